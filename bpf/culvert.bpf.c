@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The verdict program: one run per skb that arrives on a socket in rx.
+ *
+ * Theory of operation
+ *   - A flow is redirected to the other socket of its session, through tx.
+ *   - The target's backlog (psock->ingress_skb, which the kernel neither bounds nor charges to
+ *     anybody) is bounded here: it is what was redirected and is not yet part of the target's
+ *     write_seq.  It is looked at every CULVERT_CHECK_BYTES or CULVERT_CHECK_PACKETS.
+ *   - Over the soft limit the daemon is told; over the hard limit, for a daemon that does not
+ *     react, skbs are passed to user space, where TCP's own window bounds them.
+ *   - The run is serialised per source socket: the kernel calls it with the socket lock held.
+ *
+ * The order of the stream across redirect and pass is argued in include/culvert.h.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "culvert.h"
+#include "vmlinux.h"
+
+/* map sizes are placeholders: the daemon sets them before it loads */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u64);
+} rx SEC(".maps"), tx SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2);
+	__type(key, __u64);
+	__type(value, __u32);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct culvert_stat);
+} stats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct culvert_ctl);
+} ctls SEC(".maps");
+
+struct ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct ring);
+} rings SEC(".maps");
+
+/* Events that found the ring full; the daemon then looks at every flow itself. */
+__u64 events_lost;
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+
+/* Tell the daemon.  An event that does not fit is counted, and tried again where it may repeat. */
+static void tell(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u16 kind)
+{
+	struct culvert_event ev = { .slot = slot, .kind = kind, .epoch = (__u16)st->epoch };
+	__u32 worker = ctl->worker;
+	void *ring = bpf_map_lookup_elem(&rings, &worker);
+
+	if (ring && !bpf_ringbuf_output(ring, &ev, sizeof(ev), 0))
+		st->told |= 1U << kind;
+	else
+		__sync_fetch_and_add(&events_lost, 1);
+}
+
+static void tell_once(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot,
+		      __u16 kind)
+{
+	if (!(st->told & (1U << kind)))
+		tell(ctl, st, slot, kind);
+}
+
+/* The target's write_seq: all that TCP has accepted for sending.  False: the target is gone. */
+static bool target_write_seq(__u32 target, __u32 *seq)
+{
+	struct tcp_sock *tp;
+	struct bpf_sock *sk;
+	bool found = false;
+
+	sk = bpf_map_lookup_elem(&tx, &target);
+	if (!sk)
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp) {
+		*seq = READ_ONCE(tp->write_seq);
+		found = true;
+	}
+	bpf_sk_release(sk);
+	return found;
+}
+
+/*
+ * A new stay in rx.  The daemon enters a flow only when nothing is queued for the target outside
+ * its TCP, so write_seq is exactly where the redirected bytes will begin.
+ */
+static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reverse, __u32 seq,
+			__u32 epoch)
+{
+	st->epoch = epoch;
+	st->expected_seq = seq;
+	st->mark_seq = seq;
+	st->mark_packets = st->packets;
+	st->sent_packets = st->packets;
+	st->turn_bytes = st->bytes;
+	st->turn_packets = st->packets;
+	st->turn_answers = READ_ONCE(reverse->packets);
+	st->unchecked_bytes = 0;
+	st->unchecked_packets = 0;
+	st->told = 0;
+}
+
+/*
+ * Estimate the memory of the target's backlog.  Its payload is known exactly.  Its number of skbs is
+ * bounded from above: of two points of the stream, the older is known to have left the backlog, and
+ * the younger replaces it once write_seq has reached it.
+ */
+static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
+{
+	__s32 payload = (__s32)(st->expected_seq - write_seq);
+
+	if (payload <= 0) {
+		st->sent_packets = st->packets;
+		st->mark_packets = st->packets;
+		st->mark_seq = st->expected_seq;
+		return 0;
+	}
+	if ((__s32)(write_seq - st->mark_seq) >= 0) {
+		st->sent_packets = st->mark_packets;
+		st->mark_packets = st->packets;
+		st->mark_seq = st->expected_seq;
+	}
+	return (__u64)payload + (st->packets - st->sent_packets) * CULVERT_SKB_OVERHEAD;
+}
+
+/* Bulk: much in one direction, in big skbs, with hardly an answer.  All else begins a new turn. */
+static void watch_turn(const struct culvert_ctl *ctl, struct culvert_stat *st,
+		       const struct culvert_stat *reverse, __u32 slot)
+{
+	__u64 bytes = st->bytes - st->turn_bytes;
+	__u64 answers = READ_ONCE(reverse->packets) - st->turn_answers;
+	__u64 packets = st->packets - st->turn_packets;
+
+	if (!ctl->bulk_bytes || bytes < ctl->bulk_bytes)
+		return;
+	if (bytes >= answers * ctl->bulk_ratio && bytes >= packets * ctl->bulk_skb) {
+		tell_once(ctl, st, slot, CULVERT_EVENT_BULK);
+		return;
+	}
+	st->turn_bytes = st->bytes;
+	st->turn_packets = st->packets;
+	st->turn_answers += answers;
+}
+
+/* True if the flow is over its hard limit. */
+static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot)
+{
+	__u64 memory;
+	__u32 seq;
+
+	if (!target_write_seq(slot ^ 1, &seq))
+		return false; /* the redirect will fail and say so */
+	memory = backlog_memory(st, seq);
+	if (memory > st->backlog_max)
+		st->backlog_max = memory;
+	if (memory > ctl->soft_limit)
+		tell_once(ctl, st, slot, CULVERT_EVENT_SOFT);
+	return memory > ctl->hard_limit;
+}
+
+/* Hand the skb to user space; the daemon is told if it owes us nothing and so may be asleep. */
+static int pass(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u32 len)
+{
+	__u64 before = __sync_fetch_and_add(&st->passed, (__u64)len); /* full barrier: see culvert.h */
+
+	st->expected_seq += len;
+	if (READ_ONCE(ctl->credit) == before)
+		tell(ctl, st, slot, CULVERT_EVENT_PASSED);
+	return SK_PASS;
+}
+
+static int redirect(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct culvert_stat *st,
+		    __u32 slot, __u32 len)
+{
+	int verdict = bpf_sk_redirect_map(skb, &tx, slot ^ 1, 0);
+
+	if (verdict != SK_PASS) {
+		st->dropped += len;
+		tell_once(ctl, st, slot, CULVERT_EVENT_LOST);
+		return SK_DROP;
+	}
+	st->bytes += len;
+	st->packets++;
+	st->expected_seq += len;
+	return verdict;
+}
+
+SEC("sk_skb/stream_verdict")
+int culvert_verdict(struct __sk_buff *skb)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	struct culvert_stat *st, *reverse;
+	struct culvert_ctl *ctl;
+	__u32 len = skb->len;
+	__u32 slot, rslot, *found;
+
+	/*
+	 * A FIN without data.  TCP has taken note of it already; queued anywhere it would break the
+	 * target's pipe, because the kernel's worker takes "0 bytes sent" for an error.
+	 */
+	if (!len)
+		return SK_DROP;
+
+	found = bpf_map_lookup_elem(&slots, &cookie);
+	if (!found)
+		return SK_PASS; /* being closed: nobody will read it */
+	slot = *found;
+	rslot = slot ^ 1;
+	st = bpf_map_lookup_elem(&stats, &slot);
+	reverse = bpf_map_lookup_elem(&stats, &rslot);
+	ctl = bpf_map_lookup_elem(&ctls, &slot);
+	if (!st || !ctl || !reverse)
+		return SK_PASS;
+
+	if (st->epoch != ctl->epoch) {
+		__u32 seq = 0;
+
+		target_write_seq(rslot, &seq);
+		begin_epoch(st, reverse, seq, ctl->epoch);
+	}
+	if (!READ_ONCE(ctl->no_pass)) {
+		if (st->passed != READ_ONCE(ctl->credit))
+			return pass(ctl, st, slot, len);
+		st->unchecked_bytes += len;
+		st->unchecked_packets++;
+		if (st->unchecked_bytes >= CULVERT_CHECK_BYTES ||
+		    st->unchecked_packets >= CULVERT_CHECK_PACKETS) {
+			st->unchecked_bytes = 0;
+			st->unchecked_packets = 0;
+			watch_turn(ctl, st, reverse, slot);
+			if (check_backlog(ctl, st, slot))
+				return pass(ctl, st, slot, len);
+		}
+	}
+	return redirect(skb, ctl, st, slot, len);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The contract between the verdict program (bpf/culvert.bpf.c) and the daemon (user/kernel.c).
+ *
+ * A session has two sockets and two slots: 2n for the client's, 2n + 1 for the upstream's.  What is
+ * said here of a slot is said of the flow that is *read* from that slot's socket; its target is the
+ * other slot of the pair.
+ *
+ * Maps
+ *   rx       sockmap with the verdict program.  A flow is in the kernel exactly while its source
+ *            socket is in rx.
+ *   tx       sockmap without a program: the redirect targets.  Both sockets of a session stay in it
+ *            from the first promotion to close(2), so their psocks, and what is queued on them,
+ *            survive every removal from rx.
+ *   slots    socket cookie -> slot.
+ *   stats    struct culvert_stat by slot, mapped into the daemon.  Written by the program only, and
+ *            only while it holds the source's socket lock: one writer at a time.  Never reset; the
+ *            daemon remembers the values at which a session began.
+ *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
+ *   rings    worker -> ring buffer of struct culvert_event.
+ *
+ * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while every
+ * byte that was ever handed to user space has been written to the target.  Once over the hard limit
+ * it passes, and goes on passing until the daemon has caught up.  The two counters are a Dekker
+ * pair: the program stores `passed`, then loads `credit` again; the daemon stores `credit`, then
+ * loads `passed`; both with full barriers.  So either the daemon sees the new passed byte or the
+ * program sees the new credit and sends CULVERT_EVENT_PASSED: no wake-up is lost.
+ */
+#ifndef CULVERT_CONTRACT_H
+#define CULVERT_CONTRACT_H
+
+#include <linux/types.h>
+
+/* The backlog of a flow is looked at after so many redirected bytes or packets, not for each. */
+#define CULVERT_CHECK_BYTES (64 * 1024)
+#define CULVERT_CHECK_PACKETS 64
+
+/*
+ * Kernel memory that a queued skb costs beyond its payload: struct sk_buff, head and
+ * skb_shared_info.  Without it, one-byte segments would cost a thousand times what a limit on
+ * payload allows.
+ */
+#define CULVERT_SKB_OVERHEAD 1024
+
+/* Written by the program.  Bytes are payload unless said otherwise. */
+struct culvert_stat {
+	__u64 bytes;       /* redirected to the target */
+	__u64 packets;     /* redirected skbs */
+	__u64 passed;      /* bytes handed to user space (SK_PASS) */
+	__u64 dropped;     /* bytes lost because the target was gone: the session must be reset */
+	__u64 backlog_max; /* largest memory estimate of the target's backlog */
+	__u64 unchecked_bytes;
+	__u64 turn_bytes;   /* stat.bytes when the current turn began */
+	__u64 turn_packets; /* stat.packets at that time */
+	__u64 turn_answers; /* the reverse flow's packets at that time */
+	__u64 sent_packets; /* packets known to have left the backlog (upper bound of what remains) */
+	__u64 mark_packets; /* a later point of the stream: its packet count ... */
+	__u32 mark_seq;     /* ... and its sequence number on the target */
+	__u32 expected_seq; /* target's write_seq once all that was redirected or passed is written */
+	__u32 epoch;        /* ctl.epoch for which the fields above were started */
+	__u32 unchecked_packets;
+	__u32 told;         /* events sent in this epoch: 1 << kind */
+	__u32 pad;
+} __attribute__((aligned(64)));
+
+/* Written by the daemon. */
+struct culvert_ctl {
+	__u64 credit;     /* passed bytes that the daemon has written to the target */
+	__u64 soft_limit; /* memory estimate at which the daemon is told once */
+	__u64 hard_limit; /* memory estimate from which the program passes */
+	__u64 bulk_bytes; /* a turn this long may be bulk; 0: never */
+	__u32 bulk_ratio; /* ... if it has so many bytes for each packet that comes back */
+	__u32 bulk_skb;   /* ... and for each packet of its own */
+	__u32 worker;     /* whose ring */
+	__u32 epoch;      /* changes with each entry into rx */
+	__u32 no_pass;    /* the flow is being taken out of rx: do not pass any more */
+} __attribute__((aligned(64)));
+
+enum culvert_event_kind {
+	CULVERT_EVENT_SOFT = 1,   /* the backlog is over the soft limit (once an epoch) */
+	CULVERT_EVENT_PASSED = 2, /* bytes were passed and nothing had been outstanding */
+	CULVERT_EVENT_BULK = 3,   /* the flow looks like bulk (once an epoch) */
+	CULVERT_EVENT_LOST = 4,   /* the target was gone: bytes are lost (once an epoch) */
+};
+
+struct culvert_event {
+	__u32 slot;
+	__u16 kind;
+	__u16 epoch; /* low half of ctl.epoch: tells late events of an earlier stay from current ones */
+};
+
+#endif

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What a run costs: CPU time of the machine and of a process, and its system calls."""
+
+import ctypes
+import os
+import platform
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def machine_cpu_seconds():
+    """Busy time of all CPUs since boot, of user, kernel and interrupts; not what a host stole."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _idle, _iowait, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / TICKS
+
+
+def process_cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+class CountingUnavailable(Exception):
+    """Neither perf events nor strace work here; the text says why."""
+
+
+# perf_event_open(2): its number, and a struct perf_event_attr of the first published size.
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "s390x": 331, "ppc64le": 319}
+PERF_TYPE_TRACEPOINT = 2
+PERF_ATTR_SIZE = 64
+PERF_ATTR_INHERIT = 1 << 1
+PERF_FLAG_FD_CLOEXEC = 1 << 3
+
+
+def _tracepoint_id():
+    # tracefs may not be mounted; a mount namespace of its own leaves the machine as it was.
+    script = ("id=/sys/kernel/tracing/events/raw_syscalls/sys_enter/id; "
+              "[ -e $id ] || mount -t tracefs none /sys/kernel/tracing; cat $id")
+    result = subprocess.run(["unshare", "--mount", "sh", "-c", script], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, check=False)
+    if result.returncode != 0:
+        raise CountingUnavailable("this kernel has no tracepoint for system calls")
+    return int(result.stdout)
+
+
+class PerfCounter:
+    """Counts the system calls of all threads of PID, at next to no cost to them."""
+
+    name = "perf events"
+
+    def __init__(self, pid):
+        number = PERF_EVENT_OPEN.get(platform.machine())
+        if number is None:
+            raise CountingUnavailable(f"perf events: unknown machine {platform.machine()}")
+        libc = ctypes.CDLL(None, use_errno=True)
+        attributes = struct.pack("=IIQQQQQIIQ", PERF_TYPE_TRACEPOINT, PERF_ATTR_SIZE,
+                                 _tracepoint_id(), 0, 0, 0, PERF_ATTR_INHERIT, 0, 0, 0)
+        self._fds = []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            fd = libc.syscall(number, attributes, int(thread), -1, -1,
+                              ctypes.c_ulong(PERF_FLAG_FD_CLOEXEC))
+            if fd < 0:
+                self.close()
+                raise CountingUnavailable(f"perf events: {os.strerror(ctypes.get_errno())}")
+            self._fds.append(fd)
+
+    def read(self):
+        return sum(struct.unpack("=Q", os.read(fd, 8))[0] for fd in self._fds)
+
+    def close(self):
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def count_with_perf(pid, work):
+    """Runs WORK and returns its result and the system calls that PID made meanwhile."""
+    counter = PerfCounter(pid)
+    try:
+        before = counter.read()
+        result = work()
+        return result, counter.read() - before
+    finally:
+        counter.close()
+
+
+def count_with_strace(pid, work):
+    """The same by strace, which slows PID down: for a run that nothing else is measured in."""
+    with tempfile.NamedTemporaryFile(prefix="culvert-strace.") as summary:
+        try:
+            strace = subprocess.Popen(["strace", "-f", "-c", "-p", str(pid), "-o", summary.name],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, start_new_session=True, text=True)
+        except FileNotFoundError:
+            raise CountingUnavailable("strace is missing") from None
+        try:
+            # Its first line comes once it is attached ("Process 123 attached ...").
+            greeting = strace.stderr.readline()
+            if "attached" not in greeting:
+                raise CountingUnavailable(f"strace: {greeting.strip()}")
+            result = work()
+        finally:
+            if strace.poll() is None:
+                strace.send_signal(signal.SIGINT)
+            strace.stderr.read()
+            strace.wait()
+        return result, _total_of(summary.read().decode())
+
+
+def _total_of(summary):
+    # "100.00    0.012345           3      4321        12 total"; the errors column may be empty
+    match = re.search(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)(?:\s+\d+)?\s+total$", summary, re.M)
+    return int(match.group(1)) if match else 0
+
+
+def choose_counter():
+    """The way to count that works here: (function, whether it may run beside a measurement, name)."""
+    try:
+        count_with_perf(os.getpid(), os.getpid)
+        return count_with_perf, True, "perf events"
+    except CountingUnavailable as reason:
+        if not shutil.which("strace"):
+            raise
+        return count_with_strace, False, f"strace in short runs of their own ({reason})"

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The lab, culvert and real programs in it, and what they cost: for scripts/demo and the tests.
+
+Every process started here is ended by its own pid, and the lab is taken down, when the Lab object
+is closed; handle_signals() turns INT, TERM and HUP into an exception so that this happens then too.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+RELAY = "10.0.1.2"
+SERVER = "10.0.2.2"
+ENGINES = ("copy", "splice", "sockmap", "auto")
+
+HTTP_PORT = 80
+IPERF_PORT = 5201
+SMALL_FILES = 16
+SMALL_SIZE = 1000
+
+NGINX_CONF = """
+daemon off;
+pid {home}/nginx.pid;
+error_log {home}/nginx.log;
+worker_processes 2;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    sendfile on;
+    keepalive_requests 100000000;
+    open_file_cache max=100;
+    client_max_body_size 0;
+    client_body_temp_path {home}/body;
+    proxy_temp_path {home}/proxy;
+    fastcgi_temp_path {home}/fastcgi;
+    uwsgi_temp_path {home}/uwsgi;
+    scgi_temp_path {home}/scgi;
+    server {{
+        listen {server}:{port};
+        listen [fd00:2::2]:{port};
+        root {home}/www;
+        location /upload/ {{ dav_methods PUT; }}
+    }}
+}}
+"""
+
+
+class LabError(Exception):
+    """Something did not work; the text is for the user."""
+
+
+class Interrupted(BaseException):
+    """INT, TERM or HUP came."""
+
+
+def handle_signals():
+    def interrupt(number, _frame):
+        raise Interrupted(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+
+
+def wait_until(condition, what, seconds=10.0):
+    """Polls CONDITION until it answers something true, which is returned."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise LabError(f"waited {seconds:g} s in vain: {what}")
+        time.sleep(0.01)
+
+
+def tail(path, lines=15):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return "".join(file.readlines()[-lines:])
+    except OSError as error:
+        return f"({error})\n"
+
+
+def sha256_of_stream(stream):
+    """The digest in hexadecimal and the number of bytes of what STREAM holds."""
+    digest, size = hashlib.sha256(), 0
+    while block := stream.read(1 << 20):
+        digest.update(block)
+        size += len(block)
+    return digest.hexdigest(), size
+
+
+def sha256_of_file(path):
+    with open(path, "rb") as file:
+        return sha256_of_stream(file)[0]
+
+
+def write_random(path, size):
+    """A file of SIZE bytes that nothing can compress or guess; returns its digest."""
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+        while size > 0:
+            block = os.urandom(min(size, 1 << 20))
+            digest.update(block)
+            file.write(block)
+            size -= len(block)
+    return digest.hexdigest()
+
+
+def is_listening(pid, port):
+    """Whether something listens on TCP port PORT in the network namespace of PID."""
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+        except OSError:
+            continue
+        if any(row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port for row in rows):
+            return True
+    return False
+
+
+class Lab:
+    """Three namespaces (scripts/lab) under a name of their own, and the programs inside."""
+
+    def __init__(self, name=None):
+        self.name = name or f"cvl{os.getpid()}"
+        self.home = tempfile.mkdtemp(prefix="culvert-lab.")
+        # The daemon gives up root and nginx does too: both must be able to reach their files.
+        os.chmod(self.home, 0o755)
+        self.keep = False
+        self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
+        self._script = os.path.join(TOP, "scripts", "lab")
+        self._processes = []
+        self._logs = 0
+
+    def __enter__(self):
+        try:
+            self._call("up")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _call(self, command):
+        result = subprocess.run([self._script, command], env=self._environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                                start_new_session=True)
+        if result.returncode != 0:
+            raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
+
+    def close(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        for process in reversed(self._processes):
+            self.stop(process)
+        if not self.keep:
+            self._call("down")
+            shutil.rmtree(self.home, ignore_errors=True)
+
+    def path(self, name):
+        return os.path.join(self.home, name)
+
+    def start(self, namespace, *command, **options):
+        """Starts COMMAND in NAMESPACE; the process has its log file's path in `.log`.
+
+        It gets a session of its own: a Ctrl-C is for the caller, who then ends it in order.
+        """
+        self._logs += 1
+        log = self.path(f"{self._logs:03d}-{os.path.basename(command[0])}.log")
+        with open(log, "wb") as output:
+            options.setdefault("stdout", output)
+            options.setdefault("stderr", output)
+            options.setdefault("stdin", subprocess.DEVNULL)
+            process = subprocess.Popen([self._script, "exec", namespace, *command],
+                                       env=self._environment, start_new_session=True, **options)
+        process.log = log
+        process.title = os.path.basename(command[0])
+        self._processes.append(process)
+        return process
+
+    def finish(self, process, seconds):
+        """Waits for PROCESS to end by itself, successfully."""
+        try:
+            code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.stop(process)
+            raise LabError(f"{process.title} did not end within {seconds} s:\n"
+                           f"{tail(process.log)}") from None
+        self._processes.remove(process)
+        if code != 0:
+            raise LabError(f"{process.title} ended with {code}:\n{tail(process.log)}")
+
+    def stop(self, process, seconds=10):
+        """Ends PROCESS with TERM, then KILL; returns its exit code, None if KILL was needed."""
+        if process in self._processes:
+            self._processes.remove(process)
+        if process.poll() is None:
+            process.terminate()
+        try:
+            return process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return None
+
+    def start_server(self, namespace, port, *command, **options):
+        """Starts COMMAND and waits until it listens on PORT."""
+        process = self.start(namespace, *command, **options)
+
+        def is_up():
+            if process.poll() is not None:
+                raise LabError(f"{process.title} did not start:\n{tail(process.log)}")
+            return is_listening(process.pid, port)
+
+        wait_until(is_up, f"{process.title} to listen on port {port}")
+        return process
+
+    def start_nginx(self, big_size):
+        """nginx with www/big, www/small/0.. and a place for uploads; returns the digest of big."""
+        for folder, mode in (("www/small", 0o755), ("www/upload", 0o777)):
+            os.makedirs(self.path(folder))
+            os.chmod(self.path(folder), mode)
+        digest = write_random(self.path("www/big"), big_size)
+        for number in range(SMALL_FILES):
+            write_random(self.path(f"www/small/{number}"), SMALL_SIZE)
+        with open(self.path("nginx.conf"), "w", encoding="ascii") as file:
+            file.write(NGINX_CONF.format(home=self.home, server=SERVER, port=HTTP_PORT))
+        self.start_server("server", HTTP_PORT, "nginx", "-p", self.home, "-e",
+                          self.path("nginx.log"), "-c", self.path("nginx.conf"))
+        return digest
+
+    def start_iperf3(self):
+        self.start_server("server", IPERF_PORT, "iperf3", "--server", "--port", str(IPERF_PORT))
+
+    def download(self, url, seconds=120):
+        """Fetches URL with curl in the client namespace; returns digest and size."""
+        curl = self.start("client", "curl", "--silent", "--show-error", "--fail", "--globoff",
+                          "--max-time", str(seconds), url, stdout=subprocess.PIPE)
+        with curl.stdout:
+            result = sha256_of_stream(curl.stdout)
+        self.finish(curl, 10)
+        return result
+
+    def start_iperf3_client(self, address, port, seconds, *options):
+        return self.start("client", "iperf3", "--client", address, "--port", str(port),
+                          "--time", str(seconds), "--json", *options)
+
+    def finish_iperf3_client(self, process, seconds):
+        """What it reports, once it ended by itself; fails if it saw an error."""
+        try:
+            self.finish(process, seconds)
+        finally:
+            with open(process.log, encoding="utf-8") as file:
+                text = file.read()
+        report = json.loads(text)
+        if "error" in report:
+            raise LabError(f"iperf3: {report['error']}")
+        return report["end"]
+
+
+class Daemon:
+    """culvert in the relay namespace."""
+
+    def __init__(self, lab, program, engine, forwards, *options):
+        self.lab = lab
+        self.program = os.path.abspath(program)
+        self.engine = engine
+        # Each has a folder of its own: the daemon cannot remove its socket once it is not root.
+        self.control = os.path.join(tempfile.mkdtemp(prefix="control.", dir=lab.home), "socket")
+        os.chmod(os.path.dirname(self.control), 0o755)
+        addresses = [address for forward in forwards for address in forward]
+        self.process = lab.start("relay", self.program, "run", "--engine", engine, "--control",
+                                 self.control, *options, *addresses)
+        wait_until(self._is_ready, f"culvert --engine {engine} to be ready")
+
+    def _is_ready(self):
+        with open(self.process.log, encoding="utf-8", errors="replace") as file:
+            if "culvert: ready" in file.read():
+                return True
+        if self.process.poll() is not None:
+            raise LabError(f"culvert --engine {self.engine} ended with {self.process.returncode}:\n"
+                           f"{tail(self.process.log)}")
+        return False
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def ask(self, command):
+        result = subprocess.run([self.program, command, "--json", "--control", self.control],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20,
+                                check=False, text=True, start_new_session=True)
+        if result.returncode != 0:
+            raise LabError(f"culvert {command} ended with {result.returncode}: "
+                           f"{result.stderr.strip()}\n{tail(self.process.log)}")
+        return json.loads(result.stdout)
+
+    def busiest_session(self, port):
+        """The session on the forward that listens on PORT which moved most bytes, or None."""
+        sessions = [session for session in self.ask("sessions")["sessions"]
+                    if session["forward"].endswith(f":{port}")]
+        return max(sessions, default=None,
+                   key=lambda session: sum(flow["bytes"] for flow in session["flows"]))
+
+    def stop(self):
+        """Ends it in order; returns its exit code."""
+        return self.lab.stop(self.process)
+
+
+def flow_of(session, direction):
+    return next(flow for flow in session["flows"] if flow["direction"] == direction)

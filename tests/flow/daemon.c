@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon.h"
+#include "env.h"
+
+#define LOG_KEEP (64 << 10)
+#define READY_MS 20000
+#define MAX_ARGS 64
+
+struct daemon {
+	pid_t pid;
+	int pidfd;
+	bool reaped;
+	int status;      /* of waitpid() */
+	pid_t guardian;
+	int guardian_fd; /* its life line */
+	int err_fd;
+	char control[108];
+	struct daemon_resources baseline;
+
+	pthread_t reader;
+	pthread_mutex_t lock; /* all below */
+	pthread_cond_t changed;
+	bool ready, eof;
+	char log[LOG_KEEP];
+	size_t log_len;
+	char line[512]; /* the one being received */
+	size_t line_len;
+	char sanitizer[512]; /* the first complaint */
+};
+
+static void scan_line(struct daemon *d)
+{
+	static const char *const bad[] = { "AddressSanitizer", "runtime error:", "LeakSanitizer",
+					   "ThreadSanitizer" };
+
+	d->line[d->line_len] = '\0';
+	if (strstr(d->line, "culvert: ready"))
+		d->ready = true;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		if (!d->sanitizer[0] && strstr(d->line, bad[i]))
+			memcpy(d->sanitizer, d->line, sizeof(d->line));
+	d->line_len = 0;
+}
+
+static void keep_log(struct daemon *d, const char *buf, size_t n)
+{
+	if (d->log_len + n > LOG_KEEP) { /* n is small against LOG_KEEP */
+		size_t drop = d->log_len + n - LOG_KEEP;
+
+		memmove(d->log, d->log + drop, d->log_len - drop);
+		d->log_len -= drop;
+	}
+	memcpy(d->log + d->log_len, buf, n);
+	d->log_len += n;
+	for (size_t i = 0; i < n; i++) {
+		if (buf[i] == '\n' || d->line_len == sizeof(d->line) - 1)
+			scan_line(d);
+		if (buf[i] != '\n')
+			d->line[d->line_len++] = buf[i];
+	}
+}
+
+static void *read_stderr(void *arg)
+{
+	struct daemon *d = arg;
+	bool echo = getenv("FLOW_VERBOSE") != NULL;
+	char buf[4096];
+	ssize_t n;
+
+	do {
+		n = read(d->err_fd, buf, sizeof(buf));
+		if (n > 0 && echo)
+			fwrite(buf, 1, (size_t)n, stderr);
+		pthread_mutex_lock(&d->lock);
+		if (n > 0)
+			keep_log(d, buf, (size_t)n);
+		else
+			d->eof = true;
+		pthread_cond_broadcast(&d->changed);
+		pthread_mutex_unlock(&d->lock);
+	} while (n > 0);
+	return NULL;
+}
+
+const char *daemon_control(const struct daemon *d)
+{
+	return d->control;
+}
+
+char *daemon_stderr(struct daemon *d)
+{
+	char *copy;
+
+	pthread_mutex_lock(&d->lock);
+	copy = strndup(d->log, d->log_len);
+	pthread_mutex_unlock(&d->lock);
+	return copy;
+}
+
+/*
+ * A process that outlives us just long enough to kill the daemon, stopped or not.  PR_SET_PDEATHSIG does
+ * not survive the daemon's change of user; a pidfd cannot hit anybody else.
+ */
+static int start_guardian(struct daemon *d)
+{
+	int line[2];
+	char c;
+
+	if (pipe2(line, O_CLOEXEC) < 0)
+		return -errno;
+	d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
+	d->guardian = d->pidfd < 0 ? -1 : fork();
+	if (d->guardian == 0) {
+		signal(SIGINT, SIG_IGN);
+		signal(SIGTERM, SIG_IGN);
+		dup2(line[0], 0);
+		dup2(d->pidfd, 1);
+		syscall(SYS_close_range, 2, ~0U, 0);
+		while (read(0, &c, 1) < 0 && errno == EINTR)
+			;
+		syscall(SYS_pidfd_send_signal, 1, SIGKILL, NULL, 0);
+		_exit(0);
+	}
+	close(line[0]);
+	d->guardian_fd = line[1];
+	return d->guardian < 0 ? -errno : 0;
+}
+
+static void own_path(char *buf, size_t len)
+{
+	char self[400];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char *slash;
+
+	self[n > 0 ? n : 0] = '\0';
+	slash = strrchr(self, '/');
+	if (slash)
+		*slash = '\0';
+	snprintf(buf, len, "%s/../../culvert", self);
+}
+
+static void exec_daemon(const struct daemon_conf *conf, const char *control, int err_fd)
+{
+	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control };
+	struct rlimit lim = { conf->nofile, conf->nofile };
+	char path[512];
+	int n = 4;
+
+	if (conf->engine) {
+		argv[n++] = "--engine";
+		argv[n++] = conf->engine;
+	}
+	for (int i = 0; conf->args && conf->args[i] && n < MAX_ARGS - 1; i++)
+		argv[n++] = conf->args[i];
+	if (conf->culvert)
+		snprintf(path, sizeof(path), "%s", conf->culvert);
+	else
+		own_path(path, sizeof(path));
+	dup2(err_fd, STDERR_FILENO);
+	signal(SIGPIPE, SIG_DFL);
+	if (conf->nofile)
+		setrlimit(RLIMIT_NOFILE, &lim);
+	syscall(SYS_close_range, 3, ~0U, 0);
+	execv(path, (char *const *)argv);
+	dprintf(STDERR_FILENO, "%s: %s\n", path, strerror(errno));
+	_exit(127);
+}
+
+static bool reap(struct daemon *d, bool block)
+{
+	if (!d->reaped && waitpid(d->pid, &d->status, block ? 0 : WNOHANG) == d->pid)
+		d->reaped = true;
+	return d->reaped;
+}
+
+static void free_daemon(struct daemon *d)
+{
+	if (!d)
+		return;
+	if (d->pid > 0 && !d->reaped) {
+		kill(d->pid, SIGKILL);
+		reap(d, true);
+	}
+	if (d->pidfd >= 0)
+		close(d->pidfd);
+	if (d->guardian_fd >= 0)
+		close(d->guardian_fd);
+	if (d->guardian > 0)
+		waitpid(d->guardian, NULL, 0);
+	pthread_join(d->reader, NULL);
+	close(d->err_fd);
+	unlink(d->control);
+	free(d);
+}
+
+void daemon_kill(struct daemon *d)
+{
+	free_daemon(d);
+}
+
+/* The reason and the end of the daemon's stderr. */
+static void explain(struct daemon *d, const char *reason, char *why, size_t len)
+{
+	char *log = daemon_stderr(d);
+	size_t n = log ? strlen(log) : 0;
+
+	snprintf(why, len, "%s; the daemon's last words: %s", reason,
+		 n ? log + (n > 600 ? n - 600 : 0) : "none");
+	free(log);
+}
+
+static int wait_ready(struct daemon *d, char *why, size_t len)
+{
+	struct timespec until;
+	bool ready, eof;
+	int r = 0;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += READY_MS / 1000;
+	pthread_mutex_lock(&d->lock);
+	while (!d->ready && !d->eof && r == 0)
+		r = pthread_cond_timedwait(&d->changed, &d->lock, &until);
+	ready = d->ready;
+	eof = d->eof;
+	pthread_mutex_unlock(&d->lock);
+	if (ready)
+		return 0;
+	if (!eof) {
+		explain(d, "not ready in time", why, len);
+		return -ETIMEDOUT;
+	}
+	reap(d, true);
+	explain(d, "ended before it was ready", why, len);
+	return WIFEXITED(d->status) && WEXITSTATUS(d->status) == 3 ? -ENOTSUP : -EIO;
+}
+
+/* The smallest of a few readings: one may count the connection of the query before. */
+static int read_baseline(struct daemon *d, char *why, size_t len)
+{
+	struct daemon_resources r;
+	int err = 0;
+
+	for (int i = 0; i < 5 && !err; i++) {
+		err = daemon_resources(d, &r);
+		if (!err && (i == 0 || r.fds - 2 * r.pipes < d->baseline.fds))
+			d->baseline.fds = r.fds - 2 * r.pipes;
+	}
+	if (err) {
+		char text[96];
+
+		snprintf(text, sizeof(text), "control socket: status: %s", strerror(-err));
+		explain(d, text, why, len);
+	}
+	return err;
+}
+
+int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why, size_t len)
+{
+	static int count;
+	struct daemon *d = calloc(1, sizeof(*d));
+	int err[2], r;
+
+	if (!d)
+		return -ENOMEM;
+	d->guardian_fd = d->pidfd = -1;
+	snprintf(d->control, sizeof(d->control), "%s/control-%d.sock", env_dir(), ++count);
+	if (pipe2(err, O_CLOEXEC) < 0) {
+		free(d);
+		return -errno;
+	}
+	d->pid = fork();
+	if (d->pid == 0)
+		exec_daemon(conf, d->control, err[1]);
+	close(err[1]);
+	d->err_fd = err[0];
+	pthread_mutex_init(&d->lock, NULL);
+	pthread_cond_init(&d->changed, NULL);
+	if (d->pid < 0 || pthread_create(&d->reader, NULL, read_stderr, d)) {
+		fprintf(stderr, "cannot start processes or threads\n");
+		exit(1);
+	}
+	r = start_guardian(d);
+	if (!r)
+		r = wait_ready(d, why, len);
+	if (!r)
+		r = read_baseline(d, why, len);
+	if (r) {
+		free_daemon(d);
+		return r;
+	}
+	*ret = d;
+	return 0;
+}
+
+int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
+{
+	int64_t deadline = now_ms() + timeout_ms;
+	struct daemon_resources r = { 0 };
+	int err, pause_ms = 2;
+
+	for (;;) {
+		err = daemon_resources(d, &r);
+		if (!err && !r.sessions && !r.slots_used && !r.buffers && r.pipes == r.pipes_idle &&
+		    r.fds - 2 * r.pipes <= d->baseline.fds)
+			return 0;
+		if (now_ms() >= deadline)
+			break;
+		poll(NULL, 0, pause_ms); /* asking again, not waiting for a guess to come true */
+		pause_ms = pause_ms < 50 ? pause_ms * 2 : pause_ms;
+	}
+	if (err)
+		snprintf(why, len, "status: %s", strerror(-err));
+	else
+		snprintf(why, len,
+			 "leak: sessions %lld, slots_used %lld, buffers %lld, pipes %lld (idle %lld), "
+			 "fds without pipes %lld (after start %lld)",
+			 (long long)r.sessions, (long long)r.slots_used, (long long)r.buffers,
+			 (long long)r.pipes, (long long)r.pipes_idle,
+			 (long long)(r.fds - 2 * r.pipes), (long long)d->baseline.fds);
+	return -ETIMEDOUT;
+}
+
+int daemon_check(struct daemon *d, char *why, size_t len)
+{
+	bool bad;
+
+	pthread_mutex_lock(&d->lock);
+	bad = d->sanitizer[0] != '\0';
+	pthread_mutex_unlock(&d->lock);
+	if (bad) {
+		explain(d, d->sanitizer, why, len);
+		return -EIO;
+	}
+	if (reap(d, false)) {
+		char text[80];
+
+		snprintf(text, sizeof(text), "the daemon ended by itself (wait status 0x%x)",
+			 (unsigned int)d->status);
+		explain(d, text, why, len);
+		return -EIO;
+	}
+	return 0;
+}
+
+int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
+{
+	int64_t deadline = now_ms() + timeout_ms;
+	char text[80];
+	int r = 0;
+
+	while (!reap(d, false) && now_ms() < deadline)
+		poll(NULL, 0, 5);
+	if (!d->reaped) {
+		explain(d, "did not exit in time", why, len);
+		r = -ETIMEDOUT;
+	} else {
+		pthread_join(d->reader, NULL); /* so that all of stderr was seen */
+		pthread_create(&d->reader, NULL, read_stderr, d);
+		if (d->sanitizer[0]) {
+			explain(d, d->sanitizer, why, len);
+			r = -EIO;
+		} else if (!WIFEXITED(d->status) || WEXITSTATUS(d->status) != 0) {
+			snprintf(text, sizeof(text), "exit: wait status 0x%x",
+				 (unsigned int)d->status);
+			explain(d, text, why, len);
+			r = -EIO;
+		}
+	}
+	free_daemon(d);
+	return r;
+}
+
+int daemon_stop(struct daemon *d, int timeout_ms, char *why, size_t len)
+{
+	if (!d)
+		return 0;
+	daemon_signal(d, SIGCONT);
+	daemon_signal(d, SIGTERM);
+	return daemon_join(d, timeout_ms, why, len);
+}
+
+void daemon_signal(struct daemon *d, int sig)
+{
+	syscall(SYS_pidfd_send_signal, d->pidfd, sig, NULL, 0);
+}
+
+int64_t daemon_cpu_ms(struct daemon *d)
+{
+	unsigned long long user = 0, sys = 0;
+	char path[64], text[1024] = "", *p;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)d->pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (fd >= 0)
+		close(fd);
+	p = n > 0 ? strrchr(text, ')') : NULL; /* the name may hold anything */
+	if (!p || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user,
+			 &sys) != 2)
+		return -1;
+	return (int64_t)((user + sys) * 1000 / (unsigned long long)sysconf(_SC_CLK_TCK));
+}

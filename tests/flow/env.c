@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <pwd.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "env.h"
+
+static char work_dir[64];
+static pid_t work_owner;
+
+int64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+uint64_t parse_bytes(const char *text)
+{
+	char *end;
+	uint64_t n = strtoull(text, &end, 10);
+
+	if (end != text && (*end == 'K' || *end == 'k'))
+		n <<= 10, end++;
+	else if (end != text && (*end == 'M' || *end == 'm'))
+		n <<= 20, end++;
+	if (end == text || *end) {
+		fprintf(stderr, "not a number of bytes: %s\n", text);
+		exit(2);
+	}
+	return n;
+}
+
+const char *env_dir(void)
+{
+	return work_dir;
+}
+
+static void remove_dir(void)
+{
+	DIR *dir;
+	struct dirent *e;
+
+	if (!work_dir[0] || getpid() != work_owner)
+		return;
+	dir = opendir(work_dir);
+	while (dir && (e = readdir(dir)))
+		unlinkat(dirfd(dir), e->d_name, 0); /* "." and ".." fail, which is fine */
+	if (dir)
+		closedir(dir);
+	rmdir(work_dir);
+}
+
+static void make_dir(void)
+{
+	struct passwd *nobody = getpwnam("nobody");
+
+	snprintf(work_dir, sizeof(work_dir), "/tmp/culvert-flow.XXXXXX");
+	if (!mkdtemp(work_dir)) {
+		perror("mkdtemp");
+		exit(1);
+	}
+	work_owner = getpid();
+	atexit(remove_dir);
+	if (chmod(work_dir, 0755) || (nobody && chown(work_dir, nobody->pw_uid, nobody->pw_gid)))
+		perror(work_dir);
+}
+
+static void write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) < 0)
+		fprintf(stderr, "note: %s: %s\n", path, strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
+static int lo_up(void)
+{
+	struct ifreq ifr = { .ifr_name = "lo" };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	r = ioctl(fd, SIOCGIFFLAGS, &ifr);
+	ifr.ifr_flags |= IFF_UP;
+	if (!r)
+		r = ioctl(fd, SIOCSIFFLAGS, &ifr);
+	r = r ? -errno : 0;
+	close(fd);
+	return r;
+}
+
+static void out_of_time(int sig)
+{
+	static const char text[] = "FAIL: the whole test took too long\n";
+
+	(void)sig;
+	if (write(STDERR_FILENO, text, sizeof(text) - 1) < 0)
+		_exit(2);
+	_exit(1); /* the daemon's guardian sees our end and kills the daemon */
+}
+
+void env_enter(const char *prog, unsigned int max_seconds)
+{
+	struct rlimit lim;
+	int r;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (geteuid() != 0) {
+		printf("skip %s: needs root to make a network namespace\n", prog);
+		exit(EXIT_SKIP);
+	}
+	if (unshare(CLONE_NEWNET) < 0) {
+		printf("skip %s: unshare(CLONE_NEWNET): %s\n", prog, strerror(errno));
+		exit(EXIT_SKIP);
+	}
+	r = lo_up();
+	if (r < 0) {
+		printf("skip %s: cannot bring lo up: %s\n", prog, strerror(-r));
+		exit(EXIT_SKIP);
+	}
+	/* Fixed ports of the tests stay below this range, thousands of sessions a minute within. */
+	write_file("/proc/sys/net/ipv4/ip_local_port_range", "20000 65000");
+	if (!getrlimit(RLIMIT_NOFILE, &lim)) {
+		lim.rlim_cur = lim.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &lim);
+	}
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGALRM, out_of_time);
+	alarm(max_seconds);
+	make_dir();
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_ENV_H
+#define CULVERT_TEST_ENV_H
+
+#include <stdint.h>
+
+#define EXIT_SKIP 77
+
+/*
+ * Put this process into a network namespace of its own with "lo" up, make a private directory that
+ * user nobody may use, raise RLIMIT_NOFILE to its hard limit and ignore SIGPIPE.  Exits with
+ * EXIT_SKIP and a reason if that needs more privilege.  After MAX_SECONDS the program is ended by
+ * SIGALRM, whatever it hangs on.  Call before any thread is started.
+ */
+void env_enter(const char *prog, unsigned int max_seconds);
+
+/* The private directory; removed with its content at exit. */
+const char *env_dir(void);
+
+/* CLOCK_MONOTONIC in milliseconds. */
+int64_t now_ms(void);
+
+/* "8M", "64K", "17" (powers of 1024); exits with a message on anything else. */
+uint64_t parse_bytes(const char *text);
+
+#endif

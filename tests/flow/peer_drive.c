@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A poll loop over peers, and the few socket calls that tests need beside them. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "env.h"
+#include "peer.h"
+
+#define TICK_MS 10
+
+/* One round over all peers; counts those still running. -1 if one failed. */
+static int run_all(struct peer **peers, size_t n, int64_t now, int *ret_running, char *why,
+		   size_t len)
+{
+	*ret_running = 0;
+	for (size_t i = 0; i < n; i++) {
+		enum peer_result r = peer_run(peers[i], now);
+
+		if (r == PEER_RUNNING) {
+			(*ret_running)++;
+		} else if (r != PEER_DONE) {
+			peer_describe(peers[i], why, len);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static int wait_time(struct peer **peers, size_t n, int64_t now, int64_t deadline, bool ticking)
+{
+	int64_t at = deadline;
+
+	if (ticking && at > now + TICK_MS)
+		at = now + TICK_MS;
+	for (size_t i = 0; i < n; i++) {
+		int64_t wake = peer_wake(peers[i], now);
+
+		if (wake < at)
+			at = wake;
+	}
+	return at <= now ? 0 : (int)(at - now);
+}
+
+static int stalled(struct peer **peers, size_t n, char *why, size_t len)
+{
+	size_t at = 0;
+
+	why[0] = '\0';
+	for (size_t i = 0; i < n; i++) {
+		if (peers[i]->result != PEER_RUNNING)
+			continue;
+		peers[i]->result = PEER_STALLED;
+		if (at + 1 < len) {
+			snprintf(why + at, len - at, "%s", at ? " | " : "");
+			at += strlen(why + at);
+			peer_describe(peers[i], why + at, len - at);
+			at += strlen(why + at);
+		}
+	}
+	return -1;
+}
+
+int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *), void *arg,
+	      char *why, size_t len)
+{
+	struct pollfd *pfd = calloc(n, sizeof(*pfd));
+	int64_t deadline = now_ms() + timeout_ms;
+	int running = 0, r;
+
+	for (size_t i = 0; pfd && i < n; i++)
+		peers[i]->last_progress = now_ms();
+	for (;;) {
+		int64_t now = now_ms();
+
+		r = run_all(peers, n, now, &running, why, len);
+		if (r < 0 || running == 0)
+			break;
+		if (now >= deadline) {
+			r = stalled(peers, n, why, len);
+			break;
+		}
+		if (tick && tick(arg)) {
+			snprintf(why, len, "ended by the test");
+			r = -1;
+			break;
+		}
+		for (size_t i = 0; i < n; i++) {
+			/* Without an interest not even errors are polled for: they would spin. */
+			pfd[i].events = peer_events(peers[i], now, &pfd[i].fd);
+			if (!pfd[i].events)
+				pfd[i].fd = -1;
+		}
+		poll(pfd, n, wait_time(peers, n, now, deadline, tick != NULL));
+	}
+	for (size_t i = 0; i < n; i++)
+		peer_close(peers[i]);
+	free(pfd);
+	return r;
+}
+
+/* "unix:/path", "[::1]:80" or "127.0.0.1:80"; nothing else is needed here. */
+int net_addr(const char *addr, struct sockaddr_storage *ret, socklen_t *ret_len)
+{
+	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)ret;
+	struct sockaddr_in *in = (struct sockaddr_in *)ret;
+	struct sockaddr_un *un = (struct sockaddr_un *)ret;
+	char host[64];
+	unsigned int port;
+
+	memset(ret, 0, sizeof(*ret));
+	if (!strncmp(addr, "unix:", 5)) {
+		un->sun_family = AF_UNIX;
+		if (strlen(addr + 5) >= sizeof(un->sun_path))
+			return -EINVAL;
+		strcpy(un->sun_path, addr + 5);
+		*ret_len = sizeof(*un);
+		return 0;
+	}
+	if (sscanf(addr, "[%63[^]]]:%u", host, &port) == 2) {
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons((uint16_t)port);
+		*ret_len = sizeof(*in6);
+		return inet_pton(AF_INET6, host, &in6->sin6_addr) == 1 ? 0 : -EINVAL;
+	}
+	if (sscanf(addr, "%63[^:]:%u", host, &port) != 2)
+		return -EINVAL;
+	in->sin_family = AF_INET;
+	in->sin_port = htons((uint16_t)port);
+	*ret_len = sizeof(*in);
+	return inet_pton(AF_INET, host, &in->sin_addr) == 1 ? 0 : -EINVAL;
+}
+
+int net_listen(const char *addr, int backlog)
+{
+	struct sockaddr_storage ss;
+	socklen_t len;
+	int one = 1, fd, r;
+
+	r = net_addr(addr, &ss, &len);
+	if (r < 0)
+		return r;
+	fd = socket(ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (bind(fd, (struct sockaddr *)&ss, len) < 0 || listen(fd, backlog) < 0) {
+		r = -errno;
+		close(fd);
+		return r;
+	}
+	if (ss.ss_family == AF_UNIX) /* the daemon is not root any more when it connects */
+		chmod(((struct sockaddr_un *)&ss)->sun_path, 0777);
+	return fd;
+}
+
+void net_drain_listener(int fd)
+{
+	int c;
+
+	while ((c = accept4(fd, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		close(c);
+}

@@ -1,0 +1,306 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""culvert in the lab between programs that know nothing of it, on each engine.
+
+    curl, iperf3, socat  -->  culvert  -->  nginx, haproxy before nginx, iperf3, socat
+    client namespace          relay         server
+
+What arrives is compared with what was sent (sha256); half-close, refused upstreams, IPv6 and unix
+sockets are part of it. After each engine nothing may be left in the daemon. Exits with 77 and the
+reason where this cannot run.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (ENGINES, HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, TOP, Daemon,
+                    Interrupted, Lab, LabError, handle_signals, sha256_of_file,
+                    sha256_of_stream, tail, wait_until)
+
+EXIT_SKIP = 77
+PROGRAMS = ("ip", "curl", "iperf3", "nginx", "haproxy", "socat", "sha256sum")
+
+HAPROXY_PORT = 8080
+DIGEST_PORT = 7000
+ECHO_PORT = 7001
+CLOSED_PORT = 9
+
+# Where culvert listens for each of them
+HTTP, IPERF, HAPROXY, DIGEST, ECHO, UNIX, CLOSED = range(9000, 9007)
+
+HAPROXY_CONF = """
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+listen lab
+    bind {server}:{port}
+    server nginx {server}:{http}
+"""
+
+CONVERSATION = os.path.join(TOP, "scripts/lib/conversation.py")
+
+
+def expect(condition, text):
+    if not condition:
+        raise LabError(text)
+
+
+class Site:
+    """The lab with its servers, the same for all engines."""
+
+    def __init__(self, lab, size):
+        self.lab = lab
+        self.unix_upstream = lab.path("digest.socket")
+        self.big = lab.path("www/big")
+        self.digest = lab.start_nginx(size)
+        lab.start_iperf3()
+        with open(lab.path("haproxy.conf"), "w", encoding="ascii") as file:
+            file.write(HAPROXY_CONF.format(server=SERVER, port=HAPROXY_PORT, http=HTTP_PORT))
+        lab.start_server("server", HAPROXY_PORT, "haproxy", "-db", "-f", lab.path("haproxy.conf"))
+        # -t: how long socat keeps the other direction once one has ended
+        lab.start_server("server", DIGEST_PORT, "socat", "-t", "60",
+                         f"TCP-LISTEN:{DIGEST_PORT},fork,reuseaddr", "EXEC:sha256sum")
+        lab.start_server("server", ECHO_PORT, "socat", "-t", "60",
+                         f"TCP-LISTEN:{ECHO_PORT},fork,reuseaddr", "EXEC:cat")
+        lab.start("relay", "socat", "-t", "60",
+                  f"UNIX-LISTEN:{self.unix_upstream},fork,mode=0777", "EXEC:sha256sum")
+        wait_until(lambda: os.path.exists(self.unix_upstream), "socat to make its unix socket")
+
+    def forwards(self, unix_listener):
+        return ((f"{RELAY}:{HTTP}", f"{SERVER}:{HTTP_PORT}"),
+                (f"{RELAY}:{IPERF}", f"{SERVER}:{IPERF_PORT}"),
+                (f"{RELAY}:{HAPROXY}", f"{SERVER}:{HAPROXY_PORT}"),
+                (f"{RELAY}:{DIGEST}", f"{SERVER}:{DIGEST_PORT}"),
+                (f"{RELAY}:{ECHO}", f"{SERVER}:{ECHO_PORT}"),
+                (f"{RELAY}:{UNIX}", f"unix:{self.unix_upstream}"),
+                (f"{RELAY}:{CLOSED}", f"{SERVER}:{CLOSED_PORT}"),
+                (f"[fd00:1::2]:{HTTP}", f"[fd00:2::2]:{HTTP_PORT}"),
+                (f"unix:{unix_listener}", f"{SERVER}:{HTTP_PORT}"))
+
+
+class Trial:
+    """One engine; each method named test_* is one case."""
+
+    def __init__(self, site, program, engine):
+        self.site = site
+        self.lab = site.lab
+        self.engine = engine
+        self.folder = self.lab.path(f"{engine}.out")
+        os.mkdir(self.folder)
+        self.unix_listener = os.path.join(self.folder, "listener")
+        self.daemon = Daemon(self.lab, program, engine, site.forwards(self.unix_listener))
+
+    def check_download(self, address):
+        digest, size = self.lab.download(f"http://{address}/big")
+        expect(digest == self.site.digest, f"{size} bytes came, with another sha256")
+
+    def test_download(self):
+        self.check_download(f"{RELAY}:{HTTP}")
+
+    def test_download_ipv6(self):
+        self.check_download(f"[fd00:1::2]:{HTTP}")
+
+    def test_download_through_haproxy(self):
+        self.check_download(f"{RELAY}:{HAPROXY}")
+
+    def test_upload(self):
+        url = f"http://{RELAY}:{HTTP}/upload/{self.engine}"
+        self.run_client("curl", "--silent", "--show-error", "--fail", "--upload-file",
+                        self.site.big, url)
+        uploaded = self.lab.path(f"www/upload/{self.engine}")
+        expect(sha256_of_file(uploaded) == self.site.digest, "the upload has another sha256")
+
+    def test_download_from_unix_listener(self):
+        target = os.path.join(self.folder, "big")
+        self.run_client("curl", "--silent", "--show-error", "--fail", "--unix-socket",
+                        self.unix_listener, "--output", target, "http://culvert/big")
+        expect(sha256_of_file(target) == self.site.digest, "another sha256")
+
+    def test_parallel_downloads(self):
+        url = f"http://{RELAY}:{HTTP}/"
+        self.run_client("curl", "--silent", "--show-error", "--fail", "--parallel",
+                        f"{url}big?[0-3]", "--output", os.path.join(self.folder, "big-#1"),
+                        f"{url}small/[0-{SMALL_FILES - 1}]", "--output",
+                        os.path.join(self.folder, "small-#1"))
+        for number in range(4):
+            digest = sha256_of_file(os.path.join(self.folder, f"big-{number}"))
+            expect(digest == self.site.digest, f"download {number} has another sha256")
+        for number in range(SMALL_FILES):
+            with open(os.path.join(self.folder, f"small-{number}"), "rb") as received, \
+                 open(self.lab.path(f"www/small/{number}"), "rb") as original:
+                expect(received.read() == original.read(), f"small file {number} differs")
+
+    def test_conversation(self):
+        client = self.lab.start("client", CONVERSATION, RELAY, str(HTTP),
+                                self.lab.path("www/small"), "2", stdout=subprocess.PIPE)
+        wanted = "sockmap" if self.engine == "auto" else self.engine
+        self.expect_carriers(HTTP, {"client-to-upstream": wanted, "upstream-to-client": wanted})
+        with client.stdout:
+            output = client.stdout.read()
+        self.lab.finish(client, 20)
+        report = json.loads(output)
+        expect(report["wrong"] == 0, f"{report['wrong']} wrong answers")
+        expect(report["requests"] > 1000, f"only {report['requests']} requests in 2 s")
+
+    def expect_carriers(self, port, wanted):
+        """The busiest session on PORT must come to WANTED, a carrier per direction."""
+        seen = {}
+
+        def has_come():
+            session = self.daemon.busiest_session(port)
+            if session:
+                seen.update({flow["direction"]: flow["carrier"] for flow in session["flows"]})
+            return wanted.items() <= seen.items()
+
+        try:
+            wait_until(has_come, "", 1.5)
+        except LabError:
+            raise LabError(f"carriers are {seen} instead of {wanted}") from None
+
+    def run_iperf3(self, *options, wanted=None):
+        client = self.lab.start_iperf3_client(RELAY, IPERF, 2 if wanted else 1, *options)
+        if wanted:
+            self.expect_carriers(IPERF, wanted)
+        report = self.lab.finish_iperf3_client(client, 30)
+        for name in ("sum_received", "sum_received_bidir_reverse"):
+            if name in report:
+                expect(report[name]["bytes"] > 1 << 20, f"iperf3: {name}: {report[name]}")
+
+    def test_iperf3(self):
+        wanted = "splice" if self.engine == "auto" else self.engine
+        self.run_iperf3(wanted={"client-to-upstream": wanted})
+
+    def test_iperf3_reverse(self):
+        self.run_iperf3("--reverse")
+
+    def test_iperf3_bidirectional(self):
+        self.run_iperf3("--bidir")
+
+    def test_iperf3_parallel(self):
+        self.run_iperf3("--parallel", "8")
+
+    def run_client(self, *command):
+        self.lab.finish(self.lab.start("client", *command), 60)
+
+    def send_big_by_socat(self, port, take):
+        """Sends the big file, ends that half, and returns TAKE of the stream that comes back."""
+        with open(self.site.big, "rb") as source:
+            client = self.lab.start("client", "socat", "-t", "60", "-", f"TCP:{RELAY}:{port}",
+                                    stdin=source, stdout=subprocess.PIPE)
+        with client.stdout:
+            answer = take(client.stdout)
+        self.lab.finish(client, 20)
+        return answer
+
+    def test_half_close(self):
+        answer = self.send_big_by_socat(DIGEST, lambda stream: stream.read()).split()
+        expect(answer[:1] == [self.site.digest.encode()], f"sha256sum answered {answer}")
+
+    def test_half_close_to_unix_upstream(self):
+        answer = self.send_big_by_socat(UNIX, lambda stream: stream.read()).split()
+        expect(answer[:1] == [self.site.digest.encode()], f"sha256sum answered {answer}")
+
+    def test_echo(self):
+        digest, size = self.send_big_by_socat(ECHO, sha256_of_stream)
+        expect(digest == self.site.digest, f"{size} bytes came back, with another sha256")
+
+    def test_refused_upstream(self):
+        start = time.monotonic()
+        curl = self.lab.start("client", "curl", "--silent", "--max-time", "20",
+                              f"http://{RELAY}:{CLOSED}/")
+        code = curl.wait(timeout=30)
+        self.lab.stop(curl)
+        # 52: closed without an answer, 56: reset
+        expect(code in (52, 56), f"curl ended with {code}")
+        expect(time.monotonic() - start < 5, "the client was left waiting")
+
+    def finish(self):
+        """Nothing may be left; and the daemon ends when told to."""
+        resources = {}
+
+        def is_idle():
+            resources.update(self.daemon.ask("status")["resources"])
+            return (resources["sessions"] == resources["slots_used"] == resources["buffers"] == 0
+                    and resources["pipes"] == resources["pipes_idle"])
+
+        try:
+            wait_until(is_idle, "the daemon to be idle again")
+        except LabError as error:
+            raise LabError(f"{error}: {resources}") from None
+        code = self.daemon.stop()
+        expect(code == 0, f"culvert ended with {code}:\n{tail(self.daemon.process.log)}")
+
+    def cases(self):
+        names = [name for name in dir(self) if name.startswith("test_")]
+        return [*((name[5:].replace("_", " "), getattr(self, name)) for name in names),
+                ("nothing is left, exit 0", self.finish)]
+
+
+def run_engine(site, program, engine, only):
+    """The number of failed cases."""
+    failures = 0
+    trial = Trial(site, program, engine)
+    for name, case in trial.cases():
+        if only not in name:
+            continue
+        start = time.monotonic()
+        try:
+            case()
+            verdict = "ok    "
+        except LabError as error:
+            failures += 1
+            verdict = "not ok"
+            print(f"# {error}")
+        print(f"{verdict} {engine}: {name} ({time.monotonic() - start:.1f} s)", flush=True)
+    if failures:
+        print(f"# the daemon's log:\n{tail(trial.daemon.process.log)}")
+    # A case that failed to end it must not disturb the next engine.
+    trial.daemon.stop()
+    shutil.rmtree(trial.folder)
+    return failures
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [program for program in PROGRAMS if not shutil.which(program)]
+    return f"missing: {', '.join(missing)} (scripts/deps demo)" if missing else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    parser.add_argument("--engine", choices=ENGINES, action="append", help="default: each")
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--size", type=int, default=64, help="MiB of the big file")
+    options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    reason = why_not()
+    if reason:
+        print(f"SKIP: {reason}")
+        return EXIT_SKIP
+    handle_signals()
+    failures = 0
+    try:
+        with Lab() as lab:
+            site = Site(lab, options.size << 20)
+            for engine in options.engine or ENGINES:
+                failures += run_engine(site, options.culvert, engine, options.only)
+    except LabError as error:
+        print(f"not ok: {error}")
+        return 1
+    except Interrupted as number:
+        return 128 + number.args[0]
+    return 1 if failures else 0
+
+
+sys.exit(main())

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_TORTURE_H
+#define CULVERT_TEST_TORTURE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+struct torture_conf {
+	uint64_t seed;
+	uint64_t sessions;     /* how many; ignored while DEADLINE is set */
+	int64_t deadline;      /* now_ms(): start no session after it; 0: none */
+	bool only;             /* every session is the plan of ONLY_ID */
+	uint64_t only_id;
+	unsigned int concurrency;
+	unsigned int threads;
+	int stall_ms;
+	int listen_fd;         /* of the upstream side */
+	struct sockaddr_storage to; /* the daemon */
+	socklen_t to_len;
+	void (*on_failure)(void); /* called once, on the first failure, from any thread */
+};
+
+/* All counters of ends are of sessions, not of the two ends. */
+struct torture_stats {
+	_Atomic uint64_t started, finished, aborted_by_plan;
+	_Atomic uint64_t server_ends, anonymous;
+	_Atomic uint64_t bytes;
+	_Atomic uint64_t wrong, truncated, extra, stalls, failed;
+	_Atomic uint64_t reset_by_daemon;
+	_Atomic uint64_t eof_for_rst; /* planned aborts that the other side saw as a plain EOF */
+};
+
+extern struct torture_stats torture_stats;
+
+/* Run all sessions; returns when the last end of the last one is gone. */
+void torture_run(const struct torture_conf *conf);
+
+/* Wrong + truncated + extra + stalls + failed. */
+uint64_t torture_failures(void);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Helpers of the kernel tests.
+ *
+ * A kernel test pins one thing that the datapath relies on or has to avoid.  Each program runs in a
+ * network namespace of its own with nothing but lo, and loads traps.bpf.c once; each test opens its
+ * own sessions (two TCP connections, as a forwarder has them) in slots that are never used again,
+ * so that no test sees what an earlier one left behind.
+ *
+ *	client ===== A | B ===== server		slot of B == slot of A ^ 1
+ *
+ * All sockets are non-blocking.  The helpers return 0 or a count on success and -errno on failure;
+ * those that wait give up with -ETIMEDOUT after KT_DEADLINE_MS.
+ */
+#ifndef KT_H
+#define KT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* UAPI of 5.14, missing in some C libraries' copies */
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef SOCK_SNDBUF_LOCK
+#define SOCK_SNDBUF_LOCK 1
+#define SOCK_RCVBUF_LOCK 2
+#endif
+
+#include "traps.h"
+#include "tests/kernel/traps.skel.h"
+
+#define KT_DEADLINE_MS 10000
+#define KIB 1024
+#define MIB (1024 * 1024)
+
+/* Waits for a condition; true if it came true in time. */
+#define KT_WAIT(cond)							\
+	({								\
+		int64_t kt_end_ = kt_now_ms() + KT_DEADLINE_MS;		\
+		bool kt_ok_;						\
+									\
+		while (!(kt_ok_ = (cond)) && kt_now_ms() < kt_end_)	\
+			usleep(200);					\
+		kt_ok_;							\
+	})
+
+/* For "nothing happens": true if the condition stays true for ms milliseconds. */
+#define KT_HOLDS(cond, ms)						\
+	({								\
+		int64_t kt_end_ = kt_now_ms() + (ms);			\
+		bool kt_ok_;						\
+									\
+		while ((kt_ok_ = (cond)) && kt_now_ms() < kt_end_)	\
+			usleep(1000);					\
+		kt_ok_;							\
+	})
+
+enum kt_open_flags {
+	KT_SMALL_A = 1, /* client and A have small buffers: a silent client soon stalls A */
+	KT_SMALL_B = 2, /* the same for B and the server */
+	KT_IPV6 = 4,
+};
+
+struct kt_session {
+	int client, a, b, server; /* -1: closed */
+	uint32_t slot_a, slot_b;
+	int64_t base_b; /* kt_sent_seq(b) before the first byte */
+};
+
+extern struct traps *kt_bpf; /* loaded by kt_main */
+
+/*
+ * Runs a group of tests: checks for root (77 if not), makes the namespace, loads the programs,
+ * sets a watchdog.  Each test is run with kt_teardown, which closes what the test left open.
+ */
+#define kt_main(tests) (kt_enter(), cmocka_run_group_tests(tests, kt_load, kt_unload))
+#define kt_test(f) cmocka_unit_test_teardown(f, kt_teardown)
+void kt_enter(void);
+int kt_load(void **state);
+int kt_unload(void **state);
+int kt_teardown(void **state);
+
+int64_t kt_now_ms(void);
+int64_t kt_now_us(void);
+
+/* A connected pair on lo; small: tiny buffers on both ends.  Both are owned by the caller. */
+int kt_pair(int family, bool small, int *ret_conn, int *ret_acc);
+/* Opens both connections and registers them for kt_teardown.  Asserts on failure. */
+struct kt_session *kt_open(unsigned int flags);
+/* Closes one end of a session (a member of the struct) and marks it closed. */
+void kt_close(int *fdp);
+
+/* Map operations: 0 or -errno. */
+int kt_add(struct bpf_map *map, uint32_t slot, int fd);
+int kt_del(struct bpf_map *map, uint32_t slot);
+/* Tells the program which slot a socket has.  Has to come before it enters rx. */
+int kt_name(uint32_t slot, int fd);
+/* Names A and B and puts both into tx.  Asserts on failure. */
+void kt_targets(struct kt_session *s);
+/* kt_targets, then A into rx in the given mode.  Asserts on failure. */
+void kt_start(struct kt_session *s, enum kt_mode mode);
+
+volatile struct kt_conf *kt_conf(uint32_t slot);
+volatile struct kt_stat *kt_stat(uint32_t slot);
+
+/* T2: makes the verdict run over what is already queued. */
+void kt_kick(int fd);
+/*
+ * T16: no verdict is running when fence returns, and none starts before unfence.  kt_fence returns
+ * the socket's buffer locks, which kt_unfence puts back.
+ */
+int kt_fence(int fd);
+int kt_unfence(int fd, int lock);
+
+/* --- kt_io.c ---------------------------------------------------------------------------- */
+
+/* The byte at an offset of the test stream, and whole buffers of it. */
+void kt_fill(void *buf, size_t len, uint64_t off);
+bool kt_same(const void *buf, size_t len, uint64_t off);
+
+/* As much as goes without waiting, up to len bytes of the stream from off: count, or -errno. */
+ssize_t kt_push(int fd, uint64_t off, size_t len);
+/* All of it. */
+int kt_send(int fd, uint64_t off, size_t len);
+/* What is there, verified: count (0: nothing now), -EILSEQ: wrong byte, -ENODATA: end of file. */
+ssize_t kt_pull(int fd, uint64_t off, size_t most);
+/* Exactly len bytes, verified. */
+int kt_expect(int fd, uint64_t off, size_t len);
+/* End of file and no byte before it. */
+int kt_expect_eof(int fd);
+/* Nothing to read and no end of file now. */
+bool kt_quiet(int fd);
+
+/* poll(2) without waiting: revents. */
+short kt_poll(int fd, short events);
+int kt_so_error(int fd);
+uint32_t kt_sk_drops(int fd);
+int kt_sockopt(int fd, int level, int name);
+int kt_inq(int fd);
+/* rcv_nxt - copied_seq of A.  Takes A out of all maps: while in one, SIOCINQ may not tell (f2). */
+int kt_true_inq(struct kt_session *s);
+int kt_outq(int fd);
+struct tcp_info kt_info(int fd);
+/* Bytes that a socket's TCP has accepted, by T6's formula, and by acked + SIOCOUTQ. */
+int64_t kt_accepted(int fd);
+int64_t kt_sent_seq(int fd);
+
+#endif

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <json-c/json.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "client_view.h"
+#include "table.h"
+
+#define OUT_MAX 16384
+
+typedef int view_fn(struct json_object *answer, FILE *out);
+
+/* What FN makes of the JSON text ANSWER. */
+static int view(view_fn *fn, const char *answer, char out[OUT_MAX])
+{
+	struct json_object *object = json_tokener_parse(answer);
+	FILE *file = fmemopen(out, OUT_MAX, "w");
+	int r;
+
+	out[0] = '\0';
+	assert_non_null(file);
+	r = fn(object, file);
+	fclose(file);
+	json_object_put(object);
+	return r;
+}
+
+static void expect(view_fn *fn, const char *answer, const char *text)
+{
+	char out[OUT_MAX];
+
+	assert_int_equal(view(fn, answer, out), 0);
+	assert_string_equal(out, text);
+}
+
+static const char sessions_answer[] =
+	"{\"sessions\":["
+	"{\"id\":17,\"forward\":\"0.0.0.0:9000\",\"client\":\"10.0.1.2:41234\","
+	"\"upstream\":\"10.0.2.2:9001\",\"worker\":0,\"state\":\"open\",\"age_ms\":5300,"
+	"\"flows\":["
+	"{\"direction\":\"client-to-upstream\",\"carrier\":\"sockmap\",\"phase\":\"kernel\","
+	"\"reason\":\"conversation\",\"bytes\":1234,\"kernel_bytes\":1000,\"handovers\":1,"
+	"\"backlog_max\":0,\"eof\":false},"
+	"{\"direction\":\"upstream-to-client\",\"carrier\":\"splice\",\"phase\":\"user\","
+	"\"reason\":\"slow target\",\"bytes\":5368709120,\"kernel_bytes\":1000,\"handovers\":12,"
+	"\"backlog_max\":1572864,\"eof\":true}]},"
+	"{\"id\":1018,\"client\":\"unix:(unnamed)\",\"upstream\":\"[::1]:80\","
+	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
+
+static const char sessions_text[] =
+	"  ID  CLIENT          UPSTREAM          AGE    BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+	"  17  10.0.1.2:41234  10.0.2.2:9001    5.3s                                    open\n"
+	"      -> sockmap      (conversation)         1.2 KiB           1          0 B  kernel\n"
+	"      <- splice       (slow target)            5 GiB          12      1.5 MiB  user, eof\n"
+	"1018  unix:(unnamed)  [::1]:80        2m10s                                    dead\n";
+
+static void test_sessions(void **state)
+{
+	(void)state;
+	expect(client_view_sessions, sessions_answer, sessions_text);
+	expect(client_view_sessions, "{\"sessions\":[]}", "No sessions.\n");
+}
+
+static void test_ages(void **state)
+{
+	static const struct {
+		const char *ms;
+		const char *text;
+	} ages[] = {
+		{ "0", " 0ms\n" },
+		{ "999", " 999ms\n" },
+		{ "1000", " 1.0s\n" },
+		{ "59999", " 59.9s\n" },
+		{ "60000", " 1m00s\n" },
+		{ "3599999", " 59m59s\n" },
+		{ "3600000", " 1h00m\n" },
+		{ "86399999", " 23h59m\n" },
+		{ "86400000", " 1d00h\n" },
+		{ "183600000", " 2d03h\n" },
+	};
+	char out[OUT_MAX], answer[256];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++) {
+		snprintf(answer, sizeof(answer), "{\"sessions\":[{\"age_ms\":%s,\"state\":\"\"}]}",
+			 ages[i].ms);
+		assert_int_equal(view(client_view_sessions, answer, out), 0);
+		assert_non_null(strstr(out, ages[i].text));
+	}
+}
+
+static void test_sessions_untrusted(void **state)
+{
+	(void)state;
+	expect(client_view_sessions, "{\"sessions\":[null,7,\"x\",[],{}]}",
+	       "ID  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+	       " ?  ?       ?           ?                                  ?\n"
+	       " ?  ?       ?           ?                                  ?\n"
+	       " ?  ?       ?           ?                                  ?\n"
+	       " ?  ?       ?           ?                                  ?\n"
+	       " ?  ?       ?           ?                                  ?\n");
+	expect(client_view_sessions,
+	       "{\"sessions\":[{\"id\":-1,\"client\":5,\"upstream\":null,\"age_ms\":\"5\","
+	       "\"state\":[],\"flows\":[null,{\"direction\":\"up\",\"carrier\":{},\"reason\":1,"
+	       "\"bytes\":1.5,\"handovers\":true,\"backlog_max\":-9,\"phase\":0,\"eof\":\"yes\"}]},"
+	       "{\"id\":1844674407370955161,\"flows\":{}}]}",
+	       "                 ID  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+	       "                  ?  ?       ?           ?                                  ?\n"
+	       "                     ? ?     (?)                ?           ?            ?  ?\n"
+	       "                     ? ?     (?)                ?           ?            ?  ?\n"
+	       "1844674407370955161  ?       ?           ?                                  ?\n");
+	expect(client_view_sessions,
+	       "{\"sessions\":[{\"id\":1,\"client\":\"\\u001b[2J\\n\x1b]0;\","
+	       "\"upstream\":\"\\u009b\xff\",\"age_ms\":1,\"state\":\"\\u0000hidden\"}]}",
+	       "ID  CLIENT            UPSTREAM      AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+	       " 1  \\x1b[2J\\n\\x1b]0;  \\xc2\\x9b\\xff  1ms\n");
+}
+
+static void test_long_strings(void **state)
+{
+	static char answer[100000];
+	char out[OUT_MAX], *name;
+
+	(void)state;
+	strcpy(answer, "{\"sessions\":[{\"client\":\"");
+	name = answer + strlen(answer);
+	memset(name, 'x', 90000);
+	strcpy(name + 90000, "\",\"flows\":[{\"carrier\":\"");
+	name += strlen(name);
+	memset(name, 'y', 5000);
+	strcpy(name + 5000, "\"}]}]}");
+	assert_int_equal(view(client_view_sessions, answer, out), 0);
+	assert_non_null(strstr(out, "xxx..."));
+	assert_true(strlen(out) < 2000);
+}
+
+static const char status_answer[] =
+	"{\"version\":\"0.1.0\",\"pid\":4711,\"uptime_ms\":93784000,\"engine\":\"auto\","
+	"\"workers\":2,\"max_sessions\":16384,\"forwards\":["
+	"{\"listen\":\"0.0.0.0:9000\",\"upstream\":\"10.0.2.2:9001\",\"live\":1,\"accepted\":10,"
+	"\"finished\":9,\"bytes_to_upstream\":1,\"bytes_to_client\":3145728},"
+	"{\"listen\":\"unix:/run/x\",\"upstream\":\"host:80\",\"live\":0,\"accepted\":0,"
+	"\"finished\":0,\"bytes_to_upstream\":0,\"bytes_to_client\":0}],"
+	"\"carriers\":[{\"carrier\":\"copy\",\"flows\":1,\"bytes\":10},"
+	"{\"carrier\":\"sockmap\",\"flows\":12,\"bytes\":1048576}],"
+	"\"handovers\":{\"to_sockmap\":1,\"to_splice\":0,\"to_copy\":22,\"failed\":0},"
+	"\"errors\":{\"connect-refused\":0,\"connect-timeout\":3,\"x\\u001b\":1},"
+	"\"kernel\":{\"available\":false,\"reason\":\"needs CAP_BPF\",\"events_lost\":3,"
+	"\"features\":[{\"name\":\"sockmap\",\"available\":true,\"reason\":\"\"},"
+	"{\"name\":\"ringbuf\",\"available\":false,\"reason\":\"EPERM\"},\"plain\",7]},"
+	"\"resources\":{\"sessions\":1,\"slots_used\":2,\"slots_total\":32768,\"pipes\":0,"
+	"\"pipes_idle\":0,\"buffers\":0,\"fds\":20}}\n";
+
+static void test_status(void **state)
+{
+	(void)state;
+	expect(client_view_status, status_answer,
+	       "culvert 0.1.0, pid 4711, up 1d02h\n"
+	       "engine auto, workers 2, at most 16384 sessions\n"
+	       "\n"
+	       "Forwards\n"
+	       "  LISTEN        UPSTREAM       LIVE  ACCEPTED  FINISHED  TO UPSTREAM  TO CLIENT\n"
+	       "  0.0.0.0:9000  10.0.2.2:9001     1        10         9          1 B      3 MiB\n"
+	       "  unix:/run/x   host:80           0         0         0          0 B        0 B\n"
+	       "\n"
+	       "Carriers\n"
+	       "  CARRIER  FLOWS  BYTES\n"
+	       "  copy         1   10 B\n"
+	       "  sockmap     12  1 MiB\n"
+	       "\n"
+	       "Hand-overs\n"
+	       "  TO SOCKMAP  TO SPLICE  TO COPY  FAILED\n"
+	       "           1          0       22       0\n"
+	       "\n"
+	       "Errors\n"
+	       "  CAUSE            COUNT\n"
+	       "  connect-timeout      3\n"
+	       "  x\\x1b                1\n"
+	       "\n"
+	       "Kernel\n"
+	       "  available: no (needs CAP_BPF)\n"
+	       "  events lost: 3\n"
+	       "  sockmap: yes\n"
+	       "  ringbuf: no (EPERM)\n"
+	       "  plain\n"
+	       "  ?\n"
+	       "\n"
+	       "Resources\n"
+	       "  SESSIONS  SLOTS USED  SLOTS  PIPES  PIPES IDLE  BUFFERS  DESCRIPTORS\n"
+	       "         1           2  32768      0           0        0           20\n");
+}
+
+static void test_status_untrusted(void **state)
+{
+	static const char nothing[] = "culvert ?, pid ?, up ?\n"
+				      "engine ?, workers ?, at most ? sessions\n"
+				      "\nForwards\n  ?\n"
+				      "\nCarriers\n  ?\n"
+				      "\nHand-overs\n  ?\n"
+				      "\nErrors\n  ?\n"
+				      "\nKernel\n  available: ?\n"
+				      "\nResources\n  ?\n";
+
+	(void)state;
+	expect(client_view_status, "{}", nothing);
+	expect(client_view_status,
+	       "{\"version\":{},\"pid\":-1,\"uptime_ms\":null,\"engine\":1,\"workers\":[],"
+	       "\"max_sessions\":\"x\",\"forwards\":1,\"carriers\":\"x\",\"handovers\":null,"
+	       "\"errors\":7,\"kernel\":[],\"resources\":true}",
+	       nothing);
+	expect(client_view_status,
+	       "{\"version\":\"\\u001b[m\",\"pid\":1,\"uptime_ms\":1,\"engine\":\"x\","
+	       "\"workers\":1,\"max_sessions\":1,\"forwards\":[],\"carriers\":[1],\"handovers\":[],"
+	       "\"errors\":{\"a\":0,\"b\":0},\"kernel\":{\"available\":1,\"reason\":2,"
+	       "\"features\":[{}]},\"resources\":{\"fds\":\"x\"}}",
+	       "culvert \\x1b[m, pid 1, up 1ms\n"
+	       "engine x, workers 1, at most 1 sessions\n"
+	       "\nForwards\n"
+	       "  LISTEN  UPSTREAM  LIVE  ACCEPTED  FINISHED  TO UPSTREAM  TO CLIENT\n"
+	       "\nCarriers\n"
+	       "  CARRIER  FLOWS  BYTES\n"
+	       "  ?            ?      ?\n"
+	       "\nHand-overs\n"
+	       "  TO SOCKMAP  TO SPLICE  TO COPY  FAILED\n"
+	       "\nErrors\n"
+	       "  none\n"
+	       "\nKernel\n"
+	       "  available: ?\n"
+	       "  ?: ?\n"
+	       "\nResources\n"
+	       "  SESSIONS  SLOTS USED  SLOTS  PIPES  PIPES IDLE  BUFFERS  DESCRIPTORS\n"
+	       "         ?           ?      ?      ?           ?        ?            ?\n");
+}
+
+static void test_other_answers(void **state)
+{
+	static const char *const answers[] = { "[]", "1", "null", "\"x\"" };
+	char out[OUT_MAX];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+		assert_int_equal(view(client_view_sessions, answers[i], out), -EINVAL);
+		assert_string_equal(out, "");
+		assert_int_equal(view(client_view_status, answers[i], out), -EINVAL);
+		assert_string_equal(out, "");
+	}
+	assert_int_equal(view(client_view_sessions, "{}", out), -EINVAL);
+	assert_int_equal(view(client_view_sessions, "{\"sessions\":{}}", out), -EINVAL);
+}
+
+static void test_table(void **state)
+{
+	static const struct table_column columns[] = {
+		{ "A", false },
+		{ "BB", true },
+		{ "C", false },
+	};
+	static const char *const rows[][3] = {
+		{ "1", "2", "3" },
+		{ NULL, "100", "" },
+		{ "long one", NULL, "z\n" },
+		{ NULL, NULL, NULL },
+	};
+	struct table *t = table_new(columns, 3);
+	char out[OUT_MAX];
+	FILE *file = fmemopen(out, sizeof(out), "w");
+
+	(void)state;
+	assert_non_null(t);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		table_add(t, rows[i]);
+	assert_int_equal(table_print(t, file, 1), 0);
+	fclose(file);
+	table_free(t);
+	assert_string_equal(out, " A          BB  C\n"
+				 " 1           2  3\n"
+				 "           100\n"
+				 " long one       z\\n\n"
+				 "\n");
+
+	table_add(NULL, rows[0]);
+	assert_int_equal(table_print(NULL, stdout, 0), -ENOMEM);
+	table_free(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sessions),
+		cmocka_unit_test(test_ages),
+		cmocka_unit_test(test_sessions_untrusted),
+		cmocka_unit_test(test_long_strings),
+		cmocka_unit_test(test_status),
+		cmocka_unit_test(test_status_untrusted),
+		cmocka_unit_test(test_other_answers),
+		cmocka_unit_test(test_table),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

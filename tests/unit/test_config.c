@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <syslog.h>
+
+#include <cmocka.h>
+
+#include "capture.h"
+#include "config.h"
+
+#define WORDS_MAX 16
+#define FORWARD "127.0.0.1:9000", "127.0.0.1:9001"
+#define A10 "aaaaaaaaaa"
+#define A100 A10 A10 A10 A10 A10 A10 A10 A10 A10 A10
+
+/* Parse "run" and WORDS, up to NULL; ERR gets what was said on stderr. */
+static int parse(const char *const *words, struct config *c, char *err, size_t errlen)
+{
+	char *argv[WORDS_MAX + 2] = { (char *)"run" };
+	struct capture capture;
+	int argc = 1;
+	int r;
+
+	while (words[argc - 1]) {
+		argv[argc] = (char *)words[argc - 1];
+		argc++;
+	}
+	capture_begin(&capture, STDERR_FILENO);
+	r = config_parse(argc, argv, c);
+	capture_end(&capture, err, errlen);
+	return r;
+}
+
+static void parse_good(struct config *c, const char *const *words)
+{
+	char err[1024];
+	int r = parse(words, c, err, sizeof(err));
+
+	if (r != 0)
+		fail_msg("%d: %s", r, err);
+	assert_string_equal(err, "");
+}
+
+#define GOOD(c, ...) parse_good(c, (const char *const[]){ __VA_ARGS__, NULL })
+
+static void test_defaults(void **state)
+{
+	struct config c;
+	cpu_set_t cpus;
+
+	(void)state;
+	GOOD(&c, FORWARD);
+	assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+	assert_int_equal(c.engine, ENGINE_AUTO);
+	assert_int_equal(c.workers, CPU_COUNT(&cpus));
+	assert_string_equal(c.control, "/run/culvert/control.sock");
+	assert_int_equal(c.connect_timeout_ms, 5000);
+	assert_int_equal(c.grace_ms, 5000);
+	assert_int_equal(c.max_sessions, 16384);
+	assert_int_equal(c.copy_buffer, 65536);
+	assert_int_equal(c.soft_limit, 1 << 20);
+	assert_int_equal(c.hard_limit, 4 << 20);
+	assert_null(c.user);
+	assert_int_equal(c.log_level, LOG_INFO);
+	assert_int_equal(c.n_forwards, 1);
+	assert_string_equal(c.forwards[0].listen.text, "127.0.0.1:9000");
+	assert_string_equal(c.forwards[0].upstream.text, "127.0.0.1:9001");
+	config_close(&c);
+	config_close(&c);
+	config_close(NULL);
+}
+
+static void test_every_option(void **state)
+{
+	struct config c;
+
+	(void)state;
+	GOOD(&c, "--engine", "sockmap", "--workers=3", "--control", "/c", "--connect-timeout=0.5",
+	     "--grace", "1.25", "--user=nobody", FORWARD);
+	assert_int_equal(c.engine, ENGINE_SOCKMAP);
+	assert_int_equal(c.workers, 3);
+	assert_string_equal(c.control, "/c");
+	assert_int_equal(c.connect_timeout_ms, 500);
+	assert_int_equal(c.grace_ms, 1250);
+	assert_string_equal(c.user, "nobody");
+	config_close(&c);
+
+	GOOD(&c, "--max-sessions", "1000000", "--copy-buffer=1k", "--soft-limit", "4096",
+	     "--hard-limit=1GiB", "--log-level", "debug", FORWARD);
+	assert_int_equal(c.max_sessions, 1000000);
+	assert_int_equal(c.copy_buffer, 1024);
+	assert_int_equal(c.soft_limit, 4096);
+	assert_int_equal(c.hard_limit, 1 << 30);
+	assert_int_equal(c.log_level, LOG_DEBUG);
+	config_close(&c);
+}
+
+static void test_syntax(void **state)
+{
+	struct config c;
+
+	/* Anywhere; the last of two counts; "--" ends the options; "=" protects any value. */
+	(void)state;
+	GOOD(&c, "127.0.0.1:1", "--workers", "1", "127.0.0.1:2", "--workers=2", "--grace=0",
+	     "--user=--x", "--", "unix:/a", "127.0.0.1:3");
+	assert_int_equal(c.workers, 2);
+	assert_int_equal(c.grace_ms, 0);
+	assert_string_equal(c.user, "--x");
+	assert_int_equal(c.n_forwards, 2);
+	assert_string_equal(c.forwards[1].listen.text, "unix:/a");
+	config_close(&c);
+
+	/* The kernel picks a port for each of them. */
+	GOOD(&c, "127.0.0.1:0", "127.0.0.1:1", "127.0.0.1:0", "127.0.0.1:1");
+	config_close(&c);
+	GOOD(&c, "127.0.0.1:5", "127.0.0.1:1", "[::1]:5", "127.0.0.1:1", "unix:@a", "unix:@b");
+	config_close(&c);
+}
+
+static void test_engines_and_levels(void **state)
+{
+	static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
+	static const char *const levels[] = { "error", "warning", "notice", "info", "debug" };
+	struct config c;
+
+	(void)state;
+	for (size_t i = 0; i < 4; i++) {
+		GOOD(&c, "--engine", engines[i], FORWARD);
+		assert_int_equal(c.engine, i);
+		assert_string_equal(engine_name(c.engine), engines[i]);
+		config_close(&c);
+	}
+	assert_string_equal(engine_name((enum engine)4), "?");
+	for (size_t i = 0; i < 5; i++) {
+		GOOD(&c, "--log-level", levels[i], FORWARD);
+		assert_int_equal(c.log_level, LOG_ERR + (int)i);
+		config_close(&c);
+	}
+}
+
+static const struct {
+	int error;
+	const char *complaint;
+	const char *words[WORDS_MAX];
+} mistakes[] = {
+	{ -EINVAL, "nothing to forward", { NULL } },
+	{ -EINVAL, "nothing to forward", { "--" } },
+	{ -EINVAL, "\"127.0.0.1:1\": no UPSTREAM", { "127.0.0.1:1" } },
+	{ -EINVAL, "\"--workers\": no UPSTREAM", { FORWARD, "--", "--workers" } },
+	{ -EINVAL, "--bogus: unknown option", { "--bogus", FORWARD } },
+	{ -EINVAL, "--bogus: unknown option", { "--bogus=1", FORWARD } },
+	{ -EINVAL, "--work: unknown option", { "--work", "1", FORWARD } },
+	{ -EINVAL, "--workersx: unknown option", { "--workersx", "1", FORWARD } },
+	{ -EINVAL, "-h: unknown option", { "-h" } },
+	{ -EINVAL, "-: unknown option", { "-" } },
+	{ -EINVAL, "\\x1b[0m: unknown option", { "--\x1b[0m" } },
+	{ -EINVAL, "--help: takes no value", { "--help=1" } },
+	{ -EINVAL, "--workers: needs a value", { FORWARD, "--workers" } },
+	{ -EINVAL, "--workers: needs a value", { "--workers", "--grace", "1", FORWARD } },
+	{ -EINVAL, "--engine: needs a value: auto, sockmap", { "--engine" } },
+
+	{ -EINVAL, "--engine: \"\" is not", { "--engine=", FORWARD } },
+	{ -EINVAL, "--engine: \"AUTO\" is not valid, expected auto", { "--engine", "AUTO" } },
+	{ -EINVAL, "--engine: \"a\\nb\" is not", { "--engine", "a\nb" } },
+	{ -EINVAL, "--log-level: \"loud\" is not valid, expected err", { "--log-level", "loud" } },
+	{ -EINVAL, "--control: \"\" is not", { "--control=" } },
+	{ -EINVAL, "a path of 1 to 107 bytes", { "--control", "/" A100 "1234567" } },
+	{ -EINVAL, "--user: \"\" is not", { "--user", "" } },
+
+	{ -EINVAL, "a whole number from 1 to 1024", { "--workers", "0" } },
+	{ -EINVAL, "--workers: \"-1\" is not", { "--workers", "-1" } },
+	{ -EINVAL, "--workers: \"+1\" is not", { "--workers", "+1" } },
+	{ -EINVAL, "--workers: \" 1\" is not", { "--workers", " 1" } },
+	{ -EINVAL, "--workers: \"1.0\" is not", { "--workers", "1.0" } },
+	{ -EINVAL, "--workers: \"1K\" is not", { "--workers", "1K" } },
+	{ -EINVAL, "--workers: \"two\" is not", { "--workers", "two" } },
+	{ -EINVAL, "--workers: \"1025\" is not", { "--workers", "1025" } },
+	{ -EINVAL, "--workers: \"4294967297\" is not", { "--workers", "4294967297" } },
+	{ -EINVAL, "--workers: \"18446744073709551617\"", { "--workers=18446744073709551617" } },
+	{ -EINVAL, "--max-sessions: \"0\" is not", { "--max-sessions", "0" } },
+	{ -EINVAL, "--max-sessions: \"1000001\" is not", { "--max-sessions", "1000001" } },
+
+	{ -EINVAL, "seconds from 0.001 to 86400", { "--connect-timeout", "0" } },
+	{ -EINVAL, "--connect-timeout: \"0.000\" is not", { "--connect-timeout", "0.000" } },
+	{ -EINVAL, "--connect-timeout: \"-1\" is not", { "--connect-timeout", "-1" } },
+	{ -EINVAL, "--connect-timeout: \"1s\" is not", { "--connect-timeout", "1s" } },
+	{ -EINVAL, "--connect-timeout: \"1e3\" is not", { "--connect-timeout", "1e3" } },
+	{ -EINVAL, "--connect-timeout: \".5\" is not", { "--connect-timeout", ".5" } },
+	{ -EINVAL, "--connect-timeout: \"5.\" is not", { "--connect-timeout", "5." } },
+	{ -EINVAL, "--connect-timeout: \"0.0001\" is not", { "--connect-timeout", "0.0001" } },
+	{ -EINVAL, "--connect-timeout: \"1.2.3\" is not", { "--connect-timeout", "1.2.3" } },
+	{ -EINVAL, "--connect-timeout: \"1.-5\" is not", { "--connect-timeout", "1.-5" } },
+	{ -EINVAL, "--connect-timeout: \"86400.001\"", { "--connect-timeout", "86400.001" } },
+	{ -EINVAL, "--grace: \"99999999999999999999\" is", { "--grace", "99999999999999999999" } },
+	{ -EINVAL, "--grace: \"\" is not", { "--grace=" } },
+
+	{ -EINVAL, "a size from 1 KiB to 16 MiB", { "--copy-buffer", "0" } },
+	{ -EINVAL, "--copy-buffer: \"1023\" is not", { "--copy-buffer", "1023" } },
+	{ -EINVAL, "--copy-buffer: \"17M\" is not", { "--copy-buffer", "17M" } },
+	{ -EINVAL, "--copy-buffer: \"64X\" is not", { "--copy-buffer", "64X" } },
+	{ -EINVAL, "--copy-buffer: \"-64K\" is not", { "--copy-buffer", "-64K" } },
+	{ -EINVAL, "--copy-buffer: \"99999999999G\" is", { "--copy-buffer", "99999999999G" } },
+	{ -EINVAL, "a size from 4 KiB to 1 GiB", { "--soft-limit", "4095" } },
+	{ -EINVAL, "--hard-limit: \"2G\" is not", { "--hard-limit", "2G" } },
+	{ -EINVAL, "--soft-limit: 8 MiB is above --hard-limit (4 MiB)",
+	  { "--soft-limit=8M", FORWARD } },
+	{ -EINVAL, "--soft-limit: 1 MiB is above --hard-limit (64 KiB)",
+	  { "--hard-limit=64K", FORWARD } },
+
+	{ -EINVAL, "LISTEN \"\": empty", { "", "127.0.0.1:1" } },
+	{ -EINVAL, "LISTEN \"9000\": no port", { "9000", "127.0.0.1:1" } },
+	{ -EINVAL, "LISTEN \"a\\nb\": control character", { "a\nb", "127.0.0.1:1" } },
+	{ -EINVAL, "UPSTREAM \"127.0.0.1:0\": port 0", { "127.0.0.1:0", "127.0.0.1:0" } },
+	{ -EINVAL, "UPSTREAM \":80\": no host", { "127.0.0.1:0", ":80" } },
+	{ -EINVAL, "UPSTREAM \"x:1x\"", { FORWARD, "127.0.0.1:2", "x:1x" } },
+	{ -ENOENT, "lookup failed", { "127.0.0.1:1", A100 ":80" } },
+	{ -EINVAL, "LISTEN \"127.0.0.1:9000\": same address", { FORWARD, FORWARD } },
+	{ -EINVAL, "same address as the earlier \"127.0.0.1:9000\"",
+	  { FORWARD, "127.0.0.1:7", "127.0.0.1:1", "127.0.0.1:09000", "127.0.0.1:1" } },
+	{ -EINVAL, "LISTEN \"unix:/a\": same", { "unix:/a", "unix:/b", "unix:/a", "unix:/b" } },
+};
+
+static void test_mistakes(void **state)
+{
+	struct config c;
+	char err[2048];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
+		int r = parse(mistakes[i].words, &c, err, sizeof(err));
+
+		config_close(&c);
+		if (r != mistakes[i].error)
+			fail_msg("case %zu (%s): returned %d", i, mistakes[i].complaint, r);
+		if (!strstr(err, mistakes[i].complaint) || strncmp(err, "culvert: ", 9) != 0)
+			fail_msg("case %zu: \"%s\" lacks \"%s\"", i, err, mistakes[i].complaint);
+		/* One line. */
+		assert_ptr_equal(strchr(err, '\n'), err + strlen(err) - 1);
+	}
+}
+
+static void test_long_words(void **state)
+{
+	static char word[100000];
+	const char *words[] = { word, NULL, NULL };
+	struct config c;
+	char err[4096];
+
+	(void)state;
+	memset(word, 'x', sizeof(word) - 1);
+	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
+	words[1] = "127.0.0.1:1";
+	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, "longer than"));
+	config_close(&c);
+	memcpy(word, "--", 2);
+	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
+	words[0] = "--workers";
+	words[1] = word + 2;
+	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, "from 1 to 1024"));
+}
+
+static void test_help(void **state)
+{
+	static const char *const expected[] = {
+		"Usage: culvert run",
+		"--engine ENGINE",
+		"auto, sockmap, splice or copy (default auto)",
+		"--workers N",
+		"(default one per CPU)",
+		"--control PATH",
+		"(default /run/culvert/control.sock)",
+		"--connect-timeout SECONDS",
+		"--max-sessions N",
+		"(default 16384)",
+		"--copy-buffer SIZE",
+		"(default 64K)",
+		"--soft-limit SIZE",
+		"(default 1M)",
+		"--hard-limit SIZE",
+		"(default 4M)",
+		"--user NAME",
+		"--log-level LEVEL",
+		"(default info)",
+		"--grace SECONDS",
+		"(default 5)",
+	};
+	char *argv[] = { (char *)"run", (char *)"--help", (char *)"--bogus", NULL };
+	struct capture capture;
+	struct config c;
+	char out[8192], again[8192];
+	int r;
+
+	(void)state;
+	capture_begin(&capture, STDOUT_FILENO);
+	r = config_parse(3, argv, &c);
+	capture_end(&capture, out, sizeof(out));
+	config_close(&c);
+	assert_int_equal(r, 1);
+	for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+		if (!strstr(out, expected[i]))
+			fail_msg("the help lacks \"%s\":\n%s", expected[i], out);
+	}
+	for (char *line = strtok(strcpy(again, out), "\n"); line; line = strtok(NULL, "\n"))
+		assert_true(strlen(line) <= 100);
+
+	capture_begin(&capture, STDOUT_FILENO);
+	config_help();
+	capture_end(&capture, again, sizeof(again));
+	assert_string_equal(again, out);
+}
+
+static void test_size_parse(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes;
+	} good[] = {
+		{ "0", 0 },
+		{ "123", 123 },
+		{ "123B", 123 },
+		{ "64K", 65536 },
+		{ "64k", 65536 },
+		{ "64KB", 65536 },
+		{ "64kib", 65536 },
+		{ "1M", 1 << 20 },
+		{ "4MiB", 4 << 20 },
+		{ "2g", 2ULL << 30 },
+		{ "007", 7 },
+		{ "18446744073709551615", UINT64_MAX },
+		{ "17179869183G", 17179869183ULL << 30 },
+	};
+	static const struct {
+		const char *text;
+		int error;
+	} bad[] = {
+		{ "", -EINVAL },
+		{ "K", -EINVAL },
+		{ "-1", -EINVAL },
+		{ "+1", -EINVAL },
+		{ " 1", -EINVAL },
+		{ "1 ", -EINVAL },
+		{ "1 K", -EINVAL },
+		{ "1.5M", -EINVAL },
+		{ "1T", -EINVAL },
+		{ "1iB", -EINVAL },
+		{ "1Ki", -EINVAL },
+		{ "1KBx", -EINVAL },
+		{ "0x10", -EINVAL },
+		{ "99999999999999999999X", -EINVAL },
+		{ "18446744073709551616", -ERANGE },
+		{ "99999999999999999999999999", -ERANGE },
+		{ "17179869184G", -ERANGE },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		uint64_t bytes = 42;
+
+		assert_int_equal(size_parse(good[i].text, &bytes), 0);
+		assert_true(bytes == good[i].bytes);
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint64_t bytes = 42;
+
+		if (size_parse(bad[i].text, &bytes) != bad[i].error)
+			fail_msg("\"%s\"", bad[i].text);
+		assert_true(bytes == 42);
+	}
+}
+
+static void test_size_format(void **state)
+{
+	static const struct {
+		uint64_t bytes;
+		const char *text;
+	} cases[] = {
+		{ 0, "0 B" },
+		{ 1023, "1023 B" },
+		{ 1024, "1 KiB" },
+		{ 1025, "1 KiB" },
+		{ 1536, "1.5 KiB" },
+		{ 65536, "64 KiB" },
+		{ 102399, "99.9 KiB" },
+		{ 102400, "100 KiB" },
+		{ 150000, "146 KiB" },
+		{ 1048575, "1023 KiB" },
+		{ 1 << 20, "1 MiB" },
+		{ 3ULL << 39, "1.5 TiB" },
+		{ UINT64_MAX, "15.9 EiB" },
+	};
+	char buf[SIZE_STRLEN], small[4];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		assert_string_equal(size_format(cases[i].bytes, buf, sizeof(buf)), cases[i].text);
+	assert_string_equal(size_format(1023, small, sizeof(small)), "102");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_defaults),
+		cmocka_unit_test(test_every_option),
+		cmocka_unit_test(test_syntax),
+		cmocka_unit_test(test_engines_and_levels),
+		cmocka_unit_test(test_mistakes),
+		cmocka_unit_test(test_long_words),
+		cmocka_unit_test(test_help),
+		cmocka_unit_test(test_size_parse),
+		cmocka_unit_test(test_size_format),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

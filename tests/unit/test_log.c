@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "capture.h"
+#include "log.h"
+
+#define THREADS 4
+#define MESSAGES 500
+
+/* The digits of the time stamp become 'N'. */
+static const char *without_digits(char *line)
+{
+	for (char *p = line; *p && *p != 'Z'; p++) {
+		if (*p >= '0' && *p <= '9')
+			*p = 'N';
+	}
+	return line;
+}
+
+static unsigned int count_lines(const char *text)
+{
+	unsigned int n = 0;
+
+	for (; (text = strchr(text, '\n')); text++)
+		n++;
+	return n;
+}
+
+static void test_line(void **state)
+{
+	struct capture capture;
+	char out[4096];
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	log_warning("port %d", 80);
+	capture_end(&capture, out, sizeof(out));
+	assert_string_equal(without_digits(out), "NNNN-NN-NNTNN:NN:NN.NNNZ warning: port 80\n");
+}
+
+static void test_levels(void **state)
+{
+	static const char *const names[] = { "error", "warning", "notice", "info", "debug" };
+	struct capture capture;
+	char out[4096];
+
+	(void)state;
+	assert_int_equal(log_get_level(), LOG_INFO);
+	for (int level = LOG_ERR; level <= LOG_DEBUG; level++) {
+		assert_int_equal(log_level_parse(names[level - LOG_ERR]), level);
+		capture_begin(&capture, STDERR_FILENO);
+		log_set_level(level);
+		log_error("e");
+		log_warning("w");
+		log_write(LOG_NOTICE, "n");
+		log_info("i");
+		log_debug("d");
+		log_set_level(LOG_INFO);
+		capture_end(&capture, out, sizeof(out));
+		assert_int_equal(count_lines(out), level - LOG_ERR + 1);
+		for (int i = LOG_ERR; i <= LOG_DEBUG; i++) {
+			char mark[16];
+
+			snprintf(mark, sizeof(mark), "Z %s: ", names[i - LOG_ERR]);
+			assert_int_equal(strstr(out, mark) != NULL, i <= level);
+		}
+	}
+	assert_int_equal(log_level_parse(""), -EINVAL);
+	assert_int_equal(log_level_parse("ERROR"), -EINVAL);
+	assert_int_equal(log_level_parse("7"), -EINVAL);
+
+	capture_begin(&capture, STDERR_FILENO);
+	log_write(LOG_EMERG, "x");
+	capture_end(&capture, out, sizeof(out));
+	assert_non_null(strstr(out, "Z error: x\n"));
+}
+
+static void test_errno(void **state)
+{
+	struct capture capture;
+	char out[4096];
+	int after;
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	errno = EBUSY;
+	log_error("%m");
+	after = errno;
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(after, EBUSY);
+	assert_non_null(strstr(out, strerror(EBUSY)));
+}
+
+static void test_unwritable(void **state)
+{
+	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+	int after;
+
+	(void)state;
+	assert_true(null >= 0 && saved >= 0);
+	dup2(null, STDERR_FILENO);
+	errno = ENOTTY;
+	log_error("lost");
+	after = errno;
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	close(null);
+	assert_int_equal(after, ENOTTY);
+}
+
+static void test_untrusted_text(void **state)
+{
+	struct capture capture;
+	char out[4096];
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	log_error("peer %s", "a\nb\tc\x1b[31m\xc2\x9b\\x");
+	capture_end(&capture, out, sizeof(out));
+	assert_non_null(strstr(out, ": peer a\\nb\\tc\\x1b[31m\\xc2\\x9b\\x\n"));
+	assert_int_equal(count_lines(out), 1);
+}
+
+static void test_long_message(void **state)
+{
+	static const char fills[] = { 'x', '\n' };
+	static char text[100000];
+	struct capture capture;
+	char out[8192];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(fills); i++) {
+		memset(text, fills[i], sizeof(text) - 1);
+		capture_begin(&capture, STDERR_FILENO);
+		log_error("%s", text);
+		log_error("%s", "next");
+		capture_end(&capture, out, sizeof(out));
+		assert_int_equal(count_lines(out), 2);
+		assert_memory_equal(strchr(out, '\n') - 3, "...", 3);
+		assert_true(strchr(out, '\n') - out > 1000);
+		assert_true(strchr(out, '\n') - out < 4096);
+	}
+}
+
+static void test_escape(void **state)
+{
+	static const char text[] = "ab\ncd\xff" "e";
+	char buf[64], twice[64];
+
+	(void)state;
+	log_escape(text, buf, sizeof(buf));
+	assert_string_equal(buf, "ab\\ncd\\xffe");
+	assert_string_equal(log_escape(buf, twice, sizeof(twice)), buf);
+	assert_string_equal(log_escape("", buf, 4), "");
+	assert_string_equal(log_escape("abc", buf, 4), "abc");
+	assert_string_equal(log_escape("abcd", buf, 4), "...");
+	assert_string_equal(log_escape("\n\n", buf, 4), "...");
+	assert_string_equal(log_escape("\n", buf, 4), "\\n");
+
+	/* Never torn within an escape, never longer than the buffer, never cut without need. */
+	for (size_t size = 4; size < 20; size++) {
+		memset(buf, '#', sizeof(buf));
+		log_escape(text, buf, size);
+		assert_int_equal(buf[size], '#');
+		if (size >= sizeof("ab\\ncd\\xffe")) {
+			assert_string_equal(buf, "ab\\ncd\\xffe");
+			continue;
+		}
+		assert_true(strlen(buf) < size);
+		assert_string_equal(buf + strlen(buf) - 3, "...");
+		buf[strlen(buf) - 3] = '\0';
+		assert_memory_equal(buf, "ab\\ncd\\xffe", strlen(buf));
+		assert_string_not_equal(buf, "ab\\");
+		assert_string_not_equal(buf, "ab\\ncd\\xf");
+	}
+}
+
+static void test_complain(void **state)
+{
+	struct capture capture;
+	char out[4096];
+	int r;
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	log_set_level(LOG_ERR);
+	r = log_complain(-EINVAL, "--x: \"%s\"", "a\nb");
+	log_set_level(LOG_INFO);
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(r, -EINVAL);
+	assert_string_equal(out, "culvert: --x: \"a\\nb\"\n");
+}
+
+static void *write_messages(void *arg)
+{
+	for (unsigned int i = 0; i < MESSAGES; i++)
+		log_info("thread %c says %u and no more", *(char *)arg, i);
+	return NULL;
+}
+
+static void run_threads(void *(*work)(void *arg), void *arg, size_t stride)
+{
+	pthread_t threads[THREADS];
+
+	for (size_t i = 0; i < THREADS; i++) {
+		if (pthread_create(&threads[i], NULL, work, (char *)arg + i * stride))
+			abort();
+	}
+	for (size_t i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+}
+
+static void test_threads_do_not_mix(void **state)
+{
+	static char out[THREADS * MESSAGES * 100];
+	static char names[] = "abcd";
+	unsigned int next[THREADS] = { 0 };
+	struct capture capture;
+	unsigned int lines = 0;
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	run_threads(write_messages, names, 1);
+	capture_end(&capture, out, sizeof(out));
+
+	for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n"), lines++) {
+		const char *message = strstr(line, "thread ");
+		char expected[100];
+
+		assert_non_null(message);
+		assert_in_range(message[7], 'a', 'd');
+		snprintf(expected, sizeof(expected), "thread %c says %u and no more", message[7],
+			 next[message[7] - 'a']++);
+		assert_string_equal(message, expected);
+	}
+	assert_int_equal(lines, THREADS * MESSAGES);
+}
+
+static void test_limited(void **state)
+{
+	struct log_rate rate = { .count = 0 };
+	struct capture capture;
+	char out[8192];
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	for (unsigned int i = 0; i < LOG_BURST + 3; i++)
+		log_write_limited(&rate, LOG_INFO, "n %u", i);
+	log_write_limited(&rate, LOG_DEBUG, "below the level: not counted");
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(count_lines(out), LOG_BURST);
+	assert_null(strstr(out, "suppressed"));
+
+	/* As if the window had passed. */
+	rate.window_start_ms -= LOG_WINDOW_MS;
+	capture_begin(&capture, STDERR_FILENO);
+	log_write_limited(&rate, LOG_INFO, "first");
+	log_write_limited(&rate, LOG_INFO, "second");
+	capture_end(&capture, out, sizeof(out));
+	assert_non_null(strstr(out, ": first (3 similar messages suppressed)\n"));
+	assert_non_null(strstr(out, ": second\n"));
+
+	/* The note stays when the message is cut. */
+	rate.window_start_ms -= LOG_WINDOW_MS;
+	rate.suppressed = 1;
+	capture_begin(&capture, STDERR_FILENO);
+	log_write_limited(&rate, LOG_INFO, "%02000d", 1);
+	capture_end(&capture, out, sizeof(out));
+	assert_non_null(strstr(out, "000... (1 similar messages suppressed)\n"));
+}
+
+static void test_limited_call_sites(void **state)
+{
+	struct capture capture;
+	char out[8192];
+	int after = 0;
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	for (unsigned int i = 0; i < 100; i++) {
+		errno = EPERM;
+		log_limited(LOG_INFO, "one");
+		log_limited(LOG_INFO, "two %u", i);
+		after = errno;
+	}
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(count_lines(out), 2 * LOG_BURST);
+	assert_int_equal(after, EPERM);
+}
+
+static void *write_limited(void *arg)
+{
+	for (unsigned int i = 0; i < MESSAGES; i++)
+		log_write_limited(arg, LOG_INFO, "flood");
+	return NULL;
+}
+
+static void test_limited_threads(void **state)
+{
+	struct log_rate rate = { .count = 0 };
+	struct capture capture;
+	char out[8192];
+
+	(void)state;
+	capture_begin(&capture, STDERR_FILENO);
+	run_threads(write_limited, &rate, 0);
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(count_lines(out), LOG_BURST);
+	assert_int_equal(rate.suppressed, THREADS * MESSAGES - LOG_BURST);
+}
+
+/*
+ * What this program says when run anew with JOURNAL_STREAM=JOURNAL, NULL meaning the true name of
+ * its stderr.  A process of its own, because where stderr leads is found out once per process.
+ */
+static void log_in_child(const char *journal, char *out, size_t size)
+{
+	char env[256], stream[64], program[] = "test_log", word[] = "child";
+	char *argv[] = { program, word, NULL };
+	char *envp[] = { env, NULL };
+	struct capture capture;
+	struct stat st;
+	int status = -1;
+	pid_t pid;
+	int r;
+
+	capture_begin(&capture, STDERR_FILENO);
+	if (fstat(STDERR_FILENO, &st) < 0)
+		abort();
+	snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev,
+		 (unsigned long long)st.st_ino);
+	snprintf(env, sizeof(env), "JOURNAL_STREAM=%s", journal ? journal : stream);
+	r = posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, envp);
+	if (r == 0)
+		waitpid(pid, &status, 0);
+	capture_end(&capture, out, size);
+	assert_int_equal(r, 0);
+	assert_int_equal(status, 0);
+}
+
+static void test_journal(void **state)
+{
+	static const char *const others[] = { "1:2", "x", "1", "1:", "-1:-1", "0:0:0" };
+	char out[4096];
+
+	(void)state;
+	log_in_child(NULL, out, sizeof(out));
+	assert_string_equal(out, "<4>child speaking\n");
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		log_in_child(others[i], out, sizeof(out));
+		assert_string_equal(without_digits(out),
+				    "NNNN-NN-NNTNN:NN:NN.NNNZ warning: child speaking\n");
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_line),
+		cmocka_unit_test(test_levels),
+		cmocka_unit_test(test_errno),
+		cmocka_unit_test(test_unwritable),
+		cmocka_unit_test(test_untrusted_text),
+		cmocka_unit_test(test_long_message),
+		cmocka_unit_test(test_escape),
+		cmocka_unit_test(test_complain),
+		cmocka_unit_test(test_threads_do_not_mix),
+		cmocka_unit_test(test_limited),
+		cmocka_unit_test(test_limited_call_sites),
+		cmocka_unit_test(test_limited_threads),
+		cmocka_unit_test(test_journal),
+	};
+
+	if (argc == 2 && strcmp(argv[1], "child") == 0) {
+		log_warning("child speaking");
+		return 0;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_ADDR_H
+#define CULVERT_ADDR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
+/* Room for any formatted address: "[ipv6%scope]:port" or "unix:" and a full sun_path. */
+#define ADDR_STRLEN 160
+
+/* One socket address. */
+struct addr {
+	struct sockaddr_storage ss;
+	socklen_t len;
+};
+
+/* What a user wrote, and the addresses it stands for (several for a host name). */
+struct endpoint {
+	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status` */
+	struct addr *addrs;           /* owned; freed by endpoint_close() */
+	size_t n_addrs;               /* at least 1 after endpoint_parse(); no address twice */
+};
+
+/*
+ * Parse and resolve TEXT: "1.2.3.4:80", "[::1]:80", "[fe80::1%eth0]:80", "host:80", "host:http",
+ * "unix:/path" ("unix:@name" is an abstract socket).  PASSIVE: the addresses are for bind(); then
+ * an empty host (":80") means every local address (one of each family, so the IPv6 socket needs
+ * IPV6_V6ONLY), and port 0 is allowed.
+ *
+ * Host names are looked up with getaddrinfo(3), which may block.
+ * Returns 0, or -EINVAL (bad syntax, unknown service or interface), -ENOENT (host name not found),
+ * -ENOMEM; then ERR (ERRLEN bytes) holds one line that says what is wrong, without TEXT, and RET
+ * needs no endpoint_close().
+ */
+int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
+
+/* Release what endpoint_parse() allocated.  NULL and zeroed objects are fine. */
+void endpoint_close(struct endpoint *e);
+
+/*
+ * Format SA for people and JSON into BUF (ADDR_STRLEN is always enough); returns BUF.  The result
+ * is printable ASCII: any other byte of a unix path becomes '?', because the peer may have chosen
+ * it.  No system call is made, so IPv6 scopes are numbers.
+ */
+const char *addr_format(const struct sockaddr *sa, socklen_t len, char *buf, size_t size);
+
+/* True for AF_INET and AF_INET6. */
+bool addr_is_inet(const struct addr *a);
+
+/* True if both are the same address and port, or the same unix path. */
+bool addr_equal(const struct addr *a, const struct addr *b);
+
+#endif

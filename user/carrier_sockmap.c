@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * Entering.  The verdict is given whole skbs and does not know how much of one user space has read,
+ * so a flow enters only when its receive queue was just seen empty.  What arrives between that look
+ * and the insertion stays in the queue until the kick runs the verdict over it.
+ *
+ * Drained.  Bytes that the program redirects wait on the target's psock until a kernel worker gives
+ * them to TCP.  Nobody tells us when; but TCP says how much it has been given since the connection
+ * began: acknowledged (tcpi_bytes_acked, which counts our SYN) plus not yet acknowledged (SIOCOUTQ).
+ * Once that equals what was redirected plus what user space wrote, the backlog is empty.  TCP_INFO
+ * is read first: an ACK between the two calls can only make the sum too small, which means "look
+ * again", never "done".  (tcpi_bytes_sent - tcpi_bytes_retrans + tcpi_notsent_bytes needs one call
+ * less, but counts a segment twice when the local queueing discipline drops it: __tcp_transmit_skb()
+ * adds to bytes_sent before it knows, and snd_nxt does not move.)
+ *
+ * Leaving.  Removal from rx races with the socket's receive path: sk_psock_verdict_recv() may find
+ * that the program is gone and drop the skb in its hand.  The fence keeps it from running:
+ * setsockopt(SO_RCVLOWAT) takes the socket lock, so no verdict runs when it returns, and
+ * tcp_data_ready() stays quiet until that many bytes wait.  SO_BUF_LOCK around it keeps
+ * tcp_set_rcvlowat() from raising the receive buffer to tcp_rmem[2].  Passing stays on until the
+ * very end, so that a daemon stopped in the middle leaves the hard limit in force.
+ *
+ * Audit.  The fence leaves a hole (data with FIN, memory pressure, an almost closed window), so each
+ * removal is audited: received == redirected + read + unread.  What cannot be proved is reset.
+ */
+#include "carrier_sockmap.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef SOCK_RCVBUF_LOCK
+#define SOCK_RCVBUF_LOCK 2
+#endif
+
+/* Two looks at a queue that fills between them prove nothing; its window closes long before this. */
+#define AUDIT_TRIES 2000
+/* Fairness: buffers of passed bytes written in one go. */
+#define SETTLE_ROUNDS 64
+/* Looks, up to 128 ms apart, at a FIN whose bytes do not add up, before it is called a loss. */
+#define FIN_LOOKS 60
+
+static uint64_t passed_bytes(const struct sockmap_io *io)
+{
+	return kernel_stat(io->kernel, io->slot)->passed;
+}
+
+uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f)
+{
+	return kernel_stat(k, slot)->bytes - f->base_bytes;
+}
+
+/* True if every passed byte is on the target.  Pairs with pass() in the program. */
+static bool settled(struct sockmap_io *io)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+	return passed_bytes(io) == io->flow->credit && !io->flow->pending;
+}
+
+static int source_info(int fd, uint64_t *ret_received)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return -errno;
+	*ret_received = info.tcpi_bytes_received;
+	switch (info.tcpi_state) {
+	case 1: /* TCP_ESTABLISHED */
+	case 4: /* TCP_FIN_WAIT1 */
+	case 5: /* TCP_FIN_WAIT2 */
+		break;
+	default: /* a FIN was received, and tcp_rcv_nxt_update() counts it as a byte */
+		(*ret_received)--;
+	}
+	return 0;
+}
+
+static int target_accepted(const struct sockmap_io *io, uint64_t *ret)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+	int queued;
+
+	if (getsockopt(io->dst, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return -errno;
+	if (ioctl(io->dst, SIOCOUTQ, &queued))
+		return -errno;
+	*ret = info.tcpi_bytes_acked - (io->dst_connected ? 1 : 0) + (uint64_t)queued;
+	return 0;
+}
+
+/* STEP_DONE if the target's backlog is empty. */
+static enum step look_drained(struct sockmap_io *io)
+{
+	struct flow_books books = { 0 };
+	int r = target_accepted(io, &books.accepted);
+
+	if (r) {
+		io->error = -r;
+		return STEP_DST_ERROR;
+	}
+	books.redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+	if (flow_drained(io->flow, &books))
+		return STEP_DONE;
+	return books.accepted > books.redirected + io->flow->user_out ? STEP_UNPROVED : STEP_WAIT;
+}
+
+static enum step wait_longer(struct sockmap_io *io)
+{
+	flow_look_later(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+/* The bytes in FD's receive queue, without taking them. */
+static int unread_bytes(int fd, uint64_t *ret)
+{
+	static char unused; /* MSG_TRUNC: nothing is copied */
+	ssize_t n = recv(fd, &unused, 1 << 30, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+
+	if (n < 0 && errno != EAGAIN)
+		return -errno;
+	*ret = n > 0 ? (uint64_t)n : 0;
+	return 0;
+}
+
+int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
+		  unsigned int worker)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	char c;
+	int r;
+
+	if (recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT) >= 0)
+		return -EAGAIN;
+	if (errno != EAGAIN)
+		return -errno;
+	io->flow->credit = passed_bytes(io);
+	ctl->credit = io->flow->credit;
+	ctl->soft_limit = config->soft_limit;
+	ctl->hard_limit = config->hard_limit;
+	ctl->bulk_bytes = policy->kernel_bulk;
+	ctl->bulk_ratio = policy->kernel_bulk_ratio;
+	ctl->bulk_skb = policy->kernel_bulk_skb;
+	ctl->worker = worker;
+	ctl->no_pass = 0;
+	ctl->epoch++;
+	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
+	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
+	return r == -EAGAIN ? -EBUSY : r;
+}
+
+enum step sockmap_kick(struct sockmap_io *io)
+{
+	char c;
+
+	if (recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno != EAGAIN) {
+		io->error = errno;
+		return STEP_SRC_ERROR;
+	}
+	return settled(io) ? STEP_DONE : STEP_WAIT;
+}
+
+/*
+ * Read what is outstanding of the first PASSED bytes and write it to the target; ctl.credit follows
+ * what is written.
+ */
+static enum step settle_some(struct sockmap_io *io, uint64_t passed)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	struct flow *f = io->flow;
+	uint64_t before = f->user_out;
+	struct pump_io pump = {
+		.flow = f,
+		.pool = io->pool,
+		.src = io->src,
+		.dst = io->dst,
+		/* pending bytes are read already, but not yet credited */
+		.limit = passed - f->credit - f->pending,
+	};
+	enum pump r = copy_pump(&pump);
+
+	io->read += pump.read;
+	f->starved = r == PUMP_STARVED;
+	f->credit += f->user_out - before;
+	/* the program redirects as soon as it sees this: what was written must come first */
+	atomic_thread_fence(memory_order_release);
+	ctl->credit = f->credit;
+	if (f->user_out != before)
+		flow_look_reset(f);
+	switch (r) {
+	case PUMP_MORE:
+		return STEP_DONE;
+	case PUMP_SRC_ERROR:
+		io->error = pump.error;
+		return STEP_SRC_ERROR;
+	case PUMP_DST_ERROR:
+		io->error = pump.error;
+		return STEP_DST_ERROR;
+	case PUMP_BLOCKED:
+		return STEP_WAIT;
+	default:
+		/* EMPTY or EOF: passed bytes may wait behind the other flow's backlog (trap T8) */
+		return pump.read ? STEP_DONE : wait_longer(io);
+	}
+}
+
+/*
+ * Between two redirected bytes the program passes one unbroken run of bytes.  The backlog must have
+ * drained before the first byte of a run is written; nothing is redirected during the run, so what
+ * has drained stays drained until the count of redirected bytes moves.  PASSED is read before that
+ * count: the program counts in the order of the stream, so a run that begins after a redirect is
+ * never taken for part of the run before it.
+ */
+enum step sockmap_settle(struct sockmap_io *io)
+{
+	bool drained = io->flow->pending; /* it was, when these bytes were read */
+	uint64_t drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
+
+	for (int round = 0; round < SETTLE_ROUNDS; round++) {
+		uint64_t passed = passed_bytes(io), redirected;
+		enum step r = STEP_DONE;
+
+		atomic_thread_fence(memory_order_acquire);
+		redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+		if (settled(io))
+			return STEP_DONE;
+		if (!drained || redirected != drained_at)
+			r = look_drained(io);
+		if (r == STEP_WAIT)
+			return wait_longer(io);
+		drained = true;
+		drained_at = redirected;
+		if (r == STEP_DONE && passed != io->flow->credit)
+			r = settle_some(io, passed);
+		if (r != STEP_DONE)
+			return r;
+	}
+	/* the source is faster than we are: go on after the others have had their turn */
+	flow_look_soon(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+static void fence(int fd, bool up)
+{
+	int lock = up ? SOCK_RCVBUF_LOCK : 0, lowat = up ? INT_MAX : 1;
+
+	/* cannot fail on a TCP socket; if it did, the audit would still judge the removal */
+	(void)setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock));
+	(void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof(lowat));
+}
+
+static int remove_fenced(struct sockmap_io *io)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	int r = -EAGAIN;
+
+	fence(io->src, true);
+	if (settled(io)) {
+		ctl->no_pass = 1;
+		if (settled(io))
+			r = kernel_rx_del(io->kernel, io->slot);
+		if (r)
+			ctl->no_pass = 0;
+	}
+	fence(io->src, false);
+	return r;
+}
+
+/* received == redirected + read + unread, seen at one instant: nobody but us reads. */
+static enum step audit_left(struct sockmap_io *io)
+{
+	struct flow_books books = { 0 };
+	uint64_t again = 0;
+	int r = 0;
+
+	for (int i = 0; !r && i < AUDIT_TRIES; i++) {
+		r = unread_bytes(io->src, &books.unread);
+		r = r ?: source_info(io->src, &books.received);
+		r = r ?: unread_bytes(io->src, &again);
+		if (r || again != books.unread)
+			continue;
+		books.redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+		return flow_audit_left(io->flow, &books) == AUDIT_OK ? STEP_DONE : STEP_UNPROVED;
+	}
+	io->error = -r;
+	return r ? STEP_SRC_ERROR : STEP_UNPROVED;
+}
+
+enum step sockmap_leave(struct sockmap_io *io)
+{
+	int r = remove_fenced(io);
+
+	if (r == -EAGAIN)
+		return STEP_WAIT;
+	if (r || !settled(io))
+		return STEP_UNPROVED;
+	return audit_left(io);
+}
+
+enum step sockmap_drain(struct sockmap_io *io)
+{
+	enum step r = look_drained(io);
+
+	return r == STEP_WAIT ? wait_longer(io) : r;
+}
+
+enum step sockmap_finish(struct sockmap_io *io)
+{
+	struct flow_books books = { 0 };
+	enum step r = sockmap_kick(io);
+	int e;
+
+	if (r == STEP_SRC_ERROR)
+		return r;
+	r = sockmap_settle(io);
+	if (r != STEP_DONE)
+		return r;
+	e = source_info(io->src, &books.received);
+	if (e) {
+		io->error = -e;
+		return STEP_SRC_ERROR;
+	}
+	books.redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+	switch (flow_audit_fin(io->flow, &books)) {
+	case AUDIT_OK:
+		break;
+	case AUDIT_LATE:
+		return ++io->flow->stuck > FIN_LOOKS ? STEP_UNPROVED : wait_longer(io);
+	default:
+		return STEP_UNPROVED;
+	}
+	r = look_drained(io);
+	return r == STEP_WAIT ? wait_longer(io) : r;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_CARRIER_SOCKMAP_H
+#define CULVERT_CARRIER_SOCKMAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "carrier.h"
+#include "flow.h"
+#include "kernel.h"
+#include "policy.h"
+
+/*
+ * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
+ * functions report, and session_flow.c moves the flow from phase to phase.
+ */
+struct sockmap_io {
+	struct flow *flow;
+	struct kernel *kernel;
+	struct pool *pool;
+	int src, dst;
+	uint32_t slot;       /* the source's; the target's is slot ^ 1 */
+	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
+	uint64_t now_ms;
+	uint64_t read;       /* out: passed bytes read */
+	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
+};
+
+enum step {
+	STEP_DONE,       /* what was asked is done */
+	STEP_WAIT,       /* not yet: see flow_wants() */
+	STEP_UNPROVED,   /* bytes cannot be accounted for: the session must be reset */
+	STEP_SRC_ERROR,
+	STEP_DST_ERROR,
+};
+
+/*
+ * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
+ * the source, which user space must read first; or the -errno of the map update.
+ */
+int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
+		  unsigned int worker);
+
+/*
+ * Make the kernel run the verdict over what arrived on the source before it was in rx (trap T2).
+ * STEP_WAIT: bytes were passed, and wait for sockmap_settle().
+ */
+enum step sockmap_kick(struct sockmap_io *io);
+
+/* Write every passed byte to the target, after the target's backlog has drained. */
+enum step sockmap_settle(struct sockmap_io *io);
+
+/*
+ * LEAVING -> DRAINING: take a settled flow out of rx.  STEP_WAIT: more was passed meanwhile, settle
+ * again.  STEP_UNPROVED: the audit failed.
+ */
+enum step sockmap_leave(struct sockmap_io *io);
+
+/* DRAINING -> USER: STEP_DONE once all that was redirected is in the target's TCP. */
+enum step sockmap_drain(struct sockmap_io *io);
+
+/*
+ * FINISHING -> DONE: the source has sent FIN.  STEP_DONE once every byte that it sent is in the
+ * target's TCP; the caller may then shut the target down.
+ */
+enum step sockmap_finish(struct sockmap_io *io);
+
+/* What the program has redirected since the session got SLOT. */
+uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f);
+
+#endif

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/types.h>
+
+#include "carrier.h"
+
+#define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
+
+/* Empty the pipe into the target.  PUMP_MORE: it is empty. */
+static enum pump flush(struct pump_io *io)
+{
+	struct flow *f = io->flow;
+
+	while (f->pending) {
+		ssize_t n = splice(f->pipe->read_fd, NULL, io->dst, NULL, f->pending, SPLICE_FLAGS);
+
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			return carrier_dst_error(io, errno);
+		}
+		f->pending -= (uint32_t)n;
+		f->user_out += (uint64_t)n;
+	}
+	return PUMP_MORE;
+}
+
+/*
+ * The pipe is filled only when it is empty: then EAGAIN can only mean that the source is, and not
+ * that the pipe is full.
+ */
+static enum pump fill(struct pump_io *io)
+{
+	struct flow *f = io->flow;
+	size_t want = f->pipe->size;
+	ssize_t n;
+
+	if (want > io->limit - io->read)
+		want = (size_t)(io->limit - io->read);
+	do
+		n = splice(io->src, NULL, f->pipe->write_fd, NULL, want, SPLICE_FLAGS);
+	while (n < 0 && errno == EINTR);
+	if (n == 0)
+		return PUMP_EOF;
+	if (n < 0) {
+		if (errno == EAGAIN)
+			return PUMP_EMPTY;
+		if (errno == EINVAL)
+			return PUMP_UNSUPPORTED;
+		io->error = errno;
+		return PUMP_SRC_ERROR;
+	}
+	io->read += (uint64_t)n;
+	io->reads++;
+	f->user_in += (uint64_t)n;
+	f->pending = (uint32_t)n;
+	return PUMP_MORE;
+}
+
+enum pump splice_pump(struct pump_io *io)
+{
+	struct flow *f = io->flow;
+	enum pump result = PUMP_MORE;
+
+	if (!f->pipe) {
+		f->pipe = pool_pipe_get(io->pool);
+		if (!f->pipe)
+			return PUMP_STARVED;
+	}
+	if (f->pending)
+		result = flush(io);
+	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;
+	     round++) {
+		result = fill(io);
+		if (result == PUMP_MORE)
+			result = flush(io);
+	}
+	if (!f->pending) {
+		pool_pipe_put(io->pool, f->pipe, true);
+		f->pipe = NULL;
+	}
+	return result;
+}

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "client.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client_view.h"
+#include "config.h"
+#include "exit_codes.h"
+#include "log.h"
+
+#define ANSWER_FIRST 65536u
+#define ANSWER_MAX (64u << 20) /* more than 100,000 sessions */
+#define DEADLINE_S 5           /* for the whole conversation */
+
+struct command {
+	const char *name; /* of the subcommand, and of the request */
+	const char *about;
+	int (*view)(struct json_object *answer, FILE *out);
+};
+
+static const struct command sessions_command = {
+	.name = "sessions",
+	.about =
+		"List the live sessions, and for each direction its carrier and the reason for it.",
+	.view = client_view_sessions,
+};
+
+static const struct command status_command = {
+	.name = "status",
+	.about =
+		"Show the forwards, what carries them, errors and resources of the running daemon.",
+	.view = client_view_status,
+};
+
+struct request {
+	const char *control;
+	bool json, help;
+};
+
+struct option_def {
+	const char *name;
+	const char *metavar; /* NULL: a flag */
+	const char *help;
+	size_t offset; /* in struct request: const char * with a metavar, else bool */
+};
+
+static const struct option_def options[] = {
+	{ "--json", NULL, "print the daemon's answer as JSON", offsetof(struct request, json) },
+	{ "--control", "PATH", "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")",
+	  offsetof(struct request, control) },
+	{ "--help", NULL, "show this help", offsetof(struct request, help) },
+};
+
+#define N_OPTIONS (sizeof(options) / sizeof(options[0]))
+
+static void print_help(const struct command *cmd)
+{
+	printf("Usage: culvert %s [options]\n\n%s\n\nOptions:\n", cmd->name, cmd->about);
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		char left[32];
+
+		snprintf(left, sizeof(left), "%s %s", options[i].name,
+			 options[i].metavar ? options[i].metavar : "");
+		printf("  %-18s%s\n", left, options[i].help);
+	}
+}
+
+/* Take the option at ARGV[*POS], and its value; leaves *POS on the last word used. */
+static int take_option(int argc, char **argv, int *pos, struct request *req)
+{
+	const char *word = argv[*pos];
+	size_t len = strcspn(word, "=");
+	const char *value = word[len] ? word + len + 1 : NULL;
+	const struct option_def *o = NULL;
+
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		if (strlen(options[i].name) == len && strncmp(options[i].name, word, len) == 0)
+			o = &options[i];
+	}
+	if (!o)
+		return log_complain(-EINVAL,
+				    "\"%.256s\": unknown argument (`culvert help %s` lists them)",
+				    word, argv[0]);
+	if (!o->metavar) {
+		if (value)
+			return log_complain(-EINVAL, "%s: takes no value", o->name);
+		*(bool *)((char *)req + o->offset) = true;
+		return 0;
+	}
+	if (!value && *pos + 1 < argc && strncmp(argv[*pos + 1], "--", 2) != 0)
+		value = argv[++*pos];
+	if (!value || !value[0])
+		return log_complain(-EINVAL, "%s: needs a value: %s", o->name, o->metavar);
+	*(const char **)((char *)req + o->offset) = value;
+	return 0;
+}
+
+static int parse_arguments(int argc, char **argv, struct request *ret)
+{
+	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
+	int r;
+
+	*ret = (struct request){ .control = CONFIG_CONTROL_DEFAULT };
+	for (int i = 1; i < argc; i++) {
+		r = take_option(argc, argv, &i, ret);
+		if (r < 0)
+			return r;
+	}
+	if (strlen(ret->control) >= room)
+		return log_complain(-EINVAL,
+				    "--control: \"%.256s\" is too long, expected at most %zu bytes",
+				    ret->control, room - 1);
+	return 0;
+}
+
+static long long now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Connect to PATH and send the request; returns the socket, or -errno. */
+static int send_request(const char *path, const char *command)
+{
+	struct timeval patience = { .tv_sec = DEADLINE_S };
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	char line[64];
+	int fd, n, r;
+
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	/* Bounds send() and, on a unix socket whose backlog is full, connect() too. */
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+
+	memcpy(un.sun_path, path, strlen(path) + 1);
+	n = snprintf(line, sizeof(line), "{\"command\":\"%s\"}\n", command);
+	r = connect(fd, (struct sockaddr *)&un, sizeof(un));
+	if (r < 0 || send(fd, line, (size_t)n, MSG_NOSIGNAL) < 0) {
+		r = errno == EAGAIN ? -ETIMEDOUT : -errno;
+		close(fd);
+		return r;
+	}
+	return fd;
+}
+
+/* One recv(), not later than END; returns the number of bytes, 0 at the end of file, or -errno. */
+static ssize_t receive(int fd, char *buf, size_t size, long long end)
+{
+	struct pollfd pfd = { .fd = fd, .events = POLLIN };
+	long long left;
+	ssize_t n;
+
+	for (;;) {
+		n = recv(fd, buf, size, MSG_DONTWAIT);
+		if (n >= 0)
+			return n;
+		if (errno != EAGAIN && errno != EINTR)
+			return -errno;
+		left = end - now_ms();
+		if (left <= 0)
+			return -ETIMEDOUT;
+		poll(&pfd, 1, (int)left);
+	}
+}
+
+static int grow(char **buf, size_t *size)
+{
+	size_t more_size = *size ? 2 * *size : ANSWER_FIRST;
+	char *more;
+
+	if (more_size > ANSWER_MAX)
+		return -EFBIG;
+	more = realloc(*buf, more_size);
+	if (!more)
+		return -ENOMEM;
+	*buf = more;
+	*size = more_size;
+	return 0;
+}
+
+/*
+ * Read one line, or up to the end of file, into a string that the caller frees.  -EFBIG: longer
+ * than ANSWER_MAX; -ENODATA: nothing came.
+ */
+static int read_answer(int fd, long long end, char **ret, size_t *ret_len)
+{
+	size_t len = 0, size = 0;
+	char *buf = NULL;
+	ssize_t n;
+	int r;
+
+	do {
+		if (size - len < 2) {
+			r = grow(&buf, &size);
+			if (r < 0)
+				goto fail;
+		}
+		n = receive(fd, buf + len, size - len - 1, end);
+		if (n < 0) {
+			r = (int)n;
+			goto fail;
+		}
+		len += (size_t)n;
+	} while (n > 0 && !memchr(buf + len - n, '\n', (size_t)n));
+
+	if (len == 0) {
+		r = -ENODATA;
+		goto fail;
+	}
+	buf[len] = '\0';
+	*ret = buf;
+	*ret_len = len;
+	return 0;
+fail:
+	free(buf);
+	return r;
+}
+
+/*
+ * The JSON as json-c writes it, which escapes C0 control characters.  DEL and the C1 control
+ * characters (two bytes in UTF-8) mean something to terminals too; they stand only within strings.
+ */
+static void print_json(struct json_object *answer, FILE *out)
+{
+	const char *text = json_object_to_json_string_ext(
+		answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+
+	for (const unsigned char *p = (const unsigned char *)text; p && *p; p++) {
+		if (*p == 0x7f) {
+			fputs("\\u007f", out);
+		} else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f) {
+			fprintf(out, "\\u00%02x", p[1]);
+			p++;
+		} else {
+			fputc(*p, out);
+		}
+	}
+	fputc('\n', out);
+}
+
+static struct json_object *parse_answer(const char *text, size_t len)
+{
+	struct json_tokener *tok = json_tokener_new();
+	struct json_object *answer = NULL;
+
+	if (!tok)
+		return NULL;
+	json_tokener_set_flags(tok, JSON_TOKENER_STRICT);
+	/* With the NUL: it says that a number is complete. */
+	answer = json_tokener_parse_ex(tok, text, (int)len + 1);
+	json_tokener_free(tok);
+	if (!json_object_is_type(answer, json_type_object)) {
+		json_object_put(answer);
+		return NULL;
+	}
+	return answer;
+}
+
+static int print_answer(const struct command *cmd, const struct request *req,
+			struct json_object *answer)
+{
+	struct json_object *error;
+	int r = 0;
+
+	if (json_object_object_get_ex(answer, "error", &error))
+		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
+				    json_object_is_type(error, json_type_string) ?
+					    json_object_get_string(error) :
+					    "?");
+	if (req->json)
+		print_json(answer, stdout);
+	else
+		r = cmd->view(answer, stdout);
+	if (r == -EINVAL)
+		return log_complain(EXIT_CODE_FAILURE, "%s: the daemon's answer has no %s",
+				    req->control, cmd->name);
+	if (r < 0)
+		return log_complain(EXIT_CODE_FAILURE, "%s", strerror(-r));
+	if (fflush(stdout) != 0 || ferror(stdout))
+		return log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s",
+				    strerror(errno));
+	return EXIT_CODE_OK;
+}
+
+static int complain_unreachable(const char *path, int err)
+{
+	const char *hint = "is `culvert run` running, perhaps with another --control?";
+
+	if (err == -EACCES || err == -EPERM)
+		hint = "try again as root or as the user the daemon runs as";
+	else if (err == -ETIMEDOUT)
+		hint = "the daemon is stopped or overloaded; look at its process and its log";
+	else if (err == -ENODATA || err == -ECONNRESET || err == -EPIPE)
+		return log_complain(EXIT_CODE_NO_DAEMON,
+				    "%s: closed without an answer (see the daemon's log)", path);
+	return log_complain(EXIT_CODE_NO_DAEMON, "%s: cannot reach the daemon: %s (%s)", path,
+			    strerror(-err), hint);
+}
+
+static int run(const struct command *cmd, int argc, char **argv)
+{
+	struct json_object *answer;
+	struct request req;
+	size_t len = 0;
+	char *text = NULL;
+	long long end;
+	int fd, r;
+
+	if (parse_arguments(argc, argv, &req) < 0)
+		return EXIT_CODE_USAGE;
+	if (req.help) {
+		print_help(cmd);
+		return EXIT_CODE_OK;
+	}
+	end = now_ms() + DEADLINE_S * 1000;
+	fd = send_request(req.control, cmd->name);
+	if (fd < 0)
+		return complain_unreachable(req.control, fd);
+	r = read_answer(fd, end, &text, &len);
+	close(fd);
+	if (r == -EFBIG)
+		return log_complain(EXIT_CODE_FAILURE,
+				    "%s: the daemon's answer is longer than %u MiB", req.control,
+				    ANSWER_MAX >> 20);
+	if (r == -ENOMEM)
+		return log_complain(EXIT_CODE_FAILURE, "out of memory");
+	if (r < 0)
+		return complain_unreachable(req.control, r);
+
+	answer = parse_answer(text, len);
+	free(text);
+	if (!answer)
+		return log_complain(EXIT_CODE_FAILURE,
+				    "%s: the answer is not JSON from a culvert daemon",
+				    req.control);
+	r = print_answer(cmd, &req, answer);
+	json_object_put(answer);
+	return r;
+}
+
+int client_sessions(int argc, char **argv)
+{
+	return run(&sessions_command, argc, argv);
+}
+
+int client_status(int argc, char **argv)
+{
+	return run(&status_command, argc, argv);
+}
+
+void client_sessions_help(void)
+{
+	print_help(&sessions_command);
+}
+
+void client_status_help(void)
+{
+	print_help(&status_command);
+}

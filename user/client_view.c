@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "client_view.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "log.h"
+#include "size.h"
+#include "table.h"
+
+#define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
+#define FIELDS_MAX 8
+#define TEXT_MAX 256
+
+enum kind {
+	KIND_TEXT,
+	KIND_COUNT,
+	KIND_BYTES,
+	KIND_AGE, /* milliseconds */
+};
+
+/* One member of an object, and the column it is shown in. */
+struct field {
+	const char *key;
+	const char *title;
+	enum kind kind;
+};
+
+static const struct field forward_fields[] = {
+	{ "listen", "LISTEN", KIND_TEXT },
+	{ "upstream", "UPSTREAM", KIND_TEXT },
+	{ "live", "LIVE", KIND_COUNT },
+	{ "accepted", "ACCEPTED", KIND_COUNT },
+	{ "finished", "FINISHED", KIND_COUNT },
+	{ "bytes_to_upstream", "TO UPSTREAM", KIND_BYTES },
+	{ "bytes_to_client", "TO CLIENT", KIND_BYTES },
+};
+
+static const struct field carrier_fields[] = {
+	{ "carrier", "CARRIER", KIND_TEXT },
+	{ "flows", "FLOWS", KIND_COUNT },
+	{ "bytes", "BYTES", KIND_BYTES },
+};
+
+static const struct field handover_fields[] = {
+	{ "to_sockmap", "TO SOCKMAP", KIND_COUNT },
+	{ "to_splice", "TO SPLICE", KIND_COUNT },
+	{ "to_copy", "TO COPY", KIND_COUNT },
+	{ "failed", "FAILED", KIND_COUNT },
+};
+
+static const struct field resource_fields[] = {
+	{ "sessions", "SESSIONS", KIND_COUNT },
+	{ "slots_used", "SLOTS USED", KIND_COUNT },
+	{ "slots_total", "SLOTS", KIND_COUNT },
+	{ "pipes", "PIPES", KIND_COUNT },
+	{ "pipes_idle", "PIPES IDLE", KIND_COUNT },
+	{ "buffers", "BUFFERS", KIND_COUNT },
+	{ "fds", "DESCRIPTORS", KIND_COUNT },
+};
+
+/* A flow stands below its session, with the carrier and its reason below the addresses. */
+enum session_column {
+	COLUMN_ID,
+	COLUMN_CLIENT,
+	COLUMN_UPSTREAM,
+	COLUMN_AGE,
+	COLUMN_BYTES,
+	COLUMN_HANDOVERS,
+	COLUMN_BACKLOG,
+	COLUMN_STATE,
+	COLUMNS,
+};
+
+static const struct table_column session_columns[COLUMNS] = {
+	[COLUMN_ID] = { "ID", true },
+	[COLUMN_CLIENT] = { "CLIENT", false },
+	[COLUMN_UPSTREAM] = { "UPSTREAM", false },
+	[COLUMN_AGE] = { "AGE", true },
+	[COLUMN_BYTES] = { "BYTES", true },
+	[COLUMN_HANDOVERS] = { "HAND-OVERS", true },
+	[COLUMN_BACKLOG] = { "MAX BACKLOG", true },
+	[COLUMN_STATE] = { "STATE", false },
+};
+
+/* "250ms", "5.3s", "2m10s", "3h05m", "2d03h". */
+static const char *age_format(uint64_t ms, char *buf, size_t size)
+{
+	uint64_t s = ms / 1000;
+
+	if (s == 0)
+		snprintf(buf, size, "%" PRIu64 "ms", ms);
+	else if (s < 60)
+		snprintf(buf, size, "%" PRIu64 ".%" PRIu64 "s", s, ms % 1000 / 100);
+	else if (s < 3600)
+		snprintf(buf, size, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
+	else if (s < 86400)
+		snprintf(buf, size, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s / 60 % 60);
+	else
+		snprintf(buf, size, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s / 3600 % 24);
+	return buf;
+}
+
+/* Member KEY of OBJ, or NULL if there is none, or OBJ is no object. */
+static struct json_object *member(struct json_object *obj, const char *key)
+{
+	struct json_object *value = NULL;
+
+	json_object_object_get_ex(obj, key, &value);
+	return value;
+}
+
+/* VALUE as text: a pointer into VALUE, BUF, or "?". */
+static const char *value_text(struct json_object *value, enum kind kind, char *buf, size_t size)
+{
+	uint64_t number;
+
+	if (kind == KIND_TEXT)
+		return json_object_is_type(value, json_type_string) ?
+			       json_object_get_string(value) :
+			       "?";
+	if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0)
+		return "?";
+	number = json_object_get_uint64(value);
+	if (kind == KIND_BYTES)
+		return size_format(number, buf, size);
+	if (kind == KIND_AGE)
+		return age_format(number, buf, size);
+	snprintf(buf, size, "%" PRIu64, number);
+	return buf;
+}
+
+static const char *member_text(struct json_object *obj, const char *key, enum kind kind, char *buf,
+			       size_t size)
+{
+	return value_text(member(obj, key), kind, buf, size);
+}
+
+static void print_text(FILE *out, const char *text)
+{
+	char buf[TEXT_MAX];
+
+	fputs(log_escape(text, buf, sizeof(buf)), out);
+}
+
+static void print_member(FILE *out, const char *before, struct json_object *obj, const char *key,
+			 enum kind kind)
+{
+	char buf[32];
+
+	fputs(before, out);
+	print_text(out, member_text(obj, key, kind, buf, sizeof(buf)));
+}
+
+static void add_session(struct table *t, struct json_object *session)
+{
+	char id[32], age[32];
+	const char *cells[COLUMNS] = {
+		[COLUMN_ID] = member_text(session, "id", KIND_COUNT, id, sizeof(id)),
+		[COLUMN_CLIENT] = member_text(session, "client", KIND_TEXT, NULL, 0),
+		[COLUMN_UPSTREAM] = member_text(session, "upstream", KIND_TEXT, NULL, 0),
+		[COLUMN_AGE] = member_text(session, "age_ms", KIND_AGE, age, sizeof(age)),
+		[COLUMN_STATE] = member_text(session, "state", KIND_TEXT, NULL, 0),
+	};
+
+	table_add(t, cells);
+}
+
+static const char *arrow(struct json_object *flow)
+{
+	const char *direction = member_text(flow, "direction", KIND_TEXT, NULL, 0);
+
+	if (strcmp(direction, "client-to-upstream") == 0)
+		return "->";
+	if (strcmp(direction, "upstream-to-client") == 0)
+		return "<-";
+	return "?";
+}
+
+static void add_flow(struct table *t, struct json_object *flow)
+{
+	const char *phase = member_text(flow, "phase", KIND_TEXT, NULL, 0);
+	struct json_object *eof = member(flow, "eof");
+	bool at_eof = json_object_is_type(eof, json_type_boolean) && json_object_get_boolean(eof);
+	char carrier[TEXT_MAX], reason[TEXT_MAX], state[TEXT_MAX];
+	char bytes[32], handovers[32], backlog[32];
+	const char *cells[COLUMNS] = {
+		[COLUMN_CLIENT] = carrier,
+		[COLUMN_UPSTREAM] = reason,
+		[COLUMN_BYTES] = member_text(flow, "bytes", KIND_BYTES, bytes, sizeof(bytes)),
+		[COLUMN_HANDOVERS] =
+			member_text(flow, "handovers", KIND_COUNT, handovers, sizeof(handovers)),
+		[COLUMN_BACKLOG] =
+			member_text(flow, "backlog_max", KIND_BYTES, backlog, sizeof(backlog)),
+		[COLUMN_STATE] = state,
+	};
+
+	snprintf(carrier, sizeof(carrier), "%s %s", arrow(flow),
+		 member_text(flow, "carrier", KIND_TEXT, NULL, 0));
+	snprintf(reason, sizeof(reason), "(%s)", member_text(flow, "reason", KIND_TEXT, NULL, 0));
+	snprintf(state, sizeof(state), "%s%s", phase, at_eof ? ", eof" : "");
+	table_add(t, cells);
+}
+
+int client_view_sessions(struct json_object *answer, FILE *out)
+{
+	struct json_object *sessions = member(answer, "sessions");
+	struct table *t;
+	size_t n;
+	int r;
+
+	if (!json_object_is_type(sessions, json_type_array))
+		return -EINVAL;
+	n = json_object_array_length(sessions);
+	if (n == 0) {
+		fputs("No sessions.\n", out);
+		return 0;
+	}
+
+	t = table_new(session_columns, COLUMNS);
+	for (size_t i = 0; i < n; i++) {
+		struct json_object *session = json_object_array_get_idx(sessions, i);
+		struct json_object *flows = member(session, "flows");
+		size_t n_flows = json_object_is_type(flows, json_type_array) ?
+					 json_object_array_length(flows) :
+					 0;
+
+		add_session(t, session);
+		for (size_t k = 0; k < n_flows; k++)
+			add_flow(t, json_object_array_get_idx(flows, k));
+	}
+	r = table_print(t, out, 0);
+	table_free(t);
+	return r;
+}
+
+static void add_object(struct table *t, const struct field *fields, size_t n,
+		       struct json_object *obj)
+{
+	const char *cells[FIELDS_MAX];
+	char text[FIELDS_MAX][32];
+
+	for (size_t i = 0; i < n; i++)
+		cells[i] =
+			member_text(obj, fields[i].key, fields[i].kind, text[i], sizeof(text[i]));
+	table_add(t, cells);
+}
+
+/* A titled table of ROWS: an array of objects, or one object. */
+static int print_section(FILE *out, const char *title, const struct field *fields, size_t n,
+			 struct json_object *rows)
+{
+	struct table_column columns[FIELDS_MAX];
+	struct table *t;
+	int r;
+
+	fprintf(out, "\n%s\n", title);
+	if (!json_object_is_type(rows, json_type_array) &&
+	    !json_object_is_type(rows, json_type_object)) {
+		fputs("  ?\n", out);
+		return 0;
+	}
+	for (size_t i = 0; i < n; i++)
+		columns[i] = (struct table_column){ fields[i].title, fields[i].kind != KIND_TEXT };
+	t = table_new(columns, n);
+	if (json_object_is_type(rows, json_type_object)) {
+		add_object(t, fields, n, rows);
+	} else {
+		for (size_t i = 0; i < json_object_array_length(rows); i++)
+			add_object(t, fields, n, json_object_array_get_idx(rows, i));
+	}
+	r = table_print(t, out, 2);
+	table_free(t);
+	return r;
+}
+
+/* The causes that happened: most never do. */
+static int print_errors(FILE *out, struct json_object *errors)
+{
+	static const struct table_column columns[] = { { "CAUSE", false }, { "COUNT", true } };
+	struct table *t;
+	size_t n = 0;
+	char buf[32];
+	int r = 0;
+
+	fputs("\nErrors\n", out);
+	if (!json_object_is_type(errors, json_type_object)) {
+		fputs("  ?\n", out);
+		return 0;
+	}
+	t = table_new(columns, N_ELEMENTS(columns));
+	json_object_object_foreach(errors, cause, value) {
+		const char *cells[] = { cause, value_text(value, KIND_COUNT, buf, sizeof(buf)) };
+
+		if (strcmp(cells[1], "0") == 0)
+			continue;
+		table_add(t, cells);
+		n++;
+	}
+	if (n > 0)
+		r = table_print(t, out, 2);
+	else
+		fputs("  none\n", out);
+	table_free(t);
+	return r;
+}
+
+/* "  NAME: yes", or "  NAME: no (why)". */
+static void print_available(FILE *out, const char *name, struct json_object *obj)
+{
+	struct json_object *available = member(obj, "available");
+	struct json_object *reason = member(obj, "reason");
+	const char *answer = "?";
+
+	if (json_object_is_type(available, json_type_boolean))
+		answer = json_object_get_boolean(available) ? "yes" : "no";
+	fputs("  ", out);
+	print_text(out, name);
+	fprintf(out, ": %s", answer);
+	if (json_object_is_type(reason, json_type_string) &&
+	    json_object_get_string_len(reason) > 0) {
+		fputs(" (", out);
+		print_text(out, json_object_get_string(reason));
+		fputc(')', out);
+	}
+	fputc('\n', out);
+}
+
+/* A feature is a name, or an object with "name", "available" and "reason". */
+static void print_kernel(FILE *out, struct json_object *kernel)
+{
+	struct json_object *features = member(kernel, "features");
+
+	fputs("\nKernel\n", out);
+	print_available(out, "available", kernel);
+	if (json_object_get_int64(member(kernel, "events_lost")) != 0) {
+		print_member(out, "  events lost: ", kernel, "events_lost", KIND_COUNT);
+		fputc('\n', out);
+	}
+	if (!json_object_is_type(features, json_type_array))
+		return;
+	for (size_t i = 0; i < json_object_array_length(features); i++) {
+		struct json_object *feature = json_object_array_get_idx(features, i);
+
+		if (json_object_is_type(feature, json_type_object)) {
+			print_available(out, member_text(feature, "name", KIND_TEXT, NULL, 0),
+					feature);
+			continue;
+		}
+		fputs("  ", out);
+		print_text(out, value_text(feature, KIND_TEXT, NULL, 0));
+		fputc('\n', out);
+	}
+}
+
+int client_view_status(struct json_object *answer, FILE *out)
+{
+	int r = 0;
+
+	if (!json_object_is_type(answer, json_type_object))
+		return -EINVAL;
+	print_member(out, "culvert ", answer, "version", KIND_TEXT);
+	print_member(out, ", pid ", answer, "pid", KIND_COUNT);
+	print_member(out, ", up ", answer, "uptime_ms", KIND_AGE);
+	print_member(out, "\nengine ", answer, "engine", KIND_TEXT);
+	print_member(out, ", workers ", answer, "workers", KIND_COUNT);
+	print_member(out, ", at most ", answer, "max_sessions", KIND_COUNT);
+	fputs(" sessions\n", out);
+
+	r |= print_section(out, "Forwards", forward_fields, N_ELEMENTS(forward_fields),
+			   member(answer, "forwards"));
+	r |= print_section(out, "Carriers", carrier_fields, N_ELEMENTS(carrier_fields),
+			   member(answer, "carriers"));
+	r |= print_section(out, "Hand-overs", handover_fields, N_ELEMENTS(handover_fields),
+			   member(answer, "handovers"));
+	r |= print_errors(out, member(answer, "errors"));
+	print_kernel(out, member(answer, "kernel"));
+	r |= print_section(out, "Resources", resource_fields, N_ELEMENTS(resource_fields),
+			   member(answer, "resources"));
+	return r ? -ENOMEM : 0;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_CLIENT_VIEW_H
+#define CULVERT_CLIENT_VIEW_H
+
+#include <stdio.h>
+
+struct json_object;
+
+/*
+ * What the daemon answers, as text for people.  The answer is not trusted: whatever is missing or
+ * of the wrong type appears as "?", and control characters are escaped.
+ *
+ * Return 0, -EINVAL (ANSWER is no answer to that request at all), -ENOMEM (the text has gaps).
+ */
+int client_view_sessions(struct json_object *answer, FILE *out);
+int client_view_status(struct json_object *answer, FILE *out);
+
+#endif

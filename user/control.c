@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: a client gets DEADLINE_MS for everything, request and answer; one that is
+ * slow, silent or sends garbage delays other clients so long at most, and never a session.
+ */
+#include "control.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "log.h"
+
+#define DEADLINE_MS 2000
+#define REQUEST_MAX 4096
+
+struct control {
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	int fd;
+	int stop; /* eventfd */
+	bool started;
+	pthread_t thread;
+	control_answer_fn *answer;
+	void *arg;
+};
+
+static long long clock_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (long long)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* --- set-up --- */
+
+static int make_directory(const char *path, uid_t uid, gid_t gid)
+{
+	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	char *slash;
+
+	snprintf(dir, sizeof(dir), "%s", path);
+	slash = strrchr(dir, '/');
+	if (!slash || slash == dir)
+		return 0;
+	*slash = '\0';
+	if (mkdir(dir, 0755))
+		return errno == EEXIST ? 0 : -errno;
+	/* ours alone: the unprivileged daemon may then remove the socket when it exits */
+	return chown(dir, uid, gid) && geteuid() == 0 ? -errno : 0;
+}
+
+static int remove_stale(const struct sockaddr_un *un)
+{
+	struct stat st;
+	int fd, r = 0;
+
+	if (lstat(un->sun_path, &st))
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return -EEXIST;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (!connect(fd, (const struct sockaddr *)un, sizeof(*un)) || errno == EAGAIN)
+		r = -EADDRINUSE;
+	else if (errno == ECONNREFUSED)
+		r = unlink(un->sun_path) ? -errno : 0;
+	close(fd);
+	return r;
+}
+
+static int bind_socket(struct control *c, uid_t uid, gid_t gid)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	mode_t mask;
+	int r;
+
+	memcpy(un.sun_path, c->path, sizeof(un.sun_path));
+	r = make_directory(c->path, uid, gid);
+	r = r ?: remove_stale(&un);
+	if (r)
+		return r;
+	c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->fd < 0)
+		return -errno;
+	mask = umask(0117);
+	if (bind(c->fd, (struct sockaddr *)&un, sizeof(un)))
+		r = -errno;
+	umask(mask);
+	if (r)
+		return r;
+	if (geteuid() == 0 && chown(c->path, uid, gid))
+		return -errno;
+	return listen(c->fd, 16) ? -errno : 0;
+}
+
+int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
+		 size_t errlen)
+{
+	struct control *c = calloc(1, sizeof(*c));
+	int r = -ENOMEM;
+
+	if (!c)
+		goto fail;
+	c->fd = c->stop = -1;
+	r = -ENAMETOOLONG;
+	if (strlen(path) >= sizeof(c->path))
+		goto fail;
+	strcpy(c->path, path);
+	c->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r = c->stop < 0 ? -errno : bind_socket(c, uid, gid);
+	if (r)
+		goto fail;
+	*ret = c;
+	return 0;
+fail:
+	snprintf(err, errlen, "control socket %s: %s%s", path, strerror(-r),
+		 r == -EADDRINUSE ? " (another culvert is running; give it its own --control)" : "");
+	if (c && c->fd >= 0)
+		close(c->fd);
+	if (c && c->stop >= 0)
+		close(c->stop);
+	free(c);
+	return r;
+}
+
+/* --- serving --- */
+
+/* False: the time is up, or the daemon stops. */
+static bool wait_for(struct control *c, int fd, short events, long long until)
+{
+	struct pollfd p[2] = { { .fd = fd, .events = events }, { .fd = c->stop, .events = POLLIN } };
+
+	for (;;) {
+		long long left = until - clock_ms();
+		int n;
+
+		if (left <= 0)
+			return false;
+		n = poll(p, 2, (int)left);
+		if (n < 0 && errno == EINTR)
+			continue;
+		return n > 0 && !p[1].revents;
+	}
+}
+
+/* One line into LINE, without the newline.  False: none came. */
+static bool read_request(struct control *c, int fd, char *line, size_t size, long long until)
+{
+	size_t n = 0;
+
+	while (n < size - 1 && wait_for(c, fd, POLLIN, until)) {
+		ssize_t got = recv(fd, line + n, size - 1 - n, MSG_DONTWAIT);
+		char *end;
+
+		if (got < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
+		if (got <= 0)
+			return false;
+		n += (size_t)got;
+		end = memchr(line, '\n', n);
+		if (end) {
+			*end = '\0';
+			return true;
+		}
+	}
+	return false;
+}
+
+static void write_answer(struct control *c, int fd, struct json_object *answer, long long until)
+{
+	size_t len, at = 0;
+	const char *text = json_object_to_json_string_length(answer, JSON_C_TO_STRING_PLAIN, &len);
+
+	while (text && at < len && wait_for(c, fd, POLLOUT, until)) {
+		ssize_t n = send(fd, text + at, len - at, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			return;
+		if (n > 0)
+			at += (size_t)n;
+	}
+	if (text && at == len)
+		(void)!send(fd, "\n", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static struct json_object *error_answer(const char *text)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_object_object_add(o, "error", json_object_new_string(text));
+	return o;
+}
+
+static struct json_object *answer_line(struct control *c, const char *line)
+{
+	struct json_object *request = json_tokener_parse(line), *command = NULL, *answer = NULL;
+
+	if (!json_object_is_type(request, json_type_object) ||
+	    !json_object_object_get_ex(request, "command", &command) ||
+	    !json_object_is_type(command, json_type_string))
+		answer = error_answer("a request is one line: {\"command\":\"NAME\"}");
+	else
+		answer = c->answer(c->arg, json_object_get_string(command));
+	json_object_put(request);
+	return answer ?: error_answer("unknown command (known: sessions, status)");
+}
+
+static void serve(struct control *c, int fd)
+{
+	long long until = clock_ms() + DEADLINE_MS;
+	struct json_object *answer;
+	char line[REQUEST_MAX];
+
+	if (!read_request(c, fd, line, sizeof(line), until))
+		return;
+	answer = answer_line(c, line);
+	write_answer(c, fd, answer, clock_ms() + DEADLINE_MS);
+	json_object_put(answer);
+}
+
+static void *run(void *arg)
+{
+	struct control *c = arg;
+	struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->stop, .events = POLLIN } };
+
+	for (;;) {
+		int fd;
+
+		if (poll(p, 2, -1) < 0)
+			continue;
+		if (p[1].revents)
+			return NULL;
+		fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0) {
+			serve(c, fd);
+			close(fd);
+		} else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
+			   errno == ENOBUFS) {
+			poll(p + 1, 1, 100); /* the client waits in the backlog: do not spin */
+		}
+	}
+}
+
+int control_start(struct control *c, control_answer_fn *answer, void *arg)
+{
+	int r;
+
+	c->answer = answer;
+	c->arg = arg;
+	r = -pthread_create(&c->thread, NULL, run, c);
+	c->started = !r;
+	return r;
+}
+
+void control_close(struct control *c)
+{
+	uint64_t one = 1;
+
+	if (!c)
+		return;
+	if (c->started) {
+		(void)!write(c->stop, &one, sizeof(one));
+		pthread_join(c->thread, NULL);
+	}
+	close(c->fd);
+	close(c->stop);
+	unlink(c->path);
+	free(c);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_CONTROL_H
+#define CULVERT_CONTROL_H
+
+#include <json-c/json.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+/*
+ * The control socket: a thread of its own that answers one request per connection.
+ * A request is one line {"command":"NAME"}; the answer is one line of JSON.
+ */
+struct control;
+
+/* Make the answer to COMMAND, to be released by the caller; NULL: no such command. */
+typedef struct json_object *control_answer_fn(void *arg, const char *command);
+
+/*
+ * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  A socket
+ * that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.
+ */
+int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
+		 size_t errlen);
+int control_start(struct control *c, control_answer_fn *answer, void *arg);
+/* Stop the thread, close the socket, remove the file if the directory still allows it. */
+void control_close(struct control *c);
+
+#endif

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: everything that needs root is done first, in this order: descriptor limit,
+ * BPF program and maps, listening sockets, control socket.  Then root is given up for good, and only
+ * then do the threads start: one per worker, one for the control socket, and this one, which waits
+ * for a signal.
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <systemd/sd-daemon.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "control.h"
+#include "exit_codes.h"
+#include "kernel.h"
+#include "listener.h"
+#include "log.h"
+#include "inspect.h"
+#include "sandbox.h"
+#include "session.h"
+#include "worker.h"
+
+/* Descriptors beside two for each session: listeners, pipes, maps, epoll. */
+#define SPARE_DESCRIPTORS 1024
+#define STOP_TIMEOUT_MS 10000
+
+struct thread {
+	struct worker worker;
+	struct listener *listeners;
+	struct timer grace;
+	pthread_t id;
+	bool open, started, stopping;
+};
+
+struct daemon {
+	struct config config;
+	struct shared shared;
+	struct account account;
+	struct listen_fds *fds;
+	struct control *control;
+	struct thread *threads;
+	struct worker **workers; /* those of the threads, for inspect */
+	struct inspect inspect;
+	char kernel_reason[256];
+	sigset_t signals;
+};
+
+/* --- a worker's thread --- */
+
+/* A stopping worker ends with its last session. */
+static void after_batch(void *arg)
+{
+	struct worker *w = arg;
+	struct thread *t = (struct thread *)((char *)w - offsetof(struct thread, worker));
+
+	session_reap(w);
+	if (t->stopping && !w->n_sessions)
+		w->loop.stop = true;
+}
+
+static void on_kernel_event(void *arg, const struct culvert_event *ev)
+{
+	session_kernel_event(arg, ev);
+}
+
+static const struct worker_hooks hooks = {
+	.kernel_event = on_kernel_event,
+	.sweep = session_sweep,
+	.after_batch = after_batch,
+};
+
+static void on_grace_over(struct timer *timer)
+{
+	struct thread *t = (struct thread *)((char *)timer - offsetof(struct thread, grace));
+
+	while (t->worker.sessions)
+		session_reset(t->worker.sessions, CAUSE_GRACE_OVER);
+}
+
+static void stop_thread(void *arg)
+{
+	struct thread *t = arg;
+
+	listeners_stop(t->listeners);
+	t->listeners = NULL;
+	t->stopping = true;
+	t->grace.fire = on_grace_over;
+	timer_set(&t->worker.loop, &t->grace,
+		  t->worker.loop.now_ms + t->worker.shared->config->grace_ms);
+}
+
+static void *thread_main(void *arg)
+{
+	struct thread *t = arg;
+	int r = loop_run(&t->worker.loop);
+
+	if (r)
+		log_error("worker %u: %s", t->worker.index, strerror(-r));
+	return NULL;
+}
+
+/* --- set-up, as root --- */
+
+/* The kernel side, or the reason why there is none.  Only --engine sockmap insists on it. */
+static int open_kernel(struct daemon *d)
+{
+	struct kernel_limits limits = { d->config.max_sessions, d->config.workers };
+	int r;
+
+	if (d->config.engine == ENGINE_COPY || d->config.engine == ENGINE_SPLICE) {
+		snprintf(d->kernel_reason, sizeof(d->kernel_reason), "not used by --engine %s",
+			 engine_name(d->config.engine));
+		return 0;
+	}
+	r = kernel_open(&limits, &d->shared.kernel, d->kernel_reason, sizeof(d->kernel_reason));
+	if (!r)
+		return 0;
+	if (d->config.engine == ENGINE_SOCKMAP) {
+		log_error("--engine sockmap cannot be used: %s", d->kernel_reason);
+		return EXIT_CODE_UNSUPPORTED;
+	}
+	log_warning("everything is carried in user space: %s", d->kernel_reason);
+	return 0;
+}
+
+static int set_up(struct daemon *d)
+{
+	unsigned long want = 2UL * d->config.max_sessions + SPARE_DESCRIPTORS, limit;
+	char err[512];
+	int r;
+
+	if (account_find(d->config.user, &d->account, err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_USAGE;
+	}
+	limit = sandbox_raise_nofile(want);
+	if (limit < want)
+		log_warning("only %lu descriptors (of %lu for %u sessions): raise RLIMIT_NOFILE", limit,
+			    want, d->config.max_sessions);
+	r = open_kernel(d);
+	if (r)
+		return r;
+	if (listeners_bind(&d->config, &d->fds, err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_FAILURE;
+	}
+	if (control_open(d->config.control, geteuid() ? geteuid() : d->account.uid,
+			 geteuid() ? getegid() : d->account.gid, &d->control, err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_FAILURE;
+	}
+	if (sandbox_enter(&d->account, err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_FAILURE;
+	}
+	return 0;
+}
+
+/* --- threads --- */
+
+static struct json_object *answer(void *arg, const char *command)
+{
+	struct daemon *d = arg;
+
+	if (!strcmp(command, "sessions"))
+		return inspect_sessions(&d->inspect);
+	if (!strcmp(command, "status"))
+		return inspect_status(&d->inspect);
+	return NULL;
+}
+
+static int start_threads(struct daemon *d)
+{
+	int r = 0;
+
+	d->threads = calloc(d->config.workers, sizeof(*d->threads));
+	d->workers = calloc(d->config.workers, sizeof(struct worker *));
+	if (!d->threads || !d->workers)
+		return -ENOMEM;
+	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
+		struct thread *t = &d->threads[i];
+
+		t->open = true;
+		d->workers[i] = &t->worker;
+		r = worker_open(&t->worker, &d->shared, i, &hooks);
+		r = r ?: listeners_start(d->fds, &t->worker, &t->listeners);
+	}
+	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
+		r = -pthread_create(&d->threads[i].id, NULL, thread_main, &d->threads[i]);
+		d->threads[i].started = !r;
+	}
+	return r;
+}
+
+static void stop_threads(struct daemon *d)
+{
+	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
+		struct thread *t = &d->threads[i];
+
+		if (t->started && loop_call(&t->worker.loop, stop_thread, t, STOP_TIMEOUT_MS))
+			log_error("worker %u does not stop", i);
+	}
+	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
+		struct thread *t = &d->threads[i];
+
+		if (t->started)
+			pthread_join(t->id, NULL);
+		else
+			listeners_stop(t->listeners);
+		t->started = false;
+	}
+}
+
+static void close_threads(struct daemon *d)
+{
+	for (unsigned int i = 0; d->threads && i < d->config.workers; i++)
+		if (d->threads[i].open)
+			worker_close(&d->threads[i].worker);
+	free(d->workers);
+	free(d->threads);
+}
+
+/* --- running --- */
+
+static int begin(struct daemon *d)
+{
+	struct timespec ts;
+	int r = start_threads(d);
+
+	if (r) {
+		log_error("cannot start the workers: %s", strerror(-r));
+		return EXIT_CODE_FAILURE;
+	}
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	d->inspect = (struct inspect){
+		.shared = &d->shared,
+		.workers = d->workers,
+		.n_workers = d->config.workers,
+		.started_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000,
+		.kernel_reason = d->kernel_reason,
+	};
+	r = control_start(d->control, answer, d);
+	if (r) {
+		log_error("cannot start the control thread: %s", strerror(-r));
+		return EXIT_CODE_FAILURE;
+	}
+	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(d->config.engine),
+		 d->config.workers, d->account.name,
+		 d->shared.kernel ? "" : ", without the kernel path");
+	sd_notify(0, "READY=1");
+	return 0;
+}
+
+static int wait_for_signal(struct daemon *d)
+{
+	int sig;
+
+	do
+		sig = sigwaitinfo(&d->signals, NULL);
+	while (sig < 0 && errno == EINTR);
+	return sig;
+}
+
+static int run(struct daemon *d)
+{
+	int r = set_up(d);
+
+	if (!r)
+		r = begin(d);
+	if (!r) {
+		int sig = wait_for_signal(d);
+
+		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
+			 strsignal(sig), atomic_load(&d->shared.live), d->config.grace_ms / 1000.0);
+		sd_notify(0, "STOPPING=1");
+	}
+	stop_threads(d);
+	control_close(d->control);
+	close_threads(d);
+	listeners_unbind(d->fds);
+	kernel_close(d->shared.kernel);
+	return r;
+}
+
+int daemon_run(int argc, char **argv)
+{
+	struct daemon d = { .shared.config = &d.config };
+	int r = config_parse(argc, argv, &d.config);
+
+	if (r) {
+		config_close(&d.config);
+		return r > 0 ? EXIT_CODE_OK : EXIT_CODE_USAGE;
+	}
+	log_set_level(d.config.log_level);
+	signal(SIGPIPE, SIG_IGN);
+	/* blocked before there are threads: all of them leave signals to this one */
+	sigemptyset(&d.signals);
+	sigaddset(&d.signals, SIGTERM);
+	sigaddset(&d.signals, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &d.signals, NULL);
+	r = run(&d);
+	config_close(&d.config);
+	return r;
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "flow.h"
+
+#include <assert.h>
+
+#define LOOK_MAX_MS 128
+
+static const char *const carrier_names[CARRIERS] = {
+	[CARRIER_COPY] = "copy",
+	[CARRIER_SPLICE] = "splice",
+	[CARRIER_SOCKMAP] = "sockmap",
+};
+
+static const char *const phase_names[FLOW_PHASES] = {
+	[FLOW_USER] = "user",         [FLOW_KERNEL] = "kernel",       [FLOW_LEAVING] = "leaving",
+	[FLOW_DRAINING] = "draining", [FLOW_FINISHING] = "finishing", [FLOW_DONE] = "done",
+};
+
+static const char *const reason_names[REASONS] = {
+	[REASON_START] = "start",
+	[REASON_ENGINE] = "engine",
+	[REASON_CONVERSATION] = "conversation",
+	[REASON_SMALL_READS] = "small messages",
+	[REASON_BULK] = "bulk",
+	[REASON_SLOW_TARGET] = "slow target",
+	[REASON_HARD_LIMIT] = "hard limit",
+	[REASON_NO_KERNEL] = "no kernel support",
+	[REASON_NOT_TCP] = "not TCP",
+	[REASON_NO_SLOT] = "no slot free",
+	[REASON_CLOSING] = "peer is closing",
+	[REASON_REFUSED] = "refused by the kernel",
+	[REASON_NO_PIPE] = "no pipe",
+};
+
+const char *carrier_name(enum carrier c)
+{
+	return c < CARRIERS ? carrier_names[c] : "?";
+}
+
+const char *flow_phase_name(enum flow_phase p)
+{
+	return p < FLOW_PHASES ? phase_names[p] : "?";
+}
+
+const char *reason_name(enum reason r)
+{
+	return r < REASONS ? reason_names[r] : "?";
+}
+
+enum carrier flow_carrier(const struct flow *f)
+{
+	switch ((enum flow_phase)f->phase) {
+	case FLOW_KERNEL:
+	case FLOW_LEAVING:
+	case FLOW_FINISHING:
+		return CARRIER_SOCKMAP;
+	default:
+		return f->user_carrier;
+	}
+}
+
+#define TO(phase) (1U << (phase))
+
+static const uint8_t allowed[FLOW_PHASES] = {
+	[FLOW_USER] = TO(FLOW_KERNEL) | TO(FLOW_DONE),
+	[FLOW_KERNEL] = TO(FLOW_LEAVING) | TO(FLOW_FINISHING),
+	[FLOW_LEAVING] = TO(FLOW_DRAINING) | TO(FLOW_FINISHING),
+	[FLOW_DRAINING] = TO(FLOW_USER),
+	[FLOW_FINISHING] = TO(FLOW_DONE),
+};
+
+bool flow_may(enum flow_phase from, enum flow_phase to)
+{
+	return from < FLOW_PHASES && to < FLOW_PHASES && (allowed[from] & TO(to));
+}
+
+void flow_set_phase(struct flow *f, enum flow_phase to)
+{
+	assert(flow_may(f->phase, to));
+	f->phase = to;
+	flow_look_reset(f);
+}
+
+unsigned int flow_wants(const struct flow *f)
+{
+	unsigned int progress = f->pending && !f->starved ? FLOW_WANT_WRITE : FLOW_WANT_TIMER;
+
+	switch ((enum flow_phase)f->phase) {
+	case FLOW_USER:
+		return f->pending || f->starved ? progress : FLOW_WANT_READ;
+	case FLOW_KERNEL:
+		return FLOW_WANT_FIN;
+	case FLOW_LEAVING:
+		return FLOW_WANT_FIN | progress;
+	case FLOW_FINISHING:
+		return progress;
+	case FLOW_DRAINING:
+		return FLOW_WANT_TIMER;
+	default:
+		return 0;
+	}
+}
+
+void flow_look_later(struct flow *f, uint64_t now_ms)
+{
+	f->wait_ms = f->wait_ms ? f->wait_ms * 2 : 1;
+	if (f->wait_ms > LOOK_MAX_MS)
+		f->wait_ms = LOOK_MAX_MS;
+	f->due_ms = now_ms + f->wait_ms;
+}
+
+void flow_look_soon(struct flow *f, uint64_t now_ms)
+{
+	f->wait_ms = 0;
+	f->due_ms = now_ms;
+}
+
+void flow_look_reset(struct flow *f)
+{
+	f->wait_ms = 0;
+	f->due_ms = 0;
+	f->stuck = 0;
+}
+
+bool flow_drained(const struct flow *f, const struct flow_books *b)
+{
+	return b->accepted == b->redirected + f->user_out;
+}
+
+enum audit flow_audit_left(const struct flow *f, const struct flow_books *b)
+{
+	return b->received == b->redirected + f->user_in + b->unread ? AUDIT_OK : AUDIT_LOST;
+}
+
+enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b)
+{
+	uint64_t seen = b->redirected + f->user_in;
+
+	if (seen == b->received)
+		return AUDIT_OK;
+	return seen < b->received ? AUDIT_LATE : AUDIT_LOST;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_FLOW_H
+#define CULVERT_FLOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * One direction of a session: bytes read from a source socket, written to a target socket.
+ *
+ * This file holds the state of a flow and the decisions about it, and makes no system call.  The
+ * carriers (carrier_*.c) do the work; session.c is the only caller of flow_set_phase().
+ *
+ * Phases, what is allowed in each, and where they lead:
+ *
+ *   USER       user space reads the source and writes the target (carrier copy or splice)
+ *                -> KERNEL     the source was put into rx, right after a read had found it empty
+ *                -> DONE       EOF was read, all is written, the target was shut down
+ *   KERNEL     the program redirects; user space touches neither socket for this flow
+ *                -> LEAVING    the program, or the policy, wants the flow out
+ *                -> FINISHING  the source sent FIN
+ *   LEAVING    still in rx; passed bytes are written to the target, then the fence is tried
+ *                -> DRAINING   out of rx, and the audit found every byte
+ *                -> FINISHING  the source sent FIN
+ *   DRAINING   out of rx; nothing may be written until the target's backlog is in its TCP
+ *                -> USER       drained
+ *   FINISHING  still in rx; passed bytes are written, the backlog drains, no more can arrive
+ *                -> DONE       every byte the source received is in the target's TCP; shut down
+ *   DONE       nothing is left to do
+ *
+ * From any phase a session may be reset as a whole; the flow is then not used again.
+ */
+enum flow_phase {
+	FLOW_USER,
+	FLOW_KERNEL,
+	FLOW_LEAVING,
+	FLOW_DRAINING,
+	FLOW_FINISHING,
+	FLOW_DONE,
+	FLOW_PHASES,
+};
+
+enum carrier {
+	CARRIER_COPY,
+	CARRIER_SPLICE,
+	CARRIER_SOCKMAP,
+	CARRIERS,
+};
+
+/* Why a flow has its carrier.  Shown to operators. */
+enum reason {
+	REASON_START,        /* every auto flow begins with copy */
+	REASON_ENGINE,       /* --engine asks for it */
+	REASON_CONVERSATION, /* the two ends take turns with small messages */
+	REASON_SMALL_READS,  /* a steady stream of small messages one way */
+	REASON_BULK,         /* much data in one direction */
+	REASON_SLOW_TARGET,  /* the target's backlog passed the soft limit */
+	REASON_HARD_LIMIT,   /* ... or the hard limit */
+	REASON_NO_KERNEL,    /* the kernel side could not be loaded */
+	REASON_NOT_TCP,      /* a unix socket */
+	REASON_NO_SLOT,      /* every slot pair is in use */
+	REASON_CLOSING,      /* a FIN came before the flow could enter the kernel */
+	REASON_REFUSED,      /* the kernel refused the socket for another cause */
+	REASON_NO_PIPE,      /* no pipe for splice: out of descriptors */
+	REASONS,
+};
+
+struct buffer;
+struct pipe;
+
+struct flow {
+	uint8_t phase;        /* enum flow_phase, set by flow_set_phase() only */
+	uint8_t user_carrier; /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
+	uint8_t reason;       /* enum reason */
+	bool eof;             /* recv() returned 0: no byte will follow */
+	bool starved;         /* no buffer or pipe was to be had: try again later */
+	bool no_enter;        /* the kernel cannot carry this flow any more; see reason */
+
+	/* what user space has read from the source and not yet written to the target */
+	struct buffer *buffer; /* copy: lent by the worker while pending */
+	struct pipe *pipe;     /* splice: lent by the worker while pending */
+	uint32_t pending_at;   /* copy: offset of the first pending byte */
+	uint32_t pending;      /* bytes */
+
+	uint64_t user_in;  /* bytes read from the source by user space, passed ones included */
+	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
+
+	/* the program's counters when the session got its slots */
+	uint64_t base_bytes;
+	uint64_t base_dropped;
+	uint64_t credit; /* what ctl.credit holds */
+
+	uint64_t due_ms; /* next look, by the loop's clock; 0: none */
+	uint16_t wait_ms; /* last wait, doubles from look to look */
+	uint16_t stuck;   /* looks without any progress */
+	uint32_t handovers;
+};
+
+const char *carrier_name(enum carrier c);
+const char *flow_phase_name(enum flow_phase p);
+const char *reason_name(enum reason r);
+
+/* The carrier that carries F now. */
+enum carrier flow_carrier(const struct flow *f);
+
+/* True if the transition table above has FROM -> TO. */
+bool flow_may(enum flow_phase from, enum flow_phase to);
+/* The only writer of f->phase.  Asserts the table. */
+void flow_set_phase(struct flow *f, enum flow_phase to);
+
+/* What a flow waits for: a pure function of its state. */
+enum flow_want {
+	FLOW_WANT_READ = 1 << 0,  /* bytes, or EOF, on the source */
+	FLOW_WANT_FIN = 1 << 1,   /* FIN on the source, but not bytes */
+	FLOW_WANT_WRITE = 1 << 2, /* room on the target */
+	FLOW_WANT_TIMER = 1 << 3, /* another look at due_ms */
+};
+unsigned int flow_wants(const struct flow *f);
+
+/* Set due_ms for the next look: at once doubles from 1 ms to 128 ms while nothing changes. */
+void flow_look_later(struct flow *f, uint64_t now_ms);
+/* Look again as soon as other flows have had their turn. */
+void flow_look_soon(struct flow *f, uint64_t now_ms);
+void flow_look_reset(struct flow *f);
+
+/*
+ * The books of a flow.  RECEIVED is what TCP has received from the source's peer, without FIN;
+ * ACCEPTED what the target's TCP has taken for sending; REDIRECTED what the program has redirected
+ * in this session; UNREAD what lies in the source's receive queue.  All in bytes since the
+ * connection began.
+ */
+struct flow_books {
+	uint64_t received;
+	uint64_t accepted;
+	uint64_t redirected;
+	uint64_t unread;
+};
+
+/* True if nothing redirected or written is still outside the target's TCP. */
+bool flow_drained(const struct flow *f, const struct flow_books *b);
+
+enum audit {
+	AUDIT_OK,   /* every received byte is accounted for */
+	AUDIT_LATE, /* some are not seen yet: look again */
+	AUDIT_LOST, /* there are fewer bytes than were received, or more: never go on */
+};
+
+/* After leaving rx: received == redirected + read by user space + unread, exactly. */
+enum audit flow_audit_left(const struct flow *f, const struct flow_books *b);
+/* At FIN: everything received was redirected or read by user space.  Less is LATE, more is LOST. */
+enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b);
+
+#endif

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A worker is asked for a snapshot of plain structs, taken on its own thread between two batches of
+ * events: no locks, and no JSON on the payload path.
+ */
+#include "inspect.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "session.h"
+
+#define SNAPSHOT_TIMEOUT_MS 2000
+
+struct session_view {
+	struct session session; /* a copy: its pointers are not to be followed */
+	uint64_t kernel_bytes[2];
+	uint64_t backlog_max[2];
+};
+
+struct snapshot {
+	struct worker *worker;
+	struct session_view *views; /* NULL: only the sums are wanted */
+	size_t n, size;
+	bool want_views;
+
+	uint64_t now_ms;
+	uint64_t kernel_bytes;
+	unsigned int flows[CARRIERS];
+	unsigned int pipes, pipes_idle, buffers;
+};
+
+static void take_one(struct snapshot *snap, const struct session *s)
+{
+	struct worker *w = snap->worker;
+	struct session_view *v = snap->want_views && snap->n < snap->size ? &snap->views[snap->n++]
+									   : NULL;
+
+	if (v)
+		v->session = *s;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		uint64_t kernel = session_kernel_bytes(s, dir);
+
+		snap->kernel_bytes += kernel;
+		snap->flows[flow_carrier(&s->flows[dir])]++;
+		if (!v)
+			continue;
+		v->kernel_bytes[dir] = kernel;
+		v->backlog_max[dir] =
+			s->pair == NO_PAIR
+				? 0
+				: kernel_stat(w->shared->kernel, s->pair * 2 + dir)->backlog_max;
+	}
+}
+
+static void take(void *arg)
+{
+	struct snapshot *snap = arg;
+	struct worker *w = snap->worker;
+
+	snap->now_ms = w->loop.now_ms;
+	if (snap->want_views) {
+		snap->size = w->n_sessions;
+		snap->views = calloc(snap->size ?: 1, sizeof(*snap->views));
+		if (!snap->views)
+			snap->size = 0;
+	}
+	for (const struct session *s = w->sessions; s; s = s->next)
+		take_one(snap, s);
+	snap->pipes = w->pool.pipes_lent + w->pool.pipes_idle;
+	snap->pipes_idle = w->pool.pipes_idle;
+	snap->buffers = w->pool.buffers_lent;
+}
+
+/* SNAP is empty if the worker does not answer (it has ended). */
+static void snapshot(struct worker *w, bool want_views, struct snapshot *snap)
+{
+	*snap = (struct snapshot){ .worker = w, .want_views = want_views };
+	loop_call(&w->loop, take, snap, SNAPSHOT_TIMEOUT_MS);
+}
+
+static void add_int(struct json_object *o, const char *key, uint64_t value)
+{
+	json_object_object_add(o, key, json_object_new_int64((int64_t)value));
+}
+
+static void add_str(struct json_object *o, const char *key, const char *value)
+{
+	json_object_object_add(o, key, json_object_new_string(value));
+}
+
+/* --- sessions --- */
+
+static struct json_object *flow_json(const struct session_view *v, unsigned int dir)
+{
+	const struct flow *f = &v->session.flows[dir];
+	struct json_object *o = json_object_new_object();
+
+	add_str(o, "direction", dir == CLIENT ? "client-to-upstream" : "upstream-to-client");
+	add_str(o, "carrier", carrier_name(flow_carrier(f)));
+	add_str(o, "phase", flow_phase_name(f->phase));
+	add_str(o, "reason", reason_name(f->reason));
+	add_int(o, "bytes", f->user_out + v->kernel_bytes[dir]);
+	add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
+	add_int(o, "handovers", f->handovers);
+	add_int(o, "backlog_max", v->backlog_max[dir]);
+	json_object_object_add(o, "eof", json_object_new_boolean(f->eof || f->phase == FLOW_DONE));
+	return o;
+}
+
+static const char *client_text(const struct session *s, char *buf, size_t size)
+{
+	socklen_t len = s->client.sa.sa_family == AF_INET6 ? sizeof(s->client.in6)
+							    : sizeof(s->client.in);
+
+	if (s->client.sa.sa_family == AF_UNIX)
+		return "unix:";
+	return addr_format(&s->client.sa, len, buf, size);
+}
+
+static struct json_object *session_json(const struct session_view *v, const struct config *c,
+					unsigned int worker, uint64_t now_ms)
+{
+	static const char *const states[] = { "connecting", "open", "dead" };
+	const struct session *s = &v->session;
+	const struct forward_conf *fc = &c->forwards[s->forward];
+	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
+	size_t at = s->upstream < fc->upstream.n_addrs ? s->upstream : 0;
+	const struct addr *up = &fc->upstream.addrs[at];
+	char text[ADDR_STRLEN];
+
+	add_int(o, "id", s->id);
+	add_str(o, "forward", fc->listen.text);
+	add_str(o, "client", client_text(s, text, sizeof(text)));
+	add_str(o, "upstream", addr_format((const struct sockaddr *)&up->ss, up->len, text,
+					   sizeof(text)));
+	add_int(o, "worker", worker);
+	add_str(o, "state", states[s->state]);
+	add_int(o, "age_ms", now_ms > s->born_ms ? now_ms - s->born_ms : 0);
+	json_object_array_add(flows, flow_json(v, 0));
+	json_object_array_add(flows, flow_json(v, 1));
+	json_object_object_add(o, "flows", flows);
+	return o;
+}
+
+struct json_object *inspect_sessions(const struct inspect *r)
+{
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+
+	for (unsigned int i = 0; i < r->n_workers; i++) {
+		struct snapshot snap;
+
+		snapshot(r->workers[i], true, &snap);
+		for (size_t j = 0; j < snap.n; j++)
+			json_object_array_add(list, session_json(&snap.views[j], r->shared->config, i,
+								 snap.now_ms));
+		free(snap.views);
+	}
+	json_object_object_add(o, "sessions", list);
+	return o;
+}
+
+/* --- status --- */
+
+static uint64_t sum_forward(const struct inspect *r, size_t i, int what)
+{
+	uint64_t n = 0;
+
+	for (unsigned int w = 0; w < r->n_workers; w++) {
+		struct forward_stats *fs = &r->workers[w]->stats.forwards[i];
+
+		n += count_get(what == 0 ? &fs->accepted : what == 1 ? &fs->finished
+								      : &fs->bytes[what - 2]);
+	}
+	return n;
+}
+
+static struct json_object *forwards_json(const struct inspect *r)
+{
+	const struct config *c = r->shared->config;
+	struct json_object *list = json_object_new_array();
+
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		struct json_object *o = json_object_new_object();
+		uint64_t finished = sum_forward(r, i, 1), accepted = sum_forward(r, i, 0);
+
+		add_str(o, "listen", c->forwards[i].listen.text);
+		add_str(o, "upstream", c->forwards[i].upstream.text);
+		add_int(o, "live", accepted - finished);
+		add_int(o, "accepted", accepted);
+		add_int(o, "finished", finished);
+		add_int(o, "bytes_to_upstream", sum_forward(r, i, 2));
+		add_int(o, "bytes_to_client", sum_forward(r, i, 3));
+		json_object_array_add(list, o);
+	}
+	return list;
+}
+
+static struct json_object *carriers_json(const struct inspect *r, const struct snapshot *snaps)
+{
+	struct json_object *list = json_object_new_array();
+
+	for (unsigned int c = 0; c < CARRIERS; c++) {
+		struct json_object *o = json_object_new_object();
+		uint64_t bytes = 0, flows = 0;
+
+		for (unsigned int w = 0; w < r->n_workers; w++) {
+			flows += snaps[w].flows[c];
+			bytes += count_get(&r->workers[w]->stats.carrier_bytes[c]);
+			if (c == CARRIER_SOCKMAP)
+				bytes += snaps[w].kernel_bytes;
+		}
+		add_str(o, "carrier", carrier_name(c));
+		add_int(o, "flows", flows);
+		add_int(o, "bytes", bytes);
+		json_object_array_add(list, o);
+	}
+	return list;
+}
+
+static struct json_object *counters_json(const struct inspect *r, bool errors)
+{
+	struct json_object *o = json_object_new_object();
+
+	for (unsigned int i = 0; i < (errors ? (unsigned int)CAUSES : (unsigned int)HANDOVERS); i++) {
+		uint64_t n = 0;
+
+		for (unsigned int w = 0; w < r->n_workers; w++)
+			n += count_get(errors ? &r->workers[w]->stats.errors[i]
+					      : &r->workers[w]->stats.handovers[i]);
+		add_int(o, errors ? cause_name(i) : handover_name(i), n);
+	}
+	return o;
+}
+
+static struct json_object *kernel_json(const struct inspect *r)
+{
+	static const char *const features[] = {
+		"sk_skb stream verdict without parser", "sockmap redirect",
+		"memory-mapped counters",               "ring buffer events",
+		"sockmap look-up from sk_skb",          "fenced removal",
+	};
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	struct kernel *k = r->shared->kernel;
+
+	json_object_object_add(o, "available", json_object_new_boolean(k != NULL));
+	add_str(o, "reason", r->kernel_reason);
+	for (size_t i = 0; k && i < sizeof(features) / sizeof(features[0]); i++)
+		json_object_array_add(list, json_object_new_string(features[i]));
+	json_object_object_add(o, "features", list);
+	add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
+	return o;
+}
+
+static unsigned int open_descriptors(void)
+{
+	unsigned int n = 0;
+	DIR *d = opendir("/proc/self/fd");
+
+	while (d && readdir(d))
+		n++;
+	if (d)
+		closedir(d);
+	return n > 3 ? n - 3 : 0; /* ".", ".." and the directory itself */
+}
+
+static struct json_object *resources_json(const struct inspect *r, const struct snapshot *snaps)
+{
+	struct json_object *o = json_object_new_object();
+	struct kernel *k = r->shared->kernel;
+	uint64_t pipes = 0, idle = 0, buffers = 0;
+
+	for (unsigned int w = 0; w < r->n_workers; w++) {
+		pipes += snaps[w].pipes;
+		idle += snaps[w].pipes_idle;
+		buffers += snaps[w].buffers;
+	}
+	add_int(o, "sessions", atomic_load(&r->shared->live));
+	add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
+	add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
+	add_int(o, "pipes", pipes);
+	add_int(o, "pipes_idle", idle);
+	add_int(o, "buffers", buffers);
+	add_int(o, "fds", open_descriptors());
+	return o;
+}
+
+struct json_object *inspect_status(const struct inspect *r)
+{
+	const struct config *c = r->shared->config;
+	struct json_object *o = json_object_new_object();
+	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
+	struct timespec ts;
+
+	if (!snaps)
+		return o;
+	for (unsigned int i = 0; i < r->n_workers; i++)
+		snapshot(r->workers[i], false, &snaps[i]);
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	add_str(o, "version", CULVERT_VERSION);
+	add_int(o, "pid", (uint64_t)getpid());
+	add_int(o, "uptime_ms",
+		(uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000 - r->started_ms);
+	add_str(o, "engine", engine_name(c->engine));
+	add_int(o, "workers", r->n_workers);
+	add_int(o, "max_sessions", c->max_sessions);
+	json_object_object_add(o, "forwards", forwards_json(r));
+	json_object_object_add(o, "carriers", carriers_json(r, snaps));
+	json_object_object_add(o, "handovers", counters_json(r, false));
+	json_object_object_add(o, "errors", counters_json(r, true));
+	json_object_object_add(o, "kernel", kernel_json(r));
+	json_object_object_add(o, "resources", resources_json(r, snaps));
+	free(snaps);
+	return o;
+}

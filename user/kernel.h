@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_KERNEL_H
+#define CULVERT_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "culvert.h"
+
+/*
+ * The kernel side as the daemon sees it: the maps of include/culvert.h, and the slot pairs that
+ * sessions borrow.  The only file that knows libbpf.  All functions but kernel_open() and
+ * kernel_close() may be called by any worker at any time, and need no privilege.
+ */
+struct kernel;
+
+struct kernel_limits {
+	unsigned int pairs;   /* sessions that can be in the kernel at once */
+	unsigned int workers; /* one ring buffer each */
+};
+
+/*
+ * Load and attach the program.  Needs CAP_BPF and CAP_NET_ADMIN.  On failure returns -errno and ERR
+ * says what is missing and how to get it.
+ */
+int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *err, size_t errlen);
+void kernel_close(struct kernel *k);
+
+/* Borrow a pair of slots (2 * pair and 2 * pair + 1).  -ENOSPC when all are in use. */
+int kernel_pair_get(struct kernel *k, uint32_t *ret_pair);
+/* Give it back.  Both sockets must be closed or out of both maps. */
+void kernel_pair_put(struct kernel *k, uint32_t pair);
+unsigned int kernel_pairs_used(struct kernel *k);
+unsigned int kernel_pairs_total(const struct kernel *k);
+
+/*
+ * Make FD known as SLOT: its cookie in slots, the socket in tx.  COOKIE is returned for
+ * kernel_forget().  -errno of the map update (EOPNOTSUPP: not ESTABLISHED; see
+ * sock_map_update_elem_sys() in net/core/sock_map.c).
+ */
+int kernel_admit(struct kernel *k, uint32_t slot, int fd, uint64_t *ret_cookie);
+/* Undo kernel_admit(): forget the cookie, and leave tx too if the socket is not closed yet. */
+void kernel_forget(struct kernel *k, uint32_t slot, uint64_t cookie, bool closed);
+
+/* Put the socket into, or take it out of, rx. */
+int kernel_rx_add(struct kernel *k, uint32_t slot, int fd);
+int kernel_rx_del(struct kernel *k, uint32_t slot);
+
+/* The counters of SLOT, mapped: reading them is no system call. */
+const volatile struct culvert_stat *kernel_stat(const struct kernel *k, uint32_t slot);
+volatile struct culvert_ctl *kernel_ctl(const struct kernel *k, uint32_t slot);
+
+/*
+ * Events for one worker.  The fd is readable when there are some; kernel_events() calls HANDLE for
+ * each and returns their number.
+ */
+struct kernel_ring;
+typedef void kernel_event_fn(void *arg, const struct culvert_event *ev);
+int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *handle, void *arg,
+		     struct kernel_ring **ret);
+void kernel_ring_close(struct kernel_ring *r);
+int kernel_ring_fd(const struct kernel_ring *r);
+int kernel_ring_consume(struct kernel_ring *r);
+
+/* Events that did not fit into a ring since the start. */
+uint64_t kernel_events_lost(const struct kernel *k);
+
+#endif

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "listener.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "session.h"
+
+#define BACKLOG 4096
+#define PAUSE_MS 50
+#define ACCEPTS_PER_EVENT 64
+
+struct listen_fd {
+	const struct addr *addr;
+	unsigned int forward;
+	unsigned int worker;
+	bool shared;
+	int fd;
+};
+
+struct listen_fds {
+	struct listen_fd *fds;
+	size_t n;
+};
+
+/* --- binding --- */
+
+static int set_listen_options(int fd, const struct addr *a)
+{
+	int one = 1;
+
+	if (!addr_is_inet(a))
+		return 0;
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)))
+		return -errno;
+	/* inherited by accepted sockets; see set_options() in session.c */
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
+	if (a->ss.ss_family == AF_INET6 &&
+	    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
+		return -errno;
+	return 0;
+}
+
+static int listen_socket(const struct addr *a, bool reuseport, int *ret_fd)
+{
+	int one = 1, r = 0;
+	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return -errno;
+	r = set_listen_options(fd, a);
+	if (!r && reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)))
+		r = -errno;
+	if (!r && bind(fd, (const struct sockaddr *)&a->ss, a->len))
+		r = -errno;
+	if (!r && listen(fd, BACKLOG))
+		r = -errno;
+	if (r) {
+		close(fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+/* A unix socket file that nobody listens on any more is left over from a crash: remove it. */
+static void remove_stale(const struct addr *a)
+{
+	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
+	struct stat st;
+	int fd;
+
+	if (!un->sun_path[0] || lstat(un->sun_path, &st) || !S_ISSOCK(st.st_mode))
+		return;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return;
+	if (connect(fd, (const struct sockaddr *)un, a->len) && errno == ECONNREFUSED)
+		unlink(un->sun_path);
+	close(fd);
+}
+
+/*
+ * SO_REUSEPORT would also let a second culvert of the same user share the port in silence, so the
+ * address is first bound without it.
+ */
+static int check_free(const struct addr *a)
+{
+	int fd, r = listen_socket(a, false, &fd);
+
+	if (!r)
+		close(fd);
+	return r;
+}
+
+/* Port 0: all workers must listen on the port that the kernel chose for the first. */
+static void learn_port(struct addr *a, int fd)
+{
+	socklen_t len = sizeof(a->ss);
+
+	if (addr_is_inet(a))
+		getsockname(fd, (struct sockaddr *)&a->ss, &len);
+}
+
+static int bind_address(struct listen_fds *l, const struct config *c, unsigned int forward,
+			struct addr *a)
+{
+	bool shared = !addr_is_inet(a);
+	int r = 0, fd = -1;
+
+	if (shared)
+		remove_stale(a);
+	else
+		r = check_free(a);
+	for (unsigned int w = 0; !r && w < c->workers; w++) {
+		if (!shared || w == 0) {
+			r = listen_socket(a, !shared, &fd);
+			if (r)
+				break;
+			learn_port(a, fd);
+		}
+		l->fds[l->n++] = (struct listen_fd){ a, forward, w, shared, fd };
+	}
+	return r;
+}
+
+int listeners_bind(const struct config *c, struct listen_fds **ret, char *err, size_t errlen)
+{
+	struct listen_fds *l = calloc(1, sizeof(*l));
+	char text[ADDR_STRLEN];
+	size_t n = 0;
+	int r = -ENOMEM;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		n += c->forwards[i].listen.n_addrs;
+	if (l)
+		l->fds = calloc(n * c->workers, sizeof(*l->fds));
+	if (!l || !l->fds) {
+		snprintf(err, errlen, "out of memory");
+		goto fail;
+	}
+	for (unsigned int i = 0; i < c->n_forwards; i++) {
+		struct endpoint *e = &c->forwards[i].listen;
+
+		for (size_t j = 0; j < e->n_addrs; j++) {
+			r = bind_address(l, c, i, &e->addrs[j]);
+			if (!r)
+				continue;
+			addr_format((struct sockaddr *)&e->addrs[j].ss, e->addrs[j].len, text,
+				    sizeof(text));
+			snprintf(err, errlen, "cannot listen on %s: %s", text, strerror(-r));
+			goto fail;
+		}
+	}
+	*ret = l;
+	return 0;
+fail:
+	listeners_unbind(l);
+	return r;
+}
+
+void listeners_unbind(struct listen_fds *l)
+{
+	if (!l)
+		return;
+	for (size_t i = 0; i < l->n; i++) {
+		const struct sockaddr_un *un = (const struct sockaddr_un *)&l->fds[i].addr->ss;
+
+		if (l->fds[i].shared && l->fds[i].worker)
+			continue;
+		if (l->fds[i].fd >= 0)
+			close(l->fds[i].fd);
+		if (l->fds[i].shared && un->sun_path[0])
+			unlink(un->sun_path);
+	}
+	free(l->fds);
+	free(l);
+}
+
+/* --- accepting --- */
+
+static void pause_accepting(struct listener *ls, enum cause cause)
+{
+	struct worker *w = ls->worker;
+
+	count_add(&w->stats.errors[cause], 1);
+	log_limited(LOG_WARNING, "accepting is paused: %s", cause_name(cause));
+	loop_watch(&w->loop, &ls->source, 0, false);
+	timer_set(&w->loop, &ls->resume, w->loop.now_ms + PAUSE_MS);
+}
+
+/* Of the workers that all watch one unix socket, only one is woken at a time. */
+static int start_accepting(struct listener *ls)
+{
+	uint32_t events = EPOLLIN | (ls->slot->shared ? (uint32_t)EPOLLEXCLUSIVE : 0);
+
+	return loop_watch(&ls->worker->loop, &ls->source, events, true);
+}
+
+static void on_resume(struct timer *t)
+{
+	struct listener *ls = (struct listener *)((char *)t - offsetof(struct listener, resume));
+
+	if (start_accepting(ls))
+		timer_set(&ls->worker->loop, &ls->resume, ls->worker->loop.now_ms + PAUSE_MS);
+}
+
+/* Count a session in, unless that would be one too many. */
+static bool admit(struct shared *sh)
+{
+	unsigned int live = atomic_load(&sh->live);
+
+	do
+		if (live >= sh->config->max_sessions)
+			return false;
+	while (!atomic_compare_exchange_weak(&sh->live, &live, live + 1));
+	return true;
+}
+
+static enum cause accept_cause(int error)
+{
+	if (error == EMFILE || error == ENFILE)
+		return CAUSE_NO_DESCRIPTOR;
+	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : CAUSE_ACCEPT_FAILED;
+}
+
+/* False: no more for now. */
+static bool accept_one(struct listener *ls)
+{
+	struct worker *w = ls->worker;
+	struct sockaddr_storage ss = { .ss_family = AF_UNIX };
+	socklen_t len = sizeof(ss);
+	int fd, r;
+
+	if (!admit(w->shared)) {
+		pause_accepting(ls, CAUSE_SESSION_LIMIT);
+		return false;
+	}
+	fd = accept4(ls->source.fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (fd < 0) {
+		int error = errno;
+
+		atomic_fetch_sub(&w->shared->live, 1);
+		if (error == EAGAIN)
+			return false;
+		/* accept(2): errors of the connection itself are passed on; they are not ours */
+		if (error == ECONNABORTED || error == EINTR || error == EPROTO ||
+		    error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH)
+			return true;
+		pause_accepting(ls, accept_cause(error));
+		return false;
+	}
+	r = session_open(w, ls->slot->forward, fd, (struct sockaddr *)&ss);
+	if (r) {
+		atomic_fetch_sub(&w->shared->live, 1);
+		close(fd);
+		pause_accepting(ls, accept_cause(-r));
+		return false;
+	}
+	return true;
+}
+
+static void on_accept(struct source *source, uint32_t events)
+{
+	struct listener *ls = (struct listener *)((char *)source - offsetof(struct listener, source));
+
+	(void)events;
+	for (int i = 0; i < ACCEPTS_PER_EVENT; i++)
+		if (!accept_one(ls))
+			return;
+}
+
+int listeners_start(struct listen_fds *l, struct worker *w, struct listener **ret)
+{
+	*ret = NULL;
+	for (size_t i = 0; i < l->n; i++) {
+		struct listener *ls;
+		int r;
+
+		if (l->fds[i].worker != w->index)
+			continue;
+		ls = calloc(1, sizeof(*ls));
+		if (!ls)
+			return -ENOMEM;
+		ls->source = (struct source){ .handle = on_accept, .fd = l->fds[i].fd };
+		ls->resume.fire = on_resume;
+		ls->worker = w;
+		ls->slot = &l->fds[i];
+		ls->next = *ret;
+		*ret = ls;
+		r = start_accepting(ls);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+void listeners_stop(struct listener *list)
+{
+	while (list) {
+		struct listener *ls = list;
+		int i = 0;
+
+		list = ls->next;
+		while (i++ < BACKLOG && accept_one(ls))
+			;
+		timer_cancel(&ls->worker->loop, &ls->resume);
+		loop_watch(&ls->worker->loop, &ls->source, 0, false);
+		if (!ls->slot->shared) {
+			close(ls->source.fd);
+			ls->slot->fd = -1;
+		}
+		free(ls);
+	}
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_LISTENER_H
+#define CULVERT_LISTENER_H
+
+#include "config.h"
+#include "loop.h"
+#include "worker.h"
+
+/*
+ * Listening sockets.  Each worker has its own for every address of every forward (SO_REUSEPORT), so
+ * the kernel spreads connections and workers share nothing; unix sockets know no SO_REUSEPORT, and
+ * there the workers watch one socket together.
+ *
+ * Out of descriptors, memory or sessions, a listener pauses: clients wait in the backlog.
+ */
+struct listen_fd;
+
+struct listener {
+	struct source source;
+	struct timer resume;
+	struct worker *worker;
+	struct listener *next; /* of this worker */
+	struct listen_fd *slot; /* where the descriptor came from */
+};
+
+/*
+ * Bind all listening sockets: FDS[worker][address], in the order of the configuration.  Needs the
+ * privilege for low ports.  -errno; ERR names the address.
+ */
+struct listen_fds;
+int listeners_bind(const struct config *c, struct listen_fds **ret, char *err, size_t errlen);
+/* Closes what no worker has taken, and removes the files of unix sockets. */
+void listeners_unbind(struct listen_fds *l);
+
+/* Start accepting on W's share of the sockets. */
+int listeners_start(struct listen_fds *l, struct worker *w, struct listener **ret);
+/*
+ * Stop accepting.  Connections that the kernel has completed already are taken first: a client that
+ * saw its connect succeed is served.
+ */
+void listeners_stop(struct listener *list);
+
+#endif

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loop.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BATCH 128
+
+/* On the caller's stack; `state` says who may still touch it.  Guarded by loop.lock. */
+struct loop_call {
+	struct loop_call *next;
+	void (*fn)(void *arg);
+	void *arg;
+	pthread_cond_t done;
+	enum { CALL_WAITING, CALL_RUNNING, CALL_DONE } state;
+};
+
+static uint64_t clock_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+static void run_calls(struct source *s, uint32_t events)
+{
+	struct loop *l = (struct loop *)((char *)s - offsetof(struct loop, wake));
+	uint64_t n;
+
+	(void)events;
+	if (read(s->fd, &n, sizeof(n)) < 0 && errno != EAGAIN)
+		return;
+	pthread_mutex_lock(&l->lock);
+	while (l->calls) {
+		struct loop_call *c = l->calls;
+
+		l->calls = c->next;
+		c->state = CALL_RUNNING;
+		pthread_mutex_unlock(&l->lock);
+		c->fn(c->arg);
+		pthread_mutex_lock(&l->lock);
+		c->state = CALL_DONE;
+		pthread_cond_signal(&c->done);
+	}
+	pthread_mutex_unlock(&l->lock);
+}
+
+int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
+{
+	int r;
+
+	*l = (struct loop){ .epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg };
+	pthread_mutex_init(&l->lock, NULL);
+	l->now_ms = clock_ms();
+	l->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (l->epoll < 0)
+		return -errno;
+	l->wake.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (l->wake.fd < 0)
+		return -errno;
+	l->wake.handle = run_calls;
+	r = loop_reserve_timers(l, 16);
+	return r ?: loop_watch(l, &l->wake, EPOLLIN, true);
+}
+
+void loop_close(struct loop *l)
+{
+	if (l->wake.fd >= 0)
+		close(l->wake.fd);
+	if (l->epoll >= 0)
+		close(l->epoll);
+	free(l->heap);
+	pthread_mutex_destroy(&l->lock);
+	*l = (struct loop){ .epoll = -1, .wake = { .fd = -1 } };
+}
+
+int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registered)
+{
+	struct epoll_event ev = { .events = events, .data.ptr = s };
+	int op;
+
+	if (registered == s->registered && (!registered || events == s->events))
+		return 0;
+	op = !registered ? EPOLL_CTL_DEL : s->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+	if (epoll_ctl(l->epoll, op, s->fd, &ev))
+		return -errno;
+	s->registered = registered;
+	s->events = events;
+	return 0;
+}
+
+/* --- timers: a binary heap, ordered by due_ms --- */
+
+static void heap_put(struct loop *l, uint32_t i, struct timer *t)
+{
+	l->heap[i] = t;
+	t->at = i + 1;
+}
+
+static void sift_up(struct loop *l, uint32_t i, struct timer *t)
+{
+	while (i && l->heap[(i - 1) / 2]->due_ms > t->due_ms) {
+		heap_put(l, i, l->heap[(i - 1) / 2]);
+		i = (i - 1) / 2;
+	}
+	heap_put(l, i, t);
+}
+
+static void sift_down(struct loop *l, uint32_t i, struct timer *t)
+{
+	for (;;) {
+		uint32_t child = 2 * i + 1;
+
+		if (child >= l->n_timers)
+			break;
+		if (child + 1 < l->n_timers && l->heap[child + 1]->due_ms < l->heap[child]->due_ms)
+			child++;
+		if (l->heap[child]->due_ms >= t->due_ms)
+			break;
+		heap_put(l, i, l->heap[child]);
+		i = child;
+	}
+	heap_put(l, i, t);
+}
+
+int loop_reserve_timers(struct loop *l, uint32_t n)
+{
+	uint32_t size = l->heap_size ?: 16;
+	struct timer **heap;
+
+	if (n <= l->heap_size)
+		return 0;
+	while (size < n)
+		size *= 2;
+	heap = realloc(l->heap, size * sizeof(struct timer *));
+	if (!heap)
+		return -ENOMEM;
+	l->heap = heap;
+	l->heap_size = size;
+	return 0;
+}
+
+void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
+{
+	uint32_t i;
+
+	if (t->at && t->due_ms == due_ms)
+		return;
+	if (t->at)
+		timer_cancel(l, t);
+	t->due_ms = due_ms;
+	i = l->n_timers++;
+	sift_up(l, i, t);
+}
+
+void timer_cancel(struct loop *l, struct timer *t)
+{
+	struct timer *last;
+	uint32_t i;
+
+	if (!t->at)
+		return;
+	i = t->at - 1;
+	t->at = 0;
+	last = l->heap[--l->n_timers];
+	if (last == t)
+		return;
+	if (i && l->heap[(i - 1) / 2]->due_ms > last->due_ms)
+		sift_up(l, i, last);
+	else
+		sift_down(l, i, last);
+}
+
+/* A timer that sets itself to "now" comes again after the next batch of events, not at once. */
+static void fire_timers(struct loop *l)
+{
+	for (uint32_t n = l->n_timers; n && l->n_timers && l->heap[0]->due_ms <= l->now_ms; n--) {
+		struct timer *t = l->heap[0];
+
+		timer_cancel(l, t);
+		t->fire(t);
+	}
+}
+
+static int next_timeout(const struct loop *l)
+{
+	uint64_t wait;
+
+	if (!l->n_timers)
+		return -1;
+	if (l->heap[0]->due_ms <= l->now_ms)
+		return 0;
+	wait = l->heap[0]->due_ms - l->now_ms;
+	return wait > 60000 ? 60000 : (int)wait;
+}
+
+int loop_run(struct loop *l)
+{
+	struct epoll_event ev[BATCH];
+
+	while (!l->stop) {
+		int n = epoll_wait(l->epoll, ev, BATCH, next_timeout(l));
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		l->now_ms = clock_ms();
+		for (int i = 0; i < n; i++) {
+			struct source *s = ev[i].data.ptr;
+
+			if (s->registered)
+				s->handle(s, ev[i].events);
+		}
+		fire_timers(l);
+		if (l->after_batch)
+			l->after_batch(l->arg);
+	}
+	return 0;
+}
+
+/* --- calls from other threads --- */
+
+static void unlink_call(struct loop *l, struct loop_call *c)
+{
+	struct loop_call **p = &l->calls;
+
+	while (*p && *p != c)
+		p = &(*p)->next;
+	if (*p)
+		*p = c->next;
+}
+
+int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
+{
+	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
+	pthread_condattr_t attr;
+	struct timespec until;
+	uint64_t one = 1;
+	int r = 0;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&c.done, &attr);
+	pthread_condattr_destroy(&attr);
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += timeout_ms / 1000;
+	until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+
+	pthread_mutex_lock(&l->lock);
+	c.next = l->calls;
+	l->calls = &c;
+	if (write(l->wake.fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
+		r = -errno;
+	while (!r && c.state != CALL_DONE)
+		r = -pthread_cond_timedwait(&c.done, &l->lock, &until);
+	/* once it runs, the call is allowed to end: it uses the caller's stack */
+	while (c.state == CALL_RUNNING)
+		pthread_cond_wait(&c.done, &l->lock);
+	if (c.state == CALL_DONE)
+		r = 0;
+	else
+		unlink_call(l, &c);
+	pthread_mutex_unlock(&l->lock);
+	pthread_cond_destroy(&c.done);
+	return r;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_LOOP_H
+#define CULVERT_LOOP_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * An event loop, one a thread: epoll, timers, calls from other threads.
+ *
+ * Nothing is freed inside an event handler: handlers put objects on their owner's list, and the
+ * owner frees them in after_batch(), when no event of the batch can still point at them.
+ */
+
+/* A file descriptor with a handler.  Embedded in its owner; zero it, then set fd and handle. */
+struct source {
+	void (*handle)(struct source *s, uint32_t events);
+	int fd;
+	uint32_t events; /* as registered */
+	bool registered;
+};
+
+/* A point in time with a handler.  Embedded in its owner; zero it, then set fire. */
+struct timer {
+	void (*fire)(struct timer *t);
+	uint64_t due_ms;
+	uint32_t at; /* place in the heap + 1; 0: not set */
+};
+
+struct loop_call; /* a call from another thread, see loop_call() */
+
+struct loop {
+	int epoll;
+	struct source wake; /* eventfd */
+	uint64_t now_ms;    /* CLOCK_MONOTONIC, read once a batch */
+
+	struct timer **heap;
+	uint32_t n_timers, heap_size;
+
+	pthread_mutex_t lock; /* of calls */
+	struct loop_call *calls;
+
+	void (*after_batch)(void *arg);
+	void *arg;
+	bool stop;
+};
+
+int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
+void loop_close(struct loop *l);
+
+/* Run until l->stop is set (by a handler).  Returns 0 or -errno of epoll_wait(2). */
+int loop_run(struct loop *l);
+
+/*
+ * Make epoll watch S for EVENTS (level-triggered; EPOLLERR and EPOLLHUP always come along), or not
+ * at all when REGISTERED is false.  No system call if nothing changes.
+ */
+int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registered);
+
+/*
+ * Make sure that N timers can be set.  timer_set() cannot fail afterwards.  -ENOMEM.
+ */
+int loop_reserve_timers(struct loop *l, uint32_t n);
+/* Set, or move, T to DUE_MS on the clock of now_ms. */
+void timer_set(struct loop *l, struct timer *t, uint64_t due_ms);
+void timer_cancel(struct loop *l, struct timer *t);
+
+/*
+ * Run FN(ARG) on the loop's thread and wait until it has returned, at most TIMEOUT_MS.  May be
+ * called from any other thread.  -ETIMEDOUT: FN has not run, and will not.
+ */
+int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms);
+
+#endif

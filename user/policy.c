@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "policy.h"
+
+#include "culvert.h"
+
+void policy_init(struct policy *p, enum engine engine)
+{
+	*p = (struct policy){
+		.engine = engine,
+		.promote_turns = 16,
+		.promote_reads = 64,
+		.small_read = 16 * 1024,
+		.big_turn = 48 * 1024,
+		.bulk_run = 256 * 1024,
+		.kernel_bulk = engine == ENGINE_AUTO ? 1024 * 1024 : 0,
+		.kernel_bulk_ratio = 32 * 1024,
+		.kernel_bulk_skb = 4 * 1024,
+		.window = 4 * 1024 * 1024,
+		.max_demotions = 6,
+	};
+}
+
+void habit_restart(struct habit *h)
+{
+	h->bytes[0] = h->bytes[1] = 0;
+	h->reads[0] = h->reads[1] = 0;
+	h->run = 0;
+	h->turns = 0;
+}
+
+void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t reads)
+{
+	if (!reads)
+		return;
+	if (dir != h->last_dir) {
+		h->last_dir = (uint8_t)dir;
+		h->turns++;
+		h->run = 0;
+	}
+	h->run += bytes;
+	h->bytes[dir] += bytes;
+	h->reads[dir] += reads;
+}
+
+void habit_demoted(const struct policy *p, struct habit *h)
+{
+	if (h->demotions < p->max_demotions)
+		h->demotions++;
+	habit_restart(h);
+}
+
+bool habit_full(const struct policy *p, const struct habit *h)
+{
+	return h->bytes[0] + h->bytes[1] >= 2 * p->window;
+}
+
+struct decision policy_start(const struct policy *p)
+{
+	if (p->engine == ENGINE_COPY)
+		return (struct decision){ CARRIER_COPY, REASON_ENGINE };
+	if (p->engine == ENGINE_SPLICE || p->engine == ENGINE_SOCKMAP)
+		return (struct decision){ CARRIER_SPLICE, REASON_ENGINE };
+	return (struct decision){ CARRIER_COPY, REASON_START };
+}
+
+static uint64_t average(uint64_t bytes, uint64_t n)
+{
+	return n ? bytes / n : bytes;
+}
+
+static struct decision policy_auto(const struct policy *p, const struct habit *h, unsigned int dir,
+				   const struct flow *f, bool kernel_ok)
+{
+	uint64_t total = h->bytes[0] + h->bytes[1];
+	uint64_t turn = average(total, (uint64_t)h->turns + 1);
+	uint64_t turns_needed = (uint64_t)p->promote_turns << h->demotions;
+	uint64_t reads_needed = (uint64_t)p->promote_reads << h->demotions;
+
+	if (h->last_dir == dir && h->run >= p->bulk_run)
+		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+	if (total >= p->window && turn >= p->big_turn)
+		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+	if (kernel_ok && h->turns >= turns_needed && turn < p->big_turn)
+		return (struct decision){ CARRIER_SOCKMAP, REASON_CONVERSATION };
+	if (kernel_ok && h->reads[dir] >= reads_needed &&
+	    average(h->bytes[dir], h->reads[dir]) <= p->small_read)
+		return (struct decision){ CARRIER_SOCKMAP, REASON_SMALL_READS };
+	return (struct decision){ f->user_carrier, f->reason };
+}
+
+struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
+			    const struct flow *f, bool kernel_ok)
+{
+	if (p->engine == ENGINE_AUTO)
+		return policy_auto(p, h, dir, f, kernel_ok);
+	if (p->engine == ENGINE_SOCKMAP && kernel_ok)
+		return (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
+	return (struct decision){ f->user_carrier, f->reason };
+}
+
+struct decision policy_kernel(const struct policy *p, unsigned int kind)
+{
+	(void)p;
+	switch (kind) {
+	case CULVERT_EVENT_BULK:
+		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+	case CULVERT_EVENT_PASSED:
+		return (struct decision){ CARRIER_SPLICE, REASON_HARD_LIMIT };
+	default:
+		return (struct decision){ CARRIER_SPLICE, REASON_SLOW_TARGET };
+	}
+}

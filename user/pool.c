@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define BUFFERS_KEPT 8
+#define PIPES_KEPT 64
+/* 256 KiB: 64 slots, each of which takes a whole page fragment of an skb. */
+#define PIPE_SIZE (256 * 1024)
+
+void pool_init(struct pool *p, size_t buffer_size)
+{
+	*p = (struct pool){ .buffer_size = buffer_size };
+}
+
+void pool_close(struct pool *p)
+{
+	while (p->buffers) {
+		struct buffer *b = p->buffers;
+
+		p->buffers = b->next;
+		free(b);
+	}
+	pool_trim(p);
+}
+
+struct buffer *pool_buffer_get(struct pool *p)
+{
+	struct buffer *b = p->buffers;
+
+	if (b) {
+		p->buffers = b->next;
+		p->buffers_idle--;
+	} else {
+		b = malloc(sizeof(*b) + p->buffer_size);
+		if (!b)
+			return NULL;
+	}
+	p->buffers_lent++;
+	return b;
+}
+
+void pool_buffer_put(struct pool *p, struct buffer *b)
+{
+	p->buffers_lent--;
+	if (p->buffers_idle >= BUFFERS_KEPT) {
+		free(b);
+		return;
+	}
+	b->next = p->buffers;
+	p->buffers = b;
+	p->buffers_idle++;
+}
+
+static struct pipe *pipe_open(void)
+{
+	struct pipe *pipe = malloc(sizeof(*pipe));
+	int fds[2];
+
+	if (!pipe)
+		return NULL;
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
+		free(pipe);
+		return NULL;
+	}
+	/* may be refused over /proc/sys/fs/pipe-user-pages-soft: the pipe works, only smaller */
+	fcntl(fds[0], F_SETPIPE_SZ, PIPE_SIZE);
+	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1], .size = PIPE_SIZE };
+	return pipe;
+}
+
+static void pipe_close(struct pipe *pipe)
+{
+	close(pipe->read_fd);
+	close(pipe->write_fd);
+	free(pipe);
+}
+
+struct pipe *pool_pipe_get(struct pool *p)
+{
+	struct pipe *pipe = p->pipes;
+
+	if (pipe) {
+		p->pipes = pipe->next;
+		p->pipes_idle--;
+	} else {
+		pipe = pipe_open();
+		if (!pipe)
+			return NULL;
+	}
+	p->pipes_lent++;
+	return pipe;
+}
+
+void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
+{
+	p->pipes_lent--;
+	if (!empty || p->pipes_idle >= PIPES_KEPT) {
+		pipe_close(pipe);
+		return;
+	}
+	pipe->next = p->pipes;
+	p->pipes = pipe;
+	p->pipes_idle++;
+}
+
+unsigned int pool_trim(struct pool *p)
+{
+	unsigned int n = 0;
+
+	while (p->pipes) {
+		struct pipe *pipe = p->pipes;
+
+		p->pipes = pipe->next;
+		p->pipes_idle--;
+		pipe_close(pipe);
+		n++;
+	}
+	return n;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_POOL_H
+#define CULVERT_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * What a worker lends to flows while they hold bytes: buffers (copy) and pipes (splice).  A flow
+ * without pending bytes owns neither, so an idle session costs no memory for them.  One pool a
+ * worker, no locks.
+ */
+struct buffer {
+	struct buffer *next;
+	uint8_t data[];
+};
+
+struct pipe {
+	struct pipe *next;
+	int read_fd, write_fd;
+	uint32_t size; /* bytes asked of F_SETPIPE_SZ */
+};
+
+struct pool {
+	size_t buffer_size; /* bytes of data in each buffer */
+	struct buffer *buffers;
+	struct pipe *pipes;
+	unsigned int buffers_idle, buffers_lent;
+	unsigned int pipes_idle, pipes_lent;
+};
+
+void pool_init(struct pool *p, size_t buffer_size);
+/* Frees what is idle; nothing may be lent any more. */
+void pool_close(struct pool *p);
+
+/* NULL: out of memory. */
+struct buffer *pool_buffer_get(struct pool *p);
+void pool_buffer_put(struct pool *p, struct buffer *b);
+
+/* NULL: out of memory or descriptors (errno is set). */
+struct pipe *pool_pipe_get(struct pool *p);
+/* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */
+void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty);
+/* Close idle pipes, to make room when descriptors run out.  Returns how many were closed. */
+unsigned int pool_trim(struct pool *p);
+
+#endif

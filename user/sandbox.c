@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "sandbox.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/capability.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+int account_find(const char *name, struct account *ret, char *err, size_t errlen)
+{
+	const char *const fallbacks[] = { "culvert", "nobody" };
+	struct passwd *pw = NULL;
+
+	if (name)
+		pw = getpwnam(name);
+	for (size_t i = 0; !name && !pw && i < sizeof(fallbacks) / sizeof(fallbacks[0]); i++)
+		pw = getpwnam(fallbacks[i]);
+	if (!pw) {
+		snprintf(err, errlen, "no such account: %s (give another with --user)",
+			 name ? name : "nobody");
+		return -ENOENT;
+	}
+	if (pw->pw_uid == 0) {
+		snprintf(err, errlen, "account %s is root: give an unprivileged one with --user",
+			 pw->pw_name);
+		return -EINVAL;
+	}
+	snprintf(ret->name, sizeof(ret->name), "%s", pw->pw_name);
+	ret->uid = pw->pw_uid;
+	ret->gid = pw->pw_gid;
+	return 0;
+}
+
+static int drop_bounding_set(void)
+{
+	for (cap_value_t c = 0; CAP_IS_SUPPORTED(c); c++)
+		if (cap_get_bound(c) > 0 && cap_drop_bound(c))
+			return -errno;
+	return 0;
+}
+
+static int drop_capabilities(void)
+{
+	cap_t none = cap_init(); /* all clear */
+	int r = 0;
+
+	if (!none || cap_set_proc(none))
+		r = -errno;
+	cap_free(none);
+	return r;
+}
+
+int sandbox_enter(const struct account *a, char *err, size_t errlen)
+{
+	const char *what = "capability bounding set";
+	int r = 0;
+
+	if (geteuid() == 0) {
+		r = drop_bounding_set();
+		if (!r) {
+			what = "supplementary groups";
+			r = setgroups(0, NULL) ? -errno : 0;
+		}
+		if (!r) {
+			what = "group id";
+			r = setresgid(a->gid, a->gid, a->gid) ? -errno : 0;
+		}
+		if (!r) {
+			what = "user id";
+			r = setresuid(a->uid, a->uid, a->uid) ? -errno : 0;
+		}
+	}
+	if (!r) {
+		what = "capabilities";
+		r = drop_capabilities();
+	}
+	if (!r) {
+		what = "no_new_privs";
+		r = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ? -errno : 0;
+	}
+	if (!r && setuid(0) == 0) {
+		what = "root was still to be had";
+		r = -EPERM;
+	}
+	if (r)
+		snprintf(err, errlen, "cannot give up privileges: %s: %s", what, strerror(-r));
+	return r;
+}
+
+unsigned long sandbox_raise_nofile(unsigned long want)
+{
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl))
+		return 0;
+	if (rl.rlim_cur >= want)
+		return rl.rlim_cur;
+	if (rl.rlim_max < want) {
+		struct rlimit more = { .rlim_cur = want, .rlim_max = want };
+
+		if (!setrlimit(RLIMIT_NOFILE, &more)) /* CAP_SYS_RESOURCE, and below fs.nr_open */
+			return want;
+	}
+	rl.rlim_cur = want < rl.rlim_max ? want : rl.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &rl))
+		getrlimit(RLIMIT_NOFILE, &rl);
+	return rl.rlim_cur;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SANDBOX_H
+#define CULVERT_SANDBOX_H
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* The account that culvert becomes. */
+struct account {
+	char name[64];
+	uid_t uid;
+	gid_t gid;
+};
+
+/*
+ * Look up NAME, or the default (`culvert` if that account exists, else `nobody`) if NAME is NULL.
+ * -ENOENT; ERR says what to do.
+ */
+int account_find(const char *name, struct account *ret, char *err, size_t errlen);
+
+/*
+ * Give up root for good: groups, uid and gid of A, no capability in any set (bounding and ambient
+ * included), no_new_privs.  To be called before threads exist.  Without root only the capabilities
+ * and no_new_privs are dealt with.  -errno; ERR says which step failed.
+ */
+int sandbox_enter(const struct account *a, char *err, size_t errlen);
+
+/* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
+unsigned long sandbox_raise_nofile(unsigned long want);
+
+#endif

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "session.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "carrier.h"
+#include "carrier_sockmap.h"
+#include "log.h"
+#include "session_flow.h"
+
+/* A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon. */
+#define RETRY_MS 20
+
+enum cause session_cause(unsigned int side, int error)
+{
+	switch (error) {
+	case ECONNRESET:
+	case EPIPE:
+	case ENOTCONN:
+	case 0:
+		return side == CLIENT ? CAUSE_CLIENT_RESET : CAUSE_UPSTREAM_RESET;
+	case ENOMEM:
+	case ENOBUFS:
+		return CAUSE_NO_MEMORY;
+	default:
+		return side == CLIENT ? CAUSE_CLIENT_LOST : CAUSE_UPSTREAM_LOST;
+	}
+}
+
+uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
+{
+	if (s->pair == NO_PAIR)
+		return 0;
+	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
+}
+
+/* --- what to wait for: computed from the flows, never remembered --- */
+
+static uint32_t side_events(const struct session *s, unsigned int side)
+{
+	unsigned int in = flow_wants(&s->flows[side]), out = flow_wants(&s->flows[!side]);
+	uint32_t events = 0;
+
+	if (s->state == SESSION_CONNECTING)
+		return side == UPSTREAM ? EPOLLOUT : 0;
+	if (in & FLOW_WANT_READ)
+		events |= EPOLLIN | EPOLLRDHUP;
+	if (in & FLOW_WANT_FIN)
+		events |= EPOLLRDHUP;
+	if (out & FLOW_WANT_WRITE)
+		events |= EPOLLOUT;
+	return events;
+}
+
+/*
+ * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
+ * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
+ * earlier bytes: then it is not watched until something is wanted again.
+ */
+static int watch_side(struct session *s, unsigned int side)
+{
+	struct source *source = &s->sides[side].source;
+	uint32_t events = side_events(s, side);
+	bool fin_sent = s->flows[!side].phase == FLOW_DONE;
+
+	if (source->fd < 0)
+		return 0;
+	return loop_watch(&s->worker->loop, source, events, events || !fin_sent);
+}
+
+static uint64_t next_due(struct session *s)
+{
+	uint64_t due = UINT64_MAX;
+
+	if (s->state == SESSION_CONNECTING) {
+		due = s->connect_due_ms;
+		if (s->retry_ms && s->retry_ms < due)
+			due = s->retry_ms;
+		return due;
+	}
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		struct flow *f = &s->flows[dir];
+
+		if (!(flow_wants(f) & FLOW_WANT_TIMER))
+			continue;
+		if (!f->due_ms)
+			flow_look_later(f, s->worker->loop.now_ms);
+		if (f->due_ms < due)
+			due = f->due_ms;
+	}
+	return due;
+}
+
+/* To be called at the end of every handler that left the session alive. */
+static void session_update(struct session *s)
+{
+	struct loop *l = &s->worker->loop;
+	uint64_t due;
+
+	if (s->state == SESSION_DEAD)
+		return;
+	if (watch_side(s, CLIENT) || watch_side(s, UPSTREAM)) {
+		session_reset(s, CAUSE_NO_MEMORY);
+		return;
+	}
+	due = next_due(s);
+	if (due == UINT64_MAX)
+		timer_cancel(l, &s->timer);
+	else
+		timer_set(l, &s->timer, due);
+}
+
+/* --- the end --- */
+
+static void close_side(struct side *side, bool rst)
+{
+	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+
+	if (side->source.fd < 0)
+		return;
+	if (rst)
+		setsockopt(side->source.fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	side->source.registered = false; /* close(2) takes it out of epoll */
+	close(side->source.fd);
+	side->source.fd = -1;
+}
+
+static void session_end(struct session *s, bool rst)
+{
+	struct worker *w = s->worker;
+	struct forward_stats *fs = &w->stats.forwards[s->forward];
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		uint64_t kernel = session_kernel_bytes(s, dir);
+
+		count_add(&fs->bytes[dir], s->flows[dir].user_out + kernel);
+		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel);
+		carrier_release(&s->flows[dir], &w->pool);
+	}
+	count_add(&fs->finished, 1);
+	close_side(&s->sides[CLIENT], rst);
+	close_side(&s->sides[UPSTREAM], rst);
+	session_detach(s, true);
+	timer_cancel(&w->loop, &s->timer);
+
+	s->state = SESSION_DEAD;
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	s->next = w->dead;
+	w->dead = s;
+	w->n_sessions--;
+	atomic_fetch_sub(&w->shared->live, 1);
+}
+
+void session_finish(struct session *s)
+{
+	log_debug("session %llu: finished", (unsigned long long)s->id);
+	session_end(s, false);
+}
+
+void session_reset(struct session *s, enum cause cause)
+{
+	if (s->state == SESSION_DEAD)
+		return;
+	log_debug("session %llu: reset: %s", (unsigned long long)s->id, cause_name(cause));
+	count_add(&s->worker->stats.errors[cause], 1);
+	session_end(s, true);
+}
+
+void session_reap(struct worker *w)
+{
+	while (w->dead) {
+		struct session *s = w->dead;
+
+		w->dead = s->next;
+		free(s);
+	}
+}
+
+/* --- connecting --- */
+
+static void on_event(struct source *source, uint32_t events);
+
+static const struct endpoint *upstream_of(const struct session *s)
+{
+	return &s->worker->shared->config->forwards[s->forward].upstream;
+}
+
+static enum cause connect_cause(int error)
+{
+	switch (error) {
+	case ECONNREFUSED:
+	case ENOENT:
+		return CAUSE_CONNECT_REFUSED;
+	case ETIMEDOUT:
+		return CAUSE_CONNECT_TIMEOUT;
+	case ENETUNREACH:
+	case EHOSTUNREACH:
+		return CAUSE_CONNECT_UNREACHABLE;
+	default:
+		return CAUSE_CONNECT_FAILED;
+	}
+}
+
+/*
+ * Accepted sockets inherit both options from the listener.  TCP_NODELAY: a relay must not add delay
+ * of its own.  SO_OOBINLINE: an urgent byte stays in the stream, on every carrier.
+ */
+static void set_options(int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+}
+
+static void connected(struct session *s)
+{
+	s->state = SESSION_OPEN;
+	session_flows_start(s);
+}
+
+static void retry_later(struct session *s, enum cause cause)
+{
+	count_add(&s->worker->stats.errors[cause], 1);
+	s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+}
+
+/* Begin to connect to the current address.  0: under way, done, or to be tried again; else errno. */
+static int connect_begin(struct session *s)
+{
+	const struct addr *a = &upstream_of(s)->addrs[s->upstream];
+	struct side *side = &s->sides[UPSTREAM];
+	int fd;
+
+	s->retry_ms = 0;
+	fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0) {
+		if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
+			return errno;
+		/* idle pipes are the only descriptors that can be spared */
+		pool_trim(&s->worker->pool);
+		retry_later(s, errno == EMFILE || errno == ENFILE ? CAUSE_NO_DESCRIPTOR
+								  : CAUSE_NO_MEMORY);
+		return 0;
+	}
+	if (addr_is_inet(a))
+		set_options(fd);
+	side->source.fd = fd;
+	if (!connect(fd, (const struct sockaddr *)&a->ss, a->len)) {
+		connected(s);
+		return 0;
+	}
+	if (errno == EINPROGRESS)
+		return 0;
+	if (errno == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
+		close_side(side, false);
+		s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+		return 0;
+	}
+	return errno;
+}
+
+/* The current address has failed with ERROR: try the others, in order. */
+static void connect_next(struct session *s, int error)
+{
+	char text[ADDR_STRLEN];
+
+	while (error) {
+		const struct addr *a = &upstream_of(s)->addrs[s->upstream];
+
+		close_side(&s->sides[UPSTREAM], false);
+		log_limited(LOG_WARNING, "session %llu: cannot connect to %s: %s",
+			    (unsigned long long)s->id,
+			    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
+			    strerror(error));
+		if (++s->upstream >= upstream_of(s)->n_addrs) {
+			session_reset(s, connect_cause(error));
+			return;
+		}
+		s->connect_due_ms =
+			s->worker->loop.now_ms + s->worker->shared->config->connect_timeout_ms;
+		error = connect_begin(s);
+	}
+}
+
+static void connect_answered(struct session *s)
+{
+	socklen_t len = sizeof(int);
+	int error = 0;
+
+	if (getsockopt(s->sides[UPSTREAM].source.fd, SOL_SOCKET, SO_ERROR, &error, &len))
+		error = errno;
+	if (error)
+		connect_next(s, error);
+	else
+		connected(s);
+}
+
+/* --- events --- */
+
+static int socket_error(int fd)
+{
+	socklen_t len = sizeof(int);
+	int error = 0;
+
+	getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
+	return error;
+}
+
+static void on_event(struct source *source, uint32_t events)
+{
+	struct side *side = (struct side *)((char *)source - offsetof(struct side, source));
+	struct session *s = side->session;
+	unsigned int which = side == &s->sides[UPSTREAM];
+
+	if (s->state == SESSION_DEAD)
+		return;
+	if (s->state == SESSION_CONNECTING && which == UPSTREAM) {
+		connect_answered(s);
+		session_update(s);
+		return;
+	}
+	/* EPOLLERR is RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
+	if (events & EPOLLERR || (events & EPOLLHUP && s->state == SESSION_CONNECTING)) {
+		session_reset(s, session_cause(which, socket_error(source->fd)));
+		return;
+	}
+	if (events & EPOLLOUT)
+		session_flow_run(s, !which, false);
+	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
+		session_flow_run(s, which, events & (EPOLLRDHUP | EPOLLHUP));
+	session_update(s);
+}
+
+static void on_timer(struct timer *timer)
+{
+	struct session *s = (struct session *)((char *)timer - offsetof(struct session, timer));
+	uint64_t now = s->worker->loop.now_ms;
+
+	if (s->state == SESSION_CONNECTING) {
+		if (now >= s->connect_due_ms)
+			connect_next(s, ETIMEDOUT);
+		else if (s->retry_ms && now >= s->retry_ms)
+			connect_next(s, connect_begin(s));
+	}
+	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++) {
+		struct flow *f = &s->flows[dir];
+
+		if (flow_wants(f) & FLOW_WANT_TIMER && f->due_ms && f->due_ms <= now) {
+			f->due_ms = 0;
+			session_flow_run(s, dir, false);
+		}
+	}
+	session_update(s);
+}
+
+void session_kernel_event(struct worker *w, const struct culvert_event *ev)
+{
+	struct session *s = w->owners[ev->slot / 2];
+
+	if (!s || s->state != SESSION_OPEN)
+		return;
+	if ((uint16_t)kernel_ctl(w->shared->kernel, ev->slot)->epoch != ev->epoch)
+		return;
+	session_flow_event(s, ev->slot % 2, ev->kind);
+	session_update(s);
+}
+
+void session_sweep(struct worker *w)
+{
+	struct session *s = w->sessions, *next;
+
+	for (; s; s = next) {
+		next = s->next;
+		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++) {
+			const volatile struct culvert_stat *st;
+
+			if (s->pair == NO_PAIR || s->flows[dir].phase != FLOW_KERNEL)
+				continue;
+			st = kernel_stat(w->shared->kernel, s->pair * 2 + dir);
+			if (st->dropped != s->flows[dir].base_dropped)
+				session_flow_event(s, dir, CULVERT_EVENT_LOST);
+			else if (st->passed != s->flows[dir].credit)
+				session_flow_event(s, dir, CULVERT_EVENT_PASSED);
+		}
+		session_update(s);
+	}
+}
+
+/* --- the beginning --- */
+
+static void set_client(struct session *s, const struct sockaddr *client)
+{
+	if (client->sa_family == AF_INET)
+		memcpy(&s->client.in, client, sizeof(s->client.in));
+	else if (client->sa_family == AF_INET6)
+		memcpy(&s->client.in6, client, sizeof(s->client.in6));
+	else
+		s->client.sa.sa_family = AF_UNIX;
+}
+
+int session_open(struct worker *w, unsigned int forward, int fd, const struct sockaddr *client)
+{
+	const struct config *config = w->shared->config;
+	const struct endpoint *upstream = &config->forwards[forward].upstream;
+	struct session *s;
+	int r;
+
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	r = worker_reserve_timer(w);
+	if (r) {
+		free(s);
+		return r;
+	}
+	s->worker = w;
+	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
+	s->born_ms = w->loop.now_ms;
+	s->forward = (uint16_t)forward;
+	s->pair = NO_PAIR;
+	s->timer.fire = on_timer;
+	set_client(s, client);
+	s->tcp = client->sa_family != AF_UNIX && addr_is_inet(&upstream->addrs[0]);
+	for (unsigned int side = 0; side < 2; side++)
+		s->sides[side] = (struct side){ .source = { on_event, -1, 0, false }, .session = s };
+	s->sides[CLIENT].source.fd = fd;
+	s->connect_due_ms = w->loop.now_ms + config->connect_timeout_ms;
+
+	s->next = w->sessions;
+	if (s->next)
+		s->next->prev = &s->next;
+	s->prev = &w->sessions;
+	w->sessions = s;
+	w->n_sessions++;
+	count_add(&w->stats.forwards[forward].accepted, 1);
+
+	connect_next(s, connect_begin(s));
+	session_update(s);
+	return 0;
+}

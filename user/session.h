@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_H
+#define CULVERT_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "flow.h"
+#include "loop.h"
+#include "policy.h"
+#include "stats.h"
+#include "worker.h"
+
+/*
+ * A session: one accepted socket, one connected socket, two flows.
+ *
+ *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket
+ *                 -> OPEN  connected
+ *                 -> DEAD  no address answered, or the client reset
+ *   OPEN        both flows run on their own
+ *                 -> DEAD  both are DONE, or the session was reset
+ *   DEAD        sockets closed, resources given back; freed after the batch of events
+ */
+enum session_state {
+	SESSION_CONNECTING,
+	SESSION_OPEN,
+	SESSION_DEAD,
+};
+
+/* Sides.  Flow N is read from side N and written to side !N. */
+enum { CLIENT = 0, UPSTREAM = 1 };
+
+#define NO_PAIR UINT32_MAX
+
+/* Smaller than sockaddr_storage: a unix client has no name worth keeping. */
+union client_addr {
+	struct sockaddr sa;
+	struct sockaddr_in in;
+	struct sockaddr_in6 in6;
+};
+
+struct side {
+	struct source source; /* fd -1: none */
+	struct session *session;
+};
+
+struct session {
+	struct worker *worker;
+	struct session *next, **prev; /* in worker->sessions; next alone in worker->dead */
+	struct side sides[2];
+	struct flow flows[2];
+	struct habit habit;
+	struct timer timer;
+	uint64_t id;
+	uint64_t born_ms;
+	uint64_t connect_due_ms; /* CONNECTING: give up on this address */
+	uint64_t retry_ms;       /* CONNECTING: 0, or when to try this address again */
+	uint64_t cookies[2];     /* while it has slots */
+	uint32_t pair;           /* NO_PAIR: no slots */
+	uint16_t forward;        /* index into config->forwards */
+	uint16_t upstream;       /* index of the upstream's address */
+	uint8_t state;           /* enum session_state */
+	bool tcp;                /* both sides are TCP */
+	union client_addr client;
+};
+
+/*
+ * Take over the accepted, non-blocking socket FD of forward FORWARD.  The caller has counted the
+ * session in shared->live.  -errno: FD is still the caller's.
+ */
+int session_open(struct worker *w, unsigned int forward, int fd, const struct sockaddr *client);
+
+/* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
+void session_reset(struct session *s, enum cause cause);
+
+/* What the program has redirected of flow DIR in this session, in bytes. */
+uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
+
+/* An event of the verdict program for this worker. */
+void session_kernel_event(struct worker *w, const struct culvert_event *ev);
+/* Events were lost: look at every flow that is in the kernel. */
+void session_sweep(struct worker *w);
+
+/* Free what died during the batch. */
+void session_reap(struct worker *w);
+
+#endif

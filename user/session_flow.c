@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "session_flow.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "carrier.h"
+#include "carrier_sockmap.h"
+#include "log.h"
+
+/* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
+#define RUN_STEPS 8
+
+static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
+{
+	struct worker *w = s->worker;
+
+	return (struct sockmap_io){
+		.flow = &s->flows[dir],
+		.kernel = w->shared->kernel,
+		.pool = &w->pool,
+		.src = s->sides[dir].source.fd,
+		.dst = s->sides[!dir].source.fd,
+		.slot = s->pair * 2 + dir,
+		.dst_connected = dir == CLIENT,
+		.now_ms = w->loop.now_ms,
+	};
+}
+
+static void count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes)
+{
+	(void)dir;
+	if (bytes)
+		count_add(&s->worker->stats.carrier_bytes[c], bytes);
+}
+
+static void count_handover(struct session *s, struct flow *f, enum handover h)
+{
+	f->handovers++;
+	count_add(&s->worker->stats.handovers[h], 1);
+}
+
+/* False: the session has been reset. */
+static bool step_ok(struct session *s, unsigned int dir, enum step r, int error)
+{
+	switch (r) {
+	case STEP_SRC_ERROR:
+		session_reset(s, session_cause(dir, error));
+		return false;
+	case STEP_DST_ERROR:
+		session_reset(s, session_cause(!dir, error));
+		return false;
+	case STEP_UNPROVED:
+		log_limited(LOG_WARNING,
+			    "session %llu: reset: bytes could not be accounted for (%s, phase %s)",
+			    (unsigned long long)s->id,
+			    dir == CLIENT ? "client to upstream" : "upstream to client",
+			    flow_phase_name(s->flows[dir].phase));
+		session_reset(s, CAUSE_HANDOVER_UNPROVED);
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* --- slots --- */
+
+static int attach(struct session *s)
+{
+	struct worker *w = s->worker;
+	struct kernel *k = w->shared->kernel;
+	uint32_t pair;
+	int r;
+
+	if (s->pair != NO_PAIR)
+		return 0;
+	r = kernel_pair_get(k, &pair);
+	if (r)
+		return r;
+	for (unsigned int side = 0; side < 2; side++) {
+		r = kernel_admit(k, pair * 2 + side, s->sides[side].source.fd, &s->cookies[side]);
+		if (!r)
+			continue;
+		if (side)
+			kernel_forget(k, pair * 2, s->cookies[0], false);
+		kernel_pair_put(k, pair);
+		return r;
+	}
+	s->pair = pair;
+	w->owners[pair] = s;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		const volatile struct culvert_stat *st = kernel_stat(k, pair * 2 + dir);
+
+		s->flows[dir].base_bytes = st->bytes;
+		s->flows[dir].base_dropped = st->dropped;
+	}
+	if (!w->in_kernel++)
+		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
+	return 0;
+}
+
+void session_detach(struct session *s, bool closed)
+{
+	struct worker *w = s->worker;
+
+	if (s->pair == NO_PAIR)
+		return;
+	for (unsigned int side = 0; side < 2; side++)
+		kernel_forget(w->shared->kernel, s->pair * 2 + side, s->cookies[side], closed);
+	w->owners[s->pair] = NULL;
+	kernel_pair_put(w->shared->kernel, s->pair);
+	s->pair = NO_PAIR;
+	if (!--w->in_kernel)
+		timer_cancel(&w->loop, &w->sweep);
+}
+
+/* --- entering the kernel --- */
+
+static bool kernel_may(const struct session *s, unsigned int dir)
+{
+	const struct flow *f = &s->flows[dir];
+
+	return s->worker->shared->kernel && s->tcp && !f->no_enter && !f->eof;
+}
+
+/* The kernel will not have this flow: remember why, and leave it where it is. */
+static void refused(struct session *s, unsigned int dir, int error)
+{
+	struct flow *f = &s->flows[dir];
+
+	f->no_enter = true;
+	switch (error) {
+	case -EOPNOTSUPP: /* sock_map_sk_state_allowed(): not ESTABLISHED any more */
+		f->reason = REASON_CLOSING;
+		break;
+	case -ENOSPC:
+		f->reason = REASON_NO_SLOT;
+		break;
+	default:
+		f->reason = REASON_REFUSED;
+		log_limited(LOG_WARNING, "session %llu: stays in user space: sockmap: %s",
+			    (unsigned long long)s->id, strerror(-error));
+	}
+	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);
+}
+
+static void try_enter(struct session *s, unsigned int dir, enum reason reason)
+{
+	struct worker *w = s->worker;
+	struct flow *f = &s->flows[dir];
+	struct sockmap_io io;
+	enum step step;
+	int r;
+
+	if (f->phase != FLOW_USER || f->pending || f->starved || !kernel_may(s, dir))
+		return;
+	r = attach(s);
+	if (r) {
+		refused(s, dir, r);
+		return;
+	}
+	io = sockmap_io(s, dir);
+	r = sockmap_enter(&io, w->shared->config, &w->policy, w->index);
+	if (r == -EAGAIN)
+		return; /* bytes are waiting: they are read first, and then it is tried again */
+	if (r) {
+		refused(s, dir, r);
+		return;
+	}
+	f->reason = reason;
+	flow_set_phase(f, FLOW_KERNEL);
+	count_handover(s, f, HANDOVER_TO_SOCKMAP);
+	step = sockmap_kick(&io);
+	if (step_ok(s, dir, step, io.error) && step == STEP_WAIT)
+		session_flow_event(s, dir, CULVERT_EVENT_PASSED);
+}
+
+/* --- user space carries --- */
+
+static void switch_carrier(struct session *s, struct flow *f, struct decision d)
+{
+	f->reason = d.reason;
+	f->user_carrier = d.carrier;
+	count_handover(s, f, d.carrier == CARRIER_SPLICE ? HANDOVER_TO_SPLICE : HANDOVER_TO_COPY);
+	habit_restart(&s->habit);
+}
+
+/* Is another carrier better?  EMPTY: the source was just found to have no more. */
+static void judge(struct session *s, unsigned int dir, bool empty)
+{
+	const struct policy *p = &s->worker->policy;
+	struct flow *f = &s->flows[dir];
+	struct decision d = policy_user(p, &s->habit, dir, f, kernel_may(s, dir));
+
+	if (d.carrier == CARRIER_SOCKMAP) {
+		if (!empty)
+			return;
+		try_enter(s, dir, d.reason);
+		/* a conversation is promoted as a whole; the other half is quiet just now */
+		if (s->state == SESSION_OPEN && d.reason != REASON_SMALL_READS)
+			try_enter(s, !dir, d.reason);
+	} else if (d.carrier != f->user_carrier && !f->pending) {
+		switch_carrier(s, f, d);
+	} else if (habit_full(p, &s->habit)) {
+		habit_restart(&s->habit);
+	}
+}
+
+static void flow_finished(struct session *s, unsigned int dir)
+{
+	struct flow *f = &s->flows[dir];
+
+	if (shutdown(s->sides[!dir].source.fd, SHUT_WR)) {
+		session_reset(s, session_cause(!dir, errno));
+		return;
+	}
+	flow_set_phase(f, FLOW_DONE);
+	if (s->flows[!dir].phase == FLOW_DONE)
+		session_finish(s);
+}
+
+static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *ret_error)
+{
+	struct flow *f = &s->flows[dir];
+	struct pump_io io = {
+		.flow = f,
+		.pool = &s->worker->pool,
+		.src = s->sides[dir].source.fd,
+		.dst = s->sides[!dir].source.fd,
+		.limit = UINT64_MAX,
+		.until_eof = fin,
+	};
+	enum pump r;
+
+	f->starved = false;
+	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
+	habit_read(&s->habit, dir, io.read, io.reads);
+	count_read(s, dir, f->user_carrier, io.read);
+	*ret_error = io.error;
+	return r;
+}
+
+static void starved(struct session *s, struct flow *f)
+{
+	f->starved = true;
+	flow_look_later(f, s->worker->loop.now_ms);
+	count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
+}
+
+/* Splice cannot be used: the same bytes go by copy. */
+static void fall_back(struct session *s, struct flow *f)
+{
+	switch_carrier(s, f, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
+}
+
+static void run_user(struct session *s, unsigned int dir, bool fin)
+{
+	struct flow *f = &s->flows[dir];
+	int error;
+	enum pump r = pump_once(s, dir, fin, &error);
+
+	if ((r == PUMP_STARVED || r == PUMP_UNSUPPORTED) && f->user_carrier == CARRIER_SPLICE &&
+	    !f->pending) {
+		fall_back(s, f);
+		r = pump_once(s, dir, fin, &error);
+	}
+	switch (r) {
+	case PUMP_EOF:
+		f->eof = true;
+		flow_finished(s, dir);
+		return;
+	case PUMP_SRC_ERROR:
+		session_reset(s, session_cause(dir, error));
+		return;
+	case PUMP_DST_ERROR:
+		session_reset(s, session_cause(!dir, error));
+		return;
+	case PUMP_STARVED:
+	case PUMP_UNSUPPORTED:
+		starved(s, f);
+		return;
+	case PUMP_BLOCKED:
+		return;
+	default:
+		judge(s, dir, r == PUMP_EMPTY);
+	}
+}
+
+/* --- the kernel carries --- */
+
+/* True: the flow is out of rx. */
+static bool run_leaving(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io = sockmap_io(s, dir);
+	enum step r = sockmap_settle(&io);
+
+	count_read(s, dir, CARRIER_COPY, io.read);
+	if (r == STEP_DONE)
+		r = sockmap_leave(&io);
+	if (r == STEP_WAIT && !s->flows[dir].pending && !s->flows[dir].due_ms)
+		flow_look_later(&s->flows[dir], io.now_ms);
+	return step_ok(s, dir, r, io.error) && r == STEP_DONE;
+}
+
+static bool run_draining(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io = sockmap_io(s, dir);
+	enum step r = sockmap_drain(&io);
+
+	return step_ok(s, dir, r, io.error) && r == STEP_DONE;
+}
+
+static bool run_finishing(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io = sockmap_io(s, dir);
+	enum step r = sockmap_finish(&io);
+
+	count_read(s, dir, CARRIER_COPY, io.read);
+	return step_ok(s, dir, r, io.error) && r == STEP_DONE;
+}
+
+/* One step.  True: the phase has changed, go on. */
+static bool run_step(struct session *s, unsigned int dir, bool fin)
+{
+	struct flow *f = &s->flows[dir];
+
+	switch ((enum flow_phase)f->phase) {
+	case FLOW_USER:
+		run_user(s, dir, fin);
+		return false;
+	case FLOW_KERNEL:
+		if (fin)
+			flow_set_phase(f, FLOW_FINISHING);
+		return fin;
+	case FLOW_LEAVING:
+		if (fin)
+			flow_set_phase(f, FLOW_FINISHING);
+		else if (run_leaving(s, dir))
+			flow_set_phase(f, FLOW_DRAINING);
+		else
+			return false;
+		return true;
+	case FLOW_DRAINING:
+		if (!run_draining(s, dir))
+			return false;
+		flow_set_phase(f, FLOW_USER);
+		return true;
+	case FLOW_FINISHING:
+		if (run_finishing(s, dir))
+			flow_finished(s, dir);
+		return false;
+	default:
+		return false;
+	}
+}
+
+void session_flow_run(struct session *s, unsigned int dir, bool fin)
+{
+	for (int i = 0; i < RUN_STEPS && s->state == SESSION_OPEN; i++)
+		if (!run_step(s, dir, fin))
+			return;
+}
+
+void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
+{
+	struct flow *f = &s->flows[dir];
+	struct decision d;
+
+	if (kind == CULVERT_EVENT_LOST) {
+		session_reset(s, CAUSE_KERNEL_LOST);
+		return;
+	}
+	if (f->phase == FLOW_KERNEL) {
+		d = policy_kernel(&s->worker->policy, kind);
+		f->user_carrier = d.carrier;
+		f->reason = d.reason;
+		count_handover(s, f, HANDOVER_TO_SPLICE);
+		habit_demoted(&s->worker->policy, &s->habit);
+		flow_set_phase(f, FLOW_LEAVING);
+	}
+	session_flow_run(s, dir, false);
+}
+
+void session_flows_start(struct session *s)
+{
+	const struct policy *p = &s->worker->policy;
+	struct decision d = policy_start(p);
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		struct flow *f = &s->flows[dir];
+
+		f->user_carrier = d.carrier;
+		f->reason = d.reason;
+		if (s->worker->policy.engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP) {
+			if (!s->tcp)
+				f->reason = REASON_NOT_TCP;
+			else if (!s->worker->shared->kernel)
+				f->reason = REASON_NO_KERNEL;
+		}
+	}
+	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+		judge(s, dir, true);
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_FLOW_H
+#define CULVERT_SESSION_FLOW_H
+
+#include "session.h"
+
+/*
+ * What drives the flows of a session from phase to phase (see flow.h).  Used by session.c only.
+ * Each of these may end the session: look at s->state afterwards.
+ */
+
+/* The session is connected: choose the first carriers. */
+void session_flows_start(struct session *s);
+
+/*
+ * Move flow DIR as far as it goes.  FIN: epoll has reported EPOLLRDHUP or EPOLLHUP on its source.
+ */
+void session_flow_run(struct session *s, unsigned int dir, bool fin);
+
+/* The program has reported KIND (enum culvert_event_kind) for flow DIR. */
+void session_flow_event(struct session *s, unsigned int dir, unsigned int kind);
+
+/* Give back the slots.  CLOSED: the sockets are closed already. */
+void session_detach(struct session *s, bool closed);
+
+/* Both flows are done: close in peace.  In session.c. */
+void session_finish(struct session *s);
+
+/* The cause to count for errno ERROR on SIDE.  In session.c. */
+enum cause session_cause(unsigned int side, int error);
+
+#endif

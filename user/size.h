@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SIZE_H
+#define CULVERT_SIZE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Room for any formatted size: "1023.9 GiB" and its terminator. */
+#define SIZE_STRLEN 16
+
+/*
+ * "64K", "1M", "4MiB", "123": bytes.  Suffixes K, M, G (powers of 1024, any case, optional "iB" or
+ * "B").  Returns 0, -EINVAL (syntax), -ERANGE (overflow).
+ */
+int size_parse(const char *text, uint64_t *ret);
+
+/*
+ * "1.5 MiB" and the like into BUF (SIZE_STRLEN is always enough); returns BUF.  Rounds down, and to
+ * one decimal below 100.
+ */
+const char *size_format(uint64_t bytes, char *buf, size_t len);
+
+#endif

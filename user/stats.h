@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_STATS_H
+#define CULVERT_STATS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "flow.h"
+
+/*
+ * Counters.  Each worker has its own set and is its only writer, so an increment is a plain
+ * load and store; the control thread reads them at any time and adds them up.
+ */
+
+/* How a session ended, or why something could not be done.  Names are in stats.c. */
+enum cause {
+	CAUSE_CLIENT_RESET,
+	CAUSE_UPSTREAM_RESET,
+	CAUSE_CLIENT_LOST,   /* ETIMEDOUT and the like */
+	CAUSE_UPSTREAM_LOST,
+	CAUSE_CONNECT_REFUSED,
+	CAUSE_CONNECT_TIMEOUT,
+	CAUSE_CONNECT_UNREACHABLE,
+	CAUSE_CONNECT_FAILED,
+	CAUSE_NO_DESCRIPTOR, /* EMFILE, ENFILE: waited or paused */
+	CAUSE_NO_MEMORY,     /* ENOMEM, ENOBUFS: waited or paused */
+	CAUSE_SESSION_LIMIT, /* --max-sessions reached: accepting paused */
+	CAUSE_ACCEPT_FAILED,
+	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
+	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
+	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
+	CAUSE_INTERNAL,
+	CAUSES,
+};
+
+const char *cause_name(enum cause c);
+
+enum handover {
+	HANDOVER_TO_SOCKMAP,
+	HANDOVER_TO_SPLICE,
+	HANDOVER_TO_COPY,
+	HANDOVER_FAILED, /* the kernel refused a socket: the flow stayed where it was */
+	HANDOVERS,
+};
+
+const char *handover_name(enum handover h);
+
+typedef _Atomic uint64_t counter;
+
+struct forward_stats {
+	counter accepted, finished;
+	counter bytes[2]; /* of finished sessions; 0: to the upstream, 1: to the client */
+};
+
+struct stats {
+	counter errors[CAUSES];
+	counter handovers[HANDOVERS];
+	counter carrier_bytes[CARRIERS]; /* sockmap: of finished sessions */
+	struct forward_stats *forwards;  /* by index of the forward; owned */
+};
+
+static inline void count_add(counter *c, uint64_t n)
+{
+	atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
+static inline uint64_t count_get(counter *c)
+{
+	return atomic_load_explicit(c, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "worker.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+static void on_ring(struct source *source, uint32_t events)
+{
+	struct worker *w = (struct worker *)((char *)source - offsetof(struct worker, ring_source));
+
+	(void)events;
+	kernel_ring_consume(w->ring);
+}
+
+/*
+ * The backstop for a full ring: the program counts the events it could not send.  The look costs
+ * one wake-up a second, and only while sessions are in the kernel.
+ */
+static void on_sweep(struct timer *timer)
+{
+	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, sweep));
+	uint64_t lost = kernel_events_lost(w->shared->kernel);
+
+	if (lost != w->events_lost_seen) {
+		w->events_lost_seen = lost;
+		w->hooks.sweep(w);
+	}
+	if (w->in_kernel)
+		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
+}
+
+int worker_reserve_timer(struct worker *w)
+{
+	size_t own = WORKER_TIMERS + w->shared->config->n_forwards;
+
+	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + (uint32_t)own);
+}
+
+static int open_ring(struct worker *w)
+{
+	struct kernel *k = w->shared->kernel;
+	int r;
+
+	w->owners = calloc(kernel_pairs_total(k), sizeof(struct session *));
+	if (!w->owners)
+		return -ENOMEM;
+	r = kernel_ring_open(k, w->index, w->hooks.kernel_event, w, &w->ring);
+	if (r)
+		return r;
+	w->ring_source = (struct source){ .handle = on_ring, .fd = kernel_ring_fd(w->ring) };
+	w->sweep.fire = on_sweep;
+	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
+}
+
+int worker_open(struct worker *w, struct shared *shared, unsigned int index,
+		const struct worker_hooks *hooks)
+{
+	int r;
+
+	memset(w, 0, sizeof(*w));
+	w->shared = shared;
+	w->index = index;
+	w->hooks = *hooks;
+	policy_init(&w->policy, shared->config->engine);
+	pool_init(&w->pool, shared->config->copy_buffer);
+	r = loop_open(&w->loop, hooks->after_batch, w);
+	if (r)
+		return r;
+	w->stats.forwards = calloc(shared->config->n_forwards, sizeof(*w->stats.forwards));
+	if (!w->stats.forwards)
+		return -ENOMEM;
+	r = worker_reserve_timer(w);
+	if (!r && shared->kernel)
+		r = open_ring(w);
+	return r;
+}
+
+void worker_close(struct worker *w)
+{
+	kernel_ring_close(w->ring);
+	pool_close(&w->pool);
+	free(w->owners);
+	free(w->stats.forwards);
+	loop_close(&w->loop);
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_WORKER_H
+#define CULVERT_WORKER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "kernel.h"
+#include "loop.h"
+#include "policy.h"
+#include "pool.h"
+#include "stats.h"
+
+struct session;
+struct worker;
+
+/* What all workers share.  Written before they start, but for the atomics. */
+struct shared {
+	const struct config *config;
+	struct kernel *kernel;        /* NULL: everything is carried in user space */
+	_Atomic unsigned int live;    /* sessions, of all workers; never over config->max_sessions */
+	_Atomic uint64_t last_id;     /* of sessions */
+};
+
+/*
+ * What the worker calls on its thread.  The functions live further up (session.c), so they are given
+ * rather than known here.
+ */
+struct worker_hooks {
+	kernel_event_fn *kernel_event;            /* ARG is the worker */
+	void (*sweep)(struct worker *w);          /* events were lost */
+	void (*after_batch)(void *worker);        /* free what died */
+};
+
+/* One thread: its loop, what it lends to sessions, its sessions, its counters. */
+struct worker {
+	struct shared *shared;
+	unsigned int index;
+	struct loop loop;
+	struct policy policy;
+	struct pool pool;
+	struct stats stats;
+
+	struct session *sessions; /* list of the live */
+	struct session *dead;     /* to be freed after the batch */
+	unsigned int n_sessions;
+	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
+
+	struct worker_hooks hooks;
+	struct kernel_ring *ring;
+	struct source ring_source;
+	struct timer sweep;        /* looks for events that did not fit into the ring */
+	uint64_t events_lost_seen;
+	unsigned int in_kernel;    /* sessions that have slots */
+};
+
+/* How often a worker with sessions in the kernel looks whether events were lost. */
+#define WORKER_SWEEP_MS 1000
+
+/* Timers of a worker beside one for each session and each listener: sweep, grace. */
+#define WORKER_TIMERS 4
+
+int worker_open(struct worker *w, struct shared *shared, unsigned int index,
+		const struct worker_hooks *hooks);
+/* All sessions must be gone. */
+void worker_close(struct worker *w);
+
+/* Room for one timer more than there are sessions.  -ENOMEM. */
+int worker_reserve_timer(struct worker *w);
+
+#endif
