@@ -75,6 +75,8 @@ static void conversation(struct maker *m)
 		rounds = rng_range(&m->rng, 60, 600);
 	if (there + back > 4000 && rounds > 150)
 		rounds = 150;
+	if (m->cap < 1 << 20 && there + back > 1000 && rounds > 20)
+		rounds = 20; /* each may wait 200 ms for a window probe */
 	add(m, first, STEP_PING, rounds, there, back);
 	add(m, 1 - first, STEP_PONG, rounds, there, back);
 }
@@ -183,7 +185,7 @@ static void settings(struct maker *m, enum plan_side side, bool tiny)
 	if (read_size < rx / 3000)
 		read_size = rx / 3000;
 	if (tiny && rng_chance(&m->rng, 60))
-		add(m, side, STEP_RCVBUF, rng_range(&m->rng, 1, 16) << 10, 0, 0);
+		add(m, side, STEP_RCVBUF, rng_range(&m->rng, 2, 16) << 10, 0, 0);
 	if (tiny && rng_chance(&m->rng, 60))
 		add(m, side, STEP_SNDBUF, rng_range(&m->rng, 2, 16) << 10, 0, 0);
 	/* A message in several segments would wait for a delayed ACK in every round. */
@@ -220,7 +222,7 @@ void plan_make(uint64_t seed, uint64_t id, struct plan *ret)
 	memset(ret, 0, sizeof(*ret));
 	rng_next(&m.rng);
 	tiny = rng_chance(&m.rng, 12);
-	m.cap = tiny ? 64 << 10 : 16 << 20;
+	m.cap = tiny ? 32 << 10 : 16 << 20;
 	add(&m, PLAN_CLIENT, STEP_SEND, PLAN_HEADER_LEN, 0, 0);
 	phases = rng_range(&m.rng, 0, 4);
 	for (uint64_t i = 0; i < phases; i++) {

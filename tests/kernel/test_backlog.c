@@ -58,8 +58,8 @@ struct relay {
 };
 
 /*
- * Takes passed data from A and writes it to B, but only once B's backlog is empty: then all that was
- * redirected before is ahead of it.  Nothing is redirected meanwhile because passed != credit.
+ * Takes passed data from A and writes it to B, but only once B's backlog is empty: then all that
+ * was redirected before is ahead of it.  Nothing is redirected meanwhile: passed != credit.
  */
 static void relay_step(struct relay *r)
 {
@@ -152,8 +152,9 @@ static void t1_pass_and_credit_bound_it(void **state)
 	}
 	assert_int_equal(r.got, total);
 	assert_int_equal(st->bytes + st->passed, total);
-	print_message("T1: bounded: %llu redirected, %llu passed, resumed %u times, backlog <= %llu\n",
-		      (unsigned long long)st->bytes, (unsigned long long)st->passed, r.resumed,
+	print_message("T1: bounded: %llu redirected, %llu passed, resumed %u times, "
+		      "backlog <= %llu\n", (unsigned long long)st->bytes,
+		      (unsigned long long)st->passed, r.resumed,
 		      (unsigned long long)st->backlog_max);
 	assert_true(r.resumed > 1);
 }
@@ -306,8 +307,8 @@ static void t13_full_target_costs_a_jiffy(void **state)
 }
 
 /*
- * T14, sk_psock_backlog / sk_psock_skb_redirect: a target that was reset gets sk_err; the backlog is
- * gone, and what the client sends afterwards is acknowledged and dropped: sk_drops of A counts it.
+ * T14, sk_psock_backlog / sk_psock_skb_redirect: a target that was reset gets sk_err; the backlog
+ * is gone, and what the client sends afterwards is acknowledged and dropped; A's sk_drops counts.
  */
 static void t14_reset_target_loses_silently(void **state)
 {
@@ -321,7 +322,8 @@ static void t14_reset_target_loses_silently(void **state)
 	assert_true(KT_WAIT(kt_stat(s->slot_a)->bytes == 1 * MIB));
 	assert_int_equal(setsockopt(s->server, SOL_SOCKET, SO_LINGER, &now, sizeof(now)), 0);
 	kt_close(&s->server);
-	assert_true(KT_WAIT(kt_poll(s->b, 0) & POLLERR)); /* the remedy: this means bytes are gone */
+	/* The remedy: this means that bytes are gone. */
+	assert_true(KT_WAIT(kt_poll(s->b, 0) & POLLERR));
 
 	before = kt_sk_drops(s->a);
 	assert_true(KT_WAIT(({

@@ -206,13 +206,13 @@ static struct counts count_with_losses(enum bpf_tc_attach_point where)
 {
 	struct kt_session *s = kt_open(0);
 	struct counts c = { .exact = true, .never_more = true, .seq_never_more = true };
-	const uint64_t total = 4 * MIB;
+	const uint64_t total = 4 * MIB, most = 200 * KIB;
 	uint64_t sent = 0, got = 0;
 	struct dropper d;
 
 	dropper_start(&d, where, s->server);
 	assert_true(KT_WAIT(({
-		ssize_t n = kt_push(s->b, sent, total - sent < 200 * KIB ? total - sent : 200 * KIB);
+		ssize_t n = kt_push(s->b, sent, total - sent < most ? total - sent : most);
 		ssize_t m = kt_pull(s->server, got, total);
 		int64_t counted;
 

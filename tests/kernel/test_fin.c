@@ -105,7 +105,8 @@ static void t6_early_shutdown_loses_the_backlog(void **state)
 	assert_in_range(kt_accepted(s->b), 1, total - 1);
 
 	assert_int_equal(shutdown(s->b, SHUT_WR), 0);
-	assert_true(KT_WAIT((n = kt_pull(s->server, got, total)) < 0 || (got += (uint64_t)n) == total));
+	assert_true(KT_WAIT((n = kt_pull(s->server, got, total)) < 0 ||
+			    (got += (uint64_t)n) == total));
 	assert_int_equal(n, -ENODATA); /* a clean end of file, which makes it worse */
 	print_message("T6: present: %llu of %zu bytes arrive\n", (unsigned long long)got, total);
 	assert_in_range(got, 0, total - 1);

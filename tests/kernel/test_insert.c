@@ -9,8 +9,8 @@
 #include "kt.h"
 
 /*
- * T2, sk_psock_start_verdict / tcp_bpf_recvmsg_parser: what is queued at the insertion waits for the
- * next segment; peeking at the socket makes the verdict run at once.
+ * T2, sk_psock_start_verdict / tcp_bpf_recvmsg_parser: what is queued at the insertion waits for
+ * the next segment; peeking at the socket makes the verdict run at once.
  */
 static void t2_early_data_waits_for_a_kick(void **state)
 {
@@ -82,7 +82,7 @@ static void t3_insert_after_eagain(void **state)
 	assert_int_equal(kt_true_inq(s), 0);
 }
 
-/* T4, sock_map_sk_state_allowed: after the peer's FIN, insertion is refused; the data is readable. */
+/* T4, sock_map_sk_state_allowed: after the peer's FIN, insertion is refused; recv still works. */
 static void t4_insert_after_peers_fin(void **state)
 {
 	struct kt_session *s = kt_open(0);

@@ -115,7 +115,7 @@ static void t16_unfence_runs_the_verdict(void **state)
 	assert_int_equal(kt_expect(s->server, 0, 1000), 0);
 }
 
-/* T16, tcp_data_ready with SOCK_DONE: data that comes with a FIN gets past the fence, as documented. */
+/* T16, tcp_data_ready with SOCK_DONE: a FIN gets past the fence, as documented. */
 static void t16_fence_is_open_for_fin(void **state)
 {
 	struct kt_session *s = kt_open(0);
@@ -132,8 +132,8 @@ static void t16_fence_is_open_for_fin(void **state)
 	assert_int_equal(shutdown(s->client, SHUT_WR), 0);
 	assert_true(KT_WAIT(kt_poll(s->a, POLLRDHUP) & POLLRDHUP));
 	redirected = kt_stat(s->slot_a)->bytes;
-	print_message("T16: fence: a FIN %s\n", redirected ? "runs the verdict over all that waits" :
-							     "does not run the verdict");
+	print_message("T16: fence: a FIN %s the verdict over all that waits\n",
+		      redirected ? "runs" : "does not run");
 	assert_true(redirected == 0 || redirected == 100);
 	assert_int_equal(kt_del(kt_bpf->maps.rx, s->slot_a), 0);
 	assert_int_equal(kt_unfence(s->a, lock), 0);

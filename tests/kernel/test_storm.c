@@ -2,9 +2,9 @@
 /*
  * T16 under load: a sender and a receiver at work while A goes in and out of rx.
  *
- * The fence rests on SO_RCVLOWAT, which the kernel caps at half of SO_RCVBUF if that is locked (F1),
- * and which tcp_epollin_ready ignores when the buffer is nearly full or the window nearly closed.
- * So it is as strong as the buffer is large compared with what can come in during the removal.
+ * The fence rests on SO_RCVLOWAT, which the kernel caps at half of SO_RCVBUF if that is locked
+ * (F1), and which tcp_epollin_ready ignores when the buffer is nearly full or the window nearly
+ * closed.  So it is as strong as the buffer is large compared with what can come in meanwhile.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -107,7 +107,8 @@ static int64_t copy_until_empty(struct load *l)
 		ssize_t done = 0, m;
 
 		while (done < n) {
-			m = send(l->s->b, buf + done, (size_t)(n - done), MSG_DONTWAIT | MSG_NOSIGNAL);
+			m = send(l->s->b, buf + done, (size_t)(n - done),
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
 			if (m < 0 && errno != EAGAIN)
 				return -errno;
 			if (m < 0)
@@ -164,7 +165,7 @@ static void f5_no_byte_lost_behind_the_fence(void **state)
 	kt_targets(s);
 	set_rcvbuf(s->a, 2 * MIB);
 	load_start(&l, s, true);
-	for (cycles = 0; cycles < 400 && !wrong && kt_now_ms() < start + 6000; cycles++)
+	for (cycles = 0; cycles < 400 && !wrong && kt_now_ms() < start + 10000; cycles++)
 		wrong = enter_and_leave(&l, &copied);
 	load_stop_sender(&l);
 	KT_WAIT(wrong || kt_outq(s->client) == 0);
@@ -172,7 +173,8 @@ static void f5_no_byte_lost_behind_the_fence(void **state)
 	KT_WAIT(wrong || l.error || l.got == l.sent);
 	load_stop_receiver(&l);
 	print_message("F5: %d cycles in %lld ms, %llu bytes redirected, %llu copied\n", cycles,
-		      (long long)(kt_now_ms() - start), (unsigned long long)kt_stat(s->slot_a)->bytes,
+		      (long long)(kt_now_ms() - start),
+		      (unsigned long long)kt_stat(s->slot_a)->bytes,
 		      (unsigned long long)(copied + (uint64_t)rest));
 	if (wrong)
 		fail_msg("%s in cycle %d: %s", wrong, cycles, strerror(-l.error));
@@ -283,7 +285,8 @@ static void t16_storm_with_the_fence(void **state)
 	struct storm r = storm(2 * MIB, true, 2000);
 
 	(void)state;
-	print_message("T16: fence: %lld bytes lost in %d hand-overs\n", (long long)r.lost, r.cycles);
+	print_message("T16: fence: %lld bytes lost in %d hand-overs\n", (long long)r.lost,
+		      r.cycles);
 	assert_int_equal(r.lost, 0);
 }
 
