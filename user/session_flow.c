@@ -145,6 +145,19 @@ static void refused(struct session *s, unsigned int dir, int error)
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);
 }
 
+/* The program, by KIND, wants the flow out of the kernel. */
+static void begin_leaving(struct session *s, unsigned int dir, unsigned int kind)
+{
+	struct flow *f = &s->flows[dir];
+	struct decision d = policy_kernel(&s->worker->policy, kind);
+
+	f->user_carrier = d.carrier;
+	f->reason = d.reason;
+	count_handover(s, f, HANDOVER_TO_SPLICE);
+	habit_demoted(&s->worker->policy, &s->habit);
+	flow_set_phase(f, FLOW_LEAVING);
+}
+
 static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 {
 	struct worker *w = s->worker;
@@ -173,7 +186,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 	count_handover(s, f, HANDOVER_TO_SOCKMAP);
 	step = sockmap_kick(&io);
 	if (step_ok(s, dir, step, io.error) && step == STEP_WAIT)
-		session_flow_event(s, dir, CULVERT_EVENT_PASSED);
+		begin_leaving(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
 }
 
 /* --- user space carries --- */
@@ -365,20 +378,13 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
 {
 	struct flow *f = &s->flows[dir];
-	struct decision d;
 
 	if (kind == CULVERT_EVENT_LOST) {
 		session_reset(s, CAUSE_KERNEL_LOST);
 		return;
 	}
-	if (f->phase == FLOW_KERNEL) {
-		d = policy_kernel(&s->worker->policy, kind);
-		f->user_carrier = d.carrier;
-		f->reason = d.reason;
-		count_handover(s, f, HANDOVER_TO_SPLICE);
-		habit_demoted(&s->worker->policy, &s->habit);
-		flow_set_phase(f, FLOW_LEAVING);
-	}
+	if (f->phase == FLOW_KERNEL)
+		begin_leaving(s, dir, kind);
 	session_flow_run(s, dir, false);
 }
 

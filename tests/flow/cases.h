@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_CASES_H
+#define CULVERT_TEST_CASES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon.h"
+#include "peer.h"
+
+/* The forwards that the daemon of the rows serves; addresses in cases_run.c. */
+enum via {
+	VIA_PLAIN,
+	VIA_IPV6,
+	VIA_UNIX_UPSTREAM,
+	VIA_UNIX_LISTENER,
+	VIA_REFUSED,
+	VIA_BLACKHOLE,
+	VIA_UNREACHABLE,
+	N_VIAS,
+};
+
+#define CASES_CONNECT_TIMEOUT "0.5" /* seconds, of the daemon of the rows */
+#define OWN_LISTEN "127.0.0.1:9200" /* of a daemon that one row starts for itself */
+#define PLAIN_UPSTREAM "127.0.0.1:9100"
+
+/* One engine under test. */
+struct cases {
+	const char *culvert; /* --culvert, or NULL */
+	const char *engine;
+	struct daemon *d;
+	bool kernel;       /* status: kernel.available */
+	int skips;         /* assertions that could not be made */
+	uint64_t sessions; /* key of the patterns: every session has bytes of its own */
+	char why[1600];    /* of the row that fails */
+};
+
+/*
+ * A row: two scripts (see peer_script(); without SERVER the upstream does nothing), or a function
+ * that returns 0 or -1 and the reason in c->why.  Every row runs on every engine.
+ */
+struct row {
+	const char *name;
+	const char *what;
+	enum via via;
+	const char *client, *server;
+	int (*run)(struct cases *c);
+	int timeout_ms;    /* of the scripts; 0: 10 s */
+	const char *error; /* the cause that the daemon must have counted */
+};
+
+/* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */
+int cases_listen(void);
+
+/* Start the daemon of the rows.  As daemon_start(). */
+int cases_start(struct cases *c);
+
+/* Start one with its own options (NULL-terminated); only OWN_LISTEN -> UPSTREAM. */
+int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile, const char *upstream,
+		    struct daemon **ret);
+
+/* Prepare the two ends of a session; LISTEN is what the client connects to. */
+void cases_pair(struct cases *c, const char *listen, enum via upstream, const char *client_script,
+		const char *server_script, struct peer *client, struct peer *server);
+
+/* Run one session through a forward. */
+int cases_session(struct cases *c, enum via via, const char *client, const char *server,
+		  int timeout_ms);
+
+/* The same through OWN_LISTEN and PLAIN_UPSTREAM. */
+int cases_session_own(struct cases *c, const char *client, const char *server, int timeout_ms);
+
+/* Wait until D holds nothing, closing what waits at the upstream side. */
+int cases_idle(struct cases *c, struct daemon *d);
+
+const char *cases_listen_addr(enum via via);
+int cases_listener(enum via via);
+
+/* Set c->why; always returns -1. */
+int cases_fail(struct cases *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Rows with a function, in cases_more.c. */
+int case_short_sessions(struct cases *c);
+int case_stop(struct cases *c);
+int case_term_finishes(struct cases *c);
+int case_term_grace_over(struct cases *c);
+int case_max_sessions(struct cases *c);
+int case_no_descriptors(struct cases *c);
+int case_connect_late(struct cases *c);
+int case_client_gone(struct cases *c);
+
+#endif

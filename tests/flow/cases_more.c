@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The rows that a pair of scripts cannot express. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "env.h"
+
+#define LANES 8
+#define SHORT_SESSIONS 2000
+
+int case_short_sessions(struct cases *c)
+{
+	static struct peer ends[2 * LANES];
+	struct peer *all[2 * LANES];
+
+	for (int done = 0; done < SHORT_SESSIONS; done += LANES) {
+		for (int i = 0; i < LANES; i++) {
+			/* Which server end meets which client is not known: all have the same bytes. */
+			cases_pair(c, cases_listen_addr(VIA_PLAIN), VIA_PLAIN, "L64 R512 E",
+				   "A R64 E L512", &ends[2 * i], &ends[2 * i + 1]);
+			all[2 * i] = &ends[2 * i];
+			all[2 * i + 1] = &ends[2 * i + 1];
+			if (i < LANES - 1)
+				c->sessions--;
+		}
+		if (peers_run(all, 2 * LANES, 5000, NULL, NULL, c->why, sizeof(c->why)))
+			return -1;
+	}
+	return 0;
+}
+
+/* SIGSTOP for two seconds in the middle of things. */
+struct stop {
+	struct daemon *d;
+	struct peer *bulk, *talk;
+	int64_t stopped_at;
+	bool continued;
+};
+
+static int stop_tick(void *arg)
+{
+	struct stop *s = arg;
+	bool middle = s->bulk->rx_off > 4 << 20 && s->talk->rx_off > 50 * 64;
+
+	if (!s->stopped_at && middle) {
+		daemon_signal(s->d, SIGSTOP);
+		s->stopped_at = now_ms();
+	} else if (s->stopped_at && !s->continued && now_ms() - s->stopped_at > 2000) {
+		daemon_signal(s->d, SIGCONT);
+		s->continued = true;
+	}
+	return 0;
+}
+
+int case_stop(struct cases *c)
+{
+	static struct peer ends[4];
+	struct peer *all[] = { &ends[0], &ends[1], &ends[2], &ends[3] };
+	struct stop stop = { .d = c->d, .bulk = &ends[0], .talk = &ends[2] };
+	int r;
+
+	/* The second pair connects only after the first server end was accepted: no mix-up. */
+	cases_pair(c, cases_listen_addr(VIA_PLAIN), VIA_PLAIN, "B128M:128M F E",
+		   "A B128M:128M F E", &ends[0], &ends[1]);
+	cases_pair(c, cases_listen_addr(VIA_IPV6), VIA_IPV6, "nd G20000:64:64 F E",
+		   "A nd H20000:64:64 E F", &ends[2], &ends[3]);
+	r = peers_run(all, 4, 20000, stop_tick, &stop, c->why, sizeof(c->why));
+	daemon_signal(c->d, SIGCONT);
+	if (!r && !stop.continued)
+		return cases_fail(c, "over before the daemon could be stopped and continued");
+	return r;
+}
+
+/* SIGTERM with a session in the middle of a transfer. */
+struct term {
+	struct daemon *d;
+	struct peer *client;
+	bool sent;
+};
+
+static int term_tick(void *arg)
+{
+	struct term *t = arg;
+
+	if (!t->sent && t->client->rx_off > 0) {
+		daemon_signal(t->d, SIGTERM);
+		t->sent = true;
+	}
+	return 0;
+}
+
+int case_term_finishes(struct cases *c)
+{
+	static const char *const options[] = { "--grace", "5", NULL };
+	static struct peer client, server;
+	struct peer *both[] = { &client, &server };
+	struct term term = { .client = &client };
+	char why[1000];
+	int r;
+
+	if (cases_start_own(c, options, 0, PLAIN_UPSTREAM, &term.d))
+		return -1;
+	cases_pair(c, OWN_LISTEN, VIA_PLAIN, "G10:64:64 P600 B8M:8M F R1M E",
+		   "A H10:64:64 B8M:8M E S1M F", &client, &server);
+	r = peers_run(both, 2, 5000, term_tick, &term, c->why, sizeof(c->why));
+	if (r) {
+		daemon_kill(term.d);
+		return -1;
+	}
+	/* No session left: it has no reason to use up the rest of the grace period. */
+	if (daemon_join(term.d, 2000, why, sizeof(why)))
+		return cases_fail(c, "after SIGTERM and the last session: %s", why);
+	return 0;
+}
+
+int case_term_grace_over(struct cases *c)
+{
+	static const char *const options[] = { "--grace", "0.5", NULL };
+	static struct peer client, server, late;
+	struct peer *both[] = { &client, &server }, *one[] = { &late };
+	struct term term = { .client = &client };
+	char why[1000];
+	int r;
+
+	if (cases_start_own(c, options, 0, PLAIN_UPSTREAM, &term.d))
+		return -1;
+	cases_pair(c, OWN_LISTEN, VIA_PLAIN, "G10:64:64 end R1", "A H10:64:64 end R1", &client,
+		   &server);
+	r = peers_run(both, 2, 3000, term_tick, &term, c->why, sizeof(c->why));
+	if (!r) {
+		cases_pair(c, OWN_LISTEN, VIA_PLAIN, "end R1", "", &late, &server);
+		if (!peers_run(one, 1, 1000, NULL, NULL, why, sizeof(why)) && !late.ended_by_reset)
+			r = cases_fail(c, "a new connection is served after SIGTERM");
+	}
+	if (r) {
+		daemon_kill(term.d);
+		return -1;
+	}
+	if (daemon_join(term.d, 2000, why, sizeof(why)))
+		return cases_fail(c, "after the grace period: %s", why);
+	return 0;
+}
+
+/* 50 clients more than --max-sessions: they wait, none is lost. */
+#define MAX_SESSIONS 20
+#define CROWD (MAX_SESSIONS + 50)
+
+struct crowd {
+	struct daemon *d;
+	int64_t most;
+	bool silent; /* the control socket did not answer */
+};
+
+static int crowd_tick(void *arg)
+{
+	struct crowd *crowd = arg;
+	struct daemon_resources r;
+
+	if (daemon_resources(crowd->d, &r) < 0)
+		crowd->silent = true;
+	else if (r.sessions > crowd->most)
+		crowd->most = r.sessions;
+	return crowd->silent;
+}
+
+int case_max_sessions(struct cases *c)
+{
+	static const char *const options[] = { "--max-sessions", "20", NULL };
+	static struct peer ends[2 * CROWD];
+	static struct peer *all[2 * CROWD];
+	struct crowd crowd = { 0 };
+	char why[1000];
+	int r;
+
+	if (cases_start_own(c, options, 0, PLAIN_UPSTREAM, &crowd.d))
+		return -1;
+	for (int i = 0; i < CROWD; i++) {
+		cases_pair(c, OWN_LISTEN, VIA_PLAIN, "S64 R64 P150 F E", "A R64 S64 E F",
+			   &ends[2 * i], &ends[2 * i + 1]);
+		c->sessions -= i < CROWD - 1; /* all the same bytes: any server may meet any client */
+		all[2 * i] = &ends[2 * i];
+		all[2 * i + 1] = &ends[2 * i + 1];
+	}
+	r = peers_run(all, 2 * CROWD, 10000, crowd_tick, &crowd, c->why, sizeof(c->why));
+	if (!r && crowd.silent)
+		r = cases_fail(c, "the control socket did not answer");
+	else if (!r && (crowd.most > MAX_SESSIONS || crowd.most < MAX_SESSIONS / 2))
+		r = cases_fail(c, "at most %lld sessions at once were seen, the limit is %d",
+			       (long long)crowd.most, MAX_SESSIONS);
+	if (!r)
+		r = cases_idle(c, crowd.d);
+	if (r) {
+		daemon_kill(crowd.d);
+		return -1;
+	}
+	if (daemon_stop(crowd.d, 5000, why, sizeof(why)))
+		return cases_fail(c, "SIGTERM: %s", why);
+	return 0;
+}
+
+/* More clients than descriptors: no spinning, and all is well once they are gone. */
+#define NOFILE 128
+#define HUNGRY 200
+
+static int starve(struct cases *c, struct daemon *d)
+{
+	static int fds[HUNGRY];
+	static const char bytes[64];
+	struct sockaddr_storage ss;
+	socklen_t len;
+	int64_t cpu;
+	int sent = 0;
+
+	net_addr(OWN_LISTEN, &ss, &len);
+	for (int i = 0; i < HUNGRY; i++) {
+		fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (!connect(fds[i], (struct sockaddr *)&ss, len))
+			sent += send(fds[i], bytes, sizeof(bytes), MSG_NOSIGNAL) > 0;
+	}
+	poll(NULL, 0, 500); /* let it take what it can; what is measured is the time after that */
+	cpu = daemon_cpu_ms(d);
+	poll(NULL, 0, 1000);
+	cpu = daemon_cpu_ms(d) - cpu;
+	for (int i = 0; i < HUNGRY; i++)
+		close(fds[i]);
+	if (sent < HUNGRY / 2)
+		return cases_fail(c, "only %d of %d clients could connect", sent, HUNGRY);
+	if (cpu > 200)
+		return cases_fail(c, "spins without descriptors: %lld ms of CPU time in 1 s",
+				  (long long)cpu);
+	return 0;
+}
+
+int case_no_descriptors(struct cases *c)
+{
+	struct daemon *d;
+	char why[1000];
+	int r;
+
+	if (cases_start_own(c, NULL, NOFILE, PLAIN_UPSTREAM, &d))
+		return -1;
+	r = starve(c, d);
+	if (!r)
+		r = daemon_check(d, c->why, sizeof(c->why));
+	if (!r)
+		r = cases_idle(c, d);
+	for (int i = 0; !r && i < 5; i++)
+		r = cases_session_own(c, "S64 F R64 E", "A R64 E S64 F", 2000);
+	if (!r)
+		r = cases_idle(c, d);
+	if (r) {
+		daemon_kill(d);
+		return -1;
+	}
+	if (daemon_stop(d, 5000, why, sizeof(why)))
+		return cases_fail(c, "SIGTERM: %s", why);
+	return 0;
+}
+
+/* The upstream's SYN is dropped at first: data and FIN of the client are there long before. */
+static int late_tick(void *arg)
+{
+	struct peer *server = arg;
+	int64_t now = now_ms();
+
+	if (!server->hook_arg && now - server->last_progress > 300) {
+		net_drain_listener(server->listen_fd); /* the fillers: room for the next SYN */
+		server->hook_arg = server;
+		peer_script(server, "A R1000 E S64K F");
+	}
+	return 0;
+}
+
+int case_connect_late(struct cases *c)
+{
+	static const char *const options[] = { "--connect-timeout", "6", NULL };
+	static struct peer client, server, filler[2];
+	struct peer *both[] = { &client, &server };
+	struct daemon *d;
+	char why[1000];
+	int fd, r;
+
+	fd = net_listen("127.0.0.1:9104", 0);
+	if (fd < 0 || cases_start_own(c, options, 0, "127.0.0.1:9104", &d))
+		return fd < 0 ? cases_fail(c, "listen: %s", strerror(-fd)) : -1;
+	cases_pair(c, OWN_LISTEN, VIA_PLAIN, "L1000 R64K E", "P300", &client, &server);
+	server.listen_fd = fd;
+	server.hook_arg = NULL; /* doubles as "not drained yet" */
+	for (int i = 0; i < 2; i++) {
+		struct sockaddr_storage ss;
+		socklen_t len;
+
+		net_addr("127.0.0.1:9104", &ss, &len);
+		peer_init(&filler[i], "filler", (struct sockaddr *)&ss, len);
+		connect(filler[i].fd, (struct sockaddr *)&ss, len);
+	}
+	peer_script(&server, "P100");
+	r = peers_run(both, 2, 6000, late_tick, &server, c->why, sizeof(c->why));
+	peer_close(&filler[0]);
+	peer_close(&filler[1]);
+	close(fd);
+	if (!r)
+		r = cases_idle(c, d);
+	if (r) {
+		daemon_kill(d);
+		return -1;
+	}
+	if (daemon_stop(d, 5000, why, sizeof(why)))
+		return cases_fail(c, "SIGTERM: %s", why);
+	return 0;
+}

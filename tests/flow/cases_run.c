@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What all rows share: the daemon with its forwards, the upstream listeners, one session. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "env.h"
+
+static struct forward {
+	char listen[100], upstream[100];
+	int fd; /* of the upstream side; -1: nobody listens */
+} forwards[N_VIAS];
+
+const char *cases_listen_addr(enum via via)
+{
+	return forwards[via].listen;
+}
+
+int cases_listener(enum via via)
+{
+	return forwards[via].fd;
+}
+
+int cases_fail(struct cases *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(c->why, sizeof(c->why), fmt, ap);
+	va_end(ap);
+	return -1;
+}
+
+static int listen_one(enum via via, int backlog)
+{
+	forwards[via].fd = net_listen(forwards[via].upstream, backlog);
+	if (forwards[via].fd < 0)
+		fprintf(stderr, "%s: %s\n", forwards[via].upstream, strerror(-forwards[via].fd));
+	return forwards[via].fd < 0 ? -1 : 0;
+}
+
+/* With a full backlog the kernel drops every SYN: a black hole without any other host. */
+static void fill_backlog(const char *addr)
+{
+	for (int i = 0; i < 3; i++) {
+		struct peer p; /* its socket stays open until the program ends */
+		struct sockaddr_storage ss;
+		socklen_t len;
+
+		net_addr(addr, &ss, &len);
+		if (!peer_init(&p, "filler", (struct sockaddr *)&ss, len))
+			connect(p.fd, (struct sockaddr *)&ss, len);
+	}
+}
+
+int cases_listen(void)
+{
+	static const char *const fixed[N_VIAS][2] = {
+		[VIA_PLAIN] = { "127.0.0.1:9000", PLAIN_UPSTREAM },
+		[VIA_IPV6] = { "[::1]:9000", "[::1]:9100" },
+		[VIA_UNIX_UPSTREAM] = { "127.0.0.1:9001", NULL },
+		[VIA_UNIX_LISTENER] = { NULL, PLAIN_UPSTREAM },
+		[VIA_REFUSED] = { "127.0.0.1:9002", "127.0.0.1:9102" },
+		[VIA_BLACKHOLE] = { "127.0.0.1:9003", "127.0.0.1:9103" },
+		[VIA_UNREACHABLE] = { "127.0.0.1:9004", "203.0.113.1:9104" },
+	};
+
+	for (int i = 0; i < N_VIAS; i++) {
+		struct forward *f = &forwards[i];
+
+		f->fd = -1;
+		if (fixed[i][0])
+			snprintf(f->listen, sizeof(f->listen), "%s", fixed[i][0]);
+		else
+			snprintf(f->listen, sizeof(f->listen), "unix:%s/in.sock", env_dir());
+		if (fixed[i][1])
+			snprintf(f->upstream, sizeof(f->upstream), "%s", fixed[i][1]);
+		else
+			snprintf(f->upstream, sizeof(f->upstream), "unix:%s/up.sock", env_dir());
+	}
+	if (listen_one(VIA_PLAIN, 4096) || listen_one(VIA_IPV6, 4096) ||
+	    listen_one(VIA_UNIX_UPSTREAM, 4096) || listen_one(VIA_BLACKHOLE, 0))
+		return -1;
+	forwards[VIA_UNIX_LISTENER].fd = forwards[VIA_PLAIN].fd;
+	fill_backlog(forwards[VIA_BLACKHOLE].upstream);
+	return 0;
+}
+
+int cases_start(struct cases *c)
+{
+	const char *args[2 * N_VIAS + 3] = { "--connect-timeout", CASES_CONNECT_TIMEOUT };
+	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
+	struct json_object *o = NULL;
+	int n = 2, r;
+
+	for (int i = 0; i < N_VIAS; i++) {
+		args[n++] = forwards[i].listen;
+		args[n++] = forwards[i].upstream;
+	}
+	args[n] = NULL;
+	r = daemon_start(&conf, &c->d, c->why, sizeof(c->why));
+	if (r < 0)
+		return r;
+	if (!daemon_query(c->d, "status", 5000, &o))
+		c->kernel = json_object_get_boolean(json_at(o, "kernel.available"));
+	json_object_put(o);
+	return 0;
+}
+
+int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile, const char *upstream,
+		    struct daemon **ret)
+{
+	const char *args[16];
+	struct daemon_conf conf = {
+		.culvert = c->culvert, .engine = c->engine, .args = args, .nofile = nofile,
+	};
+	char why[1000];
+	int n = 0;
+
+	while (options && options[n] && n < 12) {
+		args[n] = options[n];
+		n++;
+	}
+	args[n++] = OWN_LISTEN;
+	args[n++] = upstream;
+	args[n] = NULL;
+	if (daemon_start(&conf, ret, why, sizeof(why)) < 0)
+		return cases_fail(c, "a daemon for this row does not start: %s", why);
+	return 0;
+}
+
+/* True if SESSION is the one of the client with this local address. */
+static bool is_session_of(struct json_object *session, const struct sockaddr_in *local)
+{
+	const char *colon = strrchr(json_text(session, "client"), ':');
+
+	return colon && atoi(colon + 1) == ntohs(local->sin_port);
+}
+
+/* NULL if every flow is carried as it should be, else what is wrong. */
+static const char *carrier_fault(struct cases *c, struct json_object *session)
+{
+	struct json_object *flows = json_at(session, "flows");
+	const char *want = strcmp(c->engine, "auto") ? c->engine : "sockmap";
+
+	if (!session || !json_object_is_type(flows, json_type_array) ||
+	    json_object_array_length(flows) != 2)
+		return "no such session with two flows";
+	for (size_t i = 0; i < 2; i++) {
+		struct json_object *flow = json_object_array_get_idx(flows, i);
+
+		if (strcmp(json_text(flow, "carrier"), want) != 0)
+			return json_object_get_string(session);
+	}
+	return NULL;
+}
+
+/* The hook of a conversation: it must be carried as the engine promises, at the latest in a second. */
+static int expect_carrier(struct peer *p, void *arg)
+{
+	struct cases *c = arg;
+	struct json_object *o = NULL, *list, *session = NULL;
+	struct sockaddr_in local = { 0 };
+	socklen_t len = sizeof(local);
+	const char *fault;
+	size_t n;
+
+	if (!c->kernel && (!strcmp(c->engine, "auto") || !strcmp(c->engine, "sockmap"))) {
+		printf("skip %s carrier assertion: status says that the kernel part is not available\n",
+		       c->engine);
+		c->skips++;
+		return 1;
+	}
+	getsockname(p->fd, (struct sockaddr *)&local, &len);
+	daemon_query(c->d, "sessions", 3000, &o);
+	list = json_at(o, "sessions");
+	n = json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
+	for (size_t i = 0; i < n; i++)
+		if (is_session_of(json_object_array_get_idx(list, i), &local))
+			session = json_object_array_get_idx(list, i);
+	fault = carrier_fault(c, session);
+	if (fault)
+		snprintf(p->why, sizeof(p->why), "carrier is not what it should be: %s", fault);
+	else
+		p->why[0] = '\0';
+	json_object_put(o);
+	if (fault)
+		return now_ms() - p->last_progress > 1000 ? -1 : 0;
+	return 1;
+}
+
+void cases_pair(struct cases *c, const char *listen, enum via upstream, const char *client_script,
+		const char *server_script, struct peer *client, struct peer *server)
+{
+	struct sockaddr_storage ss;
+	socklen_t len;
+	int r;
+
+	c->sessions++;
+	net_addr(listen, &ss, &len);
+	r = peer_init(client, "client", (struct sockaddr *)&ss, len);
+	peer_init(server, "server", NULL, 0);
+	server->listen_fd = forwards[upstream].fd;
+	pattern_init(&client->tx, 1, c->sessions, PATTERN_TO_SERVER);
+	pattern_init(&client->rx, 1, c->sessions, PATTERN_TO_CLIENT);
+	server->rx = client->tx;
+	server->tx = client->rx;
+	client->hook = server->hook = expect_carrier;
+	client->hook_arg = server->hook_arg = c;
+	peer_script(client, client_script);
+	peer_script(server, server_script);
+	if (r < 0)
+		peer_fail(client, PEER_FAILED, "socket: %s", strerror(-r));
+}
+
+static int run_pair(struct cases *c, const char *listen, enum via via, const char *client_script,
+		    const char *server_script, int timeout_ms)
+{
+	static struct peer client, server;
+	struct peer *both[] = { &client, &server };
+
+	cases_pair(c, listen, via, client_script, server_script ? server_script : "", &client,
+		   &server);
+	return peers_run(both, server_script ? 2 : 1, timeout_ms, NULL, NULL, c->why,
+			 sizeof(c->why));
+}
+
+int cases_session(struct cases *c, enum via via, const char *client, const char *server,
+		  int timeout_ms)
+{
+	return run_pair(c, forwards[via].listen, via, client, server, timeout_ms);
+}
+
+int cases_session_own(struct cases *c, const char *client, const char *server, int timeout_ms)
+{
+	return run_pair(c, OWN_LISTEN, VIA_PLAIN, client, server, timeout_ms);
+}
+
+int cases_idle(struct cases *c, struct daemon *d)
+{
+	int64_t deadline = now_ms() + 5000;
+	char why[400];
+
+	do { /* a connection that no script accepted would keep its session alive */
+		net_drain_listener(forwards[VIA_PLAIN].fd);
+		net_drain_listener(forwards[VIA_IPV6].fd);
+		net_drain_listener(forwards[VIA_UNIX_UPSTREAM].fd);
+		if (!daemon_wait_idle(d, 100, why, sizeof(why)))
+			return 0;
+	} while (now_ms() < deadline);
+	return cases_fail(c, "afterwards: %s", why);
+}
