@@ -80,11 +80,16 @@ def wait_until(condition, what, seconds=10.0):
 
 
 def tail(path, lines=15):
+    """The end of a log, or what a sanitizer began to say in it."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return "".join(file.readlines()[-lines:])
+            text = file.readlines()
     except OSError as error:
         return f"({error})\n"
+    for number, line in enumerate(text):
+        if "Sanitizer:" in line or "runtime error:" in line:
+            return "".join(text[number:number + 2 * lines])
+    return "".join(text[-lines:])
 
 
 def sha256_of_stream(stream):

@@ -71,7 +71,10 @@ int cases_session(struct cases *c, enum via via, const char *client, const char 
 /* The same through OWN_LISTEN and PLAIN_UPSTREAM. */
 int cases_session_own(struct cases *c, const char *client, const char *server, int timeout_ms);
 
-/* Wait until D holds nothing, closing what waits at the upstream side. */
+/* Close what waits at the upstream side; cases_idle() does it, too. */
+void cases_drain(void);
+
+/* Wait until D holds nothing. */
 int cases_idle(struct cases *c, struct daemon *d);
 
 const char *cases_listen_addr(enum via via);
@@ -88,6 +91,5 @@ int case_term_grace_over(struct cases *c);
 int case_max_sessions(struct cases *c);
 int case_no_descriptors(struct cases *c);
 int case_connect_late(struct cases *c);
-int case_client_gone(struct cases *c);
 
 #endif

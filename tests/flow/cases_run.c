@@ -100,6 +100,8 @@ int cases_start(struct cases *c)
 	struct json_object *o = NULL;
 	int n = 2, r;
 
+	/* Perhaps left by one that was killed. */
+	unlink(forwards[VIA_UNIX_LISTENER].listen + 5);
 	for (int i = 0; i < N_VIAS; i++) {
 		args[n++] = forwards[i].listen;
 		args[n++] = forwards[i].upstream;
@@ -243,16 +245,21 @@ int cases_session_own(struct cases *c, const char *client, const char *server, i
 	return run_pair(c, OWN_LISTEN, VIA_PLAIN, client, server, timeout_ms);
 }
 
+void cases_drain(void)
+{
+	net_drain_listener(forwards[VIA_PLAIN].fd);
+	net_drain_listener(forwards[VIA_IPV6].fd);
+	net_drain_listener(forwards[VIA_UNIX_UPSTREAM].fd);
+}
+
 int cases_idle(struct cases *c, struct daemon *d)
 {
 	int64_t deadline = now_ms() + 5000;
 	char why[400];
 
 	do { /* a connection that no script accepted would keep its session alive */
-		net_drain_listener(forwards[VIA_PLAIN].fd);
-		net_drain_listener(forwards[VIA_IPV6].fd);
-		net_drain_listener(forwards[VIA_UNIX_UPSTREAM].fd);
-		if (!daemon_wait_idle(d, 100, why, sizeof(why)))
+		cases_drain();
+		if (!daemon_wait_idle(d, 200, why, sizeof(why)))
 			return 0;
 	} while (now_ms() < deadline);
 	return cases_fail(c, "afterwards: %s", why);

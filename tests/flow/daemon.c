@@ -253,7 +253,7 @@ static int read_baseline(struct daemon *d, char *why, size_t len)
 	int err = 0;
 
 	for (int i = 0; i < 5 && !err; i++) {
-		err = daemon_resources(d, &r);
+		err = daemon_resources(d, 5000, &r);
 		if (!err && (i == 0 || r.fds - 2 * r.pipes < d->baseline.fds))
 			d->baseline.fds = r.fds - 2 * r.pipes;
 	}
@@ -311,7 +311,7 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 	int err, pause_ms = 2;
 
 	for (;;) {
-		err = daemon_resources(d, &r);
+		err = daemon_resources(d, timeout_ms, &r);
 		if (!err && !r.sessions && !r.slots_used && !r.buffers && r.pipes == r.pipes_idle &&
 		    r.fds - 2 * r.pipes <= d->baseline.fds)
 			return 0;

@@ -41,7 +41,7 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct json_object **ret);
 
 /* The "resources" of the status. */
-int daemon_resources(struct daemon *d, struct daemon_resources *ret);
+int daemon_resources(struct daemon *d, int timeout_ms, struct daemon_resources *ret);
 
 /*
  * Wait until nothing is held for a session any more and the number of fds is what it was after the

@@ -122,10 +122,10 @@ out:
 	return r;
 }
 
-int daemon_resources(struct daemon *d, struct daemon_resources *ret)
+int daemon_resources(struct daemon *d, int timeout_ms, struct daemon_resources *ret)
 {
 	struct json_object *o = NULL, *res;
-	int r = daemon_query(d, "status", 5000, &o);
+	int r = daemon_query(d, "status", timeout_ms, &o);
 
 	if (r < 0)
 		return r;

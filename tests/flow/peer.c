@@ -31,6 +31,14 @@ const char *peer_result_name(enum peer_result r)
 	return names[r];
 }
 
+/* So that an urgent byte that arrives as one stays in its place in the stream. */
+static void keep_urgent_inline(int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+}
+
 int peer_init(struct peer *p, const char *name, const struct sockaddr *sa, socklen_t len)
 {
 	memset(p, 0, sizeof(*p));
@@ -45,7 +53,10 @@ int peer_init(struct peer *p, const char *name, const struct sockaddr *sa, sockl
 	memcpy(&p->to, sa, len);
 	p->to_len = len;
 	p->fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	return p->fd < 0 ? -errno : 0;
+	if (p->fd < 0)
+		return -errno;
+	keep_urgent_inline(p->fd);
+	return 0;
 }
 
 void peer_close(struct peer *p)
@@ -258,8 +269,8 @@ static bool connect_step(struct peer *p, int64_t now)
 	if (poll(&pfd, 1, 0) <= 0)
 		return false;
 	getsockopt(p->fd, SOL_SOCKET, SO_ERROR, &err, &len);
-	if (err) {
-		peer_fail(p, PEER_FAILED, "connect: %s", strerror(err));
+	if (err) { /* a reset may come so soon that connect() is the call that reports it */
+		ended(p, err, "connect");
 		return false;
 	}
 connected:
@@ -320,8 +331,7 @@ static bool accept_step(struct peer *p, int64_t now)
 	if (p->fd < 0 && errno != EAGAIN && errno != ECONNABORTED)
 		peer_fail(p, PEER_FAILED, "accept: %s", strerror(errno));
 	if (p->fd >= 0) {
-		/* So that an urgent byte that came as one stays in its place in the stream. */
-		set_int(p, SOL_SOCKET, SO_OOBINLINE, 1);
+		keep_urgent_inline(p->fd);
 		p->last_progress = now;
 	}
 	return p->fd >= 0;
@@ -352,8 +362,10 @@ static bool hook_step(struct peer *p, int64_t now)
 {
 	int r = p->hook ? p->hook(p, p->hook_arg) : 1;
 
-	if (r < 0)
-		peer_fail(p, PEER_FAILED, "%s", p->why[0] ? p->why : "hook failed");
+	if (r < 0) {
+		p->result = PEER_FAILED; /* the hook has set p->why */
+		peer_close(p);
+	}
 	p->step_wake = now + 5;
 	return r > 0;
 }

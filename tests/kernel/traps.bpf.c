@@ -11,6 +11,7 @@
 #include <linux/ip.h>
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -30,6 +31,13 @@ struct inet_connection_sock___kt {
 struct tcp_sock___kt {
 	struct inet_connection_sock___kt inet_conn;
 	__u32 write_seq;
+	__u32 copied_seq;
+};
+struct tcp_skb_cb___kt {
+	__u32 seq;
+};
+struct sk_buff___kt {
+	char cb[48];
 };
 #pragma clang attribute pop
 
@@ -148,6 +156,40 @@ static __always_inline int bounded(struct __sk_buff *skb, __u32 slot, struct kt_
 	return redirect(skb, slot, c, s);
 }
 
+/*
+ * T3 and T17: an skb can begin with bytes that were read or redirected before.  TCP's own readers
+ * skip them by comparing sequence numbers; a verdict has to do that itself.
+ */
+static __always_inline void trim(struct __sk_buff *skb, struct kt_stat *s)
+{
+	struct sk_buff___kt *k = (struct sk_buff___kt *)skb;
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock___kt *tp;
+	__u32 seq = 0, old;
+
+	if (!sk)
+		return;
+	tp = (struct tcp_sock___kt *)bpf_skc_to_tcp_sock(sk);
+	if (!tp || bpf_core_read(&seq, sizeof(seq),
+				 k->cb + bpf_core_field_offset(struct tcp_skb_cb___kt, seq))) {
+		s->untrimmed++;
+		return;
+	}
+	old = tp->copied_seq - seq;
+	if (!old || old > skb->len) /* nothing, or (as a signed number) a gap: passed data */
+		return;
+	s->overlap += old;
+	for (int i = 0; i < 32 && old; i++) { /* the helper cuts less than 4 KiB at a time */
+		__u32 step = old < 4095 ? old : 4095;
+
+		if (bpf_skb_adjust_room(skb, -(__s32)step, 0, 0)) {
+			s->untrimmed++;
+			return;
+		}
+		old -= step;
+	}
+}
+
 SEC("sk_skb")
 int kt_verdict(struct __sk_buff *skb)
 {
@@ -166,6 +208,8 @@ int kt_verdict(struct __sk_buff *skb)
 		return SK_DROP;
 
 	s->runs++;
+	if (c->flags & KT_F_TRIM)
+		trim(skb, s);
 	if (!skb->len) {
 		s->empty++;
 		if (!(c->flags & KT_F_EMPTY_TOO))
@@ -208,16 +252,18 @@ int kt_drop(struct __sk_buff *skb)
 	struct iphdr ih;
 	__u32 hlen;
 
-	if (!drop_cfg.port || skb->protocol != bpf_htons(ETH_P_IP))
+	if (skb->protocol != bpf_htons(ETH_P_IP))
 		return TC_ACT_OK;
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ih, sizeof(ih)) || ih.protocol != 6)
 		return TC_ACT_OK;
 	if (bpf_skb_load_bytes(skb, ETH_HLEN + ih.ihl * 4, &th, sizeof(th)))
 		return TC_ACT_OK;
 	hlen = ETH_HLEN + ih.ihl * 4 + th.doff * 4;
-	if (bpf_ntohs(th.dest) != drop_cfg.port || skb->len <= hlen)
+	if (bpf_ntohs(th.dest) == drop_cfg.all[0] || bpf_ntohs(th.dest) == drop_cfg.all[1])
+		return TC_ACT_SHOT;
+	if (!drop_cfg.port || bpf_ntohs(th.dest) != drop_cfg.port || skb->len <= hlen)
 		return TC_ACT_OK;
-	if (++drop_cfg.seen % drop_cfg.every || drop_cfg.dropped >= drop_cfg.most)
+	if (!drop_cfg.every || ++drop_cfg.seen % drop_cfg.every || drop_cfg.dropped >= drop_cfg.most)
 		return TC_ACT_OK;
 	drop_cfg.dropped++;
 	return TC_ACT_SHOT;

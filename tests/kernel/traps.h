@@ -24,6 +24,7 @@ enum kt_mode {
 /* kt_conf.flags */
 #define KT_F_EMPTY_TOO 1 /* treat skbs without data like any other: the trap T5 */
 #define KT_F_WATCH 2	 /* record the target's write_seq before every redirect */
+#define KT_F_TRIM 4	 /* cut off what the stream has had already: the remedy of T3 and T17 */
 
 struct kt_conf {
 	__u32 mode; /* enum kt_mode */
@@ -43,6 +44,8 @@ struct kt_stat {
 	__u64 next_check; /* value of bytes at which the backlog is looked at again */
 	__u64 backlog_max; /* largest backlog seen by a check */
 	__u64 soft_told;
+	__u64 overlap; /* bytes found by KT_F_TRIM */
+	__u64 untrimmed; /* times that cutting failed */
 	__u32 base_seq; /* the target's write_seq when bytes was 0 */
 	__u32 target_seq; /* the target's write_seq at the last look */
 };
@@ -55,14 +58,14 @@ struct kt_event {
 	__u64 bytes; /* redirected so far */
 };
 
-/* The tc program that loses packets: TCP segments with data to one port. */
+/* The tc program that loses packets: TCP segments with data to one port, or all to two. */
 struct kt_drop {
 	__u32 port; /* destination, host order; 0: off */
 	__u32 every; /* lose each n-th */
 	__u32 most;  /* stop after so many */
 	__u32 seen;
 	__u32 dropped;
-	__u32 pad;
+	__u32 all[2]; /* lose everything to these ports; 0: off */
 };
 
 #endif

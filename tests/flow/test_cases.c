@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * How connections begin and end, as a table.  Every row runs unchanged on every engine: the same TCP
+ * behaviour is the specification.  After each row the daemon must hold nothing of it and still
+ * serve a plain session.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cases.h"
+#include "env.h"
+
+#define ECHO_CLIENT "S64 F R64 E"
+#define ECHO_SERVER "A R64 E S64 F"
+#define ALL_CLIENT "S100 R100 B1M:1M F R1M E"
+#define ALL_SERVER "A R100 S100 B1M:1M E S1M F"
+
+static const struct row rows[] = {
+	/* Ends */
+	{ "half-close-client", "the client's FIN, then 8 MB from the server",
+	  .client = "S100 F R8M E", .server = "A R100 E S8M F" },
+	{ "half-close-server", "the server's FIN, then 8 MB from the client",
+	  .client = "R100 E S8M F", .server = "A S100 F R8M E" },
+	{ "half-close-talked-client", "the same after a long conversation, in the kernel if possible",
+	  .client = "nd G500:64:64 T F R8M E", .server = "A nd H500:64:64 E S8M F" },
+	{ "half-close-talked-server", "the same with the server's FIN first",
+	  .client = "nd G400:64:64 T G100:64:64 R10 E S8M F",
+	  .server = "A nd H500:64:64 L10 R8M E" },
+	{ "close-both", "both FINs at once after 1 MB each way",
+	  .client = "B1M:1M F E", .server = "A B1M:1M F E" },
+	{ "close-both-last", "both FINs with the last byte",
+	  .client = "B1M:1M L100 R100 E", .server = "A B1M:1M L100 R100 E" },
+	{ "zero-byte-client", "no byte at all, the client closes first",
+	  .client = "F E", .server = "A E F" },
+	{ "zero-byte-server", "no byte at all, the server closes first",
+	  .client = "E F", .server = "A F E" },
+	{ "zero-byte-gone", "the client connects and closes both ways at once",
+	  .client = "F", .server = "A E F" },
+	{ "one-message-gone", "one message and close(), nothing is read",
+	  .client = "L100", .server = "A R100 E F" },
+	{ "close-unread", "the client closes with data unread: a reset for the server",
+	  .client = "S100 P200 F", .server = "A R100 S10K P400 end R1 S64M" },
+	/* Order of data and connections */
+	{ "fin-before-accept", "data and FIN of the client before the server accepts",
+	  .client = "L1000 R1000 E", .server = "P300 A R1000 E L1000" },
+	{ "fin-before-connect", "data and FIN of the client before the server can be reached",
+	  .run = case_connect_late },
+	{ "server-reads-late", "2 MB wait for a server that reads half a second later",
+	  .client = "S2M L1000 R1000 E", .server = "A P500 R2M R1000 E L1000" },
+	{ "client-reads-late", "4 MB wait for a client that reads half a second later",
+	  .client = "S100 P500 R4M E F", .server = "A R100 S4M F E" },
+	{ "banner", "the server speaks first",
+	  .client = "R200 S100 R1000 F E", .server = "A S200 R100 S1000 E F" },
+	{ "banner-only", "the server speaks and closes, the client says nothing",
+	  .client = "R200 E F", .server = "A L200 E" },
+	/* Resets */
+	{ "reset-client", "the client resets in the middle of a transfer",
+	  .client = "S3M Z", .server = "A rst R64M", .timeout_ms = 3000 },
+	{ "reset-server", "the server resets in the middle of a transfer",
+	  .client = "rst R64M", .server = "A S3M Z", .timeout_ms = 3000 },
+	{ "reset-client-talked", "the client resets after a conversation, in the kernel if possible",
+	  .client = "nd G500:64:64 T Z", .server = "A nd rst H501:64:64", .timeout_ms = 3000 },
+	{ "reset-server-talked", "the server resets after a conversation",
+	  .client = "nd G500:64:64 T S10 rst R1",
+	  .server = "A nd H500:64:64 R10 Z", .timeout_ms = 3000 },
+	{ "reset-client-queued", "the client resets while megabytes for it are queued",
+	  .client = "P300 Z", .server = "A rst S256M", .timeout_ms = 5000 },
+	{ "reset-server-queued", "the server resets while megabytes for it are queued",
+	  .client = "rst S256M", .server = "A P300 Z", .timeout_ms = 5000 },
+	{ "reset-late-reader", "a reset behind megabytes that the server reads later",
+	  .client = "S4M P200 Z", .server = "A P600 rst R64M", .timeout_ms = 5000 },
+	{ "reset-while-both", "the client resets while both send",
+	  .client = "B4M:1M Z", .server = "A rst B64M:64M", .timeout_ms = 5000 },
+	/* Connecting upstream */
+	{ "refused", "nobody listens: the client's connection ends within a second",
+	  .via = VIA_REFUSED, .client = "end R1", .timeout_ms = 1000, .error = "connect-refused" },
+	{ "refused-data", "the same with data and FIN of the client already sent",
+	  .via = VIA_REFUSED, .client = "end S100 F R1", .timeout_ms = 1000, .error = "connect-refused" },
+	{ "black-hole", "no answer: the client's connection ends after the connect timeout",
+	  .via = VIA_BLACKHOLE, .client = "end R1", .timeout_ms = 1500, .error = "connect-timeout" },
+	{ "unreachable", "no route: the client's connection ends within a second",
+	  .via = VIA_UNREACHABLE, .client = "end R1", .timeout_ms = 1000, .error = "connect-unreachable" },
+	{ "gone-while-connecting", "the client resets during connect", .via = VIA_BLACKHOLE,
+	  .client = "S100 P100 Z" },
+	{ "closed-while-connecting", "the client's FIN during a connect that fails",
+	  .via = VIA_BLACKHOLE, .client = "S100 F end R1", .timeout_ms = 1500 },
+	/* Sizes and speeds */
+	{ "one-byte", "3000 writes of one byte each way",
+	  .client = "nd w1 B3000:3000 F E", .server = "A nd w1 B3000:3000 F E" },
+	{ "bulk-up", "64 MB to the server",
+	  .client = "w256K S64M F E", .server = "A d256K R64M E F" },
+	{ "bulk-down", "64 MB to the client",
+	  .client = "d256K R64M E F", .server = "A w256K S64M F E" },
+	{ "bulk-both", "64 MB each way at once",
+	  .client = "B64M:64M F E", .server = "A B64M:64M F E" },
+	{ "slow-server", "a server that reads 4 KB every 2 ms, with a small buffer",
+	  .client = "S4M F E", .server = "A rb32K d4K dp2 R4M E F", .timeout_ms = 20000 },
+	{ "slow-client", "a client that reads 8 KB every 1 ms, with a small buffer",
+	  .client = "rb8K d8K dp1 R4M E F", .server = "A S4M F E", .timeout_ms = 20000 },
+	{ "short-sessions", "2000 sessions of one request and one answer",
+	  .run = case_short_sessions },
+	/* Conversations */
+	{ "conversation", "500 rounds of 64 bytes, then of 16 KB",
+	  .client = "nd G500:64:64 T G300:1000:16000 F E",
+	  .server = "A nd H500:64:64 H300:1000:16000 E F" },
+	{ "fin-in-kernel", "the last message and FIN in one segment of a long conversation",
+	  .client = "nd G500:64:64 T L64 R1M E", .server = "A nd H500:64:64 R64 E S1M F" },
+	{ "fin-in-kernel-server", "the same from the server",
+	  .client = "nd G400:64:64 T G100:64:64 R64 E S1M F",
+	  .server = "A nd H500:64:64 L64 R1M E" },
+	{ "idle", "a conversation, 1.2 s of silence, another one, bulk",
+	  .client = "nd G200:64:64 P1200 G200:64:64 B1M:1M F E",
+	  .server = "A nd H200:64:64 H200:64:64 B1M:1M E F" },
+	{ "talk-bulk-talk", "conversations and bulk take turns",
+	  .client = "nd G300:64:64 B8M:8M G300:64:64 S16M G300:64:64 R16M G300:64:64 F E",
+	  .server = "A nd H300:64:64 B8M:8M H300:64:64 R16M H300:64:64 S16M H300:64:64 E F" },
+	{ "urgent", "bytes sent with MSG_OOB keep their place in the stream",
+	  .client = "S1000 O S1000 O F E", .server = "A R2002 E F" },
+	{ "urgent-server", "the same from the server",
+	  .client = "R2001 E F", .server = "A S1000 O S1000 F E" },
+	{ "urgent-conversation", "the same in the middle of a long conversation",
+	  .client = "nd G300:64:64 S100 O S100 P30 S100 O F E",
+	  .server = "A nd H300:64:64 R302 E F" },
+	/* Addresses */
+	{ "ipv6", "listener and upstream are IPv6", .via = VIA_IPV6,
+	  .client = ALL_CLIENT, .server = ALL_SERVER },
+	{ "ipv6-conversation", "a conversation over IPv6", .via = VIA_IPV6,
+	  .client = "nd G500:64:64 T F E", .server = "A nd H500:64:64 E F" },
+	{ "unix-upstream", "the upstream is a unix socket", .via = VIA_UNIX_UPSTREAM,
+	  .client = ALL_CLIENT, .server = ALL_SERVER },
+	{ "unix-upstream-talk", "a conversation with a unix socket", .via = VIA_UNIX_UPSTREAM,
+	  .client = "nd G500:64:64 F E", .server = "A H500:64:64 E F" },
+	{ "unix-listener", "the listener is a unix socket", .via = VIA_UNIX_LISTENER,
+	  .client = ALL_CLIENT, .server = ALL_SERVER },
+	{ "unix-listener-talk", "a conversation through a unix listener", .via = VIA_UNIX_LISTENER,
+	  .client = "G500:64:64 F E", .server = "A nd H500:64:64 E F" },
+	/* The daemon's own troubles */
+	{ "stopped", "SIGSTOP for 2 s in the middle of bulk and conversation", .run = case_stop },
+	{ "term-finishes", "SIGTERM: a running session may finish", .run = case_term_finishes },
+	{ "term-grace-over", "SIGTERM: the grace period ends", .run = case_term_grace_over },
+	{ "max-sessions", "50 clients above --max-sessions wait and are served",
+	  .run = case_max_sessions },
+	{ "no-descriptors", "more clients than file descriptors", .run = case_no_descriptors },
+};
+
+#define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
+
+static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
+
+static struct totals {
+	int passed, failed, skipped;
+} totals;
+
+static int64_t error_count(struct cases *c, const char *cause)
+{
+	struct json_object *o = NULL;
+	char path[80];
+	int64_t n;
+
+	if (!cause)
+		return 0;
+	snprintf(path, sizeof(path), "errors.%s", cause);
+	n = daemon_query(c->d, "status", 3000, &o) ? -1 : json_int(o, path);
+	json_object_put(o);
+	return n;
+}
+
+static int run_scripts(struct cases *c, const struct row *row)
+{
+	int64_t before = error_count(c, row->error), after;
+
+	if (cases_session(c, row->via, row->client, row->server,
+			  row->timeout_ms ? row->timeout_ms : 10000))
+		return -1;
+	after = error_count(c, row->error);
+	if (row->error && after != before + 1)
+		return cases_fail(c, "errors.%s went from %lld to %lld", row->error,
+				  (long long)before, (long long)after);
+	return 0;
+}
+
+/* Nothing left over, and a plain session works. */
+static int check_after(struct cases *c)
+{
+	char text[sizeof(c->why)];
+
+	if (daemon_check(c->d, c->why, sizeof(c->why)) || cases_idle(c, c->d))
+		return -1;
+	if (cases_session(c, VIA_PLAIN, ECHO_CLIENT, ECHO_SERVER, 3000)) {
+		snprintf(text, sizeof(text), "%.1500s", c->why);
+		return cases_fail(c, "afterwards a plain session: %s", text);
+	}
+	return cases_idle(c, c->d);
+}
+
+/* A fresh daemon after a failure, so that one fault does not fail all rows that follow. */
+static int restart(struct cases *c)
+{
+	daemon_kill(c->d);
+	c->d = NULL;
+	return cases_start(c);
+}
+
+static void run_row(struct cases *c, const struct row *row)
+{
+	int64_t start = now_ms();
+	int skips = c->skips, r;
+
+	c->why[0] = '\0';
+	cases_drain();
+	r = row->run ? row->run(c) : run_scripts(c, row);
+	if (!r)
+		r = check_after(c);
+	totals.skipped += c->skips - skips;
+	if (!r) {
+		totals.passed++;
+		printf("ok   %-8s %-26s %5lld ms\n", c->engine, row->name,
+		       (long long)(now_ms() - start));
+		return;
+	}
+	totals.failed++;
+	printf("FAIL %-8s %-26s %s\n     (%s)\n", c->engine, row->name, c->why, row->what);
+	r = restart(c);
+	if (r) {
+		printf("FAIL %-8s cannot start again: %s\n", c->engine, c->why);
+		c->d = NULL;
+	}
+}
+
+static void run_engine(const char *engine, const char *culvert, const char *only)
+{
+	struct cases *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c)
+		exit(1);
+	c->engine = engine;
+	c->culvert = culvert;
+	r = cases_start(c);
+	if (r == -ENOTSUP) {
+		printf("skip %-8s all rows: the daemon says that it cannot work here: %s\n", engine,
+		       c->why);
+		totals.skipped += only ? 1 : N_ROWS;
+	} else if (r < 0) {
+		printf("FAIL %-8s the daemon does not start: %s\n", engine, c->why);
+		totals.failed++;
+	}
+	for (int i = 0; i < N_ROWS && c->d; i++)
+		if (!only || !strcmp(only, rows[i].name))
+			run_row(c, &rows[i]);
+	if (c->d && daemon_stop(c->d, 10000, c->why, sizeof(c->why))) {
+		printf("FAIL %-8s SIGTERM: %s\n", engine, c->why);
+		totals.failed++;
+	}
+	free(c);
+}
+
+static void list_rows(void)
+{
+	for (int i = 0; i < N_ROWS; i++)
+		printf("%-26s %s\n", rows[i].name, rows[i].what);
+	exit(0);
+}
+
+static const char help[] = "test_cases [--culvert PATH] [--engine E] [--only NAME] [--list]\n";
+
+static const struct option long_options[] = {
+	{ "culvert", required_argument, NULL, 'c' }, { "engine", required_argument, NULL, 'e' },
+	{ "only", required_argument, NULL, 'o' },    { "list", no_argument, NULL, 'l' },
+	{ "help", no_argument, NULL, 'h' },	     { 0 },
+};
+
+int main(int argc, char **argv)
+{
+	const char *culvert = NULL, *engine = NULL, *only = NULL;
+	bool known = false;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+		if (c == 'c')
+			culvert = optarg;
+		else if (c == 'e')
+			engine = optarg;
+		else if (c == 'o')
+			only = optarg;
+		else if (c == 'l')
+			list_rows();
+		else
+			return fputs(help, c == 'h' ? stdout : stderr) < 0 || c != 'h' ? 2 : 0;
+	}
+	for (int i = 0; i < N_ROWS; i++)
+		known |= !only || !strcmp(only, rows[i].name);
+	if (!known || optind < argc) {
+		fputs(help, stderr);
+		return 2;
+	}
+	env_enter("test_cases", 900);
+	if (cases_listen())
+		return 1;
+	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
+		if (!engine || !strcmp(engine, engines[i]))
+			run_engine(engines[i], culvert, only);
+	printf("%d passed, %d failed, %d skipped\n", totals.passed, totals.failed, totals.skipped);
+	return totals.failed || !totals.passed ? 1 : 0;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TESTS_SEEDED_H
+#define CULVERT_TESTS_SEEDED_H
+
+/*
+ * Random numbers that are the same in every run, and a few looks at this process.
+ */
+
+#include <dirent.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct seeded {
+	uint64_t state;
+};
+
+/* A Weyl sequence, mixed: every seed is a good one, 0 included. */
+static inline uint64_t seeded_next(struct seeded *r)
+{
+	uint64_t x = r->state += UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+	x = (x ^ (x >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+	return x ^ (x >> 32);
+}
+
+/* 0 .. N - 1 */
+static inline uint64_t seeded_below(struct seeded *r, uint64_t n)
+{
+	return seeded_next(r) % n;
+}
+
+/* Mostly small, sometimes of any magnitude up to 2^BITS - 1. */
+static inline uint64_t seeded_size(struct seeded *r, unsigned int bits)
+{
+	return seeded_next(r) >> (64 - 1 - seeded_below(r, bits));
+}
+
+static inline uint64_t clock_now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+/* Between two looks at a condition, never instead of one. */
+static inline void short_pause(void)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+/* Open descriptors of this process. */
+static inline unsigned int count_descriptors(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	unsigned int n = 0;
+
+	if (!d)
+		abort();
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n - 3; /* ".", ".." and the directory itself */
+}
+
+#endif

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "flow.h"
+#include "seeded.h"
+#include "stats.h"
+
+/*
+ * Who may follow whom, written from the text of flow.h and not from flow.c: a row for each phase,
+ * a letter for each phase that it leads to, in the order User Kernel Leaving dRaining Finishing
+ * Done.
+ */
+static const char *const leads_to[FLOW_PHASES] = {
+	[FLOW_USER]      = ".K...D",
+	[FLOW_KERNEL]    = "..L.F.",
+	[FLOW_LEAVING]   = "...RF.",
+	[FLOW_DRAINING]  = "U.....",
+	[FLOW_FINISHING] = ".....D",
+	[FLOW_DONE]      = "......",
+};
+
+static bool expected(unsigned int from, unsigned int to)
+{
+	return leads_to[from][to] != '.';
+}
+
+static void test_transitions(void **state)
+{
+	unsigned int n = 0;
+
+	(void)state;
+	assert_int_equal(FLOW_PHASES, 6);
+	for (unsigned int from = 0; from < FLOW_PHASES; from++) {
+		for (unsigned int to = 0; to < FLOW_PHASES; to++) {
+			if (flow_may(from, to) != expected(from, to))
+				fail_msg("%s -> %s", flow_phase_name(from), flow_phase_name(to));
+			n += flow_may(from, to);
+		}
+	}
+	assert_int_equal(n, 8);
+}
+
+static void test_transitions_out_of_range(void **state)
+{
+	static const int strange[] = { FLOW_PHASES, FLOW_PHASES + 1, 31, 32, 33, 255, 1 << 20, -1 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(strange) / sizeof(strange[0]); i++) {
+		for (unsigned int p = 0; p <= FLOW_PHASES; p++) {
+			assert_false(flow_may((enum flow_phase)strange[i], p));
+			assert_false(flow_may(p, (enum flow_phase)strange[i]));
+		}
+	}
+}
+
+/* Every phase that leads somewhere leads to DONE in the end. */
+static void test_no_dead_end(void **state)
+{
+	unsigned int reaches = 1U << FLOW_DONE;
+
+	(void)state;
+	for (unsigned int round = 0; round < FLOW_PHASES; round++)
+		for (unsigned int from = 0; from < FLOW_PHASES; from++)
+			for (unsigned int to = 0; to < FLOW_PHASES; to++)
+				if (flow_may(from, to) && (reaches & 1U << to))
+					reaches |= 1U << from;
+	assert_int_equal(reaches, (1U << FLOW_PHASES) - 1);
+}
+
+static void test_set_phase(void **state)
+{
+	(void)state;
+	for (unsigned int from = 0; from < FLOW_PHASES; from++) {
+		for (unsigned int to = 0; to < FLOW_PHASES; to++) {
+			struct flow f = { .phase = (uint8_t)from, .user_carrier = CARRIER_SPLICE,
+					  .reason = REASON_BULK, .pending = 7, .user_in = 9,
+					  .user_out = 2, .due_ms = 5, .wait_ms = 4, .stuck = 3 };
+
+			if (!expected(from, to))
+				continue;
+			flow_set_phase(&f, to);
+			assert_int_equal(f.phase, to);
+			/* a new phase begins with an open mind: no look is due, none was in vain */
+			assert_int_equal(f.due_ms, 0);
+			assert_int_equal(f.wait_ms, 0);
+			assert_int_equal(f.stuck, 0);
+			assert_int_equal(f.user_carrier, CARRIER_SPLICE);
+			assert_int_equal(f.reason, REASON_BULK);
+			assert_int_equal(f.pending, 7);
+			assert_int_equal(f.user_in, 9);
+			assert_int_equal(f.user_out, 2);
+		}
+	}
+}
+
+/* True if the forbidden step FROM -> TO ends the process. */
+static bool aborts(unsigned int from, unsigned int to)
+{
+	struct rlimit no_core = { 0, 0 };
+	struct flow f = { .phase = (uint8_t)from };
+	int status;
+	pid_t pid = fork();
+
+	if (!pid) {
+		setrlimit(RLIMIT_CORE, &no_core);
+		signal(SIGABRT, SIG_DFL);
+		close(STDERR_FILENO);
+		flow_set_phase(&f, to);
+		_exit(0);
+	}
+	assert_true(pid > 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static void test_set_phase_asserts(void **state)
+{
+	(void)state;
+#ifdef NDEBUG
+	print_message("skipped: built with NDEBUG, nothing asserts\n");
+	skip();
+#endif
+	for (unsigned int from = 0; from < FLOW_PHASES; from++)
+		for (unsigned int to = 0; to <= FLOW_PHASES; to++)
+			if ((to == FLOW_PHASES || !expected(from, to)) && !aborts(from, to))
+				fail_msg("%s -> %s is let through", flow_phase_name(from),
+					 flow_phase_name(to));
+}
+
+/* What a flow waits for; the columns: nothing special, starved, pending, pending and starved. */
+#define R FLOW_WANT_READ
+#define F FLOW_WANT_FIN
+#define W FLOW_WANT_WRITE
+#define T FLOW_WANT_TIMER
+
+static const unsigned int wants[FLOW_PHASES][4] = {
+	[FLOW_USER]      = { R,     T,     W,     T },
+	[FLOW_KERNEL]    = { F,     F,     F,     F },
+	[FLOW_LEAVING]   = { F | T, F | T, F | W, F | T },
+	[FLOW_DRAINING]  = { T,     T,     T,     T },
+	[FLOW_FINISHING] = { T,     T,     W,     T },
+	[FLOW_DONE]      = { 0,     0,     0,     0 },
+};
+
+#undef R
+#undef F
+#undef W
+#undef T
+
+static void test_wants(void **state)
+{
+	static const uint32_t pending[] = { 0, 1, 65536, UINT32_MAX };
+
+	(void)state;
+	for (unsigned int phase = 0; phase < FLOW_PHASES; phase++) {
+		for (unsigned int i = 0; i < 8; i++) {
+			bool starved = i & 1;
+			struct flow f = { .phase = (uint8_t)phase, .starved = starved,
+					  .pending = pending[i / 2] };
+			unsigned int got = flow_wants(&f);
+			unsigned int want = wants[phase][(f.pending ? 2 : 0) + starved];
+
+			if (got != want)
+				fail_msg("%s, pending %u, starved %d: %x, not %x",
+					 flow_phase_name(phase), f.pending, starved, got, want);
+		}
+	}
+}
+
+/* A pure function of phase, pending and starved: nothing is written, nothing else is looked at. */
+static void test_wants_is_pure(void **state)
+{
+	struct seeded r = { 1 };
+
+	(void)state;
+	for (int i = 0; i < 2000; i++) {
+		struct flow f, before;
+		unsigned int phase = (unsigned int)seeded_below(&r, FLOW_PHASES);
+
+		memset(&f, 0, sizeof(f));
+		f.phase = (uint8_t)phase;
+		f.user_carrier = (uint8_t)seeded_below(&r, 2);
+		f.reason = (uint8_t)seeded_below(&r, REASONS);
+		f.eof = seeded_below(&r, 2);
+		f.starved = seeded_below(&r, 2);
+		f.no_enter = seeded_below(&r, 2);
+		f.pending = seeded_below(&r, 2) ? (uint32_t)seeded_next(&r) : 0;
+		f.pending_at = (uint32_t)seeded_next(&r);
+		f.user_in = seeded_next(&r);
+		f.user_out = seeded_next(&r);
+		f.due_ms = seeded_next(&r);
+		f.wait_ms = (uint16_t)seeded_next(&r);
+		f.stuck = (uint16_t)seeded_next(&r);
+		f.credit = seeded_next(&r);
+		memcpy(&before, &f, sizeof(f));
+		assert_int_equal(flow_wants(&f),
+				 wants[phase][(f.pending ? 2 : 0) + f.starved]);
+		assert_memory_equal(&before, &f, sizeof(f));
+	}
+}
+
+/* Whatever a flow waits for, it waits for something until it is done: no flow is forgotten. */
+static void test_wants_something(void **state)
+{
+	struct flow f = { 0 };
+
+	(void)state;
+	for (unsigned int i = 0; i < FLOW_DONE * 4; i++) {
+		f.phase = (uint8_t)(i / 4);
+		f.pending = i & 1;
+		f.starved = i & 2;
+		assert_int_not_equal(flow_wants(&f), 0);
+		/* what is pending goes first: reading on would need a second place to keep it */
+		if (f.pending)
+			assert_false(flow_wants(&f) & FLOW_WANT_READ);
+		/* a starved flow on a writable socket would spin */
+		if (f.starved)
+			assert_false(flow_wants(&f) & FLOW_WANT_WRITE);
+	}
+}
+
+static void test_carrier(void **state)
+{
+	(void)state;
+	for (unsigned int phase = 0; phase < FLOW_PHASES; phase++) {
+		bool in_rx = phase == FLOW_KERNEL || phase == FLOW_LEAVING ||
+			     phase == FLOW_FINISHING;
+
+		for (unsigned int c = CARRIER_COPY; c <= CARRIER_SPLICE; c++) {
+			struct flow f = { .phase = (uint8_t)phase, .user_carrier = (uint8_t)c };
+
+			assert_int_equal(flow_carrier(&f), in_rx ? CARRIER_SOCKMAP : c);
+		}
+	}
+}
+
+static void test_look_later(void **state)
+{
+	static const unsigned int waits[] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+	struct flow f = { 0 };
+	uint64_t now = 1000;
+
+	(void)state;
+	for (unsigned int i = 0; i < 200; i++) {
+		unsigned int wait = i < 8 ? waits[i] : 128;
+
+		flow_look_later(&f, now);
+		assert_int_equal(f.wait_ms, wait);
+		assert_int_equal(f.due_ms, now + wait);
+		now += wait;
+	}
+	flow_look_reset(&f);
+	assert_int_equal(f.due_ms, 0);
+	assert_int_equal(f.wait_ms, 0);
+	flow_look_later(&f, now);
+	assert_int_equal(f.due_ms, now + 1);
+
+	/* beyond 32 bits of milliseconds (50 days) */
+	flow_look_later(&f, UINT64_C(1) << 40);
+	assert_int_equal(f.due_ms, (UINT64_C(1) << 40) + 2);
+}
+
+static void test_look_soon(void **state)
+{
+	struct flow f = { 0 };
+
+	(void)state;
+	for (int i = 0; i < 5; i++)
+		flow_look_later(&f, 100);
+	flow_look_soon(&f, 300);
+	assert_int_equal(f.due_ms, 300);
+	flow_look_later(&f, 300);
+	assert_int_equal(f.due_ms, 301);
+}
+
+static void test_look_reset_forgets_stuck(void **state)
+{
+	struct flow f = { .stuck = 9, .due_ms = 8, .wait_ms = 16 };
+
+	(void)state;
+	flow_look_later(&f, 1);
+	assert_int_equal(f.stuck, 9);
+	flow_look_reset(&f);
+	assert_int_equal(f.stuck, 0);
+}
+
+/* --- books --- */
+
+struct book_case {
+	uint64_t redirected, user, unread; /* USER: user_in of the audits, user_out of drained */
+};
+
+#define BIG (UINT64_C(1) << 62)
+#define WORD (UINT64_C(1) << 32)
+
+static const struct book_case book_cases[] = {
+	{ 0, 0, 0 },
+	{ 1, 0, 0 },
+	{ 0, 1, 0 },
+	{ 0, 0, 1 },
+	{ 1, 2, 4 },
+	{ WORD - 1, 1, 0 },
+	{ WORD, WORD, WORD },
+	{ BIG, 1, 1 },
+	{ BIG, BIG, BIG - 1 },
+	{ UINT64_MAX - 2, 1, 1 },
+	{ 0, UINT64_MAX, 0 },
+};
+
+/* Differences that arithmetic in too few bits, or with a sign, would miss. */
+static const uint64_t diffs[] = { 1, 2, 255, 256, 65536, WORD - 1, WORD, WORD + 1, BIG };
+
+#define N_CASES (sizeof(book_cases) / sizeof(book_cases[0]))
+#define N_DIFFS (sizeof(diffs) / sizeof(diffs[0]))
+
+static void test_drained(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < N_CASES; i++) {
+		const struct book_case *c = &book_cases[i];
+		uint64_t sum = c->redirected + c->user;
+		/* what was read, received or is unread does not matter to the target */
+		struct flow f = { .user_out = c->user, .user_in = c->user / 2 };
+		struct flow_books b = { .accepted = sum, .redirected = c->redirected,
+					.received = sum / 3, .unread = c->unread };
+
+		assert_true(flow_drained(&f, &b));
+		for (size_t j = 0; j < N_DIFFS; j++) {
+			b.accepted = sum - diffs[j];
+			assert_false(flow_drained(&f, &b));
+			b.accepted = sum + diffs[j];
+			assert_false(flow_drained(&f, &b));
+		}
+	}
+}
+
+static void test_audit_left(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < N_CASES; i++) {
+		const struct book_case *c = &book_cases[i];
+		uint64_t sum = c->redirected + c->user + c->unread;
+		struct flow f = { .user_in = c->user, .user_out = c->user / 2 };
+		struct flow_books b = { .received = sum, .redirected = c->redirected,
+					.unread = c->unread, .accepted = sum / 3 };
+
+		assert_int_equal(flow_audit_left(&f, &b), AUDIT_OK);
+		for (size_t j = 0; j < N_DIFFS; j++) {
+			b.received = sum + diffs[j];
+			assert_int_equal(flow_audit_left(&f, &b), AUDIT_LOST);
+			b.received = sum - diffs[j];
+			assert_int_equal(flow_audit_left(&f, &b), AUDIT_LOST);
+		}
+	}
+}
+
+static void test_audit_fin(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < N_CASES; i++) {
+		const struct book_case *c = &book_cases[i];
+		uint64_t sum = c->redirected + c->user;
+		struct flow f = { .user_in = c->user, .user_out = c->user / 2 };
+		struct flow_books b = { .received = sum, .redirected = c->redirected,
+					.unread = c->unread, .accepted = sum / 3 };
+
+		assert_int_equal(flow_audit_fin(&f, &b), AUDIT_OK);
+		for (size_t j = 0; j < N_DIFFS; j++) {
+			b.received = sum + diffs[j];
+			if (b.received > sum)
+				assert_int_equal(flow_audit_fin(&f, &b), AUDIT_LATE);
+			b.received = sum - diffs[j];
+			if (b.received < sum)
+				assert_int_equal(flow_audit_fin(&f, &b), AUDIT_LOST);
+		}
+	}
+}
+
+/* Follow bytes from place to place: the books tell what happened, whatever the order. */
+static void test_books_of_a_life(void **state)
+{
+	struct seeded r = { 2 };
+
+	(void)state;
+	for (int life = 0; life < 200; life++) {
+		struct flow f = { 0 };
+		struct flow_books b = { 0 };
+		uint64_t backlog = 0;
+
+		for (int i = 0; i < 50; i++) {
+			uint64_t n = seeded_size(&r, 40);
+
+			switch (seeded_below(&r, 5)) {
+			case 0: /* TCP receives, the program redirects */
+				b.received += n;
+				b.redirected += n;
+				backlog += n;
+				break;
+			case 1: /* TCP receives */
+				b.received += n;
+				b.unread += n;
+				break;
+			case 2: /* user space reads */
+				n = n > b.unread ? b.unread : n;
+				b.unread -= n;
+				f.user_in += n;
+				break;
+			case 3: /* the kernel's worker writes */
+				n = n > backlog ? backlog : n;
+				backlog -= n;
+				b.accepted += n;
+				break;
+			default: /* user space writes */
+				n = n > f.user_in - f.user_out ? f.user_in - f.user_out : n;
+				f.user_out += n;
+				b.accepted += n;
+			}
+			assert_int_equal(flow_audit_left(&f, &b), AUDIT_OK);
+			assert_int_equal(flow_audit_fin(&f, &b),
+					 b.unread ? AUDIT_LATE : AUDIT_OK);
+			assert_int_equal(flow_drained(&f, &b), backlog == 0);
+		}
+	}
+}
+
+/* --- names --- */
+
+static const char *name_of(unsigned int what, int i)
+{
+	switch (what) {
+	case 0:
+		return carrier_name((enum carrier)i);
+	case 1:
+		return flow_phase_name((enum flow_phase)i);
+	case 2:
+		return reason_name((enum reason)i);
+	case 3:
+		return cause_name((enum cause)i);
+	default:
+		return handover_name((enum handover)i);
+	}
+}
+
+static void test_names(void **state)
+{
+	static const int sizes[] = { CARRIERS, FLOW_PHASES, REASONS, CAUSES, HANDOVERS };
+
+	(void)state;
+	for (unsigned int what = 0; what < 5; what++) {
+		for (int i = 0; i < sizes[what]; i++) {
+			assert_non_null(name_of(what, i));
+			assert_true(strlen(name_of(what, i)) > 1);
+			for (int j = 0; j < i; j++)
+				assert_string_not_equal(name_of(what, i), name_of(what, j));
+		}
+		for (int i = sizes[what]; i < sizes[what] + 300; i++)
+			assert_string_equal(name_of(what, i), "?");
+		assert_string_equal(name_of(what, -1), "?");
+		assert_string_equal(name_of(what, INT32_MAX), "?");
+		assert_string_equal(name_of(what, INT32_MIN), "?");
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_transitions),
+		cmocka_unit_test(test_transitions_out_of_range),
+		cmocka_unit_test(test_no_dead_end),
+		cmocka_unit_test(test_set_phase),
+		cmocka_unit_test(test_set_phase_asserts),
+		cmocka_unit_test(test_wants),
+		cmocka_unit_test(test_wants_is_pure),
+		cmocka_unit_test(test_wants_something),
+		cmocka_unit_test(test_carrier),
+		cmocka_unit_test(test_look_later),
+		cmocka_unit_test(test_look_soon),
+		cmocka_unit_test(test_look_reset_forgets_stuck),
+		cmocka_unit_test(test_drained),
+		cmocka_unit_test(test_audit_left),
+		cmocka_unit_test(test_audit_fin),
+		cmocka_unit_test(test_books_of_a_life),
+		cmocka_unit_test(test_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
