@@ -45,6 +45,8 @@
 
 /* Two looks at a queue that fills between them prove nothing; its window closes long before this. */
 #define AUDIT_TRIES 2000
+/* Looks at a queue at rest that must disagree before bytes count as lost. */
+#define AUDIT_LOOKS 4
 /* Fairness: buffers of passed bytes written in one go. */
 #define SETTLE_ROUNDS 64
 /* Looks, up to 128 ms apart, at a FIN whose bytes do not add up, before it is called a loss. */
@@ -103,17 +105,17 @@ static int target_accepted(const struct sockmap_io *io, uint64_t *ret)
 /* STEP_DONE if the target's backlog is empty. */
 static enum step look_drained(struct sockmap_io *io)
 {
-	struct flow_books books = { 0 };
-	int r = target_accepted(io, &books.accepted);
+	struct flow_books *books = &io->books;
+	int r = target_accepted(io, &books->accepted);
 
 	if (r) {
 		io->error = -r;
 		return STEP_DST_ERROR;
 	}
-	books.redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
-	if (flow_drained(io->flow, &books))
+	books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+	if (flow_drained(io->flow, books))
 		return STEP_DONE;
-	return books.accepted > books.redirected + io->flow->user_out ? STEP_UNPROVED : STEP_WAIT;
+	return books->accepted > books->redirected + io->flow->user_out ? STEP_UNPROVED : STEP_WAIT;
 }
 
 static enum step wait_longer(struct sockmap_io *io)
@@ -277,21 +279,30 @@ static int remove_fenced(struct sockmap_io *io)
 	return r;
 }
 
-/* received == redirected + read + unread, seen at one instant: nobody but us reads. */
+/*
+ * received == redirected + read + unread, seen at one instant: nobody but us reads.
+ *
+ * A FIN that comes while we look makes one look disagree: tcp_get_info() reads the state before it
+ * takes the socket lock, so the FIN may be in bytes_received and not yet in the state.  That makes
+ * `received` too large and never too small, so looking again cannot hide a loss.
+ */
 static enum step audit_left(struct sockmap_io *io)
 {
-	struct flow_books books = { 0 };
+	struct flow_books *books = &io->books;
 	uint64_t again = 0;
-	int r = 0;
+	int r = 0, disagree = 0;
 
 	for (int i = 0; !r && i < AUDIT_TRIES; i++) {
-		r = unread_bytes(io->src, &books.unread);
-		r = r ?: source_info(io->src, &books.received);
+		r = unread_bytes(io->src, &books->unread);
+		r = r ?: source_info(io->src, &books->received);
 		r = r ?: unread_bytes(io->src, &again);
-		if (r || again != books.unread)
+		if (r || again != books->unread)
 			continue;
-		books.redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
-		return flow_audit_left(io->flow, &books) == AUDIT_OK ? STEP_DONE : STEP_UNPROVED;
+		books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+		if (flow_audit_left(io->flow, books) == AUDIT_OK)
+			return STEP_DONE;
+		if (++disagree >= AUDIT_LOOKS)
+			return STEP_UNPROVED;
 	}
 	io->error = -r;
 	return r ? STEP_SRC_ERROR : STEP_UNPROVED;
@@ -317,7 +328,7 @@ enum step sockmap_drain(struct sockmap_io *io)
 
 enum step sockmap_finish(struct sockmap_io *io)
 {
-	struct flow_books books = { 0 };
+	struct flow_books *books = &io->books;
 	enum step r = sockmap_kick(io);
 	int e;
 
@@ -326,13 +337,13 @@ enum step sockmap_finish(struct sockmap_io *io)
 	r = sockmap_settle(io);
 	if (r != STEP_DONE)
 		return r;
-	e = source_info(io->src, &books.received);
+	e = source_info(io->src, &books->received);
 	if (e) {
 		io->error = -e;
 		return STEP_SRC_ERROR;
 	}
-	books.redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
-	switch (flow_audit_fin(io->flow, &books)) {
+	books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+	switch (flow_audit_fin(io->flow, books)) {
 	case AUDIT_OK:
 		break;
 	case AUDIT_LATE:

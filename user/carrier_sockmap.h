@@ -24,6 +24,7 @@ struct sockmap_io {
 	uint64_t now_ms;
 	uint64_t read;       /* out: passed bytes read */
 	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
+	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked at */
 };
 
 enum step {

@@ -41,9 +41,25 @@ static void count_handover(struct session *s, struct flow *f, enum handover h)
 	count_add(&s->worker->stats.handovers[h], 1);
 }
 
-/* False: the session has been reset. */
-static bool step_ok(struct session *s, unsigned int dir, enum step r, int error)
+static void log_unproved(const struct session *s, unsigned int dir, const struct flow_books *b)
 {
+	const struct flow *f = &s->flows[dir];
+
+	log_limited(LOG_WARNING,
+		    "session %llu: reset: bytes of %s could not be accounted for (%s: received %llu, "
+		    "redirected %llu, read %llu, unread %llu, written %llu, accepted %llu)",
+		    (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
+		    flow_phase_name(f->phase), (unsigned long long)b->received,
+		    (unsigned long long)b->redirected, (unsigned long long)f->user_in,
+		    (unsigned long long)b->unread, (unsigned long long)f->user_out,
+		    (unsigned long long)b->accepted);
+}
+
+/* False: the session has been reset. */
+static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
+{
+	int error = io->error;
+
 	switch (r) {
 	case STEP_SRC_ERROR:
 		session_reset(s, session_cause(dir, error));
@@ -52,11 +68,7 @@ static bool step_ok(struct session *s, unsigned int dir, enum step r, int error)
 		session_reset(s, session_cause(!dir, error));
 		return false;
 	case STEP_UNPROVED:
-		log_limited(LOG_WARNING,
-			    "session %llu: reset: bytes could not be accounted for (%s, phase %s)",
-			    (unsigned long long)s->id,
-			    dir == CLIENT ? "client to upstream" : "upstream to client",
-			    flow_phase_name(s->flows[dir].phase));
+		log_unproved(s, dir, &io->books);
 		session_reset(s, CAUSE_HANDOVER_UNPROVED);
 		return false;
 	default:
@@ -185,7 +197,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 	flow_set_phase(f, FLOW_KERNEL);
 	count_handover(s, f, HANDOVER_TO_SOCKMAP);
 	step = sockmap_kick(&io);
-	if (step_ok(s, dir, step, io.error) && step == STEP_WAIT)
+	if (step_ok(s, dir, step, &io) && step == STEP_WAIT)
 		begin_leaving(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
 }
 
@@ -313,7 +325,7 @@ static bool run_leaving(struct session *s, unsigned int dir)
 		r = sockmap_leave(&io);
 	if (r == STEP_WAIT && !s->flows[dir].pending && !s->flows[dir].due_ms)
 		flow_look_later(&s->flows[dir], io.now_ms);
-	return step_ok(s, dir, r, io.error) && r == STEP_DONE;
+	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
 static bool run_draining(struct session *s, unsigned int dir)
@@ -321,7 +333,7 @@ static bool run_draining(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_drain(&io);
 
-	return step_ok(s, dir, r, io.error) && r == STEP_DONE;
+	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
 static bool run_finishing(struct session *s, unsigned int dir)
@@ -330,7 +342,7 @@ static bool run_finishing(struct session *s, unsigned int dir)
 	enum step r = sockmap_finish(&io);
 
 	count_read(s, dir, CARRIER_COPY, io.read);
-	return step_ok(s, dir, r, io.error) && r == STEP_DONE;
+	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
 /* One step.  True: the phase has changed, go on. */

@@ -42,9 +42,14 @@ class Figures:
         self.session = None
 
     def carrier(self, direction):
+        """The carrier at the time of asking, and what part sockmap had if not all."""
         if self.session is None:
             return "-"
-        return flow_of(self.session, direction)["carrier"]
+        flow = flow_of(self.session, direction)
+        share = flow["kernel_bytes"] / max(flow["bytes"], 1)
+        if flow["carrier"] == "sockmap" and share < 0.98:
+            return f"sockmap ({share:.0%} of the bytes)"
+        return flow["carrier"]
 
 
 class Way:

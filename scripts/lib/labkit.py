@@ -145,12 +145,13 @@ def choose_folder():
 class Lab:
     """Three namespaces (scripts/lab) under a name of their own, and the programs inside."""
 
-    def __init__(self, name=None):
-        self.name = name or f"cvl{os.getpid()}"
+    def __init__(self):
         self.home = tempfile.mkdtemp(prefix="culvert-lab.", dir=choose_folder())
+        self.name = "cvl-" + self.home.rpartition(".")[2]
         # The daemon gives up root and nginx does too: both must be able to reach their files.
         os.chmod(self.home, 0o755)
         self.keep = False
+        self._is_up = False
         self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
         self._script = os.path.join(TOP, "scripts", "lab")
         self._processes = []
@@ -158,8 +159,11 @@ class Lab:
 
     def __enter__(self):
         try:
+            # Interrupted half-way, it must be taken down; if it failed, it has cleaned up itself.
+            self._is_up = True
             self._call("up")
-        except BaseException:
+        except BaseException as error:
+            self._is_up = not isinstance(error, LabError)
             self.close()
             raise
         return self
@@ -180,7 +184,8 @@ class Lab:
         for process in reversed(self._processes):
             self.stop(process)
         if not self.keep:
-            self._call("down")
+            if self._is_up:
+                self._call("down")
             shutil.rmtree(self.home, ignore_errors=True)
 
     def path(self, name):

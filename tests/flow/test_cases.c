@@ -121,6 +121,8 @@ static const struct row rows[] = {
 	  .client = "S1000 O S1000 O F E", .server = "A R2002 E F" },
 	{ "urgent-server", "the same from the server",
 	  .client = "R2001 E F", .server = "A S1000 O S1000 F E" },
+	{ "urgent-answered", "an answer is due after the urgent byte, no FIN helps it on",
+	  .client = "S1000 O S1000 R100 O R100 F E", .server = "A R2001 S100 R1 S100 E F" },
 	{ "urgent-conversation", "the same in the middle of a long conversation",
 	  .client = "nd G300:64:64 S100 O S100 P30 S100 O F E",
 	  .server = "A nd H300:64:64 R302 E F" },

@@ -161,4 +161,22 @@ struct tcp_info kt_info(int fd);
 int64_t kt_accepted(int fd);
 int64_t kt_sent_seq(int fd);
 
+/* --- kt_net.c --------------------------------------------------------------------------- */
+
+/* Loses packets on lo; cfg is the running program's.  On the way out, the sender is told. */
+struct kt_dropper {
+	struct traps *bpf;
+	volatile struct kt_drop *cfg;
+};
+
+void kt_dropper_start(struct kt_dropper *d, bool on_the_way_out);
+void kt_dropper_stop(struct kt_dropper *d);
+
+uint16_t kt_port(int fd); /* its own, in host order */
+/*
+ * As if the owner of fd (IPv4, on lo) had sent a segment: len bytes of the stream from off, of which
+ * the first `again` were sent before, the others never.
+ */
+int kt_inject(int fd, uint64_t off, size_t len, size_t again);
+
 #endif

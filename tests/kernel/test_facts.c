@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What the design relies on: section 2 and 3 of DATAPATH.md, T6's formula, F2 to F4, F6. */
-#include <arpa/inet.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/sockios.h>
-#include <net/if.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -140,7 +137,7 @@ static void maps_work_without_privilege(void **state)
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* T6: both ways of counting start where they should. */
+/* T6: both ways of counting start on_the_way_out they should. */
 static void t6_formula_starts_at_zero(void **state)
 {
 	struct kt_session *s = kt_open(0);
@@ -156,43 +153,6 @@ static void t6_formula_starts_at_zero(void **state)
 	assert_int_equal(s->base_b, 1);
 }
 
-struct dropper {
-	struct traps *bpf;
-	struct bpf_tc_hook hook;
-};
-
-static void dropper_start(struct dropper *d, enum bpf_tc_attach_point where, int to_fd)
-{
-	struct sockaddr_in addr;
-	socklen_t len = sizeof(addr);
-	LIBBPF_OPTS(bpf_tc_opts, opts);
-
-	assert_int_equal(getsockname(to_fd, (struct sockaddr *)&addr, &len), 0);
-	d->bpf = traps__open();
-	assert_non_null(d->bpf);
-	bpf_program__set_autoload(d->bpf->progs.kt_verdict, false);
-	bpf_program__set_autoload(d->bpf->progs.kt_drop, true);
-	assert_int_equal(traps__load(d->bpf), 0);
-	d->bpf->bss->drop_cfg.every = 7;
-	d->bpf->bss->drop_cfg.most = 8;
-	d->bpf->bss->drop_cfg.port = ntohs(addr.sin_port);
-	d->hook = (struct bpf_tc_hook){ .sz = sizeof(d->hook), .attach_point = where,
-					.ifindex = (int)if_nametoindex("lo") };
-	assert_int_equal(bpf_tc_hook_create(&d->hook), 0);
-	opts.prog_fd = bpf_program__fd(d->bpf->progs.kt_drop);
-	assert_int_equal(bpf_tc_attach(&d->hook, &opts), 0);
-}
-
-static uint32_t dropper_stop(struct dropper *d)
-{
-	uint32_t dropped = d->bpf->bss->drop_cfg.dropped;
-
-	d->hook.attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS; /* the whole qdisc */
-	assert_int_equal(bpf_tc_hook_destroy(&d->hook), 0);
-	traps__destroy(d->bpf);
-	return dropped;
-}
-
 struct counts {
 	bool exact, never_more; /* the formula, at every look */
 	bool seq_never_more;	/* acked + SIOCOUTQ, at every look */
@@ -202,15 +162,18 @@ struct counts {
 };
 
 /* 4 MiB from B to the server while some segments are lost; how well B's bytes can be counted. */
-static struct counts count_with_losses(enum bpf_tc_attach_point where)
+static struct counts count_with_losses(bool on_the_way_out)
 {
 	struct kt_session *s = kt_open(0);
 	struct counts c = { .exact = true, .never_more = true, .seq_never_more = true };
 	const uint64_t total = 4 * MIB, most = 200 * KIB;
 	uint64_t sent = 0, got = 0;
-	struct dropper d;
+	struct kt_dropper d;
 
-	dropper_start(&d, where, s->server);
+	kt_dropper_start(&d, on_the_way_out);
+	d.cfg->every = 7;
+	d.cfg->most = 8;
+	d.cfg->port = kt_port(s->server);
 	assert_true(KT_WAIT(({
 		ssize_t n = kt_push(s->b, sent, total - sent < most ? total - sent : most);
 		ssize_t m = kt_pull(s->server, got, total);
@@ -229,7 +192,8 @@ static struct counts count_with_losses(enum bpf_tc_attach_point where)
 	c.off = kt_accepted(s->b) - (int64_t)total;
 	c.seq_off = kt_sent_seq(s->b) - s->base_b - (int64_t)total;
 	c.retrans = kt_info(s->b).tcpi_bytes_retrans;
-	c.dropped = dropper_stop(&d);
+	c.dropped = d.cfg->dropped;
+	kt_dropper_stop(&d);
 	print_message("T6: %u segments lost, %llu bytes retransmitted: formula off by %lld, "
 		      "acked + SIOCOUTQ by %lld\n", c.dropped, (unsigned long long)c.retrans,
 		      (long long)c.off, (long long)c.seq_off);
@@ -239,7 +203,7 @@ static struct counts count_with_losses(enum bpf_tc_attach_point where)
 /* T6: the formula is exact at every moment while the network loses packets. */
 static void t6_formula_is_exact_with_retransmits(void **state)
 {
-	struct counts c = count_with_losses(BPF_TC_INGRESS);
+	struct counts c = count_with_losses(false);
 
 	(void)state;
 	assert_true(c.dropped > 0);
@@ -258,7 +222,7 @@ static void t6_formula_is_exact_with_retransmits(void **state)
  */
 static void t6_formula_and_local_drops(void **state)
 {
-	struct counts c = count_with_losses(BPF_TC_EGRESS);
+	struct counts c = count_with_losses(true);
 
 	(void)state;
 	print_message("T6: local drops: the formula %s\n",

@@ -158,36 +158,41 @@ static __always_inline int bounded(struct __sk_buff *skb, __u32 slot, struct kt_
 
 /*
  * T3 and T17: an skb can begin with bytes that were read or redirected before.  TCP's own readers
- * skip them by comparing sequence numbers; a verdict has to do that itself.
+ * skip them by comparing sequence numbers; a verdict has to do that itself.  copied_seq is the
+ * reference at the insertion only: passed data moves it when it is read, not when it is passed.
  */
-static __always_inline void trim(struct __sk_buff *skb, struct kt_stat *s)
+static __always_inline int trim(struct __sk_buff *skb, struct kt_conf *c, struct kt_stat *s)
 {
 	struct sk_buff___kt *k = (struct sk_buff___kt *)skb;
 	struct bpf_sock *sk = skb->sk;
 	struct tcp_sock___kt *tp;
 	__u32 seq = 0, old;
 
-	if (!sk)
-		return;
-	tp = (struct tcp_sock___kt *)bpf_skc_to_tcp_sock(sk);
-	if (!tp || bpf_core_read(&seq, sizeof(seq),
-				 k->cb + bpf_core_field_offset(struct tcp_skb_cb___kt, seq))) {
-		s->untrimmed++;
-		return;
+	if (bpf_core_read(&seq, sizeof(seq),
+			  k->cb + bpf_core_field_offset(struct tcp_skb_cb___kt, seq)))
+		return -1;
+	if (s->epoch != c->epoch + 1) {
+		if (!sk)
+			return -1;
+		tp = (struct tcp_sock___kt *)bpf_skc_to_tcp_sock(sk);
+		if (!tp)
+			return -1;
+		s->next_seq = tp->copied_seq;
+		s->epoch = c->epoch + 1;
 	}
-	old = tp->copied_seq - seq;
-	if (!old || old > skb->len) /* nothing, or (as a signed number) a gap: passed data */
-		return;
+	old = s->next_seq - seq;
+	s->next_seq = seq + skb->len;
+	if (old > skb->len) /* a gap; would be a bug of the kernel */
+		return -1;
 	s->overlap += old;
 	for (int i = 0; i < 32 && old; i++) { /* the helper cuts less than 4 KiB at a time */
 		__u32 step = old < 4095 ? old : 4095;
 
-		if (bpf_skb_adjust_room(skb, -(__s32)step, 0, 0)) {
-			s->untrimmed++;
-			return;
-		}
+		if (bpf_skb_adjust_room(skb, -(__s32)step, 0, 0))
+			return -1;
 		old -= step;
 	}
+	return old ? -1 : 0;
 }
 
 SEC("sk_skb")
@@ -208,8 +213,8 @@ int kt_verdict(struct __sk_buff *skb)
 		return SK_DROP;
 
 	s->runs++;
-	if (c->flags & KT_F_TRIM)
-		trim(skb, s);
+	if ((c->flags & KT_F_TRIM) && trim(skb, c, s))
+		s->untrimmed++;
 	if (!skb->len) {
 		s->empty++;
 		if (!(c->flags & KT_F_EMPTY_TOO))

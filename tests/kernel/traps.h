@@ -29,6 +29,8 @@ enum kt_mode {
 struct kt_conf {
 	__u32 mode; /* enum kt_mode */
 	__u32 flags;
+	__u32 epoch; /* for KT_F_TRIM: changed before each insertion */
+	__u32 pad;
 	__u64 soft_limit; /* bytes; 0: none */
 	__u64 hard_limit; /* bytes */
 	__u64 credit;	  /* passed bytes that user space has written to the target */
@@ -48,6 +50,8 @@ struct kt_stat {
 	__u64 untrimmed; /* times that cutting failed */
 	__u32 base_seq; /* the target's write_seq when bytes was 0 */
 	__u32 target_seq; /* the target's write_seq at the last look */
+	__u32 next_seq; /* first sequence number that no verdict has had, for KT_F_TRIM */
+	__u32 epoch; /* conf.epoch + 1 for which next_seq holds */
 };
 
 enum kt_event_kind { KT_EV_SOFT = 1, KT_EV_PASSED = 2 };

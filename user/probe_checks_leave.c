@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The checks of staying, leaving and being left alone; see probe_checks.h. */
+#include <errno.h>
+#include <limits.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "carrier.h"
+#include "probe_checks.h"
+#include "sandbox.h"
+
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef SOCK_RCVBUF_LOCK
+#define SOCK_RCVBUF_LOCK 2
+#endif
+
+#define KIB 1024
+#define MIB (1024 * 1024)
+
+#define HARD_LIMIT (32 * KIB)
+/* One interval of checks may pass before the program looks again, and each skb costs overhead. */
+#define HARD_LIMIT_SLACK (256 * KIB)
+#define BURSTS 3
+#define STAYS 50
+/* What the sender may be ahead of the receiver while the flow comes and goes. */
+#define AHEAD (64 * KIB)
+#define MESSAGES 64
+/* Switches of a waiting thread that is not woken by messages: start, end, and some for paging. */
+#define WAKE_UPS_MAX (MESSAGES / 4)
+#define NOBODY 65534
+
+/* --- what a removal relies on --- */
+
+/* As the audit does it.  A plain system call: sanitizers believe that MSG_TRUNC fills the buffer. */
+static int unread(struct probe *p, uint64_t want, const char *what)
+{
+	long n = syscall(SYS_recvfrom, p->rig.a, NULL, 1 << 30,
+			 MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+
+	return n < 0 ? rig_step(p, -errno, what) : rig_same(p, what, (uint64_t)n, want);
+}
+
+int probe_check_unread(struct probe *p)
+{
+	const size_t piece = 1049, total = 100 * piece;
+	struct rig *g = &p->rig;
+	int r = rig_open(p, 0) ?: rig_admit(p);
+
+	g->streams[UP].rx = g->a;
+	for (size_t sent = 0; !r && sent < total; sent += piece)
+		r = rig_step(p, rig_push(p, UP, piece), "sending");
+	/* the last byte has come once all can be read: loopback keeps the order */
+	r = r ?: RIG_WAIT(p, unread(p, total, "unread bytes") == 0);
+	r = r ?: unread(p, total, "unread bytes, counted again");
+	r = r ?: rig_step(p, rig_pull_some(p, UP, 1000) == 1000 ? 0 : -EILSEQ, "reading 1000 bytes");
+	r = r ?: unread(p, total - 1000, "unread bytes after reading 1000");
+	r = r ?: rig_step(p, rig_pull(p, UP), "reading the rest");
+	if (!r)
+		rig_note(p, "counted to the byte, and none taken");
+	return r;
+}
+
+static int option(struct probe *p, int name, int value, const char *what)
+{
+	int r = setsockopt(p->rig.a, SOL_SOCKET, name, &value, sizeof(value)) ? -errno : 0;
+
+	return rig_step(p, r, what);
+}
+
+static int option_is(struct probe *p, int name, int want, const char *what)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	if (getsockopt(p->rig.a, SOL_SOCKET, name, &value, &len))
+		return rig_step(p, -errno, what);
+	return rig_same(p, what, (uint64_t)value, (uint64_t)want);
+}
+
+static int readable(struct probe *p, bool want, const char *what)
+{
+	struct pollfd pfd = { .fd = p->rig.a, .events = POLLIN };
+
+	return rig_same(p, what, poll(&pfd, 1, 0) == 1, want);
+}
+
+/* The fence of a removal: neither the buffer nor its locks change, and data does not make a stir. */
+static int raise_fence(struct probe *p, int size)
+{
+	int inq = 0, r;
+
+	r = option(p, SO_BUF_LOCK, SOCK_RCVBUF_LOCK, "SO_BUF_LOCK");
+	r = r ?: option(p, SO_RCVLOWAT, INT_MAX, "SO_RCVLOWAT");
+	r = r ?: option_is(p, SO_RCVBUF, size, "SO_RCVBUF under SO_RCVLOWAT");
+	r = r ?: rig_step(p, rig_push(p, UP, 1000), "sending");
+	r = r ?: rig_step(p, RIG_WAIT(p, !ioctl(p->rig.a, SIOCINQ, &inq) && inq == 1000), "arrival");
+	return r ?: readable(p, false, "readable behind the fence");
+}
+
+int probe_check_receive_buffer(struct probe *p)
+{
+	int size = 0, r = rig_open(p, 0);
+	socklen_t len = sizeof(size);
+
+	if (r)
+		return r;
+	p->rig.streams[UP].rx = p->rig.a;
+	r = getsockopt(p->rig.a, SOL_SOCKET, SO_RCVBUF, &size, &len) ? -errno : 0;
+	r = rig_step(p, r, "SO_RCVBUF");
+	r = r ?: raise_fence(p, size);
+	r = r ?: option(p, SO_RCVLOWAT, 1, "SO_RCVLOWAT");
+	r = r ?: option(p, SO_BUF_LOCK, 0, "SO_BUF_LOCK");
+	r = r ?: option_is(p, SO_RCVBUF, size, "SO_RCVBUF afterwards");
+	r = r ?: option_is(p, SO_BUF_LOCK, 0, "SO_BUF_LOCK afterwards");
+	r = r ?: readable(p, true, "readable without the fence");
+	r = r ?: rig_step(p, rig_pull(p, UP), "reading");
+	if (!r)
+		rig_note(p, "%d KiB before, behind and after SO_RCVLOWAT", size / KIB);
+	return r;
+}
+
+/* --- the hard limit --- */
+
+static bool owes(struct probe *p)
+{
+	uint32_t slot = p->rig.pair * 2;
+
+	return kernel_stat(p->kernel, slot)->passed != kernel_ctl(p->kernel, slot)->credit;
+}
+
+/* Nobody receives, until the program passes, and on until the sender has to stop. */
+static int stall(struct probe *p, uint64_t end)
+{
+	struct stream *s = &p->rig.streams[UP];
+
+	rig_widen(p, UP, false);
+	do {
+		ssize_t n = rig_push_some(p, UP, end - s->sent);
+
+		if (n < 0)
+			return (int)n;
+		if (owes(p))
+			return rig_push_until_halt(p, UP, end - s->sent);
+	} while (rig_patience(p));
+	return -ETIMEDOUT;
+}
+
+/* Everybody works, until all is delivered and nothing passed is outstanding. */
+static int catch_up(struct probe *p, uint64_t end)
+{
+	struct stream *s = &p->rig.streams[UP];
+
+	rig_widen(p, UP, true);
+	do {
+		struct sockmap_io io = rig_io(p, UP);
+		ssize_t n = rig_push_some(p, UP, end - s->sent);
+		enum step step = n < 0 ? STEP_WAIT : sockmap_settle(&io);
+
+		if (n >= 0)
+			n = rig_pull_some(p, UP, SIZE_MAX);
+		if (n < 0)
+			return (int)n;
+		if (step == STEP_SRC_ERROR || step == STEP_DST_ERROR)
+			return -io.error;
+		if (step == STEP_UNPROVED)
+			return -EBADE;
+		if (step == STEP_DONE && s->got == end)
+			return 0;
+	} while (rig_patience(p));
+	return -ETIMEDOUT;
+}
+
+int probe_check_hard_limit(struct probe *p)
+{
+	const volatile struct culvert_stat *st;
+	uint64_t end = 0, base;
+	int r;
+
+	p->config.soft_limit = HARD_LIMIT / 2;
+	p->config.hard_limit = HARD_LIMIT;
+	r = rig_open(p, RIG_SMALL_B) ?: rig_admit(p);
+	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");
+	if (r)
+		return r;
+	st = kernel_stat(p->kernel, p->rig.pair * 2);
+	base = st->bytes + st->passed;
+	for (int i = 0; !r && i < BURSTS; i++) {
+		uint64_t bytes = st->bytes, passed = st->passed;
+
+		end += MIB;
+		r = rig_step(p, stall(p, end), "passing instead of redirecting over the hard limit");
+		r = r ?: rig_step(p, catch_up(p, end), "delivery of what was redirected and passed");
+		/* in each burst both: what was passed is followed by redirection again */
+		if (!r && (st->bytes == bytes || st->passed == passed))
+			r = rig_step(p, -EPROTO, "redirection, then passing, in each burst");
+	}
+	r = r ?: rig_same(p, "bytes redirected and passed", st->bytes + st->passed - base, end);
+	if (!r && st->backlog_max > HARD_LIMIT + HARD_LIMIT_SLACK)
+		r = rig_same(p, "bytes of the largest backlog", st->backlog_max, HARD_LIMIT);
+	if (!r)
+		rig_note(p, "%llu KiB redirected, %llu KiB passed, backlog below %llu KiB, in order",
+			 (unsigned long long)st->bytes / KIB, (unsigned long long)st->passed / KIB,
+			 (unsigned long long)st->backlog_max / KIB + 1);
+	return r;
+}
+
+/* --- leaving --- */
+
+struct sender {
+	struct probe *p;
+	pthread_t thread;
+	atomic_bool stop;
+	int error; /* to be read after the thread has ended */
+};
+
+static void *send_ahead(void *arg)
+{
+	struct sender *sender = arg;
+	struct stream *s = &sender->p->rig.streams[UP];
+
+	while (!sender->stop && !sender->error) {
+		ssize_t n = 0;
+
+		if (s->sent - s->got < AHEAD)
+			n = rig_push_some(sender->p, UP, 3001);
+		if (n < 0)
+			sender->error = (int)n;
+		if (!n)
+			usleep(20);
+	}
+	return NULL;
+}
+
+/* User space carries what is there: 0, or -errno. */
+static int carry(struct probe *p)
+{
+	const struct rig *g = &p->rig;
+	struct pump_io io = {
+		.flow = &p->rig.flows[UP],
+		.pool = &p->pool,
+		.src = g->a,
+		.dst = g->b,
+		.limit = UINT64_MAX,
+	};
+
+	switch (copy_pump(&io)) {
+	case PUMP_EMPTY:
+	case PUMP_MORE:
+	case PUMP_BLOCKED:
+		return 0;
+	case PUMP_SRC_ERROR:
+	case PUMP_DST_ERROR:
+		return -io.error;
+	case PUMP_STARVED:
+		return -ENOMEM;
+	default:
+		return -ENODATA;
+	}
+}
+
+/* Read until nothing is there, then enter.  The sender cannot be further ahead than AHEAD. */
+static int enter_busy(struct probe *p)
+{
+	do {
+		int r = carry(p);
+
+		if (r)
+			return r;
+		if (p->rig.flows[UP].pending) {
+			ssize_t n = rig_pull_some(p, UP, SIZE_MAX);
+
+			if (n < 0)
+				return (int)n;
+			continue;
+		}
+		r = rig_enter(p, UP);
+		if (r != -EAGAIN)
+			return r;
+	} while (rig_patience(p));
+	return -ETIMEDOUT;
+}
+
+static int one_stay(struct probe *p)
+{
+	uint64_t before = rig_redirected(p, UP);
+	int r = rig_step(p, enter_busy(p), "insertion of a busy flow");
+	ssize_t n = 0;
+
+	r = r ?: rig_step(p, RIG_WAIT(p, (n = rig_pull_some(p, UP, SIZE_MAX)) < 0 ||
+					     rig_redirected(p, UP) > before), "redirecting");
+	r = r ?: rig_step(p, n < 0 ? (int)n : 0, "delivery");
+	r = r ?: rig_step(p, rig_leave(p, UP), "removal of a busy flow");
+	return r ?: rig_step(p, rig_drain(p, UP), "the end of the backlog");
+}
+
+int probe_check_leave(struct probe *p)
+{
+	struct sender sender = { .p = p };
+	struct stream *s = &p->rig.streams[UP];
+	int stays = 0, r = rig_open(p, 0) ?: rig_admit(p);
+	ssize_t n = 0;
+
+	r = r ?: rig_step(p, -pthread_create(&sender.thread, NULL, send_ahead, &sender), "a thread");
+	if (r)
+		return r;
+	for (; !r && stays < STAYS; stays++)
+		r = one_stay(p);
+	sender.stop = true;
+	pthread_join(sender.thread, NULL);
+	r = r ?: rig_step(p, sender.error, "sending");
+	/* the rest, by user space */
+	r = r ?: rig_step(p, RIG_WAIT(p, (n = carry(p)) < 0 ||
+					     (n = rig_pull_some(p, UP, SIZE_MAX)) < 0 ||
+					     s->got == s->sent), "delivery of the rest");
+	r = r ?: rig_step(p, n < 0 ? (int)n : 0, "delivery of the rest");
+	if (!r)
+		rig_note(p, "%d removals while data flowed, %llu of %llu KiB by the kernel", stays,
+			 (unsigned long long)rig_redirected(p, UP) / KIB,
+			 (unsigned long long)s->got / KIB);
+	return r;
+}
+
+/* --- being left alone --- */
+
+struct waiter {
+	int epoll, timeout_ms;
+	struct epoll_event event;
+	int n;
+	long switches;
+};
+
+static void *wait_for_fin(void *arg)
+{
+	struct waiter *w = arg;
+	struct rusage before, after;
+
+	getrusage(RUSAGE_THREAD, &before);
+	w->n = epoll_wait(w->epoll, &w->event, 1, w->timeout_ms);
+	getrusage(RUSAGE_THREAD, &after);
+	w->switches = after.ru_nvcsw - before.ru_nvcsw;
+	return NULL;
+}
+
+/* Messages pass through the kernel while the waiter sleeps; then comes FIN. */
+static int pass_messages(struct probe *p, struct waiter *w)
+{
+	pthread_t thread;
+	int end, r = -pthread_create(&thread, NULL, wait_for_fin, w);
+
+	if (r)
+		return r;
+	for (int i = 0; !r && i < MESSAGES; i++)
+		r = rig_push(p, UP, 1) ?: rig_pull(p, UP);
+	end = shutdown(p->rig.client, SHUT_WR) ? -errno : 0;
+	pthread_join(thread, NULL);
+	return r ?: end;
+}
+
+int probe_check_wake_ups(struct probe *p)
+{
+	struct epoll_event watch = { .events = EPOLLRDHUP };
+	struct waiter w = { .timeout_ms = (int)(p->deadline_ms - rig_now_ms()) };
+	int r = rig_open(p, 0) ?: rig_admit(p);
+
+	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");
+	if (r)
+		return r;
+	w.epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (w.epoll < 0 || epoll_ctl(w.epoll, EPOLL_CTL_ADD, p->rig.a, &watch))
+		r = rig_step(p, -errno, "epoll");
+	r = r ?: rig_step(p, pass_messages(p, &w), "messages through the kernel");
+	if (w.epoll >= 0)
+		close(w.epoll);
+	if (!r && (w.n != 1 || !(w.event.events & EPOLLRDHUP)))
+		r = rig_step(p, -EPROTO, "EPOLLRDHUP at the FIN");
+	if (!r && w.switches > WAKE_UPS_MAX)
+		r = rig_same(p, "wake-ups by redirected messages", (uint64_t)w.switches, 0);
+	if (!r)
+		rig_note(p, "not by %d messages, but by FIN", MESSAGES);
+	return r;
+}
+
+/* --- without privileges --- */
+
+/* In a process of its own. */
+static int work_as(struct probe *p, const struct account *account)
+{
+	char err[PROBE_DETAIL];
+	int r = sandbox_enter(account, err, sizeof(err));
+
+	if (r) {
+		rig_note(p, "%s", err);
+		return r;
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user has cleared it */
+	r = probe_check_events(p); /* connections, insertion, redirection, a ring */
+	r = r ?: rig_step(p, rig_leave(p, UP), "removal");
+	return r ?: rig_step(p, rig_drain(p, UP), "the end of the backlog");
+}
+
+static void child(struct probe *p, const struct account *account, int report)
+{
+	int r = work_as(p, account);
+
+	if (r && write(report, p->detail, strlen(p->detail)) < 0)
+		_exit(2);
+	_exit(r ? 1 : 0);
+}
+
+/* What the child says until it ends; killed if it does not. */
+static int hear(struct probe *p, pid_t pid, int report)
+{
+	char said[PROBE_DETAIL] = "";
+	int status = 0, r;
+	struct pollfd pfd = { .fd = report, .events = POLLIN };
+	ssize_t n = 0;
+
+	r = RIG_WAIT(p, poll(&pfd, 1, 1) == 1);
+	if (r)
+		kill(pid, SIGKILL);
+	else
+		n = read(report, said, sizeof(said) - 1);
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (r)
+		return rig_step(p, r, "the end of the process without privileges");
+	if (n > 0)
+		rig_note(p, "%s", said);
+	else if (status)
+		rig_note(p, "the process without privileges has ended with status %#x", status);
+	return status ? -EPERM : 0;
+}
+
+int probe_check_unprivileged(struct probe *p)
+{
+	struct account account = { .name = "65534", .uid = NOBODY, .gid = NOBODY };
+	char err[PROBE_DETAIL];
+	int report[2], r;
+	pid_t pid;
+
+	/* another account may be given to the daemon: it is not a failure if this one is missing */
+	(void)account_find(NULL, &account, err, sizeof(err));
+	if (pipe2(report, O_CLOEXEC))
+		return rig_step(p, -errno, "a pipe");
+	pid = fork();
+	if (!pid)
+		child(p, &account, report[1]);
+	r = pid < 0 ? rig_step(p, -errno, "a process") : 0;
+	close(report[1]);
+	r = r ?: hear(p, pid, report[0]);
+	close(report[0]);
+	if (!r)
+		rig_note(p, "maps, ring and counters still work as user %s", account.name);
+	return r;
+}
