@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The verdict program: one run per skb that arrives on a socket in rx.
+ * The verdict program: one run per skb that arrives on a socket in rx.  And a socket filter that
+ * keeps it from running while a socket is taken out of rx.
  *
  * Theory of operation
  *   - A flow is redirected to the other socket of its session, through tx.
@@ -65,6 +66,9 @@ struct {
 
 /* Events that found the ring full; the daemon then looks at every flow itself. */
 __u64 events_lost;
+
+#define TCP_FLAG_FIN_BIT 0x01
+#define TCP_FLAG_RST_BIT 0x04
 
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 
@@ -260,6 +264,26 @@ int culvert_verdict(struct __sk_buff *skb)
 		}
 	}
 	return redirect(skb, ctl, st, slot, len);
+}
+
+/*
+ * The second half of the fence around a removal from rx (user/carrier_sockmap.c): while it is attached
+ * to a socket, TCP sees no segment with payload or FIN, so nothing can call the verdict.  The peer
+ * sends them again; pure ACKs and RST pass, so the other direction is not disturbed.  TCP runs socket
+ * filters with the data pointer at the TCP header (tcp_filter() in net/ipv4/tcp_ipv4.c).
+ */
+SEC("socket")
+int culvert_fence(struct __sk_buff *skb)
+{
+	__u8 bytes[2]; /* 12: data offset in words, 13: flags */
+
+	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)))
+		return skb->len;
+	if (bytes[1] & TCP_FLAG_RST_BIT)
+		return skb->len;
+	if (skb->len > (__u32)(bytes[0] >> 4) * 4 || bytes[1] & TCP_FLAG_FIN_BIT)
+		return 0;
+	return skb->len;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -148,6 +148,7 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	if (errno != EAGAIN)
 		return -errno;
 	io->flow->credit = passed_bytes(io);
+	io->flow->entry_credit = io->flow->credit;
 	ctl->credit = io->flow->credit;
 	ctl->soft_limit = config->soft_limit;
 	ctl->hard_limit = config->hard_limit;
@@ -253,7 +254,27 @@ enum step sockmap_settle(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
-static void fence(int fd, bool up)
+/*
+ * SO_RCVLOWAT alone does not keep tcp_data_ready() quiet when the window is nearly closed, which
+ * tcp_epollin_ready() takes to be so when no more than one segment fits: common where segments are
+ * large (loopback: MTU 65,536), and after bytes were passed.  Then the filter is needed too.  It makes
+ * the peer send again what arrives in these microseconds, so it is not used without need.
+ */
+static bool lowat_leaks(const struct sockmap_io *io)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info), blen = sizeof(int);
+	int rcvbuf = 0;
+
+	if (io->flow->credit != io->flow->entry_credit)
+		return true;
+	if (getsockopt(io->src, IPPROTO_TCP, TCP_INFO, &info, &len) ||
+	    getsockopt(io->src, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &blen))
+		return true;
+	return info.tcpi_rcv_mss > (uint32_t)rcvbuf / 32;
+}
+
+static void set_lowat(int fd, bool up)
 {
 	int lock = up ? SOCK_RCVBUF_LOCK : 0, lowat = up ? INT_MAX : 1;
 
@@ -265,9 +286,12 @@ static void fence(int fd, bool up)
 static int remove_fenced(struct sockmap_io *io)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	bool filter = lowat_leaks(io);
 	int r = -EAGAIN;
 
-	fence(io->src, true);
+	if (filter)
+		filter = !kernel_fence(io->kernel, io->src, true);
+	set_lowat(io->src, true);
 	if (settled(io)) {
 		ctl->no_pass = 1;
 		if (settled(io))
@@ -275,7 +299,9 @@ static int remove_fenced(struct sockmap_io *io)
 		if (r)
 			ctl->no_pass = 0;
 	}
-	fence(io->src, false);
+	if (filter)
+		kernel_fence(io->kernel, io->src, false);
+	set_lowat(io->src, false);
 	return r;
 }
 

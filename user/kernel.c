@@ -288,6 +288,15 @@ int kernel_rx_del(struct kernel *k, uint32_t slot)
 	return bpf_map_delete_elem(k->rx, &slot) ? -errno : 0;
 }
 
+int kernel_fence(struct kernel *k, int fd, bool up)
+{
+	int prog = bpf_program__fd(k->skel->progs.culvert_fence);
+
+	return setsockopt(fd, SOL_SOCKET, up ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog))
+		       ? -errno
+		       : 0;
+}
+
 const volatile struct culvert_stat *kernel_stat(const struct kernel *k, uint32_t slot)
 {
 	return &k->stats[slot];
