@@ -8,6 +8,7 @@
 #include "probe.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <json-c/json.h>
 #include <poll.h>
 #include <sched.h>
@@ -34,6 +35,8 @@
 #define REAP_MS 1000
 #define NEEDS_MAX 4
 #define BUFFER_SIZE (64 * 1024)
+#define SOFT_LIMIT (1024 * 1024)
+#define HARD_LIMIT (4 * 1024 * 1024)
 
 struct check {
 	const char *name;
@@ -97,7 +100,7 @@ static const struct check checks[] = {
 	{ "unprivileged", "all this goes on after every privilege has been given up",
 	  "the daemon would have to stay root",
 	  "Linux 5.19, c8644cd0efe7: where unprivileged BPF is disabled",
-	  { "leave" }, probe_check_unprivileged },
+	  { "leave", "events" }, probe_check_unprivileged },
 };
 
 #define N_CHECKS (sizeof(checks) / sizeof(checks[0]))
@@ -168,7 +171,7 @@ static void run_check(struct probe *p, size_t i, struct result *results)
 		snprintf(ret->detail, sizeof(ret->detail), "forced by CULVERT_PROBE_FAIL");
 		return;
 	}
-	p->config = (struct config){ .soft_limit = MIB, .hard_limit = 4 * MIB };
+	p->config = (struct config){ .soft_limit = SOFT_LIMIT, .hard_limit = HARD_LIMIT };
 	policy_init(&p->policy, ENGINE_SOCKMAP);
 	p->deadline_ms = rig_now_ms() + CHECK_MS;
 	p->detail[0] = '\0';
@@ -221,60 +224,63 @@ static size_t receive(int report, struct result *results)
 	return n;
 }
 
-/* End the child.  DETAIL says how it has ended if that was not its own doing. */
-static void reap(pid_t pid, bool complete, char *detail, size_t len)
+static pid_t wait_some(pid_t pid, int *ret_status)
 {
-	uint64_t end = rig_now_ms() + (complete ? CHECK_MS : 0);
-	int status = 0;
+	uint64_t end = rig_now_ms() + REAP_MS;
 	pid_t r;
 
-	while (!(r = waitpid(pid, &status, WNOHANG)) && rig_now_ms() < end)
+	while (!(r = waitpid(pid, ret_status, WNOHANG)) && rig_now_ms() < end)
 		usleep(200);
-	if (r == pid && WIFSIGNALED(status)) {
+	return r;
+}
+
+/* End the child; DETAIL says how it has ended. */
+static void reap(pid_t pid, char *detail, size_t len)
+{
+	int status = 0;
+
+	if (!wait_some(pid, &status)) {
+		snprintf(detail, len, "no result within %d s", HANG_MS / 1000);
+		kill(pid, SIGKILL);
+		wait_some(pid, &status);
+	} else if (WIFSIGNALED(status)) {
 		snprintf(detail, len, "the process that tried it was killed: %s",
 			 strsignal(WTERMSIG(status)));
-		return;
+	} else {
+		snprintf(detail, len, "the process that tried it has ended");
 	}
-	snprintf(detail, len, "no answer within %d s", HANG_MS / 1000);
-	if (r)
-		return;
-	kill(pid, SIGKILL);
-	for (end = rig_now_ms() + REAP_MS; !waitpid(pid, NULL, WNOHANG) && rig_now_ms() < end;)
-		usleep(1000);
 }
 
 /* Run all checks. */
 static void collect(struct result *results)
 {
-	int report[2] = { -1, -1 };
+	char *detail = results[0].detail;
 	size_t n = 0;
-	pid_t pid;
+	int report[2];
+	pid_t pid = -1;
 
 	memset(results, 0, N_CHECKS * sizeof(*results));
-	fflush(NULL);
-	if (pipe2(report, O_CLOEXEC) || (pid = fork()) < 0) {
-		snprintf(results[0].detail, sizeof(results[0].detail), "cannot start: %s",
-			 strerror(errno));
-	} else if (!pid) {
-		close(report[0]);
-		run_checks(report[1]);
-	} else {
-		char detail[PROBE_DETAIL];
-
+	if (!pipe2(report, O_CLOEXEC)) {
+		pid = fork();
+		if (!pid)
+			run_checks(report[1]);
 		close(report[1]);
-		report[1] = -1;
-		n = receive(report[0], results);
-		reap(pid, n == N_CHECKS, detail, sizeof(detail));
-		if (n < N_CHECKS)
-			memcpy(results[n].detail, detail, sizeof(detail));
 	}
-	for (int i = 0; i < 2; i++)
-		if (report[i] >= 0)
-			close(report[i]);
+	if (pid < 0) {
+		snprintf(detail, PROBE_DETAIL, "cannot start a process for it: %s", strerror(errno));
+	} else {
+		char ended[PROBE_DETAIL];
+
+		n = receive(report[0], results);
+		reap(pid, ended, sizeof(ended));
+		if (n < N_CHECKS)
+			memcpy(results[n].detail, ended, sizeof(ended));
+		close(report[0]);
+	}
 	if (n < N_CHECKS)
 		results[n].outcome = FAILS;
 	for (size_t i = n + 1; i < N_CHECKS; i++)
-		snprintf(results[i].detail, sizeof(results[i].detail), "needs %s", checks[n].name);
+		snprintf(results[i].detail, PROBE_DETAIL, "not tried after %s", checks[n].name);
 }
 
 /* The first check that fails; N_CHECKS if all hold. */
@@ -298,4 +304,111 @@ int probe_sockmap(char *why, size_t len)
 		return 0;
 	snprintf(why, len, "%s does not hold: %s", checks[i].name, results[i].detail);
 	return -EOPNOTSUPP;
+}
+
+/* --- the command --- */
+
+static bool is_usable(const struct result *results)
+{
+	return first_failure(results) == N_CHECKS;
+}
+
+static void print_table(const char *kernel, const struct result *results, FILE *out)
+{
+	static const char *const words[] = {
+		[SKIPPED] = "skip",
+		[HOLDS] = "ok",
+		[FAILS] = "FAIL",
+	};
+
+	fprintf(out, "Linux %s\n\n", kernel);
+	for (size_t i = 0; i < N_CHECKS; i++) {
+		const struct check *c = &checks[i];
+
+		fprintf(out, "%-4s  %-16s  %s%s\n", words[results[i].outcome], c->name,
+			results[i].outcome == SKIPPED ? "skipped: " : "", results[i].detail);
+		if (results[i].outcome != FAILS)
+			continue;
+		fprintf(out, "%24sexpected: %s%s%s%s\n", "", c->shows, c->since ? " (since " : "",
+			c->since ? c->since : "", c->since ? ")" : "");
+		fprintf(out, "%24sotherwise: %s; so culvert does not use the sockmap carrier\n", "",
+			c->why);
+	}
+	fprintf(out, "\n%s\n",
+		is_usable(results) ?
+			"the sockmap carrier can be used here" :
+			"culvert run --engine auto will carry everything in user space");
+}
+
+static struct json_object *check_json(const struct check *c, const struct result *result)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_object_object_add(o, "name", json_object_new_string(c->name));
+	json_object_object_add(o, "ok", result->outcome == SKIPPED ?
+						NULL :
+						json_object_new_boolean(result->outcome == HOLDS));
+	json_object_object_add(o, "detail", json_object_new_string(result->detail));
+	json_object_object_add(o, "why", json_object_new_string(c->why));
+	return o;
+}
+
+static void print_json(const char *kernel, const struct result *results, FILE *out)
+{
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+
+	json_object_object_add(o, "kernel", json_object_new_string(kernel));
+	json_object_object_add(o, "usable", json_object_new_boolean(is_usable(results)));
+	for (size_t i = 0; i < N_CHECKS; i++)
+		json_object_array_add(list, check_json(&checks[i], &results[i]));
+	json_object_object_add(o, "checks", list);
+	fprintf(out, "%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN |
+								JSON_C_TO_STRING_NOSLASHESCAPE));
+	json_object_put(o);
+}
+
+void probe_help(void)
+{
+	puts("Usage: culvert probe [options]\n\n"
+	     "Try each kernel behaviour that the sockmap carrier relies on, on loopback connections\n"
+	     "of its own. Needs the privileges of `culvert run`. Ends with 0 if all hold, 3 if not.\n\n"
+	     "Options:\n"
+	     "  --json            print the results as JSON\n"
+	     "  --help            show this help\n\n"
+	     "Checks:");
+	for (size_t i = 0; i < N_CHECKS; i++)
+		printf("  %-16s  %s\n", checks[i].name, checks[i].shows);
+}
+
+int probe_run(int argc, char **argv)
+{
+	struct result results[N_CHECKS];
+	const char *forced = forced_failure();
+	struct utsname uts = { .release = "?" };
+	bool json = false;
+
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--help")) {
+			probe_help();
+			return EXIT_CODE_OK;
+		}
+		if (strcmp(argv[i], "--json"))
+			return log_complain(EXIT_CODE_USAGE,
+					    "\"%.256s\": unknown argument (`culvert help probe` "
+					    "lists them)", argv[i]);
+		json = true;
+	}
+	if (forced && find(forced) == N_CHECKS)
+		return log_complain(EXIT_CODE_USAGE, "CULVERT_PROBE_FAIL: no check is called "
+				    "\"%.256s\"", forced);
+	uname(&uts);
+	collect(results);
+	if (json)
+		print_json(uts.release, results, stdout);
+	else
+		print_table(uts.release, results, stdout);
+	if (fflush(stdout) || ferror(stdout))
+		return log_complain(EXIT_CODE_FAILURE, "cannot write the results: %s",
+				    strerror(errno));
+	return is_usable(results) ? EXIT_CODE_OK : EXIT_CODE_UNSUPPORTED;
 }

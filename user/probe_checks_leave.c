@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The checks of staying, leaving and being left alone; see probe_checks.h. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +15,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "carrier.h"
@@ -37,41 +38,14 @@
 #define STAYS 50
 /* What the sender may be ahead of the receiver while the flow comes and goes. */
 #define AHEAD (64 * KIB)
-#define MESSAGES 64
+/* What each stay carries, at least. */
+#define REDIRECTED (16 * KIB)
+#define MESSAGES 32
 /* Switches of a waiting thread that is not woken by messages: start, end, and some for paging. */
 #define WAKE_UPS_MAX (MESSAGES / 4)
 #define NOBODY 65534
 
-/* --- what a removal relies on --- */
-
-/* As the audit does it.  A plain system call: sanitizers believe that MSG_TRUNC fills the buffer. */
-static int unread(struct probe *p, uint64_t want, const char *what)
-{
-	long n = syscall(SYS_recvfrom, p->rig.a, NULL, 1 << 30,
-			 MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
-
-	return n < 0 ? rig_step(p, -errno, what) : rig_same(p, what, (uint64_t)n, want);
-}
-
-int probe_check_unread(struct probe *p)
-{
-	const size_t piece = 1049, total = 100 * piece;
-	struct rig *g = &p->rig;
-	int r = rig_open(p, 0) ?: rig_admit(p);
-
-	g->streams[UP].rx = g->a;
-	for (size_t sent = 0; !r && sent < total; sent += piece)
-		r = rig_step(p, rig_push(p, UP, piece), "sending");
-	/* the last byte has come once all can be read: loopback keeps the order */
-	r = r ?: RIG_WAIT(p, unread(p, total, "unread bytes") == 0);
-	r = r ?: unread(p, total, "unread bytes, counted again");
-	r = r ?: rig_step(p, rig_pull_some(p, UP, 1000) == 1000 ? 0 : -EILSEQ, "reading 1000 bytes");
-	r = r ?: unread(p, total - 1000, "unread bytes after reading 1000");
-	r = r ?: rig_step(p, rig_pull(p, UP), "reading the rest");
-	if (!r)
-		rig_note(p, "counted to the byte, and none taken");
-	return r;
-}
+/* --- the fence --- */
 
 static int option(struct probe *p, int name, int value, const char *what)
 {
@@ -97,7 +71,7 @@ static int readable(struct probe *p, bool want, const char *what)
 	return rig_same(p, what, poll(&pfd, 1, 0) == 1, want);
 }
 
-/* The fence of a removal: neither the buffer nor its locks change, and data does not make a stir. */
+/* The fence around a removal: neither the buffer nor its locks change, and data does not make a stir. */
 static int raise_fence(struct probe *p, int size)
 {
 	int inq = 0, r;
@@ -221,25 +195,43 @@ int probe_check_hard_limit(struct probe *p)
 
 struct sender {
 	struct probe *p;
+	cpu_set_t cpus; /* of the process; empty if unknown */
 	pthread_t thread;
 	atomic_bool stop;
-	int error; /* to be read after the thread has ended */
+	atomic_bool free; /* to send as fast as it can; else no further ahead than AHEAD */
+	int error;        /* to be read after the thread has ended */
 };
+
+/* Keep this thread on the Nth of the CPUs, so that it runs at the same time as another one. */
+static void keep_to(const cpu_set_t *cpus, int nth)
+{
+	cpu_set_t one;
+
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		if (!CPU_ISSET(cpu, cpus) || nth--)
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		sched_setaffinity(0, sizeof(one), &one);
+		return;
+	}
+}
 
 static void *send_ahead(void *arg)
 {
 	struct sender *sender = arg;
 	struct stream *s = &sender->p->rig.streams[UP];
 
+	keep_to(&sender->cpus, 1);
 	while (!sender->stop && !sender->error) {
 		ssize_t n = 0;
 
-		if (s->sent - s->got < AHEAD)
+		if (sender->free || s->sent - s->got < AHEAD)
 			n = rig_push_some(sender->p, UP, 3001);
 		if (n < 0)
 			sender->error = (int)n;
 		if (!n)
-			usleep(20);
+			sched_yield(); /* a sleep would last longer than a removal */
 	}
 	return NULL;
 }
@@ -293,43 +285,61 @@ static int enter_busy(struct probe *p)
 	return -ETIMEDOUT;
 }
 
-static int one_stay(struct probe *p)
+/* RET_FLOWING is raised if bytes were sent while the flow was being removed. */
+static int one_stay(struct probe *p, struct sender *sender, unsigned int *ret_flowing)
 {
-	uint64_t before = rig_redirected(p, UP);
+	struct stream *s = &p->rig.streams[UP];
+	uint64_t before = rig_redirected(p, UP) + REDIRECTED, sent;
 	int r = rig_step(p, enter_busy(p), "insertion of a busy flow");
 	ssize_t n = 0;
 
+	sender->free = true;
 	r = r ?: rig_step(p, RIG_WAIT(p, (n = rig_pull_some(p, UP, SIZE_MAX)) < 0 ||
 					     rig_redirected(p, UP) > before), "redirecting");
 	r = r ?: rig_step(p, n < 0 ? (int)n : 0, "delivery");
+	sent = s->sent;
 	r = r ?: rig_step(p, rig_leave(p, UP), "removal of a busy flow");
+	*ret_flowing += s->sent != sent;
+	sender->free = false;
 	return r ?: rig_step(p, rig_drain(p, UP), "the end of the backlog");
+}
+
+/* The flow comes and goes; at the end user space delivers the rest. */
+static int come_and_go(struct probe *p, struct sender *sender, unsigned int *ret_flowing)
+{
+	struct stream *s = &p->rig.streams[UP];
+	ssize_t n = 0;
+	int r = -pthread_create(&sender->thread, NULL, send_ahead, sender);
+
+	if (r)
+		return rig_step(p, r, "a thread");
+	keep_to(&sender->cpus, 0);
+	for (int i = 0; !r && i < STAYS; i++)
+		r = one_stay(p, sender, ret_flowing);
+	sender->stop = true;
+	pthread_join(sender->thread, NULL);
+	if (CPU_COUNT(&sender->cpus))
+		sched_setaffinity(0, sizeof(sender->cpus), &sender->cpus);
+	r = r ?: rig_step(p, sender->error, "sending");
+	r = r ?: rig_step(p, RIG_WAIT(p, (n = carry(p)) < 0 ||
+					     (n = rig_pull_some(p, UP, SIZE_MAX)) < 0 ||
+					     s->got == s->sent), "delivery of the rest");
+	return r ?: rig_step(p, n < 0 ? (int)n : 0, "delivery of the rest");
 }
 
 int probe_check_leave(struct probe *p)
 {
 	struct sender sender = { .p = p };
-	struct stream *s = &p->rig.streams[UP];
-	int stays = 0, r = rig_open(p, 0) ?: rig_admit(p);
-	ssize_t n = 0;
+	unsigned int flowing = 0;
+	int r = rig_open(p, 0) ?: rig_admit(p);
 
-	r = r ?: rig_step(p, -pthread_create(&sender.thread, NULL, send_ahead, &sender), "a thread");
-	if (r)
-		return r;
-	for (; !r && stays < STAYS; stays++)
-		r = one_stay(p);
-	sender.stop = true;
-	pthread_join(sender.thread, NULL);
-	r = r ?: rig_step(p, sender.error, "sending");
-	/* the rest, by user space */
-	r = r ?: rig_step(p, RIG_WAIT(p, (n = carry(p)) < 0 ||
-					     (n = rig_pull_some(p, UP, SIZE_MAX)) < 0 ||
-					     s->got == s->sent), "delivery of the rest");
-	r = r ?: rig_step(p, n < 0 ? (int)n : 0, "delivery of the rest");
+	if (sched_getaffinity(0, sizeof(sender.cpus), &sender.cpus))
+		CPU_ZERO(&sender.cpus);
+	r = r ?: come_and_go(p, &sender, &flowing);
 	if (!r)
-		rig_note(p, "%d removals while data flowed, %llu of %llu KiB by the kernel", stays,
-			 (unsigned long long)rig_redirected(p, UP) / KIB,
-			 (unsigned long long)s->got / KIB);
+		rig_note(p, "%d removals, %u amid arriving bytes; %llu of %llu KiB by the kernel",
+			 STAYS, flowing, (unsigned long long)rig_redirected(p, UP) / KIB,
+			 (unsigned long long)p->rig.streams[UP].got / KIB);
 	return r;
 }
 
@@ -362,8 +372,10 @@ static int pass_messages(struct probe *p, struct waiter *w)
 
 	if (r)
 		return r;
-	for (int i = 0; !r && i < MESSAGES; i++)
+	for (int i = 0; !r && i < MESSAGES; i++) {
 		r = rig_push(p, UP, 1) ?: rig_pull(p, UP);
+		rig_patience(p); /* time to be woken, once for each message */
+	}
 	end = shutdown(p->rig.client, SHUT_WR) ? -errno : 0;
 	pthread_join(thread, NULL);
 	return r ?: end;

@@ -162,7 +162,7 @@ class Trial:
             return wanted.items() <= seen.items()
 
         try:
-            wait_until(has_come, "", 1.5)
+            wait_until(has_come, "", 1.6)
         except LabError:
             raise LabError(f"carriers are {seen} instead of {wanted}") from None
 

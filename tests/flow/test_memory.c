@@ -35,6 +35,7 @@
 #define UPSTREAM "127.0.0.1:9100"
 #define PAIRS 32
 #define ATTEMPTS 3
+#define FILL_MS 8000 /* at most, before the one-byte writes */
 #define FLOW_SLACK (1 << 20) /* bytes: a pipe or copy buffer, and one interval of the limit's check */
 #define SOCKET_BUFFER "256K" /* of our own ends, so that they weigh the same under every engine */
 
@@ -123,7 +124,7 @@ struct run {
 	struct memory grown;
 	struct figures figures;
 	uint64_t sent;
-	int64_t start;
+	int64_t start, next_look;
 	bool stopped;
 	char why[1500];
 };
@@ -155,10 +156,11 @@ static int connect_pair(struct run *run, int i)
 	r->rx = s->tx;
 	r->tx = s->rx;
 	/* A conversation first, so that the engine has reason to use the kernel. */
-	peer_script(s, "sb" SOCKET_BUFFER " nd w64K G200:64:64 S4096M");
+	peer_script(s, "sb" SOCKET_BUFFER " nd G200:64:64 S4096M");
 	peer_script(r, "A rb" SOCKET_BUFFER " nd H200:64:64 P100000");
+	s->write_size = run->variant->one_byte ? 16 << 10 : 256 << 10;
 	if (run->variant->one_byte)
-		s->write_pause = 5; /* slowly, so as not to overshoot */
+		s->write_pause = 4; /* slowly, so as not to overshoot */
 	return 0;
 }
 
@@ -238,47 +240,69 @@ static void find_hidden(struct run *run)
 				 (int64_t)run->receivers[i].rx_off - held[i];
 }
 
-/* The session's buffers are full once payload begins to pile up outside of them, or nothing moves. */
-static void turn_tiny(struct run *run, int64_t now)
+/*
+ * A session's buffers are full once payload begins to pile up outside of them, or nothing moves any
+ * more.  Returns true once all senders have gone over to single bytes.
+ */
+static bool turn_tiny(struct run *run, int64_t now)
 {
-	bool late = now - run->start > (int64_t)(opt.seconds * 500);
+	bool all = true;
 
+	if (now < run->next_look)
+		return false;
+	run->next_look = now + 50; /* /proc/net/tcp is slow to read */
 	find_hidden(run);
 	for (int i = 0; i < PAIRS; i++) {
-		if (run->tiny[i] || (run->hidden[i] < 16 << 10 && !late))
+		struct peer *s = &run->senders[i];
+
+		if (run->tiny[i])
 			continue;
-		run->tiny[i] = true;
-		run->senders[i].write_size = 1;
-		run->senders[i].write_pause = 0;
+		run->tiny[i] = run->hidden[i] > 16 << 10 || now - s->last_progress > 300 ||
+			       now - run->start > FILL_MS;
+		if (run->tiny[i]) {
+			s->write_size = 1;
+			s->write_pause = 0;
+		}
+		all &= run->tiny[i];
 	}
+	return all;
+}
+
+static int run_senders(struct run *run, int64_t now)
+{
+	struct pollfd pfd[PAIRS];
+
+	for (int i = 0; i < PAIRS; i++) {
+		if (peer_run(&run->senders[i], now) != PEER_RUNNING) {
+			peer_describe(&run->senders[i], run->why, sizeof(run->why));
+			return -1;
+		}
+		pfd[i].events = peer_events(&run->senders[i], now, &pfd[i].fd);
+		if (!pfd[i].events)
+			pfd[i].fd = -1;
+	}
+	poll(pfd, PAIRS, 2);
+	return 0;
 }
 
 /* Every sender writes whatever its socket takes, for the given time. */
 static int send_all(struct run *run)
 {
 	const struct variant *v = run->variant;
-	int64_t end = run->start + (int64_t)(opt.seconds * 1000), now;
+	int64_t middle = (int64_t)(opt.seconds * 500), now;
+	bool filling = v->one_byte;
 
-	while ((now = now_ms()) < end) {
-		struct pollfd pfd[PAIRS];
-
-		if (v->stop && !run->stopped &&
-		    (v->one_byte || now - run->start > (int64_t)(opt.seconds * 500))) {
+	while ((now = now_ms()) < run->start + 2 * middle || filling) {
+		if (v->stop && !run->stopped && (v->one_byte || now - run->start > middle)) {
 			daemon_signal(run->d, SIGSTOP);
 			run->stopped = true;
 		}
-		if (v->one_byte)
-			turn_tiny(run, now);
-		for (int i = 0; i < PAIRS; i++) {
-			if (peer_run(&run->senders[i], now) != PEER_RUNNING) {
-				peer_describe(&run->senders[i], run->why, sizeof(run->why));
-				return -1;
-			}
-			pfd[i].events = peer_events(&run->senders[i], now, &pfd[i].fd);
-			if (!pfd[i].events)
-				pfd[i].fd = -1;
+		if (filling && turn_tiny(run, now)) {
+			filling = false;
+			run->start = now;
 		}
-		poll(pfd, PAIRS, 2);
+		if (run_senders(run, now))
+			return -1;
 	}
 	return 0;
 }
@@ -317,6 +341,8 @@ static int measure(struct run *run)
 			return -1;
 	before = read_memory();
 	run->start = now_ms();
+	for (int i = 0; i < PAIRS; i++)
+		run->senders[i].last_progress = run->start;
 	if (send_all(run))
 		return -1;
 	after = read_memory();
@@ -418,7 +444,7 @@ static int run_engine(const char *engine, const struct variant *v, int listen_fd
 		run.variant = v;
 		run.engine = engine;
 		run.listen_fd = listen_fd;
-		r = run_once(&run);
+		int64_t t0_ = now_ms(); r = run_once(&run); if (getenv("FLOW_TIME")) fprintf(stderr, "  %lld ms\n", (long long)(now_ms() - t0_));
 		take_least(ret, &run.figures, attempt == 0);
 		ok = !bound || within(ret, bound);
 		if (bound && (ok || r))

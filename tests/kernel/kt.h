@@ -45,7 +45,8 @@
 #include "traps.h"
 #include "tests/kernel/traps.skel.h"
 
-#define KT_DEADLINE_MS 10000
+/* Generous: on a busy machine the kernel's worker was seen to wait 10 s for a CPU. */
+#define KT_DEADLINE_MS 20000
 #define KIB 1024
 #define MIB (1024 * 1024)
 
@@ -174,8 +175,8 @@ void kt_dropper_stop(struct kt_dropper *d);
 
 uint16_t kt_port(int fd); /* its own, in host order */
 /*
- * As if the owner of fd (IPv4, on lo) had sent a segment: len bytes of the stream from off, of which
- * the first `again` were sent before, the others never.
+ * As if the owner of fd (IPv4, on lo) had sent a segment: len bytes of the stream from off, the
+ * first `again` of which were sent before, the others never.
  */
 int kt_inject(int fd, uint64_t off, size_t len, size_t again);
 

@@ -358,28 +358,33 @@ static int64_t meminfo_kib(const char *name)
 static void f7_memory_of_a_small_skb(void **state)
 {
 	struct kt_session *s = kt_open(KT_SMALL_B);
+	volatile struct kt_stat *st = kt_stat(s->slot_a);
+	int64_t slab, available, skbs, truesize;
 	int one = 1, n = 40000;
-	int64_t slab, available, skbs;
 
 	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(setsockopt(s->client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)), 0);
 	assert_int_equal(kt_send(s->client, 0, 64 * KIB), 0); /* the target is full from here on */
+	assert_true(KT_WAIT(st->bytes == 64 * KIB));
+	kt_conf(s->slot_a)->flags = KT_F_WATCH;
 	slab = meminfo_kib("Slab:");
 	available = meminfo_kib("MemAvailable:");
-	skbs = -(int64_t)kt_stat(s->slot_a)->packets;
+	skbs = -(int64_t)st->packets;
 	for (int i = 0; i < n; i++)
 		assert_int_equal(kt_send(s->client, 64 * KIB + (uint64_t)i, 1), 0);
-	assert_true(KT_WAIT(kt_stat(s->slot_a)->bytes == 64 * KIB + (uint64_t)n));
-	skbs += (int64_t)kt_stat(s->slot_a)->packets;
-	skbs -= kt_accepted(s->b) > 64 * KIB ? kt_accepted(s->b) - 64 * KIB : 0;
-	slab = meminfo_kib("Slab:") - slab;
-	available -= meminfo_kib("MemAvailable:");
-	print_message("F7: %lld one-byte skbs cost %lld bytes each of slab, %lld of MemAvailable\n",
-		      (long long)skbs, (long long)(slab * KIB / skbs),
-		      (long long)(available * KIB / skbs));
+	assert_true(KT_WAIT(st->bytes == 64 * KIB + (uint64_t)n));
+	skbs += (int64_t)st->packets;
+	truesize = (int64_t)st->truesize / skbs;
+	slab = (meminfo_kib("Slab:") - slab) * KIB / skbs;
+	available = (available - meminfo_kib("MemAvailable:")) * KIB / skbs;
+	print_message("F7: %lld one-byte skbs cost %lld bytes each of slab, %lld of MemAvailable; "
+		      "truesize %lld\n", (long long)skbs, (long long)slab, (long long)available,
+		      (long long)truesize);
+	assert_in_range(kt_accepted(s->b), 0, 64 * KIB);
 	assert_true(skbs > n / 2);
-	assert_true(slab * KIB / skbs < 4 * KIB);
+	assert_true(slab < 4 * KIB);
+	assert_in_range(truesize, 256, 4 * KIB);
 }
 
 int main(void)

@@ -128,7 +128,7 @@ static void maps_work_without_privilege(void **state)
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid) {
-		alarm(20);
+		alarm(60);
 		_exit(work_without_privilege(s, rb, &events));
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);

@@ -49,7 +49,8 @@ static void t2_plain_recv_is_no_kick(void **state)
 	assert_true(recv(s->a, &byte, 1, MSG_DONTWAIT) < 0);
 	assert_int_equal(kt_expect(s->server, 0, 100), 0);
 	inq = kt_true_inq(s);
-	print_message("T2: plain recv: %s: copied_seq is %d behind\n", inq ? "present" : "fixed", inq);
+	print_message("T2: plain recv: %s: copied_seq is %d behind\n", inq ? "present" : "fixed",
+		      inq);
 	assert_true(inq == 0 || inq == 100);
 }
 

@@ -38,6 +38,7 @@ struct tcp_skb_cb___kt {
 };
 struct sk_buff___kt {
 	char cb[48];
+	unsigned int truesize;
 };
 #pragma clang attribute pop
 
@@ -118,10 +119,15 @@ static __always_inline int pass(struct __sk_buff *skb, __u32 slot, struct kt_con
 static __always_inline int redirect(struct __sk_buff *skb, __u32 slot, struct kt_conf *c,
 				    struct kt_stat *s)
 {
-	__u32 seq;
+	struct sk_buff___kt *k = (struct sk_buff___kt *)skb;
+	__u32 seq, truesize = 0;
 
-	if ((c->flags & KT_F_WATCH) && !look_at_target(slot ^ 1, &seq))
-		s->target_seq = seq;
+	if (c->flags & KT_F_WATCH) {
+		if (!look_at_target(slot ^ 1, &seq))
+			s->target_seq = seq;
+		bpf_core_read(&truesize, sizeof(truesize), &k->truesize);
+		s->truesize += truesize;
+	}
 	s->bytes += skb->len;
 	s->packets++;
 	return bpf_sk_redirect_map(skb, &tx, slot ^ 1, 0);
@@ -268,7 +274,8 @@ int kt_drop(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	if (!drop_cfg.port || bpf_ntohs(th.dest) != drop_cfg.port || skb->len <= hlen)
 		return TC_ACT_OK;
-	if (!drop_cfg.every || ++drop_cfg.seen % drop_cfg.every || drop_cfg.dropped >= drop_cfg.most)
+	if (!drop_cfg.every || ++drop_cfg.seen % drop_cfg.every ||
+	    drop_cfg.dropped >= drop_cfg.most)
 		return TC_ACT_OK;
 	drop_cfg.dropped++;
 	return TC_ACT_SHOT;

@@ -23,7 +23,7 @@ enum kt_mode {
 
 /* kt_conf.flags */
 #define KT_F_EMPTY_TOO 1 /* treat skbs without data like any other: the trap T5 */
-#define KT_F_WATCH 2	 /* record the target's write_seq before every redirect */
+#define KT_F_WATCH 2	 /* record the target's write_seq and the skb's truesize */
 #define KT_F_TRIM 4	 /* cut off what the stream has had already: the remedy of T3 and T17 */
 
 struct kt_conf {
@@ -46,6 +46,7 @@ struct kt_stat {
 	__u64 next_check; /* value of bytes at which the backlog is looked at again */
 	__u64 backlog_max; /* largest backlog seen by a check */
 	__u64 soft_told;
+	__u64 truesize; /* of what was redirected, with KT_F_WATCH */
 	__u64 overlap; /* bytes found by KT_F_TRIM */
 	__u64 untrimmed; /* times that cutting failed */
 	__u32 base_seq; /* the target's write_seq when bytes was 0 */

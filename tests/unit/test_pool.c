@@ -12,16 +12,10 @@
 #include <cmocka.h>
 
 #include "pool.h"
+#include "sanitizer.h"
 #include "seeded.h"
 
 #define MANY 100 /* more than a pool keeps of anything */
-
-/* malloc() may say no: the sanitizer's would end the program. */
-const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-	return "allocator_may_return_null=1";
-}
 
 static unsigned int descriptors_before;
 
