@@ -16,11 +16,15 @@ enum pump carrier_dst_error(struct pump_io *io, int error)
 
 void carrier_release(struct flow *f, struct pool *pool)
 {
-	if (f->buffer)
-		pool_buffer_put(pool, f->buffer);
+	while (f->head) {
+		struct buffer *b = f->head;
+
+		f->head = b->next;
+		pool_buffer_put(pool, b);
+	}
 	if (f->pipe)
 		pool_pipe_put(pool, f->pipe, f->pending == 0);
-	f->buffer = NULL;
+	f->tail = NULL;
 	f->pipe = NULL;
 	f->pending = 0;
 }

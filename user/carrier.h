@@ -29,12 +29,14 @@ enum pump {
 	PUMP_BLOCKED,     /* bytes are pending: the target is full */
 	PUMP_EOF,         /* nothing pending, and the source has ended */
 	PUMP_STARVED,     /* no buffer, pipe or kernel memory to be had: try again later */
-	PUMP_UNSUPPORTED, /* this carrier cannot read this source; nothing was read */
+	PUMP_UNSUPPORTED, /* this carrier cannot read what is next on this source: copy it */
 	PUMP_SRC_ERROR,
 	PUMP_DST_ERROR,
 };
 
 enum pump copy_pump(struct pump_io *io);
+/* Read without writing, until io->limit bytes are read or MOST are pending. */
+enum pump copy_read_ahead(struct pump_io *io, uint32_t most);
 enum pump splice_pump(struct pump_io *io);
 
 /* Give back what a flow has borrowed; pending bytes are discarded. */

@@ -4,13 +4,43 @@
 
 #include "carrier.h"
 
-/* Write what is pending.  PUMP_MORE: all of it is written and the buffer is given back. */
-static enum pump flush(struct pump_io *io)
+/* Room in the last buffer that is worth another read. */
+#define TAIL_ROOM 4096
+
+static void append(struct flow *f, struct buffer *b)
+{
+	if (f->tail)
+		f->tail->next = b;
+	else
+		f->head = b;
+	f->tail = b;
+}
+
+/* Give back the first buffer; it is empty.  One is kept in SPARE, for the next read. */
+static void drop_head(struct pump_io *io, struct buffer **spare)
+{
+	struct flow *f = io->flow;
+	struct buffer *b = f->head;
+
+	f->head = b->next;
+	if (!f->head)
+		f->tail = NULL;
+	b->next = NULL;
+	b->at = b->len = 0;
+	if (*spare)
+		pool_buffer_put(io->pool, b);
+	else
+		*spare = b;
+}
+
+/* Write what is pending.  PUMP_MORE: all of it is written. */
+static enum pump flush(struct pump_io *io, struct buffer **spare)
 {
 	struct flow *f = io->flow;
 
-	while (f->pending) {
-		ssize_t n = send(io->dst, f->buffer->data + f->pending_at, f->pending,
+	while (f->head) {
+		struct buffer *b = f->head;
+		ssize_t n = send(io->dst, b->data + b->at, b->len - b->at,
 				 MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0) {
@@ -18,56 +48,95 @@ static enum pump flush(struct pump_io *io)
 				continue;
 			return carrier_dst_error(io, errno);
 		}
+		b->at += (uint32_t)n;
 		f->pending -= (uint32_t)n;
-		f->pending_at += (uint32_t)n;
 		f->user_out += (uint64_t)n;
+		if (b->at == b->len)
+			drop_head(io, spare);
 	}
 	return PUMP_MORE;
+}
+
+/* Read up to WANT bytes to the end of B.  PUMP_MORE: it got some, *RET_N. */
+static enum pump fill(struct pump_io *io, struct buffer *b, size_t want, uint32_t *ret_n)
+{
+	ssize_t n;
+
+	do
+		n = recv(io->src, b->data + b->len, want, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	if (n == 0)
+		return PUMP_EOF;
+	if (n < 0) {
+		if (errno == EAGAIN)
+			return PUMP_EMPTY;
+		io->error = errno;
+		return PUMP_SRC_ERROR;
+	}
+	io->read += (uint64_t)n;
+	io->reads++;
+	io->flow->user_in += (uint64_t)n;
+	io->flow->pending += (uint32_t)n;
+	b->len += (uint32_t)n;
+	*ret_n = (uint32_t)n;
+	return PUMP_MORE;
+}
+
+static size_t at_most(uint64_t want, uint64_t limit)
+{
+	return (size_t)(want < limit ? want : limit);
 }
 
 enum pump copy_pump(struct pump_io *io)
 {
 	struct flow *f = io->flow;
+	struct buffer *spare = NULL;
+	enum pump result = flush(io, &spare);
+
+	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;
+	     round++) {
+		size_t want = at_most(io->pool->buffer_size, io->limit - io->read);
+		uint32_t n = 0;
+
+		if (!spare)
+			spare = pool_buffer_get(io->pool);
+		if (!spare)
+			return PUMP_STARVED;
+		result = fill(io, spare, want, &n);
+		if (result != PUMP_MORE)
+			break;
+		append(f, spare);
+		spare = NULL;
+		result = flush(io, &spare);
+		if (result == PUMP_MORE && n < want && !io->until_eof)
+			result = PUMP_EMPTY;
+	}
+	if (spare)
+		pool_buffer_put(io->pool, spare);
+	return result;
+}
+
+enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
+{
+	struct flow *f = io->flow;
 	enum pump result = PUMP_MORE;
 
-	if (!f->pending && io->limit && !f->buffer) {
-		f->buffer = pool_buffer_get(io->pool);
-		if (!f->buffer)
-			return PUMP_STARVED;
-	}
-	if (f->pending)
-		result = flush(io);
-	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;) {
-		size_t want = io->pool->buffer_size;
-		ssize_t n;
+	while (result == PUMP_MORE && io->read < io->limit && f->pending < most) {
+		size_t room = f->tail ? io->pool->buffer_size - f->tail->len : 0;
+		struct buffer *b = f->tail;
+		uint32_t n = 0;
 
-		if (want > io->limit - io->read)
-			want = (size_t)(io->limit - io->read);
-		n = recv(io->src, f->buffer->data, want, MSG_DONTWAIT);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && errno == EAGAIN) {
-			result = PUMP_EMPTY;
-		} else if (n < 0) {
-			io->error = errno;
-			result = PUMP_SRC_ERROR;
-		} else if (n == 0) {
-			result = PUMP_EOF;
-		} else {
-			io->read += (uint64_t)n;
-			io->reads++;
-			round++;
-			f->user_in += (uint64_t)n;
-			f->pending_at = 0;
-			f->pending = (uint32_t)n;
-			result = flush(io);
-			if (result == PUMP_MORE && (size_t)n < want && !io->until_eof)
-				result = PUMP_EMPTY;
+		if (room < TAIL_ROOM && room < io->limit - io->read) {
+			b = pool_buffer_get(io->pool);
+			if (!b)
+				return PUMP_STARVED;
+			room = io->pool->buffer_size;
 		}
-	}
-	if (!f->pending && f->buffer) {
-		pool_buffer_put(io->pool, f->buffer);
-		f->buffer = NULL;
+		result = fill(io, b, at_most(room, io->limit - io->read), &n);
+		if (b != f->tail && n)
+			append(f, b);
+		else if (b != f->tail)
+			pool_buffer_put(io->pool, b);
 	}
 	return result;
 }

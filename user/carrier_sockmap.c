@@ -49,6 +49,8 @@
 #define AUDIT_TRIES 2000
 /* Looks at a queue at rest that must disagree before bytes count as lost. */
 #define AUDIT_LOOKS 4
+/* Inside this file: go round once more. */
+#define STEP_AGAIN ((enum step)-1)
 /* Fairness: buffers of passed bytes written in one go. */
 #define SETTLE_ROUNDS 64
 /* Looks, up to 128 ms apart, at a FIN whose bytes do not add up, before it is called a loss. */
@@ -64,11 +66,17 @@ uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct 
 	return kernel_stat(k, slot)->bytes - f->base_bytes;
 }
 
-/* True if every passed byte is on the target.  Pairs with pass() in the program. */
-static bool settled(struct sockmap_io *io)
+/* True if every passed byte has been read: written, and so credited, or pending. */
+static bool all_read(const struct sockmap_io *io)
 {
 	atomic_thread_fence(memory_order_seq_cst);
-	return passed_bytes(io) == io->flow->credit && !io->flow->pending;
+	return passed_bytes(io) == io->flow->credit + io->flow->pending;
+}
+
+/* True if every passed byte is on the target.  Pairs with pass() in the program. */
+static bool settled(const struct sockmap_io *io)
+{
+	return !io->flow->pending && all_read(io);
 }
 
 static int source_info(int fd, uint64_t *ret_received)
@@ -147,10 +155,13 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	char c;
 	int r;
 
-	if (recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT) >= 0)
-		return -EAGAIN;
-	if (errno != EAGAIN)
-		return -errno;
+	if (!io->flow->untouched) {
+		if (recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT) >= 0)
+			return -EAGAIN;
+		if (errno != EAGAIN)
+			return -errno;
+	}
+	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
 	io->flow->credit = passed_bytes(io);
 	io->flow->entry_credit = io->flow->credit;
 	ctl->credit = io->flow->credit;
@@ -199,6 +210,7 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 
 	io->read += pump.read;
 	f->starved = r == PUMP_STARVED;
+	f->blocked = r == PUMP_BLOCKED;
 	f->credit += f->user_out - before;
 	/* the program redirects as soon as it sees this: what was written must come first */
 	atomic_thread_fence(memory_order_release);
@@ -229,27 +241,31 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
  * count: the program counts in the order of the stream, so a run that begins after a redirect is
  * never taken for part of the run before it.
  */
+static enum step settle_round(struct sockmap_io *io)
+{
+	uint64_t passed = passed_bytes(io);
+
+	atomic_thread_fence(memory_order_acquire);
+	if (sockmap_redirected(io->kernel, io->slot, io->flow) != io->flow->drained_at) {
+		enum step r = look_drained(io);
+
+		if (r != STEP_DONE) {
+			io->flow->blocked = false;
+			return r == STEP_WAIT ? wait_longer(io) : r;
+		}
+		io->flow->drained_at = io->books.redirected;
+	}
+	return passed == io->flow->credit ? STEP_DONE : settle_some(io, passed);
+}
+
 enum step sockmap_settle(struct sockmap_io *io)
 {
-	bool drained = io->flow->pending; /* it was, when these bytes were read */
-	uint64_t drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
-
 	for (int round = 0; round < SETTLE_ROUNDS; round++) {
-		uint64_t passed = passed_bytes(io), redirected;
-		enum step r = STEP_DONE;
+		enum step r;
 
-		atomic_thread_fence(memory_order_acquire);
-		redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
 		if (settled(io))
 			return STEP_DONE;
-		if (!drained || redirected != drained_at)
-			r = look_drained(io);
-		if (r == STEP_WAIT)
-			return wait_longer(io);
-		drained = true;
-		drained_at = redirected;
-		if (r == STEP_DONE && passed != io->flow->credit)
-			r = settle_some(io, passed);
+		r = settle_round(io);
 		if (r != STEP_DONE)
 			return r;
 	}
@@ -296,9 +312,9 @@ static int remove_fenced(struct sockmap_io *io)
 	if (filter)
 		filter = !kernel_fence(io->kernel, io->src, true);
 	set_lowat(io->src, true);
-	if (settled(io)) {
+	if (all_read(io)) {
 		ctl->no_pass = 1;
-		if (settled(io))
+		if (all_read(io))
 			r = kernel_rx_del(io->kernel, io->slot);
 		if (r)
 			ctl->no_pass = 0;
@@ -338,15 +354,59 @@ static enum step audit_left(struct sockmap_io *io)
 	return r ? STEP_SRC_ERROR : STEP_UNPROVED;
 }
 
+/*
+ * Read passed bytes without writing them.  To leave, it is enough that they are read; writing them
+ * must wait for the backlog, and a fast source would meanwhile have more passed, for ever.
+ */
+static enum step read_ahead(struct sockmap_io *io)
+{
+	struct flow *f = io->flow;
+	struct pump_io pump = {
+		.flow = f,
+		.pool = io->pool,
+		.src = io->src,
+		.dst = io->dst,
+		.limit = passed_bytes(io) - f->credit - f->pending,
+	};
+	enum pump r = copy_read_ahead(&pump, io->read_ahead);
+
+	io->read += pump.read;
+	f->starved = r == PUMP_STARVED;
+	if (r == PUMP_SRC_ERROR) {
+		io->error = pump.error;
+		return STEP_SRC_ERROR;
+	}
+	if (pump.read || r == PUMP_MORE)
+		return STEP_DONE;
+	return wait_longer(io); /* trap T8, or no memory */
+}
+
+static enum step leave_round(struct sockmap_io *io)
+{
+	int e;
+
+	if (!all_read(io)) {
+		/* no more room: some must be written first; meanwhile TCP's window closes */
+		enum step r = io->flow->pending >= io->read_ahead ? settle_round(io) : read_ahead(io);
+
+		return r == STEP_DONE ? STEP_AGAIN : r;
+	}
+	e = remove_fenced(io);
+	if (e == -EAGAIN)
+		return STEP_AGAIN;
+	return e || !all_read(io) ? STEP_UNPROVED : audit_left(io);
+}
+
 enum step sockmap_leave(struct sockmap_io *io)
 {
-	int r = remove_fenced(io);
+	for (int round = 0; round < SETTLE_ROUNDS; round++) {
+		enum step r = leave_round(io);
 
-	if (r == -EAGAIN)
-		return STEP_WAIT;
-	if (r || !settled(io))
-		return STEP_UNPROVED;
-	return audit_left(io);
+		if (r != STEP_AGAIN)
+			return r;
+	}
+	flow_look_soon(io->flow, io->now_ms);
+	return STEP_WAIT;
 }
 
 enum step sockmap_drain(struct sockmap_io *io)

@@ -21,6 +21,7 @@ struct sockmap_io {
 	int src, dst;
 	uint32_t slot;       /* the source's; the target's is slot ^ 1 */
 	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
+	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
 	uint64_t read;       /* out: passed bytes read */
 	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
@@ -37,7 +38,8 @@ enum step {
 
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
- * the source, which user space must read first; or the -errno of the map update.
+ * the source, which user space must read first (unless the flow is `untouched`: then whole skbs wait,
+ * and the kick takes them); or the -errno of the map update.
  */
 int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
 		  unsigned int worker);
@@ -52,8 +54,8 @@ enum step sockmap_kick(struct sockmap_io *io);
 enum step sockmap_settle(struct sockmap_io *io);
 
 /*
- * LEAVING -> DRAINING: take a settled flow out of rx.  STEP_WAIT: more was passed meanwhile, settle
- * again.  STEP_UNPROVED: the audit failed.
+ * LEAVING -> DRAINING: read what was passed, then take the flow out of rx.  What was read and could
+ * not be written yet is pending.  STEP_UNPROVED: the audit failed.
  */
 enum step sockmap_leave(struct sockmap_io *io);
 

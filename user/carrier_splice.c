@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/types.h>
+#include <sys/socket.h>
 
 #include "carrier.h"
 
@@ -27,6 +27,26 @@ static enum pump flush(struct pump_io *io)
 }
 
 /*
+ * splice(2) returned 0, or EAGAIN although epoll had said "readable".  That is also what it does when
+ * an urgent byte is next: tcp_read_sock() stops there, whatever SO_OOBINLINE says.  Taken for EOF it
+ * would cut the stream off, taken for "empty" it would spin.
+ */
+static enum pump look_closer(struct pump_io *io)
+{
+	char c;
+	ssize_t n = recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+
+	if (n == 0)
+		return PUMP_EOF;
+	if (n > 0)
+		return PUMP_UNSUPPORTED;
+	if (errno == EAGAIN || errno == EINTR)
+		return PUMP_EMPTY;
+	io->error = errno;
+	return PUMP_SRC_ERROR;
+}
+
+/*
  * The pipe is filled only when it is empty: then EAGAIN can only mean that the source is, and not
  * that the pipe is full.
  */
@@ -42,10 +62,10 @@ static enum pump fill(struct pump_io *io)
 		n = splice(io->src, NULL, f->pipe->write_fd, NULL, want, SPLICE_FLAGS);
 	while (n < 0 && errno == EINTR);
 	if (n == 0)
-		return PUMP_EOF;
+		return look_closer(io);
 	if (n < 0) {
 		if (errno == EAGAIN)
-			return PUMP_EMPTY;
+			return io->reads ? PUMP_EMPTY : look_closer(io);
 		if (errno == EINVAL)
 			return PUMP_UNSUPPORTED;
 		io->error = errno;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a client gets DEADLINE_MS for everything, request and answer; one that is
- * slow, silent or sends garbage delays other clients so long at most, and never a session.
+ * Theory of operation: a client gets DEADLINE_MS to send its request, and as long again to take the
+ * answer; one that is slow, silent or sends garbage delays other clients so long at most, and never
+ * a session.
  */
 #include "control.h"
 
@@ -29,7 +30,9 @@ struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	int fd;
 	int stop; /* eventfd */
-	bool started;
+	bool bound, started;
+	dev_t dev; /* of the socket's file, */
+	ino_t ino; /* so that a newer daemon's is not removed */
 	pthread_t thread;
 	control_answer_fn *answer;
 	void *arg;
@@ -84,6 +87,7 @@ static int remove_stale(const struct sockaddr_un *un)
 static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	struct stat st;
 	mode_t mask;
 	int r;
 
@@ -101,9 +105,12 @@ static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 	umask(mask);
 	if (r)
 		return r;
-	if (geteuid() == 0 && chown(c->path, uid, gid))
+	c->bound = true;
+	if (listen(c->fd, 16) || lstat(c->path, &st))
 		return -errno;
-	return listen(c->fd, 16) ? -errno : 0;
+	c->dev = st.st_dev;
+	c->ino = st.st_ino;
+	return geteuid() == 0 && chown(c->path, uid, gid) ? -errno : 0;
 }
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
@@ -115,6 +122,9 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	if (!c)
 		goto fail;
 	c->fd = c->stop = -1;
+	r = -EINVAL;
+	if (!*path)
+		goto fail;
 	r = -ENAMETOOLONG;
 	if (strlen(path) >= sizeof(c->path))
 		goto fail;
@@ -128,6 +138,8 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 fail:
 	snprintf(err, errlen, "control socket %s: %s%s", path, strerror(-r),
 		 r == -EADDRINUSE ? " (another culvert is running; give it its own --control)" : "");
+	if (c && c->bound)
+		unlink(c->path);
 	if (c && c->fd >= 0)
 		close(c->fd);
 	if (c && c->stop >= 0)
@@ -156,11 +168,13 @@ static bool wait_for(struct control *c, int fd, short events, long long until)
 	}
 }
 
-/* One line into LINE, without the newline.  False: none came. */
-static bool read_request(struct control *c, int fd, char *line, size_t size, long long until)
+/* One line into LINE, without the newline.  False: none came, or (LINE is full) it is too long. */
+static bool read_request(struct control *c, int fd, char *line, size_t size, long long until,
+			 size_t *ret_len)
 {
 	size_t n = 0;
 
+	*ret_len = 0;
 	while (n < size - 1 && wait_for(c, fd, POLLIN, until)) {
 		ssize_t got = recv(fd, line + n, size - 1 - n, MSG_DONTWAIT);
 		char *end;
@@ -170,30 +184,39 @@ static bool read_request(struct control *c, int fd, char *line, size_t size, lon
 		if (got <= 0)
 			return false;
 		n += (size_t)got;
+		*ret_len = n;
 		end = memchr(line, '\n', n);
 		if (end) {
 			*end = '\0';
+			*ret_len = (size_t)(end - line);
 			return true;
 		}
 	}
 	return false;
 }
 
-static void write_answer(struct control *c, int fd, struct json_object *answer, long long until)
+static bool send_all(struct control *c, int fd, const char *text, size_t len, long long until)
 {
-	size_t len, at = 0;
-	const char *text = json_object_to_json_string_length(answer, JSON_C_TO_STRING_PLAIN, &len);
+	size_t at = 0;
 
-	while (text && at < len && wait_for(c, fd, POLLOUT, until)) {
+	while (at < len && wait_for(c, fd, POLLOUT, until)) {
 		ssize_t n = send(fd, text + at, len - at, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
-			return;
+			return false;
 		if (n > 0)
 			at += (size_t)n;
 	}
-	if (text && at == len)
-		(void)!send(fd, "\n", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+	return at == len;
+}
+
+static void write_answer(struct control *c, int fd, struct json_object *answer, long long until)
+{
+	size_t len;
+	const char *text = json_object_to_json_string_length(answer, JSON_C_TO_STRING_PLAIN, &len);
+
+	if (text && send_all(c, fd, text, len, until))
+		send_all(c, fd, "\n", 1, until);
 }
 
 static struct json_object *error_answer(const char *text)
@@ -204,13 +227,33 @@ static struct json_object *error_answer(const char *text)
 	return o;
 }
 
-static struct json_object *answer_line(struct control *c, const char *line)
+/* NULL unless the whole line is one JSON value. */
+static struct json_object *parse(const char *line, size_t len)
 {
-	struct json_object *request = json_tokener_parse(line), *command = NULL, *answer = NULL;
+	struct json_tokener *t = json_tokener_new();
+	struct json_object *o = NULL;
+
+	if (!t)
+		return NULL;
+	json_tokener_set_flags(t, JSON_TOKENER_STRICT);
+	o = json_tokener_parse_ex(t, line, (int)len);
+	if (o && (json_tokener_get_error(t) != json_tokener_success ||
+		  json_tokener_get_parse_end(t) != len)) {
+		json_object_put(o);
+		o = NULL;
+	}
+	json_tokener_free(t);
+	return o;
+}
+
+static struct json_object *answer_line(struct control *c, const char *line, size_t len)
+{
+	struct json_object *request = parse(line, len), *command = NULL, *answer = NULL;
 
 	if (!json_object_is_type(request, json_type_object) ||
 	    !json_object_object_get_ex(request, "command", &command) ||
-	    !json_object_is_type(command, json_type_string))
+	    !json_object_is_type(command, json_type_string) ||
+	    strlen(json_object_get_string(command)) != (size_t)json_object_get_string_len(command))
 		answer = error_answer("a request is one line: {\"command\":\"NAME\"}");
 	else
 		answer = c->answer(c->arg, json_object_get_string(command));
@@ -223,10 +266,14 @@ static void serve(struct control *c, int fd)
 	long long until = clock_ms() + DEADLINE_MS;
 	struct json_object *answer;
 	char line[REQUEST_MAX];
+	size_t len;
 
-	if (!read_request(c, fd, line, sizeof(line), until))
+	if (read_request(c, fd, line, sizeof(line), until, &len))
+		answer = answer_line(c, line, len);
+	else if (len == sizeof(line) - 1)
+		answer = error_answer("the request is too long");
+	else
 		return;
-	answer = answer_line(c, line);
 	write_answer(c, fd, answer, clock_ms() + DEADLINE_MS);
 	json_object_put(answer);
 }
@@ -268,6 +315,7 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg)
 void control_close(struct control *c)
 {
 	uint64_t one = 1;
+	struct stat st;
 
 	if (!c)
 		return;
@@ -277,6 +325,7 @@ void control_close(struct control *c)
 	}
 	close(c->fd);
 	close(c->stop);
-	unlink(c->path);
+	if (!lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
+		unlink(c->path);
 	free(c);
 }

@@ -51,9 +51,10 @@ enum carrier flow_carrier(const struct flow *f)
 {
 	switch ((enum flow_phase)f->phase) {
 	case FLOW_KERNEL:
-	case FLOW_LEAVING:
 	case FLOW_FINISHING:
 		return CARRIER_SOCKMAP;
+	case FLOW_LEAVING: /* passed bytes are read and written by user space */
+		return CARRIER_COPY;
 	default:
 		return f->user_carrier;
 	}
@@ -83,17 +84,19 @@ void flow_set_phase(struct flow *f, enum flow_phase to)
 
 unsigned int flow_wants(const struct flow *f)
 {
-	unsigned int progress = f->pending && !f->starved ? FLOW_WANT_WRITE : FLOW_WANT_TIMER;
+	unsigned int settling = f->blocked && !f->starved ? FLOW_WANT_WRITE : FLOW_WANT_TIMER;
 
 	switch ((enum flow_phase)f->phase) {
 	case FLOW_USER:
-		return f->pending || f->starved ? progress : FLOW_WANT_READ;
+		if (f->starved)
+			return FLOW_WANT_TIMER;
+		return f->pending ? FLOW_WANT_WRITE : FLOW_WANT_READ;
 	case FLOW_KERNEL:
 		return FLOW_WANT_FIN;
 	case FLOW_LEAVING:
-		return FLOW_WANT_FIN | progress;
+		return FLOW_WANT_FIN | settling;
 	case FLOW_FINISHING:
-		return progress;
+		return settling;
 	case FLOW_DRAINING:
 		return FLOW_WANT_TIMER;
 	default:

@@ -20,11 +20,11 @@
  *   KERNEL     the program redirects; user space touches neither socket for this flow
  *                -> LEAVING    the program, or the policy, wants the flow out
  *                -> FINISHING  the source sent FIN
- *   LEAVING    still in rx; passed bytes are written to the target, then the fence is tried
+ *   LEAVING    still in rx; passed bytes are read, ahead of writing, then the fence is tried
  *                -> DRAINING   out of rx, and the audit found every byte
  *                -> FINISHING  the source sent FIN
  *   DRAINING   out of rx; nothing may be written until the target's backlog is in its TCP
- *                -> USER       drained
+ *                -> USER       drained; what was read ahead is written first
  *   FINISHING  still in rx; passed bytes are written, the backlog drains, no more can arrive
  *                -> DONE       every byte the source received is in the target's TCP; shut down
  *   DONE       nothing is left to do
@@ -75,13 +75,14 @@ struct flow {
 	uint8_t reason;       /* enum reason */
 	bool eof;             /* recv() returned 0: no byte will follow */
 	bool starved;         /* no buffer or pipe was to be had: try again later */
+	bool blocked;         /* LEAVING, FINISHING: the target was full at the last write */
 	bool no_enter;        /* the kernel cannot carry this flow any more; see reason */
+	bool untouched;       /* out of rx, and nothing was read from the receive queue since */
 
 	/* what user space has read from the source and not yet written to the target */
-	struct buffer *buffer; /* copy: lent by the worker while pending */
-	struct pipe *pipe;     /* splice: lent by the worker while pending */
-	uint32_t pending_at;   /* copy: offset of the first pending byte */
-	uint32_t pending;      /* bytes */
+	struct buffer *head, *tail; /* copy: lent by the worker, in order */
+	struct pipe *pipe;          /* splice: lent by the worker; never together with buffers */
+	uint32_t pending;           /* bytes in either */
 
 	uint64_t user_in;  /* bytes read from the source by user space, passed ones included */
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
@@ -91,6 +92,7 @@ struct flow {
 	uint64_t base_dropped;
 	uint64_t credit; /* what ctl.credit holds */
 	uint64_t entry_credit; /* ... and held when the flow entered the kernel */
+	uint64_t drained_at;   /* redirected bytes when the backlog was last seen empty */
 
 	uint64_t due_ms; /* next look, by the loop's clock; 0: none */
 	uint16_t wait_ms; /* last wait, doubles from look to look */

@@ -150,10 +150,9 @@ void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 {
 	uint32_t i;
 
-	if (t->at && t->due_ms == due_ms)
+	if (t->at && t->at != TIMER_DUE && t->due_ms == due_ms)
 		return;
-	if (t->at)
-		timer_cancel(l, t);
+	timer_cancel(l, t);
 	t->due_ms = due_ms;
 	i = l->n_timers++;
 	sift_up(l, i, t);
@@ -164,9 +163,11 @@ void timer_cancel(struct loop *l, struct timer *t)
 	struct timer *last;
 	uint32_t i;
 
-	if (!t->at)
-		return;
 	i = t->at - 1;
+	if (!t->at || t->at == TIMER_DUE) {
+		t->at = 0;
+		return;
+	}
 	t->at = 0;
 	last = l->heap[--l->n_timers];
 	if (last == t)
@@ -177,14 +178,36 @@ void timer_cancel(struct loop *l, struct timer *t)
 		sift_down(l, i, last);
 }
 
-/* A timer that sets itself to "now" comes again after the next batch of events, not at once. */
-static void fire_timers(struct loop *l)
+/* Those that are due are collected first: one that sets itself to "now" fires in the next batch. */
+static struct timer *take_due(struct loop *l)
 {
-	for (uint32_t n = l->n_timers; n && l->n_timers && l->heap[0]->due_ms <= l->now_ms; n--) {
+	struct timer *first = NULL, **last = &first;
+
+	while (l->n_timers && l->heap[0]->due_ms <= l->now_ms) {
 		struct timer *t = l->heap[0];
 
 		timer_cancel(l, t);
-		t->fire(t);
+		t->at = TIMER_DUE;
+		t->next_due = NULL;
+		*last = t;
+		last = &t->next_due;
+	}
+	return first;
+}
+
+static void fire_timers(struct loop *l)
+{
+	struct timer *t = take_due(l);
+
+	while (t) {
+		struct timer *next = t->next_due;
+
+		/* an earlier one may have cancelled it, or set it anew */
+		if (t->at == TIMER_DUE) {
+			t->at = 0;
+			t->fire(t);
+		}
+		t = next;
 	}
 }
 
@@ -219,6 +242,7 @@ int loop_run(struct loop *l)
 		fire_timers(l);
 		if (l->after_batch)
 			l->after_batch(l->arg);
+		l->now_ms = clock_ms(); /* for the time-out: handlers take time, too */
 	}
 	return 0;
 }

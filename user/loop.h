@@ -26,8 +26,11 @@ struct source {
 struct timer {
 	void (*fire)(struct timer *t);
 	uint64_t due_ms;
-	uint32_t at; /* place in the heap + 1; 0: not set */
+	uint32_t at; /* place in the heap + 1; 0: not set; TIMER_DUE: about to fire */
+	struct timer *next_due;
 };
+
+#define TIMER_DUE UINT32_MAX
 
 struct loop_call; /* a call from another thread, see loop_call() */
 

@@ -9,7 +9,7 @@ void policy_init(struct policy *p, enum engine engine)
 		.engine = engine,
 		.promote_turns = 16,
 		.promote_reads = 64,
-		.small_read = 16 * 1024,
+		.small_read = 2 * 1024,
 		.big_turn = 48 * 1024,
 		.bulk_run = 256 * 1024,
 		.kernel_bulk = engine == ENGINE_AUTO ? 1024 * 1024 : 0,
@@ -25,6 +25,7 @@ void habit_restart(struct habit *h)
 	h->bytes[0] = h->bytes[1] = 0;
 	h->reads[0] = h->reads[1] = 0;
 	h->run = 0;
+	h->run_reads = 0;
 	h->turns = 0;
 }
 
@@ -34,10 +35,12 @@ void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t read
 		return;
 	if (dir != h->last_dir) {
 		h->last_dir = (uint8_t)dir;
-		h->turns++;
+		h->turns += h->bytes[0] || h->bytes[1]; /* the first word changes no direction */
 		h->run = 0;
+		h->run_reads = 0;
 	}
 	h->run += bytes;
+	h->run_reads += reads;
 	h->bytes[dir] += bytes;
 	h->reads[dir] += reads;
 }
@@ -51,7 +54,7 @@ void habit_demoted(const struct policy *p, struct habit *h)
 
 bool habit_full(const struct policy *p, const struct habit *h)
 {
-	return h->bytes[0] + h->bytes[1] >= 2 * p->window;
+	return h->bytes[0] + h->bytes[1] >= (2 * p->window) << h->demotions;
 }
 
 struct decision policy_start(const struct policy *p)
@@ -76,7 +79,8 @@ static struct decision policy_auto(const struct policy *p, const struct habit *h
 	uint64_t turns_needed = (uint64_t)p->promote_turns << h->demotions;
 	uint64_t reads_needed = (uint64_t)p->promote_reads << h->demotions;
 
-	if (h->last_dir == dir && h->run >= p->bulk_run)
+	if (h->last_dir == dir && h->run >= p->bulk_run &&
+	    average(h->run, h->run_reads) > p->small_read)
 		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
 	if (total >= p->window && turn >= p->big_turn)
 		return (struct decision){ CARRIER_SPLICE, REASON_BULK };

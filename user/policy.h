@@ -37,6 +37,7 @@ struct habit {
 	uint64_t bytes[2];
 	uint32_t reads[2];
 	uint64_t run;     /* bytes since the direction changed */
+	uint32_t run_reads;
 	uint32_t turns;   /* changes of direction */
 	uint8_t last_dir;
 	uint8_t demotions; /* times the session was sent back from the kernel */

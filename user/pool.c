@@ -22,6 +22,7 @@ void pool_close(struct pool *p)
 		struct buffer *b = p->buffers;
 
 		p->buffers = b->next;
+		p->buffers_idle--;
 		free(b);
 	}
 	pool_trim(p);
@@ -40,6 +41,8 @@ struct buffer *pool_buffer_get(struct pool *p)
 			return NULL;
 	}
 	p->buffers_lent++;
+	b->next = NULL;
+	b->at = b->len = 0;
 	return b;
 }
 

@@ -12,6 +12,7 @@
  */
 struct buffer {
 	struct buffer *next;
+	uint32_t at, len; /* the pending bytes are data[at] to data[len - 1] */
 	uint8_t data[];
 };
 

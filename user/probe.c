@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the checks (probe_checks.h) run one after the other in a child process, which
- * sends a report for each through a pipe.  So the parent stays as it was, whatever they do: load
- * programs, move to another network namespace, start threads.  And a kernel that hangs or kills a
- * check is one more result, not the end of the caller.
+ * Theory of operation: the checks (probe_checks.h) run one after the other in a child process,
+ * which sends a report for each through a pipe.  So the parent stays as it was, whatever they do:
+ * load programs, move to another network namespace, start threads.  And a kernel that hangs or
+ * kills a check is one more result, not the end of the caller.
  */
 #include "probe.h"
 
@@ -29,7 +29,7 @@
 
 /* What a check may wait for, all in all. */
 #define CHECK_MS 2000
-/* Without a report for so long, the child hangs.  Loading cannot be bounded, and emulators are slow. */
+/* Without a report for so long, the child hangs.  Loading has no bound, and emulators are slow. */
 #define HANG_MS 10000
 /* A killed process that hangs in the kernel cannot be waited for. */
 #define REAP_MS 1000
@@ -91,9 +91,12 @@ static const struct check checks[] = {
 	{ "hard-limit", "over the hard limit bytes are passed to user space, and order is kept",
 	  "a receiver that stalls would fill the kernel's memory",
 	  NULL, { "redirect", "accounting", "events" }, probe_check_hard_limit },
+	{ "fence", "a socket filter keeps data out for a moment, and nothing is lost",
+	  "the program might run during a removal, which then loses bytes",
+	  "Linux 3.19, 89aa075832b0", { "redirect" }, probe_check_fence },
 	{ "leave", "a busy flow can be taken out of the kernel without losing a byte",
 	  "bulk and slow flows could not be handed back to user space",
-	  NULL, { "redirect", "accounting", "unread", "receive-buffer" }, probe_check_leave },
+	  NULL, { "accounting", "unread", "receive-buffer", "fence" }, probe_check_leave },
 	{ "wake-ups", "redirected data does not wake a thread that waits for EPOLLRDHUP; FIN does",
 	  "each segment would cost a switch to user space, which is slower than copying",
 	  NULL, { "redirect" }, probe_check_wake_ups },
@@ -133,7 +136,7 @@ static size_t find(const char *name)
 
 /* --- in the child --- */
 
-/* A namespace of its own, so that firewalls and other programs do not matter; or the current one. */
+/* A namespace of its own, so that firewalls and others do not matter; or the current one. */
 static bool enter_namespace(void)
 {
 	cap_flag_value_t has = CAP_CLEAR;
@@ -267,7 +270,8 @@ static void collect(struct result *results)
 		close(report[1]);
 	}
 	if (pid < 0) {
-		snprintf(detail, PROBE_DETAIL, "cannot start a process for it: %s", strerror(errno));
+		snprintf(detail, PROBE_DETAIL, "cannot start a process for it: %s",
+			 strerror(errno));
 	} else {
 		char ended[PROBE_DETAIL];
 
@@ -370,8 +374,9 @@ static void print_json(const char *kernel, const struct result *results, FILE *o
 void probe_help(void)
 {
 	puts("Usage: culvert probe [options]\n\n"
-	     "Try each kernel behaviour that the sockmap carrier relies on, on loopback connections\n"
-	     "of its own. Needs the privileges of `culvert run`. Ends with 0 if all hold, 3 if not.\n\n"
+	     "Try each kernel behaviour that the sockmap carrier relies on, on loopback\n"
+	     "connections of its own. Needs the privileges of `culvert run`. Ends with 0 if all\n"
+	     "hold, 3 if not.\n\n"
 	     "Options:\n"
 	     "  --json            print the results as JSON\n"
 	     "  --help            show this help\n\n"

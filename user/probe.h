@@ -6,9 +6,9 @@
 
 /*
  * `culvert probe`: tries, on loopback sockets of its own, each kernel behaviour that the sockmap
- * carrier relies on, with the real verdict program and the real hand-over code.  ARGV[0] is "probe".
- * Returns the exit code: 0 when all hold, 3 when one does not or cannot be tried, 2 for a mistake in
- * ARGV.  With --json one line goes to stdout:
+ * carrier relies on, with the real verdict program and the real hand-over code.  ARGV[0] is
+ * "probe".  Returns the exit code: 0 when all hold, 3 when one does not or cannot be tried, 2 for a
+ * mistake in ARGV.  With --json one line goes to stdout:
  *
  *	{"kernel":"6.18.44","usable":true,"checks":[{"name":"load","ok":true,"detail":"...",
  *	 "why":"..."}, ...]}
@@ -23,8 +23,8 @@ void probe_help(void);
 
 /*
  * The same checks without output: 0 when all hold; else -EOPNOTSUPP, and WHY names the first that
- * does not, and says how.  Takes some 0.2 s on an idle machine; each check is bounded in time.  Needs
- * the privileges of kernel_open().
+ * does not, and says how.  Takes about 0.1 s on an idle machine; each check waits 2 s at the most,
+ * and is given up after 10 s without a result.  Needs the privileges of kernel_open().
  *
  * Everything happens in a process of its own, which has ended on return, so nothing is left behind:
  * no descriptor, no map, no change of network namespace, even if the kernel should crash it.  To be

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* The checks of entering the kernel and staying there. */
 #include "probe_checks.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/capability.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define KIB 1024
@@ -17,6 +20,13 @@
 #define PAIRS 64
 /* Sent before the receiver looks. */
 #define PORTION (64 * KIB)
+#define HARD_LIMIT (32 * KIB)
+/* One interval of checks may pass before the program looks again, and each skb costs overhead. */
+#define HARD_LIMIT_SLACK (256 * KIB)
+#define BURSTS 3
+#define MESSAGES 32
+/* Switches of a waiting thread that is not woken by messages: start, end, and some for paging. */
+#define WAKE_UPS_MAX (MESSAGES / 4)
 
 /* --- without sockets --- */
 
@@ -65,8 +75,8 @@ int probe_check_load(struct probe *p)
 	if (missing[0])
 		rig_note(p, "missing %s (start as root): %s", missing, err);
 	else if (r == -EPERM || r == -EACCES)
-		rig_note(p, "%s; the capabilities are there, but perhaps in a user namespace, or seccomp "
-			 "or lockdown forbids it", err);
+		rig_note(p, "%s; the capabilities are there, but perhaps in a user namespace, or "
+			 "seccomp or lockdown forbids it", err);
 	else
 		rig_note(p, "%s", err);
 	return r;
@@ -84,29 +94,9 @@ int probe_check_loopback(struct probe *p)
 
 /* --- entering --- */
 
-static int open_admitted(struct probe *p, unsigned int flags)
-{
-	return rig_open(p, flags) ?: rig_admit(p);
-}
-
-static int open_entered(struct probe *p, unsigned int flags)
-{
-	int r = open_admitted(p, flags);
-
-	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");
-	return r ?: rig_step(p, rig_enter(p, DOWN), "insertion of the other direction");
-}
-
-static int deliver(struct probe *p, unsigned int dir, size_t len, const char *what)
-{
-	int r = rig_push(p, dir, len);
-
-	return rig_step(p, r ?: rig_pull(p, dir), what);
-}
-
 int probe_check_insert(struct probe *p)
 {
-	int r = open_entered(p, 0);
+	int r = rig_open_entered(p, 0);
 
 	if (!r)
 		rig_note(p, "both sockets, as source and as target");
@@ -141,7 +131,7 @@ int probe_check_insert_after_fin(struct probe *p)
 	r = r ?: rig_step(p, rig_pull(p, UP), "reading afterwards");
 	r = r ?: rig_step(p, rig_pull_eof(p, g->a), "end of file afterwards");
 	g->streams[DOWN].tx = g->a;
-	r = r ?: deliver(p, DOWN, 100, "writing afterwards");
+	r = r ?: rig_deliver(p, DOWN, 100, "writing afterwards");
 	if (!r)
 		rig_note(p, "refused with \"%s\", without harm", strerror(EOPNOTSUPP));
 	return r;
@@ -150,9 +140,9 @@ int probe_check_insert_after_fin(struct probe *p)
 int probe_check_counters(struct probe *p)
 {
 	const volatile struct culvert_stat *st;
-	int r = open_entered(p, 0);
+	int r = rig_open_entered(p, 0);
 
-	r = r ?: deliver(p, UP, 1000, "1000 bytes through the kernel");
+	r = r ?: rig_deliver(p, UP, 1000, "1000 bytes through the kernel");
 	if (r)
 		return r;
 	st = kernel_stat(p->kernel, p->rig.pair * 2);
@@ -190,14 +180,14 @@ static int be_told(struct probe *p)
 	p->policy.kernel_bulk = 1;
 	p->policy.kernel_bulk_ratio = 0;
 	p->policy.kernel_bulk_skb = 0;
-	r = open_admitted(p, 0);
+	r = rig_open_admitted(p, 0);
 	seen.slot = p->rig.pair * 2;
 	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");
 	if (r)
 		return r;
 	seen.epoch = kernel_ctl(p->kernel, seen.slot)->epoch;
 	r = rig_step(p, kernel_ring_open(p->kernel, 0, on_event, &seen, &ring), "opening the ring");
-	r = r ?: deliver(p, UP, 4 * CULVERT_CHECK_BYTES, "bytes through the kernel");
+	r = r ?: rig_deliver(p, UP, 4 * CULVERT_CHECK_BYTES, "bytes through the kernel");
 	if (!r) {
 		struct pollfd pfd = { .fd = kernel_ring_fd(ring), .events = POLLIN };
 
@@ -241,7 +231,7 @@ int probe_check_redirect(struct probe *p)
 {
 	const size_t len = 2 * MIB;
 	uint64_t start;
-	int r = open_entered(p, 0);
+	int r = rig_open_entered(p, 0);
 
 	start = rig_now_ms();
 	r = r ?: rig_step(p, both_ways(p, len), "2 MiB each way");
@@ -258,7 +248,7 @@ int probe_check_early_bytes(struct probe *p)
 {
 	struct rig *g = &p->rig;
 	struct pollfd pfd = { .events = POLLIN };
-	int r = open_entered(p, 0);
+	int r = rig_open_entered(p, 0);
 
 	if (r)
 		return r;
@@ -273,7 +263,7 @@ int probe_check_early_bytes(struct probe *p)
 		r = rig_step(p, sockmap_kick(&io) == STEP_DONE ? 0 : -EPROTO, "the kick");
 	}
 	r = r ?: rig_step(p, rig_pull(p, UP), "delivery of bytes that came before the insertion");
-	r = r ?: deliver(p, UP, 1000, "delivery of the next bytes");
+	r = r ?: rig_deliver(p, UP, 1000, "delivery of the next bytes");
 	if (!r)
 		rig_note(p, "1000 bytes, then 1000 more, in order");
 	return r;
@@ -296,7 +286,7 @@ static int end_flow(struct probe *p, unsigned int dir)
 int probe_check_fin(struct probe *p)
 {
 	struct rig *g = &p->rig;
-	int r = open_entered(p, RIG_SMALL_A);
+	int r = rig_open_entered(p, RIG_SMALL_A);
 
 	/* an answer is still on its way when the FIN comes */
 	r = r ?: rig_step(p, rig_push_until_halt(p, DOWN, 256 * KIB), "a stalled answer");
@@ -307,7 +297,7 @@ int probe_check_fin(struct probe *p)
 		return r;
 	rig_widen(p, DOWN, true);
 	r = rig_step(p, rig_pull(p, DOWN), "the other direction after a FIN");
-	r = r ?: deliver(p, DOWN, 64 * KIB, "more of the other direction after a FIN");
+	r = r ?: rig_deliver(p, DOWN, 64 * KIB, "more of the other direction after a FIN");
 	r = r ?: rig_step(p, shutdown(g->server, SHUT_WR) ? -errno : 0, "shutdown");
 	r = r ?: end_flow(p, DOWN);
 	for (unsigned int i = 0; !r && i < 2; i++) {
@@ -322,106 +312,150 @@ int probe_check_fin(struct probe *p)
 	return r;
 }
 
-/* --- books --- */
+/* --- the hard limit --- */
 
-/* What user space believes to have written is SENT + OFF: what does the formula say? */
-static int judge(struct probe *p, unsigned int dir, int off, enum step want, const char *what)
+static bool owes(struct probe *p)
 {
-	struct sockmap_io io = rig_io(p, dir);
-	enum step step;
+	uint32_t slot = p->rig.pair * 2;
+
+	return kernel_stat(p->kernel, slot)->passed != kernel_ctl(p->kernel, slot)->credit;
+}
+
+/* Nobody receives, until the program passes, and on until the sender has to stop. */
+static int stall(struct probe *p, uint64_t end)
+{
+	struct stream *s = &p->rig.streams[UP];
+
+	rig_widen(p, UP, false);
+	do {
+		ssize_t n = rig_push_some(p, UP, end - s->sent);
+
+		if (n < 0)
+			return (int)n;
+		if (owes(p))
+			return rig_push_until_halt(p, UP, end - s->sent);
+	} while (rig_patience(p));
+	return -ETIMEDOUT;
+}
+
+/* Everybody works, until all is delivered and nothing passed is outstanding. */
+static int catch_up(struct probe *p, uint64_t end)
+{
+	struct stream *s = &p->rig.streams[UP];
+
+	rig_widen(p, UP, true);
+	do {
+		struct sockmap_io io = rig_io(p, UP);
+		ssize_t n = rig_push_some(p, UP, end - s->sent);
+		enum step step = n < 0 ? STEP_WAIT : sockmap_settle(&io);
+
+		if (n >= 0)
+			n = rig_pull_some(p, UP, SIZE_MAX);
+		if (n < 0)
+			return (int)n;
+		if (step == STEP_SRC_ERROR || step == STEP_DST_ERROR)
+			return -io.error;
+		if (step == STEP_UNPROVED)
+			return -EBADE;
+		if (step == STEP_DONE && s->got == end)
+			return 0;
+	} while (rig_patience(p));
+	return -ETIMEDOUT;
+}
+
+int probe_check_hard_limit(struct probe *p)
+{
+	const volatile struct culvert_stat *st;
+	uint64_t end = 0, base;
 	int r;
 
-	io.flow->user_out = p->rig.streams[dir].sent + (uint64_t)off;
-	r = RIG_WAIT(p, (step = sockmap_drain(&io)) == want);
-	return rig_step(p, r ? -EPROTO : 0, what);
-}
-
-/* Whatever the target's state, the formula is right to the byte. */
-static int exact(struct probe *p, unsigned int dir)
-{
-	int r = judge(p, dir, 0, STEP_DONE, "as many bytes accepted as sent");
-
-	r = r ?: judge(p, dir, 1, STEP_WAIT, "one byte not accepted yet");
-	if (p->rig.streams[dir].sent)
-		r = r ?: judge(p, dir, -1, STEP_UNPROVED, "one byte accepted that was not sent");
-	return r;
-}
-
-int probe_check_accounting(struct probe *p)
-{
-	struct rig *g = &p->rig;
-	int r = rig_open(p, 0);
-
-	r = r ?: rig_pair(p);
-	g->streams[UP].tx = g->b; /* we are the ones who write, to the connected ... */
-	g->streams[DOWN].tx = g->a; /* ... and to the accepted socket */
-	for (unsigned int dir = 0; !r && dir < 2; dir++) {
-		r = exact(p, dir);
-		r = r ?: rig_step(p, rig_push_until_halt(p, dir, 512 * KIB), "writing");
-		r = r ?: exact(p, dir); /* not read, and perhaps not sent yet */
-		r = r ?: rig_step(p, rig_pull_some(p, dir, 100000) < 0 ? -EILSEQ : 0, "reading");
-		r = r ?: exact(p, dir);
-		r = r ?: rig_step(p, rig_pull(p, dir), "reading the rest");
-		r = r ?: exact(p, dir); /* all of it read, and acknowledged sooner or later */
-	}
-	if (!r)
-		rig_note(p, "exact to the byte, for connected and for accepted sockets");
-	return r;
-}
-
-static int backlog_stays(struct probe *p)
-{
-	struct sockmap_io io = rig_io(p, DOWN);
-	int r;
-
-	r = rig_step(p, rig_push_until_halt(p, DOWN, 256 * KIB), "a stalled answer");
-	r = r ?: rig_step(p, RIG_WAIT(p, rig_redirected(p, DOWN) > 64 * KIB), "redirecting");
-	r = r ?: rig_step(p, sockmap_drain(&io) == STEP_WAIT ? 0 : -EPROTO, "a backlog");
-	r = r ?: deliver(p, UP, 1000, "the first direction");
-	r = r ?: rig_step(p, rig_leave(p, UP), "removal of the backlog's owner from the map of sources");
-	return r ?: rig_step(p, rig_drain(p, UP), "the end of the first direction's backlog");
-}
-
-int probe_check_backlog(struct probe *p)
-{
-	int r = open_entered(p, RIG_SMALL_A);
-
-	r = r ?: backlog_stays(p);
+	p->config.soft_limit = HARD_LIMIT / 2;
+	p->config.hard_limit = HARD_LIMIT;
+	r = rig_open_admitted(p, RIG_SMALL_B);
+	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");
 	if (r)
 		return r;
-	rig_widen(p, DOWN, true);
-	r = rig_step(p, rig_pull(p, DOWN), "the backlog, after its owner has left the map of sources");
-	r = r ?: deliver(p, DOWN, 64 * KIB, "more bytes for the same target");
+	st = kernel_stat(p->kernel, p->rig.pair * 2);
+	base = st->bytes + st->passed;
+	for (int i = 0; !r && i < BURSTS; i++) {
+		uint64_t bytes = st->bytes, passed = st->passed;
+
+		end += MIB;
+		r = rig_step(p, stall(p, end), "passing over the hard limit");
+		r = r ?: rig_step(p, catch_up(p, end), "delivery of all that was sent");
+		/* in each burst both: what was passed is followed by redirection again */
+		if (!r && (st->bytes == bytes || st->passed == passed))
+			r = rig_step(p, -EPROTO, "redirection, then passing, in each burst");
+	}
+	r = r ?: rig_same(p, "bytes redirected and passed", st->bytes + st->passed - base, end);
+	if (!r && st->backlog_max > HARD_LIMIT + HARD_LIMIT_SLACK)
+		r = rig_same(p, "bytes of the largest backlog", st->backlog_max, HARD_LIMIT);
 	if (!r)
-		rig_note(p, "kept when its owner left the map of sources");
+		rig_note(p,
+			 "%llu KiB redirected, %llu KiB passed, backlog below %llu KiB, in order",
+			 (unsigned long long)st->bytes / KIB, (unsigned long long)st->passed / KIB,
+			 (unsigned long long)st->backlog_max / KIB + 1);
 	return r;
 }
 
-/* As the audit does it.  A plain system call: sanitizers believe that MSG_TRUNC fills the buffer. */
-static int unread(struct probe *p, uint64_t want, const char *what)
-{
-	long n = syscall(SYS_recvfrom, p->rig.a, NULL, 1 << 30,
-			 MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+/* --- being left alone --- */
 
-	return n < 0 ? rig_step(p, -errno, what) : rig_same(p, what, (uint64_t)n, want);
+struct waiter {
+	int epoll, timeout_ms;
+	struct epoll_event event;
+	int n;
+	long switches;
+};
+
+static void *wait_for_fin(void *arg)
+{
+	struct waiter *w = arg;
+	struct rusage before, after;
+
+	getrusage(RUSAGE_THREAD, &before);
+	w->n = epoll_wait(w->epoll, &w->event, 1, w->timeout_ms);
+	getrusage(RUSAGE_THREAD, &after);
+	w->switches = after.ru_nvcsw - before.ru_nvcsw;
+	return NULL;
 }
 
-int probe_check_unread(struct probe *p)
+/* Messages pass through the kernel while the waiter sleeps; then comes FIN. */
+static int pass_messages(struct probe *p, struct waiter *w)
 {
-	const size_t piece = 1049, total = 20 * piece;
-	struct rig *g = &p->rig;
-	int r = rig_open(p, 0) ?: rig_admit(p);
+	pthread_t thread;
+	int end, r = -pthread_create(&thread, NULL, wait_for_fin, w);
 
-	g->streams[UP].rx = g->a;
-	for (size_t sent = 0; !r && sent < total; sent += piece)
-		r = rig_step(p, rig_push(p, UP, piece), "sending");
-	/* the last byte has come once all can be read: loopback keeps the order */
-	r = r ?: RIG_WAIT(p, unread(p, total, "unread bytes") == 0);
-	r = r ?: unread(p, total, "unread bytes, counted again");
-	r = r ?: rig_step(p, rig_pull_some(p, UP, 1000) == 1000 ? 0 : -EILSEQ, "reading 1000 bytes");
-	r = r ?: unread(p, total - 1000, "unread bytes after reading 1000");
-	r = r ?: rig_step(p, rig_pull(p, UP), "reading the rest");
+	if (r)
+		return r;
+	for (int i = 0; !r && i < MESSAGES; i++) {
+		r = rig_push(p, UP, 1) ?: rig_pull(p, UP);
+		rig_patience(p); /* time to be woken, once for each message */
+	}
+	end = shutdown(p->rig.client, SHUT_WR) ? -errno : 0;
+	pthread_join(thread, NULL);
+	return r ?: end;
+}
+
+int probe_check_wake_ups(struct probe *p)
+{
+	struct epoll_event watch = { .events = EPOLLRDHUP };
+	struct waiter w = { .timeout_ms = (int)(p->deadline_ms - rig_now_ms()) };
+	int r = rig_open_admitted(p, 0);
+
+	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");
+	if (r)
+		return r;
+	w.epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (w.epoll < 0 || epoll_ctl(w.epoll, EPOLL_CTL_ADD, p->rig.a, &watch))
+		r = rig_step(p, -errno, "epoll");
+	r = r ?: rig_step(p, pass_messages(p, &w), "messages through the kernel");
+	if (w.epoll >= 0)
+		close(w.epoll);
+	if (!r && (w.n != 1 || !(w.event.events & EPOLLRDHUP)))
+		r = rig_step(p, -EPROTO, "EPOLLRDHUP at the FIN");
+	if (!r && w.switches > WAKE_UPS_MAX)
+		r = rig_same(p, "wake-ups by redirected messages", (uint64_t)w.switches, 0);
 	if (!r)
-		rig_note(p, "counted to the byte, and none taken");
+		rig_note(p, "not by %d messages, but by FIN", MESSAGES);
 	return r;
 }

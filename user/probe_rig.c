@@ -473,3 +473,25 @@ int rig_await_fin(struct probe *p, int fd)
 		r = -errno;
 	return r ?: pfd.revents & POLLRDHUP ? 0 : -ETIMEDOUT;
 }
+
+/* --- together --- */
+
+int rig_open_admitted(struct probe *p, unsigned int flags)
+{
+	return rig_open(p, flags) ?: rig_admit(p);
+}
+
+int rig_open_entered(struct probe *p, unsigned int flags)
+{
+	int r = rig_open_admitted(p, flags);
+
+	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");
+	return r ?: rig_step(p, rig_enter(p, DOWN), "insertion of the other direction");
+}
+
+int rig_deliver(struct probe *p, unsigned int dir, size_t len, const char *what)
+{
+	int r = rig_push(p, dir, len);
+
+	return rig_step(p, r ?: rig_pull(p, dir), what);
+}

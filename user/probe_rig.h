@@ -16,8 +16,8 @@
 #include "pool.h"
 
 /*
- * What a check of `culvert probe` works with: a session as the daemon has it, and both its peers, in
- * one process.
+ * What a check of `culvert probe` works with: a session as the daemon has it, and both its peers,
+ * in one process.
  *
  *	client ===== A | B ===== server
  *
@@ -29,7 +29,7 @@
 enum { UP, DOWN };
 
 enum rig_flags {
-	RIG_SMALL_A = 1, /* client and A have small buffers: a silent client soon stalls flow DOWN */
+	RIG_SMALL_A = 1, /* client and A have small buffers: a silent client stalls flow DOWN */
 	RIG_SMALL_B = 2, /* the same for B, the server and flow UP */
 };
 
@@ -129,5 +129,11 @@ int rig_pull(struct probe *p, unsigned int dir);
 int rig_pull_eof(struct probe *p, int fd);
 /* The peer of FD has sent FIN. */
 int rig_await_fin(struct probe *p, int fd);
+
+/* The beginnings of most checks: open and admit; and enter both flows.  p->detail is set. */
+int rig_open_admitted(struct probe *p, unsigned int flags);
+int rig_open_entered(struct probe *p, unsigned int flags);
+/* Push and pull; p->detail says WHAT failed. */
+int rig_deliver(struct probe *p, unsigned int dir, size_t len, const char *what);
 
 #endif

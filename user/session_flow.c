@@ -24,6 +24,7 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.dst = s->sides[!dir].source.fd,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
+		.read_ahead = (uint32_t)w->shared->config->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
 }
@@ -194,6 +195,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 		return;
 	}
 	f->reason = reason;
+	f->untouched = false;
 	flow_set_phase(f, FLOW_KERNEL);
 	count_handover(s, f, HANDOVER_TO_SOCKMAP);
 	step = sockmap_kick(&io);
@@ -259,7 +261,18 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	enum pump r;
 
 	f->starved = false;
+	/* what was read ahead while leaving the kernel goes first, whatever the carrier */
+	if (f->head && f->user_carrier == CARRIER_SPLICE) {
+		io.limit = 0;
+		r = copy_pump(&io);
+		*ret_error = io.error;
+		if (r != PUMP_MORE)
+			return r;
+		io.limit = UINT64_MAX;
+	}
 	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
+	if (io.read)
+		f->untouched = false;
 	habit_read(&s->habit, dir, io.read, io.reads);
 	count_read(s, dir, f->user_carrier, io.read);
 	*ret_error = io.error;
@@ -273,22 +286,38 @@ static void starved(struct session *s, struct flow *f)
 	count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
 }
 
-/* Splice cannot be used: the same bytes go by copy. */
-static void fall_back(struct session *s, struct flow *f)
+/* Splice cannot go on here: an urgent byte is next, or there is no pipe.  Copy can. */
+static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enum pump why,
+			      int *ret_error)
 {
-	switch_carrier(s, f, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
+	struct flow *f = &s->flows[dir];
+	enum pump r;
+
+	if (why == PUMP_STARVED) {
+		switch_carrier(s, f, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
+		return pump_once(s, dir, fin, ret_error);
+	}
+	f->user_carrier = CARRIER_COPY;
+	r = pump_once(s, dir, fin, ret_error);
+	f->user_carrier = CARRIER_SPLICE;
+	return r;
 }
 
 static void run_user(struct session *s, unsigned int dir, bool fin)
 {
 	struct flow *f = &s->flows[dir];
 	int error;
-	enum pump r = pump_once(s, dir, fin, &error);
+	enum pump r;
 
-	if ((r == PUMP_STARVED || r == PUMP_UNSUPPORTED) && f->user_carrier == CARRIER_SPLICE &&
-	    !f->pending) {
-		fall_back(s, f);
-		r = pump_once(s, dir, fin, &error);
+	/* --engine sockmap: what has come since may go through the kernel again, unread */
+	if (f->untouched && !f->pending && !fin)
+		judge(s, dir, true);
+	if (s->state != SESSION_OPEN || f->phase != FLOW_USER)
+		return;
+	r = pump_once(s, dir, fin, &error);
+	if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
+	    (r == PUMP_STARVED || r == PUMP_UNSUPPORTED)) {
+		r = copy_instead(s, dir, fin, r, &error);
 	}
 	switch (r) {
 	case PUMP_EOF:
@@ -318,13 +347,10 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 static bool run_leaving(struct session *s, unsigned int dir)
 {
 	struct sockmap_io io = sockmap_io(s, dir);
-	enum step r = sockmap_settle(&io);
+	enum step r = sockmap_leave(&io);
 
 	count_read(s, dir, CARRIER_COPY, io.read);
-	if (r == STEP_DONE)
-		r = sockmap_leave(&io);
-	if (r == STEP_WAIT && !s->flows[dir].pending && !s->flows[dir].due_ms)
-		flow_look_later(&s->flows[dir], io.now_ms);
+	s->flows[dir].untouched = r == STEP_DONE;
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 

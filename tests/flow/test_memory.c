@@ -13,8 +13,9 @@
  * The bounds of the last two are the figure of the copy engine, plus one hard limit per flow, plus
  * a slack.
  *
- * One-byte writes begin only when the session's buffers are full: before that, the sending side
- * of the upstream socket would merge them.
+ * One-byte writes begin only when the session's buffers are full: before that, the sending side of
+ * the upstream socket would merge them.  For the copy engine they begin at once, so that its figure
+ * shows what single bytes take in a receive queue, where TCP bounds them.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -29,13 +30,16 @@
 
 #include "daemon.h"
 #include "env.h"
+#include "kmem.h"
 #include "peer.h"
 
 #define LISTEN "127.0.0.1:9000"
 #define UPSTREAM "127.0.0.1:9100"
 #define PAIRS 32
 #define ATTEMPTS 3
-#define FILL_MS 8000 /* at most, before the one-byte writes */
+#define FILL_MS 10000 /* at most, before the one-byte writes */
+#define SETTLE_MS 500
+#define FILL_HIDDEN (128 << 10) /* ... and less than the soft limit: far enough not to drain again */
 #define FLOW_SLACK (1 << 20) /* bytes: a pipe or copy buffer, and one interval of the limit's check */
 #define SOCKET_BUFFER "256K" /* of our own ends, so that they weigh the same under every engine */
 
@@ -65,52 +69,11 @@ static struct totals {
 } totals;
 
 /* Bytes. */
-struct memory {
-	int64_t used;      /* not free and not page cache */
-	int64_t slab;      /* SUnreclaim */
-	int64_t accounted; /* /proc/net/sockstat: TCP mem */
-};
-
 struct figures {
 	int64_t unaccounted, slab;
 	int64_t hidden;     /* payload, of all flows */
 	int64_t hidden_max; /* ... of the flow with most */
 };
-
-static int64_t meminfo(const char *text, const char *key)
-{
-	const char *p = strstr(text, key);
-
-	return p ? atoll(p + strlen(key)) * 1024 : 0;
-}
-
-static void read_text(const char *path, char *buf, size_t len)
-{
-	FILE *f = fopen(path, "re");
-	size_t n = f ? fread(buf, 1, len - 1, f) : 0;
-
-	buf[n] = '\0';
-	if (f)
-		fclose(f);
-}
-
-static struct memory read_memory(void)
-{
-	char text[8192];
-	struct memory m;
-	const char *p;
-
-	read_text("/proc/meminfo", text, sizeof(text));
-	m.used = meminfo(text, "MemTotal:") - meminfo(text, "MemFree:") -
-		 meminfo(text, "\nBuffers:") - meminfo(text, "\nCached:") -
-		 meminfo(text, "SReclaimable:");
-	m.slab = meminfo(text, "SUnreclaim:");
-	read_text("/proc/net/sockstat", text, sizeof(text));
-	p = strstr(text, "TCP: ");
-	p = p ? strstr(p, " mem ") : NULL;
-	m.accounted = p ? atoll(p + 5) * sysconf(_SC_PAGESIZE) : 0;
-	return m;
-}
 
 struct run {
 	const struct variant *variant;
@@ -119,9 +82,10 @@ struct run {
 	int listen_fd;
 	struct peer senders[PAIRS], receivers[PAIRS];
 	int client_port[PAIRS], upstream_port[PAIRS]; /* far ends of the daemon's two sockets */
-	bool tiny[PAIRS];                             /* has gone over to one-byte writes */
+	int64_t waiting[PAIRS]; /* since when, to see whether its payload goes away */
+	bool tiny[PAIRS];       /* has gone over to one-byte writes */
 	int64_t hidden[PAIRS];
-	struct memory grown;
+	struct kmem grown;
 	struct figures figures;
 	uint64_t sent;
 	int64_t start, next_look;
@@ -156,11 +120,8 @@ static int connect_pair(struct run *run, int i)
 	r->rx = s->tx;
 	r->tx = s->rx;
 	/* A conversation first, so that the engine has reason to use the kernel. */
-	peer_script(s, "sb" SOCKET_BUFFER " nd G200:64:64 S4096M");
+	peer_script(s, "sb" SOCKET_BUFFER " nd G200:64:64 P100000 S4096M");
 	peer_script(r, "A rb" SOCKET_BUFFER " nd H200:64:64 P100000");
-	s->write_size = run->variant->one_byte ? 16 << 10 : 256 << 10;
-	if (run->variant->one_byte)
-		s->write_pause = 4; /* slowly, so as not to overshoot */
 	return 0;
 }
 
@@ -173,10 +134,12 @@ static int port_of(int fd, bool far)
 	return ntohs(sin.sin_port);
 }
 
-/*
- * Until the sender has begun with the part that nobody reads.  Both are left RUNNING, so this is not
- * for peers_run(), which closes what it has run.
- */
+static bool is_pausing(const struct peer *p)
+{
+	return p->entered && p->steps[p->pos].op == STEP_PAUSE;
+}
+
+/* Until both ends pause.  They are left open, so this is not for peers_run(). */
 static int talk(struct run *run, int i)
 {
 	struct peer *s = &run->senders[i], *r = &run->receivers[i];
@@ -186,12 +149,11 @@ static int talk(struct run *run, int i)
 	while ((now = now_ms()) < deadline) {
 		struct pollfd pfd[2];
 
-		if (s->steps[s->pos].op != STEP_SEND)
-			peer_run(s, now);
+		peer_run(s, now);
 		peer_run(r, now);
 		if (s->result != PEER_RUNNING || r->result != PEER_RUNNING)
 			break;
-		if (r->entered && r->steps[r->pos].op == STEP_PAUSE) {
+		if (is_pausing(s) && is_pausing(r)) {
 			run->client_port[i] = port_of(s->fd, false);
 			run->upstream_port[i] = port_of(r->fd, true);
 			return 0;
@@ -207,43 +169,37 @@ static int talk(struct run *run, int i)
 	return -1;
 }
 
-/* Add what a socket's queues hold to the flow that it belongs to. */
-static void add_queues(int64_t *held, const struct run *run, int local, int far, int64_t tx,
-		       int64_t rx)
-{
-	for (int i = 0; i < PAIRS; i++) {
-		bool client = local == run->client_port[i] || far == run->client_port[i];
-		bool upstream = local == run->upstream_port[i] || far == run->upstream_port[i];
-
-		if (client || upstream) {
-			held[i] += tx + rx;
-			return;
-		}
-	}
-}
-
 /* Payload of each flow that is in no queue of TCP. */
 static void find_hidden(struct run *run)
 {
-	FILE *f = fopen("/proc/net/tcp", "re");
-	int64_t held[PAIRS] = { 0 };
-	unsigned int local, far, tx, rx;
-	char line[300];
+	int64_t held[PAIRS];
 
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, " %*d: %*x:%x %*x:%x %*x %x:%x", &local, &far, &tx, &rx) == 4)
-			add_queues(held, run, (int)local, (int)far, tx, rx);
-	if (f)
-		fclose(f);
+	kmem_queued(run->client_port, run->upstream_port, PAIRS, held);
 	for (int i = 0; i < PAIRS; i++)
 		run->hidden[i] = (int64_t)run->senders[i].tx_off -
 				 (int64_t)run->receivers[i].rx_off - held[i];
 }
 
 /*
- * A session's buffers are full once payload begins to pile up outside of them, or nothing moves any
- * more.  Returns true once all senders have gone over to single bytes.
+ * A session's buffers are full if payload stays outside of them while the sender waits, or if the
+ * sender cannot write any more.
  */
+static bool is_full(struct run *run, int i, int64_t now)
+{
+	struct peer *s = &run->senders[i];
+
+	if (run->hidden[i] < FILL_HIDDEN) {
+		run->waiting[i] = 0;
+	} else if (!run->waiting[i]) {
+		run->waiting[i] = now;
+		s->tx_wake = now + SETTLE_MS + 50;
+	} else if (now - run->waiting[i] > SETTLE_MS) {
+		return true;
+	}
+	return now - s->last_progress > SETTLE_MS + 200 || now - run->start > FILL_MS;
+}
+
+/* Returns true once all senders have gone over to single bytes. */
 static bool turn_tiny(struct run *run, int64_t now)
 {
 	bool all = true;
@@ -253,15 +209,10 @@ static bool turn_tiny(struct run *run, int64_t now)
 	run->next_look = now + 50; /* /proc/net/tcp is slow to read */
 	find_hidden(run);
 	for (int i = 0; i < PAIRS; i++) {
-		struct peer *s = &run->senders[i];
-
-		if (run->tiny[i])
-			continue;
-		run->tiny[i] = run->hidden[i] > 16 << 10 || now - s->last_progress > 300 ||
-			       now - run->start > FILL_MS;
-		if (run->tiny[i]) {
-			s->write_size = 1;
-			s->write_pause = 0;
+		if (!run->tiny[i] && is_full(run, i, now)) {
+			run->tiny[i] = true;
+			run->senders[i].write_size = 1;
+			run->senders[i].write_pause = 0;
 		}
 		all &= run->tiny[i];
 	}
@@ -290,7 +241,7 @@ static int send_all(struct run *run)
 {
 	const struct variant *v = run->variant;
 	int64_t middle = (int64_t)(opt.seconds * 500), now;
-	bool filling = v->one_byte;
+	bool filling = v->one_byte && strcmp(run->engine, "copy") != 0;
 
 	while ((now = now_ms()) < run->start + 2 * middle || filling) {
 		if (v->stop && !run->stopped && (v->one_byte || now - run->start > middle)) {
@@ -319,8 +270,6 @@ static int read_all(struct run *run)
 
 		run->sent += s->tx_off;
 		s->tx_goal = s->tx_off; /* ends the endless step */
-		if (!s->entered)
-			s->pos = s->n_steps; /* ... which never began */
 		peer_script(s, "F E");
 		snprintf(script, sizeof(script), "d256K R%llu E F",
 			 (unsigned long long)(s->tx_off - r->rx_off));
@@ -332,20 +281,34 @@ static int read_all(struct run *run)
 	return peers_run(all, 2 * PAIRS, 30000, NULL, NULL, run->why, sizeof(run->why));
 }
 
+static void begin_sending(const struct run *run, struct peer *s)
+{
+	s->step_wake = 0; /* ends the pause */
+	s->last_progress = run->start;
+	if (!run->variant->one_byte) {
+		s->write_size = 256 << 10;
+	} else if (strcmp(run->engine, "copy") != 0) {
+		s->write_size = 16 << 10;
+		s->write_pause = 4; /* slowly, so as not to overshoot */
+	} else {
+		s->write_size = 1;
+	}
+}
+
 static int measure(struct run *run)
 {
-	struct memory before, after;
+	struct kmem before, after;
 
 	for (int i = 0; i < PAIRS; i++)
 		if (connect_pair(run, i) || talk(run, i))
 			return -1;
-	before = read_memory();
+	before = kmem_read();
 	run->start = now_ms();
 	for (int i = 0; i < PAIRS; i++)
-		run->senders[i].last_progress = run->start;
+		begin_sending(run, &run->senders[i]);
 	if (send_all(run))
 		return -1;
-	after = read_memory();
+	after = kmem_read();
 	find_hidden(run);
 	run->grown.used = after.used - before.used;
 	run->grown.slab = after.slab - before.slab;
@@ -444,7 +407,7 @@ static int run_engine(const char *engine, const struct variant *v, int listen_fd
 		run.variant = v;
 		run.engine = engine;
 		run.listen_fd = listen_fd;
-		int64_t t0_ = now_ms(); r = run_once(&run); if (getenv("FLOW_TIME")) fprintf(stderr, "  %lld ms\n", (long long)(now_ms() - t0_));
+		r = run_once(&run);
 		take_least(ret, &run.figures, attempt == 0);
 		ok = !bound || within(ret, bound);
 		if (bound && (ok || r))

@@ -128,6 +128,10 @@ void kt_kick(int fd);
  */
 int kt_fence(int fd);
 int kt_unfence(int fd, int lock);
+/* T16: a stronger fence to put around the other: nothing with data or a FIN gets in at all. */
+int kt_filter(int fd, bool on);
+/* T16: is TCP short of memory, system-wide?  Then SO_RCVLOWAT is no fence. */
+bool kt_pressure(void);
 
 /* --- kt_io.c ---------------------------------------------------------------------------- */
 

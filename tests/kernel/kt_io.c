@@ -209,6 +209,22 @@ int kt_inq(int fd)
 	return val;
 }
 
+bool kt_pressure(void)
+{
+	FILE *f = fopen("/proc/net/protocols", "re");
+	char line[256], name[32], press[8];
+	bool yes = false;
+
+	if (!f)
+		return false;
+	while (fgets(line, sizeof(line), f))
+		if (sscanf(line, "%31s %*s %*s %*s %7s", name, press) == 2 &&
+		    !strcmp(name, "TCP"))
+			yes = !strcmp(press, "yes");
+	fclose(f);
+	return yes;
+}
+
 int kt_true_inq(struct kt_session *s)
 {
 	kt_del(kt_bpf->maps.rx, s->slot_a);

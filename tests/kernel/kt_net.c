@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What the network does to a connection: lost and repeated segments. */
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <net/if.h>
 
 #include <bpf/libbpf.h>
@@ -46,6 +47,30 @@ uint16_t kt_port(int fd)
 
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &len), 0);
 	return ntohs(addr.sin_port);
+}
+
+/* The filter sees a segment from its TCP header on.  What it refuses, the peer sends again. */
+int kt_filter(int fd, bool on)
+{
+	static struct sock_filter insns[] = {
+		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13), /* flags */
+		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 1, 7, 0), /* FIN */
+		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 12), /* length of the header in words */
+		BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 4),
+		BPF_STMT(BPF_ALU | BPF_LSH | BPF_K, 2),
+		BPF_STMT(BPF_MISC | BPF_TAX, 0),
+		BPF_STMT(BPF_LD | BPF_W | BPF_LEN, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_X, 0, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+	};
+	struct sock_fprog prog = { .len = sizeof(insns) / sizeof(insns[0]), .filter = insns };
+	int off = 0;
+
+	if (on ? setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &prog, sizeof(prog)) :
+		 setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &off, sizeof(off)))
+		return -errno;
+	return 0;
 }
 
 /* The next sequence number that fd would send or expects (T12: not for production). */

@@ -157,7 +157,8 @@ static inline size_t hear(int fd, char *buf, size_t size)
 }
 
 /* Asks with LEN bytes, as they are. */
-static inline size_t ask(const struct rig *rig, const void *data, size_t len, char *buf, size_t size)
+static inline size_t ask(const struct rig *rig, const void *data, size_t len, char *buf,
+			 size_t size)
 {
 	int fd = dial(rig->path);
 

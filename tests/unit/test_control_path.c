@@ -25,7 +25,7 @@ static void expect_refused(struct rig *rig, int error)
 	struct control *c = NULL;
 	struct stat before, after;
 	bool existed = !lstat(rig->path, &before);
-	unsigned int fds = count_descriptors();
+	unsigned int fds = count_descriptors(), now;
 
 	assert_int_equal(open_control(rig, &c), error);
 	assert_null(c);
@@ -33,9 +33,9 @@ static void expect_refused(struct rig *rig, int error)
 		fail_msg("the path is not in: %s", rig->err);
 	assert_non_null(strstr(rig->err, strerror(-error)));
 	/* a daemon on the same path, in this process, may still have the probe in its hands */
-	for (int i = 0; i < 2000 && count_descriptors() != fds; i++)
+	for (int i = 0; (now = count_descriptors()) > fds && i < 2000; i++)
 		short_pause();
-	assert_int_equal(count_descriptors(), fds);
+	assert_true(now <= fds);
 	assert_int_equal(!lstat(rig->path, &after), existed);
 	if (existed) {
 		assert_int_equal(after.st_ino, before.st_ino);
@@ -284,7 +284,6 @@ static void test_short_error(void **state)
 static void test_empty_path(void **state)
 {
 	struct rig *rig = *state;
-
 	struct control *c = NULL;
 	int r = control_open("", getuid(), getgid(), &c, rig->err, sizeof(rig->err));
 
@@ -293,13 +292,6 @@ static void test_empty_path(void **state)
 	assert_true(r < 0);
 }
 
-#if 0
-/*
- * Fails: control_close() unlinks whatever is at its path, here the socket of a second daemon that
- * was started after the first one's file had been removed; that one then cannot be reached any more.
- * The same follows if two start at once, for between bind() and listen() a live socket looks stale.
- * Disabled: comparing st_dev and st_ino, or a lock, may be more than the case deserves.
- */
 static void test_close_spares_the_next(void **state)
 {
 	struct rig *rig = *state, second = { .large = 0 };
@@ -313,7 +305,6 @@ static void test_close_spares_the_next(void **state)
 	rig->control = second.control;
 	expect_alive(rig);
 }
-#endif
 
 int main(void)
 {
@@ -331,6 +322,7 @@ int main(void)
 		ON_DIR(test_length),
 		ON_DIR(test_short_error),
 		ON_DIR(test_empty_path),
+		ON_DIR(test_close_spares_the_next),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

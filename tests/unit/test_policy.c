@@ -217,12 +217,6 @@ static void test_ping_pong(void **state)
 	}
 }
 
-#if 0
-/*
- * Fails: habit.last_dir is 0 before anything was read, so that the first read of a session in which
- * the upstream speaks first (SSH, SMTP, MySQL) counts as a change of direction: promoted one turn
- * early.  Harmless in itself; disabled because the exact threshold may not be worth a field.
- */
 static void test_ping_pong_upstream_first(void **state)
 {
 	struct policy p = policy_of(ENGINE_AUTO);
@@ -233,7 +227,6 @@ static void test_ping_pong_upstream_first(void **state)
 	expect(ping_pong(&p, &h, (p.promote_turns + 1) % 2, 1, 64), CARRIER_SOCKMAP,
 	       REASON_CONVERSATION);
 }
-#endif
 
 static void test_no_kernel(void **state)
 {
@@ -313,13 +306,6 @@ static void test_way_back_stays_open(void **state)
 	}
 }
 
-#if 0
-/*
- * Fails: a session is judged afresh after 2 * window = 8 MiB, so more than 8 MiB / size turns are
- * never counted.  With 6 demotions 1024 turns are asked for, which messages over 8 KiB cannot reach:
- * the 16 KiB ping-pong of the table (sockmap's best case) never returns, while max_demotions reads
- * as if it might.  Disabled because "never" may be what is wanted: then policy.h should say so.
- */
 static void test_way_back_stays_open_for_16k(void **state)
 {
 	struct policy p = policy_of(ENGINE_AUTO);
@@ -328,7 +314,6 @@ static void test_way_back_stays_open_for_16k(void **state)
 	(void)state;
 	assert_true(is_ever_promoted(&p, &h, 100000, 16 * KIB));
 }
-#endif
 
 static void test_bulk_run(void **state)
 {
@@ -474,6 +459,66 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_init),
+		cmocka_unit_test(test_habit_read),
+		cmocka_unit_test(test_habit_read_of_nothing),
+		cmocka_unit_test(test_habit_full),
+		cmocka_unit_test(test_habit_restart),
+		cmocka_unit_test(test_start),
+		cmocka_unit_test(test_kernel_events),
+		cmocka_unit_test(test_engine_sockmap),
+		cmocka_unit_test(test_fresh_session_stays),
+		cmocka_unit_test(test_ping_pong),
+		cmocka_unit_test(test_no_kernel),
+		cmocka_unit_test(test_demotions),
+		cmocka_unit_test(test_way_back_stays_open),
+		cmocka_unit_test(test_bulk_run),
+		cmocka_unit_test(test_bulk_run_in_conversation),
+		cmocka_unit_test(test_big_turns),
+		cmocka_unit_test(test_big_turn_boundary),
+		cmocka_unit_test(test_both_ways_bulk),
+		cmocka_unit_test(test_small_reads),
+		cmocka_unit_test(test_small_read_boundary),
+		cmocka_unit_test(test_ping_pong_upstream_first),
+		cmocka_unit_test(test_habit_read),
+		cmocka_unit_test(test_habit_read_of_nothing),
+		cmocka_unit_test(test_habit_full),
+		cmocka_unit_test(test_habit_restart),
+		cmocka_unit_test(test_start),
+		cmocka_unit_test(test_kernel_events),
+		cmocka_unit_test(test_engine_sockmap),
+		cmocka_unit_test(test_fresh_session_stays),
+		cmocka_unit_test(test_ping_pong),
+		cmocka_unit_test(test_no_kernel),
+		cmocka_unit_test(test_demotions),
+		cmocka_unit_test(test_way_back_stays_open),
+		cmocka_unit_test(test_bulk_run),
+		cmocka_unit_test(test_bulk_run_in_conversation),
+		cmocka_unit_test(test_big_turns),
+		cmocka_unit_test(test_big_turn_boundary),
+		cmocka_unit_test(test_both_ways_bulk),
+		cmocka_unit_test(test_small_reads),
+		cmocka_unit_test(test_small_read_boundary),
+		cmocka_unit_test(test_way_back_stays_open_for_16k),
+		cmocka_unit_test(test_habit_read),
+		cmocka_unit_test(test_habit_read_of_nothing),
+		cmocka_unit_test(test_habit_full),
+		cmocka_unit_test(test_habit_restart),
+		cmocka_unit_test(test_start),
+		cmocka_unit_test(test_kernel_events),
+		cmocka_unit_test(test_engine_sockmap),
+		cmocka_unit_test(test_fresh_session_stays),
+		cmocka_unit_test(test_ping_pong),
+		cmocka_unit_test(test_no_kernel),
+		cmocka_unit_test(test_demotions),
+		cmocka_unit_test(test_way_back_stays_open),
+		cmocka_unit_test(test_bulk_run),
+		cmocka_unit_test(test_bulk_run_in_conversation),
+		cmocka_unit_test(test_big_turns),
+		cmocka_unit_test(test_big_turn_boundary),
+		cmocka_unit_test(test_both_ways_bulk),
+		cmocka_unit_test(test_small_reads),
+		cmocka_unit_test(test_small_read_boundary),
+		cmocka_unit_test(test_ping_pong_upstream_first),
 		cmocka_unit_test(test_habit_read),
 		cmocka_unit_test(test_habit_read_of_nothing),
 		cmocka_unit_test(test_habit_full),

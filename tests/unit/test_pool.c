@@ -253,11 +253,6 @@ static void test_close(void **state)
 	assert_null(p->buffers);
 }
 
-#if 0
-/*
- * Fails: pool_close() frees the idle buffers but goes on counting them (buffers_idle).  Without
- * consequences as long as nobody looks at, or uses, a pool after its end.
- */
 static void test_close_counts(void **state)
 {
 	struct pool *p = *state;
@@ -266,7 +261,6 @@ static void test_close_counts(void **state)
 	pool_close(p);
 	expect_buffers(p, 0, 0);
 }
-#endif
 
 /* The counters always say what is there, and what is lent belongs to one alone. */
 static void test_random(void **state)
@@ -335,6 +329,7 @@ int main(void)
 		ON_POOL(test_trim),
 		ON_POOL(test_pipe_no_descriptors),
 		ON_POOL(test_close),
+		ON_POOL(test_close_counts),
 		ON_POOL(test_random),
 	};
 
