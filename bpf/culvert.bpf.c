@@ -10,12 +10,14 @@
  *     write_seq.  It is looked at every CULVERT_CHECK_BYTES or CULVERT_CHECK_PACKETS.
  *   - Over the soft limit the daemon is told; over the hard limit, for a daemon that does not
  *     react, skbs are passed to user space, where TCP's own window bounds them.
+ *   - An skb may begin with bytes that were seen before: see trim().
  *   - The run is serialised per source socket: the kernel calls it with the socket lock held.
  *
  * The order of the stream across redirect and pass is argued in include/culvert.h.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
 #include "culvert.h"
@@ -70,6 +72,10 @@ __u64 events_lost;
 #define TCP_FLAG_FIN_BIT 0x01
 #define TCP_FLAG_RST_BIT 0x04
 
+/* bpf_skb_adjust_room() cuts less than 4 KiB at a time; skbs have up to 512 KiB (BIG TCP). */
+#define TRIM_STEP 4095
+#define TRIM_STEPS 256
+
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 
 /* Tell the daemon.  An event that does not fit is counted, and tried again where it may repeat. */
@@ -121,8 +127,8 @@ static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reve
 	st->epoch = epoch;
 	st->expected_seq = seq;
 	st->mark_seq = seq;
-	st->mark_packets = st->packets;
-	st->sent_packets = st->packets;
+	st->mark_overhead = st->overhead;
+	st->sent_overhead = st->overhead;
 	st->turn_bytes = st->bytes;
 	st->turn_packets = st->packets;
 	st->turn_answers = READ_ONCE(reverse->packets);
@@ -132,26 +138,27 @@ static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reve
 }
 
 /*
- * Estimate the memory of the target's backlog.  Its payload is known exactly.  Its number of skbs is
- * bounded from above: of two points of the stream, the older is known to have left the backlog, and
- * the younger replaces it once write_seq has reached it.
+ * Estimate the memory of the target's backlog.  Its payload is known exactly.  What its skbs occupy
+ * beyond that (small segments: a thousand times the payload) is bounded from above: of two points of
+ * the stream, the older is known to have left the backlog, and the younger replaces it once
+ * write_seq has reached it.
  */
 static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
 {
 	__s32 payload = (__s32)(st->expected_seq - write_seq);
 
 	if (payload <= 0) {
-		st->sent_packets = st->packets;
-		st->mark_packets = st->packets;
+		st->sent_overhead = st->overhead;
+		st->mark_overhead = st->overhead;
 		st->mark_seq = st->expected_seq;
 		return 0;
 	}
 	if ((__s32)(write_seq - st->mark_seq) >= 0) {
-		st->sent_packets = st->mark_packets;
-		st->mark_packets = st->packets;
+		st->sent_overhead = st->mark_overhead;
+		st->mark_overhead = st->overhead;
 		st->mark_seq = st->expected_seq;
 	}
-	return (__u64)payload + (st->packets - st->sent_packets) * CULVERT_SKB_OVERHEAD;
+	return (__u64)payload + (st->overhead - st->sent_overhead);
 }
 
 /* Bulk: much in one direction, in big skbs, with hardly an answer.  All else begins a new turn. */
@@ -200,20 +207,100 @@ static int pass(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 sl
 	return SK_PASS;
 }
 
+/* The stream cannot go on in the kernel, nor anywhere: the daemon must reset the session. */
+static int lose(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u32 len)
+{
+	st->dropped += len;
+	tell_once(ctl, st, slot, CULVERT_EVENT_LOST);
+	return SK_DROP;
+}
+
 static int redirect(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct culvert_stat *st,
 		    __u32 slot, __u32 len)
 {
-	int verdict = bpf_sk_redirect_map(skb, &tx, slot ^ 1, 0);
+	const struct sk_buff *k = (const struct sk_buff *)skb;
+	__u32 truesize = 0;
 
-	if (verdict != SK_PASS) {
-		st->dropped += len;
-		tell_once(ctl, st, slot, CULVERT_EVENT_LOST);
-		return SK_DROP;
-	}
+	if (bpf_sk_redirect_map(skb, &tx, slot ^ 1, 0) != SK_PASS)
+		return lose(ctl, st, slot, len);
+	bpf_core_read(&truesize, sizeof(truesize), &k->truesize);
 	st->bytes += len;
 	st->packets++;
 	st->expected_seq += len;
-	return verdict;
+	st->overhead += CULVERT_SKB_EXTRA + (truesize > len ? truesize - len : 0);
+	return SK_PASS;
+}
+
+/*
+ * After a retransmission an skb may begin with bytes that an earlier one had: tcp_data_queue() keeps
+ * such a "partial packet" whole, and recvmsg() skips the old bytes by sequence number.  A verdict is
+ * given all of it, and must cut it to what comes next.  copied_seq says what comes next only when
+ * the flow enters: later it lags behind passed bytes until user space has read them.
+ * False: the stream has a gap, or the cut failed.
+ */
+static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
+{
+	const struct sk_buff *k = (const struct sk_buff *)skb;
+	__u32 seq = 0, old;
+
+	if (bpf_core_read(&seq, sizeof(seq), k->cb + bpf_core_field_offset(struct tcp_skb_cb, seq)))
+		return false;
+	old = st->next_seq - seq;
+	st->next_seq = seq + skb->len;
+	if (!old)
+		return true;
+	if (old > skb->len)
+		return false;
+	st->overlap += old;
+	for (int i = 0; i < TRIM_STEPS && old; i++) {
+		__u32 step = old < TRIM_STEP ? old : TRIM_STEP;
+
+		if (bpf_skb_adjust_room(skb, -(__s32)step, 0, 0))
+			return false;
+		old -= step;
+	}
+	return !old;
+}
+
+/* The first skb of a stay in rx.  False: a socket is gone. */
+static bool enter(struct __sk_buff *skb, struct culvert_stat *st,
+		  const struct culvert_stat *reverse, __u32 slot, __u32 epoch)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tp;
+	__u32 seq = 0;
+
+	if (!sk)
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return false;
+	st->next_seq = READ_ONCE(tp->copied_seq);
+	if (!target_write_seq(slot ^ 1, &seq))
+		return false;
+	begin_epoch(st, reverse, seq, epoch);
+	return true;
+}
+
+/* Redirect, or pass? */
+static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct culvert_stat *st,
+		 const struct culvert_stat *reverse, __u32 slot, __u32 len)
+{
+	if (READ_ONCE(ctl->no_pass))
+		return redirect(skb, ctl, st, slot, len);
+	if (st->passed != READ_ONCE(ctl->credit))
+		return pass(ctl, st, slot, len);
+	st->unchecked_bytes += len;
+	st->unchecked_packets++;
+	if (st->unchecked_bytes >= CULVERT_CHECK_BYTES ||
+	    st->unchecked_packets >= CULVERT_CHECK_PACKETS) {
+		st->unchecked_bytes = 0;
+		st->unchecked_packets = 0;
+		watch_turn(ctl, st, reverse, slot);
+		if (check_backlog(ctl, st, slot))
+			return pass(ctl, st, slot, len);
+	}
+	return redirect(skb, ctl, st, slot, len);
 }
 
 SEC("sk_skb/stream_verdict")
@@ -222,14 +309,13 @@ int culvert_verdict(struct __sk_buff *skb)
 	__u64 cookie = bpf_get_socket_cookie(skb);
 	struct culvert_stat *st, *reverse;
 	struct culvert_ctl *ctl;
-	__u32 len = skb->len;
 	__u32 slot, rslot, *found;
 
 	/*
 	 * A FIN without data.  TCP has taken note of it already; queued anywhere it would break the
 	 * target's pipe, because the kernel's worker takes "0 bytes sent" for an error.
 	 */
-	if (!len)
+	if (!skb->len)
 		return SK_DROP;
 
 	found = bpf_map_lookup_elem(&slots, &cookie);
@@ -243,27 +329,13 @@ int culvert_verdict(struct __sk_buff *skb)
 	if (!st || !ctl || !reverse)
 		return SK_PASS;
 
-	if (st->epoch != ctl->epoch) {
-		__u32 seq = 0;
-
-		target_write_seq(rslot, &seq);
-		begin_epoch(st, reverse, seq, ctl->epoch);
-	}
-	if (!READ_ONCE(ctl->no_pass)) {
-		if (st->passed != READ_ONCE(ctl->credit))
-			return pass(ctl, st, slot, len);
-		st->unchecked_bytes += len;
-		st->unchecked_packets++;
-		if (st->unchecked_bytes >= CULVERT_CHECK_BYTES ||
-		    st->unchecked_packets >= CULVERT_CHECK_PACKETS) {
-			st->unchecked_bytes = 0;
-			st->unchecked_packets = 0;
-			watch_turn(ctl, st, reverse, slot);
-			if (check_backlog(ctl, st, slot))
-				return pass(ctl, st, slot, len);
-		}
-	}
-	return redirect(skb, ctl, st, slot, len);
+	if (st->epoch != ctl->epoch && !enter(skb, st, reverse, slot, ctl->epoch))
+		return lose(ctl, st, slot, skb->len);
+	if (!trim(skb, st))
+		return lose(ctl, st, slot, skb->len);
+	if (!skb->len)
+		return SK_DROP; /* all of it had come before */
+	return carry(skb, ctl, st, reverse, slot, skb->len);
 }
 
 /*

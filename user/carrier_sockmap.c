@@ -16,14 +16,17 @@
  * adds to bytes_sent before it knows, and snd_nxt does not move.)
  *
  * Leaving.  Removal from rx races with the socket's receive path: sk_psock_verdict_recv() may find
- * that the program is gone and drop the skb in its hand.  The fence keeps it from running:
- * setsockopt(SO_RCVLOWAT) takes the socket lock, so no verdict runs when it returns, and
- * tcp_data_ready() stays quiet until that many bytes wait.  SO_BUF_LOCK around it keeps
- * tcp_set_rcvlowat() from raising the receive buffer to tcp_rmem[2].  Passing stays on until the
- * very end, so that a daemon stopped in the middle leaves the hard limit in force.
+ * that the program is gone and drop the skb in its hand.  The fence keeps it from running, in two
+ * parts.  A socket filter keeps segments with payload or FIN out of TCP for these microseconds; the
+ * peer sends them again.  What has passed the filter already is met by setsockopt(SO_RCVLOWAT): it
+ * takes the socket lock, so no verdict runs when it returns, and tcp_data_ready() stays quiet until
+ * that many bytes wait (which alone leaks: under memory pressure, with a nearly closed window, with
+ * FIN).  SO_BUF_LOCK around it keeps tcp_set_rcvlowat() from raising the receive buffer to
+ * tcp_rmem[2].  Passing stays on until the very end, so that a daemon stopped in the middle leaves
+ * the hard limit in force.
  *
- * Audit.  The fence leaves a hole (data with FIN, memory pressure, an almost closed window), so each
- * removal is audited: received == redirected + read + unread.  What cannot be proved is reset.
+ * Audit.  A segment between the filter and the lock could still slip through, so each removal is
+ * audited: received == redirected + read + unread.  What cannot be proved is reset.
  */
 #include "carrier_sockmap.h"
 
@@ -35,8 +38,6 @@
 #include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
@@ -137,10 +138,11 @@ static enum step wait_longer(struct sockmap_io *io)
 /* The bytes in FD's receive queue, without taking them. */
 static int unread_bytes(int fd, uint64_t *ret)
 {
-	static char unused;
-	/* MSG_TRUNC: nothing is copied.  Not recv(3): AddressSanitizer's wrapper thinks it is. */
-	long n = syscall(SYS_recvfrom, fd, &unused, 1UL << 30,
-			 MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+	/*
+	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in spite
+	 * of everything, which would be copied, this is EFAULT.
+	 */
+	ssize_t n = recv(fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
 
 	if (n < 0 && errno != EAGAIN)
 		return -errno;
@@ -163,7 +165,6 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	}
 	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
 	io->flow->credit = passed_bytes(io);
-	io->flow->entry_credit = io->flow->credit;
 	ctl->credit = io->flow->credit;
 	ctl->soft_limit = config->soft_limit;
 	ctl->hard_limit = config->hard_limit;
@@ -274,26 +275,6 @@ enum step sockmap_settle(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
-/*
- * SO_RCVLOWAT alone does not keep tcp_data_ready() quiet when the window is nearly closed, which
- * tcp_epollin_ready() takes to be so when no more than one segment fits: common where segments are
- * large (loopback: MTU 65,536), and after bytes were passed.  Then the filter is needed too.  It makes
- * the peer send again what arrives in these microseconds, so it is not used without need.
- */
-static bool lowat_leaks(const struct sockmap_io *io)
-{
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info), blen = sizeof(int);
-	int rcvbuf = 0;
-
-	if (io->flow->credit != io->flow->entry_credit)
-		return true;
-	if (getsockopt(io->src, IPPROTO_TCP, TCP_INFO, &info, &len) ||
-	    getsockopt(io->src, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &blen))
-		return true;
-	return info.tcpi_rcv_mss > (uint32_t)rcvbuf / 32;
-}
-
 static void set_lowat(int fd, bool up)
 {
 	int lock = up ? SOCK_RCVBUF_LOCK : 0, lowat = up ? INT_MAX : 1;
@@ -306,12 +287,12 @@ static void set_lowat(int fd, bool up)
 static int remove_fenced(struct sockmap_io *io)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
-	bool filter = lowat_leaks(io);
-	int r = -EAGAIN;
+	int r = kernel_fence(io->kernel, io->src, true);
 
-	if (filter)
-		filter = !kernel_fence(io->kernel, io->src, true);
-	set_lowat(io->src, true);
+	if (r)
+		return r == -ENOMEM ? -EAGAIN : r;
+	set_lowat(io->src, true); /* takes the socket lock: what had passed the filter is queued */
+	r = -EAGAIN;
 	if (all_read(io)) {
 		ctl->no_pass = 1;
 		if (all_read(io))
@@ -319,8 +300,7 @@ static int remove_fenced(struct sockmap_io *io)
 		if (r)
 			ctl->no_pass = 0;
 	}
-	if (filter)
-		kernel_fence(io->kernel, io->src, false);
+	kernel_fence(io->kernel, io->src, false);
 	set_lowat(io->src, false);
 	return r;
 }

@@ -91,7 +91,6 @@ struct flow {
 	uint64_t base_bytes;
 	uint64_t base_dropped;
 	uint64_t credit; /* what ctl.credit holds */
-	uint64_t entry_credit; /* ... and held when the flow entered the kernel */
 	uint64_t drained_at;   /* redirected bytes when the backlog was last seen empty */
 
 	uint64_t due_ms; /* next look, by the loop's clock; 0: none */

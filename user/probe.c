@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <json-c/json.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -94,6 +95,9 @@ static const struct check checks[] = {
 	{ "fence", "a socket filter keeps data out for a moment, and nothing is lost",
 	  "the program might run during a removal, which then loses bytes",
 	  "Linux 3.19, 89aa075832b0", { "redirect" }, probe_check_fence },
+	{ "read-ahead", "a flow with a stalled target can leave: passed bytes can be read at once",
+	  "a source that is faster than its target would hold the flow for ever",
+	  NULL, { "hard-limit", "unread", "receive-buffer", "fence" }, probe_check_read_ahead },
 	{ "leave", "a busy flow can be taken out of the kernel without losing a byte",
 	  "bulk and slow flows could not be handed back to user space",
 	  NULL, { "accounting", "unread", "receive-buffer", "fence" }, probe_check_leave },
@@ -254,6 +258,48 @@ static void reap(pid_t pid, char *detail, size_t len)
 	}
 }
 
+/* The first check that fails; N_CHECKS if all hold. */
+static size_t first_failure(const struct result *results)
+{
+	size_t i = 0;
+
+	while (i < N_CHECKS && results[i].outcome != FAILS)
+		i++;
+	return i;
+}
+
+/* True while the machine has no room for TCP's buffers: then any check may fail by it. */
+static bool is_tcp_memory_short(void)
+{
+	unsigned long used = 0, pressure = ULONG_MAX;
+	FILE *stat = fopen("/proc/net/sockstat", "re");
+	FILE *limits = fopen("/proc/sys/net/ipv4/tcp_mem", "re");
+	char line[256];
+
+	while (stat && fgets(line, sizeof(line), stat)) {
+		const char *mem = strstr(line, " mem ");
+
+		if (mem && !strncmp(line, "TCP:", 4))
+			used = strtoul(mem + 5, NULL, 10);
+	}
+	if (limits && fscanf(limits, "%*u %lu", &pressure) != 1)
+		pressure = ULONG_MAX;
+	if (stat)
+		fclose(stat);
+	if (limits)
+		fclose(limits);
+	return used >= pressure; /* both in pages */
+}
+
+/* A failure may come from a shortage that will pass: say so. */
+static void add_hint(struct result *result)
+{
+	size_t len = strlen(result->detail);
+
+	snprintf(result->detail + len, sizeof(result->detail) - len,
+		 " (the machine is short of TCP memory just now)");
+}
+
 /* Run all checks. */
 static void collect(struct result *results)
 {
@@ -285,16 +331,8 @@ static void collect(struct result *results)
 		results[n].outcome = FAILS;
 	for (size_t i = n + 1; i < N_CHECKS; i++)
 		snprintf(results[i].detail, PROBE_DETAIL, "not tried after %s", checks[n].name);
-}
-
-/* The first check that fails; N_CHECKS if all hold. */
-static size_t first_failure(const struct result *results)
-{
-	size_t i = 0;
-
-	while (i < N_CHECKS && results[i].outcome != FAILS)
-		i++;
-	return i;
+	if (first_failure(results) < N_CHECKS && is_tcp_memory_short())
+		add_hint(&results[first_failure(results)]);
 }
 
 int probe_sockmap(char *why, size_t len)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The checks of leaving the kernel, and of the books by which that is proved. */
+/* The checks of limits and of leaving the kernel. */
+#include "probe_checks.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,10 +15,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-
-#include "probe_checks.h"
 
 #include "carrier.h"
 #include "sandbox.h"
@@ -29,6 +28,12 @@
 #endif
 
 #define KIB 1024
+#define MIB (1024 * 1024)
+
+#define HARD_LIMIT (32 * KIB)
+/* One interval of checks may pass before the program looks again, and each skb costs overhead. */
+#define HARD_LIMIT_SLACK (256 * KIB)
+#define BURSTS 3
 
 #define STAYS 50
 /* What the sender may be ahead of the receiver while the flow comes and goes. */
@@ -37,107 +42,166 @@
 #define REDIRECTED (16 * KIB)
 #define NOBODY 65534
 
-/* --- books --- */
+/* --- the hard limit --- */
 
-/* What user space believes to have written is SENT + OFF: what does the formula say? */
-static int judge(struct probe *p, unsigned int dir, int off, enum step want, const char *what)
+static bool owes(struct probe *p)
 {
-	struct sockmap_io io = rig_io(p, dir);
-	enum step step;
+	uint32_t slot = p->rig.pair * 2;
+
+	return kernel_stat(p->kernel, slot)->passed != kernel_ctl(p->kernel, slot)->credit;
+}
+
+/* Nobody receives, until the program passes, and on until the sender has to stop. */
+static int stall(struct probe *p, uint64_t end)
+{
+	struct stream *s = &p->rig.streams[UP];
+
+	rig_widen(p, UP, false);
+	do {
+		ssize_t n = rig_push_some(p, UP, end - s->sent);
+
+		if (n < 0)
+			return (int)n;
+		if (owes(p))
+			return rig_push_until_halt(p, UP, end - s->sent);
+	} while (rig_patience(p));
+	return -ETIMEDOUT;
+}
+
+/* Everybody works, until all is delivered and nothing passed is outstanding. */
+static int catch_up(struct probe *p, uint64_t end)
+{
+	struct stream *s = &p->rig.streams[UP];
+
+	rig_widen(p, UP, true);
+	do {
+		struct sockmap_io io = rig_io(p, UP);
+		ssize_t n = rig_push_some(p, UP, end - s->sent);
+		enum step step = n < 0 ? STEP_WAIT : sockmap_settle(&io);
+
+		if (n >= 0)
+			n = rig_pull_some(p, UP, SIZE_MAX);
+		if (n < 0)
+			return (int)n;
+		if (step == STEP_SRC_ERROR || step == STEP_DST_ERROR)
+			return -io.error;
+		if (step == STEP_UNPROVED)
+			return -EBADE;
+		if (step == STEP_DONE && s->got == end)
+			return 0;
+	} while (rig_patience(p));
+	return -ETIMEDOUT;
+}
+
+static int open_limited(struct probe *p)
+{
 	int r;
 
-	io.flow->user_out = p->rig.streams[dir].sent + (uint64_t)off;
-	r = RIG_WAIT(p, (step = sockmap_drain(&io)) == want);
-	return rig_step(p, r ? -EPROTO : 0, what);
+	p->config.soft_limit = HARD_LIMIT / 2;
+	p->config.hard_limit = HARD_LIMIT;
+	r = rig_open_admitted(p, RIG_SMALL_B);
+	return r ?: rig_step(p, rig_enter(p, UP), "insertion");
 }
 
-/* Whatever the target's state, the formula is right to the byte. */
-static int exact(struct probe *p, unsigned int dir)
+int probe_check_hard_limit(struct probe *p)
 {
-	int r = judge(p, dir, 0, STEP_DONE, "as many bytes accepted as sent");
-
-	r = r ?: judge(p, dir, 1, STEP_WAIT, "one byte not accepted yet");
-	if (p->rig.streams[dir].sent)
-		r = r ?: judge(p, dir, -1, STEP_UNPROVED, "one byte accepted that was not sent");
-	return r;
-}
-
-int probe_check_accounting(struct probe *p)
-{
-	struct rig *g = &p->rig;
-	int r = rig_open(p, 0);
-
-	r = r ?: rig_pair(p);
-	g->streams[UP].tx = g->b; /* we are the ones who write, to the connected ... */
-	g->streams[DOWN].tx = g->a; /* ... and to the accepted socket */
-	for (unsigned int dir = 0; !r && dir < 2; dir++) {
-		r = exact(p, dir);
-		r = r ?: rig_step(p, rig_push_until_halt(p, dir, 512 * KIB), "writing");
-		r = r ?: exact(p, dir); /* not read, and perhaps not sent yet */
-		r = r ?: rig_step(p, rig_pull_some(p, dir, 100000) < 0 ? -EILSEQ : 0, "reading");
-		r = r ?: exact(p, dir);
-		r = r ?: rig_step(p, rig_pull(p, dir), "reading the rest");
-		r = r ?: exact(p, dir); /* all of it read, and acknowledged sooner or later */
-	}
-	if (!r)
-		rig_note(p, "exact to the byte, for connected and for accepted sockets");
-	return r;
-}
-
-static int backlog_stays(struct probe *p)
-{
-	struct sockmap_io io = rig_io(p, DOWN);
+	const volatile struct culvert_stat *st;
+	uint64_t end = 0, base;
 	int r;
 
-	r = rig_step(p, rig_push_until_halt(p, DOWN, 256 * KIB), "a stalled answer");
-	r = r ?: rig_step(p, RIG_WAIT(p, rig_redirected(p, DOWN) > 64 * KIB), "redirecting");
-	r = r ?: rig_step(p, sockmap_drain(&io) == STEP_WAIT ? 0 : -EPROTO, "a backlog");
-	r = r ?: rig_deliver(p, UP, 1000, "the first direction");
-	r = r ?: rig_step(p, rig_leave(p, UP), "removal of the backlog's owner from rx");
-	return r ?: rig_step(p, rig_drain(p, UP), "the end of the first direction's backlog");
-}
-
-int probe_check_backlog(struct probe *p)
-{
-	int r = rig_open_entered(p, RIG_SMALL_A);
-
-	r = r ?: backlog_stays(p);
+	r = open_limited(p);
 	if (r)
 		return r;
-	rig_widen(p, DOWN, true);
-	r = rig_step(p, rig_pull(p, DOWN), "the backlog, after its owner has left rx");
-	r = r ?: rig_deliver(p, DOWN, 64 * KIB, "more bytes for the same target");
+	st = kernel_stat(p->kernel, p->rig.pair * 2);
+	base = st->bytes + st->passed;
+	for (int i = 0; !r && i < BURSTS; i++) {
+		uint64_t bytes = st->bytes, passed = st->passed;
+
+		end += MIB;
+		r = rig_step(p, stall(p, end), "passing over the hard limit");
+		r = r ?: rig_step(p, catch_up(p, end), "delivery of all that was sent");
+		/* in each burst both: what was passed is followed by redirection again */
+		if (!r && (st->bytes == bytes || st->passed == passed))
+			r = rig_step(p, -EPROTO, "redirection, then passing, in each burst");
+	}
+	r = r ?: rig_same(p, "bytes redirected and passed", st->bytes + st->passed - base, end);
+	if (!r && st->backlog_max > HARD_LIMIT + HARD_LIMIT_SLACK)
+		r = rig_same(p, "bytes of the largest backlog", st->backlog_max, HARD_LIMIT);
 	if (!r)
-		rig_note(p, "kept when its owner left the map of sources (rx)");
+		rig_note(p,
+			 "%llu KiB redirected, %llu KiB passed, backlog below %llu KiB, in order",
+			 (unsigned long long)st->bytes / KIB, (unsigned long long)st->passed / KIB,
+			 (unsigned long long)st->backlog_max / KIB + 1);
 	return r;
 }
 
-/* As the audit does it.  A plain system call: sanitizers think that MSG_TRUNC fills the buffer. */
-static int unread(struct probe *p, uint64_t want, const char *what)
-{
-	long n = syscall(SYS_recvfrom, p->rig.a, NULL, 1 << 30,
-			 MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL, NULL);
+/* --- reading ahead --- */
 
-	return n < 0 ? rig_step(p, -errno, what) : rig_same(p, what, (uint64_t)n, want);
+/* User space carries what is there: 0, or -errno. */
+static int carry(struct probe *p)
+{
+	const struct rig *g = &p->rig;
+	struct pump_io io = {
+		.flow = &p->rig.flows[UP],
+		.pool = &p->pool,
+		.src = g->a,
+		.dst = g->b,
+		.limit = UINT64_MAX,
+	};
+
+	switch (copy_pump(&io)) {
+	case PUMP_EMPTY:
+	case PUMP_MORE:
+	case PUMP_BLOCKED:
+		return 0;
+	case PUMP_SRC_ERROR:
+	case PUMP_DST_ERROR:
+		return -io.error;
+	case PUMP_STARVED:
+		return -ENOMEM;
+	default:
+		return -ENODATA;
+	}
 }
 
-int probe_check_unread(struct probe *p)
+/* The rest, by user space: what was read ahead first. */
+static int carry_all(struct probe *p)
 {
-	const size_t piece = 1049, total = 20 * piece;
-	struct rig *g = &p->rig;
-	int r = rig_open_admitted(p, 0);
+	const struct stream *s = &p->rig.streams[UP];
+	ssize_t n = 0;
+	int r;
 
-	g->streams[UP].rx = g->a;
-	for (size_t sent = 0; !r && sent < total; sent += piece)
-		r = rig_step(p, rig_push(p, UP, piece), "sending");
-	/* the last byte has come once all can be read: loopback keeps the order */
-	r = r ?: RIG_WAIT(p, unread(p, total, "unread bytes") == 0);
-	r = r ?: unread(p, total, "unread bytes, counted again");
-	r = r ?: rig_step(p, rig_pull_some(p, UP, 1000) == 1000 ? 0 : -EILSEQ, "reading some");
-	r = r ?: unread(p, total - 1000, "unread bytes after reading 1000");
-	r = r ?: rig_step(p, rig_pull(p, UP), "reading the rest");
+	r = RIG_WAIT(p, (n = carry(p)) < 0 || (n = rig_pull_some(p, UP, SIZE_MAX)) < 0 ||
+				s->got == s->sent);
+	return n < 0 ? (int)n : r;
+}
+
+/* A flow whose target is stalled leaves at once: what was passed is read, not written. */
+int probe_check_read_ahead(struct probe *p)
+{
+	struct rig *g = &p->rig;
+	uint64_t got;
+	int r = open_limited(p);
+
+	r = r ?: rig_step(p, stall(p, MIB), "passing over the hard limit");
+	got = g->streams[UP].got;
+	if (!r) {
+		struct sockmap_io io = rig_io(p, UP);
+		enum step step = STEP_WAIT;
+
+		io.read_ahead = MIB; /* all that can have been passed */
+		/* not rig_leave(), which receives */
+		r = RIG_WAIT(p, (step = sockmap_leave(&io)) != STEP_WAIT);
+		r = rig_step(p, r ?: step == STEP_DONE ? 0 : -EBADE, "removal");
+	}
+	r = r ?: rig_same(p, "bytes received meanwhile", g->streams[UP].got, got);
+	rig_widen(p, UP, true);
+	r = r ?: rig_step(p, rig_drain(p, UP), "the end of the backlog");
+	got = g->flows[UP].pending;
+	r = r ?: rig_step(p, carry_all(p), "delivery of all that was sent");
 	if (!r)
-		rig_note(p, "counted to the byte, and none taken");
+		rig_note(p, "%llu KiB read before they could be written, in order",
+			 (unsigned long long)got / KIB);
 	return r;
 }
 
@@ -271,33 +335,6 @@ static void *send_ahead(void *arg)
 	return NULL;
 }
 
-/* User space carries what is there: 0, or -errno. */
-static int carry(struct probe *p)
-{
-	const struct rig *g = &p->rig;
-	struct pump_io io = {
-		.flow = &p->rig.flows[UP],
-		.pool = &p->pool,
-		.src = g->a,
-		.dst = g->b,
-		.limit = UINT64_MAX,
-	};
-
-	switch (copy_pump(&io)) {
-	case PUMP_EMPTY:
-	case PUMP_MORE:
-	case PUMP_BLOCKED:
-		return 0;
-	case PUMP_SRC_ERROR:
-	case PUMP_DST_ERROR:
-		return -io.error;
-	case PUMP_STARVED:
-		return -ENOMEM;
-	default:
-		return -ENODATA;
-	}
-}
-
 /* Read until nothing is there, then enter.  The sender cannot be further ahead than AHEAD. */
 static int enter_busy(struct probe *p)
 {
@@ -342,8 +379,6 @@ static int one_stay(struct probe *p, struct sender *sender, unsigned int *ret_fl
 /* The flow comes and goes; at the end user space delivers the rest. */
 static int come_and_go(struct probe *p, struct sender *sender, unsigned int *ret_flowing)
 {
-	struct stream *s = &p->rig.streams[UP];
-	ssize_t n = 0;
 	int r = -pthread_create(&sender->thread, NULL, send_ahead, sender);
 
 	if (r)
@@ -356,10 +391,7 @@ static int come_and_go(struct probe *p, struct sender *sender, unsigned int *ret
 	if (CPU_COUNT(&sender->cpus))
 		sched_setaffinity(0, sizeof(sender->cpus), &sender->cpus);
 	r = r ?: rig_step(p, sender->error, "sending");
-	r = r ?: rig_step(p, RIG_WAIT(p, (n = carry(p)) < 0 ||
-					     (n = rig_pull_some(p, UP, SIZE_MAX)) < 0 ||
-					     s->got == s->sent), "delivery of the rest");
-	return r ?: rig_step(p, n < 0 ? (int)n : 0, "delivery of the rest");
+	return r ?: rig_step(p, carry_all(p), "delivery of the rest");
 }
 
 int probe_check_leave(struct probe *p)

@@ -291,6 +291,7 @@ struct sockmap_io rig_io(struct probe *p, unsigned int dir)
 		.dst = dir == UP ? g->b : g->a,
 		.slot = g->pair * 2 + dir,
 		.dst_connected = dir == UP,
+		.read_ahead = (uint32_t)p->config.hard_limit,
 		.now_ms = rig_now_ms(),
 	};
 }
@@ -335,16 +336,9 @@ static int until_done(struct probe *p, unsigned int dir, enum step (*fn)(struct 
 	return -ETIMEDOUT;
 }
 
-static enum step settle_and_leave(struct sockmap_io *io)
-{
-	enum step step = sockmap_settle(io);
-
-	return step == STEP_DONE ? sockmap_leave(io) : step;
-}
-
 int rig_leave(struct probe *p, unsigned int dir)
 {
-	return until_done(p, dir, settle_and_leave);
+	return until_done(p, dir, sockmap_leave);
 }
 
 int rig_drain(struct probe *p, unsigned int dir)

@@ -106,7 +106,7 @@ struct sockmap_io rig_io(struct probe *p, unsigned int dir);
 
 /* Flow DIR into the kernel: sockmap_enter() and the kick. */
 int rig_enter(struct probe *p, unsigned int dir);
-/* Out of it: settle, leave.  What arrives meanwhile at the end of the stream is received. */
+/* Out of it.  What arrives meanwhile at the end of the stream is received. */
 int rig_leave(struct probe *p, unsigned int dir);
 /* Until all is in the target's TCP, which is how leaving ends ... */
 int rig_drain(struct probe *p, unsigned int dir);

@@ -20,7 +20,19 @@
 
 /* include/linux/tcp.h */
 struct tcp_sock {
-	__u32 write_seq; /* tail + 1 of the data held in the send buffer */
+	__u32 write_seq;  /* tail + 1 of the data held in the send buffer */
+	__u32 copied_seq; /* head of the data that was not read yet */
+};
+
+/* include/net/tcp.h: lies in sk_buff.cb while TCP has the skb */
+struct tcp_skb_cb {
+	__u32 seq; /* of the first byte */
+};
+
+/* include/linux/skbuff.h */
+struct sk_buff {
+	char cb[48];
+	unsigned int truesize; /* memory that the skb occupies */
 };
 
 #pragma clang attribute pop
