@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a client gets DEADLINE_MS to send its request, and as long again to take the
- * answer; one that is slow, silent or sends garbage delays other clients so long at most, and never
+ * Theory of operation: a client gets REQUEST_MS to send its request and DEADLINE_MS to take the answer; one that is slow, silent or sends garbage delays other clients so long at most, and never
  * a session.
  */
 #include "control.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,6 +23,7 @@
 
 #include "log.h"
 
+#define REQUEST_MS 500
 #define DEADLINE_MS 2000
 #define REQUEST_MAX 4096
 
@@ -52,6 +53,7 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 {
 	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	char *slash;
+	int fd, r;
 
 	snprintf(dir, sizeof(dir), "%s", path);
 	slash = strrchr(dir, '/');
@@ -60,8 +62,43 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 	*slash = '\0';
 	if (mkdir(dir, 0755))
 		return errno == EEXIST ? 0 : -errno;
-	/* ours alone: the unprivileged daemon may then remove the socket when it exits */
-	return chown(dir, uid, gid) && geteuid() == 0 ? -errno : 0;
+	if (geteuid())
+		return 0;
+	/* the unprivileged daemon may then remove the socket when it exits */
+	fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	r = fchown(fd, uid, gid) ? -errno : 0;
+	close(fd);
+	return r;
+}
+
+/*
+ * As root: bind as the account, so that the file is its own from the start.  To bind as root and
+ * chown(2) afterwards would follow whatever the account has put into its directory meanwhile.  In a
+ * directory where the account may not create files it cannot do that either, and there root binds.
+ */
+static int bind_as(int fd, const struct sockaddr_un *un, uid_t uid, gid_t gid)
+{
+	int r = -EACCES;
+
+	if (geteuid() == 0) {
+		if (!setegid(gid)) {
+			if (!seteuid(uid))
+				r = bind(fd, (const struct sockaddr *)un, sizeof(*un)) ? -errno : 0;
+			if (seteuid(0))
+				return -errno;
+		}
+		if (setegid(0))
+			return -errno;
+		if (r != -EACCES)
+			return r;
+	}
+	if (bind(fd, (const struct sockaddr *)un, sizeof(*un)))
+		return -errno;
+	if (geteuid() == 0 && lchown(un->sun_path, uid, gid))
+		return -errno;
+	return 0;
 }
 
 static int remove_stale(const struct sockaddr_un *un)
@@ -100,8 +137,7 @@ static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 	if (c->fd < 0)
 		return -errno;
 	mask = umask(0117);
-	if (bind(c->fd, (struct sockaddr *)&un, sizeof(un)))
-		r = -errno;
+	r = bind_as(c->fd, &un, uid, gid);
 	umask(mask);
 	if (r)
 		return r;
@@ -110,7 +146,7 @@ static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 		return -errno;
 	c->dev = st.st_dev;
 	c->ino = st.st_ino;
-	return geteuid() == 0 && chown(c->path, uid, gid) ? -errno : 0;
+	return 0;
 }
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
@@ -137,7 +173,10 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	return 0;
 fail:
 	snprintf(err, errlen, "control socket %s: %s%s", path, strerror(-r),
-		 r == -EADDRINUSE ? " (another culvert is running; give it its own --control)" : "");
+		 r == -EADDRINUSE ? " (another culvert is running; give it its own --control)"
+		 : r == -EACCES || r == -ENOENT || r == -EROFS
+			 ? " (give another path with --control)"
+			 : "");
 	if (c && c->bound)
 		unlink(c->path);
 	if (c && c->fd >= 0)
@@ -263,7 +302,7 @@ static struct json_object *answer_line(struct control *c, const char *line, size
 
 static void serve(struct control *c, int fd)
 {
-	long long until = clock_ms() + DEADLINE_MS;
+	long long until = clock_ms() + REQUEST_MS;
 	struct json_object *answer;
 	char line[REQUEST_MAX];
 	size_t len;

@@ -131,6 +131,45 @@ static int open_kernel(struct daemon *d)
 	return 0;
 }
 
+/* A forward whose upstream is its own listener would feed on itself until no session is left. */
+static bool feeds_itself(const struct forward_conf *fc)
+{
+	for (size_t i = 0; i < fc->listen.n_addrs; i++)
+		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
+			if (addr_equal(&fc->listen.addrs[i], &fc->upstream.addrs[j]))
+				return true;
+	return false;
+}
+
+static int check_forwards(const struct config *c)
+{
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		if (!feeds_itself(&c->forwards[i]))
+			continue;
+		log_error("%s: the upstream is the listener itself", c->forwards[i].listen.text);
+		return EXIT_CODE_USAGE;
+	}
+	return 0;
+}
+
+/* Without root the default path is out of reach: then culvert runs without a control socket. */
+static int open_control(struct daemon *d)
+{
+	bool fallback = geteuid() && !strcmp(d->config.control, CONFIG_CONTROL_DEFAULT);
+	char err[512];
+	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control, err,
+			     sizeof(err));
+
+	if (!r)
+		return 0;
+	if (fallback && r != -EADDRINUSE) {
+		log_warning("no `culvert sessions` and `status`: %s", err);
+		return 0;
+	}
+	log_error("%s", err);
+	return EXIT_CODE_FAILURE;
+}
+
 static int set_up(struct daemon *d)
 {
 	unsigned long want = 2UL * d->config.max_sessions + SPARE_DESCRIPTORS, limit;
@@ -141,10 +180,15 @@ static int set_up(struct daemon *d)
 		log_error("%s", err);
 		return EXIT_CODE_USAGE;
 	}
+	r = check_forwards(&d->config);
+	if (r)
+		return r;
 	limit = sandbox_raise_nofile(want);
 	if (limit < want)
-		log_warning("only %lu descriptors (of %lu for %u sessions): raise RLIMIT_NOFILE", limit,
-			    want, d->config.max_sessions);
+		log_warning("only %lu descriptors, and %u sessions need %lu: raise RLIMIT_NOFILE or "
+			    "lower --max-sessions",
+			    limit,
+			    d->config.max_sessions, want);
 	r = open_kernel(d);
 	if (r)
 		return r;
@@ -152,11 +196,9 @@ static int set_up(struct daemon *d)
 		log_error("%s", err);
 		return EXIT_CODE_FAILURE;
 	}
-	if (control_open(d->config.control, geteuid() ? geteuid() : d->account.uid,
-			 geteuid() ? getegid() : d->account.gid, &d->control, err, sizeof(err))) {
-		log_error("%s", err);
-		return EXIT_CODE_FAILURE;
-	}
+	r = open_control(d);
+	if (r)
+		return r;
 	if (sandbox_enter(&d->account, err, sizeof(err))) {
 		log_error("%s", err);
 		return EXIT_CODE_FAILURE;
@@ -247,11 +289,14 @@ static int begin(struct daemon *d)
 		.started_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000,
 		.kernel_reason = d->kernel_reason,
 	};
-	r = control_start(d->control, answer, d);
+	r = d->control ? control_start(d->control, answer, d) : 0;
 	if (r) {
 		log_error("cannot start the control thread: %s", strerror(-r));
 		return EXIT_CODE_FAILURE;
 	}
+	for (size_t i = 0; i < d->config.n_forwards; i++)
+		log_info("listening on %s, upstream %s", d->config.forwards[i].listen.text,
+			 d->config.forwards[i].upstream.text);
 	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(d->config.engine),
 		 d->config.workers, d->account.name,
 		 d->shared.kernel ? "" : ", without the kernel path");
@@ -301,10 +346,16 @@ int daemon_run(int argc, char **argv)
 	}
 	log_set_level(d.config.log_level);
 	signal(SIGPIPE, SIG_IGN);
+	/* there is nothing to reload; but to die of a habitual HUP would cut every stream */
+	signal(SIGHUP, SIG_IGN);
+	signal(SIGUSR1, SIG_IGN);
+	signal(SIGUSR2, SIG_IGN);
+	signal(SIGALRM, SIG_IGN);
 	/* blocked before there are threads: all of them leave signals to this one */
 	sigemptyset(&d.signals);
 	sigaddset(&d.signals, SIGTERM);
 	sigaddset(&d.signals, SIGINT);
+	sigaddset(&d.signals, SIGQUIT);
 	pthread_sigmask(SIG_BLOCK, &d.signals, NULL);
 	r = run(&d);
 	config_close(&d.config);

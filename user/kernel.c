@@ -133,11 +133,11 @@ static void explain(char *err, size_t errlen, const char *what, int r)
 	const char *hint = "";
 
 	if (r == -EPERM || r == -EACCES)
-		hint = "; it needs CAP_BPF and CAP_NET_ADMIN (start as root)";
+		hint = "; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)";
 	else if (r == -ENOENT || r == -ESRCH)
 		hint = "; it needs kernel BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux)";
 	else if (r == -EINVAL || r == -EOPNOTSUPP)
-		hint = "; it needs Linux 6.1 with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT and "
+		hint = "; it needs CAP_PERFMON, and Linux 6.1 with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT and "
 		       "CONFIG_BPF_STREAM_PARSER";
 	snprintf(err, errlen, "%s: %s%s", what, strerror(-r), hint);
 }

@@ -21,7 +21,7 @@ struct kernel_limits {
 };
 
 /*
- * Load and attach the program.  Needs CAP_BPF and CAP_NET_ADMIN.  On failure returns -errno and ERR
+ * Load and attach the program.  Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.  On failure returns -errno and ERR
  * says what is missing and how to get it.
  */
 int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *err, size_t errlen);

@@ -104,17 +104,27 @@ static int check_free(const struct addr *a)
 	return r;
 }
 
+static bool port_is_open(const struct addr *a)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss; /* same place in both */
+
+	return addr_is_inet(a) && !in6->sin6_port;
+}
+
 /* Port 0: all workers must listen on the port that the kernel chose for the first. */
-static void learn_port(struct addr *a, int fd)
+static void learn_port(struct endpoint *e, struct addr *a, int fd)
 {
 	socklen_t len = sizeof(a->ss);
 
-	if (addr_is_inet(a))
-		getsockname(fd, (struct sockaddr *)&a->ss, &len);
+	if (!port_is_open(a))
+		return;
+	getsockname(fd, (struct sockaddr *)&a->ss, &len);
+	if (e->n_addrs == 1)
+		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
 }
 
 static int bind_address(struct listen_fds *l, const struct config *c, unsigned int forward,
-			struct addr *a)
+			struct endpoint *e, struct addr *a)
 {
 	bool shared = !addr_is_inet(a);
 	int r = 0, fd = -1;
@@ -128,7 +138,7 @@ static int bind_address(struct listen_fds *l, const struct config *c, unsigned i
 			r = listen_socket(a, !shared, &fd);
 			if (r)
 				break;
-			learn_port(a, fd);
+			learn_port(e, a, fd);
 		}
 		l->fds[l->n++] = (struct listen_fd){ a, forward, w, shared, fd };
 	}
@@ -154,7 +164,7 @@ int listeners_bind(const struct config *c, struct listen_fds **ret, char *err, s
 		struct endpoint *e = &c->forwards[i].listen;
 
 		for (size_t j = 0; j < e->n_addrs; j++) {
-			r = bind_address(l, c, i, &e->addrs[j]);
+			r = bind_address(l, c, i, e, &e->addrs[j]);
 			if (!r)
 				continue;
 			addr_format((struct sockaddr *)&e->addrs[j].ss, e->addrs[j].len, text,
@@ -194,8 +204,11 @@ static void pause_accepting(struct listener *ls, enum cause cause)
 {
 	struct worker *w = ls->worker;
 
-	count_add(&w->stats.errors[cause], 1);
-	log_limited(LOG_WARNING, "accepting is paused: %s", cause_name(cause));
+	if (!ls->paused) { /* count pauses, not the looks whether they are over */
+		count_add(&w->stats.errors[cause], 1);
+		log_limited(LOG_WARNING, "accepting is paused: %s", cause_name(cause));
+	}
+	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
 	timer_set(&w->loop, &ls->resume, w->loop.now_ms + PAUSE_MS);
 }
@@ -243,6 +256,10 @@ static bool accept_one(struct listener *ls)
 	socklen_t len = sizeof(ss);
 	int fd, r;
 
+	if (!worker_have_spare(w)) {
+		pause_accepting(ls, CAUSE_NO_DESCRIPTOR);
+		return false;
+	}
 	if (!admit(w->shared)) {
 		pause_accepting(ls, CAUSE_SESSION_LIMIT);
 		return false;
@@ -268,6 +285,7 @@ static bool accept_one(struct listener *ls)
 		pause_accepting(ls, accept_cause(-r));
 		return false;
 	}
+	ls->paused = false;
 	return true;
 }
 

@@ -20,6 +20,7 @@ struct listener {
 	struct timer resume;
 	struct worker *worker;
 	struct listener *next; /* of this worker */
+	bool paused;            /* since the last accepted connection */
 	struct listen_fd *slot; /* where the descriptor came from */
 };
 

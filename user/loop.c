@@ -223,7 +223,17 @@ static int next_timeout(const struct loop *l)
 	return wait > 60000 ? 60000 : (int)wait;
 }
 
-int loop_run(struct loop *l)
+/* Nobody will run these calls any more. */
+static void refuse_calls(struct loop *l)
+{
+	pthread_mutex_lock(&l->lock);
+	l->finished = true;
+	for (struct loop_call *c = l->calls; c; c = c->next)
+		pthread_cond_signal(&c->done);
+	pthread_mutex_unlock(&l->lock);
+}
+
+static int run_batches(struct loop *l)
 {
 	struct epoll_event ev[BATCH];
 
@@ -245,6 +255,14 @@ int loop_run(struct loop *l)
 		l->now_ms = clock_ms(); /* for the time-out: handlers take time, too */
 	}
 	return 0;
+}
+
+int loop_run(struct loop *l)
+{
+	int r = run_batches(l);
+
+	refuse_calls(l);
+	return r;
 }
 
 /* --- calls from other threads --- */
@@ -285,7 +303,9 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	if (write(l->wake.fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		r = -errno;
 	while (!r && c.state != CALL_DONE)
-		r = -pthread_cond_timedwait(&c.done, &l->lock, &until);
+		r = l->finished && c.state == CALL_WAITING
+			    ? -ESRCH
+			    : -pthread_cond_timedwait(&c.done, &l->lock, &until);
 	/* once it runs, the call is allowed to end: it uses the caller's stack */
 	while (c.state == CALL_RUNNING)
 		pthread_cond_wait(&c.done, &l->lock);

@@ -48,6 +48,7 @@ struct loop {
 	void (*after_batch)(void *arg);
 	void *arg;
 	bool stop;
+	bool finished; /* loop_run() has returned; guarded by lock */
 };
 
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
@@ -72,7 +73,8 @@ void timer_cancel(struct loop *l, struct timer *t);
 
 /*
  * Run FN(ARG) on the loop's thread and wait until it has returned, at most TIMEOUT_MS.  May be
- * called from any other thread.  -ETIMEDOUT: FN has not run, and will not.
+ * called from any other thread.  -ETIMEDOUT, or -ESRCH if the loop has ended: FN has not run, and
+ * will not.
  */
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms);
 

@@ -16,6 +16,17 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 	const char *const fallbacks[] = { "culvert", "nobody" };
 	struct passwd *pw = NULL;
 
+	if (geteuid()) { /* nobody but root can become somebody else */
+		pw = getpwuid(geteuid());
+		if (name && (!pw || strcmp(name, pw->pw_name))) {
+			snprintf(err, errlen, "--user %s: only root can become another account", name);
+			return -EPERM;
+		}
+		snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
+		ret->uid = geteuid();
+		ret->gid = getegid();
+		return 0;
+	}
 	if (name)
 		pw = getpwnam(name);
 	for (size_t i = 0; !name && !pw && i < sizeof(fallbacks) / sizeof(fallbacks[0]); i++)
@@ -39,8 +50,8 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 static int drop_bounding_set(void)
 {
 	for (cap_value_t c = 0; CAP_IS_SUPPORTED(c); c++)
-		if (cap_get_bound(c) > 0 && cap_drop_bound(c))
-			return -errno;
+		if (cap_get_bound(c) > 0 && cap_drop_bound(c) && geteuid() == 0)
+			return -errno; /* without CAP_SETPCAP the set stays, and cannot be used */
 	return 0;
 }
 
@@ -58,10 +69,9 @@ static int drop_capabilities(void)
 int sandbox_enter(const struct account *a, char *err, size_t errlen)
 {
 	const char *what = "capability bounding set";
-	int r = 0;
+	int r = drop_bounding_set();
 
 	if (geteuid() == 0) {
-		r = drop_bounding_set();
 		if (!r) {
 			what = "supplementary groups";
 			r = setgroups(0, NULL) ? -errno : 0;
@@ -83,7 +93,7 @@ int sandbox_enter(const struct account *a, char *err, size_t errlen)
 		what = "no_new_privs";
 		r = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ? -errno : 0;
 	}
-	if (!r && setuid(0) == 0) {
+	if (!r && a->uid && setuid(0) == 0) {
 		what = "root was still to be had";
 		r = -EPERM;
 	}

@@ -39,6 +39,11 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
 }
 
+static const struct endpoint *upstream_of(const struct session *s)
+{
+	return &s->worker->shared->config->forwards[s->forward].upstream;
+}
+
 /* --- what to wait for: computed from the flows, never remembered --- */
 
 static uint32_t side_events(const struct session *s, unsigned int side)
@@ -57,6 +62,15 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	return events;
 }
 
+static bool is_unix(const struct session *s, unsigned int side)
+{
+	const struct endpoint *up = upstream_of(s);
+
+	if (side == CLIENT)
+		return s->client.sa.sa_family == AF_UNIX;
+	return s->upstream < up->n_addrs && !addr_is_inet(&up->addrs[s->upstream]);
+}
+
 /*
  * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
  * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
@@ -70,6 +84,9 @@ static int watch_side(struct session *s, unsigned int side)
 
 	if (source->fd < 0)
 		return 0;
+	/* a unix socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be read */
+	if (is_unix(s, side))
+		fin_sent = true;
 	return loop_watch(&s->worker->loop, source, events, events || !fin_sent);
 }
 
@@ -187,11 +204,6 @@ void session_reap(struct worker *w)
 
 static void on_event(struct source *source, uint32_t events);
 
-static const struct endpoint *upstream_of(const struct session *s)
-{
-	return &s->worker->shared->config->forwards[s->forward].upstream;
-}
-
 static enum cause connect_cause(int error)
 {
 	switch (error) {
@@ -241,6 +253,8 @@ static int connect_begin(struct session *s)
 
 	s->retry_ms = 0;
 	fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && worker_spend_spare(s->worker))
+		fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0) {
 		if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
 			return errno;
@@ -328,11 +342,13 @@ static void on_event(struct source *source, uint32_t events)
 		return;
 	}
 	/* EPOLLERR is RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
-	if (events & EPOLLERR || (events & EPOLLHUP && s->state == SESSION_CONNECTING)) {
+	if (events & EPOLLERR) {
 		session_reset(s, session_cause(which, socket_error(source->fd)));
 		return;
 	}
-	if (events & EPOLLOUT)
+	if (s->state != SESSION_OPEN)
+		return;
+	if (events & (EPOLLOUT | EPOLLHUP)) /* a write finds out whether the peer is gone */
 		session_flow_run(s, !which, false);
 	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
 		session_flow_run(s, which, events & (EPOLLRDHUP | EPOLLHUP));

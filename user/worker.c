@@ -2,10 +2,12 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 static void on_ring(struct source *source, uint32_t events)
 {
@@ -55,12 +57,29 @@ static int open_ring(struct worker *w)
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
+bool worker_have_spare(struct worker *w)
+{
+	if (w->spare < 0)
+		w->spare = fcntl(w->loop.epoll, F_DUPFD_CLOEXEC, 0);
+	return w->spare >= 0;
+}
+
+bool worker_spend_spare(struct worker *w)
+{
+	if (w->spare < 0)
+		return false;
+	close(w->spare);
+	w->spare = -1;
+	return true;
+}
+
 int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 		const struct worker_hooks *hooks)
 {
 	int r;
 
 	memset(w, 0, sizeof(*w));
+	w->spare = -1;
 	w->shared = shared;
 	w->index = index;
 	w->hooks = *hooks;
@@ -69,6 +88,7 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	r = loop_open(&w->loop, hooks->after_batch, w);
 	if (r)
 		return r;
+	worker_have_spare(w);
 	w->stats.forwards = calloc(shared->config->n_forwards, sizeof(*w->stats.forwards));
 	if (!w->stats.forwards)
 		return -ENOMEM;
@@ -80,6 +100,7 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 
 void worker_close(struct worker *w)
 {
+	worker_spend_spare(w);
 	kernel_ring_close(w->ring);
 	pool_close(&w->pool);
 	free(w->owners);

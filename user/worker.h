@@ -54,6 +54,7 @@ struct worker {
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	unsigned int in_kernel;    /* sessions that have slots */
+	int spare; /* a descriptor kept for the upstream socket of the next session; -1: spent */
 };
 
 /* How often a worker with sessions in the kernel looks whether events were lost. */
@@ -66,6 +67,13 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 		const struct worker_hooks *hooks);
 /* All sessions must be gone. */
 void worker_close(struct worker *w);
+
+/*
+ * A session needs two descriptors, and the first one is taken by accept(2).  So a client is accepted
+ * only while the spare exists (False: there is none to be had), and the upstream's socket may use it.
+ */
+bool worker_have_spare(struct worker *w);
+bool worker_spend_spare(struct worker *w);
 
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);

@@ -57,8 +57,8 @@ int cases_listen(void);
 int cases_start(struct cases *c);
 
 /* Start one with its own options (NULL-terminated); only OWN_LISTEN -> UPSTREAM. */
-int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile, const char *upstream,
-		    struct daemon **ret);
+int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile,
+		    const char *upstream, struct daemon **ret);
 
 /* Prepare the two ends of a session; LISTEN is what the client connects to. */
 void cases_pair(struct cases *c, const char *listen, enum via upstream, const char *client_script,

@@ -21,7 +21,7 @@ int case_short_sessions(struct cases *c)
 
 	for (int done = 0; done < SHORT_SESSIONS; done += LANES) {
 		for (int i = 0; i < LANES; i++) {
-			/* Which server end meets which client is not known: all have the same bytes. */
+			/* Any server end may meet any client: all have the same bytes. */
 			cases_pair(c, cases_listen_addr(VIA_PLAIN), VIA_PLAIN, "L64 R512 E",
 				   "A R64 E L512", &ends[2 * i], &ends[2 * i + 1]);
 			all[2 * i] = &ends[2 * i];
@@ -195,7 +195,7 @@ int case_max_sessions(struct cases *c)
 	for (int i = 0; i < CROWD; i++) {
 		cases_pair(c, OWN_LISTEN, VIA_PLAIN, "S64 R64 P150 F E", "A R64 S64 E F",
 			   &ends[2 * i], &ends[2 * i + 1]);
-		c->sessions -= i < CROWD - 1; /* all the same bytes: any server may meet any client */
+		c->sessions -= i < CROWD - 1; /* any server may meet any client: same bytes */
 		all[2 * i] = &ends[2 * i];
 		all[2 * i + 1] = &ends[2 * i + 1];
 	}
@@ -213,8 +213,8 @@ int case_max_sessions(struct cases *c)
 #define HUNGRY 200
 
 /*
- * A session must work again.  Not every try needs to: clients that were still queued when they went are
- * accepted only now, and the server's script may meet one of those.
+ * A session must work again.  Not every try needs to: clients that were still queued when they
+ * went are accepted only now, and the server's script may meet one of those.
  */
 static int recovers(struct cases *c, struct daemon *d)
 {

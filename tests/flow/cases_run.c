@@ -116,8 +116,8 @@ int cases_start(struct cases *c)
 	return 0;
 }
 
-int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile, const char *upstream,
-		    struct daemon **ret)
+int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile,
+		    const char *upstream, struct daemon **ret)
 {
 	const char *args[16];
 	struct daemon_conf conf = {
@@ -164,7 +164,7 @@ static const char *carrier_fault(struct cases *c, struct json_object *session)
 	return NULL;
 }
 
-/* The hook of a conversation: it must be carried as the engine promises, at the latest in a second. */
+/* The hook of a conversation: it must be carried as the engine promises, within a second. */
 static int expect_carrier(struct peer *p, void *arg)
 {
 	struct cases *c = arg;
@@ -175,7 +175,7 @@ static int expect_carrier(struct peer *p, void *arg)
 	size_t n;
 
 	if (!c->kernel && (!strcmp(c->engine, "auto") || !strcmp(c->engine, "sockmap"))) {
-		printf("skip %s carrier assertion: status says that the kernel part is not available\n",
+		printf("skip %-8s carrier assertion: status: kernel.available is false\n",
 		       c->engine);
 		c->skips++;
 		return 1;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -110,8 +111,8 @@ char *daemon_stderr(struct daemon *d)
 }
 
 /*
- * A process that outlives us just long enough to kill the daemon, stopped or not.  PR_SET_PDEATHSIG does
- * not survive the daemon's change of user; a pidfd cannot hit anybody else.
+ * A process that outlives us just long enough to kill the daemon, stopped or not.
+ * PR_SET_PDEATHSIG does not survive the daemon's change of user; a pidfd cannot hit anybody else.
  */
 static int start_guardian(struct daemon *d)
 {
@@ -324,8 +325,8 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 		snprintf(why, len, "status: %s", strerror(-err));
 	else
 		snprintf(why, len,
-			 "leak: sessions %lld, slots_used %lld, buffers %lld, pipes %lld (idle %lld), "
-			 "fds without pipes %lld (after start %lld)",
+			 "leak: sessions %lld, slots_used %lld, buffers %lld, "
+			 "pipes %lld (idle %lld), fds without pipes %lld (after start %lld)",
 			 (long long)r.sessions, (long long)r.slots_used, (long long)r.buffers,
 			 (long long)r.pipes, (long long)r.pipes_idle,
 			 (long long)(r.fds - 2 * r.pipes), (long long)d->baseline.fds);
@@ -354,16 +355,59 @@ int daemon_check(struct daemon *d, char *why, size_t len)
 	return 0;
 }
 
+/* First line of a file of a thread of the daemon; what a hanging exit hangs on. */
+static size_t add_line(const struct daemon *d, const char *tid, const char *file, char *buf,
+		       size_t len)
+{
+	char path[96];
+	int n = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/%s", (int)d->pid, tid, file);
+	f = fopen(path, "re");
+	if (f && len > 2 && fgets(buf + 1, (int)len - 1, f)) {
+		buf[0] = ' ';
+		n = (int)strcspn(buf, "\n");
+		buf[n] = '\0';
+	}
+	if (f)
+		fclose(f);
+	return n > 0 ? (size_t)n : 0;
+}
+
+static void describe_threads(const struct daemon *d, char *buf, size_t len)
+{
+	char path[64];
+	size_t at = 0;
+	struct dirent *e;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)d->pid);
+	dir = opendir(path);
+	buf[0] = '\0';
+	while (dir && (e = readdir(dir))) {
+		if (e->d_name[0] == '.')
+			continue;
+		at += add_line(d, e->d_name, "comm", buf + at, len - at);
+		at += add_line(d, e->d_name, "wchan", buf + at, len - at);
+		at += add_line(d, e->d_name, "stack", buf + at, len - at);
+	}
+	if (dir)
+		closedir(dir);
+}
+
 int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
 {
 	int64_t deadline = now_ms() + timeout_ms;
-	char text[80];
+	char text[600], threads[500];
 	int r = 0;
 
 	while (!reap(d, false) && now_ms() < deadline)
 		poll(NULL, 0, 5);
 	if (!d->reaped) {
-		explain(d, "did not exit in time", why, len);
+		describe_threads(d, threads, sizeof(threads));
+		snprintf(text, sizeof(text), "did not exit in time; its threads:%s", threads);
+		explain(d, text, why, len);
 		r = -ETIMEDOUT;
 	} else {
 		pthread_join(d->reader, NULL); /* so that all of stderr was seen */

@@ -36,7 +36,7 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 
 /*
  * Ask for "status" or "sessions".  Returns 0 and the parsed answer, which the caller releases with
- * json_object_put(), or -errno (-ETIMEDOUT after TIMEOUT_MS, -EBADMSG for something else than JSON).
+ * json_object_put(), or -errno (-ETIMEDOUT after TIMEOUT_MS, -EBADMSG for what is not JSON).
  */
 int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct json_object **ret);
 

@@ -13,13 +13,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "env.h"
 
 static char work_dir[64];
-static pid_t work_owner;
 
 int64_t now_ms(void)
 {
@@ -52,17 +52,40 @@ const char *env_dir(void)
 
 static void remove_dir(void)
 {
-	DIR *dir;
+	DIR *dir = opendir(work_dir);
 	struct dirent *e;
 
-	if (!work_dir[0] || getpid() != work_owner)
-		return;
-	dir = opendir(work_dir);
 	while (dir && (e = readdir(dir)))
 		unlinkat(dirfd(dir), e->d_name, 0); /* "." and ".." fail, which is fine */
 	if (dir)
 		closedir(dir);
 	rmdir(work_dir);
+}
+
+/* A process that removes the directory when we are gone, even if we are killed. */
+static void remove_dir_at_end(void)
+{
+	int line[2];
+	pid_t pid;
+	char c;
+
+	if (pipe2(line, O_CLOEXEC) < 0) {
+		perror("pipe");
+		exit(1);
+	}
+	pid = fork();
+	if (pid == 0) {
+		signal(SIGINT, SIG_IGN);
+		signal(SIGTERM, SIG_IGN);
+		signal(SIGHUP, SIG_IGN);
+		dup2(line[0], 0);
+		syscall(SYS_close_range, 1, ~0U, 0);
+		while (read(0, &c, 1) < 0 && errno == EINTR)
+			;
+		remove_dir();
+		_exit(0);
+	}
+	close(line[0]); /* the other end stays open as long as we live */
 }
 
 static void make_dir(void)
@@ -74,10 +97,9 @@ static void make_dir(void)
 		perror("mkdtemp");
 		exit(1);
 	}
-	work_owner = getpid();
-	atexit(remove_dir);
 	if (chmod(work_dir, 0755) || (nobody && chown(work_dir, nobody->pw_uid, nobody->pw_gid)))
 		perror(work_dir);
+	remove_dir_at_end();
 }
 
 static void write_file(const char *path, const char *text)

@@ -14,7 +14,7 @@
  */
 void env_enter(const char *prog, unsigned int max_seconds);
 
-/* The private directory; removed with its content at exit. */
+/* The private directory; removed with its content when this process ends, in whatever way. */
 const char *env_dir(void);
 
 /* CLOCK_MONOTONIC in milliseconds. */

@@ -14,9 +14,9 @@ struct kmem {
 struct kmem kmem_read(void);
 
 /*
- * Payload in the send and receive queues of the four IPv4 sockets of N relayed sessions of this network
- * namespace.  Session i is known by the port of its client, and by the port from which the
- * relay connected upstream.
+ * Payload in the send and receive queues of the four IPv4 sockets of N relayed sessions of this
+ * network namespace.  Session i is known by the port of its client, and by the port from which
+ * the relay connected upstream.
  */
 void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_t *ret_bytes);
 

@@ -26,18 +26,19 @@ enum pattern_direction {
 };
 
 /* No head.  Same arguments, same stream. */
-void pattern_init(struct pattern *p, uint64_t seed, uint64_t connection, enum pattern_direction dir);
+void pattern_init(struct pattern *p, uint64_t seed, uint64_t connection,
+		  enum pattern_direction dir);
 
 /* Write bytes [OFF, OFF + LEN) of the stream to BUF. */
 void pattern_fill(const struct pattern *p, uint64_t off, void *buf, size_t len);
 
-/* True if BUF is bytes [OFF, OFF + LEN); else *RET_WRONG is the first wrong offset of the stream. */
+/* True if BUF is bytes [OFF, OFF + LEN); else *RET_WRONG is the first wrong offset. */
 bool pattern_check(const struct pattern *p, uint64_t off, const void *buf, size_t len,
 		   uint64_t *ret_wrong);
 
 /*
- * Diagnosis of a wrong byte: where in the stream do these LEN bytes come from?  Looks 32 MiB to both
- * sides of OFF.  Returns false if they are nowhere there (or too few to tell).
+ * Diagnosis of a wrong byte: where in the stream do these LEN bytes come from?  Looks 32 MiB to
+ * both sides of OFF.  Returns false if they are nowhere there (or too few to tell).
  */
 bool pattern_locate(const struct pattern *p, uint64_t off, const void *buf, size_t len,
 		    uint64_t *ret_off);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Theory of operation: a step sets goals (tx_goal, rx_goal, want_eof) when it is entered; the two
- * io functions move tx_off and rx_off towards them; the step is complete when they are reached.  Never
- * is a byte read beyond the goal of the step, so that a peer that does not read really does not.
+ * io functions move tx_off and rx_off towards them; the step is complete when they are reached.
+ * Never is a byte read beyond the goal of the step: a peer that does not read really does not.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -10,9 +10,9 @@
 #include "pattern.h"
 
 /*
- * A scripted TCP peer: one non-blocking socket and a list of steps.  peer_run() does what can be done
- * now; peer_events() and peer_wake() say what to wait for.  Everything received is compared with
- * the pattern at its position; an end of the stream that no step allows is a failure.
+ * A scripted TCP peer: one non-blocking socket and a list of steps.  peer_run() does what can be
+ * done now; peer_events() and peer_wake() say what to wait for.  Everything received is compared
+ * with the pattern at its position; an end of the stream that no step allows is a failure.
  */
 
 enum step_op {
@@ -111,7 +111,8 @@ void peer_step(struct peer *p, enum step_op op, uint64_t a, uint64_t b, uint64_t
  *   w64K  STEP_WRITE_SIZE   wp5 STEP_WRITE_PAUSE   d4K STEP_READ_SIZE   dp3 STEP_READ_PAUSE
  *   rb4K  STEP_RCVBUF       sb4K STEP_SNDBUF       nd  STEP_NODELAY
  *   may | end | rst         STEP_MAY_END | STEP_MUST_END | STEP_MUST_RESET
- *   A  S8M  L100  O  R8M  B8M:8M  G500:64:64 (ping)  H500:64:64 (pong)  F  E  Z (reset)  P300  T (hook)
+ *   A  S8M  L100  O  R8M  B8M:8M  G500:64:64 (ping)  H500:64:64 (pong)  F  E  Z (reset)  P300
+ *   T (hook)
  */
 void peer_script(struct peer *p, const char *text);
 
@@ -147,6 +148,9 @@ int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *)
 /* Sockets.  Both return an fd or -errno; the listener is non-blocking. */
 int net_listen(const char *addr, int backlog);
 int net_addr(const char *addr, struct sockaddr_storage *ret, socklen_t *ret_len);
+
+/* Port of an IPv4 socket's own or far end. */
+int net_port(int fd, bool far);
 
 /* Accept and close everything that waits at a listener. */
 void net_drain_listener(int fd);

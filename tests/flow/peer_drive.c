@@ -161,6 +161,15 @@ int net_listen(const char *addr, int backlog)
 	return fd;
 }
 
+int net_port(int fd, bool far)
+{
+	struct sockaddr_in sin = { 0 };
+	socklen_t len = sizeof(sin);
+
+	(far ? getpeername : getsockname)(fd, (struct sockaddr *)&sin, &len);
+	return ntohs(sin.sin_port);
+}
+
 void net_drain_listener(int fd)
 {
 	int c;

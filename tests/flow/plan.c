@@ -241,8 +241,8 @@ void plan_make(uint64_t seed, uint64_t id, struct plan *ret)
 	settings(&m, PLAN_SERVER, tiny);
 }
 
-void plan_apply(const struct plan *plan, enum plan_side side, uint64_t seed, uint64_t id, uint64_t run,
-		struct peer *p)
+void plan_apply(const struct plan *plan, enum plan_side side, uint64_t seed, uint64_t id,
+		uint64_t run, struct peer *p)
 {
 	const struct plan_script *s = &plan->side[side];
 	uint64_t connection = id ^ (run << 32);

@@ -36,9 +36,9 @@ struct plan {
 
 void plan_make(uint64_t seed, uint64_t id, struct plan *ret);
 
-/* Give P the script, patterns and abort of SIDE; RUN makes the bytes differ when an id is repeated. */
-void plan_apply(const struct plan *plan, enum plan_side side, uint64_t seed, uint64_t id, uint64_t run,
-		struct peer *p);
+/* Give P the script, patterns and abort of SIDE; RUN tells repetitions of an id apart. */
+void plan_apply(const struct plan *plan, enum plan_side side, uint64_t seed, uint64_t id,
+		uint64_t run, struct peer *p);
 
 /* Write the first line, PLAN_HEADER_LEN bytes and no NUL, to BUF. */
 void plan_header(uint64_t seed, uint64_t id, uint64_t run, char *buf);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * How connections begin and end, as a table.  Every row runs unchanged on every engine: the same TCP
- * behaviour is the specification.  After each row the daemon must hold nothing of it and still
- * serve a plain session.
+ * How connections begin and end, as a table.  Every row runs unchanged on every engine: the same
+ * TCP behaviour is the specification.  After each row the daemon must hold nothing of it and
+ * still serve a plain session.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -24,7 +24,7 @@ static const struct row rows[] = {
 	  .client = "S100 F R8M E", .server = "A R100 E S8M F" },
 	{ "half-close-server", "the server's FIN, then 8 MB from the client",
 	  .client = "R100 E S8M F", .server = "A S100 F R8M E" },
-	{ "half-close-talked-client", "the same after a long conversation, in the kernel if possible",
+	{ "half-close-talked-client", "the same after a long conversation",
 	  .client = "nd G500:64:64 T F R8M E", .server = "A nd H500:64:64 E S8M F" },
 	{ "half-close-talked-server", "the same with the server's FIN first",
 	  .client = "nd G400:64:64 T G100:64:64 R10 E S8M F",
@@ -61,7 +61,7 @@ static const struct row rows[] = {
 	  .client = "S3M Z", .server = "A rst R64M", .timeout_ms = 3000 },
 	{ "reset-server", "the server resets in the middle of a transfer",
 	  .client = "rst R64M", .server = "A S3M Z", .timeout_ms = 3000 },
-	{ "reset-client-talked", "the client resets after a conversation, in the kernel if possible",
+	{ "reset-client-talked", "the client resets after a conversation",
 	  .client = "nd G500:64:64 T Z", .server = "A nd rst H501:64:64", .timeout_ms = 3000 },
 	{ "reset-server-talked", "the server resets after a conversation",
 	  .client = "nd G500:64:64 T S10 rst R1",
@@ -78,11 +78,14 @@ static const struct row rows[] = {
 	{ "refused", "nobody listens: the client's connection ends within a second",
 	  .via = VIA_REFUSED, .client = "end R1", .timeout_ms = 1000, .error = "connect-refused" },
 	{ "refused-data", "the same with data and FIN of the client already sent",
-	  .via = VIA_REFUSED, .client = "end S100 F R1", .timeout_ms = 1000, .error = "connect-refused" },
+	  .via = VIA_REFUSED, .client = "end S100 F R1", .timeout_ms = 1000,
+	  .error = "connect-refused" },
 	{ "black-hole", "no answer: the client's connection ends after the connect timeout",
-	  .via = VIA_BLACKHOLE, .client = "end R1", .timeout_ms = 1500, .error = "connect-timeout" },
+	  .via = VIA_BLACKHOLE, .client = "end R1", .timeout_ms = 1500,
+	  .error = "connect-timeout" },
 	{ "unreachable", "no route: the client's connection ends within a second",
-	  .via = VIA_UNREACHABLE, .client = "end R1", .timeout_ms = 1000, .error = "connect-unreachable" },
+	  .via = VIA_UNREACHABLE, .client = "end R1", .timeout_ms = 1000,
+	  .error = "connect-unreachable" },
 	{ "gone-while-connecting", "the client resets during connect", .via = VIA_BLACKHOLE,
 	  .client = "S100 P100 Z" },
 	{ "closed-while-connecting", "the client's FIN during a connect that fails",

@@ -38,7 +38,8 @@
 static const char *const names[] = {
 	"load",     "loopback", "insert",     "insert-after-fin", "counters", "events",
 	"redirect", "early-bytes", "fin",     "accounting",       "backlog",  "unread",
-	"receive-buffer", "hard-limit", "fence", "leave",         "wake-ups", "unprivileged",
+	"receive-buffer", "hard-limit", "fence", "read-ahead",    "leave",    "wake-ups",
+	"unprivileged",
 };
 
 #define N_NAMES (sizeof(names) / sizeof(names[0]))
@@ -160,6 +161,11 @@ static size_t find(const char *name)
 	return i;
 }
 
+static bool begins_with(const char *s, const char *begin)
+{
+	return !strncmp(s, begin, strlen(begin));
+}
+
 static bool ends_with(const char *s, const char *end)
 {
 	size_t n = strlen(s), m = strlen(end);
@@ -245,7 +251,7 @@ static void what_needs_no_privilege_is_tried_anyway(void **state)
 			is_tried = is_tried || !strcmp(names[i], tried[k]);
 		assert_int_equal(result(json, i, &detail) != SKIPPED, is_tried);
 		if (!is_tried)
-			assert_int_equal(strncmp(detail, "needs ", 6), 0);
+			assert_true(begins_with(detail, "needs "));
 	}
 	json_object_put(json);
 }
@@ -268,12 +274,12 @@ static void a_failure_skips_what_needs_it(void **state)
 				print_error("%s: %s\n", names[i], detail);
 			assert_int_equal(ok == FAILED, i == forced);
 			if (ok == SKIPPED) {
-				assert_int_equal(strncmp(detail, "needs ", 6), 0);
+				assert_true(begins_with(detail, "needs "));
 				assert_int_not_equal(result(json, find(detail + 6), &other), OK);
 			}
 		}
 		result(json, forced, &detail);
-		assert_string_equal(detail, "forced by " FAIL_VARIABLE);
+		assert_true(begins_with(detail, "forced by " FAIL_VARIABLE));
 		json_object_put(json);
 	}
 }
@@ -284,7 +290,7 @@ static void table_explains_a_failure(void **state)
 
 	(void)state;
 	assert_int_equal(o->code, 3);
-	assert_non_null(strstr(o->out, "\nFAIL  receive-buffer    forced by " FAIL_VARIABLE "\n"));
+	assert_non_null(strstr(o->out, "\nFAIL  receive-buffer    forced by " FAIL_VARIABLE));
 	assert_non_null(strstr(o->out, "expected: SO_BUF_LOCK keeps SO_RCVLOWAT from growing"));
 	assert_non_null(strstr(o->out, "(since Linux 5.15, "));
 	assert_non_null(strstr(o->out, "so culvert does not use the sockmap carrier\n"));
@@ -346,10 +352,28 @@ static void network_namespace(char *buf, size_t size)
 	buf[n] = '\0';
 }
 
+/* The test's own environment may have some, too. */
+static unsigned int children(void)
+{
+	char path[64], line[4096];
+	unsigned int n = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+	f = fopen(path, "re");
+	assert_non_null(f);
+	if (fgets(line, sizeof(line), f))
+		for (const char *c = line; *c; c++)
+			n += *c == ' ';
+	fclose(f);
+	return n;
+}
+
 static void function_leaves_nothing_behind(void **state)
 {
 	char why[256] = "", before[64], after[64];
 	unsigned int descriptors = open_descriptors();
+	unsigned int before_children = children();
 	int64_t start = now_ms();
 	int r;
 
@@ -364,7 +388,7 @@ static void function_leaves_nothing_behind(void **state)
 	network_namespace(after, sizeof(after));
 	assert_string_equal(before, after);
 	assert_int_equal(geteuid(), 0);
-	assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD);
+	assert_int_equal(children(), before_children);
 }
 
 static void function_says_why(void **state)
@@ -375,7 +399,7 @@ static void function_says_why(void **state)
 	setenv(FAIL_VARIABLE, "fin", 1);
 	assert_int_equal(probe_sockmap(why, sizeof(why)), -EOPNOTSUPP);
 	unsetenv(FAIL_VARIABLE);
-	assert_string_equal(why, "fin does not hold: forced by " FAIL_VARIABLE);
+	assert_true(begins_with(why, "fin does not hold: forced by " FAIL_VARIABLE));
 }
 
 /* As in a daemon: signals blocked, and a parent that never asked about its children. */

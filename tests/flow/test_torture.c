@@ -52,8 +52,8 @@ static const char help[] =
 	"  --concurrency C      at once (default 48)\n"
 	"  --threads T          of this program (default 2)\n"
 	"  --seed S             default: from the clock; printed\n"
-	"  --only K             every session does what session K of the seed does (default 1 session)\n"
-	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --log-level   passed on to the daemon\n"
+	"  --only K             only what session K of the seed does (default: once)\n"
+	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --log-level   for the daemon\n"
 	"  --storm              stop and continue the daemon at random\n"
 	"  --storm-ms N         ... every 1..N ms (default 250)\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
@@ -264,7 +264,8 @@ static void *progress_main(void *arg)
 		if (!daemon_query(the_daemon, "status", 5000, &o))
 			note_carriers(o);
 		fprintf(stderr,
-			"%4lld s: %llu sessions (%llu/s), %llu MB, bad %llu, reset %llu, handovers %s\n",
+			"%4lld s: %llu sessions (%llu/s), %llu MB, bad %llu, reset %llu, "
+			"handovers %s\n",
 			(long long)(now_ms() - start) / 1000, (unsigned long long)s->finished,
 			(unsigned long long)(s->finished - before) / 5,
 			(unsigned long long)(s->bytes >> 20),
@@ -322,8 +323,10 @@ static void carriers_text(char *text, size_t len)
 					       carrier_names[k]);
 }
 
-static void print_json(double seconds, struct json_object *status, const char *carriers, bool passed)
+static void print_json(double seconds, struct json_object *status, const char *carriers,
+		       bool passed)
 {
+	static const char *const parts[] = { "handovers", "errors" };
 	const struct torture_stats *s = &torture_stats;
 	struct json_object *o = json_object_new_object();
 	const struct {
@@ -344,10 +347,12 @@ static void print_json(double seconds, struct json_object *status, const char *c
 	json_object_object_add(o, "seconds", json_object_new_double(seconds));
 	json_object_object_add(o, "carriers", json_object_new_string(carriers));
 	json_object_object_add(o, "passed", json_object_new_boolean(passed));
-	if (json_at(status, "handovers"))
-		json_object_object_add(o, "handovers", json_object_get(json_at(status, "handovers")));
-	if (json_at(status, "errors"))
-		json_object_object_add(o, "errors", json_object_get(json_at(status, "errors")));
+	for (size_t i = 0; i < 2; i++) {
+		struct json_object *part = json_at(status, parts[i]);
+
+		if (part)
+			json_object_object_add(o, parts[i], json_object_get(part));
+	}
 	printf("%s\n", json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN));
 	json_object_put(o);
 }
@@ -401,8 +406,8 @@ static int summary(int64_t start)
 	snprintf(handovers, sizeof(handovers), "%s", json_text(status, "handovers"));
 	ok = verdict(status, sum);
 	fprintf(opt.json ? stderr : stdout,
-		"torture %s: engine %s, seed %llu, %llu sessions in %.1f s (%.0f/s), %llu MB verified, "
-		"%llu aborted by plan (%llu seen as EOF)\n"
+		"torture %s: engine %s, seed %llu, %llu sessions in %.1f s (%.0f/s), "
+		"%llu MB verified, %llu aborted by plan (%llu seen as EOF)\n"
 		"  wrong %llu, truncated %llu, extra %llu, stalls %llu, failed %llu, "
 		"reset_by_daemon %llu, stops %llu\n"
 		"  carriers: %s; handovers: %s; errors: %s\n",

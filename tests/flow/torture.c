@@ -78,7 +78,9 @@ static void report(const struct loop *l, const struct end *e)
 
 	peer_describe(&e->peer, text, sizeof(text));
 	if (atomic_fetch_add(&reports, 1) < MAX_REPORTS)
-		fprintf(stderr, "FAIL seed=%llu session=%llu run=%llu %s\n  replay: --seed %llu --only %llu\n",
+		fprintf(stderr,
+			"FAIL seed=%llu session=%llu run=%llu %s\n"
+			"  replay: --seed %llu --only %llu\n",
 			(unsigned long long)l->conf->seed, (unsigned long long)e->id,
 			(unsigned long long)e->run, text, (unsigned long long)l->conf->seed,
 			(unsigned long long)e->id);
@@ -166,7 +168,8 @@ static void read_header(struct loop *l, struct end *e, int64_t now)
 	if (e->header_len < PLAN_HEADER_LEN)
 		return;
 	if (plan_parse_header(e->header, l->conf->seed, &e->id, &e->run) < 0) {
-		peer_fail(&e->peer, PEER_WRONG, "first line is not one of this test: %.63s", e->header);
+		peer_fail(&e->peer, PEER_WRONG, "first line is not of this test: %.63s",
+			  e->header);
 		return;
 	}
 	plan_make(l->conf->seed, e->id, &plan);
@@ -181,7 +184,9 @@ static void watch(struct loop *l, struct end *e, int64_t now)
 	int fd = e->peer.fd, op;
 
 	/* poll and epoll agree on the values of IN and OUT */
-	ev.events = e->in_header ? POLLIN : (uint32_t)(unsigned short)peer_events(&e->peer, now, &fd);
+	ev.events = POLLIN;
+	if (!e->in_header)
+		ev.events = (unsigned short)peer_events(&e->peer, now, &fd);
 	if (ev.events == e->registered)
 		return;
 	/* Out of the set while nothing is wanted: errors would be reported again and again. */

@@ -181,6 +181,7 @@ static void soft_limit_is_told_once(void **state)
 {
 	struct kt_session *s = kt_open(KT_SMALL_B);
 	struct seen seen = { .slot = s->slot_a };
+	uint64_t sent = 300 * KIB;
 	struct ring_buffer *rb;
 
 	(void)state;
@@ -189,13 +190,13 @@ static void soft_limit_is_told_once(void **state)
 	kt_conf(s->slot_a)->soft_limit = 128 * KIB;
 	kt_conf(s->slot_a)->hard_limit = 512 * KIB;
 	kt_start(s, KT_BOUNDED);
-	assert_int_equal(kt_send(s->client, 0, 300 * KIB), 0);
-	assert_true(KT_WAIT(kt_stat(s->slot_a)->bytes == 300 * KIB));
+	assert_int_equal(kt_send(s->client, 0, sent), 0);
+	assert_true(KT_WAIT(kt_stat(s->slot_a)->bytes == sent));
 	ring_buffer__consume(rb);
 	assert_int_equal(seen.soft, 1);
 	assert_int_equal(seen.passed, 0);
-	assert_true(kt_push(s->client, 300 * KIB, 1 * MIB) > 0);
-	assert_true(KT_WAIT(kt_stat(s->slot_a)->passed > 0));
+	assert_true(push_until_halt(s->client, &sent, 32 * MIB));
+	assert_true(kt_stat(s->slot_a)->passed > 0);
 	ring_buffer__consume(rb);
 	assert_int_equal(seen.soft, 1);
 	assert_int_equal(seen.passed, 1); /* not for each passed skb */

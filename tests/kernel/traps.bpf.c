@@ -191,7 +191,8 @@ static __always_inline int trim(struct __sk_buff *skb, struct kt_conf *c, struct
 	if (old > skb->len) /* a gap; would be a bug of the kernel */
 		return -1;
 	s->overlap += old;
-	for (int i = 0; i < 32 && old; i++) { /* the helper cuts less than 4 KiB at a time */
+	/* The helper cuts less than 4 KiB at a time; TCP merges skbs up to some 17 * 32 KiB. */
+	for (int i = 0; i < 256 && old; i++) {
 		__u32 step = old < 4095 ? old : 4095;
 
 		if (bpf_skb_adjust_room(skb, -(__s32)step, 0, 0))
