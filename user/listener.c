@@ -52,6 +52,16 @@ static int set_listen_options(int fd, const struct addr *a)
 	return 0;
 }
 
+/* The file of a unix socket is open to all, like a port: its directory says who may reach it. */
+static int bind_listener(int fd, const struct addr *a)
+{
+	mode_t mask = umask(0111);
+	int r = bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
+
+	umask(mask);
+	return r;
+}
+
 static int listen_socket(const struct addr *a, bool reuseport, int *ret_fd)
 {
 	int one = 1, r = 0;
@@ -62,8 +72,7 @@ static int listen_socket(const struct addr *a, bool reuseport, int *ret_fd)
 	r = set_listen_options(fd, a);
 	if (!r && reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)))
 		r = -errno;
-	if (!r && bind(fd, (const struct sockaddr *)&a->ss, a->len))
-		r = -errno;
+	r = r ?: bind_listener(fd, a);
 	if (!r && listen(fd, BACKLOG))
 		r = -errno;
 	if (r) {
@@ -191,8 +200,9 @@ void listeners_unbind(struct listen_fds *l)
 			continue;
 		if (l->fds[i].fd >= 0)
 			close(l->fds[i].fd);
-		if (l->fds[i].shared && un->sun_path[0])
-			unlink(un->sun_path);
+		if (l->fds[i].shared && un->sun_path[0] && unlink(un->sun_path) && errno != ENOENT)
+			log_info("%s stays: %s; the next start will replace it", un->sun_path,
+				 strerror(errno));
 	}
 	free(l->fds);
 	free(l);
