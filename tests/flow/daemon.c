@@ -31,6 +31,7 @@ struct daemon {
 	struct daemon_resources baseline;
 
 	pthread_t reader;
+	bool reader_joined;
 	pthread_mutex_t lock; /* all below */
 	pthread_cond_t changed;
 	bool ready, eof;
@@ -186,6 +187,18 @@ static bool reap(struct daemon *d, bool block)
 	return d->reaped;
 }
 
+/* Its end is the end of stderr, which something that the daemon started could keep open. */
+static bool join_reader(struct daemon *d)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 2;
+	if (!d->reader_joined && !pthread_timedjoin_np(d->reader, NULL, &until))
+		d->reader_joined = true;
+	return d->reader_joined;
+}
+
 static void free_daemon(struct daemon *d)
 {
 	if (!d)
@@ -200,9 +213,12 @@ static void free_daemon(struct daemon *d)
 		close(d->guardian_fd);
 	if (d->guardian > 0)
 		waitpid(d->guardian, NULL, 0);
-	pthread_join(d->reader, NULL);
-	close(d->err_fd);
 	unlink(d->control);
+	if (!join_reader(d)) {
+		fprintf(stderr, "note: somebody still holds the daemon's stderr\n");
+		return; /* the thread goes on to use D */
+	}
+	close(d->err_fd);
 	free(d);
 }
 
@@ -410,8 +426,7 @@ int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
 		explain(d, text, why, len);
 		r = -ETIMEDOUT;
 	} else {
-		pthread_join(d->reader, NULL); /* so that all of stderr was seen */
-		pthread_create(&d->reader, NULL, read_stderr, d);
+		join_reader(d); /* so that all of stderr was seen */
 		if (d->sanitizer[0]) {
 			explain(d, d->sanitizer, why, len);
 			r = -EIO;

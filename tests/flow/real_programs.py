@@ -97,7 +97,10 @@ class Trial:
         self.folder = self.lab.path(f"{engine}.out")
         os.mkdir(self.folder)
         self.unix_listener = os.path.join(self.folder, "listener")
-        self.daemon = Daemon(self.lab, program, engine, site.forwards(self.unix_listener))
+        # One worker: iperf3 --bidir takes the order in which its connections are accepted for their
+        # roles, and two workers may connect upstream in another order. Then both ends only send.
+        self.daemon = Daemon(self.lab, program, engine, site.forwards(self.unix_listener),
+                             "--workers", "1")
 
     def check_download(self, address):
         digest, size = self.lab.download(f"http://{address}/big")
