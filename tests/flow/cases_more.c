@@ -88,7 +88,8 @@ static int stop_own(struct cases *c, struct daemon *d, int r)
 		daemon_kill(d);
 		return -1;
 	}
-	if (daemon_stop(d, 5000, why, sizeof(why)))
+	/* a client that was still queued may be accepted now, and has the grace period of 5 s */
+	if (daemon_stop(d, 10000, why, sizeof(why)))
 		return cases_fail(c, "SIGTERM: %s", why);
 	return 0;
 }

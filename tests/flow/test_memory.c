@@ -270,7 +270,7 @@ static int read_all(struct run *run)
 }
 
 /*
- * While acknowledgements are under way, bytes count in the queues of both ends.  Nobody sends now, so
+ * While acknowledgements are under way, bytes count in the queues of both ends.  Nobody sends now:
  * for each flow the largest of a few looks is the right one.
  */
 static void settle_hidden(struct run *run)
