@@ -250,10 +250,8 @@ static enum step settle_round(struct sockmap_io *io)
 	if (sockmap_redirected(io->kernel, io->slot, io->flow) != io->flow->drained_at) {
 		enum step r = look_drained(io);
 
-		if (r != STEP_DONE) {
-			io->flow->blocked = false;
+		if (r != STEP_DONE)
 			return r == STEP_WAIT ? wait_longer(io) : r;
-		}
 		io->flow->drained_at = io->books.redirected;
 	}
 	return passed == io->flow->credit ? STEP_DONE : settle_some(io, passed);

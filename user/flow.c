@@ -106,6 +106,7 @@ unsigned int flow_wants(const struct flow *f)
 
 void flow_look_later(struct flow *f, uint64_t now_ms)
 {
+	f->blocked = false; /* it is the clock that is waited for now */
 	f->wait_ms = f->wait_ms ? f->wait_ms * 2 : 1;
 	if (f->wait_ms > LOOK_MAX_MS)
 		f->wait_ms = LOOK_MAX_MS;
@@ -114,6 +115,7 @@ void flow_look_later(struct flow *f, uint64_t now_ms)
 
 void flow_look_soon(struct flow *f, uint64_t now_ms)
 {
+	f->blocked = false;
 	f->wait_ms = 0;
 	f->due_ms = now_ms;
 }
