@@ -39,13 +39,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SOCK_RCVBUF_LOCK
-#define SOCK_RCVBUF_LOCK 2
-#endif
-
 /* Two looks at a queue that fills between them prove nothing; its window closes long before this. */
 #define AUDIT_TRIES 2000
 /* Looks at a queue at rest that must disagree before bytes count as lost. */

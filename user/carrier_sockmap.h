@@ -10,6 +10,14 @@
 #include "kernel.h"
 #include "policy.h"
 
+/* Linux 5.14; older C libraries do not name them. */
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef SOCK_RCVBUF_LOCK
+#define SOCK_RCVBUF_LOCK 2
+#endif
+
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
  * functions report, and session_flow.c moves the flow from phase to phase.

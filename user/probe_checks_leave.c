@@ -17,15 +17,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#include "carrier.h"
+#include "carrier_sockmap.h"
 #include "sandbox.h"
-
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SOCK_RCVBUF_LOCK
-#define SOCK_RCVBUF_LOCK 2
-#endif
 
 #define KIB 1024
 #define MIB (1024 * 1024)

@@ -29,9 +29,8 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 	};
 }
 
-static void count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes)
+static void count_read(struct session *s, enum carrier c, uint64_t bytes)
 {
-	(void)dir;
 	if (bytes)
 		count_add(&s->worker->stats.carrier_bytes[c], bytes);
 }
@@ -276,7 +275,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	if (io.read)
 		f->untouched = false;
 	habit_read(&s->habit, dir, io.read, io.reads);
-	count_read(s, dir, f->user_carrier, io.read);
+	count_read(s, f->user_carrier, io.read);
 	*ret_error = io.error;
 	return r;
 }
@@ -351,7 +350,7 @@ static bool run_leaving(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_leave(&io);
 
-	count_read(s, dir, CARRIER_COPY, io.read);
+	count_read(s, CARRIER_COPY, io.read);
 	s->flows[dir].untouched = r == STEP_DONE;
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
@@ -369,7 +368,7 @@ static bool run_finishing(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_finish(&io);
 
-	count_read(s, dir, CARRIER_COPY, io.read);
+	count_read(s, CARRIER_COPY, io.read);
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
