@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 #
-#   make            the daemon: build/culvert
+#   make            the daemon, build/culvert, and the load generator, build/culvert-bench
 #   make tests      every test program, below build/tests
 #   make check      the unit tests (no root, no network)
 #   make install    PREFIX, DESTDIR as usual
@@ -8,6 +8,7 @@
 #
 #   O=DIR           build somewhere else         SAN=address,undefined   user side with sanitizers
 #   V=1             show the commands            WERROR=1                warnings are errors (CI)
+#   PROFILE=1       frame pointers, for perf (scripts/profile)
 
 VERSION := 0.1.0
 
@@ -25,8 +26,9 @@ CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wformat=2 -Wvla $(if $(WERROR),-Werror)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+PROFFLAGS := $(if $(PROFILE),-fno-omit-frame-pointer -mno-omit-leaf-frame-pointer)
 ALLFLAGS  = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' $(WARN) $(CFLAGS) $(SANFLAGS) \
-            -pthread -Iinclude -Iuser -I$(O) $(shell $(PKG_CONFIG) --cflags $(LIBS))
+            $(PROFFLAGS) -pthread -Iinclude -Iuser -I$(O) $(shell $(PKG_CONFIG) --cflags $(LIBS))
 LDLIBS    = $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz
 BPFFLAGS := -std=gnu11 -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Wno-unused-parameter \
             -Iinclude -Ivmlinux -I/usr/include/$(shell $(CC) -print-multiarch)
@@ -35,6 +37,8 @@ BPFFLAGS += $(if $(WERROR),-Werror)
 USER_SRC := $(wildcard user/*.c)
 USER_OBJ := $(USER_SRC:%.c=$(O)/%.o)
 LIB_OBJ  := $(filter-out $(O)/user/main.o,$(USER_OBJ))
+BENCH_SRC := $(wildcard user/bench/*.c)
+BENCH_LIB_OBJ := $(patsubst %.c,$(O)/%.o,$(filter-out user/bench/main.c,$(BENCH_SRC)))
 BPF_SRC  := $(wildcard bpf/*.bpf.c)
 KBPF_SRC := $(wildcard tests/kernel/*.bpf.c)
 SKELS    := $(BPF_SRC:%.bpf.c=$(O)/%.skel.h)
@@ -54,14 +58,22 @@ flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(O)/culvert
+all: $(O)/culvert $(if $(wildcard user/bench/main.c),$(O)/culvert-bench)
 tests: all $(UNIT) $(KERNEL) $(FLOW)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+$(O)/culvert-bench: $(O)/user/bench/main.o $(O)/libbench.a $(O)/libculvert.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 $(O)/libculvert.a: $(LIB_OBJ)
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+
+$(O)/libbench.a: $(BENCH_LIB_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
@@ -82,7 +94,7 @@ $(O)/%.skel.h: $(O)/%.bpf.o
 $(O)/user/kernel.o: $(SKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
 
-$(UNIT): $(O)/%: $(O)/%.o $(O)/libculvert.a
+$(UNIT): $(O)/%: $(O)/%.o $(O)/libbench.a $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 

@@ -83,15 +83,14 @@ struct flow {
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */
 	struct pipe *pipe;          /* splice: lent by the worker; never together with buffers */
 	uint32_t pending;           /* bytes in either */
+	uint32_t base_dropped;      /* low half of the program's counter when the session got its slots */
 
 	uint64_t user_in;  /* bytes read from the source by user space, passed ones included */
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
 
-	/* the program's counters when the session got its slots */
-	uint64_t base_bytes;
-	uint64_t base_dropped;
-	uint64_t credit; /* what ctl.credit holds */
-	uint64_t drained_at;   /* redirected bytes when the backlog was last seen empty */
+	uint64_t base_bytes; /* the program's counter when the session got its slots */
+	uint64_t credit;     /* what ctl.credit holds */
+	uint64_t drained_at; /* redirected bytes when the backlog was last seen empty */
 
 	uint64_t due_ms; /* next look, by the loop's clock; 0: none */
 	uint16_t wait_ms; /* last wait, doubles from look to look */

@@ -21,6 +21,8 @@ struct listener {
 	struct worker *worker;
 	struct listener *next; /* of this worker */
 	bool paused;            /* since the last accepted connection */
+	unsigned int burst;     /* connections to accept at the next event */
+	unsigned int streak;    /* events in a row that had so many */
 	struct listen_fd *slot; /* where the descriptor came from */
 };
 

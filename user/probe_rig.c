@@ -220,7 +220,7 @@ int rig_pair(struct probe *p)
 			kernel_stat(p->kernel, p->rig.pair * 2 + dir);
 
 		p->rig.flows[dir].base_bytes = st->bytes;
-		p->rig.flows[dir].base_dropped = st->dropped;
+		p->rig.flows[dir].base_dropped = (uint32_t)st->dropped;
 	}
 	return r;
 }

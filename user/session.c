@@ -15,6 +15,11 @@
 
 /* A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon. */
 #define RETRY_MS 20
+/*
+ * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
+ * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
+ */
+#define CONNECT_QUIET_MS 20
 
 enum cause session_cause(unsigned int side, int error)
 {
@@ -71,6 +76,11 @@ static bool is_unix(const struct session *s, unsigned int side)
 	return s->upstream < up->n_addrs && !addr_is_inet(&up->addrs[s->upstream]);
 }
 
+static bool is_connect_quiet(const struct session *s)
+{
+	return s->worker->loop.now_ms < s->born_ms + CONNECT_QUIET_MS;
+}
+
 /*
  * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
  * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
@@ -78,11 +88,13 @@ static bool is_unix(const struct session *s, unsigned int side)
  */
 static int watch_side(struct session *s, unsigned int side)
 {
-	struct source *source = &s->sides[side].source;
+	struct source *source = &s->sides[side];
 	uint32_t events = side_events(s, side);
 	bool fin_sent = s->flows[!side].phase == FLOW_DONE;
 
 	if (source->fd < 0)
+		return 0;
+	if (s->state == SESSION_CONNECTING && side == CLIENT && is_connect_quiet(s))
 		return 0;
 	/* a unix socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be read */
 	if (is_unix(s, side))
@@ -98,6 +110,8 @@ static uint64_t next_due(struct session *s)
 		due = s->connect_due_ms;
 		if (s->retry_ms && s->retry_ms < due)
 			due = s->retry_ms;
+		if (is_connect_quiet(s) && s->born_ms + CONNECT_QUIET_MS < due)
+			due = s->born_ms + CONNECT_QUIET_MS;
 		return due;
 	}
 	for (unsigned int dir = 0; dir < 2; dir++) {
@@ -134,17 +148,17 @@ static void session_update(struct session *s)
 
 /* --- the end --- */
 
-static void close_side(struct side *side, bool rst)
+static void close_side(struct source *side, bool rst)
 {
 	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
 
-	if (side->source.fd < 0)
+	if (side->fd < 0)
 		return;
 	if (rst)
-		setsockopt(side->source.fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
-	side->source.registered = false; /* close(2) takes it out of epoll */
-	close(side->source.fd);
-	side->source.fd = -1;
+		setsockopt(side->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	side->registered = false; /* close(2) takes it out of epoll */
+	close(side->fd);
+	side->fd = -1;
 }
 
 static void session_end(struct session *s, bool rst)
@@ -202,8 +216,6 @@ void session_reap(struct worker *w)
 
 /* --- connecting --- */
 
-static void on_event(struct source *source, uint32_t events);
-
 static enum cause connect_cause(int error)
 {
 	switch (error) {
@@ -232,10 +244,13 @@ static void set_options(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
 }
 
+/* Most clients have spoken by now: to look at once saves a round through epoll. */
 static void connected(struct session *s)
 {
 	s->state = SESSION_OPEN;
 	session_flows_start(s);
+	if (s->state == SESSION_OPEN)
+		session_flow_run(s, CLIENT, false);
 }
 
 static void retry_later(struct session *s, enum cause cause)
@@ -248,7 +263,7 @@ static void retry_later(struct session *s, enum cause cause)
 static int connect_begin(struct session *s)
 {
 	const struct addr *a = &upstream_of(s)->addrs[s->upstream];
-	struct side *side = &s->sides[UPSTREAM];
+	struct source *side = &s->sides[UPSTREAM];
 	int fd;
 
 	s->retry_ms = 0;
@@ -266,7 +281,7 @@ static int connect_begin(struct session *s)
 	}
 	if (addr_is_inet(a))
 		set_options(fd);
-	side->source.fd = fd;
+	side->fd = fd;
 	if (!connect(fd, (const struct sockaddr *)&a->ss, a->len)) {
 		connected(s);
 		return 0;
@@ -304,12 +319,13 @@ static void connect_next(struct session *s, int error)
 	}
 }
 
-static void connect_answered(struct session *s)
+static void connect_answered(struct session *s, uint32_t events)
 {
 	socklen_t len = sizeof(int);
 	int error = 0;
 
-	if (getsockopt(s->sides[UPSTREAM].source.fd, SOL_SOCKET, SO_ERROR, &error, &len))
+	if (events & (EPOLLERR | EPOLLHUP) &&
+	    getsockopt(s->sides[UPSTREAM].fd, SOL_SOCKET, SO_ERROR, &error, &len))
 		error = errno;
 	if (error)
 		connect_next(s, error);
@@ -328,16 +344,14 @@ static int socket_error(int fd)
 	return error;
 }
 
-static void on_event(struct source *source, uint32_t events)
+static void on_event(struct session *s, unsigned int which, uint32_t events)
 {
-	struct side *side = (struct side *)((char *)source - offsetof(struct side, source));
-	struct session *s = side->session;
-	unsigned int which = side == &s->sides[UPSTREAM];
+	struct source *source = &s->sides[which];
 
 	if (s->state == SESSION_DEAD)
 		return;
 	if (s->state == SESSION_CONNECTING && which == UPSTREAM) {
-		connect_answered(s);
+		connect_answered(s, events);
 		session_update(s);
 		return;
 	}
@@ -353,6 +367,18 @@ static void on_event(struct source *source, uint32_t events)
 	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
 		session_flow_run(s, which, events & (EPOLLRDHUP | EPOLLHUP));
 	session_update(s);
+}
+
+static void on_client(struct source *source, uint32_t events)
+{
+	on_event((struct session *)((char *)source - offsetof(struct session, sides[CLIENT])), CLIENT,
+		 events);
+}
+
+static void on_upstream(struct source *source, uint32_t events)
+{
+	on_event((struct session *)((char *)source - offsetof(struct session, sides[UPSTREAM])),
+		 UPSTREAM, events);
 }
 
 static void on_timer(struct timer *timer)
@@ -401,7 +427,7 @@ void session_sweep(struct worker *w)
 			if (s->pair == NO_PAIR || s->flows[dir].phase != FLOW_KERNEL)
 				continue;
 			st = kernel_stat(w->shared->kernel, s->pair * 2 + dir);
-			if (st->dropped != s->flows[dir].base_dropped)
+			if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
 				session_flow_event(s, dir, CULVERT_EVENT_LOST);
 			else if (st->passed != s->flows[dir].credit)
 				session_flow_event(s, dir, CULVERT_EVENT_PASSED);
@@ -445,9 +471,8 @@ int session_open(struct worker *w, unsigned int forward, int fd, const struct so
 	s->timer.fire = on_timer;
 	set_client(s, client);
 	s->tcp = client->sa_family != AF_UNIX && addr_is_inet(&upstream->addrs[0]);
-	for (unsigned int side = 0; side < 2; side++)
-		s->sides[side] = (struct side){ .source = { on_event, -1, 0, false }, .session = s };
-	s->sides[CLIENT].source.fd = fd;
+	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
+	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 	s->connect_due_ms = w->loop.now_ms + config->connect_timeout_ms;
 
 	s->next = w->sessions;

@@ -41,15 +41,10 @@ union client_addr {
 	struct sockaddr_in6 in6;
 };
 
-struct side {
-	struct source source; /* fd -1: none */
-	struct session *session;
-};
-
 struct session {
 	struct worker *worker;
 	struct session *next, **prev; /* in worker->sessions; next alone in worker->dead */
-	struct side sides[2];
+	struct source sides[2]; /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
 	struct timer timer;

@@ -20,8 +20,8 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.flow = &s->flows[dir],
 		.kernel = w->shared->kernel,
 		.pool = &w->pool,
-		.src = s->sides[dir].source.fd,
-		.dst = s->sides[!dir].source.fd,
+		.src = s->sides[dir].fd,
+		.dst = s->sides[!dir].fd,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
 		.read_ahead = (uint32_t)w->shared->config->hard_limit,
@@ -91,7 +91,7 @@ static int attach(struct session *s)
 	if (r)
 		return r;
 	for (unsigned int side = 0; side < 2; side++) {
-		r = kernel_admit(k, pair * 2 + side, s->sides[side].source.fd, &s->cookies[side]);
+		r = kernel_admit(k, pair * 2 + side, s->sides[side].fd, &s->cookies[side]);
 		if (!r)
 			continue;
 		if (side)
@@ -107,7 +107,7 @@ static int attach(struct session *s)
 		/* events of the slot's last owner are told apart from ours by the epoch */
 		kernel_ctl(k, pair * 2 + dir)->epoch++;
 		s->flows[dir].base_bytes = st->bytes;
-		s->flows[dir].base_dropped = st->dropped;
+		s->flows[dir].base_dropped = (uint32_t)st->dropped;
 	}
 	if (!w->in_kernel++)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
@@ -238,13 +238,15 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 static void flow_finished(struct session *s, unsigned int dir)
 {
 	struct flow *f = &s->flows[dir];
+	bool last = s->flows[!dir].phase == FLOW_DONE;
 
-	if (shutdown(s->sides[!dir].source.fd, SHUT_WR)) {
+	/* of the last one, close(2) sends the FIN */
+	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
 		session_reset(s, session_cause(!dir, errno));
 		return;
 	}
 	flow_set_phase(f, FLOW_DONE);
-	if (s->flows[!dir].phase == FLOW_DONE)
+	if (last)
 		session_finish(s);
 }
 
@@ -254,8 +256,8 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	struct pump_io io = {
 		.flow = f,
 		.pool = &s->worker->pool,
-		.src = s->sides[dir].source.fd,
-		.dst = s->sides[!dir].source.fd,
+		.src = s->sides[dir].fd,
+		.dst = s->sides[!dir].fd,
 		.limit = UINT64_MAX,
 		.until_eof = fin,
 	};
