@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The arithmetic of the benchmark's results: pure functions, no input and no output.
+
+Definitions, which the reports repeat:
+
+  median, quartiles   by linear interpolation between the order statistics (position (n - 1) p of
+                      the sorted sample; R's type 7, "inclusive" in Python's statistics). Of three
+                      to five rounds the quartiles say little, so spread is minimum to maximum.
+  ratio               taken within each round, then the median of these; never a ratio of medians.
+                      Where less is better it is turned, so that more than 1 always means "better
+                      for the first". A round in which one side failed is left out, and counted.
+  percentile          the upper bound of the histogram bucket in which the sample of that rank lies
+                      (the smallest rank r with r / n >= p). With less than one sample expected
+                      beyond it, a percentile is not known.
+  CPU per unit        CPU time of the whole machine, divided by the units of work done meanwhile.
+
+A cell (one measurement of one contender in one round) counts if it did not fail and delivered no
+wrong byte; how fast wrong bytes were is of no interest.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Callable
+
+# The engines that auto chooses from, at their default settings. The copies with other buffers are
+# variants of one of them.
+SINGLE_ENGINES = ("sockmap", "splice", "copy")
+
+
+# ---- samples ------------------------------------------------------------------------------------
+
+
+def quantile(values, fraction):
+    """The quantile at FRACTION (0 to 1) of VALUES, which must not be empty."""
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * fraction
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def median(values):
+    return quantile(values, 0.5)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a few rounds say about one quantity."""
+
+    median: float
+    low: float
+    high: float
+    first_quartile: float
+    third_quartile: float
+    count: int
+
+    @property
+    def interquartile_range(self):
+        return self.third_quartile - self.first_quartile
+
+    @property
+    def has_spread(self):
+        """A single round has none: how much it would vary is not known."""
+        return self.count > 1
+
+
+def summarise(values):
+    """A Summary of VALUES; None if there are none."""
+    values = list(values)
+    if not values:
+        return None
+    return Summary(median(values), min(values), max(values), quantile(values, 0.25),
+                   quantile(values, 0.75), len(values))
+
+
+# ---- histograms ---------------------------------------------------------------------------------
+
+
+def merge_histograms(histograms):
+    """One histogram, [[upper bound, count], ...] in rising order, of several."""
+    counts = {}
+    for histogram in histograms:
+        for bound, count in histogram:
+            counts[bound] = counts.get(bound, 0) + count
+    return [[bound, counts[bound]] for bound in sorted(counts) if counts[bound]]
+
+
+def sample_count(histogram):
+    return sum(count for _bound, count in histogram)
+
+
+@functools.lru_cache(maxsize=1024)
+def _exact_fraction(percent):
+    """PERCENT as (part, whole): in floating point 99.9 % of 1,000 would be more than 999."""
+    return (Fraction(str(percent)) / 100).as_integer_ratio()
+
+
+def percentiles(histogram, wanted):
+    """The percentiles WANTED (0 <= p < 100, rising) of a sorted HISTOGRAM; None: not known."""
+    total = sample_count(histogram)
+    answers, seen, buckets, bound = [], 0, iter(histogram), None
+    for percent in wanted:
+        part, whole = _exact_fraction(percent)
+        if total * (whole - part) < whole:
+            answers.append(None)
+            continue
+        rank = max(1, -(-total * part // whole))
+        while seen < rank:
+            bound, count = next(buckets)
+            seen += count
+        answers.append(bound)
+    return answers
+
+
+def percentile(histogram, percent):
+    return percentiles(histogram, [percent])[0]
+
+
+def tail_position(percent):
+    """Where PERCENT lies on an axis with the same room for each nine: 90 at 1, 99 at 2."""
+    return -math.log10(1 - percent / 100)
+
+
+def percentile_curve(histogram, first=50.0, last=99.99, steps=80):
+    """[(position on the tail axis, latency), ...] from FIRST to LAST, as far as it is known."""
+    begin, end = tail_position(first), tail_position(last)
+    positions = [begin + (end - begin) * step / steps for step in range(steps + 1)]
+    # Rounded, so that the ends are the percentiles asked for and not a hair beside them.
+    wanted = [round(100 * (1 - 10 ** -position), 6) for position in positions]
+    return [(position, value) for position, value
+            in zip(positions, percentiles(histogram, wanted)) if value is not None]
+
+
+# ---- cells and contenders -----------------------------------------------------------------------
+
+
+def why_unusable(cell):
+    """Why CELL does not count; None if it does."""
+    if "failed" in cell:
+        return cell["failed"]
+    if cell["wrong"]:
+        return f"wrong payload ({cell['wrong']:,} times)"
+    return None
+
+
+def usable_cells(contender):
+    """{round: cell} of those that count."""
+    return {cell["round"]: cell for cell in contender["cells"] if why_unusable(cell) is None}
+
+
+def unusable_cells(contender):
+    """[(round, why)] of those that do not."""
+    return [(cell["round"], why_unusable(cell)) for cell in contender["cells"]
+            if why_unusable(cell) is not None]
+
+
+def find_contender(row, name):
+    return next((one for one in row["contenders"] if one["name"] == name), None)
+
+
+def find_row(results, name):
+    return next((row for row in results["rows"] if row["name"] == name), None)
+
+
+# ---- what is measured ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quantity that a cell has (or has not: then OF answers None)."""
+
+    name: str
+    unit: str
+    better: str  # "higher" or "lower"
+    of: Callable[[dict], float | None]
+
+
+def per_work(field, scale=1.0):
+    """A function of a cell: FIELD per unit of work done, times SCALE."""
+    def of(cell):
+        amount, work = cell.get(field), cell.get("work")
+        if amount is None or not work:
+            return None
+        return amount * scale / work
+    return of
+
+
+def value_measure(row):
+    return Measure("value", row["unit"], row["better"], lambda cell: cell["value"])
+
+
+def cpu_scale(row):
+    """Seconds for a gigabyte, microseconds for the smaller units."""
+    return (1.0, "s") if row["work_unit"] == "GB" else (1e6, "\u00b5s")
+
+
+def cpu_measure(row):
+    scale, unit = cpu_scale(row)
+    return Measure("CPU", f"{unit}/{row['work_unit']}", "lower", per_work("cpu_seconds", scale))
+
+
+def relay_cpu_measure(row):
+    scale, unit = cpu_scale(row)
+    return Measure("relay's CPU", f"{unit}/{row['work_unit']}", "lower",
+                   per_work("relay_cpu_seconds", scale))
+
+
+def syscalls_measure(row):
+    return Measure("relay's system calls", f"1/{row['work_unit']}", "lower",
+                   per_work("relay_syscalls"))
+
+
+def switches_measure(row):
+    return Measure("relay's context switches", f"1/{row['work_unit']}", "lower",
+                   per_work("relay_switches"))
+
+
+def extra_measure(name, unit, better="lower"):
+    return Measure(name, unit, better, lambda cell: (cell.get("extra") or {}).get(name))
+
+
+# Percentiles that load generators without a histogram report by themselves.
+REPORTED = {50: "p50", 90: "p90", 99: "p99", 99.9: "p99_9"}
+
+
+def cell_percentile(cell, percent):
+    """In microseconds: from the histogram if there is one, else as the load generator said."""
+    if cell.get("histogram"):
+        return percentile(merge_histograms([cell["histogram"]]), percent)
+    return (cell.get("latency_us") or {}).get(REPORTED.get(percent))
+
+
+def latency_measure(percent):
+    return Measure(f"p{percent:g} latency", "\u00b5s", "lower",
+                   lambda cell: cell_percentile(cell, percent))
+
+
+def figures_by_round(contender, measure):
+    """{round: figure} of the cells that count and have the figure."""
+    figures = {number: measure.of(cell) for number, cell in usable_cells(contender).items()}
+    return {number: figure for number, figure in figures.items() if figure is not None}
+
+
+def summary_of(contender, measure):
+    return summarise(figures_by_round(contender, measure).values())
+
+
+def merged_histogram(contender):
+    """Of all rounds that count; [] if there is none."""
+    return merge_histograms(cell["histogram"] for cell in usable_cells(contender).values()
+                            if cell.get("histogram"))
+
+
+def contender_percentile(contender, percent):
+    """Of the rounds' histograms merged; without any, the median of what the rounds reported."""
+    histogram = merged_histogram(contender)
+    if histogram:
+        return percentile(histogram, percent)
+    summary = summary_of(contender, latency_measure(percent))
+    return summary.median if summary else None
+
+
+def contender_curve(contender):
+    """[(position on the tail axis, latency), ...]: of the histograms, or else as reported."""
+    histogram = merged_histogram(contender)
+    if histogram:
+        return percentile_curve(histogram)
+    reported = [(tail_position(percent), contender_percentile(contender, percent))
+                for percent in REPORTED]
+    return [(position, value) for position, value in reported if value is not None]
+
+
+def total_of(contender, field):
+    """The sum of FIELD over the cells that did not fail, wrong ones too; None if none has it."""
+    amounts = [cell[field] for cell in contender["cells"]
+               if "failed" not in cell and cell.get(field) is not None]
+    return sum(amounts) if amounts else None
+
+
+def peak_of(contender, field):
+    """The highest FIELD of all rounds that count; None if none has it."""
+    amounts = [cell[field] for cell in usable_cells(contender).values()
+               if cell.get(field) is not None]
+    return max(amounts) if amounts else None
+
+
+def carrier_shares(contender):
+    """{carrier: share of the bytes, 0 to 1} over all rounds that count; {} if not known."""
+    totals = {}
+    for cell in usable_cells(contender).values():
+        for carrier, amount in (cell.get("carriers") or {}).items():
+            totals[carrier] = totals.get(carrier, 0) + amount
+    whole = sum(totals.values())
+    return {carrier: amount / whole for carrier, amount in totals.items()} if whole else {}
+
+
+# ---- ratios -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One contender against another, round by round."""
+
+    by_round: dict
+    left_out: tuple  # of (round, why)
+
+    @property
+    def summary(self):
+        return summarise(self.by_round.values())
+
+    def rounds_at_least(self, bound):
+        return sum(ratio >= bound for ratio in self.by_round.values())
+
+    @property
+    def is_clear(self):
+        """Whether all rounds (and at least two) fall on the same side of 1."""
+        ratios = self.by_round.values()
+        return len(ratios) > 1 and (min(ratios) > 1 or max(ratios) < 1)
+
+
+def _why_missing(contender, number):
+    for cell in contender["cells"]:
+        if cell["round"] == number:
+            return f"{contender['name']}: {why_unusable(cell) or 'the figure was not taken'}"
+    return f"{contender['name']}: not run"
+
+
+def ratio_within_rounds(first, second, measure, other_measure=None):
+    """FIRST against SECOND in MEASURE; more than 1: FIRST is better.
+
+    OTHER_MEASURE reads SECOND if it belongs to another row. Zero (and what is less: memory can be
+    given back) has no ratio: such a round is left out like one that failed.
+    """
+    ours = figures_by_round(first, measure)
+    theirs = figures_by_round(second, other_measure or measure)
+    ratios, left_out = {}, []
+    for number in sorted({cell["round"] for cell in first["cells"] + second["cells"]}):
+        sides = ((first, ours), (second, theirs))
+        missing = [one for one, figures in sides if number not in figures]
+        if missing:
+            left_out.append((number, _why_missing(missing[0], number)))
+            continue
+        over, under = (ours, theirs) if measure.better == "higher" else (theirs, ours)
+        divisor = second if measure.better == "higher" else first
+        if under[number] <= 0 or over[number] < 0:
+            left_out.append((number, f"{divisor['name']}: no ratio of {over[number]:g} to "
+                                     f"{under[number]:g}"))
+            continue
+        ratios[number] = over[number] / under[number]
+    return Ratio(ratios, tuple(left_out))
+
+
+def best_of(contenders, measure):
+    """Of CONTENDERS the one with the best median; the first of equals; None if none has any."""
+    best, best_median = None, None
+    for contender in contenders:
+        summary = summary_of(contender, measure)
+        if summary is None:
+            continue
+        ours = summary.median if measure.better == "higher" else -summary.median
+        if best is None or ours > best_median:
+            best, best_median = contender, ours
+    return best
+
+
+def single_engines(row):
+    return [one for one in row["contenders"] if one["name"] in SINGLE_ENGINES]
+
+
+def peers(row):
+    return [one for one in row["contenders"] if one["family"] == "peer"]
+
+
+def best_engine(row, measure=None):
+    """The best single culvert engine of ROW by median, or None."""
+    return best_of(single_engines(row), measure or value_measure(row))
+
+
+def best_peer(row, measure=None):
+    """The best peer of ROW by median, or None."""
+    return best_of(peers(row), measure or value_measure(row))

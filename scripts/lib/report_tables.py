@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The tables of a report."""
+
+import figures
+import report_style as style
+import targets
+from report_blocks import Cell, Column, Table
+from report_style import in_order, style_of
+
+DASH = "\u2013"
+
+
+def name_cell(contender):
+    return Cell(contender["name"], color=style_of(contender).color)
+
+
+def _drop_empty(columns, rows):
+    """Without the columns in which no row has anything to say."""
+    keep = [index for index in range(len(columns))
+            if index == 0 or any(row[index].text not in ("", DASH) for row in rows)]
+    return (tuple(columns[index] for index in keep),
+            [[row[index] for index in keep] for row in rows])
+
+
+# ---- one row of the matrix ----------------------------------------------------------------------
+
+
+def value_cell(row, contender):
+    """The value's median and spread."""
+    summary = figures.summary_of(contender, figures.value_measure(row))
+    if summary is None:
+        return Cell("failed" if contender["cells"] else "not run", "bad")
+    return Cell(style.spread(summary, style.writer_for(row["unit"])))
+
+
+def rounds_of(row):
+    """How many rounds ROW had: some take long and have fewer than the run."""
+    return len({cell["round"] for one in row["contenders"] for cell in one["cells"]})
+
+
+def rounds_cell(row, contender):
+    """How many of the row's rounds count if not all."""
+    usable, rounds = len(figures.usable_cells(contender)), rounds_of(row)
+    return Cell(DASH if usable == rounds else f"{usable} of {rounds}")
+
+
+def _direct_cell(row, contender):
+    direct = figures.find_contender(row, "direct")
+    if direct is None or contender is direct:
+        return Cell(DASH)
+    ratio = figures.ratio_within_rounds(contender, direct, figures.value_measure(row))
+    return Cell(style.spread(ratio.summary, style.ratio))
+
+
+def _median_cell(contender, measure):
+    summary = figures.summary_of(contender, measure)
+    return Cell(style.number(summary.median) if summary else DASH)
+
+
+def _error_cell(contender):
+    errors = figures.total_of(contender, "errors")
+    wrong = figures.total_of(contender, "wrong") or 0
+    if errors is None:
+        return Cell(DASH)
+    text = f"{errors:,}" + (f"; {wrong:,} wrong" if wrong else "")
+    return Cell(text, "bad" if errors or wrong else "")
+
+
+def _carrier_cell(contender):
+    shares = sorted(figures.carrier_shares(contender).items(), key=lambda item: -item[1])
+    return Cell(", ".join(f"{name}\u00a0{style.share(share)}" for name, share in shares if share)
+                or DASH)
+
+
+def _extra_names(row):
+    """What the cells say besides, if it is not nought everywhere."""
+    names = {name: None for contender in row["contenders"]
+             for cell in figures.usable_cells(contender).values()
+             for name, value in (cell.get("extra") or {}).items() if value}
+    return list(names)
+
+
+def row_table(row):
+    """All that was measured of ROW, a line for each contender."""
+    unit = row["work_unit"]
+    measures = ((figures.cpu_measure(row), "CPU, {}"),
+                (figures.relay_cpu_measure(row), "of it the relay, {}"),
+                (figures.syscalls_measure(row), "relay's system calls per {unit}"),
+                (figures.switches_measure(row), "relay's context switches per {unit}"))
+    extras = _extra_names(row)
+    columns = [Column("contender", numeric=False), Column(row["unit"]), Column("rounds"),
+               Column("to direct"),
+               *(Column(f"p{percent:g}") for percent in (50, 99, 99.9)),
+               *(Column(title.format(measure.unit, unit=unit)) for measure, title in measures),
+               Column("peak kernel memory"), *(Column(name.replace("_", " ")) for name in extras),
+               Column("errors"), Column("carriers, by bytes", numeric=False, width="wraps"),
+               Column("configuration", numeric=False, width="long")]
+    contenders = in_order(row["contenders"])
+    rows = [[name_cell(one), value_cell(row, one), rounds_cell(row, one),
+             _direct_cell(row, one),
+             *(Cell(style.latency(figures.contender_percentile(one, percent)))
+               for percent in (50, 99, 99.9)),
+             *(_median_cell(one, measure) for measure, _title in measures),
+             Cell(style.byte_size(figures.peak_of(one, "kernel_peak_bytes"))),
+             *(_median_cell(one, figures.extra_measure(name, "")) for name in extras),
+             _error_cell(one), _carrier_cell(one), Cell(one.get("config") or DASH)]
+            for one in contenders]
+    accented = frozenset(index for index, one in enumerate(contenders)
+                         if one["name"] == targets.SUBJECT)
+    return Table(*_drop_empty(columns, rows), accented)
+
+
+def row_notes(row):
+    """What a reader must know of the figures of ROW, as sentences."""
+    notes = [f"{style.count(rounds_of(row), 'round')}."]
+    summaries = [figures.summary_of(one, figures.value_measure(row)) for one in row["contenders"]]
+    counts = {summary.count for summary in summaries if summary}
+    if counts == {1}:
+        notes.append("Each figure is of one round: no spread is known.")
+    elif 1 in counts:
+        notes.append("Figures marked \u201cone round\u201d have no known spread.")
+    if row["better"] == "lower":
+        notes.append("Less is better here; ratios are turned, so that more than 1 is better.")
+    reported = [one["name"] for one in row["contenders"]
+                if not figures.merged_histogram(one)
+                and figures.contender_percentile(one, 50) is not None]
+    if reported:
+        notes.append("Without a histogram, the latencies are the median over the rounds of what "
+                     f"the load generator reported: {style.listing(reported)}.")
+    return notes
+
+
+# ---- overview -----------------------------------------------------------------------------------
+
+VERDICT_TONES = {targets.HELD: "held", targets.MISSED: "missed", targets.NOT_MEASURED: "unknown"}
+
+
+def target_table(outcomes):
+    rows, previous = [], None
+    for outcome in outcomes:
+        write = style.ratio if outcome.unit == "ratio" else style.byte_size
+        measured = style.spread(outcome.summary, write) if outcome.summary else outcome.why
+        rounds = f"{outcome.rounds_met} of {outcome.summary.count}" if outcome.summary else DASH
+        if outcome.left_out:
+            rounds += f", {len(outcome.left_out)} left out"
+        # A title once for its lines, as in a printed table.
+        title = outcome.title if outcome.title != previous else ""
+        previous = outcome.title
+        rows.append([Cell(title), Cell(outcome.quantity), Cell(outcome.required),
+                     Cell(measured), Cell(rounds),
+                     Cell(outcome.verdict, VERDICT_TONES[outcome.verdict])])
+    return Table((Column("row", numeric=False, width="broad"),
+                  Column("quantity", numeric=False, width="broad"), Column("required"),
+                  Column("measured"), Column("rounds that reach it"),
+                  Column("verdict", numeric=False)), rows)
+
+
+def _grouped(defeats):
+    """[(the worst defeat of a row in a measure, the others of the same), ...]"""
+    groups = {}
+    for defeat in defeats:
+        groups.setdefault((defeat.row["name"], defeat.measure.name), []).append(defeat)
+    for group in groups.values():
+        group.sort(key=lambda defeat: defeat.ratio.summary.median)
+    return [(group[0], group[1:]) for group in groups.values()]
+
+
+def _figure(contender, measure):
+    value, write = figures.summary_of(contender, measure).median, style.writer_for(measure.unit)
+    return write(value) if write is not style.number else f"{write(value)} {measure.unit}"
+
+
+def defeat_table(defeats, loser_name):
+    """Where LOSER_NAME is behind: the rival that is furthest ahead, and who else is."""
+    rows = []
+    for worst, others in _grouped(defeats):
+        measure = worst.measure
+        name = worst.row["kind"] if measure.name == "value" else measure.name
+        if worst.ratio.is_clear:
+            clear = Cell("in every round")
+        else:
+            clear = Cell("within the spread" if worst.ratio.summary.has_spread else
+                         "one round only", "unknown")
+        rows.append([Cell(worst.row["title"]), Cell(name), Cell(_figure(worst.loser, measure)),
+                     name_cell(worst.winner), Cell(_figure(worst.winner, measure)),
+                     Cell(style.spread(worst.ratio.summary, style.ratio)), clear,
+                     Cell(", ".join(f"{one.winner['name']} {style.ratio(one.ratio.summary.median)}"
+                                    for one in others) or DASH)])
+    return Table(*_drop_empty(
+        (Column("row", numeric=False, width="broad"), Column("measure", numeric=False),
+         Column(loser_name), Column("furthest ahead", numeric=False), Column("with"),
+         Column(f"ratio, {loser_name} against it"), Column("behind", numeric=False),
+         Column("also ahead", numeric=False, width="wraps")), rows))
+
+
+def sweep_table(sweeps):
+    """A line for each row: the value with each buffer."""
+    sizes = sorted({size for sweep in sweeps for size, _one in sweep.steps})
+    rows = []
+    for sweep in sweeps:
+        measure, steps = figures.value_measure(sweep.row), dict(sweep.steps)
+        rows.append([Cell(f"{sweep.row['title']}, {sweep.row['unit']}"),
+                     *(Cell(style.spread(figures.summary_of(steps[size], measure))
+                            if size in steps else DASH) for size in sizes)])
+    return Table((Column("row", numeric=False, width="broad"),
+                  *(Column(style.memory_size(size)) for size in sizes)), rows)
+
+
+# ---- what was left out, settings, machine -------------------------------------------------------
+
+
+def left_out_table(results):
+    """Every cell that does not count, and every contender that a row has not; None if none."""
+    # The copies by buffer have rows of their own, which the others have no part in.
+    everyone = list({one["name"]: None for row in results["rows"] for one in row["contenders"]
+                     if not style.buffer_bytes(one["name"])})
+    rows = [[Cell("all"), Cell(entry["contender"]), Cell("all"), Cell(entry["why"])]
+            for entry in results.get("left_out") or []]
+    for row in results["rows"]:
+        for one in row["contenders"]:
+            reasons = {}
+            for number, why in figures.unusable_cells(one):
+                reasons.setdefault(why, []).append(f"{number}")
+            rows += [[Cell(row["title"]), name_cell(one), Cell(", ".join(numbers)), Cell(why)]
+                     for why, numbers in reasons.items()]
+            if not one["cells"]:
+                rows.append([Cell(row["title"]), name_cell(one), Cell("all"), Cell("not run")])
+        missing = [name for name in everyone if figures.find_contender(row, name) is None
+                   and row["group"] != "sweep"]
+        if missing:
+            rows.append([Cell(row["title"]), Cell(style.listing(missing)), Cell("all"),
+                         Cell("not a part of this row in this run")])
+    if not rows:
+        return None
+    return Table((Column("row", numeric=False, width="broad"),
+                  Column("contender", numeric=False, width="wraps"), Column("round"),
+                  Column("why", numeric=False, width="broad")), rows)
+
+
+def calibration_table(results):
+    entries = results.get("calibration") or []
+    if not entries:
+        return None
+    titles = {row["name"]: row["title"] for row in results["rows"]}
+    rows = [[Cell(titles.get(entry["row"], entry["row"])), Cell(entry["contender"]),
+             Cell(entry["chosen"]),
+             Cell("; ".join(f"{tried['config']}: {style.number(tried.get('value'))}"
+                            for tried in entry["tried"]))] for entry in entries]
+    return Table((Column("row", numeric=False, width="broad"), Column("contender", numeric=False),
+                  Column("chosen", numeric=False, width="wraps"),
+                  Column("tried, with what it reached", numeric=False, width="wraps")), rows)
+
+
+def machine_table(results):
+    machine, culvert = results["machine"], results["culvert"]
+    dirty = ", with uncommitted changes" if culvert["dirty"] else ""
+    facts = [("kernel", machine["kernel"]), ("processor", machine["cpu"]),
+             ("CPUs", f"{machine['cpus']}"), ("memory", style.memory_size(machine["memory_bytes"])),
+             ("virtualization", machine.get("virtualization") or "none seen"),
+             ("culvert", f"{culvert['version']}, commit {culvert['commit']}{dirty}")]
+    facts += [(f"{name}", version)
+              for name, version in sorted((machine.get("packages") or {}).items())]
+    facts += [(name, " ".join(str(value).split()))
+              for name, value in sorted((machine.get("sysctls") or {}).items())]
+    return Table((Column("what", numeric=False), Column("value", numeric=False, width="wraps")),
+                 [[Cell(name), Cell(value)] for name, value in facts])
