@@ -143,14 +143,18 @@ def choose_folder():
 
 
 class Lab:
-    """Three namespaces (scripts/lab) under a name of their own, and the programs inside."""
+    """The lab (scripts/lab) under a name of its own, and the programs inside.
 
-    def __init__(self):
+    LOOPBACK: one namespace plays client, relay and server.
+    """
+
+    def __init__(self, loopback=False):
         self.home = tempfile.mkdtemp(prefix="culvert-lab.", dir=choose_folder())
         self.name = "cvl-" + self.home.rpartition(".")[2]
         # The daemon gives up root and nginx does too: both must be able to reach their files.
         os.chmod(self.home, 0o755)
         self.keep = False
+        self.loopback = loopback
         self._is_up = False
         self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
         self._script = os.path.join(TOP, "scripts", "lab")
@@ -161,7 +165,7 @@ class Lab:
         try:
             # Interrupted half-way, it must be taken down; if it failed, it has cleaned up itself.
             self._is_up = True
-            self._call("up")
+            self._call("up", *["--loopback"] if self.loopback else [])
         except BaseException as error:
             self._is_up = not isinstance(error, LabError)
             self.close()
@@ -171,10 +175,10 @@ class Lab:
     def __exit__(self, *_):
         self.close()
 
-    def _call(self, command):
-        result = subprocess.run([self._script, command], env=self._environment, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                                start_new_session=True)
+    def _call(self, command, *options):
+        result = subprocess.run([self._script, command, *options], env=self._environment,
+                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                check=False, start_new_session=True)
         if result.returncode != 0:
             raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
 
@@ -222,17 +226,25 @@ class Lab:
             raise LabError(f"{process.title} ended with {code}:\n{tail(process.log)}")
 
     def stop(self, process, seconds=10):
-        """Ends PROCESS with TERM, then KILL; returns its exit code, None if KILL was needed."""
+        """Ends PROCESS with TERM, then KILL; returns its exit code, None if KILL was needed.
+
+        What it has forked and left behind in its session ends with it.
+        """
         if process in self._processes:
             self._processes.remove(process)
         if process.poll() is None:
             process.terminate()
         try:
-            return process.wait(timeout=seconds)
+            code = process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            return None
+            code = None
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        return code
 
     def start_server(self, namespace, port, *command, **options):
         """Starts COMMAND and waits until it listens on PORT."""
