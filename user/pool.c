@@ -61,7 +61,7 @@ void pool_buffer_put(struct pool *p, struct buffer *b)
 static struct pipe *pipe_open(void)
 {
 	struct pipe *pipe = malloc(sizeof(*pipe));
-	int fds[2];
+	int fds[2], size;
 
 	if (!pipe)
 		return NULL;
@@ -70,8 +70,10 @@ static struct pipe *pipe_open(void)
 		return NULL;
 	}
 	/* may be refused over /proc/sys/fs/pipe-user-pages-soft: the pipe works, only smaller */
-	fcntl(fds[0], F_SETPIPE_SZ, PIPE_SIZE);
-	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1], .size = PIPE_SIZE };
+	size = fcntl(fds[0], F_SETPIPE_SZ, PIPE_SIZE);
+	if (size < 0)
+		size = fcntl(fds[0], F_GETPIPE_SZ);
+	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1], .size = (uint32_t)size };
 	return pipe;
 }
 

@@ -19,7 +19,7 @@ struct buffer {
 struct pipe {
 	struct pipe *next;
 	int read_fd, write_fd;
-	uint32_t size; /* bytes asked of F_SETPIPE_SZ */
+	uint32_t size; /* bytes, as the kernel granted them */
 };
 
 struct pool {
