@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What a relay can do to a stream, and that each of it is found. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "bench/clock.h"
+#include "bench/stream.h"
+#include "seeded.h"
+
+#define SEED 42
+#define LENGTH (3u * 1024 * 1024)       /* of payload: a dozen periods */
+#define ROOM (LENGTH + 2u * PATTERN_PERIOD + PROTOCOL_TAIL)
+
+static uint8_t *stream; /* payload and tail, as the sender sent it */
+static size_t stream_n;
+
+static int setup(void **state)
+{
+	const struct tail tail = { .sent = LENGTH };
+	struct pattern p;
+
+	(void)state;
+	pattern_init();
+	stream = malloc(ROOM);
+	if (!stream)
+		return -1;
+	pattern_open(&p, SEED, PATTERN_UP);
+	for (size_t i = 0; i < LENGTH; i += PROTOCOL_BLOCK, pattern_advance(&p, PROTOCOL_BLOCK))
+		memcpy(stream + i, pattern_bytes(&p), PROTOCOL_BLOCK);
+	tail_encode(&tail, stream + LENGTH);
+	stream_n = LENGTH + PROTOCOL_TAIL;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	free(stream);
+	return 0;
+}
+
+/* Receive the N bytes of DATA in pieces of at most PIECE, of random length. */
+static void receive(struct receiver *r, const uint8_t *data, size_t n, size_t piece, bool full)
+{
+	uint8_t *buffer = malloc(PROTOCOL_TAIL + PATTERN_PIECE);
+	struct seeded random = { piece };
+
+	assert_non_null(buffer);
+	receiver_open(r, SEED, PATTERN_UP, full);
+	while (n) {
+		size_t part = 1 + seeded_below(&random, piece);
+
+		if (part > n)
+			part = n;
+		memcpy(buffer + PROTOCOL_TAIL, data, part);
+		receiver_stream(r, buffer + PROTOCOL_TAIL, part, 0);
+		data += part;
+		n -= part;
+	}
+	free(buffer);
+}
+
+static const size_t pieces[] = { 1, 7, 50, 1448, 4096, 65536, PATTERN_PIECE };
+#define N_PIECES (sizeof(pieces) / sizeof(pieces[0]))
+
+static void test_intact(void **state)
+{
+	struct receiver r;
+
+	(void)state;
+	for (size_t i = 0; i < N_PIECES; i++) {
+		for (int full = 0; full < 2; full++) {
+			receive(&r, stream, stream_n, pieces[i], full);
+			assert_true(r.ended);
+			assert_true(receiver_complete(&r));
+			assert_int_equal(r.at.position, LENGTH);
+			assert_int_equal(r.tail.sent, LENGTH);
+		}
+	}
+}
+
+enum damage {
+	LOSE,
+	DOUBLE,
+	SWAP,   /* with the next piece of the same length */
+	INVERT,
+};
+
+/* A copy of the stream, with LEN bytes at AT damaged. */
+static uint8_t *damaged(enum damage what, size_t at, size_t len, size_t *ret_n)
+{
+	uint8_t *copy = malloc(ROOM);
+
+	assert_non_null(copy);
+	memcpy(copy, stream, stream_n);
+	*ret_n = stream_n;
+	switch (what) {
+	case LOSE:
+		memmove(copy + at, stream + at + len, stream_n - at - len);
+		*ret_n -= len;
+		break;
+	case DOUBLE:
+		memcpy(copy + at + len, stream + at, stream_n - at);
+		*ret_n += len;
+		break;
+	case SWAP:
+		memcpy(copy + at, stream + at + len, len);
+		memcpy(copy + at + len, stream + at, len);
+		break;
+	case INVERT:
+		for (size_t i = at; i < at + len; i++)
+			copy[i] ^= 0xff;
+		break;
+	}
+	return copy;
+}
+
+static void assert_found(enum damage what, size_t at, size_t len, bool full)
+{
+	struct receiver r;
+	size_t n;
+	uint8_t *copy = damaged(what, at, len, &n);
+
+	for (size_t i = 3; i < N_PIECES; i++) {
+		receive(&r, copy, n, pieces[i], full);
+		if (receiver_complete(&r))
+			fail_msg("damage %d of %zu bytes at %zu not found in pieces of %zu", what,
+				 len, at, pieces[i]);
+		if (full && (what == SWAP || what == INVERT) && at < LENGTH)
+			assert_true(r.wrong_at >= at && r.wrong_at <= at + 2 * len);
+	}
+	free(copy);
+}
+
+static const size_t places[] = { 0, 1, 255, 256, 4095, 4096, 8192, 1000001, LENGTH - 600000 };
+#define N_PLACES (sizeof(places) / sizeof(places[0]))
+
+/* Whatever is shifted is found, by a sample as well: also by whole blocks and whole periods. */
+static void test_shifts(void **state)
+{
+	static const size_t lengths[] = { 1, 8, 256, 1448, 4096, 65536, PATTERN_PERIOD };
+
+	(void)state;
+	for (size_t i = 0; i < N_PLACES; i++) {
+		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
+			assert_found(LOSE, places[i], lengths[k], false);
+			assert_found(DOUBLE, places[i], lengths[k], false);
+			assert_found(LOSE, places[i], lengths[k], true);
+			assert_found(DOUBLE, places[i], lengths[k], true);
+		}
+	}
+}
+
+static void test_moves_and_flips(void **state)
+{
+	static const size_t lengths[] = { 264, 1448, 4096, 65536 };
+
+	(void)state;
+	for (size_t i = 0; i < N_PLACES; i++) {
+		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
+			assert_found(SWAP, places[i], lengths[k], false);
+			assert_found(INVERT, places[i], lengths[k], false);
+			assert_found(SWAP, places[i], lengths[k], true);
+		}
+		assert_found(SWAP, places[i], 8, true);
+		assert_found(INVERT, places[i], 1, true);
+	}
+}
+
+/* At the very end there is nothing after it that would be wrong. */
+static void test_end(void **state)
+{
+	struct receiver r;
+	uint8_t *copy;
+	size_t n;
+
+	(void)state;
+	assert_found(LOSE, LENGTH - 1, 1, false);
+	assert_found(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, false);
+	assert_found(INVERT, LENGTH, 1, false);
+	assert_found(INVERT, LENGTH + PROTOCOL_TAIL - 1, 1, false);
+	assert_found(LOSE, LENGTH + PROTOCOL_TAIL - 1, 1, false);
+	assert_found(LOSE, LENGTH, PROTOCOL_TAIL, false);
+	assert_found(DOUBLE, LENGTH, PROTOCOL_TAIL, false);
+
+	copy = damaged(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, &n);
+	receive(&r, copy, n, PATTERN_PIECE, false);
+	assert_true(r.ended); /* the content is right: only the totals differ */
+	assert_false(r.wrong);
+	assert_false(receiver_complete(&r));
+	free(copy);
+}
+
+static void test_other_stream(void **state)
+{
+	static uint8_t data[PROTOCOL_BLOCK];
+	struct receiver r;
+	struct pattern p;
+
+	(void)state;
+	pattern_open(&p, SEED + 1, PATTERN_UP);
+	memcpy(data, pattern_bytes(&p), sizeof(data));
+	receive(&r, data, sizeof(data), 1448, false);
+	assert_true(r.wrong);
+	pattern_open(&p, SEED, PATTERN_DOWN);
+	memcpy(data, pattern_bytes(&p), sizeof(data));
+	receive(&r, data, sizeof(data), 1448, false);
+	assert_true(r.wrong);
+}
+
+static void test_empty_stream(void **state)
+{
+	const struct tail tail = { .sent = 0, .received = 5, .window = 4, .wrong = 1 };
+	uint8_t frame[PROTOCOL_TAIL];
+	struct receiver r;
+
+	(void)state;
+	tail_encode(&tail, frame);
+	for (size_t i = 0; i < N_PIECES; i++) {
+		receive(&r, frame, sizeof(frame), pieces[i], false);
+		assert_true(receiver_complete(&r));
+		assert_int_equal(r.at.position, 0);
+		assert_int_equal(r.tail.received, 5);
+		assert_int_equal(r.tail.window, 4);
+		assert_int_equal(r.tail.wrong, 1);
+	}
+}
+
+static void test_window(void **state)
+{
+	struct receiver r;
+
+	(void)state;
+	receiver_open(&r, SEED, PATTERN_UP, true);
+	receiver_take(&r, stream, 100, 1);
+	assert_int_equal(r.window, 0); /* it has not been said when it begins */
+	r.begin_ns = 10;
+	r.end_ns = 20;
+	for (uint64_t now = 9; now < 22; now++)
+		receiver_take(&r, stream + r.at.position, 100, now);
+	assert_int_equal(r.window, 1000);
+	assert_int_equal(r.at.position, 1400);
+	assert_false(r.wrong);
+}
+
+static void test_pattern(void **state)
+{
+	struct seeded random = { 3 };
+	struct pattern p, q;
+
+	(void)state;
+	pattern_open(&p, 9, PATTERN_DOWN);
+	q = p;
+	for (int i = 0; i < 1000; i++) {
+		size_t n = 1 + seeded_below(&random, PATTERN_PIECE);
+
+		assert_int_equal(pattern_check(&p, pattern_bytes(&p), n, true), n);
+		pattern_advance(&p, n);
+	}
+	pattern_advance(&q, p.position); /* in one step */
+	assert_int_equal(p.at, q.at);
+	assert_int_equal(p.position, q.position);
+}
+
+/* Over a socket that takes little at a time, with a note before the payload and one after. */
+static void test_sender(void **state)
+{
+	static uint8_t got[300000];
+	size_t n = 0, payload = 0;
+	struct sender s;
+	int fds[2], small = 4096;
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+	setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+	sender_open(&s, SEED, PATTERN_UP);
+	assert_true(sender_idle(&s));
+	sender_note(&s, "note", 4);
+	s.left = SENDER_ENDLESS;
+	while (n < 200000) {
+		ssize_t r = sender_push(&s, fds[0], 5000);
+
+		assert_true(r >= 0 || r == -EAGAIN);
+		assert_true(r <= 5000);
+		payload += r > 0 ? (size_t)r : 0;
+		r = read(fds[1], got + n, 1 + n % 3000);
+		n += r > 0 ? (size_t)r : 0;
+		if (n > 100000 && s.left == SENDER_ENDLESS)
+			sender_stop(&s, PROTOCOL_BLOCK);
+		if (sender_idle(&s) && r <= 0)
+			break;
+	}
+	assert_true(sender_idle(&s));
+	assert_int_equal(payload, s.at.position);
+	assert_int_equal(payload % PROTOCOL_BLOCK, 0);
+	assert_int_equal(n, payload + 4);
+	assert_memory_equal(got, "note", 4);
+	assert_memory_equal(got + 4, stream, payload);
+	close(fds[1]);
+	s.left = 1;
+	assert_int_equal(sender_push(&s, fds[0], 5000), -EPIPE); /* and no SIGPIPE */
+	close(fds[0]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_intact),
+		cmocka_unit_test(test_shifts),
+		cmocka_unit_test(test_moves_and_flips),
+		cmocka_unit_test(test_end),
+		cmocka_unit_test(test_other_stream),
+		cmocka_unit_test(test_empty_stream),
+		cmocka_unit_test(test_window),
+		cmocka_unit_test(test_pattern),
+		cmocka_unit_test(test_sender),
+	};
+
+	return cmocka_run_group_tests_name("bench: streams", tests, setup, teardown);
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "generator.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "team.h"
+
+#define TICK_MS 20          /* while ticks do work */
+#define TICK_REST_MS 200    /* while they only look for timeouts */
+#define STOP_NS (2 * NS_PER_S) /* to end in order after a signal */
+#define IDLE_DRAIN_NS (60 * NS_PER_S)
+
+#define owner(ptr, type, field) ((type *)((char *)(ptr) - offsetof(type, field)))
+
+uint32_t generator_share(uint32_t connections, unsigned int index, unsigned int processes)
+{
+	return connections / processes + (index < connections % processes);
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return ((uint64_t)u.ru_utime.tv_sec + (uint64_t)u.ru_stime.tv_sec) * NS_PER_S +
+	       ((uint64_t)u.ru_utime.tv_usec + (uint64_t)u.ru_stime.tv_usec) * 1000;
+}
+
+/* --- phases --- */
+
+static void say_ready(struct generator *g)
+{
+	const struct order o = { .kind = ORDER_READY };
+
+	g->phase = PHASE_READY;
+	order_send(g->control.fd, &o);
+}
+
+/* The measured time is over, at its end or because of a signal. */
+static void begin_end(struct generator *g, uint64_t now, uint64_t drain_ns)
+{
+	struct rusage u;
+
+	g->phase = PHASE_END;
+	g->next = g->in_flight = 0;
+	g->give_up_ns = now + drain_ns;
+	timer_cancel(&g->loop, &g->begin);
+	timer_cancel(&g->loop, &g->end);
+	if (now < g->end_ns)
+		g->end_ns = now;
+	getrusage(RUSAGE_SELF, &u);
+	g->tally->max_rss_kib = (uint64_t)u.ru_maxrss;
+	if (g->end_ns > g->begin_ns) {
+		g->tally->measured_ns = g->end_ns - g->begin_ns;
+		g->tally->cpu_ns = cpu_ns() - g->cpu_begin_ns;
+	}
+	if (g->o->workload != WORKLOAD_IDLE)
+		g->limit = UINT32_MAX; /* all at once */
+}
+
+static void measuring_begins(struct timer *t)
+{
+	owner(t, struct generator, begin)->cpu_begin_ns = cpu_ns();
+}
+
+static uint64_t drain_of(const struct generator *g)
+{
+	if (g->o->workload == WORKLOAD_IDLE)
+		return IDLE_DRAIN_NS;
+	if (workload_is_transfer(g->o->workload))
+		return DRAIN_NS;
+	return 2 * g->o->timeout_ms * NS_PER_MS + DRAIN_NS; /* each one has its own timeout */
+}
+
+static void measuring_ends(struct timer *t)
+{
+	struct generator *g = owner(t, struct generator, end);
+
+	begin_end(g, clock_ns(), drain_of(g));
+}
+
+static void start(struct generator *g, uint64_t start_ns)
+{
+	g->phase = PHASE_RUN;
+	g->begin_ns = start_ns + g->o->warmup_ms * NS_PER_MS;
+	timer_set(&g->loop, &g->begin, clock_ms_after(g->begin_ns));
+	if (g->o->seconds_ms) {
+		g->end_ns = g->begin_ns + g->o->seconds_ms * NS_PER_MS;
+		timer_set(&g->loop, &g->end, clock_ms_after(g->end_ns));
+	}
+	if (g->o->workload == WORKLOAD_CRR)
+		return; /* after_batch() opens them */
+	for (uint32_t i = 0; i < g->n_conns; i++)
+		if (g->conns[i].state == CONN_READY)
+			g->engine->go(&g->conns[i]);
+}
+
+static void stop(struct generator *g)
+{
+	if (g->phase == PHASE_RUN)
+		begin_end(g, clock_ns(), g->o->workload == WORKLOAD_IDLE ? IDLE_DRAIN_NS : STOP_NS);
+	else
+		g->loop.stop = true;
+}
+
+static void hear_parent(struct source *s, uint32_t events)
+{
+	struct generator *g = owner(s, struct generator, control);
+	struct order o;
+	int r = order_receive(s->fd, &o);
+
+	(void)events;
+	if (r == -EAGAIN)
+		return;
+	if (r)
+		g->loop.stop = true;
+	else if (o.kind == ORDER_START && g->phase == PHASE_READY)
+		start(g, o.start_ns);
+	else if (o.kind == ORDER_STOP)
+		stop(g);
+}
+
+/* --- the loop --- */
+
+static void open_more(struct generator *g)
+{
+	uint32_t batch = 0;
+
+	for (; g->next < g->n_conns && g->in_flight < g->limit && batch < g->limit; batch++) {
+		if (g->phase == PHASE_OPEN)
+			g->in_flight++;
+		conn_open(&g->conns[g->next++]);
+	}
+}
+
+static void finish_more(struct generator *g)
+{
+	while (g->next < g->n_conns && g->in_flight < g->limit) {
+		struct conn *c = &g->conns[g->next++];
+
+		if (c->state == CONN_CLOSED)
+			continue;
+		if (c->state == CONN_NEW) { /* crr, stopped early */
+			conn_close(c);
+			continue;
+		}
+		g->in_flight += c->state == CONN_READY;
+		g->engine->finish(c);
+	}
+}
+
+/* Whatever has not ended by now is not going to. */
+static void give_up(struct generator *g)
+{
+	for (uint32_t i = 0; i < g->n_conns; i++)
+		if (g->conns[i].state != CONN_CLOSED)
+			conn_fail(&g->conns[i], CAUSE_TIMEOUT);
+}
+
+static void after_batch(void *arg)
+{
+	struct generator *g = arg;
+
+	if (g->phase == PHASE_OPEN || (g->phase == PHASE_RUN && g->next < g->n_conns))
+		open_more(g);
+	if (g->phase == PHASE_OPEN && g->next == g->n_conns && !g->in_flight)
+		say_ready(g);
+	if (g->phase == PHASE_END)
+		finish_more(g);
+	/* nothing will come any more, perhaps long before the time is over */
+	if (g->phase >= PHASE_RUN && g->n_closed == g->n_conns) {
+		if (g->phase == PHASE_RUN)
+			begin_end(g, clock_ns(), 0);
+		g->loop.stop = true;
+	}
+}
+
+static uint64_t tick_ms(const struct generator *g)
+{
+	if (g->o->workload == WORKLOAD_CRR || g->o->workload == WORKLOAD_SLOW)
+		return TICK_MS;
+	return TICK_REST_MS;
+}
+
+static void tick_conns(struct generator *g, uint64_t now)
+{
+	if (g->o->workload == WORKLOAD_IDLE && g->phase == PHASE_RUN)
+		return; /* nothing is awaited: do not disturb what is measured meanwhile */
+	for (uint32_t i = 0; i < g->next || (g->phase == PHASE_END && i < g->n_conns); i++) {
+		struct conn *c = &g->conns[i];
+
+		if (c->state != CONN_CONNECTING)
+			g->engine->tick(c, now);
+		else if (now >= c->since_ns + g->o->timeout_ms * NS_PER_MS)
+			conn_connect_timeout(c);
+	}
+}
+
+static void tick(struct timer *t)
+{
+	struct generator *g = owner(t, struct generator, tick);
+	uint64_t now = clock_ns();
+
+	tick_conns(g, now);
+	if (g->phase == PHASE_END && now >= g->give_up_ns)
+		give_up(g);
+	timer_set(&g->loop, &g->tick, g->loop.now_ms + tick_ms(g));
+}
+
+static void handle_conn(struct source *s, uint32_t events)
+{
+	struct conn *c = owner(s, struct conn, source);
+
+	if (c->state == CONN_CONNECTING && !conn_connected(c, events))
+		return;
+	c->g->engine->event(c, events);
+}
+
+static int generator_open(struct generator *g, unsigned int index, int control,
+			  const struct generator_job *job)
+{
+	uint32_t in_flight = job->options->in_flight / job->processes;
+	int r;
+
+	*g = (struct generator){
+		.o = job->options, .index = index, .processes = job->processes,
+		.tally = &job->tallies[index], .seed = job->seed, .limit = in_flight ?: 1,
+		.engine = workload_is_transfer(job->options->workload) ? &transfer_engine
+								       : &exchange_engine,
+		.begin_ns = NEVER, .end_ns = NEVER,
+		.control = { .handle = hear_parent, .fd = control },
+		.tick = { .fire = tick },
+		.begin = { .fire = measuring_begins }, .end = { .fire = measuring_ends },
+	};
+	g->n_conns = generator_share(g->o->connections, index, g->processes);
+	g->conns = calloc(g->n_conns ?: 1, sizeof(*g->conns));
+	g->buffer = malloc(PROTOCOL_TAIL + PATTERN_PIECE);
+	r = loop_open(&g->loop, after_batch, g);
+	if (r)
+		return r;
+	if (!g->conns || !g->buffer)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < g->n_conns; i++)
+		g->conns[i] = (struct conn){
+			.source = { .handle = handle_conn, .fd = -1 },
+			.g = g,
+		};
+	timer_set(&g->loop, &g->tick, g->loop.now_ms + TICK_MS);
+	return loop_watch(&g->loop, &g->control, EPOLLIN, true);
+}
+
+static void generator_close(struct generator *g)
+{
+	for (uint32_t i = 0; g->conns && i < g->n_conns; i++)
+		if (g->conns[i].source.fd >= 0)
+			close(g->conns[i].source.fd);
+	loop_close(&g->loop);
+	free(g->conns);
+	free(g->buffer);
+	close(g->control.fd);
+}
+
+int generator_work(unsigned int index, int control, void *arg)
+{
+	struct generator g;
+	int r = generator_open(&g, index, control, arg);
+
+	if (!r) {
+		if (g.o->workload == WORKLOAD_CRR)
+			say_ready(&g);
+		else
+			open_more(&g);
+		r = loop_run(&g.loop);
+	}
+	if (r)
+		bench_say("process %u: %s", index + 1, strerror(-r));
+	generator_close(&g);
+	return r ? 1 : 0;
+}

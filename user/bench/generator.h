@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_BENCH_GENERATOR_H
+#define CULVERT_BENCH_GENERATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "clock.h"
+#include "loop.h"
+#include "options.h"
+#include "stream.h"
+#include "tally.h"
+
+/*
+ * One process of the client side.
+ *
+ * Its phases: connections are opened, a bounded number at a time, and each is used once, so that
+ * the path behind a relay is known to exist (PHASE_OPEN); the parent waits for all processes and
+ * tells them when to start (PHASE_RUN: warm-up, then measured time, told apart by the clock at
+ * each event); what is under way is brought to its end and both ends' totals are compared
+ * (PHASE_END, bounded).
+ *
+ * What a connection does is up to the workload's engine: exchange.c for messages, transfer.c for
+ * streams.  A timer (tick) looks after whatever has no event of its own: timeouts, pauses, slow
+ * reading.
+ */
+
+enum phase {
+	PHASE_OPEN,
+	PHASE_READY, /* waiting for the start */
+	PHASE_RUN,
+	PHASE_END,
+};
+
+enum conn_state {
+	CONN_NEW,
+	CONN_CONNECTING,
+	CONN_OPENING, /* connected, used for the first time */
+	CONN_READY,   /* open, nothing under way */
+	CONN_ACTIVE,
+	CONN_EXPIRED, /* exchange: no response in time; half-closed, to learn whether it was lost */
+	CONN_ENDING,  /* everything sent, waiting for the other side's FIN */
+	CONN_PAUSED,  /* crr: after an error */
+	CONN_CLOSED,  /* for good */
+};
+
+#define DRAIN_NS (10 * NS_PER_S) /* for transfers to end in order */
+
+struct generator;
+
+struct conn {
+	struct source source;
+	struct generator *g;
+	enum conn_state state;
+	uint64_t seed;
+	uint64_t since_ns; /* of the connect, the request, the pause */
+	uint64_t wanted;   /* exchange: bytes of the response that are to come */
+	bool shut;         /* shutdown(2) is done */
+	bool tailed;       /* transfer: our tail is sent, or about to be */
+	struct sender out;
+	struct receiver in;
+};
+
+struct engine {
+	/* The connection is established.  Leads to conn_ready() sooner or later. */
+	void (*opened)(struct conn *c);
+	/* CONN_READY -> CONN_ACTIVE, at the start. */
+	void (*go)(struct conn *c);
+	/* Epoll events; never in CONN_CONNECTING. */
+	void (*event)(struct conn *c, uint32_t events);
+	/* At the end of the measured time.  Leads to conn_close() sooner or later. */
+	void (*finish)(struct conn *c);
+	void (*tick)(struct conn *c, uint64_t now);
+	/* Epoll events to watch for at first. */
+	uint32_t events;
+};
+
+extern const struct engine exchange_engine; /* rr, crr, idle */
+extern const struct engine transfer_engine; /* bulk-*, slow */
+
+struct generator {
+	struct loop loop;
+	struct source control;
+	struct timer tick, begin, end;
+	const struct options *o;
+	const struct engine *engine;
+	struct tally *tally;
+	unsigned int index, processes;
+
+	struct conn *conns;
+	uint32_t n_conns;
+	uint32_t next;      /* the next connection to open; in PHASE_END: to finish */
+	uint32_t in_flight; /* of these, those which are neither ready nor closed */
+	uint32_t limit;     /* of in_flight */
+	uint32_t n_closed;
+	uint64_t connects; /* so far: chooses source and target */
+	uint64_t seed;
+
+	enum phase phase;
+	uint64_t begin_ns, end_ns; /* the measured time; NEVER while unknown */
+	uint64_t give_up_ns;       /* the end of PHASE_END */
+	uint64_t cpu_begin_ns;
+	uint8_t *buffer; /* PROTOCOL_TAIL bytes of room, then PATTERN_PIECE of data */
+};
+
+struct generator_job {
+	const struct options *options;
+	struct tally *tallies; /* one a process, shared */
+	unsigned int processes;
+	uint64_t seed;
+};
+
+/* A team_work; ARG is a struct generator_job. */
+int generator_work(unsigned int index, int control, void *arg);
+
+/* Connections of process INDEX. */
+uint32_t generator_share(uint32_t connections, unsigned int index, unsigned int processes);
+
+/* --- for engines (conn.c) --- */
+
+/* Begin to connect.  Failures are counted; then the state is CONN_PAUSED or CONN_CLOSED. */
+void conn_open(struct conn *c);
+
+/* It works: CONN_OPENING -> CONN_READY. */
+void conn_ready(struct conn *c);
+
+/* Close it in order, for good. */
+void conn_close(struct conn *c);
+
+/* Count CAUSE and close it: for good, or crr until a short pause is over. */
+void conn_fail(struct conn *c, enum cause cause);
+
+/* The same for the -ERROR of a system call. */
+void conn_broken(struct conn *c, int error);
+
+/* Count wrong content, tell of it, and close the connection.  BY_SINK: the sink has found it. */
+void conn_wrong(struct conn *c, bool by_sink);
+
+/* Close the socket, without a word about the state. */
+void conn_drop_socket(struct conn *c);
+
+/* No more will be sent: FIN. */
+void conn_shut(struct conn *c);
+
+/* It has not connected in time. */
+void conn_connect_timeout(struct conn *c);
+
+/* Connecting has ended, well or not.  False if there is nothing more to do now. */
+bool conn_connected(struct conn *c, uint32_t events);
+
+void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER]);
+
+static inline uint8_t *generator_data(struct generator *g)
+{
+	return g->buffer + PROTOCOL_TAIL;
+}
+
+static inline bool generator_measures(const struct generator *g, uint64_t now)
+{
+	return now >= g->begin_ns && now < g->end_ns;
+}
+
+#endif

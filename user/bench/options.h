@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_BENCH_OPTIONS_H
+#define CULVERT_BENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "addr.h"
+#include "source_range.h"
+
+#define ENDPOINTS_MAX 64
+#define PROCESSES_MAX 256
+
+enum workload {
+	WORKLOAD_SINK,
+	WORKLOAD_RR,
+	WORKLOAD_CRR,
+	WORKLOAD_BULK_UP,
+	WORKLOAD_BULK_DOWN,
+	WORKLOAD_BULK_BOTH,
+	WORKLOAD_IDLE,
+	WORKLOAD_SLOW,
+	N_WORKLOADS,
+};
+
+struct endpoints {
+	struct endpoint list[ENDPOINTS_MAX];
+	size_t n;
+};
+
+enum verify {
+	VERIFY_FULL,
+	VERIFY_SAMPLE,
+};
+
+struct options {
+	enum workload workload;
+	struct endpoints listen;  /* sink */
+	struct endpoints connect; /* the others */
+	struct source_range source;
+	uint32_t connections;
+	uint32_t in_flight; /* connections being opened at a time, in all processes together */
+	uint32_t processes;
+	uint32_t size;       /* bytes of a message; bulk and slow: bytes per send(2) */
+	uint64_t rate;       /* slow: bytes per second and connection */
+	uint32_t warmup_ms;
+	uint32_t seconds_ms; /* measured; idle: 0 means until a signal */
+	uint32_t timeout_ms; /* of a connect, a request, a transaction */
+	enum verify verify;
+};
+
+/* "rr", "bulk-up" and so on. */
+const char *workload_name(enum workload w);
+
+/* A transfer, with throughput as its result; the others exchange messages. */
+bool workload_is_transfer(enum workload w);
+
+/*
+ * Parse the command line.  Returns 0, 1 if help or version was asked for and printed, or -errno
+ * (mostly -EINVAL) when stderr says what is wrong.  In each case RET needs options_close().
+ */
+int options_parse(int argc, char **argv, struct options *ret);
+
+void options_close(struct options *o);
+
+/* One line on stderr that begins with "culvert-bench: ". */
+void bench_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A connection at the sink.  What comes is fed to the state machine piece by piece: header, GO and
+ * payload may arrive in any cut.
+ *
+ * Exchanges are edge-triggered (see exchange.c), transfers level-triggered (see transfer.c).
+ */
+#include "peer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define EVENTS (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) /* until it is a transfer */
+#define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
+
+static bool is_transfer(const struct peer *p)
+{
+	return p->header.wire == WIRE_UP || p->header.wire == WIRE_DOWN ||
+	       p->header.wire == WIRE_BOTH;
+}
+
+/* --- begin and end --- */
+
+static void list_open(struct peer_list *l)
+{
+	l->first = NULL;
+	l->end = &l->first;
+}
+
+static void list_append(struct peer_list *l, struct peer *p)
+{
+	p->next = NULL;
+	p->link = l->end;
+	*l->end = p;
+	l->end = &p->next;
+}
+
+static void list_move(struct peer_list *from, struct peer_list *to, struct peer *p)
+{
+	*p->link = p->next;
+	if (p->next)
+		p->next->link = p->link;
+	else
+		from->end = p->link;
+	list_append(to, p);
+}
+
+void peer_lists_open(struct sink *s)
+{
+	list_open(&s->waiting);
+	list_open(&s->served);
+	list_open(&s->dead);
+}
+
+void peer_close(struct peer *p)
+{
+	struct sink *s = p->sink;
+
+	if (p->state == PEER_CLOSED)
+		return;
+	list_move(p->state == PEER_HEADER ? &s->waiting : &s->served, &s->dead, p);
+	p->state = PEER_CLOSED;
+	close(p->source.fd);
+	p->source.registered = false;
+	s->n_peers--;
+}
+
+void peer_free_dead(struct sink *s)
+{
+	struct peer *p = s->dead.first;
+
+	list_open(&s->dead);
+	while (p) {
+		struct peer *next = p->next;
+
+		free(p);
+		p = next;
+	}
+}
+
+void peer_close_all(struct sink *s)
+{
+	while (s->waiting.first)
+		peer_close(s->waiting.first);
+	while (s->served.first)
+		peer_close(s->served.first);
+	peer_free_dead(s);
+}
+
+static void bad_header(struct peer *p)
+{
+	p->sink->tally->bad_headers++;
+	peer_close(p);
+}
+
+void peer_expire(struct sink *s, uint64_t now)
+{
+	while (s->waiting.first && now - s->waiting.first->opened_ns >= PEER_HEADER_NS)
+		bad_header(s->waiting.first);
+}
+
+/* --- sending --- */
+
+static void queue_tail(struct peer *p)
+{
+	const struct tail tail = {
+		.sent = p->out.at.position,
+		.received = p->in.at.position,
+		.window = p->in.window,
+		.wrong = p->in.wrong,
+	};
+	uint8_t frame[PROTOCOL_TAIL];
+
+	tail_encode(&tail, frame);
+	sender_note(&p->out, frame, sizeof(frame));
+	p->tailed = true;
+}
+
+/* The client's stream is over, well or not: ours ends, too. */
+static bool wants_tail(const struct peer *p)
+{
+	return is_transfer(p) && !p->tailed && p->state >= PEER_DEAF;
+}
+
+static void watch_transfer(struct peer *p)
+{
+	uint32_t events = p->state == PEER_CLOSING ? 0 : EPOLLIN;
+
+	if (!sender_idle(&p->out))
+		events |= EPOLLOUT;
+	if (loop_watch(&p->sink->loop, &p->source, events, true))
+		peer_close(p);
+}
+
+/* Transfers: one send(2) a turn.  Exchanges: until all is sent, or an edge will come. */
+static void push(struct peer *p)
+{
+	size_t piece = is_transfer(p) ? p->header.size : PATTERN_PIECE;
+	ssize_t n = 0;
+
+	while (n >= 0 && !sender_idle(&p->out)) {
+		n = sender_push(&p->out, p->source.fd, piece);
+		if (n > 0)
+			p->sink->tally->sent += (uint64_t)n;
+		if (is_transfer(p))
+			break;
+	}
+	if (n < 0 && n != -EAGAIN) {
+		peer_close(p);
+		return;
+	}
+	if (wants_tail(p) && sender_idle(&p->out)) {
+		queue_tail(p);
+		push(p);
+		return;
+	}
+	if (p->state == PEER_CLOSING && sender_idle(&p->out))
+		peer_close(p);
+	else if (is_transfer(p))
+		watch_transfer(p);
+}
+
+/* --- receiving --- */
+
+/* Answer with a byte that is wrong on purpose: so the client counts it. */
+static void answer_wrong(struct peer *p)
+{
+	uint8_t wrong = (uint8_t)~*pattern_bytes(&p->out.at);
+
+	p->sink->tally->wrong++;
+	p->out.left = 0;
+	if (!sender_has_note(&p->out))
+		sender_note(&p->out, &wrong, 1);
+	p->state = PEER_DEAF;
+	push(p);
+}
+
+static void take_requests(struct peer *p, const uint8_t *data, size_t n)
+{
+	uint64_t now = clock_ns();
+
+	p->sink->tally->received += n;
+	while (n) {
+		size_t part = n < p->wanted ? n : (size_t)p->wanted;
+
+		receiver_take(&p->in, data, part, now);
+		if (p->in.wrong) {
+			answer_wrong(p);
+			return;
+		}
+		data += part;
+		n -= part;
+		p->wanted -= part;
+		if (!p->wanted) {
+			p->wanted = p->header.size;
+			p->out.left += p->header.size;
+		}
+	}
+	push(p);
+}
+
+static void take_stream(struct peer *p, uint8_t *data, size_t n)
+{
+	p->sink->tally->received += n;
+	receiver_stream(&p->in, data, n, clock_ns());
+	if (!p->in.wrong && !p->in.ended)
+		return;
+	p->sink->tally->wrong += p->in.wrong;
+	if (p->in.ended && !receiver_complete(&p->in) && !p->in.wrong)
+		p->sink->tally->cut++;
+	p->state = PEER_DEAF;
+	if (wire_sends_down(p->header.wire))
+		sender_stop(&p->out, PROTOCOL_BLOCK);
+	push(p);
+}
+
+static void begin_transfer(struct peer *p)
+{
+	uint64_t now = clock_ns();
+
+	if (memcmp(p->word, PROTOCOL_GO, PROTOCOL_WORD)) {
+		p->in.wrong = true;
+		p->sink->tally->wrong++;
+		p->state = PEER_DEAF;
+		push(p);
+		return;
+	}
+	p->state = PEER_TRANSFER;
+	p->in.begin_ns = now + p->header.warmup_ms * NS_PER_MS;
+	p->in.end_ns = p->in.begin_ns + p->header.measure_ms * NS_PER_MS;
+	if (wire_sends_down(p->header.wire)) {
+		p->out.left = SENDER_ENDLESS;
+		push(p);
+	}
+}
+
+static void take_header(struct peer *p)
+{
+	if (header_parse(p->word, &p->header)) {
+		bad_header(p);
+		return;
+	}
+	list_move(&p->sink->waiting, &p->sink->served, p);
+	sender_open(&p->out, p->header.seed, PATTERN_DOWN);
+	receiver_open(&p->in, p->header.seed, PATTERN_UP, p->header.full);
+	p->wanted = p->header.size;
+	p->word_n = 0;
+	p->state = PEER_EXCHANGE;
+	if (is_transfer(p)) {
+		p->state = PEER_GREETED;
+		sender_note(&p->out, PROTOCOL_HELLO, PROTOCOL_WORD);
+		push(p);
+	}
+}
+
+/* A word of LEN bytes.  Returns how many of the N it took. */
+static size_t take_word(struct peer *p, const uint8_t *data, size_t n, size_t len)
+{
+	size_t part = len - p->word_n < n ? len - p->word_n : n;
+
+	memcpy(p->word + p->word_n, data, part);
+	p->word_n += (uint8_t)part;
+	if (p->word_n < len)
+		return part;
+	if (p->state == PEER_HEADER)
+		take_header(p);
+	else
+		begin_transfer(p);
+	return part;
+}
+
+static void feed(struct peer *p, uint8_t *data, size_t n)
+{
+	size_t word = 0;
+
+	while (n && (p->state == PEER_HEADER || p->state == PEER_GREETED)) {
+		word = take_word(p, data, n,
+				 p->state == PEER_HEADER ? PROTOCOL_HEADER : PROTOCOL_WORD);
+		data += word;
+		n -= word;
+	}
+	if (!n)
+		return;
+	if (p->state == PEER_EXCHANGE)
+		take_requests(p, data, n);
+	else if (p->state == PEER_TRANSFER)
+		take_stream(p, data, n);
+	/* the others do not care */
+}
+
+static void take_fin(struct peer *p)
+{
+	if (p->state == PEER_HEADER) {
+		bad_header(p);
+		return;
+	}
+	if ((p->state == PEER_EXCHANGE && p->wanted != p->header.size) ||
+	    p->state == PEER_TRANSFER)
+		p->sink->tally->cut++;
+	if (p->state == PEER_TRANSFER && wire_sends_down(p->header.wire))
+		sender_stop(&p->out, PROTOCOL_BLOCK);
+	if (p->state == PEER_GREETED)
+		p->tailed = true; /* it has not begun: there is nothing to tell */
+	p->state = PEER_CLOSING;
+	push(p);
+}
+
+/* One recv(2).  False if there is nothing more to read now. */
+static bool pull(struct peer *p, uint32_t events)
+{
+	uint8_t *data = p->sink->buffer + PROTOCOL_TAIL;
+	ssize_t n = recv(p->source.fd, data, PATTERN_PIECE, 0);
+
+	if (n < 0) {
+		if (errno != EAGAIN)
+			peer_close(p);
+		return false;
+	}
+	if (n == 0) {
+		take_fin(p);
+		return false;
+	}
+	feed(p, data, (size_t)n);
+	if (p->state == PEER_CLOSED || is_transfer(p))
+		return false; /* level-triggered: there will be another event */
+	return n == PATTERN_PIECE || (events & FIN_BEHIND);
+}
+
+static void handle(struct source *source, uint32_t events)
+{
+	struct peer *p = (struct peer *)((char *)source - offsetof(struct peer, source));
+
+	if ((events & EPOLLOUT) && !sender_idle(&p->out))
+		push(p);
+	if (p->state == PEER_CLOSED)
+		return;
+	if (p->state == PEER_CLOSING) {
+		if (events & (EPOLLHUP | EPOLLERR))
+			peer_close(p); /* reset: what is unsent stays so */
+		return;
+	}
+	if (!(events & (EPOLLIN | FIN_BEHIND)))
+		return;
+	while (pull(p, events))
+		;
+}
+
+int peer_open(struct sink *s, int fd)
+{
+	struct peer *p = calloc(1, sizeof(*p));
+	int r = -ENOMEM;
+
+	if (p) {
+		p->source = (struct source){ .handle = handle, .fd = fd };
+		r = loop_watch(&s->loop, &p->source, EVENTS, true);
+	}
+	if (r) {
+		close(fd);
+		free(p);
+		return r;
+	}
+	p->sink = s;
+	p->opened_ns = clock_ns();
+	list_append(&s->waiting, p);
+	s->n_peers++;
+	s->tally->connections++;
+	return 0;
+}
