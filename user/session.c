@@ -2,7 +2,6 @@
 #include "session.h"
 
 #include <errno.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -11,15 +10,8 @@
 #include "carrier.h"
 #include "carrier_sockmap.h"
 #include "log.h"
+#include "session_connect.h"
 #include "session_flow.h"
-
-/* A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon. */
-#define RETRY_MS 20
-/*
- * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
- * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
- */
-#define CONNECT_QUIET_MS 20
 
 enum cause session_cause(unsigned int side, int error)
 {
@@ -76,11 +68,6 @@ static bool is_unix(const struct session *s, unsigned int side)
 	return s->upstream < up->n_addrs && !addr_is_inet(&up->addrs[s->upstream]);
 }
 
-static bool is_connect_quiet(const struct session *s)
-{
-	return s->worker->loop.now_ms < s->born_ms + CONNECT_QUIET_MS;
-}
-
 /*
  * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
  * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
@@ -94,7 +81,7 @@ static int watch_side(struct session *s, unsigned int side)
 
 	if (source->fd < 0)
 		return 0;
-	if (s->state == SESSION_CONNECTING && side == CLIENT && is_connect_quiet(s))
+	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
 		return 0;
 	/* a unix socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be read */
 	if (is_unix(s, side))
@@ -106,14 +93,8 @@ static uint64_t next_due(struct session *s)
 {
 	uint64_t due = UINT64_MAX;
 
-	if (s->state == SESSION_CONNECTING) {
-		due = s->connect_due_ms;
-		if (s->retry_ms && s->retry_ms < due)
-			due = s->retry_ms;
-		if (is_connect_quiet(s) && s->born_ms + CONNECT_QUIET_MS < due)
-			due = s->born_ms + CONNECT_QUIET_MS;
-		return due;
-	}
+	if (s->state == SESSION_CONNECTING)
+		return session_connect_due(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
 
@@ -148,9 +129,10 @@ static void session_update(struct session *s)
 
 /* --- the end --- */
 
-static void close_side(struct source *side, bool rst)
+void session_close_side(struct session *s, unsigned int which, bool rst)
 {
 	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+	struct source *side = &s->sides[which];
 
 	if (side->fd < 0)
 		return;
@@ -174,8 +156,8 @@ static void session_end(struct session *s, bool rst)
 		carrier_release(&s->flows[dir], &w->pool);
 	}
 	count_add(&fs->finished, 1);
-	close_side(&s->sides[CLIENT], rst);
-	close_side(&s->sides[UPSTREAM], rst);
+	session_close_side(s, CLIENT, rst);
+	session_close_side(s, UPSTREAM, rst);
 	session_detach(s, true);
 	timer_cancel(&w->loop, &s->timer);
 
@@ -214,125 +196,6 @@ void session_reap(struct worker *w)
 	}
 }
 
-/* --- connecting --- */
-
-static enum cause connect_cause(int error)
-{
-	switch (error) {
-	case ECONNREFUSED:
-	case ENOENT:
-		return CAUSE_CONNECT_REFUSED;
-	case ETIMEDOUT:
-		return CAUSE_CONNECT_TIMEOUT;
-	case ENETUNREACH:
-	case EHOSTUNREACH:
-		return CAUSE_CONNECT_UNREACHABLE;
-	default:
-		return CAUSE_CONNECT_FAILED;
-	}
-}
-
-/*
- * Accepted sockets inherit both options from the listener.  TCP_NODELAY: a relay must not add delay
- * of its own.  SO_OOBINLINE: an urgent byte stays in the stream, on every carrier.
- */
-static void set_options(int fd)
-{
-	int one = 1;
-
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
-}
-
-/* Most clients have spoken by now: to look at once saves a round through epoll. */
-static void connected(struct session *s)
-{
-	s->state = SESSION_OPEN;
-	session_flows_start(s);
-	if (s->state == SESSION_OPEN)
-		session_flow_run(s, CLIENT, false);
-}
-
-static void retry_later(struct session *s, enum cause cause)
-{
-	count_add(&s->worker->stats.errors[cause], 1);
-	s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
-}
-
-/* Begin to connect to the current address.  0: under way, done, or to be tried again; else errno. */
-static int connect_begin(struct session *s)
-{
-	const struct addr *a = &upstream_of(s)->addrs[s->upstream];
-	struct source *side = &s->sides[UPSTREAM];
-	int fd;
-
-	s->retry_ms = 0;
-	fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && worker_spend_spare(s->worker))
-		fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0) {
-		if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
-			return errno;
-		/* idle pipes are the only descriptors that can be spared */
-		pool_trim(&s->worker->pool);
-		retry_later(s, errno == EMFILE || errno == ENFILE ? CAUSE_NO_DESCRIPTOR
-								  : CAUSE_NO_MEMORY);
-		return 0;
-	}
-	if (addr_is_inet(a))
-		set_options(fd);
-	side->fd = fd;
-	if (!connect(fd, (const struct sockaddr *)&a->ss, a->len)) {
-		connected(s);
-		return 0;
-	}
-	if (errno == EINPROGRESS)
-		return 0;
-	if (errno == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
-		close_side(side, false);
-		s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
-		return 0;
-	}
-	return errno;
-}
-
-/* The current address has failed with ERROR: try the others, in order. */
-static void connect_next(struct session *s, int error)
-{
-	char text[ADDR_STRLEN];
-
-	while (error) {
-		const struct addr *a = &upstream_of(s)->addrs[s->upstream];
-
-		close_side(&s->sides[UPSTREAM], false);
-		log_limited(LOG_WARNING, "session %llu: cannot connect to %s: %s",
-			    (unsigned long long)s->id,
-			    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
-			    strerror(error));
-		if (++s->upstream >= upstream_of(s)->n_addrs) {
-			session_reset(s, connect_cause(error));
-			return;
-		}
-		s->connect_due_ms =
-			s->worker->loop.now_ms + s->worker->shared->config->connect_timeout_ms;
-		error = connect_begin(s);
-	}
-}
-
-static void connect_answered(struct session *s, uint32_t events)
-{
-	socklen_t len = sizeof(int);
-	int error = 0;
-
-	if (events & (EPOLLERR | EPOLLHUP) &&
-	    getsockopt(s->sides[UPSTREAM].fd, SOL_SOCKET, SO_ERROR, &error, &len))
-		error = errno;
-	if (error)
-		connect_next(s, error);
-	else
-		connected(s);
-}
-
 /* --- events --- */
 
 static int socket_error(int fd)
@@ -351,7 +214,7 @@ static void on_event(struct session *s, unsigned int which, uint32_t events)
 	if (s->state == SESSION_DEAD)
 		return;
 	if (s->state == SESSION_CONNECTING && which == UPSTREAM) {
-		connect_answered(s, events);
+		session_connect_answered(s, events);
 		session_update(s);
 		return;
 	}
@@ -386,12 +249,8 @@ static void on_timer(struct timer *timer)
 	struct session *s = (struct session *)((char *)timer - offsetof(struct session, timer));
 	uint64_t now = s->worker->loop.now_ms;
 
-	if (s->state == SESSION_CONNECTING) {
-		if (now >= s->connect_due_ms)
-			connect_next(s, ETIMEDOUT);
-		else if (s->retry_ms && now >= s->retry_ms)
-			connect_next(s, connect_begin(s));
-	}
+	if (s->state == SESSION_CONNECTING)
+		session_connect_timer(s);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++) {
 		struct flow *f = &s->flows[dir];
 
@@ -450,8 +309,7 @@ static void set_client(struct session *s, const struct sockaddr *client)
 
 int session_open(struct worker *w, unsigned int forward, int fd, const struct sockaddr *client)
 {
-	const struct config *config = w->shared->config;
-	const struct endpoint *upstream = &config->forwards[forward].upstream;
+	const struct endpoint *upstream = &w->shared->config->forwards[forward].upstream;
 	struct session *s;
 	int r;
 
@@ -473,7 +331,6 @@ int session_open(struct worker *w, unsigned int forward, int fd, const struct so
 	s->tcp = client->sa_family != AF_UNIX && addr_is_inet(&upstream->addrs[0]);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
-	s->connect_due_ms = w->loop.now_ms + config->connect_timeout_ms;
 
 	s->next = w->sessions;
 	if (s->next)
@@ -483,7 +340,7 @@ int session_open(struct worker *w, unsigned int forward, int fd, const struct so
 	w->n_sessions++;
 	count_add(&w->stats.forwards[forward].accepted, 1);
 
-	connect_next(s, connect_begin(s));
+	session_connect(s);
 	session_update(s);
 	return 0;
 }

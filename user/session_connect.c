@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "session_connect.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "log.h"
+#include "session_flow.h"
+
+/* A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon. */
+#define RETRY_MS 20
+/*
+ * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
+ * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
+ */
+#define CONNECT_QUIET_MS 20
+
+static const struct endpoint *upstream_of(const struct session *s)
+{
+	return &s->worker->shared->config->forwards[s->forward].upstream;
+}
+
+static enum cause connect_cause(int error)
+{
+	switch (error) {
+	case ECONNREFUSED:
+	case ENOENT:
+		return CAUSE_CONNECT_REFUSED;
+	case ETIMEDOUT:
+		return CAUSE_CONNECT_TIMEOUT;
+	case ENETUNREACH:
+	case EHOSTUNREACH:
+		return CAUSE_CONNECT_UNREACHABLE;
+	default:
+		return CAUSE_CONNECT_FAILED;
+	}
+}
+
+/*
+ * Accepted sockets inherit both options from the listener.  TCP_NODELAY: a relay must not add delay
+ * of its own.  SO_OOBINLINE: an urgent byte stays in the stream, on every carrier.
+ */
+static void set_options(int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+}
+
+/*
+ * A client that has spoken already will have its bytes sent as soon as the upstream answers, so the
+ * ACK of the handshake can travel with them: one segment less.  tcp_rcv_synsent_state_process()
+ * holds it back, for 200 ms at most, when it finds TCP_DEFER_ACCEPT on a socket that connects.
+ * Where the upstream speaks first this must not be done: it would wait for that ACK.
+ */
+static void spare_an_ack(const struct session *s, int fd)
+{
+	int seconds = 1;
+	char c;
+
+	if (recv(s->sides[CLIENT].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+		setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds));
+}
+
+/* Most clients have spoken by now: to look at once saves a round through epoll. */
+static void connected(struct session *s)
+{
+	s->state = SESSION_OPEN;
+	session_flows_start(s);
+	if (s->state == SESSION_OPEN)
+		session_flow_run(s, CLIENT, false);
+}
+
+static void retry_later(struct session *s, enum cause cause)
+{
+	count_add(&s->worker->stats.errors[cause], 1);
+	s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+}
+
+/* Begin to connect to the current address.  0: under way, done, or to be tried again; else errno. */
+static int connect_begin(struct session *s)
+{
+	const struct addr *a = &upstream_of(s)->addrs[s->upstream];
+	struct source *side = &s->sides[UPSTREAM];
+	int fd;
+
+	s->retry_ms = 0;
+	fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && worker_spend_spare(s->worker))
+		fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0) {
+		if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
+			return errno;
+		/* idle pipes are the only descriptors that can be spared */
+		pool_trim(&s->worker->pool);
+		retry_later(s, errno == EMFILE || errno == ENFILE ? CAUSE_NO_DESCRIPTOR
+								  : CAUSE_NO_MEMORY);
+		return 0;
+	}
+	if (addr_is_inet(a)) {
+		set_options(fd);
+		spare_an_ack(s, fd);
+	}
+	side->fd = fd;
+	if (!connect(fd, (const struct sockaddr *)&a->ss, a->len)) {
+		connected(s);
+		return 0;
+	}
+	if (errno == EINPROGRESS)
+		return 0;
+	if (errno == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
+		session_close_side(s, UPSTREAM, false);
+		s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+		return 0;
+	}
+	return errno;
+}
+
+/* The current address has failed with ERROR: try the others, in order. */
+static void connect_next(struct session *s, int error)
+{
+	char text[ADDR_STRLEN];
+
+	while (error) {
+		const struct addr *a = &upstream_of(s)->addrs[s->upstream];
+
+		session_close_side(s, UPSTREAM, false);
+		log_limited(LOG_WARNING, "session %llu: cannot connect to %s: %s",
+			    (unsigned long long)s->id,
+			    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
+			    strerror(error));
+		if (++s->upstream >= upstream_of(s)->n_addrs) {
+			session_reset(s, connect_cause(error));
+			return;
+		}
+		s->connect_due_ms =
+			s->worker->loop.now_ms + s->worker->shared->config->connect_timeout_ms;
+		error = connect_begin(s);
+	}
+}
+
+void session_connect_answered(struct session *s, uint32_t events)
+{
+	socklen_t len = sizeof(int);
+	int error = 0;
+
+	if (events & (EPOLLERR | EPOLLHUP) &&
+	    getsockopt(s->sides[UPSTREAM].fd, SOL_SOCKET, SO_ERROR, &error, &len))
+		error = errno;
+	if (error)
+		connect_next(s, error);
+	else
+		connected(s);
+}
+
+void session_connect(struct session *s)
+{
+	s->connect_due_ms = s->worker->loop.now_ms + s->worker->shared->config->connect_timeout_ms;
+	connect_next(s, connect_begin(s));
+}
+
+bool session_connect_is_quiet(const struct session *s)
+{
+	return s->worker->loop.now_ms < s->born_ms + CONNECT_QUIET_MS;
+}
+
+uint64_t session_connect_due(const struct session *s)
+{
+	uint64_t due = s->connect_due_ms;
+
+	if (s->retry_ms && s->retry_ms < due)
+		due = s->retry_ms;
+	if (session_connect_is_quiet(s) && s->born_ms + CONNECT_QUIET_MS < due)
+		due = s->born_ms + CONNECT_QUIET_MS;
+	return due;
+}
+
+void session_connect_timer(struct session *s)
+{
+	uint64_t now = s->worker->loop.now_ms;
+
+	if (now >= s->connect_due_ms)
+		connect_next(s, ETIMEDOUT);
+	else if (s->retry_ms && now >= s->retry_ms)
+		connect_next(s, connect_begin(s));
+}
