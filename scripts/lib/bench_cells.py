@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Measures cells of the benchmark: one workload through one relay, with what it costs."""
+
+import time
+from contextlib import contextmanager
+
+from bench_clients import Timing, load_seconds, measured_seconds
+from bench_meter import (Recorder, changes_between, peak_beyond_first, probe_machine, scaled,
+                         sockets_in_use)
+from labkit import LabError
+
+# The end of a load generator's run that is not counted: when its measured time is over, what is
+# on its way still arrives, and it writes its report.
+END_SECONDS = 0.1
+# How long a load generator may take beyond its time: connections that must be repeated, a backlog
+# that must drain before it can end.
+PATIENCE_SECONDS = 20
+DRAIN_SECONDS = 3.0
+# Stolen time beyond this share of a cell is worth telling.
+STEAL_SHARE = 0.01
+
+
+class Namespaces:
+    """Knows how many TCP sockets the lab's namespaces have when nothing goes on."""
+
+    def __init__(self, lab):
+        # A process in each, through which its counters can be read.
+        self._pids = [lab.start(role, "sleep", "infinity").pid
+                      for role in ("client", "relay", "server")]
+        self._idle = self._count()
+
+    def _count(self):
+        return [sockets_in_use(pid) for pid in self._pids]
+
+    @contextmanager
+    def taken_for_idle(self):
+        """Within it, what is open at its beginning counts as nothing: listeners, for example."""
+        outside = self._idle
+        self._idle = self._count()
+        try:
+            yield
+        finally:
+            self._idle = outside
+
+    def drain(self):
+        """Waits until the last cell's connections are gone; returns how many still are not."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while True:
+            left = sum(max(now - idle, 0) for now, idle in zip(self._count(), self._idle))
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.01)
+
+
+def difference(before, after):
+    """What each of the counters AFTER has more than BEFORE; None if they are not kept."""
+    if before is None or after is None:
+        return None
+    return {name: after[name] - before.get(name, 0) for name in after}
+
+
+class Cells:
+    """Runs workloads through relays. COUNTER: what counts system calls, see bench_meter."""
+
+    def __init__(self, clients, namespaces, counter):
+        self._clients = clients
+        self._namespaces = namespaces
+        self._counter = counter
+
+    def _run(self, workload, targets, timing, probe):
+        """Runs the load generator, with a Recorder beside it.
+
+        Returns its Measurement, the samples, and what they changed by while it measured: it ends
+        when that is over, but for requests on their way and the end of streams.
+        """
+        recorder = Recorder(probe)
+        process = None
+        try:
+            process = self._clients.start(workload, targets, timing)
+            end = self._clients.wait(process, load_seconds(workload, timing) + PATIENCE_SECONDS)
+        finally:
+            samples = recorder.close()
+            if process and process.poll() is None:
+                self._clients.stop(process)
+        measurement = self._clients.finish(workload, process)
+        begin = end - measured_seconds(workload, timing)
+        try:
+            return measurement, samples, changes_between(samples, begin, end - END_SECONDS)
+        except ValueError as error:
+            raise LabError(f"{process.title}: {error}") from None
+
+    def measure(self, workload, relay, timing):
+        """One cell as it is in the results, without its round."""
+        left = self._namespaces.drain()
+        relay.check()
+        carriers = relay.carriers()
+        measurement, samples, changes = self._run(
+            workload, relay.targets, timing,
+            probe_machine(None if relay.is_direct else relay.cpu))
+        relay.check()
+        cell = cell_of(measurement, changes, peak_beyond_first(samples, "kernel"), left)
+        cell["carriers"] = difference(carriers, relay.carriers())
+        return cell
+
+    def measure_row(self, row, relay, timing):
+        """A cell of ROW."""
+        cell = self.measure(row.workload, relay, timing)
+        if row.kind == "memory":
+            cell["value"] = cell["kernel_peak_bytes"] / row.workload.connections
+        return cell
+
+    def count(self, workload, relay, timing):
+        """System calls and context switches of the relay in a run of its own; None if unknown."""
+        if relay.is_direct or self._counter.reason:
+            return None
+        self._namespaces.drain()
+        relay.check()
+        events = self._counter.open(relay.pids)
+        try:
+            measurement, _samples, counted = self._run(workload, relay.targets, timing,
+                                                       lambda: self._counter.read(events))
+        finally:
+            self._counter.close(events)
+        return {**counted, "work": measurement.per_second * counted["seconds"]}
+
+    def try_out(self, row, relay, seconds):
+        """The row's figure for a relay in a short run, to choose its configuration."""
+        return self.measure_row(row, relay, trial_timing(row, seconds))["value"]
+
+
+def trial_timing(row, seconds):
+    return Timing(seconds * row.stretch, seconds / 2)
+
+
+def cell_of(measurement, changes, peak, left):
+    """CHANGES: while it measured. LEFT: sockets of the cell before that were not gone."""
+    extra = dict(measurement.extra)
+    if left:
+        extra["sockets_left_before"] = left
+    if changes["steal"] > STEAL_SHARE * changes["seconds"]:
+        extra["stolen_cpu_seconds"] = round(changes["steal"], 3)
+    return {"value": measurement.value, "latency_us": measurement.latency,
+            "histogram": measurement.histogram, "cpu_seconds": changes["cpu"],
+            "work": measurement.per_second * changes["seconds"],
+            "relay_cpu_seconds": changes.get("relay"), "relay_syscalls": None, "relay_switches": None,
+            "kernel_peak_bytes": peak, "errors": measurement.errors, "wrong": measurement.wrong,
+            "carriers": None, "extra": extra}
+
+
+def one_line(error):
+    return " ".join(str(error).split())[:400]
+
+
+def failed_cell(error):
+    """The cell of a contender that failed."""
+    return {"failed": one_line(error)}
+
+
+def apply_counts(cell, counted):
+    """Fills in what COUNTED in a run of its own comes to for the work of CELL."""
+    if counted is None or "failed" in cell:
+        return
+    for name in ("syscalls", "switches"):
+        cell[f"relay_{name}"] = scaled(counted[name], counted["work"], cell["work"])

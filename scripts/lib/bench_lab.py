@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The lab as the benchmark needs it: interruptible at any moment, with its servers."""
+
+import signal
+from contextlib import contextmanager
+
+from labkit import Interrupted, Lab, LabError, tail, wait_until
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Turns the first INT, TERM or HUP into Interrupted; cleaning up is not interrupted again.
+
+    Not while something is half-way that could not be undone: then right after it.
+    """
+
+    def __init__(self):
+        self._depth = 0
+        self._pending = None
+        for number in SIGNALS:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number, _frame):
+        for other in SIGNALS:
+            signal.signal(other, signal.SIG_IGN)
+        if self._depth:
+            self._pending = number
+        else:
+            raise Interrupted(number)
+
+    @contextmanager
+    def postponed(self):
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._pending is not None and not self._depth:
+                number, self._pending = self._pending, None
+                raise Interrupted(number)
+
+
+class BenchLab(Lab):
+    """The lab; it tells whoever wants to know what is started in it."""
+
+    def __init__(self, interrupts, loopback):
+        super().__init__(loopback)
+        self._interrupts = interrupts
+        self._enter = self._started = None
+
+    def start(self, namespace, *command, **options):
+        with self._interrupts.postponed():
+            process = super().start(namespace, *command, preexec_fn=self._enter, **options)
+            if self._started:
+                self._started(process)
+        return process
+
+    @contextmanager
+    def watched(self, enter, started):
+        """Within it, each new process calls ENTER() before anything else, and then the benchmark
+        STARTED(process)."""
+        self._enter, self._started = enter, started
+        try:
+            yield
+        finally:
+            self._enter = self._started = None
+
+    def start_sink(self, bench, host, ports, processes):
+        """The server of all workloads of culvert-bench."""
+        listen = [word for port in ports for word in ("--listen", f"{host}:{port}")]
+        process = self.start("server", bench, "sink", "--processes", str(processes), *listen)
+
+        def is_ready():
+            if process.poll() is not None:
+                raise LabError(f"culvert-bench sink did not start:\n{tail(process.log)}")
+            with open(process.log, encoding="utf-8", errors="replace") as file:
+                return "culvert-bench: ready" in file.read()
+
+        wait_until(is_ready, "culvert-bench sink to be ready")
+        return process

@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What a cell of the benchmark costs: CPU time, system calls, context switches, memory.
+
+CPU of the machine   busy time of all CPUs from /proc/stat: user, nice, system, irq and softirq; not
+                     idle, not waiting for a disk, not what a hypervisor gave to others (steal).
+CPU of the relay     all its threads and processes, also those that have ended: from cpu.stat of a
+                     cgroup of its own (version 2, nanoseconds underneath), or where there is none,
+                     from /proc/PID/stat of its processes and what they have reaped (10 ms ticks).
+                     Interrupts that were served on top of its threads are part of both.
+calls and switches   perf events over all its threads and those that they create. Counting slows
+                     system calls of the whole machine down a little, so it is done in a run of its
+                     own and never while speed is measured.
+kernel memory        of the whole machine: MemTotal - MemFree less the page cache (Buffers, Cached,
+                     SwapCached) and less the anonymous memory of programs. It holds the slabs (also
+                     inodes and dentries of sockets), pages of socket and pipe buffers, page tables,
+                     kernel stacks and BPF maps, of client and server too.
+memory of the relay  Pss from /proc/PID/smaps_rollup, over all its processes: memory that several
+                     share is counted once.
+"""
+
+import ctypes
+import math
+import os
+import platform
+import struct
+import threading
+import time
+
+import cost
+from cost import CountingUnavailable
+
+TICKS = os.sysconf("SC_CLK_TCK")
+SAMPLE_SECONDS = 0.05
+
+
+def read_text(path):
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read()
+
+
+# CPU of the machine
+
+def parse_machine_cpu(text):
+    """(busy seconds, stolen seconds) of all CPUs since boot, from the text of /proc/stat."""
+    fields = text.split("\n", 1)[0].split()
+    if fields[:1] != ["cpu"]:
+        raise ValueError(f"/proc/stat begins with {text[:20]!r}")
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(n) / TICKS for n in fields[1:9])
+    return user + nice + system + irq + softirq, steal
+
+
+# Processes of a relay
+
+def parse_process_stat(text):
+    """Of the text of /proc/PID/stat: the session, and CPU seconds with those of reaped children."""
+    fields = text.rpartition(")")[2].split()
+    return int(fields[3]), sum(int(field) for field in fields[11:15]) / TICKS
+
+
+def processes_of(leaders):
+    """{pid: CPU seconds} of all processes in the sessions that the pids LEADERS lead."""
+    wanted, found = set(leaders), {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            session, seconds = parse_process_stat(read_text(f"/proc/{name}/stat"))
+        except OSError:
+            continue
+        if session in wanted:
+            found[int(name)] = seconds
+    return found
+
+
+def parse_pss(text):
+    """Bytes, of the text of /proc/PID/smaps_rollup."""
+    for line in text.splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("smaps_rollup without Pss")
+
+
+def memory_of(leaders):
+    """Pss in bytes of all processes in the sessions that the pids LEADERS lead."""
+    total = 0
+    for pid in processes_of(leaders):
+        try:
+            total += parse_pss(read_text(f"/proc/{pid}/smaps_rollup"))
+        except (OSError, ValueError):
+            continue  # it has just ended
+    return total
+
+
+# CPU of the relay
+
+def parse_cgroup_cpu(text):
+    """Seconds, of the text of a cgroup's cpu.stat."""
+    fields = dict(line.split(None, 1) for line in text.splitlines())
+    return int(fields["usage_usec"]) / 1e6
+
+
+def parse_cgroup2_folder(mountinfo, cgroup):
+    """Where the own cgroup of version 2 is, of the texts of /proc/self/mountinfo and .../cgroup."""
+    mounts = [line.split(" - ", 1) for line in mountinfo.splitlines() if " - cgroup2 " in line]
+    paths = [line[3:] for line in cgroup.splitlines() if line.startswith("0::/")]
+    if not mounts or not paths:
+        return None
+    return mounts[0][0].split()[4].rstrip("/") + paths[0].rstrip("/")
+
+
+class GroupCpu:
+    """A cgroup for the processes of one relay, below our own, which tells their CPU time.
+
+    Only without the cpu controller: with it the group would be scheduled as one unit, against
+    client and server together, and the figures would be others.
+    """
+
+    name = "cgroup cpu.stat"
+
+    def __init__(self, folder):
+        self._folder = folder
+        os.mkdir(folder)
+        try:
+            if "cpu" in read_text(f"{folder}/cgroup.controllers").split():
+                raise OSError(f"{folder} has the cpu controller")
+            self.seconds()
+        except (OSError, KeyError):
+            os.rmdir(folder)
+            raise
+
+    def enter(self):
+        """Puts the calling process into it: to be called between fork and exec."""
+        with open(f"{self._folder}/cgroup.procs", "w", encoding="ascii") as file:
+            file.write("0")
+
+    def add(self, _pid):
+        """After the start: nothing to do, it has entered."""
+
+    def seconds(self):
+        return parse_cgroup_cpu(read_text(f"{self._folder}/cpu.stat"))
+
+    def close(self):
+        # What was ended leaves the group when it is reaped, which may be by init.
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                os.rmdir(self._folder)
+                return
+            except FileNotFoundError:
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+
+class TreeCpu:
+    """The same by adding up /proc/PID/stat. What ended without being reaped by them is missing.
+
+    All of /proc is read for it, so an answer is good for a while.
+    """
+
+    name = "/proc/PID/stat"
+
+    def __init__(self):
+        self._leaders = []
+        self._answer = (-math.inf, 0.0)
+
+    def enter(self):
+        """Nothing to do before exec."""
+
+    def add(self, pid):
+        self._leaders.append(pid)
+
+    def seconds(self):
+        now = time.monotonic()
+        if now - self._answer[0] > 0.2:
+            self._answer = (now, sum(processes_of(self._leaders).values()))
+        return self._answer[1]
+
+    def close(self):
+        self._leaders.clear()
+
+
+class CpuMeters:
+    """Makes the object that tells a relay's CPU time, in the best way that works here."""
+
+    def __init__(self):
+        self._made = []
+        self._folder = parse_cgroup2_folder(read_text("/proc/self/mountinfo"),
+                                            read_text("/proc/self/cgroup"))
+        self.method = TreeCpu.name
+        if self._folder is None:
+            return
+        try:
+            self.make().close()
+            self.method = GroupCpu.name
+        except (OSError, KeyError):
+            self._folder = None
+
+    def make(self):
+        if not self._folder:
+            return TreeCpu()
+        number = len(self._made) + 1
+        self._made.append(GroupCpu(f"{self._folder}/culvert-bench-{os.getpid()}-{number}"))
+        return self._made[-1]
+
+    def close(self):
+        """Removes what is still there, once nothing runs any more."""
+        for group in self._made:
+            group.close()
+
+
+# System calls and context switches
+
+PERF_TYPE_SOFTWARE = 1
+PERF_COUNT_SW_CONTEXT_SWITCHES = 3
+
+
+class TaskEvents:
+    """Counts one perf event over the tasks TIDS and all that they create from now on."""
+
+    def __init__(self, kind, config, tids):
+        number = cost.PERF_EVENT_OPEN.get(platform.machine())
+        if number is None:
+            raise CountingUnavailable(f"perf events: unknown machine {platform.machine()}")
+        libc = ctypes.CDLL(None, use_errno=True)
+        attributes = struct.pack("=IIQQQQQIIQ", kind, cost.PERF_ATTR_SIZE, config, 0, 0, 0,
+                                 cost.PERF_ATTR_INHERIT, 0, 0, 0)
+        self._fds = []
+        for tid in tids:
+            fd = libc.syscall(number, attributes, tid, -1, -1,
+                              ctypes.c_ulong(cost.PERF_FLAG_FD_CLOEXEC))
+            if fd < 0:
+                self.close()
+                raise CountingUnavailable(f"perf events: {os.strerror(ctypes.get_errno())}")
+            self._fds.append(fd)
+
+    def read(self):
+        return sum(struct.unpack("=Q", os.read(fd, 8))[0] for fd in self._fds)
+
+    def close(self):
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def tasks_of(leaders):
+    tids = []
+    for pid in processes_of(leaders):
+        try:
+            tids += [int(tid) for tid in os.listdir(f"/proc/{pid}/task")]
+        except OSError:
+            continue
+    return tids
+
+
+class Counter:
+    """System calls and context switches of relays, or why they cannot be counted here."""
+
+    def __init__(self):
+        self.reason = None
+        try:
+            self._tracepoint = cost._tracepoint_id()
+            self.close(self.open([os.getsid(0)]))
+        except CountingUnavailable as reason:
+            self.reason = str(reason)
+
+    def open(self, leaders):
+        """Begins to count for all processes in the sessions of LEADERS."""
+        tids = tasks_of(leaders)
+        calls = TaskEvents(cost.PERF_TYPE_TRACEPOINT, self._tracepoint, tids)
+        try:
+            return calls, TaskEvents(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CONTEXT_SWITCHES, tids)
+        except CountingUnavailable:
+            calls.close()
+            raise
+
+    def read(self, events):
+        """{"syscalls": n, "switches": n} since open()."""
+        return {"syscalls": events[0].read(), "switches": events[1].read()}
+
+    def close(self, events):
+        for event in events:
+            event.close()
+
+
+# Memory of the kernel
+
+def parse_meminfo(text):
+    """{name: bytes} of the text of /proc/meminfo."""
+    fields = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        number, *unit = value.split()
+        fields[name] = int(number) * (1024 if unit == ["kB"] else 1)
+    return fields
+
+
+def kernel_memory_of(fields):
+    """Bytes that the kernel uses for itself, of what parse_meminfo() found."""
+    cache = fields["Buffers"] + fields["Cached"] + fields.get("SwapCached", 0)
+    return fields["MemTotal"] - fields["MemFree"] - cache - fields["AnonPages"]
+
+
+def kernel_memory():
+    return kernel_memory_of(parse_meminfo(read_text("/proc/meminfo")))
+
+
+def shrink_slabs():
+    """Returns empty slabs to the page allocator, or the next user of them seems to cost nothing."""
+    try:
+        caches = os.listdir("/sys/kernel/slab")
+    except OSError:
+        return
+    # A cache that was merged with others appears under several names; one is enough.
+    folders = {os.path.realpath(f"/sys/kernel/slab/{cache}") for cache in caches}
+    for folder in folders:
+        try:
+            with open(f"{folder}/shrink", "w", encoding="ascii") as file:
+                file.write("1")
+        except OSError:
+            continue
+
+
+def is_slab_shrinkable():
+    return os.access("/sys/kernel/slab/TCP/shrink", os.W_OK)
+
+
+def refresh_counters():
+    """Collects what each CPU has not yet added to the machine's counters: up to 1 MB each."""
+    try:
+        read_text("/proc/sys/vm/stat_refresh")
+    except OSError:
+        pass
+
+
+def settled_kernel_memory(tolerance=256 << 10, seconds=6.0):
+    """(kernel memory in bytes once it changes no more, whether it came to that in time).
+
+    Freed sockets go back after a grace period. If something else on the machine goes on, memory
+    never settles.
+    """
+    deadline = time.monotonic() + seconds
+    last = None
+    while True:
+        shrink_slabs()
+        refresh_counters()
+        now = kernel_memory()
+        if last is not None and abs(now - last) <= tolerance:
+            return now, True
+        if time.monotonic() > deadline:
+            return now, False
+        last = now
+        time.sleep(0.1)
+
+
+def per_session(before, after, sessions):
+    """Bytes that each of SESSIONS added between two readings."""
+    if sessions <= 0:
+        raise ValueError("no session was open")
+    return (after - before) / sessions
+
+
+def beyond_two_sockets(relay, direct, pair):
+    """Kernel bytes of a relay for a session beyond its two sockets.
+
+    RELAY: kernel bytes of a relayed session, with four sockets: those of client and server, and the
+    relay's two. DIRECT: the same without relay, which are two. PAIR: two plain TCP sockets.
+    """
+    return relay - direct - pair
+
+
+# What a span of time cost
+
+class Recorder:
+    """Calls PROBE(), which answers {name: number}, 20 times a second.
+
+    So it need not be known beforehand when a load generator measures. Where the relay's CPU time
+    is expensive to read, that is read less often (see TreeCpu).
+    """
+
+    def __init__(self, probe):
+        self._probe = probe
+        self._stop = threading.Event()
+        self._samples = []
+        self._take()
+        self._thread = threading.Thread(target=self._record, daemon=True)
+        self._thread.start()
+
+    def _take(self):
+        self._samples.append((time.monotonic(), self._probe()))
+
+    def _record(self):
+        while not self._stop.wait(SAMPLE_SECONDS):
+            self._take()
+
+    def close(self):
+        """Ends it and returns [(time, {name: number}), ...]."""
+        self._stop.set()
+        self._thread.join()
+        return self._samples
+
+
+def probe_machine(relay_cpu):
+    """A probe of the machine's CPU and kernel memory, and of the relay's CPU unless it is None."""
+    def probe():
+        busy, steal = parse_machine_cpu(read_text("/proc/stat"))
+        sample = {"cpu": busy, "steal": steal, "kernel": kernel_memory()}
+        if relay_cpu:
+            sample["relay"] = relay_cpu.seconds()
+        return sample
+    return probe
+
+
+def changes_between(samples, begin, end):
+    """What each number changed from the first to the last sample from BEGIN to END, and "seconds".
+
+    Raises ValueError if these are not two.
+    """
+    within = [sample for sample in samples if begin <= sample[0] <= end]
+    if len(within) < 2:
+        raise ValueError("too short to tell what it cost")
+    (first_time, first), (last_time, last) = within[0], within[-1]
+    changes = {name: last[name] - first[name] for name in first}
+    return {**changes, "seconds": last_time - first_time}
+
+
+def peak_beyond_first(samples, name):
+    """The highest value of NAME, less its first."""
+    values = [sample[name] for _time, sample in samples]
+    return max(values) - values[0]
+
+
+def scaled(counted, counted_work, work):
+    """What COUNTED events in COUNTED_WORK units of work come to in WORK units, as a whole number."""
+    if not counted_work:
+        return None
+    return round(counted * work / counted_work)
+
+
+# What is still open
+
+def parse_sockets_in_use(text):
+    """TCP sockets of a network namespace, of the text of its sockstat: listening or connected.
+
+    Those that their program has closed count until their last byte and FIN are acknowledged.
+    """
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] == ["TCP:"]:
+            return int(words[words.index("inuse") + 1])
+    raise ValueError("sockstat without TCP")
+
+
+def sockets_in_use(pid):
+    """TCP sockets in the network namespace of PID."""
+    return parse_sockets_in_use(read_text(f"/proc/{pid}/net/sockstat"))

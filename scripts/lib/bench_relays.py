@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The contenders of the benchmark: how each is configured, started and stopped.
+
+A contender offers configurations for what a row is about (its goal); the benchmark tries them and
+keeps the best. Culvert has only one: its defaults.
+"""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from labkit import RELAY, SERVER, Daemon, LabError, tail
+
+BULK, CONVERSATION, CONNECT, IDLE = "bulk", "conversation", "connect", "idle"
+
+K = 1024
+BACKLOG = 16384
+# Sessions that a relay must hold in rows other than the idle ones.
+PLENTY = 4096
+# Descriptors that a relay needs for other things than sessions and pipes.
+RESERVE = 512
+MAXIMUM_PIPES = 512
+
+
+def size_text(size):
+    return f"{size // K}K" if size % K == 0 else str(size)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """From a port of the relay's address to a port of the server's."""
+    listen: int
+    upstream: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a contender needs to know to be started."""
+    lab: object
+    culvert: str
+    forward: Forward
+    sessions: int
+
+    def file(self, suffix):
+        return self.lab.path(f"relay-{self.forward.listen}{suffix}")
+
+    def write(self, suffix, text):
+        with open(self.file(suffix), "w", encoding="ascii") as file:
+            file.write(text)
+        return self.file(suffix)
+
+
+class Contender:
+    """One way from client to server. A configuration is a dict; {} where nothing can be chosen."""
+
+    family = "peer"
+    program = None      # the command that must be there
+    # Where not every number of sessions can be asked for: how many, and why.
+    most_sessions = None
+    why_not_more = ""
+
+    def __init__(self, name):
+        self.name = name
+
+    def why_missing(self):
+        """None, or why it cannot take part."""
+        if self.program and not shutil.which(self.program):
+            return f"{self.program} is not installed"
+        return None
+
+    def configs(self, _goal, _cpus):
+        """The configurations worth trying, the best known one without trying first."""
+        return [{}]
+
+    def describe(self, config):
+        return ", ".join(f"{key} {value}" for key, value in config.items()) or "defaults"
+
+    def sessions_per_process(self, descriptors):
+        """How many sessions one instance can hold with so many descriptors."""
+        return (descriptors - RESERVE) // 2
+
+    def start(self, place, config):
+        """Starts it in the lab and waits until it accepts connections."""
+        raise NotImplementedError
+
+
+class Direct(Contender):
+    family = "direct"
+
+    def describe(self, _config):
+        return "no relay: the path is routed"
+
+    def start(self, _place, _config):
+        pass
+
+
+class Culvert(Contender):
+    family = "culvert"
+
+    def __init__(self, name, engine, copy_buffer=None):
+        super().__init__(name)
+        self.engine = engine
+        self.options = ["--copy-buffer", size_text(copy_buffer)] if copy_buffer else []
+
+    def describe(self, _config):
+        return " ".join(["--engine", self.engine, *self.options])
+
+    def sessions_per_process(self, descriptors):
+        # Its default for --max-sessions is the other limit.
+        return min(super().sessions_per_process(descriptors), 16000)
+
+    def start(self, place, _config):
+        forward = place.forward
+        return Daemon(place.lab, place.culvert, self.engine,
+                      [(f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}")],
+                      *self.options)
+
+
+HAPROXY_CONF = """\
+global
+    nbthread {nbthread}
+    maxconn {sessions}
+    tune.bufsize {bufsize}
+{tuning}
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+{options}
+listen relay
+    bind {relay}:{listen} backlog {backlog}
+    server upstream {server}:{upstream}
+"""
+
+
+def haproxy_conf(config, forward, sessions):
+    tuning = [f"    maxpipes {MAXIMUM_PIPES}"] if "splice" in config else []
+    tuning += [f"    tune.pipesize {config['pipesize']}"] if config.get("pipesize") else []
+    options = {None: (), "auto": ("splice-auto",),
+               "always": ("splice-request", "splice-response")}[config.get("splice")]
+    return HAPROXY_CONF.format(nbthread=config["nbthread"], bufsize=config["bufsize"],
+                               sessions=sessions, tuning="\n".join(tuning),
+                               options="\n".join(f"    option {option}" for option in options),
+                               relay=RELAY, server=SERVER, listen=forward.listen,
+                               upstream=forward.upstream, backlog=BACKLOG)
+
+
+def combinations(**choices):
+    """All configurations that take one of the values for each key."""
+    return [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
+
+
+def worker_counts(cpus):
+    """How many workers to try: as many as there are CPUs, then one or two."""
+    return list(dict.fromkeys((cpus, *(n for n in (2, 1) if n <= cpus))))
+
+
+class Haproxy(Contender):
+    program = "haproxy"
+
+    def configs(self, goal, cpus):
+        sizes = {BULK: (64 * K, 256 * K, 16 * K), IDLE: (16 * K, 4 * K)}
+        return combinations(nbthread=worker_counts(cpus),
+                            bufsize=sizes.get(goal, (16 * K, 64 * K)))
+
+    def start(self, place, config):
+        conf = place.write(".cfg", haproxy_conf(config, place.forward, place.sessions))
+        place.lab.start_server("relay", place.forward.listen, self.program, "-db", "-f", conf)
+
+
+class HaproxySplice(Haproxy):
+    def configs(self, goal, cpus):
+        return combinations(nbthread=worker_counts(cpus), bufsize=[16 * K],
+                            splice=("auto", "always"),
+                            pipesize=(None, 256 * K) if goal == BULK else (None,))
+
+    def describe(self, config):
+        return super().describe({key: value for key, value in config.items() if value})
+
+    def sessions_per_process(self, descriptors):
+        return (descriptors - RESERVE - 2 * MAXIMUM_PIPES) // 2
+
+
+NGINX_CONF = """\
+{load}daemon off;
+pid {home}.pid;
+error_log {home}.errors;
+worker_processes {workers};
+events {{ worker_connections {connections}; }}
+stream {{
+    server {{
+        listen {relay}:{listen} backlog={backlog}{reuseport};
+        proxy_pass {server}:{upstream};
+        proxy_buffer_size {buffer};
+        proxy_timeout 1h;
+        proxy_connect_timeout 5s;
+    }}
+}}
+"""
+
+
+def nginx_conf(config, forward, sessions, home, load=""):
+    return NGINX_CONF.format(load=load, home=home, workers=config["worker_processes"],
+                             connections=2 * sessions + 64, relay=RELAY, server=SERVER,
+                             listen=forward.listen, upstream=forward.upstream, backlog=BACKLOG,
+                             reuseport=" reuseport" if config["worker_processes"] > 1 else "",
+                             buffer=config["proxy_buffer_size"])
+
+
+def nginx_stream_module(version_text):
+    """Of what nginx -V says: "" if it has the stream module, the file to load, or None."""
+    if not re.search(r"--with-stream(\s|=|$)", version_text):
+        return None
+    if "--with-stream=dynamic" not in version_text:
+        return ""
+    folder = re.search(r"--modules-path=(\S+)", version_text)
+    return os.path.join(folder.group(1) if folder else "", "ngx_stream_module.so")
+
+
+class Nginx(Contender):
+    program = "nginx"
+
+    def __init__(self, name):
+        super().__init__(name)
+        self._load = ""
+
+    def why_missing(self):
+        if reason := super().why_missing():
+            return reason
+        text = subprocess.run([self.program, "-V"], stderr=subprocess.PIPE, text=True,
+                              check=False).stderr
+        module = nginx_stream_module(text)
+        if module is None or module and not os.path.exists(module):
+            return "nginx has no stream module (Debian: libnginx-mod-stream)"
+        self._load = f"load_module {module};\n" if module else ""
+        return None
+
+    def configs(self, goal, cpus):
+        sizes = {BULK: (64 * K, 256 * K, 16 * K), IDLE: (16 * K, 4 * K)}
+        return combinations(worker_processes=worker_counts(cpus),
+                            proxy_buffer_size=sizes.get(goal, (16 * K, 64 * K)))
+
+    def start(self, place, config):
+        conf = place.write(".conf", nginx_conf(config, place.forward, place.sessions,
+                                               place.file(".nginx"), self._load))
+        place.lab.start_server("relay", place.forward.listen, self.program, "-e",
+                               place.file(".nginx.errors"), "-c", conf)
+
+
+def socat_command(config, forward):
+    nodelay = ",nodelay" if config["nodelay"] else ""
+    # -t: how long it waits for the other direction after one has ended; 0.5 s cuts slow answers off
+    return ["socat", "-b", str(config["buffer"]), "-t", "30",
+            f"TCP4-LISTEN:{forward.listen},bind={RELAY},fork,reuseaddr,backlog={BACKLOG}{nodelay}",
+            f"TCP4:{SERVER}:{forward.upstream}{nodelay}"]
+
+
+class Forking(Contender):
+    """A process for each session: these tell what one costs, and leave identifiers to others."""
+
+    most_sessions = 1000
+    why_not_more = "it needs a process for each session"
+
+
+class Socat(Forking):
+    program = "socat"
+
+    def configs(self, goal, _cpus):
+        if goal == IDLE:
+            return combinations(buffer=(8 * K, 1 * K), nodelay=(True,))
+        return combinations(buffer=(64 * K, 256 * K, 8 * K), nodelay=(True, False))
+
+    def start(self, place, config):
+        place.lab.start_server("relay", place.forward.listen,
+                               *socat_command(config, place.forward))
+
+
+class Rinetd(Contender):
+    program = "rinetd"
+    most_sessions = 4000
+    why_not_more = "its queue of new connections holds 128, and of more at a time many are lost"
+
+    def start(self, place, _config):
+        forward = place.forward
+        conf = place.write(".conf", f"{RELAY} {forward.listen} {SERVER} {forward.upstream}\n")
+        place.lab.start_server("relay", forward.listen, self.program, "-f", "-c", conf)
+
+
+def redir_command(config, forward):
+    return ["redir", "-n", "-l", "none", f"--bufsize={config['bufsize']}",
+            f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}"]
+
+
+class Redir(Forking):
+    program = "redir"
+
+    def configs(self, goal, _cpus):
+        return combinations(bufsize=(4 * K,) if goal == IDLE else (64 * K, 256 * K, 4 * K))
+
+    def start(self, place, config):
+        place.lab.start_server("relay", place.forward.listen,
+                               *redir_command(config, place.forward))
+
+
+CONTENDERS = {contender.name: contender for contender in (
+    Direct("direct"),
+    Culvert("auto", "auto"),
+    Culvert("sockmap", "sockmap"),
+    Culvert("splice", "splice"),
+    Culvert("copy", "copy"),
+    Culvert("copy-8K", "copy", 8 * K),
+    Culvert("copy-16K", "copy", 16 * K),
+    Culvert("copy-64K", "copy", 64 * K),
+    Culvert("copy-256K", "copy", 256 * K),
+    Haproxy("haproxy"),
+    HaproxySplice("haproxy-splice"),
+    Nginx("nginx"),
+    Socat("socat"),
+    Rinetd("rinetd"),
+    Redir("redir"),
+)}
+
+
+def carriers_of(status):
+    """{carrier: bytes} of what `culvert status --json` prints."""
+    return {row["carrier"]: row["bytes"] for row in status["carriers"]}
+
+
+class Relay:
+    """A contender that runs: one or more instances, each with a forward of its own.
+
+    CPU is what shall tell its CPU time (see bench_meter); it belongs to the relay from now on.
+    """
+
+    def __init__(self, lab, contender, config, forwards, cpu):
+        self.contender = contender
+        self.config = config
+        self.forwards = forwards
+        self.cpu = cpu
+        self._lab = lab
+        self._processes = []
+        self._daemons = []
+
+    def _add(self, process):
+        self._processes.append(process)
+        self.cpu.add(process.pid)
+
+    def start(self, culvert, sessions):
+        """CULVERT: the program. SESSIONS: how many each instance must be able to hold."""
+        try:
+            with self._lab.watched(self.cpu.enter, self._add):
+                for forward in self.forwards:
+                    place = Place(self._lab, culvert, forward, sessions)
+                    started = self.contender.start(place, self.config)
+                    if isinstance(started, Daemon):
+                        self._daemons.append(started)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    @property
+    def is_direct(self):
+        return self.contender.family == "direct"
+
+    @property
+    def targets(self):
+        """(address, port) pairs that a client connects to."""
+        if self.is_direct:
+            return [(SERVER, forward.upstream) for forward in self.forwards]
+        return [(RELAY, forward.listen) for forward in self.forwards]
+
+    @property
+    def pids(self):
+        """Of its first processes, each of which leads a session."""
+        return [process.pid for process in self._processes]
+
+    def check(self):
+        """Raises LabError if it does not run any more."""
+        for process in self._processes:
+            if process.poll() is not None:
+                raise LabError(f"{process.title} ended with {process.returncode}:\n"
+                               f"{tail(process.log)}")
+
+    def carriers(self):
+        """{carrier: bytes} so far, or None if it is not culvert."""
+        if not self._daemons:
+            return None
+        totals = {}
+        for daemon in self._daemons:
+            for carrier, count in carriers_of(daemon.ask("status")).items():
+                totals[carrier] = totals.get(carrier, 0) + count
+        return totals
+
+    def stop(self):
+        for process in reversed(self._processes):
+            self._lab.stop(process)
+        self._processes.clear()
+        self._daemons.clear()
+        self.cpu.close()

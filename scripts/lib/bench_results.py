@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The results of a run: the document, and the description of the machine in it."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from datetime import datetime
+
+from labkit import TOP
+
+FORMAT = 1
+
+SYSCTLS = ("net.ipv4.tcp_congestion_control", "net.ipv4.ip_local_port_range",
+           "net.ipv4.tcp_tw_reuse", "net.ipv4.tcp_max_tw_buckets", "net.ipv4.tcp_no_metrics_save",
+           "net.core.somaxconn", "net.ipv4.tcp_max_syn_backlog", "net.ipv4.tcp_rmem",
+           "net.ipv4.tcp_wmem", "net.ipv4.tcp_mem", "net.core.rmem_max", "net.core.wmem_max",
+           "net.core.default_qdisc", "net.core.netdev_max_backlog", "fs.pipe-max-size",
+           "kernel.pid_max")
+
+# What takes part: (program, Debian package, how it tells its version otherwise).
+PROGRAMS = (("haproxy", "haproxy", "-v"), ("nginx", "nginx", "-v"), ("socat", "socat", "-V"),
+            ("rinetd", "rinetd", "-v"), ("redir", "redir", "-v"), ("iperf3", "iperf3", "-v"),
+            ("wrk", "wrk", "-v"))
+
+
+def output_of(*command):
+    """What COMMAND prints, on either stream; "" if it cannot be run."""
+    try:
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              stdin=subprocess.DEVNULL, check=False, timeout=20).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def succeeds(*command):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def find_version(text):
+    """The first thing in TEXT that looks like a version."""
+    match = re.search(r"\d+\.\d+[\w.+~-]*", text)
+    return match.group(0) if match else "unknown"
+
+
+def version_of(program, package, option):
+    if shutil.which("dpkg-query"):
+        result = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package],
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                check=False)
+        if result.returncode == 0 and result.stdout:
+            return result.stdout
+    return find_version(output_of(program, option))
+
+
+def packages():
+    return {package: version_of(program, package, option)
+            for program, package, option in PROGRAMS if shutil.which(program)}
+
+
+def read_sysctls(lab):
+    """{name: value} in the relay's namespace."""
+    paths = ["/proc/sys/" + name.replace(".", "/") for name in SYSCTLS]
+    process = lab.start("relay", "grep", "-Hs", "", *paths)
+    process.wait()
+    lab.stop(process)
+    with open(process.log, encoding="ascii", errors="replace") as file:
+        lines = [line.rstrip("\n").partition(":") for line in file if line.startswith("/proc")]
+    return {path[len("/proc/sys/"):].replace("/", "."): re.sub(r"\s+", " ", value)
+            for path, _, value in lines}
+
+
+def cpu_model(text):
+    """Of the text of /proc/cpuinfo."""
+    for key in ("model name", "Model", "Processor", "cpu"):
+        match = re.search(rf"^{key}\s*:\s*(.+)$", text, re.M)
+        if match:
+            return match.group(1)
+    return platform.machine()
+
+
+def virtualization(cpuinfo):
+    found = output_of("systemd-detect-virt") if shutil.which("systemd-detect-virt") else ""
+    if found:
+        return found
+    return "a hypervisor" if re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.M) else "none"
+
+
+def describe_machine(lab, methods):
+    """METHODS: texts of how things were measured that may differ from machine to machine."""
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+        cpuinfo = file.read()
+    return {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "cpu": cpu_model(cpuinfo), "cpus": len(os.sched_getaffinity(0)),
+            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            "virtualization": virtualization(cpuinfo), "sysctls": read_sysctls(lab),
+            "packages": packages(), "methods": methods}
+
+
+def describe_culvert(program):
+    git = ("git", "-C", TOP)
+    known = shutil.which("git") and succeeds(*git, "rev-parse", "HEAD")
+    return {"version": find_version(output_of(program, "--version")),
+            "commit": output_of(*git, "rev-parse", "HEAD") if known else "unknown",
+            "dirty": bool(known and output_of(*git, "status", "--porcelain"))}
+
+
+class Results:
+    """What was measured so far. Written anew after each round, so that a file is always whole."""
+
+    def __init__(self, path, **head):
+        self.path = path
+        self._began = time.monotonic()
+        self._document = {"format": FORMAT, "culvert": {},
+                          "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+                          "seconds": 0, "complete": False, **head, "rows": [], "calibration": [],
+                          "left_out": []}
+        self._rows = {}
+
+    def describe(self, **head):
+        self._document.update(head)
+
+    def leave_out(self, contender, why):
+        self._document["left_out"].append({"contender": contender, "why": why})
+
+    def add_row(self, row):
+        entry = {"name": row.name, "title": row.title, "group": row.group, "kind": row.kind,
+                 "unit": row.unit, "better": row.better, "work_unit": row.work_unit,
+                 "note": row.note, "contenders": []}
+        self._rows[row.name] = entry
+        self._document["rows"].append(entry)
+
+    def append_note(self, row, text):
+        entry = self._rows[row.name]
+        entry["note"] = f"{entry['note']}\n{text}".strip()
+
+    def add_contender(self, row, contender, config):
+        """CONFIG: as text."""
+        self._rows[row.name]["contenders"].append(
+            {"name": contender.name, "family": contender.family, "config": config, "cells": []})
+
+    def contender(self, row, name):
+        return next(one for one in self._rows[row.name]["contenders"] if one["name"] == name)
+
+    def add_cell(self, row, name, number, cell):
+        self.contender(row, name)["cells"].append({"round": number, **cell})
+
+    def add_calibration(self, row, name, tried, chosen):
+        """TRIED: (config, value) pairs, the value None if it failed; texts for configurations."""
+        self._document["calibration"].append(
+            {"row": row.name, "contender": name, "chosen": chosen,
+             "tried": [{"config": config, "value": value} for config, value in tried]})
+
+    @property
+    def rows(self):
+        return self._document["rows"]
+
+    def cells(self):
+        """(row name, contender name, cell) of all."""
+        for row in self.rows:
+            for contender in row["contenders"]:
+                for cell in contender["cells"]:
+                    yield row["name"], contender["name"], cell
+
+    def write(self, complete=False):
+        self._document["seconds"] = round(time.monotonic() - self._began, 1)
+        self._document["complete"] = complete
+        with open(f"{self.path}.new", "w", encoding="utf-8") as file:
+            json.dump(self._document, file, indent=None, separators=(",", ":"))
+            file.write("\n")
+        os.replace(f"{self.path}.new", self.path)

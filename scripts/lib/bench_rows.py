@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The matrix of the benchmark, as data: its rows, and who takes part in which."""
+
+import fnmatch
+from dataclasses import dataclass
+
+from bench_clients import CULVERT_BENCH, IPERF3, WRK, Workload
+from bench_relays import BULK, CONNECT, CONVERSATION, IDLE
+
+K = 1024
+IDLE_TOOL = "idle sessions"
+
+ENGINES = ("auto", "sockmap", "splice", "copy")
+PEERS = ("haproxy", "haproxy-splice", "nginx", "socat", "rinetd", "redir")
+ALL = ("direct", *ENGINES, *PEERS)
+RELAYS = ALL[1:]
+SWEEP = ("direct", "copy-8K", "copy-16K", "copy-64K", "copy-256K")
+QUICK = ("direct", *ENGINES, "haproxy", "haproxy-splice", "nginx")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report: what is measured, in which unit, of whom.
+
+    GOAL: what the peers' configuration is chosen for. STRETCH: cells last so many times longer
+    than others. MOST_ROUNDS: where a round takes long.
+    """
+    name: str
+    title: str
+    group: str
+    kind: str
+    unit: str
+    work_unit: str
+    goal: str
+    workload: Workload
+    contenders: tuple = ALL
+    better: str = "higher"
+    note: str = ""
+    quick: bool = False
+    stretch: float = 1.0
+    most_rounds: int = 1000
+
+
+def _bulk(name, title, workload, **more):
+    return Row(name, title, "bulk", "throughput", "Gbit/s", "GB", BULK, workload, **more)
+
+
+def _talk(name, title, workload, **more):
+    return Row(name, title, "conversation", "rate", "requests/s", "request", CONVERSATION,
+               workload, **more)
+
+
+def _bench(name, connections, size=0, **more):
+    return Workload(CULVERT_BENCH, name, connections, size, **more)
+
+
+BULK_NOTE = ("Payload that the receiver has verified (a sample of it, so that verifying does not "
+             "become what is measured).")
+IPERF3_NOTE = "As the receiver counted it; nothing is verified."
+WRK_NOTE = ("wrk to nginx, answers of 1,000 bytes from memory, kept alive. wrk measures whole "
+            "seconds and has no warm-up.")
+CRR_NOTE = ("Connect, one request and response of 64 B, close: as many loops at a time, over 16 "
+            "source addresses. The latency is that of the whole transaction.")
+SLOW_NOTE = ("Each client reads 1 MB/s of what the server sends as fast as it can. The figure is "
+             "the highest kernel memory of the whole machine during the cell beyond that before "
+             "it, divided by the sessions: buffers of client and server are in it, for direct as "
+             "for the others.")
+IDLE_NOTE = ("Memory of the relay's processes (Pss of smaps_rollup: shared memory counted once) "
+             "with all sessions open and idle after one request and response each, less that with "
+             "none open, per session.\n"
+             "kernel_bytes_beyond_sockets: kernel memory of the machine (MemTotal - MemFree - "
+             "Buffers - Cached - SwapCached - AnonPages, after empty slabs were returned and the "
+             "figure had settled) that each session adds with the relay (four sockets: client's, "
+             "server's, two of the relay), less what it adds on the direct path in the same round "
+             "(two sockets, same client and server), less what two plain connected TCP sockets "
+             "add (plain_pair_bytes, measured in the same round by a program that does nothing "
+             "else).")
+MIXED_NOTE = ("Request/response, 64 B, 64 connections, while the idle sessions are open through the "
+              "same relay; row mixed-0 is the same relay moments before, without them. Peers are "
+              "configured for least memory here.")
+
+IDLE_SESSIONS = Workload(IDLE_TOOL, "idle", 0, 64)
+SLOW_RATE = 1_000_000
+
+ROWS = (
+    _bulk("bulk-1", "Bulk, 1 stream to the server", _bench("bulk-up", 1, verify="sample"),
+          note=BULK_NOTE, quick=True),
+    _bulk("bulk-8", "Bulk, 8 streams to the server", _bench("bulk-up", 8, verify="sample"),
+          note=BULK_NOTE),
+    _bulk("bulk-down", "Bulk, 1 stream to the client", _bench("bulk-down", 1, verify="sample"),
+          note=BULK_NOTE),
+    _bulk("bulk-both", "Bulk, both ways at once on 1 connection",
+          _bench("bulk-both", 1, verify="sample"), note=BULK_NOTE + " Sum of both directions.",
+          quick=True),
+    _bulk("bulk-both-8", "Bulk, both ways at once on 8 connections",
+          _bench("bulk-both", 8, verify="sample"), note=BULK_NOTE + " Sum of both directions."),
+    _bulk("iperf3-1", "iperf3, 1 stream", Workload(IPERF3, connections=1), note=IPERF3_NOTE),
+    _bulk("iperf3-8", "iperf3, 8 streams", Workload(IPERF3, connections=8), note=IPERF3_NOTE),
+    _talk("rr-64x1", "Request/response, 64 B, 1 connection", _bench("rr", 1, 64),
+          note="Nothing waits for anything else: this is pure latency."),
+    _talk("rr-64x64", "Request/response, 64 B, 64 connections", _bench("rr", 64, 64), quick=True),
+    _talk("rr-1Kx512", "Request/response, 1 KiB, 512 connections", _bench("rr", 512, K),
+          quick=True),
+    _talk("rr-16Kx64", "Request/response, 16 KiB, 64 connections", _bench("rr", 64, 16 * K),
+          quick=True),
+    _talk("wrk", "wrk to nginx, keep-alive, 64 connections", Workload(WRK, connections=64),
+          note=WRK_NOTE, quick=True),
+    Row("crr", "Connect, request/response, close: 16 at a time", "connect", "rate",
+        "transactions/s", "transaction", CONNECT, _bench("crr", 16, 64), note=CRR_NOTE,
+        quick=True),
+    Row("idle", "Idle sessions: memory of the relay", "idle", "memory", "bytes/session",
+        "session", IDLE, IDLE_SESSIONS, RELAYS, "lower", IDLE_NOTE, most_rounds=3),
+    Row("mixed-0", "64 B x 64 request/response, no idle sessions", "mixed", "rate", "requests/s",
+        "request", IDLE, IDLE_SESSIONS, ALL, note=MIXED_NOTE, most_rounds=3),
+    Row("mixed", "64 B x 64 request/response beside the idle sessions", "mixed", "rate",
+        "requests/s", "request", IDLE, IDLE_SESSIONS, ALL, note=MIXED_NOTE, most_rounds=3),
+    Row("slow", "32 slow readers: kernel memory", "slow", "memory", "bytes/session", "GB", BULK,
+        _bench("slow", 32, rate=SLOW_RATE), better="lower", note=SLOW_NOTE, stretch=2.0,
+        most_rounds=3),
+    Row("sweep-bulk", "Copy by buffer: bulk, 1 stream", "sweep", "throughput", "Gbit/s", "GB",
+        BULK, _bench("bulk-up", 1, verify="sample"), SWEEP, note=BULK_NOTE),
+    Row("sweep-rr", "Copy by buffer: request/response, 16 KiB, 64 connections", "sweep", "rate",
+        "requests/s", "request", CONVERSATION, _bench("rr", 64, 16 * K), SWEEP),
+)
+
+
+class SelectionError(Exception):
+    """A name or pattern that means nothing; the text is for the user."""
+
+
+def select_rows(patterns, quick, rows=ROWS):
+    """The rows whose name, or whose group, one of the shell PATTERNS matches; all without any."""
+    if not patterns:
+        return [row for row in rows if row.quick or not quick]
+    for pattern in patterns:
+        if not any(_matches(row, pattern) for row in rows):
+            raise SelectionError(f"no row is named like {pattern}; --list shows them")
+    return [row for row in rows if any(_matches(row, pattern) for pattern in patterns)]
+
+
+def _matches(row, pattern):
+    return fnmatch.fnmatchcase(row.name, pattern) or row.group == pattern
+
+
+def select_contenders(names, quick, known):
+    """The set of contenders to take; KNOWN: all names."""
+    if not names:
+        return set(QUICK) if quick else set(known)
+    for name in names:
+        if name not in known:
+            raise SelectionError(f"no contender is named {name}; --list shows them")
+    return set(names)
+
+
+def group_rows(rows):
+    """Lists of rows that one measurement serves: those of the idle sessions together."""
+    groups = {}
+    for row in rows:
+        key = IDLE_TOOL if row.workload.tool == IDLE_TOOL else row.name
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def order_of_round(contenders, number):
+    """Who follows whom in round NUMBER (from 1): the start moves on, every other round backwards."""
+    contenders = list(contenders)
+    if not contenders:
+        return []
+    start = (number - 1) % len(contenders)
+    turned = contenders[start:] + contenders[:start]
+    return turned[::-1] if number % 2 == 0 else turned
