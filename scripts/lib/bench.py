@@ -8,34 +8,25 @@ import resource
 import statistics
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from datetime import datetime
 
-from bench_cells import (Cells, Namespaces, apply_counts, failed_cell, one_line,
-                         trial_timing)
-from bench_clients import CULVERT_BENCH, IPERF3, WRK, Clients, Timing, load_seconds
+from bench_cells import Cells, Namespaces, apply_counts, failed_cell, one_line
+from bench_clients import CULVERT_BENCH, IPERF3, WRK, Clients
 from bench_idle import IdleCells, capacity_note, processes_needed
 from bench_lab import BenchLab, Interrupts
 from bench_meter import Counter, CpuMeters, is_slab_shrinkable
+from bench_plan import (CALIBRATION_PASSES, CALIBRATION_SECONDS, COUNT_TIMING, Plan, Progress,
+                        cell_text, minutes_text)
 from bench_relays import CONTENDERS, PLENTY, Forward, Relay
 from bench_results import Results, describe_culvert, describe_machine
-from bench_rows import (IDLE_TOOL, ROWS, SelectionError, group_rows, order_of_round,
-                        select_contenders, select_rows)
+from bench_rows import (IDLE_TOOL, ROWS, SelectionError, order_of_round, select_contenders,
+                        select_rows)
 from labkit import SERVER, TOP, Interrupted, LabError
 
 LISTEN_PORT = 9000
 SINK_PORT = 6000
 PORTS_EACH = 16
-
-CALIBRATION_SECONDS = 0.35
-CALIBRATION_PASSES = 2
-COUNT_TIMING = Timing(0.5, 0.2)
-# Beside the measured time, for the estimate: starting load generators, draining, relays.
-CELL_OVERHEAD = 0.25
-START_OVERHEAD = 0.35
-IDLE_OVERHEAD = 3.0
-IDLE_SECONDS_EACH = 0.0003
 
 DESCRIPTORS = 65536
 
@@ -48,100 +39,6 @@ def raise_descriptor_limit():
     except (OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, DESCRIPTORS), hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def minutes_text(seconds):
-    if seconds < 90:
-        return f"{max(seconds, 0):.0f} s"
-    return f"{seconds / 60:.0f} min"
-
-
-class Progress:
-    """What is done, and how long the rest takes, by an estimate that learns."""
-
-    def __init__(self, total):
-        self._began = time.monotonic()
-        self._total = total
-        self._done = 0.0
-
-    def advance(self, estimate):
-        self._done += estimate
-
-    def left(self):
-        elapsed = time.monotonic() - self._began
-        pace = elapsed / self._done if self._done > 5 else 1.0
-        return max(self._total - self._done, 0) * pace
-
-    def say(self, text):
-        elapsed = int(time.monotonic() - self._began)
-        print(f"{elapsed // 60:3}:{elapsed % 60:02}  {text}", flush=True)
-
-
-def cell_text(row, cell):
-    """What one cell says, for the progress line."""
-    if "failed" in cell:
-        return f"FAILED: {cell['failed']}"
-    digits = 2 if row.kind == "throughput" else 0
-    text = f"{cell['value']:,.{digits}f} {row.unit}"
-    if cell["cpu_seconds"] and cell["work"]:
-        scale, unit = (1, "s") if row.work_unit == "GB" else (1e6, "us")
-        text += f", CPU {cell['cpu_seconds'] * scale / cell['work']:.3g} {unit}/{row.work_unit}"
-    for name in ("errors", "wrong"):
-        text += f", {cell[name]} {name.upper()}" if cell[name] else ""
-    return text
-
-
-class Plan:
-    """What is to be run, and how long that will take."""
-
-    def __init__(self, options, rows, contenders):
-        self.options = options
-        self.groups = group_rows(rows)
-        self.contenders = contenders  # {name: Contender}
-        self.cpus = len(os.sched_getaffinity(0))
-        self.timing = Timing(options.seconds, min(0.4, options.seconds / 3))
-
-    def contenders_of(self, row):
-        return [self.contenders[name] for name in row.contenders if name in self.contenders]
-
-    def rounds_of(self, row):
-        return min(self.options.rounds, row.most_rounds)
-
-    def timing_of(self, row):
-        return Timing(self.timing.seconds * row.stretch, self.timing.warmup)
-
-    def configs_of(self, row, contender):
-        """The configurations to choose from; only the first one without calibration."""
-        configs = contender.configs(row.goal, self.cpus)
-        return configs if self.options.calibrate else configs[:1]
-
-    def cell_seconds(self, row):
-        seconds = load_seconds(row.workload, self.timing_of(row)) + CELL_OVERHEAD
-        if row.workload.tool == IDLE_TOOL:
-            return 2 * seconds + IDLE_OVERHEAD + self.options.idle * IDLE_SECONDS_EACH
-        return seconds
-
-    def trial_seconds(self, row):
-        timing = trial_timing(row, CALIBRATION_SECONDS)
-        return (load_seconds(row.workload, timing) + CELL_OVERHEAD) * CALIBRATION_PASSES \
-            + START_OVERHEAD
-
-    def count_seconds(self, row):
-        return load_seconds(row.workload, COUNT_TIMING) + CELL_OVERHEAD
-
-    def group_seconds(self, rows):
-        row, total = rows[0], 0.0
-        contenders = self.contenders_of(row)
-        for contender in contenders:
-            trials = len(self.configs_of(row, contender))
-            total += trials * self.trial_seconds(row) if trials > 1 else 0
-            total += self.rounds_of(row) * self.cell_seconds(row)
-            if row.workload.tool != IDLE_TOOL:
-                total += START_OVERHEAD + self.count_seconds(row)
-        return total
-
-    def seconds(self):
-        return sum(self.group_seconds(rows) for rows in self.groups)
 
 
 class Benchmark:
@@ -191,7 +88,9 @@ class Benchmark:
         return [Forward(LISTEN_PORT + first + number, port or SINK_PORT + first + number)
                 for number in range(instances)]
 
-    def _start_relay(self, contender, config, instances=1, sessions=PLENTY, port=None, skip=0):
+    def _start_relay(self, contender, config, instances=1, sessions=None, port=None, skip=0):
+        """SESSIONS: how many each instance must be able to hold; None: plenty."""
+        sessions = sessions or min(PLENTY, contender.sessions_per_process(self.descriptors))
         forwards = self._forwards(contender, instances, port, skip)
         relay = Relay(self.lab, contender, config, forwards, self.meters.make())
         return relay.start(self.options.culvert, sessions)
@@ -368,6 +267,7 @@ class Benchmark:
         except LabError as error:
             cells = {row.name: failed_cell(error) for row in rows}
         self._keep_idle(rows, direct, number, cells)
+        self.progress.advance(self.plan.cell_seconds(rows[0]))
         others = [one for one in contenders if one is not direct]
         for contender in order_of_round(others, number):
             try:
@@ -434,8 +334,8 @@ def choose_best(tried, better):
 # The command
 
 def parse_options():
-    parser = argparse.ArgumentParser(prog="scripts/bench", description="culvert and its peers",
-                                     allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="scripts/bench", allow_abbrev=False,
+                                     usage="sudo scripts/bench [OPTION...], see --help")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rows", default="")
     parser.add_argument("--contenders", default="")
@@ -528,25 +428,31 @@ def conclude(results):
     return 1 if wrong else 0
 
 
+def measure(options, plan, results, interrupts):
+    """Runs the plan in a lab, of which nothing is left afterwards."""
+    meters = CpuMeters()
+    try:
+        with BenchLab(interrupts, options.loopback) as lab:
+            Benchmark(plan, results, meters, raise_descriptor_limit()).run(lab)
+    finally:
+        meters.close()
+
+
 def run(options, plan, missing):
     interrupts = Interrupts()
     results = open_results(options)
     for name, why in missing.items():
         results.leave_out(name, why)
     announce(plan, missing, results.path)
-    meters = CpuMeters()
     code = None
     try:
-        with BenchLab(interrupts, options.loopback) as lab:
-            Benchmark(plan, results, meters, raise_descriptor_limit()).run(lab)
+        measure(options, plan, results, interrupts)
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         code = 1
     except Interrupted as signal_number:
         print("\nbench: interrupted; the lab is gone, the rows so far are kept", file=sys.stderr)
         code = 128 + signal_number.args[0]
-    finally:
-        meters.close()
     results.write(complete=code is None)
     if results.rows and not make_report(results.path):
         code = code or 1

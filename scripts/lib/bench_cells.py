@@ -5,9 +5,10 @@ import time
 from contextlib import contextmanager
 
 from bench_clients import Timing, load_seconds, measured_seconds
-from bench_meter import (Recorder, changes_between, peak_beyond_first, probe_machine, scaled,
-                         sockets_in_use)
-from labkit import LabError
+from bench_meter import (Recorder, changes_between, peak_beyond_first, probe_machine, read_text,
+                         scaled, sockets_in_use)
+from cost import CountingUnavailable
+from labkit import LabError, wait_until
 
 # The end of a load generator's run that is not counted: when its measured time is over, what is
 # on its way still arrives, and it writes its report.
@@ -24,9 +25,11 @@ class Namespaces:
     """Knows how many TCP sockets the lab's namespaces have when nothing goes on."""
 
     def __init__(self, lab):
-        # A process in each, through which its counters can be read.
+        # A process in each, through which its counters can be read once it has got there.
         self._pids = [lab.start(role, "sleep", "infinity").pid
                       for role in ("client", "relay", "server")]
+        wait_until(lambda: all(read_text(f"/proc/{pid}/comm") == "sleep\n" for pid in self._pids),
+                   "a process to be in each namespace")
         self._idle = self._count()
 
     def _count(self):
@@ -115,7 +118,10 @@ class Cells:
             return None
         self._namespaces.drain()
         relay.check()
-        events = self._counter.open(relay.pids)
+        try:
+            events = self._counter.open(relay.pids)
+        except CountingUnavailable as error:
+            raise LabError(str(error)) from None
         try:
             measurement, _samples, counted = self._run(workload, relay.targets, timing,
                                                        lambda: self._counter.read(events))
@@ -142,9 +148,9 @@ def cell_of(measurement, changes, peak, left):
     return {"value": measurement.value, "latency_us": measurement.latency,
             "histogram": measurement.histogram, "cpu_seconds": changes["cpu"],
             "work": measurement.per_second * changes["seconds"],
-            "relay_cpu_seconds": changes.get("relay"), "relay_syscalls": None, "relay_switches": None,
-            "kernel_peak_bytes": peak, "errors": measurement.errors, "wrong": measurement.wrong,
-            "carriers": None, "extra": extra}
+            "relay_cpu_seconds": changes.get("relay"), "relay_syscalls": None,
+            "relay_switches": None, "kernel_peak_bytes": peak, "errors": measurement.errors,
+            "wrong": measurement.wrong, "carriers": None, "extra": extra}
 
 
 def one_line(error):

@@ -116,7 +116,7 @@ class IdleClient:
 
 
 class IdleCells:
-    """SESSIONS: how many to open. START_RELAY(contender, config, instances, sessions): see bench."""
+    """SESSIONS: how many to open. START_RELAY(contender, config, instances, sessions): of bench."""
 
     def __init__(self, lab, bench, cells, namespaces, start_relay, sessions, descriptors, fewest):
         self._lab = lab

@@ -10,26 +10,32 @@ CPU of the relay     all its threads and processes, also those that have ended: 
 calls and switches   perf events over all its threads and those that they create. Counting slows
                      system calls of the whole machine down a little, so it is done in a run of its
                      own and never while speed is measured.
-kernel memory        of the whole machine: MemTotal - MemFree less the page cache (Buffers, Cached,
-                     SwapCached) and less the anonymous memory of programs. It holds the slabs (also
-                     inodes and dentries of sockets), pages of socket and pipe buffers, page tables,
-                     kernel stacks and BPF maps, of client and server too.
+kernel memory        of the whole machine: MemTotal less what is free (MemFree, and the pages in
+                     the lists of each CPU, "count" in /proc/zoneinfo: up to tens of MB), less
+                     the page cache (Buffers, Cached, SwapCached), less the anonymous memory of
+                     programs. What is left are the slabs (also inodes and dentries of sockets),
+                     pages of socket and pipe buffers, page tables, kernel stacks and BPF maps, of
+                     client and server too.
 memory of the relay  Pss from /proc/PID/smaps_rollup, over all its processes: memory that several
                      share is counted once.
 """
 
 import ctypes
+import errno
 import math
 import os
 import platform
+import re
 import struct
 import threading
 import time
 
 import cost
 from cost import CountingUnavailable
+from labkit import LabError
 
 TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 SAMPLE_SECONDS = 0.05
 
 
@@ -140,18 +146,16 @@ class GroupCpu:
         return parse_cgroup_cpu(read_text(f"{self._folder}/cpu.stat"))
 
     def close(self):
-        # What was ended leaves the group when it is reaped, which may be by init.
+        """Removes it, once its last process is reaped, which may be by init. False: not in time."""
         deadline = time.monotonic() + 5
-        while True:
+        while os.path.isdir(self._folder):
             try:
                 os.rmdir(self._folder)
-                return
-            except FileNotFoundError:
-                return
             except OSError:
                 if time.monotonic() > deadline:
-                    raise
+                    return False
                 time.sleep(0.01)
+        return True
 
 
 class TreeCpu:
@@ -207,8 +211,8 @@ class CpuMeters:
 
     def close(self):
         """Removes what is still there, once nothing runs any more."""
-        for group in self._made:
-            group.close()
+        if not all([group.close() for group in self._made]):
+            raise LabError(f"cgroups are left in {self._folder}: something still runs there")
 
 
 # System calls and context switches
@@ -231,10 +235,11 @@ class TaskEvents:
         for tid in tids:
             fd = libc.syscall(number, attributes, tid, -1, -1,
                               ctypes.c_ulong(cost.PERF_FLAG_FD_CLOEXEC))
-            if fd < 0:
+            if fd >= 0:
+                self._fds.append(fd)
+            elif ctypes.get_errno() != errno.ESRCH:  # else it has just ended
                 self.close()
                 raise CountingUnavailable(f"perf events: {os.strerror(ctypes.get_errno())}")
-            self._fds.append(fd)
 
     def read(self):
         return sum(struct.unpack("=Q", os.read(fd, 8))[0] for fd in self._fds)
@@ -260,7 +265,7 @@ class Counter:
     def __init__(self):
         self.reason = None
         try:
-            self._tracepoint = cost._tracepoint_id()
+            self._tracepoint = cost.tracepoint_id()
             self.close(self.open([os.getsid(0)]))
         except CountingUnavailable as reason:
             self.reason = str(reason)
@@ -296,14 +301,21 @@ def parse_meminfo(text):
     return fields
 
 
-def kernel_memory_of(fields):
-    """Bytes that the kernel uses for itself, of what parse_meminfo() found."""
+def parse_cached_pages(text):
+    """Pages that CPUs keep at hand for the next allocation, of the text of /proc/zoneinfo."""
+    return sum(int(count) for count in re.findall(r"^ +count: +(\d+)$", text, re.M))
+
+
+def kernel_memory_of(fields, cached_pages):
+    """Bytes that the kernel uses for itself, of what the parsers found."""
     cache = fields["Buffers"] + fields["Cached"] + fields.get("SwapCached", 0)
-    return fields["MemTotal"] - fields["MemFree"] - cache - fields["AnonPages"]
+    free = fields["MemFree"] + cached_pages * PAGE
+    return fields["MemTotal"] - free - cache - fields["AnonPages"]
 
 
 def kernel_memory():
-    return kernel_memory_of(parse_meminfo(read_text("/proc/meminfo")))
+    return kernel_memory_of(parse_meminfo(read_text("/proc/meminfo")),
+                            parse_cached_pages(read_text("/proc/zoneinfo")))
 
 
 def shrink_slabs():
@@ -432,7 +444,7 @@ def peak_beyond_first(samples, name):
 
 
 def scaled(counted, counted_work, work):
-    """What COUNTED events in COUNTED_WORK units of work come to in WORK units, as a whole number."""
+    """What COUNTED events in COUNTED_WORK units of work come to in WORK units, rounded."""
     if not counted_work:
         return None
     return round(counted * work / counted_work)

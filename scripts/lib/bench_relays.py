@@ -91,7 +91,7 @@ class Direct(Contender):
     family = "direct"
 
     def describe(self, _config):
-        return "no relay: the path is routed"
+        return "no relay in between"
 
     def start(self, _place, _config):
         pass

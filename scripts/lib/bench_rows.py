@@ -23,7 +23,8 @@ class Row:
     """One line of the report: what is measured, in which unit, of whom.
 
     GOAL: what the peers' configuration is chosen for. STRETCH: cells last so many times longer
-    than others. MOST_ROUNDS: where a round takes long.
+    than others. MOST_ROUNDS: where a round takes long. CALIBRATED: peers are tried in all their
+    configurations; else they have the one that is best known.
     """
     name: str
     title: str
@@ -39,6 +40,7 @@ class Row:
     quick: bool = False
     stretch: float = 1.0
     most_rounds: int = 1000
+    calibrated: bool = True
 
 
 def _bulk(name, title, workload, **more):
@@ -69,15 +71,16 @@ IDLE_NOTE = ("Memory of the relay's processes (Pss of smaps_rollup: shared memor
              "with all sessions open and idle after one request and response each, less that with "
              "none open, per session.\n"
              "kernel_bytes_beyond_sockets: kernel memory of the machine (MemTotal - MemFree - "
-             "Buffers - Cached - SwapCached - AnonPages, after empty slabs were returned and the "
-             "figure had settled) that each session adds with the relay (four sockets: client's, "
-             "server's, two of the relay), less what it adds on the direct path in the same round "
-             "(two sockets, same client and server), less what two plain connected TCP sockets "
+             "Buffers - Cached - SwapCached - AnonPages, less the free pages in the lists of each "
+             "CPU, after empty slabs were returned and the figure had settled) that each session "
+             "adds with the relay (four sockets: client's, server's, two of the relay), less what "
+             "it adds on the direct path in the same round (two sockets, same client and server), "
+             "less what two plain connected TCP sockets "
              "add (plain_pair_bytes, measured in the same round by a program that does nothing "
              "else).")
-MIXED_NOTE = ("Request/response, 64 B, 64 connections, while the idle sessions are open through the "
-              "same relay; row mixed-0 is the same relay moments before, without them. Peers are "
-              "configured for least memory here.")
+MIXED_NOTE = ("Request/response, 64 B, 64 connections, while the idle sessions are open through "
+              "the same relay; row mixed-0 is the same relay moments before, without them. Peers "
+              "are configured for least memory here.")
 
 IDLE_SESSIONS = Workload(IDLE_TOOL, "idle", 0, 64)
 SLOW_RATE = 1_000_000
@@ -116,7 +119,7 @@ ROWS = (
         "requests/s", "request", IDLE, IDLE_SESSIONS, ALL, note=MIXED_NOTE, most_rounds=3),
     Row("slow", "32 slow readers: kernel memory", "slow", "memory", "bytes/session", "GB", BULK,
         _bench("slow", 32, rate=SLOW_RATE), better="lower", note=SLOW_NOTE, stretch=2.0,
-        most_rounds=3),
+        most_rounds=3, calibrated=False),
     Row("sweep-bulk", "Copy by buffer: bulk, 1 stream", "sweep", "throughput", "Gbit/s", "GB",
         BULK, _bench("bulk-up", 1, verify="sample"), SWEEP, note=BULK_NOTE),
     Row("sweep-rr", "Copy by buffer: request/response, 16 KiB, 64 connections", "sweep", "rate",
@@ -162,7 +165,7 @@ def group_rows(rows):
 
 
 def order_of_round(contenders, number):
-    """Who follows whom in round NUMBER (from 1): the start moves on, every other round backwards."""
+    """Who follows whom in round NUMBER (from 1): the start moves on, every other is backwards."""
     contenders = list(contenders)
     if not contenders:
         return []

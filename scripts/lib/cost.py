@@ -39,7 +39,7 @@ PERF_ATTR_INHERIT = 1 << 1
 PERF_FLAG_FD_CLOEXEC = 1 << 3
 
 
-def _tracepoint_id():
+def tracepoint_id():
     # tracefs may not be mounted; a mount namespace of its own leaves the machine as it was.
     script = ("id=/sys/kernel/tracing/events/raw_syscalls/sys_enter/id; "
               "[ -e $id ] || mount -t tracefs none /sys/kernel/tracing; cat $id")
@@ -61,7 +61,7 @@ class PerfCounter:
             raise CountingUnavailable(f"perf events: unknown machine {platform.machine()}")
         libc = ctypes.CDLL(None, use_errno=True)
         attributes = struct.pack("=IIQQQQQIIQ", PERF_TYPE_TRACEPOINT, PERF_ATTR_SIZE,
-                                 _tracepoint_id(), 0, 0, 0, PERF_ATTR_INHERIT, 0, 0, 0)
+                                 tracepoint_id(), 0, 0, 0, PERF_ATTR_INHERIT, 0, 0, 0)
         self._fds = []
         for thread in os.listdir(f"/proc/{pid}/task"):
             fd = libc.syscall(number, attributes, int(thread), -1, -1,

@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The benchmark's parsing, arithmetic and data: bench_*.py. No root, no network."""
+
+import json
+import os
+import sys
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(TOP, "scripts", "lib"))
+
+import bench_cells  # noqa: E402 (the path comes first)
+import bench_clients  # noqa: E402
+import bench_idle  # noqa: E402
+import bench_meter  # noqa: E402
+import bench_plan  # noqa: E402
+import bench_relays  # noqa: E402
+import bench_results  # noqa: E402
+import bench_rows  # noqa: E402
+from bench import choose_best  # noqa: E402
+from labkit import LabError  # noqa: E402
+
+K = 1024
+FORWARD = bench_relays.Forward(9000, 6000)
+TICKS = bench_meter.TICKS
+
+
+class CpuTest(unittest.TestCase):
+    def test_machine_busy_leaves_idle_iowait_and_steal_out(self):
+        text = "cpu  100 20 300 9999 8888 4 50 7 11 22\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
+        busy, steal = bench_meter.parse_machine_cpu(text)
+        self.assertAlmostEqual(busy, (100 + 20 + 300 + 4 + 50) / TICKS)
+        self.assertAlmostEqual(steal, 7 / TICKS)
+
+    def test_machine_refuses_what_is_no_stat(self):
+        with self.assertRaises(ValueError):
+            bench_meter.parse_machine_cpu("cpu0 1 2 3 4 5 6 7 8\n")
+
+    def test_process_name_may_hold_anything(self):
+        after = " ".join(["S", "7", "8", "4321", *["0"] * 7, "100", "20", "3", "4", "20", "0"])
+        session, seconds = bench_meter.parse_process_stat(f"99 (a) b (c) 1 2) {after}\n")
+        self.assertEqual(session, 4321)
+        self.assertAlmostEqual(seconds, 127 / TICKS)
+
+    def test_own_session_holds_this_process(self):
+        self.assertIn(os.getpid(), bench_meter.processes_of([os.getsid(0)]))
+        self.assertEqual(bench_meter.processes_of([]), {})
+
+    def test_cgroup_usage_is_in_microseconds(self):
+        text = "usage_usec 2500000\nuser_usec 1000000\nsystem_usec 1500000\n"
+        self.assertEqual(bench_meter.parse_cgroup_cpu(text), 2.5)
+
+    def test_cgroup_folder(self):
+        hybrid = ("30 25 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n"
+                  "31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:5 - cgroup2 cgroup2 rw\n")
+        find = bench_meter.parse_cgroup2_folder
+        self.assertEqual(find(hybrid, "3:cpu:/x\n0::/\n"), "/sys/fs/cgroup/unified")
+        self.assertEqual(find(hybrid, "0::/user.slice/a.scope\n"),
+                         "/sys/fs/cgroup/unified/user.slice/a.scope")
+        self.assertIsNone(find("30 25 0:26 / /sys rw - sysfs sysfs rw\n", "0::/\n"))
+        self.assertIsNone(find(hybrid, "3:cpu:/x\n"))
+
+
+class RecordTest(unittest.TestCase):
+    SAMPLES = [(10.0, {"cpu": 1.0, "kernel": 500}), (10.5, {"cpu": 2.0, "kernel": 900}),
+               (11.0, {"cpu": 4.0, "kernel": 700}), (11.5, {"cpu": 4.5, "kernel": 400})]
+
+    def test_only_samples_within_count(self):
+        changes = bench_meter.changes_between(self.SAMPLES, 10.2, 11.2)
+        self.assertEqual(changes, {"cpu": 2.0, "kernel": -200, "seconds": 0.5})
+
+    def test_the_ends_belong_to_it(self):
+        changes = bench_meter.changes_between(self.SAMPLES, 10.0, 11.5)
+        self.assertEqual((changes["cpu"], changes["seconds"]), (3.5, 1.5))
+
+    def test_a_single_sample_tells_nothing(self):
+        with self.assertRaises(ValueError):
+            bench_meter.changes_between(self.SAMPLES, 10.9, 11.4)
+
+    def test_peak_is_beyond_the_first_and_never_negative(self):
+        self.assertEqual(bench_meter.peak_beyond_first(self.SAMPLES, "kernel"), 400)
+        self.assertEqual(bench_meter.peak_beyond_first(self.SAMPLES[1:], "kernel"), 0)
+
+    def test_recorder_takes_one_at_once_and_ends(self):
+        counts = iter(range(1000))
+        samples = bench_meter.Recorder(lambda: {"n": next(counts)}).close()
+        self.assertEqual(samples[0][1], {"n": 0})
+
+    def test_counts_are_scaled_to_the_work_of_the_cell(self):
+        self.assertEqual(bench_meter.scaled(300, 100.0, 250.0), 750)
+        self.assertIsNone(bench_meter.scaled(300, 0, 250.0))
+
+    def test_counts_are_filled_in(self):
+        cell = {"work": 50.0, "relay_syscalls": None, "relay_switches": None}
+        bench_cells.apply_counts(cell, {"syscalls": 10, "switches": 0, "work": 5.0})
+        self.assertEqual((cell["relay_syscalls"], cell["relay_switches"]), (100, 0))
+        failed = {"failed": "why"}
+        bench_cells.apply_counts(failed, {"syscalls": 10, "switches": 0, "work": 5.0})
+        self.assertEqual(failed, {"failed": "why"})
+
+    def test_carriers_are_differences(self):
+        self.assertEqual(bench_cells.difference({"copy": 5}, {"copy": 7, "splice": 3}),
+                         {"copy": 2, "splice": 3})
+        self.assertIsNone(bench_cells.difference(None, None))
+
+    def test_cell_counts_the_work_of_the_window(self):
+        measurement = bench_clients.Measurement(value=8.0, per_second=1.0)
+        changes = {"seconds": 0.5, "cpu": 0.25, "steal": 0.0, "relay": 0.1}
+        cell = bench_cells.cell_of(measurement, changes, 4096, 0)
+        self.assertEqual((cell["work"], cell["cpu_seconds"], cell["relay_cpu_seconds"]),
+                         (0.5, 0.25, 0.1))
+        self.assertEqual(cell["extra"], {})
+        noisy = bench_cells.cell_of(measurement, {**changes, "steal": 0.1}, 0, 3)
+        self.assertEqual(noisy["extra"], {"stolen_cpu_seconds": 0.1, "sockets_left_before": 3})
+
+
+class MemoryTest(unittest.TestCase):
+    def test_pss(self):
+        self.assertEqual(bench_meter.parse_pss("00400000-7ff ---p 0 0:0 0 [rollup]\n"
+                                               "Rss:  900 kB\nPss:  120 kB\nPss_Anon:  1 kB\n"),
+                         120 * K)
+        with self.assertRaises(ValueError):
+            bench_meter.parse_pss("")
+
+    def test_kernel_memory_keeps_reclaimable_slabs(self):
+        text = ("MemTotal: 1000 kB\nMemFree: 300 kB\nBuffers: 10 kB\nCached: 200 kB\n"
+                "SwapCached: 5 kB\nAnonPages: 100 kB\nSReclaimable: 50 kB\nHugePages_Total: 3\n")
+        fields = bench_meter.parse_meminfo(text)
+        self.assertEqual(fields["HugePages_Total"], 3)
+        self.assertEqual(bench_meter.kernel_memory_of(fields, 0), 385 * K)
+        self.assertEqual(bench_meter.kernel_memory_of(fields, 10),
+                         385 * K - 10 * bench_meter.PAGE)
+
+    def test_pages_at_hand(self):
+        text = ("Node 0, zone  Normal\n  pages free     700\n  pagesets\n    cpu: 0\n"
+                "              count:    12\n              high:     77\n    cpu: 1\n"
+                "              count:    30\n  node_unreclaimable:  0\n")
+        self.assertEqual(bench_meter.parse_cached_pages(text), 42)
+
+    def test_memory_of_a_session(self):
+        self.assertEqual(bench_meter.per_session(1000, 5000, 4), 1000)
+        with self.assertRaises(ValueError):
+            bench_meter.per_session(0, 1, 0)
+        # 4 sockets and 100 of the relay's own; 2 sockets and 30 of client and server; 2 sockets
+        self.assertEqual(bench_meter.beyond_two_sockets(4 * 50 + 130, 2 * 50 + 30, 2 * 50), 100)
+
+    def test_sockets_in_use(self):
+        text = ("sockets: used 16\nTCP: inuse 12 orphan 3 tw 40 alloc 9 mem 2\nUDP: inuse 1\n")
+        self.assertEqual(bench_meter.parse_sockets_in_use(text), 12)
+        with self.assertRaises(ValueError):
+            bench_meter.parse_sockets_in_use("UDP: inuse 1 mem 0\n")
+
+
+class ClientTest(unittest.TestCase):
+    TIMING = bench_clients.Timing(1.25, 0.4)
+
+    @staticmethod
+    def report(**more):
+        return json.dumps({"workload": "rr", "connections": 64, "rate": 1000.0, "gbps": 0.5,
+                           "latency_us": {"mean": 1, "p50": 1, "p90": 2, "p99": 3, "p99_9": 4,
+                                          "max": 5}, "histogram": [[1.0, 10]], "wrong": 0,
+                           "errors": {"connect": 1, "reset": 0, "timeout": 2, "short": 0}, **more})
+
+    def test_command(self):
+        workload = bench_clients.Workload("culvert-bench", "rr", 64, 128)
+        command = bench_clients.bench_command("b", workload, [("10.0.1.2", 9000), ("a", 1)],
+                                              self.TIMING, 2)
+        self.assertEqual(command[:6], ["b", "rr", "--connect", "10.0.1.2:9000", "--connect", "a:1"])
+        for option, value in (("--connections", "64"), ("--size", "128"), ("--processes", "2"),
+                              ("--seconds", "1.250"), ("--warmup", "0.400")):
+            self.assertEqual(command[command.index(option) + 1], value)
+        self.assertNotIn("--rate", command)
+
+    def test_idle_sessions_have_no_end(self):
+        command = bench_clients.bench_command(
+            "b", bench_clients.Workload("culvert-bench", "idle", 9, 64), [("a", 1)], None, 1)
+        self.assertNotIn("--seconds", command)
+
+    def test_requests(self):
+        found = bench_clients.parse_bench("noise\n" + self.report() + "\n")
+        self.assertEqual((found.value, found.per_second, found.errors), (1000.0, 1000.0, 3))
+        self.assertEqual(found.latency["p99_9"], 4)
+
+    def test_bytes_are_counted_in_gigabytes(self):
+        found = bench_clients.parse_bench(self.report(
+            rate=None, gbps=16.0, latency_us=None, histogram=None,
+            fairness={"min_gbps": 1.0, "max_gbps": 3.0}))
+        self.assertEqual((found.value, found.per_second), (16.0, 2.0))
+        self.assertEqual(found.extra, {"slowest_gbps": 1.0, "fastest_gbps": 3.0})
+        self.assertIsNone(found.latency)
+
+    def test_no_report_is_an_error(self):
+        with self.assertRaises(LabError):
+            bench_clients.parse_bench("culvert-bench: no\n")
+
+    def test_iperf3(self):
+        text = json.dumps({"end": {"sum_sent": {"retransmits": 7},
+                                   "sum_received": {"bits_per_second": 8e9}}})
+        found = bench_clients.parse_iperf3(text)
+        self.assertEqual((found.value, found.per_second), (8.0, 1.0))
+        self.assertEqual(found.extra, {"retransmits": 7})
+        with self.assertRaises(LabError):
+            bench_clients.parse_iperf3('{"error": "the server is busy"}')
+
+    def test_wrk(self):
+        text = ('Running 1s test\n{"requests":3000,"microseconds":1500000,"bytes":1,"errors":'
+                '{"connect":1,"read":0,"write":0,"status":2,"timeout":0},"latency_us":{"p50":9},'
+                '"histogram":[[1000,5],[1001,6]]}\n')
+        found = bench_clients.parse_wrk(text)
+        self.assertEqual((found.value, found.errors), (2000.0, 3))
+        self.assertEqual(found.histogram, [[1007, 11]])
+
+    def test_whole_seconds(self):
+        workload = bench_clients.Workload("wrk", connections=64)
+        self.assertEqual(bench_clients.measured_seconds(workload, self.TIMING), 2)
+        self.assertIn("2s", bench_clients.wrk_command(workload, ("a", 1), self.TIMING, "s", 1))
+        self.assertAlmostEqual(bench_clients.load_seconds(
+            bench_clients.Workload("culvert-bench", "rr"), self.TIMING), 1.65)
+
+    def test_coarse_buckets_hold_their_values(self):
+        values = [1, 127, 128, 129, 999, 1000, 65535, 65536, 10 ** 7]
+        found = bench_clients.coarsen([[value, 1] for value in values])
+        self.assertEqual(sum(count for _bound, count in found), len(values))
+        bounds = [bound for bound, _count in found]
+        self.assertEqual(bounds, sorted(bounds))
+        for value in values:
+            bound = next(bound for bound in bounds if bound >= value)
+            self.assertLessEqual(bound, value * (1 + 1 / 64))
+
+
+class RelayTest(unittest.TestCase):
+    def test_haproxy(self):
+        conf = bench_relays.haproxy_conf({"nbthread": 2, "bufsize": 65536}, FORWARD, 77)
+        for line in ("nbthread 2", "maxconn 77", "tune.bufsize 65536",
+                     "bind 10.0.1.2:9000 backlog 16384", "server upstream 10.0.2.2:6000"):
+            self.assertIn(f"    {line}\n", conf)
+        self.assertNotIn("splice", conf)
+        self.assertNotIn("pipe", conf)
+
+    def test_haproxy_splice(self):
+        config = {"nbthread": 1, "bufsize": 16384, "splice": "always", "pipesize": 262144}
+        conf = bench_relays.haproxy_conf(config, FORWARD, 77)
+        for line in ("option splice-request", "option splice-response", "tune.pipesize 262144",
+                     f"maxpipes {bench_relays.MAXIMUM_PIPES}"):
+            self.assertIn(f"    {line}\n", conf)
+        conf = bench_relays.haproxy_conf({**config, "splice": "auto", "pipesize": None}, FORWARD, 1)
+        self.assertIn("option splice-auto\n", conf)
+        self.assertNotIn("pipesize", conf)
+
+    def test_nginx(self):
+        config = {"worker_processes": 2, "proxy_buffer_size": 65536}
+        conf = bench_relays.nginx_conf(config, FORWARD, 100, "/lab/x", "load_module m;\n")
+        self.assertTrue(conf.startswith("load_module m;\ndaemon off;\n"))
+        for text in ("worker_processes 2;", "worker_connections 264;", "pid /lab/x.pid;",
+                     "listen 10.0.1.2:9000 backlog=16384 reuseport;",
+                     "proxy_pass 10.0.2.2:6000;", "proxy_buffer_size 65536;"):
+            self.assertIn(text, conf)
+        self.assertEqual(conf.count("{"), conf.count("}"))
+        alone = bench_relays.nginx_conf({**config, "worker_processes": 1}, FORWARD, 1, "h")
+        self.assertNotIn("reuseport", alone)
+
+    def test_nginx_module(self):
+        find = bench_relays.nginx_stream_module
+        self.assertIsNone(find("configure arguments: --with-stream_ssl_module"))
+        self.assertEqual(find("configure arguments: --with-stream --x"), "")
+        self.assertEqual(find("--modules-path=/usr/lib/m --with-stream=dynamic"),
+                         "/usr/lib/m/ngx_stream_module.so")
+
+    def test_socat_and_redir(self):
+        command = bench_relays.socat_command({"buffer": 8192, "nodelay": True}, FORWARD)
+        self.assertEqual(command[-1], "TCP4:10.0.2.2:6000,nodelay")
+        self.assertIn("8192", command)
+        command = bench_relays.socat_command({"buffer": 8192, "nodelay": False}, FORWARD)
+        self.assertNotIn("nodelay", " ".join(command))
+        self.assertIn("--bufsize=4096", bench_relays.redir_command({"bufsize": 4096}, FORWARD))
+
+    def test_culvert_has_one_configuration(self):
+        sweep = bench_relays.CONTENDERS["copy-8K"]
+        self.assertEqual(sweep.configs(bench_relays.BULK, 2), [{}])
+        self.assertEqual(sweep.describe({}), "--engine copy --copy-buffer 8K")
+        self.assertEqual(bench_relays.CONTENDERS["auto"].describe({}), "--engine auto")
+
+    def test_every_configuration_can_be_written_and_told_apart(self):
+        goals = (bench_relays.BULK, bench_relays.CONVERSATION, bench_relays.CONNECT,
+                 bench_relays.IDLE)
+        for contender in bench_relays.CONTENDERS.values():
+            for goal in goals:
+                texts = [contender.describe(config) for config in contender.configs(goal, 2)]
+                self.assertEqual(len(texts), len(set(texts)), contender.name)
+                self.assertLessEqual(len(texts), 16, "ports of a contender")
+        for config in bench_relays.CONTENDERS["haproxy-splice"].configs(bench_relays.BULK, 1):
+            self.assertIn("splice", bench_relays.haproxy_conf(config, FORWARD, 1))
+
+    def test_workers(self):
+        self.assertEqual(bench_relays.worker_counts(1), [1])
+        self.assertEqual(bench_relays.worker_counts(2), [2, 1])
+        self.assertEqual(bench_relays.worker_counts(8), [8, 2, 1])
+
+    def test_carriers(self):
+        status = {"carriers": [{"carrier": "copy", "flows": 1, "bytes": 5},
+                               {"carrier": "splice", "flows": 0, "bytes": 0}]}
+        self.assertEqual(bench_relays.carriers_of(status), {"copy": 5, "splice": 0})
+
+
+class RowTest(unittest.TestCase):
+    def test_names(self):
+        names = [row.name for row in bench_rows.ROWS]
+        self.assertEqual(len(names), len(set(names)))
+        for row in bench_rows.ROWS:
+            for name in row.contenders:
+                self.assertIn(name, bench_relays.CONTENDERS)
+        for name in bench_rows.QUICK:
+            self.assertIn(name, bench_relays.CONTENDERS)
+
+    def test_selection(self):
+        def names(patterns, quick=False):
+            return [row.name for row in bench_rows.select_rows(patterns, quick)]
+
+        self.assertEqual(names([]), [row.name for row in bench_rows.ROWS])
+        self.assertEqual(names([], True), [row.name for row in bench_rows.ROWS if row.quick])
+        self.assertEqual(names(["sweep"]), ["sweep-bulk", "sweep-rr"])
+        self.assertEqual(names(["crr", "rr-64*"]), ["rr-64x1", "rr-64x64", "crr"])
+        with self.assertRaises(bench_rows.SelectionError):
+            names(["crr", "nonsense"])
+
+    def test_contenders(self):
+        known = bench_relays.CONTENDERS
+        self.assertEqual(bench_rows.select_contenders([], False, known), set(known))
+        self.assertEqual(bench_rows.select_contenders(["auto"], True, known), {"auto"})
+        with self.assertRaises(bench_rows.SelectionError):
+            bench_rows.select_contenders(["auto", "netcat"], False, known)
+
+    def test_idle_rows_share_their_measurement(self):
+        groups = bench_rows.group_rows(bench_rows.ROWS)
+        self.assertEqual([[row.name for row in group] for group in groups if len(group) > 1],
+                         [["idle", "mixed-0", "mixed"]])
+
+    def test_order(self):
+        order = bench_rows.order_of_round
+        self.assertEqual(order("ABC", 1), ["A", "B", "C"])
+        self.assertEqual(order("ABC", 2), ["A", "C", "B"])
+        self.assertEqual(order("ABC", 3), ["C", "A", "B"])
+        self.assertEqual(order([], 5), [])
+        for number in range(1, 12):
+            self.assertEqual(sorted(order("ABCDE", number)), list("ABCDE"))
+
+    def test_nobody_always_follows_the_same_one(self):
+        rounds = [bench_rows.order_of_round("ABCDE", number) for number in range(1, 6)]
+        for name in "ABCDE":
+            before = {order[order.index(name) - 1] for order in rounds if order.index(name)}
+            self.assertGreater(len(before), 1)
+
+    def test_choice_of_configuration(self):
+        self.assertEqual(choose_best([("a", 1), ("b", 3), ("c", None)], "higher"), "b")
+        self.assertEqual(choose_best([("a", 1), ("b", 3), ("c", None)], "lower"), "a")
+        self.assertEqual(choose_best([("a", None), ("b", None)], "lower"), "a")
+
+
+class IdleTest(unittest.TestCase):
+    def plan(self, name, descriptors=20000, wanted=20000):
+        return bench_idle.plan_capacity(bench_relays.CONTENDERS[name], wanted, descriptors)
+
+    def test_direct_needs_no_descriptors(self):
+        self.assertEqual(self.plan("direct", 1024), bench_idle.Capacity(20000, 1, 20000))
+
+    def test_as_many_instances_as_needed(self):
+        capacity = self.plan("haproxy")
+        self.assertEqual((capacity.sessions, capacity.instances), (20000, 3))
+        self.assertGreaterEqual(capacity.each * capacity.instances, 20000)
+        self.assertLessEqual(2 * capacity.each, 20000)
+        self.assertEqual(self.plan("haproxy", 65536).instances, 1)
+
+    def test_culvert_stays_within_its_default(self):
+        self.assertEqual(self.plan("auto", 65536).instances, 2)
+
+    def test_no_more_than_instances_can_hold(self):
+        capacity = self.plan("nginx", 1024)
+        self.assertEqual(capacity.instances, bench_idle.MOST_INSTANCES)
+        self.assertEqual(capacity.sessions, 256 * bench_idle.MOST_INSTANCES)
+
+    def test_forking_relays_hold_fewer_and_say_so(self):
+        capacity = self.plan("socat")
+        self.assertEqual((capacity.sessions, capacity.instances), (1000, 1))
+        note = bench_idle.capacity_note(bench_relays.CONTENDERS["socat"], capacity, 20000, 20000)
+        self.assertIn("1,000 sessions only (it needs a process for each session)", note)
+
+    def test_note_of_instances(self):
+        contender = bench_relays.CONTENDERS["auto"]
+        note = bench_idle.capacity_note(contender, self.plan("auto"), 20000, 20000)
+        self.assertIn("3 instances", note)
+        self.assertEqual(
+            bench_idle.capacity_note(contender, self.plan("auto", wanted=10), 10, 20000), "")
+
+    def test_processes_of_client_and_server(self):
+        self.assertEqual(bench_idle.processes_needed(20000, 20000, 1), 2)
+        self.assertEqual(bench_idle.processes_needed(10, 20000, 3), 3)
+
+
+class ResultsTest(unittest.TestCase):
+    def test_version(self):
+        self.assertEqual(bench_results.find_version("HAProxy version 2.6.12-1+deb12u4 2026/10/17"),
+                         "2.6.12-1+deb12u4")
+        self.assertEqual(bench_results.find_version("none"), "unknown")
+
+    def test_cpu(self):
+        self.assertEqual(bench_results.cpu_model("vendor_id: x\nmodel name\t: Some CPU @ 1\n"),
+                         "Some CPU @ 1")
+
+    def test_time_left(self):
+        self.assertEqual(bench_plan.minutes_text(89.4), "89 s")
+        self.assertEqual(bench_plan.minutes_text(150), "2 min")
+
+    def test_progress_line(self):
+        row = bench_rows.ROWS[0]
+        cell = {"value": 12.345, "cpu_seconds": 2.0, "work": 4.0, "errors": 2, "wrong": 0}
+        self.assertEqual(bench_plan.cell_text(row, cell),
+                         "12.35 Gbit/s, CPU 0.5 s/GB, 2 ERRORS")
+        self.assertEqual(bench_plan.cell_text(row, {"failed": "it broke"}), "FAILED: it broke")
+
+
+if __name__ == "__main__":
+    unittest.main()
