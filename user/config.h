@@ -37,6 +37,7 @@ struct config {
 	size_t copy_buffer;              /* bytes */
 	uint64_t soft_limit;             /* bytes of kernel backlog per flow; <= hard_limit */
 	uint64_t hard_limit;             /* bytes of kernel backlog per flow */
+	unsigned int settle_ms;          /* in user space before auto may promote */
 	const char *user;                /* account to become; NULL: culvert's default */
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
 	struct forward_conf *forwards;   /* owned */

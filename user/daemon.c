@@ -74,6 +74,7 @@ static void on_kernel_event(void *arg, const struct culvert_event *ev)
 static const struct worker_hooks hooks = {
 	.kernel_event = on_kernel_event,
 	.sweep = session_sweep,
+	.review = session_review,
 	.after_batch = after_batch,
 };
 

@@ -54,6 +54,8 @@ enum reason {
 	REASON_ENGINE,       /* --engine asks for it */
 	REASON_CONVERSATION, /* the two ends take turns with small messages */
 	REASON_SMALL_READS,  /* a steady stream of small messages one way */
+	REASON_BUSY_WORKER,  /* one of the two above, but the worker serves many flows a wake-up */
+	REASON_REVIEW,       /* out of the kernel to see whether the worker is busy now */
 	REASON_BULK,         /* much data in one direction */
 	REASON_SLOW_TARGET,  /* the target's backlog passed the soft limit */
 	REASON_HARD_LIMIT,   /* ... or the hard limit */

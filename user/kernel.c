@@ -358,3 +358,8 @@ uint64_t kernel_events_lost(const struct kernel *k)
 {
 	return *(volatile __u64 *)&k->skel->bss->events_lost;
 }
+
+uint64_t kernel_packets_seen(const struct kernel *k)
+{
+	return *(volatile __u64 *)&k->skel->bss->packets_seen;
+}

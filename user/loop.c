@@ -243,6 +243,8 @@ static int run_batches(struct loop *l)
 		if (n < 0 && errno != EINTR)
 			return -errno;
 		l->now_ms = clock_ms();
+		l->wakeups += n > 0;
+		l->events += n > 0 ? (uint64_t)n : 0;
 		for (int i = 0; i < n; i++) {
 			struct source *s = ev[i].data.ptr;
 

@@ -38,6 +38,8 @@ struct loop {
 	int epoll;
 	struct source wake; /* eventfd */
 	uint64_t now_ms;    /* CLOCK_MONOTONIC, read once a batch */
+	uint64_t wakeups;   /* returns of epoll_wait(2) with events, ever */
+	uint64_t events;    /* events they brought */
 
 	struct timer **heap;
 	uint32_t n_timers, heap_size;

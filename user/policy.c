@@ -3,7 +3,11 @@
 
 #include "culvert.h"
 
-void policy_init(struct policy *p, enum engine engine)
+/* A look at the load takes in so much time, and so many wake-ups, that it means something. */
+#define LOAD_LOOK_MS 100
+#define LOAD_LOOK_WAKEUPS 32
+
+void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms)
 {
 	*p = (struct policy){
 		.engine = engine,
@@ -17,7 +21,29 @@ void policy_init(struct policy *p, enum engine engine)
 		.kernel_bulk_skb = 4 * 1024,
 		.window = 4 * 1024 * 1024,
 		.max_demotions = 6,
+		.busy_percent = 250,
+		.settle_ms = settle_ms,
+		.review_packets = engine == ENGINE_AUTO ? 1024 * 1024 : UINT64_MAX,
 	};
+}
+
+void load_look(const struct policy *p, struct load *l, uint64_t events, uint64_t wakeups,
+	       uint64_t now_ms)
+{
+	uint64_t n = wakeups - l->wakeups;
+
+	if (now_ms < l->looked_ms + LOAD_LOOK_MS)
+		return;
+	if (n >= LOAD_LOOK_WAKEUPS && (events - l->events) * 100 >= n * p->busy_percent)
+		l->busy_ms = now_ms;
+	l->events = events;
+	l->wakeups = wakeups;
+	l->looked_ms = now_ms;
+}
+
+bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms)
+{
+	return l->busy_ms && now_ms < l->busy_ms + p->settle_ms;
 }
 
 void habit_restart(struct habit *h)
@@ -71,8 +97,19 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 	return n ? bytes / n : bytes;
 }
 
+/* What the kernel may carry better, unless the worker is busy, which takes time to tell. */
+static struct decision promotion(const struct policy *p, const struct flow *f, enum reason reason,
+				 struct setting around)
+{
+	if (around.busy)
+		return (struct decision){ CARRIER_COPY, REASON_BUSY_WORKER };
+	if (around.watch_ms < p->settle_ms)
+		return (struct decision){ f->user_carrier, f->reason };
+	return (struct decision){ CARRIER_SOCKMAP, reason };
+}
+
 static struct decision policy_auto(const struct policy *p, const struct habit *h, unsigned int dir,
-				   const struct flow *f, bool kernel_ok)
+				   const struct flow *f, struct setting around)
 {
 	uint64_t total = h->bytes[0] + h->bytes[1];
 	uint64_t turn = average(total, (uint64_t)h->turns + 1);
@@ -84,22 +121,27 @@ static struct decision policy_auto(const struct policy *p, const struct habit *h
 		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
 	if (total >= p->window && turn >= p->big_turn)
 		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
-	if (kernel_ok && h->turns >= turns_needed && turn < p->big_turn)
-		return (struct decision){ CARRIER_SOCKMAP, REASON_CONVERSATION };
-	if (kernel_ok && h->reads[dir] >= reads_needed &&
+	if (around.kernel_ok && h->turns >= turns_needed && turn < p->big_turn)
+		return promotion(p, f, REASON_CONVERSATION, around);
+	if (around.kernel_ok && h->reads[dir] >= reads_needed &&
 	    average(h->bytes[dir], h->reads[dir]) <= p->small_read)
-		return (struct decision){ CARRIER_SOCKMAP, REASON_SMALL_READS };
+		return promotion(p, f, REASON_SMALL_READS, around);
 	return (struct decision){ f->user_carrier, f->reason };
 }
 
 struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
-			    const struct flow *f, bool kernel_ok)
+			    const struct flow *f, struct setting around)
 {
 	if (p->engine == ENGINE_AUTO)
-		return policy_auto(p, h, dir, f, kernel_ok);
-	if (p->engine == ENGINE_SOCKMAP && kernel_ok)
+		return policy_auto(p, h, dir, f, around);
+	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok)
 		return (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
 	return (struct decision){ f->user_carrier, f->reason };
+}
+
+struct decision policy_review(void)
+{
+	return (struct decision){ CARRIER_COPY, REASON_REVIEW };
 }
 
 struct decision policy_kernel(const struct policy *p, unsigned int kind)

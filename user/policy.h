@@ -28,9 +28,25 @@ struct policy {
 	uint32_t kernel_bulk_skb;   /* ... and for each packet of its own */
 	uint64_t window;         /* bytes after which a session is judged afresh */
 	uint8_t max_demotions;   /* each return from the kernel doubles promote_*, so often */
+	uint32_t busy_percent;   /* events for 100 wake-ups of a worker that is busy */
+	uint32_t settle_ms;      /* in user space, and since the worker was busy, before a promotion */
+	uint64_t review_packets; /* of all flows, after which a worker's leave the kernel for review */
 };
 
-void policy_init(struct policy *p, enum engine engine);
+void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms);
+
+/* How busy a worker is: what its loop has counted up to the last look. */
+struct load {
+	uint64_t events, wakeups;
+	uint64_t looked_ms;
+	uint64_t busy_ms; /* when it last was found busy; 0: never */
+};
+
+/* EVENTS and WAKEUPS have been counted up to NOW_MS.  To be called often: it looks now and then. */
+void load_look(const struct policy *p, struct load *l, uint64_t events, uint64_t wakeups,
+	       uint64_t now_ms);
+/* True if the worker was busy at NOW_MS, or shortly before. */
+bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms);
 
 /* What a session has been doing since it was last judged.  One for both directions. */
 struct habit {
@@ -60,12 +76,26 @@ struct decision {
 /* The first carrier of a session's flows.  SPLICE, SOCKMAP: see policy_user(). */
 struct decision policy_start(const struct policy *p);
 
+/* What a flow finds around it. */
+struct setting {
+	bool kernel_ok;    /* the kernel could take the flow */
+	bool busy;         /* its worker serves several flows a wake-up */
+	uint64_t watch_ms; /* so long has user space carried it */
+};
+
 /*
- * The carrier for flow DIR, which user space carries now as F says.  KERNEL_OK: the kernel could
- * take it.  Returns F's own carrier and reason when there is no cause to change.
+ * The carrier for flow DIR, which user space carries now as F says.  Returns F's own carrier and
+ * reason when there is no cause to change.
+ *
+ * The kernel path wakes a kernel thread for each packet, and that preempts whoever has sent it: two
+ * switches of context a packet.  User space needs a wake-up a packet as well, and two calls more,
+ * unless the worker is so busy that each wake-up finds several flows to serve.  Then copy is faster.
  */
 struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
-			    const struct flow *f, bool kernel_ok);
+			    const struct flow *f, struct setting around);
+
+/* Where a flow goes that the kernel has carried for so long that it must be judged again. */
+struct decision policy_review(void);
 
 /* The program's event of KIND (enum culvert_event_kind) for a flow in the kernel. */
 struct decision policy_kernel(const struct policy *p, unsigned int kind);

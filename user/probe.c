@@ -179,7 +179,7 @@ static void run_check(struct probe *p, size_t i, struct result *results)
 		return;
 	}
 	p->config = (struct config){ .soft_limit = SOFT_LIMIT, .hard_limit = HARD_LIMIT };
-	policy_init(&p->policy, ENGINE_SOCKMAP);
+	policy_init(&p->policy, ENGINE_SOCKMAP, 0);
 	p->deadline_ms = rig_now_ms() + CHECK_MS;
 	p->detail[0] = '\0';
 	r = c->run(p);

@@ -295,6 +295,20 @@ void session_sweep(struct worker *w)
 	}
 }
 
+void session_review(struct worker *w)
+{
+	struct session *s = w->sessions, *next;
+
+	for (; s; s = next) {
+		next = s->next;
+		if (s->pair == NO_PAIR || s->state != SESSION_OPEN)
+			continue;
+		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+			session_flow_review(s, dir);
+		session_update(s);
+	}
+}
+
 /* --- the beginning --- */
 
 static void set_client(struct session *s, const struct sockaddr *client)

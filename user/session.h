@@ -50,6 +50,7 @@ struct session {
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
+	uint64_t watched_ms;     /* OPEN: since then user space has been judging it */
 	uint64_t connect_due_ms; /* CONNECTING: give up on this address */
 	uint64_t retry_ms;       /* CONNECTING: 0, or when to try this address again */
 	uint64_t cookies[2];     /* while it has slots */
@@ -77,6 +78,9 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
 void session_kernel_event(struct worker *w, const struct culvert_event *ev);
 /* Events were lost: look at every flow that is in the kernel. */
 void session_sweep(struct worker *w);
+
+/* Take every flow out of the kernel, to be judged again. */
+void session_review(struct worker *w);
 
 /* Free what died during the batch. */
 void session_reap(struct worker *w);

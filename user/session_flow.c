@@ -109,8 +109,10 @@ static int attach(struct session *s)
 		s->flows[dir].base_bytes = st->bytes;
 		s->flows[dir].base_dropped = (uint32_t)st->dropped;
 	}
-	if (!w->in_kernel++)
+	if (!w->in_kernel++) {
+		w->reviewed = kernel_packets_seen(k);
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
+	}
 	return 0;
 }
 
@@ -159,17 +161,22 @@ static void refused(struct session *s, unsigned int dir, int error)
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);
 }
 
-/* The program, by KIND, wants the flow out of the kernel. */
-static void begin_leaving(struct session *s, unsigned int dir, unsigned int kind)
+/* The flow shall leave the kernel, to be carried as D says. */
+static void begin_leaving(struct session *s, unsigned int dir, struct decision d)
 {
 	struct flow *f = &s->flows[dir];
-	struct decision d = policy_kernel(&s->worker->policy, kind);
 
 	f->user_carrier = d.carrier;
 	f->reason = d.reason;
-	count_handover(s, f, HANDOVER_TO_SPLICE);
-	habit_demoted(&s->worker->policy, &s->habit);
+	count_handover(s, f, d.carrier == CARRIER_SPLICE ? HANDOVER_TO_SPLICE : HANDOVER_TO_COPY);
 	flow_set_phase(f, FLOW_LEAVING);
+}
+
+/* The program, by KIND, wants the flow out of the kernel. */
+static void demote(struct session *s, unsigned int dir, unsigned int kind)
+{
+	habit_demoted(&s->worker->policy, &s->habit);
+	begin_leaving(s, dir, policy_kernel(&s->worker->policy, kind));
 }
 
 static void try_enter(struct session *s, unsigned int dir, enum reason reason)
@@ -201,7 +208,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 	count_handover(s, f, HANDOVER_TO_SOCKMAP);
 	step = sockmap_kick(&io);
 	if (step_ok(s, dir, step, &io) && step == STEP_WAIT)
-		begin_leaving(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
+		demote(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
 }
 
 /* --- user space carries --- */
@@ -219,7 +226,13 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 {
 	const struct policy *p = &s->worker->policy;
 	struct flow *f = &s->flows[dir];
-	struct decision d = policy_user(p, &s->habit, dir, f, kernel_may(s, dir));
+	uint64_t now = s->worker->loop.now_ms;
+	struct setting around = {
+		.kernel_ok = kernel_may(s, dir),
+		.busy = load_busy(p, &s->worker->load, now),
+		.watch_ms = now - s->watched_ms,
+	};
+	struct decision d = policy_user(p, &s->habit, dir, f, around);
 
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
@@ -230,8 +243,11 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 			try_enter(s, !dir, d.reason);
 	} else if (d.carrier != f->user_carrier && !f->pending) {
 		switch_carrier(s, f, d);
-	} else if (habit_full(p, &s->habit)) {
-		habit_restart(&s->habit);
+	} else {
+		if (d.carrier == f->user_carrier)
+			f->reason = d.reason;
+		if (habit_full(p, &s->habit))
+			habit_restart(&s->habit);
 	}
 }
 
@@ -425,7 +441,17 @@ void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
 		return;
 	}
 	if (f->phase == FLOW_KERNEL)
-		begin_leaving(s, dir, kind);
+		demote(s, dir, kind);
+	session_flow_run(s, dir, false);
+}
+
+void session_flow_review(struct session *s, unsigned int dir)
+{
+	if (s->flows[dir].phase != FLOW_KERNEL)
+		return;
+	habit_restart(&s->habit);
+	s->watched_ms = s->worker->loop.now_ms;
+	begin_leaving(s, dir, policy_review());
 	session_flow_run(s, dir, false);
 }
 
@@ -434,6 +460,7 @@ void session_flows_start(struct session *s)
 	const struct policy *p = &s->worker->policy;
 	struct decision d = policy_start(p);
 
+	s->watched_ms = s->worker->loop.now_ms;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
 

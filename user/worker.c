@@ -18,20 +18,35 @@ static void on_ring(struct source *source, uint32_t events)
 }
 
 /*
- * The backstop for a full ring: the program counts the events it could not send.  The look costs
- * one wake-up a second, and only while sessions are in the kernel.
+ * The backstop for a full ring: the program counts the events it could not send.  And the review:
+ * whether a worker is busy shows only while it carries flows itself, so after much work for the
+ * kernel all flows are judged again, together.  The look costs one wake-up a second, and only while
+ * sessions are in the kernel.
  */
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, sweep));
 	uint64_t lost = kernel_events_lost(w->shared->kernel);
+	uint64_t seen = kernel_packets_seen(w->shared->kernel);
 
+	if (seen - w->reviewed >= w->policy.review_packets) {
+		w->reviewed = seen;
+		w->hooks.review(w);
+	}
 	if (lost != w->events_lost_seen) {
 		w->events_lost_seen = lost;
 		w->hooks.sweep(w);
 	}
 	if (w->in_kernel)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
+}
+
+static void after_batch(void *arg)
+{
+	struct worker *w = arg;
+
+	load_look(&w->policy, &w->load, w->loop.events, w->loop.wakeups, w->loop.now_ms);
+	w->hooks.after_batch(w);
 }
 
 int worker_reserve_timer(struct worker *w)
@@ -83,9 +98,9 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->shared = shared;
 	w->index = index;
 	w->hooks = *hooks;
-	policy_init(&w->policy, shared->config->engine);
+	policy_init(&w->policy, shared->config->engine, shared->config->settle_ms);
 	pool_init(&w->pool, shared->config->copy_buffer);
-	r = loop_open(&w->loop, hooks->after_batch, w);
+	r = loop_open(&w->loop, after_batch, w);
 	if (r)
 		return r;
 	worker_have_spare(w);

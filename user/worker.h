@@ -31,6 +31,7 @@ struct shared {
 struct worker_hooks {
 	kernel_event_fn *kernel_event;            /* ARG is the worker */
 	void (*sweep)(struct worker *w);          /* events were lost */
+	void (*review)(struct worker *w);         /* the kernel has carried much since the last time */
 	void (*after_batch)(void *worker);        /* free what died */
 };
 
@@ -40,6 +41,7 @@ struct worker {
 	unsigned int index;
 	struct loop loop;
 	struct policy policy;
+	struct load load;
 	struct pool pool;
 	struct stats stats;
 
@@ -53,11 +55,12 @@ struct worker {
 	struct source ring_source;
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
+	uint64_t reviewed;         /* kernel_packets_seen() at the last review */
 	unsigned int in_kernel;    /* sessions that have slots */
 	int spare; /* a descriptor kept for the upstream socket of the next session; -1: spent */
 };
 
-/* How often a worker with sessions in the kernel looks whether events were lost. */
+/* How often a worker with sessions in the kernel looks at the program's counters. */
 #define WORKER_SWEEP_MS 1000
 
 /* Timers of a worker beside one for each session and each listener: sweep, grace. */

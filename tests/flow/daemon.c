@@ -155,10 +155,11 @@ static void own_path(char *buf, size_t len)
 
 static void exec_daemon(const struct daemon_conf *conf, const char *control, int err_fd)
 {
-	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control };
+	/* sessions are short here: --engine auto shall make up its mind at once */
+	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control, "--settle", "0" };
 	struct rlimit lim = { conf->nofile, conf->nofile };
 	char path[512];
-	int n = 4;
+	int n = 6;
 
 	if (conf->engine) {
 		argv[n++] = "--engine";

@@ -12,17 +12,22 @@
 #include "policy.h"
 
 #define KIB UINT64_C(1024)
+#define SETTLE_MS 500
 
 static struct policy policy_of(enum engine e)
 {
 	struct policy p;
 
-	policy_init(&p, e);
+	policy_init(&p, e, SETTLE_MS);
 	return p;
 }
 
 static const struct flow on_copy = { .user_carrier = CARRIER_COPY, .reason = REASON_START };
 static const struct flow on_splice = { .user_carrier = CARRIER_SPLICE, .reason = REASON_BULK };
+
+/* What a flow finds around it: a worker with little to do, with and without the kernel path. */
+static const struct setting calm = { .kernel_ok = true, .watch_ms = SETTLE_MS };
+static const struct setting without_kernel = { .kernel_ok = false, .watch_ms = SETTLE_MS };
 
 static void expect(struct decision d, enum carrier carrier, enum reason reason)
 {
@@ -160,11 +165,11 @@ static void test_engine_sockmap(void **state)
 
 	(void)state;
 	/* at once, without proof, however bulky */
-	expect(policy_user(&p, &h, 0, &on_splice, true), CARRIER_SOCKMAP, REASON_ENGINE);
+	expect(policy_user(&p, &h, 0, &on_splice, calm), CARRIER_SOCKMAP, REASON_ENGINE);
 	habit_read(&h, 0, 100000 * KIB, 1000);
-	expect(policy_user(&p, &h, 0, &on_splice, true), CARRIER_SOCKMAP, REASON_ENGINE);
-	expect(policy_user(&p, &h, 0, &on_splice, false), CARRIER_SPLICE, REASON_BULK);
-	expect(policy_user(&p, &h, 0, &on_copy, false), CARRIER_COPY, REASON_START);
+	expect(policy_user(&p, &h, 0, &on_splice, calm), CARRIER_SOCKMAP, REASON_ENGINE);
+	expect(policy_user(&p, &h, 0, &on_splice, without_kernel), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_user(&p, &h, 0, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
 }
 
 /* --- auto --- */
@@ -177,7 +182,7 @@ static struct decision ping_pong(const struct policy *p, struct habit *h, unsign
 
 	for (unsigned int i = 0; i < n; i++) {
 		habit_read(h, (dir + i) % 2, size, 1);
-		d = policy_user(p, h, (dir + i) % 2, &on_copy, true);
+		d = policy_user(p, h, (dir + i) % 2, &on_copy, calm);
 		if (d.carrier != CARRIER_COPY && i + 1 < n)
 			fail_msg("%s after %u of %u reads", carrier_name(d.carrier), i + 1, n);
 	}
@@ -191,8 +196,8 @@ static void test_fresh_session_stays(void **state)
 
 	(void)state;
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_COPY, REASON_START);
-		expect(policy_user(&p, &h, dir, &on_splice, true), CARRIER_SPLICE, REASON_BULK);
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, dir, &on_splice, calm), CARRIER_SPLICE, REASON_BULK);
 	}
 }
 
@@ -210,9 +215,9 @@ static void test_ping_pong(void **state)
 		expect(ping_pong(&p, &h, p.promote_turns % 2, 1, sizes[i]), CARRIER_SOCKMAP,
 		       REASON_CONVERSATION);
 		/* ... as a whole */
-		expect(policy_user(&p, &h, 0, &on_copy, true), CARRIER_SOCKMAP,
+		expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP,
 		       REASON_CONVERSATION);
-		expect(policy_user(&p, &h, 1, &on_copy, true), CARRIER_SOCKMAP,
+		expect(policy_user(&p, &h, 1, &on_copy, calm), CARRIER_SOCKMAP,
 		       REASON_CONVERSATION);
 	}
 }
@@ -236,11 +241,11 @@ static void test_no_kernel(void **state)
 	(void)state;
 	for (unsigned int i = 0; i < 500; i++) {
 		habit_read(&h, i % 2, 64, 1);
-		expect(policy_user(&p, &h, i % 2, &on_copy, false), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, i % 2, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
 	}
 	/* without a kernel, bulk is still bulk */
 	habit_read(&h, 1, p.bulk_run, 4);
-	expect(policy_user(&p, &h, 1, &on_copy, false), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_user(&p, &h, 1, &on_copy, without_kernel), CARRIER_SPLICE, REASON_BULK);
 }
 
 /* Each demotion doubles the proof that is asked for, up to a limit. */
@@ -279,7 +284,7 @@ static bool is_ever_promoted(const struct policy *p, struct habit *h, unsigned i
 		struct decision d;
 
 		habit_read(h, i % 2, size, 1);
-		d = policy_user(p, h, i % 2, f, true);
+		d = policy_user(p, h, i % 2, f, calm);
 		if (d.carrier == CARRIER_SOCKMAP)
 			return true;
 		if (d.carrier != f->user_carrier) {
@@ -324,14 +329,14 @@ static void test_bulk_run(void **state)
 		struct habit h = { 0 };
 
 		habit_read(&h, dir, p.bulk_run - 1, 4);
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 		habit_read(&h, dir, 1, 1);
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_SPLICE, REASON_BULK);
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_SPLICE, REASON_BULK);
 		/* the other direction has done nothing to deserve it */
-		expect(policy_user(&p, &h, !dir, &on_copy, true), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, !dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 		/* an answer ends the run */
 		habit_read(&h, !dir, 1, 1);
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 	}
 }
 
@@ -345,7 +350,7 @@ static void test_bulk_run_in_conversation(void **state)
 	for (unsigned int i = 0; i < 100; i++)
 		habit_read(&h, i % 2, 64, 1);
 	habit_read(&h, 1, p.bulk_run, 4);
-	expect(policy_user(&p, &h, 1, &on_copy, true), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_user(&p, &h, 1, &on_copy, calm), CARRIER_SPLICE, REASON_BULK);
 }
 
 /* Small questions, big answers: no turn is long enough to be a run, but all of them are bulk. */
@@ -360,9 +365,9 @@ static void test_big_turns(void **state)
 	while (total < p.window) {
 		expect(d, CARRIER_COPY, REASON_START);
 		habit_read(&h, 0, 100, 1);
-		expect(policy_user(&p, &h, 0, &on_copy, true), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_COPY, REASON_START);
 		habit_read(&h, 1, answer, 2);
-		d = policy_user(&p, &h, 1, &on_copy, true);
+		d = policy_user(&p, &h, 1, &on_copy, calm);
 		total += answer + 100;
 	}
 	expect(d, CARRIER_SPLICE, REASON_BULK);
@@ -377,10 +382,10 @@ static void test_big_turn_boundary(void **state)
 	(void)state;
 	assert_true(100 * (uint64_t)p.big_turn >= p.window);
 	h.bytes[0] = 100 * (uint64_t)p.big_turn;
-	expect(policy_user(&p, &h, 0, &on_copy, true), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SPLICE, REASON_BULK);
 	h.bytes[0]--;
-	expect(policy_user(&p, &h, 0, &on_copy, true), CARRIER_SOCKMAP, REASON_CONVERSATION);
-	expect(policy_user(&p, &h, 0, &on_copy, false), CARRIER_COPY, REASON_START);
+	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+	expect(policy_user(&p, &h, 0, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
 }
 
 /* Both ways at full speed: the direction changes all the time, and yet it is bulk. */
@@ -398,7 +403,7 @@ static void test_both_ways_bulk(void **state)
 
 		habit_read(&h, dir, 64 * KIB, 1);
 		total += 64 * KIB;
-		d = policy_user(&p, &h, dir, &flows[dir], true);
+		d = policy_user(&p, &h, dir, &flows[dir], calm);
 		if (d.carrier == CARRIER_SOCKMAP)
 			fail_msg("sockmap (%s) after %u reads", reason_name(d.reason), i + 1);
 		if (d.carrier != flows[dir].user_carrier) {
@@ -424,21 +429,70 @@ static void test_small_reads(void **state)
 
 		for (unsigned int i = 0; i + 1 < p.promote_reads; i++)
 			habit_read(&h, dir, 200, 1);
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 		habit_read(&h, dir, 200, 1);
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_SOCKMAP,
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_SOCKMAP,
 		       REASON_SMALL_READS);
-		expect(policy_user(&p, &h, dir, &on_copy, false), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, dir, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
 		/* one way: the other has said nothing */
-		expect(policy_user(&p, &h, !dir, &on_copy, true), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, !dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 		/* a demotion asks for twice as many */
 		habit_demoted(&p, &h);
 		habit_read(&h, dir, 200 * (2 * p.promote_reads - 1), 2 * p.promote_reads - 1);
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 		habit_read(&h, dir, 200, 1);
-		expect(policy_user(&p, &h, dir, &on_copy, true), CARRIER_SOCKMAP,
+		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_SOCKMAP,
 		       REASON_SMALL_READS);
 	}
+}
+
+/* A busy worker keeps its flows; and whether it is busy takes a while to tell. */
+static void test_busy_worker(void **state)
+{
+	struct setting busy = { .kernel_ok = true, .busy = true, .watch_ms = 10 * SETTLE_MS };
+	struct setting early = { .kernel_ok = true, .watch_ms = SETTLE_MS - 1 };
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct habit h = { 0 };
+
+	(void)state;
+	ping_pong(&p, &h, 0, p.promote_turns + 1, 64);
+	expect(policy_user(&p, &h, 0, &on_copy, busy), CARRIER_COPY, REASON_BUSY_WORKER);
+	expect(policy_user(&p, &h, 0, &on_splice, busy), CARRIER_COPY, REASON_BUSY_WORKER);
+	expect(policy_user(&p, &h, 0, &on_copy, early), CARRIER_COPY, REASON_START);
+	expect(policy_user(&p, &h, 0, &on_splice, early), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+	busy.kernel_ok = false;
+	expect(policy_user(&p, &h, 0, &on_copy, busy), CARRIER_COPY, REASON_START);
+	expect(policy_review(), CARRIER_COPY, REASON_REVIEW);
+
+	/* --engine sockmap means it */
+	p = policy_of(ENGINE_SOCKMAP);
+	busy.kernel_ok = true;
+	expect(policy_user(&p, &h, 0, &on_splice, busy), CARRIER_SOCKMAP, REASON_ENGINE);
+	assert_true(p.review_packets == UINT64_MAX);
+}
+
+static void test_load(void **state)
+{
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct load l = { 0 };
+
+	(void)state;
+	assert_false(load_busy(&p, &l, 0));
+	load_look(&p, &l, 2400, 1000, 10000); /* less than 2.5 events a wake-up */
+	assert_false(load_busy(&p, &l, 10000));
+	load_look(&p, &l, 9000, 2000, 10050); /* too early for a look */
+	assert_false(load_busy(&p, &l, 10050));
+	load_look(&p, &l, 9000, 2000, 10100);
+	assert_true(load_busy(&p, &l, 10100));
+	load_look(&p, &l, 10000, 3000, 10200); /* over, but not for long enough */
+	assert_true(load_busy(&p, &l, 10100 + SETTLE_MS - 1));
+	assert_false(load_busy(&p, &l, 10100 + SETTLE_MS));
+	load_look(&p, &l, 10100, 3010, 20000); /* ten wake-ups in ten seconds say nothing */
+	assert_false(load_busy(&p, &l, 20000));
+	p.settle_ms = 0;
+	load_look(&p, &l, 20100, 4010, 20100);
+	assert_false(load_busy(&p, &l, 20100));
 }
 
 static void test_small_read_boundary(void **state)
@@ -448,11 +502,11 @@ static void test_small_read_boundary(void **state)
 
 	(void)state;
 	h.bytes[0] = 1000 * (uint64_t)p.small_read;
-	expect(policy_user(&p, &h, 0, &on_splice, false), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_user(&p, &h, 0, &on_splice, without_kernel), CARRIER_SPLICE, REASON_BULK);
 	p.big_turn = UINT32_MAX; /* so that only the size of the reads decides */
-	expect(policy_user(&p, &h, 0, &on_copy, true), CARRIER_SOCKMAP, REASON_SMALL_READS);
+	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_SMALL_READS);
 	h.bytes[0] += 1000;
-	expect(policy_user(&p, &h, 0, &on_copy, true), CARRIER_COPY, REASON_START);
+	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_COPY, REASON_START);
 }
 
 int main(void)
@@ -479,6 +533,8 @@ int main(void)
 		cmocka_unit_test(test_big_turn_boundary),
 		cmocka_unit_test(test_both_ways_bulk),
 		cmocka_unit_test(test_small_reads),
+		cmocka_unit_test(test_busy_worker),
+		cmocka_unit_test(test_load),
 		cmocka_unit_test(test_small_read_boundary),
 	};
 

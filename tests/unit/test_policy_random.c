@@ -46,9 +46,12 @@ static struct flow random_flow(struct seeded *r)
 	return f;
 }
 
+#define SETTLE_MS 500
+static const struct setting settled = { .kernel_ok = true, .watch_ms = SETTLE_MS };
+
 /* The rules of policy.h once more, without a division. */
 static struct decision model_auto(const struct policy *p, const struct habit *h, unsigned int dir,
-				  const struct flow *f, bool kernel_ok)
+				  const struct flow *f, struct setting around)
 {
 	uint64_t total = h->bytes[0] + h->bytes[1], turns = h->turns + UINT64_C(1);
 	bool big = total >= turns * p->big_turn;
@@ -59,9 +62,14 @@ static struct decision model_auto(const struct policy *p, const struct habit *h,
 		factor *= 2;
 	if ((h->last_dir == dir && h->run >= p->bulk_run) || (big && total >= p->window))
 		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
-	if (kernel_ok && !big && h->turns >= factor * p->promote_turns)
+	if (around.kernel_ok && (around.busy || around.watch_ms < p->settle_ms) &&
+	    ((!big && h->turns >= factor * p->promote_turns) ||
+	     (small && h->reads[dir] >= factor * p->promote_reads)))
+		return around.busy ? (struct decision){ CARRIER_COPY, REASON_BUSY_WORKER }
+				   : (struct decision){ f->user_carrier, f->reason };
+	if (around.kernel_ok && !big && h->turns >= factor * p->promote_turns)
 		return (struct decision){ CARRIER_SOCKMAP, REASON_CONVERSATION };
-	if (kernel_ok && small && h->reads[dir] >= factor * p->promote_reads)
+	if (around.kernel_ok && small && h->reads[dir] >= factor * p->promote_reads)
 		return (struct decision){ CARRIER_SOCKMAP, REASON_SMALL_READS };
 	return (struct decision){ f->user_carrier, f->reason };
 }
@@ -71,16 +79,22 @@ static void check_decision(const struct policy *p, const struct habit *h, unsign
 			   const struct flow *f)
 {
 	struct decision own = { f->user_carrier, f->reason };
-	struct decision with = policy_user(p, h, dir, f, true);
-	struct decision without = policy_user(p, h, dir, f, false);
+	const struct setting calm = { .kernel_ok = true, .watch_ms = p->settle_ms };
+	const struct setting busy = { .kernel_ok = true, .busy = true };
+	const struct setting early = { .kernel_ok = true, .watch_ms = p->settle_ms - 1 };
+	const struct setting bare = { .kernel_ok = false, .watch_ms = p->settle_ms };
+	struct decision with = policy_user(p, h, dir, f, calm);
+	struct decision without = policy_user(p, h, dir, f, bare);
+	struct decision crowded = policy_user(p, h, dir, f, busy);
 
-	assert_true(same(with, policy_user(p, h, dir, f, true)));
-	assert_true(same(without, policy_user(p, h, dir, f, false)));
+	assert_true(same(with, policy_user(p, h, dir, f, calm)));
+	assert_true(same(without, policy_user(p, h, dir, f, bare)));
 	assert_int_not_equal(without.carrier, CARRIER_SOCKMAP);
 	/* a kernel adds one choice and takes none away */
 	assert_true(with.carrier == CARRIER_SOCKMAP || same(with, without));
-	/* nothing leads back to copy but having it */
+	/* nothing leads back to copy but having it, or a busy worker instead of the kernel */
 	assert_true(with.carrier != CARRIER_COPY || same(with, own));
+	assert_true(with.carrier == CARRIER_SOCKMAP || same(crowded, with));
 	switch (p->engine) {
 	case ENGINE_COPY:
 	case ENGINE_SPLICE:
@@ -92,8 +106,10 @@ static void check_decision(const struct policy *p, const struct habit *h, unsign
 		assert_true(same(without, own));
 		break;
 	default:
-		assert_true(same(with, model_auto(p, h, dir, f, true)));
-		assert_true(same(without, model_auto(p, h, dir, f, false)));
+		assert_true(same(with, model_auto(p, h, dir, f, calm)));
+		assert_true(same(without, model_auto(p, h, dir, f, bare)));
+		assert_true(same(crowded, model_auto(p, h, dir, f, busy)));
+		assert_true(same(policy_user(p, h, dir, f, early), model_auto(p, h, dir, f, early)));
 	}
 }
 
@@ -101,7 +117,7 @@ static struct policy policy_of(enum engine e)
 {
 	struct policy p;
 
-	policy_init(&p, e);
+	policy_init(&p, e, SETTLE_MS);
 	return p;
 }
 
@@ -120,7 +136,7 @@ static void test_properties(void **state)
 
 		memcpy(&h_before, &h, sizeof(h));
 		memcpy(&f_before, &f, sizeof(f));
-		d = policy_user(&p, &h, dir, &f, true);
+		d = policy_user(&p, &h, dir, &f, settled);
 		check_decision(&p, &h, dir, &f);
 		assert_memory_equal(&h, &h_before, sizeof(h));
 		assert_memory_equal(&f, &f_before, sizeof(f));
@@ -128,7 +144,7 @@ static void test_properties(void **state)
 		/* more demotions never help a flow into the kernel */
 		h.demotions += h.demotions < p.max_demotions;
 		if (p.engine == ENGINE_AUTO && d.carrier != CARRIER_SOCKMAP)
-			assert_true(same(policy_user(&p, &h, dir, &f, true), d));
+			assert_true(same(policy_user(&p, &h, dir, &f, settled), d));
 	}
 	/* the random habits have led everywhere */
 	for (unsigned int c = 0; c < CARRIERS; c++)
@@ -151,7 +167,8 @@ static void test_random_sessions(void **state)
 				  .reason = (uint8_t)start.reason };
 		struct habit h;
 		unsigned int bits = 1 + (unsigned int)seeded_below(&r, 22);
-		bool kernel_ok = seeded_below(&r, 2);
+		struct setting around = { seeded_below(&r, 2), seeded_below(&r, 2),
+					  seeded_below(&r, 2) * SETTLE_MS };
 
 		memset(&h, 0, sizeof(h));
 		for (unsigned int i = 0; i < 500; i++) {
@@ -160,7 +177,7 @@ static void test_random_sessions(void **state)
 
 			habit_read(&h, dir, seeded_size(&r, bits), 1 + seeded_below(&r, 16));
 			check_decision(&p, &h, dir, &f);
-			d = policy_user(&p, &h, dir, &f, kernel_ok);
+			d = policy_user(&p, &h, dir, &f, around);
 			if (d.carrier == CARRIER_SOCKMAP)
 				habit_demoted(&p, &h); /* in and out again */
 			else if (d.carrier != f.user_carrier || habit_full(&p, &h))
