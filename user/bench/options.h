@@ -9,7 +9,7 @@
 #include "addr.h"
 #include "source_range.h"
 
-#define ENDPOINTS_MAX 64
+#define ENDPOINTS_MAX 1024
 #define PROCESSES_MAX 256
 
 enum workload {
