@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from labkit import Interrupted, Lab, LabError, tail, wait_until
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupts:

@@ -63,7 +63,7 @@ def handle_signals():
     def interrupt(number, _frame):
         raise Interrupted(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, interrupt)
 
 
@@ -183,7 +183,7 @@ class Lab:
             raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
 
     def close(self):
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
         for process in reversed(self._processes):
             self.stop(process)

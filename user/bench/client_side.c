@@ -114,13 +114,29 @@ static void attend(struct course *c, struct tally *sum)
 	}
 }
 
+/*
+ * True if no connection lived to the end: then the rate is that of another load, for a shorter time.
+ * (A transaction of crr is a connection of its own; there errors are only counted.)
+ */
+static bool all_lost(const struct course *c, const struct tally *sum)
+{
+	uint64_t lost = sum->errors[CAUSE_RESET] + sum->errors[CAUSE_TIMEOUT] +
+			sum->errors[CAUSE_SHORT];
+
+	if (c->o->workload == WORKLOAD_CRR || !lost)
+		return false;
+	bench_say("%llu of %llu connections were lost", (unsigned long long)lost,
+		  (unsigned long long)sum->opened);
+	return lost >= sum->opened;
+}
+
 static int verdict(const struct course *c, const struct tally *sum)
 {
 	bool measured = sum->requests || sum->bytes_up || sum->bytes_down;
 
 	if (c->signal)
 		return 128 + c->signal;
-	if (sum->wrong || !measured || c->team.died)
+	if (all_lost(c, sum) || sum->wrong || !measured || c->team.died)
 		return EXIT_CODE_FAILURE;
 	return EXIT_CODE_OK;
 }

@@ -169,7 +169,8 @@ static int sink_work(unsigned int index, int control, void *arg)
 
 /* --- the parent --- */
 
-static int open_listener(const struct addr *a)
+/* SHARED: other processes of this sink will bind the same address; a stranger's must be refused. */
+static int open_listener(const struct addr *a, bool shared)
 {
 	const int one = 1;
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -178,7 +179,8 @@ static int open_listener(const struct addr *a)
 	if (fd < 0)
 		return -errno;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
+	if (shared)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
 	/* accepted sockets inherit it */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	if (a->ss.ss_family == AF_INET6)
@@ -197,7 +199,7 @@ static int open_address(struct sink_job *job, struct addr a, size_t i)
 	char text[ADDR_STRLEN];
 
 	for (unsigned int process = 0; process < job->o->processes; process++) {
-		int fd = open_listener(&a);
+		int fd = open_listener(&a, job->o->processes > 1);
 
 		if (fd < 0) {
 			addr_format((struct sockaddr *)&a.ss, a.len, text, sizeof(text));
