@@ -72,6 +72,10 @@ def warnings(results):
 # ---- summary ------------------------------------------------------------------------------------
 
 
+# More missed targets than this are a table, not a sentence.
+MISSED_NAMED = 5
+
+
 def _target_sentences(outcomes):
     by_verdict = {verdict: [one for one in outcomes if one.verdict == verdict]
                   for verdict in (targets.HELD, targets.MISSED, targets.NOT_MEASURED)}
@@ -80,6 +84,8 @@ def _target_sentences(outcomes):
             f"{len(by_verdict[targets.NOT_MEASURED])} not measured.")
     if not by_verdict[targets.MISSED]:
         return [text]
+    if len(by_verdict[targets.MISSED]) > MISSED_NAMED:
+        return [text[:-1] + "; the table below has each."]
     return [text, "Missed: " + "; ".join(
         f"{one.title}, {one.quantity}: "
         f"{(style.ratio if one.unit == 'ratio' else style.byte_size)(one.summary.median)} "
