@@ -255,8 +255,18 @@ class Content(unittest.TestCase):
         text = markdown_of(results)
         cells = table_row(section(text, "Targets"), "Request/response, 64 B, 64 connections")
         self.assertEqual((cells[2], cells[4], cells[5]), ("\u2265 0.97", "0 of 5", "**missed**"))
-        self.assertIn("Missed: ", section(text, "Summary"))
+        self.assertIn("missed, ", section(text, "Summary"))
         self.assertIn("not measured", table_row(section(text, "Targets"), "iperf3-8")[5])
+
+    def test_few_missed_targets_are_named(self):
+        results = sample()
+        named = "Missed: " in section(markdown_of(results), "Summary")
+        for cell in sample_results.find(results, "rr-64x64", "auto")["cells"]:
+            cell["value"] *= 0.5
+        many = section(markdown_of(results), "Summary")
+        self.assertTrue(named)
+        self.assertNotIn("Missed: ", many)
+        self.assertIn("the table below has each", many)
 
     def test_interrupted(self):
         results = sample()
