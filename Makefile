@@ -37,8 +37,7 @@ BPFFLAGS += $(if $(WERROR),-Werror)
 USER_SRC := $(wildcard user/*.c)
 USER_OBJ := $(USER_SRC:%.c=$(O)/%.o)
 LIB_OBJ  := $(filter-out $(O)/user/main.o,$(USER_OBJ))
-BENCH_SRC := $(wildcard user/bench/*.c)
-BENCH_LIB_OBJ := $(patsubst %.c,$(O)/%.o,$(filter-out user/bench/main.c,$(BENCH_SRC)))
+BENCH_OBJ := $(patsubst %.c,$(O)/%.o,$(filter-out user/bench/main.c,$(wildcard user/bench/*.c)))
 BPF_SRC  := $(wildcard bpf/*.bpf.c)
 KBPF_SRC := $(wildcard tests/kernel/*.bpf.c)
 SKELS    := $(BPF_SRC:%.bpf.c=$(O)/%.skel.h)
@@ -58,7 +57,7 @@ flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(O)/culvert $(if $(wildcard user/bench/main.c),$(O)/culvert-bench)
+all: $(O)/culvert $(O)/culvert-bench
 tests: all $(UNIT) $(KERNEL) $(FLOW)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
@@ -73,7 +72,7 @@ $(O)/libculvert.a: $(LIB_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$(O)/libbench.a: $(BENCH_LIB_OBJ)
+$(O)/libbench.a: $(BENCH_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 

@@ -123,31 +123,6 @@ static int engine_parse(const char *text, enum engine *ret)
 	return -EINVAL;
 }
 
-/* A whole number in decimal. */
-static int count_parse(const char *text, uint64_t *ret)
-{
-	if (strspn(text, "0123456789") != strlen(text))
-		return -EINVAL; /* size_parse() would take a suffix */
-	return size_parse(text, ret);
-}
-
-/* "5", "0.5", "1.25": seconds with at most three decimals, as milliseconds. */
-static int seconds_parse(const char *text, uint64_t *ret)
-{
-	const char *point = strchrnul(text, '.');
-	size_t whole_len = (size_t)(point - text);
-	char digits[24];
-	size_t decimals;
-
-	decimals = *point ? strlen(point + 1) : 0;
-	if (whole_len == 0 || whole_len > 12 || decimals > 3 || (*point && decimals == 0))
-		return -EINVAL;
-	/* The number of milliseconds has the same digits, filled up to three decimals. */
-	snprintf(digits, sizeof(digits), "%.*s%s%s", (int)whole_len, text, *point ? point + 1 : "",
-		 &"000"[decimals]);
-	return count_parse(digits, ret);
-}
-
 /* What a value of option O should look like, for messages. */
 static const char *expectation(const struct option_def *o, char *buf, size_t size)
 {

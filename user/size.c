@@ -41,6 +41,29 @@ int size_parse(const char *text, uint64_t *ret)
 	return 0;
 }
 
+int count_parse(const char *text, uint64_t *ret)
+{
+	if (strspn(text, "0123456789") != strlen(text))
+		return -EINVAL; /* size_parse() would take a suffix */
+	return size_parse(text, ret);
+}
+
+int seconds_parse(const char *text, uint64_t *ret)
+{
+	const char *point = strchrnul(text, '.');
+	size_t whole_len = (size_t)(point - text);
+	char digits[24];
+	size_t decimals;
+
+	decimals = *point ? strlen(point + 1) : 0;
+	if (whole_len == 0 || whole_len > 12 || decimals > 3 || (*point && decimals == 0))
+		return -EINVAL;
+	/* The number of milliseconds has the same digits, filled up to three decimals. */
+	snprintf(digits, sizeof(digits), "%.*s%s%s", (int)whole_len, text, *point ? point + 1 : "",
+		 &"000"[decimals]);
+	return count_parse(digits, ret);
+}
+
 const char *size_format(uint64_t bytes, char *buf, size_t len)
 {
 	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };

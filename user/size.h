@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Numbers as users write them. */
+
 /* Room for any formatted size: "1023.9 GiB" and its terminator. */
 #define SIZE_STRLEN 16
 
@@ -13,6 +15,12 @@
  * "B").  Returns 0, -EINVAL (syntax), -ERANGE (overflow).
  */
 int size_parse(const char *text, uint64_t *ret);
+
+/* A whole number in decimal, without a suffix.  0, -EINVAL, -ERANGE. */
+int count_parse(const char *text, uint64_t *ret);
+
+/* "5", "0.5", "1.25": seconds with at most three decimals, as milliseconds.  0, -EINVAL, -ERANGE. */
+int seconds_parse(const char *text, uint64_t *ret);
 
 /*
  * "1.5 MiB" and the like into BUF (SIZE_STRLEN is always enough); returns BUF.  Rounds down, and to

@@ -345,6 +345,7 @@ def parse_options():
     parser.add_argument("--loopback", action="store_true")
     parser.add_argument("--no-calibration", dest="calibrate", action="store_false")
     parser.add_argument("--out")
+    parser.add_argument("--strict", action="store_true")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--culvert", default=os.path.join(TOP, "build", "culvert"))
     parser.add_argument("--bench-tool", default=os.path.join(TOP, "build", "culvert-bench"))
@@ -413,8 +414,8 @@ def make_report(path):
     return subprocess.run([script, path], check=False, stdin=subprocess.DEVNULL).returncode == 0
 
 
-def conclude(results):
-    """Tells what went wrong; returns the exit code."""
+def conclude(results, strict):
+    """Tells what went wrong; returns the exit code. STRICT: a failed cell is a failure."""
     cells = list(results.cells())
     failed = [(row, name) for row, name, cell in cells if "failed" in cell]
     wrong = [(row, name) for row, name, cell in cells if cell.get("wrong")]
@@ -425,7 +426,7 @@ def conclude(results):
     if not cells or len(failed) == len(cells):
         print("bench: nothing could be measured", file=sys.stderr)
         return 1
-    return 1 if wrong else 0
+    return 1 if wrong or (strict and failed) else 0
 
 
 def measure(options, plan, results, interrupts):
@@ -456,7 +457,7 @@ def run(options, plan, missing):
     results.write(complete=code is None)
     if results.rows and not make_report(results.path):
         code = code or 1
-    return conclude(results) if code is None else code
+    return conclude(results, options.strict) if code is None else code
 
 
 def main():

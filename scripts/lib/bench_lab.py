@@ -4,13 +4,11 @@
 import signal
 from contextlib import contextmanager
 
-from labkit import Interrupted, Lab, LabError, tail, wait_until
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+from labkit import SIGNALS, Interrupted, Lab, LabError, tail, wait_until
 
 
 class Interrupts:
-    """Turns the first INT, TERM or HUP into Interrupted; cleaning up is not interrupted again.
+    """Turns the first of SIGNALS into Interrupted; cleaning up is not interrupted again.
 
     Not while something is half-way that could not be undone: then right after it.
     """

@@ -17,6 +17,8 @@ import time
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RELAY = "10.0.1.2"
 SERVER = "10.0.2.2"
+# Those that end a run: the lab goes first.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 ENGINES = ("copy", "splice", "sockmap", "auto")
 
 HTTP_PORT = 80
@@ -63,7 +65,7 @@ def handle_signals():
     def interrupt(number, _frame):
         raise Interrupted(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in SIGNALS:
         signal.signal(number, interrupt)
 
 
@@ -183,7 +185,7 @@ class Lab:
             raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
 
     def close(self):
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         for process in reversed(self._processes):
             self.stop(process)

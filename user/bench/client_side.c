@@ -115,28 +115,30 @@ static void attend(struct course *c, struct tally *sum)
 }
 
 /*
- * True if no connection lived to the end: then the rate is that of another load, for a shorter time.
- * (A transaction of crr is a connection of its own; there errors are only counted.)
+ * Of the connections that were open, those that did not live to the end.  If none did, the rate is
+ * that of another load, for a shorter time.  (A transaction of crr is a connection of its own; there
+ * errors are only counted.)
  */
-static bool all_lost(const struct course *c, const struct tally *sum)
+static uint64_t lost(const struct course *c, const struct tally *sum)
 {
-	uint64_t lost = sum->errors[CAUSE_RESET] + sum->errors[CAUSE_TIMEOUT] +
-			sum->errors[CAUSE_SHORT];
+	uint64_t errors = 0;
 
-	if (c->o->workload == WORKLOAD_CRR || !lost)
-		return false;
-	bench_say("%llu of %llu connections were lost", (unsigned long long)lost,
-		  (unsigned long long)sum->opened);
-	return lost >= sum->opened;
+	for (int i = 0; c->o->workload != WORKLOAD_CRR && i < N_CAUSES; i++)
+		errors += sum->errors[i];
+	return errors > sum->failed ? errors - sum->failed : 0;
 }
 
 static int verdict(const struct course *c, const struct tally *sum)
 {
 	bool measured = sum->requests || sum->bytes_up || sum->bytes_down;
+	uint64_t n = lost(c, sum);
 
+	if (n)
+		bench_say("%llu of %llu connections were lost", (unsigned long long)n,
+			  (unsigned long long)sum->opened);
 	if (c->signal)
 		return 128 + c->signal;
-	if (all_lost(c, sum) || sum->wrong || !measured || c->team.died)
+	if ((n && n >= sum->opened) || sum->wrong || !measured || c->team.died)
 		return EXIT_CODE_FAILURE;
 	return EXIT_CODE_OK;
 }

@@ -123,30 +123,14 @@ bool workload_is_transfer(enum workload w)
 	return BIT(w) & TRANSFERS;
 }
 
-/* "5", "0.5", "1.25": seconds with at most three decimals, as milliseconds. */
-static int seconds_parse(const char *text, uint64_t *ret)
-{
-	size_t whole = strspn(text, "0123456789");
-	const char *decimals = text[whole] == '.' ? text + whole + 1 : "";
-	size_t n = strlen(decimals);
-	char digits[16];
-
-	if (!whole || whole > 9 || n > 3 || strspn(decimals, "0123456789") != n ||
-	    (text[whole] && !n))
-		return -EINVAL;
-	/* The number of milliseconds has the same digits, filled up to three decimals. */
-	snprintf(digits, sizeof(digits), "%.*s%s%s", (int)whole, text, decimals, &"000"[n]);
-	return size_parse(digits, ret);
-}
-
 static int number_parse(const struct option_def *o, const char *text, uint64_t *ret)
 {
 	int r;
 
 	if (o->kind == KIND_SECONDS)
 		r = seconds_parse(text, ret);
-	else if (o->kind == KIND_COUNT && strspn(text, "0123456789") != strlen(text))
-		r = -EINVAL;
+	else if (o->kind == KIND_COUNT)
+		r = count_parse(text, ret);
 	else
 		r = size_parse(text, ret);
 	if (r == 0 && (*ret < o->min || *ret > o->max))
