@@ -56,7 +56,7 @@ int seconds_parse(const char *text, uint64_t *ret)
 	size_t decimals;
 
 	decimals = *point ? strlen(point + 1) : 0;
-	if (whole_len == 0 || whole_len > 12 || decimals > 3 || (*point && decimals == 0))
+	if (whole_len > 12 || decimals > 3 || (*point && decimals == 0) || !*text)
 		return -EINVAL;
 	/* The number of milliseconds has the same digits, filled up to three decimals. */
 	snprintf(digits, sizeof(digits), "%.*s%s%s", (int)whole_len, text, *point ? point + 1 : "",

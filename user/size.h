@@ -19,7 +19,10 @@ int size_parse(const char *text, uint64_t *ret);
 /* A whole number in decimal, without a suffix.  0, -EINVAL, -ERANGE. */
 int count_parse(const char *text, uint64_t *ret);
 
-/* "5", "0.5", "1.25": seconds with at most three decimals, as milliseconds.  0, -EINVAL, -ERANGE. */
+/*
+ * "5", "0.5", ".5", "1.25": seconds with at most three decimals, as milliseconds.  0, -EINVAL,
+ * -ERANGE.
+ */
 int seconds_parse(const char *text, uint64_t *ret);
 
 /*

@@ -70,16 +70,19 @@ class Cells:
         self._namespaces = namespaces
         self._counter = counter
 
-    def _run(self, workload, targets, timing, probe):
-        """Runs the load generator, with a Recorder beside it.
+    def _run(self, workload, targets, timing, probe, at_begin=lambda: None):
+        """Runs the load generator, with a Recorder beside it; AT_BEGIN: when it is warmed up.
 
-        Returns its Measurement, the samples, and what they changed by while it measured: it ends
-        when that is over, but for requests on their way and the end of streams.
+        Returns its Measurement, the samples, what they changed by while it measured: it ends
+        when that is over, but for requests on their way and the end of streams; and the answer of
+        AT_BEGIN().
         """
         recorder = Recorder(probe)
         process = None
         try:
             process = self._clients.start(workload, targets, timing)
+            self._clients.wait_for_warmup(process, workload, timing)
+            begun = at_begin()
             end = self._clients.wait(process, load_seconds(workload, timing) + PATIENCE_SECONDS)
         finally:
             samples = recorder.close()
@@ -88,7 +91,7 @@ class Cells:
         measurement = self._clients.finish(workload, process)
         begin = end - measured_seconds(workload, timing)
         try:
-            return measurement, samples, changes_between(samples, begin, end - END_SECONDS)
+            return measurement, samples, changes_between(samples, begin, end - END_SECONDS), begun
         except ValueError as error:
             raise LabError(f"{process.title}: {error}") from None
 
@@ -96,10 +99,9 @@ class Cells:
         """One cell as it is in the results, without its round."""
         left = self._namespaces.drain()
         relay.check()
-        carriers = relay.carriers()
-        measurement, samples, changes = self._run(
+        measurement, samples, changes, carriers = self._run(
             workload, relay.targets, timing,
-            probe_machine(None if relay.is_direct else relay.cpu))
+            probe_machine(None if relay.is_direct else relay.cpu), relay.carriers)
         relay.check()
         cell = cell_of(measurement, changes, peak_beyond_first(samples, "kernel"), left)
         cell["carriers"] = difference(carriers, relay.carriers())
@@ -123,8 +125,8 @@ class Cells:
         except CountingUnavailable as error:
             raise LabError(str(error)) from None
         try:
-            measurement, _samples, counted = self._run(workload, relay.targets, timing,
-                                                       lambda: self._counter.read(events))
+            measurement, _samples, counted, _begun = self._run(
+                workload, relay.targets, timing, lambda: self._counter.read(events))
         finally:
             self._counter.close(events)
         return {**counted, "work": measurement.per_second * counted["seconds"]}
@@ -135,7 +137,7 @@ class Cells:
 
 
 def trial_timing(row, seconds):
-    return Timing(seconds * row.stretch, seconds / 2)
+    return Timing(seconds * row.stretch, min(0.25, seconds / 2))
 
 
 def cell_of(measurement, changes, peak, left):

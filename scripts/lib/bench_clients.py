@@ -16,7 +16,8 @@ from labkit import HTTP_PORT, IPERF_PORT, LabError, tail
 
 SOURCES = "10.0.1.11-10.0.1.26"
 LATENCIES = ("mean", "p50", "p90", "p99", "p99_9", "max")
-GIGABYTE = 1e9
+# What reading a relay's counters may take.
+WARMUP_MARGIN = 0.05
 
 CULVERT_BENCH, IPERF3, WRK = "culvert-bench", "iperf3", "wrk"
 
@@ -182,6 +183,15 @@ def load_seconds(workload, timing):
     return measured_seconds(workload, timing) + warmup
 
 
+def has_ended(process, seconds):
+    """Waits so long for PROCESS; returns whether it has ended."""
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([pidfd], [], [], seconds)[0])
+    finally:
+        os.close(pidfd)
+
+
 class Clients:
     """Starts load generators in a lab. BENCH: the program culvert-bench."""
 
@@ -206,17 +216,17 @@ class Clients:
             command = bench_command(self._bench, workload, targets, timing, self.processes)
         return self._lab.start("client", *command)
 
+    def wait_for_warmup(self, process, workload, timing):
+        """Returns when its warm-up is about to end: what is read now is before what is measured."""
+        if load_seconds(workload, timing) > measured_seconds(workload, timing):
+            has_ended(process, max(timing.warmup - WARMUP_MARGIN, 0))
+
     def wait(self, process, seconds):
         """Waits until PROCESS has ended by itself; returns when that was."""
-        pidfd = os.pidfd_open(process.pid)
-        try:
-            ended, _, _ = select.select([pidfd], [], [], seconds)
-            if not ended:
-                raise LabError(f"{process.title} did not end within {seconds:.0f} s: "
-                               f"{tail(process.log, 5).strip()}")
-            return time.monotonic()
-        finally:
-            os.close(pidfd)
+        if not has_ended(process, seconds):
+            raise LabError(f"{process.title} did not end within {seconds:.0f} s: "
+                           f"{tail(process.log, 5).strip()}")
+        return time.monotonic()
 
     def stop(self, process):
         self._lab.stop(process)

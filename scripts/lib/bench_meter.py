@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What a cell of the benchmark costs: CPU time, system calls, context switches, memory.
 
-CPU of the machine   busy time of all CPUs from /proc/stat: user, nice, system, irq and softirq; not
-                     idle, not waiting for a disk, not what a hypervisor gave to others (steal).
+CPU of the machine   what all CPUs were not idle, not waiting for a disk, and not given to others by
+                     a hypervisor (steal): see cost.py, why not what /proc/stat says of user, system
+                     and interrupts.
 CPU of the relay     all its threads and processes, also those that have ended: from cpu.stat of a
                      cgroup of its own (version 2, nanoseconds underneath), or where there is none,
-                     from /proc/PID/stat of its processes and what they have reaped (10 ms ticks).
-                     Interrupts that were served on top of its threads are part of both.
+                     from /proc/PID/stat of its processes and what they have reaped (10 ms steps);
+                     not of a relay that forks for each session then, whose ended processes may
+                     be in no sum. Interrupts that were served on top of its threads are part of
+                     it. Both are read one right after the other, in every sample.
 calls and switches   perf events over all its threads and those that they create. Counting slows
                      system calls of the whole machine down a little, so it is done in a run of its
                      own and never while speed is measured.
@@ -22,7 +25,6 @@ memory of the relay  Pss from /proc/PID/smaps_rollup, over all its processes: me
 
 import ctypes
 import errno
-import math
 import os
 import platform
 import re
@@ -31,7 +33,7 @@ import threading
 import time
 
 import cost
-from cost import CountingUnavailable
+from cost import CountingUnavailable, parse_machine_cpu
 from labkit import LabError
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -44,17 +46,6 @@ def read_text(path):
         return file.read()
 
 
-# CPU of the machine
-
-def parse_machine_cpu(text):
-    """(busy seconds, stolen seconds) of all CPUs since boot, from the text of /proc/stat."""
-    fields = text.split("\n", 1)[0].split()
-    if fields[:1] != ["cpu"]:
-        raise ValueError(f"/proc/stat begins with {text[:20]!r}")
-    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(n) / TICKS for n in fields[1:9])
-    return user + nice + system + irq + softirq, steal
-
-
 # Processes of a relay
 
 def parse_process_stat(text):
@@ -63,11 +54,15 @@ def parse_process_stat(text):
     return int(fields[3]), sum(int(field) for field in fields[11:15]) / TICKS
 
 
-def processes_of(leaders):
-    """{pid: CPU seconds} of all processes in the sessions that the pids LEADERS lead."""
+def processes_of(leaders, others=None):
+    """{pid: CPU seconds} of all processes in the sessions that the pids LEADERS lead.
+
+    OTHERS: a set that remembers what is not worth reading again.
+    """
     wanted, found = set(leaders), {}
+    others = set() if others is None else others
     for name in os.listdir("/proc"):
-        if not name.isdigit():
+        if not name.isdigit() or name in others:
             continue
         try:
             session, seconds = parse_process_stat(read_text(f"/proc/{name}/stat"))
@@ -75,6 +70,8 @@ def processes_of(leaders):
             continue
         if session in wanted:
             found[int(name)] = seconds
+        else:
+            others.add(name)
     return found
 
 
@@ -122,6 +119,8 @@ class GroupCpu:
     """
 
     name = "cgroup cpu.stat"
+    interval = SAMPLE_SECONDS
+    has_ended = True  # CPU time of processes that have ended is in it, whoever reaped them
 
     def __init__(self, folder):
         self._folder = folder
@@ -142,6 +141,10 @@ class GroupCpu:
     def add(self, _pid):
         """After the start: nothing to do, it has entered."""
 
+    def files(self):
+        """What seconds() is read from."""
+        return [f"{self._folder}/cpu.stat"]
+
     def seconds(self):
         return parse_cgroup_cpu(read_text(f"{self._folder}/cpu.stat"))
 
@@ -159,31 +162,42 @@ class GroupCpu:
 
 
 class TreeCpu:
-    """The same by adding up /proc/PID/stat. What ended without being reaped by them is missing.
-
-    All of /proc is read for it, so an answer is good for a while.
-    """
+    """The same by adding up /proc/PID/stat. What ended without being reaped by them is missing."""
 
     name = "/proc/PID/stat"
+    interval = 2 * SAMPLE_SECONDS  # it reads much of /proc
+    has_ended = False
 
     def __init__(self):
         self._leaders = []
-        self._answer = (-math.inf, 0.0)
+        self._others = set()
 
     def enter(self):
         """Nothing to do before exec."""
 
     def add(self, pid):
         self._leaders.append(pid)
+        self._others.clear()
+
+    def files(self):
+        return [f"/proc/{pid}/stat" for pid in processes_of(self._leaders)]
 
     def seconds(self):
-        now = time.monotonic()
-        if now - self._answer[0] > 0.2:
-            self._answer = (now, sum(processes_of(self._leaders).values()))
-        return self._answer[1]
+        return sum(processes_of(self._leaders, self._others).values())
 
     def close(self):
         self._leaders.clear()
+
+
+def remove_stale_groups(folder):
+    """Removes the groups of benchmarks that were killed; one that holds a process stays."""
+    for name in os.listdir(folder):
+        match = re.fullmatch(r"culvert-bench-(\d+)-\d+", name)
+        if match and not os.path.exists(f"/proc/{match.group(1)}"):
+            try:
+                os.rmdir(f"{folder}/{name}")
+            except OSError:
+                continue
 
 
 class CpuMeters:
@@ -196,6 +210,7 @@ class CpuMeters:
         self.method = TreeCpu.name
         if self._folder is None:
             return
+        remove_stale_groups(self._folder)
         try:
             self.make().close()
             self.method = GroupCpu.name
@@ -385,14 +400,15 @@ def beyond_two_sockets(relay, direct, pair):
 # What a span of time cost
 
 class Recorder:
-    """Calls PROBE(), which answers {name: number}, 20 times a second.
+    """Calls PROBE(), which answers {name: number}, 20 times a second or as often as it says.
 
-    So it need not be known beforehand when a load generator measures. Where the relay's CPU time
-    is expensive to read, that is read less often (see TreeCpu).
+    So it need not be known beforehand when a load generator measures. All numbers of a sample are
+    of one moment.
     """
 
     def __init__(self, probe):
         self._probe = probe
+        self._interval = getattr(probe, "interval", SAMPLE_SECONDS)
         self._stop = threading.Event()
         self._samples = []
         self._take()
@@ -403,7 +419,7 @@ class Recorder:
         self._samples.append((time.monotonic(), self._probe()))
 
     def _record(self):
-        while not self._stop.wait(SAMPLE_SECONDS):
+        while not self._stop.wait(self._interval):
             self._take()
 
     def close(self):
@@ -413,15 +429,23 @@ class Recorder:
         return self._samples
 
 
-def probe_machine(relay_cpu):
-    """A probe of the machine's CPU and kernel memory, and of the relay's CPU unless it is None."""
-    def probe():
-        busy, steal = parse_machine_cpu(read_text("/proc/stat"))
-        sample = {"cpu": busy, "steal": steal, "kernel": kernel_memory()}
-        if relay_cpu:
-            sample["relay"] = relay_cpu.seconds()
+class MachineProbe:
+    """Of the machine's CPU and kernel memory, and of the relay's CPU unless that is None."""
+
+    def __init__(self, relay_cpu):
+        self._relay_cpu = relay_cpu
+        self.interval = relay_cpu.interval if relay_cpu else SAMPLE_SECONDS
+
+    def __call__(self):
+        sample = {"relay": self._relay_cpu.seconds()} if self._relay_cpu else {}
+        text, now = read_text("/proc/stat"), time.monotonic()
+        sample["cpu"], sample["steal"] = parse_machine_cpu(text, now)
+        sample["kernel"] = kernel_memory()
         return sample
-    return probe
+
+
+def probe_machine(relay_cpu):
+    return MachineProbe(relay_cpu)
 
 
 def changes_between(samples, begin, end):

@@ -7,12 +7,20 @@ import time
 from bench_clients import Timing, load_seconds
 from bench_cells import trial_timing
 from bench_rows import IDLE_TOOL, group_rows
+from targets import AGAINST_OTHERS, BY_ITSELF, CONTROLLED
 
-CALIBRATION_SECONDS = 0.35
-CALIBRATION_PASSES = 2
+# A trial of a configuration, in rows with a target and in others.
+TRIAL_SECONDS = 1.0
+SHORT_TRIAL_SECONDS = 0.35
+# For the estimate: of the configurations, so many are near enough to the best to be tried again.
+TRIED_AGAIN = 0.4
+# Decisive rounds of the idle sessions take long.
+MOST_DECISIVE_IDLE = 6
+# The subject, its control, two engines and two peers at most; by itself: the first two.
+MOST_DECIDERS, DECIDERS_BY_ITSELF = 6, 2
 COUNT_TIMING = Timing(0.35, 0.15)
 # Beside the measured time, for the estimate: starting load generators, draining, relays.
-CELL_OVERHEAD = 0.25
+CELL_OVERHEAD = 0.15
 START_OVERHEAD = 0.35
 IDLE_OVERHEAD = 3.0
 IDLE_SECONDS_EACH = 0.0003
@@ -34,6 +42,10 @@ class Progress:
 
     def advance(self, estimate):
         self._done += estimate
+
+    def drop(self, estimate):
+        """So much of the total is not to be done after all."""
+        self._total -= estimate
 
     def left(self):
         elapsed = time.monotonic() - self._began
@@ -70,10 +82,30 @@ class Plan:
         self.timing = Timing(options.seconds, min(0.4, options.seconds / 3))
 
     def contenders_of(self, row):
-        return [self.contenders[name] for name in row.contenders if name in self.contenders]
+        return [self.contenders[name] for name in row.participants if name in self.contenders]
 
     def rounds_of(self, row):
         return min(self.options.rounds, row.most_rounds)
+
+    def decisive_rounds_of(self, rows):
+        """Of a group: how many follow the ordinary ones."""
+        if any(row.name in AGAINST_OTHERS for row in rows):
+            return self.options.decisive
+        if any(row.name in BY_ITSELF for row in rows):
+            return min(self.options.decisive, MOST_DECISIVE_IDLE)
+        return 0
+
+    def decisive_numbers(self, rows):
+        """Of a group: the numbers of the rounds that follow the ordinary ones."""
+        first = self.rounds_of(rows[0]) + 1
+        return range(first, first + self.decisive_rounds_of(rows))
+
+    def round_text(self, row, number):
+        """Which round of how many."""
+        ordinary = self.rounds_of(row)
+        if number <= ordinary:
+            return f"{number}/{ordinary}"
+        return f"+{number - ordinary}/{self.decisive_rounds_of([row])}"
 
     def timing_of(self, row):
         return Timing(self.timing.seconds * row.stretch, self.timing.warmup)
@@ -89,22 +121,36 @@ class Plan:
             return 2 * seconds + IDLE_OVERHEAD + self.options.idle * IDLE_SECONDS_EACH
         return seconds
 
+    def trial_length(self, row):
+        return TRIAL_SECONDS if row.name in CONTROLLED else SHORT_TRIAL_SECONDS
+
     def trial_seconds(self, row):
-        timing = trial_timing(row, CALIBRATION_SECONDS)
-        return (load_seconds(row.workload, timing) + CELL_OVERHEAD) * CALIBRATION_PASSES \
-            + START_OVERHEAD
+        """What one pass of one configuration takes."""
+        timing = trial_timing(row, self.trial_length(row))
+        return load_seconds(row.workload, timing) + CELL_OVERHEAD
 
     def count_seconds(self, row):
         return load_seconds(row.workload, COUNT_TIMING) + CELL_OVERHEAD
 
+    def calibration_seconds(self, row, contender):
+        trials = len(self.configs_of(row, contender))
+        if trials == 1:
+            return 0.0
+        return trials * ((1 + TRIED_AGAIN) * self.trial_seconds(row) + START_OVERHEAD)
+
+    def decisive_seconds(self, rows):
+        """As long as it takes if all take part who ever might."""
+        most = DECIDERS_BY_ITSELF if rows[0].workload.tool == IDLE_TOOL else MOST_DECIDERS
+        taking_part = min(len(self.contenders_of(rows[0])), most)
+        return self.decisive_rounds_of(rows) * taking_part * self.cell_seconds(rows[0])
+
     def group_seconds(self, rows):
-        row, total = rows[0], 0.0
+        row, total = rows[0], self.decisive_seconds(rows)
         contenders = self.contenders_of(row)
         if row.workload.tool == IDLE_TOOL:  # the direct path, which all are compared with
             total += self.rounds_of(row) * self.cell_seconds(row)
         for contender in contenders:
-            trials = len(self.configs_of(row, contender))
-            total += trials * self.trial_seconds(row) if trials > 1 else 0
+            total += self.calibration_seconds(row, contender)
             total += self.rounds_of(row) * self.cell_seconds(row)
             if row.workload.tool != IDLE_TOOL:
                 total += START_OVERHEAD + self.count_seconds(row)

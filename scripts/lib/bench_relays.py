@@ -2,7 +2,8 @@
 """The contenders of the benchmark: how each is configured, started and stopped.
 
 A contender offers configurations for what a row is about (its goal); the benchmark tries them and
-keeps the best. Culvert has only one: its defaults.
+keeps the best. Culvert has only one: its defaults. What else it can be set to takes part under a
+name of its own, so that nobody's figure is the best of several but the peers'.
 """
 
 import itertools
@@ -61,6 +62,7 @@ class Contender:
     # Where not every number of sessions can be asked for: how many, and why.
     most_sessions = None
     why_not_more = ""
+    forks = False       # a process for each session
 
     def __init__(self, name):
         self.name = name
@@ -100,10 +102,11 @@ class Direct(Contender):
 class Culvert(Contender):
     family = "culvert"
 
-    def __init__(self, name, engine, copy_buffer=None):
+    def __init__(self, name, engine, copy_buffer=None, workers=None):
         super().__init__(name)
         self.engine = engine
         self.options = ["--copy-buffer", size_text(copy_buffer)] if copy_buffer else []
+        self.options += ["--workers", str(workers)] if workers else []
 
     def describe(self, _config):
         return " ".join(["--engine", self.engine, *self.options])
@@ -116,7 +119,9 @@ class Culvert(Contender):
         forward = place.forward
         return Daemon(place.lab, place.culvert, self.engine,
                       [(f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}")],
-                      *self.options)
+                      *self.options,
+                      # all connections come from one address
+                      "--max-sessions-per-client", "16384")
 
 
 HAPROXY_CONF = """\
@@ -264,6 +269,7 @@ class Forking(Contender):
 
     most_sessions = 1000
     why_not_more = "it needs a process for each session"
+    forks = True
 
 
 class Socat(Forking):
@@ -291,7 +297,8 @@ class Rinetd(Contender):
 
 
 def redir_command(config, forward):
-    return ["redir", "-n", "-l", "none", f"--bufsize={config['bufsize']}",
+    # Not "-l none", which lets all messages through: two for each connection, to the console.
+    return ["redir", "-n", "-l", "err", f"--bufsize={config['bufsize']}",
             f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}"]
 
 
@@ -322,6 +329,7 @@ CONTENDERS = {contender.name: contender for contender in (
     Socat("socat"),
     Rinetd("rinetd"),
     Redir("redir"),
+    Culvert("auto-1w", "auto", workers=1),
 )}
 
 
@@ -333,26 +341,28 @@ def carriers_of(status):
 class Relay:
     """A contender that runs: one or more instances, each with a forward of its own.
 
-    CPU is what shall tell its CPU time (see bench_meter); it belongs to the relay from now on.
+    METER is what shall tell its CPU time (see bench_meter); it belongs to the relay from now on.
+    `cpu` is the same, or None where it cannot know.
     """
 
-    def __init__(self, lab, contender, config, forwards, cpu):
+    def __init__(self, lab, contender, config, forwards, meter):
         self.contender = contender
         self.config = config
         self.forwards = forwards
-        self.cpu = cpu
+        self.cpu = None if contender.forks and not meter.has_ended else meter
+        self._meter = meter
         self._lab = lab
         self._processes = []
         self._daemons = []
 
     def _add(self, process):
         self._processes.append(process)
-        self.cpu.add(process.pid)
+        self._meter.add(process.pid)
 
     def start(self, culvert, sessions):
         """CULVERT: the program. SESSIONS: how many each instance must be able to hold."""
         try:
-            with self._lab.watched(self.cpu.enter, self._add):
+            with self._lab.watched(self._meter.enter, self._add):
                 for forward in self.forwards:
                     place = Place(self._lab, culvert, forward, sessions)
                     started = self.contender.start(place, self.config)
@@ -373,6 +383,15 @@ class Relay:
         if self.is_direct:
             return [(SERVER, forward.upstream) for forward in self.forwards]
         return [(RELAY, forward.listen) for forward in self.forwards]
+
+    @property
+    def daemon(self):
+        """The first instance, if it is culvert."""
+        return self._daemons[0] if self._daemons else None
+
+    def cpu_files(self):
+        """The files that tell its CPU time; none where it cannot be known."""
+        return self.cpu.files() if self.cpu else []
 
     @property
     def pids(self):
@@ -401,4 +420,4 @@ class Relay:
             self._lab.stop(process)
         self._processes.clear()
         self._daemons.clear()
-        self.cpu.close()
+        self._meter.close()

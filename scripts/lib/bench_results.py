@@ -109,6 +109,10 @@ def describe_culvert(program):
             "dirty": bool(known and output_of(*git, "status", "--porcelain"))}
 
 
+class OutputError(Exception):
+    """The results cannot be written; the text says where and why."""
+
+
 class Results:
     """What was measured so far. Written anew after each round, so that a file is always whole."""
 
@@ -137,6 +141,14 @@ class Results:
     def append_note(self, row, text):
         entry = self._rows[row.name]
         entry["note"] = f"{entry['note']}\n{text}".strip()
+
+    def begin_decisive(self, row, rounds, names):
+        """From now on only NAMES take part in ROW, of which there were so many ordinary ROUNDS."""
+        self._rows[row.name].update(ordinary_rounds=rounds, decisive=names)
+
+    def row(self, row):
+        """What is known of ROW, as a report reads it."""
+        return self._rows[row.name]
 
     def add_contender(self, row, contender, config):
         """CONFIG: as text."""
@@ -169,7 +181,10 @@ class Results:
     def write(self, complete=False):
         self._document["seconds"] = round(time.monotonic() - self._began, 1)
         self._document["complete"] = complete
-        with open(f"{self.path}.new", "w", encoding="utf-8") as file:
-            json.dump(self._document, file, indent=None, separators=(",", ":"))
-            file.write("\n")
-        os.replace(f"{self.path}.new", self.path)
+        try:
+            with open(f"{self.path}.new", "w", encoding="utf-8") as file:
+                json.dump(self._document, file, indent=None, separators=(",", ":"))
+                file.write("\n")
+            os.replace(f"{self.path}.new", self.path)
+        except OSError as error:
+            raise OutputError(f"{self.path} cannot be written: {error.strerror}") from None

@@ -4,18 +4,26 @@
 import fnmatch
 from dataclasses import dataclass
 
+import bench_relays
 from bench_clients import CULVERT_BENCH, IPERF3, WRK, Workload
 from bench_relays import BULK, CONNECT, CONVERSATION, IDLE
+from rivals import CONTROL, SUBJECT
+from targets import CONTROLLED
 
 K = 1024
 IDLE_TOOL = "idle sessions"
 
 ENGINES = ("auto", "sockmap", "splice", "copy")
 PEERS = ("haproxy", "haproxy-splice", "nginx", "socat", "rinetd", "redir")
-ALL = ("direct", *ENGINES, *PEERS)
+# Only if asked for by name: culvert with other options than its defaults.
+OPTIONAL = ("auto-1w",)
+ALL = ("direct", *ENGINES, *PEERS, *OPTIONAL)
 RELAYS = ALL[1:]
 SWEEP = ("direct", "copy-8K", "copy-16K", "copy-64K", "copy-256K")
 QUICK = ("direct", *ENGINES, "haproxy", "haproxy-splice", "nginx")
+# The control is the subject once more: its ratio to itself shows what a difference means.
+CONTENDERS = {**bench_relays.CONTENDERS,
+              CONTROL: bench_relays.Culvert(CONTROL, bench_relays.CONTENDERS[SUBJECT].engine)}
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,7 @@ class Row:
 
     GOAL: what the peers' configuration is chosen for. STRETCH: cells last so many times longer
     than others. MOST_ROUNDS: where a round takes long. CALIBRATED: peers are tried in all their
-    configurations; else they have the one that is best known.
+    configurations; else they have the one that is best known. CONTENDERS: without the control.
     """
     name: str
     title: str
@@ -41,6 +49,14 @@ class Row:
     stretch: float = 1.0
     most_rounds: int = 1000
     calibrated: bool = True
+
+    @property
+    def participants(self):
+        """The names of the contenders, the control after the subject where there is a target."""
+        if self.name not in CONTROLLED or SUBJECT not in self.contenders:
+            return self.contenders
+        place = self.contenders.index(SUBJECT) + 1
+        return (*self.contenders[:place], CONTROL, *self.contenders[place:])
 
 
 def _bulk(name, title, workload, **more):
@@ -70,17 +86,20 @@ SLOW_NOTE = ("Each client reads 1 MB/s of what the server sends as fast as it ca
 IDLE_NOTE = ("Memory of the relay's processes (Pss of smaps_rollup: shared memory counted once) "
              "with all sessions open and idle after one request and response each, less that with "
              "none open, per session.\n"
-             "kernel_bytes_beyond_sockets: kernel memory of the machine (MemTotal - MemFree - "
-             "Buffers - Cached - SwapCached - AnonPages, less the free pages in the lists of each "
-             "CPU, after empty slabs were returned and the figure had settled) that each session "
+             "Kernel memory a session, beyond two sockets: kernel memory of the machine (MemTotal "
+             "- MemFree - Buffers - Cached - SwapCached - AnonPages, less the free pages in the "
+             "lists of each CPU, after empty slabs were returned and the figure had settled) that "
+             "each session "
              "adds with the relay (four sockets: client's, server's, two of the relay), less what "
              "it adds on the direct path in the same round (two sockets, same client and server), "
              "less what two plain connected TCP sockets "
-             "add (plain_pair_bytes, measured in the same round by a program that does nothing "
-             "else).")
+             "add (measured in the same round by a program that does nothing else).")
 MIXED_NOTE = ("Request/response, 64 B, 64 connections, while the idle sessions are open through "
-              "the same relay; row mixed-0 is the same relay moments before, without them. Peers "
-              "are configured for least memory here.")
+              "the same relay; the row before is the same relay moments earlier, without them. "
+              "Peers are configured for least memory here.")
+MIXED_NONE_NOTE = ("Request/response, 64 B, 64 connections, through each relay moments before the "
+                   "idle sessions of the next row are opened through it. Peers are configured for "
+                   "least memory here.")
 
 IDLE_SESSIONS = Workload(IDLE_TOOL, "idle", 0, 64)
 SLOW_RATE = 1_000_000
@@ -114,7 +133,7 @@ ROWS = (
     Row("idle", "Idle sessions: memory of the relay", "idle", "memory", "bytes/session",
         "session", IDLE, IDLE_SESSIONS, RELAYS, "lower", IDLE_NOTE, most_rounds=3),
     Row("mixed-0", "64 B x 64 request/response, no idle sessions", "mixed", "rate", "requests/s",
-        "request", IDLE, IDLE_SESSIONS, ALL, note=MIXED_NOTE, most_rounds=3),
+        "request", IDLE, IDLE_SESSIONS, ALL, note=MIXED_NONE_NOTE, most_rounds=3),
     Row("mixed", "64 B x 64 request/response beside the idle sessions", "mixed", "rate",
         "requests/s", "request", IDLE, IDLE_SESSIONS, ALL, note=MIXED_NOTE, most_rounds=3),
     Row("slow", "32 slow readers: kernel memory", "slow", "memory", "bytes/session", "GB", BULK,
@@ -148,7 +167,7 @@ def _matches(row, pattern):
 def select_contenders(names, quick, known):
     """The set of contenders to take; KNOWN: all names."""
     if not names:
-        return set(QUICK) if quick else set(known)
+        return {*QUICK, CONTROL} if quick else set(known) - set(OPTIONAL)
     for name in names:
         if name not in known:
             raise SelectionError(f"no contender is named {name}; --list shows them")

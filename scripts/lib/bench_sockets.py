@@ -8,6 +8,7 @@ Obeys the lines "open" and "close" on stdin, answers each with the same when it 
 with stdin. What plain sockets cost is the yardstick for what a relay needs beyond its own.
 """
 
+import re
 import socket
 import sys
 
@@ -27,8 +28,9 @@ def close_pairs(pairs):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
+    if len(sys.argv) != 2 or not re.fullmatch(r"[1-9]\d{0,6}", sys.argv[1]):
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
     pairs = [None] * int(sys.argv[1])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for line in sys.stdin:

@@ -8,7 +8,18 @@ Definitions, which the reports repeat:
                       to five rounds the quartiles say little, so spread is minimum to maximum.
   ratio               taken within each round, then the median of these; never a ratio of medians.
                       Where less is better it is turned, so that more than 1 always means "better
-                      for the first". A round in which one side failed is left out, and counted.
+                      for the first". A round in which one side failed is left out, and counted; one
+                      in which one side did not take part has no ratio.
+  interval            of the median of the rounds, with a confidence of 95 %: between the order
+                      statistics of rank k and n + 1 - k, k the greatest for which so few of n
+                      values lie below the true median with a probability of 2.5 % at most (the
+                      sign test turned round). Nothing is assumed of how the values are
+                      distributed. Fewer than six have no such k: then it is Student's interval of
+                      the mean (of ratios: of their logarithms), at least minimum to maximum. One
+                      round has none.
+  control             a second contender that is the same as the subject. How far the median of
+                      the subject's ratios to it is from 1 is what cannot be told from nothing: an
+                      interval that is narrower than that is widened to it.
   percentile          the upper bound of the histogram bucket in which the sample of that rank lies
                       (the smallest rank r with r / n >= p). With less than one sample expected
                       beyond it, a percentile is not known.
@@ -23,10 +34,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Callable
-
-# The engines that auto chooses from, at their default settings. The copies with other buffers are
-# variants of one of them.
-SINGLE_ENGINES = ("sockmap", "splice", "copy")
 
 
 # ---- samples ------------------------------------------------------------------------------------
@@ -73,6 +80,57 @@ def summarise(values):
         return None
     return Summary(median(values), min(values), max(values), quantile(values, 0.25),
                    quantile(values, 0.75), len(values))
+
+
+# Two-sided 5 % points of Student's t, by the number of values.
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+DOUBT = 0.05
+
+
+@dataclass(frozen=True)
+class Interval:
+    """In which the true median lies, as far as the rounds tell."""
+
+    low: float
+    high: float
+
+    def widened(self, center, deviation):
+        """At least from CENTER / e^DEVIATION to CENTER e^DEVIATION."""
+        return Interval(min(self.low, center * math.exp(-deviation)),
+                        max(self.high, center * math.exp(deviation)))
+
+
+def sign_test_rank(count):
+    """The rank of the order statistic that bounds the interval of COUNT values; 0: none does."""
+    rank, tail = 0, 0
+    while True:
+        tail += math.comb(count, rank)
+        if 2 * tail > DOUBT * 2 ** count:
+            return rank
+        rank += 1
+
+
+def _student_interval(values):
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    reach = STUDENT[len(values)] * math.sqrt(variance / len(values))
+    return Interval(mean - reach, mean + reach)
+
+
+def median_interval(values, of_ratios=False):
+    """The Interval of the median of VALUES; None if there are fewer than two."""
+    ordered = sorted(values)
+    if len(ordered) < 2:
+        return None
+    if rank := sign_test_rank(len(ordered)):
+        return Interval(ordered[rank - 1], ordered[-rank])
+    if of_ratios and ordered[0] > 0:
+        logarithms = _student_interval([math.log(value) for value in ordered])
+        # e^700 is about as much as a number can hold.
+        found = Interval(math.exp(max(logarithms.low, -700)), math.exp(min(logarithms.high, 700)))
+    else:
+        found = _student_interval(ordered)
+    return Interval(min(found.low, ordered[0]), max(found.high, ordered[-1]))
 
 
 # ---- histograms ---------------------------------------------------------------------------------
@@ -164,6 +222,20 @@ def find_row(results, name):
     return next((row for row in results["rows"] if row["name"] == name), None)
 
 
+def ordinary_rounds(row):
+    """The number of the last round that all contenders of ROW took part in."""
+    return row.get("ordinary_rounds") or max(
+        (cell["round"] for one in row["contenders"] for cell in one["cells"]), default=0)
+
+
+def ordinary_row(row):
+    """ROW with only the rounds in which all took part: medians of these can be compared."""
+    last = ordinary_rounds(row)
+    return {**row, "contenders": [
+        {**one, "cells": [cell for cell in one["cells"] if cell["round"] <= last]}
+        for one in row["contenders"]]}
+
+
 # ---- what is measured ---------------------------------------------------------------------------
 
 
@@ -243,8 +315,10 @@ def figures_by_round(contender, measure):
     return {number: figure for number, figure in figures.items() if figure is not None}
 
 
-def summary_of(contender, measure):
-    return summarise(figures_by_round(contender, measure).values())
+def summary_of(contender, measure, rounds=None):
+    """Over ROUNDS only, if they are given."""
+    return summarise(figure for number, figure in figures_by_round(contender, measure).items()
+                     if rounds is None or number in rounds)
 
 
 def merged_histogram(contender):
@@ -314,17 +388,35 @@ class Ratio:
         return sum(ratio >= bound for ratio in self.by_round.values())
 
     @property
-    def is_clear(self):
-        """Whether all rounds (and at least two) fall on the same side of 1."""
-        ratios = self.by_round.values()
-        return len(ratios) > 1 and (min(ratios) > 1 or max(ratios) < 1)
+    def interval(self):
+        """Of the median; None for a single round."""
+        return median_interval(self.by_round.values(), of_ratios=True)
+
+    @property
+    def deviation(self):
+        """How far the median is from 1, as a logarithm; 0 if not known."""
+        return abs(_logarithm(self.summary.median)) if self.by_round else 0.0
+
+    @property
+    def scatter(self):
+        """The median of how far each round is from 1, as a logarithm; 0 if not known."""
+        return median(abs(_logarithm(ratio)) for ratio in self.by_round.values()) \
+            if self.by_round else 0.0
+
+
+def _logarithm(ratio):
+    return math.log(ratio) if ratio > 0 else -math.inf
 
 
 def _why_missing(contender, number):
-    for cell in contender["cells"]:
-        if cell["round"] == number:
-            return f"{contender['name']}: {why_unusable(cell) or 'the figure was not taken'}"
-    return f"{contender['name']}: not run"
+    cell = next(cell for cell in contender["cells"] if cell["round"] == number)
+    return f"{contender['name']}: {why_unusable(cell) or 'the figure was not taken'}"
+
+
+def common_rounds(first, second):
+    """The rounds that both took part in, whether they failed or not."""
+    return sorted({cell["round"] for cell in first["cells"]}
+                  & {cell["round"] for cell in second["cells"]})
 
 
 def ratio_within_rounds(first, second, measure, other_measure=None):
@@ -336,7 +428,7 @@ def ratio_within_rounds(first, second, measure, other_measure=None):
     ours = figures_by_round(first, measure)
     theirs = figures_by_round(second, other_measure or measure)
     ratios, left_out = {}, []
-    for number in sorted({cell["round"] for cell in first["cells"] + second["cells"]}):
+    for number in common_rounds(first, second):
         sides = ((first, ours), (second, theirs))
         missing = [one for one, figures in sides if number not in figures]
         if missing:
@@ -350,34 +442,3 @@ def ratio_within_rounds(first, second, measure, other_measure=None):
             continue
         ratios[number] = over[number] / under[number]
     return Ratio(ratios, tuple(left_out))
-
-
-def best_of(contenders, measure):
-    """Of CONTENDERS the one with the best median; the first of equals; None if none has any."""
-    best, best_median = None, None
-    for contender in contenders:
-        summary = summary_of(contender, measure)
-        if summary is None:
-            continue
-        ours = summary.median if measure.better == "higher" else -summary.median
-        if best is None or ours > best_median:
-            best, best_median = contender, ours
-    return best
-
-
-def single_engines(row):
-    return [one for one in row["contenders"] if one["name"] in SINGLE_ENGINES]
-
-
-def peers(row):
-    return [one for one in row["contenders"] if one["family"] == "peer"]
-
-
-def best_engine(row, measure=None):
-    """The best single culvert engine of ROW by median, or None."""
-    return best_of(single_engines(row), measure or value_measure(row))
-
-
-def best_peer(row, measure=None):
-    """The best peer of ROW by median, or None."""
-    return best_of(peers(row), measure or value_measure(row))

@@ -342,7 +342,12 @@ def main():
     if not folded:
         print("flame.py: no samples on the standard input", file=sys.stderr)
         return 1
-    print(render_svg(folded, *(sys.argv[1:] or ["Flame graph"])), end="")
+    try:
+        print(render_svg(folded, *(sys.argv[1:] or ["Flame graph"])), end="", flush=True)
+    except OSError as error:
+        print(f"flame.py: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
     return 0
 
 

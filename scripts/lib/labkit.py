@@ -3,6 +3,8 @@
 
 Every process started here is ended by its own pid, and the lab is taken down, when the Lab object
 is closed; handle_signals() turns INT, TERM and HUP into an exception so that this happens then too.
+If this process is killed, a Guard does it; if the guard is killed too, the next `scripts/lab up`,
+because the lab's record says whose it is.
 """
 
 import hashlib
@@ -144,6 +146,28 @@ def choose_folder():
     return None
 
 
+class Guard:
+    """A process of its own that runs COMMAND if this one ends without dismiss(): by SIGKILL."""
+
+    # The pipe ends with this process: nothing that it starts inherits the other end.
+    _SCRIPT = 'read -r word || exec "$@"'
+
+    def __init__(self, command, environment):
+        self._process = subprocess.Popen(
+            ["sh", "-c", self._SCRIPT, "guard", *command], env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            start_new_session=True)
+
+    def dismiss(self):
+        if self._process.poll() is None:
+            try:
+                self._process.stdin.write(b"done\n")
+                self._process.stdin.close()
+            except OSError:
+                pass  # it was killed
+        self._process.wait()
+
+
 class Lab:
     """The lab (scripts/lab) under a name of its own, and the programs inside.
 
@@ -162,12 +186,15 @@ class Lab:
         self._script = os.path.join(TOP, "scripts", "lab")
         self._processes = []
         self._logs = 0
+        self._guard = None
 
     def __enter__(self):
         try:
+            self._guard = Guard((self._script, "down", "--force"), self._environment)
             # Interrupted half-way, it must be taken down; if it failed, it has cleaned up itself.
             self._is_up = True
-            self._call("up", *["--loopback"] if self.loopback else [])
+            self._call("up", *["--loopback"] if self.loopback else [],
+                       "--owner", str(os.getpid()), "--files", self.home)
         except BaseException as error:
             self._is_up = not isinstance(error, LabError)
             self.close()
@@ -189,10 +216,15 @@ class Lab:
             signal.signal(number, signal.SIG_IGN)
         for process in reversed(self._processes):
             self.stop(process)
-        if not self.keep:
+        try:
             if self._is_up:
-                self._call("down")
-            shutil.rmtree(self.home, ignore_errors=True)
+                # What has left its session, and is inside yet, is ours as well.
+                self._call(*("keep",) if self.keep else ("down", "--force"))
+        finally:
+            if not self.keep:
+                shutil.rmtree(self.home, ignore_errors=True)
+            if self._guard:
+                self._guard.dismiss()
 
     def path(self, name):
         return os.path.join(self.home, name)

@@ -1,27 +1,36 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""Profiles culvert under a workload: see scripts/profile, which prepares and calls this."""
+"""Profiles a relay under a workload: see scripts/profile, which prepares and calls this."""
 
 import argparse
 import collections
 import dataclasses
 import os
+import re
 import sys
+import tempfile
 import time
 
 import profile_components as components
 import profile_heap
 import profile_offcpu as offcpu
-from labkit import Daemon, Interrupted, Lab, LabError, handle_signals, tail
+from bench import raise_descriptor_limit
+from bench_lab import BenchLab, Interrupts
+from bench_meter import CpuMeters, processes_of
+from labkit import Interrupted, LabError
+from profile_compact import write_compact
 from profile_load import WORKLOADS, Load, Roles
 from profile_perf import Perf, Unavailable
+from profile_relay import PROFILED, Runs, choose_subject, result_files
 from profile_report import write_report
 from profile_window import Window
 
-ENGINES = ("auto", "sockmap", "splice", "copy")
 PARTS = ("cost", "events", "syscalls", "oncpu", "offcpu", "heap")
-RELAY = "culvert"
+# Another name, from before the rows of the benchmark.
+ALIASES = {"bulk": "bulk-1"}
 FREQUENCY = 999
+# What the results of a long recording may take on the disk.
+ROOM = 32 << 20
 
 
 def say(label, text):
@@ -32,7 +41,7 @@ def say(label, text):
 class Result:
     """What the parts found; a part that did not run or could not has None, and a reason."""
 
-    engine: str
+    subject: object  # profile_relay.Subject
     workload: object
     seconds: float
     sampled: str = ""
@@ -40,7 +49,7 @@ class Result:
     reports: dict = dataclasses.field(default_factory=dict)  # part: report of the load
     gained: dict = dataclasses.field(default_factory=dict)  # part: what profile_window says
     missing: dict = dataclasses.field(default_factory=dict)  # part: why
-    cost: tuple = None  # events of the machine, of culvert
+    cost: tuple = None  # events of the machine, of the relay
     events: dict = None
     calls: dict = None
     calls_by: str = ""
@@ -58,6 +67,11 @@ class Result:
     def rate(self, part):
         return self.workload.rate(self.gained[part])
 
+    @property
+    def relay(self):
+        """The relay's name in tables, and its role in stacks."""
+        return self.subject.program
+
 
 @dataclasses.dataclass
 class Waits:
@@ -71,13 +85,14 @@ class Waits:
 
 
 class Profile:
-    def __init__(self, options, lab):
+    def __init__(self, options, lab, subject, meters):
         self.options = options
         self.lab = lab
         self.workload = WORKLOADS[options.workload]
         self.perf = Perf(_folder(lab, "perf"))
         self.load = Load(lab, options.bench)
-        self.result = Result(options.engine, self.workload, options.seconds, self.perf.sampled,
+        self.runs = Runs(lab, subject, options.culvert, meters, raise_descriptor_limit())
+        self.result = Result(subject, self.workload, options.seconds, self.perf.sampled,
                              self.perf.hardware, sessions=options.sessions)
 
     def run(self):
@@ -86,8 +101,9 @@ class Profile:
             try:
                 getattr(self, f"_do_{part}")()
                 text = self._rate(part)
-            except Unavailable as reason:
+            except (LabError, Unavailable) as reason:
                 self.result.missing[part] = str(reason)
+                self.result.reports.pop(part, None)
                 text = f"NOT MEASURED: {reason}"
             say(part, f"{text} ({time.monotonic() - started:.0f} s)")
         self.result.lost = dict(self.perf.lost)
@@ -97,23 +113,29 @@ class Profile:
         return self.result.rate(part) if part in self.result.gained else "measured"
 
     def _under_load(self, part, work, seconds=None):
-        """Calls WORK(daemon, window) while the workload runs through a fresh daemon."""
-        daemon = Daemon(self.lab, self.options.culvert, self.options.engine, self.load.forwards)
-        window = Window(daemon, seconds or self.options.seconds, self.lab.path(f"window-{part}"))
-        client = self.load.start(self.workload, daemon)
-        answer = work(daemon, window)
-        self.result.reports[part] = self.load.finish(client)
-        self.result.gained[part] = window.gained()
-        if daemon.stop() != 0:
-            raise LabError(f"culvert did not end well:\n{tail(daemon.process.log)}")
-        if not self.result.units(part):
-            raise LabError(f"{part}: nothing went through culvert while it was recorded")
+        """Calls WORK(relay, window) while the workload runs through a fresh relay."""
+        relay, client = self.runs.start(), None
+        try:
+            window = Window(self.load, relay, seconds or self.options.seconds,
+                            self.lab.path(f"window-{part}"))
+            client = self.load.start(self.workload)
+            answer = work(relay, window)
+            self.result.reports[part] = self.load.finish(client)
+            gained = window.gained()
+            self.runs.stop(relay)
+        finally:
+            if client:
+                self.load.drop(client)
+            relay.stop()
+        if not self.workload.units(gained):
+            raise LabError(f"nothing went through {self.result.relay} while it was recorded")
+        self.result.gained[part] = gained
         return answer
 
     def _do_cost(self):
         """Counters only, which disturb next to nothing."""
         self.result.cost = self._under_load(
-            "cost", lambda daemon, window: self.perf.count(daemon.pid, window))
+            "cost", lambda relay, window: self.perf.count(_pids(relay), window))
 
     def _do_events(self):
         self.result.events = self._under_load(
@@ -121,11 +143,11 @@ class Profile:
 
     def _do_syscalls(self):
         self.result.calls, self.result.calls_by = self._under_load(
-            "syscalls", lambda daemon, window: self.perf.trace_calls(daemon.pid, window))
+            "syscalls", lambda relay, window: self.perf.trace_calls(_pids(relay), window))
 
     def _do_oncpu(self):
-        def work(_daemon, window):
-            roles = Roles(self.lab, RELAY)
+        def work(_relay, window):
+            roles = Roles(self.lab, self.result.relay, self.result.subject.contender.forks)
             self.perf.record_stacks(FREQUENCY, window)
             return roles
 
@@ -140,8 +162,8 @@ class Profile:
     def _do_offcpu(self):
         seconds = min(self.options.seconds, self.options.offcpu_seconds)
 
-        def work(_daemon, window):
-            roles = Roles(self.lab, RELAY)
+        def work(_relay, window):
+            roles = Roles(self.lab, self.result.relay, self.result.subject.contender.forks)
             self.perf.record_switches(window)
             return roles
 
@@ -154,10 +176,22 @@ class Profile:
         self.result.offcpu = _by_role(roles, waits)
 
     def _do_heap(self):
-        arguments = (self.lab, self.load, self.options.culvert, self.options.engine,
-                     self.options.sessions)
-        self.result.resident = profile_heap.measure_resident(*arguments)
-        self.result.heap = profile_heap.measure_heap(*arguments)
+        relay = self.runs.start()
+        try:
+            self.result.resident = profile_heap.measure_resident(self.load, relay,
+                                                                 self.options.sessions)
+            self.runs.stop(relay)
+        finally:
+            relay.stop()
+        if self.result.subject.is_culvert:
+            self.result.heap = profile_heap.measure_heap(
+                self.lab, self.load, self.options.culvert, self.result.subject.contender,
+                self.options.sessions)
+
+
+def _pids(relay):
+    """All processes of RELAY, in the order in which they were numbered."""
+    return sorted(processes_of(relay.pids))
 
 
 def _role_of_sample(roles, sample):
@@ -194,31 +228,46 @@ def _folder(lab, name):
 
 
 def positive(text):
-    value = float(text)
-    if not 0 < value <= 600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 600")
-    return value
+    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or not 0 < float(text) <= 600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, up to 600")
+    return float(text)
 
 
 def count(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    if not re.fullmatch(r"\d{1,9}", text) or not 1 <= int(text) <= 100000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
+    return int(text)
 
 
 def part_list(text):
     parts = tuple(text.split(","))
     for part in parts:
         if part not in PARTS:
-            raise argparse.ArgumentTypeError(f"{part} is none of {', '.join(PARTS)}")
-    return parts
+            raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(PARTS)}")
+    return tuple(part for part in PARTS if part in parts)
+
+
+def one_of(known, what):
+    def parse(text):
+        name = ALIASES.get(text, text)
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what}: {', '.join(known)}")
+        return name
+    return parse
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for a mistake, not the whole usage."""
+
+    def error(self, message):
+        print(f"profile: {message}; see scripts/profile --help", file=sys.stderr)
+        sys.exit(2)
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(prog="profile", description="where the time goes")
-    parser.add_argument("engine", choices=ENGINES)
-    parser.add_argument("workload", choices=list(WORKLOADS))
+    parser = Parser(prog="profile", allow_abbrev=False, add_help=False)
+    parser.add_argument("engine", metavar="RELAY", type=one_of(PROFILED, "relay to profile"))
+    parser.add_argument("workload", metavar="WORKLOAD", type=one_of(WORKLOADS, "workload"))
     parser.add_argument("--culvert", required=True, help="the program, with frame pointers")
     parser.add_argument("--bench", required=True, help="the program culvert-bench")
     parser.add_argument("--out", required=True, help="folder of the results")
@@ -232,18 +281,47 @@ def parse_options():
     return parser.parse_args()
 
 
+def check_folder(folder):
+    """Makes FOLDER; OSError if the results will not go there."""
+    os.makedirs(folder, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"x" * 65536)
+    room = os.statvfs(folder)
+    if room.f_bavail * room.f_frsize < ROOM:
+        raise LabError(f"{folder}: less than {ROOM >> 20} MiB are free")
+
+
+def profile(options, subject):
+    """Returns the Result; nothing of the lab is left afterwards."""
+    interrupts = Interrupts()
+    meters = CpuMeters()
+    try:
+        with BenchLab(interrupts, False) as lab:
+            return Profile(options, lab, subject, meters).run()
+    finally:
+        meters.close()
+
+
 def main():
     options = parse_options()
-    if options.check:
-        return 0
-    handle_signals()
     try:
-        with Lab() as lab:
-            result = Profile(options, lab).run()
-        os.makedirs(options.out, exist_ok=True)
+        check_folder(options.out)
+        if options.check:
+            return 0
+        subject = choose_subject(options.engine, WORKLOADS[options.workload],
+                                 len(os.sched_getaffinity(0)), result_files())
+        if reason := subject.contender.why_missing():
+            raise LabError(f"{options.engine}: {reason}")
+        say("relay", f"{subject.program}: {subject.describe()} ({subject.source})")
+        result = profile(options, subject)
         write_report(result, options.out)
-        say("report", os.path.join(options.out, "index.html"))
-    except (LabError, Unavailable, OSError) as error:
+        write_compact(result, options.out)
+        say("report", os.path.join(options.out, "index.html, summary.md, profile.md"))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"profile: {where}{error.strerror}", file=sys.stderr)
+        return 1
+    except (LabError, Unavailable) as error:
         print(f"profile: {error}", file=sys.stderr)
         return 1
     except Interrupted as number:

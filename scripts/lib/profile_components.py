@@ -215,6 +215,11 @@ def _symbol(stack, index):
     return f"{frame.name} < {stack[index - 1].name}", frame
 
 
+def symbol_of(stack):
+    """The innermost function, as top_symbols() names it."""
+    return _symbol(stack, len(stack) - 1)[0]
+
+
 def unresolved_share(stacks):
     """The share of kernel and of user frames without a name: (kernel, user)."""
     seen, unknown = collections.Counter(), collections.Counter()

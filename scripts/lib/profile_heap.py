@@ -4,7 +4,8 @@
 Each figure is the difference between a daemon that holds N idle sessions and one that holds none,
 divided by N. The heap is what malloc was asked for (and what it adds in bookkeeping) once the start
 is over, which itself takes more for a moment: libbpf reads the kernel's types. The resident
-memory comes from a run of its own, without any tool.
+memory (Pss, over all processes) comes from a run of its own, without any tool; it is all that is
+measured of other relays than culvert.
 """
 
 import dataclasses
@@ -15,8 +16,9 @@ import shutil
 import signal
 import time
 
+from bench_meter import memory_of
 from labkit import Daemon, LabError
-from profile_load import Workload
+from profile_load import idle_workload
 from profile_perf import Unavailable
 
 TOP_SITES = 10
@@ -43,9 +45,12 @@ class Heap:
 class ToolDaemon(Daemon):
     """culvert run by another program; its own pid is what it says itself."""
 
-    def __init__(self, lab, wrapper, program, engine, forwards):
+    def __init__(self, lab, wrapper, program, contender, forwards):
         start = time.monotonic()
-        super().__init__(_Wrapping(lab, wrapper), program, engine, forwards)
+        super().__init__(_Wrapping(lab, wrapper), program, contender.engine, forwards,
+                         *contender.options,
+                         # valgrind writes its file from within the daemon
+                         "--seccomp", "off")
         self.lab = lab
         self.daemon_pid = self.ask("status")["pid"]
         # The tool's clock begins after ours. So once twice this time has passed, it shows more
@@ -71,42 +76,31 @@ class _Wrapping:
         return self._lab.start(namespace, *self._wrapper, *command, **options)
 
 
-def resident_bytes(pid):
-    """What the process holds of memory that is its own, shared with no other."""
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        return sum(int(line.split()[1]) for line in file
-                   if line.startswith(("Private_Clean:", "Private_Dirty:"))) * 1024
-
-
-def hold(load, daemon, sessions, work):
-    """Calls WORK while DAEMON holds SESSIONS idle sessions."""
+def hold(load, sessions, work):
+    """Calls WORK while the relay holds SESSIONS idle sessions."""
     if not sessions:
         return work()
-    workload = Workload("heap", "idle", sessions, 0, "session", "")
-    client = load.start(workload, daemon)
+    client = load.start(idle_workload(sessions))
     try:
         return work()
     finally:
         load.drop(client)
 
 
-def measure_resident(lab, load, program, engine, sessions):
-    """(bytes without sessions, bytes with SESSIONS)."""
-    daemon = Daemon(lab, program, engine, load.forwards)
-    base = resident_bytes(daemon.pid)
-    peak = hold(load, daemon, sessions, lambda: resident_bytes(daemon.pid))
-    daemon.stop()
-    return base, peak
+def measure_resident(load, relay, sessions):
+    """(bytes without sessions, bytes with SESSIONS) of RELAY, which is fresh."""
+    base = memory_of(relay.pids)
+    return base, hold(load, sessions, lambda: memory_of(relay.pids))
 
 
-def measure_heap(lab, load, program, engine, sessions):
+def measure_heap(lab, load, program, contender, sessions):
     """By massif. Valgrind 3.19 knows enough of bpf(2) for the sockmap engine, too."""
     if not shutil.which("valgrind"):
         raise Unavailable("valgrind is missing: scripts/deps bench")
     try:
-        return _with_massif(lab, load, program, engine, sessions)
+        return _with_massif(lab, load, program, contender, sessions)
     except LabError as error:
-        raise Unavailable(f"culvert --engine {engine} under valgrind: {error}") from None
+        raise Unavailable(f"culvert --engine {contender.engine} under valgrind: {error}") from None
 
 
 def _folder(lab, name):
@@ -117,10 +111,10 @@ def _folder(lab, name):
     return folder
 
 
-def _run(lab, load, wrapper, program, engine, sessions):
+def _run(lab, load, wrapper, program, contender, sessions):
     """Returns the seconds of the tool's clock that belong to the start of the daemon."""
-    daemon = ToolDaemon(lab, wrapper, program, engine, load.forwards)
-    hold(load, daemon, sessions, lambda: _stay(daemon))
+    daemon = ToolDaemon(lab, wrapper, program, contender, load.forwards)
+    hold(load, sessions, lambda: _stay(daemon))
     daemon.stop()
     return daemon.started
 
@@ -140,13 +134,13 @@ def _the_file(pattern):
     return files[0]
 
 
-def _with_massif(lab, load, program, engine, sessions):
+def _with_massif(lab, load, program, contender, sessions):
     results = []
     for count in (0, sessions):
         folder = _folder(lab, f"massif-{count}")
         started = _run(lab, load, ("valgrind", "--tool=massif", "--vgdb=no", "--time-unit=ms",
                                    "--detailed-freq=1", "--max-snapshots=1000", "--threshold=0.1",
-                                   f"--massif-out-file={folder}/out"), program, engine, count)
+                                   f"--massif-out-file={folder}/out"), program, contender, count)
         with open(_the_file(f"{folder}/out*"), encoding="utf-8", errors="replace") as file:
             results.append(parse_massif(file, started * 1000))
     base, peak = results

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The workloads of scripts/profile: culvert-bench through a relay in the lab."""
+"""The workloads of scripts/profile: culvert-bench through a relay in the lab.
+
+They are rows of the benchmark (bench_rows.py), with its parameters, and idle connections.
+"""
 
 import dataclasses
 import json
@@ -8,36 +11,42 @@ import signal
 import subprocess
 import time
 
+from bench_clients import CULVERT_BENCH, Timing, bench_command
+from bench_clients import Workload as BenchWorkload
+from bench_meter import sockets_in_use
+from bench_relays import IDLE, Forward
+from bench_rows import ROWS
 from labkit import RELAY, SERVER, LabError, tail, wait_until
 
-RELAY_PORT = 9000
-SINK_PORT = 7000
+FORWARD = Forward(9000, 7000)
 WARM_UP = 1.0
+# The workload goes on until it is told to end.
+TIMING = Timing(3600, WARM_UP)
+IDLE_CONNECTIONS = 2000
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A workload of culvert-bench; unit is what its costs are given per."""
+    """A workload of culvert-bench; unit is what its costs are given per, goal that of its row."""
 
     name: str
-    mode: str
-    connections: int
-    size: int
+    load: BenchWorkload
     unit: str
+    goal: str
     title: str
 
-    def arguments(self):
-        words = [self.mode, "--connections", str(self.connections)]
-        return words + ["--size", str(self.size)] if self.size else words
+    @property
+    def connections(self):
+        return self.load.connections
 
     def units(self, gained):
-        """The work that is in what culvert's counters gained (profile_window)."""
+        """The work that is in what was gained (profile_window)."""
         if self.unit == "session":
             return float(self.connections)
         if self.unit == "transaction":
-            return float(gained["finished"])
-        size = sum(gained["bytes"].values())
-        return size / 1e9 if self.unit == "GB" else size / (2 * self.size)
+            return float(gained["opened"])
+        size = gained["payload"]
+        return size / 1e9 if self.unit == "GB" else size / (2 * self.load.size)
 
     def rate(self, gained):
         """The rate as text."""
@@ -48,19 +57,14 @@ class Workload:
         return f"{self.units(gained) / gained['seconds']:,.0f} {self.unit}s/s"
 
 
-WORKLOADS = {workload.name: workload for workload in (
-    Workload("bulk", "bulk-up", 1, 0, "GB", "bulk, 1 stream"),
-    Workload("bulk-8", "bulk-up", 8, 0, "GB", "bulk, 8 streams"),
-    Workload("bulk-both", "bulk-both", 1, 0, "GB", "bulk, 1 stream, both ways at once"),
-    Workload("rr-64x64", "rr", 64, 64, "request", "request/response of 64 B, 64 connections"),
-    Workload("rr-1Kx512", "rr", 512, 1024, "request",
-             "request/response of 1 KiB, 512 connections"),
-    Workload("rr-16Kx64", "rr", 64, 16384, "request",
-             "request/response of 16 KiB, 64 connections"),
-    Workload("crr", "crr", 64, 64, "transaction",
-             "connect, request/response of 64 B, close; 64 at a time"),
-    Workload("idle", "idle", 2000, 0, "session", "2,000 idle connections"),
-)}
+def idle_workload(connections):
+    return Workload("idle", BenchWorkload(CULVERT_BENCH, "idle", connections, 64), "session", IDLE,
+                    f"{connections:,} idle connections")
+
+
+WORKLOADS = {row.name: Workload(row.name, row.workload, row.work_unit, row.goal, row.title)
+             for row in ROWS if row.workload.tool == CULVERT_BENCH and row.group != "sweep"}
+WORKLOADS["idle"] = idle_workload(IDLE_CONNECTIONS)
 
 
 class Load:
@@ -69,25 +73,36 @@ class Load:
     def __init__(self, lab, program):
         self.lab = lab
         self.program = os.path.abspath(program)
-        self.forwards = ((f"{RELAY}:{RELAY_PORT}", f"{SERVER}:{SINK_PORT}"),)
-        self.sink = lab.start_server("server", SINK_PORT, self.program, "sink", "--listen",
-                                     f"{SERVER}:{SINK_PORT}")
+        self.processes = max(1, len(os.sched_getaffinity(0)) // 2)  # as in the benchmark
+        self.forwards = ((f"{RELAY}:{FORWARD.listen}", f"{SERVER}:{FORWARD.upstream}"),)
+        self.sink = lab.start_sink(self.program, SERVER, [FORWARD.upstream], self.processes)
+        self._sockets = sockets_in_use(self.sink.pid)
 
-    def start(self, workload, daemon):
+    def sessions(self):
+        """Connections that the server has, as far as its kernel knows."""
+        return sockets_in_use(self.sink.pid) - self._sockets
+
+    def start(self, workload):
         """A client that is warmed up when this returns and goes on until finish()."""
-        idle = workload.mode == "idle"
-        client = self.lab.start("client", self.program, *workload.arguments(), "--connect",
-                                f"{RELAY}:{RELAY_PORT}",
-                                *([] if idle else ["--seconds", "3600", "--warmup",
-                                                   f"{WARM_UP:g}"]),
-                                stdout=subprocess.PIPE, text=True)
+        timing = None if workload.unit == "session" else TIMING
+        command = bench_command(self.program, workload.load, [(RELAY, FORWARD.listen)], timing,
+                                self.processes)
+        client = self.lab.start("client", *command, stdout=subprocess.PIPE, text=True)
+        try:
+            self._wait_until_warm(client, workload)
+        except BaseException:
+            self.drop(client)
+            raise
+        return client
+
+    def _wait_until_warm(self, client, workload):
+        idle = workload.unit == "session"
         if idle:
             self._wait_for_sessions(client)
         wait_until(lambda: self.is_running(client) and (
-            workload.mode == "crr" or sessions_of(daemon) >= workload.connections),
-                   f"{workload.connections} sessions in culvert", 30)
+            workload.unit == "transaction" or self.sessions() >= workload.connections),
+                   f"{workload.connections} sessions at the server", 30)
         time.sleep(0 if idle else WARM_UP)
-        return client
 
     @staticmethod
     def is_running(client):
@@ -126,20 +141,22 @@ class Load:
         self.lab.stop(client)
 
 
-def sessions_of(daemon):
-    return daemon.ask("status")["resources"]["sessions"]
-
-
 class Roles:
-    """Which part each process plays, from the network namespace that it is in."""
+    """Which part each process plays, from the network namespace that it is in.
+
+    FORKS: the relay is one that forks; what it has not yet forked is known by its name.
+    """
 
     LABELS = {"client": "client", "server": "server", "relay": None}
 
-    def __init__(self, lab, relay_name):
+    def __init__(self, lab, relay_name, forks=False):
         self._relay_name = relay_name
+        self._forks = forks
         self._namespaces = {os.stat(f"/run/netns/{lab.name}-{part}").st_ino: part
                             for part in self.LABELS}
         self._known = {}
+        self._elsewhere = set()
+        self._comms = set()  # of what may be forked later
         for name in os.listdir("/proc"):
             if name.isdigit():
                 self._learn(int(name))
@@ -147,10 +164,16 @@ class Roles:
     def _learn(self, pid):
         try:
             part = self._namespaces.get(os.stat(f"/proc/{pid}/ns/net").st_ino)
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                comm = file.read().rstrip("\n")
         except OSError:
             return
-        if part:
-            self._known[pid] = self.LABELS[part] or self._relay_name
+        if not part:
+            self._elsewhere.add(pid)
+            return
+        self._known[pid] = self.LABELS[part] or self._relay_name
+        if part == "relay" and self._forks:
+            self._comms.add(comm)
 
     def of(self, pid, comm):
         """The role of a process; of kernel threads by their name."""
@@ -158,6 +181,8 @@ class Roles:
             return self._known[pid]
         if pid == 0:
             return "idle"
+        if comm in self._comms and pid not in self._elsewhere:
+            return self._relay_name
         for prefix in ("kworker", "ksoftirqd"):
             if comm.startswith(prefix):
                 return prefix

@@ -71,6 +71,11 @@ def run(command, log, seconds):
                           f"{tail(log, 5).strip()}")
 
 
+def list_of(pids):
+    """For -p of perf and strace."""
+    return ",".join(map(str, pids))
+
+
 def tracepoints():
     """The names of the kernel's tracepoints, "group:event"."""
     result = subprocess.run([*_WITH_TRACEFS, "sh", "-c",
@@ -104,12 +109,12 @@ class Perf:
         with open(output, encoding="utf-8") as file:
             return parse_stat(file)
 
-    def count(self, pid, window):
-        """Hardware and software events of the machine and of PID: two of {event: value}."""
+    def count(self, pids, window):
+        """Hardware and software events of the machine and of PIDS: two of {event: value}."""
         events = ",".join((*SOFTWARE, *self.hardware))
         outputs = self.path("stat-machine.json"), self.path("stat-process.json")
         run(("perf", "stat", "-j", "-o", outputs[0], "-e", events, "-a", "--",
-             "perf", "stat", "-j", "-o", outputs[1], "-e", events, "-p", str(pid), "--",
+             "perf", "stat", "-j", "-o", outputs[1], "-e", events, "-p", list_of(pids), "--",
              *window.command), self.path("stat.log"), window.length)
         answer = []
         for output in outputs:
@@ -181,18 +186,19 @@ class Perf:
     def switches(self):
         return self._script("offcpu", SAMPLE_FIELDS + ",trace")
 
-    def trace_calls(self, pid, window):
-        """System calls of PID by name, and the name of the means."""
+    def trace_calls(self, pids, window):
+        """System calls of PIDS by name, and the name of the means."""
         output = self.path("syscalls.txt")
         try:
-            run(("perf", "trace", "-s", "-m", BUFFER_PAGES, "-p", str(pid), "-o", output, "--",
+            run(("perf", "trace", "-s", "-m", BUFFER_PAGES, "-p", list_of(pids), "-o", output,
+                 "--",
                  *window.command), self.path("syscalls.log"), window.length)
             with open(output, encoding="utf-8", errors="replace") as file:
                 text = file.read()
             self.lost["syscalls"] = sum(map(int, re.findall(r"LOST (\d+) events", text)))
             return parse_trace(text.splitlines()), "perf trace"
         except Unavailable as reason:
-            return strace_calls(pid, window, output), f"strace, because {reason}"
+            return strace_calls(pids, window, output), f"strace, because {reason}"
 
 
 def parse_stat(lines):
@@ -251,11 +257,11 @@ def parse_strace(lines):
     return sums
 
 
-def strace_calls(pid, window, output):
+def strace_calls(pids, window, output):
     """The same by strace, which slows the program down. The window begins once it is attached."""
     if not shutil.which("strace"):
         raise Unavailable("neither perf trace nor strace works here")
-    process = subprocess.Popen(("strace", "-f", "-c", "-o", output, "-p", str(pid)),
+    process = subprocess.Popen(("strace", "-f", "-c", "-o", output, "-p", list_of(pids)),
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:

@@ -16,7 +16,8 @@ from profile_heap import HEAP_NOTE
 TOP = 15
 # Not part of the workload: idle time, the measuring itself, and what else this machine does.
 OUTSIDE = ("idle", "perf", "other programs")
-DAEMON = "culvert"
+# The share of other programs that is worth telling.
+NOISE = 0.02
 
 
 def percent(share):
@@ -48,8 +49,9 @@ def cost_blocks(result):
     rows = [(label, figure(value), figure(value / seconds),
              f"{figure(value * scale / units)} {name}")
             for label, value in (("CPU seconds, machine", gained["machine_cpu"]),
-                                 ("CPU seconds, culvert", gained["daemon_cpu"]))]
-    for place, values in zip(("machine", "culvert"), result.cost):
+                                 (f"CPU seconds, {result.relay}", gained["relay_cpu"]))
+            if value is not None]
+    for place, values in zip(("machine", result.relay), result.cost):
         rows += [(f"{event}, {place}", figure(value), figure(value / seconds),
                   figure(value / units))
                  for event, value in values.items() if value is not None and event != "task-clock"]
@@ -62,6 +64,8 @@ def cost_blocks(result):
 
 
 def _carrier_blocks(gained):
+    if "bytes" not in gained:
+        return
     total = sum(gained["bytes"].values())
     if total:
         shares = ", ".join(f"{carrier} {percent(value / total)}"
@@ -87,10 +91,11 @@ def call_blocks(result):
     if result.calls is None:
         return
     units, unit = result.units("syscalls"), result.workload.unit
-    yield "heading", "System calls of culvert"
+    yield "heading", f"System calls of {result.relay}"
     yield "text", (f"By {result.calls_by}, in a run of its own: "
-                   f"{result.rate('syscalls')} while each call was traced. "
-                   "About 40 calls are answers to the two requests for culvert's counters.")
+                   f"{result.rate('syscalls')} while each call was traced. " +
+                   ("About 40 calls are answers to the two requests for culvert's counters."
+                    if result.subject.is_culvert else ""))
     order = sorted(result.calls.items(), key=lambda item: -item[1].calls)
     rows = [(name, f"{call.calls:,}", figure(call.calls / units), f"{call.errors:,}",
              figure(call.milliseconds * 1000 / call.calls)) for name, call in order]
@@ -123,7 +128,7 @@ def oncpu_blocks(result):
     if not total:
         return
     yield "graph", "oncpu-system.svg", "on-CPU time of the whole system"
-    yield "graph", "oncpu-daemon.svg", "on-CPU time of culvert"
+    yield "graph", "oncpu-daemon.svg", f"on-CPU time of {result.relay}"
     roles = sorted((role for role in weights if role not in OUTSIDE),
                    key=lambda role: -weights[role])
     table = components.component_table({role: by_role[role] for role in roles})
@@ -139,9 +144,9 @@ def oncpu_blocks(result):
     yield "table", ("passed through", "share"), [
         (text, percent(share)) for text, share in components.path_shares(stacks, total)]
     yield from _symbol_blocks("Top symbols, system", stacks, total)
-    daemon = by_role.get(DAEMON, {})
-    if daemon:
-        yield from _symbol_blocks("Top symbols, culvert", daemon, sum(daemon.values()))
+    relay = by_role.get(result.relay, {})
+    if relay:
+        yield from _symbol_blocks(f"Top symbols, {result.relay}", relay, sum(relay.values()))
 
 
 def _symbol_blocks(title, stacks, total):
@@ -162,7 +167,7 @@ def offcpu_blocks(result):
     yield "heading", "Waiting"
     yield "text", (f"Every switch of threads in {seconds:.1f} s, with "
                    f"{result.rate('offcpu')}.")
-    yield "graph", "offcpu-daemon.svg", "off-CPU time of culvert"
+    yield "graph", "offcpu-daemon.svg", f"off-CPU time of {result.relay}"
     yield "graph", "offcpu-system.svg", "off-CPU time of the whole system"
     rows = []
     for role, intervals in sorted(waits.by_role.items(), key=lambda item: -len(item[1])):
@@ -186,7 +191,7 @@ def offcpu_blocks(result):
 def heap_blocks(result):
     if not result.resident:
         return
-    yield "heading", "Memory of culvert for a session"
+    yield "heading", f"Memory of {result.relay} for a session"
     rows = []
     if result.heap:
         heap = result.heap
@@ -198,11 +203,11 @@ def heap_blocks(result):
                      figure((heap.overhead_peak - heap.overhead_base) / sessions)))
     sessions = result.sessions
     base, peak = result.resident
-    rows.append(("private resident memory, without valgrind", f"{base:,}", f"{peak:,}",
+    rows.append(("memory of its processes (Pss), without valgrind", f"{base:,}", f"{peak:,}",
                  figure((peak - base) / sessions)))
     yield "table", ("bytes", "no session", f"{sessions:,} idle sessions", "per session"), rows
-    yield "text", HEAP_NOTE
     if result.heap:
+        yield "text", HEAP_NOTE
         yield "table", ("bytes in use", "allocated by"), [
             (f"{size:,}", text) for size, text in result.heap.sites]
 
@@ -224,6 +229,14 @@ def _addresses_hidden():
         return True
 
 
+def foreign_share(result):
+    """The share of busy time that was of programs outside of the lab."""
+    sums = {role: sum(stacks.values()) for role, stacks in (result.oncpu or {}).items()
+            if role not in ("idle", "perf")}
+    busy = sum(sums.values())
+    return sums.get("other programs", 0) / busy if busy else 0.0
+
+
 def notes(result):
     if result.hardware:
         yield f"Hardware counters: {', '.join(result.hardware)}; stacks are sampled by cycles."
@@ -240,19 +253,22 @@ def notes(result):
         kernel, user = components.unresolved_share(inside(result.oncpu))
         yield (f"Frames without a name: {percent(kernel)} of the kernel's, {percent(user)} of "
                "the programs'.")
-    yield ("culvert is built with frame pointers, Debian's libc is not: where culvert calls libc, "
-           "the function that made the call may be missing from the stack, its callers are there.")
+    if result.subject.is_culvert:
+        yield ("culvert is built with frame pointers, Debian's libc is not: where culvert calls "
+               "libc, the function that made the call may be missing from the stack, its callers "
+               "are there.")
+    else:
+        yield (f"{result.relay} is the distribution's, without frame pointers and perhaps without "
+               "symbols: of its own code, stacks show the innermost function at most. The kernel's "
+               "part of them is whole.")
     if os.path.exists("/proc/sys/net/core/bpf_jit_kallsyms") and \
             _read("/proc/sys/net/core/bpf_jit_kallsyms") == "0":
         yield "net.core.bpf_jit_kallsyms is 0: the verdict program may have no name here."
     for name, count in (result.lost or {}).items():
         if count:
             yield f"perf lost {count:,} events of {name}: the figures of that part are too low."
-    others = (result.oncpu or {}).get("other programs", {})
-    busy = sum(sum(stacks.values()) for role, stacks in (result.oncpu or {}).items()
-               if role not in ("idle", "perf"))
-    if busy and sum(others.values()) / busy > 0.02:
-        yield (f"Other programs took {percent(sum(others.values()) / busy)} of the busy time: the "
+    if foreign_share(result) > NOISE:
+        yield (f"Other programs took {percent(foreign_share(result))} of the busy time: the "
                "machine was not quiet, and the rates are lower than they could be.")
     for part, reason in result.missing.items():
         yield f"Not measured: {part}: {reason}"
@@ -260,7 +276,8 @@ def notes(result):
 
 def blocks(result):
     yield "heading", "Rates"
-    yield "text", (f"{result.workload.title}, engine {result.engine}, {result.seconds:g} s each. "
+    yield "text", (f"{result.workload.title}; {result.relay}: {result.subject.describe()} "
+                   f"({result.subject.source}); {result.seconds:g} s each. "
                    "Each part is a run of its own; only \"cost\" is next to undisturbed.")
     yield "table", ("part", "rate while recorded", "latency in us, p50", "p99"), [
         (part, result.rate(part), *_latencies(report))
@@ -360,14 +377,14 @@ def write_graphs(result, folder, title):
         write_graph(folder, "oncpu-system", system, f"{title}: on-CPU, whole system",
                     f"samples of {result.sampled}, without idle time, perf and other programs; "
                     "colours by component", samples)
-        write_graph(folder, "oncpu-daemon", fold(result.oncpu.get(DAEMON, {}).items()),
-                    f"{title}: on-CPU, culvert", f"samples of {result.sampled}", samples)
+        write_graph(folder, "oncpu-daemon", fold(result.oncpu.get(result.relay, {}).items()),
+                    f"{title}: on-CPU, {result.relay}", f"samples of {result.sampled}", samples)
     if result.offcpu:
         by_role = result.offcpu.by_role
         subtitle = "time between being switched out and in again, at the stack that waits"
         write_graph(folder, "offcpu-daemon",
-                    fold(offcpu.stacks_of(by_role.get(DAEMON, []), _thread_name)),
-                    f"{title}: off-CPU, culvert", subtitle, waited)
+                    fold(offcpu.stacks_of(by_role.get(result.relay, []), _thread_name)),
+                    f"{title}: off-CPU, {result.relay}", subtitle, waited)
         system = fold(item for role, intervals in by_role.items() if role not in OUTSIDE
                       for item in offcpu.stacks_of(intervals, lambda _, role=role: role))
         write_graph(folder, "offcpu-system", system, f"{title}: off-CPU, whole system", subtitle,
@@ -380,7 +397,7 @@ def _thread_name(interval):
 
 def write_report(result, folder):
     """Writes summary.md, index.html and the graphs into FOLDER."""
-    title = f"Profile of culvert, engine {result.engine}, {result.workload.name}"
+    title = f"Profile of {result.subject.contender.name}, {result.workload.name}"
     parts = list(blocks(result))
     write_graphs(result, folder, title)
     for name, text in (("summary.md", markdown(title, parts)), ("index.html", page(title, parts))):

@@ -44,7 +44,8 @@ def parse_options(arguments):
                     "the results of scripts/bench. Needs gnuplot.",
         epilog="Exit code: 0 if the report was written, 1 if the results cannot be read, gnuplot "
                "is missing or a file cannot be written, 2 for wrong options.")
-    parser.add_argument("results", metavar="RESULTS.json", help="what scripts/bench wrote")
+    parser.add_argument("results", metavar="RESULTS.json",
+                        help="what scripts/bench wrote; may be compressed with gzip")
     parser.add_argument("--out", metavar="DIR",
                         help="where to write (default: beside the results); made if missing")
     return parser.parse_args(arguments)
@@ -62,7 +63,7 @@ def main(arguments=None):
         print(f"report: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"report: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"report: {error.filename or folder}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("report: interrupted", file=sys.stderr)

@@ -7,6 +7,9 @@ import figures
 import report_plots
 import report_style as style
 import report_tables as tables
+import report_verdicts as verdicts
+import report_words as words
+import rivals
 import targets
 from report_blocks import Document, Figures, Heading, Items, Links, Paragraph, WideFigure
 
@@ -77,48 +80,56 @@ MISSED_NAMED = 5
 
 
 def _target_sentences(outcomes):
-    by_verdict = {verdict: [one for one in outcomes if one.verdict == verdict]
-                  for verdict in (targets.HELD, targets.MISSED, targets.NOT_MEASURED)}
-    text = (f"Of {style.count(len(outcomes), 'target')}, {len(by_verdict[targets.HELD])} held, "
-            f"{len(by_verdict[targets.MISSED])} missed, "
-            f"{len(by_verdict[targets.NOT_MEASURED])} not measured.")
-    if not by_verdict[targets.MISSED]:
+    measured = [one for one in outcomes if one.verdict != targets.NOT_MEASURED]
+    missed = [one for one in outcomes if one.verdict == targets.MISSED]
+    held = sum(one.verdict == targets.HELD for one in outcomes)
+    text = (f"Of {style.count(len(outcomes), 'target')}, {held} held, {len(missed)} missed, "
+            f"{sum(one.is_undecided for one in outcomes)} cannot be told by this run, "
+            f"{len(outcomes) - len(measured)} not measured.")
+    if any(one.is_undecided for one in outcomes):
+        text += (f" By the medians alone it would be {sum(one.meets_by_median for one in measured)}"
+                 f" held, {sum(not one.meets_by_median for one in measured)} missed.")
+    if not missed:
         return [text]
-    if len(by_verdict[targets.MISSED]) > MISSED_NAMED:
+    if len(missed) > MISSED_NAMED:
         return [text[:-1] + "; the table below has each."]
     return [text, "Missed: " + "; ".join(
         f"{one.title}, {one.quantity}: "
         f"{(style.ratio if one.unit == 'ratio' else style.byte_size)(one.summary.median)} "
-        f"(required {one.required})" for one in by_verdict[targets.MISSED]) + "."]
+        f"(required {one.required})" for one in missed) + "."]
 
 
 def _best_ratios(results, find_best):
-    """[(row, best, Ratio of auto to it), ...] of the rows that have both."""
+    """[(row, best, Ratio of auto to it, its interval), ...] of the rows that have both."""
     found = []
     for row in results["rows"]:
         subject, best = figures.find_contender(row, SUBJECT), find_best(row)
         if subject is None or best is None:
             continue
-        ratio = figures.ratio_within_rounds(subject, best, figures.value_measure(row))
+        measure = figures.value_measure(row)
+        ratio = figures.ratio_within_rounds(subject, best, measure)
         if ratio.summary:
-            found.append((row, best, ratio))
-    return found
+            found.append((row, best, ratio, targets.widened(
+                ratio, rivals.control_ratio(row, measure).deviation)))
+    return sorted(found, key=lambda entry: entry[2].summary.median)
 
 
 def _best_sentence(results, find_best, kind):
     ratios = _best_ratios(results, find_best)
     if not ratios:
         return f"{SUBJECT} against the {kind}: not measured."
-    ahead = [ratio for _row, _best, ratio in ratios if ratio.summary.median >= 1]
-    ratios.sort(key=lambda entry: entry[2].summary.median)
+    intervals = [interval for *_others, interval in ratios if interval]
+    ahead = sum(interval.low > 1 for interval in intervals)
+    behind = sum(interval.high < 1 for interval in intervals)
 
     def describe(entry):
-        row, best, ratio = entry
+        row, best, ratio, _interval = entry
         return (f"{style.spread(ratio.summary, style.ratio)} on \u201c{row['title']}\u201d "
                 f"(against {best['name']})")
 
-    text = (f"{SUBJECT} against the {kind} of each row: level or ahead on {len(ahead)} of "
-            f"{style.count(len(ratios), 'row')}; ")
+    text = (f"{SUBJECT} against the {kind} of each row: ahead on {ahead} of "
+            f"{style.count(len(ratios), 'row')}, behind on {behind}, and level within the noise on "
+            f"{len(ratios) - ahead - behind}; ")
     if len(ratios) == 1:
         return text + f"the ratio is {describe(ratios[0])}."
     return text + f"from {describe(ratios[0])} to {describe(ratios[-1])}."
@@ -129,8 +140,8 @@ def _engine_sentence(results):
     rows = {}
     for row in results["rows"]:
         if sum(figures.summary_of(one, figures.value_measure(row)) is not None
-               for one in figures.single_engines(row)) > 1:
-            rows.setdefault(figures.best_engine(row)["name"], []).append(row["title"])
+               for one in rivals.single_engines(row)) > 1:
+            rows.setdefault(rivals.best_engine(row)["name"], []).append(row["title"])
     if not rows:
         return "The single engines were not compared."
     ranking = sorted(rows.items(), key=lambda item: -len(item[1]))
@@ -139,7 +150,8 @@ def _engine_sentence(results):
     parts = [f"{first} on {style.count(len(titles), 'row')}"]
     parts += [f"{name} on " + style.listing(f"\u201c{title}\u201d" for title in titles)
               for name, titles in ranking[1:]]
-    return "The best single engine, by median: " + "; ".join(parts) + "."
+    return ("The best single engine, by the medians of auto\u2019s ratios to them: "
+            + "; ".join(parts) + ".")
 
 
 def _cell_sentence(results):
@@ -155,8 +167,8 @@ def _cell_sentence(results):
 def _summary(results, outcomes):
     blocks = [Heading(2, "Summary", "summary"),
               Items((*_target_sentences(outcomes),
-                     _best_sentence(results, figures.best_engine, "best single engine"),
-                     _best_sentence(results, figures.best_peer, "best peer"),
+                     _best_sentence(results, rivals.best_engine, "best single engine"),
+                     _best_sentence(results, rivals.best_peer, "best peer"),
                      _engine_sentence(results), _cell_sentence(results)))]
     if report_plots.headline_plot(results):
         blocks += [WideFigure("headline", "headline-narrow",
@@ -179,19 +191,55 @@ def _headline_note(results):
 # ---- targets and defeats ------------------------------------------------------------------------
 
 
+VERDICTS = (
+    "Each ratio is taken within a round; of these ratios the table gives the median with minimum "
+    "and maximum, and the interval in which, with a confidence of 95 %, the median of very many "
+    "such rounds would lie (order statistics, as in the sign test; with fewer than six rounds "
+    "Student\u2019s interval of the logarithms, at least minimum to maximum).",
+    f"{targets.CONTROL} is {SUBJECT} once more: where the median of the ratio of the two is "
+    "further from 1 than the interval reaches, the interval is widened by as much.",
+    "A target is held if the interval lies entirely on its right side, missed if it lies entirely "
+    "on the other, and else this run cannot tell; then the verdict says on which side of the bound "
+    "the median is, because the targets are set for medians.",
+)
+
+
 def _targets(outcomes):
-    return [Heading(2, "Targets", "targets"),
-            Paragraph("Medians of ratios within a round; a verdict goes by the median. The best "
-                      "engine and the best peer of a row are those with the best median value; "
-                      "single engines are sockmap, splice and copy with their default settings. "
-                      "1 kB is 1,000 bytes."),
-            tables.target_table(outcomes)]
+    shown = [one for one in outcomes if not one.is_without_row]
+    absent = dict.fromkeys(one.title for one in outcomes if one.is_without_row)
+    blocks = [Heading(2, "Targets", "targets"), Items(VERDICTS),
+            Paragraph("The best engine and the best peer of a row are those that the median of "
+                      f"{SUBJECT}\u2019s ratios is lowest to, of all in the ordinary rounds, and "
+                      "of those in the decisive rounds where there were any. Being chosen by the "
+                      "same rounds, they look rather better than they are. Single engines are "
+                      "sockmap, splice and copy with their default settings. 1 kB is 1,000 bytes.",
+                      "note")]
+    if shown:
+        blocks.append(verdicts.target_table(shown))
+    if absent:
+        blocks.append(Paragraph("Not measured, because this run does not have their rows: the "
+                                f"targets of {style.listing(absent)}.", "note"))
+    return blocks
 
 
-def _defeat_section(title, anchor, defeats, loser, none, intro):
-    if not defeats:
-        return [Heading(3, title, anchor), Paragraph(none)]
-    return [Heading(3, title, anchor), Paragraph(intro), tables.defeat_table(defeats, loser)]
+def _control(results):
+    table = verdicts.control_table(results)
+    blocks = [Heading(2, "How much a difference means", "noise")]
+    if table is None:
+        return [*blocks, Paragraph(f"This run has no control ({SUBJECT} a second time), so it does "
+                                   "not show how much two relays that are the same would differ.")]
+    return [*blocks, Paragraph(
+        f"{targets.CONTROL} is a second, identical {SUBJECT}, with an instance and ports of its "
+        "own. Its ratio would be 1 if rounds did not scatter; what it is instead is the noise of "
+        "the row, and no smaller difference between two others means anything."), table]
+
+
+def _defeat_section(title, anchor, comparisons, loser, none):
+    """NONE: what to say if there are none."""
+    blocks = [Heading(3, title, anchor)]
+    table, level = verdicts.defeat_table(comparisons, loser), verdicts.level_sentence(comparisons)
+    blocks.append(table or Paragraph(none))
+    return [*blocks, Paragraph(level)] if level else blocks
 
 
 def _has(results, name, is_rival):
@@ -202,26 +250,27 @@ def _has(results, name, is_rival):
                for row in results["rows"])
 
 
-def _defeats(results):
-    blocks = [Heading(2, "Where sockmap does not win", "defeats"),
-              Paragraph("Ratios are medians of ratios within a round; below 1 the contender is "
-                        "behind. \u201cWithin the spread\u201d: not every round agrees, so the two "
-                        "are as good as level. Tail latency is p99 of each round, CPU that of the "
-                        "whole machine per unit of work.")]
+DEFEATS = (
+    "A contender is behind where the whole interval of the ratio is below 1 (see the targets). The "
+    "ratio is taken within each round, and its median is not the ratio of the two medians beside "
+    "it, which are of the same rounds. Tail latency is p99 of each round, CPU that of the whole "
+    "machine per unit of work; where less is better the ratio is turned.")
 
-    def section(title, anchor, defeats, loser, is_rival, rivals):
-        none = (f"Nowhere that both were measured did {rivals} do better than {loser}."
-                if _has(results, loser, is_rival) else f"Not measured: {loser} against {rivals}.")
-        blocks.extend(_defeat_section(title, anchor, defeats, loser, none,
-                                      f"Where {rivals} did better than {loser}:"))
+
+def _defeats(results):
+    blocks = [Heading(2, "Where sockmap does not win", "defeats"), Paragraph(DEFEATS)]
+
+    def section(title, anchor, comparisons, loser, is_rival, who):
+        none = (f"Nowhere that both were measured is {loser} behind {who}."
+                if _has(results, loser, is_rival) else f"Not measured: {loser} against {who}.")
+        blocks.extend(_defeat_section(title, anchor, comparisons, loser, none))
 
     section("sockmap behind copy or splice", "sockmap-behind", targets.sockmap_defeats(results),
-            "sockmap", lambda one: one["name"] in ("copy", "splice"), "copy or splice")
+            "sockmap", targets.is_copy_or_splice, "copy or splice")
     section("auto behind a peer", "auto-behind-peer", targets.peer_defeats(results), SUBJECT,
-            lambda one: one["family"] == "peer", "a peer")
+            targets.is_peer, "a peer")
     section("auto behind another engine or buffer of culvert", "auto-behind-engine",
-            targets.engine_defeats(results), SUBJECT,
-            lambda one: one["family"] == "culvert" and one["name"] != SUBJECT,
+            targets.engine_defeats(results), SUBJECT, targets.is_other_engine,
             "another engine or buffer of culvert")
     return blocks
 
@@ -231,13 +280,15 @@ def _defeats(results):
 
 def _row(results, row):
     blocks = [Heading(3, row["title"], row_anchor(row))]
-    blocks += [Paragraph(text) for text in (row.get("note") or "").split("\n") if text.strip()]
+    titles = {one["name"]: one["title"] for one in results["rows"]}
+    blocks += [Paragraph(text) for text in words.notes_of(row, titles)]
     blocks.append(Paragraph(" ".join(tables.row_notes(row)), "note"))
     plots = report_plots.row_plots(row)
     if plots:
         blocks.append(Figures(tuple(plot.name for plot in plots)))
     blocks.append(tables.row_table(row))
-    return blocks
+    contest = verdicts.contest_table(row)
+    return [*blocks, contest] if contest else blocks
 
 
 def _rows(results):
@@ -282,8 +333,8 @@ def _calibration(results):
     if table is None:
         return []
     return [Heading(2, "How the configurations were chosen", "calibration"),
-            Paragraph("Before the rounds, these contenders ran in several configurations; the "
-                      "best of each row was used."), table]
+            Paragraph("Before the rounds, these contenders ran in several configurations, those "
+                      "near the best twice; the best of each row was used."), table]
 
 
 LABS = {"veth": "three network namespaces (client, relay, server) joined by veth pairs",
@@ -313,6 +364,12 @@ def _method(results):
     run = (f"{style.count(results['rounds'], 'round')} (some rows say fewer), "
            f"{results['cell_seconds']:g} s a cell; the rounds are interleaved: in each, one "
            "contender of a row follows the other, so that a drift of the machine meets all alike.")
+    if results.get("decisive_rounds"):
+        run += (" Rows with a target have up to "
+                f"{style.count(results['decisive_rounds'], 'decisive round')} more, of "
+                f"{SUBJECT}, {targets.CONTROL}, the best engine and the best peer, and the next "
+                f"best of each if the median of {SUBJECT}\u2019s ratios to it was within 5 % of "
+                "that to the best, or within what a typical round of the control was off by.")
     methods = (results["machine"].get("methods") or {}).items()
     return [Heading(2, "How it was measured", "method"),
             Items((f"Lab: {lab}.", run, f"The run took {duration(results['seconds'])}.", *METHOD,
@@ -327,8 +384,8 @@ def compose(results):
     """The Document of RESULTS."""
     outcomes = targets.evaluate(results)
     blocks = [Paragraph(text, "warning") for text in warnings(results)]
-    for part in (_summary(results, outcomes), _targets(outcomes), _defeats(results),
-                 _rows(results), _sweep(results), _left_out(results), _calibration(results),
-                 _method(results), _machine(results)):
+    for part in (_summary(results, outcomes), _targets(outcomes), _control(results),
+                 _defeats(results), _rows(results), _sweep(results), _left_out(results),
+                 _calibration(results), _method(results), _machine(results)):
         blocks += part
     return Document("culvert benchmark", subtitle(results), blocks)

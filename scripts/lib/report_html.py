@@ -21,9 +21,19 @@ def cell_html(cell, column, index):
     return f"<{tag}{shown}>{text}</{tag.split()[0]}>"
 
 
+# A heading longer than this must not be broken into a word a line.
+SHORT_TITLE = 24
+
+
+def head_html(column):
+    classes = (["number"] if column.numeric else []) \
+        + (["titled"] if len(column.title) > SHORT_TITLE else [])
+    shown = f" class=\"{' '.join(classes)}\"" if classes else ""
+    return f"<th scope=\"col\"{shown}>{escape(column.title)}</th>"
+
+
 def table_html(table):
-    head = "".join(f"<th scope=\"col\"{' class=number' if column.numeric else ''}>"
-                   f"{escape(column.title)}</th>" for column in table.columns)
+    head = "".join(map(head_html, table.columns))
     lines = []
     for number, row in enumerate(table.rows):
         cells = "".join(cell_html(cell, column, index) for index, (cell, column)

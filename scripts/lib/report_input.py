@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reads the results of a benchmark run and makes sure that a report can be made of them."""
 
+import gzip
 import json
 import math
 import re
+import zlib
 
 FORMAT = 1
 
@@ -12,12 +14,14 @@ NUMBER, TEXT, FLAG, LIST, OBJECT = "a number", "a text", "true or false", "a lis
 # name: kind. With "?" it may be missing or null.
 RESULTS = {"format": NUMBER, "culvert": OBJECT, "started": TEXT, "seconds": NUMBER, "quick": FLAG,
            "complete": FLAG, "lab": TEXT, "rounds": NUMBER, "cell_seconds": NUMBER,
-           "machine": OBJECT, "rows": LIST, "calibration?": LIST, "left_out?": LIST}
+           "decisive_rounds?": NUMBER, "machine": OBJECT, "rows": LIST, "calibration?": LIST,
+           "left_out?": LIST}
 CULVERT = {"version": TEXT, "commit": TEXT, "dirty": FLAG}
 MACHINE = {"kernel": TEXT, "cpu": TEXT, "cpus": NUMBER, "memory_bytes": NUMBER,
            "virtualization?": TEXT, "sysctls?": OBJECT, "packages?": OBJECT, "methods?": OBJECT}
 ROW = {"name": TEXT, "title": TEXT, "group": TEXT, "kind": TEXT, "unit": TEXT, "better": TEXT,
-       "work_unit": TEXT, "note?": TEXT, "contenders": LIST}
+       "work_unit": TEXT, "note?": TEXT, "ordinary_rounds?": NUMBER, "decisive?": LIST,
+       "contenders": LIST}
 CONTENDER = {"name": TEXT, "family": TEXT, "config?": TEXT, "cells": LIST}
 FAILED_CELL = {"round": NUMBER, "failed": TEXT}
 CELL = {"round": NUMBER, "value": NUMBER, "cpu_seconds?": NUMBER, "work?": NUMBER,
@@ -119,6 +123,8 @@ def _check_row(row, where):
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", row["name"]):
         raise InputError(f"{where}: \"name\" has other characters than letters, digits and . _ -")
     where = f"{where} ({row['name']})"
+    for index, name in enumerate(row.get("decisive") or []):
+        _check(name, TEXT, f"{where}: \"decisive\"[{index}]")
     for index, contender in enumerate(row["contenders"]):
         _check_contender(contender, f"{where}: contenders[{index}]")
     _check_names(row["contenders"], where)
@@ -148,11 +154,22 @@ def check(results):
             _check_object(tried, TRIED, f"{where}: tried[{number}]")
 
 
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def _read(path):
+    """The bytes of the file at PATH, which may be compressed with gzip."""
+    with open(path, "rb") as file:
+        data = file.read()
+    return gzip.decompress(data) if data.startswith(GZIP_MAGIC) else data
+
+
 def load(path):
     """The checked results in the file at PATH."""
     try:
-        with open(path, encoding="utf-8") as file:
-            results = json.load(file)
+        results = json.loads(_read(path).decode("utf-8"))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"not a whole gzip file: {error}") from None
     except OSError as error:
         raise InputError(error.strerror) from None
     except UnicodeDecodeError:

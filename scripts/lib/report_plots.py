@@ -181,7 +181,7 @@ def headline_rows(results):
     Of rates and throughputs: how much memory a relay needs compares with no direct path.
     """
     found = []
-    for row in results["rows"]:
+    for row in map(figures.ordinary_row, results["rows"]):
         direct = figures.find_contender(row, "direct")
         if direct is None or row["group"] == "sweep" or row["kind"] == "memory":
             continue
@@ -345,7 +345,8 @@ def sweep_plot(results):
 
 
 def row_plots(row):
-    """The plots that stand beside ROW's table."""
+    """The plots that stand beside ROW's table: of the rounds that all took part in."""
+    row = figures.ordinary_row(row)
     return [plot for plot in (value_plot(row), latency_plot(row), cpu_plot(row)) if plot]
 
 

@@ -24,6 +24,8 @@ class Style:
 STYLES = {
     "direct": Style("#80868f", "(2,3)", 1.8, 6, DIRECT),
     "auto": Style(ACCENT, "solid", 2.8, 7, ENGINES),
+    "auto-again": Style("#e39b78", "(6,2)", 1.6, 6, ENGINES),
+    "auto-1w": Style("#b98a1f", "(3,2)", 1.6, 4, ENGINES),
     "sockmap": Style("#123f73", "solid", 1.8, 5, ENGINES),
     "splice": Style("#2f7fc4", "solid", 1.8, 9, ENGINES),
     "copy": Style("#79b6e8", "solid", 1.8, 11, ENGINES),
@@ -147,6 +149,11 @@ def spread(summary, write=number):
     if not summary.has_spread:
         return f"{write(summary.median)} (one round)"
     return f"{write(summary.median)} [{write(summary.low)}\u2013{write(summary.high)}]"
+
+
+def interval(found, write=number):
+    """"low\u2013high", or a dash if it is not known."""
+    return "\u2013" if found is None else f"{write(found.low)}\u2013{write(found.high)}"
 
 
 def share(fraction):

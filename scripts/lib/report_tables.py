@@ -3,9 +3,11 @@
 
 import figures
 import report_style as style
+import report_words as words
 import targets
 from report_blocks import Cell, Column, Table
 from report_style import in_order, style_of
+from rivals import CONTROL
 
 DASH = "\u2013"
 
@@ -14,7 +16,7 @@ def name_cell(contender):
     return Cell(contender["name"], color=style_of(contender).color)
 
 
-def _drop_empty(columns, rows):
+def drop_empty(columns, rows):
     """Without the columns in which no row has anything to say."""
     keep = [index for index in range(len(columns))
             if index == 0 or any(row[index].text not in ("", DASH) for row in rows)]
@@ -33,15 +35,10 @@ def value_cell(row, contender):
     return Cell(style.spread(summary, style.writer_for(row["unit"])))
 
 
-def rounds_of(row):
-    """How many rounds ROW had: some take long and have fewer than the run."""
-    return len({cell["round"] for one in row["contenders"] for cell in one["cells"]})
-
-
 def rounds_cell(row, contender):
-    """How many of the row's rounds count if not all."""
-    usable, rounds = len(figures.usable_cells(contender)), rounds_of(row)
-    return Cell(DASH if usable == rounds else f"{usable} of {rounds}")
+    """How many of the row's rounds count, of how many if not all."""
+    usable, rounds = len(figures.usable_cells(contender)), figures.ordinary_rounds(row)
+    return Cell(f"{rounds}" if usable == rounds else f"{usable} of {rounds}")
 
 
 def _direct_cell(row, contender):
@@ -52,9 +49,9 @@ def _direct_cell(row, contender):
     return Cell(style.spread(ratio.summary, style.ratio))
 
 
-def _median_cell(contender, measure):
+def _median_cell(contender, measure, write=style.number):
     summary = figures.summary_of(contender, measure)
-    return Cell(style.number(summary.median) if summary else DASH)
+    return Cell(write(summary.median) if summary else DASH)
 
 
 def _error_cell(contender):
@@ -81,7 +78,9 @@ def _extra_names(row):
 
 
 def row_table(row):
-    """All that was measured of ROW, a line for each contender."""
+    """All that was measured of ROW, a line for each contender: of the rounds that all took part
+    in, so that medians can be compared."""
+    row = figures.ordinary_row(row)
     unit = row["work_unit"]
     measures = ((figures.cpu_measure(row), "CPU, {}"),
                 (figures.relay_cpu_measure(row), "of it the relay, {}"),
@@ -92,7 +91,7 @@ def row_table(row):
                Column("to direct"),
                *(Column(f"p{percent:g}") for percent in (50, 99, 99.9)),
                *(Column(title.format(measure.unit, unit=unit)) for measure, title in measures),
-               Column("peak kernel memory"), *(Column(name.replace("_", " ")) for name in extras),
+               Column("peak kernel memory"), *(Column(words.extra_title(name)) for name in extras),
                Column("errors"), Column("carriers, by bytes", numeric=False, width="wraps"),
                Column("configuration", numeric=False, width="long")]
     contenders = in_order(row["contenders"])
@@ -102,17 +101,31 @@ def row_table(row):
                for percent in (50, 99, 99.9)),
              *(_median_cell(one, measure) for measure, _title in measures),
              Cell(style.byte_size(figures.peak_of(one, "kernel_peak_bytes"))),
-             *(_median_cell(one, figures.extra_measure(name, "")) for name in extras),
+             *(_median_cell(one, figures.extra_measure(name, ""), words.extra_writer(name))
+               for name in extras),
              _error_cell(one), _carrier_cell(one), Cell(one.get("config") or DASH)]
             for one in contenders]
     accented = frozenset(index for index, one in enumerate(contenders)
                          if one["name"] == targets.SUBJECT)
-    return Table(*_drop_empty(columns, rows), accented)
+    return Table(*drop_empty(columns, rows), accented)
+
+
+def _rounds_sentences(row):
+    rounds = figures.ordinary_rounds(row)
+    text = f"{style.count(rounds, 'round')}."
+    if not row.get("decisive"):
+        return [text]
+    more = max((cell["round"] for one in row["contenders"] for cell in one["cells"]),
+               default=0) - rounds
+    return [text, f"{style.count(more, 'decisive round')} after them, of "
+            f"{style.listing(row['decisive'])} alone; plots and the table of all contenders leave "
+            "them out, the ratios below them are of all rounds."]
 
 
 def row_notes(row):
     """What a reader must know of the figures of ROW, as sentences."""
-    notes = [f"{style.count(rounds_of(row), 'round')}."]
+    notes = _rounds_sentences(row)
+    row = figures.ordinary_row(row)
     summaries = [figures.summary_of(one, figures.value_measure(row)) for one in row["contenders"]]
     counts = {summary.count for summary in summaries if summary}
     if counts == {1}:
@@ -130,67 +143,7 @@ def row_notes(row):
     return notes
 
 
-# ---- overview -----------------------------------------------------------------------------------
-
-VERDICT_TONES = {targets.HELD: "held", targets.MISSED: "missed", targets.NOT_MEASURED: "unknown"}
-
-
-def target_table(outcomes):
-    rows, previous = [], None
-    for outcome in outcomes:
-        write = style.ratio if outcome.unit == "ratio" else style.byte_size
-        measured = style.spread(outcome.summary, write) if outcome.summary else outcome.why
-        rounds = f"{outcome.rounds_met} of {outcome.summary.count}" if outcome.summary else DASH
-        if outcome.left_out:
-            rounds += f", {len(outcome.left_out)} left out"
-        # A title once for its lines, as in a printed table.
-        title = outcome.title if outcome.title != previous else ""
-        previous = outcome.title
-        rows.append([Cell(title), Cell(outcome.quantity), Cell(outcome.required),
-                     Cell(measured), Cell(rounds),
-                     Cell(outcome.verdict, VERDICT_TONES[outcome.verdict])])
-    return Table((Column("row", numeric=False, width="broad"),
-                  Column("quantity", numeric=False, width="broad"), Column("required"),
-                  Column("measured"), Column("rounds that reach it"),
-                  Column("verdict", numeric=False)), rows)
-
-
-def _grouped(defeats):
-    """[(the worst defeat of a row in a measure, the others of the same), ...]"""
-    groups = {}
-    for defeat in defeats:
-        groups.setdefault((defeat.row["name"], defeat.measure.name), []).append(defeat)
-    for group in groups.values():
-        group.sort(key=lambda defeat: defeat.ratio.summary.median)
-    return [(group[0], group[1:]) for group in groups.values()]
-
-
-def _figure(contender, measure):
-    value, write = figures.summary_of(contender, measure).median, style.writer_for(measure.unit)
-    return write(value) if write is not style.number else f"{write(value)} {measure.unit}"
-
-
-def defeat_table(defeats, loser_name):
-    """Where LOSER_NAME is behind: the rival that is furthest ahead, and who else is."""
-    rows = []
-    for worst, others in _grouped(defeats):
-        measure = worst.measure
-        name = worst.row["kind"] if measure.name == "value" else measure.name
-        if worst.ratio.is_clear:
-            clear = Cell("in every round")
-        else:
-            clear = Cell("within the spread" if worst.ratio.summary.has_spread else
-                         "one round only", "unknown")
-        rows.append([Cell(worst.row["title"]), Cell(name), Cell(_figure(worst.loser, measure)),
-                     name_cell(worst.winner), Cell(_figure(worst.winner, measure)),
-                     Cell(style.spread(worst.ratio.summary, style.ratio)), clear,
-                     Cell(", ".join(f"{one.winner['name']} {style.ratio(one.ratio.summary.median)}"
-                                    for one in others) or DASH)])
-    return Table(*_drop_empty(
-        (Column("row", numeric=False, width="broad"), Column("measure", numeric=False),
-         Column(loser_name), Column("furthest ahead", numeric=False), Column("with"),
-         Column(f"ratio, {loser_name} against it"), Column("behind", numeric=False),
-         Column("also ahead", numeric=False, width="wraps")), rows))
+# ---- buffers -------------------------------------------------------------------------------------
 
 
 def sweep_table(sweeps):
@@ -211,9 +164,10 @@ def sweep_table(sweeps):
 
 def left_out_table(results):
     """Every cell that does not count, and every contender that a row has not; None if none."""
-    # The copies by buffer have rows of their own, which the others have no part in.
+    # The copies by buffer have rows of their own, which the others have no part in; the control is
+    # only where there is a target.
     everyone = list({one["name"]: None for row in results["rows"] for one in row["contenders"]
-                     if not style.buffer_bytes(one["name"])})
+                     if not style.buffer_bytes(one["name"]) and one["name"] != CONTROL})
     rows = [[Cell("all"), Cell(entry["contender"]), Cell("all"), Cell(entry["why"])]
             for entry in results.get("left_out") or []]
     for row in results["rows"]:

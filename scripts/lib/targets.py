@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What auto is to reach, row by row, and whether it did: pure functions over the results.
 
-Ratios are medians of ratios within a round (see figures.py). 1 KB is 1,000 bytes here.
+Ratios are medians of ratios within a round; what the interval of a median is, see figures.py. A
+target is held if the interval lies entirely on its right side and missed if it lies entirely on the
+other; else the run cannot tell, and the verdict says on which side the median is. 1 KB is 1,000
+bytes here.
 """
 
 from dataclasses import dataclass
 
 import figures
+import rivals
+from rivals import CONTROL, SUBJECT
 
-SUBJECT = "auto"
 HELD, MISSED, NOT_MEASURED = "held", "missed", "not measured"
+ABOVE, BELOW = "cannot tell (median above)", "cannot tell (median below)"
+UNDECIDED = (ABOVE, BELOW)
+NO_ROW = "this run does not have the row"
 
 ENGINE, PEER = "best single engine", "best peer"
 
@@ -39,6 +46,12 @@ IDLE_PEER_RATIO = 3.0
 # (row with idle sessions open, the same relay moments before without them, at least)
 LOADED_ROW, UNLOADED_ROW, LOADED_RATIO = "mixed", "mixed-0", 0.95
 
+# The rows that have a control; and what is decided in decisive rounds: against others, or by the
+# subject (and its control) alone. The memory of idle sessions varies too little to need any.
+AGAINST_OTHERS = frozenset(name for name, *_bounds in RATIO_TARGETS)
+BY_ITSELF = frozenset((LOADED_ROW, UNLOADED_ROW))
+CONTROLLED = AGAINST_OTHERS | BY_ITSELF | {IDLE_ROW}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -48,26 +61,65 @@ class Outcome:
     quantity: str  # what is compared with what
     required: str
     summary: figures.Summary | None
+    interval: figures.Interval | None  # None: a single round
     unit: str  # "ratio" or "B"
     rounds_met: int
     left_out: tuple  # of (round, why)
     why: str  # nothing was measured; or ""
     verdict: str
 
+    @property
+    def is_without_row(self):
+        return self.why == NO_ROW
+
+    @property
+    def is_undecided(self):
+        return self.verdict in UNDECIDED
+
+    @property
+    def meets_by_median(self):
+        """What the verdict would be if there were no doubt."""
+        return self.verdict in (HELD, ABOVE if self.unit == "ratio" else BELOW)
+
 
 def _not_measured(title, quantity, required, unit, why, left_out=()):
-    return Outcome(title, quantity, required, None, unit, 0, tuple(left_out), why, NOT_MEASURED)
+    return Outcome(title, quantity, required, None, None, unit, 0, tuple(left_out), why,
+                   NOT_MEASURED)
 
 
-def judge_ratio(title, quantity, bound, ratio):
-    """The Outcome of a Ratio that is to be at least BOUND."""
+def verdict_at_least(bound, median, interval):
+    if interval and interval.low >= bound:
+        return HELD
+    if interval and interval.high < bound:
+        return MISSED
+    return ABOVE if median >= bound else BELOW
+
+
+def verdict_at_most(bound, median, interval):
+    if interval and interval.high <= bound:
+        return HELD
+    if interval and interval.low > bound:
+        return MISSED
+    return ABOVE if median > bound else BELOW
+
+
+def judge_ratio(title, quantity, bound, ratio, deviation=0.0):
+    """The Outcome of a Ratio that is to be at least BOUND. DEVIATION: the control's."""
     required = f"\u2265 {bound:.2f}"
-    if ratio.summary is None:
+    summary = ratio.summary
+    if summary is None:
         return _not_measured(title, quantity, required, "ratio",
                              "no round in which both sides were measured", ratio.left_out)
-    verdict = HELD if ratio.summary.median >= bound else MISSED
-    return Outcome(title, quantity, required, ratio.summary, "ratio",
-                   ratio.rounds_at_least(bound), ratio.left_out, "", verdict)
+    interval = widened(ratio, deviation)
+    return Outcome(title, quantity, required, summary, interval, "ratio",
+                   ratio.rounds_at_least(bound), ratio.left_out, "",
+                   verdict_at_least(bound, summary.median, interval))
+
+
+def widened(ratio, deviation):
+    """The interval of RATIO, no narrower than what the control shows; None if it has none."""
+    interval = ratio.interval
+    return interval and interval.widened(ratio.summary.median, deviation)
 
 
 def judge_limit(title, quantity, bound, contender, measure):
@@ -79,14 +131,15 @@ def judge_limit(title, quantity, bound, contender, measure):
     summary = figures.summarise(by_round.values())
     if summary is None:
         return _not_measured(title, quantity, required, "B", "no round has this figure", left_out)
-    verdict = HELD if summary.median <= bound else MISSED
+    interval = figures.median_interval(by_round.values())
     met = sum(value <= bound for value in by_round.values())
-    return Outcome(title, quantity, required, summary, "B", met, left_out, "", verdict)
+    return Outcome(title, quantity, required, summary, interval, "B", met, left_out, "",
+                   verdict_at_most(bound, summary.median, interval))
 
 
 def _against_best(row, kind, bound):
     title = row["title"]
-    best = (figures.best_engine if kind is ENGINE else figures.best_peer)(row)
+    best = (rivals.best_engine if kind is ENGINE else rivals.best_peer)(row)
     subject = figures.find_contender(row, SUBJECT)
     against = f"{kind} ({best['name']})" if best else kind
     # Turned like the ratio, where less is better.
@@ -96,12 +149,13 @@ def _against_best(row, kind, bound):
     if missing:
         return _not_measured(title, quantity, f"\u2265 {bound:.2f}", "ratio",
                              f"{' and '.join(missing)}: nothing was measured")
-    ratio = figures.ratio_within_rounds(subject, best, figures.value_measure(row))
-    return judge_ratio(title, quantity, bound, ratio)
+    measure = figures.value_measure(row)
+    return judge_ratio(title, quantity, bound, figures.ratio_within_rounds(subject, best, measure),
+                       rivals.control_ratio(row, measure).deviation)
 
 
 def _without_row(name, quantities):
-    return [_not_measured(name, quantity, required, unit, "this run does not have the row")
+    return [_not_measured(name, quantity, required, unit, NO_ROW)
             for quantity, required, unit in quantities]
 
 
@@ -144,11 +198,14 @@ def _loaded_outcome(results):
     title = rows[0]["title"] if rows[0] else LOADED_ROW
     for name, row, subject in zip((LOADED_ROW, UNLOADED_ROW), rows, subjects):
         if not subject:
-            why = f"this run does not have {'row ' + name if not row else SUBJECT + ' in ' + name}"
+            why = NO_ROW if rows[0] is None else (
+                f"this run does not have {SUBJECT + ' in ' + name if row else 'row ' + name}")
             return _not_measured(title, quantity, f"\u2265 {LOADED_RATIO:.2f}", "ratio", why)
     ratio = figures.ratio_within_rounds(subjects[0], subjects[1], figures.value_measure(rows[0]),
                                         figures.value_measure(rows[1]))
-    return judge_ratio(title, quantity, LOADED_RATIO, ratio)
+    deviation = max(rivals.control_ratio(row, figures.value_measure(row)).deviation
+                    for row in rows)
+    return judge_ratio(title, quantity, LOADED_RATIO, ratio, deviation)
 
 
 def evaluate(results):
@@ -160,14 +217,20 @@ def evaluate(results):
 
 
 @dataclass(frozen=True)
-class Defeat:
-    """A rival is better than the contender in question, by the median of the ratios."""
+class Comparison:
+    """A contender against a rival, in one measure of a row."""
 
     row: dict
     measure: figures.Measure
     loser: dict
     winner: dict
-    ratio: figures.Ratio  # of the loser against the winner: below 1
+    ratio: figures.Ratio  # of the loser against the winner
+    interval: figures.Interval | None  # no narrower than what the control shows
+
+    @property
+    def is_behind(self):
+        """Not only by the median: the whole interval is below 1."""
+        return self.interval is not None and self.interval.high < 1
 
 
 def measures_of(row):
@@ -175,33 +238,48 @@ def measures_of(row):
     return (figures.value_measure(row), figures.latency_measure(99), figures.cpu_measure(row))
 
 
-def defeats(results, loser_name, is_rival, measures=measures_of):
-    """Every Defeat of LOSER_NAME by a contender for which IS_RIVAL answers true."""
+def comparisons(results, loser_name, is_rival, measures=measures_of):
+    """Every Comparison of LOSER_NAME with a contender for which IS_RIVAL answers true, in which
+    it is behind by the median of the ratios."""
     found = []
     for row in results["rows"]:
         loser = figures.find_contender(row, loser_name)
         if loser is None:
             continue
         for measure in measures(row):
+            deviation = rivals.control_ratio(row, measure).deviation
             for rival in filter(is_rival, row["contenders"]):
                 ratio = figures.ratio_within_rounds(loser, rival, measure)
                 if ratio.summary and ratio.summary.median < 1:
-                    found.append(Defeat(row, measure, loser, rival, ratio))
+                    found.append(Comparison(row, measure, loser, rival, ratio,
+                                            widened(ratio, deviation)))
     return found
+
+
+def is_other_engine(rival):
+    """Whether it is an engine or buffer of culvert, but neither auto nor its control."""
+    return rival["family"] == "culvert" and rival["name"] not in (SUBJECT, CONTROL)
+
+
+def is_peer(rival):
+    return rival["family"] == "peer"
+
+
+def is_copy_or_splice(rival):
+    return rival["name"] in ("copy", "splice")
 
 
 def sockmap_defeats(results):
     """Where copy or splice is better than sockmap."""
-    return defeats(results, "sockmap", lambda rival: rival["name"] in ("copy", "splice"))
+    return comparisons(results, "sockmap", is_copy_or_splice)
 
 
 def peer_defeats(results):
     """Where a peer is better than auto."""
-    return defeats(results, SUBJECT, lambda rival: rival["family"] == "peer")
+    return comparisons(results, SUBJECT, is_peer)
 
 
 def engine_defeats(results):
     """Where another engine or buffer of culvert is better than auto, in the row's value alone."""
-    return defeats(results, SUBJECT, lambda rival: rival["family"] == "culvert"
-                   and rival["name"] != SUBJECT,
-                   lambda row: (figures.value_measure(row),))
+    return comparisons(results, SUBJECT, is_other_engine,
+                       lambda row: (figures.value_measure(row),))

@@ -3,7 +3,9 @@
 
 import json
 import os
+import subprocess
 import sys
+import time
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -17,48 +19,11 @@ import bench_plan  # noqa: E402
 import bench_relays  # noqa: E402
 import bench_results  # noqa: E402
 import bench_rows  # noqa: E402
-from bench import choose_best  # noqa: E402
+from bench_choice import choose_best  # noqa: E402
 from labkit import LabError  # noqa: E402
 
 K = 1024
 FORWARD = bench_relays.Forward(9000, 6000)
-TICKS = bench_meter.TICKS
-
-
-class CpuTest(unittest.TestCase):
-    def test_machine_busy_leaves_idle_iowait_and_steal_out(self):
-        text = "cpu  100 20 300 9999 8888 4 50 7 11 22\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
-        busy, steal = bench_meter.parse_machine_cpu(text)
-        self.assertAlmostEqual(busy, (100 + 20 + 300 + 4 + 50) / TICKS)
-        self.assertAlmostEqual(steal, 7 / TICKS)
-
-    def test_machine_refuses_what_is_no_stat(self):
-        with self.assertRaises(ValueError):
-            bench_meter.parse_machine_cpu("cpu0 1 2 3 4 5 6 7 8\n")
-
-    def test_process_name_may_hold_anything(self):
-        after = " ".join(["S", "7", "8", "4321", *["0"] * 7, "100", "20", "3", "4", "20", "0"])
-        session, seconds = bench_meter.parse_process_stat(f"99 (a) b (c) 1 2) {after}\n")
-        self.assertEqual(session, 4321)
-        self.assertAlmostEqual(seconds, 127 / TICKS)
-
-    def test_own_session_holds_this_process(self):
-        self.assertIn(os.getpid(), bench_meter.processes_of([os.getsid(0)]))
-        self.assertEqual(bench_meter.processes_of([]), {})
-
-    def test_cgroup_usage_is_in_microseconds(self):
-        text = "usage_usec 2500000\nuser_usec 1000000\nsystem_usec 1500000\n"
-        self.assertEqual(bench_meter.parse_cgroup_cpu(text), 2.5)
-
-    def test_cgroup_folder(self):
-        hybrid = ("30 25 0:26 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n"
-                  "31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:5 - cgroup2 cgroup2 rw\n")
-        find = bench_meter.parse_cgroup2_folder
-        self.assertEqual(find(hybrid, "3:cpu:/x\n0::/\n"), "/sys/fs/cgroup/unified")
-        self.assertEqual(find(hybrid, "0::/user.slice/a.scope\n"),
-                         "/sys/fs/cgroup/unified/user.slice/a.scope")
-        self.assertIsNone(find("30 25 0:26 / /sys rw - sysfs sysfs rw\n", "0::/\n"))
-        self.assertIsNone(find(hybrid, "3:cpu:/x\n"))
 
 
 class RecordTest(unittest.TestCase):
@@ -85,6 +50,24 @@ class RecordTest(unittest.TestCase):
         counts = iter(range(1000))
         samples = bench_meter.Recorder(lambda: {"n": next(counts)}).close()
         self.assertEqual(samples[0][1], {"n": 0})
+
+    def test_recorder_keeps_the_pace_that_the_probe_asks_for(self):
+        class Probe:
+            interval = 60
+
+            def __call__(self):
+                return {"n": 0}
+
+        recorder = bench_meter.Recorder(Probe())
+        time.sleep(3 * bench_meter.SAMPLE_SECONDS)
+        self.assertEqual(len(recorder.close()), 1)
+
+    def test_relay_and_machine_are_read_in_the_same_sample(self):
+        meter = bench_meter.TreeCpu()
+        probe = bench_meter.probe_machine(meter)
+        self.assertEqual(probe.interval, meter.interval)
+        self.assertEqual(set(probe()), {"relay", "cpu", "steal", "kernel"})
+        self.assertEqual(set(bench_meter.probe_machine(None)()), {"cpu", "steal", "kernel"})
 
     def test_counts_are_scaled_to_the_work_of_the_cell(self):
         self.assertEqual(bench_meter.scaled(300, 100.0, 250.0), 750)
@@ -217,6 +200,19 @@ class ClientTest(unittest.TestCase):
         self.assertAlmostEqual(bench_clients.load_seconds(
             bench_clients.Workload("culvert-bench", "rr"), self.TIMING), 1.65)
 
+    def test_warm_up_is_waited_for_if_there_is_one(self):
+        clients = object.__new__(bench_clients.Clients)
+        process = subprocess.Popen(["sleep", "10"])
+        try:
+            for tool, least, most in (("culvert-bench", 0.05, 2), ("wrk", 0, 0.09)):
+                began = time.monotonic()
+                clients.wait_for_warmup(process, bench_clients.Workload(tool, "rr"),
+                                        bench_clients.Timing(1.0, 0.15))
+                self.assertTrue(least <= time.monotonic() - began <= most, tool)
+        finally:
+            process.kill()
+            process.wait()
+
     def test_coarse_buckets_hold_their_values(self):
         values = [1, 127, 128, 129, 999, 1000, 65535, 65536, 10 ** 7]
         found = bench_clients.coarsen([[value, 1] for value in values])
@@ -272,13 +268,18 @@ class RelayTest(unittest.TestCase):
         self.assertIn("8192", command)
         command = bench_relays.socat_command({"buffer": 8192, "nodelay": False}, FORWARD)
         self.assertNotIn("nodelay", " ".join(command))
-        self.assertIn("--bufsize=4096", bench_relays.redir_command({"bufsize": 4096}, FORWARD))
+        command = bench_relays.redir_command({"bufsize": 4096}, FORWARD)
+        self.assertIn("--bufsize=4096", command)
+        # its "none" logs everything, to the console where there is no syslog
+        self.assertEqual(command[command.index("-l") + 1], "err")
 
     def test_culvert_has_one_configuration(self):
         sweep = bench_relays.CONTENDERS["copy-8K"]
         self.assertEqual(sweep.configs(bench_relays.BULK, 2), [{}])
         self.assertEqual(sweep.describe({}), "--engine copy --copy-buffer 8K")
         self.assertEqual(bench_relays.CONTENDERS["auto"].describe({}), "--engine auto")
+        self.assertEqual(bench_relays.CONTENDERS["auto-1w"].describe({}),
+                         "--engine auto --workers 1")
 
     def test_every_configuration_can_be_written_and_told_apart(self):
         goals = (bench_relays.BULK, bench_relays.CONVERSATION, bench_relays.CONNECT,
@@ -325,7 +326,9 @@ class RowTest(unittest.TestCase):
 
     def test_contenders(self):
         known = bench_relays.CONTENDERS
-        self.assertEqual(bench_rows.select_contenders([], False, known), set(known))
+        self.assertEqual(bench_rows.select_contenders([], False, known),
+                         set(known) - {"auto-1w"})
+        self.assertEqual(bench_rows.select_contenders(["auto-1w"], True, known), {"auto-1w"})
         self.assertEqual(bench_rows.select_contenders(["auto"], True, known), {"auto"})
         with self.assertRaises(bench_rows.SelectionError):
             bench_rows.select_contenders(["auto", "netcat"], False, known)

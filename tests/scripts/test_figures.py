@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The arithmetic of reports: figures.py and targets.py. No root, no network, no gnuplot."""
+"""The arithmetic of reports, figures.py. No root, no network, no gnuplot."""
 
 import math
 import os
@@ -9,37 +9,10 @@ import sys
 import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(TOP, "scripts", "lib"))
+sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
 
-import figures  # noqa: E402 (the path comes first)
-import targets  # noqa: E402
-
-HIGHER = figures.Measure("value", "requests/s", "higher", lambda cell: cell["value"])
-LOWER = figures.Measure("value", "bytes", "lower", lambda cell: cell["value"])
-
-
-def cell(number, value, **more):
-    return {"round": number, "value": value, "cpu_seconds": 2.0, "work": 4.0, "errors": 0,
-            "wrong": 0, **more}
-
-
-def failed(number, why="no answer"):
-    return {"round": number, "failed": why}
-
-
-def contender(name, *values, family=None, cells=None):
-    """Of the values of rounds 1, 2 ...; None for a round that failed."""
-    families = {"direct": "direct", "haproxy": "peer", "nginx": "peer", "socat": "peer"}
-    return {"name": name, "family": family or families.get(name, "culvert"), "config": "",
-            "cells": cells if cells is not None else
-            [failed(number) if value is None else cell(number, value)
-             for number, value in enumerate(values, 1)]}
-
-
-def row(name, *contenders, better="higher", kind="rate", unit="requests/s", work_unit="request"):
-    return {"name": name, "title": f"title of {name}", "group": "conversation", "kind": kind,
-            "unit": unit, "better": better, "work_unit": work_unit, "note": "",
-            "contenders": list(contenders)}
+import figures  # noqa: E402 (the paths come first)
+from sample_rows import HIGHER, LOWER, cell, contender, failed, row  # noqa: E402
 
 
 class Samples(unittest.TestCase):
@@ -225,7 +198,7 @@ class Ratios(unittest.TestCase):
     def test_rounds_that_one_side_never_had(self):
         ratio = figures.ratio_within_rounds(contender("a", 2, 4), contender("b", 1), HIGHER)
         self.assertEqual(ratio.by_round, {1: 2})
-        self.assertEqual(ratio.left_out, ((2, "b: not run"),))
+        self.assertEqual(ratio.left_out, ())
 
     def test_figures_that_were_not_taken(self):
         measure = figures.cpu_measure(row("x"))
@@ -252,22 +225,25 @@ class Ratios(unittest.TestCase):
                                             HIGHER)
         self.assertIsNone(ratio.summary)
         self.assertEqual(len(ratio.left_out), 2)
-        self.assertFalse(ratio.is_clear)
+        self.assertIsNone(ratio.interval)
 
     def test_single_round(self):
         ratio = figures.ratio_within_rounds(contender("a", 3), contender("b", 2), HIGHER)
         self.assertEqual(ratio.summary.median, 1.5)
         self.assertFalse(ratio.summary.has_spread)
-        self.assertFalse(ratio.is_clear)
+        self.assertIsNone(ratio.interval)
 
-    def test_clear_if_all_rounds_agree(self):
-        def clear(*values):
-            ones = contender("b", *[1] * len(values))
-            return figures.ratio_within_rounds(contender("a", *values), ones, HIGHER).is_clear
-        self.assertTrue(clear(2, 3))
-        self.assertTrue(clear(0.9, 0.5))
-        self.assertFalse(clear(0.9, 1.1))
-        self.assertFalse(clear(0.9, 1))
+    def test_deviation_and_scatter(self):
+        ratio = figures.ratio_within_rounds(contender("a", 4, 2, 0.5), contender("b", 1, 1, 1),
+                                            HIGHER)
+        self.assertAlmostEqual(ratio.deviation, math.log(2))
+        self.assertAlmostEqual(ratio.scatter, math.log(2))
+        ratio = figures.ratio_within_rounds(contender("a", 0.5, 1, 2), contender("b", 1, 1, 1),
+                                            HIGHER)
+        self.assertEqual(ratio.deviation, 0)
+        self.assertAlmostEqual(ratio.scatter, math.log(2))
+        self.assertEqual((figures.Ratio({}, ()).deviation, figures.Ratio({}, ()).scatter), (0, 0))
+        self.assertEqual(figures.Ratio({1: 0}, ()).deviation, math.inf)
 
     def test_rounds_that_reach_a_bound(self):
         ratio = figures.ratio_within_rounds(contender("a", 1, 2, 3), contender("b", 1, 1, 1),
@@ -275,153 +251,79 @@ class Ratios(unittest.TestCase):
         self.assertEqual(ratio.rounds_at_least(2), 2)
 
 
-class Best(unittest.TestCase):
-    def test_by_median(self):
-        one = row("x", contender("auto", 99), contender("sockmap", 1, 50, 100),
-                  contender("splice", 40, 60, 60), contender("copy", 55, 55, 55))
-        self.assertEqual(figures.best_engine(one)["name"], "splice")
+class Intervals(unittest.TestCase):
+    def test_ranks_of_the_sign_test(self):
+        # as in printed tables of the sign test at 5 %, two-sided
+        for count, rank in ((1, 0), (5, 0), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4),
+                            (17, 5), (20, 6), (25, 8), (100, 40)):
+            self.assertEqual(figures.sign_test_rank(count), rank, count)
 
-    def test_less_is_better(self):
-        one = row("x", contender("haproxy", 3300), contender("nginx", 9700), better="lower")
-        self.assertEqual(figures.best_peer(one)["name"], "haproxy")
+    def test_order_statistics(self):
+        values = [5, 1, 9, 7, 3, 2, 8, 4, 6]
+        self.assertEqual(figures.median_interval(values), figures.Interval(2, 8))
+        self.assertEqual(figures.median_interval(values, of_ratios=True), figures.Interval(2, 8))
+        self.assertEqual(figures.median_interval(range(6)), figures.Interval(0, 5))
 
-    def test_neither_auto_nor_other_buffers_are_single_engines(self):
-        one = row("x", contender("auto", 9), contender("copy-256K", 8), contender("copy", 1))
-        self.assertEqual(figures.best_engine(one)["name"], "copy")
+    def test_students_for_few(self):
+        found = figures.median_interval([10, 11, 12])
+        self.assertAlmostEqual(found.low, 11 - 4.303 / math.sqrt(3))
+        self.assertAlmostEqual(found.high, 11 + 4.303 / math.sqrt(3))
 
-    def test_failed_and_missing(self):
-        self.assertIsNone(figures.best_engine(row("x", contender("sockmap", None, None))))
-        self.assertIsNone(figures.best_peer(row("x", contender("auto", 1))))
-        one = row("x", contender("haproxy", None), contender("nginx", 1),
-                  contender("socat", cells=[]))
-        self.assertEqual(figures.best_peer(one)["name"], "nginx")
+    def test_students_of_logarithms_for_ratios(self):
+        found = figures.median_interval([0.5, 2], of_ratios=True)
+        self.assertAlmostEqual(math.log(found.high), 12.706 * math.log(2))
+        self.assertAlmostEqual(found.low * found.high, 1)
 
-    def test_first_of_equals(self):
-        one = row("x", contender("nginx", 5), contender("haproxy", 5))
-        self.assertEqual(figures.best_peer(one)["name"], "nginx")
+    def test_at_least_minimum_to_maximum(self):
+        found = figures.median_interval([1, 1, 1, 1, 9], of_ratios=True)
+        self.assertLessEqual(found.low, 1)
+        self.assertGreaterEqual(found.high, 9)
 
-    def test_by_another_measure(self):
-        one = row("x", contender("nginx", cells=[cell(1, 9, cpu_seconds=9)]),
-                  contender("haproxy", cells=[cell(1, 1, cpu_seconds=1)]))
-        self.assertEqual(figures.best_peer(one, figures.cpu_measure(one))["name"], "haproxy")
+    def test_one_value_tells_nothing(self):
+        self.assertIsNone(figures.median_interval([1]))
+        self.assertIsNone(figures.median_interval([]))
 
+    def test_extremes(self):
+        self.assertEqual(figures.median_interval([1, 1, 1]), figures.Interval(1, 1))
+        self.assertLess(figures.median_interval([0, 1, 2], of_ratios=True).low, 0)
+        self.assertTrue(math.isfinite(figures.median_interval([1e-300, 1e300], True).high))
 
-def outcomes_of(*rows):
-    return targets.evaluate({"rows": list(rows)})
+    def test_widened(self):
+        interval = figures.Interval(0.95, 1.3)
+        wider = interval.widened(1.1, math.log(1.1))
+        self.assertEqual((wider.low, wider.high), (0.95, 1.3))
+        wider = interval.widened(1.1, math.log(1.25))
+        self.assertAlmostEqual(wider.low, 0.88)
+        self.assertAlmostEqual(wider.high, 1.375)
 
-
-def outcome(found, title, text):
-    """The one for the row titled TITLE whose quantity has TEXT in it."""
-    matching = [one for one in found if one.title == title and text in one.quantity]
-    assert len(matching) == 1, matching
-    return matching[0]
-
-
-class Targets(unittest.TestCase):
-    def rr(self, *autos):
-        return row("rr-64x64", contender("auto", *autos), contender("sockmap", 100, 100, 100),
-                   contender("copy", 50, 50, 50), contender("haproxy", 80, 80, 80))
-
-    def test_held(self):
-        found = outcomes_of(self.rr(97, 99, 90))
-        one = outcome(found, "title of rr-64x64", "best single engine (sockmap)")
-        self.assertEqual((one.verdict, one.rounds_met, one.summary.count), (targets.HELD, 2, 3))
-        self.assertEqual(one.summary.median, 0.97)
-
-    def test_missed(self):
-        found = outcomes_of(self.rr(87, 99, 80))
-        self.assertEqual(outcome(found, "title of rr-64x64", "engine").verdict, targets.MISSED)
-        one = outcome(found, "title of rr-64x64", "best peer (haproxy)")
-        self.assertEqual((one.verdict, one.required), (targets.MISSED, "\u2265 1.10"))
-
-    def test_not_rounded_up(self):
-        found = outcomes_of(self.rr(96.99, 96.99, 96.99))
-        self.assertEqual(outcome(found, "title of rr-64x64", "engine").verdict, targets.MISSED)
-
-    def test_not_measured(self):
-        one = outcome(outcomes_of(), "crr", "best peer")
-        self.assertEqual((one.verdict, one.why),
-                         (targets.NOT_MEASURED, "this run does not have the row"))
-        found = outcomes_of(row("crr", contender("auto", 1), contender("copy", None)))
-        for kind in ("engine", "peer"):
-            self.assertEqual(outcome(found, "title of crr", kind).verdict, targets.NOT_MEASURED)
-        found = outcomes_of(row("crr", contender("auto", None), contender("copy", None)))
-        self.assertEqual(outcome(found, "title of crr", "engine").why,
-                         "auto and best single engine: nothing was measured")
-        found = outcomes_of(row("crr", contender("copy", 1)))
-        self.assertIn("auto", outcome(found, "title of crr", "engine").why)
-
-    def test_no_round_in_common(self):
-        found = outcomes_of(row("crr", contender("auto", 1, None), contender("copy", None, 1)))
-        one = outcome(found, "title of crr", "engine")
-        self.assertEqual((one.verdict, len(one.left_out)), (targets.NOT_MEASURED, 2))
-
-    def idle(self, memory, kernel, peer):
-        cells = [cell(number, value, extra={targets.IDLE_KERNEL_NAME: kernel})
-                 for number, value in enumerate(memory, 1)]
-        return row("idle", contender("auto", cells=cells), contender("haproxy", *peer),
-                   better="lower", kind="memory", unit="bytes/session", work_unit="session")
-
-    def test_idle_memory(self):
-        found = outcomes_of(self.idle([400, 500, 600], 4001, [1500, 1500, 1800]))
-        daemon = outcome(found, "title of idle", "daemon's memory")
-        self.assertEqual((daemon.verdict, daemon.rounds_met), (targets.HELD, 2))
-        self.assertEqual(outcome(found, "title of idle", "kernel memory").verdict, targets.MISSED)
-        peer = outcome(found, "title of idle", "best peer (haproxy) / auto")
-        self.assertEqual((peer.verdict, peer.summary.median), (targets.HELD, 3.0))
-
-    def test_idle_memory_without_the_kernels(self):
-        one = outcome(outcomes_of(self.idle([400], None, [1])), "title of idle", "kernel memory")
-        self.assertEqual((one.verdict, one.why), (targets.NOT_MEASURED, "no round has this figure"))
-        self.assertEqual(one.left_out, ((1, "the figure was not taken"),))
-
-    def test_nothing_is_within_any_limit(self):
-        found = outcomes_of(self.idle([0], 0, [100]))
-        self.assertEqual(outcome(found, "title of idle", "daemon's memory").verdict, targets.HELD)
-        self.assertEqual(outcome(found, "title of idle", "best peer").verdict,
-                         targets.NOT_MEASURED)
-
-    def test_beside_idle_sessions(self):
-        found = outcomes_of(row("mixed", contender("auto", 95, 90, 99)),
-                            row("mixed-0", contender("auto", 100, 100, 100)))
-        one = outcome(found, "title of mixed", "idle sessions open")
-        self.assertEqual((one.verdict, one.summary.median), (targets.HELD, 0.95))
-        one = outcome(outcomes_of(row("mixed", contender("auto", 1))), "title of mixed", "idle")
-        self.assertIn("mixed-0", one.why)
-
-    def test_each_target_has_one_line(self):
-        found = outcomes_of()
-        self.assertEqual(len(found), 2 * len(targets.RATIO_TARGETS) + 4)
-        self.assertEqual({one.verdict for one in found}, {targets.NOT_MEASURED})
+    def test_coverage(self):
+        # of a skewed distribution, which has nothing to do with the normal one
+        source, held = random.Random(5), 0
+        for _ in range(1000):
+            found = figures.median_interval([source.expovariate(1) for _ in range(15)])
+            held += found.low <= math.log(2) <= found.high
+        self.assertGreater(held, 940)
 
 
-class Defeats(unittest.TestCase):
-    def test_sockmap_behind(self):
-        results = {"rows": [row("bulk-1", contender("sockmap", 10, 10), contender("copy", 20, 20),
-                                contender("splice", 5, 5), contender("auto", 99, 99))]}
-        found = [one for one in targets.sockmap_defeats(results) if one.measure.name == "value"]
-        self.assertEqual([(one.winner["name"], one.ratio.summary.median) for one in found],
-                         [("copy", 0.5)])
+class OrdinaryRounds(unittest.TestCase):
+    ROW = {**row("x", contender("auto", 1, 2, 3, 4), contender("copy", 1, 2)),
+           "ordinary_rounds": 2, "decisive": ["auto"]}
 
-    def test_in_cpu_and_tail_too(self):
-        def relay(name, cpu, bound):
-            return contender(name, cells=[cell(1, 10, cpu_seconds=cpu, histogram=[[bound, 1000]])])
-        results = {"rows": [row("a", relay("auto", 2, 30), relay("haproxy", 1, 10))]}
-        self.assertEqual([one.measure.name for one in targets.peer_defeats(results)],
-                         ["p99 latency", "CPU"])
+    def test_rounds_that_all_took_part_in(self):
+        ordinary = figures.ordinary_row(self.ROW)
+        self.assertEqual([len(one["cells"]) for one in ordinary["contenders"]], [2, 2])
+        self.assertEqual(len(self.ROW["contenders"][0]["cells"]), 4)
+        self.assertEqual(figures.ordinary_rounds(self.ROW), 2)
 
-    def test_engines_in_value_alone(self):
-        results = {"rows": [row("a", contender("auto", 1), contender("copy-64K", 2),
-                                contender("haproxy", 9))]}
-        found = targets.engine_defeats(results)
-        self.assertEqual([one.winner["name"] for one in found], ["copy-64K"])
+    def test_results_that_do_not_tell(self):
+        one = row("x", contender("auto", 1, 2, 3), contender("copy", 1))
+        self.assertEqual(figures.ordinary_rounds(one), 3)
+        self.assertEqual(figures.ordinary_row(one), one)
+        self.assertEqual(figures.ordinary_rounds(row("x")), 0)
 
-    def test_level_is_no_defeat(self):
-        results = {"rows": [row("a", contender("auto", 1), contender("nginx", 1))]}
-        self.assertEqual(targets.peer_defeats(results), [])
-
-    def test_absent(self):
-        self.assertEqual(targets.sockmap_defeats({"rows": [row("a", contender("copy", 1))]}), [])
+    def test_summary_of_some_rounds(self):
+        auto = self.ROW["contenders"][0]
+        self.assertEqual(figures.summary_of(auto, HIGHER, {2, 4}).median, 3)
 
 
 if __name__ == "__main__":

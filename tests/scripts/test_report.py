@@ -3,24 +3,17 @@
 
 import contextlib
 import copy
-import html.parser
-import io
 import json
 import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
-import xml.etree.ElementTree
 from unittest import mock
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
 
-import report  # noqa: E402 (the paths come first)
-import report_blocks as blocks  # noqa: E402
+import report_blocks as blocks  # noqa: E402 (the paths come first)
 import report_content  # noqa: E402
 import report_gnuplot  # noqa: E402
 import report_html  # noqa: E402
@@ -28,11 +21,12 @@ import report_input  # noqa: E402
 import report_markdown  # noqa: E402
 import report_plots  # noqa: E402
 import report_style as style  # noqa: E402
+import report_words as words  # noqa: E402
 import sample_results  # noqa: E402
+from page import Page  # noqa: E402
 
 SAMPLE = sample_results.make_results()
 SAMPLE_TEXT = json.dumps(SAMPLE)
-HAS_GNUPLOT = shutil.which("gnuplot") is not None
 # For tests of texts, which need no picture.
 NO_DRAWING = "<svg xmlns=\"http://www.w3.org/2000/svg\"></svg>"
 
@@ -56,6 +50,13 @@ def section(text, title):
     """The part of the Markdown TEXT under the heading TITLE."""
     level, body = re.search(rf"^(#+) {re.escape(title)}\n(.*)", text, re.M | re.S).groups()
     return re.split(rf"^#{{1,{len(level)}}} ", body, flags=re.M)[0]
+
+
+def slow_down(results, row):
+    """auto at half its rate, and so is its control."""
+    for name in ("auto", "auto-again"):
+        for cell in sample_results.find(results, row, name)["cells"]:
+            cell["value"] *= 0.5
 
 
 def table_row(text, first):
@@ -212,6 +213,8 @@ class Content(unittest.TestCase):
                                          relay_switches=0, kernel_peak_bytes=(number + 1) * 1e6,
                                          carriers={"sockmap": 75, "copy": 25, "splice": 0})
         del auto["cells"][3:], direct["cells"][3:]
+        results["rows"][3]["contenders"].remove(
+            sample_results.find(results, "rr-64x64", "auto-again"))
         cells = table_row(section(markdown_of(results), results["rows"][3]["title"]), "**auto**")
         self.assertEqual(cells, [
             "**auto**", "90.0 [80.0\u2013170]", "3 of 5", "0.850 [0.800\u20130.900]", "100 \u00b5s",
@@ -230,8 +233,9 @@ class Content(unittest.TestCase):
     def test_where_sockmap_does_not_win(self):
         text = section(markdown_of(SAMPLE), "sockmap behind copy or splice")
         cells = table_row(text, "Bulk, 1 stream to the server")
-        self.assertEqual((cells[1], cells[3], cells[6]), ("throughput", "splice", "in every round"))
+        self.assertEqual((cells[1], cells[3], cells[7]), ("throughput", "splice", "5"))
         self.assertLess(float(cells[5].split()[0]), 0.6)
+        self.assertLess(float(cells[6].split("\u2013")[1]), 1)
 
     def test_where_a_peer_beats_auto(self):
         results = sample()
@@ -239,7 +243,53 @@ class Content(unittest.TestCase):
             cell["value"] *= 4
         text = section(markdown_of(results), "auto behind a peer")
         cells = table_row(text, "Connect, request/response, close: 16 at a time")
-        self.assertEqual((cells[3], cells[6]), ("nginx", "in every round"))
+        self.assertEqual((cells[1], cells[3], cells[7]), ("rate", "nginx", "12"))
+
+    def test_medians_beside_a_ratio_are_of_its_rounds(self):
+        results = sample()
+        for number in range(5):
+            sample_results.find(results, "crr", "auto")["cells"][number]["value"] = 10
+            sample_results.find(results, "crr", "redir")["cells"][number]["value"] = 20
+        results["rows"][7]["contenders"] = [one for one in results["rows"][7]["contenders"]
+                                            if one["name"] in ("auto", "redir")]
+        cells = table_row(section(markdown_of(results), "auto behind a peer"),
+                          "Connect, request/response, close: 16 at a time")
+        self.assertEqual((cells[2], cells[4], cells[5], cells[7]),
+                         ("10.0 transactions/s", "20.0 transactions/s",
+                          "0.500 [0.500\u20130.500]", "5"))
+
+    def test_level_within_noise_is_one_line(self):
+        text = section(markdown_of(SAMPLE), "auto behind another engine or buffer of culvert")
+        lines = [line for line in text.splitlines() if line.startswith("Level within the noise")]
+        self.assertEqual(len(lines), 1)
+
+    def test_the_control(self):
+        text = section(markdown_of(SAMPLE), "How much a difference means")
+        cells = table_row(text, "Bulk, 1 stream to the server")
+        self.assertEqual(cells[-1], "12")
+        self.assertRegex(cells[1], r"^[01]\.\d{3} \[0\.9\d\d\u20131\.\d{3}\]$")
+        self.assertNotIn("auto-again", section(markdown_of(SAMPLE),
+                                               "auto behind another engine or buffer of culvert"))
+
+    def test_results_of_before_there_was_a_control(self):
+        results = sample_results.make_results(5, 0)
+        del results["decisive_rounds"]
+        for row in results["rows"]:
+            row["contenders"] = [one for one in row["contenders"] if one["name"] != "auto-again"]
+        text = markdown_of(results)
+        self.assertIn("This run has no control", text)
+        self.assertNotIn("decisive rounds after", text)
+
+    def test_decisive_rounds(self):
+        text = section(markdown_of(SAMPLE), "Request/response, 64 B, 64 connections")
+        self.assertIn("5 rounds. 7 decisive rounds after them, of auto, auto-again, sockmap, "
+                      "nginx and haproxy alone", text)
+        lines = text.splitlines()
+        whole = [line for line in lines if line.startswith("| **auto** |")]
+        self.assertEqual(len(whole), 1)
+        self.assertEqual(whole[0].split("|")[3].strip(), "5")
+        contest = [line for line in lines if line.startswith("| nginx |")][-1]
+        self.assertEqual(contest.split("|")[4].strip(), "12")
 
     def test_nothing_to_admit_is_said_only_if_measured(self):
         results = sample()
@@ -250,19 +300,28 @@ class Content(unittest.TestCase):
 
     def test_targets(self):
         results = sample()
-        for cell in sample_results.find(results, "rr-64x64", "auto")["cells"]:
-            cell["value"] *= 0.5
+        slow_down(results, "rr-64x64")
         text = markdown_of(results)
         cells = table_row(section(text, "Targets"), "Request/response, 64 B, 64 connections")
-        self.assertEqual((cells[2], cells[4], cells[5]), ("\u2265 0.97", "0 of 5", "**missed**"))
+        self.assertEqual((cells[2], cells[3], cells[6]), ("**missed**", "\u2265 0.97", "0 of 12"))
         self.assertIn("missed, ", section(text, "Summary"))
-        self.assertIn("not measured", table_row(section(text, "Targets"), "iperf3-8")[5])
+        self.assertIn("iperf3-1 and iperf3-8.", section(text, "Targets"))
+
+    def test_a_target_that_cannot_be_told(self):
+        results = sample()
+        for name in ("auto", "auto-again"):
+            for number, cell in enumerate(sample_results.find(results, "wrk", name)["cells"]):
+                cell["value"] *= 1.3 if number % 2 else 0.8
+        text = markdown_of(results)
+        cells = table_row(section(text, "Targets"), "wrk to nginx, keep-alive, 64 connections")
+        self.assertRegex(cells[2], r"^cannot tell \(median (above|below)\)$")
+        self.assertRegex(section(text, "Summary"), r"[1-9]\d* cannot be told by this run")
 
     def test_few_missed_targets_are_named(self):
         results = sample()
         named = "Missed: " in section(markdown_of(results), "Summary")
-        for cell in sample_results.find(results, "rr-64x64", "auto")["cells"]:
-            cell["value"] *= 0.5
+        for name in ("rr-64x64", "rr-1Kx512", "wrk"):
+            slow_down(results, name)
         many = section(markdown_of(results), "Summary")
         self.assertTrue(named)
         self.assertNotIn("Missed: ", many)
@@ -324,6 +383,28 @@ class Content(unittest.TestCase):
         self.assertIn("| 0 [0\u20130] |", markdown_of(results))
 
 
+class Words(unittest.TestCase):
+    def test_notes_that_say_the_same_are_one(self):
+        lines = ["A: no contender.", "auto: 3 instances.", "copy: 3 instances.", "socat: 1,000.",
+                 "nginx: 3 instances."]
+        self.assertEqual(words.merge_notes(lines, {"auto", "copy", "socat", "nginx"}),
+                         ["A: no contender.", "auto, copy and nginx: 3 instances.",
+                          "socat: 1,000."])
+
+    def test_names_of_the_results_are_put_in_words(self):
+        row = {"note": "kernel_bytes_beyond_sockets: of row mixed-0, and (plain_pair_bytes).\n"
+                       "auto: x.\nnginx: x.",
+               "contenders": [{"name": "auto"}, {"name": "nginx"}]}
+        self.assertEqual(words.notes_of(row, {"mixed-0": "Title"}),
+                         ["Kernel memory a session, beyond two sockets: of \u201cTitle\u201d, and "
+                          "(kernel memory of two plain sockets).", "auto and nginx: x."])
+
+    def test_every_heading_is_in_words(self):
+        for block in report_content.compose(SAMPLE).blocks:
+            for column in getattr(block, "columns", ()):
+                self.assertNotRegex(column.title, r"\w_\w")
+
+
 class Markdown(unittest.TestCase):
     def test_markup_is_escaped(self):
         self.assertEqual(report_markdown.escape("a|b *c* `d` <e> [f](g) _h_ i_j\n k"),
@@ -334,34 +415,6 @@ class Markdown(unittest.TestCase):
             if isinstance(block, blocks.Table):
                 for row in block.rows:
                     self.assertEqual(len(row), len(block.columns))
-
-
-class Page(html.parser.HTMLParser):
-    """Checks that tags match, and notes what the page refers to."""
-
-    EMPTY = {"meta", "br", "img", "link"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.ids, self.references = [], [], []
-        self.feed(text)
-        assert not self.open, self.open
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.ids += [attributes["id"]] if "id" in attributes else []
-        self.references += [value for name, value in attributes.items()
-                            if name in ("href", "src", "xlink:href")]
-        if tag not in self.EMPTY:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        if tag not in self.EMPTY:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag, tag
 
 
 class Html(unittest.TestCase):
@@ -410,85 +463,6 @@ class Plots(unittest.TestCase):
                 self.assertRaises(report_gnuplot.PlotError) as caught:
             report_gnuplot.require_gnuplot()
         self.assertIn("gnuplot is missing", str(caught.exception))
-
-
-class Program(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="culvert-report.")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        self.results = os.path.join(self.folder, "results.json")
-
-    def write(self, text):
-        with open(self.results, "w", encoding="utf-8") as file:
-            file.write(text)
-
-    def run_main(self, *arguments):
-        output, errors = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            code = report.main([self.results, *arguments])
-        return code, output.getvalue(), errors.getvalue()
-
-    def test_unreadable(self):
-        code, _output, errors = self.run_main()
-        self.assertEqual(code, 1)
-        self.assertIn("No such file", errors)
-        for text, complaint in (("", "not JSON"), ("{\"format\": 1}", "\"culvert\" is missing"),
-                                ("[]", "not an object")):
-            self.write(text)
-            code, _output, errors = self.run_main()
-            self.assertEqual((code, len(errors.splitlines())), (1, 1))
-            self.assertIn(complaint, errors)
-
-    def test_missing_gnuplot(self):
-        self.write(json.dumps(SAMPLE))
-        with mock.patch("shutil.which", return_value=None):
-            code, _output, errors = self.run_main()
-        self.assertEqual(code, 1)
-        self.assertIn("gnuplot is missing", errors)
-        self.assertEqual(os.listdir(self.folder), ["results.json"])
-
-    @unittest.skipUnless(HAS_GNUPLOT, "gnuplot is not installed")
-    def test_all_of_it(self):
-        self.write(json.dumps(SAMPLE))
-        target = os.path.join(self.folder, "new", "report")
-        code, _output, errors = self.run_main("--out", target)
-        self.assertEqual((code, errors), (0, ""))
-        with open(os.path.join(target, "report.md"), encoding="utf-8") as file:
-            for path in re.findall(r"!\[[^]]*\]\(([^)]*)\)", file.read()):
-                self.assertTrue(os.path.exists(os.path.join(target, path)), path)
-        with open(os.path.join(target, "report.html"), encoding="utf-8") as file:
-            text = file.read()
-        page = Page(text)
-        self.assertEqual(len(page.ids), len(set(page.ids)))
-        for reference in page.references:
-            self.assertTrue(reference.startswith("#") and reference[1:] in page.ids, reference)
-        # nothing is loaded; the only addresses are the names of XML's own vocabularies
-        self.assertEqual(set(re.findall(r"https?://[^\"'\s]*", text)),
-                         {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"})
-        for name in os.listdir(os.path.join(target, "plots")):
-            xml.etree.ElementTree.parse(os.path.join(target, "plots", name))
-
-    @unittest.skipUnless(HAS_GNUPLOT, "gnuplot is not installed")
-    def test_odd_texts_are_drawn(self):
-        results = sample(1)
-        row = results["rows"][3]
-        row["title"] = "it's \"100 %\" of <b> & \\n {/Bold x}"
-        row["contenders"][1]["name"] = "50 % \"x\" $d #1"
-        results["rows"] = [row]
-        results["calibration"] = []
-        self.write(json.dumps(results))
-        code, _output, errors = self.run_main()
-        self.assertEqual((code, errors), (0, ""))
-        path = os.path.join(self.folder, "plots", "rr-64x64-value.svg")
-        texts = "".join(xml.etree.ElementTree.parse(path).getroot().itertext())
-        self.assertIn("it's \"100 %\" of <b> & \\n {/Bold x}", texts)
-
-    def test_the_entry(self):
-        result = subprocess.run([os.path.join(TOP, "scripts", "report"), "--help"],
-                                capture_output=True, text=True, check=False)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        self.assertIn("RESULTS.json", result.stdout)
 
 
 if __name__ == "__main__":

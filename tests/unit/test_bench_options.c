@@ -89,10 +89,12 @@ static void test_values(void **state)
 	assert_true(o.rate == 64 << 10);
 	options_close(&o);
 
-	good("slow --connect 127.0.0.1:1 --rate 2M --warmup 0 --timeout 1.5 --verify full");
+	good("slow --connect 127.0.0.1:1 --rate 2M --warmup 0 --timeout 1.5 --seconds .3 "
+	     "--verify full");
 	assert_true(o.rate == 2 << 20);
 	assert_int_equal(o.warmup_ms, 0);
 	assert_int_equal(o.timeout_ms, 1500);
+	assert_int_equal(o.seconds_ms, 300);
 	assert_int_equal(o.verify, VERIFY_FULL);
 	options_close(&o);
 
@@ -134,7 +136,7 @@ static const struct {
 	{ "rr --connect 127.0.0.1:1 --processes 257", "whole number from 1 to 256" },
 	{ "rr --connect 127.0.0.1:1 --seconds 0", "expected seconds" },
 	{ "rr --connect 127.0.0.1:1 --seconds 1.", "expected seconds" },
-	{ "rr --connect 127.0.0.1:1 --seconds .5", "expected seconds" },
+	{ "rr --connect 127.0.0.1:1 --seconds .", "expected seconds" },
 	{ "rr --connect 127.0.0.1:1 --seconds 0.0005", "expected seconds" },
 	{ "rr --connect 127.0.0.1:1 --seconds 1e9", "expected seconds" },
 	{ "rr --connect 127.0.0.1:1 --seconds 86401", "expected seconds" },

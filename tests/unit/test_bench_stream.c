@@ -18,8 +18,8 @@
 #include "seeded.h"
 
 #define SEED 42
-#define LENGTH (3u * 1024 * 1024)       /* of payload: a dozen periods */
-#define ROOM (LENGTH + 2u * PATTERN_PERIOD + PROTOCOL_TAIL)
+#define LENGTH (3U * 1024 * 1024)       /* of payload: a dozen periods */
+#define ROOM (LENGTH + 2U * PATTERN_PERIOD + PROTOCOL_TAIL)
 
 static uint8_t *stream; /* payload and tail, as the sender sent it */
 static size_t stream_n;

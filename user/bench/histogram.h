@@ -14,7 +14,7 @@
  * Longer than HISTOGRAM_LIMIT_NS counts in the last bucket (sum and maximum remain exact).
  */
 #define HISTOGRAM_SUB_BITS 8
-#define HISTOGRAM_SUB (1u << HISTOGRAM_SUB_BITS)
+#define HISTOGRAM_SUB (1U << HISTOGRAM_SUB_BITS)
 #define HISTOGRAM_TOP_BIT 41 /* 2^42 ns: 73 minutes */
 #define HISTOGRAM_LIMIT_NS ((UINT64_C(1) << (HISTOGRAM_TOP_BIT + 1)) - 1)
 #define HISTOGRAM_BUCKETS ((HISTOGRAM_TOP_BIT - HISTOGRAM_SUB_BITS + 2) * HISTOGRAM_SUB)

@@ -12,17 +12,38 @@
  *	sink.c          the other side; peer.c: its connections
  *	histogram.c, tally.c, report.c   what is counted, and how it is printed
  */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "client_side.h"
 #include "exit_codes.h"
 #include "options.h"
 #include "pattern.h"
 #include "sink.h"
 
+/* A report that could not be written is a failure. */
+static int conclude(int code)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return code;
+	bench_say("cannot write to the standard output: %s", strerror(errno));
+	return code == EXIT_CODE_OK ? EXIT_CODE_FAILURE : code;
+}
+
 int main(int argc, char **argv)
 {
 	static struct options o;
-	int r = options_parse(argc, argv, &o);
+	int r;
 
+	/* Else a socket takes its number, and the report goes to the peer. */
+	if (fcntl(STDOUT_FILENO, F_GETFD) < 0) {
+		bench_say("the standard output is closed");
+		return EXIT_CODE_FAILURE;
+	}
+	r = options_parse(argc, argv, &o);
 	if (r) {
 		r = r > 0 ? EXIT_CODE_OK : EXIT_CODE_USAGE;
 	} else {
@@ -30,5 +51,5 @@ int main(int argc, char **argv)
 		r = o.workload == WORKLOAD_SINK ? sink_run(&o) : client_side_run(&o);
 	}
 	options_close(&o);
-	return r;
+	return conclude(r);
 }

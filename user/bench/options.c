@@ -281,7 +281,7 @@ static void help(void)
 		if (options[i].workloads & SINK)
 			print_option(&options[i]);
 	puts("\n"
-	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have three decimals.\n"
+	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: .125.\n"
 	     "Connections are opened, and have worked once, before the warm-up begins.\n"
 	     "\n"
 	     "The result is one line of JSON on stdout.  Throughput is what the receiver counted\n"

@@ -24,7 +24,7 @@
  * flipped bytes.  It is for throughput, where a full comparison would be a cost of its own.
  */
 #define PATTERN_PERIOD 262139
-#define PATTERN_PIECE (256u << 10)
+#define PATTERN_PIECE (256U << 10)
 #define PATTERN_STRIDE 256
 
 enum pattern_direction {

@@ -139,6 +139,7 @@ static void watch_transfer(struct peer *p)
 }
 
 /* Transfers: one send(2) a turn.  Exchanges: until all is sent, or an edge will come. */
+// NOLINTNEXTLINE(misc-no-recursion): once at most, since a tail is queued once
 static void push(struct peer *p)
 {
 	size_t piece = is_transfer(p) ? p->header.size : PATTERN_PIECE;

@@ -43,9 +43,9 @@
 #define PROTOCOL_GO "cvb-go!\n"
 
 /* Limits of what a header may ask for. */
-#define EXCHANGE_SIZE_MAX (16u << 20)
+#define EXCHANGE_SIZE_MAX (16U << 20)
 #define TRANSFER_SIZE_MAX PATTERN_PIECE
-#define PHASE_MS_MAX (24u * 3600 * 1000)
+#define PHASE_MS_MAX (24U * 3600 * 1000)
 
 enum wire {
 	WIRE_EXCHANGE = 1,

@@ -223,7 +223,7 @@ static int open_addresses(struct sink_job *job)
 
 	for (size_t i = 0; i < e->n; i++)
 		job->n_addresses += e->list[i].n_addrs;
-	job->fds = calloc(job->n_addresses * job->o->processes, sizeof(*job->fds));
+	job->fds = calloc(job->n_addresses * job->o->processes ?: 1, sizeof(*job->fds));
 	if (!job->fds)
 		return -ENOMEM;
 	for (size_t i = 0; i < e->n && !r; i++)

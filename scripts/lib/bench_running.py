@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The relays of a row, which run at the same time."""
+
+from bench_cells import one_line
+from labkit import LabError
+
+
+class RowRelays:
+    """Relays that run at the same time, by name; one that died is started again.
+
+    STARTERS: {name: function that starts the relay and returns it}.
+    """
+
+    def __init__(self, starters):
+        self._starters = starters
+        self._running = {}
+        self._failed = {}
+
+    def start(self):
+        for name, start in self._starters.items():
+            try:
+                self._running[name] = start()
+            except LabError as error:
+                self._failed[name] = f"did not start: {one_line(error)}"
+
+    def get(self, name):
+        """Raises LabError if it cannot be had."""
+        if name in self._failed:
+            raise LabError(self._failed[name])
+        relay = self._running.pop(name, None)
+        try:
+            if relay:
+                relay.check()
+        except LabError:
+            relay.stop()
+            relay = None
+        self._running[name] = relay or self._starters[name]()
+        return self._running[name]
+
+    def stop(self):
+        for relay in self._running.values():
+            relay.stop()
+        self._running.clear()

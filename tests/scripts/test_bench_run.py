@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""How a run of the benchmark goes: its plan, the choice of configurations, decisive rounds, and
+results that cannot be written. Nothing is measured: cells are made up. No root, no network."""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
+
+import bench  # noqa: E402 (the paths come first)
+import bench_choice  # noqa: E402
+import bench_command  # noqa: E402
+import report_input  # noqa: E402
+from bench_plan import Plan, Progress  # noqa: E402
+from bench_results import OutputError, Results  # noqa: E402
+from bench_rows import CONTENDERS, ROWS, select_contenders, select_rows  # noqa: E402
+from labkit import LabError  # noqa: E402
+
+BY_NAME = {row.name: row for row in ROWS}
+CELL = {"latency_us": None, "histogram": None, "cpu_seconds": 1.0, "work": 1.0,
+        "relay_cpu_seconds": None, "relay_syscalls": None, "relay_switches": None,
+        "kernel_peak_bytes": None, "errors": 0, "wrong": 0, "carriers": None, "extra": {}}
+
+
+def options(**changed):
+    return argparse.Namespace(**{"rounds": 2, "seconds": 1.0, "calibrate": False, "idle": 100,
+                                 "decisive": 3, **changed})
+
+
+def plan(rows, names, **changed):
+    return Plan(options(**changed), select_rows(rows, False),
+                {name: CONTENDERS[name] for name in names})
+
+
+def default_plan(rounds, seconds, decisive, quick):
+    names = select_contenders([], quick, CONTENDERS)
+    return Plan(options(rounds=rounds, seconds=seconds, decisive=decisive, idle=20000,
+                        calibrate=not quick), select_rows([], quick),
+                {name: one for name, one in CONTENDERS.items() if name in names})
+
+
+class Control(unittest.TestCase):
+    def test_is_the_subject_once_more(self):
+        auto, again = CONTENDERS["auto"], CONTENDERS["auto-again"]
+        self.assertEqual((auto.engine, auto.options), (again.engine, again.options))
+
+    def test_takes_part_where_there_is_a_target(self):
+        self.assertEqual(BY_NAME["crr"].participants[:3], ("direct", "auto", "auto-again"))
+        for name in ("bulk-1", "idle", "mixed-0", "mixed", "wrk"):
+            self.assertIn("auto-again", BY_NAME[name].participants)
+        for name in ("rr-64x1", "slow", "sweep-rr"):
+            self.assertEqual(BY_NAME[name].participants, BY_NAME[name].contenders)
+
+
+class Planned(unittest.TestCase):
+    def test_decisive_rounds(self):
+        one = plan(["crr", "rr-64x1", "mixed"], ["auto", "copy"], decisive=20)
+        crr, alone, mixed = (BY_NAME[name] for name in ("crr", "rr-64x1", "mixed"))
+        self.assertEqual(list(one.decisive_numbers([crr])), list(range(3, 23)))
+        self.assertEqual(list(one.decisive_numbers([alone])), [])
+        self.assertEqual(list(one.decisive_numbers([mixed])), list(range(3, 9)))
+        self.assertEqual((one.round_text(crr, 2), one.round_text(crr, 3)), ("2/2", "+1/20"))
+
+    def test_they_take_time(self):
+        names = ["auto", "auto-again", "copy", "haproxy"]
+        without, with_them = (plan(["crr"], names, decisive=count) for count in (0, 3))
+        self.assertAlmostEqual(with_them.seconds() - without.seconds(),
+                               3 * 4 * with_them.cell_seconds(BY_NAME["crr"]))
+
+    def test_trials_last_a_second_where_there_is_a_target(self):
+        one = plan(["crr"], ["auto"])
+        self.assertGreaterEqual(one.trial_length(BY_NAME["crr"]), 1.0)
+        self.assertLess(one.trial_length(BY_NAME["rr-64x1"]), 1.0)
+
+    def test_default_runs_last_as_long_as_promised(self):
+        with mock.patch("os.sched_getaffinity", return_value={0, 1}):
+            full = default_plan(bench_command.ROUNDS, bench_command.SECONDS,
+                                bench_command.DECISIVE, False)
+            quick = default_plan(bench_command.QUICK_ROUNDS, bench_command.QUICK_SECONDS, 0, True)
+        self.assertLess(full.seconds(), 60 * 60)
+        self.assertLess(quick.seconds(), 3.6 * 60)
+
+    def test_progress_without_what_is_not_done(self):
+        progress = Progress(100.0)
+        progress.drop(40.0)
+        self.assertAlmostEqual(progress.left(), 60.0)
+
+
+class Choosing(unittest.TestCase):
+    def test_finalists(self):
+        values = {0: 100, 1: 90, 2: 50, 3: None}
+        self.assertEqual(bench_choice.finalists(values, "higher"), [0, 1])
+        self.assertEqual(bench_choice.finalists({0: 100, 1: 118, 2: 200}, "lower"), [0, 1])
+        self.assertEqual(bench_choice.finalists({0: 100, 1: 10}, "higher"), [])
+        self.assertEqual(bench_choice.finalists({0: None}, "higher"), [])
+        self.assertEqual(bench_choice.finalists({0: 0, 1: 0}, "lower"), [0, 1])
+
+    def choose(self, figures):
+        """What is chosen, and how often each was tried; FIGURES: {index: its trials' figures}."""
+        row, haproxy = BY_NAME["crr"], CONTENDERS["haproxy"]
+        made = plan(["crr"], ["haproxy"], calibrate=True)
+        made.cpus = 2
+        tried = []
+
+        def try_out(_row, index, _seconds):
+            tried.append(index)
+            figure = figures[index][tried.count(index) - 1]
+            if figure is None:
+                raise LabError("no answer")
+            return figure
+
+        cells = mock.Mock(try_out=try_out)
+        namespaces = mock.Mock(taken_for_idle=contextlib.nullcontext)
+        results = mock.Mock()
+        with mock.patch.object(bench_choice, "RowRelays") as relays:
+            relays.return_value.get = lambda index: index
+            choice = bench_choice.Choice(made, results, mock.Mock(), cells, None, namespaces, None)
+            chosen = choice.for_row(row, haproxy, None)
+        configs = made.configs_of(row, haproxy)
+        return configs.index(chosen), [tried.count(index) for index in range(len(configs))]
+
+    def test_the_mean_of_those_tried_twice(self):
+        self.assertEqual(self.choose({0: (100, 60), 1: (95, 95), 2: (50,), 3: (40,)}),
+                         (1, [2, 2, 1, 1]))
+
+    def test_one_far_ahead_is_not_tried_again(self):
+        self.assertEqual(self.choose({0: (50,), 1: (95,), 2: (50,), 3: (None,)}),
+                         (1, [1, 1, 1, 1]))
+
+    def test_all_failed(self):
+        self.assertEqual(self.choose({index: (None,) for index in range(4)})[0], 0)
+
+
+class DecisiveRounds(unittest.TestCase):
+    """The benchmark's rounds of one row, with cells that are made up."""
+
+    VALUES = {"direct": 200, "auto": 100, "auto-again": 101, "sockmap": 60, "splice": 98,
+              "copy": 99, "haproxy": 70, "nginx": 95, "socat": 20}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="culvert-bench.")
+        self.addCleanup(folder.cleanup)
+        self.results = Results(os.path.join(folder.name, "results.json"))
+        self.plan = plan(["crr"], self.VALUES)
+        with mock.patch.object(bench, "Counter"):
+            self.bench = bench.Benchmark(self.plan, self.results, None, 1000)
+        self.bench.progress.say = lambda _text: None
+        self.bench.cells = mock.Mock(
+            measure_row=lambda _row, name, _timing: {**CELL, "value": self.VALUES[name]})
+        self.relays = mock.Mock(get=lambda name: name)
+
+    def run_row(self):
+        row, contenders = BY_NAME["crr"], self.plan.contenders_of(BY_NAME["crr"])
+        self.results.add_row(row)
+        for one in contenders:
+            self.results.add_contender(row, one, "")
+        self.bench._run_rounds(row, contenders, range(1, 3), self.relays)
+        self.bench._decide(row, contenders, self.relays)
+        with open(self.results.path, encoding="utf-8") as file:
+            return json.load(file)["rows"][0]
+
+    def test_only_those_who_decide(self):
+        row = self.run_row()
+        self.assertEqual((row["ordinary_rounds"], row["decisive"]),
+                         (2, ["auto", "auto-again", "copy", "splice", "nginx"]))
+        counts = {one["name"]: [cell["round"] for cell in one["cells"]]
+                  for one in row["contenders"]}
+        self.assertEqual(counts["splice"], [1, 2, 3, 4, 5])
+        self.assertEqual(counts["haproxy"], [1, 2])
+        report_input._check_row(row, "row")
+
+    def test_the_estimate_is_of_those_who_take_part(self):
+        seconds = self.plan.cell_seconds(BY_NAME["crr"])
+        self.bench.progress = mock.Mock(left=lambda: 0.0)
+        self.run_row()
+        # six might have taken part in three rounds, five did
+        (dropped,), _ = self.bench.progress.drop.call_args
+        self.assertAlmostEqual(dropped, 3 * seconds)
+
+    def test_interrupted_within_them(self):
+        cells, done = self.bench.cells.measure_row, []
+
+        def measure_row(*arguments):
+            done.append(arguments)
+            if len(done) == 2 * len(self.VALUES) + 3:
+                raise KeyboardInterrupt
+            return cells(*arguments)
+
+        self.bench.cells.measure_row = measure_row
+        with self.assertRaises(KeyboardInterrupt):
+            self.run_row()
+        self.results.write()
+        with open(self.results.path, encoding="utf-8") as file:
+            row = json.load(file)["rows"][0]
+        self.assertEqual(sum(len(one["cells"]) for one in row["contenders"]),
+                         2 * len(self.VALUES) + 2)
+        self.assertEqual(row["ordinary_rounds"], 2)
+
+    def test_none_wanted(self):
+        self.plan.options.decisive = 0
+        row = self.run_row()
+        self.assertNotIn("decisive", row)
+
+
+class Output(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="culvert-bench.")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def open(self, *path):
+        out = os.path.join(self.folder, *path)
+        return bench_command.open_results(options(out=out, quick=True, loopback=False,
+                                                  culvert="/bin/true"))
+
+    def complaint(self, *path):
+        with self.assertRaises(OutputError) as caught:
+            self.open(*path)
+        return str(caught.exception)
+
+    def test_a_new_folder(self):
+        results = self.open("new", "folder")
+        self.assertEqual(os.listdir(os.path.dirname(results.path)), [])
+        results.write()
+        self.assertTrue(os.path.exists(results.path))
+
+    def test_a_file_in_the_way(self):
+        with open(os.path.join(self.folder, "file"), "w", encoding="ascii"):
+            pass
+        self.assertIn("not a directory", self.complaint("file"))
+        self.assertIn("Not a directory", self.complaint("file", "below"))
+
+    def test_a_folder_in_the_way(self):
+        os.makedirs(os.path.join(self.folder, "results.json"))
+        self.assertIn("is in the way", self.complaint())
+
+    def test_no_room(self):
+        with mock.patch("os.posix_fallocate", side_effect=OSError(28, "No space left on device")):
+            self.assertIn("64 MiB are needed", self.complaint("full"))
+        self.assertEqual(os.listdir(os.path.join(self.folder, "full")), [])
+
+    def test_no_room_later(self):
+        results = self.open()
+        os.symlink("/dev/full", f"{results.path}.new")
+        with self.assertRaises(OutputError) as caught:
+            results.write()
+        self.assertIn("No space left on device", str(caught.exception))
+
+    def test_the_program_says_it_in_a_line(self):
+        with open(os.path.join(self.folder, "file"), "w", encoding="ascii"):
+            pass
+        errors = io.StringIO()
+        arguments = ["bench.py", "--rows", "crr", "--contenders", "direct", "--out",
+                     os.path.join(self.folder, "file")]
+        with mock.patch.object(sys, "argv", arguments), mock.patch.object(bench, "Interrupts"), \
+                contextlib.redirect_stderr(errors):
+            code = bench.main()
+        self.assertEqual((code, len(errors.getvalue().splitlines())), (1, 1))
+        self.assertIn("cannot be written", errors.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()
