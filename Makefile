@@ -2,7 +2,9 @@
 #
 #   make            the daemon, build/culvert, and the load generator, build/culvert-bench
 #   make tests      every test program, below build/tests
-#   make check      the unit tests (no root, no network)
+#   make check      the unit tests (no root, no network), and the static analysis
+#   make analyze    the static analysis alone: gcc -fanalyzer, clang-tidy, cppcheck, shellcheck
+#   make fuzz       the fuzzers, FUZZ_SECONDS each (scripts/fuzz; package libclang-rt-14-dev)
 #   make install    PREFIX, DESTDIR as usual
 #   make clean
 #
@@ -18,10 +20,12 @@ BPFTOOL ?= $(firstword $(shell command -v bpftool 2>/dev/null) /usr/sbin/bpftool
 PKG_CONFIG ?= pkg-config
 O       ?= build
 PREFIX  ?= /usr/local
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+FUZZ_SECONDS ?= 60
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
 
-LIBS     := libbpf json-c libcap libsystemd
+LIBS     := libbpf json-c libcap libseccomp libsystemd
 CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wformat=2 -Wvla $(if $(WERROR),-Werror)
@@ -47,13 +51,21 @@ KSKELS   := $(KBPF_SRC:%.bpf.c=$(O)/%.skel.h)
 unit_src   := $(wildcard tests/unit/test_*.c)
 kernel_src := $(wildcard tests/kernel/test_*.c)
 flow_src   := $(wildcard tests/flow/test_*.c)
+fuzz_src   := $(wildcard tests/fuzz/fuzz_*.c)
 UNIT   := $(unit_src:%.c=$(O)/%)
 KERNEL := $(kernel_src:%.c=$(O)/%)
 FLOW   := $(flow_src:%.c=$(O)/%)
+FUZZ   := $(fuzz_src:tests/fuzz/%.c=$(O)/%)
 kernel_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(kernel_src) $(KBPF_SRC),$(wildcard tests/kernel/*.c)))
+fuzz_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(fuzz_src),$(wildcard tests/fuzz/*.c)))
 flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/flow/*.c)))
 
-.PHONY: all tests check install uninstall clean
+# Fuzz targets are for clang alone (libFuzzer), so gcc does not see them.
+c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/*/*.c))
+TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' -Iinclude -Iuser -isystem $(O) \
+            $(shell $(PKG_CONFIG) --cflags $(LIBS))
+
+.PHONY: all tests check analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -88,7 +100,9 @@ $(O)/%.bpf.o: %.bpf.c
 
 $(O)/%.skel.h: $(O)/%.bpf.o
 	$(call say,SKEL,$@)
-	$(Q)$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F)))) > $@
+	$(Q){ echo '// NOLINTBEGIN: generated'; \
+		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F)))) && \
+		echo '// NOLINTEND'; } > $@
 
 $(O)/user/kernel.o: $(SKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
@@ -105,15 +119,54 @@ $(FLOW): $(O)/%: $(O)/%.o $(flow_lib) $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
+$(FUZZ): $(O)/%: $(O)/tests/fuzz/%.o $(fuzz_lib) $(O)/libbench.a $(O)/libculvert.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(ALLFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+fuzz-programs: $(FUZZ)
+
+# Everything again, instrumented, below $(O)/fuzz.
+fuzz-build:
+	$(Q)$(MAKE) --no-print-directory O=$(O)/fuzz CC=$(CLANG) SAN=fuzzer-no-link,address,undefined \
+		fuzz-programs
+
+fuzz:
+	$(Q)O=$(O) scripts/fuzz --seconds $(FUZZ_SECONDS)
+
 check: $(UNIT)
 	$(Q)for t in $(UNIT); do $$t || exit 1; done
+	$(Q)$(if $(SAN),,O=$(O) scripts/check)
+
+analyze:
+	$(Q)O=$(O) scripts/check
+
+# An object is made anew when the file or what it includes has changed, and so is what depends on it.
+objects: $(c_src:%.c=$(O)/%.o)
+tidy: $(patsubst %.c,$(O)/%.tidy,$(c_src) $(wildcard tests/fuzz/*.c))
+
+define run_tidy
+	$(call say,TIDY,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)clang-tidy --quiet $< -- $(TIDYFLAGS) 2>$@.err >$@.out || \
+		{ cat $@.out; grep -v 'warnings\? generated' $@.err; exit 1; }
+	$(Q)rm -f $@.err $@.out && touch $@
+endef
+
+$(O)/tests/fuzz/%.tidy: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) .clang-tidy $(SKELS)
+	$(run_tidy)
+
+$(O)/%.tidy: %.c $(O)/%.o .clang-tidy
+	$(run_tidy)
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/sbin
 	install -m 755 $(O)/culvert $(DESTDIR)$(PREFIX)/sbin/culvert
+	install -d $(DESTDIR)$(UNITDIR)
+	sed 's|/usr/local/sbin|$(PREFIX)/sbin|' scripts/culvert.service >$(DESTDIR)$(UNITDIR)/culvert.service
+	chmod 644 $(DESTDIR)$(UNITDIR)/culvert.service
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert
+	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service
 
 clean:
 	rm -rf $(O)

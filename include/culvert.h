@@ -74,7 +74,7 @@ struct culvert_ctl {
 	__u32 bulk_skb;   /* ... and for each packet of its own */
 	__u32 worker;     /* whose ring */
 	__u32 epoch;      /* changes with each entry into rx */
-	__u32 no_pass;    /* the flow is being taken out of rx: do not pass any more */
+	__u32 no_pass;    /* the flow is being taken out of rx: do not begin to pass */
 } __attribute__((aligned(64)));
 
 enum culvert_event_kind {

@@ -252,7 +252,7 @@ static int resolve(const struct host_port *hp, bool passive, struct endpoint *re
 
 static int parse_inet(const char *text, bool passive, struct endpoint *ret, struct complaint *why)
 {
-	struct host_port hp;
+	struct host_port hp = { 0 };
 	int r;
 
 	r = text[0] == '[' ? split_bracketed(text, &hp, why) : split_plain(text, &hp, why);
@@ -269,6 +269,7 @@ static int parse_inet(const char *text, bool passive, struct endpoint *ret, stru
 	return resolve(&hp, passive, ret, why);
 }
 
+// NOLINTNEXTLINE(readability-non-const-parameter): complain() writes to ERR, by way of WHY
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
 	struct complaint why = { .buf = err, .size = errlen };
@@ -314,7 +315,7 @@ static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char
 	for (size_t i = 0; i < n; i++) {
 		char c = un->sun_path[i];
 
-		path[i] = c >= 0x20 && c < 0x7f ? c : '?';
+		path[i] = (char)(c >= 0x20 && c < 0x7f ? c : '?');
 	}
 	path[n] = '\0';
 	if (n > 0 && !un->sun_path[0])

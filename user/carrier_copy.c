@@ -3,6 +3,11 @@
 #include <sys/socket.h>
 
 #include "carrier.h"
+#include "syscall_filter.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL(recvfrom),
+	SYSCALL(sendto));
 
 /* Room in the last buffer that is worth another read. */
 #define TAIL_ROOM 4096
@@ -126,7 +131,7 @@ enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
 		struct buffer *b = f->tail;
 		uint32_t n = 0;
 
-		if (room < TAIL_ROOM && room < io->limit - io->read) {
+		if (!b || (room < TAIL_ROOM && room < io->limit - io->read)) {
 			b = pool_buffer_get(io->pool);
 			if (!b)
 				return PUMP_STARVED;

@@ -21,9 +21,15 @@
  * peer sends them again.  What has passed the filter already is met by setsockopt(SO_RCVLOWAT): it
  * takes the socket lock, so no verdict runs when it returns, and tcp_data_ready() stays quiet until
  * that many bytes wait (which alone leaks: under memory pressure, with a nearly closed window, with
- * FIN).  SO_BUF_LOCK around it keeps tcp_set_rcvlowat() from raising the receive buffer to
- * tcp_rmem[2].  Passing stays on until the very end, so that a daemon stopped in the middle leaves
- * the hard limit in force.
+ * FIN).  Passing stays on until the very end, so that a daemon stopped in the middle leaves the hard
+ * limit in force.
+ *
+ * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
+ * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2] (33 MB
+ * were seen), which then fills with passed bytes.  So while a flow is in rx, and until it comes back
+ * there, its buffer has a fixed size: the hard limit, or what it had grown to before.  (A buffer much smaller than the backlog's
+ * limit makes removals slow: the fence drops the last segment of a window, and nothing that follows
+ * tells the peer before its timer does.)
  *
  * Audit.  A segment between the filter and the lock could still slip through, so each removal is
  * audited: received == redirected + read + unread.  What cannot be proved is reset.
@@ -35,9 +41,10 @@
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
-#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+
+#include "syscall_filter.h"
 
 /* Two looks at a queue that fills between them prove nothing; its window closes long before this. */
 #define AUDIT_TRIES 2000
@@ -50,6 +57,15 @@
 /* Looks, up to 128 ms apart, at a FIN whose bytes do not add up, before it is called a loss. */
 #define FIN_LOOKS 60
 
+SYSCALLS_NEEDED(
+	SYSCALL(recvfrom),
+	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
+	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_BUF_LOCK)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_RCVLOWAT)));
+
 static uint64_t passed_bytes(const struct sockmap_io *io)
 {
 	return kernel_stat(io->kernel, io->slot)->passed;
@@ -60,10 +76,14 @@ uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct 
 	return kernel_stat(k, slot)->bytes - f->base_bytes;
 }
 
-/* True if every passed byte has been read: written, and so credited, or pending. */
+/*
+ * True if every passed byte has been read: written, and so credited, or pending.  The daemon's half of
+ * Dekker's pattern with pass() of the program: whatever was stored to ctl before (credit, no_pass) is
+ * visible before `passed` is looked at.
+ */
 static bool all_read(const struct sockmap_io *io)
 {
-	atomic_thread_fence(memory_order_seq_cst);
+	kernel_barrier();
 	return passed_bytes(io) == io->flow->credit + io->flow->pending;
 }
 
@@ -135,12 +155,36 @@ static int unread_bytes(int fd, uint64_t *ret)
 	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in spite
 	 * of everything, which would be copied, this is EFAULT.
 	 */
+	/* cppcheck-suppress nullPointer */
 	ssize_t n = recv(fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
 
 	if (n < 0 && errno != EAGAIN)
 		return -errno;
 	*ret = n > 0 ? (uint64_t)n : 0;
 	return 0;
+}
+
+static void set_int(int fd, int name, int value)
+{
+	/* cannot fail on a TCP socket, and is proved by the audit (lowat) or the next look (buffer) */
+	(void)setsockopt(fd, SOL_SOCKET, name, &value, sizeof(value));
+}
+
+/*
+ * SO_RCVLOWAT is the one way to give a socket a larger receive buffer that neither the administrator's
+ * net.core.rmem_max limits nor a privilege is needed for: tcp_set_rcvlowat() makes room for twice
+ * the mark, unless the buffer is larger already.
+ */
+static void fix_receive_buffer(int fd, uint64_t size)
+{
+	set_int(fd, SO_RCVLOWAT, (int)(size / 2 < INT_MAX ? size / 2 : INT_MAX));
+	set_int(fd, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
+	set_int(fd, SO_RCVLOWAT, 1);
+}
+
+static void free_receive_buffer(int fd)
+{
+	set_int(fd, SO_BUF_LOCK, 0);
 }
 
 int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
@@ -167,7 +211,10 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	ctl->worker = worker;
 	ctl->no_pass = 0;
 	ctl->epoch++;
+	fix_receive_buffer(io->src, config->hard_limit);
 	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
+	if (r)
+		free_receive_buffer(io->src);
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
 }
@@ -206,8 +253,12 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	f->starved = r == PUMP_STARVED;
 	f->blocked = r == PUMP_BLOCKED;
 	f->credit += f->user_out - before;
-	/* the program redirects as soon as it sees this: what was written must come first */
-	atomic_thread_fence(memory_order_release);
+	/*
+	 * The program redirects as soon as it sees this: what was written must come first.  send(2) has
+	 * taken and released the target's lock, which the program's redirect goes through as well; the
+	 * release keeps the compiler, and the CPU, from storing credit earlier.
+	 */
+	kernel_release();
 	ctl->credit = f->credit;
 	if (f->user_out != before)
 		flow_look_reset(f);
@@ -239,7 +290,7 @@ static enum step settle_round(struct sockmap_io *io)
 {
 	uint64_t passed = passed_bytes(io);
 
-	atomic_thread_fence(memory_order_acquire);
+	kernel_acquire(); /* with the atomic add in pass(): `bytes` is at least as new as `passed` */
 	if (sockmap_redirected(io->kernel, io->slot, io->flow) != io->flow->drained_at) {
 		enum step r = look_drained(io);
 
@@ -266,15 +317,6 @@ enum step sockmap_settle(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
-static void set_lowat(int fd, bool up)
-{
-	int lock = up ? SOCK_RCVBUF_LOCK : 0, lowat = up ? INT_MAX : 1;
-
-	/* cannot fail on a TCP socket; if it did, the audit would still judge the removal */
-	(void)setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock));
-	(void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &lowat, sizeof(lowat));
-}
-
 static int remove_fenced(struct sockmap_io *io)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
@@ -282,7 +324,8 @@ static int remove_fenced(struct sockmap_io *io)
 
 	if (r)
 		return r == -ENOMEM ? -EAGAIN : r;
-	set_lowat(io->src, true); /* takes the socket lock: what had passed the filter is queued */
+	/* takes the socket lock: what had passed the filter is queued */
+	set_int(io->src, SO_RCVLOWAT, INT_MAX);
 	r = -EAGAIN;
 	if (all_read(io)) {
 		ctl->no_pass = 1;
@@ -292,7 +335,9 @@ static int remove_fenced(struct sockmap_io *io)
 			ctl->no_pass = 0;
 	}
 	kernel_fence(io->kernel, io->src, false);
-	set_lowat(io->src, false);
+	set_int(io->src, SO_RCVLOWAT, 1);
+	if (!r && !io->returns)
+		free_receive_buffer(io->src);
 	return r;
 }
 

@@ -4,8 +4,13 @@
 #include <sys/socket.h>
 
 #include "carrier.h"
+#include "syscall_filter.h"
 
 #define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
+
+SYSCALLS_NEEDED(
+	SYSCALL(splice),
+	SYSCALL(recvfrom));
 
 /* Empty the pipe into the target.  PUMP_MORE: it is empty. */
 static enum pump flush(struct pump_io *io)

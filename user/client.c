@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,24 +232,47 @@ fail:
 	return r;
 }
 
+/* The length of the UTF-8 character (RFC 3629) at P, which ends in NUL; 0: there is none. */
+static size_t utf8_length(const unsigned char *p)
+{
+	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	size_t n = p[0] < 0x80 ? 1 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+	uint32_t c = p[0] & (0x7fU >> n);
+
+	if (n == 1)
+		return 1;
+	if (p[0] < 0xc0 || p[0] >= 0xf8)
+		return 0;
+	for (size_t i = 1; i < n; i++) {
+		if ((p[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | (p[i] & 0x3f);
+	}
+	return c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff) ? 0 : n;
+}
+
 /*
  * The JSON as json-c writes it, which escapes C0 control characters.  DEL and the C1 control
- * characters (two bytes in UTF-8) mean something to terminals too; they stand only within strings.
+ * characters (two bytes in UTF-8) mean something to terminals too, and so may bytes that are no
+ * UTF-8: a lone 0x9b begins a control sequence on some.  All these stand only within strings.
  */
 static void print_json(struct json_object *answer, FILE *out)
 {
 	const char *text = json_object_to_json_string_ext(
 		answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
 
-	for (const unsigned char *p = (const unsigned char *)text; p && *p; p++) {
-		if (*p == 0x7f) {
+	for (const unsigned char *p = (const unsigned char *)text; p && *p;) {
+		size_t n = utf8_length(p);
+
+		if (!n)
+			fputs("\\ufffd", out);
+		else if (*p == 0x7f)
 			fputs("\\u007f", out);
-		} else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f) {
+		else if (p[0] == 0xc2 && p[1] <= 0x9f)
 			fprintf(out, "\\u00%02x", p[1]);
-			p++;
-		} else {
-			fputc(*p, out);
-		}
+		else
+			fwrite(p, 1, n, out);
+		p += n ?: 1;
 	}
 	fputc('\n', out);
 }

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <stdio.h>
@@ -18,6 +19,8 @@
 enum kind {
 	KIND_HELP,
 	KIND_ENGINE,  /* enum engine */
+	KIND_FILTER,  /* enum filter_mode */
+	KIND_BOOL,    /* bool */
 	KIND_LEVEL,   /* int */
 	KIND_COUNT,   /* unsigned int */
 	KIND_SECONDS, /* unsigned int, milliseconds */
@@ -39,8 +42,10 @@ struct option_def {
 	uint64_t min, max; /* in the unit of the field */
 };
 
+#define NOT_GIVEN UINT_MAX
 #define AT(field) offsetof(struct config, field)
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
+#define FILTER_NAMES "errno, kill or off"
 #define LEVEL_NAMES "error, warning, notice, info or debug"
 
 static const struct option_def options[] = {
@@ -52,7 +57,7 @@ static const struct option_def options[] = {
 	  .help = "worker threads" },
 	{ .name = "--control", .metavar = "PATH", .kind = KIND_PATH, .offset = AT(control),
 	  .initial = CONFIG_CONTROL_DEFAULT,
-	  .help = "unix socket for the client commands" },
+	  .help = "unix socket for client commands" },
 	{ .name = "--connect-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
 	  .offset = AT(connect_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
 	  .help = "how long an upstream address may take to answer" },
@@ -62,6 +67,10 @@ static const struct option_def options[] = {
 	{ .name = "--max-sessions", .metavar = "N", .kind = KIND_COUNT, .offset = AT(max_sessions),
 	  .min = 1, .max = 1000000, .initial = "16384",
 	  .help = "sessions at a time" },
+	{ .name = "--max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
+	  .offset = AT(max_sessions_per_client), .min = 0, .max = 1000000,
+	  .computed = "half of them; 0: no limit",
+	  .help = "of one IPv4 address or IPv6 /64" },
 	{ .name = "--copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, .offset = AT(copy_buffer),
 	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
 	  .help = "bytes per read when copying" },
@@ -74,9 +83,18 @@ static const struct option_def options[] = {
 	{ .name = "--settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
 	  .min = 0, .max = DAY_MS, .initial = "0.3",
 	  .help = "auto: user space watches a flow so long first" },
+	{ .name = "--review", .metavar = "N", .kind = KIND_COUNT, .offset = AT(review_packets),
+	  .min = 0, .max = 1000000000, .initial = "1000000",
+	  .help = "auto: judge flows again after N packets; 0: never" },
+	{ .name = "--probe", .metavar = "yes|no", .kind = KIND_BOOL, .offset = AT(probe),
+	  .initial = "yes",
+	  .help = "try the kernel first, and use only what works" },
 	{ .name = "--user", .metavar = "NAME", .kind = KIND_NAME, .offset = AT(user),
 	  .computed = "culvert's choice",
 	  .help = "account to become" },
+	{ .name = "--seccomp", .metavar = "MODE", .kind = KIND_FILTER, .offset = AT(seccomp),
+	  .initial = "errno",
+	  .help = "calls that culvert does not need: " FILTER_NAMES },
 	{ .name = "--log-level", .metavar = "LEVEL", .kind = KIND_LEVEL, .offset = AT(log_level),
 	  .initial = "info",
 	  .help = LEVEL_NAMES },
@@ -90,6 +108,12 @@ static const char *const engines[] = {
 	[ENGINE_SOCKMAP] = "sockmap",
 	[ENGINE_SPLICE] = "splice",
 	[ENGINE_COPY] = "copy",
+};
+
+static const char *const filters[] = {
+	[FILTER_ERRNO] = "errno",
+	[FILTER_KILL] = "kill",
+	[FILTER_OFF] = "off",
 };
 
 const char *engine_name(enum engine e)
@@ -112,16 +136,23 @@ static unsigned int usable_cpus(void)
 	return n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
 }
 
-static int engine_parse(const char *text, enum engine *ret)
+_Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
+		       sizeof(enum filter_mode) == sizeof(unsigned int),
+	       "name_parse() stores enums");
+
+/* The place of TEXT among N names. */
+static int name_parse(const char *text, const char *const *names, size_t n, unsigned int *ret)
 {
-	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
-		if (strcmp(text, engines[i]) == 0) {
-			*ret = (enum engine)i;
+	for (size_t i = 0; i < n; i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*ret = (unsigned int)i;
 			return 0;
 		}
 	}
 	return -EINVAL;
 }
+
+#define N_NAMES(names) (sizeof(names) / sizeof((names)[0]))
 
 /* What a value of option O should look like, for messages. */
 static const char *expectation(const struct option_def *o, char *buf, size_t size)
@@ -131,6 +162,10 @@ static const char *expectation(const struct option_def *o, char *buf, size_t siz
 	switch (o->kind) {
 	case KIND_ENGINE:
 		return ENGINE_NAMES;
+	case KIND_FILTER:
+		return FILTER_NAMES;
+	case KIND_BOOL:
+		return "yes or no";
 	case KIND_LEVEL:
 		return LEVEL_NAMES;
 	case KIND_COUNT:
@@ -183,7 +218,12 @@ static int option_store(struct config *c, const struct option_def *o, const char
 
 	switch (o->kind) {
 	case KIND_ENGINE:
-		return engine_parse(value, field);
+		return name_parse(value, engines, N_NAMES(engines), field);
+	case KIND_FILTER:
+		return name_parse(value, filters, N_NAMES(filters), field);
+	case KIND_BOOL:
+		*(bool *)field = !strcmp(value, "yes");
+		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
 	case KIND_LEVEL:
 		r = log_level_parse(value);
 		if (r >= 0)
@@ -222,6 +262,7 @@ static void set_defaults(struct config *c)
 {
 	memset(c, 0, sizeof(*c));
 	c->workers = usable_cpus();
+	c->max_sessions_per_client = NOT_GIVEN;
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		if (options[i].initial)
 			option_store(c, &options[i], options[i].initial);
@@ -349,7 +390,7 @@ static int parse_forwards(struct config *c, char **words, size_t n)
 	const struct endpoint *same;
 	int r;
 
-	c->forwards = calloc(n / 2, sizeof(*c->forwards));
+	c->forwards = calloc(n / 2 ?: 1, sizeof(*c->forwards));
 	if (!c->forwards)
 		return log_complain(-ENOMEM, "out of memory");
 	while (c->n_forwards < n / 2) {
@@ -381,6 +422,9 @@ int config_parse(int argc, char **argv, struct config *ret)
 	if (!words)
 		return log_complain(-ENOMEM, "out of memory");
 	r = parse_words(argc, argv, ret, words, &n);
+	/* one client cannot take all; one that stands for many, as a proxy does, still has many */
+	if (ret->max_sessions_per_client == NOT_GIVEN)
+		ret->max_sessions_per_client = (ret->max_sessions + 1) / 2;
 	if (r == 0)
 		r = check_words(ret, words, n);
 	if (r == 0)
@@ -420,12 +464,12 @@ void config_help(void)
 		char left[40];
 
 		snprintf(left, sizeof(left), "%s %s", o->name, o->metavar ? o->metavar : "");
-		printf("  %-27s%s", left, o->help);
+		printf("  %-28s%s", left, o->help);
 		if (initial)
 			printf(" (default %s)", initial);
 		putchar('\n');
 	}
-	puts("  --                         end of the options\n"
+	puts("  --                          end of the options\n"
 	     "\n"
 	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: 0.5.\n"
 	     "\n"

@@ -21,6 +21,13 @@ enum engine {
 
 const char *engine_name(enum engine e);
 
+/* What becomes of a system call that is not on the list of syscall_filter.h. */
+enum filter_mode {
+	FILTER_ERRNO,
+	FILTER_KILL,
+	FILTER_OFF,
+};
+
 struct forward_conf {
 	struct endpoint listen;
 	struct endpoint upstream;
@@ -34,10 +41,14 @@ struct config {
 	unsigned int connect_timeout_ms; /* for one upstream address */
 	unsigned int grace_ms;           /* SIGTERM to forced close */
 	unsigned int max_sessions;
+	unsigned int max_sessions_per_client; /* 0: no limit */
 	size_t copy_buffer;              /* bytes */
 	uint64_t soft_limit;             /* bytes of kernel backlog per flow; <= hard_limit */
 	uint64_t hard_limit;             /* bytes of kernel backlog per flow */
 	unsigned int settle_ms;          /* in user space before auto may promote */
+	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0: never */
+	enum filter_mode seccomp;        /* for calls that no module needs */
+	bool probe;                      /* at the start; see probe_start.h */
 	const char *user;                /* account to become; NULL: culvert's default */
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
 	struct forward_conf *forwards;   /* owned */

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a client gets REQUEST_MS to send its request and DEADLINE_MS to take the answer; one that is slow, silent or sends garbage delays other clients so long at most, and never
- * a session.
+ * Theory of operation: one thread serves up to CLIENTS_MAX clients with poll(2), so that one that is
+ * slow, silent or deaf delays nobody else.  Each has a deadline for its request and one for taking
+ * the answer.  At most ANSWERS_MAX answers wait to be taken: with thousands of sessions they are
+ * megabytes.  Whoever may not ask is told so, and has STRANGERS_MAX of the places at most, so that
+ * it cannot keep out those who may.
  */
 #include "control.h"
 
@@ -21,11 +24,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "control_client.h"
+#include "syscall_filter.h"
 
-#define REQUEST_MS 500
-#define DEADLINE_MS 2000
-#define REQUEST_MAX 4096
+#define CLIENTS_MAX 16
+#define STRANGERS_MAX 4
+#define ANSWERS_MAX 4
+#define ACCEPT_PAUSE_MS 100 /* no descriptor, no memory: clients wait in the backlog */
+
+SYSCALLS_NEEDED(
+	SYSCALL(poll),
+	SYSCALL(ppoll), /* where there is no poll(2) */
+	SYSCALL(accept4),
+	SYSCALL(write), /* the eventfd */
+	SYSCALL(close),
+	/* lstat(2) and unlink(2) at the end */
+	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_SYMLINK_NOFOLLOW)),
+	SYSCALL(lstat),
+	SYSCALL(unlink),
+	SYSCALL(unlinkat));
 
 struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -37,6 +54,10 @@ struct control {
 	pthread_t thread;
 	control_answer_fn *answer;
 	void *arg;
+	uid_t uid; /* who may ask */
+	gid_t gid;
+	long long accept_ms; /* not before */
+	struct control_client clients[CLIENTS_MAX];
 };
 
 static long long clock_ms(void)
@@ -158,6 +179,8 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	if (!c)
 		goto fail;
 	c->fd = c->stop = -1;
+	c->uid = uid;
+	c->gid = gid;
 	r = -EINVAL;
 	if (!*path)
 		goto fail;
@@ -189,155 +212,114 @@ fail:
 
 /* --- serving --- */
 
-/* False: the time is up, or the daemon stops. */
-static bool wait_for(struct control *c, int fd, short events, long long until)
+/* A free place; NULL: none, or none for a stranger. */
+static struct control_client *find_place(struct control *c, bool stranger)
 {
-	struct pollfd p[2] = { { .fd = fd, .events = events }, { .fd = c->stop, .events = POLLIN } };
+	struct control_client *place = NULL;
+	unsigned int strangers = 0;
 
-	for (;;) {
-		long long left = until - clock_ms();
-		int n;
-
-		if (left <= 0)
-			return false;
-		n = poll(p, 2, (int)left);
-		if (n < 0 && errno == EINTR)
-			continue;
-		return n > 0 && !p[1].revents;
+	for (size_t i = 0; i < CLIENTS_MAX; i++) {
+		if (c->clients[i].state == CLIENT_FREE)
+			place = &c->clients[i];
+		else
+			strangers += c->clients[i].stranger;
 	}
+	return stranger && strangers >= STRANGERS_MAX ? NULL : place;
 }
 
-/* One line into LINE, without the newline.  False: none came, or (LINE is full) it is too long. */
-static bool read_request(struct control *c, int fd, char *line, size_t size, long long until,
-			 size_t *ret_len)
+static void accept_client(struct control *c)
 {
-	size_t n = 0;
+	int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct control_client *place;
+	bool stranger;
 
-	*ret_len = 0;
-	while (n < size - 1 && wait_for(c, fd, POLLIN, until)) {
-		ssize_t got = recv(fd, line + n, size - 1 - n, MSG_DONTWAIT);
-		char *end;
-
-		if (got < 0 && (errno == EAGAIN || errno == EINTR))
-			continue;
-		if (got <= 0)
-			return false;
-		n += (size_t)got;
-		*ret_len = n;
-		end = memchr(line, '\n', n);
-		if (end) {
-			*end = '\0';
-			*ret_len = (size_t)(end - line);
-			return true;
-		}
-	}
-	return false;
-}
-
-static bool send_all(struct control *c, int fd, const char *text, size_t len, long long until)
-{
-	size_t at = 0;
-
-	while (at < len && wait_for(c, fd, POLLOUT, until)) {
-		ssize_t n = send(fd, text + at, len - at, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-		if (n < 0 && errno != EAGAIN && errno != EINTR)
-			return false;
-		if (n > 0)
-			at += (size_t)n;
-	}
-	return at == len;
-}
-
-static void write_answer(struct control *c, int fd, struct json_object *answer, long long until)
-{
-	size_t len;
-	const char *text = json_object_to_json_string_length(answer, JSON_C_TO_STRING_PLAIN, &len);
-
-	if (text && send_all(c, fd, text, len, until))
-		send_all(c, fd, "\n", 1, until);
-}
-
-static struct json_object *error_answer(const char *text)
-{
-	struct json_object *o = json_object_new_object();
-
-	json_object_object_add(o, "error", json_object_new_string(text));
-	return o;
-}
-
-/* NULL unless the whole line is one JSON value. */
-static struct json_object *parse(const char *line, size_t len)
-{
-	struct json_tokener *t = json_tokener_new();
-	struct json_object *o = NULL;
-
-	if (!t)
-		return NULL;
-	json_tokener_set_flags(t, JSON_TOKENER_STRICT);
-	o = json_tokener_parse_ex(t, line, (int)len);
-	if (o && (json_tokener_get_error(t) != json_tokener_success ||
-		  json_tokener_get_parse_end(t) != len)) {
-		json_object_put(o);
-		o = NULL;
-	}
-	json_tokener_free(t);
-	return o;
-}
-
-static struct json_object *answer_line(struct control *c, const char *line, size_t len)
-{
-	struct json_object *request = parse(line, len), *command = NULL, *answer = NULL;
-
-	if (!json_object_is_type(request, json_type_object) ||
-	    !json_object_object_get_ex(request, "command", &command) ||
-	    !json_object_is_type(command, json_type_string) ||
-	    strlen(json_object_get_string(command)) != (size_t)json_object_get_string_len(command))
-		answer = error_answer("a request is one line: {\"command\":\"NAME\"}");
-	else
-		answer = c->answer(c->arg, json_object_get_string(command));
-	json_object_put(request);
-	return answer ?: error_answer("unknown command (known: sessions, status)");
-}
-
-static void serve(struct control *c, int fd)
-{
-	long long until = clock_ms() + REQUEST_MS;
-	struct json_object *answer;
-	char line[REQUEST_MAX];
-	size_t len;
-
-	if (read_request(c, fd, line, sizeof(line), until, &len))
-		answer = answer_line(c, line, len);
-	else if (len == sizeof(line) - 1)
-		answer = error_answer("the request is too long");
-	else
+	if (fd < 0) {
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+			c->accept_ms = clock_ms() + ACCEPT_PAUSE_MS;
 		return;
-	write_answer(c, fd, answer, clock_ms() + DEADLINE_MS);
-	json_object_put(answer);
+	}
+	stranger = !control_peer_may_ask(fd, c->uid, c->gid);
+	place = find_place(c, stranger);
+	if (place)
+		control_client_begin(place, fd, stranger, clock_ms());
+	else
+		close(fd);
+}
+
+static void answer_clients(struct control *c)
+{
+	unsigned int writing = 0;
+
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		writing += c->clients[i].state == CLIENT_WRITING;
+	for (size_t i = 0; i < CLIENTS_MAX && writing < ANSWERS_MAX; i++) {
+		if (c->clients[i].state != CLIENT_ASKING)
+			continue;
+		control_client_answer(&c->clients[i], c->answer, c->arg, clock_ms());
+		writing += c->clients[i].state == CLIENT_WRITING;
+	}
+}
+
+/* Drops whose time is up; returns how long poll(2) may wait, or -1. */
+static int next_deadline(struct control *c, bool accepting)
+{
+	long long now = clock_ms(), first = -1;
+
+	for (size_t i = 0; i < CLIENTS_MAX; i++) {
+		struct control_client *cl = &c->clients[i];
+
+		if (!control_client_events(cl))
+			continue;
+		if (cl->until_ms <= now)
+			control_client_drop(cl);
+		else if (first < 0 || cl->until_ms - now < first)
+			first = cl->until_ms - now;
+	}
+	if (!accepting && c->accept_ms > now && (first < 0 || c->accept_ms - now < first))
+		first = c->accept_ms - now;
+	return (int)first;
+}
+
+enum { POLL_STOP, POLL_LISTENER, POLL_CLIENTS };
+
+/* False: to stop. */
+static bool serve_once(struct control *c)
+{
+	bool accepting = c->accept_ms <= clock_ms();
+	struct pollfd p[POLL_CLIENTS + CLIENTS_MAX];
+	int timeout;
+
+	answer_clients(c);
+	timeout = next_deadline(c, accepting);
+	p[POLL_STOP] = (struct pollfd){ .fd = c->stop, .events = POLLIN };
+	p[POLL_LISTENER] = (struct pollfd){ .fd = -1, .events = POLLIN };
+	if (accepting && find_place(c, false))
+		p[POLL_LISTENER].fd = c->fd;
+	for (size_t i = 0; i < CLIENTS_MAX; i++) {
+		short events = control_client_events(&c->clients[i]);
+
+		p[POLL_CLIENTS + i] = (struct pollfd){ .fd = events ? c->clients[i].fd : -1,
+						       .events = events };
+	}
+	if (poll(p, POLL_CLIENTS + CLIENTS_MAX, timeout) < 0)
+		return true;
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		if (p[POLL_CLIENTS + i].revents)
+			control_client_step(&c->clients[i]);
+	if (p[POLL_LISTENER].revents)
+		accept_client(c);
+	return !p[POLL_STOP].revents;
 }
 
 static void *run(void *arg)
 {
 	struct control *c = arg;
-	struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->stop, .events = POLLIN } };
 
-	for (;;) {
-		int fd;
-
-		if (poll(p, 2, -1) < 0)
-			continue;
-		if (p[1].revents)
-			return NULL;
-		fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-		if (fd >= 0) {
-			serve(c, fd);
-			close(fd);
-		} else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
-			   errno == ENOBUFS) {
-			poll(p + 1, 1, 100); /* the client waits in the backlog: do not spin */
-		}
-	}
+	while (serve_once(c))
+		;
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		control_client_drop(&c->clients[i]);
+	return NULL;
 }
 
 int control_start(struct control *c, control_answer_fn *answer, void *arg)

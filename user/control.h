@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 /*
- * The control socket: a thread of its own that answers one request per connection.
- * A request is one line {"command":"NAME"}; the answer is one line of JSON.
+ * The control socket: a thread of its own that answers one request per connection, of several
+ * clients at a time.  A request is one line {"command":"NAME"}; the answer is one line of JSON.
  */
 struct control;
 
@@ -16,8 +16,16 @@ struct control;
 typedef struct json_object *control_answer_fn(void *arg, const char *command);
 
 /*
- * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  A socket
- * that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.
+ * The answer to the request LINE of LEN bytes, without its newline: what FN makes of the command,
+ * or an object that says what is wrong.  To be released by the caller.
+ */
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
+					size_t len);
+
+/*
+ * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Only
+ * root, UID and members of GID get answers, whatever becomes of the file's mode.  A socket that a
+ * dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: everything that needs root is done first, in this order: descriptor limit,
- * BPF program and maps, listening sockets, control socket.  Then root is given up for good, and only
- * then do the threads start: one per worker, one for the control socket, and this one, which waits
- * for a signal.
+ * probe of the kernel, BPF program and maps, listening sockets, control socket.  Then root is given
+ * up for good, and only then do the threads start: one per worker, one for the control socket, and
+ * this one, which waits for a signal.  When all run, the seccomp filter is loaded for all of them.
  */
 #include "daemon.h"
 
@@ -13,10 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <systemd/sd-daemon.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "client_limit.h"
 #include "config.h"
 #include "control.h"
 #include "exit_codes.h"
@@ -24,13 +25,30 @@
 #include "listener.h"
 #include "log.h"
 #include "inspect.h"
+#include "probe_start.h"
 #include "sandbox.h"
 #include "session.h"
+#include "syscall_filter.h"
 #include "worker.h"
 
 /* Descriptors beside two for each session: listeners, pipes, maps, epoll. */
 #define SPARE_DESCRIPTORS 1024
 #define STOP_TIMEOUT_MS 10000
+
+SYSCALLS_NEEDED(
+	SYSCALL(rt_sigtimedwait), /* the main thread */
+	/* sd_notify(3) */
+	SYSCALL_IF(PART_NOTIFY, socket, SYSCALL_ARG(0, AF_UNIX),
+		   SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC), SYSCALL_ARG(2, 0)),
+	SYSCALL_IF(PART_NOTIFY, getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_SNDBUF)),
+	SYSCALL_IF(PART_NOTIFY, setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_SNDBUF)),
+	SYSCALL_IF(PART_NOTIFY, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_SNDBUFFORCE)),
+	SYSCALL_IF(PART_NOTIFY, sendmsg),
+	SYSCALL_IF(PART_NOTIFY, getuid),
+	SYSCALL_IF(PART_NOTIFY, geteuid),
+	SYSCALL_IF(PART_NOTIFY, getgid),
+	SYSCALL_IF(PART_NOTIFY, getegid));
 
 struct thread {
 	struct worker worker;
@@ -49,7 +67,8 @@ struct daemon {
 	struct thread *threads;
 	struct worker **workers; /* those of the threads, for inspect */
 	struct inspect inspect;
-	char kernel_reason[256];
+	struct probe_start probe;
+	char kernel_reason[PROBE_WHY_LEN];
 	sigset_t signals;
 };
 
@@ -121,6 +140,10 @@ static int open_kernel(struct daemon *d)
 			 engine_name(d->config.engine));
 		return 0;
 	}
+	if (!probe_allows(&d->probe.sockmap)) {
+		memcpy(d->kernel_reason, d->probe.sockmap.why, sizeof(d->kernel_reason));
+		return 0;
+	}
 	r = kernel_open(&limits, &d->shared.kernel, d->kernel_reason, sizeof(d->kernel_reason));
 	if (!r)
 		return 0;
@@ -190,6 +213,10 @@ static int set_up(struct daemon *d)
 			    "lower --max-sessions",
 			    limit,
 			    d->config.max_sessions, want);
+	r = probe_start(&d->config, &d->probe);
+	if (r)
+		return r;
+	d->shared.no_splice = !probe_allows(&d->probe.splice);
 	r = open_kernel(d);
 	if (r)
 		return r;
@@ -200,6 +227,11 @@ static int set_up(struct daemon *d)
 	r = open_control(d);
 	if (r)
 		return r;
+	if (client_limit_open(d->config.max_sessions_per_client, d->config.max_sessions,
+			      &d->shared.clients)) {
+		log_error("out of memory for %u sessions", d->config.max_sessions);
+		return EXIT_CODE_FAILURE;
+	}
 	if (sandbox_enter(&d->account, err, sizeof(err))) {
 		log_error("%s", err);
 		return EXIT_CODE_FAILURE;
@@ -273,28 +305,60 @@ static void close_threads(struct daemon *d)
 
 /* --- running --- */
 
+static unsigned int parts_in_use(const struct daemon *d)
+{
+	unsigned int parts = d->shared.kernel ? PART_SOCKMAP : 0;
+
+	for (size_t i = 0; i < d->config.n_forwards; i++) {
+		const struct endpoint *up = &d->config.forwards[i].upstream;
+
+		for (size_t j = 0; j < up->n_addrs; j++)
+			if (!addr_is_inet(&up->addrs[j]))
+				parts |= PART_UNIX;
+	}
+	return parts | (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
+}
+
+/* All threads run: from here on no new ones, no new files, no new listeners. */
+static int confine(const struct daemon *d)
+{
+	const char *sanitizer = syscall_filter_hindrance();
+	char err[256];
+
+	if (sanitizer && d->config.seccomp != FILTER_OFF) {
+		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
+		return 0;
+	}
+	if (!syscall_filter_enter(d->config.seccomp, parts_in_use(d), err, sizeof(err)))
+		return 0;
+	log_error("%s", err);
+	return EXIT_CODE_UNSUPPORTED;
+}
+
 static int begin(struct daemon *d)
 {
-	struct timespec ts;
-	int r = start_threads(d);
+	int r;
 
+	d->inspect = (struct inspect){
+		.shared = &d->shared,
+		.n_workers = d->config.workers,
+		.kernel_reason = d->kernel_reason,
+		.probe = &d->probe,
+	};
+	r = inspect_open(&d->inspect) ?: start_threads(d);
 	if (r) {
 		log_error("cannot start the workers: %s", strerror(-r));
 		return EXIT_CODE_FAILURE;
 	}
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	d->inspect = (struct inspect){
-		.shared = &d->shared,
-		.workers = d->workers,
-		.n_workers = d->config.workers,
-		.started_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000,
-		.kernel_reason = d->kernel_reason,
-	};
+	d->inspect.workers = d->workers;
 	r = d->control ? control_start(d->control, answer, d) : 0;
 	if (r) {
 		log_error("cannot start the control thread: %s", strerror(-r));
 		return EXIT_CODE_FAILURE;
 	}
+	r = confine(d);
+	if (r)
+		return r;
 	for (size_t i = 0; i < d->config.n_forwards; i++)
 		log_info("listening on %s, upstream %s", d->config.forwards[i].listen.text,
 			 d->config.forwards[i].upstream.text);
@@ -331,6 +395,8 @@ static int run(struct daemon *d)
 	stop_threads(d);
 	control_close(d->control);
 	close_threads(d);
+	inspect_close(&d->inspect);
+	client_limit_close(d->shared.clients);
 	listeners_unbind(d->fds);
 	kernel_close(d->shared.kernel);
 	return r;

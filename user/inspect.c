@@ -6,14 +6,22 @@
 #include "inspect.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "client_limit.h"
 #include "session.h"
+#include "syscall_filter.h"
 
 #define SNAPSHOT_TIMEOUT_MS 2000
+
+SYSCALLS_NEEDED(
+	SYSCALL(getpid),
+	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
+	SYSCALL(getdents64));
 
 struct session_view {
 	struct session session; /* a copy: its pointers are not to be followed */
@@ -236,6 +244,28 @@ static struct json_object *counters_json(const struct inspect *r, bool errors)
 	return o;
 }
 
+/* A feature that may be missing, and why. */
+static void add_feature(struct json_object *list, const char *name, bool available,
+			const char *reason)
+{
+	struct json_object *o = json_object_new_object();
+
+	add_str(o, "name", name);
+	json_object_object_add(o, "available", json_object_new_boolean(available));
+	add_str(o, "reason", reason);
+	json_object_array_add(list, o);
+}
+
+static void add_probed(struct json_object *list, const struct inspect *r)
+{
+	const struct probe_start *p = r->probe;
+	bool tried = r->shared->config->probe && r->shared->config->engine != ENGINE_COPY;
+
+	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
+		    p->splice.why);
+	add_feature(list, "tried at the start", tried, p->summary);
+}
+
 static struct json_object *kernel_json(const struct inspect *r)
 {
 	static const char *const features[] = {
@@ -250,21 +280,39 @@ static struct json_object *kernel_json(const struct inspect *r)
 	add_str(o, "reason", r->kernel_reason);
 	for (size_t i = 0; k && i < sizeof(features) / sizeof(features[0]); i++)
 		json_object_array_add(list, json_object_new_string(features[i]));
+	add_probed(list, r);
 	json_object_object_add(o, "features", list);
 	add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
 	return o;
 }
 
-static unsigned int open_descriptors(void)
+static unsigned int open_descriptors(DIR *d)
 {
 	unsigned int n = 0;
-	DIR *d = opendir("/proc/self/fd");
 
-	while (d && readdir(d))
+	if (!d)
+		return 0;
+	rewinddir(d);
+	while (readdir(d))
 		n++;
-	if (d)
-		closedir(d);
 	return n > 3 ? n - 3 : 0; /* ".", ".." and the directory itself */
+}
+
+int inspect_open(struct inspect *r)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	r->started_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	r->descriptors = opendir("/proc/self/fd");
+	return r->descriptors ? 0 : -errno;
+}
+
+void inspect_close(struct inspect *r)
+{
+	if (r->descriptors)
+		closedir(r->descriptors);
+	r->descriptors = NULL;
 }
 
 static struct json_object *resources_json(const struct inspect *r, const struct snapshot *snaps)
@@ -279,12 +327,13 @@ static struct json_object *resources_json(const struct inspect *r, const struct 
 		buffers += snaps[w].buffers;
 	}
 	add_int(o, "sessions", atomic_load(&r->shared->live));
+	add_int(o, "clients", client_limit_clients(r->shared->clients));
 	add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
 	add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
 	add_int(o, "pipes", pipes);
 	add_int(o, "pipes_idle", idle);
 	add_int(o, "buffers", buffers);
-	add_int(o, "fds", open_descriptors());
+	add_int(o, "fds", open_descriptors(r->descriptors));
 	return o;
 }
 
@@ -307,6 +356,7 @@ struct json_object *inspect_status(const struct inspect *r)
 	add_str(o, "engine", engine_name(c->engine));
 	add_int(o, "workers", r->n_workers);
 	add_int(o, "max_sessions", c->max_sessions);
+	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
 	json_object_object_add(o, "forwards", forwards_json(r));
 	json_object_object_add(o, "carriers", carriers_json(r, snaps));
 	json_object_object_add(o, "handovers", counters_json(r, false));

@@ -2,9 +2,11 @@
 #ifndef CULVERT_INSPECT_H
 #define CULVERT_INSPECT_H
 
+#include <dirent.h>
 #include <json-c/json.h>
 #include <stdint.h>
 
+#include "probe_start.h"
 #include "worker.h"
 
 /* What `culvert sessions` and `culvert status` show, as JSON.  Called on the control thread. */
@@ -13,8 +15,14 @@ struct inspect {
 	struct worker **workers;
 	unsigned int n_workers;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */
+	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be opened */
 	const char *kernel_reason; /* why the kernel side is not in use; "" if it is */
+	const struct probe_start *probe;
 };
+
+/* Sets started_ms and descriptors.  -errno. */
+int inspect_open(struct inspect *r);
+void inspect_close(struct inspect *r);
 
 struct json_object *inspect_sessions(const struct inspect *r);
 struct json_object *inspect_status(const struct inspect *r);

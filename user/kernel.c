@@ -14,11 +14,22 @@
 
 #include "bpf/culvert.skel.h"
 #include "log.h"
+#include "syscall_filter.h"
 
 /* A ring holds two events for every slot, within these bounds; beyond, events_lost is the backstop. */
 #define RING_MIN (64U * 1024)
 #define RING_MAX (4U * 1024 * 1024)
 #define RING_RECORD 16U /* header and struct culvert_event */
+
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_SOCKMAP, bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
+	SYSCALL_IF(PART_SOCKMAP, bpf, SYSCALL_ARG(0, BPF_MAP_DELETE_ELEM)),
+	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_COOKIE)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_ATTACH_BPF)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_DETACH_BPF)),
+	SYSCALL(close));
 
 struct kernel {
 	struct culvert *skel;
@@ -101,6 +112,9 @@ static int set_sizes(struct kernel *k, const struct kernel_limits *limits)
 	r = r ?: bpf_map__set_max_entries(k->skel->maps.rings, limits->workers);
 	return r;
 }
+
+/* Words of 64 bits are shared without a lock: they must not be read in halves. */
+_Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
 
 static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
 {

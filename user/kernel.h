@@ -2,6 +2,7 @@
 #ifndef CULVERT_KERNEL_H
 #define CULVERT_KERNEL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,8 +22,8 @@ struct kernel_limits {
 };
 
 /*
- * Load and attach the program.  Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.  On failure returns -errno and ERR
- * says what is missing and how to get it.
+ * Load and attach the program.  Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.  On failure returns
+ * -errno and ERR says what is missing and how to get it.
  */
 int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *err, size_t errlen);
 void kernel_close(struct kernel *k);
@@ -50,9 +51,52 @@ int kernel_rx_del(struct kernel *k, uint32_t slot);
 /* Attach the program's fence filter to the socket FD, or take it off: no data and no FIN gets in. */
 int kernel_fence(struct kernel *k, int fd, bool up);
 
-/* The counters of SLOT, mapped: reading them is no system call. */
+/*
+ * The counters of SLOT, mapped: reading them is no system call.
+ *
+ * Memory order.  The other side of these words is the program, which follows the kernel's memory
+ * model (LKMM); ours is C11.  They meet where both become the same instructions:
+ *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
+ *     the worker that owns the session.  A volatile access to an aligned word of up to 64 bits is
+ *     one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn nor left out nor
+ *     repeated.  It orders nothing.
+ *   - kernel_barrier() is smp_mb(): a seq_cst fence becomes mfence, or a locked instruction, on
+ *     x86, and dmb ish on arm64, which is what the kernel has.  It pairs with the atomic add in
+ *     pass() of the program.  This is Dekker's pattern, so acquire and release would not do: on
+ *     x86, too, a store may become visible after a later load.
+ *   - kernel_release() is smp_wmb() and more, kernel_acquire() smp_rmb() and more (nothing on x86,
+ *     dmb ish and dmb ishld on arm64).
+ *   - A system call on a map or a socket takes locks that the program's callers take as well (the
+ *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
+ *     verdict that depends on it.
+ *   - A pair of slots goes from one worker to another through the mutex of kernel_pair_put() and
+ *     kernel_pair_get().
+ */
 const volatile struct culvert_stat *kernel_stat(const struct kernel *k, uint32_t slot);
 volatile struct culvert_ctl *kernel_ctl(const struct kernel *k, uint32_t slot);
+
+#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+/*
+ * ThreadSanitizer does not model fences, and gcc says so.  Here it misses nothing: the other party
+ * of these is the kernel, which it cannot see anyway; between threads of the daemon there is the
+ * mutex.
+ */
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+static inline void kernel_barrier(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+static inline void kernel_acquire(void)
+{
+	atomic_thread_fence(memory_order_acquire);
+}
+
+static inline void kernel_release(void)
+{
+	atomic_thread_fence(memory_order_release);
+}
 
 /*
  * Events for one worker.  The fd is readable when there are some; kernel_events() calls HANDLE for

@@ -12,8 +12,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "client_limit.h"
 #include "log.h"
 #include "session.h"
+#include "syscall_filter.h"
 
 #define BACKLOG 4096
 #define PAUSE_MS 50
@@ -25,6 +27,13 @@
  */
 #define ACCEPTS_PER_EVENT 64
 #define ACCEPT_STREAK 8
+
+SYSCALLS_NEEDED(
+	SYSCALL(accept4),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
+	SYSCALL(close),
+	SYSCALL(unlink), /* at the end: unix sockets */
+	SYSCALL(unlinkat));
 
 struct listen_fd {
 	const struct addr *addr;
@@ -113,7 +122,7 @@ static void remove_stale(const struct addr *a)
  */
 static int check_free(const struct addr *a)
 {
-	int fd, r = listen_socket(a, false, &fd);
+	int fd = -1, r = listen_socket(a, false, &fd);
 
 	if (!r)
 		close(fd);
@@ -171,7 +180,7 @@ int listeners_bind(const struct config *c, struct listen_fds **ret, char *err, s
 	for (size_t i = 0; i < c->n_forwards; i++)
 		n += c->forwards[i].listen.n_addrs;
 	if (l)
-		l->fds = calloc(n * c->workers, sizeof(*l->fds));
+		l->fds = calloc(n * c->workers ?: 1, sizeof(*l->fds));
 	if (!l || !l->fds) {
 		snprintf(err, errlen, "out of memory");
 		goto fail;
@@ -265,6 +274,21 @@ static enum cause accept_cause(int error)
 	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : CAUSE_ACCEPT_FAILED;
 }
 
+/* A client over its limit learns it at once, and is not left to wait behind its own sessions. */
+static void refuse_client(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len)
+{
+	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+	char text[ADDR_STRLEN];
+
+	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
+	log_limited(LOG_WARNING, "refused %s: it has %u sessions (--max-sessions-per-client)",
+		    addr_format(client, len, text, sizeof(text)),
+		    ls->worker->shared->config->max_sessions_per_client);
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	close(fd);
+	atomic_fetch_sub(&ls->worker->shared->live, 1);
+}
+
 /* False: no more for now. */
 static bool accept_one(struct listener *ls)
 {
@@ -295,8 +319,13 @@ static bool accept_one(struct listener *ls)
 		pause_accepting(ls, accept_cause(error));
 		return false;
 	}
+	if (!client_limit_enter(w->shared->clients, (struct sockaddr *)&ss)) {
+		refuse_client(ls, fd, (struct sockaddr *)&ss, len);
+		return true;
+	}
 	r = session_open(w, ls->slot->forward, fd, (struct sockaddr *)&ss);
 	if (r) {
+		client_limit_leave(w->shared->clients, (struct sockaddr *)&ss);
 		atomic_fetch_sub(&w->shared->live, 1);
 		close(fd);
 		pause_accepting(ls, accept_cause(-r));

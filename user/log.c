@@ -2,6 +2,7 @@
 #include "log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -13,8 +14,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "syscall_filter.h"
+
 #define MESSAGE_MAX 1024
 #define LINE_MAX_BYTES 2048 /* below PIPE_BUF: a line is never torn, even in a pipe */
+
+SYSCALLS_NEEDED(
+	SYSCALL(write),
+	/* fstat(2), in either of its forms: is stderr the journal? */
+	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
+	SYSCALL(fstat));
 
 enum journal_state {
 	JOURNAL_UNKNOWN,
@@ -134,7 +143,6 @@ static size_t write_prefix(int level, char *buf, size_t size)
 {
 	struct timespec now;
 	struct tm tm;
-	char stamp[32];
 	int n;
 
 	if (in_journal()) {
@@ -143,8 +151,10 @@ static size_t write_prefix(int level, char *buf, size_t size)
 	}
 	clock_gettime(CLOCK_REALTIME, &now);
 	gmtime_r(&now.tv_sec, &tm);
-	strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%S", &tm);
-	n = snprintf(buf, size, "%s.%03ldZ %s: ", stamp, now.tv_nsec / 1000000, level_name(level));
+	/* not strftime(), which looks for /etc/localtime each time */
+	n = snprintf(buf, size, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %s: ", tm.tm_year + 1900,
+		     tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
+		     now.tv_nsec / 1000000, level_name(level));
 	return (size_t)n;
 }
 

@@ -7,7 +7,7 @@
 #define LOAD_LOOK_MS 100
 #define LOAD_LOOK_WAKEUPS 32
 
-void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms)
+void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets)
 {
 	*p = (struct policy){
 		.engine = engine,
@@ -23,7 +23,8 @@ void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms)
 		.max_demotions = 6,
 		.busy_percent = 250,
 		.settle_ms = settle_ms,
-		.review_packets = engine == ENGINE_AUTO ? 1024 * 1024 : UINT64_MAX,
+		.review_packets = engine == ENGINE_AUTO && review_packets ? review_packets :
+								      UINT64_MAX,
 	};
 }
 
@@ -83,12 +84,18 @@ bool habit_full(const struct policy *p, const struct habit *h)
 	return h->bytes[0] + h->bytes[1] >= (2 * p->window) << h->demotions;
 }
 
+/* What carries much at a time in user space. */
+static enum carrier big(const struct policy *p)
+{
+	return p->no_splice ? CARRIER_COPY : CARRIER_SPLICE;
+}
+
 struct decision policy_start(const struct policy *p)
 {
 	if (p->engine == ENGINE_COPY)
 		return (struct decision){ CARRIER_COPY, REASON_ENGINE };
 	if (p->engine == ENGINE_SPLICE || p->engine == ENGINE_SOCKMAP)
-		return (struct decision){ CARRIER_SPLICE, REASON_ENGINE };
+		return (struct decision){ big(p), REASON_ENGINE };
 	return (struct decision){ CARRIER_COPY, REASON_START };
 }
 
@@ -118,9 +125,9 @@ static struct decision policy_auto(const struct policy *p, const struct habit *h
 
 	if (h->last_dir == dir && h->run >= p->bulk_run &&
 	    average(h->run, h->run_reads) > p->small_read)
-		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+		return (struct decision){ big(p), REASON_BULK };
 	if (total >= p->window && turn >= p->big_turn)
-		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+		return (struct decision){ big(p), REASON_BULK };
 	if (around.kernel_ok && h->turns >= turns_needed && turn < p->big_turn)
 		return promotion(p, f, REASON_CONVERSATION, around);
 	if (around.kernel_ok && h->reads[dir] >= reads_needed &&
@@ -146,13 +153,12 @@ struct decision policy_review(void)
 
 struct decision policy_kernel(const struct policy *p, unsigned int kind)
 {
-	(void)p;
 	switch (kind) {
 	case CULVERT_EVENT_BULK:
-		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+		return (struct decision){ big(p), REASON_BULK };
 	case CULVERT_EVENT_PASSED:
-		return (struct decision){ CARRIER_SPLICE, REASON_HARD_LIMIT };
+		return (struct decision){ big(p), REASON_HARD_LIMIT };
 	default:
-		return (struct decision){ CARRIER_SPLICE, REASON_SLOW_TARGET };
+		return (struct decision){ big(p), REASON_SLOW_TARGET };
 	}
 }

@@ -18,6 +18,7 @@
 /* The thresholds of `auto`, in one place. */
 struct policy {
 	enum engine engine;
+	bool no_splice;          /* splice does not work on this kernel: copy does what it would do */
 	uint32_t promote_turns;  /* changes of direction that make a conversation */
 	uint32_t promote_reads;  /* small reads one way that make a message stream */
 	uint32_t small_read;     /* bytes: average size of a "small" read */
@@ -33,7 +34,8 @@ struct policy {
 	uint64_t review_packets; /* of all flows, after which a worker's leave the kernel for review */
 };
 
-void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms);
+/* REVIEW_PACKETS 0: no review. */
+void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets);
 
 /* How busy a worker is: what its loop has counted up to the last look. */
 struct load {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "syscall_filter.h"
+
 #define BUFFERS_KEPT 8
 #define PIPES_KEPT 64
 /*
@@ -13,6 +15,12 @@
  * where data goes both ways, 4 % one way, and nothing more with 1 MiB.
  */
 #define PIPE_SIZE (512 * 1024)
+
+SYSCALLS_NEEDED(
+	SYSCALL(pipe2, SYSCALL_ARG(1, O_CLOEXEC | O_NONBLOCK)),
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_SETPIPE_SZ)),
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_GETPIPE_SZ)),
+	SYSCALL(close));
 
 void pool_init(struct pool *p, size_t buffer_size)
 {

@@ -5,7 +5,7 @@
 #include "probe_rig.h"
 
 /*
- * The checks of `culvert probe`, whose table in probe.c says what each is about.  They
+ * The checks of `culvert probe`, whose table in probe_list.c says what each is about.  They
  * return 0 or -errno; p->detail then says what was seen, or what failed.  The caller sets the
  * deadline before, and closes the rig after, each of them.
  */
@@ -31,5 +31,10 @@ int probe_check_fence(struct probe *p);
 int probe_check_read_ahead(struct probe *p);
 int probe_check_leave(struct probe *p);
 int probe_check_unprivileged(struct probe *p);
+
+/* probe_checks_splice.c */
+int probe_check_splice(struct probe *p);
+int probe_check_splice_stall(struct probe *p);
+int probe_check_splice_urgent(struct probe *p);
 
 #endif

@@ -405,6 +405,11 @@ int rig_push_until_halt(struct probe *p, unsigned int dir, size_t len)
 	return 0;
 }
 
+unsigned char rig_next_byte(const struct probe *p, unsigned int dir)
+{
+	return *pattern(dir, p->rig.streams[dir].sent);
+}
+
 ssize_t rig_pull_some(struct probe *p, unsigned int dir, size_t most)
 {
 	struct stream *s = &p->rig.streams[dir];

@@ -121,6 +121,8 @@ ssize_t rig_push_some(struct probe *p, unsigned int dir, size_t most);
 int rig_push(struct probe *p, unsigned int dir, size_t len);
 /* Until all are sent, or none could be for some milliseconds. */
 int rig_push_until_halt(struct probe *p, unsigned int dir, size_t len);
+/* The byte that comes next in a stream, for a caller that sends it in its own way. */
+unsigned char rig_next_byte(const struct probe *p, unsigned int dir);
 /* What is there, verified. */
 ssize_t rig_pull_some(struct probe *p, unsigned int dir, size_t most);
 /* All that was sent and not received yet. */

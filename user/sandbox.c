@@ -93,6 +93,11 @@ int sandbox_enter(const struct account *a, char *err, size_t errlen)
 		what = "no_new_privs";
 		r = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ? -errno : 0;
 	}
+	if (!r) {
+		/* the kernel has done it if the uid has changed; nobody of the same account may look in */
+		what = "being traceable";
+		r = prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ? -errno : 0;
+	}
 	if (!r && a->uid && setuid(0) == 0) {
 		what = "root was still to be had";
 		r = -EPERM;

@@ -20,8 +20,9 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 
 /*
  * Give up root for good: groups, uid and gid of A, no capability in any set (bounding and ambient
- * included), no_new_privs.  To be called before threads exist.  Without root only the capabilities
- * and no_new_privs are dealt with.  -errno; ERR says which step failed.
+ * included), no_new_privs, and not dumpable: no process of the same account can trace this one or
+ * read its memory, and there are no core dumps.  To be called before threads exist.  Without root
+ * only the latter and the capabilities are dealt with.  -errno; ERR says which step failed.
  */
 int sandbox_enter(const struct account *a, char *err, size_t errlen);
 

@@ -9,9 +9,16 @@
 
 #include "carrier.h"
 #include "carrier_sockmap.h"
+#include "client_limit.h"
 #include "log.h"
 #include "session_connect.h"
 #include "session_flow.h"
+#include "syscall_filter.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
+	SYSCALL(close));
 
 enum cause session_cause(unsigned int side, int error)
 {
@@ -168,6 +175,7 @@ static void session_end(struct session *s, bool rst)
 	s->next = w->dead;
 	w->dead = s;
 	w->n_sessions--;
+	client_limit_leave(w->shared->clients, &s->client.sa);
 	atomic_fetch_sub(&w->shared->live, 1);
 }
 

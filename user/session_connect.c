@@ -2,6 +2,7 @@
 #include "session_connect.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -9,6 +10,7 @@
 
 #include "log.h"
 #include "session_flow.h"
+#include "syscall_filter.h"
 
 /* A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon. */
 #define RETRY_MS 20
@@ -17,6 +19,21 @@
  * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
  */
 #define CONNECT_QUIET_MS 20
+
+#define SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+
+SYSCALLS_NEEDED(
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, SOCKET_TYPE), SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, SOCKET_TYPE), SYSCALL_ARG(2, 0)),
+	SYSCALL_IF(PART_UNIX, socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, SOCKET_TYPE),
+		   SYSCALL_ARG(2, 0)),
+	SYSCALL(connect),
+	SYSCALL(recvfrom),
+	SYSCALL(close),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_OOBINLINE)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_NODELAY)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
 
 static const struct endpoint *upstream_of(const struct session *s)
 {
@@ -89,9 +106,9 @@ static int connect_begin(struct session *s)
 	int fd;
 
 	s->retry_ms = 0;
-	fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	fd = socket(a->ss.ss_family, SOCKET_TYPE, 0);
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && worker_spend_spare(s->worker))
-		fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		fd = socket(a->ss.ss_family, SOCKET_TYPE, 0);
 	if (fd < 0) {
 		if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
 			return errno;

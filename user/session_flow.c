@@ -8,9 +8,12 @@
 #include "carrier.h"
 #include "carrier_sockmap.h"
 #include "log.h"
+#include "syscall_filter.h"
 
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
 #define RUN_STEPS 8
+
+SYSCALLS_NEEDED(SYSCALL(shutdown));
 
 static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 {
@@ -24,6 +27,7 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.dst = s->sides[!dir].fd,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
+		.returns = w->policy.engine == ENGINE_SOCKMAP,
 		.read_ahead = (uint32_t)w->shared->config->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};

@@ -9,6 +9,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "syscall_filter.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare */
+	SYSCALL(close));
+
 static void on_ring(struct source *source, uint32_t events)
 {
 	struct worker *w = (struct worker *)((char *)source - offsetof(struct worker, ring_source));
@@ -98,7 +104,9 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->shared = shared;
 	w->index = index;
 	w->hooks = *hooks;
-	policy_init(&w->policy, shared->config->engine, shared->config->settle_ms);
+	policy_init(&w->policy, shared->config->engine, shared->config->settle_ms,
+		    shared->config->review_packets);
+	w->policy.no_splice = shared->no_splice;
 	pool_init(&w->pool, shared->config->copy_buffer);
 	r = loop_open(&w->loop, after_batch, w);
 	if (r)

@@ -13,6 +13,7 @@
 #include "pool.h"
 #include "stats.h"
 
+struct client_limit;
 struct session;
 struct worker;
 
@@ -20,6 +21,8 @@ struct worker;
 struct shared {
 	const struct config *config;
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
+	struct client_limit *clients; /* NULL: no limit for one client */
+	bool no_splice;               /* the kernel's splice(2) cannot be trusted */
 	_Atomic unsigned int live;    /* sessions, of all workers; never over config->max_sessions */
 	_Atomic uint64_t last_id;     /* of sessions */
 };

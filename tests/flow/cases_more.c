@@ -185,7 +185,8 @@ static int crowd_tick(void *arg)
 
 int case_max_sessions(struct cases *c)
 {
-	static const char *const options[] = { "--max-sessions", "20", NULL };
+	static const char *const options[] = { "--max-sessions", "20",
+					       "--max-sessions-per-client", "0", NULL };
 	static struct peer ends[2 * CROWD];
 	static struct peer *all[2 * CROWD];
 	struct crowd crowd = { 0 };
@@ -299,7 +300,7 @@ int case_connect_late(struct cases *c)
 		return cases_fail(c, "listen: %s", strerror(-fd));
 	net_addr(upstream, &ss, &len);
 	peer_init(&filler, "filler", (struct sockaddr *)&ss, len);
-	connect(filler.fd, (struct sockaddr *)&ss, len);
+	(void)connect(filler.fd, (struct sockaddr *)&ss, len); /* EINPROGRESS, perhaps for ever */
 	if (cases_start_own(c, options, 0, upstream, &d)) {
 		peer_close(&filler);
 		close(fd);
@@ -313,4 +314,60 @@ int case_connect_late(struct cases *c)
 	peer_close(&filler);
 	close(fd);
 	return stop_own(c, d, r);
+}
+
+/*
+ * A long conversation under a daemon that wants every flow back from the kernel at each look, once a
+ * second.  With auto it must have returned at least once, and with any engine no byte may be wrong.
+ */
+struct review {
+	struct daemon *d;
+	struct peer *client, *server;
+	int64_t next_look, returned;
+};
+
+/* Enough has been seen: two rounds more, from where the two are. */
+static void end_talk(struct peer *client, struct peer *server)
+{
+	uint64_t answered = client->rounds_left - server->rounds_left; /* 1: the answer is under way */
+
+	client->rounds_left = 2;
+	server->rounds_left = 2 - answered;
+}
+
+static int review_tick(void *arg)
+{
+	struct review *v = arg;
+	struct json_object *status;
+
+	if (now_ms() < v->next_look || v->client->rounds_left <= 2)
+		return 0;
+	v->next_look = now_ms() + 200;
+	if (!daemon_query(v->d, "status", 1000, &status)) {
+		v->returned = json_int(status, "handovers.to_copy");
+		json_object_put(status);
+	}
+	if (v->returned >= 2)
+		end_talk(v->client, v->server);
+	return 0;
+}
+
+int case_review(struct cases *c)
+{
+	static const char *const options[] = { "--review", "1", NULL };
+	static struct peer ends[2];
+	struct peer *all[] = { &ends[0], &ends[1] };
+	struct review v = { .client = &ends[0], .server = &ends[1] };
+	bool expected = c->kernel && !strcmp(c->engine, "auto");
+	int r;
+
+	if (cases_start_own(c, options, 0, PLAIN_UPSTREAM, &v.d))
+		return -1;
+	cases_pair(c, OWN_LISTEN, VIA_PLAIN,
+		   expected ? "nd G1000000:64:64 F E" : "nd G5000:64:64 F E",
+		   expected ? "A nd H1000000:64:64 E F" : "A nd H5000:64:64 E F", &ends[0], &ends[1]);
+	r = peers_run(all, 2, 60000, review_tick, &v, c->why, sizeof(c->why));
+	if (!r && expected && v.returned < 2)
+		r = cases_fail(c, "the conversation never came back from the kernel");
+	return stop_own(c, v.d, r);
 }

@@ -156,10 +156,11 @@ static void own_path(char *buf, size_t len)
 static void exec_daemon(const struct daemon_conf *conf, const char *control, int err_fd)
 {
 	/* sessions are short here: --engine auto shall make up its mind at once */
-	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control, "--settle", "0" };
+	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control, "--settle", "0",
+					"--seccomp", "kill" };
 	struct rlimit lim = { conf->nofile, conf->nofile };
 	char path[512];
-	int n = 6;
+	int n = 8;
 
 	if (conf->engine) {
 		argv[n++] = "--engine";
@@ -246,7 +247,7 @@ static int wait_ready(struct daemon *d, char *why, size_t len)
 	int r = 0;
 
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += READY_MS / 1000;
+	until.tv_sec += READY_MS / 1000 * env_slow();
 	pthread_mutex_lock(&d->lock);
 	while (!d->ready && !d->eof && r == 0)
 		r = pthread_cond_timedwait(&d->changed, &d->lock, &until);

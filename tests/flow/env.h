@@ -17,6 +17,9 @@ void env_enter(const char *prog, unsigned int max_seconds);
 /* The private directory; removed with its content when this process ends, in whatever way. */
 const char *env_dir(void);
 
+/* How much longer than usual to wait: CULVERT_TEST_SLOW, for emulated machines; 1 without it. */
+int env_slow(void);
+
 /* CLOCK_MONOTONIC in milliseconds. */
 int64_t now_ms(void);
 

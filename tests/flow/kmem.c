@@ -41,13 +41,15 @@ struct kmem kmem_read(void)
 	return m;
 }
 
-void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_t *ret_bytes)
+void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_t *ret_bytes,
+		 int64_t *ret_unread)
 {
 	FILE *f = fopen("/proc/net/tcp", "re");
 	unsigned int local, far, tx, rx;
 	char line[300];
 
 	memset(ret_bytes, 0, (size_t)n * sizeof(*ret_bytes));
+	memset(ret_unread, 0, (size_t)n * sizeof(*ret_unread));
 	while (f && fgets(line, sizeof(line), f)) {
 		if (sscanf(line, " %*d: %*x:%x %*x:%x %*x %x:%x", &local, &far, &tx, &rx) != 4)
 			continue;
@@ -57,6 +59,8 @@ void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_
 
 			if (local == c || far == c || local == u || far == u)
 				ret_bytes[i] += (int64_t)tx + rx;
+			if (far == c)
+				ret_unread[i] = rx;
 		}
 	}
 	if (f)

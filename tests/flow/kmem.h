@@ -16,8 +16,9 @@ struct kmem kmem_read(void);
 /*
  * Payload in the send and receive queues of the four IPv4 sockets of N relayed sessions of this
  * network namespace.  Session i is known by the port of its client, and by the port from which
- * the relay connected upstream.
+ * the relay connected upstream.  RET_UNREAD: of it, what the relay has not read from its client.
  */
-void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_t *ret_bytes);
+void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_t *ret_bytes,
+		 int64_t *ret_unread);
 
 #endif

@@ -72,10 +72,14 @@ int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *)
 	      char *why, size_t len)
 {
 	struct pollfd *pfd = calloc(n, sizeof(*pfd));
-	int64_t deadline = now_ms() + timeout_ms;
+	int64_t deadline = now_ms() + (int64_t)timeout_ms * env_slow();
 	int running = 0, r;
 
-	for (size_t i = 0; pfd && i < n; i++)
+	if (!pfd) {
+		perror("calloc");
+		abort();
+	}
+	for (size_t i = 0; i < n; i++)
 		peers[i]->last_progress = now_ms();
 	for (;;) {
 		int64_t now = now_ms();

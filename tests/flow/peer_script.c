@@ -96,12 +96,12 @@ void peer_script_format(const struct step *steps, size_t n, size_t pos, char *bu
 	buf[0] = '\0';
 	for (size_t i = 0; i < n && at + 1 < len; i++) {
 		const struct word *w = find_word(steps[i].op);
-		uint64_t arg[3] = { steps[i].a, steps[i].b, steps[i].c };
+		const uint64_t arg[3] = { steps[i].a, steps[i].b, steps[i].c };
 		int r = snprintf(buf + at, len - at, "%s%s%s", i ? " " : "", i == pos ? ">" : "",
 				 w->text);
 
 		at += (size_t)r;
-		for (int k = 0; k < w->args && at + 1 < len; k++) {
+		for (int k = 0; k < w->args && k < 3 && at + 1 < len; k++) {
 			r = snprintf(buf + at, len - at, "%s%llu", k ? ":" : "",
 				     (unsigned long long)arg[k]);
 			at += (size_t)r;

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Kernel memory under receivers that never read, with the daemon running and with it stopped.
+ * Kernel memory under receivers that never read, or slowly, with the daemon running and with it stopped.
  *
  * Theory of operation: data that sits in TCP's queues is charged to sockets and bounded by TCP.
  * Data that was redirected sits on a list that nobody is charged for; that is what must be bounded.
- * Three figures show it:
+ * Three figures show it, and a fourth that TCP's own bound is a small one:
  *  - hidden payload: what a sender has sent, less what the queues of the four sockets of its
  *    session hold (from /proc/net/tcp of our namespace).  Exact, and immune to other programs.
  *    A flow may have one hard limit of it in the kernel and read ahead as much in user space.
  *  - unreclaimable slab: where small packets are; a limit in bytes of payload does not hold them.
  *  - used memory less what TCP accounts for.  Other programs disturb it, so a measurement above the
  *    bound is repeated and the smallest counts.
- * The bounds of the last two are the figure of the copy engine, plus one hard limit per flow, plus
- * a slack.
+ *  - receive queue, of the daemon's source: the kernel takes bytes however slow the target is, and TCP
+ *    gives whoever takes fast a larger receive buffer, up to tcp_rmem[2].  With the sockmap engine it
+ *    must stay below one hard limit; for the others it is TCP's affair.
+ * The bounds of slab and unaccounted memory are the figures of the copy engine, plus one hard limit
+ * per flow, plus a slack.
  *
  * One-byte writes begin only when the session's buffers are full: before that, the sending side of
  * the upstream socket would merge them.  For the copy engine they begin at once, so that its figure
@@ -55,11 +58,13 @@ static const struct variant {
 	const char *name;
 	bool one_byte;
 	bool stop; /* SIGSTOP in the middle; with one_byte before the one-byte writes begin */
+	bool slow; /* the receivers read, 1 MB/s each */
 } variants[] = {
-	{ "bulk", false, false },
-	{ "bulk, daemon stopped", false, true },
-	{ "1-byte writes", true, false },
-	{ "1-byte writes, daemon stopped", true, true },
+	{ .name = "bulk" },
+	{ .name = "bulk, daemon stopped", .stop = true },
+	{ .name = "bulk, slow readers", .slow = true },
+	{ .name = "1-byte writes", .one_byte = true },
+	{ .name = "1-byte writes, daemon stopped", .one_byte = true, .stop = true },
 };
 
 #define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
@@ -71,6 +76,7 @@ static struct totals {
 /* Bytes. */
 struct figures {
 	int64_t unaccounted, slab;
+	int64_t queue_max; /* of the sources' receive queues, seen at the end */
 	int64_t hidden;     /* payload, of all flows */
 	int64_t hidden_max; /* ... of the flow with most */
 };
@@ -123,6 +129,8 @@ static int connect_pair(struct run *run, int i)
 	/* A conversation first, so that the engine has reason to use the kernel. */
 	peer_script(s, "sb" SOCKET_BUFFER " nd G200:64:64 P100000 S4096M");
 	peer_script(r, "A rb" SOCKET_BUFFER " nd H200:64:64 P100000");
+	if (run->variant->slow)
+		peer_script(r, "d16K dp16 R4096M");
 	return 0;
 }
 
@@ -160,12 +168,15 @@ static int talk(struct run *run, int i)
 /* Payload of each flow that is in no queue of TCP. */
 static void find_hidden(struct run *run)
 {
-	int64_t held[PAIRS];
+	int64_t held[PAIRS], unread[PAIRS];
 
-	kmem_queued(run->client_port, run->upstream_port, PAIRS, held);
-	for (int i = 0; i < PAIRS; i++)
+	kmem_queued(run->client_port, run->upstream_port, PAIRS, held, unread);
+	for (int i = 0; i < PAIRS; i++) {
 		run->hidden[i] = (int64_t)run->senders[i].tx_off -
 				 (int64_t)run->receivers[i].rx_off - held[i];
+		if (unread[i] > run->figures.queue_max)
+			run->figures.queue_max = unread[i];
+	}
 }
 
 /*
@@ -207,20 +218,29 @@ static bool turn_tiny(struct run *run, int64_t now)
 	return all;
 }
 
-static int run_senders(struct run *run, int64_t now)
+static int run_peers(struct run *run, struct peer *peers, int64_t now, struct pollfd *ret)
 {
-	struct pollfd pfd[PAIRS];
-
 	for (int i = 0; i < PAIRS; i++) {
-		if (peer_run(&run->senders[i], now) != PEER_RUNNING) {
-			peer_describe(&run->senders[i], run->why, sizeof(run->why));
+		if (peer_run(&peers[i], now) != PEER_RUNNING) {
+			peer_describe(&peers[i], run->why, sizeof(run->why));
 			return -1;
 		}
-		pfd[i].events = peer_events(&run->senders[i], now, &pfd[i].fd);
-		if (!pfd[i].events)
-			pfd[i].fd = -1;
+		ret[i].events = peer_events(&peers[i], now, &ret[i].fd);
+		if (!ret[i].events)
+			ret[i].fd = -1;
 	}
-	poll(pfd, PAIRS, 2);
+	return 0;
+}
+
+static int run_both(struct run *run, int64_t now)
+{
+	struct pollfd pfd[2 * PAIRS];
+	bool slow = run->variant->slow;
+
+	if (run_peers(run, run->senders, now, pfd) ||
+	    (slow && run_peers(run, run->receivers, now, pfd + PAIRS)))
+		return -1;
+	poll(pfd, slow ? 2 * PAIRS : PAIRS, 2);
 	return 0;
 }
 
@@ -240,7 +260,7 @@ static int send_all(struct run *run)
 			filling = false;
 			run->start = now;
 		}
-		if (run_senders(run, now))
+		if (run_both(run, now))
 			return -1;
 	}
 	return 0;
@@ -259,7 +279,9 @@ static int read_all(struct run *run)
 		run->sent += s->tx_off;
 		s->tx_goal = s->tx_off; /* ends the endless step */
 		peer_script(s, "F E");
-		snprintf(script, sizeof(script), "d256K R%llu E F",
+		if (run->variant->slow)
+			r->rx_goal = r->rx_off; /* ends its endless step as well */
+		snprintf(script, sizeof(script), "d256K dp0 R%llu E F",
 			 (unsigned long long)(s->tx_off - r->rx_off));
 		peer_script(r, script);
 		r->step_wake = 0; /* ends the pause */
@@ -275,7 +297,7 @@ static int read_all(struct run *run)
  */
 static void settle_hidden(struct run *run)
 {
-	int64_t most[PAIRS];
+	int64_t most[PAIRS] = { 0 };
 
 	for (int look = 0; look < 6; look++) {
 		find_hidden(run);
@@ -310,8 +332,11 @@ static int measure(struct run *run)
 			return -1;
 	before = kmem_read();
 	run->start = now_ms();
-	for (int i = 0; i < PAIRS; i++)
+	for (int i = 0; i < PAIRS; i++) {
 		begin_sending(run, &run->senders[i]);
+		if (run->variant->slow)
+			run->receivers[i].step_wake = 0;
+	}
 	if (send_all(run))
 		return -1;
 	after = kmem_read();
@@ -367,6 +392,9 @@ static void print_run(const struct run *run, const char *verdict, const struct f
 	printf(", unaccounted %lld MiB", mib(f->unaccounted));
 	if (bound)
 		printf(" (bound %lld)", mib(bound->unaccounted));
+	printf(", longest receive queue %lld KiB", kib(f->queue_max));
+	if (bound && bound->queue_max != INT64_MAX)
+		printf(" (bound %lld)", kib(bound->queue_max));
 	printf(", TCP mem %lld MiB, used %lld MiB; %lld KiB sent and verified\n",
 	       mib(run->grown.accounted), mib(run->grown.used), kib((int64_t)run->sent));
 }
@@ -374,7 +402,7 @@ static void print_run(const struct run *run, const char *verdict, const struct f
 static bool within(const struct figures *f, const struct figures *bound)
 {
 	return f->hidden_max <= bound->hidden_max && f->slab <= bound->slab &&
-	       f->unaccounted <= bound->unaccounted;
+	       f->unaccounted <= bound->unaccounted && f->queue_max <= bound->queue_max;
 }
 
 static void take_least(struct figures *least, const struct figures *f, bool first)
@@ -383,7 +411,9 @@ static void take_least(struct figures *least, const struct figures *f, bool firs
 		least->unaccounted = f->unaccounted;
 	if (first || f->slab < least->slab)
 		least->slab = f->slab;
-	/* Nobody else disturbs these two: the worst counts. */
+	/* Nobody else disturbs these: the worst counts. */
+	if (first || f->queue_max > least->queue_max)
+		least->queue_max = f->queue_max;
 	if (first || f->hidden_max > least->hidden_max)
 		least->hidden_max = f->hidden_max;
 	if (first || f->hidden > least->hidden)
@@ -443,8 +473,10 @@ static void run_variant(const struct variant *v, int listen_fd)
 	bound.unaccounted = (copy.unaccounted > 0 ? copy.unaccounted : 0) + slack;
 	bound.hidden_max = 2 * hard + FLOW_SLACK;
 	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
-		if (strcmp(engines[i], "copy") && (!opt.engine || !strcmp(opt.engine, engines[i])))
+		if (strcmp(engines[i], "copy") && (!opt.engine || !strcmp(opt.engine, engines[i]))) {
+			bound.queue_max = strcmp(engines[i], "sockmap") ? INT64_MAX : hard;
 			run_engine(engines[i], v, listen_fd, &bound, &got);
+		}
 }
 
 static const char help[] =

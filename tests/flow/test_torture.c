@@ -381,9 +381,9 @@ static bool verdict(struct json_object *status, uint64_t errors)
 		ok = complain("upstream connections that ended before the first line");
 	if (daemon_check(the_daemon, text, sizeof(text)) < 0)
 		ok = complain(text);
-	else if (daemon_wait_idle(the_daemon, 10000, why, sizeof(why)) < 0)
+	else if (daemon_wait_idle(the_daemon, 10000 * env_slow(), why, sizeof(why)) < 0)
 		ok = complain(why);
-	if (daemon_stop(the_daemon, 20000, why, sizeof(why)) < 0) {
+	if (daemon_stop(the_daemon, 20000 * env_slow(), why, sizeof(why)) < 0) {
 		snprintf(text, sizeof(text), "SIGTERM: %s", why);
 		ok = complain(text);
 	}
@@ -399,7 +399,7 @@ static int summary(int64_t start)
 	uint64_t sum;
 	bool ok;
 
-	if (!daemon_query(the_daemon, "status", 5000, &status))
+	if (!daemon_query(the_daemon, "status", 5000 * env_slow(), &status))
 		note_carriers(status);
 	sum = list_errors(status, errors, sizeof(errors));
 	carriers_text(carriers, sizeof(carriers));

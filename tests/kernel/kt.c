@@ -26,6 +26,14 @@ static uint32_t slots_used;
 static volatile struct kt_conf *conf_mapping;
 static volatile struct kt_stat *stat_mapping;
 
+int kt_slow(void)
+{
+	const char *text = getenv("CULVERT_TEST_SLOW");
+	long factor = text ? strtol(text, NULL, 10) : 1;
+
+	return factor < 1 || factor > 100 ? 1 : (int)factor;
+}
+
 int64_t kt_now_us(void)
 {
 	struct timespec ts;
@@ -70,7 +78,8 @@ void kt_enter(void)
 		fprintf(stderr, "cannot bring lo up: %s\n", strerror(-r));
 		exit(1);
 	}
-	alarm(WATCHDOG_S); /* the default action ends the program: a hang is a failure */
+	/* the default action ends the program: a hang is a failure */
+	alarm(WATCHDOG_S * (unsigned int)kt_slow());
 }
 
 static void *map_array(struct bpf_map *map, size_t value_size)
@@ -78,6 +87,7 @@ static void *map_array(struct bpf_map *map, size_t value_size)
 	void *p = mmap(NULL, value_size * KT_SLOTS, PROT_READ | PROT_WRITE, MAP_SHARED,
 		       bpf_map__fd(map), 0);
 
+	/* cppcheck-suppress memleak ; it is returned */
 	return p == MAP_FAILED ? NULL : p;
 }
 

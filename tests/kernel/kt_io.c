@@ -13,7 +13,7 @@ static const unsigned char *pattern(void)
 {
 	static unsigned char table[2 * PATTERN_LEN];
 	static bool ready;
-	uint32_t x = 2463534242u;
+	uint32_t x = 2463534242U;
 
 	if (ready)
 		return table;
@@ -175,7 +175,7 @@ short kt_poll(int fd, short events)
 {
 	struct pollfd p = { .fd = fd, .events = events };
 
-	return poll(&p, 1, 0) > 0 ? p.revents : 0;
+	return (short)(poll(&p, 1, 0) > 0 ? p.revents : 0);
 }
 
 int kt_sockopt(int fd, int level, int name)

@@ -35,7 +35,7 @@ static void t1_redirect_has_no_bound(void **state)
 		      unbounded ? "present" : "fixed",
 		      (unsigned long long)kt_stat(s->slot_a)->bytes,
 		      (long long)kt_accepted(s->b),
-		      (unsigned long long)(charged(s->a) + charged(s->b)));
+		      (unsigned long long)charged(s->a) + charged(s->b));
 	if (!unbounded)
 		return;
 	assert_true(KT_WAIT(kt_outq(s->client) == 0));

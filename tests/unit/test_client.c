@@ -235,6 +235,31 @@ static void test_json(void **state)
 	assert_string_equal(out, "");
 }
 
+/* Found by fuzz_view: bytes that are no UTF-8 went to the terminal as they were, 0x9b too. */
+static void test_json_without_utf8(void **state)
+{
+	static const struct {
+		const char *bytes, *shown;
+	} cases[] = {
+		{ "\xfe\xff\xff\xc3", "\\ufffd\\ufffd\\ufffd\\ufffd" },
+		{ "\x9b" "2J", "\\ufffd2J" },
+		{ "\xc0\x9b", "\\ufffd\\ufffd" },             /* overlong */
+		{ "\xe0\x82\x9b", "\\ufffd\\ufffd\\ufffd" },
+		{ "\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd" }, /* half a pair of UTF-16 */
+		{ "\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd" },
+		{ "\xe2\x82\xac \xf0\x9f\x98\x80", "\xe2\x82\xac \xf0\x9f\x98\x80" },
+	};
+	char answer[64], due[64], out[OUT_MAX], err[OUT_MAX];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(answer, sizeof(answer), "{\"a\":\"%s\"}\n", cases[i].bytes);
+		snprintf(due, sizeof(due), "{\"a\":\"%s\"}\n", cases[i].shown);
+		assert_int_equal(ask(client_status, true, answer, ANSWER, out, err), 0);
+		assert_string_equal(out, due);
+	}
+}
+
 static void test_bad_answers(void **state)
 {
 	static const char *const not_json[] = {
@@ -433,6 +458,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_answers),
 		cmocka_unit_test(test_json),
+		cmocka_unit_test(test_json_without_utf8),
 		cmocka_unit_test(test_bad_answers),
 		cmocka_unit_test(test_endless_answer),
 		cmocka_unit_test(test_silent_daemon),

@@ -63,9 +63,14 @@ static void test_defaults(void **state)
 	assert_int_equal(c.connect_timeout_ms, 5000);
 	assert_int_equal(c.grace_ms, 5000);
 	assert_int_equal(c.max_sessions, 16384);
+	assert_int_equal(c.max_sessions_per_client, 8192);
+	assert_int_equal(c.seccomp, FILTER_ERRNO);
 	assert_int_equal(c.copy_buffer, 65536);
 	assert_int_equal(c.soft_limit, 1 << 20);
 	assert_int_equal(c.hard_limit, 4 << 20);
+	assert_true(c.probe);
+	assert_int_equal(c.settle_ms, 300);
+	assert_int_equal(c.review_packets, 1000000);
 	assert_null(c.user);
 	assert_int_equal(c.log_level, LOG_INFO);
 	assert_int_equal(c.n_forwards, 1);
@@ -89,6 +94,18 @@ static void test_every_option(void **state)
 	assert_int_equal(c.connect_timeout_ms, 500);
 	assert_int_equal(c.grace_ms, 1250);
 	assert_string_equal(c.user, "nobody");
+	config_close(&c);
+
+	GOOD(&c, "--settle=0", "--review=0", FORWARD);
+	assert_int_equal(c.settle_ms, 0);
+	assert_int_equal(c.review_packets, 0);
+	config_close(&c);
+
+	GOOD(&c, "--probe", "no", FORWARD);
+	assert_false(c.probe);
+	config_close(&c);
+	GOOD(&c, "--probe=no", "--probe=yes", FORWARD);
+	assert_true(c.probe);
 	config_close(&c);
 
 	GOOD(&c, "--max-sessions", "1000000", "--copy-buffer=1k", "--soft-limit", "4096",
@@ -121,6 +138,36 @@ static void test_syntax(void **state)
 	config_close(&c);
 	GOOD(&c, "127.0.0.1:5", "127.0.0.1:1", "[::1]:5", "127.0.0.1:1", "unix:@a", "unix:@b");
 	config_close(&c);
+}
+
+/* Half of all, unless said otherwise; 0 is a word as well. */
+static void test_sessions_per_client(void **state)
+{
+	struct config c;
+
+	(void)state;
+	GOOD(&c, "--max-sessions", "9", FORWARD);
+	assert_int_equal(c.max_sessions_per_client, 5);
+	config_close(&c);
+	GOOD(&c, "--max-sessions-per-client=0", FORWARD);
+	assert_int_equal(c.max_sessions_per_client, 0);
+	config_close(&c);
+	GOOD(&c, "--max-sessions-per-client", "7", "--max-sessions", "1", FORWARD);
+	assert_int_equal(c.max_sessions_per_client, 7);
+	config_close(&c);
+}
+
+static void test_seccomp_modes(void **state)
+{
+	static const char *const modes[] = { "errno", "kill", "off" };
+	struct config c;
+
+	(void)state;
+	for (size_t i = 0; i < 3; i++) {
+		GOOD(&c, "--seccomp", modes[i], FORWARD);
+		assert_int_equal(c.seccomp, i);
+		config_close(&c);
+	}
 }
 
 static void test_engines_and_levels(void **state)
@@ -172,6 +219,7 @@ static const struct {
 	{ -EINVAL, "--control: \"\" is not", { "--control=" } },
 	{ -EINVAL, "a path of 1 to 107 bytes", { "--control", "/" A100 "1234567" } },
 	{ -EINVAL, "--user: \"\" is not", { "--user", "" } },
+	{ -EINVAL, "--probe: \"maybe\" is not valid, expected yes or no", { "--probe", "maybe" } },
 
 	{ -EINVAL, "a whole number from 1 to 1024", { "--workers", "0" } },
 	{ -EINVAL, "--workers: \"-1\" is not", { "--workers", "-1" } },
@@ -188,10 +236,13 @@ static const struct {
 
 	{ -EINVAL, "seconds from 0.001 to 86400", { "--connect-timeout", "0" } },
 	{ -EINVAL, "--connect-timeout: \"0.000\" is not", { "--connect-timeout", "0.000" } },
+	{ -EINVAL, "--seccomp: \"log\" is not", { "--seccomp", "log" } },
+	{ -EINVAL, "--max-sessions-per-client: \"-1\" is not",
+	  { "--max-sessions-per-client", "-1" } },
 	{ -EINVAL, "--connect-timeout: \"-1\" is not", { "--connect-timeout", "-1" } },
 	{ -EINVAL, "--connect-timeout: \"1s\" is not", { "--connect-timeout", "1s" } },
 	{ -EINVAL, "--connect-timeout: \"1e3\" is not", { "--connect-timeout", "1e3" } },
-	{ -EINVAL, "--connect-timeout: \".5\" is not", { "--connect-timeout", ".5" } },
+	{ -EINVAL, "--connect-timeout: \".\" is not", { "--connect-timeout", "." } },
 	{ -EINVAL, "--connect-timeout: \"5.\" is not", { "--connect-timeout", "5." } },
 	{ -EINVAL, "--connect-timeout: \"0.0001\" is not", { "--connect-timeout", "0.0001" } },
 	{ -EINVAL, "--connect-timeout: \"1.2.3\" is not", { "--connect-timeout", "1.2.3" } },
@@ -376,6 +427,32 @@ static void test_size_parse(void **state)
 	}
 }
 
+static void test_seconds_parse(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t ms;
+	} good[] = {
+		{ "0", 0 },		   { "5", 5000 },   { "0.5", 500 }, { ".5", 500 },
+		{ ".3", 300 },		   { ".001", 1 },   { ".0", 0 },    { "1.25", 1250 },
+		{ "999999999999", 999999999999000 },	    { "01.010", 1010 },
+	};
+	static const char *const bad[] = {
+		"", ".", "1.", "..5", ".5.", "-1", "-.5", ".-5", "+1", "1e3", "nan", "inf", "1,5", " 1",
+		"1 ", ".0005", "0x1", "1s", ".5s", "9999999999999", "99999999999999999999",
+	};
+	uint64_t ms;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		assert_int_equal(seconds_parse(good[i].text, &ms), 0);
+		assert_int_equal(ms, good[i].ms);
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		if (seconds_parse(bad[i], &ms) != -EINVAL)
+			fail_msg("accepted \"%s\"", bad[i]);
+}
+
 static void test_size_format(void **state)
 {
 	static const struct {
@@ -411,10 +488,13 @@ int main(void)
 		cmocka_unit_test(test_every_option),
 		cmocka_unit_test(test_syntax),
 		cmocka_unit_test(test_engines_and_levels),
+		cmocka_unit_test(test_sessions_per_client),
+		cmocka_unit_test(test_seccomp_modes),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_long_words),
 		cmocka_unit_test(test_help),
 		cmocka_unit_test(test_size_parse),
+		cmocka_unit_test(test_seconds_parse),
 		cmocka_unit_test(test_size_format),
 	};
 

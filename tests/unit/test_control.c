@@ -25,6 +25,8 @@
 #define REQUEST_ROOM 4095 /* bytes of a request, newline included */
 #define REQUEST_MS 500
 #define DEADLINE_MS 2000  /* of the daemon, for one client's request or answer */
+#define PLACES 16         /* clients at a time, */
+#define ANSWERS 4         /* and those that are being written to */
 
 static void test_answers(void **state)
 {
@@ -306,37 +308,74 @@ static void test_newline_after_full_socket(void **state)
 
 /* --- clients that cost time --- */
 
-/* How long a good client waits behind FD; FD is then closed. */
-static uint64_t wait_behind(const struct rig *rig, int fd)
+/* How long a good client waits behind N others, FDS, which are then closed. */
+static uint64_t wait_behind(const struct rig *rig, const int *fds, int n)
 {
-	uint64_t before = clock_now_ms();
+	uint64_t before = clock_now_ms(), waited;
 
 	expect_alive(rig);
-	close(fd);
-	return clock_now_ms() - before;
+	waited = clock_now_ms() - before;
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+	return waited;
 }
 
-/* One that never says a word, and one that never reads a large answer: REQUEST_MS and DEADLINE_MS. */
-static void test_slow_clients(void **state)
+/* A place is free: nobody waits.  None is: until one is, which is when a request's time is up. */
+static void test_silent_clients(void **state)
+{
+	struct rig *rig = *state;
+	int fds[PLACES];
+
+	for (int i = 0; i < PLACES - 1; i++)
+		fds[i] = dial(rig->path);
+	assert_true(wait_behind(rig, fds, PLACES - 1) < REQUEST_MS);
+	for (int i = 0; i < PLACES; i++)
+		fds[i] = dial(rig->path);
+	assert_true(wait_behind(rig, fds, PLACES) < DEADLINE_MS);
+}
+
+/* Clients that do not read what fits into no socket. */
+static void deafen(const struct rig *rig, int *fds, int n)
 {
 	static const char request[] = "{\"command\":\"large\"}\n";
-	struct rig *silent = *state, deaf = { .large = 3000000 };
-	int fds[2];
+
+	for (int i = 0; i < n; i++) {
+		struct pollfd p = { .events = POLLIN };
+
+		p.fd = fds[i] = dial(rig->path);
+		say(fds[i], request, strlen(request));
+		assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+	}
+}
+
+/* The same for those that do not take their answer. */
+static void test_deaf_clients(void **state)
+{
+	struct rig *rig = *state;
+	int fds[ANSWERS];
 	uint64_t waited;
 
-	/* two daemons, so that the two wait at the same time */
-	snprintf(deaf.dir, sizeof(deaf.dir), "%s", silent->dir);
-	snprintf(deaf.path, sizeof(deaf.path), "%s/deaf.sock", deaf.dir);
-	assert_int_equal(open_control(&deaf, &deaf.control), 0);
-	assert_int_equal(control_start(deaf.control, answer, &deaf), 0);
-	fds[0] = dial(silent->path);
-	fds[1] = dial(deaf.path);
-	say(fds[1], request, strlen(request));
-	waited = wait_behind(silent, fds[0]);
-	assert_true(waited > REQUEST_MS / 2 && waited < DEADLINE_MS);
-	waited += wait_behind(&deaf, fds[1]);
-	assert_true(waited < DEADLINE_MS * 2);
-	control_close(deaf.control);
+	rig->large = 3000000;
+	deafen(rig, fds, ANSWERS - 1);
+	assert_true(wait_behind(rig, fds, ANSWERS - 1) < REQUEST_MS);
+	deafen(rig, fds, ANSWERS);
+	waited = wait_behind(rig, fds, ANSWERS);
+	assert_true(waited > REQUEST_MS && waited < DEADLINE_MS * 2);
+}
+
+/* A request of one byte a time is over when its time is up, however alive its client is. */
+static void test_endless_drops(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t begin = clock_now_ms();
+	int fd = dial(rig->path);
+
+	while (send(fd, " ", 1, MSG_NOSIGNAL) == 1) {
+		assert_true(clock_now_ms() - begin < PATIENCE_MS);
+		short_pause();
+	}
+	assert_true(clock_now_ms() - begin > REQUEST_MS / 2);
+	close(fd);
 }
 
 /* The daemon ends at once, whatever its clients do. */
@@ -383,7 +422,9 @@ int main(void)
 		ON_RIG(test_many_clients),
 		ON_RIG(test_large_answers),
 		ON_RIG(test_newline_after_full_socket),
-		ON_RIG(test_slow_clients),
+		ON_RIG(test_silent_clients),
+		ON_RIG(test_deaf_clients),
+		ON_RIG(test_endless_drops),
 		cmocka_unit_test(test_close_is_quick),
 	};
 

@@ -117,7 +117,7 @@ static void test_second_daemon_full_queue(void **state)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	struct rig *rig = *state;
-	int fds[64], n = 0;
+	int fds[65], n = 0;
 
 	strcpy(un.sun_path, rig->path);
 	assert_int_equal(open_control(rig, &rig->control), 0); /* nobody accepts */

@@ -39,6 +39,7 @@ struct runner {
 
 static void *run_loop(void *arg)
 {
+	// NOLINTNEXTLINE(performance-no-int-to-ptr): a thread's result
 	return (void *)(intptr_t)loop_run(&((struct runner *)arg)->loop);
 }
 

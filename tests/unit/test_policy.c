@@ -13,12 +13,13 @@
 
 #define KIB UINT64_C(1024)
 #define SETTLE_MS 500
+#define REVIEW_PACKETS 1000
 
 static struct policy policy_of(enum engine e)
 {
 	struct policy p;
 
-	policy_init(&p, e, SETTLE_MS);
+	policy_init(&p, e, SETTLE_MS, REVIEW_PACKETS);
 	return p;
 }
 
@@ -37,6 +38,28 @@ static void expect(struct decision d, enum carrier carrier, enum reason reason)
 }
 
 /* --- the parts --- */
+
+/* On a kernel whose splice(2) cannot be trusted, copy does what splice would, for the same reason. */
+static void test_without_splice(void **state)
+{
+	static const enum engine engines[] = { ENGINE_AUTO, ENGINE_SOCKMAP };
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct policy p = policy_of(engines[i]);
+		struct habit h = { 0 };
+
+		p.no_splice = true;
+		assert_int_equal(policy_start(&p).carrier, CARRIER_COPY);
+		expect(policy_kernel(&p, CULVERT_EVENT_BULK), CARRIER_COPY, REASON_BULK);
+		expect(policy_kernel(&p, CULVERT_EVENT_PASSED), CARRIER_COPY, REASON_HARD_LIMIT);
+		expect(policy_kernel(&p, CULVERT_EVENT_SOFT), CARRIER_COPY, REASON_SLOW_TARGET);
+		habit_read(&h, 0, p.bulk_run, 1);
+		if (engines[i] == ENGINE_AUTO)
+			expect(policy_user(&p, &h, 0, &on_copy, without_kernel), CARRIER_COPY,
+			       REASON_BULK);
+	}
+}
 
 static void test_init(void **state)
 {
@@ -399,6 +422,11 @@ static void test_busy_worker(void **state)
 	busy.kernel_ok = true;
 	expect(policy_user(&p, &h, 0, &on_splice, busy), CARRIER_SOCKMAP, REASON_ENGINE);
 	assert_true(p.review_packets == UINT64_MAX);
+
+	policy_init(&p, ENGINE_AUTO, SETTLE_MS, 0);
+	assert_true(p.review_packets == UINT64_MAX);
+	policy_init(&p, ENGINE_AUTO, SETTLE_MS, 1);
+	assert_true(p.review_packets == 1);
 }
 
 static void test_small_read_boundary(void **state)
@@ -434,6 +462,7 @@ int main(void)
 		cmocka_unit_test(test_big_turns),
 		cmocka_unit_test(test_big_turn_boundary),
 		cmocka_unit_test(test_both_ways_bulk),
+		cmocka_unit_test(test_without_splice),
 		cmocka_unit_test(test_small_reads),
 		cmocka_unit_test(test_busy_worker),
 		cmocka_unit_test(test_small_read_boundary),

@@ -47,6 +47,7 @@ static struct flow random_flow(struct seeded *r)
 }
 
 #define SETTLE_MS 500
+#define REVIEW_PACKETS 1000
 static const struct setting settled = { .kernel_ok = true, .watch_ms = SETTLE_MS };
 
 /* The rules of policy.h once more, without a division. */
@@ -117,7 +118,7 @@ static struct policy policy_of(enum engine e)
 {
 	struct policy p;
 
-	policy_init(&p, e, SETTLE_MS);
+	policy_init(&p, e, SETTLE_MS, REVIEW_PACKETS);
 	return p;
 }
 

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * The command line of `culvert run` (user/config.c): words that end in NUL.
+ *
+ * What is accepted is within the documented bounds, and says the same when it is written out and
+ * parsed again.  What is not gives one line on stderr.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+
+#include "config.h"
+#include "fuzz.h"
+
+#define WORDS_MAX 64
+#define TEXT_ROOM 512
+#define DAY_MS (24 * 3600 * 1000)
+
+static void must_be_within(const char *what, uint64_t n, uint64_t least, uint64_t most)
+{
+	must(n >= least && n <= most, "%s: %llu", what, (unsigned long long)n);
+}
+
+static void check_bounds(const struct config *c)
+{
+	must_be_within("workers", c->workers, 1, 1024);
+	must_be_within("connect timeout", c->connect_timeout_ms, 1, DAY_MS);
+	must_be_within("grace", c->grace_ms, 0, DAY_MS);
+	must_be_within("sessions", c->max_sessions, 1, 1000000);
+	must_be_within("copy buffer", c->copy_buffer, 1 << 10, 16 << 20);
+	must_be_within("soft limit", c->soft_limit, 4 << 10, c->hard_limit);
+	must_be_within("hard limit", c->hard_limit, 4 << 10, 1 << 30);
+	must_be_within("settle", c->settle_ms, 0, DAY_MS);
+	must_be_within("review", c->review_packets, 0, 1000000000);
+	must_be_within("length of the control socket's path", strlen(c->control), 1, 107);
+	must_be_within("level", (uint64_t)c->log_level, LOG_ERR, LOG_DEBUG);
+	must(!c->user || c->user[0], "an account without a name");
+	must(strcmp(engine_name(c->engine), "?"), "engine %d", (int)c->engine);
+	must(c->forwards && c->n_forwards >= 1 && c->n_forwards <= WORDS_MAX / 2, "%zu forwards",
+	     c->n_forwards);
+}
+
+/* No two listen at the same address, unless the kernel picks the port. */
+static void check_listeners(const struct config *c)
+{
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct endpoint *a = &c->forwards[i].listen;
+
+		must(a->n_addrs && c->forwards[i].upstream.n_addrs, "%s: no address", a->text);
+		for (size_t k = 0; k < i; k++) {
+			const struct endpoint *b = &c->forwards[k].listen;
+
+			must(strcmp(a->text, b->text) || strstr(a->text, ":0"), "%s twice",
+			     a->text);
+		}
+	}
+}
+
+static const char *level_name(int level)
+{
+	static const char *const names[] = {
+		[LOG_ERR] = "error", [LOG_WARNING] = "warning", [LOG_NOTICE] = "notice",
+		[LOG_INFO] = "info", [LOG_DEBUG] = "debug",
+	};
+
+	return names[level];
+}
+
+static const char *filter_name(enum filter_mode mode)
+{
+	static const char *const names[] = {
+		[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off",
+	};
+
+	return names[mode];
+}
+
+static char *text_of(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static char *text_of(const char *fmt, ...)
+{
+	char *text = NULL;
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (vasprintf(&text, fmt, ap) < 0)
+		abort();
+	va_end(ap);
+	return text;
+}
+
+static char *seconds_of(const char *option, unsigned int ms)
+{
+	return text_of("%s=%u.%03u", option, ms / 1000, ms % 1000);
+}
+
+/* The whole of C as a command line.  See words_free(). */
+static char **write_out(const struct config *c, int *ret_argc)
+{
+	char **argv = calloc(2 * c->n_forwards + 24, sizeof(*argv));
+	int n = 0;
+
+	if (!argv)
+		abort();
+	argv[n++] = text_of("run");
+	argv[n++] = text_of("--engine=%s", engine_name(c->engine));
+	argv[n++] = text_of("--workers=%u", c->workers);
+	argv[n++] = text_of("--control=%s", c->control);
+	argv[n++] = seconds_of("--connect-timeout", c->connect_timeout_ms);
+	argv[n++] = seconds_of("--grace", c->grace_ms);
+	argv[n++] = text_of("--max-sessions=%u", c->max_sessions);
+	argv[n++] = text_of("--max-sessions-per-client=%u", c->max_sessions_per_client);
+	argv[n++] = text_of("--seccomp=%s", filter_name(c->seccomp));
+	argv[n++] = text_of("--copy-buffer=%zu", c->copy_buffer);
+	argv[n++] = text_of("--soft-limit=%lluB", (unsigned long long)c->soft_limit);
+	argv[n++] = text_of("--hard-limit=%llu", (unsigned long long)c->hard_limit);
+	argv[n++] = seconds_of("--settle", c->settle_ms);
+	argv[n++] = text_of("--review=%u", c->review_packets);
+	argv[n++] = text_of("--probe=%s", c->probe ? "yes" : "no");
+	if (c->user)
+		argv[n++] = text_of("--user=%s", c->user);
+	argv[n++] = text_of("--log-level=%s", level_name(c->log_level));
+	argv[n++] = text_of("--");
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		argv[n++] = text_of("%s", c->forwards[i].listen.text);
+		argv[n++] = text_of("%s", c->forwards[i].upstream.text);
+	}
+	*ret_argc = n;
+	return argv;
+}
+
+static bool same_endpoint(const struct endpoint *a, const struct endpoint *b)
+{
+	if (strcmp(a->text, b->text) || a->n_addrs != b->n_addrs)
+		return false;
+	for (size_t i = 0; i < a->n_addrs; i++)
+		if (!addr_equal(&a->addrs[i], &b->addrs[i]))
+			return false;
+	return true;
+}
+
+static void must_be_same(const struct config *a, const struct config *b)
+{
+	must(a->engine == b->engine && a->workers == b->workers &&
+	     !strcmp(a->control, b->control) && a->max_sessions == b->max_sessions &&
+	     a->connect_timeout_ms == b->connect_timeout_ms && a->grace_ms == b->grace_ms &&
+	     a->copy_buffer == b->copy_buffer && a->soft_limit == b->soft_limit &&
+	     a->hard_limit == b->hard_limit && a->settle_ms == b->settle_ms &&
+	     a->review_packets == b->review_packets && a->seccomp == b->seccomp &&
+	     a->max_sessions_per_client == b->max_sessions_per_client &&
+	     a->probe == b->probe && a->log_level == b->log_level, "not the same options");
+	must(!a->user == !b->user && (!a->user || !strcmp(a->user, b->user)),
+	     "not the same account");
+	must(a->n_forwards == b->n_forwards, "not as many forwards");
+	for (size_t i = 0; i < a->n_forwards; i++)
+		must(same_endpoint(&a->forwards[i].listen, &b->forwards[i].listen) &&
+		     same_endpoint(&a->forwards[i].upstream, &b->forwards[i].upstream),
+		     "forward %zu is another", i);
+}
+
+static void check_again(const struct config *c)
+{
+	struct config again;
+	char **argv;
+	int argc;
+
+	argv = write_out(c, &argc);
+	must(config_parse(argc, argv, &again) == 0, "%s", said());
+	must_be_same(c, &again);
+	config_close(&again);
+	words_free(argv);
+}
+
+static void check_message(void)
+{
+	const char *text = said(), *end = strchr(text, '\n');
+
+	must(!strncmp(text, "culvert: ", 9) && end && !end[1], "\"%s\"", text);
+	must(strlen(text) > 12 && is_printable(text, true), "\"%s\"", text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = { data, size };
+	const char *help;
+	struct config c;
+	int argc, r;
+	char **argv = input_words(&in, "run", WORDS_MAX, &argc);
+
+	said_clear();
+	stdout_begin();
+	r = config_parse(argc, argv, &c);
+	help = stdout_end(NULL);
+	must(!help[0] == (r != 1), "returned %d and printed \"%s\"", r, help);
+	if (r < 0) {
+		must(r == -EINVAL || r == -ENOENT || r == -ENOMEM, "returned %d", r);
+		check_message();
+	} else {
+		must(!said()[0], "%s", said());
+	}
+	if (r == 0) {
+		check_bounds(&c);
+		check_listeners(&c);
+		check_again(&c);
+	}
+	must(r <= 1, "returned %d", r);
+	config_close(&c);
+	config_close(&c);
+	words_free(argv);
+	return 0;
+}

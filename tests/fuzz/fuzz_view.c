@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * `culvert sessions` and `culvert status` (user/client.c, client_view.c, table.c) with a daemon
+ * that answers anything: whoever owns the socket must not reach the terminal behind the tables.
+ *
+ * The first byte says which command and how many bytes come at a time; the rest is the answer.
+ * With a bit of it, words that end in NUL come first, as further arguments; an empty one ends them.
+ * The client is whole; only the calls that would need a daemon are replaced.
+ */
+#include <errno.h>
+#include <json-c/json.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "client.h"
+#include "exit_codes.h"
+#include "fuzz.h"
+
+static struct input answer;
+static size_t piece;
+
+/* --- the daemon: these take the place of the C library's --- */
+
+int socket(int domain, int type, int protocol)
+{
+	(void)type;
+	(void)protocol;
+	must(domain == AF_UNIX, "family %d", domain);
+	return dup(STDERR_FILENO);
+}
+
+int connect(int fd, const struct sockaddr *sa, socklen_t len)
+{
+	(void)fd;
+	must(sa->sa_family == AF_UNIX && len <= sizeof(struct sockaddr_storage), "to %d",
+	     sa->sa_family);
+	return 0;
+}
+
+ssize_t send(int fd, const void *data, size_t n, int flags)
+{
+	(void)fd;
+	must(n && ((const char *)data)[n - 1] == '\n', "a request without an end");
+	must(flags & MSG_NOSIGNAL, "SIGPIPE");
+	return (ssize_t)n;
+}
+
+/* In pieces, and every other time there is nothing yet. */
+ssize_t recv(int fd, void *data, size_t n, int flags)
+{
+	static bool later;
+	const uint8_t *bytes;
+
+	(void)fd;
+	(void)flags;
+	later = !later;
+	if (later && piece) {
+		errno = EAGAIN;
+		return -1;
+	}
+	n = input_bytes(&answer, piece && piece < n ? piece : n, &bytes);
+	memcpy(data, bytes, n);
+	return (ssize_t)n;
+}
+
+int poll(struct pollfd *fds, nfds_t n, int timeout)
+{
+	must(timeout > 0 && n == 1, "waits %d ms", timeout);
+	fds[0].revents = POLLIN;
+	return 1;
+}
+
+/* --- what is on the terminal --- */
+
+/* UTF-8 (RFC 3629) without control characters: what TEXT has at its begin, or 0. */
+static size_t utf8_character(const unsigned char *text)
+{
+	static const struct {
+		unsigned char first, last, second_least, second_most;
+		size_t bytes;
+	} forms[] = {
+		{ 0x20, 0x7e, 0, 0, 1 },       { 0xc2, 0xc2, 0xa0, 0xbf, 2 },
+		{ 0xc3, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 },
+		{ 0xe1, 0xec, 0x80, 0xbf, 3 }, { 0xed, 0xed, 0x80, 0x9f, 3 },
+		{ 0xee, 0xef, 0x80, 0xbf, 3 }, { 0xf0, 0xf0, 0x90, 0xbf, 4 },
+		{ 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
+	};
+
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+		size_t k = 2;
+
+		if (*text < forms[i].first || *text > forms[i].last)
+			continue;
+		if (forms[i].bytes > 1 && (text[1] < forms[i].second_least ||
+					   text[1] > forms[i].second_most))
+			return 0;
+		while (k < forms[i].bytes && (text[k] & 0xc0) == 0x80)
+			k++;
+		return forms[i].bytes < 2 || k == forms[i].bytes ? forms[i].bytes : 0;
+	}
+	return 0;
+}
+
+static bool is_harmless(const char *text, size_t len)
+{
+	for (size_t i = 0; i < len;) {
+		size_t n = utf8_character((const unsigned char *)text + i);
+
+		if (!n || i + n > len)
+			return false;
+		i += n;
+	}
+	return true;
+}
+
+/* One line, which is the object that the daemon has sent. */
+static void check_json(const char *out, size_t len)
+{
+	struct json_object *o;
+	char *line;
+
+	must(len > 2 && out[len - 1] == '\n', "no line: %s", out);
+	must(is_harmless(out, len - 1), "%s", out);
+	line = strndup(out, len - 1);
+	o = json_tokener_parse(line);
+	must(json_object_is_type(o, json_type_object), "no object: %s", out);
+	json_object_put(o);
+	free(line);
+}
+
+static void check(int r, bool json)
+{
+	size_t len;
+	const char *out = stdout_end(&len), *end = strchr(said(), '\n');
+
+	must(strlen(out) == len, "a NUL on stdout");
+	must(r >= EXIT_CODE_OK && r <= EXIT_CODE_NO_DAEMON && r != EXIT_CODE_UNSUPPORTED,
+	     "exit %d", r);
+	if (r != EXIT_CODE_OK) {
+		must(!len, "exit %d, and printed %s", r, out);
+		must(end && !end[1] && is_printable(said(), true), "%s", said());
+		return;
+	}
+	must(!said()[0], "%s", said());
+	if (json)
+		check_json(out, len);
+	else
+		must(len && out[len - 1] == '\n' && is_printable(out, true), "%s", out);
+}
+
+#define WORDS_MAX 8
+
+/* The command, perhaps --json, and what the input has for it. */
+static int take_arguments(uint8_t mode, char *words[WORDS_MAX + 3])
+{
+	int n = 0;
+
+	words[n++] = strdup(mode & 1 ? "sessions" : "status");
+	if (mode & 2)
+		words[n++] = strdup("--json");
+	for (int i = 0; mode & 64 && i < WORDS_MAX; i++) {
+		words[n] = input_text(&answer);
+		if (!words[n][0])
+			break;
+		n++;
+	}
+	return n;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char *words[WORDS_MAX + 3] = { NULL };
+	bool json = false, help = false;
+	uint8_t mode;
+	int argc, r;
+
+	answer = (struct input){ data, size };
+	mode = input_byte(&answer);
+	piece = mode >> 2 & 15;
+	argc = take_arguments(mode, words);
+	for (int i = 1; i < argc; i++) {
+		json = json || !strcmp(words[i], "--json");
+		help = help || !strcmp(words[i], "--help");
+	}
+	said_clear();
+	stdout_begin();
+	r = (mode & 1 ? client_sessions : client_status)(argc, words);
+	check(r, json && !help);
+	for (size_t i = 0; i < WORDS_MAX + 3; i++)
+		free(words[i]);
+	return 0;
+}

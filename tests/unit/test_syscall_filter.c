@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The daemon's seccomp filter, applied to a child that then tries what somebody would who has taken
+ * over the daemon.  The calls are made raw, so that nothing depends on the C library.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/bpf.h>
+#include <linux/sched.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon.h"
+#include "syscall_filter.h"
+
+#define ALL (PART_SOCKMAP | PART_UNIX | PART_NOTIFY)
+#define X32_BIT 0x40000000L
+#define NOTHING (-1) /* a descriptor that is none */
+
+/* Links every module of the daemon into this program, and with it its table. */
+static int (*volatile whole_daemon)(int, char **) = daemon_run;
+
+enum verdict {
+	ALLOWED, /* the kernel looks at it, whatever it then says */
+	REFUSED, /* ENOSYS or SIGSYS, by mode */
+	DEADLY,  /* SIGSYS in both */
+	DENIED,  /* EACCES in both */
+};
+
+struct attempt {
+	const char *what;
+	enum verdict verdict;
+	long call;
+	long args[6];
+};
+
+#define ADDRESS(x) ((long)(uintptr_t)(x))
+
+static void enter(enum filter_mode mode, unsigned int parts)
+{
+	char err[256];
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		_exit(125);
+	if (syscall_filter_enter(mode, parts, err, sizeof(err))) {
+		(void)!write(2, err, strlen(err));
+		_exit(126);
+	}
+}
+
+/*
+ * _exit(2) of a confined process.  Not by that name: before a function that does not return
+ * AddressSanitizer makes calls of its own.
+ */
+static void leave(int code)
+{
+	syscall(SYS_exit_group, code);
+}
+
+/* Of the child: errno of the call, or 1000 + signal. */
+static int outcome(pid_t pid)
+{
+	int status;
+
+	assert_true(pid > 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static int try(const struct attempt *a, enum filter_mode mode, unsigned int parts)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		enter(mode, parts);
+		errno = 0;
+		syscall(a->call, a->args[0], a->args[1], a->args[2], a->args[3], a->args[4],
+			a->args[5]);
+		leave(errno);
+	}
+	return outcome(pid);
+}
+
+static void expect(const struct attempt *a, enum verdict verdict, unsigned int parts)
+{
+	for (int kill = 0; kill < 2; kill++) {
+		int got = try(a, kill ? FILTER_KILL : FILTER_ERRNO, parts);
+		int want = verdict == DENIED ? EACCES
+			   : verdict == DEADLY || (verdict == REFUSED && kill) ? 1000 + SIGSYS
+									       : ENOSYS;
+
+		if (verdict == ALLOWED ? got == ENOSYS || got >= 125 : got != want)
+			fail_msg("%s (%s): %d", a->what, kill ? "kill" : "errno", got);
+	}
+}
+
+#define STREAM (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+
+static const struct attempt attempts[] = {
+	/* other programs, other processes */
+	{ "execve", DEADLY, SYS_execve, { ADDRESS("/bin/true") } },
+	{ "execveat", DEADLY, SYS_execveat, { AT_FDCWD, ADDRESS("/bin/true") } },
+	{ "ptrace", DEADLY, SYS_ptrace, { 16, 1 } },
+	{ "process_vm_writev", DEADLY, SYS_process_vm_writev, { 1 } },
+	{ "clone", REFUSED, SYS_clone, { SIGCHLD } },
+	{ "clone, a thread", REFUSED, SYS_clone,
+	  { CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD } },
+	{ "clone3", REFUSED, SYS_clone3, { 0, 0 } },
+	{ "kill", REFUSED, SYS_kill, { 1, 0 } },
+	{ "tgkill, another process", REFUSED, SYS_tgkill, { 1, 1, 0 } },
+	{ "pidfd_open", REFUSED, SYS_pidfd_open, { 1 } },
+	{ "pidfd_send_signal", REFUSED, SYS_pidfd_send_signal, { NOTHING } },
+	{ "prctl", REFUSED, SYS_prctl, { PR_SET_DUMPABLE, 1 } },
+	/* files */
+	{ "openat", DENIED, SYS_openat, { AT_FDCWD, ADDRESS("/etc/passwd"), O_RDONLY } },
+	{ "openat2", REFUSED, SYS_openat2, { AT_FDCWD, ADDRESS("/etc/passwd") } },
+	{ "open_by_handle_at", DEADLY, SYS_open_by_handle_at, { NOTHING } },
+	{ "memfd_create", REFUSED, SYS_memfd_create, { ADDRESS("x") } },
+	{ "renameat2", REFUSED, SYS_renameat2, { AT_FDCWD, ADDRESS("/x"), AT_FDCWD, ADDRESS("/y") } },
+	{ "fchmodat", REFUSED, SYS_fchmodat, { AT_FDCWD, ADDRESS("/x"), 0777 } },
+	{ "mkdirat", REFUSED, SYS_mkdirat, { AT_FDCWD, ADDRESS("/x"), 0777 } },
+	{ "symlinkat", REFUSED, SYS_symlinkat, { ADDRESS("/x"), AT_FDCWD, ADDRESS("/y") } },
+	{ "mount", DEADLY, SYS_mount, { ADDRESS("x"), ADDRESS("/") } },
+	{ "chroot", DEADLY, SYS_chroot, { ADDRESS("/") } },
+	/* privileges */
+	{ "setuid", DEADLY, SYS_setuid, { 0 } },
+	{ "setresuid", DEADLY, SYS_setresuid, { 0, 0, 0 } },
+	{ "setgroups", DEADLY, SYS_setgroups, { 0, 0 } },
+	{ "capset", DEADLY, SYS_capset, { 0, 0 } },
+	{ "unshare", DEADLY, SYS_unshare, { CLONE_NEWUSER } },
+	{ "setns", DEADLY, SYS_setns, { NOTHING } },
+	{ "keyctl", DEADLY, SYS_keyctl, { 0 } },
+	/* the kernel's wide surfaces */
+	{ "bpf, load a program", REFUSED, SYS_bpf, { BPF_PROG_LOAD } },
+	{ "bpf, create a map", REFUSED, SYS_bpf, { BPF_MAP_CREATE } },
+	{ "bpf, open another's map", REFUSED, SYS_bpf, { BPF_MAP_GET_FD_BY_ID } },
+	{ "bpf, read a map", REFUSED, SYS_bpf, { BPF_MAP_LOOKUP_ELEM } },
+	{ "bpf, attach", REFUSED, SYS_bpf, { BPF_PROG_ATTACH } },
+	{ "bpf, take off", REFUSED, SYS_bpf, { BPF_PROG_DETACH } },
+	{ "perf_event_open", DEADLY, SYS_perf_event_open, { 0 } },
+	{ "io_uring_setup", DEADLY, SYS_io_uring_setup, { 1 } },
+	{ "userfaultfd", DEADLY, SYS_userfaultfd, { 0 } },
+	{ "finit_module", DEADLY, SYS_finit_module, { NOTHING } },
+	{ "kexec_load", DEADLY, SYS_kexec_load, { 0 } },
+	{ "seccomp", REFUSED, SYS_seccomp, { 0 } },
+	/* memory that could be run */
+	{ "mmap, executable", REFUSED, SYS_mmap,
+	  { 0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, NOTHING, 0 } },
+	{ "mmap, of a file", REFUSED, SYS_mmap, { 0, 4096, PROT_READ, MAP_PRIVATE, 0, 0 } },
+	{ "mprotect, executable", REFUSED, SYS_mprotect, { 0, 4096, PROT_READ | PROT_EXEC } },
+	{ "pkey_mprotect", REFUSED, SYS_pkey_mprotect, { 0, 4096, PROT_EXEC, NOTHING } },
+	/* the network */
+	{ "socket, packet", REFUSED, SYS_socket, { AF_PACKET, SOCK_RAW, 0 } },
+	{ "socket, netlink", REFUSED, SYS_socket, { AF_NETLINK, SOCK_RAW, 0 } },
+	{ "socket, vsock", REFUSED, SYS_socket, { AF_VSOCK, STREAM, 0 } },
+	{ "socket, raw", REFUSED, SYS_socket, { AF_INET, SOCK_RAW, IPPROTO_ICMP } },
+	{ "socket, UDP", REFUSED, SYS_socket, { AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0 } },
+	{ "socket, MPTCP", REFUSED, SYS_socket, { AF_INET, STREAM, 262 } },
+	{ "bind", REFUSED, SYS_bind, { NOTHING } },
+	{ "listen", REFUSED, SYS_listen, { NOTHING, 1 } },
+	{ "recvmsg", REFUSED, SYS_recvmsg, { NOTHING } }, /* takes descriptors */
+	{ "setsockopt, SO_MARK", REFUSED, SYS_setsockopt, { NOTHING, SOL_SOCKET, SO_MARK } },
+	{ "setsockopt, TCP_REPAIR", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_REPAIR } },
+	{ "setsockopt, TCP_ULP", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_ULP } },
+	{ "setsockopt, another level", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_IP, SO_LINGER } },
+	{ "ioctl", REFUSED, SYS_ioctl, { NOTHING, SIOCGIFCONF } },
+	{ "ioctl, TIOCSTI", REFUSED, SYS_ioctl, { 0, TIOCSTI } },
+	{ "fcntl", REFUSED, SYS_fcntl, { 0, F_SETFL, 0 } },
+	{ "pipe2, packets", REFUSED, SYS_pipe2, { 0, O_DIRECT } },
+	/* what the modules do */
+	{ "accept4", ALLOWED, SYS_accept4, { NOTHING } },
+	{ "socket, IPv4", ALLOWED, SYS_socket, { AF_INET, STREAM, 0 } },
+	{ "socket, IPv6", ALLOWED, SYS_socket, { AF_INET6, STREAM, 0 } },
+	{ "connect", ALLOWED, SYS_connect, { NOTHING } },
+	{ "recvfrom", ALLOWED, SYS_recvfrom, { NOTHING } },
+	{ "sendto", ALLOWED, SYS_sendto, { NOTHING } },
+	{ "shutdown", ALLOWED, SYS_shutdown, { NOTHING } },
+	{ "splice", ALLOWED, SYS_splice, { NOTHING, 0, NOTHING, 0, 1 } },
+	{ "pipe2", ALLOWED, SYS_pipe2, { 0, O_CLOEXEC | O_NONBLOCK } },
+	{ "epoll_ctl", ALLOWED, SYS_epoll_ctl, { NOTHING } },
+	{ "setsockopt, SO_LINGER", ALLOWED, SYS_setsockopt, { NOTHING, SOL_SOCKET, SO_LINGER } },
+	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
+	{ "getdents64", ALLOWED, SYS_getdents64, { NOTHING } },
+	{ "mmap", ALLOWED, SYS_mmap,
+	  { 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, NOTHING, 0 } },
+	{ "getsockopt, SO_PEERCRED", ALLOWED, SYS_getsockopt, { NOTHING, SOL_SOCKET, SO_PEERCRED } },
+};
+
+static void test_attempts(void **state)
+{
+	(void)state;
+	assert_non_null(whole_daemon);
+	for (size_t i = 0; i < sizeof(attempts) / sizeof(attempts[0]); i++)
+		expect(&attempts[i], attempts[i].verdict, ALL);
+}
+
+/* What only some configurations need is refused in the others. */
+static void test_parts(void **state)
+{
+	static const struct {
+		unsigned int part;
+		struct attempt attempt;
+	} cases[] = {
+		{ PART_SOCKMAP, { "bpf, update", ALLOWED, SYS_bpf, { BPF_MAP_UPDATE_ELEM } } },
+		{ PART_SOCKMAP, { "bpf, delete", ALLOWED, SYS_bpf, { BPF_MAP_DELETE_ELEM } } },
+		{ PART_SOCKMAP,
+		  { "ioctl, SIOCOUTQ", ALLOWED, SYS_ioctl, { NOTHING, SIOCOUTQ } } },
+		{ PART_SOCKMAP,
+		  { "setsockopt, SO_ATTACH_BPF", ALLOWED, SYS_setsockopt,
+		    { NOTHING, SOL_SOCKET, SO_ATTACH_BPF } } },
+		{ PART_UNIX, { "socket, unix", ALLOWED, SYS_socket, { AF_UNIX, STREAM, 0 } } },
+		{ PART_NOTIFY,
+		  { "socket, notify", ALLOWED, SYS_socket,
+		    { AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0 } } },
+		{ PART_NOTIFY, { "sendmsg", ALLOWED, SYS_sendmsg, { NOTHING } } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		expect(&cases[i].attempt, ALLOWED, cases[i].part);
+		expect(&cases[i].attempt, REFUSED, ALL & ~cases[i].part);
+	}
+}
+
+/* Who looks at a call by its number only is fooled by another ABI's numbers. */
+static void test_other_abi(void **state)
+{
+#ifdef __x86_64__
+	static const struct attempt x32 = { "x32 getpid", DEADLY, SYS_getpid | X32_BIT, { 0 } };
+	pid_t pid = fork();
+	int got;
+
+	(void)state;
+	if (pid == 0) {
+		long r = 20; /* getpid(2) of i386 */
+
+		enter(FILTER_ERRNO, ALL);
+		__asm__ volatile("int $0x80" : "+a"(r) : : "memory", "r8", "r9", "r10", "r11");
+		leave(0);
+	}
+	got = outcome(pid);
+	/* a kernel without the 32-bit ABI faults */
+	if (got != 1000 + SIGSYS && got != 1000 + SIGSEGV)
+		fail_msg("int 0x80: %d", got);
+	expect(&x32, DEADLY, ALL);
+#else
+	(void)state;
+	printf("skip: the other ABIs of this architecture are not known here\n");
+	skip();
+#endif
+}
+
+static void *wait_and_try(void *arg)
+{
+	int *go = arg;
+
+	while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
+		sched_yield();
+	errno = 0;
+	syscall(SYS_memfd_create, "x", 0);
+	leave(errno);
+	return NULL;
+}
+
+/* Threads that ran before are confined too. */
+static void test_all_threads(void **state)
+{
+	static int go;
+	pthread_t thread;
+	pid_t pid;
+
+	(void)state;
+	pid = fork();
+	if (pid == 0) {
+		if (pthread_create(&thread, NULL, wait_and_try, &go))
+			_exit(124);
+		enter(FILTER_ERRNO, ALL);
+		__atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+		for (;;)
+			sched_yield();
+	}
+	assert_int_equal(outcome(pid), ENOSYS);
+}
+
+static bool is_instrumented(void)
+{
+	return syscall_filter_hindrance() != NULL;
+}
+
+static void *use_malloc(void *arg)
+{
+	static void *blocks[4000];
+	int *go = arg;
+
+	while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
+		sched_yield();
+	for (size_t round = 0; round < 3; round++) {
+		for (size_t i = 0; i < 4000; i++)
+			blocks[i] = malloc(i % 7 ? 16 * i + 1 : 200000);
+		for (size_t i = 0; i < 4000; i++)
+			free(blocks[4000 - 1 - i]);
+	}
+	return NULL;
+}
+
+/* malloc in a thread grows, shrinks and looks at /proc; then the thread ends. */
+static void test_memory(void **state)
+{
+	static int go;
+	pthread_t thread;
+	pid_t pid;
+
+	(void)state;
+	if (is_instrumented()) {
+		printf("skip: built with -fsanitize=%s\n", syscall_filter_hindrance());
+		skip();
+	}
+	pid = fork();
+	if (pid == 0) {
+		if (pthread_create(&thread, NULL, use_malloc, &go))
+			_exit(124);
+		enter(FILTER_KILL, 0);
+		__atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+		pthread_join(thread, NULL);
+		use_malloc(&go);
+		_exit(0);
+	}
+	assert_int_equal(outcome(pid), 0);
+}
+
+/* A daemon that finds itself broken ends as it would without a filter. */
+static void test_abort(void **state)
+{
+	pid_t pid;
+
+	(void)state;
+	if (is_instrumented()) {
+		printf("skip: built with -fsanitize=%s\n", syscall_filter_hindrance());
+		skip();
+	}
+	pid = fork();
+	if (pid == 0) {
+		enter(FILTER_KILL, 0);
+		abort();
+	}
+	assert_int_equal(outcome(pid), 1000 + SIGABRT);
+}
+
+static void test_off(void **state)
+{
+	static const struct attempt a = { "memfd_create", ALLOWED, SYS_memfd_create,
+					  { ADDRESS("x") } };
+
+	(void)state;
+	assert_int_equal(try(&a, FILTER_OFF, 0), 0);
+}
+
+/* Without no_new_privs and without root the kernel takes no filter, and that is an error. */
+static void test_no_filter_is_an_error(void **state)
+{
+	char err[256] = "";
+	pid_t pid;
+
+	(void)state;
+	pid = fork();
+	if (pid == 0) {
+		if (geteuid() == 0 && setresuid(65534, 65534, 65534))
+			_exit(124);
+		_exit(syscall_filter_enter(FILTER_ERRNO, 0, err, sizeof(err)) == -EACCES && err[0] ? 0
+											   : 1);
+	}
+	assert_int_equal(outcome(pid), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_attempts),
+		cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_other_abi),
+		cmocka_unit_test(test_all_threads),
+		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_abort),
+		cmocka_unit_test(test_off),
+		cmocka_unit_test(test_no_filter_is_an_error),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_CONTROL_CLIENT_H
+#define CULVERT_CONTROL_CLIENT_H
+
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "control.h"
+
+#define CONTROL_REQUEST_MS 500 /* a client's time for its request */
+#define CONTROL_ANSWER_MS 2000 /* and for taking the answer */
+#define CONTROL_REQUEST_MAX 4096
+
+/*
+ * One client of the control socket.  Nothing here blocks.
+ *
+ *   FREE     no client
+ *   READING  the request is not complete                  -> ASKING, FREE
+ *   ASKING   it is; waits for its turn to be answered     -> WRITING, FREE
+ *   WRITING  the answer is not written completely         -> FREE
+ */
+enum control_client_state { CLIENT_FREE, CLIENT_READING, CLIENT_ASKING, CLIENT_WRITING };
+
+struct control_client {
+	enum control_client_state state;
+	int fd;
+	bool stranger;      /* may not ask: will be told so */
+	long long until_ms; /* READING, WRITING: to be dropped then */
+	size_t got;         /* bytes of the request, without the newline once it is complete */
+	char *text;         /* the answer; owned */
+	size_t len, sent;
+	char request[CONTROL_REQUEST_MAX];
+};
+
+/*
+ * May the peer of FD ask?  Root, UID, and members of GID may, be it their primary or a
+ * supplementary group at the time of their connect(2).
+ */
+bool control_peer_may_ask(int fd, uid_t uid, gid_t gid);
+
+/* Take over the connected, non-blocking FD. */
+void control_client_begin(struct control_client *c, int fd, bool stranger, long long now_ms);
+void control_client_drop(struct control_client *c);
+
+/* What to poll(2) for. */
+short control_client_events(const struct control_client *c);
+/* Readable or writable: go on as far as that goes. */
+void control_client_step(struct control_client *c);
+/* ASKING: make the answer and begin to write it. */
+void control_client_answer(struct control_client *c, control_answer_fn *fn, void *arg,
+			   long long now_ms);
+
+#endif

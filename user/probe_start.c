@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "probe_start.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "exit_codes.h"
+#include "log.h"
+#include "probe_try.h"
+
+/* A shortage, of TCP memory or of CPU time, is given so long to pass before the second and last try. */
+#define SHORTAGE_MS 500
+
+static unsigned int carriers_of(enum engine e)
+{
+	switch (e) {
+	case ENGINE_COPY:
+		return 0;
+	case ENGINE_SPLICE:
+		return PROBE_SPLICE;
+	default:
+		return PROBE_SOCKMAP | PROBE_SPLICE;
+	}
+}
+
+/* Nothing was seen to be wrong with CARRIER, but not everything could be tried. */
+static bool is_unknown(const struct probe_results *results, size_t bad)
+{
+	const char *name = probe_checks[bad].name;
+
+	if (results->of[bad].outcome == PROBE_SKIPPED || !strcmp(name, "loopback"))
+		return true;
+	return results->tcp_memory_short && strcmp(name, "load") != 0; /* which needs none */
+}
+
+static void judge(const struct probe_results *results, unsigned int carrier,
+		  struct probe_finding *ret)
+{
+	size_t bad = probe_first_bad(results, carrier);
+	const struct probe_check *c = &probe_checks[bad];
+
+	*ret = (struct probe_finding){ .verdict = PROBE_OK };
+	if (bad == PROBE_CHECKS)
+		return;
+	if (is_unknown(results, bad)) {
+		ret->verdict = PROBE_UNKNOWN;
+		snprintf(ret->why, sizeof(ret->why),
+			 "it cannot be tried whether this kernel does what it must: \"%s\" fails: %s%s "
+			 "(with --probe no culvert trusts the kernel unseen)",
+			 c->name, results->of[bad].detail,
+			 results->tcp_memory_short ? "; the machine is short of TCP memory just now" : "");
+	} else {
+		ret->verdict = PROBE_BROKEN;
+		snprintf(ret->why, sizeof(ret->why),
+			 "\"%s\" does not hold on this kernel: %s (expected: %s; why it matters: %s)",
+			 c->name, results->of[bad].detail, c->shows, c->why);
+	}
+}
+
+/* Failed, and a shortage can be the cause: not a wrong or lost byte, a crash or a hang. */
+static bool may_pass(const struct probe_results *results, size_t i)
+{
+	const struct probe_result *r = &results->of[i];
+
+	return r->outcome == PROBE_FAILS && (results->tcp_memory_short || r->late);
+}
+
+/* Try; and once more what may have failed by a shortage.  All other failures stand. */
+static void try_twice(unsigned int carriers, struct probe_results *ret)
+{
+	static struct probe_results first;
+	bool again = false;
+
+	probe_try(carriers, &first);
+	*ret = first;
+	for (size_t i = 0; i < PROBE_CHECKS; i++)
+		again = again || may_pass(&first, i);
+	if (!again)
+		return;
+	usleep(SHORTAGE_MS * 1000);
+	probe_try(carriers, ret);
+	for (size_t i = 0; i < PROBE_CHECKS; i++)
+		if (first.of[i].outcome == PROBE_FAILS && !may_pass(&first, i))
+			ret->of[i] = first.of[i];
+}
+
+static void unasked(struct probe_finding *f, const struct config *c)
+{
+	f->verdict = PROBE_UNASKED;
+	if (c->probe)
+		snprintf(f->why, sizeof(f->why), "not used by --engine %s", engine_name(c->engine));
+	else
+		snprintf(f->why, sizeof(f->why), "not tried: --probe no");
+}
+
+static void summarise(const struct probe_results *results, struct probe_start *ret)
+{
+	size_t held = 0, asked = 0;
+
+	for (size_t i = 0; i < PROBE_CHECKS; i++) {
+		asked += (probe_checks[i].carriers & results->carriers) != 0;
+		held += results->of[i].outcome == PROBE_HOLDS;
+	}
+	snprintf(ret->summary, sizeof(ret->summary), "%zu of %zu behaviours hold, tried in %u ms", held,
+		 asked, results->took_ms);
+}
+
+/* What was asked for by name must work; all else has a substitute. */
+static int announce(enum engine engine, const struct probe_start *found)
+{
+	const struct probe_finding *sockmap = &found->sockmap, *splice = &found->splice;
+
+	if (engine == ENGINE_SOCKMAP && !probe_allows(sockmap)) {
+		log_error("--engine sockmap cannot be used: %s", sockmap->why);
+		return EXIT_CODE_UNSUPPORTED;
+	}
+	if (engine == ENGINE_SPLICE && !probe_allows(splice)) {
+		log_error("--engine splice cannot be used: %s", splice->why);
+		return EXIT_CODE_UNSUPPORTED;
+	}
+	if (!probe_allows(sockmap))
+		log_warning("everything is carried in user space: %s", sockmap->why);
+	if (!probe_allows(splice))
+		log_warning("copy is used where splice would be better: %s", splice->why);
+	return 0;
+}
+
+int probe_start(const struct config *c, struct probe_start *ret)
+{
+	unsigned int carriers = c->probe ? carriers_of(c->engine) : 0;
+	struct probe_results results;
+	char err[256];
+
+	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
+	unasked(&ret->sockmap, c);
+	unasked(&ret->splice, c);
+	if (!carriers)
+		return 0;
+	if (probe_check_variable(err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_USAGE;
+	}
+	try_twice(carriers, &results);
+	if (carriers & PROBE_SOCKMAP)
+		judge(&results, PROBE_SOCKMAP, &ret->sockmap);
+	if (carriers & PROBE_SPLICE)
+		judge(&results, PROBE_SPLICE, &ret->splice);
+	summarise(&results, ret);
+	return announce(c->engine, ret);
+}
