@@ -3,6 +3,7 @@
 #   make            the daemon, build/culvert, and the load generator, build/culvert-bench
 #   make tests      every test program, below build/tests
 #   make check      the unit tests (no root, no network), and the static analysis
+#   make unit       the unit tests alone
 #   make analyze    the static analysis alone: gcc -fanalyzer, clang-tidy, cppcheck, shellcheck
 #   make fuzz       the fuzzers, FUZZ_SECONDS each (scripts/fuzz; package libclang-rt-14-dev)
 #   make install    PREFIX, DESTDIR as usual
@@ -25,7 +26,7 @@ FUZZ_SECONDS ?= 60
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
 
-LIBS     := libbpf json-c libcap libseccomp libsystemd
+LIBS     := inih libbpf json-c libcap libseccomp libsystemd
 CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wformat=2 -Wvla $(if $(WERROR),-Werror)
@@ -44,8 +45,10 @@ LIB_OBJ  := $(filter-out $(O)/user/main.o,$(USER_OBJ))
 BENCH_OBJ := $(patsubst %.c,$(O)/%.o,$(filter-out user/bench/main.c,$(wildcard user/bench/*.c)))
 BPF_SRC  := $(wildcard bpf/*.bpf.c)
 KBPF_SRC := $(wildcard tests/kernel/*.bpf.c)
+FBPF_SRC := $(wildcard tests/faults/*.bpf.c)
 SKELS    := $(BPF_SRC:%.bpf.c=$(O)/%.skel.h)
 KSKELS   := $(KBPF_SRC:%.bpf.c=$(O)/%.skel.h)
+FSKELS   := $(FBPF_SRC:%.bpf.c=$(O)/%.skel.h)
 
 # A program is a file named test_*.c; every other file of its folder is linked into each of them.
 unit_src   := $(wildcard tests/unit/test_*.c)
@@ -56,6 +59,10 @@ UNIT   := $(unit_src:%.c=$(O)/%)
 KERNEL := $(kernel_src:%.c=$(O)/%)
 FLOW   := $(flow_src:%.c=$(O)/%)
 FUZZ   := $(fuzz_src:tests/fuzz/%.c=$(O)/%)
+faults_src := $(wildcard tests/faults/test_*.c)
+FAULT_TESTS := $(faults_src:%.c=$(O)/%)
+FAULTS := $(FAULT_TESTS) $(O)/tests/faults/soak_peer $(O)/tests/faults/libculvert_faults.so
+faults_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(faults_src) $(FBPF_SRC) tests/faults/soak_peer.c tests/faults/interpose.c,$(wildcard tests/faults/*.c)))
 kernel_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(kernel_src) $(KBPF_SRC),$(wildcard tests/kernel/*.c)))
 fuzz_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(fuzz_src),$(wildcard tests/fuzz/*.c)))
 flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/flow/*.c)))
@@ -65,12 +72,12 @@ c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/
 TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' -Iinclude -Iuser -isystem $(O) \
             $(shell $(PKG_CONFIG) --cflags $(LIBS))
 
-.PHONY: all tests check analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
+.PHONY: all tests check unit analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
 all: $(O)/culvert $(O)/culvert-bench
-tests: all $(UNIT) $(KERNEL) $(FLOW)
+tests: all $(UNIT) $(KERNEL) $(FLOW) $(FAULTS)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
 	$(call say,LINK,$@)
@@ -105,13 +112,14 @@ $(O)/%.skel.h: $(O)/%.bpf.o
 		echo '// NOLINTEND'; } > $@
 
 $(O)/user/kernel.o: $(SKELS)
+$(faults_src:%.c=$(O)/%.o) $(faults_lib): $(FSKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
 
 $(UNIT): $(O)/%: $(O)/%.o $(O)/libbench.a $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
-$(KERNEL): $(O)/%: $(O)/%.o $(kernel_lib)
+$(KERNEL): $(O)/%: $(O)/%.o $(kernel_lib) $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 
@@ -133,8 +141,24 @@ fuzz-build:
 fuzz:
 	$(Q)O=$(O) scripts/fuzz --seconds $(FUZZ_SECONDS)
 
-check: $(UNIT)
+unit: $(UNIT)
 	$(Q)for t in $(UNIT); do $$t || exit 1; done
+
+$(FAULT_TESTS): $(O)/%: $(O)/%.o $(faults_lib) $(flow_lib) $(O)/libculvert.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(O)/tests/faults/soak_peer: $(O)/tests/faults/soak_peer.o $(flow_lib) $(O)/libculvert.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# Preloaded into the daemon, sanitizers or not: without any of its own.
+$(O)/tests/faults/libculvert_faults.so: tests/faults/interpose.c tests/faults/page.h
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(CFLAGS) -fPIC -shared -o $@ $<
+
+check: unit
 	$(Q)$(if $(SAN),,O=$(O) scripts/check)
 
 analyze:

@@ -36,10 +36,10 @@
 #define CULVERT_CHECK_PACKETS 64
 
 /*
- * What the slab allocator really uses for an skb beyond its truesize (measured: 1,090 bytes for a
- * truesize of 833).
+ * What the slab allocator really uses for an skb beyond its truesize: tests/kernel/test_accounting.c
+ * has seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and 278 to 291 on 6.18.
  */
-#define CULVERT_SKB_EXTRA 256
+#define CULVERT_SKB_EXTRA 320
 
 /* Written by the program.  Bytes are payload unless said otherwise. */
 struct culvert_stat {

@@ -218,7 +218,7 @@ static int lookup_error(int gai, int err, const struct host_port *hp, struct com
 	if (hp->bracketed)
 		return complain(why, -EINVAL, "bad IPv6 address between the brackets%s",
 				strchr(hp->host, '%') ? ", or no such network interface" : "");
-	return complain(why, -ENOENT, "host name lookup failed: %s",
+	return complain(why, gai == EAI_AGAIN ? -EAGAIN : -ENOENT, "host name lookup failed: %s",
 			gai == EAI_SYSTEM ? strerror(err) : gai_strerror(gai));
 }
 

@@ -30,8 +30,8 @@ struct endpoint {
  *
  * Host names are looked up with getaddrinfo(3), which may block.
  * Returns 0, or -EINVAL (bad syntax, unknown service or interface), -ENOENT (host name not found),
- * -ENOMEM; then ERR (ERRLEN bytes) holds one line that says what is wrong, without TEXT, and RET
- * needs no endpoint_close().
+ * -EAGAIN (no name server has answered: it may be found later), -ENOMEM; then ERR (ERRLEN bytes)
+ * holds one line that says what is wrong, without TEXT, and RET needs no endpoint_close().
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 

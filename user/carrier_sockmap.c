@@ -148,6 +148,17 @@ static enum step wait_longer(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
+/* recv(2) that takes nothing and waits for nothing. */
+static ssize_t peek(int fd, void *buf, size_t len, int flags)
+{
+	ssize_t n;
+
+	do
+		n = recv(fd, buf, len, MSG_PEEK | MSG_DONTWAIT | flags);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
 /* The bytes in FD's receive queue, without taking them. */
 static int unread_bytes(int fd, uint64_t *ret)
 {
@@ -156,7 +167,7 @@ static int unread_bytes(int fd, uint64_t *ret)
 	 * of everything, which would be copied, this is EFAULT.
 	 */
 	/* cppcheck-suppress nullPointer */
-	ssize_t n = recv(fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+	ssize_t n = peek(fd, NULL, INT_MAX, MSG_TRUNC);
 
 	if (n < 0 && errno != EAGAIN)
 		return -errno;
@@ -164,10 +175,14 @@ static int unread_bytes(int fd, uint64_t *ret)
 	return 0;
 }
 
-static void set_int(int fd, int name, int value)
+/*
+ * TCP itself refuses none of these, but a BPF program of the cgroup or a security module may.  That a
+ * mark was not raised or a buffer not fixed is proved by the audit and the limits; but one that stays up
+ * would stop the flow for ever.
+ */
+static int set_int(int fd, int name, int value)
 {
-	/* cannot fail on a TCP socket, and is proved by the audit (lowat) or the next look (buffer) */
-	(void)setsockopt(fd, SOL_SOCKET, name, &value, sizeof(value));
+	return setsockopt(fd, SOL_SOCKET, name, &value, sizeof(value)) ? -errno : 0;
 }
 
 /*
@@ -175,11 +190,12 @@ static void set_int(int fd, int name, int value)
  * net.core.rmem_max limits nor a privilege is needed for: tcp_set_rcvlowat() makes room for twice
  * the mark, unless the buffer is larger already.
  */
-static void fix_receive_buffer(int fd, uint64_t size)
+static int fix_receive_buffer(int fd, uint64_t size)
 {
-	set_int(fd, SO_RCVLOWAT, (int)(size / 2 < INT_MAX ? size / 2 : INT_MAX));
+	if (set_int(fd, SO_RCVLOWAT, (int)(size / 2 < INT_MAX ? size / 2 : INT_MAX)))
+		return 0;
 	set_int(fd, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
-	set_int(fd, SO_RCVLOWAT, 1);
+	return set_int(fd, SO_RCVLOWAT, 1);
 }
 
 static void free_receive_buffer(int fd)
@@ -195,10 +211,12 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	int r;
 
 	if (!io->flow->untouched) {
-		if (recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT) >= 0)
+		if (peek(io->src, &c, 1, 0) >= 0)
 			return -EAGAIN;
-		if (errno != EAGAIN)
-			return -errno;
+		if (errno != EAGAIN) {
+			io->error = errno; /* told once: the next call would say EOF */
+			return -EPROTO;
+		}
 	}
 	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
 	io->flow->credit = passed_bytes(io);
@@ -211,7 +229,11 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	ctl->worker = worker;
 	ctl->no_pass = 0;
 	ctl->epoch++;
-	fix_receive_buffer(io->src, config->hard_limit);
+	r = fix_receive_buffer(io->src, config->hard_limit);
+	if (r) {
+		io->error = -r;
+		return -EPROTO;
+	}
 	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
 	if (r)
 		free_receive_buffer(io->src);
@@ -223,7 +245,7 @@ enum step sockmap_kick(struct sockmap_io *io)
 {
 	char c;
 
-	if (recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno != EAGAIN) {
+	if (peek(io->src, &c, 1, 0) < 0 && errno != EAGAIN) {
 		io->error = errno;
 		return STEP_SRC_ERROR;
 	}
@@ -317,13 +339,21 @@ enum step sockmap_settle(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
+/* Left up, even in part, it would stop the flow for ever: then the session must end. */
+static int fence_down(struct sockmap_io *io)
+{
+	int r = kernel_fence(io->kernel, io->src, false);
+
+	return set_int(io->src, SO_RCVLOWAT, 1) ?: r;
+}
+
 static int remove_fenced(struct sockmap_io *io)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
 	int r = kernel_fence(io->kernel, io->src, true);
 
 	if (r)
-		return r == -ENOMEM ? -EAGAIN : r;
+		return r;
 	/* takes the socket lock: what had passed the filter is queued */
 	set_int(io->src, SO_RCVLOWAT, INT_MAX);
 	r = -EAGAIN;
@@ -334,8 +364,8 @@ static int remove_fenced(struct sockmap_io *io)
 		if (r)
 			ctl->no_pass = 0;
 	}
-	kernel_fence(io->kernel, io->src, false);
-	set_int(io->src, SO_RCVLOWAT, 1);
+	if (fence_down(io))
+		return -EIO;
 	if (!r && !io->returns)
 		free_receive_buffer(io->src);
 	return r;
@@ -410,6 +440,8 @@ static enum step leave_round(struct sockmap_io *io)
 	e = remove_fenced(io);
 	if (e == -EAGAIN)
 		return STEP_AGAIN;
+	if (e == -ENOMEM) /* for the filter; net.core.optmem_max may not allow it for long */
+		return wait_longer(io);
 	return e || !all_read(io) ? STEP_UNPROVED : audit_left(io);
 }
 
@@ -459,4 +491,12 @@ enum step sockmap_finish(struct sockmap_io *io)
 	}
 	r = look_drained(io);
 	return r == STEP_WAIT ? wait_longer(io) : r;
+}
+
+bool sockmap_ended(const struct sockmap_io *io)
+{
+	uint64_t received;
+
+	return !source_info(io->src, &received) &&
+	       received == sockmap_redirected(io->kernel, io->slot, io->flow) + io->flow->user_in;
 }

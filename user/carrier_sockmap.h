@@ -48,7 +48,8 @@ enum step {
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
  * the source, which user space must read first (unless the flow is `untouched`: then whole skbs wait,
- * and the kick takes them); or the -errno of the map update.
+ * and the kick takes them); -EPROTO and io->error if the source has failed, so that the session must be
+ * reset; or the -errno of the map update.
  */
 int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
 		  unsigned int worker);
@@ -76,6 +77,13 @@ enum step sockmap_drain(struct sockmap_io *io);
  * target's TCP; the caller may then shut the target down.
  */
 enum step sockmap_finish(struct sockmap_io *io);
+
+/*
+ * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its error has
+ * been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this socket for the
+ * other flow, takes the error (sock_error()), and puts it back only later.
+ */
+bool sockmap_ended(const struct sockmap_io *io);
 
 /* What the program has redirected since the session got SLOT. */
 uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f);

@@ -20,11 +20,10 @@ static enum pump flush(struct pump_io *io)
 	while (f->pending) {
 		ssize_t n = splice(f->pipe->read_fd, NULL, io->dst, NULL, f->pending, SPLICE_FLAGS);
 
-		if (n < 0) {
-			if (errno == EINTR)
-				continue;
-			return carrier_dst_error(io, errno);
-		}
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) /* 0: no kernel is known to do that, but it must not be an endless loop */
+			return carrier_dst_error(io, n ? errno : EPIPE);
 		f->pending -= (uint32_t)n;
 		f->user_out += (uint64_t)n;
 	}

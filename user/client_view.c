@@ -30,6 +30,7 @@ struct field {
 };
 
 static const struct field forward_fields[] = {
+	{ "name", "NAME", KIND_TEXT },
 	{ "listen", "LISTEN", KIND_TEXT },
 	{ "upstream", "UPSTREAM", KIND_TEXT },
 	{ "live", "LIVE", KIND_COUNT },

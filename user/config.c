@@ -4,312 +4,55 @@
 #include <errno.h>
 #include <limits.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
-#include <unistd.h>
 
+#include "config_file.h"
+#include "exit_codes.h"
 #include "log.h"
-
-#define WORKERS_MAX 1024
-#define DAY_MS (24 * 3600 * 1000)
-
-enum kind {
-	KIND_HELP,
-	KIND_ENGINE,  /* enum engine */
-	KIND_FILTER,  /* enum filter_mode */
-	KIND_BOOL,    /* bool */
-	KIND_LEVEL,   /* int */
-	KIND_COUNT,   /* unsigned int */
-	KIND_SECONDS, /* unsigned int, milliseconds */
-	KIND_SIZE,    /* size_t, bytes */
-	KIND_SIZE64,  /* uint64_t, bytes */
-	KIND_PATH,    /* const char *, fits into sun_path */
-	KIND_NAME,    /* const char * */
-};
-
-/* One option.  The parser, the defaults and the help all come from the table of these. */
-struct option_def {
-	const char *name;
-	const char *metavar;
-	const char *help;
-	const char *initial;  /* default, as the user would write it; NULL: computed */
-	const char *computed; /* what the help says about a computed default */
-	enum kind kind;
-	size_t offset;     /* in struct config */
-	uint64_t min, max; /* in the unit of the field */
-};
+#include "option.h"
 
 #define NOT_GIVEN UINT_MAX
-#define AT(field) offsetof(struct config, field)
-#define ENGINE_NAMES "auto, sockmap, splice or copy"
-#define FILTER_NAMES "errno, kill or off"
-#define LEVEL_NAMES "error, warning, notice, info or debug"
 
-static const struct option_def options[] = {
-	{ .name = "--engine", .metavar = "ENGINE", .kind = KIND_ENGINE, .offset = AT(engine),
-	  .initial = "auto",
-	  .help = "what carries the payload: " ENGINE_NAMES },
-	{ .name = "--workers", .metavar = "N", .kind = KIND_COUNT, .offset = AT(workers),
-	  .min = 1, .max = WORKERS_MAX, .computed = "one per CPU",
-	  .help = "worker threads" },
-	{ .name = "--control", .metavar = "PATH", .kind = KIND_PATH, .offset = AT(control),
-	  .initial = CONFIG_CONTROL_DEFAULT,
-	  .help = "unix socket for client commands" },
-	{ .name = "--connect-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  .offset = AT(connect_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
-	  .help = "how long an upstream address may take to answer" },
-	{ .name = "--grace", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(grace_ms),
-	  .min = 0, .max = DAY_MS, .initial = "5",
-	  .help = "how long sessions may go on after SIGTERM" },
-	{ .name = "--max-sessions", .metavar = "N", .kind = KIND_COUNT, .offset = AT(max_sessions),
-	  .min = 1, .max = 1000000, .initial = "16384",
-	  .help = "sessions at a time" },
-	{ .name = "--max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
-	  .offset = AT(max_sessions_per_client), .min = 0, .max = 1000000,
-	  .computed = "half of them; 0: no limit",
-	  .help = "of one IPv4 address or IPv6 /64" },
-	{ .name = "--copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, .offset = AT(copy_buffer),
-	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
-	  .help = "bytes per read when copying" },
-	{ .name = "--soft-limit", .metavar = "SIZE", .kind = KIND_SIZE64, .offset = AT(soft_limit),
-	  .min = 4 << 10, .max = 1 << 30, .initial = "1M",
-	  .help = "kernel backlog at which a flow leaves sockmap" },
-	{ .name = "--hard-limit", .metavar = "SIZE", .kind = KIND_SIZE64, .offset = AT(hard_limit),
-	  .min = 4 << 10, .max = 1 << 30, .initial = "4M",
-	  .help = "kernel backlog at which the kernel stops redirecting" },
-	{ .name = "--settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
-	  .min = 0, .max = DAY_MS, .initial = "0.3",
-	  .help = "auto: user space watches a flow so long first" },
-	{ .name = "--review", .metavar = "N", .kind = KIND_COUNT, .offset = AT(review_packets),
-	  .min = 0, .max = 1000000000, .initial = "1000000",
-	  .help = "auto: judge flows again after N packets; 0: never" },
-	{ .name = "--probe", .metavar = "yes|no", .kind = KIND_BOOL, .offset = AT(probe),
-	  .initial = "yes",
-	  .help = "try the kernel first, and use only what works" },
-	{ .name = "--user", .metavar = "NAME", .kind = KIND_NAME, .offset = AT(user),
-	  .computed = "culvert's choice",
-	  .help = "account to become" },
-	{ .name = "--seccomp", .metavar = "MODE", .kind = KIND_FILTER, .offset = AT(seccomp),
-	  .initial = "errno",
-	  .help = "calls that culvert does not need: " FILTER_NAMES },
-	{ .name = "--log-level", .metavar = "LEVEL", .kind = KIND_LEVEL, .offset = AT(log_level),
-	  .initial = "info",
-	  .help = LEVEL_NAMES },
-	{ .name = "--help", .kind = KIND_HELP, .help = "show this help" },
-};
-
-#define N_OPTIONS (sizeof(options) / sizeof(options[0]))
-
-static const char *const engines[] = {
-	[ENGINE_AUTO] = "auto",
-	[ENGINE_SOCKMAP] = "sockmap",
-	[ENGINE_SPLICE] = "splice",
-	[ENGINE_COPY] = "copy",
-};
-
-static const char *const filters[] = {
-	[FILTER_ERRNO] = "errno",
-	[FILTER_KILL] = "kill",
-	[FILTER_OFF] = "off",
-};
-
-const char *engine_name(enum engine e)
-{
-	return (size_t)e < sizeof(engines) / sizeof(engines[0]) ? engines[e] : "?";
-}
-
-/* CPUs that this process may use: in a container fewer than the machine has. */
-static unsigned int usable_cpus(void)
-{
-	cpu_set_t set;
-	long n;
-
-	if (sched_getaffinity(0, sizeof(set), &set) == 0)
-		n = CPU_COUNT(&set);
-	else
-		n = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than cpu_set_t has room for */
-	if (n < 1)
-		return 1;
-	return n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
-}
-
-_Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
-		       sizeof(enum filter_mode) == sizeof(unsigned int),
-	       "name_parse() stores enums");
-
-/* The place of TEXT among N names. */
-static int name_parse(const char *text, const char *const *names, size_t n, unsigned int *ret)
-{
-	for (size_t i = 0; i < n; i++) {
-		if (strcmp(text, names[i]) == 0) {
-			*ret = (unsigned int)i;
-			return 0;
-		}
-	}
-	return -EINVAL;
-}
-
-#define N_NAMES(names) (sizeof(names) / sizeof((names)[0]))
-
-/* What a value of option O should look like, for messages. */
-static const char *expectation(const struct option_def *o, char *buf, size_t size)
-{
-	char min[SIZE_STRLEN], max[SIZE_STRLEN];
-
-	switch (o->kind) {
-	case KIND_ENGINE:
-		return ENGINE_NAMES;
-	case KIND_FILTER:
-		return FILTER_NAMES;
-	case KIND_BOOL:
-		return "yes or no";
-	case KIND_LEVEL:
-		return LEVEL_NAMES;
-	case KIND_COUNT:
-		snprintf(buf, size, "a whole number from %llu to %llu", (unsigned long long)o->min,
-			 (unsigned long long)o->max);
-		return buf;
-	case KIND_SECONDS:
-		snprintf(buf, size, "seconds from %g to %g, such as 5 or 0.5",
-			 (double)o->min / 1000, (double)o->max / 1000);
-		return buf;
-	case KIND_SIZE:
-	case KIND_SIZE64:
-		snprintf(buf, size, "a size from %s to %s, such as 64K or 1M",
-			 size_format(o->min, min, sizeof(min)),
-			 size_format(o->max, max, sizeof(max)));
-		return buf;
-	case KIND_PATH:
-		snprintf(buf, size, "a path of 1 to %zu bytes",
-			 sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
-		return buf;
-	case KIND_NAME:
-		return "the name of an account";
-	case KIND_HELP:
-		break;
-	}
-	return "no value";
-}
-
-static int number_parse(const struct option_def *o, const char *text, uint64_t *ret)
-{
-	int r;
-
-	if (o->kind == KIND_COUNT)
-		r = count_parse(text, ret);
-	else if (o->kind == KIND_SECONDS)
-		r = seconds_parse(text, ret);
-	else
-		r = size_parse(text, ret);
-	if (r == 0 && (*ret < o->min || *ret > o->max))
-		r = -ERANGE;
-	return r;
-}
-
-/* Store VALUE as option O says; nothing is printed. */
-static int option_store(struct config *c, const struct option_def *o, const char *value)
-{
-	void *field = (char *)c + o->offset;
-	uint64_t number;
-	int r;
-
-	switch (o->kind) {
-	case KIND_ENGINE:
-		return name_parse(value, engines, N_NAMES(engines), field);
-	case KIND_FILTER:
-		return name_parse(value, filters, N_NAMES(filters), field);
-	case KIND_BOOL:
-		*(bool *)field = !strcmp(value, "yes");
-		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
-	case KIND_LEVEL:
-		r = log_level_parse(value);
-		if (r >= 0)
-			*(int *)field = r;
-		return r < 0 ? r : 0;
-	case KIND_PATH:
-		if (strlen(value) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-			return -EINVAL;
-		/* fall through */
-	case KIND_NAME:
-		if (!value[0])
-			return -EINVAL;
-		*(const char **)field = value;
-		return 0;
-	case KIND_COUNT:
-	case KIND_SECONDS:
-	case KIND_SIZE:
-	case KIND_SIZE64:
-		r = number_parse(o, value, &number);
-		if (r < 0)
-			return r;
-		if (o->kind == KIND_SIZE64)
-			*(uint64_t *)field = number;
-		else if (o->kind == KIND_SIZE)
-			*(size_t *)field = (size_t)number;
-		else
-			*(unsigned int *)field = (unsigned int)number;
-		return 0;
-	case KIND_HELP:
-		break;
-	}
-	return -EINVAL;
-}
-
-static void set_defaults(struct config *c)
-{
-	memset(c, 0, sizeof(*c));
-	c->workers = usable_cpus();
-	c->max_sessions_per_client = NOT_GIVEN;
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		if (options[i].initial)
-			option_store(c, &options[i], options[i].initial);
-	}
-}
-
-static const struct option_def *option_find(const char *word, size_t len)
-{
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		if (strlen(options[i].name) == len && strncmp(options[i].name, word, len) == 0)
-			return &options[i];
-	}
-	return NULL;
-}
+/* --- the command line --- */
 
 /*
- * Take the option at ARGV[*POS], and its value; leaves *POS on the last word used.
+ * Take the option at ARGV[*POS], and its value; leaves *POS on the last word used.  What TEXT, the
+ * file, says of it is no longer in force.
  * Returns 0, 1 (help asked for) or -EINVAL.
  */
-static int take_option(int argc, char **argv, int *pos, struct config *c)
+static int take_option(int argc, char **argv, int *pos, struct config *c, struct config_text *text)
 {
 	const char *word = argv[*pos];
 	size_t len = strcspn(word, "=");
 	const char *value = word[len] ? word + len + 1 : NULL;
-	const struct option_def *o = option_find(word, len);
+	const struct option_def *o = !strcmp(word, "-c") ? option_find("config", 6) :
+		len > 2 && !strncmp(word, "--", 2) ? option_find(word + 2, len - 2) : NULL;
 	char buf[128];
 
 	if (!o)
 		return log_complain(-EINVAL, "%.*s: unknown option (`culvert help run` lists them)",
 				    (int)(len > 256 ? 256 : len), word);
 	if (o->kind == KIND_HELP)
-		return value ? log_complain(-EINVAL, "%s: takes no value", o->name) : 1;
+		return value ? log_complain(-EINVAL, "--%s: takes no value", o->name) : 1;
 	if (!value) {
 		/* Another option here is a forgotten value; "=--x" says that it is meant. */
 		if (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0)
-			return log_complain(-EINVAL, "%s: needs a value: %s", o->name,
-					    expectation(o, buf, sizeof(buf)));
+			return log_complain(-EINVAL, "--%s: needs a value: %s", o->name,
+					    option_expectation(o, buf, sizeof(buf)));
 		value = argv[++*pos];
 	}
 	if (option_store(c, o, value) < 0)
-		return log_complain(-EINVAL, "%s: \"%.256s\" is not valid, expected %s", o->name,
-				    value, expectation(o, buf, sizeof(buf)));
+		return log_complain(-EINVAL, "--%s: \"%.256s\" is not valid, expected %s", o->name,
+				    value, option_expectation(o, buf, sizeof(buf)));
+	text->lines[option_number(o)] = 0;
 	return 0;
 }
 
 /* Options may stand before, between and after the addresses, which go to WORDS. */
-static int parse_words(int argc, char **argv, struct config *c, char **words, size_t *ret_n)
+static int parse_words(int argc, char **argv, struct config *c, struct config_text *text,
+		       char **words, size_t *ret_n)
 {
 	bool options_end = false;
 	int r;
@@ -324,29 +67,79 @@ static int parse_words(int argc, char **argv, struct config *c, char **words, si
 			options_end = true;
 			continue;
 		}
-		r = take_option(argc, argv, &i, c);
+		r = take_option(argc, argv, &i, c, text);
 		if (r != 0)
 			return r;
 	}
 	return 0;
 }
 
-static int check_words(const struct config *c, char **words, size_t n)
+/* The addresses of the command line, behind those of the file. */
+static int add_words(char **words, size_t n, struct config_text *text)
 {
-	char soft[SIZE_STRLEN], hard[SIZE_STRLEN];
-
-	if (c->soft_limit > c->hard_limit)
-		return log_complain(-EINVAL, "--soft-limit: %s is above --hard-limit (%s)",
-				    size_format(c->soft_limit, soft, sizeof(soft)),
-				    size_format(c->hard_limit, hard, sizeof(hard)));
-	if (n == 0)
-		return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM "
-					     "(see `culvert help run`)");
 	if (n % 2 != 0)
 		return log_complain(-EINVAL, "\"%.256s\": no UPSTREAM for this LISTEN address",
 				    words[n - 1]);
+	for (size_t i = 0; i < n; i += 2) {
+		struct forward_text *t = config_text_add(text);
+
+		if (!t)
+			return log_complain(-ENOMEM, "out of memory");
+		t->listen = words[i];
+		t->upstream = words[i + 1];
+	}
 	return 0;
 }
+
+static void set_defaults(struct config *c)
+{
+	options_default(c);
+	c->max_sessions_per_client = NOT_GIVEN;
+}
+
+/* The command line, and beneath it the file that it names. */
+static int read_all(int argc, char **argv, struct config *c, char **words, struct config_text *text)
+{
+	size_t n;
+	int r;
+
+	set_defaults(c);
+	r = parse_words(argc, argv, c, text, words, &n);
+	if (!r && c->file) {
+		set_defaults(c);
+		r = config_file_read(c->file, c, text);
+		r = r ?: parse_words(argc, argv, c, text, words, &n);
+	}
+	return r ?: add_words(words, n, text);
+}
+
+/* --- what must hold between options --- */
+
+/* The line of the file that says NAME; 0: it is not from there. */
+static unsigned int line_of(const struct config_text *text, const char *name)
+{
+	return text->lines[option_number(option_find(name, strlen(name)))];
+}
+
+static int check_options(struct config *c, const struct config_text *text)
+{
+	unsigned int soft_line = line_of(text, "soft-limit"), hard_line = line_of(text, "hard-limit");
+	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
+
+	/* one client cannot take all; one that stands for many, as a proxy does, still has many */
+	if (c->max_sessions_per_client == NOT_GIVEN)
+		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
+	if (c->soft_limit > c->hard_limit)
+		return log_complain(-EINVAL, "%s%ssoft-limit: %s is above %shard-limit (%s)",
+				    config_place(c->file, soft_line ? soft_line : hard_line, at),
+				    soft_line ? "" : "--",
+				    size_format(c->soft_limit, soft, sizeof(soft)),
+				    hard_line ? "" : "--",
+				    size_format(c->hard_limit, hard, sizeof(hard)));
+	return 0;
+}
+
+/* --- forwards --- */
 
 static bool takes_any_port(const struct addr *a)
 {
@@ -374,65 +167,113 @@ static const struct endpoint *same_listener(const struct config *c, size_t n)
 	return NULL;
 }
 
-static int parse_endpoint(const char *role, const char *word, bool passive, struct endpoint *ret)
+/* A forward whose upstream is its own listener would feed on itself until no session is left. */
+static bool feeds_itself(const struct forward_conf *fc)
+{
+	for (size_t i = 0; i < fc->listen.n_addrs; i++)
+		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
+			if (addr_equal(&fc->listen.addrs[i], &fc->upstream.addrs[j]))
+				return true;
+	return false;
+}
+
+/* WHY is wrong with the listener of T, or with its upstream. */
+static int say_wrong(int error, const struct forward_text *t, bool listen, const char *why)
+{
+	char at[CONFIG_PLACE_LEN];
+
+	return log_complain(error, "%s%s \"%.320s\": %s",
+			    config_place(t->file, listen ? t->listen_line : t->upstream_line, at),
+			    t->file ? listen ? "listen" : "upstream" :
+			    listen  ? "LISTEN" :
+				      "UPSTREAM",
+			    listen ? t->listen : t->upstream, why);
+}
+
+static int parse_endpoint(const struct forward_text *t, bool listen, struct endpoint *ret)
 {
 	char err[256];
-	int r;
+	int r = endpoint_parse(listen ? t->listen : t->upstream, listen, ret, err, sizeof(err));
 
-	r = endpoint_parse(word, passive, ret, err, sizeof(err));
-	if (r < 0)
-		return log_complain(r, "%s \"%.320s\": %s", role, word, err);
+	return r < 0 ? say_wrong(r, t, listen, err) : 0;
+}
+
+/* Forward number N, made from T, beside those before it. */
+static int check_forward(const struct config *c, size_t n, const struct forward_text *t)
+{
+	const struct endpoint *same = same_listener(c, n);
+	char why[sizeof(same->text) + 64];
+
+	if (same) {
+		snprintf(why, sizeof(why), "same address as the earlier \"%s\"", same->text);
+		return say_wrong(-EINVAL, t, true, why);
+	}
+	if (feeds_itself(&c->forwards[n]))
+		return say_wrong(-EINVAL, t, false, "the upstream is the listener itself");
 	return 0;
 }
 
-static int parse_forwards(struct config *c, char **words, size_t n)
+static int parse_forwards(struct config *c, const struct config_text *text)
 {
-	const struct endpoint *same;
 	int r;
 
-	c->forwards = calloc(n / 2 ?: 1, sizeof(*c->forwards));
+	if (!text->n)
+		return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM "
+					     "(see `culvert help run`)");
+	c->forwards = calloc(text->n, sizeof(*c->forwards));
 	if (!c->forwards)
 		return log_complain(-ENOMEM, "out of memory");
-	while (c->n_forwards < n / 2) {
+	while (c->n_forwards < text->n) {
 		size_t i = c->n_forwards++;
+		const struct forward_text *t = &text->forwards[i];
 
-		r = parse_endpoint("LISTEN", words[2 * i], true, &c->forwards[i].listen);
+		c->forwards[i].name = t->name;
+		r = parse_endpoint(t, true, &c->forwards[i].listen);
+		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
+		r = r ?: check_forward(c, i, t);
 		if (r < 0)
 			return r;
-		r = parse_endpoint("UPSTREAM", words[2 * i + 1], false, &c->forwards[i].upstream);
-		if (r < 0)
-			return r;
-		same = same_listener(c, i);
-		if (same)
-			return log_complain(-EINVAL,
-					    "LISTEN \"%s\": same address as the earlier \"%s\"",
-					    words[2 * i], same->text);
 	}
 	return 0;
 }
 
 int config_parse(int argc, char **argv, struct config *ret)
 {
+	struct config_text text = { 0 };
 	char **words;
-	size_t n;
 	int r;
 
-	set_defaults(ret);
+	memset(ret, 0, sizeof(*ret));
 	words = calloc((size_t)argc + 1, sizeof(*words));
 	if (!words)
 		return log_complain(-ENOMEM, "out of memory");
-	r = parse_words(argc, argv, ret, words, &n);
-	/* one client cannot take all; one that stands for many, as a proxy does, still has many */
-	if (ret->max_sessions_per_client == NOT_GIVEN)
-		ret->max_sessions_per_client = (ret->max_sessions + 1) / 2;
-	if (r == 0)
-		r = check_words(ret, words, n);
-	if (r == 0)
-		r = parse_forwards(ret, words, n);
+	r = read_all(argc, argv, ret, words, &text);
+	r = r ?: check_options(ret, &text);
+	r = r ?: parse_forwards(ret, &text);
 	if (r == 1)
 		config_help();
+	config_text_close(&text);
 	free(words);
 	return r;
+}
+
+int config_exit_code(int r)
+{
+	if (r >= 0)
+		return EXIT_CODE_OK;
+	/* no name server yet, or no memory: whoever starts culvert may try again */
+	return r == -EAGAIN || r == -ENOMEM ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;
+}
+
+const char *config_keep(struct config *c, const char *text)
+{
+	char **more = realloc(c->kept, (c->n_kept + 1) * sizeof(*more));
+
+	if (!more)
+		return NULL;
+	c->kept = more;
+	more[c->n_kept] = strdup(text);
+	return more[c->n_kept] ? more[c->n_kept++] : NULL;
 }
 
 void config_close(struct config *c)
@@ -446,11 +287,53 @@ void config_close(struct config *c)
 	free(c->forwards);
 	c->forwards = NULL;
 	c->n_forwards = 0;
+	for (size_t i = 0; i < c->n_kept; i++)
+		free(c->kept[i]);
+	free(c->kept);
+	c->kept = NULL;
+	c->n_kept = 0;
+}
+
+int config_check(int argc, char **argv)
+{
+	char option[] = "--config";
+	char *words[] = { argv[0], option, argc > 1 ? argv[1] : NULL, NULL };
+	struct config c;
+	int r;
+
+	if (argc == 2 && !strcmp(argv[1], "--help")) {
+		config_check_help();
+		return EXIT_CODE_OK;
+	}
+	if (argc != 2 || argv[1][0] == '-') {
+		log_complain(0, "expected: culvert check FILE");
+		return EXIT_CODE_USAGE;
+	}
+	r = config_parse(3, words, &c);
+	if (!r)
+		printf("%s: %zu forward%s, no mistake\n", argv[1], c.n_forwards,
+		       c.n_forwards == 1 ? "" : "s");
+	config_close(&c);
+	if (!r && (fflush(stdout) || ferror(stdout)))
+		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s", strerror(errno));
+	return config_exit_code(r);
+}
+
+void config_check_help(void)
+{
+	puts("Usage: culvert check FILE\n"
+	     "\n"
+	     "Read a configuration file as `culvert run --config FILE` would, look up its names, and say\n"
+	     "what is wrong with it, with file and line.  Nothing is started.\n"
+	     "\n"
+	     "Exit code: 0 no mistake; 2 a mistake, or the file cannot be read; 1 no name server\n"
+	     "answers, no memory, or the result cannot be written.");
 }
 
 void config_help(void)
 {
 	puts("Usage: culvert run [options] LISTEN UPSTREAM [LISTEN UPSTREAM]...\n"
+	     "       culvert run --config FILE [options] [LISTEN UPSTREAM]...\n"
 	     "\n"
 	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n"
 	     "\n"
@@ -458,20 +341,21 @@ void config_help(void)
 	     "to listen also :80 (every local address) and port 0 (the kernel picks one).\n"
 	     "\n"
 	     "Options:");
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		const struct option_def *o = &options[i];
-		const char *initial = o->initial ? o->initial : o->computed;
-		char left[40];
-
-		snprintf(left, sizeof(left), "%s %s", o->name, o->metavar ? o->metavar : "");
-		printf("  %-28s%s", left, o->help);
-		if (initial)
-			printf(" (default %s)", initial);
-		putchar('\n');
-	}
+	options_help();
 	puts("  --                          end of the options\n"
 	     "\n"
 	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: 0.5.\n"
+	     "\n"
+	     "A FILE has the same options, without \"--\", and forwards:\n"
+	     "\n"
+	     "  [culvert]\n"
+	     "  engine = auto\n"
+	     "\n"
+	     "  [forward database]\n"
+	     "  listen = 0.0.0.0:5432\n"
+	     "  upstream = db.example.org:5432\n"
+	     "\n"
+	     "Options given here count over those of the file.  SIGHUP does not read it again yet.\n"
 	     "\n"
 	     "Example: culvert run 0.0.0.0:9000 10.0.2.2:9001");
 }

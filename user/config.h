@@ -29,9 +29,16 @@ enum filter_mode {
 };
 
 struct forward_conf {
+	const char *name; /* of the file; NULL: given on the command line.  See forward_name() */
 	struct endpoint listen;
 	struct endpoint upstream;
 };
+
+/* What listens on port 0 is named with the port that the kernel has picked, once it has. */
+static inline const char *forward_name(const struct forward_conf *fc)
+{
+	return fc->name ? fc->name : fc->listen.text;
+}
 
 /* Everything `culvert run` can be told.  Immutable once the workers run. */
 struct config {
@@ -53,20 +60,35 @@ struct config {
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */
+	const char *file;                /* that all this came from; NULL: the command line alone */
+	char **kept;                     /* owned: texts that pointers above point to */
+	size_t n_kept;
 };
 
 /*
- * Fill RET from the arguments of `culvert run` (ARGV[0] is "run").  Strings point into ARGV.
- * On a mistake prints one line to stderr ("culvert: --soft-limit: ...") and returns -EINVAL; names
- * that do not resolve give -ENOENT; also -ENOMEM.  Names are looked up last, so other mistakes are
+ * Fill RET from the arguments of `culvert run` (ARGV[0] is "run"), and from the file that --config
+ * names; where both say something the arguments count.  Strings point into ARGV, or are kept.
+ * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
+ * and returns -EINVAL; names that do not resolve give -ENOENT, or -EAGAIN if that may change; also
+ * -ENOMEM, and what open(2) says of the file.  Names are looked up last, so other mistakes are
  * reported without delay.  --help prints the help and returns 1.  RET may always be given to
  * config_close().
  */
 int config_parse(int argc, char **argv, struct config *ret);
 
+/* The exit code for what config_parse() returns: only what may pass is worth another try. */
+int config_exit_code(int r);
+
 void config_close(struct config *c);
 
-/* The help of `culvert run`, made from the same table that drives the parser. */
+/* A copy of TEXT that lives as long as C; NULL: no memory. */
+const char *config_keep(struct config *c, const char *text);
+
+/* `culvert check FILE`: what config_parse() says of it.  Returns the exit code. */
+int config_check(int argc, char **argv);
+void config_check_help(void);
+
+/* The help of `culvert run`, made from the table that drives the parser (option.h). */
 void config_help(void);
 
 #endif

@@ -4,7 +4,8 @@
  * slow, silent or deaf delays nobody else.  Each has a deadline for its request and one for taking
  * the answer.  At most ANSWERS_MAX answers wait to be taken: with thousands of sessions they are
  * megabytes.  Whoever may not ask is told so, and has STRANGERS_MAX of the places at most, so that
- * it cannot keep out those who may.
+ * it cannot keep out those who may.  When sessions have taken all descriptors, which is when
+ * `culvert status` is wanted most, a spare one is left for one client at a time.
  */
 #include "control.h"
 
@@ -36,6 +37,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(accept4),
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare descriptor */
 	SYSCALL(write), /* the eventfd */
 	SYSCALL(close),
 	/* lstat(2) and unlink(2) at the end */
@@ -48,6 +50,7 @@ struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	int fd;
 	int stop; /* eventfd */
+	struct control_spare spare;
 	bool bound, started;
 	dev_t dev; /* of the socket's file, */
 	ino_t ino; /* so that a newer daemon's is not removed */
@@ -66,6 +69,12 @@ static long long clock_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (long long)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+static void have_spare(struct control *c)
+{
+	if (c->spare.fd < 0)
+		c->spare.fd = fcntl(c->spare.copied, F_DUPFD_CLOEXEC, 0);
 }
 
 /* --- set-up --- */
@@ -178,7 +187,7 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 
 	if (!c)
 		goto fail;
-	c->fd = c->stop = -1;
+	c->fd = c->stop = c->spare.fd = -1;
 	c->uid = uid;
 	c->gid = gid;
 	r = -EINVAL;
@@ -192,6 +201,8 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	r = c->stop < 0 ? -errno : bind_socket(c, uid, gid);
 	if (r)
 		goto fail;
+	c->spare.copied = c->stop;
+	have_spare(c);
 	*ret = c;
 	return 0;
 fail:
@@ -227,23 +238,37 @@ static struct control_client *find_place(struct control *c, bool stranger)
 	return stranger && strangers >= STRANGERS_MAX ? NULL : place;
 }
 
-static void accept_client(struct control *c)
+/* Accept, with the spare descriptor if there is no other. */
+static int accept_fd(struct control *c)
 {
 	int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || c->spare.fd < 0)
+		return fd;
+	close(c->spare.fd);
+	c->spare.fd = -1;
+	return accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+}
+
+static void accept_client(struct control *c)
+{
+	int fd = accept_fd(c);
 	struct control_client *place;
 	bool stranger;
 
 	if (fd < 0) {
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
 			c->accept_ms = clock_ms() + ACCEPT_PAUSE_MS;
+		have_spare(c);
 		return;
 	}
 	stranger = !control_peer_may_ask(fd, c->uid, c->gid);
 	place = find_place(c, stranger);
-	if (place)
-		control_client_begin(place, fd, stranger, clock_ms());
+	/* a stranger does not get the last descriptor */
+	if (place && !(stranger && c->spare.fd < 0))
+		control_client_begin(place, fd, &c->spare, stranger, clock_ms());
 	else
-		close(fd);
+		control_spare_close(&c->spare, fd);
 }
 
 static void answer_clients(struct control *c)
@@ -346,6 +371,8 @@ void control_close(struct control *c)
 	}
 	close(c->fd);
 	close(c->stop);
+	if (c->spare.fd >= 0)
+		close(c->spare.fd);
 	if (!lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
 		unlink(c->path);
 	free(c);

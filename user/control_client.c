@@ -2,12 +2,14 @@
 #include "control_client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "json_add.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
@@ -15,6 +17,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERGROUPS)),
 	SYSCALL(recvfrom),
 	SYSCALL(sendto),
+	SYSCALL(dup3), /* the spare descriptor */
 	SYSCALL(close));
 
 /* --- who asks --- */
@@ -54,7 +57,7 @@ static struct json_object *error_answer(const char *text)
 {
 	struct json_object *o = json_object_new_object();
 
-	json_object_object_add(o, "error", json_object_new_string(text));
+	json_add(o, "error", json_object_new_string(text));
 	return o;
 }
 
@@ -106,10 +109,21 @@ static struct json_object *make_answer(const struct control_client *c, control_a
 
 /* --- one client --- */
 
-void control_client_begin(struct control_client *c, int fd, bool stranger, long long now_ms)
+void control_spare_close(struct control_spare *spare, int fd)
+{
+	/* dup3(2) closes FD and takes its number in one step: no other thread can come in between */
+	if (spare && spare->fd < 0 && dup3(spare->copied, fd, O_CLOEXEC) == fd)
+		spare->fd = fd;
+	else
+		close(fd);
+}
+
+void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
+			  bool stranger, long long now_ms)
 {
 	c->state = CLIENT_READING;
 	c->fd = fd;
+	c->spare = spare;
 	c->stranger = stranger;
 	c->until_ms = now_ms + CONTROL_REQUEST_MS;
 	c->text = NULL;
@@ -120,7 +134,7 @@ void control_client_drop(struct control_client *c)
 {
 	if (c->state == CLIENT_FREE)
 		return;
-	close(c->fd);
+	control_spare_close(c->spare, c->fd);
 	free(c->text);
 	c->text = NULL;
 	c->state = CLIENT_FREE;
@@ -182,8 +196,10 @@ void control_client_answer(struct control_client *c, control_answer_fn *fn, void
 {
 	struct json_object *answer = make_answer(c, fn, arg);
 	size_t len = 0;
-	const char *text = json_object_to_json_string_length(answer, JSON_C_TO_STRING_PLAIN, &len);
+	const char *text = NULL;
 
+	if (answer) /* else there is no memory, and json-c would say "null" */
+		text = json_object_to_json_string_length(answer, JSON_C_TO_STRING_PLAIN, &len);
 	c->text = text ? malloc(len + 1) : NULL;
 	if (c->text) {
 		memcpy(c->text, text, len);

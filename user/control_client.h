@@ -23,9 +23,22 @@
  */
 enum control_client_state { CLIENT_FREE, CLIENT_READING, CLIENT_ASKING, CLIENT_WRITING };
 
+/*
+ * A descriptor that is kept so that the control socket answers while all others are in use: it is
+ * given up for a client that cannot be accepted otherwise, and had again when a client goes.
+ */
+struct control_spare {
+	int fd;     /* -1: given up */
+	int copied; /* what it is a copy of; nobody uses it for anything */
+};
+
+/* Close FD; if the spare one is given up, FD's number becomes it. */
+void control_spare_close(struct control_spare *spare, int fd);
+
 struct control_client {
 	enum control_client_state state;
 	int fd;
+	struct control_spare *spare; /* NULL: none */
 	bool stranger;      /* may not ask: will be told so */
 	long long until_ms; /* READING, WRITING: to be dropped then */
 	size_t got;         /* bytes of the request, without the newline once it is complete */
@@ -40,8 +53,9 @@ struct control_client {
  */
 bool control_peer_may_ask(int fd, uid_t uid, gid_t gid);
 
-/* Take over the connected, non-blocking FD. */
-void control_client_begin(struct control_client *c, int fd, bool stranger, long long now_ms);
+/* Take over the connected, non-blocking FD.  SPARE: NULL, or what outlives C. */
+void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
+			  bool stranger, long long now_ms);
 void control_client_drop(struct control_client *c);
 
 /* What to poll(2) for. */

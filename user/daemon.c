@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: everything that needs root is done first, in this order: descriptor limit,
+ * Theory of operation: everything that needs root is done first, in this order: descriptor limits,
  * probe of the kernel, BPF program and maps, listening sockets, control socket.  Then root is given
  * up for good, and only then do the threads start: one per worker, one for the control socket, and
  * this one, which waits for a signal.  When all run, the seccomp filter is loaded for all of them.
@@ -8,6 +8,8 @@
 #include "daemon.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,13 +27,18 @@
 #include "listener.h"
 #include "log.h"
 #include "inspect.h"
+#include "pool.h"
 #include "probe_start.h"
 #include "sandbox.h"
 #include "session.h"
 #include "syscall_filter.h"
 #include "worker.h"
 
-/* Descriptors beside two for each session: listeners, pipes, maps, epoll. */
+/* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
+#define SOCKETS_EACH 2UL
+#define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
+/* Beside those of sessions: listeners, maps, epoll, the control socket's clients; idle pipes. */
+#define OWN_DESCRIPTORS 256
 #define SPARE_DESCRIPTORS 1024
 #define STOP_TIMEOUT_MS 10000
 
@@ -110,7 +117,6 @@ static void stop_thread(void *arg)
 	struct thread *t = arg;
 
 	listeners_stop(t->listeners);
-	t->listeners = NULL;
 	t->stopping = true;
 	t->grace.fire = on_grace_over;
 	timer_set(&t->worker.loop, &t->grace,
@@ -155,25 +161,40 @@ static int open_kernel(struct daemon *d)
 	return 0;
 }
 
-/* A forward whose upstream is its own listener would feed on itself until no session is left. */
-static bool feeds_itself(const struct forward_conf *fc)
+/*
+ * What is 0, 1 or 2 when culvert starts without them would become a socket or a map, and the log
+ * would write into it.
+ */
+static int reserve_standard_streams(void)
 {
-	for (size_t i = 0; i < fc->listen.n_addrs; i++)
-		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
-			if (addr_equal(&fc->listen.addrs[i], &fc->upstream.addrs[j]))
-				return true;
-	return false;
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return log_complain(-EBADF, "/dev/null cannot be opened: %s", strerror(errno));
+	return 0;
 }
 
-static int check_forwards(const struct config *c)
+/*
+ * Raise the limit, and see to it that pipes, without which a flow is copied, leave descriptors for
+ * sockets, without which there is no session.  Where there are hardly enough for the sockets of all
+ * sessions, or not even those, pipes get a quarter: it takes many sessions to miss it.
+ */
+static void limit_descriptors(unsigned int sessions)
 {
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		if (!feeds_itself(&c->forwards[i]))
-			continue;
-		log_error("%s: the upstream is the listener itself", c->forwards[i].listen.text);
-		return EXIT_CODE_USAGE;
-	}
-	return 0;
+	unsigned long sockets = SOCKETS_EACH * sessions + OWN_DESCRIPTORS;
+	unsigned long want = DESCRIPTORS_EACH * sessions + SPARE_DESCRIPTORS;
+	unsigned long limit = sandbox_raise_nofile(want), pipes = limit / 4;
+
+	if (limit > sockets && limit - sockets > pipes)
+		pipes = limit - sockets;
+	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
+	pool_limit_pipes((unsigned int)pipes);
+	if (limit < sockets)
+		log_warning("only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: "
+			    "raise RLIMIT_NOFILE or lower --max-sessions", limit, sessions, sockets, want);
+	else if (limit < want)
+		log_warning("only %lu descriptors: enough for %u sessions, but for %lu pipes only "
+			    "(RLIMIT_NOFILE %lu gives each two); flows without a pipe are copied", limit,
+			    sessions, pipes, want);
 }
 
 /* Without root the default path is out of reach: then culvert runs without a control socket. */
@@ -196,7 +217,6 @@ static int open_control(struct daemon *d)
 
 static int set_up(struct daemon *d)
 {
-	unsigned long want = 2UL * d->config.max_sessions + SPARE_DESCRIPTORS, limit;
 	char err[512];
 	int r;
 
@@ -204,15 +224,7 @@ static int set_up(struct daemon *d)
 		log_error("%s", err);
 		return EXIT_CODE_USAGE;
 	}
-	r = check_forwards(&d->config);
-	if (r)
-		return r;
-	limit = sandbox_raise_nofile(want);
-	if (limit < want)
-		log_warning("only %lu descriptors, and %u sessions need %lu: raise RLIMIT_NOFILE or "
-			    "lower --max-sessions",
-			    limit,
-			    d->config.max_sessions, want);
+	limit_descriptors(d->config.max_sessions);
 	r = probe_start(&d->config, &d->probe);
 	if (r)
 		return r;
@@ -280,16 +292,17 @@ static void stop_threads(struct daemon *d)
 	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
 		struct thread *t = &d->threads[i];
 
-		if (t->started && loop_call(&t->worker.loop, stop_thread, t, STOP_TIMEOUT_MS))
-			log_error("worker %u does not stop", i);
+		while (t->started && loop_call(&t->worker.loop, stop_thread, t, STOP_TIMEOUT_MS) ==
+					     -ETIMEDOUT)
+			log_error("worker %u is slow to stop", i);
 	}
 	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
 		struct thread *t = &d->threads[i];
 
 		if (t->started)
 			pthread_join(t->id, NULL);
-		else
-			listeners_stop(t->listeners);
+		listeners_free(t->listeners);
+		t->listeners = NULL;
 		t->started = false;
 	}
 }
@@ -335,6 +348,22 @@ static int confine(const struct daemon *d)
 	return EXIT_CODE_UNSUPPORTED;
 }
 
+static void announce_ready(const struct daemon *d)
+{
+	int r;
+
+	for (size_t i = 0; i < d->config.n_forwards; i++)
+		log_info("listening on %s, upstream %s", d->config.forwards[i].listen.text,
+			 d->config.forwards[i].upstream.text);
+	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(d->config.engine),
+		 d->config.workers, d->account.name,
+		 d->shared.kernel ? "" : ", without the kernel path");
+	r = sd_notify(0, "READY=1");
+	if (r < 0)
+		log_warning("systemd cannot be told that culvert is ready, and may stop it: %s (is "
+			    "NOTIFY_SOCKET right?)", strerror(-r));
+}
+
 static int begin(struct daemon *d)
 {
 	int r;
@@ -357,16 +386,9 @@ static int begin(struct daemon *d)
 		return EXIT_CODE_FAILURE;
 	}
 	r = confine(d);
-	if (r)
-		return r;
-	for (size_t i = 0; i < d->config.n_forwards; i++)
-		log_info("listening on %s, upstream %s", d->config.forwards[i].listen.text,
-			 d->config.forwards[i].upstream.text);
-	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(d->config.engine),
-		 d->config.workers, d->account.name,
-		 d->shared.kernel ? "" : ", without the kernel path");
-	sd_notify(0, "READY=1");
-	return 0;
+	if (!r)
+		announce_ready(d);
+	return r;
 }
 
 static int wait_for_signal(struct daemon *d)
@@ -405,15 +427,18 @@ static int run(struct daemon *d)
 int daemon_run(int argc, char **argv)
 {
 	struct daemon d = { .shared.config = &d.config };
-	int r = config_parse(argc, argv, &d.config);
+	int r;
 
+	if (reserve_standard_streams())
+		return EXIT_CODE_FAILURE;
+	r = config_parse(argc, argv, &d.config);
 	if (r) {
 		config_close(&d.config);
-		return r > 0 ? EXIT_CODE_OK : EXIT_CODE_USAGE;
+		return config_exit_code(r);
 	}
 	log_set_level(d.config.log_level);
 	signal(SIGPIPE, SIG_IGN);
-	/* there is nothing to reload; but to die of a habitual HUP would cut every stream */
+	/* the file is not read again; but to die of a habitual HUP would cut every stream */
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGUSR1, SIG_IGN);
 	signal(SIGUSR2, SIG_IGN);

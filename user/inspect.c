@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "client_limit.h"
+#include "json_add.h"
 #include "session.h"
 #include "syscall_filter.h"
 
@@ -92,12 +93,12 @@ static void snapshot(struct worker *w, bool want_views, struct snapshot *snap)
 
 static void add_int(struct json_object *o, const char *key, uint64_t value)
 {
-	json_object_object_add(o, key, json_object_new_int64((int64_t)value));
+	json_add(o, key, json_object_new_int64((int64_t)value));
 }
 
 static void add_str(struct json_object *o, const char *key, const char *value)
 {
-	json_object_object_add(o, key, json_object_new_string(value));
+	json_add(o, key, json_object_new_string(value));
 }
 
 /* --- sessions --- */
@@ -115,7 +116,7 @@ static struct json_object *flow_json(const struct session_view *v, unsigned int 
 	add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
 	add_int(o, "handovers", f->handovers);
 	add_int(o, "backlog_max", v->backlog_max[dir]);
-	json_object_object_add(o, "eof", json_object_new_boolean(f->eof || f->phase == FLOW_DONE));
+	json_add(o, "eof", json_object_new_boolean(f->eof || f->phase == FLOW_DONE));
 	return o;
 }
 
@@ -141,16 +142,16 @@ static struct json_object *session_json(const struct session_view *v, const stru
 	char text[ADDR_STRLEN];
 
 	add_int(o, "id", s->id);
-	add_str(o, "forward", fc->listen.text);
+	add_str(o, "forward", forward_name(fc));
 	add_str(o, "client", client_text(s, text, sizeof(text)));
 	add_str(o, "upstream", addr_format((const struct sockaddr *)&up->ss, up->len, text,
 					   sizeof(text)));
 	add_int(o, "worker", worker);
 	add_str(o, "state", states[s->state]);
 	add_int(o, "age_ms", now_ms > s->born_ms ? now_ms - s->born_ms : 0);
-	json_object_array_add(flows, flow_json(v, 0));
-	json_object_array_add(flows, flow_json(v, 1));
-	json_object_object_add(o, "flows", flows);
+	json_append(flows, flow_json(v, 0));
+	json_append(flows, flow_json(v, 1));
+	json_add(o, "flows", flows);
 	return o;
 }
 
@@ -163,11 +164,11 @@ struct json_object *inspect_sessions(const struct inspect *r)
 
 		snapshot(r->workers[i], true, &snap);
 		for (size_t j = 0; j < snap.n; j++)
-			json_object_array_add(list, session_json(&snap.views[j], r->shared->config, i,
-								 snap.now_ms));
+			json_append(list, session_json(&snap.views[j], r->shared->config, i,
+						       snap.now_ms));
 		free(snap.views);
 	}
-	json_object_object_add(o, "sessions", list);
+	json_add(o, "sessions", list);
 	return o;
 }
 
@@ -195,6 +196,7 @@ static struct json_object *forwards_json(const struct inspect *r)
 		struct json_object *o = json_object_new_object();
 		uint64_t finished = sum_forward(r, i, 1), accepted = sum_forward(r, i, 0);
 
+		add_str(o, "name", forward_name(&c->forwards[i]));
 		add_str(o, "listen", c->forwards[i].listen.text);
 		add_str(o, "upstream", c->forwards[i].upstream.text);
 		add_int(o, "live", accepted - finished);
@@ -202,7 +204,7 @@ static struct json_object *forwards_json(const struct inspect *r)
 		add_int(o, "finished", finished);
 		add_int(o, "bytes_to_upstream", sum_forward(r, i, 2));
 		add_int(o, "bytes_to_client", sum_forward(r, i, 3));
-		json_object_array_add(list, o);
+		json_append(list, o);
 	}
 	return list;
 }
@@ -224,7 +226,7 @@ static struct json_object *carriers_json(const struct inspect *r, const struct s
 		add_str(o, "carrier", carrier_name(c));
 		add_int(o, "flows", flows);
 		add_int(o, "bytes", bytes);
-		json_object_array_add(list, o);
+		json_append(list, o);
 	}
 	return list;
 }
@@ -251,9 +253,9 @@ static void add_feature(struct json_object *list, const char *name, bool availab
 	struct json_object *o = json_object_new_object();
 
 	add_str(o, "name", name);
-	json_object_object_add(o, "available", json_object_new_boolean(available));
+	json_add(o, "available", json_object_new_boolean(available));
 	add_str(o, "reason", reason);
-	json_object_array_add(list, o);
+	json_append(list, o);
 }
 
 static void add_probed(struct json_object *list, const struct inspect *r)
@@ -276,12 +278,12 @@ static struct json_object *kernel_json(const struct inspect *r)
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 	struct kernel *k = r->shared->kernel;
 
-	json_object_object_add(o, "available", json_object_new_boolean(k != NULL));
+	json_add(o, "available", json_object_new_boolean(k != NULL));
 	add_str(o, "reason", r->kernel_reason);
 	for (size_t i = 0; k && i < sizeof(features) / sizeof(features[0]); i++)
-		json_object_array_add(list, json_object_new_string(features[i]));
+		json_append(list, json_object_new_string(features[i]));
 	add_probed(list, r);
-	json_object_object_add(o, "features", list);
+	json_add(o, "features", list);
 	add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
 	return o;
 }
@@ -357,12 +359,12 @@ struct json_object *inspect_status(const struct inspect *r)
 	add_int(o, "workers", r->n_workers);
 	add_int(o, "max_sessions", c->max_sessions);
 	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
-	json_object_object_add(o, "forwards", forwards_json(r));
-	json_object_object_add(o, "carriers", carriers_json(r, snaps));
-	json_object_object_add(o, "handovers", counters_json(r, false));
-	json_object_object_add(o, "errors", counters_json(r, true));
-	json_object_object_add(o, "kernel", kernel_json(r));
-	json_object_object_add(o, "resources", resources_json(r, snaps));
+	json_add(o, "forwards", forwards_json(r));
+	json_add(o, "carriers", carriers_json(r, snaps));
+	json_add(o, "handovers", counters_json(r, false));
+	json_add(o, "errors", counters_json(r, true));
+	json_add(o, "kernel", kernel_json(r));
+	json_add(o, "resources", resources_json(r, snaps));
 	free(snaps);
 	return o;
 }

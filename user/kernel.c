@@ -37,6 +37,7 @@ struct kernel {
 	struct culvert_stat *stats;
 	struct culvert_ctl *ctls;
 	size_t stats_size, ctls_size;
+	uint64_t *stale; /* by slot: a cookie that could not be taken out of slots, or 0 */
 	int *rings; /* fds, by worker */
 	unsigned int n_rings;
 
@@ -134,7 +135,8 @@ static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
 static int fill_free_list(struct kernel *k, unsigned int pairs)
 {
 	k->free = malloc(pairs * sizeof(*k->free));
-	if (!k->free)
+	k->stale = calloc(2 * (size_t)pairs, sizeof(*k->stale));
+	if (!k->free || !k->stale)
 		return -ENOMEM;
 	for (unsigned int i = 0; i < pairs; i++)
 		k->free[i] = pairs - 1 - i;
@@ -225,6 +227,7 @@ void kernel_close(struct kernel *k)
 	culvert__destroy(k->skel);
 	pthread_mutex_destroy(&k->lock);
 	free(k->free);
+	free(k->stale);
 	free(k);
 }
 
@@ -270,18 +273,33 @@ static int sockmap_add(int map, uint32_t slot, int fd)
 	return bpf_map_update_elem(map, &slot, &value, BPF_NOEXIST) ? -errno : 0;
 }
 
+/*
+ * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that cookie
+ * again, but too many would fill the map: the slot's next owner tries again.
+ */
+static int forget_cookie(struct kernel *k, uint32_t slot, uint64_t cookie)
+{
+	int r = bpf_map_delete_elem(k->slots, &cookie) && errno != ENOENT ? -errno : 0;
+
+	k->stale[slot] = r ? cookie : 0;
+	return r;
+}
+
 int kernel_admit(struct kernel *k, uint32_t slot, int fd, uint64_t *ret_cookie)
 {
 	socklen_t len = sizeof(*ret_cookie);
 	int r;
 
+	r = k->stale[slot] ? forget_cookie(k, slot, k->stale[slot]) : 0;
+	if (r)
+		return r;
 	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, ret_cookie, &len))
 		return -errno;
 	if (bpf_map_update_elem(k->slots, ret_cookie, &slot, BPF_NOEXIST))
 		return -errno;
 	r = sockmap_add(k->tx, slot, fd);
 	if (r)
-		bpf_map_delete_elem(k->slots, ret_cookie);
+		forget_cookie(k, slot, *ret_cookie);
 	return r;
 }
 
@@ -289,7 +307,7 @@ void kernel_forget(struct kernel *k, uint32_t slot, uint64_t cookie, bool closed
 {
 	if (!closed)
 		bpf_map_delete_elem(k->tx, &slot);
-	bpf_map_delete_elem(k->slots, &cookie);
+	forget_cookie(k, slot, cookie);
 }
 
 int kernel_rx_add(struct kernel *k, uint32_t slot, int fd)

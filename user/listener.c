@@ -30,7 +30,6 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL(accept4),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
 	SYSCALL(close),
 	SYSCALL(unlink), /* at the end: unix sockets */
 	SYSCALL(unlinkat));
@@ -277,14 +276,13 @@ static enum cause accept_cause(int error)
 /* A client over its limit learns it at once, and is not left to wait behind its own sessions. */
 static void refuse_client(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len)
 {
-	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
 	char text[ADDR_STRLEN];
 
 	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
 	log_limited(LOG_WARNING, "refused %s: it has %u sessions (--max-sessions-per-client)",
 		    addr_format(client, len, text, sizeof(text)),
 		    ls->worker->shared->config->max_sessions_per_client);
-	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	session_arm_reset(fd);
 	close(fd);
 	atomic_fetch_sub(&ls->worker->shared->live, 1);
 }
@@ -327,7 +325,10 @@ static bool accept_one(struct listener *ls)
 	if (r) {
 		client_limit_leave(w->shared->clients, (struct sockaddr *)&ss);
 		atomic_fetch_sub(&w->shared->live, 1);
+		session_arm_reset(fd);
 		close(fd);
+		if (ls->paused) /* a pause is counted once, but each client that is lost */
+			count_add(&w->stats.errors[accept_cause(-r)], 1);
 		pause_accepting(ls, accept_cause(-r));
 		return false;
 	}
@@ -381,11 +382,9 @@ int listeners_start(struct listen_fds *l, struct worker *w, struct listener **re
 
 void listeners_stop(struct listener *list)
 {
-	while (list) {
-		struct listener *ls = list;
+	for (struct listener *ls = list; ls; ls = ls->next) {
 		int i = 0;
 
-		list = ls->next;
 		while (i++ < BACKLOG && accept_one(ls))
 			;
 		timer_cancel(&ls->worker->loop, &ls->resume);
@@ -394,6 +393,15 @@ void listeners_stop(struct listener *list)
 			close(ls->source.fd);
 			ls->slot->fd = -1;
 		}
-		free(ls);
+	}
+}
+
+void listeners_free(struct listener *list)
+{
+	while (list) {
+		struct listener *next = list->next;
+
+		free(list);
+		list = next;
 	}
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -21,6 +22,8 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL(write),
+	SYSCALL(poll),
+	SYSCALL(ppoll), /* where there is no poll(2) */
 	/* fstat(2), in either of its forms: is stderr the journal? */
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
 	SYSCALL(fstat));
@@ -158,15 +161,51 @@ static size_t write_prefix(int level, char *buf, size_t size)
 	return (size_t)n;
 }
 
-/* LINE holds a prefix of LEN bytes. */
-static void write_line(char line[LINE_MAX_BYTES], size_t len, const char *message)
+/* LINE holds a prefix of LEN bytes; NOTE ends the line, whatever is cut.  False: not written. */
+static bool write_line(char line[LINE_MAX_BYTES], size_t len, const char *message, const char *note)
 {
-	log_escape(message, line + len, LINE_MAX_BYTES - len - 1);
+	ssize_t n;
+
+	log_escape(message, line + len, LINE_MAX_BYTES - len - strlen(note) - 1);
 	len += strlen(line + len);
+	memcpy(line + len, note, strlen(note));
+	len += strlen(note);
 	line[len++] = '\n';
-	/* A log that cannot be written is no reason to stop forwarding. */
-	while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR)
-		;
+	do
+		n = write(STDERR_FILENO, line, len);
+	while (n < 0 && errno == EINTR);
+	return n >= 0;
+}
+
+/*
+ * Would a line be written at once?  A pipe is ready while it has room for PIPE_BUF bytes, a socket
+ * while most of its buffer is free.  What poll(2) cannot tell, or an error, is for write(2) to say.
+ */
+static bool takes_line(void)
+{
+	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+	return poll(&p, 1, 0) != 0;
+}
+
+/*
+ * A log that is not read or cannot be written is no reason to stop forwarding.  With the lock no
+ * other thread takes the room that was found; it is never held by one that waits for the reader.
+ */
+static void write_or_lose(char line[LINE_MAX_BYTES], size_t len, const char *message)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static unsigned long lost;
+	char note[64] = "";
+
+	pthread_mutex_lock(&lock);
+	if (lost)
+		snprintf(note, sizeof(note), " (%lu line%s lost before)", lost, lost == 1 ? "" : "s");
+	if (takes_line() && write_line(line, len, message, note))
+		lost = 0;
+	else
+		lost++;
+	pthread_mutex_unlock(&lock);
 }
 
 /* Like vsnprintf(), but what does not fit ends in "...". */
@@ -198,7 +237,7 @@ static void write_message(int err, int level, unsigned int suppressed, const cha
 	format(message, room, fmt, ap);
 	memcpy(message + strlen(message), note, strlen(note) + 1);
 
-	write_line(line, write_prefix(level, line, sizeof(line)), message);
+	write_or_lose(line, write_prefix(level, line, sizeof(line)), message);
 	errno = err;
 }
 
@@ -283,7 +322,7 @@ int log_complain(int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	format(message, sizeof(message), fmt, ap);
 	va_end(ap);
-	write_line(line, strlen(line), message);
+	write_line(line, strlen(line), message, "");
 	errno = err;
 	return code;
 }

@@ -16,6 +16,9 @@
  * is added: a message that has to say "culvert: ready" says so itself.  Messages pass through
  * log_escape(), so a peer that chooses a name cannot forge lines or drive the reader's terminal.
  * Messages over about 1000 bytes end in "...".  errno is preserved, and %m works.
+ *
+ * Nobody waits for the reader of the log: a line that stderr does not take at once is lost, and the
+ * next one that it takes ends in "(N lines lost before)".
  */
 
 /* Messages less important than LEVEL (LOG_ERR .. LOG_DEBUG) are dropped.  Default LOG_INFO. */
@@ -61,7 +64,8 @@ void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 
 /*
  * For whoever typed the command: print "culvert: " and the message as one line on stderr, whatever
- * the log level, without time stamp.  Returns CODE.  Escapes and cuts like log_write().
+ * the log level, without time stamp.  Returns CODE.  Escapes and cuts like log_write(), but waits
+ * until the line is written.
  */
 int log_complain(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

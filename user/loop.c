@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "loop.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,6 +163,7 @@ void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 	if (t->at && t->at != TIMER_DUE && t->due_ms == due_ms)
 		return;
 	timer_cancel(l, t);
+	assert(l->n_timers < l->heap_size); /* see loop_reserve_timers() */
 	t->due_ms = due_ms;
 	i = l->n_timers++;
 	sift_up(l, i, t);

@@ -20,6 +20,7 @@ static const struct command commands[] = {
 	{ "sessions", "show the live sessions of a running daemon", client_sessions,
 	  client_sessions_help },
 	{ "status", "show its totals, errors and resources", client_status, client_status_help },
+	{ "check", "find mistakes in a configuration file", config_check, config_check_help },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_help },
 };
 

@@ -3,6 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -21,6 +24,15 @@ SYSCALLS_NEEDED(
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_SETPIPE_SZ)),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_GETPIPE_SZ)),
 	SYSCALL(close));
+
+/* Of the process, as descriptors are. */
+static unsigned int pipes_max = UINT_MAX;
+static _Atomic unsigned int pipes_open;
+
+void pool_limit_pipes(unsigned int n)
+{
+	pipes_max = n;
+}
 
 void pool_init(struct pool *p, size_t buffer_size)
 {
@@ -69,6 +81,21 @@ void pool_buffer_put(struct pool *p, struct buffer *b)
 	p->buffers_idle++;
 }
 
+/* Takes one of those that may be open.  Two threads may both find the last one taken. */
+static bool pipe_admit(void)
+{
+	if (atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed) < pipes_max)
+		return true;
+	atomic_fetch_sub_explicit(&pipes_open, 1, memory_order_relaxed);
+	errno = EMFILE;
+	return false;
+}
+
+static void pipe_count_closed(void)
+{
+	atomic_fetch_sub_explicit(&pipes_open, 1, memory_order_relaxed);
+}
+
 static struct pipe *pipe_open(void)
 {
 	struct pipe *pipe = malloc(sizeof(*pipe));
@@ -76,7 +103,12 @@ static struct pipe *pipe_open(void)
 
 	if (!pipe)
 		return NULL;
+	if (!pipe_admit()) {
+		free(pipe);
+		return NULL;
+	}
 	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
+		pipe_count_closed();
 		free(pipe);
 		return NULL;
 	}
@@ -92,6 +124,7 @@ static void pipe_close(struct pipe *pipe)
 {
 	close(pipe->read_fd);
 	close(pipe->write_fd);
+	pipe_count_closed();
 	free(pipe);
 }
 

@@ -30,6 +30,12 @@ struct pool {
 	unsigned int pipes_idle, pipes_lent;
 };
 
+/*
+ * At most N pipes in all pools of the process together, so that the sockets of sessions find
+ * descriptors.  Until it is called there is no limit.  To be called before there are threads.
+ */
+void pool_limit_pipes(unsigned int n);
+
 void pool_init(struct pool *p, size_t buffer_size);
 /* Frees what is idle; nothing may be lent any more. */
 void pool_close(struct pool *p);
@@ -38,7 +44,7 @@ void pool_close(struct pool *p);
 struct buffer *pool_buffer_get(struct pool *p);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
-/* NULL: out of memory or descriptors (errno is set). */
+/* NULL: out of memory, descriptors, or the limit is reached, EMFILE (errno is set). */
 struct pipe *pool_pipe_get(struct pool *p);
 /* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */
 void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty);

@@ -24,6 +24,14 @@ static unsigned int carriers_of(enum engine e)
 	}
 }
 
+/* Failed, and a shortage can be the cause: not a wrong or lost byte, a crash or a hang. */
+static bool may_pass(const struct probe_results *results, size_t i)
+{
+	const struct probe_result *r = &results->of[i];
+
+	return r->outcome == PROBE_FAILS && (results->tcp_memory_short || r->late);
+}
+
 /* Nothing was seen to be wrong with CARRIER, but not everything could be tried. */
 static bool is_unknown(const struct probe_results *results, size_t bad)
 {
@@ -43,8 +51,10 @@ static void judge(const struct probe_results *results, unsigned int carrier,
 	*ret = (struct probe_finding){ .verdict = PROBE_OK };
 	if (bad == PROBE_CHECKS)
 		return;
+	ret->may_pass = results->of[bad].late;
 	if (is_unknown(results, bad)) {
 		ret->verdict = PROBE_UNKNOWN;
+		ret->may_pass = may_pass(results, bad);
 		snprintf(ret->why, sizeof(ret->why),
 			 "it cannot be tried whether this kernel does what it must: \"%s\" fails: %s%s "
 			 "(with --probe no culvert trusts the kernel unseen)",
@@ -56,14 +66,6 @@ static void judge(const struct probe_results *results, unsigned int carrier,
 			 "\"%s\" does not hold on this kernel: %s (expected: %s; why it matters: %s)",
 			 c->name, results->of[bad].detail, c->shows, c->why);
 	}
-}
-
-/* Failed, and a shortage can be the cause: not a wrong or lost byte, a crash or a hang. */
-static bool may_pass(const struct probe_results *results, size_t i)
-{
-	const struct probe_result *r = &results->of[i];
-
-	return r->outcome == PROBE_FAILS && (results->tcp_memory_short || r->late);
 }
 
 /* Try; and once more what may have failed by a shortage.  All other failures stand. */
@@ -106,19 +108,22 @@ static void summarise(const struct probe_results *results, struct probe_start *r
 		 asked, results->took_ms);
 }
 
+static int refuse(const char *engine, const struct probe_finding *f)
+{
+	log_error("--engine %s cannot be used: %s%s", engine, f->why,
+		  f->may_pass ? "; the machine may only be short of memory or time just now" : "");
+	return f->may_pass ? EXIT_CODE_FAILURE : EXIT_CODE_UNSUPPORTED;
+}
+
 /* What was asked for by name must work; all else has a substitute. */
 static int announce(enum engine engine, const struct probe_start *found)
 {
 	const struct probe_finding *sockmap = &found->sockmap, *splice = &found->splice;
 
-	if (engine == ENGINE_SOCKMAP && !probe_allows(sockmap)) {
-		log_error("--engine sockmap cannot be used: %s", sockmap->why);
-		return EXIT_CODE_UNSUPPORTED;
-	}
-	if (engine == ENGINE_SPLICE && !probe_allows(splice)) {
-		log_error("--engine splice cannot be used: %s", splice->why);
-		return EXIT_CODE_UNSUPPORTED;
-	}
+	if (engine == ENGINE_SOCKMAP && !probe_allows(sockmap))
+		return refuse("sockmap", sockmap);
+	if (engine == ENGINE_SPLICE && !probe_allows(splice))
+		return refuse("splice", splice);
 	if (!probe_allows(sockmap))
 		log_warning("everything is carried in user space: %s", sockmap->why);
 	if (!probe_allows(splice))

@@ -17,6 +17,7 @@ enum probe_verdict {
 
 struct probe_finding {
 	enum probe_verdict verdict;
+	bool may_pass; /* a shortage of TCP memory or of CPU time can be the cause: not for ever */
 	char why[PROBE_WHY_LEN]; /* for people; "" if OK */
 };
 
@@ -28,9 +29,11 @@ struct probe_start {
 
 /*
  * Find out, by trying, which carriers of the engine can be trusted on this kernel, and log what
- * cannot. Returns 0, or the exit code for an engine that was asked for by name and cannot work.  At
- * most two times PROBE_TOTAL_MS.  Needs the privileges of kernel_open(); to be called before they
- * are given up, and before there are threads.
+ * cannot. Returns 0, or the exit code for an engine that was asked for by name and cannot work:
+ * EXIT_CODE_UNSUPPORTED, or EXIT_CODE_FAILURE if another start may find it working.  It takes two
+ * times PROBE_TOTAL_MS and some seconds at most, PROBE_TOTAL_MS being as long as PROBE_SLOW_VARIABLE
+ * makes it.  Needs the privileges of kernel_open(); to be called before they are given up, and
+ * before there are threads.
  */
 int probe_start(const struct config *c, struct probe_start *ret);
 

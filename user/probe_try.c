@@ -25,9 +25,30 @@
 #define CHECK_MS 4000
 /* A killed process that hangs in the kernel cannot be waited for. */
 #define REAP_MS 1000
+#define SLOW_MAX 100
 #define BUFFER_SIZE (64 * 1024)
 #define SOFT_LIMIT (1024 * 1024)
 #define HARD_LIMIT (4 * 1024 * 1024)
+
+/* What PROBE_SLOW_VARIABLE says; 0: nonsense. */
+static unsigned int slow_factor(void)
+{
+	const char *text = getenv(PROBE_SLOW_VARIABLE);
+	size_t len = text ? strlen(text) : 0;
+	unsigned long factor;
+
+	if (!text)
+		return 1;
+	if (!len || len > 3 || strspn(text, "0123456789") != len)
+		return 0;
+	factor = strtoul(text, NULL, 10);
+	return factor <= SLOW_MAX ? (unsigned int)factor : 0;
+}
+
+static uint64_t slow(uint64_t ms)
+{
+	return ms * (slow_factor() ?: 1);
+}
 
 /* --- forced failures --- */
 
@@ -62,6 +83,11 @@ int probe_check_variable(char *err, size_t errlen)
 {
 	const char *list = getenv(PROBE_FAIL_VARIABLE), *word;
 
+	if (!slow_factor()) {
+		snprintf(err, errlen, PROBE_SLOW_VARIABLE ": \"%.64s\" is not a whole number from 1 to %d",
+			 getenv(PROBE_SLOW_VARIABLE), SLOW_MAX);
+		return -EINVAL;
+	}
 	while (list && *list) {
 		size_t len = next_word(&list, &word);
 		size_t name = strcspn(word, ":,");
@@ -137,7 +163,7 @@ static void run_check(struct probe *p, size_t i, struct probe_results *results)
 	}
 	p->config = (struct config){ .soft_limit = SOFT_LIMIT, .hard_limit = HARD_LIMIT };
 	policy_init(&p->policy, ENGINE_SOCKMAP, 0, 0);
-	p->deadline_ms = rig_now_ms() + CHECK_MS;
+	p->deadline_ms = rig_now_ms() + slow(CHECK_MS);
 	p->detail[0] = '\0';
 	r = forced ? fail(p, forced) : c->run(p);
 	ret->late = r && rig_now_ms() >= p->deadline_ms;
@@ -170,7 +196,8 @@ static _Noreturn void run_checks(struct probe_results *results, int report)
 /* The reports that come in time: their number. */
 static size_t receive(int report, struct probe_results *results)
 {
-	uint64_t now = rig_now_ms(), total = now + PROBE_TOTAL_MS, end = now + PROBE_HANG_MS;
+	uint64_t now = rig_now_ms(), total = now + slow(PROBE_TOTAL_MS);
+	uint64_t end = now + slow(PROBE_HANG_MS);
 	size_t n = 0;
 
 	while (n < PROBE_CHECKS) {
@@ -186,7 +213,7 @@ static size_t receive(int report, struct probe_results *results)
 		if (r <= 0 || read(report, next, sizeof(*next)) != sizeof(*next))
 			break;
 		n++;
-		end = rig_now_ms() + PROBE_HANG_MS;
+		end = rig_now_ms() + slow(PROBE_HANG_MS);
 		if (end > total)
 			end = total;
 	}
@@ -220,27 +247,23 @@ static void reap(pid_t pid, char *detail, size_t len)
 	}
 }
 
-/* True while the machine has no room for TCP's buffers: then any check may fail by it. */
+/*
+ * True while the machine has no room for TCP's buffers: then any check may fail by it.  The kernel
+ * says so in the column "press".  (/proc/sys/net/ipv4/tcp_mem has the limits, but a service may be
+ * shown no more of /proc than the directories of processes.)
+ */
 static bool is_tcp_memory_short(void)
 {
-	unsigned long used = 0, pressure = ULONG_MAX;
-	FILE *stat = fopen("/proc/net/sockstat", "re");
-	FILE *limits = fopen("/proc/sys/net/ipv4/tcp_mem", "re");
-	char line[256];
+	FILE *f = fopen("/proc/self/net/protocols", "re");
+	char line[256], name[32], pressure[8];
+	bool is_short = false;
 
-	while (stat && fgets(line, sizeof(line), stat)) {
-		const char *mem = strstr(line, " mem ");
-
-		if (mem && !strncmp(line, "TCP:", 4))
-			used = strtoul(mem + 5, NULL, 10);
-	}
-	if (limits && fscanf(limits, "%*u %lu", &pressure) != 1)
-		pressure = ULONG_MAX;
-	if (stat)
-		fclose(stat);
-	if (limits)
-		fclose(limits);
-	return used >= pressure; /* both in pages */
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "%31s %*s %*s %*s %7s", name, pressure) == 2 && !strcmp(name, "TCP"))
+			is_short = !strcmp(pressure, "yes");
+	if (f)
+		fclose(f);
+	return is_short;
 }
 
 size_t probe_first_bad(const struct probe_results *results, unsigned int carrier)

@@ -13,12 +13,18 @@
  * with commas between them; after a name, ":hang" lets the check hang, ":crash" kills the process
  * that tries it.  It is there for the tests, in every build, so that what is tested is what is
  * installed.  It can only ever take a carrier away, with a line in the log that names it, or delay
- * the start by PROBE_TOTAL_MS; and who chooses the environment of a process that root starts has
- * better ways to stop it.
+ * the start by PROBE_TOTAL_MS (times PROBE_SLOW_VARIABLE); and who chooses the environment of a
+ * process that root starts has better ways to stop it.
  */
 #define PROBE_FAIL_VARIABLE "CULVERT_PROBE_FAIL"
 
-/* Without a report for so long, a check hangs.  Loading has no bound, and emulators are slow. */
+/*
+ * A whole number from 1 to 100, by which the times below and the time of each check are multiplied:
+ * for emulated machines.  Anything else is refused, see probe_check_variable().
+ */
+#define PROBE_SLOW_VARIABLE "CULVERT_PROBE_SLOW"
+
+/* Without a report for so long, a check hangs.  Loading a program has no bound of its own. */
 #define PROBE_HANG_MS 10000
 /* All checks together. */
 #define PROBE_TOTAL_MS 30000
@@ -53,7 +59,7 @@ void probe_try(unsigned int carriers, struct probe_results *ret);
  * PROBE_CHECKS. */
 size_t probe_first_bad(const struct probe_results *results, unsigned int carrier);
 
-/* 0 if the environment variable is absent or can be understood; else -EINVAL, and ERR says why not. */
+/* 0 if both variables are absent or can be understood; else -EINVAL, and ERR says why not. */
 int probe_check_variable(char *err, size_t len);
 
 #endif

@@ -18,6 +18,7 @@
 SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
+	SYSCALL(connect), /* to nowhere: see session_arm_reset() */
 	SYSCALL(close));
 
 enum cause session_cause(unsigned int side, int error)
@@ -136,15 +137,24 @@ static void session_update(struct session *s)
 
 /* --- the end --- */
 
-void session_close_side(struct session *s, unsigned int which, bool rst)
+void session_arm_reset(int fd)
 {
 	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+	struct sockaddr none = { .sa_family = AF_UNSPEC };
+
+	/* a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well */
+	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
+		connect(fd, &none, sizeof(none));
+}
+
+void session_close_side(struct session *s, unsigned int which, bool rst)
+{
 	struct source *side = &s->sides[which];
 
 	if (side->fd < 0)
 		return;
 	if (rst)
-		setsockopt(side->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+		session_arm_reset(side->fd);
 	side->registered = false; /* close(2) takes it out of epoll */
 	close(side->fd);
 	side->fd = -1;

@@ -71,6 +71,9 @@ int session_open(struct worker *w, unsigned int forward, int fd, const struct so
 /* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
 void session_reset(struct session *s, enum cause cause);
 
+/* Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete. */
+void session_arm_reset(int fd);
+
 /* What the program has redirected of flow DIR in this session, in bytes. */
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "log.h"
 #include "session_flow.h"
@@ -72,15 +73,20 @@ static void set_options(int fd)
  * A client that has spoken already will have its bytes sent as soon as the upstream answers, so the
  * ACK of the handshake can travel with them: one segment less.  tcp_rcv_synsent_state_process()
  * holds it back, for 200 ms at most, when it finds TCP_DEFER_ACCEPT on a socket that connects.
- * Where the upstream speaks first this must not be done: it would wait for that ACK.
+ * Where the upstream speaks first this must not be done: it would wait for that ACK.  Returns 0,
+ * or the errno of a client that is gone.
  */
-static void spare_an_ack(const struct session *s, int fd)
+static int spare_an_ack(const struct session *s, int fd)
 {
 	int seconds = 1;
 	char c;
+	ssize_t n = recv(s->sides[CLIENT].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
 
-	if (recv(s->sides[CLIENT].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+	if (n < 0 && errno != EAGAIN && errno != EINTR)
+		return errno; /* told once: the next call would say EOF */
+	if (n > 0)
 		setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds));
+	return 0;
 }
 
 /* Most clients have spoken by now: to look at once saves a round through epoll. */
@@ -103,7 +109,7 @@ static int connect_begin(struct session *s)
 {
 	const struct addr *a = &upstream_of(s)->addrs[s->upstream];
 	struct source *side = &s->sides[UPSTREAM];
-	int fd;
+	int fd, r;
 
 	s->retry_ms = 0;
 	fd = socket(a->ss.ss_family, SOCKET_TYPE, 0);
@@ -120,7 +126,12 @@ static int connect_begin(struct session *s)
 	}
 	if (addr_is_inet(a)) {
 		set_options(fd);
-		spare_an_ack(s, fd);
+		r = spare_an_ack(s, fd);
+		if (r) {
+			close(fd);
+			session_reset(s, session_cause(CLIENT, r));
+			return 0;
+		}
 	}
 	side->fd = fd;
 	if (!connect(fd, (const struct sockaddr *)&a->ss, a->len)) {
@@ -145,7 +156,8 @@ static void connect_next(struct session *s, int error)
 	while (error) {
 		const struct addr *a = &upstream_of(s)->addrs[s->upstream];
 
-		session_close_side(s, UPSTREAM, false);
+		/* it may answer just now, and a FIN would tell it of an empty stream that was complete */
+		session_close_side(s, UPSTREAM, true);
 		log_limited(LOG_WARNING, "session %llu: cannot connect to %s: %s",
 			    (unsigned long long)s->id,
 			    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),

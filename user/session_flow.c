@@ -202,6 +202,10 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 	r = sockmap_enter(&io, w->shared->config, &w->policy, w->index);
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
+	if (r == -EPROTO) {
+		session_reset(s, session_cause(dir, io.error));
+		return;
+	}
 	if (r) {
 		refused(s, dir, r);
 		return;
@@ -326,6 +330,17 @@ static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enu
 	return r;
 }
 
+/* EOF was read: was it a FIN?  Only a session that has been in the kernel need ask. */
+static bool has_ended(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io;
+
+	if (s->pair == NO_PAIR)
+		return true;
+	io = sockmap_io(s, dir);
+	return sockmap_ended(&io);
+}
+
 static void run_user(struct session *s, unsigned int dir, bool fin)
 {
 	struct flow *f = &s->flows[dir];
@@ -344,6 +359,10 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	}
 	switch (r) {
 	case PUMP_EOF:
+		if (!has_ended(s, dir)) {
+			session_reset(s, session_cause(dir, 0));
+			return;
+		}
 		f->eof = true;
 		flow_finished(s, dir);
 		return;

@@ -57,7 +57,11 @@ static void after_batch(void *arg)
 
 int worker_reserve_timer(struct worker *w)
 {
-	size_t own = WORKER_TIMERS + w->shared->config->n_forwards;
+	size_t own = WORKER_TIMERS;
+
+	/* a listener has one for each address */
+	for (size_t i = 0; i < w->shared->config->n_forwards; i++)
+		own += w->shared->config->forwards[i].listen.n_addrs;
 
 	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + (uint32_t)own);
 }

@@ -92,5 +92,6 @@ int case_max_sessions(struct cases *c);
 int case_no_descriptors(struct cases *c);
 int case_connect_late(struct cases *c);
 int case_review(struct cases *c);
+int case_reset_unaccepted(struct cases *c);
 
 #endif

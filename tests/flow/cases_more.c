@@ -371,3 +371,45 @@ int case_review(struct cases *c)
 		r = cases_fail(c, "the conversation never came back from the kernel");
 	return stop_own(c, v.d, r);
 }
+
+/*
+ * A client that has gone with RST before it was accepted, without a byte.  The kernel tells of that
+ * once, to whichever call comes first; from then on the socket looks as if it had ended with FIN.
+ */
+static int reset_unaccepted(struct cases *c)
+{
+	struct linger linger = { .l_onoff = 1 };
+	struct sockaddr_storage ss;
+	socklen_t len;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), r;
+
+	net_addr(cases_listen_addr(VIA_PLAIN), &ss, &len);
+	r = connect(fd, (struct sockaddr *)&ss, len) ||
+	    setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	close(fd);
+	return r ? cases_fail(c, "connect: %s", strerror(errno)) : 0;
+}
+
+int case_reset_unaccepted(struct cases *c)
+{
+	struct pollfd upstream = { .fd = cases_listener(VIA_PLAIN), .events = POLLIN };
+	char byte;
+	int fd, r;
+
+	daemon_signal(c->d, SIGSTOP);
+	r = reset_unaccepted(c);
+	daemon_signal(c->d, SIGCONT);
+	/* nobody need connect to the upstream for this one; but who does must not end with FIN */
+	if (r || poll(&upstream, 1, 500) < 1)
+		return r;
+	fd = accept4(upstream.fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd < 0)
+		return cases_fail(c, "accept: %s", strerror(errno));
+	upstream.fd = fd;
+	if (poll(&upstream, 1, 5000) < 1)
+		r = cases_fail(c, "the client's RST became silence");
+	else if (recv(fd, &byte, 1, 0) == 0)
+		r = cases_fail(c, "the client's RST became a FIN");
+	close(fd);
+	return r;
+}

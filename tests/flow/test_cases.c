@@ -148,6 +148,8 @@ static const struct row rows[] = {
 	{ "term-grace-over", "SIGTERM: the grace period ends", .run = case_term_grace_over },
 	{ "max-sessions", "50 clients above --max-sessions wait and are served",
 	  .run = case_max_sessions },
+	{ "reset-unaccepted", "RST from a client that was not accepted yet",
+	  .run = case_reset_unaccepted, .error = "client-reset" },
 	{ "review", "a conversation that comes back from the kernel again and again",
 	  .run = case_review },
 	{ "no-descriptors", "more clients than file descriptors", .run = case_no_descriptors },

@@ -25,7 +25,7 @@
 
 static void check_error(int r, const char *err)
 {
-	must(r == -EINVAL || r == -ENOENT || r == -ENOMEM, "returned %d", r);
+	must(r == -EINVAL || r == -ENOENT || r == -EAGAIN || r == -ENOMEM, "returned %d", r);
 	must(err[0] && strlen(err) < ERR_ROOM - 1 && is_printable(err, false), "\"%s\"", err);
 }
 

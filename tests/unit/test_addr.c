@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <dlfcn.h>
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -203,6 +205,54 @@ static void test_host_name(void **state)
 	endpoint_close(&e);
 }
 
+/* What the resolver says next; 0: what it really says. */
+static int forced_gai, forced_errno;
+
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
+		struct addrinfo **ret)
+{
+	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+	if (forced_gai) {
+		errno = forced_errno;
+		return forced_gai;
+	}
+	*(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+	return real(host, service, hints, ret);
+}
+
+/* Only a name server that does not answer may answer later. */
+static void test_lookup_errors(void **state)
+{
+	static const struct {
+		int gai, error, expected;
+		const char *complaint;
+	} cases[] = {
+		{ EAI_AGAIN, 0, -EAGAIN, "host name lookup failed: Temporary failure" },
+		{ EAI_NONAME, 0, -ENOENT, "host name lookup failed: Name or service not known" },
+		{ EAI_FAIL, 0, -ENOENT, "host name lookup failed: " },
+		{ EAI_SYSTEM, EMFILE, -ENOENT, "host name lookup failed: Too many open files" },
+		{ EAI_SYSTEM, ENOMEM, -ENOMEM, "out of memory" },
+		{ EAI_MEMORY, 0, -ENOMEM, "out of memory" },
+		{ EAI_SERVICE, 0, -EINVAL, "unknown service" },
+	};
+	char err[256];
+	struct endpoint e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int r;
+
+		forced_gai = cases[i].gai;
+		forced_errno = cases[i].error;
+		r = endpoint_parse("db.example.org:80", false, &e, err, sizeof(err));
+		forced_gai = 0;
+		assert_int_equal(r, cases[i].expected);
+		if (strncmp(err, cases[i].complaint, strlen(cases[i].complaint)) != 0)
+			fail_msg("\"%s\" instead of \"%s\"", err, cases[i].complaint);
+	}
+}
+
 static void test_service_name(void **state)
 {
 	char err[256], buf[ADDR_STRLEN];
@@ -322,6 +372,7 @@ int main(void)
 		cmocka_unit_test(test_short_error_buffer),
 		cmocka_unit_test(test_longest_text),
 		cmocka_unit_test(test_host_name),
+		cmocka_unit_test(test_lookup_errors),
 		cmocka_unit_test(test_service_name),
 		cmocka_unit_test(test_every_local_address),
 		cmocka_unit_test(test_close),

@@ -140,6 +140,33 @@ static void test_syntax(void **state)
 	config_close(&c);
 }
 
+/* A forward of the command line has no name: it is shown by its address, once that is known. */
+static void test_names(void **state)
+{
+	struct config c;
+
+	(void)state;
+	GOOD(&c, "127.0.0.1:0", "127.0.0.1:1");
+	assert_null(c.forwards[0].name);
+	assert_string_equal(forward_name(&c.forwards[0]), "127.0.0.1:0");
+	strcpy(c.forwards[0].listen.text, "127.0.0.1:4711"); /* as the listener does */
+	assert_string_equal(forward_name(&c.forwards[0]), "127.0.0.1:4711");
+	config_close(&c);
+}
+
+/* What may pass is a failure at run time; what is wrong with what was asked for is not. */
+static void test_exit_codes(void **state)
+{
+	(void)state;
+	assert_int_equal(config_exit_code(0), 0);
+	assert_int_equal(config_exit_code(1), 0); /* --help */
+	assert_int_equal(config_exit_code(-EAGAIN), 1);
+	assert_int_equal(config_exit_code(-ENOMEM), 1);
+	assert_int_equal(config_exit_code(-EINVAL), 2);
+	assert_int_equal(config_exit_code(-ENOENT), 2);
+	assert_int_equal(config_exit_code(-EACCES), 2);
+}
+
 /* Half of all, unless said otherwise; 0 is a word as well. */
 static void test_sessions_per_client(void **state)
 {
@@ -274,6 +301,10 @@ static const struct {
 	{ -EINVAL, "LISTEN \"127.0.0.1:9000\": same address", { FORWARD, FORWARD } },
 	{ -EINVAL, "same address as the earlier \"127.0.0.1:9000\"",
 	  { FORWARD, "127.0.0.1:7", "127.0.0.1:1", "127.0.0.1:09000", "127.0.0.1:1" } },
+	{ -EINVAL, "UPSTREAM \"127.0.0.1:09000\": the upstream is the listener itself",
+	  { "127.0.0.1:9000", "127.0.0.1:09000" } },
+	{ -EINVAL, "UPSTREAM \"unix:@a\": the upstream is the listener itself",
+	  { FORWARD, "unix:@a", "unix:@a" } },
 	{ -EINVAL, "LISTEN \"unix:/a\": same", { "unix:/a", "unix:/b", "unix:/a", "unix:/b" } },
 };
 
@@ -322,6 +353,7 @@ static void test_help(void **state)
 {
 	static const char *const expected[] = {
 		"Usage: culvert run",
+		"-c",
 		"--engine ENGINE",
 		"auto, sockmap, splice or copy (default auto)",
 		"--workers N",
@@ -488,6 +520,8 @@ int main(void)
 		cmocka_unit_test(test_every_option),
 		cmocka_unit_test(test_syntax),
 		cmocka_unit_test(test_engines_and_levels),
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_exit_codes),
 		cmocka_unit_test(test_sessions_per_client),
 		cmocka_unit_test(test_seccomp_modes),
 		cmocka_unit_test(test_mistakes),

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -234,6 +235,71 @@ static void test_many_clients(void **state)
 		expect_line(buf, hear(fds[i], buf, sizeof(buf)), "text");
 }
 
+/* --- no descriptors --- */
+
+#define HUNGRY 3
+
+/* Take every descriptor of this process, the daemon's too, below a limit of ROOM. */
+static int take_all(int *fds, int room)
+{
+	struct rlimit tight;
+	int n = 0;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &tight), 0);
+	tight.rlim_cur = (rlim_t)room;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	while (n < room && (fds[n] = dup(STDERR_FILENO)) >= 0)
+		n++;
+	assert_int_equal(errno, EMFILE);
+	return n;
+}
+
+/* The answer, without closing FD: that would be a descriptor more. */
+static size_t hear_open(int fd, char *buf, size_t size)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	size_t len = 0;
+	ssize_t n;
+
+	while (poll(&p, 1, PATIENCE_MS) == 1 && (n = recv(fd, buf + len, size - len, 0)) > 0)
+		len += (size_t)n;
+	return len;
+}
+
+/* Sessions have taken all descriptors: clients are answered nevertheless, one after the other. */
+static void test_no_descriptors(void **state)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	struct rig *rig = *state;
+	int fds[HUNGRY], taken[128], n;
+	size_t len[HUNGRY];
+	char buf[HUNGRY][256];
+	unsigned int before = count_descriptors();
+	struct rlimit old;
+
+	strcpy(un.sun_path, rig->path);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+	for (int i = 0; i < HUNGRY; i++)
+		assert_true((fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
+	n = take_all(taken, 128);
+	for (int i = 0; i < HUNGRY; i++) {
+		assert_int_equal(connect(fds[i], (struct sockaddr *)&un, sizeof(un)), 0);
+		say(fds[i], STATUS "\n", strlen(STATUS "\n"));
+	}
+	for (int i = 0; i < HUNGRY; i++)
+		len[i] = hear_open(fds[i], buf[i], sizeof(buf[i]) - 1);
+	while (n)
+		close(taken[--n]);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+	for (int i = 0; i < HUNGRY; i++) {
+		buf[i][len[i]] = '\0';
+		expect_line(buf[i], len[i], "text");
+		close(fds[i]);
+	}
+	expect_alive(rig);
+	assert_int_equal(count_descriptors(), before); /* the spare one is there again */
+}
+
 /* --- large answers --- */
 
 static void test_large_answers(void **state)
@@ -420,6 +486,7 @@ int main(void)
 		ON_RIG(test_longest_request),
 		ON_RIG(test_endless_request),
 		ON_RIG(test_many_clients),
+		ON_RIG(test_no_descriptors),
 		ON_RIG(test_large_answers),
 		ON_RIG(test_newline_after_full_socket),
 		ON_RIG(test_silent_clients),

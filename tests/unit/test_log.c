@@ -108,6 +108,8 @@ static void test_unwritable(void **state)
 {
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+	struct capture capture;
+	char out[1024];
 	int after;
 
 	(void)state;
@@ -120,6 +122,66 @@ static void test_unwritable(void **state)
 	close(saved);
 	close(null);
 	assert_int_equal(after, ENOTTY);
+	capture_begin(&capture, STDERR_FILENO);
+	log_error("said");
+	log_error("said again");
+	capture_end(&capture, out, sizeof(out));
+	assert_non_null(strstr(out, ": said (1 line lost before)\n"));
+	assert_non_null(strstr(out, ": said again\n"));
+}
+
+/* Fill the pipe whose end FD is, whole pages at a time, and leave it blocking. */
+static void fill_pipe(int fd)
+{
+	static const char page[4096];
+
+	assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+	while (write(fd, page, sizeof(page)) > 0)
+		;
+	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+}
+
+static size_t drain_pipe(int fd, char *buf, size_t size)
+{
+	ssize_t n;
+
+	assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+	n = read(fd, buf, size - 1);
+	buf[n > 0 ? n : 0] = '\0';
+	return n > 0 ? (size_t)n : 0;
+}
+
+/* Nobody reads: nobody waits, and what was lost is counted in the next line. */
+static void test_stalled_reader(void **state)
+{
+	static char buf[1 << 20];
+	int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3), fds[2], after;
+
+	(void)state;
+	assert_true(saved >= 0);
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	fill_pipe(fds[1]);
+	alarm(20);
+	dup2(fds[1], STDERR_FILENO);
+	errno = ENOTTY;
+	for (int i = 0; i < 3; i++)
+		log_error("lost %d", i);
+	after = errno;
+	while (drain_pipe(fds[0], buf, sizeof(buf)))
+		;
+	log_error("%02000d", 1); /* the note is not cut */
+	log_error("next");
+	dup2(saved, STDERR_FILENO);
+	alarm(0);
+	drain_pipe(fds[0], buf, sizeof(buf));
+	close(saved);
+	close(fds[0]);
+	close(fds[1]);
+	assert_int_equal(after, ENOTTY);
+	assert_null(strstr(buf, ": lost "));
+	assert_non_null(strstr(buf, "000... (3 lines lost before)\n"));
+	assert_non_null(strstr(buf, ": next\n"));
+	assert_int_equal(count_lines(buf), 2);
 }
 
 static void test_untrusted_text(void **state)
@@ -164,6 +226,7 @@ static void test_escape(void **state)
 	(void)state;
 	log_escape(text, buf, sizeof(buf));
 	assert_string_equal(buf, "ab\\ncd\\xffe");
+	/* NOLINTNEXTLINE(readability-suspicious-call-argument): what was escaped is escaped again */
 	assert_string_equal(log_escape(buf, twice, sizeof(twice)), buf);
 	assert_string_equal(log_escape("", buf, 4), "");
 	assert_string_equal(log_escape("abc", buf, 4), "abc");
@@ -374,6 +437,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_levels),
 		cmocka_unit_test(test_errno),
 		cmocka_unit_test(test_unwritable),
+		cmocka_unit_test(test_stalled_reader),
 		cmocka_unit_test(test_untrusted_text),
 		cmocka_unit_test(test_long_message),
 		cmocka_unit_test(test_escape),

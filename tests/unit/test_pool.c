@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -241,6 +242,62 @@ static void test_pipe_no_descriptors(void **state)
 	pool_pipe_put(p, kept, true);
 }
 
+/* Pipes of all pools together: the limit counts idle ones too, and a closed one makes room. */
+static void test_pipe_budget(void **state)
+{
+	struct pool *p = *state, other;
+	struct pipe *a, *b, *c;
+
+	pool_init(&other, 1000);
+	pool_limit_pipes(2);
+	a = pool_pipe_get(p);
+	b = pool_pipe_get(&other);
+	errno = 0;
+	c = pool_pipe_get(p);
+	assert_null(c);
+	assert_int_equal(errno, EMFILE);
+	assert_int_equal(p->pipes_lent, 1);
+	assert_int_equal(count_descriptors(), descriptors_before + 4);
+	pool_pipe_put(&other, b, true);
+	assert_null(pool_pipe_get(p));
+	assert_ptr_equal(pool_pipe_get(&other), b);
+	pool_pipe_put(&other, b, false);
+	c = pool_pipe_get(p);
+	assert_non_null(c);
+	assert_null(pool_pipe_get(&other));
+	pool_pipe_put(p, a, true);
+	pool_pipe_put(p, c, true);
+	assert_int_equal(pool_trim(p), 2);
+
+	pool_limit_pipes(0);
+	assert_null(pool_pipe_get(p));
+	pool_limit_pipes(UINT_MAX);
+	a = pool_pipe_get(p);
+	assert_non_null(a);
+	pool_pipe_put(p, a, true);
+	pool_close(&other);
+}
+
+/* A pipe that cannot be made does not count. */
+static void test_pipe_budget_after_failures(void **state)
+{
+	struct pool *p = *state;
+	struct rlimit old, tight;
+	struct pipe *pipe;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+	tight = (struct rlimit){ .rlim_cur = 0, .rlim_max = old.rlim_max };
+	pool_limit_pipes(1);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	for (int i = 0; i < 3; i++)
+		assert_null(pool_pipe_get(p));
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+	pipe = pool_pipe_get(p);
+	pool_limit_pipes(UINT_MAX);
+	assert_non_null(pipe);
+	pool_pipe_put(p, pipe, true);
+}
+
 static void test_close(void **state)
 {
 	struct pool *p = *state;
@@ -328,6 +385,8 @@ int main(void)
 		ON_POOL(test_pipe_limit),
 		ON_POOL(test_trim),
 		ON_POOL(test_pipe_no_descriptors),
+		ON_POOL(test_pipe_budget),
+		ON_POOL(test_pipe_budget_after_failures),
 		ON_POOL(test_close),
 		ON_POOL(test_close_counts),
 		ON_POOL(test_random),

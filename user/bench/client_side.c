@@ -115,9 +115,9 @@ static void attend(struct course *c, struct tally *sum)
 }
 
 /*
- * Of the connections that were open, those that did not live to the end.  If none did, the rate is
- * that of another load, for a shorter time.  (A transaction of crr is a connection of its own; there
- * errors are only counted.)
+ * Of the connections that were open, those that did not live to the end.  If one in a hundred did
+ * not, the rate is that of another load, for a shorter time.  (A transaction of crr is a connection
+ * of its own; there errors are only counted.)
  */
 static uint64_t lost(const struct course *c, const struct tally *sum)
 {
@@ -138,7 +138,7 @@ static int verdict(const struct course *c, const struct tally *sum)
 			  (unsigned long long)sum->opened);
 	if (c->signal)
 		return 128 + c->signal;
-	if ((n && n >= sum->opened) || sum->wrong || !measured || c->team.died)
+	if ((n && n * 100 >= sum->opened) || sum->wrong || !measured || c->team.died)
 		return EXIT_CODE_FAILURE;
 	return EXIT_CODE_OK;
 }

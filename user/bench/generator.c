@@ -57,6 +57,7 @@ static void begin_end(struct generator *g, uint64_t now, uint64_t drain_ns)
 	getrusage(RUSAGE_SELF, &u);
 	g->tally->max_rss_kib = (uint64_t)u.ru_maxrss;
 	if (g->end_ns > g->begin_ns) {
+		g->tally->began_ns = g->begin_ns;
 		g->tally->measured_ns = g->end_ns - g->begin_ns;
 		g->tally->cpu_ns = cpu_ns() - g->cpu_begin_ns;
 	}

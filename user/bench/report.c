@@ -157,6 +157,7 @@ void report_client(const struct options *opt, const struct tally *t, unsigned in
 	add_count(o, "size", opt->size);
 	if (opt->workload == WORKLOAD_SLOW)
 		add_count(o, "read_rate", opt->rate);
+	add_number(o, "began", (double)t->began_ns / 1e9, 6);
 	add_number(o, "seconds", seconds, 6);
 	add_count(o, "requests", t->requests);
 	add_count(o, "bytes", t->bytes_up + t->bytes_down);

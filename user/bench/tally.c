@@ -35,6 +35,7 @@ void tally_add(struct tally *to, const struct tally *from)
 	if (from->least < to->least)
 		to->least = from->least;
 	at_least(&to->most, from->most);
+	at_least(&to->began_ns, from->began_ns);
 	at_least(&to->measured_ns, from->measured_ns);
 	at_least(&to->max_rss_kib, from->max_rss_kib);
 	histogram_add(&to->latency, &from->latency);

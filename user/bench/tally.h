@@ -29,6 +29,7 @@ struct tally {
 	uint64_t errors[N_CAUSES];
 	uint64_t connect_errno[ERRNO_MAX];
 	uint64_t least, most; /* payload bytes of one connection in the measured time; transfers */
+	uint64_t began_ns;    /* CLOCK_MONOTONIC: when the measured time began */
 	uint64_t measured_ns; /* how long the measured time was */
 	uint64_t cpu_ns;      /* of this process in it */
 	uint64_t max_rss_kib;

@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause
+#
+# The first process of the guest of scripts/kernels. The console (ttyS0) is the kernel's; results go
+# to the second serial port, so that no message of the kernel comes between.
+/bin/busybox mkdir -p /proc /sys /dev /tmp /run /var /root
+/bin/busybox --install -s /bin 2>/dev/null
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+mount -t cgroup2 cgroup /sys/fs/cgroup 2>/dev/null
+ln -s /run /var/run
+chmod 1777 /tmp
+exec >/dev/ttyS1 2>&1
+
+# What is not a module that can be loaded must be part of the kernel: the host has seen to that.
+load_modules() {
+	while read -r module; do
+		insmod "/culvert/modules/$module" || return 1
+	done </culvert/modules/order
+	printf '%d loaded\n' "$(wc -l </culvert/modules/order)"
+}
+
+# Settings without which a warning of the kernel would go unseen.
+check_settings() {
+	for setting in panic_on_warn panic_on_oops; do
+		read -r value <"/proc/sys/kernel/$setting"
+		printf '%s %s\n' "$setting" "$value"
+		[ "$value" = 1 ] || return 1
+	done
+	[ -s /sys/kernel/btf/vmlinux ] || return 1
+	printf 'warnings end the guest; the kernel has its BTF\n'
+}
+
+failed=0
+printf '@@ boot %s\n' "$(uname -r)"
+ip link set lo up
+# shellcheck disable=SC3045 # busybox has it
+ulimit -n 4096
+for step in load_modules check_settings; do
+	printf '@@ begin guest/%s\n' "$step"
+	$step
+	code=$?
+	[ "$code" -eq 0 ] || failed=$((failed + 1))
+	printf '\n@@ end guest/%s %d\n' "$step" "$code"
+done
+PATH=/culvert/bin:/bin
+CULVERT_TEST_SLOW=4
+CULVERT_PROBE_SLOW=8
+export PATH CULVERT_TEST_SLOW CULVERT_PROBE_SLOW
+# shellcheck source=scripts/lib/kernels_steps.sh
+. /culvert/steps.sh
+run_steps </culvert/plan
+printf '@@ verdict %s %d\n' "$([ "$failed" -eq 0 ] && echo ok || echo failed)" "$failed"
+dmesg >/dev/ttyS0
+poweroff -f

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_FAULTS_LANES_H
+#define CULVERT_TEST_FAULTS_LANES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * The traffic of the fault sweep.  A lane is a forward of its own with an upstream of its own and
+ * a script for both ends; a batch runs every lane's sessions, all lanes at once.  So the two ends
+ * of a session find each other even when the daemon loses half of them.
+ */
+
+/* What went wrong in a batch: counts of sessions. */
+struct batch {
+	unsigned int sessions, resets, wrong, truncated, extra, stuck, failed;
+	char why[600]; /* the worst that was seen */
+};
+
+/* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */
+int lanes_open(void);
+
+/* Append LISTEN UPSTREAM of every lane to ARGS, NULL-terminated; returns how many were added. */
+int lanes_arguments(const char **args, int most);
+
+/*
+ * Run one batch.  TICK is called at least every 10 ms.  Returns true if no session had anything
+ * worse than a reset.
+ */
+bool lanes_run(void (*tick)(void *arg), void *arg, struct batch *ret);
+
+/*
+ * Leave out the sessions that end with RST.  Nobody sends an RST again that is lost, and who waits for
+ * it then waits for ever, whatever is between.
+ */
+void lanes_orderly(bool orderly);
+
+/* The listening socket of lane I's upstream. */
+int lanes_listener(int i);
+
+/* Close what waits at the upstream listeners: connections that no session wanted any more. */
+void lanes_drain(void);
+
+#endif

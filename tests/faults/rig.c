@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <stdio.h>
+
+#include "../flow/env.h"
+#include "lanes.h"
+#include "leaks.h"
+#include "rig.h"
+
+#define IDLE_MS 12000
+#define MOST_ARGUMENTS 90
+
+int rig_errors(struct rig *rig, int64_t *ret)
+{
+	struct json_object *o = NULL, *errors;
+	int r = daemon_query(rig->d, "status", 5000, &o);
+
+	*ret = 0;
+	errors = r ? NULL : json_at(o, "errors");
+	if (errors) {
+		json_object_object_foreach(errors, key, value) {
+			(void)key;
+			*ret += json_object_get_int64(value);
+		}
+		rig->pid = json_int(o, "pid");
+	}
+	json_object_put(o);
+	return r;
+}
+
+int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options)
+{
+	const char *args[MOST_ARGUMENTS] = { "--workers",      "2",    "--soft-limit",      "100K",
+					     "--hard-limit", "200K", "--connect-timeout", "10" };
+	struct daemon_conf conf = { .culvert = culvert, .engine = engine, .args = args };
+	char why[1000] = "";
+	int64_t errors;
+	int n = 8, r;
+
+	while (options && *options && n < 20)
+		args[n++] = *options++;
+	lanes_arguments(args + n, MOST_ARGUMENTS - n);
+	r = daemon_start(&conf, &rig->d, why, sizeof(why));
+	r = r ?: rig_errors(rig, &errors);
+	if (r)
+		fprintf(stderr, "%s: engine %s: %s\n", r == -ENOTSUP ? "skip" : "FAIL", engine, why);
+	return r;
+}
+
+void rig_kill(struct rig *rig)
+{
+	if (rig->d)
+		daemon_kill(rig->d);
+	rig->d = NULL;
+}
+
+static bool is_idle(struct rig *rig, char *why, size_t len)
+{
+	int64_t deadline = now_ms() + IDLE_MS;
+	int r;
+
+	do {
+		lanes_drain();
+		if (daemon_check(rig->d, why, len))
+			return false;
+		r = daemon_wait_idle(rig->d, 300, why, len);
+	} while (r && now_ms() < deadline);
+	return !r;
+}
+
+bool rig_clean(struct rig *rig, char *why, size_t len)
+{
+	struct batch batch;
+	int64_t entries;
+
+	if (!is_idle(rig, why, len))
+		return false;
+	entries = leaks_map_entries((pid_t)rig->pid);
+	for (int i = 0; entries > 0 && i < 8; i++) {
+		lanes_run(NULL, NULL, &batch);
+		if (!is_idle(rig, why, len))
+			return false;
+		entries = leaks_map_entries((pid_t)rig->pid);
+	}
+	if (entries)
+		snprintf(why, len, "leak: %lld entries in the maps", (long long)entries);
+	return entries == 0;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_FAULTS_RIG_H
+#define CULVERT_TEST_FAULTS_RIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../flow/daemon.h"
+
+/* A daemon that serves the lanes, and the question whether it is as it was before. */
+
+struct rig {
+	struct daemon *d;
+	int64_t pid;
+};
+
+/*
+ * Start it: ENGINE, then OPTIONS (NULL-terminated, may be NULL), with low limits so that flows
+ * leave the kernel.  Environment variables are the caller's.  As daemon_start(), with a message
+ * printed.
+ */
+int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options);
+void rig_kill(struct rig *rig);
+
+/* The sum of what the daemon has counted under "errors". */
+int rig_errors(struct rig *rig, int64_t *ret);
+
+/*
+ * True once nothing is left of any session: status, descriptors, maps.  A map that refuses to
+ * delete an entry keeps it until its slot is used again; then it must go, so batches are run to
+ * see.
+ */
+bool rig_clean(struct rig *rig, char *why, size_t len);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Every call of the session path made to fail in turn; see sweep.c. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../flow/env.h"
+#include "lanes.h"
+#include "sweep.h"
+
+static const char help[] =
+	"test_faults [options]\n"
+	"  --engine E      auto, sockmap, splice or copy (default auto)\n"
+	"  --culvert PATH  the daemon (default: the one built together with this program)\n"
+	"  --only TEXT     only places whose description holds TEXT, such as \"recv user/session\"\n"
+	"  --full          every error in every mode\n"
+	"  --most N        about N of the errors of each place, picked by the seed (default all)\n"
+	"  --seed S        of the random choices (default: from the clock; printed)\n"
+	"  --json FILE     one object an injection\n"
+	"  --syscalls FILE have strace count the daemon's system calls meanwhile\n"
+	"  --verbose       a line for each injection\n";
+
+static const struct option long_options[] = {
+	{ "engine", required_argument, NULL, 'e' },   { "culvert", required_argument, NULL, 'c' },
+	{ "only", required_argument, NULL, 'o' },     { "full", no_argument, NULL, 'f' },
+	{ "most", required_argument, NULL, 'm' },
+	{ "seed", required_argument, NULL, 's' },     { "json", required_argument, NULL, 'j' },
+	{ "syscalls", required_argument, NULL, 'y' }, { "verbose", no_argument, NULL, 'v' },
+	{ "help", no_argument, NULL, 'h' },	      { 0 },
+};
+
+static struct sweep_options opt = { .engine = "auto" };
+static const char *json_path;
+
+static void parse_options(int argc, char **argv)
+{
+	int c;
+
+	opt.seed = (uint64_t)time(NULL);
+	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
+		switch (c) {
+		case 'e': opt.engine = optarg; break;
+		case 'c': opt.culvert = optarg; break;
+		case 'o': opt.only = optarg; break;
+		case 'm': opt.most = (unsigned int)atoi(optarg); break;
+		case 'f': opt.full = true; break;
+		case 's': opt.seed = strtoull(optarg, NULL, 0); break;
+		case 'j': json_path = optarg; break;
+		case 'y': opt.syscalls = optarg; break;
+		case 'v': opt.verbose = true; break;
+		default:
+			fputs(help, c == 'h' ? stdout : stderr);
+			exit(c == 'h' ? 0 : 2);
+		}
+	}
+	if (optind < argc) {
+		fputs(help, stderr);
+		exit(2);
+	}
+}
+
+/* NAME beside this program. */
+static char *beside(const char *name)
+{
+	char self[400], path[500];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char *slash;
+
+	self[n > 0 ? n : 0] = '\0';
+	slash = strrchr(self, '/');
+	if (slash)
+		*slash = '\0';
+	snprintf(path, sizeof(path), "%s/%s", self, name);
+	return realpath(path, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	struct json_object *results = json_object_new_array();
+	char *culvert, *preload;
+	int r;
+
+	parse_options(argc, argv);
+	culvert = opt.culvert ? realpath(opt.culvert, NULL) : beside("../../culvert");
+	preload = beside("libculvert_faults.so");
+	if (!culvert || !preload || !results) {
+		fprintf(stderr, "FAIL: the daemon or libculvert_faults.so is missing\n");
+		return 1;
+	}
+	opt.culvert = culvert;
+	opt.preload = preload;
+	env_enter("test_faults", 3600);
+	if (lanes_open())
+		return 1;
+	fprintf(stderr, "faults: engine %s, seed %llu\n", opt.engine, (unsigned long long)opt.seed);
+	r = sweep_run(&opt, results);
+	if (json_path && json_object_to_file_ext(json_path, results, JSON_C_TO_STRING_PLAIN) < 0) {
+		fprintf(stderr, "FAIL: %s: %s\n", json_path, strerror(errno));
+		r = r ?: -EIO;
+	}
+	printf("%s: engine %s, %zu injections, %d broken\n", r ? "FAILED" : "ok", opt.engine,
+	       json_object_array_length(results), r > 0 ? r : 0);
+	json_object_put(results);
+	free(culvert);
+	free(preload);
+	if (r == -ENOTSUP)
+		return EXIT_SKIP;
+	return r ? 1 : 0;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdio_ext.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "capture.h"
+#include "config.h"
+#include "config_file.h"
+
+#define FORWARD "[forward a]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9001\n"
+#define A10 "aaaaaaaaaa"
+#define A50 A10 A10 A10 A10 A10
+#define A200 A50 A50 A50 A50
+
+static char folder[] = "/tmp/culvert-config.XXXXXX";
+static char path[64];
+
+static int make_folder(void **state)
+{
+	(void)state;
+	if (!mkdtemp(folder))
+		return -1;
+	snprintf(path, sizeof(path), "%s/c", folder);
+	return 0;
+}
+
+static int remove_folder(void **state)
+{
+	(void)state;
+	unlink(path);
+	return rmdir(folder);
+}
+
+static void write_file(const char *text, size_t len)
+{
+	FILE *f = fopen(path, "we");
+
+	assert_non_null(f);
+	assert_int_equal(fwrite(text, 1, len, f), len);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+}
+
+/* The file, and WORDS of the command line behind it. */
+static int parse(struct config *c, const char *const *words, char *err, size_t errlen)
+{
+	char *argv[16] = { (char *)"run", (char *)"--config", path };
+	struct capture capture;
+	int argc = 3, r;
+
+	while (words && *words)
+		argv[argc++] = (char *)*words++;
+	capture_begin(&capture, STDERR_FILENO);
+	r = config_parse(argc, argv, c);
+	capture_end(&capture, err, errlen);
+	return r;
+}
+
+static void good(struct config *c, const char *text, const char *const *words)
+{
+	char err[1024];
+	int r;
+
+	write_file(text, strlen(text));
+	r = parse(c, words, err, sizeof(err));
+	if (r)
+		fail_msg("%d: %s", r, err);
+	assert_string_equal(err, "");
+}
+
+#define FORWARD_BUT(line) "[forward a]\nupstream = 127.0.0.1:1\n" line "\n"
+#define INDENTED "indented: sections and keys begin in the first column"
+#define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static void test_everything(void **state)
+{
+	struct config c;
+
+	(void)state;
+	good(&c,
+	     "\xef\xbb\xbf# a comment\n"
+	     "; another\n"
+	     "\n"
+	     "[culvert]\n"
+	     "engine=splice\n"
+	     "workers = 3 ; and why\n"
+	     "hard-limit\t=\t8M\r\n"
+	     "control = /run/x/y.sock\n"
+	     "seccomp = kill\n"
+	     "[forward one]  # ends here\n"
+	     "  \n"
+	     "listen = [::1]:80\n"
+	     "upstream = unix:/run/up\n"
+	     "[forward two]\n"
+	     "upstream = 127.0.0.1:2\n"
+	     "listen = :443", /* and no newline */
+	     NULL);
+	assert_int_equal(c.engine, ENGINE_SPLICE);
+	assert_int_equal(c.workers, 3);
+	assert_int_equal(c.hard_limit, 8 << 20);
+	assert_string_equal(c.control, "/run/x/y.sock");
+	assert_int_equal(c.seccomp, FILTER_KILL);
+	assert_string_equal(c.file, path);
+	assert_int_equal(c.n_forwards, 2);
+	assert_string_equal(c.forwards[0].name, "one");
+	assert_string_equal(c.forwards[0].listen.text, "[::1]:80");
+	assert_string_equal(c.forwards[0].upstream.text, "unix:/run/up");
+	assert_string_equal(c.forwards[1].name, "two");
+	assert_string_equal(c.forwards[1].upstream.text, "127.0.0.1:2");
+	config_close(&c);
+}
+
+/* The command line counts over the file, wherever --config stands, and adds forwards. */
+static void test_with_command_line(void **state)
+{
+	struct config c;
+
+	(void)state;
+	good(&c, "[culvert]\nengine = copy\nworkers = 3\n" FORWARD,
+	     WORDS("--engine", "splice", "127.0.0.1:1", "127.0.0.1:2"));
+	assert_int_equal(c.engine, ENGINE_SPLICE);
+	assert_int_equal(c.workers, 3);
+	assert_int_equal(c.n_forwards, 2);
+	assert_string_equal(c.forwards[0].name, "a");
+	assert_null(c.forwards[1].name);
+	config_close(&c);
+
+	good(&c, FORWARD, NULL);
+	assert_int_equal(c.max_sessions_per_client, 8192);
+	config_close(&c);
+	good(&c, "[culvert]\nmax-sessions = 10\n" FORWARD, NULL);
+	assert_int_equal(c.max_sessions_per_client, 5);
+	config_close(&c);
+}
+
+static const struct {
+	unsigned int line; /* 0: of the whole file */
+	const char *complaint;
+	const char *text;
+} mistakes[] = {
+	{ 0, "nothing to forward", "" },
+	{ 0, "nothing to forward", "[culvert]\nengine = auto\n" },
+	{ 1, "engine: before the first section", "engine = auto\n" },
+	{ 2, "neither [SECTION] nor KEY = VALUE", "[culvert]\nengine\n" },
+	{ 2, "engines: unknown key of [culvert]", "[culvert]\nengines = auto\n" },
+	{ 2, "config: unknown key", "[culvert]\nconfig = /x\n" },
+	{ 2, "help: unknown key", "[culvert]\nhelp = yes\n" },
+	{ 2, "--engine: unknown key", "[culvert]\n--engine = auto\n" },
+	{ 2, "engine: needs a value", "[culvert]\nengine =\n" },
+	{ 2, "engine: needs a value", "[culvert]\nengine = ; auto\n" },
+	{ 2, "a value without a key", "[culvert]\n= auto\n" },
+	{ 2, "engine: \"fast\" is not valid, expected auto, sockmap", "[culvert]\nengine = fast\n" },
+	{ 3, "engine: given twice, first in line 2", "[culvert]\nengine = auto\nengine = auto\n" },
+	{ 2, "workers: \"0\" is not valid", "[culvert]\nworkers = 0\n" },
+	{ 2, "workers: \"99999999999999999999\"", "[culvert]\nworkers = 99999999999999999999\n" },
+	{ 2, "hard-limit: \"4X\" is not valid, expected a size", "[culvert]\nhard-limit = 4X\n" },
+	{ 2, "probe: \"maybe\" is not valid, expected yes or no", "[culvert]\nprobe = maybe\n" },
+	{ 3, "neither [SECTION] nor KEY = VALUE", FORWARD_BUT("listen") "bogus = 1\n" },
+	{ 3, "neither [SECTION] nor KEY = VALUE", FORWARD_BUT("listen ; = x") "[culvert]\n" },
+	{ 3, "neither [SECTION] nor KEY = VALUE", FORWARD_BUT("listen") "\tindented\n" },
+	{ 2, "workers: \"#\" in a value: a comment there begins with \";\"",
+	  "[culvert]\nworkers = 3 # three\n" },
+	{ 2, "user: \"#\" in a value", "[culvert]\nuser = x\t#three\n" },
+	{ 2, "user: \"#\" in a value", "[culvert]\nuser = # x\n" },
+	{ 2, "listen: \"#\" in a value", "[forward a]\nlisten = :80 # http\n" },
+	{ 3, INDENTED, "[culvert]\nengine = auto\n  workers = 2\n" },
+	{ 3, INDENTED, "[culvert]\nengine = auto\n\tworkers = 2\n" },
+	{ 1, INDENTED, " [culvert]\n" },
+	{ 1, INDENTED, "\xef\xbb\xbf [culvert]\n" },
+	{ 1, "a byte order mark that", "\xef\xbb\xbf\xef\xbb\xbf[culvert]\n" },
+	{ 2, "a byte order mark that", "\n\xef\xbb\xbf[culvert]\n" },
+	{ 1, "a control character", "\r[culvert]\n" },
+	{ 1, "a control character", "\v[culvert]\n" },
+	{ 1, "a control character", "[culvert]\f\n" },
+	{ 1, "a control character", "# \x7f\n" },
+	{ 2, "a control character", "[culvert]\nuser = a\rb\n" },
+	{ 4, "[culvert] again, it was in line 1", "[culvert]\nworkers = 1\n\n[culvert]\n" },
+	{ 1, "[Culvert]: unknown section", "[Culvert]\n" },
+	{ 1, "[]: unknown section", "[]\n" },
+	{ 1, "[forward]: unknown section", "[forward]\n" },
+	{ 1, "[forward ]: unknown section", "[forward ]\n" },
+	{ 1, "[forward a b]: unknown section", "[forward a b]\n" },
+	{ 1, "[forward ;x]: a name cannot begin with ; or #", "[forward ;x]\n" },
+	{ 1, "[forward #x]: a name cannot begin with ; or #", "[forward #x]\n" },
+	{ 1, "\"[\" without \"]\"", "[culvert\n" },
+	{ 1, "nothing may follow \"]\"", "[culvert] engine = auto\n" },
+	{ 1, "a section's name has at most 49 bytes", "[forward " A50 "]\n" },
+	{ 1, "[forward a]: listen is missing", "[forward a]\n" },
+	{ 1, "[forward a]: listen is missing", "[forward a]\nupstream = 127.0.0.1:1\n" },
+	{ 1, "[forward a]: upstream is missing", "[forward a]\nlisten = 127.0.0.1:1\n[culvert]\n" },
+	{ 4, "[forward a]: the name is taken in line 1", FORWARD FORWARD },
+	{ 4, "listen: given twice, first in line 2", FORWARD "listen = 127.0.0.1:3\n" },
+	{ 4, "limit: unknown key of [forward NAME]", FORWARD "limit = 3\n" },
+	{ 2, "listen \"nonsense\": ", "[forward a]\nlisten = nonsense\nupstream = 127.0.0.1:1\n" },
+	{ 3, "upstream \"127.0.0.1:0\": ",
+	  "[forward a]\nlisten = :1\nupstream = 127.0.0.1:0\n" },
+	{ 5, "listen \"127.0.0.1:9000\": same address as the earlier",
+	  FORWARD "[forward b]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9002\n" },
+	{ 2, "the line has more than", "# x\n# " A200 A200 "\n" },
+	{ 3, "upstream \"127.0.0.1:1\": the upstream is the listener itself",
+	  "[forward a]\nlisten = 127.0.0.1:1\nupstream = 127.0.0.1:1\n" },
+	{ 2, "soft-limit: 8 MiB is above --hard-limit (4 MiB)",
+	  "[culvert]\nsoft-limit = 8M\n" FORWARD },
+	{ 3, "soft-limit: 8 MiB is above hard-limit (5 MiB)",
+	  "[culvert]\nhard-limit = 5M\nsoft-limit = 8M\n" FORWARD },
+	{ 2, "--soft-limit: 1 MiB is above hard-limit (64 KiB)",
+	  "[culvert]\nhard-limit = 64K\n" FORWARD },
+	{ 1, "a control character", "\x1b = 1\n" },
+};
+
+static void test_mistakes(void **state)
+{
+	char err[1024], want[256];
+	struct config c;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
+		write_file(mistakes[i].text, strlen(mistakes[i].text));
+		assert_int_equal(parse(&c, NULL, err, sizeof(err)), -EINVAL);
+		config_close(&c);
+		if (mistakes[i].line)
+			snprintf(want, sizeof(want), "culvert: %s:%u: %s", path, mistakes[i].line,
+				 mistakes[i].complaint);
+		else
+			snprintf(want, sizeof(want), "culvert: %s", mistakes[i].complaint);
+		if (strncmp(err, want, strlen(want)) != 0)
+			fail_msg("mistake %zu: \"%s\" instead of \"%s\"", i, err, want);
+		assert_int_equal(strcspn(err, "\n"), strlen(err) - 1); /* one line */
+	}
+}
+
+/* What the command line says is not the file's mistake. */
+static void test_limits_from_both(void **state)
+{
+	static const char text[] = "[culvert]\nsoft-limit = 8M\n" FORWARD;
+	char err[1024], want[256];
+	struct config c;
+
+	(void)state;
+	good(&c, text, WORDS("--hard-limit=16M"));
+	assert_int_equal(c.soft_limit, 8 << 20);
+	config_close(&c);
+	good(&c, text, WORDS("--soft-limit=2M"));
+	config_close(&c);
+	assert_int_equal(parse(&c, WORDS("--soft-limit=9M"), err, sizeof(err)), -EINVAL);
+	config_close(&c);
+	assert_string_equal(err, "culvert: --soft-limit: 9 MiB is above --hard-limit (4 MiB)\n");
+	assert_int_equal(parse(&c, WORDS("--hard-limit=1M"), err, sizeof(err)), -EINVAL);
+	config_close(&c);
+	snprintf(want, sizeof(want), "culvert: %s:2: soft-limit: 8 MiB is above --hard-limit (1 MiB)\n",
+		 path);
+	assert_string_equal(err, want);
+}
+
+static void test_place(void **state)
+{
+	char file[1000], at[CONFIG_PLACE_LEN];
+
+	(void)state;
+	assert_string_equal(config_place(NULL, 0, at), "");
+	assert_string_equal(config_place("/etc/x", 7, at), "/etc/x:7: ");
+	memset(file, 'x', sizeof(file) - 1);
+	memcpy(file + sizeof(file) - 5, ".end", 5);
+	config_place(file, UINT32_MAX, at);
+	assert_int_equal(strlen(at), CONFIG_PLACE_LEN - 1);
+	assert_memory_equal(at, "...x", 4);
+	assert_string_equal(strchr(at + 3, '.'), ".end:4294967295: ");
+}
+
+/* A disk that fails is not a mistake in the file. */
+static ssize_t read_then_fail(void *cookie, char *buf, size_t size)
+{
+	static const char text[] = "[forward a]\nlis";
+	bool *failing = cookie;
+
+	if (*failing || size < sizeof(text)) {
+		errno = EIO;
+		return -1;
+	}
+	*failing = true;
+	memcpy(buf, text, sizeof(text) - 1);
+	return sizeof(text) - 1;
+}
+
+static void test_read_error(void **state)
+{
+	bool failing = false;
+	FILE *f = fopencookie(&failing, "r", (cookie_io_functions_t){ .read = read_then_fail });
+	struct config_text text = { 0 };
+	struct config c = { 0 };
+	struct capture capture;
+	char err[1024];
+	int r;
+
+	(void)state;
+	assert_non_null(f);
+	capture_begin(&capture, STDERR_FILENO);
+	r = config_file_parse(f, "x.conf", &c, &text);
+	capture_end(&capture, err, sizeof(err));
+	fclose(f);
+	config_text_close(&text);
+	config_close(&c);
+	assert_int_equal(r, -EIO);
+	assert_string_equal(err, "culvert: x.conf: cannot be read: Input/output error\n");
+}
+
+static int check(char *err, size_t errlen)
+{
+	char *argv[] = { (char *)"check", path, NULL };
+	struct capture capture;
+	int r;
+
+	capture_begin(&capture, STDERR_FILENO);
+	r = config_check(2, argv);
+	capture_end(&capture, err, errlen);
+	return r;
+}
+
+static void test_check(void **state)
+{
+	struct capture capture;
+	char err[1024], out[1024];
+	int full = open("/dev/full", O_WRONLY | O_CLOEXEC), saved, r;
+
+	(void)state;
+	write_file(FORWARD, strlen(FORWARD));
+	capture_begin(&capture, STDOUT_FILENO);
+	r = check(err, sizeof(err));
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(r, 0);
+	assert_string_equal(err, "");
+	assert_non_null(strstr(out, ": 1 forward, no mistake\n"));
+
+	assert_true(full >= 0);
+	fflush(stdout);
+	saved = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+	dup2(full, STDOUT_FILENO);
+	r = check(err, sizeof(err));
+	__fpurge(stdout);
+	clearerr(stdout);
+	dup2(saved, STDOUT_FILENO);
+	close(saved);
+	close(full);
+	assert_int_equal(r, 1);
+	assert_string_equal(err, "culvert: cannot write the result: No space left on device\n");
+
+	write_file("x", 1);
+	assert_int_equal(check(err, sizeof(err)), 2);
+}
+
+static void test_bytes(void **state)
+{
+	static const char nul[] = FORWARD "[culvert]\nengine = au\0to\n";
+	static char big[(1 << 20) + 100];
+	char err[1024];
+	struct config c;
+
+	(void)state;
+	write_file(nul, sizeof(nul) - 1);
+	assert_int_equal(parse(&c, NULL, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, ":5: a NUL byte"));
+	config_close(&c);
+	memset(big, '\n', sizeof(big));
+	write_file(big, sizeof(big));
+	assert_int_equal(parse(&c, NULL, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, "the file has more than 1048576 bytes"));
+	config_close(&c);
+}
+
+static int parse_as(mode_t file, mode_t dir, char *err, size_t errlen)
+{
+	struct config c;
+	int r;
+
+	assert_int_equal(chmod(path, file), 0);
+	assert_int_equal(chmod(folder, dir), 0);
+	r = parse(&c, NULL, err, errlen);
+	config_close(&c);
+	assert_int_equal(chmod(folder, 0700), 0);
+	return r;
+}
+
+/* What a link leads to counts, and where that is. */
+static void test_link(void **state)
+{
+	char err[1024], link[96], dir[80];
+	struct config c;
+	int r;
+
+	(void)state;
+	write_file(FORWARD, strlen(FORWARD));
+	snprintf(dir, sizeof(dir), "%s/d", folder);
+	snprintf(link, sizeof(link), "%s/d/link", folder);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	assert_int_equal(symlink("../c", link), 0);
+	strcpy(path + strlen(folder), "/d/link");
+	r = parse(&c, NULL, err, sizeof(err));
+	config_close(&c);
+	assert_int_equal(r, 0);
+	assert_int_equal(chmod(folder, 0777), 0);
+	r = parse(&c, NULL, err, sizeof(err));
+	config_close(&c);
+	assert_int_equal(chmod(folder, 0700), 0);
+	assert_int_equal(r, -EPERM);
+	snprintf(link, sizeof(link), "%s/c: its directory can be written by others (mode 0777): chmod "
+		 "go-w", folder);
+	assert_non_null(strstr(err, link));
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink("../nothing", path), 0);
+	assert_int_equal(parse(&c, NULL, err, sizeof(err)), -ENOENT);
+	config_close(&c);
+	assert_non_null(strstr(err, "d/link: No such file or directory: give the path of a file"));
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rmdir(dir), 0);
+	strcpy(path + strlen(folder), "/c");
+}
+
+/* Who could have written it? */
+static void test_owner(void **state)
+{
+	char err[1024];
+	struct config c;
+
+	(void)state;
+	write_file(FORWARD, strlen(FORWARD));
+	assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), 0);
+	assert_int_equal(parse_as(0644, 0755, err, sizeof(err)), 0);
+	assert_int_equal(parse_as(0644, 01777, err, sizeof(err)), 0); /* as /tmp */
+	assert_int_equal(parse_as(0664, 0755, err, sizeof(err)), -EPERM);
+	assert_non_null(strstr(err, "the file can be written by others (mode 0664): chmod go-w"));
+	assert_int_equal(parse_as(0646, 0755, err, sizeof(err)), -EPERM);
+	assert_int_equal(parse_as(0644, 0777, err, sizeof(err)), -EPERM);
+	assert_non_null(strstr(err, "its directory can be written by others"));
+	if (!geteuid()) {
+		assert_int_equal(chown(path, 65534, 65534), 0);
+		assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), -EPERM);
+		assert_non_null(strstr(err, "the file belongs to uid 65534, who could write anything "
+					    "into it: chown root"));
+	}
+	unlink(path);
+	assert_int_equal(parse(&c, NULL, err, sizeof(err)), -ENOENT);
+	assert_non_null(strstr(err, "No such file or directory"));
+	config_close(&c);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(parse(&c, NULL, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, "not a regular file"));
+	config_close(&c);
+	unlink(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_everything),
+		cmocka_unit_test(test_with_command_line),
+		cmocka_unit_test(test_mistakes),
+		cmocka_unit_test(test_bytes),
+		cmocka_unit_test(test_limits_from_both),
+		cmocka_unit_test(test_place),
+		cmocka_unit_test(test_read_error),
+		cmocka_unit_test(test_check),
+		cmocka_unit_test(test_link),
+		cmocka_unit_test(test_owner),
+	};
+
+	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

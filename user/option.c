@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "option.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "size.h"
+
+#define WORKERS_MAX 1024
+#define DAY_MS (24 * 3600 * 1000)
+
+#define AT(field) offsetof(struct config, field)
+#define ENGINE_NAMES "auto, sockmap, splice or copy"
+#define FILTER_NAMES "errno, kill or off"
+#define LEVEL_NAMES "error, warning, notice, info or debug"
+
+static const struct option_def options[] = {
+	{ .name = "config", .metavar = "FILE", .kind = KIND_FILE, .offset = AT(file),
+	  .words_only = true, .computed = "none",
+	  .help = "read this first, also -c (see `culvert check`)" },
+	{ .name = "engine", .metavar = "ENGINE", .kind = KIND_ENGINE, .offset = AT(engine),
+	  .initial = "auto",
+	  .help = "what carries the payload: " ENGINE_NAMES },
+	{ .name = "workers", .metavar = "N", .kind = KIND_COUNT, .offset = AT(workers),
+	  .min = 1, .max = WORKERS_MAX, .computed = "one per CPU",
+	  .help = "worker threads" },
+	{ .name = "control", .metavar = "PATH", .kind = KIND_PATH, .offset = AT(control),
+	  .initial = CONFIG_CONTROL_DEFAULT,
+	  .help = "unix socket for client commands" },
+	{ .name = "connect-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
+	  .offset = AT(connect_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
+	  .help = "how long an upstream address may take to answer" },
+	{ .name = "grace", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(grace_ms),
+	  .min = 0, .max = DAY_MS, .initial = "5",
+	  .help = "how long sessions may go on after SIGTERM" },
+	{ .name = "max-sessions", .metavar = "N", .kind = KIND_COUNT, .offset = AT(max_sessions),
+	  .min = 1, .max = 1000000, .initial = "16384",
+	  .help = "sessions at a time" },
+	{ .name = "max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
+	  .offset = AT(max_sessions_per_client), .min = 0, .max = 1000000,
+	  .computed = "half of them; 0: no limit",
+	  .help = "of one IPv4 address or IPv6 /64" },
+	{ .name = "copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, .offset = AT(copy_buffer),
+	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
+	  .help = "bytes per read when copying" },
+	{ .name = "soft-limit", .metavar = "SIZE", .kind = KIND_SIZE64, .offset = AT(soft_limit),
+	  .min = 4 << 10, .max = 1 << 30, .initial = "1M",
+	  .help = "kernel backlog at which a flow leaves sockmap" },
+	{ .name = "hard-limit", .metavar = "SIZE", .kind = KIND_SIZE64, .offset = AT(hard_limit),
+	  .min = 4 << 10, .max = 1 << 30, .initial = "4M",
+	  .help = "kernel backlog at which the kernel stops redirecting" },
+	{ .name = "settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
+	  .min = 0, .max = DAY_MS, .initial = "0.3",
+	  .help = "auto: user space watches a flow so long first" },
+	{ .name = "review", .metavar = "N", .kind = KIND_COUNT, .offset = AT(review_packets),
+	  .min = 0, .max = 1000000000, .initial = "1000000",
+	  .help = "auto: judge flows again after N packets; 0: never" },
+	{ .name = "probe", .metavar = "yes|no", .kind = KIND_BOOL, .offset = AT(probe),
+	  .initial = "yes",
+	  .help = "try the kernel first, and use only what works" },
+	{ .name = "user", .metavar = "NAME", .kind = KIND_NAME, .offset = AT(user),
+	  .computed = "culvert's choice",
+	  .help = "account to become" },
+	{ .name = "seccomp", .metavar = "MODE", .kind = KIND_FILTER, .offset = AT(seccomp),
+	  .initial = "errno",
+	  .help = "calls that culvert does not need: " FILTER_NAMES },
+	{ .name = "log-level", .metavar = "LEVEL", .kind = KIND_LEVEL, .offset = AT(log_level),
+	  .initial = "info",
+	  .help = LEVEL_NAMES },
+	{ .name = "help", .kind = KIND_HELP, .words_only = true, .help = "show this help" },
+};
+
+#define N_OPTIONS (sizeof(options) / sizeof(options[0]))
+
+static const char *const engines[] = {
+	[ENGINE_AUTO] = "auto",
+	[ENGINE_SOCKMAP] = "sockmap",
+	[ENGINE_SPLICE] = "splice",
+	[ENGINE_COPY] = "copy",
+};
+
+static const char *const filters[] = {
+	[FILTER_ERRNO] = "errno",
+	[FILTER_KILL] = "kill",
+	[FILTER_OFF] = "off",
+};
+
+const char *engine_name(enum engine e)
+{
+	return (size_t)e < sizeof(engines) / sizeof(engines[0]) ? engines[e] : "?";
+}
+
+/* CPUs that this process may use: in a container fewer than the machine has. */
+static unsigned int usable_cpus(void)
+{
+	cpu_set_t set;
+	long n;
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		n = CPU_COUNT(&set);
+	else
+		n = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than cpu_set_t has room for */
+	if (n < 1)
+		return 1;
+	return n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
+}
+
+_Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
+		       sizeof(enum filter_mode) == sizeof(unsigned int),
+	       "name_parse() stores enums");
+
+/* The place of TEXT among N names. */
+static int name_parse(const char *text, const char *const *names, size_t n, unsigned int *ret)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*ret = (unsigned int)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+#define N_NAMES(names) (sizeof(names) / sizeof((names)[0]))
+
+const char *option_expectation(const struct option_def *o, char *buf, size_t size)
+{
+	char min[SIZE_STRLEN], max[SIZE_STRLEN];
+
+	switch (o->kind) {
+	case KIND_ENGINE:
+		return ENGINE_NAMES;
+	case KIND_FILTER:
+		return FILTER_NAMES;
+	case KIND_BOOL:
+		return "yes or no";
+	case KIND_LEVEL:
+		return LEVEL_NAMES;
+	case KIND_COUNT:
+		snprintf(buf, size, "a whole number from %llu to %llu", (unsigned long long)o->min,
+			 (unsigned long long)o->max);
+		return buf;
+	case KIND_SECONDS:
+		snprintf(buf, size, "seconds from %g to %g, such as 5 or 0.5",
+			 (double)o->min / 1000, (double)o->max / 1000);
+		return buf;
+	case KIND_SIZE:
+	case KIND_SIZE64:
+		snprintf(buf, size, "a size from %s to %s, such as 64K or 1M",
+			 size_format(o->min, min, sizeof(min)),
+			 size_format(o->max, max, sizeof(max)));
+		return buf;
+	case KIND_PATH:
+		snprintf(buf, size, "a path of 1 to %zu bytes",
+			 sizeof(((struct sockaddr_un *)0)->sun_path) - 1);
+		return buf;
+	case KIND_FILE:
+		return "the name of a file";
+	case KIND_NAME:
+		return "the name of an account";
+	case KIND_HELP:
+		break;
+	}
+	return "no value";
+}
+
+static int number_parse(const struct option_def *o, const char *text, uint64_t *ret)
+{
+	int r;
+
+	if (o->kind == KIND_COUNT)
+		r = count_parse(text, ret);
+	else if (o->kind == KIND_SECONDS)
+		r = seconds_parse(text, ret);
+	else
+		r = size_parse(text, ret);
+	if (r == 0 && (*ret < o->min || *ret > o->max))
+		r = -ERANGE;
+	return r;
+}
+
+int option_store(struct config *c, const struct option_def *o, const char *value)
+{
+	void *field = (char *)c + o->offset;
+	uint64_t number;
+	int r;
+
+	switch (o->kind) {
+	case KIND_ENGINE:
+		return name_parse(value, engines, N_NAMES(engines), field);
+	case KIND_FILTER:
+		return name_parse(value, filters, N_NAMES(filters), field);
+	case KIND_BOOL:
+		*(bool *)field = !strcmp(value, "yes");
+		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
+	case KIND_LEVEL:
+		r = log_level_parse(value);
+		if (r >= 0)
+			*(int *)field = r;
+		return r < 0 ? r : 0;
+	case KIND_PATH:
+		if (strlen(value) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+			return -EINVAL;
+		/* fall through */
+	case KIND_FILE:
+	case KIND_NAME:
+		if (!value[0])
+			return -EINVAL;
+		*(const char **)field = value;
+		return 0;
+	case KIND_COUNT:
+	case KIND_SECONDS:
+	case KIND_SIZE:
+	case KIND_SIZE64:
+		r = number_parse(o, value, &number);
+		if (r < 0)
+			return r;
+		if (o->kind == KIND_SIZE64)
+			*(uint64_t *)field = number;
+		else if (o->kind == KIND_SIZE)
+			*(size_t *)field = (size_t)number;
+		else
+			*(unsigned int *)field = (unsigned int)number;
+		return 0;
+	case KIND_HELP:
+		break;
+	}
+	return -EINVAL;
+}
+
+
+const struct option_def *option_find(const char *name, size_t len)
+{
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		if (strlen(options[i].name) == len && strncmp(options[i].name, name, len) == 0)
+			return &options[i];
+	}
+	return NULL;
+}
+
+_Static_assert(N_OPTIONS < OPTIONS_MAX, "option_number()");
+
+size_t option_number(const struct option_def *o)
+{
+	return (size_t)(o - options);
+}
+
+void options_default(struct config *c)
+{
+	c->workers = usable_cpus();
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		if (options[i].initial)
+			option_store(c, &options[i], options[i].initial);
+	}
+}
+
+void options_help(void)
+{
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		const struct option_def *o = &options[i];
+		const char *initial = o->initial ? o->initial : o->computed;
+		char left[40];
+
+		snprintf(left, sizeof(left), "--%s %s", o->name, o->metavar ? o->metavar : "");
+		printf("  %-28s%s", left, o->help);
+		if (initial)
+			printf(" (default %s)", initial);
+		putchar('\n');
+	}
+}

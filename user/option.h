@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_OPTION_H
+#define CULVERT_OPTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config.h"
+
+/*
+ * What culvert can be told, as one table: the command line, the configuration file, the defaults and
+ * the help all come from it.  Forwards are not in it: config.c knows how they are written.
+ */
+
+enum option_kind {
+	KIND_HELP,
+	KIND_ENGINE,  /* enum engine */
+	KIND_FILTER,  /* enum filter_mode */
+	KIND_BOOL,    /* bool */
+	KIND_LEVEL,   /* int */
+	KIND_COUNT,   /* unsigned int */
+	KIND_SECONDS, /* unsigned int, milliseconds */
+	KIND_SIZE,    /* size_t, bytes */
+	KIND_SIZE64,  /* uint64_t, bytes */
+	KIND_PATH,    /* const char *, fits into sun_path */
+	KIND_FILE,    /* const char *, a file to be read */
+	KIND_NAME,    /* const char * */
+};
+
+struct option_def {
+	const char *name; /* on the command line behind "--" */
+	const char *metavar;
+	const char *help;
+	const char *initial;  /* default, as the user would write it; NULL: computed */
+	const char *computed; /* what the help says about a computed default */
+	enum option_kind kind;
+	bool words_only;   /* makes sense on the command line only */
+	size_t offset;     /* in struct config */
+	uint64_t min, max; /* in the unit of the field */
+};
+
+/* The option whose name is the first LEN bytes of NAME, or NULL. */
+const struct option_def *option_find(const char *name, size_t len);
+
+#define OPTIONS_MAX 64 /* there are fewer */
+
+/* The place of O in the table, below OPTIONS_MAX. */
+size_t option_number(const struct option_def *o);
+
+/*
+ * Store VALUE in C as O says.  Text is kept as a pointer: VALUE must live as long as C.  Nothing is
+ * printed.  0, -EINVAL or -ERANGE.
+ */
+int option_store(struct config *c, const struct option_def *o, const char *value);
+
+/* What a value of O should look like, for messages.  BUF may be used for it. */
+const char *option_expectation(const struct option_def *o, char *buf, size_t size);
+
+/* The defaults of the table, and the computed ones that no other option decides. */
+void options_default(struct config *c);
+
+/* The lines of the help. */
+void options_help(void);
+
+#endif
