@@ -154,6 +154,7 @@ static ssize_t peek(int fd, void *buf, size_t len, int flags)
 	ssize_t n;
 
 	do
+		/* cppcheck-suppress nullPointer ; see unread_bytes() */
 		n = recv(fd, buf, len, MSG_PEEK | MSG_DONTWAIT | flags);
 	while (n < 0 && errno == EINTR);
 	return n;
@@ -495,7 +496,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 
 bool sockmap_ended(const struct sockmap_io *io)
 {
-	uint64_t received;
+	uint64_t received = 0;
 
 	return !source_info(io->src, &received) &&
 	       received == sockmap_redirected(io->kernel, io->slot, io->flow) + io->flow->user_in;

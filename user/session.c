@@ -144,7 +144,7 @@ void session_arm_reset(int fd)
 
 	/* a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well */
 	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
-		connect(fd, &none, sizeof(none));
+		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
 
 void session_close_side(struct session *s, unsigned int which, bool rst)

@@ -32,6 +32,7 @@ static void check_mistake(int r, unsigned long lines)
 	must(len && strcspn(text, "\n") == len - 1, "not one line: %s", text);
 	must(is_printable(text, true), "%s", text);
 	must(at, "no file: %s", text);
+	/* cppcheck-suppress nullPointerArithmeticRedundantCheck ; must() does not return */
 	must(strtoul(at + strlen(PATH ":"), NULL, 10) >= 1 &&
 	     strtoul(at + strlen(PATH ":"), NULL, 10) <= lines + 1, "line of %lu: %s", lines, text);
 }

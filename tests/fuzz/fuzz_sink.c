@@ -330,6 +330,7 @@ static void check_sink(const struct sink *s)
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
+/* NOLINTNEXTLINE(readability-non-const-parameter): libFuzzer's prototype */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	(void)argc;

@@ -57,7 +57,7 @@ static void check_header(struct input *in, bool as_is)
 	if (r)
 		return;
 	must(h.wire >= WIRE_EXCHANGE && h.wire <= WIRE_BOTH, "wire %d", (int)h.wire);
-	must(h.size >= 1 && h.size <= (h.wire == WIRE_EXCHANGE ? 16u << 20 : 256u << 10), "size %u",
+	must(h.size >= 1 && h.size <= (h.wire == WIRE_EXCHANGE ? 16U << 20 : 256U << 10), "size %u",
 	     h.size);
 	must(h.warmup_ms <= 86400000 && h.measure_ms <= 86400000, "longer than a day");
 	header_encode(&h, again);
@@ -230,6 +230,7 @@ static void check_comparison(struct input *in)
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
+/* NOLINTNEXTLINE(readability-non-const-parameter): libFuzzer's prototype */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
 	(void)argc;

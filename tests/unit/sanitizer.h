@@ -7,6 +7,7 @@
  * included once in a program.
  */
 
+/* NOLINTBEGIN(bugprone-reserved-identifier): the sanitizers look for these names */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
@@ -18,5 +19,6 @@ const char *__tsan_default_options(void)
 {
 	return "allocator_may_return_null=1";
 }
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 #endif
