@@ -71,6 +71,9 @@ class Benchmark:
         counting = self.counter.reason or "perf events, in a run of their own"
         return {"relay CPU": self.meters.method, "system calls and context switches": counting,
                 "slabs shrunk before memory is read": "yes" if is_slab_shrinkable() else "no",
+                "order within a round": "shuffled, differently in each round and row, but alike in "
+                                        "all runs",
+                "relays": "new processes in each round",
                 "descriptors a process": str(self.descriptors),
                 "processes of load generator and sink": str(self.clients.processes)}
 
@@ -145,8 +148,11 @@ class Benchmark:
         self.results.write()
 
     def _run_rounds(self, row, contenders, numbers, relays):
+        """With new processes in each round; those of the first have just been started."""
         for number in numbers:
-            for contender in order_of_round(contenders, number):
+            if number > 1:
+                relays.restart([one.name for one in contenders])
+            for contender in order_of_round(contenders, number, row.name):
                 try:
                     cell = self.cells.measure_row(row, relays.get(contender.name),
                                                   self.plan.timing_of(row))
@@ -244,7 +250,7 @@ class Benchmark:
         self._measure_idle(rows, others, configs, number)
 
     def _measure_idle(self, rows, contenders, configs, number):
-        for contender in order_of_round(contenders, number):
+        for contender in order_of_round(contenders, number, "idle"):
             try:
                 cells = self.idle.measure(contender, configs[contender.name], self.plan.timing)
             except LabError as error:

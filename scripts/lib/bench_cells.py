@@ -10,8 +10,8 @@ from bench_meter import (Recorder, changes_between, peak_beyond_first, probe_mac
 from cost import CountingUnavailable
 from labkit import LabError, wait_until
 
-# The end of a load generator's run that is not counted: when its measured time is over, what is
-# on its way still arrives, and it writes its report.
+# The end of a run that is not counted, of load generators that do not say when they measured:
+# when that is over, what is on its way still arrives, and they write their report.
 END_SECONDS = 0.1
 # How long a load generator may take beyond its time: connections that must be repeated, a backlog
 # that must drain before it can end.
@@ -89,9 +89,12 @@ class Cells:
             if process and process.poll() is None:
                 self._clients.stop(process)
         measurement = self._clients.finish(workload, process)
-        begin = end - measured_seconds(workload, timing)
+        seconds = measured_seconds(workload, timing)
+        begin, until = end - seconds, end - END_SECONDS
+        if measurement.began:  # draining may take longer than END_SECONDS
+            begin, until = measurement.began, measurement.began + seconds
         try:
-            return measurement, samples, changes_between(samples, begin, end - END_SECONDS), begun
+            return measurement, samples, changes_between(samples, begin, until), begun
         except ValueError as error:
             raise LabError(f"{process.title}: {error}") from None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The choice of a contender's configuration for a row: all are tried, then the best again.
 
-One trial is as noisy as any cell. So all configurations have one, interleaved; those that are near
-the best have another; and the best mean of those that had both is chosen.
+One trial is as noisy as any cell. So all configurations have one, in a shuffled order; those that
+reach at least half of the best have another; and the best mean of those that had both is chosen.
 """
 
 import math
@@ -14,7 +14,7 @@ from bench_running import RowRelays
 from labkit import LabError
 
 # A configuration this far behind the best of the first pass (as a logarithm) is not tried again.
-HOPELESS = math.log(1.2)
+HOPELESS = math.log(2)
 
 
 def choose_best(tried, better):
@@ -94,10 +94,10 @@ class Choice:
         try:
             relays.start()
             with self._namespaces.taken_for_idle():
-                self._pass(row, contender, relays, figures, order_of_round(figures, 1))
+                self._pass(row, contender, relays, figures, order_of_round(figures, 1, row.name))
                 again = finalists({index: values[0] if values else None
                                    for index, values in figures.items()}, row.better)
-                self._pass(row, contender, relays, figures, order_of_round(again, 2))
+                self._pass(row, contender, relays, figures, order_of_round(again, 2, row.name))
         finally:
             relays.stop()
         return list(figures.values())

@@ -49,6 +49,7 @@ class Measurement:
     histogram: list | None = None
     errors: int = 0
     wrong: int = 0
+    began: float | None = None  # of time.monotonic(): when it began to measure, if it says so
     extra: dict = field(default_factory=dict)
 
 
@@ -100,7 +101,8 @@ def parse_bench(text):
         value=value, per_second=value / 8 if in_bytes else value,
         latency={name: latency[name] for name in LATENCIES} if latency else None,
         histogram=report["histogram"] or None, errors=sum(report["errors"].values()),
-        wrong=report["wrong"], extra=fairness_of(report))
+        wrong=report["wrong"], began=report.get("began") or None,
+        extra=fairness_of(report))
 
 
 # iperf3

@@ -13,7 +13,7 @@ from targets import AGAINST_OTHERS, BY_ITSELF, CONTROLLED
 TRIAL_SECONDS = 1.0
 SHORT_TRIAL_SECONDS = 0.35
 # For the estimate: of the configurations, so many are near enough to the best to be tried again.
-TRIED_AGAIN = 0.4
+TRIED_AGAIN = 0.7
 # Decisive rounds of the idle sessions take long.
 MOST_DECISIVE_IDLE = 6
 # The subject, its control, two engines and two peers at most; by itself: the first two.
@@ -22,6 +22,8 @@ COUNT_TIMING = Timing(0.35, 0.15)
 # Beside the measured time, for the estimate: starting load generators, draining, relays.
 CELL_OVERHEAD = 0.15
 START_OVERHEAD = 0.35
+# Of a relay, in each round.
+RESTART_OVERHEAD = 0.1
 IDLE_OVERHEAD = 3.0
 IDLE_SECONDS_EACH = 0.0003
 
@@ -119,7 +121,7 @@ class Plan:
         seconds = load_seconds(row.workload, self.timing_of(row)) + CELL_OVERHEAD
         if row.workload.tool == IDLE_TOOL:
             return 2 * seconds + IDLE_OVERHEAD + self.options.idle * IDLE_SECONDS_EACH
-        return seconds
+        return seconds + RESTART_OVERHEAD
 
     def trial_length(self, row):
         return TRIAL_SECONDS if row.name in CONTROLLED else SHORT_TRIAL_SECONDS

@@ -180,8 +180,8 @@ class Haproxy(Contender):
 class HaproxySplice(Haproxy):
     def configs(self, goal, cpus):
         return combinations(nbthread=worker_counts(cpus), bufsize=[16 * K],
-                            splice=("auto", "always"),
-                            pipesize=(None, 256 * K) if goal == BULK else (None,))
+                            splice=("always", "auto") if goal == BULK else ("auto", "always"),
+                            pipesize=(512 * K, 256 * K, None) if goal == BULK else (None,))
 
     def describe(self, config):
         return super().describe({key: value for key, value in config.items() if value})

@@ -2,6 +2,7 @@
 """The matrix of the benchmark, as data: its rows, and who takes part in which."""
 
 import fnmatch
+import random
 from dataclasses import dataclass
 
 import bench_relays
@@ -76,7 +77,9 @@ BULK_NOTE = ("Payload that the receiver has verified (a sample of it, so that ve
              "become what is measured).")
 IPERF3_NOTE = "As the receiver counted it; nothing is verified."
 WRK_NOTE = ("wrk to nginx, answers of 1,000 bytes from memory, kept alive. wrk measures whole "
-            "seconds and has no warm-up.")
+            "seconds and has no warm-up. It corrects its latencies for coordinated omission "
+            "by itself (it adds samples that nobody waited for): do not compare them with those of "
+            "other rows.")
 CRR_NOTE = ("Connect, one request and response of 64 B, close: as many loops at a time, over 16 "
             "source addresses. The latency is that of the whole transaction.")
 SLOW_NOTE = ("Each client reads 1 MB/s of what the server sends as fast as it can. The figure is "
@@ -85,11 +88,12 @@ SLOW_NOTE = ("Each client reads 1 MB/s of what the server sends as fast as it ca
              "for the others.")
 IDLE_NOTE = ("Memory of the relay's processes (Pss of smaps_rollup: shared memory counted once) "
              "with all sessions open and idle after one request and response each, less that with "
-             "none open, per session.\n"
-             "Kernel memory a session, beyond two sockets: kernel memory of the machine (MemTotal "
-             "- MemFree - Buffers - Cached - SwapCached - AnonPages, less the free pages in the "
-             "lists of each CPU, after empty slabs were returned and the figure had settled) that "
-             "each session "
+             "none open (the base), per session: what one more session costs. The total with the "
+             "base stands beside it.\n"
+             "Marginal kernel memory a session, beyond two sockets: kernel memory of the machine "
+             "(MemTotal - MemFree - Buffers - Cached - SwapCached - AnonPages, less the free pages "
+             "in the lists of each CPU, after empty slabs were returned and the figure had "
+             "settled) that each session "
              "adds with the relay (four sockets: client's, server's, two of the relay), less what "
              "it adds on the direct path in the same round (two sockets, same client and server), "
              "less what two plain connected TCP sockets "
@@ -130,7 +134,7 @@ ROWS = (
     Row("crr", "Connect, request/response, close: 16 at a time", "connect", "rate",
         "transactions/s", "transaction", CONNECT, _bench("crr", 16, 64), note=CRR_NOTE,
         quick=True),
-    Row("idle", "Idle sessions: memory of the relay", "idle", "memory", "bytes/session",
+    Row("idle", "Idle sessions: marginal memory of the relay", "idle", "memory", "bytes/session",
         "session", IDLE, IDLE_SESSIONS, RELAYS, "lower", IDLE_NOTE, most_rounds=3),
     Row("mixed-0", "64 B x 64 request/response, no idle sessions", "mixed", "rate", "requests/s",
         "request", IDLE, IDLE_SESSIONS, ALL, note=MIXED_NONE_NOTE, most_rounds=3),
@@ -183,11 +187,9 @@ def group_rows(rows):
     return list(groups.values())
 
 
-def order_of_round(contenders, number):
-    """Who follows whom in round NUMBER (from 1): the start moves on, every other is backwards."""
+def order_of_round(contenders, number, salt=""):
+    """Who follows whom in round NUMBER: at random, but the same in each run. A rotation would keep
+    neighbours together: the control always beside the subject, and what is compared further off."""
     contenders = list(contenders)
-    if not contenders:
-        return []
-    start = (number - 1) % len(contenders)
-    turned = contenders[start:] + contenders[:start]
-    return turned[::-1] if number % 2 == 0 else turned
+    random.Random(f"{salt}:{number}").shuffle(contenders)
+    return contenders

@@ -17,11 +17,22 @@ class RowRelays:
         self._failed = {}
 
     def start(self):
-        for name, start in self._starters.items():
-            try:
-                self._running[name] = start()
-            except LabError as error:
-                self._failed[name] = f"did not start: {one_line(error)}"
+        for name in self._starters:
+            self._start(name)
+
+    def _start(self, name):
+        try:
+            self._running[name] = self._starters[name]()
+        except LabError as error:
+            self._failed[name] = f"did not start: {one_line(error)}"
+
+    def restart(self, names):
+        """Those of NAMES anew: what a process is born with must not last for all rounds."""
+        for name in names:
+            if relay := self._running.pop(name, None):
+                relay.stop()
+            self._failed.pop(name, None)
+            self._start(name)
 
     def get(self, name):
         """Raises LabError if it cannot be had."""

@@ -293,6 +293,22 @@ def extra_measure(name, unit, better="lower"):
     return Measure(name, unit, better, lambda cell: (cell.get("extra") or {}).get(name))
 
 
+def _total_memory(cell):
+    """Of a cell of idle sessions, whose value is what each of them adds; None of others."""
+    extra = cell.get("extra") or {}
+    base, sessions = extra.get("bytes_without_sessions"), extra.get("sessions")
+    return None if base is None or not sessions else base + cell["value"] * sessions
+
+
+def _total_memory_each(cell):
+    total = _total_memory(cell)
+    return None if total is None else total / cell["extra"]["sessions"]
+
+
+TOTAL_MEMORY = Measure("memory in all", "B", "lower", _total_memory)
+TOTAL_MEMORY_EACH = Measure("memory in all, per session", "B", "lower", _total_memory_each)
+
+
 # Percentiles that load generators without a histogram report by themselves.
 REPORTED = {50: "p50", 90: "p90", 99: "p99", 99.9: "p99_9"}
 

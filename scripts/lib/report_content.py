@@ -99,12 +99,16 @@ def _target_sentences(outcomes):
         f"(required {one.required})" for one in missed) + "."]
 
 
+# Peers are configured for something else there, or not tried in all their configurations.
+UNTUNED = ("mixed", "slow")
+
+
 def _best_ratios(results, find_best):
     """[(row, best, Ratio of auto to it, its interval), ...] of the rows that have both."""
     found = []
     for row in results["rows"]:
         subject, best = figures.find_contender(row, SUBJECT), find_best(row)
-        if subject is None or best is None:
+        if subject is None or best is None or row["group"] in UNTUNED:
             continue
         measure = figures.value_measure(row)
         ratio = figures.ratio_within_rounds(subject, best, measure)
@@ -118,6 +122,9 @@ def _best_sentence(results, find_best, kind):
     ratios = _best_ratios(results, find_best)
     if not ratios:
         return f"{SUBJECT} against the {kind}: not measured."
+    aside = ", but for those with peers that are not tuned for it (groups " \
+        f"{style.listing(UNTUNED)})" if any(row["group"] in UNTUNED for row in results["rows"]) \
+        else ""
     intervals = [interval for *_others, interval in ratios if interval]
     ahead = sum(interval.low > 1 for interval in intervals)
     behind = sum(interval.high < 1 for interval in intervals)
@@ -127,8 +134,8 @@ def _best_sentence(results, find_best, kind):
         return (f"{style.spread(ratio.summary, style.ratio)} on \u201c{row['title']}\u201d "
                 f"(against {best['name']})")
 
-    text = (f"{SUBJECT} against the {kind} of each row: ahead on {ahead} of "
-            f"{style.count(len(ratios), 'row')}, behind on {behind}, and level within the noise on "
+    text = (f"{SUBJECT} against the {kind} of each row{aside}: ahead on {ahead} of "
+            f"{style.count(len(ratios), 'row')}, behind on {behind}, and not told apart from it on "
             f"{len(ratios) - ahead - behind}; ")
     if len(ratios) == 1:
         return text + f"the ratio is {describe(ratios[0])}."
@@ -209,11 +216,14 @@ def _targets(outcomes):
     absent = dict.fromkeys(one.title for one in outcomes if one.is_without_row)
     blocks = [Heading(2, "Targets", "targets"), Items(VERDICTS),
             Paragraph("The best engine and the best peer of a row are those that the median of "
-                      f"{SUBJECT}\u2019s ratios is lowest to, of all in the ordinary rounds, and "
-                      "of those in the decisive rounds where there were any. Being chosen by the "
-                      "same rounds, they look rather better than they are. Single engines are "
-                      "sockmap, splice and copy with their default settings. 1 kB is 1,000 bytes.",
-                      "note")]
+                      f"{SUBJECT}\u2019s ratios is lowest to. Where a row has decisive rounds, the "
+                      "ordinary rounds before them chose who takes part, and the verdict against "
+                      "others, with its interval and its control, is of the decisive rounds alone; "
+                      "where two of a kind took part, all rounds tell which is the better. Where "
+                      "there are none, the rounds that chose the best also judge it, so it looks "
+                      "rather better than it is. Other tables are of all rounds. Single engines "
+                      "are sockmap, splice and copy with their default settings. 1 kB is 1,000 "
+                      "bytes.", "note")]
     if shown:
         blocks.append(verdicts.target_table(shown))
     if absent:
@@ -254,7 +264,9 @@ DEFEATS = (
     "A contender is behind where the whole interval of the ratio is below 1 (see the targets). The "
     "ratio is taken within each round, and its median is not the ratio of the two medians beside "
     "it, which are of the same rounds. Tail latency is p99 of each round, CPU that of the whole "
-    "machine per unit of work; where less is better the ratio is turned.")
+    "machine per unit of work; where less is better the ratio is turned. Each interval is for one "
+    "comparison, and nothing is corrected for their number: of a hundred comparisons of two that "
+    "are level, up to two or three would stand here by chance.")
 
 
 def _defeats(results):
@@ -352,6 +364,8 @@ METHOD = (
     "all of them) divided by the work done meanwhile; the relay's part is what its processes were "
     "charged, with the interrupts that were served on top of them, and not what the kernel does "
     "for its connections elsewhere. Costs are medians over the rounds.",
+    "The relay's system calls and context switches are counted in a single run of their own for "
+    "each row and contender (n = 1, so that no spread is known), per unit of the work done in it.",
     "Peak kernel memory is that of the whole machine (client, relay and server) beyond what it was "
     "before the cell, the highest of all rounds. 1 kB is 1,000 bytes, 1 GB is 10\u2079 bytes.",
     "Wherever wrong payload was seen, the cell does not count; a row says so if its payload is not "

@@ -84,10 +84,15 @@ def row_table(row):
     unit = row["work_unit"]
     measures = ((figures.cpu_measure(row), "CPU, {}"),
                 (figures.relay_cpu_measure(row), "of it the relay, {}"),
-                (figures.syscalls_measure(row), "relay's system calls per {unit}"),
-                (figures.switches_measure(row), "relay's context switches per {unit}"))
+                (figures.syscalls_measure(row), "relay's system calls per {unit}, n = 1"),
+                (figures.switches_measure(row), "relay's context switches per {unit}, n = 1"))
+    totals = ((figures.TOTAL_MEMORY_EACH, "the same with the base"),
+              (figures.TOTAL_MEMORY, "the relay's memory in all"))
     extras = _extra_names(row)
-    columns = [Column("contender", numeric=False), Column(row["unit"]), Column("rounds"),
+    is_marginal = any(figures.summary_of(one, figures.TOTAL_MEMORY) for one in row["contenders"])
+    columns = [Column("contender", numeric=False),
+               Column("marginal " * is_marginal + row["unit"]),
+               *(Column(title) for _measure, title in totals), Column("rounds"),
                Column("to direct"),
                *(Column(f"p{percent:g}") for percent in (50, 99, 99.9)),
                *(Column(title.format(measure.unit, unit=unit)) for measure, title in measures),
@@ -95,8 +100,9 @@ def row_table(row):
                Column("errors"), Column("carriers, by bytes", numeric=False, width="wraps"),
                Column("configuration", numeric=False, width="long")]
     contenders = in_order(row["contenders"])
-    rows = [[name_cell(one), value_cell(row, one), rounds_cell(row, one),
-             _direct_cell(row, one),
+    rows = [[name_cell(one), value_cell(row, one),
+             *(_median_cell(one, measure, style.byte_size) for measure, _title in totals),
+             rounds_cell(row, one), _direct_cell(row, one),
              *(Cell(style.latency(figures.contender_percentile(one, percent)))
                for percent in (50, 99, 99.9)),
              *(_median_cell(one, measure) for measure, _title in measures),

@@ -151,6 +151,6 @@ def level_sentence(comparisons):
     if not measures:
         return ""
     is_short = sum(map(len, measures.values())) <= LEVEL_NAMED
-    return "Level within the noise, though a median is below 1: " + "; ".join(
+    return "Median below 1, but this run cannot tell whether behind: " + "; ".join(
         f"{name} on {style.listing(titles) if is_short else style.count(len(titles), 'row')}"
         for name, titles in measures.items()) + "."

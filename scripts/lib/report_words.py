@@ -18,14 +18,14 @@ EXTRAS = {
     "stolen_cpu_seconds": ("CPU time taken by the hypervisor, s", style.number),
     "sockets_left_before": ("sockets of the cell before, still open", whole),
     "idle_sessions": ("idle sessions open", whole),
-    "kernel_bytes_beyond_sockets": ("kernel memory a session, beyond two sockets",
+    "kernel_bytes_beyond_sockets": ("marginal kernel memory a session, beyond two sockets",
                                     style.byte_size),
     "kernel_bytes_of_session": ("kernel memory a session, with all sockets", style.byte_size),
     "kernel_bytes_of_direct": ("kernel memory a session of the direct path", style.byte_size),
     "plain_pair_bytes": ("kernel memory of two plain sockets", style.byte_size),
     "sessions": ("sessions", whole),
     "instances": ("instances", whole),
-    "bytes_without_sessions": ("the relay's memory without sessions", style.byte_size),
+    "bytes_without_sessions": ("the base: the relay's memory without sessions", style.byte_size),
     "unsettled_readings": ("readings of kernel memory while it still changed", whole),
 }
 

@@ -10,7 +10,8 @@ the best median.
 Decisive rounds are rounds after the ordinary ones, with only those that decide a verdict: auto, its
 control, the best engine and the best peer. The next best engine (or peer) takes part as well if it
 might as easily have been the best: if the medians of auto's ratios to the two differ by less than
-5 %, or by less than auto and its control do in a typical round of the row.
+5 %, or by less than auto and its control do in a typical round of the row. Where there are such
+rounds, a verdict against others is of them alone: the rounds that chose a rival flatter it.
 """
 
 import math
@@ -33,6 +34,17 @@ def control_ratio(row, measure):
     if subject is None or control is None:
         return figures.Ratio({}, ())
     return figures.ratio_within_rounds(subject, control, measure)
+
+
+def fresh(row, ratio):
+    """RATIO in the decisive rounds alone, all of it if there are none.
+
+    The rounds before chose who takes part in them, so that its rival was not picked for its luck.
+    """
+    last = figures.ordinary_rounds(row) if row.get("decisive") else 0
+    by_round = {number: value for number, value in ratio.by_round.items() if number > last}
+    left_out = tuple(entry for entry in ratio.left_out if entry[0] > last)
+    return figures.Ratio(by_round, left_out) if by_round else ratio
 
 
 def against_subject(row, rivals, measure):
@@ -60,8 +72,9 @@ def _best_median(rivals, measure):
 def best_of(row, rivals, measure):
     """Of RIVALS, contenders of ROW, the one that the subject's median ratio to is lowest.
 
-    If some took part in the decisive rounds, then one of these: the rounds chose them before. The
-    best median where there is no subject to compare with. None if none has any figure.
+    If some took part in the decisive rounds, then one of these, which the ordinary rounds chose; of
+    two, all rounds tell which. The best median where there is no subject to compare with. None if
+    none has any figure.
     """
     ranking = against_subject(row, rivals, measure)
     decisive = row.get("decisive") or ()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What auto is to reach, row by row, and whether it did: pure functions over the results.
 
-Ratios are medians of ratios within a round; what the interval of a median is, see figures.py. A
-target is held if the interval lies entirely on its right side and missed if it lies entirely on the
-other; else the run cannot tell, and the verdict says on which side the median is. 1 KB is 1,000
-bytes here.
+Ratios are medians of ratios within a round: against others, of the decisive rounds alone where
+there are any (see rivals.py). What the interval of a median is, see figures.py. A target is held if
+the interval lies entirely on its right side and missed if it lies entirely on the other; else the
+run cannot tell, and the verdict says on which side the median is. 1 KB is 1,000 bytes here.
 """
 
 from dataclasses import dataclass
@@ -150,8 +150,9 @@ def _against_best(row, kind, bound):
         return _not_measured(title, quantity, f"\u2265 {bound:.2f}", "ratio",
                              f"{' and '.join(missing)}: nothing was measured")
     measure = figures.value_measure(row)
-    return judge_ratio(title, quantity, bound, figures.ratio_within_rounds(subject, best, measure),
-                       rivals.control_ratio(row, measure).deviation)
+    ratio = rivals.fresh(row, figures.ratio_within_rounds(subject, best, measure))
+    return judge_ratio(title, quantity, bound, ratio,
+                       rivals.fresh(row, rivals.control_ratio(row, measure)).deviation)
 
 
 def _without_row(name, quantities):
@@ -174,7 +175,8 @@ def _ratio_outcomes(results):
 
 
 def _idle_outcomes(results):
-    daemon, kernel = "daemon's memory a session", "kernel memory a session, beyond its two sockets"
+    daemon = "daemon's marginal memory a session"
+    kernel = "marginal kernel memory a session, beyond its two sockets"
     row = figures.find_row(results, IDLE_ROW)
     subject = row and figures.find_contender(row, SUBJECT)
     if not subject:
@@ -182,8 +184,10 @@ def _idle_outcomes(results):
             (daemon, f"\u2264 {IDLE_DAEMON_BYTES:,} B", "B"),
             (kernel, f"\u2264 {IDLE_KERNEL_BYTES:,} B", "B"),
             (f"{PEER} / {SUBJECT}", f"\u2265 {IDLE_PEER_RATIO:.2f}", "ratio")))
+    total = figures.summary_of(subject, figures.TOTAL_MEMORY_EACH)
+    with_base = f" ({total.median:,.0f} B with its base)" if total else ""
     return [
-        judge_limit(row["title"], f"{SUBJECT}: {daemon}", IDLE_DAEMON_BYTES, subject,
+        judge_limit(row["title"], f"{SUBJECT}: {daemon}{with_base}", IDLE_DAEMON_BYTES, subject,
                     figures.value_measure(row)),
         judge_limit(row["title"], f"{SUBJECT}: {kernel}", IDLE_KERNEL_BYTES, subject,
                     figures.extra_measure(IDLE_KERNEL_NAME, "B")),
@@ -235,6 +239,8 @@ class Comparison:
 
 def measures_of(row):
     """What contenders of ROW are compared in: the row's value, its tail, what it costs."""
+    if row["kind"] == "memory":  # CPU there is that of filling and draining, not of the payload
+        return (figures.value_measure(row),)
     return (figures.value_measure(row), figures.latency_measure(99), figures.cpu_measure(row))
 
 

@@ -339,19 +339,32 @@ class RowTest(unittest.TestCase):
                          [["idle", "mixed-0", "mixed"]])
 
     def test_order(self):
+        """A shuffle: each contender once, alike in all runs, another in each round and row."""
         order = bench_rows.order_of_round
-        self.assertEqual(order("ABC", 1), ["A", "B", "C"])
-        self.assertEqual(order("ABC", 2), ["A", "C", "B"])
-        self.assertEqual(order("ABC", 3), ["C", "A", "B"])
         self.assertEqual(order([], 5), [])
-        for number in range(1, 12):
-            self.assertEqual(sorted(order("ABCDE", number)), list("ABCDE"))
+        rounds = [order("ABCDEF", number, "crr") for number in range(1, 17)]
+        for one in rounds:
+            self.assertEqual(sorted(one), list("ABCDEF"))
+        self.assertEqual(rounds, [order("ABCDEF", number, "crr") for number in range(1, 17)])
+        self.assertGreater(len(set(map(tuple, rounds))), 12)
+        self.assertNotEqual(rounds, [order("ABCDEF", number, "wrk") for number in range(1, 17)])
+
+    def test_order_does_not_depend_on_the_process(self):
+        """Hashes of strings do."""
+        code = "import bench_rows; print(bench_rows.order_of_round('ABCDEF', 3, 'crr'))"
+        for seed in ("0", "1"):
+            found = subprocess.run(
+                [sys.executable, "-B", "-c", code], check=True, stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "PYTHONHASHSEED": seed,
+                     "PYTHONPATH": os.path.join(TOP, "scripts", "lib")}).stdout
+            self.assertEqual(found.strip(), str(bench_rows.order_of_round("ABCDEF", 3, "crr")))
 
     def test_nobody_always_follows_the_same_one(self):
-        rounds = [bench_rows.order_of_round("ABCDE", number) for number in range(1, 6)]
+        rounds = [bench_rows.order_of_round("ABCDE", number, "crr") for number in range(1, 13)]
         for name in "ABCDE":
-            before = {order[order.index(name) - 1] for order in rounds if order.index(name)}
-            self.assertGreater(len(before), 1)
+            before = [order[order.index(name) - 1] for order in rounds if order.index(name)]
+            self.assertGreater(len(set(before)), 2)
+            self.assertLessEqual(max(map(before.count, before)), 6)
 
     def test_choice_of_configuration(self):
         self.assertEqual(choose_best([("a", 1), ("b", 3), ("c", None)], "higher"), "b")
