@@ -114,6 +114,7 @@ int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct j
 	*ret = text ? json_tokener_parse(text) : NULL;
 	if (!*ret || !json_object_is_type(*ret, json_type_object) || json_at(*ret, "error")) {
 		json_object_put(*ret);
+		*ret = NULL;
 		r = -EBADMSG;
 	}
 out:
