@@ -140,13 +140,31 @@ static int64_t copy_until_empty(struct load *l)
 	return n < 0 && errno == EAGAIN ? copied : -EPIPE;
 }
 
+enum fence { NO_FENCE, LOWAT, LOWAT_AND_FILTER };
+
+/* Out of rx: 0 or an error. */
+static int leave(struct kt_session *s, enum fence fence)
+{
+	int lock = 0, r = 0;
+
+	if (fence == LOWAT_AND_FILTER)
+		r = kt_filter(s->a, true);
+	if (!r && fence != NO_FENCE)
+		lock = kt_fence(s->a);
+	r = r ?: lock < 0 ? lock : kt_del(kt_bpf->maps.rx, s->slot_a);
+	if (!r && fence != NO_FENCE)
+		r = kt_unfence(s->a, lock);
+	if (!r && fence == LOWAT_AND_FILTER)
+		r = kt_filter(s->a, false);
+	return r;
+}
+
 /* One hand-over into the kernel and back.  Returns NULL, or what went wrong. */
 static const char *enter_and_leave(struct load *l, uint64_t *copied)
 {
 	volatile struct kt_stat *st = kt_stat(l->s->slot_a);
 	int64_t end = kt_now_ms() + KT_DEADLINE_MS, n;
 	uint64_t upto = st->bytes + 32 * KIB;
-	int lock;
 
 	n = copy_until_empty(l);
 	if (n < 0)
@@ -160,8 +178,7 @@ static const char *enter_and_leave(struct load *l, uint64_t *copied)
 			return "nothing redirected";
 		usleep(20);
 	}
-	lock = kt_fence(l->s->a);
-	if (lock < 0 || kt_del(kt_bpf->maps.rx, l->s->slot_a) || kt_unfence(l->s->a, lock))
+	if (leave(l->s, LOWAT_AND_FILTER))
 		return "removal";
 	while (kt_sent_seq(l->s->b) - l->s->base_b != (int64_t)(st->bytes + *copied)) {
 		if (l->error || kt_now_ms() > end)
@@ -171,7 +188,10 @@ static const char *enter_and_leave(struct load *l, uint64_t *copied)
 	return NULL;
 }
 
-/* F5, T16: hundreds of hand-overs under load; every byte arrives once and in order. */
+/*
+ * F5, T16: hand-overs under load, behind both parts of the fence, as the daemon makes them; every byte
+ * arrives once and in order.  (The low-water mark alone loses an skb now and then: see the storms.)
+ */
 static void f5_no_byte_lost_behind_the_fence(void **state)
 {
 	struct kt_session *s = kt_open(0);
@@ -209,30 +229,11 @@ static void f5_no_byte_lost_behind_the_fence(void **state)
 	assert_true(cycles > 1); /* more is a matter of the machine */
 }
 
-enum fence { NO_FENCE, LOWAT, LOWAT_AND_FILTER };
-
 struct storm {
 	int cycles;
 	bool pressure; /* TCP was short of memory: LOWAT is void */
 	int64_t lost; /* received by A's TCP, and neither redirected nor read: the daemon's audit */
 };
-
-/* Out of rx: 0 or an error. */
-static int leave(struct kt_session *s, enum fence fence)
-{
-	int lock = 0, r = 0;
-
-	if (fence == LOWAT_AND_FILTER)
-		r = kt_filter(s->a, true);
-	if (!r && fence != NO_FENCE)
-		lock = kt_fence(s->a);
-	r = r ?: lock < 0 ? lock : kt_del(kt_bpf->maps.rx, s->slot_a);
-	if (!r && fence != NO_FENCE)
-		r = kt_unfence(s->a, lock);
-	if (!r && fence == LOWAT_AND_FILTER)
-		r = kt_filter(s->a, false);
-	return r;
-}
 
 /* One hand-over, as fast as possible: what was read in between, or -1. */
 static int64_t storm_cycle(struct kt_session *s, enum fence fence, int64_t end)
