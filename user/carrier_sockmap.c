@@ -25,11 +25,11 @@
  * limit in force.
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
- * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2] (33 MB
- * were seen), which then fills with passed bytes.  So while a flow is in rx, and until it comes back
- * there, its buffer has a fixed size: the hard limit, or what it had grown to before.  (A buffer much smaller than the backlog's
- * limit makes removals slow: the fence drops the last segment of a window, and nothing that follows
- * tells the peer before its timer does.)
+ * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
+ * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx, and until it
+ * comes back there, its buffer has a fixed size: the hard limit, or what it had grown to before.  (A
+ * buffer much smaller than the backlog's limit makes removals slow: the fence drops the last segment
+ * of a window, and nothing that follows tells the peer before its timer does.)
  *
  * Audit.  A segment between the filter and the lock could still slip through, so each removal is
  * audited: received == redirected + read + unread.  What cannot be proved is reset.
@@ -38,17 +38,8 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#ifdef __SANITIZE_THREAD__
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
-#include "syscall_filter.h"
+#include "tcp.h"
 
 /* Two looks at a queue that fills between them prove nothing; its window closes long before this. */
 #define AUDIT_TRIES 2000
@@ -61,15 +52,6 @@
 /* Looks, up to 128 ms apart, at a FIN whose bytes do not add up, before it is called a loss. */
 #define FIN_LOOKS 60
 
-SYSCALLS_NEEDED(
-	SYSCALL(recvfrom),
-	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
-	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
-	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
-		   SYSCALL_ARG(2, SO_BUF_LOCK)),
-	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
-		   SYSCALL_ARG(2, SO_RCVLOWAT)));
-
 static uint64_t passed_bytes(const struct sockmap_io *io)
 {
 	return kernel_stat(io->kernel, io->slot)->passed;
@@ -81,9 +63,9 @@ uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct 
 }
 
 /*
- * True if every passed byte has been read: written, and so credited, or pending.  The daemon's half of
- * Dekker's pattern with pass() of the program: whatever was stored to ctl before (credit, no_pass) is
- * visible before `passed` is looked at.
+ * True if every passed byte has been read: written, and so credited, or pending.  The daemon's half
+ * of Dekker's pattern with pass() of the program: whatever was stored to ctl before (credit,
+ * no_pass) is visible before `passed` is looked at.
  */
 static bool all_read(const struct sockmap_io *io)
 {
@@ -97,44 +79,11 @@ static bool settled(const struct sockmap_io *io)
 	return !io->flow->pending && all_read(io);
 }
 
-static int source_info(int fd, uint64_t *ret_received)
-{
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
-
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return -errno;
-	*ret_received = info.tcpi_bytes_received;
-	switch (info.tcpi_state) {
-	case 1: /* TCP_ESTABLISHED */
-	case 4: /* TCP_FIN_WAIT1 */
-	case 5: /* TCP_FIN_WAIT2 */
-		break;
-	default: /* a FIN was received, and tcp_rcv_nxt_update() counts it as a byte */
-		(*ret_received)--;
-	}
-	return 0;
-}
-
-static int target_accepted(const struct sockmap_io *io, uint64_t *ret)
-{
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
-	int queued;
-
-	if (getsockopt(io->dst, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return -errno;
-	if (ioctl(io->dst, SIOCOUTQ, &queued))
-		return -errno;
-	*ret = info.tcpi_bytes_acked - (io->dst_connected ? 1 : 0) + (uint64_t)queued;
-	return 0;
-}
-
 /* STEP_DONE if the target's backlog is empty. */
 static enum step look_drained(struct sockmap_io *io)
 {
 	struct flow_books *books = &io->books;
-	int r = target_accepted(io, &books->accepted);
+	int r = tcp_accepted(io->dst, io->dst_connected, &books->accepted);
 
 	if (r) {
 		io->error = -r;
@@ -152,67 +101,6 @@ static enum step wait_longer(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
-#ifdef __SANITIZE_THREAD__
-/* Its recv() takes what is returned for bytes written: with MSG_TRUNC at NULL, by several workers. */
-#define recv(fd, buf, len, flags) syscall(SYS_recvfrom, fd, buf, len, flags, NULL, NULL)
-#endif
-
-/* recv(2) that takes nothing and waits for nothing. */
-static ssize_t peek(int fd, void *buf, size_t len, int flags)
-{
-	ssize_t n;
-
-	do
-		/* cppcheck-suppress nullPointer ; see unread_bytes() */
-		n = recv(fd, buf, len, MSG_PEEK | MSG_DONTWAIT | flags);
-	while (n < 0 && errno == EINTR);
-	return n;
-}
-
-/* The bytes in FD's receive queue, without taking them. */
-static int unread_bytes(int fd, uint64_t *ret)
-{
-	/*
-	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in spite
-	 * of everything, which would be copied, this is EFAULT.
-	 */
-	/* cppcheck-suppress nullPointer */
-	ssize_t n = peek(fd, NULL, INT_MAX, MSG_TRUNC);
-
-	if (n < 0 && errno != EAGAIN)
-		return -errno;
-	*ret = n > 0 ? (uint64_t)n : 0;
-	return 0;
-}
-
-/*
- * TCP itself refuses none of these, but a BPF program of the cgroup or a security module may.  That a
- * mark was not raised or a buffer not fixed is proved by the audit and the limits; but one that stays up
- * would stop the flow for ever.
- */
-static int set_int(int fd, int name, int value)
-{
-	return setsockopt(fd, SOL_SOCKET, name, &value, sizeof(value)) ? -errno : 0;
-}
-
-/*
- * SO_RCVLOWAT is the one way to give a socket a larger receive buffer that neither the administrator's
- * net.core.rmem_max limits nor a privilege is needed for: tcp_set_rcvlowat() makes room for twice
- * the mark, unless the buffer is larger already.
- */
-static int fix_receive_buffer(int fd, uint64_t size)
-{
-	if (set_int(fd, SO_RCVLOWAT, (int)(size / 2 < INT_MAX ? size / 2 : INT_MAX)))
-		return 0;
-	set_int(fd, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
-	return set_int(fd, SO_RCVLOWAT, 1);
-}
-
-static void free_receive_buffer(int fd)
-{
-	set_int(fd, SO_BUF_LOCK, 0);
-}
-
 int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
 		  unsigned int worker)
 {
@@ -221,10 +109,10 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	int r;
 
 	if (!io->flow->untouched) {
-		if (peek(io->src, &c, 1, 0) >= 0)
+		if (tcp_peek(io->src, &c, 1, 0) >= 0)
 			return -EAGAIN;
 		if (errno != EAGAIN) {
-			io->error = errno; /* told once: the next call would say EOF */
+			io->error = errno;
 			return -EPROTO;
 		}
 	}
@@ -239,14 +127,14 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	ctl->worker = worker;
 	ctl->no_pass = 0;
 	ctl->epoch++;
-	r = fix_receive_buffer(io->src, config->hard_limit);
+	r = tcp_fix_buffer(io->src, config->hard_limit);
 	if (r) {
 		io->error = -r;
 		return -EPROTO;
 	}
 	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
 	if (r)
-		free_receive_buffer(io->src);
+		tcp_free_buffer(io->src);
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
 }
@@ -255,7 +143,7 @@ enum step sockmap_kick(struct sockmap_io *io)
 {
 	char c;
 
-	if (peek(io->src, &c, 1, 0) < 0 && errno != EAGAIN) {
+	if (tcp_peek(io->src, &c, 1, 0) < 0 && errno != EAGAIN) {
 		io->error = errno;
 		return STEP_SRC_ERROR;
 	}
@@ -354,7 +242,7 @@ static int fence_down(struct sockmap_io *io)
 {
 	int r = kernel_fence(io->kernel, io->src, false);
 
-	return set_int(io->src, SO_RCVLOWAT, 1) ?: r;
+	return tcp_set_lowat(io->src, 1) ?: r;
 }
 
 static int remove_fenced(struct sockmap_io *io)
@@ -365,7 +253,7 @@ static int remove_fenced(struct sockmap_io *io)
 	if (r)
 		return r;
 	/* takes the socket lock: what had passed the filter is queued */
-	set_int(io->src, SO_RCVLOWAT, INT_MAX);
+	tcp_set_lowat(io->src, INT_MAX);
 	r = -EAGAIN;
 	if (all_read(io)) {
 		ctl->no_pass = 1;
@@ -377,8 +265,30 @@ static int remove_fenced(struct sockmap_io *io)
 	if (fence_down(io))
 		return -EIO;
 	if (!r && !io->returns)
-		free_receive_buffer(io->src);
+		tcp_free_buffer(io->src);
 	return r;
+}
+
+/* Read the UNREAD bytes that were found in the source's receive queue; they are written later. */
+static enum step read_unread(struct sockmap_io *io, uint64_t unread)
+{
+	struct flow *f = io->flow;
+	struct pump_io pump = {
+		.flow = f,
+		.pool = io->pool,
+		.src = io->src,
+		.dst = io->dst,
+		.limit = unread,
+	};
+	enum pump r = copy_read_ahead(&pump, UINT32_MAX);
+
+	io->read += pump.read;
+	io->touched |= pump.read;
+	if (r == PUMP_SRC_ERROR) {
+		io->error = pump.error;
+		return STEP_SRC_ERROR;
+	}
+	return r == PUMP_STARVED ? STEP_UNPROVED : STEP_AGAIN;
 }
 
 /*
@@ -387,6 +297,9 @@ static int remove_fenced(struct sockmap_io *io)
  * A FIN that comes while we look makes one look disagree: tcp_get_info() reads the state before it
  * takes the socket lock, so the FIN may be in bytes_received and not yet in the state.  That makes
  * `received` too large and never too small, so looking again cannot hide a loss.
+ *
+ * An urgent byte makes all looks disagree: MSG_PEEK ends before it, and SIOCINQ cannot be asked (0 in
+ * a sockmap, tcp_bpf's sk_msg only).  What is before it is read then, and the next look begins at it.
  */
 static enum step audit_left(struct sockmap_io *io)
 {
@@ -395,16 +308,24 @@ static enum step audit_left(struct sockmap_io *io)
 	int r = 0, disagree = 0;
 
 	for (int i = 0; !r && i < AUDIT_TRIES; i++) {
-		r = unread_bytes(io->src, &books->unread);
-		r = r ?: source_info(io->src, &books->received);
-		r = r ?: unread_bytes(io->src, &again);
+		enum step step;
+
+		r = tcp_unread(io->src, &books->unread);
+		r = r ?: tcp_received(io->src, &books->received);
+		r = r ?: tcp_unread(io->src, &again);
 		if (r || again != books->unread)
 			continue;
 		books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
 		if (flow_audit_left(io->flow, books) == AUDIT_OK)
 			return STEP_DONE;
-		if (++disagree >= AUDIT_LOOKS)
+		if (++disagree < AUDIT_LOOKS)
+			continue;
+		if (!books->unread)
 			return STEP_UNPROVED;
+		step = read_unread(io, books->unread);
+		if (step != STEP_AGAIN)
+			return step;
+		disagree = 0;
 	}
 	io->error = -r;
 	return r ? STEP_SRC_ERROR : STEP_UNPROVED;
@@ -485,7 +406,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 	r = sockmap_settle(io);
 	if (r != STEP_DONE)
 		return r;
-	e = source_info(io->src, &books->received);
+	e = tcp_received(io->src, &books->received);
 	if (e) {
 		io->error = -e;
 		return STEP_SRC_ERROR;
@@ -507,6 +428,6 @@ bool sockmap_ended(const struct sockmap_io *io)
 {
 	uint64_t received = 0;
 
-	return !source_info(io->src, &received) &&
+	return !tcp_received(io->src, &received) &&
 	       received == sockmap_redirected(io->kernel, io->slot, io->flow) + io->flow->user_in;
 }

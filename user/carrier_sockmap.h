@@ -10,14 +10,6 @@
 #include "kernel.h"
 #include "policy.h"
 
-/* Linux 5.14; older C libraries do not name them. */
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SOCK_RCVBUF_LOCK
-#define SOCK_RCVBUF_LOCK 2
-#endif
-
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
  * functions report, and session_flow.c moves the flow from phase to phase.
@@ -32,7 +24,8 @@ struct sockmap_io {
 	bool returns;        /* to rx as soon as it can, after leaving it */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
-	uint64_t read;       /* out: passed bytes read */
+	uint64_t read;       /* out: bytes read */
+	bool touched;        /* out: some of them after the removal, from the receive queue */
 	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
 	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked at */
 };
@@ -47,9 +40,9 @@ enum step {
 
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
- * the source, which user space must read first (unless the flow is `untouched`: then whole skbs wait,
- * and the kick takes them); -EPROTO and io->error if the source has failed, so that the session must be
- * reset; or the -errno of the map update.
+ * the source, which user space must read first (unless the flow is `untouched`: then whole skbs
+ * wait, and the kick takes them); -EPROTO and io->error if the source has failed, so that the session
+ * must be reset; or the -errno of the map update.
  */
 int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
 		  unsigned int worker);
@@ -79,9 +72,9 @@ enum step sockmap_drain(struct sockmap_io *io);
 enum step sockmap_finish(struct sockmap_io *io);
 
 /*
- * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its error has
- * been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this socket for the
- * other flow, takes the error (sock_error()), and puts it back only later.
+ * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its error
+ * has been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this socket for
+ * the other flow, takes the error (sock_error()), and puts it back only later.
  */
 bool sockmap_ended(const struct sockmap_io *io);
 

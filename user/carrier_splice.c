@@ -5,12 +5,11 @@
 
 #include "carrier.h"
 #include "syscall_filter.h"
+#include "tcp.h"
 
 #define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
 
-SYSCALLS_NEEDED(
-	SYSCALL(splice),
-	SYSCALL(recvfrom));
+SYSCALLS_NEEDED(SYSCALL(splice));
 
 /* Empty the pipe into the target.  PUMP_MORE: it is empty. */
 static enum pump flush(struct pump_io *io)
@@ -38,13 +37,13 @@ static enum pump flush(struct pump_io *io)
 static enum pump look_closer(struct pump_io *io)
 {
 	char c;
-	ssize_t n = recv(io->src, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t n = tcp_peek(io->src, &c, 1, 0);
 
 	if (n == 0)
 		return PUMP_EOF;
 	if (n > 0)
 		return PUMP_UNSUPPORTED;
-	if (errno == EAGAIN || errno == EINTR)
+	if (errno == EAGAIN)
 		return PUMP_EMPTY;
 	io->error = errno;
 	return PUMP_SRC_ERROR;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "built_with.h"
 #include "culvert.h"
 
 /*
@@ -75,7 +76,7 @@ int kernel_fence(struct kernel *k, int fd, bool up);
 const volatile struct culvert_stat *kernel_stat(const struct kernel *k, uint32_t slot);
 volatile struct culvert_ctl *kernel_ctl(const struct kernel *k, uint32_t slot);
 
-#if defined(__SANITIZE_THREAD__) && !defined(__clang__)
+#if BUILT_WITH_TSAN && !defined(__clang__)
 /*
  * ThreadSanitizer does not model fences, and gcc says so.  Here it misses nothing: the other party
  * of these is the kernel, which it cannot see anyway; between threads of the daemon there is the

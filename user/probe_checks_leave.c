@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 
 #include "carrier_sockmap.h"
+#include "tcp.h"
 #include "sandbox.h"
 
 #define KIB 1024

@@ -12,6 +12,7 @@
 #include "log.h"
 #include "session_flow.h"
 #include "syscall_filter.h"
+#include "tcp.h"
 
 /* A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon. */
 #define RETRY_MS 20
@@ -29,7 +30,6 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_UNIX, socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, SOCKET_TYPE),
 		   SYSCALL_ARG(2, 0)),
 	SYSCALL(connect),
-	SYSCALL(recvfrom),
 	SYSCALL(close),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_OOBINLINE)),
@@ -80,10 +80,10 @@ static int spare_an_ack(const struct session *s, int fd)
 {
 	int seconds = 1;
 	char c;
-	ssize_t n = recv(s->sides[CLIENT].fd, &c, 1, MSG_PEEK | MSG_DONTWAIT);
+	ssize_t n = tcp_peek(s->sides[CLIENT].fd, &c, 1, 0);
 
-	if (n < 0 && errno != EAGAIN && errno != EINTR)
-		return errno; /* told once: the next call would say EOF */
+	if (n < 0 && errno != EAGAIN)
+		return errno;
 	if (n > 0)
 		setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds));
 	return 0;

@@ -333,12 +333,9 @@ static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enu
 /* EOF was read: was it a FIN?  Only a session that has been in the kernel need ask. */
 static bool has_ended(struct session *s, unsigned int dir)
 {
-	struct sockmap_io io;
+	struct sockmap_io io = sockmap_io(s, dir);
 
-	if (s->pair == NO_PAIR)
-		return true;
-	io = sockmap_io(s, dir);
-	return sockmap_ended(&io);
+	return s->pair == NO_PAIR || sockmap_ended(&io);
 }
 
 static void run_user(struct session *s, unsigned int dir, bool fin)
@@ -392,7 +389,7 @@ static bool run_leaving(struct session *s, unsigned int dir)
 	enum step r = sockmap_leave(&io);
 
 	count_read(s, CARRIER_COPY, io.read);
-	s->flows[dir].untouched = r == STEP_DONE;
+	s->flows[dir].untouched = r == STEP_DONE && !io.touched;
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 

@@ -27,15 +27,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define __SANITIZE_ADDRESS__ 1
-#elif __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
-#elif __has_feature(memory_sanitizer)
-#define SANITIZE_MEMORY 1
-#endif
-#endif
+#include "built_with.h"
 
 /* What the C library does on its own account. */
 SYSCALLS_NEEDED(
@@ -94,15 +86,10 @@ extern const struct syscall_need *const __stop_syscall_needs[];
 
 const char *syscall_filter_hindrance(void)
 {
-#if defined(__SANITIZE_ADDRESS__)
-	return "address";
-#elif defined(__SANITIZE_THREAD__)
-	return "thread";
-#elif defined(SANITIZE_MEMORY)
-	return "memory";
-#else
-	return NULL;
-#endif
+	return BUILT_WITH_ASAN ? "address" :
+	       BUILT_WITH_TSAN ? "thread" :
+	       BUILT_WITH_MSAN ? "memory" :
+				 NULL;
 }
 
 static int allow(scmp_filter_ctx ctx, const struct syscall_need *need)

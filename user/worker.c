@@ -57,13 +57,7 @@ static void after_batch(void *arg)
 
 int worker_reserve_timer(struct worker *w)
 {
-	size_t own = WORKER_TIMERS;
-
-	/* a listener has one for each address */
-	for (size_t i = 0; i < w->shared->config->n_forwards; i++)
-		own += w->shared->config->forwards[i].listen.n_addrs;
-
-	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + (uint32_t)own);
+	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + w->own_timers);
 }
 
 static int open_ring(struct worker *w)
@@ -108,6 +102,9 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->shared = shared;
 	w->index = index;
 	w->hooks = *hooks;
+	w->own_timers = WORKER_TIMERS;
+	for (size_t i = 0; i < shared->config->n_forwards; i++) /* a listener has one an address */
+		w->own_timers += (uint32_t)shared->config->forwards[i].listen.n_addrs;
 	policy_init(&w->policy, shared->config->engine, shared->config->settle_ms,
 		    shared->config->review_packets);
 	w->policy.no_splice = shared->no_splice;

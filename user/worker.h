@@ -56,6 +56,7 @@ struct worker {
 	struct worker_hooks hooks;
 	struct kernel_ring *ring;
 	struct source ring_source;
+	uint32_t own_timers;       /* beside one for each session */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	uint64_t reviewed;         /* kernel_packets_seen() at the last review */
@@ -66,7 +67,7 @@ struct worker {
 /* How often a worker with sessions in the kernel looks at the program's counters. */
 #define WORKER_SWEEP_MS 1000
 
-/* Timers of a worker beside one for each session and each listener: sweep, grace. */
+/* Timers of a worker beside those of sessions and listeners: sweep, grace. */
 #define WORKER_TIMERS 4
 
 int worker_open(struct worker *w, struct shared *shared, unsigned int index,

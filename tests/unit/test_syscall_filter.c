@@ -272,11 +272,14 @@ static void test_other_abi(void **state)
 #endif
 }
 
+enum { CREATED, RUNNING, CONFINED };
+
 static void *wait_and_try(void *arg)
 {
-	int *go = arg;
+	int *stage = arg;
 
-	while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
+	__atomic_store_n(stage, RUNNING, __ATOMIC_RELEASE);
+	while (__atomic_load_n(stage, __ATOMIC_ACQUIRE) != CONFINED)
 		sched_yield();
 	errno = 0;
 	syscall(SYS_memfd_create, "x", 0);
@@ -287,17 +290,20 @@ static void *wait_and_try(void *arg)
 /* Threads that ran before are confined too. */
 static void test_all_threads(void **state)
 {
-	static int go;
+	static int stage = CREATED;
 	pthread_t thread;
 	pid_t pid;
 
 	(void)state;
 	pid = fork();
 	if (pid == 0) {
-		if (pthread_create(&thread, NULL, wait_and_try, &go))
+		if (pthread_create(&thread, NULL, wait_and_try, &stage))
 			_exit(124);
+		/* the C library's and the sanitizers' start of a thread needs more than the filter allows */
+		while (__atomic_load_n(&stage, __ATOMIC_ACQUIRE) != RUNNING)
+			sched_yield();
 		enter(FILTER_ERRNO, ALL);
-		__atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+		__atomic_store_n(&stage, CONFINED, __ATOMIC_RELEASE);
 		for (;;)
 			sched_yield();
 	}

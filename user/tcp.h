@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TCP_H
+#define CULVERT_TCP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Linux 5.14; older C libraries do not name them. */
+#ifndef SO_BUF_LOCK
+#define SO_BUF_LOCK 72
+#endif
+#ifndef SOCK_RCVBUF_LOCK
+#define SOCK_RCVBUF_LOCK 2
+#endif
+
+/* What TCP knows of a socket, and what can be set there.  All but tcp_peek() return 0 or -errno. */
+
+/*
+ * recv(2) that takes nothing, waits for nothing, and is not interrupted; FLAGS in addition.  An error
+ * that it returns is told once: the next call would say EOF, and a reset would look like a FIN.
+ */
+ssize_t tcp_peek(int fd, void *buf, size_t len, int flags);
+
+/* Bytes in the receive queue.  -EFAULT if some were passed (SK_PASS) and not read. */
+int tcp_unread(int fd, uint64_t *ret);
+
+/* Bytes received since the connection began, without a FIN. */
+int tcp_received(int fd, uint64_t *ret);
+
+/*
+ * Bytes accepted for sending since the connection began.  CONNECTED: the socket was made by
+ * connect(2).  May be too small for a moment, and is never too large.
+ */
+int tcp_accepted(int fd, bool connected, uint64_t *ret);
+
+/*
+ * Give the receive buffer SIZE bytes, or what it has if that is more, and do not let TCP let it grow.
+ * An error is only returned for what would stop the flow for ever.
+ */
+int tcp_fix_buffer(int fd, uint64_t size);
+void tcp_free_buffer(int fd);
+
+/* The low-water mark: tcp_data_ready() stays quiet until so many bytes wait. */
+int tcp_set_lowat(int fd, int bytes);
+
+#endif
