@@ -96,7 +96,7 @@ class Load:
         self.lab = site.lab
         self.counts = dict.fromkeys(
             ("cycles", "downloads", "bench_runs", "bench_bytes", "peer_runs", "peer_sessions",
-             "peer_bytes", "peer_resets", "iperf3_runs", "digests", "refused", "killed"), 0)
+             "peer_bytes", "peer_resets", "peer_strangers", "iperf3_runs", "digests", "refused", "killed"), 0)
         self.bad = dict.fromkeys(("wrong", "truncated", "stalled", "failed"), 0)
         self.complaints = []
         self.lock = threading.Lock()
@@ -119,6 +119,7 @@ class Load:
     def complain(self, kind, text):
         if self.over:
             return
+        text = f"{time.strftime('%T')} {text}"
         with self.lock:
             self.bad[kind] += 1
             self.complaints.append(text)
@@ -180,8 +181,9 @@ class Load:
         code = self.end(curl, PATIENCE)
         if code is None:
             return
-        # 7, 56: who connects over a link that is down is refused, by the daemon as by the kernel
-        if code in (7, 56) and not size and not self.link_was_up(changes):
+        # connect, send, receive: who connects over a link that is down is refused, by the daemon as
+        # by the kernel
+        if code in (7, 55, 56) and not size and not self.link_was_up(changes):
             self.count("refused")
         elif code != 0:
             kind = {18: "truncated", 28: "stalled"}.get(code, "failed")
@@ -280,7 +282,7 @@ class Load:
             self.complain("failed", f"soak_peer ended with {code}: {tail(peer.log).strip()}")
             return
         self.count("peer_runs")
-        for name in ("sessions", "bytes", "resets"):
+        for name in ("sessions", "bytes", "resets", "strangers"):
             self.count(f"peer_{name}", report[name])
         for kind, number in (("wrong", report["wrong"] + report["extra"]),
                              ("truncated", report["truncated"]), ("stalled", report["stalls"]),

@@ -33,6 +33,8 @@ static const struct option long_options[] = {
 
 static struct torture_conf conf = {
 	.seed = 1, .concurrency = 24, .threads = 1, .stall_ms = 60000, .listen_fd = -1,
+	/* of the last run, which may have been killed, while the daemon was stopped */
+	.strangers = true,
 };
 static double seconds = 10;
 static const char *listen_at, *connect_to;
@@ -70,7 +72,7 @@ static void print_counts(void)
 		{ "sessions", s->finished }, { "bytes", s->bytes }, { "wrong", s->wrong },
 		{ "truncated", s->truncated }, { "extra", s->extra }, { "stalls", s->stalls },
 		{ "failed", s->failed }, { "resets", s->reset_by_daemon },
-		{ "aborted", s->aborted_by_plan },
+		{ "aborted", s->aborted_by_plan }, { "strangers", s->strangers },
 	};
 
 	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)

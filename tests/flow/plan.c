@@ -284,9 +284,11 @@ int plan_parse_header(const char *buf, uint64_t seed, uint64_t *ret_id, uint64_t
 	text[PLAN_HEADER_LEN] = '\0';
 	if (sscanf(text, "culvert-torture %16llx id %8llx run %8llx", &s, &id, &run) != 3)
 		return -EINVAL;
-	plan_header(seed, id, run, again);
+	plan_header(s, id, run, again);
 	if (memcmp(again, buf, PLAN_HEADER_LEN) != 0)
 		return -EINVAL;
+	if (s != seed)
+		return -ESRCH;
 	*ret_id = id;
 	*ret_run = run;
 	return 0;

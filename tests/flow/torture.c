@@ -151,6 +151,7 @@ static void read_header(struct loop *l, struct end *e, int64_t now)
 	ssize_t n = recv(e->peer.fd, e->header + e->header_len, PLAN_HEADER_LEN - e->header_len,
 			 MSG_DONTWAIT);
 	struct plan plan;
+	int r;
 
 	if (n < 0 && errno == EAGAIN)
 		return;
@@ -158,7 +159,8 @@ static void read_header(struct loop *l, struct end *e, int64_t now)
 		char want[PLAN_HEADER_LEN];
 
 		plan_header(l->conf->seed, 0, 0, want);
-		if (memcmp(want, e->header, e->header_len < 32 ? e->header_len : 32) != 0)
+		if (!l->conf->strangers &&
+		    memcmp(want, e->header, e->header_len < 32 ? e->header_len : 32) != 0)
 			torture_stats.wrong++;
 		torture_stats.anonymous++;
 		e->peer.result = PEER_DONE;
@@ -168,7 +170,13 @@ static void read_header(struct loop *l, struct end *e, int64_t now)
 	e->header_len += (size_t)n;
 	if (e->header_len < PLAN_HEADER_LEN)
 		return;
-	if (plan_parse_header(e->header, l->conf->seed, &e->id, &e->run) < 0) {
+	r = plan_parse_header(e->header, l->conf->seed, &e->id, &e->run);
+	if (r == -ESRCH && l->conf->strangers) {
+		torture_stats.strangers++;
+		e->peer.result = PEER_DONE;
+		return;
+	}
+	if (r) {
 		peer_fail(&e->peer, PEER_WRONG, "first line is not of this test: %.63s",
 			  e->header);
 		return;

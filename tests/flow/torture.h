@@ -17,6 +17,7 @@ struct torture_conf {
 	unsigned int threads;
 	int stall_ms;
 	int listen_fd;         /* of the upstream side */
+	bool strangers;        /* another run had its address before, and may have left sessions */
 	struct sockaddr_storage to; /* the daemon */
 	socklen_t to_len;
 	void (*on_failure)(void); /* called once, on the first failure, from any thread */
@@ -26,6 +27,7 @@ struct torture_conf {
 struct torture_stats {
 	_Atomic uint64_t started, finished, aborted_by_plan;
 	_Atomic uint64_t server_ends, anonymous;
+	_Atomic uint64_t strangers; /* sessions of another run, by their first line */
 	_Atomic uint64_t bytes;
 	_Atomic uint64_t wrong, truncated, extra, stalls, failed;
 	_Atomic uint64_t reset_by_daemon;
