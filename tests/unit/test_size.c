@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "size.h"
+
+static void test_size_parse(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t bytes;
+	} good[] = {
+		{ "0", 0 },
+		{ "123", 123 },
+		{ "123B", 123 },
+		{ "64K", 65536 },
+		{ "64k", 65536 },
+		{ "64KB", 65536 },
+		{ "64kib", 65536 },
+		{ "1M", 1 << 20 },
+		{ "4MiB", 4 << 20 },
+		{ "2g", 2ULL << 30 },
+		{ "007", 7 },
+		{ "18446744073709551615", UINT64_MAX },
+		{ "17179869183G", 17179869183ULL << 30 },
+	};
+	static const struct {
+		const char *text;
+		int error;
+	} bad[] = {
+		{ "", -EINVAL },
+		{ "K", -EINVAL },
+		{ "-1", -EINVAL },
+		{ "+1", -EINVAL },
+		{ " 1", -EINVAL },
+		{ "1 ", -EINVAL },
+		{ "1 K", -EINVAL },
+		{ "1.5M", -EINVAL },
+		{ "1T", -EINVAL },
+		{ "1iB", -EINVAL },
+		{ "1Ki", -EINVAL },
+		{ "1KBx", -EINVAL },
+		{ "0x10", -EINVAL },
+		{ "99999999999999999999X", -EINVAL },
+		{ "18446744073709551616", -ERANGE },
+		{ "99999999999999999999999999", -ERANGE },
+		{ "17179869184G", -ERANGE },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		uint64_t bytes = 42;
+
+		assert_int_equal(size_parse(good[i].text, &bytes), 0);
+		assert_true(bytes == good[i].bytes);
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint64_t bytes = 42;
+
+		if (size_parse(bad[i].text, &bytes) != bad[i].error)
+			fail_msg("\"%s\"", bad[i].text);
+		assert_true(bytes == 42);
+	}
+}
+
+static void test_seconds_parse(void **state)
+{
+	static const struct {
+		const char *text;
+		uint64_t ms;
+	} good[] = {
+		{ "0", 0 },		   { "5", 5000 },   { "0.5", 500 }, { ".5", 500 },
+		{ ".3", 300 },		   { ".001", 1 },   { ".0", 0 },    { "1.25", 1250 },
+		{ "999999999999", 999999999999000 },	    { "01.010", 1010 },
+	};
+	static const char *const bad[] = {
+		"", ".", "1.", "..5", ".5.", "-1", "-.5", ".-5", "+1", "1e3", "nan", "inf", "1,5",
+		" 1", "1 ", ".0005", "0x1", "1s", ".5s", "9999999999999", "99999999999999999999",
+	};
+	uint64_t ms;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		assert_int_equal(seconds_parse(good[i].text, &ms), 0);
+		assert_int_equal(ms, good[i].ms);
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		if (seconds_parse(bad[i], &ms) != -EINVAL)
+			fail_msg("accepted \"%s\"", bad[i]);
+}
+
+static void test_size_format(void **state)
+{
+	static const struct {
+		uint64_t bytes;
+		const char *text;
+	} cases[] = {
+		{ 0, "0 B" },
+		{ 1023, "1023 B" },
+		{ 1024, "1 KiB" },
+		{ 1025, "1 KiB" },
+		{ 1536, "1.5 KiB" },
+		{ 65536, "64 KiB" },
+		{ 102399, "99.9 KiB" },
+		{ 102400, "100 KiB" },
+		{ 150000, "146 KiB" },
+		{ 1048575, "1023 KiB" },
+		{ 1 << 20, "1 MiB" },
+		{ 3ULL << 39, "1.5 TiB" },
+		{ UINT64_MAX, "15.9 EiB" },
+	};
+	char buf[SIZE_STRLEN], small[4];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		assert_string_equal(size_format(cases[i].bytes, buf, sizeof(buf)), cases[i].text);
+	assert_string_equal(size_format(1023, small, sizeof(small)), "102");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_size_parse),
+		cmocka_unit_test(test_seconds_parse),
+		cmocka_unit_test(test_size_format),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
