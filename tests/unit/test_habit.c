@@ -8,17 +8,7 @@
 #include <cmocka.h>
 
 #include "policy.h"
-
-#define SETTLE_MS 500
-#define REVIEW_PACKETS 1000
-
-static struct policy policy_of(enum engine e)
-{
-	struct policy p;
-
-	policy_init(&p, e, SETTLE_MS, REVIEW_PACKETS);
-	return p;
-}
+#include "policy_rig.h"
 
 static void test_habit_read(void **state)
 {

@@ -10,18 +10,9 @@
 
 #include "culvert.h"
 #include "policy.h"
+#include "policy_rig.h"
 
 #define KIB UINT64_C(1024)
-#define SETTLE_MS 500
-#define REVIEW_PACKETS 1000
-
-static struct policy policy_of(enum engine e)
-{
-	struct policy p;
-
-	policy_init(&p, e, SETTLE_MS, REVIEW_PACKETS);
-	return p;
-}
 
 static const struct flow on_copy = { .user_carrier = CARRIER_COPY, .reason = REASON_START };
 static const struct flow on_splice = { .user_carrier = CARRIER_SPLICE, .reason = REASON_BULK };

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "policy.h"
+#include "policy_rig.h"
 #include "seeded.h"
 
 /* What holds of the policy whatever the habit: thousands of random ones, the same in each run. */
@@ -46,8 +47,6 @@ static struct flow random_flow(struct seeded *r)
 	return f;
 }
 
-#define SETTLE_MS 500
-#define REVIEW_PACKETS 1000
 static const struct setting settled = { .kernel_ok = true, .watch_ms = SETTLE_MS };
 
 /* The rules of policy.h once more, without a division. */
@@ -112,14 +111,6 @@ static void check_decision(const struct policy *p, const struct habit *h, unsign
 		assert_true(same(crowded, model_auto(p, h, dir, f, busy)));
 		assert_true(same(policy_user(p, h, dir, f, early), model_auto(p, h, dir, f, early)));
 	}
-}
-
-static struct policy policy_of(enum engine e)
-{
-	struct policy p;
-
-	policy_init(&p, e, SETTLE_MS, REVIEW_PACKETS);
-	return p;
 }
 
 static void test_properties(void **state)
