@@ -2,12 +2,13 @@
 /* Every call of the session path made to fail in turn; see sweep.c. */
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "../flow/daemon.h"
 #include "../flow/env.h"
 #include "lanes.h"
 #include "sweep.h"
@@ -63,30 +64,17 @@ static void parse_options(int argc, char **argv)
 	}
 }
 
-/* NAME beside this program. */
-static char *beside(const char *name)
-{
-	char self[400], path[500];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char *slash;
-
-	self[n > 0 ? n : 0] = '\0';
-	slash = strrchr(self, '/');
-	if (slash)
-		*slash = '\0';
-	snprintf(path, sizeof(path), "%s/%s", self, name);
-	return realpath(path, NULL);
-}
-
 int main(int argc, char **argv)
 {
 	struct json_object *results = json_object_new_array();
-	char *culvert, *preload;
+	char *culvert, *preload, path[PATH_MAX];
 	int r;
 
 	parse_options(argc, argv);
-	culvert = opt.culvert ? realpath(opt.culvert, NULL) : beside("../../culvert");
-	preload = beside("libculvert_faults.so");
+	beside_test(BUILT_CULVERT, path, sizeof(path));
+	culvert = realpath(opt.culvert ?: path, NULL);
+	beside_test("libculvert_faults.so", path, sizeof(path));
+	preload = realpath(path, NULL);
 	if (!culvert || !preload || !results) {
 		fprintf(stderr, "FAIL: the daemon or libculvert_faults.so is missing\n");
 		return 1;

@@ -3,11 +3,12 @@
 #include <errno.h>
 #include <getopt.h>
 #include <json-c/json.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "../flow/daemon.h"
 #include "../flow/env.h"
 #include "cases.h"
 
@@ -117,20 +118,6 @@ static void run_engine(const struct net_case *proto, const char *only, struct js
 	}
 }
 
-static char *beside(const char *name)
-{
-	char self[400], path[500];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	char *slash;
-
-	self[n > 0 ? n : 0] = '\0';
-	slash = strrchr(self, '/');
-	if (slash)
-		*slash = '\0';
-	snprintf(path, sizeof(path), "%s/%s", self, name);
-	return realpath(path, NULL);
-}
-
 static const char help[] =
 	"test_network [--engine E] [--only CASE] [--culvert PATH] [--json FILE] [--list]\n";
 
@@ -151,9 +138,12 @@ int main(int argc, char **argv)
 {
 	const char *engine = NULL, *only = NULL, *json = NULL;
 	struct json_object *results = json_object_new_array();
-	struct net_case proto = { .preload = beside("libculvert_faults.so") };
+	struct net_case proto = { 0 };
+	char path[PATH_MAX];
 	int c;
 
+	beside_test("libculvert_faults.so", path, sizeof(path));
+	proto.preload = realpath(path, NULL);
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		if (c == 'e')
 			engine = optarg;

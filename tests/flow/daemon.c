@@ -2,6 +2,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -140,9 +141,9 @@ static int start_guardian(struct daemon *d)
 	return d->guardian < 0 ? -errno : 0;
 }
 
-static void own_path(char *buf, size_t len)
+void beside_test(const char *name, char *buf, size_t len)
 {
-	char self[400];
+	char self[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 	char *slash;
 
@@ -150,7 +151,7 @@ static void own_path(char *buf, size_t len)
 	slash = strrchr(self, '/');
 	if (slash)
 		*slash = '\0';
-	snprintf(buf, len, "%s/../../culvert", self);
+	snprintf(buf, len, "%s/%s", self, name);
 }
 
 static void exec_daemon(const struct daemon_conf *conf, const char *control, int err_fd)
@@ -159,7 +160,7 @@ static void exec_daemon(const struct daemon_conf *conf, const char *control, int
 	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control, "--settle", "0",
 					"--seccomp", "kill" };
 	struct rlimit lim = { conf->nofile, conf->nofile };
-	char path[512];
+	char path[PATH_MAX];
 	int n = 8;
 
 	if (conf->engine) {
@@ -171,7 +172,7 @@ static void exec_daemon(const struct daemon_conf *conf, const char *control, int
 	if (conf->culvert)
 		snprintf(path, sizeof(path), "%s", conf->culvert);
 	else
-		own_path(path, sizeof(path));
+		beside_test(BUILT_CULVERT, path, sizeof(path));
 	dup2(err_fd, STDERR_FILENO);
 	signal(SIGPIPE, SIG_DFL);
 	if (conf->nofile)

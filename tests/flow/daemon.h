@@ -75,6 +75,14 @@ int64_t daemon_cpu_ms(struct daemon *d);
 /* Up to 64 KiB of stderr, the newest; the caller frees. */
 char *daemon_stderr(struct daemon *d);
 
+/*
+ * The path of NAME, relative to the folder of the test program that is running, where both were
+ * built together.  PATH_MAX bytes are enough for a path that can be opened.
+ */
+void beside_test(const char *name, char *buf, size_t len);
+
+#define BUILT_CULVERT "../../culvert"
+
 /* Members by a dotted path, "resources.fds"; 0 and "" if missing. */
 int64_t json_int(struct json_object *o, const char *path);
 const char *json_text(struct json_object *o, const char *path);

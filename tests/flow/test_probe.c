@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <json-c/json.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "daemon.h"
 #include "env.h"
 #include "probe_try.h"
 
@@ -373,14 +375,12 @@ static void help_lists_the_checks(void **state)
 
 static void open_culvert(int argc, char **argv)
 {
-	char path[4096] = "";
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
-	char *slash = n > 0 ? strrchr(path, '/') : NULL;
+	char path[PATH_MAX];
 
 	if (argc == 3 && !strcmp(argv[1], "--culvert")) {
 		culvert = open(argv[2], O_PATH | O_CLOEXEC);
-	} else if (argc == 1 && slash) {
-		strcpy(slash, "/../../culvert");
+	} else if (argc == 1) {
+		beside_test(BUILT_CULVERT, path, sizeof(path));
 		culvert = open(path, O_PATH | O_CLOEXEC);
 	} else {
 		fprintf(stderr, "test_probe [--culvert PATH]\n");
