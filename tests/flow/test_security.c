@@ -14,7 +14,6 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -29,15 +28,14 @@
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <sys/un.h>
-#include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon.h"
 #include "env.h"
 #include "syscall_filter.h"
+#include "takeover.h"
 
 #define TEST_SECONDS 240
 #define PATIENCE_MS 10000
@@ -192,40 +190,24 @@ static void the_same_account_cannot_look_in(void **state)
 
 /* --- what the process itself may still do --- */
 
-#ifdef __x86_64__
-/*
- * Make thread PID, which waits in a system call, make another: its own `syscall` instruction is run
- * again with other registers.  Returns what the kernel says.
- */
+static void skip_unless_takeover(void)
+{
+	if (syscall_filter_hindrance()) {
+		printf("skip: built with -fsanitize=%s\n", syscall_filter_hindrance());
+		skip();
+	}
+	if (takeover_hindrance()) {
+		printf("skip: %s\n", takeover_hindrance());
+		skip();
+	}
+}
+
 static long make_call(pid_t pid, long nr, const long args[6])
 {
-	struct user_regs_struct saved, regs;
-	int status;
+	long result = 0;
 
-	assert_int_equal(ptrace(PTRACE_SEIZE, pid, 0L, (long)PTRACE_O_TRACESYSGOOD), 0);
-	assert_int_equal(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL), 0);
-	assert_int_equal(waitpid(pid, &status, __WALL), pid);
-	assert_int_equal(ptrace(PTRACE_GETREGS, pid, NULL, &saved), 0);
-	regs = saved;
-	regs.rip -= 2;
-	regs.rax = (unsigned long long)nr;
-	regs.orig_rax = (unsigned long long)-1; /* no restart of the old one */
-	regs.rdi = (unsigned long long)args[0];
-	regs.rsi = (unsigned long long)args[1];
-	regs.rdx = (unsigned long long)args[2];
-	regs.r10 = (unsigned long long)args[3];
-	regs.r8 = (unsigned long long)args[4];
-	regs.r9 = (unsigned long long)args[5];
-	assert_int_equal(ptrace(PTRACE_SETREGS, pid, NULL, &regs), 0);
-	for (int stop = 0; stop < 2; stop++) { /* before and after */
-		assert_int_equal(ptrace(PTRACE_SYSCALL, pid, NULL, NULL), 0);
-		assert_int_equal(waitpid(pid, &status, __WALL), pid);
-		assert_true(WIFSTOPPED(status));
-	}
-	assert_int_equal(ptrace(PTRACE_GETREGS, pid, NULL, &regs), 0);
-	assert_int_equal(ptrace(PTRACE_SETREGS, pid, NULL, &saved), 0);
-	assert_int_equal(ptrace(PTRACE_DETACH, pid, NULL, NULL), 0);
-	return (long)regs.rax;
+	assert_int_equal(takeover_call(pid, nr, args, &result), 0);
+	return result;
 }
 
 static const struct {
@@ -248,7 +230,8 @@ static const struct {
 	{ "mprotect, executable", -ENOSYS, SYS_mprotect, { 0, 4096, PROT_EXEC } },
 	{ "prctl, dumpable", -ENOSYS, SYS_prctl, { 4, 1 } },
 	/* the tool works: these are allowed */
-	{ "socket, TCP", 0, SYS_socket, { AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0 } },
+	{ "socket, TCP", 0, SYS_socket,
+	  { AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0 } },
 	{ "shutdown", -EBADF, SYS_shutdown, { -1, SHUT_WR } },
 };
 
@@ -269,10 +252,7 @@ static void a_daemon_taken_over_is_refused(void **state)
 	pid_t pid;
 
 	(void)state;
-	if (syscall_filter_hindrance()) {
-		printf("skip: built with -fsanitize=%s\n", syscall_filter_hindrance());
-		skip();
-	}
+	skip_unless_takeover();
 	d = START("--seccomp", "errno");
 	pid = daemon_pid(d);
 	for (size_t i = 0; i < sizeof(takeover) / sizeof(takeover[0]); i++) {
@@ -291,10 +271,7 @@ static void a_daemon_taken_over_dies(void **state)
 	char why[1024];
 
 	(void)state;
-	if (syscall_filter_hindrance()) {
-		printf("skip: built with -fsanitize=%s\n", syscall_filter_hindrance());
-		skip();
-	}
+	skip_unless_takeover();
 	for (size_t i = 0; i < sizeof(deadly) / sizeof(deadly[0]); i++) {
 		struct daemon *d = START("--seccomp", "errno");
 
@@ -305,16 +282,6 @@ static void a_daemon_taken_over_dies(void **state)
 			fail_msg("%s: %s", deadly[i].what, why);
 	}
 }
-#else
-static void a_daemon_taken_over_is_refused(void **state)
-{
-	(void)state;
-	printf("skip: the registers of this architecture are not known here\n");
-	skip();
-}
-
-#define a_daemon_taken_over_dies a_daemon_taken_over_is_refused
-#endif
 
 /* --- the control socket --- */
 
