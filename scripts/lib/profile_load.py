@@ -189,6 +189,3 @@ class Roles:
         if comm.startswith("perf"):
             return "perf"
         return "other programs"
-
-    def pids_of(self, role):
-        return sorted(pid for pid, name in self._known.items() if name == role)
