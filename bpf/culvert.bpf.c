@@ -334,8 +334,8 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 		 const struct culvert_stat *reverse, __u32 slot, __u32 len)
 {
 	/*
-	 * Also with no_pass: bytes that the daemon has read ahead and not yet written come first.  What
-	 * is passed now makes the removal fail, or its audit: never is it a wrong byte.
+	 * Also with no_pass: bytes that the daemon has read ahead and not yet written come first.
+	 * What is passed now makes the removal fail, or its audit: never is it a wrong byte.
 	 */
 	if (st->passed != READ_ONCE(ctl->credit))
 		return pass(ctl, st, slot, len);

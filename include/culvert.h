@@ -19,12 +19,12 @@
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
  *
- * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while every
- * byte that was ever handed to user space has been written to the target.  Once over the hard limit
- * it passes, and goes on passing until the daemon has caught up.  The two counters are a Dekker
- * pair: the program stores `passed`, then loads `credit` again; the daemon stores `credit`, then
- * loads `passed`; both with full barriers.  So either the daemon sees the new passed byte or the
- * program sees the new credit and sends CULVERT_EVENT_PASSED: no wake-up is lost.
+ * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
+ * every byte that was ever handed to user space has been written to the target.  Once over the hard
+ * limit it passes, and goes on passing until the daemon has caught up.  The two counters are a
+ * Dekker pair: the program stores `passed`, then loads `credit` again; the daemon stores `credit`,
+ * then loads `passed`; both with full barriers.  So either the daemon sees the new passed byte or
+ * the program sees the new credit and sends CULVERT_EVENT_PASSED: no wake-up is lost.
  */
 #ifndef CULVERT_CONTRACT_H
 #define CULVERT_CONTRACT_H
@@ -36,8 +36,9 @@
 #define CULVERT_CHECK_PACKETS 64
 
 /*
- * What the slab allocator really uses for an skb beyond its truesize: tests/kernel/test_accounting.c
- * has seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and 278 to 291 on 6.18.
+ * What the slab allocator really uses for an skb beyond its truesize:
+ * tests/kernel/test_accounting.c has seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and
+ * 278 to 291 on 6.18.
  */
 #define CULVERT_SKB_EXTRA 320
 
@@ -57,7 +58,8 @@ struct culvert_stat {
 	__u64 sent_overhead; /* ... of those known to have left the backlog */
 	__u64 mark_overhead; /* ... at a later point of the stream, and */
 	__u32 mark_seq;      /* ... that point's sequence number on the target */
-	__u32 expected_seq;  /* target's write_seq once all that was redirected or passed is written */
+	__u32 expected_seq;  /* target's write_seq once all that was redirected or passed is
+			      * written */
 	__u32 next_seq;      /* source's sequence number of the next byte of the stream */
 	__u32 epoch;         /* ctl.epoch for which the fields above were started */
 	__u32 unchecked_packets;
@@ -87,7 +89,8 @@ enum culvert_event_kind {
 struct culvert_event {
 	__u32 slot;
 	__u16 kind;
-	__u16 epoch; /* low half of ctl.epoch: tells late events of an earlier stay from current ones */
+	__u16 epoch; /* low half of ctl.epoch: tells late events of an earlier stay from current
+		      * ones */
 };
 
 #endif

@@ -8,12 +8,13 @@
  *
  * Drained.  Bytes that the program redirects wait on the target's psock until a kernel worker gives
  * them to TCP.  Nobody tells us when; but TCP says how much it has been given since the connection
- * began: acknowledged (tcpi_bytes_acked, which counts our SYN) plus not yet acknowledged (SIOCOUTQ).
- * Once that equals what was redirected plus what user space wrote, the backlog is empty.  TCP_INFO
- * is read first: an ACK between the two calls can only make the sum too small, which means "look
- * again", never "done".  (tcpi_bytes_sent - tcpi_bytes_retrans + tcpi_notsent_bytes needs one call
- * less, but counts a segment twice when the local queueing discipline drops it: __tcp_transmit_skb()
- * adds to bytes_sent before it knows, and snd_nxt does not move.)
+ * began: acknowledged (tcpi_bytes_acked, which counts our SYN) plus not yet acknowledged
+ * (SIOCOUTQ).  Once that equals what was redirected plus what user space wrote, the backlog is
+ * empty.  TCP_INFO is read first: an ACK between the two calls can only make the sum too small,
+ * which means "look again", never "done".  (tcpi_bytes_sent - tcpi_bytes_retrans +
+ * tcpi_notsent_bytes needs one call less, but counts a segment twice when the local queueing
+ * discipline drops it: __tcp_transmit_skb() adds to bytes_sent before it knows, and snd_nxt does
+ * not move.)
  *
  * Leaving.  Removal from rx races with the socket's receive path: sk_psock_verdict_recv() may find
  * that the program is gone and drop the skb in its hand.  The fence keeps it from running, in two
@@ -21,15 +22,15 @@
  * peer sends them again.  What has passed the filter already is met by setsockopt(SO_RCVLOWAT): it
  * takes the socket lock, so no verdict runs when it returns, and tcp_data_ready() stays quiet until
  * that many bytes wait (which alone leaks: under memory pressure, with a nearly closed window, with
- * FIN).  Passing stays on until the very end, so that a daemon stopped in the middle leaves the hard
- * limit in force.
+ * FIN).  Passing stays on until the very end, so that a daemon stopped in the middle leaves the
+ * hard limit in force.
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
  * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
  * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx, and until it
- * comes back there, its buffer has a fixed size: the hard limit, or what it had grown to before.  (A
- * buffer much smaller than the backlog's limit makes removals slow: the fence drops the last segment
- * of a window, and nothing that follows tells the peer before its timer does.)
+ * comes back there, its buffer has a fixed size: the hard limit, or what it had grown to before.
+ * (A buffer much smaller than the backlog's limit makes removals slow: the fence drops the last
+ * segment of a window, and nothing that follows tells the peer before its timer does.)
  *
  * Audit.  A segment between the filter and the lock could still slip through, so each removal is
  * audited: received == redirected + read + unread.  What cannot be proved is reset.
@@ -41,7 +42,9 @@
 
 #include "tcp.h"
 
-/* Two looks at a queue that fills between them prove nothing; its window closes long before this. */
+/*
+ * Two looks at a queue that fills between them prove nothing; its window closes long before this.
+ */
 #define AUDIT_TRIES 2000
 /* Looks at a queue at rest that must disagree before bytes count as lost. */
 #define AUDIT_LOOKS 4
@@ -174,9 +177,9 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	f->blocked = r == PUMP_BLOCKED;
 	f->credit += f->user_out - before;
 	/*
-	 * The program redirects as soon as it sees this: what was written must come first.  send(2) has
-	 * taken and released the target's lock, which the program's redirect goes through as well; the
-	 * release keeps the compiler, and the CPU, from storing credit earlier.
+	 * The program redirects as soon as it sees this: what was written must come first.  send(2)
+	 * has taken and released the target's lock, which the program's redirect goes through as
+	 * well; the release keeps the compiler, and the CPU, from storing credit earlier.
 	 */
 	kernel_release();
 	ctl->credit = f->credit;
@@ -210,7 +213,8 @@ static enum step settle_round(struct sockmap_io *io)
 {
 	uint64_t passed = passed_bytes(io);
 
-	kernel_acquire(); /* with the atomic add in pass(): `bytes` is at least as new as `passed` */
+	/* with the atomic add in pass(): `bytes` is at least as new as `passed` */
+	kernel_acquire();
 	if (sockmap_redirected(io->kernel, io->slot, io->flow) != io->flow->drained_at) {
 		enum step r = look_drained(io);
 
@@ -298,8 +302,9 @@ static enum step read_unread(struct sockmap_io *io, uint64_t unread)
  * takes the socket lock, so the FIN may be in bytes_received and not yet in the state.  That makes
  * `received` too large and never too small, so looking again cannot hide a loss.
  *
- * An urgent byte makes all looks disagree: MSG_PEEK ends before it, and SIOCINQ cannot be asked (0 in
- * a sockmap, tcp_bpf's sk_msg only).  What is before it is read then, and the next look begins at it.
+ * An urgent byte makes all looks disagree: MSG_PEEK ends before it, and SIOCINQ cannot be asked
+ * (0 in a sockmap, tcp_bpf's sk_msg only).  What is before it is read then, and the next look
+ * begins at it.
  */
 static enum step audit_left(struct sockmap_io *io)
 {
@@ -364,7 +369,8 @@ static enum step leave_round(struct sockmap_io *io)
 
 	if (!all_read(io)) {
 		/* no more room: some must be written first; meanwhile TCP's window closes */
-		enum step r = io->flow->pending >= io->read_ahead ? settle_round(io) : read_ahead(io);
+		enum step r = io->flow->pending >= io->read_ahead ? settle_round(io) :
+								    read_ahead(io);
 
 		return r == STEP_DONE ? STEP_AGAIN : r;
 	}

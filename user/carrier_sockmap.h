@@ -27,7 +27,8 @@ struct sockmap_io {
 	uint64_t read;       /* out: bytes read */
 	bool touched;        /* out: some of them after the removal, from the receive queue */
 	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
-	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked at */
+	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked
+				  * at */
 };
 
 enum step {
@@ -41,8 +42,8 @@ enum step {
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
  * the source, which user space must read first (unless the flow is `untouched`: then whole skbs
- * wait, and the kick takes them); -EPROTO and io->error if the source has failed, so that the session
- * must be reset; or the -errno of the map update.
+ * wait, and the kick takes them); -EPROTO and io->error if the source has failed, so that the
+ * session must be reset; or the -errno of the map update.
  */
 int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
 		  unsigned int worker);
@@ -72,9 +73,9 @@ enum step sockmap_drain(struct sockmap_io *io);
 enum step sockmap_finish(struct sockmap_io *io);
 
 /*
- * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its error
- * has been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this socket for
- * the other flow, takes the error (sock_error()), and puts it back only later.
+ * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its
+ * error has been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this
+ * socket for the other flow, takes the error (sock_error()), and puts it back only later.
  */
 bool sockmap_ended(const struct sockmap_io *io);
 

@@ -21,7 +21,8 @@ static enum pump flush(struct pump_io *io)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0) /* 0: no kernel is known to do that, but it must not be an endless loop */
+		/* 0: no kernel is known to do that, but it must not be an endless loop */
+		if (n <= 0)
 			return carrier_dst_error(io, n ? errno : EPIPE);
 		f->pending -= (uint32_t)n;
 		f->user_out += (uint64_t)n;
@@ -30,9 +31,9 @@ static enum pump flush(struct pump_io *io)
 }
 
 /*
- * splice(2) returned 0, or EAGAIN although epoll had said "readable".  That is also what it does when
- * an urgent byte is next: tcp_read_sock() stops there, whatever SO_OOBINLINE says.  Taken for EOF it
- * would cut the stream off, taken for "empty" it would spin.
+ * splice(2) returned 0, or EAGAIN although epoll had said "readable".  That is also what it does
+ * when an urgent byte is next: tcp_read_sock() stops there, whatever SO_OOBINLINE says.  Taken for
+ * EOF it would cut the stream off, taken for "empty" it would spin.
  */
 static enum pump look_closer(struct pump_io *io)
 {

@@ -7,10 +7,10 @@
  * hash is multiply-shift with an odd random multiplier, which is 2-universal: two different keys
  * that were chosen without knowing it meet with a probability of at most 2 / buckets.
  *
- * One mutex guards it all.  It is taken twice a session, for a look at one or two cache lines, while
- * the session's own set-up is some 20 system calls.  And it orders everything, so that no argument
- * about the order of memory accesses is needed: the count that a worker sees is that of all
- * sessions counted in or out before.
+ * One mutex guards it all.  It is taken twice a session, for a look at one or two cache lines,
+ * while the session's own set-up is some 20 system calls.  And it orders everything, so that no
+ * argument about the order of memory accesses is needed: the count that a worker sees is that of
+ * all sessions counted in or out before.
  */
 #include "client_limit.h"
 
@@ -98,7 +98,8 @@ static uint64_t random_odd(void)
 	/* early at boot there may be no randomness yet; to wait for it would be worse */
 	if (getrandom(&n, sizeof(n), GRND_NONBLOCK) != sizeof(n)) {
 		clock_gettime(CLOCK_REALTIME, &ts);
-		n = (uint64_t)ts.tv_nsec * 0x9e3779b97f4a7c15U ^ (uint64_t)ts.tv_sec ^ (uintptr_t)&ts;
+		n = (uint64_t)ts.tv_nsec * 0x9e3779b97f4a7c15U ^ (uint64_t)ts.tv_sec ^
+		    (uintptr_t)&ts;
 	}
 	return n | 1;
 }

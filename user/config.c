@@ -123,7 +123,8 @@ static unsigned int line_of(const struct config_text *text, const char *name)
 
 static int check_options(struct config *c, const struct config_text *text)
 {
-	unsigned int soft_line = line_of(text, "soft-limit"), hard_line = line_of(text, "hard-limit");
+	unsigned int soft_line = line_of(text, "soft-limit");
+	unsigned int hard_line = line_of(text, "hard-limit");
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
 
 	/* one client cannot take all; one that stands for many, as a proxy does, still has many */
@@ -315,7 +316,8 @@ int config_check(int argc, char **argv)
 		       c.n_forwards == 1 ? "" : "s");
 	config_close(&c);
 	if (!r && (fflush(stdout) || ferror(stdout)))
-		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s", strerror(errno));
+		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
+				    strerror(errno));
 	return config_exit_code(r);
 }
 
@@ -323,7 +325,8 @@ void config_check_help(void)
 {
 	puts("Usage: culvert check FILE\n"
 	     "\n"
-	     "Read a configuration file as `culvert run --config FILE` would, look up its names, and say\n"
+	     "Read a configuration file as `culvert run --config FILE` would, look up its names, "
+	     "and say\n"
 	     "what is wrong with it, with file and line.  Nothing is started.\n"
 	     "\n"
 	     "Exit code: 0 no mistake; 2 a mistake, or the file cannot be read; 1 no name server\n"
@@ -355,7 +358,8 @@ void config_help(void)
 	     "  listen = 0.0.0.0:5432\n"
 	     "  upstream = db.example.org:5432\n"
 	     "\n"
-	     "Options given here count over those of the file.  SIGHUP does not read it again yet.\n"
+	     "Options given here count over those of the file.  SIGHUP does not read it again "
+	     "yet.\n"
 	     "\n"
 	     "Example: culvert run 0.0.0.0:9000 10.0.2.2:9001");
 }

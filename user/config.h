@@ -53,7 +53,8 @@ struct config {
 	uint64_t soft_limit;             /* bytes of kernel backlog per flow; <= hard_limit */
 	uint64_t hard_limit;             /* bytes of kernel backlog per flow */
 	unsigned int settle_ms;          /* in user space before auto may promote */
-	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0: never */
+	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0:
+					  * never */
 	enum filter_mode seccomp;        /* for calls that no module needs */
 	bool probe;                      /* at the start; see probe_start.h */
 	const char *user;                /* account to become; NULL: culvert's default */

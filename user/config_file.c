@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Theory of operation: inih takes lines apart and calls us for each key.  What it does not tell (the
- * number of the line, sections without a key) or would take in silence (lines and section names that
- * are too long for it, control characters) the reader sees that feeds it line by line.  The reader
- * also knows which lines have to hold a key, so one for which inih has not called us is a mistake,
- * which is said before any of a later line.
+ * Theory of operation: inih takes lines apart and calls us for each key.  What it does not tell
+ * (the number of the line, sections without a key) or would take in silence (lines and section
+ * names that are too long for it, control characters) the reader sees that feeds it line by line.
+ * The reader also knows which lines have to hold a key, so one for which inih has not called us is
+ * a mistake, which is said before any of a later line.
  *
  *	[culvert]            options that the command line has as well, without "--"
  *	[forward NAME]       listen = ADDRESS, upstream = ADDRESS
@@ -164,13 +164,14 @@ static void begin_section(struct parser *p, const char *line)
 		p->section = SECTION_GLOBAL;
 	} else if (!strncmp(name, FORWARD, strlen(FORWARD)) && name[strlen(FORWARD)] &&
 		   !strpbrk(name + strlen(FORWARD), " \t")) {
-		if (strchr(";#", name[strlen(FORWARD)])) /* what inih takes for a comment, or nearly so */
+		/* what inih takes for a comment, or nearly so */
+		if (strchr(";#", name[strlen(FORWARD)]))
 			mistake(p, p->line, "[%s]: a name cannot begin with ; or #", name);
 		else
 			begin_forward(p, name + strlen(FORWARD));
 	} else {
-		mistake(p, p->line, "[%s]: unknown section, expected [culvert] or [" FORWARD "NAME]",
-			name);
+		mistake(p, p->line,
+			"[%s]: unknown section, expected [culvert] or [" FORWARD "NAME]", name);
 	}
 }
 
@@ -184,7 +185,8 @@ static void take_option(struct parser *p, const char *key, const char *value)
 	const char *kept;
 
 	if (!o || o->words_only) {
-		mistake(p, p->line, "%s: unknown key of [culvert] (`culvert help run` lists them)", key);
+		mistake(p, p->line, "%s: unknown key of [culvert] (`culvert help run` lists them)",
+			key);
 		return;
 	}
 	given = &p->text->lines[option_number(o)];
@@ -209,8 +211,8 @@ static void take_address(struct parser *p, const char *key, const char *value)
 	unsigned int *line = listen ? &t->listen_line : &t->upstream_line;
 
 	if (!listen && strcmp(key, "upstream") != 0) {
-		mistake(p, p->line, "%s: unknown key of [" FORWARD "NAME], expected listen or upstream",
-			key);
+		mistake(p, p->line,
+			"%s: unknown key of [" FORWARD "NAME], expected listen or upstream", key);
 		return;
 	}
 	if (*to) {
@@ -244,7 +246,8 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 	if (!*key)
 		mistake(p, p->line, "a value without a key");
 	else if (p->section == SECTION_NONE)
-		mistake(p, p->line, "%s: before the first section, [culvert] or [" FORWARD "NAME]", key);
+		mistake(p, p->line, "%s: before the first section, [culvert] or [" FORWARD "NAME]",
+			key);
 	else if (!value || !*value)
 		mistake(p, p->line, "%s: needs a value", key);
 	else if (has_number_sign(value))
@@ -354,22 +357,23 @@ int config_file_parse(FILE *f, const char *path, struct config *c, struct config
 static int check_owner(const struct stat *st, const char *what, const char *path)
 {
 	if (st->st_uid != 0 && st->st_uid != geteuid())
-		return log_complain(-EPERM, "%s: %s belongs to uid %u, who could write anything into it: "
-				    "chown root", path, what, (unsigned int)st->st_uid);
+		return log_complain(-EPERM, "%s: %s belongs to uid %u, who could write anything "
+				    "into it: chown root", path, what, (unsigned int)st->st_uid);
 	if (st->st_mode & (S_IWGRP | S_IWOTH) && !(S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX))
-		return log_complain(-EPERM, "%s: %s can be written by others (mode %04o): chmod go-w", path,
-				    what, (unsigned int)st->st_mode & 07777);
+		return log_complain(-EPERM, "%s: %s can be written by others (mode %04o): chmod "
+				    "go-w", path, what, (unsigned int)st->st_mode & 07777);
 	return 0;
 }
 
 static int say_unreadable(int error, const char *path)
 {
 	if (error == -EACCES)
-		return log_complain(error, "%s: %s: the account that starts culvert, here uid %u, must be "
-				    "able to read it", path, strerror(-error), (unsigned int)geteuid());
+		return log_complain(error, "%s: %s: the account that starts culvert, here uid %u, "
+				    "must be able to read it", path, strerror(-error),
+				    (unsigned int)geteuid());
 	if (error == -ENOENT)
-		return log_complain(error, "%s: %s: give the path of a file that exists; a symbolic link "
-				    "must lead to one", path, strerror(-error));
+		return log_complain(error, "%s: %s: give the path of a file that exists; a "
+				    "symbolic link must lead to one", path, strerror(-error));
 	return log_complain(error, "%s: %s", path, strerror(-error));
 }
 

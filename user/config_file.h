@@ -19,7 +19,8 @@ struct forward_text {
 struct config_text {
 	struct forward_text *forwards; /* owned */
 	size_t n;
-	unsigned int lines[OPTIONS_MAX]; /* by option_number(); 0: not given there, or not in force */
+	unsigned int lines[OPTIONS_MAX]; /* by option_number(); 0: not given there, or not in
+					  * force */
 };
 
 /* Room for one more, zeroed; NULL: no memory. */

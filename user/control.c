@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: one thread serves up to CLIENTS_MAX clients with poll(2), so that one that is
- * slow, silent or deaf delays nobody else.  Each has a deadline for its request and one for taking
- * the answer.  At most ANSWERS_MAX answers wait to be taken: with thousands of sessions they are
- * megabytes.  Whoever may not ask is told so, and has STRANGERS_MAX of the places at most, so that
- * it cannot keep out those who may.  When sessions have taken all descriptors, which is when
+ * Theory of operation: one thread serves up to CLIENTS_MAX clients with poll(2), so that one that
+ * is slow, silent or deaf delays nobody else.  Each has a deadline for its request and one for
+ * taking the answer.  At most ANSWERS_MAX answers wait to be taken: with thousands of sessions they
+ * are megabytes.  Whoever may not ask is told so, and has STRANGERS_MAX of the places at most, so
+ * that it cannot keep out those who may.  When sessions have taken all descriptors, which is when
  * `culvert status` is wanted most, a spare one is left for one client at a time.
  */
 #include "control.h"

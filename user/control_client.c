@@ -111,7 +111,9 @@ static struct json_object *make_answer(const struct control_client *c, control_a
 
 void control_spare_close(struct control_spare *spare, int fd)
 {
-	/* dup3(2) closes FD and takes its number in one step: no other thread can come in between */
+	/*
+	 * dup3(2) closes FD and takes its number in one step: no other thread can come in between
+	 */
 	if (spare && spare->fd < 0 && dup3(spare->copied, fd, O_CLOEXEC) == fd)
 		spare->fd = fd;
 	else

@@ -169,7 +169,8 @@ static int reserve_standard_streams(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
-			return log_complain(-EBADF, "/dev/null cannot be opened: %s", strerror(errno));
+			return log_complain(-EBADF, "/dev/null cannot be opened: %s",
+					    strerror(errno));
 	return 0;
 }
 
@@ -189,12 +190,13 @@ static void limit_descriptors(unsigned int sessions)
 	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
 	pool_limit_pipes((unsigned int)pipes);
 	if (limit < sockets)
-		log_warning("only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: "
-			    "raise RLIMIT_NOFILE or lower --max-sessions", limit, sessions, sockets, want);
+		log_warning("only %lu descriptors: %u sessions need %lu, and %lu to splice both "
+			    "ways: raise RLIMIT_NOFILE or lower --max-sessions", limit, sessions,
+			    sockets, want);
 	else if (limit < want)
 		log_warning("only %lu descriptors: enough for %u sessions, but for %lu pipes only "
-			    "(RLIMIT_NOFILE %lu gives each two); flows without a pipe are copied", limit,
-			    sessions, pipes, want);
+			    "(RLIMIT_NOFILE %lu gives each two); flows without a pipe are copied",
+			    limit, sessions, pipes, want);
 }
 
 /* Without root the default path is out of reach: then culvert runs without a control socket. */

@@ -85,7 +85,8 @@ struct flow {
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */
 	struct pipe *pipe;          /* splice: lent by the worker; never together with buffers */
 	uint32_t pending;           /* bytes in either */
-	uint32_t base_dropped;      /* low half of the program's counter when the session got its slots */
+	uint32_t base_dropped;      /* low half of the program's counter when the session got its
+				     * slots */
 
 	uint64_t user_in;  /* bytes read from the source by user space, passed ones included */
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */

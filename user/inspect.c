@@ -235,7 +235,8 @@ static struct json_object *counters_json(const struct inspect *r, bool errors)
 {
 	struct json_object *o = json_object_new_object();
 
-	for (unsigned int i = 0; i < (errors ? (unsigned int)CAUSES : (unsigned int)HANDOVERS); i++) {
+	for (unsigned int i = 0; i < (errors ? (unsigned int)CAUSES : (unsigned int)HANDOVERS);
+	     i++) {
 		uint64_t n = 0;
 
 		for (unsigned int w = 0; w < r->n_workers; w++)

@@ -15,7 +15,8 @@ struct inspect {
 	struct worker **workers;
 	unsigned int n_workers;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */
-	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be opened */
+	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be
+				    * opened */
 	const char *kernel_reason; /* why the kernel side is not in use; "" if it is */
 	const struct probe_start *probe;
 };

@@ -16,7 +16,9 @@
 #include "log.h"
 #include "syscall_filter.h"
 
-/* A ring holds two events for every slot, within these bounds; beyond, events_lost is the backstop. */
+/*
+ * A ring holds two events for every slot, within these bounds; beyond, events_lost is the backstop.
+ */
 #define RING_MIN (64U * 1024)
 #define RING_MAX (4U * 1024 * 1024)
 #define RING_RECORD 16U /* header and struct culvert_event */
@@ -153,8 +155,8 @@ static void explain(char *err, size_t errlen, const char *what, int r)
 	else if (r == -ENOENT || r == -ESRCH)
 		hint = "; it needs kernel BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux)";
 	else if (r == -EINVAL || r == -EOPNOTSUPP)
-		hint = "; it needs CAP_PERFMON, and Linux 6.1 with CONFIG_BPF_SYSCALL, CONFIG_BPF_JIT and "
-		       "CONFIG_BPF_STREAM_PARSER";
+		hint = "; it needs CAP_PERFMON, and Linux 6.1 with CONFIG_BPF_SYSCALL, "
+		       "CONFIG_BPF_JIT and CONFIG_BPF_STREAM_PARSER";
 	snprintf(err, errlen, "%s: %s%s", what, strerror(-r), hint);
 }
 
@@ -274,8 +276,8 @@ static int sockmap_add(int map, uint32_t slot, int fd)
 }
 
 /*
- * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that cookie
- * again, but too many would fill the map: the slot's next owner tries again.
+ * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that
+ * cookie again, but too many would fill the map: the slot's next owner tries again.
  */
 static int forget_cookie(struct kernel *k, uint32_t slot, uint64_t cookie)
 {

@@ -49,7 +49,9 @@ void kernel_forget(struct kernel *k, uint32_t slot, uint64_t cookie, bool closed
 int kernel_rx_add(struct kernel *k, uint32_t slot, int fd);
 int kernel_rx_del(struct kernel *k, uint32_t slot);
 
-/* Attach the program's fence filter to the socket FD, or take it off: no data and no FIN gets in. */
+/*
+ * Attach the program's fence filter to the socket FD, or take it off: no data and no FIN gets in.
+ */
 int kernel_fence(struct kernel *k, int fd, bool up);
 
 /*

@@ -130,7 +130,8 @@ static int check_free(const struct addr *a)
 
 static bool port_is_open(const struct addr *a)
 {
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss; /* same place in both */
+	/* same place in both */
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss;
 
 	return addr_is_inet(a) && !in6->sin6_port;
 }
@@ -338,7 +339,8 @@ static bool accept_one(struct listener *ls)
 
 static void on_accept(struct source *source, uint32_t events)
 {
-	struct listener *ls = (struct listener *)((char *)source - offsetof(struct listener, source));
+	struct listener *ls =
+		(struct listener *)((char *)source - offsetof(struct listener, source));
 
 	(void)events;
 	for (unsigned int i = 0; i < ls->burst; i++) {

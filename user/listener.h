@@ -39,8 +39,8 @@ void listeners_unbind(struct listen_fds *l);
 int listeners_start(struct listen_fds *l, struct worker *w, struct listener **ret);
 /*
  * Stop accepting.  Connections that the kernel has completed already are taken first: a client that
- * saw its connect succeed is served.  To be called by the worker's own thread; the listeners are freed
- * later, since more events for them may be at hand.
+ * saw its connect succeed is served.  To be called by the worker's own thread; the listeners are
+ * freed later, since more events for them may be at hand.
  */
 void listeners_stop(struct listener *list);
 /* When the worker's loop has ended, or never ran: those not stopped stay listeners_unbind()'s. */

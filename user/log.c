@@ -200,7 +200,8 @@ static void write_or_lose(char line[LINE_MAX_BYTES], size_t len, const char *mes
 
 	pthread_mutex_lock(&lock);
 	if (lost)
-		snprintf(note, sizeof(note), " (%lu line%s lost before)", lost, lost == 1 ? "" : "s");
+		snprintf(note, sizeof(note), " (%lu line%s lost before)", lost,
+			 lost == 1 ? "" : "s");
 	if (takes_line() && write_line(line, len, message, note))
 		lost = 0;
 	else

@@ -65,7 +65,9 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 {
 	int r;
 
-	*l = (struct loop){ .epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg };
+	*l = (struct loop){
+		.epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg
+	};
 	pthread_mutex_init(&l->lock, NULL);
 	l->now_ms = clock_ms();
 	l->epoll = epoll_create1(EPOLL_CLOEXEC);

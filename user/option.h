@@ -8,8 +8,8 @@
 #include "config.h"
 
 /*
- * What culvert can be told, as one table: the command line, the configuration file, the defaults and
- * the help all come from it.  Forwards are not in it: config.c knows how they are written.
+ * What culvert can be told, as one table: the command line, the configuration file, the defaults
+ * and the help all come from it.  Forwards are not in it: config.c knows how they are written.
  */
 
 enum option_kind {

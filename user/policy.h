@@ -9,7 +9,8 @@
 #include "flow.h"
 
 /*
- * Which carrier for a flow, and why.  Pure: what the session has seen goes in, a decision comes out.
+ * Which carrier for a flow, and why.  Pure: what the session has seen goes in, a decision comes
+ * out.
  *
  * No carrier wins everywhere (docs/design.md has the figures): copy costs least until a session has
  * lived for some messages, sockmap is best for conversations, splice for bulk and for slow targets.
@@ -18,7 +19,8 @@
 /* The thresholds of `auto`, in one place. */
 struct policy {
 	enum engine engine;
-	bool no_splice;          /* splice does not work on this kernel: copy does what it would do */
+	bool no_splice;          /* splice does not work on this kernel: copy does what it would
+				  * do */
 	uint32_t promote_turns;  /* changes of direction that make a conversation */
 	uint32_t promote_reads;  /* small reads one way that make a message stream */
 	uint32_t small_read;     /* bytes: average size of a "small" read */
@@ -30,8 +32,10 @@ struct policy {
 	uint64_t window;         /* bytes after which a session is judged afresh */
 	uint8_t max_demotions;   /* each return from the kernel doubles promote_*, so often */
 	uint32_t busy_percent;   /* events for 100 wake-ups of a worker that is busy */
-	uint32_t settle_ms;      /* in user space, and since the worker was busy, before a promotion */
-	uint64_t review_packets; /* of all flows, after which a worker's leave the kernel for review */
+	uint32_t settle_ms;      /* in user space, and since the worker was busy, before a
+				  * promotion */
+	uint64_t review_packets; /* of all flows, after which a worker's leave the kernel for
+				  * review */
 };
 
 /* REVIEW_PACKETS 0: no review. */
@@ -91,7 +95,8 @@ struct setting {
  *
  * The kernel path wakes a kernel thread for each packet, and that preempts whoever has sent it: two
  * switches of context a packet.  User space needs a wake-up a packet as well, and two calls more,
- * unless the worker is so busy that each wake-up finds several flows to serve.  Then copy is faster.
+ * unless the worker is so busy that each wake-up finds several flows to serve.  Then copy is
+ * faster.
  */
 struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around);

@@ -14,8 +14,8 @@
 #define BUFFERS_KEPT 8
 #define PIPES_KEPT 64
 /*
- * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with 256 KiB
- * where data goes both ways, 4 % one way, and nothing more with 1 MiB.
+ * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
+ * 256 KiB where data goes both ways, 4 % one way, and nothing more with 1 MiB.
  */
 #define PIPE_SIZE (512 * 1024)
 

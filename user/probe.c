@@ -38,13 +38,14 @@ static void print_table(const char *kernel, const struct probe_results *results,
 		const struct probe_check *c = &probe_checks[i];
 
 		fprintf(out, "%-4s  %-16s  %s%s\n", words[results->of[i].outcome], c->name,
-			results->of[i].outcome == PROBE_SKIPPED ? "skipped: " : "", results->of[i].detail);
+			results->of[i].outcome == PROBE_SKIPPED ? "skipped: " : "",
+			results->of[i].detail);
 		if (results->of[i].outcome != PROBE_FAILS)
 			continue;
 		fprintf(out, "%24sexpected: %s%s%s%s\n", "", c->shows, c->since ? " (since " : "",
 			c->since ? c->since : "", c->since ? ")" : "");
-		fprintf(out, "%24sotherwise: %s; so culvert does not use the %s carrier\n", "", c->why,
-			carrier_text(c));
+		fprintf(out, "%24sotherwise: %s; so culvert does not use the %s carrier\n", "",
+			c->why, carrier_text(c));
 	}
 	fprintf(out, "\n%s\n",
 		holds(results, PROBE_SOCKMAP) ?
@@ -54,14 +55,16 @@ static void print_table(const char *kernel, const struct probe_results *results,
 		fprintf(out, "copy will be used where splice would be better\n");
 }
 
-static struct json_object *check_json(const struct probe_check *c, const struct probe_result *result)
+static struct json_object *check_json(const struct probe_check *c,
+				      const struct probe_result *result)
 {
 	struct json_object *o = json_object_new_object();
 
 	json_object_object_add(o, "name", json_object_new_string(c->name));
-	json_object_object_add(o, "ok", result->outcome == PROBE_SKIPPED ?
-						NULL :
-						json_object_new_boolean(result->outcome == PROBE_HOLDS));
+	json_object_object_add(o, "ok",
+			       result->outcome == PROBE_SKIPPED ?
+				       NULL :
+				       json_object_new_boolean(result->outcome == PROBE_HOLDS));
 	json_object_object_add(o, "detail", json_object_new_string(result->detail));
 	json_object_object_add(o, "why", json_object_new_string(c->why));
 	return o;
@@ -94,14 +97,16 @@ static void add_hint(struct probe_results *results)
 		return;
 	detail = results->of[bad].detail;
 	len = strlen(detail);
-	snprintf(detail + len, PROBE_DETAIL - len, " (the machine is short of TCP memory just now)");
+	snprintf(detail + len, PROBE_DETAIL - len,
+		 " (the machine is short of TCP memory just now)");
 }
 
 void probe_help(void)
 {
 	puts("Usage: culvert probe [options]\n\n"
 	     "Try each kernel behaviour that the sockmap and splice carriers rely on, on loopback\n"
-	     "connections of its own. Needs the privileges of `culvert run`, which does the same when\n"
+	     "connections of its own. Needs the privileges of `culvert run`, which does the same "
+	     "when\n"
 	     "it starts. Ends with 0 if all hold, 3 if not.\n\n"
 	     "Options:\n"
 	     "  --json            print the results as JSON\n"

@@ -356,7 +356,9 @@ int probe_check_accounting(struct probe *p)
 	return r;
 }
 
-/* However long each step takes: what was pushed when the pushing halted may be less than TCP takes. */
+/*
+ * However long each step takes: what was pushed when the pushing halted may be less than TCP takes.
+ */
 static bool has_backlog(struct probe *p, struct sockmap_io *io)
 {
 	return rig_push_some(p, DOWN, 16 * KIB) >= 0 && rig_redirected(p, DOWN) > 64 * KIB &&

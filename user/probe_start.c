@@ -9,7 +9,10 @@
 #include "log.h"
 #include "probe_try.h"
 
-/* A shortage, of TCP memory or of CPU time, is given so long to pass before the second and last try. */
+/*
+ * A shortage, of TCP memory or of CPU time, is given so long to pass before the second and last
+ * try.
+ */
 #define SHORTAGE_MS 500
 
 static unsigned int carriers_of(enum engine e)
@@ -56,14 +59,16 @@ static void judge(const struct probe_results *results, unsigned int carrier,
 		ret->verdict = PROBE_UNKNOWN;
 		ret->may_pass = may_pass(results, bad);
 		snprintf(ret->why, sizeof(ret->why),
-			 "it cannot be tried whether this kernel does what it must: \"%s\" fails: %s%s "
-			 "(with --probe no culvert trusts the kernel unseen)",
+			 "it cannot be tried whether this kernel does what it must: \"%s\" fails: "
+			 "%s%s (with --probe no culvert trusts the kernel unseen)",
 			 c->name, results->of[bad].detail,
-			 results->tcp_memory_short ? "; the machine is short of TCP memory just now" : "");
+			 results->tcp_memory_short ?
+				 "; the machine is short of TCP memory just now" : "");
 	} else {
 		ret->verdict = PROBE_BROKEN;
 		snprintf(ret->why, sizeof(ret->why),
-			 "\"%s\" does not hold on this kernel: %s (expected: %s; why it matters: %s)",
+			 "\"%s\" does not hold on this kernel: %s (expected: %s; why it matters: "
+			 "%s)",
 			 c->name, results->of[bad].detail, c->shows, c->why);
 	}
 }
@@ -104,8 +109,8 @@ static void summarise(const struct probe_results *results, struct probe_start *r
 		asked += (probe_checks[i].carriers & results->carriers) != 0;
 		held += results->of[i].outcome == PROBE_HOLDS;
 	}
-	snprintf(ret->summary, sizeof(ret->summary), "%zu of %zu behaviours hold, tried in %u ms", held,
-		 asked, results->took_ms);
+	snprintf(ret->summary, sizeof(ret->summary), "%zu of %zu behaviours hold, tried in %u ms",
+		 held, asked, results->took_ms);
 }
 
 static int refuse(const char *engine, const struct probe_finding *f)

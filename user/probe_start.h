@@ -11,7 +11,8 @@
 enum probe_verdict {
 	PROBE_OK,      /* all that the carrier relies on holds */
 	PROBE_BROKEN,  /* something does not */
-	PROBE_UNKNOWN, /* it could not be tried; which is no proof, so the carrier is not used either */
+	PROBE_UNKNOWN, /* it could not be tried; which is no proof, so the carrier is not used
+			* either */
 	PROBE_UNASKED, /* the engine does not need the carrier, or --probe no */
 };
 
@@ -31,9 +32,9 @@ struct probe_start {
  * Find out, by trying, which carriers of the engine can be trusted on this kernel, and log what
  * cannot. Returns 0, or the exit code for an engine that was asked for by name and cannot work:
  * EXIT_CODE_UNSUPPORTED, or EXIT_CODE_FAILURE if another start may find it working.  It takes two
- * times PROBE_TOTAL_MS and some seconds at most, PROBE_TOTAL_MS being as long as PROBE_SLOW_VARIABLE
- * makes it.  Needs the privileges of kernel_open(); to be called before they are given up, and
- * before there are threads.
+ * times PROBE_TOTAL_MS and some seconds at most, PROBE_TOTAL_MS being as long as
+ * PROBE_SLOW_VARIABLE makes it.  Needs the privileges of kernel_open(); to be called before they
+ * are given up, and before there are threads.
  */
 int probe_start(const struct config *c, struct probe_start *ret);
 

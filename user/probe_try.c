@@ -64,7 +64,9 @@ static size_t next_word(const char **list, const char **ret_word)
 	return len;
 }
 
-/* How a check shall fail: NULL if it need not; else "", ":hang" or ":crash", and then what follows. */
+/*
+ * How a check shall fail: NULL if it need not; else "", ":hang" or ":crash", and then what follows.
+ */
 static const char *forced_how(const char *name)
 {
 	const char *list = getenv(PROBE_FAIL_VARIABLE), *word;
@@ -84,7 +86,8 @@ int probe_check_variable(char *err, size_t errlen)
 	const char *list = getenv(PROBE_FAIL_VARIABLE), *word;
 
 	if (!slow_factor()) {
-		snprintf(err, errlen, PROBE_SLOW_VARIABLE ": \"%.64s\" is not a whole number from 1 to %d",
+		snprintf(err, errlen,
+			 PROBE_SLOW_VARIABLE ": \"%.64s\" is not a whole number from 1 to %d",
 			 getenv(PROBE_SLOW_VARIABLE), SLOW_MAX);
 		return -EINVAL;
 	}
@@ -128,7 +131,8 @@ static bool enter_namespace(void)
 static const char *unmet(const struct probe_check *c, const struct probe_results *results)
 {
 	for (size_t i = 0; i < PROBE_NEEDS && c->needs[i]; i++)
-		if (results->of[probe_find(c->needs[i], strlen(c->needs[i]))].outcome != PROBE_HOLDS)
+		if (results->of[probe_find(c->needs[i], strlen(c->needs[i]))].outcome !=
+		    PROBE_HOLDS)
 			return c->needs[i];
 	return NULL;
 }
@@ -259,7 +263,8 @@ static bool is_tcp_memory_short(void)
 	bool is_short = false;
 
 	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "%31s %*s %*s %*s %7s", name, pressure) == 2 && !strcmp(name, "TCP"))
+		if (sscanf(line, "%31s %*s %*s %*s %7s", name, pressure) == 2 &&
+		    !strcmp(name, "TCP"))
 			is_short = !strcmp(pressure, "yes");
 	if (f)
 		fclose(f);
@@ -272,7 +277,8 @@ size_t probe_first_bad(const struct probe_results *results, unsigned int carrier
 
 	for (size_t k = 0; k < sizeof(order) / sizeof(order[0]); k++)
 		for (size_t i = 0; i < PROBE_CHECKS; i++)
-			if (probe_checks[i].carriers & carrier && results->of[i].outcome == order[k])
+			if (probe_checks[i].carriers & carrier &&
+			    results->of[i].outcome == order[k])
 				return i;
 	return PROBE_CHECKS;
 }
@@ -308,8 +314,8 @@ void probe_try(unsigned int carriers, struct probe_results *ret)
 		int error = errno;
 
 		for (size_t i = 0; i < PROBE_CHECKS; i++)
-			snprintf(ret->of[i].detail, PROBE_DETAIL, "cannot start a process for it: %s",
-				 strerror(error));
+			snprintf(ret->of[i].detail, PROBE_DETAIL,
+				 "cannot start a process for it: %s", strerror(error));
 	}
 	if (report[1] >= 0)
 		close(report[1]);

@@ -30,14 +30,16 @@
 #define PROBE_TOTAL_MS 30000
 
 enum probe_outcome {
-	PROBE_SKIPPED, /* not tried: something that it needs does not hold, or the process has ended */
+	PROBE_SKIPPED, /* not tried: something that it needs does not hold, or the process has
+			* ended */
 	PROBE_HOLDS,
 	PROBE_FAILS,
 };
 
 struct probe_result {
 	uint32_t outcome; /* enum probe_outcome */
-	uint32_t late;    /* 1: it failed when its time was over, so perhaps the machine is only busy */
+	uint32_t late;    /* 1: it failed when its time was over, so perhaps the machine is only
+			   * busy */
 	char detail[PROBE_DETAIL];
 };
 

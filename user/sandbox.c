@@ -19,7 +19,8 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 	if (geteuid()) { /* nobody but root can become somebody else */
 		pw = getpwuid(geteuid());
 		if (name && (!pw || strcmp(name, pw->pw_name))) {
-			snprintf(err, errlen, "--user %s: only root can become another account", name);
+			snprintf(err, errlen, "--user %s: only root can become another account",
+				 name);
 			return -EPERM;
 		}
 		snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
@@ -94,7 +95,10 @@ int sandbox_enter(const struct account *a, char *err, size_t errlen)
 		r = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ? -errno : 0;
 	}
 	if (!r) {
-		/* the kernel has done it if the uid has changed; nobody of the same account may look in */
+		/*
+		 * the kernel has done it if the uid has changed; nobody of the same account may
+		 * look in
+		 */
 		what = "being traceable";
 		r = prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ? -errno : 0;
 	}

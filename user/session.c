@@ -91,7 +91,10 @@ static int watch_side(struct session *s, unsigned int side)
 		return 0;
 	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
 		return 0;
-	/* a unix socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be read */
+	/*
+	 * a unix socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be
+	 * read
+	 */
 	if (is_unix(s, side))
 		fin_sent = true;
 	return loop_watch(&s->worker->loop, source, events, events || !fin_sent);
@@ -142,7 +145,9 @@ void session_arm_reset(int fd)
 	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
 	struct sockaddr none = { .sa_family = AF_UNSPEC };
 
-	/* a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well */
+	/*
+	 * a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well
+	 */
 	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
 		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
@@ -252,8 +257,8 @@ static void on_event(struct session *s, unsigned int which, uint32_t events)
 
 static void on_client(struct source *source, uint32_t events)
 {
-	on_event((struct session *)((char *)source - offsetof(struct session, sides[CLIENT])), CLIENT,
-		 events);
+	on_event((struct session *)((char *)source - offsetof(struct session, sides[CLIENT])),
+		 CLIENT, events);
 }
 
 static void on_upstream(struct source *source, uint32_t events)

@@ -64,14 +64,17 @@ struct session {
 
 /*
  * Take over the accepted, non-blocking socket FD of forward FORWARD.  The caller has counted the
- * session in shared->live and, by its address, in shared->clients.  -errno: FD is still the caller's.
+ * session in shared->live and, by its address, in shared->clients.  -errno: FD is still the
+ * caller's.
  */
 int session_open(struct worker *w, unsigned int forward, int fd, const struct sockaddr *client);
 
 /* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
 void session_reset(struct session *s, enum cause cause);
 
-/* Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete. */
+/*
+ * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
+ */
 void session_arm_reset(int fd);
 
 /* What the program has redirected of flow DIR in this session, in bytes. */

@@ -14,7 +14,9 @@
 #include "syscall_filter.h"
 #include "tcp.h"
 
-/* A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon. */
+/*
+ * A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon.
+ */
 #define RETRY_MS 20
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
@@ -104,7 +106,9 @@ static void retry_later(struct session *s, enum cause cause)
 	s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
 }
 
-/* Begin to connect to the current address.  0: under way, done, or to be tried again; else errno. */
+/*
+ * Begin to connect to the current address.  0: under way, done, or to be tried again; else errno.
+ */
 static int connect_begin(struct session *s)
 {
 	const struct addr *a = &upstream_of(s)->addrs[s->upstream];
@@ -156,11 +160,15 @@ static void connect_next(struct session *s, int error)
 	while (error) {
 		const struct addr *a = &upstream_of(s)->addrs[s->upstream];
 
-		/* it may answer just now, and a FIN would tell it of an empty stream that was complete */
+		/*
+		 * it may answer just now, and a FIN would tell it of an empty stream that was
+		 * complete
+		 */
 		session_close_side(s, UPSTREAM, true);
 		log_limited(LOG_WARNING, "session %llu: cannot connect to %s: %s",
 			    (unsigned long long)s->id,
-			    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
+			    addr_format((const struct sockaddr *)&a->ss, a->len, text,
+					sizeof(text)),
 			    strerror(error));
 		if (++s->upstream >= upstream_of(s)->n_addrs) {
 			session_reset(s, connect_cause(error));

@@ -50,8 +50,8 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 	const struct flow *f = &s->flows[dir];
 
 	log_limited(LOG_WARNING,
-		    "session %llu: reset: bytes of %s could not be accounted for (%s: received %llu, "
-		    "redirected %llu, read %llu, unread %llu, written %llu, accepted %llu)",
+		    "session %llu: reset: bytes of %s could not be accounted for (%s: received "
+		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu)",
 		    (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
 		    flow_phase_name(f->phase), (unsigned long long)b->received,
 		    (unsigned long long)b->redirected, (unsigned long long)f->user_in,

@@ -49,7 +49,8 @@ struct syscall_need {
  * modules that are in the program.
  */
 #define SYSCALLS_NEEDED(...) \
-	static const struct syscall_need syscalls_needed[] = { __VA_ARGS__, { .call = SYSCALLS_END } }; \
+	static const struct syscall_need syscalls_needed[] = { __VA_ARGS__, \
+							       { .call = SYSCALLS_END } }; \
 	__attribute__((used, section("syscall_needs"))) \
 	static const struct syscall_need *const syscalls_needed_at = syscalls_needed
 

@@ -45,8 +45,8 @@ ssize_t tcp_peek(int fd, void *buf, size_t len, int flags)
 int tcp_unread(int fd, uint64_t *ret)
 {
 	/*
-	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in spite
-	 * of everything, which would be copied, this is EFAULT.
+	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in
+	 * spite of everything, which would be copied, this is EFAULT.
 	 */
 	/* cppcheck-suppress nullPointer */
 	ssize_t n = tcp_peek(fd, NULL, INT_MAX, MSG_TRUNC);
@@ -92,8 +92,8 @@ int tcp_accepted(int fd, bool connected, uint64_t *ret)
 
 /*
  * TCP itself refuses none of these, but a BPF program of the cgroup or a security module may.  That
- * a mark was not raised or a buffer not fixed is proved by the audit and the limits; but a mark that
- * stays up would stop the flow for ever.
+ * a mark was not raised or a buffer not fixed is proved by the audit and the limits; but a mark
+ * that stays up would stop the flow for ever.
  */
 static int set_int(int fd, int name, int value)
 {

@@ -18,8 +18,9 @@
 /* What TCP knows of a socket, and what can be set there.  All but tcp_peek() return 0 or -errno. */
 
 /*
- * recv(2) that takes nothing, waits for nothing, and is not interrupted; FLAGS in addition.  An error
- * that it returns is told once: the next call would say EOF, and a reset would look like a FIN.
+ * recv(2) that takes nothing, waits for nothing, and is not interrupted; FLAGS in addition.  An
+ * error that it returns is told once: the next call would say EOF, and a reset would look like a
+ * FIN.
  */
 ssize_t tcp_peek(int fd, void *buf, size_t len, int flags);
 
@@ -36,8 +37,8 @@ int tcp_received(int fd, uint64_t *ret);
 int tcp_accepted(int fd, bool connected, uint64_t *ret);
 
 /*
- * Give the receive buffer SIZE bytes, or what it has if that is more, and do not let TCP let it grow.
- * An error is only returned for what would stop the flow for ever.
+ * Give the receive buffer SIZE bytes, or what it has if that is more, and do not let TCP let it
+ * grow.  An error is only returned for what would stop the flow for ever.
  */
 int tcp_fix_buffer(int fd, uint64_t size);
 void tcp_free_buffer(int fd);

@@ -23,18 +23,20 @@ struct shared {
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
 	struct client_limit *clients; /* NULL: no limit for one client */
 	bool no_splice;               /* the kernel's splice(2) cannot be trusted */
-	_Atomic unsigned int live;    /* sessions, of all workers; never over config->max_sessions */
+	_Atomic unsigned int live;    /* sessions, of all workers; never over
+				       * config->max_sessions */
 	_Atomic uint64_t last_id;     /* of sessions */
 };
 
 /*
- * What the worker calls on its thread.  The functions live further up (session.c), so they are given
- * rather than known here.
+ * What the worker calls on its thread.  The functions live further up (session.c), so they are
+ * given rather than known here.
  */
 struct worker_hooks {
 	kernel_event_fn *kernel_event;            /* ARG is the worker */
 	void (*sweep)(struct worker *w);          /* events were lost */
-	void (*review)(struct worker *w);         /* the kernel has carried much since the last time */
+	void (*review)(struct worker *w);         /* the kernel has carried much since the last
+						   * time */
 	void (*after_batch)(void *worker);        /* free what died */
 };
 
@@ -76,8 +78,9 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 void worker_close(struct worker *w);
 
 /*
- * A session needs two descriptors, and the first one is taken by accept(2).  So a client is accepted
- * only while the spare exists (False: there is none to be had), and the upstream's socket may use it.
+ * A session needs two descriptors, and the first one is taken by accept(2).  So a client is
+ * accepted only while the spare exists (False: there is none to be had), and the upstream's socket
+ * may use it.
  */
 bool worker_have_spare(struct worker *w);
 bool worker_spend_spare(struct worker *w);

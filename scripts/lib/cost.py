@@ -144,7 +144,8 @@ def _total_of(summary):
 
 
 def choose_counter():
-    """The way to count that works here: (function, whether it may run beside a measurement, name)."""
+    """The way to count that works here: (function, whether it may run beside a measurement,
+    name)."""
     try:
         count_with_perf(os.getpid(), os.getpid)
         return count_with_perf, True, "perf events"

@@ -195,7 +195,8 @@ class Demo:
         say("", f"iperf3: {figures.units / 1e9:.1f} GB in {figures.seconds:.1f} s")
         paced = way.measure(way.paced_stream, self.bulk_seconds)
         self.paced.append(bulk_row(way.name, paced, verdict))
-        say("", f"iperf3 at {PACE[:-1]} Gbit/s: {paced.units / 1e9:.1f} GB in {paced.seconds:.1f} s")
+        say("", f"iperf3 at {PACE[:-1]} Gbit/s: {paced.units / 1e9:.1f} GB "
+                f"in {paced.seconds:.1f} s")
         talk = way.measure(way.converse, self.conversation_seconds)
         self.conversation.append(conversation_row(way.name, talk))
         say("", f"keep-alive: {talk.units:,} requests in {talk.seconds:.1f} s, "
@@ -211,8 +212,8 @@ class Demo:
         print("\nConversation: small requests to nginx, one after the other on one connection\n")
         print_table(CONVERSATION_COLUMNS, self.conversation)
         print("\nHow to read it: CPU is that of the whole machine (client, relay and server share "
-              "its\nprocessors); where the carrier is sockmap, the kernel moves the payload and the "
-              "daemon's\nsystem calls are next to none. A source that is faster than its "
+              "its\nprocessors); where the carrier is sockmap, the kernel moves the payload and "
+              "the daemon's\nsystem calls are next to none. A source that is faster than its "
               "target cannot be\nslowed down in the kernel: in the first table, sockmap is partly "
               "copied. auto should be\nnear the best engine of each table.")
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Kernel images: found by name in the sources that apt has configured, fetched, unpacked, cached.
 
-Nothing is installed. An image in the cache is a folder NAME_VERSION, which holds the package's files.
+Nothing is installed. An image in the cache is a folder NAME_VERSION, which holds the package's
+files.
 """
 
 import functools
@@ -91,7 +92,8 @@ def newest_of_each_series(images):
 
 
 def follow(name):
-    """The image that a meta package (linux-image-6.12-rt-amd64) stands for; others are themselves."""
+    """The image that a meta package (linux-image-6.12-rt-amd64) stands for; others are
+    themselves."""
     text = run("apt-cache", "depends", "--important", name)
     match = re.search(r"^ +Depends: (linux-image-\S+)$", text, re.MULTILINE)
     return match[1] if match else name

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# Runs a plan: lines of NAME SECONDS COMMAND... Sourced by the guest's init; started with the name of a
-# plan by scripts/kernels --here. Lines that begin with @@ are for the host.
+# Runs a plan: lines of NAME SECONDS COMMAND... Sourced by the guest's init; started with the name
+# of a plan by scripts/kernels --here. Lines that begin with @@ are for the host.
 failed=${failed:-0}
 
 now() {

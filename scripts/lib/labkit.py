@@ -136,7 +136,8 @@ def is_listening(pid, port):
 
 
 def choose_folder():
-    """Where files go: into memory if there is plenty, so that no disk takes part in a measurement."""
+    """Where files go: into memory if there is plenty, so that no disk takes part in a
+    measurement."""
     try:
         memory = os.statvfs("/dev/shm")
         if memory.f_bavail * memory.f_frsize >= 2 << 30:

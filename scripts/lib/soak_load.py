@@ -96,7 +96,8 @@ class Load:
         self.lab = site.lab
         self.counts = dict.fromkeys(
             ("cycles", "downloads", "bench_runs", "bench_bytes", "peer_runs", "peer_sessions",
-             "peer_bytes", "peer_resets", "peer_strangers", "iperf3_runs", "digests", "refused", "killed"), 0)
+             "peer_bytes", "peer_resets", "peer_strangers", "iperf3_runs", "digests", "refused",
+             "killed"), 0)
         self.bad = dict.fromkeys(("wrong", "truncated", "stalled", "failed"), 0)
         self.complaints = []
         self.lock = threading.Lock()

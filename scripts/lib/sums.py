@@ -1,6 +1,7 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""Adds up the JSON reports of several torture runs; fails if any of them saw a wrong byte or a stall.
+"""Adds up the JSON reports of several torture runs; fails if any of them saw a wrong byte or a
+stall.
 
 Usage: sums.py FILE...
 """

@@ -128,8 +128,8 @@ int case_memory(struct net_case *c)
 
 int case_full_table(struct net_case *c)
 {
-	static const char *const options[] = { "--max-sessions", "4", "--max-sessions-per-client", "4",
-					       NULL };
+	static const char *const options[] = { "--max-sessions", "4",
+					       "--max-sessions-per-client", "4", NULL };
 	struct batch b;
 	int64_t errors;
 	int r = restart(c, options);
@@ -152,7 +152,9 @@ int case_full_table(struct net_case *c)
 static int64_t events_lost(struct net_case *c)
 {
 	struct json_object *o = NULL;
-	int64_t n = daemon_query(c->rig.d, "status", 5000, &o) ? -1 : json_int(o, "kernel.events_lost");
+	int64_t n = daemon_query(c->rig.d, "status", 5000, &o) ?
+			    -1 :
+			    json_int(o, "kernel.events_lost");
 
 	json_object_put(o);
 	return n;

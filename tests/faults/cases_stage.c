@@ -136,7 +136,8 @@ static int fin_at(struct net_case *c, unsigned int rounds, uint64_t bytes, bool 
 		char tail[200];
 
 		snprintf(tail, sizeof(tail), "%s", scripts[i]);
-		snprintf(scripts[i], sizeof(scripts[i]), "nd %s%.120s", talk[by_server ? !i : i], tail);
+		snprintf(scripts[i], sizeof(scripts[i]), "nd %s%.120s", talk[by_server ? !i : i],
+			 tail);
 	}
 	make_pair(&client, &server, listen_fd, by_server ? scripts[1] : scripts[0], "A");
 	peer_script(&server, by_server ? scripts[0] : scripts[1]);

@@ -76,8 +76,8 @@ static struct faults_page *map_page(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC);
 	void *p = fd < 0 ? MAP_FAILED
-			 : mmap(NULL, sizeof(struct faults_page), PROT_READ | PROT_WRITE, MAP_SHARED,
-				fd, 0);
+			 : mmap(NULL, sizeof(struct faults_page), PROT_READ | PROT_WRITE,
+				MAP_SHARED, fd, 0);
 
 	if (fd >= 0)
 		close(fd);

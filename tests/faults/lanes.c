@@ -27,7 +27,9 @@ static const struct script {
 	unsigned int repeat;
 	enum kind kind;
 } scripts[] = {
-	/* a conversation, in the kernel where the engine knows one; the last byte travels with FIN */
+	/*
+	 * a conversation, in the kernel where the engine knows one; the last byte travels with FIN
+	 */
 	{ "nd G60:64:64 L64 E", "A nd H60:64:64 R64 E F", 2, TCP },
 	/* the server ends it */
 	{ "nd G60:64:64 R10 E F", "A nd H60:64:64 L10 E", 1, TCP },

@@ -43,7 +43,8 @@ int rig_start(struct rig *rig, const char *culvert, const char *engine, const ch
 	r = daemon_start(&conf, &rig->d, why, sizeof(why));
 	r = r ?: rig_errors(rig, &errors);
 	if (r)
-		fprintf(stderr, "%s: engine %s: %s\n", r == -ENOTSUP ? "skip" : "FAIL", engine, why);
+		fprintf(stderr, "%s: engine %s: %s\n", r == -ENOTSUP ? "skip" : "FAIL", engine,
+			why);
 	return r;
 }
 

@@ -22,7 +22,8 @@ static const char help[] =
 	"  --concurrency N      sessions at a time (default 24)\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
 	"  --seed S             of the sessions (default 1)\n"
-	"The counts are one line of JSON.  Exit: 0, or 1 if a byte was wrong or a session failed.\n";
+	"The counts are one line of JSON.  Exit: 0, or 1 if a byte was wrong or a session "
+	"failed.\n";
 
 static const struct option long_options[] = {
 	{ "connect", required_argument, NULL, 'c' },	 { "listen", required_argument, NULL, 'l' },

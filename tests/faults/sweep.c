@@ -420,7 +420,8 @@ static pid_t start_strace(const struct sweep *s)
 	snprintf(pid, sizeof(pid), "%lld", (long long)s->rig.pid);
 	child = fork();
 	if (child == 0) {
-		execlp("strace", "strace", "-f", "-qq", "-c", "-o", s->opt->syscalls, "-p", pid, NULL);
+		execlp("strace", "strace", "-f", "-qq", "-c", "-o", s->opt->syscalls, "-p", pid,
+		       NULL);
 		_exit(127);
 	}
 	return child;
@@ -454,7 +455,8 @@ static int warm_up(struct sweep *s)
 	if (stop_strace(strace))
 		fprintf(stderr, "note: strace cannot be run\n");
 	if (r)
-		fprintf(stderr, "FAIL: engine %s, without any fault: %s\n", s->opt->engine, out.why);
+		fprintf(stderr, "FAIL: engine %s, without any fault: %s\n", s->opt->engine,
+			out.why);
 	r = r ?: learn_sites(s, NULL);
 	for (size_t i = 0; !r && i < s->n_known; i++) {
 		uint32_t site = sites_find(s->sites, s->known[i].key);

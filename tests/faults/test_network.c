@@ -17,15 +17,17 @@ static const struct {
 	net_case_fn *run;
 	bool kernel; /* only where the kernel carries */
 } cases[] = {
-	{ "reset-stages", "RST by either side after so many bytes sent or received", case_reset_stages,
+	{ "reset-stages", "RST by either side after so many bytes sent or received",
+	  case_reset_stages, false },
+	{ "fin-stages", "FIN by either side after so many rounds and bytes", case_fin_stages,
 	  false },
-	{ "fin-stages", "FIN by either side after so many rounds and bytes", case_fin_stages, false },
-	{ "tiny-windows", "the smallest receive buffer, a byte at a time", case_tiny_windows, false },
+	{ "tiny-windows", "the smallest receive buffer, a byte at a time", case_tiny_windows,
+	  false },
 	{ "zero-windows", "readers that stop for a second", case_zero_windows, false },
 	{ "loss", "one packet of 100 is dropped", case_loss, false },
 	{ "doubling", "one packet of 10 comes twice", case_doubling, false },
-	{ "reordering", "three of 100 come behind later ones, two twice, few never", case_reordering,
-	  false },
+	{ "reordering", "three of 100 come behind later ones, two twice, few never",
+	  case_reordering, false },
 	{ "mtu", "the MTU, and with it the MSS, changes every few ms", case_mtu, false },
 	{ "link", "the link goes down and up", case_link, false },
 	{ "stopped", "SIGSTOP, SIGCONT, all the time", case_stopped, false },
@@ -50,7 +52,8 @@ static void add_result(struct json_object *results, const struct net_case *c, si
 		{ "hits", (int64_t)c->times }, { "sessions", c->sum.sessions },
 		{ "wrong", c->sum.wrong }, { "truncated", c->sum.truncated },
 		{ "stuck", c->sum.stuck + c->sum.failed }, { "resets", c->sum.resets },
-		{ "leaks", r && !c->sum.wrong && !c->sum.truncated && !c->sum.stuck && !c->sum.failed },
+		{ "leaks", r && !c->sum.wrong && !c->sum.truncated && !c->sum.stuck &&
+				   !c->sum.failed },
 	};
 
 	json_object_object_add(o, "engine", json_object_new_string(c->engine));

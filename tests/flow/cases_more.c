@@ -317,8 +317,9 @@ int case_connect_late(struct cases *c)
 }
 
 /*
- * A long conversation under a daemon that wants every flow back from the kernel at each look, once a
- * second.  With auto it must have returned at least once, and with any engine no byte may be wrong.
+ * A long conversation under a daemon that wants every flow back from the kernel at each look, once
+ * a second.  With auto it must have returned at least once, and with any engine no byte may be
+ * wrong.
  */
 struct review {
 	struct daemon *d;
@@ -329,7 +330,8 @@ struct review {
 /* Enough has been seen: two rounds more, from where the two are. */
 static void end_talk(struct peer *client, struct peer *server)
 {
-	uint64_t answered = client->rounds_left - server->rounds_left; /* 1: the answer is under way */
+	/* 1: the answer is under way */
+	uint64_t answered = client->rounds_left - server->rounds_left;
 
 	client->rounds_left = 2;
 	server->rounds_left = 2 - answered;
@@ -365,7 +367,8 @@ int case_review(struct cases *c)
 		return -1;
 	cases_pair(c, OWN_LISTEN, VIA_PLAIN,
 		   expected ? "nd G1000000:64:64 F E" : "nd G5000:64:64 F E",
-		   expected ? "A nd H1000000:64:64 E F" : "A nd H5000:64:64 E F", &ends[0], &ends[1]);
+		   expected ? "A nd H1000000:64:64 E F" : "A nd H5000:64:64 E F", &ends[0],
+		   &ends[1]);
 	r = peers_run(all, 2, 60000, review_tick, &v, c->why, sizeof(c->why));
 	if (!r && expected && v.returned < 2)
 		r = cases_fail(c, "the conversation never came back from the kernel");

@@ -43,7 +43,9 @@ void plan_apply(const struct plan *plan, enum plan_side side, uint64_t seed, uin
 /* Write the first line, PLAN_HEADER_LEN bytes and no NUL, to BUF. */
 void plan_header(uint64_t seed, uint64_t id, uint64_t run, char *buf);
 
-/* Returns 0; -EINVAL if this cannot be such a line; -ESRCH if it is one of another seed than SEED. */
+/*
+ * Returns 0; -EINVAL if this cannot be such a line; -ESRCH if it is one of another seed than SEED.
+ */
 int plan_parse_header(const char *buf, uint64_t seed, uint64_t *ret_id, uint64_t *ret_run);
 
 #endif

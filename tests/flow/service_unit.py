@@ -4,9 +4,9 @@
 
 Without systemd as init the unit cannot be started, so its parts are taken from the file and applied
 by other means: the account and the capabilities by setpriv, the filter of system calls, the address
-families and no_new_privs by libseccomp, MemoryDenyWriteExecute by prctl where the kernel has it. Then
-the daemon must come up with the kernel path, tell its readiness to NOTIFY_SOCKET, forward a session,
-and end with 0.
+families and no_new_privs by libseccomp, MemoryDenyWriteExecute by prctl where the kernel has it.
+Then the daemon must come up with the kernel path, tell its readiness to NOTIFY_SOCKET, forward a
+session, and end with 0.
 
 usage: service_unit.py [CULVERT]        (as root)
 """

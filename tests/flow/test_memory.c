@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Kernel memory under receivers that never read, or slowly, with the daemon running and with it stopped.
+ * Kernel memory under receivers that never read, or slowly, with the daemon running and with it
+ * stopped.
  *
  * Theory of operation: data that sits in TCP's queues is charged to sockets and bounded by TCP.
  * Data that was redirected sits on a list that nobody is charged for; that is what must be bounded.
@@ -11,9 +12,9 @@
  *  - unreclaimable slab: where small packets are; a limit in bytes of payload does not hold them.
  *  - used memory less what TCP accounts for.  Other programs disturb it, so a measurement above the
  *    bound is repeated and the smallest counts.
- *  - receive queue, of the daemon's source: the kernel takes bytes however slow the target is, and TCP
- *    gives whoever takes fast a larger receive buffer, up to tcp_rmem[2].  With the sockmap engine it
- *    must stay below one hard limit; for the others it is TCP's affair.
+ *  - receive queue, of the daemon's source: the kernel takes bytes however slow the target is, and
+ *    TCP gives whoever takes fast a larger receive buffer, up to tcp_rmem[2].  With the sockmap
+ *    engine it must stay below one hard limit; for the others it is TCP's affair.
  * The bounds of slab and unaccounted memory are the figures of the copy engine, plus one hard limit
  * per flow, plus a slack.
  *
@@ -473,7 +474,8 @@ static void run_variant(const struct variant *v, int listen_fd)
 	bound.unaccounted = (copy.unaccounted > 0 ? copy.unaccounted : 0) + slack;
 	bound.hidden_max = 2 * hard + FLOW_SLACK;
 	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
-		if (strcmp(engines[i], "copy") && (!opt.engine || !strcmp(opt.engine, engines[i]))) {
+		if (strcmp(engines[i], "copy") &&
+		    (!opt.engine || !strcmp(opt.engine, engines[i]))) {
 			bound.queue_max = strcmp(engines[i], "sockmap") ? INT64_MAX : hard;
 			run_engine(engines[i], v, listen_fd, &bound, &got);
 		}

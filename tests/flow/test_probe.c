@@ -275,8 +275,9 @@ static void a_failure_skips_what_needs_it(void **state)
 
 		assert_int_equal(o->code, 3);
 		assert_int_equal(usable(json), begins_with(names[forced], "splice"));
-		assert_int_equal(splice_usable(json), !begins_with(names[forced], "splice") &&
-							      strcmp(names[forced], "loopback") != 0);
+		assert_int_equal(splice_usable(json),
+				 !begins_with(names[forced], "splice") &&
+					 strcmp(names[forced], "loopback") != 0);
 		for (size_t i = 0; i < N_NAMES; i++) {
 			enum ok ok = result(json, i, &detail);
 
@@ -331,9 +332,10 @@ static void a_crash_is_a_failure(void **state)
 	(void)state;
 	assert_int_equal(o->code, 3);
 	assert_non_null(strstr(o->out, "\nok    hard-limit "));
-	assert_non_null(strstr(o->out, "\nFAIL  fence             the process that tried it was killed: "
-				       "Segmentation fault\n"));
-	assert_non_null(strstr(o->out, "\nskip  leave             skipped: not tried after fence\n"));
+	assert_non_null(strstr(o->out, "\nFAIL  fence             the process that tried it was "
+				       "killed: Segmentation fault\n"));
+	assert_non_null(strstr(o->out, "\nskip  leave             "
+				       "skipped: not tried after fence\n"));
 }
 
 /* --- the command line --- */

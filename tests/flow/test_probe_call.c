@@ -87,7 +87,8 @@ static void leaves_nothing_behind(void **state)
 	(void)state;
 	network_namespace(before, sizeof(before));
 	assert_int_equal(ask(&found), 0);
-	print_message("probe_start() took %lld ms: %s\n", (long long)(now_ms() - begin), found.summary);
+	print_message("probe_start() took %lld ms: %s\n", (long long)(now_ms() - begin),
+		      found.summary);
 	assert_good(&found);
 	assert_int_equal(open_descriptors(), descriptors);
 	network_namespace(after, sizeof(after));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the probe finds decides what the daemon uses: each check made to fail in turn, on every engine.
- * Looked at: exit code, the line in the log, `status`, and which carriers real traffic then has.
+ * What the probe finds decides what the daemon uses: each check made to fail in turn, on every
+ * engine.  Looked at: exit code, the line in the log, `status`, and which carriers real traffic
+ * then has.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,7 +67,8 @@ static bool feature(struct json_object *status, const char *name, const char **r
 	for (size_t i = 0; list && i < json_object_array_length(list); i++) {
 		struct json_object *o = json_object_array_get_idx(list, i);
 
-		if (!json_object_is_type(o, json_type_object) || strcmp(json_text(o, "name"), name) != 0)
+		if (!json_object_is_type(o, json_type_object) ||
+		    strcmp(json_text(o, "name"), name) != 0)
 			continue;
 		*ret_reason = json_text(o, "reason");
 		return json_object_get_boolean(json_at(o, "available"));
@@ -85,7 +87,8 @@ static size_t count(const char *text, const char *what)
 }
 
 /* One line, with what was expected and why it matters, if WANTED; else none. */
-static void log_has(const char *log, const char *begin, const char *check, const char *how, bool wanted)
+static void log_has(const char *log, const char *begin, const char *check, const char *how,
+		    bool wanted)
 {
 	char line[256];
 
@@ -114,7 +117,8 @@ static bool is_about_splice(const char *check)
 static struct want expectation(const char *engine, const char *check)
 {
 	bool is_auto = !strcmp(engine, "auto"), both = !strcmp(check, "loopback");
-	bool no_sockmap = both || !is_about_splice(check), no_splice = both || is_about_splice(check);
+	bool no_sockmap = both || !is_about_splice(check);
+	bool no_splice = both || is_about_splice(check);
 	struct want w = { .starts = true };
 
 	if (!strcmp(engine, "copy"))
@@ -264,7 +268,8 @@ static void a_hang_does_not_hang_the_daemon(void **state)
 	int64_t begin = now_ms();
 
 	(void)state;
-	try("auto", "backlog", "backlog:hang", " does not hold on this kernel: no result in time: it hangs");
+	try("auto", "backlog", "backlog:hang",
+	    " does not hold on this kernel: no result in time: it hangs");
 	assert_in_range(now_ms() - begin, 9000, 20000);
 }
 
@@ -272,7 +277,8 @@ static void a_crash_does_not_crash_the_daemon(void **state)
 {
 	(void)state;
 	try("auto", "redirect", "redirect:crash",
-	    " does not hold on this kernel: the process that tried it was killed: Segmentation fault");
+	    " does not hold on this kernel: the process that tried it was killed: "
+	    "Segmentation fault");
 }
 
 /* --engine sockmap sends bulk and what has a slow target to user space: to copy, then. */
@@ -320,7 +326,8 @@ static void a_sound_kernel_is_used(void **state)
 /* --- without the usual daemon of the rows --- */
 
 static const char *const own_args[] = { "0.0.0.0:9200", PLAIN_UPSTREAM, NULL };
-static const char *const unprobed_args[] = { "--probe", "no", "0.0.0.0:9200", PLAIN_UPSTREAM, NULL };
+static const char *const unprobed_args[] = { "--probe", "no", "0.0.0.0:9200", PLAIN_UPSTREAM,
+					     NULL };
 
 static int start_own(const char *const *args)
 {
@@ -389,7 +396,8 @@ static void drop_sys_admin(void)
 /* The last test: what is dropped is gone. */
 static void without_a_namespace_loopback_must_do(void **state)
 {
-	struct want all = { .starts = true, .sockmap = true, .splice = true }, none = { .starts = true };
+	struct want all = { .starts = true, .sockmap = true, .splice = true };
+	struct want none = { .starts = true };
 	struct json_object *status;
 	const char *reason;
 

@@ -139,7 +139,8 @@ static struct end *end_new(struct loop *l, enum plan_side side)
 	e->side = side;
 	e->next = l->list.next;
 	e->prev = &l->list;
-	// NOLINTNEXTLINE(clang-analyzer-unix.Malloc): end_free() has taken what it freed off the list
+	/* end_free() has taken what it freed off the list */
+	// NOLINTNEXTLINE(clang-analyzer-unix.Malloc)
 	e->next->prev = e;
 	l->list.next = e;
 	return e;

@@ -5,8 +5,8 @@
  *
  *   tcpi_bytes_sent - tcpi_bytes_retrans + tcpi_notsent_bytes
  *       counts too much: __tcp_transmit_skb() adds to bytes_sent before the packet is handed down,
- *       and after NET_XMIT_DROP tcp_write_xmit() neither advances snd_nxt nor calls the next attempt
- *       a retransmission, so the same bytes are counted twice.  FIN would overtake data.
+ *       and after NET_XMIT_DROP tcp_write_xmit() neither advances snd_nxt nor calls the next
+ *       attempt a retransmission, so the same bytes are counted twice.  FIN would overtake data.
  *   tcpi_bytes_acked (- 1 for the SYN of the connecting end) + SIOCOUTQ
  *       is exact, which is what carrier_sockmap.c relies on.
  */

@@ -382,7 +382,8 @@ static void f6_program_reads_a_tag_of_the_socket(void **state)
 /* A listener on loopback, and a socket that has connected to it, with or without the option. */
 static int connect_deferring(bool defer, int *ret_listener)
 {
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in any = { .sin_family = AF_INET,
+				   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof(any);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), seconds = 1;
 	int fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -189,8 +189,9 @@ static const char *enter_and_leave(struct load *l, uint64_t *copied)
 }
 
 /*
- * F5, T16: hand-overs under load, behind both parts of the fence, as the daemon makes them; every byte
- * arrives once and in order.  (The low-water mark alone loses an skb now and then: see the storms.)
+ * F5, T16: hand-overs under load, behind both parts of the fence, as the daemon makes them; every
+ * byte arrives once and in order.  (The low-water mark alone loses an skb now and then: see the
+ * storms.)
  */
 static void f5_no_byte_lost_behind_the_fence(void **state)
 {

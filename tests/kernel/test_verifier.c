@@ -126,11 +126,11 @@ static void programs_stay_within_their_bounds(void **state)
 		assert_true(n < N_PROGRAMS); /* a new program needs bounds */
 		assert_string_equal(bpf_program__name(prog), b->program);
 		f = read_figures(prog, logs[n++]);
-		print_message("%s: %lu instructions walked (at most %lu; the kernel's limit is %lu), "
-			      "%lu states (%lu), %lu bytes of stack (%lu), %lu bytes translated, "
-			      "%lu bytes of machine code (%lu), %lu us\n",
-			      b->program, f.walked, b->walked, f.limit, f.states, b->states, f.stack,
-			      b->stack, f.xlated, f.jited, b->jited, f.usec);
+		print_message("%s: %lu instructions walked (at most %lu; the kernel's limit is "
+			      "%lu), %lu states (%lu), %lu bytes of stack (%lu), %lu bytes "
+			      "translated, %lu bytes of machine code (%lu), %lu us\n",
+			      b->program, f.walked, b->walked, f.limit, f.states, b->states,
+			      f.stack, b->stack, f.xlated, f.jited, b->jited, f.usec);
 		assert_in_range(f.walked, 1, b->walked);
 		assert_in_range(f.states, 1, b->states);
 		assert_in_range(f.stack, 0, b->stack);
@@ -152,7 +152,8 @@ static void the_count_of_passed_bytes_is_a_full_barrier(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < bpf_program__insn_cnt(prog); i++)
-		if (insn[i].code == (BPF_STX | BPF_ATOMIC | BPF_DW) && insn[i].imm == FULL_BARRIER &&
+		if (insn[i].code == (BPF_STX | BPF_ATOMIC | BPF_DW) &&
+		    insn[i].imm == FULL_BARRIER &&
 		    insn[i].off == (short)offsetof(struct culvert_stat, passed))
 			full++;
 	print_message("%u atomic additions with a full barrier\n", full);

@@ -161,7 +161,8 @@ static const struct {
 	{ 2, "engine: needs a value", "[culvert]\nengine =\n" },
 	{ 2, "engine: needs a value", "[culvert]\nengine = ; auto\n" },
 	{ 2, "a value without a key", "[culvert]\n= auto\n" },
-	{ 2, "engine: \"fast\" is not valid, expected auto, sockmap", "[culvert]\nengine = fast\n" },
+	{ 2, "engine: \"fast\" is not valid, expected auto, sockmap",
+	  "[culvert]\nengine = fast\n" },
 	{ 3, "engine: given twice, first in line 2", "[culvert]\nengine = auto\nengine = auto\n" },
 	{ 2, "workers: \"0\" is not valid", "[culvert]\nworkers = 0\n" },
 	{ 2, "workers: \"99999999999999999999\"", "[culvert]\nworkers = 99999999999999999999\n" },
@@ -259,8 +260,8 @@ static void test_limits_from_both(void **state)
 	assert_string_equal(err, "culvert: --soft-limit: 9 MiB is above --hard-limit (4 MiB)\n");
 	assert_int_equal(parse(&c, WORDS("--hard-limit=1M"), err, sizeof(err)), -EINVAL);
 	config_close(&c);
-	snprintf(want, sizeof(want), "culvert: %s:2: soft-limit: 8 MiB is above --hard-limit (1 MiB)\n",
-		 path);
+	snprintf(want, sizeof(want),
+		 "culvert: %s:2: soft-limit: 8 MiB is above --hard-limit (1 MiB)\n", path);
 	assert_string_equal(err, want);
 }
 
@@ -414,8 +415,8 @@ static void test_link(void **state)
 	config_close(&c);
 	assert_int_equal(chmod(folder, 0700), 0);
 	assert_int_equal(r, -EPERM);
-	snprintf(link, sizeof(link), "%s/c: its directory can be written by others (mode 0777): chmod "
-		 "go-w", folder);
+	snprintf(link, sizeof(link),
+		 "%s/c: its directory can be written by others (mode 0777): chmod go-w", folder);
 	assert_non_null(strstr(err, link));
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(symlink("../nothing", path), 0);
@@ -446,8 +447,8 @@ static void test_owner(void **state)
 	if (!geteuid()) {
 		assert_int_equal(chown(path, 65534, 65534), 0);
 		assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), -EPERM);
-		assert_non_null(strstr(err, "the file belongs to uid 65534, who could write anything "
-					    "into it: chown root"));
+		assert_non_null(strstr(err, "the file belongs to uid 65534, who could write "
+					    "anything into it: chown root"));
 	}
 	unlink(path);
 	assert_int_equal(parse(&c, NULL, err, sizeof(err)), -ENOENT);

@@ -30,7 +30,9 @@ static void expect(struct decision d, enum carrier carrier, enum reason reason)
 
 /* --- the parts --- */
 
-/* On a kernel whose splice(2) cannot be trusted, copy does what splice would, for the same reason. */
+/*
+ * On a kernel whose splice(2) cannot be trusted, copy does what splice would, for the same reason.
+ */
 static void test_without_splice(void **state)
 {
 	static const enum engine engines[] = { ENGINE_AUTO, ENGINE_SOCKMAP };
@@ -184,7 +186,8 @@ static void test_no_kernel(void **state)
 	(void)state;
 	for (unsigned int i = 0; i < 500; i++) {
 		habit_read(&h, i % 2, 64, 1);
-		expect(policy_user(&p, &h, i % 2, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, i % 2, &on_copy, without_kernel), CARRIER_COPY,
+		       REASON_START);
 	}
 	/* without a kernel, bulk is still bulk */
 	habit_read(&h, 1, p.bulk_run, 4);
@@ -376,7 +379,8 @@ static void test_small_reads(void **state)
 		habit_read(&h, dir, 200, 1);
 		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_SOCKMAP,
 		       REASON_SMALL_READS);
-		expect(policy_user(&p, &h, dir, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
+		expect(policy_user(&p, &h, dir, &on_copy, without_kernel), CARRIER_COPY,
+		       REASON_START);
 		/* one way: the other has said nothing */
 		expect(policy_user(&p, &h, !dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 		/* a demotion asks for twice as many */

@@ -109,7 +109,8 @@ static void check_decision(const struct policy *p, const struct habit *h, unsign
 		assert_true(same(with, model_auto(p, h, dir, f, calm)));
 		assert_true(same(without, model_auto(p, h, dir, f, bare)));
 		assert_true(same(crowded, model_auto(p, h, dir, f, busy)));
-		assert_true(same(policy_user(p, h, dir, f, early), model_auto(p, h, dir, f, early)));
+		assert_true(same(policy_user(p, h, dir, f, early),
+				 model_auto(p, h, dir, f, early)));
 	}
 }
 

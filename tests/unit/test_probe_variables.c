@@ -27,8 +27,8 @@ static void expect(const char *variable, const char *value, const char *complain
 static void test_slow(void **state)
 {
 	static const char *const good[] = { "1", "7", "007", "100" };
-	static const char *const bad[] = { "", "0", "000", "101", "1000", "-1", "+1", " 1", "1 ", "1.5",
-					   "x", "4294967297", "18446744073709551617" };
+	static const char *const bad[] = { "", "0", "000", "101", "1000", "-1", "+1", " 1", "1 ",
+					   "1.5", "x", "4294967297", "18446744073709551617" };
 	char err[256];
 
 	(void)state;

@@ -138,7 +138,8 @@ static const struct attempt attempts[] = {
 	{ "openat2", REFUSED, SYS_openat2, { AT_FDCWD, ADDRESS("/etc/passwd") } },
 	{ "open_by_handle_at", DEADLY, SYS_open_by_handle_at, { NOTHING } },
 	{ "memfd_create", REFUSED, SYS_memfd_create, { ADDRESS("x") } },
-	{ "renameat2", REFUSED, SYS_renameat2, { AT_FDCWD, ADDRESS("/x"), AT_FDCWD, ADDRESS("/y") } },
+	{ "renameat2", REFUSED, SYS_renameat2,
+	  { AT_FDCWD, ADDRESS("/x"), AT_FDCWD, ADDRESS("/y") } },
 	{ "fchmodat", REFUSED, SYS_fchmodat, { AT_FDCWD, ADDRESS("/x"), 0777 } },
 	{ "mkdirat", REFUSED, SYS_mkdirat, { AT_FDCWD, ADDRESS("/x"), 0777 } },
 	{ "symlinkat", REFUSED, SYS_symlinkat, { ADDRESS("/x"), AT_FDCWD, ADDRESS("/y") } },
@@ -184,7 +185,8 @@ static const struct attempt attempts[] = {
 	{ "setsockopt, SO_MARK", REFUSED, SYS_setsockopt, { NOTHING, SOL_SOCKET, SO_MARK } },
 	{ "setsockopt, TCP_REPAIR", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_REPAIR } },
 	{ "setsockopt, TCP_ULP", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_ULP } },
-	{ "setsockopt, another level", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_IP, SO_LINGER } },
+	{ "setsockopt, another level", REFUSED, SYS_setsockopt,
+	  { NOTHING, IPPROTO_IP, SO_LINGER } },
 	{ "ioctl", REFUSED, SYS_ioctl, { NOTHING, SIOCGIFCONF } },
 	{ "ioctl, TIOCSTI", REFUSED, SYS_ioctl, { 0, TIOCSTI } },
 	{ "fcntl", REFUSED, SYS_fcntl, { 0, F_SETFL, 0 } },
@@ -201,11 +203,13 @@ static const struct attempt attempts[] = {
 	{ "pipe2", ALLOWED, SYS_pipe2, { 0, O_CLOEXEC | O_NONBLOCK } },
 	{ "epoll_ctl", ALLOWED, SYS_epoll_ctl, { NOTHING } },
 	{ "setsockopt, SO_LINGER", ALLOWED, SYS_setsockopt, { NOTHING, SOL_SOCKET, SO_LINGER } },
-	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
+	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt,
+	  { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
 	{ "getdents64", ALLOWED, SYS_getdents64, { NOTHING } },
 	{ "mmap", ALLOWED, SYS_mmap,
 	  { 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, NOTHING, 0 } },
-	{ "getsockopt, SO_PEERCRED", ALLOWED, SYS_getsockopt, { NOTHING, SOL_SOCKET, SO_PEERCRED } },
+	{ "getsockopt, SO_PEERCRED", ALLOWED, SYS_getsockopt,
+	  { NOTHING, SOL_SOCKET, SO_PEERCRED } },
 };
 
 static void test_attempts(void **state)
@@ -299,7 +303,10 @@ static void test_all_threads(void **state)
 	if (pid == 0) {
 		if (pthread_create(&thread, NULL, wait_and_try, &stage))
 			_exit(124);
-		/* the C library's and the sanitizers' start of a thread needs more than the filter allows */
+		/*
+		 * the C library's and the sanitizers' start of a thread needs more than the filter
+		 * allows
+		 */
 		while (__atomic_load_n(&stage, __ATOMIC_ACQUIRE) != RUNNING)
 			sched_yield();
 		enter(FILTER_ERRNO, ALL);
@@ -388,14 +395,15 @@ static void test_no_filter_is_an_error(void **state)
 {
 	char err[256] = "";
 	pid_t pid;
+	int r;
 
 	(void)state;
 	pid = fork();
 	if (pid == 0) {
 		if (geteuid() == 0 && setresuid(65534, 65534, 65534))
 			_exit(124);
-		_exit(syscall_filter_enter(FILTER_ERRNO, 0, err, sizeof(err)) == -EACCES && err[0] ? 0
-											   : 1);
+		r = syscall_filter_enter(FILTER_ERRNO, 0, err, sizeof(err));
+		_exit(r == -EACCES && err[0] ? 0 : 1);
 	}
 	assert_int_equal(outcome(pid), 0);
 }
