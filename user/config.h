@@ -28,6 +28,13 @@ enum filter_mode {
 	FILTER_OFF,
 };
 
+/* Which workers carry sessions. */
+enum spread {
+	SPREAD_AUTO,   /* as few as the load needs */
+	SPREAD_ALL,    /* all, by chance; a session stays where it was accepted */
+	SPREAD_ROTATE, /* all, and sessions move all the time: for tests */
+};
+
 struct forward_conf {
 	const char *name; /* of the file; NULL: given on the command line.  See forward_name() */
 	struct endpoint listen;
@@ -44,6 +51,7 @@ static inline const char *forward_name(const struct forward_conf *fc)
 struct config {
 	enum engine engine;
 	unsigned int workers;            /* threads; never 0 after config_parse() */
+	enum spread spread;
 	const char *control;             /* path of the control socket */
 	unsigned int connect_timeout_ms; /* for one upstream address */
 	unsigned int grace_ms;           /* SIGTERM to forced close */

@@ -19,6 +19,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "balance.h"
 #include "client_limit.h"
 #include "config.h"
 #include "control.h"
@@ -31,6 +32,7 @@
 #include "probe_start.h"
 #include "sandbox.h"
 #include "session.h"
+#include "session_move.h"
 #include "syscall_filter.h"
 #include "worker.h"
 
@@ -68,6 +70,7 @@ struct thread {
 struct daemon {
 	struct config config;
 	struct shared shared;
+	struct balance balance;
 	struct account account;
 	struct listen_fds *fds;
 	struct control *control;
@@ -88,6 +91,8 @@ static void after_batch(void *arg)
 	struct thread *t = (struct thread *)((char *)w - offsetof(struct thread, worker));
 
 	session_reap(w);
+	session_arrivals(w);
+	balance_look(w);
 	if (t->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
@@ -117,6 +122,7 @@ static void stop_thread(void *arg)
 	struct thread *t = arg;
 
 	listeners_stop(t->listeners);
+	session_arrivals(&t->worker);
 	t->stopping = true;
 	t->grace.fire = on_grace_over;
 	timer_set(&t->worker.loop, &t->grace,
@@ -255,6 +261,14 @@ static int set_up(struct daemon *d)
 
 /* --- threads --- */
 
+static void steer(void *arg, unsigned int active)
+{
+	struct daemon *d = arg;
+
+	log_debug("%u of %u workers carry sessions", active, d->config.workers);
+	listeners_steer(d->fds, active);
+}
+
 static struct json_object *answer(void *arg, const char *command)
 {
 	struct daemon *d = arg;
@@ -282,6 +296,8 @@ static int start_threads(struct daemon *d)
 		r = worker_open(&t->worker, &d->shared, i, &hooks);
 		r = r ?: listeners_start(d->fds, &t->worker, &t->listeners);
 	}
+	if (!r)
+		balance_start(&d->balance, d->workers);
 	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
 		r = -pthread_create(&d->threads[i].id, NULL, thread_main, &d->threads[i]);
 		d->threads[i].started = !r;
@@ -291,6 +307,7 @@ static int start_threads(struct daemon *d)
 
 static void stop_threads(struct daemon *d)
 {
+	balance_stop(&d->balance);
 	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
 		struct thread *t = &d->threads[i];
 
@@ -405,7 +422,11 @@ static int wait_for_signal(struct daemon *d)
 
 static int run(struct daemon *d)
 {
-	int r = set_up(d);
+	int r;
+
+	balance_open(&d->balance, d->config.spread, d->config.workers, steer, d);
+	d->shared.balance = &d->balance;
+	r = set_up(d);
 
 	if (!r)
 		r = begin(d);
@@ -421,6 +442,7 @@ static int run(struct daemon *d)
 	close_threads(d);
 	inspect_close(&d->inspect);
 	client_limit_close(d->shared.clients);
+	balance_close(&d->balance);
 	listeners_unbind(d->fds);
 	kernel_close(d->shared.kernel);
 	return r;

@@ -12,9 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "balance.h"
 #include "client_limit.h"
 #include "json_add.h"
 #include "session.h"
+#include "session_move.h"
 #include "syscall_filter.h"
 
 #define SNAPSHOT_TIMEOUT_MS 2000
@@ -70,6 +72,7 @@ static void take(void *arg)
 	struct snapshot *snap = arg;
 	struct worker *w = snap->worker;
 
+	session_arrivals(w);
 	snap->now_ms = w->loop.now_ms;
 	if (snap->want_views) {
 		snap->size = w->n_sessions;
@@ -159,6 +162,7 @@ struct json_object *inspect_sessions(const struct inspect *r)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
+	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++) {
 		struct snapshot snap;
 
@@ -168,6 +172,7 @@ struct json_object *inspect_sessions(const struct inspect *r)
 						       snap.now_ms));
 		free(snap.views);
 	}
+	balance_release(r->shared->balance);
 	json_add(o, "sessions", list);
 	return o;
 }
@@ -340,6 +345,15 @@ static struct json_object *resources_json(const struct inspect *r, const struct 
 	return o;
 }
 
+static uint64_t sum_moved(const struct inspect *r)
+{
+	uint64_t n = 0;
+
+	for (unsigned int i = 0; i < r->n_workers; i++)
+		n += count_get(&r->workers[i]->stats.moved);
+	return n;
+}
+
 struct json_object *inspect_status(const struct inspect *r)
 {
 	const struct config *c = r->shared->config;
@@ -349,8 +363,10 @@ struct json_object *inspect_status(const struct inspect *r)
 
 	if (!snaps)
 		return o;
+	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++)
 		snapshot(r->workers[i], false, &snaps[i]);
+	balance_release(r->shared->balance);
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	add_str(o, "version", CULVERT_VERSION);
 	add_int(o, "pid", (uint64_t)getpid());
@@ -358,6 +374,8 @@ struct json_object *inspect_status(const struct inspect *r)
 		(uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000 - r->started_ms);
 	add_str(o, "engine", engine_name(c->engine));
 	add_int(o, "workers", r->n_workers);
+	add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
+	add_int(o, "sessions_moved", sum_moved(r));
 	add_int(o, "max_sessions", c->max_sessions);
 	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
 	json_add(o, "forwards", forwards_json(r));

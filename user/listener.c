@@ -2,6 +2,7 @@
 #include "listener.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@
 #define ACCEPT_STREAK 8
 
 SYSCALLS_NEEDED(
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ATTACH_REUSEPORT_CBPF)),
 	SYSCALL(accept4),
 	SYSCALL(close),
 	SYSCALL(unlink), /* at the end: unix sockets */
@@ -222,6 +224,34 @@ void listeners_unbind(struct listen_fds *l)
 	}
 	free(l->fds);
 	free(l);
+}
+
+/* --- steering --- */
+
+/*
+ * A program of the SO_REUSEPORT group picks a socket by its place there, which is the worker's
+ * number: they were bound in that order.  At random, since a hash of the addresses is 0 for some
+ * devices' packets.  A handshake is between its listener and the client from the SYN on; what is
+ * picked anew (the last ACK with SYN cookies) is accepted by any of them.
+ */
+void listeners_steer(struct listen_fds *l, unsigned int active)
+{
+	struct sock_filter pick[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM)),
+		BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, active),
+		BPF_STMT(BPF_RET | BPF_A, 0),
+	};
+	const struct sock_fprog prog = { sizeof(pick) / sizeof(pick[0]), pick };
+
+	for (size_t i = 0; i < l->n; i++) {
+		const struct listen_fd *f = &l->fds[i];
+
+		if (f->worker || f->shared)
+			continue;
+		if (setsockopt(f->fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)))
+			log_limited(LOG_WARNING, "new connections go to all workers: %s",
+				    strerror(errno));
+	}
 }
 
 /* --- accepting --- */

@@ -35,6 +35,12 @@ int listeners_bind(const struct config *c, struct listen_fds **ret, char *err, s
 /* Closes what no worker has taken, and removes the files of unix sockets. */
 void listeners_unbind(struct listen_fds *l);
 
+/*
+ * Of the N workers' sockets, let new connections go to those of the first ACTIVE.  By one thread at
+ * a time, and not while a worker stops.
+ */
+void listeners_steer(struct listen_fds *l, unsigned int active);
+
 /* Start accepting on W's share of the sockets. */
 int listeners_start(struct listen_fds *l, struct worker *w, struct listener **ret);
 /*

@@ -282,6 +282,19 @@ int loop_run(struct loop *l)
 
 /* --- calls from other threads --- */
 
+static int wake(struct loop *l)
+{
+	uint64_t one = 1;
+
+	/* EAGAIN: so often that the counter is full, so it will wake up */
+	return write(l->wake.fd, &one, sizeof(one)) < 0 && errno != EAGAIN ? -errno : 0;
+}
+
+void loop_wake(struct loop *l)
+{
+	wake(l);
+}
+
 static void unlink_call(struct loop *l, struct loop_call *c)
 {
 	struct loop_call **p = &l->calls;
@@ -297,7 +310,6 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
 	pthread_condattr_t attr;
 	struct timespec until;
-	uint64_t one = 1;
 	int r = 0;
 
 	pthread_condattr_init(&attr);
@@ -316,8 +328,7 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	c.next = l->calls;
 	/* cppcheck-suppress autoVariables ; taken off the list again before we return */
 	l->calls = &c;
-	if (write(l->wake.fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-		r = -errno;
+	r = wake(l);
 	while (!r && c.state != CALL_DONE)
 		r = l->finished && c.state == CALL_WAITING
 			    ? -ESRCH

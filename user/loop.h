@@ -73,6 +73,9 @@ int loop_reserve_timers(struct loop *l, uint32_t n);
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms);
 void timer_cancel(struct loop *l, struct timer *t);
 
+/* Make the loop run a batch soon, whose after_batch() sees all that was stored before. */
+void loop_wake(struct loop *l);
+
 /*
  * Run FN(ARG) on the loop's thread and wait until it has returned, at most TIMEOUT_MS.  May be
  * called from any other thread.  -ETIMEDOUT, or -ESRCH if the loop has ended: FN has not run, and

@@ -17,6 +17,7 @@
 
 #define AT(field) offsetof(struct config, field)
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
+#define SPREAD_NAMES "auto, all or rotate"
 #define FILTER_NAMES "errno, kill or off"
 #define LEVEL_NAMES "error, warning, notice, info or debug"
 
@@ -29,7 +30,10 @@ static const struct option_def options[] = {
 	  .help = "what carries the payload: " ENGINE_NAMES },
 	{ .name = "workers", .metavar = "N", .kind = KIND_COUNT, .offset = AT(workers),
 	  .min = 1, .max = WORKERS_MAX, .computed = "one per CPU",
-	  .help = "worker threads" },
+	  .help = "worker threads, at most" },
+	{ .name = "spread", .metavar = "HOW", .kind = KIND_SPREAD, .offset = AT(spread),
+	  .initial = "auto",
+	  .help = "workers in use: " SPREAD_NAMES " (for tests)" },
 	{ .name = "control", .metavar = "PATH", .kind = KIND_PATH, .offset = AT(control),
 	  .initial = CONFIG_CONTROL_DEFAULT,
 	  .help = "unix socket for client commands" },
@@ -85,6 +89,12 @@ static const char *const engines[] = {
 	[ENGINE_COPY] = "copy",
 };
 
+static const char *const spreads[] = {
+	[SPREAD_AUTO] = "auto",
+	[SPREAD_ALL] = "all",
+	[SPREAD_ROTATE] = "rotate",
+};
+
 static const char *const filters[] = {
 	[FILTER_ERRNO] = "errno",
 	[FILTER_KILL] = "kill",
@@ -112,6 +122,7 @@ static unsigned int usable_cpus(void)
 }
 
 _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
+		       sizeof(enum spread) == sizeof(unsigned int) &&
 		       sizeof(enum filter_mode) == sizeof(unsigned int),
 	       "name_parse() stores enums");
 
@@ -136,6 +147,8 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 	switch (o->kind) {
 	case KIND_ENGINE:
 		return ENGINE_NAMES;
+	case KIND_SPREAD:
+		return SPREAD_NAMES;
 	case KIND_FILTER:
 		return FILTER_NAMES;
 	case KIND_BOOL:
@@ -194,6 +207,8 @@ int option_store(struct config *c, const struct option_def *o, const char *value
 	switch (o->kind) {
 	case KIND_ENGINE:
 		return name_parse(value, engines, N_NAMES(engines), field);
+	case KIND_SPREAD:
+		return name_parse(value, spreads, N_NAMES(spreads), field);
 	case KIND_FILTER:
 		return name_parse(value, filters, N_NAMES(filters), field);
 	case KIND_BOOL:

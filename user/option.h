@@ -15,6 +15,7 @@
 enum option_kind {
 	KIND_HELP,
 	KIND_ENGINE,  /* enum engine */
+	KIND_SPREAD,  /* enum spread */
 	KIND_FILTER,  /* enum filter_mode */
 	KIND_BOOL,    /* bool */
 	KIND_LEVEL,   /* int */

@@ -13,6 +13,7 @@
 #include "log.h"
 #include "session_connect.h"
 #include "session_flow.h"
+#include "session_slots.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
@@ -138,6 +139,28 @@ static void session_update(struct session *s)
 		timer_set(l, &s->timer, due);
 }
 
+/* --- the worker's list --- */
+
+static void enlist(struct session *s)
+{
+	struct worker *w = s->worker;
+
+	s->next = w->sessions;
+	if (s->next)
+		s->next->prev = &s->next;
+	s->prev = &w->sessions;
+	w->sessions = s;
+	w->n_sessions++;
+}
+
+static void unlist(struct session *s)
+{
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	s->worker->n_sessions--;
+}
+
 /* --- the end --- */
 
 void session_arm_reset(int fd)
@@ -180,16 +203,13 @@ static void session_end(struct session *s, bool rst)
 	count_add(&fs->finished, 1);
 	session_close_side(s, CLIENT, rst);
 	session_close_side(s, UPSTREAM, rst);
-	session_detach(s, true);
+	session_give_slots(s, true);
 	timer_cancel(&w->loop, &s->timer);
 
 	s->state = SESSION_DEAD;
-	*s->prev = s->next;
-	if (s->next)
-		s->next->prev = s->prev;
+	unlist(s);
 	s->next = w->dead;
 	w->dead = s;
-	w->n_sessions--;
 	client_limit_leave(w->shared->clients, &s->client.sa);
 	atomic_fetch_sub(&w->shared->live, 1);
 }
@@ -369,15 +389,57 @@ int session_open(struct worker *w, unsigned int forward, int fd, const struct so
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 
-	s->next = w->sessions;
-	if (s->next)
-		s->next->prev = &s->next;
-	s->prev = &w->sessions;
-	w->sessions = s;
-	w->n_sessions++;
+	enlist(s);
 	count_add(&w->stats.forwards[forward].accepted, 1);
 
 	session_connect(s);
 	session_update(s);
 	return 0;
+}
+
+/* --- from one worker to another --- */
+
+/* User space carries both flows, and nothing of them lies in what a worker lends. */
+static bool may_leave(const struct session *s)
+{
+	if (s->state != SESSION_OPEN)
+		return false;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		const struct flow *f = &s->flows[dir];
+
+		if ((f->phase != FLOW_USER && f->phase != FLOW_DONE) || f->pending || f->head ||
+		    f->pipe)
+			return false;
+	}
+	return true;
+}
+
+bool session_leave(struct session *s)
+{
+	struct loop *l = &s->worker->loop;
+
+	if (!may_leave(s))
+		return false;
+	if (loop_watch(l, &s->sides[CLIENT], 0, false) ||
+	    loop_watch(l, &s->sides[UPSTREAM], 0, false)) {
+		session_update(s);
+		return false;
+	}
+	timer_cancel(l, &s->timer);
+	session_slots_leave(s);
+	unlist(s);
+	return true;
+}
+
+void session_join(struct session *s, struct worker *w)
+{
+	int r;
+
+	s->worker = w;
+	r = worker_reserve_timer(w);
+	enlist(s);
+	session_slots_join(s);
+	if (r)
+		session_reset(s, CAUSE_NO_MEMORY);
+	session_update(s);
 }

@@ -8,6 +8,7 @@
 #include "carrier.h"
 #include "carrier_sockmap.h"
 #include "log.h"
+#include "session_slots.h"
 #include "syscall_filter.h"
 
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
@@ -80,61 +81,6 @@ static bool step_ok(struct session *s, unsigned int dir, enum step r, const stru
 	}
 }
 
-/* --- slots --- */
-
-static int attach(struct session *s)
-{
-	struct worker *w = s->worker;
-	struct kernel *k = w->shared->kernel;
-	uint32_t pair;
-	int r;
-
-	if (s->pair != NO_PAIR)
-		return 0;
-	r = kernel_pair_get(k, &pair);
-	if (r)
-		return r;
-	for (unsigned int side = 0; side < 2; side++) {
-		r = kernel_admit(k, pair * 2 + side, s->sides[side].fd, &s->cookies[side]);
-		if (!r)
-			continue;
-		if (side)
-			kernel_forget(k, pair * 2, s->cookies[0], false);
-		kernel_pair_put(k, pair);
-		return r;
-	}
-	s->pair = pair;
-	w->owners[pair] = s;
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		const volatile struct culvert_stat *st = kernel_stat(k, pair * 2 + dir);
-
-		/* events of the slot's last owner are told apart from ours by the epoch */
-		kernel_ctl(k, pair * 2 + dir)->epoch++;
-		s->flows[dir].base_bytes = st->bytes;
-		s->flows[dir].base_dropped = (uint32_t)st->dropped;
-	}
-	if (!w->in_kernel++) {
-		w->reviewed = kernel_packets_seen(k);
-		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
-	}
-	return 0;
-}
-
-void session_detach(struct session *s, bool closed)
-{
-	struct worker *w = s->worker;
-
-	if (s->pair == NO_PAIR)
-		return;
-	for (unsigned int side = 0; side < 2; side++)
-		kernel_forget(w->shared->kernel, s->pair * 2 + side, s->cookies[side], closed);
-	w->owners[s->pair] = NULL;
-	kernel_pair_put(w->shared->kernel, s->pair);
-	s->pair = NO_PAIR;
-	if (!--w->in_kernel)
-		timer_cancel(&w->loop, &w->sweep);
-}
-
 /* --- entering the kernel --- */
 
 static bool kernel_may(const struct session *s, unsigned int dir)
@@ -193,7 +139,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 
 	if (f->phase != FLOW_USER || f->pending || f->starved || !kernel_may(s, dir))
 		return;
-	r = attach(s);
+	r = session_take_slots(s);
 	if (r) {
 		refused(s, dir, r);
 		return;

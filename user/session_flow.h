@@ -23,9 +23,6 @@ void session_flow_event(struct session *s, unsigned int dir, unsigned int kind);
 /* Take flow DIR out of the kernel, if it is there, so that the policy judges it again. */
 void session_flow_review(struct session *s, unsigned int dir);
 
-/* Give back the slots.  CLOSED: the sockets are closed already. */
-void session_detach(struct session *s, bool closed);
-
 /* Both flows are done: close in peace.  In session.c. */
 void session_finish(struct session *s);
 

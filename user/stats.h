@@ -57,6 +57,7 @@ struct stats {
 	counter errors[CAUSES];
 	counter handovers[HANDOVERS];
 	counter carrier_bytes[CARRIERS]; /* sockmap: of finished sessions */
+	counter moved; /* sessions, to other workers */
 	struct forward_stats *forwards;  /* by index of the forward; owned */
 };
 

@@ -102,6 +102,7 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->shared = shared;
 	w->index = index;
 	w->hooks = *hooks;
+	pthread_mutex_init(&w->inbox.lock, NULL);
 	w->own_timers = WORKER_TIMERS;
 	for (size_t i = 0; i < shared->config->n_forwards; i++) /* a listener has one an address */
 		w->own_timers += (uint32_t)shared->config->forwards[i].listen.n_addrs;
@@ -130,4 +131,5 @@ void worker_close(struct worker *w)
 	free(w->owners);
 	free(w->stats.forwards);
 	loop_close(&w->loop);
+	pthread_mutex_destroy(&w->inbox.lock);
 }

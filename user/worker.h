@@ -2,6 +2,7 @@
 #ifndef CULVERT_WORKER_H
 #define CULVERT_WORKER_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,11 +18,32 @@ struct client_limit;
 struct session;
 struct worker;
 
+struct balance;
+
+/* Sessions that another worker has handed over; the lock is held for a few instructions only. */
+struct inbox {
+	pthread_mutex_t lock;
+	struct session *first;
+	_Atomic bool full; /* may be read without the lock */
+};
+
+/* What a worker tells the others of its load, and remembers of it; see balance.h. */
+struct load_share {
+	uint64_t look_ms;             /* the next look */
+	uint64_t told_ms, cpu_ns, events; /* at the last one that was told */
+	uint64_t change;              /* of balance->changes, that it has followed */
+	_Atomic uint64_t as_of_ms;
+	_Atomic unsigned int busy;     /* permille of a CPU */
+	_Atomic unsigned int new_events;
+	_Atomic unsigned int sessions;
+};
+
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
 	const struct config *config;
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
 	struct client_limit *clients; /* NULL: no limit for one client */
+	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
 	bool no_splice;               /* the kernel's splice(2) cannot be trusted */
 	_Atomic unsigned int live;    /* sessions, of all workers; never over
 				       * config->max_sessions */
@@ -54,6 +76,9 @@ struct worker {
 	struct session *dead;     /* to be freed after the batch */
 	unsigned int n_sessions;
 	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
+
+	struct inbox inbox;
+	struct load_share share;
 
 	struct worker_hooks hooks;
 	struct kernel_ring *ring;

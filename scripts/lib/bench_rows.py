@@ -18,7 +18,8 @@ ENGINES = ("auto", "sockmap", "splice", "copy")
 PEERS = ("haproxy", "haproxy-splice", "nginx", "socat", "rinetd", "redir")
 # Only if asked for by name: culvert with other options than its defaults.
 OPTIONAL = ("auto-1w",)
-ALL = ("direct", *ENGINES, *PEERS, *OPTIONAL)
+# `auto` with all workers in use, whatever the load: what choosing their number is worth.
+ALL = ("direct", *ENGINES, "auto-all", *PEERS, *OPTIONAL)
 RELAYS = ALL[1:]
 SWEEP = ("direct", "copy-8K", "copy-16K", "copy-64K", "copy-256K")
 QUICK = ("direct", *ENGINES, "haproxy", "haproxy-splice", "nginx")

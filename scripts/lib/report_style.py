@@ -25,6 +25,7 @@ STYLES = {
     "direct": Style("#80868f", "(2,3)", 1.8, 6, DIRECT),
     "auto": Style(ACCENT, "solid", 2.8, 7, ENGINES),
     "auto-again": Style("#e39b78", "(6,2)", 1.6, 6, ENGINES),
+    "auto-all": Style("#8f6a14", "(5,2)", 1.6, 10, ENGINES),
     "auto-1w": Style("#b98a1f", "(3,2)", 1.6, 4, ENGINES),
     "sockmap": Style("#123f73", "solid", 1.8, 5, ENGINES),
     "splice": Style("#2f7fc4", "solid", 1.8, 9, ENGINES),

@@ -239,7 +239,7 @@ static void run_row(struct cases *c, const struct row *row)
 	}
 }
 
-static void run_engine(const char *engine, const char *culvert, const char *only)
+static void run_engine(const struct cases *with, const char *engine, const char *only)
 {
 	struct cases *c = calloc(1, sizeof(*c));
 	int r;
@@ -247,7 +247,8 @@ static void run_engine(const char *engine, const char *culvert, const char *only
 	if (!c)
 		exit(1);
 	c->engine = engine;
-	c->culvert = culvert;
+	c->culvert = with->culvert;
+	c->spread = with->spread;
 	r = cases_start(c);
 	if (r == -ENOTSUP) {
 		printf("skip %-8s all rows: the daemon says that it cannot work here: %s\n", engine,
@@ -274,25 +275,30 @@ static void list_rows(void)
 	exit(0);
 }
 
-static const char help[] = "test_cases [--culvert PATH] [--engine E] [--only NAME] [--list]\n";
+static const char help[] = "test_cases [--culvert PATH] [--engine E] [--spread HOW] "
+			   "[--only NAME] [--list]\n";
 
 static const struct option long_options[] = {
 	{ "culvert", required_argument, NULL, 'c' }, { "engine", required_argument, NULL, 'e' },
+	{ "spread", required_argument, NULL, 's' },
 	{ "only", required_argument, NULL, 'o' },    { "list", no_argument, NULL, 'l' },
 	{ "help", no_argument, NULL, 'h' },	     { 0 },
 };
 
 int main(int argc, char **argv)
 {
-	const char *culvert = NULL, *engine = NULL, *only = NULL;
+	const char *engine = NULL, *only = NULL;
+	struct cases with = { .spread = "auto" };
 	bool known = false;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		if (c == 'c')
-			culvert = optarg;
+			with.culvert = optarg;
 		else if (c == 'e')
 			engine = optarg;
+		else if (c == 's')
+			with.spread = optarg;
 		else if (c == 'o')
 			only = optarg;
 		else if (c == 'l')
@@ -311,7 +317,7 @@ int main(int argc, char **argv)
 		return 1;
 	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
 		if (!engine || !strcmp(engine, engines[i]))
-			run_engine(engines[i], culvert, only);
+			run_engine(&with, engines[i], only);
 	printf("%d passed, %d failed, %d skipped\n", totals.passed, totals.failed, totals.skipped);
 	return totals.failed || !totals.passed ? 1 : 0;
 }

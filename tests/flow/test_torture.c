@@ -23,7 +23,7 @@
 #define UPSTREAM "127.0.0.1:9100"
 
 static struct options {
-	const char *culvert, *engine, *soft_limit, *hard_limit, *copy_buffer, *workers, *log_level;
+	const char *culvert, *engine, *soft_limit, *hard_limit, *copy_buffer, *workers, *spread, *log_level;
 	struct torture_conf torture;
 	double minutes;
 	bool storm, json;
@@ -53,7 +53,7 @@ static const char help[] =
 	"  --threads T          of this program (default 2)\n"
 	"  --seed S             default: from the clock; printed\n"
 	"  --only K             only what session K of the seed does (default: once)\n"
-	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --log-level   for the daemon\n"
+	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --spread, --log-level  for the daemon\n"
 	"  --storm              stop and continue the daemon at random\n"
 	"  --storm-ms N         ... every 1..N ms (default 250)\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
@@ -62,7 +62,8 @@ static const char help[] =
 
 enum {
 	OPT_CULVERT = 256, OPT_ENGINE, OPT_SESSIONS, OPT_MINUTES, OPT_CONCURRENCY, OPT_THREADS,
-	OPT_SEED, OPT_ONLY, OPT_SOFT, OPT_HARD, OPT_COPY, OPT_WORKERS, OPT_LOG, OPT_STORM,
+	OPT_SEED, OPT_ONLY, OPT_SOFT, OPT_HARD, OPT_COPY, OPT_WORKERS,
+	OPT_SPREAD, OPT_LOG, OPT_STORM,
 	OPT_STORM_MS, OPT_STALL, OPT_JSON, OPT_SHOW, OPT_HELP,
 };
 
@@ -79,6 +80,7 @@ static const struct option long_options[] = {
 	{ "hard-limit", required_argument, NULL, OPT_HARD },
 	{ "copy-buffer", required_argument, NULL, OPT_COPY },
 	{ "workers", required_argument, NULL, OPT_WORKERS },
+	{ "spread", required_argument, NULL, OPT_SPREAD },
 	{ "log-level", required_argument, NULL, OPT_LOG },
 	{ "storm", no_argument, NULL, OPT_STORM },
 	{ "storm-ms", required_argument, NULL, OPT_STORM_MS },
@@ -118,6 +120,7 @@ static void set_option(int c, int64_t *show_id, bool *sessions_given)
 	case OPT_HARD: opt.hard_limit = optarg; break;
 	case OPT_COPY: opt.copy_buffer = optarg; break;
 	case OPT_WORKERS: opt.workers = optarg; break;
+	case OPT_SPREAD: opt.spread = optarg; break;
 	case OPT_LOG: opt.log_level = optarg; break;
 	case OPT_MINUTES: opt.minutes = atof(optarg); break;
 	case OPT_STORM: opt.storm = true; break;
@@ -173,7 +176,7 @@ static void start_daemon(void)
 	const char *const pairs[][2] = {
 		{ "--soft-limit", opt.soft_limit }, { "--hard-limit", opt.hard_limit },
 		{ "--copy-buffer", opt.copy_buffer }, { "--workers", opt.workers },
-		{ "--log-level", opt.log_level },
+		{ "--spread", opt.spread }, { "--log-level", opt.log_level },
 	};
 	char why[1000];
 	int n = 0, r;
@@ -410,7 +413,7 @@ static int summary(int64_t start)
 		"%llu MB verified, %llu aborted by plan (%llu seen as EOF)\n"
 		"  wrong %llu, truncated %llu, extra %llu, stalls %llu, failed %llu, "
 		"reset_by_daemon %llu, stops %llu\n"
-		"  carriers: %s; handovers: %s; errors: %s\n",
+		"  carriers: %s; handovers: %s; moved: %s; errors: %s\n",
 		ok ? "ok" : "FAILED", opt.engine, (unsigned long long)opt.torture.seed,
 		(unsigned long long)s->finished, seconds, (double)s->finished / seconds,
 		(unsigned long long)(s->bytes >> 20), (unsigned long long)s->aborted_by_plan,
@@ -418,7 +421,7 @@ static int summary(int64_t start)
 		(unsigned long long)s->truncated, (unsigned long long)s->extra,
 		(unsigned long long)s->stalls, (unsigned long long)s->failed,
 		(unsigned long long)s->reset_by_daemon, (unsigned long long)stops, carriers,
-		handovers, errors);
+		handovers, json_text(status, "sessions_moved"), errors);
 	if (opt.json)
 		print_json(seconds, status, carriers, ok);
 	json_object_put(status);

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "balance.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "session_move.h"
+#include "syscall_filter.h"
+
+/* The next try where sessions have to move and could not all. */
+#define MOVE_MS 10
+/* A worker that has not told for so long had nothing to tell. */
+#define STALE_MS (2 * CREW_LOOK_MS)
+
+SYSCALLS_NEEDED(
+	SYSCALL(pread64),
+	/* CLOCK_THREAD_CPUTIME_ID is not in the vDSO */
+	SYSCALL(clock_gettime));
+
+void balance_open(struct balance *b, enum spread spread, unsigned int n,
+		  void (*steer)(void *arg, unsigned int active), void *arg)
+{
+	*b = (struct balance){ .spread = spread, .n = n, .steer = steer, .arg = arg, .uptime = -1 };
+	pthread_mutex_init(&b->lock, NULL);
+	crew_init(&b->crew, n);
+	if (spread != SPREAD_AUTO)
+		b->crew.active = n;
+	b->active = b->crew.active;
+	if (spread == SPREAD_AUTO && n > 1)
+		b->uptime = open("/proc/uptime", O_RDONLY | O_CLOEXEC);
+}
+
+void balance_start(struct balance *b, struct worker *const *workers)
+{
+	b->workers = workers;
+	if (b->crew.active < b->n)
+		b->steer(b->arg, b->crew.active);
+}
+
+void balance_stop(struct balance *b)
+{
+	pthread_mutex_lock(&b->lock);
+	b->stopped = true;
+	pthread_mutex_unlock(&b->lock);
+}
+
+void balance_close(struct balance *b)
+{
+	if (!b->n)
+		return;
+	if (b->uptime >= 0)
+		close(b->uptime);
+	pthread_mutex_destroy(&b->lock);
+}
+
+void balance_hold(struct balance *b)
+{
+	pthread_mutex_lock(&b->lock);
+}
+
+void balance_release(struct balance *b)
+{
+	pthread_mutex_unlock(&b->lock);
+}
+
+/* --- what the workers know --- */
+
+static uint64_t thread_cpu_ns(void)
+{
+	struct timespec ts = { 0 };
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+static void tell(struct worker *w)
+{
+	struct load_share *sh = &w->share;
+	uint64_t now = w->loop.now_ms, cpu = thread_cpu_ns(), passed = now - sh->told_ms;
+
+	atomic_store_explicit(&sh->busy, passed ? (unsigned int)((cpu - sh->cpu_ns) / passed / 1000)
+						: 0, memory_order_relaxed);
+	atomic_store_explicit(&sh->new_events,
+			      (unsigned int)((w->loop.events - sh->events) * 1000 / (passed ?: 1)),
+			      memory_order_relaxed);
+	atomic_store_explicit(&sh->sessions, w->n_sessions, memory_order_relaxed);
+	atomic_store_explicit(&sh->as_of_ms, now, memory_order_relaxed);
+	sh->told_ms = now;
+	sh->cpu_ns = cpu;
+	sh->events = w->loop.events;
+}
+
+/* Of all CPUs together since the machine started; 0: not known. */
+static uint64_t idle_ms(const struct balance *b)
+{
+	char text[64];
+	ssize_t n = b->uptime < 0 ? -1 : pread(b->uptime, text, sizeof(text) - 1, 0);
+	const char *second;
+
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	second = strchr(text, ' ');
+	return second ? (uint64_t)(strtod(second, NULL) * 1000) : 0;
+}
+
+static struct crew_load measure(struct balance *b, uint64_t now)
+{
+	struct crew_load l = { .idle = 1000 * b->n };
+	uint64_t idle = idle_ms(b), passed = now - b->judged_ms, events = 0;
+
+	for (unsigned int i = 0; i < b->n; i++) {
+		struct load_share *sh = &b->workers[i]->share;
+		unsigned int busy = atomic_load_explicit(&sh->busy, memory_order_relaxed);
+
+		if (atomic_load_explicit(&sh->as_of_ms, memory_order_relaxed) + STALE_MS < now)
+			continue;
+		l.sum += busy;
+		events += atomic_load_explicit(&sh->new_events, memory_order_relaxed);
+		if (busy > l.busiest)
+			l.busiest = busy;
+	}
+	if (idle && passed)
+		l.idle = idle > b->idle_ms ? (unsigned int)((idle - b->idle_ms) * 1000 / passed) : 0;
+	l.event_us = events ? (unsigned int)((uint64_t)l.sum * 1000 / events) : 0;
+	b->judged_ms = now;
+	b->idle_ms = idle;
+	return l;
+}
+
+/* --- what becomes of it --- */
+
+static void judge(struct balance *b, uint64_t now)
+{
+	bool first = !b->judged_ms;
+	struct crew_load l;
+
+	if (b->spread != SPREAD_AUTO || now < b->judged_ms + CREW_LOOK_MS)
+		return;
+	l = measure(b, now);
+	if (first || !crew_judge(&b->crew, &l))
+		return;
+	atomic_store(&b->active, b->crew.active);
+	atomic_fetch_add(&b->changes, 1);
+	b->steer(b->arg, b->crew.active);
+}
+
+static struct worker *least_loaded(const struct balance *b, const struct worker *but)
+{
+	struct worker *best = NULL;
+
+	for (unsigned int i = 0; i < b->crew.active; i++) {
+		struct worker *w = b->workers[i];
+
+		if (w != but && (!best || atomic_load(&w->share.sessions) <
+						  atomic_load(&best->share.sessions)))
+			best = w;
+	}
+	return best;
+}
+
+/* Up to N to where there are fewest; the count there is kept in step until that worker tells. */
+static unsigned int shed(const struct balance *b, struct worker *w, unsigned int n)
+{
+	struct worker *to = least_loaded(b, w);
+	unsigned int moved = to && n ? session_move(w, to, n) : 0;
+
+	if (moved)
+		atomic_fetch_add(&to->share.sessions, moved);
+	return moved;
+}
+
+/* True: not yet as it should be. */
+static bool even_out(struct balance *b, struct worker *w)
+{
+	uint64_t changes = atomic_load(&b->changes);
+	unsigned int fair = atomic_load(&w->shared->live) / b->crew.active + 1;
+
+	if (b->spread == SPREAD_ROTATE) {
+		session_move(w, b->workers[(w->index + 1) % b->n], w->n_sessions / 2 + 1);
+		return true;
+	}
+	if (w->index >= b->crew.active) {
+		shed(b, w, w->n_sessions);
+		return w->n_sessions;
+	}
+	if (w->share.change == changes)
+		return false;
+	if (w->n_sessions > fair)
+		shed(b, w, w->n_sessions - fair);
+	if (w->n_sessions <= fair)
+		w->share.change = changes;
+	return w->n_sessions > fair;
+}
+
+void balance_look(struct worker *w)
+{
+	struct balance *b = w->shared->balance;
+	uint64_t now = w->loop.now_ms;
+	bool again = true;
+
+	if (!b || b->n < 2 || now < w->share.look_ms)
+		return;
+	if (now >= w->share.told_ms + CREW_LOOK_MS)
+		tell(w);
+	/* somebody else is at it, or wants nothing to move */
+	if (!pthread_mutex_trylock(&b->lock)) {
+		if (!b->stopped) {
+			judge(b, now);
+			again = even_out(b, w);
+		}
+		pthread_mutex_unlock(&b->lock);
+	}
+	w->share.look_ms = now + (again ? MOVE_MS : CREW_LOOK_MS);
+}

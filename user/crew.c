@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "crew.h"
+
+/* A worker that is as busy as this may be what the others wait for, and sleep now and then itself. */
+#define BUSY 400
+/* So much is left over that another worker preempts nobody. */
+#define ROOM 350
+/* So little that two of ours, if not others, wait for each other. */
+#define CROWDED 200
+/* One worker may have no more than so much to do after another has gone. */
+#define FULL 950
+#define CALM 250
+/* From here on an event is worth a switch of context. */
+#define DEAR_EVENT_US 25
+/* To grow late costs more than to shrink late. */
+#define CROWDED_LOOKS 5
+#define CALM_LOOKS 25
+
+void crew_init(struct crew *c, unsigned int most)
+{
+	*c = (struct crew){ .active = 1, .most = most };
+}
+
+static bool needs_more(const struct crew *c, const struct crew_load *l)
+{
+	return c->active < c->most && l->busiest >= BUSY &&
+	       (l->idle >= ROOM || l->event_us >= DEAR_EVENT_US);
+}
+
+/* As many as the idle CPUs have room for, but at most twice as many as before. */
+static unsigned int grown(const struct crew *c, const struct crew_load *l)
+{
+	unsigned int more = l->idle / 1000;
+
+	if (more > c->active)
+		more = c->active;
+	if (more > c->most - c->active)
+		more = c->most - c->active;
+	return c->active + (more ? more : 1);
+}
+
+bool crew_judge(struct crew *c, const struct crew_load *l)
+{
+	unsigned int others = c->active - 1;
+	bool crowded = l->idle < CROWDED && l->event_us < DEAR_EVENT_US && l->sum <= FULL * others;
+	bool calm = l->sum <= CALM * others;
+
+	if (needs_more(c, l)) {
+		c->active = grown(c, l);
+		c->crowded = c->calm = 0;
+		return true;
+	}
+	c->crowded = others && crowded ? c->crowded + 1 : 0;
+	c->calm = others && calm ? c->calm + 1 : 0;
+	if (c->crowded < CROWDED_LOOKS && c->calm < CALM_LOOKS)
+		return false;
+	c->active--;
+	c->crowded = c->calm = 0;
+	return true;
+}
