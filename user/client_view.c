@@ -367,7 +367,8 @@ int client_view_status(struct json_object *answer, FILE *out)
 	print_member(out, ", pid ", answer, "pid", KIND_COUNT);
 	print_member(out, ", up ", answer, "uptime_ms", KIND_AGE);
 	print_member(out, "\nengine ", answer, "engine", KIND_TEXT);
-	print_member(out, ", workers ", answer, "workers", KIND_COUNT);
+	print_member(out, ", workers ", answer, "workers_active", KIND_COUNT);
+	print_member(out, " of ", answer, "workers", KIND_COUNT);
 	print_member(out, ", at most ", answer, "max_sessions", KIND_COUNT);
 	fputs(" sessions\n", out);
 

@@ -78,6 +78,15 @@ static const char *filter_name(enum filter_mode mode)
 	return names[mode];
 }
 
+static const char *spread_name(enum spread how)
+{
+	static const char *const names[] = {
+		[SPREAD_AUTO] = "auto", [SPREAD_ALL] = "all", [SPREAD_ROTATE] = "rotate",
+	};
+
+	return names[how];
+}
+
 static char *text_of(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static char *text_of(const char *fmt, ...)
 {
@@ -107,6 +116,7 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = text_of("run");
 	argv[n++] = text_of("--engine=%s", engine_name(c->engine));
 	argv[n++] = text_of("--workers=%u", c->workers);
+	argv[n++] = text_of("--spread=%s", spread_name(c->spread));
 	argv[n++] = text_of("--control=%s", c->control);
 	argv[n++] = seconds_of("--connect-timeout", c->connect_timeout_ms);
 	argv[n++] = seconds_of("--grace", c->grace_ms);
@@ -143,7 +153,7 @@ static bool same_endpoint(const struct endpoint *a, const struct endpoint *b)
 
 static void must_be_same(const struct config *a, const struct config *b)
 {
-	must(a->engine == b->engine && a->workers == b->workers &&
+	must(a->engine == b->engine && a->workers == b->workers && a->spread == b->spread &&
 	     !strcmp(a->control, b->control) && a->max_sessions == b->max_sessions &&
 	     a->connect_timeout_ms == b->connect_timeout_ms && a->grace_ms == b->grace_ms &&
 	     a->copy_buffer == b->copy_buffer && a->soft_limit == b->soft_limit &&

@@ -144,7 +144,7 @@ static void test_long_strings(void **state)
 
 static const char status_answer[] =
 	"{\"version\":\"0.1.0\",\"pid\":4711,\"uptime_ms\":93784000,\"engine\":\"auto\","
-	"\"workers\":2,\"max_sessions\":16384,\"forwards\":["
+	"\"workers\":2,\"workers_active\":1,\"max_sessions\":16384,\"forwards\":["
 	"{\"name\":\"db\",\"listen\":\"0.0.0.0:9000\",\"upstream\":\"10.0.2.2:9001\",\"live\":1,"
 	"\"accepted\":10,\"finished\":9,\"bytes_to_upstream\":1,\"bytes_to_client\":3145728},"
 	"{\"name\":\"unix:/run/x\",\"listen\":\"unix:/run/x\",\"upstream\":\"host:80\",\"live\":0,"
@@ -164,7 +164,7 @@ static void test_status(void **state)
 	(void)state;
 	expect(client_view_status, status_answer,
 	       "culvert 0.1.0, pid 4711, up 1d02h\n"
-	       "engine auto, workers 2, at most 16384 sessions\n"
+	       "engine auto, workers 1 of 2, at most 16384 sessions\n"
 	       "\n"
 	       "Forwards\n"
 	       "  NAME         LISTEN        UPSTREAM       LIVE  ACCEPTED  FINISHED"
@@ -204,7 +204,7 @@ static void test_status(void **state)
 static void test_status_untrusted(void **state)
 {
 	static const char nothing[] = "culvert ?, pid ?, up ?\n"
-				      "engine ?, workers ?, at most ? sessions\n"
+				      "engine ?, workers ? of ?, at most ? sessions\n"
 				      "\nForwards\n  ?\n"
 				      "\nCarriers\n  ?\n"
 				      "\nHand-overs\n  ?\n"
@@ -221,11 +221,12 @@ static void test_status_untrusted(void **state)
 	       nothing);
 	expect(client_view_status,
 	       "{\"version\":\"\\u001b[m\",\"pid\":1,\"uptime_ms\":1,\"engine\":\"x\","
-	       "\"workers\":1,\"max_sessions\":1,\"forwards\":[],\"carriers\":[1],\"handovers\":[],"
+	       "\"workers\":1,\"workers_active\":1,\"max_sessions\":1,\"forwards\":[],"
+	       "\"carriers\":[1],\"handovers\":[],"
 	       "\"errors\":{\"a\":0,\"b\":0},\"kernel\":{\"available\":1,\"reason\":2,"
 	       "\"features\":[{}]},\"resources\":{\"fds\":\"x\"}}",
 	       "culvert \\x1b[m, pid 1, up 1ms\n"
-	       "engine x, workers 1, at most 1 sessions\n"
+	       "engine x, workers 1 of 1, at most 1 sessions\n"
 	       "\nForwards\n"
 	       "  NAME  LISTEN  UPSTREAM  LIVE  ACCEPTED  FINISHED  TO UPSTREAM  TO CLIENT\n"
 	       "\nCarriers\n"
