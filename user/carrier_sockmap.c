@@ -104,8 +104,8 @@ static enum step wait_longer(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
-int sockmap_enter(struct sockmap_io *io, const struct config *config, const struct policy *policy,
-		  unsigned int worker)
+int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
+		  const struct policy *policy, unsigned int worker)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
 	char c;
@@ -122,15 +122,15 @@ int sockmap_enter(struct sockmap_io *io, const struct config *config, const stru
 	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
 	io->flow->credit = passed_bytes(io);
 	ctl->credit = io->flow->credit;
-	ctl->soft_limit = config->soft_limit;
-	ctl->hard_limit = config->hard_limit;
+	ctl->soft_limit = limits->soft_limit;
+	ctl->hard_limit = limits->hard_limit;
 	ctl->bulk_bytes = policy->kernel_bulk;
 	ctl->bulk_ratio = policy->kernel_bulk_ratio;
 	ctl->bulk_skb = policy->kernel_bulk_skb;
 	ctl->worker = worker;
 	ctl->no_pass = 0;
 	ctl->epoch++;
-	r = tcp_fix_buffer(io->src, config->hard_limit);
+	r = tcp_fix_buffer(io->src, limits->hard_limit);
 	if (r) {
 		io->error = -r;
 		return -EPROTO;

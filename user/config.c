@@ -121,6 +121,12 @@ static unsigned int line_of(const struct config_text *text, const char *name)
 	return text->lines[option_number(option_find(name, strlen(name)))];
 }
 
+/* The same of forward T's own. */
+static unsigned int own_line(const struct forward_text *t, const char *name)
+{
+	return t->lines[option_number(option_find(name, strlen(name)))];
+}
+
 static int check_options(struct config *c, const struct config_text *text)
 {
 	unsigned int soft_line = line_of(text, "soft-limit");
@@ -199,6 +205,20 @@ static int parse_endpoint(const struct forward_text *t, bool listen, struct endp
 	return r < 0 ? say_wrong(r, t, listen, err) : 0;
 }
 
+/* What FC says itself must go together with what it inherits. */
+static int check_own(const struct forward_conf *fc, const struct forward_text *t)
+{
+	unsigned int line = own_line(t, "soft-limit") ?: own_line(t, "hard-limit");
+	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
+
+	if (fc->soft_limit > fc->hard_limit)
+		return log_complain(-EINVAL, "%ssoft-limit: %s is above the hard-limit of this forward "
+				    "(%s)", config_place(t->file, line, at),
+				    size_format(fc->soft_limit, soft, sizeof(soft)),
+				    size_format(fc->hard_limit, hard, sizeof(hard)));
+	return 0;
+}
+
 /* Forward number N, made from T, beside those before it. */
 static int check_forward(const struct config *c, size_t n, const struct forward_text *t)
 {
@@ -228,8 +248,11 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 		size_t i = c->n_forwards++;
 		const struct forward_text *t = &text->forwards[i];
 
+		c->forwards[i] = t->own;
 		c->forwards[i].name = t->name;
-		r = parse_endpoint(t, true, &c->forwards[i].listen);
+		options_inherit(&c->forwards[i], c, t->lines);
+		r = check_own(&c->forwards[i], t);
+		r = r ?: parse_endpoint(t, true, &c->forwards[i].listen);
 		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
 		r = r ?: check_forward(c, i, t);
 		if (r < 0)
@@ -358,8 +381,10 @@ void config_help(void)
 	     "  listen = 0.0.0.0:5432\n"
 	     "  upstream = db.example.org:5432\n"
 	     "\n"
-	     "Options given here count over those of the file.  SIGHUP does not read it again "
-	     "yet.\n"
+	     "A [forward NAME] may have its own of these options, which then counts for it alone:");
+	options_help_forward();
+	puts("\n"
+	     "Options given here count over those of [culvert].  SIGHUP does not read the file again yet.\n"
 	     "\n"
 	     "Example: culvert run 0.0.0.0:9000 10.0.2.2:9001");
 }

@@ -39,6 +39,9 @@ struct forward_conf {
 	const char *name; /* of the file; NULL: given on the command line.  See forward_name() */
 	struct endpoint listen;
 	struct endpoint upstream;
+	/* its own, or what struct config says under the same name */
+	unsigned int connect_timeout_ms;
+	uint64_t soft_limit, hard_limit;
 };
 
 /* What listens on port 0 is named with the port that the kernel has picked, once it has. */

@@ -7,7 +7,7 @@
  * a mistake, which is said before any of a later line.
  *
  *	[culvert]            options that the command line has as well, without "--"
- *	[forward NAME]       listen = ADDRESS, upstream = ADDRESS
+ *	[forward NAME]       listen = ADDRESS, upstream = ADDRESS, and options for it alone
  *
  * The first mistake ends the reading.
  */
@@ -179,17 +179,19 @@ static void begin_section(struct parser *p, const char *line)
 
 static void take_option(struct parser *p, const char *key, const char *value)
 {
-	const struct option_def *o = option_find(key, strlen(key));
+	struct forward_text *t = p->section == SECTION_FORWARD ?
+					 &p->text->forwards[p->text->n - 1] : NULL;
+	const struct option_def *o = option_find_key(key, t);
 	unsigned int *given;
 	char buf[128];
 	const char *kept;
 
-	if (!o || o->words_only) {
-		mistake(p, p->line, "%s: unknown key of [culvert] (`culvert help run` lists them)",
-			key);
+	if (!o) {
+		mistake(p, p->line, "%s: unknown key of [%s] (`culvert help run` lists them)", key,
+			t ? FORWARD "NAME" : "culvert");
 		return;
 	}
-	given = &p->text->lines[option_number(o)];
+	given = &(t ? t->lines : p->text->lines)[option_number(o)];
 	if (*given) {
 		mistake(p, p->line, "%s: given twice, first in line %u", key, *given);
 		return;
@@ -198,7 +200,7 @@ static void take_option(struct parser *p, const char *key, const char *value)
 	kept = config_keep(p->c, value);
 	if (!kept)
 		p->error = log_complain(-ENOMEM, "out of memory");
-	else if (option_store(p->c, o, kept) < 0)
+	else if ((t ? option_store_own(&t->own, o, kept) : option_store(p->c, o, kept)) < 0)
 		mistake(p, p->line, "%s: \"%.256s\" is not valid, expected %s", key, value,
 			option_expectation(o, buf, sizeof(buf)));
 }
@@ -210,11 +212,6 @@ static void take_address(struct parser *p, const char *key, const char *value)
 	const char **to = listen ? &t->listen : &t->upstream;
 	unsigned int *line = listen ? &t->listen_line : &t->upstream_line;
 
-	if (!listen && strcmp(key, "upstream") != 0) {
-		mistake(p, p->line,
-			"%s: unknown key of [" FORWARD "NAME], expected listen or upstream", key);
-		return;
-	}
 	if (*to) {
 		mistake(p, p->line, "%s: given twice, first in line %u", key, *line);
 		return;
@@ -252,10 +249,10 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 		mistake(p, p->line, "%s: needs a value", key);
 	else if (has_number_sign(value))
 		mistake(p, p->line, "%s: \"#\" in a value: a comment there begins with \";\"", key);
-	else if (p->section == SECTION_GLOBAL)
-		take_option(p, key, value);
-	else
+	else if (p->section == SECTION_FORWARD && (!strcmp(key, "listen") || !strcmp(key, "upstream")))
 		take_address(p, key, value);
+	else
+		take_option(p, key, value);
 	return !p->error;
 }
 

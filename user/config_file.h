@@ -13,6 +13,8 @@ struct forward_text {
 	const char *name, *listen, *upstream;
 	const char *file; /* NULL: on the command line */
 	unsigned int line, listen_line, upstream_line;
+	struct forward_conf own;         /* what it says of options */
+	unsigned int lines[OPTIONS_MAX]; /* of them, by option_number(); 0: it does not say */
 };
 
 /* All of them, in the order in which they were written, and which options are from the file. */

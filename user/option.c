@@ -16,6 +16,8 @@
 #define DAY_MS (24 * 3600 * 1000)
 
 #define AT(field) offsetof(struct config, field)
+/* Of each forward, under the same name. */
+#define EACH(field) .scope = SCOPE_EACH, .offset = AT(field), .own = offsetof(struct forward_conf, field)
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
 #define SPREAD_NAMES "auto, all or rotate"
 #define FILTER_NAMES "errno, kill or off"
@@ -23,7 +25,7 @@
 
 static const struct option_def options[] = {
 	{ .name = "config", .metavar = "FILE", .kind = KIND_FILE, .offset = AT(file),
-	  .words_only = true, .computed = "none",
+	  .scope = SCOPE_WORDS, .computed = "none",
 	  .help = "read this first, also -c (see `culvert check`)" },
 	{ .name = "engine", .metavar = "ENGINE", .kind = KIND_ENGINE, .offset = AT(engine),
 	  .initial = "auto",
@@ -38,7 +40,7 @@ static const struct option_def options[] = {
 	  .initial = CONFIG_CONTROL_DEFAULT,
 	  .help = "unix socket for client commands" },
 	{ .name = "connect-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  .offset = AT(connect_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
+	  EACH(connect_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
 	  .help = "how long an upstream address may take to answer" },
 	{ .name = "grace", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(grace_ms),
 	  .min = 0, .max = DAY_MS, .initial = "5",
@@ -53,10 +55,10 @@ static const struct option_def options[] = {
 	{ .name = "copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, .offset = AT(copy_buffer),
 	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
 	  .help = "bytes per read when copying" },
-	{ .name = "soft-limit", .metavar = "SIZE", .kind = KIND_SIZE64, .offset = AT(soft_limit),
+	{ .name = "soft-limit", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(soft_limit),
 	  .min = 4 << 10, .max = 1 << 30, .initial = "1M",
 	  .help = "kernel backlog at which a flow leaves sockmap" },
-	{ .name = "hard-limit", .metavar = "SIZE", .kind = KIND_SIZE64, .offset = AT(hard_limit),
+	{ .name = "hard-limit", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(hard_limit),
 	  .min = 4 << 10, .max = 1 << 30, .initial = "4M",
 	  .help = "kernel backlog at which the kernel stops redirecting" },
 	{ .name = "settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
@@ -77,7 +79,7 @@ static const struct option_def options[] = {
 	{ .name = "log-level", .metavar = "LEVEL", .kind = KIND_LEVEL, .offset = AT(log_level),
 	  .initial = "info",
 	  .help = LEVEL_NAMES },
-	{ .name = "help", .kind = KIND_HELP, .words_only = true, .help = "show this help" },
+	{ .name = "help", .kind = KIND_HELP, .scope = SCOPE_WORDS, .help = "show this help" },
 };
 
 #define N_OPTIONS (sizeof(options) / sizeof(options[0]))
@@ -198,9 +200,9 @@ static int number_parse(const struct option_def *o, const char *text, uint64_t *
 	return r;
 }
 
-int option_store(struct config *c, const struct option_def *o, const char *value)
+/* FIELD is where O is kept. */
+static int store(void *field, const struct option_def *o, const char *value)
 {
-	void *field = (char *)c + o->offset;
 	uint64_t number;
 	int r;
 
@@ -249,6 +251,44 @@ int option_store(struct config *c, const struct option_def *o, const char *value
 	return -EINVAL;
 }
 
+int option_store(struct config *c, const struct option_def *o, const char *value)
+{
+	return store((char *)c + o->offset, o, value);
+}
+
+int option_store_own(struct forward_conf *fc, const struct option_def *o, const char *value)
+{
+	return store((char *)fc + o->own, o, value);
+}
+
+/* Of what store() writes. */
+static size_t field_size(enum option_kind kind)
+{
+	switch (kind) {
+	case KIND_BOOL:
+		return sizeof(bool);
+	case KIND_SIZE:
+		return sizeof(size_t);
+	case KIND_SIZE64:
+		return sizeof(uint64_t);
+	case KIND_PATH:
+	case KIND_FILE:
+	case KIND_NAME:
+		return sizeof(const char *);
+	default: /* and the enums: see name_parse() */
+		return sizeof(unsigned int);
+	}
+}
+
+void options_inherit(struct forward_conf *fc, const struct config *c, const unsigned int *own)
+{
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		const struct option_def *o = &options[i];
+
+		if (o->scope == SCOPE_EACH && !own[i])
+			memcpy((char *)fc + o->own, (const char *)c + o->offset, field_size(o->kind));
+	}
+}
 
 const struct option_def *option_find(const char *name, size_t len)
 {
@@ -257,6 +297,13 @@ const struct option_def *option_find(const char *name, size_t len)
 			return &options[i];
 	}
 	return NULL;
+}
+
+const struct option_def *option_find_key(const char *name, bool forward)
+{
+	const struct option_def *o = option_find(name, strlen(name));
+
+	return o && (forward ? o->scope == SCOPE_EACH : o->scope != SCOPE_WORDS) ? o : NULL;
 }
 
 _Static_assert(N_OPTIONS < OPTIONS_MAX, "option_number()");
@@ -288,4 +335,23 @@ void options_help(void)
 			printf(" (default %s)", initial);
 		putchar('\n');
 	}
+}
+
+/* As wide as the other lines. */
+void options_help_forward(void)
+{
+	int at = 0;
+
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		int len = (int)strlen(options[i].name) + 2;
+
+		if (options[i].scope != SCOPE_EACH)
+			continue;
+		if (at && at + len > 78) {
+			puts(",");
+			at = 0;
+		}
+		at += printf("%s%s", at ? ", " : "  ", options[i].name);
+	}
+	putchar('\n');
 }

@@ -8,9 +8,17 @@
 #include "config.h"
 
 /*
- * What culvert can be told, as one table: the command line, the configuration file, the defaults
- * and the help all come from it.  Forwards are not in it: config.c knows how they are written.
+ * What culvert can be told, as one table: the command line, the configuration file, the defaults and
+ * the help all come from it.  Where a forward listens and leads to is not in it: config.c knows how
+ * that is written.
  */
+
+/* Where an option may stand. */
+enum option_scope {
+	SCOPE_GLOBAL,  /* on the command line and in [culvert] */
+	SCOPE_WORDS,   /* on the command line only */
+	SCOPE_EACH,    /* as SCOPE_GLOBAL, for each forward whose [forward NAME] does not say its own */
+};
 
 enum option_kind {
 	KIND_HELP,
@@ -35,13 +43,16 @@ struct option_def {
 	const char *initial;  /* default, as the user would write it; NULL: computed */
 	const char *computed; /* what the help says about a computed default */
 	enum option_kind kind;
-	bool words_only;   /* makes sense on the command line only */
+	enum option_scope scope;
 	size_t offset;     /* in struct config */
+	size_t own;        /* SCOPE_EACH: in struct forward_conf */
 	uint64_t min, max; /* in the unit of the field */
 };
 
 /* The option whose name is the first LEN bytes of NAME, or NULL. */
 const struct option_def *option_find(const char *name, size_t len);
+/* The same, if it may stand in [culvert], or (FORWARD) in [forward NAME]. */
+const struct option_def *option_find_key(const char *name, bool forward);
 
 #define OPTIONS_MAX 64 /* there are fewer */
 
@@ -53,6 +64,11 @@ size_t option_number(const struct option_def *o);
  * printed.  0, -EINVAL or -ERANGE.
  */
 int option_store(struct config *c, const struct option_def *o, const char *value);
+/* The same for a forward. */
+int option_store_own(struct forward_conf *fc, const struct option_def *o, const char *value);
+
+/* Give FC the values of C, but for those that it has its own of: OWN[option_number()] is not 0. */
+void options_inherit(struct forward_conf *fc, const struct config *c, const unsigned int *own);
 
 /* What a value of O should look like, for messages.  BUF may be used for it. */
 const char *option_expectation(const struct option_def *o, char *buf, size_t size);
@@ -60,7 +76,8 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 /* The defaults of the table, and the computed ones that no other option decides. */
 void options_default(struct config *c);
 
-/* The lines of the help. */
+/* The lines of the help: all options, and the names of those that forwards may have. */
 void options_help(void);
+void options_help_forward(void);
 
 #endif

@@ -91,8 +91,8 @@ static int open_limited(struct probe *p)
 {
 	int r;
 
-	p->config.soft_limit = HARD_LIMIT / 2;
-	p->config.hard_limit = HARD_LIMIT;
+	p->limits.soft_limit = HARD_LIMIT / 2;
+	p->limits.hard_limit = HARD_LIMIT;
 	r = rig_open_admitted(p, RIG_SMALL_B);
 	return r ?: rig_step(p, rig_enter(p, UP), "insertion");
 }

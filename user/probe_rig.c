@@ -291,7 +291,7 @@ struct sockmap_io rig_io(struct probe *p, unsigned int dir)
 		.dst = dir == UP ? g->b : g->a,
 		.slot = g->pair * 2 + dir,
 		.dst_connected = dir == UP,
-		.read_ahead = (uint32_t)p->config.hard_limit,
+		.read_ahead = (uint32_t)p->limits.hard_limit,
 		.now_ms = rig_now_ms(),
 	};
 }
@@ -312,7 +312,7 @@ static int step_error(enum step step, int error)
 int rig_enter(struct probe *p, unsigned int dir)
 {
 	struct sockmap_io io = rig_io(p, dir);
-	int r = sockmap_enter(&io, &p->config, &p->policy, 0);
+	int r = sockmap_enter(&io, &p->limits, &p->policy, 0);
 
 	if (r)
 		return r;

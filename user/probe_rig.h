@@ -54,7 +54,7 @@ struct rig {
 struct probe {
 	struct kernel *kernel; /* NULL before, and without, the check that loads the program */
 	bool own_net;          /* in a network namespace of its own */
-	struct config config;  /* of which only the limits are used */
+	struct forward_conf limits; /* of which only soft and hard limit are used */
 	struct policy policy;
 	struct pool pool;
 	struct rig rig;        /* of the current check; closed after it */

@@ -165,7 +165,7 @@ static void run_check(struct probe *p, size_t i, struct probe_results *results)
 		snprintf(ret->detail, sizeof(ret->detail), "needs %s", need);
 		return;
 	}
-	p->config = (struct config){ .soft_limit = SOFT_LIMIT, .hard_limit = HARD_LIMIT };
+	p->limits = (struct forward_conf){ .soft_limit = SOFT_LIMIT, .hard_limit = HARD_LIMIT };
 	policy_init(&p->policy, ENGINE_SOCKMAP, 0, 0);
 	p->deadline_ms = rig_now_ms() + slow(CHECK_MS);
 	p->detail[0] = '\0';

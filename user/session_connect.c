@@ -38,9 +38,14 @@ SYSCALLS_NEEDED(
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_NODELAY)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
 
+static const struct forward_conf *forward_of(const struct session *s)
+{
+	return &s->worker->shared->config->forwards[s->forward];
+}
+
 static const struct endpoint *upstream_of(const struct session *s)
 {
-	return &s->worker->shared->config->forwards[s->forward].upstream;
+	return &forward_of(s)->upstream;
 }
 
 static enum cause connect_cause(int error)
@@ -174,8 +179,7 @@ static void connect_next(struct session *s, int error)
 			session_reset(s, connect_cause(error));
 			return;
 		}
-		s->connect_due_ms =
-			s->worker->loop.now_ms + s->worker->shared->config->connect_timeout_ms;
+		s->connect_due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
 		error = connect_begin(s);
 	}
 }
@@ -196,7 +200,7 @@ void session_connect_answered(struct session *s, uint32_t events)
 
 void session_connect(struct session *s)
 {
-	s->connect_due_ms = s->worker->loop.now_ms + s->worker->shared->config->connect_timeout_ms;
+	s->connect_due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
 	connect_next(s, connect_begin(s));
 }
 

@@ -16,6 +16,11 @@
 
 SYSCALLS_NEEDED(SYSCALL(shutdown));
 
+static const struct forward_conf *forward_of(const struct session *s)
+{
+	return &s->worker->shared->config->forwards[s->forward];
+}
+
 static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 {
 	struct worker *w = s->worker;
@@ -29,7 +34,7 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
 		.returns = w->policy.engine == ENGINE_SOCKMAP,
-		.read_ahead = (uint32_t)w->shared->config->hard_limit,
+		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
 }
@@ -145,7 +150,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 		return;
 	}
 	io = sockmap_io(s, dir);
-	r = sockmap_enter(&io, w->shared->config, &w->policy, w->index);
+	r = sockmap_enter(&io, forward_of(s), &w->policy, w->index);
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {

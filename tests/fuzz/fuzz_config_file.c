@@ -70,6 +70,25 @@ static void check_sections(const uint8_t *data, size_t size, const struct config
 	must(n == text->n + global, "%zu headers, %zu forwards", n, text->n);
 }
 
+/* What it says is within bounds; what it does not say is untouched. */
+static void check_own(const struct forward_text *t)
+{
+	const struct { const char *name; uint64_t n, least, most; } own[] = {
+		{ "connect-timeout", t->own.connect_timeout_ms, 1, 24 * 3600 * 1000 },
+		{ "soft-limit", t->own.soft_limit, 4 << 10, 1 << 30 },
+		{ "hard-limit", t->own.hard_limit, 4 << 10, 1 << 30 },
+	};
+
+	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
+		size_t at = option_number(option_find(own[i].name, strlen(own[i].name)));
+		bool said_so = t->lines[at];
+
+		must(!said_so || t->lines[at] > t->line, "%s: line", own[i].name);
+		must(said_so ? own[i].n >= own[i].least && own[i].n <= own[i].most : !own[i].n,
+		     "%s: %llu", own[i].name, (unsigned long long)own[i].n);
+	}
+}
+
 static void check_forwards(const struct config_text *text)
 {
 	for (size_t i = 0; i < text->n; i++) {
@@ -78,6 +97,7 @@ static void check_forwards(const struct config_text *text)
 		must(t->name && t->name[0] && t->listen && t->listen[0] && t->upstream &&
 		     t->upstream[0], "a forward with holes");
 		must(t->line < t->listen_line && t->line < t->upstream_line, "lines");
+		check_own(t);
 		for (size_t k = 0; k < i; k++)
 			must(strcmp(text->forwards[k].name, t->name), "%s twice", t->name);
 	}

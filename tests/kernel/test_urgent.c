@@ -81,7 +81,7 @@ static void expect_pending(const struct flow *f, uint64_t offset)
 static void it_does_not_hinder_a_removal(void **state)
 {
 	struct kt_session *s = open_inline();
-	struct config config = { .soft_limit = MIB, .hard_limit = MIB };
+	struct forward_conf limits = { .soft_limit = MIB, .hard_limit = MIB };
 	struct flow flow = { .phase = FLOW_USER };
 	struct policy policy;
 	struct pool pool;
@@ -96,7 +96,7 @@ static void it_does_not_hinder_a_removal(void **state)
 	policy_init(&policy, ENGINE_SOCKMAP, 0, 0);
 	assert_int_equal(kernel_admit(program, 0, s->a, &cookies[0]), 0);
 	assert_int_equal(kernel_admit(program, 1, s->b, &cookies[1]), 0);
-	assert_int_equal(sockmap_enter(&io, &config, &policy, 0), 0);
+	assert_int_equal(sockmap_enter(&io, &limits, &policy, 0), 0);
 	flow_set_phase(&flow, FLOW_KERNEL);
 
 	/* half of the fence, so that they stay unread */

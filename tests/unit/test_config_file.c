@@ -122,6 +122,40 @@ static void test_everything(void **state)
 	config_close(&c);
 }
 
+/* A forward's own count over the command line, which counts over [culvert]; in any order. */
+static void test_own_options(void **state)
+{
+	struct config c;
+
+	(void)state;
+	good(&c,
+	     "[forward a]\n"
+	     "soft-limit = 8K\n"
+	     "listen = :1\n"
+	     "upstream = 127.0.0.1:2\n"
+	     "connect-timeout = 0.25\n"
+	     "[culvert]\n"
+	     "connect-timeout = 7\n"
+	     "hard-limit = 2M\n"
+	     "[forward b]\n"
+	     "listen = :3\n"
+	     "upstream = 127.0.0.1:2\n"
+	     "hard-limit = 3M\n",
+	     WORDS("--soft-limit", "16K", ":4", "127.0.0.1:2"));
+	assert_int_equal(c.n_forwards, 3);
+	assert_int_equal(c.forwards[0].connect_timeout_ms, 250);
+	assert_int_equal(c.forwards[0].soft_limit, 8 << 10);
+	assert_int_equal(c.forwards[0].hard_limit, 2 << 20);
+	assert_int_equal(c.forwards[1].connect_timeout_ms, 7000);
+	assert_int_equal(c.forwards[1].soft_limit, 16 << 10);
+	assert_int_equal(c.forwards[1].hard_limit, 3 << 20);
+	assert_int_equal(c.forwards[2].connect_timeout_ms, 7000);
+	assert_int_equal(c.forwards[2].soft_limit, 16 << 10);
+	assert_int_equal(c.forwards[2].hard_limit, 2 << 20);
+	assert_int_equal(c.connect_timeout_ms, 7000);
+	config_close(&c);
+}
+
 /* The command line counts over the file, wherever --config stands, and adds forwards. */
 static void test_with_command_line(void **state)
 {
@@ -219,6 +253,24 @@ static const struct {
 	{ 2, "--soft-limit: 1 MiB is above hard-limit (64 KiB)",
 	  "[culvert]\nhard-limit = 64K\n" FORWARD },
 	{ 1, "a control character", "\x1b = 1\n" },
+	{ 4, "workers: unknown key of [forward NAME]", FORWARD "workers = 3\n" },
+	{ 4, "config: unknown key of [forward NAME]", FORWARD "config = /x\n" },
+	{ 2, "listen: unknown key of [culvert]", "[culvert]\nlisten = :1\n" },
+	{ 4, "soft-limit: needs a value", FORWARD "soft-limit =\n" },
+	{ 4, "soft-limit: \"1K\" is not valid, expected a size from 4 KiB to 1 GiB",
+	  FORWARD "soft-limit = 1K\n" },
+	{ 4, "hard-limit: \"2G\" is not valid, expected a size", FORWARD "hard-limit = 2G\n" },
+	{ 4, "connect-timeout: \"0\" is not valid, expected seconds from 0.001",
+	  FORWARD "connect-timeout = 0\n" },
+	{ 4, "connect-timeout: \"soon\" is not valid", FORWARD "connect-timeout = soon\n" },
+	{ 5, "hard-limit: given twice, first in line 4",
+	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
+	{ 4, "soft-limit: 8 MiB is above the hard-limit of this forward (4 MiB)",
+	  FORWARD "soft-limit = 8M\n" },
+	{ 4, "soft-limit: 1 MiB is above the hard-limit of this forward (64 KiB)",
+	  FORWARD "hard-limit = 64K\n" },
+	{ 6, "soft-limit: 3 MiB is above the hard-limit of this forward (2 MiB)",
+	  "[culvert]\nhard-limit = 16M\n" FORWARD "soft-limit = 3M\nhard-limit = 2M\n" },
 };
 
 static void test_mistakes(void **state)
@@ -465,6 +517,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_everything),
+		cmocka_unit_test(test_own_options),
 		cmocka_unit_test(test_with_command_line),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_bytes),

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_FORWARD_RIG_H
+#define CULVERT_TEST_FORWARD_RIG_H
+
+/*
+ * A daemon with a configuration file, and plain blocking sockets around it.  What goes wrong ends the
+ * test (cmocka's fail_msg()).  Sockets that nobody closes are closed by rig_stop().
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon.h"
+#include "env.h"
+#include "peer.h"
+
+#define RIG_PATIENCE_MS 10000
+#define RIG_UPSTREAM "127.0.0.1:9100" /* what rig_listen() listens on */
+#define SOCKETS_MAX 256
+#define MESSAGE 64
+
+static int upstream_fd = -1;
+static int sockets[SOCKETS_MAX];
+static size_t n_sockets;
+static struct daemon *running;
+
+/* To be closed by rig_stop(). */
+static int keep(int fd)
+{
+	struct timeval patience = { .tv_sec = RIG_PATIENCE_MS / 1000 };
+	int one = 1;
+
+	assert_true(fd >= 0);
+	assert_true(n_sockets < SOCKETS_MAX);
+	sockets[n_sockets++] = fd;
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	return fd;
+}
+
+static void forget(int fd)
+{
+	for (size_t i = 0; i < n_sockets; i++)
+		if (sockets[i] == fd)
+			sockets[i] = sockets[--n_sockets];
+	close(fd);
+}
+
+/* Listen on RIG_UPSTREAM, for the whole program; exits with a message. */
+static void rig_listen(void)
+{
+	upstream_fd = net_listen(RIG_UPSTREAM, 1000);
+	if (upstream_fd < 0) {
+		fprintf(stderr, "%s: %s\n", RIG_UPSTREAM, strerror(-upstream_fd));
+		exit(1);
+	}
+}
+
+/*
+ * Start with ENGINE as the default of all forwards and TEXT as the file.  Skips the test if the
+ * engine cannot work here.
+ */
+static struct daemon *rig_start(const char *engine, const char *text)
+{
+	char path[128], why[1024];
+	const char *args[] = { "--config", path, NULL };
+	struct daemon_conf conf = {
+		.culvert = getenv("CULVERT_TEST_DAEMON"), .engine = engine, .args = args,
+	};
+	struct daemon *d = NULL;
+	FILE *f;
+	int r;
+
+	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
+	f = fopen(path, "we");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+	r = daemon_start(&conf, &d, why, sizeof(why));
+	if (r == -ENOTSUP) {
+		printf("skip %s: the daemon says that it cannot work here: %s\n", engine, why);
+		skip();
+	}
+	if (r)
+		fail_msg("the daemon does not start: %s", why);
+	running = d;
+	return d;
+}
+
+static void rig_reset(int fd)
+{
+	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
+	forget(fd);
+}
+
+static void close_sockets(void)
+{
+	while (n_sockets)
+		rig_reset(sockets[0]);
+	net_drain_listener(upstream_fd);
+}
+
+/* The teardown of each test: after a failure the daemon still runs. */
+static int rig_clean(void **state)
+{
+	(void)state;
+	close_sockets();
+	daemon_kill(running);
+	running = NULL;
+	return 0;
+}
+
+/* All sessions end; nothing may be left over. */
+static void rig_stop(struct daemon *d)
+{
+	char why[1024];
+
+	close_sockets();
+	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
+		fail_msg("left over: %s", why);
+	running = NULL;
+	if (daemon_stop(d, RIG_PATIENCE_MS, why, sizeof(why)))
+		fail_msg("%s", why);
+}
+
+/* --- sockets --- */
+
+/* A client from the local address FROM (NULL: any) to TO; the connection is open. */
+static int rig_dial(const char *from, const char *to)
+{
+	struct sockaddr_storage a;
+	socklen_t len;
+	int fd;
+
+	assert_int_equal(net_addr(to, &a, &len), 0);
+	fd = keep(socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	if (from) {
+		struct sockaddr_storage own;
+		socklen_t own_len;
+
+		assert_int_equal(net_addr(from, &own, &own_len), 0);
+		assert_int_equal(bind(fd, (struct sockaddr *)&own, own_len), 0);
+	}
+	if (connect(fd, (struct sockaddr *)&a, len))
+		fail_msg("%s: %s", to, strerror(errno));
+	return fd;
+}
+
+/* What culvert has connected to RIG_UPSTREAM next. */
+static int rig_accept(void)
+{
+	struct pollfd p = { .fd = upstream_fd, .events = POLLIN };
+
+	if (poll(&p, 1, RIG_PATIENCE_MS) != 1)
+		fail_msg("culvert has not connected to the upstream");
+	return keep(accept4(upstream_fd, NULL, NULL, SOCK_CLOEXEC));
+}
+
+static void rig_send(int fd, const void *buf, size_t len)
+{
+	ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
+
+	if (n != (ssize_t)len)
+		fail_msg("send of %zu: %zd, %s", len, n, strerror(errno));
+}
+
+static void rig_receive(int fd, void *buf, size_t len)
+{
+	ssize_t n = recv(fd, buf, len, MSG_WAITALL);
+
+	if (n != (ssize_t)len)
+		fail_msg("receive of %zu: %zd, %s", len, n, n < 0 ? strerror(errno) : "FIN");
+}
+
+/* FROM says what TO must hear. */
+static void say(int from, int to, int number)
+{
+	char out[MESSAGE], in[MESSAGE];
+
+	memset(out, 'a' + number % 26, sizeof(out));
+	rig_send(from, out, sizeof(out));
+	rig_receive(to, in, sizeof(in));
+	assert_memory_equal(in, out, sizeof(out));
+}
+
+/* ROUNDS messages of 64 bytes, each with its answer. */
+static void rig_talk(int client, int server, int rounds)
+{
+	for (int i = 0; i < rounds; i++) {
+		say(client, server, i);
+		say(server, client, i + 1);
+	}
+}
+
+/* The end of the stream: ECONNRESET, or 0 for FIN.  Nothing else may come, within TIMEOUT_MS. */
+static int rig_end(int fd, int timeout_ms)
+{
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+	char c;
+	ssize_t n;
+
+	if (poll(&p, 1, timeout_ms) != 1)
+		fail_msg("the connection has not ended within %d ms", timeout_ms);
+	n = recv(fd, &c, 1, 0);
+	if (n > 0)
+		fail_msg("a byte where the stream should have ended");
+	return n < 0 ? errno : 0;
+}
+
+/* --- what the daemon says --- */
+
+static struct json_object *query(struct daemon *d, const char *command)
+{
+	struct json_object *o = NULL;
+	int r = daemon_query(d, command, RIG_PATIENCE_MS, &o);
+
+	if (r)
+		fail_msg("%s: %s", command, strerror(-r));
+	return o;
+}
+
+static int64_t rig_status(struct daemon *d, const char *path)
+{
+	struct json_object *o = query(d, "status");
+	int64_t n = json_int(o, path);
+
+	json_object_put(o);
+	return n;
+}
+
+static bool rig_has_kernel(struct daemon *d)
+{
+	struct json_object *o = query(d, "status");
+	bool has = json_object_get_boolean(json_at(o, "kernel.available"));
+
+	json_object_put(o);
+	return has;
+}
+
+/* How many sessions FORWARD has; *RET: the last of them, if wanted, to be released. */
+static size_t rig_sessions(struct daemon *d, const char *forward, struct json_object **ret)
+{
+	struct json_object *o = query(d, "sessions"), *list = json_at(o, "sessions");
+	size_t n = 0;
+
+	if (ret)
+		*ret = NULL;
+	for (size_t i = 0; i < json_object_array_length(list); i++) {
+		struct json_object *s = json_object_array_get_idx(list, i);
+
+		if (strcmp(json_text(s, "forward"), forward) != 0)
+			continue;
+		n++;
+		if (ret) {
+			json_object_put(*ret);
+			*ret = json_object_get(s);
+		}
+	}
+	json_object_put(o);
+	return n;
+}
+
+static struct json_object *flow_of(struct json_object *session, size_t dir)
+{
+	return json_object_array_get_idx(json_at(session, "flows"), dir);
+}
+
+/* The text that KEY has in flow DIR of the one session of FORWARD; valid until the next call. */
+static const char *rig_flow_text(struct daemon *d, const char *forward, size_t dir, const char *key)
+{
+	static char text[64];
+	struct json_object *s;
+
+	assert_int_equal(rig_sessions(d, forward, &s), 1);
+	snprintf(text, sizeof(text), "%s", json_text(flow_of(s, dir), key));
+	json_object_put(s);
+	return text;
+}
+
+static int64_t rig_flow_int(struct daemon *d, const char *forward, size_t dir, const char *key)
+{
+	struct json_object *s;
+	int64_t n;
+
+	assert_int_equal(rig_sessions(d, forward, &s), 1);
+	n = json_int(flow_of(s, dir), key);
+	json_object_put(s);
+	return n;
+}
+
+/* The carrier that a conversation comes to with ENGINE. */
+static const char *rig_carrier(struct daemon *d, const char *engine)
+{
+	if (strcmp(engine, "auto") != 0)
+		return engine;
+	return rig_has_kernel(d) ? "sockmap" : "copy";
+}
+
+/* Talk until both flows of the one session of FORWARD have CARRIER. */
+static void rig_talk_until(struct daemon *d, const char *forward, const char *carrier, int client,
+		    int server)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	do {
+		rig_talk(client, server, 50);
+		if (!strcmp(rig_flow_text(d, forward, 0, "carrier"), carrier) &&
+		    !strcmp(rig_flow_text(d, forward, 1, "carrier"), carrier))
+			return;
+	} while (now_ms() < deadline);
+	fail_msg("%s: the carrier is %s, not %s", forward,
+		 rig_flow_text(d, forward, 0, "carrier"), carrier);
+}
+
+#endif

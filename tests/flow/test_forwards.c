@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * What a [forward NAME] may say for itself.  Every test runs with every engine, and has two forwards
+ * or more, one of which leaves it at what [culvert] says.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "env.h"
+#include "forward_rig.h"
+#include "peer.h"
+
+#define TEST_SECONDS 280
+#define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
+#define BLACK_HOLE "127.0.0.1:9103"
+#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+
+/* With a full backlog the kernel drops every SYN. */
+static void make_black_hole(void)
+{
+	struct sockaddr_storage a;
+	socklen_t len;
+
+	net_addr(BLACK_HOLE, &a, &len);
+	if (net_listen(BLACK_HOLE, 0) < 0)
+		perror(BLACK_HOLE);
+	for (int i = 0; i < 3; i++) { /* they stay until this program ends */
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+		(void)connect(fd, (struct sockaddr *)&a, len); /* EINPROGRESS */
+	}
+}
+
+static void connect_timeout(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nconnect-timeout = 60\n"
+				     "[forward patient]\nlisten = " ONE "\nupstream = " BLACK_HOLE "\n"
+				     "[forward quick]\nlisten = " TWO "\nupstream = " BLACK_HOLE "\n"
+				     "connect-timeout = 0.3\n");
+	struct json_object *s;
+	int64_t start = now_ms();
+
+	rig_dial(NULL, ONE);
+	assert_int_equal(rig_end(rig_dial(NULL, TWO), RIG_PATIENCE_MS), ECONNRESET);
+	assert_true(now_ms() - start >= 290);
+	assert_int_equal(rig_status(d, "errors.connect-timeout"), 1);
+	assert_int_equal(rig_sessions(d, "quick", NULL), 0);
+	assert_int_equal(rig_sessions(d, "patient", &s), 1);
+	assert_string_equal(json_text(s, "state"), "connecting");
+	json_object_put(s);
+	rig_stop(d);
+}
+
+/* As much as goes, of LEN bytes in small writes; the rest after 300 ms without room is given up. */
+static size_t pour(int fd, size_t len)
+{
+	static const char zero[1000];
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	size_t done = 0;
+
+	while (done < len && poll(&p, 1, 300) == 1) {
+		ssize_t n = send(fd, zero, sizeof(zero), MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		if (n > 0)
+			done += (size_t)n;
+		else
+			assert_int_equal(errno, EAGAIN);
+	}
+	return done;
+}
+
+#define POUR 12000000U /* whole writes */
+
+/* The limits bound what the kernel queues: the other engines queue nothing there. */
+static void limits(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nsoft-limit = 512M\nhard-limit = 512M\n"
+				     "[forward wide]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward tight]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "soft-limit = 64K\nhard-limit = 128K\n");
+	const char *carrier = rig_carrier(d, *state);
+	int wide[2], tight[2];
+	size_t poured;
+
+	wide[0] = rig_dial(NULL, ONE);
+	wide[1] = rig_accept();
+	tight[0] = rig_dial(NULL, TWO);
+	tight[1] = rig_accept();
+	rig_talk_until(d, "wide", carrier, wide[0], wide[1]);
+	rig_talk_until(d, "tight", carrier, tight[0], tight[1]);
+	poured = pour(wide[0], POUR);
+	pour(tight[0], POUR);
+	if (!strcmp(carrier, "sockmap")) {
+		assert_int_equal(poured, POUR);
+		assert_string_equal(rig_flow_text(d, "wide", 0, "carrier"), "sockmap");
+		assert_true(rig_flow_int(d, "wide", 0, "backlog_max") > 1 << 20);
+		/* auto finds it to be bulk, once it is in user space */
+		assert_non_null(strstr("slow target, hard limit, bulk",
+				       rig_flow_text(d, "tight", 0, "reason")));
+		assert_true(rig_flow_int(d, "tight", 0, "handovers") >= 2);
+		assert_true(rig_flow_int(d, "tight", 0, "backlog_max") < 1 << 20);
+	} else {
+		assert_int_equal(rig_flow_int(d, "wide", 0, "backlog_max"), 0);
+		assert_int_equal(rig_flow_int(d, "tight", 0, "backlog_max"), 0);
+	}
+	rig_stop(d);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void **state);
+} rows[] = {
+	{ "connect-timeout", connect_timeout },
+	{ "limits", limits },
+};
+
+static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
+
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
+#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
+
+int main(void)
+{
+	static struct CMUnitTest tests[N_ROWS * N_ENGINES];
+	static char names[N_ROWS * N_ENGINES][48];
+
+	for (size_t i = 0; i < N_ROWS * N_ENGINES; i++) {
+		const char *engine = engines[i / N_ROWS];
+
+		snprintf(names[i], sizeof(names[i]), "%s_%s", engine, rows[i % N_ROWS].name);
+		tests[i].name = names[i];
+		tests[i].test_func = rows[i % N_ROWS].run;
+		tests[i].teardown_func = rig_clean;
+		tests[i].initial_state = (void *)(uintptr_t)engine;
+	}
+	env_enter("test_forwards", TEST_SECONDS);
+	/* the directory of a configuration file must be root's */
+	if (chown(env_dir(), 0, 0))
+		perror(env_dir());
+	rig_listen();
+	make_black_hole();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
