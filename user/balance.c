@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "admission.h"
 #include "session_move.h"
 #include "syscall_filter.h"
 
@@ -178,7 +179,7 @@ static unsigned int shed(const struct balance *b, struct worker *w, unsigned int
 static bool even_out(struct balance *b, struct worker *w)
 {
 	uint64_t changes = atomic_load(&b->changes);
-	unsigned int fair = atomic_load(&w->shared->live) / b->crew.active + 1;
+	unsigned int fair = admission_sessions(w->shared->admission) / b->crew.active + 1;
 
 	if (b->spread == SPREAD_ROTATE) {
 		session_move(w, b->workers[(w->index + 1) % b->n], w->n_sessions / 2 + 1);

@@ -124,7 +124,7 @@ static unsigned int line_of(const struct config_text *text, const char *name)
 /* The same of forward T's own. */
 static unsigned int own_line(const struct forward_text *t, const char *name)
 {
-	return t->lines[option_number(option_find(name, strlen(name)))];
+	return t->lines[option_number(option_find_key(name, true))];
 }
 
 static int check_options(struct config *c, const struct config_text *text)
@@ -205,8 +205,21 @@ static int parse_endpoint(const struct forward_text *t, bool listen, struct endp
 	return r < 0 ? say_wrong(r, t, listen, err) : 0;
 }
 
+/* A limit above that of all forwards together would limit nothing.  0 in either place: there is none. */
+static int check_most(const struct forward_text *t, const char *name, unsigned int own,
+		      unsigned int all)
+{
+	char at[CONFIG_PLACE_LEN];
+
+	if (own && all && own > all)
+		return log_complain(-EINVAL, "%s%s: %u is above that of all forwards together (%u)",
+				    config_place(t->file, own_line(t, name), at), name, own, all);
+	return 0;
+}
+
 /* What FC says itself must go together with what it inherits. */
-static int check_own(const struct forward_conf *fc, const struct forward_text *t)
+static int check_own(const struct config *c, const struct forward_conf *fc,
+		     const struct forward_text *t)
 {
 	unsigned int line = own_line(t, "soft-limit") ?: own_line(t, "hard-limit");
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
@@ -216,7 +229,9 @@ static int check_own(const struct forward_conf *fc, const struct forward_text *t
 				    "(%s)", config_place(t->file, line, at),
 				    size_format(fc->soft_limit, soft, sizeof(soft)),
 				    size_format(fc->hard_limit, hard, sizeof(hard)));
-	return 0;
+	return check_most(t, "max-sessions", fc->max_sessions, c->max_sessions) ?:
+	       check_most(t, "max-sessions-per-client", fc->max_sessions_per_client,
+			  c->max_sessions_per_client);
 }
 
 /* Forward number N, made from T, beside those before it. */
@@ -251,7 +266,7 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 		c->forwards[i] = t->own;
 		c->forwards[i].name = t->name;
 		options_inherit(&c->forwards[i], c, t->lines);
-		r = check_own(&c->forwards[i], t);
+		r = check_own(c, &c->forwards[i], t);
 		r = r ?: parse_endpoint(t, true, &c->forwards[i].listen);
 		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
 		r = r ?: check_forward(c, i, t);
@@ -381,7 +396,7 @@ void config_help(void)
 	     "  listen = 0.0.0.0:5432\n"
 	     "  upstream = db.example.org:5432\n"
 	     "\n"
-	     "A [forward NAME] may have its own of these options, which then counts for it alone:");
+	     "A [forward NAME] may also have");
 	options_help_forward();
 	puts("\n"
 	     "Options given here count over those of [culvert].  SIGHUP does not read the file again yet.\n"

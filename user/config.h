@@ -42,6 +42,8 @@ struct forward_conf {
 	/* its own, or what struct config says under the same name */
 	unsigned int connect_timeout_ms;
 	uint64_t soft_limit, hard_limit;
+	/* its own, beside those of struct config; 0: none */
+	unsigned int max_sessions, max_sessions_per_client;
 };
 
 /* What listens on port 0 is named with the port that the kernel has picked, once it has. */

@@ -19,8 +19,8 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "admission.h"
 #include "balance.h"
-#include "client_limit.h"
 #include "config.h"
 #include "control.h"
 #include "exit_codes.h"
@@ -247,8 +247,7 @@ static int set_up(struct daemon *d)
 	r = open_control(d);
 	if (r)
 		return r;
-	if (client_limit_open(d->config.max_sessions_per_client, d->config.max_sessions,
-			      &d->shared.clients)) {
+	if (admission_open(&d->config, &d->shared.admission)) {
 		log_error("out of memory for %u sessions", d->config.max_sessions);
 		return EXIT_CODE_FAILURE;
 	}
@@ -434,14 +433,14 @@ static int run(struct daemon *d)
 		int sig = wait_for_signal(d);
 
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(sig), atomic_load(&d->shared.live), d->config.grace_ms / 1000.0);
+			 strsignal(sig), admission_sessions(d->shared.admission), d->config.grace_ms / 1000.0);
 		sd_notify(0, "STOPPING=1");
 	}
 	stop_threads(d);
 	control_close(d->control);
 	close_threads(d);
 	inspect_close(&d->inspect);
-	client_limit_close(d->shared.clients);
+	admission_close(d->shared.admission);
 	balance_close(&d->balance);
 	listeners_unbind(d->fds);
 	kernel_close(d->shared.kernel);

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "admission.h"
 #include "balance.h"
-#include "client_limit.h"
 #include "json_add.h"
 #include "session.h"
 #include "session_move.h"
@@ -204,6 +204,9 @@ static struct json_object *forwards_json(const struct inspect *r)
 		add_str(o, "name", forward_name(&c->forwards[i]));
 		add_str(o, "listen", c->forwards[i].listen.text);
 		add_str(o, "upstream", c->forwards[i].upstream.text);
+		add_int(o, "max_sessions", c->forwards[i].max_sessions ?: c->max_sessions);
+		add_int(o, "max_sessions_per_client", c->forwards[i].max_sessions_per_client ?:
+							      c->max_sessions_per_client);
 		add_int(o, "live", accepted - finished);
 		add_int(o, "accepted", accepted);
 		add_int(o, "finished", finished);
@@ -334,8 +337,8 @@ static struct json_object *resources_json(const struct inspect *r, const struct 
 		idle += snaps[w].pipes_idle;
 		buffers += snaps[w].buffers;
 	}
-	add_int(o, "sessions", atomic_load(&r->shared->live));
-	add_int(o, "clients", client_limit_clients(r->shared->clients));
+	add_int(o, "sessions", admission_sessions(r->shared->admission));
+	add_int(o, "clients", admission_clients(r->shared->admission));
 	add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
 	add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
 	add_int(o, "pipes", pipes);

@@ -13,7 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "client_limit.h"
+#include "admission.h"
 #include "log.h"
 #include "session.h"
 #include "syscall_filter.h"
@@ -285,18 +285,6 @@ static void on_resume(struct timer *t)
 		timer_set(&ls->worker->loop, &ls->resume, ls->worker->loop.now_ms + PAUSE_MS);
 }
 
-/* Count a session in, unless that would be one too many. */
-static bool admit(struct shared *sh)
-{
-	unsigned int live = atomic_load(&sh->live);
-
-	do
-		if (live >= sh->config->max_sessions)
-			return false;
-	while (!atomic_compare_exchange_weak(&sh->live, &live, live + 1));
-	return true;
-}
-
 static enum cause accept_cause(int error)
 {
 	if (error == EMFILE || error == ENFILE)
@@ -305,17 +293,32 @@ static enum cause accept_cause(int error)
 }
 
 /* A client over its limit learns it at once, and is not left to wait behind its own sessions. */
-static void refuse_client(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len)
+static bool admit_client(struct listener *ls, const struct sockaddr *client, socklen_t len)
 {
+	const struct shared *sh = ls->worker->shared;
 	char text[ADDR_STRLEN];
+	unsigned int most;
+	bool all;
 
+	if (admission_enter_client(sh->admission, ls->slot->forward, client, &most, &all))
+		return true;
 	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
-	log_limited(LOG_WARNING, "refused %s: it has %u sessions (--max-sessions-per-client)",
-		    addr_format(client, len, text, sizeof(text)),
-		    ls->worker->shared->config->max_sessions_per_client);
+	addr_format(client, len, text, sizeof(text));
+	if (all)
+		log_limited(LOG_WARNING, "refused %s: it has %u sessions (--max-sessions-per-client)",
+			    text, most);
+	else
+		log_limited(LOG_WARNING, "refused %s: it has %u sessions of forward %s "
+			    "(max-sessions-per-client)", text, most,
+			    forward_name(&sh->config->forwards[ls->slot->forward]));
+	return false;
+}
+
+static void turn_away(struct listener *ls, int fd)
+{
 	session_arm_reset(fd);
 	close(fd);
-	atomic_fetch_sub(&ls->worker->shared->live, 1);
+	admission_cancel(ls->worker->shared->admission, ls->slot->forward);
 }
 
 /* False: no more for now. */
@@ -323,22 +326,24 @@ static bool accept_one(struct listener *ls)
 {
 	struct worker *w = ls->worker;
 	struct sockaddr_storage ss = { .ss_family = AF_UNIX };
+	struct admission *admission = w->shared->admission;
 	socklen_t len = sizeof(ss);
+	enum cause full;
 	int fd, r;
 
 	if (!worker_have_spare(w)) {
 		pause_accepting(ls, CAUSE_NO_DESCRIPTOR);
 		return false;
 	}
-	if (!admit(w->shared)) {
-		pause_accepting(ls, CAUSE_SESSION_LIMIT);
+	if (!admission_enter(admission, ls->slot->forward, &full)) {
+		pause_accepting(ls, full);
 		return false;
 	}
 	fd = accept4(ls->source.fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
 		int error = errno;
 
-		atomic_fetch_sub(&w->shared->live, 1);
+		admission_cancel(admission, ls->slot->forward);
 		if (error == EAGAIN)
 			return false;
 		/* accept(2): errors of the connection itself are passed on; they are not ours */
@@ -348,14 +353,13 @@ static bool accept_one(struct listener *ls)
 		pause_accepting(ls, accept_cause(error));
 		return false;
 	}
-	if (!client_limit_enter(w->shared->clients, (struct sockaddr *)&ss)) {
-		refuse_client(ls, fd, (struct sockaddr *)&ss, len);
+	if (!admit_client(ls, (struct sockaddr *)&ss, len)) {
+		turn_away(ls, fd);
 		return true;
 	}
 	r = session_open(w, ls->slot->forward, fd, (struct sockaddr *)&ss);
 	if (r) {
-		client_limit_leave(w->shared->clients, (struct sockaddr *)&ss);
-		atomic_fetch_sub(&w->shared->live, 1);
+		admission_leave(admission, ls->slot->forward, (struct sockaddr *)&ss);
 		session_arm_reset(fd);
 		close(fd);
 		if (ls->paused) /* a pause is counted once, but each client that is lost */

@@ -18,6 +18,7 @@
 #define AT(field) offsetof(struct config, field)
 /* Of each forward, under the same name. */
 #define EACH(field) .scope = SCOPE_EACH, .offset = AT(field), .own = offsetof(struct forward_conf, field)
+#define OWN(field) .scope = SCOPE_FORWARD, .own = offsetof(struct forward_conf, field)
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
 #define SPREAD_NAMES "auto, all or rotate"
 #define FILTER_NAMES "errno, kill or off"
@@ -79,6 +80,12 @@ static const struct option_def options[] = {
 	{ .name = "log-level", .metavar = "LEVEL", .kind = KIND_LEVEL, .offset = AT(log_level),
 	  .initial = "info",
 	  .help = LEVEL_NAMES },
+	{ .name = "max-sessions", .metavar = "N", .kind = KIND_COUNT, OWN(max_sessions),
+	  .min = 1, .max = 1000000, .computed = "no limit of its own",
+	  .help = "sessions of the forward at a time" },
+	{ .name = "max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
+	  OWN(max_sessions_per_client), .min = 1, .max = 1000000, .computed = "no limit of its own",
+	  .help = "of one client at the forward" },
 	{ .name = "help", .kind = KIND_HELP, .scope = SCOPE_WORDS, .help = "show this help" },
 };
 
@@ -293,7 +300,8 @@ void options_inherit(struct forward_conf *fc, const struct config *c, const unsi
 const struct option_def *option_find(const char *name, size_t len)
 {
 	for (size_t i = 0; i < N_OPTIONS; i++) {
-		if (strlen(options[i].name) == len && strncmp(options[i].name, name, len) == 0)
+		if (options[i].scope != SCOPE_FORWARD && strlen(options[i].name) == len &&
+		    strncmp(options[i].name, name, len) == 0)
 			return &options[i];
 	}
 	return NULL;
@@ -301,9 +309,14 @@ const struct option_def *option_find(const char *name, size_t len)
 
 const struct option_def *option_find_key(const char *name, bool forward)
 {
-	const struct option_def *o = option_find(name, strlen(name));
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		enum option_scope scope = options[i].scope;
 
-	return o && (forward ? o->scope == SCOPE_EACH : o->scope != SCOPE_WORDS) ? o : NULL;
+		if ((scope == SCOPE_EACH || scope == (forward ? SCOPE_FORWARD : SCOPE_GLOBAL)) &&
+		    !strcmp(options[i].name, name))
+			return &options[i];
+	}
+	return NULL;
 }
 
 _Static_assert(N_OPTIONS < OPTIONS_MAX, "option_number()");
@@ -322,26 +335,36 @@ void options_default(struct config *c)
 	}
 }
 
-void options_help(void)
+static void option_help(const struct option_def *o)
 {
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		const struct option_def *o = &options[i];
-		const char *initial = o->initial ? o->initial : o->computed;
-		char left[40];
+	const char *initial = o->initial ? o->initial : o->computed;
+	char left[40];
 
-		snprintf(left, sizeof(left), "--%s %s", o->name, o->metavar ? o->metavar : "");
-		printf("  %-28s%s", left, o->help);
-		if (initial)
-			printf(" (default %s)", initial);
-		putchar('\n');
-	}
+	snprintf(left, sizeof(left), "%s%s %s", o->scope == SCOPE_FORWARD ? "" : "--", o->name,
+		 o->metavar ? o->metavar : "");
+	printf("  %-28s%s", left, o->help);
+	if (initial)
+		printf(" (default %s)", initial);
+	putchar('\n');
 }
 
-/* As wide as the other lines. */
+void options_help(void)
+{
+	for (size_t i = 0; i < N_OPTIONS; i++)
+		if (options[i].scope != SCOPE_FORWARD)
+			option_help(&options[i]);
+}
+
+/* The names as wide as the other lines. */
 void options_help_forward(void)
 {
 	int at = 0;
 
+	for (size_t i = 0; i < N_OPTIONS; i++)
+		if (options[i].scope == SCOPE_FORWARD)
+			option_help(&options[i]);
+	puts("\n"
+	     "and its own of these options, which then count for it instead of those above:");
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		int len = (int)strlen(options[i].name) + 2;
 

@@ -18,6 +18,7 @@ enum option_scope {
 	SCOPE_GLOBAL,  /* on the command line and in [culvert] */
 	SCOPE_WORDS,   /* on the command line only */
 	SCOPE_EACH,    /* as SCOPE_GLOBAL, for each forward whose [forward NAME] does not say its own */
+	SCOPE_FORWARD, /* in [forward NAME] only; where the name is also another option's, both count */
 };
 
 enum option_kind {
@@ -44,14 +45,14 @@ struct option_def {
 	const char *computed; /* what the help says about a computed default */
 	enum option_kind kind;
 	enum option_scope scope;
-	size_t offset;     /* in struct config */
-	size_t own;        /* SCOPE_EACH: in struct forward_conf */
+	size_t offset;     /* in struct config; not with SCOPE_FORWARD */
+	size_t own;        /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf */
 	uint64_t min, max; /* in the unit of the field */
 };
 
-/* The option whose name is the first LEN bytes of NAME, or NULL. */
+/* The option of the command line whose name is the first LEN bytes of NAME, or NULL. */
 const struct option_def *option_find(const char *name, size_t len);
-/* The same, if it may stand in [culvert], or (FORWARD) in [forward NAME]. */
+/* The one that may stand in [culvert], or (FORWARD) in [forward NAME]. */
 const struct option_def *option_find_key(const char *name, bool forward);
 
 #define OPTIONS_MAX 64 /* there are fewer */
@@ -76,7 +77,7 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 /* The defaults of the table, and the computed ones that no other option decides. */
 void options_default(struct config *c);
 
-/* The lines of the help: all options, and the names of those that forwards may have. */
+/* The lines of the help: of the command line, and of [forward NAME]. */
 void options_help(void);
 void options_help_forward(void);
 

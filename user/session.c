@@ -7,9 +7,9 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "admission.h"
 #include "carrier.h"
 #include "carrier_sockmap.h"
-#include "client_limit.h"
 #include "log.h"
 #include "session_connect.h"
 #include "session_flow.h"
@@ -210,8 +210,7 @@ static void session_end(struct session *s, bool rst)
 	unlist(s);
 	s->next = w->dead;
 	w->dead = s;
-	client_limit_leave(w->shared->clients, &s->client.sa);
-	atomic_fetch_sub(&w->shared->live, 1);
+	admission_leave(w->shared->admission, s->forward, &s->client.sa);
 }
 
 void session_finish(struct session *s)

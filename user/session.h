@@ -64,8 +64,7 @@ struct session {
 
 /*
  * Take over the accepted, non-blocking socket FD of forward FORWARD.  The caller has counted the
- * session in shared->live and, by its address, in shared->clients.  -errno: FD is still the
- * caller's.
+ * session in, by admission_enter() and admission_enter_client().  -errno: FD is still the caller's.
  */
 int session_open(struct worker *w, unsigned int forward, int fd, const struct sockaddr *client);
 

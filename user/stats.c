@@ -13,6 +13,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_NO_DESCRIPTOR] = "no-descriptor",
 	[CAUSE_NO_MEMORY] = "no-memory",
 	[CAUSE_SESSION_LIMIT] = "session-limit",
+	[CAUSE_FORWARD_LIMIT] = "forward-limit",
 	[CAUSE_CLIENT_LIMIT] = "client-limit",
 	[CAUSE_ACCEPT_FAILED] = "accept-failed",
 	[CAUSE_HANDOVER_UNPROVED] = "handover-unproved",

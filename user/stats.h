@@ -25,6 +25,7 @@ enum cause {
 	CAUSE_NO_DESCRIPTOR, /* EMFILE, ENFILE: waited or paused */
 	CAUSE_NO_MEMORY,     /* ENOMEM, ENOBUFS: waited or paused */
 	CAUSE_SESSION_LIMIT, /* --max-sessions reached: accepting paused */
+	CAUSE_FORWARD_LIMIT, /* the same of one forward */
 	CAUSE_CLIENT_LIMIT,  /* --max-sessions-per-client reached: refused with RST */
 	CAUSE_ACCEPT_FAILED,
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */

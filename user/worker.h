@@ -14,7 +14,7 @@
 #include "pool.h"
 #include "stats.h"
 
-struct client_limit;
+struct admission;
 struct session;
 struct worker;
 
@@ -42,11 +42,9 @@ struct load_share {
 struct shared {
 	const struct config *config;
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
-	struct client_limit *clients; /* NULL: no limit for one client */
+	struct admission *admission;  /* counts the sessions of all workers */
 	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
 	bool no_splice;               /* the kernel's splice(2) cannot be trusted */
-	_Atomic unsigned int live;    /* sessions, of all workers; never over
-				       * config->max_sessions */
 	_Atomic uint64_t last_id;     /* of sessions */
 };
 

@@ -81,7 +81,7 @@ static struct daemon *rig_start(const char *engine, const char *text)
 	char path[128], why[1024];
 	const char *args[] = { "--config", path, NULL };
 	struct daemon_conf conf = {
-		.culvert = getenv("CULVERT_TEST_DAEMON"), .engine = engine, .args = args,
+		.engine = engine, .args = args,
 	};
 	struct daemon *d = NULL;
 	FILE *f;
@@ -174,6 +174,15 @@ static int rig_accept(void)
 	return keep(accept4(upstream_fd, NULL, NULL, SOCK_CLOEXEC));
 }
 
+/* One that culvert must not have made: nothing comes within 100 ms. */
+static void rig_accept_none(void)
+{
+	struct pollfd p = { .fd = upstream_fd, .events = POLLIN };
+
+	if (poll(&p, 1, 100))
+		fail_msg("culvert has connected to the upstream");
+}
+
 static void rig_send(int fd, const void *buf, size_t len)
 {
 	ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
@@ -253,6 +262,18 @@ static bool rig_has_kernel(struct daemon *d)
 
 	json_object_put(o);
 	return has;
+}
+
+/* Wait until rig_status() of PATH is N. */
+static void rig_wait_status(struct daemon *d, const char *path, int64_t n)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS, is;
+
+	while ((is = rig_status(d, path)) != n) {
+		if (now_ms() >= deadline)
+			fail_msg("%s is %lld, not %lld", path, (long long)is, (long long)n);
+		poll(NULL, 0, 5);
+	}
 }
 
 /* How many sessions FORWARD has; *RET: the last of them, if wanted, to be released. */

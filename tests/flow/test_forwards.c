@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -120,12 +121,92 @@ static void limits(void **state)
 	rig_stop(d);
 }
 
+/* One too many waits in the backlog, as with the limit of all forwards, and is served in its turn. */
+static void max_sessions(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "max-sessions = 2\n");
+	int clients[3], servers[3], other[2];
+
+	for (int i = 0; i < 3; i++)
+		clients[i] = rig_dial(NULL, TWO);
+	servers[0] = rig_accept();
+	servers[1] = rig_accept();
+	rig_accept_none();
+	rig_wait_status(d, "errors.session-limit", 0);
+	assert_true(rig_status(d, "errors.forward-limit") >= 1);
+	assert_int_equal(rig_sessions(d, "two", NULL), 2);
+	other[0] = rig_dial(NULL, ONE);
+	other[1] = rig_accept();
+	rig_talk(other[0], other[1], 100);
+	/* which client is whose server: either of the two */
+	rig_reset(servers[0]);
+	servers[2] = rig_accept();
+	rig_send(servers[1], "1", 1);
+	rig_send(servers[2], "2", 1);
+	for (int i = 0, served = 0; i < 3; i++) {
+		char c;
+		ssize_t n = recv(clients[i], &c, 1, 0);
+
+		served += n == 1;
+		assert_true(n == 1 || errno == ECONNRESET);
+		assert_true(i < 2 || served == 2);
+	}
+	assert_int_equal(rig_sessions(d, "two", NULL), 2);
+	rig_stop(d);
+}
+
+static void is_served(const char *from, const char *to)
+{
+	int client = rig_dial(from, to);
+
+	rig_talk(client, rig_accept(), 30);
+}
+
+static void is_refused(const char *from, const char *to)
+{
+	assert_int_equal(rig_end(rig_dial(from, to), RIG_PATIENCE_MS), ECONNRESET);
+	rig_accept_none();
+}
+
+#define CLIENT_A "127.0.0.11:0"
+#define CLIENT_B "127.0.0.12:0"
+
+static void max_sessions_per_client(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nmax-sessions-per-client = 4\n"
+				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward few]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "max-sessions-per-client = 2\n");
+	char *log;
+
+	is_served(CLIENT_A, TWO);
+	is_served(CLIENT_A, TWO);
+	is_refused(CLIENT_A, TWO);
+	is_served(CLIENT_B, TWO);
+	is_served(CLIENT_A, ONE);
+	is_served(CLIENT_A, ONE);
+	is_refused(CLIENT_A, ONE); /* two here, two there */
+	is_served(CLIENT_B, ONE);
+	assert_int_equal(rig_status(d, "errors.client-limit"), 2);
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "it has 2 sessions of forward few (max-sessions-per-client)"));
+	assert_non_null(strstr(log, "it has 4 sessions (--max-sessions-per-client)"));
+	free(log);
+	rig_stop(d);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void **state);
 } rows[] = {
 	{ "connect-timeout", connect_timeout },
 	{ "limits", limits },
+	{ "max-sessions", max_sessions },
+	{ "max-sessions-per-client", max_sessions_per_client },
 };
 
 static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };

@@ -76,11 +76,13 @@ static void check_own(const struct forward_text *t)
 	const struct { const char *name; uint64_t n, least, most; } own[] = {
 		{ "connect-timeout", t->own.connect_timeout_ms, 1, 24 * 3600 * 1000 },
 		{ "soft-limit", t->own.soft_limit, 4 << 10, 1 << 30 },
+		{ "max-sessions", t->own.max_sessions, 1, 1000000 },
+		{ "max-sessions-per-client", t->own.max_sessions_per_client, 1, 1000000 },
 		{ "hard-limit", t->own.hard_limit, 4 << 10, 1 << 30 },
 	};
 
 	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
-		size_t at = option_number(option_find(own[i].name, strlen(own[i].name)));
+		size_t at = option_number(option_find_key(own[i].name, true));
 		bool said_so = t->lines[at];
 
 		must(!said_so || t->lines[at] > t->line, "%s: line", own[i].name);

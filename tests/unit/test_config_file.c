@@ -140,7 +140,9 @@ static void test_own_options(void **state)
 	     "[forward b]\n"
 	     "listen = :3\n"
 	     "upstream = 127.0.0.1:2\n"
-	     "hard-limit = 3M\n",
+	     "hard-limit = 3M\n"
+	     "max-sessions = 12\n"
+	     "max-sessions-per-client = 3\n",
 	     WORDS("--soft-limit", "16K", ":4", "127.0.0.1:2"));
 	assert_int_equal(c.n_forwards, 3);
 	assert_int_equal(c.forwards[0].connect_timeout_ms, 250);
@@ -153,6 +155,27 @@ static void test_own_options(void **state)
 	assert_int_equal(c.forwards[2].soft_limit, 16 << 10);
 	assert_int_equal(c.forwards[2].hard_limit, 2 << 20);
 	assert_int_equal(c.connect_timeout_ms, 7000);
+	assert_int_equal(c.max_sessions, 16384);
+	for (size_t i = 0; i < 3; i++) {
+		assert_int_equal(c.forwards[i].max_sessions, i == 1 ? 12 : 0);
+		assert_int_equal(c.forwards[i].max_sessions_per_client, i == 1 ? 3 : 0);
+	}
+	config_close(&c);
+}
+
+/* The two with the same name are different options, in any order. */
+static void test_two_of_a_name(void **state)
+{
+	struct config c;
+
+	(void)state;
+	good(&c, FORWARD "max-sessions = 30\nmax-sessions-per-client = 20\n"
+	     "[culvert]\nmax-sessions = 10\nmax-sessions-per-client = 0\n",
+	     WORDS("--max-sessions", "40"));
+	assert_int_equal(c.max_sessions, 40);
+	assert_int_equal(c.max_sessions_per_client, 0);
+	assert_int_equal(c.forwards[0].max_sessions, 30);
+	assert_int_equal(c.forwards[0].max_sessions_per_client, 20);
 	config_close(&c);
 }
 
@@ -265,6 +288,15 @@ static const struct {
 	{ 4, "connect-timeout: \"soon\" is not valid", FORWARD "connect-timeout = soon\n" },
 	{ 5, "hard-limit: given twice, first in line 4",
 	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
+	{ 4, "max-sessions: \"0\" is not valid, expected a whole number from 1 to 1000000",
+	  FORWARD "max-sessions = 0\n" },
+	{ 4, "max-sessions: \"many\" is not valid", FORWARD "max-sessions = many\n" },
+	{ 4, "max-sessions: 16385 is above that of all forwards together (16384)",
+	  FORWARD "max-sessions = 16385\n" },
+	{ 4, "max-sessions-per-client: \"0\" is not valid, expected a whole number from 1",
+	  FORWARD "max-sessions-per-client = 0\n" },
+	{ 4, "max-sessions-per-client: 8193 is above that of all forwards together (8192)",
+	  FORWARD "max-sessions-per-client = 8193\n" },
 	{ 4, "soft-limit: 8 MiB is above the hard-limit of this forward (4 MiB)",
 	  FORWARD "soft-limit = 8M\n" },
 	{ 4, "soft-limit: 1 MiB is above the hard-limit of this forward (64 KiB)",
@@ -518,6 +550,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_own_options),
+		cmocka_unit_test(test_two_of_a_name),
 		cmocka_unit_test(test_with_command_line),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_bytes),
