@@ -29,7 +29,10 @@ bool admission_enter(struct admission *a, unsigned int forward, enum cause *ret_
 /* Count it out again: no client came, or none that may have it. */
 void admission_cancel(struct admission *a, unsigned int forward);
 
-/* Its client is known.  False: it has as many as it may, *RET_MOST, at the forward or (*RET_ALL) in all. */
+/*
+ * Its client is known.  False: it has as many as it may, *RET_MOST, at the forward or (*RET_ALL) in
+ * all.
+ */
 bool admission_enter_client(struct admission *a, unsigned int forward,
 			    const struct sockaddr *client, unsigned int *ret_most, bool *ret_all);
 

@@ -42,8 +42,9 @@ enum step {
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
  * the source, which user space must read first (unless the flow is `untouched`: then whole skbs
- * wait, and the kick takes them); -EPROTO and io->error if the source has failed, so that the session
- * must be reset; or the -errno of the map update.  Of LIMITS only the soft and hard one are used.
+ * wait, and the kick takes them); -EPROTO and io->error if the source has failed, so that the
+ * session must be reset; or the -errno of the map update.  Of LIMITS only the soft and hard one are
+ * used.
  */
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
 		  const struct policy *policy, unsigned int worker);

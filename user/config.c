@@ -17,6 +17,17 @@
 
 /* --- the command line --- */
 
+/* The rules of the command line take the place of those of [culvert], all together. */
+static void forget_rules(struct config *c, struct config_text *text)
+{
+	unsigned int *allow = &text->lines[option_number(option_find("allow", 5))];
+	unsigned int *deny = &text->lines[option_number(option_find("deny", 4))];
+
+	if (*allow || *deny)
+		acl_close(&c->acl);
+	*allow = *deny = 0;
+}
+
 /*
  * Take the option at ARGV[*POS], and its value; leaves *POS on the last word used.  What TEXT, the
  * file, says of it is no longer in force.
@@ -29,7 +40,8 @@ static int take_option(int argc, char **argv, int *pos, struct config *c, struct
 	const char *value = word[len] ? word + len + 1 : NULL;
 	const struct option_def *o = !strcmp(word, "-c") ? option_find("config", 6) :
 		len > 2 && !strncmp(word, "--", 2) ? option_find(word + 2, len - 2) : NULL;
-	char buf[128];
+	char buf[OPTION_WRONG_LEN];
+	int r;
 
 	if (!o)
 		return log_complain(-EINVAL, "%.*s: unknown option (`culvert help run` lists them)",
@@ -43,9 +55,13 @@ static int take_option(int argc, char **argv, int *pos, struct config *c, struct
 					    option_expectation(o, buf, sizeof(buf)));
 		value = argv[++*pos];
 	}
-	if (option_store(c, o, value) < 0)
-		return log_complain(-EINVAL, "--%s: \"%.256s\" is not valid, expected %s", o->name,
-				    value, option_expectation(o, buf, sizeof(buf)));
+	if (option_is_list(o))
+		forget_rules(c, text);
+	r = option_store(c, o, value);
+	if (r == -ENOMEM)
+		return log_complain(-ENOMEM, "out of memory");
+	if (r < 0)
+		return log_complain(-EINVAL, "--%s: %s", o->name, option_wrong(o, r, value, buf));
 	text->lines[option_number(o)] = 0;
 	return 0;
 }
@@ -93,6 +109,7 @@ static int add_words(char **words, size_t n, struct config_text *text)
 
 static void set_defaults(struct config *c)
 {
+	acl_close(&c->acl); /* a second reading begins */
 	options_default(c);
 	c->max_sessions_per_client = NOT_GIVEN;
 }
@@ -205,7 +222,7 @@ static int parse_endpoint(const struct forward_text *t, bool listen, struct endp
 	return r < 0 ? say_wrong(r, t, listen, err) : 0;
 }
 
-/* A limit above that of all forwards together would limit nothing.  0 in either place: there is none. */
+/* A limit above that of all forwards together would limit nothing.  0, of either: there is none. */
 static int check_most(const struct forward_text *t, const char *name, unsigned int own,
 		      unsigned int all)
 {
@@ -225,8 +242,8 @@ static int check_own(const struct config *c, const struct forward_conf *fc,
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
 
 	if (fc->soft_limit > fc->hard_limit)
-		return log_complain(-EINVAL, "%ssoft-limit: %s is above the hard-limit of this forward "
-				    "(%s)", config_place(t->file, line, at),
+		return log_complain(-EINVAL, "%ssoft-limit: %s is above the hard-limit of this "
+				    "forward (%s)", config_place(t->file, line, at),
 				    size_format(fc->soft_limit, soft, sizeof(soft)),
 				    size_format(fc->hard_limit, hard, sizeof(hard)));
 	return check_most(t, "max-sessions", fc->max_sessions, c->max_sessions) ?:
@@ -249,6 +266,18 @@ static int check_forward(const struct config *c, size_t n, const struct forward_
 	return 0;
 }
 
+/* Make FC of what T says, which from now on it owns, and of what C says. */
+static int inherit(struct config *c, struct forward_conf *fc, struct forward_text *t)
+{
+	*fc = t->own;
+	t->own.acl = (struct acl){ 0 };
+	fc->name = t->name;
+	options_inherit(fc, c, t->lines);
+	if (!own_line(t, "allow") && !own_line(t, "deny") && acl_copy(&fc->acl, &c->acl))
+		return log_complain(-ENOMEM, "out of memory");
+	return check_own(c, fc, t);
+}
+
 static int parse_forwards(struct config *c, const struct config_text *text)
 {
 	int r;
@@ -261,12 +290,9 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 		return log_complain(-ENOMEM, "out of memory");
 	while (c->n_forwards < text->n) {
 		size_t i = c->n_forwards++;
-		const struct forward_text *t = &text->forwards[i];
+		struct forward_text *t = &text->forwards[i];
 
-		c->forwards[i] = t->own;
-		c->forwards[i].name = t->name;
-		options_inherit(&c->forwards[i], c, t->lines);
-		r = check_own(c, &c->forwards[i], t);
+		r = inherit(c, &c->forwards[i], t);
 		r = r ?: parse_endpoint(t, true, &c->forwards[i].listen);
 		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
 		r = r ?: check_forward(c, i, t);
@@ -322,7 +348,9 @@ void config_close(struct config *c)
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		endpoint_close(&c->forwards[i].listen);
 		endpoint_close(&c->forwards[i].upstream);
+		acl_close(&c->forwards[i].acl);
 	}
+	acl_close(&c->acl);
 	free(c->forwards);
 	c->forwards = NULL;
 	c->n_forwards = 0;
@@ -386,6 +414,10 @@ void config_help(void)
 	puts("  --                          end of the options\n"
 	     "\n"
 	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: 0.5.\n"
+	     "CLIENTS are addresses and prefixes, \"unix:\" (all of unix sockets) and \"all\",\n"
+	     "separated by commas or blanks.  --allow and --deny may be given several times, and\n"
+	     "their order counts: the first rule that matches a client decides.  One that none\n"
+	     "matches may connect if there is no --allow.  All others are reset.\n"
 	     "\n"
 	     "A FILE has the same options, without \"--\", and forwards:\n"
 	     "\n"
@@ -399,7 +431,10 @@ void config_help(void)
 	     "A [forward NAME] may also have");
 	options_help_forward();
 	puts("\n"
-	     "Options given here count over those of [culvert].  SIGHUP does not read the file again yet.\n"
+	     "A forward with any allow or deny has only its own rules.\n"
+	     "\n"
+	     "Options given here count over those of [culvert].  SIGHUP does not read the file\n"
+	     "again yet.\n"
 	     "\n"
 	     "Example: culvert run 0.0.0.0:9000 10.0.2.2:9001");
 }

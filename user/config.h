@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "acl.h"
 #include "addr.h"
 #include "size.h"
 
@@ -42,6 +43,7 @@ struct forward_conf {
 	/* its own, or what struct config says under the same name */
 	unsigned int connect_timeout_ms;
 	uint64_t soft_limit, hard_limit;
+	struct acl acl; /* owned */
 	/* its own, beside those of struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };
@@ -65,6 +67,7 @@ struct config {
 	size_t copy_buffer;              /* bytes */
 	uint64_t soft_limit;             /* bytes of kernel backlog per flow; <= hard_limit */
 	uint64_t hard_limit;             /* bytes of kernel backlog per flow */
+	struct acl acl;                  /* owned; of forwards without rules */
 	unsigned int settle_ms;          /* in user space before auto may promote */
 	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0:
 					  * never */

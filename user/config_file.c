@@ -67,6 +67,8 @@ struct forward_text *config_text_add(struct config_text *t)
 
 void config_text_close(struct config_text *t)
 {
+	for (size_t i = 0; i < t->n; i++)
+		acl_close(&t->forwards[i].own.acl);
 	free(t->forwards);
 	*t = (struct config_text){ 0 };
 }
@@ -87,7 +89,7 @@ const char *config_place(const char *file, unsigned int line, char *buf)
 __attribute__((format(printf, 3, 4)))
 static void mistake(struct parser *p, unsigned int line, const char *fmt, ...)
 {
-	char text[512], at[CONFIG_PLACE_LEN];
+	char text[OPTION_WRONG_LEN + 64], at[CONFIG_PLACE_LEN];
 	va_list ap;
 
 	if (p->error)
@@ -183,8 +185,9 @@ static void take_option(struct parser *p, const char *key, const char *value)
 					 &p->text->forwards[p->text->n - 1] : NULL;
 	const struct option_def *o = option_find_key(key, t);
 	unsigned int *given;
-	char buf[128];
+	char buf[OPTION_WRONG_LEN];
 	const char *kept;
+	int r;
 
 	if (!o) {
 		mistake(p, p->line, "%s: unknown key of [%s] (`culvert help run` lists them)", key,
@@ -192,17 +195,17 @@ static void take_option(struct parser *p, const char *key, const char *value)
 		return;
 	}
 	given = &(t ? t->lines : p->text->lines)[option_number(o)];
-	if (*given) {
+	if (*given && !option_is_list(o)) {
 		mistake(p, p->line, "%s: given twice, first in line %u", key, *given);
 		return;
 	}
 	*given = p->line;
 	kept = config_keep(p->c, value);
-	if (!kept)
+	r = !kept ? -ENOMEM : t ? option_store_own(&t->own, o, kept) : option_store(p->c, o, kept);
+	if (r == -ENOMEM)
 		p->error = log_complain(-ENOMEM, "out of memory");
-	else if ((t ? option_store_own(&t->own, o, kept) : option_store(p->c, o, kept)) < 0)
-		mistake(p, p->line, "%s: \"%.256s\" is not valid, expected %s", key, value,
-			option_expectation(o, buf, sizeof(buf)));
+	else if (r < 0)
+		mistake(p, p->line, "%s: %s", key, option_wrong(o, r, value, buf));
 }
 
 static void take_address(struct parser *p, const char *key, const char *value)
@@ -249,7 +252,8 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 		mistake(p, p->line, "%s: needs a value", key);
 	else if (has_number_sign(value))
 		mistake(p, p->line, "%s: \"#\" in a value: a comment there begins with \";\"", key);
-	else if (p->section == SECTION_FORWARD && (!strcmp(key, "listen") || !strcmp(key, "upstream")))
+	else if (p->section == SECTION_FORWARD &&
+		 (!strcmp(key, "listen") || !strcmp(key, "upstream")))
 		take_address(p, key, value);
 	else
 		take_option(p, key, value);

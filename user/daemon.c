@@ -433,7 +433,8 @@ static int run(struct daemon *d)
 		int sig = wait_for_signal(d);
 
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(sig), admission_sessions(d->shared.admission), d->config.grace_ms / 1000.0);
+			 strsignal(sig), admission_sessions(d->shared.admission),
+			 d->config.grace_ms / 1000.0);
 		sd_notify(0, "STOPPING=1");
 	}
 	stop_threads(d);

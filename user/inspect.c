@@ -187,7 +187,7 @@ static uint64_t sum_forward(const struct inspect *r, size_t i, int what)
 		struct forward_stats *fs = &r->workers[w]->stats.forwards[i];
 
 		n += count_get(what == 0 ? &fs->accepted : what == 1 ? &fs->finished
-								      : &fs->bytes[what - 2]);
+					  : what == 4 ? &fs->denied : &fs->bytes[what - 2]);
 	}
 	return n;
 }
@@ -210,6 +210,7 @@ static struct json_object *forwards_json(const struct inspect *r)
 		add_int(o, "live", accepted - finished);
 		add_int(o, "accepted", accepted);
 		add_int(o, "finished", finished);
+		add_int(o, "denied", sum_forward(r, i, 4));
 		add_int(o, "bytes_to_upstream", sum_forward(r, i, 2));
 		add_int(o, "bytes_to_client", sum_forward(r, i, 3));
 		json_append(list, o);

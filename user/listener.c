@@ -292,6 +292,21 @@ static enum cause accept_cause(int error)
 	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : CAUSE_ACCEPT_FAILED;
 }
 
+static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
+{
+	const struct forward_conf *fc = &ls->worker->shared->config->forwards[ls->slot->forward];
+	struct stats *stats = &ls->worker->stats;
+	char text[ADDR_STRLEN];
+
+	if (acl_allows(&fc->acl, client))
+		return true;
+	count_add(&stats->errors[CAUSE_DENIED], 1);
+	count_add(&stats->forwards[ls->slot->forward].denied, 1);
+	log_limited(LOG_NOTICE, "refused %s: forward %s does not allow it",
+		    addr_format(client, len, text, sizeof(text)), forward_name(fc));
+	return false;
+}
+
 /* A client over its limit learns it at once, and is not left to wait behind its own sessions. */
 static bool admit_client(struct listener *ls, const struct sockaddr *client, socklen_t len)
 {
@@ -305,8 +320,8 @@ static bool admit_client(struct listener *ls, const struct sockaddr *client, soc
 	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
 	addr_format(client, len, text, sizeof(text));
 	if (all)
-		log_limited(LOG_WARNING, "refused %s: it has %u sessions (--max-sessions-per-client)",
-			    text, most);
+		log_limited(LOG_WARNING, "refused %s: it has %u sessions "
+			    "(--max-sessions-per-client)", text, most);
 	else
 		log_limited(LOG_WARNING, "refused %s: it has %u sessions of forward %s "
 			    "(max-sessions-per-client)", text, most,
@@ -353,7 +368,8 @@ static bool accept_one(struct listener *ls)
 		pause_accepting(ls, accept_cause(error));
 		return false;
 	}
-	if (!admit_client(ls, (struct sockaddr *)&ss, len)) {
+	if (!is_allowed(ls, (struct sockaddr *)&ss, len) ||
+	    !admit_client(ls, (struct sockaddr *)&ss, len)) {
 		turn_away(ls, fd);
 		return true;
 	}

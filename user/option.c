@@ -17,7 +17,8 @@
 
 #define AT(field) offsetof(struct config, field)
 /* Of each forward, under the same name. */
-#define EACH(field) .scope = SCOPE_EACH, .offset = AT(field), .own = offsetof(struct forward_conf, field)
+#define EACH(field) \
+	.scope = SCOPE_EACH, .offset = AT(field), .own = offsetof(struct forward_conf, field)
 #define OWN(field) .scope = SCOPE_FORWARD, .own = offsetof(struct forward_conf, field)
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
 #define SPREAD_NAMES "auto, all or rotate"
@@ -62,6 +63,11 @@ static const struct option_def options[] = {
 	{ .name = "hard-limit", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(hard_limit),
 	  .min = 4 << 10, .max = 1 << 30, .initial = "4M",
 	  .help = "kernel backlog at which the kernel stops redirecting" },
+	{ .name = "allow", .metavar = "CLIENTS", .kind = KIND_ALLOW, EACH(acl),
+	  .computed = "all",
+	  .help = "who may connect, such as 10.0.0.0/8,::1" },
+	{ .name = "deny", .metavar = "CLIENTS", .kind = KIND_DENY, EACH(acl), .computed = "none",
+	  .help = "who may not; the first rule that matches decides" },
 	{ .name = "settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
 	  .min = 0, .max = DAY_MS, .initial = "0.3",
 	  .help = "auto: user space watches a flow so long first" },
@@ -186,10 +192,29 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 		return "the name of a file";
 	case KIND_NAME:
 		return "the name of an account";
+	case KIND_ALLOW:
+	case KIND_DENY:
+		return "addresses, prefixes without host bits, unix: or all, such as 10.0.0.0/8, "
+		       "2001:db8::1";
 	case KIND_HELP:
 		break;
 	}
 	return "no value";
+}
+
+const char *option_wrong(const struct option_def *o, int error, const char *value, char *buf)
+{
+	char expected[128];
+
+	if (error == -EEXIST)
+		snprintf(buf, OPTION_WRONG_LEN, "\"%.256s\": an earlier rule says the opposite of "
+			 "all that this one is for: the first that matches a client decides", value);
+	else if (error == -E2BIG)
+		snprintf(buf, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
+	else
+		snprintf(buf, OPTION_WRONG_LEN, "\"%.256s\" is not valid, expected %s", value,
+			 option_expectation(o, expected, sizeof(expected)));
+	return buf;
 }
 
 static int number_parse(const struct option_def *o, const char *text, uint64_t *ret)
@@ -252,6 +277,9 @@ static int store(void *field, const struct option_def *o, const char *value)
 		else
 			*(unsigned int *)field = (unsigned int)number;
 		return 0;
+	case KIND_ALLOW:
+	case KIND_DENY:
+		return acl_add(field, o->kind == KIND_ALLOW, value);
 	case KIND_HELP:
 		break;
 	}
@@ -292,8 +320,9 @@ void options_inherit(struct forward_conf *fc, const struct config *c, const unsi
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		const struct option_def *o = &options[i];
 
-		if (o->scope == SCOPE_EACH && !own[i])
-			memcpy((char *)fc + o->own, (const char *)c + o->offset, field_size(o->kind));
+		if (o->scope == SCOPE_EACH && !own[i] && !option_is_list(o))
+			memcpy((char *)fc + o->own, (const char *)c + o->offset,
+			       field_size(o->kind));
 	}
 }
 

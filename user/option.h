@@ -8,17 +8,17 @@
 #include "config.h"
 
 /*
- * What culvert can be told, as one table: the command line, the configuration file, the defaults and
- * the help all come from it.  Where a forward listens and leads to is not in it: config.c knows how
- * that is written.
+ * What culvert can be told, as one table: the command line, the configuration file, the defaults
+ * and the help all come from it.  Where a forward listens and leads to is not in it: config.c knows
+ * how that is written.
  */
 
 /* Where an option may stand. */
 enum option_scope {
 	SCOPE_GLOBAL,  /* on the command line and in [culvert] */
 	SCOPE_WORDS,   /* on the command line only */
-	SCOPE_EACH,    /* as SCOPE_GLOBAL, for each forward whose [forward NAME] does not say its own */
-	SCOPE_FORWARD, /* in [forward NAME] only; where the name is also another option's, both count */
+	SCOPE_EACH,    /* as SCOPE_GLOBAL, for each forward that does not say its own */
+	SCOPE_FORWARD, /* in [forward NAME] only; the name may also be that of another option */
 };
 
 enum option_kind {
@@ -35,6 +35,8 @@ enum option_kind {
 	KIND_PATH,    /* const char *, fits into sun_path */
 	KIND_FILE,    /* const char *, a file to be read */
 	KIND_NAME,    /* const char * */
+	KIND_ALLOW,   /* struct acl, to which each value adds rules */
+	KIND_DENY,    /* the same */
 };
 
 struct option_def {
@@ -62,14 +64,27 @@ size_t option_number(const struct option_def *o);
 
 /*
  * Store VALUE in C as O says.  Text is kept as a pointer: VALUE must live as long as C.  Nothing is
- * printed.  0, -EINVAL or -ERANGE.
+ * printed.  0, -EINVAL or -ERANGE; of rules also what acl_add() returns.
  */
 int option_store(struct config *c, const struct option_def *o, const char *value);
 /* The same for a forward. */
 int option_store_own(struct forward_conf *fc, const struct option_def *o, const char *value);
 
-/* Give FC the values of C, but for those that it has its own of: OWN[option_number()] is not 0. */
+/*
+ * Give FC the values of C, but for those that it has its own of: OWN[option_number()] is not 0.
+ * Lists are not values.
+ */
 void options_inherit(struct forward_conf *fc, const struct config *c, const unsigned int *own);
+
+/* True if O may be given several times. */
+static inline bool option_is_list(const struct option_def *o)
+{
+	return o->kind == KIND_ALLOW || o->kind == KIND_DENY;
+}
+
+/* What is wrong with VALUE, for which storing returned ERROR.  Returns BUF. */
+#define OPTION_WRONG_LEN 600
+const char *option_wrong(const struct option_def *o, int error, const char *value, char *buf);
 
 /* What a value of O should look like, for messages.  BUF may be used for it. */
 const char *option_expectation(const struct option_def *o, char *buf, size_t size);

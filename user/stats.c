@@ -15,6 +15,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_SESSION_LIMIT] = "session-limit",
 	[CAUSE_FORWARD_LIMIT] = "forward-limit",
 	[CAUSE_CLIENT_LIMIT] = "client-limit",
+	[CAUSE_DENIED] = "denied",
 	[CAUSE_ACCEPT_FAILED] = "accept-failed",
 	[CAUSE_HANDOVER_UNPROVED] = "handover-unproved",
 	[CAUSE_KERNEL_LOST] = "kernel-lost",

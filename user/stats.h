@@ -27,6 +27,7 @@ enum cause {
 	CAUSE_SESSION_LIMIT, /* --max-sessions reached: accepting paused */
 	CAUSE_FORWARD_LIMIT, /* the same of one forward */
 	CAUSE_CLIENT_LIMIT,  /* --max-sessions-per-client reached: refused with RST */
+	CAUSE_DENIED,        /* by --allow, --deny: refused with RST */
 	CAUSE_ACCEPT_FAILED,
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
@@ -50,7 +51,7 @@ const char *handover_name(enum handover h);
 typedef _Atomic uint64_t counter;
 
 struct forward_stats {
-	counter accepted, finished;
+	counter accepted, finished, denied;
 	counter bytes[2]; /* of finished sessions; 0: to the upstream, 1: to the client */
 };
 

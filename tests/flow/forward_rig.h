@@ -3,8 +3,8 @@
 #define CULVERT_TEST_FORWARD_RIG_H
 
 /*
- * A daemon with a configuration file, and plain blocking sockets around it.  What goes wrong ends the
- * test (cmocka's fail_msg()).  Sockets that nobody closes are closed by rig_stop().
+ * A daemon with a configuration file, and plain blocking sockets around it.  What goes wrong ends
+ * the test (cmocka's fail_msg()).  Sockets that nobody closes are closed by rig_stop().
  */
 #include <setjmp.h>
 #include <stdarg.h>

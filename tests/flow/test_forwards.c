@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What a [forward NAME] may say for itself.  Every test runs with every engine, and has two forwards
- * or more, one of which leaves it at what [culvert] says.
+ * What a [forward NAME] may say for itself.  Every test runs with every engine, and most have a
+ * forward that leaves it at what [culvert] says.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,6 +27,7 @@
 #define TWO "127.0.0.1:9002"
 #define BLACK_HOLE "127.0.0.1:9103"
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+#define TO_NOWHERE "upstream = " BLACK_HOLE "\n"
 
 /* With a full backlog the kernel drops every SYN. */
 static void make_black_hole(void)
@@ -48,8 +49,8 @@ static void connect_timeout(void **state)
 {
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nconnect-timeout = 60\n"
-				     "[forward patient]\nlisten = " ONE "\nupstream = " BLACK_HOLE "\n"
-				     "[forward quick]\nlisten = " TWO "\nupstream = " BLACK_HOLE "\n"
+				     "[forward patient]\nlisten = " ONE "\n" TO_NOWHERE
+				     "[forward quick]\nlisten = " TWO "\n" TO_NOWHERE
 				     "connect-timeout = 0.3\n");
 	struct json_object *s;
 	int64_t start = now_ms();
@@ -121,7 +122,7 @@ static void limits(void **state)
 	rig_stop(d);
 }
 
-/* One too many waits in the backlog, as with the limit of all forwards, and is served in its turn. */
+/* One too many waits in the backlog, as with the limit of all forwards, until it is its turn. */
 static void max_sessions(void **state)
 {
 	struct daemon *d = rig_start(*state,
@@ -199,6 +200,78 @@ static void max_sessions_per_client(void **state)
 	rig_stop(d);
 }
 
+#define SIX "[::1]:9003"
+#define SIX_DENIED "[::1]:9004"
+#define CLIENT_C "127.0.0.13:0"
+
+/* A client of a unix socket sees FIN: such sockets know no reset. */
+static void is_refused_on_unix(const char *to)
+{
+	assert_int_equal(rig_end(rig_dial(NULL, to), RIG_PATIENCE_MS), 0);
+	rig_accept_none();
+}
+
+static void rules(void **state)
+{
+	char text[1500], mine[100], others[100];
+	struct daemon *d;
+	char *log;
+
+	snprintf(mine, sizeof(mine), "unix:%s/mine.sock", env_dir());
+	snprintf(others, sizeof(others), "unix:%s/others.sock", env_dir());
+	snprintf(text, sizeof(text),
+		 "[culvert]\ndeny = 127.0.0.12\n"
+		 "[forward inherits]\nlisten = " ONE "\n" TO_UPSTREAM
+		 "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
+		 "deny = 127.0.0.13, 2001:db8::/32\nallow = 127.0.0.8/29 ; .8 to .15\n"
+		 "[forward six]\nlisten = " SIX "\n" TO_UPSTREAM "allow = ::1\n"
+		 "[forward six-denied]\nlisten = " SIX_DENIED "\n" TO_UPSTREAM
+		 "allow = 127.0.0.0/8\n"
+		 "[forward mine]\nlisten = %s\n" TO_UPSTREAM "allow = unix:\n"
+		 "[forward others]\nlisten = %s\n" TO_UPSTREAM "allow = 127.0.0.0/8\n",
+		 mine, others);
+	d = rig_start(*state, text);
+	is_served(CLIENT_A, ONE);
+	is_refused(CLIENT_B, ONE);
+	is_served(CLIENT_A, TWO);
+	is_served(CLIENT_B, TWO);
+	is_refused(CLIENT_C, TWO);
+	is_refused(NULL, TWO); /* from 127.0.0.1 */
+	is_served(NULL, SIX);
+	is_refused(NULL, SIX_DENIED);
+	is_served(NULL, mine);
+	is_refused_on_unix(others);
+	assert_int_equal(rig_status(d, "errors.denied"), 5);
+	assert_int_equal(rig_status(d, "errors.client-limit"), 0);
+	assert_int_equal(rig_status(d, "resources.sessions"), 5);
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "refused 127.0.0.12:"));
+	assert_non_null(strstr(log, "forward six-denied does not allow it"));
+	free(log);
+	rig_stop(d);
+}
+
+/* Who is denied is so after a conversation has left for the kernel, too, and disturbs nobody. */
+static void many_denied(void **state)
+{
+	struct daemon *d = rig_start(*state, "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
+					     "max-sessions = 2\nallow = 127.0.0.11\n");
+	int client = rig_dial(CLIENT_A, TWO), server = rig_accept();
+
+	rig_talk_until(d, "own", rig_carrier(d, *state), client, server);
+	for (int i = 0; i < 100; i++) {
+		int fd = rig_dial(CLIENT_B, TWO);
+
+		rig_talk(client, server, 1);
+		assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), ECONNRESET);
+		rig_reset(fd);
+	}
+	rig_accept_none();
+	assert_int_equal(rig_status(d, "errors.denied"), 100);
+	is_served(CLIENT_A, TWO); /* they hold no session */
+	rig_stop(d);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void **state);
@@ -206,6 +279,8 @@ static const struct {
 	{ "connect-timeout", connect_timeout },
 	{ "limits", limits },
 	{ "max-sessions", max_sessions },
+	{ "rules", rules },
+	{ "many-denied", many_denied },
 	{ "max-sessions-per-client", max_sessions_per_client },
 };
 

@@ -81,6 +81,8 @@ static void check_own(const struct forward_text *t)
 		{ "hard-limit", t->own.hard_limit, 4 << 10, 1 << 30 },
 	};
 
+	must(!t->own.acl.n == (!t->lines[option_number(option_find("allow", 5))] &&
+			       !t->lines[option_number(option_find("deny", 4))]), "rules");
 	for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++) {
 		size_t at = option_number(option_find_key(own[i].name, true));
 		bool said_so = t->lines[at];

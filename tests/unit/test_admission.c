@@ -23,7 +23,8 @@ static struct forward_conf forwards[FORWARDS] = {
 };
 
 static const struct config config = {
-	.max_sessions = 8, .max_sessions_per_client = 4, .forwards = forwards, .n_forwards = FORWARDS,
+	.max_sessions = 8, .max_sessions_per_client = 4,
+	.forwards = forwards, .n_forwards = FORWARDS,
 };
 
 static struct admission *admission;

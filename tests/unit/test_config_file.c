@@ -15,6 +15,9 @@
 
 #include <cmocka.h>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include "capture.h"
 #include "config.h"
 #include "config_file.h"
@@ -179,6 +182,50 @@ static void test_two_of_a_name(void **state)
 	config_close(&c);
 }
 
+static bool allows(const struct forward_conf *fc, const char *client)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET };
+
+	assert_int_equal(inet_pton(AF_INET, client, &in.sin_addr), 1);
+	return acl_allows(&fc->acl, (struct sockaddr *)&in);
+}
+
+/* A forward with any rule has its own only; the command line's take the place of [culvert]'s. */
+static void test_rules(void **state)
+{
+	static const char text[] =
+		"[forward own]\nlisten = :1\nupstream = 127.0.0.1:9\n"
+		"deny = 10.0.0.5\nallow = 10.0.0.0/8 2001:db8::/32\n"
+		"allow = 192.0.2.1, 192.0.2.2 ; two\n"
+		"deny = all\n"
+		"[forward inherits]\nlisten = :2\nupstream = 127.0.0.1:9\n"
+		"[culvert]\ndeny = 11.0.0.5\nallow = 11.0.0.0/8\nallow = 12.0.0.0/8\n"
+		"[forward denies]\nlisten = :3\nupstream = 127.0.0.1:9\ndeny = 12.0.0.1\n";
+	struct config c;
+
+	(void)state;
+	for (int words = 0; words < 2; words++) {
+		good(&c, text, words ? WORDS("--deny=13.0.0.1", "--allow", "13.0.0.0/8,14.0.0.1",
+					     "--allow=15.0.0.1") : NULL);
+		assert_false(allows(&c.forwards[0], "10.0.0.5"));
+		assert_true(allows(&c.forwards[0], "10.0.0.6"));
+		assert_true(allows(&c.forwards[0], "192.0.2.2"));
+		assert_false(allows(&c.forwards[0], "11.0.0.6"));
+		assert_false(allows(&c.forwards[0], "13.0.0.2"));
+		assert_int_equal(c.forwards[0].acl.n, 6);
+
+		assert_false(allows(&c.forwards[1], "11.0.0.5"));
+		assert_true(allows(&c.forwards[1], words ? "13.0.0.2" : "11.0.0.6"));
+		assert_true(allows(&c.forwards[1], words ? "14.0.0.1" : "12.0.0.1"));
+		assert_false(allows(&c.forwards[1], words ? "13.0.0.1" : "11.0.0.5"));
+		assert_false(allows(&c.forwards[1], words ? "12.0.0.1" : "15.0.0.1"));
+
+		assert_false(allows(&c.forwards[2], "12.0.0.1"));
+		assert_true(allows(&c.forwards[2], "13.0.0.1"));
+		config_close(&c);
+	}
+}
+
 /* The command line counts over the file, wherever --config stands, and adds forwards. */
 static void test_with_command_line(void **state)
 {
@@ -297,6 +344,15 @@ static const struct {
 	  FORWARD "max-sessions-per-client = 0\n" },
 	{ 4, "max-sessions-per-client: 8193 is above that of all forwards together (8192)",
 	  FORWARD "max-sessions-per-client = 8193\n" },
+	{ 4, "allow: \"10.0.0.1/8\" is not valid, expected addresses, prefixes without host bits",
+	  FORWARD "allow = 10.0.0.1/8\n" },
+	{ 5, "deny: \"all, fe80::1%lo\" is not valid",
+	  FORWARD "deny = all\ndeny = all, fe80::1%lo\n" },
+	{ 2, "deny: \"host.example\" is not valid", "[culvert]\ndeny = host.example\n" FORWARD },
+	{ 4, "deny: needs a value", FORWARD "deny =\n" },
+	{ 4, "deny: \",\" is not valid", FORWARD "deny = ,\n" },
+	{ 6, "deny: \"10.1.2.3\": an earlier rule says the opposite",
+	  FORWARD "allow = 10.0.0.0/8\nallow = ::1\ndeny = 10.1.2.3\n" },
 	{ 4, "soft-limit: 8 MiB is above the hard-limit of this forward (4 MiB)",
 	  FORWARD "soft-limit = 8M\n" },
 	{ 4, "soft-limit: 1 MiB is above the hard-limit of this forward (64 KiB)",
@@ -550,6 +606,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_own_options),
+		cmocka_unit_test(test_rules),
 		cmocka_unit_test(test_two_of_a_name),
 		cmocka_unit_test(test_with_command_line),
 		cmocka_unit_test(test_mistakes),

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "acl.h"
+
+/* "" is a client of a unix socket. */
+static bool allows(const struct acl *a, const char *client)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET };
+	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_scope_id = 3 };
+	struct sockaddr un = { .sa_family = AF_UNIX };
+
+	if (!client[0])
+		return acl_allows(a, &un);
+	if (inet_pton(AF_INET, client, &in.sin_addr) == 1)
+		return acl_allows(a, (struct sockaddr *)&in);
+	assert_int_equal(inet_pton(AF_INET6, client, &in6.sin6_addr), 1);
+	return acl_allows(a, (struct sockaddr *)&in6);
+}
+
+/* RULES: "+" allows what follows up to the next sign, "-" denies it. */
+static int make(struct acl *a, const char *rules)
+{
+	char list[200];
+	int r = 0;
+
+	*a = (struct acl){ 0 };
+	while (!r && *rules) {
+		bool allow = *rules == '+';
+		size_t len = strcspn(++rules, "+-");
+
+		snprintf(list, sizeof(list), "%.*s", (int)len, rules);
+		rules += len;
+		r = acl_add(a, allow, list);
+	}
+	return r;
+}
+
+static const struct {
+	const char *rules;
+	const char *allowed[6], *denied[6];
+} decisions[] = {
+	{ "", { "1.2.3.4", "::1", "" }, { NULL } },
+	/* what nginx's users know: the first that matches decides */
+	{ "-192.168.1.1+192.168.1.0/24,10.1.0.0/16-all",
+	  { "192.168.1.2", "10.1.255.255" }, { "192.168.1.1", "10.2.0.0", "::1", "" } },
+	/* what rinetd's users know: who is not among those allowed is not */
+	{ "+10.0.0.0/8", { "10.0.0.0", "10.255.255.255" },
+	  { "11.0.0.0", "9.255.255.255", "::", "" } },
+	{ "-10.0.0.5+10.0.0.0/8", { "10.0.0.4" }, { "10.0.0.5", "1.1.1.1" } },
+	/* only what is denied is not */
+	{ "-10.0.0.0/8,2001:db8::/32", { "11.0.0.0", "2001:db9::", "::1", "" },
+	  { "10.0.0.0", "2001:db8:ffff::" } },
+	{ "-all", { NULL }, { "1.2.3.4", "::1", "" } },
+	{ "+all", { "1.2.3.4", "::1", "" }, { NULL } },
+	{ "+unix:", { "" }, { "1.2.3.4", "::" } },
+	{ "-unix:", { "1.2.3.4", "::" }, { "" } },
+	{ "-0.0.0.0/0", { "::", "" }, { "0.0.0.0", "255.255.255.255", "::ffff:1.2.3.4" } },
+	{ "-::/0", { "1.2.3.4", "", "::ffff:1.2.3.4" }, { "::", "::1", "ff::" } },
+	/* prefixes that end within a byte */
+	{ "+10.0.0.16/29,10.0.0.32/31", { "10.0.0.16", "10.0.0.23", "10.0.0.32", "10.0.0.33" },
+	  { "10.0.0.15", "10.0.0.24", "10.0.0.34", "10.0.0.31" } },
+	{ "+2001:db8:8000::/33", { "2001:db8:8000::1", "2001:db8:ffff::" },
+	  { "2001:db8:7fff::", "2001:db8::" } },
+	{ "+fe80::/10", { "fe80::1", "febf::" }, { "fec0::", "fe7f::" } },
+	/* an address of one family is no prefix of the other */
+	{ "+32.1.13.184/32", { "32.1.13.184" }, { "2001:db8::" } },
+	/* IPv4 in IPv6 is IPv4, in rules and clients */
+	{ "+::ffff:10.0.0.0/104", { "10.1.2.3", "::ffff:10.1.2.3" },
+	  { "11.0.0.0", "::ffff:11.0.0.0" } },
+	{ "+::ffff:1.2.3.4", { "1.2.3.4" }, { "1.2.3.5" } },
+	/* nothing new, and no contradiction */
+	{ "+10.0.0.0/8-0.0.0.0/0+all", { "10.0.0.1", "::1", "" }, { "11.0.0.1" } },
+	{ "+10.0.0.0/8,10.1.0.0/16,10.0.0.0/8", { "10.1.0.0" }, { "11.0.0.0" } },
+	{ "+ 10.0.0.1\t10.0.0.2 , ,10.0.0.3,", { "10.0.0.1", "10.0.0.2", "10.0.0.3" },
+	  { "10.0.0.4" } },
+};
+
+static void test_decisions(void **state)
+{
+	struct acl a;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(decisions) / sizeof(decisions[0]); i++) {
+		assert_int_equal(make(&a, decisions[i].rules), 0);
+		for (const char *const *c = decisions[i].allowed; *c; c++)
+			if (!allows(&a, *c))
+				fail_msg("\"%s\" denies \"%s\"", decisions[i].rules, *c);
+		for (const char *const *c = decisions[i].denied; *c; c++)
+			if (allows(&a, *c))
+				fail_msg("\"%s\" allows \"%s\"", decisions[i].rules, *c);
+		acl_close(&a);
+	}
+}
+
+static void test_bad(void **state)
+{
+	static const char *const bad[] = {
+		"", " ", ",", "x", "10", "10.0.0", "10.0.0.0.0", "10.0.0.256", "010.0.0.1",
+		"10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/+8", "10.0.0.0/8/8",
+		"10.0.0.0/255.0.0.0",
+		"10.0.0.1/8", "10.0.0.0/ 8", "/8", "10.*", "::/129", "::1/127", "[::1]", "::1%lo",
+		":::", "fe80::1%1", "host", "ALL", "all/0", "unix", "unix:/x", "127.0.0.1:80",
+		"10.0.0.0/8;x", "10.0.0.0/99999999999999999999", "10.0.0.1 x",
+		"::ffff:10.0.0.1/104",
+		"1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111",
+	};
+	struct acl a = { 0 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		if (acl_add(&a, true, bad[i]) != -EINVAL)
+			fail_msg("\"%s\"", bad[i]);
+		acl_close(&a);
+	}
+}
+
+/* A rule that says the opposite of an earlier one, and would never be asked. */
+static void test_contradictions(void **state)
+{
+	static const char *const bad[] = {
+		"+10.0.0.0/8-10.0.0.5", "-all+10.0.0.0/8", "-10.0.0.1+10.0.0.1", "+::/0-::1",
+		"+unix:-unix:", "+all-all", "+0.0.0.0/0-::ffff:1.2.3.4",
+	};
+	struct acl a;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		if (make(&a, bad[i]) != -EEXIST)
+			fail_msg("\"%s\"", bad[i]);
+		acl_close(&a);
+	}
+}
+
+static void test_many(void **state)
+{
+	struct acl a = { 0 }, copy;
+	char text[32];
+
+	(void)state;
+	for (unsigned int i = 0; i < ACL_RULES_MAX; i++) {
+		snprintf(text, sizeof(text), "10.%u.%u.0/24", i / 256, i % 256);
+		assert_int_equal(acl_add(&a, true, text), 0);
+	}
+	assert_int_equal(acl_add(&a, true, "10.0.7.7"), 0); /* covered already */
+	assert_int_equal(acl_add(&a, true, "11.0.0.0"), -E2BIG);
+	assert_int_equal(a.n, ACL_RULES_MAX);
+	assert_int_equal(acl_copy(&copy, &a), 0);
+	acl_close(&a);
+	assert_true(allows(&a, "11.0.0.0"));
+	assert_true(allows(&copy, "10.15.255.1"));
+	assert_false(allows(&copy, "10.16.0.1"));
+	acl_close(&copy);
+	assert_int_equal(acl_copy(&copy, &a), 0);
+	assert_int_equal(copy.n, 0);
+	assert_true(allows(&copy, "10.16.0.1"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_decisions),
+		cmocka_unit_test(test_bad),
+		cmocka_unit_test(test_contradictions),
+		cmocka_unit_test(test_many),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
