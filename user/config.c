@@ -341,6 +341,14 @@ const char *config_keep(struct config *c, const char *text)
 	return more[c->n_kept] ? more[c->n_kept++] : NULL;
 }
 
+const struct forward_conf *config_forward_with(const struct config *c, enum engine engine)
+{
+	for (size_t i = 0; i < c->n_forwards; i++)
+		if (c->forwards[i].engine == engine)
+			return &c->forwards[i];
+	return NULL;
+}
+
 void config_close(struct config *c)
 {
 	if (!c)

@@ -41,6 +41,7 @@ struct forward_conf {
 	struct endpoint listen;
 	struct endpoint upstream;
 	/* its own, or what struct config says under the same name */
+	enum engine engine;
 	unsigned int connect_timeout_ms;
 	uint64_t soft_limit, hard_limit;
 	struct acl acl; /* owned */
@@ -97,6 +98,9 @@ int config_parse(int argc, char **argv, struct config *ret);
 int config_exit_code(int r);
 
 void config_close(struct config *c);
+
+/* The first forward that has ENGINE, or NULL. */
+const struct forward_conf *config_forward_with(const struct config *c, enum engine engine);
 
 /* A copy of TEXT that lives as long as C; NULL: no memory. */
 const char *config_keep(struct config *c, const char *text);

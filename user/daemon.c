@@ -71,6 +71,7 @@ struct daemon {
 	struct config config;
 	struct shared shared;
 	struct balance balance;
+	struct policy *policies; /* those in shared */
 	struct account account;
 	struct listen_fds *fds;
 	struct control *control;
@@ -141,15 +142,15 @@ static void *thread_main(void *arg)
 
 /* --- set-up, as root --- */
 
-/* The kernel side, or the reason why there is none.  Only --engine sockmap insists on it. */
+/* The kernel side, or the reason why there is none.  Only the engine sockmap insists on it. */
 static int open_kernel(struct daemon *d)
 {
+	const struct forward_conf *insists = config_forward_with(&d->config, ENGINE_SOCKMAP);
 	struct kernel_limits limits = { d->config.max_sessions, d->config.workers };
 	int r;
 
-	if (d->config.engine == ENGINE_COPY || d->config.engine == ENGINE_SPLICE) {
-		snprintf(d->kernel_reason, sizeof(d->kernel_reason), "not used by --engine %s",
-			 engine_name(d->config.engine));
+	if (!config_forward_with(&d->config, ENGINE_AUTO) && !insists) {
+		probe_say_unused(&d->config, d->kernel_reason, sizeof(d->kernel_reason));
 		return 0;
 	}
 	if (!probe_allows(&d->probe.sockmap)) {
@@ -159,8 +160,8 @@ static int open_kernel(struct daemon *d)
 	r = kernel_open(&limits, &d->shared.kernel, d->kernel_reason, sizeof(d->kernel_reason));
 	if (!r)
 		return 0;
-	if (d->config.engine == ENGINE_SOCKMAP) {
-		log_error("--engine sockmap cannot be used: %s", d->kernel_reason);
+	if (insists) {
+		probe_say_refused(&d->config, insists, d->kernel_reason);
 		return EXIT_CODE_UNSUPPORTED;
 	}
 	log_warning("everything is carried in user space: %s", d->kernel_reason);
@@ -223,6 +224,24 @@ static int open_control(struct daemon *d)
 	return EXIT_CODE_FAILURE;
 }
 
+static int make_policies(struct daemon *d)
+{
+	const struct config *c = &d->config;
+
+	d->policies = calloc(c->n_forwards, sizeof(*d->policies));
+	if (!d->policies) {
+		log_error("out of memory for %zu forwards", c->n_forwards);
+		return EXIT_CODE_FAILURE;
+	}
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		policy_init(&d->policies[i], c->forwards[i].engine, c->settle_ms,
+			    c->review_packets);
+		d->policies[i].no_splice = !probe_allows(&d->probe.splice);
+	}
+	d->shared.policies = d->policies;
+	return 0;
+}
+
 static int set_up(struct daemon *d)
 {
 	char err[512];
@@ -236,8 +255,7 @@ static int set_up(struct daemon *d)
 	r = probe_start(&d->config, &d->probe);
 	if (r)
 		return r;
-	d->shared.no_splice = !probe_allows(&d->probe.splice);
-	r = open_kernel(d);
+	r = make_policies(d) ?: open_kernel(d);
 	if (r)
 		return r;
 	if (listeners_bind(&d->config, &d->fds, err, sizeof(err))) {
@@ -370,9 +388,12 @@ static void announce_ready(const struct daemon *d)
 {
 	int r;
 
-	for (size_t i = 0; i < d->config.n_forwards; i++)
-		log_info("listening on %s, upstream %s", d->config.forwards[i].listen.text,
-			 d->config.forwards[i].upstream.text);
+	for (size_t i = 0; i < d->config.n_forwards; i++) {
+		const struct forward_conf *fc = &d->config.forwards[i];
+
+		log_info("listening on %s, upstream %s, engine %s", fc->listen.text,
+			 fc->upstream.text, engine_name(fc->engine));
+	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(d->config.engine),
 		 d->config.workers, d->account.name,
 		 d->shared.kernel ? "" : ", without the kernel path");
@@ -445,6 +466,7 @@ static int run(struct daemon *d)
 	balance_close(&d->balance);
 	listeners_unbind(d->fds);
 	kernel_close(d->shared.kernel);
+	free(d->policies);
 	return r;
 }
 

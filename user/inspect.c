@@ -204,6 +204,7 @@ static struct json_object *forwards_json(const struct inspect *r)
 		add_str(o, "name", forward_name(&c->forwards[i]));
 		add_str(o, "listen", c->forwards[i].listen.text);
 		add_str(o, "upstream", c->forwards[i].upstream.text);
+		add_str(o, "engine", engine_name(c->forwards[i].engine));
 		add_int(o, "max_sessions", c->forwards[i].max_sessions ?: c->max_sessions);
 		add_int(o, "max_sessions_per_client", c->forwards[i].max_sessions_per_client ?:
 							      c->max_sessions_per_client);
@@ -271,7 +272,10 @@ static void add_feature(struct json_object *list, const char *name, bool availab
 static void add_probed(struct json_object *list, const struct inspect *r)
 {
 	const struct probe_start *p = r->probe;
-	bool tried = r->shared->config->probe && r->shared->config->engine != ENGINE_COPY;
+	const struct config *c = r->shared->config;
+	bool tried = c->probe && (config_forward_with(c, ENGINE_AUTO) ||
+				  config_forward_with(c, ENGINE_SOCKMAP) ||
+				  config_forward_with(c, ENGINE_SPLICE));
 
 	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
 		    p->splice.why);

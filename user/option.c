@@ -29,7 +29,7 @@ static const struct option_def options[] = {
 	{ .name = "config", .metavar = "FILE", .kind = KIND_FILE, .offset = AT(file),
 	  .scope = SCOPE_WORDS, .computed = "none",
 	  .help = "read this first, also -c (see `culvert check`)" },
-	{ .name = "engine", .metavar = "ENGINE", .kind = KIND_ENGINE, .offset = AT(engine),
+	{ .name = "engine", .metavar = "ENGINE", .kind = KIND_ENGINE, EACH(engine),
 	  .initial = "auto",
 	  .help = "what carries the payload: " ENGINE_NAMES },
 	{ .name = "workers", .metavar = "N", .kind = KIND_COUNT, .offset = AT(workers),
@@ -208,7 +208,8 @@ const char *option_wrong(const struct option_def *o, int error, const char *valu
 
 	if (error == -EEXIST)
 		snprintf(buf, OPTION_WRONG_LEN, "\"%.256s\": an earlier rule says the opposite of "
-			 "all that this one is for: the first that matches a client decides", value);
+			 "all that this one is for: the first that matches a client decides",
+			 value);
 	else if (error == -E2BIG)
 		snprintf(buf, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
 	else

@@ -15,16 +15,11 @@
  */
 #define SHORTAGE_MS 500
 
-static unsigned int carriers_of(enum engine e)
+static unsigned int carriers_of(const struct config *c)
 {
-	switch (e) {
-	case ENGINE_COPY:
-		return 0;
-	case ENGINE_SPLICE:
-		return PROBE_SPLICE;
-	default:
+	if (config_forward_with(c, ENGINE_AUTO) || config_forward_with(c, ENGINE_SOCKMAP))
 		return PROBE_SOCKMAP | PROBE_SPLICE;
-	}
+	return config_forward_with(c, ENGINE_SPLICE) ? PROBE_SPLICE : 0;
 }
 
 /* Failed, and a shortage can be the cause: not a wrong or lost byte, a crash or a hang. */
@@ -92,11 +87,32 @@ static void try_twice(unsigned int carriers, struct probe_results *ret)
 			ret->of[i] = first.of[i];
 }
 
+void probe_say_unused(const struct config *c, char *buf, size_t size)
+{
+	size_t same = 0;
+
+	while (same < c->n_forwards && c->forwards[same].engine == c->engine)
+		same++;
+	if (same == c->n_forwards)
+		snprintf(buf, size, "not used by --engine %s", engine_name(c->engine));
+	else
+		snprintf(buf, size, "no forward's engine uses it");
+}
+
+void probe_say_refused(const struct config *c, const struct forward_conf *fc, const char *why)
+{
+	if (fc->engine == c->engine)
+		log_error("--engine %s cannot be used: %s", engine_name(fc->engine), why);
+	else
+		log_error("engine %s of forward %s cannot be used: %s", engine_name(fc->engine),
+			  forward_name(fc), why);
+}
+
 static void unasked(struct probe_finding *f, const struct config *c)
 {
 	f->verdict = PROBE_UNASKED;
 	if (c->probe)
-		snprintf(f->why, sizeof(f->why), "not used by --engine %s", engine_name(c->engine));
+		probe_say_unused(c, f->why, sizeof(f->why));
 	else
 		snprintf(f->why, sizeof(f->why), "not tried: --probe no");
 }
@@ -113,22 +129,28 @@ static void summarise(const struct probe_results *results, struct probe_start *r
 		 held, asked, results->took_ms);
 }
 
-static int refuse(const char *engine, const struct probe_finding *f)
+static int refuse(const struct config *c, const struct forward_conf *fc,
+		  const struct probe_finding *f)
 {
-	log_error("--engine %s cannot be used: %s%s", engine, f->why,
-		  f->may_pass ? "; the machine may only be short of memory or time just now" : "");
+	char why[PROBE_WHY_LEN + 80];
+
+	snprintf(why, sizeof(why), "%s%s", f->why,
+		 f->may_pass ? "; the machine may only be short of memory or time just now" : "");
+	probe_say_refused(c, fc, why);
 	return f->may_pass ? EXIT_CODE_FAILURE : EXIT_CODE_UNSUPPORTED;
 }
 
 /* What was asked for by name must work; all else has a substitute. */
-static int announce(enum engine engine, const struct probe_start *found)
+static int announce(const struct config *c, const struct probe_start *found)
 {
+	const struct forward_conf *by_sockmap = config_forward_with(c, ENGINE_SOCKMAP);
+	const struct forward_conf *by_splice = config_forward_with(c, ENGINE_SPLICE);
 	const struct probe_finding *sockmap = &found->sockmap, *splice = &found->splice;
 
-	if (engine == ENGINE_SOCKMAP && !probe_allows(sockmap))
-		return refuse("sockmap", sockmap);
-	if (engine == ENGINE_SPLICE && !probe_allows(splice))
-		return refuse("splice", splice);
+	if (by_sockmap && !probe_allows(sockmap))
+		return refuse(c, by_sockmap, sockmap);
+	if (by_splice && !probe_allows(splice))
+		return refuse(c, by_splice, splice);
 	if (!probe_allows(sockmap))
 		log_warning("everything is carried in user space: %s", sockmap->why);
 	if (!probe_allows(splice))
@@ -138,7 +160,7 @@ static int announce(enum engine engine, const struct probe_start *found)
 
 int probe_start(const struct config *c, struct probe_start *ret)
 {
-	unsigned int carriers = c->probe ? carriers_of(c->engine) : 0;
+	unsigned int carriers = c->probe ? carriers_of(c) : 0;
 	struct probe_results results;
 	char err[256];
 
@@ -157,5 +179,5 @@ int probe_start(const struct config *c, struct probe_start *ret)
 	if (carriers & PROBE_SPLICE)
 		judge(&results, PROBE_SPLICE, &ret->splice);
 	summarise(&results, ret);
-	return announce(c->engine, ret);
+	return announce(c, ret);
 }

@@ -38,6 +38,11 @@ struct probe_start {
  */
 int probe_start(const struct config *c, struct probe_start *ret);
 
+/* Why a carrier is not in use that no forward's engine asks for. */
+void probe_say_unused(const struct config *c, char *buf, size_t size);
+/* Log that FC, whose engine was asked for by name, cannot have it: WHY. */
+void probe_say_refused(const struct config *c, const struct forward_conf *fc, const char *why);
+
 /* May a carrier be used? */
 static inline bool probe_allows(const struct probe_finding *f)
 {

@@ -21,6 +21,11 @@ static const struct forward_conf *forward_of(const struct session *s)
 	return &s->worker->shared->config->forwards[s->forward];
 }
 
+static const struct policy *policy_of(const struct session *s)
+{
+	return &s->worker->shared->policies[s->forward];
+}
+
 static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 {
 	struct worker *w = s->worker;
@@ -33,7 +38,7 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.dst = s->sides[!dir].fd,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
-		.returns = w->policy.engine == ENGINE_SOCKMAP,
+		.returns = policy_of(s)->engine == ENGINE_SOCKMAP,
 		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
@@ -130,8 +135,8 @@ static void begin_leaving(struct session *s, unsigned int dir, struct decision d
 /* The program, by KIND, wants the flow out of the kernel. */
 static void demote(struct session *s, unsigned int dir, unsigned int kind)
 {
-	habit_demoted(&s->worker->policy, &s->habit);
-	begin_leaving(s, dir, policy_kernel(&s->worker->policy, kind));
+	habit_demoted(policy_of(s), &s->habit);
+	begin_leaving(s, dir, policy_kernel(policy_of(s), kind));
 }
 
 static void try_enter(struct session *s, unsigned int dir, enum reason reason)
@@ -150,7 +155,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 		return;
 	}
 	io = sockmap_io(s, dir);
-	r = sockmap_enter(&io, forward_of(s), &w->policy, w->index);
+	r = sockmap_enter(&io, forward_of(s), policy_of(s), w->index);
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
@@ -183,7 +188,7 @@ static void switch_carrier(struct session *s, struct flow *f, struct decision d)
 /* Is another carrier better?  EMPTY: the source was just found to have no more. */
 static void judge(struct session *s, unsigned int dir, bool empty)
 {
-	const struct policy *p = &s->worker->policy;
+	const struct policy *p = policy_of(s);
 	struct flow *f = &s->flows[dir];
 	uint64_t now = s->worker->loop.now_ms;
 	struct setting around = {
@@ -418,7 +423,7 @@ void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
 
 void session_flow_review(struct session *s, unsigned int dir)
 {
-	if (s->flows[dir].phase != FLOW_KERNEL)
+	if (s->flows[dir].phase != FLOW_KERNEL || policy_of(s)->engine != ENGINE_AUTO)
 		return;
 	habit_restart(&s->habit);
 	s->watched_ms = s->worker->loop.now_ms;
@@ -428,7 +433,7 @@ void session_flow_review(struct session *s, unsigned int dir)
 
 void session_flows_start(struct session *s)
 {
-	const struct policy *p = &s->worker->policy;
+	const struct policy *p = policy_of(s);
 	struct decision d = policy_start(p);
 
 	s->watched_ms = s->worker->loop.now_ms;
@@ -437,7 +442,7 @@ void session_flows_start(struct session *s)
 
 		f->user_carrier = d.carrier;
 		f->reason = d.reason;
-		if (s->worker->policy.engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP) {
+		if (p->engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP) {
 			if (!s->tcp)
 				f->reason = REASON_NOT_TCP;
 			else if (!s->worker->shared->kernel)

@@ -106,9 +106,8 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->own_timers = WORKER_TIMERS;
 	for (size_t i = 0; i < shared->config->n_forwards; i++) /* a listener has one an address */
 		w->own_timers += (uint32_t)shared->config->forwards[i].listen.n_addrs;
-	policy_init(&w->policy, shared->config->engine, shared->config->settle_ms,
+	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
 		    shared->config->review_packets);
-	w->policy.no_splice = shared->no_splice;
 	pool_init(&w->pool, shared->config->copy_buffer);
 	r = loop_open(&w->loop, after_batch, w);
 	if (r)

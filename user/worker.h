@@ -44,7 +44,7 @@ struct shared {
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
-	bool no_splice;               /* the kernel's splice(2) cannot be trusted */
+	const struct policy *policies; /* by index of the forward */
 	_Atomic uint64_t last_id;     /* of sessions */
 };
 
@@ -65,7 +65,7 @@ struct worker {
 	struct shared *shared;
 	unsigned int index;
 	struct loop loop;
-	struct policy policy;
+	struct policy policy; /* of its load and its reviews; a flow is judged by its forward's */
 	struct load load;
 	struct pool pool;
 	struct stats stats;

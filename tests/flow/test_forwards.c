@@ -272,6 +272,51 @@ static void many_denied(void **state)
 	rig_stop(d);
 }
 
+static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
+
+#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
+
+/* Beside each other in the same workers; `any` has the default, which the test runs with. */
+static void engine(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nreview = 500\nworkers = 2\n"
+				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward auto]\nlisten = 127.0.0.1:9010\n" TO_UPSTREAM
+				     "engine = auto\n"
+				     "[forward sockmap]\nlisten = 127.0.0.1:9011\n" TO_UPSTREAM
+				     "engine = sockmap\n"
+				     "[forward splice]\nlisten = 127.0.0.1:9012\n" TO_UPSTREAM
+				     "engine = splice\n"
+				     "[forward copy]\nlisten = 127.0.0.1:9013\n" TO_UPSTREAM
+				     "engine = copy\n");
+	static const char *const listen[] = {
+		"127.0.0.1:9010", "127.0.0.1:9011", "127.0.0.1:9012", "127.0.0.1:9013",
+	};
+	int clients[N_ENGINES], servers[N_ENGINES], any[2];
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	any[0] = rig_dial(NULL, ONE);
+	any[1] = rig_accept();
+	for (size_t i = 0; i < N_ENGINES; i++) {
+		clients[i] = rig_dial(NULL, listen[i]);
+		servers[i] = rig_accept();
+		rig_talk_until(d, engines[i], rig_carrier(d, engines[i]), clients[i], servers[i]);
+	}
+	rig_talk_until(d, "any", rig_carrier(d, *state), any[0], any[1]);
+	/* reviews send those of auto to user space and back, and leave the others alone */
+	while (rig_flow_int(d, "auto", 0, "handovers") < 3 && now_ms() < deadline)
+		for (size_t i = 0; i < N_ENGINES; i++)
+			rig_talk(clients[i], servers[i], 100);
+	assert_true(rig_flow_int(d, "auto", 0, "handovers") >= 3);
+	for (size_t i = 1; i < N_ENGINES; i++) {
+		assert_int_equal(rig_flow_int(d, engines[i], 0, "handovers"), i == 1);
+		assert_string_equal(rig_flow_text(d, engines[i], 0, "reason"), "engine");
+		assert_string_equal(rig_flow_text(d, engines[i], 1, "carrier"), engines[i]);
+	}
+	rig_stop(d);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void **state);
@@ -281,13 +326,11 @@ static const struct {
 	{ "max-sessions", max_sessions },
 	{ "rules", rules },
 	{ "many-denied", many_denied },
+	{ "engine", engine },
 	{ "max-sessions-per-client", max_sessions_per_client },
 };
 
-static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
-
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
-#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
 
 int main(void)
 {

@@ -74,6 +74,7 @@ static void check_sections(const uint8_t *data, size_t size, const struct config
 static void check_own(const struct forward_text *t)
 {
 	const struct { const char *name; uint64_t n, least, most; } own[] = {
+		{ "engine", t->own.engine, ENGINE_AUTO, ENGINE_COPY },
 		{ "connect-timeout", t->own.connect_timeout_ms, 1, 24 * 3600 * 1000 },
 		{ "soft-limit", t->own.soft_limit, 4 << 10, 1 << 30 },
 		{ "max-sessions", t->own.max_sessions, 1, 1000000 },

@@ -137,6 +137,7 @@ static void test_own_options(void **state)
 	     "listen = :1\n"
 	     "upstream = 127.0.0.1:2\n"
 	     "connect-timeout = 0.25\n"
+	     "engine = copy\n"
 	     "[culvert]\n"
 	     "connect-timeout = 7\n"
 	     "hard-limit = 2M\n"
@@ -146,8 +147,13 @@ static void test_own_options(void **state)
 	     "hard-limit = 3M\n"
 	     "max-sessions = 12\n"
 	     "max-sessions-per-client = 3\n",
-	     WORDS("--soft-limit", "16K", ":4", "127.0.0.1:2"));
+	     WORDS("--soft-limit", "16K", ":4", "127.0.0.1:2", "--engine", "splice"));
 	assert_int_equal(c.n_forwards, 3);
+	assert_int_equal(c.forwards[0].engine, ENGINE_COPY);
+	assert_int_equal(c.forwards[1].engine, ENGINE_SPLICE);
+	assert_int_equal(c.forwards[2].engine, ENGINE_SPLICE);
+	assert_ptr_equal(config_forward_with(&c, ENGINE_SPLICE), &c.forwards[1]);
+	assert_null(config_forward_with(&c, ENGINE_AUTO));
 	assert_int_equal(c.forwards[0].connect_timeout_ms, 250);
 	assert_int_equal(c.forwards[0].soft_limit, 8 << 10);
 	assert_int_equal(c.forwards[0].hard_limit, 2 << 20);
@@ -335,6 +341,9 @@ static const struct {
 	{ 4, "connect-timeout: \"soon\" is not valid", FORWARD "connect-timeout = soon\n" },
 	{ 5, "hard-limit: given twice, first in line 4",
 	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
+	{ 4, "engine: \"fast\" is not valid, expected auto, sockmap, splice or copy",
+	  FORWARD "engine = fast\n" },
+	{ 5, "engine: given twice, first in line 4", FORWARD "engine = copy\nengine = copy\n" },
 	{ 4, "max-sessions: \"0\" is not valid, expected a whole number from 1 to 1000000",
 	  FORWARD "max-sessions = 0\n" },
 	{ 4, "max-sessions: \"many\" is not valid", FORWARD "max-sessions = many\n" },

@@ -88,7 +88,10 @@ static void test_verdicts(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const struct verdict *v = &cases[i];
-		struct config c = { .engine = v->engine, .probe = true };
+		struct forward_conf forward = { .engine = v->engine };
+		struct config c = {
+			.engine = v->engine, .probe = true, .forwards = &forward, .n_forwards = 1,
+		};
 		struct capture capture;
 		struct probe_start found;
 		char out[4096];
@@ -109,10 +112,51 @@ static void test_verdicts(void **state)
 	}
 }
 
+/* What one forward asks for by name must work, whatever the others do without. */
+static void test_forwards(void **state)
+{
+	struct forward_conf forwards[] = {
+		{ .name = "a", .engine = ENGINE_COPY }, { .name = "b", .engine = ENGINE_SPLICE },
+	};
+	struct config c = {
+		.engine = ENGINE_COPY, .probe = true, .forwards = forwards, .n_forwards = 2,
+	};
+	struct capture capture;
+	struct probe_start found;
+	char out[4096];
+	int code;
+
+	(void)state;
+	bad = "splice";
+	late = memory_short = false;
+	capture_begin(&capture, STDERR_FILENO);
+	code = probe_start(&c, &found);
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(code, 3);
+	assert_non_null(strstr(out, "engine splice of forward b cannot be used: \"splice\" does "
+				    "not hold"));
+	assert_null(strstr(out, "--engine"));
+	assert_int_equal(found.sockmap.verdict, PROBE_UNASKED);
+	assert_string_equal(found.sockmap.why, "no forward's engine uses it");
+
+	forwards[1].engine = ENGINE_AUTO;
+	capture_begin(&capture, STDERR_FILENO);
+	code = probe_start(&c, &found);
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(code, 0);
+	assert_non_null(strstr(out, "copy is used where splice would be better"));
+	assert_int_equal(found.sockmap.verdict, PROBE_OK);
+
+	forwards[1].engine = ENGINE_COPY;
+	assert_int_equal(probe_start(&c, &found), 0);
+	assert_string_equal(found.splice.why, "not used by --engine copy");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_verdicts),
+		cmocka_unit_test(test_forwards),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
