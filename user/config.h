@@ -45,6 +45,8 @@ struct forward_conf {
 	unsigned int connect_timeout_ms;
 	uint64_t soft_limit, hard_limit;
 	struct acl acl; /* owned */
+	bool nodelay;
+	unsigned int keepalive_s;
 	/* its own, beside those of struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };
@@ -69,6 +71,8 @@ struct config {
 	uint64_t soft_limit;             /* bytes of kernel backlog per flow; <= hard_limit */
 	uint64_t hard_limit;             /* bytes of kernel backlog per flow */
 	struct acl acl;                  /* owned; of forwards without rules */
+	bool nodelay;
+	unsigned int keepalive_s;        /* silent before it is probed; 0: never */
 	unsigned int settle_ms;          /* in user space before auto may promote */
 	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0:
 					  * never */

@@ -17,6 +17,7 @@
 #include "log.h"
 #include "session.h"
 #include "syscall_filter.h"
+#include "tcp.h"
 
 #define BACKLOG 4096
 #define PAUSE_MS 50
@@ -51,7 +52,7 @@ struct listen_fds {
 
 /* --- binding --- */
 
-static int set_listen_options(int fd, const struct addr *a)
+static int set_listen_options(int fd, const struct forward_conf *fc, const struct addr *a)
 {
 	int one = 1;
 
@@ -59,14 +60,11 @@ static int set_listen_options(int fd, const struct addr *a)
 		return 0;
 	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)))
 		return -errno;
-	/* inherited by accepted sockets; see set_options() in session.c */
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
 	if (a->ss.ss_family == AF_INET6 &&
 	    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
-	return 0;
+	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s); /* inherited */
 }
 
 /* The file of a unix socket is open to all, like a port: its directory says who may reach it. */
@@ -79,14 +77,15 @@ static int bind_listener(int fd, const struct addr *a)
 	return r;
 }
 
-static int listen_socket(const struct addr *a, bool reuseport, int *ret_fd)
+static int listen_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
+			 int *ret_fd)
 {
 	int one = 1, r = 0;
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
 		return -errno;
-	r = set_listen_options(fd, a);
+	r = set_listen_options(fd, fc, a);
 	if (!r && reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)))
 		r = -errno;
 	r = r ?: bind_listener(fd, a);
@@ -121,9 +120,9 @@ static void remove_stale(const struct addr *a)
  * SO_REUSEPORT would also let a second culvert of the same user share the port in silence, so the
  * address is first bound without it.
  */
-static int check_free(const struct addr *a)
+static int check_free(const struct forward_conf *fc, const struct addr *a)
 {
-	int fd = -1, r = listen_socket(a, false, &fd);
+	int fd = -1, r = listen_socket(fc, a, false, &fd);
 
 	if (!r)
 		close(fd);
@@ -159,10 +158,10 @@ static int bind_address(struct listen_fds *l, const struct config *c, unsigned i
 	if (shared)
 		remove_stale(a);
 	else
-		r = check_free(a);
+		r = check_free(&c->forwards[forward], a);
 	for (unsigned int w = 0; !r && w < c->workers; w++) {
 		if (!shared || w == 0) {
-			r = listen_socket(a, !shared, &fd);
+			r = listen_socket(&c->forwards[forward], a, !shared, &fd);
 			if (r)
 				break;
 			learn_port(e, a, fd);

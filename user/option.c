@@ -14,6 +14,7 @@
 
 #define WORKERS_MAX 1024
 #define DAY_MS (24 * 3600 * 1000)
+#define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
 
 #define AT(field) offsetof(struct config, field)
 /* Of each forward, under the same name. */
@@ -54,6 +55,12 @@ static const struct option_def options[] = {
 	  .offset = AT(max_sessions_per_client), .min = 0, .max = 1000000,
 	  .computed = "half of them; 0: no limit",
 	  .help = "of one IPv4 address or IPv6 /64" },
+	{ .name = "nodelay", .metavar = "yes|no", .kind = KIND_BOOL, EACH(nodelay),
+	  .initial = "yes",
+	  .help = "send small messages at once (TCP_NODELAY)" },
+	{ .name = "keepalive", .metavar = "N", .kind = KIND_COUNT, EACH(keepalive_s),
+	  .min = 0, .max = KEEPALIVE_MAX, .initial = "0",
+	  .help = "probe ends that are silent for N seconds; 0: never" },
 	{ .name = "copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, .offset = AT(copy_buffer),
 	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
 	  .help = "bytes per read when copying" },

@@ -34,8 +34,6 @@ SYSCALLS_NEEDED(
 	SYSCALL(connect),
 	SYSCALL(close),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_OOBINLINE)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_NODELAY)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
 
 static const struct forward_conf *forward_of(const struct session *s)
@@ -64,16 +62,15 @@ static enum cause connect_cause(int error)
 	}
 }
 
-/*
- * Accepted sockets inherit both options from the listener.  TCP_NODELAY: a relay must not add delay
- * of its own.  SO_OOBINLINE: an urgent byte stays in the stream, on every carrier.
- */
-static void set_options(int fd)
+/* Accepted sockets inherit theirs from the listener. */
+static void set_options(const struct session *s, int fd)
 {
-	int one = 1;
+	const struct forward_conf *fc = forward_of(s);
+	int r = tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s);
 
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+	if (r)
+		log_limited(LOG_WARNING, "session %llu: no keepalive for the upstream: %s",
+			    (unsigned long long)s->id, strerror(-r));
 }
 
 /*
@@ -134,7 +131,7 @@ static int connect_begin(struct session *s)
 		return 0;
 	}
 	if (addr_is_inet(a)) {
-		set_options(fd);
+		set_options(s, fd);
 		r = spare_an_ack(s, fd);
 		if (r) {
 			close(fd);

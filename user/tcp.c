@@ -16,6 +16,12 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL(recvfrom),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_OOBINLINE)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_NODELAY)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_KEEPALIVE)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPIDLE)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPINTVL)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPCNT)),
 	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
 	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
 	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
@@ -121,4 +127,30 @@ int tcp_fix_buffer(int fd, uint64_t size)
 void tcp_free_buffer(int fd)
 {
 	set_int(fd, SO_BUF_LOCK, 0);
+}
+
+/* Unanswered, before the peer is given up. */
+#define KEEPALIVE_PROBES 4
+
+static int set_keepalive(int fd, int seconds)
+{
+	int one = 1, interval = (seconds + KEEPALIVE_PROBES - 1) / KEEPALIVE_PROBES;
+	int probes = KEEPALIVE_PROBES;
+
+	if (setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds)) ||
+	    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval)) ||
+	    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)))
+		return -errno;
+	return 0;
+}
+
+int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
+{
+	int one = 1;
+
+	if (nodelay)
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+	return keepalive ? set_keepalive(fd, (int)keepalive) : 0;
 }

@@ -24,6 +24,15 @@
  */
 ssize_t tcp_peek(int fd, void *buf, size_t len, int flags);
 
+/*
+ * Before connect(2) or listen(2), whose accepted sockets inherit it: what a session's sockets have.
+ * NODELAY: a relay that waits for more adds delay of its own.  KEEPALIVE: seconds of silence after
+ * which the peer is probed, four times, and given up after as many more without an answer (four, if
+ * that is more: TCP counts whole seconds); 0: never.
+ * An urgent byte stays in the stream (SO_OOBINLINE), on every carrier.  Fails for KEEPALIVE only.
+ */
+int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive);
+
 /* Bytes in the receive queue.  -EFAULT if some were passed (SK_PASS) and not read. */
 int tcp_unread(int fd, uint64_t *ret);
 

@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <json-c/json.h>
+#include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -181,6 +182,31 @@ static void rig_accept_none(void)
 
 	if (poll(&p, 1, 100))
 		fail_msg("culvert has connected to the upstream");
+}
+
+/*
+ * Close without a word, as a machine that loses power and is up again: what comes for it later is
+ * answered by RST.  What it owes is acknowledged first, so nothing is sent to it again.
+ */
+static void rig_vanish(int fd)
+{
+	int one = 1;
+
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one)), 0);
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &one, sizeof(one)), 0);
+	forget(fd);
+}
+
+/* Nothing reaches FD any more, and so it answers nothing: a machine that is gone. */
+static void rig_deafen(int fd)
+{
+	struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+	struct sock_fprog program = { .len = 1, .filter = &drop };
+	int one = 1;
+
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one)), 0);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)),
+			 0);
 }
 
 static void rig_send(int fd, const void *buf, size_t len)

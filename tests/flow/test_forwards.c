@@ -11,6 +11,8 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "borrow.h"
 #include "env.h"
 #include "forward_rig.h"
 #include "peer.h"
@@ -317,6 +320,117 @@ static void engine(void **state)
 	rig_stop(d);
 }
 
+static int option_of(int fd, int level, int name)
+{
+	socklen_t len = sizeof(int);
+	int value = -1;
+
+	assert_int_equal(getsockopt(fd, level, name, &value, &len), 0);
+	return value;
+}
+
+/* What the daemon's own socket has. */
+static void check_options(struct daemon *d, int local, int peer, int nodelay, int keepalive)
+{
+	int fd = borrow_socket((pid_t)rig_status(d, "pid"), local, peer);
+
+	if (fd < 0)
+		fail_msg("the daemon's socket %d -> %d: %s", local, peer, strerror(-fd));
+	assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
+	assert_int_equal(option_of(fd, SOL_SOCKET, SO_OOBINLINE), 1);
+	assert_int_equal(option_of(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
+	if (keepalive) {
+		assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPIDLE), keepalive);
+		assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPINTVL), (keepalive + 3) / 4);
+		assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPCNT), 4);
+	}
+	close(fd);
+}
+
+static void socket_options(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nkeepalive = 50\n"
+				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "nodelay = no\nkeepalive = 7\n"
+				     "[forward none]\nlisten = 127.0.0.1:9010\n" TO_UPSTREAM
+				     "keepalive = 0\n");
+	static const struct {
+		const char *name, *listen;
+		int nodelay, keepalive;
+	} want[] = {
+		{ "any", ONE, 1, 50 }, { "own", TWO, 0, 7 }, { "none", "127.0.0.1:9010", 1, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
+		int client = rig_dial(NULL, want[i].listen), server = rig_accept();
+
+		rig_talk_until(d, want[i].name, rig_carrier(d, *state), client, server);
+		check_options(d, net_port(client, true), net_port(client, false), want[i].nodelay,
+			      want[i].keepalive);
+		check_options(d, net_port(server, true), net_port(server, false), want[i].nodelay,
+			      want[i].keepalive);
+	}
+	rig_stop(d);
+}
+
+/* An end that answers no probe is given up after twice the time. */
+static void keepalive_unanswered(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nkeepalive = 1\n"
+				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "keepalive = 30\n");
+	const char *carrier = rig_carrier(d, *state);
+	int clients[2], servers[2];
+	int64_t start;
+
+	for (int i = 0; i < 2; i++) {
+		clients[i] = rig_dial(NULL, i ? TWO : ONE);
+		servers[i] = rig_accept();
+		rig_talk_until(d, i ? "own" : "any", carrier, clients[i], servers[i]);
+		rig_deafen(clients[i]);
+	}
+	start = now_ms();
+	assert_int_equal(rig_end(servers[0], RIG_PATIENCE_MS), ECONNRESET);
+	/* a second, and four times one for the probes, which are whole seconds, too */
+	assert_in_range(now_ms() - start, 4500, 7000);
+	assert_int_equal(rig_status(d, "errors.client-lost"), 1);
+	assert_int_equal(rig_sessions(d, "any", NULL), 0);
+	assert_int_equal(rig_sessions(d, "own", NULL), 1);
+	rig_stop(d);
+}
+
+/* An end that is gone without a word is noticed, whatever carries the session; else it never is. */
+static void keepalive(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "keepalive = 1\n");
+	const char *carrier = rig_carrier(d, *state);
+	int client = rig_dial(NULL, ONE), server = rig_accept();
+
+	rig_talk_until(d, "any", carrier, client, server);
+	rig_vanish(client);
+	for (int gone = 0; gone < 2; gone++) {
+		int ends[2];
+
+		ends[0] = rig_dial(NULL, TWO);
+		ends[1] = rig_accept();
+		rig_talk_until(d, "own", carrier, ends[0], ends[1]);
+		rig_vanish(ends[gone]);
+		assert_int_equal(rig_end(ends[!gone], 4000), ECONNRESET);
+		assert_int_equal(rig_sessions(d, "own", NULL), 0);
+	}
+	assert_int_equal(rig_status(d, "errors.client-reset"), 1);
+	assert_int_equal(rig_status(d, "errors.upstream-reset"), 1);
+	assert_int_equal(rig_sessions(d, "any", NULL), 1);
+	rig_stop(d);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void **state);
@@ -327,6 +441,9 @@ static const struct {
 	{ "rules", rules },
 	{ "many-denied", many_denied },
 	{ "engine", engine },
+	{ "socket-options", socket_options },
+	{ "keepalive", keepalive },
+	{ "keepalive-unanswered", keepalive_unanswered },
 	{ "max-sessions-per-client", max_sessions_per_client },
 };
 

@@ -34,6 +34,7 @@ static void check_bounds(const struct config *c)
 	must_be_within("soft limit", c->soft_limit, 4 << 10, c->hard_limit);
 	must_be_within("hard limit", c->hard_limit, 4 << 10, 1 << 30);
 	must_be_within("settle", c->settle_ms, 0, DAY_MS);
+	must_be_within("keepalive", c->keepalive_s, 0, 32767);
 	must_be_within("review", c->review_packets, 0, 1000000000);
 	must_be_within("length of the control socket's path", strlen(c->control), 1, 107);
 	must_be_within("level", (uint64_t)c->log_level, LOG_ERR, LOG_DEBUG);
@@ -126,6 +127,8 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = text_of("--copy-buffer=%zu", c->copy_buffer);
 	argv[n++] = text_of("--soft-limit=%lluB", (unsigned long long)c->soft_limit);
 	argv[n++] = text_of("--hard-limit=%llu", (unsigned long long)c->hard_limit);
+	argv[n++] = text_of("--nodelay=%s", c->nodelay ? "yes" : "no");
+	argv[n++] = text_of("--keepalive=%u", c->keepalive_s);
 	argv[n++] = seconds_of("--settle", c->settle_ms);
 	argv[n++] = text_of("--review=%u", c->review_packets);
 	argv[n++] = text_of("--probe=%s", c->probe ? "yes" : "no");
@@ -160,6 +163,7 @@ static void must_be_same(const struct config *a, const struct config *b)
 	     a->hard_limit == b->hard_limit && a->settle_ms == b->settle_ms &&
 	     a->review_packets == b->review_packets && a->seccomp == b->seccomp &&
 	     a->max_sessions_per_client == b->max_sessions_per_client &&
+	     a->nodelay == b->nodelay && a->keepalive_s == b->keepalive_s &&
 	     a->probe == b->probe && a->log_level == b->log_level, "not the same options");
 	must(!a->user == !b->user && (!a->user || !strcmp(a->user, b->user)),
 	     "not the same account");

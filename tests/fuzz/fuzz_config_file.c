@@ -77,6 +77,8 @@ static void check_own(const struct forward_text *t)
 		{ "engine", t->own.engine, ENGINE_AUTO, ENGINE_COPY },
 		{ "connect-timeout", t->own.connect_timeout_ms, 1, 24 * 3600 * 1000 },
 		{ "soft-limit", t->own.soft_limit, 4 << 10, 1 << 30 },
+		{ "nodelay", t->own.nodelay, 0, 1 },
+		{ "keepalive", t->own.keepalive_s, 0, 32767 },
 		{ "max-sessions", t->own.max_sessions, 1, 1000000 },
 		{ "max-sessions-per-client", t->own.max_sessions_per_client, 1, 1000000 },
 		{ "hard-limit", t->own.hard_limit, 4 << 10, 1 << 30 },

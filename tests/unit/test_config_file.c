@@ -138,9 +138,12 @@ static void test_own_options(void **state)
 	     "upstream = 127.0.0.1:2\n"
 	     "connect-timeout = 0.25\n"
 	     "engine = copy\n"
+	     "nodelay = no\n"
+	     "keepalive = 0\n"
 	     "[culvert]\n"
 	     "connect-timeout = 7\n"
 	     "hard-limit = 2M\n"
+	     "keepalive = 60\n"
 	     "[forward b]\n"
 	     "listen = :3\n"
 	     "upstream = 127.0.0.1:2\n"
@@ -151,6 +154,10 @@ static void test_own_options(void **state)
 	assert_int_equal(c.n_forwards, 3);
 	assert_int_equal(c.forwards[0].engine, ENGINE_COPY);
 	assert_int_equal(c.forwards[1].engine, ENGINE_SPLICE);
+	assert_false(c.forwards[0].nodelay);
+	assert_true(c.forwards[1].nodelay);
+	assert_int_equal(c.forwards[0].keepalive_s, 0);
+	assert_int_equal(c.forwards[1].keepalive_s, 60);
 	assert_int_equal(c.forwards[2].engine, ENGINE_SPLICE);
 	assert_ptr_equal(config_forward_with(&c, ENGINE_SPLICE), &c.forwards[1]);
 	assert_null(config_forward_with(&c, ENGINE_AUTO));
@@ -341,6 +348,11 @@ static const struct {
 	{ 4, "connect-timeout: \"soon\" is not valid", FORWARD "connect-timeout = soon\n" },
 	{ 5, "hard-limit: given twice, first in line 4",
 	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
+	{ 4, "nodelay: \"1\" is not valid, expected yes or no", FORWARD "nodelay = 1\n" },
+	{ 4, "keepalive: \"32768\" is not valid, expected a whole number from 0 to 32767",
+	  FORWARD "keepalive = 32768\n" },
+	{ 4, "keepalive: \"yes\" is not valid", FORWARD "keepalive = yes\n" },
+	{ 2, "keepalive: \"0.5\" is not valid", "[culvert]\nkeepalive = 0.5\n" FORWARD },
 	{ 4, "engine: \"fast\" is not valid, expected auto, sockmap, splice or copy",
 	  FORWARD "engine = fast\n" },
 	{ 5, "engine: given twice, first in line 4", FORWARD "engine = copy\nengine = copy\n" },
