@@ -21,9 +21,18 @@ void crew_init(struct crew *c, unsigned int most)
 	*c = (struct crew){ .active = 1, .most = most };
 }
 
+/*
+ * More would be calm, and go again: what keeps one worker busy may be one session, which another
+ * cannot help.
+ */
+static bool is_enough(const struct crew_load *l, unsigned int active)
+{
+	return l->sum <= CALM * active;
+}
+
 static bool needs_more(const struct crew *c, const struct crew_load *l)
 {
-	return c->active < c->most && l->busiest >= BUSY &&
+	return c->active < c->most && l->busiest >= BUSY && !is_enough(l, c->active) &&
 	       (l->idle >= ROOM || l->event_us >= DEAR_EVENT_US);
 }
 
@@ -36,6 +45,8 @@ static unsigned int grown(const struct crew *c, const struct crew_load *l)
 		more = c->active;
 	if (more > c->most - c->active)
 		more = c->most - c->active;
+	while (more > 1 && is_enough(l, c->active + more - 1))
+		more--;
 	return c->active + (more ? more : 1);
 }
 
@@ -43,7 +54,7 @@ bool crew_judge(struct crew *c, const struct crew_load *l)
 {
 	unsigned int others = c->active - 1;
 	bool crowded = l->idle < CROWDED && l->event_us < DEAR_EVENT_US && l->sum <= FULL * others;
-	bool calm = l->sum <= CALM * others;
+	bool calm = is_enough(l, others);
 
 	if (needs_more(c, l)) {
 		c->active = grown(c, l);
