@@ -38,7 +38,7 @@
 	X(accept4) X(socket) X(connect) X(getsockopt) X(setsockopt) X(recv) X(send) X(splice)     \
 	X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close) X(shutdown) X(read)        \
 	X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir) X(pthread_cond_timedwait)      \
-	X(bpf_map_update_elem) X(bpf_map_delete_elem)
+	X(pread) X(bpf_map_update_elem) X(bpf_map_delete_elem)
 
 #define AS_ENUM(name) FN_##name,
 #define AS_NAME(name) #name,
@@ -318,6 +318,14 @@ ssize_t read(int fd, void *buf, size_t len)
 
 	FAIL_WITH(-1);
 	return real(fd, buf, len);
+}
+
+ssize_t pread(int fd, void *buf, size_t len, off_t at)
+{
+	CONSULT(pread)
+
+	FAIL_WITH(-1);
+	return real(fd, buf, v.cut && len ? 1 : len, at);
 }
 
 ssize_t write(int fd, const void *buf, size_t len)

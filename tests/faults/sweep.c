@@ -78,7 +78,7 @@ static enum faults_action action_of(const struct injection *in)
 
 static int start_daemon(struct sweep *s)
 {
-	static const char *const options[] = { "--max-sessions", "128", NULL };
+	const char *const options[] = { "--max-sessions", "128", "--spread", s->opt->spread, NULL };
 	int r = sites_open(env_dir(), &s->sites);
 
 	if (r) {

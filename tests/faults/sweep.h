@@ -16,6 +16,7 @@ struct sweep_options {
 	const char *culvert; /* the program */
 	const char *preload; /* the interposer */
 	const char *engine;
+	const char *spread;
 	const char *only;     /* sites whose description holds this; NULL: all */
 	const char *syscalls; /* have strace count system calls into this file; NULL: do not */
 	bool full;            /* every error in every mode */
