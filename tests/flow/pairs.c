@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "env.h"
+#include "pairs.h"
+
+static const struct {
+	const char *client, *server;
+} scripts[HABITS] = {
+	[IDLE] = { "P" ENDLESS, "P" ENDLESS },
+	[BIG_TURNS] = { "wp2 G" ENDLESS ":64K:64K", "H" ENDLESS ":64K:64K" },
+	[TURNS] = { "wp2 G" ENDLESS ":64:64", "H" ENDLESS ":64:64" },
+	[STREAM] = { "w4K wp2 B4096M:4096M", "w4K wp3 B4096M:4096M" },
+	[BULK] = { "w256K S4096M", "d256K R4096M" },
+};
+
+struct pair pairs[PAIRS_MOST];
+unsigned int n_pairs, pairs_looks;
+
+void pairs_forget(void)
+{
+	for (unsigned int i = 0; i < n_pairs; i++) {
+		peer_close(&pairs[i].client);
+		peer_close(&pairs[i].server);
+	}
+	n_pairs = 0;
+	pairs_looks = 0;
+}
+
+static void check_peer(struct peer *p)
+{
+	char why[1000];
+
+	if (p->result == PEER_RUNNING || p->result == PEER_DONE)
+		return;
+	peer_describe(p, why, sizeof(why));
+	fail_msg("%s", why);
+}
+
+bool pairs_run(void)
+{
+	struct pollfd pfd[2 * PAIRS_MOST];
+	int64_t now = now_ms();
+	bool running = false;
+
+	for (unsigned int i = 0; i < 2 * n_pairs; i++) {
+		struct peer *p = i % 2 ? &pairs[i / 2].server : &pairs[i / 2].client;
+
+		running |= peer_run(p, now) == PEER_RUNNING;
+		check_peer(p);
+		pfd[i].events = peer_events(p, now, &pfd[i].fd);
+		if (!pfd[i].events)
+			pfd[i].fd = -1;
+	}
+	poll(pfd, 2 * n_pairs, 2);
+	return running;
+}
+
+int64_t deadline_after(int64_t ms)
+{
+	return now_ms() + ms * env_slow();
+}
+
+static bool talks(const struct pair *p)
+{
+	return p->client.pos >= p->client.n_steps - 1 && p->server.pos >= p->server.n_steps - 1;
+}
+
+struct pair *pair_open(enum habit habit, const char *listen, int upstream_fd)
+{
+	struct pair *p = &pairs[n_pairs];
+	int64_t deadline = deadline_after(PAIRS_PATIENCE_MS);
+	struct sockaddr_storage ss;
+	socklen_t len;
+	char name[32];
+
+	assert_true(n_pairs < PAIRS_MOST);
+	memset(p, 0, sizeof(*p));
+	p->habit = habit;
+	p->worker = -1;
+	assert_int_equal(net_addr(listen, &ss, &len), 0);
+	snprintf(name, sizeof(name), "client %u", n_pairs);
+	assert_true(peer_init(&p->client, name, (struct sockaddr *)&ss, len) >= 0);
+	snprintf(name, sizeof(name), "server %u", n_pairs);
+	peer_init(&p->server, name, NULL, 0);
+	p->server.listen_fd = upstream_fd;
+	pattern_init(&p->client.tx, 5, n_pairs, PATTERN_TO_SERVER);
+	pattern_init(&p->client.rx, 5, n_pairs, PATTERN_TO_CLIENT);
+	p->server.rx = p->client.tx;
+	p->server.tx = p->client.rx;
+	peer_script(&p->client, "nd G3:64:64");
+	peer_script(&p->server, "A H3:64:64");
+	peer_script(&p->client, scripts[habit].client);
+	peer_script(&p->server, scripts[habit].server);
+	n_pairs++;
+	while (!talks(p)) {
+		if (now_ms() > deadline)
+			fail_msg("pair %u: no answer", n_pairs - 1);
+		pairs_run();
+	}
+	p->port = net_port(p->client.fd, false);
+	return p;
+}
+
+void pair_end_habit(struct pair *p, const char *client, const char *server)
+{
+	struct peer *c = &p->client, *s = &p->server;
+
+	if (p->habit == IDLE) {
+		c->step_wake = s->step_wake = 0;
+	} else if (p->habit == TURNS || p->habit == BIG_TURNS) {
+		/* the server may be one round ahead */
+		s->rounds_left = 2 + s->rounds_left - c->rounds_left;
+		c->rounds_left = 2;
+	} else {
+		c->tx_goal = s->rx_goal = c->tx_off;
+		s->tx_goal = c->rx_goal = s->tx_off;
+	}
+	peer_script(c, client);
+	peer_script(s, server);
+}
+
+void pairs_end(void)
+{
+	int64_t deadline = deadline_after(PAIRS_PATIENCE_MS);
+
+	for (unsigned int i = 0; i < n_pairs; i++)
+		pair_end_habit(&pairs[i], "wp0 G3:100:100 F E", "wp0 H3:100:100 E F");
+	while (pairs_run())
+		if (now_ms() > deadline)
+			fail_msg("the sessions do not end");
+}
+
+/* --- looks --- */
+
+static bool in_kernel(struct json_object *session)
+{
+	struct json_object *flows = json_at(session, "flows");
+
+	for (size_t i = 0; i < 2; i++)
+		if (strcmp(json_text(json_object_array_get_idx(flows, i), "phase"), "kernel") != 0)
+			return false;
+	return true;
+}
+
+static void note(struct json_object *session)
+{
+	const char *colon = strrchr(json_text(session, "client"), ':');
+	int64_t worker = json_int(session, "worker");
+
+	for (unsigned int i = 0; colon && i < n_pairs; i++) {
+		struct pair *p = &pairs[i];
+
+		if (p->port != atoi(colon + 1))
+			continue;
+		p->listed++;
+		p->changes += p->worker >= 0 && p->worker != worker;
+		p->worker = worker;
+		p->kernel = in_kernel(session);
+	}
+}
+
+void pairs_look(struct daemon *d)
+{
+	struct json_object *o = NULL, *list;
+	size_t n;
+
+	for (unsigned int i = 0; i < n_pairs; i++)
+		pairs[i].listed = 0;
+	assert_int_equal(daemon_query(d, "sessions", PAIRS_PATIENCE_MS, &o), 0);
+	list = json_at(o, "sessions");
+	n = json_object_array_length(list);
+	for (size_t i = 0; i < n; i++)
+		note(json_object_array_get_idx(list, i));
+	json_object_put(o);
+	pairs_looks++;
+	if (n != n_pairs)
+		fail_msg("look %u: %zu sessions are listed, of %u", pairs_looks, n, n_pairs);
+	for (unsigned int i = 0; i < n_pairs; i++)
+		if (pairs[i].listed != 1)
+			fail_msg("look %u: session %u is listed %u times", pairs_looks, i,
+				 pairs[i].listed);
+}
+
+unsigned int pairs_workers(void)
+{
+	unsigned int seen = 0;
+
+	for (unsigned int i = 0; i < n_pairs; i++)
+		seen |= 1U << pairs[i].worker;
+	return (unsigned int)__builtin_popcount(seen);
+}
