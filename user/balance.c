@@ -125,7 +125,7 @@ static struct crew_load measure(struct balance *b, uint64_t now)
 		if (busy > l.busiest)
 			l.busiest = busy;
 	}
-	if (idle && passed)
+	if (idle && b->idle_ms && passed)
 		l.idle = idle > b->idle_ms ? (unsigned int)((idle - b->idle_ms) * 1000 / passed) : 0;
 	l.event_us = events ? (unsigned int)((uint64_t)l.sum * 1000 / events) : 0;
 	b->judged_ms = now;
@@ -164,15 +164,23 @@ static struct worker *least_loaded(const struct balance *b, const struct worker 
 	return best;
 }
 
-/* Up to N to where there are fewest; the count there is kept in step until that worker tells. */
-static unsigned int shed(const struct balance *b, struct worker *w, unsigned int n)
+/*
+ * Up to N, each time to where there are fewest and no more than make FAIR there; the count there is
+ * kept in step until that worker tells.
+ */
+static void shed(const struct balance *b, struct worker *w, unsigned int n, unsigned int fair)
 {
-	struct worker *to = least_loaded(b, w);
-	unsigned int moved = to && n ? session_move(w, to, n) : 0;
+	while (n) {
+		struct worker *to = least_loaded(b, w);
+		unsigned int there = to ? atomic_load(&to->share.sessions) : 0;
+		unsigned int room = there < fair && fair - there < n ? fair - there : n;
+		unsigned int moved = to ? session_move(w, to, room) : 0;
 
-	if (moved)
+		if (!moved)
+			return;
 		atomic_fetch_add(&to->share.sessions, moved);
-	return moved;
+		n -= moved;
+	}
 }
 
 /* True: not yet as it should be. */
@@ -186,13 +194,13 @@ static bool even_out(struct balance *b, struct worker *w)
 		return true;
 	}
 	if (w->index >= b->crew.active) {
-		shed(b, w, w->n_sessions);
+		shed(b, w, w->n_sessions, fair);
 		return w->n_sessions;
 	}
 	if (w->share.change == changes)
 		return false;
 	if (w->n_sessions > fair)
-		shed(b, w, w->n_sessions - fair);
+		shed(b, w, w->n_sessions - fair, fair);
 	if (w->n_sessions <= fair)
 		w->share.change = changes;
 	return w->n_sessions > fair;
