@@ -16,6 +16,8 @@
 #define MOVE_MS 10
 /* A worker that has not told for so long had nothing to tell. */
 #define STALE_MS (2 * CREW_LOOK_MS)
+/* Permille, where it could not be read this once: neither room for a worker nor a crowd. */
+#define IDLE_UNREAD 300
 
 SYSCALLS_NEEDED(
 	SYSCALL(pread64),
@@ -111,7 +113,7 @@ static uint64_t idle_ms(const struct balance *b)
 
 static struct crew_load measure(struct balance *b, uint64_t now)
 {
-	struct crew_load l = { .idle = 1000 * b->n };
+	struct crew_load l = { .idle = b->uptime < 0 ? 1000 * b->n : IDLE_UNREAD };
 	uint64_t idle = idle_ms(b), passed = now - b->judged_ms, events = 0;
 
 	for (unsigned int i = 0; i < b->n; i++) {
