@@ -91,9 +91,9 @@ static void after_batch(void *arg)
 	struct worker *w = arg;
 	struct thread *t = (struct thread *)((char *)w - offsetof(struct thread, worker));
 
-	session_arrivals(w);
 	balance_look(w);
-	session_reap(w); /* last: of those above, some may have died */
+	session_arrivals(w); /* they have their turn here before they can leave again */
+	session_reap(w);     /* last: of those above, some may have died */
 	if (t->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
