@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +20,18 @@ static const struct {
 
 struct pair pairs[PAIRS_MOST];
 unsigned int n_pairs, pairs_looks;
+void (*pairs_failed)(const char *why);
+
+__attribute__((format(printf, 1, 2))) static void broken(const char *fmt, ...)
+{
+	char why[1200];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why, sizeof(why), fmt, ap);
+	va_end(ap);
+	pairs_failed(why);
+}
 
 void pairs_forget(void)
 {
@@ -43,7 +50,7 @@ static void check_peer(struct peer *p)
 	if (p->result == PEER_RUNNING || p->result == PEER_DONE)
 		return;
 	peer_describe(p, why, sizeof(why));
-	fail_msg("%s", why);
+	broken("%s", why);
 }
 
 bool pairs_run(void)
@@ -83,13 +90,16 @@ struct pair *pair_open(enum habit habit, const char *listen, int upstream_fd)
 	socklen_t len;
 	char name[32];
 
-	assert_true(n_pairs < PAIRS_MOST);
+	if (n_pairs == PAIRS_MOST)
+		broken("too many pairs");
 	memset(p, 0, sizeof(*p));
 	p->habit = habit;
 	p->worker = -1;
-	assert_int_equal(net_addr(listen, &ss, &len), 0);
+	if (net_addr(listen, &ss, &len))
+		broken("%s is no address", listen);
 	snprintf(name, sizeof(name), "client %u", n_pairs);
-	assert_true(peer_init(&p->client, name, (struct sockaddr *)&ss, len) >= 0);
+	if (peer_init(&p->client, name, (struct sockaddr *)&ss, len) < 0)
+		broken("no socket for a client");
 	snprintf(name, sizeof(name), "server %u", n_pairs);
 	peer_init(&p->server, name, NULL, 0);
 	p->server.listen_fd = upstream_fd;
@@ -104,7 +114,7 @@ struct pair *pair_open(enum habit habit, const char *listen, int upstream_fd)
 	n_pairs++;
 	while (!talks(p)) {
 		if (now_ms() > deadline)
-			fail_msg("pair %u: no answer", n_pairs - 1);
+			broken("pair %u: no answer", n_pairs - 1);
 		pairs_run();
 	}
 	p->port = net_port(p->client.fd, false);
@@ -137,7 +147,7 @@ void pairs_end(void)
 		pair_end_habit(&pairs[i], "wp0 G3:100:100 F E", "wp0 H3:100:100 E F");
 	while (pairs_run())
 		if (now_ms() > deadline)
-			fail_msg("the sessions do not end");
+			broken("the sessions do not end");
 }
 
 /* --- looks --- */
@@ -176,7 +186,10 @@ void pairs_look(struct daemon *d)
 
 	for (unsigned int i = 0; i < n_pairs; i++)
 		pairs[i].listed = 0;
-	assert_int_equal(daemon_query(d, "sessions", PAIRS_PATIENCE_MS, &o), 0);
+	if (daemon_query(d, "sessions", PAIRS_PATIENCE_MS, &o)) {
+		broken("the daemon does not answer");
+		return;
+	}
 	list = json_at(o, "sessions");
 	n = json_object_array_length(list);
 	for (size_t i = 0; i < n; i++)
@@ -184,10 +197,10 @@ void pairs_look(struct daemon *d)
 	json_object_put(o);
 	pairs_looks++;
 	if (n != n_pairs)
-		fail_msg("look %u: %zu sessions are listed, of %u", pairs_looks, n, n_pairs);
+		broken("look %u: %zu sessions are listed, of %u", pairs_looks, n, n_pairs);
 	for (unsigned int i = 0; i < n_pairs; i++)
 		if (pairs[i].listed != 1)
-			fail_msg("look %u: session %u is listed %u times", pairs_looks, i,
+			broken("look %u: session %u is listed %u times", pairs_looks, i,
 				 pairs[i].listed);
 }
 

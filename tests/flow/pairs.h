@@ -12,7 +12,6 @@
  * Sessions that go on for as long as the test wants, and where in the daemon each of them is.  A
  * session is a pair of scripted peers (peer.h), which know every byte of it.  Pairs are opened one
  * by one, so that the two belong together; `sessions` tells them apart by the client's port.
- * Whatever goes wrong fails the test.
  */
 
 #define PAIRS_MOST 32
@@ -43,6 +42,8 @@ struct pair {
 extern struct pair pairs[PAIRS_MOST];
 extern unsigned int n_pairs;
 extern unsigned int pairs_looks; /* how often pairs_look() was called */
+/* To be set: whatever goes wrong ends the test.  Must not return. */
+extern void (*pairs_failed)(const char *why);
 
 /* Close what is left of them. */
 void pairs_forget(void);

@@ -71,6 +71,11 @@ static void stop(struct daemon *d)
 		fail_msg("%s", why);
 }
 
+static void failed(const char *why)
+{
+	fail_msg("%s", why);
+}
+
 /* Of a test that failed. */
 static int clean_up(void **state)
 {
@@ -396,6 +401,7 @@ int main(int argc, char **argv)
 	int r;
 
 	parse_options(argc, argv);
+	pairs_failed = failed;
 	env_enter("test_balance", TEST_SECONDS);
 	upstream_fd = net_listen(UPSTREAM, 128);
 	if (upstream_fd < 0) {
