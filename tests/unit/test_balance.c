@@ -161,6 +161,27 @@ static void test_stuck(void **state)
 	assert_int_equal(all[0].share.look_ms, now_ms + CREW_LOOK_MS);
 }
 
+/* Some at a time, and the more a worker has to look at, the later it looks again. */
+static void test_many(void **state)
+{
+	(void)state;
+	set_up(SPREAD_AUTO, 2);
+	give(1, 1280);
+	count_live(2);
+	look(1);
+	check(2, (const unsigned int[]){ 256, 1024 });
+	assert_int_equal(all[1].share.look_ms, now_ms + 10 + 8);
+	for (unsigned int i = 0; i < 4; i++)
+		look(1);
+	check(2, (const unsigned int[]){ 1280, 0 });
+	assert_int_equal(all[1].share.look_ms, now_ms + CREW_LOOK_MS);
+	balance_close(&balance);
+	set_up(SPREAD_ROTATE, 2);
+	give(0, 1280);
+	look(0);
+	check(2, (const unsigned int[]){ 1024, 256 });
+}
+
 static void test_nothing_moves(void **state)
 {
 	(void)state;
@@ -254,6 +275,7 @@ int main(void)
 		cmocka_unit_test_teardown(test_worker_goes, close_all),
 		cmocka_unit_test_teardown(test_worker_comes, close_all),
 		cmocka_unit_test_teardown(test_stuck, close_all),
+		cmocka_unit_test_teardown(test_many, close_all),
 		cmocka_unit_test_teardown(test_nothing_moves, close_all),
 		cmocka_unit_test_teardown(test_all_stays, close_all),
 		cmocka_unit_test_teardown(test_rotate, close_all),
