@@ -40,6 +40,7 @@ static void check_bounds(const struct config *c)
 	must_be_within("level", (uint64_t)c->log_level, LOG_ERR, LOG_DEBUG);
 	must(!c->user || c->user[0], "an account without a name");
 	must(strcmp(engine_name(c->engine), "?"), "engine %d", (int)c->engine);
+	must_be_within("spread", c->spread, SPREAD_AUTO, SPREAD_ROTATE);
 	must(c->forwards && c->n_forwards >= 1 && c->n_forwards <= WORDS_MAX / 2, "%zu forwards",
 	     c->n_forwards);
 }

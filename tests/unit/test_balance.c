@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Who gives how many sessions to whom, when the number of active workers changes.  Workers here are
- * counts; session_move() is this file's own, and moves those that may.
+ * counts; session_move(), which moves those that may, and the count of all are of this file.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@
 
 #include <string.h>
 
+#include "admission.h"
 #include "balance.h"
 #include "session_move.h"
 
@@ -23,7 +24,7 @@ static unsigned int stuck[MOST]; /* of its sessions, those that must stay */
 static struct worker *list[MOST];
 static struct balance balance;
 static struct shared shared;
-static unsigned int steered;
+static unsigned int steered, live;
 static uint64_t now_ms;
 
 unsigned int session_move(struct worker *from, struct worker *to, unsigned int most)
@@ -35,6 +36,12 @@ unsigned int session_move(struct worker *from, struct worker *to, unsigned int m
 	from->n_sessions -= n;
 	to->n_sessions += n;
 	return n;
+}
+
+unsigned int admission_sessions(struct admission *a)
+{
+	assert_null(a);
+	return live;
 }
 
 static void steer(void *arg, unsigned int active)
@@ -90,9 +97,9 @@ static void look(unsigned int worker)
 
 static void count_live(unsigned int n)
 {
-	shared.live = 0;
+	live = 0;
 	for (unsigned int i = 0; i < n; i++)
-		shared.live += all[i].n_sessions;
+		live += all[i].n_sessions;
 }
 
 static void check(unsigned int n, const unsigned int *want)

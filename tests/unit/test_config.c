@@ -101,6 +101,16 @@ static void test_every_option(void **state)
 	assert_int_equal(c.review_packets, 0);
 	config_close(&c);
 
+	GOOD(&c, FORWARD);
+	assert_int_equal(c.spread, SPREAD_AUTO);
+	config_close(&c);
+	GOOD(&c, "--spread", "rotate", "--spread=all", FORWARD);
+	assert_int_equal(c.spread, SPREAD_ALL);
+	config_close(&c);
+	GOOD(&c, "--spread=rotate", FORWARD);
+	assert_int_equal(c.spread, SPREAD_ROTATE);
+	config_close(&c);
+
 	GOOD(&c, "--probe", "no", FORWARD);
 	assert_false(c.probe);
 	config_close(&c);
@@ -241,6 +251,8 @@ static const struct {
 
 	{ -EINVAL, "--engine: \"\" is not", { "--engine=", FORWARD } },
 	{ -EINVAL, "--engine: \"AUTO\" is not valid, expected auto", { "--engine", "AUTO" } },
+	{ -EINVAL, "--spread: needs a value: auto, all or rotate", { "--spread" } },
+	{ -EINVAL, "--spread: \"some\" is not valid, expected auto", { "--spread", "some" } },
 	{ -EINVAL, "--engine: \"a\\nb\" is not", { "--engine", "a\nb" } },
 	{ -EINVAL, "--log-level: \"loud\" is not valid, expected err", { "--log-level", "loud" } },
 	{ -EINVAL, "--control: \"\" is not", { "--control=" } },
@@ -362,6 +374,8 @@ static void test_help(void **state)
 		"auto, sockmap, splice or copy (default auto)",
 		"--workers N",
 		"(default one per CPU)",
+		"--spread HOW",
+		"auto, all or rotate",
 		"--control PATH",
 		"(default /run/culvert/control.sock)",
 		"--connect-timeout SECONDS",

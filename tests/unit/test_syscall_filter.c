@@ -30,6 +30,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon.h"
@@ -187,6 +188,10 @@ static const struct attempt attempts[] = {
 	{ "setsockopt, TCP_ULP", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_ULP } },
 	{ "setsockopt, another level", REFUSED, SYS_setsockopt,
 	  { NOTHING, IPPROTO_IP, SO_LINGER } },
+	{ "setsockopt, SO_ATTACH_FILTER", REFUSED, SYS_setsockopt,
+	  { NOTHING, SOL_SOCKET, SO_ATTACH_FILTER } },
+	{ "setsockopt, SO_ATTACH_REUSEPORT_EBPF", REFUSED, SYS_setsockopt,
+	  { NOTHING, SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF } },
 	{ "ioctl", REFUSED, SYS_ioctl, { NOTHING, SIOCGIFCONF } },
 	{ "ioctl, TIOCSTI", REFUSED, SYS_ioctl, { 0, TIOCSTI } },
 	{ "fcntl", REFUSED, SYS_fcntl, { 0, F_SETFL, 0 } },
@@ -205,6 +210,10 @@ static const struct attempt attempts[] = {
 	{ "setsockopt, SO_LINGER", ALLOWED, SYS_setsockopt, { NOTHING, SOL_SOCKET, SO_LINGER } },
 	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt,
 	  { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
+	{ "setsockopt, SO_ATTACH_REUSEPORT_CBPF", ALLOWED, SYS_setsockopt,
+	  { NOTHING, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF } },
+	{ "pread64", ALLOWED, SYS_pread64, { NOTHING } },
+	{ "clock_gettime", ALLOWED, SYS_clock_gettime, { CLOCK_THREAD_CPUTIME_ID, 0 } },
 	{ "getdents64", ALLOWED, SYS_getdents64, { NOTHING } },
 	{ "mmap", ALLOWED, SYS_mmap,
 	  { 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, NOTHING, 0 } },
