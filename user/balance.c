@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "admission.h"
+#include "log.h"
 #include "session_move.h"
 #include "syscall_filter.h"
 
@@ -37,8 +38,12 @@ void balance_open(struct balance *b, enum spread spread, unsigned int n,
 	if (spread != SPREAD_AUTO)
 		b->crew.active = n;
 	b->active = b->crew.active;
-	if (spread == SPREAD_AUTO && n > 1)
-		b->uptime = open("/proc/uptime", O_RDONLY | O_CLOEXEC);
+	if (spread != SPREAD_AUTO || n < 2)
+		return;
+	b->uptime = open("/proc/uptime", O_RDONLY | O_CLOEXEC);
+	if (b->uptime < 0)
+		log_warning("how idle the CPUs are is not known, so they count as idle, and more "
+			    "workers are used than may be good: /proc/uptime: %s", strerror(errno));
 }
 
 void balance_start(struct balance *b, struct worker *const *workers)
