@@ -137,7 +137,8 @@ static struct crew_load measure(struct balance *b, uint64_t now)
 			l.busiest = busy;
 	}
 	if (idle && b->idle_ms && passed)
-		l.idle = idle > b->idle_ms ? (unsigned int)((idle - b->idle_ms) * 1000 / passed) : 0;
+		l.idle = idle < b->idle_ms ? 0
+					   : (unsigned int)((idle - b->idle_ms) * 1000 / passed);
 	l.event_us = events ? (unsigned int)((uint64_t)l.sum * 1000 / events) : 0;
 	b->judged_ms = now;
 	b->idle_ms = idle;

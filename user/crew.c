@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "crew.h"
 
-/* A worker that is as busy as this may be what the others wait for, and sleep now and then itself. */
+/* A worker as busy as this may be what the others wait for, and sleep now and then itself. */
 #define BUSY 400
 /* So much is left over that another worker preempts nobody. */
 #define ROOM 350

@@ -106,7 +106,8 @@ static void check(unsigned int n, const unsigned int *want)
 {
 	for (unsigned int i = 0; i < n; i++)
 		if (all[i].n_sessions != want[i])
-			fail_msg("worker %u has %u sessions, not %u", i, all[i].n_sessions, want[i]);
+			fail_msg("worker %u has %u sessions, not %u", i, all[i].n_sessions,
+				 want[i]);
 }
 
 static void test_start(void **state)
