@@ -15,10 +15,16 @@
 /* To grow late costs more than to shrink late. */
 #define CROWDED_LOOKS 5
 #define CALM_LOOKS 25
+/*
+ * Where peers wait for each other in a circle, CPUs idle beside one worker and not beside two.  So
+ * each time that it was too crowded, room must be seen for twice as long; and that is forgotten.
+ */
+#define PATIENCE_MOST 256
+#define FORGET 10 /* times as many looks as patience */
 
 void crew_init(struct crew *c, unsigned int most)
 {
-	*c = (struct crew){ .active = 1, .most = most };
+	*c = (struct crew){ .active = 1, .most = most, .patience = 1 };
 }
 
 /*
@@ -50,22 +56,46 @@ static unsigned int grown(const struct crew *c, const struct crew_load *l)
 	return c->active + (more ? more : 1);
 }
 
-bool crew_judge(struct crew *c, const struct crew_load *l)
+static void remember(struct crew *c, bool was_crowded)
+{
+	if (was_crowded) {
+		c->patience = c->patience < PATIENCE_MOST ? c->patience * 2 : PATIENCE_MOST;
+		c->steady = 0;
+	} else if (++c->steady >= FORGET * c->patience) {
+		c->patience = c->patience > 1 ? c->patience / 2 : 1;
+		c->steady = 0;
+	}
+}
+
+static bool grows(struct crew *c, const struct crew_load *l)
+{
+	c->needy = needs_more(c, l) ? c->needy + 1 : 0;
+	if (!c->needy || (c->needy < c->patience && l->event_us < DEAR_EVENT_US))
+		return false;
+	c->active = grown(c, l);
+	return true;
+}
+
+static bool shrinks(struct crew *c, const struct crew_load *l)
 {
 	unsigned int others = c->active - 1;
 	bool crowded = l->idle < CROWDED && l->event_us < DEAR_EVENT_US && l->sum <= FULL * others;
 	bool calm = is_enough(l, others);
 
-	if (needs_more(c, l)) {
-		c->active = grown(c, l);
-		c->crowded = c->calm = 0;
-		return true;
-	}
 	c->crowded = others && crowded ? c->crowded + 1 : 0;
 	c->calm = others && calm ? c->calm + 1 : 0;
 	if (c->crowded < CROWDED_LOOKS && c->calm < CALM_LOOKS)
 		return false;
 	c->active--;
-	c->crowded = c->calm = 0;
 	return true;
+}
+
+bool crew_judge(struct crew *c, const struct crew_load *l)
+{
+	bool changed = grows(c, l) || shrinks(c, l);
+
+	remember(c, changed && c->crowded >= CROWDED_LOOKS);
+	if (changed)
+		c->needy = c->crowded = c->calm = 0;
+	return changed;
 }

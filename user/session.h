@@ -88,8 +88,8 @@ void session_sweep(struct worker *w);
 void session_review(struct worker *w);
 
 /*
- * To another worker, between two batches of events.  session_leave(): off its worker, which then must
- * not touch it any more; False: not now, because the kernel carries it or bytes are pending.
+ * To another worker, between two batches of events.  session_leave(): off its worker, which then
+ * must not touch it any more; False: not now, because the kernel carries it or bytes are pending.
  * session_join(): it is W's, on whose thread this is called; level-triggered events lose nothing.
  * For want of memory there it may be reset.
  */

@@ -23,7 +23,8 @@
 #define UPSTREAM "127.0.0.1:9100"
 
 static struct options {
-	const char *culvert, *engine, *soft_limit, *hard_limit, *copy_buffer, *workers, *spread, *log_level;
+	const char *culvert, *engine, *soft_limit, *hard_limit, *copy_buffer;
+	const char *workers, *spread, *log_level;
 	struct torture_conf torture;
 	double minutes;
 	bool storm, json;
@@ -53,7 +54,8 @@ static const char help[] =
 	"  --threads T          of this program (default 2)\n"
 	"  --seed S             default: from the clock; printed\n"
 	"  --only K             only what session K of the seed does (default: once)\n"
-	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --spread, --log-level  for the daemon\n"
+	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --spread, --log-level\n"
+	"                       for the daemon\n"
 	"  --storm              stop and continue the daemon at random\n"
 	"  --storm-ms N         ... every 1..N ms (default 250)\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"

@@ -253,6 +253,31 @@ static void test_no_flapping_divided(void **state)
 			grow_and_rest(work, cpus);
 }
 
+/*
+ * CPUs idle beside one worker and not beside two: it is tried more and more rarely, and after a
+ * change of load soon again.
+ */
+static void test_circle(void **state)
+{
+	const struct crew_load alone = { 850, 850, 500, 5 }, two = { 450, 850, 0, 5 };
+	const struct crew_load full = { 900, 900, 100, 5 };
+	unsigned int changes = 0, looks = 0;
+	struct crew c;
+
+	(void)state;
+	crew_init(&c, 2);
+	for (unsigned int i = 0; i < 1000; i++)
+		changes += crew_judge(&c, c.active == 1 ? &alone : &two);
+	assert_in_range(changes, 4, 20);
+	while (c.active == 2)
+		crew_judge(&c, &two);
+	for (unsigned int i = 0; i < 10000; i++)
+		assert_false(crew_judge(&c, &full));
+	while (!crew_judge(&c, &alone))
+		looks++;
+	assert_true(looks < 4);
+}
+
 static struct crew_load random_load(struct seeded *r, unsigned int most)
 {
 	unsigned int busiest = (unsigned int)seeded_below(r, 1100);
@@ -315,6 +340,7 @@ int main(void)
 		cmocka_unit_test(test_one_by_one),
 		cmocka_unit_test(test_no_flapping),
 		cmocka_unit_test(test_no_flapping_divided),
+		cmocka_unit_test(test_circle),
 		cmocka_unit_test(test_random),
 	};
 
