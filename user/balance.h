@@ -33,8 +33,8 @@ struct balance {
 
 /*
  * Opens /proc/uptime, so to be called before there is a sandbox.  STEER is called with the number
- * of workers, 1 to N, that new connections should go to: if it is not N, by balance_start(); then by
- * any worker's thread, one at a time.
+ * of workers, 1 to N, that new connections should go to: if it is not N, by balance_start(); then
+ * by any worker's thread, one at a time.
  */
 void balance_open(struct balance *b, enum spread spread, unsigned int n,
 		  void (*steer)(void *arg, unsigned int active), void *arg);
