@@ -113,7 +113,8 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	if (r)
 		return r;
 	worker_have_spare(w);
-	w->stats.forwards = calloc(shared->config->n_forwards, sizeof(*w->stats.forwards));
+	w->stats.forwards = calloc(shared->config->n_forwards ?: 1,
+				   sizeof(*w->stats.forwards));
 	if (!w->stats.forwards)
 		return -ENOMEM;
 	r = worker_reserve_timer(w);

@@ -96,7 +96,7 @@ int cases_listen(void)
 int cases_start(struct cases *c)
 {
 	const char *args[2 * N_VIAS + 5] = {
-		"--connect-timeout", CASES_CONNECT_TIMEOUT, "--spread", c->spread,
+		"--connect-timeout", CASES_CONNECT_TIMEOUT, "--spread", c->spread ?: "auto",
 	};
 	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
 	struct json_object *o = NULL;

@@ -59,12 +59,20 @@ static unsigned int children(void)
 	return n;
 }
 
-/* What the daemon asks at its start, with --engine auto. */
-static int ask(struct probe_start *ret)
+/* What the daemon asks at its start, with one forward. */
+static int ask_for(enum engine engine, bool probe, struct probe_start *ret)
 {
-	const struct config c = { .engine = ENGINE_AUTO, .probe = true };
+	struct forward_conf forward = { .engine = engine };
+	const struct config c = {
+		.engine = engine, .probe = probe, .forwards = &forward, .n_forwards = 1,
+	};
 
 	return probe_start(&c, ret);
+}
+
+static int ask(struct probe_start *ret)
+{
+	return ask_for(ENGINE_AUTO, true, ret);
 }
 
 static void assert_good(const struct probe_start *found)
@@ -119,20 +127,17 @@ static void does_not_mind_signals(void **state)
 /* Nothing to try, nothing tried. */
 static void asks_only_what_matters(void **state)
 {
-	struct config c = { .engine = ENGINE_COPY, .probe = true };
 	struct probe_start found;
 
 	(void)state;
 	setenv(FAIL_VARIABLE, "loopback,load,splice", 1);
-	assert_int_equal(probe_start(&c, &found), 0);
+	assert_int_equal(ask_for(ENGINE_COPY, true, &found), 0);
 	assert_int_equal(found.sockmap.verdict, PROBE_UNASKED);
 	assert_int_equal(found.splice.verdict, PROBE_UNASKED);
-	c = (struct config){ .engine = ENGINE_SOCKMAP, .probe = false };
-	assert_int_equal(probe_start(&c, &found), 0);
+	assert_int_equal(ask_for(ENGINE_SOCKMAP, false, &found), 0);
 	assert_int_equal(found.sockmap.verdict, PROBE_UNASKED);
 	setenv(FAIL_VARIABLE, "load", 1);
-	c = (struct config){ .engine = ENGINE_SPLICE, .probe = true };
-	assert_int_equal(probe_start(&c, &found), 0);
+	assert_int_equal(ask_for(ENGINE_SPLICE, true, &found), 0);
 	assert_int_equal(found.splice.verdict, PROBE_OK);
 	unsetenv(FAIL_VARIABLE);
 }

@@ -226,9 +226,7 @@ static void test_escape(void **state)
 	(void)state;
 	log_escape(text, buf, sizeof(buf));
 	assert_string_equal(buf, "ab\\ncd\\xffe");
-	/*
-	 * NOLINTNEXTLINE(readability-suspicious-call-argument): what was escaped is escaped again
-	 */
+	/* NOLINTNEXTLINE(readability-suspicious-call-argument): escaped, it is escaped again */
 	assert_string_equal(log_escape(buf, twice, sizeof(twice)), buf);
 	assert_string_equal(log_escape("", buf, 4), "");
 	assert_string_equal(log_escape("abc", buf, 4), "abc");
