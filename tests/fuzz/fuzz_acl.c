@@ -15,6 +15,7 @@
 #include "fuzz.h"
 
 #define MODEL_MAX 1024 /* an input has 4,096 bytes, an element three and a separator */
+#define LONGEST 63     /* more is no address or prefix, but for needless zeros */
 
 struct model_rule {
 	int family; /* AF_UNSPEC: all */
@@ -64,6 +65,8 @@ static bool model_parse(char *element, struct model_rule *r)
 	unsigned long most;
 
 	*r = (struct model_rule){ .family = AF_UNSPEC };
+	if (strlen(element) > LONGEST)
+		return false;
 	if (!strcmp(element, "all"))
 		return true;
 	r->family = AF_UNIX;

@@ -70,9 +70,9 @@ static const struct row {
 	{ "one worker at its end", 1, 64,         { 1000, 1000, 60000, 5 },   2,  4,  4,  4,  4 },
 	{ "four with little each", 4, 16,         { 500, 1100, 12000, 5 },    5,  5,  5,  5,  5 },
 	/* crowded: five looks in a row */
-	{ "crowded", 2, 2,                        { 475, 950, 199, 24 },      2,  2,  1,  1,  1 },
-	{ "too much for one", 2, 2,               { 476, 951, 199, 24 },      2,  2,  2,  2,  2 },
-	{ "not crowded, some idle", 2, 2,         { 450, 900, 200, 24 },      2,  2,  2,  2,  2 },
+	{ "crowded", 2, 2,                        { 475, 950, 299, 24 },      2,  2,  1,  1,  1 },
+	{ "too much for one", 2, 2,               { 476, 951, 299, 24 },      2,  2,  2,  2,  2 },
+	{ "not crowded, some idle", 2, 2,         { 450, 900, 300, 24 },      2,  2,  2,  2,  2 },
 	{ "dear events are worth it", 2, 2,       { 475, 950, 0, 25 },        2,  2,  2,  2,  2 },
 	{ "crowded, of eight", 8, 8,              { 900, 6650, 0, 5 },        8,  8,  7,  7,  7 },
 	/* calm: 25 looks in a row */
@@ -105,6 +105,7 @@ static void test_table(void **state)
 		const struct row *r = &table[i];
 		struct crew c = crew_of(r->active, r->most);
 
+		c.patience = 1; /* see test_patience() */
 		for (unsigned int looks = 1; looks <= 25; looks++) {
 			unsigned int before = c.active;
 			bool changed = crew_judge(&c, &r->load);
@@ -140,6 +141,22 @@ static void test_in_a_row(void **state)
 	assert_int_equal(after(&c, &steady, 1), 2);
 	assert_int_equal(after(&c, &idling, 24), 2);
 	assert_int_equal(after(&c, &idling, 1), 1);
+}
+
+/* Idle CPUs must be seen three times in a row; dear events need not. */
+static void test_patience(void **state)
+{
+	const struct crew_load room = { 600, 600, 500, 5 }, dear = { 600, 600, 0, 500 };
+	const struct crew_load none = { 600, 600, 300, 5 };
+	struct crew c = crew_of(1, 2);
+
+	(void)state;
+	assert_int_equal(after(&c, &room, 2), 1);
+	assert_int_equal(after(&c, &none, 1), 1);
+	assert_int_equal(after(&c, &room, 2), 1);
+	assert_int_equal(after(&c, &room, 1), 2);
+	c = crew_of(1, 2);
+	assert_int_equal(after(&c, &dear, 1), 2);
 }
 
 /* A change begins both counts anew: workers go one by one, each for a reason of its own. */
@@ -337,6 +354,7 @@ int main(void)
 		cmocka_unit_test(test_init),
 		cmocka_unit_test(test_table),
 		cmocka_unit_test(test_in_a_row),
+		cmocka_unit_test(test_patience),
 		cmocka_unit_test(test_one_by_one),
 		cmocka_unit_test(test_no_flapping),
 		cmocka_unit_test(test_no_flapping_divided),
