@@ -106,8 +106,8 @@ static int try(const struct attempt *a, enum filter_mode mode, unsigned int part
 }
 
 /*
- * ThreadSanitizer has a thread of its own, in the child too, whose calls the filter may kill it for at
- * any time.
+ * ThreadSanitizer has a thread of its own, in the child too, and the filter may kill that for its
+ * calls at any time.
  */
 #define MODES (BUILT_WITH_TSAN ? 1 : 2)
 
