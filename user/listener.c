@@ -3,23 +3,19 @@
 
 #include <errno.h>
 #include <linux/filter.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "admission.h"
+#include "listen_socket.h"
 #include "log.h"
 #include "session.h"
 #include "syscall_filter.h"
-#include "tcp.h"
 
-#define BACKLOG 4096
 #define PAUSE_MS 50
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
@@ -52,100 +48,10 @@ struct listen_fds {
 
 /* --- binding --- */
 
-static int set_listen_options(int fd, const struct forward_conf *fc, const struct addr *a)
-{
-	int one = 1;
-
-	if (!addr_is_inet(a))
-		return 0;
-	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)))
-		return -errno;
-	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
-	if (a->ss.ss_family == AF_INET6 &&
-	    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
-		return -errno;
-	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s); /* inherited */
-}
-
-/* The file of a unix socket is open to all, like a port: its directory says who may reach it. */
-static int bind_listener(int fd, const struct addr *a)
-{
-	mode_t mask = umask(0111);
-	int r = bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
-
-	umask(mask);
-	return r;
-}
-
-static int listen_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
-			 int *ret_fd)
-{
-	int one = 1, r = 0;
-	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
-	if (fd < 0)
-		return -errno;
-	r = set_listen_options(fd, fc, a);
-	if (!r && reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)))
-		r = -errno;
-	r = r ?: bind_listener(fd, a);
-	if (!r && listen(fd, BACKLOG))
-		r = -errno;
-	if (r) {
-		close(fd);
-		return r;
-	}
-	*ret_fd = fd;
-	return 0;
-}
-
-/* A unix socket file that nobody listens on any more is left over from a crash: remove it. */
-static void remove_stale(const struct addr *a)
-{
-	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
-	struct stat st;
-	int fd;
-
-	if (!un->sun_path[0] || lstat(un->sun_path, &st) || !S_ISSOCK(st.st_mode))
-		return;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return;
-	if (connect(fd, (const struct sockaddr *)un, a->len) && errno == ECONNREFUSED)
-		unlink(un->sun_path);
-	close(fd);
-}
-
-/*
- * SO_REUSEPORT would also let a second culvert of the same user share the port in silence, so the
- * address is first bound without it.
- */
-static int check_free(const struct forward_conf *fc, const struct addr *a)
-{
-	int fd = -1, r = listen_socket(fc, a, false, &fd);
-
-	if (!r)
-		close(fd);
-	return r;
-}
-
-static bool port_is_open(const struct addr *a)
-{
-	/* same place in both */
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss;
-
-	return addr_is_inet(a) && !in6->sin6_port;
-}
-
 /* Port 0: all workers must listen on the port that the kernel chose for the first. */
 static void learn_port(struct endpoint *e, struct addr *a, int fd)
 {
-	socklen_t len = sizeof(a->ss);
-
-	if (!port_is_open(a))
-		return;
-	getsockname(fd, (struct sockaddr *)&a->ss, &len);
-	if (e->n_addrs == 1)
+	if (listen_socket_learn_port(a, fd) && e->n_addrs == 1)
 		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
 }
 
@@ -153,15 +59,11 @@ static int bind_address(struct listen_fds *l, const struct config *c, unsigned i
 			struct endpoint *e, struct addr *a)
 {
 	bool shared = !addr_is_inet(a);
-	int r = 0, fd = -1;
+	int r = listen_socket_make_room(&c->forwards[forward], a), fd = -1;
 
-	if (shared)
-		remove_stale(a);
-	else
-		r = check_free(&c->forwards[forward], a);
 	for (unsigned int w = 0; !r && w < c->workers; w++) {
 		if (!shared || w == 0) {
-			r = listen_socket(&c->forwards[forward], a, !shared, &fd);
+			r = listen_socket_open(&c->forwards[forward], a, true, &fd);
 			if (r)
 				break;
 			learn_port(e, a, fd);
@@ -436,7 +338,7 @@ void listeners_stop(struct listener *list)
 	for (struct listener *ls = list; ls; ls = ls->next) {
 		int i = 0;
 
-		while (i++ < BACKLOG && accept_one(ls))
+		while (i++ < LISTEN_BACKLOG && accept_one(ls))
 			;
 		timer_cancel(&ls->worker->loop, &ls->resume);
 		loop_watch(&ls->worker->loop, &ls->source, 0, false);
