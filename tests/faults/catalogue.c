@@ -22,6 +22,11 @@ static const struct failing catalogue[] = {
 	{ "getsockopt", { ENOBUFS, ENOMEM, EPERM, EINVAL, ENOPROTOOPT }, false },
 	{ "setsockopt", { ENOMEM, ENOBUFS, EPERM, EINVAL, ENOPROTOOPT }, false },
 	{ "recv", { EINTR, EAGAIN, ECONNRESET, ETIMEDOUT, ENOMEM, EHOSTUNREACH }, true },
+	/*
+	 * recv(MSG_PEEK): the kernel does not say that nothing is there where something is, and
+	 * how much it shows is no promise that could be cut
+	 */
+	{ "peek", { EINTR, ECONNRESET, ETIMEDOUT, ENOMEM, EHOSTUNREACH }, false },
 	{ "send", { EINTR, EAGAIN, ENOBUFS, ENOMEM, EPIPE, ECONNRESET, ETIMEDOUT, EPERM }, true },
 	{ "splice", { EINTR, EAGAIN, ENOMEM, EINVAL, EPIPE, ECONNRESET }, true },
 	{ "pipe2", { EMFILE, ENFILE, ENOMEM }, false },
@@ -71,8 +76,8 @@ const struct failing *catalogue_find(const char *function)
 
 bool catalogue_harmless(const char *function, int error)
 {
-	static const char *const repeated[] = { "recv", "send",	 "splice", "epoll_wait",
-						"read", "write", "poll",   "accept4" };
+	static const char *const repeated[] = { "recv", "peek",  "send", "splice", "epoll_wait",
+						"read", "write", "poll", "accept4" };
 
 	/* pread: how idle the CPUs are, which no session depends on */
 	if (error == CATALOGUE_LATE || !strcmp(function, "pread"))

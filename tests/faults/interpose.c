@@ -35,9 +35,9 @@
 
 /* Also the names in the page. */
 #define FUNCTIONS(X)                                                                              \
-	X(accept4) X(socket) X(connect) X(getsockopt) X(setsockopt) X(recv) X(send) X(splice)     \
-	X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close) X(shutdown) X(read)        \
-	X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir) X(pthread_cond_timedwait)      \
+	X(accept4) X(socket) X(connect) X(getsockopt) X(setsockopt) X(recv) X(peek) X(send)       \
+	X(splice) X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close) X(shutdown)      \
+	X(read) X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir) X(pthread_cond_timedwait)      \
 	X(pread) X(bpf_map_update_elem) X(bpf_map_delete_elem)
 
 #define AS_ENUM(name) FN_##name,
@@ -229,17 +229,12 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
 	return real(fd, level, name, value, len);
 }
 
-/*
- * A look at the queue (MSG_PEEK) that takes nothing cannot be cut, and the kernel does not say that
- * nothing is there where something is: both would be lies.  And it is a look that makes the kernel
- * run the verdict over what waits (trap T2), whatever it then says.
- */
+/* A look at the queue (MSG_PEEK) can fail in fewer ways: it is a call of its own. */
 ssize_t recv(int fd, void *buf, size_t len, int flags)
 {
-	CONSULT(recv)
+	REAL(recv)
+	struct verdict v = consult(flags & MSG_PEEK ? FN_peek : FN_recv, CALLER);
 
-	if (flags & MSG_PEEK && (v.cut || v.error == EAGAIN))
-		return real(fd, buf, len, flags);
 	FAIL_WITH(-1);
 	if (v.cut && len)
 		len = 1;
