@@ -12,6 +12,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
+#include "kernel.h"
 #include "kt.h"
 
 #define SESSIONS_MAX 64
@@ -111,6 +112,27 @@ int kt_unload(void **state)
 	traps__destroy(kt_bpf);
 	kt_bpf = NULL;
 	return 0;
+}
+
+struct kernel *kt_culvert;
+
+int kt_load_culvert(void **state)
+{
+	struct kernel_limits limits = { .pairs = 1, .workers = 1 };
+	char err[512];
+
+	if (kt_load(state))
+		return -1;
+	if (!kernel_open(&limits, &kt_culvert, err, sizeof(err)))
+		return 0;
+	print_error("%s\n", err);
+	return -1;
+}
+
+int kt_unload_culvert(void **state)
+{
+	kernel_close(kt_culvert);
+	return kt_unload(state);
 }
 
 int kt_teardown(void **state)

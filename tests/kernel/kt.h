@@ -95,6 +95,10 @@ extern struct traps *kt_bpf; /* loaded by kt_main */
 void kt_enter(void);
 int kt_load(void **state);
 int kt_unload(void **state);
+/* The same with culvert's own program beside it, for one session. */
+extern struct kernel *kt_culvert;
+int kt_load_culvert(void **state);
+int kt_unload_culvert(void **state);
 int kt_teardown(void **state);
 
 /* How much longer than usual to wait: CULVERT_TEST_SLOW, for emulated machines; 1 without it. */

@@ -12,33 +12,13 @@
 #define AGAIN 40 /* of SENT */
 #define FRESH 10
 
-static struct kernel *program;
 static uint64_t cookies[2]; /* by slot */
-
-static int load(void **state)
-{
-	struct kernel_limits limits = { .pairs = 1, .workers = 1 };
-	char err[512];
-
-	if (kt_load(state))
-		return -1;
-	if (!kernel_open(&limits, &program, err, sizeof(err)))
-		return 0;
-	print_error("%s\n", err);
-	return -1;
-}
-
-static int unload(void **state)
-{
-	kernel_close(program);
-	return kt_unload(state);
-}
 
 /* Make the program know the session; neither flow is in rx yet. */
 static struct kt_session *admit(struct kt_session *s)
 {
-	assert_int_equal(kernel_admit(program, CLIENT, s->a, &cookies[CLIENT]), 0);
-	assert_int_equal(kernel_admit(program, UPSTREAM, s->b, &cookies[UPSTREAM]), 0);
+	assert_int_equal(kernel_admit(kt_culvert, CLIENT, s->a, &cookies[CLIENT]), 0);
+	assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b, &cookies[UPSTREAM]), 0);
 	return s;
 }
 
@@ -47,33 +27,33 @@ static void forget(struct kt_session *s)
 {
 	kt_close(&s->a);
 	kt_close(&s->b);
-	kernel_forget(program, CLIENT, cookies[CLIENT], true);
-	kernel_forget(program, UPSTREAM, cookies[UPSTREAM], true);
+	kernel_forget(kt_culvert, CLIENT, cookies[CLIENT], true);
+	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], true);
 }
 
 /* The flow from the client, with all that was passed before written. */
 static volatile struct culvert_ctl *enter(const struct kt_session *s)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(program, CLIENT);
+	volatile struct culvert_ctl *ctl = kernel_ctl(kt_culvert, CLIENT);
 
 	ctl->soft_limit = ctl->hard_limit = UINT64_MAX;
 	ctl->bulk_bytes = 0;
 	ctl->no_pass = 0;
-	ctl->credit = kernel_stat(program, CLIENT)->passed;
+	ctl->credit = kernel_stat(kt_culvert, CLIENT)->passed;
 	ctl->epoch++;
-	assert_int_equal(kernel_rx_add(program, CLIENT, s->a), 0);
+	assert_int_equal(kernel_rx_add(kt_culvert, CLIENT, s->a), 0);
 	kt_kick(s->a);
 	return ctl;
 }
 
 static uint64_t redirected(void)
 {
-	return kernel_stat(program, CLIENT)->bytes;
+	return kernel_stat(kt_culvert, CLIENT)->bytes;
 }
 
 static uint64_t passed(void)
 {
-	return kernel_stat(program, CLIENT)->passed;
+	return kernel_stat(kt_culvert, CLIENT)->passed;
 }
 
 /*
@@ -109,7 +89,7 @@ static void no_pass_lets_nothing_overtake_passed_bytes(void **state)
 static void an_overlap_is_cut_off(void **state)
 {
 	struct kt_session *s = admit(kt_open(0));
-	uint64_t bytes = redirected(), overlap = kernel_stat(program, CLIENT)->overlap;
+	uint64_t bytes = redirected(), overlap = kernel_stat(kt_culvert, CLIENT)->overlap;
 
 	(void)state;
 	enter(s);
@@ -119,8 +99,8 @@ static void an_overlap_is_cut_off(void **state)
 	assert_int_equal(kt_expect(s->server, SENT, FRESH), 0);
 	assert_true(kt_quiet(s->server));
 	assert_int_equal(redirected(), bytes + SENT + FRESH);
-	assert_int_equal(kernel_stat(program, CLIENT)->overlap, overlap + AGAIN);
-	assert_int_equal(kernel_stat(program, CLIENT)->dropped, 0);
+	assert_int_equal(kernel_stat(kt_culvert, CLIENT)->overlap, overlap + AGAIN);
+	assert_int_equal(kernel_stat(kt_culvert, CLIENT)->dropped, 0);
 	forget(s);
 }
 
@@ -142,7 +122,7 @@ static void a_large_part_is_cut_off(void **state)
 		enter(s);
 		assert_int_equal(kt_expect(s->server, parts[i], size - parts[i]), 0);
 		assert_int_equal(redirected(), bytes + size - parts[i]);
-		assert_int_equal(kernel_stat(program, CLIENT)->dropped, 0);
+		assert_int_equal(kernel_stat(kt_culvert, CLIENT)->dropped, 0);
 		forget(s);
 	}
 }
@@ -156,5 +136,5 @@ int main(void)
 	};
 
 	kt_enter();
-	return cmocka_run_group_tests(tests, load, unload);
+	return cmocka_run_group_tests(tests, kt_load_culvert, kt_unload_culvert);
 }

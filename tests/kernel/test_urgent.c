@@ -12,26 +12,6 @@
 #define AFTER 1000
 #define ALL (BEFORE + 1 + AFTER)
 
-static struct kernel *program;
-
-static int load(void **state)
-{
-	struct kernel_limits limits = { .pairs = 1, .workers = 1 };
-	char err[512];
-
-	if (kt_load(state))
-		return -1;
-	if (!kernel_open(&limits, &program, err, sizeof(err)))
-		return 0;
-	print_error("%s\n", err);
-	return -1;
-}
-
-static int unload(void **state)
-{
-	kernel_close(program);
-	return kt_unload(state);
-}
 
 static struct kt_session *open_inline(void)
 {
@@ -87,22 +67,22 @@ static void it_does_not_hinder_a_removal(void **state)
 	struct pool pool;
 	uint64_t cookies[2];
 	struct sockmap_io io = {
-		.flow = &flow, .kernel = program, .pool = &pool, .src = s->a, .dst = s->b,
+		.flow = &flow, .kernel = kt_culvert, .pool = &pool, .src = s->a, .dst = s->b,
 		.dst_connected = true, .read_ahead = MIB,
 	};
 
 	(void)state;
 	pool_init(&pool, 4096);
 	policy_init(&policy, ENGINE_SOCKMAP, 0, 0);
-	assert_int_equal(kernel_admit(program, 0, s->a, &cookies[0]), 0);
-	assert_int_equal(kernel_admit(program, 1, s->b, &cookies[1]), 0);
+	assert_int_equal(kernel_admit(kt_culvert, 0, s->a, &cookies[0]), 0);
+	assert_int_equal(kernel_admit(kt_culvert, 1, s->b, &cookies[1]), 0);
 	assert_int_equal(sockmap_enter(&io, &limits, &policy, 0), 0);
 	flow_set_phase(&flow, FLOW_KERNEL);
 
 	/* half of the fence, so that they stay unread */
 	assert_int_equal(tcp_set_lowat(s->a, MIB), 0);
 	send_with_urgent(s);
-	assert_int_equal(sockmap_redirected(program, 0, &flow), 0);
+	assert_int_equal(sockmap_redirected(kt_culvert, 0, &flow), 0);
 	flow_set_phase(&flow, FLOW_LEAVING);
 	assert_int_equal(sockmap_leave(&io), STEP_DONE);
 	assert_true(io.touched);
@@ -112,8 +92,8 @@ static void it_does_not_hinder_a_removal(void **state)
 
 	kt_close(&s->a);
 	kt_close(&s->b);
-	kernel_forget(program, 0, cookies[0], true);
-	kernel_forget(program, 1, cookies[1], true);
+	kernel_forget(kt_culvert, 0, cookies[0], true);
+	kernel_forget(kt_culvert, 1, cookies[1], true);
 	pool_buffer_put(&pool, flow.head);
 	pool_close(&pool);
 }
@@ -126,5 +106,5 @@ int main(void)
 	};
 
 	kt_enter();
-	return cmocka_run_group_tests(tests, load, unload);
+	return cmocka_run_group_tests(tests, kt_load_culvert, kt_unload_culvert);
 }
