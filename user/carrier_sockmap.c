@@ -273,25 +273,34 @@ static int remove_fenced(struct sockmap_io *io)
 	return r;
 }
 
-/* Read the UNREAD bytes that were found in the source's receive queue; they are written later. */
-static enum step read_unread(struct sockmap_io *io, uint64_t unread)
+/* Read up to LIMIT bytes, without writing them, as long as no more than MOST are kept so. */
+static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most, bool *ret_any)
 {
-	struct flow *f = io->flow;
 	struct pump_io pump = {
-		.flow = f,
+		.flow = io->flow,
 		.pool = io->pool,
 		.src = io->src,
 		.dst = io->dst,
-		.limit = unread,
+		.limit = limit,
 	};
-	enum pump r = copy_read_ahead(&pump, UINT32_MAX);
+	enum pump r = copy_read_ahead(&pump, most);
 
 	io->read += pump.read;
-	io->touched |= pump.read;
-	if (r == PUMP_SRC_ERROR) {
+	*ret_any = pump.read;
+	if (r == PUMP_SRC_ERROR)
 		io->error = pump.error;
+	return r;
+}
+
+/* Read the UNREAD bytes that were found in the source's receive queue; they are written later. */
+static enum step read_unread(struct sockmap_io *io, uint64_t unread)
+{
+	bool any;
+	enum pump r = read_ahead(io, unread, UINT32_MAX, &any);
+
+	io->touched |= any;
+	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
-	}
 	return r == PUMP_STARVED ? STEP_UNPROVED : STEP_AGAIN;
 }
 
@@ -340,27 +349,17 @@ static enum step audit_left(struct sockmap_io *io)
  * Read passed bytes without writing them.  To leave, it is enough that they are read; writing them
  * must wait for the backlog, and a fast source would meanwhile have more passed, for ever.
  */
-static enum step read_ahead(struct sockmap_io *io)
+static enum step read_passed(struct sockmap_io *io)
 {
 	struct flow *f = io->flow;
-	struct pump_io pump = {
-		.flow = f,
-		.pool = io->pool,
-		.src = io->src,
-		.dst = io->dst,
-		.limit = passed_bytes(io) - f->credit - f->pending,
-	};
-	enum pump r = copy_read_ahead(&pump, io->read_ahead);
+	bool any;
+	enum pump r = read_ahead(io, passed_bytes(io) - f->credit - f->pending, io->read_ahead,
+				 &any);
 
-	io->read += pump.read;
 	f->starved = r == PUMP_STARVED;
-	if (r == PUMP_SRC_ERROR) {
-		io->error = pump.error;
+	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
-	}
-	if (pump.read || r == PUMP_MORE)
-		return STEP_DONE;
-	return wait_longer(io); /* trap T8, or no memory */
+	return any || r == PUMP_MORE ? STEP_DONE : wait_longer(io); /* trap T8, or no memory */
 }
 
 static enum step leave_round(struct sockmap_io *io)
@@ -370,7 +369,7 @@ static enum step leave_round(struct sockmap_io *io)
 	if (!all_read(io)) {
 		/* no more room: some must be written first; meanwhile TCP's window closes */
 		enum step r = io->flow->pending >= io->read_ahead ? settle_round(io) :
-								    read_ahead(io);
+								    read_passed(io);
 
 		return r == STEP_DONE ? STEP_AGAIN : r;
 	}
