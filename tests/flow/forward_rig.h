@@ -377,4 +377,41 @@ static void rig_talk_until(struct daemon *d, const char *forward, const char *ca
 		 rig_flow_text(d, forward, 0, "carrier"), carrier);
 }
 
+/* --- every row with every engine --- */
+
+struct rig_row {
+	const char *name;
+	void (*run)(void **state); /* *STATE: the name of the engine */
+};
+
+static char rig_engines[][8] = { "auto", "sockmap", "splice", "copy" };
+#define RIG_ENGINES (sizeof(rig_engines) / sizeof(rig_engines[0]))
+
+/* The main() of program PROG, which is ended after SECONDS; returns its exit code. */
+static int rig_run(const char *prog, unsigned int seconds, const struct rig_row *rows, size_t n)
+{
+	struct CMUnitTest *tests = calloc(n * RIG_ENGINES, sizeof(*tests));
+	char (*names)[48] = calloc(n * RIG_ENGINES, sizeof(*names));
+	int r;
+
+	for (size_t i = 0; tests && names && i < n * RIG_ENGINES; i++) {
+		char *engine = rig_engines[i / n];
+
+		snprintf(names[i], sizeof(names[i]), "%s_%s", engine, rows[i % n].name);
+		tests[i].name = names[i];
+		tests[i].test_func = rows[i % n].run;
+		tests[i].teardown_func = rig_clean;
+		tests[i].initial_state = engine;
+	}
+	env_enter(prog, seconds);
+	/* the directory of a configuration file must be root's */
+	if (chown(env_dir(), 0, 0))
+		perror(env_dir());
+	rig_listen();
+	r = _cmocka_run_group_tests(prog, tests, n * RIG_ENGINES, NULL, NULL);
+	free(names);
+	free(tests);
+	return r;
+}
+
 #endif

@@ -32,12 +32,16 @@
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 #define TO_NOWHERE "upstream = " BLACK_HOLE "\n"
 
-/* With a full backlog the kernel drops every SYN. */
+/* With a full backlog the kernel drops every SYN.  Once for all tests. */
 static void make_black_hole(void)
 {
+	static bool made;
 	struct sockaddr_storage a;
 	socklen_t len;
 
+	if (made)
+		return;
+	made = true;
 	net_addr(BLACK_HOLE, &a, &len);
 	if (net_listen(BLACK_HOLE, 0) < 0)
 		perror(BLACK_HOLE);
@@ -50,14 +54,16 @@ static void make_black_hole(void)
 
 static void connect_timeout(void **state)
 {
-	struct daemon *d = rig_start(*state,
-				     "[culvert]\nconnect-timeout = 60\n"
-				     "[forward patient]\nlisten = " ONE "\n" TO_NOWHERE
-				     "[forward quick]\nlisten = " TWO "\n" TO_NOWHERE
-				     "connect-timeout = 0.3\n");
+	struct daemon *d;
 	struct json_object *s;
-	int64_t start = now_ms();
+	int64_t start;
 
+	make_black_hole();
+	d = rig_start(*state, "[culvert]\nconnect-timeout = 60\n"
+			      "[forward patient]\nlisten = " ONE "\n" TO_NOWHERE
+			      "[forward quick]\nlisten = " TWO "\n" TO_NOWHERE
+			      "connect-timeout = 0.3\n");
+	start = now_ms();
 	rig_dial(NULL, ONE);
 	assert_int_equal(rig_end(rig_dial(NULL, TWO), RIG_PATIENCE_MS), ECONNRESET);
 	assert_true(now_ms() - start >= 290);
@@ -113,10 +119,10 @@ static void limits(void **state)
 		assert_int_equal(poured, POUR);
 		assert_string_equal(rig_flow_text(d, "wide", 0, "carrier"), "sockmap");
 		assert_true(rig_flow_int(d, "wide", 0, "backlog_max") > 1 << 20);
-		/* auto finds it to be bulk, once it is in user space */
-		assert_non_null(strstr("slow target, hard limit, bulk",
-				       rig_flow_text(d, "tight", 0, "reason")));
+		/* it has left; where it is now, auto may have found a reason for */
 		assert_true(rig_flow_int(d, "tight", 0, "handovers") >= 2);
+		assert_true(rig_status(d, "handovers.to_copy") +
+			    rig_status(d, "handovers.to_splice") >= 1);
 		assert_true(rig_flow_int(d, "tight", 0, "backlog_max") < 1 << 20);
 	} else {
 		assert_int_equal(rig_flow_int(d, "wide", 0, "backlog_max"), 0);
@@ -275,11 +281,6 @@ static void many_denied(void **state)
 	rig_stop(d);
 }
 
-/* not const: they are the states of the tests */
-static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
-
-#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
-
 /* Beside each other in the same workers; `any` has the default, which the test runs with. */
 static void engine(void **state)
 {
@@ -297,26 +298,27 @@ static void engine(void **state)
 	static const char *const listen[] = {
 		"127.0.0.1:9010", "127.0.0.1:9011", "127.0.0.1:9012", "127.0.0.1:9013",
 	};
-	int clients[N_ENGINES], servers[N_ENGINES], any[2];
+	int clients[RIG_ENGINES], servers[RIG_ENGINES], any[2];
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
 
 	any[0] = rig_dial(NULL, ONE);
 	any[1] = rig_accept();
-	for (size_t i = 0; i < N_ENGINES; i++) {
+	for (size_t i = 0; i < RIG_ENGINES; i++) {
 		clients[i] = rig_dial(NULL, listen[i]);
 		servers[i] = rig_accept();
-		rig_talk_until(d, engines[i], rig_carrier(d, engines[i]), clients[i], servers[i]);
+		rig_talk_until(d, rig_engines[i], rig_carrier(d, rig_engines[i]), clients[i],
+			       servers[i]);
 	}
 	rig_talk_until(d, "any", rig_carrier(d, *state), any[0], any[1]);
 	/* reviews send those of auto to user space and back, and leave the others alone */
 	while (rig_flow_int(d, "auto", 0, "handovers") < 3 && now_ms() < deadline)
-		for (size_t i = 0; i < N_ENGINES; i++)
+		for (size_t i = 0; i < RIG_ENGINES; i++)
 			rig_talk(clients[i], servers[i], 100);
 	assert_true(rig_flow_int(d, "auto", 0, "handovers") >= 3);
-	for (size_t i = 1; i < N_ENGINES; i++) {
-		assert_int_equal(rig_flow_int(d, engines[i], 0, "handovers"), i == 1);
-		assert_string_equal(rig_flow_text(d, engines[i], 0, "reason"), "engine");
-		assert_string_equal(rig_flow_text(d, engines[i], 1, "carrier"), engines[i]);
+	for (size_t i = 1; i < RIG_ENGINES; i++) {
+		assert_int_equal(rig_flow_int(d, rig_engines[i], 0, "handovers"), i == 1);
+		assert_string_equal(rig_flow_text(d, rig_engines[i], 0, "reason"), "engine");
+		assert_string_equal(rig_flow_text(d, rig_engines[i], 1, "carrier"), rig_engines[i]);
 	}
 	rig_stop(d);
 }
@@ -432,10 +434,7 @@ static void keepalive(void **state)
 	rig_stop(d);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void **state);
-} rows[] = {
+static const struct rig_row rows[] = {
 	{ "connect-timeout", connect_timeout },
 	{ "limits", limits },
 	{ "max-sessions", max_sessions },
@@ -448,27 +447,7 @@ static const struct {
 	{ "max-sessions-per-client", max_sessions_per_client },
 };
 
-#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
-
 int main(void)
 {
-	static struct CMUnitTest tests[N_ROWS * N_ENGINES];
-	static char names[N_ROWS * N_ENGINES][48];
-
-	for (size_t i = 0; i < N_ROWS * N_ENGINES; i++) {
-		char *name = engines[i / N_ROWS];
-
-		snprintf(names[i], sizeof(names[i]), "%s_%s", name, rows[i % N_ROWS].name);
-		tests[i].name = names[i];
-		tests[i].test_func = rows[i % N_ROWS].run;
-		tests[i].teardown_func = rig_clean;
-		tests[i].initial_state = name;
-	}
-	env_enter("test_forwards", TEST_SECONDS);
-	/* the directory of a configuration file must be root's */
-	if (chown(env_dir(), 0, 0))
-		perror(env_dir());
-	rig_listen();
-	make_black_hole();
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return rig_run("test_forwards", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }
