@@ -7,31 +7,11 @@
 
 #include "client_limit.h"
 
-struct forward_count {
-	_Atomic unsigned int live;
-	struct client_limit *clients; /* NULL: only all forwards together limit a client */
-};
-
 struct admission {
 	const struct config *config;
 	_Atomic unsigned int live;    /* of all forwards */
 	struct client_limit *clients; /* NULL: no limit for one client */
-	struct forward_count *forwards;
 };
-
-static int open_clients(struct admission *a)
-{
-	const struct config *c = a->config;
-	int r = client_limit_open(c->max_sessions_per_client, c->max_sessions, &a->clients);
-
-	for (size_t i = 0; !r && i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-
-		r = client_limit_open(fc->max_sessions_per_client,
-				      fc->max_sessions ?: c->max_sessions, &a->forwards[i].clients);
-	}
-	return r;
-}
 
 int admission_open(const struct config *c, struct admission **ret)
 {
@@ -42,9 +22,7 @@ int admission_open(const struct config *c, struct admission **ret)
 	if (!a)
 		return r;
 	a->config = c;
-	a->forwards = calloc(c->n_forwards ?: 1, sizeof(*a->forwards));
-	if (a->forwards)
-		r = open_clients(a);
+	r = client_limit_open(c->max_sessions_per_client, c->max_sessions, &a->clients);
 	if (r)
 		admission_close(a);
 	else
@@ -57,9 +35,6 @@ void admission_close(struct admission *a)
 	if (!a)
 		return;
 	client_limit_close(a->clients);
-	for (size_t i = 0; a->forwards && i < a->config->n_forwards; i++)
-		client_limit_close(a->forwards[i].clients);
-	free(a->forwards);
 	free(a);
 }
 
@@ -75,47 +50,48 @@ static bool count_in(_Atomic unsigned int *live, unsigned int most)
 	return true;
 }
 
-bool admission_enter(struct admission *a, unsigned int forward, enum cause *ret_why)
+bool admission_enter(struct admission *a, struct forward *f, enum cause *ret_why)
 {
-	struct forward_count *f = &a->forwards[forward];
-
-	if (!count_in(&f->live, a->config->forwards[forward].max_sessions)) {
+	if (!count_in(&f->totals->live, f->conf->max_sessions)) {
 		*ret_why = CAUSE_FORWARD_LIMIT;
 		return false;
 	}
-	if (count_in(&a->live, a->config->max_sessions))
-		return true;
-	atomic_fetch_sub(&f->live, 1);
-	*ret_why = CAUSE_SESSION_LIMIT;
-	return false;
+	if (!count_in(&a->live, a->config->max_sessions)) {
+		atomic_fetch_sub(&f->totals->live, 1);
+		*ret_why = CAUSE_SESSION_LIMIT;
+		return false;
+	}
+	atomic_fetch_add(&f->sessions, 1);
+	return true;
 }
 
-void admission_cancel(struct admission *a, unsigned int forward)
+void admission_cancel(struct admission *a, struct forward *f)
 {
 	atomic_fetch_sub(&a->live, 1);
-	atomic_fetch_sub(&a->forwards[forward].live, 1);
+	atomic_fetch_sub(&f->totals->live, 1);
+	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
 }
 
-bool admission_enter_client(struct admission *a, unsigned int forward,
-			    const struct sockaddr *client, unsigned int *ret_most, bool *ret_all)
+bool admission_enter_client(struct admission *a, struct forward *f, const struct sockaddr *client,
+			    unsigned int *ret_most, bool *ret_all)
 {
 	*ret_all = false;
-	*ret_most = a->config->forwards[forward].max_sessions_per_client;
-	if (!client_limit_enter(a->forwards[forward].clients, client))
+	*ret_most = f->conf->max_sessions_per_client;
+	if (!client_limit_enter(f->clients, client))
 		return false;
 	if (client_limit_enter(a->clients, client))
 		return true;
-	client_limit_leave(a->forwards[forward].clients, client);
+	client_limit_leave(f->clients, client);
 	*ret_all = true;
 	*ret_most = a->config->max_sessions_per_client;
 	return false;
 }
 
-void admission_leave(struct admission *a, unsigned int forward, const struct sockaddr *client)
+void admission_leave(struct admission *a, struct forward *f, const struct sockaddr *client)
 {
 	client_limit_leave(a->clients, client);
-	client_limit_leave(a->forwards[forward].clients, client);
-	admission_cancel(a, forward);
+	client_limit_leave(f->clients, client);
+	admission_cancel(a, f);
 }
 
 unsigned int admission_sessions(struct admission *a)

@@ -7,11 +7,12 @@
 #include <sys/socket.h>
 
 #include "config.h"
+#include "forward.h"
 #include "stats.h"
 
 /*
  * How many sessions there may be: in all, of one forward, of one client, and of one client at one
- * forward.  Each limit holds beside the others.  FORWARD is an index into config->forwards.
+ * forward.  Each limit holds beside the others.
  *
  * May be called by any thread.  Nothing is allocated after admission_open().
  */
@@ -25,19 +26,19 @@ void admission_close(struct admission *a);
  * Count a session of FORWARD in, whose client is not known yet.  False: that would be one too many,
  * *RET_WHY says of what.
  */
-bool admission_enter(struct admission *a, unsigned int forward, enum cause *ret_why);
+bool admission_enter(struct admission *a, struct forward *f, enum cause *ret_why);
 /* Count it out again: no client came, or none that may have it. */
-void admission_cancel(struct admission *a, unsigned int forward);
+void admission_cancel(struct admission *a, struct forward *f);
 
 /*
  * Its client is known.  False: it has as many as it may, *RET_MOST, at the forward or (*RET_ALL) in
  * all.
  */
-bool admission_enter_client(struct admission *a, unsigned int forward,
-			    const struct sockaddr *client, unsigned int *ret_most, bool *ret_all);
+bool admission_enter_client(struct admission *a, struct forward *f, const struct sockaddr *client,
+			    unsigned int *ret_most, bool *ret_all);
 
-/* The session ends: both counts. */
-void admission_leave(struct admission *a, unsigned int forward, const struct sockaddr *client);
+/* The session ends: both counts.  F may be freed by the time that this returns. */
+void admission_leave(struct admission *a, struct forward *f, const struct sockaddr *client);
 
 /* Sessions, and clients that have some; of all forwards. */
 unsigned int admission_sessions(struct admission *a);

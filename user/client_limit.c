@@ -36,8 +36,9 @@ struct entry {
 };
 
 struct client_limit {
-	pthread_mutex_t lock; /* of all below but `most` */
-	unsigned int most;
+	pthread_mutex_t lock; /* of what changes below */
+	unsigned int most, total;
+	unsigned int refs; /* of the one thread that shares and closes */
 	unsigned int shift; /* 64 - log2 of the number of buckets */
 	uint64_t multiplier;
 	uint32_t *buckets; /* first entry of each chain */
@@ -122,6 +123,8 @@ int client_limit_open(unsigned int most, unsigned int total, struct client_limit
 		l->shift--;
 	}
 	l->most = most;
+	l->total = total;
+	l->refs = 1;
 	l->multiplier = random_odd();
 	l->buckets = malloc(n_buckets * sizeof(*l->buckets));
 	l->entries = calloc(total, sizeof(*l->entries));
@@ -136,9 +139,21 @@ int client_limit_open(unsigned int most, unsigned int total, struct client_limit
 	return 0;
 }
 
+struct client_limit *client_limit_share(struct client_limit *l)
+{
+	if (l)
+		l->refs++;
+	return l;
+}
+
+bool client_limit_is(const struct client_limit *l, unsigned int most, unsigned int total)
+{
+	return l ? l->most == most && l->total == total : !most;
+}
+
 void client_limit_close(struct client_limit *l)
 {
-	if (!l)
+	if (!l || (l->refs && --l->refs))
 		return;
 	pthread_mutex_destroy(&l->lock);
 	free(l->buckets);

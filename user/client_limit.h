@@ -21,7 +21,11 @@ struct client_limit;
  * TOTAL: sessions of all clients at a time.  -ENOMEM.
  */
 int client_limit_open(unsigned int most, unsigned int total, struct client_limit **ret);
+/* L once more, for one who closes it as well.  Not by several threads at a time. */
+struct client_limit *client_limit_share(struct client_limit *l);
 void client_limit_close(struct client_limit *l);
+/* True if L is what client_limit_open() would make of MOST and TOTAL. */
+bool client_limit_is(const struct client_limit *l, unsigned int most, unsigned int total);
 
 /* Count a session of CLIENT in.  False: it has as many as it may. */
 bool client_limit_enter(struct client_limit *l, const struct sockaddr *client);

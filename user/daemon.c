@@ -8,8 +8,6 @@
 #include "daemon.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,12 +21,13 @@
 #include "balance.h"
 #include "config.h"
 #include "control.h"
+#include "descriptors.h"
 #include "exit_codes.h"
+#include "forward.h"
 #include "kernel.h"
 #include "listener.h"
 #include "log.h"
 #include "inspect.h"
-#include "pool.h"
 #include "probe_start.h"
 #include "sandbox.h"
 #include "session.h"
@@ -36,12 +35,6 @@
 #include "syscall_filter.h"
 #include "worker.h"
 
-/* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
-#define SOCKETS_EACH 2UL
-#define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
-/* Beside those of sessions: listeners, maps, epoll, the control socket's clients; idle pipes. */
-#define OWN_DESCRIPTORS 256
-#define SPARE_DESCRIPTORS 1024
 #define STOP_TIMEOUT_MS 10000
 
 SYSCALLS_NEEDED(
@@ -61,7 +54,6 @@ SYSCALLS_NEEDED(
 
 struct thread {
 	struct worker worker;
-	struct listener *listeners;
 	struct timer grace;
 	pthread_t id;
 	bool open, started, stopping;
@@ -71,9 +63,9 @@ struct daemon {
 	struct config config;
 	struct shared shared;
 	struct balance balance;
-	struct policy *policies; /* those in shared */
+	struct forwards forwards;
+	struct listening *listening; /* list */
 	struct account account;
-	struct listen_fds *fds;
 	struct control *control;
 	struct thread *threads;
 	struct worker **workers; /* those of the threads, for inspect */
@@ -93,7 +85,8 @@ static void after_batch(void *arg)
 
 	balance_look(w);
 	session_arrivals(w); /* they have their turn here before they can leave again */
-	session_reap(w);     /* last: of those above, some may have died */
+	listeners_reap(w);
+	session_reap(w); /* last: of those above, some may have died */
 	if (t->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
@@ -122,7 +115,8 @@ static void stop_thread(void *arg)
 {
 	struct thread *t = arg;
 
-	listeners_stop(t->listeners);
+	while (t->worker.listeners)
+		listener_end(t->worker.listeners);
 	session_arrivals(&t->worker);
 	t->stopping = true;
 	t->grace.fire = on_grace_over;
@@ -168,44 +162,6 @@ static int open_kernel(struct daemon *d)
 	return 0;
 }
 
-/*
- * What is 0, 1 or 2 when culvert starts without them would become a socket or a map, and the log
- * would write into it.
- */
-static int reserve_standard_streams(void)
-{
-	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
-			return log_complain(-EBADF, "/dev/null cannot be opened: %s",
-					    strerror(errno));
-	return 0;
-}
-
-/*
- * Raise the limit, and see to it that pipes, without which a flow is copied, leave descriptors for
- * sockets, without which there is no session.  Where there are hardly enough for the sockets of all
- * sessions, or not even those, pipes get a quarter: it takes many sessions to miss it.
- */
-static void limit_descriptors(unsigned int sessions)
-{
-	unsigned long sockets = SOCKETS_EACH * sessions + OWN_DESCRIPTORS;
-	unsigned long want = DESCRIPTORS_EACH * sessions + SPARE_DESCRIPTORS;
-	unsigned long limit = sandbox_raise_nofile(want), pipes = limit / 4;
-
-	if (limit > sockets && limit - sockets > pipes)
-		pipes = limit - sockets;
-	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
-	pool_limit_pipes((unsigned int)pipes);
-	if (limit < sockets)
-		log_warning("only %lu descriptors: %u sessions need %lu, and %lu to splice both "
-			    "ways: raise RLIMIT_NOFILE or lower --max-sessions", limit, sessions,
-			    sockets, want);
-	else if (limit < want)
-		log_warning("only %lu descriptors: enough for %u sessions, but for %lu pipes only "
-			    "(RLIMIT_NOFILE %lu gives each two); flows without a pipe are copied",
-			    limit, sessions, pipes, want);
-}
-
 /* Without root the default path is out of reach: then culvert runs without a control socket. */
 static int open_control(struct daemon *d)
 {
@@ -224,21 +180,35 @@ static int open_control(struct daemon *d)
 	return EXIT_CODE_FAILURE;
 }
 
-static int make_policies(struct daemon *d)
+static int make_forwards(struct daemon *d)
 {
 	const struct config *c = &d->config;
 
-	d->policies = calloc(c->n_forwards, sizeof(*d->policies));
-	if (!d->policies) {
-		log_error("out of memory for %zu forwards", c->n_forwards);
-		return EXIT_CODE_FAILURE;
-	}
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		policy_init(&d->policies[i], c->forwards[i].engine, c->settle_ms,
-			    c->review_packets);
-		d->policies[i].no_splice = !probe_allows(&d->probe.splice);
+		struct forward *f;
+
+		if (forward_new(&c->forwards[i], c, NULL, NULL, &f)) {
+			log_error("out of memory for %zu forwards", c->n_forwards);
+			return EXIT_CODE_FAILURE;
+		}
+		f->policy.no_splice = !probe_allows(&d->probe.splice);
+		forwards_add(&d->forwards, f);
 	}
-	d->shared.policies = d->policies;
+	return 0;
+}
+
+static int open_listening(struct daemon *d)
+{
+	struct forward *f = d->forwards.first;
+	char err[512];
+
+	for (size_t i = 0; i < d->config.n_forwards; i++, f = f->next) {
+		if (listening_open_endpoint(&listening_by_self, &d->config.forwards[i], f,
+					    d->config.workers, &d->listening, err, sizeof(err))) {
+			log_error("%s", err);
+			return EXIT_CODE_FAILURE;
+		}
+	}
 	return 0;
 }
 
@@ -251,18 +221,11 @@ static int set_up(struct daemon *d)
 		log_error("%s", err);
 		return EXIT_CODE_USAGE;
 	}
-	limit_descriptors(d->config.max_sessions);
+	descriptors_limit(d->config.max_sessions);
 	r = probe_start(&d->config, &d->probe);
 	if (r)
 		return r;
-	r = make_policies(d) ?: open_kernel(d);
-	if (r)
-		return r;
-	if (listeners_bind(&d->config, &d->fds, err, sizeof(err))) {
-		log_error("%s", err);
-		return EXIT_CODE_FAILURE;
-	}
-	r = open_control(d);
+	r = make_forwards(d) ?: open_kernel(d) ?: open_listening(d) ?: open_control(d);
 	if (r)
 		return r;
 	if (admission_open(&d->config, &d->shared.admission)) {
@@ -283,7 +246,8 @@ static void steer(void *arg, unsigned int active)
 	struct daemon *d = arg;
 
 	log_debug("%u of %u workers carry sessions", active, d->config.workers);
-	listeners_steer(d->fds, active);
+	for (const struct listening *l = d->listening; l; l = l->next)
+		listening_steer(l, active);
 }
 
 static struct json_object *answer(void *arg, const char *command)
@@ -295,6 +259,18 @@ static struct json_object *answer(void *arg, const char *command)
 	if (!strcmp(command, "status"))
 		return inspect_status(&d->inspect);
 	return NULL;
+}
+
+static int start_listener(struct worker *w, struct listening *on)
+{
+	struct listener *ls = listener_new(w, on, on->forward);
+
+	if (!ls || worker_own_timers(w, 1)) {
+		free(ls);
+		return -ENOMEM;
+	}
+	listener_start(ls);
+	return 0;
 }
 
 static int start_threads(struct daemon *d)
@@ -311,7 +287,8 @@ static int start_threads(struct daemon *d)
 		t->open = true;
 		d->workers[i] = &t->worker;
 		r = worker_open(&t->worker, &d->shared, i, &hooks);
-		r = r ?: listeners_start(d->fds, &t->worker, &t->listeners);
+		for (struct listening *l = d->listening; !r && l; l = l->next)
+			r = start_listener(&t->worker, l);
 	}
 	if (!r)
 		balance_start(&d->balance, d->workers);
@@ -337,8 +314,7 @@ static void stop_threads(struct daemon *d)
 
 		if (t->started)
 			pthread_join(t->id, NULL);
-		listeners_free(t->listeners);
-		t->listeners = NULL;
+		listeners_free(&t->worker);
 		t->started = false;
 	}
 }
@@ -409,6 +385,7 @@ static int begin(struct daemon *d)
 
 	d->inspect = (struct inspect){
 		.shared = &d->shared,
+		.forwards = &d->forwards,
 		.n_workers = d->config.workers,
 		.kernel_reason = d->kernel_reason,
 		.probe = &d->probe,
@@ -444,6 +421,7 @@ static int run(struct daemon *d)
 {
 	int r;
 
+	forwards_init(&d->forwards);
 	balance_open(&d->balance, d->config.spread, d->config.workers, steer, d);
 	d->shared.balance = &d->balance;
 	r = set_up(d);
@@ -464,9 +442,9 @@ static int run(struct daemon *d)
 	inspect_close(&d->inspect);
 	admission_close(d->shared.admission);
 	balance_close(&d->balance);
-	listeners_unbind(d->fds);
+	listening_close_all(d->listening);
+	forwards_close(&d->forwards);
 	kernel_close(d->shared.kernel);
-	free(d->policies);
 	return r;
 }
 
@@ -475,7 +453,7 @@ int daemon_run(int argc, char **argv)
 	struct daemon d = { .shared.config = &d.config };
 	int r;
 
-	if (reserve_standard_streams())
+	if (descriptors_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	r = config_parse(argc, argv, &d.config);
 	if (r) {

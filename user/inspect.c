@@ -133,12 +133,12 @@ static const char *client_text(const struct session *s, char *buf, size_t size)
 	return addr_format(&s->client.sa, len, buf, size);
 }
 
-static struct json_object *session_json(const struct session_view *v, const struct config *c,
-					unsigned int worker, uint64_t now_ms)
+static struct json_object *session_json(const struct session_view *v, unsigned int worker,
+					uint64_t now_ms)
 {
 	static const char *const states[] = { "connecting", "open", "dead" };
 	const struct session *s = &v->session;
-	const struct forward_conf *fc = &c->forwards[s->forward];
+	const struct forward_conf *fc = forward_of(s);
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
 	size_t at = s->upstream < fc->upstream.n_addrs ? s->upstream : 0;
 	const struct addr *up = &fc->upstream.addrs[at];
@@ -162,60 +162,82 @@ struct json_object *inspect_sessions(const struct inspect *r)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
+	pthread_mutex_lock(&r->forwards->lock); /* sessions that end meanwhile point to theirs */
 	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++) {
 		struct snapshot snap;
 
 		snapshot(r->workers[i], true, &snap);
 		for (size_t j = 0; j < snap.n; j++)
-			json_append(list, session_json(&snap.views[j], r->shared->config, i,
-						       snap.now_ms));
+			json_append(list, session_json(&snap.views[j], i, snap.now_ms));
 		free(snap.views);
 	}
 	balance_release(r->shared->balance);
+	pthread_mutex_unlock(&r->forwards->lock);
 	json_add(o, "sessions", list);
 	return o;
 }
 
 /* --- status --- */
 
-static uint64_t sum_forward(const struct inspect *r, size_t i, int what)
+/* What all workers have counted, as a plain sum. */
+struct forward_sum {
+	uint64_t accepted, finished, denied, bytes[2];
+};
+
+static struct forward_sum sum_forward(const struct forward_totals *t)
 {
-	uint64_t n = 0;
+	struct forward_sum sum = { 0 };
 
-	for (unsigned int w = 0; w < r->n_workers; w++) {
-		struct forward_stats *fs = &r->workers[w]->stats.forwards[i];
+	for (unsigned int w = 0; w < t->n_workers; w++) {
+		struct forward_stats *fs = &t->stats[w];
 
-		n += count_get(what == 0 ? &fs->accepted : what == 1 ? &fs->finished
-					  : what == 4 ? &fs->denied : &fs->bytes[what - 2]);
+		/* first: what has been accepted since then is not missing among the finished */
+		sum.finished += count_get(&fs->finished);
+		sum.accepted += count_get(&fs->accepted);
+		sum.denied += count_get(&fs->denied);
+		for (unsigned int dir = 0; dir < 2; dir++)
+			sum.bytes[dir] += count_get(&fs->bytes[dir]);
 	}
-	return n;
+	return sum;
 }
 
+static struct json_object *forward_json(const struct forward *f, const struct config *c)
+{
+	const struct forward_conf *fc = f->conf;
+	struct forward_sum sum = sum_forward(f->totals);
+	struct json_object *o = json_object_new_object();
+
+	add_str(o, "name", forward_name(fc));
+	add_str(o, "listen", fc->listen.text);
+	add_str(o, "upstream", fc->upstream.text);
+	add_str(o, "engine", engine_name(fc->engine));
+	add_str(o, "state", forward_state_name(f->state));
+	add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
+	add_int(o, "max_sessions_per_client",
+		fc->max_sessions_per_client ?: c->max_sessions_per_client);
+	/* where a reload has changed it the totals are those of the name */
+	add_int(o, "live", f->state == FORWARD_ACTIVE ? atomic_load(&f->totals->live)
+						      : atomic_load(&f->sessions));
+	add_int(o, "accepted", sum.accepted);
+	add_int(o, "finished", sum.finished);
+	add_int(o, "denied", sum.denied);
+	add_int(o, "bytes_to_upstream", sum.bytes[0]);
+	add_int(o, "bytes_to_client", sum.bytes[1]);
+	return o;
+}
+
+/* A replaced one is part of that which has its name: only what the configuration lacks is added. */
 static struct json_object *forwards_json(const struct inspect *r)
 {
-	const struct config *c = r->shared->config;
 	struct json_object *list = json_object_new_array();
 
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		struct json_object *o = json_object_new_object();
-		uint64_t finished = sum_forward(r, i, 1), accepted = sum_forward(r, i, 0);
-
-		add_str(o, "name", forward_name(&c->forwards[i]));
-		add_str(o, "listen", c->forwards[i].listen.text);
-		add_str(o, "upstream", c->forwards[i].upstream.text);
-		add_str(o, "engine", engine_name(c->forwards[i].engine));
-		add_int(o, "max_sessions", c->forwards[i].max_sessions ?: c->max_sessions);
-		add_int(o, "max_sessions_per_client", c->forwards[i].max_sessions_per_client ?:
-							      c->max_sessions_per_client);
-		add_int(o, "live", accepted - finished);
-		add_int(o, "accepted", accepted);
-		add_int(o, "finished", finished);
-		add_int(o, "denied", sum_forward(r, i, 4));
-		add_int(o, "bytes_to_upstream", sum_forward(r, i, 2));
-		add_int(o, "bytes_to_client", sum_forward(r, i, 3));
-		json_append(list, o);
-	}
+	pthread_mutex_lock(&r->forwards->lock);
+	for (const struct forward *f = r->forwards->first; f; f = f->next)
+		if (f->state == FORWARD_ACTIVE ||
+		    (f->state == FORWARD_REMOVED && atomic_load(&f->sessions)))
+			json_append(list, forward_json(f, r->shared->config));
+	pthread_mutex_unlock(&r->forwards->lock);
 	return list;
 }
 

@@ -6,12 +6,14 @@
 #include <json-c/json.h>
 #include <stdint.h>
 
+#include "forward.h"
 #include "probe_start.h"
 #include "worker.h"
 
 /* What `culvert sessions` and `culvert status` show, as JSON.  Called on the control thread. */
 struct inspect {
 	struct shared *shared;
+	struct forwards *forwards;
 	struct worker **workers;
 	unsigned int n_workers;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */

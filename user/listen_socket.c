@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
+// SPDX-License-Identifier: BSD-2-Clause
 #include "listen_socket.h"
 
 #include <errno.h>
@@ -9,6 +9,11 @@
 #include <unistd.h>
 
 #include "tcp.h"
+
+int listen_socket_set_options(int fd, const struct forward_conf *fc, const struct addr *a)
+{
+	return addr_is_inet(a) ? tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s) : 0;
+}
 
 static int set_listen_options(int fd, const struct forward_conf *fc, const struct addr *a)
 {
@@ -22,7 +27,7 @@ static int set_listen_options(int fd, const struct forward_conf *fc, const struc
 	if (a->ss.ss_family == AF_INET6 &&
 	    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
-	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s); /* inherited */
+	return listen_socket_set_options(fd, fc, a); /* inherited */
 }
 
 /* The file of a unix socket is open to all, like a port: its directory says who may reach it. */

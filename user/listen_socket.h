@@ -25,7 +25,10 @@ int listen_socket_make_room(const struct forward_conf *fc, const struct addr *a)
 int listen_socket_open(const struct forward_conf *fc, const struct addr *a, bool reuseport,
 		       int *ret_fd);
 
-/* Port 0 in A becomes the one that the kernel has picked for FD.  False: there was nothing to do. */
+/* What is accepted from FD, which listens on A, shall be as FC says.  -errno. */
+int listen_socket_set_options(int fd, const struct forward_conf *fc, const struct addr *a);
+
+/* Port 0 in A becomes the one that the kernel has picked for FD.  False: nothing was to do. */
 bool listen_socket_learn_port(struct addr *a, int fd);
 
 #endif

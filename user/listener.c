@@ -2,21 +2,20 @@
 #include "listener.h"
 
 #include <errno.h>
-#include <linux/filter.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/un.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "admission.h"
-#include "listen_socket.h"
 #include "log.h"
 #include "session.h"
 #include "syscall_filter.h"
 
 #define PAUSE_MS 50
+/* A listener that ends takes what waits for it, but not more than may wait in a backlog. */
+#define LAST_ACCEPTS 4096
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
  * last call, which finds none, costs nearly as much as one that succeeds.  A listener begins with
@@ -27,135 +26,8 @@
 #define ACCEPT_STREAK 8
 
 SYSCALLS_NEEDED(
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ATTACH_REUSEPORT_CBPF)),
 	SYSCALL(accept4),
-	SYSCALL(close),
-	SYSCALL(unlink), /* at the end: unix sockets */
-	SYSCALL(unlinkat));
-
-struct listen_fd {
-	const struct addr *addr;
-	unsigned int forward;
-	unsigned int worker;
-	bool shared;
-	int fd;
-};
-
-struct listen_fds {
-	struct listen_fd *fds;
-	size_t n;
-};
-
-/* --- binding --- */
-
-/* Port 0: all workers must listen on the port that the kernel chose for the first. */
-static void learn_port(struct endpoint *e, struct addr *a, int fd)
-{
-	if (listen_socket_learn_port(a, fd) && e->n_addrs == 1)
-		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
-}
-
-static int bind_address(struct listen_fds *l, const struct config *c, unsigned int forward,
-			struct endpoint *e, struct addr *a)
-{
-	bool shared = !addr_is_inet(a);
-	int r = listen_socket_make_room(&c->forwards[forward], a), fd = -1;
-
-	for (unsigned int w = 0; !r && w < c->workers; w++) {
-		if (!shared || w == 0) {
-			r = listen_socket_open(&c->forwards[forward], a, true, &fd);
-			if (r)
-				break;
-			learn_port(e, a, fd);
-		}
-		l->fds[l->n++] = (struct listen_fd){ a, forward, w, shared, fd };
-	}
-	return r;
-}
-
-int listeners_bind(const struct config *c, struct listen_fds **ret, char *err, size_t errlen)
-{
-	struct listen_fds *l = calloc(1, sizeof(*l));
-	char text[ADDR_STRLEN];
-	size_t n = 0;
-	int r = -ENOMEM;
-
-	for (size_t i = 0; i < c->n_forwards; i++)
-		n += c->forwards[i].listen.n_addrs;
-	if (l)
-		l->fds = calloc(n * c->workers ?: 1, sizeof(*l->fds));
-	if (!l || !l->fds) {
-		snprintf(err, errlen, "out of memory");
-		goto fail;
-	}
-	for (unsigned int i = 0; i < c->n_forwards; i++) {
-		struct endpoint *e = &c->forwards[i].listen;
-
-		for (size_t j = 0; j < e->n_addrs; j++) {
-			r = bind_address(l, c, i, e, &e->addrs[j]);
-			if (!r)
-				continue;
-			addr_format((struct sockaddr *)&e->addrs[j].ss, e->addrs[j].len, text,
-				    sizeof(text));
-			snprintf(err, errlen, "cannot listen on %s: %s", text, strerror(-r));
-			goto fail;
-		}
-	}
-	*ret = l;
-	return 0;
-fail:
-	listeners_unbind(l);
-	return r;
-}
-
-void listeners_unbind(struct listen_fds *l)
-{
-	if (!l)
-		return;
-	for (size_t i = 0; i < l->n; i++) {
-		const struct sockaddr_un *un = (const struct sockaddr_un *)&l->fds[i].addr->ss;
-
-		if (l->fds[i].shared && l->fds[i].worker)
-			continue;
-		if (l->fds[i].fd >= 0)
-			close(l->fds[i].fd);
-		if (l->fds[i].shared && un->sun_path[0] && unlink(un->sun_path) && errno != ENOENT)
-			log_info("%s stays: %s; the next start will replace it", un->sun_path,
-				 strerror(errno));
-	}
-	free(l->fds);
-	free(l);
-}
-
-/* --- steering --- */
-
-/*
- * A program of the SO_REUSEPORT group picks a socket by its place there, which is the worker's
- * number: they were bound in that order.  At random, since a hash of the addresses is 0 for some
- * devices' packets.  A handshake is between its listener and the client from the SYN on; what is
- * picked anew (the last ACK with SYN cookies) is accepted by any of them.
- */
-void listeners_steer(struct listen_fds *l, unsigned int active)
-{
-	struct sock_filter pick[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM)),
-		BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, active),
-		BPF_STMT(BPF_RET | BPF_A, 0),
-	};
-	const struct sock_fprog prog = { sizeof(pick) / sizeof(pick[0]), pick };
-
-	for (size_t i = 0; i < l->n; i++) {
-		const struct listen_fd *f = &l->fds[i];
-
-		if (f->worker || f->shared)
-			continue;
-		if (setsockopt(f->fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)))
-			log_limited(LOG_WARNING, "new connections go to all workers: %s",
-				    strerror(errno));
-	}
-}
-
-/* --- accepting --- */
+	SYSCALL(close));
 
 static void pause_accepting(struct listener *ls, enum cause cause)
 {
@@ -163,7 +35,8 @@ static void pause_accepting(struct listener *ls, enum cause cause)
 
 	if (!ls->paused) { /* count pauses, not the looks whether they are over */
 		count_add(&w->stats.errors[cause], 1);
-		log_limited(LOG_WARNING, "accepting is paused: %s", cause_name(cause));
+		log_limited(LOG_WARNING, "forward %s: accepting is paused: %s",
+			    forward_name(ls->forward->conf), cause_name(cause));
 	}
 	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
@@ -173,7 +46,7 @@ static void pause_accepting(struct listener *ls, enum cause cause)
 /* Of the workers that all watch one unix socket, only one is woken at a time. */
 static int start_accepting(struct listener *ls)
 {
-	uint32_t events = EPOLLIN | (ls->slot->shared ? (uint32_t)EPOLLEXCLUSIVE : 0);
+	uint32_t events = EPOLLIN | (ls->on->shared ? (uint32_t)EPOLLEXCLUSIVE : 0);
 
 	return loop_watch(&ls->worker->loop, &ls->source, events, true);
 }
@@ -195,14 +68,14 @@ static enum cause accept_cause(int error)
 
 static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
 {
-	const struct forward_conf *fc = &ls->worker->shared->config->forwards[ls->slot->forward];
-	struct stats *stats = &ls->worker->stats;
+	const struct forward_conf *fc = ls->forward->conf;
+	struct worker *w = ls->worker;
 	char text[ADDR_STRLEN];
 
 	if (acl_allows(&fc->acl, client))
 		return true;
-	count_add(&stats->errors[CAUSE_DENIED], 1);
-	count_add(&stats->forwards[ls->slot->forward].denied, 1);
+	count_add(&w->stats.errors[CAUSE_DENIED], 1);
+	count_add(&forward_stats(ls->forward, w->index)->denied, 1);
 	log_limited(LOG_NOTICE, "refused %s: forward %s does not allow it",
 		    addr_format(client, len, text, sizeof(text)), forward_name(fc));
 	return false;
@@ -216,7 +89,7 @@ static bool admit_client(struct listener *ls, const struct sockaddr *client, soc
 	unsigned int most;
 	bool all;
 
-	if (admission_enter_client(sh->admission, ls->slot->forward, client, &most, &all))
+	if (admission_enter_client(sh->admission, ls->forward, client, &most, &all))
 		return true;
 	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
 	addr_format(client, len, text, sizeof(text));
@@ -226,7 +99,7 @@ static bool admit_client(struct listener *ls, const struct sockaddr *client, soc
 	else
 		log_limited(LOG_WARNING, "refused %s: it has %u sessions of forward %s "
 			    "(max-sessions-per-client)", text, most,
-			    forward_name(&sh->config->forwards[ls->slot->forward]));
+			    forward_name(ls->forward->conf));
 	return false;
 }
 
@@ -234,7 +107,7 @@ static void turn_away(struct listener *ls, int fd)
 {
 	session_arm_reset(fd);
 	close(fd);
-	admission_cancel(ls->worker->shared->admission, ls->slot->forward);
+	admission_cancel(ls->worker->shared->admission, ls->forward);
 }
 
 /* False: no more for now. */
@@ -251,7 +124,7 @@ static bool accept_one(struct listener *ls)
 		pause_accepting(ls, CAUSE_NO_DESCRIPTOR);
 		return false;
 	}
-	if (!admission_enter(admission, ls->slot->forward, &full)) {
+	if (!admission_enter(admission, ls->forward, &full)) {
 		pause_accepting(ls, full);
 		return false;
 	}
@@ -259,7 +132,7 @@ static bool accept_one(struct listener *ls)
 	if (fd < 0) {
 		int error = errno;
 
-		admission_cancel(admission, ls->slot->forward);
+		admission_cancel(admission, ls->forward);
 		if (error == EAGAIN)
 			return false;
 		/* accept(2): errors of the connection itself are passed on; they are not ours */
@@ -274,9 +147,9 @@ static bool accept_one(struct listener *ls)
 		turn_away(ls, fd);
 		return true;
 	}
-	r = session_open(w, ls->slot->forward, fd, (struct sockaddr *)&ss);
+	r = session_open(w, ls->forward, fd, (struct sockaddr *)&ss);
 	if (r) {
-		admission_leave(admission, ls->slot->forward, (struct sockaddr *)&ss);
+		admission_leave(admission, ls->forward, (struct sockaddr *)&ss);
 		session_arm_reset(fd);
 		close(fd);
 		if (ls->paused) /* a pause is counted once, but each client that is lost */
@@ -307,54 +180,77 @@ static void on_accept(struct source *source, uint32_t events)
 	ls->streak = 0;
 }
 
-int listeners_start(struct listen_fds *l, struct worker *w, struct listener **ret)
+struct listener *listener_new(struct worker *w, struct listening *on, struct forward *f)
 {
-	*ret = NULL;
-	for (size_t i = 0; i < l->n; i++) {
-		struct listener *ls;
-		int r;
+	struct listener *ls = calloc(1, sizeof(*ls));
 
-		if (l->fds[i].worker != w->index)
-			continue;
-		ls = calloc(1, sizeof(*ls));
-		if (!ls)
-			return -ENOMEM;
-		ls->source = (struct source){ .handle = on_accept, .fd = l->fds[i].fd };
-		ls->resume.fire = on_resume;
-		ls->worker = w;
-		ls->slot = &l->fds[i];
-		ls->burst = 1;
-		ls->next = *ret;
-		*ret = ls;
-		r = start_accepting(ls);
-		if (r)
-			return r;
-	}
-	return 0;
+	if (!ls)
+		return NULL;
+	ls->source = (struct source){ .handle = on_accept, .fd = on->fds[w->index] };
+	ls->resume.fire = on_resume;
+	ls->worker = w;
+	ls->on = on;
+	ls->forward = f;
+	ls->burst = 1;
+	return ls;
 }
 
-void listeners_stop(struct listener *list)
+void listener_start(struct listener *ls)
 {
-	for (struct listener *ls = list; ls; ls = ls->next) {
-		int i = 0;
+	struct worker *w = ls->worker;
 
-		while (i++ < LISTEN_BACKLOG && accept_one(ls))
-			;
-		timer_cancel(&ls->worker->loop, &ls->resume);
-		loop_watch(&ls->worker->loop, &ls->source, 0, false);
-		if (!ls->slot->shared) {
-			close(ls->source.fd);
-			ls->slot->fd = -1;
-		}
+	ls->next = w->listeners;
+	w->listeners = ls;
+	on_resume(&ls->resume);
+}
+
+struct listener *listener_find(const struct worker *w, const struct listening *on)
+{
+	struct listener *ls = w->listeners;
+
+	while (ls && ls->on != on)
+		ls = ls->next;
+	return ls;
+}
+
+void listener_end(struct listener *ls)
+{
+	struct worker *w = ls->worker;
+	struct listener **at = &w->listeners;
+	int i = 0;
+
+	while (i++ < LAST_ACCEPTS && accept_one(ls))
+		;
+	timer_cancel(&w->loop, &ls->resume);
+	loop_watch(&w->loop, &ls->source, 0, false);
+	if (!ls->on->shared) {
+		close(ls->source.fd);
+		ls->on->fds[w->index] = -1;
+	}
+	while (*at != ls)
+		at = &(*at)->next;
+	*at = ls->next;
+	ls->next = w->ended;
+	w->ended = ls;
+}
+
+static void free_list(struct listener **list)
+{
+	while (*list) {
+		struct listener *ls = *list;
+
+		*list = ls->next;
+		free(ls);
 	}
 }
 
-void listeners_free(struct listener *list)
+void listeners_reap(struct worker *w)
 {
-	while (list) {
-		struct listener *next = list->next;
+	free_list(&w->ended);
+}
 
-		free(list);
-		list = next;
-	}
+void listeners_free(struct worker *w)
+{
+	free_list(&w->ended);
+	free_list(&w->listeners);
 }

@@ -2,54 +2,46 @@
 #ifndef CULVERT_LISTENER_H
 #define CULVERT_LISTENER_H
 
-#include "config.h"
+#include "forward.h"
+#include "listening.h"
 #include "loop.h"
 #include "worker.h"
 
 /*
- * Listening sockets.  Each worker has its own for every address of every forward (SO_REUSEPORT), so
- * the kernel spreads connections and workers share nothing; unix sockets know no SO_REUSEPORT, and
- * there the workers watch one socket together.
+ * What one worker accepts at one address, in w->listeners.  All of these are for the worker's own
+ * thread, or for when it does not run.
  *
  * Out of descriptors, memory or sessions, a listener pauses: clients wait in the backlog.
  */
-struct listen_fd;
-
 struct listener {
 	struct source source;
 	struct timer resume;
 	struct worker *worker;
-	struct listener *next; /* of this worker */
-	bool paused;            /* since the last accepted connection */
-	unsigned int burst;     /* connections to accept at the next event */
-	unsigned int streak;    /* events in a row that had so many */
-	struct listen_fd *slot; /* where the descriptor came from */
+	struct listener *next;
+	struct listening *on;
+	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
+	bool paused;             /* since the last accepted connection */
+	unsigned int burst;      /* connections to accept at the next event */
+	unsigned int streak;     /* events in a row that had so many */
 };
 
 /*
- * Bind all listening sockets: FDS[worker][address], in the order of the configuration.  Needs the
- * privilege for low ports.  -errno; ERR names the address.
+ * W's listener at ON, for F.  NULL: no memory.  Any thread may make it.  It needs one timer: see
+ * worker_own_timers().
  */
-struct listen_fds;
-int listeners_bind(const struct config *c, struct listen_fds **ret, char *err, size_t errlen);
-/* Closes what no worker has taken, and removes the files of unix sockets. */
-void listeners_unbind(struct listen_fds *l);
-
-/*
- * Of the N workers' sockets, let new connections go to those of the first ACTIVE.  By one thread at
- * a time, and not while a worker stops.
- */
-void listeners_steer(struct listen_fds *l, unsigned int active);
-
-/* Start accepting on W's share of the sockets. */
-int listeners_start(struct listen_fds *l, struct worker *w, struct listener **ret);
+struct listener *listener_new(struct worker *w, struct listening *on, struct forward *f);
+/* Begin to accept.  If epoll has no memory for it, that is tried again. */
+void listener_start(struct listener *ls);
+/* W's at ON, or NULL. */
+struct listener *listener_find(const struct worker *w, const struct listening *on);
 /*
  * Stop accepting.  Connections that the kernel has completed already are taken first: a client that
- * saw its connect succeed is served.  To be called by the worker's own thread; the listeners are
- * freed later, since more events for them may be at hand.
+ * saw its connect succeed is served.  It is freed later, since more events for it may be at hand.
  */
-void listeners_stop(struct listener *list);
-/* When the worker's loop has ended, or never ran: those not stopped stay listeners_unbind()'s. */
-void listeners_free(struct listener *list);
+void listener_end(struct listener *ls);
+/* Free those that have ended. */
+void listeners_reap(struct worker *w);
+/* When the worker's loop has ended, or never ran: the sockets stay those of struct listening. */
+void listeners_free(struct worker *w);
 
 #endif

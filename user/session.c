@@ -45,11 +45,6 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
 }
 
-static const struct endpoint *upstream_of(const struct session *s)
-{
-	return &s->worker->shared->config->forwards[s->forward].upstream;
-}
-
 /* --- what to wait for: computed from the flows, never remembered --- */
 
 static uint32_t side_events(const struct session *s, unsigned int side)
@@ -191,7 +186,7 @@ void session_close_side(struct session *s, unsigned int which, bool rst)
 static void session_end(struct session *s, bool rst)
 {
 	struct worker *w = s->worker;
-	struct forward_stats *fs = &w->stats.forwards[s->forward];
+	struct forward_stats *fs = forward_stats(s->forward, w->index);
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		uint64_t kernel = session_kernel_bytes(s, dir);
@@ -363,9 +358,8 @@ static void set_client(struct session *s, const struct sockaddr *client)
 		s->client.sa.sa_family = AF_UNIX;
 }
 
-int session_open(struct worker *w, unsigned int forward, int fd, const struct sockaddr *client)
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)
 {
-	const struct endpoint *upstream = &w->shared->config->forwards[forward].upstream;
 	struct session *s;
 	int r;
 
@@ -380,16 +374,16 @@ int session_open(struct worker *w, unsigned int forward, int fd, const struct so
 	s->worker = w;
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
-	s->forward = (uint16_t)forward;
+	s->forward = f;
 	s->pair = NO_PAIR;
 	s->timer.fire = on_timer;
 	set_client(s, client);
-	s->tcp = client->sa_family != AF_UNIX && addr_is_inet(&upstream->addrs[0]);
+	s->tcp = client->sa_family != AF_UNIX && addr_is_inet(&f->conf->upstream.addrs[0]);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 
 	enlist(s);
-	count_add(&w->stats.forwards[forward].accepted, 1);
+	count_add(&forward_stats(f, w->index)->accepted, 1);
 
 	session_connect(s);
 	session_update(s);

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "flow.h"
+#include "forward.h"
 #include "loop.h"
 #include "policy.h"
 #include "stats.h"
@@ -43,6 +44,7 @@ union client_addr {
 
 struct session {
 	struct worker *worker;
+	struct forward *forward;
 	struct session *next, **prev; /* in worker->sessions; next alone in worker->dead */
 	struct source sides[2]; /* fd -1: none */
 	struct flow flows[2];
@@ -55,7 +57,6 @@ struct session {
 	uint64_t retry_ms;       /* CONNECTING: 0, or when to try this address again */
 	uint64_t cookies[2];     /* while it has slots */
 	uint32_t pair;           /* NO_PAIR: no slots */
-	uint16_t forward;        /* index into config->forwards */
 	uint16_t upstream;       /* index of the upstream's address */
 	uint8_t state;           /* enum session_state */
 	bool tcp;                /* both sides are TCP */
@@ -63,10 +64,25 @@ struct session {
 };
 
 /*
- * Take over the accepted, non-blocking socket FD of forward FORWARD.  The caller has counted the
- * session in, by admission_enter() and admission_enter_client().  -errno: FD is still the caller's.
+ * Take over the accepted, non-blocking socket FD of forward F.  The caller has counted the session
+ * in, by admission_enter() and admission_enter_client().  -errno: FD is still the caller's.
  */
-int session_open(struct worker *w, unsigned int forward, int fd, const struct sockaddr *client);
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
+
+static inline const struct forward_conf *forward_of(const struct session *s)
+{
+	return s->forward->conf;
+}
+
+static inline const struct endpoint *upstream_of(const struct session *s)
+{
+	return &s->forward->conf->upstream;
+}
+
+static inline const struct policy *policy_of(const struct session *s)
+{
+	return &s->forward->policy;
+}
 
 /* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
 void session_reset(struct session *s, enum cause cause);

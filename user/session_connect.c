@@ -36,16 +36,6 @@ SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
 
-static const struct forward_conf *forward_of(const struct session *s)
-{
-	return &s->worker->shared->config->forwards[s->forward];
-}
-
-static const struct endpoint *upstream_of(const struct session *s)
-{
-	return &forward_of(s)->upstream;
-}
-
 static enum cause connect_cause(int error)
 {
 	switch (error) {

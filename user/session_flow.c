@@ -16,16 +16,6 @@
 
 SYSCALLS_NEEDED(SYSCALL(shutdown));
 
-static const struct forward_conf *forward_of(const struct session *s)
-{
-	return &s->worker->shared->config->forwards[s->forward];
-}
-
-static const struct policy *policy_of(const struct session *s)
-{
-	return &s->worker->shared->policies[s->forward];
-}
-
 static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 {
 	struct worker *w = s->worker;
@@ -289,9 +279,12 @@ static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enu
 /* EOF was read: was it a FIN?  Only a session that has been in the kernel need ask. */
 static bool has_ended(struct session *s, unsigned int dir)
 {
-	struct sockmap_io io = sockmap_io(s, dir);
+	struct sockmap_io io;
 
-	return s->pair == NO_PAIR || sockmap_ended(&io);
+	if (s->pair == NO_PAIR)
+		return true;
+	io = sockmap_io(s, dir);
+	return sockmap_ended(&io);
 }
 
 static void run_user(struct session *s, unsigned int dir, bool fin)

@@ -50,8 +50,10 @@ const char *handover_name(enum handover h);
 
 typedef _Atomic uint64_t counter;
 
+/* Workers count side by side: no two sets in one cache line. */
 struct forward_stats {
-	counter accepted, finished, denied;
+	_Alignas(64) counter accepted;
+	counter finished, denied;
 	counter bytes[2]; /* of finished sessions; 0: to the upstream, 1: to the client */
 };
 
@@ -60,7 +62,6 @@ struct stats {
 	counter handovers[HANDOVERS];
 	counter carrier_bytes[CARRIERS]; /* sockmap: of finished sessions */
 	counter moved; /* sessions, to other workers */
-	struct forward_stats *forwards;  /* by index of the forward; owned */
 };
 
 static inline void count_add(counter *c, uint64_t n)

@@ -60,6 +60,17 @@ int worker_reserve_timer(struct worker *w)
 	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + w->own_timers);
 }
 
+int worker_own_timers(struct worker *w, int n)
+{
+	int r;
+
+	w->own_timers += (uint32_t)n;
+	r = worker_reserve_timer(w);
+	if (r)
+		w->own_timers -= (uint32_t)n;
+	return r;
+}
+
 static int open_ring(struct worker *w)
 {
 	struct kernel *k = w->shared->kernel;
@@ -104,8 +115,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->hooks = *hooks;
 	pthread_mutex_init(&w->inbox.lock, NULL);
 	w->own_timers = WORKER_TIMERS;
-	for (size_t i = 0; i < shared->config->n_forwards; i++) /* a listener has one an address */
-		w->own_timers += (uint32_t)shared->config->forwards[i].listen.n_addrs;
 	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
 		    shared->config->review_packets);
 	pool_init(&w->pool, shared->config->copy_buffer);
@@ -113,10 +122,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	if (r)
 		return r;
 	worker_have_spare(w);
-	w->stats.forwards = calloc(shared->config->n_forwards ?: 1,
-				   sizeof(*w->stats.forwards));
-	if (!w->stats.forwards)
-		return -ENOMEM;
 	r = worker_reserve_timer(w);
 	if (!r && shared->kernel)
 		r = open_ring(w);
@@ -129,7 +134,6 @@ void worker_close(struct worker *w)
 	kernel_ring_close(w->ring);
 	pool_close(&w->pool);
 	free(w->owners);
-	free(w->stats.forwards);
 	loop_close(&w->loop);
 	pthread_mutex_destroy(&w->inbox.lock);
 }

@@ -15,6 +15,7 @@
 #include "stats.h"
 
 struct admission;
+struct listener;
 struct session;
 struct worker;
 
@@ -44,7 +45,6 @@ struct shared {
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
-	const struct policy *policies; /* by index of the forward */
 	_Atomic uint64_t last_id;     /* of sessions */
 };
 
@@ -75,13 +75,16 @@ struct worker {
 	unsigned int n_sessions;
 	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
 
+	struct listener *listeners; /* list; see listener.h */
+	struct listener *ended;     /* to be freed after the batch */
+
 	struct inbox inbox;
 	struct load_share share;
 
 	struct worker_hooks hooks;
 	struct kernel_ring *ring;
 	struct source ring_source;
-	uint32_t own_timers;       /* beside one for each session */
+	uint32_t own_timers;       /* beside one for each session; see worker_own_timers() */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	uint64_t reviewed;         /* kernel_packets_seen() at the last review */
@@ -110,5 +113,7 @@ bool worker_spend_spare(struct worker *w);
 
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);
+/* Room for N more that are not sessions', to be given back by -N. */
+int worker_own_timers(struct worker *w, int n);
 
 #endif

@@ -23,21 +23,28 @@ static struct forward_conf forwards[FORWARDS] = {
 };
 
 static const struct config config = {
-	.max_sessions = 8, .max_sessions_per_client = 4,
+	.workers = 1, .max_sessions = 8, .max_sessions_per_client = 4,
 	.forwards = forwards, .n_forwards = FORWARDS,
 };
 
 static struct admission *admission;
+static struct forward *made[FORWARDS];
 
 static int open_it(void **state)
 {
 	(void)state;
+	for (size_t i = 0; i < FORWARDS; i++)
+		assert_int_equal(forward_new(&forwards[i], &config, NULL, NULL, &made[i]), 0);
 	return admission_open(&config, &admission);
 }
 
 static int close_it(void **state)
 {
 	(void)state;
+	for (size_t i = 0; i < FORWARDS; i++) {
+		assert_int_equal(made[i]->sessions, 0);
+		forward_free(made[i]);
+	}
 	admission_close(admission);
 	return 0;
 }
@@ -54,14 +61,14 @@ static bool enter(unsigned int forward)
 {
 	enum cause why;
 
-	return admission_enter(admission, forward, &why);
+	return admission_enter(admission, made[forward], &why);
 }
 
 static void must_not_enter(unsigned int forward, enum cause expected)
 {
 	enum cause why = CAUSE_INTERNAL;
 
-	assert_false(admission_enter(admission, forward, &why));
+	assert_false(admission_enter(admission, made[forward], &why));
 	assert_int_equal(why, expected);
 }
 
@@ -71,9 +78,9 @@ static bool enter_client(unsigned int forward, unsigned int who)
 	bool all;
 
 	assert_true(enter(forward));
-	if (admission_enter_client(admission, forward, client(who), &most, &all))
+	if (admission_enter_client(admission, made[forward], client(who), &most, &all))
 		return true;
-	admission_cancel(admission, forward);
+	admission_cancel(admission, made[forward]);
 	return false;
 }
 
@@ -89,16 +96,16 @@ static void test_sessions(void **state)
 	must_not_enter(1, CAUSE_FORWARD_LIMIT);
 	assert_int_equal(admission_sessions(admission), 8);
 	/* what all forwards together refuse does not count for the forward */
-	admission_cancel(admission, 1);
+	admission_cancel(admission, made[1]);
 	assert_true(enter(0));
 	must_not_enter(1, CAUSE_SESSION_LIMIT);
-	admission_cancel(admission, 0);
+	admission_cancel(admission, made[0]);
 	assert_true(enter(1));
 	must_not_enter(1, CAUSE_FORWARD_LIMIT);
 	for (int i = 0; i < 3; i++)
-		admission_cancel(admission, 1);
+		admission_cancel(admission, made[1]);
 	for (int i = 0; i < 5; i++)
-		admission_cancel(admission, 0);
+		admission_cancel(admission, made[0]);
 	assert_int_equal(admission_sessions(admission), 0);
 }
 
@@ -111,26 +118,26 @@ static void test_clients(void **state)
 	assert_true(enter_client(2, 1));
 	assert_false(enter_client(2, 1));
 	assert_true(enter_client(2, 2));
-	assert_false(admission_enter_client(admission, 2, client(1), &most, &all));
+	assert_false(admission_enter_client(admission, made[2], client(1), &most, &all));
 	assert_int_equal(most, 1);
 	assert_false(all);
 	for (int i = 0; i < 3; i++)
 		assert_true(enter_client(0, 1));
-	assert_false(admission_enter_client(admission, 0, client(1), &most, &all));
+	assert_false(admission_enter_client(admission, made[0], client(1), &most, &all));
 	assert_int_equal(most, 4);
 	assert_true(all);
 	assert_int_equal(admission_sessions(admission), 5);
 	assert_int_equal(admission_clients(admission), 2);
 	/* refused in all, it is not counted at the forward either */
-	admission_leave(admission, 2, client(1));
+	admission_leave(admission, made[2], client(1));
 	assert_true(enter_client(0, 1));
 	assert_false(enter_client(2, 1));
-	admission_leave(admission, 0, client(1));
+	admission_leave(admission, made[0], client(1));
 	assert_true(enter_client(2, 1));
 	for (int i = 0; i < 3; i++)
-		admission_leave(admission, 0, client(1));
-	admission_leave(admission, 2, client(1));
-	admission_leave(admission, 2, client(2));
+		admission_leave(admission, made[0], client(1));
+	admission_leave(admission, made[2], client(1));
+	admission_leave(admission, made[2], client(2));
 	assert_int_equal(admission_sessions(admission), 0);
 	assert_int_equal(admission_clients(admission), 0);
 }
@@ -148,7 +155,7 @@ static void *come_and_go(void *arg)
 		if (n > atomic_load(&worst))
 			atomic_store(&worst, n);
 		atomic_fetch_sub(&inside, 1);
-		admission_cancel(admission, 1);
+		admission_cancel(admission, made[1]);
 	}
 	return arg;
 }

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_DESCRIPTORS_H
+#define CULVERT_DESCRIPTORS_H
+
+/* What the daemon may open, and what it finds open. */
+
+/*
+ * What is 0, 1 or 2 when culvert starts without them would become a socket or a map, and the log
+ * would write into it.  -errno, after a message.
+ */
+int descriptors_reserve_streams(void);
+
+/*
+ * Raise the limit as far as SESSIONS need, and see to it that pipes, without which a flow is
+ * copied, leave descriptors for sockets, without which there is no session.  Where there are hardly
+ * enough for the sockets of all sessions, or not even those, pipes get a quarter: it takes many
+ * sessions to miss it.  Warns of what is missing.
+ */
+void descriptors_limit(unsigned int sessions);
+
+#endif

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "forward.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+void forwards_init(struct forwards *all)
+{
+	all->first = NULL;
+	pthread_mutex_init(&all->lock, NULL);
+}
+
+void forwards_close(struct forwards *all)
+{
+	while (all->first) {
+		struct forward *f = all->first;
+
+		all->first = f->next;
+		forward_free(f);
+	}
+	pthread_mutex_destroy(&all->lock);
+}
+
+void forwards_add(struct forwards *all, struct forward *f)
+{
+	struct forward **at = &all->first;
+
+	while (*at && (*at)->state == FORWARD_ACTIVE)
+		at = &(*at)->next;
+	f->next = *at;
+	*at = f;
+}
+
+struct forward *forwards_find(const struct forwards *all, const char *name)
+{
+	struct forward *f = all->first;
+
+	while (f && (f->state != FORWARD_ACTIVE || strcmp(forward_name(f->conf), name) != 0))
+		f = f->next;
+	return f;
+}
+
+void forwards_take(struct forwards *all, struct forward *f)
+{
+	struct forward **at = &all->first;
+
+	while (*at != f)
+		at = &(*at)->next;
+	*at = f->next;
+	f->next = NULL;
+}
+
+void forwards_retire(struct forwards *all, struct forward *f, enum forward_state state)
+{
+	struct forward **at = &all->first;
+
+	forwards_take(all, f);
+	f->state = state;
+	while (*at)
+		at = &(*at)->next;
+	*at = f;
+}
+
+void forwards_reap(struct forwards *all)
+{
+	struct forward **at = &all->first;
+
+	while (*at) {
+		struct forward *f = *at;
+
+		if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions)) {
+			at = &f->next;
+			continue;
+		}
+		*at = f->next;
+		forward_free(f);
+	}
+}
+
+static struct forward_totals *totals_new(unsigned int n_workers)
+{
+	struct forward_totals *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return NULL;
+	t->stats = aligned_alloc(_Alignof(struct forward_stats),
+				 n_workers * sizeof(struct forward_stats));
+	if (!t->stats) {
+		free(t);
+		return NULL;
+	}
+	memset(t->stats, 0, n_workers * sizeof(struct forward_stats));
+	t->n_workers = n_workers;
+	return t;
+}
+
+static void totals_drop(struct forward_totals *t)
+{
+	if (!t || --t->refs)
+		return;
+	free(t->stats);
+	free(t);
+}
+
+void config_version_drop(struct config_version *v)
+{
+	if (!v || --v->refs)
+		return;
+	config_close(&v->config);
+	free(v);
+}
+
+int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
+		struct forward *before, struct forward **ret)
+{
+	unsigned int most = fc->max_sessions_per_client, total = fc->max_sessions ?: c->max_sessions;
+	struct forward *f = calloc(1, sizeof(*f));
+	int r = 0;
+
+	*ret = NULL;
+	if (!f)
+		return -ENOMEM;
+	f->conf = fc;
+	policy_init(&f->policy, fc->engine, c->settle_ms, c->review_packets);
+	f->totals = before ? before->totals : totals_new(c->workers);
+	if (f->totals)
+		f->totals->refs++;
+	f->from = from;
+	if (from)
+		from->refs++;
+	/* a limit that stays counts on; one that is new counts new sessions */
+	if (before && client_limit_is(before->clients, most, total))
+		f->clients = client_limit_share(before->clients);
+	else
+		r = client_limit_open(most, total, &f->clients);
+	if (r || !f->totals) {
+		forward_free(f);
+		return -ENOMEM;
+	}
+	*ret = f;
+	return 0;
+}
+
+void forward_free(struct forward *f)
+{
+	if (!f)
+		return;
+	client_limit_close(f->clients);
+	totals_drop(f->totals);
+	config_version_drop(f->from);
+	free(f);
+}
+
+const char *forward_state_name(enum forward_state s)
+{
+	switch (s) {
+	case FORWARD_ACTIVE:
+		return "active";
+	case FORWARD_REPLACED:
+		return "replaced";
+	case FORWARD_REMOVED:
+		return "removed";
+	}
+	return "?";
+}

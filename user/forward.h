@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_FORWARD_H
+#define CULVERT_FORWARD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "client_limit.h"
+#include "config.h"
+#include "policy.h"
+#include "stats.h"
+
+/*
+ * A forward as it runs.  What the configuration says of it never changes: a reload that changes a
+ * forward puts a new one in its place, and sessions go on with what they began with.  The totals
+ * are those of the name, and go over from one to the next.
+ *
+ *   ACTIVE    sockets listen for it
+ *               -> REPLACED  a reload has put another of the same name in its place
+ *               -> REMOVED   a reload has found none of its name
+ *   REPLACED, REMOVED
+ *             no new sessions; freed after the last one, by forwards_reap()
+ */
+enum forward_state {
+	FORWARD_ACTIVE,
+	FORWARD_REPLACED,
+	FORWARD_REMOVED,
+};
+
+/* What is counted under one name. */
+struct forward_totals {
+	_Atomic unsigned int live; /* sessions */
+	unsigned int refs;         /* forwards; of the thread that reloads */
+	unsigned int n_workers;
+	struct forward_stats *stats; /* by index of the worker, who alone writes it; owned */
+};
+
+/* The text of a configuration, for as long as forwards need it. */
+struct config_version {
+	struct config config;
+	unsigned int refs; /* of the thread that reloads */
+};
+
+struct forward {
+	const struct forward_conf *conf;
+	struct policy policy;
+	struct forward_totals *totals;
+	struct client_limit *clients;  /* NULL: only all forwards together limit a client */
+	_Atomic unsigned int sessions; /* that hold it */
+	struct config_version *from;   /* where conf is; NULL: that of the start */
+	enum forward_state state;      /* the rest is guarded by forwards->lock */
+	struct forward *next;
+};
+
+/* Those that are active, in the order of the configuration, and behind them those that are not. */
+struct forwards {
+	pthread_mutex_t lock; /* held by who goes through the list or changes it: never a worker */
+	struct forward *first;
+};
+
+void forwards_init(struct forwards *all);
+/* All sessions must be gone. */
+void forwards_close(struct forwards *all);
+/* Put F behind the others that are active. */
+void forwards_add(struct forwards *all, struct forward *f);
+/* The active one of that name, or NULL. */
+struct forward *forwards_find(const struct forwards *all, const char *name);
+/* Take F off. */
+void forwards_take(struct forwards *all, struct forward *f);
+/* F is no longer active. */
+void forwards_retire(struct forwards *all, struct forward *f, enum forward_state state);
+/* Free what is not active and has no sessions. */
+void forwards_reap(struct forwards *all);
+
+/*
+ * Make one of FC, which must live as long: it is part of C, and that of FROM.  BEFORE, or NULL: the
+ * one that it shall replace.  -ENOMEM.
+ */
+int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
+		struct forward *before, struct forward **ret);
+void forward_free(struct forward *f);
+/* Give a reference back. */
+void config_version_drop(struct config_version *v);
+
+static inline struct forward_stats *forward_stats(const struct forward *f, unsigned int worker)
+{
+	return &f->totals->stats[worker];
+}
+
+const char *forward_state_name(enum forward_state s);
+
+#endif

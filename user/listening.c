@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "listening.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "listen_socket.h"
+#include "log.h"
+#include "syscall_filter.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ATTACH_REUSEPORT_CBPF)),
+	SYSCALL(close),
+	SYSCALL(unlink), /* unix sockets */
+	SYSCALL(unlinkat));
+
+static int make_self(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,
+		     unsigned int n, int *fds, char *err, size_t errlen)
+{
+	int r = joins ? 0 : listen_socket_make_room(fc, a);
+	unsigned int i = 0;
+
+	(void)arg;
+	for (; !r && i < n; i++) {
+		r = listen_socket_open(fc, a, true, &fds[i]);
+		if (r)
+			break;
+		listen_socket_learn_port(a, fds[i]); /* all must have that of the first */
+	}
+	if (!r)
+		return 0;
+	while (i-- > 0)
+		close(fds[i]);
+	snprintf(err, errlen, "%s", strerror(-r));
+	return r;
+}
+
+const struct listening_maker listening_by_self = { make_self, NULL };
+
+static bool port_is_open(const struct addr *a)
+{
+	/* same place in both */
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss;
+
+	return addr_is_inet(a) && !in6->sin6_port;
+}
+
+static struct listening *new_listening(const struct addr *a, unsigned int n)
+{
+	struct listening *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return NULL;
+	l->asked = l->addr = *a;
+	l->shared = !addr_is_inet(a);
+	l->n_workers = n;
+	l->fds = malloc(n * sizeof(*l->fds));
+	if (!l->fds) {
+		free(l);
+		return NULL;
+	}
+	memset(l->fds, 0xff, n * sizeof(*l->fds));
+	return l;
+}
+
+static void remove_file(const struct addr *a)
+{
+	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
+
+	if (un->sun_path[0] && unlink(un->sun_path) && errno != ENOENT)
+		log_info("%s stays: %s; the next start will replace it", un->sun_path,
+			 strerror(errno));
+}
+
+void listening_close(struct listening *l)
+{
+	if (!l)
+		return;
+	if (l->shared && l->fds[0] >= 0) {
+		close(l->fds[0]);
+		remove_file(&l->addr);
+	}
+	for (unsigned int w = 0; !l->shared && w < l->n_workers; w++)
+		if (l->fds[w] >= 0)
+			close(l->fds[w]);
+	free(l->fds);
+	free(l);
+}
+
+void listening_close_all(struct listening *list)
+{
+	while (list) {
+		struct listening *next = list->next;
+
+		listening_close(list);
+		list = next;
+	}
+}
+
+int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
+		   const struct addr *a, bool joins, unsigned int n, struct listening **ret,
+		   char *err, size_t errlen)
+{
+	struct listening *l = new_listening(a, n);
+	int r;
+
+	if (!l) {
+		snprintf(err, errlen, "out of memory");
+		return -ENOMEM;
+	}
+	r = by->make(by->arg, fc, &l->addr, joins, l->shared ? 1 : n, l->fds, err, errlen);
+	if (r) {
+		free(l->fds);
+		free(l);
+		return r;
+	}
+	for (unsigned int w = 1; l->shared && w < n; w++)
+		l->fds[w] = l->fds[0];
+	*ret = l;
+	return 0;
+}
+
+void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a)
+{
+	if (!port_is_open(a))
+		return;
+	*a = l->addr;
+	if (e->n_addrs == 1)
+		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
+}
+
+/*
+ * A program of the SO_REUSEPORT group picks a socket by its place there, which is the worker's
+ * number: they were bound in that order.  At random, since a hash of the addresses is 0 for some
+ * devices' packets.  A handshake is between its listener and the client from the SYN on; what is
+ * picked anew (the last ACK with SYN cookies) is accepted by any of them.
+ */
+void listening_steer(const struct listening *l, unsigned int active)
+{
+	struct sock_filter pick[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM)),
+		BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, active),
+		BPF_STMT(BPF_RET | BPF_A, 0),
+	};
+	const struct sock_fprog prog = { sizeof(pick) / sizeof(pick[0]), pick };
+
+	if (l->shared || l->fds[0] < 0)
+		return;
+	if (setsockopt(l->fds[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)))
+		log_limited(LOG_WARNING, "new connections go to all workers: %s", strerror(errno));
+}
+
+int listening_open_endpoint(const struct listening_maker *by, struct forward_conf *fc,
+			    struct forward *f, unsigned int n, struct listening **list, char *err,
+			    size_t errlen)
+{
+	struct endpoint *e = &fc->listen;
+	char text[ADDR_STRLEN], why[256];
+
+	for (size_t i = 0; i < e->n_addrs; i++) {
+		struct listening *l;
+		int r = listening_open(by, fc, &e->addrs[i], false, n, &l, why, sizeof(why));
+
+		if (r) {
+			addr_format((struct sockaddr *)&e->addrs[i].ss, e->addrs[i].len, text,
+				    sizeof(text));
+			snprintf(err, errlen, "cannot listen on %s: %s", text, why);
+			return r;
+		}
+		listening_adopt(l, e, &e->addrs[i]);
+		l->forward = f;
+		l->next = *list;
+		*list = l;
+	}
+	return 0;
+}

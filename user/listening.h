@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_LISTENING_H
+#define CULVERT_LISTENING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "config.h"
+#include "forward.h"
+
+/*
+ * The addresses that culvert listens on.  Each worker has a socket of its own for every address
+ * (SO_REUSEPORT), so the kernel spreads connections and workers share nothing; unix sockets know no
+ * SO_REUSEPORT, and there the workers watch one socket together.
+ */
+struct listening {
+	struct forward *forward; /* of the thread that reloads */
+	struct addr asked;      /* as configured */
+	struct addr addr;       /* the same with the port that the kernel has picked */
+	bool shared;            /* one socket for all workers */
+	unsigned int n_workers;
+	int *fds;               /* by worker; -1: closed by that worker; owned */
+	struct listening *next;
+};
+
+/*
+ * Who makes the sockets: N of them that listen on A, an address of FC; port 0 in A becomes that which
+ * the kernel has picked.  JOINS: others of this daemon's may be in the way of it.  -errno, and ERR
+ * says why.
+ */
+struct listening_maker {
+	int (*make)(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,
+		    unsigned int n, int *fds, char *err, size_t errlen);
+	void *arg;
+};
+/* This thread, which needs the privilege for low ports.  See listen_socket.h. */
+extern const struct listening_maker listening_by_self;
+
+/* Listen on A, an address of FC, with a socket for each of N workers.  -errno, and ERR. */
+int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
+		   const struct addr *a, bool joins, unsigned int n, struct listening **ret,
+		   char *err, size_t errlen);
+/* If A, one of E, asks for any port, it becomes what it is in L; E is named by it. */
+void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a);
+/* Close what no worker has closed, and remove the file of a unix socket. */
+void listening_close(struct listening *l);
+void listening_close_all(struct listening *list);
+
+/*
+ * Of the workers' sockets, let new connections go to those of the first ACTIVE.  By one thread at a
+ * time, and not while a worker stops.
+ */
+void listening_steer(const struct listening *l, unsigned int active);
+
+/*
+ * Put all addresses of FC, which become those of F, before *LIST.  -errno: some may be open, ERR
+ * names the address that is not.
+ */
+int listening_open_endpoint(const struct listening_maker *by, struct forward_conf *fc,
+			    struct forward *f, unsigned int n, struct listening **list, char *err,
+			    size_t errlen);
+
+#endif
