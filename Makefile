@@ -6,7 +6,8 @@
 #   make unit       the unit tests alone
 #   make analyze    the static analysis alone: gcc -fanalyzer, clang-tidy, cppcheck, shellcheck
 #   make fuzz       the fuzzers, FUZZ_SECONDS each (scripts/fuzz; package libclang-rt-14-dev)
-#   make install    PREFIX, DESTDIR as usual
+#   make man        the manual pages, below build/man
+#   make install    PREFIX, DESTDIR as usual (and MANDIR, DOCDIR, UNITDIR); make uninstall
 #   make clean
 #
 #   O=DIR           build somewhere else         SAN=address,undefined   user side with sanitizers
@@ -22,6 +23,8 @@ PKG_CONFIG ?= pkg-config
 O       ?= build
 PREFIX  ?= /usr/local
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+MANDIR  ?= $(PREFIX)/share/man
+DOCDIR  ?= $(PREFIX)/share/doc/culvert
 FUZZ_SECONDS ?= 60
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
@@ -72,7 +75,7 @@ c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/
 TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' -Iinclude -Iuser -isystem $(O) \
             $(shell $(PKG_CONFIG) --cflags $(LIBS))
 
-.PHONY: all tests check unit analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
+.PHONY: all man tests check unit analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -86,6 +89,18 @@ $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
 $(O)/culvert-bench: $(O)/user/bench/main.o $(O)/libbench.a $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# The tables of options in the manual pages are those of the program.
+man: $(O)/man/culvert.8 $(O)/man/culvert.conf.5
+
+$(O)/culvert-man: $(O)/user/man/main.o $(O)/libculvert.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(O)/man/%: docs/man/%.in $(O)/culvert-man
+	$(call say,MAN,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(O)/culvert-man $(MANFLAGS) $< >$@
 
 $(O)/libculvert.a: $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -182,15 +197,26 @@ $(O)/tests/fuzz/%.tidy: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) .clang-tidy $(
 $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/sbin
+EXAMPLES := docs/examples/culvert.conf
+
+install: all man
+	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \
+		$(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(DOCDIR)/examples
 	install -m 755 $(O)/culvert $(DESTDIR)$(PREFIX)/sbin/culvert
-	install -d $(DESTDIR)$(UNITDIR)
 	sed 's|/usr/local/sbin|$(PREFIX)/sbin|' scripts/culvert.service >$(DESTDIR)$(UNITDIR)/culvert.service
 	chmod 644 $(DESTDIR)$(UNITDIR)/culvert.service
+	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|' $(O)/man/culvert.8 >$(DESTDIR)$(MANDIR)/man8/culvert.8
+	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|' $(O)/man/culvert.conf.5 >$(DESTDIR)$(MANDIR)/man5/culvert.conf.5
+	chmod 644 $(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5
+	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
 
+# Directories that others use as well stay.
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service
+	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service \
+		$(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5 \
+		$(EXAMPLES:docs/examples/%=$(DESTDIR)$(DOCDIR)/examples/%)
+	for dir in $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR); do \
+		[ ! -d $$dir ] || rmdir --ignore-fail-on-non-empty $$dir; done
 
 clean:
 	rm -rf $(O)

@@ -363,6 +363,11 @@ size_t option_number(const struct option_def *o)
 	return (size_t)(o - options);
 }
 
+const struct option_def *option_at(size_t number)
+{
+	return number < N_OPTIONS ? &options[number] : NULL;
+}
+
 void options_default(struct config *c)
 {
 	c->workers = usable_cpus();

@@ -61,6 +61,8 @@ const struct option_def *option_find_key(const char *name, bool forward);
 
 /* The place of O in the table, below OPTIONS_MAX. */
 size_t option_number(const struct option_def *o);
+/* And the other way round; NULL: behind the last. */
+const struct option_def *option_at(size_t number);
 
 /*
  * Store VALUE in C as O says.  Text is kept as a pointer: VALUE must live as long as C.  Nothing is

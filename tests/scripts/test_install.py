@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""make install puts each file where it belongs, and make uninstall takes all of them away."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PREFIX = "/opt/culvert-test"
+FILES = {
+    "sbin/culvert": 0o755,
+    "lib/systemd/system/culvert.service": 0o644,
+    "share/man/man8/culvert.8": 0o644,
+    "share/man/man5/culvert.conf.5": 0o644,
+    "share/doc/culvert/examples/culvert.conf": 0o644,
+}
+
+
+def make(target, destdir):
+    environment = {name: value for name, value in os.environ.items() if name not in
+                   ("MAKEFLAGS", "MFLAGS", "DESTDIR", "PREFIX")}
+    subprocess.run(["make", "-s", target, f"PREFIX={PREFIX}", f"DESTDIR={destdir}"], cwd=ROOT,
+                   env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def files_below(folder):
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o7777
+            for path in folder.rglob("*") if not path.is_dir()}
+
+
+class TestInstall(unittest.TestCase):
+    def setUp(self):
+        self.destdir = tempfile.TemporaryDirectory(prefix="culvert-install.")
+        self.addCleanup(self.destdir.cleanup)
+        self.top = pathlib.Path(self.destdir.name)
+        self.prefix = self.top / PREFIX.lstrip("/")
+        umask = os.umask(0o077)  # root's may be such, and others must read what it installs
+        self.addCleanup(os.umask, umask)
+        make("install", self.destdir.name)
+
+    def test_files(self):
+        self.assertEqual(files_below(self.prefix), FILES)
+        self.assertEqual(set(files_below(self.top)),
+                         {f"{PREFIX.lstrip('/')}/{name}" for name in FILES})
+
+    def test_program(self):
+        done = subprocess.run([self.prefix / "sbin/culvert", "--version"], check=True,
+                              capture_output=True, text=True)
+        self.assertRegex(done.stdout, r"^culvert \d")
+
+    def test_paths(self):
+        """What names other installed files names them where they are."""
+        unit = (self.prefix / "lib/systemd/system/culvert.service").read_text(encoding="utf-8")
+        self.assertIn(f"ExecStart={PREFIX}/sbin/culvert run", unit)
+        for page in ("man8/culvert.8", "man5/culvert.conf.5"):
+            text = (self.prefix / "share/man" / page).read_text(encoding="utf-8")
+            self.assertIn(f"{PREFIX}/share/doc/culvert/examples/culvert.conf", text)
+            self.assertNotIn("/usr/local", text)
+
+    def test_example(self):
+        example = self.prefix / "share/doc/culvert/examples/culvert.conf"
+        done = subprocess.run([self.prefix / "sbin/culvert", "check", example], check=False,
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_uninstall(self):
+        foreign = self.prefix / "share/doc/culvert/examples/mine"
+        foreign.write_text("", encoding="utf-8")
+        make("uninstall", self.destdir.name)
+        self.assertEqual(list(files_below(self.top)), [str(foreign.relative_to(self.top))])
+        foreign.unlink()
+        make("install", self.destdir.name)
+        make("uninstall", self.destdir.name)
+        self.assertEqual(files_below(self.top), {})
+        self.assertFalse((self.prefix / "share/doc/culvert").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

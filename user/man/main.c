@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * culvert-man FILE.in: a manual page on stdout, made of FILE.in and of the table of options, so
+ * that what a page says of values, defaults and ranges is what the program does.  FILE.in is roff,
+ * but for lines that begin with "@":
+ *
+ *   @options            an entry for each option of the command line
+ *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
+ *   @forward-key NAME   the same of a key that [forward NAME] alone may have
+ *   @rest               whole entries of the keys of [culvert] that have no text in FILE.in, made
+ *                       of the table's help; with --strict, such a key is a mistake
+ *   @rest-forward       the same of [forward NAME]
+ *
+ * "@VERSION@" anywhere is the version.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "option.h"
+
+#define VERSION_MARK "@VERSION@"
+#define LINE_LEN 1024
+
+struct page {
+	const char *path;
+	unsigned int line;
+	bool strict;
+	bool given[OPTIONS_MAX]; /* by option_number() */
+};
+
+__attribute__((format(printf, 2, 3), noreturn))
+static void fail(const struct page *p, const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "%s:%u: ", p->path, p->line);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	exit(1);
+}
+
+/* TEXT in roff; what stands between backquotes is bold.  CAPITAL: its first letter is made one. */
+static void put_text(const char *text, bool capital)
+{
+	bool bold = false;
+
+	if (*text == '.' || *text == '\'')
+		fputs("\\&", stdout);
+	for (const char *c = text; *c; c++) {
+		if (*c == '`') {
+			bold = !bold;
+			fputs(bold ? "\\fB" : "\\fR", stdout);
+		} else if (*c == '-') {
+			fputs("\\-", stdout);
+		} else if (*c == '\\') {
+			fputs("\\e", stdout);
+		} else if (c == text && capital && *c >= 'a' && *c <= 'z') {
+			putchar(*c - 'a' + 'A');
+		} else {
+			putchar(*c);
+		}
+	}
+}
+
+static const char *default_of(const struct option_def *o)
+{
+	return o->initial ? o->initial : o->computed;
+}
+
+/* --- the command line --- */
+
+static void put_option(const struct option_def *o)
+{
+	const char *initial = default_of(o);
+
+	fputs(".TP\n\\fB\\-\\-", stdout);
+	put_text(o->name, false);
+	fputs("\\fR", stdout);
+	if (o->metavar) {
+		fputs(" \\fI", stdout);
+		put_text(o->metavar, false);
+		fputs("\\fR", stdout);
+	}
+	putchar('\n');
+	put_text(o->help, true);
+	if (initial) {
+		fputs("; default: ", stdout);
+		put_text(initial, false);
+	}
+	puts(".");
+}
+
+static void put_options(void)
+{
+	const struct option_def *o;
+
+	for (size_t i = 0; (o = option_at(i)); i++)
+		if (o->scope != SCOPE_FORWARD)
+			put_option(o);
+}
+
+/* --- the file --- */
+
+static bool is_key(const struct option_def *o, bool forward)
+{
+	return forward ? o->scope == SCOPE_FORWARD :
+			 o->scope == SCOPE_GLOBAL || o->scope == SCOPE_EACH;
+}
+
+static void put_head(struct page *p, const struct option_def *o)
+{
+	char buf[256];
+
+	if (p->given[option_number(o)])
+		fail(p, "%s: has a text already", o->name);
+	p->given[option_number(o)] = true;
+	fputs(".TP\n\\fB", stdout);
+	put_text(o->name, false);
+	fputs(" =\\fR \\fI", stdout);
+	put_text(o->metavar ? o->metavar : "", false);
+	fputs("\\fR\nValue: ", stdout);
+	put_text(option_expectation(o, buf, sizeof(buf)), false);
+	puts(".");
+	if (default_of(o)) {
+		fputs("Default: ", stdout);
+		put_text(default_of(o), false);
+		puts(".");
+	}
+	puts(".IP");
+}
+
+static void put_key(struct page *p, const char *name, bool forward)
+{
+	const struct option_def *o;
+
+	for (size_t i = 0; (o = option_at(i)); i++) {
+		if (is_key(o, forward) && !strcmp(o->name, name)) {
+			put_head(p, o);
+			return;
+		}
+	}
+	fail(p, "%s: the table has no such key of %s", name, forward ? "[forward]" : "[culvert]");
+}
+
+static void put_rest(struct page *p, bool forward)
+{
+	const struct option_def *o;
+
+	for (size_t i = 0; (o = option_at(i)); i++) {
+		if (!is_key(o, forward) || p->given[option_number(o)])
+			continue;
+		if (p->strict)
+			fail(p, "%s: this key of %s has no text: write \"%s %s\" and a sentence or "
+			     "two of what it is for", o->name, forward ? "[forward]" : "[culvert]",
+			     forward ? "@forward-key" : "@key", o->name);
+		put_head(p, o);
+		put_text(o->help, true);
+		puts(".");
+	}
+}
+
+/* --- lines --- */
+
+static void put_line(const char *line)
+{
+	const char *mark;
+
+	for (; (mark = strstr(line, VERSION_MARK)); line = mark + strlen(VERSION_MARK)) {
+		fwrite(line, 1, (size_t)(mark - line), stdout);
+		put_text(CULVERT_VERSION, false);
+	}
+	puts(line);
+}
+
+static void take_line(struct page *p, const char *line)
+{
+	static const char key[] = "@key ", forward_key[] = "@forward-key ";
+
+	if (line[0] != '@' || !strncmp(line, VERSION_MARK, strlen(VERSION_MARK)))
+		put_line(line);
+	else if (!strcmp(line, "@options"))
+		put_options();
+	else if (!strncmp(line, key, strlen(key)))
+		put_key(p, line + strlen(key), false);
+	else if (!strncmp(line, forward_key, strlen(forward_key)))
+		put_key(p, line + strlen(forward_key), true);
+	else if (!strcmp(line, "@rest"))
+		put_rest(p, false);
+	else if (!strcmp(line, "@rest-forward"))
+		put_rest(p, true);
+	else
+		fail(p, "\"%s\": unknown directive", line);
+}
+
+int main(int argc, char **argv)
+{
+	struct page p = { .strict = argc == 3 && !strcmp(argv[1], "--strict") };
+	char line[LINE_LEN];
+	FILE *f;
+
+	if (argc != 2 && !p.strict) {
+		fputs("usage: culvert-man [--strict] FILE.in\n", stderr);
+		return 2;
+	}
+	p.path = argv[argc - 1];
+	f = fopen(p.path, "re");
+	if (!f) {
+		fprintf(stderr, "%s: %s\n", p.path, strerror(errno));
+		return 1;
+	}
+	while (fgets(line, sizeof(line), f)) {
+		p.line++;
+		if (!strchr(line, '\n'))
+			fail(&p, "the line is too long, or not ended");
+		line[strcspn(line, "\n")] = '\0';
+		take_line(&p, line);
+	}
+	if (ferror(f) || fflush(stdout) || ferror(stdout))
+		fail(&p, "cannot be read, or the page not be written");
+	fclose(f);
+	return 0;
+}
