@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,8 @@ SYSCALLS_NEEDED(
 	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(accept4),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare descriptor */
-	SYSCALL(write), /* the eventfd */
+	SYSCALL(read), /* the eventfd */
+	SYSCALL(write),
 	SYSCALL(close),
 	/* lstat(2) and unlink(2) at the end */
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_SYMLINK_NOFOLLOW)),
@@ -49,7 +51,9 @@ SYSCALLS_NEEDED(
 struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	int fd;
-	int stop; /* eventfd */
+	int wake; /* eventfd */
+	_Atomic bool stop;
+	_Atomic uint64_t turns;
 	struct control_spare spare;
 	bool bound, started;
 	dev_t dev; /* of the socket's file, */
@@ -187,7 +191,7 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 
 	if (!c)
 		goto fail;
-	c->fd = c->stop = c->spare.fd = -1;
+	c->fd = c->wake = c->spare.fd = -1;
 	c->uid = uid;
 	c->gid = gid;
 	r = -EINVAL;
@@ -197,11 +201,11 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	if (strlen(path) >= sizeof(c->path))
 		goto fail;
 	strcpy(c->path, path);
-	c->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	r = c->stop < 0 ? -errno : bind_socket(c, uid, gid);
+	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r = c->wake < 0 ? -errno : bind_socket(c, uid, gid);
 	if (r)
 		goto fail;
-	c->spare.copied = c->stop;
+	c->spare.copied = c->wake;
 	have_spare(c);
 	*ret = c;
 	return 0;
@@ -215,8 +219,8 @@ fail:
 		unlink(c->path);
 	if (c && c->fd >= 0)
 		close(c->fd);
-	if (c && c->stop >= 0)
-		close(c->stop);
+	if (c && c->wake >= 0)
+		close(c->wake);
 	free(c);
 	return r;
 }
@@ -305,18 +309,19 @@ static int next_deadline(struct control *c, bool accepting)
 	return (int)first;
 }
 
-enum { POLL_STOP, POLL_LISTENER, POLL_CLIENTS };
+enum { POLL_WAKE, POLL_LISTENER, POLL_CLIENTS };
 
 /* False: to stop. */
 static bool serve_once(struct control *c)
 {
 	bool accepting = c->accept_ms <= clock_ms();
 	struct pollfd p[POLL_CLIENTS + CLIENTS_MAX];
+	uint64_t n;
 	int timeout;
 
 	answer_clients(c);
 	timeout = next_deadline(c, accepting);
-	p[POLL_STOP] = (struct pollfd){ .fd = c->stop, .events = POLLIN };
+	p[POLL_WAKE] = (struct pollfd){ .fd = c->wake, .events = POLLIN };
 	p[POLL_LISTENER] = (struct pollfd){ .fd = -1, .events = POLLIN };
 	if (accepting && find_place(c, false))
 		p[POLL_LISTENER].fd = c->fd;
@@ -333,7 +338,10 @@ static bool serve_once(struct control *c)
 			control_client_step(&c->clients[i]);
 	if (p[POLL_LISTENER].revents)
 		accept_client(c);
-	return !p[POLL_STOP].revents;
+	if (p[POLL_WAKE].revents)
+		(void)!read(c->wake, &n, sizeof(n));
+	atomic_store_explicit(&c->turns, c->turns + 1, memory_order_relaxed);
+	return !c->stop;
 }
 
 static void *run(void *arg)
@@ -358,19 +366,31 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg)
 	return r;
 }
 
-void control_close(struct control *c)
+const _Atomic uint64_t *control_turns(const struct control *c)
+{
+	return &c->turns;
+}
+
+void control_wake(struct control *c)
 {
 	uint64_t one = 1;
+
+	(void)!write(c->wake, &one, sizeof(one));
+}
+
+void control_close(struct control *c)
+{
 	struct stat st;
 
 	if (!c)
 		return;
 	if (c->started) {
-		(void)!write(c->stop, &one, sizeof(one));
+		c->stop = true;
+		control_wake(c);
 		pthread_join(c->thread, NULL);
 	}
 	close(c->fd);
-	close(c->stop);
+	close(c->wake);
 	if (c->spare.fd >= 0)
 		close(c->spare.fd);
 	if (!lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)

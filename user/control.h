@@ -3,7 +3,9 @@
 #define CULVERT_CONTROL_H
 
 #include <json-c/json.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /*
@@ -30,6 +32,9 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen);
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
+/* Turns that the thread has taken, ever; and let it take one, soon. */
+const _Atomic uint64_t *control_turns(const struct control *c);
+void control_wake(struct control *c);
 /* Stop the thread, close the socket, remove the file if the directory still allows it. */
 void control_close(struct control *c);
 

@@ -33,6 +33,7 @@
 #include "session.h"
 #include "session_move.h"
 #include "syscall_filter.h"
+#include "watchdog.h"
 #include "worker.h"
 
 #define STOP_TIMEOUT_MS 10000
@@ -70,6 +71,7 @@ struct daemon {
 	struct thread *threads;
 	struct worker **workers; /* those of the threads, for inspect */
 	struct inspect inspect;
+	struct watchdog watchdog;
 	struct probe_start probe;
 	char kernel_reason[PROBE_WHY_LEN];
 	sigset_t signals;
@@ -360,6 +362,36 @@ static int confine(const struct daemon *d)
 	return EXIT_CODE_UNSUPPORTED;
 }
 
+static void wake_worker(void *arg)
+{
+	loop_wake(arg);
+}
+
+static void wake_control(void *arg)
+{
+	control_wake(arg);
+}
+
+/* What systemd's watchdog is for. */
+static int watch_threads(struct daemon *d)
+{
+	int r = 0;
+
+	watchdog_open(&d->watchdog);
+	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
+		struct watched t = { .turns = &d->workers[i]->loop.turns, .wake = wake_worker,
+				     .arg = &d->workers[i]->loop };
+
+		snprintf(t.name, sizeof(t.name), "worker %u", i);
+		r = watchdog_add(&d->watchdog, &t);
+	}
+	if (!r && d->control)
+		r = watchdog_add(&d->watchdog, &(struct watched){
+			.name = "the control thread", .turns = control_turns(d->control),
+			.wake = wake_control, .arg = d->control });
+	return r;
+}
+
 static void announce_ready(const struct daemon *d)
 {
 	int r;
@@ -401,6 +433,10 @@ static int begin(struct daemon *d)
 		log_error("cannot start the control thread: %s", strerror(-r));
 		return EXIT_CODE_FAILURE;
 	}
+	if (watch_threads(d)) {
+		log_error("out of memory");
+		return EXIT_CODE_FAILURE;
+	}
 	r = confine(d);
 	if (!r)
 		announce_ready(d);
@@ -409,11 +445,13 @@ static int begin(struct daemon *d)
 
 static int wait_for_signal(struct daemon *d)
 {
+	struct timespec ts;
 	int sig;
 
-	do
-		sig = sigwaitinfo(&d->signals, NULL);
-	while (sig < 0 && errno == EINTR);
+	do {
+		sig = sigtimedwait(&d->signals, NULL, watchdog_wait(&d->watchdog, &ts));
+		watchdog_look(&d->watchdog);
+	} while (sig < 0);
 	return sig;
 }
 
@@ -436,6 +474,7 @@ static int run(struct daemon *d)
 			 d->config.grace_ms / 1000.0);
 		sd_notify(0, "STOPPING=1");
 	}
+	watchdog_close(&d->watchdog);
 	stop_threads(d);
 	control_close(d->control);
 	close_threads(d);

@@ -267,6 +267,7 @@ static int run_batches(struct loop *l)
 		fire_timers(l);
 		if (l->after_batch)
 			l->after_batch(l->arg);
+		atomic_store_explicit(&l->turns, l->turns + 1, memory_order_relaxed);
 		l->now_ms = clock_ms(); /* for the time-out: handlers take time, too */
 	}
 	return 0;

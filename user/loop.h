@@ -3,6 +3,7 @@
 #define CULVERT_LOOP_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,6 +41,7 @@ struct loop {
 	uint64_t now_ms;    /* CLOCK_MONOTONIC, read once a batch */
 	uint64_t wakeups;   /* returns of epoll_wait(2) with events, ever */
 	uint64_t events;    /* events they brought */
+	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
 
 	struct timer **heap;
 	uint32_t n_timers, heap_size;

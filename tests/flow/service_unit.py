@@ -5,8 +5,8 @@
 Without systemd as init the unit cannot be started, so its parts are taken from the file and applied
 by other means: the account and the capabilities by setpriv, the filter of system calls, the address
 families and no_new_privs by libseccomp, MemoryDenyWriteExecute by prctl where the kernel has it.
-Then the daemon must come up with the kernel path, tell its readiness to NOTIFY_SOCKET, forward a
-session, and end with 0.
+Then the daemon must come up with the kernel path, tell its readiness to NOTIFY_SOCKET and that it is
+alive, forward a session, and end with 0.
 
 usage: service_unit.py [CULVERT]        (as root)
 """
@@ -29,6 +29,7 @@ UNIT = ROOT / "scripts" / "culvert.service"
 SKIP = 77
 ACCOUNT = "61234"
 LISTEN, UPSTREAM = ("127.0.0.1", 80), ("127.0.0.1", 9100)
+WATCHDOG_USEC = 2000000
 PATIENCE = 30
 ACT_ALLOW, ACT_ERRNO_EPERM = 0x7fff0000, 0x00050000 | errno.EPERM
 CMP_EQ = 4
@@ -127,7 +128,8 @@ def start(culvert, folder):
                "--max-sessions", "1000", "--control", f"{folder}/control.sock",
                "%s:%d" % LISTEN, "%s:%d" % UPSTREAM]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
-                            env=dict(os.environ, NOTIFY_SOCKET=f"{folder}/notify"))
+                            env=dict(os.environ, NOTIFY_SOCKET=f"{folder}/notify",
+                                     WATCHDOG_USEC=str(WATCHDOG_USEC)))
 
 
 def check(culvert, folder):
@@ -140,13 +142,11 @@ def check(culvert, folder):
         daemon = start(culvert, folder)
         try:
             expect(notify.recv(100), b"READY=1")
-            with socket.create_connection(LISTEN, PATIENCE) as client:
-                client.sendall(b"hello")
-                server, _ = upstream.accept()
-                with server:
-                    expect(server.recv(5), b"hello")
+            forward(LISTEN, upstream)
+            for _ in range(3):
+                expect(notify.recv(100), b"WATCHDOG=1")
             daemon.send_signal(signal.SIGTERM)
-            expect(notify.recv(100), b"STOPPING=1")
+            expect(next_but(notify, b"WATCHDOG=1"), b"STOPPING=1")
             expect(daemon.wait(PATIENCE), 0)
         except (OSError, AssertionError) as error:
             daemon.kill()
@@ -155,6 +155,22 @@ def check(culvert, folder):
             daemon.kill()
             daemon.wait()
         print(daemon.stderr.read(), end="")
+
+
+def forward(address, upstream):
+    """A session by way of ADDRESS."""
+    with socket.create_connection(address, PATIENCE) as client:
+        client.sendall(b"hello")
+        server, _ = upstream.accept()
+        with server:
+            expect(server.recv(5), b"hello")
+
+
+def next_but(notify, what):
+    """The next message that is not WHAT."""
+    while (message := notify.recv(100)) == what:
+        pass
+    return message
 
 
 def expect(got, want):

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_WATCHDOG_H
+#define CULVERT_WATCHDOG_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+/*
+ * What systemd is told by WATCHDOG=1, sd_notify(3): that every watched thread still takes its
+ * turns.  Each time, all of them are asked to take one, which must have happened by the next time:
+ * a thread that waits for events costs a wake-up then, and nobody waits for one that hangs.
+ *
+ * systemd ends the daemon if it hears nothing for WATCHDOG_USEC.  There are four looks in this
+ * time, so a thread may be busy with one thing for half of it without any harm.
+ *
+ * All functions are for the thread that waits for signals.
+ */
+struct watchdog {
+	uint64_t period_ms; /* 0: nobody wants to know */
+	uint64_t due_ms;    /* the next look */
+	struct watched *list; /* owned */
+};
+
+/* One thread. */
+struct watched {
+	char name[32];                 /* for messages */
+	const _Atomic uint64_t *turns; /* that it has taken, ever */
+	void (*wake)(void *arg);       /* makes it take one, soon; does not wait */
+	void *arg;
+	uint64_t seen; /* turns when it was asked */
+	bool asked;
+	bool late;     /* and said to be */
+	struct watched *next;
+};
+
+/* Does systemd want to be told, and how often? */
+void watchdog_open(struct watchdog *w);
+void watchdog_close(struct watchdog *w);
+
+/* Watch what T describes (name to arg).  -ENOMEM. */
+int watchdog_add(struct watchdog *w, const struct watched *t);
+
+/* How long until the next look, in RET, which is returned; NULL: there will be none. */
+const struct timespec *watchdog_wait(const struct watchdog *w, struct timespec *ret);
+
+/* Look, if it is time. */
+void watchdog_look(struct watchdog *w);
+
+#endif
