@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdarg.h>
@@ -250,7 +251,70 @@ static int resolve(const struct host_port *hp, bool passive, struct endpoint *re
 	return 0;
 }
 
-static int parse_inet(const char *text, bool passive, struct endpoint *ret, struct complaint *why)
+/* --- without looking a host up --- */
+
+/* PORT has passed check_port().  In network byte order. */
+static int find_port(const char *port, in_port_t *ret, struct complaint *why)
+{
+	struct servent entry, *found = NULL;
+	char buf[1024];
+
+	if (all_digits(port)) {
+		*ret = htons((uint16_t)strtoul(port, NULL, 10));
+		return 0;
+	}
+	if (getservbyname_r(port, "tcp", &entry, buf, sizeof(buf), &found) || !found)
+		return complain(why, -EINVAL, "unknown service, expected a port number or a name");
+	*ret = (in_port_t)found->s_port;
+	return 0;
+}
+
+static int add_inet6(char *host, in_port_t port, struct endpoint *ret, struct complaint *why)
+{
+	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = port };
+	char *scope = strchr(host, '%');
+
+	if (scope) {
+		*scope++ = '\0';
+		in6.sin6_scope_id = all_digits(scope) ? (uint32_t)strtoul(scope, NULL, 10) :
+							if_nametoindex(scope);
+	}
+	if ((scope && !in6.sin6_scope_id) || inet_pton(AF_INET6, host, &in6.sin6_addr) != 1)
+		return complain(why, -EINVAL, "bad IPv6 address between the brackets%s",
+				scope ? ", or no such network interface" : "");
+	return add_addr(ret, (struct sockaddr *)&in6, sizeof(in6));
+}
+
+/* HOST has passed check_host(): "" for every local address, four numbers, or a name. */
+static int add_plain(const char *host, in_port_t port, struct endpoint *ret)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = port };
+	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = port };
+	int r;
+
+	if (!host[0]) {
+		r = add_addr(ret, (struct sockaddr *)&in, sizeof(in));
+		return r ?: add_addr(ret, (struct sockaddr *)&any, sizeof(any));
+	}
+	if (inet_pton(AF_INET, host, &in.sin_addr) == 1)
+		return add_addr(ret, (struct sockaddr *)&in, sizeof(in));
+	ret->named_port = port;
+	return 0;
+}
+
+static int take_as_written(struct host_port *hp, struct endpoint *ret, struct complaint *why)
+{
+	in_port_t port;
+	int r = find_port(hp->port, &port, why);
+
+	if (r < 0)
+		return r;
+	r = hp->bracketed ? add_inet6(hp->host, port, ret, why) : add_plain(hp->host, port, ret);
+	return r == -ENOMEM ? complain(why, r, "out of memory") : r;
+}
+
+static int parse_inet(const char *text, bool passive, bool offline, struct endpoint *ret,
+		      struct complaint *why)
 {
 	struct host_port hp = { 0 };
 	int r;
@@ -266,11 +330,12 @@ static int parse_inet(const char *text, bool passive, struct endpoint *ret, stru
 	r = check_port(hp.port, passive, why);
 	if (r < 0)
 		return r;
-	return resolve(&hp, passive, ret, why);
+	return offline ? take_as_written(&hp, ret, why) : resolve(&hp, passive, ret, why);
 }
 
 // NOLINTNEXTLINE(readability-non-const-parameter): complain() writes to ERR, by way of WHY
-int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
+static int parse(const char *text, bool passive, bool offline, struct endpoint *ret, char *err,
+		 size_t errlen)
 {
 	struct complaint why = { .buf = err, .size = errlen };
 	int r;
@@ -286,13 +351,24 @@ int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *e
 	if (strncmp(text, "unix:", 5) == 0)
 		r = parse_unix(text + 5, ret, &why);
 	else
-		r = parse_inet(text, passive, ret, &why);
+		r = parse_inet(text, passive, offline, ret, &why);
 	if (r < 0) {
 		endpoint_close(ret);
 		return r;
 	}
 	strcpy(ret->text, text);
 	return 0;
+}
+
+int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
+{
+	return parse(text, passive, false, ret, err, errlen);
+}
+
+int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
+			   size_t errlen)
+{
+	return parse(text, passive, true, ret, err, errlen);
 }
 
 void endpoint_close(struct endpoint *e)

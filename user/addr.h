@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 /* Room for any formatted address: "[ipv6%scope]:port" or "unix:" and a full sun_path. */
@@ -20,6 +21,7 @@ struct endpoint {
 	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status` */
 	struct addr *addrs;           /* owned; freed by endpoint_close() */
 	size_t n_addrs;               /* at least 1 after endpoint_parse(); no address twice */
+	in_port_t named_port;         /* n_addrs 0: of a host name that was not looked up */
 };
 
 /*
@@ -34,6 +36,13 @@ struct endpoint {
  * holds one line that says what is wrong, without TEXT, and RET needs no endpoint_close().
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
+
+/*
+ * The same without asking anybody for a host: a host name gives no address, only its port.  Service
+ * names are looked up in the services database of this machine.
+ */
+int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
+			   size_t errlen);
 
 /* Release what endpoint_parse() allocated.  NULL and zeroed objects are fine. */
 void endpoint_close(struct endpoint *e);

@@ -114,8 +114,24 @@ static void set_defaults(struct config *c)
 	c->max_sessions_per_client = NOT_GIVEN;
 }
 
+static int read_source(const struct config_source *from, struct config *c, struct config_text *text)
+{
+	/* it is only read; and of nothing there would be no stream */
+	FILE *f = fmemopen(from->len ? (char *)from->text : (char[]){ '\n' },
+			   from->len ?: 1, "r");
+	int r;
+
+	if (!f)
+		return log_complain(-ENOMEM, "out of memory");
+	text->offline = from->offline;
+	r = config_file_parse(f, c->file, c, text);
+	fclose(f);
+	return r;
+}
+
 /* The command line, and beneath it the file that it names. */
-static int read_all(int argc, char **argv, struct config *c, char **words, struct config_text *text)
+static int read_all(int argc, char **argv, const struct config_source *from, struct config *c,
+		    char **words, struct config_text *text)
 {
 	size_t n;
 	int r;
@@ -124,7 +140,7 @@ static int read_all(int argc, char **argv, struct config *c, char **words, struc
 	r = parse_words(argc, argv, c, text, words, &n);
 	if (!r && c->file) {
 		set_defaults(c);
-		r = config_file_read(c->file, c, text);
+		r = from ? read_source(from, c, text) : config_file_read(c->file, c, text);
 		r = r ?: parse_words(argc, argv, c, text, words, &n);
 	}
 	return r ?: add_words(words, n, text);
@@ -214,10 +230,13 @@ static int say_wrong(int error, const struct forward_text *t, bool listen, const
 			    listen ? t->listen : t->upstream, why);
 }
 
-static int parse_endpoint(const struct forward_text *t, bool listen, struct endpoint *ret)
+static int parse_endpoint(const struct forward_text *t, bool listen, bool offline,
+			  struct endpoint *ret)
 {
+	const char *text = listen ? t->listen : t->upstream;
 	char err[256];
-	int r = endpoint_parse(listen ? t->listen : t->upstream, listen, ret, err, sizeof(err));
+	int r = offline ? endpoint_parse_offline(text, listen, ret, err, sizeof(err)) :
+			  endpoint_parse(text, listen, ret, err, sizeof(err));
 
 	return r < 0 ? say_wrong(r, t, listen, err) : 0;
 }
@@ -293,8 +312,8 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 		struct forward_text *t = &text->forwards[i];
 
 		r = inherit(c, &c->forwards[i], t);
-		r = r ?: parse_endpoint(t, true, &c->forwards[i].listen);
-		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
+		r = r ?: parse_endpoint(t, true, text->offline, &c->forwards[i].listen);
+		r = r ?: parse_endpoint(t, false, text->offline, &c->forwards[i].upstream);
 		r = r ?: check_forward(c, i, t);
 		if (r < 0)
 			return r;
@@ -304,6 +323,11 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 
 int config_parse(int argc, char **argv, struct config *ret)
 {
+	return config_parse_from(argc, argv, NULL, ret);
+}
+
+int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret)
+{
 	struct config_text text = { 0 };
 	char **words;
 	int r;
@@ -312,7 +336,7 @@ int config_parse(int argc, char **argv, struct config *ret)
 	words = calloc((size_t)argc + 1, sizeof(*words));
 	if (!words)
 		return log_complain(-ENOMEM, "out of memory");
-	r = read_all(argc, argv, ret, words, &text);
+	r = read_all(argc, argv, from, ret, words, &text);
 	r = r ?: check_options(ret, &text);
 	r = r ?: parse_forwards(ret, &text);
 	if (r == 1)

@@ -83,6 +83,8 @@ struct config {
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */
 	const char *file;                /* that all this came from; NULL: the command line alone */
+	uint32_t generation;             /* 0 at the start; see privileged.h */
+	bool privileged_process;         /* if anything can need it */
 	char **kept;                     /* owned: texts that pointers above point to */
 	size_t n_kept;
 };
@@ -97,6 +99,16 @@ struct config {
  * config_close().
  */
 int config_parse(int argc, char **argv, struct config *ret);
+
+/* The content of the configuration file, from wherever it came. */
+struct config_source {
+	const char *text;
+	size_t len;
+	bool offline; /* host names are not looked up: an endpoint may have no address */
+};
+
+/* The same, but the file that --config names is not opened: this is what it says. */
+int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret);
 
 /* The exit code for what config_parse() returns: only what may pass is worth another try. */
 int config_exit_code(int r);

@@ -29,7 +29,6 @@
 
 /* inih cuts longer names of sections off (MAX_SECTION in ini.c). */
 #define SECTION_MAX 49
-#define FILE_MAX (1 << 20)
 #define FORWARD "forward "
 #define BOM "\xef\xbb\xbf" /* which editors put before UTF-8 */
 #define BOM_LEN 3
@@ -286,8 +285,8 @@ static size_t read_bytes(struct parser *p, char *buf, size_t size)
 	if (n == size && ch != '\n')
 		mistake(p, p->line, "the line has more than %zu bytes", size - 1);
 	p->bytes += n;
-	if (p->bytes > FILE_MAX)
-		mistake(p, p->line, "the file has more than %d bytes", FILE_MAX);
+	if (p->bytes > CONFIG_FILE_MAX)
+		mistake(p, p->line, "the file has more than %d bytes", CONFIG_FILE_MAX);
 	return n;
 }
 
@@ -411,17 +410,24 @@ static int open_checked(const char *real, FILE **ret)
 	return r;
 }
 
-int config_file_read(const char *path, struct config *c, struct config_text *text)
+int config_file_open(const char *path, FILE **ret)
 {
 	char *real = realpath(path, NULL);
-	FILE *f = NULL;
 	int r;
 
 	if (!real)
 		return say_unreadable(-errno, path);
-	r = open_checked(real, &f);
+	r = open_checked(real, ret);
 	free(real);
-	if (!f)
+	return r;
+}
+
+int config_file_read(const char *path, struct config *c, struct config_text *text)
+{
+	FILE *f;
+	int r = config_file_open(path, &f);
+
+	if (r)
 		return r;
 	r = config_file_parse(f, path, c, text);
 	fclose(f);

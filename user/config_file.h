@@ -23,6 +23,7 @@ struct config_text {
 	size_t n;
 	unsigned int lines[OPTIONS_MAX]; /* by option_number(); 0: not given there, or not in
 					  * force */
+	bool offline; /* host names are not to be looked up */
 };
 
 /* Room for one more, zeroed; NULL: no memory. */
@@ -43,6 +44,10 @@ const char *config_place(const char *file, unsigned int line, char *buf);
  * first: what counts is the file that is read, and the directory that it is in.
  */
 int config_file_read(const char *path, struct config *c, struct config_text *text);
+
+/* Open it for that. */
+int config_file_open(const char *path, FILE **ret);
+#define CONFIG_FILE_MAX (1 << 20) /* bytes that it may have */
 
 /* The same for an open file; nobody asks who could have written it.  PATH is for messages. */
 int config_file_parse(FILE *f, const char *path, struct config *c, struct config_text *text);

@@ -313,6 +313,19 @@ void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 	va_end(ap);
 }
 
+static _Thread_local struct {
+	char *buf;
+	size_t size;
+} complaint;
+
+void log_keep_complaint(char *buf, size_t size)
+{
+	if (buf)
+		buf[0] = '\0';
+	complaint.buf = buf;
+	complaint.size = size;
+}
+
 int log_complain(int code, const char *fmt, ...)
 {
 	char message[MESSAGE_MAX];
@@ -323,7 +336,10 @@ int log_complain(int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	format(message, sizeof(message), fmt, ap);
 	va_end(ap);
-	write_line(line, strlen(line), message, "");
+	if (!complaint.buf)
+		write_line(line, strlen(line), message, "");
+	else if (!complaint.buf[0])
+		log_escape(message, complaint.buf, complaint.size);
 	errno = err;
 	return code;
 }
