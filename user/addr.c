@@ -304,7 +304,7 @@ static int add_plain(const char *host, in_port_t port, struct endpoint *ret)
 
 static int take_as_written(struct host_port *hp, struct endpoint *ret, struct complaint *why)
 {
-	in_port_t port;
+	in_port_t port = 0;
 	int r = find_port(hp->port, &port, why);
 
 	if (r < 0)

@@ -4,6 +4,7 @@
  * probe of the kernel, BPF program and maps, listening sockets, control socket.  Then root is given
  * up for good, and only then do the threads start: one per worker, one for the control socket, and
  * this one, which waits for a signal.  When all run, the seccomp filter is loaded for all of them.
+ * What needs root after that is done by a process of its own, which is made before all of it.
  */
 #include "daemon.h"
 
@@ -28,6 +29,7 @@
 #include "listener.h"
 #include "log.h"
 #include "inspect.h"
+#include "privileged_client.h"
 #include "probe_start.h"
 #include "sandbox.h"
 #include "session.h"
@@ -62,6 +64,9 @@ struct thread {
 
 struct daemon {
 	struct config config;
+	int argc; /* what it was started with */
+	char **argv;
+	struct privileged *privileged; /* NULL: none */
 	struct shared shared;
 	struct balance balance;
 	struct forwards forwards;
@@ -164,6 +169,21 @@ static int open_kernel(struct daemon *d)
 	return 0;
 }
 
+/* Of the configuration that is, or that the file may be changed to. */
+static int start_privileged(struct daemon *d)
+{
+	char err[512];
+
+	if (!d->config.privileged_process || !d->config.file)
+		return 0;
+	if (!privileged_start(&d->config, d->argc, d->argv, &d->privileged, err, sizeof(err))) {
+		log_info("the privileged process is %d", (int)privileged_pid(d->privileged));
+		return 0;
+	}
+	log_error("%s", err);
+	return EXIT_CODE_FAILURE;
+}
+
 /* Without root the default path is out of reach: then culvert runs without a control socket. */
 static int open_control(struct daemon *d)
 {
@@ -223,6 +243,9 @@ static int set_up(struct daemon *d)
 		log_error("%s", err);
 		return EXIT_CODE_USAGE;
 	}
+	r = start_privileged(d);
+	if (r)
+		return r;
 	descriptors_limit(d->config.max_sessions);
 	r = probe_start(&d->config, &d->probe);
 	if (r)
@@ -336,6 +359,8 @@ static unsigned int parts_in_use(const struct daemon *d)
 {
 	unsigned int parts = d->shared.kernel ? PART_SOCKMAP : 0;
 
+	if (d->privileged)
+		parts |= PART_PRIVILEGED;
 	for (size_t i = 0; i < d->config.n_forwards; i++) {
 		const struct endpoint *up = &d->config.forwards[i].upstream;
 
@@ -451,7 +476,9 @@ static int wait_for_signal(struct daemon *d)
 	do {
 		sig = sigtimedwait(&d->signals, NULL, watchdog_wait(&d->watchdog, &ts));
 		watchdog_look(&d->watchdog);
-	} while (sig < 0);
+		if (sig == SIGCHLD)
+			privileged_reap(d->privileged);
+	} while (sig < 0 || sig == SIGCHLD);
 	return sig;
 }
 
@@ -484,12 +511,13 @@ static int run(struct daemon *d)
 	listening_close_all(d->listening);
 	forwards_close(&d->forwards);
 	kernel_close(d->shared.kernel);
+	privileged_stop(d->privileged);
 	return r;
 }
 
 int daemon_run(int argc, char **argv)
 {
-	struct daemon d = { .shared.config = &d.config };
+	struct daemon d = { .shared.config = &d.config, .argc = argc, .argv = argv };
 	int r;
 
 	if (descriptors_reserve_streams())
@@ -511,6 +539,7 @@ int daemon_run(int argc, char **argv)
 	sigaddset(&d.signals, SIGTERM);
 	sigaddset(&d.signals, SIGINT);
 	sigaddset(&d.signals, SIGQUIT);
+	sigaddset(&d.signals, SIGCHLD);
 	pthread_sigmask(SIG_BLOCK, &d.signals, NULL);
 	r = run(&d);
 	config_close(&d.config);

@@ -70,8 +70,8 @@ void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 int log_complain(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * From now on keep what this thread complains of in BUF (SIZE bytes), without "culvert: ", the first
- * of several, rather than print it.  BUF NULL: print again.
+ * From now on keep what this thread complains of in BUF (SIZE bytes), without "culvert: ", rather
+ * than print it; of several, the first.  BUF NULL: print again.
  */
 void log_keep_complaint(char *buf, size_t size);
 

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/capability.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -48,29 +48,77 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 	return 0;
 }
 
-static int drop_bounding_set(void)
+static bool is_among(cap_value_t c, const cap_value_t *keep, int n)
+{
+	while (n > 0)
+		if (keep[--n] == c)
+			return true;
+	return false;
+}
+
+static int reduce_bounding_set(const cap_value_t *keep, int n)
 {
 	for (cap_value_t c = 0; CAP_IS_SUPPORTED(c); c++)
-		if (cap_get_bound(c) > 0 && cap_drop_bound(c) && geteuid() == 0)
+		if (cap_get_bound(c) > 0 && !is_among(c, keep, n) && cap_drop_bound(c) &&
+		    geteuid() == 0)
 			return -errno; /* without CAP_SETPCAP the set stays, and cannot be used */
 	return 0;
 }
 
-static int drop_capabilities(void)
+/* Of those to KEEP only what this process has; nothing can be inherited. */
+static int reduce_capabilities(const cap_value_t *keep, int n)
 {
-	cap_t none = cap_init(); /* all clear */
-	int r = 0;
+	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
+	int r = had && set ? 0 : -ENOMEM;
 
-	if (!none || cap_set_proc(none))
+	for (int i = 0; !r && i < n; i++) {
+		cap_flag_value_t has;
+
+		if (cap_get_flag(had, keep[i], CAP_PERMITTED, &has) ||
+		    cap_set_flag(set, CAP_PERMITTED, 1, &keep[i], has) ||
+		    cap_set_flag(set, CAP_EFFECTIVE, 1, &keep[i], has))
+			r = -errno;
+	}
+	if (!r && cap_set_proc(set))
 		r = -errno;
-	cap_free(none);
+	cap_free(had);
+	cap_free(set);
+	return r;
+}
+
+/* Nobody of the same account may look in: the kernel has done it if the uid has changed. */
+static int lock(const char **ret_what)
+{
+	*ret_what = "no_new_privs";
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return -errno;
+	*ret_what = "being traceable";
+	return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ? -errno : 0;
+}
+
+int sandbox_keep(const cap_value_t *keep, int n, char *err, size_t errlen)
+{
+	const char *what = "capability bounding set";
+	int r = reduce_bounding_set(keep, n);
+
+	if (!r && geteuid() == 0) {
+		what = "supplementary groups";
+		r = setgroups(0, NULL) ? -errno : 0;
+	}
+	if (!r) {
+		what = "capabilities";
+		r = reduce_capabilities(keep, n);
+	}
+	r = r ?: lock(&what);
+	if (r)
+		snprintf(err, errlen, "cannot give up privileges: %s: %s", what, strerror(-r));
 	return r;
 }
 
 int sandbox_enter(const struct account *a, char *err, size_t errlen)
 {
 	const char *what = "capability bounding set";
-	int r = drop_bounding_set();
+	int r = reduce_bounding_set(NULL, 0);
 
 	if (geteuid() == 0) {
 		if (!r) {
@@ -88,20 +136,9 @@ int sandbox_enter(const struct account *a, char *err, size_t errlen)
 	}
 	if (!r) {
 		what = "capabilities";
-		r = drop_capabilities();
+		r = reduce_capabilities(NULL, 0);
 	}
-	if (!r) {
-		what = "no_new_privs";
-		r = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ? -errno : 0;
-	}
-	if (!r) {
-		/*
-		 * the kernel has done it if the uid has changed; nobody of the same account may
-		 * look in
-		 */
-		what = "being traceable";
-		r = prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ? -errno : 0;
-	}
+	r = r ?: lock(&what);
 	if (!r && a->uid && setuid(0) == 0) {
 		what = "root was still to be had";
 		r = -EPERM;

@@ -3,6 +3,7 @@
 #define CULVERT_SANDBOX_H
 
 #include <stddef.h>
+#include <sys/capability.h>
 #include <sys/types.h>
 
 /* The account that culvert becomes. */
@@ -25,6 +26,12 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
  * only the latter and the capabilities are dealt with.  -errno; ERR says which step failed.
  */
 int sandbox_enter(const struct account *a, char *err, size_t errlen);
+
+/*
+ * For a process that goes on with its uid: of all capabilities only those N to KEEP, as far as it
+ * has them, and none that a program could inherit; else as above.
+ */
+int sandbox_keep(const cap_value_t *keep, int n, char *err, size_t errlen);
 
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);

@@ -101,16 +101,25 @@ static int allow(scmp_filter_ctx ctx, const struct syscall_need *need)
 	return seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, need->call, n, need->args);
 }
 
+static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, unsigned int parts)
+{
+	int r = 0;
+
+	for (; need->call != SYSCALLS_END; need++)
+		if (!r && (!need->part || need->part & parts))
+			r = allow(ctx, need);
+	return r;
+}
+
 static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
 {
 	const struct syscall_need *const *table;
-	int r = 0;
+	/* the other filter refuses it: the sterner one counts */
+	int r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(openat), 0);
 
 	/* cppcheck-suppress comparePointers ; of one section */
 	for (table = __start_syscall_needs; table < __stop_syscall_needs; table++)
-		for (const struct syscall_need *need = *table; need->call != SYSCALLS_END; need++)
-			if (!r && (!need->part || need->part & parts))
-				r = allow(ctx, need);
+		r = r ?: allow_table(ctx, *table, parts);
 	return r;
 }
 
@@ -120,8 +129,6 @@ static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
 	const struct scmp_arg_cmp self = { 0, SCMP_CMP_MASKED_EQ, 0xffffffffU, (uint64_t)getpid() };
 	int r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &self);
 
-	/* the other filter refuses it: the sterner one counts */
-	r = r ?: seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(openat), 0);
 	/* libseccomp refuses a rule that says what the default says */
 	for (size_t i = 0; !r && mode != FILTER_KILL && i < sizeof(never) / sizeof(never[0]); i++)
 		r = seccomp_rule_add(ctx, SCMP_ACT_KILL_PROCESS, never[i], 0);
@@ -155,13 +162,16 @@ static int refuse_openat(void)
 	return r;
 }
 
-static int allow_listed(enum filter_mode mode, unsigned int parts)
+/* LIST NULL: the modules' tables. */
+static int allow_listed(enum filter_mode mode, unsigned int parts, const struct syscall_need *list)
 {
 	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
 	scmp_filter_ctx ctx = seccomp_init(refuse);
 	int r = -ENOMEM;
 
-	if (ctx)
+	if (ctx && list)
+		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, 0);
+	else if (ctx)
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);
 	r = r ?: load(ctx, true);
@@ -169,17 +179,24 @@ static int allow_listed(enum filter_mode mode, unsigned int parts)
 	return r;
 }
 
-int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, size_t errlen)
+static int say(int error, char *err, size_t errlen)
 {
-	int r;
-
-	if (mode == FILTER_OFF)
-		return 0;
-	r = refuse_openat();
-	r = r ?: allow_listed(mode, parts);
-	if (r)
+	if (error)
 		snprintf(err, errlen,
 			 "cannot load the seccomp filter: %s (--seccomp off runs without)",
-			 strerror(-r));
-	return r;
+			 strerror(-error));
+	return error;
+}
+
+int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, size_t errlen)
+{
+	if (mode == FILTER_OFF)
+		return 0;
+	return say(refuse_openat() ?: allow_listed(mode, parts, NULL), err, errlen);
+}
+
+int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list, char *err,
+			      size_t errlen)
+{
+	return say(mode == FILTER_OFF ? 0 : allow_listed(mode, 0, list), err, errlen);
 }

@@ -25,6 +25,7 @@ enum {
 	PART_SOCKMAP = 1, /* the kernel side is in use */
 	PART_UNIX = 2,    /* an upstream is a unix socket */
 	PART_NOTIFY = 4,  /* systemd is told */
+	PART_PRIVILEGED = 8, /* there is a privileged process */
 };
 
 #define SYSCALL_ARGS_MAX 3
@@ -59,6 +60,13 @@ struct syscall_need {
  * -errno; ERR says what failed.
  */
 int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, size_t errlen);
+
+/*
+ * The same for a process that is not the daemon: what it needs is LIST, which ends with
+ * SYSCALLS_END, and what the C library does on its own account.
+ */
+int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list, char *err,
+			      size_t errlen);
 
 /* What this program was built with that no filter fits, as in -fsanitize=NAME; or NULL. */
 const char *syscall_filter_hindrance(void);

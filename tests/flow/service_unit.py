@@ -5,8 +5,8 @@
 Without systemd as init the unit cannot be started, so its parts are taken from the file and applied
 by other means: the account and the capabilities by setpriv, the filter of system calls, the address
 families and no_new_privs by libseccomp, MemoryDenyWriteExecute by prctl where the kernel has it.
-Then the daemon must come up with the kernel path, tell its readiness to NOTIFY_SOCKET and that it is
-alive, forward a session, and end with 0.
+Then the daemon must come up with the kernel path and its privileged process, tell its readiness to
+NOTIFY_SOCKET and that it is alive, forward a session, and end with 0.
 
 usage: service_unit.py [CULVERT]        (as root)
 """
@@ -126,7 +126,7 @@ def start(culvert, folder):
                sys.executable, "-B", str(HERE), "--inside",
                str(culvert), "run", "--engine", "sockmap", "--seccomp", "kill",
                "--max-sessions", "1000", "--control", f"{folder}/control.sock",
-               "%s:%d" % LISTEN, "%s:%d" % UPSTREAM]
+               "--config", f"{folder}/culvert.conf"]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
                             env=dict(os.environ, NOTIFY_SOCKET=f"{folder}/notify",
                                      WATCHDOG_USEC=str(WATCHDOG_USEC)))
@@ -194,6 +194,9 @@ def main():
         os.execvp("unshare", ["unshare", "-n", sys.executable, "-B", str(HERE), str(culvert)])
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with tempfile.TemporaryDirectory(prefix="culvert-service.") as folder:
+        pathlib.Path(folder, "culvert.conf").write_text(
+            "[forward web]\nlisten = %s:%d\n" % LISTEN + "upstream = %s:%d\n" % UPSTREAM,
+            encoding="utf-8")
         os.chown(folder, int(ACCOUNT), int(ACCOUNT))
         check(culvert.resolve(), folder)
     print("ok: culvert runs under the unit")

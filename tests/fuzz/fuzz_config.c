@@ -133,6 +133,7 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = seconds_of("--settle", c->settle_ms);
 	argv[n++] = text_of("--review=%u", c->review_packets);
 	argv[n++] = text_of("--probe=%s", c->probe ? "yes" : "no");
+	argv[n++] = text_of("--privileged-process=%s", c->privileged_process ? "yes" : "no");
 	if (c->user)
 		argv[n++] = text_of("--user=%s", c->user);
 	argv[n++] = text_of("--log-level=%s", level_name(c->log_level));
@@ -165,6 +166,7 @@ static void must_be_same(const struct config *a, const struct config *b)
 	     a->review_packets == b->review_packets && a->seccomp == b->seccomp &&
 	     a->max_sessions_per_client == b->max_sessions_per_client &&
 	     a->nodelay == b->nodelay && a->keepalive_s == b->keepalive_s &&
+	     a->privileged_process == b->privileged_process &&
 	     a->probe == b->probe && a->log_level == b->log_level, "not the same options");
 	must(!a->user == !b->user && (!a->user || !strcmp(a->user, b->user)),
 	     "not the same account");

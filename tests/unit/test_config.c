@@ -69,6 +69,7 @@ static void test_defaults(void **state)
 	assert_int_equal(c.soft_limit, 1 << 20);
 	assert_int_equal(c.hard_limit, 4 << 20);
 	assert_true(c.probe);
+	assert_true(c.privileged_process);
 	assert_int_equal(c.settle_ms, 300);
 	assert_int_equal(c.review_packets, 1000000);
 	assert_null(c.user);
@@ -111,6 +112,9 @@ static void test_every_option(void **state)
 	assert_int_equal(c.spread, SPREAD_ROTATE);
 	config_close(&c);
 
+	GOOD(&c, "--privileged-process=no", FORWARD);
+	assert_false(c.privileged_process);
+	config_close(&c);
 	GOOD(&c, "--probe", "no", FORWARD);
 	assert_false(c.probe);
 	config_close(&c);

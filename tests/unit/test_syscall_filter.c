@@ -257,6 +257,8 @@ static void test_parts(void **state)
 		  { "socket, notify", ALLOWED, SYS_socket,
 		    { AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0 } } },
 		{ PART_NOTIFY, { "sendmsg", ALLOWED, SYS_sendmsg, { NOTHING } } },
+		{ PART_PRIVILEGED, { "recvmsg", ALLOWED, SYS_recvmsg, { NOTHING } } },
+		{ PART_PRIVILEGED, { "wait4", ALLOWED, SYS_wait4, { NOTHING, 0, WNOHANG } } },
 	};
 
 	(void)state;

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "privileged_client.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "config_file.h"
+#include "log.h"
+#include "privileged.h"
+#include "syscall_filter.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_PRIVILEGED, sendto),
+	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
+	SYSCALL_IF(PART_PRIVILEGED, recvfrom),
+	SYSCALL_IF(PART_PRIVILEGED, shutdown),
+	SYSCALL_IF(PART_PRIVILEGED, wait4, SYSCALL_ARG(2, WNOHANG)),
+	SYSCALL_IF(PART_PRIVILEGED, close));
+
+struct privileged {
+	int fd;
+	pid_t pid;
+	pthread_mutex_t lock; /* one request at a time */
+	bool ended, reaped;
+};
+
+static int complain(int error, char *err, size_t errlen, const char *text)
+{
+	snprintf(err, errlen, "%s", text);
+	return error;
+}
+
+/* With the lock. */
+static int give_up(struct privileged *p, const char *why)
+{
+	if (!p->ended)
+		log_error("%s: no reload, no new listener, no new file, until culvert is started "
+			  "again; all else goes on", why);
+	p->ended = true;
+	/* whatever it still says belongs to no request */
+	shutdown(p->fd, SHUT_RDWR);
+	return -EPIPE;
+}
+
+/* --- start and end --- */
+
+static int first_word(struct privileged *p, char *err, size_t errlen)
+{
+	struct privileged_answer a;
+	ssize_t n = recv(p->fd, &a, sizeof(a), 0);
+
+	if (n != sizeof(a))
+		return complain(n < 0 ? -errno : -EPIPE, err, errlen,
+				"the privileged process does not start");
+	if (a.error)
+		snprintf(err, errlen, "the privileged process %.*s", PRIVILEGED_TEXT - 1, a.text);
+	return -a.error;
+}
+
+int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret,
+		     char *err, size_t errlen)
+{
+	const struct timeval patience = { .tv_sec = PRIVILEGED_PATIENCE_S };
+	struct privileged *p = calloc(1, sizeof(*p));
+	int fds[2], r;
+
+	if (!p || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds)) {
+		r = p ? -errno : -ENOMEM;
+		free(p);
+		return complain(r, err, errlen, strerror(-r));
+	}
+	pthread_mutex_init(&p->lock, NULL);
+	p->fd = fds[0];
+	p->pid = fork();
+	if (!p->pid)
+		privileged_run(fds[1], c, argc, argv);
+	r = p->pid < 0 ? complain(-errno, err, errlen, strerror(errno)) : 0;
+	close(fds[1]);
+	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(p->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	r = r ?: first_word(p, err, errlen);
+	if (r) {
+		privileged_stop(p);
+		return r;
+	}
+	*ret = p;
+	return 0;
+}
+
+void privileged_stop(struct privileged *p)
+{
+	if (!p)
+		return;
+	close(p->fd);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+pid_t privileged_pid(const struct privileged *p)
+{
+	return p ? p->pid : -1;
+}
+
+void privileged_reap(struct privileged *p)
+{
+	char why[128];
+	int status;
+
+	if (!p || p->reaped || waitpid(p->pid, &status, WNOHANG) != p->pid)
+		return;
+	p->reaped = true;
+	if (WIFSIGNALED(status))
+		snprintf(why, sizeof(why), "the privileged process was ended by signal %d",
+			 WTERMSIG(status));
+	else
+		snprintf(why, sizeof(why), "the privileged process has ended with exit code %d",
+			 WEXITSTATUS(status));
+	pthread_mutex_lock(&p->lock);
+	give_up(p, why);
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* --- requests --- */
+
+/* The descriptors that came with M: at most MAX are kept.  Returns how many. */
+static size_t take_descriptors(struct msghdr *m, int *fds, size_t max)
+{
+	size_t n = 0;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		size_t len = c->cmsg_len - CMSG_LEN(0);
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = 0; at + sizeof(int) <= len; at += sizeof(int)) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + at, sizeof(fd));
+			if (n < max)
+				fds[n++] = fd;
+			else
+				close(fd);
+		}
+	}
+	return n;
+}
+
+/* An answer, and the descriptors that came with it.  Returns how many, or -errno. */
+static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t max)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int) * PRIVILEGED_FDS)];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = { a, sizeof(*a) };
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1,
+		.msg_control = control.room, .msg_controllen = sizeof(control.room),
+	};
+	ssize_t n;
+
+	do
+		n = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	if (n != sizeof(*a))
+		return -EPIPE;
+	a->text[sizeof(a->text) - 1] = '\0';
+	return (int)take_descriptors(&m, fds, max);
+}
+
+static void close_all(int *fds, int n)
+{
+	while (n > 0)
+		close(fds[--n]);
+}
+
+/*
+ * With the lock.  The answer to Q, and as many descriptors as it asks for.  Where there is no room
+ * for all of them the kernel passes some: then none are kept.
+ */
+static int ask(struct privileged *p, const struct privileged_request *q,
+	       struct privileged_answer *a, int *fds, char *err, size_t errlen)
+{
+	int n = -EPIPE;
+
+	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
+		n = receive(p, a, fds, q->count);
+	if (n < 0)
+		return complain(give_up(p, n == -EAGAIN ?
+					"the privileged process does not answer" :
+					"the privileged process has ended"),
+				err, errlen, "the privileged process has ended: start culvert "
+				"again");
+	if (a->error) {
+		close_all(fds, n);
+		return complain(-a->error, err, errlen, a->text);
+	}
+	if ((uint32_t)n != q->count) {
+		close_all(fds, n);
+		return complain(-EMFILE, err, errlen, strerror(EMFILE));
+	}
+	return 0;
+}
+
+static int have(const struct privileged *p, char *err, size_t errlen)
+{
+	return p ? 0 : complain(-EPERM, err, errlen, "this needs the privileged process, and "
+				"culvert was started without (--privileged-process)");
+}
+
+/* With the lock: the LEN bytes that follow an answer. */
+static int receive_text(struct privileged *p, size_t len, char **ret)
+{
+	char *text = len <= CONFIG_FILE_MAX ? malloc(len + 1) : NULL;
+	size_t have_len = 0;
+
+	while (text && have_len < len) {
+		ssize_t n = recv(p->fd, text + have_len, len - have_len, 0);
+
+		if (n > 0) {
+			have_len += (size_t)n;
+		} else if (n == 0 || errno != EINTR) {
+			free(text);
+			return give_up(p, "the privileged process has ended");
+		}
+	}
+	if (!text) { /* and what is on its way cannot be told from answers */
+		give_up(p, "the configuration file does not fit into memory, the privileged "
+			   "process is given up");
+		return -ENOMEM;
+	}
+	text[len] = '\0';
+	*ret = text;
+	return 0;
+}
+
+int privileged_read_config(struct privileged *p, uint32_t in_use, char **ret_text, size_t *ret_len,
+			   uint32_t *ret_generation, char *err, size_t errlen)
+{
+	const struct privileged_request q = { .op = PRIVILEGED_READ_CONFIG, .generation = in_use };
+	struct privileged_answer a;
+	int r = have(p, err, errlen);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&p->lock);
+	r = ask(p, &q, &a, NULL, err, errlen);
+	if (!r) {
+		r = receive_text(p, a.size, ret_text);
+		if (r)
+			complain(r, err, errlen, strerror(-r));
+	}
+	pthread_mutex_unlock(&p->lock);
+	*ret_len = r ? 0 : a.size;
+	*ret_generation = r ? 0 : a.generation;
+	return r;
+}
+
+int privileged_listen(struct privileged *p, const struct config *c, size_t forward, struct addr *a,
+		      bool joins, unsigned int n, int *fds, char *err, size_t errlen)
+{
+	struct privileged_request q = {
+		.op = PRIVILEGED_LISTEN, .generation = c->generation,
+		.forward = (uint32_t)forward, .joins = joins, .addr = *a,
+	};
+	struct privileged_answer answer;
+	unsigned int done = 0;
+	int r = have(p, err, errlen);
+
+	while (!r && done < n) {
+		q.count = n - done < PRIVILEGED_FDS ? n - done : PRIVILEGED_FDS;
+		pthread_mutex_lock(&p->lock);
+		r = ask(p, &q, &answer, fds + done, err, errlen);
+		pthread_mutex_unlock(&p->lock);
+		if (r) {
+			close_all(fds, (int)done);
+			break;
+		}
+		q.addr = answer.addr;
+		q.joins = true;
+		done += q.count;
+	}
+	if (!r)
+		*a = q.addr;
+	return r;
+}
