@@ -43,6 +43,7 @@ struct forward_conf {
 	/* its own, or what struct config says under the same name */
 	enum engine engine;
 	unsigned int connect_timeout_ms;
+	unsigned int idle_timeout_ms, fin_timeout_ms;
 	uint64_t soft_limit, hard_limit;
 	struct acl acl; /* owned */
 	bool nodelay;
@@ -64,6 +65,8 @@ struct config {
 	enum spread spread;
 	const char *control;             /* path of the control socket */
 	unsigned int connect_timeout_ms; /* for one upstream address */
+	unsigned int idle_timeout_ms;    /* 0: never */
+	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
 	unsigned int grace_ms;           /* SIGTERM to forced close */
 	unsigned int max_sessions;
 	unsigned int max_sessions_per_client; /* 0: no limit */

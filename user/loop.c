@@ -30,7 +30,7 @@ struct loop_call {
 	enum { CALL_WAITING, CALL_RUNNING, CALL_DONE } state;
 };
 
-static uint64_t clock_ms(void)
+uint64_t loop_clock_ms(void)
 {
 	struct timespec ts;
 
@@ -69,7 +69,7 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 		.epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg
 	};
 	pthread_mutex_init(&l->lock, NULL);
-	l->now_ms = clock_ms();
+	l->now_ms = loop_clock_ms();
 	l->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (l->epoll < 0)
 		return -errno;
@@ -255,7 +255,7 @@ static int run_batches(struct loop *l)
 
 		if (n < 0 && errno != EINTR)
 			return -errno;
-		l->now_ms = clock_ms();
+		l->now_ms = loop_clock_ms();
 		l->wakeups += n > 0;
 		l->events += n > 0 ? (uint64_t)n : 0;
 		for (int i = 0; i < n; i++) {
@@ -268,7 +268,7 @@ static int run_batches(struct loop *l)
 		if (l->after_batch)
 			l->after_batch(l->arg);
 		atomic_store_explicit(&l->turns, l->turns + 1, memory_order_relaxed);
-		l->now_ms = clock_ms(); /* for the time-out: handlers take time, too */
+		l->now_ms = loop_clock_ms(); /* for the time-out: handlers take time, too */
 	}
 	return 0;
 }

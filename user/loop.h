@@ -58,6 +58,9 @@ struct loop {
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
 void loop_close(struct loop *l);
 
+/* The clock of now_ms, right now. */
+uint64_t loop_clock_ms(void);
+
 /* Run until l->stop is set (by a handler).  Returns 0 or -errno of epoll_wait(2). */
 int loop_run(struct loop *l);
 

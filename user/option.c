@@ -14,6 +14,7 @@
 
 #define WORKERS_MAX 1024
 #define DAY_MS (24 * 3600 * 1000)
+#define WEEK_MS (7 * DAY_MS)
 #define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
 
 #define AT(field) offsetof(struct config, field)
@@ -45,6 +46,12 @@ static const struct option_def options[] = {
 	{ .name = "connect-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
 	  EACH(connect_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
 	  .help = "how long an upstream address may take to answer" },
+	{ .name = "idle-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
+	  EACH(idle_timeout_ms), .min = 0, .max = WEEK_MS, .initial = "0",
+	  .help = "reset sessions without a byte for so long; 0: never" },
+	{ .name = "fin-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
+	  EACH(fin_timeout_ms), .min = 0, .max = WEEK_MS, .initial = "0",
+	  .help = "instead, when one end has sent FIN; 0: the same" },
 	{ .name = "grace", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(grace_ms),
 	  .min = 0, .max = DAY_MS, .initial = "5",
 	  .help = "how long sessions may go on after SIGTERM" },

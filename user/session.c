@@ -13,6 +13,7 @@
 #include "log.h"
 #include "session_connect.h"
 #include "session_flow.h"
+#include "session_idle.h"
 #include "session_slots.h"
 #include "syscall_filter.h"
 
@@ -98,10 +99,11 @@ static int watch_side(struct session *s, unsigned int side)
 
 static uint64_t next_due(struct session *s)
 {
-	uint64_t due = UINT64_MAX;
+	uint64_t due;
 
 	if (s->state == SESSION_CONNECTING)
 		return session_connect_due(s);
+	due = session_idle_due(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
 
@@ -296,6 +298,7 @@ static void on_timer(struct timer *timer)
 			session_flow_run(s, dir, false);
 		}
 	}
+	session_idle_timer(s);
 	session_update(s);
 }
 

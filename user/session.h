@@ -9,6 +9,7 @@
 
 #include "flow.h"
 #include "forward.h"
+#include "idle.h"
 #include "loop.h"
 #include "policy.h"
 #include "stats.h"
@@ -50,6 +51,7 @@ struct session {
 	struct flow flows[2];
 	struct habit habit;
 	struct timer timer;
+	struct idle idle;        /* OPEN */
 	uint64_t id;
 	uint64_t born_ms;
 	uint64_t watched_ms;     /* OPEN: since then user space has been judging it */

@@ -244,8 +244,11 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		io.limit = UINT64_MAX;
 	}
 	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
-	if (io.read)
+	if (io.read) {
 		f->untouched = false;
+		if (!s->tcp) /* TCP knows itself */
+			s->idle.read_ms = loop_clock_ms();
+	}
 	habit_read(&s->habit, dir, io.read, io.reads);
 	count_read(s, f->user_carrier, io.read);
 	*ret_error = io.error;

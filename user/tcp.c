@@ -22,7 +22,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPIDLE)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPINTVL)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPCNT)),
-	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
 	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
 	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
 		   SYSCALL_ARG(2, SO_BUF_LOCK)),
@@ -79,6 +79,23 @@ int tcp_received(int fd, uint64_t *ret)
 	default: /* a FIN was received, and tcp_rcv_nxt_update() counts it as a byte */
 		(*ret)--;
 	}
+	return 0;
+}
+
+int tcp_activity(int fd, struct tcp_activity *ret)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return -errno;
+	*ret = (struct tcp_activity){
+		.data_received_ago_ms = info.tcpi_last_data_recv,
+		.data_sent_ago_ms = info.tcpi_last_data_sent,
+		.ack_received_ago_ms = info.tcpi_last_ack_recv,
+		.acked = info.tcpi_bytes_acked,
+		.owed = info.tcpi_unacked > 0,
+	};
 	return 0;
 }
 

@@ -39,6 +39,16 @@ int tcp_unread(int fd, uint64_t *ret);
 /* Bytes received since the connection began, without a FIN. */
 int tcp_received(int fd, uint64_t *ret);
 
+/* What passes between the peer and us, and how long ago. */
+struct tcp_activity {
+	uint32_t data_received_ago_ms; /* since the connection began, if there was none */
+	uint32_t data_sent_ago_ms;     /* the same; what is sent again counts */
+	uint32_t ack_received_ago_ms;
+	uint64_t acked; /* bytes; our SYN may be one of them */
+	bool owed;      /* some of what was sent is not acknowledged */
+};
+int tcp_activity(int fd, struct tcp_activity *ret);
+
 /*
  * Bytes accepted for sending since the connection began.  CONNECTED: the socket was made by
  * connect(2).  May be too small for a moment, and is never too large.

@@ -25,6 +25,7 @@
 static struct options {
 	const char *culvert, *engine, *soft_limit, *hard_limit, *copy_buffer;
 	const char *workers, *spread, *log_level;
+	const char *idle_timeout, *fin_timeout;
 	struct torture_conf torture;
 	double minutes;
 	bool storm, json;
@@ -56,6 +57,9 @@ static const char help[] =
 	"  --only K             only what session K of the seed does (default: once)\n"
 	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --spread, --log-level\n"
 	"                       for the daemon\n"
+	"  --idle-timeout, --fin-timeout S\n"
+	"                       for the daemon, whose sessions must never be silent for so long\n"
+	"                       (default: from the seed)\n"
 	"  --storm              stop and continue the daemon at random\n"
 	"  --storm-ms N         ... every 1..N ms (default 250)\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
@@ -66,6 +70,7 @@ enum {
 	OPT_CULVERT = 256, OPT_ENGINE, OPT_SESSIONS, OPT_MINUTES, OPT_CONCURRENCY, OPT_THREADS,
 	OPT_SEED, OPT_ONLY, OPT_SOFT, OPT_HARD, OPT_COPY, OPT_WORKERS,
 	OPT_SPREAD, OPT_LOG, OPT_STORM,
+	OPT_IDLE, OPT_FIN,
 	OPT_STORM_MS, OPT_STALL, OPT_JSON, OPT_SHOW, OPT_HELP,
 };
 
@@ -84,6 +89,8 @@ static const struct option long_options[] = {
 	{ "workers", required_argument, NULL, OPT_WORKERS },
 	{ "spread", required_argument, NULL, OPT_SPREAD },
 	{ "log-level", required_argument, NULL, OPT_LOG },
+	{ "idle-timeout", required_argument, NULL, OPT_IDLE },
+	{ "fin-timeout", required_argument, NULL, OPT_FIN },
 	{ "storm", no_argument, NULL, OPT_STORM },
 	{ "storm-ms", required_argument, NULL, OPT_STORM_MS },
 	{ "stall-timeout", required_argument, NULL, OPT_STALL },
@@ -124,6 +131,8 @@ static void set_option(int c, int64_t *show_id, bool *sessions_given)
 	case OPT_WORKERS: opt.workers = optarg; break;
 	case OPT_SPREAD: opt.spread = optarg; break;
 	case OPT_LOG: opt.log_level = optarg; break;
+	case OPT_IDLE: opt.idle_timeout = optarg; break;
+	case OPT_FIN: opt.fin_timeout = optarg; break;
 	case OPT_MINUTES: opt.minutes = atof(optarg); break;
 	case OPT_STORM: opt.storm = true; break;
 	case OPT_STORM_MS: opt.storm_ms = (unsigned int)atoi(optarg); break;
@@ -171,14 +180,32 @@ static void parse_options(int argc, char **argv)
 		show((uint64_t)show_id);
 }
 
+/*
+ * Longer than a session pauses and the storm stops the daemon, and short enough that there are
+ * looks: at flows in every phase.
+ */
+static const char *some_timeout(const char *given, uint64_t salt, char *buf, size_t len)
+{
+	uint64_t rng = opt.torture.seed ^ salt;
+
+	if (given)
+		return given;
+	snprintf(buf, len, "%llu",
+		 (unsigned long long)rng_range(&rng, 8, 20) * (unsigned int)env_slow());
+	return buf;
+}
+
 static void start_daemon(void)
 {
-	const char *args[24];
+	const char *args[32];
+	char idle[24], half[24];
 	struct daemon_conf conf = { .culvert = opt.culvert, .engine = opt.engine, .args = args };
 	const char *const pairs[][2] = {
 		{ "--soft-limit", opt.soft_limit }, { "--hard-limit", opt.hard_limit },
 		{ "--copy-buffer", opt.copy_buffer }, { "--workers", opt.workers },
 		{ "--spread", opt.spread }, { "--log-level", opt.log_level },
+		{ "--idle-timeout", some_timeout(opt.idle_timeout, 0x1d1e, idle, sizeof(idle)) },
+		{ "--fin-timeout", some_timeout(opt.fin_timeout, 0xf1f1, half, sizeof(half)) },
 	};
 	char why[1000];
 	int n = 0, r;
@@ -380,6 +407,8 @@ static bool verdict(struct json_object *status, uint64_t errors)
 		ok = complain("no status from the daemon at the end");
 	if (s->reset_by_daemon > allowed)
 		ok = complain("the daemon reset too many sessions");
+	if (json_int(status, "errors.idle-timeout") || json_int(status, "errors.fin-timeout"))
+		ok = complain("the daemon took sessions for silent that were not");
 	if (s->reset_by_daemon > errors)
 		ok = complain("the daemon reset sessions that its error counters do not show");
 	if (s->anonymous > s->aborted_by_plan + s->reset_by_daemon)

@@ -61,6 +61,8 @@ static void test_defaults(void **state)
 	assert_int_equal(c.workers, CPU_COUNT(&cpus));
 	assert_string_equal(c.control, "/run/culvert/control.sock");
 	assert_int_equal(c.connect_timeout_ms, 5000);
+	assert_int_equal(c.idle_timeout_ms, 0);
+	assert_int_equal(c.fin_timeout_ms, 0);
 	assert_int_equal(c.grace_ms, 5000);
 	assert_int_equal(c.max_sessions, 16384);
 	assert_int_equal(c.max_sessions_per_client, 8192);

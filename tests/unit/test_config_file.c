@@ -137,11 +137,14 @@ static void test_own_options(void **state)
 	     "listen = :1\n"
 	     "upstream = 127.0.0.1:2\n"
 	     "connect-timeout = 0.25\n"
+	     "idle-timeout = 1.5\n"
 	     "engine = copy\n"
 	     "nodelay = no\n"
 	     "keepalive = 0\n"
 	     "[culvert]\n"
 	     "connect-timeout = 7\n"
+	     "idle-timeout = 60\n"
+	     "fin-timeout = 30\n"
 	     "hard-limit = 2M\n"
 	     "keepalive = 60\n"
 	     "[forward b]\n"
@@ -162,6 +165,9 @@ static void test_own_options(void **state)
 	assert_ptr_equal(config_forward_with(&c, ENGINE_SPLICE), &c.forwards[1]);
 	assert_null(config_forward_with(&c, ENGINE_AUTO));
 	assert_int_equal(c.forwards[0].connect_timeout_ms, 250);
+	assert_int_equal(c.forwards[0].idle_timeout_ms, 1500);
+	assert_int_equal(c.forwards[0].fin_timeout_ms, 30000);
+	assert_int_equal(c.forwards[1].idle_timeout_ms, 60000);
 	assert_int_equal(c.forwards[0].soft_limit, 8 << 10);
 	assert_int_equal(c.forwards[0].hard_limit, 2 << 20);
 	assert_int_equal(c.forwards[1].connect_timeout_ms, 7000);
@@ -345,6 +351,9 @@ static const struct {
 	{ 4, "hard-limit: \"2G\" is not valid, expected a size", FORWARD "hard-limit = 2G\n" },
 	{ 4, "connect-timeout: \"0\" is not valid, expected seconds from 0.001",
 	  FORWARD "connect-timeout = 0\n" },
+	{ 4, "idle-timeout: \"604800.001\" is not valid, expected seconds from 0 to 604800",
+	  FORWARD "idle-timeout = 604800.001\n" },
+	{ 4, "fin-timeout: \"never\" is not valid", FORWARD "fin-timeout = never\n" },
 	{ 4, "connect-timeout: \"soon\" is not valid", FORWARD "connect-timeout = soon\n" },
 	{ 5, "hard-limit: given twice, first in line 4",
 	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * What a forward does by the clock: idle-timeout and fin-timeout.
+ *
+ * No upper bound is asserted of what the daemon does in time, and where a test itself has to be in
+ * time (a byte now and then), it knows when it was not, and tries again.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "env.h"
+#pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
+#include "forward_rig.h"
+#include "each_engine.h"
+#include "peer.h"
+
+#define TEST_SECONDS 120
+#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+#define TIMEOUT_MS (400 * env_slow())
+#define TICK_MS (TIMEOUT_MS / 8)
+#define LINES_MAX 4
+#define TRIES 5
+
+/* One session of the forward NAME, which listens on PORT. */
+struct pair {
+	const char *name;
+	int client, server;
+};
+
+/* A daemon of FORWARDS, whose "@" is TIMEOUT_MS in seconds. */
+static struct daemon *start(void **state, const char *forwards)
+{
+	char text[2000] = "[culvert]\nsettle = 0.05\n";
+	size_t at = strlen(text);
+
+	for (const char *c = forwards; *c; c++) {
+		int n = *c == '@' ? snprintf(text + at, sizeof(text) - at, "%d.%03d",
+					     TIMEOUT_MS / 1000, TIMEOUT_MS % 1000)
+				  : snprintf(text + at, sizeof(text) - at, "%c", *c);
+
+		at += (size_t)n;
+		assert_true(at < sizeof(text));
+	}
+	return rig_start(*state, text);
+}
+
+/* A session of NAME that is carried as a conversation is. */
+static struct pair converse(struct daemon *d, void **state, const char *name, int port)
+{
+	struct pair p = { .name = name };
+	char to[32];
+
+	snprintf(to, sizeof(to), "127.0.0.1:%d", port);
+	p.client = rig_dial(NULL, to);
+	p.server = rig_accept();
+	rig_talk_until(d, name, rig_carrier(d, *state), p.client, p.server);
+	return p;
+}
+
+/* Where a byte goes now and then. */
+struct line {
+	int from, to;
+};
+
+static bool carry_byte(const struct line *line)
+{
+	char c = 'x';
+
+	return send(line->from, &c, 1, MSG_NOSIGNAL) == 1 && recv(line->to, &c, 1, 0) == 1;
+}
+
+/* When the last round of keep_up() began. */
+static int64_t last_round;
+
+/*
+ * A byte on each of LINES at every tick, for MS.  False: a line is dead, but this machine had made
+ * it wait for a good part of the timeout.
+ */
+static bool keep_up(const struct line *lines, size_t n, int64_t ms)
+{
+	int64_t begin = now_ms(), last[LINES_MAX], worst = 0;
+
+	for (size_t i = 0; i < n; i++)
+		last[i] = begin;
+	while (now_ms() < begin + ms) {
+		last_round = now_ms();
+		for (size_t i = 0; i < n; i++) {
+			bool alive = carry_byte(&lines[i]);
+			int64_t now = now_ms();
+
+			if (now - last[i] > worst)
+				worst = now - last[i];
+			last[i] = now;
+			if (!alive && worst < TIMEOUT_MS / 2)
+				fail_msg("line %zu has ended after %lld ms; no two bytes were "
+					 "more than %lld ms apart", i, (long long)(now - begin),
+					 (long long)worst);
+			if (!alive)
+				return false;
+		}
+		poll(NULL, 0, TICK_MS);
+	}
+	return true;
+}
+
+/* Both ends of P are reset, but not before the timeout that began after SINCE. */
+static void is_timed_out(const struct pair *p, int64_t since)
+{
+	assert_int_equal(rig_end(p->client, RIG_PATIENCE_MS), ECONNRESET);
+	if (now_ms() - since < TIMEOUT_MS)
+		fail_msg("%s: ended after %lld ms", p->name, (long long)(now_ms() - since));
+	assert_int_equal(rig_end(p->server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+static void lives(struct daemon *d, const struct pair *p)
+{
+	assert_int_equal(rig_sessions(d, p->name, NULL), 1);
+}
+
+/* TCP's own probes are no bytes. */
+static void silent(void **state)
+{
+	struct daemon *d = start(state,
+				 "[forward never]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+				 "[forward later]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				 "idle-timeout = 60\n"
+				 "[forward half]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM
+				 "fin-timeout = @\n"
+				 "[forward probed]\nlisten = 127.0.0.1:9004\n" TO_UPSTREAM
+				 "idle-timeout = 1.2\nkeepalive = 1\n"
+				 "[forward now]\nlisten = 127.0.0.1:9005\n" TO_UPSTREAM
+				 "idle-timeout = @\n");
+	struct pair never = converse(d, state, "never", 9001);
+	struct pair later_on = converse(d, state, "later", 9002);
+	struct pair half = converse(d, state, "half", 9003);
+	struct pair probed = converse(d, state, "probed", 9004), now;
+	char *log;
+	int64_t since;
+
+	now.name = "now";
+	now.client = rig_dial(NULL, "127.0.0.1:9005");
+	now.server = rig_accept();
+	since = now_ms();
+	rig_talk(now.client, now.server, 1); /* however it is carried; the others see to that */
+	is_timed_out(&now, since);
+	lives(d, &never);
+	lives(d, &later_on);
+	lives(d, &half);
+	assert_int_equal(rig_end(probed.client, RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_end(probed.server, RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_status(d, "errors.idle-timeout"), 2);
+	assert_int_equal(rig_status(d, "errors.fin-timeout"), 0);
+	log = daemon_stderr(d);
+	assert_null(strstr(log, "cannot see whether it is idle"));
+	free(log);
+	rig_stop(d);
+}
+
+/* What the kernel carries, too, has an end, and only when it is silent. */
+static bool busy_once(void **state)
+{
+	struct daemon *d = start(state,
+				 "[forward talk]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+				 "idle-timeout = @\n"
+				 "[forward up]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				 "idle-timeout = @\n"
+				 "[forward down]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM
+				 "idle-timeout = @\n");
+	struct pair pairs[3];
+	struct line lines[4];
+
+	pairs[0] = converse(d, state, "talk", 9001);
+	pairs[1] = converse(d, state, "up", 9002);
+	pairs[2] = converse(d, state, "down", 9003);
+	if (rig_status(d, "errors.idle-timeout"))
+		return false; /* it took so long to get here */
+	lines[0] = (struct line){ pairs[0].client, pairs[0].server };
+	lines[1] = (struct line){ pairs[0].server, pairs[0].client };
+	lines[2] = (struct line){ pairs[1].client, pairs[1].server };
+	lines[3] = (struct line){ pairs[2].server, pairs[2].client };
+	if (!keep_up(lines, 4, 5 * TIMEOUT_MS / 2))
+		return false;
+	for (size_t i = 0; i < 3; i++)
+		is_timed_out(&pairs[i], last_round);
+	assert_int_equal(rig_status(d, "errors.idle-timeout"), 3);
+	rig_stop(d);
+	return true;
+}
+
+static void until_in_time(void **state, bool (*once)(void **state))
+{
+	for (int i = 0; i < TRIES; i++) {
+		if (once(state))
+			return;
+		rig_clean(state);
+	}
+	fail_msg("this machine is too slow for %d ms", TIMEOUT_MS);
+}
+
+static void busy(void **state)
+{
+	until_in_time(state, busy_once);
+}
+
+/* As much as goes, until there is no room for a tick. */
+static void fill(int fd)
+{
+	static const char zero[16384];
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+
+	while (poll(&p, 1, TICK_MS) == 1) {
+		if (send(fd, zero, sizeof(zero), MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+			continue;
+		if (errno == EAGAIN)
+			continue;
+		fail_msg("the client that fills has ended: %s", strerror(errno));
+	}
+}
+
+/* The source has been silent for long, but its bytes are still on their way. */
+static bool slow_reader_once(void **state)
+{
+	struct daemon *d = start(state, "[forward one]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+					"idle-timeout = @\n");
+	static char buf[65536];
+	int client = rig_dial(NULL, "127.0.0.1:9001"), server = rig_accept();
+	int small = sizeof(buf);
+	int64_t begin, last;
+
+	setsockopt(server, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+	fill(client);
+	begin = last = now_ms();
+	while (now_ms() < begin + 5 * TIMEOUT_MS / 2) {
+		ssize_t n = recv(server, buf, sizeof(buf), MSG_WAITALL);
+		int64_t gap = now_ms() - last;
+
+		last = now_ms();
+		if (n < (ssize_t)sizeof(buf) && gap < TIMEOUT_MS / 2)
+			fail_msg("ended after %lld ms", (long long)(now_ms() - begin));
+		if (n < (ssize_t)sizeof(buf))
+			return false;
+		poll(NULL, 0, TICK_MS);
+	}
+	assert_int_equal(rig_sessions(d, "one", NULL), 1);
+	/* and when it reads no more, that is the end */
+	rig_wait_status(d, "errors.idle-timeout", 1);
+	/* the window that the last bytes have made room for is not always opened by them */
+	assert_true(now_ms() - last >= TIMEOUT_MS / 2);
+	rig_stop(d);
+	return true;
+}
+
+static void slow_reader(void **state)
+{
+	until_in_time(state, slow_reader_once);
+}
+
+#define FIN_FORWARDS \
+	"[forward quiet]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM "fin-timeout = @\n" \
+	"[forward reply]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM "fin-timeout = @\n" \
+	"[forward reply2]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM "fin-timeout = @\n" \
+	"[forward patient]\nlisten = 127.0.0.1:9004\n" TO_UPSTREAM \
+	"idle-timeout = @\nfin-timeout = 60\n" \
+	"[forward idle]\nlisten = 127.0.0.1:9005\n" TO_UPSTREAM "idle-timeout = @\n"
+
+static void half_close(int from, int to)
+{
+	assert_int_equal(shutdown(from, SHUT_WR), 0);
+	assert_int_equal(rig_end(to, RIG_PATIENCE_MS), 0);
+}
+
+static bool fin_once(void **state)
+{
+	struct daemon *d = start(state, FIN_FORWARDS);
+	struct pair quiet = converse(d, state, "quiet", 9001);
+	struct pair reply = converse(d, state, "reply", 9002);
+	struct pair reply2 = converse(d, state, "reply2", 9003), patient, idle;
+	struct line lines[2] = { { reply.server, reply.client },
+				 { reply2.client, reply2.server } };
+	int64_t since;
+	int end;
+
+	patient = converse(d, state, "patient", 9004);
+	half_close(patient.client, patient.server);
+	idle = converse(d, state, "idle", 9005);
+	half_close(idle.server, idle.client);
+	half_close(reply.client, reply.server);
+	half_close(reply2.server, reply2.client);
+	since = now_ms();
+	half_close(quiet.client, quiet.server);
+	/* what is half closed, and at work, goes on, and ends in peace */
+	if (!keep_up(lines, 2, 5 * TIMEOUT_MS / 2))
+		return false;
+	shutdown(reply.server, SHUT_WR);
+	end = rig_end(reply.client, RIG_PATIENCE_MS);
+	if (end && now_ms() - last_round >= TIMEOUT_MS / 2)
+		return false;
+	assert_int_equal(end, 0);
+	assert_int_equal(rig_end(quiet.client, RIG_PATIENCE_MS), ECONNRESET);
+	assert_true(now_ms() - since >= TIMEOUT_MS);
+	assert_int_equal(rig_end(idle.server, RIG_PATIENCE_MS), ECONNRESET);
+	lives(d, &patient);
+	assert_int_equal(rig_end(reply2.server, RIG_PATIENCE_MS), ECONNRESET);
+	assert_true(now_ms() - last_round >= TIMEOUT_MS);
+	assert_int_equal(rig_status(d, "errors.fin-timeout"), 2);
+	assert_int_equal(rig_status(d, "errors.idle-timeout"), 1);
+	rig_stop(d);
+	return true;
+}
+
+static void fin(void **state)
+{
+	until_in_time(state, fin_once);
+}
+
+/* A unix socket tells nothing of its bytes, but user space has them all in its hands. */
+static bool unix_sockets_once(void **state)
+{
+	char text[600], to[100];
+	struct daemon *d;
+	struct pair p = { .name = "unix" };
+	struct line lines[1];
+
+	snprintf(to, sizeof(to), "unix:%s/timing.sock", env_dir());
+	snprintf(text, sizeof(text), "[forward unix]\nlisten = %s\n" TO_UPSTREAM
+				     "idle-timeout = @\n", to);
+	d = start(state, text);
+	p.client = rig_dial(NULL, to);
+	p.server = rig_accept();
+	lines[0] = (struct line){ p.client, p.server };
+	if (!keep_up(lines, 1, 5 * TIMEOUT_MS / 2))
+		return false;
+	lives(d, &p);
+	assert_int_equal(rig_end(p.server, RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_end(p.client, RIG_PATIENCE_MS), 0); /* such sockets know no reset */
+	assert_true(now_ms() - last_round >= TIMEOUT_MS);
+	assert_int_equal(rig_status(d, "errors.idle-timeout"), 1);
+	rig_stop(d);
+	return true;
+}
+
+static void unix_sockets(void **state)
+{
+	until_in_time(state, unix_sockets_once);
+}
+
+static const struct rig_row rows[] = {
+	{ "silent", silent },
+	{ "busy", busy },
+	{ "slow-reader", slow_reader },
+	{ "fin", fin },
+	{ "unix-sockets", unix_sockets },
+};
+
+int main(void)
+{
+	return each_engine("test_timing", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}
