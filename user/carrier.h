@@ -16,6 +16,7 @@ struct pump_io {
 	struct flow *flow;
 	struct pool *pool;
 	int src, dst;
+	size_t buffer_size; /* copy: bytes a read; 0: what the pool says */
 	uint64_t limit;  /* read at most so many bytes */
 	bool until_eof;  /* a FIN has been seen: do not take a short read for "empty" */
 	uint64_t read;   /* out: bytes read by this call */

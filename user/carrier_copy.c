@@ -100,13 +100,14 @@ enum pump copy_pump(struct pump_io *io)
 
 	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;
 	     round++) {
-		size_t want = at_most(io->pool->buffer_size, io->limit - io->read);
 		uint32_t n = 0;
+		size_t want;
 
 		if (!spare)
-			spare = pool_buffer_get(io->pool);
+			spare = pool_buffer_get_sized(io->pool, io->buffer_size);
 		if (!spare)
 			return PUMP_STARVED;
+		want = at_most(spare->size, io->limit - io->read);
 		result = fill(io, spare, want, &n);
 		if (result != PUMP_MORE)
 			break;
@@ -127,15 +128,15 @@ enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
 	enum pump result = PUMP_MORE;
 
 	while (result == PUMP_MORE && io->read < io->limit && f->pending < most) {
-		size_t room = f->tail ? io->pool->buffer_size - f->tail->len : 0;
+		size_t room = f->tail ? f->tail->size - f->tail->len : 0;
 		struct buffer *b = f->tail;
 		uint32_t n = 0;
 
 		if (!b || (room < TAIL_ROOM && room < io->limit - io->read)) {
-			b = pool_buffer_get(io->pool);
+			b = pool_buffer_get_sized(io->pool, io->buffer_size);
 			if (!b)
 				return PUMP_STARVED;
-			room = io->pool->buffer_size;
+			room = b->size;
 		}
 		result = fill(io, b, at_most(room, io->limit - io->read), &n);
 		if (b != f->tail && n)

@@ -165,6 +165,7 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	struct pump_io pump = {
 		.flow = f,
 		.pool = io->pool,
+		.buffer_size = io->buffer_size,
 		.src = io->src,
 		.dst = io->dst,
 		/* pending bytes are read already, but not yet credited */
@@ -279,6 +280,7 @@ static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most
 	struct pump_io pump = {
 		.flow = io->flow,
 		.pool = io->pool,
+		.buffer_size = io->buffer_size,
 		.src = io->src,
 		.dst = io->dst,
 		.limit = limit,

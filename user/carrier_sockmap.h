@@ -22,6 +22,7 @@ struct sockmap_io {
 	uint32_t slot;       /* the source's; the target's is slot ^ 1 */
 	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
 	bool returns;        /* to rx as soon as it can, after leaving it */
+	size_t buffer_size;  /* bytes a read; 0: what the pool says */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
 	uint64_t read;       /* out: bytes read */

@@ -48,6 +48,7 @@ struct forward_conf {
 	struct acl acl; /* owned */
 	bool nodelay;
 	unsigned int keepalive_s;
+	size_t copy_buffer;
 	/* its own, beside those of struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };

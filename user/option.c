@@ -68,7 +68,7 @@ static const struct option_def options[] = {
 	{ .name = "keepalive", .metavar = "N", .kind = KIND_COUNT, EACH(keepalive_s),
 	  .min = 0, .max = KEEPALIVE_MAX, .initial = "0",
 	  .help = "probe ends that are silent for N seconds; 0: never" },
-	{ .name = "copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, .offset = AT(copy_buffer),
+	{ .name = "copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, EACH(copy_buffer),
 	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
 	  .help = "bytes per read when copying" },
 	{ .name = "soft-limit", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(soft_limit),

@@ -51,17 +51,44 @@ void pool_close(struct pool *p)
 	pool_trim(p);
 }
 
-struct buffer *pool_buffer_get(struct pool *p)
+/* An idle one, or NULL.  There are few of them, and mostly the first fits. */
+static struct buffer *take_idle(struct pool *p, size_t size)
 {
-	struct buffer *b = p->buffers;
+	struct buffer **link = &p->buffers, *b;
 
+	while (*link && (*link)->size != size)
+		link = &(*link)->next;
+	b = *link;
 	if (b) {
-		p->buffers = b->next;
+		*link = b->next;
 		p->buffers_idle--;
-	} else {
-		b = malloc(sizeof(*b) + p->buffer_size);
+	}
+	return b;
+}
+
+/* The one that was not used for the longest time: its size may not be in use any more. */
+static void drop_oldest(struct pool *p)
+{
+	struct buffer **link = &p->buffers;
+
+	while ((*link)->next)
+		link = &(*link)->next;
+	free(*link);
+	*link = NULL;
+	p->buffers_idle--;
+}
+
+struct buffer *pool_buffer_get_sized(struct pool *p, size_t size)
+{
+	struct buffer *b;
+
+	size = size ?: p->buffer_size;
+	b = take_idle(p, size);
+	if (!b) {
+		b = malloc(sizeof(*b) + size);
 		if (!b)
 			return NULL;
+		b->size = size;
 	}
 	p->buffers_lent++;
 	b->next = NULL;
@@ -72,10 +99,8 @@ struct buffer *pool_buffer_get(struct pool *p)
 void pool_buffer_put(struct pool *p, struct buffer *b)
 {
 	p->buffers_lent--;
-	if (p->buffers_idle >= BUFFERS_KEPT) {
-		free(b);
-		return;
-	}
+	if (p->buffers_idle >= BUFFERS_KEPT)
+		drop_oldest(p);
 	b->next = p->buffers;
 	p->buffers = b;
 	p->buffers_idle++;

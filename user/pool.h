@@ -12,6 +12,7 @@
  */
 struct buffer {
 	struct buffer *next;
+	size_t size;      /* of data */
 	uint32_t at, len; /* the pending bytes are data[at] to data[len - 1] */
 	uint8_t data[];
 };
@@ -23,8 +24,8 @@ struct pipe {
 };
 
 struct pool {
-	size_t buffer_size; /* bytes of data in each buffer */
-	struct buffer *buffers;
+	size_t buffer_size; /* bytes of data, for whoever asks for no other size */
+	struct buffer *buffers; /* idle: of any size, the last used first */
 	struct pipe *pipes;
 	unsigned int buffers_idle, buffers_lent;
 	unsigned int pipes_idle, pipes_lent;
@@ -40,8 +41,12 @@ void pool_init(struct pool *p, size_t buffer_size);
 /* Frees what is idle; nothing may be lent any more. */
 void pool_close(struct pool *p);
 
-/* NULL: out of memory. */
-struct buffer *pool_buffer_get(struct pool *p);
+/* SIZE bytes of data; 0: as many as P->buffer_size says.  NULL: out of memory. */
+struct buffer *pool_buffer_get_sized(struct pool *p, size_t size);
+static inline struct buffer *pool_buffer_get(struct pool *p)
+{
+	return pool_buffer_get_sized(p, 0);
+}
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
 /* NULL: out of memory, descriptors, or the limit is reached, EMFILE (errno is set). */

@@ -28,6 +28,7 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.dst = s->sides[!dir].fd,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
+		.buffer_size = forward_of(s)->copy_buffer,
 		.returns = policy_of(s)->engine == ENGINE_SOCKMAP,
 		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
 		.now_ms = w->loop.now_ms,
@@ -228,6 +229,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		.pool = &s->worker->pool,
 		.src = s->sides[dir].fd,
 		.dst = s->sides[!dir].fd,
+		.buffer_size = forward_of(s)->copy_buffer,
 		.limit = UINT64_MAX,
 		.until_eof = fin,
 	};

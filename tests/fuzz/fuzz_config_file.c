@@ -76,6 +76,7 @@ static void check_own(const struct forward_text *t)
 	const struct { const char *name; uint64_t n, least, most; } own[] = {
 		{ "engine", t->own.engine, ENGINE_AUTO, ENGINE_COPY },
 		{ "connect-timeout", t->own.connect_timeout_ms, 1, 24 * 3600 * 1000 },
+		{ "copy-buffer", t->own.copy_buffer, 1 << 10, 16 << 20 },
 		{ "idle-timeout", t->own.idle_timeout_ms, 0, 7 * 24 * 3600 * 1000 },
 		{ "fin-timeout", t->own.fin_timeout_ms, 0, 7 * 24 * 3600 * 1000 },
 		{ "soft-limit", t->own.soft_limit, 4 << 10, 1 << 30 },

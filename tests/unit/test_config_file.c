@@ -138,6 +138,7 @@ static void test_own_options(void **state)
 	     "upstream = 127.0.0.1:2\n"
 	     "connect-timeout = 0.25\n"
 	     "idle-timeout = 1.5\n"
+	     "copy-buffer = 8K\n"
 	     "engine = copy\n"
 	     "nodelay = no\n"
 	     "keepalive = 0\n"
@@ -166,6 +167,8 @@ static void test_own_options(void **state)
 	assert_null(config_forward_with(&c, ENGINE_AUTO));
 	assert_int_equal(c.forwards[0].connect_timeout_ms, 250);
 	assert_int_equal(c.forwards[0].idle_timeout_ms, 1500);
+	assert_int_equal(c.forwards[0].copy_buffer, 8 << 10);
+	assert_int_equal(c.forwards[1].copy_buffer, 64 << 10);
 	assert_int_equal(c.forwards[0].fin_timeout_ms, 30000);
 	assert_int_equal(c.forwards[1].idle_timeout_ms, 60000);
 	assert_int_equal(c.forwards[0].soft_limit, 8 << 10);

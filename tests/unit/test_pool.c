@@ -111,6 +111,38 @@ static void test_buffer_limit(void **state)
 	}
 }
 
+/* Those of the size that is asked for; what nobody asks for any more goes. */
+static void test_buffer_sizes(void **state)
+{
+	struct pool *p = *state;
+	struct buffer *small = pool_buffer_get_sized(p, 100), *big, *b[MANY];
+
+	big = pool_buffer_get_sized(p, 100000);
+	memset(small->data, 1, 100);
+	memset(big->data, 2, 100000);
+	assert_int_equal(small->size, 100);
+	assert_int_equal(big->size, 100000);
+	pool_buffer_put(p, small);
+	pool_buffer_put(p, big);
+	expect_buffers(p, 0, 2);
+	assert_ptr_equal(pool_buffer_get_sized(p, 100), small);
+	assert_ptr_equal(pool_buffer_get_sized(p, 100000), big);
+	pool_buffer_put(p, small);
+	pool_buffer_put(p, big);
+	b[0] = pool_buffer_get(p);
+	assert_int_equal(b[0]->size, p->buffer_size);
+	expect_buffers(p, 1, 2);
+	pool_buffer_put(p, b[0]);
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < MANY; i++)
+			b[i] = pool_buffer_get_sized(p, 50);
+		for (int i = 0; i < MANY; i++)
+			pool_buffer_put(p, b[i]);
+	}
+	for (const struct buffer *idle = p->buffers; idle; idle = idle->next)
+		assert_int_equal(idle->size, 50);
+}
+
 static void test_buffer_no_memory(void **state)
 {
 	struct pool *p = *state;
@@ -379,6 +411,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_POOL(test_buffer_reuse),
 		ON_POOL(test_buffer_limit),
+		ON_POOL(test_buffer_sizes),
 		ON_POOL(test_buffer_no_memory),
 		ON_POOL(test_pipe_reuse),
 		ON_POOL(test_pipe_with_bytes),
