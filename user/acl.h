@@ -4,21 +4,15 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <sys/socket.h>
+
+#include "acl_rule.h"
 
 /*
  * Who may connect: rules in the order in which they were written.  The first one that matches a
  * client decides.  Where none does: the client may connect, unless some rule allows anybody, since
  * then it is not among those.  No rules: everybody may.
  */
-struct acl_rule {
-	uint8_t addr[16]; /* as in the socket address; bits behind PREFIX are 0 */
-	uint8_t prefix;   /* in bits */
-	uint16_t family;  /* AF_INET, AF_INET6, AF_UNIX; AF_UNSPEC: every client */
-	bool allow;
-};
-
 struct acl {
 	struct acl_rule *rules; /* owned */
 	size_t n;
@@ -28,9 +22,8 @@ struct acl {
 #define ACL_RULES_MAX 4096
 
 /*
- * Add a rule for each element of TEXT, which commas and blanks separate: an IPv4 or IPv6 address
- * ("192.0.2.7"), a prefix without host bits ("10.0.0.0/8", "2001:db8::/32"), "unix:" (every client
- * of a unix socket), or "all".  Elements that earlier rules decide in the same way are dropped.
+ * Add a rule for each element of TEXT, as acl_rule_parse() takes them, between commas and blanks.
+ * Elements that earlier rules decide in the same way are dropped.
  *
  * -EINVAL: syntax; -EEXIST: an earlier rule covers an element and says the opposite, so that the
  * new rule would never count; -E2BIG: more than ACL_RULES_MAX; -ENOMEM.  Rules before that are

@@ -15,12 +15,11 @@
 #include "fuzz.h"
 
 #define MODEL_MAX 1024 /* an input has 4,096 bytes, an element three and a separator */
-#define LONGEST 63     /* more is no address or prefix, but for needless zeros */
+#define LONGEST 95     /* more is no address and mask, but for needless zeros */
 
 struct model_rule {
 	int family; /* AF_UNSPEC: all */
-	uint8_t addr[16];
-	unsigned long bits;
+	uint8_t addr[16], mask[16];
 	bool allow;
 };
 
@@ -38,11 +37,14 @@ static void model_unmap(struct model_rule *r)
 	static const uint8_t prefix[12] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff };
 
 	for (size_t i = 0; i < sizeof(prefix); i++)
-		if (r->family != AF_INET6 || r->bits < 96 || r->addr[i] != prefix[i])
+		if (r->family != AF_INET6 || r->mask[i] != 0xff || r->addr[i] != prefix[i])
 			return;
-	for (size_t i = 0; i < 4; i++)
+	for (size_t i = 0; i < 4; i++) {
 		r->addr[i] = r->addr[12 + i];
-	r->bits -= 96;
+		r->mask[i] = r->mask[12 + i];
+	}
+	for (size_t i = 4; i < 16; i++)
+		r->addr[i] = r->mask[i] = 0;
 	r->family = AF_INET;
 }
 
@@ -50,19 +52,27 @@ static bool model_matches(const struct model_rule *r, const struct model_rule *w
 {
 	if (r->family == AF_UNSPEC)
 		return true;
-	if (r->family != whom->family || r->bits > whom->bits)
+	if (r->family != whom->family)
 		return false;
-	for (unsigned long i = 0; i < r->bits; i++)
-		if (bit_of(r->addr, i) != bit_of(whom->addr, i))
+	for (unsigned long i = 0; i < 128; i++)
+		if (bit_of(r->mask, i) && (!bit_of(whom->mask, i) ||
+					   bit_of(r->addr, i) != bit_of(whom->addr, i)))
 			return false;
 	return true;
+}
+
+/* The first N bits. */
+static void model_prefix(struct model_rule *r, unsigned long n)
+{
+	for (unsigned long i = 0; i < n; i++)
+		r->mask[i / 8] |= (uint8_t)(0x80 >> i % 8);
 }
 
 /* False: the element is none. */
 static bool model_parse(char *element, struct model_rule *r)
 {
 	char *slash = strchr(element, '/');
-	unsigned long most;
+	unsigned long most, bits;
 
 	*r = (struct model_rule){ .family = AF_UNSPEC };
 	if (strlen(element) > LONGEST)
@@ -78,16 +88,20 @@ static bool model_parse(char *element, struct model_rule *r)
 	if (inet_pton(r->family, element, r->addr) != 1)
 		return false;
 	most = r->family == AF_INET ? 32 : 128;
-	r->bits = most;
-	if (slash) {
+	if (!slash) {
+		model_prefix(r, most);
+	} else if (inet_pton(r->family, slash, r->mask) != 1) {
 		if (!*slash || slash[strspn(slash, "0123456789")])
 			return false;
-		r->bits = strtoul(slash, NULL, 10);
-	}
-	for (unsigned long i = r->bits; i < most; i++)
-		if (bit_of(r->addr, i))
+		bits = strtoul(slash, NULL, 10);
+		if (bits > most)
 			return false;
-	return r->bits <= most;
+		model_prefix(r, bits);
+	}
+	for (unsigned long i = 0; i < most; i++)
+		if (bit_of(r->addr, i) && !bit_of(r->mask, i))
+			return false;
+	return true;
 }
 
 /* What acl_add() should return, and what it should have added. */
@@ -145,11 +159,13 @@ static void check_client(const struct acl *a, struct input *in)
 		is = acl_allows(a, &un);
 	} else if (kind == 1) {
 		r.family = AF_INET;
-		r.bits = 32;
+		model_prefix(&r, 32);
+		for (size_t i = 4; i < 16; i++)
+			r.addr[i] = 0;
 		is = acl_allows(a, (struct sockaddr *)&v4);
 	} else {
 		r.family = AF_INET6;
-		r.bits = 128;
+		model_prefix(&r, 128);
 		model_unmap(&r);
 		is = acl_allows(a, (struct sockaddr *)&v6);
 	}
@@ -165,7 +181,7 @@ static void check_edges(const struct acl *a)
 
 		if (r.family != AF_INET)
 			continue;
-		r.bits = 32;
+		model_prefix(&r, 32);
 		memcpy(&v4.sin_addr, r.addr, 4);
 		must(acl_allows(a, (struct sockaddr *)&v4) == model_allows(&r), "rule %zu", i);
 	}
