@@ -124,7 +124,7 @@ static int read_source(const struct config_source *from, struct config *c, struc
 	if (!f)
 		return log_complain(-ENOMEM, "out of memory");
 	text->offline = from->offline;
-	r = config_file_parse(f, c->file, c, text);
+	r = config_file_take(f, c->file, c, text);
 	fclose(f);
 	return r;
 }
@@ -321,6 +321,25 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 	return 0;
 }
 
+int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
+		      struct config_text *text)
+{
+	char **words;
+	int r;
+
+	memset(ret, 0, sizeof(*ret));
+	words = calloc((size_t)argc + 1, sizeof(*words));
+	if (!words)
+		return log_complain(-ENOMEM, "out of memory");
+	r = read_all(argc, argv, from, ret, words, text);
+	r = r ?: check_options(ret, text);
+	r = r ?: parse_forwards(ret, text);
+	if (r == 1)
+		config_help();
+	free(words);
+	return r;
+}
+
 int config_parse(int argc, char **argv, struct config *ret)
 {
 	return config_parse_from(argc, argv, NULL, ret);
@@ -329,20 +348,11 @@ int config_parse(int argc, char **argv, struct config *ret)
 int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret)
 {
 	struct config_text text = { 0 };
-	char **words;
-	int r;
+	int r = config_parse_text(argc, argv, from, ret, &text);
 
-	memset(ret, 0, sizeof(*ret));
-	words = calloc((size_t)argc + 1, sizeof(*words));
-	if (!words)
-		return log_complain(-ENOMEM, "out of memory");
-	r = read_all(argc, argv, from, ret, words, &text);
-	r = r ?: check_options(ret, &text);
-	r = r ?: parse_forwards(ret, &text);
-	if (r == 1)
-		config_help();
+	if (!r && !text.offline)
+		config_text_say_notes(&text, ret->file);
 	config_text_close(&text);
-	free(words);
 	return r;
 }
 
@@ -397,6 +407,7 @@ int config_check(int argc, char **argv)
 {
 	char option[] = "--config";
 	char *words[] = { argv[0], option, argc > 1 ? argv[1] : NULL, NULL };
+	struct config_text text = { 0 };
 	struct config c;
 	int r;
 
@@ -408,10 +419,13 @@ int config_check(int argc, char **argv)
 		log_complain(0, "expected: culvert check FILE");
 		return EXIT_CODE_USAGE;
 	}
-	r = config_parse(3, words, &c);
-	if (!r)
-		printf("%s: %zu forward%s, no mistake\n", argv[1], c.n_forwards,
-		       c.n_forwards == 1 ? "" : "s");
+	r = config_parse_text(3, words, NULL, &c, &text);
+	if (!r) {
+		config_text_say_notes(&text, argv[1]);
+		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
+		       c.n_forwards == 1 ? "" : "s", text.is_rinetd ? " of a rinetd.conf" : "");
+	}
+	config_text_close(&text);
 	config_close(&c);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
@@ -425,7 +439,8 @@ void config_check_help(void)
 	     "\n"
 	     "Read a configuration file as `culvert run --config FILE` would, look up its names, "
 	     "and say\n"
-	     "what is wrong with it, with file and line.  Nothing is started.\n"
+	     "what is wrong with it, with file and line.  Nothing is started.  A file that does\n"
+	     "not begin with a section is read as a rinetd.conf.\n"
 	     "\n"
 	     "Exit code: 0 no mistake; 2 a mistake, or the file cannot be read; 1 no name server\n"
 	     "answers, no memory, or the result cannot be written.");
@@ -464,6 +479,9 @@ void config_help(void)
 	options_help_forward();
 	puts("\n"
 	     "A forward with any allow or deny has only its own rules.\n"
+	     "\n"
+	     "A FILE that does not begin with a section is read as a rinetd.conf;\n"
+	     "`culvert convert FILE` shows what that means.\n"
 	     "\n"
 	     "Options given here count over those of [culvert].  SIGHUP does not read the file\n"
 	     "again yet.\n"

@@ -19,11 +19,13 @@
 #include <libgen.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config_rinetd.h"
 #include "log.h"
 #include "option.h"
 
@@ -47,42 +49,6 @@ struct parser {
 	enum section section; /* that is being read */
 	unsigned int global_line; /* of [culvert]; 0: not yet */
 };
-
-#if defined(__GNUC__) && !defined(__clang__)
-/* gcc 12 loses sight of what is stored: it is in t->forwards, and config_text_close() frees it */
-#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
-#endif
-
-struct forward_text *config_text_add(struct config_text *t)
-{
-	struct forward_text *more = realloc(t->forwards, (t->n + 1) * sizeof(*more));
-
-	if (!more)
-		return NULL;
-	t->forwards = more;
-	memset(&more[t->n], 0, sizeof(*more));
-	return &more[t->n++];
-}
-
-void config_text_close(struct config_text *t)
-{
-	for (size_t i = 0; i < t->n; i++)
-		acl_close(&t->forwards[i].own.acl);
-	free(t->forwards);
-	*t = (struct config_text){ 0 };
-}
-
-const char *config_place(const char *file, unsigned int line, char *buf)
-{
-	const size_t room = CONFIG_PLACE_LEN - sizeof("...:4294967295: ");
-	size_t len = line ? strlen(file) : 0;
-
-	buf[0] = '\0';
-	if (line)
-		snprintf(buf, CONFIG_PLACE_LEN, "%s%s:%u: ", len > room ? "..." : "",
-			 len > room ? file + len - room : file, line);
-	return buf;
-}
 
 /* The first mistake counts. */
 __attribute__((format(printf, 3, 4)))
@@ -183,9 +149,7 @@ static void take_option(struct parser *p, const char *key, const char *value)
 	struct forward_text *t = p->section == SECTION_FORWARD ?
 					 &p->text->forwards[p->text->n - 1] : NULL;
 	const struct option_def *o = option_find_key(key, t);
-	unsigned int *given;
 	char buf[OPTION_WRONG_LEN];
-	const char *kept;
 	int r;
 
 	if (!o) {
@@ -193,18 +157,11 @@ static void take_option(struct parser *p, const char *key, const char *value)
 			t ? FORWARD "NAME" : "culvert");
 		return;
 	}
-	given = &(t ? t->lines : p->text->lines)[option_number(o)];
-	if (*given && !option_is_list(o)) {
-		mistake(p, p->line, "%s: given twice, first in line %u", key, *given);
-		return;
-	}
-	*given = p->line;
-	kept = config_keep(p->c, value);
-	r = !kept ? -ENOMEM : t ? option_store_own(&t->own, o, kept) : option_store(p->c, o, kept);
+	r = config_text_take(p->c, p->text, t, o, value, p->line, buf);
 	if (r == -ENOMEM)
 		p->error = log_complain(-ENOMEM, "out of memory");
 	else if (r < 0)
-		mistake(p, p->line, "%s: %s", key, option_wrong(o, r, value, buf));
+		mistake(p, p->line, "%s: %s", key, buf);
 }
 
 static void take_address(struct parser *p, const char *key, const char *value)
@@ -422,6 +379,12 @@ int config_file_open(const char *path, FILE **ret)
 	return r;
 }
 
+int config_file_take(FILE *f, const char *path, struct config *c, struct config_text *text)
+{
+	return config_rinetd_is(f) ? config_rinetd_parse(f, path, c, text) :
+				     config_file_parse(f, path, c, text);
+}
+
 int config_file_read(const char *path, struct config *c, struct config_text *text)
 {
 	FILE *f;
@@ -429,7 +392,8 @@ int config_file_read(const char *path, struct config *c, struct config_text *tex
 
 	if (r)
 		return r;
-	r = config_file_parse(f, path, c, text);
+	r = config_rinetd_is(f) ? config_rinetd_parse(f, path, c, text) :
+				  config_file_parse(f, path, c, text);
 	fclose(f);
 	return r;
 }

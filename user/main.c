@@ -4,6 +4,7 @@
 
 #include "client.h"
 #include "config.h"
+#include "config_convert.h"
 #include "daemon.h"
 #include "exit_codes.h"
 #include "probe.h"
@@ -21,6 +22,8 @@ static const struct command commands[] = {
 	  client_sessions_help },
 	{ "status", "show its totals, errors and resources", client_status, client_status_help },
 	{ "check", "find mistakes in a configuration file", config_check, config_check_help },
+	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
+	  config_convert, config_convert_help },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_help },
 };
 

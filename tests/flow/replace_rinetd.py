@@ -1,0 +1,259 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""rinetd is stopped, and one command takes its place: `culvert run -c` on the same file.
+
+The real rinetd runs on a rinetd.conf with rules of every kind. From many client addresses each of
+its ports is tried: who is let in, what comes from the server, and which address the server sees.
+Then culvert runs on the same file, on each engine, and on what `culvert convert` makes of it, and
+is tried in the same way. Nothing may differ. Exits with 77 and the reason where this cannot run.
+"""
+
+import argparse
+import json
+import os
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import ENGINES, TOP, Daemon, Interrupted, Lab, LabError, handle_signals, tail
+
+EXIT_SKIP = 77
+TOKEN = b"0123456789abcdef" * 4
+PATIENCE = 10
+
+# Each forwarding rule has the server port that says who it is.
+RINETD_CONF = """\
+# a rinetd.conf with everything that can be in one
+#
+allow 127.*
+allow 2001:db8:*
+deny 127.0.0.1?
+deny 127.66.6.*
+  deny 2001:db8:*:bad
+
+# bindadress  bindport  connectaddress  connectport  options...
+127.0.0.1     9000      127.0.0.1       7000
+127.0.0.1\t9001/tcp\t127.0.0.1\t7001/tcp     # tabs, a protocol and a comment
+deny 127.0.0.2
+allow 127.0.?.*
+deny *.7.7
+0             9002      127.0.0.1       7002\r
+allow 127.1?.*
+allow 127.2.0.0
+deny 127.10.0.1
+127.0.0.1     9003      localhost       7000
+allow 127.0.0.*
+127.0.0.1     9006      127.0.0.1       7000
+allow 10.*
+::1           9004      127.0.0.1       7001
+allow 2001:db8:1:*
+deny 2001:db8:1::3
+::            9005      127.0.0.1       7002
+127.0.0.1     sip       ::1             7003
+deny 127.0.0.3
+"""
+
+INET_CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.9", "127.0.0.10",
+                "127.0.0.14", "127.0.0.19", "127.0.0.20", "127.0.0.100", "127.0.0.101",
+                "127.0.7.7", "127.0.7.8", "127.0.10.1", "127.1.0.1", "127.2.0.0", "127.2.0.1",
+                "127.10.0.1", "127.10.0.2", "127.19.7.7", "127.100.0.1", "127.66.6.1",
+                "127.66.7.1", "127.255.255.254"]
+INET6_CLIENTS = ["::1", "2001:db8::1", "2001:db8::bad", "2001:db8:1::1", "2001:db8:1::3",
+                 "2001:db8:1::bad", "2001:db8:1:2:3:4:5:6", "2001:db9::1"]
+TARGETS = [("127.0.0.1", port) for port in (9000, 9001, 9002, 9003, 9005, 9006, 5060)]
+TARGETS += [("::1", 9004), ("::1", 9005)]
+SERVER_PORTS = (("127.0.0.1", 7000), ("::1", 7000), ("127.0.0.1", 7001), ("127.0.0.1", 7002),
+                ("::1", 7003))
+
+
+# --- what runs inside the namespace
+
+def serve():
+    """Tells each client who it has reached and as whom, and then what it says."""
+    selector = selectors.DefaultSelector()
+    for address, port in SERVER_PORTS:
+        listener = socket.create_server((address, port), backlog=128,
+                                        family=socket.AF_INET6 if ":" in address
+                                        else socket.AF_INET)
+        selector.register(listener, selectors.EVENT_READ, port)
+    while True:
+        for key, _ in selector.select():
+            if key.data:
+                connection, peer = key.fileobj.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.sendall(f"server {key.data} to {peer[0]}\n".encode())
+                selector.register(connection, selectors.EVENT_READ)
+                continue
+            try:
+                data = key.fileobj.recv(4096)
+                key.fileobj.sendall(data)
+            except OSError:
+                data = b""
+            if not data:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+
+
+def receive(connection, size, data=b""):
+    while len(data) < size and (more := connection.recv(size - len(data))):
+        data += more
+    return data
+
+
+def try_one(client, address, port):
+    """What the server says, or why there is nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as connection:
+        connection.settimeout(PATIENCE)
+        connection.bind((client, 0))
+        try:
+            connection.connect((address, port))
+            connection.sendall(TOKEN)
+            answer = receive(connection, 8)
+            while answer and not answer.endswith(b"\n"):
+                answer += receive(connection, 1)
+            if not answer:
+                return "refused"
+            if receive(connection, len(TOKEN)) != TOKEN:
+                return "broken"
+            return answer.decode().strip()
+        except ConnectionRefusedError:
+            return "nobody listens"
+        except (ConnectionResetError, BrokenPipeError):
+            return "refused"
+
+
+def try_all():
+    result = {}
+    for address, port in TARGETS:
+        clients = INET6_CLIENTS if ":" in address else INET_CLIENTS
+        for client in clients:
+            result[f"{client} to {address} port {port}"] = try_one(client, address, port)
+    json.dump(result, sys.stdout)
+
+
+# --- what runs outside
+
+class Replacement:
+    """The lab with its servers, and the file that both programs run on."""
+
+    def __init__(self, lab, program):
+        self.lab = lab
+        self.program = os.path.abspath(program)
+        self.file = lab.path("rinetd.conf")
+        with open(self.file, "w", encoding="ascii", newline="") as file:
+            file.write(RINETD_CONF)
+        os.chmod(self.file, 0o644)
+        for address in INET6_CLIENTS[1:]:
+            self.run("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
+        lab.start_server("server", SERVER_PORTS[-1][1], sys.executable, "-B", __file__, "--serve")
+
+    def run(self, *command):
+        """What COMMAND prints."""
+        process = self.lab.start("relay", *command, stdout=subprocess.PIPE)
+        with process.stdout:
+            output = process.stdout.read().decode()
+        self.lab.finish(process, 60)
+        return output
+
+    def try_all(self):
+        return json.loads(self.run(sys.executable, "-B", __file__, "--try"))
+
+    def with_rinetd(self):
+        process = self.lab.start_server("relay", 5060, "rinetd", "-f", "-c", self.file)
+        try:
+            return self.try_all()
+        finally:
+            if process.poll() is not None:
+                raise LabError(f"rinetd has ended:\n{tail(process.log)}")
+            self.lab.stop(process)
+
+    def with_culvert(self, engine, file):
+        # one trial of the kernel is enough
+        probe = "yes" if engine == "auto" and file == self.file else "no"
+        daemon = Daemon(self.lab, self.program, engine, (), "-c", file, "--probe", probe)
+        try:
+            return self.try_all()
+        finally:
+            code = daemon.stop()
+            if code != 0:
+                raise LabError(f"culvert ended with {code}:\n{tail(daemon.process.log)}")
+
+    def convert(self):
+        converted = self.lab.path("culvert.conf")
+        with open(converted, "w", encoding="ascii") as file:
+            file.write(self.run(self.program, "convert", self.file))
+        return converted
+
+
+def check_rinetd(verdicts):
+    """The comparison would be worth little if all had the same answer."""
+    for wanted in ("refused", "server 7000 to 127.0.0.1", "server 7001 to 127.0.0.1",
+                   "server 7002 to 127.0.0.1", "server 7003 to ::1"):
+        if list(verdicts.values()).count(wanted) < 3:
+            raise LabError(f"with rinetd hardly anybody gets \"{wanted}\": {verdicts}")
+    unexpected = {name: text for name, text in verdicts.items() if text in ("broken",
+                                                                             "nobody listens")}
+    if unexpected:
+        raise LabError(f"with rinetd: {unexpected}")
+
+
+def compare(name, verdicts, wanted):
+    wrong = [f"{case}: {verdicts[case]}, with rinetd: {text}" for case, text in wanted.items()
+             if verdicts[case] != text]
+    print(f"{'FAIL' if wrong else 'ok  '} {name}: {len(wanted) - len(wrong)} of {len(wanted)} "
+          "verdicts as with rinetd")
+    for line in wrong:
+        print(f"     {line}")
+    return not wrong
+
+
+def run(program):
+    with Lab(loopback=True) as lab:
+        replacement = Replacement(lab, program)
+        wanted = replacement.with_rinetd()
+        check_rinetd(wanted)
+        admitted = sum(text.startswith("server") for text in wanted.values())
+        print(f"rinetd lets {admitted} of {len(wanted)} in")
+        results = [compare(f"culvert run -c rinetd.conf --engine {engine}",
+                           replacement.with_culvert(engine, replacement.file), wanted)
+                   for engine in ENGINES]
+        results.append(compare("culvert run -c $(culvert convert rinetd.conf)",
+                               replacement.with_culvert("auto", replacement.convert()), wanted))
+        return all(results)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--try", action="store_true", dest="try_all", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        return serve()
+    if options.try_all:
+        return try_all()
+    if os.geteuid() != 0:
+        print("SKIP: needs root, for network namespaces")
+        return EXIT_SKIP
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    missing = [name for name in ("ip", "rinetd") if not shutil.which(name)]
+    if missing:
+        print(f"SKIP: not installed: {' '.join(missing)} (scripts/deps)")
+        return EXIT_SKIP
+    handle_signals()
+    try:
+        return 0 if run(options.culvert) else 1
+    except LabError as error:
+        print(f"FAIL {error}")
+        return 1
+    except Interrupted as signal_number:
+        return 128 + signal_number.args[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

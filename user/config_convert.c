@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: whatever form a file has, its reader keeps what it says as keys and values
+ * (config_text.h), in order.  Written out these are a file with sections.  What has been written is
+ * read again before anybody sees it: some texts, such as a name of 200 characters, fit into a
+ * rinetd.conf and not into a line of ours.
+ */
+#include "config_convert.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config_file.h"
+#include "exit_codes.h"
+#include "log.h"
+
+#define COMMENT_LEN 180
+
+/* As one line that is short enough to be read again. */
+static void write_comment(FILE *to, const char *comment)
+{
+	char text[COMMENT_LEN];
+
+	fprintf(to, "; %s\n", log_escape(comment, text, sizeof(text)));
+}
+
+static void write_lines(FILE *to, const struct config_lines *said)
+{
+	for (size_t i = 0; i < said->n; i++)
+		fprintf(to, "%s = %s\n", said->lines[i].option->name, said->lines[i].value);
+}
+
+static void write_notes(FILE *to, const struct config_lines *notes)
+{
+	char comment[2 * COMMENT_LEN];
+
+	for (size_t i = 0; i < notes->n; i++) {
+		snprintf(comment, sizeof(comment), "line %u: %s", notes->lines[i].line,
+			 notes->lines[i].value);
+		write_comment(to, comment);
+	}
+}
+
+void config_convert_write(FILE *to, const char *file, const struct config_text *text)
+{
+	char comment[2 * COMMENT_LEN];
+
+	snprintf(comment, sizeof(comment), "%.140s, as `culvert convert` reads it%s", file,
+		 text->is_rinetd ? ": a rinetd.conf" : "");
+	write_comment(to, comment);
+	write_notes(to, &text->notes);
+	if (text->said.n) {
+		fputs("\n[culvert]\n", to);
+		write_lines(to, &text->said);
+	}
+	for (size_t i = 0; i < text->n; i++) {
+		const struct forward_text *t = &text->forwards[i];
+
+		fprintf(to, "\n[forward %s]\nlisten = %s\nupstream = %s\n", t->name, t->listen,
+			t->upstream);
+		write_lines(to, &t->said);
+	}
+}
+
+/* Can it be read again?  Says what is wrong if not. */
+static int check_written(char *written, size_t len)
+{
+	struct config_text text = { 0 };
+	struct config c = { 0 };
+	FILE *f = fmemopen(written, len, "r");
+	int r = f ? config_file_parse(f, "(converted)", &c, &text) :
+		    log_complain(-ENOMEM, "out of memory");
+
+	if (f)
+		fclose(f);
+	config_text_close(&text);
+	config_close(&c);
+	return r;
+}
+
+static int convert(const char *file, const struct config_text *text)
+{
+	char *written = NULL;
+	size_t len = 0;
+	FILE *to = open_memstream(&written, &len);
+	bool is_whole = false;
+	int r;
+
+	if (to) {
+		config_convert_write(to, file, text);
+		is_whole = !ferror(to);
+		is_whole = !fclose(to) && is_whole;
+	}
+	r = is_whole ? check_written(written, len) : log_complain(-ENOMEM, "out of memory");
+	r = config_exit_code(r);
+	if (!r && (fwrite(written, 1, len, stdout) != len || fflush(stdout)))
+		r = log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
+				 strerror(errno));
+	free(written);
+	return r;
+}
+
+int config_convert(int argc, char **argv)
+{
+	char option[] = "--config";
+	char *words[] = { argv[0], option, argc > 1 ? argv[1] : NULL, NULL };
+	struct config_text text = { .offline = true }; /* names are printed as they are */
+	struct config c;
+	int r;
+
+	if (argc == 2 && !strcmp(argv[1], "--help")) {
+		config_convert_help();
+		return EXIT_CODE_OK;
+	}
+	if (argc != 2 || argv[1][0] == '-') {
+		log_complain(0, "expected: culvert convert FILE");
+		return EXIT_CODE_USAGE;
+	}
+	r = config_parse_text(3, words, NULL, &c, &text);
+	r = r ? config_exit_code(r) : convert(argv[1], &text);
+	config_text_close(&text);
+	config_close(&c);
+	return r;
+}
+
+void config_convert_help(void)
+{
+	puts("Usage: culvert convert FILE\n"
+	     "\n"
+	     "Read a configuration file, which may be a rinetd.conf, as\n"
+	     "`culvert run --config FILE` would, and print what it says as a file with sections.\n"
+	     "Its comments are lost; what is worth knowing about the conversion is in new ones.\n"
+	     "\n"
+	     "Exit code: as of `culvert check`.");
+}
