@@ -197,7 +197,7 @@ $(O)/tests/fuzz/%.tidy: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) .clang-tidy $(
 $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
-EXAMPLES := docs/examples/culvert.conf
+EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket
 
 install: all man
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \

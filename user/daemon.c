@@ -25,6 +25,7 @@
 #include "descriptors.h"
 #include "exit_codes.h"
 #include "forward.h"
+#include "given.h"
 #include "kernel.h"
 #include "listener.h"
 #include "log.h"
@@ -224,12 +225,20 @@ static int open_listening(struct daemon *d)
 	struct forward *f = d->forwards.first;
 	char err[512];
 
+	if (given_take(err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_USAGE;
+	}
 	for (size_t i = 0; i < d->config.n_forwards; i++, f = f->next) {
 		if (listening_open_endpoint(&listening_by_self, &d->config.forwards[i], f,
 					    d->config.workers, &d->listening, err, sizeof(err))) {
 			log_error("%s", err);
 			return EXIT_CODE_FAILURE;
 		}
+	}
+	if (given_check(err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_USAGE;
 	}
 	return 0;
 }
@@ -509,6 +518,7 @@ static int run(struct daemon *d)
 	admission_close(d->shared.admission);
 	balance_close(&d->balance);
 	listening_close_all(d->listening);
+	given_close();
 	forwards_close(&d->forwards);
 	kernel_close(d->shared.kernel);
 	privileged_stop(d->privileged);

@@ -219,7 +219,8 @@ void listener_end(struct listener *ls)
 	struct listener **at = &w->listeners;
 	int i = 0;
 
-	while (i++ < LAST_ACCEPTS && accept_one(ls))
+	/* who waits at systemd's socket is served when culvert is back */
+	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls))
 		;
 	timer_cancel(&w->loop, &ls->resume);
 	loop_watch(&w->loop, &ls->source, 0, false);

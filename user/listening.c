@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "given.h"
 #include "listen_socket.h"
 #include "log.h"
 #include "syscall_filter.h"
@@ -85,7 +86,8 @@ void listening_close(struct listening *l)
 		return;
 	if (l->shared && l->fds[0] >= 0) {
 		close(l->fds[0]);
-		remove_file(&l->addr);
+		if (!l->given)
+			remove_file(&l->addr);
 	}
 	for (unsigned int w = 0; !l->shared && w < l->n_workers; w++)
 		if (l->fds[w] >= 0)
@@ -104,6 +106,24 @@ void listening_close_all(struct listening *list)
 	}
 }
 
+/* Has systemd opened a socket for it?  -ENOENT: no. */
+static int take_given(struct listening *l, const struct forward_conf *fc, char *err, size_t errlen)
+{
+	int fd = given_open(&l->addr), r = fd < 0 ? fd : 0;
+
+	if (!r)
+		r = listen_socket_set_options(fd, fc, &l->addr);
+	if (!r) {
+		l->given = l->shared = true;
+		l->fds[0] = fd;
+	} else if (fd >= 0) {
+		close(fd);
+	}
+	if (r && r != -ENOENT)
+		snprintf(err, errlen, "systemd's socket: %s", strerror(-r));
+	return r;
+}
+
 int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
 		   const struct addr *a, bool joins, unsigned int n, struct listening **ret,
 		   char *err, size_t errlen)
@@ -115,7 +135,9 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 		snprintf(err, errlen, "out of memory");
 		return -ENOMEM;
 	}
-	r = by->make(by->arg, fc, &l->addr, joins, l->shared ? 1 : n, l->fds, err, errlen);
+	r = take_given(l, fc, err, errlen);
+	if (r == -ENOENT)
+		r = by->make(by->arg, fc, &l->addr, joins, l->shared ? 1 : n, l->fds, err, errlen);
 	if (r) {
 		free(l->fds);
 		free(l);

@@ -11,13 +11,15 @@
 /*
  * The addresses that culvert listens on.  Each worker has a socket of its own for every address
  * (SO_REUSEPORT), so the kernel spreads connections and workers share nothing; unix sockets know no
- * SO_REUSEPORT, and there the workers watch one socket together.
+ * SO_REUSEPORT, and there the workers watch one socket together, as they do with one that systemd
+ * has opened.
  */
 struct listening {
 	struct forward *forward; /* of the thread that reloads */
 	struct addr asked;      /* as configured */
 	struct addr addr;       /* the same with the port that the kernel has picked */
 	bool shared;            /* one socket for all workers */
+	bool given;             /* ... which systemd has opened, and keeps: see given.h */
 	unsigned int n_workers;
 	int *fds;               /* by worker; -1: closed by that worker; owned */
 	struct listening *next;

@@ -19,6 +19,7 @@
 #define LOG_KEEP (64 << 10)
 #define READY_MS 20000
 #define MAX_ARGS 64
+#define MAX_GIVEN 8
 
 struct daemon {
 	pid_t pid;
@@ -154,6 +155,25 @@ void beside_test(const char *name, char *buf, size_t len)
 	snprintf(buf, len, "%s/%s", self, name);
 }
 
+/* As sd_listen_fds(3) says: from number 3 on. */
+static void give(const struct daemon_conf *conf)
+{
+	int copies[MAX_GIVEN];
+	char text[24];
+
+	for (size_t i = 0; i < conf->n_given && i < MAX_GIVEN; i++)
+		copies[i] = fcntl(conf->given[i], F_DUPFD, 3 + MAX_GIVEN);
+	for (size_t i = 0; i < conf->n_given && i < MAX_GIVEN; i++)
+		dup2(copies[i], 3 + (int)i);
+	if (!conf->n_given)
+		return;
+	snprintf(text, sizeof(text), "%zu", conf->n_given);
+	setenv("LISTEN_FDS", text, 1);
+	snprintf(text, sizeof(text), "%d", (int)getpid());
+	setenv("LISTEN_PID", text, 1);
+	unsetenv("LISTEN_FDNAMES");
+}
+
 static void exec_daemon(const struct daemon_conf *conf, const char *control, int err_fd)
 {
 	/* sessions are short here: --engine auto shall make up its mind at once */
@@ -177,7 +197,8 @@ static void exec_daemon(const struct daemon_conf *conf, const char *control, int
 	signal(SIGPIPE, SIG_DFL);
 	if (conf->nofile)
 		setrlimit(RLIMIT_NOFILE, &lim);
-	syscall(SYS_close_range, 3, ~0U, 0);
+	give(conf);
+	syscall(SYS_close_range, 3 + conf->n_given, ~0U, 0);
 	execv(path, (char *const *)argv);
 	dprintf(STDERR_FILENO, "%s: %s\n", path, strerror(errno));
 	_exit(127);

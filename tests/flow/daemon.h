@@ -21,6 +21,8 @@ struct daemon_conf {
 	const char *engine;       /* --engine; NULL: none given */
 	const char *const *args;  /* NULL-terminated: more options, then LISTEN UPSTREAM ... */
 	rlim_t nofile;            /* RLIMIT_NOFILE, soft and hard; 0: ours */
+	const int *given;         /* descriptors that it is started with, as systemd does it */
+	size_t n_given;
 };
 
 /* After the last session: everything 0, pipes == pipes_idle. */

@@ -43,6 +43,8 @@ static int upstream_fd = -1;
 static int sockets[SOCKETS_MAX];
 static size_t n_sockets;
 static struct daemon *running;
+static const int *rig_given; /* listening sockets that the daemon is started with */
+static size_t rig_n_given;
 
 /* To be closed by rig_stop(). */
 static int keep(int fd)
@@ -86,7 +88,7 @@ static struct daemon *rig_start(const char *engine, const char *text)
 	char path[128], why[1024];
 	const char *args[] = { "--config", path, NULL };
 	struct daemon_conf conf = {
-		.engine = engine, .args = args,
+		.engine = engine, .args = args, .given = rig_given, .n_given = rig_n_given,
 	};
 	struct daemon *d = NULL;
 	FILE *f;

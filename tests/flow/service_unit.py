@@ -5,8 +5,9 @@
 Without systemd as init the unit cannot be started, so its parts are taken from the file and applied
 by other means: the account and the capabilities by setpriv, the filter of system calls, the address
 families and no_new_privs by libseccomp, MemoryDenyWriteExecute by prctl where the kernel has it.
-Then the daemon must come up with the kernel path and its privileged process, tell its readiness to
-NOTIFY_SOCKET and that it is alive, forward a session, and end with 0.
+Then the daemon must come up with the kernel path and its privileged process, tell NOTIFY_SOCKET that
+it is ready and that it is alive, forward a session from a socket that it is given, and one from its
+own, and end with 0.
 
 usage: service_unit.py [CULVERT]        (as root)
 """
@@ -28,8 +29,9 @@ ROOT = HERE.parents[2]
 UNIT = ROOT / "scripts" / "culvert.service"
 SKIP = 77
 ACCOUNT = "61234"
-LISTEN, UPSTREAM = ("127.0.0.1", 80), ("127.0.0.1", 9100)
+LISTEN, GIVEN, UPSTREAM = ("127.0.0.1", 80), ("127.0.0.1", 81), ("127.0.0.1", 9100)
 WATCHDOG_USEC = 2000000
+LISTEN_FDS_START = 3
 PATIENCE = 30
 ACT_ALLOW, ACT_ERRNO_EPERM = 0x7fff0000, 0x00050000 | errno.EPERM
 CMP_EQ = 4
@@ -95,6 +97,8 @@ def load_filter(lib, allowed, families):
 
 def become_service(argv):
     """In the process that will be culvert: confine it, then be it."""
+    os.dup2(int(os.environ["SERVICE_UNIT_GIVEN"]), LISTEN_FDS_START)
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
     libc = ctypes.CDLL(None, use_errno=True)
     lib = ctypes.CDLL("libseccomp.so.2")
     allowed = allowed_calls()
@@ -113,7 +117,7 @@ def become_service(argv):
     os.execv(argv[0], argv)
 
 
-def start(culvert, folder):
+def start(culvert, folder, given):
     """culvert as the unit would start it, with the ambient capabilities of the unit."""
     caps = [name.lower().removeprefix("cap_") for name in
             settings("AmbientCapabilities")[0].split()]
@@ -127,22 +131,24 @@ def start(culvert, folder):
                str(culvert), "run", "--engine", "sockmap", "--seccomp", "kill",
                "--max-sessions", "1000", "--control", f"{folder}/control.sock",
                "--config", f"{folder}/culvert.conf"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, pass_fds=[given.fileno()],
                             env=dict(os.environ, NOTIFY_SOCKET=f"{folder}/notify",
-                                     WATCHDOG_USEC=str(WATCHDOG_USEC)))
+                                     WATCHDOG_USEC=str(WATCHDOG_USEC),
+                                     SERVICE_UNIT_GIVEN=str(given.fileno())))
 
 
 def check(culvert, folder):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, \
-            socket.create_server(UPSTREAM) as upstream:
+            socket.create_server(UPSTREAM) as upstream, socket.create_server(GIVEN) as given:
         notify.bind(f"{folder}/notify")
         os.chmod(f"{folder}/notify", 0o666)
         notify.settimeout(PATIENCE)
         upstream.settimeout(PATIENCE)
-        daemon = start(culvert, folder)
+        daemon = start(culvert, folder, given)
         try:
             expect(notify.recv(100), b"READY=1")
-            forward(LISTEN, upstream)
+            for address in (LISTEN, GIVEN):
+                forward(address, upstream)
             for _ in range(3):
                 expect(notify.recv(100), b"WATCHDOG=1")
             daemon.send_signal(signal.SIGTERM)
@@ -195,7 +201,8 @@ def main():
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with tempfile.TemporaryDirectory(prefix="culvert-service.") as folder:
         pathlib.Path(folder, "culvert.conf").write_text(
-            "[forward web]\nlisten = %s:%d\n" % LISTEN + "upstream = %s:%d\n" % UPSTREAM,
+            "".join("[forward f%d]\nlisten = %s:%d\nupstream = %s:%d\n" %
+                    (number, *listen, *UPSTREAM) for number, listen in enumerate((LISTEN, GIVEN))),
             encoding="utf-8")
         os.chown(folder, int(ACCOUNT), int(ACCOUNT))
         check(culvert.resolve(), folder)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What culvert does for systemd: the watchdog. */
+/*
+ * What culvert does for and with systemd: listening sockets that it is given (socket activation),
+ * on every engine, and the watchdog.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,11 +30,173 @@
 
 #define TEST_SECONDS 240
 #define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 #define FORWARD_ONE "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
 
-#define WATCHDOG_USEC "200000"
-#define QUIET_MS 500 /* more than twice that */
+/* --- socket activation --- */
+
+/* What the next daemon is given; each descriptor stays ours, too. */
+static void give(const int *fds, size_t n)
+{
+	rig_given = fds;
+	rig_n_given = n;
+}
+
+static int give_nothing(void **state)
+{
+	give(NULL, 0);
+	return rig_clean(state);
+}
+
+static int open_listener(const char *addr)
+{
+	int fd = net_listen(addr, 100);
+
+	if (fd < 0)
+		fail_msg("%s: %s", addr, strerror(-fd));
+	return fd;
+}
+
+/* On [::]:9001, for IPv4 clients as well or not. */
+static int listen_on_any(int v6only)
+{
+	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(9001) };
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+
+	assert_true(fd >= 0);
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6only, sizeof(v6only));
+	assert_int_equal(bind(fd, (struct sockaddr *)&any, sizeof(any)), 0);
+	assert_int_equal(listen(fd, 100), 0);
+	return fd;
+}
+
+/* The session that CLIENT has got must be that of FORWARD, and carry. */
+static void serve(struct daemon *d, const char *engine, const char *forward, int client)
+{
+	int server = rig_accept();
+
+	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
+	rig_reset(client);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+/* It is the given socket that accepts; and who comes while no daemon runs is served by the next. */
+static void given(void **state)
+{
+	int fd = open_listener(ONE), waiting;
+	struct daemon *d;
+
+	give(&fd, 1);
+	d = rig_start(*state, FORWARD_ONE "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM);
+	serve(d, *state, "one", rig_dial(NULL, ONE));
+	serve(d, *state, "two", rig_dial(NULL, TWO)); /* opened by itself */
+	rig_stop(d);
+
+	waiting = rig_dial(NULL, ONE);
+	rig_accept_none();
+	d = rig_start(*state, FORWARD_ONE);
+	serve(d, *state, "one", waiting);
+	rig_stop(d);
+	close(fd);
+}
+
+/* One socket for every address of each family. */
+static void given_families(void **state)
+{
+	int fds[] = { open_listener("0.0.0.0:9001"), listen_on_any(1) };
+	struct daemon *d;
+
+	give(fds, 2);
+	d = rig_start(*state, "[forward one]\nlisten = :9001\n" TO_UPSTREAM);
+	serve(d, *state, "one", rig_dial(NULL, "127.0.0.1:9001"));
+	serve(d, *state, "one", rig_dial(NULL, "[::1]:9001"));
+	rig_stop(d);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* Its file is systemd's: it stays. */
+static void given_unix(void **state)
+{
+	char addr[128], text[300];
+	struct daemon *d;
+	struct stat st;
+	int fd, client, server;
+
+	snprintf(addr, sizeof(addr), "unix:%s/given.sock", env_dir());
+	unlink(addr + strlen("unix:"));
+	fd = open_listener(addr);
+	give(&fd, 1);
+	snprintf(text, sizeof(text), "[forward one]\nlisten = %s\n" TO_UPSTREAM, addr);
+	d = rig_start(*state, text);
+	client = rig_dial(NULL, addr);
+	server = rig_accept();
+	rig_talk(client, server, 5);
+	rig_stop(d);
+	assert_int_equal(stat(addr + strlen("unix:"), &st), 0);
+	client = rig_dial(NULL, addr); /* and somebody still listens */
+	close(fd);
+}
+
+static void refuse(const char *text, const char *what)
+{
+	char path[128], why[1024];
+	const char *args[] = { "--config", path, NULL };
+	struct daemon_conf conf = { .args = args, .given = rig_given, .n_given = rig_n_given };
+	struct daemon *d = NULL;
+	FILE *f;
+	int r;
+
+	snprintf(path, sizeof(path), "%s/refused.conf", env_dir());
+	f = fopen(path, "we");
+	assert_non_null(f);
+	fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+	r = daemon_start(&conf, &d, why, sizeof(why));
+	if (!r)
+		daemon_kill(d);
+	assert_int_equal(r, -EIO);
+	if (!strstr(why, what))
+		fail_msg("\"%s\" is not in: %s", what, why);
+}
+
+static void useless_descriptors(void **state)
+{
+	int fd = open_listener(TWO), pair[2], both[2];
+
+	(void)state;
+	give(&fd, 1);
+	refuse(FORWARD_ONE, "no forward listens on " TWO ", which systemd has opened for culvert "
+			    "(\"unknown\")");
+	both[0] = fd;
+	both[1] = STDIN_FILENO;
+	give(both, 2);
+	refuse(FORWARD_ONE, "descriptor 4, \"unknown\", which systemd has opened for culvert: not a "
+			    "socket");
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+	give(pair, 1);
+	refuse(FORWARD_ONE, "not listening (Accept=no is needed)");
+	close(pair[0]);
+	close(pair[1]);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair), 0);
+	give(pair, 1);
+	refuse(FORWARD_ONE, "not a stream socket");
+	close(pair[0]);
+	close(pair[1]);
+	close(fd);
+	/* systemd's ListenStream=PORT */
+	fd = listen_on_any(0);
+	give(&fd, 1);
+	refuse("[forward one]\nlisten = :9001\n" TO_UPSTREAM, "takes IPv4 clients, too");
+	close(fd);
+}
+
+/* --- the watchdog --- */
+
+#define WATCHDOG_USEC "120000"
+#define QUIET_MS 300 /* more than twice that */
 #define MESSAGES 12    /* of threads that are not watched, before that is taken for granted */
 #define THREADS_MAX 64
 
@@ -183,14 +348,36 @@ static void no_watchdog(void **state)
 	rig_stop(d);
 }
 
+static const struct rig_row rows[] = {
+	{ "given", given },
+	{ "given-families", given_families },
+	{ "given-unix", given_unix },
+};
+
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
+#define N_OTHERS 3
+
 int main(void)
 {
-	static char engine[] = "auto";
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_prestate_setup_teardown(watchdog, NULL, close_messages, engine),
-		cmocka_unit_test_prestate_setup_teardown(no_watchdog, NULL, close_messages, engine),
+	static struct CMUnitTest tests[N_ROWS * RIG_ENGINES + N_OTHERS] = {
+		cmocka_unit_test_teardown(useless_descriptors, give_nothing),
+		cmocka_unit_test_prestate_setup_teardown(watchdog, NULL, close_messages,
+							 rig_engines[0]),
+		cmocka_unit_test_prestate_setup_teardown(no_watchdog, NULL, close_messages,
+							 rig_engines[0]),
 	};
+	static char names[N_ROWS * RIG_ENGINES][48];
 
+	for (size_t i = 0; i < N_ROWS * RIG_ENGINES; i++) {
+		struct CMUnitTest *t = &tests[N_OTHERS + i];
+		char *name = rig_engines[i / N_ROWS];
+
+		snprintf(names[i], sizeof(names[i]), "%s_%s", name, rows[i % N_ROWS].name);
+		t->name = names[i];
+		t->test_func = rows[i % N_ROWS].run;
+		t->teardown_func = give_nothing;
+		t->initial_state = name;
+	}
 	env_enter("test_service", TEST_SECONDS);
 	/* the directory of a configuration file must be root's */
 	if (chown(env_dir(), 0, 0))

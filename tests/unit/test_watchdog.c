@@ -128,7 +128,8 @@ static void test_hanging(void **state)
 	setenv("WATCHDOG_USEC", PERIOD_USEC, 1);
 	watchdog_open(&w);
 	for (int i = 0; i < 2; i++) {
-		struct watched t = { .turns = &fakes[i].turns, .wake = wake_fake, .arg = &fakes[i] };
+		struct watched t = { .turns = &fakes[i].turns, .wake = wake_fake,
+				     .arg = &fakes[i] };
 
 		snprintf(t.name, sizeof(t.name), "thread %d", i);
 		assert_int_equal(watchdog_add(&w, &t), 0);
