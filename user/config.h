@@ -49,6 +49,8 @@ struct forward_conf {
 	bool nodelay;
 	unsigned int keepalive_s;
 	size_t copy_buffer;
+	unsigned int proxy_protocol; /* enum proxy_use */
+	unsigned int proxy_timeout_ms;
 	/* its own, beside those of struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };
@@ -77,6 +79,8 @@ struct config {
 	struct acl acl;                  /* owned; of forwards without rules */
 	bool nodelay;
 	unsigned int keepalive_s;        /* silent before it is probed; 0: never */
+	unsigned int proxy_protocol;     /* enum proxy_use */
+	unsigned int proxy_timeout_ms;   /* for a client's PROXY header */
 	unsigned int settle_ms;          /* in user space before auto may promote */
 	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0:
 					  * never */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "proxy_use.h"
 #include "size.h"
 
 #define WORKERS_MAX 1024
@@ -82,6 +83,12 @@ static const struct option_def options[] = {
 	  .help = "who may connect, such as 10.0.0.0/8,::1" },
 	{ .name = "deny", .metavar = "CLIENTS", .kind = KIND_DENY, EACH(acl), .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
+	{ .name = "proxy-protocol", .metavar = "WORDS", .kind = KIND_PROXY, EACH(proxy_protocol),
+	  .initial = "off",
+	  .help = "PROXY headers: receive, send-v1, send-v2" },
+	{ .name = "proxy-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
+	  EACH(proxy_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
+	  .help = "how long a client's PROXY header may take" },
 	{ .name = "settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
 	  .min = 0, .max = DAY_MS, .initial = "0.3",
 	  .help = "auto: user space watches a flow so long first" },
@@ -209,6 +216,8 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 		return "the name of a file";
 	case KIND_NAME:
 		return "the name of an account";
+	case KIND_PROXY:
+		return PROXY_USE_NAMES;
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return "addresses, prefixes without host bits, unix: or all, such as 10.0.0.0/8, "
@@ -295,6 +304,8 @@ static int store(void *field, const struct option_def *o, const char *value)
 		else
 			*(unsigned int *)field = (unsigned int)number;
 		return 0;
+	case KIND_PROXY:
+		return proxy_use_parse(value, field);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_add(field, o->kind == KIND_ALLOW, value);

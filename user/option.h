@@ -35,6 +35,7 @@ enum option_kind {
 	KIND_PATH,    /* const char *, fits into sun_path */
 	KIND_FILE,    /* const char *, a file to be read */
 	KIND_NAME,    /* const char * */
+	KIND_PROXY,   /* unsigned int, enum proxy_use */
 	KIND_ALLOW,   /* struct acl, to which each value adds rules */
 	KIND_DENY,    /* the same */
 };

@@ -14,6 +14,7 @@
 
 #include "config.h"
 #include "fuzz.h"
+#include "proxy_use.h"
 
 #define WORDS_MAX 64
 #define TEXT_ROOM 512
@@ -37,6 +38,8 @@ static void check_bounds(const struct config *c)
 	must_be_within("hard limit", c->hard_limit, 4 << 10, 1 << 30);
 	must_be_within("settle", c->settle_ms, 0, DAY_MS);
 	must_be_within("keepalive", c->keepalive_s, 0, 32767);
+	must_be_within("PROXY timeout", c->proxy_timeout_ms, 1, DAY_MS);
+	must(strcmp(proxy_use_text(c->proxy_protocol), "?"), "PROXY headers %u", c->proxy_protocol);
 	must_be_within("review", c->review_packets, 0, 1000000000);
 	must_be_within("length of the control socket's path", strlen(c->control), 1, 107);
 	must_be_within("level", (uint64_t)c->log_level, LOG_ERR, LOG_DEBUG);
@@ -112,7 +115,7 @@ static char *seconds_of(const char *option, unsigned int ms)
 /* The whole of C as a command line.  See words_free(). */
 static char **write_out(const struct config *c, int *ret_argc)
 {
-	char **argv = calloc(2 * c->n_forwards + 30, sizeof(*argv));
+	char **argv = calloc(2 * c->n_forwards + 32, sizeof(*argv));
 	int n = 0;
 
 	if (!argv)
@@ -134,6 +137,8 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = text_of("--hard-limit=%llu", (unsigned long long)c->hard_limit);
 	argv[n++] = text_of("--nodelay=%s", c->nodelay ? "yes" : "no");
 	argv[n++] = text_of("--keepalive=%u", c->keepalive_s);
+	argv[n++] = text_of("--proxy-protocol=%s", proxy_use_text(c->proxy_protocol));
+	argv[n++] = seconds_of("--proxy-timeout", c->proxy_timeout_ms);
 	argv[n++] = seconds_of("--settle", c->settle_ms);
 	argv[n++] = text_of("--review=%u", c->review_packets);
 	argv[n++] = text_of("--probe=%s", c->probe ? "yes" : "no");
@@ -172,6 +177,8 @@ static void must_be_same(const struct config *a, const struct config *b)
 	     a->max_sessions_per_client == b->max_sessions_per_client &&
 	     a->nodelay == b->nodelay && a->keepalive_s == b->keepalive_s &&
 	     a->privileged_process == b->privileged_process &&
+	     a->proxy_protocol == b->proxy_protocol &&
+	     a->proxy_timeout_ms == b->proxy_timeout_ms &&
 	     a->probe == b->probe && a->log_level == b->log_level, "not the same options");
 	must(!a->user == !b->user && (!a->user || !strcmp(a->user, b->user)),
 	     "not the same account");

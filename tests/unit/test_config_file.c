@@ -21,6 +21,7 @@
 #include "capture.h"
 #include "config.h"
 #include "config_file.h"
+#include "proxy_use.h"
 
 #define FORWARD "[forward a]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9001\n"
 #define A10 "aaaaaaaaaa"
@@ -148,7 +149,10 @@ static void test_own_options(void **state)
 	     "fin-timeout = 30\n"
 	     "hard-limit = 2M\n"
 	     "keepalive = 60\n"
+	     "proxy-protocol = send-v2\n"
 	     "[forward b]\n"
+	     "proxy-protocol = receive, send-v1\n"
+	     "proxy-timeout = 3.5\n"
 	     "listen = :3\n"
 	     "upstream = 127.0.0.1:2\n"
 	     "hard-limit = 3M\n"
@@ -162,6 +166,10 @@ static void test_own_options(void **state)
 	assert_true(c.forwards[1].nodelay);
 	assert_int_equal(c.forwards[0].keepalive_s, 0);
 	assert_int_equal(c.forwards[1].keepalive_s, 60);
+	assert_int_equal(c.forwards[0].proxy_protocol, PROXY_SEND_V2);
+	assert_int_equal(c.forwards[1].proxy_protocol, PROXY_RECEIVE | PROXY_SEND_V1);
+	assert_int_equal(c.forwards[0].proxy_timeout_ms, 5000);
+	assert_int_equal(c.forwards[1].proxy_timeout_ms, 3500);
 	assert_int_equal(c.forwards[2].engine, ENGINE_SPLICE);
 	assert_ptr_equal(config_forward_with(&c, ENGINE_SPLICE), &c.forwards[1]);
 	assert_null(config_forward_with(&c, ENGINE_AUTO));
@@ -365,6 +373,16 @@ static const struct {
 	  FORWARD "keepalive = 32768\n" },
 	{ 4, "keepalive: \"yes\" is not valid", FORWARD "keepalive = yes\n" },
 	{ 2, "keepalive: \"0.5\" is not valid", "[culvert]\nkeepalive = 0.5\n" FORWARD },
+	{ 4, "proxy-protocol: \"yes\" is not valid, expected off, or receive, send-v1 or send-v2",
+	  FORWARD "proxy-protocol = yes\n" },
+	{ 4, "proxy-protocol: \"send-v1, send-v2\" is not valid",
+	  FORWARD "proxy-protocol = send-v1, send-v2\n" },
+	{ 2, "proxy-protocol: \"off receive\" is not valid",
+	  "[culvert]\nproxy-protocol = off receive\n" FORWARD },
+	{ 5, "proxy-protocol: given twice, first in line 4",
+	  FORWARD "proxy-protocol = receive\nproxy-protocol = send-v1\n" },
+	{ 4, "proxy-timeout: \"0\" is not valid, expected seconds from 0.001",
+	  FORWARD "proxy-timeout = 0\n" },
 	{ 4, "engine: \"fast\" is not valid, expected auto, sockmap, splice or copy",
 	  FORWARD "engine = fast\n" },
 	{ 5, "engine: given twice, first in line 4", FORWARD "engine = copy\nengine = copy\n" },
