@@ -82,11 +82,31 @@ static bool settled(const struct sockmap_io *io)
 	return !io->flow->pending && all_read(io);
 }
 
+/* The books are those of the stream, which a PROXY header may come before. */
+static int stream_received(const struct sockmap_io *io, uint64_t *ret)
+{
+	int r = tcp_received(io->src, ret);
+
+	if (!r)
+		*ret -= io->header_in;
+	return r;
+}
+
+/* Too small for a moment it may be smaller than the header. */
+static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
+{
+	int r = tcp_accepted(io->dst, io->dst_connected, ret);
+
+	if (!r)
+		*ret -= *ret < io->header_out ? *ret : io->header_out;
+	return r;
+}
+
 /* STEP_DONE if the target's backlog is empty. */
 static enum step look_drained(struct sockmap_io *io)
 {
 	struct flow_books *books = &io->books;
-	int r = tcp_accepted(io->dst, io->dst_connected, &books->accepted);
+	int r = stream_accepted(io, &books->accepted);
 
 	if (r) {
 		io->error = -r;
@@ -327,7 +347,7 @@ static enum step audit_left(struct sockmap_io *io)
 		enum step step;
 
 		r = tcp_unread(io->src, &books->unread);
-		r = r ?: tcp_received(io->src, &books->received);
+		r = r ?: stream_received(io, &books->received);
 		r = r ?: tcp_unread(io->src, &again);
 		if (r || again != books->unread)
 			continue;
@@ -413,7 +433,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 	r = sockmap_settle(io);
 	if (r != STEP_DONE)
 		return r;
-	e = tcp_received(io->src, &books->received);
+	e = stream_received(io, &books->received);
 	if (e) {
 		io->error = -e;
 		return STEP_SRC_ERROR;
@@ -435,6 +455,6 @@ bool sockmap_ended(const struct sockmap_io *io)
 {
 	uint64_t received = 0;
 
-	return !tcp_received(io->src, &received) &&
+	return !stream_received(io, &received) &&
 	       received == sockmap_redirected(io->kernel, io->slot, io->flow) + io->flow->user_in;
 }

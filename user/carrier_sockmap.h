@@ -21,6 +21,8 @@ struct sockmap_io {
 	int src, dst;
 	uint32_t slot;       /* the source's; the target's is slot ^ 1 */
 	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
+	uint16_t header_in;  /* bytes read from the source before the stream, */
+	uint16_t header_out; /* and written to the target: no part of the books */
 	bool returns;        /* to rx as soon as it can, after leaving it */
 	size_t buffer_size;  /* bytes a read; 0: what the pool says */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */

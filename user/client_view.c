@@ -156,12 +156,23 @@ static void print_member(FILE *out, const char *before, struct json_object *obj,
 	print_text(out, member_text(obj, key, kind, buf, sizeof(buf)));
 }
 
+/* "CLIENT", or "CLIENT via PROXY". */
+static const char *client_cell(struct json_object *session, char *buf, size_t size)
+{
+	const char *client = member_text(session, "client", KIND_TEXT, NULL, 0);
+
+	if (!member(session, "via"))
+		return client;
+	snprintf(buf, size, "%s via %s", client, member_text(session, "via", KIND_TEXT, NULL, 0));
+	return buf;
+}
+
 static void add_session(struct table *t, struct json_object *session)
 {
-	char id[32], age[32];
+	char id[32], age[32], client[TEXT_MAX];
 	const char *cells[COLUMNS] = {
 		[COLUMN_ID] = member_text(session, "id", KIND_COUNT, id, sizeof(id)),
-		[COLUMN_CLIENT] = member_text(session, "client", KIND_TEXT, NULL, 0),
+		[COLUMN_CLIENT] = client_cell(session, client, sizeof(client)),
 		[COLUMN_UPSTREAM] = member_text(session, "upstream", KIND_TEXT, NULL, 0),
 		[COLUMN_AGE] = member_text(session, "age_ms", KIND_AGE, age, sizeof(age)),
 		[COLUMN_STATE] = member_text(session, "state", KIND_TEXT, NULL, 0),

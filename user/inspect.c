@@ -15,6 +15,8 @@
 #include "admission.h"
 #include "balance.h"
 #include "json_add.h"
+#include "proxy_protocol.h"
+#include "proxy_use.h"
 #include "session.h"
 #include "session_move.h"
 #include "syscall_filter.h"
@@ -28,6 +30,7 @@ SYSCALLS_NEEDED(
 
 struct session_view {
 	struct session session; /* a copy: its pointers are not to be followed */
+	union client_addr via;  /* AF_UNSPEC: the client has connected itself */
 	uint64_t kernel_bytes[2];
 	uint64_t backlog_max[2];
 };
@@ -52,6 +55,8 @@ static void take_one(struct snapshot *snap, const struct session *s)
 
 	if (v)
 		v->session = *s;
+	if (v && s->told && s->told->kind == PROXY_ADDRESSES)
+		v->via = s->told->peer;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		uint64_t kernel = session_kernel_bytes(s, dir);
 
@@ -123,20 +128,10 @@ static struct json_object *flow_json(const struct session_view *v, unsigned int 
 	return o;
 }
 
-static const char *client_text(const struct session *s, char *buf, size_t size)
-{
-	socklen_t len = s->client.sa.sa_family == AF_INET6 ? sizeof(s->client.in6)
-							    : sizeof(s->client.in);
-
-	if (s->client.sa.sa_family == AF_UNIX)
-		return "unix:";
-	return addr_format(&s->client.sa, len, buf, size);
-}
-
 static struct json_object *session_json(const struct session_view *v, unsigned int worker,
 					uint64_t now_ms)
 {
-	static const char *const states[] = { "connecting", "open", "dead" };
+	static const char *const states[] = { "header", "connecting", "open", "dead" };
 	const struct session *s = &v->session;
 	const struct forward_conf *fc = forward_of(s);
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
@@ -146,7 +141,9 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 
 	add_int(o, "id", s->id);
 	add_str(o, "forward", forward_name(fc));
-	add_str(o, "client", client_text(s, text, sizeof(text)));
+	add_str(o, "client", client_addr_text(&s->client, text, sizeof(text)));
+	if (v->via.sa.sa_family != AF_UNSPEC)
+		add_str(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	add_str(o, "upstream", addr_format((const struct sockaddr *)&up->ss, up->len, text,
 					   sizeof(text)));
 	add_int(o, "worker", worker);
@@ -213,6 +210,7 @@ static struct json_object *forward_json(const struct forward *f, const struct co
 	add_str(o, "upstream", fc->upstream.text);
 	add_str(o, "engine", engine_name(fc->engine));
 	add_str(o, "state", forward_state_name(f->state));
+	add_str(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
 	add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
 	add_int(o, "max_sessions_per_client",
 		fc->max_sessions_per_client ?: c->max_sessions_per_client);

@@ -10,7 +10,9 @@
 
 #include "admission.h"
 #include "log.h"
+#include "proxy_use.h"
 #include "session.h"
+#include "session_admit.h"
 #include "syscall_filter.h"
 
 #define PAUSE_MS 50
@@ -81,25 +83,17 @@ static bool is_allowed(struct listener *ls, const struct sockaddr *client, sockl
 	return false;
 }
 
-/* A client over its limit learns it at once, and is not left to wait behind its own sessions. */
-static bool admit_client(struct listener *ls, const struct sockaddr *client, socklen_t len)
+static bool receives_header(const struct listener *ls)
 {
-	const struct shared *sh = ls->worker->shared;
-	char text[ADDR_STRLEN];
-	unsigned int most;
-	bool all;
+	return ls->forward->conf->proxy_protocol & PROXY_RECEIVE;
+}
 
-	if (admission_enter_client(sh->admission, ls->forward, client, &most, &all))
+/* One that is a proxy will say first whose session it is. */
+static bool admit_client(struct listener *ls, const struct sockaddr *client)
+{
+	if (receives_header(ls) || session_admit_client(ls->worker, ls->forward, client))
 		return true;
 	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
-	addr_format(client, len, text, sizeof(text));
-	if (all)
-		log_limited(LOG_WARNING, "refused %s: it has %u sessions "
-			    "(--max-sessions-per-client)", text, most);
-	else
-		log_limited(LOG_WARNING, "refused %s: it has %u sessions of forward %s "
-			    "(max-sessions-per-client)", text, most,
-			    forward_name(ls->forward->conf));
 	return false;
 }
 
@@ -143,13 +137,16 @@ static bool accept_one(struct listener *ls)
 		return false;
 	}
 	if (!is_allowed(ls, (struct sockaddr *)&ss, len) ||
-	    !admit_client(ls, (struct sockaddr *)&ss, len)) {
+	    !admit_client(ls, (struct sockaddr *)&ss)) {
 		turn_away(ls, fd);
 		return true;
 	}
 	r = session_open(w, ls->forward, fd, (struct sockaddr *)&ss);
 	if (r) {
-		admission_leave(admission, ls->forward, (struct sockaddr *)&ss);
+		if (receives_header(ls))
+			admission_cancel(admission, ls->forward);
+		else
+			admission_leave(admission, ls->forward, (struct sockaddr *)&ss);
 		session_arm_reset(fd);
 		close(fd);
 		if (ls->paused) /* a pause is counted once, but each client that is lost */

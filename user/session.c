@@ -13,6 +13,7 @@
 #include "log.h"
 #include "session_connect.h"
 #include "session_flow.h"
+#include "session_header.h"
 #include "session_idle.h"
 #include "session_slots.h"
 #include "syscall_filter.h"
@@ -53,8 +54,10 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	unsigned int in = flow_wants(&s->flows[side]), out = flow_wants(&s->flows[!side]);
 	uint32_t events = 0;
 
+	if (s->state == SESSION_HEADER) /* once for each arrival: what comes is left there */
+		return side == CLIENT ? EPOLLIN | EPOLLRDHUP | EPOLLET : 0;
 	if (s->state == SESSION_CONNECTING)
-		return side == UPSTREAM ? EPOLLOUT : 0;
+		return side == UPSTREAM && !s->retry_ms ? EPOLLOUT : 0;
 	if (in & FLOW_WANT_READ)
 		events |= EPOLLIN | EPOLLRDHUP;
 	if (in & FLOW_WANT_FIN)
@@ -69,7 +72,7 @@ static bool is_unix(const struct session *s, unsigned int side)
 	const struct endpoint *up = upstream_of(s);
 
 	if (side == CLIENT)
-		return s->client.sa.sa_family == AF_UNIX;
+		return session_peer(s)->sa.sa_family == AF_UNIX;
 	return s->upstream < up->n_addrs && !addr_is_inet(&up->addrs[s->upstream]);
 }
 
@@ -101,6 +104,8 @@ static uint64_t next_due(struct session *s)
 {
 	uint64_t due;
 
+	if (s->state == SESSION_HEADER)
+		return session_header_due(s);
 	if (s->state == SESSION_CONNECTING)
 		return session_connect_due(s);
 	due = session_idle_due(s);
@@ -189,6 +194,7 @@ static void session_end(struct session *s, bool rst)
 {
 	struct worker *w = s->worker;
 	struct forward_stats *fs = forward_stats(s->forward, w->index);
+	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		uint64_t kernel = session_kernel_bytes(s, dir);
@@ -207,7 +213,10 @@ static void session_end(struct session *s, bool rst)
 	unlist(s);
 	s->next = w->dead;
 	w->dead = s;
-	admission_leave(w->shared->admission, s->forward, &s->client.sa);
+	if (admitted)
+		admission_leave(w->shared->admission, s->forward, &s->client.sa);
+	else
+		admission_cancel(w->shared->admission, s->forward);
 }
 
 void session_finish(struct session *s)
@@ -231,6 +240,7 @@ void session_reap(struct worker *w)
 		struct session *s = w->dead;
 
 		w->dead = s->next;
+		free(s->told);
 		free(s);
 	}
 }
@@ -262,6 +272,11 @@ static void on_event(struct session *s, unsigned int which, uint32_t events)
 		session_reset(s, session_cause(which, socket_error(source->fd)));
 		return;
 	}
+	if (s->state == SESSION_HEADER) {
+		session_header_look(s, events & (EPOLLRDHUP | EPOLLHUP));
+		session_update(s);
+		return;
+	}
 	if (s->state != SESSION_OPEN)
 		return;
 	if (events & (EPOLLOUT | EPOLLHUP)) /* a write finds out whether the peer is gone */
@@ -288,7 +303,9 @@ static void on_timer(struct timer *timer)
 	struct session *s = (struct session *)((char *)timer - offsetof(struct session, timer));
 	uint64_t now = s->worker->loop.now_ms;
 
-	if (s->state == SESSION_CONNECTING)
+	if (s->state == SESSION_HEADER)
+		session_header_timer(s);
+	else if (s->state == SESSION_CONNECTING)
 		session_connect_timer(s);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++) {
 		struct flow *f = &s->flows[dir];
@@ -351,16 +368,6 @@ void session_review(struct worker *w)
 
 /* --- the beginning --- */
 
-static void set_client(struct session *s, const struct sockaddr *client)
-{
-	if (client->sa_family == AF_INET)
-		memcpy(&s->client.in, client, sizeof(s->client.in));
-	else if (client->sa_family == AF_INET6)
-		memcpy(&s->client.in6, client, sizeof(s->client.in6));
-	else
-		s->client.sa.sa_family = AF_UNIX;
-}
-
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)
 {
 	struct session *s;
@@ -369,18 +376,18 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
-	r = worker_reserve_timer(w);
+	s->worker = w;
+	s->forward = f;
+	client_addr_set(&s->client, client);
+	r = worker_reserve_timer(w) ?: session_header_expect(s);
 	if (r) {
 		free(s);
 		return r;
 	}
-	s->worker = w;
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
-	s->forward = f;
 	s->pair = NO_PAIR;
 	s->timer.fire = on_timer;
-	set_client(s, client);
 	s->tcp = client->sa_family != AF_UNIX && addr_is_inet(&f->conf->upstream.addrs[0]);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
@@ -388,7 +395,10 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	enlist(s);
 	count_add(&forward_stats(f, w->index)->accepted, 1);
 
-	session_connect(s);
+	if (s->state == SESSION_HEADER)
+		session_header_look(s, false);
+	else
+		session_connect(s);
 	session_update(s);
 	return 0;
 }

@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "client_addr.h"
 #include "flow.h"
 #include "forward.h"
 #include "idle.h"
@@ -18,6 +18,9 @@
 /*
  * A session: one accepted socket, one connected socket, two flows.
  *
+ *   HEADER      the client is a proxy that says first for whom it speaks; only where that is asked
+ *                 -> CONNECTING  the PROXY header was read, and no byte behind it
+ *                 -> DEAD        it is bad or late, or its client may have no session; or reset
  *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket
  *                 -> OPEN  connected
  *                 -> DEAD  no address answered, or the client reset
@@ -26,6 +29,7 @@
  *   DEAD        sockets closed, resources given back; freed after the batch of events
  */
 enum session_state {
+	SESSION_HEADER,
 	SESSION_CONNECTING,
 	SESSION_OPEN,
 	SESSION_DEAD,
@@ -36,11 +40,14 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 
 #define NO_PAIR UINT32_MAX
 
-/* Smaller than sockaddr_storage: a unix client has no name worth keeping. */
-union client_addr {
-	struct sockaddr sa;
-	struct sockaddr_in in;
-	struct sockaddr_in6 in6;
+/* Of a session whose client is told by a PROXY header. */
+struct told {
+	union client_addr peer;        /* who is at the other end of the client's socket */
+	union client_addr destination; /* PROXY_ADDRESSES: what the client has connected to */
+	uint64_t due_ms;               /* HEADER: late then */
+	uint64_t retry_ms;             /* HEADER: 0, or when to try to read again */
+	uint16_t size;                 /* 0: the header is not there yet, in whole */
+	uint8_t kind;                  /* enum proxy_kind; with a size */
 };
 
 struct session {
@@ -56,18 +63,29 @@ struct session {
 	uint64_t born_ms;
 	uint64_t watched_ms;     /* OPEN: since then user space has been judging it */
 	uint64_t connect_due_ms; /* CONNECTING: give up on this address */
-	uint64_t retry_ms;       /* CONNECTING: 0, or when to try this address again */
+	uint64_t retry_ms;       /* CONNECTING: 0, or when to try this address (or, if it has
+				  * answered, to send its header) again */
 	uint64_t cookies[2];     /* while it has slots */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint16_t upstream;       /* index of the upstream's address */
 	uint8_t state;           /* enum session_state */
 	bool tcp;                /* both sides are TCP */
+	uint8_t header_out;      /* bytes of a PROXY header written to the upstream, */
+	uint16_t header_in;      /* and read from the client, before the stream */
 	union client_addr client;
+	struct told *told;       /* owned; NULL: the client is who has connected */
 };
+
+/* Who is at the other end of the client's socket. */
+static inline const union client_addr *session_peer(const struct session *s)
+{
+	return s->told ? &s->told->peer : &s->client;
+}
 
 /*
  * Take over the accepted, non-blocking socket FD of forward F.  The caller has counted the session
- * in, by admission_enter() and admission_enter_client().  -errno: FD is still the caller's.
+ * in, by admission_enter() and, unless F receives PROXY headers, by session_admit_client().
+ * -errno: FD is still the caller's.
  */
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
 

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "proxy_use.h"
 #include "session_flow.h"
+#include "session_header.h"
 #include "syscall_filter.h"
 #include "tcp.h"
 
@@ -67,8 +69,9 @@ static void set_options(const struct session *s, int fd)
  * A client that has spoken already will have its bytes sent as soon as the upstream answers, so the
  * ACK of the handshake can travel with them: one segment less.  tcp_rcv_synsent_state_process()
  * holds it back, for 200 ms at most, when it finds TCP_DEFER_ACCEPT on a socket that connects.
- * Where the upstream speaks first this must not be done: it would wait for that ACK.  Returns 0,
- * or the errno of a client that is gone.
+ * Where the upstream speaks first this must not be done: it would wait for that ACK.  An upstream
+ * that is sent a PROXY header gets the ACK with that, whoever speaks first.  Returns 0, or the errno
+ * of a client that is gone.
  */
 static int spare_an_ack(const struct session *s, int fd)
 {
@@ -78,24 +81,30 @@ static int spare_an_ack(const struct session *s, int fd)
 
 	if (n < 0 && errno != EAGAIN)
 		return errno;
-	if (n > 0)
+	if (n > 0 || forward_of(s)->proxy_protocol & PROXY_SEND)
 		setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds));
 	return 0;
-}
-
-/* Most clients have spoken by now: to look at once saves a round through epoll. */
-static void connected(struct session *s)
-{
-	s->state = SESSION_OPEN;
-	session_flows_start(s);
-	if (s->state == SESSION_OPEN)
-		session_flow_run(s, CLIENT, false);
 }
 
 static void retry_later(struct session *s, enum cause cause)
 {
 	count_add(&s->worker->stats.errors[cause], 1);
 	s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+}
+
+/* Most clients have spoken by now: to look at once saves a round through epoll. */
+static void connected(struct session *s)
+{
+	s->retry_ms = 0;
+	if (!session_header_send(s)) {
+		if (s->state == SESSION_CONNECTING)
+			retry_later(s, CAUSE_NO_MEMORY);
+		return;
+	}
+	s->state = SESSION_OPEN;
+	session_flows_start(s);
+	if (s->state == SESSION_OPEN)
+		session_flow_run(s, CLIENT, false);
 }
 
 /*
@@ -157,6 +166,7 @@ static void connect_next(struct session *s, int error)
 		 * complete
 		 */
 		session_close_side(s, UPSTREAM, true);
+		s->header_out = 0;
 		log_limited(LOG_WARNING, "session %llu: cannot connect to %s: %s",
 			    (unsigned long long)s->id,
 			    addr_format((const struct sockaddr *)&a->ss, a->len, text,
@@ -213,6 +223,8 @@ void session_connect_timer(struct session *s)
 
 	if (now >= s->connect_due_ms)
 		connect_next(s, ETIMEDOUT);
+	else if (s->retry_ms && now >= s->retry_ms && s->sides[UPSTREAM].fd >= 0)
+		connected(s);
 	else if (s->retry_ms && now >= s->retry_ms)
 		connect_next(s, connect_begin(s));
 }

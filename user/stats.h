@@ -31,6 +31,8 @@ enum cause {
 	CAUSE_CLIENT_LIMIT,  /* --max-sessions-per-client reached: refused with RST */
 	CAUSE_DENIED,        /* by --allow, --deny: refused with RST */
 	CAUSE_ACCEPT_FAILED,
+	CAUSE_HEADER_BAD,  /* no PROXY header, a malformed one, or a part of one: reset */
+	CAUSE_HEADER_LATE, /* no whole PROXY header within --proxy-timeout: reset */
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "session_admit.h"
+
+#include "admission.h"
+#include "client_addr.h"
+#include "log.h"
+
+bool session_admit_client(struct worker *w, struct forward *f, const struct sockaddr *client)
+{
+	char text[ADDR_STRLEN];
+	union client_addr a;
+	unsigned int most;
+	bool all;
+
+	if (admission_enter_client(w->shared->admission, f, client, &most, &all))
+		return true;
+	client_addr_set(&a, client);
+	client_addr_text(&a, text, sizeof(text));
+	if (all)
+		log_limited(LOG_WARNING, "refused %s: it has %u sessions "
+			    "(--max-sessions-per-client)", text, most);
+	else
+		log_limited(LOG_WARNING, "refused %s: it has %u sessions of forward %s "
+			    "(max-sessions-per-client)", text, most, forward_name(f->conf));
+	return false;
+}
