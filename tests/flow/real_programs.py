@@ -6,8 +6,9 @@
     client namespace          relay         server
 
 What arrives is compared with what was sent (sha256); half-close, refused upstreams, IPv6 and unix
-sockets are part of it. After each engine nothing may be left in the daemon. Exits with 77 and the
-reason where this cannot run.
+sockets are part of it. PROXY headers are sent to haproxy and nginx, and come from curl and haproxy.
+After each engine nothing may be left in the daemon. Exits with 77 and the reason where this cannot
+run.
 """
 
 import argparse
@@ -46,6 +47,76 @@ listen lab
     server nginx {server}:{http}
 """
 
+# Who they think their client is: they answer with its address and port, and their own.
+TOLD_HAPROXY_CONF = """
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+frontend told
+    bind {server}:{port} accept-proxy
+    bind [fd00:2::2]:{port} accept-proxy
+    http-request return status 200 content-type text/plain \
+lf-string "%[src] %[src_port] %[dst] %[dst_port]\\n"
+"""
+
+TOLD_NGINX_CONF = """
+daemon off;
+pid {home}/told.pid;
+error_log {home}/told.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {home}/told-body;
+    proxy_temp_path {home}/told-proxy;
+    fastcgi_temp_path {home}/told-fastcgi;
+    uwsgi_temp_path {home}/told-uwsgi;
+    scgi_temp_path {home}/told-scgi;
+    server {{
+        listen {server}:{port} proxy_protocol;
+        location / {{
+            default_type text/plain;
+            return 200 "$proxy_protocol_addr $proxy_protocol_port $proxy_protocol_server_addr \
+$proxy_protocol_server_port\\n";
+        }}
+    }}
+}}
+"""
+
+# In the client's namespace, before culvert.
+SENDER_CONF = """
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+listen v1
+    bind 127.0.0.1:{v1}
+    server culvert {relay}:{haproxy} send-proxy
+listen v2
+    bind 127.0.0.1:{v2}
+    server culvert {relay}:{nginx} send-proxy-v2 proxy-v2-options crc32c,unique-id
+listen files
+    bind 127.0.0.1:{files}
+    server culvert {relay}:{stripped} send-proxy-v2
+"""
+
+TOLD_HAPROXY_PORT = 8081
+TOLD_NGINX_PORT = 8082
+SENDER_V1, SENDER_V2, SENDER_FILES = 8091, 8092, 8093
+
+# name, port of culvert, where it leads to, what it does with headers
+TELLING = (
+    ("haproxy1", 9010, f"{SERVER}:{TOLD_HAPROXY_PORT}", "send-v1"),
+    ("haproxy2", 9011, f"{SERVER}:{TOLD_HAPROXY_PORT}", "send-v2"),
+    ("nginx1", 9012, f"{SERVER}:{TOLD_NGINX_PORT}", "send-v1"),
+    ("nginx2", 9013, f"{SERVER}:{TOLD_NGINX_PORT}", "send-v2"),
+    ("on1", 9014, f"{SERVER}:{TOLD_HAPROXY_PORT}", "receive, send-v1"),
+    ("on2", 9015, f"{SERVER}:{TOLD_NGINX_PORT}", "receive, send-v2"),
+    ("stripped", 9016, f"{SERVER}:{HTTP_PORT}", "receive"),
+)
+
 CONVERSATION = os.path.join(TOP, "scripts/lib/conversation.py")
 
 
@@ -66,6 +137,7 @@ class Site:
         with open(lab.path("haproxy.conf"), "w", encoding="ascii") as file:
             file.write(HAPROXY_CONF.format(server=SERVER, port=HAPROXY_PORT, http=HTTP_PORT))
         lab.start_server("server", HAPROXY_PORT, "haproxy", "-db", "-f", lab.path("haproxy.conf"))
+        self.start_tellers()
         # -t: how long socat keeps the other direction once one has ended
         lab.start_server("server", DIGEST_PORT, "socat", "-t", "60",
                          f"TCP-LISTEN:{DIGEST_PORT},fork,reuseaddr", "EXEC:sha256sum")
@@ -74,6 +146,27 @@ class Site:
         lab.start("relay", "socat", "-t", "60",
                   f"UNIX-LISTEN:{self.unix_upstream},fork,mode=0777", "EXEC:sha256sum")
         wait_until(lambda: os.path.exists(self.unix_upstream), "socat to make its unix socket")
+
+    def start_tellers(self):
+        lab = self.lab
+        ports = {name: port for name, port, _, _ in TELLING}
+        for name, text, values in (
+                ("told-haproxy", TOLD_HAPROXY_CONF, {"port": TOLD_HAPROXY_PORT}),
+                ("told-nginx", TOLD_NGINX_CONF, {"port": TOLD_NGINX_PORT}),
+                ("sender", SENDER_CONF, {"v1": SENDER_V1, "v2": SENDER_V2, "files": SENDER_FILES,
+                                         "haproxy": ports["on1"], "nginx": ports["on2"],
+                                         "stripped": ports["stripped"]})):
+            with open(lab.path(f"{name}.conf"), "w", encoding="ascii") as file:
+                file.write(text.format(home=lab.home, server=SERVER, relay=RELAY, **values))
+        lab.start_server("server", TOLD_HAPROXY_PORT, "haproxy", "-db", "-f",
+                         lab.path("told-haproxy.conf"))
+        lab.start_server("server", TOLD_NGINX_PORT, "nginx", "-p", lab.home, "-e",
+                         lab.path("told.log"), "-c", lab.path("told-nginx.conf"))
+        lab.start_server("client", SENDER_FILES, "haproxy", "-db", "-f", lab.path("sender.conf"))
+        with open(lab.path("telling.conf"), "w", encoding="ascii") as file:
+            for name, port, upstream, use in TELLING:
+                file.write(f"[forward {name}]\nlisten = {RELAY}:{port}\nupstream = {upstream}\n"
+                           f"proxy-protocol = {use}\n")
 
     def forwards(self, unix_listener):
         return ((f"{RELAY}:{HTTP}", f"{SERVER}:{HTTP_PORT}"),
@@ -100,7 +193,7 @@ class Trial:
         # One worker: iperf3 --bidir takes the order in which its connections are accepted for their
         # roles, and two workers may connect upstream in another order. Then both ends only send.
         self.daemon = Daemon(self.lab, program, engine, site.forwards(self.unix_listener),
-                             "--workers", "1")
+                             "--workers", "1", "--config", self.lab.path("telling.conf"))
 
     def check_download(self, address):
         digest, size = self.lab.download(f"http://{address}/big")
@@ -233,6 +326,34 @@ class Trial:
     def test_echo(self):
         digest, size = self.send_big_by_socat(ECHO, sha256_of_stream)
         expect(digest == self.site.digest, f"{size} bytes came back, with another sha256")
+
+    def check_told(self, url, *options):
+        """What the far end takes for its client, and for itself, must be curl's two addresses."""
+        curl = self.lab.start(
+            "client", "curl", "--silent", "--show-error", "--fail", "--max-time", "20",
+            "--write-out", "%{local_ip} %{local_port} %{remote_ip} %{remote_port}\\n", *options,
+            url, stdout=subprocess.PIPE, text=True)
+        with curl.stdout:
+            told, own = (curl.stdout.read().splitlines() + ["", ""])[:2]
+        self.lab.finish(curl, 20)
+        expect(own and told == own, f"curl is {own!r}, and was taken for {told!r}")
+
+    def test_told_to_programs(self):
+        for _, port, _, use in TELLING:
+            if "receive" not in use:
+                self.check_told(f"http://{RELAY}:{port}/")
+
+    def test_told_by_curl(self):
+        for _, port, _, use in TELLING:
+            if "receive, send" in use:
+                self.check_told(f"http://{RELAY}:{port}/", "--haproxy-protocol")
+
+    def test_told_by_haproxy(self):
+        self.check_told(f"http://127.0.0.1:{SENDER_V1}/")
+        self.check_told(f"http://127.0.0.1:{SENDER_V2}/")
+
+    def test_download_behind_haproxy(self):
+        self.check_download(f"127.0.0.1:{SENDER_FILES}")
 
     def test_refused_upstream(self):
         start = time.monotonic()

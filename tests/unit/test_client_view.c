@@ -67,6 +67,13 @@ static void test_sessions(void **state)
 	(void)state;
 	expect(client_view_sessions, sessions_answer, sessions_text);
 	expect(client_view_sessions, "{\"sessions\":[]}", "No sessions.\n");
+	expect(client_view_sessions,
+	       "{\"sessions\":[{\"id\":1,\"client\":\"203.0.113.7:5\",\"via\":\"10.0.0.1:6\","
+	       "\"upstream\":\"u\",\"age_ms\":1,\"state\":\"header\"}]}",
+	       "ID  CLIENT                        UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  "
+	       "STATE\n"
+	       " 1  203.0.113.7:5 via 10.0.0.1:6  u         1ms                                  "
+	       "header\n");
 }
 
 static void test_ages(void **state)

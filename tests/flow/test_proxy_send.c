@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * PROXY headers that are sent, and told on, with every engine; and the hand-overs of sessions that
+ * began with headers.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "env.h"
+#include "pattern.h"
+#include "proxy_headers.h"
+
+#define TEST_SECONDS 280
+
+/* --- sending --- */
+
+/* What the upstream is to hear of FD, which culvert has accepted. */
+static struct bytes expected(int fd, unsigned int version)
+{
+	struct sockaddr_storage ss[2];
+	struct bytes b;
+	char line[120], name[2][INET6_ADDRSTRLEN];
+	unsigned int port[2];
+	bool six;
+
+	for (int i = 0; i < 2; i++) {
+		socklen_t len = sizeof(ss[i]);
+
+		(i ? getpeername : getsockname)(fd, (struct sockaddr *)&ss[i], &len);
+	}
+	if (ss[0].ss_family == AF_UNIX)
+		return version == 1 ? text("PROXY UNKNOWN\r\n") : v2_local();
+	six = ss[0].ss_family == AF_INET6;
+	b = v2_begin(0x21, six ? 0x21 : 0x11);
+	for (int i = 0; i < 2; i++) {
+		const struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&ss[i];
+		const struct sockaddr_in *in = (struct sockaddr_in *)&ss[i];
+		const void *a = six ? (const void *)&in6->sin6_addr : &in->sin_addr;
+
+		put(&b, a, six ? 16 : 4);
+		inet_ntop(ss[i].ss_family, a, name[i], sizeof(name[i]));
+		port[i] = ntohs(in->sin_port);
+	}
+	for (int i = 0; i < 2; i++)
+		put(&b, (uint8_t[]){ (uint8_t)(port[i] >> 8), (uint8_t)port[i] }, 2);
+	v2_end(&b);
+	snprintf(line, sizeof(line), "PROXY TCP%d %s %s %u %u\r\n", six ? 6 : 4, name[0], name[1],
+		 port[0], port[1]);
+	return version == 1 ? text(line) : b;
+}
+
+static void send_one(struct daemon *d, const char *forward, const char *to, unsigned int version,
+		     const char *carrier)
+{
+	int fd = rig_dial(NULL, to), server = rig_accept();
+	struct bytes want = expected(fd, version);
+
+	expect_bytes(server, &want);
+	if (strncmp(to, "unix:", 5) != 0)
+		rig_talk_until(d, forward, carrier, fd, server);
+	assert_int_equal(shutdown(server, SHUT_WR), 0);
+	assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), 0);
+	rig_send(fd, "bye", 3);
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	rig_receive(server, want.at, 3);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), 0);
+	rig_wait_status(d, "resources.sessions", 0);
+}
+
+static void sending(void **state)
+{
+	char conf[900], path[2][100];
+	struct daemon *d;
+	const char *carrier;
+
+	for (int i = 0; i < 2; i++)
+		snprintf(path[i], sizeof(path[i]), "unix:%s/send-%d.sock", env_dir(), i + 1);
+	snprintf(conf, sizeof(conf), CULVERT "proxy-protocol = send-v2\n"
+		 "[forward one]\nlisten = :9001\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
+		 "[forward two]\nlisten = :9002\n" TO_UPSTREAM
+		 "[forward unix1]\nlisten = %s\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
+		 "[forward unix2]\nlisten = %s\n" TO_UPSTREAM, path[0], path[1]);
+	d = rig_start(*state, conf);
+	carrier = rig_carrier(d, *state);
+	send_one(d, "one", ONE, 1, carrier);
+	send_one(d, "one", "[::1]:9001", 1, carrier);
+	send_one(d, "two", TWO, 2, carrier);
+	send_one(d, "two", "[::1]:9002", 2, carrier);
+	send_one(d, "unix1", path[0], 1, carrier);
+	send_one(d, "unix2", path[1], 2, carrier);
+	assert_int_equal(rig_status(d, "errors.handover-unproved"), 0);
+	rig_stop(d);
+}
+
+/* What is told on of variant() NUMBER in version 2. */
+static struct bytes v2_on(size_t number)
+{
+	struct bytes b = v2_begin(0x21, number == 0 ? 0x11 : 0x21);
+
+	switch (number) {
+	case 0:
+		put(&b, "\xcb\x00\x71\x07\xc0\x00\x02\x01\x12\x67\x01\xbb", 12);
+		break;
+	case 1:
+		put(&b, "\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x07", 16);
+		put(&b, "\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x08\xff\xff\x01\xbb", 20);
+		break;
+	case 3:
+	case 5:
+		return v2_told();
+	case 4:
+		return v2_told_inet6();
+	default:
+		return v2_local();
+	}
+	v2_end(&b);
+	return b;
+}
+
+/* What was told is told on; what was not is LOCAL or UNKNOWN. */
+static void passing_on(void **state)
+{
+	struct daemon *d = rig_start(*state, CULVERT
+				     "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "proxy-protocol = receive, send-v1\n"
+				     "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "proxy-protocol = receive, send-v2\n");
+	static const char *const lines[VARIANTS] = {
+		"PROXY TCP4 203.0.113.7 192.0.2.1 4711 443\r\n",
+		"PROXY TCP6 2001:db8::7 2001:db8::8 65535 443\r\n",
+		"PROXY UNKNOWN\r\n",
+		"PROXY TCP4 1.2.3.4 6.7.8.9 5 10\r\n",
+		"PROXY TCP6 2001:db8::1 2001:db8::2 258 772\r\n",
+		"PROXY TCP4 1.2.3.4 6.7.8.9 5 10\r\n",
+		"PROXY UNKNOWN\r\n",
+		"PROXY UNKNOWN\r\n",
+		"PROXY UNKNOWN\r\n",
+	};
+
+	for (size_t i = 0; i < 2 * VARIANTS; i++) {
+		size_t number = i % VARIANTS;
+		const char *client;
+		struct bytes header = variant(number, &client), want = text(lines[number]);
+		int fd = rig_dial(NULL, i < VARIANTS ? ONE : TWO), server;
+
+		if (i >= VARIANTS)
+			want = v2_on(number);
+		put(&want, "hello", 5);
+		put(&header, "hello", 5);
+		rig_send(fd, header.at, header.n);
+		server = rig_accept();
+		expect_bytes(server, &want);
+		rig_talk(fd, server, 2);
+		rig_reset(server);
+		rig_reset(fd);
+		rig_wait_status(d, "resources.sessions", 0);
+	}
+	rig_stop(d);
+}
+
+/* --- hand-overs --- */
+
+#define GLUED_BYTES 300000U
+#define POUR_BYTES 12000000U
+
+struct pouring {
+	int fd;
+	const void *data;
+	size_t len;
+	pthread_t thread;
+};
+
+static void *pour(void *arg)
+{
+	const struct pouring *p = arg;
+
+	for (size_t done = 0; done < p->len;) {
+		ssize_t n = send(p->fd, (const char *)p->data + done, p->len - done, MSG_NOSIGNAL);
+
+		if (n <= 0)
+			break; /* the reader will miss it */
+		done += (size_t)n;
+	}
+	return NULL;
+}
+
+static void start_pouring(struct pouring *p, int fd, const void *data, size_t len)
+{
+	*p = (struct pouring){ .fd = fd, .data = data, .len = len };
+	assert_int_equal(pthread_create(&p->thread, NULL, pour, p), 0);
+}
+
+/* Read LEN bytes from FD, which must be those at DATA. */
+static void drink(int fd, const uint8_t *data, size_t len)
+{
+	static uint8_t buf[256 << 10];
+
+	for (size_t done = 0; done < len;) {
+		ssize_t n = recv(fd, buf, len - done < sizeof(buf) ? len - done : sizeof(buf), 0);
+
+		if (n <= 0)
+			fail_msg("%zu of %zu bytes: %s", done, len, n ? strerror(errno) : "FIN");
+		if (memcmp(buf, data + done, (size_t)n) != 0)
+			fail_msg("a wrong byte within %zd after %zu", n, done);
+		done += (size_t)n;
+	}
+}
+
+/* A flood to a reader that reads late, so that it must leave the kernel if it was there. */
+static void flood(struct daemon *d, int from, int to, size_t dir, const uint8_t *data)
+{
+	bool by_kernel = !strcmp(rig_flow_text(d, "both", dir, "carrier"), "sockmap");
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+	int64_t before = rig_flow_int(d, "both", dir, "handovers");
+	struct pouring p;
+
+	start_pouring(&p, from, data, POUR_BYTES);
+	while (by_kernel && rig_flow_int(d, "both", dir, "handovers") == before &&
+	       now_ms() < deadline)
+		poll(NULL, 0, 2);
+	drink(to, data, POUR_BYTES);
+	pthread_join(p.thread, NULL);
+	if (by_kernel)
+		assert_true(rig_flow_int(d, "both", dir, "handovers") > before);
+}
+
+/*
+ * A big payload in one piece with the header, a conversation, floods both ways, half-closes: the
+ * books of every hand-over and of both FINs must add up, which headers are no part of.
+ */
+static void handovers(void **state)
+{
+	struct daemon *d = rig_start(*state, CULVERT "soft-limit = 64K\nhard-limit = 128K\n"
+				     "[forward both]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "proxy-protocol = receive, send-v1\n");
+	const char *carrier = rig_carrier(d, *state), *client;
+	bool by_kernel = !strcmp(carrier, "sockmap");
+	struct bytes tlvs = variant(5, &client);
+	struct bytes want = text("PROXY TCP4 1.2.3.4 6.7.8.9 5 10\r\n");
+	uint8_t *data = malloc(tlvs.n + POUR_BYTES), *stream = data + tlvs.n;
+	int fd = rig_dial(NULL, ONE), server;
+	struct pattern pattern;
+	struct pouring p;
+
+	assert_non_null(data);
+	pattern_init(&pattern, 1, 1, PATTERN_TO_SERVER);
+	memcpy(data, tlvs.at, tlvs.n);
+	pattern_fill(&pattern, 0, stream, POUR_BYTES);
+	start_pouring(&p, fd, data, tlvs.n + GLUED_BYTES);
+	server = rig_accept();
+	expect_bytes(server, &want);
+	drink(server, stream, GLUED_BYTES);
+	pthread_join(p.thread, NULL);
+	check_client(d, "both", fd, "1.2.3.4:5");
+	rig_talk_until(d, "both", carrier, fd, server);
+	for (int i = 0; i < 2; i++) {
+		flood(d, fd, server, 0, stream);
+		flood(d, server, fd, 1, stream);
+	}
+	if (by_kernel) {
+		assert_true(rig_flow_int(d, "both", 0, "kernel_bytes") > 0);
+		assert_true(rig_flow_int(d, "both", 1, "kernel_bytes") > 0);
+	}
+	/* of the header nothing is counted */
+	assert_int_equal(rig_flow_int(d, "both", 0, "bytes") -
+			 rig_flow_int(d, "both", 1, "bytes"), GLUED_BYTES);
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), 0);
+	rig_send(server, "last", 4);
+	assert_int_equal(shutdown(server, SHUT_WR), 0);
+	drink(fd, (const uint8_t *)"last", 4);
+	assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), 0);
+	assert_int_equal(rig_status(d, "errors.handover-unproved"), 0);
+	rig_wait_status(d, "resources.sessions", 0);
+	free(data);
+	rig_stop(d);
+}
+
+/* --- other workers --- */
+
+#define MOVERS 4
+
+static void moves(void **state)
+{
+	struct daemon *d = rig_start(*state, CULVERT "workers = 2\nspread = rotate\n"
+				     "[forward out]\nlisten = " ONE "\nupstream = " TWO "\n"
+				     "proxy-protocol = send-v2\n"
+				     "[forward in]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "proxy-protocol = receive\nproxy-timeout = 60\n");
+	int clients[MOVERS], servers[MOVERS], half = rig_dial(NULL, TWO);
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+	/* what the kernel carries stays where it is */
+	bool by_kernel = !strcmp(rig_carrier(d, *state), "sockmap");
+	struct json_object *s;
+	char own[ADDR_STRLEN];
+
+	rig_send(half, "PROXY ", 6);
+	for (int i = 0; i < MOVERS; i++) {
+		clients[i] = rig_dial(NULL, ONE);
+		servers[i] = rig_accept();
+	}
+	assert_int_equal(rig_sessions(d, "in", &s), MOVERS + 1);
+	json_object_put(s);
+	do
+		for (int i = 0; i < MOVERS; i++)
+			rig_talk(clients[i], servers[i], 50);
+	while (!by_kernel && rig_status(d, "sessions_moved") < 20 && now_ms() < deadline);
+	assert_true(by_kernel || rig_status(d, "sessions_moved") >= 20);
+	rig_send(half, "UNKNOWN\r\n", 9);
+	rig_talk(half, rig_accept(), 50);
+	for (int i = 1; i < MOVERS; i++) {
+		rig_reset(servers[i]);
+		assert_int_equal(rig_end(clients[i], RIG_PATIENCE_MS), ECONNRESET);
+	}
+	rig_reset(half);
+	while (rig_sessions(d, "in", NULL) > 1 && now_ms() < deadline)
+		poll(NULL, 0, 2);
+	assert_int_equal(rig_sessions(d, "in", &s), 1);
+	assert_string_equal(json_text(s, "client"), name_of(clients[0], false, own));
+	json_object_put(s);
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "sending", sending },
+	{ "passing-on", passing_on },
+	{ "handovers", handovers },
+	{ "moves", moves },
+};
+
+int main(void)
+{
+	return rig_run("test_proxy_send", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}
