@@ -20,6 +20,7 @@ static const struct failing catalogue[] = {
 	    EACCES, EPERM, ECONNRESET, EINTR },
 	  false },
 	{ "getsockopt", { ENOBUFS, ENOMEM, EPERM, EINVAL, ENOPROTOOPT }, false },
+	{ "getsockname", { ENOBUFS, EINVAL }, false },
 	{ "setsockopt", { ENOMEM, ENOBUFS, EPERM, EINVAL, ENOPROTOOPT }, false },
 	{ "recv", { EINTR, EAGAIN, ECONNRESET, ETIMEDOUT, ENOMEM, EHOSTUNREACH }, true },
 	/*

@@ -35,10 +35,10 @@
 
 /* Also the names in the page. */
 #define FUNCTIONS(X)                                                                              \
-	X(accept4) X(socket) X(connect) X(getsockopt) X(setsockopt) X(recv) X(peek) X(send)       \
-	X(splice) X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close) X(shutdown)      \
-	X(read) X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir) X(pthread_cond_timedwait)      \
-	X(pread) X(bpf_map_update_elem) X(bpf_map_delete_elem)
+	X(accept4) X(socket) X(connect) X(getsockopt) X(getsockname) X(setsockopt) X(recv) X(peek)\
+	X(send) X(splice) X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close)          \
+	X(shutdown) X(read) X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir)            \
+	X(pthread_cond_timedwait) X(pread) X(bpf_map_update_elem) X(bpf_map_delete_elem)
 
 #define AS_ENUM(name) FN_##name,
 #define AS_NAME(name) #name,
@@ -219,6 +219,14 @@ int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *res
 
 	FAIL_WITH(-1);
 	return real(fd, level, name, value, len);
+}
+
+int getsockname(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
+{
+	CONSULT(getsockname)
+
+	FAIL_WITH(-1);
+	return real(fd, addr, len);
 }
 
 int setsockopt(int fd, int level, int name, const void *value, socklen_t len)

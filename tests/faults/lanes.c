@@ -20,6 +20,7 @@ enum kind {
 	UNIX_UPSTREAM,
 	UNIX_LISTENER,
 	REFUSED, /* nobody listens upstream */
+	PROXY,   /* through the daemon twice: one forward sends the header that the other reads */
 };
 
 static const struct script {
@@ -59,12 +60,16 @@ static const struct script {
 	{ "S100K R100K E F", "A R100K S100K F E", 1, UNIX_UPSTREAM },
 	{ "S100K R100K E F", "A R100K S100K F E", 1, UNIX_LISTENER },
 	{ "end R1", NULL, 1, REFUSED },
+	{ "nd G40:64:64 S1M G40:64:64 L64 E", "A nd d32K dp1 H40:64:64 R1M H40:64:64 R64 E F", 1,
+	  PROXY },
+	{ "L64 R512 E", "A R64 E L512", 4, PROXY },
 };
 
 #define LANES (sizeof(scripts) / sizeof(scripts[0]))
 
 static struct lane {
 	char listen[100], upstream[100];
+	char between[100]; /* PROXY: where the first forward leads to */
 	int listen_fd;
 	struct peer client, server;
 	bool running;
@@ -80,6 +85,7 @@ static void name_addresses(struct lane *l, size_t i, enum kind kind)
 {
 	snprintf(l->listen, sizeof(l->listen), "127.0.0.1:%zu", 9000 + i);
 	snprintf(l->upstream, sizeof(l->upstream), "127.0.0.1:%zu", 9100 + i);
+	snprintf(l->between, sizeof(l->between), "127.0.0.1:%zu", 9200 + i);
 	if (kind == UNIX_LISTENER)
 		snprintf(l->listen, sizeof(l->listen), "unix:%s/in-%zu.sock", env_dir(), i);
 	if (kind == UNIX_UPSTREAM)
@@ -109,6 +115,8 @@ int lanes_arguments(const char **args, int most)
 	int n = 0;
 
 	for (size_t i = 0; i < LANES && n + 2 < most; i++) {
+		if (scripts[i].kind == PROXY)
+			continue;
 		args[n++] = lanes[i].listen;
 		args[n++] = lanes[i].upstream;
 		if (scripts[i].kind == UNIX_LISTENER) /* perhaps left by a daemon that was killed */
@@ -116,6 +124,17 @@ int lanes_arguments(const char **args, int most)
 	}
 	args[n] = NULL;
 	return n;
+}
+
+void lanes_configuration(FILE *f)
+{
+	for (size_t i = 0; i < LANES; i++)
+		if (scripts[i].kind == PROXY)
+			fprintf(f, "[forward out-%zu]\nlisten = %s\nupstream = %s\n"
+				"proxy-protocol = send-v2\n"
+				"[forward in-%zu]\nlisten = %s\nupstream = %s\n"
+				"proxy-protocol = receive\n", i, lanes[i].listen, lanes[i].between,
+				i, lanes[i].between, lanes[i].upstream);
 }
 
 void lanes_orderly(bool orderly)

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /*
  * The traffic of the fault sweep.  A lane is a forward of its own with an upstream of its own and
@@ -20,7 +21,10 @@ struct batch {
 /* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */
 int lanes_open(void);
 
-/* Append LISTEN UPSTREAM of every lane to ARGS, NULL-terminated; returns how many were added. */
+/* Write the forwards of the lanes that need more than LISTEN UPSTREAM. */
+void lanes_configuration(FILE *f);
+
+/* Append LISTEN UPSTREAM of all others to ARGS, NULL-terminated; returns how many were added. */
 int lanes_arguments(const char **args, int most);
 
 /*

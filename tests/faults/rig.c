@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "../flow/env.h"
 #include "lanes.h"
@@ -28,15 +30,36 @@ int rig_errors(struct rig *rig, int64_t *ret)
 	return r;
 }
 
+/* In a directory of root's, or the daemon would not believe it. */
+static int write_configuration(char *path, size_t len)
+{
+	FILE *f;
+
+	snprintf(path, len, "%s/lanes.conf", env_dir());
+	if (chown(env_dir(), 0, 0))
+		return -errno;
+	f = fopen(path, "we");
+	if (!f)
+		return -errno;
+	lanes_configuration(f);
+	return fclose(f) ? -errno : 0;
+}
+
 int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options)
 {
 	const char *args[MOST_ARGUMENTS] = { "--workers",      "2",    "--soft-limit",      "100K",
-					     "--hard-limit", "200K", "--connect-timeout", "10" };
+					     "--hard-limit", "200K", "--connect-timeout", "10",
+					     "--config" };
 	struct daemon_conf conf = { .culvert = culvert, .engine = engine, .args = args };
-	char why[1000] = "";
+	char why[1000] = "", path[128];
 	int64_t errors;
-	int n = 8, r;
+	int n = 9, r = write_configuration(path, sizeof(path));
 
+	if (r) {
+		fprintf(stderr, "FAIL: %s: %s\n", path, strerror(-r));
+		return r;
+	}
+	args[n++] = path;
 	while (options && *options && n < 20)
 		args[n++] = *options++;
 	lanes_arguments(args + n, MOST_ARGUMENTS - n);
