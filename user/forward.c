@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "log.h"
+#include "proxy_use.h"
+
 void forwards_init(struct forwards *all)
 {
 	all->first = NULL;
@@ -111,6 +114,15 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
+/* Who reaches a unix socket is up to its directory. */
+static void warn_of_trust(const struct forward_conf *fc)
+{
+	if (fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&
+	    addr_is_inet(&fc->listen.addrs[0]))
+		log_warning("forward %s believes what PROXY headers say, whoever sends them: name "
+			    "the proxies with allow", forward_name(fc));
+}
+
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret)
 {
@@ -138,6 +150,7 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 		forward_free(f);
 		return -ENOMEM;
 	}
+	warn_of_trust(fc);
 	*ret = f;
 	return 0;
 }

@@ -136,7 +136,10 @@ static void bad(void **state)
 	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes b = v2_told_tlvs(), none = { .n = 0 };
+	char *log = daemon_stderr(d);
 
+	assert_non_null(strstr(log, "forward in believes what PROXY headers say"));
+	free(log);
 	b.at[b.n - 1] ^= 1;
 	is_bad(d, &b, false, "to forward in: wrong checksum");
 	b = text("GET / HTTP/1.1\r\n\r\n");
@@ -234,6 +237,7 @@ static void limits(void **state)
 	assert_int_equal(rig_status(d, "resources.sessions"), 5);
 	log = daemon_stderr(d);
 	assert_non_null(strstr(log, "refused 203.0.113.1:3: it has 2 sessions of forward in"));
+	assert_null(strstr(log, "believes")); /* it says who its proxies are */
 	free(log);
 	close_sockets();
 	rig_wait_status(d, "resources.sessions", 0);
