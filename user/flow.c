@@ -57,6 +57,8 @@ enum carrier flow_carrier(const struct flow *f)
 		return CARRIER_SOCKMAP;
 	case FLOW_LEAVING: /* passed bytes are read and written by user space */
 		return CARRIER_COPY;
+	case FLOW_DONE:
+		return f->ended_in_kernel ? CARRIER_SOCKMAP : f->user_carrier;
 	default:
 		return f->user_carrier;
 	}
@@ -80,6 +82,7 @@ bool flow_may(enum flow_phase from, enum flow_phase to)
 void flow_set_phase(struct flow *f, enum flow_phase to)
 {
 	assert(flow_may(f->phase, to));
+	f->ended_in_kernel = f->phase == FLOW_FINISHING; /* which leads to DONE alone */
 	f->phase = to;
 	flow_look_reset(f);
 }

@@ -80,6 +80,7 @@ struct flow {
 	bool blocked;         /* LEAVING, FINISHING: the target was full at the last write */
 	bool no_enter;        /* the kernel cannot carry this flow any more; see reason */
 	bool untouched;       /* out of rx, and nothing was read from the receive queue since */
+	bool ended_in_kernel; /* DONE: which carrier has seen the end */
 
 	/* what user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */
@@ -105,7 +106,7 @@ const char *carrier_name(enum carrier c);
 const char *flow_phase_name(enum flow_phase p);
 const char *reason_name(enum reason r);
 
-/* The carrier that carries F now. */
+/* The carrier that carries F now, or has carried it to its end. */
 enum carrier flow_carrier(const struct flow *f);
 
 /* True if the transition table above has FROM -> TO. */

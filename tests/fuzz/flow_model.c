@@ -52,13 +52,14 @@ unsigned int model_wants(const struct model_flow *m)
 
 enum carrier model_carrier(const struct model_flow *m)
 {
-	if (m->phase == FLOW_KERNEL || m->phase == FLOW_FINISHING)
+	if (m->phase == FLOW_KERNEL || m->phase == FLOW_FINISHING || m->ended_in_kernel)
 		return CARRIER_SOCKMAP;
 	return m->phase == FLOW_LEAVING ? CARRIER_COPY : m->user_carrier;
 }
 
 void model_phase(struct model_flow *m, enum flow_phase to)
 {
+	m->ended_in_kernel = m->phase == FLOW_FINISHING && to == FLOW_DONE;
 	m->phase = to;
 	m->looks = 0;
 	m->due_ms = 0;

@@ -15,7 +15,7 @@ struct model_flow {
 	enum flow_phase phase;
 	enum carrier user_carrier;
 	enum reason reason;
-	bool starved, blocked, eof;
+	bool starved, blocked, eof, ended_in_kernel;
 	unsigned int looks; /* in vain, one after the other */
 	uint64_t due_ms;    /* 0: none */
 	unsigned int stuck;
