@@ -296,6 +296,36 @@ static bool rate_admits(struct log_rate *rate, unsigned int *ret_suppressed)
 	return admitted;
 }
 
+/* Rates that have suppressed anything, ever. */
+static struct log_rate *_Atomic listed_rates;
+
+static void list_rate(struct log_rate *rate, int level, const char *fmt)
+{
+	if (atomic_exchange(&rate->listed, true))
+		return;
+	rate->fmt = fmt;
+	rate->level = level;
+	rate->next = listed_rates;
+	while (!atomic_compare_exchange_weak(&listed_rates, &rate->next, rate))
+		;
+}
+
+void log_tell_suppressed(bool all)
+{
+	long long now = now_ms();
+
+	for (struct log_rate *rate = listed_rates; rate; rate = rate->next) {
+		unsigned int n;
+
+		if (!rate->suppressed || (!all && now - rate->window_start_ms < LOG_WINDOW_MS))
+			continue;
+		n = atomic_exchange(&rate->suppressed, 0);
+		if (n)
+			log_write(rate->level, "%u more message%s suppressed of the kind \"%s\"", n,
+				  n == 1 ? " was" : "s were", rate->fmt);
+	}
+}
+
 void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 {
 	unsigned int suppressed;
@@ -305,6 +335,7 @@ void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 	if (level > log_get_level())
 		return;
 	if (!rate_admits(rate, &suppressed)) {
+		list_rate(rate, level, fmt);
 		errno = err;
 		return;
 	}
@@ -329,13 +360,14 @@ void log_keep_complaint(char *buf, size_t size)
 int log_complain(int code, const char *fmt, ...)
 {
 	char message[MESSAGE_MAX];
-	char line[LINE_MAX_BYTES] = "culvert: ";
+	char line[LINE_MAX_BYTES];
 	int err = errno;
 	va_list ap;
 
 	va_start(ap, fmt);
 	format(message, sizeof(message), fmt, ap);
 	va_end(ap);
+	strcpy(line, in_journal() ? "<3>culvert: " : "culvert: "); /* 3: LOG_ERR */
 	if (!complaint.buf)
 		write_line(line, strlen(line), message, "");
 	else if (!complaint.buf[0])

@@ -2,6 +2,7 @@
 #ifndef CULVERT_LOG_H
 #define CULVERT_LOG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <syslog.h>
 
@@ -33,7 +34,7 @@ void log_write(int level, const char *fmt, ...) __attribute__((format(printf, 2,
 /*
  * Rate limit per call site: at most LOG_BURST messages in a window of LOG_WINDOW_MS, which opens
  * with the first message after the last window ended; the first message of the next window says
- * how many were suppressed.  Thread-safe.
+ * how many were suppressed, or log_tell_suppressed() if there is none.  Thread-safe.
  */
 #define LOG_BURST 5
 #define LOG_WINDOW_MS 5000
@@ -48,10 +49,22 @@ struct log_rate {
 	_Atomic long long window_start_ms;
 	_Atomic unsigned int count;
 	_Atomic unsigned int suppressed;
+	_Atomic bool listed;
+	struct log_rate *next; /* of those listed */
+	const char *fmt;
+	int level;
 };
 
+/* RATE and FMT must live as long as the program. */
 void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/*
+ * Say of what kinds messages were suppressed, and how many, if their windows are over: a flood that
+ * has ended is not passed over in silence.  To be called every LOG_WINDOW_MS or so; ALL: at the
+ * end.
+ */
+void log_tell_suppressed(bool all);
 
 #define log_error(...) log_write(LOG_ERR, __VA_ARGS__)
 #define log_warning(...) log_write(LOG_WARNING, __VA_ARGS__)
@@ -64,8 +77,8 @@ void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 
 /*
  * For whoever typed the command: print "culvert: " and the message as one line on stderr, whatever
- * the log level, without time stamp.  Returns CODE.  Escapes and cuts like log_write(), but waits
- * until the line is written.
+ * the log level, without time stamp; under systemd with the priority of an error.  Returns CODE.
+ * Escapes and cuts like log_write(), but waits until the line is written.
  */
 int log_complain(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

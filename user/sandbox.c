@@ -144,7 +144,9 @@ int sandbox_enter(const struct account *a, char *err, size_t errlen)
 		r = -EPERM;
 	}
 	if (r)
-		snprintf(err, errlen, "cannot give up privileges: %s: %s", what, strerror(-r));
+		snprintf(err, errlen, "cannot give up privileges: %s: %s (start culvert as root "
+			 "with all its capabilities, or as the account itself)", what,
+			 strerror(-r));
 	return r;
 }
 

@@ -315,7 +315,7 @@ static void test_threads_do_not_mix(void **state)
 
 static void test_limited(void **state)
 {
-	struct log_rate rate = { .count = 0 };
+	static struct log_rate rate;
 	struct capture capture;
 	char out[8192];
 
@@ -365,6 +365,41 @@ static void test_limited_call_sites(void **state)
 	assert_int_equal(after, EPERM);
 }
 
+/* Of a flood that has ended the rest is told without another message of its kind. */
+static void test_tell_suppressed(void **state)
+{
+	static struct log_rate rate;
+	struct capture capture;
+	char out[8192];
+
+	(void)state;
+	log_set_level(LOG_ERR); /* what other tests have suppressed */
+	log_tell_suppressed(true);
+	log_set_level(LOG_INFO);
+	capture_begin(&capture, STDERR_FILENO);
+	for (unsigned int i = 0; i < LOG_BURST + 3; i++)
+		log_write_limited(&rate, LOG_WARNING, "n %u", i);
+	log_tell_suppressed(false); /* the window is still open */
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(count_lines(out), LOG_BURST);
+
+	rate.window_start_ms -= LOG_WINDOW_MS;
+	capture_begin(&capture, STDERR_FILENO);
+	log_tell_suppressed(false);
+	log_tell_suppressed(false);
+	capture_end(&capture, out, sizeof(out));
+	assert_int_equal(count_lines(out), 1);
+	assert_non_null(strstr(out, "Z warning: 3 more messages were suppressed of the kind "
+				    "\"n %u\"\n"));
+
+	for (unsigned int i = 0; i < LOG_BURST + 1; i++)
+		log_write_limited(&rate, LOG_WARNING, "n %u", i);
+	capture_begin(&capture, STDERR_FILENO);
+	log_tell_suppressed(true);
+	capture_end(&capture, out, sizeof(out));
+	assert_non_null(strstr(out, "Z warning: 1 more message was suppressed of the kind "));
+}
+
 static void *write_limited(void *arg)
 {
 	for (unsigned int i = 0; i < MESSAGES; i++)
@@ -374,7 +409,7 @@ static void *write_limited(void *arg)
 
 static void test_limited_threads(void **state)
 {
-	struct log_rate rate = { .count = 0 };
+	static struct log_rate rate;
 	struct capture capture;
 	char out[8192];
 
@@ -422,11 +457,12 @@ static void test_journal(void **state)
 
 	(void)state;
 	log_in_child(NULL, out, sizeof(out));
-	assert_string_equal(out, "<4>child speaking\n");
+	assert_string_equal(out, "<4>child speaking\n<3>culvert: child complaining\n");
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		log_in_child(others[i], out, sizeof(out));
 		assert_string_equal(without_digits(out),
-				    "NNNN-NN-NNTNN:NN:NN.NNNZ warning: child speaking\n");
+				    "NNNN-NN-NNTNN:NN:NN.NNNZ warning: child speaking\n"
+				    "culvert: child complaining\n");
 	}
 }
 
@@ -446,11 +482,13 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_limited),
 		cmocka_unit_test(test_limited_call_sites),
 		cmocka_unit_test(test_limited_threads),
+		cmocka_unit_test(test_tell_suppressed),
 		cmocka_unit_test(test_journal),
 	};
 
 	if (argc == 2 && strcmp(argv[1], "child") == 0) {
 		log_warning("child speaking");
+		log_complain(0, "child complaining");
 		return 0;
 	}
 	return cmocka_run_group_tests(tests, NULL, NULL);
