@@ -63,6 +63,14 @@ static const struct field resource_fields[] = {
 	{ "fds", "DESCRIPTORS", KIND_COUNT },
 };
 
+static const struct field session_log_fields[] = {
+	{ "path", "FILE", KIND_TEXT },
+	{ "lines", "LINES", KIND_COUNT },
+	{ "lost", "LOST", KIND_COUNT },
+	{ "errors", "ERRORS", KIND_COUNT },
+	{ "last_error", "LAST ERROR", KIND_TEXT },
+};
+
 /* A flow stands below its session, with the carrier and its reason below the addresses. */
 enum session_column {
 	COLUMN_ID,
@@ -391,6 +399,9 @@ int client_view_status(struct json_object *answer, FILE *out)
 			   member(answer, "handovers"));
 	r |= print_errors(out, member(answer, "errors"));
 	print_kernel(out, member(answer, "kernel"));
+	if (member(answer, "session_log")) /* there is one */
+		r |= print_section(out, "Session log", session_log_fields,
+				   N_ELEMENTS(session_log_fields), member(answer, "session_log"));
 	r |= print_section(out, "Resources", resource_fields, N_ELEMENTS(resource_fields),
 			   member(answer, "resources"));
 	return r ? -ENOMEM : 0;

@@ -88,6 +88,7 @@ struct config {
 	bool probe;                      /* at the start; see probe_start.h */
 	const char *user;                /* account to become; NULL: culvert's default */
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
+	const char *session_log;         /* path of the session log, "-": stdout; NULL: none */
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */
 	const char *file;                /* that all this came from; NULL: the command line alone */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "admission.h"
+#include "advice.h"
 #include "balance.h"
 #include "config.h"
 #include "control.h"
@@ -34,6 +35,7 @@
 #include "probe_start.h"
 #include "sandbox.h"
 #include "session.h"
+#include "session_log.h"
 #include "session_move.h"
 #include "syscall_filter.h"
 #include "watchdog.h"
@@ -138,7 +140,8 @@ static void *thread_main(void *arg)
 	int r = loop_run(&t->worker.loop);
 
 	if (r)
-		log_error("worker %u: %s", t->worker.index, strerror(-r));
+		log_error("worker %u serves nobody any more, restart culvert: %s", t->worker.index,
+			  strerror(-r));
 	return NULL;
 }
 
@@ -211,7 +214,8 @@ static int make_forwards(struct daemon *d)
 		struct forward *f;
 
 		if (forward_new(&c->forwards[i], c, NULL, NULL, &f)) {
-			log_error("out of memory for %zu forwards", c->n_forwards);
+			log_error("out of memory for %zu forwards: is there a limit, such as "
+				  "MemoryMax= of the unit?", c->n_forwards);
 			return EXIT_CODE_FAILURE;
 		}
 		f->policy.no_splice = !probe_allows(&d->probe.splice);
@@ -243,6 +247,18 @@ static int open_listening(struct daemon *d)
 	return 0;
 }
 
+static int open_session_log(struct daemon *d)
+{
+	char err[512];
+
+	if (!d->config.session_log ||
+	    !session_log_open(d->config.session_log, &d->account, d->config.max_sessions,
+			      &d->shared.session_log, err, sizeof(err)))
+		return 0;
+	log_error("%s", err);
+	return EXIT_CODE_USAGE;
+}
+
 static int set_up(struct daemon *d)
 {
 	char err[512];
@@ -259,11 +275,13 @@ static int set_up(struct daemon *d)
 	r = probe_start(&d->config, &d->probe);
 	if (r)
 		return r;
-	r = make_forwards(d) ?: open_kernel(d) ?: open_listening(d) ?: open_control(d);
+	r = make_forwards(d) ?: open_kernel(d) ?: open_listening(d) ?: open_control(d) ?:
+	    open_session_log(d);
 	if (r)
 		return r;
 	if (admission_open(&d->config, &d->shared.admission)) {
-		log_error("out of memory for %u sessions", d->config.max_sessions);
+		log_error("out of memory for %u sessions: lower --max-sessions",
+			  d->config.max_sessions);
 		return EXIT_CODE_FAILURE;
 	}
 	if (sandbox_enter(&d->account, err, sizeof(err))) {
@@ -341,7 +359,8 @@ static void stop_threads(struct daemon *d)
 
 		while (t->started && loop_call(&t->worker.loop, stop_thread, t, STOP_TIMEOUT_MS) ==
 					     -ETIMEDOUT)
-			log_error("worker %u is slow to stop", i);
+			log_error("worker %u has not stopped for %d s, and is waited for", i,
+				  STOP_TIMEOUT_MS / 1000);
 	}
 	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
 		struct thread *t = &d->threads[i];
@@ -377,6 +396,8 @@ static unsigned int parts_in_use(const struct daemon *d)
 			if (!addr_is_inet(&up->addrs[j]))
 				parts |= PART_UNIX;
 	}
+	if (d->config.session_log && strcmp(d->config.session_log, "-") != 0)
+		parts |= PART_SESSION_LOG;
 	return parts | (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 }
 
@@ -458,13 +479,20 @@ static int begin(struct daemon *d)
 	};
 	r = inspect_open(&d->inspect) ?: start_threads(d);
 	if (r) {
-		log_error("cannot start the workers: %s", strerror(-r));
+		log_error("cannot start the workers: %s%s", strerror(-r), advice_threads(-r));
 		return EXIT_CODE_FAILURE;
 	}
 	d->inspect.workers = d->workers;
+	r = d->shared.session_log ? session_log_start(d->shared.session_log) : 0;
+	if (r) {
+		log_error("cannot start the thread of the session log: %s%s", strerror(-r),
+			  advice_threads(-r));
+		return EXIT_CODE_FAILURE;
+	}
 	r = d->control ? control_start(d->control, answer, d) : 0;
 	if (r) {
-		log_error("cannot start the control thread: %s", strerror(-r));
+		log_error("cannot start the control thread: %s%s", strerror(-r),
+			  advice_threads(-r));
 		return EXIT_CODE_FAILURE;
 	}
 	if (watch_threads(d)) {
@@ -477,17 +505,28 @@ static int begin(struct daemon *d)
 	return r;
 }
 
+/* The time that this thread may sleep: something may be due although no signal comes. */
+static const struct timespec *next_look(const struct daemon *d, struct timespec *ret)
+{
+	if (!watchdog_wait(&d->watchdog, ret) || ret->tv_sec >= LOG_WINDOW_MS / 1000)
+		*ret = (struct timespec){ .tv_sec = LOG_WINDOW_MS / 1000 };
+	return ret;
+}
+
 static int wait_for_signal(struct daemon *d)
 {
 	struct timespec ts;
 	int sig;
 
 	do {
-		sig = sigtimedwait(&d->signals, NULL, watchdog_wait(&d->watchdog, &ts));
+		sig = sigtimedwait(&d->signals, NULL, next_look(d, &ts));
+		if (sig == SIGUSR1 && d->shared.session_log)
+			session_log_reopen(d->shared.session_log);
 		watchdog_look(&d->watchdog);
 		if (sig == SIGCHLD)
 			privileged_reap(d->privileged);
-	} while (sig < 0 || sig == SIGCHLD);
+		log_tell_suppressed(false);
+	} while (sig < 0 || sig == SIGCHLD || sig == SIGUSR1);
 	return sig;
 }
 
@@ -513,6 +552,7 @@ static int run(struct daemon *d)
 	watchdog_close(&d->watchdog);
 	stop_threads(d);
 	control_close(d->control);
+	session_log_close(d->shared.session_log);
 	close_threads(d);
 	inspect_close(&d->inspect);
 	admission_close(d->shared.admission);
@@ -522,6 +562,7 @@ static int run(struct daemon *d)
 	forwards_close(&d->forwards);
 	kernel_close(d->shared.kernel);
 	privileged_stop(d->privileged);
+	log_tell_suppressed(true);
 	return r;
 }
 
@@ -544,12 +585,14 @@ int daemon_run(int argc, char **argv)
 	signal(SIGUSR1, SIG_IGN);
 	signal(SIGUSR2, SIG_IGN);
 	signal(SIGALRM, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a log at its RLIMIT_FSIZE: write(2) says so, too */
 	/* blocked before there are threads: all of them leave signals to this one */
 	sigemptyset(&d.signals);
 	sigaddset(&d.signals, SIGTERM);
 	sigaddset(&d.signals, SIGINT);
 	sigaddset(&d.signals, SIGQUIT);
 	sigaddset(&d.signals, SIGCHLD);
+	sigaddset(&d.signals, SIGUSR1); /* a blocked signal waits, whether it is ignored or not */
 	pthread_sigmask(SIG_BLOCK, &d.signals, NULL);
 	r = run(&d);
 	config_close(&d.config);

@@ -91,6 +91,7 @@ struct flow {
 
 	uint64_t user_in;  /* bytes read from the source by user space, passed ones included */
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
+	uint64_t spliced;  /* of user_in: bytes read by splice */
 
 	uint64_t base_bytes; /* the program's counter when the session got its slots */
 	uint64_t credit;     /* what ctl.credit holds */

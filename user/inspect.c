@@ -18,6 +18,7 @@
 #include "proxy_protocol.h"
 #include "proxy_use.h"
 #include "session.h"
+#include "session_log.h"
 #include "session_move.h"
 #include "syscall_filter.h"
 
@@ -411,6 +412,7 @@ struct json_object *inspect_status(const struct inspect *r)
 	json_add(o, "handovers", counters_json(r, false));
 	json_add(o, "errors", counters_json(r, true));
 	json_add(o, "kernel", kernel_json(r));
+	json_add(o, "session_log", session_log_json(r->shared->session_log));
 	json_add(o, "resources", resources_json(r, snaps));
 	free(snaps);
 	return o;

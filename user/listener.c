@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include "admission.h"
+#include "advice.h"
 #include "log.h"
 #include "proxy_use.h"
 #include "session.h"
 #include "session_admit.h"
+#include "session_log.h"
 #include "syscall_filter.h"
 
 #define PAUSE_MS 50
@@ -37,8 +39,9 @@ static void pause_accepting(struct listener *ls, enum cause cause)
 
 	if (!ls->paused) { /* count pauses, not the looks whether they are over */
 		count_add(&w->stats.errors[cause], 1);
-		log_limited(LOG_WARNING, "forward %s: accepting is paused: %s",
-			    forward_name(ls->forward->conf), cause_name(cause));
+		log_limited(LOG_WARNING, "forward %s: accepting is paused, clients wait: %s%s",
+			    forward_name(ls->forward->conf), cause_name(cause),
+			    advice_pause(cause));
 	}
 	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
@@ -68,6 +71,12 @@ static enum cause accept_cause(int error)
 	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : CAUSE_ACCEPT_FAILED;
 }
 
+static void log_refused(const struct listener *ls, const struct sockaddr *client, enum cause why)
+{
+	session_log_refused(ls->worker->shared->session_log, forward_name(ls->forward->conf),
+			    client, ls->worker->loop.now_ms, why);
+}
+
 static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
 {
 	const struct forward_conf *fc = ls->forward->conf;
@@ -78,6 +87,7 @@ static bool is_allowed(struct listener *ls, const struct sockaddr *client, sockl
 		return true;
 	count_add(&w->stats.errors[CAUSE_DENIED], 1);
 	count_add(&forward_stats(ls->forward, w->index)->denied, 1);
+	log_refused(ls, client, CAUSE_DENIED);
 	log_limited(LOG_NOTICE, "refused %s: forward %s does not allow it",
 		    addr_format(client, len, text, sizeof(text)), forward_name(fc));
 	return false;
@@ -94,6 +104,7 @@ static bool admit_client(struct listener *ls, const struct sockaddr *client)
 	if (receives_header(ls) || session_admit_client(ls->worker, ls->forward, client))
 		return true;
 	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
+	log_refused(ls, client, CAUSE_CLIENT_LIMIT);
 	return false;
 }
 
@@ -149,6 +160,7 @@ static bool accept_one(struct listener *ls)
 			admission_leave(admission, ls->forward, (struct sockaddr *)&ss);
 		session_arm_reset(fd);
 		close(fd);
+		log_refused(ls, (struct sockaddr *)&ss, accept_cause(-r));
 		if (ls->paused) /* a pause is counted once, but each client that is lost */
 			count_add(&w->stats.errors[accept_cause(-r)], 1);
 		pause_accepting(ls, accept_cause(-r));

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "given.h"
 #include "listen_socket.h"
 #include "log.h"
@@ -39,7 +40,7 @@ static int make_self(void *arg, const struct forward_conf *fc, struct addr *a, b
 		return 0;
 	while (i-- > 0)
 		close(fds[i]);
-	snprintf(err, errlen, "%s", strerror(-r));
+	snprintf(err, errlen, "%s%s", strerror(-r), advice_listen(-r));
 	return r;
 }
 
@@ -176,7 +177,8 @@ void listening_steer(const struct listening *l, unsigned int active)
 	if (l->shared || l->fds[0] < 0)
 		return;
 	if (setsockopt(l->fds[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)))
-		log_limited(LOG_WARNING, "new connections go to all workers: %s", strerror(errno));
+		log_limited(LOG_WARNING, "new connections go to all workers, which costs some "
+			    "speed and nothing else: %s", strerror(errno));
 }
 
 int listening_open_endpoint(const struct listening_maker *by, struct forward_conf *fc,

@@ -33,7 +33,7 @@ enum option_kind {
 	KIND_SIZE,    /* size_t, bytes */
 	KIND_SIZE64,  /* uint64_t, bytes */
 	KIND_PATH,    /* const char *, fits into sun_path */
-	KIND_FILE,    /* const char *, a file to be read */
+	KIND_FILE,    /* const char *, the path of a file */
 	KIND_NAME,    /* const char * */
 	KIND_PROXY,   /* unsigned int, enum proxy_use */
 	KIND_ALLOW,   /* struct acl, to which each value adds rules */

@@ -15,6 +15,8 @@
 #include "session_flow.h"
 #include "session_header.h"
 #include "session_idle.h"
+#include "session_log.h"
+#include "session_record.h"
 #include "session_slots.h"
 #include "syscall_filter.h"
 
@@ -190,17 +192,20 @@ void session_close_side(struct session *s, unsigned int which, bool rst)
 	side->fd = -1;
 }
 
-static void session_end(struct session *s, bool rst)
+/* Because of END: a cause, or SESSION_FINISHED. */
+static void session_end(struct session *s, bool rst, unsigned int end)
 {
 	struct worker *w = s->worker;
 	struct forward_stats *fs = forward_stats(s->forward, w->index);
 	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
+	uint64_t kernel[2];
 
+	for (unsigned int dir = 0; dir < 2; dir++)
+		kernel[dir] = session_kernel_bytes(s, dir);
+	session_log_ended(w->shared->session_log, s, kernel, end);
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		uint64_t kernel = session_kernel_bytes(s, dir);
-
-		count_add(&fs->bytes[dir], s->flows[dir].user_out + kernel);
-		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel);
+		count_add(&fs->bytes[dir], s->flows[dir].user_out + kernel[dir]);
+		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel[dir]);
 		carrier_release(&s->flows[dir], &w->pool);
 	}
 	count_add(&fs->finished, 1);
@@ -222,7 +227,7 @@ static void session_end(struct session *s, bool rst)
 void session_finish(struct session *s)
 {
 	log_debug("session %llu: finished", (unsigned long long)s->id);
-	session_end(s, false);
+	session_end(s, false, SESSION_FINISHED);
 }
 
 void session_reset(struct session *s, enum cause cause)
@@ -231,7 +236,7 @@ void session_reset(struct session *s, enum cause cause)
 		return;
 	log_debug("session %llu: reset: %s", (unsigned long long)s->id, cause_name(cause));
 	count_add(&s->worker->stats.errors[cause], 1);
-	session_end(s, true);
+	session_end(s, true, cause);
 }
 
 void session_reap(struct worker *w)

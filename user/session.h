@@ -61,6 +61,7 @@ struct session {
 	struct idle idle;        /* OPEN */
 	uint64_t id;
 	uint64_t born_ms;
+	uint64_t connected_ms;   /* 0: not yet */
 	uint64_t watched_ms;     /* OPEN: since then user space has been judging it */
 	uint64_t connect_due_ms; /* CONNECTING: give up on this address */
 	uint64_t retry_ms;       /* CONNECTING: 0, or when to try this address (or, if it has

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "log.h"
 #include "proxy_use.h"
 #include "session_flow.h"
@@ -167,11 +168,11 @@ static void connect_next(struct session *s, int error)
 		 */
 		session_close_side(s, UPSTREAM, true);
 		s->header_out = 0;
-		log_limited(LOG_WARNING, "session %llu: cannot connect to %s: %s",
-			    (unsigned long long)s->id,
+		log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
+			    (unsigned long long)s->id, forward_name(forward_of(s)),
 			    addr_format((const struct sockaddr *)&a->ss, a->len, text,
 					sizeof(text)),
-			    strerror(error));
+			    strerror(error), advice_connect(error));
 		if (++s->upstream >= upstream_of(s)->n_addrs) {
 			session_reset(s, connect_cause(error));
 			return;

@@ -37,10 +37,13 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 	};
 }
 
-static void count_read(struct session *s, enum carrier c, uint64_t bytes)
+static void count_read(struct session *s, struct flow *f, enum carrier c, uint64_t bytes)
 {
-	if (bytes)
-		count_add(&s->worker->stats.carrier_bytes[c], bytes);
+	if (!bytes)
+		return;
+	if (c == CARRIER_SPLICE)
+		f->spliced += bytes;
+	count_add(&s->worker->stats.carrier_bytes[c], bytes);
 }
 
 static void count_handover(struct session *s, struct flow *f, enum handover h)
@@ -55,7 +58,8 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 
 	log_limited(LOG_WARNING,
 		    "session %llu: reset: bytes of %s could not be accounted for (%s: received "
-		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu)",
+		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); if "
+		    "this comes again, report it, and use --engine splice meanwhile",
 		    (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
 		    flow_phase_name(f->phase), (unsigned long long)b->received,
 		    (unsigned long long)b->redirected, (unsigned long long)f->user_in,
@@ -108,7 +112,7 @@ static void refused(struct session *s, unsigned int dir, int error)
 		break;
 	default:
 		f->reason = REASON_REFUSED;
-		log_limited(LOG_WARNING, "session %llu: stays in user space: sockmap: %s",
+		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: sockmap: %s",
 			    (unsigned long long)s->id, strerror(-error));
 	}
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);
@@ -254,7 +258,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 			s->idle.read_ms = loop_clock_ms();
 	}
 	habit_read(&s->habit, dir, io.read, io.reads);
-	count_read(s, f->user_carrier, io.read);
+	count_read(s, f, f->user_carrier, io.read);
 	*ret_error = io.error;
 	return r;
 }
@@ -344,7 +348,7 @@ static bool run_leaving(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_leave(&io);
 
-	count_read(s, CARRIER_COPY, io.read);
+	count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
 	s->flows[dir].untouched = r == STEP_DONE && !io.touched;
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
@@ -362,7 +366,7 @@ static bool run_finishing(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_finish(&io);
 
-	count_read(s, CARRIER_COPY, io.read);
+	count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
@@ -436,7 +440,7 @@ void session_flows_start(struct session *s)
 	const struct policy *p = policy_of(s);
 	struct decision d = policy_start(p);
 
-	s->watched_ms = s->worker->loop.now_ms;
+	s->connected_ms = s->watched_ms = s->worker->loop.now_ms;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
 

@@ -13,7 +13,8 @@
  *     another architecture, ends the process: somebody else is in control;
  *   - openat(2) fails with EACCES, by a filter of its own that does not log: glibc's malloc looks
  *     at /proc/sys/vm/overcommit_memory when it first gives back memory of a thread, and can do
- *     without.
+ *     without.  Where there is a session log, openat(2) is left as far as it takes to open that
+ *     anew: a directory by O_PATH, and a file to append to.
  *
  * The calls of the payload path have no conditions on their arguments: then the kernel decides with
  * one look at a bitmap (seccomp_cache_check_allow()) and does not run the filter.
@@ -21,6 +22,7 @@
 #include "syscall_filter.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -149,14 +151,32 @@ static int load(scmp_filter_ctx ctx, bool audit)
 	return r ?: seccomp_load(ctx);
 }
 
+/*
+ * What log_file.c does not do.  Without O_PATH: anything but O_WRONLY, O_APPEND and O_NOFOLLOW, and
+ * O_TRUNC, and O_TMPFILE, whose bit of its own comes with that of O_DIRECTORY.
+ */
+static const struct scmp_arg_cmp not_for_a_log[] = {
+	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDONLY),
+	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDWR),
+	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_ACCMODE),
+	SYSCALL_ARG_BITS(2, O_PATH | O_APPEND, 0),
+	SYSCALL_ARG_BITS(2, O_PATH | O_NOFOLLOW, 0),
+	SYSCALL_ARG_BITS(2, O_PATH | O_TRUNC, O_TRUNC),
+	SYSCALL_ARG_BITS(2, O_PATH | O_DIRECTORY, O_DIRECTORY),
+};
+
 /* To be loaded first: the other filter does not allow to load one. */
-static int refuse_openat(void)
+static int refuse_openat(unsigned int parts)
 {
+	size_t n = parts & PART_SESSION_LOG ? sizeof(not_for_a_log) / sizeof(not_for_a_log[0]) : 0;
 	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
 	int r = -ENOMEM;
 
 	if (ctx)
-		r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0);
+		r = n ? 0 : seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0);
+	for (size_t i = 0; !r && i < n; i++)
+		r = seccomp_rule_add_array(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1,
+					   &not_for_a_log[i]);
 	r = r ?: load(ctx, false);
 	seccomp_release(ctx);
 	return r;
@@ -192,7 +212,7 @@ int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, s
 {
 	if (mode == FILTER_OFF)
 		return 0;
-	return say(refuse_openat() ?: allow_listed(mode, parts, NULL), err, errlen);
+	return say(refuse_openat(parts) ?: allow_listed(mode, parts, NULL), err, errlen);
 }
 
 int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list, char *err,

@@ -26,6 +26,7 @@ enum {
 	PART_UNIX = 2,    /* an upstream is a unix socket */
 	PART_NOTIFY = 4,  /* systemd is told */
 	PART_PRIVILEGED = 8, /* there is a privileged process */
+	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
 };
 
 #define SYSCALL_ARGS_MAX 3

@@ -17,6 +17,7 @@
 struct admission;
 struct listener;
 struct session;
+struct session_log;
 struct worker;
 
 struct balance;
@@ -45,6 +46,7 @@ struct shared {
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
+	struct session_log *session_log; /* NULL: none */
 	_Atomic uint64_t last_id;     /* of sessions */
 };
 

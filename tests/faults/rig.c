@@ -47,20 +47,23 @@ static int write_configuration(char *path, size_t len)
 
 int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options)
 {
+	char log[128];
 	const char *args[MOST_ARGUMENTS] = { "--workers",      "2",    "--soft-limit",      "100K",
 					     "--hard-limit", "200K", "--connect-timeout", "10",
-					     "--config" };
+					     "--session-log", log, "--config" };
 	struct daemon_conf conf = { .culvert = culvert, .engine = engine, .args = args };
 	char why[1000] = "", path[128];
 	int64_t errors;
-	int n = 9, r = write_configuration(path, sizeof(path));
+	int n = 11, r = write_configuration(path, sizeof(path));
 
 	if (r) {
 		fprintf(stderr, "FAIL: %s: %s\n", path, strerror(-r));
 		return r;
 	}
+	snprintf(log, sizeof(log), "%s/sessions.log", env_dir());
+	unlink(log); /* of the daemon before */
 	args[n++] = path;
-	while (options && *options && n < 20)
+	while (options && *options && n < 22)
 		args[n++] = *options++;
 	lanes_arguments(args + n, MOST_ARGUMENTS - n);
 	r = daemon_start(&conf, &rig->d, why, sizeof(why));

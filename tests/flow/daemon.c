@@ -193,7 +193,10 @@ static void exec_daemon(const struct daemon_conf *conf, const char *control, int
 		snprintf(path, sizeof(path), "%s", conf->culvert);
 	else
 		beside_test(BUILT_CULVERT, path, sizeof(path));
-	dup2(err_fd, STDERR_FILENO);
+	if (conf->log_to == DAEMON_NO_STDERR)
+		close(STDERR_FILENO);
+	else
+		dup2(conf->log_to ? conf->log_to : err_fd, STDERR_FILENO);
 	signal(SIGPIPE, SIG_DFL);
 	if (conf->nofile)
 		setrlimit(RLIMIT_NOFILE, &lim);
@@ -260,6 +263,21 @@ static void explain(struct daemon *d, const char *reason, char *why, size_t len)
 	snprintf(why, len, "%s; the daemon's last words: %s", reason,
 		 n ? log + (n > 600 ? n - 600 : 0) : "none");
 	free(log);
+}
+
+/* The control socket answers a little before it is ready. */
+static int wait_answer(struct daemon *d, char *why, size_t len)
+{
+	int64_t deadline = now_ms() + (int64_t)READY_MS * env_slow();
+	struct daemon_resources r;
+
+	while (!reap(d, false) && now_ms() < deadline) {
+		if (!daemon_resources(d, READY_MS, &r))
+			return 0;
+		poll(NULL, 0, 5);
+	}
+	explain(d, d->reaped ? "ended before it was ready" : "not ready in time", why, len);
+	return d->reaped && WIFEXITED(d->status) && WEXITSTATUS(d->status) == 3 ? -ENOTSUP : -EIO;
 }
 
 static int wait_ready(struct daemon *d, char *why, size_t len)
@@ -334,7 +352,7 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 	}
 	r = start_guardian(d);
 	if (!r)
-		r = wait_ready(d, why, len);
+		r = conf->log_to ? wait_answer(d, why, len) : wait_ready(d, why, len);
 	if (!r)
 		r = read_baseline(d, why, len);
 	if (r) {

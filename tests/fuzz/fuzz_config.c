@@ -115,7 +115,7 @@ static char *seconds_of(const char *option, unsigned int ms)
 /* The whole of C as a command line.  See words_free(). */
 static char **write_out(const struct config *c, int *ret_argc)
 {
-	char **argv = calloc(2 * c->n_forwards + 32, sizeof(*argv));
+	char **argv = calloc(2 * c->n_forwards + 33, sizeof(*argv));
 	int n = 0;
 
 	if (!argv)
@@ -146,6 +146,8 @@ static char **write_out(const struct config *c, int *ret_argc)
 	if (c->user)
 		argv[n++] = text_of("--user=%s", c->user);
 	argv[n++] = text_of("--log-level=%s", level_name(c->log_level));
+	if (c->session_log)
+		argv[n++] = text_of("--session-log=%s", c->session_log);
 	argv[n++] = text_of("--");
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		argv[n++] = text_of("%s", c->forwards[i].listen.text);
@@ -182,6 +184,9 @@ static void must_be_same(const struct config *a, const struct config *b)
 	     a->probe == b->probe && a->log_level == b->log_level, "not the same options");
 	must(!a->user == !b->user && (!a->user || !strcmp(a->user, b->user)),
 	     "not the same account");
+	must(!a->session_log == !b->session_log &&
+	     (!a->session_log || !strcmp(a->session_log, b->session_log)),
+	     "not the same session log");
 	must(a->n_forwards == b->n_forwards, "not as many forwards");
 	for (size_t i = 0; i < a->n_forwards; i++)
 		must(same_endpoint(&a->forwards[i].listen, &b->forwards[i].listen) &&

@@ -163,6 +163,8 @@ static const char status_answer[] =
 	"\"kernel\":{\"available\":false,\"reason\":\"needs CAP_BPF\",\"events_lost\":3,"
 	"\"features\":[{\"name\":\"sockmap\",\"available\":true,\"reason\":\"\"},"
 	"{\"name\":\"ringbuf\",\"available\":false,\"reason\":\"EPERM\"},\"plain\",7]},"
+	"\"session_log\":{\"path\":\"/x/log\",\"lines\":5,\"lost\":2,\"errors\":1,"
+	"\"last_error\":\"no room\\u001b\"},"
 	"\"resources\":{\"sessions\":1,\"slots_used\":2,\"slots_total\":32768,\"pipes\":0,"
 	"\"pipes_idle\":0,\"buffers\":0,\"fds\":20}}\n";
 
@@ -203,6 +205,10 @@ static void test_status(void **state)
 	       "  plain\n"
 	       "  ?\n"
 	       "\n"
+	       "Session log\n"
+	       "  FILE    LINES  LOST  ERRORS  LAST ERROR\n"
+	       "  /x/log      5     2       1  no room\\x1b\n"
+	       "\n"
 	       "Resources\n"
 	       "  SESSIONS  SLOTS USED  SLOTS  PIPES  PIPES IDLE  BUFFERS  DESCRIPTORS\n"
 	       "         1           2  32768      0           0        0           20\n");
@@ -224,7 +230,7 @@ static void test_status_untrusted(void **state)
 	expect(client_view_status,
 	       "{\"version\":{},\"pid\":-1,\"uptime_ms\":null,\"engine\":1,\"workers\":[],"
 	       "\"max_sessions\":\"x\",\"forwards\":1,\"carriers\":\"x\",\"handovers\":null,"
-	       "\"errors\":7,\"kernel\":[],\"resources\":true}",
+	       "\"errors\":7,\"kernel\":[],\"session_log\":null,\"resources\":true}",
 	       nothing);
 	expect(client_view_status,
 	       "{\"version\":\"\\u001b[m\",\"pid\":1,\"uptime_ms\":1,\"engine\":\"x\","

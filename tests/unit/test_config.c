@@ -75,6 +75,7 @@ static void test_defaults(void **state)
 	assert_int_equal(c.settle_ms, 300);
 	assert_int_equal(c.review_packets, 1000000);
 	assert_null(c.user);
+	assert_null(c.session_log);
 	assert_int_equal(c.log_level, LOG_INFO);
 	assert_int_equal(c.n_forwards, 1);
 	assert_string_equal(c.forwards[0].listen.text, "127.0.0.1:9000");
@@ -97,6 +98,10 @@ static void test_every_option(void **state)
 	assert_int_equal(c.connect_timeout_ms, 500);
 	assert_int_equal(c.grace_ms, 1250);
 	assert_string_equal(c.user, "nobody");
+	config_close(&c);
+
+	GOOD(&c, "--session-log=/var/log/x", "--session-log", "-", FORWARD);
+	assert_string_equal(c.session_log, "-");
 	config_close(&c);
 
 	GOOD(&c, "--settle=0", "--review=0", FORWARD);
@@ -395,6 +400,7 @@ static void test_help(void **state)
 		"(default 4M)",
 		"--user NAME",
 		"--log-level LEVEL",
+		"--session-log FILE",
 		"(default info)",
 		"--grace SECONDS",
 		"(default 5)",

@@ -103,6 +103,7 @@ static void test_everything(void **state)
 	     "hard-limit\t=\t8M\r\n"
 	     "control = /run/x/y.sock\n"
 	     "seccomp = kill\n"
+	     "session-log = /var/log/culvert/sessions.log ; and why\n"
 	     "[forward one]  # ends here\n"
 	     "  \n"
 	     "listen = [::1]:80\n"
@@ -116,6 +117,7 @@ static void test_everything(void **state)
 	assert_int_equal(c.hard_limit, 8 << 20);
 	assert_string_equal(c.control, "/run/x/y.sock");
 	assert_int_equal(c.seccomp, FILTER_KILL);
+	assert_string_equal(c.session_log, "/var/log/culvert/sessions.log");
 	assert_string_equal(c.file, path);
 	assert_int_equal(c.n_forwards, 2);
 	assert_string_equal(c.forwards[0].name, "one");

@@ -37,7 +37,7 @@
 #include "daemon.h"
 #include "syscall_filter.h"
 
-#define ALL (PART_SOCKMAP | PART_UNIX | PART_NOTIFY)
+#define ALL (PART_SOCKMAP | PART_UNIX | PART_NOTIFY | PART_SESSION_LOG)
 #define X32_BIT 0x40000000L
 #define NOTHING (-1) /* a descriptor that is none */
 
@@ -262,12 +262,54 @@ static void test_parts(void **state)
 		{ PART_NOTIFY, { "sendmsg", ALLOWED, SYS_sendmsg, { NOTHING } } },
 		{ PART_PRIVILEGED, { "recvmsg", ALLOWED, SYS_recvmsg, { NOTHING } } },
 		{ PART_PRIVILEGED, { "wait4", ALLOWED, SYS_wait4, { NOTHING, 0, WNOHANG } } },
+		{ PART_SESSION_LOG, { "ftruncate", ALLOWED, SYS_ftruncate, { NOTHING } } },
 	};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		expect(&cases[i].attempt, ALLOWED, cases[i].part);
 		expect(&cases[i].attempt, REFUSED, ALL & ~cases[i].part);
+	}
+}
+
+/* With a session log a file may be appended to, a directory be found, and nothing else. */
+static void test_openat(void **state)
+{
+#define APPENDS (O_WRONLY | O_APPEND | O_NOFOLLOW)
+	static const struct {
+		long flags;
+		bool good;
+	} cases[] = {
+		{ APPENDS, true },
+		{ APPENDS | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, true },
+		{ O_PATH | O_DIRECTORY | O_CLOEXEC, true },
+		{ O_RDONLY, false },
+		{ O_RDONLY | O_CLOEXEC, false },
+		{ O_RDONLY | O_APPEND | O_NOFOLLOW, false },
+		{ O_RDWR | O_APPEND | O_NOFOLLOW, false },
+		{ O_ACCMODE | O_APPEND | O_NOFOLLOW, false },
+		{ O_WRONLY | O_NOFOLLOW, false },
+		{ O_WRONLY | O_APPEND, false },
+		{ APPENDS | O_TRUNC, false },
+		{ APPENDS | O_TMPFILE, false },
+		{ APPENDS | O_CREAT | O_TRUNC, false },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct attempt a = { "openat", ALLOWED, SYS_openat, { 0 } };
+
+		/* what it does if it may: EFAULT, ENOENT */
+		a.args[0] = AT_FDCWD;
+		a.args[1] = ADDRESS("/nowhere/at/all");
+		a.args[2] = cases[i].flags;
+		expect(&a, DENIED, ALL & ~PART_SESSION_LOG);
+		if (!cases[i].good) {
+			expect(&a, DENIED, ALL);
+			continue;
+		}
+		for (int kill = 0; kill < MODES; kill++)
+			assert_int_equal(try(&a, kill ? FILTER_KILL : FILTER_ERRNO, ALL), ENOENT);
 	}
 }
 
@@ -436,6 +478,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_attempts),
 		cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_openat),
 		cmocka_unit_test(test_other_abi),
 		cmocka_unit_test(test_all_threads),
 		cmocka_unit_test(test_memory),

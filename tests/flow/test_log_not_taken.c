@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A log that nobody takes, neither that of sessions nor the daemon's own: no session waits for it,
+ * and neither does the start or the end.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "env.h"
+#include "peer.h"
+#include "session_log_rig.h"
+
+#define TEST_SECONDS 100
+
+/* Whoever reads the log through a FIFO and stops doing so holds up nobody. */
+static void deaf_reader(void **state)
+{
+	struct daemon *d;
+	int fd;
+
+	assert_int_equal(mkfifo(LOG, 0600), 0);
+	assert_int_equal(chown(LOG, NOBODY, NOBODY), 0);
+	fd = open(LOG, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_true(fcntl(fd, F_SETPIPE_SZ, 4096) >= 0);
+	d = rig_start(*state, GLOBAL FORWARD);
+	for (int i = 0; i < 30; i++)
+		short_session();
+	rig_stop(d);
+	close(fd);
+}
+
+static struct daemon *start_logging_to(const char *engine, int fd)
+{
+	const char *args[] = { "--user", "nobody", "--log-level", "debug", LISTEN, RIG_UPSTREAM,
+			       NULL };
+	struct daemon_conf conf = { .engine = engine, .args = args, .log_to = fd };
+	struct daemon *d = NULL;
+	char why[1024];
+	int r = daemon_start(&conf, &d, why, sizeof(why));
+
+	if (r == -ENOTSUP) {
+		printf("skip %s: it cannot work here\n", engine);
+		skip();
+	}
+	if (r)
+		fail_msg("%s", why);
+	running = d;
+	return d;
+}
+
+/* Sessions, and their end, and the daemon's, with a log that nobody takes. */
+static void logging_to(const char *engine, int fd)
+{
+	struct daemon *d = start_logging_to(engine, fd);
+
+	for (int i = 0; i < 20; i++)
+		short_session();
+	rig_stop(d);
+}
+
+static void fill(int fd)
+{
+	static const char page[4096];
+
+	assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+	while (write(fd, page, sizeof(page)) > 0)
+		;
+	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+}
+
+/* Full from the start, and then without a reader: EPIPE. */
+static void log_is_full(void **state)
+{
+	int fds[2];
+
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	fill(fds[1]);
+	logging_to(*state, fds[1]);
+	close(fds[0]);
+	logging_to(*state, fds[1]);
+	close(fds[1]);
+}
+
+static void log_is_closed(void **state)
+{
+	logging_to(*state, DAEMON_NO_STDERR);
+}
+
+/* A program that reads the log and is stopped: its pipe gets full, and stays so. */
+static void log_reader_is_stopped(void **state)
+{
+	int fds[2], status;
+	pid_t pid;
+
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	assert_true(fcntl(fds[0], F_SETPIPE_SZ, 4096) >= 0);
+	pid = fork();
+	if (pid == 0) {
+		char buf[100];
+
+		raise(SIGSTOP);
+		while (read(fds[0], buf, sizeof(buf)) > 0)
+			;
+		_exit(0);
+	}
+	close(fds[0]);
+	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+	logging_to(*state, fds[1]);
+	close(fds[1]);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
+static int clean(void **state)
+{
+	int r = rig_clean(state);
+
+	unlink(LOG);
+	return r;
+}
+
+int main(void)
+{
+	static char engine[] = "auto"; /* what carries the sessions does not matter */
+	const struct CMUnitTest tests[] = {
+		{ "deaf-reader", deaf_reader, NULL, clean, engine },
+		{ "full", log_is_full, NULL, clean, engine },
+		{ "closed", log_is_closed, NULL, clean, engine },
+		{ "stopped-reader", log_reader_is_stopped, NULL, clean, engine },
+	};
+
+	env_enter("test_log_not_taken", TEST_SECONDS);
+	if (!mount_place()) {
+		printf("skip test_log_not_taken: no file system of its own: %s\n", strerror(errno));
+		return EXIT_SKIP;
+	}
+	/* the directory of a configuration file must be root's */
+	if (chown(env_dir(), 0, 0))
+		perror(env_dir());
+	rig_listen();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

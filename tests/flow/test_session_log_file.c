@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What may become of the session log's file while sessions run: they never notice. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "env.h"
+#include "peer.h"
+#include "session_log_rig.h"
+
+#define TEST_SECONDS 100
+
+static atomic_bool ask_stop, serve_stop;
+
+/* Answers what comes, one session after the other. */
+static void *serve(void *arg)
+{
+	(void)arg;
+	while (!serve_stop) {
+		struct pollfd p = { .fd = upstream_fd, .events = POLLIN };
+		char buf[10];
+		int fd;
+
+		if (poll(&p, 1, 20) != 1)
+			continue;
+		fd = accept4(upstream_fd, NULL, NULL, SOCK_CLOEXEC);
+		if (fd < 0)
+			continue;
+		if (recv(fd, buf, sizeof(buf), MSG_WAITALL) == sizeof(buf))
+			send(fd, buf, sizeof(buf), MSG_NOSIGNAL);
+		(void)!recv(fd, buf, 1, 0); /* FIN */
+		close(fd);
+	}
+	return NULL;
+}
+
+/* Sessions as fast as they go; how many have gone wrong. */
+static void *ask(void *arg)
+{
+	struct sockaddr_storage a;
+	socklen_t len;
+	intptr_t wrong = 0;
+
+	(void)arg;
+	net_addr(LISTEN, &a, &len);
+	while (!ask_stop) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		char buf[10] = "";
+
+		if (connect(fd, (struct sockaddr *)&a, len) ||
+		    send(fd, "0123456789", 10, MSG_NOSIGNAL) != 10 ||
+		    recv(fd, buf, 10, MSG_WAITALL) != 10 || memcmp(buf, "0123456789", 10) != 0)
+			wrong++;
+		close(fd);
+	}
+	return (void *)wrong;
+}
+
+static void rotate(struct daemon *d, const char *to)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	assert_int_equal(rename(LOG, to), 0);
+	daemon_signal(d, SIGUSR1);
+	while (access(LOG, F_OK)) {
+		if (now_ms() > deadline)
+			fail_msg("the log is not opened anew");
+		poll(NULL, 0, 1);
+	}
+}
+
+static void count_ids(int64_t n)
+{
+	char *seen = calloc((size_t)n + 1, 1);
+
+	assert_non_null(seen);
+	assert_int_equal(n_lines, n);
+	for (size_t i = 0; i < n_lines; i++) {
+		int64_t id = json_int(lines[i], "id");
+
+		assert_in_range(id, 1, n);
+		assert_int_equal(seen[id]++, 0);
+		assert_string_equal(json_text(lines[i], "end"), "finished");
+		assert_int_equal(json_int(lines[i], "bytes_to_upstream"), 10);
+		assert_int_equal(json_int(lines[i], "bytes_to_client"), 10);
+	}
+	free(seen);
+}
+
+#define ROTATIONS 100
+
+/* Of the test before, however that has ended. */
+static void remove_all(void)
+{
+	char path[64];
+
+	umount(PLACE "/small");
+	rmdir(PLACE "/small");
+	unlink(PLACE "/gone/log");
+	rmdir(PLACE "/gone");
+	unlink(LOG);
+	for (int i = 0; i < ROTATIONS; i++) {
+		snprintf(path, sizeof(path), LOG ".%d", i);
+		unlink(path);
+	}
+}
+
+static void rotation(void **state)
+{
+	struct daemon *d;
+	struct json_object *status;
+	char path[64], why[1024];
+	pthread_t server, client;
+	void *wrong;
+	int64_t accepted;
+
+	remove_all();
+	d = rig_start(*state, GLOBAL FORWARD);
+	ask_stop = serve_stop = false;
+	assert_int_equal(pthread_create(&server, NULL, serve, NULL), 0);
+	assert_int_equal(pthread_create(&client, NULL, ask, NULL), 0);
+	for (int i = 0; i < ROTATIONS; i++) {
+		snprintf(path, sizeof(path), LOG ".%d", i);
+		rotate(d, path);
+	}
+	ask_stop = true;
+	pthread_join(client, &wrong);
+	serve_stop = true;
+	pthread_join(server, NULL);
+	assert_int_equal((intptr_t)wrong, 0);
+	net_drain_listener(upstream_fd);
+	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
+		fail_msg("%s", why);
+	status = query(d, "status");
+	accepted = json_int(forward_of_status(status, "talk"), "accepted");
+	json_object_put(status);
+	assert_true(accepted > 0);
+	rig_wait_status(d, "session_log.lines", accepted);
+	assert_int_equal(rig_status(d, "session_log.lost"), 0);
+	assert_int_equal(rig_status(d, "session_log.errors"), 0);
+	forget_lines();
+	for (int i = 0; i < ROTATIONS; i++) {
+		snprintf(path, sizeof(path), LOG ".%d", i);
+		read_lines(path);
+		unlink(path);
+	}
+	read_lines(LOG);
+	count_ids(accepted);
+	rig_stop(d);
+}
+
+/* --- no room, no directory --- */
+
+#define BALLAST PLACE "/small/ballast"
+#define SMALL PLACE "/small/log"
+
+static void mount_small(void)
+{
+	static const char block[4096];
+	int fd;
+
+	assert_int_equal(mkdir(PLACE "/small", 0755), 0);
+	assert_int_equal(mount("culvert-test", PLACE "/small", "tmpfs", MS_NOSUID | MS_NODEV,
+			       "size=64k,mode=755,uid=65534"), 0);
+	fd = open(BALLAST, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	assert_true(fd >= 0);
+	for (int i = 0; i < 14; i++) /* of 16 pages */
+		assert_int_equal(write(fd, block, sizeof(block)), sizeof(block));
+	close(fd);
+}
+
+/* Each of N sessions has its line, or has lost it. */
+static void wait_counted(struct daemon *d, int64_t n)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	while (rig_status(d, "session_log.lines") + rig_status(d, "session_log.lost") < n) {
+		if (now_ms() > deadline)
+			fail_msg("some sessions have neither a line nor lost it");
+		poll(NULL, 0, 5);
+	}
+}
+
+/* Sessions go on; lines are lost and counted; and none is there in part. */
+static void full_disk(void **state)
+{
+	struct daemon *d;
+	int64_t lost, n = 0;
+
+	remove_all();
+	mount_small();
+	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " SMALL "\n" FORWARD);
+	while (!rig_status(d, "session_log.lost")) {
+		short_session();
+		assert_true(++n < 1000);
+	}
+	for (int i = 0; i < 10; i++, n++)
+		short_session();
+	rig_wait_status(d, "resources.sessions", 0);
+	assert_true(rig_status(d, "session_log.errors") >= 1);
+	assert_int_equal(unlink(BALLAST), 0);
+	wait_counted(d, n);
+	lost = rig_status(d, "session_log.lost");
+	for (int i = 0; i < 10; i++, n++)
+		short_session();
+	rig_wait_status(d, "session_log.lines", n - lost);
+	assert_int_equal(rig_status(d, "session_log.lost"), lost);
+	forget_lines();
+	read_lines(SMALL);
+	assert_int_equal(n_lines, n - lost);
+	rig_stop(d);
+}
+
+static void directory_gone(void **state)
+{
+	const char *conf = "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD;
+	struct daemon *d;
+	char *log;
+
+	remove_all();
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
+	d = rig_start(*state, conf);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 1);
+	assert_int_equal(unlink(PLACE "/gone/log"), 0);
+	assert_int_equal(rmdir(PLACE "/gone"), 0);
+	daemon_signal(d, SIGUSR1);
+	rig_wait_status(d, "session_log.errors", 1);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 2); /* into the file that has no name any more */
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "cannot be opened anew, so the old file is written on: "));
+	assert_non_null(strstr(log, "(install -d -o nobody " PLACE "/gone)"));
+	free(log);
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
+	daemon_signal(d, SIGUSR1);
+	while (access(PLACE "/gone/log", F_OK))
+		poll(NULL, 0, 5);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 3);
+	forget_lines();
+	read_lines(PLACE "/gone/log");
+	assert_int_equal(n_lines, 1);
+	rig_stop(d);
+}
+
+int main(void)
+{
+	static const struct rig_row rows[] = {
+		{ "rotation", rotation },
+		{ "full-disk", full_disk },
+		{ "directory-gone", directory_gone },
+	};
+
+	return run_with_place("test_session_log_file", TEST_SECONDS, rows, 3);
+}
