@@ -5,9 +5,9 @@
 Without systemd as init the unit cannot be started, so its parts are taken from the file and applied
 by other means: the account and the capabilities by setpriv, the filter of system calls, the address
 families and no_new_privs by libseccomp, MemoryDenyWriteExecute by prctl where the kernel has it.
-Then the daemon must come up with the kernel path and its privileged process, tell NOTIFY_SOCKET that
-it is ready and that it is alive, forward a session from a socket that it is given, and one from its
-own, and end with 0.
+Then the daemon must come up with the kernel path and its privileged process, tell NOTIFY_SOCKET
+that it is ready and that it is alive, forward a session from a socket that it is given, and one from
+its own, and end with 0.  And it must take a socket from systemd-socket-activate.
 
 usage: service_unit.py [CULVERT]        (as root)
 """
@@ -163,6 +163,31 @@ def check(culvert, folder):
         print(daemon.stderr.read(), end="")
 
 
+def check_activation(culvert, folder):
+    """systemd's own way to give a socket: the first client starts culvert, and is served."""
+    address = "%s:%d" % GIVEN
+    with socket.create_server(UPSTREAM) as upstream:
+        upstream.settimeout(PATIENCE)
+        daemon = subprocess.Popen(["systemd-socket-activate", "-l", address, str(culvert), "run",
+                                   "--max-sessions", "1000", "--control",
+                                   f"{folder}/activated.sock", address, "%s:%d" % UPSTREAM],
+                                  stderr=subprocess.PIPE, text=True)
+        try:
+            for line in daemon.stderr:
+                if "Listening" in line:
+                    break
+            forward(GIVEN, upstream)
+            daemon.send_signal(signal.SIGTERM)
+            expect(daemon.wait(PATIENCE), 0)
+        except (OSError, AssertionError) as error:
+            daemon.kill()
+            raise SystemExit(f"FAIL: socket activation: {error}\n{daemon.stderr.read()}") from None
+        finally:
+            daemon.kill()
+            daemon.wait()
+        expect("culvert: ready" in daemon.stderr.read(), True)
+
+
 def forward(address, upstream):
     """A session by way of ADDRESS."""
     with socket.create_connection(address, PATIENCE) as client:
@@ -191,7 +216,7 @@ def main():
     if os.geteuid():
         print("skip service_unit: needs root")
         return SKIP
-    for tool in ("systemd-analyze", "setpriv", "unshare", "ip"):
+    for tool in ("systemd-analyze", "systemd-socket-activate", "setpriv", "unshare", "ip"):
         if not shutil.which(tool):
             print(f"skip service_unit: {tool} is not installed")
             return SKIP
@@ -206,6 +231,7 @@ def main():
             encoding="utf-8")
         os.chown(folder, int(ACCOUNT), int(ACCOUNT))
         check(culvert.resolve(), folder)
+        check_activation(culvert.resolve(), folder)
     print("ok: culvert runs under the unit")
     return 0
 
