@@ -269,20 +269,59 @@ static int find_port(const char *port, in_port_t *ret, struct complaint *why)
 	return 0;
 }
 
-static int add_inet6(char *host, in_port_t port, struct endpoint *ret, struct complaint *why)
+/* Without brackets; the scope is cut off.  False: it is none. */
+static bool parse_inet6(char *host, in_port_t port, struct sockaddr_in6 *ret)
 {
-	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = port };
 	char *scope = strchr(host, '%');
 
+	*ret = (struct sockaddr_in6){ .sin6_family = AF_INET6, .sin6_port = port };
 	if (scope) {
 		*scope++ = '\0';
-		in6.sin6_scope_id = all_digits(scope) ? (uint32_t)strtoul(scope, NULL, 10) :
-							if_nametoindex(scope);
+		ret->sin6_scope_id = *scope && all_digits(scope) ?
+					     (uint32_t)strtoul(scope, NULL, 10) :
+					     if_nametoindex(scope);
+		if (!ret->sin6_scope_id)
+			return false;
 	}
-	if ((scope && !in6.sin6_scope_id) || inet_pton(AF_INET6, host, &in6.sin6_addr) != 1)
+	return inet_pton(AF_INET6, host, &ret->sin6_addr) == 1;
+}
+
+static int add_inet6(char *host, in_port_t port, struct endpoint *ret, struct complaint *why)
+{
+	bool scoped = strchr(host, '%');
+	struct sockaddr_in6 in6;
+
+	if (!parse_inet6(host, port, &in6))
 		return complain(why, -EINVAL, "bad IPv6 address between the brackets%s",
-				scope ? ", or no such network interface" : "");
+				scoped ? ", or no such network interface" : "");
 	return add_addr(ret, (struct sockaddr *)&in6, sizeof(in6));
+}
+
+int addr_parse_host(const char *text, struct addr *ret)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET };
+	size_t len = strlen(text);
+	char host[TEXT_ROOM];
+	struct sockaddr_in6 in6;
+
+	memset(ret, 0, sizeof(*ret));
+	if (inet_pton(AF_INET, text, &in.sin_addr) == 1) {
+		memcpy(&ret->ss, &in, sizeof(in));
+		ret->len = sizeof(in);
+		return 0;
+	}
+	if (len >= sizeof(host))
+		return -EINVAL;
+	strcpy(host, text);
+	if (len > 1 && host[0] == '[' && host[len - 1] == ']') {
+		memmove(host, host + 1, len - 2);
+		host[len - 2] = '\0';
+	}
+	if (!parse_inet6(host, 0, &in6))
+		return -EINVAL;
+	memcpy(&ret->ss, &in6, sizeof(in6));
+	ret->len = sizeof(in6);
+	return 0;
 }
 
 /* HOST has passed check_host(): "" for every local address, four numbers, or a name. */

@@ -44,6 +44,12 @@ int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *e
 int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
 			   size_t errlen);
 
+/*
+ * An IPv4 or IPv6 address alone, with or without brackets, without a port: "1.2.3.4", "::1",
+ * "[fe80::1%eth0]".  Port 0.  -EINVAL.
+ */
+int addr_parse_host(const char *text, struct addr *ret);
+
 /* Release what endpoint_parse() allocated.  NULL and zeroed objects are fine. */
 void endpoint_close(struct endpoint *e);
 

@@ -39,7 +39,8 @@ const char *advice_connect(int error)
 	case EHOSTUNREACH:
 		return " (see `ip route get`)";
 	case EADDRNOTAVAIL:
-		return " (all local ports are taken: widen net.ipv4.ip_local_port_range)";
+		return " (the source is none of this machine's addresses, or all local ports are "
+		       "taken: widen net.ipv4.ip_local_port_range)";
 	case EACCES:
 	case EPERM:
 		return " (a local firewall or the permissions of the socket forbid it)";

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config_file.h"
+#include "config_upstream.h"
 #include "exit_codes.h"
 #include "log.h"
 #include "option.h"
@@ -282,7 +283,7 @@ static int check_forward(const struct config *c, size_t n, const struct forward_
 	}
 	if (feeds_itself(&c->forwards[n]))
 		return say_wrong(-EINVAL, t, false, "the upstream is the listener itself");
-	return 0;
+	return config_check_upstream(c, &c->forwards[n], t);
 }
 
 /* Make FC of what T says, which from now on it owns, and of what C says. */

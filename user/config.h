@@ -51,9 +51,19 @@ struct forward_conf {
 	size_t copy_buffer;
 	unsigned int proxy_protocol; /* enum proxy_use */
 	unsigned int proxy_timeout_ms;
+	struct addr source;    /* of connections to the upstream, without a port; len 0: any */
+	const char *interface; /* that they go out by; NULL: any */
+	unsigned int mark;     /* of their packets (SO_MARK); 0: none */
+	bool transparent;      /* they come from the client's address */
 	/* its own, beside those of struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };
+
+/* Its sockets are made by the privileged process: what they have needs CAP_NET_ADMIN. */
+static inline bool forward_needs_privileges(const struct forward_conf *fc)
+{
+	return fc->mark || fc->transparent;
+}
 
 /* What listens on port 0 is named with the port that the kernel has picked, once it has. */
 static inline const char *forward_name(const struct forward_conf *fc)
@@ -81,6 +91,10 @@ struct config {
 	unsigned int keepalive_s;        /* silent before it is probed; 0: never */
 	unsigned int proxy_protocol;     /* enum proxy_use */
 	unsigned int proxy_timeout_ms;   /* for a client's PROXY header */
+	struct addr source;              /* these four: of each forward */
+	const char *interface;
+	unsigned int mark;
+	bool transparent;
 	unsigned int settle_ms;          /* in user space before auto may promote */
 	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0:
 					  * never */

@@ -70,6 +70,7 @@ struct daemon {
 	int argc; /* what it was started with */
 	char **argv;
 	struct privileged *privileged; /* NULL: none */
+	struct stock_keeper *keeper;   /* NULL: the same */
 	struct shared shared;
 	struct balance balance;
 	struct forwards forwards;
@@ -173,19 +174,44 @@ static int open_kernel(struct daemon *d)
 	return 0;
 }
 
-/* Of the configuration that is, or that the file may be changed to. */
+/* Is the right to make them there?  To find out at the start is better than for each session. */
+static int try_privileges(struct daemon *d)
+{
+	const struct config *c = &d->config;
+	char err[512];
+	int fd, r;
+
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		if (!forward_needs_privileges(&c->forwards[i]))
+			continue;
+		r = privileged_sockets(d->privileged, 0, i, AF_INET, 1, &fd, err, sizeof(err));
+		if (r) {
+			log_error("forward %s has a mark or is transparent, which needs "
+				  "CAP_NET_ADMIN: %s", forward_name(&c->forwards[i]), err);
+			return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
+		}
+		close(fd);
+	}
+	return 0;
+}
+
+/* If it is needed by the configuration that is, or that the file may be changed to. */
 static int start_privileged(struct daemon *d)
 {
+	const struct config *c = &d->config;
+	bool needed = c->file;
 	char err[512];
 
-	if (!d->config.privileged_process || !d->config.file)
+	for (size_t i = 0; i < c->n_forwards; i++)
+		needed = needed || forward_needs_privileges(&c->forwards[i]);
+	if (!needed || !c->privileged_process)
 		return 0;
-	if (!privileged_start(&d->config, d->argc, d->argv, &d->privileged, err, sizeof(err))) {
-		log_info("the privileged process is %d", (int)privileged_pid(d->privileged));
-		return 0;
+	if (privileged_start(c, d->argc, d->argv, &d->privileged, err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_FAILURE;
 	}
-	log_error("%s", err);
-	return EXIT_CODE_FAILURE;
+	log_info("the privileged process is %d", (int)privileged_pid(d->privileged));
+	return try_privileges(d);
 }
 
 /* Without root the default path is out of reach: then culvert runs without a control socket. */
@@ -313,6 +339,25 @@ static struct json_object *answer(void *arg, const char *command)
 	return NULL;
 }
 
+/* Sockets in stock, for the forwards that need them. */
+static int fill_stocks(struct daemon *d)
+{
+	struct forward *f = d->forwards.first;
+	char err[512];
+	int r = d->privileged ? stock_keeper_open(d->privileged, &d->keeper) : 0;
+
+	if (r)
+		log_error("cannot start the thread that keeps sockets in stock: %s", strerror(-r));
+	for (size_t i = 0; !r && i < d->config.n_forwards; i++, f = f->next) {
+		if (!forward_needs_privileges(f->conf))
+			continue;
+		r = socket_stock_open(d->keeper, &d->config, i, &f->stock, err, sizeof(err));
+		if (r)
+			log_error("forward %s: %s", forward_name(f->conf), err);
+	}
+	return r ? EXIT_CODE_FAILURE : 0;
+}
+
 static int start_listener(struct worker *w, struct listening *on)
 {
 	struct listener *ls = listener_new(w, on, on->forward);
@@ -387,11 +432,14 @@ static unsigned int parts_in_use(const struct daemon *d)
 {
 	unsigned int parts = d->shared.kernel ? PART_SOCKMAP : 0;
 
-	if (d->privileged)
-		parts |= PART_PRIVILEGED;
+	if (d->privileged) /* the file may be changed so that it is needed */
+		parts |= PART_PRIVILEGED | (d->config.file ? PART_SOURCE : 0);
 	for (size_t i = 0; i < d->config.n_forwards; i++) {
-		const struct endpoint *up = &d->config.forwards[i].upstream;
+		const struct forward_conf *fc = &d->config.forwards[i];
+		const struct endpoint *up = &fc->upstream;
 
+		if (fc->source.len || fc->interface || fc->transparent)
+			parts |= PART_SOURCE;
 		for (size_t j = 0; j < up->n_addrs; j++)
 			if (!addr_is_inet(&up->addrs[j]))
 				parts |= PART_UNIX;
@@ -477,6 +525,9 @@ static int begin(struct daemon *d)
 		.kernel_reason = d->kernel_reason,
 		.probe = &d->probe,
 	};
+	r = fill_stocks(d);
+	if (r)
+		return r;
 	r = inspect_open(&d->inspect) ?: start_threads(d);
 	if (r) {
 		log_error("cannot start the workers: %s%s", strerror(-r), advice_threads(-r));
@@ -560,6 +611,7 @@ static int run(struct daemon *d)
 	listening_close_all(d->listening);
 	given_close();
 	forwards_close(&d->forwards);
+	stock_keeper_close(d->keeper);
 	kernel_close(d->shared.kernel);
 	privileged_stop(d->privileged);
 	log_tell_suppressed(true);

@@ -159,6 +159,7 @@ void forward_free(struct forward *f)
 {
 	if (!f)
 		return;
+	socket_stock_close(f->stock);
 	client_limit_close(f->clients);
 	totals_drop(f->totals);
 	config_version_drop(f->from);

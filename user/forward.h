@@ -9,6 +9,7 @@
 #include "client_limit.h"
 #include "config.h"
 #include "policy.h"
+#include "socket_stock.h"
 #include "stats.h"
 
 /*
@@ -46,6 +47,7 @@ struct forward {
 	const struct forward_conf *conf;
 	struct policy policy;
 	struct forward_totals *totals;
+	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct client_limit *clients;  /* NULL: only all forwards together limit a client */
 	_Atomic unsigned int sessions; /* that hold it */
 	struct config_version *from;   /* where conf is; NULL: that of the start */

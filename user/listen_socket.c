@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "socket_options.h"
 #include "tcp.h"
 
 int listen_socket_set_options(int fd, const struct forward_conf *fc, const struct addr *a)
@@ -17,10 +18,14 @@ int listen_socket_set_options(int fd, const struct forward_conf *fc, const struc
 
 static int set_listen_options(int fd, const struct forward_conf *fc, const struct addr *a)
 {
-	int one = 1;
+	int one = 1, r = 0;
 
 	if (!addr_is_inet(a))
 		return 0;
+	if (fc->transparent)
+		r = socket_set_transparent(fd, a->ss.ss_family);
+	if (r)
+		return r;
 	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)))
 		return -errno;
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */

@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -89,6 +91,17 @@ static const struct option_def options[] = {
 	{ .name = "proxy-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
 	  EACH(proxy_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
+	{ .name = "source", .metavar = "ADDRESS", .kind = KIND_SOURCE, EACH(source),
+	  .initial = "any",
+	  .help = "local address of connections to the upstream" },
+	{ .name = "interface", .metavar = "NAME", .kind = KIND_INTERFACE, EACH(interface),
+	  .initial = "any",
+	  .help = "network interface of connections to the upstream" },
+	{ .name = "mark", .metavar = "N", .kind = KIND_MARK, EACH(mark), .initial = "0",
+	  .help = "of their packets, for ip rule and firewall; 0: none" },
+	{ .name = "transparent", .metavar = "yes|no", .kind = KIND_BOOL, EACH(transparent),
+	  .initial = "no",
+	  .help = "connect to the upstream from the client's address" },
 	{ .name = "settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
 	  .min = 0, .max = DAY_MS, .initial = "0.3",
 	  .help = "auto: user space watches a flow so long first" },
@@ -225,6 +238,12 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 	case KIND_DENY:
 		return "addresses, prefixes without host bits, unix: or all, such as 10.0.0.0/8, "
 		       "2001:db8::1";
+	case KIND_SOURCE:
+		return "an IPv4 or IPv6 address without a port, or any";
+	case KIND_INTERFACE:
+		return "the name of a network interface, or any";
+	case KIND_MARK:
+		return "a number below 2^32, such as 7 or 0x1f, or 0 for none";
 	case KIND_HELP:
 		break;
 	}
@@ -260,6 +279,38 @@ static int number_parse(const struct option_def *o, const char *text, uint64_t *
 	if (r == 0 && (*ret < o->min || *ret > o->max))
 		r = -ERANGE;
 	return r;
+}
+
+static int mark_parse(const char *text, unsigned int *ret)
+{
+	bool hex = !strncmp(text, "0x", 2);
+	const char *digits = hex ? text + 2 : text;
+	unsigned long n;
+
+	if (!*digits || strlen(digits) > 10 ||
+	    digits[strspn(digits, hex ? "0123456789abcdefABCDEF" : "0123456789")])
+		return -EINVAL;
+	n = strtoul(digits, NULL, hex ? 16 : 10);
+	if (n > UINT32_MAX)
+		return -ERANGE;
+	*ret = (unsigned int)n;
+	return 0;
+}
+
+/* As dev_valid_name() of the kernel has it. */
+static int interface_parse(const char *text, const char **ret)
+{
+	if (!*text || strlen(text) >= IFNAMSIZ || !strcmp(text, ".") || !strcmp(text, "..") ||
+	    strpbrk(text, "/: \t"))
+		return -EINVAL;
+	*ret = strcmp(text, "any") != 0 ? text : NULL;
+	return 0;
+}
+
+static int source_parse(const char *text, struct addr *ret)
+{
+	*ret = (struct addr){ 0 };
+	return strcmp(text, "any") != 0 ? addr_parse_host(text, ret) : 0;
 }
 
 /* FIELD is where O is kept. */
@@ -312,6 +363,12 @@ static int store(void *field, const struct option_def *o, const char *value)
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_add(field, o->kind == KIND_ALLOW, value);
+	case KIND_SOURCE:
+		return source_parse(value, field);
+	case KIND_INTERFACE:
+		return interface_parse(value, field);
+	case KIND_MARK:
+		return mark_parse(value, field);
 	case KIND_HELP:
 		break;
 	}
@@ -341,7 +398,10 @@ static size_t field_size(enum option_kind kind)
 	case KIND_PATH:
 	case KIND_FILE:
 	case KIND_NAME:
+	case KIND_INTERFACE:
 		return sizeof(const char *);
+	case KIND_SOURCE:
+		return sizeof(struct addr);
 	default: /* and the enums: see name_parse() */
 		return sizeof(unsigned int);
 	}

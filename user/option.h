@@ -38,6 +38,9 @@ enum option_kind {
 	KIND_PROXY,   /* unsigned int, enum proxy_use */
 	KIND_ALLOW,   /* struct acl, to which each value adds rules */
 	KIND_DENY,    /* the same */
+	KIND_SOURCE,  /* struct addr without a port; length 0: any */
+	KIND_INTERFACE, /* const char *; NULL: any */
+	KIND_MARK,    /* unsigned int, also in hexadecimal */
 };
 
 struct option_def {

@@ -36,6 +36,7 @@
 #include "log.h"
 #include "privileged_rules.h"
 #include "sandbox.h"
+#include "socket_options.h"
 #include "syscall_filter.h"
 
 #define SOCKET_FD 3
@@ -71,6 +72,9 @@ static const struct syscall_need needed[] = {
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPIDLE)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPINTVL)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPCNT)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_MARK)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_IP), SYSCALL_ARG(2, IP_TRANSPARENT)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_IPV6), SYSCALL_ARG(2, IPV6_TRANSPARENT)),
 	/* the file of a unix socket that nobody listens on */
 	SYSCALL(connect), SYSCALL(lstat), SYSCALL(unlink), SYSCALL(unlinkat),
 	/* stderr */
@@ -175,16 +179,45 @@ static void read_config(struct server *s, const struct config *in_use)
 
 /* --- sockets --- */
 
-static void make_listeners(const struct privileged_request *q, const struct forward_conf *fc)
+static int make_listener(const struct forward_conf *fc, struct addr *a, int *ret_fd)
+{
+	int r = listen_socket_open(fc, a, true, ret_fd);
+
+	if (!r)
+		listen_socket_learn_port(a, *ret_fd);
+	return r;
+}
+
+/* One that can be connected. */
+static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
+{
+	int r = 0, fd = socket(family, STREAM, 0);
+
+	*ret_fd = fd;
+	if (fd < 0)
+		return -errno;
+	if (fc->mark)
+		r = socket_set_mark(fd, fc->mark);
+	if (!r && fc->transparent)
+		r = socket_set_transparent(fd, family);
+	if (r)
+		close(fd);
+	return r;
+}
+
+static void make_sockets(const struct privileged_request *q, const struct forward_conf *fc)
 {
 	struct privileged_answer a = { .addr = q->addr };
-	int fds[PRIVILEGED_FDS], r = q->joins ? 0 : listen_socket_make_room(fc, &q->addr);
+	int fds[PRIVILEGED_FDS], r = 0;
+	bool listen = q->op == PRIVILEGED_LISTEN;
 	size_t n = 0;
 
+	if (listen && !q->joins)
+		r = listen_socket_make_room(fc, &q->addr);
 	while (!r && n < q->count) {
-		r = listen_socket_open(fc, &a.addr, true, &fds[n]);
-		if (!r)
-			listen_socket_learn_port(&a.addr, fds[n++]);
+		r = listen ? make_listener(fc, &a.addr, &fds[n]) :
+			     make_socket(fc, (int)q->family, &fds[n]);
+		n += !r;
 	}
 	if (!r) {
 		send_answer(&a, fds, n);
@@ -214,13 +247,16 @@ static void take_request(struct server *s, const struct privileged_request *q, s
 	if (q->op == PRIVILEGED_READ_CONFIG)
 		read_config(s, c);
 	else
-		make_listeners(q, &c->forwards[q->forward]);
+		make_sockets(q, &c->forwards[q->forward]);
 }
 
-/* What it may need: ports below 1024 come with a configuration that is read again. */
+/*
+ * For marks and transparent sockets, and for ports below 1024: the latter come with a configuration
+ * that is read again.
+ */
 static int confine(int fd, const struct config *c, char *err, size_t errlen)
 {
-	const cap_value_t keep[] = { CAP_NET_BIND_SERVICE };
+	const cap_value_t keep[] = { CAP_NET_ADMIN, CAP_NET_BIND_SERVICE };
 	const struct rlimit descriptors = { DESCRIPTORS, DESCRIPTORS };
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	sigset_t all;
@@ -237,7 +273,7 @@ static int confine(int fd, const struct config *c, char *err, size_t errlen)
 	prctl(PR_SET_NAME, "culvert-priv", 0, 0, 0);
 	setrlimit(RLIMIT_NOFILE, &descriptors);
 	(void)getservbyname("http", "tcp"); /* what the C library opens for it must be open */
-	r = sandbox_keep(keep, sizeof(keep) / sizeof(keep[0]), err, errlen);
+	r = sandbox_keep(keep, c->file ? 2 : 1, err, errlen);
 	if (!r && !syscall_filter_hindrance())
 		r = syscall_filter_enter_list(c->seccomp, needed, err, errlen);
 	return r;

@@ -9,11 +9,12 @@
 
 /*
  * The privileged process does for the daemon what the daemon cannot do itself any more once it has
- * given up root and is confined: it reads the configuration file again, and makes listening
- * sockets.  The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time; each is
- * answered by one struct, with descriptors (SCM_RIGHTS) if it asked for some.  Neither holds a
- * pointer or a path: a request names a configuration and a forward of it by number, and what may be
- * done for that forward is what the privileged process has read itself (privileged_rules.h).
+ * given up root and is confined: it reads the configuration file again, and makes listening sockets
+ * and those with a mark or for transparent forwarding.  The daemon asks over a pair of
+ * SOCK_SEQPACKET sockets, one request at a time; each is answered by one struct, with descriptors
+ * (SCM_RIGHTS) if it asked for some.  Neither holds a pointer or a path: a request names a
+ * configuration and a forward of it by number, and what may be done for that forward is what the
+ * privileged process has read itself (privileged_rules.h).
  *
  * Configurations are numbered in the order in which they were read, from 0 for that of the start
  * (struct config, `generation`).  Two are kept: the one that the daemon works with, and the last
@@ -33,6 +34,8 @@ enum privileged_op {
 	PRIVILEGED_READ_CONFIG = 1,
 	/* COUNT listening sockets for ADDR, of FORWARD. */
 	PRIVILEGED_LISTEN,
+	/* COUNT sockets of FAMILY that can be connected to the upstream of FORWARD. */
+	PRIVILEGED_SOCKETS,
 };
 
 struct privileged_request {
@@ -41,6 +44,7 @@ struct privileged_request {
 	uint32_t forward;   /* index into its forwards */
 	uint32_t count;     /* of descriptors */
 	uint32_t joins;     /* LISTEN: 1: to a group that the daemon has already */
+	uint32_t family;    /* SOCKETS */
 	struct addr addr;   /* LISTEN */
 };
 

@@ -265,6 +265,30 @@ int privileged_read_config(struct privileged *p, uint32_t in_use, char **ret_tex
 	return r;
 }
 
+/* N descriptors, in as many requests as it takes; what Q asks for next may depend on an answer. */
+static int ask_for_many(struct privileged *p, struct privileged_request *q, unsigned int n,
+			int *fds, char *err, size_t errlen)
+{
+	struct privileged_answer answer;
+	unsigned int done = 0;
+	int r = have(p, err, errlen);
+
+	while (!r && done < n) {
+		q->count = n - done < PRIVILEGED_FDS ? n - done : PRIVILEGED_FDS;
+		pthread_mutex_lock(&p->lock);
+		r = ask(p, q, &answer, fds + done, err, errlen);
+		pthread_mutex_unlock(&p->lock);
+		if (r) {
+			close_all(fds, (int)done);
+			break;
+		}
+		q->addr = answer.addr;
+		q->joins = q->op == PRIVILEGED_LISTEN;
+		done += q->count;
+	}
+	return r;
+}
+
 int privileged_listen(struct privileged *p, const struct config *c, size_t forward, struct addr *a,
 		      bool joins, unsigned int n, int *fds, char *err, size_t errlen)
 {
@@ -272,24 +296,20 @@ int privileged_listen(struct privileged *p, const struct config *c, size_t forwa
 		.op = PRIVILEGED_LISTEN, .generation = c->generation,
 		.forward = (uint32_t)forward, .joins = joins, .addr = *a,
 	};
-	struct privileged_answer answer;
-	unsigned int done = 0;
-	int r = have(p, err, errlen);
+	int r = ask_for_many(p, &q, n, fds, err, errlen);
 
-	while (!r && done < n) {
-		q.count = n - done < PRIVILEGED_FDS ? n - done : PRIVILEGED_FDS;
-		pthread_mutex_lock(&p->lock);
-		r = ask(p, &q, &answer, fds + done, err, errlen);
-		pthread_mutex_unlock(&p->lock);
-		if (r) {
-			close_all(fds, (int)done);
-			break;
-		}
-		q.addr = answer.addr;
-		q.joins = true;
-		done += q.count;
-	}
 	if (!r)
 		*a = q.addr;
 	return r;
+}
+
+int privileged_sockets(struct privileged *p, uint32_t generation, size_t forward, int family,
+		       unsigned int n, int *fds, char *err, size_t errlen)
+{
+	struct privileged_request q = {
+		.op = PRIVILEGED_SOCKETS, .generation = generation,
+		.forward = (uint32_t)forward, .family = (uint32_t)family,
+	};
+
+	return ask_for_many(p, &q, n, fds, err, errlen);
 }

@@ -51,4 +51,11 @@ int privileged_read_config(struct privileged *p, uint32_t in_use, char **ret_tex
 int privileged_listen(struct privileged *p, const struct config *c, size_t forward, struct addr *a,
 		      bool joins, unsigned int n, int *fds, char *err, size_t errlen);
 
+/*
+ * N sockets of FAMILY that can be connected to the upstream of forward number FORWARD of
+ * configuration GENERATION, with its mark, and transparent if it is.
+ */
+int privileged_sockets(struct privileged *p, uint32_t generation, size_t forward, int family,
+		       unsigned int n, int *fds, char *err, size_t errlen);
+
 #endif

@@ -80,6 +80,17 @@ static int judge_listen(const struct privileged_request *q, const struct config 
 	return may_listen(&c->forwards[q->forward].listen, *a) ? 0 : -EPERM;
 }
 
+static int judge_sockets(const struct privileged_request *q, const struct config *c,
+			 const char **ret_why)
+{
+	*ret_why = "a malformed number of sockets, or family";
+	if (!q->count || q->count > PRIVILEGED_FDS ||
+	    (q->family != AF_INET && q->family != AF_INET6))
+		return -EBADMSG;
+	*ret_why = "the forward has no mark and is not transparent";
+	return forward_needs_privileges(&c->forwards[q->forward]) ? 0 : -EPERM;
+}
+
 int privileged_judge(const struct privileged_request *q, size_t len,
 		     const struct privileged_known *k, const struct config **ret_c,
 		     const char **ret_why)
@@ -102,6 +113,8 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 		return c->file ? 0 : -EPERM;
 	case PRIVILEGED_LISTEN:
 		return judge_listen(q, c, ret_why);
+	case PRIVILEGED_SOCKETS:
+		return judge_sockets(q, c, ret_why);
 	default:
 		*ret_why = "an unknown request";
 		return -EBADMSG;

@@ -16,6 +16,7 @@
 #include "session_header.h"
 #include "syscall_filter.h"
 #include "tcp.h"
+#include "upstream_socket.h"
 
 /*
  * A connect that could not even begin (no descriptor, full unix backlog) is tried again this soon.
@@ -27,13 +28,7 @@
  */
 #define CONNECT_QUIET_MS 20
 
-#define SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
-
 SYSCALLS_NEEDED(
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, SOCKET_TYPE), SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, SOCKET_TYPE), SYSCALL_ARG(2, 0)),
-	SYSCALL_IF(PART_UNIX, socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, SOCKET_TYPE),
-		   SYSCALL_ARG(2, 0)),
 	SYSCALL(connect),
 	SYSCALL(close),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
@@ -108,6 +103,11 @@ static void connected(struct session *s)
 		session_flow_run(s, CLIENT, false);
 }
 
+static int open_socket(struct session *s, const struct addr *a)
+{
+	return upstream_socket(forward_of(s), s->forward->stock, &s->client.sa, a);
+}
+
 /*
  * Begin to connect to the current address.  0: under way, done, or to be tried again; else errno.
  */
@@ -118,16 +118,20 @@ static int connect_begin(struct session *s)
 	int fd, r;
 
 	s->retry_ms = 0;
-	fd = socket(a->ss.ss_family, SOCKET_TYPE, 0);
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && worker_spend_spare(s->worker))
-		fd = socket(a->ss.ss_family, SOCKET_TYPE, 0);
+	fd = open_socket(s, a);
+	if ((fd == -EMFILE || fd == -ENFILE) && worker_spend_spare(s->worker))
+		fd = open_socket(s, a);
+	if (fd == -EAGAIN) {
+		retry_later(s, CAUSE_NO_SOCKET);
+		return 0;
+	}
 	if (fd < 0) {
-		if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
-			return errno;
+		if (fd != -EMFILE && fd != -ENFILE && fd != -ENOMEM && fd != -ENOBUFS)
+			return -fd;
 		/* idle pipes are the only descriptors that can be spared */
 		pool_trim(&s->worker->pool);
-		retry_later(s, errno == EMFILE || errno == ENFILE ? CAUSE_NO_DESCRIPTOR
-								  : CAUSE_NO_MEMORY);
+		retry_later(s, fd == -EMFILE || fd == -ENFILE ? CAUSE_NO_DESCRIPTOR
+							      : CAUSE_NO_MEMORY);
 		return 0;
 	}
 	if (addr_is_inet(a)) {
@@ -172,7 +176,7 @@ static void connect_next(struct session *s, int error)
 			    (unsigned long long)s->id, forward_name(forward_of(s)),
 			    addr_format((const struct sockaddr *)&a->ss, a->len, text,
 					sizeof(text)),
-			    strerror(error), advice_connect(error));
+			    upstream_socket_error(error), advice_connect(error));
 		if (++s->upstream >= upstream_of(s)->n_addrs) {
 			session_reset(s, connect_cause(error));
 			return;

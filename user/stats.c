@@ -24,6 +24,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_HANDOVER_UNPROVED] = "handover-unproved",
 	[CAUSE_KERNEL_LOST] = "kernel-lost",
 	[CAUSE_GRACE_OVER] = "grace-over",
+	[CAUSE_NO_SOCKET] = "no-socket",
 	[CAUSE_INTERNAL] = "internal",
 };
 

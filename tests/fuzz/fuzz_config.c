@@ -112,10 +112,20 @@ static char *seconds_of(const char *option, unsigned int ms)
 	return text_of("%s=%u.%03u", option, ms / 1000, ms % 1000);
 }
 
+/* Valid until the next call. */
+static const char *host_of(const struct addr *a)
+{
+	static char text[ADDR_STRLEN];
+
+	addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+	*strrchr(text, ':') = '\0';
+	return text;
+}
+
 /* The whole of C as a command line.  See words_free(). */
 static char **write_out(const struct config *c, int *ret_argc)
 {
-	char **argv = calloc(2 * c->n_forwards + 33, sizeof(*argv));
+	char **argv = calloc(2 * c->n_forwards + 48, sizeof(*argv));
 	int n = 0;
 
 	if (!argv)
@@ -139,6 +149,10 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = text_of("--keepalive=%u", c->keepalive_s);
 	argv[n++] = text_of("--proxy-protocol=%s", proxy_use_text(c->proxy_protocol));
 	argv[n++] = seconds_of("--proxy-timeout", c->proxy_timeout_ms);
+	argv[n++] = text_of("--source=%s", c->source.len ? host_of(&c->source) : "any");
+	argv[n++] = text_of("--interface=%s", c->interface ? c->interface : "any");
+	argv[n++] = text_of("--mark=%#x", c->mark);
+	argv[n++] = text_of("--transparent=%s", c->transparent ? "yes" : "no");
 	argv[n++] = seconds_of("--settle", c->settle_ms);
 	argv[n++] = text_of("--review=%u", c->review_packets);
 	argv[n++] = text_of("--probe=%s", c->probe ? "yes" : "no");
@@ -181,7 +195,11 @@ static void must_be_same(const struct config *a, const struct config *b)
 	     a->privileged_process == b->privileged_process &&
 	     a->proxy_protocol == b->proxy_protocol &&
 	     a->proxy_timeout_ms == b->proxy_timeout_ms &&
+	     a->mark == b->mark && a->transparent == b->transparent &&
+	     addr_equal(&a->source, &b->source) &&
 	     a->probe == b->probe && a->log_level == b->log_level, "not the same options");
+	must(!a->interface == !b->interface &&
+	     (!a->interface || !strcmp(a->interface, b->interface)), "not the same interface");
 	must(!a->user == !b->user && (!a->user || !strcmp(a->user, b->user)),
 	     "not the same account");
 	must(!a->session_log == !b->session_log &&

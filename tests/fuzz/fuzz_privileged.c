@@ -32,7 +32,7 @@ static void make_known(void)
 	     "[forward web]\nlisten = 0.0.0.0:443\nupstream = 192.0.2.1:1\n"
 	     "[forward any]\nlisten = [::1]:0\nupstream = 192.0.2.1:2\n"
 	     "[forward host]\nlisten = host.invalid:993\nupstream = 192.0.2.1:3\n"
-	     "[forward file]\nlisten = unix:/run/a\nupstream = 192.0.2.1:3\n");
+	     "[forward file]\nlisten = unix:/run/a\nupstream = 192.0.2.1:3\nmark = 9\n");
 	know(&known.configs[1], 1, "[forward web]\nlisten = 0.0.0.0:444\nupstream = 192.0.2.1:1\n");
 }
 
@@ -99,6 +99,12 @@ static bool may_listen(const struct privileged_request *q)
 	}
 }
 
+static bool may_have_sockets(const struct privileged_request *q)
+{
+	return q->generation == 0 && q->forward == 3 && q->count && q->count <= PRIVILEGED_FDS &&
+	       (q->family == AF_INET || q->family == AF_INET6);
+}
+
 static void choose_address(struct addr *a, uint8_t which)
 {
 	static const struct sockaddr_in6 six = {
@@ -123,12 +129,14 @@ static void mutate(struct privileged_request *q, struct input *in)
 {
 	choose_address(&q->addr, input_byte(in));
 	if (addr_is_inet(&q->addr))
-		((struct sockaddr_in *)&q->addr.ss)->sin_port = htons((uint16_t)input_number(in, 2));
+		((struct sockaddr_in *)&q->addr.ss)->sin_port =
+			htons((uint16_t)input_number(in, 2));
 	q->op = (uint32_t)input_size(in);
 	q->generation = (uint32_t)input_size(in);
 	q->forward = (uint32_t)input_size(in);
 	q->count = (uint32_t)input_size(in);
 	q->joins = (uint32_t)input_size(in);
+	q->family = (uint32_t)input_size(in);
 	while (in->left >= 2) {
 		uint8_t at = input_byte(in);
 
@@ -159,6 +167,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	must(r || (len == sizeof(q) && c && c->generation == q.generation), "size");
 	if (q.op == PRIVILEGED_LISTEN && len == sizeof(q))
 		must(!r == may_listen(&q), "forward %u: %d", q.forward, r);
+	else if (q.op == PRIVILEGED_SOCKETS && len == sizeof(q))
+		must(!r == may_have_sockets(&q), "forward %u: %d", q.forward, r);
 	else if (!r)
 		must(q.op == PRIVILEGED_READ_CONFIG && q.generation < 2, "op %u", q.op);
 	return 0;

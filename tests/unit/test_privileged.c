@@ -257,6 +257,55 @@ static void test_unix_listener(void **state)
 	stop(p);
 }
 
+#define MARKED "[culvert]\nseccomp = kill\nmark = 7\ntransparent = yes\n[forward a]\n" \
+	       "listen = 127.0.0.1:0\nupstream = db.invalid:5432\n"
+
+static int option_of(int fd, int level, int name)
+{
+	socklen_t len = sizeof(int);
+	int value = -1;
+
+	assert_int_equal(getsockopt(fd, level, name, &value, &len), 0);
+	return value;
+}
+
+static void test_sockets(void **state)
+{
+	struct privileged *p;
+	struct config_source from = { MARKED, sizeof(MARKED) - 1, true };
+	struct config marked;
+	int fds[MANY];
+
+	(void)state;
+	p = start(NUMBERS);
+	assert_int_equal(privileged_sockets(p, 0, 0, AF_INET, 1, fds, err, sizeof(err)), -EPERM);
+	assert_non_null(strstr(err, "the forward has no mark"));
+	write_file(MARKED);
+	assert_int_equal(config_parse_from(3, words, &from, &marked), 0);
+	assert_int_equal(read_good(p, 0, MARKED, sizeof(MARKED) - 1), 1);
+	for (int i = 0; i < 2; i++) {
+		int family = i ? AF_INET6 : AF_INET;
+		int r = privileged_sockets(p, 1, 0, family, MANY, fds, err, sizeof(err));
+
+		if (geteuid()) { /* and the capability is missing */
+			assert_int_equal(r, -EPERM);
+			continue;
+		}
+		assert_int_equal(r, 0);
+		for (int k = 0; k < MANY; k++) {
+			assert_int_equal(option_of(fds[k], SOL_SOCKET, SO_MARK), 7);
+			assert_int_equal(option_of(fds[k], SOL_SOCKET, SO_DOMAIN), family);
+			assert_int_equal(i ? option_of(fds[k], IPPROTO_IPV6, IPV6_TRANSPARENT) :
+					     option_of(fds[k], IPPROTO_IP, IP_TRANSPARENT), 1);
+			assert_true(fcntl(fds[k], F_GETFL) & O_NONBLOCK);
+			assert_true(fcntl(fds[k], F_GETFD) & FD_CLOEXEC);
+			close(fds[k]);
+		}
+	}
+	config_close(&marked);
+	stop(p);
+}
+
 /* Both the configuration in use and the one that was read last count, and no other. */
 static void test_generations(void **state)
 {
@@ -489,9 +538,9 @@ static void test_confined(void **state)
 	assert_non_null(strstr(text, "CapAmb:\t0000000000000000\n"));
 	if (root) {
 		assert_non_null(strstr(text, "Groups:\t \n"));
-		assert_non_null(strstr(text, "CapPrm:\t0000000000000400\n"));
-		assert_non_null(strstr(text, "CapEff:\t0000000000000400\n"));
-		assert_non_null(strstr(text, "CapBnd:\t0000000000000400\n"));
+		assert_non_null(strstr(text, "CapPrm:\t0000000000001400\n"));
+		assert_non_null(strstr(text, "CapEff:\t0000000000001400\n"));
+		assert_non_null(strstr(text, "CapBnd:\t0000000000001400\n"));
 	} else {
 		assert_non_null(strstr(text, "CapPrm:\t0000000000000000\n"));
 	}
@@ -554,6 +603,7 @@ int main(void)
 		cmocka_unit_test(test_large_config),
 		cmocka_unit_test(test_listen),
 		cmocka_unit_test(test_unix_listener),
+		cmocka_unit_test(test_sockets),
 		cmocka_unit_test(test_generations),
 		cmocka_unit_test(test_malformed),
 		cmocka_unit_test(test_refused),

@@ -38,7 +38,10 @@ static int make(void **state)
 	     "[forward host0]\nlisten = host.invalid:0\nupstream = db.invalid:3\n"
 	     "[forward all]\nlisten = :25\nupstream = db.invalid:3\n"
 	     "[forward file]\nlisten = unix:/run/a\nupstream = db.invalid:3\n"
-	     "[forward hidden]\nlisten = unix:@a\nupstream = db.invalid:3\n");
+	     "[forward hidden]\nlisten = unix:@a\nupstream = db.invalid:3\n"
+	     "[forward marked]\nlisten = :26\nupstream = db.invalid:3\nmark = 7\n"
+	     "[forward clear]\nlisten = :27\nupstream = db.invalid:3\ntransparent = yes\n"
+	     "[forward bound]\nlisten = :28\nupstream = db.invalid:3\nsource = ::1\n");
 	know(1, 9, "[forward web]\nlisten = 0.0.0.0:444\nupstream = db.invalid:1\n");
 	return 0;
 }
@@ -52,7 +55,7 @@ static int unmake(void **state)
 }
 
 /* The places of the forwards: those of the file first. */
-enum { WEB, ANY, HOST, HOST0, ALL, FILE_, HIDDEN, WORDS };
+enum { WEB, ANY, HOST, HOST0, ALL, FILE_, HIDDEN, MARKED, CLEAR, BOUND, WORDS };
 
 static int judge(const struct privileged_request *q)
 {
@@ -135,6 +138,33 @@ static void test_listen(void **state)
 		if (r != cases[i].want)
 			fail_msg("%u, %s: %d", cases[i].forward, cases[i].where, r);
 	}
+}
+
+static void test_sockets(void **state)
+{
+	struct privileged_request q = {
+		.op = PRIVILEGED_SOCKETS, .generation = 7, .family = AF_INET, .count = 1,
+	};
+
+	(void)state;
+	for (q.forward = 0; q.forward < WORDS + 2; q.forward++)
+		assert_int_equal(judge(&q), q.forward == MARKED || q.forward == CLEAR ? 0 : -EPERM);
+	q.forward = MARKED;
+	q.family = AF_INET6;
+	q.count = PRIVILEGED_FDS;
+	assert_int_equal(judge(&q), 0);
+	q.count = PRIVILEGED_FDS + 1;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q.count = 0;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q.count = 1;
+	q.family = AF_UNIX;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q.family = AF_PACKET;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q.family = AF_INET;
+	q.generation = 9;
+	assert_int_equal(judge(&q), -EPERM);
 }
 
 static void test_generations(void **state)
@@ -236,6 +266,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_listen),
+		cmocka_unit_test(test_sockets),
 		cmocka_unit_test(test_generations),
 		cmocka_unit_test(test_malformed_numbers),
 		cmocka_unit_test(test_malformed_addresses),

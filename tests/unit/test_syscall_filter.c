@@ -261,6 +261,10 @@ static void test_parts(void **state)
 		    { AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0 } } },
 		{ PART_NOTIFY, { "sendmsg", ALLOWED, SYS_sendmsg, { NOTHING } } },
 		{ PART_PRIVILEGED, { "recvmsg", ALLOWED, SYS_recvmsg, { NOTHING } } },
+		{ PART_SOURCE, { "bind", ALLOWED, SYS_bind, { NOTHING } } },
+		{ PART_SOURCE,
+		  { "setsockopt, SO_BINDTODEVICE", ALLOWED, SYS_setsockopt,
+		    { NOTHING, SOL_SOCKET, SO_BINDTODEVICE } } },
 		{ PART_PRIVILEGED, { "wait4", ALLOWED, SYS_wait4, { NOTHING, 0, WNOHANG } } },
 		{ PART_SESSION_LOG, { "ftruncate", ALLOWED, SYS_ftruncate, { NOTHING } } },
 	};

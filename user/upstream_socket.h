@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_UPSTREAM_SOCKET_H
+#define CULVERT_UPSTREAM_SOCKET_H
+
+#include "config.h"
+
+struct socket_stock;
+
+#define UPSTREAM_SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+
+/*
+ * A socket that can be connected to TO, an upstream of FC, for CLIENT: with FC's mark, interface
+ * and source address, or the client's if FC is transparent.  STOCK: where those with a mark and
+ * transparent ones come from; NULL: FC needs none.
+ * Returns the descriptor or -errno: -EAGAIN, there is none in stock at the moment; -EAFNOSUPPORT,
+ * TO is of another family than the source address.
+ */
+int upstream_socket(const struct forward_conf *fc, struct socket_stock *stock,
+		    const struct sockaddr *client, const struct addr *to);
+
+/* As strerror(3), but it knows what is meant here. */
+const char *upstream_socket_error(int error);
+
+#endif
