@@ -198,6 +198,7 @@ $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
 EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket
+DOCS     := $(wildcard docs/rinetd.md docs/operations.md docs/control.md docs/transparent.md docs/security.md)
 
 install: all man
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \
@@ -205,15 +206,17 @@ install: all man
 	install -m 755 $(O)/culvert $(DESTDIR)$(PREFIX)/sbin/culvert
 	sed 's|/usr/local/sbin|$(PREFIX)/sbin|' scripts/culvert.service >$(DESTDIR)$(UNITDIR)/culvert.service
 	chmod 644 $(DESTDIR)$(UNITDIR)/culvert.service
-	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|' $(O)/man/culvert.8 >$(DESTDIR)$(MANDIR)/man8/culvert.8
-	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|' $(O)/man/culvert.conf.5 >$(DESTDIR)$(MANDIR)/man5/culvert.conf.5
+	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.8 >$(DESTDIR)$(MANDIR)/man8/culvert.8
+	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.conf.5 >$(DESTDIR)$(MANDIR)/man5/culvert.conf.5
 	chmod 644 $(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5
+	install -m 644 $(DOCS) $(DESTDIR)$(DOCDIR)
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
 
 # Directories that others use as well stay.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service \
 		$(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5 \
+		$(DOCS:docs/%=$(DESTDIR)$(DOCDIR)/%) \
 		$(EXAMPLES:docs/examples/%=$(DESTDIR)$(DOCDIR)/examples/%)
 	for dir in $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR); do \
 		[ ! -d $$dir ] || rmdir --ignore-fail-on-non-empty $$dir; done

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * docs/examples/culvert.conf names every key of the table, in [culvert] with its true default, and
+ * is valid as it is and with every setting made.  Run from the top of the sources.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "capture.h"
+#include "config.h"
+#include "option.h"
+
+#define EXAMPLE "docs/examples/culvert.conf"
+#define LINE_LEN 256
+
+/* Which of the table have been seen in [culvert], and in a [forward NAME]. */
+struct seen {
+	bool global[OPTIONS_MAX], forward[OPTIONS_MAX];
+};
+
+/* A line that sets a key, or would without the ";" before it: cuts it into key and value. */
+static bool is_setting(char *line, char **ret_key, char **ret_value)
+{
+	char *key = line + (*line == ';'), *mark = strstr(key, " = ");
+	size_t len = strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789-");
+
+	if (!mark || !len || key + len != mark)
+		return false;
+	*mark = '\0';
+	*ret_key = key;
+	*ret_value = mark + strlen(" = ");
+	return true;
+}
+
+static void look_at_setting(struct seen *seen, bool forward, const char *key, const char *value)
+{
+	const struct option_def *o = option_find_key(key, forward);
+
+	if (forward && (!strcmp(key, "listen") || !strcmp(key, "upstream")))
+		return;
+	if (!o)
+		fail_msg(EXAMPLE ": there is no %s in %s", key, forward ? "[forward]" : "[culvert]");
+	(forward ? seen->forward : seen->global)[option_number(o)] = true;
+	if (!forward && o->initial && strcmp(o->initial, value) != 0)
+		fail_msg(EXAMPLE ": the default of %s is %s, not %s", key, o->initial, value);
+}
+
+/* Each line with its newline taken off, in LINE; false at the end of the file. */
+static bool next_line(FILE *f, char *line)
+{
+	if (!fgets(line, LINE_LEN, f))
+		return false;
+	assert_non_null(strchr(line, '\n'));
+	line[strcspn(line, "\n")] = '\0';
+	return true;
+}
+
+static FILE *open_example(void)
+{
+	FILE *f = fopen(EXAMPLE, "re");
+
+	if (!f)
+		fail_msg(EXAMPLE ": not here; run this from the top of the sources");
+	return f;
+}
+
+static void test_every_key(void **state)
+{
+	struct seen seen = { 0 };
+	char line[LINE_LEN], *key, *value;
+	const struct option_def *o;
+	bool forward = false;
+	FILE *f = open_example();
+
+	(void)state;
+	while (next_line(f, line)) {
+		if (*line == '[')
+			forward = strncmp(line, "[forward ", 9) == 0;
+		else if (is_setting(line, &key, &value))
+			look_at_setting(&seen, forward, key, value);
+	}
+	fclose(f);
+	for (size_t i = 0; (o = option_at(i)); i++) {
+		if ((o->scope == SCOPE_GLOBAL || o->scope == SCOPE_EACH) && !seen.global[i])
+			fail_msg(EXAMPLE ": %s is missing in [culvert]", o->name);
+		if ((o->scope == SCOPE_FORWARD || o->scope == SCOPE_EACH) && !seen.forward[i])
+			fail_msg(EXAMPLE ": %s is missing in [forward database]", o->name);
+	}
+}
+
+/* As `culvert check` does. */
+static void check(const char *path)
+{
+	char err[1024], word[] = "run", option[] = "--config", copy[128];
+	char *argv[] = { word, option, copy, NULL };
+	struct capture capture;
+	struct config c;
+	int r;
+
+	snprintf(copy, sizeof(copy), "%s", path);
+	capture_begin(&capture, STDERR_FILENO);
+	r = config_parse(3, argv, &c);
+	capture_end(&capture, err, sizeof(err));
+	config_close(&c);
+	if (r)
+		fail_msg("%d: %s", r, err);
+}
+
+/* A copy that is ours alone, ALL with every setting made, must be valid. */
+static void check_copy(bool all)
+{
+	char path[] = "/tmp/culvert-example.XXXXXX", line[LINE_LEN], split[LINE_LEN], *key, *value;
+	FILE *f = open_example(), *to;
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	to = fdopen(fd, "w");
+	assert_non_null(to);
+	while (next_line(f, line)) {
+		memcpy(split, line, sizeof(split));
+		fprintf(to, "%s\n", line + (all && is_setting(split, &key, &value) && *line == ';'));
+	}
+	fclose(f);
+	assert_int_equal(fclose(to), 0);
+	check(path);
+	unlink(path);
+}
+
+static void test_as_it_is(void **state)
+{
+	(void)state;
+	check_copy(false);
+}
+
+static void test_every_setting_made(void **state)
+{
+	(void)state;
+	check_copy(true);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_every_key),
+		cmocka_unit_test(test_as_it_is),
+		cmocka_unit_test(test_every_setting_made),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
