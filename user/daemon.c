@@ -273,13 +273,23 @@ static int open_listening(struct daemon *d)
 	return 0;
 }
 
-static int open_session_log(struct daemon *d)
+static int reopen_session_log(void *arg)
 {
 	char err[512];
 
-	if (!d->config.session_log ||
-	    !session_log_open(d->config.session_log, &d->account, d->config.max_sessions,
-			      &d->shared.session_log, err, sizeof(err)))
+	return privileged_open_log(arg, err, sizeof(err));
+}
+
+static int open_session_log(struct daemon *d)
+{
+	const struct session_log_conf conf = {
+		.path = d->config.session_log, .account = d->account,
+		.sessions = d->config.max_sessions,
+		.opener = d->privileged ? reopen_session_log : NULL, .opener_arg = d->privileged,
+	};
+	char err[512];
+
+	if (!conf.path || !session_log_open(&conf, &d->shared.session_log, err, sizeof(err)))
 		return 0;
 	log_error("%s", err);
 	return EXIT_CODE_USAGE;
@@ -444,7 +454,7 @@ static unsigned int parts_in_use(const struct daemon *d)
 			if (!addr_is_inet(&up->addrs[j]))
 				parts |= PART_UNIX;
 	}
-	if (d->config.session_log && strcmp(d->config.session_log, "-") != 0)
+	if (session_log_is_file(d->config.session_log))
 		parts |= PART_SESSION_LOG;
 	return parts | (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 }

@@ -34,8 +34,10 @@
 #include "config_file.h"
 #include "listen_socket.h"
 #include "log.h"
+#include "log_file.h"
 #include "privileged_rules.h"
 #include "sandbox.h"
+#include "session_log.h"
 #include "socket_options.h"
 #include "syscall_filter.h"
 
@@ -44,15 +46,18 @@
 
 /* A file may be read, or appended to. */
 #define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
+#define TO_APPEND                                                                                  \
+	SYSCALL_ARG_BITS(2, O_ACCMODE | O_APPEND | O_NOFOLLOW | O_TRUNC,                           \
+			 O_WRONLY | O_APPEND | O_NOFOLLOW)
 #define STREAM (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
 static const struct syscall_need needed[] = {
 	/* the pair */
 	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
 	/* the file, and who could have written it; names of services */
-	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
+	SYSCALL(openat, TO_READ), SYSCALL_IF(PART_SESSION_LOG, openat, TO_APPEND), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
-	SYSCALL(faccessat), SYSCALL(faccessat2), SYSCALL(geteuid),
+	SYSCALL(faccessat), SYSCALL(faccessat2), SYSCALL(geteuid), SYSCALL(getegid),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_GETFL)),
 	SYSCALL(mmap, SYSCALL_ARG_BITS(2, PROT_EXEC, 0)),
 	/* the number of a network interface in an IPv6 address */
@@ -228,6 +233,21 @@ static void make_sockets(const struct privileged_request *q, const struct forwar
 	refuse(-r, strerror(-r));
 }
 
+/* --- the session log --- */
+
+static void open_log(const char *path)
+{
+	/* who this process is: nobody else's file is a log of ours */
+	const struct account self = { .name = "root", .uid = geteuid(), .gid = getegid() };
+	char err[PRIVILEGED_TEXT];
+	int fd = log_file_open(path, &self, err, sizeof(err));
+
+	if (fd < 0)
+		refuse(-fd, err);
+	else
+		send_answer(&(struct privileged_answer){ 0 }, &fd, 1);
+}
+
 /* --- requests --- */
 
 static void take_request(struct server *s, const struct privileged_request *q, size_t len)
@@ -244,7 +264,9 @@ static void take_request(struct server *s, const struct privileged_request *q, s
 		refuse(-r, why);
 		return;
 	}
-	if (q->op == PRIVILEGED_READ_CONFIG)
+	if (q->op == PRIVILEGED_OPEN_LOG)
+		open_log(s->known.log);
+	else if (q->op == PRIVILEGED_READ_CONFIG)
 		read_config(s, c);
 	else
 		make_sockets(q, &c->forwards[q->forward]);
@@ -275,7 +297,9 @@ static int confine(int fd, const struct config *c, char *err, size_t errlen)
 	(void)getservbyname("http", "tcp"); /* what the C library opens for it must be open */
 	r = sandbox_keep(keep, c->file ? 2 : 1, err, errlen);
 	if (!r && !syscall_filter_hindrance())
-		r = syscall_filter_enter_list(c->seccomp, needed, err, errlen);
+		r = syscall_filter_enter_list(c->seccomp, needed,
+					      session_log_is_file(c->session_log) ?
+						      PART_SESSION_LOG : 0, err, errlen);
 	return r;
 }
 
@@ -286,6 +310,8 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 	struct privileged_answer ready = { 0 };
 	ssize_t n;
 
+	if (session_log_is_file(c->session_log))
+		s.known.log = strdup(c->session_log); /* the configuration may go */
 	ready.error = -confine(fd, c, ready.text, sizeof(ready.text));
 	send_answer(&ready, NULL, 0);
 	if (ready.error)

@@ -36,6 +36,8 @@ enum privileged_op {
 	PRIVILEGED_LISTEN,
 	/* COUNT sockets of FAMILY that can be connected to the upstream of FORWARD. */
 	PRIVILEGED_SOCKETS,
+	/* One descriptor, to append to the session log that it was started with (log_file.h). */
+	PRIVILEGED_OPEN_LOG,
 };
 
 struct privileged_request {

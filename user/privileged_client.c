@@ -313,3 +313,17 @@ int privileged_sockets(struct privileged *p, uint32_t generation, size_t forward
 
 	return ask_for_many(p, &q, n, fds, err, errlen);
 }
+
+int privileged_open_log(struct privileged *p, char *err, size_t errlen)
+{
+	const struct privileged_request q = { .op = PRIVILEGED_OPEN_LOG, .count = 1 };
+	struct privileged_answer a;
+	int fd = -1, r = have(p, err, errlen);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&p->lock);
+	r = ask(p, &q, &a, &fd, err, errlen);
+	pthread_mutex_unlock(&p->lock);
+	return r ?: fd;
+}

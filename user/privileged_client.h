@@ -58,4 +58,7 @@ int privileged_listen(struct privileged *p, const struct config *c, size_t forwa
 int privileged_sockets(struct privileged *p, uint32_t generation, size_t forward, int family,
 		       unsigned int n, int *fds, char *err, size_t errlen);
 
+/* The session log, opened anew (PRIVILEGED_OPEN_LOG): a descriptor or -errno. */
+int privileged_open_log(struct privileged *p, char *err, size_t errlen);
+
 #endif

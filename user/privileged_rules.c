@@ -91,6 +91,16 @@ static int judge_sockets(const struct privileged_request *q, const struct config
 	return forward_needs_privileges(&c->forwards[q->forward]) ? 0 : -EPERM;
 }
 
+static int judge_open_log(const struct privileged_request *q, const struct privileged_known *k,
+			  const char **ret_why)
+{
+	*ret_why = "a malformed number of files";
+	if (q->count != 1)
+		return -EBADMSG;
+	*ret_why = "there is no session log";
+	return k->log ? 0 : -EPERM;
+}
+
 int privileged_judge(const struct privileged_request *q, size_t len,
 		     const struct privileged_known *k, const struct config **ret_c,
 		     const char **ret_why)
@@ -100,6 +110,9 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 	*ret_why = "a request of the wrong size";
 	if (len != sizeof(*q))
 		return -EBADMSG;
+	*ret_c = NULL;
+	if (q->op == PRIVILEGED_OPEN_LOG)
+		return judge_open_log(q, k, ret_why);
 	*ret_why = "a configuration that is not kept";
 	c = *ret_c = privileged_find(k, q->generation);
 	if (!c)

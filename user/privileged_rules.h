@@ -11,6 +11,7 @@
 /* Those that it keeps; one without forwards is none. */
 struct privileged_known {
 	struct config configs[2];
+	const char *log; /* path of the session log; NULL: none, or none that can be opened anew */
 };
 
 /* The one with that number, or NULL. */
@@ -19,7 +20,7 @@ const struct config *privileged_find(const struct privileged_known *k, uint32_t 
 /*
  * May the daemon have what the LEN bytes at Q ask for?  0; -EPERM: the configuration does not allow
  * it; -EBADMSG: culvert itself would never ask so.  Of the latter two RET_WHY tells what is wrong.
- * RET_C: the configuration that is meant.
+ * RET_C: the configuration that is meant, if any.
  */
 int privileged_judge(const struct privileged_request *q, size_t len,
 		     const struct privileged_known *k, const struct config **ret_c,

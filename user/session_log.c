@@ -50,7 +50,7 @@ enum wait {
 
 struct session_log {
 	char *path;
-	struct account account;
+	struct session_log_conf conf;
 	pthread_t thread;
 	bool started;
 
@@ -198,8 +198,13 @@ static void say_missed(struct session_log *l, uint64_t missed)
 static int open_again(struct session_log *l)
 {
 	char err[ERROR_LEN];
-	int fd = log_file_open(l->path, &l->account, err, sizeof(err));
+	int fd = log_file_open(l->path, &l->conf.account, err, sizeof(err));
 
+	if (fd == -EACCES && l->conf.opener) {
+		fd = l->conf.opener(l->conf.opener_arg);
+		if (fd < 0)
+			fd = -EACCES; /* ERR is about the account, whom the log shall belong to */
+	}
 	if (fd >= 0) {
 		log_file_close(&l->file);
 		log_file_adopt(&l->file, fd);
@@ -214,7 +219,7 @@ static int open_again(struct session_log *l)
 
 static void rotate(struct session_log *l)
 {
-	if (!strcmp(l->path, "-"))
+	if (!session_log_is_file(l->path))
 		return;
 	if (!open_again(l))
 		log_info("session log %s: opened anew", l->path);
@@ -353,8 +358,8 @@ static int open_file(struct session_log *l, char *err, size_t errlen)
 	bool by_root = false;
 	int fd;
 
-	if (strcmp(l->path, "-") != 0) {
-		fd = log_file_open_as(l->path, &l->account, &by_root, why, sizeof(why));
+	if (session_log_is_file(l->path)) {
+		fd = log_file_open_as(l->path, &l->conf.account, &by_root, why, sizeof(why));
 	} else {
 		fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
 		if (fd < 0) {
@@ -369,11 +374,11 @@ static int open_file(struct session_log *l, char *err, size_t errlen)
 	if (fd < 0)
 		log_warning("session log %s: lines are lost until it can be opened: %s", l->path,
 			    why);
-	if (by_root)
+	if (by_root && !l->conf.opener)
 		log_warning("session log %s: the account %s cannot make files in that directory: "
 			    "for SIGUSR1 to work, whoever rotates must make the new file and give "
 			    "it to that account (`create` of logrotate does)", l->path,
-			    l->account.name);
+			    l->conf.account.name);
 	log_file_adopt(&l->file, fd < 0 ? -1 : fd);
 	return 0;
 }
@@ -407,8 +412,8 @@ static size_t queue_size(unsigned int sessions)
 	return size < QUEUE_MOST ? size : QUEUE_MOST;
 }
 
-int session_log_open(const char *path, const struct account *account, unsigned int sessions,
-		     struct session_log **ret, char *err, size_t errlen)
+int session_log_open(const struct session_log_conf *conf, struct session_log **ret, char *err,
+		     size_t errlen)
 {
 	struct session_log *l = calloc(1, sizeof(*l));
 	pthread_condattr_t attr;
@@ -423,9 +428,9 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&l->wake, &attr);
 	pthread_condattr_destroy(&attr);
-	l->account = *account;
-	l->size = queue_size(sessions);
-	l->path = strdup(path);
+	l->conf = *conf;
+	l->size = queue_size(conf->sessions);
+	l->path = strdup(conf->path);
 	l->in.bytes = map_queue(l->size);
 	l->out.bytes = map_queue(l->size);
 	if (l->path && l->in.bytes && l->out.bytes) {

@@ -3,8 +3,10 @@
 #define CULVERT_SESSION_LOG_H
 
 #include <json-c/json.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "sandbox.h"
@@ -18,12 +20,29 @@
 struct session_log;
 struct session;
 
+/* Opens the path for who may not do so itself any more: a descriptor or -errno. */
+typedef int session_log_opener(void *arg);
+
+struct session_log_conf {
+	const char *path;      /* "-": stdout */
+	struct account account; /* who writes it */
+	unsigned int sessions; /* that may end all at once and shall find room for their records */
+	session_log_opener *opener; /* NULL: there is nobody */
+	void *opener_arg;
+};
+
 /*
- * Open PATH ("-": stdout), before root is given up.  Whose sessions end all at once, SESSIONS of
- * them, shall find room for their records.  -errno; ERR says what is wrong and what to do.
+ * Open it, before root is given up.  -errno; ERR says what is wrong and what to do.
  */
-int session_log_open(const char *path, const struct account *account, unsigned int sessions,
-		     struct session_log **ret, char *err, size_t errlen);
+int session_log_open(const struct session_log_conf *conf, struct session_log **ret, char *err,
+		     size_t errlen);
+
+/* PATH, of a configuration, is one that can be opened anew. */
+static inline bool session_log_is_file(const char *path)
+{
+	return path && strcmp(path, "-") != 0;
+}
+
 /* Start the thread.  -errno. */
 int session_log_start(struct session_log *l);
 /*

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A log that nobody takes, neither that of sessions nor the daemon's own: no session waits for it,
- * and neither does the start or the end.
+ * A log that cannot be opened, or that nobody takes, be it that of sessions or the daemon's own: no
+ * session waits for it, and neither does the start or the end.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,6 +25,79 @@
 #include "session_log_rig.h"
 
 #define TEST_SECONDS 100
+
+static void remove_all(void)
+{
+	forget_lines();
+	unlink(PLACE "/gone/log");
+	rmdir(PLACE "/gone");
+	unlink(LOG);
+}
+
+static void directory_gone(void **state)
+{
+	const char *conf = "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD;
+	struct daemon *d;
+	char *log;
+
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
+	d = rig_start(*state, conf);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 1);
+	assert_int_equal(unlink(PLACE "/gone/log"), 0);
+	assert_int_equal(rmdir(PLACE "/gone"), 0);
+	daemon_signal(d, SIGUSR1);
+	rig_wait_status(d, "session_log.errors", 1);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 2); /* into the file that has no name any more */
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "cannot be opened anew, so the old file is written on: "));
+	assert_non_null(strstr(log, "(install -d -o nobody " PLACE "/gone)"));
+	free(log);
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
+	daemon_signal(d, SIGUSR1);
+	while (access(PLACE "/gone/log", F_OK))
+		poll(NULL, 0, 5);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 3);
+	forget_lines();
+	read_lines(PLACE "/gone/log");
+	assert_int_equal(n_lines, 1);
+	rig_stop(d);
+}
+
+/* Where the account may make no file, the privileged process does it; without that one nobody. */
+static void directory_of_root(void **state)
+{
+	static const char *const globals[] = { "", "privileged-process = no\n" };
+	char conf[400];
+
+	for (size_t without = 0; without < 2; without++) {
+		struct daemon *d;
+
+		remove_all();
+		assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+		snprintf(conf, sizeof(conf), "[culvert]\nuser = nobody\nsession-log = " PLACE
+			 "/gone/log\n%s" FORWARD, globals[without]);
+		d = rig_start(*state, conf);
+		short_session();
+		rig_wait_status(d, "session_log.lines", 1);
+		assert_int_equal(rename(PLACE "/gone/log", LOG), 0);
+		daemon_signal(d, SIGUSR1);
+		if (without)
+			rig_wait_status(d, "session_log.errors", 1);
+		while (!without && access(PLACE "/gone/log", F_OK))
+			poll(NULL, 0, 5);
+		short_session();
+		rig_wait_status(d, "session_log.lines", 2);
+		forget_lines();
+		read_lines(LOG);
+		assert_int_equal(n_lines, without ? 2 : 1);
+		rig_stop(d);
+	}
+}
 
 /* Whoever reads the log through a FIFO and stops doing so holds up nobody. */
 static void deaf_reader(void **state)
@@ -130,7 +203,7 @@ static int clean(void **state)
 {
 	int r = rig_clean(state);
 
-	unlink(LOG);
+	remove_all();
 	return r;
 }
 
@@ -138,6 +211,8 @@ int main(void)
 {
 	static char engine[] = "auto"; /* what carries the sessions does not matter */
 	const struct CMUnitTest tests[] = {
+		{ "directory-gone", directory_gone, NULL, clean, engine },
+		{ "directory-of-root", directory_of_root, NULL, clean, engine },
 		{ "deaf-reader", deaf_reader, NULL, clean, engine },
 		{ "full", log_is_full, NULL, clean, engine },
 		{ "closed", log_is_closed, NULL, clean, engine },

@@ -112,8 +112,7 @@ static void remove_all(void)
 
 	umount(PLACE "/small");
 	rmdir(PLACE "/small");
-	unlink(PLACE "/gone/log");
-	rmdir(PLACE "/gone");
+	forget_lines();
 	unlink(LOG);
 	for (int i = 0; i < ROTATIONS; i++) {
 		snprintf(path, sizeof(path), LOG ".%d", i);
@@ -227,48 +226,12 @@ static void full_disk(void **state)
 	rig_stop(d);
 }
 
-static void directory_gone(void **state)
-{
-	const char *conf = "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD;
-	struct daemon *d;
-	char *log;
-
-	remove_all();
-	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
-	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
-	d = rig_start(*state, conf);
-	short_session();
-	rig_wait_status(d, "session_log.lines", 1);
-	assert_int_equal(unlink(PLACE "/gone/log"), 0);
-	assert_int_equal(rmdir(PLACE "/gone"), 0);
-	daemon_signal(d, SIGUSR1);
-	rig_wait_status(d, "session_log.errors", 1);
-	short_session();
-	rig_wait_status(d, "session_log.lines", 2); /* into the file that has no name any more */
-	log = daemon_stderr(d);
-	assert_non_null(strstr(log, "cannot be opened anew, so the old file is written on: "));
-	assert_non_null(strstr(log, "(install -d -o nobody " PLACE "/gone)"));
-	free(log);
-	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
-	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
-	daemon_signal(d, SIGUSR1);
-	while (access(PLACE "/gone/log", F_OK))
-		poll(NULL, 0, 5);
-	short_session();
-	rig_wait_status(d, "session_log.lines", 3);
-	forget_lines();
-	read_lines(PLACE "/gone/log");
-	assert_int_equal(n_lines, 1);
-	rig_stop(d);
-}
-
 int main(void)
 {
 	static const struct rig_row rows[] = {
 		{ "rotation", rotation },
 		{ "full-disk", full_disk },
-		{ "directory-gone", directory_gone },
 	};
 
-	return run_with_place("test_session_log_file", TEST_SECONDS, rows, 3);
+	return run_with_place("test_session_log_file", TEST_SECONDS, rows, 2);
 }

@@ -344,6 +344,43 @@ static void test_generations(void **state)
 	stop(p);
 }
 
+/* --- the session log --- */
+
+/* Anew each time, and to be appended to; and no file but that one. */
+static void test_open_log(void **state)
+{
+	char text[300], log[80], content[20] = "";
+	struct privileged *p;
+	int fd;
+
+	(void)state;
+	snprintf(log, sizeof(log), "%s/log", folder);
+	snprintf(text, sizeof(text), "[culvert]\nsession-log = %s\nseccomp = kill\n"
+		 "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:1\n", log);
+	p = start(text);
+	for (int i = 0; i < 2; i++) {
+		fd = privileged_open_log(p, err, sizeof(err));
+		if (fd < 0)
+			fail_msg("%s", err);
+		assert_int_equal(write(fd, "abc\n", 4), 4);
+		close(fd);
+	}
+	fd = open(log, O_RDONLY | O_CLOEXEC);
+	assert_int_equal(read(fd, content, sizeof(content)), 8);
+	close(fd);
+	assert_int_equal(unlink(log), 0);
+	assert_int_equal(symlink("/dev/null", log), 0);
+	assert_int_equal(privileged_open_log(p, err, sizeof(err)), -ELOOP);
+	assert_non_null(strstr(err, "a symbolic link is not followed"));
+	assert_int_equal(unlink(log), 0);
+	stop(p);
+	p = start("[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:1\n");
+	assert_int_equal(privileged_open_log(p, err, sizeof(err)), -EPERM);
+	assert_string_equal(err, "there is no session log");
+	stop(p);
+	assert_int_equal(privileged_open_log(NULL, err, sizeof(err)), -EPERM);
+}
+
 /* --- as somebody else --- */
 
 struct raw {
@@ -612,6 +649,7 @@ int main(void)
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_killed),
 		cmocka_unit_test(test_none),
+		cmocka_unit_test(test_open_log),
 	};
 
 	return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -262,6 +262,25 @@ static void test_read_config(void **state)
 	known.configs[0].file = "a.conf";
 }
 
+/* The log of the start, whatever the configuration is by now; one descriptor. */
+static void test_open_log(void **state)
+{
+	struct privileged_request q = { .op = PRIVILEGED_OPEN_LOG, .count = 1, .generation = 99 };
+	const struct config *c;
+	const char *why = NULL;
+
+	(void)state;
+	assert_int_equal(privileged_judge(&q, sizeof(q), &known, &c, &why), -EPERM);
+	assert_string_equal(why, "there is no session log");
+	known.log = "/run/log";
+	assert_int_equal(privileged_judge(&q, sizeof(q), &known, &c, &why), 0);
+	for (uint32_t i = 0; i < 3; i += 2) {
+		q.count = i;
+		assert_int_equal(privileged_judge(&q, sizeof(q), &known, &c, &why), -EBADMSG);
+	}
+	known.log = NULL;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -272,6 +291,7 @@ int main(void)
 		cmocka_unit_test(test_malformed_addresses),
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_read_config),
+		cmocka_unit_test(test_open_log),
 	};
 
 	return cmocka_run_group_tests(tests, make, unmake);

@@ -30,14 +30,14 @@
 #define EACH 3000
 
 static char dir[] = "/tmp/culvert-session-log.XXXXXX";
-static struct account me = { .name = "tester" };
+static struct session_log_conf conf = { .account = { .name = "tester" } };
 static struct session_log *running;
 
 static int enter(void **state)
 {
 	(void)state;
-	me.uid = geteuid();
-	me.gid = getegid();
+	conf.account.uid = geteuid();
+	conf.account.gid = getegid();
 	return !mkdtemp(dir) || chdir(dir);
 }
 
@@ -72,7 +72,9 @@ static struct session_log *begin(const char *path, unsigned int sessions)
 {
 	char err[512] = "";
 
-	if (session_log_open(path, &me, sessions, &running, err, sizeof(err)))
+	conf.path = path;
+	conf.sessions = sessions;
+	if (session_log_open(&conf, &running, err, sizeof(err)))
 		fail_msg("%s", err);
 	return running;
 }
@@ -415,7 +417,8 @@ static void test_not_opened(void **state)
 	char err[512] = "";
 
 	(void)state;
-	assert_int_equal(session_log_open("missing/log", &me, 1, &l, err, sizeof(err)), -ENOENT);
+	conf.path = "missing/log";
+	assert_int_equal(session_log_open(&conf, &l, err, sizeof(err)), -ENOENT);
 	assert_null(l);
 	assert_string_equal(err, "session log missing/log: No such file or directory: make its "
 				 "directory first (install -d -o tester missing)");
