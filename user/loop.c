@@ -102,6 +102,8 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	op = !registered ? EPOLL_CTL_DEL : s->registered ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
 	if (epoll_ctl(l->epoll, op, s->fd, &ev))
 		return -errno;
+	if (op == EPOLL_CTL_ADD)
+		s->since = l->batch;
 	s->registered = registered;
 	s->events = events;
 	return 0;
@@ -251,8 +253,10 @@ static int run_batches(struct loop *l)
 	struct epoll_event ev[BATCH];
 
 	while (!l->stop) {
-		int n = epoll_wait(l->epoll, ev, BATCH, next_timeout(l));
+		int n;
 
+		l->batch++;
+		n = epoll_wait(l->epoll, ev, BATCH, next_timeout(l));
 		if (n < 0 && errno != EINTR)
 			return -errno;
 		l->now_ms = loop_clock_ms();
@@ -261,7 +265,8 @@ static int run_batches(struct loop *l)
 		for (int i = 0; i < n; i++) {
 			struct source *s = ev[i].data.ptr;
 
-			if (s->registered)
+			/* what is level-triggered comes again, if it is of the new one */
+			if (s->registered && s->since != l->batch)
 				s->handle(s, ev[i].events);
 		}
 		fire_timers(l);

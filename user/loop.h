@@ -12,7 +12,8 @@
  * An event loop, one a thread: epoll, timers, calls from other threads.
  *
  * Nothing is freed inside an event handler: handlers put objects on their owner's list, and the
- * owner frees them in after_batch(), when no event of the batch can still point at them.
+ * owner frees them in after_batch(), when no event of the batch can still point at them.  A source
+ * that a handler gives another descriptor is not told what was found of the one before.
  */
 
 /* A file descriptor with a handler.  Embedded in its owner; zero it, then set fd and handle. */
@@ -20,6 +21,7 @@ struct source {
 	void (*handle)(struct source *s, uint32_t events);
 	int fd;
 	uint32_t events; /* as registered */
+	uint32_t since;  /* number of the batch in which it was registered */
 	bool registered;
 };
 
@@ -42,6 +44,7 @@ struct loop {
 	uint64_t wakeups;   /* returns of epoll_wait(2) with events, ever */
 	uint64_t events;    /* events they brought */
 	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
+	uint32_t batch;     /* number of the current one */
 
 	struct timer **heap;
 	uint32_t n_timers, heap_size;

@@ -156,6 +156,43 @@ static void test_unwatched_within_batch(void **state)
 		close(pair[i].fd);
 }
 
+static void replace_other(struct source *s, uint32_t events)
+{
+	struct source *other = s == &pair[0] ? &pair[1] : &pair[0];
+
+	assert_true(events & EPOLLIN);
+	pair_events++;
+	if (pair_events > 1)
+		return;
+	close(other->fd);
+	other->registered = false;
+	other->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	assert_int_equal(loop_watch(the_loop, other, EPOLLIN, true), 0);
+}
+
+/* Nor one that has another descriptor by now; what happens to that comes with the next batch. */
+static void test_replaced_within_batch(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t one = 1, taken;
+
+	the_loop = &rig->loop;
+	pair_events = 0;
+	for (int i = 0; i < 2; i++) {
+		pair[i] = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = replace_other };
+		assert_int_equal(loop_watch(&rig->loop, &pair[i], EPOLLIN, true), 0);
+	}
+	run_batches(rig, 1);
+	assert_int_equal(pair_events, 1);
+	for (int i = 0; i < 2; i++) /* the one that was handled has its event still */
+		if (read(pair[i].fd, &taken, sizeof(taken)) != sizeof(taken))
+			assert_int_equal(write(pair[i].fd, &one, sizeof(one)), sizeof(one));
+	run_batches(rig, 1);
+	assert_int_equal(pair_events, 2);
+	for (int i = 0; i < 2; i++)
+		close(pair[i].fd);
+}
+
 /* --- the loop itself --- */
 
 static void test_now(void **state)
@@ -258,6 +295,7 @@ int main(void)
 		ON_LOOP(test_watch),
 		ON_LOOP(test_watch_without_change),
 		ON_LOOP(test_unwatched_within_batch),
+		ON_LOOP(test_replaced_within_batch),
 		ON_LOOP(test_now),
 		ON_LOOP(test_error),
 		ON_LOOP(test_signals),
