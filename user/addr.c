@@ -352,10 +352,33 @@ static int take_as_written(struct host_port *hp, struct endpoint *ret, struct co
 	return r == -ENOMEM ? complain(why, r, "out of memory") : r;
 }
 
+static endpoint_look_up_fn *look_up_by;
+static void *look_up_arg;
+
+void endpoint_look_up_by(endpoint_look_up_fn *fn, void *arg)
+{
+	look_up_by = fn;
+	look_up_arg = arg;
+}
+
+/* Nothing has to be looked up. */
+static bool is_numeric(const struct host_port *hp)
+{
+	struct in_addr in;
+
+	if (!all_digits(hp->port))
+		return false;
+	if (hp->bracketed)
+		return !strchr(hp->host, '%');
+	return !hp->host[0] || inet_pton(AF_INET, hp->host, &in) == 1;
+}
+
 static int parse_inet(const char *text, bool passive, bool offline, struct endpoint *ret,
 		      struct complaint *why)
 {
 	struct host_port hp = { 0 };
+	struct in_addr in;
+	bool named;
 	int r;
 
 	r = text[0] == '[' ? split_bracketed(text, &hp, why) : split_plain(text, &hp, why);
@@ -369,7 +392,15 @@ static int parse_inet(const char *text, bool passive, bool offline, struct endpo
 	r = check_port(hp.port, passive, why);
 	if (r < 0)
 		return r;
-	return offline ? take_as_written(&hp, ret, why) : resolve(&hp, passive, ret, why);
+	named = !hp.bracketed && hp.host[0] && inet_pton(AF_INET, hp.host, &in) != 1;
+	if (offline || (look_up_by && is_numeric(&hp)))
+		r = take_as_written(&hp, ret, why);
+	else if (look_up_by)
+		r = look_up_by(look_up_arg, text, passive, ret, why->buf, why->size);
+	else
+		r = resolve(&hp, passive, ret, why);
+	ret->named = named;
+	return r;
 }
 
 // NOLINTNEXTLINE(readability-non-const-parameter): complain() writes to ERR, by way of WHY

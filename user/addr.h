@@ -22,6 +22,7 @@ struct endpoint {
 	struct addr *addrs;           /* owned; freed by endpoint_close() */
 	size_t n_addrs;               /* at least 1 after endpoint_parse(); no address twice */
 	in_port_t named_port;         /* n_addrs 0: of a host name that was not looked up */
+	bool named;                   /* the host is a name: it may have other addresses later */
 };
 
 /*
@@ -49,6 +50,15 @@ int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret,
  * "[fe80::1%eth0]".  Port 0.  -EINVAL.
  */
 int addr_parse_host(const char *text, struct addr *ret);
+
+/*
+ * From now on, what needs more than arithmetic (hosts, services, interfaces) is looked up by FN(ARG),
+ * which takes and returns what endpoint_parse() does, but for `named`.  NULL: by getaddrinfo(3), as
+ * at first.
+ */
+typedef int endpoint_look_up_fn(void *arg, const char *text, bool passive, struct endpoint *ret,
+				char *err, size_t errlen);
+void endpoint_look_up_by(endpoint_look_up_fn *fn, void *arg);
 
 /* Release what endpoint_parse() allocated.  NULL and zeroed objects are fine. */
 void endpoint_close(struct endpoint *e);
