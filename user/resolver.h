@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_RESOLVER_H
+#define CULVERT_RESOLVER_H
+
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "addr.h"
+#include "config.h"
+#include "sandbox.h"
+#include "upstream.h"
+
+/*
+ * The processes that look up names.  getaddrinfo(3) opens files, loads libraries and makes sockets,
+ * none of which the daemon may do once it runs; and it reads what strangers answer.
+ *
+ *   daemon ──SOCK_SEQPACKET── server ──fork── one process for each look-up, which ends with it
+ *                             guardian: starts the server again if it dies
+ *
+ * A look-up that hangs is killed after RESOLVER_PATIENCE_MS, one that crashes is one failure, and
+ * neither holds up another one.  All of them are gone when the daemon is: its end of the socket is
+ * closed then.
+ */
+
+#define RESOLVER_PATIENCE_MS 30000
+#define RESOLVER_AT_ONCE 16 /* look-ups; others wait in the socket */
+#define RESOLVER_ADDRS_MAX 64
+
+/* One packet.  What is asked is what endpoint_parse() takes. */
+struct resolver_request {
+	uint32_t id;
+	uint32_t passive;
+	char text[sizeof(((struct endpoint *)0)->text)];
+};
+
+union resolver_addr {
+	struct sockaddr sa;
+	struct sockaddr_in in;
+	struct sockaddr_in6 in6;
+};
+
+/* One packet, up to the last address. */
+struct resolver_reply {
+	uint32_t id;   /* of the request; 0: all that were under way are lost */
+	int32_t error; /* what endpoint_parse() returned: 0 or -errno */
+	char why[LOOKUP_WHY_LEN];
+	uint32_t n;
+	union resolver_addr addrs[RESOLVER_ADDRS_MAX];
+};
+
+/*
+ * Start the processes, as account A, with no capability and no descriptor but the socket.  To be
+ * called before there are threads and before privileges are given up.  Returns 0 and the daemon's
+ * end, which never blocks, or -errno; ERR says what failed.
+ */
+int resolver_start(const struct account *a, enum filter_mode filter, int *ret_fd, char *err,
+		   size_t errlen);
+
+/* -errno of send(2): -EAGAIN: too many wait already. */
+int resolver_ask(int fd, uint32_t id, const char *text, bool passive);
+
+/*
+ * The next answer: 1, or 0 if there is none; -ENOTCONN: the processes are gone.  What is not well
+ * formed is -EBADMSG.
+ */
+int resolver_read(int fd, struct resolver_reply *ret);
+
+/* The N addresses of REPLY, which resolver_read() has checked. */
+void resolver_addrs(const struct resolver_reply *reply, struct addr *ret);
+
+/* Wait until the processes have ended, for a second at most, and close FD. */
+void resolver_stop(int fd);
+
+#endif
