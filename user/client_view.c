@@ -297,6 +297,65 @@ static int print_section(FILE *out, const char *title, const struct field *field
 	return r;
 }
 
+static struct json_object *lookup_of(struct json_object *forwards, size_t i)
+{
+	return member(json_object_array_get_idx(forwards, i), "lookup");
+}
+
+/* "10.0.0.1:80, [2001:db8::1]:80". */
+static void join(struct json_object *list, char *buf, size_t size)
+{
+	size_t at = 0;
+
+	buf[0] = '\0';
+	for (size_t i = 0; json_object_is_type(list, json_type_array) &&
+			   i < json_object_array_length(list) && at < size; i++)
+		at += (size_t)snprintf(buf + at, size - at, "%s%s", i ? ", " : "",
+				       value_text(json_object_array_get_idx(list, i), KIND_TEXT,
+						  NULL, 0));
+}
+
+/* The forwards whose upstream is a name, if there are any. */
+static int print_names(FILE *out, struct json_object *forwards)
+{
+	static const struct table_column columns[] = {
+		{ "NAME", false }, { "AGE", true }, { "LOOK-UPS", true }, { "FAILED", true },
+		{ "ADDRESSES", false }, { "ERROR", false },
+	};
+	struct table *t;
+	size_t n = json_object_is_type(forwards, json_type_array) ?
+			   json_object_array_length(forwards) : 0, names = 0;
+	int r;
+
+	for (size_t i = 0; i < n; i++)
+		names += json_object_is_type(lookup_of(forwards, i), json_type_object);
+	if (!names)
+		return 0;
+	t = table_new(columns, N_ELEMENTS(columns));
+	for (size_t i = 0; i < n; i++) {
+		struct json_object *f = json_object_array_get_idx(forwards, i);
+		struct json_object *lookup = lookup_of(forwards, i);
+		char age[32], lookups[32], failures[32], addresses[TEXT_MAX];
+		const char *cells[] = {
+			member_text(f, "upstream", KIND_TEXT, NULL, 0),
+			member_text(lookup, "age_ms", KIND_AGE, age, sizeof(age)),
+			member_text(lookup, "lookups", KIND_COUNT, lookups, sizeof(lookups)),
+			member_text(lookup, "failures", KIND_COUNT, failures, sizeof(failures)),
+			addresses,
+			member_text(lookup, "error", KIND_TEXT, NULL, 0),
+		};
+
+		if (!json_object_is_type(lookup, json_type_object))
+			continue;
+		join(member(f, "addresses"), addresses, sizeof(addresses));
+		table_add(t, cells);
+	}
+	fputs("\nNames\n", out);
+	r = table_print(t, out, 2);
+	table_free(t);
+	return r;
+}
+
 /* The causes that happened: most never do. */
 static int print_errors(FILE *out, struct json_object *errors)
 {
@@ -393,6 +452,7 @@ int client_view_status(struct json_object *answer, FILE *out)
 
 	r |= print_section(out, "Forwards", forward_fields, N_ELEMENTS(forward_fields),
 			   member(answer, "forwards"));
+	r |= print_names(out, member(answer, "forwards"));
 	r |= print_section(out, "Carriers", carrier_fields, N_ELEMENTS(carrier_fields),
 			   member(answer, "carriers"));
 	r |= print_section(out, "Hand-overs", handover_fields, N_ELEMENTS(handover_fields),

@@ -44,6 +44,7 @@ struct forward_conf {
 	enum engine engine;
 	unsigned int connect_timeout_ms;
 	unsigned int idle_timeout_ms, fin_timeout_ms;
+	unsigned int resolve_interval_ms;
 	uint64_t soft_limit, hard_limit;
 	struct acl acl; /* owned */
 	bool nodelay;
@@ -80,6 +81,7 @@ struct config {
 	unsigned int connect_timeout_ms; /* for one upstream address */
 	unsigned int idle_timeout_ms;    /* 0: never */
 	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
+	unsigned int resolve_interval_ms; /* between two look-ups of an upstream's name */
 	unsigned int grace_ms;           /* SIGTERM to forced close */
 	unsigned int max_sessions;
 	unsigned int max_sessions_per_client; /* 0: no limit */

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: everything that needs root is done first, in this order: descriptor limits,
- * probe of the kernel, BPF program and maps, listening sockets, control socket.  Then root is given
- * up for good, and only then do the threads start: one per worker, one for the control socket, and
- * this one, which waits for a signal.  When all run, the seccomp filter is loaded for all of them.
+ * probe of the kernel, the resolver's processes, BPF program and maps, listening sockets, control
+ * socket.  Then root is given up for good, and only then do the threads start: one per worker, one
+ * for the control socket, one for names, and this one, which waits for a signal.  When all run, the
+ * seccomp filter is loaded for all of them.
  * What needs root after that is done by a process of its own, which is made before all of it.
  */
 #include "daemon.h"
@@ -31,6 +32,7 @@
 #include "listener.h"
 #include "log.h"
 #include "inspect.h"
+#include "names.h"
 #include "privileged_client.h"
 #include "probe_start.h"
 #include "sandbox.h"
@@ -238,14 +240,16 @@ static int make_forwards(struct daemon *d)
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct forward *f;
+		int r = forward_new(&c->forwards[i], c, NULL, NULL, &f);
 
-		if (forward_new(&c->forwards[i], c, NULL, NULL, &f)) {
+		if (!r)
+			forwards_add(&d->forwards, f);
+		if (r || names_add(d->shared.names, &f->upstream)) {
 			log_error("out of memory for %zu forwards: is there a limit, such as "
 				  "MemoryMax= of the unit?", c->n_forwards);
 			return EXIT_CODE_FAILURE;
 		}
 		f->policy.no_splice = !probe_allows(&d->probe.splice);
-		forwards_add(&d->forwards, f);
 	}
 	return 0;
 }
@@ -295,6 +299,17 @@ static int open_session_log(struct daemon *d)
 	return EXIT_CODE_USAGE;
 }
 
+static int open_names(struct daemon *d)
+{
+	char err[512];
+
+	if (!names_needed(&d->config) || !names_open(&d->account, d->config.seccomp,
+						     &d->shared.names, err, sizeof(err)))
+		return 0;
+	log_error("%s", err);
+	return EXIT_CODE_FAILURE;
+}
+
 static int set_up(struct daemon *d)
 {
 	char err[512];
@@ -311,8 +326,8 @@ static int set_up(struct daemon *d)
 	r = probe_start(&d->config, &d->probe);
 	if (r)
 		return r;
-	r = make_forwards(d) ?: open_kernel(d) ?: open_listening(d) ?: open_control(d) ?:
-	    open_session_log(d);
+	r = open_names(d) ?: make_forwards(d) ?: open_kernel(d);
+	r = r ?: open_listening(d) ?: open_control(d) ?: open_session_log(d);
 	if (r)
 		return r;
 	if (admission_open(&d->config, &d->shared.admission)) {
@@ -397,6 +412,8 @@ static int start_threads(struct daemon *d)
 		for (struct listening *l = d->listening; !r && l; l = l->next)
 			r = start_listener(&t->worker, l);
 	}
+	if (!r && d->shared.names)
+		r = names_start(d->shared.names);
 	if (!r)
 		balance_start(&d->balance, d->workers);
 	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
@@ -498,6 +515,10 @@ static int watch_threads(struct daemon *d)
 		snprintf(t.name, sizeof(t.name), "worker %u", i);
 		r = watchdog_add(&d->watchdog, &t);
 	}
+	if (!r && d->shared.names)
+		r = watchdog_add(&d->watchdog, &(struct watched){
+			.name = "the thread for names", .turns = names_turns(d->shared.names),
+			.wake = names_wake, .arg = d->shared.names });
 	if (!r && d->control)
 		r = watchdog_add(&d->watchdog, &(struct watched){
 			.name = "the control thread", .turns = control_turns(d->control),
@@ -620,6 +641,7 @@ static int run(struct daemon *d)
 	balance_close(&d->balance);
 	listening_close_all(d->listening);
 	given_close();
+	names_close(d->shared.names);
 	forwards_close(&d->forwards);
 	stock_keeper_close(d->keeper);
 	kernel_close(d->shared.kernel);

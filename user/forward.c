@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "log.h"
 #include "proxy_use.h"
@@ -128,6 +129,7 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 {
 	unsigned int most = fc->max_sessions_per_client, total = fc->max_sessions ?: c->max_sessions;
 	struct forward *f = calloc(1, sizeof(*f));
+	struct timespec ts;
 	int r = 0;
 
 	*ret = NULL;
@@ -146,6 +148,9 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 		f->clients = client_limit_share(before->clients);
 	else
 		r = client_limit_open(most, total, &f->clients);
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	r = r ?: upstream_open(&f->upstream, &fc->upstream, &fc->listen, fc->resolve_interval_ms,
+			       (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000);
 	if (r || !f->totals) {
 		forward_free(f);
 		return -ENOMEM;
@@ -160,6 +165,7 @@ void forward_free(struct forward *f)
 	if (!f)
 		return;
 	socket_stock_close(f->stock);
+	upstream_close(&f->upstream);
 	client_limit_close(f->clients);
 	totals_drop(f->totals);
 	config_version_drop(f->from);

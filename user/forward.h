@@ -11,6 +11,7 @@
 #include "policy.h"
 #include "socket_stock.h"
 #include "stats.h"
+#include "upstream.h"
 
 /*
  * A forward as it runs.  What the configuration says of it never changes: a reload that changes a
@@ -46,6 +47,7 @@ struct config_version {
 struct forward {
 	const struct forward_conf *conf;
 	struct policy policy;
+	struct upstream upstream;
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct client_limit *clients;  /* NULL: only all forwards together limit a client */

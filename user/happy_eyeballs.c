@@ -58,17 +58,23 @@ void happy_begin(struct happy *h, uint64_t now_ms)
 	h->next_ms = now_ms + HAPPY_DELAY_MS;
 }
 
-void happy_put_back(struct happy *h)
+void happy_put_back(struct happy *h, uint64_t again_ms)
 {
 	h->begun--;
 	h->running--;
-	h->next_ms = UINT64_MAX;
+	h->next_ms = again_ms;
 }
 
 void happy_failed(struct happy *h)
 {
 	h->running--;
 	h->next_ms = 0;
+}
+
+void happy_won(struct happy *h)
+{
+	h->running = 1;
+	h->next_ms = UINT64_MAX;
 }
 
 uint64_t happy_due(const struct happy *h)

@@ -43,10 +43,15 @@ void happy_open(struct happy *h, size_t n, size_t first);
 bool happy_next(const struct happy *h, uint64_t now_ms, unsigned int *ret);
 /* It has begun. */
 void happy_begin(struct happy *h, uint64_t now_ms);
-/* It could not, for want of a descriptor or of memory: the next one that ends makes room for it. */
-void happy_put_back(struct happy *h);
+/*
+ * It could not, for want of something: try again at AGAIN_MS, or (UINT64_MAX) when one has ended,
+ * and so made room for it.
+ */
+void happy_put_back(struct happy *h, uint64_t again_ms);
 /* An attempt has failed. */
 void happy_failed(struct happy *h);
+/* One has won, and the others are given up: none begins unless that one fails after all. */
+void happy_won(struct happy *h);
 
 /* When to ask happy_next() again, if nothing else happens before; UINT64_MAX: no need to. */
 uint64_t happy_due(const struct happy *h);

@@ -14,6 +14,7 @@
 
 #include "admission.h"
 #include "balance.h"
+#include "inspect_names.h"
 #include "json_add.h"
 #include "proxy_protocol.h"
 #include "proxy_use.h"
@@ -32,6 +33,7 @@ SYSCALLS_NEEDED(
 struct session_view {
 	struct session session; /* a copy: its pointers are not to be followed */
 	union client_addr via;  /* AF_UNSPEC: the client has connected itself */
+	struct addr upstream;   /* len 0: it has not begun to connect */
 	uint64_t kernel_bytes[2];
 	uint64_t backlog_max[2];
 };
@@ -54,8 +56,10 @@ static void take_one(struct snapshot *snap, const struct session *s)
 	struct session_view *v = snap->want_views && snap->n < snap->size ? &snap->views[snap->n++]
 									   : NULL;
 
-	if (v)
+	if (v) {
 		v->session = *s;
+		v->upstream = s->addrs ? s->addrs->addrs[s->upstream] : (struct addr){ .len = 0 };
+	}
 	if (v && s->told && s->told->kind == PROXY_ADDRESSES)
 		v->via = s->told->peer;
 	for (unsigned int dir = 0; dir < 2; dir++) {
@@ -136,8 +140,7 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 	const struct session *s = &v->session;
 	const struct forward_conf *fc = forward_of(s);
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
-	size_t at = s->upstream < fc->upstream.n_addrs ? s->upstream : 0;
-	const struct addr *up = &fc->upstream.addrs[at];
+	const struct addr *up = v->upstream.len ? &v->upstream : &fc->upstream.addrs[0];
 	char text[ADDR_STRLEN];
 
 	add_int(o, "id", s->id);
@@ -200,7 +203,8 @@ static struct forward_sum sum_forward(const struct forward_totals *t)
 	return sum;
 }
 
-static struct json_object *forward_json(const struct forward *f, const struct config *c)
+static struct json_object *forward_json(struct forward *f, const struct config *c,
+					uint64_t now_ms)
 {
 	const struct forward_conf *fc = f->conf;
 	struct forward_sum sum = sum_forward(f->totals);
@@ -209,6 +213,7 @@ static struct json_object *forward_json(const struct forward *f, const struct co
 	add_str(o, "name", forward_name(fc));
 	add_str(o, "listen", fc->listen.text);
 	add_str(o, "upstream", fc->upstream.text);
+	inspect_upstream(o, &f->upstream, now_ms);
 	add_str(o, "engine", engine_name(fc->engine));
 	add_str(o, "state", forward_state_name(f->state));
 	add_str(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
@@ -227,15 +232,15 @@ static struct json_object *forward_json(const struct forward *f, const struct co
 }
 
 /* A replaced one is part of that which has its name: only what the configuration lacks is added. */
-static struct json_object *forwards_json(const struct inspect *r)
+static struct json_object *forwards_json(const struct inspect *r, uint64_t now_ms)
 {
 	struct json_object *list = json_object_new_array();
 
 	pthread_mutex_lock(&r->forwards->lock);
-	for (const struct forward *f = r->forwards->first; f; f = f->next)
+	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if (f->state == FORWARD_ACTIVE ||
 		    (f->state == FORWARD_REMOVED && atomic_load(&f->sessions)))
-			json_append(list, forward_json(f, r->shared->config));
+			json_append(list, forward_json(f, r->shared->config, now_ms));
 	pthread_mutex_unlock(&r->forwards->lock);
 	return list;
 }
@@ -389,6 +394,7 @@ struct json_object *inspect_status(const struct inspect *r)
 	struct json_object *o = json_object_new_object();
 	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
 	struct timespec ts;
+	uint64_t now_ms;
 
 	if (!snaps)
 		return o;
@@ -397,17 +403,18 @@ struct json_object *inspect_status(const struct inspect *r)
 		snapshot(r->workers[i], false, &snaps[i]);
 	balance_release(r->shared->balance);
 	clock_gettime(CLOCK_MONOTONIC, &ts);
+	now_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 	add_str(o, "version", CULVERT_VERSION);
 	add_int(o, "pid", (uint64_t)getpid());
-	add_int(o, "uptime_ms",
-		(uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000 - r->started_ms);
+	add_int(o, "uptime_ms", now_ms - r->started_ms);
 	add_str(o, "engine", engine_name(c->engine));
 	add_int(o, "workers", r->n_workers);
 	add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
 	add_int(o, "sessions_moved", sum_moved(r));
 	add_int(o, "max_sessions", c->max_sessions);
 	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
-	json_add(o, "forwards", forwards_json(r));
+	add_str(o, "resolver", inspect_resolver(r->shared->names));
+	json_add(o, "forwards", forwards_json(r, now_ms));
 	json_add(o, "carriers", carriers_json(r, snaps));
 	json_add(o, "handovers", counters_json(r, false));
 	json_add(o, "errors", counters_json(r, true));

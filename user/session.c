@@ -71,11 +71,9 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 
 static bool is_unix(const struct session *s, unsigned int side)
 {
-	const struct endpoint *up = upstream_of(s);
-
 	if (side == CLIENT)
 		return session_peer(s)->sa.sa_family == AF_UNIX;
-	return s->upstream < up->n_addrs && !addr_is_inet(&up->addrs[s->upstream]);
+	return !addr_is_inet(&upstream_of(s)->addrs[0]); /* the only one then */
 }
 
 /*
@@ -124,8 +122,7 @@ static uint64_t next_due(struct session *s)
 	return due;
 }
 
-/* To be called at the end of every handler that left the session alive. */
-static void session_update(struct session *s)
+void session_update(struct session *s)
 {
 	struct loop *l = &s->worker->loop;
 	uint64_t due;
@@ -209,6 +206,7 @@ static void session_end(struct session *s, bool rst, unsigned int end)
 		carrier_release(&s->flows[dir], &w->pool);
 	}
 	count_add(&fs->finished, 1);
+	session_connect_end(s);
 	session_close_side(s, CLIENT, rst);
 	session_close_side(s, UPSTREAM, rst);
 	session_give_slots(s, true);
@@ -246,8 +244,10 @@ void session_reap(struct worker *w)
 
 		w->dead = s->next;
 		free(s->told);
+		addr_list_put(s->addrs);
 		free(s);
 	}
+	session_connect_reap(w);
 }
 
 /* --- events --- */
@@ -268,7 +268,7 @@ static void on_event(struct session *s, unsigned int which, uint32_t events)
 	if (s->state == SESSION_DEAD)
 		return;
 	if (s->state == SESSION_CONNECTING && which == UPSTREAM) {
-		session_connect_answered(s, events);
+		session_connect_answered(s, 0, events);
 		session_update(s);
 		return;
 	}

@@ -9,10 +9,12 @@
 #include "client_addr.h"
 #include "flow.h"
 #include "forward.h"
+#include "happy_eyeballs.h"
 #include "idle.h"
 #include "loop.h"
 #include "policy.h"
 #include "stats.h"
+#include "upstream.h"
 #include "worker.h"
 
 /*
@@ -21,8 +23,10 @@
  *   HEADER      the client is a proxy that says first for whom it speaks; only where that is asked
  *                 -> CONNECTING  the PROXY header was read, and no byte behind it
  *                 -> DEAD        it is bad or late, or its client may have no session; or reset
- *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket
- *                 -> OPEN  connected
+ *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket.  One address
+ *               is tried in sides[UPSTREAM]; more of them at the same time, if it has more and the
+ *               first is slow, in `race`
+ *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
  *                 -> DEAD  no address answered, or the client reset
  *   OPEN        both flows run on their own
  *                 -> DEAD  both are DONE, or the session was reset
@@ -63,12 +67,15 @@ struct session {
 	uint64_t born_ms;
 	uint64_t connected_ms;   /* 0: not yet */
 	uint64_t watched_ms;     /* OPEN: since then user space has been judging it */
-	uint64_t connect_due_ms; /* CONNECTING: give up on this address */
-	uint64_t retry_ms;       /* CONNECTING: 0, or when to try this address (or, if it has
+	uint64_t connect_due_ms; /* CONNECTING: give up on the address in sides[UPSTREAM] */
+	uint64_t retry_ms;       /* CONNECTING: 0, or when to try that address (or, if it has
 				  * answered, to send its header) again */
+	struct happy happy;      /* CONNECTING: which address is next, and when */
+	struct connect_race *race;   /* CONNECTING: attempts beside that one; NULL: none */
+	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
 	uint64_t cookies[2];     /* while it has slots */
 	uint32_t pair;           /* NO_PAIR: no slots */
-	uint16_t upstream;       /* index of the upstream's address */
+	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
 	uint8_t state;           /* enum session_state */
 	bool tcp;                /* both sides are TCP */
 	uint8_t header_out;      /* bytes of a PROXY header written to the upstream, */

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -82,6 +84,143 @@ static int spare_an_ack(const struct session *s, int fd)
 	return 0;
 }
 
+/* --- attempts: number 0 in sides[UPSTREAM], others beside it in a race --- */
+
+/* One that runs beside the first. */
+struct attempt {
+	struct source source; /* fd -1: none */
+	struct session *session;
+	uint64_t due_ms;
+	uint16_t address;
+};
+
+#define RIVALS (HAPPY_AT_ONCE - 1)
+
+struct connect_race {
+	struct connect_race *next; /* in worker->dead_races */
+	struct attempt rivals[RIVALS];
+};
+
+static unsigned int n_places(const struct session *s)
+{
+	return s->race ? HAPPY_AT_ONCE : 1;
+}
+
+static struct source *source_of(struct session *s, unsigned int i)
+{
+	return i ? &s->race->rivals[i - 1].source : &s->sides[UPSTREAM];
+}
+
+static uint64_t *due_of(struct session *s, unsigned int i)
+{
+	return i ? &s->race->rivals[i - 1].due_ms : &s->connect_due_ms;
+}
+
+static uint16_t *address_of(struct session *s, unsigned int i)
+{
+	return i ? &s->race->rivals[i - 1].address : &s->upstream;
+}
+
+/* Number 0 may also wait for a descriptor, or, when it has won, for memory to send its header. */
+static bool is_running(const struct session *s, unsigned int i)
+{
+	return i ? s->race->rivals[i - 1].source.fd >= 0 :
+		   s->sides[UPSTREAM].fd >= 0 || s->retry_ms;
+}
+
+static void on_rival(struct source *source, uint32_t events)
+{
+	struct attempt *a = (struct attempt *)((char *)source - offsetof(struct attempt, source));
+	struct session *s = a->session;
+
+	session_connect_answered(s, 1 + (unsigned int)(a - s->race->rivals), events);
+	session_update(s);
+}
+
+/*
+ * A place for one more; RIVALS + 1 at most are asked for.  Number 0 while it is free, so a session
+ * has a race only if attempts overlap.  -1: no memory.
+ */
+static int free_place(struct session *s)
+{
+	unsigned int i = 0;
+
+	if (!is_running(s, 0))
+		return 0;
+	if (!s->race) {
+		s->race = calloc(1, sizeof(*s->race));
+		if (!s->race)
+			return -1;
+		for (unsigned int k = 0; k < RIVALS; k++)
+			s->race->rivals[k] = (struct attempt){
+				.source = { .handle = on_rival, .fd = -1 }, .session = s
+			};
+	}
+	while (is_running(s, i))
+		i++;
+	return (int)i;
+}
+
+/*
+ * With RST, if it is connected already: it may answer just now, and a FIN would tell it of an empty
+ * stream that was complete.
+ */
+static void close_attempt(struct session *s, unsigned int i)
+{
+	struct source *source = source_of(s, i);
+
+	if (!i)
+		s->retry_ms = s->header_out = 0;
+	if (source->fd < 0)
+		return;
+	session_arm_reset(source->fd);
+	source->registered = false; /* close(2) takes it out of epoll */
+	close(source->fd);
+	source->fd = -1;
+}
+
+/* Events of this batch may still point to its sources: it is freed when the batch is over. */
+void session_connect_end(struct session *s)
+{
+	struct connect_race *race = s->race;
+
+	if (!race)
+		return;
+	for (unsigned int i = 1; i < HAPPY_AT_ONCE; i++)
+		close_attempt(s, i);
+	race->next = s->worker->dead_races;
+	s->worker->dead_races = race;
+	s->race = NULL;
+}
+
+void session_connect_reap(struct worker *w)
+{
+	while (w->dead_races) {
+		struct connect_race *race = w->dead_races;
+
+		w->dead_races = race->next;
+		free(race);
+	}
+}
+
+/* Attempt I has won: its socket becomes the session's.  0, or -errno: it stays what it was. */
+static int take_winner(struct session *s, unsigned int i)
+{
+	struct source *source = source_of(s, i);
+	int fd = source->fd, r;
+
+	if (!i)
+		return 0;
+	r = loop_watch(&s->worker->loop, source, 0, false);
+	if (r)
+		return r;
+	s->upstream = *address_of(s, i);
+	source->fd = -1;
+	close_attempt(s, 0);
+	s->sides[UPSTREAM].fd = fd;
+	return 0;
+}
+
 static void retry_later(struct session *s, enum cause cause)
 {
 	count_add(&s->worker->stats.errors[cause], 1);
@@ -92,6 +231,10 @@ static void retry_later(struct session *s, enum cause cause)
 static void connected(struct session *s)
 {
 	s->retry_ms = 0;
+	session_connect_end(s);
+	happy_won(&s->happy);
+	if (s->happy.begun > 1)
+		addr_list_prefer(s->addrs, s->upstream, s->worker->loop.now_ms);
 	if (!session_header_send(s)) {
 		if (s->state == SESSION_CONNECTING)
 			retry_later(s, CAUSE_NO_MEMORY);
@@ -109,31 +252,47 @@ static int open_socket(struct session *s, const struct addr *a)
 }
 
 /*
- * Begin to connect to the current address.  0: under way, done, or to be tried again; else errno.
+ * A socket for an attempt: descriptor or -errno; -EAGAIN: not now.  The spare descriptor and another
+ * try are for the only attempt of a session: a rival gives way.  AGAIN: this is another try.
  */
-static int connect_begin(struct session *s)
+static int attempt_socket(struct session *s, bool again, const struct addr *a)
 {
-	const struct addr *a = &upstream_of(s)->addrs[s->upstream];
-	struct source *side = &s->sides[UPSTREAM];
+	bool alone = s->happy.running == 1, full;
+	uint64_t now = s->worker->loop.now_ms;
+	int fd = open_socket(s, a);
+
+	if ((fd == -EMFILE || fd == -ENFILE) && alone && worker_spend_spare(s->worker))
+		fd = open_socket(s, a);
+	full = fd == -EMFILE || fd == -ENFILE;
+	if (fd >= 0 || (!full && fd != -EAGAIN && fd != -ENOMEM && fd != -ENOBUFS))
+		return fd;
+	/* idle pipes are the only descriptors that can be spared */
+	if (fd != -EAGAIN)
+		pool_trim(&s->worker->pool);
+	if (alone || again)
+		retry_later(s, fd == -EAGAIN ? CAUSE_NO_SOCKET :
+			       full	     ? CAUSE_NO_DESCRIPTOR :
+					       CAUSE_NO_MEMORY);
+	else
+		happy_put_back(&s->happy, fd == -EAGAIN ? now + RETRY_MS : UINT64_MAX);
+	return -EAGAIN;
+}
+
+/*
+ * Begin attempt I with its address.  0: under way, done, or to be tried again; else errno.
+ */
+static int attempt_begin(struct session *s, unsigned int i)
+{
+	const struct addr *a = &s->addrs->addrs[*address_of(s, i)];
+	struct source *side = source_of(s, i);
+	bool again = !i && s->retry_ms;
 	int fd, r;
 
-	s->retry_ms = 0;
-	fd = open_socket(s, a);
-	if ((fd == -EMFILE || fd == -ENFILE) && worker_spend_spare(s->worker))
-		fd = open_socket(s, a);
-	if (fd == -EAGAIN) {
-		retry_later(s, CAUSE_NO_SOCKET);
-		return 0;
-	}
-	if (fd < 0) {
-		if (fd != -EMFILE && fd != -ENFILE && fd != -ENOMEM && fd != -ENOBUFS)
-			return -fd;
-		/* idle pipes are the only descriptors that can be spared */
-		pool_trim(&s->worker->pool);
-		retry_later(s, fd == -EMFILE || fd == -ENFILE ? CAUSE_NO_DESCRIPTOR
-							      : CAUSE_NO_MEMORY);
-		return 0;
-	}
+	if (!i)
+		s->retry_ms = 0;
+	fd = attempt_socket(s, again, a);
+	if (fd < 0)
+		return fd == -EAGAIN ? 0 : -fd;
 	if (addr_is_inet(a)) {
 		set_options(s, fd);
 		r = spare_an_ack(s, fd);
@@ -145,65 +304,91 @@ static int connect_begin(struct session *s)
 	}
 	side->fd = fd;
 	if (!connect(fd, (const struct sockaddr *)&a->ss, a->len)) {
-		connected(s);
-		return 0;
+		r = take_winner(s, i);
+		if (!r)
+			connected(s);
+		return -r;
 	}
 	if (errno == EINPROGRESS)
-		return 0;
+		/* number 0 is watched by session_update() */
+		return i ? -loop_watch(&s->worker->loop, side, EPOLLOUT, true) : 0;
 	if (errno == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
-		session_close_side(s, UPSTREAM, false);
+		close_attempt(s, i);
 		s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
 		return 0;
 	}
 	return errno;
 }
 
-/* The current address has failed with ERROR: try the others, in order. */
-static void connect_next(struct session *s, int error)
+/* Attempt I has failed with ERROR. */
+static void attempt_failed(struct session *s, unsigned int i, int error)
 {
+	const struct addr *a = &s->addrs->addrs[*address_of(s, i)];
 	char text[ADDR_STRLEN];
 
-	while (error) {
-		const struct addr *a = &upstream_of(s)->addrs[s->upstream];
+	close_attempt(s, i);
+	happy_failed(&s->happy);
+	if (*address_of(s, i) == s->happy.first)
+		addr_list_forget(s->addrs);
+	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
+		    (unsigned long long)s->id, forward_name(forward_of(s)),
+		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
+		    upstream_socket_error(error), advice_connect(error));
+	if (!happy_is_over(&s->happy))
+		return;
+	s->upstream = *address_of(s, i); /* for the session log */
+	upstream_failed(&s->forward->upstream, s->worker->loop.now_ms);
+	session_reset(s, connect_cause(error));
+}
 
-		/*
-		 * it may answer just now, and a FIN would tell it of an empty stream that was
-		 * complete
-		 */
-		session_close_side(s, UPSTREAM, true);
-		s->header_out = 0;
-		log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
-			    (unsigned long long)s->id, forward_name(forward_of(s)),
-			    addr_format((const struct sockaddr *)&a->ss, a->len, text,
-					sizeof(text)),
-			    upstream_socket_error(error), advice_connect(error));
-		if (++s->upstream >= upstream_of(s)->n_addrs) {
-			session_reset(s, connect_cause(error));
+/* Begin what is due. */
+static void connect_more(struct session *s)
+{
+	uint64_t now = s->worker->loop.now_ms;
+	unsigned int address;
+
+	while (s->state == SESSION_CONNECTING && happy_next(&s->happy, now, &address)) {
+		int i = free_place(s), error;
+
+		happy_begin(&s->happy, now);
+		if (i < 0) {
+			happy_put_back(&s->happy, UINT64_MAX);
 			return;
 		}
-		s->connect_due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
-		error = connect_begin(s);
+		*address_of(s, (unsigned int)i) = (uint16_t)address;
+		*due_of(s, (unsigned int)i) = now + forward_of(s)->connect_timeout_ms;
+		error = attempt_begin(s, (unsigned int)i);
+		if (error)
+			attempt_failed(s, (unsigned int)i, error);
 	}
 }
 
-void session_connect_answered(struct session *s, uint32_t events)
+void session_connect_answered(struct session *s, unsigned int i, uint32_t events)
 {
 	socklen_t len = sizeof(int);
 	int error = 0;
 
+	if (s->state != SESSION_CONNECTING)
+		return;
 	if (events & (EPOLLERR | EPOLLHUP) &&
-	    getsockopt(s->sides[UPSTREAM].fd, SOL_SOCKET, SO_ERROR, &error, &len))
+	    getsockopt(source_of(s, i)->fd, SOL_SOCKET, SO_ERROR, &error, &len))
 		error = errno;
-	if (error)
-		connect_next(s, error);
-	else
+	error = error ?: -take_winner(s, i);
+	if (!error) {
 		connected(s);
+		return;
+	}
+	attempt_failed(s, i, error);
+	connect_more(s);
 }
 
 void session_connect(struct session *s)
 {
-	s->connect_due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
-	connect_next(s, connect_begin(s));
+	uint64_t now = s->worker->loop.now_ms;
+
+	s->addrs = upstream_get(&s->forward->upstream);
+	happy_open(&s->happy, s->addrs->n, addr_list_first(s->addrs, now));
+	connect_more(s);
 }
 
 bool session_connect_is_quiet(const struct session *s)
@@ -211,10 +396,13 @@ bool session_connect_is_quiet(const struct session *s)
 	return s->worker->loop.now_ms < s->born_ms + CONNECT_QUIET_MS;
 }
 
-uint64_t session_connect_due(const struct session *s)
+uint64_t session_connect_due(struct session *s)
 {
-	uint64_t due = s->connect_due_ms;
+	uint64_t due = happy_due(&s->happy);
 
+	for (unsigned int i = 0; i < n_places(s); i++)
+		if (is_running(s, i) && *due_of(s, i) < due)
+			due = *due_of(s, i);
 	if (s->retry_ms && s->retry_ms < due)
 		due = s->retry_ms;
 	if (session_connect_is_quiet(s) && s->born_ms + CONNECT_QUIET_MS < due)
@@ -225,11 +413,19 @@ uint64_t session_connect_due(const struct session *s)
 void session_connect_timer(struct session *s)
 {
 	uint64_t now = s->worker->loop.now_ms;
+	int error;
 
-	if (now >= s->connect_due_ms)
-		connect_next(s, ETIMEDOUT);
-	else if (s->retry_ms && now >= s->retry_ms && s->sides[UPSTREAM].fd >= 0)
-		connected(s);
-	else if (s->retry_ms && now >= s->retry_ms)
-		connect_next(s, connect_begin(s));
+	for (unsigned int i = 0; s->state == SESSION_CONNECTING && i < n_places(s); i++)
+		if (is_running(s, i) && now >= *due_of(s, i))
+			attempt_failed(s, i, ETIMEDOUT);
+	if (s->state == SESSION_CONNECTING && s->retry_ms && now >= s->retry_ms) {
+		if (s->sides[UPSTREAM].fd >= 0) {
+			connected(s);
+			return;
+		}
+		error = attempt_begin(s, 0);
+		if (error)
+			attempt_failed(s, 0, error);
+	}
+	connect_more(s);
 }

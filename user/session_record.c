@@ -35,11 +35,7 @@ static void set_flow(struct flow_record *r, const struct flow *f, uint64_t kerne
 /* The address that it is connected to; before that, the one that was tried last, or NULL. */
 static const struct addr *upstream_address(const struct session *s)
 {
-	const struct endpoint *up = upstream_of(s);
-
-	if (s->state == SESSION_HEADER)
-		return NULL;
-	return &up->addrs[s->upstream < up->n_addrs ? s->upstream : up->n_addrs - 1];
+	return s->addrs ? &s->addrs->addrs[s->upstream] : NULL;
 }
 
 void session_record_ended(union session_record_room *ret, const struct session *s,

@@ -124,6 +124,8 @@ void upstream_close(struct upstream *u)
 {
 	if (!u->list)
 		return;
+	if (atomic_load(&u->ask))
+		u->forget(u->arg, u);
 	addr_list_put(u->list);
 	u->list = NULL;
 	pthread_mutex_destroy(&u->lock);
@@ -228,5 +230,5 @@ void upstream_failed(struct upstream *u, uint64_t now_ms)
 	if (!atomic_compare_exchange_strong(&u->wanted_ms, &last, now_ms))
 		return; /* another worker has asked just now */
 	atomic_store(&u->wanted, true);
-	ask(u->ask_arg);
+	ask(u->arg);
 }

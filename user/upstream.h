@@ -67,7 +67,8 @@ struct upstream {
 	struct lookup_record record;
 
 	_Atomic(upstream_ask_fn *) ask; /* wakes who looks up; NULL: nobody does */
-	void *ask_arg;
+	void (*forget)(void *arg, struct upstream *u); /* to be told before it is closed */
+	void *arg;
 	_Atomic bool wanted;         /* a look-up, as soon as may be */
 	_Atomic uint64_t wanted_ms;  /* when that was last said */
 };
@@ -75,6 +76,7 @@ struct upstream {
 /* CONF is a name or not, and has been looked up.  -ENOMEM. */
 int upstream_open(struct upstream *u, const struct endpoint *conf, const struct endpoint *listen,
 		  unsigned int interval_ms, uint64_t now_ms);
+/* Whoever looks it up is told before.  Fine if it never was opened. */
 void upstream_close(struct upstream *u);
 
 /* A reference to the current list. */

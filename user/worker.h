@@ -21,6 +21,8 @@ struct session_log;
 struct worker;
 
 struct balance;
+struct connect_race;
+struct names;
 
 /* Sessions that another worker has handed over; the lock is held for a few instructions only. */
 struct inbox {
@@ -47,6 +49,7 @@ struct shared {
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
 	struct session_log *session_log; /* NULL: none */
+	struct names *names;           /* NULL: no upstream is a name */
 	_Atomic uint64_t last_id;     /* of sessions */
 };
 
@@ -74,6 +77,7 @@ struct worker {
 
 	struct session *sessions; /* list of the live */
 	struct session *dead;     /* to be freed after the batch */
+	struct connect_race *dead_races; /* the same */
 	unsigned int n_sessions;
 	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
 

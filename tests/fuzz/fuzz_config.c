@@ -31,6 +31,7 @@ static void check_bounds(const struct config *c)
 	must_be_within("connect timeout", c->connect_timeout_ms, 1, DAY_MS);
 	must_be_within("idle timeout", c->idle_timeout_ms, 0, 7 * DAY_MS);
 	must_be_within("fin timeout", c->fin_timeout_ms, 0, 7 * DAY_MS);
+	must_be_within("interval of look-ups", c->resolve_interval_ms, 100, DAY_MS);
 	must_be_within("grace", c->grace_ms, 0, DAY_MS);
 	must_be_within("sessions", c->max_sessions, 1, 1000000);
 	must_be_within("copy buffer", c->copy_buffer, 1 << 10, 16 << 20);
@@ -138,6 +139,7 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = seconds_of("--connect-timeout", c->connect_timeout_ms);
 	argv[n++] = seconds_of("--idle-timeout", c->idle_timeout_ms);
 	argv[n++] = seconds_of("--fin-timeout", c->fin_timeout_ms);
+	argv[n++] = seconds_of("--resolve-interval", c->resolve_interval_ms);
 	argv[n++] = seconds_of("--grace", c->grace_ms);
 	argv[n++] = text_of("--max-sessions=%u", c->max_sessions);
 	argv[n++] = text_of("--max-sessions-per-client=%u", c->max_sessions_per_client);
@@ -187,6 +189,7 @@ static void must_be_same(const struct config *a, const struct config *b)
 	     !strcmp(a->control, b->control) && a->max_sessions == b->max_sessions &&
 	     a->connect_timeout_ms == b->connect_timeout_ms && a->grace_ms == b->grace_ms &&
 	     a->idle_timeout_ms == b->idle_timeout_ms && a->fin_timeout_ms == b->fin_timeout_ms &&
+	     a->resolve_interval_ms == b->resolve_interval_ms &&
 	     a->copy_buffer == b->copy_buffer && a->soft_limit == b->soft_limit &&
 	     a->hard_limit == b->hard_limit && a->settle_ms == b->settle_ms &&
 	     a->review_packets == b->review_packets && a->seccomp == b->seccomp &&

@@ -79,6 +79,7 @@ static void check_own(const struct forward_text *t)
 		{ "copy-buffer", t->own.copy_buffer, 1 << 10, 16 << 20 },
 		{ "idle-timeout", t->own.idle_timeout_ms, 0, 7 * 24 * 3600 * 1000 },
 		{ "fin-timeout", t->own.fin_timeout_ms, 0, 7 * 24 * 3600 * 1000 },
+		{ "resolve-interval", t->own.resolve_interval_ms, 100, 24 * 3600 * 1000 },
 		{ "soft-limit", t->own.soft_limit, 4 << 10, 1 << 30 },
 		{ "nodelay", t->own.nodelay, 0, 1 },
 		{ "keepalive", t->own.keepalive_s, 0, 32767 },

@@ -214,6 +214,28 @@ static void test_status(void **state)
 	       "         1           2  32768      0           0        0           20\n");
 }
 
+/* Shown only if there are any. */
+static void test_names(void **state)
+{
+	static const char answer[] =
+		"{\"forwards\":["
+		"{\"name\":\"n\",\"upstream\":\"1.2.3.4:5\",\"addresses\":[\"1.2.3.4:5\"],"
+		"\"lookup\":null},"
+		"{\"name\":\"db\",\"upstream\":\"db:5432\",\"addresses\":[\"10.0.0.1:5432\","
+		"\"[::1]:5432\"],\"lookup\":{\"interval_ms\":30000,\"age_ms\":5300,\"lookups\":9,"
+		"\"failures\":2,\"error\":\"no\\u001b\"}}]}\n";
+	static char out[OUT_MAX];
+
+	(void)state;
+	assert_int_equal(view(client_view_status, answer, out), 0);
+	assert_non_null(strstr(out,
+			       "\nNames\n"
+			       "  NAME      AGE  LOOK-UPS  FAILED  ADDRESSES"
+			       "                  ERROR\n"
+			       "  db:5432  5.3s         9       2  10.0.0.1:5432, [::1]:5432"
+			       "  no\\x1b\n"));
+}
+
 static void test_status_untrusted(void **state)
 {
 	static const char nothing[] = "culvert ?, pid ?, up ?\n"
@@ -316,6 +338,7 @@ int main(void)
 		cmocka_unit_test(test_sessions_untrusted),
 		cmocka_unit_test(test_long_strings),
 		cmocka_unit_test(test_status),
+		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_status_untrusted),
 		cmocka_unit_test(test_other_answers),
 		cmocka_unit_test(test_table),

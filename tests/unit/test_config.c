@@ -63,6 +63,7 @@ static void test_defaults(void **state)
 	assert_int_equal(c.connect_timeout_ms, 5000);
 	assert_int_equal(c.idle_timeout_ms, 0);
 	assert_int_equal(c.fin_timeout_ms, 0);
+	assert_int_equal(c.resolve_interval_ms, 30000);
 	assert_int_equal(c.grace_ms, 5000);
 	assert_int_equal(c.max_sessions, 16384);
 	assert_int_equal(c.max_sessions_per_client, 8192);
@@ -102,6 +103,11 @@ static void test_every_option(void **state)
 
 	GOOD(&c, "--session-log=/var/log/x", "--session-log", "-", FORWARD);
 	assert_string_equal(c.session_log, "-");
+	config_close(&c);
+
+	GOOD(&c, "--resolve-interval=0.1", FORWARD);
+	assert_int_equal(c.resolve_interval_ms, 100);
+	assert_int_equal(c.forwards[0].resolve_interval_ms, 100);
 	config_close(&c);
 
 	GOOD(&c, "--settle=0", "--review=0", FORWARD);
@@ -286,6 +292,7 @@ static const struct {
 
 	{ -EINVAL, "seconds from 0.001 to 86400", { "--connect-timeout", "0" } },
 	{ -EINVAL, "--connect-timeout: \"0.000\" is not", { "--connect-timeout", "0.000" } },
+	{ -EINVAL, "seconds from 0.1 to 86400", { "--resolve-interval", "0" } },
 	{ -EINVAL, "--seccomp: \"log\" is not", { "--seccomp", "log" } },
 	{ -EINVAL, "--max-sessions-per-client: \"-1\" is not",
 	  { "--max-sessions-per-client", "-1" } },
@@ -390,6 +397,7 @@ static void test_help(void **state)
 		"--control PATH",
 		"(default /run/culvert/control.sock)",
 		"--connect-timeout SECONDS",
+		"--resolve-interval SECONDS",
 		"--max-sessions N",
 		"(default 16384)",
 		"--copy-buffer SIZE",

@@ -142,6 +142,7 @@ static void test_own_options(void **state)
 	     "connect-timeout = 0.25\n"
 	     "idle-timeout = 1.5\n"
 	     "copy-buffer = 8K\n"
+	     "resolve-interval = 2\n"
 	     "engine = copy\n"
 	     "nodelay = no\n"
 	     "keepalive = 0\n"
@@ -149,6 +150,7 @@ static void test_own_options(void **state)
 	     "connect-timeout = 7\n"
 	     "idle-timeout = 60\n"
 	     "fin-timeout = 30\n"
+	     "resolve-interval = 600\n"
 	     "hard-limit = 2M\n"
 	     "keepalive = 60\n"
 	     "proxy-protocol = send-v2\n"
@@ -181,6 +183,8 @@ static void test_own_options(void **state)
 	assert_int_equal(c.forwards[1].copy_buffer, 64 << 10);
 	assert_int_equal(c.forwards[0].fin_timeout_ms, 30000);
 	assert_int_equal(c.forwards[1].idle_timeout_ms, 60000);
+	assert_int_equal(c.forwards[0].resolve_interval_ms, 2000);
+	assert_int_equal(c.forwards[1].resolve_interval_ms, 600000);
 	assert_int_equal(c.forwards[0].soft_limit, 8 << 10);
 	assert_int_equal(c.forwards[0].hard_limit, 2 << 20);
 	assert_int_equal(c.forwards[1].connect_timeout_ms, 7000);
@@ -368,6 +372,8 @@ static const struct {
 	  FORWARD "idle-timeout = 604800.001\n" },
 	{ 4, "fin-timeout: \"never\" is not valid", FORWARD "fin-timeout = never\n" },
 	{ 4, "connect-timeout: \"soon\" is not valid", FORWARD "connect-timeout = soon\n" },
+	{ 4, "resolve-interval: \"0.05\" is not valid, expected seconds from 0.1",
+	  FORWARD "resolve-interval = 0.05\n" },
 	{ 5, "hard-limit: given twice, first in line 4",
 	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
 	{ 4, "nodelay: \"1\" is not valid, expected yes or no", FORWARD "nodelay = 1\n" },

@@ -201,7 +201,11 @@ static void test_put_back(void **state)
 	happy_open(&h, 3, 0);
 	happy_begin(&h, 0);
 	happy_begin(&h, 250);
-	happy_put_back(&h);
+	happy_put_back(&h, 270);
+	expect_none(&h, 269);
+	expect_next(&h, 270, 1);
+	happy_begin(&h, 270);
+	happy_put_back(&h, UINT64_MAX);
 	expect_none(&h, 100000);
 	assert_true(happy_due(&h) == UINT64_MAX);
 	happy_failed(&h);
@@ -209,6 +213,24 @@ static void test_put_back(void **state)
 	happy_begin(&h, 5000);
 	happy_failed(&h);
 	expect_next(&h, 5001, 2);
+}
+
+static void test_won(void **state)
+{
+	struct happy h;
+
+	(void)state;
+	happy_open(&h, 3, 0);
+	happy_begin(&h, 0);
+	happy_begin(&h, 250);
+	happy_won(&h);
+	expect_none(&h, 100000);
+	assert_true(happy_due(&h) == UINT64_MAX);
+	happy_failed(&h);
+	expect_next(&h, 300, 2);
+	happy_begin(&h, 300);
+	happy_failed(&h);
+	assert_true(happy_is_over(&h));
 }
 
 /* Any course of events: every address is tried once, within the bounds of the delay. */
@@ -233,7 +255,7 @@ static void test_random(void **state)
 				happy_begin(&h, now);
 				failed = false;
 				if (running && seeded_below(&random, 8) == 0) {
-					happy_put_back(&h);
+					happy_put_back(&h, UINT64_MAX);
 					expect_none(&h, now + 100000);
 				} else {
 					tried[address] = true;
@@ -263,6 +285,7 @@ int main(void)
 		cmocka_unit_test(test_first),
 		cmocka_unit_test(test_at_once),
 		cmocka_unit_test(test_put_back),
+		cmocka_unit_test(test_won),
 		cmocka_unit_test(test_random),
 	};
 

@@ -37,12 +37,22 @@ static int make(void **state)
 	session.worker = &worker;
 	session.state = SESSION_OPEN;
 	session.forward = &forward;
+	session.addrs = addr_list_new(addrs, 2);
+	assert_non_null(session.addrs);
 	session.id = 5;
 	session.born_ms = 1000;
 	session.connected_ms = 1010;
 	worker.loop.now_ms = 3000;
 	session.client.in.sin_family = AF_INET;
 	session.client.in.sin_port = htons(4444);
+	return 0;
+}
+
+static int unmake(void **state)
+{
+	(void)state;
+	addr_list_put(session.addrs);
+	session.addrs = NULL;
 	return 0;
 }
 
@@ -102,7 +112,7 @@ static void test_never_connected(void **state)
 
 	(void)state;
 	session.connected_ms = 0;
-	session.upstream = 2;
+	session.upstream = 1;
 	session_record_ended(&room, &session, kernel, CAUSE_CONNECT_REFUSED);
 	assert_int_equal(room.record.connect_ms, SESSION_NEVER_CONNECTED);
 	assert_int_equal(upstream_port(&room.record), 81);
@@ -120,6 +130,7 @@ static void test_told(void **state)
 	session.told = &told;
 	session.state = SESSION_HEADER;
 	session.connected_ms = 0;
+	unmake(NULL);
 	session_record_ended(&room, &session, kernel, CAUSE_CLIENT_RESET);
 	assert_int_equal(room.record.upstream_len, 0);
 	assert_int_equal(ntohs(room.record.via.in.sin_port), 99);
@@ -158,11 +169,11 @@ static void test_clients(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup(test_open, make),
-		cmocka_unit_test_setup(test_never_connected, make),
-		cmocka_unit_test_setup(test_told, make),
-		cmocka_unit_test_setup(test_clocks, make),
-		cmocka_unit_test_setup(test_clients, make),
+		cmocka_unit_test_setup_teardown(test_open, make, unmake),
+		cmocka_unit_test_setup_teardown(test_never_connected, make, unmake),
+		cmocka_unit_test_setup_teardown(test_told, make, unmake),
+		cmocka_unit_test_setup_teardown(test_clocks, make, unmake),
+		cmocka_unit_test_setup_teardown(test_clients, make, unmake),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -190,12 +190,13 @@ static void test_failed(void **state)
 	unsigned int asked = 0;
 
 	upstream_failed(&rig->u, 1000); /* nobody looks it up */
-	rig->u.ask_arg = &asked;
+	rig->u.arg = &asked;
 	atomic_store(&rig->u.ask, count);
 	for (uint64_t now = 1000; now < 1000 + 3 * UPSTREAM_ASK_MS; now += 10)
 		upstream_failed(&rig->u, now);
 	assert_int_equal(asked, 3);
 	assert_true(atomic_load(&rig->u.wanted));
+	atomic_store(&rig->u.ask, NULL);
 }
 
 struct crowd {

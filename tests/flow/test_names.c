@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Upstreams that are names, on every engine: which of their addresses is connected to, and what
+ * becomes of them when the name moves, or its server or the resolver fails.
+ *
+ *   127.0.0.1:9100, 127.0.0.2:9100                             are served
+ *   [::1]:9100, 127.0.0.3:9100, [::1]:9101, 127.0.0.1:9101     drop every SYN
+ *   all others                                                 refuse
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "env.h"
+#include "forward_rig.h"
+#include "happy_eyeballs.h"
+#include "name_server.h"
+
+#define TEST_SECONDS 280
+#define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
+#define THREE "127.0.0.1:9003"
+#define FOUR "127.0.0.1:9004"
+#define OTHER_UPSTREAM "127.0.0.2:9100"
+
+static const char *const black_holes[] = {
+	"[::1]:9100", "127.0.0.3:9100", "[::1]:9101", "127.0.0.1:9101",
+};
+
+#define RESOLVER "culvert-resolve"
+/* How long a session may take that would otherwise wait for the connect-timeout of 60 s. */
+#define SOON_MS 20000
+
+static int other_fd = -1;
+
+/* With a full backlog the kernel drops every SYN. */
+static void make_black_hole(const char *address)
+{
+	struct sockaddr_storage a;
+	socklen_t len;
+
+	net_addr(address, &a, &len);
+	if (net_listen(address, 0) < 0)
+		perror(address);
+	for (int i = 0; i < 3; i++) { /* they stay until this program ends */
+		int fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+		(void)connect(fd, (struct sockaddr *)&a, len); /* EINPROGRESS */
+	}
+}
+
+/* What culvert has connected to LISTENER next. */
+static int accept_at(int listener)
+{
+	struct pollfd p = { .fd = listener, .events = POLLIN };
+
+	if (poll(&p, 1, SOON_MS) != 1)
+		fail_msg("culvert has not connected to the upstream");
+	return keep(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+}
+
+static void expect_upstream(struct daemon *d, const char *forward, const char *address)
+{
+	struct json_object *s;
+
+	assert_true(rig_sessions(d, forward, &s) >= 1);
+	assert_string_equal(json_text(s, "upstream"), address);
+	json_object_put(s);
+}
+
+/* A session through LISTEN that reaches LISTENER, and talks on the engine's carrier. */
+static void is_served(struct daemon *d, char *engine, const char *forward, const char *listen,
+		      const char *address)
+{
+	int client = rig_dial(NULL, listen), server = accept_at(upstream_fd);
+
+	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
+	expect_upstream(d, forward, address);
+	rig_reset(client);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+static void is_reached(const char *listen)
+{
+	int client = rig_dial(NULL, listen), server = accept_at(upstream_fd);
+
+	rig_talk(client, server, 10);
+	rig_reset(client);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+/* RFC 8305: a dead family costs a quarter of a second, and that once. */
+static void families(void **state)
+{
+	struct daemon *d;
+	int64_t start, took;
+
+	name_server_set("both.test", "::1 127.0.0.1");
+	name_server_set("four.test", "127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
+			      "[forward both]\nlisten = " ONE "\nupstream = both.test:9100\n"
+			      "[forward four]\nlisten = " TWO "\nupstream = four.test:9100\n"
+			      "[forward silent]\nlisten = " THREE "\nupstream = both.test:9101\n"
+			      "connect-timeout = 0.4\n"
+			      "[forward refused]\nlisten = " FOUR "\nupstream = both.test:9102\n");
+	start = now_ms();
+	is_served(d, *state, "both", ONE, "127.0.0.1:9100");
+	took = now_ms() - start;
+	assert_true(took >= HAPPY_DELAY_MS);
+	assert_true(took < SOON_MS);
+	/* from now on the address that answered comes first */
+	for (int i = 0; i < 3; i++)
+		is_reached(ONE);
+	is_reached(TWO);
+	start = now_ms();
+	assert_int_equal(rig_end(rig_dial(NULL, THREE), SOON_MS), ECONNRESET);
+	assert_true(now_ms() - start >= 400 + HAPPY_DELAY_MS);
+	assert_int_equal(rig_status(d, "errors.connect-timeout"), 1);
+	assert_int_equal(rig_end(rig_dial(NULL, FOUR), SOON_MS), ECONNRESET);
+	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
+	rig_stop(d);
+}
+
+#define MANY 20
+
+/* The only one that is served is among some that are silent, and many that refuse. */
+static void many_addresses(void **state)
+{
+	char addresses[512] = "::1 127.0.0.3";
+	size_t at = strlen(addresses);
+	struct daemon *d;
+
+	for (int i = 3; i < MANY; i++)
+		at += (size_t)snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.%d",
+				       i + 10);
+	snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.1");
+	name_server_set("many.test", addresses);
+	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
+			      "[forward many]\nlisten = " ONE "\nupstream = many.test:9100\n"
+			      "[forward gone]\nlisten = " TWO "\nupstream = many.test:9102\n");
+	is_served(d, *state, "many", ONE, "127.0.0.1:9100");
+	assert_int_equal(rig_end(rig_dial(NULL, TWO), SOON_MS), ECONNRESET);
+	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
+	rig_stop(d);
+}
+
+/* While attempts overlap, the client goes away: nothing is left of them. */
+static void client_leaves(void **state)
+{
+	struct daemon *d;
+	int clients[8];
+
+	name_server_set("both.test", "::1 127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			      "[forward silent]\nlisten = " ONE "\nupstream = both.test:9101\n");
+	for (size_t i = 0; i < 8; i++)
+		clients[i] = rig_dial(NULL, ONE);
+	rig_wait_status(d, "resources.sessions", 8);
+	poll(NULL, 0, HAPPY_DELAY_MS + 50); /* both addresses of each are being tried, or soon */
+	for (size_t i = 0; i < 4; i++)
+		rig_reset(clients[i]);
+	rig_wait_status(d, "resources.sessions", 4);
+	assert_int_equal(rig_status(d, "errors.client-reset"), 4);
+	rig_stop(d); /* the others, too */
+}
+
+/* --- what the daemon knows of a name --- */
+
+static struct json_object *forward_status(struct daemon *d, struct json_object **ret, size_t i)
+{
+	*ret = query(d, "status");
+	return json_object_array_get_idx(json_at(*ret, "forwards"), i);
+}
+
+static int64_t lookup_int(struct daemon *d, size_t i, const char *path)
+{
+	struct json_object *o;
+	int64_t n = json_int(forward_status(d, &o, i), path);
+
+	json_object_put(o);
+	return n;
+}
+
+static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t n)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+
+	while (lookup_int(d, i, path) < n) {
+		if (now_ms() >= deadline)
+			fail_msg("%s is still below %lld", path, (long long)n);
+		poll(NULL, 0, 5);
+	}
+}
+
+/* Wait until the first address of forward I is this one, alone. */
+static void wait_address(struct daemon *d, size_t i, const char *address)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+	bool is = false;
+
+	while (!is) {
+		struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
+
+		is = json_object_array_length(list) == 1 &&
+		     !strcmp(json_object_get_string(json_object_array_get_idx(list, 0)), address);
+		json_object_put(o);
+		if (!is && now_ms() >= deadline)
+			fail_msg("forward %zu is not at %s", i, address);
+		poll(NULL, 0, is ? 0 : 5);
+	}
+}
+
+static bool has_text(struct daemon *d, const char *path, const char *text)
+{
+	struct json_object *o = query(d, "status");
+	bool has = !strcmp(json_text(o, path), text);
+
+	json_object_put(o);
+	return has;
+}
+
+#define MOVING "[culvert]\nprobe = no\n[forward moves]\nlisten = " ONE "\nupstream = moves.test:9100\n"
+
+/* Sessions stay where they are; new ones go where the name is. */
+static void moves(void **state)
+{
+	struct daemon *d;
+	int old[2], new[2];
+	char *log;
+
+	name_server_set("moves.test", "127.0.0.1");
+	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
+	old[0] = rig_dial(NULL, ONE);
+	old[1] = accept_at(upstream_fd);
+	rig_talk_until(d, "moves", rig_carrier(d, *state), old[0], old[1]);
+	name_server_set("moves.test", "127.0.0.2");
+	wait_address(d, 0, OTHER_UPSTREAM);
+	new[0] = rig_dial(NULL, ONE);
+	new[1] = accept_at(other_fd);
+	rig_talk(new[0], new[1], 100);
+	rig_talk(old[0], old[1], 100);
+	assert_int_equal(rig_sessions(d, "moves", NULL), 2);
+	/* the name server fails, and then the name is gone: what is known stays */
+	name_server_mode(NAMES_FAIL);
+	wait_at_least(d, 0, "lookup.failures", 2);
+	name_server_set("moves.test", NULL);
+	name_server_mode(NAMES_ANSWER);
+	wait_at_least(d, 0, "lookup.failures", lookup_int(d, 0, "lookup.failures") + 2);
+	wait_address(d, 0, OTHER_UPSTREAM);
+	name_server_set("moves.test", "127.0.0.1");
+	wait_address(d, 0, "127.0.0.1:9100");
+	rig_talk(new[0], new[1], 10);
+	rig_talk(old[0], old[1], 10);
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "upstream moves.test:9100 is now " OTHER_UPSTREAM
+				    " (it was 127.0.0.1:9100)"));
+	assert_non_null(strstr(log, "upstream moves.test:9100 keeps its last addresses: "));
+	free(log);
+	rig_stop(d);
+}
+
+/* Where nothing answers, the name is looked up long before its time. */
+static void moves_after_failure(void **state)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+	struct json_object *o, *number;
+	bool served = false;
+	struct daemon *d;
+
+	name_server_set("moves.test", "127.0.0.9"); /* refuses */
+	d = rig_start(*state, MOVING "resolve-interval = 3600\n"
+			      "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	name_server_set("moves.test", "127.0.0.1");
+	while (!served && now_ms() < deadline) {
+		int client = rig_dial(NULL, ONE);
+		struct pollfd p[] = { { .fd = client, .events = POLLIN },
+				      { .fd = upstream_fd, .events = POLLIN } };
+
+		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
+		served = p[1].revents != 0;
+		rig_reset(client);
+	}
+	assert_true(served);
+	assert_true(lookup_int(d, 0, "lookup.lookups") <= 3);
+	number = forward_status(d, &o, 1);
+	assert_null(json_at(number, "lookup"));
+	assert_int_equal(json_object_array_length(json_at(number, "addresses")), 1);
+	json_object_put(o);
+	rig_stop(d);
+}
+
+/* --- the resolver's processes --- */
+
+/* The one whose parent is PARENT; 0: none. */
+static pid_t resolver_below(pid_t parent)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *e;
+	pid_t found = 0;
+
+	while (proc && !found && (e = readdir(proc))) {
+		char path[300], line[256] = "", *end;
+		int ppid = 0;
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/%s/stat", e->d_name);
+		f = e->d_name[0] >= '1' && e->d_name[0] <= '9' ? fopen(path, "re") : NULL;
+		if (!f)
+			continue;
+		if (fgets(line, sizeof(line), f) && (end = strrchr(line, ')')) &&
+		    sscanf(end, ") %*c %d", &ppid) == 1 && ppid == parent &&
+		    strstr(line, "(" RESOLVER ")"))
+			found = (pid_t)strtol(e->d_name, NULL, 10);
+		fclose(f);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+static pid_t wait_resolver(pid_t parent, pid_t not)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+	pid_t pid;
+
+	while (!(pid = resolver_below(parent)) || pid == not) {
+		if (now_ms() >= deadline)
+			fail_msg("no resolver below process %d", parent);
+		poll(NULL, 0, 5);
+	}
+	return pid;
+}
+
+/* It hangs, is killed, and killed for good; sessions run and begin all the while. */
+static void resolver_fails(void **state)
+{
+	int64_t age, deadline;
+	unsigned int asked;
+	struct daemon *d;
+	pid_t guardian, server;
+	int old[2], new[2];
+
+	name_server_set("moves.test", "127.0.0.1");
+	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
+	assert_true(has_text(d, "resolver", "running"));
+	guardian = wait_resolver((pid_t)rig_status(d, "pid"), 0);
+	server = wait_resolver(guardian, 0);
+	old[0] = rig_dial(NULL, ONE);
+	old[1] = accept_at(upstream_fd);
+	wait_at_least(d, 0, "lookup.lookups", 1);
+
+	name_server_mode(NAMES_SILENT);
+	asked = name_server_asked();
+	while (name_server_asked() == asked)
+		poll(NULL, 0, 5);
+	name_server_set("moves.test", "127.0.0.2");
+	age = lookup_int(d, 0, "lookup.age_ms");
+	wait_at_least(d, 0, "lookup.age_ms", age + 300);
+	rig_talk_until(d, "moves", rig_carrier(d, *state), old[0], old[1]);
+	new[0] = rig_dial(NULL, ONE);
+	new[1] = accept_at(upstream_fd);
+	rig_talk(new[0], new[1], 100);
+
+	/* with it the look-up goes that hangs */
+	name_server_mode(NAMES_ANSWER);
+	assert_int_equal(kill(server, SIGKILL), 0);
+	server = wait_resolver(guardian, server);
+	wait_address(d, 0, OTHER_UPSTREAM);
+	assert_true(has_text(d, "resolver", "running"));
+
+	assert_int_equal(kill(guardian, SIGKILL), 0);
+	assert_int_equal(kill(server, SIGKILL), 0);
+	deadline = now_ms() + SOON_MS;
+	while (!has_text(d, "resolver", "gone")) {
+		assert_true(now_ms() < deadline);
+		poll(NULL, 0, 5);
+	}
+	rig_talk(old[0], old[1], 100);
+	rig_reset(new[0]);
+	new[0] = rig_dial(NULL, ONE);
+	new[1] = accept_at(other_fd);
+	rig_talk(new[0], new[1], 100);
+	rig_stop(d);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void **state);
+} rows[] = {
+	{ "families", families },
+	{ "many-addresses", many_addresses },
+	{ "client-leaves", client_leaves },
+	{ "moves", moves },
+	{ "moves-after-failure", moves_after_failure },
+	{ "resolver-fails", resolver_fails },
+};
+
+/* not const: they are the states of the tests */
+static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
+
+#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
+
+static int clean(void **state)
+{
+	name_server_mode(NAMES_ANSWER);
+	net_drain_listener(other_fd);
+	return rig_clean(state);
+}
+
+int main(void)
+{
+	static struct CMUnitTest tests[N_ROWS * N_ENGINES];
+	static char names[N_ROWS * N_ENGINES][48];
+
+	for (size_t i = 0; i < N_ROWS * N_ENGINES; i++) {
+		char *name = engines[i / N_ROWS];
+
+		snprintf(names[i], sizeof(names[i]), "%s_%s", name, rows[i % N_ROWS].name);
+		tests[i].name = names[i];
+		tests[i].test_func = rows[i % N_ROWS].run;
+		tests[i].teardown_func = clean;
+		tests[i].initial_state = name;
+	}
+	env_enter("test_names", TEST_SECONDS);
+	name_server_start();
+	/* the directory of a configuration file must be root's */
+	if (chown(env_dir(), 0, 0))
+		perror(env_dir());
+	rig_listen();
+	other_fd = net_listen(OTHER_UPSTREAM, 100);
+	if (other_fd < 0) {
+		fprintf(stderr, OTHER_UPSTREAM ": %s\n", strerror(-other_fd));
+		return 1;
+	}
+	for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
+		make_black_hole(black_holes[i]);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The thread that keeps addresses up to date, with a real resolver below it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "fake_dns.h"
+#include "log.h"
+#include "names.h"
+#include "seeded.h"
+
+#define PATIENCE_MS 20000
+#define SOON 100      /* ms */
+#define NEVER 3600000 /* in this test */
+
+struct rig {
+	struct names *names;
+	struct endpoint conf, listen;
+	struct upstream u;
+};
+
+static void parse(const char *text, bool passive, struct endpoint *ret)
+{
+	char err[256];
+
+	if (endpoint_parse(text, passive, ret, err, sizeof(err)))
+		fail_msg("%s: %s", text, err);
+}
+
+static void rig_open(struct rig *rig, const char *upstream, unsigned int interval_ms)
+{
+	struct account account;
+	char err[256];
+
+	memset(rig, 0, sizeof(*rig));
+	fake_dns_say(0x0a000001);
+	parse(upstream, false, &rig->conf);
+	parse("10.0.0.99:80", true, &rig->listen);
+	if (account_find(NULL, &account, err, sizeof(err)) ||
+	    names_open(&account, FILTER_ERRNO, &rig->names, err, sizeof(err)))
+		fail_msg("%s", err);
+	assert_int_equal(upstream_open(&rig->u, &rig->conf, &rig->listen, interval_ms,
+				       clock_now_ms()), 0);
+	assert_int_equal(names_add(rig->names, &rig->u), 0);
+	assert_int_equal(names_start(rig->names), 0);
+}
+
+static void rig_close(struct rig *rig)
+{
+	names_close(rig->names);
+	upstream_close(&rig->u);
+	endpoint_close(&rig->conf);
+	endpoint_close(&rig->listen);
+	while (waitpid(-1, NULL, 0) > 0)
+		;
+}
+
+static bool is_at(struct upstream *u, const char *text)
+{
+	struct addr_list *list = upstream_get(u);
+	char buf[ADDR_LIST_STRLEN];
+	bool is = !strcmp(addr_list_format(list, buf, sizeof(buf)), text);
+
+	addr_list_put(list);
+	return is;
+}
+
+static void wait_at(struct upstream *u, const char *text)
+{
+	uint64_t deadline = clock_now_ms() + PATIENCE_MS;
+
+	while (!is_at(u, text)) {
+		if (clock_now_ms() > deadline)
+			fail_msg("it is not %s", text);
+		short_pause();
+	}
+}
+
+static struct lookup_record wait_lookups(struct upstream *u, uint64_t n)
+{
+	uint64_t deadline = clock_now_ms() + PATIENCE_MS;
+	struct lookup_record record;
+
+	for (;;) {
+		upstream_record(u, &record);
+		if (record.lookups >= n)
+			return record;
+		if (clock_now_ms() > deadline)
+			fail_msg("%llu look-ups", (unsigned long long)record.lookups);
+		short_pause();
+	}
+}
+
+static void test_timer(void **state)
+{
+	struct addr_list *old;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, "variable.test:80", SOON);
+	old = upstream_get(&rig.u);
+	fake_dns_say(0x0a000002);
+	wait_at(&rig.u, "10.0.0.2:80");
+	fake_dns_say(0x0a000063); /* the listener */
+	wait_lookups(&rig.u, wait_lookups(&rig.u, 0).lookups + 2);
+	assert_true(is_at(&rig.u, "10.0.0.2:80"));
+	assert_true(wait_lookups(&rig.u, 0).failures > 0);
+	fake_dns_say(0x0a000003);
+	wait_at(&rig.u, "10.0.0.3:80");
+	assert_string_equal(wait_lookups(&rig.u, 0).why, "");
+	rig_close(&rig);
+	assert_int_equal(((struct sockaddr_in *)&old->addrs[0].ss)->sin_addr.s_addr,
+			 htonl(0x0a000001));
+	addr_list_put(old);
+}
+
+static void test_failures(void **state)
+{
+	struct lookup_record record;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, "variable.test:80", SOON);
+	atomic_store(&fake_dns->error, EAI_AGAIN);
+	wait_lookups(&rig.u, 1);
+	record = wait_lookups(&rig.u, wait_lookups(&rig.u, 0).lookups + 3);
+	assert_true(record.failures >= 3);
+	assert_non_null(strstr(record.why, "Temporary failure"));
+	assert_true(is_at(&rig.u, "10.0.0.1:80"));
+	fake_dns_say(0x0a000004);
+	wait_at(&rig.u, "10.0.0.4:80");
+	rig_close(&rig);
+}
+
+/* Workers say that nothing answers: it is looked up long before its time, and not for each. */
+static void test_asked(void **state)
+{
+	uint64_t start = clock_now_ms(), lookups;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, "variable.test:80", NEVER);
+	fake_dns_say(0x0a000005);
+	upstream_failed(&rig.u, clock_now_ms());
+	wait_at(&rig.u, "10.0.0.5:80");
+	fake_dns_say(0x0a000006);
+	while (!is_at(&rig.u, "10.0.0.6:80")) {
+		upstream_failed(&rig.u, clock_now_ms());
+		assert_true(clock_now_ms() - start < PATIENCE_MS);
+	}
+	lookups = wait_lookups(&rig.u, 0).lookups;
+	assert_true(lookups >= 2);
+	assert_true(lookups <= 2 + (clock_now_ms() - start) / UPSTREAM_ASK_MS);
+	rig_close(&rig);
+}
+
+/* For a daemon that may not look up anything itself. */
+static void test_look_up(void **state)
+{
+	struct endpoint e;
+	char err[256] = "", text[ADDR_STRLEN];
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, "variable.test:80", NEVER);
+	endpoint_look_up_by(names_look_up, rig.names);
+	fake_dns_say(0x0a00000b);
+	parse("variable.test:81", false, &e);
+	assert_true(e.named);
+	assert_int_equal(e.n_addrs, 1);
+	assert_string_equal(e.text, "variable.test:81");
+	assert_string_equal(addr_format((struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len, text,
+					sizeof(text)), "10.0.0.11:81");
+	endpoint_close(&e);
+	atomic_store(&fake_dns->error, EAI_NONAME);
+	assert_int_equal(endpoint_parse("variable.test:81", false, &e, err, sizeof(err)), -ENOENT);
+	assert_non_null(strstr(err, "not known"));
+	assert_int_equal(endpoint_parse("crash.test:81", false, &e, err, sizeof(err)), -EIO);
+	parse("10.0.0.1:80", false, &e); /* a number is not asked for */
+	assert_false(e.named);
+	endpoint_close(&e);
+	assert_true(is_at(&rig.u, "10.0.0.1:80"));
+	assert_int_equal(wait_lookups(&rig.u, 0).lookups, 0);
+	endpoint_look_up_by(NULL, NULL);
+	rig_close(&rig);
+}
+
+/* Names come and go while others hang; each goes on by itself. */
+static void test_several(void **state)
+{
+	struct endpoint conf;
+	struct upstream more;
+	struct rig rig;
+
+	(void)state;
+	rig_open(&rig, "variable.test:80", SOON);
+	parse("variable.test:81", false, &conf);
+	conf.text[0] = '\0';
+	strcpy(conf.text, "hang.test:81");
+	for (int i = 0; i < 10; i++) { /* fewer than RESOLVER_AT_ONCE */
+		uint64_t lookups = wait_lookups(&rig.u, 0).lookups;
+
+		assert_int_equal(upstream_open(&more, &conf, &rig.listen, SOON, 1), 0);
+		assert_int_equal(names_add(rig.names, &more), 0);
+		wait_lookups(&rig.u, lookups + 1);
+		if (i % 2) {
+			names_remove(rig.names, &more);
+			names_remove(rig.names, &more);
+		}
+		upstream_close(&more);
+	}
+	endpoint_close(&conf);
+	/* a number is none of its business */
+	parse("10.0.0.1:80", false, &conf);
+	assert_int_equal(upstream_open(&more, &conf, &rig.listen, SOON, 1), 0);
+	assert_int_equal(names_add(rig.names, &more), 0);
+	assert_true(atomic_load(&more.ask) == NULL);
+	names_remove(rig.names, &more);
+	upstream_close(&more);
+	endpoint_close(&conf);
+	rig_close(&rig);
+}
+
+/* Of both processes that can answer, the guardian first: then nothing starts the server again. */
+static void test_gone(void **state)
+{
+	struct endpoint conf;
+	struct upstream server;
+	struct addr_list *list;
+	struct rig rig;
+	pid_t pid, guardian;
+	char path[64], line[256] = "";
+	FILE *f;
+
+	(void)state;
+	rig_open(&rig, "variable.test:80", SOON);
+	parse("variable.test:81", false, &conf);
+	strcpy(conf.text, "server.test:81");
+	assert_int_equal(upstream_open(&server, &conf, &rig.listen, SOON, 1), 0);
+	assert_int_equal(names_add(rig.names, &server), 0);
+	wait_lookups(&server, 1);
+	list = upstream_get(&server);
+	pid = (pid_t)(ntohl(((struct sockaddr_in *)&list->addrs[0].ss)->sin_addr.s_addr) &
+		      0xffffff);
+	addr_list_put(list);
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	assert_non_null(fgets(line, sizeof(line), f));
+	fclose(f);
+	assert_non_null(strrchr(line, ')'));
+	assert_int_equal(sscanf(strrchr(line, ')'), ") %*c %d", &guardian), 1);
+	assert_int_equal(kill(guardian, SIGKILL), 0);
+	assert_true(names_have_resolver(rig.names));
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	for (uint64_t end = clock_now_ms() + PATIENCE_MS; names_have_resolver(rig.names);) {
+		assert_true(clock_now_ms() < end);
+		short_pause();
+	}
+	upstream_failed(&rig.u, clock_now_ms());
+	assert_true(is_at(&rig.u, "10.0.0.1:80"));
+	assert_string_equal(wait_lookups(&rig.u, 1).why, "the resolver has ended");
+	names_remove(rig.names, &server);
+	upstream_close(&server);
+	endpoint_close(&conf);
+	rig_close(&rig);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_timer),   cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_asked),   cmocka_unit_test(test_several),
+		cmocka_unit_test(test_gone),    cmocka_unit_test(test_look_up),
+	};
+
+	log_set_level(LOG_ERR);
+	return cmocka_run_group_tests(tests, fake_dns_open, NULL);
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_NAMES_H
+#define CULVERT_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "sandbox.h"
+#include "upstream.h"
+
+/*
+ * Keeps the addresses of upstreams that are names up to date: a thread with an event loop of its
+ * own asks the resolver (resolver.h) on a timer and after failures to connect, and stores what it
+ * finds in the upstream, where sessions take it from.  Workers never wait for it.
+ */
+struct names;
+
+/* True if C needs any of this. */
+bool names_needed(const struct config *c);
+
+/*
+ * Start the resolver, as account A.  To be called before there are threads, and while there is the
+ * privilege to become A.  -errno; ERR says why.
+ */
+int names_open(const struct account *a, enum filter_mode filter, struct names **ret, char *err,
+	       size_t errlen);
+/* Start the thread. */
+int names_start(struct names *n);
+/* End thread and resolver.  When no worker runs any more; upstreams may be closed later. */
+void names_close(struct names *n);
+
+/*
+ * Look U up from now on, if it is a name, until U is closed or names_remove() is called; then its
+ * addresses stay as they are.  To be told before sessions use U, and not by two threads at a time.
+ * -ENOMEM, or what loop_call() returns.  N may be NULL.
+ */
+int names_add(struct names *n, struct upstream *u);
+void names_remove(struct names *n, struct upstream *u);
+
+/* For the watchdog: how often the thread has been through its loop, and how to make it do so. */
+_Atomic uint64_t *names_turns(struct names *n);
+void names_wake(void *names);
+
+/*
+ * endpoint_parse(), by way of the resolver: for a daemon that is confined, and reads its
+ * configuration again.  Waits for the answer, RESOLVER_PATIENCE_MS and a little more at most, so not
+ * by a worker; and once names_start() has been called.  ARG is the struct names, to fit
+ * endpoint_look_up_by().
+ */
+int names_look_up(void *arg, const char *text, bool passive, struct endpoint *ret, char *err,
+		  size_t errlen);
+
+/* False if the resolver's processes are gone; the addresses known stay in use. */
+bool names_have_resolver(struct names *n);
+
+#endif
