@@ -62,6 +62,20 @@ static void make_black_hole(const char *address)
 	}
 }
 
+/* What every row needs, within the namespaces that rig_run() has made. */
+static void prepare(void)
+{
+	if (other_fd < 0) {
+		name_server_start();
+		other_fd = net_listen(OTHER_UPSTREAM, 100);
+		assert_true(other_fd >= 0);
+		for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
+			make_black_hole(black_holes[i]);
+	}
+	name_server_mode(NAMES_ANSWER);
+	net_drain_listener(other_fd);
+}
+
 /* What culvert has connected to LISTENER next. */
 static int accept_at(int listener)
 {
@@ -108,6 +122,7 @@ static void families(void **state)
 	struct daemon *d;
 	int64_t start, took;
 
+	prepare();
 	name_server_set("both.test", "::1 127.0.0.1");
 	name_server_set("four.test", "127.0.0.1");
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
@@ -147,6 +162,7 @@ static void many_addresses(void **state)
 		at += (size_t)snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.%d",
 				       i + 10);
 	snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.1");
+	prepare();
 	name_server_set("many.test", addresses);
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
 			      "[forward many]\nlisten = " ONE "\nupstream = many.test:9100\n"
@@ -163,6 +179,7 @@ static void client_leaves(void **state)
 	struct daemon *d;
 	int clients[8];
 
+	prepare();
 	name_server_set("both.test", "::1 127.0.0.1");
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
 			      "[forward silent]\nlisten = " ONE "\nupstream = both.test:9101\n");
@@ -241,6 +258,7 @@ static void moves(void **state)
 	int old[2], new[2];
 	char *log;
 
+	prepare();
 	name_server_set("moves.test", "127.0.0.1");
 	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
 	old[0] = rig_dial(NULL, ONE);
@@ -280,6 +298,7 @@ static void moves_after_failure(void **state)
 	bool served = false;
 	struct daemon *d;
 
+	prepare();
 	name_server_set("moves.test", "127.0.0.9"); /* refuses */
 	d = rig_start(*state, MOVING "resolve-interval = 3600\n"
 			      "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
@@ -353,6 +372,7 @@ static void resolver_fails(void **state)
 	pid_t guardian, server;
 	int old[2], new[2];
 
+	prepare();
 	name_server_set("moves.test", "127.0.0.1");
 	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
 	assert_true(has_text(d, "resolver", "running"));
@@ -396,10 +416,7 @@ static void resolver_fails(void **state)
 	rig_stop(d);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void **state);
-} rows[] = {
+static const struct rig_row rows[] = {
 	{ "families", families },
 	{ "many-addresses", many_addresses },
 	{ "client-leaves", client_leaves },
@@ -408,45 +425,7 @@ static const struct {
 	{ "resolver-fails", resolver_fails },
 };
 
-/* not const: they are the states of the tests */
-static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
-
-#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
-#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
-
-static int clean(void **state)
-{
-	name_server_mode(NAMES_ANSWER);
-	net_drain_listener(other_fd);
-	return rig_clean(state);
-}
-
 int main(void)
 {
-	static struct CMUnitTest tests[N_ROWS * N_ENGINES];
-	static char names[N_ROWS * N_ENGINES][48];
-
-	for (size_t i = 0; i < N_ROWS * N_ENGINES; i++) {
-		char *name = engines[i / N_ROWS];
-
-		snprintf(names[i], sizeof(names[i]), "%s_%s", name, rows[i % N_ROWS].name);
-		tests[i].name = names[i];
-		tests[i].test_func = rows[i % N_ROWS].run;
-		tests[i].teardown_func = clean;
-		tests[i].initial_state = name;
-	}
-	env_enter("test_names", TEST_SECONDS);
-	name_server_start();
-	/* the directory of a configuration file must be root's */
-	if (chown(env_dir(), 0, 0))
-		perror(env_dir());
-	rig_listen();
-	other_fd = net_listen(OTHER_UPSTREAM, 100);
-	if (other_fd < 0) {
-		fprintf(stderr, OTHER_UPSTREAM ": %s\n", strerror(-other_fd));
-		return 1;
-	}
-	for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
-		make_black_hole(black_holes[i]);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return rig_run("test_names", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }
