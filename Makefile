@@ -80,7 +80,7 @@ TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' -Iinclude 
 .SECONDARY:
 
 all: $(O)/culvert $(O)/culvert-bench
-tests: all $(UNIT) $(KERNEL) $(FLOW) $(FAULTS)
+tests: all man $(UNIT) $(KERNEL) $(FLOW) $(FAULTS)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
 	$(call say,LINK,$@)
@@ -100,7 +100,7 @@ $(O)/culvert-man: $(O)/user/man/main.o $(O)/libculvert.a
 $(O)/man/%: docs/man/%.in $(O)/culvert-man
 	$(call say,MAN,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(O)/culvert-man $(MANFLAGS) $< >$@
+	$(Q)$(O)/culvert-man $< >$@
 
 $(O)/libculvert.a: $(LIB_OBJ)
 	$(call say,AR,$@)

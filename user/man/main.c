@@ -7,11 +7,9 @@
  *   @options            an entry for each option of the command line
  *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
  *   @forward-key NAME   the same of a key that [forward NAME] alone may have
- *   @rest               whole entries of the keys of [culvert] that have no text in FILE.in, made
- *                       of the table's help; with --strict, such a key is a mistake
- *   @rest-forward       the same of [forward NAME]
  *
- * "@VERSION@" anywhere is the version.
+ * "@VERSION@" anywhere is the version.  A key of the table that such a page does not mention is a
+ * mistake.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -28,7 +26,7 @@
 struct page {
 	const char *path;
 	unsigned int line;
-	bool strict;
+	bool has_keys;
 	bool given[OPTIONS_MAX]; /* by option_number() */
 };
 
@@ -119,7 +117,7 @@ static void put_head(struct page *p, const struct option_def *o)
 
 	if (p->given[option_number(o)])
 		fail(p, "%s: has a text already", o->name);
-	p->given[option_number(o)] = true;
+	p->has_keys = p->given[option_number(o)] = true;
 	fputs(".TP\n\\fB", stdout);
 	put_text(o->name, false);
 	fputs(" =\\fR \\fI", stdout);
@@ -148,20 +146,18 @@ static void put_key(struct page *p, const char *name, bool forward)
 	fail(p, "%s: the table has no such key of %s", name, forward ? "[forward]" : "[culvert]");
 }
 
-static void put_rest(struct page *p, bool forward)
+/* A page that has texts for keys has one for each. */
+static void check_keys(struct page *p)
 {
 	const struct option_def *o;
 
-	for (size_t i = 0; (o = option_at(i)); i++) {
-		if (!is_key(o, forward) || p->given[option_number(o)])
-			continue;
-		if (p->strict)
-			fail(p, "%s: this key of %s has no text: write \"%s %s\" and a sentence or "
+	for (size_t i = 0; p->has_keys && (o = option_at(i)); i++) {
+		bool forward = is_key(o, true);
+
+		if ((forward || is_key(o, false)) && !p->given[i])
+			fail(p, "the key %s of %s has no text: write \"%s %s\" and a sentence or "
 			     "two of what it is for", o->name, forward ? "[forward]" : "[culvert]",
 			     forward ? "@forward-key" : "@key", o->name);
-		put_head(p, o);
-		put_text(o->help, true);
-		puts(".");
 	}
 }
 
@@ -190,25 +186,20 @@ static void take_line(struct page *p, const char *line)
 		put_key(p, line + strlen(key), false);
 	else if (!strncmp(line, forward_key, strlen(forward_key)))
 		put_key(p, line + strlen(forward_key), true);
-	else if (!strcmp(line, "@rest"))
-		put_rest(p, false);
-	else if (!strcmp(line, "@rest-forward"))
-		put_rest(p, true);
 	else
 		fail(p, "\"%s\": unknown directive", line);
 }
 
 int main(int argc, char **argv)
 {
-	struct page p = { .strict = argc == 3 && !strcmp(argv[1], "--strict") };
+	struct page p = { .path = argc == 2 ? argv[1] : NULL };
 	char line[LINE_LEN];
 	FILE *f;
 
-	if (argc != 2 && !p.strict) {
-		fputs("usage: culvert-man [--strict] FILE.in\n", stderr);
+	if (!p.path) {
+		fputs("usage: culvert-man FILE.in\n", stderr);
 		return 2;
 	}
-	p.path = argv[argc - 1];
 	f = fopen(p.path, "re");
 	if (!f) {
 		fprintf(stderr, "%s: %s\n", p.path, strerror(errno));
@@ -221,6 +212,7 @@ int main(int argc, char **argv)
 		line[strcspn(line, "\n")] = '\0';
 		take_line(&p, line);
 	}
+	check_keys(&p);
 	if (ferror(f) || fflush(stdout) || ferror(stdout))
 		fail(&p, "cannot be read, or the page not be written");
 	fclose(f);
