@@ -141,8 +141,11 @@ static inline void wait_state(struct daemon *d, const char *state, size_t n)
 		struct json_object *o = query(d, "sessions"), *list = json_at(o, "sessions");
 
 		is = 0;
-		for (size_t i = 0; i < json_object_array_length(list); i++)
-			is += !strcmp(json_text(json_object_array_get_idx(list, i), "state"), state);
+		for (size_t i = 0; i < json_object_array_length(list); i++) {
+			struct json_object *session = json_object_array_get_idx(list, i);
+
+			is += !strcmp(json_text(session, "state"), state);
+		}
 		json_object_put(o);
 		if (is == n)
 			return;
