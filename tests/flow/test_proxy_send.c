@@ -31,7 +31,7 @@
 /* What the upstream is to hear of FD, which culvert has accepted. */
 static struct bytes expected(int fd, unsigned int version)
 {
-	struct sockaddr_storage ss[2];
+	struct sockaddr_storage ss[2] = { 0 };
 	struct bytes b;
 	char line[120], name[2][INET6_ADDRSTRLEN];
 	unsigned int port[2];
@@ -40,7 +40,8 @@ static struct bytes expected(int fd, unsigned int version)
 	for (int i = 0; i < 2; i++) {
 		socklen_t len = sizeof(ss[i]);
 
-		(i ? getpeername : getsockname)(fd, (struct sockaddr *)&ss[i], &len);
+		assert_int_equal((i ? getpeername : getsockname)(fd, (struct sockaddr *)&ss[i],
+								 &len), 0);
 	}
 	if (ss[0].ss_family == AF_UNIX)
 		return version == 1 ? text("PROXY UNKNOWN\r\n") : v2_local();
