@@ -201,7 +201,7 @@ static int try_privileges(struct daemon *d)
 static int start_privileged(struct daemon *d)
 {
 	const struct config *c = &d->config;
-	bool needed = c->file;
+	bool needed = c->file || session_log_is_file(c->session_log);
 	char err[512];
 
 	for (size_t i = 0; i < c->n_forwards; i++)

@@ -16,18 +16,9 @@
 #include "privileged.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,57 +26,11 @@
 #include "listen_socket.h"
 #include "log.h"
 #include "log_file.h"
+#include "privileged_confine.h"
 #include "privileged_rules.h"
 #include "sandbox.h"
 #include "session_log.h"
 #include "socket_options.h"
-#include "syscall_filter.h"
-
-#define SOCKET_FD 3
-#define DESCRIPTORS (PRIVILEGED_FDS + 32) /* RLIMIT_NOFILE */
-
-/* A file may be read, or appended to. */
-#define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
-#define TO_APPEND                                                                                  \
-	SYSCALL_ARG_BITS(2, O_ACCMODE | O_APPEND | O_NOFOLLOW | O_TRUNC,                           \
-			 O_WRONLY | O_APPEND | O_NOFOLLOW)
-#define STREAM (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
-
-static const struct syscall_need needed[] = {
-	/* the pair */
-	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
-	/* the file, and who could have written it; names of services */
-	SYSCALL(openat, TO_READ), SYSCALL_IF(PART_SESSION_LOG, openat, TO_APPEND), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
-	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
-	SYSCALL(faccessat), SYSCALL(faccessat2), SYSCALL(geteuid), SYSCALL(getegid),
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_GETFL)),
-	SYSCALL(mmap, SYSCALL_ARG_BITS(2, PROT_EXEC, 0)),
-	/* the number of a network interface in an IPv6 address */
-	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC)),
-	SYSCALL(ioctl, SYSCALL_ARG(1, SIOCGIFINDEX)),
-	/* listeners */
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
-	SYSCALL(bind), SYSCALL(listen), SYSCALL(getsockname), SYSCALL(umask),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_REUSEADDR)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_REUSEPORT)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_OOBINLINE)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_KEEPALIVE)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_IPV6), SYSCALL_ARG(2, IPV6_V6ONLY)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_NODELAY)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPIDLE)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPINTVL)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPCNT)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_MARK)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_IP), SYSCALL_ARG(2, IP_TRANSPARENT)),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_IPV6), SYSCALL_ARG(2, IPV6_TRANSPARENT)),
-	/* the file of a unix socket that nobody listens on */
-	SYSCALL(connect), SYSCALL(lstat), SYSCALL(unlink), SYSCALL(unlinkat),
-	/* stderr */
-	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
-	{ .call = SYSCALLS_END },
-};
 
 struct server {
 	int argc;
@@ -114,7 +59,7 @@ static void send_answer(const struct privileged_answer *a, int *fds, size_t n)
 		CMSG_FIRSTHDR(&m)->cmsg_len = CMSG_LEN(sizeof(int) * n);
 		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), fds, sizeof(int) * n);
 	}
-	if (sendmsg(SOCKET_FD, &m, MSG_NOSIGNAL) < 0)
+	if (sendmsg(PRIVILEGED_FD, &m, MSG_NOSIGNAL) < 0)
 		_exit(1);
 	while (n)
 		close(fds[--n]);
@@ -134,7 +79,7 @@ static void send_text(const char *text, size_t len)
 {
 	for (size_t n; len; text += n, len -= n) {
 		n = len < PRIVILEGED_PIECE ? len : PRIVILEGED_PIECE;
-		if (send(SOCKET_FD, text, n, MSG_NOSIGNAL) < 0)
+		if (send(PRIVILEGED_FD, text, n, MSG_NOSIGNAL) < 0)
 			_exit(1);
 	}
 }
@@ -196,7 +141,7 @@ static int make_listener(const struct forward_conf *fc, struct addr *a, int *ret
 /* One that can be connected. */
 static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
 {
-	int r = 0, fd = socket(family, STREAM, 0);
+	int r = 0, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
 	*ret_fd = fd;
 	if (fd < 0)
@@ -272,37 +217,6 @@ static void take_request(struct server *s, const struct privileged_request *q, s
 		make_sockets(q, &c->forwards[q->forward]);
 }
 
-/*
- * For marks and transparent sockets, and for ports below 1024: the latter come with a configuration
- * that is read again.
- */
-static int confine(int fd, const struct config *c, char *err, size_t errlen)
-{
-	const cap_value_t keep[] = { CAP_NET_ADMIN, CAP_NET_BIND_SERVICE };
-	const struct rlimit descriptors = { DESCRIPTORS, DESCRIPTORS };
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	sigset_t all;
-	int r;
-
-	if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 ||
-	    dup2(fd, SOCKET_FD) < 0) {
-		snprintf(err, errlen, "cannot order its descriptors: %s", strerror(errno));
-		return -errno;
-	}
-	closefrom(SOCKET_FD + 1);
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, NULL);
-	prctl(PR_SET_NAME, "culvert-priv", 0, 0, 0);
-	setrlimit(RLIMIT_NOFILE, &descriptors);
-	(void)getservbyname("http", "tcp"); /* what the C library opens for it must be open */
-	r = sandbox_keep(keep, c->file ? 2 : 1, err, errlen);
-	if (!r && !syscall_filter_hindrance())
-		r = syscall_filter_enter_list(c->seccomp, needed,
-					      session_log_is_file(c->session_log) ?
-						      PART_SESSION_LOG : 0, err, errlen);
-	return r;
-}
-
 void privileged_run(int fd, const struct config *c, int argc, char **argv)
 {
 	struct server s = { .argc = argc, .argv = argv, .known.configs[0] = *c };
@@ -312,12 +226,12 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 
 	if (session_log_is_file(c->session_log))
 		s.known.log = strdup(c->session_log); /* the configuration may go */
-	ready.error = -confine(fd, c, ready.text, sizeof(ready.text));
+	ready.error = -privileged_confine(fd, c, ready.text, sizeof(ready.text));
 	send_answer(&ready, NULL, 0);
 	if (ready.error)
 		_exit(1);
 	for (;;) {
-		n = recv(SOCKET_FD, &q, sizeof(q), MSG_TRUNC);
+		n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC);
 		if (n == 0 || (n < 0 && errno != EINTR))
 			_exit(0);
 		if (n > 0)
