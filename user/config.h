@@ -18,6 +18,7 @@ enum engine {
 	ENGINE_SOCKMAP,
 	ENGINE_SPLICE,
 	ENGINE_COPY,
+	ENGINES,
 };
 
 const char *engine_name(enum engine e);

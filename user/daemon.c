@@ -249,7 +249,7 @@ static int make_forwards(struct daemon *d)
 				  "MemoryMax= of the unit?", c->n_forwards);
 			return EXIT_CODE_FAILURE;
 		}
-		f->policy.no_splice = !probe_allows(&d->probe.splice);
+		f->policy.no_splice = !probe_allows_later(&d->probe.splice, c->probe);
 	}
 	return 0;
 }

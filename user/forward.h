@@ -46,7 +46,9 @@ struct config_version {
 
 struct forward {
 	const struct forward_conf *conf;
-	struct policy policy;
+	struct policy policy;             /* of the configured engine */
+	struct policy overrides[ENGINES]; /* of the others, once they were asked for */
+	_Atomic(const struct policy *) policy_now; /* one of these; see forward_set_engine() */
 	struct upstream upstream;
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
@@ -86,6 +88,15 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 void forward_free(struct forward *f);
 /* Give a reference back. */
 void config_version_drop(struct config_version *v);
+
+/* What carries its sessions, old and new, from now on.  By the control thread only. */
+void forward_set_engine(struct forward *f, enum engine engine);
+
+/* By any thread.  It may be another the next time, but this one stays as it is. */
+static inline const struct policy *forward_policy(const struct forward *f)
+{
+	return atomic_load_explicit(&f->policy_now, memory_order_acquire);
+}
 
 static inline struct forward_stats *forward_stats(const struct forward *f, unsigned int worker)
 {

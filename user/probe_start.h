@@ -49,4 +49,13 @@ static inline bool probe_allows(const struct probe_finding *f)
 	return f->verdict == PROBE_OK || f->verdict == PROBE_UNASKED;
 }
 
+/*
+ * And by an engine that is asked for later?  What none had asked for at the start was not tried.
+ * PROBE: that of struct config.
+ */
+static inline bool probe_allows_later(const struct probe_finding *f, bool probe)
+{
+	return f->verdict == PROBE_OK || (f->verdict == PROBE_UNASKED && !probe);
+}
+
 #endif

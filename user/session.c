@@ -371,6 +371,20 @@ void session_review(struct worker *w)
 	}
 }
 
+unsigned int session_follow_engines(struct worker *w)
+{
+	struct session *s = w->sessions, *next;
+	unsigned int n = 0;
+
+	for (; s; s = next) {
+		next = s->next;
+		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+			n += !session_flow_follow(s, dir);
+		session_update(s);
+	}
+	return n;
+}
+
 /* --- the beginning --- */
 
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)

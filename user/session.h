@@ -78,6 +78,7 @@ struct session {
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
 	uint8_t state;           /* enum session_state */
 	bool tcp;                /* both sides are TCP */
+	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
 	uint8_t header_out;      /* bytes of a PROXY header written to the upstream, */
 	uint16_t header_in;      /* and read from the client, before the stream */
 	union client_addr client;
@@ -109,7 +110,7 @@ static inline const struct endpoint *upstream_of(const struct session *s)
 
 static inline const struct policy *policy_of(const struct session *s)
 {
-	return &s->forward->policy;
+	return forward_policy(s->forward);
 }
 
 /* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
@@ -130,6 +131,12 @@ void session_sweep(struct worker *w);
 
 /* Take every flow out of the kernel, to be judged again. */
 void session_review(struct worker *w);
+
+/*
+ * Forwards may have got other engines: let all flows follow.  Returns how many have not yet, but
+ * will.
+ */
+unsigned int session_follow_engines(struct worker *w);
 
 /*
  * To another worker, between two batches of events.  session_leave(): off its worker, which then

@@ -8,6 +8,7 @@
 #include "carrier.h"
 #include "carrier_sockmap.h"
 #include "log.h"
+#include "session_engine.h"
 #include "session_slots.h"
 #include "syscall_filter.h"
 
@@ -138,12 +139,14 @@ static void demote(struct session *s, unsigned int dir, unsigned int kind)
 
 static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 {
-	struct worker *w = s->worker;
+	const struct policy *p = policy_of(s);
 	struct flow *f = &s->flows[dir];
 	struct sockmap_io io;
 	enum step step;
 	int r;
 
+	if (p->engine != ENGINE_AUTO && p->engine != ENGINE_SOCKMAP)
+		return; /* since just now */
 	if (f->phase != FLOW_USER || f->pending || f->starved || !kernel_may(s, dir))
 		return;
 	r = session_take_slots(s);
@@ -152,7 +155,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 		return;
 	}
 	io = sockmap_io(s, dir);
-	r = sockmap_enter(&io, forward_of(s), policy_of(s), w->index);
+	r = sockmap_enter(&io, forward_of(s), p, s->worker->index);
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
@@ -163,6 +166,7 @@ static void try_enter(struct session *s, unsigned int dir, enum reason reason)
 		refused(s, dir, r);
 		return;
 	}
+	s->engines[dir] = (uint8_t)p->engine;
 	f->reason = reason;
 	f->untouched = false;
 	flow_set_phase(f, FLOW_KERNEL);
@@ -188,13 +192,13 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	const struct policy *p = policy_of(s);
 	struct flow *f = &s->flows[dir];
 	uint64_t now = s->worker->loop.now_ms;
-	struct setting around = {
-		.kernel_ok = kernel_may(s, dir),
-		.busy = load_busy(p, &s->worker->load, now),
-		.watch_ms = now - s->watched_ms,
-	};
-	struct decision d = policy_user(p, &s->habit, dir, f, around);
+	struct setting around = { .busy = load_busy(p, &s->worker->load, now) };
+	struct decision d;
 
+	session_engine_follow(s, dir, p);
+	around.kernel_ok = kernel_may(s, dir);
+	around.watch_ms = now - s->watched_ms;
+	d = policy_user(p, &s->habit, dir, f, around);
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
 			return;
@@ -304,6 +308,8 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	int error;
 	enum pump r;
 
+	if (!f->pending)
+		session_engine_follow(s, dir, policy_of(s));
 	/* --engine sockmap: what has come since may go through the kernel again, unread */
 	if (f->untouched && !f->pending && !fin)
 		judge(s, dir, true);
@@ -435,24 +441,27 @@ void session_flow_review(struct session *s, unsigned int dir)
 	session_flow_run(s, dir, false);
 }
 
+bool session_flow_follow(struct session *s, unsigned int dir)
+{
+	const struct policy *p = policy_of(s);
+	struct flow *f = &s->flows[dir];
+
+	if (s->engines[dir] == p->engine)
+		return true;
+	if (f->phase == FLOW_KERNEL)
+		begin_leaving(s, dir, policy_start(p));
+	session_flow_run(s, dir, false);
+	return s->state != SESSION_OPEN || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
+	       s->engines[dir] == p->engine;
+}
+
 void session_flows_start(struct session *s)
 {
 	const struct policy *p = policy_of(s);
-	struct decision d = policy_start(p);
 
 	s->connected_ms = s->watched_ms = s->worker->loop.now_ms;
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		struct flow *f = &s->flows[dir];
-
-		f->user_carrier = d.carrier;
-		f->reason = d.reason;
-		if (p->engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP) {
-			if (!s->tcp)
-				f->reason = REASON_NOT_TCP;
-			else if (!s->worker->shared->kernel)
-				f->reason = REASON_NO_KERNEL;
-		}
-	}
+	for (unsigned int dir = 0; dir < 2; dir++)
+		session_engine_begin(s, dir, p);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
 		judge(s, dir, true);
 }

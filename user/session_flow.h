@@ -23,6 +23,12 @@ void session_flow_event(struct session *s, unsigned int dir, unsigned int kind);
 /* Take flow DIR out of the kernel, if it is there, so that the policy judges it again. */
 void session_flow_review(struct session *s, unsigned int dir);
 
+/*
+ * The engine of the forward may have changed: flow DIR shall have a carrier of the new one.  False:
+ * it will, but bytes are still on the way by the old one.
+ */
+bool session_flow_follow(struct session *s, unsigned int dir);
+
 /* Both flows are done: close in peace.  In session.c. */
 void session_finish(struct session *s);
 
