@@ -5,7 +5,6 @@
 #include <json-c/json.h>
 #include <poll.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,9 @@
 #include <unistd.h>
 
 #include "client_view.h"
-#include "config.h"
+#include "client_words.h"
+#include "command.h"
+#include "control_client.h"
 #include "exit_codes.h"
 #include "log.h"
 
@@ -25,106 +26,15 @@
 #define ANSWER_MAX (64u << 20) /* more than 100,000 sessions */
 #define DEADLINE_S 5           /* for the whole conversation */
 
-struct command {
-	const char *name; /* of the subcommand, and of the request */
-	const char *about;
-	int (*view)(struct json_object *answer, FILE *out);
+/* By enum command_id. */
+static client_view_fn *const views[COMMANDS] = {
+	[COMMAND_SESSIONS] = client_view_sessions,
+	[COMMAND_STATUS] = client_view_status,
+	[COMMAND_FORWARDS] = client_view_forwards,
+	[COMMAND_KILL] = client_view_kill,
+	[COMMAND_ENGINE] = client_view_engine,
+	[COMMAND_LOG_LEVEL] = client_view_log_level,
 };
-
-static const struct command sessions_command = {
-	.name = "sessions",
-	.about =
-		"List the live sessions, and for each direction its carrier and the reason for it.",
-	.view = client_view_sessions,
-};
-
-static const struct command status_command = {
-	.name = "status",
-	.about =
-		"Show the forwards, what carries them, errors and resources of the running daemon.",
-	.view = client_view_status,
-};
-
-struct request {
-	const char *control;
-	bool json, help;
-};
-
-struct option_def {
-	const char *name;
-	const char *metavar; /* NULL: a flag */
-	const char *help;
-	size_t offset; /* in struct request: const char * with a metavar, else bool */
-};
-
-static const struct option_def options[] = {
-	{ "--json", NULL, "print the daemon's answer as JSON", offsetof(struct request, json) },
-	{ "--control", "PATH", "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")",
-	  offsetof(struct request, control) },
-	{ "--help", NULL, "show this help", offsetof(struct request, help) },
-};
-
-#define N_OPTIONS (sizeof(options) / sizeof(options[0]))
-
-static void print_help(const struct command *cmd)
-{
-	printf("Usage: culvert %s [options]\n\n%s\n\nOptions:\n", cmd->name, cmd->about);
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		char left[32];
-
-		snprintf(left, sizeof(left), "%s %s", options[i].name,
-			 options[i].metavar ? options[i].metavar : "");
-		printf("  %-18s%s\n", left, options[i].help);
-	}
-}
-
-/* Take the option at ARGV[*POS], and its value; leaves *POS on the last word used. */
-static int take_option(int argc, char **argv, int *pos, struct request *req)
-{
-	const char *word = argv[*pos];
-	size_t len = strcspn(word, "=");
-	const char *value = word[len] ? word + len + 1 : NULL;
-	const struct option_def *o = NULL;
-
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		if (strlen(options[i].name) == len && strncmp(options[i].name, word, len) == 0)
-			o = &options[i];
-	}
-	if (!o)
-		return log_complain(-EINVAL,
-				    "\"%.256s\": unknown argument (`culvert help %s` lists them)",
-				    word, argv[0]);
-	if (!o->metavar) {
-		if (value)
-			return log_complain(-EINVAL, "%s: takes no value", o->name);
-		*(bool *)((char *)req + o->offset) = true;
-		return 0;
-	}
-	if (!value && *pos + 1 < argc && strncmp(argv[*pos + 1], "--", 2) != 0)
-		value = argv[++*pos];
-	if (!value || !value[0])
-		return log_complain(-EINVAL, "%s: needs a value: %s", o->name, o->metavar);
-	*(const char **)((char *)req + o->offset) = value;
-	return 0;
-}
-
-static int parse_arguments(int argc, char **argv, struct request *ret)
-{
-	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
-	int r;
-
-	*ret = (struct request){ .control = CONFIG_CONTROL_DEFAULT };
-	for (int i = 1; i < argc; i++) {
-		r = take_option(argc, argv, &i, ret);
-		if (r < 0)
-			return r;
-	}
-	if (strlen(ret->control) >= room)
-		return log_complain(-EINVAL,
-				    "--control: \"%.256s\" is too long, expected at most %zu bytes",
-				    ret->control, room - 1);
-	return 0;
-}
 
 static long long now_ms(void)
 {
@@ -134,12 +44,12 @@ static long long now_ms(void)
 	return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Connect to PATH and send the request; returns the socket, or -errno. */
-static int send_request(const char *path, const char *command)
+/* Connect to PATH and send LINE; returns the socket, or -errno. */
+static int send_request(const char *path, const char *line)
 {
 	struct timeval patience = { .tv_sec = DEADLINE_S };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	char line[64];
+	char text[CONTROL_REQUEST_MAX + 1];
 	int fd, n, r;
 
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -149,9 +59,9 @@ static int send_request(const char *path, const char *command)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 
 	memcpy(un.sun_path, path, strlen(path) + 1);
-	n = snprintf(line, sizeof(line), "{\"command\":\"%s\"}\n", command);
+	n = snprintf(text, sizeof(text), "%s\n", line);
 	r = connect(fd, (struct sockaddr *)&un, sizeof(un));
-	if (r < 0 || send(fd, line, (size_t)n, MSG_NOSIGNAL) < 0) {
+	if (r < 0 || send(fd, text, (size_t)n, MSG_NOSIGNAL) < 0) {
 		r = errno == EAGAIN ? -ETIMEDOUT : -errno;
 		close(fd);
 		return r;
@@ -295,24 +205,34 @@ static struct json_object *parse_answer(const char *text, size_t len)
 	return answer;
 }
 
-static int print_answer(const struct command *cmd, const struct request *req,
+/* Daemons of version 0.1.0 said it in a string. */
+static int print_error(struct json_object *error)
+{
+	struct json_object *message = error;
+
+	if (json_object_is_type(error, json_type_object) &&
+	    !json_object_object_get_ex(error, "message", &message))
+		message = NULL;
+	return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
+			    json_object_is_type(message, json_type_string) ?
+				    json_object_get_string(message) : "?");
+}
+
+static int print_answer(const struct command *c, const struct client_words *words,
 			struct json_object *answer)
 {
 	struct json_object *error;
 	int r = 0;
 
 	if (json_object_object_get_ex(answer, "error", &error))
-		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
-				    json_object_is_type(error, json_type_string) ?
-					    json_object_get_string(error) :
-					    "?");
-	if (req->json)
+		return print_error(error);
+	if (words->json)
 		print_json(answer, stdout);
 	else
-		r = cmd->view(answer, stdout);
+		r = views[command_number(c)](answer, stdout);
 	if (r == -EINVAL)
-		return log_complain(EXIT_CODE_FAILURE, "%s: the daemon's answer has no %s",
-				    req->control, cmd->name);
+		return log_complain(EXIT_CODE_FAILURE, "%s: this is no answer to %s",
+				    words->control, c->name);
 	if (r < 0)
 		return log_complain(EXIT_CODE_FAILURE, "%s", strerror(-r));
 	if (fflush(stdout) != 0 || ferror(stdout))
@@ -336,63 +256,52 @@ static int complain_unreachable(const char *path, int err)
 			    strerror(-err), hint);
 }
 
-static int run(const struct command *cmd, int argc, char **argv)
+static int converse(const struct command *c, const struct client_words *words)
 {
 	struct json_object *answer;
-	struct request req;
 	size_t len = 0;
 	char *text = NULL;
-	long long end;
-	int fd, r;
+	long long end = now_ms() + DEADLINE_S * 1000;
+	int fd = send_request(words->control, words->line), r;
 
-	if (parse_arguments(argc, argv, &req) < 0)
-		return EXIT_CODE_USAGE;
-	if (req.help) {
-		print_help(cmd);
-		return EXIT_CODE_OK;
-	}
-	end = now_ms() + DEADLINE_S * 1000;
-	fd = send_request(req.control, cmd->name);
 	if (fd < 0)
-		return complain_unreachable(req.control, fd);
+		return complain_unreachable(words->control, fd);
 	r = read_answer(fd, end, &text, &len);
 	close(fd);
 	if (r == -EFBIG)
 		return log_complain(EXIT_CODE_FAILURE,
-				    "%s: the daemon's answer is longer than %u MiB", req.control,
-				    ANSWER_MAX >> 20);
+				    "%s: the daemon's answer is longer than %u MiB",
+				    words->control, ANSWER_MAX >> 20);
 	if (r == -ENOMEM)
 		return log_complain(EXIT_CODE_FAILURE, "out of memory");
 	if (r < 0)
-		return complain_unreachable(req.control, r);
+		return complain_unreachable(words->control, r);
 
 	answer = parse_answer(text, len);
 	free(text);
 	if (!answer)
 		return log_complain(EXIT_CODE_FAILURE,
 				    "%s: the answer is not JSON from a culvert daemon",
-				    req.control);
-	r = print_answer(cmd, &req, answer);
+				    words->control);
+	r = print_answer(c, words, answer);
 	json_object_put(answer);
 	return r;
 }
 
-int client_sessions(int argc, char **argv)
+int client_run(int argc, char **argv)
 {
-	return run(&sessions_command, argc, argv);
-}
+	const struct command *c = command_find(argv[0]);
+	struct client_words words;
+	int r = client_words_parse(c, argc, argv, &words);
 
-int client_status(int argc, char **argv)
-{
-	return run(&status_command, argc, argv);
-}
-
-void client_sessions_help(void)
-{
-	print_help(&sessions_command);
-}
-
-void client_status_help(void)
-{
-	print_help(&status_command);
+	if (r == -ENOMEM)
+		r = log_complain(EXIT_CODE_FAILURE, "out of memory");
+	else if (r)
+		r = EXIT_CODE_USAGE;
+	else if (words.help)
+		client_words_help(c);
+	else
+		r = converse(c, &words);
+	client_words_close(&words);
+	return r;
 }

@@ -2,32 +2,14 @@
 #include "client_view.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <json-c/json.h>
-#include <stdint.h>
 #include <string.h>
 
-#include "log.h"
-#include "size.h"
+#include "client_value.h"
 #include "table.h"
 
 #define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
-#define FIELDS_MAX 8
 #define TEXT_MAX 256
-
-enum kind {
-	KIND_TEXT,
-	KIND_COUNT,
-	KIND_BYTES,
-	KIND_AGE, /* milliseconds */
-};
-
-/* One member of an object, and the column it is shown in. */
-struct field {
-	const char *key;
-	const char *title;
-	enum kind kind;
-};
 
 static const struct field forward_fields[] = {
 	{ "name", "NAME", KIND_TEXT },
@@ -74,6 +56,7 @@ static const struct field session_log_fields[] = {
 /* A flow stands below its session, with the carrier and its reason below the addresses. */
 enum session_column {
 	COLUMN_ID,
+	COLUMN_FORWARD,
 	COLUMN_CLIENT,
 	COLUMN_UPSTREAM,
 	COLUMN_AGE,
@@ -86,6 +69,7 @@ enum session_column {
 
 static const struct table_column session_columns[COLUMNS] = {
 	[COLUMN_ID] = { "ID", true },
+	[COLUMN_FORWARD] = { "FORWARD", false },
 	[COLUMN_CLIENT] = { "CLIENT", false },
 	[COLUMN_UPSTREAM] = { "UPSTREAM", false },
 	[COLUMN_AGE] = { "AGE", true },
@@ -94,75 +78,6 @@ static const struct table_column session_columns[COLUMNS] = {
 	[COLUMN_BACKLOG] = { "MAX BACKLOG", true },
 	[COLUMN_STATE] = { "STATE", false },
 };
-
-/* "250ms", "5.3s", "2m10s", "3h05m", "2d03h". */
-static const char *age_format(uint64_t ms, char *buf, size_t size)
-{
-	uint64_t s = ms / 1000;
-
-	if (s == 0)
-		snprintf(buf, size, "%" PRIu64 "ms", ms);
-	else if (s < 60)
-		snprintf(buf, size, "%" PRIu64 ".%" PRIu64 "s", s, ms % 1000 / 100);
-	else if (s < 3600)
-		snprintf(buf, size, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
-	else if (s < 86400)
-		snprintf(buf, size, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s / 60 % 60);
-	else
-		snprintf(buf, size, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s / 3600 % 24);
-	return buf;
-}
-
-/* Member KEY of OBJ, or NULL if there is none, or OBJ is no object. */
-static struct json_object *member(struct json_object *obj, const char *key)
-{
-	struct json_object *value = NULL;
-
-	json_object_object_get_ex(obj, key, &value);
-	return value;
-}
-
-/* VALUE as text: a pointer into VALUE, BUF, or "?". */
-static const char *value_text(struct json_object *value, enum kind kind, char *buf, size_t size)
-{
-	uint64_t number;
-
-	if (kind == KIND_TEXT)
-		return json_object_is_type(value, json_type_string) ?
-			       json_object_get_string(value) :
-			       "?";
-	if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0)
-		return "?";
-	number = json_object_get_uint64(value);
-	if (kind == KIND_BYTES)
-		return size_format(number, buf, size);
-	if (kind == KIND_AGE)
-		return age_format(number, buf, size);
-	snprintf(buf, size, "%" PRIu64, number);
-	return buf;
-}
-
-static const char *member_text(struct json_object *obj, const char *key, enum kind kind, char *buf,
-			       size_t size)
-{
-	return value_text(member(obj, key), kind, buf, size);
-}
-
-static void print_text(FILE *out, const char *text)
-{
-	char buf[TEXT_MAX];
-
-	fputs(log_escape(text, buf, sizeof(buf)), out);
-}
-
-static void print_member(FILE *out, const char *before, struct json_object *obj, const char *key,
-			 enum kind kind)
-{
-	char buf[32];
-
-	fputs(before, out);
-	print_text(out, member_text(obj, key, kind, buf, sizeof(buf)));
-}
 
 /* "CLIENT", or "CLIENT via PROXY". */
 static const char *client_cell(struct json_object *session, char *buf, size_t size)
@@ -180,6 +95,7 @@ static void add_session(struct table *t, struct json_object *session)
 	char id[32], age[32], client[TEXT_MAX];
 	const char *cells[COLUMNS] = {
 		[COLUMN_ID] = member_text(session, "id", KIND_COUNT, id, sizeof(id)),
+		[COLUMN_FORWARD] = member_text(session, "forward", KIND_TEXT, NULL, 0),
 		[COLUMN_CLIENT] = client_cell(session, client, sizeof(client)),
 		[COLUMN_UPSTREAM] = member_text(session, "upstream", KIND_TEXT, NULL, 0),
 		[COLUMN_AGE] = member_text(session, "age_ms", KIND_AGE, age, sizeof(age)),
@@ -253,46 +169,6 @@ int client_view_sessions(struct json_object *answer, FILE *out)
 			add_flow(t, json_object_array_get_idx(flows, k));
 	}
 	r = table_print(t, out, 0);
-	table_free(t);
-	return r;
-}
-
-static void add_object(struct table *t, const struct field *fields, size_t n,
-		       struct json_object *obj)
-{
-	const char *cells[FIELDS_MAX];
-	char text[FIELDS_MAX][32];
-
-	for (size_t i = 0; i < n; i++)
-		cells[i] =
-			member_text(obj, fields[i].key, fields[i].kind, text[i], sizeof(text[i]));
-	table_add(t, cells);
-}
-
-/* A titled table of ROWS: an array of objects, or one object. */
-static int print_section(FILE *out, const char *title, const struct field *fields, size_t n,
-			 struct json_object *rows)
-{
-	struct table_column columns[FIELDS_MAX];
-	struct table *t;
-	int r;
-
-	fprintf(out, "\n%s\n", title);
-	if (!json_object_is_type(rows, json_type_array) &&
-	    !json_object_is_type(rows, json_type_object)) {
-		fputs("  ?\n", out);
-		return 0;
-	}
-	for (size_t i = 0; i < n; i++)
-		columns[i] = (struct table_column){ fields[i].title, fields[i].kind != KIND_TEXT };
-	t = table_new(columns, n);
-	if (json_object_is_type(rows, json_type_object)) {
-		add_object(t, fields, n, rows);
-	} else {
-		for (size_t i = 0; i < json_object_array_length(rows); i++)
-			add_object(t, fields, n, json_object_array_get_idx(rows, i));
-	}
-	r = table_print(t, out, 2);
 	table_free(t);
 	return r;
 }

@@ -12,7 +12,14 @@ struct json_object;
  *
  * Return 0, -EINVAL (ANSWER is no answer to that request at all), -ENOMEM (the text has gaps).
  */
-int client_view_sessions(struct json_object *answer, FILE *out);
-int client_view_status(struct json_object *answer, FILE *out);
+typedef int client_view_fn(struct json_object *answer, FILE *out);
+
+client_view_fn client_view_sessions;
+client_view_fn client_view_status;
+/* In client_view_more.c. */
+client_view_fn client_view_forwards;
+client_view_fn client_view_kill;
+client_view_fn client_view_engine;
+client_view_fn client_view_log_level;
 
 #endif

@@ -237,7 +237,7 @@ static struct control_client *find_place(struct control *c, bool stranger)
 		if (c->clients[i].state == CLIENT_FREE)
 			place = &c->clients[i];
 		else
-			strangers += c->clients[i].stranger;
+			strangers += !c->clients[i].peer.may_ask;
 	}
 	return stranger && strangers >= STRANGERS_MAX ? NULL : place;
 }
@@ -258,7 +258,7 @@ static void accept_client(struct control *c)
 {
 	int fd = accept_fd(c);
 	struct control_client *place;
-	bool stranger;
+	struct control_peer peer;
 
 	if (fd < 0) {
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
@@ -266,11 +266,11 @@ static void accept_client(struct control *c)
 		have_spare(c);
 		return;
 	}
-	stranger = !control_peer_may_ask(fd, c->uid, c->gid);
-	place = find_place(c, stranger);
+	peer = control_peer_of(fd, c->uid, c->gid);
+	place = find_place(c, !peer.may_ask);
 	/* a stranger does not get the last descriptor */
-	if (place && !(stranger && c->spare.fd < 0))
-		control_client_begin(place, fd, &c->spare, stranger, clock_ms());
+	if (place && (peer.may_ask || c->spare.fd >= 0))
+		control_client_begin(place, fd, &c->spare, &peer, clock_ms());
 	else
 		control_spare_close(&c->spare, fd);
 }

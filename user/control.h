@@ -4,30 +4,44 @@
 
 #include <json-c/json.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "command.h"
+
 /*
  * The control socket: a thread of its own that answers one request per connection, of several
- * clients at a time.  A request is one line {"command":"NAME"}; the answer is one line of JSON.
+ * clients at a time.  A request is one line, see command.h; the answer is one line of JSON.
  */
 struct control;
 
-/* Make the answer to COMMAND, to be released by the caller; NULL: no such command. */
-typedef struct json_object *control_answer_fn(void *arg, const char *command);
+/* Who asks. */
+struct control_peer {
+	bool may_ask;
+	bool may_change;
+	uid_t uid;
+	pid_t pid;
+};
+
+/* Make the answer to REQ, which PEER may have, to be released by the caller. */
+typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req,
+					      const struct control_peer *peer);
 
 /*
- * The answer to the request LINE of LEN bytes, without its newline: what FN makes of the command,
- * or an object that says what is wrong.  To be released by the caller.
+ * The answer to the request LINE of LEN bytes, without its newline: what FN makes of it, or an
+ * object that says what is wrong.  To be released by the caller.
  */
-struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
+					const struct control_peer *peer, const char *line,
 					size_t len);
 
 /*
  * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Only
- * root, UID and members of GID get answers, whatever becomes of the file's mode.  A socket that a
- * dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.
+ * root, UID and members of GID get answers, and only root and UID may change anything, whatever
+ * becomes of the file's mode.  A socket that a dead daemon left behind is replaced; that of a live
+ * one gives -EADDRINUSE.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen);

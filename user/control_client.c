@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "json_add.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
@@ -41,70 +40,53 @@ static bool has_group(int fd, gid_t gid)
 	return found;
 }
 
-bool control_peer_may_ask(int fd, uid_t uid, gid_t gid)
+struct control_peer control_peer_of(int fd, uid_t uid, gid_t gid)
 {
-	struct ucred peer;
-	socklen_t len = sizeof(peer);
+	struct control_peer peer = { .may_ask = false };
+	socklen_t len = sizeof(struct ucred);
+	struct ucred is;
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) || len != sizeof(peer))
-		return false;
-	return peer.uid == 0 || peer.uid == uid || peer.gid == gid || has_group(fd, gid);
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &is, &len) || len != sizeof(is))
+		return peer;
+	peer.uid = is.uid;
+	peer.pid = is.pid;
+	peer.may_change = is.uid == 0 || is.uid == uid;
+	peer.may_ask = peer.may_change || is.gid == gid || has_group(fd, gid);
+	return peer;
 }
 
 /* --- requests and answers --- */
 
-static struct json_object *error_answer(const char *text)
-{
-	struct json_object *o = json_object_new_object();
-
-	json_add(o, "error", json_object_new_string(text));
-	return o;
-}
-
-/* NULL unless the whole line is one JSON value. */
-static struct json_object *parse(const char *line, size_t len)
-{
-	struct json_tokener *t = json_tokener_new();
-	struct json_object *o = NULL;
-
-	if (!t)
-		return NULL;
-	json_tokener_set_flags(t, JSON_TOKENER_STRICT);
-	o = json_tokener_parse_ex(t, line, (int)len);
-	if (o && (json_tokener_get_error(t) != json_tokener_success ||
-		  json_tokener_get_parse_end(t) != len)) {
-		json_object_put(o);
-		o = NULL;
-	}
-	json_tokener_free(t);
-	return o;
-}
-
-struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
+					const struct control_peer *peer, const char *line,
 					size_t len)
 {
-	struct json_object *request = parse(line, len), *command = NULL, *answer = NULL;
+	struct command_request req;
+	struct json_object *answer = command_parse(line, len, &req);
 
-	if (!json_object_is_type(request, json_type_object) ||
-	    !json_object_object_get_ex(request, "command", &command) ||
-	    !json_object_is_type(command, json_type_string) ||
-	    strlen(json_object_get_string(command)) != (size_t)json_object_get_string_len(command))
-		answer = error_answer("a request is one line: {\"command\":\"NAME\"}");
+	if (answer)
+		return answer;
+	if (command_changes(&req) && !peer->may_change)
+		answer = command_error_json(ERROR_PERMISSION,
+					    "%s: permission denied: only root and the daemon's own "
+					    "account may change anything", req.command->name);
 	else
-		answer = fn(arg, json_object_get_string(command));
-	json_object_put(request);
-	return answer ?: error_answer("unknown command (known: sessions, status)");
+		answer = fn(arg, &req, peer);
+	command_close(&req);
+	return answer;
 }
 
 static struct json_object *make_answer(const struct control_client *c, control_answer_fn *fn,
 				       void *arg)
 {
-	if (c->stranger)
-		return error_answer("permission denied: only root, the daemon's own account and "
-				    "members of its group may ask");
+	if (!c->peer.may_ask)
+		return command_error_json(ERROR_PERMISSION,
+					  "permission denied: only root, the daemon's own account "
+					  "and members of its group may ask");
 	if (c->got >= sizeof(c->request) - 1)
-		return error_answer("the request is too long");
-	return control_answer_line(fn, arg, c->request, c->got);
+		return command_error_json(ERROR_TOO_LONG, "the request is too long: at most %zu "
+					  "bytes", sizeof(c->request) - 1);
+	return control_answer_line(fn, arg, &c->peer, c->request, c->got);
 }
 
 /* --- one client --- */
@@ -121,12 +103,12 @@ void control_spare_close(struct control_spare *spare, int fd)
 }
 
 void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
-			  bool stranger, long long now_ms)
+			  const struct control_peer *peer, long long now_ms)
 {
 	c->state = CLIENT_READING;
 	c->fd = fd;
 	c->spare = spare;
-	c->stranger = stranger;
+	c->peer = *peer;
 	c->until_ms = now_ms + CONTROL_REQUEST_MS;
 	c->text = NULL;
 	c->got = c->len = c->sent = 0;

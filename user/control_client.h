@@ -39,7 +39,7 @@ struct control_client {
 	enum control_client_state state;
 	int fd;
 	struct control_spare *spare; /* NULL: none */
-	bool stranger;      /* may not ask: will be told so */
+	struct control_peer peer; /* one who may not ask will be told so */
 	long long until_ms; /* READING, WRITING: to be dropped then */
 	size_t got;         /* bytes of the request, without the newline once it is complete */
 	char *text;         /* the answer; owned */
@@ -48,14 +48,14 @@ struct control_client {
 };
 
 /*
- * May the peer of FD ask?  Root, UID, and members of GID may, be it their primary or a
- * supplementary group at the time of their connect(2).
+ * Who is at the other end of FD, and what may it do?  Root, UID, and members of GID may ask, be it
+ * their primary or a supplementary group at the time of their connect(2); root and UID may change.
  */
-bool control_peer_may_ask(int fd, uid_t uid, gid_t gid);
+struct control_peer control_peer_of(int fd, uid_t uid, gid_t gid);
 
 /* Take over the connected, non-blocking FD.  SPARE: NULL, or what outlives C. */
 void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
-			  bool stranger, long long now_ms);
+			  const struct control_peer *peer, long long now_ms);
 void control_client_drop(struct control_client *c);
 
 /* What to poll(2) for. */

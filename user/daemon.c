@@ -33,6 +33,7 @@
 #include "log.h"
 #include "inspect.h"
 #include "names.h"
+#include "operate.h"
 #include "privileged_client.h"
 #include "probe_start.h"
 #include "sandbox.h"
@@ -353,15 +354,12 @@ static void steer(void *arg, unsigned int active)
 		listening_steer(l, active);
 }
 
-static struct json_object *answer(void *arg, const char *command)
+static struct json_object *answer(void *arg, const struct command_request *req,
+				  const struct control_peer *peer)
 {
 	struct daemon *d = arg;
 
-	if (!strcmp(command, "sessions"))
-		return inspect_sessions(&d->inspect);
-	if (!strcmp(command, "status"))
-		return inspect_status(&d->inspect);
-	return NULL;
+	return operate(&d->inspect, req, peer);
 }
 
 /* Sockets in stock, for the forwards that need them. */

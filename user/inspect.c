@@ -40,9 +40,9 @@ struct session_view {
 
 struct snapshot {
 	struct worker *worker;
-	struct session_view *views; /* NULL: only the sums are wanted */
+	struct session_view *views; /* of those that FILTER matches */
 	size_t n, size;
-	bool want_views;
+	const struct session_filter *filter; /* NULL: only the sums are wanted */
 
 	uint64_t now_ms;
 	uint64_t kernel_bytes;
@@ -50,14 +50,30 @@ struct snapshot {
 	unsigned int pipes, pipes_idle, buffers;
 };
 
+/* Most filters match few of many. */
+static bool make_room(struct snapshot *snap)
+{
+	size_t size = snap->size ? 2 * snap->size : 64;
+	struct session_view *views;
+
+	if (snap->n < snap->size)
+		return true;
+	views = realloc(snap->views, size * sizeof(*views));
+	if (!views)
+		return false;
+	snap->views = views;
+	snap->size = size;
+	return true;
+}
+
 static void take_one(struct snapshot *snap, const struct session *s)
 {
 	struct worker *w = snap->worker;
-	struct session_view *v = snap->want_views && snap->n < snap->size ? &snap->views[snap->n++]
-									   : NULL;
+	struct session_view *v = NULL;
 
-	if (v) {
-		v->session = *s;
+	if (snap->filter && session_filter_matches(snap->filter, s) && make_room(snap)) {
+		v = &snap->views[snap->n++];
+		*v = (struct session_view){ .session = *s };
 		v->upstream = s->addrs ? s->addrs->addrs[s->upstream] : (struct addr){ .len = 0 };
 	}
 	if (v && s->told && s->told->kind == PROXY_ADDRESSES)
@@ -84,12 +100,6 @@ static void take(void *arg)
 
 	session_arrivals(w);
 	snap->now_ms = w->loop.now_ms;
-	if (snap->want_views) {
-		snap->size = w->n_sessions;
-		snap->views = calloc(snap->size ?: 1, sizeof(*snap->views));
-		if (!snap->views)
-			snap->size = 0;
-	}
 	for (const struct session *s = w->sessions; s; s = s->next)
 		take_one(snap, s);
 	snap->pipes = w->pool.pipes_lent + w->pool.pipes_idle;
@@ -98,9 +108,9 @@ static void take(void *arg)
 }
 
 /* SNAP is empty if the worker does not answer (it has ended). */
-static void snapshot(struct worker *w, bool want_views, struct snapshot *snap)
+static void snapshot(struct worker *w, const struct session_filter *filter, struct snapshot *snap)
 {
-	*snap = (struct snapshot){ .worker = w, .want_views = want_views };
+	*snap = (struct snapshot){ .worker = w, .filter = filter };
 	loop_call(&w->loop, take, snap, SNAPSHOT_TIMEOUT_MS);
 }
 
@@ -159,7 +169,7 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 	return o;
 }
 
-struct json_object *inspect_sessions(const struct inspect *r)
+struct json_object *inspect_sessions(const struct inspect *r, const struct session_filter *filter)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
@@ -168,7 +178,7 @@ struct json_object *inspect_sessions(const struct inspect *r)
 	for (unsigned int i = 0; i < r->n_workers; i++) {
 		struct snapshot snap;
 
-		snapshot(r->workers[i], true, &snap);
+		snapshot(r->workers[i], filter, &snap);
 		for (size_t j = 0; j < snap.n; j++)
 			json_append(list, session_json(&snap.views[j], i, snap.now_ms));
 		free(snap.views);
@@ -214,7 +224,8 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	add_str(o, "listen", fc->listen.text);
 	add_str(o, "upstream", fc->upstream.text);
 	inspect_upstream(o, &f->upstream, now_ms);
-	add_str(o, "engine", engine_name(fc->engine));
+	add_str(o, "engine", engine_name(forward_policy(f)->engine));
+	add_str(o, "engine_configured", engine_name(fc->engine));
 	add_str(o, "state", forward_state_name(f->state));
 	add_str(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
 	add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
@@ -232,17 +243,35 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 }
 
 /* A replaced one is part of that which has its name: only what the configuration lacks is added. */
-static struct json_object *forwards_json(const struct inspect *r, uint64_t now_ms)
+static struct json_object *forwards_json(const struct inspect *r, const char *name,
+					 uint64_t now_ms)
 {
 	struct json_object *list = json_object_new_array();
 
 	pthread_mutex_lock(&r->forwards->lock);
 	for (struct forward *f = r->forwards->first; f; f = f->next)
-		if (f->state == FORWARD_ACTIVE ||
-		    (f->state == FORWARD_REMOVED && atomic_load(&f->sessions)))
+		if ((f->state == FORWARD_ACTIVE ||
+		     (f->state == FORWARD_REMOVED && atomic_load(&f->sessions))) &&
+		    (!name || !strcmp(name, forward_name(f->conf))))
 			json_append(list, forward_json(f, r->shared->config, now_ms));
 	pthread_mutex_unlock(&r->forwards->lock);
 	return list;
+}
+
+static uint64_t clock_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+struct json_object *inspect_forwards(const struct inspect *r, const char *name)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add(o, "forwards", forwards_json(r, name, clock_ms()));
+	return o;
 }
 
 static struct json_object *carriers_json(const struct inspect *r, const struct snapshot *snaps)
@@ -321,7 +350,7 @@ static struct json_object *kernel_json(const struct inspect *r)
 	json_add(o, "available", json_object_new_boolean(k != NULL));
 	add_str(o, "reason", r->kernel_reason);
 	for (size_t i = 0; k && i < sizeof(features) / sizeof(features[0]); i++)
-		json_append(list, json_object_new_string(features[i]));
+		add_feature(list, features[i], true, "");
 	add_probed(list, r);
 	json_add(o, "features", list);
 	add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
@@ -342,10 +371,7 @@ static unsigned int open_descriptors(DIR *d)
 
 int inspect_open(struct inspect *r)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	r->started_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	r->started_ms = clock_ms();
 	r->descriptors = opendir("/proc/self/fd");
 	return r->descriptors ? 0 : -errno;
 }
@@ -393,17 +419,15 @@ struct json_object *inspect_status(const struct inspect *r)
 	const struct config *c = r->shared->config;
 	struct json_object *o = json_object_new_object();
 	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
-	struct timespec ts;
 	uint64_t now_ms;
 
 	if (!snaps)
 		return o;
 	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++)
-		snapshot(r->workers[i], false, &snaps[i]);
+		snapshot(r->workers[i], NULL, &snaps[i]);
 	balance_release(r->shared->balance);
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	now_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	now_ms = clock_ms();
 	add_str(o, "version", CULVERT_VERSION);
 	add_int(o, "pid", (uint64_t)getpid());
 	add_int(o, "uptime_ms", now_ms - r->started_ms);
@@ -414,7 +438,7 @@ struct json_object *inspect_status(const struct inspect *r)
 	add_int(o, "max_sessions", c->max_sessions);
 	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
 	add_str(o, "resolver", inspect_resolver(r->shared->names));
-	json_add(o, "forwards", forwards_json(r, now_ms));
+	json_add(o, "forwards", forwards_json(r, NULL, now_ms));
 	json_add(o, "carriers", carriers_json(r, snaps));
 	json_add(o, "handovers", counters_json(r, false));
 	json_add(o, "errors", counters_json(r, true));

@@ -8,9 +8,10 @@
 
 #include "forward.h"
 #include "probe_start.h"
+#include "session_filter.h"
 #include "worker.h"
 
-/* What `culvert sessions` and `culvert status` show, as JSON.  Called on the control thread. */
+/* What there is to see of the daemon, as JSON (docs/control.md).  Called on the control thread. */
 struct inspect {
 	struct shared *shared;
 	struct forwards *forwards;
@@ -27,7 +28,9 @@ struct inspect {
 int inspect_open(struct inspect *r);
 void inspect_close(struct inspect *r);
 
-struct json_object *inspect_sessions(const struct inspect *r);
+struct json_object *inspect_sessions(const struct inspect *r, const struct session_filter *filter);
+/* NAME: NULL, or that of the one that is wanted. */
+struct json_object *inspect_forwards(const struct inspect *r, const char *name);
 struct json_object *inspect_status(const struct inspect *r);
 
 #endif

@@ -64,7 +64,7 @@ int log_level_parse(const char *name)
 	return -EINVAL;
 }
 
-static const char *level_name(int level)
+const char *log_level_name(int level)
 {
 	for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
 		if (levels[i].level == level)
@@ -157,7 +157,7 @@ static size_t write_prefix(int level, char *buf, size_t size)
 	/* not strftime(), which looks for /etc/localtime each time */
 	n = snprintf(buf, size, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %s: ", tm.tm_year + 1900,
 		     tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec,
-		     now.tv_nsec / 1000000, level_name(level));
+		     now.tv_nsec / 1000000, log_level_name(level));
 	return (size_t)n;
 }
 

@@ -28,6 +28,8 @@ int log_get_level(void);
 
 /* "error", "warning", "notice", "info", "debug" -> LOG_*; -EINVAL otherwise. */
 int log_level_parse(const char *name);
+/* The name of a level. */
+const char *log_level_name(int level);
 
 void log_write(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

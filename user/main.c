@@ -3,38 +3,38 @@
 #include <string.h>
 
 #include "client.h"
+#include "client_words.h"
+#include "command.h"
 #include "config.h"
 #include "config_convert.h"
 #include "daemon.h"
 #include "exit_codes.h"
 #include "probe.h"
 
-struct command {
+/* Those that need no daemon; the others are in command.h. */
+static const struct {
 	const char *name;
 	const char *summary;
 	int (*run)(int argc, char **argv);
 	void (*help)(void);
-};
-
-static const struct command commands[] = {
+} own_commands[] = {
 	{ "run", "forward connections", daemon_run, config_help },
-	{ "sessions", "show the live sessions of a running daemon", client_sessions,
-	  client_sessions_help },
-	{ "status", "show its totals, errors and resources", client_status, client_status_help },
 	{ "check", "find mistakes in a configuration file", config_check, config_check_help },
 	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
 	  config_convert, config_convert_help },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_help },
 };
 
-#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+#define N_OWN (sizeof(own_commands) / sizeof(own_commands[0]))
 
 static void usage(FILE *to)
 {
 	fputs("usage: culvert COMMAND [OPTIONS]\n\n"
 	      "A TCP forwarder whose payload does not pass through user space.\n\n",
 	      to);
-	for (size_t i = 0; i < N_COMMANDS; i++)
+	for (size_t i = 0; i < N_OWN; i++)
+		fprintf(to, "  %-10s %s\n", own_commands[i].name, own_commands[i].summary);
+	for (size_t i = 0; i < COMMANDS; i++)
 		fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].summary);
 	fputs("\n  culvert help COMMAND    options of a command\n"
 	      "  culvert --version\n\n"
@@ -43,32 +43,35 @@ static void usage(FILE *to)
 	      to);
 }
 
-static const struct command *find(const char *name)
+/* N_OWN: none. */
+static size_t find_own(const char *name)
 {
-	for (size_t i = 0; i < N_COMMANDS; i++)
-		if (!strcmp(commands[i].name, name))
-			return &commands[i];
-	return NULL;
+	size_t i = 0;
+
+	while (i < N_OWN && strcmp(own_commands[i].name, name) != 0)
+		i++;
+	return i;
 }
 
 static int help(int argc, char **argv)
 {
-	const struct command *c = argc > 2 ? find(argv[2]) : NULL;
+	size_t own = argc > 2 ? find_own(argv[2]) : N_OWN;
+	const struct command *c = argc > 2 ? command_find(argv[2]) : NULL;
 
-	if (argc > 2 && !c) {
-		fprintf(stderr, "culvert: no such command: %s\n", argv[2]);
-		return EXIT_CODE_USAGE;
-	}
-	if (c)
-		c->help();
-	else
+	if (own < N_OWN)
+		own_commands[own].help();
+	else if (c)
+		client_words_help(c);
+	else if (argc <= 2)
 		usage(stdout);
-	return EXIT_CODE_OK;
+	else
+		fprintf(stderr, "culvert: no such command: %s\n", argv[2]);
+	return argc <= 2 || own < N_OWN || c ? EXIT_CODE_OK : EXIT_CODE_USAGE;
 }
 
 int main(int argc, char **argv)
 {
-	const struct command *c;
+	size_t own;
 
 	if (argc < 2) {
 		usage(stderr);
@@ -80,10 +83,11 @@ int main(int argc, char **argv)
 		puts("culvert " CULVERT_VERSION);
 		return EXIT_CODE_OK;
 	}
-	c = find(argv[1]);
-	if (!c) {
-		fprintf(stderr, "culvert: no such command: %s (try: culvert help)\n", argv[1]);
-		return EXIT_CODE_USAGE;
-	}
-	return c->run(argc - 1, argv + 1);
+	own = find_own(argv[1]);
+	if (own < N_OWN)
+		return own_commands[own].run(argc - 1, argv + 1);
+	if (command_find(argv[1]))
+		return client_run(argc - 1, argv + 1);
+	fprintf(stderr, "culvert: no such command: %s (try: culvert help)\n", argv[1]);
+	return EXIT_CODE_USAGE;
 }

@@ -23,6 +23,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_HEADER_LATE] = "proxy-header-late",
 	[CAUSE_HANDOVER_UNPROVED] = "handover-unproved",
 	[CAUSE_KERNEL_LOST] = "kernel-lost",
+	[CAUSE_KILLED] = "killed",
 	[CAUSE_GRACE_OVER] = "grace-over",
 	[CAUSE_NO_SOCKET] = "no-socket",
 	[CAUSE_INTERNAL] = "internal",

@@ -35,6 +35,7 @@ enum cause {
 	CAUSE_HEADER_LATE, /* no whole PROXY header within --proxy-timeout: reset */
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
+	CAUSE_KILLED,            /* `culvert kill` */
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
 	CAUSE_NO_SOCKET, /* none with a mark or for transparent forwarding in stock: waited */
 	CAUSE_INTERNAL,

@@ -46,6 +46,9 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
  */
 int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct json_object **ret);
 
+/* The same for a request of one line, LINE.  The answer may be {"error":...}. */
+int daemon_ask(struct daemon *d, const char *line, int timeout_ms, struct json_object **ret);
+
 /* The "resources" of the status. */
 int daemon_resources(struct daemon *d, int timeout_ms, struct daemon_resources *ret);
 

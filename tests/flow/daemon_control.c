@@ -91,17 +91,18 @@ static int read_answer(int fd, int64_t deadline, char **ret_text, size_t *ret_le
 	}
 }
 
-int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct json_object **ret)
+int daemon_ask(struct daemon *d, const char *line, int timeout_ms, struct json_object **ret)
 {
 	int64_t deadline = now_ms() + timeout_ms;
-	char request[80], *text = NULL;
+	char request[4096], *text = NULL;
 	size_t len = 0;
 	int fd, r;
 
+	*ret = NULL;
 	fd = control_connect(d);
 	if (fd < 0)
 		return fd;
-	snprintf(request, sizeof(request), "{\"command\":\"%s\"}\n", command);
+	snprintf(request, sizeof(request), "%s\n", line);
 	if (send(fd, request, strlen(request), MSG_NOSIGNAL) < 0) {
 		r = -errno;
 		goto out;
@@ -112,7 +113,7 @@ int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct j
 	if (text)
 		text[len] = '\0';
 	*ret = text ? json_tokener_parse(text) : NULL;
-	if (!*ret || !json_object_is_type(*ret, json_type_object) || json_at(*ret, "error")) {
+	if (!json_object_is_type(*ret, json_type_object)) {
 		json_object_put(*ret);
 		*ret = NULL;
 		r = -EBADMSG;
@@ -120,6 +121,21 @@ int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct j
 out:
 	free(text);
 	close(fd);
+	return r;
+}
+
+int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct json_object **ret)
+{
+	char line[80];
+	int r;
+
+	snprintf(line, sizeof(line), "{\"command\":\"%s\"}", command);
+	r = daemon_ask(d, line, timeout_ms, ret);
+	if (!r && json_at(*ret, "error")) {
+		json_object_put(*ret);
+		*ret = NULL;
+		r = -EBADMSG;
+	}
 	return r;
 }
 

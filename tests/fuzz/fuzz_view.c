@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * `culvert sessions` and `culvert status` (user/client.c, client_view.c, table.c) with a daemon
- * that answers anything: whoever owns the socket must not reach the terminal behind the tables.
+ * The client's commands (user/client.c, client_words.c, client_view*.c, table.c) with a daemon that
+ * answers anything: whoever owns the socket must not reach the terminal behind the tables.
  *
  * The first byte says which command and how many bytes come at a time; the rest is the answer.
  * With a bit of it, words that end in NUL come first, as further arguments; an empty one ends them.
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "command.h"
 #include "exit_codes.h"
 #include "fuzz.h"
 
@@ -158,7 +159,8 @@ static int take_arguments(uint8_t mode, char *words[WORDS_MAX + 3])
 {
 	int n = 0;
 
-	words[n++] = strdup(mode & 1 ? "sessions" : "status");
+	words[n++] = strdup(commands[mode & 128 ? (mode >> 2 & 15) % COMMANDS : mode & 1 ?
+					      COMMAND_SESSIONS : COMMAND_STATUS].name);
 	if (mode & 2)
 		words[n++] = strdup("--json");
 	for (int i = 0; mode & 64 && i < WORDS_MAX; i++) {
@@ -187,7 +189,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	said_clear();
 	stdout_begin();
-	r = (mode & 1 ? client_sessions : client_status)(argc, words);
+	r = client_run(argc, words);
 	check(r, json && !help);
 	for (size_t i = 0; i < WORDS_MAX + 3; i++)
 		free(words[i]);

@@ -48,16 +48,18 @@ static inline struct json_object *answer_of_size(size_t size)
 	return o;
 }
 
-/* On the control thread. */
-static inline struct json_object *answer(void *arg, const char *command)
+/* What is asked for as LARGE is as large as the test wants.  On the control thread. */
+#define LARGE "{\"command\":\"sessions\"}"
+
+static inline struct json_object *answer(void *arg, const struct command_request *req,
+					 const struct control_peer *peer)
 {
 	struct rig *rig = arg;
 	struct json_object *o;
 
-	if (!strcmp(command, "large"))
+	(void)peer;
+	if (command_number(req->command) == COMMAND_SESSIONS)
 		return answer_of_size(rig->large);
-	if (strcmp(command, "status"))
-		return NULL;
 	o = json_object_new_object();
 	json_object_object_add(o, "text", json_object_new_string("two\nlines"));
 	return o;

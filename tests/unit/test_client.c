@@ -19,6 +19,8 @@
 
 #include "capture.h"
 #include "client.h"
+#include "client_words.h"
+#include "command.h"
 #include "exit_codes.h"
 
 #define OUT_MAX 16384
@@ -135,14 +137,11 @@ static void daemon_stop(struct daemon *d)
 	rmdir(d->dir);
 }
 
-typedef int client_fn(int argc, char **argv);
-
-/* Run CLIENT with WORDS up to NULL, of which the first is the subcommand. */
-static int run_words(client_fn *client, const char *const *words, char out[OUT_MAX],
-		     char err[OUT_MAX])
+/* Run the client with WORDS up to NULL, of which the first is the subcommand. */
+static int run_words(const char *const *words, char out[OUT_MAX], char err[OUT_MAX])
 {
 	struct capture stdout_capture, stderr_capture;
-	char *argv[8];
+	char *argv[12];
 	int argc = 0;
 	int code;
 
@@ -151,26 +150,24 @@ static int run_words(client_fn *client, const char *const *words, char out[OUT_M
 	argv[argc] = NULL;
 	capture_begin(&stdout_capture, STDOUT_FILENO);
 	capture_begin(&stderr_capture, STDERR_FILENO);
-	code = client(argc, argv);
+	code = client_run(argc, argv);
 	capture_end(&stderr_capture, err, OUT_MAX);
 	capture_end(&stdout_capture, out, OUT_MAX);
 	return code;
 }
 
-#define RUN(client, out, err, ...)                                                                 \
-	run_words(client, (const char *const[]){ __VA_ARGS__, NULL }, out, err)
+#define RUN(out, err, ...) run_words((const char *const[]){ __VA_ARGS__, NULL }, out, err)
 
-/* Let CLIENT talk to a daemon that sends ANSWER; JSON: with --json. */
-static int ask(client_fn *client, bool json, const char *answer, enum manner manner,
+/* Let the command NAME talk to a daemon that sends ANSWER; JSON: with --json. */
+static int ask(const char *name, bool json, const char *answer, enum manner manner,
 	       char out[OUT_MAX], char err[OUT_MAX])
 {
-	const char *name = client == client_sessions ? "sessions" : "status";
 	char request[64];
 	struct daemon d;
 	int code;
 
 	daemon_start(&d, answer, manner);
-	code = RUN(client, out, err, name, "--control", d.path, json ? "--json" : NULL);
+	code = RUN(out, err, name, "--control", d.path, json ? "--json" : NULL);
 	daemon_stop(&d);
 	snprintf(request, sizeof(request), "{\"command\":\"%s\"}\n", name);
 	assert_string_equal(d.request, request);
@@ -178,11 +175,11 @@ static int ask(client_fn *client, bool json, const char *answer, enum manner man
 }
 
 /* The daemon answers, but not well. */
-static void expect_failure(client_fn *client, const char *answer, const char *complaint)
+static void expect_failure(const char *name, const char *answer, const char *complaint)
 {
 	char out[OUT_MAX], err[OUT_MAX];
 
-	assert_int_equal(ask(client, false, answer, ANSWER, out, err), EXIT_CODE_FAILURE);
+	assert_int_equal(ask(name, false, answer, ANSWER, out, err), EXIT_CODE_FAILURE);
 	assert_string_equal(out, "");
 	if (!strstr(err, complaint) || strncmp(err, "culvert: ", 9) != 0)
 		fail_msg("\"%s\" lacks \"%s\"", err, complaint);
@@ -190,12 +187,12 @@ static void expect_failure(client_fn *client, const char *answer, const char *co
 }
 
 static const char sessions_answer[] =
-	"{\"sessions\":[{\"id\":17,\"client\":\"10.0.1.2:41234\",\"upstream\":\"10.0.2.2:9001\","
+	"{\"sessions\":[{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\",\"upstream\":\"10.0.2.2:9001\","
 	"\"state\":\"open\",\"age_ms\":5300,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
-	"ID  CLIENT          UPSTREAM        AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-	"17  10.0.1.2:41234  10.0.2.2:9001  5.3s                                  open\n";
+	"ID  FORWARD  CLIENT          UPSTREAM        AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s                                  open\n";
 
 static void test_answers(void **state)
 {
@@ -205,14 +202,14 @@ static void test_answers(void **state)
 	/* However the bytes come, and with or without the end of file, or of line. */
 	(void)state;
 	for (size_t i = 0; i < sizeof(manners) / sizeof(manners[0]); i++) {
-		assert_int_equal(ask(client_sessions, false, sessions_answer, manners[i], out, err),
+		assert_int_equal(ask("sessions", false, sessions_answer, manners[i], out, err),
 				 EXIT_CODE_OK);
 		assert_string_equal(out, sessions_text);
 		assert_string_equal(err, "");
 	}
-	assert_int_equal(ask(client_sessions, false, "{\"sessions\":[]}", ANSWER, out, err), 0);
+	assert_int_equal(ask("sessions", false, "{\"sessions\":[]}", ANSWER, out, err), 0);
 	assert_string_equal(out, "No sessions.\n");
-	assert_int_equal(ask(client_status, false, "{\"pid\":4711}\n", ANSWER, out, err), 0);
+	assert_int_equal(ask("status", false, "{\"pid\":4711}\n", ANSWER, out, err), 0);
 	assert_non_null(strstr(out, "culvert ?, pid 4711, up ?"));
 	assert_non_null(strstr(out, "\nErrors\n"));
 }
@@ -224,13 +221,13 @@ static void test_json(void **state)
 	char out[OUT_MAX], err[OUT_MAX];
 
 	(void)state;
-	assert_int_equal(ask(client_sessions, true, sessions_answer, ANSWER, out, err), 0);
+	assert_int_equal(ask("sessions", true, sessions_answer, ANSWER, out, err), 0);
 	assert_string_equal(out, sessions_answer);
-	assert_int_equal(ask(client_status, true, "{\r\n", ANSWER, out, err), EXIT_CODE_FAILURE);
-	assert_int_equal(ask(client_status, true, controls, ANSWER, out, err), 0);
+	assert_int_equal(ask("status", true, "{\r\n", ANSWER, out, err), EXIT_CODE_FAILURE);
+	assert_int_equal(ask("status", true, controls, ANSWER, out, err), 0);
 	assert_string_equal(out, "{\"a\":\"/\\u001b\\u001b\\u007f\\u009b\xc3\xa9\","
 				 "\"b\":18446744073709551615}\n");
-	assert_int_equal(ask(client_status, true, "{\"error\":\"no\"}", ANSWER, out, err),
+	assert_int_equal(ask("status", true, "{\"error\":\"no\"}", ANSWER, out, err),
 			 EXIT_CODE_FAILURE);
 	assert_string_equal(out, "");
 }
@@ -255,7 +252,7 @@ static void test_json_without_utf8(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		snprintf(answer, sizeof(answer), "{\"a\":\"%s\"}\n", cases[i].bytes);
 		snprintf(due, sizeof(due), "{\"a\":\"%s\"}\n", cases[i].shown);
-		assert_int_equal(ask(client_status, true, answer, ANSWER, out, err), 0);
+		assert_int_equal(ask("status", true, answer, ANSWER, out, err), 0);
 		assert_string_equal(out, due);
 	}
 }
@@ -276,12 +273,16 @@ static void test_bad_answers(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(not_json) / sizeof(not_json[0]); i++)
-		expect_failure(client_sessions, not_json[i], "is not JSON");
-	expect_failure(client_sessions, "{\"sessions\":{}}\n", "has no sessions");
-	expect_failure(client_sessions, "{\"pid\":1}\n", "has no sessions");
-	expect_failure(client_sessions, "{\"error\":\"bad \\u001b\\n command\"}\n",
+		expect_failure("sessions", not_json[i], "is not JSON");
+	expect_failure("sessions", "{\"sessions\":{}}\n", "this is no answer to sessions");
+	expect_failure("sessions", "{\"pid\":1}\n", "this is no answer to sessions");
+	expect_failure("sessions", "{\"error\":\"bad \\u001b\\n command\"}\n",
 		       "the daemon says: bad \\x1b\\n command\n");
-	expect_failure(client_status, "{\"error\":5}\n", "the daemon says: ?\n");
+	expect_failure("sessions", "{\"error\":{\"code\":\"x\",\"message\":\"bad \\u001b\"}}\n",
+		       "the daemon says: bad \\x1b\n");
+	expect_failure("status", "{\"error\":5}\n", "the daemon says: ?\n");
+	expect_failure("status", "{\"error\":{\"message\":{}}}\n", "the daemon says: ?\n");
+	expect_failure("status", "{\"error\":{\"code\":\"x\"}}\n", "the daemon says: ?\n");
 }
 
 static void test_endless_answer(void **state)
@@ -291,7 +292,7 @@ static void test_endless_answer(void **state)
 
 	(void)state;
 	memset(text, ' ', sizeof(text) - 1);
-	assert_int_equal(ask(client_status, false, text, ENDLESS, out, err), EXIT_CODE_FAILURE);
+	assert_int_equal(ask("status", false, text, ENDLESS, out, err), EXIT_CODE_FAILURE);
 	assert_non_null(strstr(err, "longer than 64 MiB"));
 }
 
@@ -302,7 +303,7 @@ static void test_silent_daemon(void **state)
 
 	(void)state;
 	clock_gettime(CLOCK_MONOTONIC, &begin);
-	assert_int_equal(ask(client_sessions, false, "{", KEEP_OPEN, out, err),
+	assert_int_equal(ask("sessions", false, "{", KEEP_OPEN, out, err),
 			 EXIT_CODE_NO_DAEMON);
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	assert_non_null(strstr(err, strerror(ETIMEDOUT)));
@@ -314,7 +315,7 @@ static void test_no_answer(void **state)
 	char out[OUT_MAX], err[OUT_MAX];
 
 	(void)state;
-	assert_int_equal(ask(client_sessions, false, "", ANSWER, out, err), EXIT_CODE_NO_DAEMON);
+	assert_int_equal(ask("sessions", false, "", ANSWER, out, err), EXIT_CODE_NO_DAEMON);
 	assert_non_null(strstr(err, "closed without an answer"));
 }
 
@@ -324,7 +325,7 @@ static void test_no_daemon(void **state)
 	struct daemon d;
 
 	(void)state;
-	assert_int_equal(RUN(client_status, out, err, "status", "--control=/nonexistent/x"),
+	assert_int_equal(RUN(out, err, "status", "--control=/nonexistent/x"),
 			 EXIT_CODE_NO_DAEMON);
 	assert_string_equal(out, "");
 	assert_non_null(strstr(err, "culvert: /nonexistent/x: cannot reach the daemon: "
@@ -332,10 +333,10 @@ static void test_no_daemon(void **state)
 
 	/* The socket is there, but nobody listens any more. */
 	daemon_start(&d, "{}", ANSWER);
-	RUN(client_status, out, err, "status", "--control", d.path);
+	RUN(out, err, "status", "--control", d.path);
 	pthread_join(d.thread, NULL);
 	close(d.listener);
-	assert_int_equal(RUN(client_status, out, err, "status", "--control", d.path),
+	assert_int_equal(RUN(out, err, "status", "--control", d.path),
 			 EXIT_CODE_NO_DAEMON);
 	assert_non_null(strstr(err, strerror(ECONNREFUSED)));
 	unlink(d.path);
@@ -353,11 +354,11 @@ static void test_forbidden(void **state)
 		skip(); /* root may connect to any socket */
 	daemon_start(&d, "{}", ANSWER);
 	chmod(d.path, 0);
-	code = RUN(client_status, out, err, "status", "--control", d.path);
+	code = RUN(out, err, "status", "--control", d.path);
 	chmod(d.path, 0600);
 	assert_int_equal(code, EXIT_CODE_NO_DAEMON);
 	assert_non_null(strstr(err, "try again as root"));
-	RUN(client_status, out, err, "status", "--control", d.path);
+	RUN(out, err, "status", "--control", d.path);
 	daemon_stop(&d);
 }
 
@@ -386,7 +387,7 @@ static void test_usage(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		assert_int_equal(RUN(client_sessions, out, err, "sessions", cases[i].words[0],
+		assert_int_equal(RUN(out, err, "sessions", cases[i].words[0],
 				     cases[i].words[1]),
 				 EXIT_CODE_USAGE);
 		assert_string_equal(out, "");
@@ -398,30 +399,127 @@ static void test_usage(void **state)
 
 static void test_help(void **state)
 {
-	static const struct {
-		client_fn *client;
-		void (*help)(void);
-		const char *usage;
-	} cases[] = {
-		{ client_sessions, client_sessions_help, "Usage: culvert sessions [options]" },
-		{ client_status, client_status_help, "Usage: culvert status [options]" },
-	};
-	char out[OUT_MAX], err[OUT_MAX], again[OUT_MAX];
+	char out[OUT_MAX], err[OUT_MAX], again[OUT_MAX], usage[64];
 	struct capture capture;
 
 	(void)state;
-	for (size_t i = 0; i < 2; i++) {
-		assert_int_equal(RUN(cases[i].client, out, err, "x", "--help"), EXIT_CODE_OK);
+	for (size_t i = 0; i < COMMANDS; i++) {
+		snprintf(usage, sizeof(usage), "Usage: culvert %s ", commands[i].name);
+		assert_int_equal(RUN(out, err, commands[i].name, "--help"), EXIT_CODE_OK);
 		assert_string_equal(err, "");
-		assert_non_null(strstr(out, cases[i].usage));
+		assert_non_null(strstr(out, usage));
 		assert_non_null(strstr(out, "--json"));
 		assert_non_null(strstr(out, "--control PATH"));
 		assert_non_null(strstr(out, "/run/culvert/control.sock"));
 		capture_begin(&capture, STDOUT_FILENO);
-		cases[i].help();
+		client_words_help(&commands[i]);
 		capture_end(&capture, again, sizeof(again));
 		assert_string_equal(again, out);
+		for (size_t k = 0; k < commands[i].n_keys; k++)
+			assert_non_null(strstr(out, command_keys[commands[i].keys[k]].name));
 	}
+	RUN(out, err, "kill", "--help");
+	assert_non_null(strstr(out, "Usage: culvert kill [ID...] [options]"));
+	RUN(out, err, "engine", "--help");
+	assert_non_null(strstr(out, "Usage: culvert engine NAME [ENGINE] [options]"));
+}
+
+/* What the words become. */
+static void test_requests(void **state)
+{
+	static const struct {
+		const char *words[8];
+		const char *request;
+	} cases[] = {
+		{ { "sessions" }, "{\"command\":\"sessions\"}" },
+		{ { "sessions", "--forward", "a \"b\"", "--client=10.0.0.0/8" },
+		  "{\"command\":\"sessions\",\"forward\":\"a \\\"b\\\"\","
+		  "\"client\":\"10.0.0.0/8\"}" },
+		{ { "sessions", "--id", "17", "--carrier", "copy" },
+		  "{\"command\":\"sessions\",\"id\":[17],\"carrier\":\"copy\"}" },
+		{ { "kill", "17", "--id=18", "9223372036854775807" },
+		  "{\"command\":\"kill\",\"id\":[17,18,9223372036854775807]}" },
+		{ { "kill", "--all" }, "{\"command\":\"kill\",\"all\":true}" },
+		{ { "engine", "db" }, "{\"command\":\"engine\",\"forward\":\"db\"}" },
+		{ { "engine", "db", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"db\",\"engine\":\"copy\"}" },
+		{ { "engine", "--forward=-x", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"-x\",\"engine\":\"copy\"}" },
+		{ { "log-level" }, "{\"command\":\"log-level\"}" },
+		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const struct command *c = command_find(cases[i].words[0]);
+		struct client_words words;
+		char *argv[9] = { NULL };
+		int argc = 0;
+
+		for (; cases[i].words[argc]; argc++)
+			argv[argc] = (char *)cases[i].words[argc];
+		assert_int_equal(client_words_parse(c, argc, argv, &words), 0);
+		assert_string_equal(words.line, cases[i].request);
+		client_words_close(&words);
+	}
+}
+
+static void test_wrong_requests(void **state)
+{
+	static const struct {
+		const char *words[5];
+		const char *complaint;
+	} cases[] = {
+		{ { "kill" }, "kill: needs an id, a filter or all" },
+		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
+		{ { "kill", "0" }, "kill: id: expected a whole number from 1 on" },
+		{ { "kill", "-5" }, "\"-5\": expected the number of a session" },
+		{ { "kill", "1.5" }, "\"1.5\": expected the number of a session" },
+		{ { "kill", "9223372036854775808" }, "expected the number of a session" },
+		{ { "kill", "x\x1b" }, "\"x\\x1b\": expected the number of a session" },
+		{ { "kill", "--all=1" }, "--all: takes no value" },
+		{ { "sessions", "17" }, "\"17\": unknown argument" },
+		{ { "sessions", "--all" }, "\"--all\": unknown argument" },
+		{ { "sessions", "--client", "nobody" }, "sessions: client: expected addresses" },
+		{ { "sessions", "--client", "10.0.0.1/8" }, "client: expected addresses" },
+		{ { "sessions", "--carrier", "pigeon" }, "carrier: expected copy, splice or" },
+		{ { "sessions", "--forward" }, "--forward: needs a value: NAME" },
+		{ { "sessions", "--forward", "a", "--forward=b" }, "forward: given twice" },
+		{ { "engine" }, "engine: needs forward" },
+		{ { "engine", "" }, "engine: forward: expected a text" },
+		{ { "engine", "a", "fast" }, "engine: engine: expected auto, sockmap, splice" },
+		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
+		{ { "log-level", "loud" }, "log-level: level: expected error, warning" },
+		{ { "status", "--forward", "x" }, "\"--forward\": unknown argument" },
+	};
+	char out[OUT_MAX], err[OUT_MAX];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(run_words(cases[i].words, out, err), EXIT_CODE_USAGE);
+		assert_string_equal(out, "");
+		if (!strstr(err, cases[i].complaint))
+			fail_msg("\"%s\" lacks \"%s\"", err, cases[i].complaint);
+		assert_ptr_equal(strchr(err, '\n'), err + strlen(err) - 1);
+	}
+}
+
+/* More ids than fit into a request. */
+static void test_too_much(void **state)
+{
+	struct client_words words;
+	char *argv[1001];
+	int r;
+
+	(void)state;
+	argv[0] = (char *)"kill";
+	for (int i = 1; i <= 1000; i++)
+		argv[i] = (char *)"1234567";
+	assert_int_equal(client_words_parse(command_find("kill"), 500, argv, &words), 0);
+	client_words_close(&words);
+	r = client_words_parse(command_find("kill"), 1001, argv, &words);
+	client_words_close(&words);
+	assert_int_equal(r, -EINVAL);
 }
 
 static void test_full_disk(void **state)
@@ -441,7 +539,7 @@ static void test_full_disk(void **state)
 	saved = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
 	dup2(full, STDOUT_FILENO);
 	capture_begin(&capture, STDERR_FILENO);
-	code = client_status(3, argv);
+	code = client_run(3, argv);
 	__fpurge(stdout);
 	clearerr(stdout);
 	capture_end(&capture, err, sizeof(err));
@@ -467,6 +565,9 @@ int main(void)
 		cmocka_unit_test(test_forbidden),
 		cmocka_unit_test(test_usage),
 		cmocka_unit_test(test_help),
+		cmocka_unit_test(test_requests),
+		cmocka_unit_test(test_wrong_requests),
+		cmocka_unit_test(test_too_much),
 		cmocka_unit_test(test_full_disk),
 	};
 

@@ -43,7 +43,7 @@ static void expect(view_fn *fn, const char *answer, const char *text)
 
 static const char sessions_answer[] =
 	"{\"sessions\":["
-	"{\"id\":17,\"forward\":\"0.0.0.0:9000\",\"client\":\"10.0.1.2:41234\","
+	"{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\","
 	"\"upstream\":\"10.0.2.2:9001\",\"worker\":0,\"state\":\"open\",\"age_ms\":5300,"
 	"\"flows\":["
 	"{\"direction\":\"client-to-upstream\",\"carrier\":\"sockmap\",\"phase\":\"kernel\","
@@ -56,11 +56,16 @@ static const char sessions_answer[] =
 	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
-	"  ID  CLIENT          UPSTREAM          AGE    BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-	"  17  10.0.1.2:41234  10.0.2.2:9001    5.3s                                    open\n"
-	"      -> sockmap      (conversation)         1.2 KiB           1          0 B  kernel\n"
-	"      <- splice       (slow target)            5 GiB          12      1.5 MiB  user, eof\n"
-	"1018  unix:(unnamed)  [::1]:80        2m10s                                    dead\n";
+	"  ID  FORWARD  CLIENT          UPSTREAM          AGE    BYTES  HAND-OVERS  MAX BACKLOG  "
+	"STATE\n"
+	"  17  db       10.0.1.2:41234  10.0.2.2:9001    5.3s                                    "
+	"open\n"
+	"               -> sockmap      (conversation)         1.2 KiB           1          0 B  "
+	"kernel\n"
+	"               <- splice       (slow target)            5 GiB          12      1.5 MiB  "
+	"user, eof\n"
+	"1018  ?        unix:(unnamed)  [::1]:80        2m10s                                    "
+	"dead\n";
 
 static void test_sessions(void **state)
 {
@@ -70,10 +75,10 @@ static void test_sessions(void **state)
 	expect(client_view_sessions,
 	       "{\"sessions\":[{\"id\":1,\"client\":\"203.0.113.7:5\",\"via\":\"10.0.0.1:6\","
 	       "\"upstream\":\"u\",\"age_ms\":1,\"state\":\"header\"}]}",
-	       "ID  CLIENT                        UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  "
-	       "STATE\n"
-	       " 1  203.0.113.7:5 via 10.0.0.1:6  u         1ms                                  "
-	       "header\n");
+	       "ID  FORWARD  CLIENT                        UPSTREAM  AGE  BYTES  HAND-OVERS  "
+	       "MAX BACKLOG  STATE\n"
+	       " 1  ?        203.0.113.7:5 via 10.0.0.1:6  u         1ms                     "
+	       "             header\n");
 }
 
 static void test_ages(void **state)
@@ -108,27 +113,33 @@ static void test_sessions_untrusted(void **state)
 {
 	(void)state;
 	expect(client_view_sessions, "{\"sessions\":[null,7,\"x\",[],{}]}",
-	       "ID  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-	       " ?  ?       ?           ?                                  ?\n"
-	       " ?  ?       ?           ?                                  ?\n"
-	       " ?  ?       ?           ?                                  ?\n"
-	       " ?  ?       ?           ?                                  ?\n"
-	       " ?  ?       ?           ?                                  ?\n");
+	       "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+	       " ?  ?        ?       ?           ?                                  ?\n"
+	       " ?  ?        ?       ?           ?                                  ?\n"
+	       " ?  ?        ?       ?           ?                                  ?\n"
+	       " ?  ?        ?       ?           ?                                  ?\n"
+	       " ?  ?        ?       ?           ?                                  ?\n");
 	expect(client_view_sessions,
 	       "{\"sessions\":[{\"id\":-1,\"client\":5,\"upstream\":null,\"age_ms\":\"5\","
 	       "\"state\":[],\"flows\":[null,{\"direction\":\"up\",\"carrier\":{},\"reason\":1,"
 	       "\"bytes\":1.5,\"handovers\":true,\"backlog_max\":-9,\"phase\":0,\"eof\":\"yes\"}]},"
 	       "{\"id\":1844674407370955161,\"flows\":{}}]}",
-	       "                 ID  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-	       "                  ?  ?       ?           ?                                  ?\n"
-	       "                     ? ?     (?)                ?           ?            ?  ?\n"
-	       "                     ? ?     (?)                ?           ?            ?  ?\n"
-	       "1844674407370955161  ?       ?           ?                                  ?\n");
+	       "                 ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  "
+	       "MAX BACKLOG  STATE\n"
+	       "                  ?  ?        ?       ?           ?                     "
+	       "             ?\n"
+	       "                              ? ?     (?)                ?           ?  "
+	       "          ?  ?\n"
+	       "                              ? ?     (?)                ?           ?  "
+	       "          ?  ?\n"
+	       "1844674407370955161  ?        ?       ?           ?                     "
+	       "             ?\n");
 	expect(client_view_sessions,
-	       "{\"sessions\":[{\"id\":1,\"client\":\"\\u001b[2J\\n\x1b]0;\","
+	       "{\"sessions\":[{\"id\":1,\"forward\":\"\\u0007\",\"client\":\"\\u001b[2J\\n\x1b]0;\","
 	       "\"upstream\":\"\\u009b\xff\",\"age_ms\":1,\"state\":\"\\u0000hidden\"}]}",
-	       "ID  CLIENT            UPSTREAM      AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-	       " 1  \\x1b[2J\\n\\x1b]0;  \\xc2\\x9b\\xff  1ms\n");
+	       "ID  FORWARD  CLIENT            UPSTREAM      AGE  BYTES  HAND-OVERS  MAX BACKLOG  "
+	       "STATE\n"
+	       " 1  \\x07     \\x1b[2J\\n\\x1b]0;  \\xc2\\x9b\\xff  1ms\n");
 }
 
 static void test_long_strings(void **state)
@@ -279,6 +290,43 @@ static void test_status_untrusted(void **state)
 	       "         ?           ?      ?      ?           ?        ?            ?\n");
 }
 
+static void test_forwards(void **state)
+{
+	(void)state;
+	expect(client_view_forwards,
+	       "{\"forwards\":[{\"name\":\"db\",\"listen\":\":5432\","
+	       "\"upstream\":\"db.example:5432\",\"engine\":\"copy\","
+	       "\"engine_configured\":\"auto\",\"state\":\"active\",\"live\":3,"
+	       "\"accepted\":10,\"denied\":1,\"bytes_to_upstream\":1,\"bytes_to_client\":3145728,"
+	       "\"max_sessions\":100,\"max_sessions_per_client\":50},"
+	       "{\"name\":\"web\\u001b\",\"engine\":\"splice\",\"engine_configured\":\"splice\","
+	       "\"live\":-1,\"state\":7}]}",
+	       "NAME     LISTEN  UPSTREAM         ENGINE       STATE   LIVE  ACCEPTED  DENIED"
+	       "  TO UPSTREAM  TO CLIENT  AT MOST  A CLIENT\n"
+	       "db       :5432   db.example:5432  copy (auto)  active     3        10       1"
+	       "          1 B      3 MiB      100        50\n"
+	       "web\\x1b  ?       ?                splice       ?          ?         ?       ?"
+	       "            ?          ?        ?         ?\n");
+	expect(client_view_forwards, "{\"forwards\":[]}",
+	       "NAME  LISTEN  UPSTREAM  ENGINE  STATE  LIVE  ACCEPTED  DENIED  TO UPSTREAM"
+	       "  TO CLIENT  AT MOST  A CLIENT\n");
+}
+
+static void test_changes(void **state)
+{
+	(void)state;
+	expect(client_view_kill, "{\"killed\":0}", "0 sessions reset\n");
+	expect(client_view_kill, "{\"killed\":1}", "1 session reset\n");
+	expect(client_view_kill, "{\"killed\":-1}", "? sessions reset\n");
+	expect(client_view_engine,
+	       "{\"forward\":\"d\\u001bb\",\"engine\":\"copy\",\"engine_configured\":\"auto\","
+	       "\"live\":3,\"flows_moving\":1}",
+	       "d\\x1bb: engine copy, configured auto, sessions 3, flows still moving 1\n");
+	expect(client_view_engine, "{\"engine\":\"copy\"}",
+	       "?: engine copy, configured ?, sessions ?, flows still moving ?\n");
+	expect(client_view_log_level, "{\"level\":\"debug\"}", "debug\n");
+}
+
 static void test_other_answers(void **state)
 {
 	static const char *const answers[] = { "[]", "1", "null", "\"x\"" };
@@ -291,6 +339,13 @@ static void test_other_answers(void **state)
 		assert_int_equal(view(client_view_status, answers[i], out), -EINVAL);
 		assert_string_equal(out, "");
 	}
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+		assert_int_equal(view(client_view_forwards, answers[i], out), -EINVAL);
+		assert_int_equal(view(client_view_kill, answers[i], out), -EINVAL);
+		assert_int_equal(view(client_view_engine, answers[i], out), -EINVAL);
+		assert_int_equal(view(client_view_log_level, answers[i], out), -EINVAL);
+	}
+	assert_int_equal(view(client_view_kill, "{\"killed\":\"1\"}", out), -EINVAL);
 	assert_int_equal(view(client_view_sessions, "{}", out), -EINVAL);
 	assert_int_equal(view(client_view_sessions, "{\"sessions\":{}}", out), -EINVAL);
 }
@@ -340,6 +395,8 @@ int main(void)
 		cmocka_unit_test(test_status),
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_status_untrusted),
+		cmocka_unit_test(test_forwards),
+		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_other_answers),
 		cmocka_unit_test(test_table),
 	};

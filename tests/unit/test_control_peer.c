@@ -24,6 +24,7 @@
 #define OTHER 61236
 #define GROUPS_MANY 300
 #define REQUEST "{\"command\":\"status\"}\n"
+#define CHANGE "{\"command\":\"kill\",\"all\":true}\n"
 #define REQUEST_MS 500
 
 struct peer {
@@ -32,7 +33,7 @@ struct peer {
 	gid_t gid;
 	size_t n_groups;
 	gid_t last_group; /* of N_GROUPS */
-	bool may;
+	bool may, may_change;
 };
 
 static int peer_setup(void **state)
@@ -92,7 +93,7 @@ static int dial_in_child(const char *path)
 }
 
 /* 1: was answered, 2: was refused with a reason. */
-static int ask_as(const struct rig *rig, const struct peer *p)
+static int ask_as(const struct rig *rig, const struct peer *p, const char *request)
 {
 	char buf[512];
 	size_t len = 0;
@@ -104,7 +105,7 @@ static int ask_as(const struct rig *rig, const struct peer *p)
 	fd = dial_in_child(rig->path);
 	if (fd < 0)
 		return 101;
-	say(fd, REQUEST, strlen(REQUEST));
+	say(fd, request, strlen(request));
 	while (len < sizeof(buf) - 1 && (n = recv(fd, buf + len, sizeof(buf) - 1 - len, 0)) > 0)
 		len += (size_t)n;
 	buf[len] = '\0';
@@ -113,13 +114,13 @@ static int ask_as(const struct rig *rig, const struct peer *p)
 	return strstr(buf, "\"error\"") && strstr(buf, "permission denied") ? 2 : 102;
 }
 
-static int in_child(const struct rig *rig, const struct peer *p)
+static int in_child(const struct rig *rig, const struct peer *p, const char *request)
 {
 	pid_t pid = fork();
 	int status;
 
 	if (pid == 0)
-		_exit(ask_as(rig, p));
+		_exit(ask_as(rig, p, request));
 	assert_true(pid > 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 200;
@@ -128,33 +129,36 @@ static int in_child(const struct rig *rig, const struct peer *p)
 static void test_peers(void **state)
 {
 	static const struct peer peers[] = {
-		{ "root", 0, OTHER, 0, 0, true },
-		{ "the account", ACCOUNT, OTHER, 0, 0, true },
-		{ "primary group", OTHER, GROUP, 0, 0, true },
-		{ "supplementary group", OTHER, OTHER, 1, GROUP, true },
-		{ "the last of many groups", OTHER, OTHER, GROUPS_MANY, GROUP, true },
-		{ "nobody special", OTHER, OTHER, 0, 0, false },
-		{ "many other groups", OTHER, OTHER, GROUPS_MANY, OTHER, false },
-		{ "root's group", OTHER, 0, 0, 0, false },
-		{ "a group with the account's number", OTHER, OTHER, 1, ACCOUNT, false },
-		{ "an account with the group's number", GROUP, OTHER, 0, 0, false },
+		{ "root", 0, OTHER, 0, 0, true, true },
+		{ "the account", ACCOUNT, OTHER, 0, 0, true, true },
+		{ "primary group", OTHER, GROUP, 0, 0, true, false },
+		{ "supplementary group", OTHER, OTHER, 1, GROUP, true, false },
+		{ "the last of many groups", OTHER, OTHER, GROUPS_MANY, GROUP, true, false },
+		{ "nobody special", OTHER, OTHER, 0, 0, false, false },
+		{ "many other groups", OTHER, OTHER, GROUPS_MANY, OTHER, false, false },
+		{ "root's group", OTHER, 0, 0, 0, false, false },
+		{ "a group with the account's number", OTHER, OTHER, 1, ACCOUNT, false, false },
+		{ "an account with the group's number", GROUP, OTHER, 0, 0, false, false },
 	};
 
 	need_root();
 	open_to_all(*state);
 	for (size_t i = 0; i < sizeof(peers) / sizeof(peers[0]); i++) {
-		int got = in_child(*state, &peers[i]);
+		int got = in_child(*state, &peers[i], REQUEST);
 
 		if (got != (peers[i].may ? 1 : 2))
 			fail_msg("%s: %d", peers[i].what, got);
+		got = in_child(*state, &peers[i], CHANGE);
+		if (got != (peers[i].may_change ? 1 : 2))
+			fail_msg("%s may change: %d", peers[i].what, got);
 	}
 }
 
 /* The file alone keeps them out as well: nobody gets as far as the daemon. */
 static void test_mode(void **state)
 {
-	static const struct peer stranger = { "", OTHER, OTHER, 0, 0, false };
-	static const struct peer member = { "", OTHER, GROUP, 0, 0, true };
+	static const struct peer stranger = { "", OTHER, OTHER, 0, 0, false, false };
+	static const struct peer member = { "", OTHER, GROUP, 0, 0, true, false };
 	struct rig *rig;
 	struct stat st;
 
@@ -165,8 +169,8 @@ static void test_mode(void **state)
 	assert_int_equal(st.st_mode & 07777, 0660);
 	assert_int_equal(st.st_uid, ACCOUNT);
 	assert_int_equal(st.st_gid, GROUP);
-	assert_int_equal(in_child(rig, &stranger), 101);
-	assert_int_equal(in_child(rig, &member), 1);
+	assert_int_equal(in_child(rig, &stranger, REQUEST), 101);
+	assert_int_equal(in_child(rig, &member, REQUEST), 1);
 }
 
 #define CROWD 40
@@ -174,7 +178,7 @@ static void test_mode(void **state)
 /* Strangers, silent and many, keep nobody waiting. */
 static void test_crowd_of_strangers(void **state)
 {
-	static const struct peer stranger = { "", OTHER, OTHER, 0, 0, false };
+	static const struct peer stranger = { "", OTHER, OTHER, 0, 0, false, false };
 	uint64_t before;
 	int life[2], dialled[2];
 	pid_t pid;

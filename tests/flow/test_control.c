@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * What an operator can do to a running daemon, on every engine: move live sessions from one engine
+ * to another, find sessions, reset them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "env.h"
+#include "forward_rig.h"
+#include "pairs.h"
+#include "peer.h"
+
+#define TEST_SECONDS 200
+#define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
+#define CLIENT_A "127.0.0.11:0"
+#define CLIENT_B "127.0.0.12:0"
+#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+/* `other` sees to it that the kernel path is there, whatever the engine of `live` */
+#define LIVE_AND_OTHER \
+	"[forward live]\nlisten = " ONE "\n" TO_UPSTREAM \
+	"[forward other]\nlisten = " TWO "\n" TO_UPSTREAM "engine = auto\n"
+#define SWITCHES 50
+
+/* Ask for a line of JSON; the answer is valid until the next call. */
+static struct json_object *ask(struct daemon *d, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+static struct json_object *ask(struct daemon *d, const char *fmt, ...)
+{
+	static struct json_object *last;
+	char line[1024];
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	json_object_put(last);
+	r = daemon_ask(d, line, RIG_PATIENCE_MS, &last);
+	if (r)
+		fail_msg("%s: %s", line, strerror(-r));
+	return last;
+}
+
+static void expect_error(struct daemon *d, const char *line, const char *code)
+{
+	struct json_object *o = ask(d, "%s", line);
+
+	if (strcmp(json_text(o, "error.code"), code) != 0)
+		fail_msg("%s: %s", line, json_object_to_json_string(o));
+}
+
+static bool has_logged(struct daemon *d, const char *text)
+{
+	char *log = daemon_stderr(d);
+	bool has = strstr(log, text);
+
+	free(log);
+	return has;
+}
+
+/* What it says comes through a pipe. */
+static void wait_logged(struct daemon *d, const char *text)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	while (!has_logged(d, text)) {
+		if (now_ms() > deadline)
+			fail_msg("\"%s\" is not logged", text);
+		poll(NULL, 0, 5);
+	}
+}
+
+/* --- engines --- */
+
+static void set_engine(struct daemon *d, const char *engine)
+{
+	struct json_object *o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\","
+				       "\"engine\":\"%s\"}", engine);
+
+	if (strcmp(json_text(o, "engine"), engine) != 0)
+		fail_msg("engine %s: %s", engine, json_object_to_json_string(o));
+}
+
+/* How many flows of sessions of `live` CARRIER has; *RET_ALL: all of them. */
+static unsigned int flows_on(struct daemon *d, const char *carrier, unsigned int *ret_all)
+{
+	struct json_object *list = json_at(ask(d, "{\"command\":\"sessions\","
+						  "\"forward\":\"live\"}"), "sessions");
+	unsigned int n = 0;
+
+	*ret_all = 0;
+	for (size_t i = 0; i < json_object_array_length(list); i++) {
+		for (size_t dir = 0; dir < 2; dir++) {
+			struct json_object *s = json_object_array_get_idx(list, i);
+
+			n += !strcmp(json_text(flow_of(s, dir), "carrier"), carrier);
+			++*ret_all;
+		}
+	}
+	return n;
+}
+
+/*
+ * Payload runs until the flows are where ENGINE wants them: all of them; of sockmap, those that
+ * have no backlog just now, which at least the idle and the small ones have not.
+ */
+static void run_until_carried(struct daemon *d, const char *engine)
+{
+	int64_t deadline = deadline_after(RIG_PATIENCE_MS);
+	unsigned int all, due, on;
+
+	if (!strcmp(engine, "auto")) {
+		for (int i = 0; i < 20; i++)
+			pairs_run();
+		return;
+	}
+	do {
+		if (now_ms() > deadline)
+			fail_msg("engine %s: %u of %u flows are there", engine, on, all);
+		for (int i = 0; i < 5; i++)
+			pairs_run();
+		on = flows_on(d, engine, &all);
+		due = strcmp(engine, "sockmap") ? all : all / 2;
+		assert_int_equal(all, 2 * n_pairs);
+	} while (on < due);
+}
+
+static void pairs_broken(const char *why)
+{
+	fail_msg("%s", why);
+}
+
+/* Every byte is verified, meanwhile and at the end. */
+static void engine_moves(struct daemon *d)
+{
+	static const char *const names[] = { "copy", "auto", "sockmap", "splice" };
+	bool kernel = rig_has_kernel(d);
+
+	pairs_failed = pairs_broken;
+	for (int habit = IDLE; habit < HABITS; habit++)
+		pair_open((enum habit)habit, ONE, upstream_fd);
+	for (int i = 0; i < SWITCHES; i++) {
+		if (!kernel && !strcmp(names[i % 4], "sockmap"))
+			continue;
+		set_engine(d, names[i % 4]);
+		run_until_carried(d, names[i % 4]);
+	}
+	set_engine(d, "copy");
+	run_until_carried(d, "copy");
+	if (kernel)
+		assert_true(rig_status(d, "handovers.to_sockmap") >= SWITCHES / 4);
+	pairs_end();
+	assert_int_equal(rig_status(d, "errors.handover-unproved"), 0);
+	assert_int_equal(rig_status(d, "errors.kernel-lost"), 0);
+	pairs_forget();
+}
+
+/*
+ * What the operator wants it for: with copy the payload goes through the daemon, where strace and a
+ * debugger see it.
+ */
+static void engine_shows_payload(struct daemon *d, int client, int server)
+{
+	int64_t kernel, bytes;
+
+	set_engine(d, "copy");
+	rig_talk_until(d, "live", "copy", client, server);
+	kernel = rig_flow_int(d, "live", 0, "kernel_bytes");
+	bytes = rig_flow_int(d, "live", 0, "bytes");
+	rig_talk(client, server, 300);
+	assert_int_equal(rig_flow_int(d, "live", 0, "kernel_bytes"), kernel);
+	assert_int_equal(rig_flow_int(d, "live", 0, "bytes"), bytes + 300 * MESSAGE);
+	assert_string_equal(rig_flow_text(d, "live", 1, "carrier"), "copy");
+	assert_string_equal(rig_flow_text(d, "live", 1, "reason"), "engine");
+}
+
+/* New sessions have the engine that was asked for, those of another forward have not. */
+static void engine_is_the_forwards(struct daemon *d, const char *configured)
+{
+	struct json_object *o;
+	int client;
+
+	client = rig_dial(NULL, ONE);
+	rig_talk(client, rig_accept(), 300);
+	assert_string_equal(rig_flow_text(d, "live", 0, "carrier"), "copy");
+	o = ask(d, "{\"command\":\"forwards\",\"forward\":\"live\"}");
+	o = json_object_array_get_idx(json_at(o, "forwards"), 0);
+	assert_string_equal(json_text(o, "engine"), "copy");
+	assert_string_equal(json_text(o, "engine_configured"), configured);
+	o = ask(d, "{\"command\":\"engine\",\"forward\":\"other\"}");
+	assert_string_equal(json_text(o, "engine"), "auto");
+}
+
+static void engine(void **state)
+{
+	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
+					     LIVE_AND_OTHER);
+	const char *carrier = rig_carrier(d, *state);
+	struct json_object *o;
+	int client, server;
+
+	pairs_forget(); /* those of a test that has failed */
+	engine_moves(d);
+	o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"default\"}");
+	assert_string_equal(json_text(o, "engine"), *state);
+	client = rig_dial(NULL, ONE);
+	server = rig_accept();
+	rig_talk_until(d, "live", carrier, client, server);
+	engine_shows_payload(d, client, server);
+	ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"default\"}");
+	rig_talk_until(d, "live", carrier, client, server);
+	set_engine(d, "copy");
+	rig_reset(client);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+	engine_is_the_forwards(d, *state);
+	rig_stop(d);
+}
+
+/* What cannot be had is refused, with the reason, and changes nothing. */
+static void engine_refused(void **state)
+{
+	struct daemon *d = rig_start(*state, "[forward live]\nlisten = " ONE "\n" TO_UPSTREAM);
+	int client = rig_dial(NULL, ONE), server = rig_accept();
+	struct json_object *o;
+
+	expect_error(d, "{\"command\":\"engine\",\"forward\":\"other\",\"engine\":\"copy\"}",
+		     "no-such-forward");
+	expect_error(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"fast\"}",
+		     "bad-value");
+	if (!rig_has_kernel(d)) {
+		o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"sockmap\"}");
+		assert_string_equal(json_text(o, "error.code"), "unsupported");
+		assert_true(strlen(json_text(o, "error.message")) > 30);
+	}
+	o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\"}");
+	assert_string_equal(json_text(o, "engine"), *state);
+	assert_string_equal(json_text(o, "engine_configured"), *state);
+	rig_talk(client, server, 100);
+	rig_stop(d);
+}
+
+/* --- which sessions --- */
+
+static size_t listed(struct daemon *d, const char *filter)
+{
+	return json_object_array_length(json_at(ask(d, "{\"command\":\"sessions\"%s}", filter),
+						"sessions"));
+}
+
+static int64_t killed(struct daemon *d, const char *filter)
+{
+	struct json_object *o = ask(d, "{\"command\":\"kill\"%s}", filter);
+
+	if (!json_at(o, "killed"))
+		fail_msg("kill %s: %s", filter, json_object_to_json_string(o));
+	return json_int(o, "killed");
+}
+
+struct ends {
+	int client, server;
+};
+
+static struct ends connect_pair(const char *from, const char *to)
+{
+	struct ends e;
+
+	e.client = rig_dial(from, to);
+	e.server = rig_accept();
+	return e;
+}
+
+/* Both ends see RST. */
+static void is_reset(struct ends e)
+{
+	assert_int_equal(rig_end(e.client, RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_end(e.server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+static void filters(struct daemon *d, const char *carrier)
+{
+	struct ends a[2], b, other;
+	char filter[128];
+	int64_t id;
+
+	a[0] = connect_pair(CLIENT_A, ONE);
+	rig_talk_until(d, "live", carrier, a[0].client, a[0].server);
+	b = connect_pair(CLIENT_B, ONE);
+	a[1] = connect_pair(CLIENT_A, TWO);
+	other = connect_pair(NULL, TWO);
+	for (int i = 0; i < 3; i++) { /* all are open, and said something */
+		rig_talk(b.client, b.server, 1);
+		rig_talk(a[1].client, a[1].server, 1);
+		rig_talk(other.client, other.server, 1);
+	}
+	assert_int_equal(listed(d, ""), 4);
+	assert_int_equal(listed(d, ",\"forward\":\"live\""), 2);
+	assert_int_equal(listed(d, ",\"forward\":\"other\""), 2);
+	assert_int_equal(listed(d, ",\"client\":\"127.0.0.11\""), 2);
+	assert_int_equal(listed(d, ",\"client\":\"127.0.0.8/29\""), 3);
+	assert_int_equal(listed(d, ",\"client\":\"127.0.0.12, 127.0.0.1\""), 2);
+	assert_int_equal(listed(d, ",\"client\":\"::1\""), 0);
+	assert_int_equal(listed(d, ",\"client\":\"127.0.0.11\",\"forward\":\"other\""), 1);
+	snprintf(filter, sizeof(filter), ",\"carrier\":\"%s\",\"client\":\"127.0.0.11\","
+		 "\"forward\":\"live\"", carrier);
+	assert_int_equal(listed(d, filter), 1);
+	expect_error(d, "{\"command\":\"sessions\",\"forward\":\"none\"}", "no-such-forward");
+
+	id = json_int(json_object_array_get_idx(
+		json_at(ask(d, "{\"command\":\"sessions\",\"client\":\"127.0.0.12\"}"),
+			"sessions"), 0), "id");
+	snprintf(filter, sizeof(filter), ",\"id\":%lld", (long long)id);
+	assert_int_equal(listed(d, filter), 1);
+	snprintf(filter, sizeof(filter), ",\"id\":[%lld,999999]", (long long)id);
+	assert_int_equal(killed(d, filter), 1);
+	is_reset(b);
+	assert_int_equal(killed(d, filter), 0);
+	assert_int_equal(killed(d, ",\"client\":\"127.0.0.11\",\"forward\":\"live\""), 1);
+	is_reset(a[0]);
+	rig_talk(a[1].client, a[1].server, 20);
+	assert_int_equal(killed(d, ",\"client\":\"127.0.0.0/28\",\"carrier\":\"splice\""), 0);
+	assert_int_equal(killed(d, ",\"client\":\"127.0.0.0/28\""), 2);
+	is_reset(a[1]);
+	is_reset(other);
+	assert_int_equal(rig_status(d, "errors.killed"), 4);
+}
+
+/* All of many, on both workers, while they talk; new ones are served. */
+static void kill_all(struct daemon *d)
+{
+	int64_t before = rig_status(d, "errors.killed");
+	struct ends e[40];
+
+	for (size_t i = 0; i < 40; i++) {
+		e[i] = connect_pair(NULL, i % 2 ? ONE : TWO);
+		rig_talk(e[i].client, e[i].server, 40);
+	}
+	expect_error(d, "kill", "missing-key");
+	assert_int_equal(killed(d, ",\"all\":true"), 40);
+	for (size_t i = 0; i < 40; i++)
+		is_reset(e[i]);
+	assert_int_equal(rig_status(d, "errors.killed"), before + 40);
+	assert_int_equal(rig_status(d, "resources.sessions"), 0);
+	e[0] = connect_pair(NULL, ONE);
+	rig_talk(e[0].client, e[0].server, 40);
+	wait_logged(d, "control: kill: 40 sessions");
+	assert_int_equal(killed(d, ",\"all\":true"), 1);
+	is_reset(e[0]);
+}
+
+/* --- the client --- */
+
+/* The exit code of `culvert WORDS`, with what it prints in OUT. */
+static int culvert(struct daemon *d, const char *words, char *out, size_t size)
+{
+	char program[512], line[1024];
+	size_t n;
+	FILE *f;
+
+	beside_test(BUILT_CULVERT, program, sizeof(program));
+	snprintf(line, sizeof(line), "'%s' %s --control '%s' 2>&1", program, words,
+		 daemon_control(d));
+	f = popen(line, "re"); /* NOLINT(cert-env33-c): words of this file */
+	assert_non_null(f);
+	n = fread(out, 1, size - 1, f);
+	out[n] = '\0';
+	n = (size_t)pclose(f);
+	return WIFEXITED((int)n) ? WEXITSTATUS((int)n) : -1;
+}
+
+static void expect_words(struct daemon *d, const char *words, int code, const char *text)
+{
+	char out[8192];
+	int is = culvert(d, words, out, sizeof(out));
+
+	if (is != code || !strstr(out, text))
+		fail_msg("culvert %s: %d, not %d with \"%s\": %s", words, is, code, text, out);
+}
+
+static void words(struct daemon *d, const char *configured)
+{
+	struct ends e = connect_pair(NULL, ONE);
+	char row[64];
+
+	rig_talk(e.client, e.server, 3);
+	snprintf(row, sizeof(row), RIG_UPSTREAM "  %s ", configured);
+	expect_words(d, "forwards", 0, row);
+	expect_words(d, "engine live copy", 0, "live: engine copy, configured ");
+	expect_words(d, "forwards --forward live", 0, RIG_UPSTREAM "  copy");
+	expect_words(d, "engine live default", 0, "live: engine ");
+	expect_words(d, "sessions --forward live --client 127.0.0.0/8", 0, "127.0.0.1:");
+	expect_words(d, "sessions --forward other", 0, "No sessions.");
+	expect_words(d, "sessions --forward none", 1, "culvert: the daemon says: ");
+	expect_words(d, "sessions --id 999999 --json", 0, "{\"sessions\":[]}");
+	expect_words(d, "log-level", 0, "info\n");
+	expect_words(d, "log-level error", 0, "error\n");
+	expect_words(d, "log-level info", 0, "info\n");
+	expect_words(d, "kill", 2, "culvert: kill: needs");
+	expect_words(d, "kill 999999", 0, "0 sessions reset");
+	expect_words(d, "kill --client 127.0.0.1", 0, "1 session reset");
+	is_reset(e);
+}
+
+static void log_level(struct daemon *d)
+{
+	assert_string_equal(json_text(ask(d, "log-level"), "level"), "info");
+	assert_false(has_logged(d, "reset: killed")); /* which is for debugging */
+	assert_string_equal(json_text(ask(d, "{\"command\":\"log-level\",\"level\":\"debug\"}"),
+				      "level"), "debug");
+	rig_dial(NULL, ONE);
+	rig_accept();
+	killed(d, ",\"all\":true");
+	wait_logged(d, "reset: killed");
+	wait_logged(d, "control: log level: debug, was info");
+}
+
+static void sessions(void **state)
+{
+	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
+					     "spread = all\n" LIVE_AND_OTHER);
+
+	filters(d, rig_carrier(d, *state));
+	kill_all(d);
+	words(d, *state);
+	log_level(d);
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "engine", engine },
+	{ "engine-refused", engine_refused },
+	{ "sessions", sessions },
+};
+
+int main(void)
+{
+	return rig_run("test_control", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}

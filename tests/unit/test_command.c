@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Requests as they are understood, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include "command.h"
+#include "config.h"
+#include "flow.h"
+
+static void parse(const char *line, struct command_request *ret)
+{
+	struct json_object *error = command_parse(line, strlen(line), ret);
+
+	if (error)
+		fail_msg("%s: %s", line, json_object_to_json_string(error));
+}
+
+/* The code of the error; the message must be there, too. */
+static void expect_error(const char *line, size_t len, enum command_error due)
+{
+	struct command_request req;
+	struct json_object *o = command_parse(line, len, &req), *error, *code, *message;
+
+	if (!o)
+		fail_msg("%s: taken", line);
+	assert_int_equal(json_object_object_length(o), 1);
+	assert_true(json_object_object_get_ex(o, "error", &error));
+	assert_int_equal(json_object_object_length(error), 2);
+	assert_true(json_object_object_get_ex(error, "code", &code));
+	assert_true(json_object_object_get_ex(error, "message", &message));
+	assert_true(json_object_get_string_len(message) > 10);
+	if (strcmp(json_object_get_string(code), command_error_name(due)) != 0)
+		fail_msg("%s: %s", line, json_object_to_json_string(o));
+	json_object_put(o);
+}
+
+static void test_commands(void **state)
+{
+	char line[64];
+
+	(void)state;
+	for (size_t i = 0; i < COMMANDS; i++) {
+		struct command_request req;
+
+		assert_ptr_equal(command_find(commands[i].name), &commands[i]);
+		assert_int_equal(command_number(&commands[i]), i);
+		assert_true(strlen(commands[i].summary) && strlen(commands[i].about));
+		assert_in_range(commands[i].n_keys, 0, COMMAND_KEYS_MAX);
+		if (commands[i].required || commands[i].needs_some)
+			continue;
+		snprintf(line, sizeof(line), "{\"command\":\"%s\"}", commands[i].name);
+		parse(line, &req);
+		assert_ptr_equal(req.command, &commands[i]);
+		assert_int_equal(req.given, 0);
+		command_close(&req);
+		parse(commands[i].name, &req);
+		assert_ptr_equal(req.command, &commands[i]);
+		command_close(&req);
+	}
+	assert_null(command_find("nothing"));
+}
+
+static bool matches_client(const struct session_filter *f, const char *addr)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET };
+
+	assert_int_equal(inet_pton(AF_INET, addr, &in.sin_addr), 1);
+	return acl_allows(&f->clients, (struct sockaddr *)&in);
+}
+
+static void test_filters(void **state)
+{
+	struct command_request req;
+
+	(void)state;
+	parse("{\"command\":\"sessions\",\"forward\":\"db\",\"client\":\"10.0.0.0/8, 192.0.2.1\","
+	      "\"carrier\":\"sockmap\",\"id\":[3,1,2]}", &req);
+	assert_string_equal(req.filter.forward, "db");
+	assert_int_equal(req.filter.carrier, CARRIER_SOCKMAP);
+	assert_int_equal(req.filter.n_ids, 3);
+	for (uint64_t i = 0; i < 3; i++)
+		assert_int_equal(req.filter.ids[i], i + 1);
+	assert_true(matches_client(&req.filter, "10.255.0.1"));
+	assert_true(matches_client(&req.filter, "192.0.2.1"));
+	assert_false(matches_client(&req.filter, "192.0.2.2"));
+	assert_true(command_has(&req, KEY_ID) && !command_has(&req, KEY_ALL));
+	assert_false(command_changes(&req));
+	command_close(&req);
+	command_close(&req); /* harmless */
+
+	parse("{\"command\":\"sessions\"}", &req);
+	assert_null(req.filter.forward);
+	assert_int_equal(req.filter.carrier, FILTER_ANY);
+	assert_int_equal(req.filter.n_ids + req.filter.clients.n, 0);
+	command_close(&req);
+}
+
+static void test_changes(void **state)
+{
+	static const struct {
+		const char *line;
+		bool changes;
+	} cases[] = {
+		{ "{\"command\":\"kill\",\"id\":9223372036854775807}", true },
+		{ "{\"command\":\"kill\",\"all\":true}", true },
+		{ "{\"command\":\"kill\",\"all\":false,\"id\":1}", true },
+		{ "{\"command\":\"engine\",\"forward\":\"x\"}", false },
+		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"copy\"}", true },
+		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"default\"}", true },
+		{ "{\"command\":\"log-level\"}", false },
+		{ "{\"command\":\"log-level\",\"level\":\"debug\"}", true },
+		{ "{\"command\":\"forwards\",\"forward\":\"x\"}", false },
+		{ "status", false },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct command_request req;
+
+		parse(cases[i].line, &req);
+		if (command_changes(&req) != cases[i].changes)
+			fail_msg("%s", cases[i].line);
+		command_close(&req);
+	}
+}
+
+static void test_values(void **state)
+{
+	static const char *const engines[] = { "auto", "sockmap", "splice", "copy", "default" };
+	static const char *const levels[] = { "error", "warning", "notice", "info", "debug" };
+	struct command_request req;
+	char line[128];
+
+	(void)state;
+	for (size_t i = 0; i < 5; i++) {
+		snprintf(line, sizeof(line),
+			 "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"%s\"}",
+			 engines[i]);
+		parse(line, &req);
+		if (i == 4)
+			assert_int_equal(req.engine, ENGINE_DEFAULT);
+		else
+			assert_string_equal(engine_name((enum engine)req.engine), engines[i]);
+		command_close(&req);
+		snprintf(line, sizeof(line), "{\"command\":\"log-level\",\"level\":\"%s\"}",
+			 levels[i]);
+		parse(line, &req);
+		assert_int_equal(req.level, LOG_ERR + (int)i);
+		command_close(&req);
+	}
+}
+
+static void test_refused(void **state)
+{
+	static const struct {
+		const char *line;
+		enum command_error due;
+	} cases[] = {
+		{ "", ERROR_MALFORMED },
+		{ "[]", ERROR_MALFORMED },
+		{ "{}", ERROR_MALFORMED },
+		{ "17", ERROR_MALFORMED },
+		{ "status status", ERROR_MALFORMED },
+		{ "{\"command\":\"status\"", ERROR_MALFORMED },
+		{ "{\"command\":\"status\"} x", ERROR_MALFORMED },
+		{ "{\"command\":\"status\",}", ERROR_MALFORMED },
+		{ "{\"command\":[\"status\"]}", ERROR_MALFORMED },
+		{ "{\"command\":\"\"}", ERROR_MALFORMED },
+		{ "{\"command\":\"st\\u0000\"}", ERROR_MALFORMED },
+		{ "{\"command\":\"\xff\"}", ERROR_MALFORMED },
+		{ "{\"command\":\"status\",\"a\":[[[[1]]]]}", ERROR_MALFORMED },
+		{ "true", ERROR_UNKNOWN_COMMAND },
+		{ "stat", ERROR_UNKNOWN_COMMAND },
+		{ "{\"command\":\"Status\"}", ERROR_UNKNOWN_COMMAND },
+		{ "{\"command\":\"x\\u001b[2J\\n\"}", ERROR_UNKNOWN_COMMAND },
+		{ "{\"command\":\"status\",\"id\":1}", ERROR_UNKNOWN_KEY },
+		{ "{\"command\":\"status\",\"\":1}", ERROR_UNKNOWN_KEY },
+		{ "{\"command\":\"sessions\",\"Forward\":\"x\"}", ERROR_UNKNOWN_KEY },
+		{ "{\"command\":\"sessions\",\"all\":true}", ERROR_UNKNOWN_KEY },
+		{ "{\"command\":\"sessions\",\"forward\":\"\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"forward\":null}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"forward\":7}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"forward\":\"a\\u0000b\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"client\":\"\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"client\":\"10.0.0.1/8\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"client\":\"host\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"client\":[\"::1\"]}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"carrier\":\"Copy\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"sessions\",\"carrier\":0}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"id\":0}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"id\":-1}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"id\":1.0}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"id\":\"1\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"id\":[]}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"id\":[1,\"2\"]}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"id\":[1,[2]]}", ERROR_MALFORMED },
+		{ "{\"command\":\"kill\",\"id\":true}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"all\":1}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"all\":\"true\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\",\"all\":true,\"id\":1}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"kill\"}", ERROR_MISSING_KEY },
+		{ "kill", ERROR_MISSING_KEY },
+		{ "{\"command\":\"kill\",\"all\":false}", ERROR_MISSING_KEY },
+		{ "{\"command\":\"engine\"}", ERROR_MISSING_KEY },
+		{ "{\"command\":\"engine\",\"engine\":\"copy\"}", ERROR_MISSING_KEY },
+		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"fast\"}",
+		  ERROR_BAD_VALUE },
+		{ "{\"command\":\"log-level\",\"level\":\"loud\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"log-level\",\"level\":7}", ERROR_BAD_VALUE },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		expect_error(cases[i].line, strlen(cases[i].line), cases[i].due);
+	expect_error("{\"command\":\"status\"}\0", 21, ERROR_MALFORMED);
+	expect_error("status\0", 7, ERROR_MALFORMED);
+}
+
+/* Whatever the text is: the message is printable, and bounded. */
+static void test_messages(void **state)
+{
+	char line[4000], *p = line;
+	struct command_request req;
+	struct json_object *o;
+	const char *text;
+
+	(void)state;
+	p += sprintf(p, "{\"command\":\"");
+	for (int i = 0; i < 400; i++)
+		p += sprintf(p, "\\u009b");
+	strcpy(p, "\"}");
+	o = command_parse(line, strlen(line), &req);
+	assert_non_null(o);
+	text = json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN);
+	assert_true(strlen(text) < 1000);
+	for (; *text; text++)
+		assert_in_range(*text, 0x20, 0x7e);
+	json_object_put(o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_commands), cmocka_unit_test(test_filters),
+		cmocka_unit_test(test_changes),	 cmocka_unit_test(test_values),
+		cmocka_unit_test(test_refused),	 cmocka_unit_test(test_messages),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <string.h>
+
+#include "client_value.h"
+#include "client_view.h"
+#include "table.h"
+
+#define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
+#define TEXT_MAX 256
+
+enum forward_column {
+	COLUMN_NAME,
+	COLUMN_LISTEN,
+	COLUMN_UPSTREAM,
+	COLUMN_ENGINE,
+	COLUMN_STATE,
+	COLUMN_LIVE,
+	COLUMN_ACCEPTED,
+	COLUMN_DENIED,
+	COLUMN_UP,
+	COLUMN_DOWN,
+	COLUMN_MOST,
+	COLUMN_MOST_EACH,
+	COLUMNS,
+};
+
+static const struct table_column forward_columns[COLUMNS] = {
+	[COLUMN_NAME] = { "NAME", false },
+	[COLUMN_LISTEN] = { "LISTEN", false },
+	[COLUMN_UPSTREAM] = { "UPSTREAM", false },
+	[COLUMN_ENGINE] = { "ENGINE", false },
+	[COLUMN_STATE] = { "STATE", false },
+	[COLUMN_LIVE] = { "LIVE", true },
+	[COLUMN_ACCEPTED] = { "ACCEPTED", true },
+	[COLUMN_DENIED] = { "DENIED", true },
+	[COLUMN_UP] = { "TO UPSTREAM", true },
+	[COLUMN_DOWN] = { "TO CLIENT", true },
+	[COLUMN_MOST] = { "AT MOST", true },
+	[COLUMN_MOST_EACH] = { "A CLIENT", true },
+};
+
+/* What the cells of the columns are, but for the engine's. */
+static const struct {
+	enum forward_column column;
+	const char *key;
+	enum kind kind;
+} forward_members[] = {
+	{ COLUMN_NAME, "name", KIND_TEXT },
+	{ COLUMN_LISTEN, "listen", KIND_TEXT },
+	{ COLUMN_UPSTREAM, "upstream", KIND_TEXT },
+	{ COLUMN_STATE, "state", KIND_TEXT },
+	{ COLUMN_LIVE, "live", KIND_COUNT },
+	{ COLUMN_ACCEPTED, "accepted", KIND_COUNT },
+	{ COLUMN_DENIED, "denied", KIND_COUNT },
+	{ COLUMN_UP, "bytes_to_upstream", KIND_BYTES },
+	{ COLUMN_DOWN, "bytes_to_client", KIND_BYTES },
+	{ COLUMN_MOST, "max_sessions", KIND_COUNT },
+	{ COLUMN_MOST_EACH, "max_sessions_per_client", KIND_COUNT },
+};
+
+/* "auto", or "copy (auto)" where something else is configured. */
+static const char *engine_text(struct json_object *forward, char *buf, size_t size)
+{
+	const char *now = member_text(forward, "engine", KIND_TEXT, NULL, 0);
+	const char *configured = member_text(forward, "engine_configured", KIND_TEXT, NULL, 0);
+
+	if (!strcmp(now, configured))
+		return now;
+	snprintf(buf, size, "%s (%s)", now, configured);
+	return buf;
+}
+
+static void add_forward(struct table *t, struct json_object *forward)
+{
+	char engine[TEXT_MAX], text[COLUMNS][32];
+	const char *cells[COLUMNS] = {
+		[COLUMN_ENGINE] = engine_text(forward, engine, sizeof(engine)),
+	};
+
+	for (size_t i = 0; i < N_ELEMENTS(forward_members); i++) {
+		enum forward_column at = forward_members[i].column;
+
+		cells[at] = member_text(forward, forward_members[i].key, forward_members[i].kind,
+					text[at], sizeof(text[at]));
+	}
+	table_add(t, cells);
+}
+
+int client_view_forwards(struct json_object *answer, FILE *out)
+{
+	struct json_object *forwards = member(answer, "forwards");
+	struct table *t;
+	int r;
+
+	if (!json_object_is_type(forwards, json_type_array))
+		return -EINVAL;
+	t = table_new(forward_columns, COLUMNS);
+	for (size_t i = 0; i < json_object_array_length(forwards); i++)
+		add_forward(t, json_object_array_get_idx(forwards, i));
+	r = table_print(t, out, 0);
+	table_free(t);
+	return r;
+}
+
+int client_view_kill(struct json_object *answer, FILE *out)
+{
+	struct json_object *killed = member(answer, "killed");
+
+	if (!json_object_is_type(killed, json_type_int))
+		return -EINVAL;
+	print_member(out, "", answer, "killed", KIND_COUNT);
+	fputs(json_object_get_int64(killed) == 1 ? " session reset\n" : " sessions reset\n", out);
+	return 0;
+}
+
+int client_view_engine(struct json_object *answer, FILE *out)
+{
+	if (!json_object_is_type(member(answer, "engine"), json_type_string))
+		return -EINVAL;
+	print_member(out, "", answer, "forward", KIND_TEXT);
+	print_member(out, ": engine ", answer, "engine", KIND_TEXT);
+	print_member(out, ", configured ", answer, "engine_configured", KIND_TEXT);
+	print_member(out, ", sessions ", answer, "live", KIND_COUNT);
+	print_member(out, ", flows still moving ", answer, "flows_moving", KIND_COUNT);
+	fputc('\n', out);
+	return 0;
+}
+
+int client_view_log_level(struct json_object *answer, FILE *out)
+{
+	if (!json_object_is_type(member(answer, "level"), json_type_string))
+		return -EINVAL;
+	print_member(out, "", answer, "level", KIND_TEXT);
+	fputc('\n', out);
+	return 0;
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * The options are those of the command table, "--forward NAME" for the key "forward", and a few of
+ * the client's own.  The request is made of them, and checked by what the daemon checks it with: so
+ * what it would refuse as wrong is refused here, without a daemon.
+ */
+#include "client_words.h"
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include "command.h"
+#include "config.h"
+#include "control_client.h"
+#include "json_add.h"
+#include "log.h"
+#include "size.h"
+
+enum own { OWN_JSON, OWN_CONTROL, OWN_HELP, OWNS };
+
+static const struct {
+	const char *name, *metavar, *help;
+} own_options[OWNS] = {
+	[OWN_JSON] = { "json", NULL, "print the daemon's answer as JSON (docs/control.md)" },
+	[OWN_CONTROL] = { "control", "PATH",
+			  "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")" },
+	[OWN_HELP] = { "help", NULL, "show this help" },
+};
+
+/* --- help --- */
+
+static void print_option(const char *name, const char *metavar, const char *help)
+{
+	char left[32];
+
+	snprintf(left, sizeof(left), "--%s %s", name, metavar ? metavar : "");
+	printf("  %-18s%s\n", left, help);
+}
+
+static void print_usage(const struct command *c)
+{
+	printf("Usage: culvert %s", c->name);
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+		bool needed = c->required >> c->keys[i] & 1;
+
+		if (!(c->positional >> c->keys[i] & 1))
+			continue;
+		printf(needed ? " %s%s" : " [%s%s]", key->metavar,
+		       key->type == TYPE_IDS ? "..." : "");
+	}
+	printf(" [options]\n\n%s\n\nOptions:\n", c->about);
+}
+
+void client_words_help(const struct command *c)
+{
+	print_usage(c);
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+
+		print_option(key->name, key->metavar, key->help);
+	}
+	for (size_t i = 0; i < OWNS; i++)
+		print_option(own_options[i].name, own_options[i].metavar, own_options[i].help);
+}
+
+/* --- the request --- */
+
+static int add_id(struct json_object *request, const char *name, const char *text)
+{
+	struct json_object *list;
+	uint64_t id;
+
+	if (count_parse(text, &id) || id > INT64_MAX)
+		return -EINVAL;
+	if (!json_object_object_get_ex(request, name, &list)) {
+		list = json_object_new_array();
+		json_add(request, name, list);
+	}
+	json_append(list, json_object_new_int64((int64_t)id));
+	return 0;
+}
+
+/* TEXT: NULL for a flag. */
+static int add_key(const struct command *c, struct json_object *request,
+		   const struct command_key_def *key, const char *text)
+{
+	if (key->type == TYPE_IDS) {
+		if (!add_id(request, key->name, text))
+			return 0;
+		return log_complain(-EINVAL, "%s: \"%.256s\": expected the number of a session",
+				    c->name, text);
+	}
+	if (text && json_object_object_get_ex(request, key->name, NULL))
+		return log_complain(-EINVAL, "%s: %s: given twice", c->name, key->name);
+	json_add(request, key->name,
+		 text ? json_object_new_string(text) : json_object_new_boolean(true));
+	return 0;
+}
+
+/* --- words --- */
+
+static int complain_unknown(const struct command *c, const char *word)
+{
+	return log_complain(-EINVAL, "\"%.256s\": unknown argument (`culvert help %s` lists them)",
+			    word, c->name);
+}
+
+static const struct command_key_def *find_key(const struct command *c, const char *name, size_t len)
+{
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+
+		if (strlen(key->name) == len && !strncmp(key->name, name, len))
+			return key;
+	}
+	return NULL;
+}
+
+static enum own find_own(const char *name, size_t len)
+{
+	enum own o = OWN_JSON;
+
+	while (o < OWNS && (strlen(own_options[o].name) != len ||
+			    strncmp(own_options[o].name, name, len) != 0))
+		o++;
+	return o;
+}
+
+static void store_own(struct client_words *w, enum own o, const char *value)
+{
+	if (o == OWN_CONTROL)
+		w->control = value;
+	else if (o == OWN_JSON)
+		w->json = true;
+	else
+		w->help = true;
+}
+
+/* Take the option at ARGV[*POS], and its value; leaves *POS on the last word used. */
+static int take_option(const struct command *c, int argc, char **argv, int *pos,
+		       struct client_words *w)
+{
+	const char *word = argv[*pos], *name = word + 2;
+	size_t len = strcspn(name, "=");
+	const char *value = name[len] ? name + len + 1 : NULL;
+	const struct command_key_def *key = find_key(c, name, len);
+	enum own own = find_own(name, len);
+	const char *metavar;
+
+	if (!key && own == OWNS)
+		return complain_unknown(c, word);
+	metavar = key ? key->metavar : own_options[own].metavar;
+	name = key ? key->name : own_options[own].name;
+	if (!metavar && value)
+		return log_complain(-EINVAL, "--%s: takes no value", name);
+	if (metavar && !value && *pos + 1 < argc && strncmp(argv[*pos + 1], "--", 2) != 0)
+		value = argv[++*pos];
+	if (metavar && (!value || !value[0]))
+		return log_complain(-EINVAL, "--%s: needs a value: %s", name, metavar);
+	if (key)
+		return add_key(c, w->request, key, value);
+	store_own(w, own, value);
+	return 0;
+}
+
+/* A word that is no option: the next key that may be one.  Ids may be several. */
+static int take_word(const struct command *c, const char *word, struct client_words *w)
+{
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+
+		if (!(c->positional >> c->keys[i] & 1))
+			continue;
+		if (key->type == TYPE_IDS ||
+		    !json_object_object_get_ex(w->request, key->name, NULL))
+			return add_key(c, w->request, key, word);
+	}
+	return complain_unknown(c, word);
+}
+
+/* What the daemon would say of it. */
+static int check_request(const struct command *c, const char *line)
+{
+	struct command_request req;
+	struct json_object *answer, *error, *message;
+
+	if (!line)
+		return -ENOMEM;
+	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
+		return log_complain(-EINVAL, "%s: too much for one request", c->name);
+	answer = command_parse(line, strlen(line), &req);
+	if (!answer) {
+		command_close(&req);
+		return 0;
+	}
+	if (json_object_object_get_ex(answer, "error", &error) &&
+	    json_object_object_get_ex(error, "message", &message))
+		log_complain(-EINVAL, "%s", json_object_get_string(message));
+	json_object_put(answer);
+	return -EINVAL;
+}
+
+int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret)
+{
+	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
+	int r = 0;
+
+	*ret = (struct client_words){ .control = CONFIG_CONTROL_DEFAULT,
+				      .request = json_object_new_object() };
+	json_add(ret->request, "command", json_object_new_string(c->name));
+	for (int i = 1; !r && i < argc; i++)
+		r = !strncmp(argv[i], "--", 2) ? take_option(c, argc, argv, &i, ret)
+					       : take_word(c, argv[i], ret);
+	if (r || ret->help)
+		return r;
+	if (strlen(ret->control) >= room)
+		return log_complain(-EINVAL,
+				    "--control: \"%.256s\" is too long, expected at most %zu bytes",
+				    ret->control, room - 1);
+	ret->line = json_object_to_json_string_ext(ret->request, JSON_C_TO_STRING_PLAIN |
+							       JSON_C_TO_STRING_NOSLASHESCAPE);
+	return check_request(c, ret->line);
+}
+
+void client_words_close(struct client_words *w)
+{
+	json_object_put(w->request);
+	w->request = NULL;
+	w->line = NULL;
+}

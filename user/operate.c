@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Sessions belong to their workers, so a worker is asked to change its own, on its thread between
+ * two batches of events.  Meanwhile none moves to another worker, so that each is met once.
+ */
+#include "operate.h"
+
+#include <string.h>
+
+#include "balance.h"
+#include "forward.h"
+#include "json_add.h"
+#include "log.h"
+#include "session.h"
+#include "session_move.h"
+
+#define CALL_TIMEOUT_MS 2000
+
+/* What a worker is asked to do. */
+struct order {
+	struct worker *worker;
+	const struct session_filter *filter; /* kill */
+	unsigned int n;                      /* out: sessions killed, flows that move */
+};
+
+/*
+ * FN on the thread of each worker, with an order of ORDER's kind.  Adds up what they return, in
+ * *RET.  False: some have not answered, and will not do it.
+ */
+static bool ask_workers(const struct inspect *r, void (*fn)(void *arg), struct order order,
+			unsigned int *ret)
+{
+	bool all = true;
+
+	*ret = 0;
+	balance_hold(r->shared->balance);
+	for (unsigned int i = 0; i < r->n_workers; i++) {
+		order.worker = r->workers[i];
+		order.n = 0;
+		if (loop_call(&order.worker->loop, fn, &order, CALL_TIMEOUT_MS))
+			all = false;
+		else
+			*ret += order.n;
+	}
+	balance_release(r->shared->balance);
+	return all;
+}
+
+static struct json_object *number(const char *key, uint64_t n)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add(o, key, json_object_new_int64((int64_t)n));
+	return o;
+}
+
+static struct json_object *no_such_forward(const char *name)
+{
+	return command_error_json(ERROR_NO_SUCH_FORWARD, "no forward is named \"%.64s\"", name);
+}
+
+/* --- looking --- */
+
+/* A filter by name is checked, so that a name that is mistyped is not "no sessions". */
+static bool is_named(const struct inspect *r, const struct command_request *req)
+{
+	bool found = !req->filter.forward;
+
+	pthread_mutex_lock(&r->forwards->lock);
+	for (struct forward *f = r->forwards->first; f && !found; f = f->next)
+		found = !strcmp(forward_name(f->conf), req->filter.forward);
+	pthread_mutex_unlock(&r->forwards->lock);
+	return found;
+}
+
+static struct json_object *do_sessions(const struct inspect *r, const struct command_request *req,
+				       const struct control_peer *peer)
+{
+	(void)peer;
+	return inspect_sessions(r, &req->filter);
+}
+
+static struct json_object *do_status(const struct inspect *r, const struct command_request *req,
+				     const struct control_peer *peer)
+{
+	(void)req;
+	(void)peer;
+	return inspect_status(r);
+}
+
+static struct json_object *do_forwards(const struct inspect *r, const struct command_request *req,
+				       const struct control_peer *peer)
+{
+	(void)peer;
+	return inspect_forwards(r, req->filter.forward);
+}
+
+/* --- kill --- */
+
+static void kill_sessions(void *arg)
+{
+	struct order *o = arg;
+	struct session *s, *next;
+
+	session_arrivals(o->worker);
+	for (s = o->worker->sessions; s; s = next) {
+		next = s->next;
+		if (!session_filter_matches(o->filter, s))
+			continue;
+		session_reset(s, CAUSE_KILLED);
+		o->n++;
+	}
+}
+
+static struct json_object *do_kill(const struct inspect *r, const struct command_request *req,
+				   const struct control_peer *peer)
+{
+	unsigned int n;
+	bool all = ask_workers(r, kill_sessions, (struct order){ .filter = &req->filter }, &n);
+
+	log_write(LOG_NOTICE, "control: kill: %u session%s (by uid %u, pid %d)", n,
+		  n == 1 ? "" : "s", peer->uid, (int)peer->pid);
+	if (!all)
+		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; %u session%s "
+					  "of the others are reset", n, n == 1 ? "" : "s");
+	return number("killed", n);
+}
+
+/* --- engine --- */
+
+static void follow_engines(void *arg)
+{
+	struct order *o = arg;
+
+	session_arrivals(o->worker);
+	o->n = session_follow_engines(o->worker);
+}
+
+/* Why ENGINE cannot be had here; NULL: it can. */
+static struct json_object *engine_hindrance(const struct inspect *r, enum engine engine)
+{
+	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
+		return command_error_json(ERROR_UNSUPPORTED, "engine sockmap: %s",
+					  r->kernel_reason);
+	if (engine == ENGINE_SPLICE &&
+	    !probe_allows_later(&r->probe->splice, r->shared->config->probe))
+		return command_error_json(ERROR_UNSUPPORTED, "engine splice: %s",
+					  r->probe->splice.verdict == PROBE_UNASKED ?
+						  "it was not tried on this kernel at the start, "
+						  "because no forward asked for it" :
+						  r->probe->splice.why);
+	return NULL;
+}
+
+static enum engine engine_meant(const struct command_request *req, const struct forward *f)
+{
+	return req->engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)req->engine;
+}
+
+/*
+ * Of all forwards of that name: one that a reload has replaced goes on with its sessions.  With the
+ * lock held.
+ */
+static void set_engine(const struct inspect *r, const struct forward *named,
+		       const struct command_request *req, const struct control_peer *peer)
+{
+	const char *name = forward_name(named->conf);
+
+	log_write(LOG_NOTICE, "control: engine of forward %s: %s, was %s (by uid %u, pid %d)", name,
+		  engine_name(engine_meant(req, named)), engine_name(forward_policy(named)->engine),
+		  peer->uid, (int)peer->pid);
+	for (struct forward *f = r->forwards->first; f; f = f->next)
+		if (!strcmp(forward_name(f->conf), name))
+			forward_set_engine(f, engine_meant(req, f));
+}
+
+static struct json_object *engine_json(const struct forward *f, unsigned int moving)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add(o, "forward", json_object_new_string(forward_name(f->conf)));
+	json_add(o, "engine", json_object_new_string(engine_name(forward_policy(f)->engine)));
+	json_add(o, "engine_configured", json_object_new_string(engine_name(f->conf->engine)));
+	json_add(o, "live", json_object_new_int64(atomic_load(&f->totals->live)));
+	json_add(o, "flows_moving", json_object_new_int64(moving));
+	return o;
+}
+
+static struct json_object *do_engine(const struct inspect *r, const struct command_request *req,
+				     const struct control_peer *peer)
+{
+	struct json_object *answer = NULL;
+	const struct forward *f;
+	unsigned int moving = 0;
+
+	pthread_mutex_lock(&r->forwards->lock);
+	f = forwards_find(r->forwards, req->filter.forward);
+	if (!f)
+		answer = no_such_forward(req->filter.forward);
+	else if (command_has(req, KEY_ENGINE))
+		answer = engine_hindrance(r, engine_meant(req, f));
+	if (!answer && command_has(req, KEY_ENGINE))
+		set_engine(r, f, req, peer);
+	if (!answer && !ask_workers(r, follow_engines, (struct order){ 0 }, &moving))
+		answer = command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its "
+					    "sessions may be carried as before; ask again");
+	if (!answer)
+		answer = engine_json(f, moving);
+	pthread_mutex_unlock(&r->forwards->lock);
+	return answer;
+}
+
+/* --- log level --- */
+
+static struct json_object *do_log_level(const struct inspect *r, const struct command_request *req,
+					const struct control_peer *peer)
+{
+	struct json_object *o = json_object_new_object();
+
+	(void)r;
+	if (command_has(req, KEY_LEVEL)) {
+		log_write(LOG_NOTICE, "control: log level: %s, was %s (by uid %u, pid %d)",
+			  log_level_name(req->level), log_level_name(log_get_level()), peer->uid,
+			  (int)peer->pid);
+		log_set_level(req->level);
+	}
+	json_add(o, "level", json_object_new_string(log_level_name(log_get_level())));
+	return o;
+}
+
+static struct json_object *(*const handlers[COMMANDS])(const struct inspect *r,
+						       const struct command_request *req,
+						       const struct control_peer *peer) = {
+	[COMMAND_SESSIONS] = do_sessions,
+	[COMMAND_STATUS] = do_status,
+	[COMMAND_FORWARDS] = do_forwards,
+	[COMMAND_KILL] = do_kill,
+	[COMMAND_ENGINE] = do_engine,
+	[COMMAND_LOG_LEVEL] = do_log_level,
+};
+
+struct json_object *operate(const struct inspect *r, const struct command_request *req,
+			    const struct control_peer *peer)
+{
+	if (!is_named(r, req))
+		return no_such_forward(req->filter.forward);
+	return handlers[command_number(req->command)](r, req, peer);
+}
