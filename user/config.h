@@ -79,6 +79,7 @@ struct config {
 	unsigned int workers;            /* threads; never 0 after config_parse() */
 	enum spread spread;
 	const char *control;             /* path of the control socket */
+	const char *pid_file;            /* NULL: none */
 	unsigned int connect_timeout_ms; /* for one upstream address */
 	unsigned int idle_timeout_ms;    /* 0: never */
 	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */

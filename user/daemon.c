@@ -34,6 +34,7 @@
 #include "inspect.h"
 #include "names.h"
 #include "operate.h"
+#include "pid_file.h"
 #include "privileged_client.h"
 #include "probe_start.h"
 #include "sandbox.h"
@@ -80,6 +81,7 @@ struct daemon {
 	struct listening *listening; /* list */
 	struct account account;
 	struct control *control;
+	int pid_file; /* -1: none */
 	struct thread *threads;
 	struct worker **workers; /* those of the threads, for inspect */
 	struct inspect inspect;
@@ -311,6 +313,17 @@ static int open_names(struct daemon *d)
 	return EXIT_CODE_FAILURE;
 }
 
+static int open_pid_file(struct daemon *d)
+{
+	char err[512];
+
+	d->pid_file = d->config.pid_file ? pid_file_open(d->config.pid_file, err, sizeof(err)) : -1;
+	if (!d->config.pid_file || d->pid_file >= 0)
+		return 0;
+	log_error("%s", err);
+	return EXIT_CODE_FAILURE;
+}
+
 static int set_up(struct daemon *d)
 {
 	char err[512];
@@ -328,7 +341,7 @@ static int set_up(struct daemon *d)
 	if (r)
 		return r;
 	r = open_names(d) ?: make_forwards(d) ?: open_kernel(d);
-	r = r ?: open_listening(d) ?: open_control(d) ?: open_session_log(d);
+	r = r ?: open_listening(d) ?: open_control(d) ?: open_session_log(d) ?: open_pid_file(d);
 	if (r)
 		return r;
 	if (admission_open(&d->config, &d->shared.admission)) {
@@ -645,12 +658,14 @@ static int run(struct daemon *d)
 	kernel_close(d->shared.kernel);
 	privileged_stop(d->privileged);
 	log_tell_suppressed(true);
+	pid_file_close(d->pid_file);
 	return r;
 }
 
 int daemon_run(int argc, char **argv)
 {
-	struct daemon d = { .shared.config = &d.config, .argc = argc, .argv = argv };
+	struct daemon d = { .shared.config = &d.config, .argc = argc, .argv = argv,
+			    .pid_file = -1 };
 	int r;
 
 	if (descriptors_reserve_streams())

@@ -36,7 +36,8 @@ deny 127.66.6.*
   deny 2001:db8:*:bad
 
 # bindadress  bindport  connectaddress  connectport  options...
-127.0.0.1     9000      127.0.0.1       7000
+pidlogfile {home}/rinetd.pid
+127.0.0.1     9000      127.0.0.1       7000      [timeout=72000]
 127.0.0.1\t9001/tcp\t127.0.0.1\t7001/tcp     # tabs, a protocol and a comment
 deny 127.0.0.2
 allow 127.0.?.*
@@ -146,7 +147,7 @@ class Replacement:
         self.program = os.path.abspath(program)
         self.file = lab.path("rinetd.conf")
         with open(self.file, "w", encoding="ascii", newline="") as file:
-            file.write(RINETD_CONF)
+            file.write(RINETD_CONF.replace("{home}", lab.home))
         os.chmod(self.file, 0o644)
         for address in INET6_CLIENTS[1:]:
             self.run("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
@@ -177,11 +178,19 @@ class Replacement:
         probe = "yes" if engine == "auto" and file == self.file else "no"
         daemon = Daemon(self.lab, self.program, engine, (), "-c", file, "--probe", probe)
         try:
+            self.check_pid(f"{daemon.pid}\n")
             return self.try_all()
         finally:
             code = daemon.stop()
             if code != 0:
                 raise LabError(f"culvert ended with {code}:\n{tail(daemon.process.log)}")
+            self.check_pid("")
+
+    def check_pid(self, wanted):
+        with open(self.lab.path("rinetd.pid"), encoding="ascii") as file:
+            text = file.read()
+        if text != wanted:
+            raise LabError(f"the pid file has {text!r} instead of {wanted!r}")
 
     def convert(self):
         converted = self.lab.path("culvert.conf")

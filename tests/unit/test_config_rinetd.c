@@ -203,6 +203,26 @@ static void test_notes(void **state)
 	config_close(&c);
 }
 
+/* What rinetd has for UDP only, and what goes to files. */
+static void test_timeout(void **state)
+{
+	char err[1024], want[512];
+	struct config c;
+
+	(void)state;
+	good(&c, "pidlogfile /run/rinetd.pid\n127.0.0.1 80 127.0.0.1 81 [timeout=72000]\n"
+		 "127.0.0.1 82 127.0.0.1 83 [timeout = 0]\n127.0.0.1 84 127.0.0.1 85\n",
+	     err, sizeof(err));
+	assert_int_equal(c.forwards[0].idle_timeout_ms, 72000000);
+	assert_int_equal(c.forwards[1].idle_timeout_ms, 0);
+	assert_int_equal(c.forwards[2].idle_timeout_ms, 0);
+	assert_string_equal(c.pid_file, "/run/rinetd.pid");
+	snprintf(want, sizeof(want), "culvert: %s:2: note: timeout=72000 ends idle TCP sessions; "
+		 "rinetd has it for UDP only\n", path);
+	assert_string_equal(err, want);
+	config_close(&c);
+}
+
 #define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define GOOD "127.0.0.1 80 127.0.0.1 81"
 
@@ -245,6 +265,9 @@ static const struct {
 	{ 1, "[timeout]: needs a value", GOOD " [keepalive=on,timeout]\n" },
 	{ 1, "timeout: \"1.5\" is not a whole number", GOOD " [timeout=1.5]\n" },
 	{ 1, "timeout: \"\" is not a whole number", GOOD " [timeout=]\n" },
+	{ 1, "timeout: \"604801\" is not valid, expected seconds", GOOD " [timeout=604801]\n" },
+	{ 1, "timeout: \"99999999999999999999\" is not valid", GOOD
+	  " [timeout=99999999999999999999]\n" },
 	{ 1, "keepalive: \"yes\", expected on or off", GOOD " [keepalive=yes]\n" },
 	{ 1, "keepalive: given twice, first in line 1", GOOD " [keepalive=on,keepalive=off]\n" },
 	{ 1, "connect-timeout: \"0\" is not valid", GOOD " [connect-timeout=0]\n" },
@@ -406,6 +429,7 @@ static void check_same_forward(const struct forward_conf *a, const struct forwar
 	assert_int_equal(a->hard_limit, b->hard_limit);
 	assert_int_equal(a->nodelay, b->nodelay);
 	assert_int_equal(a->keepalive_s, b->keepalive_s);
+	assert_int_equal(a->idle_timeout_ms, b->idle_timeout_ms);
 	assert_int_equal(a->max_sessions, b->max_sessions);
 	assert_int_equal(a->max_sessions_per_client, b->max_sessions_per_client);
 	assert_int_equal(a->acl.n, b->acl.n);
@@ -417,6 +441,7 @@ static void check_same_forward(const struct forward_conf *a, const struct forwar
 	}
 }
 
+/* Notes, which the one file has and the other no more, are left alone. */
 static void check_round_trip(const char *text)
 {
 	struct config a, b;
@@ -448,6 +473,8 @@ static void test_round_trip(void **state)
 	/* many rules, many lines */
 	check_round_trip("deny 1*4\nallow 1*\nallow *.1?.*\n127.0.0.1 80 127.0.0.1 81\n"
 			 "allow *4\nallow *.200\n::1 http localhost 81\ndeny 2001:db8:2*\n");
+	check_round_trip("127.0.0.1 80 127.0.0.1 81 [timeout=72000,keepalive=on]\n"
+			 "connect-timeout 7\n127.0.0.1 82 127.0.0.1 83 [connect-timeout=8]\n");
 	/* none can pass */
 	check_round_trip("allow 10.*\n127.0.0.1 80 127.0.0.1 81\nallow 11.*\n");
 	check_round_trip("allow fe80:*\n127.0.0.1 80 127.0.0.1 81\n");
@@ -486,6 +513,7 @@ int main(void)
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_oi),
 		cmocka_unit_test(test_notes),
+		cmocka_unit_test(test_timeout),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_missing),
 		cmocka_unit_test(test_forms),

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "pid_file.h"
+
+static char folder[] = "/tmp/culvert-pid.XXXXXX";
+static char path[64], other[64];
+
+static int make_folder(void **state)
+{
+	(void)state;
+	if (!mkdtemp(folder))
+		return -1;
+	snprintf(path, sizeof(path), "%s/pid", folder);
+	snprintf(other, sizeof(other), "%s/other", folder);
+	return 0;
+}
+
+static int remove_folder(void **state)
+{
+	(void)state;
+	unlink(path);
+	unlink(other);
+	return rmdir(folder);
+}
+
+static void write_file(const char *name, const char *text)
+{
+	FILE *f = fopen(name, "we");
+
+	assert_non_null(f);
+	fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void check_content(const char *name, const char *text)
+{
+	char buf[64] = "";
+	FILE *f = fopen(name, "re");
+
+	assert_non_null(f);
+	assert_int_equal(fread(buf, 1, sizeof(buf) - 1, f), strlen(text));
+	assert_string_equal(buf, text);
+	fclose(f);
+}
+
+static void test_written_and_emptied(void **state)
+{
+	char err[256], pid[32];
+	int fd;
+
+	(void)state;
+	snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+	write_file(path, "a longer text, of a daemon that was killed\n");
+	for (int i = 0; i < 2; i++) {
+		fd = pid_file_open(path, err, sizeof(err));
+		assert_true(fd >= 0);
+		check_content(path, pid);
+		pid_file_close(fd);
+		check_content(path, "");
+		unlink(path);
+	}
+	pid_file_close(-1);
+}
+
+static void check_refused(int error, const char *why)
+{
+	char err[256];
+
+	assert_int_equal(pid_file_open(path, err, sizeof(err)), error);
+	assert_non_null(strstr(err, path));
+	if (!strstr(err, why))
+		fail_msg("%s", err);
+}
+
+/* What others have put there stays as it is. */
+static void test_something_else(void **state)
+{
+	(void)state;
+	unlink(path);
+	write_file(other, "text\n");
+	assert_int_equal(symlink(other, path), 0);
+	check_refused(-ELOOP, "no file of ours");
+	unlink(path);
+	assert_int_equal(link(other, path), 0);
+	check_refused(-EEXIST, "no file of ours");
+	check_content(other, "text\n");
+	unlink(path);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	check_refused(-ENXIO, strerror(ENXIO));
+	unlink(path);
+	assert_int_equal(mkdir(path, 0700), 0);
+	check_refused(-EISDIR, strerror(EISDIR));
+	rmdir(path);
+	if (geteuid() == 0) {
+		write_file(path, "text\n");
+		assert_int_equal(chown(path, 12345, 12345), 0);
+		check_refused(-EPERM, "belongs to another account");
+		check_content(path, "text\n");
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_written_and_emptied),
+		cmocka_unit_test(test_something_else),
+	};
+
+	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

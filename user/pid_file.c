@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "pid_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "syscall_filter.h"
+
+SYSCALLS_NEEDED(SYSCALL(ftruncate), SYSCALL(close));
+
+/* What is there is no pid file: a device, or the file of somebody else who could look ahead. */
+static int check(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+		return -EEXIST;
+	return st.st_uid == geteuid() ? 0 : -EPERM;
+}
+
+int pid_file_open(const char *path, char *err, size_t errlen)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
+		      0644);
+	int r = fd < 0 ? -errno : check(fd);
+
+	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
+		r = -errno;
+	if (!r)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	snprintf(err, errlen, "pid-file %s: %s", path,
+		 r == -EEXIST || r == -ELOOP ? "there is something else, which is no file of ours" :
+		 r == -EPERM                 ? "that file belongs to another account" :
+					       strerror(-r));
+	return r;
+}
+
+void pid_file_close(int fd)
+{
+	if (fd < 0)
+		return;
+	while (ftruncate(fd, 0) && errno == EINTR)
+		; /* nothing can be done about other errors */
+	close(fd);
+}
