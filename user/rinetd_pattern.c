@@ -25,6 +25,12 @@
 #define BRANCHES_MAX RULE_SET_MAX
 #define MAPPED "::ffff:"
 
+/* Room for one more than N elements of SIZE at P, which grows by doubling; NULL: no memory. */
+static void *grow_array(void *p, size_t n, size_t size)
+{
+	return n & (n - 1) ? p : realloc(p, (n ? 2 * n : 1) * size);
+}
+
 int rule_set_add(struct rule_set *s, const struct acl_rule *r)
 {
 	struct acl_rule *more;
@@ -34,7 +40,7 @@ int rule_set_add(struct rule_set *s, const struct acl_rule *r)
 			return 0;
 	if (s->n >= RULE_SET_MAX)
 		return -E2BIG;
-	more = realloc(s->rules, (s->n + 1) * sizeof(*more));
+	more = grow_array(s->rules, s->n, sizeof(*more));
 	if (!more)
 		return -ENOMEM;
 	s->rules = more;
@@ -75,7 +81,7 @@ static int branch_add(struct branches *b, places at, const struct acl_rule *rule
 
 	if (b->n >= BRANCHES_MAX)
 		return -E2BIG;
-	more = realloc(b->all, (b->n + 1) * sizeof(*more));
+	more = grow_array(b->all, b->n, sizeof(*more));
 	if (!more)
 		return -ENOMEM;
 	b->all = more;
