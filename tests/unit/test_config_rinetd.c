@@ -203,7 +203,43 @@ static void test_notes(void **state)
 	config_close(&c);
 }
 
-/* What rinetd has for UDP only, and what goes to files. */
+static void check_source(const struct forward_conf *fc, const char *address)
+{
+	char text[ADDR_STRLEN];
+
+	if (!address) {
+		assert_int_equal(fc->source.len, 0);
+		return;
+	}
+	addr_format((const struct sockaddr *)&fc->source.ss, fc->source.len, text, sizeof(text));
+	assert_string_equal(text, address);
+}
+
+static void test_source_and_log(void **state)
+{
+	char err[1024], want[512];
+	struct config c;
+
+	(void)state;
+	good(&c, "127.0.0.1 80 127.0.0.1 81 [src=127.0.0.9]\n"
+		 "logfile \"/var/log/rinetd.log\" # quoted\n"
+		 "127.0.0.1 82 ::1 83 [keepalive=on, src = [::1] ]\n"
+		 "127.0.0.1 84 ::1 85 [src=2001:db8::7]\n"
+		 "127.0.0.1 86 ::1 87 [src=::]\n127.0.0.1 88 ::1 89 [src=0]\n",
+	     err, sizeof(err));
+	check_source(&c.forwards[0], "127.0.0.9:0");
+	check_source(&c.forwards[1], "[::1]:0");
+	check_source(&c.forwards[2], "[2001:db8::7]:0");
+	check_source(&c.forwards[3], NULL);
+	check_source(&c.forwards[4], NULL);
+	assert_string_equal(c.session_log, "/var/log/rinetd.log");
+	snprintf(want, sizeof(want), "culvert: %s:2: note: logfile: culvert writes a line of JSON "
+		 "for each session\n", path);
+	assert_string_equal(err, want);
+	config_close(&c);
+}
+
+/* What rinetd has for UDP only, and the process id. */
 static void test_timeout(void **state)
 {
 	char err[1024], want[512];
@@ -271,6 +307,11 @@ static const struct {
 	{ 1, "keepalive: \"yes\", expected on or off", GOOD " [keepalive=yes]\n" },
 	{ 1, "keepalive: given twice, first in line 1", GOOD " [keepalive=on,keepalive=off]\n" },
 	{ 1, "connect-timeout: \"0\" is not valid", GOOD " [connect-timeout=0]\n" },
+	{ 1, "src: \"localhost\" is not valid, expected an IPv4 or IPv6", GOOD
+	  " [src=localhost]\n" },
+	{ 1, "src: \"\" is not valid", GOOD " [src=]\n" },
+	{ 2, "logcommon: culvert has a log format of its own", GOOD "\nlogcommon\n" },
+	{ 3, "logfile: given twice, first in line 1", "logfile /a\n" GOOD "\nlogfile /b\n" },
 	{ 1, "mode: who may connect is up to the directory", "unix:/x 127.0.0.1 1 [mode=0660]\n" },
 	{ 1, "\"[\" without \"]\"", GOOD " [keepalive=on\n" },
 	{ 1, "nothing but a comment may follow \"]\"", GOOD " [keepalive=on] x\n" },
@@ -430,6 +471,7 @@ static void check_same_forward(const struct forward_conf *a, const struct forwar
 	assert_int_equal(a->nodelay, b->nodelay);
 	assert_int_equal(a->keepalive_s, b->keepalive_s);
 	assert_int_equal(a->idle_timeout_ms, b->idle_timeout_ms);
+	assert_true(addr_equal(&a->source, &b->source));
 	assert_int_equal(a->max_sessions, b->max_sessions);
 	assert_int_equal(a->max_sessions_per_client, b->max_sessions_per_client);
 	assert_int_equal(a->acl.n, b->acl.n);
@@ -473,7 +515,7 @@ static void test_round_trip(void **state)
 	/* many rules, many lines */
 	check_round_trip("deny 1*4\nallow 1*\nallow *.1?.*\n127.0.0.1 80 127.0.0.1 81\n"
 			 "allow *4\nallow *.200\n::1 http localhost 81\ndeny 2001:db8:2*\n");
-	check_round_trip("127.0.0.1 80 127.0.0.1 81 [timeout=72000,keepalive=on]\n"
+	check_round_trip("127.0.0.1 80 127.0.0.1 81 [timeout=72000,src=127.0.0.9]\n"
 			 "connect-timeout 7\n127.0.0.1 82 127.0.0.1 83 [connect-timeout=8]\n");
 	/* none can pass */
 	check_round_trip("allow 10.*\n127.0.0.1 80 127.0.0.1 81\nallow 11.*\n");
@@ -513,6 +555,7 @@ int main(void)
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_oi),
 		cmocka_unit_test(test_notes),
+		cmocka_unit_test(test_source_and_log),
 		cmocka_unit_test(test_timeout),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_missing),
