@@ -10,7 +10,10 @@
 
 #include "syscall_filter.h"
 
-SYSCALLS_NEEDED(SYSCALL(ftruncate), SYSCALL(close));
+SYSCALLS_NEEDED(SYSCALL(write), SYSCALL(close));
+
+/* In place of any number. */
+static const char blanks[] = "                    \n";
 
 /* What is there is no pid file: a device, or the file of somebody else who could look ahead. */
 static int check(int fd)
@@ -28,9 +31,12 @@ int pid_file_open(const char *path, char *err, size_t errlen)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
 		      0644);
+	char pid[sizeof(blanks)];
 	int r = fd < 0 ? -errno : check(fd);
 
-	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
+	/* the offset stays at the beginning, where the blanks go */
+	snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+	if (!r && (ftruncate(fd, 0) || pwrite(fd, pid, strlen(pid), 0) < 0))
 		r = -errno;
 	if (!r)
 		return fd;
@@ -47,7 +53,7 @@ void pid_file_close(int fd)
 {
 	if (fd < 0)
 		return;
-	while (ftruncate(fd, 0) && errno == EINTR)
+	while (write(fd, blanks, strlen(blanks)) < 0 && errno == EINTR)
 		; /* nothing can be done about other errors */
 	close(fd);
 }

@@ -181,7 +181,7 @@ class Replacement:
         os.unlink(self.log)
         daemon = Daemon(self.lab, self.program, engine, (), "-c", file, "--probe", probe)
         try:
-            self.check_pid(f"{daemon.pid}\n")
+            self.check_pid(str(daemon.pid))
             verdicts = self.try_all()
         finally:
             code = daemon.stop()
@@ -194,7 +194,7 @@ class Replacement:
     def check_pid(self, wanted):
         with open(self.lab.path("rinetd.pid"), encoding="ascii") as file:
             text = file.read()
-        if text != wanted:
+        if text.strip() != wanted:
             raise LabError(f"the pid file has {text!r} instead of {wanted!r}")
 
     def check_log(self, verdicts):
