@@ -117,7 +117,6 @@ static void is_bad(struct daemon *d, const struct bytes *b, bool fin, const char
 {
 	int64_t before = rig_status(d, "errors.proxy-header-bad");
 	int fd = rig_dial(NULL, ONE);
-	char *log;
 
 	if (b->n)
 		rig_send(fd, b->at, b->n);
@@ -125,10 +124,7 @@ static void is_bad(struct daemon *d, const struct bytes *b, bool fin, const char
 		assert_int_equal(shutdown(fd, SHUT_WR), 0);
 	assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), ECONNRESET);
 	assert_int_equal(rig_status(d, "errors.proxy-header-bad"), before + 1);
-	log = daemon_stderr(d);
-	if (!strstr(log, reason))
-		fail_msg("\"%s\" is not in the log: %s", reason, log);
-	free(log);
+	wait_log(d, reason);
 }
 
 static void bad(void **state)
@@ -136,10 +132,8 @@ static void bad(void **state)
 	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes b = v2_told_tlvs(), none = { .n = 0 };
-	char *log = daemon_stderr(d);
 
-	assert_non_null(strstr(log, "forward in believes what PROXY headers say"));
-	free(log);
+	wait_log(d, "forward in believes what PROXY headers say");
 	b.at[b.n - 1] ^= 1;
 	is_bad(d, &b, false, "to forward in: wrong checksum");
 	b = text("GET / HTTP/1.1\r\n\r\n");
@@ -161,7 +155,7 @@ static void bad(void **state)
  */
 static void late(void **state)
 {
-	char conf[500], listen[100], *log;
+	char conf[500], listen[100];
 	struct bytes half = text("PROXY TCP4 203.0.");
 	int silent, part, local, gone;
 	int64_t start, cpu;
@@ -191,9 +185,7 @@ static void late(void **state)
 	assert_true(now_ms() - start >= 290);
 	assert_true((daemon_cpu_ms(d) - cpu) * 2 < now_ms() - start);
 	assert_int_equal(rig_status(d, "errors.proxy-header-late"), 3);
-	log = daemon_stderr(d);
-	assert_non_null(strstr(log, "to forward local: not whole within proxy-timeout"));
-	free(log);
+	wait_log(d, "to forward local: not whole within proxy-timeout");
 	rig_accept_none();
 	rig_stop(d);
 }
@@ -235,8 +227,8 @@ static void limits(void **state)
 	assert_int_equal(rig_status(d, "errors.denied"), 1);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 4);
 	assert_int_equal(rig_status(d, "resources.sessions"), 5);
+	wait_log(d, "refused 203.0.113.1:3: it has 2 sessions of forward in");
 	log = daemon_stderr(d);
-	assert_non_null(strstr(log, "refused 203.0.113.1:3: it has 2 sessions of forward in"));
 	assert_null(strstr(log, "believes")); /* it says who its proxies are */
 	free(log);
 	close_sockets();
@@ -252,19 +244,13 @@ static void stop(void **state)
 {
 	struct daemon *d = rig_start(*state, CULVERT "grace = 0.3\nproxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
 	int never = rig_dial(NULL, ONE), soon = rig_dial(NULL, ONE), server;
-	char why[1000], *log;
-	bool stopping;
+	char why[1000];
 
 	rig_send(soon, "PROXY UNKN", 10);
 	wait_state(d, "header", 2);
 	daemon_signal(d, SIGTERM);
-	do {
-		log = daemon_stderr(d);
-		stopping = strstr(log, "no new sessions");
-		free(log);
-	} while (!stopping && now_ms() < deadline && !poll(NULL, 0, 2));
+	wait_log(d, "no new sessions");
 	rig_send(soon, "OWN\r\n", 5);
 	server = rig_accept();
 	rig_talk(soon, server, 1);
