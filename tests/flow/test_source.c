@@ -188,7 +188,10 @@ static void transparent(void **state)
 		"[forward six]\nlisten = " GATE6 ":9001\nupstream = " SERVER6 "\n"
 		"[forward marked]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\nmark = 77\n"
 		"[forward any4]\nlisten = 0.0.0.0:9100\nupstream = " SERVER4 "\n"
-		"[forward any6]\nlisten = [::]:9100\nupstream = " SERVER6 "\n");
+		"[forward any6]\nlisten = [::]:9100\nupstream = " SERVER6 "\n"
+		"[forward told]\nlisten = " GATE4 ":9003\nupstream = " SERVER4 "\n"
+		"proxy-protocol = receive\n");
+	static const char header[] = "PROXY TCP4 10.9.8.7 10.77.1.2 1234 9003\r\n";
 	int client, server;
 
 	converse(d, *state, "four", GATE4 ":9001", server4, "10.77.1.1");
@@ -196,6 +199,12 @@ static void transparent(void **state)
 	converse(d, *state, "marked", GATE4 ":9002", hidden4, "10.77.1.1");
 	converse(d, *state, "any4", SERVER4, server4, "10.77.1.1");
 	converse(d, *state, "any6", SERVER6, server6, "[fd77:1::1]");
+	/* who a proxy says that it is */
+	client = dial(GATE4 ":9003");
+	rig_send(client, header, sizeof(header) - 1);
+	server = accept_on(server4);
+	assert_string_equal(host_of(server, true), "10.9.8.7");
+	rig_talk_until(d, "told", rig_carrier(d, *state), client, server);
 	client = dial(SERVER4);
 	assert_string_equal(host_of(client, true), "10.77.2.1");
 	server = accept_on(server4);
