@@ -29,8 +29,8 @@ void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_m
 bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms);
 
 /*
- * Take N that may come later: they may be used from the time that is returned, NOW_MS or later.  Who
- * comes first has them first, so if everybody takes as many, everybody has as many.
+ * Take N that may come later: they may be used from the time that is returned.  Who comes first has
+ * them first, so if everybody takes as many, everybody has as many.
  */
 uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
 

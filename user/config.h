@@ -57,6 +57,8 @@ struct forward_conf {
 	const char *interface; /* that they go out by; NULL: any */
 	unsigned int mark;     /* of their packets (SO_MARK); 0: none */
 	bool transparent;      /* they come from the client's address */
+	unsigned int accept_rate;                  /* connections a second; 0: any number */
+	uint64_t bandwidth, bandwidth_per_client;  /* bytes a second each way; 0: any number */
 	/* its own, beside those of struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };
@@ -88,6 +90,8 @@ struct config {
 	unsigned int max_sessions;
 	unsigned int max_sessions_per_client; /* 0: no limit */
 	size_t copy_buffer;              /* bytes */
+	unsigned int accept_rate;        /* of each forward, as the next two */
+	uint64_t bandwidth, bandwidth_per_client;
 	uint64_t soft_limit;             /* bytes of kernel backlog per flow; <= hard_limit */
 	uint64_t hard_limit;             /* bytes of kernel backlog per flow */
 	struct acl acl;                  /* owned; of forwards without rules */

@@ -31,6 +31,7 @@ static const char *const reason_names[REASONS] = {
 	[REASON_NO_SLOT] = "no slot free",
 	[REASON_CLOSING] = "peer is closing",
 	[REASON_REFUSED] = "refused by the kernel",
+	[REASON_BANDWIDTH] = "bandwidth limit",
 	[REASON_NO_PIPE] = "no pipe",
 };
 
@@ -95,7 +96,9 @@ unsigned int flow_wants(const struct flow *f)
 	case FLOW_USER:
 		if (f->starved)
 			return FLOW_WANT_TIMER;
-		return f->pending ? FLOW_WANT_WRITE : FLOW_WANT_READ;
+		if (f->pending)
+			return FLOW_WANT_WRITE;
+		return f->paced ? FLOW_WANT_TIMER : FLOW_WANT_READ;
 	case FLOW_KERNEL:
 		return FLOW_WANT_FIN;
 	case FLOW_LEAVING:

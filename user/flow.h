@@ -64,6 +64,7 @@ enum reason {
 	REASON_NO_SLOT,      /* every slot pair is in use */
 	REASON_CLOSING,      /* a FIN came before the flow could enter the kernel */
 	REASON_REFUSED,      /* the kernel refused the socket for another cause */
+	REASON_BANDWIDTH,    /* a limit, which the kernel cannot keep */
 	REASON_NO_PIPE,      /* no pipe for splice: out of descriptors */
 	REASONS,
 };
@@ -76,6 +77,7 @@ struct flow {
 	uint8_t user_carrier; /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
 	uint8_t reason;       /* enum reason */
 	bool eof;             /* recv() returned 0: no byte will follow */
+	bool paced;           /* it may read when its turn comes, at due_ms: see session_pace.h */
 	bool starved;         /* no buffer or pipe was to be had: try again later */
 	bool blocked;         /* LEAVING, FINISHING: the target was full at the last write */
 	bool no_enter;        /* the kernel cannot carry this flow any more; see reason */

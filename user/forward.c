@@ -124,13 +124,30 @@ static void warn_of_trust(const struct forward_conf *fc)
 			    "the proxies with allow", forward_name(fc));
 }
 
+/* A limit that stays counts on; one that is new counts new sessions. */
+static int make_limits(struct forward *f, const struct config *c, struct forward *before)
+{
+	unsigned int most = f->conf->max_sessions_per_client;
+	unsigned int total = f->conf->max_sessions ?: c->max_sessions;
+	int r = 0;
+
+	if (before && client_limit_is(before->clients, most, total))
+		f->clients = client_limit_share(before->clients);
+	else
+		r = client_limit_open(most, total, &f->clients);
+	if (before && rates_are(before->rates, f->conf, total))
+		f->rates = rates_share(before->rates);
+	else
+		r = r ?: rates_open(f->conf, total, &f->rates);
+	return r;
+}
+
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret)
 {
-	unsigned int most = fc->max_sessions_per_client, total = fc->max_sessions ?: c->max_sessions;
 	struct forward *f = calloc(1, sizeof(*f));
 	struct timespec ts;
-	int r = 0;
+	int r;
 
 	*ret = NULL;
 	if (!f)
@@ -144,11 +161,7 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	f->from = from;
 	if (from)
 		from->refs++;
-	/* a limit that stays counts on; one that is new counts new sessions */
-	if (before && client_limit_is(before->clients, most, total))
-		f->clients = client_limit_share(before->clients);
-	else
-		r = client_limit_open(most, total, &f->clients);
+	r = make_limits(f, c, before);
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	r = r ?: upstream_open(&f->upstream, &fc->upstream, &fc->listen, fc->resolve_interval_ms,
 			       (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000);
@@ -184,6 +197,7 @@ void forward_free(struct forward *f)
 	socket_stock_close(f->stock);
 	upstream_close(&f->upstream);
 	client_limit_close(f->clients);
+	rates_close(f->rates);
 	totals_drop(f->totals);
 	config_version_drop(f->from);
 	free(f);

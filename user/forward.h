@@ -10,6 +10,7 @@
 #include "config.h"
 #include "policy.h"
 #include "socket_stock.h"
+#include "rates.h"
 #include "stats.h"
 #include "upstream.h"
 
@@ -53,6 +54,7 @@ struct forward {
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct client_limit *clients;  /* NULL: only all forwards together limit a client */
+	struct rates *rates;
 	_Atomic unsigned int sessions; /* that hold it */
 	struct config_version *from;   /* where conf is; NULL: that of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */

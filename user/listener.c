@@ -33,7 +33,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(accept4),
 	SYSCALL(close));
 
-static void pause_accepting(struct listener *ls, enum cause cause)
+static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 {
 	struct worker *w = ls->worker;
 
@@ -45,7 +45,12 @@ static void pause_accepting(struct listener *ls, enum cause cause)
 	}
 	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
-	timer_set(&w->loop, &ls->resume, w->loop.now_ms + PAUSE_MS);
+	timer_set(&w->loop, &ls->resume, due_ms);
+}
+
+static void pause_accepting(struct listener *ls, enum cause cause)
+{
+	pause_until(ls, cause, ls->worker->loop.now_ms + PAUSE_MS);
 }
 
 /* Of the workers that all watch one unix socket, only one is woken at a time. */
@@ -108,36 +113,63 @@ static bool admit_client(struct listener *ls, const struct sockaddr *client)
 	return false;
 }
 
-static void turn_away(struct listener *ls, int fd)
-{
-	session_arm_reset(fd);
-	close(fd);
-	admission_cancel(ls->worker->shared->admission, ls->forward);
-}
-
-/* False: no more for now. */
-static bool accept_one(struct listener *ls)
+/* Before accept(2).  WAITING: a client does, for sure.  False: none can be had for now. */
+static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
-	struct sockaddr_storage ss = { .ss_family = AF_UNIX };
-	struct admission *admission = w->shared->admission;
-	socklen_t len = sizeof(ss);
+	struct bucket *rate = &ls->forward->rates->accepts;
+	uint64_t due_ms;
 	enum cause full;
-	int fd, r;
 
 	if (!worker_have_spare(w)) {
 		pause_accepting(ls, CAUSE_NO_DESCRIPTOR);
 		return false;
 	}
-	if (!admission_enter(admission, ls->forward, &full)) {
+	if (!admission_enter(w->shared->admission, ls->forward, &full)) {
 		pause_accepting(ls, full);
 		return false;
 	}
+	if (!rate->rate || bucket_take(rate, RATES_ACCEPT, w->loop.now_ms, &due_ms))
+		return true;
+	admission_cancel(w->shared->admission, ls->forward);
+	if (waiting) /* else epoll says so if one does, and nobody is made to wait for nothing */
+		pause_until(ls, CAUSE_ACCEPT_RATE, due_ms);
+	return false;
+}
+
+/* No client came, or none that may have a session. */
+static void cancel(struct listener *ls)
+{
+	struct bucket *rate = &ls->forward->rates->accepts;
+
+	admission_cancel(ls->worker->shared->admission, ls->forward);
+	if (rate->rate)
+		bucket_give_back(rate, RATES_ACCEPT);
+}
+
+static void turn_away(struct listener *ls, int fd)
+{
+	session_arm_reset(fd);
+	close(fd);
+	cancel(ls);
+}
+
+/* False: no more for now. */
+static bool accept_one(struct listener *ls, bool waiting)
+{
+	struct worker *w = ls->worker;
+	struct sockaddr_storage ss = { .ss_family = AF_UNIX };
+	struct admission *admission = w->shared->admission;
+	socklen_t len = sizeof(ss);
+	int fd, r;
+
+	if (!may_accept(ls, waiting))
+		return false;
 	fd = accept4(ls->source.fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
 		int error = errno;
 
-		admission_cancel(admission, ls->forward);
+		cancel(ls);
 		if (error == EAGAIN)
 			return false;
 		/* accept(2): errors of the connection itself are passed on; they are not ours */
@@ -177,7 +209,7 @@ static void on_accept(struct source *source, uint32_t events)
 
 	(void)events;
 	for (unsigned int i = 0; i < ls->burst; i++) {
-		if (!accept_one(ls)) {
+		if (!accept_one(ls, i == 0)) {
 			ls->burst = (ls->burst + 1) / 2;
 			ls->streak = 0;
 			return;
@@ -229,7 +261,7 @@ void listener_end(struct listener *ls)
 	int i = 0;
 
 	/* who waits at systemd's socket is served when culvert is back */
-	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls))
+	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls, true))
 		;
 	timer_cancel(&w->loop, &ls->resume);
 	loop_watch(&w->loop, &ls->source, 0, false);

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bucket.h"
 #include "log.h"
 #include "proxy_use.h"
 #include "size.h"
@@ -80,6 +81,15 @@ static const struct option_def options[] = {
 	{ .name = "copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, EACH(copy_buffer),
 	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
 	  .help = "bytes per read when copying" },
+	{ .name = "accept-rate", .metavar = "N", .kind = KIND_COUNT, EACH(accept_rate),
+	  .min = 0, .max = 1000000, .initial = "0",
+	  .help = "connections a second, of a forward; 0: any number" },
+	{ .name = "bandwidth", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(bandwidth),
+	  .min = 0, .max = BUCKET_RATE_MAX, .initial = "0",
+	  .help = "a second, each way, of a forward; 0: any" },
+	{ .name = "bandwidth-per-client", .metavar = "SIZE", .kind = KIND_SIZE64,
+	  EACH(bandwidth_per_client), .min = 0, .max = BUCKET_RATE_MAX, .initial = "0",
+	  .help = "the same of one client at a forward" },
 	{ .name = "soft-limit", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(soft_limit),
 	  .min = 4 << 10, .max = 1 << 30, .initial = "1M",
 	  .help = "kernel backlog at which a flow leaves sockmap" },

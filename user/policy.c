@@ -136,9 +136,26 @@ static struct decision policy_auto(const struct policy *p, const struct habit *h
 	return (struct decision){ f->user_carrier, f->reason };
 }
 
+/* A limit keeps a flow out of the kernel, whatever it is and whoever has asked for it. */
+static struct decision policy_limited(const struct policy *p, const struct habit *h,
+				      unsigned int dir, const struct flow *f,
+				      struct setting around)
+{
+	struct decision d = { f->user_carrier, f->reason };
+
+	around.kernel_ok = false;
+	if (p->engine == ENGINE_AUTO)
+		d = policy_auto(p, h, dir, f, around);
+	if (p->engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP)
+		d.reason = REASON_BANDWIDTH;
+	return d;
+}
+
 struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around)
 {
+	if (around.limited)
+		return policy_limited(p, h, dir, f, around);
 	if (p->engine == ENGINE_AUTO)
 		return policy_auto(p, h, dir, f, around);
 	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok)

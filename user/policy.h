@@ -87,6 +87,7 @@ struct setting {
 	bool kernel_ok;    /* the kernel could take the flow */
 	bool busy;         /* its worker serves several flows a wake-up */
 	uint64_t watch_ms; /* so long has user space carried it */
+	bool limited;      /* its bandwidth has a limit: the kernel shall not carry it */
 };
 
 /*

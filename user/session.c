@@ -17,6 +17,7 @@
 #include "session_idle.h"
 #include "session_log.h"
 #include "session_record.h"
+#include "session_pace.h"
 #include "session_slots.h"
 #include "syscall_filter.h"
 
@@ -207,6 +208,7 @@ static void session_end(struct session *s, bool rst, unsigned int end)
 	}
 	count_add(&fs->finished, 1);
 	session_connect_end(s);
+	session_pace_stop(s);
 	session_close_side(s, CLIENT, rst);
 	session_close_side(s, UPSTREAM, rst);
 	session_give_slots(s, true);

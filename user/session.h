@@ -44,6 +44,19 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 
 #define NO_PAIR UINT32_MAX
 
+/* Of a flow whose bandwidth has a limit; see session_pace.h. */
+struct turn {
+	uint64_t due_ms;  /* what is reserved may be used from then on */
+	uint32_t left;    /* bytes */
+	uint8_t reserved; /* with whom */
+};
+
+struct pace {
+	struct client_rate *client; /* held; NULL: no limit of this client */
+	uint32_t turn;              /* bytes; 0: no limit */
+	struct turn turns[2];       /* by flow */
+};
+
 /* Of a session whose client is told by a PROXY header. */
 struct told {
 	union client_addr peer;        /* who is at the other end of the client's socket */
@@ -63,6 +76,7 @@ struct session {
 	struct habit habit;
 	struct timer timer;
 	struct idle idle;        /* OPEN */
+	struct pace pace;        /* OPEN */
 	uint64_t id;
 	uint64_t born_ms;
 	uint64_t connected_ms;   /* 0: not yet */

@@ -9,6 +9,7 @@
 #include "carrier_sockmap.h"
 #include "log.h"
 #include "session_engine.h"
+#include "session_pace.h"
 #include "session_slots.h"
 #include "syscall_filter.h"
 
@@ -95,7 +96,7 @@ static bool kernel_may(const struct session *s, unsigned int dir)
 {
 	const struct flow *f = &s->flows[dir];
 
-	return s->worker->shared->kernel && s->tcp && !f->no_enter && !f->eof;
+	return s->worker->shared->kernel && s->tcp && !s->pace.turn && !f->no_enter && !f->eof;
 }
 
 /* The kernel will not have this flow: remember why, and leave it where it is. */
@@ -192,7 +193,10 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	const struct policy *p = policy_of(s);
 	struct flow *f = &s->flows[dir];
 	uint64_t now = s->worker->loop.now_ms;
-	struct setting around = { .busy = load_busy(p, &s->worker->load, now) };
+	struct setting around = {
+		.busy = load_busy(p, &s->worker->load, now),
+		.limited = s->pace.turn,
+	};
 	struct decision d;
 
 	session_engine_follow(s, dir, p);
@@ -240,7 +244,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		.src = s->sides[dir].fd,
 		.dst = s->sides[!dir].fd,
 		.buffer_size = forward_of(s)->copy_buffer,
-		.limit = UINT64_MAX,
+		.limit = session_pace_left(s, dir),
 		.until_eof = fin,
 	};
 	enum pump r;
@@ -253,7 +257,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		*ret_error = io.error;
 		if (r != PUMP_MORE)
 			return r;
-		io.limit = UINT64_MAX;
+		io.limit = session_pace_left(s, dir);
 	}
 	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
 	if (io.read) {
@@ -261,6 +265,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		if (!s->tcp) /* TCP knows itself */
 			s->idle.read_ms = loop_clock_ms();
 	}
+	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
 	count_read(s, f, f->user_carrier, io.read);
 	*ret_error = io.error;
@@ -313,13 +318,14 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	/* --engine sockmap: what has come since may go through the kernel again, unread */
 	if (f->untouched && !f->pending && !fin)
 		judge(s, dir, true);
-	if (s->state != SESSION_OPEN || f->phase != FLOW_USER)
+	if (s->state != SESSION_OPEN || f->phase != FLOW_USER || !session_pace_begin(s, dir))
 		return;
 	r = pump_once(s, dir, fin, &error);
 	if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
 	    (r == PUMP_STARVED || r == PUMP_UNSUPPORTED)) {
 		r = copy_instead(s, dir, fin, r, &error);
 	}
+	session_pace_end(s, dir);
 	switch (r) {
 	case PUMP_EOF:
 		if (!has_ended(s, dir)) {
@@ -460,6 +466,7 @@ void session_flows_start(struct session *s)
 	const struct policy *p = policy_of(s);
 
 	s->connected_ms = s->watched_ms = s->worker->loop.now_ms;
+	session_pace_start(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		session_engine_begin(s, dir, p);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)

@@ -46,6 +46,15 @@ uint64_t session_idle_due(struct session *s)
 	return limit ? s->idle.since_ms + limit : UINT64_MAX;
 }
 
+/* It is we who hold it up: it waits for its turn of the bandwidth, or for memory. */
+static bool held_up(const struct session *s)
+{
+	for (unsigned int dir = 0; dir < 2; dir++)
+		if (s->flows[dir].paced || s->flows[dir].starved)
+			return true;
+	return false;
+}
+
 static int look_at_tcp(int fd, uint64_t now_ms, struct idle_side *ret)
 {
 	struct tcp_activity a;
@@ -98,6 +107,10 @@ void session_idle_timer(struct session *s)
 
 	if (s->state != SESSION_OPEN || now < session_idle_due(s))
 		return;
+	if (held_up(s)) {
+		s->idle.since_ms = now;
+		return;
+	}
 	for (unsigned int side = 0; !r && side < 2; side++)
 		r = look_at(s, side, now, &sides[side]);
 	if (r) { /* TCP itself does not refuse this, but a BPF program of the cgroup may */

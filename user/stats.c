@@ -16,6 +16,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_NO_MEMORY] = "no-memory",
 	[CAUSE_SESSION_LIMIT] = "session-limit",
 	[CAUSE_FORWARD_LIMIT] = "forward-limit",
+	[CAUSE_ACCEPT_RATE] = "accept-rate",
 	[CAUSE_CLIENT_LIMIT] = "client-limit",
 	[CAUSE_DENIED] = "denied",
 	[CAUSE_ACCEPT_FAILED] = "accept-failed",

@@ -28,6 +28,7 @@ enum cause {
 	CAUSE_NO_MEMORY,     /* ENOMEM, ENOBUFS: waited or paused */
 	CAUSE_SESSION_LIMIT, /* --max-sessions reached: accepting paused */
 	CAUSE_FORWARD_LIMIT, /* the same of one forward */
+	CAUSE_ACCEPT_RATE,   /* a forward's accept-rate reached: accepting paused */
 	CAUSE_CLIENT_LIMIT,  /* --max-sessions-per-client reached: refused with RST */
 	CAUSE_DENIED,        /* by --allow, --deny: refused with RST */
 	CAUSE_ACCEPT_FAILED,

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <syslog.h>
 
+#include "bucket.h"
 #include "config.h"
 #include "fuzz.h"
 #include "proxy_use.h"
@@ -32,6 +33,9 @@ static void check_bounds(const struct config *c)
 	must_be_within("idle timeout", c->idle_timeout_ms, 0, 7 * DAY_MS);
 	must_be_within("fin timeout", c->fin_timeout_ms, 0, 7 * DAY_MS);
 	must_be_within("interval of look-ups", c->resolve_interval_ms, 100, DAY_MS);
+	must_be_within("accept rate", c->accept_rate, 0, 1000000);
+	must_be_within("bandwidth", c->bandwidth, 0, BUCKET_RATE_MAX);
+	must_be_within("bandwidth of a client", c->bandwidth_per_client, 0, BUCKET_RATE_MAX);
 	must_be_within("grace", c->grace_ms, 0, DAY_MS);
 	must_be_within("sessions", c->max_sessions, 1, 1000000);
 	must_be_within("copy buffer", c->copy_buffer, 1 << 10, 16 << 20);
@@ -140,6 +144,10 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = seconds_of("--idle-timeout", c->idle_timeout_ms);
 	argv[n++] = seconds_of("--fin-timeout", c->fin_timeout_ms);
 	argv[n++] = seconds_of("--resolve-interval", c->resolve_interval_ms);
+	argv[n++] = text_of("--accept-rate=%u", c->accept_rate);
+	argv[n++] = text_of("--bandwidth=%llu", (unsigned long long)c->bandwidth);
+	argv[n++] = text_of("--bandwidth-per-client=%llu",
+			    (unsigned long long)c->bandwidth_per_client);
 	argv[n++] = seconds_of("--grace", c->grace_ms);
 	argv[n++] = text_of("--max-sessions=%u", c->max_sessions);
 	argv[n++] = text_of("--max-sessions-per-client=%u", c->max_sessions_per_client);
@@ -188,6 +196,8 @@ static void must_be_same(const struct config *a, const struct config *b)
 	must(a->engine == b->engine && a->workers == b->workers && a->spread == b->spread &&
 	     !strcmp(a->control, b->control) && a->max_sessions == b->max_sessions &&
 	     a->connect_timeout_ms == b->connect_timeout_ms && a->grace_ms == b->grace_ms &&
+	     a->accept_rate == b->accept_rate && a->bandwidth == b->bandwidth &&
+	     a->bandwidth_per_client == b->bandwidth_per_client &&
 	     a->idle_timeout_ms == b->idle_timeout_ms && a->fin_timeout_ms == b->fin_timeout_ms &&
 	     a->resolve_interval_ms == b->resolve_interval_ms &&
 	     a->copy_buffer == b->copy_buffer && a->soft_limit == b->soft_limit &&

@@ -106,7 +106,8 @@ static struct decision decide(const struct world *w, unsigned int dir, struct se
 static void check_all(const struct world *w)
 {
 	static const struct setting settings[] = {
-		{ true, false, UINT32_MAX }, { true, true, UINT32_MAX }, { false, false, 0 },
+		{ true, false, UINT32_MAX, false }, { true, true, UINT32_MAX, false },
+		{ false, false, 0, false }, { true, false, UINT32_MAX, true },
 	};
 	bool busy = model_busy(&w->model_load, w->rules.settle_ms, w->now_ms);
 
@@ -294,6 +295,7 @@ static void event_judge(struct world *w, unsigned int dir, struct input *in)
 		.kernel_ok = !(bits & 1),
 		.busy = load_busy(&w->policy, &w->load, w->now_ms) != !!(bits & 2),
 		.watch_ms = w->now_ms - w->watched_ms,
+		.limited = bits & 4,
 	};
 	struct decision d = decide(w, dir, around);
 

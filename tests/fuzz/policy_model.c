@@ -144,6 +144,13 @@ static struct decision model_auto(const struct model_rules *r, struct model_habi
 struct decision model_user(const struct model_rules *r, struct model_habit *h, unsigned int dir,
 			   struct decision own, struct setting around)
 {
+	if (around.limited && (r->engine == ENGINE_AUTO || r->engine == ENGINE_SOCKMAP)) {
+		around.kernel_ok = false;
+		if (r->engine == ENGINE_AUTO)
+			own = model_auto(r, h, dir, own, around);
+		own.reason = REASON_BANDWIDTH;
+		return own;
+	}
 	if (r->engine == ENGINE_AUTO)
 		return model_auto(r, h, dir, own, around);
 	if (r->engine == ENGINE_SOCKMAP && around.kernel_ok)

@@ -109,7 +109,7 @@ static void test_exact(void **state)
 	}
 }
 
-/* A second is not too short and not too long for any rate, even when the daemon has run for long. */
+/* Of any rate, even when the daemon has run for years. */
 static void test_late(void **state)
 {
 	struct bucket b;

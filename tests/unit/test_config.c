@@ -64,6 +64,9 @@ static void test_defaults(void **state)
 	assert_int_equal(c.idle_timeout_ms, 0);
 	assert_int_equal(c.fin_timeout_ms, 0);
 	assert_int_equal(c.resolve_interval_ms, 30000);
+	assert_int_equal(c.accept_rate, 0);
+	assert_int_equal(c.bandwidth, 0);
+	assert_int_equal(c.bandwidth_per_client, 0);
 	assert_int_equal(c.grace_ms, 5000);
 	assert_int_equal(c.max_sessions, 16384);
 	assert_int_equal(c.max_sessions_per_client, 8192);

@@ -143,12 +143,16 @@ static void test_own_options(void **state)
 	     "idle-timeout = 1.5\n"
 	     "copy-buffer = 8K\n"
 	     "resolve-interval = 2\n"
+	     "accept-rate = 12\n"
+	     "bandwidth = 10M\n"
 	     "engine = copy\n"
 	     "nodelay = no\n"
 	     "keepalive = 0\n"
 	     "[culvert]\n"
 	     "connect-timeout = 7\n"
 	     "idle-timeout = 60\n"
+	     "accept-rate = 50\n"
+	     "bandwidth-per-client = 1M\n"
 	     "fin-timeout = 30\n"
 	     "resolve-interval = 600\n"
 	     "hard-limit = 2M\n"
@@ -181,6 +185,11 @@ static void test_own_options(void **state)
 	assert_int_equal(c.forwards[0].idle_timeout_ms, 1500);
 	assert_int_equal(c.forwards[0].copy_buffer, 8 << 10);
 	assert_int_equal(c.forwards[1].copy_buffer, 64 << 10);
+	assert_int_equal(c.forwards[0].accept_rate, 12);
+	assert_int_equal(c.forwards[1].accept_rate, 50);
+	assert_int_equal(c.forwards[0].bandwidth, 10 << 20);
+	assert_int_equal(c.forwards[1].bandwidth, 0);
+	assert_int_equal(c.forwards[0].bandwidth_per_client, 1 << 20);
 	assert_int_equal(c.forwards[0].fin_timeout_ms, 30000);
 	assert_int_equal(c.forwards[1].idle_timeout_ms, 60000);
 	assert_int_equal(c.forwards[0].resolve_interval_ms, 2000);
@@ -370,6 +379,15 @@ static const struct {
 	  FORWARD "connect-timeout = 0\n" },
 	{ 4, "idle-timeout: \"604800.001\" is not valid, expected seconds from 0 to 604800",
 	  FORWARD "idle-timeout = 604800.001\n" },
+	{ 4, "accept-rate: \"1000001\" is not valid, expected a whole number from 0 to 1000000",
+	  FORWARD "accept-rate = 1000001\n" },
+	{ 4, "accept-rate: \"10/s\" is not valid", FORWARD "accept-rate = 10/s\n" },
+	{ 4, "bandwidth: \"129G\" is not valid, expected a size from 0 B to 128 GiB",
+	  FORWARD "bandwidth = 129G\n" },
+	{ 4, "bandwidth: \"18446744073709551616\" is not valid",
+	  FORWARD "bandwidth = 18446744073709551616\n" },
+	{ 4, "bandwidth-per-client: \"10Mbit\" is not valid",
+	  FORWARD "bandwidth-per-client = 10Mbit\n" },
 	{ 4, "fin-timeout: \"never\" is not valid", FORWARD "fin-timeout = never\n" },
 	{ 4, "connect-timeout: \"soon\" is not valid", FORWARD "connect-timeout = soon\n" },
 	{ 4, "resolve-interval: \"0.05\" is not valid, expected seconds from 0.1",

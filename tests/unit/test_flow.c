@@ -166,6 +166,22 @@ static unsigned int expected_wants(const struct flow *f)
 	return wants[f->phase][(f->pending ? 4 : 0) + (f->blocked ? 2 : 0) + f->starved];
 }
 
+/* Whose turn is later waits for that, but not before it has written what it has read. */
+static void test_wants_paced(void **state)
+{
+	struct flow f = { .phase = FLOW_USER, .paced = true };
+
+	(void)state;
+	assert_int_equal(flow_wants(&f), FLOW_WANT_TIMER);
+	f.starved = true;
+	assert_int_equal(flow_wants(&f), FLOW_WANT_TIMER);
+	f.starved = false;
+	f.pending = 1;
+	assert_int_equal(flow_wants(&f), FLOW_WANT_WRITE);
+	f.phase = FLOW_DONE;
+	assert_int_equal(flow_wants(&f), 0);
+}
+
 static void test_wants(void **state)
 {
 	static const uint32_t pending[] = { 0, 1, 65536, UINT32_MAX };
@@ -479,6 +495,7 @@ int main(void)
 		cmocka_unit_test(test_set_phase),
 		cmocka_unit_test(test_set_phase_asserts),
 		cmocka_unit_test(test_wants),
+		cmocka_unit_test(test_wants_paced),
 		cmocka_unit_test(test_wants_is_pure),
 		cmocka_unit_test(test_wants_something),
 		cmocka_unit_test(test_carrier),

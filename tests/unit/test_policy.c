@@ -438,9 +438,33 @@ static void test_small_read_boundary(void **state)
 	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_COPY, REASON_START);
 }
 
+/* A limit keeps a flow out of the kernel, and that is the reason, whatever else could be one. */
+static void test_limited(void **state)
+{
+	struct setting limited = calm;
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct habit h = { 0 };
+
+	(void)state;
+	limited.limited = true;
+	expect(policy_user(&p, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_BANDWIDTH);
+	for (unsigned int i = 0; i <= p.promote_turns; i++)
+		habit_read(&h, i % 2, 64, 1);
+	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+	expect(policy_user(&p, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_BANDWIDTH);
+	h = (struct habit){ 0 };
+	habit_read(&h, 0, p.bulk_run, 1);
+	expect(policy_user(&p, &h, 0, &on_copy, limited), CARRIER_SPLICE, REASON_BANDWIDTH);
+	p = policy_of(ENGINE_SOCKMAP);
+	expect(policy_user(&p, &h, 0, &on_splice, limited), CARRIER_SPLICE, REASON_BANDWIDTH);
+	p = policy_of(ENGINE_COPY);
+	expect(policy_user(&p, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_START);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_limited),
 		cmocka_unit_test(test_init),
 		cmocka_unit_test(test_start),
 		cmocka_unit_test(test_kernel_events),

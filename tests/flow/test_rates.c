@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * accept-rate, bandwidth and bandwidth-per-client.  What is asserted exactly is that no more
+ * passes, ever: that holds on a slow machine, too.  That no less passes is asserted with much room.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "env.h"
+#pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
+#include "forward_rig.h"
+#include "each_engine.h"
+#include "peer.h"
+
+#define TEST_SECONDS 120
+#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+#define SETTLE "[culvert]\nsettle = 0.05\n"
+
+/* --- accept-rate --- */
+
+#define PER_SECOND 20
+#define BURST 2 /* a tenth of it */
+#define CLIENTS 24
+
+/* The workers share the rate; other forwards have none. */
+static void accept_rate(void **state)
+{
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nworkers = 2\nspread = all\n"
+				     "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+				     "[forward slow]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				     "accept-rate = 20\n");
+	int64_t begin = now_ms();
+	int clients[CLIENTS];
+
+	for (int i = 0; i < CLIENTS; i++)
+		clients[i] = rig_dial(NULL, "127.0.0.1:9002"); /* it waits in the backlog */
+	for (int i = 0; i < CLIENTS; i++) {
+		int64_t so_far;
+
+		rig_accept();
+		so_far = now_ms() - begin;
+		if (i + 1 > so_far * PER_SECOND / 1000 + BURST)
+			fail_msg("%d were accepted within %lld ms", i + 1, (long long)so_far);
+	}
+	assert_true(rig_status(d, "errors.accept-rate") >= 1);
+	assert_int_equal(rig_sessions(d, "slow", NULL), CLIENTS);
+	for (int i = 0; i < CLIENTS; i++)
+		rig_reset(clients[i]);
+	for (int i = 0; i < CLIENTS; i++) {
+		int client = rig_dial(NULL, "127.0.0.1:9001");
+
+		rig_talk(client, rig_accept(), 1);
+	}
+	rig_stop(d);
+}
+
+/* --- bandwidth --- */
+
+/* One end of a session: it reads all that comes, and may write as much as goes. */
+struct tap {
+	int fd;
+	bool writes;
+	size_t group;
+	uint64_t got;
+};
+
+/* What shares a limit. */
+struct group {
+	uint64_t rate, burst, got;
+};
+
+static void run_tap(struct tap *t, struct group *groups, short events)
+{
+	static char buf[65536];
+	ssize_t n;
+
+	if (events & POLLOUT) {
+		n = send(t->fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT);
+		assert_true(n > 0 || errno == EAGAIN);
+	}
+	if (events & (POLLIN | POLLHUP | POLLERR)) {
+		n = recv(t->fd, buf, sizeof(buf), MSG_DONTWAIT);
+		assert_true(n > 0 || errno == EAGAIN);
+		if (n > 0) {
+			t->got += (uint64_t)n;
+			groups[t->group].got += (uint64_t)n;
+		}
+	}
+}
+
+static void check_groups(const struct group *groups, size_t n, int64_t begin)
+{
+	uint64_t ms = (uint64_t)(now_ms() - begin) + 1;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct group *g = &groups[i];
+
+		if (g->got > g->rate * ms / 1000 + g->burst)
+			fail_msg("group %zu: %llu bytes within %llu ms", i,
+				 (unsigned long long)g->got, (unsigned long long)ms);
+	}
+}
+
+/* Until all groups have got what comes in MS at full rate, but for the slowest of machines. */
+static void run_taps(struct tap *taps, size_t n, struct group *groups, size_t n_groups,
+		     int64_t begin, uint64_t ms)
+{
+	int64_t deadline = begin + RIG_PATIENCE_MS * env_slow();
+	struct pollfd fds[64];
+	bool done = false;
+
+	while (!done) {
+		for (size_t i = 0; i < n; i++)
+			fds[i] = (struct pollfd){
+				taps[i].fd, (short)(POLLIN | (taps[i].writes ? POLLOUT : 0)), 0,
+			};
+		poll(fds, n, 20);
+		for (size_t i = 0; i < n; i++)
+			run_tap(&taps[i], groups, fds[i].revents);
+		check_groups(groups, n_groups, begin);
+		done = true;
+		for (size_t i = 0; i < n_groups; i++)
+			done = done && groups[i].got >= groups[i].rate * ms / 1000;
+		if (!done && now_ms() > deadline)
+			fail_msg("too slow: %llu bytes of the first group",
+				 (unsigned long long)groups[0].got);
+	}
+}
+
+/* A session of the forward at PORT, as two taps; what the upstream gets is of GROUP. */
+static void open_taps(struct tap *taps, const char *from, int port, bool up, bool down,
+		      size_t group)
+{
+	char to[32];
+
+	snprintf(to, sizeof(to), "127.0.0.1:%d", port);
+	taps[0] = (struct tap){ .fd = rig_dial(from, to), .writes = up, .group = group + 1 };
+	taps[1] = (struct tap){ .fd = rig_accept(), .writes = down, .group = group };
+}
+
+/* What `sessions` says of all flows of FORWARD. */
+static void check_reasons(struct daemon *d, const char *engine, const char *forward)
+{
+	bool by_name = !strcmp(engine, "copy") || !strcmp(engine, "splice");
+	struct json_object *s;
+
+	for (size_t dir = 0; dir < 2; dir++) {
+		assert_true(rig_sessions(d, forward, &s) > 0);
+		assert_string_not_equal(json_text(flow_of(s, dir), "carrier"), "sockmap");
+		assert_string_equal(json_text(flow_of(s, dir), "reason"),
+				    by_name ? "engine" : "bandwidth limit");
+		json_object_put(s);
+	}
+}
+
+#define RATE (1U << 20)
+#define BURST_OF(rate) ((rate) / 20 + 2048)
+#define SHARING 16
+
+enum { BOTH_UP, BOTH_DOWN, SHARED, SHARED_BACK, CLIENT_A, A_BACK, CLIENT_B, B_BACK, GROUPS };
+
+static void bandwidth(void **state)
+{
+	struct daemon *d = rig_start(*state, SETTLE "workers = 2\nspread = all\n"
+				     "[forward both]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+				     "bandwidth = 1M\n"
+				     "[forward shared]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				     "bandwidth = 2M\nbandwidth-per-client = 100M\n"
+				     "[forward clients]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM
+				     "bandwidth-per-client = 512K\n");
+	struct group groups[GROUPS] = {
+		[BOTH_UP] = { .rate = RATE, .burst = BURST_OF(RATE) },
+		[BOTH_DOWN] = { .rate = RATE, .burst = BURST_OF(RATE) },
+		[SHARED] = { .rate = 2 * RATE, .burst = BURST_OF(2 * RATE) },
+		[CLIENT_A] = { .rate = RATE / 2, .burst = BURST_OF(RATE / 2) },
+		[CLIENT_B] = { .rate = RATE / 2, .burst = BURST_OF(RATE / 2) },
+	};
+	struct tap taps[2 * (1 + SHARING + 3)];
+	int64_t begin = now_ms();
+	size_t n = 0;
+	uint64_t least = UINT64_MAX;
+
+	open_taps(&taps[n], NULL, 9001, true, true, BOTH_UP);
+	for (n += 2; n < 2 * (1 + SHARING); n += 2)
+		open_taps(&taps[n], NULL, 9002, true, false, SHARED);
+	for (unsigned int i = 0; i < 3; i++, n += 2)
+		open_taps(&taps[n], i < 2 ? "127.0.0.11:0" : "127.0.0.12:0", 9003, true, false,
+			  i < 2 ? CLIENT_A : CLIENT_B);
+	run_taps(taps, n, groups, GROUPS, begin, 1000);
+	for (size_t i = 2; i < 2 * (1 + SHARING); i += 2)
+		least = taps[i + 1].got < least ? taps[i + 1].got : least;
+	if (least < groups[SHARED].got / SHARING / 3)
+		fail_msg("one of %d had %llu bytes of %llu", SHARING, (unsigned long long)least,
+			 (unsigned long long)groups[SHARED].got);
+	check_reasons(d, *state, "both");
+	check_reasons(d, *state, "shared");
+	check_reasons(d, *state, "clients");
+	rig_stop(d);
+}
+
+/* Others are carried as ever; and what is limited ends as it should, with its last byte. */
+static void content(void **state)
+{
+	struct daemon *d = rig_start(*state, SETTLE
+				     "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+				     "[forward few]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				     "bandwidth = 1M\nbandwidth-per-client = 900K\n");
+	int any[2], few[2];
+	char out[5000], in[5000];
+	int64_t begin;
+
+	any[0] = rig_dial(NULL, "127.0.0.1:9001");
+	any[1] = rig_accept();
+	rig_talk_until(d, "any", rig_carrier(d, *state), any[0], any[1]);
+	begin = now_ms();
+	few[0] = rig_dial(NULL, "127.0.0.1:9002");
+	few[1] = rig_accept();
+	rig_talk(few[0], few[1], 100);
+	for (int i = 0; i < 60; i++) {
+		for (size_t k = 0; k < sizeof(out); k++)
+			out[k] = (char)(i + k * 7 + k / 256);
+		rig_send(few[0], out, sizeof(out));
+	}
+	assert_int_equal(shutdown(few[0], SHUT_WR), 0);
+	for (int i = 0; i < 60; i++) {
+		rig_receive(few[1], in, sizeof(in));
+		for (size_t k = 0; k < sizeof(in); k++)
+			assert_int_equal(in[k], (char)(i + k * 7 + k / 256));
+	}
+	assert_int_equal(rig_end(few[1], RIG_PATIENCE_MS), 0);
+	assert_true(60 * sizeof(in) <= 900 * 1024 * (uint64_t)(now_ms() - begin + 1) / 1000 +
+				       BURST_OF(900 * 1024));
+	rig_talk(any[0], any[1], 10);
+	rig_send(few[1], "end", 3);
+	rig_receive(few[0], in, 3);
+	forget(few[1]);
+	assert_int_equal(rig_end(few[0], RIG_PATIENCE_MS), 0);
+	rig_wait_status(d, "resources.sessions", 1);
+	rig_stop(d);
+}
+
+#define SLOW 8192U
+#define SLOW_TAPS 16
+
+/*
+ * Who waits for his turn for longer than a session may be idle is not idle; and who does so when he
+ * is reset, or the daemon ends, leaves nothing behind.
+ */
+static void turns(void **state)
+{
+	struct daemon *d = rig_start(*state, SETTLE
+				     "[forward few]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				     "bandwidth = 8K\nbandwidth-per-client = 8K\n"
+				     "idle-timeout = 0.3\n");
+	struct tap taps[SLOW_TAPS];
+	struct group groups[2] = { { .rate = SLOW, .burst = BURST_OF(SLOW) } };
+	int64_t begin = now_ms();
+
+	for (size_t i = 0; i < SLOW_TAPS; i += 2)
+		open_taps(&taps[i], NULL, 9002, true, false, 0);
+	run_taps(taps, SLOW_TAPS, groups, 1, begin, 1200);
+	assert_int_equal(rig_status(d, "errors.idle-timeout"), 0);
+	assert_int_equal(rig_sessions(d, "few", NULL), SLOW_TAPS / 2);
+	rig_reset(taps[0].fd);
+	rig_wait_status(d, "resources.sessions", SLOW_TAPS / 2 - 1);
+	rig_reset(taps[3].fd);
+	rig_wait_status(d, "resources.sessions", SLOW_TAPS / 2 - 2);
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "accept-rate", accept_rate },
+	{ "bandwidth", bandwidth },
+	{ "content", content },
+	{ "turns", turns },
+};
+
+int main(void)
+{
+	return each_engine("test_rates", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}
