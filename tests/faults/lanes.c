@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../flow/env.h"
+#include "../flow/name_server.h"
 #include "../flow/peer.h"
 #include "lanes.h"
 
@@ -21,6 +22,7 @@ enum kind {
 	UNIX_LISTENER,
 	REFUSED, /* nobody listens upstream */
 	PROXY,   /* through the daemon twice: one forward sends the header that the other reads */
+	RACE,    /* a name: its first address drops every SYN, the second one is served */
 };
 
 static const struct script {
@@ -63,6 +65,7 @@ static const struct script {
 	{ "nd G40:64:64 S1M G40:64:64 L64 E", "A nd d32K dp1 H40:64:64 R1M H40:64:64 R64 E F", 1,
 	  PROXY },
 	{ "L64 R512 E", "A R64 E L512", 4, PROXY },
+	{ "nd G20:64:64 L64 E", "A nd H20:64:64 R64 E F", 1, RACE },
 };
 
 #define LANES (sizeof(scripts) / sizeof(scripts[0]))
@@ -70,6 +73,7 @@ static const struct script {
 static struct lane {
 	char listen[100], upstream[100];
 	char between[100]; /* PROXY: where the first forward leads to */
+	char name[100];    /* RACE: of the upstream */
 	int listen_fd;
 	struct peer client, server;
 	bool running;
@@ -86,14 +90,36 @@ static void name_addresses(struct lane *l, size_t i, enum kind kind)
 	snprintf(l->listen, sizeof(l->listen), "127.0.0.1:%zu", 9000 + i);
 	snprintf(l->upstream, sizeof(l->upstream), "127.0.0.1:%zu", 9100 + i);
 	snprintf(l->between, sizeof(l->between), "127.0.0.1:%zu", 9200 + i);
+	snprintf(l->name, sizeof(l->name), "race.test:%zu", 9100 + i);
 	if (kind == UNIX_LISTENER)
 		snprintf(l->listen, sizeof(l->listen), "unix:%s/in-%zu.sock", env_dir(), i);
 	if (kind == UNIX_UPSTREAM)
 		snprintf(l->upstream, sizeof(l->upstream), "unix:%s/up-%zu.sock", env_dir(), i);
 }
 
+/* With a full backlog the kernel drops every SYN. */
+static int make_black_hole(size_t i)
+{
+	char address[100];
+	struct sockaddr_storage a;
+	socklen_t len;
+	int fd;
+
+	snprintf(address, sizeof(address), "[::1]:%zu", 9100 + i);
+	fd = net_listen(address, 0);
+	if (fd < 0 || net_addr(address, &a, &len))
+		return -1;
+	for (int k = 0; k < 3; k++) { /* they stay until this program ends */
+		fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		(void)connect(fd, (struct sockaddr *)&a, len); /* EINPROGRESS */
+	}
+	return 0;
+}
+
 int lanes_open(void)
 {
+	name_server_start();
+	name_server_set("race.test", "::1 127.0.0.1");
 	for (size_t i = 0; i < LANES; i++) {
 		struct lane *l = &lanes[i];
 
@@ -101,6 +127,10 @@ int lanes_open(void)
 		l->listen_fd = -1;
 		if (scripts[i].kind == REFUSED)
 			continue;
+		if (scripts[i].kind == RACE && make_black_hole(i)) {
+			perror("[::1]");
+			return -1;
+		}
 		l->listen_fd = net_listen(l->upstream, 1024);
 		if (l->listen_fd < 0) {
 			fprintf(stderr, "%s: %s\n", l->upstream, strerror(-l->listen_fd));
@@ -115,7 +145,7 @@ int lanes_arguments(const char **args, int most)
 	int n = 0;
 
 	for (size_t i = 0; i < LANES && n + 2 < most; i++) {
-		if (scripts[i].kind == PROXY)
+		if (scripts[i].kind == PROXY || scripts[i].kind == RACE)
 			continue;
 		args[n++] = lanes[i].listen;
 		args[n++] = lanes[i].upstream;
@@ -129,7 +159,10 @@ int lanes_arguments(const char **args, int most)
 void lanes_configuration(FILE *f)
 {
 	for (size_t i = 0; i < LANES; i++)
-		if (scripts[i].kind == PROXY)
+		if (scripts[i].kind == RACE)
+			fprintf(f, "[forward race-%zu]\nlisten = %s\nupstream = %s\n", i,
+				lanes[i].listen, lanes[i].name);
+		else if (scripts[i].kind == PROXY)
 			fprintf(f, "[forward out-%zu]\nlisten = %s\nupstream = %s\n"
 				"proxy-protocol = send-v2\n"
 				"[forward in-%zu]\nlisten = %s\nupstream = %s\n"

@@ -18,7 +18,7 @@
 
 #define LOG_KEEP (64 << 10)
 #define READY_MS 20000
-#define MAX_ARGS 64
+#define MAX_ARGS 128
 #define MAX_GIVEN 8
 
 struct daemon {
