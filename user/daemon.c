@@ -593,6 +593,8 @@ static int begin(struct daemon *d)
 		return EXIT_CODE_FAILURE;
 	}
 	r = confine(d);
+	if (d->shared.names) /* from here on this process cannot look up anything itself */
+		endpoint_look_up_by(names_look_up, d->shared.names);
 	if (!r)
 		announce_ready(d);
 	return r;

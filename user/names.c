@@ -66,6 +66,8 @@ struct names {
 
 bool names_needed(const struct config *c)
 {
+	if (c->file)
+		return true; /* it may name one when it is read again, and then none can be started */
 	for (size_t i = 0; i < c->n_forwards; i++)
 		if (c->forwards[i].upstream.named)
 			return true;

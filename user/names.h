@@ -17,7 +17,7 @@
  */
 struct names;
 
-/* True if C needs any of this. */
+/* True if C, or what its file may say later, needs any of this. */
 bool names_needed(const struct config *c);
 
 /*
@@ -44,7 +44,7 @@ _Atomic uint64_t *names_turns(struct names *n);
 void names_wake(void *names);
 
 /*
- * endpoint_parse(), by way of the resolver: for a daemon that is confined, and reads its
+ * endpoint_parse(), by way of the resolver: for a daemon that is confined, when it is given its
  * configuration again.  Waits for the answer, RESOLVER_PATIENCE_MS and a little more at most, so not
  * by a worker; and once names_start() has been called.  ARG is the struct names, to fit
  * endpoint_look_up_by().
