@@ -96,7 +96,9 @@ int privileged_confine(int fd, const struct config *c, char *err, size_t errlen)
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	prctl(PR_SET_NAME, "culvert-priv", 0, 0, 0);
 	setrlimit(RLIMIT_NOFILE, &descriptors);
-	(void)getservbyname("http", "tcp"); /* what the C library opens for it must be open */
+	/* what the C library opens for it must be open */
+	/* cppcheck-suppress getservbynameCalled ; there is one thread */
+	(void)getservbyname("http", "tcp");
 	r = sandbox_keep(keep, c->file ? 2 : needs_admin(c), err, errlen);
 	if (!r && !syscall_filter_hindrance())
 		r = syscall_filter_enter_list(c->seccomp, needed,
