@@ -16,7 +16,6 @@
 #include "balance.h"
 #include "inspect_names.h"
 #include "json_add.h"
-#include "proxy_protocol.h"
 #include "proxy_use.h"
 #include "session.h"
 #include "session_log.h"
@@ -76,8 +75,8 @@ static void take_one(struct snapshot *snap, const struct session *s)
 		*v = (struct session_view){ .session = *s };
 		v->upstream = s->addrs ? s->addrs->addrs[s->upstream] : (struct addr){ .len = 0 };
 	}
-	if (v && s->told && s->told->kind == PROXY_ADDRESSES)
-		v->via = s->told->peer;
+	if (v && session_via(s))
+		v->via = *session_via(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		uint64_t kernel = session_kernel_bytes(s, dir);
 

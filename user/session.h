@@ -13,6 +13,7 @@
 #include "idle.h"
 #include "loop.h"
 #include "policy.h"
+#include "proxy_protocol.h"
 #include "stats.h"
 #include "upstream.h"
 #include "worker.h"
@@ -103,6 +104,12 @@ struct session {
 static inline const union client_addr *session_peer(const struct session *s)
 {
 	return s->told ? &s->told->peer : &s->client;
+}
+
+/* Who has told of the client; NULL: nobody, it has connected itself. */
+static inline const union client_addr *session_via(const struct session *s)
+{
+	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;
 }
 
 /*

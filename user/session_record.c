@@ -53,8 +53,8 @@ void session_record_ended(union session_record_room *ret, const struct session *
 					  SESSION_NEVER_CONNECTED;
 	r->end = (uint8_t)end;
 	r->client = s->client;
-	if (s->told)
-		r->via = s->told->peer;
+	if (session_via(s))
+		r->via = *session_via(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		set_flow(&r->flows[dir], &s->flows[dir], kernel[dir]);
 	set_tail(r, upstream_address(s), forward_name(forward_of(s)));

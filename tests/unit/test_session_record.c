@@ -133,8 +133,14 @@ static void test_told(void **state)
 	unmake(NULL);
 	session_record_ended(&room, &session, kernel, CAUSE_CLIENT_RESET);
 	assert_int_equal(room.record.upstream_len, 0);
-	assert_int_equal(ntohs(room.record.via.in.sin_port), 99);
+	assert_int_equal(room.record.via.sa.sa_family, AF_UNSPEC); /* it has told nothing yet */
 	assert_int_equal(ntohs(room.record.client.in.sin_port), 4444);
+	told.kind = PROXY_ADDRESSES;
+	session_record_ended(&room, &session, kernel, CAUSE_CLIENT_RESET);
+	assert_int_equal(ntohs(room.record.via.in.sin_port), 99);
+	told.kind = PROXY_LOCAL;
+	session_record_ended(&room, &session, kernel, CAUSE_CLIENT_RESET);
+	assert_int_equal(room.record.via.sa.sa_family, AF_UNSPEC);
 	session.told = NULL;
 	session_record_ended(&room, &session, kernel, CAUSE_CLIENT_RESET);
 	assert_int_equal(room.record.via.sa.sa_family, AF_UNSPEC);
