@@ -74,6 +74,21 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client)
 	return r ? r->allow : !a->allows;
 }
 
+bool acl_same(const struct acl *a, const struct acl *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (size_t i = 0; i < a->n; i++) {
+		const struct acl_rule *x = &a->rules[i], *y = &b->rules[i];
+
+		if (x->family != y->family || x->allow != y->allow ||
+		    memcmp(x->addr, y->addr, sizeof(x->addr)) != 0 ||
+		    memcmp(x->mask, y->mask, sizeof(x->mask)) != 0)
+			return false;
+	}
+	return true;
+}
+
 int acl_copy(struct acl *to, const struct acl *from)
 {
 	*to = (struct acl){ 0 };

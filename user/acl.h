@@ -34,6 +34,9 @@ int acl_add(struct acl *a, bool allow, const char *text);
 /* May CLIENT connect?  IPv4-mapped IPv6 addresses are IPv4 ones. */
 bool acl_allows(const struct acl *a, const struct sockaddr *client);
 
+/* The same rules in the same order. */
+bool acl_same(const struct acl *a, const struct acl *b);
+
 /* Make TO, which is empty, a copy.  -ENOMEM. */
 int acl_copy(struct acl *to, const struct acl *from);
 void acl_close(struct acl *a);

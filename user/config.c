@@ -484,8 +484,7 @@ void config_help(void)
 	     "A FILE that does not begin with a section is read as a rinetd.conf;\n"
 	     "`culvert convert FILE` shows what that means.\n"
 	     "\n"
-	     "Options given here count over those of [culvert].  SIGHUP does not read the file\n"
-	     "again yet.\n"
+	     "Options given here count over those of [culvert].  SIGHUP reads the file again.\n"
 	     "\n"
 	     "Example: culvert run 0.0.0.0:9000 10.0.2.2:9001");
 }

@@ -46,6 +46,7 @@ struct forward_conf {
 	unsigned int connect_timeout_ms;
 	unsigned int idle_timeout_ms, fin_timeout_ms;
 	unsigned int resolve_interval_ms;
+	unsigned int drain_timeout_ms; /* 0: none */
 	uint64_t soft_limit, hard_limit;
 	struct acl acl; /* owned */
 	bool nodelay;
@@ -87,6 +88,7 @@ struct config {
 	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
 	unsigned int resolve_interval_ms; /* between two look-ups of an upstream's name */
 	unsigned int grace_ms;           /* SIGTERM to forced close */
+	unsigned int drain_timeout_ms;   /* a forward is removed, to forced close; 0: none */
 	unsigned int max_sessions;
 	unsigned int max_sessions_per_client; /* 0: no limit */
 	size_t copy_buffer;              /* bytes */

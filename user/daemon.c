@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,12 +30,14 @@
 #include "kernel.h"
 #include "listener.h"
 #include "log.h"
+#include "main_loop.h"
 #include "inspect.h"
 #include "names.h"
 #include "operate.h"
 #include "pid_file.h"
 #include "privileged_client.h"
 #include "probe_start.h"
+#include "reconfigure.h"
 #include "sandbox.h"
 #include "session.h"
 #include "session_log.h"
@@ -48,7 +49,6 @@
 #define STOP_TIMEOUT_MS 10000
 
 SYSCALLS_NEEDED(
-	SYSCALL(rt_sigtimedwait), /* the main thread */
 	/* sd_notify(3) */
 	SYSCALL_IF(PART_NOTIFY, socket, SYSCALL_ARG(0, AF_UNIX),
 		   SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC), SYSCALL_ARG(2, 0)),
@@ -75,6 +75,7 @@ struct daemon {
 	char **argv;
 	struct privileged *privileged; /* NULL: none */
 	struct stock_keeper *keeper;   /* NULL: the same */
+	struct reconfigure reconfigure;
 	struct shared shared;
 	struct balance balance;
 	struct forwards forwards;
@@ -88,7 +89,6 @@ struct daemon {
 	struct watchdog watchdog;
 	struct probe_start probe;
 	char kernel_reason[PROBE_WHY_LEN];
-	sigset_t signals;
 };
 
 /* --- a worker's thread --- */
@@ -137,7 +137,7 @@ static void stop_thread(void *arg)
 	t->stopping = true;
 	t->grace.fire = on_grace_over;
 	timer_set(&t->worker.loop, &t->grace,
-		  t->worker.loop.now_ms + t->worker.shared->config->grace_ms);
+		  t->worker.loop.now_ms + atomic_load(&t->worker.shared->grace_ms));
 }
 
 static void *thread_main(void *arg)
@@ -472,6 +472,8 @@ static unsigned int parts_in_use(const struct daemon *d)
 
 	if (d->privileged) /* the file may be changed so that it is needed */
 		parts |= PART_PRIVILEGED | (d->config.file ? PART_SOURCE : 0);
+	if (d->config.file)
+		parts |= PART_UNIX; /* the next configuration may have one */
 	for (size_t i = 0; i < d->config.n_forwards; i++) {
 		const struct forward_conf *fc = &d->config.forwards[i];
 		const struct endpoint *up = &fc->upstream;
@@ -556,6 +558,26 @@ static void announce_ready(const struct daemon *d)
 			    "NOTIFY_SOCKET right?)", strerror(-r));
 }
 
+static void open_reconfigure(struct daemon *d)
+{
+	d->reconfigure = (struct reconfigure){
+		.argc = d->argc,
+		.argv = d->argv,
+		.start = &d->config,
+		.privileged = d->privileged,
+		.reload = {
+			.start = &d->config,
+			.shared = &d->shared,
+			.forwards = &d->forwards,
+			.listening = &d->listening,
+			.workers = d->workers,
+			.keeper = d->keeper,
+			.no_splice = !probe_allows(&d->probe.splice),
+		},
+	};
+	reconfigure_open(&d->reconfigure);
+}
+
 static int begin(struct daemon *d)
 {
 	int r;
@@ -563,6 +585,7 @@ static int begin(struct daemon *d)
 	d->inspect = (struct inspect){
 		.shared = &d->shared,
 		.forwards = &d->forwards,
+		.reconfigure = &d->reconfigure,
 		.n_workers = d->config.workers,
 		.kernel_reason = d->kernel_reason,
 		.probe = &d->probe,
@@ -582,6 +605,7 @@ static int begin(struct daemon *d)
 			  advice_threads(-r));
 		return EXIT_CODE_FAILURE;
 	}
+	open_reconfigure(d);
 	r = d->control ? control_start(d->control, answer, d) : 0;
 	if (r) {
 		log_error("cannot start the control thread: %s%s", strerror(-r),
@@ -600,36 +624,12 @@ static int begin(struct daemon *d)
 	return r;
 }
 
-/* The time that this thread may sleep: something may be due although no signal comes. */
-static const struct timespec *next_look(const struct daemon *d, struct timespec *ret)
-{
-	if (!watchdog_wait(&d->watchdog, ret) || ret->tv_sec >= LOG_WINDOW_MS / 1000)
-		*ret = (struct timespec){ .tv_sec = LOG_WINDOW_MS / 1000 };
-	return ret;
-}
-
-static int wait_for_signal(struct daemon *d)
-{
-	struct timespec ts;
-	int sig;
-
-	do {
-		sig = sigtimedwait(&d->signals, NULL, next_look(d, &ts));
-		if (sig == SIGUSR1 && d->shared.session_log)
-			session_log_reopen(d->shared.session_log);
-		watchdog_look(&d->watchdog);
-		if (sig == SIGCHLD)
-			privileged_reap(d->privileged);
-		log_tell_suppressed(false);
-	} while (sig < 0 || sig == SIGCHLD || sig == SIGUSR1);
-	return sig;
-}
-
 static int run(struct daemon *d)
 {
 	int r;
 
 	forwards_init(&d->forwards);
+	d->shared.grace_ms = d->config.grace_ms;
 	balance_open(&d->balance, d->config.spread, d->config.workers, steer, d);
 	d->shared.balance = &d->balance;
 	r = set_up(d);
@@ -637,11 +637,16 @@ static int run(struct daemon *d)
 	if (!r)
 		r = begin(d);
 	if (!r) {
-		int sig = wait_for_signal(d);
+		int sig = main_loop_run(&(struct main_loop){
+			.watchdog = &d->watchdog,
+			.reconfigure = &d->reconfigure,
+			.privileged = d->privileged,
+			.session_log = d->shared.session_log,
+		});
 
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
 			 strsignal(sig), admission_sessions(d->shared.admission),
-			 d->config.grace_ms / 1000.0);
+			 atomic_load(&d->shared.grace_ms) / 1000.0);
 		sd_notify(0, "STOPPING=1");
 	}
 	watchdog_close(&d->watchdog);
@@ -650,6 +655,7 @@ static int run(struct daemon *d)
 	session_log_close(d->shared.session_log);
 	close_threads(d);
 	inspect_close(&d->inspect);
+	reconfigure_close(&d->reconfigure);
 	admission_close(d->shared.admission);
 	balance_close(&d->balance);
 	listening_close_all(d->listening);
@@ -678,21 +684,7 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(d.config.log_level);
-	signal(SIGPIPE, SIG_IGN);
-	/* the file is not read again; but to die of a habitual HUP would cut every stream */
-	signal(SIGHUP, SIG_IGN);
-	signal(SIGUSR1, SIG_IGN);
-	signal(SIGUSR2, SIG_IGN);
-	signal(SIGALRM, SIG_IGN);
-	signal(SIGXFSZ, SIG_IGN); /* a log at its RLIMIT_FSIZE: write(2) says so, too */
-	/* blocked before there are threads: all of them leave signals to this one */
-	sigemptyset(&d.signals);
-	sigaddset(&d.signals, SIGTERM);
-	sigaddset(&d.signals, SIGINT);
-	sigaddset(&d.signals, SIGQUIT);
-	sigaddset(&d.signals, SIGCHLD);
-	sigaddset(&d.signals, SIGUSR1); /* a blocked signal waits, whether it is ignored or not */
-	pthread_sigmask(SIG_BLOCK, &d.signals, NULL);
+	main_loop_take_signals(); /* before there are threads */
 	r = run(&d);
 	config_close(&d.config);
 	return r;

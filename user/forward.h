@@ -58,6 +58,7 @@ struct forward {
 	_Atomic unsigned int sessions; /* that hold it */
 	struct config_version *from;   /* where conf is; NULL: that of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */
+	uint64_t drain_due_ms;       /* REMOVED: sessions are reset then; UINT64_MAX: never */
 	struct forward *next;
 };
 

@@ -438,6 +438,7 @@ struct json_object *inspect_status(const struct inspect *r)
 	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
 	add_str(o, "resolver", inspect_resolver(r->shared->names));
 	json_add(o, "forwards", forwards_json(r, NULL, now_ms));
+	json_add(o, "reload", reconfigure_json(r->reconfigure));
 	json_add(o, "carriers", carriers_json(r, snaps));
 	json_add(o, "handovers", counters_json(r, false));
 	json_add(o, "errors", counters_json(r, true));

@@ -9,12 +9,14 @@
 #include "forward.h"
 #include "probe_start.h"
 #include "session_filter.h"
+#include "reconfigure.h"
 #include "worker.h"
 
 /* What there is to see of the daemon, as JSON (docs/control.md).  Called on the control thread. */
 struct inspect {
 	struct shared *shared;
 	struct forwards *forwards;
+	struct reconfigure *reconfigure;
 	struct worker **workers;
 	unsigned int n_workers;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */

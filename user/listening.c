@@ -146,6 +146,7 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 	}
 	for (unsigned int w = 1; l->shared && w < n; w++)
 		l->fds[w] = l->fds[0];
+	l->transparent = fc->transparent;
 	*ret = l;
 	return 0;
 }
@@ -157,6 +158,33 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 	*a = l->addr;
 	if (e->n_addrs == 1)
 		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
+}
+
+struct listening *listening_find(struct listening *list, const struct forward *f,
+				 const struct addr *a)
+{
+	struct listening *found = NULL;
+
+	for (; list; list = list->next) {
+		if (!addr_equal(&list->asked, a))
+			continue;
+		if (list->forward == f)
+			return list;
+		found = list;
+	}
+	return found;
+}
+
+void listening_set_options(const struct listening *l, const struct forward_conf *fc)
+{
+	for (unsigned int w = 0; w < l->n_workers; w++) {
+		int fd = l->fds[w];
+		int r = fd < 0 ? 0 : listen_socket_set_options(fd, fc, &l->addr);
+
+		if (r)
+			log_warning("forward %s: what is accepted keeps its old keepalive: %s",
+				    forward_name(fc), strerror(-r));
+	}
 }
 
 /*

@@ -15,10 +15,12 @@
  * has opened.
  */
 struct listening {
-	struct forward *forward; /* of the thread that reloads */
+	struct forward *forward; /* of the thread that reloads, */
+	struct forward *becomes; /* ... meanwhile; NULL: to be closed */
 	struct addr asked;      /* as configured */
 	struct addr addr;       /* the same with the port that the kernel has picked */
 	bool shared;            /* one socket for all workers */
+	bool transparent;       /* IP_TRANSPARENT was set: it cannot be cleared or set later */
 	bool given;             /* ... which systemd has opened, and keeps: see given.h */
 	unsigned int n_workers;
 	int *fds;               /* by worker; -1: closed by that worker; owned */
@@ -26,8 +28,8 @@ struct listening {
 };
 
 /*
- * Who makes the sockets: N of them that listen on A, an address of FC; port 0 in A becomes that which
- * the kernel has picked.  JOINS: others of this daemon's may be in the way of it.  -errno, and ERR
+ * Who makes the sockets: N of them that listen on A, an address of FC; port 0 in A becomes that
+ * which the kernel has picked.  JOINS: others of this daemon's may be in the way of it.  -errno, and ERR
  * says why.
  */
 struct listening_maker {
@@ -47,6 +49,13 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 /* Close what no worker has closed, and remove the file of a unix socket. */
 void listening_close(struct listening *l);
 void listening_close_all(struct listening *list);
+
+/* That of F on A, as configured; where F is NULL, or has none, that of another; or NULL. */
+struct listening *listening_find(struct listening *list, const struct forward *f,
+				 const struct addr *a);
+
+/* Let what L's sockets accept from now on be as FC says. */
+void listening_set_options(const struct listening *l, const struct forward_conf *fc);
 
 /*
  * Of the workers' sockets, let new connections go to those of the first ACTIVE.  By one thread at a

@@ -64,7 +64,11 @@ static const struct option_def options[] = {
 	  .help = "how often an upstream's host name is looked up" },
 	{ .name = "grace", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(grace_ms),
 	  .min = 0, .max = DAY_MS, .initial = "5",
+	  .change = CHANGE_BY_RELOAD,
 	  .help = "how long sessions may go on after SIGTERM" },
+	{ .name = "drain-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
+	  EACH(drain_timeout_ms), .min = 0, .max = DAY_MS, .initial = "0",
+	  .help = "sessions of a removed forward may go on so long; 0: ever" },
 	{ .name = "max-sessions", .metavar = "N", .kind = KIND_COUNT, .offset = AT(max_sessions),
 	  .min = 1, .max = 1000000, .initial = "16384",
 	  .help = "sessions at a time" },
@@ -138,6 +142,7 @@ static const struct option_def options[] = {
 	  .help = "one for what needs privileges later, if anything can" },
 	{ .name = "log-level", .metavar = "LEVEL", .kind = KIND_LEVEL, .offset = AT(log_level),
 	  .initial = "info",
+	  .change = CHANGE_BY_RELOAD,
 	  .help = LEVEL_NAMES },
 	{ .name = "session-log", .metavar = "FILE", .kind = KIND_FILE, .offset = AT(session_log),
 	  .computed = "none",
@@ -432,6 +437,49 @@ void options_inherit(struct forward_conf *fc, const struct config *c, const unsi
 			memcpy((char *)fc + o->own, (const char *)c + o->offset,
 			       field_size(o->kind));
 	}
+}
+
+static bool same_value(const struct option_def *o, const void *a, const void *b)
+{
+	const char *x, *y;
+
+	switch (o->kind) {
+	case KIND_ALLOW:
+	case KIND_DENY:
+		return acl_same(a, b);
+	case KIND_PATH:
+	case KIND_FILE:
+	case KIND_NAME:
+		x = *(const char *const *)a;
+		y = *(const char *const *)b;
+		return x == y || (x && y && !strcmp(x, y));
+	default:
+		return !memcmp(a, b, field_size(o->kind));
+	}
+}
+
+bool options_same_own(const struct forward_conf *a, const struct forward_conf *b)
+{
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		const struct option_def *o = &options[i];
+
+		if ((o->scope == SCOPE_EACH || o->scope == SCOPE_FORWARD) &&
+		    !same_value(o, (const char *)a + o->own, (const char *)b + o->own))
+			return false;
+	}
+	return true;
+}
+
+const struct option_def *options_fixed(const struct config *a, const struct config *b)
+{
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		const struct option_def *o = &options[i];
+
+		if (o->scope == SCOPE_GLOBAL && o->change == CHANGE_BY_START &&
+		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
+			return o;
+	}
+	return NULL;
 }
 
 const struct option_def *option_find(const char *name, size_t len)

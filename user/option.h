@@ -21,6 +21,12 @@ enum option_scope {
 	SCOPE_FORWARD, /* in [forward NAME] only; the name may also be that of another option */
 };
 
+/* When a changed value counts, of an option that is not a forward's. */
+enum option_change {
+	CHANGE_BY_START,  /* never while the daemon runs */
+	CHANGE_BY_RELOAD, /* at once */
+};
+
 enum option_kind {
 	KIND_HELP,
 	KIND_ENGINE,  /* enum engine */
@@ -51,6 +57,7 @@ struct option_def {
 	const char *computed; /* what the help says about a computed default */
 	enum option_kind kind;
 	enum option_scope scope;
+	enum option_change change;
 	size_t offset;     /* in struct config; not with SCOPE_FORWARD */
 	size_t own;        /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf */
 	uint64_t min, max; /* in the unit of the field */
@@ -81,6 +88,14 @@ int option_store_own(struct forward_conf *fc, const struct option_def *o, const 
  * Lists are not values.
  */
 void options_inherit(struct forward_conf *fc, const struct config *c, const unsigned int *own);
+
+/* True if A and B have the same values of all options that a forward may have. */
+bool options_same_own(const struct forward_conf *a, const struct forward_conf *b);
+/*
+ * The first option whose values differ in A and B though only a new start could change it; NULL:
+ * none.
+ */
+const struct option_def *options_fixed(const struct config *a, const struct config *b);
 
 /* True if O may be given several times. */
 static inline bool option_is_list(const struct option_def *o)

@@ -27,6 +27,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_KILLED] = "killed",
 	[CAUSE_GRACE_OVER] = "grace-over",
 	[CAUSE_NO_SOCKET] = "no-socket",
+	[CAUSE_DRAIN_OVER] = "drain-over",
 	[CAUSE_INTERNAL] = "internal",
 };
 

@@ -6,16 +6,9 @@
 #include <systemd/sd-daemon.h>
 
 #include "log.h"
+#include "loop.h"
 
 #define LOOKS 4 /* within the time that systemd has patience */
-
-static uint64_t clock_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
 
 void watchdog_open(struct watchdog *w)
 {
@@ -51,15 +44,9 @@ int watchdog_add(struct watchdog *w, const struct watched *t)
 	return 0;
 }
 
-const struct timespec *watchdog_wait(const struct watchdog *w, struct timespec *ret)
+uint64_t watchdog_due(const struct watchdog *w)
 {
-	uint64_t now = clock_ms(), ms = w->due_ms > now ? w->due_ms - now : 0;
-
-	if (!w->period_ms)
-		return NULL;
-	ret->tv_sec = (time_t)(ms / 1000);
-	ret->tv_nsec = (long)(ms % 1000) * 1000000;
-	return ret;
+	return w->period_ms ? w->due_ms : UINT64_MAX;
 }
 
 /* Has T taken the turn that it was asked for?  If so, or if it was not asked yet, ask again. */
@@ -86,7 +73,7 @@ static bool is_alive(struct watched *t, uint64_t period_ms)
 
 void watchdog_look(struct watchdog *w)
 {
-	uint64_t now = clock_ms();
+	uint64_t now = loop_clock_ms();
 	bool alive = true;
 
 	if (!w->period_ms || now < w->due_ms)

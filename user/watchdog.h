@@ -43,8 +43,8 @@ void watchdog_close(struct watchdog *w);
 /* Watch what T describes (name to arg).  -ENOMEM. */
 int watchdog_add(struct watchdog *w, const struct watched *t);
 
-/* How long until the next look, in RET, which is returned; NULL: there will be none. */
-const struct timespec *watchdog_wait(const struct watchdog *w, struct timespec *ret);
+/* When the next look is due; UINT64_MAX: there will be none. */
+uint64_t watchdog_due(const struct watchdog *w);
 
 /* Look, if it is time. */
 void watchdog_look(struct watchdog *w);

@@ -51,6 +51,7 @@ struct shared {
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	_Atomic uint64_t last_id;     /* of sessions */
+	_Atomic unsigned int grace_ms; /* a reload may change it */
 };
 
 /*

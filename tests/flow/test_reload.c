@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Reading the configuration file again while sessions run.  Every test runs with every engine.
+ */
+#include "forward_rig.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define TEST_SECONDS 280
+#define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
+#define THREE "127.0.0.1:9003"
+#define ANY_ONE "0.0.0.0:9001"
+#define ECHO "127.0.0.1:9200"
+#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+#define TO_ECHO "upstream = " ECHO "\n"
+#define ONE_OF(more) "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
+#define TWO_OF(more) "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM more
+
+static void write_file(const char *text)
+{
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
+	f = fopen(path, "we");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static int64_t reloads(struct daemon *d)
+{
+	return rig_status(d, "reload.finished");
+}
+
+/* Read TEXT; "" if it is in force, else what is wrong with it. */
+static const char *reload(struct daemon *d, const char *text)
+{
+	static char why[1024];
+	int64_t before = reloads(d);
+	struct json_object *o;
+
+	write_file(text);
+	daemon_signal(d, SIGHUP);
+	rig_wait_status(d, "reload.finished", before + 1);
+	o = query(d, "status");
+	snprintf(why, sizeof(why), "%s", json_text(o, "reload.error"));
+	json_object_put(o);
+	return why;
+}
+
+static void is_served(const char *to)
+{
+	int client = rig_dial(NULL, to), server = rig_accept();
+
+	rig_talk(client, server, 20);
+	rig_reset(client);
+	rig_reset(server);
+}
+
+static void is_closed(const char *to)
+{
+	struct sockaddr_storage a;
+	socklen_t len;
+	int fd;
+
+	assert_int_equal(net_addr(to, &a, &len), 0);
+	fd = keep(socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	assert_int_equal(connect(fd, (struct sockaddr *)&a, len), -1);
+	assert_int_equal(errno, ECONNREFUSED);
+	forget(fd);
+}
+
+/* Sessions of forwards that stay, change and vanish go on; each forward is as the file says. */
+static void appear_change_vanish(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF("") TWO_OF(""));
+	const char *carrier = rig_carrier(d, *state);
+	int one[2], two[2];
+
+	one[0] = rig_dial(NULL, ONE);
+	one[1] = rig_accept();
+	two[0] = rig_dial(NULL, TWO);
+	two[1] = rig_accept();
+	rig_talk_until(d, "one", carrier, one[0], one[1]);
+	rig_talk_until(d, "two", carrier, two[0], two[1]);
+
+	assert_string_equal(reload(d, ONE_OF("deny = all\n")
+				   "[forward three]\nlisten = " THREE "\n" TO_UPSTREAM), "");
+	rig_talk(one[0], one[1], 100);
+	rig_talk(two[0], two[1], 100);
+	is_served(THREE);
+	is_closed(TWO);
+	assert_int_equal(rig_end(rig_dial(NULL, ONE), RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_sessions(d, "one", NULL), 1);
+	assert_int_equal(rig_sessions(d, "two", NULL), 1);
+
+	/* and back; what it was called before is another's name now */
+	assert_string_equal(reload(d, ONE_OF("") "[forward three]\nlisten = " TWO "\n" TO_UPSTREAM),
+			    "");
+	is_served(ONE);
+	is_served(TWO);
+	is_closed(THREE);
+	rig_talk(one[0], one[1], 100);
+	rig_talk(two[0], two[1], 100);
+	rig_stop(d);
+}
+
+/* New sessions go to the new upstream, those that run stay with the old one. */
+static void upstream_moves(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF(""));
+	int other = keep(net_listen("127.0.0.1:9101", 10));
+	int old[2], new[2];
+
+	old[0] = rig_dial(NULL, ONE);
+	old[1] = rig_accept();
+	rig_talk(old[0], old[1], 50);
+	assert_string_equal(reload(d, "[forward one]\nlisten = " ONE
+				      "\nupstream = 127.0.0.1:9101\n"), "");
+	new[0] = rig_dial(NULL, ONE);
+	new[1] = -1;
+	for (int64_t end = now_ms() + RIG_PATIENCE_MS; new[1] < 0 && now_ms() < end;) {
+		struct pollfd p = { .fd = other, .events = POLLIN };
+
+		poll(&p, 1, 100);
+		new[1] = accept4(other, NULL, NULL, SOCK_CLOEXEC);
+	}
+	keep(new[1]);
+	rig_talk(new[0], new[1], 50);
+	rig_talk(old[0], old[1], 50);
+	rig_stop(d);
+}
+
+/* A bad file changes nothing, and says where it is wrong. */
+static void bad_file(void **state)
+{
+	static const struct {
+		const char *text, *says;
+	} bad[] = {
+		{ ONE_OF("engine = fast\n"), "forwards.conf:4" },
+		{ ONE_OF("no-such-key = 1\n"), "forwards.conf:4" },
+		{ "[forward one]\nlisten = " ONE "\n", "forwards.conf:1" },
+		{ "", "nothing to forward" },
+		{ "[culvert]\nmax-sessions = 17\n" ONE_OF(""), "max-sessions" },
+		{ "[culvert]\nworkers = 3\n" ONE_OF(""), "workers" },
+		{ ONE_OF("") TWO_OF("") "[forward x]\nlisten = " ONE "\n" TO_UPSTREAM, "same" },
+		{ ONE_OF("") "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = " ECHO "\n",
+		  "cannot listen" },
+	};
+	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 2\n" ONE_OF(""));
+	int one[2];
+
+	one[0] = rig_dial(NULL, ONE);
+	one[1] = rig_accept();
+	rig_talk(one[0], one[1], 50);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		const char *why = reload(d, bad[i].text);
+		char *log;
+
+		if (!strstr(why, bad[i].says))
+			fail_msg("file %zu: \"%s\"", i, why);
+		log = daemon_stderr(d);
+		assert_non_null(strstr(log, why));
+		free(log);
+		rig_talk(one[0], one[1], 5);
+		is_served(ONE);
+		is_closed(TWO);
+	}
+	assert_string_equal(reload(d, "[culvert]\nworkers = 2\n" ONE_OF("") TWO_OF("")), "");
+	is_served(TWO);
+	assert_string_equal(reload(d, "[culvert]\nworkers = 2\n" ONE_OF("")), "");
+	rig_stop(d);
+}
+
+/* What a removed forward still carries is ended when its time is over, and nothing else. */
+static void drain_timeout(void **state)
+{
+	struct daemon *d = rig_start(*state, "[culvert]\ndrain-timeout = 3600\n" ONE_OF("")
+				     TWO_OF("drain-timeout = 0.5\n")
+				     "[forward three]\nlisten = " THREE "\n" TO_UPSTREAM);
+	int one[2], two[2], three[2];
+
+	one[0] = rig_dial(NULL, ONE);
+	one[1] = rig_accept();
+	two[0] = rig_dial(NULL, TWO);
+	two[1] = rig_accept();
+	three[0] = rig_dial(NULL, THREE);
+	three[1] = rig_accept();
+	rig_talk_until(d, "two", rig_carrier(d, *state), two[0], two[1]);
+	assert_string_equal(reload(d, "[culvert]\ndrain-timeout = 3600\n" ONE_OF("")), "");
+	assert_int_equal(rig_end(two[0], RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_end(two[1], RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_status(d, "errors.drain-over"), 1);
+	rig_talk(one[0], one[1], 50);
+	rig_talk(three[0], three[1], 50);
+	rig_stop(d);
+}
+
+/* From all addresses to one of them, and back: the old socket is in the way of the new one. */
+static void address_narrows(void **state)
+{
+	struct daemon *d = rig_start(*state, "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM);
+
+	for (int i = 0; i < 3; i++) {
+		is_served(ONE);
+		is_served("127.0.0.2:9001");
+		assert_string_equal(reload(d, ONE_OF("")), "");
+		is_served(ONE);
+		is_closed("127.0.0.2:9001");
+		assert_string_equal(reload(d, "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM),
+				    "");
+	}
+	rig_stop(d);
+}
+
+/* --- under load --- */
+
+#define STARTING 3 /* threads that open one session after another */
+#define RUNNING 2  /* threads that keep theirs */
+#define RELOADS 100
+
+static _Atomic bool stop_load, stop_echo; /* the echo last: sessions end in peace */
+static _Atomic unsigned long sessions_done, messages_done;
+
+static void *echo_one(void *arg)
+{
+	int fd = (int)(intptr_t)arg;
+	char buf[MESSAGE];
+	ssize_t n;
+
+	while ((n = recv(fd, buf, sizeof(buf), 0)) > 0)
+		if (send(fd, buf, (size_t)n, MSG_NOSIGNAL) != n)
+			break;
+	close(fd);
+	return NULL;
+}
+
+static void *echo_all(void *arg)
+{
+	int listener = (int)(intptr_t)arg;
+	struct pollfd p = { .fd = listener, .events = POLLIN };
+
+	while (!atomic_load(&stop_echo)) {
+		pthread_attr_t attr;
+		pthread_t id;
+		int fd;
+
+		if (poll(&p, 1, 50) != 1)
+			continue;
+		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		if (fd < 0)
+			continue;
+		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+		pthread_attr_init(&attr);
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+		if (pthread_create(&id, &attr, echo_one, (void *)(intptr_t)fd))
+			close(fd);
+		pthread_attr_destroy(&attr);
+	}
+	return NULL;
+}
+
+struct load {
+	bool keeps;
+	pthread_t id;
+	char why[128]; /* "": all is well */
+};
+
+/* One message, and its echo. */
+static bool message(struct load *l, int fd, unsigned int number)
+{
+	char out[MESSAGE], in[MESSAGE];
+
+	for (size_t i = 0; i < sizeof(out); i++)
+		out[i] = (char)(number * 31 + i);
+	if (send(fd, out, sizeof(out), MSG_NOSIGNAL) != sizeof(out)) {
+		snprintf(l->why, sizeof(l->why), "send: %s", strerror(errno));
+		return false;
+	}
+	if (recv(fd, in, sizeof(in), MSG_WAITALL) != sizeof(in)) {
+		snprintf(l->why, sizeof(l->why), "receive: %s", strerror(errno));
+		return false;
+	}
+	if (memcmp(in, out, sizeof(in)) != 0) {
+		snprintf(l->why, sizeof(l->why), "wrong bytes");
+		return false;
+	}
+	atomic_fetch_add(&messages_done, 1);
+	return true;
+}
+
+static void session(struct load *l)
+{
+	struct timeval patience = { .tv_sec = RIG_PATIENCE_MS / 1000 };
+	struct sockaddr_storage a;
+	socklen_t len;
+	int fd;
+	char c;
+
+	net_addr(ONE, &a, &len);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	if (connect(fd, (struct sockaddr *)&a, len))
+		snprintf(l->why, sizeof(l->why), "connect: %s", strerror(errno));
+	for (unsigned int i = 0; !l->why[0] && (i < 3 || l->keeps); i++) {
+		if (atomic_load(&stop_load))
+			break;
+		message(l, fd, i);
+	}
+	if (!l->why[0]) {
+		shutdown(fd, SHUT_WR);
+		if (recv(fd, &c, 1, 0) != 0)
+			snprintf(l->why, sizeof(l->why), "end: %s", strerror(errno));
+		atomic_fetch_add(&sessions_done, 1);
+	}
+	close(fd);
+}
+
+static void *load_main(void *arg)
+{
+	struct load *l = arg;
+
+	while (!atomic_load(&stop_load) && !l->why[0])
+		session(l);
+	return NULL;
+}
+
+/* 100 reloads; each changes something else. */
+static void reload_often(struct daemon *d)
+{
+	char text[600];
+
+	for (int i = 0; i < RELOADS; i++) {
+		snprintf(text, sizeof(text),
+			 "[forward %s]\nlisten = " ONE "\n" TO_ECHO "connect-timeout = %d\n"
+			 "[forward two]\nlisten = 127.0.0.1:%d\n" TO_UPSTREAM, /* appears, vanishes */
+			 i % 10 == 9 ? "renamed" : "one", 5 + i % 3, 9010 + i % 2);
+		assert_string_equal(reload(d, text), "");
+	}
+}
+
+/* Sessions start and run all the time, and none of them notices. */
+static void under_load(void **state)
+{
+	struct daemon *d = rig_start(*state, "[forward one]\nlisten = " ONE "\n" TO_ECHO);
+	struct load loads[STARTING + RUNNING] = { 0 };
+	int listener = net_listen(ECHO, 1000);
+	pthread_t echo;
+
+	assert_true(listener >= 0);
+	atomic_store(&stop_load, false);
+	atomic_store(&stop_echo, false);
+	atomic_store(&sessions_done, 0);
+	atomic_store(&messages_done, 0);
+	assert_int_equal(pthread_create(&echo, NULL, echo_all, (void *)(intptr_t)listener), 0);
+	for (size_t i = 0; i < STARTING + RUNNING; i++) {
+		loads[i].keeps = i >= STARTING;
+		assert_int_equal(pthread_create(&loads[i].id, NULL, load_main, &loads[i]), 0);
+	}
+	reload_often(d);
+	atomic_store(&stop_load, true);
+	for (size_t i = 0; i < STARTING + RUNNING; i++)
+		pthread_join(loads[i].id, NULL);
+	atomic_store(&stop_echo, true);
+	pthread_join(echo, NULL);
+	close(listener);
+	for (size_t i = 0; i < STARTING + RUNNING; i++)
+		if (loads[i].why[0])
+			fail_msg("%s session: %s",
+				 loads[i].keeps ? "a running" : "a starting", loads[i].why);
+	assert_true(atomic_load(&sessions_done) > RUNNING);
+	printf("%d reloads, %lu sessions, %lu messages\n", RELOADS, atomic_load(&sessions_done),
+	       atomic_load(&messages_done));
+	assert_string_equal(reload(d, "[forward one]\nlisten = " ONE "\n" TO_ECHO), "");
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "appear-change-vanish", appear_change_vanish },
+	{ "upstream-moves", upstream_moves },
+	{ "bad-file", bad_file },
+	{ "drain-timeout", drain_timeout },
+	{ "address-narrows", address_narrows },
+	{ "under-load", under_load },
+};
+
+int main(void)
+{
+	return rig_run("test_reload", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}
