@@ -109,10 +109,24 @@ static bool unchanged(const struct reload *r, struct forward *before, const stru
 	       options_same_own(before->conf, fc) && listens_alike(r, before, fc);
 }
 
+/* F is the next one. */
+static int fill_stock(struct plan *p, struct forward *f)
+{
+	char err[512];
+	int r;
+
+	if (!forward_needs_privileges(f->conf))
+		return 0;
+	if (!p->r->keeper)
+		return refuse(p, -EPERM, "forward %s: there is no privileged process, and its "
+			      "sockets need it", forward_name(f->conf));
+	r = socket_stock_open(p->r->keeper, &p->next->config, p->n, &f->stock, err, sizeof(err));
+	return r ? refuse(p, r, "forward %s: %s", forward_name(f->conf), err) : 0;
+}
+
 static int plan_forwards(struct plan *p)
 {
 	struct config *c = &p->next->config;
-	char err[512];
 	int r;
 
 	p->forwards = calloc(c->n_forwards ?: 1, sizeof(struct forward *));
@@ -130,11 +144,9 @@ static int plan_forwards(struct plan *p)
 		if (forward_new(fc, c, p->next, before, f))
 			return refuse(p, -ENOMEM, "out of memory");
 		(*f)->policy.no_splice = p->r->no_splice;
-		r = socket_stock_open(p->r->keeper, c, p->n, &(*f)->stock, err, sizeof(err));
-		if (r) {
-			p->n++; /* it is one of those to be freed */
-			return refuse(p, r, "forward %s: %s", forward_name(fc), err);
-		}
+		r = fill_stock(p, *f);
+		if (r)
+			return r;
 		if (before)
 			p->result->changed++;
 		else
@@ -369,7 +381,9 @@ static void adopt_forwards(struct plan *p, uint64_t now_ms)
 	}
 	for (size_t i = 0; i < p->n; i++) {
 		forwards_add(all, p->forwards[i]);
-		socket_stock_renumber(p->forwards[i]->stock, p->next->config.generation, i);
+		if (p->forwards[i]->stock)
+			socket_stock_renumber(p->forwards[i]->stock,
+					      p->next->config.generation, i);
 	}
 	pthread_mutex_unlock(&all->lock);
 }
