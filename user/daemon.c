@@ -306,7 +306,7 @@ static int open_names(struct daemon *d)
 {
 	char err[512];
 
-	if (!names_needed(&d->config) || !names_open(&d->account, d->config.seccomp,
+	if ((!names_needed(&d->config) && !d->privileged) || !names_open(&d->account, d->config.seccomp,
 						     &d->shared.names, err, sizeof(err)))
 		return 0;
 	log_error("%s", err);
@@ -558,13 +558,14 @@ static void announce_ready(const struct daemon *d)
 			    "NOTIFY_SOCKET right?)", strerror(-r));
 }
 
-static void open_reconfigure(struct daemon *d)
+static int open_reconfigure(struct daemon *d)
 {
 	d->reconfigure = (struct reconfigure){
 		.argc = d->argc,
 		.argv = d->argv,
 		.start = &d->config,
 		.privileged = d->privileged,
+		.names = d->shared.names,
 		.reload = {
 			.start = &d->config,
 			.shared = &d->shared,
@@ -575,7 +576,7 @@ static void open_reconfigure(struct daemon *d)
 			.no_splice = !probe_allows(&d->probe.splice),
 		},
 	};
-	reconfigure_open(&d->reconfigure);
+	return reconfigure_open(&d->reconfigure);
 }
 
 static int begin(struct daemon *d)
@@ -605,7 +606,12 @@ static int begin(struct daemon *d)
 			  advice_threads(-r));
 		return EXIT_CODE_FAILURE;
 	}
-	open_reconfigure(d);
+	r = open_reconfigure(d);
+	if (r) {
+		log_error("cannot start the thread that reloads: %s%s", strerror(-r),
+			  advice_threads(-r));
+		return EXIT_CODE_FAILURE;
+	}
 	r = d->control ? control_start(d->control, answer, d) : 0;
 	if (r) {
 		log_error("cannot start the control thread: %s%s", strerror(-r),
@@ -649,13 +655,14 @@ static int run(struct daemon *d)
 			 atomic_load(&d->shared.grace_ms) / 1000.0);
 		sd_notify(0, "STOPPING=1");
 	}
+	reconfigure_stop(&d->reconfigure);
 	watchdog_close(&d->watchdog);
 	stop_threads(d);
 	control_close(d->control);
+	reconfigure_close(&d->reconfigure);
 	session_log_close(d->shared.session_log);
 	close_threads(d);
 	inspect_close(&d->inspect);
-	reconfigure_close(&d->reconfigure);
 	admission_close(d->shared.admission);
 	balance_close(&d->balance);
 	listening_close_all(d->listening);

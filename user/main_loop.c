@@ -39,12 +39,10 @@ void main_loop_take_signals(void)
 static struct timespec next_look(struct main_loop *m)
 {
 	uint64_t now = loop_clock_ms(), due = now + LOG_WINDOW_MS, ms;
-	uint64_t watchdog = watchdog_due(m->watchdog), drain = reconfigure_drain(m->reconfigure);
+	uint64_t watchdog = watchdog_due(m->watchdog);
 
 	if (watchdog < due)
 		due = watchdog;
-	if (drain < due)
-		due = drain;
 	ms = due > now ? due - now : 0;
 	return (struct timespec){ .tv_sec = (time_t)(ms / 1000),
 				  .tv_nsec = (long)(ms % 1000) * 1000000 };
@@ -66,7 +64,7 @@ int main_loop_run(struct main_loop *m)
 		case SIGQUIT:
 			return sig;
 		case SIGHUP:
-			reconfigure_run(m->reconfigure);
+			reconfigure_ask(m->reconfigure);
 			break;
 		case SIGUSR1:
 			if (m->session_log)

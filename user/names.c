@@ -393,7 +393,7 @@ static bool await(struct names *n, struct question *q)
 	int r = 0;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += RESOLVER_PATIENCE_MS / 1000 + 5;
+	until.tv_sec += NAMES_PATIENCE_S;
 	pthread_mutex_lock(&n->lock);
 	while (!q->done && !r)
 		r = pthread_cond_timedwait(&n->answered, &n->lock, &until);

@@ -11,6 +11,7 @@
 #include "json_add.h"
 #include "log.h"
 #include "loop.h"
+#include "names.h"
 
 static int make_by_privileged(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,
 			      unsigned int n, int *fds, char *err, size_t errlen)
@@ -19,20 +20,6 @@ static int make_by_privileged(void *arg, const struct forward_conf *fc, struct a
 
 	return privileged_listen(r->privileged, r->next, (size_t)(fc - r->next->forwards), a, joins,
 				 n, fds, err, errlen);
-}
-
-void reconfigure_open(struct reconfigure *r)
-{
-	pthread_mutex_init(&r->lock, NULL);
-	r->maker = (struct listening_maker){ make_by_privileged, r };
-	r->reload.maker = &r->maker;
-	r->drain_ms = UINT64_MAX;
-	r->ok = true;
-}
-
-void reconfigure_close(struct reconfigure *r)
-{
-	pthread_mutex_destroy(&r->lock);
 }
 
 static int copy_endpoint(const struct endpoint *from, struct endpoint *to)
@@ -57,20 +44,55 @@ static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 	return -ENOENT;
 }
 
-static int know_all_again(struct reconfigure *r, struct config *c, char *err, size_t errlen)
+/* E has no address yet.  A name that is new is looked up; the others are, by and by, anyway. */
+static int find_addresses(struct reconfigure *r, struct endpoint *e, bool listen, char *err,
+			  size_t errlen)
+{
+	struct endpoint found = { 0 };
+	int error = know_again(&r->reload, e, listen);
+
+	if (error != -ENOENT) {
+		snprintf(err, errlen, "%s", strerror(-error));
+		return error;
+	}
+	if (!r->names) {
+		snprintf(err, errlen, "the resolver has not been started");
+		return -EAGAIN;
+	}
+	error = names_look_up(r->names, e->text, listen, &found, err, errlen);
+	if (!error)
+		*e = found;
+	return error;
+}
+
+static bool is_stopping(struct reconfigure *r)
+{
+	bool stop;
+
+	pthread_mutex_lock(&r->lock);
+	stop = r->stop;
+	pthread_mutex_unlock(&r->lock);
+	return stop;
+}
+
+static int find_all_addresses(struct reconfigure *r, struct config *c, char *err, size_t errlen)
 {
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct endpoint *ends[] = { &c->forwards[i].listen, &c->forwards[i].upstream };
+		char why[256];
 
 		for (int up = 0; up < 2; up++) {
-			int error = ends[up]->n_addrs ? 0 : know_again(&r->reload, ends[up], !up);
+			int error = 0;
 
+			if (is_stopping(r))
+				return -ECANCELED;
+			if (!ends[up]->n_addrs)
+				error = find_addresses(r, ends[up], !up, why, sizeof(why));
 			if (!error)
 				continue;
-			snprintf(err, errlen, "forward %s: \"%s\": %s", forward_name(&c->forwards[i]),
-				 ends[up]->text, error == -ENOENT ?
-				 "the name was not in the configuration at the start: restart culvert" :
-				 strerror(-error));
+			snprintf(err, errlen, "forward %s: %s \"%s\": %s",
+				 forward_name(&c->forwards[i]), up ? "upstream" : "listen",
+				 ends[up]->text, why);
 			return error;
 		}
 	}
@@ -102,7 +124,7 @@ static int read_again(struct reconfigure *r, struct config_version **ret, char *
 	log_keep_complaint(NULL, 0);
 	free(text);
 	v->config.generation = generation;
-	error = error ?: know_all_again(r, &v->config, err, errlen);
+	error = error ?: find_all_addresses(r, &v->config, err, errlen);
 	if (error)
 		config_version_drop(v);
 	else
@@ -159,17 +181,11 @@ static void tell_systemd(const char *state)
 			   (unsigned long long)ts.tv_nsec / 1000);
 }
 
-void reconfigure_run(struct reconfigure *r)
+static void reload_now(struct reconfigure *r, uint64_t number)
 {
 	struct reload_result res;
 	char err[sizeof(r->error)] = "";
-	uint64_t number;
 
-	pthread_mutex_lock(&r->lock);
-	if (r->asked == r->finished) /* nobody has, by reconfigure_ask(): it is a plain SIGHUP */
-		r->asked++;
-	number = r->asked; /* who asks from now on asks for another */
-	pthread_mutex_unlock(&r->lock);
 	tell_systemd("RELOADING=1");
 	if (put_in_force(r, &res, err, sizeof(err)))
 		log_error("reload: nothing has changed: %s", err);
@@ -177,17 +193,81 @@ void reconfigure_run(struct reconfigure *r)
 		log_info("reload: %u forwards added, %u changed, %u removed, %u as before",
 			 res.added, res.changed, res.removed, res.kept);
 	record(r, number, &res, err);
-	r->drain_ms = 0;
 	tell_systemd("READY=1");
 }
 
-uint64_t reconfigure_drain(struct reconfigure *r)
+/* Until somebody asks, it is to stop, or DUE_MS.  The lock is held. */
+static void wait_for_change(struct reconfigure *r, uint64_t due_ms)
 {
-	uint64_t now = loop_clock_ms();
+	struct timespec until = { .tv_sec = (time_t)(due_ms / 1000),
+				  .tv_nsec = (long)(due_ms % 1000) * 1000000 };
 
-	if (now >= r->drain_ms)
-		r->drain_ms = reload_drain(&r->reload, now);
-	return r->drain_ms;
+	if (due_ms == UINT64_MAX)
+		pthread_cond_wait(&r->change, &r->lock);
+	else
+		pthread_cond_timedwait(&r->change, &r->lock, &until);
+}
+
+static void *run(void *arg)
+{
+	struct reconfigure *r = arg;
+	uint64_t due = UINT64_MAX;
+
+	pthread_mutex_lock(&r->lock);
+	while (!r->stop) {
+		uint64_t number = r->asked; /* who asks from now on asks for another */
+		uint64_t now = loop_clock_ms();
+
+		if (number == r->finished && now < due) {
+			wait_for_change(r, due);
+			continue;
+		}
+		pthread_mutex_unlock(&r->lock);
+		if (number != r->finished)
+			reload_now(r, number);
+		due = reload_drain(&r->reload, loop_clock_ms());
+		pthread_mutex_lock(&r->lock);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return NULL;
+}
+
+int reconfigure_open(struct reconfigure *r)
+{
+	pthread_condattr_t attr;
+	int error;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&r->change, &attr);
+	pthread_condattr_destroy(&attr);
+	pthread_mutex_init(&r->lock, NULL);
+	r->maker = (struct listening_maker){ make_by_privileged, r };
+	r->reload.maker = &r->maker;
+	r->ok = r->opened = true;
+	error = -pthread_create(&r->thread, NULL, run, r);
+	r->started = !error;
+	return error;
+}
+
+void reconfigure_stop(struct reconfigure *r)
+{
+	if (!r->started)
+		return;
+	pthread_mutex_lock(&r->lock);
+	r->stop = true;
+	pthread_cond_signal(&r->change);
+	pthread_mutex_unlock(&r->lock);
+	pthread_join(r->thread, NULL);
+	r->started = false;
+}
+
+void reconfigure_close(struct reconfigure *r)
+{
+	if (!r->opened)
+		return;
+	pthread_cond_destroy(&r->change);
+	pthread_mutex_destroy(&r->lock);
 }
 
 uint64_t reconfigure_ask(struct reconfigure *r)
@@ -196,6 +276,7 @@ uint64_t reconfigure_ask(struct reconfigure *r)
 
 	pthread_mutex_lock(&r->lock);
 	number = ++r->asked;
+	pthread_cond_signal(&r->change);
 	pthread_mutex_unlock(&r->lock);
 	return number;
 }

@@ -12,39 +12,44 @@
 
 /*
  * SIGHUP, `culvert reload`: get the configuration file as it is now, and put it in force (reload.h)
- * or say why not.
+ * or say why not.  A thread of its own does it, since names may have to be looked up.
  */
 struct reconfigure {
 	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
 	char **argv;
 	const struct config *start;
 	struct privileged *privileged; /* NULL: then there is no file, or no reading it again */
+	struct names *names;           /* NULL: no names can be looked up */
 	struct reload reload;
 	uint32_t generation;           /* of the configuration in force */
 	const struct config *next;     /* that is about to be */
 	struct listening_maker maker;
-	uint64_t drain_ms;             /* see reload_drain() */
+
+	pthread_t thread;
+	bool started, opened;
 
 	pthread_mutex_t lock;          /* of what follows */
+	pthread_cond_t change;         /* somebody asks, or it is to stop */
+	bool stop;
 	uint64_t asked, finished;      /* reloads, since the start */
 	bool ok;                       /* the last one */
 	char error[1024];              /* "": it went well */
 	struct reload_result result;
 };
 
-/* Before anybody asks: what is above `lock` has been set, but for reload.maker. */
-void reconfigure_open(struct reconfigure *r);
+/* Start the thread: what is above it has been set, but for reload.maker.  -errno. */
+int reconfigure_open(struct reconfigure *r);
+/*
+ * End the thread, before the workers end.  A reload that waits for a name server is waited for, as
+ * long as names_look_up() says.  One that was never opened is fine.
+ */
+void reconfigure_stop(struct reconfigure *r);
+/* When nobody asks any more. */
 void reconfigure_close(struct reconfigure *r);
 
-/* Do it.  By the main thread.  Returns when it is done, or refused, and logged. */
-void reconfigure_run(struct reconfigure *r);
-
-/* Follow up what was removed.  By the main thread; returns when to call again, as reload_drain(). */
-uint64_t reconfigure_drain(struct reconfigure *r);
-
 /*
- * Somebody wants it: the number that `finished` reaches when it is done.  By any thread, which then
- * has to send SIGHUP to the main one.
+ * Somebody wants it: the number that `finished` reaches when it is done.  By any thread; waits for
+ * nothing.
  */
 uint64_t reconfigure_ask(struct reconfigure *r);
 

@@ -23,6 +23,7 @@
 #include "balance.h"
 #include "listener.h"
 #include "log.h"
+#include "names.h"
 #include "option.h"
 #include "session.h"
 #include "session_move.h"
@@ -144,6 +145,8 @@ static int plan_forwards(struct plan *p)
 		if (forward_new(fc, c, p->next, before, f))
 			return refuse(p, -ENOMEM, "out of memory");
 		(*f)->policy.no_splice = p->r->no_splice;
+		if (names_add(p->r->shared->names, &(*f)->upstream))
+			return refuse(p, -ENOMEM, "out of memory");
 		r = fill_stock(p, *f);
 		if (r)
 			return r;

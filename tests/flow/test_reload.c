@@ -138,6 +138,24 @@ static void upstream_moves(void **state)
 	rig_stop(d);
 }
 
+/* What is written to stderr takes a moment to be read here. */
+static void is_logged(struct daemon *d, const char *text)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+	bool found;
+
+	do {
+		char *log = daemon_stderr(d);
+
+		found = strstr(log, text);
+		free(log);
+		if (!found)
+			poll(NULL, 0, 5);
+	} while (!found && now_ms() < deadline);
+	if (!found)
+		fail_msg("not in the log: %s", text);
+}
+
 /* A bad file changes nothing, and says where it is wrong. */
 static void bad_file(void **state)
 {
@@ -162,13 +180,10 @@ static void bad_file(void **state)
 	rig_talk(one[0], one[1], 50);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const char *why = reload(d, bad[i].text);
-		char *log;
 
 		if (!strstr(why, bad[i].says))
 			fail_msg("file %zu: \"%s\"", i, why);
-		log = daemon_stderr(d);
-		assert_non_null(strstr(log, why));
-		free(log);
+		is_logged(d, why);
 		rig_talk(one[0], one[1], 5);
 		is_served(ONE);
 		is_closed(TWO);
@@ -200,6 +215,24 @@ static void drain_timeout(void **state)
 	assert_int_equal(rig_status(d, "errors.drain-over"), 1);
 	rig_talk(one[0], one[1], 50);
 	rig_talk(three[0], three[1], 50);
+	rig_stop(d);
+}
+
+/* Names that the configuration had not at the start: of the upstream and of a listener. */
+static void new_names(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF(""));
+
+	assert_string_equal(reload(d, ONE_OF("") "[forward two]\nlisten = localhost:9002\n"
+				      "upstream = localhost:9100\n"), "");
+	is_served(ONE);
+	is_served(TWO);
+	assert_non_null(strstr(reload(d, ONE_OF("") "[forward two]\nlisten = " TWO
+				      "\nupstream = no-such-host.invalid:9100\n"),
+			       "no-such-host.invalid"));
+	is_served(TWO);
+	assert_string_equal(reload(d, ONE_OF("")), "");
+	is_closed(TWO);
 	rig_stop(d);
 }
 
@@ -388,6 +421,7 @@ static const struct rig_row rows[] = {
 	{ "bad-file", bad_file },
 	{ "drain-timeout", drain_timeout },
 	{ "address-narrows", address_narrows },
+	{ "new-names", new_names },
 	{ "under-load", under_load },
 };
 
