@@ -287,14 +287,14 @@ static void give_up(struct plan *p)
 
 /* --- the change --- */
 
-struct turn {
+struct change {
 	struct plan *plan;
 	struct worker *worker;
 };
 
 static void commit(void *arg)
 {
-	struct turn *t = arg;
+	struct change *t = arg;
 	struct worker *w = t->worker;
 	size_t i = w->index;
 
@@ -316,7 +316,7 @@ static void commit(void *arg)
 static void commit_all(struct plan *p)
 {
 	for (unsigned int w = 0; w < n_workers(p->r); w++) {
-		struct turn t = { p, p->r->workers[w] };
+		struct change t = { p, p->r->workers[w] };
 
 		while (loop_call(&t.worker->loop, commit, &t, WORKER_PATIENCE_MS) == -ETIMEDOUT)
 			log_error("reload: worker %u is slow", w);
