@@ -61,6 +61,7 @@ struct reader {
 	size_t len;
 	places stars;      /* before a "*" */
 	places steps[128]; /* by character: before one that it may be */
+	places useful[5];  /* before octet N, from which the end can be reached with the last */
 	char octets[256][4];
 };
 
@@ -128,8 +129,9 @@ static int grow(const struct reader *rd, unsigned int depth, const struct branch
 
 	for (unsigned int i = 0; i < 256; i++) {
 		next[i] = read_text(rd, branch->at, rd->octets[i]);
-		next[i] = depth < 3 ? read_char(rd, next[i], '.') :
-				      next[i] & (places)1 << rd->len;
+		if (depth < 3)
+			next[i] = read_char(rd, next[i], '.');
+		next[i] &= rd->useful[depth + 1];
 	}
 	for (unsigned int i = 0, bits; i < 256 && !r; i += 1U << bits) {
 		bits = block_at(next, i);
@@ -157,6 +159,27 @@ static void learn(struct reader *rd, const char *text)
 		snprintf(rd->octets[i], sizeof(rd->octets[i]), "%u", i);
 }
 
+/* Branches that lead nowhere are not followed, and those that differ in nothing else are one. */
+static void look_ahead(struct reader *rd)
+{
+	places beyond[PLACES_MAX + 1] = { 0 }; /* where one octet and a dot may lead */
+
+	rd->useful[4] = (places)1 << rd->len;
+	for (size_t at = 0; at <= rd->len; at++) {
+		for (unsigned int i = 0; i < 256; i++) {
+			places next = read_text(rd, settle(rd, (places)1 << at), rd->octets[i]);
+
+			if (next & rd->useful[4])
+				rd->useful[3] |= (places)1 << at;
+			beyond[at] |= read_char(rd, next, '.');
+		}
+	}
+	for (unsigned int depth = 3; depth-- > 0;)
+		for (size_t at = 0; at <= rd->len; at++)
+			if (beyond[at] & rd->useful[depth + 1])
+				rd->useful[depth] |= (places)1 << at;
+}
+
 /* The IPv4 addresses that TEXT matches behind PREFIX. */
 static int match_inet(const char *text, const char *prefix, struct rule_set *set)
 {
@@ -167,7 +190,8 @@ static int match_inet(const char *text, const char *prefix, struct rule_set *set
 	int r;
 
 	learn(&rd, text);
-	at = read_text(&rd, settle(&rd, 1), prefix);
+	look_ahead(&rd);
+	at = read_text(&rd, settle(&rd, 1), prefix) & rd.useful[0];
 	r = at ? branch_add(&level, at, &none) : 0;
 	for (unsigned int depth = 0; depth < 4 && !r; depth++) {
 		struct branches next = { 0 };

@@ -5,7 +5,7 @@
 The real rinetd runs on a rinetd.conf with rules of every kind. From many client addresses each of
 its ports is tried: who is let in, what comes from the server, and which address the server sees.
 Then culvert runs on the same file, on each engine, and on what `culvert convert` makes of it, and
-is tried in the same way. Nothing may differ. Exits with 77 and the reason where this cannot run.
+is tried in the same way. Nothing may differ. A file of oi is tried as well. Exits with 77 and the reason where this cannot run.
 """
 
 import argparse
@@ -59,6 +59,15 @@ deny 2001:db8:1::3
 deny 127.0.0.3
 """
 
+# What oi reads, as well
+OI_CONF = """\
+# four words a line
+DENY 127.0.0.2
+deny 127.66.0.0/16
+127.0.0.1 9000 127.0.0.1 7000\r
+::1 9004 ::1 7003
+"""
+
 INET_CLIENTS = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.9", "127.0.0.10",
                 "127.0.0.14", "127.0.0.19", "127.0.0.20", "127.0.0.100", "127.0.0.101",
                 "127.0.7.7", "127.0.7.8", "127.0.10.1", "127.1.0.1", "127.2.0.0", "127.2.0.1",
@@ -70,6 +79,13 @@ TARGETS = [("127.0.0.1", port) for port in (9000, 9001, 9002, 9003, 9005, 9006, 
 TARGETS += [("::1", 9004), ("::1", 9005)]
 SERVER_PORTS = (("127.0.0.1", 7000), ("::1", 7000), ("127.0.0.1", 7001), ("127.0.0.1", 7002),
                 ("::1", 7003))
+
+
+def for_each_case(verdict):
+    """VERDICT(client, address, port) of all of them, by name."""
+    return {f"{client} to {address} port {port}": verdict(client, address, port)
+            for address, port in TARGETS
+            for client in (INET6_CLIENTS if ":" in address else INET_CLIENTS)}
 
 
 # --- what runs inside the namespace
@@ -130,15 +146,19 @@ def try_one(client, address, port):
 
 
 def try_all():
-    result = {}
-    for address, port in TARGETS:
-        clients = INET6_CLIENTS if ":" in address else INET_CLIENTS
-        for client in clients:
-            result[f"{client} to {address} port {port}"] = try_one(client, address, port)
-    json.dump(result, sys.stdout)
+    json.dump(for_each_case(try_one), sys.stdout)
 
 
 # --- what runs outside
+
+def oi_verdict(client, address, port):
+    if (address, port) == ("::1", 9004):
+        return "server 7003 to ::1"
+    if (address, port) != ("127.0.0.1", 9000):
+        return "nobody listens"
+    return "refused" if client == "127.0.0.2" or client.startswith("127.66.") else (
+        "server 7000 to 127.0.0.1")
+
 
 class Replacement:
     """The lab with its servers, and the file that both programs run on."""
@@ -148,9 +168,11 @@ class Replacement:
         self.program = os.path.abspath(program)
         self.file = lab.path("rinetd.conf")
         self.log = lab.path("rinetd.log")
-        with open(self.file, "w", encoding="ascii", newline="") as file:
-            file.write(RINETD_CONF.replace("{home}", lab.home))
-        os.chmod(self.file, 0o644)
+        self.oi_file = lab.path("oi.conf")
+        for name, text in ((self.file, RINETD_CONF), (self.oi_file, OI_CONF)):
+            with open(name, "w", encoding="ascii", newline="") as file:
+                file.write(text.replace("{home}", lab.home))
+            os.chmod(name, 0o644)
         for address in INET6_CLIENTS[1:]:
             self.run("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
         lab.start_server("server", SERVER_PORTS[-1][1], sys.executable, "-B", __file__, "--serve")
@@ -178,17 +200,20 @@ class Replacement:
     def with_culvert(self, engine, file):
         # one trial of the kernel is enough
         probe = "yes" if engine == "auto" and file == self.file else "no"
-        os.unlink(self.log)
+        with open(self.log, "w", encoding="ascii"):
+            pass
         daemon = Daemon(self.lab, self.program, engine, (), "-c", file, "--probe", probe)
         try:
-            self.check_pid(str(daemon.pid))
+            if file != self.oi_file:
+                self.check_pid(str(daemon.pid))
             verdicts = self.try_all()
         finally:
             code = daemon.stop()
             if code != 0:
                 raise LabError(f"culvert ended with {code}:\n{tail(daemon.process.log)}")
+        if file != self.oi_file:
             self.check_pid("")
-        self.check_log(verdicts)
+            self.check_log(verdicts)
         return verdicts
 
     def check_pid(self, wanted):
@@ -225,11 +250,11 @@ def check_rinetd(verdicts):
         raise LabError(f"with rinetd: {unexpected}")
 
 
-def compare(name, verdicts, wanted):
-    wrong = [f"{case}: {verdicts[case]}, with rinetd: {text}" for case, text in wanted.items()
+def compare(name, verdicts, wanted, whose="with rinetd"):
+    wrong = [f"{case}: {verdicts[case]}, {whose}: {text}" for case, text in wanted.items()
              if verdicts[case] != text]
     print(f"{'FAIL' if wrong else 'ok  '} {name}: {len(wanted) - len(wrong)} of {len(wanted)} "
-          "verdicts as with rinetd")
+          f"verdicts as {whose}")
     for line in wrong:
         print(f"     {line}")
     return not wrong
@@ -247,6 +272,9 @@ def run(program):
                    for engine in ENGINES]
         results.append(compare("culvert run -c $(culvert convert rinetd.conf)",
                                replacement.with_culvert("auto", replacement.convert()), wanted))
+        results.append(compare("culvert run -c oi.conf",
+                               replacement.with_culvert("copy", replacement.oi_file),
+                               for_each_case(oi_verdict), "its lines say"))
         return all(results)
 
 
