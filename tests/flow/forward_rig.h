@@ -79,26 +79,34 @@ static void rig_listen(void)
 	}
 }
 
+/* Make TEXT the file; PATH, of RIG_PATH bytes, becomes where it is. */
+#define RIG_PATH 128
+static void rig_write(const char *text, char *path)
+{
+	FILE *f;
+
+	snprintf(path, RIG_PATH, "%s/forwards.conf", env_dir());
+	f = fopen(path, "we");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
 /*
  * Start with ENGINE as the default of all forwards and TEXT as the file.  Skips the test if the
  * engine cannot work here.
  */
 static struct daemon *rig_start(const char *engine, const char *text)
 {
-	char path[128], why[1024];
+	char path[RIG_PATH], why[1024];
 	const char *args[] = { "--config", path, NULL };
 	struct daemon_conf conf = {
 		.engine = engine, .args = args, .given = rig_given, .n_given = rig_n_given,
 	};
 	struct daemon *d = NULL;
-	FILE *f;
 	int r;
 
-	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
-	f = fopen(path, "we");
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
+	rig_write(text, path);
 	r = daemon_start(&conf, &d, why, sizeof(why));
 	if (r == -ENOTSUP) {
 		printf("skip %s: the daemon says that it cannot work here: %s\n", engine, why);

@@ -151,6 +151,9 @@ def check(culvert, folder):
                 forward(address, upstream)
             for _ in range(3):
                 expect(notify.recv(100), b"WATCHDOG=1")
+            daemon.send_signal(signal.SIGHUP)
+            expect(next_but(notify, b"WATCHDOG=1")[:12], b"RELOADING=1\n")
+            expect(next_but(notify, b"WATCHDOG=1")[:7], b"READY=1")
             daemon.send_signal(signal.SIGTERM)
             expect(next_but(notify, b"WATCHDOG=1"), b"STOPPING=1")
             expect(daemon.wait(PATIENCE), 0)

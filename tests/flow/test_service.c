@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,36 @@ static void given_families(void **state)
 	close(fds[1]);
 }
 
+static void reload(struct daemon *d, const char *text)
+{
+	int64_t before = rig_status(d, "reload.finished");
+	char path[RIG_PATH];
+
+	rig_write(text, path);
+	daemon_signal(d, SIGHUP);
+	rig_wait_status(d, "reload.finished", before + 1);
+	assert_int_equal(rig_status(d, "reload.ok"), 1);
+}
+
+/* A forward that goes and comes back has its socket again, and the client that came between. */
+static void given_reload(void **state)
+{
+	int fd = open_listener(ONE), waiting;
+	struct daemon *d;
+
+	give(&fd, 1);
+	d = rig_start(*state, FORWARD_ONE);
+	serve(d, *state, "one", rig_dial(NULL, ONE));
+	reload(d, "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM);
+	serve(d, *state, "two", rig_dial(NULL, TWO));
+	waiting = rig_dial(NULL, ONE);
+	rig_accept_none();
+	reload(d, FORWARD_ONE);
+	serve(d, *state, "one", waiting);
+	rig_stop(d);
+	close(fd);
+}
+
 /* Its file is systemd's: it stays. */
 static void given_unix(void **state)
 {
@@ -142,18 +173,13 @@ static void given_unix(void **state)
 
 static void refuse(const char *text, const char *what)
 {
-	char path[128], why[1024];
+	char path[RIG_PATH], why[1024];
 	const char *args[] = { "--config", path, NULL };
 	struct daemon_conf conf = { .args = args, .given = rig_given, .n_given = rig_n_given };
 	struct daemon *d = NULL;
-	FILE *f;
 	int r;
 
-	snprintf(path, sizeof(path), "%s/refused.conf", env_dir());
-	f = fopen(path, "we");
-	assert_non_null(f);
-	fputs(text, f);
-	assert_int_equal(fclose(f), 0);
+	rig_write(text, path);
 	r = daemon_start(&conf, &d, why, sizeof(why));
 	if (!r)
 		daemon_kill(d);
@@ -351,6 +377,7 @@ static void no_watchdog(void **state)
 static const struct rig_row rows[] = {
 	{ "given", given },
 	{ "given-families", given_families },
+	{ "given-reload", given_reload },
 	{ "given-unix", given_unix },
 };
 

@@ -7,6 +7,7 @@
  *   @options            an entry for each option of the command line
  *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
  *   @forward-key NAME   the same of a key that [forward NAME] alone may have
+ *   @reloaded           a line with the keys of the daemon that a reload can change
  *
  * "@VERSION@" anywhere is the version.  A key of the table that such a page does not mention is a
  * mistake.
@@ -161,6 +162,22 @@ static void check_keys(struct page *p)
 	}
 }
 
+/* One line: the keys of the daemon that a reload can change. */
+static void put_reloaded(void)
+{
+	const struct option_def *o;
+	const char *between = ".BR ";
+
+	for (size_t i = 0; (o = option_at(i)); i++) {
+		if (o->scope != SCOPE_GLOBAL || o->change != CHANGE_BY_RELOAD)
+			continue;
+		fputs(between, stdout);
+		put_text(o->name, false);
+		between = " \", \" ";
+	}
+	puts(" .");
+}
+
 /* --- lines --- */
 
 static void put_line(const char *line)
@@ -182,6 +199,8 @@ static void take_line(struct page *p, const char *line)
 		put_line(line);
 	else if (!strcmp(line, "@options"))
 		put_options();
+	else if (!strcmp(line, "@reloaded"))
+		put_reloaded();
 	else if (!strncmp(line, key, strlen(key)))
 		put_key(p, line + strlen(key), false);
 	else if (!strncmp(line, forward_key, strlen(forward_key)))
