@@ -198,7 +198,7 @@ $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
 EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket
-DOCS     := $(wildcard docs/rinetd.md docs/operations.md docs/control.md docs/transparent.md docs/security.md)
+DOCS     := docs/control.md docs/operations.md docs/rinetd.md docs/security.md docs/transparent.md
 
 install: all man
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \
