@@ -288,7 +288,8 @@ static void abuse(struct daemon *d, const char *carrier)
 
 static void control(void **state)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nsession-log = /dev/null\n" FORWARDS);
+	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nsession-log = /dev/null\n"
+					     FORWARDS);
 
 	fields(d);
 	abuse(d, rig_carrier(d, *state));
