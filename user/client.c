@@ -33,6 +33,7 @@ static client_view_fn *const views[COMMANDS] = {
 	[COMMAND_FORWARDS] = client_view_forwards,
 	[COMMAND_KILL] = client_view_kill,
 	[COMMAND_ENGINE] = client_view_engine,
+	[COMMAND_DRAIN] = client_view_drain,
 	[COMMAND_LOG_LEVEL] = client_view_log_level,
 };
 

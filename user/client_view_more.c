@@ -127,6 +127,17 @@ int client_view_engine(struct json_object *answer, FILE *out)
 	return 0;
 }
 
+int client_view_drain(struct json_object *answer, FILE *out)
+{
+	if (!json_object_is_type(member(answer, "state"), json_type_string))
+		return -EINVAL;
+	print_member(out, "", answer, "forward", KIND_TEXT);
+	print_member(out, ": ", answer, "state", KIND_TEXT);
+	print_member(out, ", sessions ", answer, "live", KIND_COUNT);
+	fputc('\n', out);
+	return 0;
+}
+
 int client_view_log_level(struct json_object *answer, FILE *out)
 {
 	if (!json_object_is_type(member(answer, "level"), json_type_string))

@@ -85,6 +85,19 @@ static int add_id(struct json_object *request, const char *name, const char *tex
 	return 0;
 }
 
+static int add_seconds(const struct command *c, struct json_object *request,
+		       const struct command_key_def *key, const char *text)
+{
+	uint64_t ms;
+
+	if (seconds_parse(text, &ms) || ms > INT32_MAX)
+		return log_complain(-EINVAL, "%s: %s: \"%.256s\": expected seconds", c->name,
+				    key->name, text);
+	json_add(request, key->name, ms % 1000 ? json_object_new_double((double)ms / 1000)
+					       : json_object_new_int64((int64_t)(ms / 1000)));
+	return 0;
+}
+
 /* TEXT: NULL for a flag. */
 static int add_key(const struct command *c, struct json_object *request,
 		   const struct command_key_def *key, const char *text)
@@ -97,6 +110,8 @@ static int add_key(const struct command *c, struct json_object *request,
 	}
 	if (text && json_object_object_get_ex(request, key->name, NULL))
 		return log_complain(-EINVAL, "%s: %s: given twice", c->name, key->name);
+	if (key->type == TYPE_SECONDS)
+		return add_seconds(c, request, key, text);
 	json_add(request, key->name,
 		 text ? json_object_new_string(text) : json_object_new_boolean(true));
 	return 0;

@@ -15,6 +15,7 @@
 /* The object, and an array in it. */
 #define DEPTH_MAX 3
 #define MESSAGE_ROOM 320
+#define SECONDS_MAX 86400
 #define SHOWN 64 /* bytes of what is wrong */
 
 #define BIT(key) (1U << (key))
@@ -32,6 +33,9 @@ const struct command_key_def command_keys[KEYS] = {
 	[KEY_ALL] = { "all", TYPE_FLAG, NULL, "all sessions" },
 	[KEY_ENGINE] = { "engine", TYPE_ENGINE, "ENGINE",
 			 "auto, sockmap, splice, copy; default: as configured" },
+	[KEY_DEADLINE] = { "deadline", TYPE_SECONDS, "SECONDS",
+			   "reset the sessions that are left then" },
+	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again" },
 	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug" },
 };
 
@@ -65,7 +69,13 @@ const struct command commands[COMMANDS] = {
 			 "payload.",
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
 		KEYS_OF(KEY_FORWARD, KEY_ENGINE) },
-	/* drain and reload belong here */
+	[COMMAND_DRAIN] = {
+		.name = "drain", .summary = "let a forward take no new sessions",
+		.changes = COMMAND_ALWAYS,
+		.about = "Close the sockets of a forward: whoever connects is refused, and the "
+			 "sessions that it has go\non.  Until --undo, or a reload.",
+		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD),
+		KEYS_OF(KEY_FORWARD, KEY_DEADLINE, KEY_UNDO) },
 	[COMMAND_LOG_LEVEL] = {
 		.name = "log-level", .summary = "show or set how much the daemon logs",
 		.changes = BIT(KEY_LEVEL),
@@ -148,6 +158,7 @@ static const char *const expectations[] = {
 	[TYPE_ENGINE] = "expected auto, sockmap, splice, copy or default",
 	[TYPE_LEVEL] = "expected error, warning, notice, info or debug",
 	[TYPE_IDS] = "expected a whole number from 1 on, or several in an array",
+	[TYPE_SECONDS] = "expected seconds, from 0 to 86400",
 	[TYPE_FLAG] = "expected true or false",
 };
 
@@ -209,6 +220,19 @@ static bool take_engine(struct command_request *req, const char *name)
 	return req->engine != ENGINE_DEFAULT;
 }
 
+static bool take_seconds(struct command_request *req, struct json_object *value)
+{
+	double seconds = json_object_get_double(value);
+
+	if (!json_object_is_type(value, json_type_int) &&
+	    !json_object_is_type(value, json_type_double))
+		return false;
+	if (!(seconds >= 0 && seconds <= SECONDS_MAX))
+		return false;
+	req->deadline_ms = (unsigned int)(seconds * 1000);
+	return true;
+}
+
 /* False: VALUE is not of the key's type. */
 static bool take_value(struct command_request *req, enum command_key key,
 		       struct json_object *value)
@@ -230,6 +254,8 @@ static bool take_value(struct command_request *req, enum command_key key,
 		return req->level >= 0;
 	case TYPE_IDS:
 		return take_ids(&req->filter, value);
+	case TYPE_SECONDS:
+		return take_seconds(req, value);
 	default:
 		return json_object_is_type(value, json_type_boolean);
 	}
@@ -280,6 +306,9 @@ static struct json_object *check_whole(const struct command_request *req)
 	if (command_has(req, KEY_ALL) && req->given != BIT(KEY_ALL))
 		return command_error_json(ERROR_BAD_VALUE,
 					  "%s: all: contradicts the other filters", c->name);
+	if (command_has(req, KEY_UNDO) && command_has(req, KEY_DEADLINE))
+		return command_error_json(ERROR_BAD_VALUE, "%s: undo: contradicts deadline",
+					  c->name);
 	return NULL;
 }
 

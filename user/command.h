@@ -19,6 +19,7 @@ enum command_id {
 	COMMAND_FORWARDS,
 	COMMAND_KILL,
 	COMMAND_ENGINE,
+	COMMAND_DRAIN,
 	COMMAND_LOG_LEVEL,
 	COMMANDS,
 };
@@ -32,6 +33,8 @@ enum command_key {
 	KEY_ALL,
 	KEY_ENGINE,
 	KEY_LEVEL,
+	KEY_DEADLINE,
+	KEY_UNDO,
 	KEYS,
 };
 
@@ -42,6 +45,7 @@ enum command_type {
 	TYPE_ENGINE,  /* the name of one, or "default" */
 	TYPE_LEVEL,   /* the name of one */
 	TYPE_IDS,     /* a whole number from 1 on, or an array of such */
+	TYPE_SECONDS, /* a number from 0 to a day's */
 	TYPE_FLAG,    /* true, or false, which says nothing */
 };
 
@@ -89,6 +93,7 @@ struct command_request {
 	struct session_filter filter; /* KEY_FORWARD is there, too, where it is no filter */
 	int engine;                   /* enum engine, or ENGINE_DEFAULT */
 	int level;                    /* of <syslog.h> */
+	unsigned int deadline_ms;
 	struct json_object *json;     /* owned; texts point into it */
 };
 

@@ -573,7 +573,7 @@ static int open_reconfigure(struct daemon *d)
 			.listening = &d->listening,
 			.workers = d->workers,
 			.keeper = d->keeper,
-			.no_splice = !probe_allows(&d->probe.splice),
+			.no_splice = !probe_allows_later(&d->probe.splice, d->config.probe),
 		},
 	};
 	return reconfigure_open(&d->reconfigure);

@@ -203,11 +203,11 @@ void forward_free(struct forward *f)
 	free(f);
 }
 
-const char *forward_state_name(enum forward_state s)
+const char *forward_state_name(const struct forward *f)
 {
-	switch (s) {
+	switch (f->state) {
 	case FORWARD_ACTIVE:
-		return "active";
+		return f->draining ? "draining" : "active";
 	case FORWARD_REPLACED:
 		return "replaced";
 	case FORWARD_REMOVED:

@@ -19,7 +19,7 @@
  * forward puts a new one in its place, and sessions go on with what they began with.  The totals
  * are those of the name, and go over from one to the next.
  *
- *   ACTIVE    sockets listen for it
+ *   ACTIVE    sockets listen for it, unless it is draining
  *               -> REPLACED  a reload has put another of the same name in its place
  *               -> REMOVED   a reload has found none of its name
  *   REPLACED, REMOVED
@@ -58,7 +58,9 @@ struct forward {
 	_Atomic unsigned int sessions; /* that hold it */
 	struct config_version *from;   /* where conf is; NULL: that of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */
-	uint64_t drain_due_ms;       /* REMOVED: sessions are reset then; UINT64_MAX: never */
+	bool draining;               /* ACTIVE: its sockets are closed, see drain.h */
+	uint64_t drain_due_ms;       /* REMOVED, or draining: sessions are reset then; UINT64_MAX:
+				      * never */
 	struct forward *next;
 };
 
@@ -106,6 +108,7 @@ static inline struct forward_stats *forward_stats(const struct forward *f, unsig
 	return &f->totals->stats[worker];
 }
 
-const char *forward_state_name(enum forward_state s);
+/* For people. */
+const char *forward_state_name(const struct forward *f);
 
 #endif

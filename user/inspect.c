@@ -225,7 +225,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	inspect_upstream(o, &f->upstream, now_ms);
 	add_str(o, "engine", engine_name(forward_policy(f)->engine));
 	add_str(o, "engine_configured", engine_name(fc->engine));
-	add_str(o, "state", forward_state_name(f->state));
+	add_str(o, "state", forward_state_name(f));
 	add_str(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
 	add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
 	add_int(o, "max_sessions_per_client",

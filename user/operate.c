@@ -5,6 +5,7 @@
  */
 #include "operate.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "balance.h"
@@ -210,6 +211,47 @@ static struct json_object *do_engine(const struct inspect *r, const struct comma
 	return answer;
 }
 
+/* --- drain --- */
+
+static struct json_object *drain_error(int r, const char *why)
+{
+	return command_error_json(r == -ENOENT ? ERROR_NO_SUCH_FORWARD :
+				  r == -EBUSY ? ERROR_NO_ANSWER :
+						ERROR_FAILED, "%s", why);
+}
+
+static struct json_object *drain_json(const struct inspect *r, const char *name)
+{
+	struct json_object *o = json_object_new_object();
+	const struct forward *f;
+
+	pthread_mutex_lock(&r->forwards->lock);
+	f = forwards_find(r->forwards, name);
+	json_add(o, "forward", json_object_new_string(name));
+	json_add(o, "state", json_object_new_string(f ? forward_state_name(f) : "removed"));
+	json_add(o, "live", json_object_new_int64(f ? atomic_load(&f->totals->live) : 0));
+	pthread_mutex_unlock(&r->forwards->lock);
+	return o;
+}
+
+static struct json_object *do_drain(const struct inspect *r, const struct command_request *req,
+				    const struct control_peer *peer)
+{
+	const char *name = req->filter.forward;
+	bool undo = command_has(req, KEY_UNDO);
+	uint64_t due = command_has(req, KEY_DEADLINE) ? loop_clock_ms() + req->deadline_ms
+						      : UINT64_MAX;
+	char why[640];
+	int e = reconfigure_drain(r->reconfigure, name, undo, due, why, sizeof(why));
+
+	if (e)
+		return drain_error(e, why);
+	log_write(LOG_NOTICE, "control: forward %s %s (by uid %u, pid %d)", name,
+		  undo ? "takes new sessions again" : "drains: no new sessions", peer->uid,
+		  (int)peer->pid);
+	return drain_json(r, name);
+}
+
 /* --- log level --- */
 
 static struct json_object *do_log_level(const struct inspect *r, const struct command_request *req,
@@ -236,6 +278,7 @@ static struct json_object *(*const handlers[COMMANDS])(const struct inspect *r,
 	[COMMAND_FORWARDS] = do_forwards,
 	[COMMAND_KILL] = do_kill,
 	[COMMAND_ENGINE] = do_engine,
+	[COMMAND_DRAIN] = do_drain,
 	[COMMAND_LOG_LEVEL] = do_log_level,
 };
 

@@ -8,10 +8,14 @@
 #include <systemd/sd-daemon.h>
 #include <time.h>
 
+#include "drain.h"
 #include "json_add.h"
 #include "log.h"
 #include "loop.h"
 #include "names.h"
+
+/* For a reload to come to its end, by somebody who asks for something else. */
+#define TURN_PATIENCE_S 2
 
 static int make_by_privileged(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,
 			      unsigned int n, int *fds, char *err, size_t errlen)
@@ -150,12 +154,15 @@ static int put_in_force(struct reconfigure *r, struct reload_result *res, char *
 		return error;
 	r->next = &v->config;
 	said = v->config; /* numbers alone are looked at: it may be gone after this */
+	pthread_mutex_lock(&r->turn);
 	error = reload_apply(&r->reload, v, loop_clock_ms(), res);
+	if (!error)
+		r->generation = said.generation;
+	pthread_mutex_unlock(&r->turn);
 	if (error) {
 		snprintf(err, errlen, "%s", res->why);
 		return error;
 	}
-	r->generation = said.generation;
 	follow(r, &said);
 	return 0;
 }
@@ -218,6 +225,9 @@ static void *run(void *arg)
 		uint64_t number = r->asked; /* who asks from now on asks for another */
 		uint64_t now = loop_clock_ms();
 
+		if (r->look)
+			due = 0;
+		r->look = false;
 		if (number == r->finished && now < due) {
 			wait_for_change(r, due);
 			continue;
@@ -225,7 +235,9 @@ static void *run(void *arg)
 		pthread_mutex_unlock(&r->lock);
 		if (number != r->finished)
 			reload_now(r, number);
+		pthread_mutex_lock(&r->turn);
 		due = reload_drain(&r->reload, loop_clock_ms());
+		pthread_mutex_unlock(&r->turn);
 		pthread_mutex_lock(&r->lock);
 	}
 	pthread_mutex_unlock(&r->lock);
@@ -242,6 +254,7 @@ int reconfigure_open(struct reconfigure *r)
 	pthread_cond_init(&r->change, &attr);
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&r->lock, NULL);
+	pthread_mutex_init(&r->turn, NULL);
 	r->maker = (struct listening_maker){ make_by_privileged, r };
 	r->reload.maker = &r->maker;
 	r->ok = r->opened = true;
@@ -268,6 +281,7 @@ void reconfigure_close(struct reconfigure *r)
 		return;
 	pthread_cond_destroy(&r->change);
 	pthread_mutex_destroy(&r->lock);
+	pthread_mutex_destroy(&r->turn);
 }
 
 uint64_t reconfigure_ask(struct reconfigure *r)
@@ -279,6 +293,75 @@ uint64_t reconfigure_ask(struct reconfigure *r)
 	pthread_cond_signal(&r->change);
 	pthread_mutex_unlock(&r->lock);
 	return number;
+}
+
+/* --- drain --- */
+
+/* A forward of the configuration in force: which one. */
+struct again {
+	struct privileged *privileged;
+	uint32_t generation;
+	size_t forward;
+};
+
+static int make_again(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,
+		      unsigned int n, int *fds, char *err, size_t errlen)
+{
+	const struct again *g = arg;
+	const struct config c = { .generation = g->generation };
+
+	(void)fc;
+	return privileged_listen(g->privileged, &c, g->forward, a, joins, n, fds, err, errlen);
+}
+
+/* The active forward NAME, and its place in the configuration; or NULL. */
+static struct forward *find_active(const struct reconfigure *r, const char *name, size_t *ret_place)
+{
+	struct forward *f = r->reload.forwards->first;
+
+	*ret_place = 0;
+	for (; f && f->state == FORWARD_ACTIVE; f = f->next, ++*ret_place)
+		if (!strcmp(forward_name(f->conf), name))
+			return f;
+	return NULL;
+}
+
+static int drain_named(struct reconfigure *r, const char *name, bool undo, uint64_t due_ms,
+		       char *err, size_t errlen)
+{
+	struct again again = { .privileged = r->privileged, .generation = r->generation };
+	const struct listening_maker by = { make_again, &again };
+	struct forward *f = find_active(r, name, &again.forward);
+
+	if (!f) {
+		snprintf(err, errlen, "no forward is named \"%.64s\"", name);
+		return -ENOENT;
+	}
+	if (undo)
+		return f->draining ? drain_end(&r->reload, f, &by, err, errlen) : 0;
+	drain_begin(&r->reload, f, due_ms);
+	return 0;
+}
+
+int reconfigure_drain(struct reconfigure *r, const char *name, bool undo, uint64_t due_ms,
+		      char *err, size_t errlen)
+{
+	struct timespec until;
+	int error;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += TURN_PATIENCE_S;
+	if (pthread_mutex_timedlock(&r->turn, &until)) {
+		snprintf(err, errlen, "a reload is under way; ask again");
+		return -EBUSY;
+	}
+	error = drain_named(r, name, undo, due_ms, err, errlen);
+	pthread_mutex_unlock(&r->turn);
+	pthread_mutex_lock(&r->lock);
+	r->look = true;
+	pthread_cond_signal(&r->change);
+	pthread_mutex_unlock(&r->lock);
+	return error;
 }
 
 static void add_count(struct json_object *o, const char *key, uint64_t n)

@@ -28,9 +28,12 @@ struct reconfigure {
 	pthread_t thread;
 	bool started, opened;
 
+	pthread_mutex_t turn;          /* held by who changes the lists of forwards and addresses:
+					* this thread, or the control thread, see drain.h */
 	pthread_mutex_t lock;          /* of what follows */
 	pthread_cond_t change;         /* somebody asks, or it is to stop */
 	bool stop;
+	bool look;                     /* at what is due */
 	uint64_t asked, finished;      /* reloads, since the start */
 	bool ok;                       /* the last one */
 	char error[1024];              /* "": it went well */
@@ -52,6 +55,15 @@ void reconfigure_close(struct reconfigure *r);
  * nothing.
  */
 uint64_t reconfigure_ask(struct reconfigure *r);
+
+/*
+ * `culvert drain`, by the control thread: the active forward NAME takes no more sessions, and what
+ * it has left at DUE_MS is reset (UINT64_MAX: nothing is); or (UNDO) it takes them again.  0;
+ * -ENOENT: there is none; -EBUSY: a reload is under way; or another -errno, and ERR says what is
+ * wrong.
+ */
+int reconfigure_drain(struct reconfigure *r, const char *name, bool undo, uint64_t due_ms,
+		      char *err, size_t errlen);
 
 /* How the last one went. */
 struct json_object *reconfigure_json(struct reconfigure *r);

@@ -452,7 +452,7 @@ uint64_t reload_drain(const struct reload *r, uint64_t now_ms)
 	uint64_t due = UINT64_MAX;
 
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
-		if (f->state != FORWARD_REMOVED || !atomic_load(&f->sessions))
+		if ((f->state != FORWARD_REMOVED && !f->draining) || !atomic_load(&f->sessions))
 			continue;
 		if (f->drain_due_ms <= now_ms) {
 			end_forward(r, f);

@@ -129,6 +129,7 @@ static void fields(struct daemon *d)
 	static const char *const requests[] = {
 		"sessions", "status", "forwards", "log-level",
 		"{\"command\":\"engine\",\"forward\":\"live\"}",
+		"{\"command\":\"drain\",\"forward\":\"other\"}",
 		"{\"command\":\"kill\",\"all\":true}",
 		"nothing",
 	};

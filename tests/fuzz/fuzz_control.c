@@ -46,6 +46,8 @@ static void check_request(const struct command_request *req)
 	must(command_has(req, KEY_ID) == !!f->n_ids, "%s: id", c->name);
 	for (size_t i = 0; i < f->n_ids; i++)
 		must(f->ids[i] && (!i || f->ids[i - 1] <= f->ids[i]), "ids");
+	must(req->deadline_ms <= 86400000, "deadline %u", req->deadline_ms);
+	must(!command_has(req, KEY_UNDO) || !command_has(req, KEY_DEADLINE), "%s: undo", c->name);
 	must(!command_has(req, KEY_LEVEL) || (req->level >= LOG_ERR && req->level <= LOG_DEBUG),
 	     "level %d", req->level);
 	must(req->engine == ENGINE_DEFAULT ||

@@ -187,7 +187,8 @@ static void expect_failure(const char *name, const char *answer, const char *com
 }
 
 static const char sessions_answer[] =
-	"{\"sessions\":[{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\",\"upstream\":\"10.0.2.2:9001\","
+	"{\"sessions\":[{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\","
+	"\"upstream\":\"10.0.2.2:9001\","
 	"\"state\":\"open\",\"age_ms\":5300,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
@@ -445,6 +446,13 @@ static void test_requests(void **state)
 		  "{\"command\":\"engine\",\"forward\":\"db\",\"engine\":\"copy\"}" },
 		{ { "engine", "--forward=-x", "copy" },
 		  "{\"command\":\"engine\",\"forward\":\"-x\",\"engine\":\"copy\"}" },
+		{ { "drain", "db" }, "{\"command\":\"drain\",\"forward\":\"db\"}" },
+		{ { "drain", "db", "--undo" },
+		  "{\"command\":\"drain\",\"forward\":\"db\",\"undo\":true}" },
+		{ { "drain", "db", "--deadline", "30" },
+		  "{\"command\":\"drain\",\"forward\":\"db\",\"deadline\":30}" },
+		{ { "drain", "db", "--deadline=0.5" },
+		  "{\"command\":\"drain\",\"forward\":\"db\",\"deadline\":0.5}" },
 		{ { "log-level" }, "{\"command\":\"log-level\"}" },
 		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
 	};
@@ -489,6 +497,9 @@ static void test_wrong_requests(void **state)
 		{ { "engine", "" }, "engine: forward: expected a text" },
 		{ { "engine", "a", "fast" }, "engine: engine: expected auto, sockmap, splice" },
 		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
+		{ { "drain" }, "drain: needs forward" },
+		{ { "drain", "a", "--deadline", "soon" }, "\"soon\": expected seconds" },
+		{ { "drain", "a", "--undo", "--deadline=1" }, "drain: undo: contradicts" },
 		{ { "log-level", "loud" }, "log-level: level: expected error, warning" },
 		{ { "status", "--forward", "x" }, "\"--forward\": unknown argument" },
 	};

@@ -135,7 +135,8 @@ static void test_sessions_untrusted(void **state)
 	       "1844674407370955161  ?        ?       ?           ?                     "
 	       "             ?\n");
 	expect(client_view_sessions,
-	       "{\"sessions\":[{\"id\":1,\"forward\":\"\\u0007\",\"client\":\"\\u001b[2J\\n\x1b]0;\","
+	       "{\"sessions\":[{\"id\":1,\"forward\":\"\\u0007\","
+	       "\"client\":\"\\u001b[2J\\n\x1b]0;\","
 	       "\"upstream\":\"\\u009b\xff\",\"age_ms\":1,\"state\":\"\\u0000hidden\"}]}",
 	       "ID  FORWARD  CLIENT            UPSTREAM      AGE  BYTES  HAND-OVERS  MAX BACKLOG  "
 	       "STATE\n"
@@ -324,6 +325,8 @@ static void test_changes(void **state)
 	       "d\\x1bb: engine copy, configured auto, sessions 3, flows still moving 1\n");
 	expect(client_view_engine, "{\"engine\":\"copy\"}",
 	       "?: engine copy, configured ?, sessions ?, flows still moving ?\n");
+	expect(client_view_drain, "{\"forward\":\"db\",\"state\":\"draining\",\"live\":3}",
+	       "db: draining, sessions 3\n");
 	expect(client_view_log_level, "{\"level\":\"debug\"}", "debug\n");
 }
 
@@ -343,6 +346,7 @@ static void test_other_answers(void **state)
 		assert_int_equal(view(client_view_forwards, answers[i], out), -EINVAL);
 		assert_int_equal(view(client_view_kill, answers[i], out), -EINVAL);
 		assert_int_equal(view(client_view_engine, answers[i], out), -EINVAL);
+		assert_int_equal(view(client_view_drain, answers[i], out), -EINVAL);
 		assert_int_equal(view(client_view_log_level, answers[i], out), -EINVAL);
 	}
 	assert_int_equal(view(client_view_kill, "{\"killed\":\"1\"}", out), -EINVAL);

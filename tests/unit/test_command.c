@@ -119,6 +119,8 @@ static void test_changes(void **state)
 		{ "{\"command\":\"engine\",\"forward\":\"x\"}", false },
 		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"copy\"}", true },
 		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"default\"}", true },
+		{ "{\"command\":\"drain\",\"forward\":\"x\"}", true },
+		{ "{\"command\":\"drain\",\"forward\":\"x\",\"undo\":true}", true },
 		{ "{\"command\":\"log-level\"}", false },
 		{ "{\"command\":\"log-level\",\"level\":\"debug\"}", true },
 		{ "{\"command\":\"forwards\",\"forward\":\"x\"}", false },
@@ -217,6 +219,14 @@ static void test_refused(void **state)
 		{ "{\"command\":\"engine\",\"engine\":\"copy\"}", ERROR_MISSING_KEY },
 		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"fast\"}",
 		  ERROR_BAD_VALUE },
+		{ "drain", ERROR_MISSING_KEY },
+		{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":-1}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":\"5\"}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":86401}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":1e999}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"drain\",\"forward\":\"x\",\"undo\":1}", ERROR_BAD_VALUE },
+		{ "{\"command\":\"drain\",\"forward\":\"x\",\"undo\":true,\"deadline\":5}",
+		  ERROR_BAD_VALUE },
 		{ "{\"command\":\"log-level\",\"level\":\"loud\"}", ERROR_BAD_VALUE },
 		{ "{\"command\":\"log-level\",\"level\":7}", ERROR_BAD_VALUE },
 	};
@@ -226,6 +236,27 @@ static void test_refused(void **state)
 		expect_error(cases[i].line, strlen(cases[i].line), cases[i].due);
 	expect_error("{\"command\":\"status\"}\0", 21, ERROR_MALFORMED);
 	expect_error("status\0", 7, ERROR_MALFORMED);
+}
+
+static void test_deadlines(void **state)
+{
+	static const struct {
+		const char *text;
+		unsigned int ms;
+	} cases[] = { { "0", 0 }, { "5", 5000 }, { "0.25", 250 }, { "86400", 86400000 } };
+	struct command_request req;
+	char line[128];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		snprintf(line, sizeof(line),
+			 "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":%s}",
+			 cases[i].text);
+		parse(line, &req);
+		assert_true(command_has(&req, KEY_DEADLINE));
+		assert_int_equal(req.deadline_ms, cases[i].ms);
+		command_close(&req);
+	}
 }
 
 /* Whatever the text is: the message is printable, and bounded. */
@@ -255,6 +286,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_commands), cmocka_unit_test(test_filters),
 		cmocka_unit_test(test_changes),	 cmocka_unit_test(test_values),
+		cmocka_unit_test(test_deadlines),
 		cmocka_unit_test(test_refused),	 cmocka_unit_test(test_messages),
 	};
 

@@ -82,6 +82,11 @@ static void test_errors(void **state)
 	assert_int_equal(rows_of("Errors"), ERRORS + 3); /* and the fields */
 }
 
+static void need_state(const struct forward *f)
+{
+	need("`forwards`, and in `status`", forward_state_name(f));
+}
+
 static void test_names(void **state)
 {
 	const struct doc_row *carriers = need("`sessions`", "sessions[].flows[].carrier");
@@ -99,8 +104,9 @@ static void test_names(void **state)
 		snprintf(name, sizeof(name), "`%s`", flow_phase_name((enum flow_phase)i));
 		assert_non_null(strstr(phases->cells[2], name));
 	}
-	need("`forwards`, and in `status`", forward_state_name(FORWARD_ACTIVE));
-	need("`forwards`, and in `status`", forward_state_name(FORWARD_REMOVED));
+	need_state(&(struct forward){ .state = FORWARD_ACTIVE });
+	need_state(&(struct forward){ .state = FORWARD_ACTIVE, .draining = true });
+	need_state(&(struct forward){ .state = FORWARD_REMOVED });
 	assert_int_equal(names_in(carriers->cells[2]), CARRIERS);
 	assert_int_equal(names_in(phases->cells[2]), FLOW_PHASES);
 }
