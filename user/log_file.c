@@ -286,7 +286,8 @@ static int look_at_error(int error, log_file_patience_fn *patience, void *arg)
 		return 0;
 	if (error != EAGAIN)
 		return -error;
-	poll(NULL, 0, SLICE_MS); /* although poll(2) has called it ready */
+	if (poll(NULL, 0, SLICE_MS) && errno != EINTR) /* although poll(2) has called it ready */
+		return -errno;
 	return patience(arg) ? 0 : -EAGAIN;
 }
 

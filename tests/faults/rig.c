@@ -35,35 +35,35 @@ static int write_configuration(char *path, size_t len)
 {
 	FILE *f;
 
+	snprintf(path, len, "%s/sessions.log", env_dir());
+	unlink(path); /* of the daemon before */
 	snprintf(path, len, "%s/lanes.conf", env_dir());
 	if (chown(env_dir(), 0, 0))
 		return -errno;
 	f = fopen(path, "we");
 	if (!f)
 		return -errno;
+	fprintf(f, "[culvert]\nsession-log = %s/sessions.log\n", env_dir());
 	lanes_configuration(f);
 	return fclose(f) ? -errno : 0;
 }
 
 int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options)
 {
-	char log[128];
 	const char *args[MOST_ARGUMENTS] = { "--workers",      "2",    "--soft-limit",      "100K",
 					     "--hard-limit", "200K", "--connect-timeout", "10",
-					     "--session-log", log, "--config" };
+					     "--config" };
 	struct daemon_conf conf = { .culvert = culvert, .engine = engine, .args = args };
 	char why[1000] = "", path[128];
 	int64_t errors;
-	int n = 11, r = write_configuration(path, sizeof(path));
+	int n = 9, r = write_configuration(path, sizeof(path));
 
 	if (r) {
 		fprintf(stderr, "FAIL: %s: %s\n", path, strerror(-r));
 		return r;
 	}
-	snprintf(log, sizeof(log), "%s/sessions.log", env_dir());
-	unlink(log); /* of the daemon before */
 	args[n++] = path;
-	while (options && *options && n < 22)
+	while (options && *options && n < 20)
 		args[n++] = *options++;
 	lanes_arguments(args + n, MOST_ARGUMENTS - n);
 	r = daemon_start(&conf, &rig->d, why, sizeof(why));
