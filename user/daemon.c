@@ -383,7 +383,8 @@ static int fill_stocks(struct daemon *d)
 	int r = d->privileged ? stock_keeper_open(d->privileged, &d->keeper) : 0;
 
 	if (r)
-		log_error("cannot start the thread that keeps sockets in stock: %s", strerror(-r));
+		log_error("cannot start the thread that keeps sockets in stock: %s%s", strerror(-r),
+			  advice_threads(-r));
 	for (size_t i = 0; !r && i < d->config.n_forwards; i++, f = f->next) {
 		if (!forward_needs_privileges(f->conf))
 			continue;

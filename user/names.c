@@ -494,7 +494,8 @@ static void *thread_main(void *arg)
 	int r = loop_run(&n->loop);
 
 	if (r)
-		log_error("names: %s", strerror(-r));
+		log_error("names keep the addresses that they have, until culvert is started again: "
+			  "%s", strerror(-r));
 	return NULL;
 }
 

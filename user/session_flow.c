@@ -114,7 +114,8 @@ static void refused(struct session *s, unsigned int dir, int error)
 		break;
 	default:
 		f->reason = REASON_REFUSED;
-		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: sockmap: %s",
+		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: "
+			    "sockmap: %s",
 			    (unsigned long long)s->id, strerror(-error));
 	}
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);

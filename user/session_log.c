@@ -386,6 +386,7 @@ static int open_file(struct session_log *l, char *err, size_t errlen)
 /* Not malloc(): it may make the memory its own, and then all of it is touched when it is reused. */
 static char *map_queue(size_t size)
 {
+	/* cppcheck-suppress invalidFunctionArg ; no file */
 	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	return p == MAP_FAILED ? NULL : p;

@@ -39,8 +39,10 @@ static void read_lines(const char *path)
 	FILE *f = fopen(path, "re");
 	char text[8192];
 
-	if (!f)
+	if (!f) {
 		fail_msg("%s: %s", path, strerror(errno));
+		return;
+	}
 	while (fgets(text, sizeof(text), f)) {
 		assert_true(n_lines < LINES_MAX);
 		lines[n_lines] = strchr(text, '\n') ? json_tokener_parse(text) : NULL;
