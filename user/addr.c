@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "services.h"
+
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define TEXT_ROOM sizeof(((struct endpoint *)0)->text)
@@ -256,16 +258,12 @@ static int resolve(const struct host_port *hp, bool passive, struct endpoint *re
 /* PORT has passed check_port().  In network byte order. */
 static int find_port(const char *port, in_port_t *ret, struct complaint *why)
 {
-	struct servent entry, *found = NULL;
-	char buf[1024];
-
 	if (all_digits(port)) {
 		*ret = htons((uint16_t)strtoul(port, NULL, 10));
 		return 0;
 	}
-	if (getservbyname_r(port, "tcp", &entry, buf, sizeof(buf), &found) || !found)
+	if (service_find(port, ret))
 		return complain(why, -EINVAL, "unknown service, expected a port number or a name");
-	*ret = (in_port_t)found->s_port;
 	return 0;
 }
 

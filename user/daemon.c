@@ -39,6 +39,7 @@
 #include "probe_start.h"
 #include "reconfigure.h"
 #include "sandbox.h"
+#include "services.h"
 #include "session.h"
 #include "session_log.h"
 #include "session_move.h"
@@ -332,6 +333,11 @@ static int set_up(struct daemon *d)
 	if (account_find(d->config.user, &d->account, err, sizeof(err))) {
 		log_error("%s", err);
 		return EXIT_CODE_USAGE;
+	}
+	/* for a reload, of which the privileged process reads the file first */
+	if (d->config.file && services_keep()) {
+		log_error("out of memory for the names of services");
+		return EXIT_CODE_FAILURE;
 	}
 	r = start_privileged(d);
 	if (r)
@@ -675,6 +681,7 @@ static int run(struct daemon *d)
 	privileged_stop(d->privileged);
 	log_tell_suppressed(true);
 	pid_file_close(d->pid_file);
+	services_forget();
 	return r;
 }
 

@@ -5,7 +5,8 @@
 The real rinetd runs on a rinetd.conf with rules of every kind. From many client addresses each of
 its ports is tried: who is let in, what comes from the server, and which address the server sees.
 Then culvert runs on the same file, on each engine, and on what `culvert convert` makes of it, and
-is tried in the same way. Nothing may differ. A file of oi is tried as well. Exits with 77 and the reason where this cannot run.
+is tried in the same way, and on another file that becomes this one with a SIGHUP. Nothing may
+differ. A file of oi is tried as well. Exits with 77 and the reason where this cannot run.
 """
 
 import argparse
@@ -13,13 +14,15 @@ import json
 import os
 import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import ENGINES, TOP, Daemon, Interrupted, Lab, LabError, handle_signals, tail
+from labkit import (ENGINES, TOP, Daemon, Interrupted, Lab, LabError, handle_signals, tail,
+                    wait_until)
 
 EXIT_SKIP = 77
 TOKEN = b"0123456789abcdef" * 4
@@ -58,6 +61,16 @@ deny 2001:db8:1::3
 127.0.0.1     sip       ::1             7003
 deny 127.0.0.3
 """
+
+# Before the reload, and one that changes nothing
+FIRST_CONF = """\
+allow 10.*
+pidlogfile {home}/rinetd.pid
+logfile {home}/rinetd.log
+127.0.0.1     9000      127.0.0.1       7003
+127.0.0.1     9007      127.0.0.1       7000
+"""
+BAD_CONF = RINETD_CONF + "0.0.0.0 53/udp 127.0.0.1 53\n"
 
 # What oi reads, as well
 OI_CONF = """\
@@ -169,13 +182,17 @@ class Replacement:
         self.file = lab.path("rinetd.conf")
         self.log = lab.path("rinetd.log")
         self.oi_file = lab.path("oi.conf")
-        for name, text in ((self.file, RINETD_CONF), (self.oi_file, OI_CONF)):
-            with open(name, "w", encoding="ascii", newline="") as file:
-                file.write(text.replace("{home}", lab.home))
-            os.chmod(name, 0o644)
+        self.write(self.file, RINETD_CONF)
+        self.write(self.oi_file, OI_CONF)
         for address in INET6_CLIENTS[1:]:
             self.run("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
         lab.start_server("server", SERVER_PORTS[-1][1], sys.executable, "-B", __file__, "--serve")
+
+    def write(self, path, text):
+        with open(path + ".new", "w", encoding="ascii", newline="") as file:
+            file.write(text.replace("{home}", self.lab.home))
+        os.chmod(path + ".new", 0o644)
+        os.rename(path + ".new", path)
 
     def run(self, *command):
         """What COMMAND prints."""
@@ -196,6 +213,31 @@ class Replacement:
             if process.poll() is not None:
                 raise LabError(f"rinetd has ended:\n{tail(process.log)}")
             self.lab.stop(process)
+
+    def reload(self, daemon, path, text):
+        """Makes TEXT the file, and reloads as rinetd's users do; what became of it."""
+        before = daemon.ask("status")["reload"]["finished"]
+        self.write(path, text)
+        with open(self.lab.path("rinetd.pid"), encoding="ascii") as file:
+            os.kill(int(file.read()), signal.SIGHUP)
+        wait_until(lambda: daemon.ask("status")["reload"]["finished"] > before, "the reload")
+        return daemon.ask("status")["reload"]
+
+    def with_reload(self):
+        path = self.lab.path("reloaded.conf")
+        self.write(path, FIRST_CONF)
+        daemon = Daemon(self.lab, self.program, "auto", (), "-c", path, "--probe", "no")
+        try:
+            result = self.reload(daemon, path, RINETD_CONF)
+            if not result["ok"]:
+                raise LabError(f"a good file: {result}")
+            result = self.reload(daemon, path, BAD_CONF)
+            where = f"{path}:{BAD_CONF.count(chr(10))}: 53/udp: culvert does not forward UDP"
+            if result["ok"] or where not in result["error"]:
+                raise LabError(f"a bad file, {where}: {result}")
+            return self.try_all()
+        finally:
+            daemon.stop()
 
     def with_culvert(self, engine, file):
         # one trial of the kernel is enough
@@ -272,6 +314,7 @@ def run(program):
                    for engine in ENGINES]
         results.append(compare("culvert run -c $(culvert convert rinetd.conf)",
                                replacement.with_culvert("auto", replacement.convert()), wanted))
+        results.append(compare("kill -HUP $(cat rinetd.pid)", replacement.with_reload(), wanted))
         results.append(compare("culvert run -c oi.conf",
                                replacement.with_culvert("copy", replacement.oi_file),
                                for_each_case(oi_verdict), "its lines say"))
