@@ -28,6 +28,7 @@
 #include "session.h"
 #include "session_move.h"
 
+#define STOCK_LOOK_MS 2000
 #define WORKER_PATIENCE_MS 10000
 
 struct plan {
@@ -465,5 +466,9 @@ uint64_t reload_drain(const struct reload *r, uint64_t now_ms)
 	pthread_mutex_lock(&r->forwards->lock);
 	forwards_reap(r->forwards);
 	pthread_mutex_unlock(&r->forwards->lock);
+	/* what is left waits for its last session, and its stock of descriptors with it */
+	for (struct forward *f = r->forwards->first; f; f = f->next)
+		if (f->state != FORWARD_ACTIVE && f->stock && now_ms + STOCK_LOOK_MS < due)
+			due = now_ms + STOCK_LOOK_MS;
 	return due;
 }

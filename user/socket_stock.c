@@ -3,7 +3,7 @@
  * Theory of operation: one lock for all stocks, held for a few instructions; while the thread asks
  * the privileged process it does not hold it, and the stock that it asks for is `busy` and cannot
  * be closed.  It sleeps while all shelves are full, or what is not full could not be filled: that
- * is tried again after a while, unless the privileged process is gone.
+ * is tried again after a while, unless the privileged process is gone or refuses.
  */
 #include "socket_stock.h"
 
@@ -100,12 +100,18 @@ static int fill(struct socket_stock *s, unsigned int which, char *err, size_t er
 	return r;
 }
 
+/* Another try would not help: it has ended, or the forward is none of those that it knows. */
+static bool is_final(int error)
+{
+	return error == -EPIPE || error == -EPERM;
+}
+
 /* The next shelf that can be filled, as of NOW. */
 static struct socket_stock *find_work(const struct stock_keeper *k, long long now,
 				      unsigned int *ret_which)
 {
 	for (struct socket_stock *s = k->first; s; s = s->next) {
-		if (s->error && (s->error == -EPIPE || now < s->retry_ns))
+		if (s->error && (is_final(s->error) || now < s->retry_ns))
 			continue;
 		for (*ret_which = 0; *ret_which < FAMILIES; ++*ret_which)
 			if (is_lacking(&s->shelves[*ret_which]))
@@ -260,7 +266,11 @@ void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t f
 	pthread_mutex_lock(&s->keeper->lock);
 	s->generation = generation;
 	s->forward = forward;
+	if (s->error == -EPERM)
+		s->error = 0;
 	s->retry_ns = 0;
+	if (s->keeper->asleep)
+		pthread_cond_signal(&s->keeper->work);
 	pthread_mutex_unlock(&s->keeper->lock);
 }
 

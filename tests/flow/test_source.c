@@ -329,6 +329,67 @@ static void stock(void **state)
 	rig_stop(d);
 }
 
+/* --- after a reload --- */
+
+static void reload(struct daemon *d, const char *text)
+{
+	int64_t before = rig_status(d, "reload.finished");
+	struct json_object *o;
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
+	f = fopen(path, "we");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+	daemon_signal(d, SIGHUP);
+	rig_wait_status(d, "reload.finished", before + 1);
+	o = query(d, "status");
+	assert_string_equal(json_text(o, "reload.error"), "");
+	json_object_put(o);
+}
+
+#define LISTENS "[forward one]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
+#define LOW "[forward low]\nlisten = " GATE4 ":443\nupstream = " SERVER4 "\n"
+
+/* What it takes privileges for a reload brings, too: a mark, a low port, the client's address. */
+static void reloaded(void **state)
+{
+	struct daemon *d = rig_start(*state, LISTENS);
+	int ends[2];
+
+	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
+	reload(d, LISTENS "mark = 77\n" LOW);
+	converse(d, *state, "one", GATE4 ":9001", hidden4, "10.77.2.2");
+	converse(d, *state, "low", GATE4 ":443", server4, "10.77.2.2");
+	/* it stays what it was for longer than what is in stock */
+	for (int i = 0; i < 3; i++)
+		reload(d, i % 2 ? LISTENS "mark = 77\n" LOW : LOW LISTENS "mark = 0x4d\n");
+	for (int i = 0; i < 40; i++) {
+		ends[0] = dial(GATE4 ":9001");
+		ends[1] = accept_on(hidden4);
+		rig_reset(ends[0]);
+		assert_int_equal(rig_end(ends[1], RIG_PATIENCE_MS), ECONNRESET);
+		forget(ends[1]);
+	}
+	reload(d, LISTENS "mark = 77\n" LOW "transparent = yes\n");
+	ends[0] = dial(GATE4 ":443");
+	ends[1] = accept_on(server4);
+	assert_string_equal(host_of(ends[1], true), "10.77.1.1");
+	rig_talk(ends[0], ends[1], 10);
+	/* and goes again */
+	reload(d, LISTENS LOW);
+	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
+	ends[0] = dial(GATE4 ":443");
+	ends[1] = accept_on(server4);
+	assert_string_equal(host_of(ends[1], true), "10.77.2.2");
+	rig_talk(ends[0], ends[1], 10);
+	/* nothing of all that is kept once the last sessions have ended */
+	reload(d, LISTENS);
+	rig_stop(d);
+}
+
 /* not const: they are the states of the tests */
 static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
 
@@ -354,6 +415,7 @@ static const struct {
 	{ "refusals", refusals, 1 },
 	{ "ports", ports, 1 },
 	{ "stock", stock, 1 },
+	{ "reloaded", reloaded, 1 },
 };
 
 int main(void)
