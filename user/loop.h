@@ -81,9 +81,6 @@ int loop_reserve_timers(struct loop *l, uint32_t n);
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms);
 void timer_cancel(struct loop *l, struct timer *t);
 
-/* The clock of now_ms, now. */
-uint64_t loop_clock_ms(void);
-
 /* Make the loop run a batch soon, whose after_batch() sees all that was stored before. */
 void loop_wake(struct loop *l);
 

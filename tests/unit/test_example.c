@@ -47,8 +47,11 @@ static void look_at_setting(struct seen *seen, bool forward, const char *key, co
 
 	if (forward && (!strcmp(key, "listen") || !strcmp(key, "upstream")))
 		return;
-	if (!o)
-		fail_msg(EXAMPLE ": there is no %s in %s", key, forward ? "[forward]" : "[culvert]");
+	if (!o) {
+		fail_msg(EXAMPLE ": there is no %s in %s", key,
+			 forward ? "[forward]" : "[culvert]");
+		return;
+	}
 	(forward ? seen->forward : seen->global)[option_number(o)] = true;
 	if (!forward && o->initial && strcmp(o->initial, value) != 0)
 		fail_msg(EXAMPLE ": the default of %s is %s, not %s", key, o->initial, value);
