@@ -26,24 +26,35 @@ static int make_by_privileged(void *arg, const struct forward_conf *fc, struct a
 				 n, fds, err, errlen);
 }
 
-static int copy_endpoint(const struct endpoint *from, struct endpoint *to)
+static int copy_addresses(const struct addr *from, size_t n, struct endpoint *to)
 {
-	to->addrs = malloc(from->n_addrs * sizeof(*to->addrs));
+	to->addrs = malloc(n * sizeof(*to->addrs));
 	if (!to->addrs)
 		return -ENOMEM;
-	memcpy(to->addrs, from->addrs, from->n_addrs * sizeof(*to->addrs));
-	to->n_addrs = from->n_addrs;
+	memcpy(to->addrs, from, n * sizeof(*to->addrs));
+	to->n_addrs = n;
 	return 0;
+}
+
+/* Those that sessions are led to now, not those of the start: the name may have moved. */
+static int copy_current(struct upstream *from, struct endpoint *to)
+{
+	struct addr_list *list = upstream_get(from);
+	int r = copy_addresses(list->addrs, list->n, to);
+
+	addr_list_put(list);
+	return r;
 }
 
 /* What was parsed without looking up names: those that are known already have their addresses. */
 static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 {
-	for (const struct forward *f = r->forwards->first; f; f = f->next) {
+	for (struct forward *f = r->forwards->first; f; f = f->next) {
 		const struct endpoint *known = listen ? &f->conf->listen : &f->conf->upstream;
 
 		if (f->state == FORWARD_ACTIVE && !strcmp(known->text, e->text))
-			return copy_endpoint(known, e);
+			return listen ? copy_addresses(known->addrs, known->n_addrs, e) :
+					copy_current(&f->upstream, e);
 	}
 	return -ENOENT;
 }
@@ -64,9 +75,11 @@ static int find_addresses(struct reconfigure *r, struct endpoint *e, bool listen
 		return -EAGAIN;
 	}
 	error = names_look_up(r->names, e->text, listen, &found, err, errlen);
-	if (!error)
-		*e = found;
-	return error;
+	if (error)
+		return error;
+	found.named = e->named;
+	*e = found;
+	return 0;
 }
 
 static bool is_stopping(struct reconfigure *r)

@@ -322,6 +322,53 @@ static void moves_after_failure(void **state)
 	rig_stop(d);
 }
 
+/* The file says TEXT now, and nothing is wrong with that. */
+static void reload(struct daemon *d, const char *text)
+{
+	int64_t before = rig_status(d, "reload.finished");
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
+	f = fopen(path, "we");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+	daemon_signal(d, SIGHUP);
+	rig_wait_status(d, "reload.finished", before + 1);
+	assert_true(has_text(d, "reload.error", ""));
+}
+
+/* A forward that changes keeps what is known of its name, and one that is new is kept up to date. */
+static void reloads(void **state)
+{
+	struct daemon *d;
+	int client, server;
+
+	prepare();
+	name_server_set("moves.test", "127.0.0.1");
+	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
+	name_server_set("moves.test", "127.0.0.2");
+	wait_address(d, 0, OTHER_UPSTREAM);
+	name_server_mode(NAMES_SILENT);
+	reload(d, MOVING "resolve-interval = 0.1\nconnect-timeout = 7\n");
+	wait_address(d, 0, OTHER_UPSTREAM);
+	client = rig_dial(NULL, ONE);
+	server = accept_at(other_fd);
+	rig_talk(client, server, 20);
+	name_server_mode(NAMES_ANSWER);
+	name_server_set("new.test", "127.0.0.1");
+	reload(d, MOVING "resolve-interval = 0.1\nconnect-timeout = 7\n"
+		  "[forward new]\nlisten = " TWO "\nupstream = new.test:9100\n"
+		  "resolve-interval = 0.1\n");
+	is_reached(TWO);
+	name_server_set("new.test", "127.0.0.2");
+	wait_address(d, 1, OTHER_UPSTREAM);
+	rig_talk(client, server, 20);
+	reload(d, MOVING "resolve-interval = 0.1\n"); /* rig_stop() counts descriptors */
+	rig_stop(d);
+}
+
 /* --- the resolver's processes --- */
 
 /* The one whose parent is PARENT; 0: none. */
@@ -423,6 +470,7 @@ static const struct rig_row rows[] = {
 	{ "client-leaves", client_leaves },
 	{ "moves", moves },
 	{ "moves-after-failure", moves_after_failure },
+	{ "reloads", reloads },
 	{ "resolver-fails", resolver_fails },
 };
 
