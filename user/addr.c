@@ -391,7 +391,9 @@ static int parse_inet(const char *text, bool passive, bool offline, struct endpo
 	if (r < 0)
 		return r;
 	named = !hp.bracketed && hp.host[0] && inet_pton(AF_INET, hp.host, &in) != 1;
-	if (offline || (look_up_by && is_numeric(&hp)))
+	if (look_up_by && offline && named && !all_digits(hp.port))
+		r = 0; /* whoever looks up the host learns the port with it */
+	else if (look_up_by ? is_numeric(&hp) || (offline && named) : offline)
 		r = take_as_written(&hp, ret, why);
 	else if (look_up_by)
 		r = look_up_by(look_up_arg, text, passive, ret, why->buf, why->size);

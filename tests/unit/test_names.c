@@ -159,6 +159,37 @@ static void test_asked(void **state)
 	rig_close(&rig);
 }
 
+/* What has to be looked up beside a host is asked for; a host is not. */
+static void check_offline(struct endpoint *e)
+{
+	static const struct {
+		const char *text;
+		size_t n;
+		bool named;
+		unsigned int port, asked;
+	} rows[] = {
+		{ "10.0.0.1:80", 1, false, 0, 0 },
+		{ ":80", 2, false, 0, 0 },
+		{ "variable.test:80", 0, true, 80, 0 },
+		{ "variable.test:http", 0, true, 0, 0 },
+		{ "10.0.0.1:http", 1, false, 0, 1 },
+	};
+	char err[256];
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		unsigned int before = atomic_load(&fake_dns->asked);
+
+		if (endpoint_parse_offline(rows[i].text, rows[i].text[0] == ':', e, err,
+					   sizeof(err)))
+			fail_msg("%s: %s", rows[i].text, err);
+		assert_int_equal(e->n_addrs, rows[i].n);
+		assert_int_equal(e->named, rows[i].named);
+		assert_int_equal(ntohs(e->named_port), rows[i].port);
+		assert_int_equal(atomic_load(&fake_dns->asked) - before, rows[i].asked);
+		endpoint_close(e);
+	}
+}
+
 /* For a daemon that may not look up anything itself. */
 static void test_look_up(void **state)
 {
@@ -186,6 +217,7 @@ static void test_look_up(void **state)
 	endpoint_close(&e);
 	assert_true(is_at(&rig.u, "10.0.0.1:80"));
 	assert_int_equal(wait_lookups(&rig.u, 0).lookups, 0);
+	check_offline(&e);
 	endpoint_look_up_by(NULL, NULL);
 	rig_close(&rig);
 }
