@@ -21,6 +21,7 @@
 
 #include "log.h"
 #include "loop.h"
+#include "names_question.h"
 #include "resolver.h"
 
 /* It kills a look-up after RESOLVER_PATIENCE_MS, and others may wait before. */
@@ -38,25 +39,11 @@ struct name {
 	uint32_t id;       /* of the one under way; 0: none is */
 };
 
-/* Of another thread, which waits for the answer. */
-struct question {
-	struct question *next;
-	struct names *names;
-	const char *text;
-	bool passive;
-	uint32_t id;
-	int r; /* why it could not be asked */
-	struct resolver_reply reply;
-	bool done; /* guarded by names->lock; then the reply is complete */
-};
-
 struct names {
 	struct loop loop;
 	struct source resolver; /* fd -1: it is gone */
 	struct name *list;
-	struct question *questions;
-	pthread_mutex_t lock;
-	pthread_cond_t answered;
+	struct questions questions;
 	uint32_t n, last_id;
 	uint32_t chance; /* never 0 */
 	pthread_t thread;
@@ -107,33 +94,6 @@ static void say_failed(struct name *m, const char *why)
 	look_later(m, true);
 }
 
-/* The other thread may be gone as soon as it is told. */
-static void settle(struct names *n, struct question *q, const struct resolver_reply *reply)
-{
-	pthread_mutex_lock(&n->lock);
-	q->reply = *reply;
-	q->done = true;
-	pthread_cond_broadcast(&n->answered);
-	pthread_mutex_unlock(&n->lock);
-}
-
-/* Those numbered ID, or, if that is 0, all. */
-static void settle_questions(struct names *n, uint32_t id, const struct resolver_reply *reply)
-{
-	struct question **p = &n->questions;
-
-	while (*p) {
-		struct question *q = *p;
-
-		if (id && q->id != id) {
-			p = &q->next;
-			continue;
-		}
-		*p = q->next;
-		settle(n, q, reply);
-	}
-}
-
 /* Without it nothing can be looked up any more: threads that are confined start no process. */
 static void lose_resolver(struct names *n)
 {
@@ -146,7 +106,7 @@ static void lose_resolver(struct names *n)
 	close(n->resolver.fd);
 	n->resolver.fd = -1;
 	atomic_store(&n->gone, true);
-	settle_questions(n, 0, &none);
+	questions_settle(&n->questions, 0, &none);
 	for (struct name *m = n->list; m; m = m->next) {
 		m->id = 0;
 		timer_cancel(&n->loop, &m->timer);
@@ -212,7 +172,7 @@ static void take_addresses(struct name *m, const struct resolver_reply *reply)
 /* One without a number is of all that wait, and then there is an error. */
 static void take_reply(struct names *n, const struct resolver_reply *reply)
 {
-	settle_questions(n, reply->id, reply);
+	questions_settle(&n->questions, reply->id, reply);
 	for (struct name *m = n->list; m; m = m->next) {
 		if (!m->id || (reply->id && m->id != reply->id))
 			continue;
@@ -361,59 +321,31 @@ void names_remove(struct names *n, struct upstream *u)
 
 /* --- questions of other threads --- */
 
+/* What a call to the thread takes along. */
+struct asked {
+	struct names *names;
+	struct question *question;
+	int r; /* why it could not be asked */
+};
+
 static void ask(void *arg)
 {
-	struct question *q = arg;
-	struct names *n = q->names;
+	struct asked *a = arg;
+	struct names *n = a->names;
+	struct question *q = a->question;
 
 	q->id = ++n->last_id ?: ++n->last_id;
-	q->r = n->resolver.fd < 0 ? -ENOTCONN :
+	a->r = n->resolver.fd < 0 ? -ENOTCONN :
 				    resolver_ask(n->resolver.fd, q->id, q->text, q->passive);
-	if (q->r)
-		return;
-	q->next = n->questions;
-	n->questions = q;
+	if (!a->r)
+		question_add(&n->questions, q);
 }
 
 static void withdraw(void *arg)
 {
-	struct question *q = arg, **p = &q->names->questions;
+	struct asked *a = arg;
 
-	while (*p && *p != q)
-		p = &(*p)->next;
-	if (*p)
-		*p = q->next;
-}
-
-/* Until it is done, or nothing will come any more. */
-static bool await(struct names *n, struct question *q)
-{
-	struct timespec until;
-	bool done;
-	int r = 0;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += NAMES_PATIENCE_S;
-	pthread_mutex_lock(&n->lock);
-	while (!q->done && !r)
-		r = pthread_cond_timedwait(&n->answered, &n->lock, &until);
-	done = q->done;
-	pthread_mutex_unlock(&n->lock);
-	return done;
-}
-
-static int take_endpoint(const struct question *q, struct endpoint *ret)
-{
-	struct addr *addrs = calloc(q->reply.n, sizeof(*addrs));
-
-	if (!addrs)
-		return -ENOMEM;
-	resolver_addrs(&q->reply, addrs);
-	memset(ret, 0, sizeof(*ret));
-	snprintf(ret->text, sizeof(ret->text), "%s", q->text);
-	ret->addrs = addrs;
-	ret->n_addrs = q->reply.n;
-	return 0;
+	question_withdraw(&a->names->questions, a->question);
 }
 
 int names_look_up(void *arg, const char *text, bool passive, struct endpoint *ret, char *err,
@@ -421,25 +353,25 @@ int names_look_up(void *arg, const char *text, bool passive, struct endpoint *re
 {
 	struct names *n = arg;
 	struct question *q = calloc(1, sizeof(*q));
-	int r = -ENOMEM;
+	struct asked a = { .names = n, .question = q };
+	int r;
 
-	snprintf(err, errlen, "out of memory");
-	if (!q)
-		return r;
-	*q = (struct question){ .names = n, .text = text, .passive = passive };
-	r = loop_call(&n->loop, ask, q, CALL_MS) ?: q->r;
+	if (!q) {
+		snprintf(err, errlen, "out of memory");
+		return -ENOMEM;
+	}
+	q->text = text;
+	q->passive = passive;
+	r = loop_call(&n->loop, ask, &a, CALL_MS) ?: a.r;
 	if (r) {
 		snprintf(err, errlen, "it cannot be looked up: %s", strerror(-r));
-	} else if (!await(n, q)) {
-		while (loop_call(&n->loop, withdraw, q, CALL_MS) == -ETIMEDOUT)
+	} else if (question_await(&n->questions, q)) {
+		r = question_result(q, ret, err, errlen);
+	} else {
+		while (loop_call(&n->loop, withdraw, &a, CALL_MS) == -ETIMEDOUT)
 			log_error("the look-up of names is slow to end");
 		snprintf(err, errlen, "the resolver does not answer");
 		r = -EAGAIN;
-	} else if (q->reply.error) {
-		snprintf(err, errlen, "%s", q->reply.why);
-		r = q->reply.error;
-	} else {
-		r = take_endpoint(q, ret);
 	}
 	free(q);
 	return r;
@@ -456,7 +388,6 @@ int names_open(const struct account *a, enum filter_mode filter, struct names **
 	       size_t errlen)
 {
 	struct names *n = calloc(1, sizeof(*n));
-	pthread_condattr_t attr;
 	struct timespec ts;
 	int r;
 
@@ -472,11 +403,7 @@ int names_open(const struct account *a, enum filter_mode filter, struct names **
 		free(n);
 		return r;
 	}
-	pthread_mutex_init(&n->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&n->answered, &attr);
-	pthread_condattr_destroy(&attr);
+	questions_open(&n->questions);
 	r = loop_open(&n->loop, after_batch, n);
 	r = r ?: loop_watch(&n->loop, &n->resolver, EPOLLIN, true);
 	if (r) {
@@ -531,7 +458,6 @@ void names_close(struct names *n)
 	if (n->resolver.fd >= 0)
 		resolver_stop(n->resolver.fd);
 	loop_close(&n->loop);
-	pthread_cond_destroy(&n->answered);
-	pthread_mutex_destroy(&n->lock);
+	questions_close(&n->questions);
 	free(n);
 }
