@@ -48,6 +48,7 @@ struct names {
 	uint32_t chance; /* never 0 */
 	pthread_t thread;
 	bool started;
+	bool given_up; /* names_give_up() */
 	_Atomic bool gone; /* as the fd, for other threads */
 };
 
@@ -335,7 +336,8 @@ static void ask(void *arg)
 	struct question *q = a->question;
 
 	q->id = ++n->last_id ?: ++n->last_id;
-	a->r = n->resolver.fd < 0 ? -ENOTCONN :
+	a->r = n->given_up	  ? -ECANCELED :
+	       n->resolver.fd < 0 ? -ENOTCONN :
 				    resolver_ask(n->resolver.fd, q->id, q->text, q->passive);
 	if (!a->r)
 		question_add(&n->questions, q);
@@ -375,6 +377,21 @@ int names_look_up(void *arg, const char *text, bool passive, struct endpoint *re
 	}
 	free(q);
 	return r;
+}
+
+static void give_up(void *arg)
+{
+	const struct resolver_reply none = { .error = -ECANCELED, .why = "culvert is stopping" };
+	struct names *n = arg;
+
+	n->given_up = true;
+	questions_settle(&n->questions, 0, &none);
+}
+
+void names_give_up(struct names *n)
+{
+	if (n->started)
+		loop_call(&n->loop, give_up, n, CALL_MS);
 }
 
 bool names_have_resolver(struct names *n)

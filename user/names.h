@@ -53,6 +53,9 @@ void names_wake(void *names);
 int names_look_up(void *arg, const char *text, bool passive, struct endpoint *ret, char *err,
 		  size_t errlen);
 
+/* Whoever waits in names_look_up(), or asks it later, is told -ECANCELED at once. */
+void names_give_up(struct names *n);
+
 /* False if the resolver's processes are gone; the addresses known stay in use. */
 bool names_have_resolver(struct names *n);
 

@@ -284,6 +284,8 @@ void reconfigure_stop(struct reconfigure *r)
 	r->stop = true;
 	pthread_cond_signal(&r->change);
 	pthread_mutex_unlock(&r->lock);
+	if (r->names)
+		names_give_up(r->names); /* it may wait for a name server that is silent */
 	pthread_join(r->thread, NULL);
 	r->started = false;
 }

@@ -322,10 +322,8 @@ static void moves_after_failure(void **state)
 	rig_stop(d);
 }
 
-/* The file says TEXT now, and nothing is wrong with that. */
-static void reload(struct daemon *d, const char *text)
+static void write_file(const char *text)
 {
-	int64_t before = rig_status(d, "reload.finished");
 	char path[128];
 	FILE *f;
 
@@ -334,6 +332,14 @@ static void reload(struct daemon *d, const char *text)
 	assert_non_null(f);
 	assert_true(fputs(text, f) >= 0);
 	assert_int_equal(fclose(f), 0);
+}
+
+/* The file says TEXT now, and nothing is wrong with that. */
+static void reload(struct daemon *d, const char *text)
+{
+	int64_t before = rig_status(d, "reload.finished");
+
+	write_file(text);
 	daemon_signal(d, SIGHUP);
 	rig_wait_status(d, "reload.finished", before + 1);
 	assert_true(has_text(d, "reload.error", ""));
@@ -366,6 +372,26 @@ static void reloads(void **state)
 	wait_address(d, 1, OTHER_UPSTREAM);
 	rig_talk(client, server, 20);
 	reload(d, MOVING "resolve-interval = 0.1\n"); /* rig_stop() counts descriptors */
+	rig_stop(d);
+}
+
+/* A reload that waits for a name server holds up neither sessions nor the end. */
+static void reload_hangs(void **state)
+{
+	struct daemon *d;
+	unsigned int asked;
+
+	prepare();
+	name_server_set("moves.test", "127.0.0.1");
+	d = rig_start(*state, MOVING);
+	name_server_mode(NAMES_SILENT);
+	asked = name_server_asked();
+	write_file(MOVING "[forward new]\nlisten = " TWO "\nupstream = hangs.test:9100\n");
+	daemon_signal(d, SIGHUP);
+	while (name_server_asked() == asked)
+		poll(NULL, 0, 5);
+	is_reached(ONE);
+	assert_int_equal(rig_status(d, "reload.finished"), 0);
 	rig_stop(d);
 }
 
@@ -471,6 +497,7 @@ static const struct rig_row rows[] = {
 	{ "moves", moves },
 	{ "moves-after-failure", moves_after_failure },
 	{ "reloads", reloads },
+	{ "reload-hangs", reload_hangs },
 	{ "resolver-fails", resolver_fails },
 };
 
