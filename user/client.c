@@ -25,6 +25,8 @@
 #define ANSWER_FIRST 65536u
 #define ANSWER_MAX (64u << 20) /* more than 100,000 sessions */
 #define DEADLINE_S 5           /* for the whole conversation */
+#define RELOAD_DEADLINE_S 60   /* a name server may have to answer */
+#define RELOAD_POLL_MS 20
 
 /* By enum command_id. */
 static client_view_fn *const views[COMMANDS] = {
@@ -34,6 +36,7 @@ static client_view_fn *const views[COMMANDS] = {
 	[COMMAND_KILL] = client_view_kill,
 	[COMMAND_ENGINE] = client_view_engine,
 	[COMMAND_DRAIN] = client_view_drain,
+	[COMMAND_RELOAD] = client_view_reload,
 	[COMMAND_LOG_LEVEL] = client_view_log_level,
 };
 
@@ -225,7 +228,8 @@ static int print_answer(const struct command *c, const struct client_words *word
 	struct json_object *error;
 	int r = 0;
 
-	if (json_object_object_get_ex(answer, "error", &error))
+	if (json_object_object_get_ex(answer, "error", &error) &&
+	    !json_object_object_get_ex(answer, "finished", NULL)) /* a reload says "" there */
 		return print_error(error);
 	if (words->json)
 		print_json(answer, stdout);
@@ -257,34 +261,98 @@ static int complain_unreachable(const char *path, int err)
 			    strerror(-err), hint);
 }
 
-static int converse(const struct command *c, const struct client_words *words)
+/* Send LINE and understand what comes back.  Else the exit code, after a message. */
+static int ask(const char *control, const char *line, struct json_object **ret)
 {
-	struct json_object *answer;
 	size_t len = 0;
 	char *text = NULL;
 	long long end = now_ms() + DEADLINE_S * 1000;
-	int fd = send_request(words->control, words->line), r;
+	int fd = send_request(control, line), r;
 
 	if (fd < 0)
-		return complain_unreachable(words->control, fd);
+		return complain_unreachable(control, fd);
 	r = read_answer(fd, end, &text, &len);
 	close(fd);
 	if (r == -EFBIG)
 		return log_complain(EXIT_CODE_FAILURE,
-				    "%s: the daemon's answer is longer than %u MiB",
-				    words->control, ANSWER_MAX >> 20);
+				    "%s: the daemon's answer is longer than %u MiB", control,
+				    ANSWER_MAX >> 20);
 	if (r == -ENOMEM)
 		return log_complain(EXIT_CODE_FAILURE, "out of memory");
 	if (r < 0)
-		return complain_unreachable(words->control, r);
+		return complain_unreachable(control, r);
 
-	answer = parse_answer(text, len);
+	*ret = parse_answer(text, len);
 	free(text);
-	if (!answer)
+	if (!*ret)
 		return log_complain(EXIT_CODE_FAILURE,
-				    "%s: the answer is not JSON from a culvert daemon",
-				    words->control);
-	r = print_answer(c, words, answer);
+				    "%s: the answer is not JSON from a culvert daemon", control);
+	return EXIT_CODE_OK;
+}
+
+static int64_t number_in(struct json_object *o, const char *key)
+{
+	struct json_object *n = NULL;
+
+	json_object_object_get_ex(o, key, &n);
+	return json_object_get_int64(n);
+}
+
+/*
+ * A reload is answered at once, with its number, because the daemon serves others meanwhile: wait
+ * until its status says that it is done.  ANSWER becomes what the status says of it.
+ */
+static int await_reload(const char *control, struct json_object **answer)
+{
+	int64_t number = number_in(*answer, "number");
+	long long end = now_ms() + RELOAD_DEADLINE_S * 1000;
+
+	while (now_ms() < end) {
+		struct json_object *status = NULL, *reload = NULL;
+		int r = ask(control, "status", &status);
+
+		if (r)
+			return r;
+		json_object_object_get_ex(status, "reload", &reload);
+		if (number_in(reload, "finished") >= number) {
+			json_object_put(*answer);
+			*answer = json_object_get(reload);
+			json_object_put(status);
+			return EXIT_CODE_OK;
+		}
+		json_object_put(status);
+		poll(NULL, 0, RELOAD_POLL_MS);
+	}
+	return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; `culvert status` "
+			    "will say what has become of it", RELOAD_DEADLINE_S);
+}
+
+/* What is wrong with the file is what its caller wants to know. */
+static int reload_failed(struct json_object *reload)
+{
+	struct json_object *error = NULL;
+
+	if (!json_object_object_get_ex(reload, "error", &error) ||
+	    !*json_object_get_string(error))
+		return EXIT_CODE_OK;
+	return log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
+			    json_object_get_string(error));
+}
+
+static int converse(const struct command *c, const struct client_words *words)
+{
+	bool reload = command_number(c) == COMMAND_RELOAD;
+	struct json_object *answer = NULL;
+	int r = ask(words->control, words->line, &answer);
+
+	if (r)
+		return r;
+	if (reload && !json_object_object_get_ex(answer, "error", NULL))
+		r = await_reload(words->control, &answer);
+	if (!r && reload && json_object_object_get_ex(answer, "finished", NULL))
+		r = reload_failed(answer);
+	if (!r)
+		r = print_answer(c, words, answer);
 	json_object_put(answer);
 	return r;
 }

@@ -21,6 +21,7 @@ client_view_fn client_view_forwards;
 client_view_fn client_view_kill;
 client_view_fn client_view_engine;
 client_view_fn client_view_drain;
+client_view_fn client_view_reload;
 client_view_fn client_view_log_level;
 
 #endif

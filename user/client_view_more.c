@@ -138,6 +138,18 @@ int client_view_drain(struct json_object *answer, FILE *out)
 	return 0;
 }
 
+int client_view_reload(struct json_object *answer, FILE *out)
+{
+	if (!json_object_is_type(member(answer, "finished"), json_type_int))
+		return -EINVAL;
+	print_member(out, "forwards: ", answer, "added", KIND_COUNT);
+	print_member(out, " added, ", answer, "changed", KIND_COUNT);
+	print_member(out, " changed, ", answer, "removed", KIND_COUNT);
+	print_member(out, " removed, ", answer, "kept", KIND_COUNT);
+	fputs(" as before\n", out);
+	return 0;
+}
+
 int client_view_log_level(struct json_object *answer, FILE *out)
 {
 	if (!json_object_is_type(member(answer, "level"), json_type_string))

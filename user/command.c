@@ -76,6 +76,11 @@ const struct command commands[COMMANDS] = {
 			 "sessions that it has go\non.  Until --undo, or a reload.",
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD),
 		KEYS_OF(KEY_FORWARD, KEY_DEADLINE, KEY_UNDO) },
+	[COMMAND_RELOAD] = {
+		.name = "reload", .summary = "read the configuration file again",
+		.changes = COMMAND_ALWAYS,
+		.about = "Read the configuration file again, as SIGHUP does, and say what has "
+			 "become of it.\nA file with a mistake changes nothing." },
 	[COMMAND_LOG_LEVEL] = {
 		.name = "log-level", .summary = "show or set how much the daemon logs",
 		.changes = BIT(KEY_LEVEL),

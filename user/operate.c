@@ -252,6 +252,17 @@ static struct json_object *do_drain(const struct inspect *r, const struct comman
 	return drain_json(r, name);
 }
 
+/* --- reload --- */
+
+/* It may wait for a name server, so the answer is a number to wait for. */
+static struct json_object *do_reload(const struct inspect *r, const struct command_request *req,
+				     const struct control_peer *peer)
+{
+	(void)req;
+	log_write(LOG_NOTICE, "control: reload (by uid %u, pid %d)", peer->uid, (int)peer->pid);
+	return number("number", reconfigure_ask(r->reconfigure));
+}
+
 /* --- log level --- */
 
 static struct json_object *do_log_level(const struct inspect *r, const struct command_request *req,
@@ -279,6 +290,7 @@ static struct json_object *(*const handlers[COMMANDS])(const struct inspect *r,
 	[COMMAND_KILL] = do_kill,
 	[COMMAND_ENGINE] = do_engine,
 	[COMMAND_DRAIN] = do_drain,
+	[COMMAND_RELOAD] = do_reload,
 	[COMMAND_LOG_LEVEL] = do_log_level,
 };
 

@@ -483,6 +483,7 @@ static void words(struct daemon *d, const char *configured)
 	expect_words(d, "log-level", 0, "info\n");
 	expect_words(d, "log-level error", 0, "error\n");
 	expect_words(d, "log-level info", 0, "info\n");
+	expect_words(d, "reload", 0, "forwards: 0 added, 0 changed, 0 removed, 2 as before\n");
 	expect_words(d, "kill", 2, "culvert: kill: needs");
 	expect_words(d, "kill 999999", 0, "0 sessions reset");
 	expect_words(d, "kill --client 127.0.0.1", 0, "1 session reset");

@@ -328,6 +328,9 @@ static void test_changes(void **state)
 	expect(client_view_drain, "{\"forward\":\"db\",\"state\":\"draining\",\"live\":3}",
 	       "db: draining, sessions 3\n");
 	expect(client_view_log_level, "{\"level\":\"debug\"}", "debug\n");
+	expect(client_view_reload,
+	       "{\"finished\":2,\"added\":1,\"changed\":0,\"removed\":3,\"kept\":4}",
+	       "forwards: 1 added, 0 changed, 3 removed, 4 as before\n");
 }
 
 static void test_other_answers(void **state)

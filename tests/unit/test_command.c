@@ -122,6 +122,7 @@ static void test_changes(void **state)
 		{ "{\"command\":\"drain\",\"forward\":\"x\"}", true },
 		{ "{\"command\":\"drain\",\"forward\":\"x\",\"undo\":true}", true },
 		{ "{\"command\":\"log-level\"}", false },
+		{ "{\"command\":\"reload\"}", true },
 		{ "{\"command\":\"log-level\",\"level\":\"debug\"}", true },
 		{ "{\"command\":\"forwards\",\"forward\":\"x\"}", false },
 		{ "status", false },
