@@ -387,7 +387,7 @@ int config_file_take(FILE *f, const char *path, struct config *c, struct config_
 
 int config_file_read(const char *path, struct config *c, struct config_text *text)
 {
-	FILE *f;
+	FILE *f = NULL;
 	int r = config_file_open(path, &f);
 
 	if (r)

@@ -246,14 +246,17 @@ static void test_timeout(void **state)
 	struct config c;
 
 	(void)state;
-	good(&c, "pidlogfile /run/rinetd.pid\n127.0.0.1 80 127.0.0.1 81 [timeout=72000]\n"
+	good(&c, "dns-refresh 600\npidlogfile /run/rinetd.pid\n"
+		 "127.0.0.1 80 127.0.0.1 81 [timeout=72000, dns-refresh=60]\n"
 		 "127.0.0.1 82 127.0.0.1 83 [timeout = 0]\n127.0.0.1 84 127.0.0.1 85\n",
 	     err, sizeof(err));
 	assert_int_equal(c.forwards[0].idle_timeout_ms, 72000000);
+	assert_int_equal(c.forwards[0].resolve_interval_ms, 60000);
+	assert_int_equal(c.forwards[1].resolve_interval_ms, 600000);
 	assert_int_equal(c.forwards[1].idle_timeout_ms, 0);
 	assert_int_equal(c.forwards[2].idle_timeout_ms, 0);
 	assert_string_equal(c.pid_file, "/run/rinetd.pid");
-	snprintf(want, sizeof(want), "culvert: %s:2: note: timeout=72000 ends idle TCP sessions; "
+	snprintf(want, sizeof(want), "culvert: %s:3: note: timeout=72000 ends idle TCP sessions; "
 		 "rinetd has it for UDP only\n", path);
 	assert_string_equal(err, want);
 	config_close(&c);
