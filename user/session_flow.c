@@ -236,6 +236,17 @@ static void flow_finished(struct session *s, unsigned int dir)
 		session_finish(s);
 }
 
+/*
+ * To follow another engine nothing may be pending, and a target that is full all the time would
+ * never let it come to that: so nothing more is read before.
+ */
+static uint64_t may_read(struct session *s, unsigned int dir)
+{
+	if (s->flows[dir].pending && s->engines[dir] != policy_of(s)->engine)
+		return 0;
+	return session_pace_left(s, dir);
+}
+
 static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *ret_error)
 {
 	struct flow *f = &s->flows[dir];
@@ -245,7 +256,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		.src = s->sides[dir].fd,
 		.dst = s->sides[!dir].fd,
 		.buffer_size = forward_of(s)->copy_buffer,
-		.limit = session_pace_left(s, dir),
+		.limit = may_read(s, dir),
 		.until_eof = fin,
 	};
 	enum pump r;
@@ -258,7 +269,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		*ret_error = io.error;
 		if (r != PUMP_MORE)
 			return r;
-		io.limit = session_pace_left(s, dir);
+		io.limit = may_read(s, dir);
 	}
 	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
 	if (io.read) {

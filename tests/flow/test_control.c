@@ -206,6 +206,43 @@ static void engine_is_the_forwards(struct daemon *d, const char *configured)
 	assert_string_equal(json_text(o, "engine"), "auto");
 }
 
+/* As much as goes without waiting. */
+static void pour(int fd)
+{
+	static const char zero[65536];
+
+	while (send(fd, zero, sizeof(zero), MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+		;
+}
+
+/* A flow whose target is full whenever it is looked at follows as well. */
+static void engine_saturated(struct daemon *d, const char *from, const char *to)
+{
+	int client = rig_dial(NULL, ONE), server = rig_accept();
+	int64_t deadline = deadline_after(RIG_PATIENCE_MS);
+	static char buf[16384];
+
+	set_engine(d, from);
+	rig_talk(client, server, 10);
+	for (int i = 0; i < 20; i++) {
+		pour(client);
+		poll(NULL, 0, 1);
+	}
+	assert_string_equal(rig_flow_text(d, "live", 0, "carrier"), from);
+	set_engine(d, to);
+	do {
+		if (now_ms() > deadline)
+			fail_msg("a full flow stays with %s", from);
+		for (int i = 0; i < 20; i++) {
+			rig_receive(server, buf, sizeof(buf));
+			pour(client);
+		}
+	} while (strcmp(rig_flow_text(d, "live", 0, "carrier"), to) != 0);
+	rig_reset(client);
+	rig_reset(server);
+	rig_wait_status(d, "resources.sessions", 0);
+}
+
 static void engine(void **state)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
@@ -216,6 +253,9 @@ static void engine(void **state)
 
 	pairs_forget(); /* those of a test that has failed */
 	engine_moves(d);
+	rig_wait_status(d, "resources.sessions", 0);
+	engine_saturated(d, "copy", "splice");
+	engine_saturated(d, "splice", "copy");
 	o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"default\"}");
 	assert_string_equal(json_text(o, "engine"), *state);
 	client = rig_dial(NULL, ONE);
