@@ -44,10 +44,10 @@
 #include "session_log.h"
 #include "session_move.h"
 #include "syscall_filter.h"
+#include "threads.h"
 #include "watchdog.h"
 #include "worker.h"
 
-#define STOP_TIMEOUT_MS 10000
 
 SYSCALLS_NEEDED(
 	/* sd_notify(3) */
@@ -63,13 +63,6 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_NOTIFY, getgid),
 	SYSCALL_IF(PART_NOTIFY, getegid));
 
-struct thread {
-	struct worker worker;
-	struct timer grace;
-	pthread_t id;
-	bool open, started, stopping;
-};
-
 struct daemon {
 	struct config config;
 	int argc; /* what it was started with */
@@ -84,73 +77,12 @@ struct daemon {
 	struct account account;
 	struct control *control;
 	int pid_file; /* -1: none */
-	struct thread *threads;
-	struct worker **workers; /* those of the threads, for inspect */
+	struct threads threads;
 	struct inspect inspect;
 	struct watchdog watchdog;
 	struct probe_start probe;
 	char kernel_reason[PROBE_WHY_LEN];
 };
-
-/* --- a worker's thread --- */
-
-/* A stopping worker ends with its last session. */
-static void after_batch(void *arg)
-{
-	struct worker *w = arg;
-	struct thread *t = (struct thread *)((char *)w - offsetof(struct thread, worker));
-
-	balance_look(w);
-	session_arrivals(w); /* they have their turn here before they can leave again */
-	listeners_reap(w);
-	session_reap(w); /* last: of those above, some may have died */
-	if (t->stopping && !w->n_sessions)
-		w->loop.stop = true;
-}
-
-static void on_kernel_event(void *arg, const struct culvert_event *ev)
-{
-	session_kernel_event(arg, ev);
-}
-
-static const struct worker_hooks hooks = {
-	.kernel_event = on_kernel_event,
-	.sweep = session_sweep,
-	.review = session_review,
-	.after_batch = after_batch,
-};
-
-static void on_grace_over(struct timer *timer)
-{
-	struct thread *t = (struct thread *)((char *)timer - offsetof(struct thread, grace));
-
-	while (t->worker.sessions)
-		session_reset(t->worker.sessions, CAUSE_GRACE_OVER);
-}
-
-static void stop_thread(void *arg)
-{
-	struct thread *t = arg;
-
-	while (t->worker.listeners)
-		listener_end(t->worker.listeners);
-	session_arrivals(&t->worker);
-	t->stopping = true;
-	t->grace.fire = on_grace_over;
-	timer_set(&t->worker.loop, &t->grace,
-		  t->worker.loop.now_ms + atomic_load(&t->worker.shared->grace_ms));
-}
-
-static void *thread_main(void *arg)
-{
-	struct thread *t = arg;
-	int r = loop_run(&t->worker.loop);
-
-	if (r)
-		log_error("worker %u serves nobody any more, restart culvert: %s", t->worker.index,
-			  strerror(-r));
-	return NULL;
-}
 
 /* --- set-up, as root --- */
 
@@ -401,74 +333,15 @@ static int fill_stocks(struct daemon *d)
 	return r ? EXIT_CODE_FAILURE : 0;
 }
 
-static int start_listener(struct worker *w, struct listening *on)
-{
-	struct listener *ls = listener_new(w, on, on->forward);
-
-	if (!ls || worker_own_timers(w, 1)) {
-		free(ls);
-		return -ENOMEM;
-	}
-	listener_start(ls);
-	return 0;
-}
-
 static int start_threads(struct daemon *d)
 {
-	int r = 0;
+	int r = threads_open(&d->threads, &d->shared, d->listening);
 
-	d->threads = calloc(d->config.workers, sizeof(*d->threads));
-	d->workers = calloc(d->config.workers, sizeof(struct worker *));
-	if (!d->threads || !d->workers)
-		return -ENOMEM;
-	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
-		struct thread *t = &d->threads[i];
-
-		t->open = true;
-		d->workers[i] = &t->worker;
-		r = worker_open(&t->worker, &d->shared, i, &hooks);
-		for (struct listening *l = d->listening; !r && l; l = l->next)
-			r = start_listener(&t->worker, l);
-	}
 	if (!r && d->shared.names)
 		r = names_start(d->shared.names);
 	if (!r)
-		balance_start(&d->balance, d->workers);
-	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
-		r = -pthread_create(&d->threads[i].id, NULL, thread_main, &d->threads[i]);
-		d->threads[i].started = !r;
-	}
-	return r;
-}
-
-static void stop_threads(struct daemon *d)
-{
-	balance_stop(&d->balance);
-	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
-		struct thread *t = &d->threads[i];
-
-		while (t->started && loop_call(&t->worker.loop, stop_thread, t, STOP_TIMEOUT_MS) ==
-					     -ETIMEDOUT)
-			log_error("worker %u has not stopped for %d s, and is waited for", i,
-				  STOP_TIMEOUT_MS / 1000);
-	}
-	for (unsigned int i = 0; d->threads && i < d->config.workers; i++) {
-		struct thread *t = &d->threads[i];
-
-		if (t->started)
-			pthread_join(t->id, NULL);
-		listeners_free(&t->worker);
-		t->started = false;
-	}
-}
-
-static void close_threads(struct daemon *d)
-{
-	for (unsigned int i = 0; d->threads && i < d->config.workers; i++)
-		if (d->threads[i].open)
-			worker_close(&d->threads[i].worker);
-	free(d->workers);
-	free(d->threads);
+		balance_start(&d->balance, d->threads.workers);
+	return r ?: threads_start(&d->threads);
 }
 
 /* --- running --- */
@@ -529,8 +402,8 @@ static int watch_threads(struct daemon *d)
 
 	watchdog_open(&d->watchdog);
 	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
-		struct watched t = { .turns = &d->workers[i]->loop.turns, .wake = wake_worker,
-				     .arg = &d->workers[i]->loop };
+		struct watched t = { .turns = &d->threads.workers[i]->loop.turns, .wake = wake_worker,
+				     .arg = &d->threads.workers[i]->loop };
 
 		snprintf(t.name, sizeof(t.name), "worker %u", i);
 		r = watchdog_add(&d->watchdog, &t);
@@ -578,7 +451,7 @@ static int open_reconfigure(struct daemon *d)
 			.shared = &d->shared,
 			.forwards = &d->forwards,
 			.listening = &d->listening,
-			.workers = d->workers,
+			.workers = d->threads.workers,
 			.keeper = d->keeper,
 			.no_splice = !probe_allows_later(&d->probe.splice, d->config.probe),
 		},
@@ -606,7 +479,7 @@ static int begin(struct daemon *d)
 		log_error("cannot start the workers: %s%s", strerror(-r), advice_threads(-r));
 		return EXIT_CODE_FAILURE;
 	}
-	d->inspect.workers = d->workers;
+	d->inspect.workers = d->threads.workers;
 	r = d->shared.session_log ? session_log_start(d->shared.session_log) : 0;
 	if (r) {
 		log_error("cannot start the thread of the session log: %s%s", strerror(-r),
@@ -664,11 +537,12 @@ static int run(struct daemon *d)
 	}
 	reconfigure_stop(&d->reconfigure);
 	watchdog_close(&d->watchdog);
-	stop_threads(d);
+	balance_stop(&d->balance);
+	threads_stop(&d->threads);
 	control_close(d->control);
 	reconfigure_close(&d->reconfigure);
 	session_log_close(d->shared.session_log);
-	close_threads(d);
+	threads_close(&d->threads);
 	inspect_close(&d->inspect);
 	admission_close(d->shared.admission);
 	balance_close(&d->balance);

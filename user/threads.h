@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_THREADS_H
+#define CULVERT_THREADS_H
+
+#include "listening.h"
+#include "worker.h"
+
+/* The workers, each on a thread of its own.  Zeroed, it has none. */
+struct threads {
+	struct thread *list;     /* owned */
+	struct worker **workers; /* theirs; owned */
+	unsigned int n;
+};
+
+/* As many as the configuration says, which accept at the addresses of LIST.  -errno. */
+int threads_open(struct threads *ts, struct shared *shared, struct listening *list);
+/* Let them run.  -errno: some may. */
+int threads_start(struct threads *ts);
+/* Accept no more, give the sessions shared->grace_ms, and wait until all have ended. */
+void threads_stop(struct threads *ts);
+void threads_close(struct threads *ts);
+
+#endif
