@@ -52,10 +52,11 @@ int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret,
 int addr_parse_host(const char *text, struct addr *ret);
 
 /*
- * From now on, what needs more than arithmetic (hosts, services, interfaces) is looked up by FN(ARG),
- * which takes and returns what endpoint_parse() does, but for `named`.  NULL: by this process, as at
- * first.  endpoint_parse_offline() asks FN for the service and the interface beside an address, and
- * leaves the service beside a host name to whoever looks that up: named_port is 0 then.
+ * From now on, what needs more than arithmetic (hosts, services, interfaces) is looked up by
+ * FN(ARG), which takes and returns what endpoint_parse() does, but for `named`.  NULL: by this
+ * process, as at first.  endpoint_parse_offline() asks FN for the service and the interface beside
+ * an address, and leaves the service beside a host name to whoever looks that up: named_port is 0
+ * then.
  */
 typedef int endpoint_look_up_fn(void *arg, const char *text, bool passive, struct endpoint *ret,
 				char *err, size_t errlen);

@@ -6,7 +6,8 @@
 
 /*
  * A limit in bytes a second, in each direction on its own, as a line has it.  Who wants to read
- * waits for his turn, in which he may read so many bytes: those who always want to get as much each.
+ * waits for his turn, in which he may read so many bytes: those who always want to get as much
+ * each.
  */
 struct bandwidth {
 	struct bucket ways[2]; /* by flow; rate 0: no limit */

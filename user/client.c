@@ -323,8 +323,8 @@ static int await_reload(const char *control, struct json_object **answer)
 		json_object_put(status);
 		poll(NULL, 0, RELOAD_POLL_MS);
 	}
-	return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; `culvert status` "
-			    "will say what has become of it", RELOAD_DEADLINE_S);
+	return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; `culvert "
+			    "status` will say what has become of it", RELOAD_DEADLINE_S);
 }
 
 /* What is wrong with the file is what its caller wants to know. */

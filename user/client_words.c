@@ -148,7 +148,7 @@ static enum own find_own(const char *name, size_t len)
 
 static void store_own(struct client_words *w, enum own o, const char *value)
 {
-	if (o == OWN_CONTROL)
+	if (value) /* OWN_CONTROL, the only one that takes one */
 		w->control = value;
 	else if (o == OWN_JSON)
 		w->json = true;

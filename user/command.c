@@ -320,16 +320,18 @@ static struct json_object *check_whole(const struct command_request *req)
 static struct json_object *take_request(struct command_request *req)
 {
 	struct json_object *name = NULL, *error = NULL;
+	const char *text;
 
 	if (!json_object_is_type(req->json, json_type_object))
 		return malformed("not a JSON object");
 	if (!json_object_object_get_ex(req->json, "command", &name))
 		return malformed("no command");
-	if (!text_of(name))
+	text = text_of(name);
+	if (!text)
 		return malformed("the command is no name");
-	req->command = command_find(text_of(name));
+	req->command = command_find(text);
 	if (!req->command)
-		return unknown_command(text_of(name));
+		return unknown_command(text);
 	json_object_object_foreach(req->json, key, value) {
 		if (!error && strcmp(key, "command") != 0)
 			error = take_key(req, key, value);

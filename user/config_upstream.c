@@ -36,8 +36,8 @@ int config_check_upstream(const struct config *c, struct forward_conf *fc,
 	if (is_unix(&fc->upstream)) {
 		if (asks)
 			return log_complain(-EINVAL, "%s%s: the upstream is a unix socket, which "
-					    "has none", config_place(t->file, own_line(t, asks), at),
-					    asks);
+					    "has none",
+					    config_place(t->file, own_line(t, asks), at), asks);
 		fc->source.len = 0;
 		fc->interface = NULL;
 		fc->mark = 0;

@@ -239,8 +239,8 @@ static int open_names(struct daemon *d)
 {
 	char err[512];
 
-	if ((!names_needed(&d->config) && !d->privileged) || !names_open(&d->account, d->config.seccomp,
-						     &d->shared.names, err, sizeof(err)))
+	if ((!names_needed(&d->config) && !d->privileged) ||
+	    !names_open(&d->account, d->config.seccomp, &d->shared.names, err, sizeof(err)))
 		return 0;
 	log_error("%s", err);
 	return EXIT_CODE_FAILURE;
@@ -402,8 +402,8 @@ static int watch_threads(struct daemon *d)
 
 	watchdog_open(&d->watchdog);
 	for (unsigned int i = 0; !r && i < d->config.workers; i++) {
-		struct watched t = { .turns = &d->threads.workers[i]->loop.turns, .wake = wake_worker,
-				     .arg = &d->threads.workers[i]->loop };
+		struct loop *loop = &d->threads.workers[i]->loop;
+		struct watched t = { .turns = &loop->turns, .wake = wake_worker, .arg = loop };
 
 		snprintf(t.name, sizeof(t.name), "worker %u", i);
 		r = watchdog_add(&d->watchdog, &t);

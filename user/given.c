@@ -163,8 +163,9 @@ int given_check(char *err, size_t errlen)
 		if (s->opened)
 			continue;
 		addr_format((const struct sockaddr *)&s->addr.ss, s->addr.len, text, sizeof(text));
-		snprintf(err, errlen, "no forward listens on %s, which systemd has opened for culvert "
-			 "(\"%.64s\"): \"listen\" and ListenStream= must say the same", text, s->name);
+		snprintf(err, errlen, "no forward listens on %s, which systemd has opened for "
+			 "culvert (\"%.64s\"): \"listen\" and ListenStream= must say the same",
+			 text, s->name);
 		return -EINVAL;
 	}
 	return 0;

@@ -12,7 +12,8 @@ static size_t find(const struct addr *in, size_t n, size_t at, sa_family_t famil
 void happy_sort(const struct addr *in, struct addr *out, size_t n)
 {
 	sa_family_t family = n ? in[0].ss.ss_family : 0;
-	size_t at[2] = { find(in, n, 0, family, false), 0 }; /* of the others; of the first family */
+	/* of the others; of the first family */
+	size_t at[2] = { find(in, n, 0, family, false), 0 };
 
 	for (size_t i = 0; i < n; i++) {
 		bool first = !(i & 1);

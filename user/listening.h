@@ -29,8 +29,8 @@ struct listening {
 
 /*
  * Who makes the sockets: N of them that listen on A, an address of FC; port 0 in A becomes that
- * which the kernel has picked.  JOINS: others of this daemon's may be in the way of it.  -errno, and ERR
- * says why.
+ * which the kernel has picked.  JOINS: others of this daemon's may be in the way of it.  -errno,
+ * and ERR says why.
  */
 struct listening_maker {
 	int (*make)(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: every name has one timer.  While no look-up of it is under way, that says when
- * the next one is due; else, when to stop waiting for the answer.  So there is one look-up of a name
- * at a time at most, whatever asks for it, and each has an end.
+ * Theory of operation: every name has one timer.  While no look-up of it is under way, that says
+ * when the next one is due; else, when to stop waiting for the answer.  So there is one look-up of
+ * a name at a time at most, whatever asks for it, and each has an end.
  *
  * All of this belongs to the thread; others reach it by loop_call(), and workers by a flag in the
  * upstream and a wake-up.
@@ -55,7 +55,7 @@ struct names {
 bool names_needed(const struct config *c)
 {
 	if (c->file)
-		return true; /* it may name one when it is read again, and then none can be started */
+		return true; /* it may name one when read again, and then none can be started */
 	for (size_t i = 0; i < c->n_forwards; i++)
 		if (c->forwards[i].upstream.named)
 			return true;
@@ -438,8 +438,8 @@ static void *thread_main(void *arg)
 	int r = loop_run(&n->loop);
 
 	if (r)
-		log_error("names keep the addresses that they have, until culvert is started again: "
-			  "%s", strerror(-r));
+		log_error("names keep the addresses that they have, until culvert is started "
+			  "again: %s", strerror(-r));
 	return NULL;
 }
 

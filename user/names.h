@@ -45,9 +45,9 @@ void names_wake(void *names);
 
 /*
  * endpoint_parse(), by way of the resolver: for a daemon that is confined, and reads its
- * configuration again.  Waits for the answer, NAMES_PATIENCE_S at most (less than systemd waits for a
- * daemon that is to stop), so not by a worker; and once names_start() has been called.  ARG is the
- * struct names, to fit endpoint_look_up_by().
+ * configuration again.  Waits for the answer, NAMES_PATIENCE_S at most (less than systemd waits for
+ * a daemon that is to stop), so not by a worker; and once names_start() has been called.  ARG is
+ * the struct names, to fit endpoint_look_up_by().
  */
 #define NAMES_PATIENCE_S 12
 int names_look_up(void *arg, const char *text, bool passive, struct endpoint *ret, char *err,

@@ -187,26 +187,35 @@ static struct json_object *engine_json(const struct forward *f, unsigned int mov
 	return o;
 }
 
+/* With the lock held. */
+static struct json_object *change_engine(const struct inspect *r, const struct forward *f,
+					 const struct command_request *req,
+					 const struct control_peer *peer)
+{
+	struct json_object *error = NULL;
+	unsigned int moving = 0;
+
+	if (command_has(req, KEY_ENGINE))
+		error = engine_hindrance(r, engine_meant(req, f));
+	if (error)
+		return error;
+	if (command_has(req, KEY_ENGINE))
+		set_engine(r, f, req, peer);
+	if (!ask_workers(r, follow_engines, (struct order){ 0 }, &moving))
+		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its "
+					  "sessions may be carried as before; ask again");
+	return engine_json(f, moving);
+}
+
 static struct json_object *do_engine(const struct inspect *r, const struct command_request *req,
 				     const struct control_peer *peer)
 {
-	struct json_object *answer = NULL;
+	struct json_object *answer;
 	const struct forward *f;
-	unsigned int moving = 0;
 
 	pthread_mutex_lock(&r->forwards->lock);
 	f = forwards_find(r->forwards, req->filter.forward);
-	if (!f)
-		answer = no_such_forward(req->filter.forward);
-	else if (command_has(req, KEY_ENGINE))
-		answer = engine_hindrance(r, engine_meant(req, f));
-	if (!answer && command_has(req, KEY_ENGINE))
-		set_engine(r, f, req, peer);
-	if (!answer && !ask_workers(r, follow_engines, (struct order){ 0 }, &moving))
-		answer = command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its "
-					    "sessions may be carried as before; ask again");
-	if (!answer)
-		answer = engine_json(f, moving);
+	answer = f ? change_engine(r, f, req, peer) : no_such_forward(req->filter.forward);
 	pthread_mutex_unlock(&r->forwards->lock);
 	return answer;
 }

@@ -6,8 +6,8 @@
 
 /*
  * The file that holds the process id of the daemon, for scripts that send it signals.  It is
- * written before root is given up, and filled with blanks at the end, because removing it is root's:
- * whoever reads it then signals nobody.
+ * written before root is given up, and filled with blanks at the end, because removing it is
+ * root's: whoever reads it then signals nobody.
  */
 
 /* Write it: a descriptor, or -errno; ERR says what is wrong.  Another file of that name is kept. */

@@ -202,8 +202,9 @@ static void take_request(struct server *s, const struct privileged_request *q, s
 	int r = privileged_judge(q, len, &s->known, &c, &why);
 
 	if (r) {
-		log_limited(LOG_ERR, "privileged process: refused: %s%s", why, r == -EBADMSG ?
-			    ", which culvert would not ask for: it does not seem to be itself" : "");
+		log_limited(LOG_ERR, "privileged process: refused: %s%s", why,
+			    r != -EBADMSG ? "" :
+			    ", which culvert would not ask for: it does not seem to be itself");
 		if (r == -EBADMSG)
 			_exit(1);
 		refuse(-r, why);

@@ -39,8 +39,8 @@ int reload_apply(const struct reload *r, struct config_version *next, uint64_t n
 		 struct reload_result *ret);
 
 /*
- * End the sessions of removed forwards whose drain-timeout is over at NOW_MS, and free those that are gone.  When there will be something to do again; UINT64_MAX: not before
- * the next reload.
+ * End the sessions of removed forwards whose drain-timeout is over at NOW_MS, and free those that
+ * are gone.  When there will be something to do again; UINT64_MAX: not before the next reload.
  */
 uint64_t reload_drain(const struct reload *r, uint64_t now_ms);
 

@@ -68,8 +68,8 @@ static void set_options(const struct session *s, int fd)
  * ACK of the handshake can travel with them: one segment less.  tcp_rcv_synsent_state_process()
  * holds it back, for 200 ms at most, when it finds TCP_DEFER_ACCEPT on a socket that connects.
  * Where the upstream speaks first this must not be done: it would wait for that ACK.  An upstream
- * that is sent a PROXY header gets the ACK with that, whoever speaks first.  Returns 0, or the errno
- * of a client that is gone.
+ * that is sent a PROXY header gets the ACK with that, whoever speaks first.  Returns 0, or the
+ * errno of a client that is gone.
  */
 static int spare_an_ack(const struct session *s, int fd)
 {
@@ -252,8 +252,9 @@ static int open_socket(struct session *s, const struct addr *a)
 }
 
 /*
- * A socket for an attempt: descriptor or -errno; -EAGAIN: not now.  The spare descriptor and another
- * try are for the only attempt of a session: a rival gives way.  AGAIN: this is another try.
+ * A socket for an attempt: descriptor or -errno; -EAGAIN: not now.  The spare descriptor and
+ * another try are for the only attempt of a session: a rival gives way.  AGAIN: this is another
+ * try.
  */
 static int attempt_socket(struct session *s, bool again, const struct addr *a)
 {

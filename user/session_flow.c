@@ -60,8 +60,8 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 
 	log_limited(LOG_WARNING,
 		    "session %llu: reset: bytes of %s could not be accounted for (%s: received "
-		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); if "
-		    "this comes again, report it, and use --engine splice meanwhile",
+		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
+		    "if this comes again, report it, and use --engine splice meanwhile",
 		    (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
 		    flow_phase_name(f->phase), (unsigned long long)b->received,
 		    (unsigned long long)b->redirected, (unsigned long long)f->user_in,

@@ -5,8 +5,8 @@
  * Receiving.  A header may share a segment with the payload behind it, and payload must be left to
  * whatever carries it: so what has come is looked at (MSG_PEEK), and once the header is whole, just
  * its bytes are read.  What is left of the skb that it ended in is no trap for the kernel path: a
- * flow enters that only when its receive queue was seen empty (sockmap_enter()), so user space reads
- * the rest.
+ * flow enters that only when its receive queue was seen empty (sockmap_enter()), so user space
+ * reads the rest.
  *
  * Waiting for more of a header, epoll is asked to report each arrival once (EPOLLET): what has come
  * stays in the socket, and would be reported for ever otherwise.  SO_RCVLOWAT would save the looks
@@ -87,8 +87,8 @@ static void note(struct session *s, const struct proxy_header *h)
 }
 
 /*
- * Read what is left of the header, and no byte more.  All of it was seen to be there, so a read that
- * finds nothing is as good as impossible; but then no event would follow.
+ * Read what is left of the header, and no byte more.  All of it was seen to be there, so a read
+ * that finds nothing is as good as impossible; but then no event would follow.
  */
 static void take(struct session *s, uint8_t *buf)
 {

@@ -187,8 +187,8 @@ static void say_missed(struct session_log *l, uint64_t missed)
 	if (missed == l->missed_seen)
 		return;
 	l->missed_seen = missed;
-	log_limited(LOG_WARNING, "session log %s: lines are lost, %llu so far: it cannot be written "
-		    "as fast as sessions end (is the disk, or the reader, slow?)", l->path,
+	log_limited(LOG_WARNING, "session log %s: lines are lost, %llu so far: it cannot be "
+		    "written as fast as sessions end (is the disk, or the reader, slow?)", l->path,
 		    (unsigned long long)(l->lost + missed));
 }
 
@@ -346,7 +346,9 @@ static void *writer(void *arg)
 
 /* --- the beginning and the end --- */
 
-/* No reader, no room: no reason not to serve anybody.  It is tried again for each batch of lines. */
+/*
+ * No reader, no room: no reason not to serve anybody.  It is tried again for each batch of lines.
+ */
 static bool may_pass(int r)
 {
 	return r == -ENXIO || r == -ENOSPC || r == -EDQUOT || r == -EIO;

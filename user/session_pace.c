@@ -2,9 +2,9 @@
 /*
  * Theory of operation: a flow that wants to read reserves a turn's bytes of its client's bandwidth,
  * and waits until they have come.  Then it does the same with those of the forward, so that it
- * does not hold bytes of the forward that it could not use yet.  Whoever reserves first is first, so
- * nobody is woken in vain, and flows that always have something to read have turns in turn.  What
- * the source did not have is given back at once.
+ * does not hold bytes of the forward that it could not use yet.  Whoever reserves first is first,
+ * so nobody is woken in vain, and flows that always have something to read have turns in turn.
+ * What the source did not have is given back at once.
  */
 #include "session_pace.h"
 

@@ -126,8 +126,8 @@ static void fill_and_say(struct socket_stock *s, unsigned int which)
 	int before = s->error, r = fill(s, which, err, sizeof(err));
 
 	if (r && r != before)
-		log_limited(LOG_ERR, "no more sockets with a mark or for transparent forwarding: %s",
-			    err);
+		log_limited(LOG_ERR, "no more sockets with a mark or for transparent forwarding: "
+			    "%s", err);
 }
 
 /* Until there is something to do, or may be. */

@@ -28,7 +28,7 @@ enum {
 	PART_NOTIFY = 4,  /* systemd is told */
 	PART_PRIVILEGED = 8, /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
-	PART_SOURCE = 32,    /* connections to upstreams have an address or interface of their own */
+	PART_SOURCE = 32, /* connections to upstreams have an address or interface of their own */
 };
 
 #define SYSCALL_ARGS_MAX 3
@@ -73,10 +73,10 @@ int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *
 
 /*
  * The filter of the processes that look up names (resolver.h), where an allow list cannot be had:
- * what getaddrinfo(3) does is up to the modules that the machine has.  So what none of them needs is
- * refused: the worst ends the process, the rest fails with EPERM.  LOOKUP: of one look-up, which may
- * also make no process and send no signal.  Nothing if MODE is FILTER_OFF, or in a build that no
- * filter fits.
+ * what getaddrinfo(3) does is up to the modules that the machine has.  So what none of them needs
+ * is refused: the worst ends the process, the rest fails with EPERM.  LOOKUP: of one look-up, which
+ * may also make no process and send no signal.  Nothing if MODE is FILTER_OFF, or in a build that
+ * no filter fits.
  */
 int syscall_filter_resolver(enum filter_mode mode, bool lookup, char *err, size_t errlen);
 

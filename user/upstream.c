@@ -164,7 +164,8 @@ static bool replace(struct upstream *u, struct addr_list *list, uint64_t now_ms)
 	struct addr_list *old;
 	bool same;
 
-	inherit_preferred(list, u->list); /* there is one who replaces it: no lock is needed to look */
+	/* there is one who replaces it: no lock is needed to look */
+	inherit_preferred(list, u->list);
 	same = same_set(list, u->list);
 	pthread_mutex_lock(&u->lock);
 	old = u->list;

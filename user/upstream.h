@@ -14,11 +14,11 @@
  * Where a forward leads to now: the addresses of its upstream, which may change when that is a
  * name.
  *
- * A list of addresses never changes; it is replaced as a whole.  A session takes a reference when it
- * begins to connect and keeps it to its end, so it never sees half of a change, and what it shows
- * stays true.  Taking one is a lock held for a few instructions, once a session; whoever replaces the
- * list has made the new one before.  (An atomic pointer alone would not do: between loading it and
- * counting, the last reference may go.)
+ * A list of addresses never changes; it is replaced as a whole.  A session takes a reference when
+ * it begins to connect and keeps it to its end, so it never sees half of a change, and what it
+ * shows stays true.  Taking one is a lock held for a few instructions, once a session; whoever
+ * replaces the list has made the new one before.  (An atomic pointer alone would not do: between
+ * loading it and counting, the last reference may go.)
  */
 struct addr_list {
 	_Atomic unsigned int refs;

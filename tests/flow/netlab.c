@@ -67,11 +67,13 @@ static const struct {
 	{ GATEWAY, "ip addr add 10.77.1.2/24 dev c && ip addr add 10.77.2.2/24 dev s && "
 		   "ip addr add fd77:1::2/64 dev c nodad && ip addr add fd77:2::2/64 dev s nodad" },
 	{ CLIENT_MACHINE, "ip link set lo up && ip link set g up && "
-			  "ip addr add 10.77.1.1/24 dev g && ip addr add fd77:1::1/64 dev g nodad && "
+			  "ip addr add 10.77.1.1/24 dev g && "
+			  "ip addr add fd77:1::1/64 dev g nodad && "
 			  "ip route add default via 10.77.1.2 && "
 			  "ip route add default via fd77:1::2" },
 	{ SERVER_MACHINE, "ip link set lo up && ip link set g up && "
-			  "ip addr add 10.77.2.1/24 dev g && ip addr add fd77:2::1/64 dev g nodad && "
+			  "ip addr add 10.77.2.1/24 dev g && "
+			  "ip addr add fd77:2::1/64 dev g nodad && "
 			  "ip route add default via 10.77.2.2 && "
 			  "ip route add default via fd77:2::2" },
 };

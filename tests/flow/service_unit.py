@@ -6,8 +6,8 @@ Without systemd as init the unit cannot be started, so its parts are taken from 
 by other means: the account and the capabilities by setpriv, the filter of system calls, the address
 families and no_new_privs by libseccomp, MemoryDenyWriteExecute by prctl where the kernel has it.
 Then the daemon must come up with the kernel path and its privileged process, tell NOTIFY_SOCKET
-that it is ready and that it is alive, forward a session from a socket that it is given, and one from
-its own, and end with 0.  And it must take a socket from systemd-socket-activate.
+that it is ready and that it is alive, forward a session from a socket that it is given, and one
+from its own, and end with 0.  And it must take a socket from systemd-socket-activate.
 
 usage: service_unit.py [CULVERT]        (as root)
 """

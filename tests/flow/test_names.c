@@ -345,7 +345,9 @@ static void reload(struct daemon *d, const char *text)
 	assert_true(has_text(d, "reload.error", ""));
 }
 
-/* A forward that changes keeps what is known of its name, and one that is new is kept up to date. */
+/*
+ * A forward that changes keeps what is known of its name, and one that is new is kept up to date.
+ */
 static void reloads(void **state)
 {
 	struct daemon *d;

@@ -371,9 +371,10 @@ static void reload_often(struct daemon *d)
 	char text[600];
 
 	for (int i = 0; i < RELOADS; i++) {
+		/* the second appears and vanishes */
 		snprintf(text, sizeof(text),
 			 "[forward %s]\nlisten = " ONE "\n" TO_ECHO "connect-timeout = %d\n"
-			 "[forward two]\nlisten = 127.0.0.1:%d\n" TO_UPSTREAM, /* appears, vanishes */
+			 "[forward two]\nlisten = 127.0.0.1:%d\n" TO_UPSTREAM,
 			 i % 10 == 9 ? "renamed" : "one", 5 + i % 3, 9010 + i % 2);
 		assert_string_equal(reload(d, text), "");
 	}

@@ -199,8 +199,8 @@ static void useless_descriptors(void **state)
 	both[0] = fd;
 	both[1] = STDIN_FILENO;
 	give(both, 2);
-	refuse(FORWARD_ONE, "descriptor 4, \"unknown\", which systemd has opened for culvert: not a "
-			    "socket");
+	refuse(FORWARD_ONE, "descriptor 4, \"unknown\", which systemd has opened for culvert: not "
+			    "a socket");
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
 	give(pair, 1);
 	refuse(FORWARD_ONE, "not listening (Accept=no is needed)");

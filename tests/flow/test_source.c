@@ -40,7 +40,8 @@ static const char *const routes[] = {
 	"ip route add 198.51.100.1 via 10.77.2.1 dev s metric 50",
 	"ip route add 198.51.100.1 via 10.77.1.1 dev c metric 100",
 	/* docs/transparent.md: what the upstream answers to a client comes to this machine */
-	"ip route add local default dev lo table 78 && ip -6 route add local default dev lo table 78",
+	"ip route add local default dev lo table 78",
+	"ip -6 route add local default dev lo table 78",
 	"ip rule add iif s ipproto tcp sport 9100 lookup 78",
 	"ip -6 rule add iif s ipproto tcp sport 9100 lookup 78",
 	/* and what clients say to the upstream */

@@ -130,7 +130,8 @@ static void check_copy(bool all)
 	assert_non_null(to);
 	while (next_line(f, line)) {
 		memcpy(split, line, sizeof(split));
-		fprintf(to, "%s\n", line + (all && is_setting(split, &key, &value) && *line == ';'));
+		fprintf(to, "%s\n",
+			line + (all && is_setting(split, &key, &value) && *line == ';'));
 	}
 	fclose(f);
 	assert_int_equal(fclose(to), 0);

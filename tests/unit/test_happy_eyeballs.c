@@ -67,7 +67,9 @@ static void test_sort(void **state)
 	happy_sort(in, out, 0);
 }
 
-/* Whatever comes: each once, the order within a family kept, and no family twice while both wait. */
+/*
+ * Whatever comes: each once, the order within a family kept, and no family twice while both wait.
+ */
 static void test_sort_random(void **state)
 {
 	struct addr in[MANY], out[MANY];
