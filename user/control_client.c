@@ -73,6 +73,7 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 	else
 		answer = fn(arg, &req, peer);
 	command_close(&req);
+	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
 	return answer;
 }
 

@@ -391,6 +391,7 @@ static char *map_queue(size_t size)
 	/* cppcheck-suppress invalidFunctionArg ; no file */
 	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
+	/* cppcheck-suppress memleak ; it is returned */
 	return p == MAP_FAILED ? NULL : p;
 }
 
