@@ -122,7 +122,7 @@ static unsigned int flows_on(struct daemon *d, const char *carrier, unsigned int
 static void run_until_carried(struct daemon *d, const char *engine)
 {
 	int64_t deadline = deadline_after(RIG_PATIENCE_MS);
-	unsigned int all, due, on;
+	unsigned int all = 0, due, on = 0;
 
 	if (!strcmp(engine, "auto")) {
 		for (int i = 0; i < 20; i++)

@@ -264,9 +264,11 @@ static _Atomic unsigned long sessions_done, messages_done;
 
 static void *echo_one(void *arg)
 {
-	int fd = (int)(intptr_t)arg;
+	int fd = *(int *)arg;
 	char buf[MESSAGE];
 	ssize_t n;
+
+	free(arg);
 
 	while ((n = recv(fd, buf, sizeof(buf), 0)) > 0)
 		if (send(fd, buf, (size_t)n, MSG_NOSIGNAL) != n)
@@ -275,27 +277,38 @@ static void *echo_one(void *arg)
 	return NULL;
 }
 
+static void start_echo(int fd)
+{
+	int *arg = malloc(sizeof(*arg));
+	pthread_attr_t attr;
+	pthread_t id;
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	if (arg)
+		*arg = fd;
+	if (!arg || pthread_create(&id, &attr, echo_one, arg)) {
+		free(arg);
+		close(fd);
+	}
+	pthread_attr_destroy(&attr);
+}
+
 static void *echo_all(void *arg)
 {
-	int listener = (int)(intptr_t)arg;
-	struct pollfd p = { .fd = listener, .events = POLLIN };
+	const int *listener = arg;
+	struct pollfd p = { .fd = *listener, .events = POLLIN };
 
 	while (!atomic_load(&stop_echo)) {
-		pthread_attr_t attr;
-		pthread_t id;
 		int fd;
 
 		if (poll(&p, 1, 50) != 1)
 			continue;
-		fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+		fd = accept4(*listener, NULL, NULL, SOCK_CLOEXEC);
 		if (fd < 0)
 			continue;
 		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
-		pthread_attr_init(&attr);
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		if (pthread_create(&id, &attr, echo_one, (void *)(intptr_t)fd))
-			close(fd);
-		pthread_attr_destroy(&attr);
+		start_echo(fd);
 	}
 	return NULL;
 }
@@ -393,7 +406,7 @@ static void under_load(void **state)
 	atomic_store(&stop_echo, false);
 	atomic_store(&sessions_done, 0);
 	atomic_store(&messages_done, 0);
-	assert_int_equal(pthread_create(&echo, NULL, echo_all, (void *)(intptr_t)listener), 0);
+	assert_int_equal(pthread_create(&echo, NULL, echo_all, &listener), 0);
 	for (size_t i = 0; i < STARTING + RUNNING; i++) {
 		loads[i].keeps = i >= STARTING;
 		assert_int_equal(pthread_create(&loads[i].id, NULL, load_main, &loads[i]), 0);

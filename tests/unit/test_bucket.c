@@ -164,6 +164,7 @@ static void test_shared(void **state)
 	(void)state;
 	bucket_init(&shared_bucket, rate, burst, START);
 	for (uintptr_t i = 0; i < THREADS; i++)
+		// NOLINTNEXTLINE(performance-no-int-to-ptr): a thread's number
 		assert_int_equal(pthread_create(&threads[i], NULL, taker, (void *)i), 0);
 	for (size_t i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);

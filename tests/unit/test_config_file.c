@@ -129,12 +129,10 @@ static void test_everything(void **state)
 }
 
 /* A forward's own count over the command line, which counts over [culvert]; in any order. */
-static void test_own_options(void **state)
+/* A forward's own, what it has of [culvert] and of the command line, and the defaults. */
+static void read_own_options(struct config *c)
 {
-	struct config c;
-
-	(void)state;
-	good(&c,
+	good(c,
 	     "[forward a]\n"
 	     "soft-limit = 8K\n"
 	     "listen = :1\n"
@@ -167,7 +165,15 @@ static void test_own_options(void **state)
 	     "max-sessions = 12\n"
 	     "max-sessions-per-client = 3\n",
 	     WORDS("--soft-limit", "16K", ":4", "127.0.0.1:2", "--engine", "splice"));
-	assert_int_equal(c.n_forwards, 3);
+	assert_int_equal(c->n_forwards, 3);
+}
+
+static void test_own_options(void **state)
+{
+	struct config c;
+
+	(void)state;
+	read_own_options(&c);
 	assert_int_equal(c.forwards[0].engine, ENGINE_COPY);
 	assert_int_equal(c.forwards[1].engine, ENGINE_SPLICE);
 	assert_false(c.forwards[0].nodelay);
