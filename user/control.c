@@ -289,7 +289,17 @@ static void answer_clients(struct control *c)
 	}
 }
 
-/* Drops whose time is up; returns how long poll(2) may wait, or -1. */
+/* Those whose time is up; first, so that others have their turn instead of them. */
+static void drop_late(struct control *c)
+{
+	long long now = clock_ms();
+
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		if (control_client_events(&c->clients[i]) && c->clients[i].until_ms <= now)
+			control_client_drop(&c->clients[i]);
+}
+
+/* How long poll(2) may wait, or -1. */
 static int next_deadline(struct control *c, bool accepting)
 {
 	long long now = clock_ms(), first = -1;
@@ -299,9 +309,9 @@ static int next_deadline(struct control *c, bool accepting)
 
 		if (!control_client_events(cl))
 			continue;
-		if (cl->until_ms <= now)
-			control_client_drop(cl);
-		else if (first < 0 || cl->until_ms - now < first)
+		if (cl->until_ms <= now) /* by now */
+			return 0;
+		if (first < 0 || cl->until_ms - now < first)
 			first = cl->until_ms - now;
 	}
 	if (!accepting && c->accept_ms > now && (first < 0 || c->accept_ms - now < first))
@@ -319,6 +329,7 @@ static bool serve_once(struct control *c)
 	uint64_t n;
 	int timeout;
 
+	drop_late(c);
 	answer_clients(c);
 	timeout = next_deadline(c, accepting);
 	p[POLL_WAKE] = (struct pollfd){ .fd = c->wake, .events = POLLIN };

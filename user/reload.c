@@ -366,7 +366,6 @@ static void adopt_forwards(struct plan *p, uint64_t now_ms)
 	struct forwards *all = p->r->forwards;
 	struct forward *f = all->first, *next;
 
-	pthread_mutex_lock(&all->lock);
 	for (; f && f->state == FORWARD_ACTIVE; f = next) {
 		unsigned int drain = f->conf->drain_timeout_ms;
 
@@ -389,7 +388,6 @@ static void adopt_forwards(struct plan *p, uint64_t now_ms)
 			socket_stock_renumber(p->forwards[i]->stock,
 					      p->next->config.generation, i);
 	}
-	pthread_mutex_unlock(&all->lock);
 }
 
 int reload_apply(const struct reload *r, struct config_version *next, uint64_t now_ms,
@@ -399,7 +397,9 @@ int reload_apply(const struct reload *r, struct config_version *next, uint64_t n
 	int error;
 
 	memset(ret, 0, sizeof(*ret));
-	balance_hold(r->shared->balance); /* who moves sessions steers listeners, too */
+	/* in this order, like all who need both; who moves sessions steers listeners, too */
+	pthread_mutex_lock(&r->forwards->lock);
+	balance_hold(r->shared->balance);
 	error = check_globals(&p) ?: plan_forwards(&p) ?: plan_addresses(&p) ?: plan_listeners(&p);
 	if (error) {
 		give_up(&p);
@@ -409,6 +409,7 @@ int reload_apply(const struct reload *r, struct config_version *next, uint64_t n
 		adopt_addresses(&p);
 	}
 	balance_release(r->shared->balance);
+	pthread_mutex_unlock(&r->forwards->lock);
 	free(p.listeners);
 	free(p.forwards);
 	config_version_drop(next);

@@ -48,6 +48,7 @@ static const char *reload(struct daemon *d, const char *text)
 
 	write_file(text);
 	daemon_signal(d, SIGHUP);
+	json_object_put(query(d, "sessions")); /* which holds the same locks meanwhile */
 	rig_wait_status(d, "reload.finished", before + 1);
 	o = query(d, "status");
 	snprintf(why, sizeof(why), "%s", json_text(o, "reload.error"));
