@@ -59,7 +59,8 @@ enum carrier model_carrier(const struct model_flow *m)
 
 void model_phase(struct model_flow *m, enum flow_phase to)
 {
-	m->ended_in_kernel = m->phase == FLOW_FINISHING && to == FLOW_DONE;
+	if (to != m->phase) /* else only the looks begin anew */
+		m->ended_in_kernel = m->phase == FLOW_FINISHING;
 	m->phase = to;
 	m->looks = 0;
 	m->due_ms = 0;
