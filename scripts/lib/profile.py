@@ -90,7 +90,7 @@ class Profile:
         self.lab = lab
         self.workload = WORKLOADS[options.workload]
         self.perf = Perf(_folder(lab, "perf"))
-        self.load = Load(lab, options.bench)
+        self.load = Load(lab, options.bench, self.workload.is_http)
         self.runs = Runs(lab, subject, options.culvert, meters, raise_descriptor_limit())
         self.result = Result(subject, self.workload, options.seconds, self.perf.sampled,
                              self.perf.hardware, sessions=options.sessions)
@@ -114,14 +114,15 @@ class Profile:
 
     def _under_load(self, part, work, seconds=None):
         """Calls WORK(relay, window) while the workload runs through a fresh relay."""
-        relay, client = self.runs.start(), None
+        relay, client = self.runs.start(self.workload.forward), None
         try:
             window = Window(self.load, relay, seconds or self.options.seconds,
                             self.lab.path(f"window-{part}"))
             client = self.load.start(self.workload)
             answer = work(relay, window)
-            self.result.reports[part] = self.load.finish(client)
-            gained = window.gained()
+            report = self.load.finish(client)
+            gained = window.gained() | {"exchange": self.workload.exchange(report)}
+            self.result.reports[part] = report
             self.runs.stop(relay)
         finally:
             if client:
@@ -143,7 +144,7 @@ class Profile:
 
     def _do_syscalls(self):
         self.result.calls, self.result.calls_by = self._under_load(
-            "syscalls", lambda relay, window: self.perf.trace_calls(_pids(relay), window))
+            "syscalls", lambda relay, window: self.perf.count_calls(_pids(relay), window))
 
     def _do_oncpu(self):
         def work(_relay, window):

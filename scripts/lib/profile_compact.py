@@ -159,9 +159,9 @@ def _cost_lines(result):
                  if words in result.events]
     if result.calls is not None:
         work = result.units("syscalls")
-        total = sum(call.calls for call in result.calls.values())
-        order = sorted(result.calls.items(), key=lambda item: -item[1].calls)[:TOP_CALLS]
-        names = ", ".join(f"{name} {figure(call.calls / work)}" for name, call in order)
+        total = sum(result.calls.values())
+        order = sorted(result.calls.items(), key=lambda item: -item[1])[:TOP_CALLS]
+        names = ", ".join(f"{name} {figure(calls / work)}" for name, calls in order)
         rows.append((f"system calls, {result.relay}", f"{figure(total / work)} ({names})"))
     if rows:
         yield from _table((f"per {unit}", "value"), rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The workloads of scripts/profile: culvert-bench through a relay in the lab.
+"""The workloads of scripts/profile: culvert-bench, or wrk and nginx, through a relay in the lab.
 
 They are rows of the benchmark (bench_rows.py), with its parameters, and idle connections.
 """
@@ -11,14 +11,18 @@ import signal
 import subprocess
 import time
 
-from bench_clients import CULVERT_BENCH, Timing, bench_command
+from bench_clients import (CULVERT_BENCH, WRK, WRK_SCRIPT, Timing, bench_command, last_json_line,
+                           wrk_command)
 from bench_clients import Workload as BenchWorkload
 from bench_meter import sockets_in_use
 from bench_relays import IDLE, Forward
 from bench_rows import ROWS
-from labkit import RELAY, SERVER, LabError, tail, wait_until
+from labkit import HTTP_PORT, RELAY, SERVER, LabError, tail, wait_until
 
 FORWARD = Forward(9000, 7000)
+HTTP_FORWARD = Forward(9000, HTTP_PORT)
+# nginx has a file to serve besides the small ones, which nobody fetches here.
+BIG_FILE = 4096
 WARM_UP = 1.0
 # The workload goes on until it is told to end.
 TIMING = Timing(3600, WARM_UP)
@@ -27,7 +31,7 @@ IDLE_CONNECTIONS = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """A workload of culvert-bench; unit is what its costs are given per, goal that of its row."""
+    """A row's workload; unit is what its costs are given per, goal that of its row."""
 
     name: str
     load: BenchWorkload
@@ -39,6 +43,25 @@ class Workload:
     def connections(self):
         return self.load.connections
 
+    @property
+    def is_http(self):
+        return self.load.tool == WRK
+
+    @property
+    def forward(self):
+        """Of the relay, to the server that this workload needs."""
+        return HTTP_FORWARD if self.is_http else FORWARD
+
+    def exchange(self, report):
+        """Payload of a request and its response, after what the client reported; None: varies."""
+        if self.unit != "request":
+            return None
+        if not self.is_http:
+            return 2 * self.load.size
+        # Each answer is of one size; what wrk asks is this.
+        request = f"GET /small/0 HTTP/1.1\r\nHost: {RELAY}:{self.forward.listen}\r\n\r\n"
+        return len(request) + report["bytes"] / report["requests"]
+
     def units(self, gained):
         """The work that is in what was gained (profile_window)."""
         if self.unit == "session":
@@ -46,7 +69,7 @@ class Workload:
         if self.unit == "transaction":
             return float(gained["opened"])
         size = gained["payload"]
-        return size / 1e9 if self.unit == "GB" else size / (2 * self.load.size)
+        return size / 1e9 if self.unit == "GB" else size / gained["exchange"]
 
     def rate(self, gained):
         """The rate as text."""
@@ -63,19 +86,24 @@ def idle_workload(connections):
 
 
 WORKLOADS = {row.name: Workload(row.name, row.workload, row.work_unit, row.goal, row.title)
-             for row in ROWS if row.workload.tool == CULVERT_BENCH and row.group != "sweep"}
+             for row in ROWS if row.workload.tool in (CULVERT_BENCH, WRK) and row.group != "sweep"}
 WORKLOADS["idle"] = idle_workload(IDLE_CONNECTIONS)
 
 
 class Load:
-    """culvert-bench in the lab: a sink, and clients one after the other."""
+    """Servers in the lab, and clients one after the other. HTTP: nginx is needed as well."""
 
-    def __init__(self, lab, program):
+    def __init__(self, lab, program, http=False):
         self.lab = lab
         self.program = os.path.abspath(program)
         self.processes = max(1, len(os.sched_getaffinity(0)) // 2)  # as in the benchmark
         self.forwards = ((f"{RELAY}:{FORWARD.listen}", f"{SERVER}:{FORWARD.upstream}"),)
         self.sink = lab.start_sink(self.program, SERVER, [FORWARD.upstream], self.processes)
+        if http:
+            lab.start_nginx(BIG_FILE)
+        self._script = lab.path("wrk.lua")
+        with open(self._script, "w", encoding="ascii") as file:
+            file.write(WRK_SCRIPT)
         self._sockets = sockets_in_use(self.sink.pid)
 
     def sessions(self):
@@ -85,8 +113,11 @@ class Load:
     def start(self, workload):
         """A client that is warmed up when this returns and goes on until finish()."""
         timing = None if workload.unit == "session" else TIMING
-        command = bench_command(self.program, workload.load, [(RELAY, FORWARD.listen)], timing,
-                                self.processes)
+        target = (RELAY, workload.forward.listen)
+        if workload.is_http:
+            command = wrk_command(workload.load, target, timing, self._script, self.processes)
+        else:
+            command = bench_command(self.program, workload.load, [target], timing, self.processes)
         client = self.lab.start("client", *command, stdout=subprocess.PIPE, text=True)
         try:
             self._wait_until_warm(client, workload)
@@ -123,16 +154,18 @@ class Load:
     def finish(self, client):
         """Ends the client; returns its report."""
         self.is_running(client)
-        client.send_signal(signal.SIGTERM)
+        # wrk reports after SIGINT only, culvert-bench after either.
+        client.send_signal(signal.SIGINT)
         with client.stdout:
             text = client.stdout.read()
         code = self.lab.stop(client, 30)
         if not text.strip():
             raise LabError(f"the load generator ended with {code} and said nothing:\n"
                            f"{tail(client.log)}")
-        report = json.loads(text.splitlines()[-1])
-        if report["wrong"]:
-            raise LabError(f"{report['wrong']} wrong answers or bytes")
+        report = last_json_line(text)
+        wrong = report.get("wrong", 0) + report["errors"].get("status", 0)
+        if wrong:
+            raise LabError(f"{wrong} wrong answers or bytes")
         return report
 
     def drop(self, client):

@@ -94,8 +94,8 @@ class Runs:
         self._meters = meters
         self._sessions = min(PLENTY, subject.contender.sessions_per_process(descriptors))
 
-    def start(self):
-        relay = Relay(self._lab, self.subject.contender, self.subject.config, [FORWARD],
+    def start(self, forward=FORWARD):
+        relay = Relay(self._lab, self.subject.contender, self.subject.config, [forward],
                       self._meters.make())
         return relay.start(self._program, self._sessions)
 

@@ -93,18 +93,14 @@ def call_blocks(result):
     units, unit = result.units("syscalls"), result.workload.unit
     yield "heading", f"System calls of {result.relay}"
     yield "text", (f"By {result.calls_by}, in a run of its own: "
-                   f"{result.rate('syscalls')} while each call was traced. " +
+                   f"{result.rate('syscalls')} while they were counted. " +
                    ("About 40 calls are answers to the two requests for culvert's counters."
                     if result.subject.is_culvert else ""))
-    order = sorted(result.calls.items(), key=lambda item: -item[1].calls)
-    rows = [(name, f"{call.calls:,}", figure(call.calls / units), f"{call.errors:,}",
-             figure(call.milliseconds * 1000 / call.calls)) for name, call in order]
-    total = sum(call.calls for call in result.calls.values())
-    rows.append(("all", f"{total:,}", figure(total / units),
-                 f"{sum(call.errors for call in result.calls.values()):,}", ""))
-    yield "table", ("call", "calls", f"per {unit}", "failed (EAGAIN too)",
-                    "us each, waiting included" if result.calls_by == "perf trace" else
-                    "us each, CPU time in the kernel"), rows
+    order = sorted(result.calls.items(), key=lambda item: -item[1])
+    rows = [(name, f"{calls:,}", figure(calls / units)) for name, calls in order]
+    total = sum(result.calls.values())
+    rows.append(("all", f"{total:,}", figure(total / units)))
+    yield "table", ("call", "calls", f"per {unit}"), rows
 
 
 def inside(by_role):
