@@ -3,7 +3,7 @@
 #   make            the daemon, build/culvert, and the load generator, build/culvert-bench
 #   make tests      every test program, below build/tests
 #   make check      the unit tests (no root, no network), and the static analysis
-#   make unit       the unit tests alone
+#   make unit       the unit tests alone; make unit-tests builds them
 #   make analyze    the static analysis alone: gcc -fanalyzer, clang-tidy, cppcheck, shellcheck
 #   make fuzz       the fuzzers, FUZZ_SECONDS each (scripts/fuzz; package libclang-rt-14-dev)
 #   make man        the manual pages, below build/man
@@ -30,16 +30,19 @@ Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
 
 LIBS     := inih libbpf json-c libcap libseccomp libsystemd
+# Asked once, not for each file.
+LIBS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(LIBS))
+LDLIBS   := $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz
+MULTIARCH := $(shell $(CC) -print-multiarch)
 CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wformat=2 -Wvla $(if $(WERROR),-Werror)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 PROFFLAGS := $(if $(PROFILE),-fno-omit-frame-pointer -mno-omit-leaf-frame-pointer)
 ALLFLAGS  = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' $(WARN) $(CFLAGS) $(SANFLAGS) \
-            $(PROFFLAGS) -pthread -Iinclude -Iuser -I$(O) $(shell $(PKG_CONFIG) --cflags $(LIBS))
-LDLIBS    = $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz
+            $(PROFFLAGS) -pthread -Iinclude -Iuser -I$(O) $(LIBS_CFLAGS)
 BPFFLAGS := -std=gnu11 -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Wno-unused-parameter \
-            -Iinclude -Ivmlinux -I/usr/include/$(shell $(CC) -print-multiarch)
+            -Iinclude -Ivmlinux -I/usr/include/$(MULTIARCH)
 BPFFLAGS += $(if $(WERROR),-Werror)
 
 USER_SRC := $(wildcard user/*.c)
@@ -73,14 +76,14 @@ flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/
 # Fuzz targets are for clang alone (libFuzzer), so gcc does not see them.
 c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/*/*.c))
 TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' -Iinclude -Iuser -isystem $(O) \
-            $(shell $(PKG_CONFIG) --cflags $(LIBS))
+            $(LIBS_CFLAGS)
 
-.PHONY: all man tests check unit analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
+.PHONY: all man tests unit-tests check unit analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
-.SECONDARY:
 
 all: $(O)/culvert $(O)/culvert-bench
-tests: all man $(UNIT) $(KERNEL) $(FLOW) $(FAULTS)
+tests: all man unit-tests $(KERNEL) $(FLOW) $(FAULTS)
+unit-tests: $(UNIT)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
 	$(call say,LINK,$@)
@@ -120,7 +123,9 @@ $(O)/%.bpf.o: %.bpf.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CLANG) $(BPFFLAGS) -MMD -MP -c -o $@ $<
 
-$(O)/%.skel.h: $(O)/%.bpf.o
+# Named one by one, so that the objects are no intermediate files: those would be deleted, or, being
+# .SECONDARY, not be made again when they are missing.
+$(SKELS) $(KSKELS) $(FSKELS): $(O)/%.skel.h: $(O)/%.bpf.o
 	$(call say,SKEL,$@)
 	$(Q){ echo '// NOLINTBEGIN: generated'; \
 		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F)))) && \
@@ -156,8 +161,12 @@ fuzz-build:
 fuzz:
 	$(Q)O=$(O) scripts/fuzz --seconds $(FUZZ_SECONDS)
 
-unit: $(UNIT)
-	$(Q)for t in $(UNIT); do $$t || exit 1; done
+# Several at a time with -j; then -Otarget keeps what each of them says together.
+RUN_UNIT := $(UNIT:%=run/%)
+.PHONY: $(RUN_UNIT)
+unit: $(RUN_UNIT)
+$(RUN_UNIT): run/%: %
+	$(Q)$<
 
 $(FAULT_TESTS): $(O)/%: $(O)/%.o $(faults_lib) $(flow_lib) $(O)/libculvert.a
 	$(call say,LINK,$@)
@@ -198,7 +207,8 @@ $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
 EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket
-DOCS     := docs/control.md docs/operations.md docs/rinetd.md docs/security.md docs/transparent.md
+DOCS     := docs/comparison.md docs/control.md docs/operations.md docs/rinetd.md docs/security.md \
+	    docs/transparent.md
 
 install: all man
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \
@@ -224,4 +234,4 @@ uninstall:
 clean:
 	rm -rf $(O)
 
--include $(shell find $(O) -name '*.d' 2>/dev/null)
+-include $(wildcard $(addprefix $(O)/,user/*.d user/*/*.d bpf/*.d tests/*/*.d))

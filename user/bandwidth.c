@@ -1,31 +1,133 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: two buckets say what may be taken now, and nothing is taken before it has
+ * come; so whoever is late, and however many are, no more than what the buckets hold is used.
+ *
+ * The queue is what the buckets have promised, and only says when to ask.  Who asks in time finds
+ * what he needs.  Who is late may find that others, who are late, too, have used the burst; he then
+ * joins the queue again.  Who sleeps, promised what he was, is not waited for: his bytes have come,
+ * and are lost or taken by others when the bucket is full.  If somebody gives bytes back, whoever
+ * joins next is sooner, and may get ahead of those who wait; that is less than a turn of each.
+ */
 #include "bandwidth.h"
 
 /*
- * A turn is what comes within 5 ms: the loop's clock has milliseconds, and sixteen that share have
- * a turn each within a tenth of a second.  But not so little that a read is hardly worth its call,
+ * A turn is what comes within 2.5 ms: the loop's clock has milliseconds, and sixteen that share have
+ * a turn each within 40 ms.  But not so little that a read is hardly worth its call,
  * and not more than a pipe holds.
  */
-#define TURNS_PER_SECOND 200
+#define TURNS_PER_SECOND 400
 #define TURN_MIN 1024
 #define TURN_MAX (512 * 1024)
+/* Two make a burst, however low the rate is. */
+#define TURNS_PER_SECOND_MIN 80
+/* 40 ms: 4 % of a second.  The fifth is by how much the peak is above the rate. */
+#define BURSTS_PER_SECOND 25
+#define PEAKS_PER_SECOND 100
+/* The least to ask for: this part of a turn, but what is worth a read is not cut smaller. */
+#define ASK_PART 16
+#define ASK_MIN 1024
 /*
- * What waits for somebody to read is at most what comes within 50 ms, 5 % of the first second.
- * Much less would be lost whenever a worker has other work to do, or the machine does.
+ * Nobody has taken anything for so long: there was nothing to read.  Or, if there was more than
+ * could be read the last time, whoever should have read it had no CPU for longer than can be made
+ * up for, or is gone.
  */
-#define BURSTS_PER_SECOND 20
+#define UNUSED_MS 100
+#define USED_UP_MS 1000
+
+static uint32_t turn_of(uint64_t rate)
+{
+	uint64_t turn = rate / TURNS_PER_SECOND, most = rate / TURNS_PER_SECOND_MIN;
+
+	if (turn < TURN_MIN)
+		turn = most < TURN_MIN ? most : TURN_MIN;
+	if (turn > TURN_MAX)
+		turn = TURN_MAX;
+	return turn || !rate ? (uint32_t)turn : 1;
+}
+
+static void lane_init(struct lane *l, uint64_t rate, uint32_t turn, uint64_t now_ms)
+{
+	uint64_t burst = rate / BURSTS_PER_SECOND;
+
+	if (burst < 2 * (uint64_t)turn)
+		burst = 2 * (uint64_t)turn;
+	bucket_init(&l->average, rate, rate > burst ? rate : burst, now_ms);
+	bucket_keep(&l->average, burst, now_ms);
+	bucket_init(&l->peak, rate + rate / PEAKS_PER_SECOND, burst, now_ms);
+	atomic_init(&l->used_ms, now_ms);
+	atomic_init(&l->used_up, false);
+}
 
 void bandwidth_init(struct bandwidth *b, uint64_t rate, uint64_t now_ms)
 {
-	uint64_t turn = rate / TURNS_PER_SECOND, burst = rate / BURSTS_PER_SECOND;
-
-	if (turn < TURN_MIN)
-		turn = rate < TURN_MIN ? rate : TURN_MIN;
-	if (turn > TURN_MAX)
-		turn = TURN_MAX;
-	if (burst < 2 * turn)
-		burst = 2 * turn;
-	b->turn = (uint32_t)turn;
+	b->turn = turn_of(rate);
 	for (unsigned int way = 0; way < 2; way++)
-		bucket_init(&b->ways[way], rate, burst, now_ms);
+		lane_init(&b->ways[way], rate, b->turn, now_ms);
+}
+
+uint32_t bandwidth_ask(uint32_t turn, uint32_t used)
+{
+	uint32_t least = turn / ASK_PART;
+
+	if (least > ASK_MIN)
+		least = ASK_MIN;
+	if (used >= turn / 2)
+		return turn;
+	if (2 * used > least)
+		return 2 * used;
+	return least ?: 1;
+}
+
+/* Nobody was kept waiting. */
+static bool is_unused(const struct lane *l, uint64_t now_ms)
+{
+	uint64_t used_ms = atomic_load_explicit(&l->used_ms, memory_order_relaxed);
+	bool used_up = atomic_load_explicit(&l->used_up, memory_order_relaxed);
+
+	if (now_ms <= used_ms + (used_up ? USED_UP_MS : UNUSED_MS))
+		return false;
+	return !bucket_owes(&l->average, used_ms) && !bucket_owes(&l->peak, used_ms);
+}
+
+uint64_t lane_join(struct lane *l, uint64_t n, uint64_t now_ms, struct place *ret)
+{
+	uint64_t average, peak;
+
+	if (is_unused(l, now_ms))
+		bucket_keep(&l->average, l->peak.burst, now_ms);
+	average = bucket_promise(&l->average, n, now_ms, &ret->average);
+	peak = bucket_promise(&l->peak, n, now_ms, &ret->peak);
+	return average > peak ? average : peak;
+}
+
+bool lane_take(struct lane *l, struct place *p, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms)
+{
+	if (bucket_take(&l->peak, n, now_ms, ret_due_ms)) {
+		if (bucket_take(&l->average, n, now_ms, ret_due_ms)) {
+			atomic_store_explicit(&l->used_ms, now_ms, memory_order_relaxed);
+			return true;
+		}
+		bucket_give_back(&l->peak, n);
+	}
+	lane_leave(l, p, n, now_ms);
+	*ret_due_ms = lane_join(l, n, now_ms, p);
+	return false;
+}
+
+void lane_end(struct lane *l, uint64_t n)
+{
+	atomic_store_explicit(&l->used_up, !n, memory_order_relaxed);
+	if (!n)
+		return;
+	bucket_give_back(&l->peak, n);
+	bucket_release(&l->peak, n);
+	bucket_give_back(&l->average, n);
+	bucket_release(&l->average, n);
+}
+
+void lane_leave(struct lane *l, const struct place *p, uint64_t n, uint64_t now_ms)
+{
+	bucket_break(&l->peak, p->peak, n, now_ms);
+	bucket_break(&l->average, p->average, n, now_ms);
 }

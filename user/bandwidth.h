@@ -6,15 +6,63 @@
 
 /*
  * A limit in bytes a second, in each direction on its own, as a line has it.  Who wants to read
- * waits for his turn, in which he may read so many bytes: those who always want to get as much
- * each.
+ * joins a queue, and takes what he may read when his turn has come: those who always want to get as
+ * much each.
+ *
+ * What holds:
+ * - In any second, no more is taken than the rate and 5 % of it.  In any other time no more than
+ *   1.01 * rate * time + 0.04 * rate.  (Of rates of less than 80 bytes a second, two bytes more.)
+ * - In the long run no less is taken than the rate, if somebody always wants more, although whoever
+ *   has his turn may come late, because his thread had no CPU: up to 40 ms of that are made up for
+ *   at once, and up to a second at a pace that is 1 % over the rate.
+ *
+ * The 5 % are shared out like this because a burst is of use to who is late often and by little, as
+ * on a busy machine, and pace to who is late by much, which is rare.  Only somebody who was kept
+ * waiting has anything to make up for: after a time in which nobody had anything to read, there is
+ * the burst and nothing more.
+ *
+ * May be shared by threads, without a lock; the clock is given.
  */
+struct lane {
+	struct bucket average; /* of the rate; up to a second's worth may wait */
+	struct bucket peak;    /* of a little more, with the burst */
+	_Atomic uint64_t used_ms; /* when somebody took something last, */
+	_Atomic bool used_up;     /* and used all of it, so that he will want more */
+};
+
+/* Where one is in the queue. */
+struct place {
+	uint64_t average, peak;
+};
+
 struct bandwidth {
-	struct bucket ways[2]; /* by flow; rate 0: no limit */
-	uint32_t turn;         /* bytes */
+	struct lane ways[2]; /* by flow */
+	uint32_t turn;       /* bytes that it makes sense to take at once, at most; 0: no limit */
 };
 
 /* RATE 0: no limit. */
 void bandwidth_init(struct bandwidth *b, uint64_t rate, uint64_t now_ms);
+
+/*
+ * What to ask for, with turns of TURN bytes, after a turn in which USED were read: twice as much,
+ * and at most a turn.  So who moves little makes nobody wait, and who moves much soon has whole
+ * turns.
+ */
+uint32_t bandwidth_ask(uint32_t turn, uint32_t used);
+
+/* Join the queue for N bytes, at most a turn.  Returns when it will be one's turn. */
+uint64_t lane_join(struct lane *l, uint64_t n, uint64_t now_ms, struct place *ret);
+
+/*
+ * That time has come: leave with N bytes.  False: too many others are late as well; one has another
+ * place in the queue, and it will be one's turn at *RET_DUE_MS.
+ */
+bool lane_take(struct lane *l, struct place *p, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms);
+
+/* The turn is over; N of those that were taken were not used. */
+void lane_end(struct lane *l, uint64_t n);
+
+/* Leave with nothing. */
+void lane_leave(struct lane *l, const struct place *p, uint64_t n, uint64_t now_ms);
 
 #endif

@@ -16,7 +16,8 @@ struct bucket {
 	uint64_t rate;  /* 0: no limit, and nothing may be asked of it */
 	uint64_t burst;
 	uint64_t start_ms;
-	_Atomic uint64_t taken; /* of all tokens that ever came, those before it are gone */
+	_Atomic uint64_t taken;    /* of all tokens that ever came, those before it are gone */
+	_Atomic uint64_t promised; /* of all that ever will, those before it are somebody's */
 };
 
 /* More would be too many to count with for a year. */
@@ -28,13 +29,26 @@ void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_m
 /* Take N (at most BURST).  False: there are fewer, but at *RET_DUE_MS there may be as many. */
 bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms);
 
-/*
- * Take N that may come later: they may be used from the time that is returned.  Who comes first has
- * them first, so if everybody takes as many, everybody has as many.
- */
-uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
-
 /* N of those that were taken were not used. */
 void bucket_give_back(struct bucket *b, uint64_t n);
+
+/*
+ * Who wants N in turn with others is told when to take them: when they have come beside those that
+ * others were promised before.  Who then takes them finds them, unless many are late and take
+ * theirs at the same time.
+ */
+uint64_t bucket_promise(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_place);
+/* N of those that were promised have been taken and given back. */
+void bucket_release(struct bucket *b, uint64_t n);
+/*
+ * N that were promised, to who was told PLACE, will not be taken, or not in that place.  If they
+ * are gone by now, there is nothing to release: the promises that follow begin behind them.
+ */
+void bucket_break(struct bucket *b, uint64_t place, uint64_t n, uint64_t now_ms);
+/* True if at MS some were promised that were still to come. */
+bool bucket_owes(const struct bucket *b, uint64_t ms);
+
+/* Of those that wait, all but N are lost. */
+void bucket_keep(struct bucket *b, uint64_t n, uint64_t now_ms);
 
 #endif

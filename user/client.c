@@ -12,14 +12,15 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client_view.h"
 #include "client_words.h"
+#include "clock.h"
 #include "command.h"
 #include "control_client.h"
 #include "exit_codes.h"
+#include "json_add.h"
 #include "log.h"
 
 #define ANSWER_FIRST 65536u
@@ -39,14 +40,6 @@ static client_view_fn *const views[COMMANDS] = {
 	[COMMAND_RELOAD] = client_view_reload,
 	[COMMAND_LOG_LEVEL] = client_view_log_level,
 };
-
-static long long now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* Connect to PATH and send LINE; returns the socket, or -errno. */
 static int send_request(const char *path, const char *line)
@@ -74,10 +67,10 @@ static int send_request(const char *path, const char *line)
 }
 
 /* One recv(), not later than END; returns the number of bytes, 0 at the end of file, or -errno. */
-static ssize_t receive(int fd, char *buf, size_t size, long long end)
+static ssize_t receive(int fd, char *buf, size_t size, uint64_t end)
 {
 	struct pollfd pfd = { .fd = fd, .events = POLLIN };
-	long long left;
+	uint64_t now;
 	ssize_t n;
 
 	for (;;) {
@@ -86,10 +79,10 @@ static ssize_t receive(int fd, char *buf, size_t size, long long end)
 			return n;
 		if (errno != EAGAIN && errno != EINTR)
 			return -errno;
-		left = end - now_ms();
-		if (left <= 0)
+		now = clock_ms();
+		if (now >= end)
 			return -ETIMEDOUT;
-		poll(&pfd, 1, (int)left);
+		poll(&pfd, 1, (int)(end - now));
 	}
 }
 
@@ -112,7 +105,7 @@ static int grow(char **buf, size_t *size)
  * Read one line, or up to the end of file, into a string that the caller frees.  -EFBIG: longer
  * than ANSWER_MAX; -ENODATA: nothing came.
  */
-static int read_answer(int fd, long long end, char **ret, size_t *ret_len)
+static int read_answer(int fd, uint64_t end, char **ret, size_t *ret_len)
 {
 	size_t len = 0, size = 0;
 	char *buf = NULL;
@@ -170,12 +163,14 @@ static size_t utf8_length(const unsigned char *p)
  * characters (two bytes in UTF-8) mean something to terminals too, and so may bytes that are no
  * UTF-8: a lone 0x9b begins a control sequence on some.  All these stand only within strings.
  */
-static void print_json(struct json_object *answer, FILE *out)
+static int print_json(struct json_object *answer, FILE *out)
 {
-	const char *text = json_object_to_json_string_ext(
-		answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+	size_t len;
+	const char *text = json_line(answer, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
 
-	for (const unsigned char *p = (const unsigned char *)text; p && *p;) {
+	if (!text)
+		return -ENOMEM;
+	for (const unsigned char *p = (const unsigned char *)text; *p;) {
 		size_t n = utf8_length(p);
 
 		if (!n)
@@ -189,6 +184,7 @@ static void print_json(struct json_object *answer, FILE *out)
 		p += n ?: 1;
 	}
 	fputc('\n', out);
+	return 0;
 }
 
 static struct json_object *parse_answer(const char *text, size_t len)
@@ -226,15 +222,12 @@ static int print_answer(const struct command *c, const struct client_words *word
 			struct json_object *answer)
 {
 	struct json_object *error;
-	int r = 0;
+	int r;
 
 	if (json_object_object_get_ex(answer, "error", &error) &&
 	    !json_object_object_get_ex(answer, "finished", NULL)) /* a reload says "" there */
 		return print_error(error);
-	if (words->json)
-		print_json(answer, stdout);
-	else
-		r = views[command_number(c)](answer, stdout);
+	r = words->json ? print_json(answer, stdout) : views[command_number(c)](answer, stdout);
 	if (r == -EINVAL)
 		return log_complain(EXIT_CODE_FAILURE, "%s: this is no answer to %s",
 				    words->control, c->name);
@@ -250,9 +243,12 @@ static int complain_unreachable(const char *path, int err)
 {
 	const char *hint = "is `culvert run` running, perhaps with another --control?";
 
+	/* there may well be one, but not for this account */
 	if (err == -EACCES || err == -EPERM)
-		hint = "try again as root or as the user the daemon runs as";
-	else if (err == -ETIMEDOUT)
+		return log_complain(EXIT_CODE_FAILURE, "%s: cannot reach the daemon: %s (try again "
+				    "as root or as the user the daemon runs as)", path,
+				    strerror(-err));
+	if (err == -ETIMEDOUT)
 		hint = "the daemon is stopped or overloaded; look at its process and its log";
 	else if (err == -ENODATA || err == -ECONNRESET || err == -EPIPE)
 		return log_complain(EXIT_CODE_NO_DAEMON,
@@ -266,7 +262,7 @@ static int ask(const char *control, const char *line, struct json_object **ret)
 {
 	size_t len = 0;
 	char *text = NULL;
-	long long end = now_ms() + DEADLINE_S * 1000;
+	uint64_t end = clock_ms() + DEADLINE_S * 1000;
 	int fd = send_request(control, line), r;
 
 	if (fd < 0)
@@ -305,9 +301,9 @@ static int64_t number_in(struct json_object *o, const char *key)
 static int await_reload(const char *control, struct json_object **answer)
 {
 	int64_t number = number_in(*answer, "number");
-	long long end = now_ms() + RELOAD_DEADLINE_S * 1000;
+	uint64_t end = clock_ms() + RELOAD_DEADLINE_S * 1000;
 
-	while (now_ms() < end) {
+	while (clock_ms() < end) {
 		struct json_object *status = NULL, *reload = NULL;
 		int r = ask(control, "status", &status);
 

@@ -141,6 +141,16 @@ static void add_flow(struct table *t, struct json_object *flow)
 	table_add(t, cells);
 }
 
+/* What is missing, and why. */
+static void print_silent(FILE *out, struct json_object *answer, const char *what)
+{
+	int64_t n = json_object_get_int64(member(answer, "workers_silent"));
+
+	if (n > 0)
+		fprintf(out, "%lld worker%s not answered: %s missing\n", (long long)n,
+			n == 1 ? " has" : "s have", what);
+}
+
 int client_view_sessions(struct json_object *answer, FILE *out)
 {
 	struct json_object *sessions = member(answer, "sessions");
@@ -153,6 +163,7 @@ int client_view_sessions(struct json_object *answer, FILE *out)
 	n = json_object_array_length(sessions);
 	if (n == 0) {
 		fputs("No sessions.\n", out);
+		print_silent(out, answer, "sessions may be");
 		return 0;
 	}
 
@@ -170,6 +181,7 @@ int client_view_sessions(struct json_object *answer, FILE *out)
 	}
 	r = table_print(t, out, 0);
 	table_free(t);
+	print_silent(out, answer, "sessions may be");
 	return r;
 }
 
@@ -224,6 +236,8 @@ static int print_names(FILE *out, struct json_object *forwards)
 		if (!json_object_is_type(lookup, json_type_object))
 			continue;
 		join(member(f, "addresses"), addresses, sizeof(addresses));
+		if (!addresses[0])
+			cells[4] = "none";
 		table_add(t, cells);
 	}
 	fputs("\nNames\n", out);
@@ -325,6 +339,7 @@ int client_view_status(struct json_object *answer, FILE *out)
 	print_member(out, " of ", answer, "workers", KIND_COUNT);
 	print_member(out, ", at most ", answer, "max_sessions", KIND_COUNT);
 	fputs(" sessions\n", out);
+	print_silent(out, answer, "some flows, pipes and buffers are");
 
 	r |= print_section(out, "Forwards", forward_fields, N_ELEMENTS(forward_fields),
 			   member(answer, "forwards"));

@@ -114,47 +114,69 @@ int client_view_kill(struct json_object *answer, FILE *out)
 	return 0;
 }
 
+/* What is said in one line: each member behind a few words, and what is behind all of them. */
+struct piece {
+	const char *before, *key; /* no KEY: the end */
+	enum kind kind;
+};
+
+/* -EINVAL: member KEY of ANSWER, which makes it the answer that it should be, is not of TYPE. */
+static int print_pieces(struct json_object *answer, FILE *out, const char *key, enum json_type type,
+			const struct piece *p)
+{
+	if (!json_object_is_type(member(answer, key), type))
+		return -EINVAL;
+	for (; p->key; p++)
+		print_member(out, p->before, answer, p->key, p->kind);
+	fputs(p->before, out);
+	return 0;
+}
+
 int client_view_engine(struct json_object *answer, FILE *out)
 {
-	if (!json_object_is_type(member(answer, "engine"), json_type_string))
-		return -EINVAL;
-	print_member(out, "", answer, "forward", KIND_TEXT);
-	print_member(out, ": engine ", answer, "engine", KIND_TEXT);
-	print_member(out, ", configured ", answer, "engine_configured", KIND_TEXT);
-	print_member(out, ", sessions ", answer, "live", KIND_COUNT);
-	print_member(out, ", flows still moving ", answer, "flows_moving", KIND_COUNT);
-	fputc('\n', out);
-	return 0;
+	static const struct piece pieces[] = {
+		{ "", "forward", KIND_TEXT },
+		{ ": engine ", "engine", KIND_TEXT },
+		{ ", configured ", "engine_configured", KIND_TEXT },
+		{ ", sessions ", "live", KIND_COUNT },
+		{ ", flows still moving ", "flows_moving", KIND_COUNT },
+		{ .before = "\n" },
+	};
+
+	return print_pieces(answer, out, "engine", json_type_string, pieces);
 }
 
 int client_view_drain(struct json_object *answer, FILE *out)
 {
-	if (!json_object_is_type(member(answer, "state"), json_type_string))
-		return -EINVAL;
-	print_member(out, "", answer, "forward", KIND_TEXT);
-	print_member(out, ": ", answer, "state", KIND_TEXT);
-	print_member(out, ", sessions ", answer, "live", KIND_COUNT);
-	fputc('\n', out);
-	return 0;
+	static const struct piece pieces[] = {
+		{ "", "forward", KIND_TEXT },
+		{ ": ", "state", KIND_TEXT },
+		{ ", sessions ", "live", KIND_COUNT },
+		{ .before = "\n" },
+	};
+
+	return print_pieces(answer, out, "state", json_type_string, pieces);
 }
 
 int client_view_reload(struct json_object *answer, FILE *out)
 {
-	if (!json_object_is_type(member(answer, "finished"), json_type_int))
-		return -EINVAL;
-	print_member(out, "forwards: ", answer, "added", KIND_COUNT);
-	print_member(out, " added, ", answer, "changed", KIND_COUNT);
-	print_member(out, " changed, ", answer, "removed", KIND_COUNT);
-	print_member(out, " removed, ", answer, "kept", KIND_COUNT);
-	fputs(" as before\n", out);
-	return 0;
+	static const struct piece pieces[] = {
+		{ "forwards: ", "added", KIND_COUNT },
+		{ " added, ", "changed", KIND_COUNT },
+		{ " changed, ", "removed", KIND_COUNT },
+		{ " removed, ", "kept", KIND_COUNT },
+		{ .before = " as before\n" },
+	};
+
+	return print_pieces(answer, out, "finished", json_type_int, pieces);
 }
 
 int client_view_log_level(struct json_object *answer, FILE *out)
 {
-	if (!json_object_is_type(member(answer, "level"), json_type_string))
-		return -EINVAL;
-	print_member(out, "", answer, "level", KIND_TEXT);
-	fputc('\n', out);
-	return 0;
+	static const struct piece pieces[] = {
+		{ "", "level", KIND_TEXT },
+		{ .before = "\n" },
+	};
+
+	return print_pieces(answer, out, "level", json_type_string, pieces);
 }

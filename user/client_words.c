@@ -10,24 +10,28 @@
 #include <json-c/json.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 
 #include "command.h"
 #include "config.h"
+#include "config_control.h"
 #include "control_client.h"
 #include "json_add.h"
 #include "log.h"
 #include "size.h"
 
-enum own { OWN_JSON, OWN_CONTROL, OWN_HELP, OWNS };
+enum own { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
 
 static const struct {
 	const char *name, *metavar, *help;
 } own_options[OWNS] = {
-	[OWN_JSON] = { "json", NULL, "print the daemon's answer as JSON (docs/control.md)" },
+	[OWN_JSON] = { "json", NULL, "print the daemon's answer as JSON, see culvert(8)" },
 	[OWN_CONTROL] = { "control", "PATH",
 			  "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")" },
+	[OWN_CONFIG] = { "config", "FILE",
+			 "ask the daemon of this configuration file: where its `control` says" },
 	[OWN_HELP] = { "help", NULL, "show this help" },
 };
 
@@ -38,7 +42,7 @@ static void print_option(const char *name, const char *metavar, const char *help
 	char left[32];
 
 	snprintf(left, sizeof(left), "--%s %s", name, metavar ? metavar : "");
-	printf("  %-18s%s\n", left, help);
+	printf("  %-20s%s\n", left, help);
 }
 
 static void print_usage(const struct command *c)
@@ -74,14 +78,16 @@ static int add_id(struct json_object *request, const char *name, const char *tex
 {
 	struct json_object *list;
 	uint64_t id;
+	bool first;
 
 	if (count_parse(text, &id) || id > INT64_MAX)
 		return -EINVAL;
-	if (!json_object_object_get_ex(request, name, &list)) {
+	first = !json_object_object_get_ex(request, name, &list);
+	if (first)
 		list = json_object_new_array();
-		json_add(request, name, list);
-	}
 	json_append(list, json_object_new_int64((int64_t)id));
+	if (first) /* last: it is released if it cannot be added */
+		json_add(request, name, list);
 	return 0;
 }
 
@@ -148,8 +154,10 @@ static enum own find_own(const char *name, size_t len)
 
 static void store_own(struct client_words *w, enum own o, const char *value)
 {
-	if (value) /* OWN_CONTROL, the only one that takes one */
+	if (o == OWN_CONTROL)
 		w->control = value;
+	else if (o == OWN_CONFIG)
+		w->config = value;
 	else if (o == OWN_JSON)
 		w->json = true;
 	else
@@ -160,7 +168,7 @@ static void store_own(struct client_words *w, enum own o, const char *value)
 static int take_option(const struct command *c, int argc, char **argv, int *pos,
 		       struct client_words *w)
 {
-	const char *word = argv[*pos], *name = word + 2;
+	const char *word = argv[*pos], *name = strcmp(word, "-c") ? word + 2 : "config";
 	size_t len = strcspn(name, "=");
 	const char *value = name[len] ? name + len + 1 : NULL;
 	const struct command_key_def *key = find_key(c, name, len);
@@ -198,53 +206,70 @@ static int take_word(const struct command *c, const char *word, struct client_wo
 	return complain_unknown(c, word);
 }
 
-/* What the daemon would say of it. */
-static int check_request(const struct command *c, const char *line)
-{
-	struct command_request req;
-	struct json_object *answer, *error, *message;
-
-	if (!line)
-		return -ENOMEM;
-	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
-		return log_complain(-EINVAL, "%s: too much for one request", c->name);
-	answer = command_parse(line, strlen(line), &req);
-	if (!answer) {
-		command_close(&req);
-		return 0;
-	}
-	if (json_object_object_get_ex(answer, "error", &error) &&
-	    json_object_object_get_ex(error, "message", &message))
-		log_complain(-EINVAL, "%s", json_object_get_string(message));
-	json_object_put(answer);
-	return -EINVAL;
-}
-
-int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret)
+/* The socket to ask at.  What the command line says counts. */
+static int find_control(struct client_words *w)
 {
 	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
 	int r = 0;
 
-	*ret = (struct client_words){ .control = CONFIG_CONTROL_DEFAULT,
-				      .request = json_object_new_object() };
+	if (!w->control && w->config) {
+		r = config_control(w->config, &w->named);
+		w->control = w->named;
+	} else if (!w->control) {
+		w->control = CONFIG_CONTROL_DEFAULT;
+	}
+	if (!r && strlen(w->control) >= room)
+		return log_complain(-EINVAL, "%s: \"%.256s\" is too long, expected at most %zu "
+				    "bytes", w->named ? w->config : "--control", w->control,
+				    room - 1);
+	return r;
+}
+
+/* What the daemon would say of it. */
+static int check_request(const struct command *c, const char *line)
+{
+	struct command_request req;
+	struct json_object *why, *error, *message;
+
+	if (!line) /* what lacks something would ask for something else */
+		return -ENOMEM;
+	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
+		return log_complain(-EINVAL, "%s: too much for one request", c->name);
+	if (command_parse(line, strlen(line), &req, &why)) {
+		command_close(&req);
+		return 0;
+	}
+	if (!json_lacks() && json_object_object_get_ex(why, "error", &error) &&
+	    json_object_object_get_ex(error, "message", &message))
+		log_complain(-EINVAL, "%s", json_object_get_string(message));
+	json_object_put(why);
+	return json_lacks() ? -ENOMEM : -EINVAL;
+}
+
+int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret)
+{
+	size_t len;
+	int r = 0;
+
+	json_begin();
+	*ret = (struct client_words){ .request = json_object_new_object() };
 	json_add(ret->request, "command", json_object_new_string(c->name));
 	for (int i = 1; !r && i < argc; i++)
-		r = !strncmp(argv[i], "--", 2) ? take_option(c, argc, argv, &i, ret)
-					       : take_word(c, argv[i], ret);
+		r = !strncmp(argv[i], "--", 2) || !strcmp(argv[i], "-c")
+			    ? take_option(c, argc, argv, &i, ret)
+			    : take_word(c, argv[i], ret);
 	if (r || ret->help)
 		return r;
-	if (strlen(ret->control) >= room)
-		return log_complain(-EINVAL,
-				    "--control: \"%.256s\" is too long, expected at most %zu bytes",
-				    ret->control, room - 1);
-	ret->line = json_object_to_json_string_ext(ret->request, JSON_C_TO_STRING_PLAIN |
-							       JSON_C_TO_STRING_NOSLASHESCAPE);
+	r = find_control(ret);
+	if (r)
+		return r;
+	ret->line = json_line(ret->request, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
 	return check_request(c, ret->line);
 }
 
 void client_words_close(struct client_words *w)
 {
 	json_object_put(w->request);
-	w->request = NULL;
-	w->line = NULL;
+	free(w->named);
+	*w = (struct client_words){ .control = NULL };
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "command.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,12 +30,12 @@ const struct command_key_def command_keys[KEYS] = {
 			 "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:" },
 	[KEY_CARRIER] = { "carrier", TYPE_CARRIER, "NAME",
 			  "with a flow on copy, splice or sockmap" },
-	[KEY_ID] = { "id", TYPE_IDS, "ID", "of this number, as `culvert sessions` shows it" },
+	[KEY_ID] = { "id", TYPE_IDS, "ID", "of this number, as `culvert sessions` shows" },
 	[KEY_ALL] = { "all", TYPE_FLAG, NULL, "all sessions" },
 	[KEY_ENGINE] = { "engine", TYPE_ENGINE, "ENGINE",
 			 "auto, sockmap, splice, copy; default: as configured" },
 	[KEY_DEADLINE] = { "deadline", TYPE_SECONDS, "SECONDS",
-			   "reset the sessions that are left then" },
+			   "reset the sessions that are left after so long" },
 	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again" },
 	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug" },
 };
@@ -46,19 +47,19 @@ const struct command commands[COMMANDS] = {
 			 "reason for it.",
 		KEYS_OF(KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID) },
 	[COMMAND_STATUS] = {
-		.name = "status", .summary = "show its totals, errors and resources",
+		.name = "status", .summary = "show totals, errors and resources",
 		.about = "Show the forwards, what carries them, errors and resources of the "
 			 "running daemon." },
 	[COMMAND_FORWARDS] = {
-		.name = "forwards", .summary = "show its forwards: engine, state, sessions, limits",
+		.name = "forwards", .summary = "show the forwards: engine, state, sessions, limits",
 		.about = "List the forwards: what they listen on and lead to, engine, state, "
 			 "totals and limits.",
 		KEYS_OF(KEY_FORWARD) },
 	[COMMAND_KILL] = {
 		.name = "kill", .summary = "reset sessions", .changes = COMMAND_ALWAYS,
 		.needs_some = true,
-		.about = "Reset sessions: both ends see RST.  Which, at least one option must "
-			 "say; all of them must hold.",
+		.about = "Reset sessions: both ends see RST.  Name them by number, by filters (all "
+			 "of which\nmust hold), or by --all.",
 		.positional = BIT(KEY_ID),
 		KEYS_OF(KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL) },
 	[COMMAND_ENGINE] = {
@@ -72,19 +73,19 @@ const struct command commands[COMMANDS] = {
 	[COMMAND_DRAIN] = {
 		.name = "drain", .summary = "let a forward take no new sessions",
 		.changes = COMMAND_ALWAYS,
-		.about = "Close the sockets of a forward: whoever connects is refused, and the "
-			 "sessions that it has go\non.  Until --undo, or a reload.",
+		.about = "Close the sockets of a forward: new clients are refused, its sessions "
+			 "go on.\n--undo or a reload opens the sockets again.",
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD),
 		KEYS_OF(KEY_FORWARD, KEY_DEADLINE, KEY_UNDO) },
 	[COMMAND_RELOAD] = {
 		.name = "reload", .summary = "read the configuration file again",
 		.changes = COMMAND_ALWAYS,
 		.about = "Read the configuration file again, as SIGHUP does, and say what has "
-			 "become of it.\nA file with a mistake changes nothing." },
+			 "changed.\nA file with a mistake changes nothing." },
 	[COMMAND_LOG_LEVEL] = {
 		.name = "log-level", .summary = "show or set how much the daemon logs",
 		.changes = BIT(KEY_LEVEL),
-		.about = "Show the log level, or change it until the daemon ends.",
+		.about = "Show the log level, or change it until the daemon ends or a reload.",
 		.positional = BIT(KEY_LEVEL),
 		KEYS_OF(KEY_LEVEL) },
 };
@@ -119,15 +120,13 @@ const char *command_error_name(enum command_error e)
 	return e < ERRORS ? error_names[e] : "?";
 }
 
-struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
+__attribute__((format(printf, 2, 0)))
+static struct json_object *error_json(enum command_error e, const char *fmt, va_list ap)
 {
 	struct json_object *o = json_object_new_object(), *error = json_object_new_object();
 	char text[MESSAGE_ROOM], shown[MESSAGE_ROOM];
-	va_list ap;
 
-	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
 	json_add(error, "code", json_object_new_string(command_error_name(e)));
 	json_add(error, "message",
 		 json_object_new_string(log_escape(text, shown, sizeof(shown))));
@@ -135,13 +134,36 @@ struct json_object *command_error_json(enum command_error e, const char *fmt, ..
 	return o;
 }
 
-static struct json_object *malformed(const char *why)
+struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
 {
-	return command_error_json(ERROR_MALFORMED,
-				  "%s: a request is one line: {\"command\":\"NAME\",...}", why);
+	struct json_object *o;
+	va_list ap;
+
+	va_start(ap, fmt);
+	o = error_json(e, fmt, ap);
+	va_end(ap);
+	return o;
 }
 
-static struct json_object *unknown_command(const char *name)
+/* Always false, with or without memory for WHY, which may be NULL then. */
+__attribute__((format(printf, 3, 4)))
+static bool refuse(struct json_object **why, enum command_error e, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	*why = error_json(e, fmt, ap);
+	va_end(ap);
+	return false;
+}
+
+static bool malformed(const char *what, struct json_object **why)
+{
+	return refuse(why, ERROR_MALFORMED,
+		      "%s: a request is one line: {\"command\":\"NAME\",...}", what);
+}
+
+static bool unknown_command(const char *name, struct json_object **why)
 {
 	char known[160] = "";
 	size_t len = 0;
@@ -149,8 +171,8 @@ static struct json_object *unknown_command(const char *name)
 	for (size_t i = 0; i < COMMANDS; i++)
 		len += (size_t)snprintf(known + len, sizeof(known) - len, "%s%s", i ? ", " : "",
 					commands[i].name);
-	return command_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\" (known: %s)",
-				  SHOWN, name, known);
+	return refuse(why, ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\" (known: %s)", SHOWN,
+		      name, known);
 }
 
 /* --- values --- */
@@ -191,13 +213,26 @@ static bool take_ids(struct session_filter *f, struct json_object *value)
 	bool array = json_object_is_type(value, json_type_array), ok = true;
 	size_t n = array ? json_object_array_length(value) : 1;
 
-	f->ids = n ? calloc(n, sizeof(*f->ids)) : NULL;
-	if (!f->ids)
+	if (!n)
 		return false;
+	f->ids = calloc(n, sizeof(*f->ids));
+	if (!f->ids) {
+		json_lack();
+		return false;
+	}
 	for (size_t i = 0; ok && i < n; i++)
 		ok = take_id(f, array ? json_object_array_get_idx(value, i) : value);
 	session_filter_sort(f);
 	return ok;
+}
+
+static bool take_clients(struct session_filter *f, const char *text)
+{
+	int r = text ? acl_add(&f->clients, true, text) : -EINVAL;
+
+	if (r == -ENOMEM)
+		json_lack();
+	return !r;
 }
 
 static bool take_carrier(struct session_filter *f, const char *name)
@@ -249,7 +284,7 @@ static bool take_value(struct command_request *req, enum command_key key,
 		req->filter.forward = text;
 		return text;
 	case TYPE_CLIENTS:
-		return text && !acl_add(&req->filter.clients, true, text);
+		return take_clients(&req->filter, text);
 	case TYPE_CARRIER:
 		return take_carrier(&req->filter, text);
 	case TYPE_ENGINE:
@@ -279,64 +314,63 @@ static const struct command_key_def *find_key(const struct command *c, const cha
 	return NULL;
 }
 
-static struct json_object *take_key(struct command_request *req, const char *name,
-				    struct json_object *value)
+static bool take_key(struct command_request *req, const char *name, struct json_object *value,
+		     struct json_object **why)
 {
 	enum command_key key;
 	const struct command_key_def *def = find_key(req->command, name, &key);
 
 	if (!def)
-		return command_error_json(ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"",
-					  req->command->name, SHOWN, name);
+		return refuse(why, ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"",
+			      req->command->name, SHOWN, name);
 	if (!take_value(req, key, value))
-		return command_error_json(ERROR_BAD_VALUE, "%s: %s: %s", req->command->name, name,
-					  expectations[def->type]);
+		return refuse(why, ERROR_BAD_VALUE, "%s: %s: %s", req->command->name, name,
+			      expectations[def->type]);
 	if (def->type != TYPE_FLAG || json_object_get_boolean(value))
 		req->given |= BIT(key);
-	return NULL;
+	return true;
 }
 
 /* What the keys must be, taken together. */
-static struct json_object *check_whole(const struct command_request *req)
+static bool check_whole(const struct command_request *req, struct json_object **why)
 {
 	const struct command *c = req->command;
 
 	for (size_t i = 0; i < c->n_keys; i++)
 		if (c->required & ~req->given & BIT(c->keys[i]))
-			return command_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
-						  command_keys[c->keys[i]].name);
+			return refuse(why, ERROR_MISSING_KEY, "%s: needs %s", c->name,
+				      command_keys[c->keys[i]].name);
 	if (c->needs_some && !req->given)
-		return command_error_json(ERROR_MISSING_KEY,
-					  "%s: needs an id, a filter or all", c->name);
+		return refuse(why, ERROR_MISSING_KEY, "%s: needs an id, a filter or all", c->name);
 	if (command_has(req, KEY_ALL) && req->given != BIT(KEY_ALL))
-		return command_error_json(ERROR_BAD_VALUE,
-					  "%s: all: contradicts the other filters", c->name);
+		return refuse(why, ERROR_BAD_VALUE, "%s: all: contradicts the other filters",
+			      c->name);
 	if (command_has(req, KEY_UNDO) && command_has(req, KEY_DEADLINE))
-		return command_error_json(ERROR_BAD_VALUE, "%s: undo: contradicts deadline",
-					  c->name);
-	return NULL;
+		return refuse(why, ERROR_BAD_VALUE, "%s: undo: contradicts deadline", c->name);
+	return true;
 }
 
-static struct json_object *take_request(struct command_request *req)
+static bool take_request(struct command_request *req, struct json_object **why)
 {
-	struct json_object *name = NULL, *error = NULL;
+	struct json_object *name = NULL;
 	const char *text;
+	bool ok = true;
 
 	if (!json_object_is_type(req->json, json_type_object))
-		return malformed("not a JSON object");
+		return malformed("not a JSON object", why);
 	if (!json_object_object_get_ex(req->json, "command", &name))
-		return malformed("no command");
+		return malformed("no command", why);
 	text = text_of(name);
 	if (!text)
-		return malformed("the command is no name");
+		return malformed("the command is no name", why);
 	req->command = command_find(text);
 	if (!req->command)
-		return unknown_command(text);
+		return unknown_command(text, why);
 	json_object_object_foreach(req->json, key, value) {
-		if (!error && strcmp(key, "command") != 0)
-			error = take_key(req, key, value);
+		if (ok && strcmp(key, "command") != 0)
+			ok = take_key(req, key, value, why);
 	}
-	return error ?: check_whole(req);
+	return ok && check_whole(req, why);
 }
 
 static bool is_word(const char *line, size_t len)
@@ -355,14 +389,45 @@ static struct json_object *parse_word(const char *line, size_t len)
 	return o;
 }
 
+/*
+ * json-c 0.16 takes a line for malformed where it has no memory for all of it, and dies where it
+ * has none for a key.  So there must be enough for the worst line of that length, of empty objects:
+ * 265 bytes for each byte.  The pieces are of a size that free(3) keeps, below the last one, which
+ * is held meanwhile.
+ */
+#define ROOM_EACH 300
+#define ROOM_PIECE (16 << 10)
+#define ROOM_PIECES_MAX 80 /* more than the longest request needs */
+
+/* The piece to be held, or NULL. */
+static void *make_room(size_t len)
+{
+	size_t n = 0, due = len * ROOM_EACH / ROOM_PIECE + 2;
+	void *pieces[ROOM_PIECES_MAX] = { 0 }, *last = NULL;
+
+	if (due > ROOM_PIECES_MAX)
+		return NULL;
+	for (; n < due && (pieces[n] = malloc(ROOM_PIECE)); n++)
+		*(volatile char *)pieces[n] = 0; /* else compilers may do without */
+	if (n == due)
+		last = pieces[--n];
+	while (n)
+		free(pieces[--n]);
+	return last;
+}
+
 /* NULL unless the whole line is one JSON value. */
 static struct json_object *parse_json(const char *line, size_t len)
 {
-	struct json_tokener *t = json_tokener_new_ex(DEPTH_MAX);
+	void *held = make_room(len);
+	struct json_tokener *t = held ? json_tokener_new_ex(DEPTH_MAX) : NULL;
 	struct json_object *o = NULL;
 
-	if (!t)
+	if (!t) {
+		free(held);
+		json_lack();
 		return NULL;
+	}
 	json_tokener_set_flags(t, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
 	o = json_tokener_parse_ex(t, line, (int)len);
 	if (o && (json_tokener_get_error(t) != json_tokener_success ||
@@ -371,20 +436,23 @@ static struct json_object *parse_json(const char *line, size_t len)
 		o = NULL;
 	}
 	json_tokener_free(t);
+	free(held);
 	return o;
 }
 
-struct json_object *command_parse(const char *line, size_t len, struct command_request *ret)
+bool command_parse(const char *line, size_t len, struct command_request *ret,
+		   struct json_object **ret_why)
 {
-	struct json_object *error;
+	bool ok;
 
+	*ret_why = NULL;
 	*ret = (struct command_request){ .engine = ENGINE_DEFAULT };
 	session_filter_init(&ret->filter);
 	ret->json = is_word(line, len) ? parse_word(line, len) : parse_json(line, len);
-	error = take_request(ret);
-	if (error)
+	ok = take_request(ret, ret_why);
+	if (!ok)
 		command_close(ret);
-	return error;
+	return ok;
 }
 
 void command_close(struct command_request *req)

@@ -133,10 +133,12 @@ struct json_object *command_error_json(enum command_error e, const char *fmt, ..
 
 /*
  * Understand the LEN bytes at LINE: a JSON object, or one word for {"command":WORD}.  Everything in
- * it must be known and of its type.  NULL, and RET is to be given to command_close(); or an object
- * that says what is wrong, to be released by the caller.
+ * it must be known and of its type.  True, and RET is to be given to command_close().  False, and
+ * RET_WHY is an object that says what is wrong, to be released by the caller, or NULL: there was no
+ * memory for it.  json_lacks() knows, too, whether it was for want of memory that LINE was refused.
  */
-struct json_object *command_parse(const char *line, size_t len, struct command_request *ret);
+bool command_parse(const char *line, size_t len, struct command_request *ret,
+		   struct json_object **ret_why);
 void command_close(struct command_request *req);
 
 #endif

@@ -3,16 +3,17 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config_file.h"
+#include "config_listen.h"
 #include "config_upstream.h"
 #include "exit_codes.h"
 #include "log.h"
-#include "option.h"
+#include "option_help.h"
+#include "option_value.h"
 
 #define NOT_GIVEN UINT_MAX
 
@@ -40,6 +41,7 @@ static int take_option(int argc, char **argv, int *pos, struct config *c, struct
 	size_t len = strcspn(word, "=");
 	const char *value = word[len] ? word + len + 1 : NULL;
 	const struct option_def *o = !strcmp(word, "-c") ? option_find("config", 6) :
+		!strcmp(word, "-h") ? option_find("help", 4) :
 		len > 2 && !strncmp(word, "--", 2) ? option_find(word + 2, len - 2) : NULL;
 	char buf[OPTION_WRONG_LEN];
 	int r;
@@ -124,7 +126,6 @@ static int read_source(const struct config_source *from, struct config *c, struc
 
 	if (!f)
 		return log_complain(-ENOMEM, "out of memory");
-	text->offline = from->offline;
 	r = config_file_take(f, c->file, c, text);
 	fclose(f);
 	return r;
@@ -182,42 +183,6 @@ static int check_options(struct config *c, const struct config_text *text)
 
 /* --- forwards --- */
 
-static bool takes_any_port(const struct addr *a)
-{
-	/* The port is at the same place in sockaddr_in6. */
-	return addr_is_inet(a) && ((const struct sockaddr_in *)&a->ss)->sin_port == 0;
-}
-
-/* The first listener before number N with an address in common, or NULL. */
-static const struct endpoint *same_listener(const struct config *c, size_t n)
-{
-	const struct endpoint *b = &c->forwards[n].listen;
-
-	for (size_t i = 0; i < n; i++) {
-		const struct endpoint *a = &c->forwards[i].listen;
-
-		for (size_t k = 0; k < a->n_addrs * b->n_addrs; k++) {
-			const struct addr *x = &a->addrs[k / b->n_addrs];
-
-			if (takes_any_port(x))
-				continue; /* the kernel picks two different ports */
-			if (addr_equal(x, &b->addrs[k % b->n_addrs]))
-				return a;
-		}
-	}
-	return NULL;
-}
-
-/* A forward whose upstream is its own listener would feed on itself until no session is left. */
-static bool feeds_itself(const struct forward_conf *fc)
-{
-	for (size_t i = 0; i < fc->listen.n_addrs; i++)
-		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
-			if (addr_equal(&fc->listen.addrs[i], &fc->upstream.addrs[j]))
-				return true;
-	return false;
-}
-
 /* WHY is wrong with the listener of T, or with its upstream. */
 static int say_wrong(int error, const struct forward_text *t, bool listen, const char *why)
 {
@@ -231,13 +196,11 @@ static int say_wrong(int error, const struct forward_text *t, bool listen, const
 			    listen ? t->listen : t->upstream, why);
 }
 
-static int parse_endpoint(const struct forward_text *t, bool listen, bool offline,
-			  struct endpoint *ret)
+static int parse_endpoint(const struct forward_text *t, bool listen, struct endpoint *ret)
 {
-	const char *text = listen ? t->listen : t->upstream;
 	char err[256];
-	int r = offline ? endpoint_parse_offline(text, listen, ret, err, sizeof(err)) :
-			  endpoint_parse(text, listen, ret, err, sizeof(err));
+	int r = endpoint_parse_offline(listen ? t->listen : t->upstream, listen, ret, err,
+				       sizeof(err));
 
 	return r < 0 ? say_wrong(r, t, listen, err) : 0;
 }
@@ -271,19 +234,76 @@ static int check_own(const struct config *c, const struct forward_conf *fc,
 			  c->max_sessions_per_client);
 }
 
+/* Of listener number N, and the earlier E.  BUF has OVERLAP_LEN bytes; returns BUF. */
+#define OVERLAP_LEN (sizeof(((struct endpoint *)0)->text) + 128)
+static const char *overlap_text(const struct endpoint *e, bool same, char *buf)
+{
+	snprintf(buf, OVERLAP_LEN, "%s the earlier \"%s\"%s",
+		 same ? "same address as" : "overlaps with", e->text,
+		 same ? "" : ": both would take the same connections");
+	return buf;
+}
+
 /* Forward number N, made from T, beside those before it. */
 static int check_forward(const struct config *c, size_t n, const struct forward_text *t)
 {
-	const struct endpoint *same = same_listener(c, n);
-	char why[sizeof(same->text) + 64];
+	bool same = false;
+	const struct endpoint *e = config_overlap(c, n, &same);
+	char why[OVERLAP_LEN];
 
-	if (same) {
-		snprintf(why, sizeof(why), "same address as the earlier \"%s\"", same->text);
-		return say_wrong(-EINVAL, t, true, why);
+	return e ? say_wrong(-EINVAL, t, true, overlap_text(e, same, why)) :
+		   config_check_upstream(c, &c->forwards[n], t);
+}
+
+/* Of the upstream of forward FROM, from which connections come back by way of TO. */
+#define LOOP_LEN 512
+static const char *loop_text(const struct config *c, size_t from, size_t to, char *buf)
+{
+	if (from == to)
+		snprintf(buf, LOOP_LEN, "the upstream is the listener itself");
+	else
+		snprintf(buf, LOOP_LEN, "a loop: it leads to forward \"%.300s\", and from there "
+			 "back here", forward_name(&c->forwards[to]));
+	return buf;
+}
+
+static int check_loops(const struct config *c, const struct config_text *text)
+{
+	size_t from = 0, to = 0;
+	int r = config_find_loop(c, &from, &to);
+	char why[LOOP_LEN];
+
+	if (r < 0)
+		return log_complain(r, "out of memory");
+	return r ? say_wrong(-EINVAL, &text->forwards[from], false,
+			     loop_text(c, from, to, why)) : 0;
+}
+
+int config_check_listeners(const struct config *c, char *err, size_t errlen)
+{
+	char why[OVERLAP_LEN + LOOP_LEN];
+	size_t from = 0, to = 0;
+	int r;
+
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct forward_conf *fc = &c->forwards[i];
+		bool same = false;
+		const struct endpoint *e = config_overlap(c, i, &same);
+
+		if (e) {
+			snprintf(err, errlen, "forward %s: listen \"%s\": %s", forward_name(fc),
+				 fc->listen.text, overlap_text(e, same, why));
+			return -EINVAL;
+		}
 	}
-	if (feeds_itself(&c->forwards[n]))
-		return say_wrong(-EINVAL, t, false, "the upstream is the listener itself");
-	return config_check_upstream(c, &c->forwards[n], t);
+	r = config_find_loop(c, &from, &to);
+	if (r < 0)
+		snprintf(err, errlen, "out of memory");
+	else if (r)
+		snprintf(err, errlen, "forward %s: upstream \"%s\": %s",
+			 forward_name(&c->forwards[from]), c->forwards[from].upstream.text,
+			 loop_text(c, from, to, why));
+	return r > 0 ? -EINVAL : r;
 }
 
 /* Make FC of what T says, which from now on it owns, and of what C says. */
@@ -298,13 +318,21 @@ static int inherit(struct config *c, struct forward_conf *fc, struct forward_tex
 	return check_own(c, fc, t);
 }
 
+static int say_nothing(const struct config *c)
+{
+	if (c->file)
+		return log_complain(-EINVAL, "nothing to forward: no forward in %.256s, expected "
+				    "one there, or LISTEN UPSTREAM on the command line", c->file);
+	return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM (see `culvert "
+			    "help run`)");
+}
+
 static int parse_forwards(struct config *c, const struct config_text *text)
 {
 	int r;
 
 	if (!text->n)
-		return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM "
-					     "(see `culvert help run`)");
+		return text->may_be_empty && !text->is_rinetd ? 0 : say_nothing(c);
 	c->forwards = calloc(text->n, sizeof(*c->forwards));
 	if (!c->forwards)
 		return log_complain(-ENOMEM, "out of memory");
@@ -313,13 +341,13 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 		struct forward_text *t = &text->forwards[i];
 
 		r = inherit(c, &c->forwards[i], t);
-		r = r ?: parse_endpoint(t, true, text->offline, &c->forwards[i].listen);
-		r = r ?: parse_endpoint(t, false, text->offline, &c->forwards[i].upstream);
+		r = r ?: parse_endpoint(t, true, &c->forwards[i].listen);
+		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
 		r = r ?: check_forward(c, i, t);
 		if (r < 0)
 			return r;
 	}
-	return 0;
+	return check_loops(c, text);
 }
 
 int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
@@ -337,6 +365,7 @@ int config_parse_text(int argc, char **argv, const struct config_source *from, s
 	r = r ?: parse_forwards(ret, text);
 	if (r == 1)
 		config_help();
+	memcpy(ret->lines, text->lines, sizeof(ret->lines));
 	free(words);
 	return r;
 }
@@ -351,7 +380,7 @@ int config_parse_from(int argc, char **argv, const struct config_source *from, s
 	struct config_text text = { 0 };
 	int r = config_parse_text(argc, argv, from, ret, &text);
 
-	if (!r && !text.offline)
+	if (!r && !from)
 		config_text_say_notes(&text, ret->file);
 	config_text_close(&text);
 	return r;
@@ -367,11 +396,14 @@ int config_exit_code(int r)
 
 const char *config_keep(struct config *c, const char *text)
 {
-	char **more = realloc(c->kept, (c->n_kept + 1) * sizeof(*more));
+	char **more = c->kept;
 
-	if (!more)
-		return NULL;
-	c->kept = more;
+	if (!(c->n_kept & (c->n_kept - 1))) { /* a power of two, or none: the room is used up */
+		more = realloc(more, (c->n_kept ? 2 * c->n_kept : 1) * sizeof(*more));
+		if (!more)
+			return NULL;
+		c->kept = more;
+	}
 	more[c->n_kept] = strdup(text);
 	return more[c->n_kept] ? more[c->n_kept++] : NULL;
 }
@@ -404,70 +436,32 @@ void config_close(struct config *c)
 	c->n_kept = 0;
 }
 
-int config_check(int argc, char **argv)
-{
-	char option[] = "--config";
-	char *words[] = { argv[0], option, argc > 1 ? argv[1] : NULL, NULL };
-	struct config_text text = { 0 };
-	struct config c;
-	int r;
-
-	if (argc == 2 && !strcmp(argv[1], "--help")) {
-		config_check_help();
-		return EXIT_CODE_OK;
-	}
-	if (argc != 2 || argv[1][0] == '-') {
-		log_complain(0, "expected: culvert check FILE");
-		return EXIT_CODE_USAGE;
-	}
-	r = config_parse_text(3, words, NULL, &c, &text);
-	if (!r) {
-		config_text_say_notes(&text, argv[1]);
-		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
-		       c.n_forwards == 1 ? "" : "s", text.is_rinetd ? " of a rinetd.conf" : "");
-	}
-	config_text_close(&text);
-	config_close(&c);
-	if (!r && (fflush(stdout) || ferror(stdout)))
-		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
-				    strerror(errno));
-	return config_exit_code(r);
-}
-
-void config_check_help(void)
-{
-	puts("Usage: culvert check FILE\n"
-	     "\n"
-	     "Read a configuration file as `culvert run --config FILE` would, look up its names, "
-	     "and say\n"
-	     "what is wrong with it, with file and line.  Nothing is started.  A file that does\n"
-	     "not begin with a section is read as a rinetd.conf.\n"
-	     "\n"
-	     "Exit code: 0 no mistake; 2 a mistake, or the file cannot be read; 1 no name server\n"
-	     "answers, no memory, or the result cannot be written.");
-}
-
 void config_help(void)
 {
 	puts("Usage: culvert run [options] LISTEN UPSTREAM [LISTEN UPSTREAM]...\n"
 	     "       culvert run --config FILE [options] [LISTEN UPSTREAM]...\n"
 	     "\n"
 	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n"
+	     "For example:\n"
 	     "\n"
-	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, unix:/path, unix:@abstract-name;\n"
+	     "  culvert run 0.0.0.0:9000 10.0.2.2:9001\n"
+	     "  culvert run --config /etc/culvert/culvert.conf\n"
+	     "\n"
+	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
 	     "to listen also :80 (every local address) and port 0 (the kernel picks one).\n"
 	     "\n"
 	     "Options:");
 	options_help();
-	puts("  --                          end of the options\n"
+	puts("  --                           end of the options\n"
 	     "\n"
 	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: 0.5.\n"
-	     "CLIENTS are addresses and prefixes, \"unix:\" (all of unix sockets) and \"all\",\n"
-	     "separated by commas or blanks.  --allow and --deny may be given several times, and\n"
-	     "their order counts: the first rule that matches a client decides.  One that none\n"
-	     "matches may connect if there is no --allow.  All others are reset.\n"
+	     "A client is one IPv4 address or one IPv6 /64 prefix.  CLIENTS are addresses and\n"
+	     "prefixes, \"unix:\" (of unix sockets) and \"all\", separated by commas or blanks.\n"
+	     "--allow and --deny may be given several times: the first rule that matches a client\n"
+	     "decides.  A client that no rule matches may connect unless there is an --allow.\n"
+	     "A client that may not connect is reset.\n"
 	     "\n"
-	     "A FILE has the same options, without \"--\", and forwards:\n"
+	     "A FILE has the same options without \"--\", and forwards:\n"
 	     "\n"
 	     "  [culvert]\n"
 	     "  engine = auto\n"
@@ -479,12 +473,11 @@ void config_help(void)
 	     "A [forward NAME] may also have");
 	options_help_forward();
 	puts("\n"
-	     "A forward with any allow or deny has only its own rules.\n"
+	     "A forward with any allow or deny has only its own rules.  Options given here count\n"
+	     "over those of [culvert].  SIGHUP and `culvert reload` read the file again.\n"
 	     "\n"
 	     "A FILE that does not begin with a section is read as a rinetd.conf;\n"
 	     "`culvert convert FILE` shows what that means.\n"
 	     "\n"
-	     "Options given here count over those of [culvert].  SIGHUP reads the file again.\n"
-	     "\n"
-	     "Example: culvert run 0.0.0.0:9000 10.0.2.2:9001");
+	     "Manual: culvert(8), culvert.conf(5)");
 }

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "acl.h"
-#include "addr.h"
+#include "endpoint.h"
 #include "size.h"
 
 /* Where the daemon listens for, and the clients look for, control requests. */
@@ -36,6 +36,8 @@ enum spread {
 	SPREAD_ALL,    /* all, by chance; a session stays where it was accepted */
 	SPREAD_ROTATE, /* all, and sessions move all the time: for tests */
 };
+
+#define OPTIONS_MAX 64 /* there are fewer: option.h */
 
 struct forward_conf {
 	const char *name; /* of the file; NULL: given on the command line.  See forward_name() */
@@ -116,6 +118,7 @@ struct config {
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */
 	const char *file;                /* that all this came from; NULL: the command line alone */
+	unsigned int lines[OPTIONS_MAX]; /* of it, by option_number(); 0: not from there */
 	uint32_t generation;             /* 0 at the start; see privileged.h */
 	bool privileged_process;         /* if anything can need it */
 	char **kept;                     /* owned: texts that pointers above point to */
@@ -126,10 +129,9 @@ struct config {
  * Fill RET from the arguments of `culvert run` (ARGV[0] is "run"), and from the file that --config
  * names; where both say something the arguments count.  Strings point into ARGV, or are kept.
  * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
- * and returns -EINVAL; names that do not resolve give -ENOENT, or -EAGAIN if that may change; also
- * -ENOMEM, and what open(2) says of the file.  Names are looked up last, so other mistakes are
- * reported without delay.  --help prints the help and returns 1.  RET may always be given to
- * config_close().
+ * and returns -EINVAL; also -ENOMEM, and what open(2) says of the file.  Host names are not looked
+ * up: they have no address yet, see config_names.h.  --help prints the help and returns 1.  RET may
+ * always be given to config_close().
  */
 int config_parse(int argc, char **argv, struct config *ret);
 
@@ -137,11 +139,19 @@ int config_parse(int argc, char **argv, struct config *ret);
 struct config_source {
 	const char *text;
 	size_t len;
-	bool offline; /* host names are not looked up: an endpoint may have no address */
 };
 
-/* The same, but the file that --config names is not opened: this is what it says. */
+/*
+ * The same, but the file that --config names is not opened: this is what it says.  There are no
+ * notes on it.
+ */
 int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret);
+
+/*
+ * Once names to listen at have addresses: no two listeners may overlap, and no way may lead back to
+ * where it began (config_listen.h).  -EINVAL; ERR says which.  -ENOMEM.
+ */
+int config_check_listeners(const struct config *c, char *err, size_t errlen);
 
 /* The exit code for what config_parse() returns: only what may pass is worth another try. */
 int config_exit_code(int r);
@@ -153,10 +163,6 @@ const struct forward_conf *config_forward_with(const struct config *c, enum engi
 
 /* A copy of TEXT that lives as long as C; NULL: no memory. */
 const char *config_keep(struct config *c, const char *text);
-
-/* `culvert check FILE`: what config_parse() says of it.  Returns the exit code. */
-int config_check(int argc, char **argv);
-void config_check_help(void);
 
 /* The help of `culvert run`, made from the table that drives the parser (option.h). */
 void config_help(void);

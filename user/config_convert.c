@@ -105,7 +105,7 @@ int config_convert(int argc, char **argv)
 {
 	char option[] = "--config";
 	char *words[] = { argv[0], option, argc > 1 ? argv[1] : NULL, NULL };
-	struct config_text text = { .offline = true }; /* names are printed as they are */
+	struct config_text text = { 0 };
 	struct config c;
 	int r;
 

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "config_text.h"
+#include "config_reader.h"
 
 /*
  * Read the configuration file PATH: options into C, forwards into TEXT.  A file that does not begin
@@ -17,7 +17,6 @@ int config_file_read(const char *path, struct config *c, struct config_text *tex
 
 /* Open it for that. */
 int config_file_open(const char *path, FILE **ret);
-#define CONFIG_FILE_MAX (1 << 20) /* bytes that it may have */
 
 /* The same for an open file; nobody asks who could have written it.  PATH is for messages. */
 int config_file_take(FILE *f, const char *path, struct config *c, struct config_text *text);

@@ -14,31 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "config_file.h"
-#include "log.h"
 #include "rinetd_reader.h"
-
-#define LINE_ROOM 16384 /* rinetd 0.62 cut longer ones into two */
-#define BOM "\xef\xbb\xbf"
-
-void rinetd_mistake(struct rinetd_reader *p, unsigned int line, const char *fmt, ...)
-{
-	char text[OPTION_WRONG_LEN + 64], at[CONFIG_PLACE_LEN];
-	va_list ap;
-
-	if (p->error)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	p->error = log_complain(-EINVAL, "%s%s", config_place(p->path, line, at), text);
-}
-
-void rinetd_no_memory(struct rinetd_reader *p)
-{
-	if (!p->error)
-		p->error = log_complain(-ENOMEM, "out of memory");
-}
 
 void rinetd_note(struct rinetd_reader *p, unsigned int line, const char *fmt, ...)
 {
@@ -48,8 +24,8 @@ void rinetd_note(struct rinetd_reader *p, unsigned int line, const char *fmt, ..
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	if (!p->error && config_text_note(p->c, p->text, line, text))
-		rinetd_no_memory(p);
+	if (!p->in.error && config_text_note(p->in.c, p->in.text, line, text))
+		config_no_memory(&p->in);
 }
 
 const struct rinetd_word *rinetd_find_word(const struct rinetd_word *words, const char *name)
@@ -63,19 +39,12 @@ void rinetd_take_word(struct rinetd_reader *p, const struct rinetd_word *w, stru
 		      const char *value)
 {
 	const struct option_def *o = w->key ? option_find_key(w->key, t) : NULL;
-	char buf[OPTION_WRONG_LEN];
-	int r;
 
-	if (!o) {
-		rinetd_mistake(p, p->line, "%s: %s", w->name,
+	if (o)
+		config_take(&p->in, p->in.line, t, o, w->name, value);
+	else
+		config_mistake(&p->in, "%s: %s", w->name,
 			       w->why_not ? w->why_not : "this culvert cannot do that");
-		return;
-	}
-	r = config_text_take(p->c, p->text, t, o, value, p->line, buf);
-	if (r == -ENOMEM)
-		rinetd_no_memory(p);
-	else if (r)
-		rinetd_mistake(p, p->line, "%s: %s", w->name, buf);
 }
 
 char *rinetd_trim(char *text)
@@ -119,22 +88,22 @@ static const struct rinetd_word globals[] = {
 /* `allow` or `deny`, and its PATTERN. */
 static void take_access(struct rinetd_reader *p, bool allow, const char *pattern)
 {
-	struct rinetd_rules *l = p->text->n ? &p->own : &p->global;
-	const char *kept = config_keep(p->c, pattern);
-	int r = kept ? rinetd_rules_add(l, allow, kept, p->line) : -ENOMEM;
+	struct rinetd_rules *l = p->in.text->n ? &p->own : &p->global;
+	const char *kept = config_keep(p->in.c, pattern);
+	int r = kept ? rinetd_rules_add(l, allow, kept, p->in.line) : -ENOMEM;
 
 	if (r == -EINVAL)
-		rinetd_mistake(p, p->line, "\"%.64s\" is not valid, expected an address, in which "
+		config_mistake(&p->in, "\"%.64s\" is not valid, expected an address, in which "
 			       "? is any character and * any number of them, or a prefix without "
 			       "host bits", pattern);
 	else if (r == -ENOENT)
-		rinetd_mistake(p, p->line, "\"%.64s\" matches nobody: no address is written like "
+		config_mistake(&p->in, "\"%.64s\" matches nobody: no address is written like "
 			       "this", pattern);
 	else if (r == -E2BIG)
-		rinetd_mistake(p, p->line, "\"%.64s\": that would be more than %d addresses and "
+		config_mistake(&p->in, "\"%.64s\": that would be more than %d addresses and "
 			       "prefixes", pattern, RULE_SET_MAX);
 	else if (r)
-		rinetd_no_memory(p);
+		config_no_memory(&p->in);
 }
 
 static void take_global(struct rinetd_reader *p, const struct rinetd_word *w, char *value)
@@ -147,13 +116,14 @@ static void take_global(struct rinetd_reader *p, const struct rinetd_word *w, ch
 		value++;
 	}
 	if (w->key && !*value)
-		rinetd_mistake(p, p->line, "%s: needs a value", w->name);
+		config_mistake(&p->in, "%s: needs a value", w->name);
 	else if (w->key && value[strcspn(value, RINETD_BLANKS)])
-		rinetd_mistake(p, p->line, "%s: \"%.64s\" is more than one word", w->name, value);
+		config_mistake(&p->in, "%s: \"%.64s\" is more than one word", w->name, value);
 	else
 		rinetd_take_word(p, w, NULL, value);
 	if (is_file && !strcmp(w->name, "logfile"))
-		rinetd_note(p, p->line, "logfile: culvert writes a line of JSON for each session");
+		rinetd_note(p, p->in.line, "logfile: culvert writes a line of JSON for each "
+			    "session");
 }
 
 static void take_line(struct rinetd_reader *p, char *line)
@@ -169,7 +139,7 @@ static void take_line(struct rinetd_reader *p, char *line)
 	line = rinetd_trim(line);
 	if (!*line)
 		return;
-	p->first = p->first ?: p->line;
+	p->first = p->first ?: p->in.line;
 	len = strcspn(line, RINETD_BLANKS);
 	rest = line + len + strspn(line + len, RINETD_BLANKS);
 	if (!strncasecmp(line, "allow", len) && len == 5) {
@@ -177,7 +147,7 @@ static void take_line(struct rinetd_reader *p, char *line)
 	} else if (!strncasecmp(line, "deny", len) && len == 4) {
 		take_access(p, false, rest);
 	} else if (!strncmp(line, "[culvert", 8) || !strncmp(line, "[forward", 8)) {
-		rinetd_mistake(p, p->line, "a section, but line %u made this a rinetd.conf: a file "
+		config_mistake(&p->in, "a section, but line %u made this a rinetd.conf: a file "
 			       "has one form", p->first);
 	} else {
 		char first = line[len];
@@ -192,50 +162,17 @@ static void take_line(struct rinetd_reader *p, char *line)
 	}
 }
 
-/* The next line, without its end; false: there is none. */
-static bool read_line(struct rinetd_reader *p, char *buf)
-{
-	size_t n = 0;
-	int ch = 0;
-
-	p->line++;
-	while (n < LINE_ROOM && (ch = getc(p->f)) != EOF && ch != '\n') {
-		if (!ch)
-			rinetd_mistake(p, p->line, "a NUL byte");
-		buf[n++] = (char)ch;
-	}
-	p->bytes += n + 1;
-	if (ch == EOF && ferror(p->f) && !p->error)
-		p->error = log_complain(-EIO, "%s: cannot be read: %s", p->path, strerror(errno));
-	if (n == LINE_ROOM)
-		rinetd_mistake(p, p->line, "the line has more than %d bytes", LINE_ROOM - 1);
-	if (p->bytes > CONFIG_FILE_MAX)
-		rinetd_mistake(p, p->line, "the file has more than %d bytes", CONFIG_FILE_MAX);
-	if (p->error || (ch == EOF && !n))
-		return false;
-	if (n && buf[n - 1] == '\r')
-		n--;
-	buf[n] = '\0';
-	for (size_t i = 0; i < n; i++)
-		if (((unsigned char)buf[i] < 0x20 && buf[i] != '\t') || buf[i] == 0x7f)
-			rinetd_mistake(p, p->line, "a control character");
-	return !p->error;
-}
-
 int config_rinetd_parse(FILE *f, const char *path, struct config *c, struct config_text *text)
 {
-	struct rinetd_reader p = { .c = c, .text = text, .f = f, .path = path };
-	char buf[LINE_ROOM + 1];
+	struct rinetd_reader p = { .in = { .c = c, .text = text, .f = f, .path = path } };
+	char line[CONFIG_LINE_ROOM];
 
 	text->is_rinetd = true;
-	while (!p.error && read_line(&p, buf)) {
-		size_t bom = p.line == 1 && !strncmp(buf, BOM, strlen(BOM)) ? strlen(BOM) : 0;
-
-		take_line(&p, buf + bom);
-	}
+	while (config_next_line(&p.in, line, sizeof(line)))
+		take_line(&p, line);
 	rinetd_end_forward(&p);
 	rinetd_rules_close(&p.global);
-	return p.error;
+	return p.in.error;
 }
 
 /* --- which form? --- */
@@ -254,18 +191,18 @@ static bool begins_rinetd(const char *text)
 bool config_rinetd_is(FILE *f)
 {
 	char text[256];
-	size_t n = 0;
+	size_t n = 0, looked = 0;
 	bool comment = false;
 	int ch;
 
-	while ((ch = getc(f)) != EOF && n + 1 < sizeof(text)) {
+	while (looked++ < CONFIG_FILE_MAX && n + 1 < sizeof(text) && (ch = getc(f)) != EOF) {
 		if (ch == '\n') {
 			if (n)
 				break;
 			comment = false;
 			continue;
 		}
-		if (!n && !comment && ch && strchr(RINETD_BLANKS "\r\v\f" BOM, ch))
+		if (!n && !comment && ch && strchr(RINETD_BLANKS "\r\v\f\xef\xbb\xbf", ch))
 			continue;
 		comment |= !n && (ch == '#' || ch == ';');
 		if (!comment)

@@ -15,11 +15,14 @@
 
 struct forward_text *config_text_add(struct config_text *t)
 {
-	struct forward_text *more = realloc(t->forwards, (t->n + 1) * sizeof(*more));
+	struct forward_text *more = t->forwards;
 
-	if (!more)
-		return NULL;
-	t->forwards = more;
+	if (!(t->n & (t->n - 1))) { /* a power of two, or none: the room is used up */
+		more = realloc(more, (t->n ? 2 * t->n : 1) * sizeof(*more));
+		if (!more)
+			return NULL;
+		t->forwards = more;
+	}
 	memset(&more[t->n], 0, sizeof(*more));
 	return &more[t->n++];
 }
@@ -96,5 +99,15 @@ const char *config_place(const char *file, unsigned int line, char *buf)
 	if (line)
 		snprintf(buf, CONFIG_PLACE_LEN, "%s%s:%u: ", len > room ? "..." : "",
 			 len > room ? file + len - room : file, line);
+	return buf;
+}
+
+const char *config_option_place(const struct config *c, const char *name, char *buf)
+{
+	unsigned int line = c->lines[option_number(option_find(name, strlen(name)))];
+
+	config_place(c->file, line, buf);
+	if (!line && c->file)
+		snprintf(buf, CONFIG_PLACE_LEN, "%.*s: ", CONFIG_PLACE_LEN - 3, c->file);
 	return buf;
 }

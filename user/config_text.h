@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "config.h"
-#include "option.h"
+#include "option_value.h"
 
 /*
  * A configuration as it was written, before names are looked up and before what a forward does
@@ -43,7 +43,7 @@ struct config_text {
 	struct config_lines said;        /* what the file says of options */
 	struct config_lines notes;
 	bool is_rinetd;                  /* the file has that form */
-	bool offline;                    /* host names are not to be looked up */
+	bool may_be_empty;               /* no forward is no mistake */
 };
 
 /* Room for one more, zeroed; NULL: no memory. */
@@ -59,7 +59,7 @@ int config_text_take(struct config *c, struct config_text *text, struct forward_
 
 /*
  * config_parse_from(), which leaves in TEXT what was written; that must be closed, and before RET.
- * At first TEXT is zeroed, but may be `offline`.  Notes are not said.
+ * At first TEXT is zeroed.  Notes are not said.
  */
 int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
 		      struct config_text *text);
@@ -77,5 +77,8 @@ void config_text_say_notes(const struct config_text *text, const char *file);
  */
 #define CONFIG_PLACE_LEN 300
 const char *config_place(const char *file, unsigned int line, char *buf);
+
+/* The same for where C says the option NAME; "FILE: " if its file does not, "" without a file. */
+const char *config_option_place(const struct config *c, const char *name, char *buf);
 
 #endif

@@ -2,8 +2,10 @@
 #include "config_upstream.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 
 #include "log.h"
+#include "proxy_use.h"
 
 /* The line of the file in which T itself says NAME; 0: it does not. */
 static unsigned int own_line(const struct forward_text *t, const char *name)
@@ -25,6 +27,45 @@ static const char *asks_of_upstream(const struct forward_text *t)
 static bool is_unix(const struct endpoint *e)
 {
 	return e->n_addrs && !addr_is_inet(&e->addrs[0]);
+}
+
+/* Of the N of A.  AF_UNSPEC: a host name, or addresses that stand for either. */
+static sa_family_t family_of(const struct addr *a, size_t n)
+{
+	const struct sockaddr_in6 *in6;
+
+	if (!n || !addr_is_inet(a))
+		return AF_UNSPEC;
+	in6 = (const struct sockaddr_in6 *)&a->ss;
+	if (a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+		return AF_UNSPEC;
+	for (size_t i = 1; i < n; i++)
+		if (a[i].ss.ss_family != a->ss.ss_family)
+			return AF_UNSPEC;
+	return a->ss.ss_family;
+}
+
+/* Connections to the upstream of FC would come from an address of the other family, each of them. */
+static int check_family(const struct forward_conf *fc, const struct forward_text *t)
+{
+	sa_family_t up = family_of(fc->upstream.addrs, fc->upstream.n_addrs), from;
+	const char *what = fc->transparent ? "transparent" : "source";
+	char at[CONFIG_PLACE_LEN];
+
+	if (fc->transparent)
+		/* a PROXY header may tell a client of either */
+		from = fc->proxy_protocol & PROXY_RECEIVE ? AF_UNSPEC :
+			family_of(fc->listen.addrs, fc->listen.n_addrs);
+	else
+		from = family_of(&fc->source, fc->source.len ? 1 : 0);
+	if (up == AF_UNSPEC || from == AF_UNSPEC || up == from)
+		return 0;
+	return log_complain(-EINVAL, "%s%s: the upstream \"%.320s\" is IPv%c, and %s IPv%c: no "
+			    "connection can be made",
+			    config_place(t->file, own_line(t, what) ?: t->upstream_line, at), what,
+			    t->upstream, up == AF_INET ? '4' : '6',
+			    fc->transparent ? "its clients are" : "this address is",
+			    from == AF_INET ? '4' : '6');
 }
 
 int config_check_upstream(const struct config *c, struct forward_conf *fc,
@@ -57,5 +98,5 @@ int config_check_upstream(const struct config *c, struct forward_conf *fc,
 				    config_place(t->file, own_line(t, fc->mark ? "mark" :
 								   "transparent"), at),
 				    fc->mark ? "mark" : "transparent");
-	return 0;
+	return check_family(fc, t);
 }

@@ -23,9 +23,9 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "control_client.h"
 #include "syscall_filter.h"
 
@@ -63,17 +63,9 @@ struct control {
 	void *arg;
 	uid_t uid; /* who may ask */
 	gid_t gid;
-	long long accept_ms; /* not before */
+	uint64_t accept_ms; /* not before */
 	struct control_client clients[CLIENTS_MAX];
 };
-
-static long long clock_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (long long)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
 
 static void have_spare(struct control *c)
 {
@@ -292,7 +284,7 @@ static void answer_clients(struct control *c)
 /* Those whose time is up; first, so that others have their turn instead of them. */
 static void drop_late(struct control *c)
 {
-	long long now = clock_ms();
+	uint64_t now = clock_ms();
 
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
 		if (control_client_events(&c->clients[i]) && c->clients[i].until_ms <= now)
@@ -302,21 +294,16 @@ static void drop_late(struct control *c)
 /* How long poll(2) may wait, or -1. */
 static int next_deadline(struct control *c, bool accepting)
 {
-	long long now = clock_ms(), first = -1;
+	uint64_t now = clock_ms(), first = NEVER;
 
-	for (size_t i = 0; i < CLIENTS_MAX; i++) {
-		struct control_client *cl = &c->clients[i];
-
-		if (!control_client_events(cl))
-			continue;
-		if (cl->until_ms <= now) /* by now */
-			return 0;
-		if (first < 0 || cl->until_ms - now < first)
-			first = cl->until_ms - now;
-	}
-	if (!accepting && c->accept_ms > now && (first < 0 || c->accept_ms - now < first))
-		first = c->accept_ms - now;
-	return (int)first;
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		if (control_client_events(&c->clients[i]) && c->clients[i].until_ms < first)
+			first = c->clients[i].until_ms;
+	if (!accepting && c->accept_ms < first)
+		first = c->accept_ms;
+	if (first == NEVER)
+		return -1;
+	return first > now ? (int)(first - now) : 0; /* some may be late by now */
 }
 
 enum { POLL_WAKE, POLL_LISTENER, POLL_CLIENTS };

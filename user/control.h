@@ -25,13 +25,16 @@ struct control_peer {
 	pid_t pid;
 };
 
-/* Make the answer to REQ, which PEER may have, to be released by the caller. */
+/*
+ * Make the answer to REQ, which PEER may have, to be released by the caller.  Without memory it is
+ * NULL, or json_lacks().
+ */
 typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req,
 					      const struct control_peer *peer);
 
 /*
  * The answer to the request LINE of LEN bytes, without its newline: what FN makes of it, or an
- * object that says what is wrong.  To be released by the caller.
+ * object that says what is wrong; NULL: there is no memory.  To be released by the caller.
  */
 struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 					const struct control_peer *peer, const char *line,

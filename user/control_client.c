@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "json_add.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
@@ -62,9 +63,9 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 					size_t len)
 {
 	struct command_request req;
-	struct json_object *answer = command_parse(line, len, &req);
+	struct json_object *answer;
 
-	if (answer)
+	if (!command_parse(line, len, &req, &answer))
 		return answer;
 	if (command_changes(&req) && !peer->may_change)
 		answer = command_error_json(ERROR_PERMISSION,
@@ -86,7 +87,7 @@ static struct json_object *make_answer(const struct control_client *c, control_a
 					  "and members of its group may ask");
 	if (c->got >= sizeof(c->request) - 1)
 		return command_error_json(ERROR_TOO_LONG, "the request is too long: at most %zu "
-					  "bytes", sizeof(c->request) - 1);
+					  "bytes and a newline", sizeof(c->request) - 2);
 	return control_answer_line(fn, arg, &c->peer, c->request, c->got);
 }
 
@@ -104,14 +105,14 @@ void control_spare_close(struct control_spare *spare, int fd)
 }
 
 void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
-			  const struct control_peer *peer, long long now_ms)
+			  const struct control_peer *peer, uint64_t now_ms)
 {
 	c->state = CLIENT_READING;
 	c->fd = fd;
 	c->spare = spare;
 	c->peer = *peer;
 	c->until_ms = now_ms + CONTROL_REQUEST_MS;
-	c->text = NULL;
+	c->text = c->made = NULL;
 	c->got = c->len = c->sent = 0;
 }
 
@@ -120,8 +121,8 @@ void control_client_drop(struct control_client *c)
 	if (c->state == CLIENT_FREE)
 		return;
 	control_spare_close(c->spare, c->fd);
-	free(c->text);
-	c->text = NULL;
+	free(c->made);
+	c->text = c->made = NULL;
 	c->state = CLIENT_FREE;
 }
 
@@ -176,25 +177,39 @@ void control_client_step(struct control_client *c)
 }
 
 /* Only the text is kept while it is written: the tree is many times as large. */
-void control_client_answer(struct control_client *c, control_answer_fn *fn, void *arg,
-			   long long now_ms)
+static char *make_text(const struct control_client *c, control_answer_fn *fn, void *arg,
+		       size_t *ret_len)
 {
-	struct json_object *answer = make_answer(c, fn, arg);
-	size_t len = 0;
-	const char *text = NULL;
+	struct json_object *answer;
+	const char *text;
+	char *made;
+	size_t len;
 
-	if (answer) /* else there is no memory, and json-c would say "null" */
-		text = json_object_to_json_string_length(answer, JSON_C_TO_STRING_PLAIN, &len);
-	c->text = text ? malloc(len + 1) : NULL;
-	if (c->text) {
-		memcpy(c->text, text, len);
-		c->text[len] = '\n';
-		c->len = len + 1;
+	json_begin();
+	answer = make_answer(c, fn, arg);
+	text = json_line(answer, 0, &len);
+	made = text ? malloc(len + 1) : NULL;
+	if (made) {
+		memcpy(made, text, len);
+		made[len] = '\n';
 	}
 	json_object_put(answer);
-	if (!c->text) {
-		control_client_drop(c);
-		return;
+	*ret_len = len + 1;
+	return made;
+}
+
+void control_client_answer(struct control_client *c, control_answer_fn *fn, void *arg,
+			   uint64_t now_ms)
+{
+	/* as command_error_json() would say it */
+	static const char no_memory[] = "{\"error\":{\"code\":\"no-memory\",\"message\":"
+					"\"the daemon has no memory for an answer\"}}\n";
+
+	c->made = make_text(c, fn, arg, &c->len);
+	c->text = c->made;
+	if (!c->made) {
+		c->text = no_memory;
+		c->len = sizeof(no_memory) - 1;
 	}
 	c->state = CLIENT_WRITING;
 	c->until_ms = now_ms + CONTROL_ANSWER_MS;

@@ -40,9 +40,10 @@ struct control_client {
 	int fd;
 	struct control_spare *spare; /* NULL: none */
 	struct control_peer peer; /* one who may not ask will be told so */
-	long long until_ms; /* READING, WRITING: to be dropped then */
+	uint64_t until_ms;  /* READING, WRITING: to be dropped then */
 	size_t got;         /* bytes of the request, without the newline once it is complete */
-	char *text;         /* the answer; owned */
+	const char *text;   /* the answer */
+	char *made;         /* the same if it was made for this client; owned */
 	size_t len, sent;
 	char request[CONTROL_REQUEST_MAX];
 };
@@ -55,7 +56,7 @@ struct control_peer control_peer_of(int fd, uid_t uid, gid_t gid);
 
 /* Take over the connected, non-blocking FD.  SPARE: NULL, or what outlives C. */
 void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
-			  const struct control_peer *peer, long long now_ms);
+			  const struct control_peer *peer, uint64_t now_ms);
 void control_client_drop(struct control_client *c);
 
 /* What to poll(2) for. */
@@ -64,6 +65,6 @@ short control_client_events(const struct control_client *c);
 void control_client_step(struct control_client *c);
 /* ASKING: make the answer and begin to write it. */
 void control_client_answer(struct control_client *c, control_answer_fn *fn, void *arg,
-			   long long now_ms);
+			   uint64_t now_ms);
 
 #endif

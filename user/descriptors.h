@@ -2,6 +2,8 @@
 #ifndef CULVERT_DESCRIPTORS_H
 #define CULVERT_DESCRIPTORS_H
 
+#include "config.h"
+
 /* What the daemon may open, and what it finds open. */
 
 /*
@@ -11,11 +13,17 @@
 int descriptors_reserve_streams(void);
 
 /*
- * Raise the limit as far as SESSIONS need, and see to it that pipes, without which a flow is
- * copied, leave descriptors for sockets, without which there is no session.  Where there are hardly
- * enough for the sockets of all sessions, or not even those, pipes get a quarter: it takes many
- * sessions to miss it.  Warns of what is missing.
+ * What C can use at most: for all sockets, those of sessions, listeners and stocks; and with two
+ * pipes for each session, while both its directions hold spliced bytes.
  */
-void descriptors_limit(unsigned int sessions);
+void descriptors_need(const struct config *c, unsigned long *ret_sockets, unsigned long *ret_all);
+
+/*
+ * Raise the limit as far as C needs, and see to it that pipes, without which a flow is copied,
+ * leave descriptors for sockets, without which there is no session.  Where there are hardly enough
+ * for all sockets, or not even those, pipes get a quarter: it takes many sessions to miss it.
+ * Warns of what is missing.
+ */
+void descriptors_limit(const struct config *c);
 
 #endif

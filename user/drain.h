@@ -10,7 +10,7 @@
 /*
  * `culvert drain`: a forward takes no new sessions for a while, and those that it has go on.  Its
  * sockets are closed, so that whoever connects is refused at once and may try elsewhere.  For
- * whoever has the turn (reconfigure.h).
+ * whoever has the turn (serving.h).
  */
 
 /* F is active.  DUE_MS: what is left of its sessions is reset then; UINT64_MAX: never. */

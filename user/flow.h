@@ -73,23 +73,26 @@ struct buffer;
 struct pipe;
 
 struct flow {
-	uint8_t phase;        /* enum flow_phase, set by flow_set_phase() only */
-	uint8_t user_carrier; /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
-	uint8_t reason;       /* enum reason */
-	bool eof;             /* recv() returned 0: no byte will follow */
-	bool paced;           /* it may read when its turn comes, at due_ms: see session_pace.h */
-	bool starved;         /* no buffer or pipe was to be had: try again later */
-	bool blocked;         /* LEAVING, FINISHING: the target was full at the last write */
-	bool no_enter;        /* the kernel cannot carry this flow any more; see reason */
-	bool untouched;       /* out of rx, and nothing was read from the receive queue since */
-	bool ended_in_kernel; /* DONE: which carrier has seen the end */
+	uint8_t phase;          /* enum flow_phase, set by flow_set_phase() only */
+	uint8_t user_carrier;   /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
+	uint8_t reason;         /* enum reason */
+	bool eof : 1;           /* recv() returned 0: no byte will follow */
+	bool paced : 1;         /* it may read when its turn comes, at due_ms: see session_pace.h */
+	bool starved : 1;       /* no buffer or pipe was to be had: try again later */
+	bool blocked : 1;       /* LEAVING, FINISHING: the target was full at the last write */
+	bool no_enter : 1;      /* the kernel cannot carry this flow any more; see reason */
+	bool untouched : 1;     /* out of rx, and nothing was read from the receive queue since */
+	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
+	uint16_t wait_ms;       /* last wait, doubles from look to look */
+	uint16_t stuck;         /* looks without any progress */
+
+	uint32_t handovers;
+	uint32_t pending;       /* bytes in buffers or pipe, below */
+	uint32_t base_dropped;  /* low half of the program's counter when the session got its slots */
 
 	/* what user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */
 	struct pipe *pipe;          /* splice: lent by the worker; never together with buffers */
-	uint32_t pending;           /* bytes in either */
-	uint32_t base_dropped;      /* low half of the program's counter when the session got its
-				     * slots */
 
 	uint64_t user_in;  /* bytes read from the source by user space, passed ones included */
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
@@ -100,9 +103,6 @@ struct flow {
 	uint64_t drained_at; /* redirected bytes when the backlog was last seen empty */
 
 	uint64_t due_ms; /* next look, by the loop's clock; 0: none */
-	uint16_t wait_ms; /* last wait, doubles from look to look */
-	uint16_t stuck;   /* looks without any progress */
-	uint32_t handovers;
 };
 
 const char *carrier_name(enum carrier c);

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "log.h"
 #include "proxy_use.h"
 
@@ -66,9 +66,9 @@ void forwards_retire(struct forwards *all, struct forward *f, enum forward_state
 	*at = f;
 }
 
-void forwards_reap(struct forwards *all)
+static struct forward *take_gone(struct forwards *all)
 {
-	struct forward **at = &all->first;
+	struct forward **at = &all->first, *gone = NULL;
 
 	while (*at) {
 		struct forward *f = *at;
@@ -78,7 +78,22 @@ void forwards_reap(struct forwards *all)
 			continue;
 		}
 		*at = f->next;
-		forward_free(f);
+		f->next = gone;
+		gone = f;
+	}
+	return gone;
+}
+
+void forwards_reap(struct forwards *all)
+{
+	struct forward *gone, *next;
+
+	pthread_mutex_lock(&all->lock);
+	gone = take_gone(all);
+	pthread_mutex_unlock(&all->lock);
+	for (; gone; gone = next) {
+		next = gone->next;
+		forward_free(gone);
 	}
 }
 
@@ -115,15 +130,6 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
-/* Who reaches a unix socket is up to its directory. */
-static void warn_of_trust(const struct forward_conf *fc)
-{
-	if (fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&
-	    addr_is_inet(&fc->listen.addrs[0]))
-		log_warning("forward %s believes what PROXY headers say, whoever sends them: name "
-			    "the proxies with allow", forward_name(fc));
-}
-
 /* A limit that stays counts on; one that is new counts new sessions. */
 static int make_limits(struct forward *f, const struct config *c, struct forward *before)
 {
@@ -146,7 +152,6 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 		struct forward *before, struct forward **ret)
 {
 	struct forward *f = calloc(1, sizeof(*f));
-	struct timespec ts;
 	int r;
 
 	*ret = NULL;
@@ -162,14 +167,12 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	if (from)
 		from->refs++;
 	r = make_limits(f, c, before);
-	clock_gettime(CLOCK_MONOTONIC, &ts);
 	r = r ?: upstream_open(&f->upstream, &fc->upstream, &fc->listen, fc->resolve_interval_ms,
-			       (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000);
+			       clock_ms());
 	if (r || !f->totals) {
 		forward_free(f);
 		return -ENOMEM;
 	}
-	warn_of_trust(fc);
 	*ret = f;
 	return 0;
 }
@@ -201,6 +204,15 @@ void forward_free(struct forward *f)
 	totals_drop(f->totals);
 	config_version_drop(f->from);
 	free(f);
+}
+
+/* Who reaches a unix socket is up to its directory. */
+void forward_warn(const struct forward_conf *fc)
+{
+	if (fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&
+	    addr_is_inet(&fc->listen.addrs[0]))
+		log_warning("forward %s believes what PROXY headers say, whoever sends them: name "
+			    "the proxies with allow", forward_name(fc));
 }
 
 const char *forward_state_name(const struct forward *f)

@@ -66,7 +66,8 @@ struct forward {
 
 /* Those that are active, in the order of the configuration, and behind them those that are not. */
 struct forwards {
-	pthread_mutex_t lock; /* held by who goes through the list or changes it: never a worker */
+	pthread_mutex_t lock; /* held by who goes through the list or changes it: never a worker.
+			       * Who has the turn (serving.h) may go through it without */
 	struct forward *first;
 };
 
@@ -81,7 +82,10 @@ struct forward *forwards_find(const struct forwards *all, const char *name);
 void forwards_take(struct forwards *all, struct forward *f);
 /* F is no longer active. */
 void forwards_retire(struct forwards *all, struct forward *f, enum forward_state state);
-/* Free what is not active and has no sessions. */
+/*
+ * Free what is not active and has no sessions.  Takes the lock, but not while it frees: that may
+ * wait for the privileged process, or the thread for names.
+ */
 void forwards_reap(struct forwards *all);
 
 /*
@@ -91,6 +95,8 @@ void forwards_reap(struct forwards *all);
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret);
 void forward_free(struct forward *f);
+/* Of what may not be meant so in FC, which is in force from now on. */
+void forward_warn(const struct forward_conf *fc);
 /* Give a reference back. */
 void config_version_drop(struct config_version *v);
 

@@ -50,3 +50,21 @@ uint64_t idle_ago(uint64_t now_ms, uint32_t ago_ms)
 	ago_ms -= TICK_MS;
 	return ago_ms < now_ms ? now_ms - ago_ms : 0;
 }
+
+uint64_t idle_turn(struct idle_turns *t, uint32_t batch, uint64_t now_ms)
+{
+	if (batch != t->batch) {
+		t->batch = batch;
+		t->looks = 0;
+	}
+	if (t->looks < IDLE_LOOKS) {
+		t->looks++;
+		return now_ms;
+	}
+	if (t->last_ms <= now_ms || t->at_last == IDLE_LOOKS) {
+		t->last_ms = (t->last_ms > now_ms ? t->last_ms : now_ms) + 1;
+		t->at_last = 0;
+	}
+	t->at_last++;
+	return t->last_ms;
+}

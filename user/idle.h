@@ -15,6 +15,7 @@
 struct idle {
 	uint64_t since_ms; /* the last byte, as far as it was looked for; 0: not open yet */
 	uint64_t read_ms;  /* user space has read a byte; where TCP does not know */
+	uint64_t later_ms; /* it was time for a look, but there were many: not before then */
 	uint64_t taken[2]; /* of the last look, by side */
 	bool owed[2];
 	bool half;         /* one end has sent FIN */
@@ -34,6 +35,24 @@ void idle_look(struct idle *i, const struct idle_side sides[2]);
 
 /* The session is open, and HALF closed or not: since when it may be silent begins here. */
 void idle_update(struct idle *i, bool half, uint64_t now_ms);
+
+/*
+ * When many sessions may have been silent for long enough at the same time, each look, and each end
+ * that follows from it, takes system calls; all at once they would hold up the sessions that are at
+ * work.  So in one batch of events so many are looked at, and the others are spread over the
+ * milliseconds to come.  One of a worker.
+ */
+#define IDLE_LOOKS 32
+
+struct idle_turns {
+	uint32_t batch;       /* number of it */
+	unsigned int looks;   /* in it */
+	uint64_t last_ms;     /* the last to come; */
+	unsigned int at_last; /* so many have been told to ask again then */
+};
+
+/* One asks for a look in BATCH.  Returns when to ask again; NOW_MS: it may look. */
+uint64_t idle_turn(struct idle_turns *t, uint32_t batch, uint64_t now_ms);
 
 /* What a socket told as "so long ago", on a clock of ticks: never too early. */
 uint64_t idle_ago(uint64_t now_ms, uint32_t ago_ms);

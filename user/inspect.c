@@ -9,11 +9,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "admission.h"
 #include "balance.h"
+#include "clock.h"
 #include "inspect_names.h"
 #include "json_add.h"
 #include "proxy_use.h"
@@ -22,7 +22,8 @@
 #include "session_move.h"
 #include "syscall_filter.h"
 
-#define SNAPSHOT_TIMEOUT_MS 2000
+#define SNAPSHOT_TIMEOUT_MS 2000 /* for all workers together */
+#define SNAPSHOT_LEAST_MS 20
 
 SYSCALLS_NEEDED(
 	SYSCALL(getpid),
@@ -42,6 +43,8 @@ struct snapshot {
 	struct session_view *views; /* of those that FILTER matches */
 	size_t n, size;
 	const struct session_filter *filter; /* NULL: only the sums are wanted */
+	bool lacks;  /* views that there was no memory for */
+	bool silent; /* the worker has not answered */
 
 	uint64_t now_ms;
 	uint64_t kernel_bytes;
@@ -49,20 +52,21 @@ struct snapshot {
 	unsigned int pipes, pipes_idle, buffers;
 };
 
-/* Most filters match few of many. */
-static bool make_room(struct snapshot *snap)
+/* Room for one more, or NULL.  Most filters match few of many. */
+static struct session_view *add_view(struct snapshot *snap)
 {
-	size_t size = snap->size ? 2 * snap->size : 64;
-	struct session_view *views;
+	if (snap->n == snap->size) {
+		size_t size = snap->size ? 2 * snap->size : 64;
+		struct session_view *views = realloc(snap->views, size * sizeof(*views));
 
-	if (snap->n < snap->size)
-		return true;
-	views = realloc(snap->views, size * sizeof(*views));
-	if (!views)
-		return false;
-	snap->views = views;
-	snap->size = size;
-	return true;
+		if (!views) {
+			snap->lacks = true;
+			return NULL;
+		}
+		snap->views = views;
+		snap->size = size;
+	}
+	return &snap->views[snap->n++];
 }
 
 static void take_one(struct snapshot *snap, const struct session *s)
@@ -70,8 +74,9 @@ static void take_one(struct snapshot *snap, const struct session *s)
 	struct worker *w = snap->worker;
 	struct session_view *v = NULL;
 
-	if (snap->filter && session_filter_matches(snap->filter, s) && make_room(snap)) {
-		v = &snap->views[snap->n++];
+	if (snap->filter && session_filter_matches(snap->filter, s))
+		v = add_view(snap);
+	if (v) {
 		*v = (struct session_view){ .session = *s };
 		v->upstream = s->addrs ? s->addrs->addrs[s->upstream] : (struct addr){ .len = 0 };
 	}
@@ -106,11 +111,21 @@ static void take(void *arg)
 	snap->buffers = w->pool.buffers_lent;
 }
 
-/* SNAP is empty if the worker does not answer (it has ended). */
-static void snapshot(struct worker *w, const struct session_filter *filter, struct snapshot *snap)
+/*
+ * SNAP is empty if the worker has ended, or does not answer until END_MS.  If others have used up
+ * the time that there was for all of them, it gets a little nevertheless.
+ */
+static void snapshot(struct worker *w, const struct session_filter *filter, uint64_t end_ms,
+		     struct snapshot *snap)
 {
+	uint64_t now = clock_ms();
+	int left = end_ms > now + SNAPSHOT_LEAST_MS ? (int)(end_ms - now) : SNAPSHOT_LEAST_MS, r;
+
 	*snap = (struct snapshot){ .worker = w, .filter = filter };
-	loop_call(&w->loop, take, snap, SNAPSHOT_TIMEOUT_MS);
+	r = loop_call(&w->loop, take, snap, left);
+	snap->silent = r && r != -ESRCH;
+	if (snap->lacks)
+		json_lack();
 }
 
 static void add_int(struct json_object *o, const char *key, uint64_t value)
@@ -142,6 +157,18 @@ static struct json_object *flow_json(const struct session_view *v, unsigned int 
 	return o;
 }
 
+/* Where it leads to, or will begin with; before a name has an address, the name. */
+static void add_upstream(struct json_object *o, const struct session_view *v)
+{
+	const struct endpoint *e = upstream_of(&v->session);
+	const struct addr *up = v->upstream.len ? &v->upstream : e->addrs;
+	char text[ADDR_STRLEN];
+
+	add_str(o, "upstream", !up ? e->text :
+				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
+						 sizeof(text)));
+}
+
 static struct json_object *session_json(const struct session_view *v, unsigned int worker,
 					uint64_t now_ms)
 {
@@ -149,7 +176,6 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 	const struct session *s = &v->session;
 	const struct forward_conf *fc = forward_of(s);
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
-	const struct addr *up = v->upstream.len ? &v->upstream : &fc->upstream.addrs[0];
 	char text[ADDR_STRLEN];
 
 	add_int(o, "id", s->id);
@@ -157,8 +183,7 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 	add_str(o, "client", client_addr_text(&s->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		add_str(o, "via", client_addr_text(&v->via, text, sizeof(text)));
-	add_str(o, "upstream", addr_format((const struct sockaddr *)&up->ss, up->len, text,
-					   sizeof(text)));
+	add_upstream(o, v);
 	add_int(o, "worker", worker);
 	add_str(o, "state", states[s->state]);
 	add_int(o, "age_ms", now_ms > s->born_ms ? now_ms - s->born_ms : 0);
@@ -171,13 +196,15 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 struct json_object *inspect_sessions(const struct inspect *r, const struct session_filter *filter)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
 
 	pthread_mutex_lock(&r->forwards->lock); /* sessions that end meanwhile point to theirs */
 	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++) {
 		struct snapshot snap;
 
-		snapshot(r->workers[i], filter, &snap);
+		snapshot(r->workers[i], filter, end_ms, &snap);
+		silent += snap.silent;
 		for (size_t j = 0; j < snap.n; j++)
 			json_append(list, session_json(&snap.views[j], i, snap.now_ms));
 		free(snap.views);
@@ -185,6 +212,7 @@ struct json_object *inspect_sessions(const struct inspect *r, const struct sessi
 	balance_release(r->shared->balance);
 	pthread_mutex_unlock(&r->forwards->lock);
 	json_add(o, "sessions", list);
+	add_int(o, "workers_silent", silent);
 	return o;
 }
 
@@ -230,6 +258,9 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
 	add_int(o, "max_sessions_per_client",
 		fc->max_sessions_per_client ?: c->max_sessions_per_client);
+	add_int(o, "accept_rate", fc->accept_rate);
+	add_int(o, "bandwidth", fc->bandwidth);
+	add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* where a reload has changed it the totals are those of the name */
 	add_int(o, "live", f->state == FORWARD_ACTIVE ? atomic_load(&f->totals->live)
 						      : atomic_load(&f->sessions));
@@ -255,14 +286,6 @@ static struct json_object *forwards_json(const struct inspect *r, const char *na
 			json_append(list, forward_json(f, r->shared->config, now_ms));
 	pthread_mutex_unlock(&r->forwards->lock);
 	return list;
-}
-
-static uint64_t clock_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
 struct json_object *inspect_forwards(const struct inspect *r, const char *name)
@@ -418,13 +441,17 @@ struct json_object *inspect_status(const struct inspect *r)
 	const struct config *c = r->shared->config;
 	struct json_object *o = json_object_new_object();
 	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
-	uint64_t now_ms;
+	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0, now_ms;
 
-	if (!snaps)
+	if (!snaps) {
+		json_lack();
 		return o;
+	}
 	balance_hold(r->shared->balance);
-	for (unsigned int i = 0; i < r->n_workers; i++)
-		snapshot(r->workers[i], NULL, &snaps[i]);
+	for (unsigned int i = 0; i < r->n_workers; i++) {
+		snapshot(r->workers[i], NULL, end_ms, &snaps[i]);
+		silent += snaps[i].silent;
+	}
 	balance_release(r->shared->balance);
 	now_ms = clock_ms();
 	add_str(o, "version", CULVERT_VERSION);
@@ -433,6 +460,7 @@ struct json_object *inspect_status(const struct inspect *r)
 	add_str(o, "engine", engine_name(c->engine));
 	add_int(o, "workers", r->n_workers);
 	add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
+	add_int(o, "workers_silent", silent);
 	add_int(o, "sessions_moved", sum_moved(r));
 	add_int(o, "max_sessions", c->max_sessions);
 	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
@@ -443,7 +471,10 @@ struct json_object *inspect_status(const struct inspect *r)
 	json_add(o, "handovers", counters_json(r, false));
 	json_add(o, "errors", counters_json(r, true));
 	json_add(o, "kernel", kernel_json(r));
-	json_add(o, "session_log", session_log_json(r->shared->session_log));
+	if (r->shared->session_log)
+		json_add(o, "session_log", session_log_json(r->shared->session_log));
+	else
+		json_add_null(o, "session_log");
 	json_add(o, "resources", resources_json(r, snaps));
 	free(snaps);
 	return o;

@@ -41,7 +41,10 @@ void inspect_upstream(struct json_object *forward, struct upstream *u, uint64_t 
 	struct addr_list *list = upstream_get(u);
 
 	json_add(forward, "addresses", addresses_json(list));
-	json_add(forward, "lookup", u->conf->named ? lookup_json(u, now_ms) : NULL);
+	if (u->conf->named)
+		json_add(forward, "lookup", lookup_json(u, now_ms));
+	else
+		json_add_null(forward, "lookup");
 	addr_list_put(list);
 }
 

@@ -3,13 +3,31 @@
 #define CULVERT_JSON_ADD_H
 
 #include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 /*
  * json-c aborts when something is added to NULL, which is what its constructors return without
  * memory, and leaves a value that it could not add to the caller.  These take VALUE in any case: it
- * is released if it cannot be added, and then the answer lacks it.
+ * is released if it cannot be added, and then OBJECT, or ARRAY, lacks it, which json_lacks() tells.
  */
 void json_add(struct json_object *object, const char *key, struct json_object *value);
+void json_add_null(struct json_object *object, const char *key);
 void json_append(struct json_object *array, struct json_object *value);
+
+/*
+ * What lacks something is no answer and no request, so whoever is about to send it asks: has there
+ * been no memory for any part, on this thread since json_begin()?  json_lack(): for a part that is
+ * made otherwise there was none.
+ */
+void json_begin(void);
+void json_lack(void);
+bool json_lacks(void);
+
+/*
+ * OBJECT as one line without blanks, which belongs to it; FLAGS are json-c's own, beside that.
+ * NULL: there is no memory for it, or OBJECT is NULL, or json_lacks().
+ */
+const char *json_line(struct json_object *object, int flags, size_t *ret_len);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,9 +12,23 @@
 #include "socket_options.h"
 #include "tcp.h"
 
+/* What it may have from before, and is to have no more. */
+static int clear_options(int fd, const struct forward_conf *fc)
+{
+	int zero = 0;
+
+	if (!fc->nodelay && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero)))
+		return -errno;
+	if (!fc->keepalive_s && setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &zero, sizeof(zero)))
+		return -errno;
+	return 0;
+}
+
 int listen_socket_set_options(int fd, const struct forward_conf *fc, const struct addr *a)
 {
-	return addr_is_inet(a) ? tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s) : 0;
+	if (!addr_is_inet(a))
+		return 0;
+	return clear_options(fd, fc) ?: tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s);
 }
 
 static int set_listen_options(int fd, const struct forward_conf *fc, const struct addr *a)

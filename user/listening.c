@@ -15,11 +15,13 @@
 #include "given.h"
 #include "listen_socket.h"
 #include "log.h"
+#include "socket_options.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
 	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ATTACH_REUSEPORT_CBPF)),
 	SYSCALL(close),
+	SYSCALL(shutdown),
 	SYSCALL(unlink), /* unix sockets */
 	SYSCALL(unlinkat));
 
@@ -81,18 +83,29 @@ static void remove_file(const struct addr *a)
 			 strerror(errno));
 }
 
+/*
+ * The privileged process, which has made it, may not have come to close its own descriptor yet: so
+ * it is told that this one is over, or it would take connections until then.
+ */
+static void close_own(int fd)
+{
+	shutdown(fd, SHUT_RDWR);
+	close(fd);
+}
+
 void listening_close(struct listening *l)
 {
 	if (!l)
 		return;
-	if (l->shared && l->fds[0] >= 0) {
+	if (l->given && l->fds[0] >= 0) {
 		close(l->fds[0]);
-		if (!l->given)
-			remove_file(&l->addr);
+	} else if (l->shared && l->fds[0] >= 0) {
+		close_own(l->fds[0]);
+		remove_file(&l->addr);
 	}
 	for (unsigned int w = 0; !l->shared && w < l->n_workers; w++)
 		if (l->fds[w] >= 0)
-			close(l->fds[w]);
+			close_own(l->fds[w]);
 	free(l->fds);
 	free(l);
 }
@@ -166,7 +179,7 @@ struct listening *listening_find(struct listening *list, const struct forward *f
 	struct listening *found = NULL;
 
 	for (; list; list = list->next) {
-		if (!addr_equal(&list->asked, a))
+		if (list->leaving || !addr_equal(&list->asked, a))
 			continue;
 		if (list->forward == f)
 			return list;
@@ -175,34 +188,49 @@ struct listening *listening_find(struct listening *list, const struct forward *f
 	return found;
 }
 
-void listening_set_options(const struct listening *l, const struct forward_conf *fc)
+bool listening_fits(const struct listening *l, const struct forward_conf *fc)
+{
+	return !fc->transparent || l->transparent || l->given;
+}
+
+static int set_options(const struct listening *l, int fd, const struct forward_conf *fc)
+{
+	int r = listen_socket_set_options(fd, fc, &l->addr);
+
+	if (!r && l->transparent && !l->given && !fc->transparent)
+		r = socket_clear_transparent(fd, l->addr.ss.ss_family);
+	return r;
+}
+
+void listening_set_options(struct listening *l, const struct forward_conf *fc)
 {
 	for (unsigned int w = 0; w < l->n_workers; w++) {
-		int fd = l->fds[w];
-		int r = fd < 0 ? 0 : listen_socket_set_options(fd, fc, &l->addr);
+		int r = l->fds[w] < 0 ? 0 : set_options(l, l->fds[w], fc);
 
 		if (r)
-			log_warning("forward %s: what is accepted keeps its old keepalive: %s",
+			log_warning("forward %s: what is accepted keeps its old options: %s",
 				    forward_name(fc), strerror(-r));
 	}
+	l->transparent = l->transparent && fc->transparent;
 }
 
 /*
- * A program of the SO_REUSEPORT group picks a socket by its place there, which is the worker's
- * number: they were bound in that order.  At random, since a hash of the addresses is 0 for some
- * devices' packets.  A handshake is between its listener and the client from the SYN on; what is
- * picked anew (the last ACK with SYN cookies) is accepted by any of them.
+ * A program of the SO_REUSEPORT group picks a socket by its place there: workers' sockets are bound
+ * in the order of their numbers.  At random, since a hash of the addresses is 0 for some devices'
+ * packets.  A handshake is between its listener and the client from the SYN on; what is picked anew
+ * (the last ACK with SYN cookies) is accepted by any of them.
  */
 void listening_steer(const struct listening *l, unsigned int active)
 {
 	struct sock_filter pick[] = {
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(SKF_AD_OFF + SKF_AD_RANDOM)),
 		BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, active),
+		BPF_STMT(BPF_ALU | BPF_ADD | BPF_K, l->place),
 		BPF_STMT(BPF_RET | BPF_A, 0),
 	};
 	const struct sock_fprog prog = { sizeof(pick) / sizeof(pick[0]), pick };
 
-	if (l->shared || l->fds[0] < 0)
+	if (l->shared || l->leaving || l->fds[0] < 0)
 		return;
 	if (setsockopt(l->fds[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)))
 		log_limited(LOG_WARNING, "new connections go to all workers, which costs some "

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "config.h"
 #include "forward.h"
@@ -20,9 +21,13 @@ struct listening {
 	struct addr asked;      /* as configured */
 	struct addr addr;       /* the same with the port that the kernel has picked */
 	bool shared;            /* one socket for all workers */
-	bool transparent;       /* IP_TRANSPARENT was set: it cannot be cleared or set later */
 	bool given;             /* ... which systemd has opened, and keeps: see given.h */
+	bool transparent;       /* has IP_TRANSPARENT, which can be cleared later, but not set */
+	bool leaving;           /* others have its address; it has handshakes under way */
+	uint64_t leaves_ms;     /* and then is closed; CLOCK_MONOTONIC */
+	struct listening *replaces; /* by then that has begun to leave */
 	unsigned int n_workers;
+	unsigned int place;     /* of the first socket in the SO_REUSEPORT group */
 	int *fds;               /* by worker; -1: closed by that worker; owned */
 	struct listening *next;
 };
@@ -50,16 +55,21 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 void listening_close(struct listening *l);
 void listening_close_all(struct listening *list);
 
-/* That of F on A, as configured; where F is NULL, or has none, that of another; or NULL. */
+/*
+ * That of F on A, as configured; where F is NULL, or has none, that of another; or NULL.  None that
+ * is leaving.
+ */
 struct listening *listening_find(struct listening *list, const struct forward *f,
 				 const struct addr *a);
 
-/* Let what L's sockets accept from now on be as FC says. */
-void listening_set_options(const struct listening *l, const struct forward_conf *fc);
+/* Let what L's sockets accept from now on be as FC says, as far as they fit. */
+void listening_set_options(struct listening *l, const struct forward_conf *fc);
+/* Can it be had from L's sockets, or does it take new ones? */
+bool listening_fits(const struct listening *l, const struct forward_conf *fc);
 
 /*
  * Of the workers' sockets, let new connections go to those of the first ACTIVE.  By one thread at a
- * time, and not while a worker stops.
+ * time, and not while a worker stops.  Those that are leaving get none.
  */
 void listening_steer(const struct listening *l, unsigned int active);
 

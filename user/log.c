@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "syscall_filter.h"
 
 #define MESSAGE_MAX 1024
@@ -254,14 +255,6 @@ void log_write(int level, const char *fmt, ...)
 	va_end(ap);
 }
 
-static long long now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /*
  * May this message pass?  RET_SUPPRESSED: how many before it could not.  A flood is turned away by
  * the first test, without the lock.  The lock covers the decisions that change the window, so that
@@ -271,7 +264,7 @@ static long long now_ms(void)
 static bool rate_admits(struct log_rate *rate, unsigned int *ret_suppressed)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	long long now = now_ms();
+	long long now = (long long)clock_ms();
 	bool admitted;
 
 	*ret_suppressed = 0;
@@ -312,7 +305,7 @@ static void list_rate(struct log_rate *rate, int level, const char *fmt)
 
 void log_tell_suppressed(bool all)
 {
-	long long now = now_ms();
+	long long now = (long long)clock_ms();
 
 	for (struct log_rate *rate = listed_rates; rate; rate = rate->next) {
 		unsigned int n;

@@ -154,6 +154,26 @@ static int open_in(int dir, const char *name)
 	return -EINVAL;
 }
 
+int log_file_check(const char *path, const struct account *account, char *err, size_t errlen)
+{
+	struct place p = { .dir = "?" };
+	char todo[PATH_MAX + 256];
+	struct stat st;
+	int r = take_apart(path, &p);
+
+	if (!r && stat(p.dir, &st))
+		r = -errno;
+	else if (!r && !S_ISDIR(st.st_mode))
+		r = -ENOTDIR;
+	else if (!r && !lstat(path, &st))
+		r = S_ISDIR(st.st_mode) ? -EISDIR : S_ISLNK(st.st_mode) ? -ELOOP : 0;
+	/* whoever asks may not be who culvert is */
+	if (!r || r == -EACCES)
+		return 0;
+	snprintf(err, errlen, "%s%s", strerror(-r), advice(r, &p, account, todo, sizeof(todo)));
+	return r;
+}
+
 int log_file_open(const char *path, const struct account *account, char *err, size_t errlen)
 {
 	struct place p = { .dir = "?" };

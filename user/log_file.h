@@ -28,6 +28,9 @@ int log_file_open(const char *path, const struct account *account, char *err, si
 int log_file_open_as(const char *path, const struct account *account, bool *ret_root, char *err,
 		     size_t errlen);
 
+/* Would log_file_open() fail, in a way that will not pass?  Nothing is opened, nor made. */
+int log_file_check(const char *path, const struct account *account, char *err, size_t errlen);
+
 struct log_file {
 	int fd;
 	bool regular;

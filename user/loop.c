@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "syscall_filter.h"
 
 #define BATCH 128
@@ -29,14 +29,6 @@ struct loop_call {
 	pthread_cond_t done;
 	enum { CALL_WAITING, CALL_RUNNING, CALL_DONE } state;
 };
-
-uint64_t loop_clock_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
 
 static void run_calls(struct source *s, uint32_t events)
 {
@@ -69,7 +61,7 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 		.epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg
 	};
 	pthread_mutex_init(&l->lock, NULL);
-	l->now_ms = loop_clock_ms();
+	l->now_ms = clock_ms();
 	l->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (l->epoll < 0)
 		return -errno;
@@ -259,7 +251,7 @@ static int run_batches(struct loop *l)
 		n = epoll_wait(l->epoll, ev, BATCH, next_timeout(l));
 		if (n < 0 && errno != EINTR)
 			return -errno;
-		l->now_ms = loop_clock_ms();
+		l->now_ms = clock_ms();
 		l->wakeups += n > 0;
 		l->events += n > 0 ? (uint64_t)n : 0;
 		for (int i = 0; i < n; i++) {
@@ -273,7 +265,7 @@ static int run_batches(struct loop *l)
 		if (l->after_batch)
 			l->after_batch(l->arg);
 		atomic_store_explicit(&l->turns, l->turns + 1, memory_order_relaxed);
-		l->now_ms = loop_clock_ms(); /* for the time-out: handlers take time, too */
+		l->now_ms = clock_ms(); /* for the time-out: handlers take time, too */
 	}
 	return 0;
 }
@@ -315,20 +307,13 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
 	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
 	pthread_condattr_t attr;
-	struct timespec until;
+	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
 	int r = 0;
 
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&c.done, &attr);
 	pthread_condattr_destroy(&attr);
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += timeout_ms / 1000;
-	until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
 
 	pthread_mutex_lock(&l->lock);
 	c.next = l->calls;

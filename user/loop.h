@@ -40,7 +40,7 @@ struct loop_call; /* a call from another thread, see loop_call() */
 struct loop {
 	int epoll;
 	struct source wake; /* eventfd */
-	uint64_t now_ms;    /* CLOCK_MONOTONIC, read once a batch */
+	uint64_t now_ms;    /* clock_ms(), read once a batch */
 	uint64_t wakeups;   /* returns of epoll_wait(2) with events, ever */
 	uint64_t events;    /* events they brought */
 	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
@@ -60,9 +60,6 @@ struct loop {
 
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
 void loop_close(struct loop *l);
-
-/* The clock of now_ms, right now. */
-uint64_t loop_clock_ms(void);
 
 /* Run until l->stop is set (by a handler).  Returns 0 or -errno of epoll_wait(2). */
 int loop_run(struct loop *l);

@@ -6,6 +6,7 @@
 #include "client_words.h"
 #include "command.h"
 #include "config.h"
+#include "config_check.h"
 #include "config_convert.h"
 #include "daemon.h"
 #include "exit_codes.h"
@@ -38,8 +39,10 @@ static void usage(FILE *to)
 		fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].summary);
 	fputs("\n  culvert help COMMAND    options of a command\n"
 	      "  culvert --version\n\n"
+	      "To forward port 9000 of this machine:  culvert run :9000 10.0.2.2:9001\n\n"
 	      "Exit codes: 0 success, 1 failure at run time, 2 bad usage, 3 a kernel feature or\n"
-	      "privilege is missing, 4 no daemon answers on the control socket.\n",
+	      "privilege is missing, 4 no daemon answers on the control socket.\n"
+	      "Manual: culvert(8), culvert.conf(5)\n",
 	      to);
 }
 

@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
-#include <time.h>
 
+#include "clock.h"
 #include "log.h"
 #include "loop.h"
 #include "syscall_filter.h"
@@ -38,14 +38,12 @@ void main_loop_take_signals(void)
 /* How long this thread may sleep: something may be due although no signal comes. */
 static struct timespec next_look(struct main_loop *m)
 {
-	uint64_t now = loop_clock_ms(), due = now + LOG_WINDOW_MS, ms;
+	uint64_t now = clock_ms(), due = now + LOG_WINDOW_MS;
 	uint64_t watchdog = watchdog_due(m->watchdog);
 
 	if (watchdog < due)
 		due = watchdog;
-	ms = due > now ? due - now : 0;
-	return (struct timespec){ .tv_sec = (time_t)(ms / 1000),
-				  .tv_nsec = (long)(ms % 1000) * 1000000 };
+	return clock_timespec(due > now ? due - now : 0);
 }
 
 int main_loop_run(struct main_loop *m)

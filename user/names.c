@@ -5,7 +5,8 @@
  * a name at a time at most, whatever asks for it, and each has an end.
  *
  * All of this belongs to the thread; others reach it by loop_call(), and workers by a flag in the
- * upstream and a wake-up.
+ * upstream and a wake-up.  They are told in the same way: what a look-up has come to is in the
+ * upstream, and if a session waits for that, the workers are woken.
  */
 #include "names.h"
 
@@ -21,14 +22,16 @@
 
 #include "log.h"
 #include "loop.h"
-#include "names_question.h"
 #include "resolver.h"
+#include "resolver_wait.h"
 
 /* It kills a look-up after RESOLVER_PATIENCE_MS, and others may wait before. */
 #define ANSWER_MS (2 * RESOLVER_PATIENCE_MS)
 /* After a failure a name is asked for again so soon, if its interval is not shorter. */
 #define RETRY_MS 5000
+#define BUSY_MS 500 /* and if the resolver takes no more */
 #define CALL_MS 10000
+#define GONE "the resolver has ended"
 
 struct name {
 	struct names *names;
@@ -44,11 +47,12 @@ struct names {
 	struct source resolver; /* fd -1: it is gone */
 	struct name *list;
 	struct questions questions;
-	uint32_t n, last_id;
+	uint32_t n, last_id; /* ids are below QUESTION_ID */
 	uint32_t chance; /* never 0 */
 	pthread_t thread;
 	bool started;
-	bool given_up; /* names_give_up() */
+	names_tell_fn *tell;
+	void *tell_arg;
 	_Atomic bool gone; /* as the fd, for other threads */
 };
 
@@ -57,7 +61,7 @@ bool names_needed(const struct config *c)
 	if (c->file)
 		return true; /* it may name one when read again, and then none can be started */
 	for (size_t i = 0; i < c->n_forwards; i++)
-		if (c->forwards[i].upstream.named)
+		if (c->forwards[i].upstream.named || c->forwards[i].listen.named)
 			return true;
 	return false;
 }
@@ -86,22 +90,39 @@ static void look_later(struct name *m, bool failed)
 
 /* --- what comes of it --- */
 
+/* A look-up of M has ended. */
+static void tell(struct name *m)
+{
+	if (upstream_awaited(m->upstream) && m->names->tell)
+		m->names->tell(m->names->tell_arg);
+}
+
+static void say_unchanged(struct upstream *u)
+{
+	struct lookup_record record;
+
+	upstream_record(u, &record);
+	log_limited(LOG_WARNING, "upstream %s %s: %s", u->conf->text,
+		    upstream_is_unknown(u) ? "has no address yet, so its clients are reset" :
+					     "keeps its last addresses", record.why);
+}
+
 static void say_failed(struct name *m, const char *why)
 {
 	m->id = 0;
 	if (upstream_not_found(m->upstream, why))
-		log_limited(LOG_WARNING, "upstream %s keeps its last addresses: %s",
-			    m->upstream->conf->text, why);
+		say_unchanged(m->upstream);
 	look_later(m, true);
+	tell(m);
 }
 
 /* Without it nothing can be looked up any more: threads that are confined start no process. */
 static void lose_resolver(struct names *n)
 {
-	const struct resolver_reply none = { .error = -ENOTCONN, .why = "the resolver has ended" };
+	const struct resolver_reply none = { .error = -ENOTCONN, .why = GONE };
 
-	log_error("the resolver has ended: names keep the addresses that they have, until culvert "
-		  "is started again");
+	log_error("%s: names keep the addresses that they have, until culvert is started again",
+		  none.why);
 	loop_watch(&n->loop, &n->resolver, 0, false);
 	n->resolver.registered = false;
 	close(n->resolver.fd);
@@ -111,7 +132,8 @@ static void lose_resolver(struct names *n)
 	for (struct name *m = n->list; m; m = m->next) {
 		m->id = 0;
 		timer_cancel(&n->loop, &m->timer);
-		upstream_not_found(m->upstream, "the resolver has ended");
+		upstream_not_found(m->upstream, none.why);
+		tell(m);
 	}
 }
 
@@ -123,14 +145,18 @@ static void look_up(struct name *m)
 	if (n->resolver.fd < 0)
 		return;
 	m->asked_ms = n->loop.now_ms;
-	m->id = ++n->last_id ?: ++n->last_id;
+	m->id = n->last_id = n->last_id + 1 < QUESTION_ID ? n->last_id + 1 : 1;
 	r = resolver_ask(n->resolver.fd, m->id, m->upstream->conf->text, false);
-	if (!r)
+	if (!r) {
 		timer_set(&n->loop, &m->timer, n->loop.now_ms + ANSWER_MS);
-	else if (r == -EPIPE || r == -ECONNRESET)
+	} else if (r == -EAGAIN) { /* a great many at the same time: it has not failed */
+		m->id = 0;
+		timer_set(&n->loop, &m->timer, n->loop.now_ms + BUSY_MS);
+	} else if (r == -EPIPE || r == -ECONNRESET) {
 		lose_resolver(n);
-	else
-		say_failed(m, r == -EAGAIN ? "too many look-ups are under way" : strerror(-r));
+	} else {
+		say_failed(m, strerror(-r));
+	}
 }
 
 static void on_timer(struct timer *t)
@@ -143,31 +169,39 @@ static void on_timer(struct timer *t)
 		look_up(m);
 }
 
+/* What U is now; and, unless that is "", what it was. */
+static void say_found(struct upstream *u, const char *before)
+{
+	struct addr_list *list = upstream_get(u);
+	char after[ADDR_LIST_STRLEN];
+
+	addr_list_format(list, after, sizeof(after));
+	addr_list_put(list);
+	if (before[0])
+		log_info("upstream %s is now %s (it was %s)", u->conf->text, after, before);
+	else
+		log_info("upstream %s is %s", u->conf->text, after);
+}
+
 /* The old ones are gone when it is logged, so it has been written down before. */
 static void take_addresses(struct name *m, const struct resolver_reply *reply)
 {
 	struct addr addrs[RESOLVER_ADDRS_MAX];
-	char before[ADDR_LIST_STRLEN], after[ADDR_LIST_STRLEN];
+	char before[ADDR_LIST_STRLEN];
 	struct upstream *u = m->upstream;
 	struct addr_list *list = upstream_get(u);
-	struct lookup_record record;
 	int r;
 
 	addr_list_format(list, before, sizeof(before));
 	addr_list_put(list);
 	resolver_addrs(reply, addrs);
 	r = upstream_found(u, addrs, reply->n, m->names->loop.now_ms);
-	if (r < 0) {
-		upstream_record(u, &record);
-		log_limited(LOG_WARNING, "upstream %s keeps its last addresses: %s", u->conf->text,
-			    record.why);
-	} else if (r > 0) {
-		list = upstream_get(u);
-		log_info("upstream %s is now %s (it was %s)", u->conf->text,
-			 addr_list_format(list, after, sizeof(after)), before);
-		addr_list_put(list);
-	}
+	if (r < 0)
+		say_unchanged(u);
+	else if (r > 0)
+		say_found(u, before);
 	look_later(m, r < 0);
+	tell(m);
 }
 
 /* One without a number is of all that wait, and then there is an error. */
@@ -203,22 +237,34 @@ static void on_resolver(struct source *source, uint32_t events)
 		lose_resolver(n);
 }
 
+/* Somebody wants a look-up of M. */
+static void hurry(struct name *m)
+{
+	struct loop *l = &m->names->loop;
+	uint64_t due = m->asked_ms + UPSTREAM_ASK_MS;
+
+	if (m->names->resolver.fd < 0) {
+		upstream_not_found(m->upstream, GONE);
+		tell(m);
+		return;
+	}
+	if (m->id)
+		return; /* one is under way */
+	if (due < l->now_ms)
+		due = l->now_ms;
+	if (!m->timer.at || m->timer.due_ms > due)
+		timer_set(l, &m->timer, due);
+}
+
 /* What workers want.  One that asks again and again gets an answer each UPSTREAM_ASK_MS. */
 static void after_batch(void *arg)
 {
 	struct names *n = arg;
 
-	for (struct name *m = n->list; m; m = m->next) {
-		uint64_t due = m->asked_ms + UPSTREAM_ASK_MS;
-
-		if (!atomic_load_explicit(&m->upstream->wanted, memory_order_relaxed) ||
-		    !atomic_exchange(&m->upstream->wanted, false) || m->id || n->resolver.fd < 0)
-			continue;
-		if (due < n->loop.now_ms)
-			due = n->loop.now_ms;
-		if (!m->timer.at || m->timer.due_ms > due)
-			timer_set(&n->loop, &m->timer, due);
-	}
+	for (struct name *m = n->list; m; m = m->next)
+		if (atomic_load_explicit(&m->upstream->wanted, memory_order_relaxed) &&
+		    atomic_exchange(&m->upstream->wanted, false))
+			hurry(m);
 }
 
 /* --- which names there are --- */
@@ -257,7 +303,10 @@ static void add(void *arg)
 	n->n++;
 	c->name->next = n->list;
 	n->list = c->name;
-	look_later(c->name, false);
+	if (upstream_is_unknown(c->name->upstream))
+		timer_set(&n->loop, &c->name->timer, n->loop.now_ms);
+	else
+		look_later(c->name, false);
 }
 
 static void drop(void *arg)
@@ -322,40 +371,18 @@ void names_remove(struct names *n, struct upstream *u)
 
 /* --- questions of other threads --- */
 
-/* What a call to the thread takes along. */
-struct asked {
-	struct names *names;
-	struct question *question;
-	int r; /* why it could not be asked */
-};
-
-static void ask(void *arg)
+void names_look_up_all(struct names *n, struct question *questions, size_t count)
 {
-	struct asked *a = arg;
-	struct names *n = a->names;
-	struct question *q = a->question;
-
-	q->id = ++n->last_id ?: ++n->last_id;
-	a->r = n->given_up	  ? -ECANCELED :
-	       n->resolver.fd < 0 ? -ENOTCONN :
-				    resolver_ask(n->resolver.fd, q->id, q->text, q->passive);
-	if (!a->r)
-		question_add(&n->questions, q);
-}
-
-static void withdraw(void *arg)
-{
-	struct asked *a = arg;
-
-	question_withdraw(&a->names->questions, a->question);
+	if (n->started)
+		questions_ask(&n->questions, questions, count, NAMES_PATIENCE_S * 1000);
+	else
+		resolver_wait(n->resolver.fd, questions, count, NAMES_PATIENCE_S * 1000);
 }
 
 int names_look_up(void *arg, const char *text, bool passive, struct endpoint *ret, char *err,
 		  size_t errlen)
 {
-	struct names *n = arg;
 	struct question *q = calloc(1, sizeof(*q));
-	struct asked a = { .names = n, .question = q };
 	int r;
 
 	if (!q) {
@@ -364,34 +391,16 @@ int names_look_up(void *arg, const char *text, bool passive, struct endpoint *re
 	}
 	q->text = text;
 	q->passive = passive;
-	r = loop_call(&n->loop, ask, &a, CALL_MS) ?: a.r;
-	if (r) {
-		snprintf(err, errlen, "it cannot be looked up: %s", strerror(-r));
-	} else if (question_await(&n->questions, q)) {
-		r = question_result(q, ret, err, errlen);
-	} else {
-		while (loop_call(&n->loop, withdraw, &a, CALL_MS) == -ETIMEDOUT)
-			log_error("the look-up of names is slow to end");
-		snprintf(err, errlen, "the resolver does not answer");
-		r = -EAGAIN;
-	}
+	names_look_up_all(arg, q, 1);
+	r = question_result(q, ret, err, errlen);
 	free(q);
 	return r;
-}
-
-static void give_up(void *arg)
-{
-	const struct resolver_reply none = { .error = -ECANCELED, .why = "culvert is stopping" };
-	struct names *n = arg;
-
-	n->given_up = true;
-	questions_settle(&n->questions, 0, &none);
 }
 
 void names_give_up(struct names *n)
 {
 	if (n->started)
-		loop_call(&n->loop, give_up, n, CALL_MS);
+		questions_give_up(&n->questions);
 }
 
 bool names_have_resolver(struct names *n)
@@ -420,7 +429,7 @@ int names_open(const struct account *a, enum filter_mode filter, struct names **
 		free(n);
 		return r;
 	}
-	questions_open(&n->questions);
+	questions_open(&n->questions, &n->loop, &n->resolver);
 	r = loop_open(&n->loop, after_batch, n);
 	r = r ?: loop_watch(&n->loop, &n->resolver, EPOLLIN, true);
 	if (r) {
@@ -443,10 +452,13 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-int names_start(struct names *n)
+int names_start(struct names *n, names_tell_fn *tell_fn, void *arg)
 {
-	int r = -pthread_create(&n->thread, NULL, thread_main, n);
+	int r;
 
+	n->tell = tell_fn;
+	n->tell_arg = arg;
+	r = -pthread_create(&n->thread, NULL, thread_main, n);
 	n->started = !r;
 	return r;
 }
@@ -456,15 +468,23 @@ static void stop(void *arg)
 	((struct names *)arg)->loop.stop = true;
 }
 
+/* From then on whoever calls has the loop for itself, as before the start. */
+void names_stop(struct names *n)
+{
+	if (!n || !n->started)
+		return;
+	while (loop_call(&n->loop, stop, n, CALL_MS) == -ETIMEDOUT)
+		log_error("the look-up of names is slow to end");
+	pthread_join(n->thread, NULL);
+	n->started = false;
+	n->tell = NULL;
+}
+
 void names_close(struct names *n)
 {
 	if (!n)
 		return;
-	if (n->started) {
-		while (loop_call(&n->loop, stop, n, CALL_MS) == -ETIMEDOUT)
-			log_error("the look-up of names is slow to end");
-		pthread_join(n->thread, NULL);
-	}
+	names_stop(n);
 	while (n->list) {
 		struct name *next = n->list->next;
 

@@ -7,13 +7,14 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "names_question.h"
 #include "sandbox.h"
 #include "upstream.h"
 
 /*
  * Keeps the addresses of upstreams that are names up to date: a thread with an event loop of its
- * own asks the resolver (resolver.h) on a timer and after failures to connect, and stores what it
- * finds in the upstream, where sessions take it from.  Workers never wait for it.
+ * own asks the resolver (resolver.h) at once, on a timer and after failures to connect, and stores
+ * what it finds in the upstream, where sessions take it from.  Workers never wait for it.
  */
 struct names;
 
@@ -26,15 +27,21 @@ bool names_needed(const struct config *c);
  */
 int names_open(const struct account *a, enum filter_mode filter, struct names **ret, char *err,
 	       size_t errlen);
-/* Start the thread. */
-int names_start(struct names *n);
-/* End thread and resolver.  When no worker runs any more; upstreams may be closed later. */
+/*
+ * Start the thread.  TELL(ARG) is called by it after a look-up that somebody has waited for, see
+ * upstream_await().
+ */
+typedef void names_tell_fn(void *arg);
+int names_start(struct names *n, names_tell_fn *tell, void *arg);
+/* End the thread, so that TELL is not called any more.  One that was never started is fine. */
+void names_stop(struct names *n);
+/* End all of it.  When no worker runs any more; upstreams may be closed later. */
 void names_close(struct names *n);
 
 /*
  * Look U up from now on, if it is a name, until U is closed or names_remove() is called; then its
- * addresses stay as they are.  To be told before sessions use U, and not by two threads at a time.
- * -ENOMEM, or what loop_call() returns.  N may be NULL.
+ * addresses stay as they are.  At once, if it has none.  To be told before sessions use U, and not
+ * by two threads at a time.  -ENOMEM, or what loop_call() returns.  N may be NULL.
  */
 int names_add(struct names *n, struct upstream *u);
 void names_remove(struct names *n, struct upstream *u);
@@ -44,16 +51,21 @@ _Atomic uint64_t *names_turns(struct names *n);
 void names_wake(void *names);
 
 /*
- * endpoint_parse(), by way of the resolver: for a daemon that is confined, and reads its
- * configuration again.  Waits for the answer, NAMES_PATIENCE_S at most (less than systemd waits for
- * a daemon that is to stop), so not by a worker; and once names_start() has been called.  ARG is
- * the struct names, to fit endpoint_look_up_by().
+ * Look up COUNT names that cannot be done without, all at the same time, and wait for the answers,
+ * NAMES_PATIENCE_S at most (less than systemd waits for a daemon that is to stop): so not by a
+ * worker.  All are done then; those without an answer have the error -EAGAIN.
  */
-#define NAMES_PATIENCE_S 12
+#define NAMES_PATIENCE_S 10
+void names_look_up_all(struct names *n, struct question *questions, size_t count);
+
+/*
+ * The same, as endpoint_parse() does it: for a daemon that is confined, and reads its configuration
+ * again.  ARG is the struct names, to fit endpoint_look_up_by().
+ */
 int names_look_up(void *arg, const char *text, bool passive, struct endpoint *ret, char *err,
 		  size_t errlen);
 
-/* Whoever waits in names_look_up(), or asks it later, is told -ECANCELED at once. */
+/* Whoever waits for one of these, or asks later, is told -ECANCELED at once. */
 void names_give_up(struct names *n);
 
 /* False if the resolver's processes are gone; the addresses known stay in use. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "balance.h"
+#include "clock.h"
 #include "forward.h"
 #include "json_add.h"
 #include "log.h"
@@ -138,18 +139,16 @@ static void follow_engines(void *arg)
 }
 
 /* Why ENGINE cannot be had here; NULL: it can. */
-static struct json_object *engine_hindrance(const struct inspect *r, enum engine engine)
+static const char *engine_hindrance(const struct inspect *r, enum engine engine)
 {
 	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
-		return command_error_json(ERROR_UNSUPPORTED, "engine sockmap: %s",
-					  r->kernel_reason);
+		return r->kernel_reason;
 	if (engine == ENGINE_SPLICE &&
 	    !probe_allows_later(&r->probe->splice, r->shared->config->probe))
-		return command_error_json(ERROR_UNSUPPORTED, "engine splice: %s",
-					  r->probe->splice.verdict == PROBE_UNASKED ?
-						  "it was not tried on this kernel at the start, "
-						  "because no forward asked for it" :
-						  r->probe->splice.why);
+		return r->probe->splice.verdict == PROBE_UNASKED ?
+			       "it was not tried on this kernel at the start, because no forward "
+			       "asked for it" :
+			       r->probe->splice.why;
 	return NULL;
 }
 
@@ -192,13 +191,15 @@ static struct json_object *change_engine(const struct inspect *r, const struct f
 					 const struct command_request *req,
 					 const struct control_peer *peer)
 {
-	struct json_object *error = NULL;
+	enum engine engine = engine_meant(req, f);
+	const char *hindrance = NULL;
 	unsigned int moving = 0;
 
 	if (command_has(req, KEY_ENGINE))
-		error = engine_hindrance(r, engine_meant(req, f));
-	if (error)
-		return error;
+		hindrance = engine_hindrance(r, engine);
+	if (hindrance)
+		return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s", engine_name(engine),
+					  hindrance);
 	if (command_has(req, KEY_ENGINE))
 		set_engine(r, f, req, peer);
 	if (!ask_workers(r, follow_engines, (struct order){ 0 }, &moving))
@@ -248,7 +249,7 @@ static struct json_object *do_drain(const struct inspect *r, const struct comman
 {
 	const char *name = req->filter.forward;
 	bool undo = command_has(req, KEY_UNDO);
-	uint64_t due = command_has(req, KEY_DEADLINE) ? loop_clock_ms() + req->deadline_ms
+	uint64_t due = command_has(req, KEY_DEADLINE) ? clock_ms() + req->deadline_ms
 						      : UINT64_MAX;
 	char why[640];
 	int e = reconfigure_drain(r->reconfigure, name, undo, due, why, sizeof(why));

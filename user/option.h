@@ -9,8 +9,8 @@
 
 /*
  * What culvert can be told, as one table: the command line, the configuration file, the defaults
- * and the help all come from it.  Where a forward listens and leads to is not in it: config.c knows
- * how that is written.
+ * (option_value.h) and the help (option_help.h) all come from it.  Where a forward listens and
+ * leads to is not in it: config.c knows how that is written.
  */
 
 /* Where an option may stand. */
@@ -49,6 +49,14 @@ enum option_kind {
 	KIND_MARK,    /* unsigned int, also in hexadecimal */
 };
 
+/* What the enums are called, in the help and in messages. */
+#define ENGINE_NAMES "auto, sockmap, splice or copy"
+#define SPREAD_NAMES "auto, all or rotate"
+#define FILTER_NAMES "errno, kill or off"
+#define LEVEL_NAMES "error, warning, notice, info or debug"
+
+#define WORKERS_MAX 1024
+
 struct option_def {
 	const char *name; /* on the command line behind "--" */
 	const char *metavar;
@@ -68,53 +76,15 @@ const struct option_def *option_find(const char *name, size_t len);
 /* The one that may stand in [culvert], or (FORWARD) in [forward NAME]. */
 const struct option_def *option_find_key(const char *name, bool forward);
 
-#define OPTIONS_MAX 64 /* there are fewer */
-
-/* The place of O in the table, below OPTIONS_MAX. */
+/* The place of O in the table, below OPTIONS_MAX (config.h). */
 size_t option_number(const struct option_def *o);
 /* And the other way round; NULL: behind the last. */
 const struct option_def *option_at(size_t number);
-
-/*
- * Store VALUE in C as O says.  Text is kept as a pointer: VALUE must live as long as C.  Nothing is
- * printed.  0, -EINVAL or -ERANGE; of rules also what acl_add() returns.
- */
-int option_store(struct config *c, const struct option_def *o, const char *value);
-/* The same for a forward. */
-int option_store_own(struct forward_conf *fc, const struct option_def *o, const char *value);
-
-/*
- * Give FC the values of C, but for those that it has its own of: OWN[option_number()] is not 0.
- * Lists are not values.
- */
-void options_inherit(struct forward_conf *fc, const struct config *c, const unsigned int *own);
-
-/* True if A and B have the same values of all options that a forward may have. */
-bool options_same_own(const struct forward_conf *a, const struct forward_conf *b);
-/*
- * The first option whose values differ in A and B though only a new start could change it; NULL:
- * none.
- */
-const struct option_def *options_fixed(const struct config *a, const struct config *b);
 
 /* True if O may be given several times. */
 static inline bool option_is_list(const struct option_def *o)
 {
 	return o->kind == KIND_ALLOW || o->kind == KIND_DENY;
 }
-
-/* What is wrong with VALUE, for which storing returned ERROR.  Returns BUF. */
-#define OPTION_WRONG_LEN 600
-const char *option_wrong(const struct option_def *o, int error, const char *value, char *buf);
-
-/* What a value of O should look like, for messages.  BUF may be used for it. */
-const char *option_expectation(const struct option_def *o, char *buf, size_t size);
-
-/* The defaults of the table, and the computed ones that no other option decides. */
-void options_default(struct config *c);
-
-/* The lines of the help: of the command line, and of [forward NAME]. */
-void options_help(void);
-void options_help_forward(void);
 
 #endif

@@ -27,6 +27,20 @@ static int check(int fd)
 	return st.st_uid == geteuid() ? 0 : -EPERM;
 }
 
+static void say_why(int r, const char *path, char *err, size_t errlen)
+{
+	const char *slash = strrchr(path, '/');
+
+	if ((r == -ENOENT || r == -ENOTDIR) && slash)
+		snprintf(err, errlen, "pid-file %s: %s: make its directory first (install -d "
+			 "%.*s)", path, strerror(-r), (int)(slash - path), path);
+	else
+		snprintf(err, errlen, "pid-file %s: %s", path,
+			 r == -EEXIST || r == -ELOOP ?
+				 "there is something else, which is no file of ours" :
+			 r == -EPERM ? "that file belongs to another account" : strerror(-r));
+}
+
 int pid_file_open(const char *path, char *err, size_t errlen)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
@@ -42,10 +56,7 @@ int pid_file_open(const char *path, char *err, size_t errlen)
 		return fd;
 	if (fd >= 0)
 		close(fd);
-	snprintf(err, errlen, "pid-file %s: %s", path,
-		 r == -EEXIST || r == -ELOOP ? "there is something else, which is no file of ours" :
-		 r == -EPERM                 ? "that file belongs to another account" :
-					       strerror(-r));
+	say_why(r, path, err, errlen);
 	return r;
 }
 

@@ -66,7 +66,7 @@ void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t read
 		h->run = 0;
 		h->run_reads = 0;
 	}
-	h->run += bytes;
+	h->run = bytes < UINT32_MAX - h->run ? h->run + (uint32_t)bytes : UINT32_MAX;
 	h->run_reads += reads;
 	h->bytes[dir] += bytes;
 	h->reads[dir] += reads;

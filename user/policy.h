@@ -58,7 +58,7 @@ bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms);
 struct habit {
 	uint64_t bytes[2];
 	uint32_t reads[2];
-	uint64_t run;     /* bytes since the direction changed */
+	uint32_t run;     /* bytes since the direction changed; UINT32_MAX: or more */
 	uint32_t run_reads;
 	uint32_t turns;   /* changes of direction */
 	uint8_t last_dir;

@@ -104,7 +104,7 @@ static void read_config(struct server *s, const struct config *in_use)
 {
 	static char text[CONFIG_FILE_MAX + 1];
 	struct config *place = &s->known.configs[in_use == &s->known.configs[0]];
-	struct config_source from = { .text = text, .offline = true };
+	struct config_source from = { .text = text };
 	struct privileged_answer a = { 0 };
 	struct config c = { 0 };
 	int r;

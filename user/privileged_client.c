@@ -177,6 +177,16 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 	return (int)take_descriptors(&m, fds, max);
 }
 
+static bool sent(struct privileged *p, const struct privileged_request *q)
+{
+	ssize_t n;
+
+	do
+		n = send(p->fd, q, sizeof(*q), MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	return n == sizeof(*q);
+}
+
 static void close_all(int *fds, int n)
 {
 	while (n > 0)
@@ -192,7 +202,7 @@ static int ask(struct privileged *p, const struct privileged_request *q,
 {
 	int n = -EPIPE;
 
-	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
+	if (!p->ended && sent(p, q))
 		n = receive(p, a, fds, q->count);
 	if (n < 0)
 		return complain(give_up(p, n == -EAGAIN ?

@@ -63,7 +63,8 @@ static const struct syscall_need needed[] = {
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_IP), SYSCALL_ARG(2, IP_TRANSPARENT)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_IPV6), SYSCALL_ARG(2, IPV6_TRANSPARENT)),
 	/* the file of a unix socket that nobody listens on */
-	SYSCALL(connect), SYSCALL(lstat), SYSCALL(unlink), SYSCALL(unlinkat),
+	SYSCALL(connect), SYSCALL(lstat), SYSCALL(unlink),
+	SYSCALL(unlinkat, SYSCALL_ARG(2, 0)),
 	/* stderr */
 	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
 	{ .call = SYSCALLS_END },

@@ -7,7 +7,7 @@
 
 #define PORT_UNPRIVILEGED 1024
 
-const struct config *privileged_find(const struct privileged_known *k, uint32_t generation)
+static const struct config *find(const struct privileged_known *k, uint32_t generation)
 {
 	for (int i = 0; i < 2; i++)
 		if (k->configs[i].n_forwards && k->configs[i].generation == generation)
@@ -114,7 +114,7 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 	if (q->op == PRIVILEGED_OPEN_LOG)
 		return judge_open_log(q, k, ret_why);
 	*ret_why = "a configuration that is not kept";
-	c = *ret_c = privileged_find(k, q->generation);
+	c = *ret_c = find(k, q->generation);
 	if (!c)
 		return -EPERM;
 	*ret_why = "no such forward";

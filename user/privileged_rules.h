@@ -14,9 +14,6 @@ struct privileged_known {
 	const char *log; /* path of the session log; NULL: none, or none that can be opened anew */
 };
 
-/* The one with that number, or NULL. */
-const struct config *privileged_find(const struct privileged_known *k, uint32_t generation);
-
 /*
  * May the daemon have what the LEN bytes at Q ask for?  0; -EPERM: the configuration does not allow
  * it; -EBADMSG: culvert itself would never ask so.  Of the latter two RET_WHY tells what is wrong.

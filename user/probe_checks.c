@@ -14,6 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "clock.h"
+
 #define KIB 1024
 #define MIB (1024 * 1024)
 
@@ -230,13 +232,13 @@ int probe_check_redirect(struct probe *p)
 	uint64_t start;
 	int r = rig_open_entered(p, 0);
 
-	start = rig_now_ms();
+	start = clock_ms();
 	r = r ?: rig_step(p, both_ways(p, len), "2 MiB each way");
 	r = r ?: rig_same(p, "bytes redirected up", rig_redirected(p, UP), len);
 	r = r ?: rig_same(p, "bytes redirected down", rig_redirected(p, DOWN), len);
 	if (!r)
 		rig_note(p, "2 MiB each way unchanged in %u ms",
-			 (unsigned int)(rig_now_ms() - start));
+			 (unsigned int)(clock_ms() - start));
 	return r;
 }
 
@@ -462,7 +464,7 @@ static int pass_messages(struct probe *p, struct waiter *w)
 int probe_check_wake_ups(struct probe *p)
 {
 	struct epoll_event watch = { .events = EPOLLRDHUP };
-	struct waiter w = { .timeout_ms = (int)(p->deadline_ms - rig_now_ms()) };
+	struct waiter w = { .timeout_ms = (int)(p->deadline_ms - clock_ms()) };
 	int r = rig_open_admitted(p, 0);
 
 	r = r ?: rig_step(p, rig_enter(p, UP), "insertion");

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
+
+#include "clock.h"
 
 /* A prime, so that no loss or repetition of a round number of bytes goes unseen. */
 #define PATTERN_LEN 65521
@@ -22,18 +23,10 @@
 #define WIDE_BUFFER (4 * 1024 * 1024) /* or as far as rmem_max and wmem_max allow */
 #define HALT_MS 5
 
-uint64_t rig_now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 bool rig_patience(const struct probe *p)
 {
 	usleep(100);
-	return rig_now_ms() < p->deadline_ms;
+	return clock_ms() < p->deadline_ms;
 }
 
 void rig_note(struct probe *p, const char *fmt, ...)
@@ -154,7 +147,7 @@ static int listen_on_loopback(bool small, struct sockaddr_in *ret_addr)
 static int wait_for(const struct probe *p, int fd, short events)
 {
 	struct pollfd pfd = { .fd = fd, .events = events };
-	uint64_t now = rig_now_ms();
+	uint64_t now = clock_ms();
 
 	if (now >= p->deadline_ms)
 		return -ETIMEDOUT;
@@ -292,7 +285,7 @@ struct sockmap_io rig_io(struct probe *p, unsigned int dir)
 		.slot = g->pair * 2 + dir,
 		.dst_connected = dir == UP,
 		.read_ahead = (uint32_t)p->limits.hard_limit,
-		.now_ms = rig_now_ms(),
+		.now_ms = clock_ms(),
 	};
 }
 
@@ -391,7 +384,7 @@ int rig_push(struct probe *p, unsigned int dir, size_t len)
 
 int rig_push_until_halt(struct probe *p, unsigned int dir, size_t len)
 {
-	uint64_t halt = rig_now_ms() + HALT_MS;
+	uint64_t halt = clock_ms() + HALT_MS;
 
 	do {
 		ssize_t n = rig_push_some(p, dir, len);
@@ -400,8 +393,8 @@ int rig_push_until_halt(struct probe *p, unsigned int dir, size_t len)
 			return (int)n;
 		len -= (size_t)n;
 		if (n)
-			halt = rig_now_ms() + HALT_MS;
-	} while (len && rig_now_ms() < halt && rig_patience(p));
+			halt = clock_ms() + HALT_MS;
+	} while (len && clock_ms() < halt && rig_patience(p));
 	return 0;
 }
 

@@ -62,8 +62,6 @@ struct probe {
 	char detail[PROBE_DETAIL];
 };
 
-uint64_t rig_now_ms(void);
-
 /* True until the deadline of the check, after a pause of 0.1 ms. */
 bool rig_patience(const struct probe *p);
 

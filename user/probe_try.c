@@ -21,6 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "clock.h"
+
 /* What a check may wait for, all in all. */
 #define CHECK_MS 4000
 /* A killed process that hangs in the kernel cannot be waited for. */
@@ -167,10 +169,10 @@ static void run_check(struct probe *p, size_t i, struct probe_results *results)
 	}
 	p->limits = (struct forward_conf){ .soft_limit = SOFT_LIMIT, .hard_limit = HARD_LIMIT };
 	policy_init(&p->policy, ENGINE_SOCKMAP, 0, 0);
-	p->deadline_ms = rig_now_ms() + slow(CHECK_MS);
+	p->deadline_ms = clock_ms() + slow(CHECK_MS);
 	p->detail[0] = '\0';
 	r = forced ? fail(p, forced) : c->run(p);
-	ret->late = r && rig_now_ms() >= p->deadline_ms;
+	ret->late = r && clock_ms() >= p->deadline_ms;
 	rig_close(p);
 	ret->outcome = r ? PROBE_FAILS : PROBE_HOLDS;
 	if (r && !p->detail[0])
@@ -200,7 +202,7 @@ static _Noreturn void run_checks(struct probe_results *results, int report)
 /* The reports that come in time: their number. */
 static size_t receive(int report, struct probe_results *results)
 {
-	uint64_t now = rig_now_ms(), total = now + slow(PROBE_TOTAL_MS);
+	uint64_t now = clock_ms(), total = now + slow(PROBE_TOTAL_MS);
 	uint64_t end = now + slow(PROBE_HANG_MS);
 	size_t n = 0;
 
@@ -209,7 +211,7 @@ static size_t receive(int report, struct probe_results *results)
 		struct probe_result *next = &results->of[n];
 		int r;
 
-		now = rig_now_ms();
+		now = clock_ms();
 		r = poll(&pfd, 1, now < end ? (int)(end - now) : 0);
 		if (r < 0 && errno == EINTR)
 			continue;
@@ -217,7 +219,7 @@ static size_t receive(int report, struct probe_results *results)
 		if (r <= 0 || read(report, next, sizeof(*next)) != sizeof(*next))
 			break;
 		n++;
-		end = rig_now_ms() + slow(PROBE_HANG_MS);
+		end = clock_ms() + slow(PROBE_HANG_MS);
 		if (end > total)
 			end = total;
 	}
@@ -226,10 +228,10 @@ static size_t receive(int report, struct probe_results *results)
 
 static pid_t wait_some(pid_t pid, int *ret_status)
 {
-	uint64_t end = rig_now_ms() + REAP_MS;
+	uint64_t end = clock_ms() + REAP_MS;
 	pid_t r;
 
-	while (!(r = waitpid(pid, ret_status, WNOHANG)) && rig_now_ms() < end)
+	while (!(r = waitpid(pid, ret_status, WNOHANG)) && clock_ms() < end)
 		usleep(200);
 	return r;
 }
@@ -300,7 +302,7 @@ static void settle(struct probe_results *results, size_t n, pid_t pid)
 
 void probe_try(unsigned int carriers, struct probe_results *ret)
 {
-	uint64_t start = rig_now_ms();
+	uint64_t start = clock_ms();
 	int report[2] = { -1, -1 };
 	pid_t pid = -1;
 
@@ -324,5 +326,5 @@ void probe_try(unsigned int carriers, struct probe_results *ret)
 	if (report[0] >= 0)
 		close(report[0]);
 	ret->tcp_memory_short = is_tcp_memory_short();
-	ret->took_ms = (unsigned int)(rig_now_ms() - start);
+	ret->took_ms = (unsigned int)(clock_ms() - start);
 }

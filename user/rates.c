@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "loop.h"
+#include "clock.h"
 
 /* As many clients as come within a tenth of a second need not wait, but at least one. */
 #define ACCEPT_BURSTS_PER_SECOND 10
@@ -19,7 +19,7 @@ static uint64_t accept_burst(const struct forward_conf *fc)
 int rates_open(const struct forward_conf *fc, unsigned int sessions, struct rates **ret)
 {
 	struct rates *r = calloc(1, sizeof(*r));
-	uint64_t now = loop_clock_ms();
+	uint64_t now = clock_ms();
 
 	*ret = NULL;
 	if (!r)

@@ -8,6 +8,8 @@
 #include <systemd/sd-daemon.h>
 #include <time.h>
 
+#include "clock.h"
+#include "config_names.h"
 #include "drain.h"
 #include "json_add.h"
 #include "log.h"
@@ -33,6 +35,8 @@ static int make_by_privileged(void *arg, const struct forward_conf *fc, struct a
 
 static int copy_addresses(const struct addr *from, size_t n, struct endpoint *to)
 {
+	if (!n)
+		return 0;
 	to->addrs = malloc(n * sizeof(*to->addrs));
 	if (!to->addrs)
 		return -ENOMEM;
@@ -41,7 +45,7 @@ static int copy_addresses(const struct addr *from, size_t n, struct endpoint *to
 	return 0;
 }
 
-/* Those that sessions are led to now, not those of the start: the name may have moved. */
+/* Those that sessions are led to now, if any, not those of the start: the name may have moved. */
 static int copy_current(struct upstream *from, struct endpoint *to)
 {
 	struct addr_list *list = upstream_get(from);
@@ -51,7 +55,7 @@ static int copy_current(struct upstream *from, struct endpoint *to)
 	return r;
 }
 
-/* What was parsed without looking up names: those that are known already have their addresses. */
+/* A name that is known already has the addresses that it had, if any. */
 static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 {
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
@@ -61,70 +65,31 @@ static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 			return listen ? copy_addresses(known->addrs, known->n_addrs, e) :
 					copy_current(&f->upstream, e);
 	}
-	return -ENOENT;
+	return 0;
 }
 
-/* E has no address yet.  A name that is new is looked up; the others are, by and by, anyway. */
-static int find_addresses(struct reconfigure *r, struct endpoint *e, bool listen, char *err,
-			  size_t errlen)
+/* Only names to listen at are waited for; those of upstreams are looked up by and by (names.h). */
+static int find_addresses(struct reconfigure *r, struct config *c, char *err, size_t errlen)
 {
-	struct endpoint found = { 0 };
-	int error = know_again(&r->reload, e, listen);
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		struct endpoint *listen = &c->forwards[i].listen;
+		struct endpoint *upstream = &c->forwards[i].upstream;
+		int error = listen->n_addrs ? 0 : know_again(&r->reload, listen, true);
 
-	if (error != -ENOENT) {
+		if (!error && !upstream->n_addrs)
+			error = know_again(&r->reload, upstream, false);
+		if (!error)
+			continue;
 		snprintf(err, errlen, "%s", strerror(-error));
 		return error;
 	}
-	if (!r->names) {
-		snprintf(err, errlen, "the resolver has not been started");
-		return -EAGAIN;
-	}
-	error = names_look_up(r->names, e->text, listen, &found, err, errlen);
-	if (error)
-		return error;
-	found.named = e->named;
-	*e = found;
-	return 0;
-}
-
-static bool is_stopping(struct reconfigure *r)
-{
-	bool stop;
-
-	pthread_mutex_lock(&r->lock);
-	stop = r->stop;
-	pthread_mutex_unlock(&r->lock);
-	return stop;
-}
-
-static int find_all_addresses(struct reconfigure *r, struct config *c, char *err, size_t errlen)
-{
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		struct endpoint *ends[] = { &c->forwards[i].listen, &c->forwards[i].upstream };
-		char why[256];
-
-		for (int up = 0; up < 2; up++) {
-			int error = 0;
-
-			if (is_stopping(r))
-				return -ECANCELED;
-			if (!ends[up]->n_addrs)
-				error = find_addresses(r, ends[up], !up, why, sizeof(why));
-			if (!error)
-				continue;
-			snprintf(err, errlen, "forward %s: %s \"%s\": %s",
-				 forward_name(&c->forwards[i]), up ? "upstream" : "listen",
-				 ends[up]->text, why);
-			return error;
-		}
-	}
-	return 0;
+	return config_find_listeners(c, r->names, err, errlen);
 }
 
 /* What the file says now, as a configuration that nothing uses yet. */
 static int read_again(struct reconfigure *r, struct config_version **ret, char *err, size_t errlen)
 {
-	struct config_source from = { .offline = true };
+	struct config_source from = { 0 };
 	struct config_version *v;
 	uint32_t generation;
 	char *text = NULL;
@@ -146,7 +111,7 @@ static int read_again(struct reconfigure *r, struct config_version **ret, char *
 	log_keep_complaint(NULL, 0);
 	free(text);
 	v->config.generation = generation;
-	error = error ?: find_all_addresses(r, &v->config, err, errlen);
+	error = error ?: find_addresses(r, &v->config, err, errlen);
 	if (error)
 		config_version_drop(v);
 	else
@@ -172,11 +137,12 @@ static int put_in_force(struct reconfigure *r, struct reload_result *res, char *
 		return error;
 	r->next = &v->config;
 	said = v->config; /* numbers alone are looked at: it may be gone after this */
-	pthread_mutex_lock(&r->turn);
-	error = reload_apply(&r->reload, v, loop_clock_ms(), res);
+	serving_take_turn(r->reload.serving);
+	error = reload_apply(&r->reload, v, clock_ms(), res);
 	if (!error)
 		r->generation = said.generation;
-	pthread_mutex_unlock(&r->turn);
+	r->next = NULL;
+	serving_end_turn(r->reload.serving);
 	if (error) {
 		snprintf(err, errlen, "%s", res->why);
 		return error;
@@ -196,36 +162,44 @@ static void record(struct reconfigure *r, uint64_t number, const struct reload_r
 	pthread_mutex_unlock(&r->lock);
 }
 
-static void tell_systemd(const char *state)
+static void tell_systemd(const char *state, const char *status)
 {
-	struct timespec ts;
+	sd_notifyf(0, "%s\nMONOTONIC_USEC=%llu\nSTATUS=%s", state,
+		   (unsigned long long)clock_ns() / 1000, status);
+}
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	sd_notifyf(0, "%s\nMONOTONIC_USEC=%llu", state,
-		   (unsigned long long)ts.tv_sec * 1000000 +
-			   (unsigned long long)ts.tv_nsec / 1000);
+/* What `systemctl status` shows. */
+static void say_status(const struct reload_result *res, const char *err, char *buf, size_t size)
+{
+	unsigned int n = res->added + res->changed + res->kept;
+
+	if (err[0])
+		snprintf(buf, size, "Works as before: the last reload failed: %s", err);
+	else
+		snprintf(buf, size, "%u forward%s; the last reload: %u added, %u changed, %u "
+			 "removed", n, n == 1 ? "" : "s", res->added, res->changed, res->removed);
 }
 
 static void reload_now(struct reconfigure *r, uint64_t number)
 {
 	struct reload_result res;
-	char err[sizeof(r->error)] = "";
+	char err[sizeof(r->error)] = "", status[sizeof(err) + 80];
 
-	tell_systemd("RELOADING=1");
+	tell_systemd("RELOADING=1", "Reads the configuration again");
 	if (put_in_force(r, &res, err, sizeof(err)))
 		log_error("reload: nothing has changed: %s", err);
 	else
-		log_info("reload: %u forwards added, %u changed, %u removed, %u as before",
-			 res.added, res.changed, res.removed, res.kept);
+		log_info("reload: %u forward%s added, %u changed, %u removed, %u as before",
+			 res.added, res.added == 1 ? "" : "s", res.changed, res.removed, res.kept);
+	say_status(&res, err, status, sizeof(status));
+	tell_systemd("READY=1", status); /* before who has asked for it may say the same */
 	record(r, number, &res, err);
-	tell_systemd("READY=1");
 }
 
 /* Until somebody asks, it is to stop, or DUE_MS.  The lock is held. */
 static void wait_for_change(struct reconfigure *r, uint64_t due_ms)
 {
-	struct timespec until = { .tv_sec = (time_t)(due_ms / 1000),
-				  .tv_nsec = (long)(due_ms % 1000) * 1000000 };
+	struct timespec until = clock_timespec(due_ms);
 
 	if (due_ms == UINT64_MAX)
 		pthread_cond_wait(&r->change, &r->lock);
@@ -241,7 +215,7 @@ static void *run(void *arg)
 	pthread_mutex_lock(&r->lock);
 	while (!r->stop) {
 		uint64_t number = r->asked; /* who asks from now on asks for another */
-		uint64_t now = loop_clock_ms();
+		uint64_t now = clock_ms();
 
 		if (r->look)
 			due = 0;
@@ -253,9 +227,9 @@ static void *run(void *arg)
 		pthread_mutex_unlock(&r->lock);
 		if (number != r->finished)
 			reload_now(r, number);
-		pthread_mutex_lock(&r->turn);
-		due = reload_drain(&r->reload, loop_clock_ms());
-		pthread_mutex_unlock(&r->turn);
+		serving_take_turn(r->reload.serving);
+		due = reload_drain(&r->reload, clock_ms());
+		serving_end_turn(r->reload.serving);
 		pthread_mutex_lock(&r->lock);
 	}
 	pthread_mutex_unlock(&r->lock);
@@ -272,7 +246,6 @@ int reconfigure_open(struct reconfigure *r)
 	pthread_cond_init(&r->change, &attr);
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&r->lock, NULL);
-	pthread_mutex_init(&r->turn, NULL);
 	r->maker = (struct listening_maker){ make_by_privileged, r };
 	r->reload.maker = &r->maker;
 	r->ok = r->opened = true;
@@ -301,7 +274,6 @@ void reconfigure_close(struct reconfigure *r)
 		return;
 	pthread_cond_destroy(&r->change);
 	pthread_mutex_destroy(&r->lock);
-	pthread_mutex_destroy(&r->turn);
 }
 
 uint64_t reconfigure_ask(struct reconfigure *r)
@@ -366,17 +338,14 @@ static int drain_named(struct reconfigure *r, const char *name, bool undo, uint6
 int reconfigure_drain(struct reconfigure *r, const char *name, bool undo, uint64_t due_ms,
 		      char *err, size_t errlen)
 {
-	struct timespec until;
-	int error;
+	int error = serving_ask_turn(r->reload.serving, TURN_PATIENCE_S);
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += TURN_PATIENCE_S;
-	if (pthread_mutex_timedlock(&r->turn, &until)) {
+	if (error) {
 		snprintf(err, errlen, "a reload is under way; ask again");
-		return -EBUSY;
+		return error;
 	}
 	error = drain_named(r, name, undo, due_ms, err, errlen);
-	pthread_mutex_unlock(&r->turn);
+	serving_end_turn(r->reload.serving);
 	pthread_mutex_lock(&r->lock);
 	r->look = true;
 	pthread_cond_signal(&r->change);

@@ -28,8 +28,6 @@ struct reconfigure {
 	pthread_t thread;
 	bool started, opened;
 
-	pthread_mutex_t turn;          /* held by who changes the lists of forwards and addresses:
-					* this thread, or the control thread, see drain.h */
 	pthread_mutex_t lock;          /* of what follows */
 	pthread_cond_t change;         /* somebody asks, or it is to stop */
 	bool stop;

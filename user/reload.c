@@ -1,30 +1,32 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: all that can fail comes first and touches nothing that runs: new forwards
- * are made, new addresses bound, memory taken (plan_*).  Then each worker, on its own thread, gives
- * its listeners their new forwards, ends those that are no longer wanted and starts the new ones
- * (commit), which cannot fail.  Last, the lists follow (adopt).
+ * are made, new addresses bound, memory taken (plan_*).  This may wait for the privileged process
+ * or the thread for names, and holds no lock meanwhile: whoever reads the lists changes nothing,
+ * and whoever changes them needs the turn, which this thread has.  Then it is put in force, which
+ * cannot fail: the addresses first (serving.h), then the list of forwards.
  *
  *   a forward of the same name, nothing changed    stays as it is
  *   of the same name, something changed            a new struct forward replaces it
  *   an address that was listened on before         keeps its sockets, whoever's it is now
+ *   ... and they do not fit                        gets others beside them
  *
- * A listening socket is closed only where no forward wants its address any more.
+ * A listening socket is closed only where no forward wants its address any more, or where others
+ * have taken its place long before.
  */
 #include "reload.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "balance.h"
-#include "listener.h"
+#include "config_text.h"
 #include "log.h"
 #include "names.h"
-#include "option.h"
+#include "option_value.h"
 #include "session.h"
 #include "session_move.h"
 
@@ -36,16 +38,9 @@ struct plan {
 	struct config_version *next;
 	struct forward **forwards; /* active afterwards, in order; the new ones are not in a list */
 	size_t n;
-	struct listening *opened; /* list */
-	size_t n_opened;
-	struct listener **listeners; /* [place in OPENED][worker] */
+	struct serving_plan addresses;
 	struct reload_result *result;
 };
-
-static unsigned int n_workers(const struct reload *r)
-{
-	return r->start->workers;
-}
 
 static int refuse(struct plan *p, int error, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -66,10 +61,11 @@ static int check_globals(struct plan *p)
 {
 	const struct config *c = &p->next->config;
 	const struct option_def *o = options_fixed(p->r->start, c);
+	char at[CONFIG_PLACE_LEN];
 
 	if (o)
-		return refuse(p, -EINVAL, "%s: cannot change while culvert runs: restart it",
-			      o->name);
+		return refuse(p, -EINVAL, "%s%s: cannot change while culvert runs: restart it",
+			      config_option_place(c, o->name, at), o->name);
 	for (size_t i = 0; i < c->n_forwards; i++)
 		if (c->forwards[i].engine == ENGINE_SOCKMAP && !p->r->shared->kernel)
 			return refuse(p, -EOPNOTSUPP, "forward %s: engine sockmap: the kernel path "
@@ -86,7 +82,7 @@ static struct forward *find_before(const struct reload *r, const struct forward_
 	if (fc->name)
 		return forwards_find(r->forwards, fc->name);
 	/* the name of one from the command line may be a port that the kernel has picked */
-	l = listening_find(*r->listening, NULL, &fc->listen.addrs[0]);
+	l = listening_find(*r->serving->list, NULL, &fc->listen.addrs[0]);
 	return l && !l->forward->conf->name ? l->forward : NULL;
 }
 
@@ -97,7 +93,7 @@ static bool listens_alike(const struct reload *r, struct forward *before,
 		return false;
 	for (size_t i = 0; i < fc->listen.n_addrs; i++) {
 		struct listening *l =
-			listening_find(*r->listening, before, &fc->listen.addrs[i]);
+			listening_find(*r->serving->list, before, &fc->listen.addrs[i]);
 
 		if (!l || l->forward != before)
 			return false;
@@ -159,127 +155,84 @@ static int plan_forwards(struct plan *p)
 	return 0;
 }
 
-static bool same_port(const struct addr *a, const struct addr *b)
+static bool is_planned(const struct plan *p, const struct forward *f, const struct addr *a)
 {
-	/* the port of sockaddr_in6 is at the same place */
-	return addr_is_inet(a) && a->ss.ss_family == b->ss.ss_family &&
-	       ((const struct sockaddr_in *)&a->ss)->sin_port ==
-		       ((const struct sockaddr_in *)&b->ss)->sin_port;
+	for (const struct listening *l = *p->r->serving->list; l; l = l->next)
+		if (l->becomes == f && addr_equal(&l->addr, a))
+			return true;
+	for (const struct listening *l = p->addresses.opened; l; l = l->next)
+		if (l->becomes == f && addr_equal(&l->addr, a))
+			return true;
+	return false;
 }
 
-/*
- * From 0.0.0.0:80 to 10.0.0.1:80 the one is in the way of the other until it is closed; as they are
- * of one user, SO_REUSEPORT lets both be for that while.
- */
-static int open_address(struct plan *p, const struct forward_conf *fc, struct addr *a,
-			struct listening **ret)
-{
-	char text[ADDR_STRLEN], why[256];
-	bool joins = false;
-	int r;
-
-	for (const struct listening *l = *p->r->listening; l; l = l->next)
-		joins = joins || same_port(&l->addr, a);
-	r = listening_open(p->r->maker, fc, a, joins, n_workers(p->r), ret, why, sizeof(why));
-	if (!r)
-		return 0;
-	addr_format((struct sockaddr *)&a->ss, a->len, text, sizeof(text));
-	return refuse(p, r, "forward %s: cannot listen on %s: %s", forward_name(fc), text, why);
-}
-
-static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc, struct addr *a)
+/* LATE: those are open already that can be opened without any connection going to them. */
+static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc, struct addr *a,
+			bool late)
 {
 	struct forward *before = find_before(p->r, fc);
-	struct listening *l = listening_find(*p->r->listening, before, a);
-	int r;
+	struct serving *s = p->r->serving;
+	struct listening *l = listening_find(*s->list, before, a);
+	bool has = l && !l->becomes;
+	char why[512];
+	int r = 0;
 
-	if (l && !l->becomes && l->transparent == fc->transparent) {
-		l->becomes = f;
-		listening_adopt(l, &fc->listen, a);
+	if (is_planned(p, f, a) || (!late && !has && serving_joins(s, a)))
 		return 0;
-	}
-	r = open_address(p, fc, a, &l);
+	if (has && listening_fits(l, fc))
+		l->becomes = f;
+	else if (has)
+		r = serving_replace(s, &p->addresses, p->r->maker, f, fc, l, &l, why, sizeof(why));
+	else
+		r = serving_open(s, &p->addresses, p->r->maker, f, fc, a, &l, why, sizeof(why));
 	if (r)
-		return r;
+		return refuse(p, r, "forward %s: %s", forward_name(fc), why);
 	listening_adopt(l, &fc->listen, a);
-	l->forward = l->becomes = f;
-	l->next = p->opened;
-	p->opened = l;
-	p->n_opened++;
-	listening_steer(l, atomic_load(&p->r->shared->balance->active));
 	return 0;
 }
 
-static int plan_addresses(struct plan *p)
+static int plan_pass(struct plan *p, bool late)
 {
 	int r = 0;
 
-	for (struct listening *l = *p->r->listening; l; l = l->next)
-		l->becomes = NULL;
 	for (size_t i = 0; !r && i < p->n; i++) {
 		struct forward_conf *fc = &p->next->config.forwards[i];
 
 		for (size_t j = 0; !r && j < fc->listen.n_addrs; j++)
-			r = plan_address(p, p->forwards[i], fc, &fc->listen.addrs[j]);
+			r = plan_address(p, p->forwards[i], fc, &fc->listen.addrs[j], late);
 	}
 	return r;
 }
 
-struct own_timers {
-	struct worker *worker;
-	int n, error;
-};
-
-static void take_timers(void *arg)
+static void plan_leaving(const struct serving *s)
 {
-	struct own_timers *t = arg;
+	for (struct listening *l = *s->list; l; l = l->next) {
+		struct listening *next = l->leaving ? serving_successor(s, l) : NULL;
 
-	t->error = worker_own_timers(t->worker, t->n);
-}
-
-/* On each worker room for the timers of N listeners; all or none. */
-static int call_timers(const struct reload *r, int n)
-{
-	for (unsigned int w = 0; w < n_workers(r); w++) {
-		struct own_timers t = { r->workers[w], n, 0 };
-		int error = loop_call(&r->workers[w]->loop, take_timers, &t, WORKER_PATIENCE_MS);
-
-		if (!error)
-			error = t.error;
-		if (!error)
-			continue;
-		for (t.n = -n; w-- > 0;) {
-			t.worker = r->workers[w];
-			loop_call(&t.worker->loop, take_timers, &t, WORKER_PATIENCE_MS);
-		}
-		return error;
+		if (next)
+			l->becomes = next->becomes;
 	}
-	return 0;
 }
 
-static int plan_listeners(struct plan *p)
+static int plan_addresses(struct plan *p)
 {
-	size_t i = 0;
+	struct serving *s = p->r->serving;
+	char why[512];
 	int r;
 
-	p->listeners = calloc(p->n_opened * n_workers(p->r) + 1, sizeof(struct listener *));
-	if (!p->listeners)
-		return refuse(p, -ENOMEM, "out of memory");
-	for (struct listening *l = p->opened; l; l = l->next)
-		for (unsigned int w = 0; w < n_workers(p->r); w++, i++) {
-			p->listeners[i] = listener_new(p->r->workers[w], l, l->forward);
-			if (!p->listeners[i])
-				return refuse(p, -ENOMEM, "out of memory");
-		}
-	r = call_timers(p->r, (int)p->n_opened);
-	return r ? refuse(p, r, "a worker: %s", strerror(-r)) : 0;
+	for (struct listening *l = *s->list; l; l = l->next)
+		l->becomes = NULL;
+	r = plan_pass(p, false) ?: plan_pass(p, true);
+	if (r)
+		return r;
+	plan_leaving(s);
+	r = serving_prepare(s, &p->addresses, why, sizeof(why));
+	return r ? refuse(p, r, "%s", why) : 0;
 }
 
 static void give_up(struct plan *p)
 {
-	for (size_t i = 0; p->listeners && i < p->n_opened * n_workers(p->r); i++)
-		free(p->listeners[i]);
-	listening_close_all(p->opened);
+	serving_give_up(p->r->serving, &p->addresses);
 	/* those that were made for it are no list's */
 	for (size_t i = 0; p->forwards && i < p->next->config.n_forwards; i++)
 		if (p->forwards[i] && p->forwards[i]->from == p->next)
@@ -287,62 +240,6 @@ static void give_up(struct plan *p)
 }
 
 /* --- the change --- */
-
-struct change {
-	struct plan *plan;
-	struct worker *worker;
-};
-
-static void commit(void *arg)
-{
-	struct change *t = arg;
-	struct worker *w = t->worker;
-	size_t i = w->index;
-
-	for (struct listening *l = *t->plan->r->listening; l; l = l->next) {
-		struct listener *ls = listener_find(w, l);
-
-		if (l->becomes) {
-			ls->forward = l->becomes;
-			continue;
-		}
-		listener_end(ls);
-		worker_own_timers(w, -1);
-	}
-	for (struct listening *l = t->plan->opened; l; l = l->next, i += n_workers(t->plan->r))
-		listener_start(t->plan->listeners[i]);
-}
-
-/* Half a change is none: a worker that is slow is waited for. */
-static void commit_all(struct plan *p)
-{
-	for (unsigned int w = 0; w < n_workers(p->r); w++) {
-		struct change t = { p, p->r->workers[w] };
-
-		while (loop_call(&t.worker->loop, commit, &t, WORKER_PATIENCE_MS) == -ETIMEDOUT)
-			log_error("reload: worker %u is slow", w);
-	}
-}
-
-static void adopt_addresses(struct plan *p)
-{
-	struct listening **at = p->r->listening;
-
-	while (*at) {
-		struct listening *l = *at;
-
-		if (!l->becomes) {
-			*at = l->next;
-			listening_close(l);
-			continue;
-		}
-		if (l->forward != l->becomes)
-			listening_set_options(l, l->becomes->conf);
-		l->forward = l->becomes;
-		at = &l->next;
-	}
-	*at = p->opened;
-}
 
 static bool stays(const struct plan *p, const struct forward *f)
 {
@@ -390,6 +287,19 @@ static void adopt_forwards(struct plan *p, uint64_t now_ms)
 	}
 }
 
+/* Who looks at forwards and sessions finds all of it done, or nothing. */
+static void put_in_force(struct plan *p, uint64_t now_ms)
+{
+	/* and then the balance, in this order, like all who need both */
+	pthread_mutex_lock(&p->r->forwards->lock);
+	serving_change(p->r->serving, &p->addresses);
+	adopt_forwards(p, now_ms);
+	pthread_mutex_unlock(&p->r->forwards->lock);
+	for (size_t i = 0; i < p->n; i++)
+		if (p->forwards[i]->from == p->next)
+			forward_warn(p->forwards[i]->conf);
+}
+
 int reload_apply(const struct reload *r, struct config_version *next, uint64_t now_ms,
 		 struct reload_result *ret)
 {
@@ -397,20 +307,11 @@ int reload_apply(const struct reload *r, struct config_version *next, uint64_t n
 	int error;
 
 	memset(ret, 0, sizeof(*ret));
-	/* in this order, like all who need both; who moves sessions steers listeners, too */
-	pthread_mutex_lock(&r->forwards->lock);
-	balance_hold(r->shared->balance);
-	error = check_globals(&p) ?: plan_forwards(&p) ?: plan_addresses(&p) ?: plan_listeners(&p);
-	if (error) {
+	error = check_globals(&p) ?: plan_forwards(&p) ?: plan_addresses(&p);
+	if (error)
 		give_up(&p);
-	} else {
-		commit_all(&p);
-		adopt_forwards(&p, now_ms);
-		adopt_addresses(&p);
-	}
-	balance_release(r->shared->balance);
-	pthread_mutex_unlock(&r->forwards->lock);
-	free(p.listeners);
+	else
+		put_in_force(&p, now_ms);
 	free(p.forwards);
 	config_version_drop(next);
 	return error;
@@ -440,18 +341,18 @@ static void end_forward(const struct reload *r, const struct forward *f)
 {
 	log_info("forward %s: its drain-timeout is over: %u sessions are reset",
 		 forward_name(f->conf), atomic_load(&f->sessions));
-	balance_hold(r->shared->balance);
-	for (unsigned int w = 0; w < n_workers(r); w++) {
-		struct drain d = { r->workers[w], f };
+	balance_hold(r->serving->balance);
+	for (unsigned int w = 0; w < r->serving->n_workers; w++) {
+		struct drain d = { r->serving->workers[w], f };
 
 		loop_call(&d.worker->loop, end_sessions, &d, WORKER_PATIENCE_MS);
 	}
-	balance_release(r->shared->balance);
+	balance_release(r->serving->balance);
 }
 
 uint64_t reload_drain(const struct reload *r, uint64_t now_ms)
 {
-	uint64_t due = UINT64_MAX;
+	uint64_t due = serving_look(r->serving, now_ms);
 
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
 		if ((f->state != FORWARD_REMOVED && !f->draining) || !atomic_load(&f->sessions))
@@ -464,9 +365,7 @@ uint64_t reload_drain(const struct reload *r, uint64_t now_ms)
 		if (f->drain_due_ms < due)
 			due = f->drain_due_ms;
 	}
-	pthread_mutex_lock(&r->forwards->lock);
 	forwards_reap(r->forwards);
-	pthread_mutex_unlock(&r->forwards->lock);
 	/* what is left waits for its last session, and its stock of descriptors with it */
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if (f->state != FORWARD_ACTIVE && f->stock && now_ms + STOCK_LOOK_MS < due)

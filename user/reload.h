@@ -6,19 +6,18 @@
 #include <stdint.h>
 
 #include "forward.h"
-#include "listening.h"
+#include "serving.h"
 #include "worker.h"
 
 /*
- * From one configuration to the next while sessions run.  All of it is for one thread, the main
- * one, which alone changes the lists of forwards and of addresses.
+ * From one configuration to the next while sessions run.  For the thread that reloads, while it has
+ * the turn (serving.h): it alone changes the list of forwards.
  */
 struct reload {
 	const struct config *start;  /* what only a new start can change is as it says */
 	struct shared *shared;
 	struct forwards *forwards;
-	struct listening **listening;
-	struct worker *const *workers;
+	struct serving *serving;
 	const struct listening_maker *maker; /* of new addresses */
 	struct stock_keeper *keeper; /* see socket_stock.h */
 	bool no_splice;              /* see struct policy */
@@ -39,8 +38,9 @@ int reload_apply(const struct reload *r, struct config_version *next, uint64_t n
 		 struct reload_result *ret);
 
 /*
- * End the sessions of removed forwards whose drain-timeout is over at NOW_MS, and free those that
- * are gone.  When there will be something to do again; UINT64_MAX: not before the next reload.
+ * End the sessions of removed forwards whose drain-timeout is over at NOW_MS, free those that are
+ * gone, and close listeners that have been replaced.  When there will be something to do again;
+ * UINT64_MAX: not before the next reload.
  */
 uint64_t reload_drain(const struct reload *r, uint64_t now_ms);
 

@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "addr.h"
 #include "config.h"
+#include "endpoint.h"
 #include "sandbox.h"
 #include "upstream.h"
 
@@ -25,7 +25,7 @@
  */
 
 #define RESOLVER_PATIENCE_MS 30000
-#define RESOLVER_AT_ONCE 16 /* look-ups; others wait in the socket */
+#define RESOLVER_AT_ONCE 64 /* look-ups; others wait in the socket */
 #define RESOLVER_ADDRS_MAX 64
 
 /* One packet.  What is asked is what endpoint_parse() takes. */

@@ -24,9 +24,9 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "syscall_filter.h"
 
 #define SOCKET 3 /* in guardian and server, where 0 to 2 are /dev/null */
@@ -47,14 +47,6 @@ struct server {
 	struct job jobs[RESOLVER_AT_ONCE];
 	enum filter_mode filter;
 };
-
-static uint64_t clock_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
 
 /* Keep descriptor KEEP as number 3, and nothing above. */
 static int keep_only(int keep)

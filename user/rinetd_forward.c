@@ -9,7 +9,8 @@
 
 #include "rinetd_reader.h"
 
-#define NAME_LEN 40     /* so that a section can have it */
+#define NAME_LEN 40    /* so that a section can have it */
+#define NAME_ROOM (NAME_LEN + 16)
 #define VALUE_LEN 90   /* of `allow` and `deny`, but for the last element: a line must have room */
 #define RULE "BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT"
 #define KEEPALIVE "60" /* rinetd-uv's "on" */
@@ -19,64 +20,54 @@ struct end {
 	char *host, *port;
 };
 
-static struct forward_text *last_forward(struct rinetd_reader *p)
-{
-	return &p->text->forwards[p->text->n - 1];
-}
-
 /* --- the forward before ends --- */
 
 /* The rules from *AT on that say the same and fit onto a line. */
 static void say_rules(struct rinetd_reader *p, const struct rule_set *set, size_t *at)
 {
+	struct forward_text *t = config_last_forward(&p->in);
 	bool allow = set->rules[*at].allow;
 	const struct option_def *o = option_find_key(allow ? "allow" : "deny", true);
-	char value[VALUE_LEN + ACL_RULE_STRLEN + 2], wrong[OPTION_WRONG_LEN];
+	char value[VALUE_LEN + ACL_RULE_STRLEN + 2];
 	char rule[ACL_RULE_STRLEN];
 	size_t len = 0;
-	int r;
 
 	while (*at < set->n && set->rules[*at].allow == allow && len < VALUE_LEN)
 		len += (size_t)snprintf(value + len, sizeof(value) - len, "%s%s", len ? ", " : "",
 					acl_rule_format(&set->rules[(*at)++], rule));
-	r = config_text_take(p->c, p->text, last_forward(p), o, value, last_forward(p)->line,
-			     wrong);
-	if (r == -ENOMEM)
-		rinetd_no_memory(p);
-	else if (r)
-		rinetd_mistake(p, last_forward(p)->line, "%s: %s", o->name, wrong);
+	config_take(&p->in, t->line, t, o, o->name, value);
 }
 
 static void end_rules(struct rinetd_reader *p)
 {
-	struct forward_text *t = last_forward(p);
+	struct forward_text *t = config_last_forward(&p->in);
 	const struct rinetd_rule *rule;
 	struct rule_set set;
 	int r = rinetd_rules_compile(&p->global, &p->own, p->clients, &set, &rule);
 
 	if (r == -ENOMEM)
-		rinetd_no_memory(p);
+		config_no_memory(&p->in);
 	else if (r == -ERANGE)
-		rinetd_mistake(p, rule->line, "\"%.64s\": which IPv6 clients that matches depends "
-			       "on how an address is abbreviated; write a prefix, as fe80::/10",
-			       rule->text);
+		config_mistake_at(&p->in, rule->line, "\"%.64s\": which IPv6 clients that matches "
+				  "depends on how an address is abbreviated; write a prefix, as "
+				  "fe80::/10", rule->text);
 	else if (r)
-		rinetd_mistake(p, t->line, "the rules for its clients are more than %d addresses "
-			       "and prefixes", RULE_SET_MAX);
+		config_mistake_at(&p->in, t->line, "the rules for its clients are more than %d "
+				  "addresses and prefixes", RULE_SET_MAX);
 	/* it has rules, even if none can match: those of the command line are not for it */
 	t->lines[option_number(option_find_key("deny", true))] = t->line;
-	for (size_t at = 0; !p->error && at < set.n;)
+	for (size_t at = 0; !p->in.error && at < set.n;)
 		say_rules(p, &set, &at);
 	rule_set_close(&set);
 }
 
 void rinetd_end_forward(struct rinetd_reader *p)
 {
-	if (p->text->n && !p->error && !p->clients) {
+	if (p->in.text->n && !p->in.error && !p->clients) {
 		if (p->own.n)
-			rinetd_mistake(p, p->own.rules[0].line,
-				       "clients of a unix socket have no address");
-	} else if (p->text->n && !p->error && (p->global.n || p->own.n)) {
+			config_mistake_at(&p->in, p->own.rules[0].line,
+					  "clients of a unix socket have no address");
+	} else if (p->in.text->n && !p->in.error && (p->global.n || p->own.n)) {
 		if (!p->global.n && !p->has_rules && p->own.n > 1)
 			rinetd_note(p, p->own.rules[0].line, "rinetd 0.70 to 0.73 does not look at "
 				    "this first one of several rules; culvert does");
@@ -96,9 +87,9 @@ static void cut_protocol(struct rinetd_reader *p, char *port)
 	if (!slash)
 		return;
 	if (!strcasecmp(slash, "/udp"))
-		rinetd_mistake(p, p->line, "%.64s: culvert does not forward UDP", port);
+		config_mistake(&p->in, "%.64s: culvert does not forward UDP", port);
 	else if (strcasecmp(slash, "/tcp"))
-		rinetd_mistake(p, p->line, "%.64s: unknown protocol, expected /tcp", port);
+		config_mistake(&p->in, "%.64s: unknown protocol, expected /tcp", port);
 	*slash = '\0';
 }
 
@@ -136,24 +127,16 @@ static const char *address_of(struct rinetd_reader *p, const struct end *e, bool
 	else
 		len = asprintf(&address, "%s:%s", strcmp(e->host, "0") ? e->host : "0.0.0.0",
 			       e->port);
-	kept = len < 0 ? NULL : config_keep(p->c, address);
+	kept = len < 0 ? NULL : config_keep(p->in.c, address);
 	if (len >= 0)
 		free(address);
 	return kept;
 }
 
-static bool is_taken(const struct config_text *text, const char *name)
-{
-	for (size_t i = 0; i < text->n; i++)
-		if (text->forwards[i].name && !strcmp(text->forwards[i].name, name))
-			return true;
-	return false;
-}
-
 /* A forward is called as it listens, as far as the name of a section can say that. */
-static const char *choose_name(struct rinetd_reader *p, const char *listen)
+static void choose_name(const struct rinetd_reader *p, const char *listen, char name[NAME_ROOM])
 {
-	char base[NAME_LEN + 1], name[NAME_LEN + 16];
+	char base[NAME_LEN + 1];
 	size_t len = 0;
 
 	if (strlen(listen) >= NAME_LEN)
@@ -167,9 +150,8 @@ static const char *choose_name(struct rinetd_reader *p, const char *listen)
 	if (strchr(";#", *base))
 		*base = '_';
 	strcpy(name, base);
-	for (unsigned int i = 2; is_taken(p->text, name); i++)
-		snprintf(name, sizeof(name), "%.*s-%u", NAME_LEN - 8, base, i);
-	return config_keep(p->c, name);
+	for (unsigned int i = 2; config_find_forward(p->in.text, name); i++)
+		snprintf(name, NAME_ROOM, "%.*s-%u", NAME_LEN - 8, base, i);
 }
 
 static void begin_forward(struct rinetd_reader *p, const struct end *bind,
@@ -177,19 +159,28 @@ static void begin_forward(struct rinetd_reader *p, const struct end *bind,
 {
 	const char *listen = address_of(p, bind, true);
 	const char *upstream = address_of(p, connect, false);
-	const char *name = listen ? choose_name(p, listen) : NULL;
-	struct forward_text *t = name && upstream ? config_text_add(p->text) : NULL;
+	struct forward_text *t = NULL;
+	char name[NAME_ROOM];
 
-	if (!t) {
-		rinetd_no_memory(p);
+	if (!listen || !upstream) {
+		config_no_memory(&p->in);
 		return;
 	}
-	t->name = name;
+	choose_name(p, listen, name);
+	t = config_add_forward(&p->in, name);
+	if (!t)
+		return;
 	t->listen = listen;
 	t->upstream = upstream;
-	t->file = p->path;
-	t->line = t->listen_line = t->upstream_line = p->line;
+	t->listen_line = t->upstream_line = p->in.line;
 	p->clients = clients_of(bind);
+}
+
+/* Of the line that made it one: perhaps it was not meant to be. */
+static const char *why_rule(const struct rinetd_reader *p)
+{
+	return p->in.line == p->first ? " (the file is read as a rinetd.conf, because it does not "
+					"begin with a [SECTION])" : "";
 }
 
 /* Take E from the words W, which end in NULL; returns what is left. */
@@ -199,14 +190,15 @@ static char **take_end(struct rinetd_reader *p, char **w, struct end *e, const c
 
 	*e = (struct end){ .host = *w };
 	if (!*w) {
-		rinetd_mistake(p, p->line, "%sADDRESS is missing; a rule is " RULE, what);
+		config_mistake(&p->in, "%sADDRESS is missing; a rule is " RULE "%s", what,
+			       why_rule(p));
 		return w;
 	}
 	if (!strncmp(*w, "unix:", 5))
 		return w + 1;
 	e->port = *++w;
 	if (!*w) {
-		rinetd_mistake(p, p->line, "%sPORT is missing; a rule is " RULE, what);
+		config_mistake(&p->in, "%sPORT is missing; a rule is " RULE "%s", what, why_rule(p));
 		return w;
 	}
 	len = strlen(e->host);
@@ -248,24 +240,24 @@ static void take_value(struct rinetd_reader *p, const struct rinetd_word *w, cha
 	if (!strcmp(w->name, "keepalive")) {
 		text = strcmp(value, "on") ? "0" : KEEPALIVE;
 		if (strcmp(value, "on") && strcmp(value, "off"))
-			rinetd_mistake(p, p->line, "keepalive: \"%.64s\", expected on or off",
+			config_mistake(&p->in, "keepalive: \"%.64s\", expected on or off",
 				       value);
 	} else if (!strcmp(w->name, "src")) {
 		text = source_of(value);
 	} else if (w->key && (!*value || value[strspn(value, "0123456789")])) {
-		rinetd_mistake(p, p->line, "%s: \"%.64s\" is not a whole number", w->name, value);
+		config_mistake(&p->in, "%s: \"%.64s\" is not a whole number", w->name, value);
 	}
 	if (!strcmp(w->name, "timeout") && strcmp(value, "0") != 0)
-		rinetd_note(p, p->line, "timeout=%.20s ends idle TCP sessions; rinetd has it for "
-			    "UDP only", value);
-	if (!p->error)
-		rinetd_take_word(p, w, last_forward(p), text);
+		rinetd_note(p, p->in.line, "timeout=%.20s ends idle TCP sessions; rinetd has it "
+			    "for UDP only", value);
+	if (!p->in.error)
+		rinetd_take_word(p, w, config_last_forward(&p->in), text);
 }
 
 /* TEXT is what is between the brackets. */
 static void take_options(struct rinetd_reader *p, char *text)
 {
-	while (text && !p->error) {
+	while (text && !p->in.error) {
 		char *name = strsep(&text, ","), *value = strchr(name, '=');
 		const struct rinetd_word *w;
 
@@ -274,10 +266,10 @@ static void take_options(struct rinetd_reader *p, char *text)
 		name = rinetd_trim(name);
 		w = rinetd_find_word(options, name);
 		if (!w)
-			rinetd_mistake(p, p->line, "[%.64s]: unknown option, expected timeout, src "
+			config_mistake(&p->in, "[%.64s]: unknown option, expected timeout, src "
 				       "or keepalive", name);
 		else if (!value)
-			rinetd_mistake(p, p->line, "[%s]: needs a value", name);
+			config_mistake(&p->in, "[%s]: needs a value", name);
 		else
 			take_value(p, w, rinetd_trim(value));
 	}
@@ -305,7 +297,7 @@ void rinetd_take_rule(struct rinetd_reader *p, char *line)
 		end = strrchr(options_at, ']');
 		*options_at++ = '\0';
 		if (!end || end[1 + strspn(end + 1, RINETD_BLANKS)])
-			rinetd_mistake(p, p->line, "%s", end ?
+			config_mistake(&p->in, "%s", end ?
 				       "nothing but a comment may follow \"]\"" :
 				       "\"[\" without \"]\"");
 		else
@@ -318,16 +310,16 @@ void rinetd_take_rule(struct rinetd_reader *p, char *line)
 			*line++ = '\0';
 	}
 	w = take_end(p, w, &bind, "BIND");
-	if (!p->error)
+	if (!p->in.error)
 		w = take_end(p, w, &connect, "CONNECT");
-	if (!p->error && *w)
-		rinetd_mistake(p, p->line, "\"%.64s\": nothing but [OPTION=VALUE,...] and a "
+	if (!p->in.error && *w)
+		config_mistake(&p->in, "\"%.64s\": nothing but [OPTION=VALUE,...] and a "
 			       "comment may follow a rule", *w);
-	if (!p->error) {
+	if (!p->in.error) {
 		rinetd_end_forward(p);
-		if (!p->error)
+		if (!p->in.error)
 			begin_forward(p, &bind, &connect);
 	}
-	if (!p->error && options_at)
+	if (!p->in.error && options_at)
 		take_options(p, options_at);
 }

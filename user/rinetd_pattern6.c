@@ -67,12 +67,13 @@ static enum verdict begins(struct group *g, const char *text, size_t len)
 /* Those that end with them.  If these begin with 0 there must be another digit, which is not. */
 static enum verdict ends(struct group *g, const char *text, size_t len)
 {
-	unsigned int value = (unsigned int)strtoul(text, NULL, 16), low = (1U << 4 * len) - 1;
+	unsigned int value = (unsigned int)strtoul(text, NULL, 16), low;
 
 	if (!len || (len == 1 && *text == '0'))
 		return UNCLEAR;
 	if (len > DIGITS || (len == DIGITS && *text == '0'))
 		return MATCHES_NONE;
+	low = (1U << 4 * len) - 1;
 	if (*text != '0')
 		group_add(g, value, low);
 	for (size_t at = 4 * len; *text == '0' && at < 4 * DIGITS; at++)

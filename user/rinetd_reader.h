@@ -6,19 +6,13 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
 
-#include "config_text.h"
+#include "config_reader.h"
 #include "rinetd_rules.h"
 
 struct rinetd_reader {
-	struct config *c;
-	struct config_text *text;
-	FILE *f;
-	const char *path;
-	size_t bytes; /* read */
-	unsigned int line, first; /* FIRST: that has something */
-	int error;
+	struct config_reader in;
+	unsigned int first; /* line that has something */
 	struct rinetd_rules global, own; /* OWN: of the last forward */
 	unsigned int clients;            /* of the last forward: CLIENTS_... */
 	bool has_rules;                  /* an earlier forward has */
@@ -33,10 +27,6 @@ struct rinetd_word {
 
 #define RINETD_BLANKS " \t"
 
-/* The first mistake counts; it ends the reading. */
-void rinetd_mistake(struct rinetd_reader *p, unsigned int line, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-void rinetd_no_memory(struct rinetd_reader *p);
 void rinetd_note(struct rinetd_reader *p, unsigned int line, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

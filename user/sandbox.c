@@ -11,23 +11,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-int account_find(const char *name, struct account *ret, char *err, size_t errlen)
+int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
 {
 	const char *const fallbacks[] = { "culvert", "nobody" };
 	struct passwd *pw = NULL;
 
-	if (geteuid()) { /* nobody but root can become somebody else */
-		pw = getpwuid(geteuid());
-		if (name && (!pw || strcmp(name, pw->pw_name))) {
-			snprintf(err, errlen, "--user %s: only root can become another account",
-				 name);
-			return -EPERM;
-		}
-		snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
-		ret->uid = geteuid();
-		ret->gid = getegid();
-		return 0;
-	}
 	if (name)
 		pw = getpwnam(name);
 	for (size_t i = 0; !name && !pw && i < sizeof(fallbacks) / sizeof(fallbacks[0]); i++)
@@ -45,6 +33,24 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 	snprintf(ret->name, sizeof(ret->name), "%s", pw->pw_name);
 	ret->uid = pw->pw_uid;
 	ret->gid = pw->pw_gid;
+	return 0;
+}
+
+int account_find(const char *name, struct account *ret, char *err, size_t errlen)
+{
+	const struct passwd *pw;
+
+	if (!geteuid())
+		return account_find_as_root(name, ret, err, errlen);
+	/* nobody but root can become somebody else */
+	pw = getpwuid(geteuid());
+	if (name && (!pw || strcmp(name, pw->pw_name))) {
+		snprintf(err, errlen, "--user %s: only root can become another account", name);
+		return -EPERM;
+	}
+	snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
+	ret->uid = geteuid();
+	ret->gid = getegid();
 	return 0;
 }
 

@@ -19,6 +19,9 @@ struct account {
  */
 int account_find(const char *name, struct account *ret, char *err, size_t errlen);
 
+/* The same whoever asks: the one that a daemon of root's becomes. */
+int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen);
+
 /*
  * Give up root for good: groups, uid and gid of A, no capability in any set (bounding and ambient
  * included), no_new_privs, and not dumpable: no process of the same account can trace this one or

@@ -9,7 +9,6 @@
 #include "client_addr.h"
 #include "flow.h"
 #include "forward.h"
-#include "happy_eyeballs.h"
 #include "idle.h"
 #include "loop.h"
 #include "policy.h"
@@ -24,11 +23,12 @@
  *   HEADER      the client is a proxy that says first for whom it speaks; only where that is asked
  *                 -> CONNECTING  the PROXY header was read, and no byte behind it
  *                 -> DEAD        it is bad or late, or its client may have no session; or reset
- *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket.  One address
- *               is tried in sides[UPSTREAM]; more of them at the same time, if it has more and the
- *               first is slow, in `race`
+ *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket.  While its
+ *               name has no address yet, there are no `addrs`.  Then one address is tried in
+ *               sides[UPSTREAM]; more of them at the same time, if it has more and the first is
+ *               slow
  *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
- *                 -> DEAD  no address answered, or the client reset
+ *                 -> DEAD  there is no address, or none answered, or the client reset
  *   OPEN        both flows run on their own
  *                 -> DEAD  both are DONE, or the session was reset
  *   DEAD        sockets closed, resources given back; freed after the batch of events
@@ -47,9 +47,12 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 
 /* Of a flow whose bandwidth has a limit; see session_pace.h. */
 struct turn {
-	uint64_t due_ms;  /* what is reserved may be used from then on */
-	uint32_t left;    /* bytes */
-	uint8_t reserved; /* with whom */
+	uint64_t due_ms; /* it waits until then */
+	struct place place;
+	uint32_t size;   /* bytes of this turn, or of the next */
+	uint32_t left;   /* of a turn that has begun: bytes that may still be read */
+	uint8_t whose;   /* limit that it waits for; those before it have been met */
+	bool queued;     /* it is in the queue of that one */
 };
 
 struct pace {
@@ -68,6 +71,9 @@ struct told {
 	uint8_t kind;                  /* enum proxy_kind; with a size */
 };
 
+/*
+ * There may be very many, most of them idle: what few need, or not for long, is apart.
+ */
 struct session {
 	struct worker *worker;
 	struct forward *forward;
@@ -76,28 +82,24 @@ struct session {
 	struct flow flows[2];
 	struct habit habit;
 	struct timer timer;
-	struct idle idle;        /* OPEN */
-	struct pace pace;        /* OPEN */
 	uint64_t id;
 	uint64_t born_ms;
 	uint64_t connected_ms;   /* 0: not yet */
-	uint64_t watched_ms;     /* OPEN: since then user space has been judging it */
-	uint64_t connect_due_ms; /* CONNECTING: give up on the address in sides[UPSTREAM] */
-	uint64_t retry_ms;       /* CONNECTING: 0, or when to try that address (or, if it has
-				  * answered, to send its header) again */
-	struct happy happy;      /* CONNECTING: which address is next, and when */
-	struct connect_race *race;   /* CONNECTING: attempts beside that one; NULL: none */
+	struct connecting *connecting; /* owned; until it is OPEN, see session_connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
 	uint64_t cookies[2];     /* while it has slots */
 	uint32_t pair;           /* NO_PAIR: no slots */
+	uint32_t watched_ms;     /* OPEN: since then user space has been judging it (low half) */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
 	uint8_t state;           /* enum session_state */
 	bool tcp;                /* both sides are TCP */
+	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
+	uint8_t header_out;      /* and written to the upstream */
 	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
-	uint8_t header_out;      /* bytes of a PROXY header written to the upstream, */
-	uint16_t header_in;      /* and read from the client, before the stream */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client is who has connected */
+	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
+	struct idle *idle;       /* owned; NULL: it has had no time-out so far */
 };
 
 /* Who is at the other end of the client's socket. */

@@ -17,10 +17,11 @@ bool session_admit_client(struct worker *w, struct forward *f, const struct sock
 	client_addr_set(&a, client);
 	client_addr_text(&a, text, sizeof(text));
 	if (all)
-		log_limited(LOG_WARNING, "refused %s: it has %u sessions "
-			    "(--max-sessions-per-client)", text, most);
+		log_limited(LOG_WARNING, "refused %s: it has %u session%s "
+			    "(--max-sessions-per-client)", text, most, most == 1 ? "" : "s");
 	else
-		log_limited(LOG_WARNING, "refused %s: it has %u sessions of forward %s "
-			    "(max-sessions-per-client)", text, most, forward_name(f->conf));
+		log_limited(LOG_WARNING, "refused %s: it has %u session%s of forward %s "
+			    "(max-sessions-per-client)", text, most, most == 1 ? "" : "s",
+			    forward_name(f->conf));
 	return false;
 }

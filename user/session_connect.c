@@ -97,35 +97,34 @@ struct attempt {
 #define RIVALS (HAPPY_AT_ONCE - 1)
 
 struct connect_race {
-	struct connect_race *next; /* in worker->dead_races */
 	struct attempt rivals[RIVALS];
 };
 
 static unsigned int n_places(const struct session *s)
 {
-	return s->race ? HAPPY_AT_ONCE : 1;
+	return s->connecting->race ? HAPPY_AT_ONCE : 1;
 }
 
 static struct source *source_of(struct session *s, unsigned int i)
 {
-	return i ? &s->race->rivals[i - 1].source : &s->sides[UPSTREAM];
+	return i ? &s->connecting->race->rivals[i - 1].source : &s->sides[UPSTREAM];
 }
 
 static uint64_t *due_of(struct session *s, unsigned int i)
 {
-	return i ? &s->race->rivals[i - 1].due_ms : &s->connect_due_ms;
+	return i ? &s->connecting->race->rivals[i - 1].due_ms : &s->connecting->due_ms;
 }
 
 static uint16_t *address_of(struct session *s, unsigned int i)
 {
-	return i ? &s->race->rivals[i - 1].address : &s->upstream;
+	return i ? &s->connecting->race->rivals[i - 1].address : &s->upstream;
 }
 
 /* Number 0 may also wait for a descriptor, or, when it has won, for memory to send its header. */
 static bool is_running(const struct session *s, unsigned int i)
 {
-	return i ? s->race->rivals[i - 1].source.fd >= 0 :
-		   s->sides[UPSTREAM].fd >= 0 || s->retry_ms;
+	return i ? s->connecting->race->rivals[i - 1].source.fd >= 0 :
+		   s->sides[UPSTREAM].fd >= 0 || s->connecting->retry_ms;
 }
 
 static void on_rival(struct source *source, uint32_t events)
@@ -133,7 +132,7 @@ static void on_rival(struct source *source, uint32_t events)
 	struct attempt *a = (struct attempt *)((char *)source - offsetof(struct attempt, source));
 	struct session *s = a->session;
 
-	session_connect_answered(s, 1 + (unsigned int)(a - s->race->rivals), events);
+	session_connect_answered(s, 1 + (unsigned int)(a - s->connecting->race->rivals), events);
 	session_update(s);
 }
 
@@ -147,12 +146,12 @@ static int free_place(struct session *s)
 
 	if (!is_running(s, 0))
 		return 0;
-	if (!s->race) {
-		s->race = calloc(1, sizeof(*s->race));
-		if (!s->race)
+	if (!s->connecting->race) {
+		s->connecting->race = calloc(1, sizeof(*s->connecting->race));
+		if (!s->connecting->race)
 			return -1;
 		for (unsigned int k = 0; k < RIVALS; k++)
-			s->race->rivals[k] = (struct attempt){
+			s->connecting->race->rivals[k] = (struct attempt){
 				.source = { .handle = on_rival, .fd = -1 }, .session = s
 			};
 	}
@@ -170,7 +169,7 @@ static void close_attempt(struct session *s, unsigned int i)
 	struct source *source = source_of(s, i);
 
 	if (!i)
-		s->retry_ms = s->header_out = 0;
+		s->connecting->retry_ms = s->header_out = 0;
 	if (source->fd < 0)
 		return;
 	session_arm_reset(source->fd);
@@ -179,27 +178,56 @@ static void close_attempt(struct session *s, unsigned int i)
 	source->fd = -1;
 }
 
-/* Events of this batch may still point to its sources: it is freed when the batch is over. */
-void session_connect_end(struct session *s)
+/* Its upstream's name has no address yet; to be asked while it is CONNECTING. */
+static bool is_nameless(const struct session *s)
 {
-	struct connect_race *race = s->race;
+	return !s->addrs;
+}
 
-	if (!race)
+/* Give up all attempts but number 0. */
+static void end_race(struct session *s)
+{
+	if (!s->connecting->race)
 		return;
 	for (unsigned int i = 1; i < HAPPY_AT_ONCE; i++)
 		close_attempt(s, i);
-	race->next = s->worker->dead_races;
-	s->worker->dead_races = race;
-	s->race = NULL;
+}
+
+int session_connect_expect(struct session *s)
+{
+	s->connecting = calloc(1, sizeof(*s->connecting));
+	return s->connecting ? 0 : -ENOMEM;
+}
+
+void session_connect_forget(struct session *s)
+{
+	free(s->connecting);
+	s->connecting = NULL;
+}
+
+/* Events of this batch may still point to its sources: it is freed when the batch is over. */
+void session_connect_end(struct session *s)
+{
+	struct connecting *c = s->connecting;
+
+	if (!c)
+		return;
+	if (s->state == SESSION_CONNECTING && is_nameless(s))
+		s->worker->n_nameless--;
+	end_race(s);
+	c->next = s->worker->connected;
+	s->worker->connected = c;
+	s->connecting = NULL;
 }
 
 void session_connect_reap(struct worker *w)
 {
-	while (w->dead_races) {
-		struct connect_race *race = w->dead_races;
+	while (w->connected) {
+		struct connecting *c = w->connected;
 
-		w->dead_races = race->next;
-		free(race);
+		w->connected = c->next;
+		free(c->race);
+		free(c);
 	}
 }
 
@@ -224,22 +252,23 @@ static int take_winner(struct session *s, unsigned int i)
 static void retry_later(struct session *s, enum cause cause)
 {
 	count_add(&s->worker->stats.errors[cause], 1);
-	s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+	s->connecting->retry_ms = s->worker->loop.now_ms + RETRY_MS;
 }
 
 /* Most clients have spoken by now: to look at once saves a round through epoll. */
 static void connected(struct session *s)
 {
-	s->retry_ms = 0;
-	session_connect_end(s);
-	happy_won(&s->happy);
-	if (s->happy.begun > 1)
+	s->connecting->retry_ms = 0;
+	end_race(s);
+	happy_won(&s->connecting->happy);
+	if (s->connecting->happy.begun > 1)
 		addr_list_prefer(s->addrs, s->upstream, s->worker->loop.now_ms);
 	if (!session_header_send(s)) {
 		if (s->state == SESSION_CONNECTING)
 			retry_later(s, CAUSE_NO_MEMORY);
 		return;
 	}
+	session_connect_end(s);
 	s->state = SESSION_OPEN;
 	session_flows_start(s);
 	if (s->state == SESSION_OPEN)
@@ -258,7 +287,7 @@ static int open_socket(struct session *s, const struct addr *a)
  */
 static int attempt_socket(struct session *s, bool again, const struct addr *a)
 {
-	bool alone = s->happy.running == 1, full;
+	bool alone = s->connecting->happy.running == 1, full;
 	uint64_t now = s->worker->loop.now_ms;
 	int fd = open_socket(s, a);
 
@@ -275,7 +304,7 @@ static int attempt_socket(struct session *s, bool again, const struct addr *a)
 			       full	     ? CAUSE_NO_DESCRIPTOR :
 					       CAUSE_NO_MEMORY);
 	else
-		happy_put_back(&s->happy, fd == -EAGAIN ? now + RETRY_MS : UINT64_MAX);
+		happy_put_back(&s->connecting->happy, fd == -EAGAIN ? now + RETRY_MS : UINT64_MAX);
 	return -EAGAIN;
 }
 
@@ -286,11 +315,11 @@ static int attempt_begin(struct session *s, unsigned int i)
 {
 	const struct addr *a = &s->addrs->addrs[*address_of(s, i)];
 	struct source *side = source_of(s, i);
-	bool again = !i && s->retry_ms;
+	bool again = !i && s->connecting->retry_ms;
 	int fd, r;
 
 	if (!i)
-		s->retry_ms = 0;
+		s->connecting->retry_ms = 0;
 	fd = attempt_socket(s, again, a);
 	if (fd < 0)
 		return fd == -EAGAIN ? 0 : -fd;
@@ -315,7 +344,7 @@ static int attempt_begin(struct session *s, unsigned int i)
 		return i ? -loop_watch(&s->worker->loop, side, EPOLLOUT, true) : 0;
 	if (errno == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
 		close_attempt(s, i);
-		s->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+		s->connecting->retry_ms = s->worker->loop.now_ms + RETRY_MS;
 		return 0;
 	}
 	return errno;
@@ -328,14 +357,14 @@ static void attempt_failed(struct session *s, unsigned int i, int error)
 	char text[ADDR_STRLEN];
 
 	close_attempt(s, i);
-	happy_failed(&s->happy);
-	if (*address_of(s, i) == s->happy.first)
+	happy_failed(&s->connecting->happy);
+	if (*address_of(s, i) == s->connecting->happy.first)
 		addr_list_forget(s->addrs);
 	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
 		    (unsigned long long)s->id, forward_name(forward_of(s)),
 		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
 		    upstream_socket_error(error), advice_connect(error));
-	if (!happy_is_over(&s->happy))
+	if (!happy_is_over(&s->connecting->happy))
 		return;
 	s->upstream = *address_of(s, i); /* for the session log */
 	upstream_failed(&s->forward->upstream, s->worker->loop.now_ms);
@@ -348,12 +377,12 @@ static void connect_more(struct session *s)
 	uint64_t now = s->worker->loop.now_ms;
 	unsigned int address;
 
-	while (s->state == SESSION_CONNECTING && happy_next(&s->happy, now, &address)) {
+	while (s->state == SESSION_CONNECTING && happy_next(&s->connecting->happy, now, &address)) {
 		int i = free_place(s), error;
 
-		happy_begin(&s->happy, now);
+		happy_begin(&s->connecting->happy, now);
 		if (i < 0) {
-			happy_put_back(&s->happy, UINT64_MAX);
+			happy_put_back(&s->connecting->happy, UINT64_MAX);
 			return;
 		}
 		*address_of(s, (unsigned int)i) = (uint16_t)address;
@@ -383,14 +412,66 @@ void session_connect_answered(struct session *s, unsigned int i, uint32_t events
 	connect_more(s);
 }
 
-void session_connect(struct session *s)
-{
-	uint64_t now = s->worker->loop.now_ms;
+/* --- the upstream's name --- */
 
-	s->addrs = upstream_get(&s->forward->upstream);
-	happy_open(&s->happy, s->addrs->n, addr_list_first(s->addrs, now));
+static void give_up_name(struct session *s)
+{
+	struct lookup_record record;
+
+	upstream_record(&s->forward->upstream, &record);
+	log_limited(LOG_WARNING, "session %llu, forward %s: upstream %s has no address: %s",
+		    (unsigned long long)s->id, forward_name(forward_of(s)), upstream_of(s)->text,
+		    record.why[0] ? record.why : "its look-up was not over in connect-timeout");
+	session_reset(s, CAUSE_NO_ADDRESS);
+}
+
+/* Begin with its addresses, if there are any. */
+static void look_for_addresses(struct session *s)
+{
+	struct worker *w = s->worker;
+	int r = upstream_await(&s->forward->upstream, &s->connecting->lookups_seen, &s->addrs);
+
+	if (!r)
+		return;
+	if (r < 0) {
+		give_up_name(s);
+		return;
+	}
+	w->n_nameless--;
+	happy_open(&s->connecting->happy, s->addrs->n, addr_list_first(s->addrs, w->loop.now_ms));
 	connect_more(s);
 }
+
+void session_connect(struct session *s)
+{
+	struct worker *w = s->worker;
+
+	s->connecting->due_ms = w->loop.now_ms + forward_of(s)->connect_timeout_ms;
+	w->n_nameless++;
+	look_for_addresses(s);
+}
+
+/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
+void session_connect_news(struct worker *w)
+{
+	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
+	unsigned int left = w->n_nameless;
+	struct session *s = w->sessions, *next;
+
+	if (news == w->news_seen)
+		return;
+	w->news_seen = news;
+	for (; left && s; s = next) {
+		next = s->next;
+		if (s->state != SESSION_CONNECTING || !is_nameless(s))
+			continue;
+		left--;
+		look_for_addresses(s);
+		session_update(s);
+	}
+}
+
+/* --- time --- */
 
 bool session_connect_is_quiet(const struct session *s)
 {
@@ -399,13 +480,13 @@ bool session_connect_is_quiet(const struct session *s)
 
 uint64_t session_connect_due(struct session *s)
 {
-	uint64_t due = happy_due(&s->happy);
+	uint64_t due = is_nameless(s) ? s->connecting->due_ms : happy_due(&s->connecting->happy);
 
 	for (unsigned int i = 0; i < n_places(s); i++)
 		if (is_running(s, i) && *due_of(s, i) < due)
 			due = *due_of(s, i);
-	if (s->retry_ms && s->retry_ms < due)
-		due = s->retry_ms;
+	if (s->connecting->retry_ms && s->connecting->retry_ms < due)
+		due = s->connecting->retry_ms;
 	if (session_connect_is_quiet(s) && s->born_ms + CONNECT_QUIET_MS < due)
 		due = s->born_ms + CONNECT_QUIET_MS;
 	return due;
@@ -416,10 +497,15 @@ void session_connect_timer(struct session *s)
 	uint64_t now = s->worker->loop.now_ms;
 	int error;
 
+	if (is_nameless(s)) {
+		if (now >= s->connecting->due_ms)
+			give_up_name(s);
+		return;
+	}
 	for (unsigned int i = 0; s->state == SESSION_CONNECTING && i < n_places(s); i++)
 		if (is_running(s, i) && now >= *due_of(s, i))
 			attempt_failed(s, i, ETIMEDOUT);
-	if (s->state == SESSION_CONNECTING && s->retry_ms && now >= s->retry_ms) {
+	if (s->state == SESSION_CONNECTING && s->connecting->retry_ms && now >= s->connecting->retry_ms) {
 		if (s->sides[UPSTREAM].fd >= 0) {
 			connected(s);
 			return;

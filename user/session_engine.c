@@ -42,5 +42,5 @@ void session_engine_follow(struct session *s, unsigned int dir, const struct pol
 	if (f->user_carrier != before)
 		count_change(s, f);
 	habit_restart(&s->habit);
-	s->watched_ms = s->worker->loop.now_ms;
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
 }

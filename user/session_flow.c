@@ -7,6 +7,7 @@
 
 #include "carrier.h"
 #include "carrier_sockmap.h"
+#include "clock.h"
 #include "log.h"
 #include "session_engine.h"
 #include "session_pace.h"
@@ -96,7 +97,7 @@ static bool kernel_may(const struct session *s, unsigned int dir)
 {
 	const struct flow *f = &s->flows[dir];
 
-	return s->worker->shared->kernel && s->tcp && !s->pace.turn && !f->no_enter && !f->eof;
+	return s->worker->shared->kernel && s->tcp && !s->pace && !f->no_enter && !f->eof;
 }
 
 /* The kernel will not have this flow: remember why, and leave it where it is. */
@@ -196,13 +197,13 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	uint64_t now = s->worker->loop.now_ms;
 	struct setting around = {
 		.busy = load_busy(p, &s->worker->load, now),
-		.limited = s->pace.turn,
+		.limited = s->pace,
 	};
 	struct decision d;
 
 	session_engine_follow(s, dir, p);
 	around.kernel_ok = kernel_may(s, dir);
-	around.watch_ms = now - s->watched_ms;
+	around.watch_ms = (uint32_t)now - s->watched_ms;
 	d = policy_user(p, &s->habit, dir, f, around);
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
@@ -274,8 +275,8 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
 	if (io.read) {
 		f->untouched = false;
-		if (!s->tcp) /* TCP knows itself */
-			s->idle.read_ms = loop_clock_ms();
+		if (!s->tcp && s->idle) /* TCP knows itself */
+			s->idle->read_ms = clock_ms();
 	}
 	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
@@ -454,7 +455,7 @@ void session_flow_review(struct session *s, unsigned int dir)
 	if (s->flows[dir].phase != FLOW_KERNEL || policy_of(s)->engine != ENGINE_AUTO)
 		return;
 	habit_restart(&s->habit);
-	s->watched_ms = s->worker->loop.now_ms;
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
 	begin_leaving(s, dir, policy_review());
 	session_flow_run(s, dir, false);
 }
@@ -477,7 +478,8 @@ void session_flows_start(struct session *s)
 {
 	const struct policy *p = policy_of(s);
 
-	s->connected_ms = s->watched_ms = s->worker->loop.now_ms;
+	s->connected_ms = s->worker->loop.now_ms;
+	s->watched_ms = (uint32_t)s->connected_ms;
 	session_pace_start(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		session_engine_begin(s, dir, p);

@@ -3,21 +3,26 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "clock.h"
 #include "log.h"
 #include "syscall_filter.h"
 #include "tcp.h"
 
 SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 
+/* A session whose silence there was no memory to watch is looked at again. */
+#define NO_MEMORY_MS 1000
+
 /* How long S may be silent as it is now, and the name for its end; 0: for ever. */
 static uint64_t limit_ms(const struct session *s, enum cause *ret_cause)
 {
 	const struct forward_conf *fc = forward_of(s);
 
-	if (s->idle.half && fc->fin_timeout_ms) {
+	if (s->idle->half && fc->fin_timeout_ms) {
 		*ret_cause = CAUSE_FIN_TIMEOUT;
 		return fc->fin_timeout_ms;
 	}
@@ -38,12 +43,22 @@ static bool half_closed(const struct session *s)
 
 uint64_t session_idle_due(struct session *s)
 {
+	const struct forward_conf *fc = forward_of(s);
+	uint64_t now = s->worker->loop.now_ms, limit;
 	enum cause cause;
-	uint64_t limit;
 
-	idle_update(&s->idle, half_closed(s), s->worker->loop.now_ms);
+	if (!fc->idle_timeout_ms && !fc->fin_timeout_ms)
+		return UINT64_MAX;
+	if (!s->idle)
+		s->idle = calloc(1, sizeof(*s->idle));
+	if (!s->idle)
+		return now + NO_MEMORY_MS;
+	idle_update(s->idle, half_closed(s), now);
 	limit = limit_ms(s, &cause);
-	return limit ? s->idle.since_ms + limit : UINT64_MAX;
+	if (!limit)
+		return UINT64_MAX;
+	limit += s->idle->since_ms;
+	return limit > s->idle->later_ms ? limit : s->idle->later_ms;
 }
 
 /* It is we who hold it up: it waits for its turn of the bandwidth, or for memory. */
@@ -99,28 +114,31 @@ static int look_at(const struct session *s, unsigned int side, uint64_t now_ms,
 void session_idle_timer(struct session *s)
 {
 	/* as of now, and not of the begin of the batch, as what the sockets say */
-	uint64_t now = loop_clock_ms();
+	uint64_t now = clock_ms();
 	struct idle_side sides[2];
 	enum cause cause;
 	uint64_t limit;
 	int r = 0;
 
-	if (s->state != SESSION_OPEN || now < session_idle_due(s))
+	if (s->state != SESSION_OPEN || now < session_idle_due(s) || !s->idle)
 		return;
 	if (held_up(s)) {
-		s->idle.since_ms = now;
+		s->idle->since_ms = now;
 		return;
 	}
+	s->idle->later_ms = idle_turn(&s->worker->idle_turns, s->worker->loop.batch, now);
+	if (s->idle->later_ms > now)
+		return;
 	for (unsigned int side = 0; !r && side < 2; side++)
 		r = look_at(s, side, now, &sides[side]);
 	if (r) { /* TCP itself does not refuse this, but a BPF program of the cgroup may */
 		log_limited(LOG_WARNING, "session %llu: cannot see whether it is idle: %s",
 			    (unsigned long long)s->id, strerror(-r));
-		s->idle.since_ms = now;
+		s->idle->since_ms = now;
 		return;
 	}
-	idle_look(&s->idle, sides);
+	idle_look(s->idle, sides);
 	limit = limit_ms(s, &cause);
-	if (now - s->idle.since_ms >= limit)
+	if (now - s->idle->since_ms >= limit)
 		session_reset(s, cause);
 }

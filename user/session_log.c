@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: workers append records to the queue `in`, under a lock that is held for as
- * long as it takes to copy 200 bytes.  The writer exchanges it for the empty queue `out`, makes
- * lines of what it has got, and writes them.  A queue is a piece of memory of fixed size, of which
- * only as much is ever touched as was once in use; what does not fit is lost.
- *
- * To wake a thread costs more than to end a session, so the writer is woken by the first record
- * after a rest, and then waits for more to come before it works: ten wake-ups a second, at most,
- * and none while no session ends.
+ * Theory of operation: the writer, a thread of its own, takes what workers have left in the queue
+ * (session_queue.h), makes lines of it, and writes them.  It alone may be held up by a file.  If it
+ * still is at the end of the daemon, it is left behind, with what it uses.
  */
 #include "session_log.h"
 
@@ -18,55 +13,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "json_add.h"
 #include "log.h"
 #include "log_file.h"
 #include "session_line.h"
+#include "session_queue.h"
 #include "session_record.h"
 
-#define GATHER_MS 100
 #define TEXT_SIZE (64 << 10)
-#define RECORD_GUESS 256 /* most are smaller: see session_record.h */
-#define QUEUE_LEAST (256 << 10)
-#define QUEUE_MOST (32 << 20)
 #define ERROR_LEN 256
-
-struct queue {
-	char *bytes;
-	size_t used;
-	unsigned int n; /* records */
-};
-
-/* What the writer waits for. */
-enum wait {
-	WAIT_NOT,
-	WAIT_RECORD, /* the first one */
-	WAIT_MORE,   /* a while, or until the queue is half full */
-};
 
 struct session_log {
 	char *path;
 	struct session_log_conf conf;
 	pthread_t thread;
 	bool started;
+	struct session_queue queue;
 
-	pthread_mutex_t lock; /* of these */
-	pthread_cond_t wake;
-	struct queue in;
-	size_t size; /* of either queue */
-	enum wait wait;
-	bool reopen, stop;
-	int64_t stop_ms; /* by then the writer has to have ended */
-	uint64_t missed; /* records that did not fit */
-	uint64_t lines, lost, errors; /* of the writer */
+	pthread_mutex_t lock; /* of these, which only the writer changes */
+	uint64_t lines, lost, errors;
 	char last_error[ERROR_LEN];
 
 	/* the writer's own */
-	struct queue out;
 	struct log_file file;
 	struct session_clock clock;
 	char text[TEXT_SIZE];
@@ -75,36 +46,7 @@ struct session_log {
 	bool failing; /* the last attempt has failed */
 };
 
-static int64_t clock_ms(clockid_t id)
-{
-	struct timespec ts;
-
-	clock_gettime(id, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 /* --- on the workers' threads --- */
-
-static void add(struct session_log *l, const struct session_record *r)
-{
-	bool wake = false;
-
-	pthread_mutex_lock(&l->lock);
-	if (l->in.used + r->size > l->size) {
-		l->missed++;
-	} else {
-		memcpy(l->in.bytes + l->in.used, r, r->size);
-		l->in.used += r->size;
-		l->in.n++;
-		wake = l->wait == WAIT_RECORD ||
-		       (l->wait == WAIT_MORE && l->in.used >= l->size / 2);
-		if (wake) /* once is enough */
-			l->wait = WAIT_NOT;
-	}
-	pthread_mutex_unlock(&l->lock);
-	if (wake)
-		pthread_cond_signal(&l->wake);
-}
 
 void session_log_ended(struct session_log *l, const struct session *s, const uint64_t kernel[2],
 		       unsigned int end)
@@ -114,7 +56,7 @@ void session_log_ended(struct session_log *l, const struct session *s, const uin
 	if (!l)
 		return;
 	session_record_ended(&room, s, kernel, end);
-	add(l, &room.record);
+	session_queue_add(&l->queue, &room.record);
 }
 
 void session_log_refused(struct session_log *l, const char *forward, const struct sockaddr *client,
@@ -125,15 +67,12 @@ void session_log_refused(struct session_log *l, const char *forward, const struc
 	if (!l)
 		return;
 	session_record_refused(&room, forward, client, now_ms, why);
-	add(l, &room.record);
+	session_queue_add(&l->queue, &room.record);
 }
 
 void session_log_reopen(struct session_log *l)
 {
-	pthread_mutex_lock(&l->lock);
-	l->reopen = true;
-	pthread_mutex_unlock(&l->lock);
-	pthread_cond_signal(&l->wake);
+	session_queue_reopen(&l->queue);
 }
 
 /* --- the writer: what goes wrong --- */
@@ -231,12 +170,8 @@ static void rotate(struct session_log *l)
 static bool has_patience(void *arg)
 {
 	struct session_log *l = arg;
-	bool stop;
 
-	pthread_mutex_lock(&l->lock);
-	stop = l->stop;
-	pthread_mutex_unlock(&l->lock);
-	return !stop || clock_ms(CLOCK_MONOTONIC) < l->stop_ms;
+	return session_queue_has_time(&l->queue);
 }
 
 static unsigned int count_lines(const char *text, size_t len)
@@ -258,11 +193,12 @@ static void write_text(struct session_log *l)
 
 	if (!l->text_len)
 		return;
-	r = l->file.fd < 0 ? open_again(l) : 0;
-	is_open = l->file.fd >= 0;
-	if (is_open && !has_patience(l)) /* the end must not wait for each portion of its own */
+	if (!has_patience(l)) /* the end must not wait for each portion of its own */
 		r = -EAGAIN;
-	else if (is_open)
+	else
+		r = l->file.fd < 0 ? open_again(l) : 0;
+	is_open = l->file.fd >= 0;
+	if (!r)
 		r = log_file_write(&l->file, l->text, l->text_len, has_patience, l, &done);
 	all = count_lines(l->text, l->text_len);
 	written = r ? count_lines(l->text, done) : all;
@@ -278,68 +214,32 @@ static void write_text(struct session_log *l)
 
 /* --- the writer: records --- */
 
-static void write_records(struct session_log *l)
+static void write_records(struct session_log *l, const struct session_batch *b)
 {
-	l->clock.offset_ms = clock_ms(CLOCK_REALTIME) - clock_ms(CLOCK_MONOTONIC);
-	for (size_t at = 0; at < l->out.used;) {
-		/* records lie one behind the other, each aligned as malloc() aligns */
-		const struct session_record *r = (const void *)(l->out.bytes + at);
+	const struct session_record *r = NULL;
 
+	l->clock.offset_ms = (int64_t)(clock_real_ms() - clock_ms());
+	while ((r = session_batch_next(b, r))) {
 		if (sizeof(l->text) - l->text_len < SESSION_LINE_MAX)
 			write_text(l);
 		l->text_len += session_line(r, &l->clock, l->text + l->text_len);
-		at += r->size;
 	}
 	write_text(l);
-	l->out.used = l->out.n = 0;
-}
-
-/* The lock is held. */
-static void wait_for_records(struct session_log *l)
-{
-	struct timespec until;
-	int r = 0;
-
-	while (!l->in.n && !l->reopen && !l->stop) {
-		l->wait = WAIT_RECORD;
-		pthread_cond_wait(&l->wake, &l->lock);
-	}
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += GATHER_MS * 1000000L;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_nsec -= 1000000000;
-		until.tv_sec++;
-	}
-	while (!r && l->in.used < l->size / 2 && !l->reopen && !l->stop) {
-		l->wait = WAIT_MORE;
-		r = pthread_cond_timedwait(&l->wake, &l->lock, &until);
-	}
-	l->wait = WAIT_NOT;
 }
 
 static void *writer(void *arg)
 {
 	struct session_log *l = arg;
-	bool done = false;
+	bool last = false;
 
-	while (!done) {
-		struct queue empty = l->out;
-		uint64_t missed;
-		bool reopen;
+	while (!last) {
+		const struct session_batch *b = session_queue_take(&l->queue);
 
-		pthread_mutex_lock(&l->lock);
-		wait_for_records(l);
-		l->out = l->in;
-		l->in = empty;
-		missed = l->missed;
-		reopen = l->reopen;
-		l->reopen = false;
-		done = l->stop;
-		pthread_mutex_unlock(&l->lock);
-		write_records(l);
-		say_missed(l, missed);
-		if (reopen)
+		write_records(l, b);
+		say_missed(l, b->missed);
+		if (b->reopen)
 			rotate(l);
+		last = b->last;
 	}
 	return NULL;
 }
@@ -385,42 +285,18 @@ static int open_file(struct session_log *l, char *err, size_t errlen)
 	return 0;
 }
 
-/* Not malloc(): it may make the memory its own, and then all of it is touched when it is reused. */
-static char *map_queue(size_t size)
-{
-	/* cppcheck-suppress invalidFunctionArg ; no file */
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	/* cppcheck-suppress memleak ; it is returned */
-	return p == MAP_FAILED ? NULL : p;
-}
-
 static void forget(struct session_log *l)
 {
-	if (l->in.bytes)
-		munmap(l->in.bytes, l->size);
-	if (l->out.bytes)
-		munmap(l->out.bytes, l->size);
-	pthread_cond_destroy(&l->wake);
+	session_queue_close(&l->queue);
 	pthread_mutex_destroy(&l->lock);
 	free(l->path);
 	free(l);
-}
-
-static size_t queue_size(unsigned int sessions)
-{
-	size_t size = (size_t)sessions * RECORD_GUESS;
-
-	if (size < QUEUE_LEAST)
-		return QUEUE_LEAST;
-	return size < QUEUE_MOST ? size : QUEUE_MOST;
 }
 
 int session_log_open(const struct session_log_conf *conf, struct session_log **ret, char *err,
 		     size_t errlen)
 {
 	struct session_log *l = calloc(1, sizeof(*l));
-	pthread_condattr_t attr;
 	int r;
 
 	if (!l) {
@@ -428,21 +304,15 @@ int session_log_open(const struct session_log_conf *conf, struct session_log **r
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&l->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&l->wake, &attr);
-	pthread_condattr_destroy(&attr);
 	l->conf = *conf;
-	l->size = queue_size(conf->sessions);
 	l->path = strdup(conf->path);
-	l->in.bytes = map_queue(l->size);
-	l->out.bytes = map_queue(l->size);
-	if (l->path && l->in.bytes && l->out.bytes) {
-		r = open_file(l, err, errlen);
-	} else {
-		snprintf(err, errlen, "session log: out of memory");
+	r = session_queue_open(&l->queue, conf->sessions);
+	if (!l->path)
 		r = -ENOMEM;
-	}
+	if (r)
+		snprintf(err, errlen, "session log: out of memory");
+	else
+		r = open_file(l, err, errlen);
 	if (r) {
 		forget(l);
 		return r;
@@ -462,32 +332,34 @@ int session_log_start(struct session_log *l)
 /* A disk that does not answer holds the writer, and the end of the process must not wait for it. */
 static bool join_writer(struct session_log *l)
 {
-	int64_t until_ms = clock_ms(CLOCK_REALTIME) + SESSION_LOG_LAST_MS + 500;
-	struct timespec until = { .tv_sec = until_ms / 1000,
-				  .tv_nsec = until_ms % 1000 * 1000000 };
+	struct timespec until = clock_timespec(clock_real_ms() + SESSION_LOG_LAST_MS + 500);
 
-	pthread_mutex_lock(&l->lock);
-	l->stop = true;
-	l->stop_ms = clock_ms(CLOCK_MONOTONIC) + SESSION_LOG_LAST_MS;
-	pthread_mutex_unlock(&l->lock);
-	pthread_cond_signal(&l->wake);
+	session_queue_end(&l->queue, SESSION_LOG_LAST_MS);
 	return !pthread_timedjoin_np(l->thread, NULL, &until);
 }
 
-void session_log_close(struct session_log *l)
+/* Nobody looks at it any more; but to a leak checker it is not lost. */
+static struct session_log *volatile left_behind;
+
+bool session_log_close(struct session_log *l)
 {
+	uint64_t lost;
+
 	if (!l)
-		return;
+		return true;
 	if (l->started && !join_writer(l)) {
 		log_warning("session log %s: the last lines are lost: it cannot be written (does "
 			    "the disk answer?)", l->path);
-		return; /* the thread still uses it */
+		left_behind = l;
+		return false;
 	}
-	if (l->lost + l->missed)
+	lost = l->lost + session_queue_missed(&l->queue);
+	if (lost)
 		log_warning("session log %s: %llu lines were lost in all", l->path,
-			    (unsigned long long)(l->lost + l->missed));
+			    (unsigned long long)lost);
 	log_file_close(&l->file);
 	forget(l);
+	return true;
 }
 
 struct json_object *session_log_json(struct session_log *l)
@@ -500,10 +372,11 @@ struct json_object *session_log_json(struct session_log *l)
 		return NULL;
 	pthread_mutex_lock(&l->lock);
 	lines = l->lines;
-	lost = l->lost + l->missed;
+	lost = l->lost;
 	errors = l->errors;
 	memcpy(last_error, l->last_error, sizeof(last_error));
 	pthread_mutex_unlock(&l->lock);
+	lost += session_queue_missed(&l->queue);
 	o = json_object_new_object();
 	json_add(o, "path", json_object_new_string(l->path));
 	json_add(o, "lines", json_object_new_int64((int64_t)lines));

@@ -47,10 +47,11 @@ static inline bool session_log_is_file(const char *path)
 int session_log_start(struct session_log *l);
 /*
  * Write what is still queued, for SESSION_LOG_LAST_MS at most, and forget the log.  No worker may
- * run any more.  NULL is fine.
+ * run any more.  NULL is fine.  False: the file or the opener does not come back to the thread,
+ * which is left behind; what the opener uses must then stay until the process ends.
  */
 #define SESSION_LOG_LAST_MS 2000
-void session_log_close(struct session_log *l);
+bool session_log_close(struct session_log *l);
 
 /* Open the path anew, once the records that are queued now are written.  From any thread. */
 void session_log_reopen(struct session_log *l);

@@ -12,21 +12,35 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_SOURCE, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
 		   SYSCALL_ARG(2, SO_BINDTODEVICE)),
 	SYSCALL_IF(PART_SOURCE, setsockopt, SYSCALL_ARG(1, IPPROTO_IP),
-		   SYSCALL_ARG(2, IP_BIND_ADDRESS_NO_PORT)));
+		   SYSCALL_ARG(2, IP_BIND_ADDRESS_NO_PORT)),
+	/* to clear it: it takes a capability to set it */
+	SYSCALL_IF(PART_PRIVILEGED, setsockopt, SYSCALL_ARG(1, IPPROTO_IP),
+		   SYSCALL_ARG(2, IP_TRANSPARENT)),
+	SYSCALL_IF(PART_PRIVILEGED, setsockopt, SYSCALL_ARG(1, IPPROTO_IPV6),
+		   SYSCALL_ARG(2, IPV6_TRANSPARENT)));
 
 int socket_set_mark(int fd, unsigned int mark)
 {
 	return setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) ? -errno : 0;
 }
 
-int socket_set_transparent(int fd, int family)
+static int set_transparent(int fd, int family, int on)
 {
-	int one = 1;
 	int r = family == AF_INET6 ?
-			setsockopt(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, &one, sizeof(one)) :
-			setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &one, sizeof(one));
+			setsockopt(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, &on, sizeof(on)) :
+			setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &on, sizeof(on));
 
 	return r ? -errno : 0;
+}
+
+int socket_set_transparent(int fd, int family)
+{
+	return set_transparent(fd, family, 1);
+}
+
+int socket_clear_transparent(int fd, int family)
+{
+	return set_transparent(fd, family, 0);
 }
 
 int socket_bind_interface(int fd, const char *name)

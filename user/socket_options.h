@@ -14,6 +14,8 @@ int socket_set_mark(int fd, unsigned int mark);
  * sockets have it too.  CAP_NET_ADMIN.
  */
 int socket_set_transparent(int fd, int family);
+/* And no longer, for which it takes no privilege.  Sockets that a listener has accepted stay so. */
+int socket_clear_transparent(int fd, int family);
 
 /* SO_BINDTODEVICE, which needs no privilege on a socket that has no interface yet (Linux 5.7). */
 int socket_bind_interface(int fd, const char *name);

@@ -8,20 +8,18 @@
 #include "socket_stock.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "log.h"
 #include "privileged_client.h"
 #include "syscall_filter.h"
 
-#define RETRY_NS 200000000LL
-#define SECOND_NS 1000000000LL
+#define RETRY_MS 200
 #define FAMILIES 2
 
 SYSCALLS_NEEDED(
@@ -40,7 +38,7 @@ struct socket_stock {
 	size_t forward;
 	struct shelf shelves[FAMILIES];
 	int error; /* of the last try; 0: it was a success */
-	long long retry_ns; /* not before, if it was not */
+	uint64_t retry_ms; /* not before, if it was not */
 	bool busy;
 };
 
@@ -62,14 +60,6 @@ static struct shelf *shelf_of(struct socket_stock *s, int family)
 }
 
 /* --- filling; with the lock, but while asking --- */
-
-static long long now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
 
 static bool is_lacking(const struct shelf *h)
 {
@@ -96,7 +86,7 @@ static int fill(struct socket_stock *s, unsigned int which, char *err, size_t er
 	for (unsigned int i = 0; !r && i < n; i++)
 		h->fds[h->n++] = fds[i];
 	s->error = r;
-	s->retry_ns = now_ns() + RETRY_NS;
+	s->retry_ms = clock_ms() + RETRY_MS;
 	return r;
 }
 
@@ -107,11 +97,11 @@ static bool is_final(int error)
 }
 
 /* The next shelf that can be filled, as of NOW. */
-static struct socket_stock *find_work(const struct stock_keeper *k, long long now,
+static struct socket_stock *find_work(const struct stock_keeper *k, uint64_t now,
 				      unsigned int *ret_which)
 {
 	for (struct socket_stock *s = k->first; s; s = s->next) {
-		if (s->error && (is_final(s->error) || now < s->retry_ns))
+		if (s->error && (is_final(s->error) || now < s->retry_ms))
 			continue;
 		for (*ret_which = 0; *ret_which < FAMILIES; ++*ret_which)
 			if (is_lacking(&s->shelves[*ret_which]))
@@ -133,13 +123,12 @@ static void fill_and_say(struct socket_stock *s, unsigned int which)
 /* Until there is something to do, or may be. */
 static void wait_for_work(struct stock_keeper *k)
 {
-	long long until = now_ns() + RETRY_NS;
-	struct timespec at = { until / SECOND_NS, until % SECOND_NS };
+	struct timespec until = clock_timespec(clock_ms() + RETRY_MS);
 	unsigned int which;
 
 	k->asleep = true;
-	if (find_work(k, LLONG_MAX, &which)) /* what has failed */
-		pthread_cond_timedwait(&k->work, &k->lock, &at);
+	if (find_work(k, NEVER, &which)) /* what has failed */
+		pthread_cond_timedwait(&k->work, &k->lock, &until);
 	else
 		pthread_cond_wait(&k->work, &k->lock);
 	k->asleep = false;
@@ -153,7 +142,7 @@ static void *keeper_main(void *arg)
 
 	pthread_mutex_lock(&k->lock);
 	while (!k->stop) {
-		s = find_work(k, now_ns(), &which);
+		s = find_work(k, clock_ms(), &which);
 		if (s)
 			fill_and_say(s, which);
 		else
@@ -228,6 +217,8 @@ int socket_stock_open(struct stock_keeper *k, const struct config *c, size_t for
 	s->forward = forward;
 	for (size_t i = 0; i < up->n_addrs; i++)
 		shelf_of(s, up->addrs[i].ss.ss_family)->wanted = true;
+	if (!up->n_addrs) /* a name; what else is wanted is known when it is asked for */
+		shelf_of(s, AF_INET)->wanted = true;
 	pthread_mutex_lock(&k->lock);
 	for (unsigned int i = 0; !r && i < FAMILIES; i++)
 		if (s->shelves[i].wanted)
@@ -268,7 +259,7 @@ void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t f
 	s->forward = forward;
 	if (s->error == -EPERM)
 		s->error = 0;
-	s->retry_ns = 0;
+	s->retry_ms = 0;
 	if (s->keeper->asleep)
 		pthread_cond_signal(&s->keeper->work);
 	pthread_mutex_unlock(&s->keeper->lock);

@@ -8,6 +8,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_UPSTREAM_LOST] = "upstream-lost",
 	[CAUSE_IDLE_TIMEOUT] = "idle-timeout",
 	[CAUSE_FIN_TIMEOUT] = "fin-timeout",
+	[CAUSE_NO_ADDRESS] = "no-address",
 	[CAUSE_CONNECT_REFUSED] = "connect-refused",
 	[CAUSE_CONNECT_TIMEOUT] = "connect-timeout",
 	[CAUSE_CONNECT_UNREACHABLE] = "connect-unreachable",

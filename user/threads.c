@@ -10,6 +10,7 @@
 #include "listener.h"
 #include "log.h"
 #include "session.h"
+#include "session_connect.h"
 #include "session_move.h"
 
 #define STOP_TIMEOUT_MS 10000
@@ -29,6 +30,7 @@ static void after_batch(void *arg)
 
 	balance_look(w);
 	session_arrivals(w); /* they have their turn here before they can leave again */
+	session_connect_news(w);
 	listeners_reap(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (t->stopping && !w->n_sessions)

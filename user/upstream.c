@@ -142,15 +142,86 @@ struct addr_list *upstream_get(struct upstream *u)
 	return list;
 }
 
+bool upstream_is_unknown(struct upstream *u)
+{
+	bool is;
+
+	pthread_mutex_lock(&u->lock);
+	is = !u->list->n;
+	pthread_mutex_unlock(&u->lock);
+	return is;
+}
+
+/* --- sessions that wait for the first address --- */
+
+static void want(struct upstream *u)
+{
+	upstream_ask_fn *ask = atomic_load(&u->ask);
+
+	if (ask && !atomic_exchange(&u->wanted, true))
+		ask(u->arg);
+}
+
+/*
+ * SEEN is the number of look-ups that had ended when the session came, and one: so any that ends
+ * later is told from them, also the one that was under way.
+ */
+int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&u->lock);
+	if (u->list->n) {
+		*ret = u->list;
+		atomic_fetch_add_explicit(&u->list->refs, 1, memory_order_relaxed);
+		r = 1;
+	} else if ((*seen && *seen != u->record.lookups + 1) || !atomic_load(&u->ask)) {
+		r = -ENOENT;
+	} else {
+		*seen = u->record.lookups + 1;
+		u->awaited = true;
+	}
+	pthread_mutex_unlock(&u->lock);
+	if (!r)
+		want(u);
+	return r;
+}
+
+bool upstream_awaited(struct upstream *u)
+{
+	bool awaited;
+
+	pthread_mutex_lock(&u->lock);
+	awaited = u->awaited;
+	u->awaited = false;
+	pthread_mutex_unlock(&u->lock);
+	return awaited;
+}
+
+/* --- what is found --- */
+
 /* In network order, and at the same place in sockaddr_in. */
 static in_port_t port_of(const struct addr *a)
 {
 	return ((const struct sockaddr_in6 *)&a->ss)->sin6_port;
 }
 
+/*
+ * The port of a name's addresses; 0: it is the name of a service, and will be known with the first
+ * of them.  By whoever replaces the list.
+ */
+static in_port_t port_wanted(const struct upstream *u)
+{
+	if (u->conf->n_addrs || !u->list->n)
+		return u->conf->n_addrs ? port_of(&u->conf->addrs[0]) : u->conf->named_port;
+	return port_of(&u->list->addrs[0]);
+}
+
 static bool is_acceptable(const struct upstream *u, const struct addr *a)
 {
-	if (!addr_is_inet(a) || port_of(a) != port_of(&u->conf->addrs[0]))
+	in_port_t port = port_wanted(u);
+
+	if (!addr_is_inet(a) || !port_of(a) || (port && port_of(a) != port))
 		return false;
 	for (size_t i = 0; i < u->listen->n_addrs; i++)
 		if (addr_equal(&u->listen->addrs[i], a))

@@ -8,11 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "addr.h"
+#include "endpoint.h"
 
 /*
  * Where a forward leads to now: the addresses of its upstream, which may change when that is a
- * name.
+ * name.  A name has none at first: nobody waits for a name server before it is needed.
  *
  * A list of addresses never changes; it is replaced as a whole.  A session takes a reference when
  * it begins to connect and keeps it to its end, so it never sees half of a change, and what it
@@ -23,7 +23,7 @@
 struct addr_list {
 	_Atomic unsigned int refs;
 	_Atomic uint64_t preferred; /* see addr_list_first() */
-	size_t n;                   /* at least 1 */
+	size_t n;                   /* 0: of a name that was never found */
 	struct addr addrs[];        /* in the order of happy_sort() */
 };
 
@@ -49,7 +49,8 @@ const char *addr_list_format(const struct addr_list *list, char *buf, size_t siz
 
 /* How the name's look-ups have gone. */
 struct lookup_record {
-	uint64_t resolved_ms; /* CLOCK_MONOTONIC: the addresses were confirmed or replaced */
+	uint64_t resolved_ms; /* CLOCK_MONOTONIC: the addresses were confirmed or replaced; while
+			       * there is none: it was opened */
 	uint64_t lookups;     /* answered, since the start */
 	uint64_t failures;    /* of them, those without an address; and those never answered */
 	char why[LOOKUP_WHY_LEN]; /* the last one has failed; "": it has not */
@@ -58,13 +59,15 @@ struct lookup_record {
 typedef void upstream_ask_fn(void *arg);
 
 struct upstream {
-	const struct endpoint *conf;   /* of the forward; the addresses are those of the start */
+	const struct endpoint *conf;   /* of the forward; the addresses are those of the start, and
+					* of a name there may be none */
 	const struct endpoint *listen; /* of the same: what an upstream must not be */
 	unsigned int interval_ms;      /* between two look-ups */
 
-	pthread_mutex_t lock; /* of the next two */
+	pthread_mutex_t lock; /* of the next three */
 	struct addr_list *list;
 	struct lookup_record record;
+	bool awaited; /* somebody waits for the end of a look-up */
 
 	_Atomic(upstream_ask_fn *) ask; /* wakes who looks up; NULL: nobody does */
 	void (*forget)(void *arg, struct upstream *u); /* to be told before it is closed */
@@ -73,14 +76,28 @@ struct upstream {
 	_Atomic uint64_t wanted_ms;  /* when that was last said */
 };
 
-/* CONF is a name or not, and has been looked up.  -ENOMEM. */
+/* CONF is a name, which may have addresses already, or not.  -ENOMEM. */
 int upstream_open(struct upstream *u, const struct endpoint *conf, const struct endpoint *listen,
 		  unsigned int interval_ms, uint64_t now_ms);
 /* Whoever looks it up is told before.  Fine if it never was opened. */
 void upstream_close(struct upstream *u);
 
-/* A reference to the current list. */
+/* A reference to the current list, which may be empty. */
 struct addr_list *upstream_get(struct upstream *u);
+
+/* No address of it was ever found. */
+bool upstream_is_unknown(struct upstream *u);
+
+/*
+ * upstream_get() for a session that begins to connect: 1, and a list that is not empty.  0: there
+ * is no address yet, a look-up has been asked for, and when one has ended, whoever looks it up sees
+ * to it that this is called again (upstream_awaited()).  -ENOENT: one has ended without an address,
+ * or nobody looks it up.  *SEEN is 0 at the first call, and left alone from then on.  By any
+ * thread.
+ */
+int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret);
+/* A look-up has ended: does anybody wait for that?  It is not said again. */
+bool upstream_awaited(struct upstream *u);
 
 /*
  * A look-up has found the N addresses of ADDRS.  Those that must not be, because they are the

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <systemd/sd-daemon.h>
 
+#include "clock.h"
 #include "log.h"
 #include "loop.h"
 
@@ -73,7 +74,7 @@ static bool is_alive(struct watched *t, uint64_t period_ms)
 
 void watchdog_look(struct watchdog *w)
 {
-	uint64_t now = loop_clock_ms();
+	uint64_t now = clock_ms();
 	bool alive = true;
 
 	if (!w->period_ms || now < w->due_ms)

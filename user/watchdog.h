@@ -13,6 +13,8 @@
  * turns.  Each time, all of them are asked to take one, which must have happened by the next time:
  * a thread that waits for events costs a wake-up then, and nobody waits for one that hangs.
  *
+ * Which threads are watched, and why not the others: docs/operations.md.
+ *
  * systemd ends the daemon if it hears nothing for WATCHDOG_USEC.  There are four looks in this
  * time, so a thread may be busy with one thing for half of it without any harm.
  *

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "idle.h"
 #include "kernel.h"
 #include "loop.h"
 #include "policy.h"
@@ -21,7 +22,7 @@ struct session_log;
 struct worker;
 
 struct balance;
-struct connect_race;
+struct connecting;
 struct names;
 
 /* Sessions that another worker has handed over; the lock is held for a few instructions only. */
@@ -50,6 +51,7 @@ struct shared {
 	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
+	_Atomic uint64_t name_news;    /* ends of look-ups that sessions have waited for */
 	_Atomic uint64_t last_id;     /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 };
@@ -78,8 +80,10 @@ struct worker {
 
 	struct session *sessions; /* list of the live */
 	struct session *dead;     /* to be freed after the batch */
-	struct connect_race *dead_races; /* the same */
+	struct connecting *connected; /* what their sessions need no more; the same */
 	unsigned int n_sessions;
+	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
+	uint64_t news_seen;       /* of shared->name_news */
 	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
 
 	struct listener *listeners; /* list; see listener.h */
@@ -87,6 +91,7 @@ struct worker {
 
 	struct inbox inbox;
 	struct load_share share;
+	struct idle_turns idle_turns;
 
 	struct worker_hooks hooks;
 	struct kernel_ring *ring;

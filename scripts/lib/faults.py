@@ -85,20 +85,26 @@ def check_syscalls(path, injected):
 
 
 class Runs:
-    """One process for each engine and part, some at a time: most of a sweep is waiting."""
+    """One process for each engine and part, or share of one; most of a sweep is waiting."""
 
     def __init__(self, options):
         self.options = options
-        self.waiting = [(part, engine) for part in options.part or PARTS
+        self.waiting = [(part, engine, *share) for part in options.part or PARTS
+                        for share in self.shares(part)
                         for engine in options.engine or ENGINES]
         self.running = {}
         self.codes = {}
 
+    def shares(self, part):
+        if part != "calls" or self.options.shares == 1:
+            return [()]
+        return [(f"{number}/{self.options.shares}",) for number in range(self.options.shares)]
+
     def path(self, run, kind):
-        return os.path.join(self.options.out, f"{'-'.join(run)}.{kind}")
+        return os.path.join(self.options.out, f"{'-'.join(run).replace('/', 'of')}.{kind}")
 
     def command(self, run):
-        part, engine = run
+        part, engine, *share = run
         options = self.options
         program = {"calls": "test_faults", "network": "test_network"}[part]
         command = [os.path.join(options.build, "tests/faults", program), "--engine", engine,
@@ -112,6 +118,8 @@ class Runs:
             command += [flag for flag in ("--full", "--verbose") if getattr(options, flag[2:])]
             if options.most:
                 command += ["--most", str(options.most)]
+            if share:
+                command += ["--share", *share]
             if not options.culvert:
                 command += ["--syscalls", os.path.abspath(self.path(run, "syscalls"))]
         return command
@@ -252,6 +260,7 @@ def parse_options():
     parser.add_argument("--build", default="build")
     parser.add_argument("--out", default="build/faults")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--shares", type=int, choices=range(1, 10), default=1)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--verbose", action="store_true")
     return parser.parse_args()
@@ -272,7 +281,8 @@ def run(options):
     for name, code in codes.items():
         if name[0] == "calls" and code != EXIT_SKIP and not options.culvert:
             count = check_syscalls(runs.path(name, "syscalls"), injected)
-            print(f"engine {name[1]}: each of its {count} system calls is injected or excepted")
+            print(f"engine {' '.join(name[1:])}: each of its {count} system calls is injected "
+                  "or excepted")
     if not all(code in (0, EXIT_SKIP) for code in codes.values()):
         return 1
     if not something:

@@ -167,7 +167,9 @@ static void change_link(void *arg)
 
 /*
  * Who connects while the link is down is told that the network is unreachable, and so is the
- * daemon: such a session is reset.  One that is established must only wait.
+ * daemon: such a session is reset.  One that is established must only wait.  As with packets that
+ * get lost, sessions that end with RST are left out: it is sent once, and who has not heard it
+ * waits for ever.
  */
 int case_link(struct net_case *c)
 {
@@ -175,10 +177,12 @@ int case_link(struct net_case *c)
 	struct batch b;
 	int r = 0;
 
+	lanes_orderly(true);
 	for (int i = 0; !r && i < BATCHES; i++) {
 		lanes_run(change_link, &ch, &b);
 		set_up(true);
 		r = net_add(c, &b, true);
 	}
+	lanes_orderly(false);
 	return r;
 }

@@ -28,6 +28,8 @@ static const struct failing catalogue[] = {
 	 * how much it shows is no promise that could be cut
 	 */
 	{ "peek", { EINTR, ECONNRESET, ETIMEDOUT, ENOMEM, EHOSTUNREACH }, false },
+	/* on a unix socket with a time limit; short: without the descriptors */
+	{ "recvmsg", { EINTR, EAGAIN, ENOMEM, ECONNRESET }, true },
 	{ "send", { EINTR, EAGAIN, ENOBUFS, ENOMEM, EPIPE, ECONNRESET, ETIMEDOUT, EPERM }, true },
 	{ "splice", { EINTR, EAGAIN, ENOMEM, EINVAL, EPIPE, ECONNRESET }, true },
 	{ "pipe2", { EMFILE, ENFILE, ENOMEM }, false },

@@ -38,7 +38,7 @@
 	X(accept4) X(socket) X(connect) X(getsockopt) X(getsockname) X(setsockopt) X(recv) X(peek)\
 	X(send) X(splice) X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close)          \
 	X(shutdown) X(read) X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir)            \
-	X(pthread_cond_timedwait) X(pread) X(bpf_map_update_elem) X(bpf_map_delete_elem)
+	X(pthread_cond_timedwait) X(pread) X(bpf_map_update_elem) X(bpf_map_delete_elem) X(recvmsg)
 
 #define AS_ENUM(name) FN_##name,
 #define AS_NAME(name) #name,
@@ -244,9 +244,20 @@ ssize_t recv(int fd, void *buf, size_t len, int flags)
 	struct verdict v = consult(flags & MSG_PEEK ? FN_peek : FN_recv, CALLER);
 
 	FAIL_WITH(-1);
-	if (v.cut && len)
+	if (v.cut && len && !(flags & MSG_TRUNC)) /* that is for whole packets */
 		len = 1;
 	return real(fd, buf, len, flags);
+}
+
+/* Cut: as if there were no room for the descriptors that come with it, which the kernel closes. */
+ssize_t recvmsg(int fd, struct msghdr *m, int flags)
+{
+	CONSULT(recvmsg)
+
+	FAIL_WITH(-1);
+	if (v.cut)
+		m->msg_controllen = 0;
+	return real(fd, m, flags);
 }
 
 ssize_t send(int fd, const void *buf, size_t len, int flags)

@@ -23,6 +23,7 @@ enum kind {
 	REFUSED, /* nobody listens upstream */
 	PROXY,   /* through the daemon twice: one forward sends the header that the other reads */
 	RACE,    /* a name: its first address drops every SYN, the second one is served */
+	MARKED,  /* the socket to the upstream is made by the privileged process */
 };
 
 static const struct script {
@@ -66,6 +67,7 @@ static const struct script {
 	  PROXY },
 	{ "L64 R512 E", "A R64 E L512", 4, PROXY },
 	{ "nd G20:64:64 L64 E", "A nd H20:64:64 R64 E F", 1, RACE },
+	{ "L64 R512 E", "A R64 E L512", 6, MARKED },
 };
 
 #define LANES (sizeof(scripts) / sizeof(scripts[0]))
@@ -82,7 +84,9 @@ static struct lane {
 	int64_t client_gone; /* when the client's end was over */
 } lanes[LANES];
 
-static bool only_orderly;
+#define MANY_MARKED 40 /* more than there are sockets in stock */
+
+static bool only_orderly, many_marked;
 static uint64_t connections; /* every session has bytes of its own */
 
 static void name_addresses(struct lane *l, size_t i, enum kind kind)
@@ -127,7 +131,8 @@ int lanes_open(void)
 		l->listen_fd = -1;
 		if (scripts[i].kind == REFUSED)
 			continue;
-		if (scripts[i].kind == RACE && make_black_hole(i)) {
+		/* without IPv6 there is no race, and the second address is served at once */
+		if (scripts[i].kind == RACE && env_has_ipv6() && make_black_hole(i)) {
 			perror("[::1]");
 			return -1;
 		}
@@ -145,7 +150,8 @@ int lanes_arguments(const char **args, int most)
 	int n = 0;
 
 	for (size_t i = 0; i < LANES && n + 2 < most; i++) {
-		if (scripts[i].kind == PROXY || scripts[i].kind == RACE)
+		if (scripts[i].kind == PROXY || scripts[i].kind == RACE ||
+		    scripts[i].kind == MARKED)
 			continue;
 		args[n++] = lanes[i].listen;
 		args[n++] = lanes[i].upstream;
@@ -162,6 +168,9 @@ void lanes_configuration(FILE *f)
 		if (scripts[i].kind == RACE)
 			fprintf(f, "[forward race-%zu]\nlisten = %s\nupstream = %s\n", i,
 				lanes[i].listen, lanes[i].name);
+		else if (scripts[i].kind == MARKED)
+			fprintf(f, "[forward marked-%zu]\nlisten = %s\nupstream = %s\nmark = 77\n",
+				i, lanes[i].listen, lanes[i].upstream);
 		else if (scripts[i].kind == PROXY)
 			fprintf(f, "[forward out-%zu]\nlisten = %s\nupstream = %s\n"
 				"proxy-protocol = send-v2\n"
@@ -173,6 +182,16 @@ void lanes_configuration(FILE *f)
 void lanes_orderly(bool orderly)
 {
 	only_orderly = orderly;
+}
+
+void lanes_many_marked(bool many)
+{
+	many_marked = many;
+}
+
+static unsigned int repetitions(const struct script *s)
+{
+	return s->kind == MARKED && many_marked ? MANY_MARKED : s->repeat;
 }
 
 static bool is_orderly(const struct script *s)
@@ -252,7 +271,7 @@ static void excuse_unix(struct lane *l, enum kind kind)
 		p->result = PEER_RESET;
 }
 
-static void judge(struct lane *l, struct batch *b)
+static void judge(struct lane *l, enum kind kind, struct batch *b)
 {
 	const struct peer *worse = l->culprit;
 	static const size_t counters[] = {
@@ -269,6 +288,7 @@ static void judge(struct lane *l, struct batch *b)
 	if (!worse)
 		return;
 	++*(unsigned int *)((char *)b + counters[worse->result]);
+	b->resets_marked += worse->result == PEER_RESET && kind == MARKED;
 	if (worse->result != PEER_RESET || !b->why[0])
 		peer_describe(worse, b->why, sizeof(b->why));
 }
@@ -297,7 +317,7 @@ static void run_lane(struct lane *l, const struct script *s, int64_t now, struct
 	note_end(l, &l->server);
 	if (l->client.result != PEER_RUNNING && l->server.result != PEER_RUNNING) {
 		excuse_unix(l, s->kind);
-		judge(l, b);
+		judge(l, s->kind, b);
 	}
 }
 
@@ -332,7 +352,8 @@ bool lanes_run(void (*tick)(void *arg), void *arg, struct batch *ret)
 
 	memset(ret, 0, sizeof(*ret));
 	for (size_t i = 0; i < LANES; i++)
-		lanes[i].left = only_orderly && !is_orderly(&scripts[i]) ? 0 : scripts[i].repeat;
+		lanes[i].left = only_orderly && !is_orderly(&scripts[i]) ? 0 :
+									 repetitions(&scripts[i]);
 	while (running) {
 		int64_t now = now_ms();
 

@@ -15,6 +15,7 @@
 /* What went wrong in a batch: counts of sessions. */
 struct batch {
 	unsigned int sessions, resets, wrong, truncated, extra, stuck, failed;
+	unsigned int resets_marked; /* those of sessions that need the privileged process */
 	char why[600]; /* the worst that was seen */
 };
 
@@ -38,6 +39,9 @@ bool lanes_run(void (*tick)(void *arg), void *arg, struct batch *ret);
  * for it then waits for ever, whatever is between.
  */
 void lanes_orderly(bool orderly);
+
+/* So many sessions that need the privileged process that some may find no socket in stock. */
+void lanes_many_marked(bool many);
 
 /* The listening socket of lane I's upstream. */
 int lanes_listener(int i);

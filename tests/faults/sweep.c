@@ -233,6 +233,31 @@ static void run_batch(struct sweep *s, struct outcome *out)
 		 right || out->clean ? "" : "; ", out->clean ? "" : why);
 }
 
+/*
+ * Where the privileged process is asked, or does what it is asked for.  What fails there may be the
+ * end of it: the daemon then says so, and goes on without until it is started again.
+ */
+static bool is_at_privileged(const struct known *k)
+{
+	return strstr(k->name, " privileged") || strstr(k->name, "(socket_set_mark)");
+}
+
+static bool may_end_privileged(const struct sweep *s, const struct injection *in)
+{
+	const struct known *k = &s->known[in->at];
+
+	return in->error != CATALOGUE_LATE &&
+	       (is_at_privileged(k) ||
+		(k->has_trigger && is_at_privileged(&s->known[k->trigger.site])));
+}
+
+/* A request that takes too long, or is cut, is the end of the privileged process. */
+static bool is_harmless(const struct known *k, int error)
+{
+	return catalogue_harmless(k->failing->function, error) &&
+	       (!is_at_privileged(k) || error == EINTR || error == CATALOGUE_LATE);
+}
+
 /* NULL if the invariant held, else what it is that did not. */
 static const char *broken(const struct known *k, const struct injection *in,
 			  const struct outcome *out)
@@ -251,9 +276,10 @@ static const char *broken(const struct known *k, const struct injection *in,
 		return "not as before";
 	if (k->has_trigger)
 		return NULL; /* two faults at once may cost more than one session */
-	if (b->resets && catalogue_harmless(k->failing->function, in->error))
+	if (b->resets && is_harmless(k, in->error))
 		return "a reset for nothing";
-	if (b->resets > 1 && in->mode == MODE_ONCE)
+	if (is_at_privileged(k) ? b->resets > b->resets_marked :
+				  b->resets > 1 && in->mode == MODE_ONCE)
 		return "other sessions were touched";
 	if (b->resets > out->errors)
 		return "a reset that no counter shows";
@@ -323,7 +349,9 @@ static int inject(struct sweep *s, struct injection *in)
 			break;
 		}
 		arm(s, in, try);
+		lanes_many_marked(is_at_privileged(k));
 		run_batch(s, &out);
+		lanes_many_marked(false);
 		out.errors = out.clean && !rig_errors(&s->rig, &after) ? after - before : 0;
 		fault = broken(k, in, &out);
 	}
@@ -337,9 +365,9 @@ static int inject(struct sweep *s, struct injection *in)
 			catalogue_error_name(in->error), mode_names[in->mode], out.hits,
 			out.batch.resets, fault ? ": " : "", fault ?: "", fault ? ": " : "",
 			fault ? out.why : "");
-	if (!fault)
+	if (!fault && (r || !may_end_privileged(s, in)))
 		return r;
-	s->bad++;
+	s->bad += fault != NULL;
 	kill_daemon(s);
 	return start_daemon(s);
 }
@@ -378,6 +406,19 @@ static bool is_picked(struct sweep *s, size_t n)
 	return !s->opt->most || n <= s->opt->most || rng_range(&s->rng, 1, n) <= s->opt->most;
 }
 
+/*
+ * A site of the session path belongs to one of the sweeps that share the work, by its key, which is
+ * the same in all of them.  What a fault leads to belongs to the sweep that has made the fault.
+ */
+static bool is_ours(const struct sweep *s, const struct known *k)
+{
+	uint64_t mixed = (k->key ^ k->key >> 33) * 0xff51afd7ed558ccdULL;
+
+	mixed = (mixed ^ mixed >> 33) * 0xc4ceb9fe1a85ec53ULL;
+	return k->has_trigger || s->opt->shares < 2 ||
+	       (mixed >> 33) % s->opt->shares == s->opt->share;
+}
+
 static int inject_site(struct sweep *s, size_t at)
 {
 	const struct failing *f = s->known[at].failing;
@@ -388,6 +429,8 @@ static int inject_site(struct sweep *s, size_t at)
 	if (!s->known[at].calls || is_last_resort(&s->known[at]))
 		return 0;
 	if (s->opt->only && !strstr(s->known[at].name, s->opt->only))
+		return 0;
+	if (!is_ours(s, &s->known[at]))
 		return 0;
 	while (n < CATALOGUE_MAX && f->errors[n])
 		n++;

@@ -18,6 +18,8 @@ struct sweep_options {
 	const char *engine;
 	const char *spread;
 	const char *only;     /* sites whose description holds this; NULL: all */
+	/* Of so many sweeps that share the work, this is number SHARE (from 0); see sweep.c. */
+	unsigned int share, shares;
 	const char *syscalls; /* have strace count system calls into this file; NULL: do not */
 	bool full;            /* every error in every mode */
 	unsigned int most;    /* errors tried at a site, about; 0: all */

@@ -24,6 +24,7 @@ static const char help[] =
 	"  --most N        about N of the errors of each place, picked by the seed (default all)\n"
 	"  --seed S        of the random choices (default: from the clock; printed)\n"
 	"  --json FILE     one object an injection\n"
+	"  --share I/N     only each N-th place, as number I (from 0) of N such sweeps\n"
 	"  --syscalls FILE have strace count the daemon's system calls meanwhile\n"
 	"  --verbose       a line for each injection\n";
 
@@ -33,11 +34,27 @@ static const struct option long_options[] = {
 	{ "most", required_argument, NULL, 'm' },     { "spread", required_argument, NULL, 'r' },
 	{ "seed", required_argument, NULL, 's' },     { "json", required_argument, NULL, 'j' },
 	{ "syscalls", required_argument, NULL, 'y' }, { "verbose", no_argument, NULL, 'v' },
-	{ "help", no_argument, NULL, 'h' },	      { 0 },
+	{ "share", required_argument, NULL, 'S' },    { "help", no_argument, NULL, 'h' },
+	{ 0 },
 };
 
 static struct sweep_options opt = { .engine = "auto", .spread = "auto" };
 static const char *json_path;
+
+static void usage(bool is_asked_for)
+{
+	fputs(help, is_asked_for ? stdout : stderr);
+	exit(is_asked_for ? 0 : 2);
+}
+
+static void parse_share(const char *text)
+{
+	char end;
+
+	if (sscanf(text, "%u/%u%c", &opt.share, &opt.shares, &end) != 2 ||
+	    opt.share >= opt.shares)
+		usage(false);
+}
 
 static void parse_options(int argc, char **argv)
 {
@@ -56,15 +73,12 @@ static void parse_options(int argc, char **argv)
 		case 'j': json_path = optarg; break;
 		case 'y': opt.syscalls = optarg; break;
 		case 'v': opt.verbose = true; break;
-		default:
-			fputs(help, c == 'h' ? stdout : stderr);
-			exit(c == 'h' ? 0 : 2);
+		case 'S': parse_share(optarg); break;
+		default: usage(c == 'h');
 		}
 	}
-	if (optind < argc) {
-		fputs(help, stderr);
-		exit(2);
-	}
+	if (optind < argc)
+		usage(false);
 }
 
 int main(int argc, char **argv)

@@ -49,6 +49,7 @@ struct row {
 	int (*run)(struct cases *c);
 	int timeout_ms;    /* of the scripts; 0: 10 s */
 	const char *error; /* the cause that the daemon must have counted */
+	bool ipv6;         /* RUN needs it */
 };
 
 /* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */

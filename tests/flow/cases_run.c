@@ -85,8 +85,10 @@ int cases_listen(void)
 		else
 			snprintf(f->upstream, sizeof(f->upstream), "unix:%s/up.sock", env_dir());
 	}
-	if (listen_one(VIA_PLAIN, 4096) || listen_one(VIA_IPV6, 4096) ||
-	    listen_one(VIA_UNIX_UPSTREAM, 4096) || listen_one(VIA_BLACKHOLE, 0))
+	if (listen_one(VIA_PLAIN, 4096) || listen_one(VIA_UNIX_UPSTREAM, 4096) ||
+	    listen_one(VIA_BLACKHOLE, 0))
+		return -1;
+	if (env_has_ipv6() && listen_one(VIA_IPV6, 4096))
 		return -1;
 	forwards[VIA_UNIX_LISTENER].fd = forwards[VIA_PLAIN].fd;
 	fill_backlog(forwards[VIA_BLACKHOLE].upstream);
@@ -105,6 +107,8 @@ int cases_start(struct cases *c)
 	/* Perhaps left by one that was killed. */
 	unlink(forwards[VIA_UNIX_LISTENER].listen + 5);
 	for (int i = 0; i < N_VIAS; i++) {
+		if (i == VIA_IPV6 && !env_has_ipv6())
+			continue;
 		args[n++] = forwards[i].listen;
 		args[n++] = forwards[i].upstream;
 	}

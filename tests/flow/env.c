@@ -37,6 +37,24 @@ int env_slow(void)
 	return factor < 1 || factor > 100 ? 1 : (int)factor;
 }
 
+bool env_has_ipv6(void)
+{
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return false;
+	close(fd);
+	return true;
+}
+
+void env_need_ipv6(const char *prog)
+{
+	if (env_has_ipv6())
+		return;
+	printf("skip %s: this kernel has no IPv6\n", prog);
+	exit(EXIT_SKIP);
+}
+
 uint64_t parse_bytes(const char *text)
 {
 	char *end;

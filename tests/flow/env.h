@@ -2,6 +2,7 @@
 #ifndef CULVERT_TEST_ENV_H
 #define CULVERT_TEST_ENV_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define EXIT_SKIP 77
@@ -19,6 +20,12 @@ const char *env_dir(void);
 
 /* How much longer than usual to wait: CULVERT_TEST_SLOW, for emulated machines; 1 without it. */
 int env_slow(void);
+
+/* Whether the kernel has IPv6; some run without. */
+bool env_has_ipv6(void);
+
+/* Exits with EXIT_SKIP and the reason if it has not. */
+void env_need_ipv6(const char *prog);
 
 /* CLOCK_MONOTONIC in milliseconds. */
 int64_t now_ms(void);

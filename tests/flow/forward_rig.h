@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +28,10 @@
 #include <unistd.h>
 
 #include "daemon.h"
+#include "daemon_log.h"
 #include "env.h"
 #include "peer.h"
+#include "side_by_side.h"
 
 /* not every program needs all of it */
 #pragma GCC diagnostic push
@@ -79,17 +82,18 @@ static void rig_listen(void)
 	}
 }
 
-/* Make TEXT the file; PATH, of RIG_PATH bytes, becomes where it is. */
-#define RIG_PATH 128
-static void rig_write(const char *text, char *path)
+/* Make TEXT the configuration file; its path. */
+static const char *rig_write(const char *text)
 {
+	static char path[128];
 	FILE *f;
 
-	snprintf(path, RIG_PATH, "%s/forwards.conf", env_dir());
+	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
 	f = fopen(path, "we");
 	assert_non_null(f);
 	assert_true(fputs(text, f) >= 0);
 	assert_int_equal(fclose(f), 0);
+	return path;
 }
 
 /*
@@ -98,15 +102,14 @@ static void rig_write(const char *text, char *path)
  */
 static struct daemon *rig_start(const char *engine, const char *text)
 {
-	char path[RIG_PATH], why[1024];
-	const char *args[] = { "--config", path, NULL };
+	const char *args[] = { "--config", rig_write(text), NULL };
 	struct daemon_conf conf = {
 		.engine = engine, .args = args, .given = rig_given, .n_given = rig_n_given,
 	};
 	struct daemon *d = NULL;
+	char why[1024];
 	int r;
 
-	rig_write(text, path);
 	r = daemon_start(&conf, &d, why, sizeof(why));
 	if (r == -ENOTSUP) {
 		printf("skip %s: the daemon says that it cannot work here: %s\n", engine, why);
@@ -316,6 +319,39 @@ static void rig_wait_status(struct daemon *d, const char *path, int64_t n)
 	}
 }
 
+/* TEXT is on stderr, or soon. */
+static void rig_wait_log(struct daemon *d, const char *text)
+{
+	if (!daemon_log_has(d, text, RIG_PATIENCE_MS))
+		fail_msg("not logged: %s", text);
+}
+
+/*
+ * Make TEXT the configuration file, and have it read: "" if it is in force, else what is wrong with
+ * it, until the next call.
+ */
+static const char *rig_reload(struct daemon *d, const char *text)
+{
+	static char why[1024];
+	int64_t before = rig_status(d, "reload.finished");
+	struct json_object *o;
+
+	rig_write(text);
+	daemon_signal(d, SIGHUP);
+	json_object_put(query(d, "sessions")); /* which holds the same locks meanwhile */
+	rig_wait_status(d, "reload.finished", before + 1);
+	o = query(d, "status");
+	snprintf(why, sizeof(why), "%s", json_text(o, "reload.error"));
+	json_object_put(o);
+	return why;
+}
+
+/* TEXT is in force. */
+static void rig_reload_good(struct daemon *d, const char *text)
+{
+	assert_string_equal(rig_reload(d, text), "");
+}
+
 /* How many sessions FORWARD has; *RET: the last of them, if wanted, to be released. */
 static size_t rig_sessions(struct daemon *d, const char *forward, struct json_object **ret)
 {
@@ -401,31 +437,53 @@ struct rig_row {
 static char rig_engines[][8] = { "auto", "sockmap", "splice", "copy" };
 #define RIG_ENGINES (sizeof(rig_engines) / sizeof(rig_engines[0]))
 
-/* The main() of program PROG, which is ended after SECONDS; returns its exit code. */
-static int rig_run(const char *prog, unsigned int seconds, const struct rig_row *rows, size_t n)
+static const struct rig_rows {
+	const char *prog;
+	unsigned int seconds;
+	const struct rig_row *rows;
+	size_t n;
+} *rig_rows;
+
+/* Called in the process of each engine, before its network is made; may skip all. */
+static void (*rig_prepare)(void);
+
+static int rig_run_engine(size_t i)
 {
-	struct CMUnitTest *tests = calloc(n * RIG_ENGINES, sizeof(*tests));
-	char (*names)[48] = calloc(n * RIG_ENGINES, sizeof(*names));
+	const struct rig_rows *all = rig_rows;
+	struct CMUnitTest *tests = calloc(all->n, sizeof(*tests));
+	char (*names)[48] = calloc(all->n, sizeof(*names));
 	int r;
 
-	for (size_t i = 0; tests && names && i < n * RIG_ENGINES; i++) {
-		char *engine = rig_engines[i / n];
-
-		snprintf(names[i], sizeof(names[i]), "%s_%s", engine, rows[i % n].name);
-		tests[i].name = names[i];
-		tests[i].test_func = rows[i % n].run;
-		tests[i].teardown_func = rig_clean;
-		tests[i].initial_state = engine;
+	for (size_t k = 0; tests && names && k < all->n; k++) {
+		snprintf(names[k], sizeof(names[k]), "%s_%s", rig_engines[i], all->rows[k].name);
+		tests[k].name = names[k];
+		tests[k].test_func = all->rows[k].run;
+		tests[k].teardown_func = rig_clean;
+		tests[k].initial_state = rig_engines[i];
 	}
-	env_enter(prog, seconds);
+	if (rig_prepare)
+		rig_prepare();
+	env_enter(all->prog, all->seconds);
 	/* the directory of a configuration file must be root's */
 	if (chown(env_dir(), 0, 0))
 		perror(env_dir());
 	rig_listen();
-	r = _cmocka_run_group_tests(prog, tests, n * RIG_ENGINES, NULL, NULL);
+	r = _cmocka_run_group_tests(rig_engines[i], tests, all->n, NULL, NULL);
 	free(names);
 	free(tests);
 	return r;
+}
+
+/*
+ * The main() of program PROG, which is ended after SECONDS; returns its exit code.  The engines run
+ * side by side, for such tests wait more than they work.
+ */
+static int rig_run(const char *prog, unsigned int seconds, const struct rig_row *rows, size_t n)
+{
+	const struct rig_rows all = { prog, seconds, rows, n };
+
+	rig_rows = &all;
+	return side_by_side(RIG_ENGINES, rig_run_engine);
 }
 
 #pragma GCC diagnostic pop

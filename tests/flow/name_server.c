@@ -20,6 +20,9 @@
 #include "env.h"
 
 #define NAMES_MAX 32
+#define HELD_MAX 64
+#define QUESTION_MAX 512
+#define MESSAGE_MAX 4096
 #define TEXT_MAX 512
 #define HEADER 12
 #define TYPE_A 1
@@ -33,8 +36,17 @@ struct record {
 	bool exists;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the records */
+struct held {
+	struct sockaddr_storage from;
+	socklen_t len;
+	uint8_t msg[QUESTION_MAX];
+	size_t size;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the next three */
 static struct record records[NAMES_MAX];
+static struct held held[HELD_MAX];
+static size_t n_held;
 static _Atomic int mode;
 static _Atomic unsigned int asked;
 static int sock;
@@ -43,11 +55,6 @@ static void die(const char *what)
 {
 	fprintf(stderr, "name server: %s: %s\n", what, strerror(errno));
 	exit(1);
-}
-
-void name_server_mode(enum name_server_mode m)
-{
-	atomic_store(&mode, m);
 }
 
 unsigned int name_server_asked(void)
@@ -151,27 +158,48 @@ static size_t answer(uint8_t *msg, size_t len)
 	return at;
 }
 
+/* With the lock. */
+static void send_answer(const struct held *q)
+{
+	uint8_t msg[MESSAGE_MAX];
+	size_t size;
+
+	memcpy(msg, q->msg, q->size);
+	size = answer(msg, q->size);
+	if (size && sendto(sock, msg, size, 0, (const struct sockaddr *)&q->from, q->len) < 0)
+		perror("name server: sendto");
+}
+
 static void *serve(void *arg)
 {
 	for (;;) {
-		struct sockaddr_storage from;
-		socklen_t len = sizeof(from);
-		uint8_t msg[4096];
-		ssize_t n = recvfrom(sock, msg, 512, 0, (struct sockaddr *)&from, &len);
-		size_t size;
+		struct held q = { .len = sizeof(q.from) };
+		ssize_t n = recvfrom(sock, q.msg, sizeof(q.msg), 0, (struct sockaddr *)&q.from,
+				     &q.len);
 
 		if (n <= 0)
 			continue;
-		atomic_fetch_add(&asked, 1);
-		if (atomic_load(&mode) == NAMES_SILENT)
-			continue;
+		q.size = (size_t)n;
 		pthread_mutex_lock(&lock);
-		size = answer(msg, (size_t)n);
+		if (atomic_load(&mode) == NAMES_HOLD && n_held < HELD_MAX)
+			held[n_held++] = q;
+		else if (atomic_load(&mode) != NAMES_SILENT)
+			send_answer(&q);
 		pthread_mutex_unlock(&lock);
-		if (size && sendto(sock, msg, size, 0, (struct sockaddr *)&from, len) < 0)
-			perror("name server: sendto");
+		atomic_fetch_add(&asked, 1);
 	}
 	return arg;
+}
+
+void name_server_mode(enum name_server_mode m)
+{
+	pthread_mutex_lock(&lock);
+	atomic_store(&mode, m);
+	for (size_t i = 0; m != NAMES_HOLD && m != NAMES_SILENT && i < n_held; i++)
+		send_answer(&held[i]);
+	if (m != NAMES_HOLD)
+		n_held = 0;
+	pthread_mutex_unlock(&lock);
 }
 
 /* TEXT in the place of PATH, for this mount namespace. */

@@ -12,6 +12,7 @@
 enum name_server_mode {
 	NAMES_ANSWER,
 	NAMES_SILENT, /* takes questions, and says nothing */
+	NAMES_HOLD,   /* takes questions, and answers them when the mode is another */
 	NAMES_FAIL,   /* SERVFAIL */
 };
 

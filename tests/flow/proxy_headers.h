@@ -156,22 +156,6 @@ static inline void wait_state(struct daemon *d, const char *state, size_t n)
 	fail_msg("%zu sessions are in state %s, not %zu", is, state, n);
 }
 
-/* Wait until WANT is in the log, which another thread reads. */
-static inline void wait_log(struct daemon *d, const char *want)
-{
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-	bool found;
-
-	do {
-		char *log = daemon_stderr(d);
-
-		found = strstr(log, want);
-		if (!found && now_ms() >= deadline)
-			fail_msg("\"%s\" is not in the log: %s", want, log);
-		free(log);
-	} while (!found && !poll(NULL, 0, 2));
-}
-
 static inline const char *name_of(int fd, bool far, char buf[ADDR_STRLEN])
 {
 	struct sockaddr_storage ss;

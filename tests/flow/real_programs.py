@@ -22,8 +22,8 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
 from labkit import (ENGINES, HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, TOP, Daemon,
-                    Interrupted, Lab, LabError, flow_of, handle_signals, sha256_of_file,
-                    sha256_of_stream, tail, wait_until)
+                    Interrupted, Lab, LabError, flow_of, handle_signals, has_ipv6,
+                    sha256_of_file, sha256_of_stream, tail, wait_until)
 
 EXIT_SKIP = 77
 PROGRAMS = ("ip", "curl", "iperf3", "nginx", "haproxy", "socat", "sha256sum")
@@ -414,6 +414,8 @@ def run_engine(site, program, engine, only):
 def why_not():
     if os.geteuid() != 0:
         return "network namespaces need root"
+    if not has_ipv6():
+        return "this kernel has no IPv6"
     missing = [program for program in PROGRAMS if not shutil.which(program)]
     return f"missing: {', '.join(missing)} (scripts/deps demo)" if missing else None
 

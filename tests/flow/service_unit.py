@@ -146,7 +146,7 @@ def check(culvert, folder):
         upstream.settimeout(PATIENCE)
         daemon = start(culvert, folder, given)
         try:
-            expect(notify.recv(100), b"READY=1")
+            expect(notify.recv(1000), b"READY=1\nSTATUS=2 forwards")
             for address in (LISTEN, GIVEN):
                 forward(address, upstream)
             for _ in range(3):
@@ -155,7 +155,7 @@ def check(culvert, folder):
             expect(next_but(notify, b"WATCHDOG=1")[:12], b"RELOADING=1\n")
             expect(next_but(notify, b"WATCHDOG=1")[:7], b"READY=1")
             daemon.send_signal(signal.SIGTERM)
-            expect(next_but(notify, b"WATCHDOG=1"), b"STOPPING=1")
+            expect(next_but(notify, b"WATCHDOG=1")[:18], b"STOPPING=1\nSTATUS=")
             expect(daemon.wait(PATIENCE), 0)
         except (OSError, AssertionError, subprocess.CalledProcessError) as error:
             daemon.kill()
@@ -210,7 +210,7 @@ def forward(address, upstream):
 
 def next_but(notify, what):
     """The next message that is not WHAT."""
-    while (message := notify.recv(100)) == what:
+    while (message := notify.recv(1000)) == what:
         pass
     return message
 

@@ -103,22 +103,23 @@ static void short_session(void)
 	forget(server);
 }
 
-/* A file system that goes with us.  False: not to be had here. */
-static bool mount_place(void)
+/* A file system that goes with us. */
+static void mount_place(void)
 {
-	return !unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
-	       !mount("culvert-test", PLACE, "tmpfs", MS_NOSUID | MS_NODEV,
-		      "size=64m,mode=755,uid=65534");
+	if (!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+	    !mount("culvert-test", PLACE, "tmpfs", MS_NOSUID | MS_NODEV,
+		   "size=64m,mode=755,uid=65534"))
+		return;
+	printf("skip: no file system of its own: %s\n", strerror(errno));
+	exit(EXIT_SKIP);
 }
 
-/* rig_run() with that file system. */
+/* rig_run() with that file system, one for each engine. */
 static int run_with_place(const char *prog, unsigned int seconds, const struct rig_row *rows,
 			  size_t n)
 {
-	if (mount_place())
-		return rig_run(prog, seconds, rows, n);
-	printf("skip %s: no file system of its own: %s\n", prog, strerror(errno));
-	return EXIT_SKIP;
+	rig_prepare = mount_place;
+	return rig_run(prog, seconds, rows, n);
 }
 
 #endif

@@ -449,5 +449,6 @@ static const struct rig_row rows[] = {
 
 int main(void)
 {
+	env_need_ipv6("test_forwards");
 	return rig_run("test_forwards", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

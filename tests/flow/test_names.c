@@ -4,6 +4,7 @@
  * becomes of them when the name moves, or its server or the resolver fails.
  *
  *   127.0.0.1:9100, 127.0.0.2:9100                             are served
+ *   [::1]:9103, 127.0.0.1:9103                                 the same
  *   [::1]:9100, 127.0.0.3:9100, [::1]:9101, 127.0.0.1:9101     drop every SYN
  *   all others                                                 refuse
  */
@@ -35,6 +36,8 @@
 #define THREE "127.0.0.1:9003"
 #define FOUR "127.0.0.1:9004"
 #define OTHER_UPSTREAM "127.0.0.2:9100"
+#define SIX_UPSTREAM "[::1]:9103"
+#define FOUR_UPSTREAM "127.0.0.1:9103"
 
 static const char *const black_holes[] = {
 	"[::1]:9100", "127.0.0.3:9100", "[::1]:9101", "127.0.0.1:9101",
@@ -44,7 +47,7 @@ static const char *const black_holes[] = {
 /* How long a session may take that would otherwise wait for the connect-timeout of 60 s. */
 #define SOON_MS 20000
 
-static int other_fd = -1;
+static int other_fd = -1, six_fd, four_fd;
 
 /* With a full backlog the kernel drops every SYN. */
 static void make_black_hole(const char *address)
@@ -68,7 +71,9 @@ static void prepare(void)
 	if (other_fd < 0) {
 		name_server_start();
 		other_fd = net_listen(OTHER_UPSTREAM, 100);
-		assert_true(other_fd >= 0);
+		six_fd = net_listen(SIX_UPSTREAM, 100);
+		four_fd = net_listen(FOUR_UPSTREAM, 100);
+		assert_true(other_fd >= 0 && six_fd >= 0 && four_fd >= 0);
 		for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
 			make_black_hole(black_holes[i]);
 	}
@@ -116,84 +121,6 @@ static void is_reached(const char *listen)
 	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
 }
 
-/* RFC 8305: a dead family costs a quarter of a second, and that once. */
-static void families(void **state)
-{
-	struct daemon *d;
-	int64_t start, took;
-
-	prepare();
-	name_server_set("both.test", "::1 127.0.0.1");
-	name_server_set("four.test", "127.0.0.1");
-	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
-			      "[forward both]\nlisten = " ONE "\nupstream = both.test:9100\n"
-			      "[forward four]\nlisten = " TWO "\nupstream = four.test:9100\n"
-			      "[forward silent]\nlisten = " THREE "\nupstream = both.test:9101\n"
-			      "connect-timeout = 0.3\n"
-			      "[forward refused]\nlisten = " FOUR "\nupstream = both.test:9102\n");
-	start = now_ms();
-	is_served(d, *state, "both", ONE, "127.0.0.1:9100");
-	took = now_ms() - start;
-	assert_true(took >= HAPPY_DELAY_MS);
-	assert_true(took < SOON_MS);
-	/* from now on the address that answered comes first */
-	for (int i = 0; i < 3; i++)
-		is_reached(ONE);
-	is_reached(TWO);
-	start = now_ms();
-	assert_int_equal(rig_end(rig_dial(NULL, THREE), SOON_MS), ECONNRESET);
-	assert_true(now_ms() - start >= 300 + HAPPY_DELAY_MS);
-	assert_int_equal(rig_status(d, "errors.connect-timeout"), 1);
-	assert_int_equal(rig_end(rig_dial(NULL, FOUR), SOON_MS), ECONNRESET);
-	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
-	rig_stop(d);
-}
-
-#define MANY 20
-
-/* The only one that is served is among some that are silent, and many that refuse. */
-static void many_addresses(void **state)
-{
-	char addresses[512] = "::1 127.0.0.3";
-	size_t at = strlen(addresses);
-	struct daemon *d;
-
-	for (int i = 3; i < MANY; i++)
-		at += (size_t)snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.%d",
-				       i + 10);
-	snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.1");
-	prepare();
-	name_server_set("many.test", addresses);
-	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
-			      "[forward many]\nlisten = " ONE "\nupstream = many.test:9100\n"
-			      "[forward gone]\nlisten = " TWO "\nupstream = many.test:9102\n");
-	is_served(d, *state, "many", ONE, "127.0.0.1:9100");
-	assert_int_equal(rig_end(rig_dial(NULL, TWO), SOON_MS), ECONNRESET);
-	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
-	rig_stop(d);
-}
-
-/* While attempts overlap, the client goes away: nothing is left of them. */
-static void client_leaves(void **state)
-{
-	struct daemon *d;
-	int clients[8];
-
-	prepare();
-	name_server_set("both.test", "::1 127.0.0.1");
-	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
-			      "[forward silent]\nlisten = " ONE "\nupstream = both.test:9101\n");
-	for (size_t i = 0; i < 8; i++)
-		clients[i] = rig_dial(NULL, ONE);
-	rig_wait_status(d, "resources.sessions", 8);
-	poll(NULL, 0, HAPPY_DELAY_MS + 50); /* both addresses of each are being tried, or soon */
-	for (size_t i = 0; i < 4; i++)
-		rig_reset(clients[i]);
-	rig_wait_status(d, "resources.sessions", 4);
-	assert_int_equal(rig_status(d, "errors.client-reset"), 4);
-	rig_stop(d); /* the others, too */
-}
-
 /* --- what the daemon knows of a name --- */
 
 static struct json_object *forward_status(struct daemon *d, struct json_object **ret, size_t i)
@@ -222,6 +149,13 @@ static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t 
 	}
 }
 
+/* Wait until names 0 to N - 1 have been looked up. */
+static void wait_known(struct daemon *d, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		wait_at_least(d, i, "lookup.lookups", 1);
+}
+
 /* Wait until the first address of forward I is this one, alone. */
 static void wait_address(struct daemon *d, size_t i, const char *address)
 {
@@ -248,6 +182,115 @@ static bool has_text(struct daemon *d, const char *path, const char *text)
 	json_object_put(o);
 	return has;
 }
+
+/* --- several addresses --- */
+
+/* A client that culvert may reset before its connect(2) has returned: then -1. */
+static int dial(const char *to)
+{
+	struct sockaddr_storage a;
+	socklen_t len;
+	int fd;
+
+	assert_int_equal(net_addr(to, &a, &len), 0);
+	fd = keep(socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	if (!connect(fd, (struct sockaddr *)&a, len))
+		return fd;
+	if (errno != ECONNRESET)
+		fail_msg("%s: %s", to, strerror(errno));
+	forget(fd);
+	return -1;
+}
+
+static void is_turned_away(const char *listen)
+{
+	int fd = dial(listen);
+
+	if (fd >= 0)
+		assert_int_equal(rig_end(fd, SOON_MS), ECONNRESET);
+}
+
+/* RFC 8305: a dead family costs a quarter of a second, and that once. */
+static void families(void **state)
+{
+	struct daemon *d;
+	int64_t start, took;
+
+	prepare();
+	name_server_set("both.test", "::1 127.0.0.1");
+	name_server_set("four.test", "127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
+			      "[forward both]\nlisten = " ONE "\nupstream = both.test:9100\n"
+			      "[forward four]\nlisten = " TWO "\nupstream = four.test:9100\n"
+			      "[forward silent]\nlisten = " THREE "\nupstream = both.test:9101\n"
+			      "connect-timeout = 0.3\n"
+			      "[forward refused]\nlisten = " FOUR "\nupstream = both.test:9102\n");
+	wait_known(d, 4);
+	start = now_ms();
+	is_served(d, *state, "both", ONE, "127.0.0.1:9100");
+	took = now_ms() - start;
+	assert_true(took >= HAPPY_DELAY_MS);
+	assert_true(took < SOON_MS);
+	/* from now on the address that answered comes first */
+	for (int i = 0; i < 3; i++)
+		is_reached(ONE);
+	is_reached(TWO);
+	start = now_ms();
+	is_turned_away(THREE);
+	assert_true(now_ms() - start >= 300 + HAPPY_DELAY_MS);
+	assert_int_equal(rig_status(d, "errors.connect-timeout"), 1);
+	is_turned_away(FOUR);
+	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
+	rig_stop(d);
+}
+
+#define MANY 20
+
+/* The only one that is served is among some that are silent, and many that refuse. */
+static void many_addresses(void **state)
+{
+	char addresses[512] = "::1 127.0.0.3";
+	size_t at = strlen(addresses);
+	struct daemon *d;
+
+	for (int i = 3; i < MANY; i++)
+		at += (size_t)snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.%d",
+				       i + 10);
+	snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.1");
+	prepare();
+	name_server_set("many.test", addresses);
+	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
+			      "[forward many]\nlisten = " ONE "\nupstream = many.test:9100\n"
+			      "[forward gone]\nlisten = " TWO "\nupstream = many.test:9102\n");
+	is_served(d, *state, "many", ONE, "127.0.0.1:9100");
+	is_turned_away(TWO);
+	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
+	rig_stop(d);
+}
+
+/* While attempts overlap, the client goes away: nothing is left of them. */
+static void client_leaves(void **state)
+{
+	struct daemon *d;
+	int clients[8];
+
+	prepare();
+	name_server_set("both.test", "::1 127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			      "[forward silent]\nlisten = " ONE "\nupstream = both.test:9101\n");
+	wait_known(d, 1);
+	for (size_t i = 0; i < 8; i++)
+		clients[i] = rig_dial(NULL, ONE);
+	rig_wait_status(d, "resources.sessions", 8);
+	poll(NULL, 0, HAPPY_DELAY_MS + 50); /* both addresses of each are being tried, or soon */
+	for (size_t i = 0; i < 4; i++)
+		rig_reset(clients[i]);
+	rig_wait_status(d, "resources.sessions", 4);
+	assert_int_equal(rig_status(d, "errors.client-reset"), 4);
+	rig_stop(d); /* the others, too */
+}
+
+/* --- names that move --- */
 
 #define MOVING "[culvert]\nprobe = no\n" \
 	       "[forward moves]\nlisten = " ONE "\nupstream = moves.test:9100\n"
@@ -303,46 +346,26 @@ static void moves_after_failure(void **state)
 	name_server_set("moves.test", "127.0.0.9"); /* refuses */
 	d = rig_start(*state, MOVING "resolve-interval = 3600\n"
 			      "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	wait_address(d, 0, "127.0.0.9:9100");
 	name_server_set("moves.test", "127.0.0.1");
 	while (!served && now_ms() < deadline) {
-		int client = rig_dial(NULL, ONE);
+		int client = dial(ONE);
 		struct pollfd p[] = { { .fd = client, .events = POLLIN },
 				      { .fd = upstream_fd, .events = POLLIN } };
 
+		if (client < 0)
+			continue;
 		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
 		served = p[1].revents != 0;
 		rig_reset(client);
 	}
 	assert_true(served);
-	assert_true(lookup_int(d, 0, "lookup.lookups") <= 3);
+	assert_true(lookup_int(d, 0, "lookup.lookups") <= 4); /* the first one, too */
 	number = forward_status(d, &o, 1);
 	assert_null(json_at(number, "lookup"));
 	assert_int_equal(json_object_array_length(json_at(number, "addresses")), 1);
 	json_object_put(o);
 	rig_stop(d);
-}
-
-static void write_file(const char *text)
-{
-	char path[128];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
-	f = fopen(path, "we");
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
-}
-
-/* The file says TEXT now, and nothing is wrong with that. */
-static void reload(struct daemon *d, const char *text)
-{
-	int64_t before = rig_status(d, "reload.finished");
-
-	write_file(text);
-	daemon_signal(d, SIGHUP);
-	rig_wait_status(d, "reload.finished", before + 1);
-	assert_true(has_text(d, "reload.error", ""));
 }
 
 /*
@@ -359,25 +382,28 @@ static void reloads(void **state)
 	name_server_set("moves.test", "127.0.0.2");
 	wait_address(d, 0, OTHER_UPSTREAM);
 	name_server_mode(NAMES_SILENT);
-	reload(d, MOVING "resolve-interval = 0.1\nconnect-timeout = 7\n");
+	rig_reload_good(d, MOVING "resolve-interval = 0.1\nconnect-timeout = 7\n");
 	wait_address(d, 0, OTHER_UPSTREAM);
 	client = rig_dial(NULL, ONE);
 	server = accept_at(other_fd);
 	rig_talk(client, server, 20);
 	name_server_mode(NAMES_ANSWER);
 	name_server_set("new.test", "127.0.0.1");
-	reload(d, MOVING "resolve-interval = 0.1\nconnect-timeout = 7\n"
+	rig_reload_good(d, MOVING "resolve-interval = 0.1\nconnect-timeout = 7\n"
 		  "[forward new]\nlisten = " TWO "\nupstream = new.test:9100\n"
 		  "resolve-interval = 0.1\n");
 	is_reached(TWO);
 	name_server_set("new.test", "127.0.0.2");
 	wait_address(d, 1, OTHER_UPSTREAM);
 	rig_talk(client, server, 20);
-	reload(d, MOVING "resolve-interval = 0.1\n"); /* rig_stop() counts descriptors */
+	rig_reload_good(d, MOVING "resolve-interval = 0.1\n"); /* rig_stop() counts descriptors */
 	rig_stop(d);
 }
 
-/* A reload that waits for a name server holds up neither sessions nor the end. */
+/*
+ * A name to listen at is waited for, as it must be bound: by the reload, which holds up neither
+ * sessions nor the end.
+ */
 static void reload_hangs(void **state)
 {
 	struct daemon *d;
@@ -386,14 +412,120 @@ static void reload_hangs(void **state)
 	prepare();
 	name_server_set("moves.test", "127.0.0.1");
 	d = rig_start(*state, MOVING);
+	wait_known(d, 1);
 	name_server_mode(NAMES_SILENT);
 	asked = name_server_asked();
-	write_file(MOVING "[forward new]\nlisten = " TWO "\nupstream = hangs.test:9100\n");
+	rig_write(MOVING "[forward new]\nlisten = hangs.test:9002\nupstream = " RIG_UPSTREAM "\n");
 	daemon_signal(d, SIGHUP);
 	while (name_server_asked() == asked)
 		poll(NULL, 0, 5);
 	is_reached(ONE);
 	assert_int_equal(rig_status(d, "reload.finished"), 0);
+	rig_stop(d);
+}
+
+/* --- names that have no address yet --- */
+
+#define LATE "[culvert]\nprobe = no\nconnect-timeout = 60\n" \
+	     "[forward late]\nlisten = " ONE "\nupstream = late.test:9100\n" \
+	     "[forward short]\nlisten = " TWO "\nupstream = late.test:9100\n" \
+	     "connect-timeout = 0.1\n" \
+	     "[forward number]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n"
+
+/*
+ * A name server that does not answer holds up neither the start, nor a reload, nor a forward that
+ * does not need it; sessions of the others wait for it.
+ */
+static void answers_late(void **state)
+{
+	struct json_object *s;
+	struct daemon *d;
+	int waiting, gone, server;
+
+	prepare();
+	name_server_set("late.test", "127.0.0.1");
+	name_server_set("new.test", "127.0.0.1");
+	name_server_mode(NAMES_HOLD);
+	d = rig_start(*state, LATE);
+	is_reached(THREE);
+	waiting = rig_dial(NULL, ONE);
+	gone = rig_dial(NULL, ONE);
+	is_turned_away(TWO);
+	rig_wait_status(d, "errors.no-address", 1);
+	rig_wait_status(d, "resources.sessions", 2);
+	rig_reset(gone);
+	rig_wait_status(d, "errors.client-reset", 2); /* is_reached() has reset one, too */
+	rig_reload_good(d, LATE "[forward new]\nlisten = " FOUR "\nupstream = new.test:9100\n");
+	assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 0);
+	assert_int_equal(rig_sessions(d, "late", &s), 1);
+	assert_string_equal(json_text(s, "state"), "connecting");
+	assert_string_equal(json_text(s, "upstream"), "late.test:9100");
+	json_object_put(s);
+
+	name_server_mode(NAMES_ANSWER);
+	server = accept_at(upstream_fd);
+	rig_talk_until(d, "late", rig_carrier(d, *state), waiting, server);
+	expect_upstream(d, "late", "127.0.0.1:9100");
+	is_reached(FOUR);
+	wait_known(d, 2);
+	is_reached(TWO);
+	rig_reload_good(d, LATE); /* rig_stop() counts descriptors */
+	rig_stop(d);
+}
+
+/* It does not exist at first; then it has one family, and then the other. */
+static void exists_later(void **state)
+{
+	int listeners[2] = { six_fd, four_fd }, client, server;
+	static const char *const addresses[2][2] = {
+		{ "::1", SIX_UPSTREAM }, { "127.0.0.1", FOUR_UPSTREAM }
+	};
+	struct daemon *d;
+	char *log;
+
+	prepare();
+	name_server_set("later.test", NULL);
+	d = rig_start(*state, "[culvert]\nprobe = no\nresolve-interval = 0.1\n"
+			      "[forward later]\nlisten = " ONE "\nupstream = later.test:9103\n");
+	is_turned_away(ONE);
+	rig_wait_status(d, "errors.no-address", 1);
+	for (size_t i = 0; i < 2; i++) {
+		name_server_set("later.test", addresses[i][0]);
+		wait_address(d, 0, addresses[i][1]);
+		client = rig_dial(NULL, ONE);
+		server = accept_at(listeners[i]);
+		rig_talk_until(d, "later", rig_carrier(d, *state), client, server);
+		rig_reset(client);
+		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+		rig_wait_status(d, "resources.sessions", 0);
+	}
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "upstream later.test:9103 has no address yet, so its clients "
+				    "are reset: host name lookup failed: "));
+	assert_non_null(strstr(log, "upstream later.test:9103 has no address: host name lookup "
+				    "failed: "));
+	assert_non_null(strstr(log, "upstream later.test:9103 is " SIX_UPSTREAM "\n"));
+	free(log);
+	rig_stop(d);
+}
+
+/* One to listen at is needed at the start. */
+static void listens(void **state)
+{
+	const char *const args[] = { "--probe", "no", "here.test:9001", RIG_UPSTREAM, NULL };
+	struct daemon_conf conf = { .engine = *state, .args = args };
+	struct daemon *d = NULL;
+	char why[1024];
+
+	prepare();
+	name_server_set("here.test", NULL);
+	assert_int_equal(daemon_start(&conf, &d, why, sizeof(why)), -EIO);
+	assert_non_null(strstr(why, "forward here.test:9001: listen \"here.test:9001\": host name "
+				    "lookup failed: "));
+	name_server_set("here.test", "127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\n[forward here]\nlisten = here.test:9001\n"
+			      "upstream = " RIG_UPSTREAM "\n");
+	is_reached(ONE);
 	rig_stop(d);
 }
 
@@ -500,10 +632,14 @@ static const struct rig_row rows[] = {
 	{ "moves-after-failure", moves_after_failure },
 	{ "reloads", reloads },
 	{ "reload-hangs", reload_hangs },
+	{ "answers-late", answers_late },
+	{ "exists-later", exists_later },
+	{ "listens", listens },
 	{ "resolver-fails", resolver_fails },
 };
 
 int main(void)
 {
+	env_need_ipv6("test_names");
 	return rig_run("test_names", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

@@ -31,6 +31,7 @@
 
 #include "built_with.h"
 #include "daemon.h"
+#include "daemon_log.h"
 #include "env.h"
 #include "listen_socket.h"
 #include "peer.h"
@@ -92,17 +93,6 @@ static int clean(void **state)
 	return 0;
 }
 
-/* By what the daemon logs of it; -1: it has none. */
-static pid_t find_process(struct daemon *d)
-{
-	static const char said[] = "the privileged process is ";
-	char *log = daemon_stderr(d), *at = strstr(log, said);
-	pid_t pid = at ? (pid_t)strtol(at + strlen(said), NULL, 10) : -1;
-
-	free(log);
-	return pid;
-}
-
 /* In /proc/PID/status; not there: it has gone. */
 static bool status_has(pid_t pid, const char *line)
 {
@@ -132,19 +122,8 @@ static void wait_gone(pid_t pid)
 
 static void wait_log(struct daemon *d, const char *text)
 {
-	int64_t deadline = now_ms() + PATIENCE_MS;
-
-	for (;;) {
-		char *log = daemon_stderr(d);
-		bool there = strstr(log, text);
-
-		free(log);
-		if (there)
-			return;
-		if (now_ms() >= deadline)
-			fail_msg("not logged: %s", text);
-		poll(NULL, 0, 5);
-	}
+	if (!daemon_log_has(d, text, PATIENCE_MS))
+		fail_msg("not logged: %s", text);
 }
 
 /* A session, open at both ends. */
@@ -182,7 +161,7 @@ static void hang_up(const int ends[2])
 static void it_has_little(void **state)
 {
 	struct daemon *d = START("--config", file, "--user", "nobody");
-	pid_t pid = find_process(d);
+	pid_t pid = daemon_privileged(d);
 	static const char *const has[] = {
 		"Name:\tculvert-priv\n", "Uid:\t0\t0\t0\t0\n", "Groups:\t \n",
 		"CapInh:\t0000000000000000\n", "CapAmb:\t0000000000000000\n",
@@ -205,17 +184,17 @@ static void it_can_be_done_without(void **state)
 	struct daemon *d = START("--config", file, "--privileged-process", "no");
 
 	(void)state;
-	assert_int_equal(find_process(d), -1);
+	assert_int_equal(daemon_privileged(d), -1);
 	stop(d);
 	d = START(LISTEN, UPSTREAM); /* nothing can need it */
-	assert_int_equal(find_process(d), -1);
+	assert_int_equal(daemon_privileged(d), -1);
 	stop(d);
 }
 
 static void the_daemon_outlives_it(void **state)
 {
 	struct daemon *d = START("--config", file);
-	pid_t pid = find_process(d);
+	pid_t pid = daemon_privileged(d);
 	int first[2], second[2];
 
 	(void)state;
@@ -236,18 +215,15 @@ static void the_daemon_outlives_it(void **state)
 static void a_stop_is_no_end(void **state)
 {
 	struct daemon *d = START("--config", file);
-	pid_t pid = find_process(d);
+	pid_t pid = daemon_privileged(d);
 	int ends[2];
-	char *log;
 
 	(void)state;
 	assert_int_equal(kill(pid, SIGSTOP), 0);
 	dial(ends);
 	talk(ends);
 	assert_int_equal(kill(pid, SIGCONT), 0);
-	log = daemon_stderr(d);
-	assert_null(strstr(log, "no reload"));
-	free(log);
+	assert_false(daemon_log_has(d, "no reload", 0));
 	hang_up(ends);
 	stop(d);
 	wait_gone(pid);
@@ -256,7 +232,7 @@ static void a_stop_is_no_end(void **state)
 static void it_does_not_outlive_the_daemon(void **state)
 {
 	struct daemon *d = START("--config", file);
-	pid_t pid = find_process(d);
+	pid_t pid = daemon_privileged(d);
 
 	(void)state;
 	running = NULL;
@@ -300,7 +276,7 @@ static void it_is_confined(void **state)
 		skip();
 	}
 	d = START("--config", file, "--seccomp", "errno");
-	pid = find_process(d);
+	pid = daemon_privileged(d);
 	for (size_t i = 0; i < sizeof(taken_over) / sizeof(taken_over[0]); i++) {
 		assert_int_equal(takeover_call(pid, taken_over[i].nr, taken_over[i].args, &got), 0);
 		if (got != taken_over[i].want)

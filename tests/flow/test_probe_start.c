@@ -24,6 +24,7 @@
 
 #include "cases.h"
 #include "env.h"
+#include "side_by_side.h"
 
 #define TEST_SECONDS 290
 #define FAIL_VARIABLE "CULVERT_PROBE_FAIL"
@@ -231,14 +232,6 @@ static void try(const char *engine, const char *check, const char *forced, const
 	stop();
 }
 
-static void try_engines(const char *check, const char *how)
-{
-	static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
-
-	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
-		try(engines[i], check, check, how);
-}
-
 /* --- tests --- */
 
 static void each_check_decides(void **state)
@@ -251,16 +244,14 @@ static void each_check_decides(void **state)
 		"splice-urgent",
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
-		try_engines(checks[i], BROKEN);
+		try(*state, checks[i], checks[i], BROKEN);
 }
 
 /* Nothing can be tried: nothing is trusted. */
 static void what_cannot_be_tried_is_not_used(void **state)
 {
-	(void)state;
-	try_engines("loopback", " fails: forced by " FAIL_VARIABLE);
+	try(*state, "loopback", "loopback", " fails: forced by " FAIL_VARIABLE);
 }
 
 static void a_hang_does_not_hang_the_daemon(void **state)
@@ -434,28 +425,67 @@ static int kill_daemon(void **state)
 	return 0;
 }
 
-int main(int argc, char **argv)
+/* --- side by side: each engine, the one that takes long, and all others --- */
+
+/* not const, for cmocka */
+static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
+
+#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
+
+#define RUN(name, tests) _cmocka_run_group_tests(name, tests, sizeof(tests) / sizeof(*(tests)), \
+						  NULL, NULL)
+#define OF_ENGINE(test, engine) { #test, test, NULL, kill_daemon, engine }
+
+static int run_engine(char *engine)
+{
+	const struct CMUnitTest tests[] = {
+		OF_ENGINE(each_check_decides, engine),
+		OF_ENGINE(what_cannot_be_tried_is_not_used, engine),
+	};
+
+	return RUN(engine, tests);
+}
+
+static int run_hang(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_teardown(a_hang_does_not_hang_the_daemon, kill_daemon),
+	};
+
+	return RUN("hang", tests);
+}
+
+static int run_others(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_teardown(a_sound_kernel_is_used, kill_daemon),
-		cmocka_unit_test_teardown(each_check_decides, kill_daemon),
-		cmocka_unit_test_teardown(what_cannot_be_tried_is_not_used, kill_daemon),
 		cmocka_unit_test_teardown(both_carriers_can_fail, kill_daemon),
 		cmocka_unit_test_teardown(a_crash_does_not_crash_the_daemon, kill_daemon),
-		cmocka_unit_test_teardown(a_hang_does_not_hang_the_daemon, kill_daemon),
 		cmocka_unit_test_teardown(probe_no_tries_nothing, kill_daemon),
 		cmocka_unit_test_teardown(an_unknown_check_is_a_mistake, kill_daemon),
 		cmocka_unit_test_teardown(without_a_namespace_loopback_must_do, kill_daemon),
 	};
 
+	return RUN("others", tests);
+}
+
+static int run_part(size_t i)
+{
+	env_enter("test_probe_start", TEST_SECONDS);
+	if (cases_listen())
+		return 1;
+	if (i < N_ENGINES)
+		return run_engine(engines[i]);
+	return i == N_ENGINES ? run_hang() : run_others();
+}
+
+int main(int argc, char **argv)
+{
 	if (argc != 1 && (argc != 3 || strcmp(argv[1], "--culvert") != 0)) {
 		fprintf(stderr, "test_probe_start [--culvert PATH]\n");
 		return 2;
 	}
 	c.culvert = argc == 3 ? argv[2] : NULL;
-	env_enter("test_probe_start", TEST_SECONDS);
 	unsetenv(FAIL_VARIABLE);
-	if (cases_listen())
-		return 1;
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return side_by_side(N_ENGINES + 2, run_part);
 }

@@ -124,7 +124,7 @@ static void is_bad(struct daemon *d, const struct bytes *b, bool fin, const char
 		assert_int_equal(shutdown(fd, SHUT_WR), 0);
 	assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), ECONNRESET);
 	assert_int_equal(rig_status(d, "errors.proxy-header-bad"), before + 1);
-	wait_log(d, reason);
+	rig_wait_log(d, reason);
 }
 
 static void bad(void **state)
@@ -133,7 +133,7 @@ static void bad(void **state)
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes b = v2_told_tlvs(), none = { .n = 0 };
 
-	wait_log(d, "forward in believes what PROXY headers say");
+	rig_wait_log(d, "forward in believes what PROXY headers say");
 	b.at[b.n - 1] ^= 1;
 	is_bad(d, &b, false, "to forward in: wrong checksum");
 	b = text("GET / HTTP/1.1\r\n\r\n");
@@ -185,7 +185,7 @@ static void late(void **state)
 	assert_true(now_ms() - start >= 290);
 	assert_true((daemon_cpu_ms(d) - cpu) * 2 < now_ms() - start);
 	assert_int_equal(rig_status(d, "errors.proxy-header-late"), 3);
-	wait_log(d, "to forward local: not whole within proxy-timeout");
+	rig_wait_log(d, "to forward local: not whole within proxy-timeout");
 	rig_accept_none();
 	rig_stop(d);
 }
@@ -227,7 +227,7 @@ static void limits(void **state)
 	assert_int_equal(rig_status(d, "errors.denied"), 1);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 4);
 	assert_int_equal(rig_status(d, "resources.sessions"), 5);
-	wait_log(d, "refused 203.0.113.1:3: it has 2 sessions of forward in");
+	rig_wait_log(d, "refused 203.0.113.1:3: it has 2 sessions of forward in");
 	log = daemon_stderr(d);
 	assert_null(strstr(log, "believes")); /* it says who its proxies are */
 	free(log);
@@ -250,7 +250,7 @@ static void stop(void **state)
 	rig_send(soon, "PROXY UNKN", 10);
 	wait_state(d, "header", 2);
 	daemon_signal(d, SIGTERM);
-	wait_log(d, "no new sessions");
+	rig_wait_log(d, "no new sessions");
 	rig_send(soon, "OWN\r\n", 5);
 	server = rig_accept();
 	rig_talk(soon, server, 1);

@@ -345,5 +345,6 @@ static const struct rig_row rows[] = {
 
 int main(void)
 {
+	env_need_ipv6("test_proxy_send");
 	return rig_run("test_proxy_send", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

@@ -21,8 +21,8 @@
 #include "env.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
 #include "forward_rig.h"
-#include "each_engine.h"
 #include "peer.h"
+#include "taps.h"
 
 #define TEST_SECONDS 120
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
@@ -69,88 +69,6 @@ static void accept_rate(void **state)
 
 /* --- bandwidth --- */
 
-/* One end of a session: it reads all that comes, and may write as much as goes. */
-struct tap {
-	int fd;
-	bool writes;
-	size_t group;
-	uint64_t got;
-};
-
-/* What shares a limit. */
-struct group {
-	uint64_t rate, burst, got;
-};
-
-static void run_tap(struct tap *t, struct group *groups, short events)
-{
-	static char buf[65536];
-	ssize_t n;
-
-	if (events & POLLOUT) {
-		n = send(t->fd, buf, sizeof(buf), MSG_NOSIGNAL | MSG_DONTWAIT);
-		assert_true(n > 0 || errno == EAGAIN);
-	}
-	if (events & (POLLIN | POLLHUP | POLLERR)) {
-		n = recv(t->fd, buf, sizeof(buf), MSG_DONTWAIT);
-		assert_true(n > 0 || errno == EAGAIN);
-		if (n > 0) {
-			t->got += (uint64_t)n;
-			groups[t->group].got += (uint64_t)n;
-		}
-	}
-}
-
-static void check_groups(const struct group *groups, size_t n, int64_t begin)
-{
-	uint64_t ms = (uint64_t)(now_ms() - begin) + 1;
-
-	for (size_t i = 0; i < n; i++) {
-		const struct group *g = &groups[i];
-
-		if (g->got > g->rate * ms / 1000 + g->burst)
-			fail_msg("group %zu: %llu bytes within %llu ms", i,
-				 (unsigned long long)g->got, (unsigned long long)ms);
-	}
-}
-
-/* Until all groups have got what comes in MS at full rate, but for the slowest of machines. */
-static void run_taps(struct tap *taps, size_t n, struct group *groups, size_t n_groups,
-		     int64_t begin, uint64_t ms)
-{
-	int64_t deadline = begin + RIG_PATIENCE_MS * env_slow();
-	struct pollfd fds[64];
-	bool done = false;
-
-	while (!done) {
-		for (size_t i = 0; i < n; i++)
-			fds[i] = (struct pollfd){
-				taps[i].fd, (short)(POLLIN | (taps[i].writes ? POLLOUT : 0)), 0,
-			};
-		poll(fds, n, 20);
-		for (size_t i = 0; i < n; i++)
-			run_tap(&taps[i], groups, fds[i].revents);
-		check_groups(groups, n_groups, begin);
-		done = true;
-		for (size_t i = 0; i < n_groups; i++)
-			done = done && groups[i].got >= groups[i].rate * ms / 1000;
-		if (!done && now_ms() > deadline)
-			fail_msg("too slow: %llu bytes of the first group",
-				 (unsigned long long)groups[0].got);
-	}
-}
-
-/* A session of the forward at PORT, as two taps; what the upstream gets is of GROUP. */
-static void open_taps(struct tap *taps, const char *from, int port, bool up, bool down,
-		      size_t group)
-{
-	char to[32];
-
-	snprintf(to, sizeof(to), "127.0.0.1:%d", port);
-	taps[0] = (struct tap){ .fd = rig_dial(from, to), .writes = up, .group = group + 1 };
-	taps[1] = (struct tap){ .fd = rig_accept(), .writes = down, .group = group };
-}
-
 /* What `sessions` says of all flows of FORWARD. */
 static void check_reasons(struct daemon *d, const char *engine, const char *forward)
 {
@@ -167,7 +85,6 @@ static void check_reasons(struct daemon *d, const char *engine, const char *forw
 }
 
 #define RATE (1U << 20)
-#define BURST_OF(rate) ((rate) / 20 + 2048)
 #define SHARING 16
 
 enum { BOTH_UP, BOTH_DOWN, SHARED, SHARED_BACK, CLIENT_A, A_BACK, CLIENT_B, B_BACK, GROUPS };
@@ -182,24 +99,23 @@ static void bandwidth(void **state)
 				     "[forward clients]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM
 				     "bandwidth-per-client = 512K\n");
 	struct group groups[GROUPS] = {
-		[BOTH_UP] = { .rate = RATE, .burst = BURST_OF(RATE) },
-		[BOTH_DOWN] = { .rate = RATE, .burst = BURST_OF(RATE) },
-		[SHARED] = { .rate = 2 * RATE, .burst = BURST_OF(2 * RATE) },
-		[CLIENT_A] = { .rate = RATE / 2, .burst = BURST_OF(RATE / 2) },
-		[CLIENT_B] = { .rate = RATE / 2, .burst = BURST_OF(RATE / 2) },
+		[BOTH_UP] = { .rate = RATE },      [BOTH_DOWN] = { .rate = RATE },
+		[SHARED] = { .rate = 2 * RATE },   [CLIENT_A] = { .rate = RATE / 2 },
+		[CLIENT_B] = { .rate = RATE / 2 },
 	};
 	struct tap taps[2 * (1 + SHARING + 3)];
-	int64_t begin = now_ms();
 	size_t n = 0;
 	uint64_t least = UINT64_MAX;
 
-	open_taps(&taps[n], NULL, 9001, true, true, BOTH_UP);
+	for (size_t i = 0; i < GROUPS; i++)
+		groups[i].begin = now_ms();
+	taps_open(&taps[n], NULL, 9001, true, true, BOTH_UP);
 	for (n += 2; n < 2 * (1 + SHARING); n += 2)
-		open_taps(&taps[n], NULL, 9002, true, false, SHARED);
+		taps_open(&taps[n], NULL, 9002, true, false, SHARED);
 	for (unsigned int i = 0; i < 3; i++, n += 2)
-		open_taps(&taps[n], i < 2 ? "127.0.0.11:0" : "127.0.0.12:0", 9003, true, false,
+		taps_open(&taps[n], i < 2 ? "127.0.0.11:0" : "127.0.0.12:0", 9003, true, false,
 			  i < 2 ? CLIENT_A : CLIENT_B);
-	run_taps(taps, n, groups, GROUPS, begin, 1000);
+	taps_run(taps, n, groups, GROUPS, 1000);
 	for (size_t i = 2; i < 2 * (1 + SHARING); i += 2)
 		least = taps[i + 1].got < least ? taps[i + 1].got : least;
 	if (least < groups[SHARED].got / SHARING / 3)
@@ -241,8 +157,9 @@ static void content(void **state)
 			assert_int_equal(in[k], (char)(i + k * 7 + k / 256));
 	}
 	assert_int_equal(rig_end(few[1], RIG_PATIENCE_MS), 0);
-	assert_true(60 * sizeof(in) <= 900 * 1024 * (uint64_t)(now_ms() - begin + 1) / 1000 +
-				       BURST_OF(900 * 1024));
+	assert_true(60 * sizeof(in) <=
+		    PEAK_OF(900 * 1024) * (uint64_t)(now_ms() - begin + 1) / 1000 +
+			    BURST_OF(900 * 1024));
 	rig_talk(any[0], any[1], 10);
 	rig_send(few[1], "end", 3);
 	rig_receive(few[0], in, 3);
@@ -266,12 +183,11 @@ static void turns(void **state)
 				     "bandwidth = 8K\nbandwidth-per-client = 8K\n"
 				     "idle-timeout = 0.3\n");
 	struct tap taps[SLOW_TAPS];
-	struct group groups[2] = { { .rate = SLOW, .burst = BURST_OF(SLOW) } };
-	int64_t begin = now_ms();
+	struct group groups[2] = { { .rate = SLOW, .begin = now_ms() } };
 
 	for (size_t i = 0; i < SLOW_TAPS; i += 2)
-		open_taps(&taps[i], NULL, 9002, true, false, 0);
-	run_taps(taps, SLOW_TAPS, groups, 1, begin, 1200);
+		taps_open(&taps[i], NULL, 9002, true, false, 0);
+	taps_run(taps, SLOW_TAPS, groups, 1, 1200);
 	assert_int_equal(rig_status(d, "errors.idle-timeout"), 0);
 	assert_int_equal(rig_sessions(d, "few", NULL), SLOW_TAPS / 2);
 	rig_reset(taps[0].fd);
@@ -290,5 +206,5 @@ static const struct rig_row rows[] = {
 
 int main(void)
 {
-	return each_engine("test_rates", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_rates", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

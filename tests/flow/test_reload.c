@@ -2,7 +2,7 @@
 /*
  * Reading the configuration file again while sessions run.  Every test runs with every engine.
  */
-#include "forward_rig.h"
+#include "reload_rig.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,71 +12,6 @@
 #include <sys/wait.h>
 
 #define TEST_SECONDS 280
-#define ONE "127.0.0.1:9001"
-#define TWO "127.0.0.1:9002"
-#define THREE "127.0.0.1:9003"
-#define ANY_ONE "0.0.0.0:9001"
-#define ECHO "127.0.0.1:9200"
-#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
-#define TO_ECHO "upstream = " ECHO "\n"
-#define ONE_OF(more) "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
-#define TWO_OF(more) "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM more
-
-static void write_file(const char *text)
-{
-	char path[128];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
-	f = fopen(path, "we");
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
-}
-
-static int64_t reloads(struct daemon *d)
-{
-	return rig_status(d, "reload.finished");
-}
-
-/* Read TEXT; "" if it is in force, else what is wrong with it. */
-static const char *reload(struct daemon *d, const char *text)
-{
-	static char why[1024];
-	int64_t before = reloads(d);
-	struct json_object *o;
-
-	write_file(text);
-	daemon_signal(d, SIGHUP);
-	json_object_put(query(d, "sessions")); /* which holds the same locks meanwhile */
-	rig_wait_status(d, "reload.finished", before + 1);
-	o = query(d, "status");
-	snprintf(why, sizeof(why), "%s", json_text(o, "reload.error"));
-	json_object_put(o);
-	return why;
-}
-
-static void is_served(const char *to)
-{
-	int client = rig_dial(NULL, to), server = rig_accept();
-
-	rig_talk(client, server, 20);
-	rig_reset(client);
-	rig_reset(server);
-}
-
-static void is_closed(const char *to)
-{
-	struct sockaddr_storage a;
-	socklen_t len;
-	int fd;
-
-	assert_int_equal(net_addr(to, &a, &len), 0);
-	fd = keep(socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-	assert_int_equal(connect(fd, (struct sockaddr *)&a, len), -1);
-	assert_int_equal(errno, ECONNREFUSED);
-	forget(fd);
-}
 
 /* Sessions of forwards that stay, change and vanish go on; each forward is as the file says. */
 static void appear_change_vanish(void **state)
@@ -92,8 +27,8 @@ static void appear_change_vanish(void **state)
 	rig_talk_until(d, "one", carrier, one[0], one[1]);
 	rig_talk_until(d, "two", carrier, two[0], two[1]);
 
-	assert_string_equal(reload(d, ONE_OF("deny = all\n")
-				   "[forward three]\nlisten = " THREE "\n" TO_UPSTREAM), "");
+	rig_reload_good(d, ONE_OF("deny = all\n")
+			"[forward three]\nlisten = " THREE "\n" TO_UPSTREAM);
 	rig_talk(one[0], one[1], 100);
 	rig_talk(two[0], two[1], 100);
 	is_served(THREE);
@@ -103,8 +38,7 @@ static void appear_change_vanish(void **state)
 	assert_int_equal(rig_sessions(d, "two", NULL), 1);
 
 	/* and back; what it was called before is another's name now */
-	assert_string_equal(reload(d, ONE_OF("") "[forward three]\nlisten = " TWO "\n" TO_UPSTREAM),
-			    "");
+	rig_reload_good(d, ONE_OF("") "[forward three]\nlisten = " TWO "\n" TO_UPSTREAM);
 	is_served(ONE);
 	is_served(TWO);
 	is_closed(THREE);
@@ -123,8 +57,7 @@ static void upstream_moves(void **state)
 	old[0] = rig_dial(NULL, ONE);
 	old[1] = rig_accept();
 	rig_talk(old[0], old[1], 50);
-	assert_string_equal(reload(d, "[forward one]\nlisten = " ONE
-				      "\nupstream = 127.0.0.1:9101\n"), "");
+	rig_reload_good(d, "[forward one]\nlisten = " ONE "\nupstream = 127.0.0.1:9101\n");
 	new[0] = rig_dial(NULL, ONE);
 	new[1] = -1;
 	for (int64_t end = now_ms() + RIG_PATIENCE_MS; new[1] < 0 && now_ms() < end;) {
@@ -139,24 +72,6 @@ static void upstream_moves(void **state)
 	rig_stop(d);
 }
 
-/* What is written to stderr takes a moment to be read here. */
-static void is_logged(struct daemon *d, const char *text)
-{
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-	bool found;
-
-	do {
-		char *log = daemon_stderr(d);
-
-		found = strstr(log, text);
-		free(log);
-		if (!found)
-			poll(NULL, 0, 5);
-	} while (!found && now_ms() < deadline);
-	if (!found)
-		fail_msg("not in the log: %s", text);
-}
-
 /* A bad file changes nothing, and says where it is wrong. */
 static void bad_file(void **state)
 {
@@ -168,30 +83,40 @@ static void bad_file(void **state)
 		{ "[forward one]\nlisten = " ONE "\n", "forwards.conf:1" },
 		{ "", "nothing to forward" },
 		{ "[culvert]\nmax-sessions = 17\n" ONE_OF(""), "max-sessions" },
-		{ "[culvert]\nworkers = 3\n" ONE_OF(""), "workers" },
+		{ "[culvert]\nworkers = 3\n" ONE_OF(""), "forwards.conf:2: workers: cannot" },
 		{ ONE_OF("") TWO_OF("") "[forward x]\nlisten = " ONE "\n" TO_UPSTREAM, "same" },
 		{ ONE_OF("") "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = " ECHO "\n",
 		  "cannot listen" },
+		{ ONE_OF("proxy-protocol = receive\n") "[forward taken]\nlisten = " RIG_UPSTREAM
+		  "\nupstream = " ECHO "\n", "cannot listen" },
 	};
 	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 2\n" ONE_OF(""));
 	int one[2];
+	char *log;
 
 	one[0] = rig_dial(NULL, ONE);
 	one[1] = rig_accept();
 	rig_talk(one[0], one[1], 50);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		const char *why = reload(d, bad[i].text);
+		const char *why = rig_reload(d, bad[i].text);
 
 		if (!strstr(why, bad[i].says))
 			fail_msg("file %zu: \"%s\"", i, why);
-		is_logged(d, why);
+		rig_wait_log(d, why);
 		rig_talk(one[0], one[1], 5);
 		is_served(ONE);
 		is_closed(TWO);
 	}
-	assert_string_equal(reload(d, "[culvert]\nworkers = 2\n" ONE_OF("") TWO_OF("")), "");
+	/* what would be said of a configuration that is in force */
+	log = daemon_stderr(d);
+	assert_null(strstr(log, "believes what PROXY headers say"));
+	free(log);
+	rig_reload_good(d, "[culvert]\nworkers = 2\n" ONE_OF("")
+			TWO_OF("proxy-protocol = receive\n"));
+	rig_wait_log(d, "forward two believes what PROXY headers say");
+	rig_reload_good(d, "[culvert]\nworkers = 2\n" ONE_OF("") TWO_OF(""));
 	is_served(TWO);
-	assert_string_equal(reload(d, "[culvert]\nworkers = 2\n" ONE_OF("")), "");
+	rig_reload_good(d, "[culvert]\nworkers = 2\n" ONE_OF(""));
 	rig_stop(d);
 }
 
@@ -210,7 +135,7 @@ static void drain_timeout(void **state)
 	three[0] = rig_dial(NULL, THREE);
 	three[1] = rig_accept();
 	rig_talk_until(d, "two", rig_carrier(d, *state), two[0], two[1]);
-	assert_string_equal(reload(d, "[culvert]\ndrain-timeout = 3600\n" ONE_OF("")), "");
+	rig_reload_good(d, "[culvert]\ndrain-timeout = 3600\n" ONE_OF(""));
 	assert_int_equal(rig_end(two[0], RIG_PATIENCE_MS), ECONNRESET);
 	assert_int_equal(rig_end(two[1], RIG_PATIENCE_MS), ECONNRESET);
 	assert_int_equal(rig_status(d, "errors.drain-over"), 1);
@@ -224,15 +149,15 @@ static void new_names(void **state)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 
-	assert_string_equal(reload(d, ONE_OF("") "[forward two]\nlisten = localhost:9002\n"
-				      "upstream = localhost:9100\n"), "");
+	rig_reload_good(d, ONE_OF("") "[forward two]\nlisten = localhost:9002\n"
+			"upstream = localhost:9100\n");
 	is_served(ONE);
 	is_served(TWO);
-	assert_non_null(strstr(reload(d, ONE_OF("") "[forward two]\nlisten = " TWO
-				      "\nupstream = no-such-host.invalid:9100\n"),
+	assert_non_null(strstr(rig_reload(d, ONE_OF("") "[forward two]\n" TO_UPSTREAM
+				      "listen = no-such-host.invalid:9002\n"),
 			       "no-such-host.invalid"));
 	is_served(TWO);
-	assert_string_equal(reload(d, ONE_OF("")), "");
+	rig_reload_good(d, ONE_OF(""));
 	is_closed(TWO);
 	rig_stop(d);
 }
@@ -245,11 +170,10 @@ static void address_narrows(void **state)
 	for (int i = 0; i < 3; i++) {
 		is_served(ONE);
 		is_served("127.0.0.2:9001");
-		assert_string_equal(reload(d, ONE_OF("")), "");
+		rig_reload_good(d, ONE_OF(""));
 		is_served(ONE);
 		is_closed("127.0.0.2:9001");
-		assert_string_equal(reload(d, "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM),
-				    "");
+		rig_reload_good(d, "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM);
 	}
 	rig_stop(d);
 }
@@ -320,6 +244,13 @@ struct load {
 	char why[128]; /* "": all is well */
 };
 
+struct looks {
+	struct daemon *daemon;
+	pthread_t id;
+	unsigned int n;
+	int error;
+};
+
 /* One message, and its echo. */
 static bool message(struct load *l, int fd, unsigned int number)
 {
@@ -379,6 +310,22 @@ static void *load_main(void *arg)
 	return NULL;
 }
 
+/* Who looks takes the locks that a reload takes, in the same order, or both wait for ever. */
+static void *look_often(void *arg)
+{
+	struct looks *l = arg;
+
+	while (!atomic_load(&stop_load) && !l->error) {
+		struct json_object *o = NULL;
+
+		l->error = daemon_query(l->daemon, l->n % 2 ? "status" : "sessions",
+					RIG_PATIENCE_MS, &o);
+		json_object_put(o);
+		l->n++;
+	}
+	return NULL;
+}
+
 /* 100 reloads; each changes something else. */
 static void reload_often(struct daemon *d)
 {
@@ -390,15 +337,16 @@ static void reload_often(struct daemon *d)
 			 "[forward %s]\nlisten = " ONE "\n" TO_ECHO "connect-timeout = %d\n"
 			 "[forward two]\nlisten = 127.0.0.1:%d\n" TO_UPSTREAM,
 			 i % 10 == 9 ? "renamed" : "one", 5 + i % 3, 9010 + i % 2);
-		assert_string_equal(reload(d, text), "");
+		rig_reload_good(d, text);
 	}
 }
 
-/* Sessions start and run all the time, and none of them notices. */
+/* Sessions start and run all the time, and none of them notices; nor does who looks at them. */
 static void under_load(void **state)
 {
 	struct daemon *d = rig_start(*state, "[forward one]\nlisten = " ONE "\n" TO_ECHO);
 	struct load loads[STARTING + RUNNING] = { 0 };
+	struct looks looks = { .daemon = d };
 	int listener = net_listen(ECHO, 1000);
 	pthread_t echo;
 
@@ -412,8 +360,10 @@ static void under_load(void **state)
 		loads[i].keeps = i >= STARTING;
 		assert_int_equal(pthread_create(&loads[i].id, NULL, load_main, &loads[i]), 0);
 	}
+	assert_int_equal(pthread_create(&looks.id, NULL, look_often, &looks), 0);
 	reload_often(d);
 	atomic_store(&stop_load, true);
+	pthread_join(looks.id, NULL);
 	for (size_t i = 0; i < STARTING + RUNNING; i++)
 		pthread_join(loads[i].id, NULL);
 	atomic_store(&stop_echo, true);
@@ -423,10 +373,11 @@ static void under_load(void **state)
 		if (loads[i].why[0])
 			fail_msg("%s session: %s",
 				 loads[i].keeps ? "a running" : "a starting", loads[i].why);
+	assert_int_equal(looks.error, 0);
 	assert_true(atomic_load(&sessions_done) > RUNNING);
-	printf("%d reloads, %lu sessions, %lu messages\n", RELOADS, atomic_load(&sessions_done),
-	       atomic_load(&messages_done));
-	assert_string_equal(reload(d, "[forward one]\nlisten = " ONE "\n" TO_ECHO), "");
+	printf("%d reloads, %lu sessions, %lu messages, %u looks\n", RELOADS,
+	       atomic_load(&sessions_done), atomic_load(&messages_done), looks.n);
+	rig_reload_good(d, "[forward one]\nlisten = " ONE "\n" TO_ECHO);
 	rig_stop(d);
 }
 

@@ -118,17 +118,6 @@ static void given_families(void **state)
 	close(fds[1]);
 }
 
-static void reload(struct daemon *d, const char *text)
-{
-	int64_t before = rig_status(d, "reload.finished");
-	char path[RIG_PATH];
-
-	rig_write(text, path);
-	daemon_signal(d, SIGHUP);
-	rig_wait_status(d, "reload.finished", before + 1);
-	assert_int_equal(rig_status(d, "reload.ok"), 1);
-}
-
 /* A forward that goes and comes back has its socket again, and the client that came between. */
 static void given_reload(void **state)
 {
@@ -138,11 +127,11 @@ static void given_reload(void **state)
 	give(&fd, 1);
 	d = rig_start(*state, FORWARD_ONE);
 	serve(d, *state, "one", rig_dial(NULL, ONE));
-	reload(d, "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM);
+	rig_reload_good(d, "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM);
 	serve(d, *state, "two", rig_dial(NULL, TWO));
 	waiting = rig_dial(NULL, ONE);
 	rig_accept_none();
-	reload(d, FORWARD_ONE);
+	rig_reload_good(d, FORWARD_ONE);
 	serve(d, *state, "one", waiting);
 	rig_stop(d);
 	close(fd);
@@ -173,13 +162,12 @@ static void given_unix(void **state)
 
 static void refuse(const char *text, const char *what)
 {
-	char path[RIG_PATH], why[1024];
-	const char *args[] = { "--config", path, NULL };
+	const char *args[] = { "--config", rig_write(text), NULL };
 	struct daemon_conf conf = { .args = args, .given = rig_given, .n_given = rig_n_given };
 	struct daemon *d = NULL;
+	char why[1024];
 	int r;
 
-	rig_write(text, path);
 	r = daemon_start(&conf, &d, why, sizeof(why));
 	if (!r)
 		daemon_kill(d);
@@ -405,6 +393,7 @@ int main(void)
 		t->teardown_func = give_nothing;
 		t->initial_state = name;
 	}
+	env_need_ipv6("test_service");
 	env_enter("test_service", TEST_SECONDS);
 	/* the directory of a configuration file must be root's */
 	if (chown(env_dir(), 0, 0))

@@ -1,154 +1,12 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
+// SPDX-License-Identifier: BSD-2-Clause
 /*
  * How connections to the upstream leave, on each engine: source address, mark, interface, and from
- * the client's own address, between three machines (netlab.h).  Each conversation goes on until
- * the engine's carrier has it, and every byte is compared.
+ * the client's own address, between three machines.  Each conversation goes on until the engine's
+ * carrier has it, and every byte is compared.
  */
-#if defined(__GNUC__)
-#pragma GCC diagnostic ignored "-Wunused-function" /* this needs not all of the rig */
-#endif
-#include "forward_rig.h"
-#include "netlab.h"
-
-#include <arpa/inet.h>
-#include <signal.h>
-
-#include "addr.h"
+#include "source_rig.h"
 
 #define TEST_SECONDS 240
-#define GATE4 "10.77.1.2"
-#define GATE6 "[fd77:1::2]"
-#define SERVER4 "10.77.2.1:9100"
-#define SERVER6 "[fd77:2::1]:9100"
-#define HIDDEN4 "192.0.2.1:9100" /* of the server, and no route leads there but a mark's */
-#define HIDDEN6 "[2001:db8:77::1]:9100"
-#define TWICE "198.51.100.1:9100" /* both machines have it */
-
-/* Listeners of the two machines. */
-static int server4, server6, hidden4, hidden6, twice_server, twice_client;
-
-/* --- the network --- */
-
-static const char *const routes[] = {
-	"ip addr add 10.77.2.3/24 dev s",
-	"ip addr add fd77:2::3/64 dev s nodad preferred_lft 0", /* not by default */
-	/* a mark leads where no other packet gets */
-	"ip rule add fwmark 0x4d lookup 77 && ip -6 rule add fwmark 0x4d lookup 77",
-	"ip route add 192.0.2.1 via 10.77.2.1 table 77",
-	"ip -6 route add 2001:db8:77::1 via fd77:2::1 table 77",
-	/* the same address by two interfaces */
-	"ip route add 198.51.100.1 via 10.77.2.1 dev s metric 50",
-	"ip route add 198.51.100.1 via 10.77.1.1 dev c metric 100",
-	/* docs/transparent.md: what the upstream answers to a client comes to this machine */
-	"ip route add local default dev lo table 78",
-	"ip -6 route add local default dev lo table 78",
-	"ip rule add iif s ipproto tcp sport 9100 lookup 78",
-	"ip -6 rule add iif s ipproto tcp sport 9100 lookup 78",
-	/* and what clients say to the upstream */
-	"ip rule add iif c ipproto tcp dport 9100 lookup 78",
-	"ip -6 rule add iif c ipproto tcp dport 9100 lookup 78",
-};
-
-static void must_run(enum machine m, const char *command)
-{
-	if (netlab_run(m, command)) {
-		fprintf(stderr, "failed: %s\n", command);
-		exit(1);
-	}
-}
-
-static int listen_at(enum machine m, const char *where)
-{
-	int fd;
-
-	netlab_enter(m);
-	fd = net_listen(where, 1000);
-	netlab_enter(GATEWAY);
-	if (fd < 0) {
-		fprintf(stderr, "%s: %s\n", where, strerror(-fd));
-		exit(1);
-	}
-	return fd;
-}
-
-static void make_network(void)
-{
-	netlab_up("test_source");
-	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
-		must_run(GATEWAY, routes[i]);
-	must_run(SERVER_MACHINE, "ip addr add 192.0.2.1/32 dev lo && "
-				 "ip addr add 198.51.100.1/32 dev lo && "
-				 "ip addr add 2001:db8:77::1/128 dev lo nodad");
-	must_run(CLIENT_MACHINE, "ip addr add 198.51.100.1/32 dev lo");
-	server4 = listen_at(SERVER_MACHINE, SERVER4);
-	server6 = listen_at(SERVER_MACHINE, SERVER6);
-	hidden4 = listen_at(SERVER_MACHINE, HIDDEN4);
-	hidden6 = listen_at(SERVER_MACHINE, HIDDEN6);
-	twice_server = listen_at(SERVER_MACHINE, TWICE);
-	twice_client = listen_at(CLIENT_MACHINE, TWICE);
-}
-
-/* --- sessions --- */
-
-static int dial(const char *to)
-{
-	int fd;
-
-	netlab_enter(CLIENT_MACHINE);
-	fd = rig_dial(NULL, to);
-	netlab_enter(GATEWAY);
-	return fd;
-}
-
-static int accept_on(int listener)
-{
-	upstream_fd = listener;
-	return rig_accept();
-}
-
-/* One end of FD, without the port. */
-static const char *host_of(int fd, bool peer)
-{
-	static char text[ADDR_STRLEN];
-	struct sockaddr_storage ss;
-	socklen_t len = sizeof(ss);
-
-	assert_int_equal(peer ? getpeername(fd, (struct sockaddr *)&ss, &len) :
-				getsockname(fd, (struct sockaddr *)&ss, &len), 0);
-	addr_format((struct sockaddr *)&ss, len, text, sizeof(text));
-	*strrchr(text, ':') = '\0';
-	return text;
-}
-
-/* A conversation through FORWARD at TO that LISTENER gets, from FROM. */
-static void converse(struct daemon *d, const char *engine, const char *forward, const char *to,
-		     int listener, const char *from)
-{
-	int client = dial(to), server = accept_on(listener);
-
-	if (strcmp(host_of(server, true), from) != 0)
-		fail_msg("%s: from %s, not from %s", forward, host_of(server, true), from);
-	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
-	rig_talk(client, server, 50);
-}
-
-static void log_has(struct daemon *d, const char *text)
-{
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-
-	for (;;) {
-		char *log = daemon_stderr(d);
-		bool there = strstr(log, text);
-
-		free(log);
-		if (there)
-			return;
-		if (now_ms() >= deadline)
-			fail_msg("not logged: %s", text);
-		poll(NULL, 0, 5);
-	}
-}
-
 /* --- tests --- */
 
 static void leaving(void **state)
@@ -214,32 +72,34 @@ static void transparent(void **state)
 	rig_stop(d);
 }
 
+#define HEADER "PROXY TCP6 2001:db8::1 2001:db8::2 1 2\r\n"
+
 /* What the kernel refuses is said with its reason, and the client is reset. */
 static void refusals(void **state)
 {
 	struct daemon *d = rig_start(
 		*state,
 		"[forward unmarked]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
-		"[forward family]\nlisten = " GATE4 ":9002\nupstream = " SERVER6 "\n"
-		"source = 10.77.2.3\n"
 		"[forward foreign]\nlisten = " GATE4 ":9003\nupstream = " SERVER4 "\n"
 		"source = 192.0.2.77\n"
 		"[forward device]\nlisten = " GATE4 ":9004\nupstream = " SERVER4 "\n"
 		"interface = missing0\n"
 		"[forward client]\nlisten = " GATE6 ":9005\nupstream = " SERVER4 "\n"
-		"transparent = yes\n");
+		"transparent = yes\nproxy-protocol = receive\n");
+	int fd;
 
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
 	assert_int_equal(rig_status(d, "errors.connect-unreachable"), 1);
-	assert_int_equal(rig_end(dial(GATE4 ":9002"), RIG_PATIENCE_MS), ECONNRESET);
-	log_has(d, SERVER6 ": skipped, it is of another address family");
 	assert_int_equal(rig_end(dial(GATE4 ":9003"), RIG_PATIENCE_MS), ECONNRESET);
-	log_has(d, "Cannot assign requested address");
+	rig_wait_log(d, "Cannot assign requested address");
 	assert_int_equal(rig_end(dial(GATE4 ":9004"), RIG_PATIENCE_MS), ECONNRESET);
-	log_has(d, "No such device");
-	assert_int_equal(rig_end(dial(GATE6 ":9005"), RIG_PATIENCE_MS), ECONNRESET);
-	log_has(d, SERVER4 ": skipped, it is of another address family");
-	assert_int_equal(rig_status(d, "errors.connect-failed"), 4);
+	rig_wait_log(d, "No such device");
+	/* which of a configuration alone cannot be known */
+	fd = dial(GATE6 ":9005");
+	assert_int_equal(write(fd, HEADER, strlen(HEADER)), strlen(HEADER));
+	assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), ECONNRESET);
+	rig_wait_log(d, SERVER4 ": skipped, it is of another address family");
+	assert_int_equal(rig_status(d, "errors.connect-failed"), 3);
 	rig_stop(d);
 }
 
@@ -271,17 +131,6 @@ static void ports(void **state)
 
 #define MANY 100 /* more than there are in stock */
 
-static pid_t privileged_pid_of(struct daemon *d)
-{
-	static const char said[] = "the privileged process is ";
-	char *log = daemon_stderr(d), *at = strstr(log, said);
-	pid_t pid = at ? (pid_t)strtol(at + strlen(said), NULL, 10) : 0;
-
-	free(log);
-	assert_true(pid > 0);
-	return pid;
-}
-
 /*
  * Many at once get their sockets, if not at once.  Without the process that makes them those in
  * stock are still used; then sessions are refused with the reason, and those that run go on.
@@ -299,7 +148,8 @@ static void stock(void **state)
 	for (int i = 0; i < MANY; i++)
 		server = accept_on(hidden4);
 	rig_send(server, "x", 1);
-	assert_int_equal(kill(privileged_pid_of(d), SIGKILL), 0);
+	assert_true(daemon_privileged(d) > 0);
+	assert_int_equal(kill(daemon_privileged(d), SIGKILL), 0);
 	while (refused < 3 && served < 40) {
 		int fd = dial(GATE4 ":9002");
 		struct pollfd p[2] = { { .fd = fd, .events = POLLIN },
@@ -316,8 +166,8 @@ static void stock(void **state)
 	}
 	assert_int_equal(refused, 3);
 	assert_true(served <= 32);
-	log_has(d, "the privileged process, which makes sockets with a mark or for transparent "
-		   "forwarding, has ended");
+	rig_wait_log(d, "the privileged process, which makes sockets with a mark or for "
+			"transparent forwarding, has ended");
 	assert_int_equal(rig_status(d, "errors.connect-failed"), 3);
 	for (int i = 0, heard = 0; i < MANY && !heard; i++) {
 		struct pollfd p = { .fd = clients[i], .events = POLLIN };
@@ -332,25 +182,6 @@ static void stock(void **state)
 
 /* --- after a reload --- */
 
-static void reload(struct daemon *d, const char *text)
-{
-	int64_t before = rig_status(d, "reload.finished");
-	struct json_object *o;
-	char path[128];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
-	f = fopen(path, "we");
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
-	daemon_signal(d, SIGHUP);
-	rig_wait_status(d, "reload.finished", before + 1);
-	o = query(d, "status");
-	assert_string_equal(json_text(o, "reload.error"), "");
-	json_object_put(o);
-}
-
 #define LISTENS "[forward one]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
 #define LOW "[forward low]\nlisten = " GATE4 ":443\nupstream = " SERVER4 "\n"
 
@@ -361,12 +192,12 @@ static void reloaded(void **state)
 	int ends[2];
 
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
-	reload(d, LISTENS "mark = 77\n" LOW);
+	rig_reload_good(d, LISTENS "mark = 77\n" LOW);
 	converse(d, *state, "one", GATE4 ":9001", hidden4, "10.77.2.2");
 	converse(d, *state, "low", GATE4 ":443", server4, "10.77.2.2");
 	/* it stays what it was for longer than what is in stock */
 	for (int i = 0; i < 3; i++)
-		reload(d, i % 2 ? LISTENS "mark = 77\n" LOW : LOW LISTENS "mark = 0x4d\n");
+		rig_reload_good(d, i % 2 ? LISTENS "mark = 77\n" LOW : LOW LISTENS "mark = 0x4d\n");
 	for (int i = 0; i < 40; i++) {
 		ends[0] = dial(GATE4 ":9001");
 		ends[1] = accept_on(hidden4);
@@ -374,42 +205,24 @@ static void reloaded(void **state)
 		assert_int_equal(rig_end(ends[1], RIG_PATIENCE_MS), ECONNRESET);
 		forget(ends[1]);
 	}
-	reload(d, LISTENS "mark = 77\n" LOW "transparent = yes\n");
+	rig_reload_good(d, LISTENS "mark = 77\n" LOW "transparent = yes\n");
 	ends[0] = dial(GATE4 ":443");
 	ends[1] = accept_on(server4);
 	assert_string_equal(host_of(ends[1], true), "10.77.1.1");
 	rig_talk(ends[0], ends[1], 10);
 	/* and goes again */
-	reload(d, LISTENS LOW);
+	rig_reload_good(d, LISTENS LOW);
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
 	ends[0] = dial(GATE4 ":443");
 	ends[1] = accept_on(server4);
 	assert_string_equal(host_of(ends[1], true), "10.77.2.2");
 	rig_talk(ends[0], ends[1], 10);
 	/* nothing of all that is kept once the last sessions have ended */
-	reload(d, LISTENS);
+	rig_reload_good(d, LISTENS);
 	rig_stop(d);
 }
 
-/* not const: they are the states of the tests */
-static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
-
-static int clean(void **state)
-{
-	int r = rig_clean(state);
-	const int listeners[] = { server4, server6, hidden4, hidden6, twice_server, twice_client };
-
-	netlab_enter(GATEWAY);
-	for (size_t i = 0; i < sizeof(listeners) / sizeof(listeners[0]); i++)
-		net_drain_listener(listeners[i]);
-	return r;
-}
-
-static const struct {
-	const char *name;
-	void (*run)(void **state);
-	size_t n; /* engines */
-} rows[] = {
+static const struct source_row rows[] = {
 	{ "leaving", leaving, 4 },
 	{ "transparent", transparent, 4 },
 	/* before anything is carried */
@@ -421,25 +234,5 @@ static const struct {
 
 int main(void)
 {
-	static struct CMUnitTest tests[16];
-	static char names[16][48];
-	size_t n = 0;
-
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		for (size_t k = 0; k < rows[i].n; k++, n++) {
-			snprintf(names[n], sizeof(names[n]), "%s_%s", engines[k], rows[i].name);
-			tests[n] = (struct CMUnitTest){
-				.name = names[n], .test_func = rows[i].run,
-				.teardown_func = clean, .initial_state = engines[k],
-			};
-		}
-	}
-	env_enter("test_source", TEST_SECONDS);
-	/* the directory of a configuration file must be root's */
-	if (chown(env_dir(), 0, 0))
-		perror(env_dir());
-	make_network();
-	upstream_fd = server4;
-	/* the unused places of the table are not run */
-	return _cmocka_run_group_tests("test_source", tests, n, NULL, NULL);
+	return source_run("test_source", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

@@ -23,7 +23,6 @@
 #include "env.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
 #include "forward_rig.h"
-#include "each_engine.h"
 #include "peer.h"
 
 #define TEST_SECONDS 120
@@ -366,5 +365,5 @@ static const struct rig_row rows[] = {
 
 int main(void)
 {
-	return each_engine("test_timing", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_timing", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

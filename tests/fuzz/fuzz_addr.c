@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Addresses (user/addr.c) and ranges of them (user/bench/source_range.c).  The first byte says
- * which:
+ * Addresses (user/addr.c, endpoint.c) and ranges of them (user/bench/source_range.c).  The first
+ * byte says which:
  *
  *   0  an address to connect to      2  a struct sockaddr to be shown, as a peer may have it
  *   1  an address to listen at       3  a range of source addresses
@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "addr.h"
 #include "bench/source_range.h"
+#include "endpoint.h"
 #include "fuzz.h"
 
 #define ERR_ROOM 256

@@ -61,7 +61,9 @@ static void check_listeners(const struct config *c)
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		const struct endpoint *a = &c->forwards[i].listen;
 
-		must(a->n_addrs && c->forwards[i].upstream.n_addrs, "%s: no address", a->text);
+		must(a->named != (a->n_addrs > 0) && c->forwards[i].upstream.named !=
+		     (c->forwards[i].upstream.n_addrs > 0), "%s: a name looked up, or no address",
+		     a->text);
 		for (size_t k = 0; k < i; k++) {
 			const struct endpoint *b = &c->forwards[k].listen;
 

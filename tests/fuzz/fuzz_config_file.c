@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The configuration file (user/config_file.c, option.c): any bytes.  A mistake is said in one line
- * that names the file and, but for what no line is to blame for, a line that it has.  What is taken
- * is within bounds, each forward is whole, and there is one for each of its headers.
+ * The configuration file (user/config_file.c, option_value.c): any bytes.  A mistake is said in one
+ * line that names the file and, but for what no line is to blame for, a line that it has.  What is
+ * taken is within bounds, each forward is whole, and there is one for each of its headers.
  */
 #include <errno.h>
 #include <stdio.h>

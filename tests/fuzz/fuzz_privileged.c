@@ -18,7 +18,7 @@ static struct privileged_known known;
 static void know(struct config *c, uint32_t generation, const char *text)
 {
 	char *argv[] = { (char *)"run", (char *)"--config", (char *)"a.conf" };
-	struct config_source from = { text, strlen(text), true };
+	struct config_source from = { text, strlen(text) };
 
 	must(!config_parse_from(3, argv, &from, c), "%s", said());
 	c->generation = generation;

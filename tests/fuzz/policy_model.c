@@ -37,7 +37,7 @@ struct model_sums model_sums(struct model_habit *h)
 			s->run = s->run_reads = 0;
 		}
 		s->last = w->dir;
-		s->run += w->bytes;
+		s->run += w->bytes < UINT32_MAX - s->run ? w->bytes : UINT32_MAX - s->run;
 		s->run_reads += w->reads;
 		s->bytes[w->dir] += w->bytes;
 		s->reads[w->dir] += w->reads;

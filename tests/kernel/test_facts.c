@@ -17,9 +17,16 @@
 /* A socket as another family: the same path with IPv6. */
 static void redirect_works_with_ipv6(void **state)
 {
-	struct kt_session *s = kt_open(KT_IPV6);
+	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct kt_session *s;
 
 	(void)state;
+	if (fd < 0) {
+		print_message("skipped: no IPv6 in this kernel: %s\n", strerror(errno));
+		skip();
+	}
+	close(fd);
+	s = kt_open(KT_IPV6);
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(kt_send(s->client, 0, 1 * MIB), 0);
 	assert_int_equal(kt_expect(s->server, 0, 1 * MIB), 0);

@@ -15,7 +15,7 @@ FILES = {
     "share/man/man8/culvert.8": 0o644,
     "share/man/man5/culvert.conf.5": 0o644,
     **{f"share/doc/culvert/{name}.md": 0o644 for name in
-       ("control", "operations", "rinetd", "security", "transparent")},
+       ("comparison", "control", "operations", "rinetd", "security", "transparent")},
     "share/doc/culvert/examples/culvert.conf": 0o644,
     "share/doc/culvert/examples/culvert.socket": 0o644,
 }

@@ -22,7 +22,7 @@ import profile_relay  # noqa: E402
 import profile_window as window  # noqa: E402
 from flame import KERNEL, Frame  # noqa: E402
 
-GAINED = {"seconds": 2.0, "payload": 4_000_000_000, "opened": 500, "sessions": 7,
+GAINED = {"seconds": 2.0, "payload": 4_000_000_000, "opened": 500, "sessions": 7, "exchange": 128,
           "machine_cpu": 3.0, "relay_cpu": 1.0}
 
 
@@ -42,7 +42,7 @@ class WorkloadTest(unittest.TestCase):
                 self.assertIs(workload.load, rows[name].workload)
                 self.assertEqual(workload.goal, rows[name].goal)
         for name in ("bulk-1", "bulk-8", "bulk-both", "rr-64x64", "rr-1Kx512", "rr-16Kx64", "crr",
-                     "idle"):
+                     "wrk", "idle"):
             self.assertIn(name, profile_load.WORKLOADS)
         self.assertEqual(profile_load.WORKLOADS["crr"].connections, 16)
 
@@ -61,6 +61,16 @@ class WorkloadTest(unittest.TestCase):
         self.assertEqual(workloads["crr"].rate(GAINED), "250 transactions/s")
         self.assertEqual(workloads["idle"].units(GAINED), profile_load.IDLE_CONNECTIONS)
         self.assertEqual(workloads["idle"].rate(GAINED), "7 sessions held")
+
+
+    def test_payload_of_an_exchange(self):
+        workloads = profile_load.WORKLOADS
+        self.assertEqual(workloads["rr-64x64"].exchange({}), 128)
+        self.assertIsNone(workloads["bulk-1"].exchange({}))
+        request = len("GET /small/0 HTTP/1.1\r\nHost: 10.0.1.2:9000\r\n\r\n")
+        self.assertEqual(len(profile_load.RELAY), len("10.0.1.2"))
+        self.assertEqual(workloads["wrk"].exchange({"bytes": 12_300, "requests": 10}),
+                         request + 1230)
 
 
 class WindowTest(unittest.TestCase):
@@ -200,7 +210,7 @@ class OptionTest(unittest.TestCase):
                               stderr=subprocess.PIPE, check=False)
 
     def test_mistakes_are_one_line(self):
-        for words in (("direct", "crr"), ("auto", "wrk"), ("auto", "sweep-rr"), ("auto",),
+        for words in (("direct", "crr"), ("auto", "iperf3-1"), ("auto", "sweep-rr"), ("auto",),
                       ("auto", "crr", "--seconds", "0"), ("auto", "crr", "--seconds", "nan"),
                       ("auto", "crr", "--seconds", "1e2"), ("auto", "crr", "--sessions", "0"),
                       ("auto", "crr", "--sessions", "x"), ("auto", "crr", "--parts", "cost,x"),

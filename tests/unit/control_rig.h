@@ -20,6 +20,7 @@
 
 #include "control.h"
 #include "seeded.h"
+#include "temp_dir.h"
 
 #define PATIENCE_MS 8000
 
@@ -77,8 +78,7 @@ static inline int dir_setup(void **state)
 	static struct rig rig;
 
 	memset(&rig, 0, sizeof(rig));
-	strcpy(rig.dir, "/tmp/culvert-control-XXXXXX");
-	if (!mkdtemp(rig.dir))
+	if (temp_dir_make(rig.dir))
 		return -1;
 	snprintf(rig.path, sizeof(rig.path), "%s/control.sock", rig.dir);
 	descriptors_before = count_descriptors();
@@ -103,7 +103,7 @@ static inline int rig_teardown(void **state)
 
 	control_close(rig->control);
 	unlink(rig->path); /* what a test has put in its place */
-	r = rmdir(rig->dir);
+	r = rmdir(rig->dir); /* nothing else is left in it */
 	if (count_descriptors() != descriptors_before)
 		return -1;
 	return r;

@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "bench/clock.h"
 #include "bench/stream.h"
+#include "clock.h"
 #include "seeded.h"
 
 #define SEED 42

@@ -55,29 +55,77 @@ static void test_take_several(void **state)
 	assert_int_equal(due, START + 30);
 }
 
-static void test_reserve(void **state)
+static void test_promise(void **state)
 {
+	struct bucket b;
+	uint64_t due, place;
+
+	(void)state;
+	bucket_init(&b, 1000, 100, START);
+	assert_false(bucket_owes(&b, START));
+	assert_int_equal(bucket_promise(&b, 60, START, &place), START);
+	assert_int_equal(bucket_promise(&b, 60, START, &place), START + 20);
+	assert_int_equal(bucket_promise(&b, 60, START, &place), START + 80);
+	assert_true(bucket_owes(&b, START + 79));
+	assert_false(bucket_owes(&b, START + 80));
+	bucket_release(&b, 50); /* whoever comes next is sooner */
+	assert_int_equal(bucket_promise(&b, 60, START, &place), START + 90);
+	/* they do so when they may */
+	assert_true(bucket_take(&b, 60, START, &due));
+	assert_true(bucket_take(&b, 60, START + 20, &due));
+	assert_true(bucket_take(&b, 60, START + 80, &due));
+	assert_true(bucket_take(&b, 10, START + 90, &due));
+	assert_int_equal(bucket_promise(&b, 10, START + 100, &place), START + 100);
+	/* a promise does not last, and what is over the burst is lost */
+	assert_int_equal(bucket_promise(&b, 5000, START + 100, &place), START + 5100);
+	bucket_release(&b, 5000);
+	assert_int_equal(bucket_promise(&b, 150, START + 9000, &place), START + 9050);
+	/* the last part of a millisecond counts as a whole one */
+	bucket_init(&b, 3000, 0, START);
+	assert_int_equal(bucket_promise(&b, 1, START, &place), START + 1);
+	assert_int_equal(bucket_promise(&b, 3, START, &place), START + 2);
+}
+
+/* Who does not want any more what he was promised; but what is gone was not moved for others. */
+static void test_break(void **state)
+{
+	uint64_t places[3], place, due;
 	struct bucket b;
 
 	(void)state;
 	bucket_init(&b, 1000, 100, START);
-	assert_int_equal(bucket_reserve(&b, 60, START), START);
-	assert_int_equal(bucket_reserve(&b, 60, START), START + 20);
-	assert_int_equal(bucket_reserve(&b, 60, START), START + 80);
-	bucket_give_back(&b, 50); /* whoever comes next is sooner */
-	assert_int_equal(bucket_reserve(&b, 60, START), START + 90);
-	assert_int_equal(bucket_reserve(&b, 10, START + 100), START + 100);
-	assert_int_equal(bucket_reserve(&b, 1, START + 100), START + 101);
-	/* more than the burst, and than a second's worth */
-	bucket_init(&b, 1000, 100, START);
-	assert_int_equal(bucket_reserve(&b, 5100, START), START + 5000);
-	/* the last part of a millisecond counts as a whole one */
-	bucket_init(&b, 3000, 0, START);
-	assert_int_equal(bucket_reserve(&b, 1, START), START + 1);
-	assert_int_equal(bucket_reserve(&b, 3, START), START + 2);
+	for (unsigned int i = 0; i < 3; i++)
+		assert_int_equal(bucket_promise(&b, 100, START, &places[i]), START + 100 * i);
+	bucket_break(&b, places[1], 100, START);
+	assert_int_equal(bucket_promise(&b, 100, START, &places[1]), START + 200);
+	/* all are late, and the first has the burst */
+	assert_true(bucket_take(&b, 100, START + 1000, &due));
+	bucket_break(&b, places[1], 100, START + 1000);
+	assert_int_equal(bucket_promise(&b, 100, START + 1000, &place), START + 1100);
+	bucket_break(&b, places[2], 100, START + 1000);
+	assert_int_equal(bucket_promise(&b, 100, START + 1000, &place), START + 1200);
 }
 
-/* Whoever waits for his turn has his tokens then, on any clock, and nothing is lost to rounding. */
+static void test_keep(void **state)
+{
+	struct bucket b;
+	uint64_t due, place;
+
+	(void)state;
+	bucket_init(&b, 1000, 100, START);
+	bucket_keep(&b, 30, START);
+	assert_false(bucket_take(&b, 100, START, &due));
+	assert_int_equal(due, START + 70);
+	assert_int_equal(bucket_promise(&b, 31, START, &place), START + 1);
+	assert_true(bucket_take(&b, 30, START, &due));
+	bucket_keep(&b, 30, START); /* there is nothing */
+	assert_false(bucket_take(&b, 1, START, &due));
+	assert_int_equal(due, START + 1);
+	bucket_keep(&b, 100, START + 100);
+	assert_true(bucket_take(&b, 100, START + 100, &due));
+}
+
+/* Whoever waits until they are due gets them, on any clock, and nothing is lost to rounding. */
 static void test_exact(void **state)
 {
 	static const uint64_t rates[] = { 1, 7, 999, 1000, 1 << 20, 123456789, BUCKET_RATE_MAX };
@@ -91,20 +139,25 @@ static void test_exact(void **state)
 
 		bucket_init(&b, rate, burst, START);
 		for (unsigned int round = 0; round < 3000; round++) {
-			uint64_t due = bucket_reserve(&b, n, now);
-			uint64_t most = burst;
+			uint64_t at;
+			uint64_t due = bucket_promise(&b, n, now, &at), most = burst;
 
 			assert_true(due >= now);
+			if (due > now)
+				assert_false(bucket_take(&b, n, due - 1, &at));
+			if (due > now)
+				assert_int_equal(at, due);
+			assert_true(bucket_take(&b, n, due, &at));
 			now = due;
 			used += n;
 			/* never more than rate * time + burst */
 			most += rate / 1000 * (now - START) + rate % 1000 * (now - START) / 1000;
 			assert_true(used <= most);
-			/* never less, but for a millisecond and one reservation */
+			/* never less, but for a millisecond and one take */
 			assert_true(used + rate / 1000 + 1 + n + burst >= most);
 			if (seeded_below(&r, 4))
 				continue;
-			n = 1 + seeded_below(&r, burst ? burst : 1);
+			n = 1 + seeded_below(&r, (burst + 1) / 2);
 		}
 	}
 }
@@ -143,14 +196,13 @@ static void *taker(void *arg)
 	for (uint64_t i = 0; i < TAKES; i++) {
 		uint64_t now = START + i / 100;
 
-		if (i % 5 == (uintptr_t)arg) {
-			uint64_t at = bucket_reserve(&shared_bucket, 3, now);
-
-			bucket_give_back(&shared_bucket, at > now ? 3 : 1);
-			n += at > now ? 0 : 2;
-		} else {
-			n += bucket_take(&shared_bucket, 1, now, &due);
-		}
+		if (!bucket_take(&shared_bucket, 3, now, &due))
+			continue;
+		if (i % 5 == (uintptr_t)arg)
+			bucket_give_back(&shared_bucket, 1);
+		n += i % 5 == (uintptr_t)arg ? 2 : 3;
+		if (i % 1000 == (uintptr_t)arg)
+			bucket_keep(&shared_bucket, 400, now);
 	}
 	atomic_fetch_add(&all_taken, n);
 	return NULL;
@@ -178,7 +230,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_take),
 		cmocka_unit_test(test_take_several),
-		cmocka_unit_test(test_reserve),
+		cmocka_unit_test(test_promise),
+		cmocka_unit_test(test_break),
+		cmocka_unit_test(test_keep),
 		cmocka_unit_test(test_exact),
 		cmocka_unit_test(test_late),
 		cmocka_unit_test(test_shared),

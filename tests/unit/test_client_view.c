@@ -235,7 +235,10 @@ static void test_names(void **state)
 		"\"lookup\":null},"
 		"{\"name\":\"db\",\"upstream\":\"db:5432\",\"addresses\":[\"10.0.0.1:5432\","
 		"\"[::1]:5432\"],\"lookup\":{\"interval_ms\":30000,\"age_ms\":5300,\"lookups\":9,"
-		"\"failures\":2,\"error\":\"no\\u001b\"}}]}\n";
+		"\"failures\":2,\"error\":\"no\\u001b\"}},"
+		"{\"name\":\"x\",\"upstream\":\"x:1\",\"addresses\":[],"
+		"\"lookup\":{\"interval_ms\":30000,\"age_ms\":1000,\"lookups\":1,"
+		"\"failures\":1,\"error\":\"gone\"}}]}\n";
 	static char out[OUT_MAX];
 
 	(void)state;
@@ -245,7 +248,9 @@ static void test_names(void **state)
 			       "  NAME      AGE  LOOK-UPS  FAILED  ADDRESSES"
 			       "                  ERROR\n"
 			       "  db:5432  5.3s         9       2  10.0.0.1:5432, [::1]:5432"
-			       "  no\\x1b\n"));
+			       "  no\\x1b\n"
+			       "  x:1      1.0s         1       1  none"
+			       "                       gone\n"));
 }
 
 static void test_status_untrusted(void **state)

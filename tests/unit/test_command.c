@@ -21,19 +21,20 @@
 
 static void parse(const char *line, struct command_request *ret)
 {
-	struct json_object *error = command_parse(line, strlen(line), ret);
+	struct json_object *why;
 
-	if (error)
-		fail_msg("%s: %s", line, json_object_to_json_string(error));
+	if (!command_parse(line, strlen(line), ret, &why))
+		fail_msg("%s: %s", line, json_object_to_json_string(why));
+	assert_null(why);
 }
 
 /* The code of the error; the message must be there, too. */
 static void expect_error(const char *line, size_t len, enum command_error due)
 {
 	struct command_request req;
-	struct json_object *o = command_parse(line, len, &req), *error, *code, *message;
+	struct json_object *o, *error, *code, *message;
 
-	if (!o)
+	if (command_parse(line, len, &req, &o))
 		fail_msg("%s: taken", line);
 	assert_int_equal(json_object_object_length(o), 1);
 	assert_true(json_object_object_get_ex(o, "error", &error));
@@ -273,7 +274,7 @@ static void test_messages(void **state)
 	for (int i = 0; i < 400; i++)
 		p += sprintf(p, "\\u009b");
 	strcpy(p, "\"}");
-	o = command_parse(line, strlen(line), &req);
+	assert_false(command_parse(line, strlen(line), &req, &o));
 	assert_non_null(o);
 	text = json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN);
 	assert_true(strlen(text) < 1000);

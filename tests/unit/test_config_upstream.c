@@ -25,7 +25,7 @@ static char err[1024];
 static int parse(const char *text, const char *const *words, struct config *c)
 {
 	char *argv[16] = { (char *)"run", (char *)"--config", (char *)"c" };
-	struct config_source from = { text, strlen(text), true };
+	struct config_source from = { text, strlen(text) };
 	int argc = 3, r;
 
 	while (words && *words)
@@ -107,7 +107,7 @@ static void test_values(void **state)
 static void test_inherited(void **state)
 {
 	static const char *const words[] = { "--mark", "5", "--interface=eth0", "--source=::1",
-					     "127.0.0.1:2", "127.0.0.1:3", NULL };
+					     "127.0.0.1:2", "[::1]:3", NULL };
 	struct config c;
 
 	(void)state;
@@ -172,6 +172,13 @@ static void test_refused(void **state)
 		  "c:6: mark: needs the privileged process, and privileged-process says no" },
 		{ "[culvert]\nprivileged-process = no\n" FORWARD "transparent = yes\n",
 		  "c:6: transparent: needs the privileged process" },
+		{ "[forward a]\nlisten = :1\nupstream = [::1]:81\nsource = 127.0.0.2\n",
+		  "c:4: source: the upstream \"[::1]:81\" is IPv6, and this address is IPv4: no "
+		  "connection can be made" },
+		{ "[culvert]\nsource = ::1\n[forward a]\nlisten = :1\nupstream = 127.0.0.1:2\n",
+		  "c:5: source: the upstream \"127.0.0.1:2\" is IPv4, and this address is IPv6" },
+		{ "[forward a]\nlisten = [::1]:1\nupstream = 127.0.0.1:2\ntransparent = yes\n",
+		  "c:4: transparent: the upstream \"127.0.0.1:2\" is IPv4, and its clients are IPv6" },
 	};
 
 	(void)state;
@@ -185,6 +192,27 @@ static void test_refused(void **state)
 	}
 }
 
+/* What may work for some, or is not known yet. */
+static void test_families(void **state)
+{
+	static const char *const texts[] = {
+		"[forward a]\nlisten = :1\nupstream = db.invalid:2\nsource = ::1\n",
+		"[forward a]\nlisten = [::1]:1\nupstream = 127.0.0.1:2\nsource = 127.0.0.2\n",
+		"[forward a]\nlisten = :1\nupstream = 127.0.0.1:2\ntransparent = yes\n",
+		("[forward a]\nlisten = [::1]:1\nupstream = 127.0.0.1:2\ntransparent = yes\n"
+		 "proxy-protocol = receive\n"),
+		"[forward a]\nlisten = in.invalid:1\nupstream = [::1]:2\ntransparent = yes\n",
+		"[forward a]\nlisten = [::1]:1\nupstream = [::1]:2\ntransparent = yes\n",
+	};
+	struct config c;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		good(texts[i], NULL, &c);
+		config_close(&c);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -192,6 +220,7 @@ int main(void)
 		cmocka_unit_test(test_values),
 		cmocka_unit_test(test_inherited),
 		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_families),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

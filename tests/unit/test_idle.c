@@ -141,6 +141,36 @@ static void test_ago(void **state)
 	assert_int_equal(idle_ago(1000, UINT32_MAX), 0); /* never, on a machine that just started */
 }
 
+/* Ten thousand that are due at the same time, on a machine where a look takes its time. */
+static void test_many(void **state)
+{
+	static uint64_t due[10000];
+	struct idle_turns t = { 0 };
+	uint64_t now = 1000, begin = now;
+	unsigned int left = 10000, asked = 0;
+
+	(void)state;
+	for (uint32_t batch = 1; left; batch++) {
+		unsigned int looks = 0;
+
+		for (unsigned int i = 0; i < 10000; i++) {
+			if (due[i] > now)
+				continue;
+			asked++;
+			due[i] = idle_turn(&t, batch, now);
+			if (due[i] > now)
+				continue;
+			due[i] = UINT64_MAX;
+			looks++;
+			left--;
+		}
+		assert_true(looks <= IDLE_LOOKS);
+		now += 1 + looks / 8;
+	}
+	assert_true(now - begin < 10000 / 8 * 2);
+	assert_true(asked <= 6 * 10000); /* and nobody asks all the time */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -150,6 +180,7 @@ int main(void)
 		cmocka_unit_test(test_slow_reader),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_ago),
+		cmocka_unit_test(test_many),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

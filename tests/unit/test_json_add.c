@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -30,16 +31,19 @@ static struct json_object *make_value(void)
 static void test_added(void **state)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	size_t len;
 
 	(void)state;
 	released = 0;
+	json_begin();
 	json_append(list, make_value());
-	json_append(list, NULL);
 	json_add(o, "list", list);
 	json_add(o, "value", make_value());
-	json_add(o, "nothing", NULL);
-	assert_string_equal(json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN),
-			    "{\"list\":[\"x\",null],\"value\":\"x\",\"nothing\":null}");
+	json_add_null(o, "nothing");
+	assert_false(json_lacks());
+	assert_string_equal(json_line(o, 0, &len),
+			    "{\"list\":[\"x\"],\"value\":\"x\",\"nothing\":null}");
+	assert_int_equal(len, strlen(json_line(o, 0, &len)));
 	assert_int_equal(released, 0);
 	json_object_put(o);
 	assert_int_equal(released, 2);
@@ -48,6 +52,9 @@ static void test_added(void **state)
 /* What there was no memory for is NULL: nothing can be added to it, and nothing is lost. */
 static void test_no_parent(void **state)
 {
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	size_t len;
+
 	(void)state;
 	released = 0;
 	json_add(NULL, "key", make_value());
@@ -56,6 +63,27 @@ static void test_no_parent(void **state)
 	assert_int_equal(released, 2);
 	json_add(NULL, "key", NULL);
 	json_append(NULL, NULL);
+	json_add_null(NULL, "key");
+
+	json_begin();
+	json_add(o, "key", NULL);
+	assert_true(json_lacks());
+	assert_null(json_line(o, 0, &len));
+	json_begin();
+	assert_false(json_lacks());
+	assert_string_equal(json_line(o, 0, &len), "{}");
+	json_append(list, NULL);
+	assert_true(json_lacks());
+	assert_int_equal(json_object_array_length(list), 0);
+	json_begin();
+	json_add_null(NULL, "key");
+	assert_true(json_lacks());
+	json_begin();
+	json_lack();
+	assert_true(json_lacks());
+	assert_null(json_line(NULL, 0, &len));
+	json_object_put(o);
+	json_object_put(list);
 }
 
 /* An object that contains itself is refused by json-c: what is refused is released. */
@@ -65,9 +93,11 @@ static void test_refused(void **state)
 
 	(void)state;
 	released = 0;
+	json_begin();
 	json_object_set_userdata(o, NULL, count_release);
 	json_add(o, "itself", json_object_get(o));
 	assert_int_equal(released, 0);
+	assert_true(json_lacks());
 	json_object_put(o);
 	assert_int_equal(released, 1);
 }

@@ -21,8 +21,9 @@
 #include <unistd.h>
 
 #include "log_file.h"
+#include "temp_dir.h"
 
-static char dir[] = "/tmp/culvert-log-file.XXXXXX";
+static char dir[TEMP_DIR_LEN];
 static struct account me = { .name = "tester" };
 
 static int enter(void **state)
@@ -30,13 +31,13 @@ static int enter(void **state)
 	(void)state;
 	me.uid = geteuid();
 	me.gid = getegid();
-	return !mkdtemp(dir) || chdir(dir);
+	return temp_dir_make(dir) || chdir(dir);
 }
 
 static int leave(void **state)
 {
 	(void)state;
-	return chdir("/") || rmdir(dir);
+	return chdir("/") || temp_dir_remove(dir);
 }
 
 static struct log_file file = { .fd = -1 };

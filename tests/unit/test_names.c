@@ -22,6 +22,7 @@ struct rig {
 	struct names *names;
 	struct endpoint conf, listen;
 	struct upstream u;
+	_Atomic unsigned int told;
 };
 
 static void parse(const char *text, bool passive, struct endpoint *ret)
@@ -32,14 +33,17 @@ static void parse(const char *text, bool passive, struct endpoint *ret)
 		fail_msg("%s: %s", text, err);
 }
 
-static void rig_open(struct rig *rig, const char *upstream, unsigned int interval_ms)
+static void tell(void *arg)
+{
+	atomic_fetch_add(&((struct rig *)arg)->told, 1);
+}
+
+/* CONF has been parsed. */
+static void rig_begin(struct rig *rig, unsigned int interval_ms)
 {
 	struct account account;
 	char err[256];
 
-	memset(rig, 0, sizeof(*rig));
-	fake_dns_say(0x0a000001);
-	parse(upstream, false, &rig->conf);
 	parse("10.0.0.99:80", true, &rig->listen);
 	if (account_find(NULL, &account, err, sizeof(err)) ||
 	    names_open(&account, FILTER_ERRNO, &rig->names, err, sizeof(err)))
@@ -47,7 +51,26 @@ static void rig_open(struct rig *rig, const char *upstream, unsigned int interva
 	assert_int_equal(upstream_open(&rig->u, &rig->conf, &rig->listen, interval_ms,
 				       clock_now_ms()), 0);
 	assert_int_equal(names_add(rig->names, &rig->u), 0);
-	assert_int_equal(names_start(rig->names), 0);
+	assert_int_equal(names_start(rig->names, tell, rig), 0);
+}
+
+/* At the start it is 10.0.0.1. */
+static void rig_open(struct rig *rig, const char *upstream, unsigned int interval_ms)
+{
+	memset(rig, 0, sizeof(*rig));
+	fake_dns_say(0x0a000001);
+	parse(upstream, false, &rig->conf);
+	rig_begin(rig, interval_ms);
+}
+
+/* It has no address. */
+static void rig_open_unknown(struct rig *rig, const char *upstream)
+{
+	char err[256];
+
+	memset(rig, 0, sizeof(*rig));
+	assert_int_equal(endpoint_parse_offline(upstream, false, &rig->conf, err, sizeof(err)), 0);
+	rig_begin(rig, NEVER);
 }
 
 static void rig_close(struct rig *rig)
@@ -157,6 +180,87 @@ static void test_asked(void **state)
 	assert_true(lookups >= 2);
 	assert_true(lookups <= 2 + (clock_now_ms() - start) / UPSTREAM_ASK_MS);
 	rig_close(&rig);
+}
+
+static void wait_told(struct rig *rig, unsigned int n)
+{
+	for (uint64_t end = clock_now_ms() + PATIENCE_MS; atomic_load(&rig->told) < n;) {
+		assert_true(clock_now_ms() < end);
+		short_pause();
+	}
+}
+
+/* Nobody has looked it up before: that is done at once, and who waits is told what came of it. */
+static void test_unknown(void **state)
+{
+	struct addr_list *list = NULL;
+	uint64_t seen = 0, later = 0;
+	struct rig rig;
+
+	(void)state;
+	atomic_store(&fake_dns->error, EAI_NONAME);
+	rig_open_unknown(&rig, "variable.test:80");
+	wait_lookups(&rig.u, 1);
+	assert_true(upstream_is_unknown(&rig.u));
+	assert_int_equal(atomic_load(&rig.told), 0); /* nobody waited */
+	assert_int_equal(upstream_await(&rig.u, &seen, &list), 0);
+	wait_told(&rig, 1);
+	assert_int_equal(upstream_await(&rig.u, &seen, &list), -ENOENT);
+	assert_non_null(strstr(wait_lookups(&rig.u, 2).why, "not known"));
+	fake_dns_say(0x0a000007);
+	assert_int_equal(upstream_await(&rig.u, &later, &list), 0);
+	wait_told(&rig, 2);
+	assert_int_equal(upstream_await(&rig.u, &later, &list), 1);
+	addr_list_put(list);
+	assert_true(is_at(&rig.u, "10.0.0.7:80"));
+	names_stop(rig.names);
+	names_stop(rig.names);
+	rig_close(&rig);
+}
+
+static const char *result_of(const struct question *q)
+{
+	static char text[256];
+	struct endpoint e;
+
+	assert_true(q->done);
+	if (question_result(q, &e, text, sizeof(text)))
+		return text;
+	addr_format((struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len, text, sizeof(text));
+	endpoint_close(&e);
+	return text;
+}
+
+/* What cannot be done without: all at the same time, before and after the thread is started. */
+static void test_look_up_all(void **state)
+{
+	struct question q[] = { { .text = "variable.test:1" }, { .text = "crash.test:2" },
+				{ .text = "variable.test:3", .passive = true } };
+	struct account account;
+	struct names *names = NULL;
+	char err[256];
+
+	(void)state;
+	fake_dns_say(0x0a00000c);
+	if (account_find(NULL, &account, err, sizeof(err)) ||
+	    names_open(&account, FILTER_ERRNO, &names, err, sizeof(err)))
+		fail_msg("%s", err);
+	for (int i = 0; i < 2; i++) {
+		names_look_up_all(names, q, 3);
+		assert_string_equal(result_of(&q[0]), "10.0.0.12:1");
+		assert_int_equal(q[1].reply.error, -EIO);
+		assert_non_null(strstr(result_of(&q[1]), "without an answer"));
+		assert_string_equal(result_of(&q[2]), "10.0.0.12:3");
+		if (i == 0)
+			assert_int_equal(names_start(names, NULL, NULL), 0);
+	}
+	names_give_up(names);
+	names_look_up_all(names, q, 3);
+	assert_int_equal(q[0].reply.error, -ECANCELED);
+	assert_int_equal(q[2].reply.error, -ECANCELED);
+	names_close(names);
+	while (waitpid(-1, NULL, 0) > 0)
+		;
 }
 
 /* What has to be looked up beside a host is asked for; a host is not. */
@@ -309,6 +413,7 @@ int main(void)
 		cmocka_unit_test(test_timer),   cmocka_unit_test(test_failures),
 		cmocka_unit_test(test_asked),   cmocka_unit_test(test_several),
 		cmocka_unit_test(test_gone),    cmocka_unit_test(test_look_up),
+		cmocka_unit_test(test_unknown), cmocka_unit_test(test_look_up_all),
 	};
 
 	log_set_level(LOG_ERR);

@@ -15,35 +15,30 @@
 #include <unistd.h>
 
 #include "pid_file.h"
+#include "temp_dir.h"
 
-static char folder[] = "/tmp/culvert-pid.XXXXXX";
+static char dir[TEMP_DIR_LEN];
 static char path[64], other[64];
 
-static int make_folder(void **state)
+static int make_dir(void **state)
 {
 	(void)state;
-	if (!mkdtemp(folder))
+	if (temp_dir_make(dir))
 		return -1;
-	snprintf(path, sizeof(path), "%s/pid", folder);
-	snprintf(other, sizeof(other), "%s/other", folder);
+	snprintf(path, sizeof(path), "%s/pid", dir);
+	snprintf(other, sizeof(other), "%s/other", dir);
 	return 0;
 }
 
-static int remove_folder(void **state)
+static int remove_dir(void **state)
 {
 	(void)state;
-	unlink(path);
-	unlink(other);
-	return rmdir(folder);
+	return temp_dir_remove(dir);
 }
 
 static void write_file(const char *name, const char *text)
 {
-	FILE *f = fopen(name, "we");
-
-	assert_non_null(f);
-	fputs(text, f);
-	assert_int_equal(fclose(f), 0);
+	temp_file_write(name, text, strlen(text));
 }
 
 static void check_content(const char *name, const char *text)
@@ -113,12 +108,30 @@ static void test_something_else(void **state)
 	}
 }
 
+static void test_no_directory(void **state)
+{
+	char err[256], name[96];
+
+	(void)state;
+	unlink(path);
+	snprintf(name, sizeof(name), "%s/none/pid", dir);
+	assert_int_equal(pid_file_open(name, err, sizeof(err)), -ENOENT);
+	assert_non_null(strstr(err, "make its directory first (install -d /"));
+	assert_non_null(strstr(err, "/none)"));
+	write_file(path, "text\n");
+	snprintf(name, sizeof(name), "%s/pid", path);
+	assert_int_equal(pid_file_open(name, err, sizeof(err)), -ENOTDIR);
+	assert_non_null(strstr(err, "make its directory first"));
+	unlink(path);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_written_and_blanked),
 		cmocka_unit_test(test_something_else),
+		cmocka_unit_test(test_no_directory),
 	};
 
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+	return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -21,7 +21,7 @@ static void know(size_t place, uint32_t generation, const char *text)
 {
 	char *argv[] = { (char *)"run", (char *)"--config", (char *)"a.conf",
 			 (char *)"127.0.0.1:9000", (char *)"127.0.0.1:9001" };
-	struct config_source from = { text, strlen(text), true };
+	struct config_source from = { text, strlen(text) };
 	struct config *c = &known.configs[place];
 
 	assert_int_equal(config_parse_from(5, argv, &from, c), 0);

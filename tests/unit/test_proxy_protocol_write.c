@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "endpoint.h"
 #include "proxy_rig.h"
 #include "seeded.h"
 

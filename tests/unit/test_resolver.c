@@ -11,6 +11,7 @@
 
 #include "fake_dns.h"
 #include "resolver.h"
+#include "resolver_wait.h"
 #include "seeded.h"
 #include "syscall_filter.h"
 
@@ -144,6 +145,38 @@ static void test_hanging(void **state)
 	assert_int_equal(atomic_load(&fake_dns->asked), RESOLVER_AT_ONCE - 1 + 50);
 }
 
+#define MANY (3 * RESOLVER_AT_ONCE)
+#define HANGING 5
+
+/* More than are looked up at a time, and some of them are not answered. */
+static void test_wait(void **state)
+{
+	static struct question q[MANY];
+	uint64_t start = clock_now_ms();
+
+	(void)state;
+	fake_dns_say(0x0a000009);
+	for (size_t i = 0; i < MANY; i++)
+		q[i] = (struct question){ .text = i % 9 == 4 && i / 9 < HANGING ? "hang.test:1" :
+									   "variable.test:1" };
+	resolver_wait(sock, q, MANY, 500);
+	assert_true(clock_now_ms() - start >= 500);
+	for (size_t i = 0; i < MANY; i++) {
+		bool hangs = !strcmp(q[i].text, "hang.test:1");
+
+		assert_true(q[i].done);
+		/* in half a second, not everything is done on every machine */
+		if (hangs || q[i].reply.error) {
+			assert_int_equal(q[i].reply.error, -EAGAIN);
+			assert_string_equal(q[i].reply.why, RESOLVER_SILENT);
+		} else {
+			assert_int_equal(ntohl(q[i].reply.addrs[0].in.sin_addr.s_addr),
+					 0x0a000009);
+		}
+	}
+	assert_int_equal(q[0].reply.error, 0);
+}
+
 /* More wait in the socket, until that is full; the daemon is told at once, and never waits. */
 static void test_flood(void **state)
 {
@@ -258,7 +291,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_answers), TEST(test_errors), TEST(test_hanging),
 		TEST(test_flood),   TEST(test_crash),  TEST(test_confined),
-		TEST(test_killed),  TEST(test_signals), cmocka_unit_test(test_malformed),
+		TEST(test_killed),  TEST(test_signals), TEST(test_wait),
+		cmocka_unit_test(test_malformed),
 	};
 
 	return cmocka_run_group_tests(tests, fake_dns_open, NULL);

@@ -24,12 +24,13 @@
 #include "capture.h"
 #include "log.h"
 #include "session_log.h"
+#include "temp_dir.h"
 
 #define PATIENCE_MS 20000
 #define THREADS 4
 #define EACH 3000
 
-static char dir[] = "/tmp/culvert-session-log.XXXXXX";
+static char dir[TEMP_DIR_LEN];
 static struct session_log_conf conf = { .account = { .name = "tester" } };
 static struct session_log *running;
 
@@ -38,13 +39,13 @@ static int enter(void **state)
 	(void)state;
 	conf.account.uid = geteuid();
 	conf.account.gid = getegid();
-	return !mkdtemp(dir) || chdir(dir);
+	return temp_dir_make(dir) || chdir(dir);
 }
 
 static int leave(void **state)
 {
 	(void)state;
-	return chdir("/") || rmdir(dir);
+	return chdir("/") || temp_dir_remove(dir);
 }
 
 static int clean(void **state)

@@ -265,6 +265,9 @@ static void test_parts(void **state)
 		{ PART_SOURCE,
 		  { "setsockopt, SO_BINDTODEVICE", ALLOWED, SYS_setsockopt,
 		    { NOTHING, SOL_SOCKET, SO_BINDTODEVICE } } },
+		{ PART_PRIVILEGED,
+		  { "setsockopt, IP_TRANSPARENT", ALLOWED, SYS_setsockopt,
+		    { NOTHING, IPPROTO_IP, IP_TRANSPARENT } } },
 		{ PART_PRIVILEGED, { "wait4", ALLOWED, SYS_wait4, { NOTHING, 0, WNOHANG } } },
 		{ PART_SESSION_LOG, { "ftruncate", ALLOWED, SYS_ftruncate, { NOTHING } } },
 	};

@@ -199,6 +199,77 @@ static void test_failed(void **state)
 	atomic_store(&rig->u.ask, NULL);
 }
 
+/* What a session is told that comes before the name has an address. */
+static int await(struct upstream *u, uint64_t *seen)
+{
+	struct addr_list *list = NULL;
+	int r = upstream_await(u, seen, &list);
+
+	assert_int_equal(r == 1, list != NULL);
+	assert_true(!list || list->n);
+	addr_list_put(list);
+	return r;
+}
+
+static void test_unknown(void **state)
+{
+	struct rig *rig = *state;
+	const struct endpoint name = { .named = true, .named_port = htons(PORT) };
+	uint64_t seen[4] = { 0 };
+	unsigned int asked = 0;
+	struct addr found[] = { address(3, 22), address(4, PORT) };
+	struct upstream u;
+
+	assert_int_equal(upstream_open(&u, &name, &rig->listen, 1000, 500), 0);
+	assert_true(upstream_is_unknown(&u));
+	expect_list(&u, "");
+	assert_int_equal(await(&u, &seen[0]), -ENOENT); /* nobody looks it up */
+	u.arg = &asked;
+	atomic_store(&u.ask, count);
+	assert_false(upstream_awaited(&u));
+	assert_int_equal(await(&u, &seen[0]), 0);
+	assert_int_equal(await(&u, &seen[1]), 0);
+	assert_int_equal(asked, 1);
+	assert_true(atomic_exchange(&u.wanted, false));
+	assert_true(upstream_awaited(&u));
+	assert_false(upstream_awaited(&u));
+
+	/* one that ends without an address is for those who were there, and not for others */
+	assert_true(upstream_not_found(&u, "no such host"));
+	assert_int_equal(await(&u, &seen[0]), -ENOENT);
+	assert_int_equal(await(&u, &seen[2]), 0);
+	assert_int_equal(await(&u, &seen[2]), 0);
+	assert_int_equal(asked, 2);
+	assert_int_equal(upstream_found(&u, found, 1, 600), -EADDRNOTAVAIL);
+	assert_true(upstream_is_unknown(&u));
+	assert_int_equal(await(&u, &seen[2]), -ENOENT);
+	assert_int_equal(await(&u, &seen[3]), 0);
+
+	assert_int_equal(upstream_found(&u, found, 2, 700), 1);
+	assert_false(upstream_is_unknown(&u));
+	assert_int_equal(await(&u, &seen[1]), 1);
+	assert_int_equal(await(&u, &seen[3]), 1);
+	expect_list(&u, "10.0.0.4:80");
+	atomic_store(&u.ask, NULL);
+	upstream_close(&u);
+}
+
+/* The port of a service is learnt with the address, and then is as good as written. */
+static void test_service(void **state)
+{
+	struct rig *rig = *state;
+	const struct endpoint name = { .named = true };
+	struct addr found[] = { address(1, 0), address(2, PORT) }, other = address(2, 22);
+	struct upstream u;
+
+	assert_int_equal(upstream_open(&u, &name, &rig->listen, 1000, 500), 0);
+	assert_int_equal(upstream_found(&u, found, 2, 600), 1);
+	expect_list(&u, "10.0.0.2:80");
+	assert_int_equal(upstream_found(&u, &other, 1, 700), -EADDRNOTAVAIL);
+	expect_list(&u, "10.0.0.2:80");
+	upstream_close(&u);
+}
+
 struct crowd {
 	struct upstream *u;
 	_Atomic bool over;
@@ -260,7 +331,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_found),     TEST(test_same_set),  TEST(test_not_found),
 		TEST(test_preferred), TEST(test_failed),    TEST(test_unacceptable),
-		TEST(test_threads),
+		TEST(test_threads),   TEST(test_unknown),   TEST(test_service),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,14 +14,16 @@
 #include <cmocka.h>
 
 #include "capture.h"
+#include "clock.h"
 #include "loop.h"
+#include "temp_dir.h"
 #include "watchdog.h"
 
 #define PERIOD_USEC "40000" /* four looks in it */
 #define PERIOD_MS 10
 
 static int notify_fd;
-static char notify_path[64];
+static char dir[TEMP_DIR_LEN], notify_path[64];
 
 /* A thread that is not there: it takes a turn when it is woken, unless it hangs. */
 struct fake {
@@ -44,9 +46,10 @@ static int make_socket(void **state)
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 
 	(void)state;
-	snprintf(notify_path, sizeof(notify_path), "/tmp/culvert-notify.%d", (int)getpid());
+	if (temp_dir_make(dir))
+		return -1;
+	snprintf(notify_path, sizeof(notify_path), "%s/notify", dir);
 	strcpy(un.sun_path, notify_path);
-	unlink(notify_path);
 	notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	setenv("NOTIFY_SOCKET", notify_path, 1);
 	return notify_fd < 0 || bind(notify_fd, (struct sockaddr *)&un, sizeof(un)) ? -1 : 0;
@@ -56,7 +59,7 @@ static int remove_socket(void **state)
 {
 	(void)state;
 	close(notify_fd);
-	return unlink(notify_path);
+	return temp_dir_remove(dir);
 }
 
 static bool told(void)
@@ -72,7 +75,7 @@ static bool told(void)
 /* The next look is due, and taken. */
 static void look(struct watchdog *w)
 {
-	uint64_t due = watchdog_due(w), now = loop_clock_ms();
+	uint64_t due = watchdog_due(w), now = clock_ms();
 
 	assert_true(due <= now + PERIOD_MS);
 	if (due > now)

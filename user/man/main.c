@@ -19,10 +19,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "option.h"
+#include "option_value.h"
 
 #define VERSION_MARK "@VERSION@"
 #define LINE_LEN 1024
+#define LINE_GOOD 50
 
 struct page {
 	const char *path;
@@ -44,15 +45,25 @@ static void fail(const struct page *p, const char *fmt, ...)
 	exit(1);
 }
 
+/* A blank at C ends a line that would be longer than mandoc likes; "." would begin a request. */
+static bool may_break(const char *text, const char *c)
+{
+	return c - text > LINE_GOOD && c[1] != '.' && c[1] != '\'';
+}
+
 /* TEXT in roff; what stands between backquotes is bold.  CAPITAL: its first letter is made one. */
 static void put_text(const char *text, bool capital)
 {
+	const char *line = text;
 	bool bold = false;
 
 	if (*text == '.' || *text == '\'')
 		fputs("\\&", stdout);
 	for (const char *c = text; *c; c++) {
-		if (*c == '`') {
+		if (*c == ' ' && may_break(line, c)) {
+			putchar('\n');
+			line = c + 1;
+		} else if (*c == '`') {
 			bold = !bold;
 			fputs(bold ? "\\fB" : "\\fR", stdout);
 		} else if (*c == '-') {

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_HOLD_H
+#define CULVERT_TEST_HOLD_H
+
+#include <sys/types.h>
+
+/* Another process, held right before a system call that it is about to make. */
+
+/* From here on it is held.  0 or -errno. */
+int hold_begin(pid_t pid);
+/*
+ * Let PID, which is held, go on until it is about to make call NR, the next one if it is held
+ * before that already.  0, -ETIMEDOUT after TIMEOUT_MS, or -errno.
+ */
+int hold_before(pid_t pid, long nr, int timeout_ms);
+/* Let it go on, for good. */
+void hold_end(pid_t pid);
+
+#endif

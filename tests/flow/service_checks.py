@@ -1,0 +1,382 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""What culvert.service does under systemd; run by service_systemd.py in a systemd of its own.
+
+The checks follow one another: each finds the unit as the one before has left it.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+from service_rig import (PATIENCE, SESSION_LOG, UNIT, UPSTREAM, Failure, Session, ask, configure,
+                         drop_in, expect, forward, journal, logged, main_pid, prop, run, serve,
+                         status_of, systemctl, wait_state, wait_until)
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+ENGINES = {"auto": 81, "sockmap": 82, "splice": 83, "copy": 84}
+GRACE = 1.0
+EXPOSURE = 2.0  # as systemd-analyze security counts; docs/security.md says what it is made of
+NET_ADMIN, NET_BIND_SERVICE = 12, 10
+PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+EPOLL_WAIT = {"232", "281", "22"}  # x86-64; epoll_pwait there and on 64-bit ARM
+GLOBAL = (f"[culvert]\nworkers = 2\ngrace = {GRACE}\nsession-log = {SESSION_LOG}\n")
+GOOD = GLOBAL + "".join(forward(name, port, engine=name) for name, port in ENGINES.items())
+
+
+def check_unit():
+    """systemd understands every line of it, and it exposes little."""
+    expect(run("systemd-analyze", "verify", "--man=no", UNIT), "", "systemd-analyze verify")
+    text = run("systemd-analyze", "security", "--no-pager", UNIT)
+    score = re.search(r"Overall exposure level for culvert.service: ([0-9.]+)", text)
+    if not score or float(score[1]) > EXPOSURE:
+        raise Failure(f"systemd-analyze security: {text[-300:]}")
+    return f"exposure {score[1]}"
+
+
+def check_start():
+    """`systemctl start` comes back when it is ready, and it has what the unit gives it."""
+    configure(GOOD)
+    systemctl("start", UNIT)
+    expect(prop("ActiveState"), "active", "state")
+    expect(prop("StatusText").startswith("4 forwards"), True, prop("StatusText"))
+    pid = main_pid()
+    expect(logged("culvert: ready", pid) is not None, True, "ready")
+    for number, caps in (pid, 0), (privileged_of(pid), 1 << NET_ADMIN | 1 << NET_BIND_SERVICE):
+        has = status_of(number)
+        expect(61184 <= int(has["Uid"].split()[0]) <= 65519, True, f"uid {has['Uid']}")
+        expect((int(has["CapEff"], 16), int(has["CapPrm"], 16), int(has["CapAmb"], 16)),
+               (caps, caps, 0), f"capabilities of {has['Name']}")
+        expect((has["NoNewPrivs"], has["Seccomp"]), ("1", "2"), has["Name"])
+    expect(stat.S_ISSOCK(os.stat("/run/culvert/control.sock").st_mode), True, "control socket")
+    return prop("StatusText")
+
+
+def privileged_of(pid):
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = [int(child) for child in children if status_of(child)["Name"] == "culvert-priv"]
+    expect(len(found), 1, "privileged processes")
+    return found[0]
+
+
+def check_engines():
+    """Every engine carries what it should, in the sandbox."""
+    for name, port in ENGINES.items():
+        session = Session(port)
+        session.talk_until(name, "sockmap" if name == "auto" else name)
+        session.close()
+
+
+def check_session_log():
+    """A line for each session, in the directory that systemd makes."""
+    lines = session_lines(SESSION_LOG, len(ENGINES))
+    expect(sorted(line["forward"] for line in lines), sorted(ENGINES), "forwards")
+    expect({line["end"] for line in lines}, {"finished"}, "ends")
+    expect(os.stat(SESSION_LOG).st_uid, int(status_of(main_pid())["Uid"].split()[0]), "owner")
+
+
+def session_lines(path, n):
+    """The lines of PATH, once there are N."""
+    wait_until(lambda: len(path.read_text(encoding="utf-8").splitlines()) >= n,
+               f"{n} lines in {path}")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def check_reload():
+    """What needs privileges comes with a reload, which no session notices."""
+    lives = Session(ENGINES["sockmap"])
+    lives.talk_until("sockmap", "sockmap")
+    run("ip", "rule", "add", "to", "10.9.8.7", "lookup", "78")
+    run("ip", "route", "add", "local", "default", "dev", "lo", "table", "78")
+    configure(GOOD + forward("low", 443) + forward("marked", 444, mark=7) +
+              forward("transparent", 445, transparent="yes", proxy_protocol="receive"))
+    systemctl("reload", UNIT)
+    expect(prop("StatusText").startswith("7 forwards"), True, prop("StatusText"))
+    serve(443)
+    marked = Session(444)
+    if "fwmark:0x7" not in run("ss", "-Htne", "state", "established", "dst", "127.0.0.1:9100"):
+        raise Failure("no connection has the mark")
+    marked.close()
+    told = Session(445, b"PROXY TCP4 10.9.8.7 127.0.0.1 1234 445\r\n")
+    expect(told.peer[0], "10.9.8.7", "the client's address")
+    told.talk(50)
+    told.close()
+    lives.talk(50)
+    lives.close()
+
+
+def check_bad_reload():
+    """A mistake: `systemctl reload` fails, the journal says why, and all goes on."""
+    pid, lives = main_pid(), Session(443)
+    configure(GOOD + "nonsense = 1\n")
+    systemctl("reload", UNIT, code=1)
+    expect((prop("ActiveState"), main_pid()), ("active", pid), "state")
+    entry = logged("nonsense: unknown key", pid)
+    expect(entry and entry["PRIORITY"], "3", "priority of the error")
+    if "nonsense" not in prop("StatusText"):
+        raise Failure(f"status: {prop('StatusText')}")
+    lives.talk()
+    lives.close()
+    serve(443)
+    configure(GOOD)
+    systemctl("reload", UNIT)
+    expect(prop("StatusText").startswith("4 forwards"), True, prop("StatusText"))
+
+
+def check_journal():
+    """Each line has its priority; those of a session begin with its number."""
+    configure(GOOD + forward("closed", 85, upstream=9))
+    systemctl("reload", UNIT)
+    try:  # the reset may come before connect(2) is back
+        with socket.create_connection(("127.0.0.1", 85), PATIENCE) as client:
+            client.recv(1)
+    except ConnectionResetError:
+        pass
+    line = wait_until(lambda: next((line for line in session_lines(SESSION_LOG, 1)
+                                    if line["forward"] == "closed"), None), "its line")
+    entry = logged(f"session {line['id']}, forward closed: cannot connect", main_pid())
+    expect(entry and entry["PRIORITY"], "4", "priority of the warning")
+    own = [entry for entry in journal() if entry.get("_COMM") == "culvert"]
+    expect({entry["SYSLOG_IDENTIFIER"] for entry in own}, {"culvert"}, "identifier")
+    if wrong := [e["MESSAGE"] for e in own if re.match(r"<\d>|\d{4}-", e["MESSAGE"])]:
+        raise Failure(f"prefixes: {wrong[:3]}")
+    expect({entry["PRIORITY"] for entry in own} >= {"3", "4", "6"}, True, "priorities")
+
+
+def check_logrotate():
+    """The example of docs/operations.md."""
+    if not shutil.which("logrotate"):
+        return "skip: logrotate is not installed"
+    text = (TREE / "docs/operations.md").read_text(encoding="utf-8")
+    example = re.search(r"^    (/var/log/culvert/sessions\.log \{\n.*?^    \}\n)", text,
+                        re.MULTILINE | re.DOTALL)
+    path = pathlib.Path("/etc/logrotate.culvert")
+    path.write_text(example[1], encoding="utf-8")
+    for _ in range(2):
+        old = log_a_session()
+        said = run("logrotate", "--force", "--state", "/var/lib/logrotate.state", path)
+        expect(said, "", "logrotate")
+        wait_until(SESSION_LOG.exists, "the new file")
+        expect(len(session_lines(SESSION_LOG.with_suffix(".log.1"), old)), old, "old lines")
+        expect(log_a_session(), 1, "new lines")
+        expect(os.stat(SESSION_LOG).st_uid, int(status_of(main_pid())["Uid"].split()[0]), "owner")
+        expect(os.stat(SESSION_LOG).st_mode & 0o777, 0o600, "mode")  # UMask=0077
+    return None
+
+
+def log_a_session():
+    """How many lines there are then."""
+    before = len(SESSION_LOG.read_text(encoding="utf-8").splitlines())
+    serve(81)
+    return len(session_lines(SESSION_LOG, before + 1))
+
+
+def check_stop():
+    """Sessions may finish for as long as `grace` says; the unit ends well."""
+    finishes, lasts = Session(81), Session(82)
+    begin = time.monotonic()
+    systemctl("stop", "--no-block", UNIT)
+    wait_until(lambda: prop("ActiveState") == "deactivating", "the stop")
+    finishes.talk(5)
+    finishes.client.shutdown(socket.SHUT_WR)
+    expect(finishes.server.recv(1), b"", "the upstream's end")
+    finishes.server.close()
+    expect(finishes.ends(), "fin", "a session that finishes")
+    expect(lasts.ends(), "reset", "a session that lasts")
+    wait_state("inactive")
+    if time.monotonic() - begin < GRACE:
+        raise Failure("sessions had less than their time")
+    expect((prop("Result"), prop("ExecMainStatus")), ("success", "0"), "result")
+    expect(pathlib.Path("/run/culvert").exists(), False, "its directory is left over")
+    finishes.close()
+    lasts.close()
+
+
+def check_bad_start():
+    """A file with a mistake is not tried again; what may pass is."""
+    configure("[culvert]\nnonsense = 1\n")
+    systemctl("start", UNIT, code=1)
+    expect((prop("ActiveState"), prop("ExecMainStatus"), prop("NRestarts")), ("failed", "2", "0"),
+           "a mistake")
+    with socket.create_server(("127.0.0.1", 86)):
+        configure(GLOBAL + forward("taken", 86))
+        systemctl("start", "--no-block", UNIT)
+        wait_until(lambda: prop("NRestarts") != "0", "another try")
+    wait_state("active")
+    serve(86)
+
+
+def crash(what, result):
+    """WHAT ends the daemon: systemd starts it again, whatever has become of the sessions."""
+    pid, restarts, lost = main_pid(), int(prop("NRestarts")), Session(81)
+    lost.talk()
+    helper = privileged_of(pid)
+    what(pid)
+    end = lost.ends()
+    wait_until(lambda: int(prop("NRestarts")) > restarts, "a new start")
+    wait_state("active")
+    expect(main_pid() != pid, True, "a new process")
+    expect(pathlib.Path(f"/proc/{helper}").exists(), False, "the old privileged process")
+    if not any(result in entry["MESSAGE"] for entry in journal()):
+        raise Failure(f"the journal does not say {result}")
+    lost.close()
+    serve(81)
+    return f"its sessions ended with {end}"
+
+
+def check_crash():
+    configure(GOOD)
+    systemctl("restart", UNIT)
+    return crash(lambda pid: os.kill(pid, signal.SIGSEGV), "Failed with result 'signal'")
+
+
+def check_privileged_end():
+    """The daemon goes on without its helper, and says so; a restart brings it back."""
+    pid = main_pid()
+    os.kill(privileged_of(pid), signal.SIGKILL)
+    wait_until(lambda: logged("the privileged process was ended by signal 9", pid), "the message")
+    serve(81)
+    systemctl("reload", UNIT, code=1)
+    expect((prop("ActiveState"), main_pid()), ("active", pid), "state")
+    systemctl("restart", UNIT)
+    systemctl("reload", UNIT)
+
+
+def check_watchdog():
+    """One thread that hangs, and a process that is stopped: systemd starts it again."""
+    drop_in("watchdog", "[Service]\nWatchdogSec=1\nRestartSec=100ms\n")
+    systemctl("restart", UNIT)
+    note = crash(hang_thread, "Failed with result 'watchdog'")
+    if not logged("has hung for"):
+        raise Failure("it does not say what has hung")
+    crash(lambda pid: os.kill(pid, signal.SIGSTOP), "Failed with result 'watchdog'")
+    drop_in("watchdog", None)
+    return note
+
+
+def hang_thread(pid):
+    """Stop a worker's thread until the process ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for task in sorted(pathlib.Path(f"/proc/{pid}/task").iterdir()):
+        if (task / "syscall").read_text().split()[0] in EPOLL_WAIT:
+            break
+    else:
+        raise Failure("no thread waits in epoll_wait(2)")
+    tid = int(task.name)
+    for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
+        if libc.ptrace(request, tid, None, None):
+            raise Failure(f"ptrace: {os.strerror(ctypes.get_errno())}")
+    os.waitpid(tid, WALL)
+    # its end must be taken note of, or the process is not gone
+    threading.Thread(target=os.waitpid, args=(tid, WALL), daemon=True).start()
+
+
+SOCKET = pathlib.Path("/etc/systemd/system/culvert.socket")
+EXAMPLE = pathlib.Path("/usr/local/share/doc/culvert/examples/culvert.socket")
+
+
+def check_activation():
+    """The first client starts it; while it restarts, clients wait."""
+    systemctl("stop", UNIT)
+    shutil.copy(EXAMPLE, SOCKET)
+    systemctl("daemon-reload")
+    configure(GLOBAL + forward("given", 8080))
+    systemctl("start", "culvert.socket")
+    expect(prop("ActiveState"), "inactive", "state before the first client")
+    serve(8080)
+    expect(prop("ActiveState"), "active", "state after it")
+    restart = subprocess.Popen(["systemctl", "restart", UNIT])
+    served = 0
+    while restart.poll() is None or served < 20:
+        serve_or_wait(8080)
+        served += 1
+    expect(restart.returncode, 0, "systemctl restart")
+    systemctl("stop", "culvert.socket", UNIT)
+    return f"{served} clients during a restart"
+
+
+def serve_or_wait(port):
+    """A client that is in the listener's queue when the daemon ends waits for the next one."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
+        client.sendall(b"hello")
+        server, _ = Session.upstream.accept()
+        with server:
+            expect(server.recv(5), b"hello", "bytes")
+
+
+def check_low_port_activation():
+    """docs/security.md: a low port without the capability for it."""
+    SOCKET.write_text(EXAMPLE.read_text().replace("127.0.0.1:8080", "127.0.0.1:443"))
+    caps = "CAP_BPF CAP_PERFMON CAP_NET_ADMIN"
+    drop_in("caps", f"[Service]\nAmbientCapabilities=\nAmbientCapabilities={caps}\n"
+                    f"CapabilityBoundingSet=\nCapabilityBoundingSet={caps}\n")
+    configure(GLOBAL + forward("given", 443, engine="sockmap"))
+    systemctl("start", "culvert.socket")
+    session = Session(443)
+    session.talk_until("given", "sockmap")
+    session.close()
+    systemctl("stop", "culvert.socket", UNIT)
+    SOCKET.unlink()
+    drop_in("caps", None)
+
+
+def check_account():
+    """An account `culvert` that exists is used, and its group may watch."""
+    for path, line in (("/etc/passwd", "culvert:x:991:991::/:/bin/false\n"),
+                       ("/etc/group", "culvert:x:991:\n")):
+        with open(path, "a", encoding="ascii") as file:
+            file.write(line)
+    configure(GOOD)
+    systemctl("start", UNIT)
+    expect(status_of(main_pid())["Uid"].split()[0], "991", "uid")
+    member = ("setpriv", "--reuid", "1234", "--regid", "991", "--clear-groups", "culvert")
+    run(*member, "status")
+    run(*member, "kill", "--all", code=1)
+    log_a_session()
+    return check_logrotate()
+
+
+def check_default_file():
+    """/etc/default/culvert gives other arguments."""
+    pathlib.Path("/etc/default").mkdir(exist_ok=True)
+    pathlib.Path("/etc/default/culvert").write_text(
+        f'CULVERT_OPTIONS="--engine copy 127.0.0.1:90 127.0.0.1:{UPSTREAM[1]}"\n')
+    systemctl("restart", UNIT)
+    serve(90)
+    expect(len(ask("forwards")["forwards"]), 1, "forwards")
+    systemctl("stop", UNIT)
+
+
+def main():
+    checks = [value for name, value in globals().items() if name.startswith("check_")]
+    print(run("systemctl", "--version").splitlines()[0])
+    systemctl("log-target", "journal")
+    with socket.create_server(UPSTREAM, backlog=1000) as upstream:
+        upstream.settimeout(PATIENCE)
+        Session.upstream = upstream
+        for check in checks:
+            begin = time.monotonic()
+            try:
+                note = check()
+            except (Failure, OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
+                print(run("journalctl", "--no-pager", "--lines", "40", "-o", "short-monotonic",
+                          code=None))
+                print(f"FAIL {check.__name__}: {type(error).__name__}: {error}")
+                return 1
+            print(f"ok   {check.__name__}, {time.monotonic() - begin:.1f} s"
+                  f"{': ' + note if note else ''}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

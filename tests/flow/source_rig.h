@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_SOURCE_RIG_H
+#define CULVERT_TEST_SOURCE_RIG_H
+
+/*
+ * A client, the gateway where culvert runs, and a server (netlab.h), with the routes that
+ * docs/transparent.md asks for.
+ */
+#include "forward_rig.h"
+#include "netlab.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+
+#include "addr.h"
+#include "daemon_log.h"
+
+/* not every program needs all of it */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+
+#define GATE4 "10.77.1.2"
+#define GATE6 "[fd77:1::2]"
+#define SERVER4 "10.77.2.1:9100"
+#define SERVER6 "[fd77:2::1]:9100"
+#define HIDDEN4 "192.0.2.1:9100" /* of the server, and no route leads there but a mark's */
+#define HIDDEN6 "[2001:db8:77::1]:9100"
+#define TWICE "198.51.100.1:9100" /* both machines have it */
+
+/* Listeners of the two machines. */
+static int server4, server6, hidden4, hidden6, twice_server, twice_client;
+
+/* --- the network --- */
+
+static const char *const routes[] = {
+	"ip addr add 10.77.2.3/24 dev s",
+	"ip addr add fd77:2::3/64 dev s nodad preferred_lft 0", /* not by default */
+	/* a mark leads where no other packet gets */
+	"ip rule add fwmark 0x4d lookup 77 && ip -6 rule add fwmark 0x4d lookup 77",
+	"ip route add 192.0.2.1 via 10.77.2.1 table 77",
+	"ip -6 route add 2001:db8:77::1 via fd77:2::1 table 77",
+	/* the same address by two interfaces */
+	"ip route add 198.51.100.1 via 10.77.2.1 dev s metric 50",
+	"ip route add 198.51.100.1 via 10.77.1.1 dev c metric 100",
+	/* docs/transparent.md: what the upstream answers to a client comes to this machine */
+	"ip route add local default dev lo table 78",
+	"ip -6 route add local default dev lo table 78",
+	"ip rule add iif s ipproto tcp sport 9100 lookup 78",
+	"ip -6 rule add iif s ipproto tcp sport 9100 lookup 78",
+	/* and what clients say to the upstream */
+	"ip rule add iif c ipproto tcp dport 9100 lookup 78",
+	"ip -6 rule add iif c ipproto tcp dport 9100 lookup 78",
+};
+
+static void must_run(enum machine m, const char *command)
+{
+	if (netlab_run(m, command)) {
+		fprintf(stderr, "failed: %s\n", command);
+		exit(1);
+	}
+}
+
+static int listen_at(enum machine m, const char *where)
+{
+	int fd;
+
+	netlab_enter(m);
+	fd = net_listen(where, 1000);
+	netlab_enter(GATEWAY);
+	if (fd < 0) {
+		fprintf(stderr, "%s: %s\n", where, strerror(-fd));
+		exit(1);
+	}
+	return fd;
+}
+
+static void make_network(const char *prog)
+{
+	netlab_up(prog);
+	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
+		must_run(GATEWAY, routes[i]);
+	must_run(SERVER_MACHINE, "ip addr add 192.0.2.1/32 dev lo && "
+				 "ip addr add 198.51.100.1/32 dev lo && "
+				 "ip addr add 2001:db8:77::1/128 dev lo nodad");
+	must_run(CLIENT_MACHINE, "ip addr add 198.51.100.1/32 dev lo");
+	server4 = listen_at(SERVER_MACHINE, SERVER4);
+	server6 = listen_at(SERVER_MACHINE, SERVER6);
+	hidden4 = listen_at(SERVER_MACHINE, HIDDEN4);
+	hidden6 = listen_at(SERVER_MACHINE, HIDDEN6);
+	twice_server = listen_at(SERVER_MACHINE, TWICE);
+	twice_client = listen_at(CLIENT_MACHINE, TWICE);
+}
+
+/* --- sessions --- */
+
+static int dial(const char *to)
+{
+	int fd;
+
+	netlab_enter(CLIENT_MACHINE);
+	fd = rig_dial(NULL, to);
+	netlab_enter(GATEWAY);
+	return fd;
+}
+
+static int accept_on(int listener)
+{
+	upstream_fd = listener;
+	return rig_accept();
+}
+
+/* One end of FD, without the port. */
+static const char *host_of(int fd, bool peer)
+{
+	static char text[ADDR_STRLEN];
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+
+	assert_int_equal(peer ? getpeername(fd, (struct sockaddr *)&ss, &len) :
+				getsockname(fd, (struct sockaddr *)&ss, &len), 0);
+	addr_format((struct sockaddr *)&ss, len, text, sizeof(text));
+	*strrchr(text, ':') = '\0';
+	return text;
+}
+
+/* A conversation through FORWARD at TO that LISTENER gets, from FROM. */
+static void converse(struct daemon *d, const char *engine, const char *forward, const char *to,
+		     int listener, const char *from)
+{
+	int client = dial(to), server = accept_on(listener);
+
+	if (strcmp(host_of(server, true), from) != 0)
+		fail_msg("%s: from %s, not from %s", forward, host_of(server, true), from);
+	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
+	rig_talk(client, server, 50);
+}
+
+/* --- every row with some engines --- */
+
+/* not const: they are the states of the tests */
+static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
+
+static int clean(void **state)
+{
+	int r = rig_clean(state);
+	const int listeners[] = { server4, server6, hidden4, hidden6, twice_server, twice_client };
+
+	netlab_enter(GATEWAY);
+	for (size_t i = 0; i < sizeof(listeners) / sizeof(listeners[0]); i++)
+		net_drain_listener(listeners[i]);
+	return r;
+}
+
+struct source_row {
+	const char *name;
+	void (*run)(void **state);
+	size_t n; /* engines */
+};
+
+#define SOURCE_TESTS_MAX 16
+
+/* The main() of program PROG, which is ended after SECONDS. */
+static int source_run(const char *prog, unsigned int seconds, const struct source_row *rows,
+		      size_t n_rows)
+{
+	static struct CMUnitTest tests[SOURCE_TESTS_MAX];
+	static char names[SOURCE_TESTS_MAX][48];
+	size_t n = 0;
+
+	for (size_t i = 0; i < n_rows; i++) {
+		for (size_t k = 0; k < rows[i].n && n < SOURCE_TESTS_MAX; k++, n++) {
+			snprintf(names[n], sizeof(names[n]), "%s_%s", engines[k], rows[i].name);
+			tests[n] = (struct CMUnitTest){
+				.name = names[n], .test_func = rows[i].run,
+				.teardown_func = clean, .initial_state = engines[k],
+			};
+		}
+	}
+	env_need_ipv6(prog);
+	env_enter(prog, seconds);
+	/* the directory of a configuration file must be root's */
+	if (chown(env_dir(), 0, 0))
+		perror(env_dir());
+	make_network(prog);
+	upstream_fd = server4;
+	/* the unused places of the table are not run */
+	return _cmocka_run_group_tests(prog, tests, n, NULL, NULL);
+}
+
+#pragma GCC diagnostic pop
+
+#endif

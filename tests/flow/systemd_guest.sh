@@ -1,0 +1,110 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause
+#
+# Usage: systemd_guest.sh ROOT STAGE TREE CONSOLE
+#
+# For systemd_guest.py, which starts it as the first process of new namespaces: makes a small system
+# below ROOT, which has the programs of this one, and STAGE/usr/local for its own, and nothing else,
+# and becomes its systemd. TREE is /tree there. What of the kernel is not in a namespace can only be
+# read.
+set -eu
+root=$1 stage=$2 tree=$3 console=$4
+
+# SOURCE TARGET: to be read only
+show() {
+	[ -e "$2" ] || mkdir -p "$2"
+	mount --bind "$1" "$2"
+	mount -o remount,bind,ro "$2"
+}
+
+programs() {
+	show /usr "$root/usr"
+	for name in bin sbin lib lib32 lib64 libx32; do
+		if [ -L "/$name" ]; then
+			cp -a "/$name" "$root/$name"
+		elif [ -d "/$name" ]; then
+			show "/$name" "$root/$name"
+		fi
+	done
+	mount -t tmpfs -o mode=755 culvert-guest "$root/usr/local"
+	cp -a "$stage/usr/local/." "$root/usr/local"
+	show "$tree" "$root/tree"
+}
+
+devices() {
+	mkdir "$root/dev"
+	mount -t tmpfs -o mode=755 culvert-guest "$root/dev"
+	for name in null zero full random urandom tty; do
+		touch "$root/dev/$name"
+		mount --bind "/dev/$name" "$root/dev/$name"
+	done
+	touch "$root/dev/console"
+	mount --bind "$console" "$root/dev/console"
+	mkdir "$root/dev/pts" "$root/dev/shm"
+	mount -t devpts -o newinstance,ptmxmode=666 culvert-guest "$root/dev/pts"
+	ln -s pts/ptmx "$root/dev/ptmx"
+	ln -s /proc/self/fd "$root/dev/fd"
+}
+
+kernel() {
+	mkdir "$root/proc" "$root/sys"
+	mount -t proc proc "$root/proc"
+	show "$root/proc/sys" "$root/proc/sys"
+	[ ! -e "$root/proc/sysrq-trigger" ] ||
+		show "$root/proc/sysrq-trigger" "$root/proc/sysrq-trigger"
+	mount -t sysfs sysfs "$root/sys"
+	mount -o remount,bind,ro "$root/sys"
+	mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+}
+
+settings() {
+	mkdir -p "$root/etc/systemd/system" "$root/etc/systemd/system-generators" \
+		"$root/root" "$root/run" "$root/var/lib" "$root/var/log"
+	mkdir -m 1777 "$root/tmp" "$root/var/tmp"
+	tr -d - </proc/sys/kernel/random/uuid >"$root/etc/machine-id"
+	printf 'root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n' >"$root/etc/passwd"
+	printf 'root:x:0:\nadm:x:4:\nnogroup:x:65534:\n' >"$root/etc/group"
+	printf 'passwd: files systemd\ngroup: files systemd\nhosts: files\nservices: files\n' \
+		>"$root/etc/nsswitch.conf"
+	printf '127.0.0.1 localhost\n::1 localhost\n' >"$root/etc/hosts"
+	for file in /etc/services /etc/ld.so.cache; do
+		[ ! -e $file ] || cp $file "$root/etc"
+	done
+	[ ! -d /etc/alternatives ] || show /etc/alternatives "$root/etc/alternatives"
+	printf '[Journal]\nStorage=volatile\nReadKMsg=no\nAudit=no\n' >"$root/etc/systemd/journald.conf"
+	printf '[Unit]\nRequires=basic.target systemd-journald.service\n%s\n' \
+		'After=basic.target systemd-journald.service' \
+		>"$root/etc/systemd/system/culvert-guest.target"
+}
+
+# Of what systemd starts of its own accord, the journal alone.
+mask() {
+	for file in "$systemd"/system/*.wants/*; do
+		case ${file##*/} in
+		systemd-journald.service | systemd-journald.socket | systemd-journald-dev-log.socket)
+			;;
+		*) ln -sf /dev/null "$root/etc/systemd/system/${file##*/}" ;;
+		esac
+	done
+	for file in "$systemd"/system-generators/*; do
+		ln -sf /dev/null "$root/etc/systemd/system-generators/${file##*/}"
+	done
+}
+
+systemd=/usr/lib/systemd
+[ -x $systemd/systemd ] || systemd=/lib/systemd
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 culvert-guest "$root"
+programs
+devices
+kernel
+settings
+mask
+cd "$root"
+mkdir old
+pivot_root . old
+umount -l old
+rmdir old
+exec env -i container=culvert PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+	TERM=dumb LANG=C.UTF-8 "$systemd/systemd" --unit=culvert-guest.target \
+	--log-target=console --log-level=info --show-status=no

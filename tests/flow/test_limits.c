@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Limits of clients that are named by PROXY headers, limits that a reload changes while sessions
+ * run, what `sessions` says of flows with a limit, and copy-buffer.  Every byte that is sent comes,
+ * and is the right one.
+ */
+#include "forward_rig.h"
+
+#include <signal.h>
+#include <sys/un.h>
+
+#include "taps.h"
+
+#define TEST_SECONDS 120
+#define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
+#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+#define CULVERT "[culvert]\nprobe = no\nsettle = 0.05\nworkers = 2\nspread = all\n"
+#define ONE_OF(more) CULVERT "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
+#define RATE (256U << 10)
+
+/* --- clients that are named by PROXY headers --- */
+
+enum { NAMED_A, A_BACK, NAMED_B, B_BACK, NAMED };
+
+/* A session of the client that HEADER names, which is no part of the stream. */
+static void open_named(struct tap *taps, const char *header, size_t group)
+{
+	taps[0] = (struct tap){
+		.fd = rig_dial(NULL, ONE), .writes = true, .group = group + 1, .other = &taps[1],
+	};
+	rig_send(taps[0].fd, header, strlen(header));
+	taps[1] = (struct tap){
+		.fd = rig_accept(), .writes = true, .group = group, .other = &taps[0],
+	};
+}
+
+static size_t sessions_of(struct daemon *d, const char *client)
+{
+	struct json_object *o = query(d, "sessions"), *list = json_at(o, "sessions");
+	size_t n = 0;
+
+	for (size_t i = 0; i < json_object_array_length(list); i++)
+		n += !strcmp(json_text(json_object_array_get_idx(list, i), "client"), client);
+	json_object_put(o);
+	return n;
+}
+
+/* Three connections of one address: two of them share what the client A may have, B has as much. */
+static void named_clients(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF("proxy-protocol = receive\n"
+						    "bandwidth-per-client = 256K\n"));
+	struct group groups[NAMED];
+	struct tap taps[6];
+
+	for (size_t i = 0; i < NAMED; i++)
+		groups[i] = (struct group){ .rate = RATE, .begin = now_ms() };
+	open_named(&taps[0], "PROXY TCP4 203.0.113.7 192.0.2.1 4711 443\r\n", NAMED_A);
+	open_named(&taps[2], "PROXY TCP4 203.0.113.7 192.0.2.1 4712 443\r\n", NAMED_A);
+	open_named(&taps[4], "PROXY TCP4 203.0.113.8 192.0.2.1 4711 443\r\n", NAMED_B);
+	taps_run(taps, 6, groups, NAMED, 600);
+	for (size_t i = 0; i < 4; i++)
+		if (taps[i].got < groups[taps[i].group].got / 6)
+			fail_msg("tap %zu has %llu bytes", i, (unsigned long long)taps[i].got);
+	assert_int_equal(sessions_of(d, "203.0.113.7:4711"), 1);
+	assert_int_equal(sessions_of(d, "203.0.113.7:4712"), 1);
+	assert_int_equal(sessions_of(d, "203.0.113.8:4711"), 1);
+	rig_stop(d);
+}
+
+/* Clients of unix sockets have no address, and no limit of their own. */
+static void unix_clients(void **state)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	char text[512];
+	struct daemon *d;
+	int pair[2];
+
+	snprintf(un.sun_path, sizeof(un.sun_path), "%s/limits", env_dir());
+	snprintf(text, sizeof(text), CULVERT "[forward one]\nlisten = unix:%s\n" TO_UPSTREAM
+		 "bandwidth-per-client = 1K\n", un.sun_path);
+	d = rig_start(*state, text);
+	pair[0] = keep(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	assert_int_equal(connect(pair[0], (struct sockaddr *)&un, sizeof(un)), 0);
+	pair[1] = rig_accept();
+	rig_talk(pair[0], pair[1], 200);
+	rig_stop(d);
+}
+
+/* --- reload --- */
+
+/* Until GROUP has more than it could have at RATE. */
+static void run_past(struct tap *taps, size_t n, struct group *groups, size_t n_groups,
+		     size_t group)
+{
+	const struct group *g = &groups[group];
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
+	uint64_t most;
+
+	do {
+		taps_once(taps, n, groups, n_groups, 20);
+		if (now_ms() > deadline)
+			fail_msg("group %zu has no more than before the reload", group);
+		most = PEAK_OF(RATE) * (uint64_t)(now_ms() - g->begin + 1) / 1000 + BURST_OF(RATE);
+	} while (g->got <= most);
+}
+
+enum { OLD, OLD_BACK, NEW, NEW_BACK, RELOADED };
+
+/*
+ * Sessions keep to the limit that they began with; those that begin after the reload have the new
+ * one.  BEFORE and AFTER are lines of the file.
+ */
+static void change(const char *engine, const char *before, const char *after)
+{
+	struct daemon *d = rig_start(engine, before);
+	struct group groups[RELOADED] = {
+		[OLD] = { .rate = RATE, .begin = now_ms() },
+		[OLD_BACK] = { .rate = RATE, .begin = now_ms() },
+	};
+	struct tap taps[4];
+
+	taps_open(&taps[0], NULL, 9001, true, true, OLD);
+	taps_run(taps, 2, groups, 2, 100);
+	rig_reload_good(d, after);
+	for (size_t i = NEW; i < RELOADED; i++)
+		groups[i] = (struct group){ .rate = 16 * RATE, .begin = now_ms() };
+	taps_open(&taps[2], NULL, 9001, true, true, NEW);
+	run_past(taps, 4, groups, RELOADED, NEW);
+	run_past(taps, 4, groups, RELOADED, NEW_BACK);
+	rig_reload_good(d, before);
+	taps_once(taps, 4, groups, RELOADED, 20);
+	taps_finish(taps, 4, groups, RELOADED);
+	rig_stop(d);
+}
+
+static void change_bandwidth(void **state)
+{
+	change(*state, ONE_OF("bandwidth = 256K\n"), ONE_OF("bandwidth = 4M\n"));
+}
+
+static void change_of_client(void **state)
+{
+	change(*state, ONE_OF("bandwidth-per-client = 256K\n"),
+	       ONE_OF("bandwidth-per-client = 4M\nbandwidth = 8M\n"));
+}
+
+static bool flows_are(struct daemon *d, bool limited)
+{
+	for (size_t dir = 0; dir < 2; dir++) {
+		const char *reason = rig_flow_text(d, "one", dir, "reason");
+
+		if (!strcmp(reason, "bandwidth limit") != limited)
+			return false;
+	}
+	return true;
+}
+
+/* A limit that appears keeps new sessions out of the kernel; one that vanishes lets them in. */
+static void appear_and_vanish(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF(""));
+	bool asked = !strcmp(*state, "auto") || !strcmp(*state, "sockmap");
+	const char *carrier = rig_carrier(d, *state);
+	int pairs[3][2];
+
+	pairs[0][0] = rig_dial(NULL, ONE);
+	pairs[0][1] = rig_accept();
+	rig_talk_until(d, "one", carrier, pairs[0][0], pairs[0][1]);
+	rig_reload_good(d, ONE_OF("bandwidth = 1M\n"));
+	rig_talk(pairs[0][0], pairs[0][1], 100);
+	rig_talk_until(d, "one", carrier, pairs[0][0], pairs[0][1]);
+	assert_true(flows_are(d, false));
+	rig_reset(pairs[0][0]);
+	rig_wait_status(d, "resources.sessions", 0);
+
+	pairs[1][0] = rig_dial(NULL, ONE);
+	pairs[1][1] = rig_accept();
+	rig_talk(pairs[1][0], pairs[1][1], 100);
+	assert_true(flows_are(d, asked));
+	assert_string_not_equal(rig_flow_text(d, "one", 0, "carrier"), "sockmap");
+	rig_reload_good(d, ONE_OF(""));
+	rig_talk(pairs[1][0], pairs[1][1], 100);
+	assert_true(flows_are(d, asked));
+
+	pairs[2][0] = rig_dial(NULL, ONE);
+	pairs[2][1] = rig_accept();
+	for (int64_t end = now_ms() + RIG_PATIENCE_MS;;) {
+		rig_talk(pairs[2][0], pairs[2][1], 50);
+		if ((rig_status(d, "resources.slots_used") > 0) == !strcmp(carrier, "sockmap"))
+			break;
+		assert_true(now_ms() < end);
+	}
+	rig_talk(pairs[1][0], pairs[1][1], 100);
+	rig_stop(d);
+}
+
+#define WAITING 30
+
+static void is_turned_away(void)
+{
+	assert_int_equal(rig_end(rig_dial(NULL, ONE), RIG_PATIENCE_MS), ECONNRESET);
+}
+
+static void open_one(int pair[2])
+{
+	pair[0] = rig_dial(NULL, ONE);
+	pair[1] = rig_accept();
+	rig_talk(pair[0], pair[1], 3);
+}
+
+/* max-sessions-per-client: of a new number only new sessions count.  accept-rate: at once. */
+static void change_sessions(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF("max-sessions-per-client = 1\n"));
+	int64_t begin;
+	int pairs[4][2];
+
+	open_one(pairs[0]);
+	is_turned_away();
+	rig_reload_good(d, ONE_OF("max-sessions-per-client = 2\n"));
+	open_one(pairs[1]);
+	open_one(pairs[2]);
+	is_turned_away();
+	rig_reload_good(d, ONE_OF("max-sessions-per-client = 1\naccept-rate = 1\n"));
+	open_one(pairs[3]);
+	for (unsigned int i = 0; i < 4; i++)
+		rig_talk(pairs[i][0], pairs[i][1], 20);
+
+	/* those who wait for a slow rate need not wait any more */
+	rig_reload_good(d, ONE_OF("max-sessions-per-client = 100\naccept-rate = 1\n"));
+	begin = now_ms();
+	for (unsigned int i = 0; i < WAITING; i++)
+		rig_dial(NULL, ONE);
+	rig_accept();
+	rig_reload_good(d, ONE_OF("max-sessions-per-client = 100\naccept-rate = 0\n"));
+	for (unsigned int i = 1; i < WAITING; i++)
+		rig_accept();
+	assert_true(now_ms() - begin < (WAITING - 2) * 1000 * env_slow());
+	for (unsigned int i = 0; i < 4; i++)
+		rig_talk(pairs[i][0], pairs[i][1], 20);
+	rig_stop(d);
+}
+
+/* --- what `sessions` says --- */
+
+static void check_flows(struct daemon *d, const char *carrier, const char *reason)
+{
+	for (size_t dir = 0; dir < 2; dir++) {
+		if (carrier)
+			assert_string_equal(rig_flow_text(d, "one", dir, "carrier"), carrier);
+		assert_string_equal(rig_flow_text(d, "one", dir, "reason"), reason);
+	}
+}
+
+static void set_engine(struct daemon *d, const char *engine)
+{
+	char line[128];
+	struct json_object *o;
+
+	snprintf(line, sizeof(line),
+		 "{\"command\":\"engine\",\"forward\":\"one\",\"engine\":\"%s\"}", engine);
+	assert_int_equal(daemon_ask(d, line, RIG_PATIENCE_MS, &o), 0);
+	assert_string_equal(json_text(o, "engine"), engine);
+	json_object_put(o);
+}
+
+/* Which carrier a flow with a limit has, and why: with the configured engine, and with others. */
+static void reasons(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF("bandwidth = 8M\n"));
+	struct group groups[2] = { { .rate = 8U << 20, .begin = now_ms() },
+				   { .rate = 8U << 20, .begin = now_ms() } };
+	bool kernel = rig_has_kernel(d);
+	struct tap taps[2];
+	int pair[2];
+
+	taps_open(taps, NULL, 9001, true, true, 0);
+	taps_run(taps, 2, groups, 2, 150);
+	if (!strcmp(*state, "copy") || !strcmp(*state, "splice"))
+		check_flows(d, *state, "engine");
+	else
+		check_flows(d, !strcmp(*state, "sockmap") ? "splice" : NULL, "bandwidth limit");
+	for (size_t i = 0; i < RIG_ENGINES; i++) {
+		const char *engine = rig_engines[i];
+		bool named = !strcmp(engine, "copy") || !strcmp(engine, "splice");
+		int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+		bool there = false;
+
+		if (!kernel && !strcmp(engine, "sockmap"))
+			continue;
+		set_engine(d, engine);
+		while (!there) {
+			taps_once(taps, 2, groups, 2, 20);
+			there = true;
+			for (size_t dir = 0; dir < 2; dir++) {
+				const char *reason = rig_flow_text(d, "one", dir, "reason");
+
+				there = there && !strcmp(reason, named ? "engine" :
+									 "bandwidth limit");
+			}
+			if (!there && now_ms() > deadline)
+				check_flows(d, NULL, named ? "engine" : "bandwidth limit");
+		}
+		assert_string_not_equal(rig_flow_text(d, "one", 0, "carrier"), "sockmap");
+	}
+	taps_finish(taps, 2, groups, 2);
+	rig_reset(taps[0].fd);
+	rig_wait_status(d, "resources.sessions", 0);
+	/* one that only talks */
+	set_engine(d, *state);
+	open_one(pair);
+	rig_talk(pair[0], pair[1], 200);
+	assert_string_not_equal(rig_flow_text(d, "one", 0, "carrier"), "sockmap");
+	assert_int_equal(rig_status(d, "resources.slots_used"), 0);
+	rig_stop(d);
+}
+
+/* --- copy-buffer --- */
+
+#define BUFFERS 4
+
+/* The smallest and the largest, where copying is forced by a limit and where it is not. */
+static void copy_buffer(void **state)
+{
+	struct daemon *d = rig_start(*state, CULVERT "copy-buffer = 1K\n"
+				     "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
+				     "copy-buffer = 16M\n"
+				     "[forward three]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM
+				     "bandwidth = 64M\n"
+				     "[forward four]\nlisten = 127.0.0.1:9004\n" TO_UPSTREAM
+				     "bandwidth = 64M\ncopy-buffer = 16M\n");
+	struct group groups[2 * BUFFERS] = { { .rate = 0 } };
+	struct tap taps[2 * BUFFERS];
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
+	bool done = false;
+
+	for (size_t i = 0; i < BUFFERS; i++)
+		taps_open(&taps[2 * i], NULL, 9001 + (int)i, true, true, 2 * i);
+	while (!done) {
+		taps_once(taps, 2 * BUFFERS, groups, 2 * BUFFERS, 20);
+		done = true;
+		for (size_t i = 0; i < 2 * BUFFERS; i++) {
+			done = done && taps[i].got >= 4U << 20;
+			taps[i].writes = taps[i].sent < 4U << 20;
+		}
+		assert_true(now_ms() < deadline);
+	}
+	taps_finish(taps, 2 * BUFFERS, groups, 2 * BUFFERS);
+	for (size_t i = 0; i < BUFFERS; i++) {
+		rig_talk(taps[2 * i].fd, taps[2 * i + 1].fd, 50);
+		assert_int_equal(shutdown(taps[2 * i].fd, SHUT_WR), 0);
+		assert_int_equal(rig_end(taps[2 * i + 1].fd, RIG_PATIENCE_MS), 0);
+	}
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "named-clients", named_clients },
+	{ "unix-clients", unix_clients },
+	{ "change-bandwidth", change_bandwidth },
+	{ "change-of-client", change_of_client },
+	{ "appear-and-vanish", appear_and_vanish },
+	{ "change-sessions", change_sessions },
+	{ "reasons", reasons },
+	{ "copy-buffer", copy_buffer },
+};
+
+int main(void)
+{
+	return rig_run("test_limits", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TESTS_CONFIG_RIG_H
+#define CULVERT_TESTS_CONFIG_RIG_H
+
+/* A configuration file, and what comes of it: a configuration, or one line on stderr. */
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "capture.h"
+#include "config.h"
+#include "temp_dir.h"
+
+static char rig_dir[TEMP_DIR_LEN];
+static char rig_path[TEMP_DIR_LEN + 32]; /* of the file */
+
+/* Before the first test of a program, and behind the last. */
+static inline int rig_open(void **state)
+{
+	(void)state;
+	if (temp_dir_make(rig_dir))
+		return -1;
+	snprintf(rig_path, sizeof(rig_path), "%s/c", rig_dir);
+	return 0;
+}
+
+static inline int rig_close(void **state)
+{
+	(void)state;
+	return temp_dir_remove(rig_dir);
+}
+
+static inline void rig_write(const char *text)
+{
+	temp_file_write(rig_path, text, strlen(text));
+}
+
+#define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+/* Read the file, and WORDS (NULL: none) of the command line behind it; ERR gets stderr. */
+static inline int rig_read(struct config *c, const char *const *words, char *err, size_t errlen)
+{
+	char *argv[16] = { (char *)"run", (char *)"--config", rig_path };
+	struct capture capture;
+	int argc = 3, r;
+
+	while (words && *words)
+		argv[argc++] = (char *)*words++;
+	capture_begin(&capture, STDERR_FILENO);
+	r = config_parse(argc, argv, c);
+	capture_end(&capture, err, errlen);
+	return r;
+}
+
+/* TEXT is without a mistake; notes go to ERR. */
+static inline void rig_good_noted(struct config *c, const char *text, char *err, size_t errlen)
+{
+	int r;
+
+	rig_write(text);
+	r = rig_read(c, NULL, err, errlen);
+	if (r)
+		fail_msg("%d: %s", r, err);
+}
+
+/* TEXT, with WORDS, is without a mistake, and nothing has to be said of it. */
+static inline void rig_good(struct config *c, const char *text, const char *const *words)
+{
+	char err[1024];
+	int r;
+
+	rig_write(text);
+	r = rig_read(c, words, err, sizeof(err));
+	if (r)
+		fail_msg("%d: %s", r, err);
+	assert_string_equal(err, "");
+}
+
+struct rig_mistake {
+	unsigned int line; /* 0: of the whole file */
+	const char *complaint, *text;
+};
+
+/* The LEN bytes of TEXT have a mistake in LINE, which one line that begins with COMPLAINT says. */
+static inline void rig_bad_bytes(const char *text, size_t len, unsigned int line,
+				 const char *complaint)
+{
+	char err[2048], want[512];
+	struct config c;
+	int r;
+
+	temp_file_write(rig_path, text, len);
+	r = rig_read(&c, NULL, err, sizeof(err));
+	config_close(&c);
+	if (line)
+		snprintf(want, sizeof(want), "culvert: %s:%u: %s", rig_path, line, complaint);
+	else
+		snprintf(want, sizeof(want), "culvert: %s", complaint);
+	if (r != -EINVAL || strncmp(err, want, strlen(want)) != 0 ||
+	    strchr(err, '\n') != err + strlen(err) - 1)
+		fail_msg("%d: \"%s\"\ninstead of \"%s\"", r, err, want);
+}
+
+static inline void rig_bad(const struct rig_mistake *rows, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		rig_bad_bytes(rows[i].text, strlen(rows[i].text), rows[i].line, rows[i].complaint);
+}
+
+#endif

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <dlfcn.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/un.h>
+
+#include <cmocka.h>
+
+#include "endpoint.h"
+
+#define A10 "aaaaaaaaaa"
+#define A50 A10 A10 A10 A10 A10
+#define A100 A50 A50
+
+enum use {
+	CONNECT,
+	LISTEN,
+};
+
+static const struct {
+	const char *text;
+	enum use use;
+	const char *formatted;
+} good[] = {
+	{ "1.2.3.4:80", CONNECT, "1.2.3.4:80" },
+	{ "0.0.0.0:0", LISTEN, "0.0.0.0:0" },
+	{ "127.0.0.1:65535", CONNECT, "127.0.0.1:65535" },
+	{ "127.0.0.1:0000080", CONNECT, "127.0.0.1:80" },
+	{ "[::1]:80", CONNECT, "[::1]:80" },
+	{ "[::]:0", LISTEN, "[::]:0" },
+	{ "[2001:DB8:0::1]:1", CONNECT, "[2001:db8::1]:1" },
+	{ "[::ffff:1.2.3.4]:5", CONNECT, "[::ffff:1.2.3.4]:5" },
+	{ "[fe80::1%1]:80", CONNECT, "[fe80::1%1]:80" },
+	{ "unix:/run/x", CONNECT, "unix:/run/x" },
+	{ "unix:/a b:c[", LISTEN, "unix:/a b:c[" },
+	{ "unix:@name", CONNECT, "unix:@name" },
+	{ "unix:/123456" A100, CONNECT, "unix:/123456" A100 },
+	{ "unix:@123456" A100, LISTEN, "unix:@123456" A100 },
+};
+
+static void test_good(void **state)
+{
+	char err[256], buf[ADDR_STRLEN];
+	struct endpoint e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		int r = endpoint_parse(good[i].text, good[i].use == LISTEN, &e, err, sizeof(err));
+
+		if (r != 0)
+			fail_msg("%s: %s", good[i].text, err);
+		assert_string_equal(e.text, good[i].text);
+		assert_int_equal(e.n_addrs, 1);
+		assert_string_equal(addr_format((struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len,
+						buf, sizeof(buf)),
+				    good[i].formatted);
+		assert_int_equal(addr_is_inet(&e.addrs[0]), strncmp(good[i].text, "unix", 4) != 0);
+		endpoint_close(&e);
+		assert_null(e.addrs);
+		assert_int_equal(e.n_addrs, 0);
+	}
+}
+
+static const struct {
+	const char *text;
+	enum use use;
+	int error;
+	const char *complaint;
+} bad[] = {
+	{ "", CONNECT, -EINVAL, "empty" },
+	{ "1.2.3.4:80\n", CONNECT, -EINVAL, "control character" },
+	{ "1.2.3.4\n:80", CONNECT, -EINVAL, "control character" },
+	{ "unix:/a\nb", LISTEN, -EINVAL, "control character" },
+	{ "host\x7f:80", CONNECT, -EINVAL, "control character" },
+	{ A100 A100 A50 A10 A10 A10 "12345:80", CONNECT, -EINVAL, "longer than 287" },
+
+	{ "1.2.3.4", CONNECT, -EINVAL, "no port" },
+	{ "host", CONNECT, -EINVAL, "no port" },
+	{ "host:", CONNECT, -EINVAL, "no port" },
+	{ ":", LISTEN, -EINVAL, "no port" },
+	{ "[::1]", CONNECT, -EINVAL, "no port" },
+	{ "[::1]:", CONNECT, -EINVAL, "no port" },
+	{ "1.2.3.4:65536", CONNECT, -EINVAL, "above 65535" },
+	{ "1.2.3.4:99999999999999999999999", CONNECT, -EINVAL, "above 65535" },
+	{ "1.2.3.4:0", CONNECT, -EINVAL, "port 0" },
+	{ "[::1]:000", CONNECT, -EINVAL, "port 0" },
+	{ "1.2.3.4:-1", CONNECT, -EINVAL, "bad port" },
+	{ "1.2.3.4:+80", CONNECT, -EINVAL, "bad port" },
+	{ "1.2.3.4: 80", CONNECT, -EINVAL, "bad port" },
+	{ "1.2.3.4:80 ", CONNECT, -EINVAL, "bad port" },
+	{ "1.2.3.4:8.0", CONNECT, -EINVAL, "bad port" },
+	{ "1.2.3.4:80x", CONNECT, -EINVAL, "unknown service" },
+	{ "1.2.3.4:0x50", CONNECT, -EINVAL, "unknown service" },
+	{ "1.2.3.4:no-such-service", CONNECT, -EINVAL, "unknown service" },
+
+	{ ":80", CONNECT, -EINVAL, "no host" },
+	{ "*:80", LISTEN, -EINVAL, "bad host" },
+	{ "a b:80", CONNECT, -EINVAL, "bad host" },
+	{ " 1.2.3.4:80", CONNECT, -EINVAL, "bad host" },
+	{ "caf\xc3\xa9:80", CONNECT, -EINVAL, "bad host" },
+	{ "1.2.3.256:80", CONNECT, -EINVAL, "bad IPv4" },
+	{ "1.2.3:80", CONNECT, -EINVAL, "bad IPv4" },
+	{ "1.2.3.4.5:80", CONNECT, -EINVAL, "bad IPv4" },
+	{ "2130706433:80", CONNECT, -EINVAL, "bad IPv4" },
+	{ "0x7f.0x1:80", CONNECT, -EINVAL, "bad IPv4" },
+	{ "host:80/path", CONNECT, -EINVAL, "without scheme or path" },
+	{ "http://host:80", CONNECT, -EINVAL, "without scheme or path" },
+	{ "/run/x.sock", CONNECT, -EINVAL, "unix:/path" },
+
+	{ "::1", CONNECT, -EINVAL, "needs brackets" },
+	{ "::1:80", CONNECT, -EINVAL, "needs brackets" },
+	{ "1.2.3.4:80:90", CONNECT, -EINVAL, "needs brackets" },
+	{ "[::1:80", CONNECT, -EINVAL, "never closed" },
+	{ "::1]:80", CONNECT, -EINVAL, "unbalanced" },
+	{ "a[::1]:80", CONNECT, -EINVAL, "unbalanced" },
+	{ "[]:80", LISTEN, -EINVAL, "nothing between" },
+	{ "[::1]80", CONNECT, -EINVAL, "after the bracket" },
+	{ "[::1]]:80", CONNECT, -EINVAL, "after the bracket" },
+	{ "[::1]:80:90", CONNECT, -EINVAL, "bad port" },
+	{ "[::g]:80", CONNECT, -EINVAL, "bad IPv6" },
+	{ "[1.2.3.4]:80", CONNECT, -EINVAL, "bad IPv6" },
+	{ "[localhost]:80", CONNECT, -EINVAL, "bad IPv6" },
+	{ "[[::1]:80", CONNECT, -EINVAL, "bad IPv6" },
+	{ "[fe80::1%nosuchif]:80", CONNECT, -EINVAL, "no such network interface" },
+
+	{ "unix:", CONNECT, -EINVAL, "unix:/path" },
+	{ "unix:80", CONNECT, -EINVAL, "unix:/path" },
+	{ "unix:relative/path", LISTEN, -EINVAL, "unix:/path" },
+	{ "unix:@", LISTEN, -EINVAL, "no name" },
+	{ "unix:/1234567" A100, CONNECT, -EINVAL, "at most 107" },
+	{ "unix:@1234567" A100, LISTEN, -EINVAL, "at most 107" },
+
+	{ "127.0.0.1:8000-8010", LISTEN, -EINVAL, "a range of ports: each port needs a forward" },
+	{ "127.0.0.1:-80", LISTEN, -EINVAL, "bad port" },
+	{ "127.0.0.1:80-", LISTEN, -EINVAL, "bad port" },
+	/* No name server is asked for a label of more than 63 bytes. */
+	{ A50 A10 "12345.invalid:80", CONNECT, -ENOENT, "lookup failed" },
+};
+
+static void test_bad(void **state)
+{
+	char err[256];
+	struct endpoint e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		int r = endpoint_parse(bad[i].text, bad[i].use == LISTEN, &e, err, sizeof(err));
+
+		if (r != bad[i].error)
+			fail_msg("\"%s\": %d, expected %d", bad[i].text, r, bad[i].error);
+		if (!strstr(err, bad[i].complaint))
+			fail_msg("\"%s\": \"%s\" lacks \"%s\"", bad[i].text, err, bad[i].complaint);
+		assert_null(strchr(err, '\n'));
+		assert_null(e.addrs);
+	}
+}
+
+static void test_short_error_buffer(void **state)
+{
+	char err[4] = "zzz";
+	struct endpoint e;
+
+	(void)state;
+	assert_int_equal(endpoint_parse("host", false, &e, err, sizeof(err)), -EINVAL);
+	assert_int_equal(strlen(err), 3);
+	assert_int_equal(endpoint_parse("host", false, &e, NULL, 0), -EINVAL);
+}
+
+static void test_longest_text(void **state)
+{
+	char text[sizeof(((struct endpoint *)0)->text)];
+	char err[256];
+	struct endpoint e;
+
+	/* Neither a unix path nor a host name can be as long as the buffer. */
+	(void)state;
+	memset(text, '0', sizeof(text));
+	memcpy(text, "1.2.3.4:", 8);
+	text[sizeof(text) - 1] = '\0';
+	assert_int_equal(endpoint_parse(text, true, &e, err, sizeof(err)), 0);
+	assert_string_equal(e.text, text);
+	endpoint_close(&e);
+	text[sizeof(text) - 2] = '1';
+	assert_int_equal(endpoint_parse(text, false, &e, err, sizeof(err)), 0);
+	endpoint_close(&e);
+}
+
+static void test_host_name(void **state)
+{
+	char err[256];
+	struct endpoint e;
+
+	(void)state;
+	assert_int_equal(endpoint_parse("localhost:80", false, &e, err, sizeof(err)), 0);
+	assert_true(e.n_addrs >= 1);
+	for (size_t i = 0; i < e.n_addrs; i++) {
+		assert_true(addr_is_inet(&e.addrs[i]));
+		for (size_t k = 0; k < i; k++)
+			assert_false(addr_equal(&e.addrs[i], &e.addrs[k]));
+	}
+	endpoint_close(&e);
+}
+
+/* What the resolver says next; 0: what it really says. */
+static int forced_gai, forced_errno;
+
+int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
+		struct addrinfo **ret)
+{
+	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+	if (forced_gai) {
+		errno = forced_errno;
+		return forced_gai;
+	}
+	*(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+	return real(host, service, hints, ret);
+}
+
+/* Only a name server that does not answer may answer later. */
+static void test_lookup_errors(void **state)
+{
+	static const struct {
+		int gai, error, expected;
+		const char *complaint;
+	} cases[] = {
+		{ EAI_AGAIN, 0, -EAGAIN, "host name lookup failed: Temporary failure" },
+		{ EAI_NONAME, 0, -ENOENT, "host name lookup failed: Name or service not known" },
+		{ EAI_FAIL, 0, -ENOENT, "host name lookup failed: " },
+		{ EAI_SYSTEM, EMFILE, -ENOENT, "host name lookup failed: Too many open files" },
+		{ EAI_SYSTEM, ENOMEM, -ENOMEM, "out of memory" },
+		{ EAI_MEMORY, 0, -ENOMEM, "out of memory" },
+		{ EAI_SERVICE, 0, -EINVAL, "unknown service" },
+	};
+	char err[256];
+	struct endpoint e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int r;
+
+		forced_gai = cases[i].gai;
+		forced_errno = cases[i].error;
+		r = endpoint_parse("db.example.org:80", false, &e, err, sizeof(err));
+		forced_gai = 0;
+		assert_int_equal(r, cases[i].expected);
+		if (strncmp(err, cases[i].complaint, strlen(cases[i].complaint)) != 0)
+			fail_msg("\"%s\" instead of \"%s\"", err, cases[i].complaint);
+	}
+}
+
+static void test_service_name(void **state)
+{
+	char err[256], buf[ADDR_STRLEN];
+	struct endpoint e;
+	int r;
+
+	(void)state;
+	r = endpoint_parse("127.0.0.1:http", false, &e, err, sizeof(err));
+	if (r == -EINVAL && strstr(err, "unknown service"))
+		skip(); /* no /etc/services here */
+	assert_int_equal(r, 0);
+	assert_string_equal(addr_format((struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len, buf,
+					sizeof(buf)),
+			    "127.0.0.1:80");
+	endpoint_close(&e);
+}
+
+/* Without the resolver: the services of TCP, also by their second names. */
+static void test_service_offline(void **state)
+{
+	static const struct {
+		const char *text, *formatted; /* NULL: there is none */
+	} rows[] = {
+		{ "127.0.0.1:http", "127.0.0.1:80" }, { "127.0.0.1:www", "127.0.0.1:80" },
+		{ "[::1]:sip", "[::1]:5060" },	      { "127.0.0.1:tftp", NULL }, /* of UDP */
+		{ "127.0.0.1:nosuchservice", NULL },  { "127.0.0.1:HTTP", NULL },
+	};
+	char err[256], buf[ADDR_STRLEN];
+	struct endpoint e;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		int r = endpoint_parse_offline(rows[i].text, false, &e, err, sizeof(err));
+
+		assert_int_equal(r, rows[i].formatted ? 0 : -EINVAL);
+		if (r)
+			assert_non_null(strstr(err, "unknown service"));
+		else
+			assert_string_equal(addr_format((struct sockaddr *)&e.addrs[0].ss,
+							e.addrs[0].len, buf, sizeof(buf)),
+					    rows[i].formatted);
+		endpoint_close(&e);
+	}
+	assert_int_equal(endpoint_parse_offline("db.example.org:www", false, &e, err, sizeof(err)),
+			 0);
+	assert_int_equal(ntohs(e.named_port), 80);
+	endpoint_close(&e);
+}
+
+static void test_every_local_address(void **state)
+{
+	char err[256], buf[ADDR_STRLEN];
+	struct endpoint e;
+	bool seen = false;
+
+	(void)state;
+	assert_int_equal(endpoint_parse(":8080", true, &e, err, sizeof(err)), 0);
+	for (size_t i = 0; i < e.n_addrs; i++) {
+		addr_format((struct sockaddr *)&e.addrs[i].ss, e.addrs[i].len, buf, sizeof(buf));
+		seen = seen || strcmp(buf, "0.0.0.0:8080") == 0;
+	}
+	assert_true(seen);
+	endpoint_close(&e);
+}
+
+static void test_close(void **state)
+{
+	struct endpoint e = { .n_addrs = 0 };
+
+	(void)state;
+	endpoint_close(NULL);
+	endpoint_close(&e);
+	endpoint_close(&e);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_good),
+		cmocka_unit_test(test_bad),
+		cmocka_unit_test(test_short_error_buffer),
+		cmocka_unit_test(test_longest_text),
+		cmocka_unit_test(test_host_name),
+		cmocka_unit_test(test_lookup_errors),
+		cmocka_unit_test(test_service_name),
+		cmocka_unit_test(test_service_offline),
+		cmocka_unit_test(test_every_local_address),
+		cmocka_unit_test(test_close),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: a connection leads from one forward to another if an address of the
+ * upstream reaches a listener.  No two listeners overlap, so it is one at most, which a table in
+ * the order of ports finds.  A search in depth then looks for a way that comes back to itself.
+ */
+#include "config_listen.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const struct sockaddr_in *inet_of(const struct addr *a)
+{
+	return (const struct sockaddr_in *)&a->ss;
+}
+
+static const struct sockaddr_in6 *inet6_of(const struct addr *a)
+{
+	return (const struct sockaddr_in6 *)&a->ss;
+}
+
+/* 0 of a unix socket. */
+static unsigned int port_of(const struct addr *a)
+{
+	/* the port is at the same place in sockaddr_in6 */
+	return addr_is_inet(a) ? ntohs(inet_of(a)->sin_port) : 0;
+}
+
+static bool is_any(const struct addr *a)
+{
+	if (a->ss.ss_family == AF_INET)
+		return inet_of(a)->sin_addr.s_addr == htonl(INADDR_ANY);
+	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&inet6_of(a)->sin6_addr);
+}
+
+static bool is_loopback(const struct addr *a)
+{
+	if (a->ss.ss_family == AF_INET)
+		return ntohl(inet_of(a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&inet6_of(a)->sin6_addr);
+}
+
+static bool takes_any_port(const struct addr *a)
+{
+	return addr_is_inet(a) && !port_of(a);
+}
+
+/* Whatever its addresses are; port 0 is another port each time. */
+static bool same_name(const struct endpoint *a, const struct endpoint *b)
+{
+	return a->named && b->named && a->named_port && !strcasecmp(a->text, b->text);
+}
+
+bool config_feeds_itself(const struct forward_conf *fc)
+{
+	if (same_name(&fc->listen, &fc->upstream))
+		return true;
+	for (size_t i = 0; i < fc->listen.n_addrs; i++)
+		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
+			if (addr_equal(&fc->listen.addrs[i], &fc->upstream.addrs[j]))
+				return true;
+	return false;
+}
+
+/* --- two listeners --- */
+
+static bool overlap(const struct addr *a, const struct addr *b, bool *ret_same)
+{
+	if (a->ss.ss_family != b->ss.ss_family || port_of(a) != port_of(b))
+		return false;
+	if (takes_any_port(a))
+		return false; /* the kernel picks two different ports */
+	*ret_same = addr_equal(a, b);
+	return *ret_same || is_any(a) || is_any(b);
+}
+
+const struct endpoint *config_overlap(const struct config *c, size_t n, bool *ret_same)
+{
+	const struct endpoint *b = &c->forwards[n].listen;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct endpoint *a = &c->forwards[i].listen;
+
+		*ret_same = same_name(a, b);
+		if (*ret_same)
+			return a;
+		for (size_t k = 0; k < a->n_addrs * b->n_addrs; k++)
+			if (overlap(&a->addrs[k / b->n_addrs], &b->addrs[k % b->n_addrs], ret_same))
+				return a;
+	}
+	return NULL;
+}
+
+/* --- loops --- */
+
+#define NOWHERE SIZE_MAX
+
+/* An address that is listened on. */
+struct place {
+	const struct addr *addr;
+	size_t forward;
+};
+
+struct places {
+	struct place *list; /* owned; in the order of ports */
+	size_t n;
+};
+
+static int compare_ports(const void *a, const void *b)
+{
+	unsigned int x = port_of(((const struct place *)a)->addr);
+	unsigned int y = port_of(((const struct place *)b)->addr);
+
+	return (x > y) - (x < y);
+}
+
+static int find_places(const struct config *c, struct places *ret)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		n += c->forwards[i].listen.n_addrs;
+	ret->n = 0;
+	ret->list = calloc(n + 1, sizeof(*ret->list));
+	if (!ret->list)
+		return -ENOMEM;
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct endpoint *e = &c->forwards[i].listen;
+
+		for (size_t k = 0; k < e->n_addrs; k++)
+			if (!takes_any_port(&e->addrs[k]))
+				ret->list[ret->n++] = (struct place){ &e->addrs[k], i };
+	}
+	qsort(ret->list, ret->n, sizeof(*ret->list), compare_ports);
+	return 0;
+}
+
+/* Where the kernel connects to: no address is one of loopback, and mapped ones are IPv4. */
+static struct addr destination(const struct addr *to)
+{
+	struct sockaddr_in6 in6 = *inet6_of(to);
+	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = in6.sin6_port };
+	struct addr a = *to;
+
+	if (to->ss.ss_family == AF_INET6 && is_any(to)) {
+		in6.sin6_addr = in6addr_loopback;
+		memcpy(&a.ss, &in6, sizeof(in6));
+	} else if (to->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) {
+		a = (struct addr){ .len = sizeof(in) };
+		memcpy(&in.sin_addr, &in6.sin6_addr.s6_addr[12], sizeof(in.sin_addr));
+		memcpy(&a.ss, &in, sizeof(in));
+	}
+	if (a.ss.ss_family == AF_INET && is_any(&a)) {
+		in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+		memcpy(&a.ss, &in, sizeof(in));
+	}
+	return a;
+}
+
+/* The forward that takes connections to TO, or NOWHERE: none that is known to. */
+static size_t leads_to(const struct places *p, const struct addr *to)
+{
+	struct addr a = destination(to);
+	unsigned int port = port_of(&a);
+	size_t low = 0, high = p->n;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (port_of(p->list[middle].addr) < port)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < p->n && port_of(p->list[low].addr) == port; low++) {
+		const struct addr *at = p->list[low].addr;
+
+		if (addr_equal(&a, at) || (a.ss.ss_family == at->ss.ss_family && is_any(at) &&
+					   is_loopback(&a)))
+			return p->list[low].forward;
+	}
+	return NOWHERE;
+}
+
+/* The forward that listens at the name of E, or NOWHERE. */
+static size_t name_leads_to(const struct config *c, const struct endpoint *e)
+{
+	for (size_t i = 0; e->named && i < c->n_forwards; i++)
+		if (same_name(&c->forwards[i].listen, e))
+			return i;
+	return NOWHERE;
+}
+
+/* What is known of a forward. */
+struct step {
+	enum { NEW, ON_THE_WAY, DONE } state;
+	size_t from; /* on the way; NOWHERE: the first */
+	size_t addr; /* of the upstream, that is next; behind the last one: its name */
+};
+
+/* The way from FIRST on. */
+static bool search(const struct config *c, const struct places *p, struct step *steps, size_t first,
+		   size_t *ret_from, size_t *ret_to)
+{
+	size_t at = first;
+
+	steps[at] = (struct step){ .state = ON_THE_WAY, .from = NOWHERE };
+	while (at != NOWHERE) {
+		const struct endpoint *upstream = &c->forwards[at].upstream;
+		struct step *s = &steps[at];
+		size_t to;
+
+		if (s->addr > upstream->n_addrs) {
+			s->state = DONE;
+			at = s->from;
+			continue;
+		}
+		to = s->addr < upstream->n_addrs ? leads_to(p, &upstream->addrs[s->addr]) :
+						   name_leads_to(c, upstream);
+		s->addr++;
+		if (to == NOWHERE || steps[to].state == DONE)
+			continue;
+		if (steps[to].state == ON_THE_WAY) {
+			*ret_from = at;
+			*ret_to = to;
+			return true;
+		}
+		steps[to] = (struct step){ .state = ON_THE_WAY, .from = at };
+		at = to;
+	}
+	return false;
+}
+
+int config_find_loop(const struct config *c, size_t *ret_from, size_t *ret_to)
+{
+	struct step *steps = calloc(c->n_forwards, sizeof(*steps));
+	struct places places = { 0 };
+	bool found = false;
+	int r = steps ? find_places(c, &places) : -ENOMEM;
+
+	for (size_t i = 0; !r && !found && i < c->n_forwards; i++)
+		found = steps[i].state == NEW && search(c, &places, steps, i, ret_from, ret_to);
+	free(places.list);
+	free(steps);
+	return r ?: found;
+}
