@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The verdict program: one run per skb that arrives on a socket in rx.  And a socket filter that
- * keeps it from running while a socket is taken out of rx.
+ * The verdict program: one run per skb that arrives on a socket in rx.  And the gate, a socket
+ * filter that keeps data out of TCP while that program must not run.
  *
  * Theory of operation
  *   - A flow is redirected to the other socket of its session, through tx.
  *   - The target's backlog (psock->ingress_skb, which the kernel neither bounds nor charges to
  *     anybody) is bounded here: it is what was redirected and is not yet part of the target's
  *     write_seq.  It is looked at every CULVERT_CHECK_BYTES or CULVERT_CHECK_PACKETS.
- *   - Over the soft limit the daemon is told; over the hard limit, for a daemon that does not
- *     react, skbs are passed to user space, where TCP's own window bounds them.
+ *   - Over the soft limit the daemon is told, and takes the flow out of the kernel.  The hard limit
+ *     is for a daemon that does not react: then skbs are passed to user space, where TCP's own
+ *     window bounds them, or, where it would not, the gate is closed.  See
+ *     reverse_has_backlog().
  *   - An skb may begin with bytes that were seen before: see trim().
  *   - The run is serialised per source socket: the kernel calls it with the socket lock held.
  *
@@ -21,10 +23,13 @@
  *     after `passed`, or is a statistic.  Each field is one aligned word, so it is old or new,
  *     never half.
  *   - the daemon at ctl, which it writes: `credit` and `no_pass` may change at any time and are
- *     read with READ_ONCE(), so that the compiler loads them where it says so.  All else of ctl
- *     changes only while the socket is out of rx; the map update that brings it back takes the
- *     socket lock.
- *   - the reverse flow's run at stat.packets of this one: a statistic, READ_ONCE().
+ *     read with READ_ONCE(), so that the compiler loads them where it says so.  All else of a
+ *     flow's own ctl changes only while its socket is out of rx; the map update that brings it back
+ *     takes the socket lock.  The reverse flow's epoch may change at any time.
+ *   - the reverse flow's run at stat.packets of this one, a statistic, and at expected_seq and
+ *     epoch, see reverse_has_backlog(): READ_ONCE().
+ *   - the gate, which holds no lock, at closed, fence and epoch: READ_ONCE().  A segment that it
+ *     lets in because it saw an old value is one of those that TCP held already.
  *   - TCP at write_seq and copied_seq: READ_ONCE().  write_seq of the target may be late, so that a
  *     backlog looks larger than it is, by what TCP has just taken.
  */
@@ -213,6 +218,34 @@ static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st
 }
 
 /*
+ * Over the hard limit.  What is passed goes to the source's receive queue, where it is charged, and
+ * TCP's window closes; but only if that socket's own ingress_skb is empty.  If it holds a backlog
+ * of the reverse flow, a passed skb is queued behind that (sk_psock_verdict_apply()): charged to
+ * nobody, with the window open, and out of reach for user space until the peer has read the
+ * backlog, which it may never do.  So where the reverse flow has a backlog the gate is closed, and
+ * what TCP holds already, at most a receive buffer, is redirected.
+ *
+ * The backlog is asked for without the reverse flow's lock, and may be late by the skb that is just
+ * redirected there: that one is seen at our next.  Bytes that were passed there and are not yet
+ * written count as well: then a gate is closed where passing would have done.
+ */
+static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat *reverse,
+				__u32 rslot)
+{
+	const struct culvert_ctl *ctl = bpf_map_lookup_elem(&ctls, &rslot);
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tp;
+
+	if (!sk || !ctl)
+		return true;
+	/* nothing redirected since it has entered, or all of it has drained since it has left */
+	if (READ_ONCE(reverse->epoch) != READ_ONCE(ctl->epoch))
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	return !tp || (__s32)(READ_ONCE(reverse->expected_seq) - READ_ONCE(tp->write_seq)) > 0;
+}
+
+/*
  * Hand the skb to user space; the daemon is told if it owes us nothing and so may be asleep.
  *
  * The program's half of Dekker's pattern: count, full barrier, look at credit.  An atomic add whose
@@ -337,8 +370,11 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 	 * Also with no_pass: bytes that the daemon has read ahead and not yet written come first.
 	 * What is passed now makes the removal fail, or its audit: never is it a wrong byte.
 	 */
-	if (st->passed != READ_ONCE(ctl->credit))
+	if (st->passed != READ_ONCE(ctl->credit)) {
+		if (reverse_has_backlog(skb, reverse, slot ^ 1))
+			st->closed = ctl->epoch;
 		return pass(ctl, st, slot, len);
+	}
 	if (READ_ONCE(ctl->no_pass))
 		return redirect(skb, ctl, st, slot, len);
 	st->unchecked_bytes += len;
@@ -349,8 +385,11 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 		st->unchecked_bytes = 0;
 		st->unchecked_packets = 0;
 		watch_turn(ctl, st, reverse, slot);
-		if (check_backlog(ctl, st, slot))
-			return pass(ctl, st, slot, len);
+		if (check_backlog(ctl, st, slot)) {
+			if (!reverse_has_backlog(skb, reverse, slot ^ 1))
+				return pass(ctl, st, slot, len);
+			st->closed = ctl->epoch;
+		}
 	}
 	return redirect(skb, ctl, st, slot, len);
 }
@@ -391,22 +430,35 @@ int culvert_verdict(struct __sk_buff *skb)
 }
 
 /*
- * The second half of the fence around a removal from rx (user/carrier_sockmap.c): while it is
- * attached to a socket, TCP sees no segment with payload or FIN, so nothing can call the verdict.
- * The peer sends them again; pure ACKs and RST pass, so the other direction is not disturbed.  TCP
- * runs socket filters with the data pointer at the TCP header (tcp_filter() in
- * net/ipv4/tcp_ipv4.c).
+ * The gate.  TCP runs socket filters before it looks at a segment, with the data pointer at the TCP
+ * header (tcp_filter() in net/ipv4/tcp_ipv4.c): what is dropped here was never received, and the
+ * peer sends it again.  Pure ACKs and RST always pass, so the other direction is not disturbed.
  */
 SEC("socket")
-int culvert_fence(struct __sk_buff *skb)
+int culvert_gate(struct __sk_buff *skb)
 {
+	const struct culvert_stat *st;
+	const struct culvert_ctl *ctl;
+	__u32 slot, *found;
+	__u64 cookie;
 	__u8 bytes[2]; /* 12: data offset in words, 13: flags */
 
 	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)))
 		return skb->len;
 	if (bytes[1] & TCP_FLAG_RST_BIT)
 		return skb->len;
-	if (skb->len > (__u32)(bytes[0] >> 4) * 4 || bytes[1] & TCP_FLAG_FIN_BIT)
+	if (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT))
+		return skb->len;
+	cookie = bpf_get_socket_cookie(skb);
+	found = bpf_map_lookup_elem(&slots, &cookie);
+	if (!found)
+		return skb->len;
+	slot = *found;
+	st = bpf_map_lookup_elem(&stats, &slot);
+	ctl = bpf_map_lookup_elem(&ctls, &slot);
+	if (!st || !ctl)
+		return skb->len;
+	if (READ_ONCE(ctl->fence) || READ_ONCE(st->closed) == READ_ONCE(ctl->epoch))
 		return 0;
 	return skb->len;
 }

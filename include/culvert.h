@@ -19,9 +19,16 @@
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
  *
+ * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  It keeps segments with
+ * payload or FIN out of TCP, which the peer sends again, while either side has closed it:
+ *   - the program, for the rest of this stay in rx (stat.closed == ctl.epoch), where passing would
+ *     not bound memory: see reverse_has_backlog() there;
+ *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
+ *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
- * limit it passes, and goes on passing until the daemon has caught up.  The two counters are a
+ * limit it passes (if the gate is not what bounds memory), and goes on passing until the daemon has
+ * caught up.  The two counters are a
  * Dekker pair: the program stores `passed`, then loads `credit` again; the daemon stores `credit`,
  * then loads `passed`; both with full barriers.  So either the daemon sees the new passed byte or
  * the program sees the new credit and sends CULVERT_EVENT_PASSED: no wake-up is lost.
@@ -63,20 +70,23 @@ struct culvert_stat {
 	__u32 next_seq;      /* source's sequence number of the next byte of the stream */
 	__u32 epoch;         /* ctl.epoch for which the fields above were started */
 	__u32 unchecked_packets;
-	__u32 told; /* events sent in this epoch: 1 << kind */
+	__u32 told;   /* events sent in this epoch: 1 << kind */
+	__u32 closed; /* ctl.epoch in which the gate was closed last */
 } __attribute__((aligned(64)));
 
 /* Written by the daemon. */
 struct culvert_ctl {
 	__u64 credit;     /* passed bytes that the daemon has written to the target */
 	__u64 soft_limit; /* memory estimate at which the daemon is told once */
-	__u64 hard_limit; /* memory estimate from which the program passes */
+	__u64 hard_limit; /* memory estimate from which the program passes, or closes the gate */
 	__u64 bulk_bytes; /* a turn this long may be bulk; 0: never */
 	__u32 bulk_ratio; /* ... if it has so many bytes for each packet that comes back */
 	__u32 bulk_skb;   /* ... and for each packet of its own */
 	__u32 worker;     /* whose ring */
-	__u32 epoch;      /* changes with each entry into rx */
+	__u32 epoch;      /* changes with each owner of the slot, with each entry into rx, and
+			   * when all has drained after it */
 	__u32 no_pass;    /* the flow is being taken out of rx: do not begin to pass */
+	__u32 fence;      /* ... and the gate is closed */
 } __attribute__((aligned(64)));
 
 enum culvert_event_kind {

@@ -18,12 +18,14 @@
  *
  * Leaving.  Removal from rx races with the socket's receive path: sk_psock_verdict_recv() may find
  * that the program is gone and drop the skb in its hand.  The fence keeps it from running, in two
- * parts.  A socket filter keeps segments with payload or FIN out of TCP for these microseconds; the
- * peer sends them again.  What has passed the filter already is met by setsockopt(SO_RCVLOWAT): it
+ * parts.  The gate, a socket filter that is attached as long as the socket is in rx, keeps segments
+ * with payload or FIN out of TCP for these microseconds; the peer sends them again.  What has
+ * passed the filter already is met by setsockopt(SO_RCVLOWAT): it
  * takes the socket lock, so no verdict runs when it returns, and tcp_data_ready() stays quiet until
  * that many bytes wait (which alone leaks: under memory pressure, with a nearly closed window, with
  * FIN).  Passing stays on until the very end, so that a daemon stopped in the middle leaves the
- * hard limit in force.
+ * hard limit in force.  Where passing would not bound memory the program closes the gate itself
+ * (include/culvert.h); it stays closed until the flow has left.
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
  * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
@@ -63,6 +65,11 @@ static uint64_t passed_bytes(const struct sockmap_io *io)
 uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f)
 {
 	return kernel_stat(k, slot)->bytes - f->base_bytes;
+}
+
+bool sockmap_closed(struct kernel *k, uint32_t slot)
+{
+	return kernel_stat(k, slot)->closed == kernel_ctl(k, slot)->epoch;
 }
 
 /*
@@ -124,6 +131,18 @@ static enum step wait_longer(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
+static int add_gated(struct sockmap_io *io)
+{
+	int r = kernel_gate(io->kernel, io->src, true);
+
+	if (r)
+		return r;
+	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
+	if (r)
+		kernel_gate(io->kernel, io->src, false);
+	return r;
+}
+
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
 		  const struct policy *policy, unsigned int worker)
 {
@@ -149,13 +168,14 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
 	ctl->bulk_skb = policy->kernel_bulk_skb;
 	ctl->worker = worker;
 	ctl->no_pass = 0;
-	ctl->epoch++;
+	ctl->fence = 0;
+	ctl->epoch++; /* opens the gate, too */
 	r = tcp_fix_buffer(io->src, limits->hard_limit);
 	if (r) {
 		io->error = -r;
 		return -EPROTO;
 	}
-	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
+	r = add_gated(io);
 	if (r)
 		tcp_free_buffer(io->src);
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
@@ -262,32 +282,35 @@ enum step sockmap_settle(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
-/* Left up, even in part, it would stop the flow for ever: then the session must end. */
-static int fence_down(struct sockmap_io *io)
+static int remove_from_rx(struct sockmap_io *io)
 {
-	int r = kernel_fence(io->kernel, io->src, false);
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	int r;
 
-	return tcp_set_lowat(io->src, 1) ?: r;
+	if (!all_read(io))
+		return -EAGAIN;
+	ctl->no_pass = 1;
+	r = all_read(io) ? kernel_rx_del(io->kernel, io->slot) : -EAGAIN;
+	if (r)
+		ctl->no_pass = 0;
+	return r;
 }
 
+/* -EIO: the fence is up, in part at least, and would stop the flow for ever: end the session. */
 static int remove_fenced(struct sockmap_io *io)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
-	int r = kernel_fence(io->kernel, io->src, true);
+	int r;
 
-	if (r)
-		return r;
+	ctl->fence = 1;
+	kernel_barrier(); /* before the lock is taken, so that no segment after it sees the old value */
 	/* takes the socket lock: what had passed the filter is queued */
 	tcp_set_lowat(io->src, INT_MAX);
-	r = -EAGAIN;
-	if (all_read(io)) {
-		ctl->no_pass = 1;
-		if (all_read(io))
-			r = kernel_rx_del(io->kernel, io->slot);
-		if (r)
-			ctl->no_pass = 0;
-	}
-	if (fence_down(io))
+	r = remove_from_rx(io);
+	if (!r && kernel_gate(io->kernel, io->src, false))
+		r = -EIO;
+	ctl->fence = 0;
+	if (tcp_set_lowat(io->src, 1))
 		return -EIO;
 	if (!r && !io->returns)
 		tcp_free_buffer(io->src);
@@ -398,8 +421,6 @@ static enum step leave_round(struct sockmap_io *io)
 	e = remove_fenced(io);
 	if (e == -EAGAIN)
 		return STEP_AGAIN;
-	if (e == -ENOMEM) /* for the filter; net.core.optmem_max may not allow it for long */
-		return wait_longer(io);
 	return e || !all_read(io) ? STEP_UNPROVED : audit_left(io);
 }
 
@@ -419,6 +440,8 @@ enum step sockmap_drain(struct sockmap_io *io)
 {
 	enum step r = look_drained(io);
 
+	if (r == STEP_DONE) /* for the reverse flow's program: there is no backlog any more */
+		kernel_ctl(io->kernel, io->slot)->epoch++;
 	return r == STEP_WAIT ? wait_longer(io) : r;
 }
 

@@ -83,6 +83,9 @@ enum step sockmap_finish(struct sockmap_io *io);
  */
 bool sockmap_ended(const struct sockmap_io *io);
 
+/* True if the program has closed the gate of SLOT, which is in rx: it must leave. */
+bool sockmap_closed(struct kernel *k, uint32_t slot);
+
 /* What the program has redirected since the session got SLOT. */
 uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f);
 

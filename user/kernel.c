@@ -243,6 +243,9 @@ int kernel_pair_get(struct kernel *k, uint32_t *ret_pair)
 		r = 0;
 	}
 	pthread_mutex_unlock(&k->lock);
+	/* events and counters of the slots' last owner are told apart by the epoch */
+	for (unsigned int i = 0; !r && i < 2; i++)
+		k->ctls[*ret_pair * 2 + i].epoch++;
 	return r;
 }
 
@@ -322,11 +325,11 @@ int kernel_rx_del(struct kernel *k, uint32_t slot)
 	return bpf_map_delete_elem(k->rx, &slot) ? -errno : 0;
 }
 
-int kernel_fence(struct kernel *k, int fd, bool up)
+int kernel_gate(struct kernel *k, int fd, bool on)
 {
-	int prog = bpf_program__fd(k->skel->progs.culvert_fence);
+	int prog = bpf_program__fd(k->skel->progs.culvert_gate);
 
-	return setsockopt(fd, SOL_SOCKET, up ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog))
+	return setsockopt(fd, SOL_SOCKET, on ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog))
 		       ? -errno
 		       : 0;
 }

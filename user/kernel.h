@@ -29,7 +29,10 @@ struct kernel_limits {
 int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *err, size_t errlen);
 void kernel_close(struct kernel *k);
 
-/* Borrow a pair of slots (2 * pair and 2 * pair + 1).  -ENOSPC when all are in use. */
+/*
+ * Borrow a pair of slots (2 * pair and 2 * pair + 1), with new epochs.  -ENOSPC when all are in
+ * use.
+ */
 int kernel_pair_get(struct kernel *k, uint32_t *ret_pair);
 /* Give it back.  Both sockets must be closed or out of both maps. */
 void kernel_pair_put(struct kernel *k, uint32_t pair);
@@ -50,9 +53,10 @@ int kernel_rx_add(struct kernel *k, uint32_t slot, int fd);
 int kernel_rx_del(struct kernel *k, uint32_t slot);
 
 /*
- * Attach the program's fence filter to the socket FD, or take it off: no data and no FIN gets in.
+ * Attach the program's gate to the socket FD, or take it off.  It belongs there from before the
+ * socket is put into rx until it is out again.  -ENOMEM: net.core.optmem_max, or memory.
  */
-int kernel_fence(struct kernel *k, int fd, bool up);
+int kernel_gate(struct kernel *k, int fd, bool on);
 
 /*
  * The counters of SLOT, mapped: reading them is no system call.

@@ -27,7 +27,7 @@ int probe_check_wake_ups(struct probe *p);
 /* probe_checks_leave.c: limits, and leaving */
 int probe_check_receive_buffer(struct probe *p);
 int probe_check_hard_limit(struct probe *p);
-int probe_check_fence(struct probe *p);
+int probe_check_gate(struct probe *p);
 int probe_check_read_ahead(struct probe *p);
 int probe_check_leave(struct probe *p);
 int probe_check_unprivileged(struct probe *p);

@@ -265,20 +265,23 @@ int probe_check_receive_buffer(struct probe *p)
 }
 
 /* The other half of the fence: a socket filter, and TCP that sends again what it has dropped. */
-int probe_check_fence(struct probe *p)
+int probe_check_gate(struct probe *p)
 {
 	int a, queued = 0, r = rig_open_entered(p, 0);
 
 	r = r ?: rig_deliver(p, UP, 1000, "bytes through the kernel");
+	if (r)
+		return r;
 	a = p->rig.a;
-	r = r ?: rig_step(p, kernel_fence(p->kernel, a, true), "attaching the filter");
-	r = r ?: rig_step(p, rig_push(p, UP, 1000), "sending against the filter");
-	r = r ?: rig_deliver(p, DOWN, 1000, "the other direction, in spite of the filter");
+	kernel_ctl(p->kernel, p->rig.pair * 2)->fence = 1;
+	kernel_barrier();
+	r = rig_step(p, rig_push(p, UP, 1000), "sending against the closed gate");
+	r = r ?: rig_deliver(p, DOWN, 1000, "the other direction, in spite of the gate");
 	r = r ?: rig_step(p, RIG_WAIT(p, !ioctl(a, SIOCOUTQ, &queued) && !queued),
-			  "an acknowledgement, in spite of the filter");
-	r = r ?: rig_same(p, "bytes redirected, with the filter", rig_redirected(p, UP), 1000);
-	r = r ?: rig_step(p, kernel_fence(p->kernel, a, false), "detaching the filter");
-	r = r ?: rig_deliver(p, UP, 1000, "all bytes, once the filter is gone");
+			  "an acknowledgement, in spite of the gate");
+	r = r ?: rig_same(p, "bytes redirected, with the gate closed", rig_redirected(p, UP), 1000);
+	kernel_ctl(p->kernel, p->rig.pair * 2)->fence = 0;
+	r = r ?: rig_deliver(p, UP, 1000, "all bytes, once the gate is open");
 	if (!r)
 		rig_note(p, "data is kept out and comes again, the other direction goes on");
 	return r;
@@ -417,9 +420,7 @@ static int work_as(struct probe *p, const struct account *account)
 		return r;
 	}
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user has cleared it */
-	r = probe_check_events(p); /* connections, insertion, redirection, a ring */
-	r = r ?: rig_step(p, kernel_fence(p->kernel, p->rig.a, true), "attaching the filter");
-	r = r ?: rig_step(p, kernel_fence(p->kernel, p->rig.a, false), "detaching the filter");
+	r = probe_check_events(p); /* connections, gate, insertion, redirection, a ring */
 	r = r ?: rig_step(p, rig_leave(p, UP), "removal");
 	return r ?: rig_step(p, rig_drain(p, UP), "the end of the backlog");
 }

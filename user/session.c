@@ -356,6 +356,8 @@ void session_sweep(struct worker *w)
 				session_flow_event(s, dir, CULVERT_EVENT_LOST);
 			else if (st->passed != s->flows[dir].credit)
 				session_flow_event(s, dir, CULVERT_EVENT_PASSED);
+			else if (sockmap_closed(w->shared->kernel, s->pair * 2 + dir))
+				session_flow_event(s, dir, CULVERT_EVENT_SOFT);
 		}
 		session_update(s);
 	}

@@ -49,8 +49,6 @@ int session_take_slots(struct session *s)
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		const volatile struct culvert_stat *st = kernel_stat(k, pair * 2 + dir);
 
-		/* events of the slot's last owner are told apart from ours by the epoch */
-		kernel_ctl(k, pair * 2 + dir)->epoch++;
 		s->flows[dir].base_bytes = st->bytes;
 		s->flows[dir].base_dropped = (uint32_t)st->dropped;
 	}

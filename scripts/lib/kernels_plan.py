@@ -81,8 +81,8 @@ BREAKAGES = {
     "hang": Breakage("sleep 100000", r"no verdict within \d+ s"),
     "silent": Breakage("poweroff -f", r"ended without a verdict"),
     "module": Breakage("", r"guest/load_modules.*veth", ("veth",)),
-    "probe": Breakage("env CULVERT_PROBE_FAIL=fence {bin}/culvert probe --json",
-                      r"probe/fence.*forced"),
+    "probe": Breakage("env CULVERT_PROBE_FAIL=gate {bin}/culvert probe --json",
+                      r"probe/gate.*forced"),
     "test": Breakage("false", r"broken.*exit code 1"),
 }
 

@@ -47,6 +47,11 @@ static const struct memory_variant variants[] = {
 	{ .name = "bulk, slow readers", .slow = true },
 	{ .name = "1-byte writes", .one_byte = true },
 	{ .name = "1-byte writes, daemon stopped", .one_byte = true, .stop = true },
+	{ .name = "both ways", .both = true },
+	{ .name = "both ways, daemon stopped", .both = true, .stop = true },
+	{ .name = "both ways, daemon stopped first", .both = true, .stop_first = true },
+	{ .name = "both ways, 1-byte writes, daemon stopped", .both = true, .one_byte = true,
+	  .stop = true },
 };
 
 #define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))

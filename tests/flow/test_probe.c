@@ -39,7 +39,7 @@
 static const char *const names[] = {
 	"loopback", "splice", "splice-stall", "splice-urgent", "load", "insert", "insert-after-fin",
 	"counters", "events", "redirect", "early-bytes", "fin", "accounting", "backlog", "unread",
-	"receive-buffer", "hard-limit", "fence", "read-ahead", "leave", "wake-ups", "unprivileged",
+	"receive-buffer", "hard-limit", "gate", "read-ahead", "leave", "wake-ups", "unprivileged",
 };
 
 #define N_NAMES (sizeof(names) / sizeof(names[0]))
@@ -327,15 +327,15 @@ static void splice_is_judged_by_itself(void **state)
 
 static void a_crash_is_a_failure(void **state)
 {
-	struct output *o = probe(0, "fence:crash");
+	struct output *o = probe(0, "gate:crash");
 
 	(void)state;
 	assert_int_equal(o->code, 3);
 	assert_non_null(strstr(o->out, "\nok    hard-limit "));
-	assert_non_null(strstr(o->out, "\nFAIL  fence             the process that tried it was "
+	assert_non_null(strstr(o->out, "\nFAIL  gate              the process that tried it was "
 				       "killed: Segmentation fault\n"));
 	assert_non_null(strstr(o->out, "\nskip  leave             "
-				       "skipped: not tried after fence\n"));
+				       "skipped: not tried after gate\n"));
 }
 
 /* --- the command line --- */

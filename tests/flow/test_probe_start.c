@@ -239,7 +239,7 @@ static void each_check_decides(void **state)
 	static const char *const checks[] = {
 		"load",	    "insert",	"insert-after-fin", "counters",	    "events",
 		"redirect", "early-bytes", "fin",	    "accounting",   "backlog",
-		"unread",   "receive-buffer", "hard-limit", "fence",	    "read-ahead",
+		"unread",   "receive-buffer", "hard-limit", "gate",	    "read-ahead",
 		"leave",    "wake-ups",	"unprivileged",	    "splice",	    "splice-stall",
 		"splice-urgent",
 	};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Traps of the target's backlog: T1, T9, T13, T14, and section 3's bounds; F7. */
+/* Traps of the target's backlog: T1, T9, T13, T14, T18, and section 3's bounds; F7. */
 #include <linux/sock_diag.h>
 
 #include <bpf/libbpf.h>
@@ -222,6 +222,33 @@ static struct kt_session *stalled_a(size_t bytes, bool in_tx)
 	return s;
 }
 
+/*
+ * T18, sk_psock_verdict_apply: where a backlog of the opposite direction waits, a passed skb is
+ * queued behind it instead of in the receive queue: charged to nobody, with the window open, and
+ * not to be read.  So to pass bounds nothing there, and the program closes the gate instead.
+ */
+static void t18_passed_behind_a_backlog_has_no_bound(void **state)
+{
+	struct kt_session *s = stalled_a(1 * MIB, true);
+	const size_t total = 16 * MIB;
+	bool unbounded;
+
+	(void)state;
+	kt_conf(s->slot_a)->mode = KT_PASS;
+	unbounded = kt_send(s->client, 0, total) == 0;
+	print_message("T18: %s: passed %llu bytes, charged %llu, readable: %s\n",
+		      unbounded ? "present" : "fixed",
+		      (unsigned long long)kt_stat(s->slot_a)->passed,
+		      (unsigned long long)charged(s->a), kt_quiet(s->a) ? "no" : "yes");
+	if (!unbounded)
+		return;
+	assert_int_equal(kt_stat(s->slot_a)->passed, total);
+	assert_in_range(charged(s->a), 0, 1 * MIB);
+	assert_true(kt_quiet(s->a));
+	assert_int_equal(kt_expect(s->client, 0, 1 * MIB), 0);
+	assert_int_equal(kt_expect(s->a, 0, total), 0);
+}
+
 /* T9, sk_psock_drop: leaving the last map destroys the backlog of the opposite direction. */
 static void t9_leaving_the_last_map_loses_the_backlog(void **state)
 {
@@ -394,6 +421,7 @@ int main(void)
 		kt_test(t1_redirect_has_no_bound),
 		kt_test(t1_pass_and_credit_bound_it),
 		kt_test(soft_limit_is_told_once),
+		kt_test(t18_passed_behind_a_backlog_has_no_bound),
 		kt_test(t9_leaving_the_last_map_loses_the_backlog),
 		kt_test(t9_two_maps_keep_the_backlog),
 		kt_test(t9_leaving_rx_stops_one_flow),

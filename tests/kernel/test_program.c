@@ -17,6 +17,10 @@ static uint64_t cookies[2]; /* by slot */
 /* Make the program know the session; neither flow is in rx yet. */
 static struct kt_session *admit(struct kt_session *s)
 {
+	uint32_t pair;
+
+	assert_int_equal(kernel_pair_get(kt_culvert, &pair), 0);
+	assert_int_equal(pair, 0); /* there is only one */
 	assert_int_equal(kernel_admit(kt_culvert, CLIENT, s->a, &cookies[CLIENT]), 0);
 	assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b, &cookies[UPSTREAM]), 0);
 	return s;
@@ -29,21 +33,29 @@ static void forget(struct kt_session *s)
 	kt_close(&s->b);
 	kernel_forget(kt_culvert, CLIENT, cookies[CLIENT], true);
 	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], true);
+	kernel_pair_put(kt_culvert, 0);
 }
 
-/* The flow from the client, with all that was passed before written. */
-static volatile struct culvert_ctl *enter(const struct kt_session *s)
+/* The flow from SLOT's socket FD, with all that was passed before written. */
+static volatile struct culvert_ctl *enter_slot(uint32_t slot, int fd)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(kt_culvert, CLIENT);
+	volatile struct culvert_ctl *ctl = kernel_ctl(kt_culvert, slot);
 
 	ctl->soft_limit = ctl->hard_limit = UINT64_MAX;
 	ctl->bulk_bytes = 0;
 	ctl->no_pass = 0;
-	ctl->credit = kernel_stat(kt_culvert, CLIENT)->passed;
+	ctl->fence = 0;
+	ctl->credit = kernel_stat(kt_culvert, slot)->passed;
 	ctl->epoch++;
-	assert_int_equal(kernel_rx_add(kt_culvert, CLIENT, s->a), 0);
-	kt_kick(s->a);
+	assert_int_equal(kernel_gate(kt_culvert, fd, true), 0);
+	assert_int_equal(kernel_rx_add(kt_culvert, slot, fd), 0);
+	kt_kick(fd);
 	return ctl;
+}
+
+static volatile struct culvert_ctl *enter(const struct kt_session *s)
+{
+	return enter_slot(CLIENT, s->a);
 }
 
 static uint64_t redirected(void)
@@ -127,12 +139,122 @@ static void a_large_part_is_cut_off(void **state)
 	}
 }
 
+/* Sends until nothing more goes, which is the sender's window or its buffer. */
+static size_t send_all_it_takes(int fd, size_t most)
+{
+	size_t sent = 0;
+
+	while (sent < most) {
+		ssize_t n = 0;
+
+		if (KT_HOLDS((n = kt_push(fd, sent, most - sent)) == 0, 500))
+			break;
+		assert_true(n > 0);
+		sent += (size_t)n;
+	}
+	return sent;
+}
+
+/* Both ends of S send and do not read: the client first has a backlog of the other direction. */
+static size_t fill_both(struct kt_session *s, size_t backlog)
+{
+	assert_int_equal(kt_send(s->server, 0, backlog), 0);
+	assert_true(KT_WAIT(kernel_stat(kt_culvert, UPSTREAM)->bytes >= backlog));
+	return send_all_it_takes(s->client, 64 * MIB);
+}
+
+/* Out of rx with CLIENT's flow: nothing was passed, so it can go at once. */
+static void leave(struct kt_session *s)
+{
+	assert_int_equal(kernel_rx_del(kt_culvert, CLIENT), 0);
+	assert_int_equal(kernel_gate(kt_culvert, s->a, false), 0);
+}
+
+/* User space carries what comes after the first GOT bytes of TOTAL; whoever reads, reads all. */
+static void carry_rest(struct kt_session *s, uint64_t at, uint64_t got, uint64_t total)
+{
+	static char buf[64 * KIB];
+	int64_t end = kt_now_ms() + KT_DEADLINE_MS;
+	size_t have = 0, done = 0;
+
+	while (got < total && kt_now_ms() < end) {
+		ssize_t n;
+
+		if (done == have) {
+			n = recv(s->a, buf, sizeof(buf), MSG_DONTWAIT);
+			have = n > 0 ? (size_t)n : 0;
+			done = 0;
+			assert_true(kt_same(buf, have, at));
+			at += have;
+		}
+		n = send(s->b, buf + done, have - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+		done += n > 0 ? (size_t)n : 0;
+		n = kt_pull(s->server, got, 256 * KIB);
+		assert_true(n >= 0);
+		got += (uint64_t)n;
+	}
+	assert_int_equal(got, total);
+}
+
+/*
+ * T18: over the hard limit, with a backlog of the other direction, nothing is passed; the gate is
+ * closed, what TCP held is redirected, and nothing more comes.  Once the flow is out of rx, what
+ * the gate kept out is sent again.
+ */
+static void where_passing_has_no_bound_the_gate_is_closed(void **state)
+{
+	struct kt_session *s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
+	volatile struct culvert_ctl *ctl = enter(s);
+	const volatile struct culvert_stat *st = kernel_stat(kt_culvert, CLIENT);
+	uint64_t before = redirected(), passed_before = passed(), through;
+	const size_t backlog = 512 * KIB;
+	size_t sent;
+
+	(void)state;
+	enter_slot(UPSTREAM, s->b);
+	ctl->hard_limit = 256 * KIB;
+	sent = fill_both(s, backlog);
+	assert_in_range(sent, 256 * KIB, 16 * MIB);
+	assert_int_equal(st->closed, ctl->epoch);
+	assert_int_equal(passed(), passed_before);
+	through = redirected() - before;
+	assert_in_range(through, 256 * KIB, 4 * MIB);
+	assert_true(KT_HOLDS(redirected() - before == through, 300));
+
+	leave(s);
+	assert_int_equal(kt_expect(s->client, 0, backlog), 0);
+	/* the backlog drains before user space may write */
+	assert_int_equal(kt_expect(s->server, 0, through), 0);
+	carry_rest(s, through, through, sent);
+	forget(s);
+}
+
+/* The daemon's own use of the gate. */
+static void a_fence_keeps_data_out_and_loses_none(void **state)
+{
+	struct kt_session *s = admit(kt_open(0));
+	volatile struct culvert_ctl *ctl = enter(s);
+	uint64_t before = redirected();
+
+	(void)state;
+	ctl->fence = 1;
+	kernel_barrier();
+	assert_int_equal(kt_send(s->client, 0, SENT), 0);
+	assert_true(KT_HOLDS(redirected() == before && kt_inq(s->a) <= 0, 100));
+	assert_true(kt_outq(s->client) == SENT); /* not acknowledged */
+	ctl->fence = 0;
+	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
+	forget(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		kt_test(no_pass_lets_nothing_overtake_passed_bytes),
 		kt_test(an_overlap_is_cut_off),
 		kt_test(a_large_part_is_cut_off),
+		kt_test(where_passing_has_no_bound_the_gate_is_closed),
+		kt_test(a_fence_keeps_data_out_and_loses_none),
 	};
 
 	kt_enter();

@@ -34,7 +34,7 @@ static const struct bound {
 	unsigned long walked, states, stack, jited;
 } bounds[] = {
 	{ "culvert_verdict", 15000, 1000, 192, 6000 },
-	{ "culvert_fence", 300, 30, 32, 400 },
+	{ "culvert_gate", 300, 30, 32, 400 },
 };
 
 struct figures {
