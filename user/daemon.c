@@ -24,6 +24,7 @@
 #include "names.h"
 #include "operate.h"
 #include "reconfigure.h"
+#include "services.h"
 #include "serving.h"
 #include "session_log.h"
 #include "setup.h"
@@ -352,14 +353,17 @@ int daemon_run(int argc, char **argv)
 	d.setup.shared.config = c;
 	if (descriptors_reserve_streams())
 		return EXIT_CODE_FAILURE;
+	(void)services_keep(SERVICES_FILE); /* those that are not kept are looked up */
 	r = config_parse(argc, argv, c);
 	if (r) {
 		config_close(c);
+		services_forget();
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
 	main_loop_take_signals(); /* before there are threads */
 	r = run(&d);
 	config_close(c);
+	services_forget();
 	return r;
 }

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "services.h"
+
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define TEXT_ROOM sizeof(((struct endpoint *)0)->text)
@@ -33,6 +35,12 @@ static int complain(struct complaint *why, int error, const char *fmt, ...)
 	va_end(ap);
 	return error;
 }
+
+/* What is to be done with a text. */
+struct how {
+	bool passive, offline;
+	int family; /* of a host name's addresses, or AF_UNSPEC */
+};
 
 /* The two halves of "host:port". */
 struct host_port {
@@ -235,13 +243,13 @@ static int lookup_error(int gai, int err, const struct host_port *hp, struct com
 			gai == EAI_SYSTEM ? strerror(err) : gai_strerror(gai));
 }
 
-static int resolve(const struct host_port *hp, bool passive, struct endpoint *ret,
+static int resolve(const struct host_port *hp, const struct how *how, struct endpoint *ret,
 		   struct complaint *why)
 {
 	struct addrinfo hints = {
-		.ai_family = hp->bracketed ? AF_INET6 : AF_UNSPEC,
+		.ai_family = hp->bracketed ? AF_INET6 : how->family,
 		.ai_socktype = SOCK_STREAM,
-		.ai_flags = (passive ? AI_PASSIVE : 0) | (hp->bracketed ? AI_NUMERICHOST : 0) |
+		.ai_flags = (how->passive ? AI_PASSIVE : 0) | (hp->bracketed ? AI_NUMERICHOST : 0) |
 			    (all_digits(hp->port) ? AI_NUMERICSERV : 0),
 	};
 	struct addrinfo *list = NULL;
@@ -275,6 +283,8 @@ static int find_port(const char *port, in_port_t *ret, struct complaint *why)
 		*ret = htons((uint16_t)strtoul(port, NULL, 10));
 		return 0;
 	}
+	if (services_find(port, ret))
+		return 0;
 	if (getservbyname_r(port, "tcp", &entry, buf, sizeof(buf), &found) || !found)
 		return complain(why, -EINVAL, "unknown service, expected a port number or a name");
 	*ret = (in_port_t)found->s_port;
@@ -335,17 +345,19 @@ void endpoint_look_up_by(endpoint_look_up_fn *fn, void *arg)
 static bool is_numeric(const struct host_port *hp)
 {
 	struct in_addr in;
+	in_port_t port;
 
-	if (!all_digits(hp->port))
+	if (!all_digits(hp->port) && !services_find(hp->port, &port))
 		return false;
 	if (hp->bracketed)
 		return !strchr(hp->host, '%');
 	return !hp->host[0] || inet_pton(AF_INET, hp->host, &in) == 1;
 }
 
-static int parse_inet(const char *text, bool passive, bool offline, struct endpoint *ret,
+static int parse_inet(const char *text, const struct how *how, struct endpoint *ret,
 		      struct complaint *why)
 {
+	bool passive = how->passive, offline = how->offline;
 	struct host_port hp = { 0 };
 	struct in_addr in;
 	bool named;
@@ -370,13 +382,13 @@ static int parse_inet(const char *text, bool passive, bool offline, struct endpo
 	else if (look_up_by)
 		r = look_up_by(look_up_arg, text, passive, ret, why->buf, why->size);
 	else
-		r = resolve(&hp, passive, ret, why);
+		r = resolve(&hp, how, ret, why);
 	ret->named = named;
 	return r;
 }
 
 // NOLINTNEXTLINE(readability-non-const-parameter): complain() writes to ERR, by way of WHY
-static int parse(const char *text, bool passive, bool offline, struct endpoint *ret, char *err,
+static int parse(const char *text, const struct how *how, struct endpoint *ret, char *err,
 		 size_t errlen)
 {
 	struct complaint why = { .buf = err, .size = errlen };
@@ -393,7 +405,7 @@ static int parse(const char *text, bool passive, bool offline, struct endpoint *
 	if (strncmp(text, "unix:", 5) == 0)
 		r = parse_unix(text + 5, ret, &why);
 	else
-		r = parse_inet(text, passive, offline, ret, &why);
+		r = parse_inet(text, how, ret, &why);
 	if (r < 0) {
 		endpoint_close(ret);
 		return r;
@@ -404,13 +416,23 @@ static int parse(const char *text, bool passive, bool offline, struct endpoint *
 
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
-	return parse(text, passive, false, ret, err, errlen);
+	return endpoint_parse_family(text, passive, AF_UNSPEC, ret, err, errlen);
+}
+
+int endpoint_parse_family(const char *text, bool passive, int family, struct endpoint *ret,
+			  char *err, size_t errlen)
+{
+	const struct how how = { .passive = passive, .family = family };
+
+	return parse(text, &how, ret, err, errlen);
 }
 
 int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
 			   size_t errlen)
 {
-	return parse(text, passive, true, ret, err, errlen);
+	const struct how how = { .passive = passive, .offline = true };
+
+	return parse(text, &how, ret, err, errlen);
 }
 
 void endpoint_close(struct endpoint *e)

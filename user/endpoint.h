@@ -30,15 +30,20 @@ struct endpoint {
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
+/* The same, but of a host name only the addresses of FAMILY; AF_UNSPEC: all. */
+int endpoint_parse_family(const char *text, bool passive, int family, struct endpoint *ret,
+			  char *err, size_t errlen);
+
 /*
  * The same without asking anybody for a host: a host name gives no address, only its port.  Service
- * names are looked up in the services database of this machine.
+ * names are looked up in what services_keep() has kept, and in the services database of this machine.
  */
 int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
 			   size_t errlen);
 
 /*
- * From now on, what needs more than arithmetic (hosts, services, interfaces) is looked up by
+ * From now on, what is not known here (hosts, interfaces, services other than those that
+ * services_keep() has kept) is looked up by
  * FN(ARG), which takes and returns what endpoint_parse() does, but for `named`.  NULL: by this
  * process, as at first.  endpoint_parse_offline() asks FN for the service and the interface beside
  * an address, and leaves the service beside a host name to whoever looks that up: named_port is 0
