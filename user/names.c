@@ -40,6 +40,7 @@ struct name {
 	struct name *next;
 	uint64_t asked_ms; /* the last look-up */
 	uint32_t id;       /* of the one under way; 0: none is */
+	unsigned int hung; /* so many look-ups, up to the last one */
 };
 
 struct names {
@@ -139,6 +140,7 @@ static void lose_resolver(struct names *n)
 
 static void look_up(struct name *m)
 {
+	struct resolver_query query = { .text = m->upstream->conf->text, .hung = m->hung };
 	struct names *n = m->names;
 	int r;
 
@@ -146,7 +148,8 @@ static void look_up(struct name *m)
 		return;
 	m->asked_ms = n->loop.now_ms;
 	m->id = n->last_id = n->last_id + 1 < QUESTION_ID ? n->last_id + 1 : 1;
-	r = resolver_ask(n->resolver.fd, m->id, m->upstream->conf->text, false);
+	query.id = m->id;
+	r = resolver_ask(n->resolver.fd, &query);
 	if (!r) {
 		timer_set(&n->loop, &m->timer, n->loop.now_ms + ANSWER_MS);
 	} else if (r == -EAGAIN) { /* a great many at the same time: it has not failed */
@@ -212,6 +215,7 @@ static void take_reply(struct names *n, const struct resolver_reply *reply)
 		if (!m->id || (reply->id && m->id != reply->id))
 			continue;
 		m->id = 0;
+		m->hung = reply->hung ? m->hung + 1 : 0;
 		if (reply->error)
 			say_failed(m, reply->why);
 		else

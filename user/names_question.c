@@ -70,13 +70,14 @@ static void ask(void *arg)
 	struct call *c = arg;
 	struct questions *all = c->all;
 	struct question *q = c->question;
+	struct resolver_query query = { .text = q->text, .passive = q->passive };
 
 	all->last_id = (all->last_id + 1) | QUESTION_ID;
-	q->id = all->last_id;
+	q->id = query.id = all->last_id;
 	q->done = false;
 	c->r = all->given_up	     ? -ECANCELED :
 	       all->resolver->fd < 0 ? -ENOTCONN :
-				       resolver_ask(all->resolver->fd, q->id, q->text, q->passive);
+				       resolver_ask(all->resolver->fd, &query);
 	if (c->r)
 		return;
 	q->next = all->first;

@@ -69,12 +69,13 @@ int resolver_start(const struct account *a, enum filter_mode filter, int *ret_fd
 	return 0;
 }
 
-int resolver_ask(int fd, uint32_t id, const char *text, bool passive)
+int resolver_ask(int fd, const struct resolver_query *query)
 {
-	struct resolver_request q = { .id = id, .passive = passive };
+	struct resolver_request q = { .id = query->id, .passive = query->passive,
+				      .hung = query->hung };
 	ssize_t n;
 
-	snprintf(q.text, sizeof(q.text), "%s", text);
+	snprintf(q.text, sizeof(q.text), "%s", query->text);
 	do
 		n = send(fd, &q, sizeof(q), MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);

@@ -19,19 +19,24 @@
  *   daemon ──SOCK_SEQPACKET── server ──fork── one process for each look-up, which ends with it
  *                             guardian: starts the server again if it dies
  *
- * A look-up that hangs is killed after RESOLVER_PATIENCE_MS, one that crashes is one failure, and
- * neither holds up another one.  All of them are gone when the daemon is: its end of the socket is
- * closed then.
+ * A look-up that hangs is killed after RESOLVER_PATIENCE_MS, or, if others wait for its place, gives
+ * way to them after RESOLVER_TURN_MS (resolver_queue.h); one that crashes is one failure.  All of
+ * them are gone when the daemon is: its end of the socket is closed then.
  */
 
 #define RESOLVER_PATIENCE_MS 30000
-#define RESOLVER_AT_ONCE 64 /* look-ups; others wait in the socket */
+#define RESOLVER_AT_ONCE 128 /* processes of 200 KiB each */
+#define RESOLVER_TURN_MS 2000
+/* Without an answer after so long, a second process asks, and others for each family by itself. */
+#define RESOLVER_AGAIN_MS 1000
+#define RESOLVER_FAMILY_MS 2500
 #define RESOLVER_ADDRS_MAX 64
 
 /* One packet.  What is asked is what endpoint_parse() takes. */
 struct resolver_request {
 	uint32_t id;
 	uint32_t passive;
+	uint32_t hung; /* so many look-ups of it in a row: others go first */
 	char text[sizeof(((struct endpoint *)0)->text)];
 };
 
@@ -45,6 +50,7 @@ union resolver_addr {
 struct resolver_reply {
 	uint32_t id;   /* of the request; 0: all that were under way are lost */
 	int32_t error; /* what endpoint_parse() returned: 0 or -errno */
+	uint32_t hung; /* it was not answered for long */
 	char why[LOOKUP_WHY_LEN];
 	uint32_t n;
 	union resolver_addr addrs[RESOLVER_ADDRS_MAX];
@@ -58,8 +64,16 @@ struct resolver_reply {
 int resolver_start(const struct account *a, enum filter_mode filter, int *ret_fd, char *err,
 		   size_t errlen);
 
+/* What to look up.  ID is not 0. */
+struct resolver_query {
+	uint32_t id;
+	const char *text;
+	bool passive;
+	unsigned int hung; /* so many look-ups of it, up to the last one */
+};
+
 /* -errno of send(2): -EAGAIN: too many wait already. */
-int resolver_ask(int fd, uint32_t id, const char *text, bool passive);
+int resolver_ask(int fd, const struct resolver_query *query);
 
 /*
  * The next answer: 1, or 0 if there is none; -ENOTCONN: the processes are gone.  What is not well

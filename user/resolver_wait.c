@@ -38,16 +38,17 @@ static void fail_all(struct wait *w, int error, const char *why)
 	w->asked = w->done = w->n;
 }
 
-/* No more than are looked up at a time: others would only wait in the socket. */
 static void ask_more(struct wait *w)
 {
-	while (w->asked < w->n && w->asked - w->done < RESOLVER_AT_ONCE) {
+	while (w->asked < w->n) {
 		struct question *q = &w->questions[w->asked];
+		struct resolver_query query = { .id = (uint32_t)w->asked + 1, .text = q->text,
+						.passive = q->passive };
 		int r;
 
-		q->id = (uint32_t)w->asked + 1;
+		q->id = query.id;
 		q->done = false;
-		r = resolver_ask(w->fd, q->id, q->text, q->passive);
+		r = resolver_ask(w->fd, &query);
 		if (r == -EAGAIN && w->asked > w->done)
 			return; /* after the next answer */
 		w->asked++;

@@ -34,6 +34,7 @@ struct record {
 	char name[128];
 	char addresses[TEXT_MAX];
 	bool exists;
+	unsigned int mute_a, mute_aaaa; /* so many questions more are not answered */
 };
 
 struct held {
@@ -70,9 +71,23 @@ void name_server_set(const char *name, const char *addresses)
 	while (records[i].name[0] && strcasecmp(records[i].name, name) != 0)
 		if (++i == NAMES_MAX)
 			abort();
+	memset(&records[i], 0, sizeof(records[i]));
 	snprintf(records[i].name, sizeof(records[i].name), "%s", name);
 	snprintf(records[i].addresses, sizeof(records[i].addresses), "%s", addresses ?: "");
 	records[i].exists = addresses != NULL;
+	pthread_mutex_unlock(&lock);
+}
+
+void name_server_mute(const char *name, unsigned int a, unsigned int aaaa)
+{
+	size_t i = 0;
+
+	pthread_mutex_lock(&lock);
+	while (strcasecmp(records[i].name, name) != 0)
+		if (++i == NAMES_MAX)
+			abort();
+	records[i].mute_a = a;
+	records[i].mute_aaaa = aaaa;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -129,10 +144,27 @@ static size_t add_answers(uint8_t *msg, size_t at, unsigned int type, const stru
 	return at;
 }
 
+/* Is NAME one that hangs; or, of R, which may be NULL, this question? */
+static bool is_muted(const char *name, struct record *r, unsigned int type)
+{
+	size_t len = strlen(name), hangs = strlen(NAMES_HANGS);
+	unsigned int *left = !r		      ? NULL :
+			     type == TYPE_A    ? &r->mute_a :
+			     type == TYPE_AAAA ? &r->mute_aaaa :
+						 NULL;
+
+	if (len > hangs && !strcasecmp(name + len - hangs, NAMES_HANGS))
+		return true;
+	if (!left || !*left)
+		return false;
+	--*left;
+	return true;
+}
+
 /* Make the answer in place, with room for it.  Returns its length, or 0: not worth one. */
 static size_t answer(uint8_t *msg, size_t len)
 {
-	const struct record *r = NULL;
+	struct record *r = NULL;
 	char name[256];
 	size_t n = len > HEADER ? read_name(msg, len, name, sizeof(name)) : 0;
 	size_t at = HEADER + n + 4;
@@ -151,6 +183,8 @@ static size_t answer(uint8_t *msg, size_t len)
 	for (size_t i = 0; i < NAMES_MAX && !r; i++)
 		if (records[i].exists && !strcasecmp(records[i].name, name))
 			r = &records[i];
+	if (is_muted(name, r, type))
+		return 0;
 	if (!r)
 		msg[3] |= NXDOMAIN;
 	else if (type == TYPE_A || type == TYPE_AAAA)

@@ -30,6 +30,15 @@ void name_server_mode(enum name_server_mode mode);
  */
 void name_server_set(const char *name, const char *addresses);
 
+/*
+ * The next A questions for NAME, which was set, and the next AAAA questions are not answered; until
+ * it is set again.
+ */
+void name_server_mute(const char *name, unsigned int a, unsigned int aaaa);
+
+/* A name that ends so is not answered. */
+#define NAMES_HANGS ".hangs.test"
+
 /* Questions so far. */
 unsigned int name_server_asked(void);
 

@@ -529,6 +529,77 @@ static void listens(void **state)
 	rig_stop(d);
 }
 
+/* --- name servers that are silent --- */
+
+/* More names hang than there are processes; those that are answered are found all the same. */
+#define HANGING 150
+
+static void others_hang(void **state)
+{
+	static char text[HANGING * 100 + 1000];
+	int at = snprintf(text, sizeof(text), "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			  "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
+			  "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	struct daemon *d;
+
+	for (int i = 0; i < HANGING; i++)
+		at += snprintf(text + at, sizeof(text) - (size_t)at,
+			       "[forward f%d]\nlisten = 127.0.0.2:%d\nupstream = f%d"
+			       NAMES_HANGS ":80\n", i, 10000 + i, i);
+	prepare();
+	name_server_set("good.test", "127.0.0.1");
+	d = rig_start(*state, text);
+	is_served(d, *state, "good", ONE, "127.0.0.1:9100");
+	assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
+	/* a name that a reload brings, and one of a service, which is no name */
+	name_server_set("new.test", "127.0.0.1");
+	at += snprintf(text + at, sizeof(text) - (size_t)at,
+		       "[forward new]\nlisten = " THREE "\nupstream = new.test:9100\n"
+		       "[forward service]\nlisten = " FOUR "\nupstream = 127.0.0.1:http\n");
+	rig_reload_good(d, text);
+	is_reached(THREE);
+	is_turned_away(FOUR);
+	is_reached(TWO);
+	rig_reload_good(d, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			   "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
+			   "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	rig_stop(d);
+}
+
+/* It is asked again long before the C library does so; for one family, if it must be. */
+static void not_all_answered(void **state)
+{
+	static const struct {
+		unsigned int a, aaaa;
+		const char *address;
+	} rows[] = {
+		{ 1, 1, NULL },
+		{ 1, 0, NULL },
+		{ 0, 1, NULL },
+		{ UINT32_MAX, 0, SIX_UPSTREAM },
+		{ 0, UINT32_MAX, FOUR_UPSTREAM },
+	};
+
+	prepare();
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		int client, listener = rows[i].address && rows[i].aaaa ? four_fd : six_fd;
+		struct daemon *d;
+
+		name_server_set("lossy.test", "::1 127.0.0.1");
+		name_server_mute("lossy.test", rows[i].a, rows[i].aaaa);
+		d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+				      "[forward lossy]\nlisten = " ONE "\n"
+				      "upstream = lossy.test:9103\n");
+		client = rig_dial(NULL, ONE);
+		rig_talk(client, accept_at(listener), 20);
+		if (rows[i].address)
+			wait_address(d, 0, rows[i].address);
+		assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 1);
+		assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
+		rig_stop(d);
+	}
+}
+
 /* --- the resolver's processes --- */
 
 /* The one whose parent is PARENT; 0: none. */
@@ -635,6 +706,8 @@ static const struct rig_row rows[] = {
 	{ "answers-late", answers_late },
 	{ "exists-later", exists_later },
 	{ "listens", listens },
+	{ "others-hang", others_hang },
+	{ "not-all-answered", not_all_answered },
 	{ "resolver-fails", resolver_fails },
 };
 

@@ -35,6 +35,7 @@ struct fake_dns {
 	_Atomic unsigned int n;
 	_Atomic uint32_t addrs[FAKE_MOST]; /* IPv4, host order */
 	_Atomic unsigned int asked;
+	_Atomic int hang; /* so many calls for variable.test do not return */
 };
 
 static struct fake_dns *fake_dns;
@@ -132,6 +133,9 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
 	} else if (!strcmp(host, "confined.test")) {
 		fake_add(ret, 0x0a000000 | fake_confinement(), port);
 	} else if (!strcmp(host, "variable.test")) {
+		if (atomic_fetch_sub(&fake_dns->hang, 1) > 0)
+			pause();
+		atomic_store(&fake_dns->hang, 0);
 		error = atomic_load(&fake_dns->error);
 		for (unsigned int i = 0; !error && i < atomic_load(&fake_dns->n); i++)
 			fake_add(ret, atomic_load(&fake_dns->addrs[i]), port);

@@ -58,13 +58,18 @@ static void wait_reply(struct resolver_reply *ret)
 		fail_msg("%s", strerror(-r));
 }
 
+static int put(int fd, uint32_t id, const char *text)
+{
+	return resolver_ask(fd, &(struct resolver_query){ .id = id, .text = text });
+}
+
 /* Again, if the server had to be started again. */
 static void ask(const char *text, struct resolver_reply *ret)
 {
 	static uint32_t id;
 
 	do {
-		assert_int_equal(resolver_ask(sock, ++id, text, false), 0);
+		assert_int_equal(put(sock, ++id, text), 0);
 		do
 			wait_reply(ret);
 		while (ret->id && ret->id != id);
@@ -139,10 +144,11 @@ static void test_hanging(void **state)
 	fake_dns_say(0x0a000007);
 	atomic_store(&fake_dns->asked, 0);
 	for (uint32_t i = 0; i < RESOLVER_AT_ONCE - 1; i++)
-		assert_int_equal(resolver_ask(sock, 1000 + i, "hang.test:1", false), 0);
+		assert_int_equal(put(sock, 1000 + i, "hang.test:1"), 0);
 	for (int i = 0; i < 50; i++)
 		assert_int_equal(ask_address("variable.test:1"), 0x0a000007);
-	assert_int_equal(atomic_load(&fake_dns->asked), RESOLVER_AT_ONCE - 1 + 50);
+	while (atomic_load(&fake_dns->asked) < RESOLVER_AT_ONCE - 1 + 50)
+		short_pause();
 }
 
 #define MANY (3 * RESOLVER_AT_ONCE)
@@ -177,6 +183,29 @@ static void test_wait(void **state)
 	assert_int_equal(q[0].reply.error, 0);
 }
 
+/* All places are taken, and more wait, all of them without end: the others are served. */
+static void test_gives_way(void **state)
+{
+	(void)state;
+	fake_dns_say(0x0a000007);
+	for (uint32_t i = 0; i < 2 * RESOLVER_AT_ONCE; i++)
+		while (put(sock, 1000 + i, "hang.test:1") == -EAGAIN)
+			short_pause();
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(ask_address("variable.test:1"), 0x0a000007);
+}
+
+/* The first process of it hangs, or fails, as when a packet is lost: another one asks. */
+static void test_again(void **state)
+{
+	(void)state;
+	fake_dns_say(0x0a000007);
+	atomic_store(&fake_dns->hang, 1);
+	assert_int_equal(ask_address("variable.test:1"), 0x0a000007);
+	atomic_store(&fake_dns->hang, 3); /* until a family is asked for by itself */
+	assert_int_equal(ask_address("variable.test:1"), 0x0a000007);
+}
+
 /* More wait in the socket, until that is full; the daemon is told at once, and never waits. */
 static void test_flood(void **state)
 {
@@ -185,7 +214,7 @@ static void test_flood(void **state)
 	int r;
 
 	(void)state;
-	while (!(r = resolver_ask(sock, ++n, "hang.test:1", false)))
+	while (!(r = put(sock, ++n, "hang.test:1")))
 		assert_true(n < 100000);
 	assert_int_equal(r, -EAGAIN);
 	assert_true(n > RESOLVER_AT_ONCE);
@@ -280,7 +309,7 @@ static void test_malformed(void **state)
 	assert_int_equal(resolver_read(ends[0], &got), 0);
 	close(ends[1]);
 	assert_int_equal(resolver_read(ends[0], &got), -ENOTCONN);
-	assert_int_equal(resolver_ask(ends[0], 1, "x", false), -EPIPE);
+	assert_int_equal(put(ends[0], 1, "x"), -EPIPE);
 	close(ends[0]);
 }
 
@@ -291,6 +320,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_answers), TEST(test_errors), TEST(test_hanging),
 		TEST(test_flood),   TEST(test_crash),  TEST(test_confined),
+		TEST(test_gives_way), TEST(test_again),
 		TEST(test_killed),  TEST(test_signals), TEST(test_wait),
 		cmocka_unit_test(test_malformed),
 	};

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "resolver_queue.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* Of a look-up that is not answered: when runner number I begins beside the first, and for what. */
+static const struct {
+	unsigned int after_ms;
+	int family;
+} runners[QUEUE_RUNNERS] = {
+	{ 0, AF_UNSPEC },
+	{ RESOLVER_AGAIN_MS, AF_UNSPEC },
+	{ RESOLVER_FAMILY_MS, AF_INET6 },
+	{ RESOLVER_FAMILY_MS, AF_INET },
+};
+
+/* They are an extra, and leave room for those who come. */
+#define EXTRA_MAX (RESOLVER_AT_ONCE / 2)
+
+struct job *queue_add(struct queue *q, const struct resolver_request *r, uint64_t now_ms)
+{
+	size_t i = 0;
+
+	if (q->n == QUEUE_JOBS)
+		return NULL;
+	while (q->jobs[i].used)
+		i++;
+	q->jobs[i] = (struct job){
+		.used = true, .q = *r, .order = ++q->order,
+		.rank = r->hung < QUEUE_RANK_MAX ? r->hung : QUEUE_RANK_MAX,
+		.since_ms = now_ms, .due_ms = now_ms + RESOLVER_PATIENCE_MS, .next_ms = UINT64_MAX,
+	};
+	q->n++;
+	return &q->jobs[i];
+}
+
+void queue_remove(struct queue *q, struct job *j)
+{
+	j->used = false;
+	q->n--;
+}
+
+/* --- runners --- */
+
+/* One to listen at needs all of its addresses: they are bound for good. */
+static unsigned int runners_of(const struct job *j)
+{
+	return j->q.passive ? 2 : QUEUE_RUNNERS;
+}
+
+static void plan_next(struct job *j)
+{
+	j->next_ms = j->begun < runners_of(j) ? j->began_ms + runners[j->begun].after_ms :
+						UINT64_MAX;
+}
+
+int queue_family(const struct job *j)
+{
+	return runners[j->begun].family;
+}
+
+struct runner *queue_begun(struct queue *q, struct job *j, struct runner r, uint64_t now_ms)
+{
+	struct runner *place = &j->runners[j->begun];
+
+	*place = r;
+	if (!j->begun++)
+		j->began_ms = now_ms;
+	q->running++;
+	plan_next(j);
+	return place;
+}
+
+void queue_ended(struct queue *q, struct runner *r)
+{
+	r->pid = 0;
+	q->running--;
+}
+
+void queue_put_back(struct queue *q, struct job *j, uint64_t now_ms)
+{
+	j->begun = 0;
+	j->since_ms = now_ms;
+	j->next_ms = UINT64_MAX;
+	j->order = ++q->order;
+	if (j->rank < QUEUE_RANK_MAX)
+		j->rank++;
+}
+
+static unsigned int runs(const struct job *j)
+{
+	unsigned int n = 0;
+
+	for (unsigned int i = 0; i < j->begun; i++)
+		n += j->runners[i].pid != 0;
+	return n;
+}
+
+/* What one family alone does not have says nothing about the name. */
+bool queue_settles(struct job *j, const struct runner *r, int error, const char *why,
+		   uint64_t now_ms)
+{
+	bool whole = runners[r - j->runners].family == AF_UNSPEC;
+
+	if (!error || (whole && error != -EAGAIN && error != -EIO)) {
+		j->error = 0;
+		return true;
+	}
+	if (whole || !j->error) {
+		j->error = whole ? error : -EAGAIN;
+		snprintf(j->why, sizeof(j->why), "%s", why);
+	}
+	if (now_ms - j->began_ms >= RESOLVER_FAMILY_MS)
+		return !runs(j); /* it has been asked again and again */
+	if (j->begun < runners_of(j))
+		j->next_ms = now_ms;
+	return !runs(j) && j->begun == runners_of(j);
+}
+
+bool queue_has_hung(const struct job *j, uint64_t now_ms)
+{
+	return j->begun && now_ms - j->began_ms >= RESOLVER_TURN_MS;
+}
+
+/* --- whose turn it is --- */
+
+/* What a job is looked for with. */
+struct quest {
+	uint64_t now_ms;
+	const struct job *waits; /* somebody is to give way to it */
+};
+
+/* Of the used ones that are PICK, the one that is BEFORE all others; or NULL. */
+static struct job *find(struct queue *q, const struct quest *quest,
+			bool (*pick)(const struct job *j, const struct quest *quest),
+			bool (*before)(const struct job *a, const struct job *b))
+{
+	struct job *best = NULL;
+
+	for (size_t i = 0, seen = 0; seen < q->n; i++) {
+		struct job *j = &q->jobs[i];
+
+		if (!j->used)
+			continue;
+		seen++;
+		if (pick(j, quest) && (!best || before(j, best)))
+			best = j;
+	}
+	return best;
+}
+
+/* Nobody works on it: it has not begun, or what has begun is over and more may be tried. */
+static bool waits(const struct job *j, const struct quest *quest)
+{
+	(void)quest;
+	return !runs(j);
+}
+
+static bool goes_before(const struct job *a, const struct job *b)
+{
+	return a->rank != b->rank ? a->rank < b->rank : a->order < b->order;
+}
+
+/*
+ * When J, which runs, is to give way to W.  One that was put back waits for a while before somebody
+ * else is put back for it: else all that have had their turn would be begun anew, for one that came.
+ */
+static uint64_t turn_ends(const struct job *j, const struct job *w)
+{
+	unsigned int rank = j->rank > w->rank ? j->rank : w->rank;
+	uint64_t end = j->began_ms + ((uint64_t)RESOLVER_TURN_MS << rank);
+	uint64_t waited = w->rank ? w->since_ms + RESOLVER_TURN_MS : 0;
+
+	if (j->rank > w->rank)
+		return 0;
+	return end > waited ? end : waited;
+}
+
+static bool gives_way(const struct job *j, const struct quest *quest)
+{
+	return runs(j) && quest->now_ms >= turn_ends(j, quest->waits);
+}
+
+static bool gives_way_before(const struct job *a, const struct job *b)
+{
+	return a->rank != b->rank ? a->rank > b->rank : a->began_ms < b->began_ms;
+}
+
+static bool has_extra(const struct job *j, const struct quest *quest)
+{
+	(void)quest;
+	return runs(j) > 1;
+}
+
+static bool wants_more(const struct job *j, const struct quest *quest)
+{
+	return j->next_ms <= quest->now_ms;
+}
+
+static struct queue_step make_room(struct queue *q, const struct quest *quest)
+{
+	struct job *j = find(q, quest, has_extra, gives_way_before);
+
+	if (j)
+		return (struct queue_step){ QUEUE_THIN, j };
+	j = find(q, quest, gives_way, gives_way_before);
+	return (struct queue_step){ j ? QUEUE_PUT_BACK : QUEUE_NOTHING, j };
+}
+
+struct queue_step queue_next(struct queue *q, uint64_t now_ms)
+{
+	struct quest quest = { .now_ms = now_ms };
+	struct job *j = find(q, &quest, waits, goes_before);
+
+	quest.waits = j;
+	if (j && q->running >= RESOLVER_AT_ONCE)
+		return make_room(q, &quest);
+	if (!j && q->running < EXTRA_MAX)
+		j = find(q, &quest, wants_more, goes_before);
+	return (struct queue_step){ j ? QUEUE_BEGIN : QUEUE_NOTHING, j };
+}
+
+/* What changes by itself about J, while W, or NULL, waits for a place. */
+static uint64_t job_due(const struct queue *q, const struct job *j, const struct job *w,
+			uint64_t now_ms)
+{
+	uint64_t due = j->due_ms, turn = w && runs(j) ? turn_ends(j, w) : UINT64_MAX;
+
+	if (turn > now_ms && turn < due)
+		due = turn;
+	if (q->running < EXTRA_MAX && j->next_ms < due)
+		due = j->next_ms;
+	return due;
+}
+
+uint64_t queue_due(struct queue *q, uint64_t now_ms)
+{
+	const struct quest quest = { .now_ms = now_ms };
+	const struct job *w = find(q, &quest, waits, goes_before);
+	uint64_t due = UINT64_MAX;
+
+	for (size_t i = 0, seen = 0; seen < q->n; i++) {
+		const struct job *j = &q->jobs[i];
+		uint64_t own = j->used ? job_due(q, j, w, now_ms) : UINT64_MAX;
+
+		seen += j->used;
+		due = own < due ? own : due;
+	}
+	return due;
+}
