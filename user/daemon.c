@@ -254,7 +254,12 @@ static int begin(struct daemon *d)
 	r = fill_stocks(d);
 	if (r)
 		return r;
-	r = inspect_open(&d->inspect) ?: start_threads(d);
+	r = inspect_open(&d->inspect);
+	if (r) {
+		log_error("/proc/self/fd: %s (is /proc mounted?)", strerror(-r));
+		return EXIT_CODE_FAILURE;
+	}
+	r = start_threads(d);
 	if (r) {
 		log_error("cannot start the workers: %s%s", strerror(-r), advice_threads(-r));
 		return EXIT_CODE_FAILURE;

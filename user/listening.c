@@ -234,7 +234,8 @@ void listening_steer(const struct listening *l, unsigned int active)
 		return;
 	if (setsockopt(l->fds[0], SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &prog, sizeof(prog)))
 		log_limited(LOG_WARNING, "new connections go to all workers, which costs some "
-			    "speed and nothing else: %s", strerror(errno));
+			    "speed and nothing else: %s%s", strerror(errno),
+			    errno == ENOMEM ? " (net.core.optmem_max may be too small)" : "");
 }
 
 int listening_open_endpoint(const struct listening_maker *by, struct forward_conf *fc,

@@ -246,8 +246,9 @@ static void reap(pid_t pid, char *detail, size_t len)
 		kill(pid, SIGKILL);
 		wait_some(pid, &status);
 	} else if (WIFSIGNALED(status)) {
-		snprintf(detail, len, "the process that tried it was killed: %s",
-			 strsignal(WTERMSIG(status)));
+		snprintf(detail, len, "the process that tried it was killed: %s%s",
+			 strsignal(WTERMSIG(status)), WTERMSIG(status) == SIGKILL ?
+			 " (is there memory, or a limit such as MemoryMax= of the unit?)" : "");
 	} else {
 		snprintf(detail, len, "the process that tried it has ended");
 	}
