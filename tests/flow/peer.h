@@ -138,8 +138,8 @@ void peer_describe(const struct peer *p, char *buf, size_t len);
 const char *peer_result_name(enum peer_result r);
 
 /*
- * Drive N peers until all are done, one of them failed, or TIMEOUT_MS is over (then those still
- * running are PEER_STALLED).  TICK (may be NULL) is called at least every 10 ms; it ends the run by
+ * Drive N peers until all are done, one of them failed, or none has moved for TIMEOUT_MS (then those
+ * still running are PEER_STALLED).  TICK (may be NULL) is called at least every 10 ms; it ends the run by
  * returning non-zero.  Returns 0 if all are done, else -1 and the reason in WHY.
  */
 int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *), void *arg,

@@ -68,11 +68,21 @@ static int stalled(struct peer **peers, size_t n, char *why, size_t len)
 	return -1;
 }
 
+/* When nothing has moved for TIMEOUT_MS.  How long all of it takes is the machine's affair. */
+static int64_t stall_time(struct peer **peers, size_t n, int timeout_ms)
+{
+	int64_t last = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (peers[i]->last_progress > last)
+			last = peers[i]->last_progress;
+	return last + (int64_t)timeout_ms * env_slow();
+}
+
 int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *), void *arg,
 	      char *why, size_t len)
 {
 	struct pollfd *pfd = calloc(n, sizeof(*pfd));
-	int64_t deadline = now_ms() + (int64_t)timeout_ms * env_slow();
 	int running = 0, r;
 
 	if (!pfd) {
@@ -82,11 +92,12 @@ int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *)
 	for (size_t i = 0; i < n; i++)
 		peers[i]->last_progress = now_ms();
 	for (;;) {
-		int64_t now = now_ms();
+		int64_t now = now_ms(), deadline;
 
 		r = run_all(peers, n, now, &running, why, len);
 		if (r < 0 || running == 0)
 			break;
+		deadline = stall_time(peers, n, timeout_ms);
 		if (now >= deadline) {
 			r = stalled(peers, n, why, len);
 			break;
