@@ -10,6 +10,7 @@ import collections
 import datetime
 import os
 import platform
+import shutil
 import subprocess
 
 import profile_components as components
@@ -126,16 +127,19 @@ def _heading(result):
     yield ""
     yield (f"{result.workload.title}. {result.relay}: {result.subject.describe()} "
            f"({result.subject.source}). {os.cpu_count()} CPUs, Linux {platform.release()}, "
-           f"culvert {_commit()}, {datetime.date.today()}, `scripts/profile "
+           f"culvert {commit()}, {datetime.date.today()}, `scripts/profile "
            f"{result.subject.contender.name} {result.workload.name}`.")
     yield ""
 
 
-def _commit():
+def commit():
+    """Of the sources, as far as git is there and knows them."""
+    if not shutil.which("git") or not os.path.exists(os.path.join(TOP, ".git")):
+        return "without git"
     answer = subprocess.run(["git", "-C", TOP, "describe", "--always", "--dirty"],
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                            check=False) if os.path.exists(os.path.join(TOP, ".git")) else None
-    return answer.stdout.strip() if answer and answer.returncode == 0 else "without git"
+                            check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else "without git"
 
 
 def _cost_lines(result):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(TOP, "scripts", "lib"))
@@ -199,6 +200,12 @@ class CompactTest(unittest.TestCase):
         text = compact.compact(result)
         self.assertIn("Not measured: oncpu: no perf", text)
         self.assertNotIn("TCP tx", text)
+
+
+class CommitTest(unittest.TestCase):
+    def test_a_machine_without_git(self):
+        with unittest.mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
+            self.assertEqual(compact.commit(), "without git")
 
 
 class OptionTest(unittest.TestCase):
