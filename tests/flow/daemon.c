@@ -17,7 +17,7 @@
 #include "env.h"
 
 #define LOG_KEEP (64 << 10)
-#define READY_MS 20000
+#define READY_MS 60000
 #define MAX_ARGS 128
 #define MAX_GIVEN 8
 
@@ -142,17 +142,24 @@ static int start_guardian(struct daemon *d)
 	return d->guardian < 0 ? -errno : 0;
 }
 
-void beside_test(const char *name, char *buf, size_t len)
+/* The folder of the test program. */
+static char own_folder[PATH_MAX - 64];
+
+/* In another mount namespace than that of the start the kernel may show a path of the machine. */
+static __attribute__((constructor)) void find_own_folder(void)
 {
-	char self[PATH_MAX];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	ssize_t n = readlink("/proc/self/exe", own_folder, sizeof(own_folder) - 1);
 	char *slash;
 
-	self[n > 0 ? n : 0] = '\0';
-	slash = strrchr(self, '/');
+	own_folder[n > 0 ? n : 0] = '\0';
+	slash = strrchr(own_folder, '/');
 	if (slash)
 		*slash = '\0';
-	snprintf(buf, len, "%s/%s", self, name);
+}
+
+void beside_test(const char *name, char *buf, size_t len)
+{
+	snprintf(buf, len, "%s/%s", own_folder, name);
 }
 
 /* As sd_listen_fds(3) says: from number 3 on. */

@@ -19,6 +19,9 @@
 
 #include "env.h"
 
+/* A machine may be so many times slower than ours, and hang all the same. */
+#define PATIENCE 4
+
 static char work_dir[64];
 
 int64_t now_ms(void)
@@ -192,6 +195,6 @@ void env_enter(const char *prog, unsigned int max_seconds)
 	}
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGALRM, out_of_time);
-	alarm(max_seconds * (unsigned int)env_slow());
+	alarm(max_seconds * PATIENCE * (unsigned int)env_slow());
 	make_dir();
 }

@@ -26,7 +26,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
-UNIT = ROOT / "scripts" / "culvert.service"
+UNIT_NAME = "culvert.service"
+# Inside, all that is needed lies beside this file.
+UNIT = (HERE.parent if sys.argv[1:2] == ["--inside"] else ROOT / "scripts") / UNIT_NAME
 SKIP = 77
 ACCOUNT = "61234"
 LISTEN, GIVEN, UPSTREAM = ("127.0.0.1", 80), ("127.0.0.1", 81), ("127.0.0.1", 9100)
@@ -127,7 +129,7 @@ def start(culvert, folder, given):
         raise SystemExit("FAIL: the bounding set is not the ambient set")
     command = ["setpriv", "--reuid", ACCOUNT, "--regid", ACCOUNT, "--clear-groups",
                "--bounding-set", plus, "--inh-caps", plus, "--ambient-caps", plus,
-               sys.executable, "-B", str(HERE), "--inside",
+               sys.executable, "-B", str(culvert.parent / HERE.name), "--inside",
                str(culvert), "run", "--engine", "sockmap", "--seccomp", "kill",
                "--max-sessions", "1000", "--control", f"{folder}/control.sock",
                "--config", f"{folder}/culvert.conf"]
@@ -191,6 +193,14 @@ def check_activation(culvert, folder):
         expect("culvert: ready" in daemon.stderr.read(), True)
 
 
+def copy_in(culvert, folder):
+    """Copies that the account can read, wherever the sources are; the program's path."""
+    for path in (HERE, UNIT, culvert):
+        shutil.copy(path, folder)
+        os.chmod(pathlib.Path(folder, path.name), 0o755)
+    return pathlib.Path(folder, culvert.name)
+
+
 def reload(culvert, folder):
     """As ExecReload= does it, by the daemon's account."""
     command = settings("ExecReload")[0].split()[1:]
@@ -241,8 +251,9 @@ def main():
                     (number, *listen, *UPSTREAM) for number, listen in enumerate((LISTEN, GIVEN))),
             encoding="utf-8")
         os.chown(folder, int(ACCOUNT), int(ACCOUNT))
-        check(culvert.resolve(), folder)
-        check_activation(culvert.resolve(), folder)
+        culvert = copy_in(culvert, folder)
+        check(culvert, folder)
+        check_activation(culvert, folder)
     print("ok: culvert runs under the unit")
     return 0
 
