@@ -3,6 +3,7 @@
 #define CULVERT_BANDWIDTH_H
 
 #include "bucket.h"
+#include "window.h"
 
 /*
  * A limit in bytes a second, in each direction on its own, as a line has it.  Who wants to read
@@ -10,29 +11,35 @@
  * much each.
  *
  * What holds:
- * - In any second, no more is taken than the rate and 5 % of it.  In any other time no more than
- *   1.01 * rate * time + 0.04 * rate.  (Of rates of less than 80 bytes a second, two bytes more.)
+ * - In any second, no more is taken than the rate and 5 % of it.  In a shorter time no more than
+ *   1.05 * rate * time + 0.1 * rate.  (Of rates of less than 80 bytes a second, two bytes more.)
  * - In the long run no less is taken than the rate, if somebody always wants more, although whoever
- *   has his turn may come late, because his thread had no CPU: up to 40 ms of that are made up for
- *   at once, and up to a second at a pace that is 1 % over the rate.
+ *   has his turn may come late, because his thread had no CPU.  Up to a second of that is made up
+ *   for: up to 100 ms at once, the rest at a pace that is 5 % over the rate, as long as no second is
+ *   over it by more than that.
  *
- * The 5 % are shared out like this because a burst is of use to who is late often and by little, as
- * on a busy machine, and pace to who is late by much, which is rare.  Only somebody who was kept
- * waiting has anything to make up for: after a time in which nobody had anything to read, there is
- * the burst and nothing more.
+ * A thread that is late for 100 ms and less, however often, as on a busy machine, so loses nothing:
+ * the seconds are full, if uneven.  Two buckets could not say so: their burst and what their rates
+ * are over would have to share the 5 %.  Who has made up for much at once may have to wait for up to
+ * 100 ms within the next second.
+ *
+ * Only somebody who was kept waiting has anything to make up for: after a time in which nobody had
+ * anything to read, no more is taken than rate * time + 0.04 * rate.
  *
  * May be shared by threads, without a lock; the clock is given.
  */
 struct lane {
 	struct bucket average; /* of the rate; up to a second's worth may wait */
-	struct bucket peak;    /* of a little more, with the burst */
+	struct bucket peak;    /* of a little more; what may be made up for at once */
+	struct window second;  /* of the last one */
+	uint64_t burst;        /* what waits for those who come after a time of silence */
 	_Atomic uint64_t used_ms; /* when somebody took something last, */
 	_Atomic bool used_up;     /* and used all of it, so that he will want more */
 };
 
-/* Where one is in the queue. */
+/* Where one is in the queue; and when one's turn came. */
 struct place {
-	uint64_t average, peak;
+	uint64_t average, peak, taken_ms;
 };
 
 struct bandwidth {
@@ -60,7 +67,7 @@ uint64_t lane_join(struct lane *l, uint64_t n, uint64_t now_ms, struct place *re
 bool lane_take(struct lane *l, struct place *p, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms);
 
 /* The turn is over; N of those that were taken were not used. */
-void lane_end(struct lane *l, uint64_t n);
+void lane_end(struct lane *l, const struct place *p, uint64_t n);
 
 /* Leave with nothing. */
 void lane_leave(struct lane *l, const struct place *p, uint64_t n, uint64_t now_ms);

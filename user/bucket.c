@@ -92,12 +92,17 @@ uint64_t bucket_promise(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t 
 	return due(b, end, so_far, now_ms);
 }
 
-void bucket_break(struct bucket *b, uint64_t place, uint64_t n, uint64_t now_ms)
+uint64_t bucket_until(const struct bucket *b, uint64_t place, uint64_t now_ms)
 {
 	uint64_t taken = atomic_load_explicit(&b->taken, memory_order_relaxed);
 
 	taken = next_token(taken, b->burst, come(b, now_ms));
-	if ((int64_t)(place - taken) > 0)
+	return (int64_t)(place - taken) > 0 ? place - taken : 0;
+}
+
+void bucket_break(struct bucket *b, uint64_t place, uint64_t n, uint64_t now_ms)
+{
+	if (bucket_until(b, place, now_ms))
 		bucket_release(b, n);
 }
 

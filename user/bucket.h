@@ -45,6 +45,8 @@ void bucket_release(struct bucket *b, uint64_t n);
  * are gone by now, there is nothing to release: the promises that follow begin behind them.
  */
 void bucket_break(struct bucket *b, uint64_t place, uint64_t n, uint64_t now_ms);
+/* How many there are, by now, before the end of PLACE. */
+uint64_t bucket_until(const struct bucket *b, uint64_t place, uint64_t now_ms);
 /* True if at MS some were promised that were still to come. */
 bool bucket_owes(const struct bucket *b, uint64_t ms);
 

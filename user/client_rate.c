@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: a hash table with chains, whose entries are allocated at the start, one for
- * each session there can be.  An entry whose last session has ended stays where it is, as long as
- * no other client needs it, and the one that has been without for the longest time is taken first:
- * else a client would have a full bucket with each new connection.
+ * each session there can be, and not touched before they are needed.  An entry whose last session
+ * has ended stays where it is, as long as no other client needs it, and the one that has been
+ * without for the longest time is taken first: else a client would have a full bucket with each new
+ * connection.
  *
  * One mutex guards it all but the bandwidths.  It is taken twice a session.
  */
@@ -22,6 +23,7 @@ struct client_rates {
 	struct client_hash hash;
 	uint32_t *buckets; /* first entry of each chain */
 	struct client_rate *entries;
+	uint32_t total, fresh; /* entries; of these, those that have been used */
 	uint32_t oldest, newest; /* of those without sessions */
 };
 
@@ -69,6 +71,18 @@ static void take_off(struct client_rates *l, uint32_t at)
 		l->newest = e->older;
 }
 
+/* For another client: one that was never used, or the one that has been without for longest. */
+static uint32_t take_place(struct client_rates *l)
+{
+	uint32_t at = l->oldest;
+
+	if (l->fresh < l->total)
+		return l->fresh++;
+	if (at != NONE)
+		take_off(l, at);
+	return at;
+}
+
 /* --- the table --- */
 
 int client_rates_open(uint64_t rate, uint32_t total, struct client_rates **ret)
@@ -93,8 +107,7 @@ int client_rates_open(uint64_t rate, uint32_t total, struct client_rates **ret)
 	}
 	memset(l->buckets, 0xff, n * sizeof(*l->buckets));
 	l->oldest = l->newest = NONE;
-	for (uint32_t i = 0; i < total; i++)
-		put_newest(l, i);
+	l->total = total;
 	*ret = l;
 	return 0;
 }
@@ -122,10 +135,9 @@ static int enter(struct client_rates *l, const struct client_key *key, uint64_t 
 		*ret = e;
 		return 0;
 	}
-	at = l->oldest;
+	at = take_place(l);
 	if (at == NONE)
 		return -ENOSPC;
-	take_off(l, at);
 	e = &l->entries[at];
 	if (e->known)
 		*find(l, &e->key) = e->next;

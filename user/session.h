@@ -48,7 +48,7 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 /* Of a flow whose bandwidth has a limit; see session_pace.h. */
 struct turn {
 	uint64_t due_ms; /* it waits until then */
-	struct place place;
+	struct place places[2]; /* by limit */
 	uint32_t size;   /* bytes of this turn, or of the next */
 	uint32_t left;   /* of a turn that has begun: bytes that may still be read */
 	uint8_t whose;   /* limit that it waits for; those before it have been met */

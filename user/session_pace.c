@@ -15,6 +15,7 @@
 
 #include <stdlib.h>
 
+#include "clock.h"
 #include "rates.h"
 
 enum { OF_CLIENT, OF_FORWARD, ALL };
@@ -70,7 +71,8 @@ void session_pace_start(struct session *s)
 static uint64_t advance(struct session *s, unsigned int dir)
 {
 	struct turn *t = &s->pace->turns[dir];
-	uint64_t now = s->worker->loop.now_ms;
+	/* the loop's clock may be as late as its thread, and the turns of a batch are many */
+	uint64_t now = clock_ms();
 
 	for (; t->due_ms <= now && t->whose < ALL; t->whose++) {
 		struct lane *l = lane_of(s, dir, t->whose);
@@ -78,9 +80,10 @@ static uint64_t advance(struct session *s, unsigned int dir)
 		if (!l)
 			continue;
 		if (!t->queued)
-			t->due_ms = lane_join(l, t->size, now, &t->place);
+			t->due_ms = lane_join(l, t->size, now, &t->places[t->whose]);
 		t->queued = true;
-		if (t->due_ms > now || !lane_take(l, &t->place, t->size, now, &t->due_ms))
+		if (t->due_ms > now ||
+		    !lane_take(l, &t->places[t->whose], t->size, now, &t->due_ms))
 			break;
 		t->queued = false;
 	}
@@ -126,10 +129,10 @@ static void give_back(struct session *s, unsigned int dir, uint32_t bytes)
 		struct lane *l = lane_of(s, dir, whose);
 
 		if (l)
-			lane_end(l, bytes);
+			lane_end(l, &t->places[whose], bytes);
 	}
 	if (t->queued)
-		lane_leave(lane_of(s, dir, t->whose), &t->place, t->size,
+		lane_leave(lane_of(s, dir, t->whose), &t->places[t->whose], t->size,
 			   s->worker->loop.now_ms);
 }
 

@@ -7,9 +7,10 @@
  * holds on a slow machine, too.  Include after forward_rig.h.
  */
 
-/* Of a rate: what may come on top of it within a second, and of a short time. */
+/* From the begin of what is limited on: no more than this, */
 #define BURST_OF(rate) ((rate) / 25 + 2048)
-#define PEAK_OF(rate) ((rate) / 100 * 101)
+/* and so much a second. */
+#define PEAK_OF(rate) (rate)
 
 /* So much may be under way, in one direction; what is limited needs its time. */
 #define TAP_AHEAD (256 * 1024)
