@@ -55,6 +55,7 @@ MUTATIONS = [
     ("pass-empty-fin", "handover", REVERSE + " M_PASS_EMPTY",
      "assertion violated (b!=101)"),
     ("redirect-empty-fin", "handover", REVERSE + " M_REDIRECT_EMPTY", ORDER),
+    ("gate-stays-closed", "handover", REVERSE + " M_GATE_SHUT", STUCK),
     ("no-fence", "handover", LEAK + " M_NO_FENCE", RESET),
     ("fence-without-low-water", "handover", LEAK + " M_NO_LOWAT", RESET),
     ("fence-without-filter", "handover", LEAK + " M_NO_FILTER", RESET),

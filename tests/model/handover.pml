@@ -64,8 +64,10 @@ byte part;           /* bytes read of the first skb there */
 bool fin, fin_skb;   /* FIN received; its skb without payload is in the receive queue */
 bool filter, lowat;  /* the two halves of the fence */
 bool prog, ready;    /* psock->progs.stream_verdict; sk_data_ready is the verdict's */
+bool gate;           /* the program has closed it: the same filter */
 bool running;          /* a verdict run: holds the lock for its caller */
 chan own = [N + REVERSE + 2] of { byte };      /* psock->ingress_skb: passed bytes, behind others */
+byte others;         /* skbs of the other flow there */
 chan readable = [N + 1] of { byte };           /* psock->ingress_msg: passed bytes */
 
 /* --- the target's socket --- */
@@ -85,6 +87,7 @@ bool removing;       /* ... and has looked for the last time before it removes *
 bool owing;          /* ... while bytes were read ahead and not yet written */
 bool unfiltered;     /* the segment in hand passed the filter's place after the fence was put up */
 bool leaked;         /* the verdict run in progress began in spite of the fence, as it may */
+byte held;           /* what TCP had received, and nobody had taken, when the gate was closed */
 bool excused;        /* such a run came too late for the last look: a reset is right */
 
 /* The target's TCP takes a byte. */
@@ -122,7 +125,7 @@ inline unlock()
 /* From the filter to the end of the receive path. */
 inline segment(with_data, with_fin)
 {
-	atomic { !filter -> unfiltered = fencing }
+	atomic { !filter && !gate -> unfiltered = fencing }
 	atomic {
 		!lock -> lock = true;
 		recvd = recvd + (with_data -> SKB : 0);
@@ -173,7 +176,7 @@ end:	do
 		assert(b != FIN_SKB);		/* trap T5: breaks the pipe of the other flow */
 		if
 		:: b != FROM_REVERSE -> readable!b
-		:: else
+		:: b == FROM_REVERSE -> others--
 		fi;
 		b = 0
 	   }
@@ -186,7 +189,7 @@ active proctype Reverse()
 	byte i;
 
 end:	do
-	:: atomic { i < REVERSE -> own!FROM_REVERSE; i++ }
+	:: atomic { i < REVERSE -> own!FROM_REVERSE; others++; i++ }
 	od
 }
 

@@ -72,8 +72,8 @@ kernel:	/* FLOW_KERNEL: asleep */
 #ifndef M_NO_SWEEP
 	:: atomic { events_lost -> events_lost = false;
 		if
-		:: passed != credit -> phase = LEAVING; break
-		:: passed == credit
+		:: passed != credit || gate -> phase = LEAVING; break
+		:: passed == credit && !gate
 		fi
 	   }
 #endif

@@ -12,12 +12,21 @@ inline tell(told)
 	}
 }
 
-/* SK_PASS: sk_psock_verdict_apply() */
+/* SK_PASS: sk_psock_verdict_apply().  Nobody is charged for what is queued behind others (T18). */
 inline queue_own(b)
 {
 	if
 	:: len(own) == 0 -> readable!b
 	:: len(own) > 0 -> own!b
+	fi
+}
+
+/* reverse_has_backlog(): TCP gets nothing more until the flow has left */
+inline close_gate()
+{
+	if
+	:: !gate && others > 0 -> gate = true; held = recvd - taken
+	:: gate || others == 0
 	fi
 }
 
@@ -52,8 +61,13 @@ inline sk_redirect()
 		:: size == 0 -> break
 		od;
 		first = 0;
-		/* the limit, an interval between two looks, and what a leak may bring under no_pass */
-		assert(len(backlog) <= HARD + CHECK * SKB + (no_pass -> SKB : 0))
+		/*
+		 * the limit, an interval between two looks, and what a leak may bring under no_pass;
+		 * or this skb, for which the gate was closed, what TCP had then, and a segment
+		 * that had passed it
+		 */
+		assert(len(backlog) <= HARD + CHECK * SKB + (no_pass -> SKB : 0) +
+				       (shut -> 2 * SKB + held : 0))
 	}
 }
 
@@ -67,6 +81,7 @@ inline begin_stay()
 		unchecked = 0;
 		told_soft = false;
 		told_passed = false;
+		shut = false;
 #ifndef M_NO_TRIM
 		first = first + part;
 		size = size - part;
@@ -95,7 +110,7 @@ active proctype Verdict()
 {
 	byte first, size, before;
 	byte expected, st_epoch, unchecked;
-	bool over, told_soft, told_passed;
+	bool over, told_soft, told_passed, shut;
 
 end:	do
 	:: atomic { running && taken < recvd ->
@@ -117,7 +132,7 @@ end:	do
 #endif
 #ifndef M_REDIRECT_OUTSTANDING
 		if
-		:: passed != ctl_credit -> goto pass
+		:: atomic { passed != ctl_credit -> close_gate(); goto pass }
 		:: passed == ctl_credit
 		fi;
 #endif
@@ -128,7 +143,12 @@ end:	do
 		atomic {
 			check_backlog();
 			if
-			:: over -> over = false; goto pass
+			:: over -> over = false;
+				close_gate();
+				if
+				:: gate -> shut = true; goto redirect
+				:: !gate -> goto pass
+				fi
 			:: !over
 			fi
 		}

@@ -82,6 +82,7 @@ inline sockmap_enter()
 			credit = passed;
 			ctl_credit = credit;
 			no_pass = false;
+			gate = false;
 			ctl_epoch++
 		}
 		if
@@ -106,7 +107,14 @@ inline fence_up()
 
 inline fence_down()
 {
-	atomic { filter = false; fencing = false; removing = false }
+	atomic {
+		filter = false;
+#ifndef M_GATE_SHUT
+		gate = gate && !removed;
+#endif
+		fencing = false;
+		removing = false
+	}
 #ifndef M_NO_LOWAT
 	atomic { !lock -> lock = true; lowat = false; data_ready() }	/* tcp_set_rcvlowat() */
 	unlock()
