@@ -118,6 +118,23 @@ bool addr_is_inet(const struct addr *a)
 	return a->ss.ss_family == AF_INET || a->ss.ss_family == AF_INET6;
 }
 
+in_port_t addr_port(const struct addr *a)
+{
+	/* the port is at the same place in sockaddr_in6 */
+	return addr_is_inet(a) ? ((const struct sockaddr_in *)&a->ss)->sin_port : 0;
+}
+
+void addr_set_port(struct addr *a, in_port_t port)
+{
+	if (addr_is_inet(a))
+		((struct sockaddr_in *)&a->ss)->sin_port = port;
+}
+
+bool addr_takes_any_port(const struct addr *a)
+{
+	return addr_is_inet(a) && !addr_port(a);
+}
+
 bool addr_equal(const struct addr *a, const struct addr *b)
 {
 	return a->len == b->len && memcmp(&a->ss, &b->ss, a->len) == 0;

@@ -32,6 +32,13 @@ const char *addr_format(const struct sockaddr *sa, socklen_t len, char *buf, siz
 /* True for AF_INET and AF_INET6. */
 bool addr_is_inet(const struct addr *a);
 
+/* The port, in network order; 0 of what is no AF_INET or AF_INET6, which has none to set either. */
+in_port_t addr_port(const struct addr *a);
+void addr_set_port(struct addr *a, in_port_t port);
+
+/* True for AF_INET and AF_INET6 with port 0: whoever listens there is given one by the kernel. */
+bool addr_takes_any_port(const struct addr *a);
+
 /* True if both are the same address and port, or the same unix path. */
 bool addr_equal(const struct addr *a, const struct addr *b);
 

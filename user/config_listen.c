@@ -23,13 +23,6 @@ static const struct sockaddr_in6 *inet6_of(const struct addr *a)
 	return (const struct sockaddr_in6 *)&a->ss;
 }
 
-/* 0 of a unix socket. */
-static unsigned int port_of(const struct addr *a)
-{
-	/* the port is at the same place in sockaddr_in6 */
-	return addr_is_inet(a) ? ntohs(inet_of(a)->sin_port) : 0;
-}
-
 static bool is_any(const struct addr *a)
 {
 	if (a->ss.ss_family == AF_INET)
@@ -42,11 +35,6 @@ static bool is_loopback(const struct addr *a)
 	if (a->ss.ss_family == AF_INET)
 		return ntohl(inet_of(a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&inet6_of(a)->sin6_addr);
-}
-
-static bool takes_any_port(const struct addr *a)
-{
-	return addr_is_inet(a) && !port_of(a);
 }
 
 /* Whatever its addresses are; port 0 is another port each time. */
@@ -70,9 +58,9 @@ bool config_feeds_itself(const struct forward_conf *fc)
 
 static bool overlap(const struct addr *a, const struct addr *b, bool *ret_same)
 {
-	if (a->ss.ss_family != b->ss.ss_family || port_of(a) != port_of(b))
+	if (a->ss.ss_family != b->ss.ss_family || addr_port(a) != addr_port(b))
 		return false;
-	if (takes_any_port(a))
+	if (addr_takes_any_port(a))
 		return false; /* the kernel picks two different ports */
 	*ret_same = addr_equal(a, b);
 	return *ret_same || is_any(a) || is_any(b);
@@ -106,14 +94,14 @@ struct place {
 };
 
 struct places {
-	struct place *list; /* owned; in the order of ports */
+	struct place *list; /* owned; in the order of addr_port() */
 	size_t n;
 };
 
 static int compare_ports(const void *a, const void *b)
 {
-	unsigned int x = port_of(((const struct place *)a)->addr);
-	unsigned int y = port_of(((const struct place *)b)->addr);
+	in_port_t x = addr_port(((const struct place *)a)->addr);
+	in_port_t y = addr_port(((const struct place *)b)->addr);
 
 	return (x > y) - (x < y);
 }
@@ -132,7 +120,7 @@ static int find_places(const struct config *c, struct places *ret)
 		const struct endpoint *e = &c->forwards[i].listen;
 
 		for (size_t k = 0; k < e->n_addrs; k++)
-			if (!takes_any_port(&e->addrs[k]))
+			if (!addr_takes_any_port(&e->addrs[k]))
 				ret->list[ret->n++] = (struct place){ &e->addrs[k], i };
 	}
 	qsort(ret->list, ret->n, sizeof(*ret->list), compare_ports);
@@ -165,18 +153,18 @@ static struct addr destination(const struct addr *to)
 static size_t leads_to(const struct places *p, const struct addr *to)
 {
 	struct addr a = destination(to);
-	unsigned int port = port_of(&a);
+	in_port_t port = addr_port(&a);
 	size_t low = 0, high = p->n;
 
 	while (low < high) {
 		size_t middle = (low + high) / 2;
 
-		if (port_of(p->list[middle].addr) < port)
+		if (addr_port(p->list[middle].addr) < port)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	for (; low < p->n && port_of(p->list[low].addr) == port; low++) {
+	for (; low < p->n && addr_port(p->list[low].addr) == port; low++) {
 		const struct addr *at = p->list[low].addr;
 
 		if (addr_equal(&a, at) || (a.ss.ss_family == at->ss.ss_family && is_any(at) &&

@@ -45,8 +45,7 @@ struct question *config_questions(const struct config_name *names, size_t n)
 static bool has_port(const struct endpoint *e, in_port_t port)
 {
 	for (size_t i = 0; port && i < e->n_addrs; i++)
-		/* it is at the same place in sockaddr_in6 */
-		if (((const struct sockaddr_in *)&e->addrs[i].ss)->sin_port != port)
+		if (addr_port(&e->addrs[i]) != port)
 			return false;
 	return true;
 }

@@ -115,11 +115,7 @@ int listen_socket_make_room(const struct forward_conf *fc, const struct addr *a)
 
 bool listen_socket_learn_port(struct addr *a, int fd)
 {
-	/* same place in both */
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss;
 	socklen_t len = sizeof(a->ss);
 
-	if (!addr_is_inet(a) || in6->sin6_port)
-		return false;
-	return !getsockname(fd, (struct sockaddr *)&a->ss, &len);
+	return addr_takes_any_port(a) && !getsockname(fd, (struct sockaddr *)&a->ss, &len);
 }

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <linux/filter.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,14 +46,6 @@ static int make_self(void *arg, const struct forward_conf *fc, struct addr *a, b
 }
 
 const struct listening_maker listening_by_self = { make_self, NULL };
-
-static bool port_is_open(const struct addr *a)
-{
-	/* same place in both */
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss;
-
-	return addr_is_inet(a) && !in6->sin6_port;
-}
 
 static struct listening *new_listening(const struct addr *a, unsigned int n)
 {
@@ -166,7 +157,7 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 
 void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a)
 {
-	if (!port_is_open(a))
+	if (!addr_takes_any_port(a))
 		return;
 	*a = l->addr;
 	if (e->n_addrs == 1)

@@ -15,12 +15,6 @@ static const struct config *find(const struct privileged_known *k, uint32_t gene
 	return NULL;
 }
 
-/* The port is at the same place in sockaddr_in6. */
-static in_port_t *port_of(struct addr *a)
-{
-	return &((struct sockaddr_in *)&a->ss)->sin_port;
-}
-
 static bool is_sane(const struct addr *a)
 {
 	switch (a->ss.ss_family) {
@@ -54,10 +48,10 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 			return true;
 	if (!addr_is_inet(&a))
 		return false;
-	port = *port_of(&a);
+	port = addr_port(&a);
 	if (!e->n_addrs) /* a host name, whose addresses the daemon has looked up */
 		return is_port(e->named_port, port);
-	*port_of(&a) = 0;
+	addr_set_port(&a, 0);
 	for (size_t i = 0; i < e->n_addrs; i++)
 		if (addr_equal(&e->addrs[i], &a) && is_port(0, port))
 			return true;

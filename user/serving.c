@@ -21,7 +21,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,10 +83,8 @@ void serving_keep_all(struct serving *s)
 
 static bool same_port(const struct addr *a, const struct addr *b)
 {
-	/* the port of sockaddr_in6 is at the same place */
 	return addr_is_inet(a) && a->ss.ss_family == b->ss.ss_family &&
-	       ((const struct sockaddr_in *)&a->ss)->sin_port ==
-		       ((const struct sockaddr_in *)&b->ss)->sin_port;
+	       addr_port(a) == addr_port(b);
 }
 
 /*

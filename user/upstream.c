@@ -200,12 +200,6 @@ bool upstream_awaited(struct upstream *u)
 
 /* --- what is found --- */
 
-/* In network order, and at the same place in sockaddr_in. */
-static in_port_t port_of(const struct addr *a)
-{
-	return ((const struct sockaddr_in6 *)&a->ss)->sin6_port;
-}
-
 /*
  * The port of a name's addresses; 0: it is the name of a service, and will be known with the first
  * of them.  By whoever replaces the list.
@@ -213,15 +207,15 @@ static in_port_t port_of(const struct addr *a)
 static in_port_t port_wanted(const struct upstream *u)
 {
 	if (u->conf->n_addrs || !u->list->n)
-		return u->conf->n_addrs ? port_of(&u->conf->addrs[0]) : u->conf->named_port;
-	return port_of(&u->list->addrs[0]);
+		return u->conf->n_addrs ? addr_port(&u->conf->addrs[0]) : u->conf->named_port;
+	return addr_port(&u->list->addrs[0]);
 }
 
 static bool is_acceptable(const struct upstream *u, const struct addr *a)
 {
 	in_port_t port = port_wanted(u);
 
-	if (!addr_is_inet(a) || !port_of(a) || (port && port_of(a) != port))
+	if (!addr_is_inet(a) || !addr_port(a) || (port && addr_port(a) != port))
 		return false;
 	for (size_t i = 0; i < u->listen->n_addrs; i++)
 		if (addr_equal(&u->listen->addrs[i], a))

@@ -83,12 +83,49 @@ static void test_equal(void **state)
 	}
 }
 
+static struct addr inet(sa_family_t family, in_port_t port)
+{
+	struct addr a = { .ss.ss_family = family };
+
+	a.len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	addr_set_port(&a, port);
+	return a;
+}
+
+static void test_port(void **state)
+{
+	static const sa_family_t families[] = { AF_INET, AF_INET6 };
+	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a" };
+	struct addr a, same;
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct addr none = inet(families[i], 0), one = inet(families[i], htons(443));
+
+		assert_int_equal(addr_port(&none), 0);
+		assert_true(addr_takes_any_port(&none));
+		assert_int_equal(addr_port(&one), htons(443));
+		assert_false(addr_takes_any_port(&one));
+	}
+	a = inet(AF_INET6, htons(443));
+	assert_int_equal(((struct sockaddr_in6 *)&a.ss)->sin6_port, htons(443));
+
+	a = (struct addr){ .len = sizeof(un) };
+	memcpy(&a.ss, &un, sizeof(un));
+	same = a;
+	addr_set_port(&a, htons(443)); /* which would be a part of the path */
+	assert_memory_equal(&a, &same, sizeof(a));
+	assert_int_equal(addr_port(&a), 0);
+	assert_false(addr_takes_any_port(&a));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_format_odd),
 		cmocka_unit_test(test_format_longest),
 		cmocka_unit_test(test_equal),
+		cmocka_unit_test(test_port),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
