@@ -150,22 +150,10 @@ static int read_all(int argc, char **argv, const struct config_source *from, str
 
 /* --- what must hold between options --- */
 
-/* The line of the file that says NAME; 0: it is not from there. */
-static unsigned int line_of(const struct config_text *text, const char *name)
+static int check_options(struct config *c)
 {
-	return text->lines[option_number(option_find(name, strlen(name)))];
-}
-
-/* The same of forward T's own. */
-static unsigned int own_line(const struct forward_text *t, const char *name)
-{
-	return t->lines[option_number(option_find_key(name, true))];
-}
-
-static int check_options(struct config *c, const struct config_text *text)
-{
-	unsigned int soft_line = line_of(text, "soft-limit");
-	unsigned int hard_line = line_of(text, "hard-limit");
+	unsigned int soft_line = config_option_line(c, "soft-limit");
+	unsigned int hard_line = config_option_line(c, "hard-limit");
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
 
 	/* one client cannot take all; one that stands for many, as a proxy does, still has many */
@@ -213,7 +201,8 @@ static int check_most(const struct forward_text *t, const char *name, unsigned i
 
 	if (own && all && own > all)
 		return log_complain(-EINVAL, "%s%s: %u is above that of all forwards together (%u)",
-				    config_place(t->file, own_line(t, name), at), name, own, all);
+				    config_place(t->file, forward_says(t, name), at), name, own,
+				    all);
 	return 0;
 }
 
@@ -221,7 +210,7 @@ static int check_most(const struct forward_text *t, const char *name, unsigned i
 static int check_own(const struct config *c, const struct forward_conf *fc,
 		     const struct forward_text *t)
 {
-	unsigned int line = own_line(t, "soft-limit") ?: own_line(t, "hard-limit");
+	unsigned int line = forward_says(t, "soft-limit") ?: forward_says(t, "hard-limit");
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
 
 	if (fc->soft_limit > fc->hard_limit)
@@ -313,7 +302,7 @@ static int inherit(struct config *c, struct forward_conf *fc, struct forward_tex
 	t->own.acl = (struct acl){ 0 };
 	fc->name = t->name;
 	options_inherit(fc, c, t->lines);
-	if (!own_line(t, "allow") && !own_line(t, "deny") && acl_copy(&fc->acl, &c->acl))
+	if (!forward_says(t, "allow") && !forward_says(t, "deny") && acl_copy(&fc->acl, &c->acl))
 		return log_complain(-ENOMEM, "out of memory");
 	return check_own(c, fc, t);
 }
@@ -361,11 +350,11 @@ int config_parse_text(int argc, char **argv, const struct config_source *from, s
 	if (!words)
 		return log_complain(-ENOMEM, "out of memory");
 	r = read_all(argc, argv, from, ret, words, text);
-	r = r ?: check_options(ret, text);
+	memcpy(ret->lines, text->lines, sizeof(ret->lines));
+	r = r ?: check_options(ret);
 	r = r ?: parse_forwards(ret, text);
 	if (r == 1)
 		config_help();
-	memcpy(ret->lines, text->lines, sizeof(ret->lines));
 	free(words);
 	return r;
 }

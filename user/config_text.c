@@ -102,9 +102,19 @@ const char *config_place(const char *file, unsigned int line, char *buf)
 	return buf;
 }
 
+unsigned int config_option_line(const struct config *c, const char *name)
+{
+	return c->lines[option_number(option_find(name, strlen(name)))];
+}
+
+unsigned int forward_says(const struct forward_text *t, const char *name)
+{
+	return t->lines[option_number(option_find_key(name, true))];
+}
+
 const char *config_option_place(const struct config *c, const char *name, char *buf)
 {
-	unsigned int line = c->lines[option_number(option_find(name, strlen(name)))];
+	unsigned int line = config_option_line(c, name);
 
 	config_place(c->file, line, buf);
 	if (!line && c->file)

@@ -78,7 +78,11 @@ void config_text_say_notes(const struct config_text *text, const char *file);
 #define CONFIG_PLACE_LEN 300
 const char *config_place(const char *file, unsigned int line, char *buf);
 
-/* The same for where C says the option NAME; "FILE: " if its file does not, "" without a file. */
+/* The line of the file that says the option NAME, for all (C) or in forward T; 0: none does. */
+unsigned int config_option_line(const struct config *c, const char *name);
+unsigned int forward_says(const struct forward_text *t, const char *name);
+
+/* config_place() of that line of C; "FILE: " if there is none, "" without a file. */
 const char *config_option_place(const struct config *c, const char *name, char *buf);
 
 #endif

@@ -7,19 +7,13 @@
 #include "log.h"
 #include "proxy_use.h"
 
-/* The line of the file in which T itself says NAME; 0: it does not. */
-static unsigned int own_line(const struct forward_text *t, const char *name)
-{
-	return t->lines[option_number(option_find_key(name, true))];
-}
-
 /* The first of what only a TCP socket to the upstream can have that T itself asks for, or NULL. */
 static const char *asks_of_upstream(const struct forward_text *t)
 {
 	static const char *const names[] = { "source", "interface", "mark", "transparent" };
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (own_line(t, names[i]))
+		if (forward_says(t, names[i]))
 			return names[i];
 	return NULL;
 }
@@ -45,7 +39,7 @@ static sa_family_t family_of(const struct addr *a, size_t n)
 	return a->ss.ss_family;
 }
 
-/* Connections to the upstream of FC would come from an address of the other family, each of them. */
+/* All connections to the upstream of FC would come from an address of the other family. */
 static int check_family(const struct forward_conf *fc, const struct forward_text *t)
 {
 	sa_family_t up = family_of(fc->upstream.addrs, fc->upstream.n_addrs), from;
@@ -62,8 +56,8 @@ static int check_family(const struct forward_conf *fc, const struct forward_text
 		return 0;
 	return log_complain(-EINVAL, "%s%s: the upstream \"%.320s\" is IPv%c, and %s IPv%c: no "
 			    "connection can be made",
-			    config_place(t->file, own_line(t, what) ?: t->upstream_line, at), what,
-			    t->upstream, up == AF_INET ? '4' : '6',
+			    config_place(t->file, forward_says(t, what) ?: t->upstream_line, at),
+			    what, t->upstream, up == AF_INET ? '4' : '6',
 			    fc->transparent ? "its clients are" : "this address is",
 			    from == AF_INET ? '4' : '6');
 }
@@ -78,7 +72,7 @@ int config_check_upstream(const struct config *c, struct forward_conf *fc,
 		if (asks)
 			return log_complain(-EINVAL, "%s%s: the upstream is a unix socket, which "
 					    "has none",
-					    config_place(t->file, own_line(t, asks), at), asks);
+					    config_place(t->file, forward_says(t, asks), at), asks);
 		fc->source.len = 0;
 		fc->interface = NULL;
 		fc->mark = 0;
@@ -91,11 +85,12 @@ int config_check_upstream(const struct config *c, struct forward_conf *fc,
 		wrong = "clients of a unix socket have no address";
 	if (wrong)
 		return log_complain(-EINVAL, "%stransparent: %s",
-				    config_place(t->file, own_line(t, "transparent"), at), wrong);
+				    config_place(t->file, forward_says(t, "transparent"), at),
+				    wrong);
 	if (forward_needs_privileges(fc) && !c->privileged_process)
 		return log_complain(-EINVAL, "%s%s: needs the privileged process, and "
 				    "privileged-process says no",
-				    config_place(t->file, own_line(t, fc->mark ? "mark" :
+				    config_place(t->file, forward_says(t, fc->mark ? "mark" :
 								   "transparent"), at),
 				    fc->mark ? "mark" : "transparent");
 	return check_family(fc, t);

@@ -27,9 +27,7 @@
 /* Where the file says NAME; "" if it does not. */
 static const char *place(const struct setup *s, const char *name, char *buf)
 {
-	const struct config *c = &s->config;
-
-	return config_place(c->file, c->lines[option_number(option_find(name, strlen(name)))], buf);
+	return config_place(s->config.file, config_option_line(&s->config, name), buf);
 }
 
 /* The kernel side, or the reason why there is none.  Only the engine sockmap insists on it. */
