@@ -5,10 +5,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "admission.h"
+#include "clock.h"
 #include "log.h"
 #include "session_move.h"
 #include "syscall_filter.h"
@@ -81,18 +81,11 @@ void balance_release(struct balance *b)
 
 /* --- what the workers know --- */
 
-static uint64_t thread_cpu_ns(void)
-{
-	struct timespec ts = { 0 };
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 static void tell(struct worker *w)
 {
 	struct load_share *sh = &w->share;
-	uint64_t now = w->loop.now_ms, cpu = thread_cpu_ns(), passed = now - sh->told_ms;
+	uint64_t now = w->loop.now_ms, passed = now - sh->told_ms;
+	uint64_t cpu = clock_ns_of(CLOCK_THREAD_CPUTIME_ID);
 
 	atomic_store_explicit(&sh->busy, passed ? (unsigned int)((cpu - sh->cpu_ns) / passed / 1000)
 						: 0, memory_order_relaxed);

@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "balance.h"
 #include "clock.h"
@@ -56,10 +55,8 @@ void serving_take_turn(struct serving *s)
 
 int serving_ask_turn(struct serving *s, unsigned int seconds)
 {
-	struct timespec until;
+	struct timespec until = clock_timespec(clock_real_ms() + UINT64_C(1000) * seconds);
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += seconds;
 	if (pthread_mutex_timedlock(&s->turn, &until))
 		return -EBUSY;
 	s->taken = true;
