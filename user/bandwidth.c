@@ -14,9 +14,9 @@
 #include "bandwidth.h"
 
 /*
- * A turn is what comes within 2.5 ms: the loop's clock has milliseconds, and sixteen that share have
- * a turn each within 40 ms.  But not so little that a read is hardly worth its call,
- * and not more than a pipe holds.
+ * A turn is what comes within 2.5 ms: the loop's clock has milliseconds, and sixteen that share
+ * have a turn each within 40 ms.  But not so little that a read is hardly worth its call, and not
+ * more than a pipe holds.
  */
 #define TURNS_PER_SECOND 400
 #define TURN_MIN 1024

@@ -88,7 +88,7 @@ struct flow {
 
 	uint32_t handovers;
 	uint32_t pending;       /* bytes in buffers or pipe, below */
-	uint32_t base_dropped;  /* low half of the program's counter when the session got its slots */
+	uint32_t base_dropped;  /* low half of the program's counter when the slots were taken */
 
 	/* what user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */

@@ -137,10 +137,12 @@ static const struct option_def options[] = {
 	{ .name = "max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
 	  OWN(max_sessions_per_client), .min = 1, .max = 1000000, .computed = "no limit of its own",
 	  .help = "sessions of one client at the forward" },
-	{ .name = "help", .kind = KIND_HELP, .scope = SCOPE_WORDS, .help = "show this help; also -h" },
+	{ .name = "help", .kind = KIND_HELP, .scope = SCOPE_WORDS,
+	  .help = "show this help; also -h" },
 };
 
 #define N_OPTIONS (sizeof(options) / sizeof(options[0]))
+
 const struct option_def *option_find(const char *name, size_t len)
 {
 	for (size_t i = 0; i < N_OPTIONS; i++) {

@@ -37,6 +37,7 @@ const char *engine_name(enum engine e)
 {
 	return (size_t)e < sizeof(engines) / sizeof(engines[0]) ? engines[e] : "?";
 }
+
 _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 		       sizeof(enum spread) == sizeof(unsigned int) &&
 		       sizeof(enum filter_mode) == sizeof(unsigned int),
@@ -55,6 +56,7 @@ static int name_parse(const char *text, const char *const *names, size_t n, unsi
 }
 
 #define N_NAMES(names) (sizeof(names) / sizeof((names)[0]))
+
 const char *option_expectation(const struct option_def *o, char *buf, size_t size)
 {
 	char min[SIZE_STRLEN], max[SIZE_STRLEN];
@@ -125,6 +127,7 @@ const char *option_wrong(const struct option_def *o, int error, const char *valu
 			 option_expectation(o, expected, sizeof(expected)));
 	return buf;
 }
+
 static int number_parse(const struct option_def *o, const char *text, uint64_t *ret)
 {
 	int r;
@@ -344,6 +347,7 @@ const struct option_def *options_fixed(const struct config *a, const struct conf
 			return o;
 	return NULL;
 }
+
 /* CPUs that this process may use: in a container fewer than the machine has. */
 static unsigned int usable_cpus(void)
 {
@@ -358,6 +362,7 @@ static unsigned int usable_cpus(void)
 		return 1;
 	return n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
 }
+
 void options_default(struct config *c)
 {
 	const struct option_def *o;

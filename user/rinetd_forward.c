@@ -198,7 +198,8 @@ static char **take_end(struct rinetd_reader *p, char **w, struct end *e, const c
 		return w + 1;
 	e->port = *++w;
 	if (!*w) {
-		config_mistake(&p->in, "%sPORT is missing; a rule is " RULE "%s", what, why_rule(p));
+		config_mistake(&p->in, "%sPORT is missing; a rule is " RULE "%s", what,
+			       why_rule(p));
 		return w;
 	}
 	len = strlen(e->host);

@@ -178,7 +178,8 @@ static void test_refused(void **state)
 		{ "[culvert]\nsource = ::1\n[forward a]\nlisten = :1\nupstream = 127.0.0.1:2\n",
 		  "c:5: source: the upstream \"127.0.0.1:2\" is IPv4, and this address is IPv6" },
 		{ "[forward a]\nlisten = [::1]:1\nupstream = 127.0.0.1:2\ntransparent = yes\n",
-		  "c:4: transparent: the upstream \"127.0.0.1:2\" is IPv4, and its clients are IPv6" },
+		  "c:4: transparent: the upstream \"127.0.0.1:2\" is IPv4, and its clients are "
+		  "IPv6" },
 	};
 
 	(void)state;
