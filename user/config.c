@@ -359,6 +359,14 @@ int config_parse_text(int argc, char **argv, const struct config_source *from, s
 	return r;
 }
 
+int config_parse_file(char *file, struct config *ret, struct config_text *text)
+{
+	char command[] = "run", option[] = "--config";
+	char *words[] = { command, option, file, NULL };
+
+	return config_parse_text(3, words, NULL, ret, text);
+}
+
 int config_parse(int argc, char **argv, struct config *ret)
 {
 	return config_parse_from(argc, argv, NULL, ret);

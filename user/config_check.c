@@ -158,21 +158,15 @@ static int check_machine(const struct config *c)
 
 int config_check(int argc, char **argv)
 {
-	char option[] = "--config";
-	char *words[] = { argv[0], option, argc > 1 ? argv[1] : NULL, NULL };
 	struct config_text text = { .may_be_empty = true };
 	struct config c;
 	int r;
 
-	if (argc == 2 && !strcmp(argv[1], "--help")) {
-		config_check_help();
-		return EXIT_CODE_OK;
-	}
 	if (argc != 2 || argv[1][0] == '-') {
 		log_complain(0, "expected: culvert check FILE");
 		return EXIT_CODE_USAGE;
 	}
-	r = config_parse_text(3, words, NULL, &c, &text);
+	r = config_parse_file(argv[1], &c, &text);
 	r = r ?: check_machine(&c);
 	r = r ?: check_names(&c, &text);
 	if (!r) {

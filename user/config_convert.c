@@ -103,21 +103,15 @@ static int convert(const char *file, const struct config_text *text)
 
 int config_convert(int argc, char **argv)
 {
-	char option[] = "--config";
-	char *words[] = { argv[0], option, argc > 1 ? argv[1] : NULL, NULL };
 	struct config_text text = { 0 };
 	struct config c;
 	int r;
 
-	if (argc == 2 && !strcmp(argv[1], "--help")) {
-		config_convert_help();
-		return EXIT_CODE_OK;
-	}
 	if (argc != 2 || argv[1][0] == '-') {
 		log_complain(0, "expected: culvert convert FILE");
 		return EXIT_CODE_USAGE;
 	}
-	r = config_parse_text(3, words, NULL, &c, &text);
+	r = config_parse_file(argv[1], &c, &text);
 	r = r ? config_exit_code(r) : convert(argv[1], &text);
 	config_text_close(&text);
 	config_close(&c);

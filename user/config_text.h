@@ -64,6 +64,9 @@ int config_text_take(struct config *c, struct config_text *text, struct forward_
 int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
 		      struct config_text *text);
 
+/* The same of FILE alone, as `culvert run --config FILE` reads it. */
+int config_parse_file(char *file, struct config *ret, struct config_text *text);
+
 /* A note on LINE; the text is kept.  -ENOMEM. */
 int config_text_note(struct config *c, struct config_text *text, unsigned int line,
 		     const char *note);

@@ -87,6 +87,10 @@ int main(int argc, char **argv)
 		return EXIT_CODE_OK;
 	}
 	own = find_own(argv[1]);
+	if (own < N_OWN && argc == 3 && !strcmp(argv[2], "--help")) {
+		own_commands[own].help();
+		return EXIT_CODE_OK;
+	}
 	if (own < N_OWN)
 		return own_commands[own].run(argc - 1, argv + 1);
 	if (command_find(argv[1]))
