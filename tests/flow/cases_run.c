@@ -38,26 +38,19 @@ int cases_fail(struct cases *c, const char *fmt, ...)
 	return -1;
 }
 
-static int listen_one(enum via via, int backlog)
+/* At its upstream's address.  0 or -1, with a message. */
+static int listen_one(enum via via)
 {
-	forwards[via].fd = net_listen(forwards[via].upstream, backlog);
-	if (forwards[via].fd < 0)
-		fprintf(stderr, "%s: %s\n", forwards[via].upstream, strerror(-forwards[via].fd));
-	return forwards[via].fd < 0 ? -1 : 0;
-}
+	struct forward *f = &forwards[via];
+	int r;
 
-/* With a full backlog the kernel drops every SYN: a black hole without any other host. */
-static void fill_backlog(const char *addr)
-{
-	for (int i = 0; i < 3; i++) {
-		struct peer p; /* its socket stays open until the program ends */
-		struct sockaddr_storage ss;
-		socklen_t len;
-
-		net_addr(addr, &ss, &len);
-		if (!peer_init(&p, "filler", (struct sockaddr *)&ss, len))
-			(void)connect(p.fd, (struct sockaddr *)&ss, len); /* EINPROGRESS */
-	}
+	if (via == VIA_BLACKHOLE)
+		r = net_black_hole(f->upstream);
+	else
+		r = f->fd = net_listen(f->upstream, 4096);
+	if (r < 0)
+		fprintf(stderr, "%s: %s\n", f->upstream, strerror(-r));
+	return r < 0 ? -1 : 0;
 }
 
 int cases_listen(void)
@@ -85,13 +78,11 @@ int cases_listen(void)
 		else
 			snprintf(f->upstream, sizeof(f->upstream), "unix:%s/up.sock", env_dir());
 	}
-	if (listen_one(VIA_PLAIN, 4096) || listen_one(VIA_UNIX_UPSTREAM, 4096) ||
-	    listen_one(VIA_BLACKHOLE, 0))
+	if (listen_one(VIA_PLAIN) || listen_one(VIA_UNIX_UPSTREAM) || listen_one(VIA_BLACKHOLE))
 		return -1;
-	if (env_has_ipv6() && listen_one(VIA_IPV6, 4096))
+	if (env_has_ipv6() && listen_one(VIA_IPV6))
 		return -1;
 	forwards[VIA_UNIX_LISTENER].fd = forwards[VIA_PLAIN].fd;
-	fill_backlog(forwards[VIA_BLACKHOLE].upstream);
 	return 0;
 }
 

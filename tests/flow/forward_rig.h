@@ -3,8 +3,8 @@
 #define CULVERT_TEST_FORWARD_RIG_H
 
 /*
- * A daemon with a configuration file, and plain blocking sockets around it.  What goes wrong ends
- * the test (cmocka's fail_msg()).  Sockets that nobody closes are closed by rig_stop().
+ * A daemon with a configuration file, and the sockets of rig_sockets.h around it.  What goes wrong
+ * ends the test (cmocka's fail_msg()).
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,57 +30,16 @@
 #include "daemon.h"
 #include "daemon_log.h"
 #include "env.h"
-#include "peer.h"
+#include "rig_sockets.h"
 #include "side_by_side.h"
 
 /* not every program needs all of it */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 
-#define RIG_PATIENCE_MS 10000
-#define RIG_UPSTREAM "127.0.0.1:9100" /* what rig_listen() listens on */
-#define SOCKETS_MAX 256
-#define MESSAGE 64
-
-static int upstream_fd = -1;
-static int sockets[SOCKETS_MAX];
-static size_t n_sockets;
 static struct daemon *running;
 static const int *rig_given; /* listening sockets that the daemon is started with */
 static size_t rig_n_given;
-
-/* To be closed by rig_stop(). */
-static int keep(int fd)
-{
-	struct timeval patience = { .tv_sec = RIG_PATIENCE_MS / 1000 };
-	int one = 1;
-
-	assert_true(fd >= 0);
-	assert_true(n_sockets < SOCKETS_MAX);
-	sockets[n_sockets++] = fd;
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	return fd;
-}
-
-static void forget(int fd)
-{
-	for (size_t i = 0; i < n_sockets; i++)
-		if (sockets[i] == fd)
-			sockets[i] = sockets[--n_sockets];
-	close(fd);
-}
-
-/* Listen on RIG_UPSTREAM, for the whole program; exits with a message. */
-static void rig_listen(void)
-{
-	upstream_fd = net_listen(RIG_UPSTREAM, 1000);
-	if (upstream_fd < 0) {
-		fprintf(stderr, "%s: %s\n", RIG_UPSTREAM, strerror(-upstream_fd));
-		exit(1);
-	}
-}
 
 /* Make TEXT the configuration file; its path. */
 static const char *rig_write(const char *text)
@@ -121,26 +80,11 @@ static struct daemon *rig_start(const char *engine, const char *text)
 	return d;
 }
 
-static void rig_reset(int fd)
-{
-	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
-
-	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
-	forget(fd);
-}
-
-static void close_sockets(void)
-{
-	while (n_sockets)
-		rig_reset(sockets[0]);
-	net_drain_listener(upstream_fd);
-}
-
 /* The teardown of each test: after a failure the daemon still runs. */
 static int rig_clean(void **state)
 {
 	(void)state;
-	close_sockets();
+	rig_close_sockets();
 	daemon_kill(running);
 	running = NULL;
 	return 0;
@@ -151,130 +95,12 @@ static void rig_stop(struct daemon *d)
 {
 	char why[1024];
 
-	close_sockets();
+	rig_close_sockets();
 	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("left over: %s", why);
 	running = NULL;
 	if (daemon_stop(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("%s", why);
-}
-
-/* --- sockets --- */
-
-/* A client from the local address FROM (NULL: any) to TO; the connection is open. */
-static int rig_dial(const char *from, const char *to)
-{
-	struct sockaddr_storage a;
-	socklen_t len;
-	int fd;
-
-	assert_int_equal(net_addr(to, &a, &len), 0);
-	fd = keep(socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-	if (from) {
-		struct sockaddr_storage own;
-		socklen_t own_len;
-
-		assert_int_equal(net_addr(from, &own, &own_len), 0);
-		assert_int_equal(bind(fd, (struct sockaddr *)&own, own_len), 0);
-	}
-	if (connect(fd, (struct sockaddr *)&a, len))
-		fail_msg("%s: %s", to, strerror(errno));
-	return fd;
-}
-
-/* What culvert has connected to RIG_UPSTREAM next. */
-static int rig_accept(void)
-{
-	struct pollfd p = { .fd = upstream_fd, .events = POLLIN };
-
-	if (poll(&p, 1, RIG_PATIENCE_MS) != 1)
-		fail_msg("culvert has not connected to the upstream");
-	return keep(accept4(upstream_fd, NULL, NULL, SOCK_CLOEXEC));
-}
-
-/* One that culvert must not have made: nothing comes within 100 ms. */
-static void rig_accept_none(void)
-{
-	struct pollfd p = { .fd = upstream_fd, .events = POLLIN };
-
-	if (poll(&p, 1, 100))
-		fail_msg("culvert has connected to the upstream");
-}
-
-/*
- * Close without a word, as a machine that loses power and is up again: what comes for it later is
- * answered by RST.  What it owes is acknowledged first, so nothing is sent to it again.
- */
-static void rig_vanish(int fd)
-{
-	int one = 1;
-
-	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one)), 0);
-	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &one, sizeof(one)), 0);
-	forget(fd);
-}
-
-/* Nothing reaches FD any more, and so it answers nothing: a machine that is gone. */
-static void rig_deafen(int fd)
-{
-	struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
-	struct sock_fprog program = { .len = 1, .filter = &drop };
-	int one = 1;
-
-	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one)), 0);
-	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)),
-			 0);
-}
-
-static void rig_send(int fd, const void *buf, size_t len)
-{
-	ssize_t n = send(fd, buf, len, MSG_NOSIGNAL);
-
-	if (n != (ssize_t)len)
-		fail_msg("send of %zu: %zd, %s", len, n, strerror(errno));
-}
-
-static void rig_receive(int fd, void *buf, size_t len)
-{
-	ssize_t n = recv(fd, buf, len, MSG_WAITALL);
-
-	if (n != (ssize_t)len)
-		fail_msg("receive of %zu: %zd, %s", len, n, n < 0 ? strerror(errno) : "FIN");
-}
-
-/* FROM says what TO must hear. */
-static void say(int from, int to, int number)
-{
-	char out[MESSAGE], in[MESSAGE];
-
-	memset(out, 'a' + number % 26, sizeof(out));
-	rig_send(from, out, sizeof(out));
-	rig_receive(to, in, sizeof(in));
-	assert_memory_equal(in, out, sizeof(out));
-}
-
-/* ROUNDS messages of 64 bytes, each with its answer. */
-static void rig_talk(int client, int server, int rounds)
-{
-	for (int i = 0; i < rounds; i++) {
-		say(client, server, i);
-		say(server, client, i + 1);
-	}
-}
-
-/* The end of the stream: ECONNRESET, or 0 for FIN.  Nothing else may come, within TIMEOUT_MS. */
-static int rig_end(int fd, int timeout_ms)
-{
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	char c;
-	ssize_t n;
-
-	if (poll(&p, 1, timeout_ms) != 1)
-		fail_msg("the connection has not ended within %d ms", timeout_ms);
-	n = recv(fd, &c, 1, 0);
-	if (n > 0)
-		fail_msg("a byte where the stream should have ended");
-	return n < 0 ? errno : 0;
 }
 
 /* --- what the daemon says --- */

@@ -149,6 +149,12 @@ int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *)
 int net_listen(const char *addr, int backlog);
 int net_addr(const char *addr, struct sockaddr_storage *ret, socklen_t *ret_len);
 
+/*
+ * Listen on ADDR with a backlog that is full, so that the kernel drops every SYN: a black hole
+ * without any other host.  It stays until the program ends.  0 or -errno.
+ */
+int net_black_hole(const char *addr);
+
 /* Port of an IPv4 socket's own or far end. */
 int net_port(int fd, bool far);
 

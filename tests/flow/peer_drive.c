@@ -176,6 +176,25 @@ int net_listen(const char *addr, int backlog)
 	return fd;
 }
 
+int net_black_hole(const char *addr)
+{
+	struct sockaddr_storage ss;
+	socklen_t len;
+	int fd = net_listen(addr, 0);
+
+	if (fd < 0)
+		return fd;
+	net_addr(addr, &ss, &len);
+	for (int i = 0; i < 3; i++) {
+		fd = socket(ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		if (fd < 0)
+			return -errno;
+		if (connect(fd, (struct sockaddr *)&ss, len) && errno != EINPROGRESS)
+			return -errno;
+	}
+	return 0;
+}
+
 int net_port(int fd, bool far)
 {
 	struct sockaddr_in sin = { 0 };

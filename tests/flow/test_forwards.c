@@ -32,33 +32,13 @@
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 #define TO_NOWHERE "upstream = " BLACK_HOLE "\n"
 
-/* With a full backlog the kernel drops every SYN.  Once for all tests. */
-static void make_black_hole(void)
-{
-	static bool made;
-	struct sockaddr_storage a;
-	socklen_t len;
-
-	if (made)
-		return;
-	made = true;
-	net_addr(BLACK_HOLE, &a, &len);
-	if (net_listen(BLACK_HOLE, 0) < 0)
-		perror(BLACK_HOLE);
-	for (int i = 0; i < 3; i++) { /* they stay until this program ends */
-		int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
-		(void)connect(fd, (struct sockaddr *)&a, len); /* EINPROGRESS */
-	}
-}
-
 static void connect_timeout(void **state)
 {
 	struct daemon *d;
 	struct json_object *s;
 	int64_t start;
 
-	make_black_hole();
+	assert_int_equal(net_black_hole(BLACK_HOLE), 0);
 	d = rig_start(*state, "[culvert]\nconnect-timeout = 60\n"
 			      "[forward patient]\nlisten = " ONE "\n" TO_NOWHERE
 			      "[forward quick]\nlisten = " TWO "\n" TO_NOWHERE
@@ -323,15 +303,6 @@ static void engine(void **state)
 	rig_stop(d);
 }
 
-static int option_of(int fd, int level, int name)
-{
-	socklen_t len = sizeof(int);
-	int value = -1;
-
-	assert_int_equal(getsockopt(fd, level, name, &value, &len), 0);
-	return value;
-}
-
 /* What the daemon's own socket has. */
 static void check_options(struct daemon *d, int local, int peer, int nodelay, int keepalive)
 {
@@ -339,13 +310,13 @@ static void check_options(struct daemon *d, int local, int peer, int nodelay, in
 
 	if (fd < 0)
 		fail_msg("the daemon's socket %d -> %d: %s", local, peer, strerror(-fd));
-	assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
-	assert_int_equal(option_of(fd, SOL_SOCKET, SO_OOBINLINE), 1);
-	assert_int_equal(option_of(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
+	assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
+	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_OOBINLINE), 1);
+	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
 	if (keepalive) {
-		assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPIDLE), keepalive);
-		assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPINTVL), (keepalive + 3) / 4);
-		assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPCNT), 4);
+		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_KEEPIDLE), keepalive);
+		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_KEEPINTVL), (keepalive + 3) / 4);
+		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_KEEPCNT), 4);
 	}
 	close(fd);
 }

@@ -127,7 +127,7 @@ static void deaf_reader(void **state)
 
 static void wait_hopeless(struct daemon *d)
 {
-	close_sockets();
+	rig_close_sockets();
 	daemon_signal(d, SIGTERM);
 	if (!daemon_log_has(d, "the last lines are lost: it cannot be written", RIG_PATIENCE_MS))
 		fail_msg("it still waits for its log");

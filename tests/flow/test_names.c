@@ -49,22 +49,6 @@ static const char *const black_holes[] = {
 
 static int other_fd = -1, six_fd, four_fd;
 
-/* With a full backlog the kernel drops every SYN. */
-static void make_black_hole(const char *address)
-{
-	struct sockaddr_storage a;
-	socklen_t len;
-
-	net_addr(address, &a, &len);
-	if (net_listen(address, 0) < 0)
-		perror(address);
-	for (int i = 0; i < 3; i++) { /* they stay until this program ends */
-		int fd = socket(a.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
-		(void)connect(fd, (struct sockaddr *)&a, len); /* EINPROGRESS */
-	}
-}
-
 /* What every row needs, within the namespaces that rig_run() has made. */
 static void prepare(void)
 {
@@ -75,7 +59,7 @@ static void prepare(void)
 		four_fd = net_listen(FOUR_UPSTREAM, 100);
 		assert_true(other_fd >= 0 && six_fd >= 0 && four_fd >= 0);
 		for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
-			make_black_hole(black_holes[i]);
+			assert_int_equal(net_black_hole(black_holes[i]), 0);
 	}
 	name_server_mode(NAMES_ANSWER);
 	net_drain_listener(other_fd);
@@ -84,11 +68,7 @@ static void prepare(void)
 /* What culvert has connected to LISTENER next. */
 static int accept_at(int listener)
 {
-	struct pollfd p = { .fd = listener, .events = POLLIN };
-
-	if (poll(&p, 1, SOON_MS) != 1)
-		fail_msg("culvert has not connected to the upstream");
-	return keep(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
+	return rig_accept_at(listener, SOON_MS);
 }
 
 static void expect_upstream(struct daemon *d, const char *forward, const char *address)
@@ -185,21 +165,14 @@ static bool has_text(struct daemon *d, const char *path, const char *text)
 
 /* --- several addresses --- */
 
-/* A client that culvert may reset before its connect(2) has returned: then -1. */
+/* A client that culvert may reset before its connect(2) has returned: then -ECONNRESET. */
 static int dial(const char *to)
 {
-	struct sockaddr_storage a;
-	socklen_t len;
-	int fd;
+	int fd = rig_try_dial(NULL, to);
 
-	assert_int_equal(net_addr(to, &a, &len), 0);
-	fd = keep(socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-	if (!connect(fd, (struct sockaddr *)&a, len))
-		return fd;
-	if (errno != ECONNRESET)
-		fail_msg("%s: %s", to, strerror(errno));
-	forget(fd);
-	return -1;
+	if (fd < 0)
+		assert_int_equal(fd, -ECONNRESET);
+	return fd;
 }
 
 static void is_turned_away(const char *listen)

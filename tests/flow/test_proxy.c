@@ -231,7 +231,7 @@ static void limits(void **state)
 	log = daemon_stderr(d);
 	assert_null(strstr(log, "believes")); /* it says who its proxies are */
 	free(log);
-	close_sockets();
+	rig_close_sockets();
 	rig_wait_status(d, "resources.sessions", 0);
 	assert_int_equal(rig_status(d, "resources.clients"), 0);
 	rig_stop(d);
@@ -258,7 +258,7 @@ static void stop(void **state)
 	assert_int_equal(rig_end(soon, RIG_PATIENCE_MS), ECONNRESET);
 	assert_int_equal(rig_end(never, RIG_PATIENCE_MS), ECONNRESET);
 	running = NULL;
-	close_sockets();
+	rig_close_sockets();
 	if (daemon_join(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("%s", why);
 }

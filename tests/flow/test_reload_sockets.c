@@ -70,15 +70,6 @@ static void refused_narrowing(void **state)
 
 /* --- options --- */
 
-static int option_of(int fd, int level, int name)
-{
-	socklen_t len = sizeof(int);
-	int value = -1;
-
-	assert_int_equal(getsockopt(fd, level, name, &value, &len), 0);
-	return value;
-}
-
 /* The socket that culvert accepts from now on. */
 static void accepted_has(struct daemon *d, int nodelay, int keepalive)
 {
@@ -88,10 +79,10 @@ static void accepted_has(struct daemon *d, int nodelay, int keepalive)
 
 	if (fd < 0)
 		fail_msg("the daemon's socket: %s", strerror(-fd));
-	assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
-	assert_int_equal(option_of(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
+	assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
+	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
 	if (keepalive)
-		assert_int_equal(option_of(fd, IPPROTO_TCP, TCP_KEEPIDLE), keepalive);
+		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_KEEPIDLE), keepalive);
 	close(fd);
 	rig_talk(client, server, 5);
 	rig_reset(client);

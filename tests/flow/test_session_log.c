@@ -232,7 +232,7 @@ static void lines_of_sessions(void **state)
 	read_lines(LOG);
 	assert_int_equal(n_lines, 7);
 	check_line(name, "grace-over", 3L * MESSAGE, 3L * MESSAGE);
-	close_sockets();
+	rig_close_sockets();
 }
 
 int main(void)
