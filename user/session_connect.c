@@ -16,6 +16,7 @@
 #include "proxy_use.h"
 #include "session_flow.h"
 #include "session_header.h"
+#include "session_name.h"
 #include "syscall_filter.h"
 #include "tcp.h"
 #include "upstream_socket.h"
@@ -178,12 +179,6 @@ static void close_attempt(struct session *s, unsigned int i)
 	source->fd = -1;
 }
 
-/* Its upstream's name has no address yet; to be asked while it is CONNECTING. */
-static bool is_nameless(const struct session *s)
-{
-	return !s->addrs;
-}
-
 /* Give up all attempts but number 0. */
 static void end_race(struct session *s)
 {
@@ -212,8 +207,7 @@ void session_connect_end(struct session *s)
 
 	if (!c)
 		return;
-	if (s->state == SESSION_CONNECTING && is_nameless(s))
-		s->worker->n_nameless--;
+	session_name_forget(s);
 	end_race(s);
 	c->next = s->worker->connected;
 	s->worker->connected = c;
@@ -412,63 +406,34 @@ void session_connect_answered(struct session *s, unsigned int i, uint32_t events
 	connect_more(s);
 }
 
-/* --- the upstream's name --- */
+/* --- beginning --- */
 
-static void give_up_name(struct session *s)
+/* At once, if the upstream's name has addresses. */
+static void begin(struct session *s)
 {
-	struct lookup_record record;
-
-	upstream_record(&s->forward->upstream, &record);
-	log_limited(LOG_WARNING, "session %llu, forward %s: upstream %s has no address: %s",
-		    (unsigned long long)s->id, forward_name(forward_of(s)), upstream_of(s)->text,
-		    record.why[0] ? record.why : "its look-up was not over in connect-timeout");
-	session_reset(s, CAUSE_NO_ADDRESS);
-}
-
-/* Begin with its addresses, if there are any. */
-static void look_for_addresses(struct session *s)
-{
-	struct worker *w = s->worker;
-	int r = upstream_await(&s->forward->upstream, &s->connecting->lookups_seen, &s->addrs);
-
-	if (!r)
+	if (!session_name_found(s))
 		return;
-	if (r < 0) {
-		give_up_name(s);
-		return;
-	}
-	w->n_nameless--;
-	happy_open(&s->connecting->happy, s->addrs->n, addr_list_first(s->addrs, w->loop.now_ms));
+	happy_open(&s->connecting->happy, s->addrs->n,
+		   addr_list_first(s->addrs, s->worker->loop.now_ms));
 	connect_more(s);
 }
 
 void session_connect(struct session *s)
 {
-	struct worker *w = s->worker;
-
-	s->connecting->due_ms = w->loop.now_ms + forward_of(s)->connect_timeout_ms;
-	w->n_nameless++;
-	look_for_addresses(s);
+	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
+	session_name_expect(s);
+	begin(s);
 }
 
-/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
+static void look_again(struct session *s)
+{
+	begin(s);
+	session_update(s);
+}
+
 void session_connect_news(struct worker *w)
 {
-	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
-	unsigned int left = w->n_nameless;
-	struct session *s = w->sessions, *next;
-
-	if (news == w->news_seen)
-		return;
-	w->news_seen = news;
-	for (; left && s; s = next) {
-		next = s->next;
-		if (s->state != SESSION_CONNECTING || !is_nameless(s))
-			continue;
-		left--;
-		look_for_addresses(s);
-		session_update(s);
-	}
+	session_name_news(w, look_again);
 }
 
 /* --- time --- */
@@ -480,13 +445,14 @@ bool session_connect_is_quiet(const struct session *s)
 
 uint64_t session_connect_due(struct session *s)
 {
-	uint64_t due = is_nameless(s) ? s->connecting->due_ms : happy_due(&s->connecting->happy);
+	struct connecting *c = s->connecting;
+	uint64_t due = session_is_nameless(s) ? c->due_ms : happy_due(&c->happy);
 
 	for (unsigned int i = 0; i < n_places(s); i++)
 		if (is_running(s, i) && *due_of(s, i) < due)
 			due = *due_of(s, i);
-	if (s->connecting->retry_ms && s->connecting->retry_ms < due)
-		due = s->connecting->retry_ms;
+	if (c->retry_ms && c->retry_ms < due)
+		due = c->retry_ms;
 	if (session_connect_is_quiet(s) && s->born_ms + CONNECT_QUIET_MS < due)
 		due = s->born_ms + CONNECT_QUIET_MS;
 	return due;
@@ -497,15 +463,16 @@ void session_connect_timer(struct session *s)
 	uint64_t now = s->worker->loop.now_ms;
 	int error;
 
-	if (is_nameless(s)) {
+	if (session_is_nameless(s)) {
 		if (now >= s->connecting->due_ms)
-			give_up_name(s);
+			session_name_give_up(s);
 		return;
 	}
 	for (unsigned int i = 0; s->state == SESSION_CONNECTING && i < n_places(s); i++)
 		if (is_running(s, i) && now >= *due_of(s, i))
 			attempt_failed(s, i, ETIMEDOUT);
-	if (s->state == SESSION_CONNECTING && s->connecting->retry_ms && now >= s->connecting->retry_ms) {
+	if (s->state == SESSION_CONNECTING && s->connecting->retry_ms &&
+	    now >= s->connecting->retry_ms) {
 		if (s->sides[UPSTREAM].fd >= 0) {
 			connected(s);
 			return;

@@ -11,8 +11,7 @@
  * session_connect(), _answered() and _timer() may open the session or end it: look at s->state
  * afterwards.
  *
- * A name may have no address yet.  Then the session waits until a look-up of it has ended, for its
- * connect-timeout at most; one that ends without an address ends the session.
+ * A name may have no address yet: session_name.h.
  */
 
 struct connect_race;
