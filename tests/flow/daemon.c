@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +14,8 @@
 
 #include "daemon.h"
 #include "env.h"
+#include "stderr_reader.h"
 
-#define LOG_KEEP (64 << 10)
 #define READY_MS 60000
 #define MAX_ARGS 128
 #define MAX_GIVEN 8
@@ -28,75 +27,10 @@ struct daemon {
 	int status;      /* of waitpid() */
 	pid_t guardian;
 	int guardian_fd; /* its life line */
-	int err_fd;
+	struct stderr_reader *reader;
 	char control[108];
 	struct daemon_resources baseline;
-
-	pthread_t reader;
-	bool reader_joined;
-	pthread_mutex_t lock; /* all below */
-	pthread_cond_t changed;
-	bool ready, eof;
-	char log[LOG_KEEP];
-	size_t log_len;
-	char line[512]; /* the one being received */
-	size_t line_len;
-	char sanitizer[512]; /* the first complaint */
 };
-
-static void scan_line(struct daemon *d)
-{
-	static const char *const bad[] = { "AddressSanitizer", "runtime error:", "LeakSanitizer",
-					   "ThreadSanitizer" };
-
-	d->line[d->line_len] = '\0';
-	if (strstr(d->line, "culvert: ready"))
-		d->ready = true;
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		if (!d->sanitizer[0] && strstr(d->line, bad[i]))
-			memcpy(d->sanitizer, d->line, sizeof(d->line));
-	d->line_len = 0;
-}
-
-static void keep_log(struct daemon *d, const char *buf, size_t n)
-{
-	if (d->log_len + n > LOG_KEEP) { /* n is small against LOG_KEEP */
-		size_t drop = d->log_len + n - LOG_KEEP;
-
-		memmove(d->log, d->log + drop, d->log_len - drop);
-		d->log_len -= drop;
-	}
-	memcpy(d->log + d->log_len, buf, n);
-	d->log_len += n;
-	for (size_t i = 0; i < n; i++) {
-		if (buf[i] == '\n' || d->line_len == sizeof(d->line) - 1)
-			scan_line(d);
-		if (buf[i] != '\n')
-			d->line[d->line_len++] = buf[i];
-	}
-}
-
-static void *read_stderr(void *arg)
-{
-	struct daemon *d = arg;
-	bool echo = getenv("FLOW_VERBOSE") != NULL;
-	char buf[4096];
-	ssize_t n;
-
-	do {
-		n = read(d->err_fd, buf, sizeof(buf));
-		if (n > 0 && echo)
-			fwrite(buf, 1, (size_t)n, stderr);
-		pthread_mutex_lock(&d->lock);
-		if (n > 0)
-			keep_log(d, buf, (size_t)n);
-		else
-			d->eof = true;
-		pthread_cond_broadcast(&d->changed);
-		pthread_mutex_unlock(&d->lock);
-	} while (n > 0);
-	return NULL;
-}
 
 const char *daemon_control(const struct daemon *d)
 {
@@ -105,12 +39,7 @@ const char *daemon_control(const struct daemon *d)
 
 char *daemon_stderr(struct daemon *d)
 {
-	char *copy;
-
-	pthread_mutex_lock(&d->lock);
-	copy = strndup(d->log, d->log_len);
-	pthread_mutex_unlock(&d->lock);
-	return copy;
+	return stderr_reader_text(d->reader);
 }
 
 /*
@@ -221,18 +150,6 @@ static bool reap(struct daemon *d, bool block)
 	return d->reaped;
 }
 
-/* Its end is the end of stderr, which something that the daemon started could keep open. */
-static bool join_reader(struct daemon *d)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += 2;
-	if (!d->reader_joined && !pthread_timedjoin_np(d->reader, NULL, &until))
-		d->reader_joined = true;
-	return d->reader_joined;
-}
-
 static void free_daemon(struct daemon *d)
 {
 	if (!d)
@@ -248,11 +165,7 @@ static void free_daemon(struct daemon *d)
 	if (d->guardian > 0)
 		waitpid(d->guardian, NULL, 0);
 	unlink(d->control);
-	if (!join_reader(d)) {
-		fprintf(stderr, "note: somebody still holds the daemon's stderr\n");
-		return; /* the thread goes on to use D */
-	}
-	close(d->err_fd);
+	stderr_reader_close(d->reader);
 	free(d);
 }
 
@@ -289,23 +202,13 @@ static int wait_answer(struct daemon *d, char *why, size_t len)
 
 static int wait_ready(struct daemon *d, char *why, size_t len)
 {
-	struct timespec until;
-	bool ready, eof;
-	int r = 0;
+	int r = stderr_reader_wait_ready(d->reader, READY_MS * env_slow());
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += READY_MS / 1000 * env_slow();
-	pthread_mutex_lock(&d->lock);
-	while (!d->ready && !d->eof && r == 0)
-		r = pthread_cond_timedwait(&d->changed, &d->lock, &until);
-	ready = d->ready;
-	eof = d->eof;
-	pthread_mutex_unlock(&d->lock);
-	if (ready)
+	if (!r)
 		return 0;
-	if (!eof) {
+	if (r == -ETIMEDOUT) {
 		explain(d, "not ready in time", why, len);
-		return -ETIMEDOUT;
+		return r;
 	}
 	reap(d, true);
 	explain(d, "ended before it was ready", why, len);
@@ -350,10 +253,7 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 	if (d->pid == 0)
 		exec_daemon(conf, d->control, err[1]);
 	close(err[1]);
-	d->err_fd = err[0];
-	pthread_mutex_init(&d->lock, NULL);
-	pthread_cond_init(&d->changed, NULL);
-	if (d->pid < 0 || pthread_create(&d->reader, NULL, read_stderr, d)) {
+	if (d->pid < 0 || stderr_reader_open(err[0], &d->reader)) {
 		fprintf(stderr, "cannot start processes or threads\n");
 		exit(1);
 	}
@@ -398,17 +298,22 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 	return -ETIMEDOUT;
 }
 
+/* Has a sanitizer complained?  Then WHY says what. */
+static bool explain_complaint(struct daemon *d, char *why, size_t len)
+{
+	char *complaint = stderr_reader_complaint(d->reader);
+	bool has = complaint != NULL;
+
+	if (has)
+		explain(d, complaint, why, len);
+	free(complaint);
+	return has;
+}
+
 int daemon_check(struct daemon *d, char *why, size_t len)
 {
-	bool bad;
-
-	pthread_mutex_lock(&d->lock);
-	bad = d->sanitizer[0] != '\0';
-	pthread_mutex_unlock(&d->lock);
-	if (bad) {
-		explain(d, d->sanitizer, why, len);
+	if (explain_complaint(d, why, len))
 		return -EIO;
-	}
 	if (reap(d, false)) {
 		char text[80];
 
@@ -475,9 +380,8 @@ int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
 		explain(d, text, why, len);
 		r = -ETIMEDOUT;
 	} else {
-		join_reader(d); /* so that all of stderr was seen */
-		if (d->sanitizer[0]) {
-			explain(d, d->sanitizer, why, len);
+		stderr_reader_join(d->reader);
+		if (explain_complaint(d, why, len)) {
 			r = -EIO;
 		} else if (!WIFEXITED(d->status) || WEXITSTATUS(d->status) != 0) {
 			snprintf(text, sizeof(text), "exit: wait status 0x%x",
