@@ -17,36 +17,17 @@
 
 #include "../flow/env.h"
 #include "../flow/pattern.h"
-#include "catalogue.h"
-#include "lanes.h"
+#include "injection.h"
 #include "rig.h"
-#include "sites.h"
 #include "sweep.h"
 
 #define MOST_SITES 600
 #define WARM_BATCHES 3
-/* A fault without a limit ends after this, and everything must then go on. */
+/* A fault without a limit ends after this while, and everything must then go on. */
 #define FAULT_MS 60
 #define TRIES 4
 /* When during a batch the daemon is asked for its sessions. */
 #define QUERY_MS 15
-
-enum mode {
-	MODE_ONCE,   /* one call, picked at random from those of a batch */
-	MODE_THIRD,  /* each third call for FAULT_MS */
-	MODE_ALWAYS, /* every call for FAULT_MS */
-};
-
-static const char *const mode_names[] = { "once", "every third", "every" };
-
-struct known {
-	uint64_t key; /* indices of the page change with the daemon */
-	const struct failing *failing;
-	char name[200];
-	uint64_t calls; /* a batch; 0: it is called at the start only */
-	bool has_trigger;
-	struct fault trigger; /* .site is an index into known */
-};
 
 struct sweep {
 	const struct sweep_options *opt;
@@ -59,20 +40,6 @@ struct sweep {
 	int64_t armed_until, trigger_until, query_at;
 	int bad;
 };
-
-struct injection {
-	size_t at; /* in known */
-	int error; /* or CATALOGUE_SHORT, CATALOGUE_LATE */
-	enum mode mode;
-	uint32_t hits; /* result */
-};
-
-static enum faults_action action_of(const struct injection *in)
-{
-	if (in->error == CATALOGUE_LATE)
-		return FAULTS_LATE;
-	return in->error == CATALOGUE_SHORT ? FAULTS_SHORT : FAULTS_ERROR;
-}
 
 /* --- the daemon --- */
 
@@ -115,7 +82,7 @@ static struct known *find_known(struct sweep *s, uint64_t key)
 	return NULL;
 }
 
-static int learn_site(struct sweep *s, uint32_t site, const struct fault *trigger)
+static int learn_site(struct sweep *s, uint32_t site, const struct injection *during)
 {
 	struct known *k = &s->known[s->n_known];
 
@@ -129,15 +96,16 @@ static int learn_site(struct sweep *s, uint32_t site, const struct fault *trigge
 		fprintf(stderr, "FAIL: the catalogue does not know %s\n", k->name);
 		return -EINVAL;
 	}
-	k->has_trigger = trigger != NULL;
-	if (trigger)
-		k->trigger = *trigger;
+	if (during) {
+		k->after = during->at;
+		k->trigger = injection_fault(during);
+	}
 	s->n_known++;
 	return 0;
 }
 
-/* Add the sites that are new; TRIGGER (may be NULL) is the fault during which they appeared. */
-static int learn_sites(struct sweep *s, const struct fault *trigger)
+/* Add the sites that are new, and appeared DURING a fault; NULL: without any. */
+static int learn_sites(struct sweep *s, const struct injection *during)
 {
 	static uint32_t indices[FAULTS_SITES];
 	size_t n = sites_list(s->sites, indices, FAULTS_SITES);
@@ -145,7 +113,7 @@ static int learn_sites(struct sweep *s, const struct fault *trigger)
 
 	for (size_t i = 0; !r && i < n; i++)
 		if (!find_known(s, sites_key(s->sites, indices[i])))
-			r = learn_site(s, indices[i], trigger);
+			r = learn_site(s, indices[i], during);
 	return r;
 }
 
@@ -186,35 +154,24 @@ static void tick(void *arg)
 /* A site that only another fault leads to is armed together with that. */
 static void arm(struct sweep *s, const struct injection *in, unsigned int try)
 {
-	const struct known *k = &s->known[in->at];
-	struct fault f = {
-		.site = sites_find(s->sites, k->key),
-		.action = action_of(in),
-		.error = in->error,
-		.every = in->mode == MODE_THIRD ? 3 : 1,
-		.limit = in->mode == MODE_ONCE ? 1 : 0,
-	};
+	const struct known *k = in->at;
+	struct fault f = injection_fault(in);
 
+	f.site = sites_find(s->sites, k->key);
+	f.every = in->mode == MODE_THIRD ? 3 : 1;
+	f.limit = in->mode == MODE_ONCE ? 1 : 0;
 	if (in->mode == MODE_ONCE && k->calls > 1 && try == 0)
 		f.skip = (uint32_t)rng_range(&s->rng, 0, k->calls - 1);
 	s->armed_until = in->mode == MODE_ONCE ? 0 : now_ms() + FAULT_MS;
-	if (k->has_trigger) {
+	if (k->after) {
 		struct fault first = k->trigger;
 
-		first.site = sites_find(s->sites, s->known[k->trigger.site].key);
+		first.site = sites_find(s->sites, k->after->key);
 		s->trigger_until = now_ms() + FAULT_MS / 2;
 		sites_arm(s->sites, 1, &first);
 	}
 	sites_arm(s->sites, 0, &f);
 }
-
-struct outcome {
-	struct batch batch;
-	uint32_t hits;
-	int64_t errors; /* that the daemon has counted */
-	bool clean;
-	char why[1200];
-};
 
 static void run_batch(struct sweep *s, struct outcome *out)
 {
@@ -233,106 +190,10 @@ static void run_batch(struct sweep *s, struct outcome *out)
 		 right || out->clean ? "" : "; ", out->clean ? "" : why);
 }
 
-/*
- * Where the privileged process is asked, or does what it is asked for.  What fails there may be the
- * end of it: the daemon then says so, and goes on without until it is started again.
- */
-static bool is_at_privileged(const struct known *k)
+/* *RET_HITS: how many calls have failed. */
+static int inject(struct sweep *s, const struct injection *in, uint32_t *ret_hits)
 {
-	return strstr(k->name, " privileged") || strstr(k->name, "(socket_set_mark)");
-}
-
-static bool may_end_privileged(const struct sweep *s, const struct injection *in)
-{
-	const struct known *k = &s->known[in->at];
-
-	return in->error != CATALOGUE_LATE &&
-	       (is_at_privileged(k) ||
-		(k->has_trigger && is_at_privileged(&s->known[k->trigger.site])));
-}
-
-/* A request that takes too long, or is cut, is the end of the privileged process. */
-static bool is_harmless(const struct known *k, int error)
-{
-	return catalogue_harmless(k->failing->function, error) &&
-	       (!is_at_privileged(k) || error == EINTR || error == CATALOGUE_LATE);
-}
-
-/* NULL if the invariant held, else what it is that did not. */
-static const char *broken(const struct known *k, const struct injection *in,
-			  const struct outcome *out)
-{
-	const struct batch *b = &out->batch;
-
-	if (b->wrong || b->extra)
-		return "wrong bytes";
-	if (b->truncated)
-		return "a stream cut off";
-	if (b->stuck)
-		return "a session is stuck";
-	if (b->failed)
-		return "a session failed";
-	if (!out->clean)
-		return "not as before";
-	if (k->has_trigger)
-		return NULL; /* two faults at once may cost more than one session */
-	if (b->resets && is_harmless(k, in->error))
-		return "a reset for nothing";
-	if (is_at_privileged(k) ? b->resets > b->resets_marked :
-				  b->resets > 1 && in->mode == MODE_ONCE)
-		return "other sessions were touched";
-	if (b->resets > out->errors)
-		return "a reset that no counter shows";
-	return NULL;
-}
-
-static void add_result(struct sweep *s, const struct injection *in, const struct outcome *out,
-		       const char *fault)
-{
-	const struct known *k = &s->known[in->at];
-	const struct batch *b = &out->batch;
-	struct json_object *o = json_object_new_object();
-	const struct {
-		const char *key, *value;
-	} texts[] = {
-		{ "engine", s->opt->engine }, { "function", k->failing->function },
-		{ "place", k->name }, { "error", catalogue_error_name(in->error) },
-		{ "mode", mode_names[in->mode] }, { "broken", fault ?: "" },
-		{ "why", fault ? out->why : "" },
-		{ "after", k->has_trigger ? s->known[k->trigger.site].name : "" },
-	};
-	const struct {
-		const char *key;
-		int64_t value;
-	} numbers[] = {
-		{ "hits", out->hits }, { "sessions", b->sessions }, { "resets", b->resets },
-		{ "wrong", b->wrong + b->extra }, { "truncated", b->truncated },
-		{ "stuck", b->stuck + b->failed }, { "leaks", !out->clean },
-		{ "errors", out->errors },
-	};
-
-	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
-		json_object_object_add(o, texts[i].key, json_object_new_string(texts[i].value));
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		json_object_object_add(o, numbers[i].key, json_object_new_int64(numbers[i].value));
-	json_object_array_add(s->results, o);
-}
-
-/* The fault as the trigger of what it leads to. */
-static struct fault as_trigger(const struct injection *in)
-{
-	return (struct fault){
-		.site = (uint32_t)in->at,
-		.action = action_of(in),
-		.error = in->error,
-		.every = 1,
-	};
-}
-
-static int inject(struct sweep *s, struct injection *in)
-{
-	struct known *k = &s->known[in->at];
-	struct fault trigger = as_trigger(in);
+	const struct known *k = in->at;
 	struct outcome out = { .hits = 0 };
 	int64_t before, after;
 	const char *fault = NULL;
@@ -349,55 +210,45 @@ static int inject(struct sweep *s, struct injection *in)
 			break;
 		}
 		arm(s, in, try);
-		lanes_many_marked(is_at_privileged(k));
+		lanes_many_marked(known_is_privileged(k));
 		run_batch(s, &out);
 		lanes_many_marked(false);
 		out.errors = out.clean && !rig_errors(&s->rig, &after) ? after - before : 0;
-		fault = broken(k, in, &out);
+		fault = injection_broken(in, &out);
 	}
-	if (!r && !k->has_trigger)
-		r = learn_sites(s, &trigger);
-	in->hits = out.hits;
-	add_result(s, in, &out, fault);
+	if (!r && !k->after)
+		r = learn_sites(s, in);
+	*ret_hits = out.hits;
+	json_object_array_add(s->results, injection_row(in, s->opt->engine, &out, fault));
 	if (s->opt->verbose || fault)
 		fprintf(stderr, "%s %-8s %s: %s, %s: hits %u, resets %u%s%s%s%s\n",
 			fault ? "FAIL" : "ok  ", s->opt->engine, k->name,
-			catalogue_error_name(in->error), mode_names[in->mode], out.hits,
+			catalogue_error_name(in->error), injection_mode_name(in->mode), out.hits,
 			out.batch.resets, fault ? ": " : "", fault ?: "", fault ? ": " : "",
 			fault ? out.why : "");
-	if (!fault && (r || !may_end_privileged(s, in)))
+	if (!fault && (r || !injection_may_end_privileged(in)))
 		return r;
 	s->bad += fault != NULL;
 	kill_daemon(s);
 	return start_daemon(s);
 }
 
-static int inject_modes(struct sweep *s, size_t at, int error, bool first)
+static int inject_modes(struct sweep *s, const struct known *at, int error, bool first)
 {
 	struct injection in = { .at = at, .error = error };
+	uint32_t hits;
 	int r = 0;
 
 	for (unsigned int mode = MODE_ONCE; !r && mode <= MODE_ALWAYS; mode++) {
 		if (mode != MODE_ONCE && !first && !s->opt->full)
 			break;
 		in.mode = mode;
-		r = inject(s, &in);
+		r = inject(s, &in, &hits);
 		/* where nobody comes by, other errors are no use */
-		if (!r && first && mode == MODE_ONCE && !in.hits)
+		if (!r && first && mode == MODE_ONCE && !hits)
 			return 1;
 	}
 	return r;
-}
-
-/*
- * What is tried because the first way has failed.  If SO_LINGER and disconnecting are both refused,
- * nothing is left that would reset a connection; a map that refuses to delete an entry, and again
- * when its slot has a new owner, keeps it until the next.  A test has nothing to ask for.
- */
-static bool is_last_resort(const struct known *k)
-{
-	return k->has_trigger && (strstr(k->name, "(session_arm_reset)") ||
-				  strstr(k->name, "(forget_cookie)"));
 }
 
 /* About so many of the N errors of a site, and others with another seed. */
@@ -415,22 +266,23 @@ static bool is_ours(const struct sweep *s, const struct known *k)
 	uint64_t mixed = (k->key ^ k->key >> 33) * 0xff51afd7ed558ccdULL;
 
 	mixed = (mixed ^ mixed >> 33) * 0xc4ceb9fe1a85ec53ULL;
-	return k->has_trigger || s->opt->shares < 2 ||
+	return k->after || s->opt->shares < 2 ||
 	       (mixed >> 33) % s->opt->shares == s->opt->share;
 }
 
-static int inject_site(struct sweep *s, size_t at)
+static int inject_site(struct sweep *s, const struct known *at)
 {
-	const struct failing *f = s->known[at].failing;
+	const struct failing *f = at->failing;
 	bool first = true;
+	uint32_t hits;
 	size_t n = 0;
 	int r = 0;
 
-	if (!s->known[at].calls || is_last_resort(&s->known[at]))
+	if (!at->calls || known_is_last_resort(at))
 		return 0;
-	if (s->opt->only && !strstr(s->known[at].name, s->opt->only))
+	if (s->opt->only && !strstr(at->name, s->opt->only))
 		return 0;
-	if (!is_ours(s, &s->known[at]))
+	if (!is_ours(s, at))
 		return 0;
 	while (n < CATALOGUE_MAX && f->errors[n])
 		n++;
@@ -445,7 +297,7 @@ static int inject_site(struct sweep *s, size_t at)
 	if (r >= 0) {
 		struct injection late = { .at = at, .error = CATALOGUE_LATE, .mode = MODE_ALWAYS };
 
-		r = inject(s, &late);
+		r = inject(s, &late, &hits);
 	}
 	return r < 0 ? r : 0;
 }
@@ -523,8 +375,8 @@ int sweep_run(const struct sweep_options *o, struct json_object *results)
 	s->rng = o->seed;
 	r = start_daemon(s);
 	r = r ?: warm_up(s);
-	for (size_t at = 0; !r && at < s->n_known; at++)
-		r = inject_site(s, at);
+	for (size_t i = 0; !r && i < s->n_known; i++) /* which grows meanwhile */
+		r = inject_site(s, &s->known[i]);
 	if (!r && daemon_stop(s->rig.d, 10000, why, sizeof(why))) {
 		fprintf(stderr, "FAIL: SIGTERM: %s\n", why);
 		s->bad++;
