@@ -8,6 +8,23 @@
 
 #include "flow.h"
 
+static void test_carrier(void **state)
+{
+	(void)state;
+	for (unsigned int phase = 0; phase < FLOW_PHASES; phase++) {
+		for (unsigned int c = CARRIER_COPY; c <= CARRIER_SPLICE; c++) {
+			struct flow f = { .phase = (uint8_t)phase, .user_carrier = (uint8_t)c };
+			enum carrier want = (enum carrier)c;
+
+			if (phase == FLOW_KERNEL || phase == FLOW_FINISHING)
+				want = CARRIER_SOCKMAP;
+			else if (phase == FLOW_LEAVING)
+				want = CARRIER_COPY; /* in rx, but what is passed is copied */
+			assert_int_equal(flow_carrier(&f), want);
+		}
+	}
+}
+
 /* What has carried it to its end is remembered: user space, or the kernel. */
 static void test_last_carrier(void **state)
 {
@@ -30,6 +47,7 @@ static void test_last_carrier(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_carrier),
 		cmocka_unit_test(test_last_carrier),
 	};
 
