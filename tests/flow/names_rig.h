@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_TEST_NAMES_RIG_H
+#define CULVERT_TEST_NAMES_RIG_H
+
+/*
+ * Upstreams that are names, a name server, and what the names' addresses do:
+ *
+ *   127.0.0.1:9100, 127.0.0.2:9100                             are served
+ *   [::1]:9103, 127.0.0.1:9103                                 the same
+ *   [::1]:9100, 127.0.0.3:9100, [::1]:9101, 127.0.0.1:9101     drop every SYN
+ *   all others                                                 refuse
+ */
+#include "forward_rig.h"
+#include "name_server.h"
+
+/* not every program needs all of it */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+
+#define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
+#define THREE "127.0.0.1:9003"
+#define FOUR "127.0.0.1:9004"
+#define OTHER_UPSTREAM "127.0.0.2:9100"
+#define SIX_UPSTREAM "[::1]:9103"
+#define FOUR_UPSTREAM "127.0.0.1:9103"
+
+static const char *const black_holes[] = {
+	"[::1]:9100", "127.0.0.3:9100", "[::1]:9101", "127.0.0.1:9101",
+};
+
+/* How long a session may take that would otherwise wait for the connect-timeout of 60 s. */
+#define SOON_MS 20000
+
+#define MOVING "[culvert]\nprobe = no\n" \
+	       "[forward moves]\nlisten = " ONE "\nupstream = moves.test:9100\n"
+
+static int other_fd = -1, six_fd, four_fd;
+
+/* What every row needs, within the namespaces that rig_run() has made. */
+static void prepare(void)
+{
+	if (other_fd < 0) {
+		name_server_start();
+		other_fd = net_listen(OTHER_UPSTREAM, 100);
+		six_fd = net_listen(SIX_UPSTREAM, 100);
+		four_fd = net_listen(FOUR_UPSTREAM, 100);
+		assert_true(other_fd >= 0 && six_fd >= 0 && four_fd >= 0);
+		for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
+			assert_int_equal(net_black_hole(black_holes[i]), 0);
+	}
+	name_server_mode(NAMES_ANSWER);
+	net_drain_listener(other_fd);
+}
+
+/* What culvert has connected to LISTENER next. */
+static int accept_at(int listener)
+{
+	return rig_accept_at(listener, SOON_MS);
+}
+
+static void expect_upstream(struct daemon *d, const char *forward, const char *address)
+{
+	struct json_object *s;
+
+	assert_true(rig_sessions(d, forward, &s) >= 1);
+	assert_string_equal(json_text(s, "upstream"), address);
+	json_object_put(s);
+}
+
+/* A session through LISTEN that reaches LISTENER, and talks on the engine's carrier. */
+static void is_served(struct daemon *d, char *engine, const char *forward, const char *listen,
+		      const char *address)
+{
+	int client = rig_dial(NULL, listen), server = accept_at(upstream_fd);
+
+	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
+	expect_upstream(d, forward, address);
+	rig_reset(client);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+static void is_reached(const char *listen)
+{
+	int client = rig_dial(NULL, listen), server = accept_at(upstream_fd);
+
+	rig_talk(client, server, 10);
+	rig_reset(client);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+/* --- what the daemon knows of a name --- */
+
+static struct json_object *forward_status(struct daemon *d, struct json_object **ret, size_t i)
+{
+	*ret = query(d, "status");
+	return json_object_array_get_idx(json_at(*ret, "forwards"), i);
+}
+
+static int64_t lookup_int(struct daemon *d, size_t i, const char *path)
+{
+	struct json_object *o;
+	int64_t n = json_int(forward_status(d, &o, i), path);
+
+	json_object_put(o);
+	return n;
+}
+
+static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t n)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+
+	while (lookup_int(d, i, path) < n) {
+		if (now_ms() >= deadline)
+			fail_msg("%s is still below %lld", path, (long long)n);
+		poll(NULL, 0, 5);
+	}
+}
+
+/* Wait until names 0 to N - 1 have been looked up. */
+static void wait_known(struct daemon *d, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		wait_at_least(d, i, "lookup.lookups", 1);
+}
+
+/* Wait until the first address of forward I is this one, alone. */
+static void wait_address(struct daemon *d, size_t i, const char *address)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+	bool is = false;
+
+	while (!is) {
+		struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
+
+		is = json_object_array_length(list) == 1 &&
+		     !strcmp(json_object_get_string(json_object_array_get_idx(list, 0)), address);
+		json_object_put(o);
+		if (!is && now_ms() >= deadline)
+			fail_msg("forward %zu is not at %s", i, address);
+		poll(NULL, 0, is ? 0 : 5);
+	}
+}
+
+/* A client that culvert may reset before its connect(2) has returned: then -ECONNRESET. */
+static int dial(const char *to)
+{
+	int fd = rig_try_dial(NULL, to);
+
+	if (fd < 0)
+		assert_int_equal(fd, -ECONNRESET);
+	return fd;
+}
+
+static void is_turned_away(const char *listen)
+{
+	int fd = dial(listen);
+
+	if (fd >= 0)
+		assert_int_equal(rig_end(fd, SOON_MS), ECONNRESET);
+}
+
+#pragma GCC diagnostic pop
+
+#endif

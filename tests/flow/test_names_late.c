@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Names for which there is no answer, on every engine: not yet, or because the name server or the
+ * resolver's processes fail.
+ */
+#include "names_rig.h"
+
+#include <dirent.h>
+
+#define TEST_SECONDS 280
+#define RESOLVER "culvert-resolve"
+
+/* --- upstreams --- */
+
+#define LATE "[culvert]\nprobe = no\nconnect-timeout = 60\n" \
+	     "[forward late]\nlisten = " ONE "\nupstream = late.test:9100\n" \
+	     "[forward short]\nlisten = " TWO "\nupstream = late.test:9100\n" \
+	     "connect-timeout = 0.1\n" \
+	     "[forward number]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n"
+
+/*
+ * A name server that does not answer holds up neither the start, nor a reload, nor a forward that
+ * does not need it; sessions of the others wait for it.
+ */
+static void answers_late(void **state)
+{
+	struct json_object *s;
+	struct daemon *d;
+	int waiting, gone, server;
+
+	prepare();
+	name_server_set("late.test", "127.0.0.1");
+	name_server_set("new.test", "127.0.0.1");
+	name_server_mode(NAMES_HOLD);
+	d = rig_start(*state, LATE);
+	is_reached(THREE);
+	waiting = rig_dial(NULL, ONE);
+	gone = rig_dial(NULL, ONE);
+	is_turned_away(TWO);
+	rig_wait_status(d, "errors.no-address", 1);
+	rig_wait_status(d, "resources.sessions", 2);
+	rig_reset(gone);
+	rig_wait_status(d, "errors.client-reset", 2); /* is_reached() has reset one, too */
+	rig_reload_good(d, LATE "[forward new]\nlisten = " FOUR "\nupstream = new.test:9100\n");
+	assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 0);
+	assert_int_equal(rig_sessions(d, "late", &s), 1);
+	assert_string_equal(json_text(s, "state"), "connecting");
+	assert_string_equal(json_text(s, "upstream"), "late.test:9100");
+	json_object_put(s);
+
+	name_server_mode(NAMES_ANSWER);
+	server = accept_at(upstream_fd);
+	rig_talk_until(d, "late", rig_carrier(d, *state), waiting, server);
+	expect_upstream(d, "late", "127.0.0.1:9100");
+	is_reached(FOUR);
+	wait_known(d, 2);
+	is_reached(TWO);
+	rig_reload_good(d, LATE); /* rig_stop() counts descriptors */
+	rig_stop(d);
+}
+
+/* It does not exist at first; then it has one family, and then the other. */
+static void exists_later(void **state)
+{
+	int listeners[2] = { six_fd, four_fd }, client, server;
+	static const char *const addresses[2][2] = {
+		{ "::1", SIX_UPSTREAM }, { "127.0.0.1", FOUR_UPSTREAM }
+	};
+	struct daemon *d;
+	char *log;
+
+	prepare();
+	name_server_set("later.test", NULL);
+	d = rig_start(*state, "[culvert]\nprobe = no\nresolve-interval = 0.1\n"
+			      "[forward later]\nlisten = " ONE "\nupstream = later.test:9103\n");
+	is_turned_away(ONE);
+	rig_wait_status(d, "errors.no-address", 1);
+	for (size_t i = 0; i < 2; i++) {
+		name_server_set("later.test", addresses[i][0]);
+		wait_address(d, 0, addresses[i][1]);
+		client = rig_dial(NULL, ONE);
+		server = accept_at(listeners[i]);
+		rig_talk_until(d, "later", rig_carrier(d, *state), client, server);
+		rig_reset(client);
+		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+		rig_wait_status(d, "resources.sessions", 0);
+	}
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "upstream later.test:9103 has no address yet, so its clients "
+				    "are reset: host name lookup failed: "));
+	assert_non_null(strstr(log, "upstream later.test:9103 has no address: host name lookup "
+				    "failed: "));
+	assert_non_null(strstr(log, "upstream later.test:9103 is " SIX_UPSTREAM "\n"));
+	free(log);
+	rig_stop(d);
+}
+
+/* --- names to listen at --- */
+
+/* One to listen at is needed at the start. */
+static void listens(void **state)
+{
+	const char *const args[] = { "--probe", "no", "here.test:9001", RIG_UPSTREAM, NULL };
+	struct daemon_conf conf = { .engine = *state, .args = args };
+	struct daemon *d = NULL;
+	char why[1024];
+
+	prepare();
+	name_server_set("here.test", NULL);
+	assert_int_equal(daemon_start(&conf, &d, why, sizeof(why)), -EIO);
+	assert_non_null(strstr(why, "forward here.test:9001: listen \"here.test:9001\": host name "
+				    "lookup failed: "));
+	name_server_set("here.test", "127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\n[forward here]\nlisten = here.test:9001\n"
+			      "upstream = " RIG_UPSTREAM "\n");
+	is_reached(ONE);
+	rig_stop(d);
+}
+
+/*
+ * A name to listen at is waited for, as it must be bound: by the reload, which holds up neither
+ * sessions nor the end.
+ */
+static void reload_hangs(void **state)
+{
+	struct daemon *d;
+	unsigned int asked;
+
+	prepare();
+	name_server_set("moves.test", "127.0.0.1");
+	d = rig_start(*state, MOVING);
+	wait_known(d, 1);
+	name_server_mode(NAMES_SILENT);
+	asked = name_server_asked();
+	rig_write(MOVING "[forward new]\nlisten = hangs.test:9002\nupstream = " RIG_UPSTREAM "\n");
+	daemon_signal(d, SIGHUP);
+	while (name_server_asked() == asked)
+		poll(NULL, 0, 5);
+	is_reached(ONE);
+	assert_int_equal(rig_status(d, "reload.finished"), 0);
+	rig_stop(d);
+}
+
+/* --- name servers that are silent --- */
+
+/* More names hang than there are processes; those that are answered are found all the same. */
+#define HANGING 150
+
+static void others_hang(void **state)
+{
+	static char text[HANGING * 100 + 1000];
+	int at = snprintf(text, sizeof(text), "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			  "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
+			  "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	struct daemon *d;
+
+	for (int i = 0; i < HANGING; i++)
+		at += snprintf(text + at, sizeof(text) - (size_t)at,
+			       "[forward f%d]\nlisten = 127.0.0.2:%d\nupstream = f%d"
+			       NAMES_HANGS ":80\n", i, 10000 + i, i);
+	prepare();
+	name_server_set("good.test", "127.0.0.1");
+	d = rig_start(*state, text);
+	is_served(d, *state, "good", ONE, "127.0.0.1:9100");
+	assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
+	/* a name that a reload brings, and one of a service, which is no name */
+	name_server_set("new.test", "127.0.0.1");
+	at += snprintf(text + at, sizeof(text) - (size_t)at,
+		       "[forward new]\nlisten = " THREE "\nupstream = new.test:9100\n"
+		       "[forward service]\nlisten = " FOUR "\nupstream = 127.0.0.1:http\n");
+	rig_reload_good(d, text);
+	is_reached(THREE);
+	is_turned_away(FOUR);
+	is_reached(TWO);
+	rig_reload_good(d, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			   "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
+			   "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	rig_stop(d);
+}
+
+/* It is asked again long before the C library does so; for one family, if it must be. */
+static void not_all_answered(void **state)
+{
+	static const struct {
+		unsigned int a, aaaa;
+		const char *address;
+	} rows[] = {
+		{ 1, 1, NULL },
+		{ 1, 0, NULL },
+		{ 0, 1, NULL },
+		{ UINT32_MAX, 0, SIX_UPSTREAM },
+		{ 0, UINT32_MAX, FOUR_UPSTREAM },
+	};
+
+	prepare();
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		int client, listener = rows[i].address && rows[i].aaaa ? four_fd : six_fd;
+		struct daemon *d;
+
+		name_server_set("lossy.test", "::1 127.0.0.1");
+		name_server_mute("lossy.test", rows[i].a, rows[i].aaaa);
+		d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+				      "[forward lossy]\nlisten = " ONE "\n"
+				      "upstream = lossy.test:9103\n");
+		client = rig_dial(NULL, ONE);
+		rig_talk(client, accept_at(listener), 20);
+		if (rows[i].address)
+			wait_address(d, 0, rows[i].address);
+		assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 1);
+		assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
+		rig_stop(d);
+	}
+}
+
+/* --- the resolver's processes --- */
+
+static bool has_text(struct daemon *d, const char *path, const char *text)
+{
+	struct json_object *o = query(d, "status");
+	bool has = !strcmp(json_text(o, path), text);
+
+	json_object_put(o);
+	return has;
+}
+
+/* The one whose parent is PARENT; 0: none. */
+static pid_t resolver_below(pid_t parent)
+{
+	DIR *proc = opendir("/proc");
+	struct dirent *e;
+	pid_t found = 0;
+
+	while (proc && !found && (e = readdir(proc))) {
+		char path[300], line[256] = "", *end;
+		int ppid = 0;
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/%s/stat", e->d_name);
+		f = e->d_name[0] >= '1' && e->d_name[0] <= '9' ? fopen(path, "re") : NULL;
+		if (!f)
+			continue;
+		if (fgets(line, sizeof(line), f) && (end = strrchr(line, ')')) &&
+		    sscanf(end, ") %*c %d", &ppid) == 1 && ppid == parent &&
+		    strstr(line, "(" RESOLVER ")"))
+			found = (pid_t)strtol(e->d_name, NULL, 10);
+		fclose(f);
+	}
+	if (proc)
+		closedir(proc);
+	return found;
+}
+
+static pid_t wait_resolver(pid_t parent, pid_t not)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+	pid_t pid;
+
+	while (!(pid = resolver_below(parent)) || pid == not) {
+		if (now_ms() >= deadline)
+			fail_msg("no resolver below process %d", parent);
+		poll(NULL, 0, 5);
+	}
+	return pid;
+}
+
+/* It hangs, is killed, and killed for good; sessions run and begin all the while. */
+static void resolver_fails(void **state)
+{
+	int64_t age, deadline;
+	unsigned int asked;
+	struct daemon *d;
+	pid_t guardian, server;
+	int old[2], new[2];
+
+	prepare();
+	name_server_set("moves.test", "127.0.0.1");
+	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
+	assert_true(has_text(d, "resolver", "running"));
+	guardian = wait_resolver((pid_t)rig_status(d, "pid"), 0);
+	server = wait_resolver(guardian, 0);
+	old[0] = rig_dial(NULL, ONE);
+	old[1] = accept_at(upstream_fd);
+	wait_at_least(d, 0, "lookup.lookups", 1);
+
+	name_server_mode(NAMES_SILENT);
+	asked = name_server_asked();
+	while (name_server_asked() == asked)
+		poll(NULL, 0, 5);
+	name_server_set("moves.test", "127.0.0.2");
+	age = lookup_int(d, 0, "lookup.age_ms");
+	wait_at_least(d, 0, "lookup.age_ms", age + 150);
+	rig_talk_until(d, "moves", rig_carrier(d, *state), old[0], old[1]);
+	new[0] = rig_dial(NULL, ONE);
+	new[1] = accept_at(upstream_fd);
+	rig_talk(new[0], new[1], 100);
+
+	/* with it the look-up goes that hangs */
+	name_server_mode(NAMES_ANSWER);
+	assert_int_equal(kill(server, SIGKILL), 0);
+	server = wait_resolver(guardian, server);
+	wait_address(d, 0, OTHER_UPSTREAM);
+	assert_true(has_text(d, "resolver", "running"));
+
+	assert_int_equal(kill(guardian, SIGKILL), 0);
+	assert_int_equal(kill(server, SIGKILL), 0);
+	deadline = now_ms() + SOON_MS;
+	while (!has_text(d, "resolver", "gone")) {
+		assert_true(now_ms() < deadline);
+		poll(NULL, 0, 5);
+	}
+	rig_talk(old[0], old[1], 100);
+	rig_reset(new[0]);
+	new[0] = rig_dial(NULL, ONE);
+	new[1] = accept_at(other_fd);
+	rig_talk(new[0], new[1], 100);
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "answers-late", answers_late },
+	{ "exists-later", exists_later },
+	{ "listens", listens },
+	{ "reload-hangs", reload_hangs },
+	{ "others-hang", others_hang },
+	{ "not-all-answered", not_all_answered },
+	{ "resolver-fails", resolver_fails },
+};
+
+int main(void)
+{
+	env_need_ipv6("test_names_late");
+	return rig_run("test_names_late", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}
