@@ -104,7 +104,7 @@ enum pump copy_pump(struct pump_io *io)
 		size_t want;
 
 		if (!spare)
-			spare = pool_buffer_get_sized(io->pool, io->buffer_size);
+			spare = pool_buffer_get(io->pool, io->buffer_size);
 		if (!spare)
 			return PUMP_STARVED;
 		want = at_most(spare->size, io->limit - io->read);
@@ -133,7 +133,7 @@ enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
 		uint32_t n = 0;
 
 		if (!b || (room < TAIL_ROOM && room < io->limit - io->read)) {
-			b = pool_buffer_get_sized(io->pool, io->buffer_size);
+			b = pool_buffer_get(io->pool, io->buffer_size);
 			if (!b)
 				return PUMP_STARVED;
 			room = b->size;

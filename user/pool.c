@@ -78,7 +78,7 @@ static void drop_oldest(struct pool *p)
 	p->buffers_idle--;
 }
 
-struct buffer *pool_buffer_get_sized(struct pool *p, size_t size)
+struct buffer *pool_buffer_get(struct pool *p, size_t size)
 {
 	struct buffer *b;
 

@@ -42,11 +42,7 @@ void pool_init(struct pool *p, size_t buffer_size);
 void pool_close(struct pool *p);
 
 /* SIZE bytes of data; 0: as many as P->buffer_size says.  NULL: out of memory. */
-struct buffer *pool_buffer_get_sized(struct pool *p, size_t size);
-static inline struct buffer *pool_buffer_get(struct pool *p)
-{
-	return pool_buffer_get_sized(p, 0);
-}
+struct buffer *pool_buffer_get(struct pool *p, size_t size);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
 /* NULL: out of memory, descriptors, or the limit is reached, EMFILE (errno is set). */

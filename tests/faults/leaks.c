@@ -64,20 +64,15 @@ static int64_t count_map(unsigned int id)
 	return n;
 }
 
-static DIR *open_proc(pid_t pid, const char *what)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, what);
-	return opendir(path);
-}
-
 int64_t leaks_map_entries(pid_t pid)
 {
-	DIR *dir = open_proc(pid, "fdinfo");
+	char path[64];
 	struct dirent *e;
 	int64_t sum = 0;
+	DIR *dir;
 
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo", (int)pid);
+	dir = opendir(path);
 	if (!dir)
 		return -errno;
 	while (sum >= 0 && (e = readdir(dir))) {
@@ -88,17 +83,4 @@ int64_t leaks_map_entries(pid_t pid)
 	}
 	closedir(dir);
 	return sum;
-}
-
-int64_t leaks_descriptors(pid_t pid)
-{
-	DIR *dir = open_proc(pid, "fd");
-	int64_t n = 0;
-
-	if (!dir)
-		return -errno;
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n - 2; /* "." and ".." */
 }

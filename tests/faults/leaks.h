@@ -13,7 +13,4 @@
 /* Returns how many entries there are, or -errno.  0 if the process has no such map. */
 int64_t leaks_map_entries(pid_t pid);
 
-/* Descriptors that PID has open, or -errno. */
-int64_t leaks_descriptors(pid_t pid);
-
 #endif

@@ -62,8 +62,8 @@ static void test_buffer_reuse(void **state)
 	struct buffer *a, *b;
 
 	expect_buffers(p, 0, 0);
-	a = pool_buffer_get(p);
-	b = pool_buffer_get(p);
+	a = pool_buffer_get(p, 0);
+	b = pool_buffer_get(p, 0);
 	assert_non_null(a);
 	assert_non_null(b);
 	assert_ptr_not_equal(a, b);
@@ -73,7 +73,7 @@ static void test_buffer_reuse(void **state)
 	assert_int_equal(a->data[p->buffer_size - 1], 1);
 	pool_buffer_put(p, a);
 	expect_buffers(p, 1, 1);
-	assert_ptr_equal(pool_buffer_get(p), a);
+	assert_ptr_equal(pool_buffer_get(p, 0), a);
 	expect_buffers(p, 2, 0);
 	pool_buffer_put(p, a);
 	pool_buffer_put(p, b);
@@ -88,7 +88,7 @@ static void test_buffer_limit(void **state)
 	unsigned int kept;
 
 	for (int i = 0; i < MANY; i++) {
-		b[i] = pool_buffer_get(p);
+		b[i] = pool_buffer_get(p, 0);
 		assert_non_null(b[i]);
 		memset(b[i]->data, i, p->buffer_size);
 	}
@@ -103,7 +103,7 @@ static void test_buffer_limit(void **state)
 	expect_buffers(p, 0, kept);
 	for (int round = 0; round < 3; round++) {
 		for (unsigned int i = 0; i < kept; i++)
-			b[i] = pool_buffer_get(p);
+			b[i] = pool_buffer_get(p, 0);
 		expect_buffers(p, kept, 0);
 		for (unsigned int i = 0; i < kept; i++)
 			pool_buffer_put(p, b[i]);
@@ -115,9 +115,9 @@ static void test_buffer_limit(void **state)
 static void test_buffer_sizes(void **state)
 {
 	struct pool *p = *state;
-	struct buffer *small = pool_buffer_get_sized(p, 100), *big, *b[MANY];
+	struct buffer *small = pool_buffer_get(p, 100), *big, *b[MANY];
 
-	big = pool_buffer_get_sized(p, 100000);
+	big = pool_buffer_get(p, 100000);
 	memset(small->data, 1, 100);
 	memset(big->data, 2, 100000);
 	assert_int_equal(small->size, 100);
@@ -125,17 +125,17 @@ static void test_buffer_sizes(void **state)
 	pool_buffer_put(p, small);
 	pool_buffer_put(p, big);
 	expect_buffers(p, 0, 2);
-	assert_ptr_equal(pool_buffer_get_sized(p, 100), small);
-	assert_ptr_equal(pool_buffer_get_sized(p, 100000), big);
+	assert_ptr_equal(pool_buffer_get(p, 100), small);
+	assert_ptr_equal(pool_buffer_get(p, 100000), big);
 	pool_buffer_put(p, small);
 	pool_buffer_put(p, big);
-	b[0] = pool_buffer_get(p);
+	b[0] = pool_buffer_get(p, 0);
 	assert_int_equal(b[0]->size, p->buffer_size);
 	expect_buffers(p, 1, 2);
 	pool_buffer_put(p, b[0]);
 	for (int round = 0; round < 2; round++) {
 		for (int i = 0; i < MANY; i++)
-			b[i] = pool_buffer_get_sized(p, 50);
+			b[i] = pool_buffer_get(p, 50);
 		for (int i = 0; i < MANY; i++)
 			pool_buffer_put(p, b[i]);
 	}
@@ -148,10 +148,10 @@ static void test_buffer_no_memory(void **state)
 	struct pool *p = *state;
 
 	p->buffer_size = SIZE_MAX / 4;
-	assert_null(pool_buffer_get(p));
+	assert_null(pool_buffer_get(p, 0));
 	expect_buffers(p, 0, 0);
 	p->buffer_size = 10;
-	pool_buffer_put(p, pool_buffer_get(p));
+	pool_buffer_put(p, pool_buffer_get(p, 0));
 	expect_buffers(p, 0, 1);
 }
 
@@ -335,7 +335,7 @@ static void test_close(void **state)
 	struct pool *p = *state;
 
 	pool_close(p); /* nothing in it */
-	pool_buffer_put(p, pool_buffer_get(p));
+	pool_buffer_put(p, pool_buffer_get(p, 0));
 	pool_pipe_put(p, pool_pipe_get(p), true);
 	pool_close(p);
 	expect_pipes(p, 0, 0);
@@ -346,7 +346,7 @@ static void test_close_counts(void **state)
 {
 	struct pool *p = *state;
 
-	pool_buffer_put(p, pool_buffer_get(p));
+	pool_buffer_put(p, pool_buffer_get(p, 0));
 	pool_close(p);
 	expect_buffers(p, 0, 0);
 }
@@ -370,7 +370,7 @@ static void test_random(void **state)
 				b[i] = NULL;
 				n_buffers--;
 			} else {
-				b[i] = pool_buffer_get(p);
+				b[i] = pool_buffer_get(p, 0);
 				b[i]->data[0] = (uint8_t)i;
 				n_buffers++;
 			}

@@ -70,11 +70,6 @@ struct tail {
 	uint32_t wrong;    /* the sink's: 1 if the content was wrong */
 };
 
-static inline bool wire_sends_up(enum wire w)
-{
-	return w == WIRE_UP || w == WIRE_BOTH;
-}
-
 static inline bool wire_sends_down(enum wire w)
 {
 	return w == WIRE_DOWN || w == WIRE_BOTH;
