@@ -6,9 +6,7 @@
  * docs/control.md as tests read it: the rows of its tables.  Include after cmocka.h.
  */
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

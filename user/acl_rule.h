@@ -3,7 +3,6 @@
 #define CULVERT_ACL_RULE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 

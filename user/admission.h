@@ -3,7 +3,6 @@
 #define CULVERT_ADMISSION_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <sys/socket.h>
 
 #include "config.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/socket.h>
 
 #include "carrier.h"
 #include "syscall_filter.h"

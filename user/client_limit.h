@@ -3,8 +3,6 @@
 #define CULVERT_CLIENT_LIMIT_H
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/socket.h>
 
 /*

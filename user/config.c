@@ -14,6 +14,7 @@
 #include "log.h"
 #include "option_help.h"
 #include "option_value.h"
+#include "size.h"
 
 #define NOT_GIVEN UINT_MAX
 

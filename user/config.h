@@ -8,7 +8,6 @@
 
 #include "acl.h"
 #include "endpoint.h"
-#include "size.h"
 
 /* Where the daemon listens for, and the clients look for, control requests. */
 #define CONFIG_CONTROL_DEFAULT "/run/culvert/control.sock"

@@ -24,9 +24,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config_reader.h"
 #include "config_rinetd.h"
 #include "log.h"
-#include "option_value.h"
 
 /* inih cuts longer names of sections off (MAX_SECTION in ini.c). */
 #define SECTION_MAX 49

@@ -4,14 +4,14 @@
 
 #include <stdio.h>
 
-#include "config_reader.h"
+#include "config_text.h"
 
 /*
  * Read the configuration file PATH: options into C, forwards into TEXT.  A file that does not begin
- * with a section is a rinetd.conf (config_rinetd.h).  On a mistake prints one
- * line to stderr, with file and line, and returns -EINVAL; a file that cannot be read, or that
- * others than its owner could have written, gives another -errno.  Symbolic links are followed
- * first: what counts is the file that is read, and the directory that it is in.
+ * with a section is a rinetd.conf (config_rinetd.h).  On a mistake prints one line to stderr, with
+ * file and line, and returns -EINVAL; a file that cannot be read, or that others than its owner
+ * could have written, gives another -errno.  Symbolic links are followed first: what counts is the
+ * file that is read, and the directory that it is in.
  */
 int config_file_read(const char *path, struct config *c, struct config_text *text);
 

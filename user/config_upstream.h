@@ -2,7 +2,7 @@
 #ifndef CULVERT_CONFIG_UPSTREAM_H
 #define CULVERT_CONFIG_UPSTREAM_H
 
-#include "config_file.h"
+#include "config_text.h"
 
 /*
  * Can connections to the upstream of FC have what is asked for: source, interface, mark,

@@ -2,8 +2,6 @@
 #ifndef CULVERT_CONTROL_CLIENT_H
 #define CULVERT_CONTROL_CLIENT_H
 
-#include <json-c/json.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 

@@ -3,7 +3,6 @@
 #define CULVERT_FLOW_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /*

@@ -7,7 +7,6 @@
 
 #include "clock.h"
 #include "log.h"
-#include "loop.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(SYSCALL(rt_sigtimedwait));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bucket.h"
+#include "config.h"
 
 #define DAY_MS (24 * 3600 * 1000)
 #define WEEK_MS (7 * DAY_MS)

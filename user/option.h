@@ -2,10 +2,9 @@
 #ifndef CULVERT_OPTION_H
 #define CULVERT_OPTION_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include "config.h"
 
 /*
  * What culvert can be told, as one table: the command line, the configuration file, the defaults

@@ -2,6 +2,7 @@
 #ifndef CULVERT_OPTION_VALUE_H
 #define CULVERT_OPTION_VALUE_H
 
+#include "config.h"
 #include "option.h"
 
 /* The values of options (option.h): from text into a configuration, and compared. */

@@ -17,12 +17,12 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "config_file.h"
+#include "config_reader.h"
 #include "listen_socket.h"
 #include "log.h"
 #include "log_file.h"

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "config_file.h"
+#include "config_reader.h"
 #include "log.h"
 #include "privileged.h"
 #include "syscall_filter.h"

@@ -13,7 +13,6 @@
 #include "drain.h"
 #include "json_add.h"
 #include "log.h"
-#include "loop.h"
 #include "names.h"
 
 #if defined(__GNUC__) && !defined(__clang__)

@@ -13,7 +13,6 @@
 #include "rinetd_pattern.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

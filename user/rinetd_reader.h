@@ -5,7 +5,6 @@
 /* What the parts of the reader of a rinetd.conf share (config_rinetd.c, rinetd_forward.c). */
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "config_reader.h"
 #include "rinetd_rules.h"

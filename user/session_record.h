@@ -2,7 +2,6 @@
 #ifndef CULVERT_SESSION_RECORD_H
 #define CULVERT_SESSION_RECORD_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "client_addr.h"

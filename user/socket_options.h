@@ -2,7 +2,7 @@
 #ifndef CULVERT_SOCKET_OPTIONS_H
 #define CULVERT_SOCKET_OPTIONS_H
 
-#include "addr.h"
+#include <sys/socket.h>
 
 /* What makes packets of a TCP socket leave in another way than others.  0 or -errno. */
 

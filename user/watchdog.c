@@ -7,7 +7,6 @@
 
 #include "clock.h"
 #include "log.h"
-#include "loop.h"
 
 #define LOOKS 4 /* within the time that systemd has patience */
 

@@ -4,9 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
-#include <time.h>
 
 /*
  * What systemd is told by WATCHDOG=1, sd_notify(3): that every watched thread still takes its

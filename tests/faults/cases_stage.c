@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* RST and FIN at every stage of a session, and windows of no size. */
 #include <stdio.h>
-#include <string.h>
 
-#include "../flow/env.h"
 #include "../flow/peer.h"
 #include "cases.h"
 

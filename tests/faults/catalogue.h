@@ -3,7 +3,6 @@
 #define CULVERT_TEST_FAULTS_CATALOGUE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 /* How each function can fail. */
 

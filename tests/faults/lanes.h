@@ -3,7 +3,6 @@
 #define CULVERT_TEST_FAULTS_LANES_H
 
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 /*

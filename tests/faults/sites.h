@@ -2,7 +2,6 @@
 #ifndef CULVERT_TEST_FAULTS_SITES_H
 #define CULVERT_TEST_FAULTS_SITES_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

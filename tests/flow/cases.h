@@ -3,7 +3,6 @@
 #define CULVERT_TEST_CASES_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "daemon.h"

@@ -3,7 +3,6 @@
 #define CULVERT_TEST_DAEMON_H
 
 #include <json-c/json.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>

@@ -2,8 +2,6 @@
 #ifndef CULVERT_TEST_NAME_SERVER_H
 #define CULVERT_TEST_NAME_SERVER_H
 
-#include <stdint.h>
-
 /*
  * A name server on a thread of its own, which says what the test wants, and files below /etc that
  * make everybody in this process's mount namespace ask it alone.

@@ -13,7 +13,6 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 

@@ -5,8 +5,6 @@
 /* forward_rig.h, for a daemon whose file changes. */
 #include "forward_rig.h"
 
-#include "daemon_log.h"
-
 /* not every program needs all of it */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"

@@ -9,11 +9,7 @@
 #include "forward_rig.h"
 #include "netlab.h"
 
-#include <arpa/inet.h>
-#include <signal.h>
-
 #include "addr.h"
-#include "daemon_log.h"
 
 /* not every program needs all of it */
 #pragma GCC diagnostic push

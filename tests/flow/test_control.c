@@ -23,7 +23,6 @@
 #include "forward_rig.h"
 #include "operator.h"
 #include "pairs.h"
-#include "peer.h"
 
 #define TEST_SECONDS 200
 #define CLIENT_A "127.0.0.11:0"

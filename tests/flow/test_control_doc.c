@@ -12,18 +12,13 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "../control_doc.h"
-#include "env.h"
 #include "forward_rig.h"
-#include "peer.h"
 
 #define TEST_SECONDS 200
 #define ONE "127.0.0.1:9001"

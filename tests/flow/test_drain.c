@@ -9,9 +9,7 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <sys/socket.h>
 
-#include "env.h"
 #include "forward_rig.h"
 #include "operator.h"
 

@@ -6,7 +6,6 @@
  */
 #include "forward_rig.h"
 
-#include <signal.h>
 #include <sys/un.h>
 
 #include "taps.h"

@@ -23,7 +23,6 @@
 #include "daemon_log.h"
 #include "env.h"
 #include "hung_disk.h"
-#include "peer.h"
 #include "session_log_rig.h"
 
 #define TEST_SECONDS 100

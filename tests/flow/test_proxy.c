@@ -11,13 +11,11 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "env.h"
 #include "proxy_headers.h"

@@ -10,18 +10,12 @@
 
 #include <cmocka.h>
 
-#include <errno.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "env.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
 #include "forward_rig.h"
-#include "peer.h"
 #include "taps.h"
 
 #define TEST_SECONDS 120

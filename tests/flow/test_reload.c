@@ -6,10 +6,8 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #define TEST_SECONDS 280
 

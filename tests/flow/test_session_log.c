@@ -10,12 +10,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "env.h"
 #include "peer.h"
 #include "session_log_rig.h"
 

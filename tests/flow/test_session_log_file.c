@@ -7,7 +7,6 @@
 
 #include <cmocka.h>
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>

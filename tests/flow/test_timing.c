@@ -18,12 +18,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "env.h"
 #pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
 #include "forward_rig.h"
-#include "peer.h"
 
 #define TEST_SECONDS 120
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"

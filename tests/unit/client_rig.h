@@ -4,7 +4,6 @@
 
 /* The client of the control socket, as from a shell. */
 
-#include <stdio.h>
 #include <unistd.h>
 
 #include "capture.h"

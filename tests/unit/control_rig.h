@@ -7,9 +7,7 @@
  * cmocka.h.
  */
 
-#include <errno.h>
 #include <poll.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

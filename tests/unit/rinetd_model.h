@@ -7,12 +7,8 @@
  * tried character by character, lists walked through.
  */
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 struct model_rule {
 	bool allow;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What a relay can do to a stream, and that each of it is found. */
 #include <errno.h>
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +13,6 @@
 #include <cmocka.h>
 
 #include "bench/stream.h"
-#include "clock.h"
 #include "seeded.h"
 
 #define SEED 42

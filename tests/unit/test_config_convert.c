@@ -2,7 +2,6 @@
 /* `culvert convert`: what it prints reads as what it was given. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

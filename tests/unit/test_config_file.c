@@ -17,6 +17,7 @@
 
 #include "config_check.h"
 #include "config_file.h"
+#include "config_reader.h"
 #include "config_rig.h"
 
 #define FORWARD "[forward a]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9001\n"

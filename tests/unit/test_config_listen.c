@@ -2,7 +2,6 @@
 /* Listeners that overlap, and forwards that lead back to themselves. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

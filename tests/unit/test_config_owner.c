@@ -2,7 +2,6 @@
 /* Which files are read: what they are, whose, and who else could have written them. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +15,6 @@
 
 #include <cmocka.h>
 
-#include "control.h"
 #include "control_rig.h"
 #include "seeded.h"
 

@@ -7,9 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/un.h>
 
 #include <cmocka.h>
 

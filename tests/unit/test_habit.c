@@ -2,7 +2,6 @@
 /* What decisions are made from: what a session (habit) and a worker (load) have been doing. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 
 #include <cmocka.h>

@@ -13,7 +13,6 @@
 #include <cmocka.h>
 
 #include "pool.h"
-#include "sanitizer.h"
 #include "seeded.h"
 
 #define MANY 100 /* more than a pool keeps of anything */

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "config_file.h"
+#include "config_reader.h"
 #include "privileged.h"
 #include "privileged_client.h"
 #include "privileged_rig.h"

@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "privileged_rules.h"

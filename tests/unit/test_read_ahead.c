@@ -4,7 +4,6 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +11,6 @@
 
 #include "carrier.h"
 #include "carrier_rig.h"
-#include "sanitizer.h"
 #include "seeded.h"
 
 /* copy_read_ahead(): bytes are read now and written later, by copy_pump(), in order. */

@@ -6,8 +6,10 @@
 
 #include <cmocka.h>
 
+#include <arpa/inet.h>
 #include <errno.h>
-#include <stdlib.h>
+#include <netinet/in.h>
+#include <stdio.h>
 
 #include "acl.h"
 #include "rinetd_model.h"

@@ -8,10 +8,7 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
-#include <inttypes.h>
 #include <json-c/json.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 

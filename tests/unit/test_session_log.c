@@ -14,7 +14,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,7 +21,6 @@
 #include <unistd.h>
 
 #include "capture.h"
-#include "log.h"
 #include "session_log.h"
 #include "temp_dir.h"
 

@@ -2,7 +2,6 @@
 /* What workers leave and the writer finds: all of it, once, in order; and what it is to do. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

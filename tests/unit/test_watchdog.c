@@ -15,7 +15,6 @@
 
 #include "capture.h"
 #include "clock.h"
-#include "loop.h"
 #include "temp_dir.h"
 #include "watchdog.h"
 
