@@ -388,9 +388,14 @@ static void test_all_threads(void **state)
 	assert_int_equal(outcome(pid), ENOSYS);
 }
 
-static bool is_instrumented(void)
+static void skip_if_instrumented(void)
 {
-	return syscall_filter_hindrance() != NULL;
+	const char *sanitizer = syscall_filter_hindrance();
+
+	if (!sanitizer)
+		return;
+	printf("skip: built with -fsanitize=%s\n", sanitizer);
+	skip();
 }
 
 static void *use_malloc(void *arg)
@@ -417,10 +422,7 @@ static void test_memory(void **state)
 	pid_t pid;
 
 	(void)state;
-	if (is_instrumented()) {
-		printf("skip: built with -fsanitize=%s\n", syscall_filter_hindrance());
-		skip();
-	}
+	skip_if_instrumented();
 	pid = fork();
 	if (pid == 0) {
 		if (pthread_create(&thread, NULL, use_malloc, &go))
@@ -440,10 +442,7 @@ static void test_abort(void **state)
 	pid_t pid;
 
 	(void)state;
-	if (is_instrumented()) {
-		printf("skip: built with -fsanitize=%s\n", syscall_filter_hindrance());
-		skip();
-	}
+	skip_if_instrumented();
 	pid = fork();
 	if (pid == 0) {
 		enter(FILTER_KILL, 0);
