@@ -102,7 +102,7 @@ def guest_plan(options):
     if not plans.kernel_tests(options.build):
         raise Problem(f"no programs in {options.build}/tests/kernel")
     if options.breakage:
-        return [*plans.broken_step(options.breakage, GUEST_BIN),
+        return [*plans.broken_step(options.breakage),
                 plans.Step("log", 30, "/bin/sh /culvert/kernels_log.sh")], programs
     steps = plans.steps(GUEST_BIN, "/culvert", plans.kernel_tests(options.build), options)
     helpers = [shutil.which(name) for name in ("ip", "tc")]
@@ -113,7 +113,7 @@ def guest_plan(options):
 
 
 def try_kernel(name, options):
-    """(column, broken as planned or None)"""
+    """(the kernel's release, its behaviours)"""
     package, origin = packages.fetch(name, options.cache)
     say(f"kernel {name}: {origin}")
     steps, programs = guest_plan(options)

@@ -13,27 +13,18 @@ import time
 from dataclasses import dataclass
 
 from kernels_initramfs import (Archive, Problem, add_base, add_modules, add_programs, release_of)
-from kernels_plan import MODULES, OPTIONAL_MODULES, render
+from kernels_plan import MODULES, OPTIONAL_MODULES, broken_script, render
 
 LIB = os.path.dirname(os.path.abspath(__file__))
 QEMU = "qemu-system-x86_64"
 # A warning, an oops and a panic end the guest at once (-no-reboot: and qemu).
-APPEND = ("console=ttyS0 quiet panic=-1 panic_on_warn=1 oops=panic "
-          "rdinit=/init")
+APPEND = "console=ttyS0 quiet panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
 SCRIPTS = {
     "init": "kernels_init.sh",
     "culvert/steps.sh": "kernels_steps.sh",
     "culvert/kernels_veth.sh": "kernels_veth.sh",
     "culvert/kernels_log.sh": "kernels_log.sh",
 }
-BROKEN = """case $1 in
-panic) echo c >/proc/sysrq-trigger ;;
-hang) sleep 100000 ;;
-silent) poweroff -f ;;
-*) exit 1 ;;
-esac
-sleep 100
-"""
 
 
 @dataclass
@@ -53,7 +44,7 @@ def build_initramfs(path, package, plan, programs, left_out=()):
     with open(path, "wb") as file:
         archive = Archive(file)
         add_base(archive, {name: os.path.join(LIB, script) for name, script in SCRIPTS.items()})
-        archive.add("culvert/broken.sh", BROKEN.encode())
+        archive.add("culvert/broken.sh", broken_script().encode())
         archive.add("culvert/plan", render(plan).encode())
         add_programs(archive, programs)
         missing = add_modules(archive, release_of(package)[1], MODULES, left_out)

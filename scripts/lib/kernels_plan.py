@@ -71,27 +71,33 @@ def render(plan):
 @dataclass(frozen=True)
 class Breakage:
     """A guest that is broken on purpose, and what the report must then say."""
-    command: str      # of a step before all others; "" for none
+    command: str      # of a step before all others, for a shell; "" for none
     expected: str     # pattern
     left_out: tuple = ()
 
 
 BREAKAGES = {
-    "panic": Breakage("echo c >/proc/sysrq-trigger", r"kernel panicked: .*[Ss]ysrq"),
+    "panic": Breakage("echo c >/proc/sysrq-trigger; sleep 100", r"kernel panicked: .*[Ss]ysrq"),
     "hang": Breakage("sleep 100000", r"no verdict within \d+ s"),
-    "silent": Breakage("poweroff -f", r"ended without a verdict"),
+    "silent": Breakage("poweroff -f; sleep 100", r"ended without a verdict"),
     "module": Breakage("", r"guest/load_modules.*veth", ("veth",)),
-    "probe": Breakage("env CULVERT_PROBE_FAIL=gate {bin}/culvert probe --json",
+    "probe": Breakage("CULVERT_PROBE_FAIL=gate culvert probe --json",
                       r"probe/gate.*forced"),
-    "test": Breakage("false", r"broken.*exit code 1"),
+    "test": Breakage("exit 1", r"broken.*exit code 1"),
 }
 
 
-def broken_step(kind, bin_dir):
+def broken_script():
+    """What the guest runs as /culvert/broken.sh KIND: a line of a plan is no line for a shell."""
+    cases = "".join(f"{kind}) {breakage.command} ;;\n" for kind, breakage in BREAKAGES.items()
+                    if breakage.command)
+    return f"case $1 in\n{cases}esac\n"
+
+
+def broken_step(kind):
     """The step that breaks the guest, in a list."""
-    command = BREAKAGES[kind].command
-    if not command:
+    if not BREAKAGES[kind].command:
         return []
-    if kind == "probe":
-        return [Step("probe", 60, command.format(bin=bin_dir))]
-    return [Step("broken", 100000, f"/bin/sh /culvert/broken.sh {kind}")]
+    # that of the probe is read as any probe is
+    name, limit = ("probe", 60) if kind == "probe" else ("broken", 100000)
+    return [Step(name, limit, f"/bin/sh /culvert/broken.sh {kind}")]
