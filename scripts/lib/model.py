@@ -85,13 +85,37 @@ def _unreached(output):
     return found
 
 
-def run(command, folder, limit=LIMIT_S):
-    try:
-        done = subprocess.run(command, cwd=folder, timeout=limit, capture_output=True, text=True,
-                              check=False)
-    except subprocess.TimeoutExpired as error:
-        raise Broken(f"{' '.join(command)}: not done after {limit} s") from error
-    return done.returncode, done.stdout + done.stderr
+class Programs:
+    """What runs, of all threads: a signal comes to the main one alone."""
+
+    def __init__(self):
+        self._running = set()
+        self._over = False
+
+    def run(self, command, folder, limit=LIMIT_S):
+        if self._over:
+            raise Broken("interrupted")
+        with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True) as process:
+            self._running.add(process)
+            try:
+                output, _ = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired as error:
+                raise Broken(f"{' '.join(command)}: not done after {limit} s") from error
+            finally:
+                process.kill()
+                self._running.discard(process)
+        return process.returncode, output
+
+    def end(self, number, _frame):
+        """The handler of signals."""
+        self._over = True
+        for process in list(self._running):
+            process.kill()
+        sys.exit(128 + number)
+
+
+programs = Programs()
 
 
 def symbols_of(row):
@@ -109,7 +133,7 @@ def build(row, folder):
     mode = "-DNP" if row.expected == model_rows.ACYCLIC else "-DSAFETY"
     for command in (["spin", "-a", *symbols_of(row), source_of(row)],
                     ["gcc", level, "-w", mode, f"-DMEMLIM={MEMORY_MB}", "-o", "pan", "pan.c"]):
-        code, output = run(command, folder)
+        code, output = programs.run(command, folder)
         if code or "rror:" in output:
             raise Broken(f"{row.name}: {' '.join(command)}:\n{output}")
 
@@ -122,7 +146,7 @@ def search(row, home):
     command = ["./pan", f"-m{DEPTH}", "-w22"]
     if row.expected == model_rows.ACYCLIC:
         command.append("-l")
-    _, output = run(command, folder)
+    _, output = programs.run(command, folder)
     with open(os.path.join(folder, "output"), "w", encoding="utf-8") as file:
         file.write(output)
     return Result(row, output, time.monotonic() - begin)
@@ -158,8 +182,8 @@ def print_trail(row, home):
         print(f"model: {row.name}: the search finds no error, so there is no trail")
         return 0
     trail = os.path.join(home, row.name, f"{row.model}.pml.trail")
-    _, output = run(["spin", "-t", "-p", "-g", "-l", "-k", trail, *symbols_of(row), source_of(row)],
-                    os.path.join(home, row.name))
+    _, output = programs.run(["spin", "-t", "-p", "-g", "-l", "-k", trail, *symbols_of(row),
+                              source_of(row)], os.path.join(home, row.name))
     print(output)
     return 0
 
@@ -200,11 +224,6 @@ def parse_arguments():
     return arguments
 
 
-def interrupted(number, _frame):
-    # subprocess.run() ends what it waits for when an exception passes through it
-    sys.exit(128 + number)
-
-
 def main():
     arguments = parse_arguments()
     rows = [row for row in model_rows.ROWS if arguments.only in row.name]
@@ -212,7 +231,7 @@ def main():
         print("\n".join(row.name for row in rows))
         return 0
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
+        signal.signal(number, programs.end)
     home = os.path.abspath(arguments.keep) if arguments.keep else tempfile.mkdtemp(prefix="model-")
     try:
         if arguments.trail:
