@@ -73,6 +73,11 @@ class Way:
         if code != 0:
             raise LabError(f"culvert ended with {code}:\n{tail(self.daemon.process.log)}")
 
+    def give_up(self):
+        """What comes next listens on the same ports."""
+        if self.daemon:
+            self.daemon.stop()
+
     def download(self):
         return self.lab.download(f"http://{self.host}:{self.http_port}/big")
 
@@ -187,6 +192,14 @@ class Demo:
 
     def try_way(self, lab, engine, counter, digest):
         way = Way(lab, self.program, engine, counter)
+        try:
+            self.measure_way(way, digest)
+        except BaseException:
+            way.give_up()
+            raise
+        way.close()
+
+    def measure_way(self, way, digest):
         received, size = way.download()
         verdict = "right" if received == digest else f"WRONG ({size:,} bytes)"
         say(way.name, f"curl: {size / (1 << 20):.0f} MiB from nginx, sha256 {verdict}")
@@ -202,7 +215,6 @@ class Demo:
         say("", f"keep-alive: {talk.units:,} requests in {talk.seconds:.1f} s, "
                 f"{talk.wrong} wrong answers")
         self.failures += (received != digest) + (talk.wrong > 0)
-        way.close()
 
     def print_results(self):
         print("\nBulk: one iperf3 stream from client to server\n")
@@ -232,8 +244,8 @@ def main():
     handle_signals()
     try:
         with Lab() as lab:
-            lab.keep = options.keep
             demo.run(lab)
+            lab.keep = options.keep
         demo.print_results()
         if options.keep:
             print(f"\nKept: CULVERT_LAB={lab.name} scripts/lab exec client|relay|server COMMAND, "
