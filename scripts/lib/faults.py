@@ -294,7 +294,7 @@ def main():
     options = parse_options()
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     try:
         return run(options)
     except FaultsError as error:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The lab, culvert and real programs in it, and what they cost: for scripts/demo and the tests.
+"""The lab, culvert in it, and real programs around it.
 
 Every process started here is ended by its own pid, and the lab is taken down, when the Lab object
-is closed; handle_signals() turns INT, TERM and HUP into an exception so that this happens then too.
+is closed; handle_signals() turns SIGNALS into an exception so that this happens then too.
 If this process is killed, a Guard does it; if the guard is killed too, the next `scripts/lab up`,
 because the lab's record says whose it is.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -60,7 +61,7 @@ class LabError(Exception):
 
 
 class Interrupted(BaseException):
-    """INT, TERM or HUP came."""
+    """One of SIGNALS came: args[0]."""
 
 
 def handle_signals():
@@ -197,7 +198,7 @@ class Lab:
         self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
         self._script = os.path.join(TOP, "scripts", "lab")
         self._processes = []
-        self._logs = 0
+        self._numbers = itertools.count(1)  # of logs; several threads may start programs
         self._guard = None
 
     def __enter__(self):
@@ -246,8 +247,7 @@ class Lab:
 
         It gets a session of its own: a Ctrl-C is for the caller, who then ends it in order.
         """
-        self._logs += 1
-        log = self.path(f"{self._logs:03d}-{os.path.basename(command[0])}.log")
+        log = self.path(f"{next(self._numbers):03d}-{os.path.basename(command[0])}.log")
         with open(log, "wb") as output:
             options.setdefault("stdout", output)
             options.setdefault("stderr", output)

@@ -57,7 +57,6 @@ class Soak:
         self.problems = []
 
     def cycle(self, seconds):
-        # the first sessions make what is then kept: buffers, pipes, the heap
         self.samples.phase = "load"
         if not self.options.no_faults:
             self.faults.begin(seconds)
@@ -108,7 +107,8 @@ class Soak:
     def summary(self, sink):
         counts, bad = self.load.counts, self.load.bad
         last = self.samples.rests[-1] if self.samples.rests else {}
-        verdicts = judge(self.samples.rests[1:])  # the first one was before any session
+        # the first one was before any session: these make what is then kept (buffers, the heap)
+        verdicts = judge(self.samples.rests[1:])
         for name, grown, mean, allowed, holds in verdicts:
             if not holds:
                 self.problems.append(f"{name} grows: {grown:+.0f} over the second half (mean "
