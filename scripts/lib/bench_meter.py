@@ -23,20 +23,15 @@ memory of the relay  Pss from /proc/PID/smaps_rollup, over all its processes: me
                      share is counted once.
 """
 
-import ctypes
-import errno
 import os
-import platform
 import re
-import struct
 import threading
 import time
 
-import cost
-from cost import CountingUnavailable, parse_machine_cpu
+from cost import (PERF_TYPE_TRACEPOINT, TICKS, CountingUnavailable, TaskEvents, parse_machine_cpu,
+                  tracepoint_id)
 from labkit import LabError
 
-TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SAMPLE_SECONDS = 0.05
 
@@ -236,34 +231,6 @@ PERF_TYPE_SOFTWARE = 1
 PERF_COUNT_SW_CONTEXT_SWITCHES = 3
 
 
-class TaskEvents:
-    """Counts one perf event over the tasks TIDS and all that they create from now on."""
-
-    def __init__(self, kind, config, tids):
-        number = cost.PERF_EVENT_OPEN.get(platform.machine())
-        if number is None:
-            raise CountingUnavailable(f"perf events: unknown machine {platform.machine()}")
-        libc = ctypes.CDLL(None, use_errno=True)
-        attributes = struct.pack("=IIQQQQQIIQ", kind, cost.PERF_ATTR_SIZE, config, 0, 0, 0,
-                                 cost.PERF_ATTR_INHERIT, 0, 0, 0)
-        self._fds = []
-        for tid in tids:
-            fd = libc.syscall(number, attributes, tid, -1, -1,
-                              ctypes.c_ulong(cost.PERF_FLAG_FD_CLOEXEC))
-            if fd >= 0:
-                self._fds.append(fd)
-            elif ctypes.get_errno() != errno.ESRCH:  # else it has just ended
-                self.close()
-                raise CountingUnavailable(f"perf events: {os.strerror(ctypes.get_errno())}")
-
-    def read(self):
-        return sum(struct.unpack("=Q", os.read(fd, 8))[0] for fd in self._fds)
-
-    def close(self):
-        while self._fds:
-            os.close(self._fds.pop())
-
-
 def tasks_of(leaders):
     tids = []
     for pid in processes_of(leaders):
@@ -280,7 +247,7 @@ class Counter:
     def __init__(self):
         self.reason = None
         try:
-            self._tracepoint = cost.tracepoint_id()
+            self._tracepoint = tracepoint_id()
             self.close(self.open([os.getsid(0)]))
         except CountingUnavailable as reason:
             self.reason = str(reason)
@@ -288,7 +255,7 @@ class Counter:
     def open(self, leaders):
         """Begins to count for all processes in the sessions of LEADERS."""
         tids = tasks_of(leaders)
-        calls = TaskEvents(cost.PERF_TYPE_TRACEPOINT, self._tracepoint, tids)
+        calls = TaskEvents(PERF_TYPE_TRACEPOINT, self._tracepoint, tids)
         try:
             return calls, TaskEvents(PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CONTEXT_SWITCHES, tids)
         except CountingUnavailable:

@@ -11,6 +11,7 @@ so the part and the whole are of one kind.
 """
 
 import ctypes
+import errno
 import os
 import platform
 import re
@@ -45,10 +46,15 @@ def machine_cpu_seconds():
         return parse_machine_cpu(file.read(), now)[0]
 
 
+def parse_process_cpu(text):
+    """Seconds, of the text of /proc/PID/stat."""
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
 def process_cpu_seconds(pid):
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+        return parse_process_cpu(file.read())
 
 
 class CountingUnavailable(Exception):
@@ -74,26 +80,26 @@ def tracepoint_id():
     return int(result.stdout)
 
 
-class PerfCounter:
-    """Counts the system calls of all threads of PID, at next to no cost to them."""
+class TaskEvents:
+    """Counts one perf event over the tasks TIDS and all that they create from now on, at next to no
+    cost to them."""
 
-    name = "perf events"
-
-    def __init__(self, pid):
+    def __init__(self, kind, config, tids):
         number = PERF_EVENT_OPEN.get(platform.machine())
         if number is None:
             raise CountingUnavailable(f"perf events: unknown machine {platform.machine()}")
         libc = ctypes.CDLL(None, use_errno=True)
-        attributes = struct.pack("=IIQQQQQIIQ", PERF_TYPE_TRACEPOINT, PERF_ATTR_SIZE,
-                                 tracepoint_id(), 0, 0, 0, PERF_ATTR_INHERIT, 0, 0, 0)
+        attributes = struct.pack("=IIQQQQQIIQ", kind, PERF_ATTR_SIZE, config, 0, 0, 0,
+                                 PERF_ATTR_INHERIT, 0, 0, 0)
         self._fds = []
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            fd = libc.syscall(number, attributes, int(thread), -1, -1,
+        for tid in tids:
+            fd = libc.syscall(number, attributes, tid, -1, -1,
                               ctypes.c_ulong(PERF_FLAG_FD_CLOEXEC))
-            if fd < 0:
+            if fd >= 0:
+                self._fds.append(fd)
+            elif ctypes.get_errno() != errno.ESRCH:  # else it has just ended
                 self.close()
                 raise CountingUnavailable(f"perf events: {os.strerror(ctypes.get_errno())}")
-            self._fds.append(fd)
 
     def read(self):
         return sum(struct.unpack("=Q", os.read(fd, 8))[0] for fd in self._fds)
@@ -105,7 +111,8 @@ class PerfCounter:
 
 def count_with_perf(pid, work):
     """Runs WORK and returns its result and the system calls that PID made meanwhile."""
-    counter = PerfCounter(pid)
+    counter = TaskEvents(PERF_TYPE_TRACEPOINT, tracepoint_id(),
+                         map(int, os.listdir(f"/proc/{pid}/task")))
     try:
         before = counter.read()
         result = work()

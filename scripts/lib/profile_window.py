@@ -12,7 +12,7 @@ import json
 import os
 import re
 
-from cost import TICKS, parse_machine_cpu
+from cost import parse_machine_cpu, parse_process_cpu
 from labkit import LabError
 
 # FOLDER SECONDS SERVER-NAMESPACE SINK-PID CPU-FILES CULVERT CONTROL; the last two may be empty.
@@ -79,12 +79,6 @@ def parse_relay_cpu(text):
     if match:
         return int(match.group(1)) / 1e6
     return sum(parse_process_cpu(line) for line in text.splitlines())
-
-
-def parse_process_cpu(text):
-    """Seconds of /proc/PID/stat."""
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def parse_passive_opens(text):

@@ -5,6 +5,7 @@ import re
 
 import report_style as style
 
+
 def whole(value):
     """A count: without decimals."""
     return f"{value:,.0f}"

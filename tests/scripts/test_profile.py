@@ -16,6 +16,7 @@ sys.path.insert(0, os.path.join(TOP, "scripts", "lib"))
 
 import bench_clients  # noqa: E402 (the path comes first)
 import bench_rows  # noqa: E402
+import cost  # noqa: E402
 import profile  # noqa: E402
 import profile_compact as compact  # noqa: E402
 import profile_load  # noqa: E402
@@ -91,7 +92,7 @@ class WindowTest(unittest.TestCase):
         self.assertEqual(window.parse_relay_cpu("usage_usec 2500000\nuser_usec 1\n"), 2.5)
         after = " ".join(["S", *["1"] * 10, "100", "20", "30", "4", "20", "0"])
         line = f"99 (a) b) {after}\n"
-        self.assertAlmostEqual(window.parse_relay_cpu(line + line), 240 / window.TICKS)
+        self.assertAlmostEqual(window.parse_relay_cpu(line + line), 240 / cost.TICKS)
         self.assertEqual(window.parse_relay_cpu(""), 0)
 
 
