@@ -90,7 +90,7 @@ def number(value):
 
 
 def ratio(value):
-    """Two decimals from 10 on, else three: enough to tell 0.968 from 0.97."""
+    """One decimal from 10 on, else three: enough to tell 0.968 from 0.97."""
     if value is None:
         return "\u2013"
     return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
