@@ -214,7 +214,7 @@ static void session_end(struct session *s, bool rst, unsigned int end)
 	session_give_slots(s, true);
 	timer_cancel(&w->loop, &s->timer);
 
-	s->state = SESSION_DEAD;
+	session_set_state(s, SESSION_DEAD);
 	unlist(s);
 	s->next = w->dead;
 	w->dead = s;

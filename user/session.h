@@ -38,6 +38,7 @@ enum session_state {
 	SESSION_CONNECTING,
 	SESSION_OPEN,
 	SESSION_DEAD,
+	SESSION_STATES,
 };
 
 /* Sides.  Flow N is read from side N and written to side !N. */
@@ -91,7 +92,7 @@ struct session {
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t watched_ms;     /* OPEN: since then user space has been judging it (low half) */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
-	uint8_t state;           /* enum session_state */
+	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp;                /* both sides are TCP */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
@@ -101,6 +102,11 @@ struct session {
 	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
 	struct idle *idle;       /* owned; NULL: it has had no time-out so far */
 };
+
+/* True if the table above has FROM -> TO. */
+bool session_may(enum session_state from, enum session_state to);
+/* The only writer of s->state, which begins with HEADER.  Asserts the table. */
+void session_set_state(struct session *s, enum session_state to);
 
 /* Who is at the other end of the client's socket. */
 static inline const union client_addr *session_peer(const struct session *s)

@@ -263,7 +263,7 @@ static void connected(struct session *s)
 		return;
 	}
 	session_connect_end(s);
-	s->state = SESSION_OPEN;
+	session_set_state(s, SESSION_OPEN);
 	session_flows_start(s);
 	if (s->state == SESSION_OPEN)
 		session_flow_run(s, CLIENT, false);

@@ -49,15 +49,15 @@ int session_header_expect(struct session *s)
 {
 	const struct forward_conf *fc = forward_of(s);
 
-	s->state = SESSION_CONNECTING;
-	if (!(fc->proxy_protocol & PROXY_RECEIVE))
+	if (!(fc->proxy_protocol & PROXY_RECEIVE)) {
+		session_set_state(s, SESSION_CONNECTING);
 		return 0;
+	}
 	s->told = calloc(1, sizeof(*s->told));
 	if (!s->told)
 		return -ENOMEM;
 	s->told->peer = s->client;
 	s->told->due_ms = s->worker->loop.now_ms + fc->proxy_timeout_ms;
-	s->state = SESSION_HEADER;
 	return 0;
 }
 
@@ -113,7 +113,7 @@ static void take(struct session *s, uint8_t *buf)
 		session_reset(s, CAUSE_CLIENT_LIMIT);
 		return;
 	}
-	s->state = SESSION_CONNECTING;
+	session_set_state(s, SESSION_CONNECTING);
 	session_connect(s);
 }
 
