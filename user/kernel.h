@@ -106,8 +106,8 @@ static inline void kernel_release(void)
 }
 
 /*
- * Events for one worker.  The fd is readable when there are some; kernel_events() calls HANDLE for
- * each and returns their number.
+ * Events for one worker.  The fd is readable when there are some; kernel_ring_consume() calls
+ * HANDLE for each and returns their number.
  */
 struct kernel_ring;
 typedef void kernel_event_fn(void *arg, const struct culvert_event *ev);
