@@ -305,14 +305,10 @@ static void unlink_call(struct loop *l, struct loop_call *c)
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
 	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
-	pthread_condattr_t attr;
 	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
 	int r = 0;
 
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&c.done, &attr);
-	pthread_condattr_destroy(&attr);
+	clock_cond_init(&c.done);
 
 	pthread_mutex_lock(&l->lock);
 	c.next = l->calls;

@@ -14,14 +14,9 @@
 
 void questions_open(struct questions *all, struct loop *loop, const struct source *resolver)
 {
-	pthread_condattr_t attr;
-
 	*all = (struct questions){ .loop = loop, .resolver = resolver, .last_id = QUESTION_ID };
 	pthread_mutex_init(&all->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&all->answered, &attr);
-	pthread_condattr_destroy(&attr);
+	clock_cond_init(&all->answered);
 }
 
 void questions_close(struct questions *all)

@@ -237,13 +237,9 @@ static void *run(void *arg)
 
 int reconfigure_open(struct reconfigure *r)
 {
-	pthread_condattr_t attr;
 	int error;
 
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&r->change, &attr);
-	pthread_condattr_destroy(&attr);
+	clock_cond_init(&r->change);
 	pthread_mutex_init(&r->lock, NULL);
 	r->maker = (struct listening_maker){ make_by_privileged, r };
 	r->reload.maker = &r->maker;

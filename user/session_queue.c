@@ -43,14 +43,9 @@ static char *map_bytes(size_t size)
 
 int session_queue_open(struct session_queue *q, unsigned int sessions)
 {
-	pthread_condattr_t attr;
-
 	*q = (struct session_queue){ .size = size_for(sessions) };
 	pthread_mutex_init(&q->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&q->wake, &attr);
-	pthread_condattr_destroy(&attr);
+	clock_cond_init(&q->wake);
 	q->bytes = map_bytes(q->size);
 	q->out.bytes = map_bytes(q->size);
 	return q->bytes && q->out.bytes ? 0 : -ENOMEM;

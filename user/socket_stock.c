@@ -156,17 +156,13 @@ static void *keeper_main(void *arg)
 int stock_keeper_open(struct privileged *p, struct stock_keeper **ret)
 {
 	struct stock_keeper *k = calloc(1, sizeof(*k));
-	pthread_condattr_t attr;
 	int r;
 
 	if (!k)
 		return -ENOMEM;
 	k->privileged = p;
 	pthread_mutex_init(&k->lock, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&k->work, &attr);
-	pthread_condattr_destroy(&attr);
+	clock_cond_init(&k->work);
 	pthread_cond_init(&k->idle, NULL);
 	r = -pthread_create(&k->thread, NULL, keeper_main, k);
 	if (r) {
