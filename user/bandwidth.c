@@ -106,6 +106,7 @@ uint64_t lane_join(struct lane *l, uint64_t n, uint64_t now_ms, struct place *re
 		bucket_keep(&l->average, l->burst, now_ms);
 	average = bucket_promise(&l->average, n, now_ms, &ret->average);
 	peak = bucket_promise(&l->peak, n, now_ms, &ret->peak);
+	ret->turns = (uint32_t)(bucket_until(&l->average, ret->average, now_ms) / n);
 	return at_least(average, peak);
 }
 

@@ -40,6 +40,7 @@ struct lane {
 /* Where one is in the queue; and when one's turn came. */
 struct place {
 	uint64_t average, peak, taken_ms;
+	uint32_t turns; /* in the queue up to here, if all are like this one */
 };
 
 struct bandwidth {

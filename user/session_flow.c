@@ -17,6 +17,14 @@
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
 #define RUN_STEPS 8
 
+/*
+ * A flow with a limit has a small turn each time.  Where its thread gets a CPU every few
+ * milliseconds, one turn each time is not enough for the limit: so it may have more, but they are
+ * shared with those who wait for the same limit.
+ */
+#define TURNS_AT_ONCE 16
+#define BYTES_AT_ONCE (4U << 20)
+
 SYSCALLS_NEEDED(SYSCALL(shutdown));
 
 static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
@@ -309,6 +317,27 @@ static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enu
 	return r;
 }
 
+/* As far as the flow may read now.  False: not at all. */
+static bool pump_turns(struct session *s, unsigned int dir, bool fin, enum pump *ret,
+		       int *ret_error)
+{
+	struct flow *f = &s->flows[dir];
+	uint64_t begin = f->user_in;
+	uint32_t n = 0;
+	bool more = true;
+
+	for (; more && session_pace_begin(s, dir); n++) {
+		*ret = pump_once(s, dir, fin, ret_error);
+		if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
+		    (*ret == PUMP_STARVED || *ret == PUMP_UNSUPPORTED))
+			*ret = copy_instead(s, dir, fin, *ret, ret_error);
+		more = s->pace && *ret == PUMP_MORE && f->user_in - begin < BYTES_AT_ONCE &&
+		       (n + 1) * session_pace_queue(s, dir) < TURNS_AT_ONCE;
+		session_pace_end(s, dir);
+	}
+	return n;
+}
+
 /* EOF was read: was it a FIN?  Only a session that has been in the kernel need ask. */
 static bool has_ended(struct session *s, unsigned int dir)
 {
@@ -331,14 +360,9 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	/* --engine sockmap: what has come since may go through the kernel again, unread */
 	if (f->untouched && !f->pending && !fin)
 		judge(s, dir, true);
-	if (s->state != SESSION_OPEN || f->phase != FLOW_USER || !session_pace_begin(s, dir))
+	if (s->state != SESSION_OPEN || f->phase != FLOW_USER ||
+	    !pump_turns(s, dir, fin, &r, &error))
 		return;
-	r = pump_once(s, dir, fin, &error);
-	if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
-	    (r == PUMP_STARVED || r == PUMP_UNSUPPORTED)) {
-		r = copy_instead(s, dir, fin, r, &error);
-	}
-	session_pace_end(s, dir);
 	switch (r) {
 	case PUMP_EOF:
 		if (!has_ended(s, dir)) {

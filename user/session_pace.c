@@ -114,6 +114,14 @@ uint64_t session_pace_left(const struct session *s, unsigned int dir)
 	return s->pace ? s->pace->turns[dir].left : UINT64_MAX;
 }
 
+uint32_t session_pace_queue(const struct session *s, unsigned int dir)
+{
+	const struct place *p = s->pace->turns[dir].places;
+
+	return p[OF_CLIENT].turns > p[OF_FORWARD].turns ? p[OF_CLIENT].turns :
+							  p[OF_FORWARD].turns;
+}
+
 void session_pace_used(struct session *s, unsigned int dir, uint64_t bytes)
 {
 	if (s->pace)

@@ -19,6 +19,8 @@ void session_pace_start(struct session *s);
 bool session_pace_begin(struct session *s, unsigned int dir);
 /* What it may read, of this turn; UINT64_MAX: anything. */
 uint64_t session_pace_left(const struct session *s, unsigned int dir);
+/* How many turns there were in the queue, this one included. */
+uint32_t session_pace_queue(const struct session *s, unsigned int dir);
 void session_pace_used(struct session *s, unsigned int dir, uint64_t bytes);
 /* The turn ends; what is left is given back. */
 void session_pace_end(struct session *s, unsigned int dir);

@@ -105,7 +105,7 @@ static void run_past(struct tap *taps, size_t n, struct group *groups, size_t n_
 	} while (g->got <= most);
 }
 
-enum { OLD, OLD_BACK, NEW, NEW_BACK, RELOADED };
+enum { OLD, OLD_BACK, NEW, NEW_BACK, LAST, LAST_BACK, RELOADED };
 
 /*
  * Sessions keep to the limit that they began with; those that begin after the reload have the new
@@ -118,19 +118,22 @@ static void change(const char *engine, const char *before, const char *after)
 		[OLD] = { .rate = RATE, .begin = now_ms() },
 		[OLD_BACK] = { .rate = RATE, .begin = now_ms() },
 	};
-	struct tap taps[4];
+	struct tap taps[6];
 
 	taps_open(&taps[0], NULL, 9001, true, true, OLD);
 	taps_run(taps, 2, groups, 2, 100);
 	rig_reload_good(d, after);
-	for (size_t i = NEW; i < RELOADED; i++)
+	for (size_t i = NEW; i <= NEW_BACK; i++)
 		groups[i] = (struct group){ .rate = 16 * RATE, .begin = now_ms() };
 	taps_open(&taps[2], NULL, 9001, true, true, NEW);
 	run_past(taps, 4, groups, RELOADED, NEW);
 	run_past(taps, 4, groups, RELOADED, NEW_BACK);
 	rig_reload_good(d, before);
-	taps_once(taps, 4, groups, RELOADED, 20);
-	taps_finish(taps, 4, groups, RELOADED);
+	for (size_t i = LAST; i <= LAST_BACK; i++)
+		groups[i] = (struct group){ .rate = RATE, .begin = now_ms() };
+	taps_open(&taps[4], NULL, 9001, true, true, LAST);
+	taps_run(taps, 6, groups, RELOADED, 1000);
+	taps_finish(taps, 6, groups, RELOADED);
 	rig_stop(d);
 }
 
