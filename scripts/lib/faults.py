@@ -18,6 +18,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 ENGINES = ("copy", "splice", "sockmap", "auto")
 PARTS = ("calls", "network")
 EXIT_SKIP = 77
+SHOWN = ("FAIL", "     |")  # of a failed run's log; the second is what the daemon has said
 COLUMNS = ("hits", "wrong", "truncated", "leaks", "stuck", "resets")
 
 
@@ -137,7 +138,7 @@ class Runs:
         for line in lines if self.options.verbose else lines[-1:]:
             print(f"{' '.join(run)}: {line}", flush=True)
         if process.returncode not in (0, EXIT_SKIP) and not self.options.verbose:
-            print("\n".join(line for line in lines if line.startswith("FAIL"))[:6000], flush=True)
+            print("\n".join(line for line in lines if line.startswith(SHOWN))[:6000], flush=True)
 
     def run(self):
         try:

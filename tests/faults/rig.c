@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -10,6 +12,8 @@
 #include "rig.h"
 
 #define IDLE_MS 12000
+/* How long the first look-up of a name may take while nothing is disturbed yet. */
+#define NAMES_MS 30000
 #define MOST_ARGUMENTS 90
 
 int rig_errors(struct rig *rig, int64_t *ret)
@@ -48,6 +52,42 @@ static int write_configuration(char *path, size_t len)
 	return fclose(f) ? -errno : 0;
 }
 
+static bool are_known(struct json_object *forwards)
+{
+	size_t n = json_object_array_length(forwards);
+
+	for (size_t i = 0; i < n; i++) {
+		struct json_object *f = json_object_array_get_idx(forwards, i);
+
+		if (!json_object_array_length(json_at(f, "addresses")))
+			return false;
+	}
+	return n > 0;
+}
+
+/*
+ * "culvert: ready" does not wait for names.  A fault that is made before the first look-up has
+ * ended strikes that, too, and a question that gets lost is asked again after longer than sessions
+ * wait.  (To attach the program that disturbs packets is enough: while lo changes its qdiscs, what
+ * is sent is dropped.)
+ */
+static int await_names(struct rig *rig)
+{
+	int64_t deadline = now_ms() + NAMES_MS;
+
+	while (now_ms() < deadline) {
+		struct json_object *o = NULL;
+		int r = daemon_query(rig->d, "status", 5000, &o);
+		bool known = !r && are_known(json_at(o, "forwards"));
+
+		json_object_put(o);
+		if (r || known)
+			return r;
+		poll(NULL, 0, 5);
+	}
+	return -ETIMEDOUT;
+}
+
 int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options)
 {
 	const char *args[MOST_ARGUMENTS] = { "--workers",      "2",    "--soft-limit",      "100K",
@@ -67,11 +107,29 @@ int rig_start(struct rig *rig, const char *culvert, const char *engine, const ch
 		args[n++] = *options++;
 	lanes_arguments(args + n, MOST_ARGUMENTS - n);
 	r = daemon_start(&conf, &rig->d, why, sizeof(why));
-	r = r ?: rig_errors(rig, &errors);
-	if (r)
+	if (!r) {
+		r = rig_errors(rig, &errors) ?: await_names(rig);
+		if (r)
+			snprintf(why, sizeof(why), "status, or the addresses of a name: %s",
+				 strerror(-r));
+	}
+	if (r) {
 		fprintf(stderr, "%s: engine %s: %s\n", r == -ENOTSUP ? "skip" : "FAIL", engine,
 			why);
+		rig_kill(rig);
+	}
 	return r;
+}
+
+void rig_show_warnings(struct rig *rig)
+{
+	char *log = rig->d ? daemon_stderr(rig->d) : NULL, *rest;
+
+	for (char *line = log ? strtok_r(log, "\n", &rest) : NULL; line;
+	     line = strtok_r(NULL, "\n", &rest))
+		if (!strstr(line, " info: "))
+			printf("     | %s\n", line);
+	free(log);
 }
 
 void rig_kill(struct rig *rig)

@@ -17,11 +17,14 @@ struct rig {
 
 /*
  * Start it: ENGINE, then OPTIONS (NULL-terminated, may be NULL), with low limits so that flows
- * leave the kernel.  Environment variables are the caller's.  As daemon_start(), with a message
- * printed.
+ * leave the kernel, and wait until every forward has an address.  Environment variables are the
+ * caller's.  As daemon_start(), with a message printed.
  */
 int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options);
 void rig_kill(struct rig *rig);
+
+/* Print what it has complained of, if it runs. */
+void rig_show_warnings(struct rig *rig);
 
 /* The sum of what the daemon has counted under "errors". */
 int rig_errors(struct rig *rig, int64_t *ret);

@@ -89,10 +89,14 @@ static int run_case(struct net_case *c, size_t i)
 		return r == -ENOTSUP ? net_fail(c, "the engine cannot work here"), r : -1;
 	r = cases[i].run(c);
 	r = r ?: check_after(c);
-	if (!r && c->rig.d && daemon_stop(c->rig.d, 10000, why, sizeof(why)))
-		r = net_fail(c, "SIGTERM: %.900s", why);
-	else if (r)
-		rig_kill(&c->rig);
+	if (r && r != -ENOTSUP)
+		rig_show_warnings(&c->rig);
+	if (!r && c->rig.d) {
+		if (daemon_stop(c->rig.d, 10000, why, sizeof(why)))
+			r = net_fail(c, "SIGTERM: %.900s", why);
+		c->rig.d = NULL;
+	}
+	rig_kill(&c->rig);
 	return r;
 }
 
