@@ -20,12 +20,14 @@ import threading
 import time
 
 from service_rig import (PATIENCE, SESSION_LOG, UNIT, UPSTREAM, Failure, Session, ask, configure,
-                         drop_in, expect, forward, journal, logged, main_pid, prop, run, serve,
-                         status_of, systemctl, wait_state, wait_until)
+                         drop_in, expect, forward, journal, main_pid, prop, run, serve, status_of,
+                         systemctl, wait_goes_on, wait_logged, wait_state, wait_status, wait_until)
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 ENGINES = {"auto": 81, "sockmap": 82, "splice": 83, "copy": 84}
-GRACE = 1.0
+GRACE = 5.0  # a session that finishes in time must do so on a busy machine, too
+WATCHDOG = 4  # the same of a daemon that says that it is alive
+PROBE_SLOW = "CULVERT_PROBE_SLOW"
 EXPOSURE = 2.0  # as systemd-analyze security counts; docs/security.md says what it is made of
 NET_ADMIN, NET_BIND_SERVICE = 12, 10
 PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
@@ -48,10 +50,10 @@ def check_start():
     """`systemctl start` comes back when it is ready, and it has what the unit gives it."""
     configure(GOOD)
     systemctl("start", UNIT)
-    expect(prop("ActiveState"), "active", "state")
-    expect(prop("StatusText").startswith("4 forwards"), True, prop("StatusText"))
+    expect(prop("ActiveState"), "active", "state")  # that it comes back says so
+    wait_status("4 forwards")
     pid = main_pid()
-    expect(logged("culvert: ready", pid) is not None, True, "ready")
+    wait_logged("culvert: ready", pid)
     for number, caps in (pid, 0), (privileged_of(pid), 1 << NET_ADMIN | 1 << NET_BIND_SERVICE):
         has = status_of(number)
         expect(61184 <= int(has["Uid"].split()[0]) <= 65519, True, f"uid {has['Uid']}")
@@ -79,17 +81,17 @@ def check_engines():
 
 def check_session_log():
     """A line for each session, in the directory that systemd makes."""
-    lines = session_lines(SESSION_LOG, len(ENGINES))
+    wait_until(lambda: len(session_lines(SESSION_LOG)) >= len(ENGINES), "the session log")
+    lines = session_lines(SESSION_LOG)
     expect(sorted(line["forward"] for line in lines), sorted(ENGINES), "forwards")
     expect({line["end"] for line in lines}, {"finished"}, "ends")
     expect(os.stat(SESSION_LOG).st_uid, int(status_of(main_pid())["Uid"].split()[0]), "owner")
 
 
-def session_lines(path, n):
-    """The lines of PATH, once there are N."""
-    wait_until(lambda: len(path.read_text(encoding="utf-8").splitlines()) >= n,
-               f"{n} lines in {path}")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def session_lines(path):
+    """Those that have an end: another may just be written."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def check_reload():
@@ -101,7 +103,7 @@ def check_reload():
     configure(GOOD + forward("low", 443) + forward("marked", 444, mark=7) +
               forward("transparent", 445, transparent="yes", proxy_protocol="receive"))
     systemctl("reload", UNIT)
-    expect(prop("StatusText").startswith("7 forwards"), True, prop("StatusText"))
+    wait_status("7 forwards")
     serve(443)
     marked = Session(444)
     if "fwmark:0x7" not in run("ss", "-Htne", "state", "established", "dst", "127.0.0.1:9100"):
@@ -120,17 +122,16 @@ def check_bad_reload():
     pid, lives = main_pid(), Session(443)
     configure(GOOD + "nonsense = 1\n")
     systemctl("reload", UNIT, code=1)
-    expect((prop("ActiveState"), main_pid()), ("active", pid), "state")
-    entry = logged("nonsense: unknown key", pid)
-    expect(entry and entry["PRIORITY"], "3", "priority of the error")
-    if "nonsense" not in prop("StatusText"):
-        raise Failure(f"status: {prop('StatusText')}")
+    wait_goes_on(pid)
+    entry = wait_logged("nonsense: unknown key", pid)
+    expect(entry["PRIORITY"], "3", "priority of the error")
+    wait_until(lambda: "nonsense" in prop("StatusText"), "the mistake in the status")
     lives.talk()
     lives.close()
     serve(443)
     configure(GOOD)
     systemctl("reload", UNIT)
-    expect(prop("StatusText").startswith("4 forwards"), True, prop("StatusText"))
+    wait_status("4 forwards")
 
 
 def check_journal():
@@ -142,10 +143,10 @@ def check_journal():
             client.recv(1)
     except ConnectionResetError:
         pass
-    line = wait_until(lambda: next((line for line in session_lines(SESSION_LOG, 1)
+    line = wait_until(lambda: next((line for line in session_lines(SESSION_LOG)
                                     if line["forward"] == "closed"), None), "its line")
-    entry = logged(f"session {line['id']}, forward closed: cannot connect", main_pid())
-    expect(entry and entry["PRIORITY"], "4", "priority of the warning")
+    entry = wait_logged(f"session {line['id']}, forward closed: cannot connect", main_pid())
+    expect(entry["PRIORITY"], "4", "priority of the warning")
     own = [entry for entry in journal() if entry.get("_COMM") == "culvert"]
     expect({entry["SYSLOG_IDENTIFIER"] for entry in own}, {"culvert"}, "identifier")
     if wrong := [e["MESSAGE"] for e in own if re.match(r"<\d>|\d{4}-", e["MESSAGE"])]:
@@ -167,18 +168,26 @@ def check_logrotate():
         said = run("logrotate", "--force", "--state", "/var/lib/logrotate.state", path)
         expect(said, "", "logrotate")
         wait_until(SESSION_LOG.exists, "the new file")
-        expect(len(session_lines(SESSION_LOG.with_suffix(".log.1"), old)), old, "old lines")
-        expect(log_a_session(), 1, "new lines")
+        expect(old in clients(SESSION_LOG.with_suffix(".log.1")), True, "the old line")
+        log_a_session()
+        expect(old in clients(SESSION_LOG), False, "the old line in the new file")
         expect(os.stat(SESSION_LOG).st_uid, int(status_of(main_pid())["Uid"].split()[0]), "owner")
         expect(os.stat(SESSION_LOG).st_mode & 0o777, 0o600, "mode")  # UMask=0077
     return None
 
 
+def clients(path):
+    return {line["client"] for line in session_lines(path)}
+
+
 def log_a_session():
-    """How many lines there are then."""
-    before = len(SESSION_LOG.read_text(encoding="utf-8").splitlines())
-    serve(81)
-    return len(session_lines(SESSION_LOG, before + 1))
+    """The client of one that is in the log now."""
+    session = Session(81)
+    client = "%s:%d" % session.client.getsockname()
+    session.talk()
+    session.close()
+    wait_until(lambda: client in clients(SESSION_LOG), "its line")
+    return client
 
 
 def check_stop():
@@ -206,8 +215,8 @@ def check_bad_start():
     """A file with a mistake is not tried again; what may pass is."""
     configure("[culvert]\nnonsense = 1\n")
     systemctl("start", UNIT, code=1)
-    expect((prop("ActiveState"), prop("ExecMainStatus"), prop("NRestarts")), ("failed", "2", "0"),
-           "a mistake")
+    wait_state("failed")
+    expect((prop("ExecMainStatus"), prop("NRestarts")), ("2", "0"), "a mistake")
     with socket.create_server(("127.0.0.1", 86)):
         configure(GLOBAL + forward("taken", 86))
         systemctl("start", "--no-block", UNIT)
@@ -226,9 +235,8 @@ def crash(what, result):
     wait_until(lambda: int(prop("NRestarts")) > restarts, "a new start")
     wait_state("active")
     expect(main_pid() != pid, True, "a new process")
-    expect(pathlib.Path(f"/proc/{helper}").exists(), False, "the old privileged process")
-    if not any(result in entry["MESSAGE"] for entry in journal()):
-        raise Failure(f"the journal does not say {result}")
+    wait_until(lambda: not pathlib.Path(f"/proc/{helper}").exists(), "its end")
+    wait_logged(result)
     lost.close()
     serve(81)
     return f"its sessions ended with {end}"
@@ -244,35 +252,37 @@ def check_privileged_end():
     """The daemon goes on without its helper, and says so; a restart brings it back."""
     pid = main_pid()
     os.kill(privileged_of(pid), signal.SIGKILL)
-    wait_until(lambda: logged("the privileged process was ended by signal 9", pid), "the message")
+    wait_logged("the privileged process was ended by signal 9", pid)
     serve(81)
     systemctl("reload", UNIT, code=1)
-    expect((prop("ActiveState"), main_pid()), ("active", pid), "state")
+    wait_goes_on(pid)
     systemctl("restart", UNIT)
     systemctl("reload", UNIT)
 
 
 def check_watchdog():
     """One thread that hangs, and a process that is stopped: systemd starts it again."""
-    drop_in("watchdog", "[Service]\nWatchdogSec=1\nRestartSec=100ms\n")
+    drop_in("watchdog", f"[Service]\nWatchdogSec={WATCHDOG}\nRestartSec=100ms\n")
     systemctl("restart", UNIT)
     note = crash(hang_thread, "Failed with result 'watchdog'")
-    if not logged("has hung for"):
-        raise Failure("it does not say what has hung")
+    wait_logged("has hung for")
     crash(lambda pid: os.kill(pid, signal.SIGSTOP), "Failed with result 'watchdog'")
     drop_in("watchdog", None)
     return note
 
 
+def waiting_thread(pid):
+    """One that waits in epoll_wait(2), if there is any just now."""
+    for task in sorted(pathlib.Path(f"/proc/{pid}/task").iterdir()):
+        if (task / "syscall").read_text().split()[0] in EPOLL_WAIT:
+            return int(task.name)
+    return None
+
+
 def hang_thread(pid):
     """Stop a worker's thread until the process ends."""
     libc = ctypes.CDLL(None, use_errno=True)
-    for task in sorted(pathlib.Path(f"/proc/{pid}/task").iterdir()):
-        if (task / "syscall").read_text().split()[0] in EPOLL_WAIT:
-            break
-    else:
-        raise Failure("no thread waits in epoll_wait(2)")
-    tid = int(task.name)
+    tid = wait_until(lambda: waiting_thread(pid), "a thread that waits")
     for request in (PTRACE_SEIZE, PTRACE_INTERRUPT):
         if libc.ptrace(request, tid, None, None):
             raise Failure(f"ptrace: {os.strerror(ctypes.get_errno())}")
@@ -294,7 +304,7 @@ def check_activation():
     systemctl("start", "culvert.socket")
     expect(prop("ActiveState"), "inactive", "state before the first client")
     serve(8080)
-    expect(prop("ActiveState"), "active", "state after it")
+    wait_state("active")  # it serves before systemd has read that it is ready
     restart = subprocess.Popen(["systemctl", "restart", UNIT])
     served = 0
     while restart.poll() is None or served < 20:
@@ -361,6 +371,8 @@ def main():
     checks = [value for name, value in globals().items() if name.startswith("check_")]
     print(run("systemctl", "--version").splitlines()[0])
     systemctl("log-target", "journal")
+    if PROBE_SLOW in os.environ:  # how slow the machine is, for the units, too
+        systemctl("set-environment", f"{PROBE_SLOW}={os.environ[PROBE_SLOW]}")
     with socket.create_server(UPSTREAM, backlog=1000) as upstream:
         upstream.settimeout(PATIENCE)
         Session.upstream = upstream

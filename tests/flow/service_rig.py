@@ -39,7 +39,7 @@ def wait_until(condition, what, seconds=PATIENCE):
 
 def run(*command, code=0):
     """What COMMAND prints; CODE None: any exit code."""
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, timeout=PATIENCE,
+    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, timeout=2 * PATIENCE,
                           capture_output=True, text=True)
     if code is not None and done.returncode != code:
         raise Failure(f"{' '.join(map(str, command))}: exit code {done.returncode}, not {code}: "
@@ -59,8 +59,33 @@ def main_pid():
     return int(prop("MainPID"))
 
 
+def await_value(get, want, what):
+    """systemd and the daemon tell each other things: until both know, get() may be another."""
+    last = None
+
+    def is_so():
+        nonlocal last
+        last = get()
+        return last == want
+    try:
+        wait_until(is_so, what)
+    except Failure as error:
+        raise Failure(f"{error}: {last!r}, expected {want!r}") from None
+
+
 def wait_state(state):
-    wait_until(lambda: prop("ActiveState") == state, f"{UNIT} is {state}")
+    await_value(lambda: prop("ActiveState"), state, f"state of {UNIT}")
+
+
+def wait_goes_on(pid):
+    """The unit is active, and has been all the while."""
+    wait_state("active")
+    expect(main_pid(), pid, "main process")
+
+
+def wait_status(text):
+    """What `systemctl status` shows begins with TEXT."""
+    await_value(lambda: prop("StatusText")[:len(text)], text, "status text")
 
 
 def ask(*words):
@@ -102,6 +127,11 @@ def logged(text, pid=None):
     found = [entry for entry in journal() if text in entry["MESSAGE"]
              and (pid is None or entry["_PID"] == str(pid))]
     return found[-1] if found else None
+
+
+def wait_logged(text, pid=None):
+    """The same, once there is one."""
+    return wait_until(lambda: logged(text, pid), f"{text!r} in the journal")
 
 
 def status_of(pid):
