@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "../flow/env.h"
@@ -86,7 +89,7 @@ static struct lane {
 
 #define MANY_MARKED 40 /* more than there are sockets in stock */
 
-static bool only_orderly, many_marked;
+static bool many_marked;
 static uint64_t connections; /* every session has bytes of its own */
 
 static void name_addresses(struct lane *l, size_t i, enum kind kind)
@@ -120,6 +123,26 @@ static int make_black_hole(size_t i)
 	return 0;
 }
 
+/*
+ * An RST is sent once.  Who waits for one that got lost hears of it in this way alone, whatever is
+ * between.  Accepted sockets inherit it; a unix socket has no need of it.
+ */
+static void keep_alive(int fd)
+{
+	static const struct {
+		int level, name, value;
+	} options[] = {
+		{ SOL_SOCKET, SO_KEEPALIVE, 1 },
+		{ IPPROTO_TCP, TCP_KEEPIDLE, 2 },
+		{ IPPROTO_TCP, TCP_KEEPINTVL, 1 },
+		{ IPPROTO_TCP, TCP_KEEPCNT, 9 },
+	};
+
+	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+		(void)setsockopt(fd, options[i].level, options[i].name, &options[i].value,
+				 sizeof(options[i].value));
+}
+
 int lanes_open(void)
 {
 	name_server_start();
@@ -141,6 +164,7 @@ int lanes_open(void)
 			fprintf(stderr, "%s: %s\n", l->upstream, strerror(-l->listen_fd));
 			return -1;
 		}
+		keep_alive(l->listen_fd);
 	}
 	return 0;
 }
@@ -179,11 +203,6 @@ void lanes_configuration(FILE *f)
 				i, lanes[i].between, lanes[i].upstream);
 }
 
-void lanes_orderly(bool orderly)
-{
-	only_orderly = orderly;
-}
-
 void lanes_many_marked(bool many)
 {
 	many_marked = many;
@@ -192,11 +211,6 @@ void lanes_many_marked(bool many)
 static unsigned int repetitions(const struct script *s)
 {
 	return s->kind == MARKED && many_marked ? MANY_MARKED : s->repeat;
-}
-
-static bool is_orderly(const struct script *s)
-{
-	return s->kind != REFUSED && !strstr(s->client, "rst") && !strstr(s->server, "rst");
 }
 
 int lanes_listener(int i)
@@ -222,6 +236,7 @@ static void start_session(struct lane *l, const struct script *s)
 	r = r < 0 ? r : peer_init(&l->client, "client", (struct sockaddr *)&ss, len);
 	pattern_init(&l->client.tx, 1, ++connections, PATTERN_TO_SERVER);
 	pattern_init(&l->client.rx, 1, connections, PATTERN_TO_CLIENT);
+	keep_alive(l->client.fd);
 	peer_script(&l->client, s->client);
 	if (r < 0)
 		peer_fail(&l->client, PEER_FAILED, "%s: %s", l->listen, strerror(-r));
@@ -352,8 +367,7 @@ bool lanes_run(void (*tick)(void *arg), void *arg, struct batch *ret)
 
 	memset(ret, 0, sizeof(*ret));
 	for (size_t i = 0; i < LANES; i++)
-		lanes[i].left = only_orderly && !is_orderly(&scripts[i]) ? 0 :
-									 repetitions(&scripts[i]);
+		lanes[i].left = repetitions(&scripts[i]);
 	while (running) {
 		int64_t now = now_ms();
 

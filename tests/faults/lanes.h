@@ -33,12 +33,6 @@ int lanes_arguments(const char **args, int most);
  */
 bool lanes_run(void (*tick)(void *arg), void *arg, struct batch *ret);
 
-/*
- * Leave out the sessions that end with RST.  Nobody sends an RST again that is lost, and who waits
- * for it then waits for ever, whatever is between.
- */
-void lanes_orderly(bool orderly);
-
 /* So many sessions that need the privileged process that some may find no socket in stock. */
 void lanes_many_marked(bool many);
 
