@@ -67,9 +67,9 @@ static bool are_known(struct json_object *forwards)
 
 /*
  * "culvert: ready" does not wait for names.  A fault that is made before the first look-up has
- * ended strikes that, too, and a question that gets lost is asked again after longer than sessions
- * wait.  (To attach the program that disturbs packets is enough: while lo changes its qdiscs, what
- * is sent is dropped.)
+ * ended strikes that, too: its packets get lost, and sessions wait until it is begun again.  (To
+ * attach the program that disturbs packets is enough: while lo changes its qdiscs, what is sent is
+ * dropped.)
  */
 static int await_names(struct rig *rig)
 {
