@@ -139,3 +139,64 @@ bool addr_equal(const struct addr *a, const struct addr *b)
 {
 	return a->len == b->len && memcmp(&a->ss, &b->ss, a->len) == 0;
 }
+
+/* --- where connections come to --- */
+
+static const struct sockaddr_in *inet_of(const struct addr *a)
+{
+	return (const struct sockaddr_in *)&a->ss;
+}
+
+static const struct sockaddr_in6 *inet6_of(const struct addr *a)
+{
+	return (const struct sockaddr_in6 *)&a->ss;
+}
+
+bool addr_is_any(const struct addr *a)
+{
+	if (a->ss.ss_family == AF_INET)
+		return inet_of(a)->sin_addr.s_addr == htonl(INADDR_ANY);
+	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&inet6_of(a)->sin6_addr);
+}
+
+static bool is_loopback(const struct addr *a)
+{
+	if (a->ss.ss_family == AF_INET)
+		return ntohl(inet_of(a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&inet6_of(a)->sin6_addr);
+}
+
+/* Where the kernel connects to: no address is one of loopback, and mapped ones are IPv4. */
+static struct addr destination(const struct addr *to)
+{
+	struct sockaddr_in6 in6 = *inet6_of(to);
+	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = in6.sin6_port };
+	struct addr a = *to;
+
+	if (to->ss.ss_family == AF_INET6 && addr_is_any(to)) {
+		in6.sin6_addr = in6addr_loopback;
+		memcpy(&a.ss, &in6, sizeof(in6));
+	} else if (to->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) {
+		a = (struct addr){ .len = sizeof(in) };
+		memcpy(&in.sin_addr, &in6.sin6_addr.s6_addr[12], sizeof(in.sin_addr));
+		memcpy(&a.ss, &in, sizeof(in));
+	}
+	if (a.ss.ss_family == AF_INET && addr_is_any(&a)) {
+		in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+		memcpy(&a.ss, &in, sizeof(in));
+	}
+	return a;
+}
+
+bool addr_leads_to(const struct addr *to, const struct addr *listener)
+{
+	struct addr a;
+
+	if (!addr_is_inet(to) || !addr_is_inet(listener))
+		return addr_equal(to, listener);
+	a = destination(to);
+	if (addr_equal(&a, listener))
+		return true;
+	return a.ss.ss_family == listener->ss.ss_family && addr_is_any(listener) &&
+	       is_loopback(&a) && addr_port(&a) == addr_port(listener);
+}

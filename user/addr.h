@@ -42,4 +42,13 @@ bool addr_takes_any_port(const struct addr *a);
 /* True if both are the same address and port, or the same unix path. */
 bool addr_equal(const struct addr *a, const struct addr *b);
 
+/* 0.0.0.0 or [::]. */
+bool addr_is_any(const struct addr *a);
+
+/*
+ * True if connections to TO come to a socket that listens at LISTENER, as far as that can be seen
+ * without asking for the addresses of this machine: of those it knows the ones of loopback.
+ */
+bool addr_leads_to(const struct addr *to, const struct addr *listener);
+
 #endif

@@ -13,30 +13,6 @@
 #include <string.h>
 #include <strings.h>
 
-static const struct sockaddr_in *inet_of(const struct addr *a)
-{
-	return (const struct sockaddr_in *)&a->ss;
-}
-
-static const struct sockaddr_in6 *inet6_of(const struct addr *a)
-{
-	return (const struct sockaddr_in6 *)&a->ss;
-}
-
-static bool is_any(const struct addr *a)
-{
-	if (a->ss.ss_family == AF_INET)
-		return inet_of(a)->sin_addr.s_addr == htonl(INADDR_ANY);
-	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&inet6_of(a)->sin6_addr);
-}
-
-static bool is_loopback(const struct addr *a)
-{
-	if (a->ss.ss_family == AF_INET)
-		return ntohl(inet_of(a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&inet6_of(a)->sin6_addr);
-}
-
 /* Whatever its addresses are; port 0 is another port each time. */
 static bool same_name(const struct endpoint *a, const struct endpoint *b)
 {
@@ -49,7 +25,7 @@ bool config_feeds_itself(const struct forward_conf *fc)
 		return true;
 	for (size_t i = 0; i < fc->listen.n_addrs; i++)
 		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
-			if (addr_equal(&fc->listen.addrs[i], &fc->upstream.addrs[j]))
+			if (addr_leads_to(&fc->upstream.addrs[j], &fc->listen.addrs[i]))
 				return true;
 	return false;
 }
@@ -63,7 +39,7 @@ static bool overlap(const struct addr *a, const struct addr *b, bool *ret_same)
 	if (addr_takes_any_port(a))
 		return false; /* the kernel picks two different ports */
 	*ret_same = addr_equal(a, b);
-	return *ret_same || is_any(a) || is_any(b);
+	return *ret_same || addr_is_any(a) || addr_is_any(b);
 }
 
 const struct endpoint *config_overlap(const struct config *c, size_t n, bool *ret_same)
@@ -127,33 +103,10 @@ static int find_places(const struct config *c, struct places *ret)
 	return 0;
 }
 
-/* Where the kernel connects to: no address is one of loopback, and mapped ones are IPv4. */
-static struct addr destination(const struct addr *to)
-{
-	struct sockaddr_in6 in6 = *inet6_of(to);
-	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = in6.sin6_port };
-	struct addr a = *to;
-
-	if (to->ss.ss_family == AF_INET6 && is_any(to)) {
-		in6.sin6_addr = in6addr_loopback;
-		memcpy(&a.ss, &in6, sizeof(in6));
-	} else if (to->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) {
-		a = (struct addr){ .len = sizeof(in) };
-		memcpy(&in.sin_addr, &in6.sin6_addr.s6_addr[12], sizeof(in.sin_addr));
-		memcpy(&a.ss, &in, sizeof(in));
-	}
-	if (a.ss.ss_family == AF_INET && is_any(&a)) {
-		in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-		memcpy(&a.ss, &in, sizeof(in));
-	}
-	return a;
-}
-
 /* The forward that takes connections to TO, or NOWHERE: none that is known to. */
 static size_t leads_to(const struct places *p, const struct addr *to)
 {
-	struct addr a = destination(to);
-	in_port_t port = addr_port(&a);
+	in_port_t port = addr_port(to);
 	size_t low = 0, high = p->n;
 
 	while (low < high) {
@@ -164,13 +117,9 @@ static size_t leads_to(const struct places *p, const struct addr *to)
 		else
 			high = middle;
 	}
-	for (; low < p->n && addr_port(p->list[low].addr) == port; low++) {
-		const struct addr *at = p->list[low].addr;
-
-		if (addr_equal(&a, at) || (a.ss.ss_family == at->ss.ss_family && is_any(at) &&
-					   is_loopback(&a)))
+	for (; low < p->n && addr_port(p->list[low].addr) == port; low++)
+		if (addr_leads_to(to, p->list[low].addr))
 			return p->list[low].forward;
-	}
 	return NOWHERE;
 }
 

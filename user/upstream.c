@@ -218,7 +218,7 @@ static bool is_acceptable(const struct upstream *u, const struct addr *a)
 	if (!addr_is_inet(a) || !addr_port(a) || (port && addr_port(a) != port))
 		return false;
 	for (size_t i = 0; i < u->listen->n_addrs; i++)
-		if (addr_equal(&u->listen->addrs[i], a))
+		if (addr_leads_to(a, &u->listen->addrs[i]))
 			return false;
 	return true;
 }

@@ -152,6 +152,41 @@ static void test_unacceptable(void **state)
 	assert_int_equal(upstream_found(&rig->u, found, 1, 700), -EADDRNOTAVAIL);
 }
 
+/* Its listener has every local address: it leads to itself by those that are known to be local. */
+static void test_own_by_loopback(void **state)
+{
+	static const struct {
+		const char *listen, *found;
+		bool good;
+	} rows[] = {
+		{ "0.0.0.0:80", "127.0.0.1:80", false }, { "0.0.0.0:80", "127.9.9.9:80", false },
+		{ "0.0.0.0:80", "0.0.0.0:80", false },   { "0.0.0.0:80", "[::1]:80", true },
+		{ "[::]:80", "[::1]:80", false },        { "[::]:80", "[::]:80", false },
+		{ "0.0.0.0:81", "127.0.0.1:80", true },  { "0.0.0.0:80", "10.0.0.1:80", true },
+		{ ":80", "[::ffff:127.0.0.1]:80", false }, { "127.0.0.1:80", "0.0.0.0:80", false },
+		{ "127.0.0.1:80", "127.0.0.2:80", true },  { "[::1]:80", "[::]:80", false },
+	};
+	struct rig *rig = *state;
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct endpoint listen, found;
+		struct upstream u;
+		char err[256];
+		int r;
+
+		assert_int_equal(endpoint_parse(rows[i].listen, true, &listen, err, sizeof(err)),
+				 0);
+		assert_int_equal(endpoint_parse(rows[i].found, false, &found, err, sizeof(err)), 0);
+		assert_int_equal(upstream_open(&u, &rig->conf, &listen, 1000, 500), 0);
+		r = upstream_found(&u, found.addrs, found.n_addrs, 600);
+		if (r != (rows[i].good ? 1 : -EADDRNOTAVAIL))
+			fail_msg("%s at %s: %d", rows[i].found, rows[i].listen, r);
+		upstream_close(&u);
+		endpoint_close(&listen);
+		endpoint_close(&found);
+	}
+}
+
 static void test_preferred(void **state)
 {
 	struct rig *rig = *state;
@@ -331,6 +366,7 @@ int main(void)
 		TEST(test_found),     TEST(test_same_set),  TEST(test_not_found),
 		TEST(test_preferred), TEST(test_failed),    TEST(test_unacceptable),
 		TEST(test_threads),   TEST(test_unknown),   TEST(test_service),
+		TEST(test_own_by_loopback),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
