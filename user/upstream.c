@@ -223,6 +223,27 @@ static bool is_acceptable(const struct upstream *u, const struct addr *a)
 	return true;
 }
 
+static bool same_order(const struct addr_list *a, const struct addr_list *b)
+{
+	for (size_t i = 0; a->n == b->n && i < a->n; i++)
+		if (!addr_equal(&a->addrs[i], &b->addrs[i]))
+			return false;
+	return a->n == b->n;
+}
+
+/*
+ * What it was: the list stays, so that sessions that are about to connect tell those that come what
+ * they have learnt of it.
+ */
+static void confirm(struct upstream *u, uint64_t now_ms)
+{
+	pthread_mutex_lock(&u->lock);
+	u->record.lookups++;
+	u->record.resolved_ms = now_ms;
+	u->record.why[0] = '\0';
+	pthread_mutex_unlock(&u->lock);
+}
+
 /* The list is U's from now on.  Returns whether its set of addresses is another. */
 static bool replace(struct upstream *u, struct addr_list *list, uint64_t now_ms)
 {
@@ -235,10 +256,8 @@ static bool replace(struct upstream *u, struct addr_list *list, uint64_t now_ms)
 	pthread_mutex_lock(&u->lock);
 	old = u->list;
 	u->list = list;
-	u->record.lookups++;
-	u->record.resolved_ms = now_ms;
-	u->record.why[0] = '\0';
 	pthread_mutex_unlock(&u->lock);
+	confirm(u, now_ms);
 	addr_list_put(old);
 	return !same;
 }
@@ -255,6 +274,11 @@ int upstream_found(struct upstream *u, const struct addr *addrs, size_t n, uint6
 	if (n_good)
 		list = addr_list_new(good, n_good);
 	free(good);
+	if (list && same_order(list, u->list)) {
+		addr_list_put(list);
+		confirm(u, now_ms);
+		return 0;
+	}
 	if (list)
 		return replace(u, list, now_ms);
 	if (good && !n_good) {

@@ -213,6 +213,22 @@ static void test_preferred(void **state)
 	addr_list_put(list);
 }
 
+/* A look-up ends between a session's first attempt and the one that wins. */
+static void test_preferred_meanwhile(void **state)
+{
+	struct rig *rig = *state;
+	struct addr_list *before = upstream_get(&rig->u), *after;
+
+	assert_int_equal(upstream_found(&rig->u, rig->at_start, 2, 1000), 0);
+	addr_list_prefer(before, 1, 1000);
+	after = upstream_get(&rig->u);
+	assert_int_equal(addr_list_first(after, 1000), 1);
+	assert_int_equal(record_of(&rig->u).lookups, 1);
+	assert_int_equal(record_of(&rig->u).resolved_ms, 1000);
+	addr_list_put(before);
+	addr_list_put(after);
+}
+
 static void count(void *arg)
 {
 	(*(unsigned int *)arg)++;
@@ -366,7 +382,7 @@ int main(void)
 		TEST(test_found),     TEST(test_same_set),  TEST(test_not_found),
 		TEST(test_preferred), TEST(test_failed),    TEST(test_unacceptable),
 		TEST(test_threads),   TEST(test_unknown),   TEST(test_service),
-		TEST(test_own_by_loopback),
+		TEST(test_own_by_loopback), TEST(test_preferred_meanwhile),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
