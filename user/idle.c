@@ -53,8 +53,9 @@ uint64_t idle_ago(uint64_t now_ms, uint32_t ago_ms)
 
 uint64_t idle_turn(struct idle_turns *t, uint32_t batch, uint64_t now_ms)
 {
-	if (batch != t->batch) {
+	if (batch != t->batch && now_ms != t->now_ms) {
 		t->batch = batch;
+		t->now_ms = now_ms;
 		t->looks = 0;
 	}
 	if (t->looks < IDLE_LOOKS) {

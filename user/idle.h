@@ -39,14 +39,16 @@ void idle_update(struct idle *i, bool half, uint64_t now_ms);
 /*
  * When many sessions may have been silent for long enough at the same time, each look, and each end
  * that follows from it, takes system calls; all at once they would hold up the sessions that are at
- * work.  So in one batch of events so many are looked at, and the others are spread over the
- * milliseconds to come.  One of a worker.
+ * work.  So in one batch of events, and in one millisecond, so many are looked at, and the others are
+ * spread over the milliseconds to come: that takes a quarter of a CPU, and so a worker is not one of
+ * those that the scheduler makes wait because they want all of it.  One of a worker.
  */
-#define IDLE_LOOKS 32
+#define IDLE_LOOKS 8
 
 struct idle_turns {
-	uint32_t batch;       /* number of it */
-	unsigned int looks;   /* in it */
+	uint32_t batch;       /* the last one in which one was allowed to look, */
+	uint64_t now_ms;      /* when that was, */
+	unsigned int looks;   /* and how many */
 	uint64_t last_ms;     /* the last to come; */
 	unsigned int at_last; /* so many have been told to ask again then */
 };
