@@ -70,6 +70,8 @@ static void upstream_moves(void **state)
 	rig_stop(d);
 }
 
+#define WORKERS "[culvert]\nworkers = 2\n" /* not by the number of CPUs */
+
 /* A bad file changes nothing, and says where it is wrong. */
 static void bad_file(void **state)
 {
@@ -80,15 +82,15 @@ static void bad_file(void **state)
 		{ ONE_OF("no-such-key = 1\n"), "forwards.conf:4" },
 		{ "[forward one]\nlisten = " ONE "\n", "forwards.conf:1" },
 		{ "", "nothing to forward" },
-		{ "[culvert]\nmax-sessions = 17\n" ONE_OF(""), "max-sessions" },
+		{ WORKERS "max-sessions = 17\n" ONE_OF(""), "max-sessions" },
 		{ "[culvert]\nworkers = 3\n" ONE_OF(""), "forwards.conf:2: workers: cannot" },
 		{ ONE_OF("") TWO_OF("") "[forward x]\nlisten = " ONE "\n" TO_UPSTREAM, "same" },
-		{ ONE_OF("") "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = " ECHO "\n",
-		  "cannot listen" },
-		{ ONE_OF("proxy-protocol = receive\n") "[forward taken]\nlisten = " RIG_UPSTREAM
-		  "\nupstream = " ECHO "\n", "cannot listen" },
+		{ WORKERS ONE_OF("") "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = " ECHO
+		  "\n", "cannot listen" },
+		{ WORKERS ONE_OF("proxy-protocol = receive\n") "[forward taken]\nlisten = "
+		  RIG_UPSTREAM "\nupstream = " ECHO "\n", "cannot listen" },
 	};
-	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 2\n" ONE_OF(""));
+	struct daemon *d = rig_start(*state, WORKERS ONE_OF(""));
 	int one[2];
 	char *log;
 
@@ -109,12 +111,12 @@ static void bad_file(void **state)
 	log = daemon_stderr(d);
 	assert_null(strstr(log, "believes what PROXY headers say"));
 	free(log);
-	rig_reload_good(d, "[culvert]\nworkers = 2\n" ONE_OF("")
+	rig_reload_good(d, WORKERS ONE_OF("")
 			TWO_OF("proxy-protocol = receive\n"));
 	rig_wait_log(d, "forward two believes what PROXY headers say");
-	rig_reload_good(d, "[culvert]\nworkers = 2\n" ONE_OF("") TWO_OF(""));
+	rig_reload_good(d, WORKERS ONE_OF("") TWO_OF(""));
 	is_served(TWO);
-	rig_reload_good(d, "[culvert]\nworkers = 2\n" ONE_OF(""));
+	rig_reload_good(d, WORKERS ONE_OF(""));
 	rig_stop(d);
 }
 
