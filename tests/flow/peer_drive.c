@@ -179,7 +179,7 @@ int net_listen(const char *addr, int backlog)
 int net_black_hole(const char *addr)
 {
 	struct sockaddr_storage ss;
-	socklen_t len;
+	socklen_t len = 0;
 	int fd = net_listen(addr, 0);
 
 	if (fd < 0)
