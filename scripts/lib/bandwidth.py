@@ -18,7 +18,7 @@ PORT = 9000
 SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 KEYS = {"forward": "bandwidth", "client": "bandwidth-per-client"}
 WAYS = {"up": ("up",), "down": ("down",), "both": ("up", "down")}
-WARMUP = 1.0
+WARMUP = 0.8
 # How far from its limit a cell may be.
 ALLOWED = 0.05
 # Who has to wait for turns does not get all of what the machine carries.
@@ -173,7 +173,7 @@ def measure(lab, options, cells):
         daemon = Daemon(lab, options.culvert, cells[0].engine, [], "--config", config)
         try:
             client = lab.start("client", sys.executable, "-B", ENDS, "client", RELAY,
-                               f"{WARMUP + options.seconds + 0.5:g}",
+                               f"{WARMUP + options.seconds + 0.2:g}",
                                *(f"{port}:{cell.connections}:{cell.ways}"
                                  for port, cell in zip(ports, cells)), stdout=at_client)
             time.sleep(WARMUP)
@@ -216,6 +216,11 @@ def runs(options, engine, busy):
         yield together
 
 
+def needed(cells):
+    """Bytes a second that CELLS want in all."""
+    return sum(size_of(cell.limit) * len(WAYS[cell.ways]) for cell in cells)
+
+
 def measure_all(lab, options, busy):
     done = []
     for engine in options.engines:
@@ -224,8 +229,8 @@ def measure_all(lab, options, busy):
             measure(lab, options, cells)
             for cell in cells:
                 if cell.limit:
-                    most = free[cell.connections] * REACHABLE
-                    cell.reachable = size_of(cell.limit) <= most
+                    cell.reachable = needed(cells) <= REACHABLE * min(
+                        free[other.connections] for other in cells)
                 else:
                     free[cell.connections] = min(cell.rates)
                 print(cell.line(), flush=True)
