@@ -219,14 +219,14 @@ install: all man
 	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.8 >$(DESTDIR)$(MANDIR)/man8/culvert.8
 	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.conf.5 >$(DESTDIR)$(MANDIR)/man5/culvert.conf.5
 	chmod 644 $(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5
-	install -m 644 $(DOCS) $(DESTDIR)$(DOCDIR)
+	install -m 644 LICENSE $(DOCS) $(DESTDIR)$(DOCDIR)
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
 
 # Directories that others use as well stay.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service \
 		$(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5 \
-		$(DOCS:docs/%=$(DESTDIR)$(DOCDIR)/%) \
+		$(DESTDIR)$(DOCDIR)/LICENSE $(DOCS:docs/%=$(DESTDIR)$(DOCDIR)/%) \
 		$(EXAMPLES:docs/examples/%=$(DESTDIR)$(DOCDIR)/examples/%)
 	for dir in $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR); do \
 		[ ! -d $$dir ] || rmdir --ignore-fail-on-non-empty $$dir; done
