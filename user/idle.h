@@ -41,7 +41,8 @@ void idle_update(struct idle *i, bool half, uint64_t now_ms);
  * that follows from it, takes system calls; all at once they would hold up the sessions that are at
  * work.  So in one batch of events, and in one millisecond, so many are looked at, and the others are
  * spread over the milliseconds to come: that takes a quarter of a CPU, and so a worker is not one of
- * those that the scheduler makes wait because they want all of it.  One of a worker.
+ * those that the scheduler makes wait because they want all of it.  One of a worker.  Others that
+ * end many sessions take these turns as well (session_ending.h).
  */
 #define IDLE_LOOKS 8
 

@@ -6,6 +6,7 @@
 #include "operate.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 
 #include "balance.h"
@@ -13,16 +14,18 @@
 #include "forward.h"
 #include "json_add.h"
 #include "log.h"
-#include "session.h"
+#include "session_ending.h"
 #include "session_move.h"
 
 #define CALL_TIMEOUT_MS 2000
+#define KILL_TIMEOUT_MS 5000 /* to reset as many as there may be */
+#define KILL_LOOK_MS 5       /* and until the next look whether all are */
 
 /* What a worker is asked to do. */
 struct order {
 	struct worker *worker;
 	const struct session_filter *filter; /* kill */
-	unsigned int n;                      /* out: sessions killed, flows that move */
+	unsigned int n;                      /* out: sessions, or flows that move */
 };
 
 /*
@@ -99,32 +102,64 @@ static struct json_object *do_forwards(const struct inspect *r, const struct com
 
 /* --- kill --- */
 
-static void kill_sessions(void *arg)
+static bool is_meant(const void *arg, const struct session *s)
+{
+	return session_filter_matches(arg, s);
+}
+
+static void begin_killing(void *arg)
 {
 	struct order *o = arg;
-	struct session *s, *next;
 
 	session_arrivals(o->worker);
-	for (s = o->worker->sessions; s; s = next) {
-		next = s->next;
-		if (!session_filter_matches(o->filter, s))
-			continue;
-		session_reset(s, CAUSE_KILLED);
-		o->n++;
+	session_ending_begin(o->worker, is_meant, o->filter, CAUSE_KILLED);
+	o->n = o->worker->ending != NULL;
+}
+
+static void go_on_killing(void *arg)
+{
+	struct order *o = arg;
+
+	o->n = session_ending_go_on(o->worker);
+}
+
+/* Only this thread lets any be killed. */
+static uint64_t killed_ever(const struct inspect *r)
+{
+	uint64_t n = 0;
+
+	for (unsigned int i = 0; i < r->n_workers; i++)
+		n += count_get(&r->workers[i]->stats.errors[CAUSE_KILLED]);
+	return n;
+}
+
+/* Until those that are meant are reset, in portions.  False: not all of them, so far. */
+static bool kill_sessions(const struct inspect *r, const struct session_filter *filter)
+{
+	uint64_t until = clock_ms() + KILL_TIMEOUT_MS;
+	unsigned int left;
+	bool all = ask_workers(r, begin_killing, (struct order){ .filter = filter }, &left);
+
+	while (all && left && clock_ms() < until) {
+		poll(NULL, 0, KILL_LOOK_MS);
+		all = ask_workers(r, go_on_killing, (struct order){ 0 }, &left);
 	}
+	return all && !left;
 }
 
 static struct json_object *do_kill(const struct inspect *r, const struct command_request *req,
 				   const struct control_peer *peer)
 {
-	unsigned int n;
-	bool all = ask_workers(r, kill_sessions, (struct order){ .filter = &req->filter }, &n);
+	uint64_t before = killed_ever(r), n;
+	bool all = kill_sessions(r, &req->filter);
 
-	log_write(LOG_NOTICE, "control: kill: %u session%s (by uid %u, pid %d)", n,
-		  n == 1 ? "" : "s", peer->uid, (int)peer->pid);
+	n = killed_ever(r) - before;
+	log_write(LOG_NOTICE, "control: kill: %llu session%s (by uid %u, pid %d)",
+		  (unsigned long long)n, n == 1 ? "" : "s", peer->uid, (int)peer->pid);
 	if (!all)
-		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; %u session%s "
-					  "of the others are reset", n, n == 1 ? "" : "s");
+		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; %llu "
+					  "session%s are reset, others may be later",
+					  (unsigned long long)n, n == 1 ? "" : "s");
 	return number("killed", n);
 }
 

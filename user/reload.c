@@ -27,7 +27,7 @@
 #include "log.h"
 #include "names.h"
 #include "option_value.h"
-#include "session.h"
+#include "session_ending.h"
 #include "session_move.h"
 
 #define STOCK_LOOK_MS 2000
@@ -324,17 +324,17 @@ struct drain {
 	const struct forward *forward;
 };
 
+static bool is_of(const void *arg, const struct session *s)
+{
+	return s->forward == arg;
+}
+
 static void end_sessions(void *arg)
 {
 	struct drain *d = arg;
-	struct session *s, *next;
 
 	session_arrivals(d->worker);
-	for (s = d->worker->sessions; s; s = next) {
-		next = s->next;
-		if (s->forward == d->forward)
-			session_reset(s, CAUSE_DRAIN_OVER);
-	}
+	session_ending_begin(d->worker, is_of, d->forward, CAUSE_DRAIN_OVER);
 }
 
 static void end_forward(const struct reload *r, const struct forward *f)

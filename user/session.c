@@ -143,24 +143,39 @@ void session_update(struct session *s)
 
 /* --- the worker's list --- */
 
-static void enlist(struct session *s)
+static void put_into(struct session *s, struct session **list)
 {
-	struct worker *w = s->worker;
-
-	s->next = w->sessions;
+	s->next = *list;
 	if (s->next)
 		s->next->prev = &s->next;
-	s->prev = &w->sessions;
-	w->sessions = s;
-	w->n_sessions++;
+	s->prev = list;
+	*list = s;
 }
 
-static void unlist(struct session *s)
+static void take_out(struct session *s)
 {
 	*s->prev = s->next;
 	if (s->next)
 		s->next->prev = s->prev;
+}
+
+static void enlist(struct session *s)
+{
+	put_into(s, &s->worker->sessions);
+	s->worker->n_sessions++;
+}
+
+static void unlist(struct session *s)
+{
+	take_out(s);
 	s->worker->n_sessions--;
+}
+
+void session_set_apart(struct session *s, enum cause cause)
+{
+	take_out(s);
+	put_into(s, &s->worker->ending);
+	s->end_cause = (uint8_t)cause;
 }
 
 /* --- the end --- */

@@ -78,7 +78,7 @@ struct told {
 struct session {
 	struct worker *worker;
 	struct forward *forward;
-	struct session *next, **prev; /* in worker->sessions; next alone in worker->dead */
+	struct session *next, **prev; /* in worker->sessions, or ->ending; next alone in ->dead */
 	struct source sides[2]; /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
@@ -97,6 +97,7 @@ struct session {
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
+	uint8_t end_cause;       /* in worker->ending: enum cause of what is to come */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client is who has connected */
 	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
@@ -144,6 +145,9 @@ static inline const struct policy *policy_of(const struct session *s)
 
 /* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
 void session_reset(struct session *s, enum cause cause);
+
+/* To worker->ending, to be reset there because of CAUSE.  Used by session_ending.c only. */
+void session_set_apart(struct session *s, enum cause cause);
 
 /*
  * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.

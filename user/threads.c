@@ -11,6 +11,7 @@
 #include "log.h"
 #include "session.h"
 #include "session_connect.h"
+#include "session_ending.h"
 #include "session_move.h"
 
 #define STOP_TIMEOUT_MS 10000
@@ -49,12 +50,18 @@ static const struct worker_hooks hooks = {
 	.after_batch = after_batch,
 };
 
+static bool any(const void *arg, const struct session *s)
+{
+	(void)arg;
+	(void)s;
+	return true;
+}
+
 static void on_grace_over(struct timer *timer)
 {
 	struct thread *t = (struct thread *)((char *)timer - offsetof(struct thread, grace));
 
-	while (t->worker.sessions)
-		session_reset(t->worker.sessions, CAUSE_GRACE_OVER);
+	session_ending_begin(&t->worker, any, NULL, CAUSE_GRACE_OVER);
 }
 
 static void stop_thread(void *arg)

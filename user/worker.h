@@ -78,10 +78,11 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	struct session *sessions; /* list of the live */
+	struct session *sessions; /* list of the live, but for those that are */
+	struct session *ending;   /* to be reset by and by, see session_ending.h */
 	struct session *dead;     /* to be freed after the batch */
 	struct connecting *connected; /* what their sessions need no more; the same */
-	unsigned int n_sessions;
+	unsigned int n_sessions;  /* of both lists */
 	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
 	uint64_t news_seen;       /* of shared->name_news */
 	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
@@ -92,6 +93,7 @@ struct worker {
 	struct inbox inbox;
 	struct load_share share;
 	struct idle_turns idle_turns;
+	struct timer ending_timer;
 
 	struct worker_hooks hooks;
 	struct kernel_ring *ring;
@@ -107,7 +109,7 @@ struct worker {
 /* How often a worker with sessions in the kernel looks at the program's counters. */
 #define WORKER_SWEEP_MS 1000
 
-/* Timers of a worker beside those of sessions and listeners: sweep, grace. */
+/* Timers of a worker beside those of sessions and listeners: sweep, grace, ending. */
 #define WORKER_TIMERS 4
 
 int worker_open(struct worker *w, struct shared *shared, unsigned int index,
