@@ -176,26 +176,22 @@ void control_client_step(struct control_client *c)
 		write_some(c);
 }
 
-/* Only the text is kept while it is written: the tree is many times as large. */
-static char *make_text(const struct control_client *c, control_answer_fn *fn, void *arg,
-		       size_t *ret_len)
+/*
+ * Only the text is kept while it is written: the tree is many times as large.  A short one takes the
+ * place of the request, which needs no memory: what has been done can be told.
+ */
+static void keep_text(struct control_client *c, const char *text, size_t len)
 {
-	struct json_object *answer;
-	const char *text;
-	char *made;
-	size_t len;
+	char *to = c->request;
 
-	json_begin();
-	answer = make_answer(c, fn, arg);
-	text = json_line(answer, 0, &len);
-	made = text ? malloc(len + 1) : NULL;
-	if (made) {
-		memcpy(made, text, len);
-		made[len] = '\n';
-	}
-	json_object_put(answer);
-	*ret_len = len + 1;
-	return made;
+	if (len >= sizeof(c->request))
+		to = c->made = malloc(len + 1);
+	if (!to)
+		return;
+	memcpy(to, text, len);
+	to[len] = '\n';
+	c->text = to;
+	c->len = len + 1;
 }
 
 void control_client_answer(struct control_client *c, control_answer_fn *fn, void *arg,
@@ -204,13 +200,18 @@ void control_client_answer(struct control_client *c, control_answer_fn *fn, void
 	/* as command_error_json() would say it */
 	static const char no_memory[] = "{\"error\":{\"code\":\"no-memory\",\"message\":"
 					"\"the daemon has no memory for an answer\"}}\n";
+	struct json_object *answer;
+	const char *text;
+	size_t len;
 
-	c->made = make_text(c, fn, arg, &c->len);
-	c->text = c->made;
-	if (!c->made) {
-		c->text = no_memory;
-		c->len = sizeof(no_memory) - 1;
-	}
+	c->text = no_memory;
+	c->len = sizeof(no_memory) - 1;
+	json_begin();
+	answer = make_answer(c, fn, arg);
+	text = json_line(answer, 0, &len);
+	if (text)
+		keep_text(c, text, len);
+	json_object_put(answer);
 	c->state = CLIENT_WRITING;
 	c->until_ms = now_ms + CONTROL_ANSWER_MS;
 	write_some(c);

@@ -41,9 +41,9 @@ struct control_client {
 	uint64_t until_ms;  /* READING, WRITING: to be dropped then */
 	size_t got;         /* bytes of the request, without the newline once it is complete */
 	const char *text;   /* the answer */
-	char *made;         /* the same if it was made for this client; owned */
+	char *made;         /* the same if it is elsewhere, and made for this client; owned */
 	size_t len, sent;
-	char request[CONTROL_REQUEST_MAX];
+	char request[CONTROL_REQUEST_MAX]; /* and then the answer, where there is room for it */
 };
 
 /*

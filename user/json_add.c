@@ -54,3 +54,20 @@ const char *json_line(struct json_object *object, int flags, size_t *ret_len)
 	/* where its buffer cannot grow json-c leaves a piece out, and says nothing but this */
 	return errno == ENOMEM || errno == EFBIG ? NULL : text;
 }
+
+bool json_ready(struct json_object *object)
+{
+	size_t len;
+
+	return json_line(object, 0, &len);
+}
+
+void json_set_number(struct json_object *object, const char *key, uint64_t n)
+{
+	json_object_set_int64(json_object_object_get(object, key), (int64_t)n);
+}
+
+void json_set_text(struct json_object *object, const char *key, const char *text)
+{
+	json_object_set_string(json_object_object_get(object, key), text);
+}

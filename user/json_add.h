@@ -5,6 +5,7 @@
 #include <json-c/json.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /*
  * json-c aborts when something is added to NULL, which is what its constructors return without
@@ -29,5 +30,16 @@ bool json_lacks(void);
  * NULL: there is no memory for it, or OBJECT is NULL, or json_lacks().
  */
 const char *json_line(struct json_object *object, int flags, size_t *ret_len);
+
+/*
+ * What is to be said of a change is made before the change, with values that are as long as any can
+ * be: JSON_WIDEST, the longest text.  json_ready(): there is all that OBJECT takes, as a line too.
+ * The values that are right are then put in their places, which takes no memory, and so does
+ * json_line() of it.
+ */
+#define JSON_WIDEST INT64_MAX
+bool json_ready(struct json_object *object);
+void json_set_number(struct json_object *object, const char *key, uint64_t n);
+void json_set_text(struct json_object *object, const char *key, const char *text);
 
 #endif

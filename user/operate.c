@@ -2,11 +2,16 @@
 /*
  * Sessions belong to their workers, so a worker is asked to change its own, on its thread between
  * two batches of events.  Meanwhile none moves to another worker, so that each is met once.
+ *
+ * Whoever has changed something is told so.  So answers that speak of a change, also of one that
+ * was made in part, are made before it (json_ready()), and without memory for them there is none.
  */
 #include "operate.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "balance.h"
@@ -59,6 +64,15 @@ static struct json_object *number(const char *key, uint64_t n)
 	return o;
 }
 
+/* ANSWER, and the others, of which some may be NULL, are not needed. */
+static struct json_object *choose(struct json_object *answer, struct json_object *other,
+				  struct json_object *another)
+{
+	json_object_put(other);
+	json_object_put(another);
+	return answer;
+}
+
 static struct json_object *no_such_forward(const char *name)
 {
 	return command_error_json(ERROR_NO_SUCH_FORWARD, "no forward is named \"%.64s\"", name);
@@ -101,6 +115,8 @@ static struct json_object *do_forwards(const struct inspect *r, const struct com
 }
 
 /* --- kill --- */
+
+#define KILL_LATE "a worker does not answer; %llu session%s are reset, others may be later"
 
 static bool is_meant(const void *arg, const struct session *s)
 {
@@ -150,17 +166,24 @@ static bool kill_sessions(const struct inspect *r, const struct session_filter *
 static struct json_object *do_kill(const struct inspect *r, const struct command_request *req,
 				   const struct control_peer *peer)
 {
+	struct json_object *done = number("killed", JSON_WIDEST);
+	struct json_object *late = command_error_json(ERROR_NO_ANSWER, KILL_LATE, ULLONG_MAX, "s");
 	uint64_t before = killed_ever(r), n;
-	bool all = kill_sessions(r, &req->filter);
+	const char *s;
+	char text[160];
+	bool all;
 
+	if (!json_ready(done) || !json_ready(late))
+		return choose(NULL, done, late);
+	all = kill_sessions(r, &req->filter);
 	n = killed_ever(r) - before;
+	s = n == 1 ? "" : "s";
 	log_write(LOG_NOTICE, "control: kill: %llu session%s (by uid %u, pid %d)",
-		  (unsigned long long)n, n == 1 ? "" : "s", peer->uid, (int)peer->pid);
-	if (!all)
-		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; %llu "
-					  "session%s are reset, others may be later",
-					  (unsigned long long)n, n == 1 ? "" : "s");
-	return number("killed", n);
+		  (unsigned long long)n, s, peer->uid, (int)peer->pid);
+	json_set_number(done, "killed", n);
+	snprintf(text, sizeof(text), KILL_LATE, (unsigned long long)n, s);
+	json_set_text(json_object_object_get(late, "error"), "message", text);
+	return all ? choose(done, late, NULL) : choose(late, done, NULL);
 }
 
 /* --- engine --- */
@@ -209,15 +232,15 @@ static void set_engine(const struct inspect *r, const struct forward *named,
 			forward_set_engine(f, engine_meant(req, f));
 }
 
-static struct json_object *engine_json(const struct forward *f, unsigned int moving)
+static struct json_object *engine_json(const struct forward *f, enum engine engine)
 {
 	struct json_object *o = json_object_new_object();
 
 	json_add(o, "forward", json_object_new_string(forward_name(f->conf)));
-	json_add(o, "engine", json_object_new_string(engine_name(forward_policy(f)->engine)));
+	json_add(o, "engine", json_object_new_string(engine_name(engine)));
 	json_add(o, "engine_configured", json_object_new_string(engine_name(f->conf->engine)));
-	json_add(o, "live", json_object_new_int64(atomic_load(&f->totals->live)));
-	json_add(o, "flows_moving", json_object_new_int64(moving));
+	json_add(o, "live", json_object_new_int64(JSON_WIDEST));
+	json_add(o, "flows_moving", json_object_new_int64(JSON_WIDEST));
 	return o;
 }
 
@@ -226,21 +249,30 @@ static struct json_object *change_engine(const struct inspect *r, const struct f
 					 const struct command_request *req,
 					 const struct control_peer *peer)
 {
-	enum engine engine = engine_meant(req, f);
+	struct json_object *done, *late;
+	enum engine engine = forward_policy(f)->engine;
 	const char *hindrance = NULL;
 	unsigned int moving = 0;
 
-	if (command_has(req, KEY_ENGINE))
+	if (command_has(req, KEY_ENGINE)) {
+		engine = engine_meant(req, f);
 		hindrance = engine_hindrance(r, engine);
+	}
 	if (hindrance)
 		return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s", engine_name(engine),
 					  hindrance);
+	done = engine_json(f, engine);
+	late = command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions may be "
+				  "carried as before; ask again");
+	if (!json_ready(done) || !json_ready(late))
+		return choose(NULL, done, late);
 	if (command_has(req, KEY_ENGINE))
 		set_engine(r, f, req, peer);
 	if (!ask_workers(r, follow_engines, (struct order){ 0 }, &moving))
-		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its "
-					  "sessions may be carried as before; ask again");
-	return engine_json(f, moving);
+		return choose(late, done, NULL);
+	json_set_number(done, "live", atomic_load(&f->totals->live));
+	json_set_number(done, "flows_moving", moving);
+	return choose(done, late, NULL);
 }
 
 static struct json_object *do_engine(const struct inspect *r, const struct command_request *req,
@@ -265,18 +297,26 @@ static struct json_object *drain_error(int r, const char *why)
 						ERROR_FAILED, "%s", why);
 }
 
-static struct json_object *drain_json(const struct inspect *r, const char *name)
+/* Its state is one of no longer name than this one. */
+static struct json_object *drain_json(const char *name)
 {
 	struct json_object *o = json_object_new_object();
+
+	json_add(o, "forward", json_object_new_string(name));
+	json_add(o, "state", json_object_new_string("draining"));
+	json_add(o, "live", json_object_new_int64(JSON_WIDEST));
+	return o;
+}
+
+static void drain_set(const struct inspect *r, const char *name, struct json_object *o)
+{
 	const struct forward *f;
 
 	pthread_mutex_lock(&r->forwards->lock);
 	f = forwards_find(r->forwards, name);
-	json_add(o, "forward", json_object_new_string(name));
-	json_add(o, "state", json_object_new_string(f ? forward_state_name(f) : "removed"));
-	json_add(o, "live", json_object_new_int64(f ? atomic_load(&f->totals->live) : 0));
+	json_set_text(o, "state", f ? forward_state_name(f) : "removed");
+	json_set_number(o, "live", f ? atomic_load(&f->totals->live) : 0);
 	pthread_mutex_unlock(&r->forwards->lock);
-	return o;
 }
 
 static struct json_object *do_drain(const struct inspect *r, const struct command_request *req,
@@ -284,17 +324,22 @@ static struct json_object *do_drain(const struct inspect *r, const struct comman
 {
 	const char *name = req->filter.forward;
 	bool undo = command_has(req, KEY_UNDO);
+	struct json_object *done = drain_json(name);
 	uint64_t due = command_has(req, KEY_DEADLINE) ? clock_ms() + req->deadline_ms
 						      : UINT64_MAX;
 	char why[640];
-	int e = reconfigure_drain(r->reconfigure, name, undo, due, why, sizeof(why));
+	int e;
 
+	if (!json_ready(done))
+		return choose(NULL, done, NULL);
+	e = reconfigure_drain(r->reconfigure, name, undo, due, why, sizeof(why));
 	if (e)
-		return drain_error(e, why);
+		return choose(drain_error(e, why), done, NULL);
 	log_write(LOG_NOTICE, "control: forward %s %s (by uid %u, pid %d)", name,
 		  undo ? "takes new sessions again" : "drains: no new sessions", peer->uid,
 		  (int)peer->pid);
-	return drain_json(r, name);
+	drain_set(r, name, done);
+	return done;
 }
 
 /* --- reload --- */
@@ -303,9 +348,14 @@ static struct json_object *do_drain(const struct inspect *r, const struct comman
 static struct json_object *do_reload(const struct inspect *r, const struct command_request *req,
 				     const struct control_peer *peer)
 {
+	struct json_object *done = number("number", JSON_WIDEST);
+
 	(void)req;
+	if (!json_ready(done))
+		return choose(NULL, done, NULL);
 	log_write(LOG_NOTICE, "control: reload (by uid %u, pid %d)", peer->uid, (int)peer->pid);
-	return number("number", reconfigure_ask(r->reconfigure));
+	json_set_number(done, "number", reconfigure_ask(r->reconfigure));
+	return done;
 }
 
 /* --- log level --- */
@@ -313,16 +363,19 @@ static struct json_object *do_reload(const struct inspect *r, const struct comma
 static struct json_object *do_log_level(const struct inspect *r, const struct command_request *req,
 					const struct control_peer *peer)
 {
+	int level = command_has(req, KEY_LEVEL) ? req->level : log_get_level();
 	struct json_object *o = json_object_new_object();
 
 	(void)r;
-	if (command_has(req, KEY_LEVEL)) {
-		log_write(LOG_NOTICE, "control: log level: %s, was %s (by uid %u, pid %d)",
-			  log_level_name(req->level), log_level_name(log_get_level()), peer->uid,
-			  (int)peer->pid);
-		log_set_level(req->level);
-	}
-	json_add(o, "level", json_object_new_string(log_level_name(log_get_level())));
+	json_add(o, "level", json_object_new_string(log_level_name(level)));
+	if (!json_ready(o))
+		return choose(NULL, o, NULL);
+	if (!command_has(req, KEY_LEVEL))
+		return o;
+	log_write(LOG_NOTICE, "control: log level: %s, was %s (by uid %u, pid %d)",
+		  log_level_name(level), log_level_name(log_get_level()), peer->uid,
+		  (int)peer->pid);
+	log_set_level(level);
 	return o;
 }
 

@@ -306,6 +306,7 @@ static void ask(void *arg)
 {
 	struct daemon *d = arg;
 
+	json_begin();
 	d->answer = control_answer_line(do_operate, &d->inspect, &root, d->line, strlen(d->line));
 }
 
@@ -357,7 +358,6 @@ static void look(void *arg)
 {
 	struct daemon *d = arg;
 
-	json_begin();
 	ask(d);
 	if (json_lacks()) {
 		json_object_put(d->answer);
