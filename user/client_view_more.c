@@ -154,8 +154,14 @@ int client_view_drain(struct json_object *answer, FILE *out)
 		{ ", sessions ", "live", KIND_COUNT },
 		{ .before = "\n" },
 	};
+	struct json_object *warning = member(answer, "warning");
+	int r = print_pieces(answer, out, "state", json_type_string, pieces);
 
-	return print_pieces(answer, out, "state", json_type_string, pieces);
+	if (r || !json_object_get_string_len(warning))
+		return r;
+	print_member(out, "warning: ", answer, "warning", KIND_TEXT);
+	fputc('\n', out);
+	return 0;
 }
 
 int client_view_reload(struct json_object *answer, FILE *out)

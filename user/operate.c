@@ -297,14 +297,18 @@ static struct json_object *drain_error(int r, const char *why)
 						ERROR_FAILED, "%s", why);
 }
 
-/* Its state is one of no longer name than this one. */
-static struct json_object *drain_json(const char *name)
+#define DRAIN_FOR_GOOD "cannot be undone, and a reload cannot end it: there is no privileged " \
+		       "process; only a new start of culvert makes it listen again"
+
+/* WARNING: "" or what is wrong with it.  Its state is one of no longer name than this one. */
+static struct json_object *drain_json(const char *name, const char *warning)
 {
 	struct json_object *o = json_object_new_object();
 
 	json_add(o, "forward", json_object_new_string(name));
 	json_add(o, "state", json_object_new_string("draining"));
 	json_add(o, "live", json_object_new_int64(JSON_WIDEST));
+	json_add(o, "warning", json_object_new_string(warning));
 	return o;
 }
 
@@ -324,7 +328,8 @@ static struct json_object *do_drain(const struct inspect *r, const struct comman
 {
 	const char *name = req->filter.forward;
 	bool undo = command_has(req, KEY_UNDO);
-	struct json_object *done = drain_json(name);
+	bool for_good = !undo && !reconfigure_may_listen(r->reconfigure);
+	struct json_object *done = drain_json(name, for_good ? "this " DRAIN_FOR_GOOD : "");
 	uint64_t due = command_has(req, KEY_DEADLINE) ? clock_ms() + req->deadline_ms
 						      : UINT64_MAX;
 	char why[640];
@@ -338,6 +343,8 @@ static struct json_object *do_drain(const struct inspect *r, const struct comman
 	log_write(LOG_NOTICE, "control: forward %s %s (by uid %u, pid %d)", name,
 		  undo ? "takes new sessions again" : "drains: no new sessions", peer->uid,
 		  (int)peer->pid);
+	if (for_good)
+		log_warning("forward %s: that it drains " DRAIN_FOR_GOOD, name);
 	drain_set(r, name, done);
 	return done;
 }

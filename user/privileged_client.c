@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ struct privileged {
 	int fd;
 	pid_t pid;
 	pthread_mutex_t lock; /* one request at a time */
-	bool ended, reaped;
+	bool reaped;
+	_Atomic bool ended; /* changed with the lock */
 };
 
 static int complain(int error, char *err, size_t errlen, const char *text)
@@ -106,6 +108,14 @@ void privileged_stop(struct privileged *p)
 pid_t privileged_pid(const struct privileged *p)
 {
 	return p ? p->pid : -1;
+}
+
+/* Its end of the socket is closed as soon as it ends, which is before anybody has reaped it. */
+bool privileged_runs(const struct privileged *p)
+{
+	char c;
+
+	return p && !p->ended && recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
 }
 
 void privileged_reap(struct privileged *p)

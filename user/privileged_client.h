@@ -2,6 +2,7 @@
 #ifndef CULVERT_PRIVILEGED_CLIENT_H
 #define CULVERT_PRIVILEGED_CLIENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -31,6 +32,8 @@ void privileged_stop(struct privileged *p);
 
 /* Its PID, or -1. */
 pid_t privileged_pid(const struct privileged *p);
+/* Is there one, and has it not ended?  Waits for no request that is under way. */
+bool privileged_runs(const struct privileged *p);
 /* On SIGCHLD: if it has ended, say so. */
 void privileged_reap(struct privileged *p);
 

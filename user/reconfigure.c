@@ -330,6 +330,11 @@ static int drain_named(struct reconfigure *r, const char *name, bool undo, uint6
 	return 0;
 }
 
+bool reconfigure_may_listen(const struct reconfigure *r)
+{
+	return privileged_runs(r->privileged);
+}
+
 int reconfigure_drain(struct reconfigure *r, const char *name, bool undo, uint64_t due_ms,
 		      char *err, size_t errlen)
 {

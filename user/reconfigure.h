@@ -63,6 +63,9 @@ uint64_t reconfigure_ask(struct reconfigure *r);
 int reconfigure_drain(struct reconfigure *r, const char *name, bool undo, uint64_t due_ms,
 		      char *err, size_t errlen);
 
+/* Can sockets be had that listen, for a reload, or to undo a drain?  By any thread. */
+bool reconfigure_may_listen(const struct reconfigure *r);
+
 /* How the last one went. */
 struct json_object *reconfigure_json(struct reconfigure *r);
 

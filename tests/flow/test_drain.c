@@ -73,7 +73,31 @@ static void drain(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = { { "drain", drain } };
+/* Nobody is left who could make sockets: whoever drains is told. */
+static void for_good(void **state)
+{
+	struct daemon *d = rig_start(*state, LIVE_AND_OTHER);
+	struct ends e = connect_talking(ONE);
+	struct json_object *o;
+
+	o = ask(d, "{\"command\":\"drain\",\"forward\":\"other\"}");
+	assert_string_equal(json_text(o, "warning"), "");
+	kill(daemon_privileged(d), SIGKILL);
+	/* it is known as soon as the process has ended, be that logged or not */
+	o = ask(d, "{\"command\":\"drain\",\"forward\":\"other\",\"undo\":true}");
+	assert_string_equal(json_text(o, "error.code"), "failed");
+	o = ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+	assert_string_equal(json_text(o, "state"), "draining");
+	assert_non_null(strstr(json_text(o, "warning"), "cannot be undone"));
+	rig_wait_log(d, "warning: forward live: that it drains cannot be undone");
+	assert_int_equal(error_of_connect(ONE), ECONNREFUSED);
+	rig_talk(e.client, e.server, 5);
+	o = ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+	assert_string_equal(json_text(o, "error.code"), "failed");
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = { { "drain", drain }, { "for_good", for_good } };
 
 int main(void)
 {
