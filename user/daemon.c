@@ -55,6 +55,7 @@ struct daemon {
 	struct threads threads;
 	struct inspect inspect;
 	struct watchdog watchdog;
+	struct main_loop main_loop;
 };
 
 /* --- threads --- */
@@ -295,6 +296,23 @@ static int begin(struct daemon *d)
 	return r;
 }
 
+static bool have_ended(void *arg)
+{
+	struct daemon *d = arg;
+
+	return threads_ended(&d->threads);
+}
+
+static void hurry(void *arg, int sig)
+{
+	struct daemon *d = arg;
+
+	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
+		 admission_sessions(d->setup.shared.admission));
+	sd_notify(0, "STATUS=Resets the sessions that still run");
+	threads_hurry(&d->threads);
+}
+
 /* Workers end with their last sessions, which whoever asks may see until then. */
 static void end(struct daemon *d)
 {
@@ -304,6 +322,8 @@ static void end(struct daemon *d)
 	watchdog_close(&d->watchdog);
 	balance_stop(&d->balance);
 	threads_stop(&d->threads);
+	main_loop_run_out(&d->main_loop, &(struct main_loop_end){ have_ended, hurry, d });
+	threads_join(&d->threads);
 	control_close(s->control);
 	reconfigure_close(&d->reconfigure);
 	if (!session_log_close(s->shared.session_log))
@@ -330,13 +350,15 @@ static int run(struct daemon *d)
 	serving_init(&d->serving, &s->listening, &d->balance);
 	r = setup_open(s) ?: begin(d);
 	if (!r) {
-		int sig = main_loop_run(&(struct main_loop){
+		int sig;
+
+		d->main_loop = (struct main_loop){
 			.watchdog = &d->watchdog,
 			.reconfigure = &d->reconfigure,
 			.privileged = s->privileged,
 			.session_log = s->shared.session_log,
-		});
-
+		};
+		sig = main_loop_run(&d->main_loop);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
 			 strsignal(sig), admission_sessions(s->shared.admission),
 			 atomic_load(&s->shared.grace_ms) / 1000.0);

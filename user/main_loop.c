@@ -45,6 +45,21 @@ static struct timespec next_look(struct main_loop *m)
 	return clock_timespec(due > now ? due - now : 0);
 }
 
+/* Signal SIG, or 0: none.  What is the same before and at the end. */
+static void serve(struct main_loop *m, int sig)
+{
+	if (sig == SIGUSR1 && m->session_log)
+		session_log_reopen(m->session_log);
+	if (sig == SIGCHLD)
+		privileged_reap(m->privileged);
+	log_tell_suppressed(false);
+}
+
+static bool is_to_end(int sig)
+{
+	return sig == SIGTERM || sig == SIGINT || sig == SIGQUIT;
+}
+
 int main_loop_run(struct main_loop *m)
 {
 	sigset_t set = taken_set();
@@ -54,24 +69,42 @@ int main_loop_run(struct main_loop *m)
 		int sig = sigtimedwait(&set, NULL, &wait);
 
 		watchdog_look(m->watchdog);
-		log_tell_suppressed(false);
-		switch (sig) {
-		case SIGTERM:
-		case SIGINT:
-		case SIGQUIT:
+		serve(m, sig);
+		if (is_to_end(sig))
 			return sig;
-		case SIGHUP:
+		if (sig == SIGHUP)
 			reconfigure_ask(m->reconfigure);
-			break;
-		case SIGUSR1:
-			if (m->session_log)
-				session_log_reopen(m->session_log);
-			break;
-		case SIGCHLD:
-			privileged_reap(m->privileged);
-			break;
-		default: /* nothing but time has passed */
-			break;
-		}
+	}
+}
+
+/*
+ * No thread could tell this one that it ends but by a signal, and none may send any.  So this one
+ * looks, soon and then less often.
+ */
+#define LOOK_FIRST_MS 1
+#define LOOK_LAST_MS 50
+/* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
+#define ONE_SIGNAL_MS 100
+
+void main_loop_run_out(struct main_loop *m, const struct main_loop_end *e)
+{
+	uint64_t wait_ms = 0, one_until = NEVER;
+	sigset_t set = taken_set();
+
+	while (!e->is_over(e->arg)) {
+		struct timespec wait = clock_timespec(wait_ms);
+		int sig = sigtimedwait(&set, NULL, &wait);
+
+		serve(m, sig);
+		if (is_to_end(sig) && clock_ms() >= one_until)
+			e->hurry(e->arg, sig);
+		if (sig > 0)
+			continue;
+		/* nothing is left that had come before this began */
+		if (one_until == NEVER)
+			one_until = clock_ms() + ONE_SIGNAL_MS;
+		wait_ms = wait_ms ? wait_ms * 2 : LOOK_FIRST_MS;
+		if (wait_ms > LOOK_LAST_MS)
+			wait_ms = LOOK_LAST_MS;
 	}
 }

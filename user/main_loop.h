@@ -2,6 +2,8 @@
 #ifndef CULVERT_MAIN_LOOP_H
 #define CULVERT_MAIN_LOOP_H
 
+#include <stdbool.h>
+
 #include "privileged_client.h"
 #include "reconfigure.h"
 #include "session_log.h"
@@ -23,5 +25,15 @@ void main_loop_take_signals(void);
 
 /* Returns the signal that is to end culvert. */
 int main_loop_run(struct main_loop *m);
+
+/* The end, which takes its time. */
+struct main_loop_end {
+	bool (*is_over)(void *arg);
+	void (*hurry)(void *arg, int sig); /* a further signal to end culvert */
+	void *arg;
+};
+
+/* Until E is over. */
+void main_loop_run_out(struct main_loop *m, const struct main_loop_end *e);
 
 #endif

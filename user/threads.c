@@ -15,6 +15,7 @@
 #include "session_move.h"
 
 #define STOP_TIMEOUT_MS 10000
+#define HURRY_TIMEOUT_MS 1000
 
 struct thread {
 	struct worker worker;
@@ -75,6 +76,13 @@ static void stop_thread(void *arg)
 	t->grace.fire = on_grace_over;
 	timer_set(&t->worker.loop, &t->grace,
 		  t->worker.loop.now_ms + atomic_load(&t->worker.shared->grace_ms));
+}
+
+static void hurry_thread(void *arg)
+{
+	struct thread *t = arg;
+
+	timer_set(&t->worker.loop, &t->grace, t->worker.loop.now_ms);
 }
 
 static void *thread_main(void *arg)
@@ -144,6 +152,33 @@ void threads_stop(struct threads *ts)
 			log_error("worker %u has not stopped for %d s, and is waited for", i,
 				  STOP_TIMEOUT_MS / 1000);
 	}
+}
+
+bool threads_ended(struct threads *ts)
+{
+	bool all = true;
+
+	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
+		struct thread *t = &ts->list[i];
+
+		if (t->started && !pthread_tryjoin_np(t->id, NULL))
+			t->started = false;
+		all = all && !t->started;
+	}
+	return all;
+}
+
+void threads_hurry(struct threads *ts)
+{
+	for (unsigned int i = 0; ts->list && i < ts->n; i++)
+		if (ts->list[i].started &&
+		    loop_call(&ts->list[i].worker.loop, hurry_thread, &ts->list[i],
+			      HURRY_TIMEOUT_MS) == -ETIMEDOUT)
+			log_error("worker %u does not answer, and is waited for", i);
+}
+
+void threads_join(struct threads *ts)
+{
 	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
 		struct thread *t = &ts->list[i];
 

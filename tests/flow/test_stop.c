@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The signals that end the daemon, on every engine. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "env.h"
+#include "forward_rig.h"
+#include "operator.h"
+
+#define TEST_SECONDS 100
+#define PAIRS 80 /* more than are reset in one batch of events, on each of two workers */
+#define LONG_GRACE "[culvert]\nsettle = 0.02\nworkers = 2\nspread = all\ngrace = 3600\n"
+
+static struct ends talking[PAIRS];
+
+static struct daemon *start_talking(const char *engine)
+{
+	struct daemon *d = rig_start(engine, LONG_GRACE LIVE_AND_OTHER);
+
+	for (size_t i = 0; i < PAIRS; i++) {
+		talking[i] = connect_pair(NULL, ONE);
+		rig_talk(talking[i].client, talking[i].server, i % 2 ? 40 : 1);
+	}
+	return d;
+}
+
+static void join(struct daemon *d)
+{
+	char why[1024];
+
+	running = NULL;
+	if (daemon_join(d, RIG_PATIENCE_MS, why, sizeof(why)))
+		fail_msg("%s", why);
+}
+
+/* The grace has hardly begun, and the user has no time. */
+static void second_signal(void **state)
+{
+	struct daemon *d = start_talking(*state);
+
+	daemon_signal(d, SIGTERM);
+	rig_wait_log(d, "80 that run may finish within 3600.0 s");
+	poll(NULL, 0, 150); /* else it may count as the same signal */
+	rig_talk(talking[0].client, talking[0].server, 5);
+	daemon_signal(d, SIGINT);
+	rig_wait_log(d, "Interrupt again: the 80 sessions that still run are reset");
+	for (size_t i = 0; i < PAIRS; i++)
+		is_reset(talking[i]);
+	join(d);
+}
+
+/* Two signals at once are one; the log is opened anew, and the last session is the end. */
+static void one_signal(void **state)
+{
+	struct daemon *d = start_talking(*state);
+
+	daemon_signal(d, SIGSTOP);
+	daemon_signal(d, SIGTERM);
+	daemon_signal(d, SIGINT);
+	daemon_signal(d, SIGCONT);
+	rig_wait_log(d, "80 that run may finish within 3600.0 s");
+	for (int round = 0; round < 5; round++) {
+		for (size_t i = 0; i < PAIRS; i++)
+			rig_talk(talking[i].client, talking[i].server, 1);
+		daemon_signal(d, SIGUSR1);
+		daemon_signal(d, SIGHUP);
+	}
+	assert_int_equal(rig_status(d, "resources.sessions"), PAIRS);
+	assert_int_equal(rig_status(d, "errors.grace-over"), 0);
+	for (size_t i = 0; i < PAIRS; i++) {
+		assert_int_equal(shutdown(talking[i].client, SHUT_WR), 0);
+		assert_int_equal(shutdown(talking[i].server, SHUT_WR), 0);
+		assert_int_equal(rig_end(talking[i].client, RIG_PATIENCE_MS), 0);
+		assert_int_equal(rig_end(talking[i].server, RIG_PATIENCE_MS), 0);
+	}
+	join(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "second_signal", second_signal },
+	{ "one_signal", one_signal },
+};
+
+int main(void)
+{
+	return rig_run("test_stop", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}
