@@ -21,7 +21,7 @@ const char *advice_listen(int error)
 	case ENFILE:
 		return " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --workers)";
 	case EAFNOSUPPORT:
-		return " (this kernel has no IPv6)";
+		return " (this kernel has no IPv6: give an IPv4 address, or \":PORT\")";
 	default:
 		return "";
 	}

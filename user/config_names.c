@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "listen_socket.h"
+#include "log.h"
+
 static size_t add(struct config_name *ret, size_t n, size_t forward, struct endpoint *e,
 		  bool listen)
 {
@@ -90,14 +93,11 @@ static int look_up(struct config *c, struct names *n, struct config_name *names,
 	return r ?: config_check_listeners(c, err, errlen);
 }
 
-int config_find_listeners(struct config *c, struct names *n, char *err, size_t errlen)
+static int find_names(struct config *c, struct names *n, size_t count, char *err, size_t errlen)
 {
-	size_t count = config_names(c, true, NULL);
 	struct config_name *names;
 	int r;
 
-	if (!count)
-		return 0;
 	if (!n) {
 		snprintf(err, errlen, "a name to listen at cannot be looked up: the resolver has "
 			 "not been started");
@@ -111,5 +111,47 @@ int config_find_listeners(struct config *c, struct names *n, char *err, size_t e
 	config_names(c, true, names);
 	r = look_up(c, n, names, count, err, errlen);
 	free(names);
+	return r;
+}
+
+/* --- a kernel without IPv6 --- */
+
+/* Those that are left; 0: there is nothing but IPv6, or unix. */
+static size_t leave_out_ipv6(struct endpoint *e)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < e->n_addrs; i++)
+		n += e->addrs[i].ss.ss_family == AF_INET;
+	if (!n || n == e->n_addrs)
+		return 0;
+	for (size_t i = 0, at = 0; i < e->n_addrs; i++)
+		if (e->addrs[i].ss.ss_family == AF_INET)
+			e->addrs[at++] = e->addrs[i];
+	e->n_addrs = n;
+	return n;
+}
+
+/* ":80", or a name, means whatever there is; "[::]:80" means IPv6. */
+static void keep_what_there_is(struct config *c)
+{
+	if (listen_socket_has_ipv6())
+		return;
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		struct forward_conf *fc = &c->forwards[i];
+
+		if (leave_out_ipv6(&fc->listen))
+			log_write(LOG_NOTICE, "forward %s: listens on IPv4 only: this kernel has "
+				  "no IPv6", forward_name(fc));
+	}
+}
+
+int config_find_listeners(struct config *c, struct names *n, char *err, size_t errlen)
+{
+	size_t count = config_names(c, true, NULL);
+	int r = count ? find_names(c, n, count, err, errlen) : 0;
+
+	if (!r)
+		keep_what_there_is(c);
 	return r;
 }

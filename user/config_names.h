@@ -34,6 +34,8 @@ int config_name_found(struct config_name *name, const struct question *q, char *
  * Look up those to listen at, by N, and wait, NAMES_PATIENCE_S at most.  -ENOENT: one does not
  * exist; -EAGAIN: nobody has answered; -EINVAL: its addresses are another forward's; ERR names the
  * forward.  Nothing is looked up, and N may be NULL, if all are numbers.
+ *
+ * On a kernel without IPv6, what has an IPv4 address as well then has only that.
  */
 int config_find_listeners(struct config *c, struct names *n, char *err, size_t errlen);
 

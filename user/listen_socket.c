@@ -119,3 +119,17 @@ bool listen_socket_learn_port(struct addr *a, int fd)
 
 	return addr_takes_any_port(a) && !getsockname(fd, (struct sockaddr *)&a->ss, &len);
 }
+
+bool listen_socket_has_ipv6(void)
+{
+	static _Atomic int has; /* 0: not asked yet */
+	int fd;
+
+	if (has)
+		return has > 0;
+	fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	has = fd < 0 && errno == EAFNOSUPPORT ? -1 : 1;
+	if (fd >= 0)
+		close(fd);
+	return has > 0;
+}

@@ -28,6 +28,9 @@ int listen_socket_open(const struct forward_conf *fc, const struct addr *a, bool
 /* What is accepted from FD, which listens on A, shall be as FC says.  -errno. */
 int listen_socket_set_options(int fd, const struct forward_conf *fc, const struct addr *a);
 
+/* Does the kernel make IPv6 sockets at all?  Without (ipv6.disable=1) it makes none. */
+bool listen_socket_has_ipv6(void);
+
 /* Port 0 in A becomes the one that the kernel has picked for FD.  False: nothing was to do. */
 bool listen_socket_learn_port(struct addr *a, int fd);
 

@@ -21,6 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "config_file.h"
 #include "config_reader.h"
 #include "listen_socket.h"
@@ -160,6 +161,7 @@ static void make_sockets(const struct privileged_request *q, const struct forwar
 	struct privileged_answer a = { .addr = q->addr };
 	int fds[PRIVILEGED_FDS], r = 0;
 	bool listen = q->op == PRIVILEGED_LISTEN;
+	char why[PRIVILEGED_TEXT];
 	size_t n = 0;
 
 	if (listen && !q->joins)
@@ -175,7 +177,8 @@ static void make_sockets(const struct privileged_request *q, const struct forwar
 	}
 	while (n)
 		close(fds[--n]);
-	refuse(-r, strerror(-r));
+	snprintf(why, sizeof(why), "%s%s", strerror(-r), listen ? advice_listen(-r) : "");
+	refuse(-r, why);
 }
 
 /* --- the session log --- */

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Where there is no IPv6: a kernel that makes no such sockets (ipv6.disable=1), played by a seccomp
+ * filter, and a namespace where it is switched off (net.ipv6.conf.all.disable_ipv6).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <seccomp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "env.h"
+#include "forward_rig.h"
+#include "operator.h"
+
+#define TEST_SECONDS 100
+#define FORWARD(name, listen) "[forward " name "]\nlisten = " listen "\n" TO_UPSTREAM
+#define IPV4_ONLY(name) "forward " name ": listens on IPv4 only: this kernel has no IPv6"
+
+static void forbid_ipv6(void)
+{
+	scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
+
+	if (!f || seccomp_rule_add(f, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
+				   SCMP_A0(SCMP_CMP_EQ, AF_INET6)) || seccomp_load(f)) {
+		fprintf(stderr, "cannot load a seccomp filter\n");
+		exit(1);
+	}
+	seccomp_release(f);
+}
+
+static void is_served(const char *to)
+{
+	struct ends e = connect_pair(NULL, to);
+
+	rig_talk(e.client, e.server, 5);
+	rig_reset(e.client);
+	rig_reset(e.server);
+}
+
+/* What says IPv6 is refused, what says anything has what there is. */
+static void kernel_without(void **state)
+{
+	struct daemon *d;
+
+	forbid_ipv6(); /* this process is of this test alone; the daemon inherits it */
+	d = rig_start(*state, FORWARD("live", ":9001") FORWARD("other", TWO));
+	rig_wait_log(d, "notice: " IPV4_ONLY("live"));
+	is_served(ONE);
+	is_served(TWO);
+	rig_reload_good(d, FORWARD("live", ":9001") FORWARD("more", ":9003"));
+	rig_wait_log(d, "notice: " IPV4_ONLY("more"));
+	is_served(ONE);
+	is_served("127.0.0.1:9003");
+	assert_non_null(strstr(rig_reload(d, FORWARD("live", ":9001") FORWARD("six", "[::]:9004")),
+			       "[::]:9004: Address family not supported by protocol (this kernel "
+			       "has no IPv6"));
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+	is_served(ONE);
+	rig_stop(d);
+}
+
+/* There both families can be bound, and one is of no use. */
+static void switched_off(void **state)
+{
+	int fd = open("/proc/sys/net/ipv6/conf/all/disable_ipv6", O_WRONLY | O_CLOEXEC);
+	struct daemon *d;
+
+	if (fd < 0) {
+		printf("skip switched_off: this kernel has no IPv6\n");
+		skip();
+	}
+	assert_int_equal(write(fd, "1", 1), 1);
+	close(fd);
+	d = rig_start(*state, FORWARD("live", ":9001"));
+	is_served(ONE);
+	rig_reload_good(d, FORWARD("live", ":9001") FORWARD("more", ":9003"));
+	is_served("127.0.0.1:9003");
+	rig_reload_good(d, FORWARD("live", ":9001"));
+	rig_stop(d);
+}
+
+/* In this order: the filter stays. */
+static const struct rig_row rows[] = {
+	{ "switched_off", switched_off },
+	{ "kernel_without", kernel_without },
+};
+
+int main(void)
+{
+	return rig_run("test_no_ipv6", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+}
