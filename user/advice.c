@@ -51,16 +51,47 @@ const char *advice_connect(int error)
 	}
 }
 
-const char *advice_threads(int error)
+const char *advice_thread(int error)
 {
 	switch (error) {
 	case EAGAIN:
-		return " (lower --workers, or raise RLIMIT_NPROC, TasksMax= of the unit)";
+		return " (the account, the unit or the machine may have no more threads: raise "
+		       "RLIMIT_NPROC, TasksMax= of the unit, kernel.threads-max, or lower "
+		       "--workers; or the kernel has no memory for one)";
+	case ENOMEM:
+		return " (there is no room for its stack: raise RLIMIT_AS, LimitAS= of the unit, "
+		       "lower RLIMIT_STACK or --workers, and see vm.overcommit_memory)";
+	default:
+		return "";
+	}
+}
+
+const char *advice_process(int error)
+{
+	switch (error) {
+	case EAGAIN:
+		return " (the account, the unit or the machine may have no more processes: raise "
+		       "RLIMIT_NPROC, TasksMax= of the unit, kernel.threads-max)";
+	case ENOMEM:
+		return " (the kernel has no memory for one: is there a limit, such as MemoryMax= "
+		       "of the unit, or vm.overcommit_memory?)";
+	case EMFILE:
+	case ENFILE:
+		return " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit)";
+	default:
+		return "";
+	}
+}
+
+const char *advice_workers(int error)
+{
+	switch (error) {
 	case EMFILE:
 	case ENFILE:
 		return " (lower --workers, or raise RLIMIT_NOFILE, LimitNOFILE= of the unit)";
 	case ENOMEM:
-		return " (lower --workers or --max-sessions)";
+		return " (lower --workers or --max-sessions, or raise RLIMIT_AS, LimitAS= or "
+		       "MemoryMax= of the unit)";
 	default:
 		return "";
 	}

@@ -10,7 +10,10 @@
  */
 const char *advice_listen(int error);
 const char *advice_connect(int error);
-const char *advice_threads(int error);
+/* new_thread(), fork(2), what a worker needs beside its thread. */
+const char *advice_thread(int error);
+const char *advice_process(int error);
+const char *advice_workers(int error);
 /* Why nobody is accepted for now. */
 const char *advice_pause(enum cause cause);
 

@@ -26,6 +26,7 @@
 
 #include "clock.h"
 #include "control_client.h"
+#include "new_thread.h"
 #include "syscall_filter.h"
 
 #define CLIENTS_MAX 16
@@ -358,7 +359,7 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg)
 
 	c->answer = answer;
 	c->arg = arg;
-	r = -pthread_create(&c->thread, NULL, run, c);
+	r = new_thread(&c->thread, run, c);
 	c->started = !r;
 	return r;
 }

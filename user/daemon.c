@@ -77,6 +77,12 @@ static struct json_object *answer(void *arg, const struct command_request *req,
 	return operate(&d->inspect, req, peer);
 }
 
+static int no_thread(const char *which, int r)
+{
+	log_error("cannot start %s: %s%s", which, strerror(-r), advice_thread(-r));
+	return EXIT_CODE_FAILURE;
+}
+
 /* Sockets in stock, for the forwards that need them. */
 static int fill_stocks(struct daemon *d)
 {
@@ -85,8 +91,7 @@ static int fill_stocks(struct daemon *d)
 	int r = d->setup.privileged ? stock_keeper_open(d->setup.privileged, &d->keeper) : 0;
 
 	if (r)
-		log_error("cannot start the thread that keeps sockets in stock: %s%s", strerror(-r),
-			  advice_threads(-r));
+		return no_thread("the thread that keeps sockets in stock", r);
 	for (size_t i = 0; !r && i < d->setup.config.n_forwards; i++, f = f->next) {
 		if (!forward_needs_privileges(f->conf))
 			continue;
@@ -111,11 +116,16 @@ static int start_threads(struct daemon *d)
 {
 	int r = threads_open(&d->threads, &d->setup.shared, d->setup.listening);
 
-	if (!r && d->setup.shared.names)
-		r = names_start(d->setup.shared.names, tell_workers, d);
-	if (!r)
-		balance_start(&d->balance, d->threads.workers);
-	return r ?: threads_start(&d->threads);
+	if (r) {
+		log_error("cannot make the workers: %s%s", strerror(-r), advice_workers(-r));
+		return EXIT_CODE_FAILURE;
+	}
+	r = d->setup.shared.names ? names_start(d->setup.shared.names, tell_workers, d) : 0;
+	if (r)
+		return no_thread("the thread for names", r);
+	balance_start(&d->balance, d->threads.workers);
+	r = threads_start(&d->threads);
+	return r ? no_thread("the thread of a worker", r) : 0;
 }
 
 /* --- running --- */
@@ -261,29 +271,18 @@ static int begin(struct daemon *d)
 		return EXIT_CODE_FAILURE;
 	}
 	r = start_threads(d);
-	if (r) {
-		log_error("cannot start the workers: %s%s", strerror(-r), advice_threads(-r));
-		return EXIT_CODE_FAILURE;
-	}
+	if (r)
+		return r;
 	d->inspect.workers = d->threads.workers;
 	r = d->setup.shared.session_log ? session_log_start(d->setup.shared.session_log) : 0;
-	if (r) {
-		log_error("cannot start the thread of the session log: %s%s", strerror(-r),
-			  advice_threads(-r));
-		return EXIT_CODE_FAILURE;
-	}
+	if (r)
+		return no_thread("the thread of the session log", r);
 	r = open_reconfigure(d);
-	if (r) {
-		log_error("cannot start the thread that reloads: %s%s", strerror(-r),
-			  advice_threads(-r));
-		return EXIT_CODE_FAILURE;
-	}
+	if (r)
+		return no_thread("the thread that reloads", r);
 	r = d->setup.control ? control_start(d->setup.control, answer, d) : 0;
-	if (r) {
-		log_error("cannot start the control thread: %s%s", strerror(-r),
-			  advice_threads(-r));
-		return EXIT_CODE_FAILURE;
-	}
+	if (r)
+		return no_thread("the control thread", r);
 	if (watch_threads(d)) {
 		log_error("out of memory");
 		return EXIT_CODE_FAILURE;

@@ -22,6 +22,7 @@
 
 #include "log.h"
 #include "loop.h"
+#include "new_thread.h"
 #include "resolver.h"
 #include "resolver_wait.h"
 
@@ -462,7 +463,7 @@ int names_start(struct names *n, names_tell_fn *tell_fn, void *arg)
 
 	n->tell = tell_fn;
 	n->tell_arg = arg;
-	r = -pthread_create(&n->thread, NULL, thread_main, n);
+	r = new_thread(&n->thread, thread_main, n);
 	n->started = !r;
 	return r;
 }

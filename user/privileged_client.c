@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "config_reader.h"
 #include "log.h"
 #include "privileged.h"
@@ -66,6 +67,13 @@ static int first_word(struct privileged *p, char *err, size_t errlen)
 	return -a.error;
 }
 
+static int cannot_start(int error, char *err, size_t errlen)
+{
+	snprintf(err, errlen, "cannot start the privileged process: %s%s", strerror(-error),
+		 advice_process(-error));
+	return error;
+}
+
 int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret,
 		     char *err, size_t errlen)
 {
@@ -76,14 +84,14 @@ int privileged_start(const struct config *c, int argc, char **argv, struct privi
 	if (!p || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds)) {
 		r = p ? -errno : -ENOMEM;
 		free(p);
-		return complain(r, err, errlen, strerror(-r));
+		return cannot_start(r, err, errlen);
 	}
 	pthread_mutex_init(&p->lock, NULL);
 	p->fd = fds[0];
 	p->pid = fork();
 	if (!p->pid)
 		privileged_run(fds[1], c, argc, argv);
-	r = p->pid < 0 ? complain(-errno, err, errlen, strerror(errno)) : 0;
+	r = p->pid < 0 ? cannot_start(-errno, err, errlen) : 0;
 	close(fds[1]);
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(p->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));

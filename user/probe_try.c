@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "clock.h"
 
 /* What a check may wait for, all in all. */
@@ -318,7 +319,8 @@ void probe_try(unsigned int carriers, struct probe_results *ret)
 
 		for (size_t i = 0; i < PROBE_CHECKS; i++)
 			snprintf(ret->of[i].detail, PROBE_DETAIL,
-				 "cannot start a process for it: %s", strerror(error));
+				 "cannot start a process for it: %s%s", strerror(error),
+				 advice_process(error));
 	}
 	if (report[1] >= 0)
 		close(report[1]);

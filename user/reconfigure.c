@@ -14,6 +14,7 @@
 #include "json_add.h"
 #include "log.h"
 #include "names.h"
+#include "new_thread.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* gcc 12 loses sight of what is stored: it is in c->forwards, and config_close() frees it */
@@ -244,7 +245,7 @@ int reconfigure_open(struct reconfigure *r)
 	r->maker = (struct listening_maker){ make_by_privileged, r };
 	r->reload.maker = &r->maker;
 	r->ok = r->opened = true;
-	error = -pthread_create(&r->thread, NULL, run, r);
+	error = new_thread(&r->thread, run, r);
 	r->started = !error;
 	return error;
 }

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "resolver_process.h"
 #include "syscall_filter.h"
 
@@ -55,7 +56,8 @@ int resolver_start(const struct account *a, enum filter_mode filter, int *ret_fd
 	pid = resolver_fork(a, filter, ends[1]);
 	close(ends[1]);
 	if (pid < 0)
-		snprintf(err, errlen, "cannot start the resolver: %s", strerror(-pid));
+		snprintf(err, errlen, "cannot start the resolver: %s%s", strerror(-pid),
+			 advice_process(-pid));
 	r = pid < 0 ? pid : await_hello(ends[0], pid, err, errlen);
 	if (!r && setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience))) {
 		r = -errno;

@@ -19,6 +19,7 @@
 #include "json_add.h"
 #include "log.h"
 #include "log_file.h"
+#include "new_thread.h"
 #include "session_line.h"
 #include "session_queue.h"
 #include "session_record.h"
@@ -323,7 +324,7 @@ int session_log_open(const struct session_log_conf *conf, struct session_log **r
 
 int session_log_start(struct session_log *l)
 {
-	int r = -pthread_create(&l->thread, NULL, writer, l);
+	int r = new_thread(&l->thread, writer, l);
 
 	l->started = !r;
 	return r;

@@ -15,6 +15,7 @@
 
 #include "clock.h"
 #include "log.h"
+#include "new_thread.h"
 #include "privileged_client.h"
 #include "syscall_filter.h"
 
@@ -164,7 +165,7 @@ int stock_keeper_open(struct privileged *p, struct stock_keeper **ret)
 	pthread_mutex_init(&k->lock, NULL);
 	clock_cond_init(&k->work);
 	pthread_cond_init(&k->idle, NULL);
-	r = -pthread_create(&k->thread, NULL, keeper_main, k);
+	r = new_thread(&k->thread, keeper_main, k);
 	if (r) {
 		free(k);
 		return r;

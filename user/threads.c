@@ -9,6 +9,7 @@
 #include "balance.h"
 #include "listener.h"
 #include "log.h"
+#include "new_thread.h"
 #include "session.h"
 #include "session_connect.h"
 #include "session_ending.h"
@@ -136,7 +137,7 @@ int threads_start(struct threads *ts)
 	int r = 0;
 
 	for (unsigned int i = 0; !r && i < ts->n; i++) {
-		r = -pthread_create(&ts->list[i].id, NULL, thread_main, &ts->list[i]);
+		r = new_thread(&ts->list[i].id, thread_main, &ts->list[i]);
 		ts->list[i].started = !r;
 	}
 	return r;
