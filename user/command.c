@@ -101,6 +101,7 @@ static const char *const error_names[ERRORS] = {
 	[ERROR_UNSUPPORTED] = "unsupported",
 	[ERROR_NO_ANSWER] = "no-answer",
 	[ERROR_NO_MEMORY] = "no-memory",
+	[ERROR_TIMEOUT] = "timeout",
 	[ERROR_FAILED] = "failed",
 };
 

@@ -288,7 +288,7 @@ static void drop_late(struct control *c)
 
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
 		if (control_client_events(&c->clients[i]) && c->clients[i].until_ms <= now)
-			control_client_drop(&c->clients[i]);
+			control_client_late(&c->clients[i]);
 }
 
 /* How long poll(2) may wait, or -1. */

@@ -168,6 +168,21 @@ static void write_some(struct control_client *c)
 		control_client_drop(c);
 }
 
+void control_client_late(struct control_client *c)
+{
+	/* as command_error_json() would say it */
+	static const char late[] = "{\"error\":{\"code\":\"timeout\",\"message\":"
+				   "\"the request was not complete in time\"}}\n";
+
+	if (c->state == CLIENT_READING)
+		read_some(c);
+	if (c->state == CLIENT_ASKING)
+		return;
+	if (c->state == CLIENT_READING)
+		(void)send(c->fd, late, sizeof(late) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+	control_client_drop(c);
+}
+
 void control_client_step(struct control_client *c)
 {
 	if (c->state == CLIENT_READING)

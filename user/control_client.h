@@ -38,7 +38,7 @@ struct control_client {
 	int fd;
 	struct control_spare *spare; /* NULL: none */
 	struct control_peer peer; /* one who may not ask will be told so */
-	uint64_t until_ms;  /* READING, WRITING: to be dropped then */
+	uint64_t until_ms;  /* READING, WRITING: late then */
 	size_t got;         /* bytes of the request, without the newline once it is complete */
 	const char *text;   /* the answer */
 	char *made;         /* the same if it is elsewhere, and made for this client; owned */
@@ -56,6 +56,11 @@ struct control_peer control_peer_of(int fd, uid_t uid, gid_t gid);
 void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
 			  const struct control_peer *peer, uint64_t now_ms);
 void control_client_drop(struct control_client *c);
+/*
+ * Its time is up.  It may be this thread that is late: a request that is complete by now counts.
+ * Else the client is told and dropped; one that takes its answer too slowly is dropped.
+ */
+void control_client_late(struct control_client *c);
 
 /* What to poll(2) for. */
 short control_client_events(const struct control_client *c);

@@ -160,6 +160,43 @@ static void test_turn_comes(void **state)
 		close(deaf[i]);
 }
 
+/* Whose request comes too late, in part or not at all, is told so before the connection ends. */
+static void test_told(void **state)
+{
+	static const char *const parts[] = { "", "{\"command\":" };
+	struct rig *rig = *state;
+	char buf[256];
+
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		size_t len = ask(rig, parts[i], strlen(parts[i]), buf, sizeof(buf));
+
+		expect_line(buf, len, "error");
+		assert_non_null(strstr(buf, "\"code\":\"timeout\""));
+	}
+}
+
+/* It is the daemon that is late: the request has come in time. */
+static void test_late_daemon(void **state)
+{
+	static const char request[] = STATUS "\n";
+	struct rig *rig = *state;
+	int fd = dial(rig->path);
+	uint64_t begin;
+	sigset_t old;
+	char buf[256];
+
+	say(fd, request, 5);
+	wait_read(fd);
+	begin = clock_now_ms();
+	hold_control_thread(&old);
+	say(fd, request + 5, strlen(request) - 5);
+	while (clock_now_ms() < begin + REQUEST_MS + 100)
+		short_pause();
+	held = false;
+	expect_line(buf, hear(fd, buf, sizeof(buf)), "text");
+	assert_int_equal(pthread_sigmask(SIG_SETMASK, &old, NULL), 0);
+}
+
 /* A request of one byte a time is over when its time is up, however alive its client is. */
 static void test_endless_drops(void **state)
 {
@@ -210,6 +247,8 @@ int main(void)
 		ON_RIG(test_silent_clients),
 		ON_RIG(test_deaf_clients),
 		ON_RIG(test_turn_comes),
+		ON_RIG(test_told),
+		ON_RIG(test_late_daemon),
 		ON_RIG(test_endless_drops),
 		cmocka_unit_test(test_close_is_quick),
 	};
