@@ -85,6 +85,18 @@ static const struct rinetd_word globals[] = {
 
 /* --- lines --- */
 
+/* LINE begins with one of these words.  rinetd knows neither ALLOW nor prefixes: then it is oi's. */
+static void look_for_oi(struct rinetd_reader *p, const char *line, const char *pattern)
+{
+	bool lower = !strncmp(line, "allow", 5) || !strncmp(line, "deny", 4);
+
+	if (p->is_oi || (lower && !strchr(pattern, '/')))
+		return;
+	p->is_oi = true;
+	rinetd_note(p, p->in.line, "oi reads allow and deny and enforces none; culvert enforces "
+		    "all, behind a forward as its own");
+}
+
 /* `allow` or `deny`, and its PATTERN. */
 static void take_access(struct rinetd_reader *p, bool allow, const char *pattern)
 {
@@ -142,10 +154,10 @@ static void take_line(struct rinetd_reader *p, char *line)
 	p->first = p->first ?: p->in.line;
 	len = strcspn(line, RINETD_BLANKS);
 	rest = line + len + strspn(line + len, RINETD_BLANKS);
-	if (!strncasecmp(line, "allow", len) && len == 5) {
-		take_access(p, true, rest);
-	} else if (!strncasecmp(line, "deny", len) && len == 4) {
-		take_access(p, false, rest);
+	if ((len == 5 && !strncasecmp(line, "allow", len)) ||
+	    (len == 4 && !strncasecmp(line, "deny", len))) {
+		take_access(p, len == 5, rest);
+		look_for_oi(p, line, rest);
 	} else if (!strncmp(line, "[culvert", 8) || !strncmp(line, "[forward", 8)) {
 		config_mistake(&p->in, "a section, but line %u made this a rinetd.conf: a file "
 			       "has one form", p->first);

@@ -61,8 +61,32 @@ static void end_rules(struct rinetd_reader *p)
 	rule_set_close(&set);
 }
 
+/* Does a `deny` begin with a number that rinetd's text of such a client does not begin with? */
+static bool denies_ipv4(const struct rinetd_rules *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		if (!l->rules[i].allow && !strchr(l->rules[i].text, ':') &&
+		    strchr("0123456789", *l->rules[i].text))
+			return true;
+	return false;
+}
+
+/* A listener at "::", as rinetd has it. */
+static void note_both_families(struct rinetd_reader *p)
+{
+	unsigned int line = config_last_forward(&p->in)->listen_line;
+
+	rinetd_note(p, line, "\"::\" is every address, IPv4 too; so it is with rinetd, unless "
+		    "net.ipv6.bindv6only is 1: [::]:PORT, in a [forward], is IPv6 alone");
+	if (denies_ipv4(&p->global) || denies_ipv4(&p->own))
+		rinetd_note(p, line, "here rinetd has IPv4 clients as ::ffff:ADDRESS, which no deny "
+			    "of ADDRESS matches; culvert refuses them");
+}
+
 void rinetd_end_forward(struct rinetd_reader *p)
 {
+	if (p->in.text->n && !p->in.error && p->clients & CLIENTS_MAPPED)
+		note_both_families(p);
 	if (p->in.text->n && !p->in.error && !p->clients) {
 		if (p->own.n)
 			config_mistake_at(&p->in, p->own.rules[0].line,

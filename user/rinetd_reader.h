@@ -15,6 +15,7 @@ struct rinetd_reader {
 	struct rinetd_rules global, own; /* OWN: of the last forward */
 	unsigned int clients;            /* of the last forward: CLIENTS_... */
 	bool has_rules;                  /* an earlier forward has */
+	bool is_oi;                      /* a line is of oi alone, and that was noted */
 };
 
 /* A word of the file that means an option. */

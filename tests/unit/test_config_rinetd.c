@@ -20,6 +20,13 @@
 #include "config_rinetd.h"
 #include "rinetd_sample.h"
 
+#define ANY_NOTE "\"::\" is every address, IPv4 too; so it is with rinetd, unless " \
+		 "net.ipv6.bindv6only is 1: [::]:PORT, in a [forward], is IPv6 alone\n"
+#define MAPPED_NOTE "here rinetd has IPv4 clients as ::ffff:ADDRESS, which no deny of ADDRESS " \
+		    "matches; culvert refuses them\n"
+#define OI_NOTE "oi reads allow and deny and enforces none; culvert enforces all, behind a " \
+		"forward as its own\n"
+
 static bool allows(const struct forward_conf *fc, const char *client)
 {
 	struct sockaddr_in in = { .sin_family = AF_INET };
@@ -44,12 +51,14 @@ static void test_everything(void **state)
 		{ "127.0.0.1:88", "127.0.0.1:88", "127.0.0.1:89" },
 	};
 	const struct forward_conf *fc;
+	char err[1024], want[1024];
 	struct config c;
-	char err[1024];
 
 	(void)state;
 	rig_good_noted(&c, rinetd_sample, err, sizeof(err));
-	assert_string_equal(err, "");
+	snprintf(want, sizeof(want), "culvert: %s:14: note: " ANY_NOTE "culvert: %s:14: note: "
+		 MAPPED_NOTE, rig_path, rig_path);
+	assert_string_equal(err, want);
 	assert_int_equal(c.n_forwards, sizeof(ends) / sizeof(ends[0]));
 	for (size_t i = 0; i < c.n_forwards; i++) {
 		assert_string_equal(c.forwards[i].name, ends[i][0]);
@@ -85,13 +94,14 @@ static void test_everything(void **state)
 /* oi's files are four words and, which oi reads only, rules. */
 static void test_oi(void **state)
 {
+	char err[1024], want[256];
 	struct config c;
-	char err[1024];
 
 	(void)state;
 	rig_good_noted(&c, "\xef\xbb\xbf# oi\r\nALLOW 192.168.1.0/24\r\ndeny 192.168.1.50\r\n\r\n"
 		 "127.0.0.1 9000 127.0.0.1 9001\r\n::1 9000 ::1 9001\r\n", err, sizeof(err));
-	assert_string_equal(err, "");
+	snprintf(want, sizeof(want), "culvert: %s:2: note: " OI_NOTE, rig_path);
+	assert_string_equal(err, want);
 	assert_int_equal(c.n_forwards, 2);
 	assert_string_equal(c.forwards[0].listen.text, "127.0.0.1:9000");
 	assert_string_equal(c.forwards[1].upstream.text, "[::1]:9001");
@@ -122,6 +132,47 @@ static void test_notes(void **state)
 	rig_good_noted(&c, asked, err, sizeof(err));
 	assert_string_equal(err, "");
 	config_close(&c);
+}
+
+/* What differs at "::", which is noted for each such forward, and of a file that is oi's. */
+static void test_notes_of_families(void **state)
+{
+	static const struct {
+		const char *text, *notes;
+	} rows[] = {
+		{ "0.0.0.0 80 127.0.0.1 81\n::1 80 127.0.0.1 81\ndeny 10.0.0.1\n", "" },
+		{ ":: 80 127.0.0.1 81\n", "1: " ANY_NOTE },
+		{ "[::] 80 127.0.0.1 81\nallow 10.*\n", "1: " ANY_NOTE },
+		{ ":: 80 127.0.0.1 81\ndeny *.1\n", "1: " ANY_NOTE },
+		{ ":: 80 127.0.0.1 81\ndeny fe80:*\n", "1: " ANY_NOTE },
+		{ ":: 80 127.0.0.1 81\ndeny 10.0.0.1\n0 82 127.0.0.1 81\n",
+		  "1: " ANY_NOTE "1: " MAPPED_NOTE },
+		{ "deny 10.*\n0 82 127.0.0.1 81\n:: 80 127.0.0.1 81\n",
+		  "3: " ANY_NOTE "3: " MAPPED_NOTE },
+		{ "denY 10.0.0.1\nALLOW *\n0 82 127.0.0.1 81\n", "1: " OI_NOTE },
+		{ "deny 10.0.0.1\nallow 10.0.0.0/8\nallow 11.0.0.0/8\n0 82 127.0.0.1 81\n",
+		  "2: " OI_NOTE },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		char err[1024], got[1024] = "", begin[200], *line, *rest = err;
+		struct config c;
+
+		rig_good_noted(&c, rows[i].text, err, sizeof(err));
+		config_close(&c);
+		snprintf(begin, sizeof(begin), "culvert: %s:", rig_path);
+		while ((line = strsep(&rest, "\n")) && *line) {
+			char *note = strstr(line, " note: ");
+
+			assert_non_null(note);
+			assert_memory_equal(line, begin, strlen(begin));
+			snprintf(got + strlen(got), sizeof(got) - strlen(got), "%.*s %s\n",
+				 (int)(note - line - (ptrdiff_t)strlen(begin)),
+				 line + strlen(begin), note + strlen(" note: "));
+		}
+		assert_string_equal(got, rows[i].notes);
+	}
 }
 
 static void check_source(const struct forward_conf *fc, const char *address)
@@ -369,6 +420,7 @@ int main(void)
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_oi),
 		cmocka_unit_test(test_notes),
+		cmocka_unit_test(test_notes_of_families),
 		cmocka_unit_test(test_source_and_log),
 		cmocka_unit_test(test_timeout),
 		cmocka_unit_test(test_mistakes),
