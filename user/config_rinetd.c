@@ -85,7 +85,7 @@ static const struct rinetd_word globals[] = {
 
 /* --- lines --- */
 
-/* LINE begins with one of these words.  rinetd knows neither ALLOW nor prefixes: then it is oi's. */
+/* LINE begins with one of these words.  rinetd knows neither ALLOW nor prefixes: it is oi's. */
 static void look_for_oi(struct rinetd_reader *p, const char *line, const char *pattern)
 {
 	bool lower = !strncmp(line, "allow", 5) || !strncmp(line, "deny", 4);

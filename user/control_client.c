@@ -192,8 +192,8 @@ void control_client_step(struct control_client *c)
 }
 
 /*
- * Only the text is kept while it is written: the tree is many times as large.  A short one takes the
- * place of the request, which needs no memory: what has been done can be told.
+ * Only the text is kept while it is written: the tree is many times as large.  A short one takes
+ * the place of the request, which needs no memory: what has been done can be told.
  */
 static void keep_text(struct control_client *c, const char *text, size_t len)
 {

@@ -2,7 +2,7 @@
 #ifndef CULVERT_TESTS_SESSION_RIG_H
 #define CULVERT_TESTS_SESSION_RIG_H
 
-/* A worker, two forwards, and sessions that are open but have no sockets.  Include after cmocka.h. */
+/* A worker, two forwards, and open sessions that have no sockets.  Include after cmocka.h. */
 
 #include <netinet/in.h>
 #include <stdlib.h>

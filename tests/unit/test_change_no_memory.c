@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Commands that change something, while each call of malloc() in turn fails, alone or with all that
- * follow: what has been done is answered, in whole, and where the answer is `no-memory` nothing has.
+ * Commands that change something, while each call of malloc() in turn fails, alone or with all
+ * that follow: what has been done is answered, in whole, and where the answer is `no-memory`
+ * nothing has.
  */
 #include <setjmp.h>
 #include <stdarg.h>
