@@ -226,6 +226,7 @@ static int plan_addresses(struct plan *p)
 	if (r)
 		return r;
 	plan_leaving(s);
+	serving_keep_handshakes(s, &p->addresses);
 	r = serving_prepare(s, &p->addresses, why, sizeof(why));
 	return r ? refuse(p, r, "%s", why) : 0;
 }

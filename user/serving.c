@@ -12,6 +12,10 @@
  *                                  those whose handshake had begun there
  *   [new 0, new 1]                 some time later no handshake can be under way there
  *
+ * From 10.0.0.1:80 to 0.0.0.0:80 its sockets stay, for whoever has all addresses: what comes for
+ * 10.0.0.1 goes to them as long as there are any, since the kernel looks these up first, and a
+ * handshake ends where it has begun, or is reset; so no moment is known in which none would be.
+ *
  * When a socket leaves the group, the last one takes its place (reuseport_detach_sock()).  So the
  * old ones are closed from the last worker's to the first one's, after which each new one has the
  * place of its worker; meanwhile that of the first worker stays where it is, and the program picks
@@ -88,6 +92,37 @@ static bool same_port(const struct addr *a, const struct addr *b)
  * From 0.0.0.0:80 to 10.0.0.1:80 the one is in the way of the other until it is closed; as they are
  * of one user, SO_REUSEPORT lets both be for that while.
  */
+static bool is_part(const struct addr *one, const struct addr *any)
+{
+	return same_port(one, any) && addr_is_any(any) && !addr_is_any(one);
+}
+
+/* Whose forward has, after the change, every local address at that port; NULL: nobody's. */
+static struct forward *holder_of_any(const struct serving *s, const struct serving_plan *p,
+				     const struct addr *one)
+{
+	for (const struct listening *l = *s->list; l; l = l->next)
+		if (l->becomes && !l->leaving && is_part(one, &l->addr))
+			return l->becomes;
+	for (const struct listening *l = p->opened; l; l = l->next)
+		if (is_part(one, &l->addr))
+			return l->becomes;
+	return NULL;
+}
+
+void serving_keep_handshakes(struct serving *s, const struct serving_plan *p)
+{
+	for (struct listening *l = *s->list; l; l = l->next) {
+		struct forward *f;
+
+		if (l->becomes || l->leaving || l->shared)
+			continue;
+		f = holder_of_any(s, p, &l->addr);
+		if (f && listening_fits(l, f->conf))
+			l->becomes = f;
+	}
+}
+
 bool serving_joins(const struct serving *s, const struct addr *a)
 {
 	for (const struct listening *l = *s->list; l; l = l->next)

@@ -73,6 +73,12 @@ int serving_replace(struct serving *s, struct serving_plan *p, const struct list
 /* Who has the address that L, which is leaving, had alone before; NULL: nobody any more. */
 struct listening *serving_successor(const struct serving *s, const struct listening *l);
 
+/*
+ * What all others become has been set.  Sockets of one address, that a forward has from now on as
+ * one of all, stay as well: handshakes are under way there.
+ */
+void serving_keep_handshakes(struct serving *s, const struct serving_plan *p);
+
 /* Memory for listeners and their timers. */
 int serving_prepare(struct serving *s, struct serving_plan *p, char *err, size_t errlen);
 

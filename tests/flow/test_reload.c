@@ -175,6 +175,61 @@ static void address_narrows(void **state)
 		is_closed("127.0.0.2:9001");
 		rig_reload_good(d, "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM);
 	}
+	/* those of ONE have stayed: not now */
+	rig_reload_good(d, TWO_OF(""));
+	is_closed(ONE);
+	rig_reload_good(d, "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM);
+	rig_stop(d);
+}
+
+/* --- handshakes --- */
+
+/*
+ * The listener at TO has heard of the client, which takes the connection for open and has not said
+ * so: its ACK goes with the first bytes, or 200 ms later.
+ */
+static int begin_handshake(const char *to)
+{
+	int fd = keep(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), one = 1;
+	struct sockaddr_storage a;
+	socklen_t len;
+
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &one, sizeof(one)), 0);
+	assert_int_equal(net_addr(to, &a, &len), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&a, len), 0);
+	return fd;
+}
+
+/* It is served. */
+static void end_handshake(int fd)
+{
+	char in[MESSAGE], out[MESSAGE] = "the first bytes";
+	int server;
+
+	rig_send(fd, out, sizeof(out));
+	server = rig_accept();
+	rig_receive(server, in, sizeof(in));
+	assert_memory_equal(in, out, sizeof(out));
+	rig_talk(fd, server, 10);
+	rig_reset(fd);
+	rig_reset(server);
+}
+
+/* What has begun at sockets of one address ends there, whoever has it meanwhile. */
+static void handshakes(void **state)
+{
+	struct daemon *d = rig_start(*state, ONE_OF(""));
+	int fd;
+
+	for (int i = 0; i < 5; i++) {
+		fd = begin_handshake(ONE);
+		rig_reload_good(d, "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM);
+		end_handshake(fd);
+		fd = begin_handshake(ONE);
+		rig_reload_good(d, ONE_OF(""));
+		end_handshake(fd);
+	}
+	is_closed("127.0.0.2:9001");
 	rig_stop(d);
 }
 
@@ -183,6 +238,7 @@ static void address_narrows(void **state)
 #define STARTING 3 /* threads that open one session after another */
 #define RUNNING 2  /* threads that keep theirs */
 #define RELOADS 100
+#define WIDENINGS 30
 
 static _Atomic bool stop_load, stop_echo; /* the echo last: sessions end in peace */
 static _Atomic unsigned long sessions_done, messages_done;
@@ -342,9 +398,9 @@ static void reload_often(struct daemon *d)
 }
 
 /* Sessions start and run all the time, and none of them notices; nor does who looks at them. */
-static void under_load(void **state)
+static void run_under_load(const char *engine, void (*reload)(struct daemon *d))
 {
-	struct daemon *d = rig_start(*state, "[forward one]\nlisten = " ONE "\n" TO_ECHO);
+	struct daemon *d = rig_start(engine, "[forward one]\nlisten = " ONE "\n" TO_ECHO);
 	struct load loads[STARTING + RUNNING] = { 0 };
 	struct looks looks = { .daemon = d };
 	int listener = net_listen(ECHO, 1000);
@@ -361,7 +417,7 @@ static void under_load(void **state)
 		assert_int_equal(pthread_create(&loads[i].id, NULL, load_main, &loads[i]), 0);
 	}
 	assert_int_equal(pthread_create(&looks.id, NULL, look_often, &looks), 0);
-	reload_often(d);
+	reload(d);
 	atomic_store(&stop_load, true);
 	pthread_join(looks.id, NULL);
 	for (size_t i = 0; i < STARTING + RUNNING; i++)
@@ -381,14 +437,35 @@ static void under_load(void **state)
 	rig_stop(d);
 }
 
+static void under_load(void **state)
+{
+	run_under_load(*state, reload_often);
+}
+
+/* All addresses, and back to the one that the sessions come to. */
+static void widen_often(struct daemon *d)
+{
+	for (int i = 0; i < WIDENINGS; i++) {
+		rig_reload_good(d, "[forward one]\nlisten = " ANY_ONE "\n" TO_ECHO);
+		rig_reload_good(d, "[forward one]\nlisten = " ONE "\n" TO_ECHO);
+	}
+}
+
+static void widens_under_load(void **state)
+{
+	run_under_load(*state, widen_often);
+}
+
 static const struct rig_row rows[] = {
 	{ "appear-change-vanish", appear_change_vanish },
 	{ "upstream-moves", upstream_moves },
 	{ "bad-file", bad_file },
 	{ "drain-timeout", drain_timeout },
 	{ "address-narrows", address_narrows },
+	{ "handshakes", handshakes },
 	{ "new-names", new_names },
 	{ "under-load", under_load },
+	{ "widens-under-load", widens_under_load },
 };
 
 int main(void)
