@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "config_file.h"
 #include "config_listen.h"
 #include "config_upstream.h"
@@ -394,14 +395,11 @@ int config_exit_code(int r)
 
 const char *config_keep(struct config *c, const char *text)
 {
-	char **more = c->kept;
+	char **more = array_grow(c->kept, c->n_kept, sizeof(*more));
 
-	if (!(c->n_kept & (c->n_kept - 1))) { /* a power of two, or none: the room is used up */
-		more = realloc(more, (c->n_kept ? 2 * c->n_kept : 1) * sizeof(*more));
-		if (!more)
-			return NULL;
-		c->kept = more;
-	}
+	if (!more)
+		return NULL;
+	c->kept = more;
 	more[c->n_kept] = strdup(text);
 	return more[c->n_kept] ? more[c->n_kept++] : NULL;
 }

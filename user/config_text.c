@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "log.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -15,14 +16,11 @@
 
 struct forward_text *config_text_add(struct config_text *t)
 {
-	struct forward_text *more = t->forwards;
+	struct forward_text *more = array_grow(t->forwards, t->n, sizeof(*more));
 
-	if (!(t->n & (t->n - 1))) { /* a power of two, or none: the room is used up */
-		more = realloc(more, (t->n ? 2 * t->n : 1) * sizeof(*more));
-		if (!more)
-			return NULL;
-		t->forwards = more;
-	}
+	if (!more)
+		return NULL;
+	t->forwards = more;
 	memset(&more[t->n], 0, sizeof(*more));
 	return &more[t->n++];
 }

@@ -18,40 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array.h"
 #include "rinetd_pattern6.h"
 
 #define PLACES_MAX 63
 #define BRANCHES_MAX RULE_SET_MAX
 #define MAPPED "::ffff:"
-
-/* Room for one more than N elements of SIZE at P, which grows by doubling; NULL: no memory. */
-static void *grow_array(void *p, size_t n, size_t size)
-{
-	return n & (n - 1) ? p : realloc(p, (n ? 2 * n : 1) * size);
-}
-
-int rule_set_add(struct rule_set *s, const struct acl_rule *r)
-{
-	struct acl_rule *more;
-
-	for (size_t i = 0; i < s->n; i++)
-		if (acl_rule_covers(&s->rules[i], r))
-			return 0;
-	if (s->n >= RULE_SET_MAX)
-		return -E2BIG;
-	more = grow_array(s->rules, s->n, sizeof(*more));
-	if (!more)
-		return -ENOMEM;
-	s->rules = more;
-	more[s->n++] = *r;
-	return 0;
-}
-
-void rule_set_close(struct rule_set *s)
-{
-	free(s->rules);
-	*s = (struct rule_set){ 0 };
-}
 
 /* A set of places: bit I is before character I of the pattern. */
 typedef uint64_t places;
@@ -81,7 +53,7 @@ static int branch_add(struct branches *b, places at, const struct acl_rule *rule
 
 	if (b->n >= BRANCHES_MAX)
 		return -E2BIG;
-	more = grow_array(b->all, b->n, sizeof(*more));
+	more = array_grow(b->all, b->n, sizeof(*more));
 	if (!more)
 		return -ENOMEM;
 	b->all = more;

@@ -3,27 +3,14 @@
 #define CULVERT_RINETD_PATTERN_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
-#include "acl_rule.h"
+#include "rule_set.h"
 
 /*
  * What follows `allow` and `deny` in a rinetd.conf.  rinetd writes a client's address as text and
  * compares it with the pattern: "?" is any one character, "*" any number of them.  Here a pattern
  * becomes the addresses whose text it matches, exactly, so that the daemon compares bits.
  */
-
-/* Rules of which any may match; `allow` in them means nothing. */
-struct rule_set {
-	struct acl_rule *rules; /* owned */
-	size_t n;
-};
-
-#define RULE_SET_MAX 4096
-
-/* Add R unless a rule of the set covers it.  -E2BIG, -ENOMEM. */
-int rule_set_add(struct rule_set *s, const struct acl_rule *r);
-void rule_set_close(struct rule_set *s);
 
 struct rinetd_pattern {
 	struct rule_set inet;   /* IPv4 clients as their text is "192.0.2.7" */

@@ -2,7 +2,9 @@
 #ifndef CULVERT_RINETD_PATTERN6_H
 #define CULVERT_RINETD_PATTERN6_H
 
-#include "rinetd_pattern.h"
+#include <stdbool.h>
+
+#include "rule_set.h"
 
 /*
  * The IPv6 addresses whose text the pattern TEXT matches (no "**" in it, and none but characters of
