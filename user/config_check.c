@@ -21,7 +21,6 @@
 #include "resolver.h"
 #include "resolver_wait.h"
 #include "sandbox.h"
-#include "session_log.h"
 
 /* Q is about a name to listen at: 0, or what is wrong with it. */
 static int judge_listen(struct config_name *name, const struct question *q,
@@ -148,7 +147,7 @@ static int check_machine(const struct config *c)
 
 	if (account_find_as_root(c->user, &account, err, sizeof(err)))
 		return log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err);
-	if (session_log_is_file(c->session_log) && !made_by_unit(c->session_log))
+	if (log_file_is_path(c->session_log) && !made_by_unit(c->session_log))
 		r = log_file_check(c->session_log, &account, err, sizeof(err));
 	if (r)
 		return log_complain(r, "%ssession-log %s: %s",

@@ -20,6 +20,7 @@
 #include "exit_codes.h"
 #include "inspect.h"
 #include "log.h"
+#include "log_file.h"
 #include "main_loop.h"
 #include "names.h"
 #include "operate.h"
@@ -148,7 +149,7 @@ static unsigned int parts_in_use(const struct setup *s)
 			if (!addr_is_inet(&up->addrs[j]))
 				parts |= PART_UNIX;
 	}
-	if (session_log_is_file(s->config.session_log))
+	if (log_file_is_path(s->config.session_log))
 		parts |= PART_SESSION_LOG;
 	return parts | (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "sandbox.h"
 
@@ -12,6 +13,12 @@
  * A line is written whole or not at all, whatever happens: on a full disk what there is of it is
  * cut off again.
  */
+
+/* PATH, as a configuration has it, is that of a file: there is one, and it is not stdout ("-"). */
+static inline bool log_file_is_path(const char *path)
+{
+	return path && strcmp(path, "-") != 0;
+}
 
 /*
  * Open PATH for appending, and make it (mode 0640) if it is missing.  A symbolic link is refused,

@@ -30,7 +30,6 @@
 #include "privileged_confine.h"
 #include "privileged_rules.h"
 #include "sandbox.h"
-#include "session_log.h"
 #include "socket_options.h"
 
 struct server {
@@ -228,7 +227,7 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 	struct privileged_answer ready = { 0 };
 	ssize_t n;
 
-	if (session_log_is_file(c->session_log))
+	if (log_file_is_path(c->session_log))
 		s.known.log = strdup(c->session_log); /* the configuration may go */
 	ready.error = -privileged_confine(fd, c, ready.text, sizeof(ready.text));
 	send_answer(&ready, NULL, 0);

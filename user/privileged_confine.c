@@ -17,9 +17,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "log_file.h"
 #include "privileged.h"
 #include "sandbox.h"
-#include "session_log.h"
 #include "syscall_filter.h"
 
 #define DESCRIPTORS (PRIVILEGED_FDS + 32) /* RLIMIT_NOFILE */
@@ -103,7 +103,7 @@ int privileged_confine(int fd, const struct config *c, char *err, size_t errlen)
 	r = sandbox_keep(keep, c->file ? 2 : needs_admin(c), err, errlen);
 	if (!r && !syscall_filter_hindrance())
 		r = syscall_filter_enter_list(c->seccomp, needed,
-					      session_log_is_file(c->session_log) ?
+					      log_file_is_path(c->session_log) ?
 						      PART_SESSION_LOG : 0, err, errlen);
 	return r;
 }

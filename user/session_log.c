@@ -159,7 +159,7 @@ static int open_again(struct session_log *l)
 
 static void rotate(struct session_log *l)
 {
-	if (!session_log_is_file(l->path))
+	if (!log_file_is_path(l->path))
 		return;
 	if (!open_again(l))
 		log_info("session log %s: opened anew", l->path);
@@ -261,7 +261,7 @@ static int open_file(struct session_log *l, char *err, size_t errlen)
 	bool by_root = false;
 	int fd;
 
-	if (session_log_is_file(l->path)) {
+	if (log_file_is_path(l->path)) {
 		fd = log_file_open_as(l->path, &l->conf.account, &by_root, why, sizeof(why));
 	} else {
 		fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);

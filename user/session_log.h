@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include "sandbox.h"
@@ -36,12 +35,6 @@ struct session_log_conf {
  */
 int session_log_open(const struct session_log_conf *conf, struct session_log **ret, char *err,
 		     size_t errlen);
-
-/* PATH, of a configuration, is one that can be opened anew. */
-static inline bool session_log_is_file(const char *path)
-{
-	return path && strcmp(path, "-") != 0;
-}
 
 /* Start the thread.  -errno. */
 int session_log_start(struct session_log *l);

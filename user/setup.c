@@ -20,6 +20,7 @@
 #include "exit_codes.h"
 #include "given.h"
 #include "log.h"
+#include "log_file.h"
 #include "names.h"
 #include "pid_file.h"
 #include "session_log.h"
@@ -81,7 +82,7 @@ static int try_privileges(struct setup *s)
 static int start_privileged(struct setup *s)
 {
 	const struct config *c = &s->config;
-	bool needed = c->file || session_log_is_file(c->session_log);
+	bool needed = c->file || log_file_is_path(c->session_log);
 	char err[512];
 
 	for (size_t i = 0; i < c->n_forwards; i++)
