@@ -165,9 +165,9 @@ static void others_hang(void **state)
 	assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
 	/* a name that a reload brings, and one of a service, which is no name */
 	name_server_set("new.test", "127.0.0.1");
-	at += snprintf(text + at, sizeof(text) - (size_t)at,
-		       "[forward new]\nlisten = " THREE "\nupstream = new.test:9100\n"
-		       "[forward service]\nlisten = " FOUR "\nupstream = 127.0.0.1:http\n");
+	snprintf(text + at, sizeof(text) - (size_t)at,
+		 "[forward new]\nlisten = " THREE "\nupstream = new.test:9100\n"
+		 "[forward service]\nlisten = " FOUR "\nupstream = 127.0.0.1:http\n");
 	rig_reload_good(d, text);
 	is_reached(THREE);
 	is_turned_away(FOUR);
