@@ -20,7 +20,7 @@ void session_name_forget(struct session *s);
 /* S is CONNECTING and has no addresses. */
 bool session_is_nameless(const struct session *s);
 
-/* S is nameless: has it addresses now?  False: it waits on, or there will be none, and it is reset. */
+/* S is nameless: has it addresses now?  False: it waits on; or it is reset, as there are none. */
 bool session_name_found(struct session *s);
 
 /* S is nameless, and there will be no address: it is reset, and the log says why. */

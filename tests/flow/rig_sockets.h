@@ -3,8 +3,8 @@
 #define CULVERT_TEST_RIG_SOCKETS_H
 
 /*
- * Plain blocking sockets on both sides of a daemon: clients, and the upstream that they reach.  What
- * goes wrong ends the test (cmocka's fail_msg()).  Those that nobody closes are closed by
+ * Plain blocking sockets on both sides of a daemon: clients, and the upstream that they reach.
+ * What goes wrong ends the test (cmocka's fail_msg()).  Those that nobody closes are closed by
  * rig_close_sockets().
  */
 #include <setjmp.h>

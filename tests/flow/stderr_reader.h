@@ -26,12 +26,12 @@ char *stderr_reader_text(struct stderr_reader *r);
 /* The first line in which a sanitizer complains, to be freed by the caller; NULL: none has. */
 char *stderr_reader_complaint(struct stderr_reader *r);
 
-/* Wait, for 2 seconds at most, until stderr has ended, and so all of it was seen.  True if it has. */
+/* Wait, for 2 seconds at most, until stderr has ended, so that all of it was seen.  Has it? */
 bool stderr_reader_join(struct stderr_reader *r);
 
 /*
- * Joins, and frees.  If somebody still holds the program's stderr, R stays, for its thread, and that
- * is said.
+ * Joins, and frees.  If somebody still holds the program's stderr, R stays, for its thread, and
+ * that is said.
  */
 void stderr_reader_close(struct stderr_reader *r);
 
