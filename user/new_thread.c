@@ -16,6 +16,7 @@ static bool has_room_for_stack(void)
 		return false;
 	pthread_attr_getstacksize(&attr, &size);
 	pthread_attr_destroy(&attr);
+	/* cppcheck-suppress invalidFunctionArg; -1 is what MAP_ANONYMOUS asks for */
 	room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK,
 		    -1, 0);
 	if (room == MAP_FAILED)

@@ -29,7 +29,7 @@ static void forbid_ipv6(void)
 	scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
 
 	if (!f || seccomp_rule_add(f, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
-				   SCMP_A0(SCMP_CMP_EQ, AF_INET6)) || seccomp_load(f)) {
+				   SCMP_A0(SCMP_CMP_EQ, AF_INET6, 0)) || seccomp_load(f)) {
 		fprintf(stderr, "cannot load a seccomp filter\n");
 		exit(1);
 	}
