@@ -249,7 +249,8 @@ static int complain_unreachable(const char *path, int err)
 				    "as root or as the user the daemon runs as)", path,
 				    strerror(-err));
 	if (err == -ETIMEDOUT)
-		hint = "the daemon is stopped or overloaded; look at its process and its log";
+		hint = "the daemon is stopped or overloaded; look at its process and its log; a "
+		       "change that it has not begun by now will not be made";
 	else if (err == -ENODATA || err == -ECONNRESET || err == -EPIPE)
 		return log_complain(EXIT_CODE_NO_DAEMON,
 				    "%s: closed without an answer (see the daemon's log)", path);

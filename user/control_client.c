@@ -10,11 +10,14 @@
 #include <unistd.h>
 
 #include "json_add.h"
+#include "log.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERGROUPS)),
+	SYSCALL(poll),
+	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(recvfrom),
 	SYSCALL(sendto),
 	SYSCALL(dup3), /* the spare descriptor */
@@ -78,9 +81,45 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 	return answer;
 }
 
+/*
+ * A client that has closed its socket, which POLLHUP says.  One that has only said that it will ask
+ * no more (shutdown(2), POLLRDHUP) waits for the answer.
+ */
+static bool has_gone(const struct control_client *c)
+{
+	struct pollfd p = { .fd = c->fd };
+
+	return poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR);
+}
+
+/* Who answers a client. */
+struct answerer {
+	const struct control_client *client;
+	control_answer_fn *fn;
+	void *arg;
+};
+
+/*
+ * Who has given up, because this process was stopped for example, has done something else by now: a
+ * change would come as a surprise.
+ */
+static struct json_object *answer_present(void *arg, const struct command_request *req,
+					  const struct control_peer *peer)
+{
+	const struct answerer *a = arg;
+
+	if (!command_changes(req) || !has_gone(a->client))
+		return a->fn(a->arg, req, peer);
+	log_warning("control: %s: not done: who asked for it has gone without waiting for the "
+		    "answer (uid %u, pid %d)", req->command->name, peer->uid, (int)peer->pid);
+	return command_error_json(ERROR_FAILED, "nobody waits for the answer");
+}
+
 static struct json_object *make_answer(const struct control_client *c, control_answer_fn *fn,
 				       void *arg)
 {
+	struct answerer present = { c, fn, arg };
+
 	if (!c->peer.may_ask)
 		return command_error_json(ERROR_PERMISSION,
 					  "permission denied: only root, the daemon's own account "
@@ -88,7 +127,7 @@ static struct json_object *make_answer(const struct control_client *c, control_a
 	if (c->got >= sizeof(c->request) - 1)
 		return command_error_json(ERROR_TOO_LONG, "the request is too long: at most %zu "
 					  "bytes and a newline", sizeof(c->request) - 2);
-	return control_answer_line(fn, arg, &c->peer, c->request, c->got);
+	return control_answer_line(answer_present, &present, &c->peer, c->request, c->got);
 }
 
 /* --- one client --- */

@@ -8,6 +8,7 @@
  */
 
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ struct rig {
 	char path[108];
 	struct control *control; /* NULL: closed by the test */
 	size_t large;            /* bytes of the answer to "large" */
+	_Atomic unsigned int changes; /* that were asked for */
 	char err[256];
 };
 
@@ -57,6 +59,7 @@ static inline struct json_object *answer(void *arg, const struct command_request
 	struct json_object *o;
 
 	(void)peer;
+	rig->changes += command_changes(req);
 	if (command_number(req->command) == COMMAND_SESSIONS)
 		return answer_of_size(rig->large);
 	o = json_object_new_object();

@@ -22,6 +22,7 @@
 
 #include "control.h"
 #include "control_rig.h"
+#include "log.h"
 #include "seeded.h"
 
 #define STATUS "{\"command\":\"status\"}"
@@ -197,6 +198,35 @@ static void test_late_daemon(void **state)
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, &old, NULL), 0);
 }
 
+/*
+ * What was asked for while the daemon stood still is changed for those who wait, also if they have
+ * said that they ask no more, and not for those who have gone.
+ */
+static void test_gone(void **state)
+{
+	static const char request[] = "{\"command\":\"kill\",\"all\":true}\n";
+	enum { GONE, SHUT, WAITS, CLIENTS };
+	struct rig *rig = *state;
+	int fds[CLIENTS];
+	sigset_t old;
+	char buf[256];
+
+	log_set_level(LOG_ERR);
+	hold_control_thread(&old);
+	for (int i = 0; i < CLIENTS; i++) {
+		fds[i] = dial(rig->path);
+		say(fds[i], request, strlen(request));
+	}
+	close(fds[GONE]);
+	assert_int_equal(shutdown(fds[SHUT], SHUT_WR), 0);
+	held = false;
+	for (int i = SHUT; i < CLIENTS; i++)
+		expect_line(buf, hear(fds[i], buf, sizeof(buf)), "text");
+	expect_alive(rig);
+	assert_int_equal(rig->changes, CLIENTS - 1);
+	assert_int_equal(pthread_sigmask(SIG_SETMASK, &old, NULL), 0);
+}
+
 /* A request of one byte a time is over when its time is up, however alive its client is. */
 static void test_endless_drops(void **state)
 {
@@ -249,6 +279,7 @@ int main(void)
 		ON_RIG(test_turn_comes),
 		ON_RIG(test_told),
 		ON_RIG(test_late_daemon),
+		ON_RIG(test_gone),
 		ON_RIG(test_endless_drops),
 		cmocka_unit_test(test_close_is_quick),
 	};
