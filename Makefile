@@ -220,6 +220,8 @@ install: all man
 	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.conf.5 >$(DESTDIR)$(MANDIR)/man5/culvert.conf.5
 	chmod 644 $(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5
 	install -m 644 LICENSE $(DOCS) $(DESTDIR)$(DOCDIR)
+	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g; s|/usr/local|$(PREFIX)|g' \
+		docs/operations.md >$(DESTDIR)$(DOCDIR)/operations.md
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
 
 # Directories that others use as well stay.

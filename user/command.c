@@ -65,8 +65,8 @@ const struct command commands[COMMANDS] = {
 		.name = "engine", .summary = "show or set what carries a forward's sessions",
 		.changes = BIT(KEY_ENGINE),
 		.about = "Show what carries the payload of a forward, or change it until the "
-			 "daemon ends.\nLive sessions move as well: with `copy`, strace sees their "
-			 "payload.",
+			 "daemon ends,\nor a reload finds the forward changed or draining.  Live "
+			 "sessions move as well:\nwith `copy`, strace sees their payload.",
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
 		KEYS_OF(KEY_FORWARD, KEY_ENGINE) },
 	[COMMAND_DRAIN] = {
