@@ -32,7 +32,7 @@ static const struct {
 			  "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")" },
 	[OWN_CONFIG] = { "config", "FILE",
 			 "ask the daemon of this configuration file: where its `control` says" },
-	[OWN_HELP] = { "help", NULL, "show this help" },
+	[OWN_HELP] = { "help", NULL, "show this help; also -h" },
 };
 
 /* --- help --- */
@@ -168,7 +168,8 @@ static void store_own(struct client_words *w, enum own o, const char *value)
 static int take_option(const struct command *c, int argc, char **argv, int *pos,
 		       struct client_words *w)
 {
-	const char *word = argv[*pos], *name = strcmp(word, "-c") ? word + 2 : "config";
+	const char *word = argv[*pos];
+	const char *name = !strcmp(word, "-c") ? "config" : !strcmp(word, "-h") ? "help" : word + 2;
 	size_t len = strcspn(name, "=");
 	const char *value = name[len] ? name + len + 1 : NULL;
 	const struct command_key_def *key = find_key(c, name, len);
@@ -255,7 +256,7 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 	*ret = (struct client_words){ .request = json_object_new_object() };
 	json_add(ret->request, "command", json_object_new_string(c->name));
 	for (int i = 1; !r && i < argc; i++)
-		r = !strncmp(argv[i], "--", 2) || !strcmp(argv[i], "-c")
+		r = !strncmp(argv[i], "--", 2) || !strcmp(argv[i], "-c") || !strcmp(argv[i], "-h")
 			    ? take_option(c, argc, argv, &i, ret)
 			    : take_word(c, argv[i], ret);
 	if (r || ret->help)

@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 		return EXIT_CODE_OK;
 	}
 	own = find_own(argv[1]);
-	if (own < N_OWN && argc == 3 && !strcmp(argv[2], "--help")) {
+	if (own < N_OWN && argc == 3 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"))) {
 		own_commands[own].help();
 		return EXIT_CODE_OK;
 	}

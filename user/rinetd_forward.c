@@ -260,7 +260,7 @@ static const char *source_of(char *value)
 
 static void take_value(struct rinetd_reader *p, const struct rinetd_word *w, char *value)
 {
-	const char *text = value;
+	const char *text = value, *digits = value + (*value == '-');
 
 	if (!strcmp(w->name, "keepalive")) {
 		text = strcmp(value, "on") ? "0" : KEEPALIVE;
@@ -269,7 +269,7 @@ static void take_value(struct rinetd_reader *p, const struct rinetd_word *w, cha
 				       value);
 	} else if (!strcmp(w->name, "src")) {
 		text = source_of(value);
-	} else if (w->key && (!*value || value[strspn(value, "0123456789")])) {
+	} else if (w->key && (!*digits || digits[strspn(digits, "0123456789")])) {
 		config_mistake(&p->in, "%s: \"%.64s\" is not a whole number", w->name, value);
 	}
 	if (!strcmp(w->name, "timeout") && strcmp(value, "0") != 0)

@@ -112,7 +112,8 @@ static int open_control(struct setup *s)
 		return 0;
 	}
 	log_error("%s", err);
-	return EXIT_CODE_FAILURE;
+	/* as of the other files: no new start finds the directory */
+	return r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
 }
 
 static int make_forwards(struct setup *s)

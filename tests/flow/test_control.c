@@ -441,6 +441,17 @@ static void log_level(struct daemon *d)
 	rig_wait_log(d, "control: log level: debug, was info");
 }
 
+/* As for a pid-file: a directory that is missing is a mistake of whoever starts it. */
+static void no_directory(struct daemon *d)
+{
+	char out[8192];
+
+	if (culvert(d, "run 127.0.0.1:0 127.0.0.1:9 --pid-file /proc/none/p --control "
+		       "/proc/none/one/c #", out, sizeof(out)) != 2 ||
+	    !strstr(out, "control socket /proc/none/one/c: No such file or directory"))
+		fail_msg("%s", out);
+}
+
 static void sessions(void **state)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
@@ -449,6 +460,7 @@ static void sessions(void **state)
 	filters(d, rig_carrier(d, *state));
 	kill_all(d);
 	words(d, *state);
+	no_directory(d);
 	log_level(d);
 	rig_stop(d);
 }

@@ -72,6 +72,8 @@ static void test_help(void **state)
 		assert_non_null(strstr(out, "--json"));
 		assert_non_null(strstr(out, "--control PATH"));
 		assert_non_null(strstr(out, "/run/culvert/control.sock"));
+		assert_int_equal(RUN(again, err, commands[i].name, "-h"), EXIT_CODE_OK);
+		assert_string_equal(again, out);
 		capture_begin(&capture, STDOUT_FILENO);
 		client_words_help(&commands[i]);
 		capture_end(&capture, again, sizeof(again));

@@ -299,6 +299,8 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "timeout: \"1.5\" is not a whole number", GOOD " [timeout=1.5]\n" },
 	{ 1, "timeout: \"\" is not a whole number", GOOD " [timeout=]\n" },
 	{ 1, "timeout: \"604801\" is not valid, expected seconds", GOOD " [timeout=604801]\n" },
+	{ 1, "timeout: \"-1\" is not valid, expected seconds", GOOD " [timeout=-1]\n" },
+	{ 1, "timeout: \"-\" is not a whole number", GOOD " [timeout=-]\n" },
 	{ 1, "timeout: \"99999999999999999999\" is not valid", GOOD
 	  " [timeout=99999999999999999999]\n" },
 	{ 1, "keepalive: \"yes\", expected on or off", GOOD " [keepalive=yes]\n" },
