@@ -368,7 +368,7 @@ static int run(struct daemon *d)
 	end(d);
 	setup_close(s);
 	log_tell_suppressed(true);
-	return r;
+	return s->stopped ? EXIT_CODE_OK : r;
 }
 
 int daemon_run(int argc, char **argv)

@@ -3,7 +3,10 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include "clock.h"
 
@@ -71,19 +74,42 @@ static void take_replies(struct wait *w)
 		fail_all(w, r, "the resolver has ended");
 }
 
+/*
+ * Readable when a signal that ends culvert is pending, which stays so: it is not read from.  Where
+ * they are not blocked, they end the process themselves.  -1: without it the wait is longer.
+ */
+static int open_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGQUIT);
+	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
 void resolver_wait(int fd, struct question *questions, size_t n, unsigned int patience_ms)
 {
 	struct wait w = { .fd = fd, .questions = questions, .n = n };
 	uint64_t now = clock_ms(), due = now + patience_ms;
+	int signals = open_signals();
 
 	for (size_t i = 0; i < n; i++)
 		questions[i].done = false;
 	for (; w.done < n && now < due; now = clock_ms()) {
-		struct pollfd p = { .fd = fd, .events = POLLIN };
+		struct pollfd p[] = { { .fd = fd, .events = POLLIN },
+				      { .fd = signals, .events = POLLIN } };
 
 		ask_more(&w);
-		if (w.asked > w.done && poll(&p, 1, (int)(due - now)) > 0)
+		if (w.asked == w.done || poll(p, 2, (int)(due - now)) <= 0)
+			continue;
+		if (p[1].revents)
+			fail_all(&w, -EINTR, "culvert is to end");
+		else
 			take_replies(&w);
 	}
+	if (signals >= 0)
+		close(signals);
 	fail_all(&w, -EAGAIN, RESOLVER_SILENT);
 }

@@ -12,7 +12,8 @@
  *
  * Ask the resolver at FD the N questions, all at the same time, and wait for the answers,
  * PATIENCE_MS at most.  All are done then: those without an answer have failed with -EAGAIN, and
- * RESOLVER_SILENT.  Nobody else may read from FD.
+ * RESOLVER_SILENT; or with -EINTR, if a signal is pending that ends culvert.  Nobody else may read
+ * from FD.
  */
 #define RESOLVER_SILENT "no name server, or whatever else is asked, has answered in time"
 void resolver_wait(int fd, struct question *questions, size_t n, unsigned int patience_ms);

@@ -198,6 +198,11 @@ static int find_listeners(struct setup *s)
 	char err[512];
 	int r = config_find_listeners(&s->config, s->shared.names, err, sizeof(err));
 
+	if (r == -EINTR) {
+		log_info("culvert ends before it has started, by a signal");
+		s->stopped = true;
+		return EXIT_CODE_FAILURE;
+	}
 	if (r)
 		log_error("%s", err);
 	return config_exit_code(r);

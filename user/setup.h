@@ -26,9 +26,13 @@ struct setup {
 	struct shared shared; /* names, session log */
 	struct forwards forwards;
 	struct control *control;
+	bool stopped; /* a signal has ended the start, which is no failure */
 };
 
-/* All of it, and to give up root.  Returns the exit code, after a message if that is not 0. */
+/*
+ * All of it, and to give up root.  Returns the exit code, after a message if that is not 0; with
+ * S->stopped it is not 0 either.
+ */
 int setup_open(struct setup *s);
 /* Also what is open after a mistake, or if setup_open() was not called. */
 void setup_close(struct setup *s);

@@ -447,7 +447,7 @@ static void no_directory(struct daemon *d)
 	char out[8192];
 
 	if (culvert(d, "run 127.0.0.1:0 127.0.0.1:9 --pid-file /proc/none/p --control "
-		       "/proc/none/one/c #", out, sizeof(out)) != 2 ||
+		       "/proc/none/one/c 2>&1 #", out, sizeof(out)) != 2 ||
 	    !strstr(out, "control socket /proc/none/one/c: No such file or directory"))
 		fail_msg("%s", out);
 }

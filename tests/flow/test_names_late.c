@@ -6,6 +6,8 @@
 #include "names_rig.h"
 
 #include <dirent.h>
+#include <limits.h>
+#include <sys/wait.h>
 
 #define TEST_SECONDS 280
 #define RESOLVER "culvert-resolve"
@@ -115,6 +117,35 @@ static void listens(void **state)
 			      "upstream = " RIG_UPSTREAM "\n");
 	is_reached(ONE);
 	rig_stop(d);
+}
+
+/* Whoever wants it to end does not wait for the name server; it is no failure. */
+static void start_hangs(void **state)
+{
+	static const int signals[] = { SIGTERM, SIGINT };
+	char program[PATH_MAX];
+
+	prepare();
+	beside_test(BUILT_CULVERT, program, sizeof(program));
+	for (size_t i = 0; i < 2; i++) {
+		unsigned int asked = name_server_asked();
+		int status = -1;
+		pid_t pid;
+
+		name_server_mode(NAMES_SILENT);
+		pid = fork();
+		if (!pid) {
+			execl(program, "culvert", "run", "--engine", (const char *)*state, "--probe",
+			      "no", "hangs.test:9002", RIG_UPSTREAM, NULL);
+			_exit(127);
+		}
+		while (name_server_asked() == asked)
+			poll(NULL, 0, 5);
+		kill(pid, signals[i]);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+	}
 }
 
 /*
@@ -320,6 +351,7 @@ static const struct rig_row rows[] = {
 	{ "answers-late", answers_late },
 	{ "exists-later", exists_later },
 	{ "listens", listens },
+	{ "start-hangs", start_hangs },
 	{ "reload-hangs", reload_hangs },
 	{ "others-hang", others_hang },
 	{ "not-all-answered", not_all_answered },
