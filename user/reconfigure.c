@@ -55,7 +55,7 @@ static int copy_current(struct upstream *from, struct endpoint *to)
 	return r;
 }
 
-/* A name that is known already has the addresses that it had, if any. */
+/* A name that is known already has the addresses that it had, if any.  1: it is not known. */
 static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 {
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
@@ -65,23 +65,38 @@ static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 			return listen ? copy_addresses(known->addrs, known->n_addrs, e) :
 					copy_current(&f->upstream, e);
 	}
-	return 0;
+	return 1;
 }
 
-/* Only names to listen at are waited for; those of upstreams are looked up by and by (names.h). */
+/* Those of a name are looked up by and by (names.h), unless nobody ever will. */
+static int find_upstream(struct reconfigure *r, struct forward_conf *fc, char *err, size_t errlen)
+{
+	int error = fc->upstream.n_addrs ? 0 : know_again(&r->reload, &fc->upstream, false);
+
+	if (error < 0)
+		snprintf(err, errlen, "%s", strerror(-error));
+	if (error <= 0 || (r->names && names_have_resolver(r->names)))
+		return error < 0 ? error : 0;
+	snprintf(err, errlen, "forward %s: upstream \"%s\": a new name cannot be looked up: the "
+		 "resolver's processes are gone, until culvert is started again",
+		 forward_name(fc), fc->upstream.text);
+	return -ENOTCONN;
+}
+
+/* Only names to listen at are waited for. */
 static int find_addresses(struct reconfigure *r, struct config *c, char *err, size_t errlen)
 {
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct endpoint *listen = &c->forwards[i].listen;
-		struct endpoint *upstream = &c->forwards[i].upstream;
 		int error = listen->n_addrs ? 0 : know_again(&r->reload, listen, true);
 
-		if (!error && !upstream->n_addrs)
-			error = know_again(&r->reload, upstream, false);
-		if (!error)
-			continue;
-		snprintf(err, errlen, "%s", strerror(-error));
-		return error;
+		if (error < 0) {
+			snprintf(err, errlen, "%s", strerror(-error));
+			return error;
+		}
+		error = find_upstream(r, &c->forwards[i], err, errlen);
+		if (error)
+			return error;
 	}
 	return config_find_listeners(c, r->names, err, errlen);
 }

@@ -294,6 +294,28 @@ static pid_t wait_resolver(pid_t parent, pid_t not)
 	return pid;
 }
 
+/* A new name would never have an address; one that is known, and a number, do. */
+static void reloads_without(struct daemon *d, char *engine)
+{
+	const char *why = rig_reload(d, MOVING "[forward new]\nlisten = " TWO "\n"
+					 "upstream = new.test:9100\n");
+	int client, server;
+
+	assert_string_equal(why, "forward new: upstream \"new.test:9100\": a new name cannot be "
+			    "looked up: the resolver's processes are gone, until culvert is "
+			    "started again");
+	rig_reload_good(d, MOVING "[forward again]\nlisten = " TWO "\nupstream = moves.test:9100\n"
+				  "[forward number]\nlisten = " THREE "\n"
+				  "upstream = " RIG_UPSTREAM "\n");
+	client = rig_dial(NULL, TWO);
+	server = accept_at(other_fd);
+	rig_talk(client, server, 100);
+	rig_reset(client);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+	is_served(d, engine, "number", THREE, RIG_UPSTREAM);
+	rig_reload_good(d, MOVING); /* rig_stop() counts descriptors */
+}
+
 /* It hangs, is killed, and killed for good; sessions run and begin all the while. */
 static void resolver_fails(void **state)
 {
@@ -344,6 +366,7 @@ static void resolver_fails(void **state)
 	new[0] = rig_dial(NULL, ONE);
 	new[1] = accept_at(other_fd);
 	rig_talk(new[0], new[1], 100);
+	reloads_without(d, *state);
 	rig_stop(d);
 }
 
