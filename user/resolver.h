@@ -25,8 +25,12 @@
  */
 
 #define RESOLVER_PATIENCE_MS 30000
-#define RESOLVER_AT_ONCE 128 /* processes of 200 KiB each */
+#define RESOLVER_AT_ONCE 128 /* look-ups, each with a process of 200 KiB */
+#define RESOLVER_EXTRAS 64   /* further processes, of all of them together */
+#define RESOLVER_PROCESSES (RESOLVER_AT_ONCE + RESOLVER_EXTRAS)
 #define RESOLVER_TURN_MS 2000
+/* A further process that has had so long gives way to one that another look-up wants. */
+#define RESOLVER_EXTRA_MS 500
 /* Without an answer after so long, a second process asks, and others for each family by itself. */
 #define RESOLVER_AGAIN_MS 1000
 #define RESOLVER_FAMILY_MS 2500

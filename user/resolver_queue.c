@@ -17,9 +17,6 @@ static const struct {
 	{ RESOLVER_FAMILY_MS, AF_INET },
 };
 
-/* They are an extra, and leave room for those who come. */
-#define EXTRA_MAX (RESOLVER_AT_ONCE / 2)
-
 struct job *queue_add(struct queue *q, const struct resolver_request *r, uint64_t now_ms)
 {
 	size_t i = 0;
@@ -67,6 +64,7 @@ struct runner *queue_begun(struct queue *q, struct job *j, struct runner r, uint
 	struct runner *place = &j->runners[j->begun];
 
 	*place = r;
+	j->last_ms = now_ms;
 	if (!j->begun++)
 		j->began_ms = now_ms;
 	q->running++;
@@ -131,6 +129,7 @@ bool queue_has_hung(const struct job *j, uint64_t now_ms)
 struct quest {
 	uint64_t now_ms;
 	const struct job *waits; /* somebody is to give way to it */
+	const struct job *wants; /* the same, of those that have extras */
 };
 
 /* Of the used ones that are PICK, the one that is BEFORE all others; or NULL. */
@@ -189,62 +188,107 @@ static bool gives_way_before(const struct job *a, const struct job *b)
 	return a->rank != b->rank ? a->rank > b->rank : a->began_ms < b->began_ms;
 }
 
-static bool has_extra(const struct job *j, const struct quest *quest)
+/* Places that are taken: each look-up under way has one, and what it has beyond that is an extra. */
+static size_t taken(const struct queue *q)
 {
-	(void)quest;
-	return runs(j) > 1;
-}
+	size_t n = 0;
 
-static bool wants_more(const struct job *j, const struct quest *quest)
-{
-	return j->next_ms <= quest->now_ms;
+	for (size_t i = 0, seen = 0; seen < q->n; i++) {
+		seen += q->jobs[i].used;
+		n += q->jobs[i].used && runs(&q->jobs[i]);
+	}
+	return n;
 }
 
 static struct queue_step make_room(struct queue *q, const struct quest *quest)
 {
-	struct job *j = find(q, quest, has_extra, gives_way_before);
+	struct job *j = find(q, quest, gives_way, gives_way_before);
 
-	if (j)
-		return (struct queue_step){ QUEUE_THIN, j };
-	j = find(q, quest, gives_way, gives_way_before);
 	return (struct queue_step){ j ? QUEUE_PUT_BACK : QUEUE_NOTHING, j };
 }
+
+/* --- whose extras --- */
+
+static bool wants_more(const struct job *j, const struct quest *quest)
+{
+	return runs(j) && j->next_ms <= quest->now_ms;
+}
+
+static bool wants_before(const struct job *a, const struct job *b)
+{
+	if (a->rank != b->rank)
+		return a->rank < b->rank;
+	return a->next_ms != b->next_ms ? a->next_ms < b->next_ms : a->order < b->order;
+}
+
+static bool gives_extras(const struct job *j, const struct quest *quest)
+{
+	const struct job *w = quest->wants;
+
+	if (j == w || runs(j) < 2)
+		return false;
+	return j->rank > w->rank || quest->now_ms >= j->last_ms + RESOLVER_EXTRA_MS;
+}
+
+static bool gives_extras_before(const struct job *a, const struct job *b)
+{
+	return a->rank != b->rank ? a->rank > b->rank : a->last_ms < b->last_ms;
+}
+
+static struct queue_step next_extra(struct queue *q, struct quest *quest, size_t extras)
+{
+	struct job *w = find(q, quest, wants_more, wants_before), *j;
+
+	if (!w || extras < RESOLVER_EXTRAS)
+		return (struct queue_step){ w ? QUEUE_BEGIN : QUEUE_NOTHING, w };
+	quest->wants = w;
+	j = find(q, quest, gives_extras, gives_extras_before);
+	return (struct queue_step){ j ? QUEUE_THIN : QUEUE_NOTHING, j };
+}
+
+/* --- all of it --- */
 
 struct queue_step queue_next(struct queue *q, uint64_t now_ms)
 {
 	struct quest quest = { .now_ms = now_ms };
 	struct job *j = find(q, &quest, waits, goes_before);
+	size_t places = taken(q);
+	struct queue_step step = { QUEUE_NOTHING, NULL };
 
 	quest.waits = j;
-	if (j && q->running >= RESOLVER_AT_ONCE)
-		return make_room(q, &quest);
-	if (!j && q->running < EXTRA_MAX)
-		j = find(q, &quest, wants_more, goes_before);
-	return (struct queue_step){ j ? QUEUE_BEGIN : QUEUE_NOTHING, j };
+	if (j && places < RESOLVER_AT_ONCE)
+		return (struct queue_step){ QUEUE_BEGIN, j };
+	if (j)
+		step = make_room(q, &quest);
+	return step.what ? step : next_extra(q, &quest, q->running - places);
 }
 
-/* What changes by itself about J, while W, or NULL, waits for a place. */
-static uint64_t job_due(const struct queue *q, const struct job *j, const struct job *w,
-			uint64_t now_ms)
+/* What changes by itself about J, while quest->waits, or NULL, waits for a place. */
+static uint64_t job_due(const struct job *j, const struct quest *quest)
 {
-	uint64_t due = j->due_ms, turn = w && runs(j) ? turn_ends(j, w) : UINT64_MAX;
+	const struct job *w = quest->waits;
+	uint64_t times[] = {
+		j->due_ms, w && runs(j) ? turn_ends(j, w) : 0, j->next_ms,
+		quest->wants && runs(j) > 1 ? j->last_ms + RESOLVER_EXTRA_MS : 0,
+	};
+	uint64_t due = UINT64_MAX;
 
-	if (turn > now_ms && turn < due)
-		due = turn;
-	if (q->running < EXTRA_MAX && j->next_ms < due)
-		due = j->next_ms;
+	for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
+		if ((!i || times[i] > quest->now_ms) && times[i] < due)
+			due = times[i];
 	return due;
 }
 
 uint64_t queue_due(struct queue *q, uint64_t now_ms)
 {
-	const struct quest quest = { .now_ms = now_ms };
-	const struct job *w = find(q, &quest, waits, goes_before);
+	struct quest quest = { .now_ms = now_ms };
 	uint64_t due = UINT64_MAX;
 
+	quest.waits = find(q, &quest, waits, goes_before);
+	quest.wants = find(q, &quest, wants_more, wants_before);
 	for (size_t i = 0, seen = 0; seen < q->n; i++) {
 		const struct job *j = &q->jobs[i];
-		uint64_t own = j->used ? job_due(q, j, w, now_ms) : UINT64_MAX;
+		uint64_t own = j->used ? job_due(j, &quest) : UINT64_MAX;
 
 		seen += j->used;
 		due = own < due ? own : due;

@@ -13,17 +13,22 @@
  * Which look-up is worked on, and by how many processes.  Pure: no system call, and time is what the
  * caller says it is.
  *
- * Places, one a process, are few, and a look-up that hangs would keep its own for as long as it may.
+ * Places, one a look-up, are few, and one that hangs would keep its own for as long as it may.
  * So each has a rank: how often it was not answered lately.  While all places are taken, one that
  * waits takes that of one of a higher rank, at once, or of another, after RESOLVER_TURN_MS, which
  * doubles with each rank.  Who gives way is put back, and its rank is one more.  Hence a name whose
  * server answers waits for nobody once that is known, and for a turn or a few when it is not, however
  * many others hang; and a name whose server takes long gets its answer at last.
  *
- * While places are free, a look-up without an answer is begun again beside the first process: the C
- * library asks a second time after 5 s only, and waits for A and AAAA together, so that a server
- * that is silent about one of them hides the other (RFC 8305, section 3).  What is found first
- * counts.
+ * A look-up without an answer is begun again beside the first process: the C library asks a second
+ * time after 5 s only, and waits for A and AAAA together, so that a server that is silent about one
+ * of them hides the other (RFC 8305, section 3).  What is found first counts.
+ *
+ * These extras have places of their own, and go round as well: who has wanted one for longest, of
+ * the lowest rank, gets it, and while all are taken it takes those of a look-up of a higher rank,
+ * at once, or of one whose last has had RESOLVER_EXTRA_MS.  Each is begun once, so nobody takes
+ * one back.  Hence names that hung the last time keep no extra from others; and where all are new,
+ * each has its own within the time that the others' take, RESOLVER_EXTRAS at a time.
  */
 struct runner {
 	pid_t pid; /* 0: none */
@@ -41,7 +46,8 @@ struct job {
 	uint64_t since_ms;  /* it waits since then */
 	uint64_t due_ms;    /* it has failed by then */
 	uint64_t began_ms;  /* the first runner, this time */
-	uint64_t next_ms;   /* the next runner beside it */
+	uint64_t next_ms;   /* the next runner beside it is wanted */
+	uint64_t last_ms;   /* the last runner began */
 	unsigned int begun; /* runners; 0: it waits */
 	struct runner runners[QUEUE_RUNNERS];
 	int error;          /* what to say if nobody finds anything; 0: none has failed yet */

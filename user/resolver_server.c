@@ -36,7 +36,7 @@
 struct server {
 	struct queue queue;
 	enum filter_mode filter;
-	pid_t dying[2 * RESOLVER_AT_ONCE]; /* killed, and not reaped */
+	pid_t dying[2 * RESOLVER_PROCESSES]; /* killed, and not reaped */
 	size_t n_dying;
 	uint64_t hindered_ms; /* no process can be made: not before then */
 };
@@ -193,7 +193,7 @@ static int begin(struct server *s, struct job *j, uint64_t now)
 	struct runner r;
 	int ends[2];
 
-	if (s->n_dying >= RESOLVER_AT_ONCE)
+	if (s->n_dying >= RESOLVER_PROCESSES)
 		return -EAGAIN;
 	if (pipe2(ends, O_CLOEXEC))
 		return -errno;
@@ -275,9 +275,9 @@ static int take_requests(struct server *s, uint64_t now)
 
 /* What is waited for: number 0 is the socket. */
 struct watch {
-	struct pollfd p[1 + RESOLVER_AT_ONCE];
-	struct job *jobs[1 + RESOLVER_AT_ONCE];
-	struct runner *runners[1 + RESOLVER_AT_ONCE];
+	struct pollfd p[1 + RESOLVER_PROCESSES];
+	struct job *jobs[1 + RESOLVER_PROCESSES];
+	struct runner *runners[1 + RESOLVER_PROCESSES];
 	nfds_t n;
 };
 

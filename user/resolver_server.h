@@ -13,7 +13,7 @@
  */
 #define RESOLVER_SOCKET 3 /* in guardian and server, where 0 to 2 are /dev/null */
 /* That it needs: of each process, one that has just been killed, and some. */
-#define RESOLVER_DESCRIPTORS (RESOLVER_AT_ONCE + 32)
+#define RESOLVER_DESCRIPTORS (RESOLVER_PROCESSES + 32)
 
 __attribute__((noreturn)) void resolver_serve(enum filter_mode filter);
 

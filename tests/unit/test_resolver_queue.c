@@ -61,7 +61,7 @@ static unsigned int advance(uint64_t now)
 		}
 		if (step.what == QUEUE_PUT_BACK)
 			queue_put_back(&q, step.job, now);
-		assert_true(q.running <= RESOLVER_AT_ONCE);
+		assert_true(q.running <= RESOLVER_PROCESSES);
 		assert_true(begun < 100000);
 	}
 	return begun;
@@ -159,15 +159,47 @@ static void test_fails_early(void **state)
 	assert_int_equal(advance(10), 1);
 }
 
-/*
- * HANGING names that were never answered, and have hung so often, and one more, which is answered
- * by its first process after TAKES_MS.  Returns when it is answered.
- */
+/* One that is answered by its process number BY, or one after that, when this has run for TAKES_MS. */
+struct answered {
+	unsigned int by;
+	uint64_t takes_ms;
+	pid_t pids[QUEUE_RUNNERS];
+	uint64_t began_ms[QUEUE_RUNNERS];
+};
+
+static bool is_answered(struct answered *a, const struct job *j, uint64_t now)
+{
+	for (unsigned int i = a->by; i < j->begun; i++) {
+		pid_t pid = j->runners[i].pid;
+
+		if (pid && pid != a->pids[i])
+			a->began_ms[i] = now;
+		a->pids[i] = pid;
+		if (pid && now >= a->began_ms[i] + a->takes_ms)
+			return true;
+	}
+	return false;
+}
+
+/* Those that were never answered hang once more. */
+static void ask_again(const struct job *good, uint64_t now)
+{
+	for (size_t i = 0; i < QUEUE_JOBS; i++) {
+		struct job *j = &q.jobs[i];
+		uint32_t id = j->q.id, hung = j->q.hung;
+
+		if (j == good || !j->used || now < j->due_ms)
+			continue;
+		finish(j);
+		add(id, hung + 1, now);
+	}
+}
+
+/* HANGING names that have hung so often, and one more, which is A.  Returns when it is answered. */
 static uint64_t served_after(unsigned int hanging, unsigned int hung, unsigned int own,
-			     uint64_t takes_ms)
+			     struct answered a)
 {
 	struct job *good;
-	uint64_t now = 0;
 
 	memset(&q, 0, sizeof(q));
 	for (uint32_t i = 0; i < hanging; i++)
@@ -175,24 +207,14 @@ static uint64_t served_after(unsigned int hanging, unsigned int hung, unsigned i
 	advance(0);
 	good = add(5000, own, 0);
 	assert_non_null(good);
-	for (;; now += STEP_MS) {
-		for (size_t i = 0; i < QUEUE_JOBS; i++) {
-			struct job *j = &q.jobs[i];
-
-			if (j != good && j->used && now >= j->due_ms) {
-				uint32_t id = j->q.id;
-
-				finish(j);
-				add(id, hung + 1, now);
-			}
-		}
+	for (uint64_t now = 0; now < RESOLVER_PATIENCE_MS; now += STEP_MS) {
+		ask_again(good, now);
 		advance(now);
-		if (now >= RESOLVER_PATIENCE_MS)
-			return NEVER;
 		assert_true(queue_due(&q, now) > now);
-		if (good->begun && good->runners[0].pid && now >= good->began_ms + takes_ms)
+		if (is_answered(&a, good, now))
 			return now;
 	}
+	return NEVER;
 }
 
 static void test_fair(void **state)
@@ -220,9 +242,39 @@ static void test_fair(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		uint64_t ms = served_after(rows[i].hanging, rows[i].hung, rows[i].own,
-					   rows[i].takes);
+					   (struct answered){ .takes_ms = rows[i].takes });
 
 		if (ms > rows[i].most)
+			fail_msg("row %zu: after %llu ms", i, (unsigned long long)ms);
+	}
+}
+
+/* One whose first packet is lost, or one family of which is not answered, needs an extra. */
+static void test_extras_go_round(void **state)
+{
+	static const struct {
+		unsigned int hanging, hung, by;
+		uint64_t most;
+	} rows[] = {
+		{ 20, 0, 1, 1000 },
+		{ 20, 0, 3, 2500 },
+		{ 70, 0, 1, 1500 },
+		{ 70, 0, 3, 3500 },
+		{ 127, 0, 1, 1500 },
+		{ 127, 0, 3, 4000 },
+		/* it is known which of them hang */
+		{ 127, 1, 1, 1000 },
+		{ 127, 1, 3, 2500 },
+		{ 1000, 1, 1, 1000 },
+		{ 1000, 1, 3, 2500 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		uint64_t ms = served_after(rows[i].hanging, rows[i].hung, 0,
+					   (struct answered){ .by = rows[i].by, .takes_ms = 10 });
+
+		if (ms > rows[i].most + 2 * STEP_MS)
 			fail_msg("row %zu: after %llu ms", i, (unsigned long long)ms);
 	}
 }
@@ -236,6 +288,8 @@ static void test_one_place(void **state)
 	for (uint32_t i = 0; i < RESOLVER_AT_ONCE; i++)
 		add(i + 1, 0, 0);
 	assert_int_equal(advance(0), RESOLVER_AT_ONCE);
+	for (uint64_t now = STEP_MS; now <= later; now += STEP_MS) /* with all extras behind them */
+		advance(now);
 	add(1000, 0, later);
 	assert_int_equal(advance(later), 1);
 	assert_int_equal(advance(later + 1), 0);
@@ -244,24 +298,42 @@ static void test_one_place(void **state)
 	assert_int_equal(advance(later + 2), 1);
 }
 
-/* Those beside the first give way before anybody loses what he has done. */
+/* Extras leave the places alone, and nobody is without a process for one. */
 static void test_thin(void **state)
 {
-	unsigned int n = RESOLVER_AT_ONCE / 2;
+	uint64_t now = RESOLVER_AGAIN_MS;
 
 	(void)state;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < RESOLVER_AT_ONCE - 1; i++)
 		add(i + 1, 0, 0);
-	assert_int_equal(advance(0), n);
-	finish(&q.jobs[0]);
-	finish(&q.jobs[1]);
-	assert_int_equal(advance(RESOLVER_AGAIN_MS), 2); /* to the half, and no more */
-	for (uint32_t i = 0; i < n + 2; i++)
-		add(1000 + i, 0, RESOLVER_AGAIN_MS);
-	assert_int_equal(advance(RESOLVER_AGAIN_MS), n + 2);
-	assert_int_equal(q.running, RESOLVER_AT_ONCE);
+	assert_int_equal(advance(0), RESOLVER_AT_ONCE - 1);
+	assert_int_equal(advance(now), RESOLVER_EXTRAS);
+	assert_int_equal(queue_due(&q, now), now + RESOLVER_EXTRA_MS);
+	add(1000, 0, now);
+	assert_int_equal(advance(now), 1);
+	now += RESOLVER_EXTRA_MS;
+	assert_int_equal(advance(now), RESOLVER_AT_ONCE - 1 - RESOLVER_EXTRAS);
+	assert_int_equal(q.running, RESOLVER_PROCESSES);
 	for (size_t i = 0; i < QUEUE_JOBS; i++)
 		assert_true(!q.jobs[i].used || (q.jobs[i].begun && q.jobs[i].runners[0].pid));
+}
+
+/* One that has failed, and waits, is given a place, and not one of an extra. */
+static void test_failed_waits(void **state)
+{
+	struct job *j;
+
+	(void)state;
+	for (uint32_t i = 0; i < RESOLVER_AT_ONCE; i++)
+		add(i + 1, 0, 0);
+	advance(0);
+	j = &q.jobs[5];
+	queue_ended(&q, &j->runners[0]);
+	assert_false(queue_settles(j, &j->runners[0], -EAGAIN, "x", 5));
+	add(1000, 0, 5);
+	assert_int_equal(advance(5), 1);
+	assert_int_equal(q.running, RESOLVER_AT_ONCE);
+	assert_int_equal(j->begun, 2); /* who has come before */
 }
 
 static void test_full(void **state)
@@ -281,8 +353,10 @@ int main(void)
 		cmocka_unit_test_setup(test_settles, setup),
 		cmocka_unit_test_setup(test_fails_early, setup),
 		cmocka_unit_test_setup(test_fair, setup),
+		cmocka_unit_test_setup(test_extras_go_round, setup),
 		cmocka_unit_test_setup(test_one_place, setup),
 		cmocka_unit_test_setup(test_thin, setup),
+		cmocka_unit_test_setup(test_failed_waits, setup),
 		cmocka_unit_test_setup(test_full, setup),
 	};
 
