@@ -45,6 +45,14 @@ static enum cause connect_cause(int error)
 		return CAUSE_CONNECT_REFUSED;
 	case ETIMEDOUT:
 		return CAUSE_CONNECT_TIMEOUT;
+	case UPSTREAM_SOCKET_LACKS:
+		return CAUSE_NO_SOCKET;
+	case EMFILE:
+	case ENFILE:
+		return CAUSE_NO_DESCRIPTOR;
+	case ENOMEM:
+	case ENOBUFS:
+		return CAUSE_NO_MEMORY;
 	case ENETUNREACH:
 	case EHOSTUNREACH:
 		return CAUSE_CONNECT_UNREACHABLE;
@@ -243,10 +251,12 @@ static int take_winner(struct session *s, unsigned int i)
 	return 0;
 }
 
-static void retry_later(struct session *s, enum cause cause)
+/* ERROR: what is lacking here; no word of the upstream. */
+static void retry_later(struct session *s, int error)
 {
-	count_add(&s->worker->stats.errors[cause], 1);
+	count_add(&s->worker->stats.errors[connect_cause(error)], 1);
 	s->connecting->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+	s->connecting->lacks = error;
 }
 
 /* Most clients have spoken by now: to look at once saves a round through epoll. */
@@ -259,7 +269,7 @@ static void connected(struct session *s)
 		addr_list_prefer(s->addrs, s->upstream, s->worker->loop.now_ms);
 	if (!session_header_send(s)) {
 		if (s->state == SESSION_CONNECTING)
-			retry_later(s, CAUSE_NO_MEMORY);
+			retry_later(s, ENOMEM);
 		return;
 	}
 	session_connect_end(s);
@@ -294,9 +304,7 @@ static int attempt_socket(struct session *s, bool again, const struct addr *a)
 	if (fd != -EAGAIN)
 		pool_trim(&s->worker->pool);
 	if (alone || again)
-		retry_later(s, fd == -EAGAIN ? CAUSE_NO_SOCKET :
-			       full	     ? CAUSE_NO_DESCRIPTOR :
-					       CAUSE_NO_MEMORY);
+		retry_later(s, fd == -EAGAIN ? UPSTREAM_SOCKET_LACKS : -fd);
 	else
 		happy_put_back(&s->connecting->happy, fd == -EAGAIN ? now + RETRY_MS : UINT64_MAX);
 	return -EAGAIN;
@@ -313,7 +321,7 @@ static int attempt_begin(struct session *s, unsigned int i)
 	int fd, r;
 
 	if (!i)
-		s->connecting->retry_ms = 0;
+		s->connecting->retry_ms = s->connecting->lacks = 0;
 	fd = attempt_socket(s, again, a);
 	if (fd < 0)
 		return fd == -EAGAIN ? 0 : -fd;
@@ -470,7 +478,8 @@ void session_connect_timer(struct session *s)
 	}
 	for (unsigned int i = 0; s->state == SESSION_CONNECTING && i < n_places(s); i++)
 		if (is_running(s, i) && now >= *due_of(s, i))
-			attempt_failed(s, i, ETIMEDOUT);
+			attempt_failed(s, i, (!i && s->connecting->lacks) ?
+						     s->connecting->lacks : ETIMEDOUT);
 	if (s->state == SESSION_CONNECTING && s->connecting->retry_ms &&
 	    now >= s->connecting->retry_ms) {
 		if (s->sides[UPSTREAM].fd >= 0) {

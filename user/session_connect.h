@@ -23,6 +23,8 @@ struct connecting {
 	uint64_t lookups_seen;     /* see upstream_await() */
 	uint64_t retry_ms;         /* 0, or when to try that address (or, if it has answered, to
 				    * send its header) again */
+	int lacks;                 /* errno of what that waits for here; 0: nothing, the upstream
+				    * has been asked */
 	struct happy happy;        /* which address is next, and when */
 	struct connect_race *race; /* attempts beside that one; NULL: none so far */
 };

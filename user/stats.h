@@ -39,7 +39,7 @@ enum cause {
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
 	CAUSE_KILLED,            /* `culvert kill` */
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
-	CAUSE_NO_SOCKET, /* none with a mark or for transparent forwarding in stock: waited */
+	CAUSE_NO_SOCKET, /* none with a mark or for transparent forwarding in stock */
 	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */
 	CAUSE_INTERNAL,
 	CAUSES,

@@ -71,6 +71,10 @@ const char *upstream_socket_error(int error)
 	case EPIPE:
 		return "the privileged process, which makes sockets with a mark or for transparent "
 		       "forwarding, has ended: start culvert again";
+	case UPSTREAM_SOCKET_LACKS:
+		return "no socket with a mark or for transparent forwarding was to be had within "
+		       "connect-timeout: the privileged process, which makes them, does not keep "
+		       "up, or hangs";
 	default:
 		return strerror(error);
 	}

@@ -2,6 +2,8 @@
 #ifndef CULVERT_UPSTREAM_SOCKET_H
 #define CULVERT_UPSTREAM_SOCKET_H
 
+#include <errno.h>
+
 #include "config.h"
 
 struct socket_stock;
@@ -17,6 +19,9 @@ struct socket_stock;
  */
 int upstream_socket(const struct forward_conf *fc, struct socket_stock *stock,
 		    const struct sockaddr *client, const struct addr *to);
+
+/* An error for those who have waited in vain for one in stock; connect(2) knows it not. */
+#define UPSTREAM_SOCKET_LACKS ENOSR
 
 /* As strerror(3), but it knows what is meant here. */
 const char *upstream_socket_error(int error);

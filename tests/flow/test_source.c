@@ -180,6 +180,34 @@ static void stock(void **state)
 	rig_stop(d);
 }
 
+/* While that process hangs, who has waited in vain is told of: the upstream was never asked. */
+static void hung(void **state)
+{
+	struct daemon *d = rig_start(
+		*state, "[forward marked]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\n"
+			"mark = 0x4d\nconnect-timeout = 0.5\n");
+	bool refused = false;
+
+	assert_int_equal(kill(daemon_privileged(d), SIGSTOP), 0);
+	for (int served = 0; !refused; served++) {
+		int fd = dial(GATE4 ":9002");
+		struct pollfd p[2] = { { .fd = fd, .events = POLLIN },
+				       { .fd = hidden4, .events = POLLIN } };
+
+		assert_true(served <= 64);
+		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
+		if (p[1].revents)
+			forget(accept_on(hidden4));
+		else
+			refused = rig_end(fd, 0) == ECONNRESET;
+	}
+	rig_wait_log(d, "cannot connect to " HIDDEN4 ": no socket with a mark");
+	assert_true(rig_status(d, "errors.no-socket") > 0);
+	assert_int_equal(rig_status(d, "errors.connect-timeout"), 0);
+	assert_int_equal(kill(daemon_privileged(d), SIGCONT), 0);
+	rig_stop(d);
+}
+
 /* --- after a reload --- */
 
 #define LISTENS "[forward one]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
@@ -229,6 +257,7 @@ static const struct source_row rows[] = {
 	{ "refusals", refusals, 1 },
 	{ "ports", ports, 1 },
 	{ "stock", stock, 1 },
+	{ "hung", hung, 1 },
 	{ "reloaded", reloaded, 1 },
 };
 
