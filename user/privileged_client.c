@@ -241,8 +241,9 @@ static int ask(struct privileged *p, const struct privileged_request *q,
 
 static int have(const struct privileged *p, char *err, size_t errlen)
 {
-	return p ? 0 : complain(-EPERM, err, errlen, "this needs the privileged process, and "
-				"culvert was started without (--privileged-process)");
+	return p ? 0 : complain(-EPERM, err, errlen, "this needs the privileged process, which "
+				"culvert does not have: it was started without a configuration "
+				"file (--config), or with --privileged-process no");
 }
 
 /* With the lock: the LEN bytes that follow an answer. */

@@ -108,9 +108,15 @@ static int read_again(struct reconfigure *r, struct config_version **ret, char *
 	struct config_version *v;
 	uint32_t generation;
 	char *text = NULL;
-	int error = privileged_read_config(r->privileged, r->generation, &text, &from.len,
-					   &generation, err, errlen);
+	int error;
 
+	if (!r->start->file) {
+		snprintf(err, errlen, "there is no configuration file to read: culvert was started "
+			 "without one (--config)");
+		return -ENOENT;
+	}
+	error = privileged_read_config(r->privileged, r->generation, &text, &from.len, &generation,
+				       err, errlen);
 	if (error)
 		return error;
 	v = calloc(1, sizeof(*v));

@@ -238,6 +238,17 @@ static void it_does_not_outlive_the_daemon(void **state)
 	wait_gone(pid);
 }
 
+/* What there is no file for says so, and not that something else is missing. */
+static void without_a_file(void **state)
+{
+	struct daemon *d = START("127.0.0.1:9006", "127.0.0.1:9007");
+
+	(void)state;
+	daemon_signal(d, SIGHUP);
+	wait_log(d, "reload: nothing has changed: there is no configuration file");
+	stop(d);
+}
+
 /* Its filter: what somebody may still do who has got into it. */
 static const struct {
 	const char *what;
@@ -419,6 +430,7 @@ int main(void)
 		cmocka_unit_test_teardown(the_daemon_outlives_it, clean),
 		cmocka_unit_test_teardown(a_stop_is_no_end, clean),
 		cmocka_unit_test_teardown(it_does_not_outlive_the_daemon, clean),
+		cmocka_unit_test_teardown(without_a_file, clean),
 		cmocka_unit_test(groups_of_root),
 		cmocka_unit_test(groups_of_an_account),
 	};
