@@ -70,6 +70,8 @@ static void guard(enum filter_mode filter)
 		pid_t pid = fork();
 		int status = 0;
 
+		if (pid == 0 && resolver_end_with_parent())
+			_exit(1);
 		if (pid == 0)
 			resolver_serve(filter);
 		while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
@@ -87,7 +89,8 @@ static void guardian(const struct account *a, enum filter_mode filter, int sock)
 	struct resolver_reply hello = { 0 };
 
 	ignore_signals();
-	hello.error = become_nobody(a, filter, sock, hello.why, sizeof(hello.why));
+	hello.error = become_nobody(a, filter, sock, hello.why, sizeof(hello.why)) ?:
+		      resolver_end_with_parent();
 	if (send(RESOLVER_SOCKET, &hello, offsetof(struct resolver_reply, addrs), MSG_NOSIGNAL) < 0 ||
 	    hello.error)
 		_exit(1);

@@ -48,6 +48,11 @@ int resolver_keep_only(int keep)
 	return syscall(SYS_close_range, 4U, ~0U, 0U) ? -errno : 0;
 }
 
+int resolver_end_with_parent(void)
+{
+	return prctl(PR_SET_PDEATHSIG, SIGKILL) ? -errno : 0;
+}
+
 /* --- a look-up --- */
 
 static void fill(struct resolver_reply *p, const struct endpoint *e)
@@ -76,7 +81,7 @@ static void look_up(const struct server *s, int pipe, const struct resolver_requ
 	struct endpoint e;
 	char err[LOOKUP_WHY_LEN];
 
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || resolver_keep_only(pipe) ||
+	if (resolver_end_with_parent() || resolver_keep_only(pipe) ||
 	    syscall_filter_resolver(s->filter, true, err, sizeof(err)))
 		_exit(1);
 	reply.error = endpoint_parse_family(q->text, q->passive != 0, family, &e, err, sizeof(err));

@@ -20,6 +20,12 @@ __attribute__((noreturn)) void resolver_serve(enum filter_mode filter);
 /* Keep descriptor KEEP as number 3, and nothing above.  -errno. */
 int resolver_keep_only(int keep);
 
+/*
+ * Be killed when the process that has made this one ends, stopped or not.  A change of user undoes
+ * it.  -errno.
+ */
+int resolver_end_with_parent(void);
+
 /* By either: look-up ID has failed (0: all that were under way have). */
 void resolver_answer_error(uint32_t id, int error, const char *why);
 

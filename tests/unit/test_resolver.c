@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -277,6 +278,27 @@ static void test_signals(void **state)
 	assert_int_equal(ask_address("server.test:1") & 0xffffff, server);
 }
 
+/* A stopped process does not see that the daemon has ended. */
+static void test_outlives_nobody(void **state)
+{
+	pid_t daemon;
+	int status;
+
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+	daemon = fork();
+	if (!daemon) {
+		setup(state);
+		_exit(kill((pid_t)(ask_address("server.test:1") & 0xffffff), SIGSTOP) != 0);
+	}
+	assert_int_equal(waitpid(daemon, &status, 0), daemon);
+	assert_int_equal(status, 0);
+	for (uint64_t end = clock_now_ms() + PATIENCE_MS; waitpid(-1, NULL, WNOHANG) >= 0;
+	     short_pause())
+		assert_true(clock_now_ms() < end);
+	assert_int_equal(errno, ECHILD);
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
+}
+
 /* What is not an answer: the daemon's end does not believe it. */
 static void test_malformed(void **state)
 {
@@ -321,6 +343,7 @@ int main(void)
 		TEST(test_flood),   TEST(test_crash),  TEST(test_confined),
 		TEST(test_gives_way), TEST(test_again),
 		TEST(test_killed),  TEST(test_signals), TEST(test_wait),
+		cmocka_unit_test(test_outlives_nobody),
 		cmocka_unit_test(test_malformed),
 	};
 
