@@ -188,7 +188,7 @@ static bool gives_way_before(const struct job *a, const struct job *b)
 	return a->rank != b->rank ? a->rank > b->rank : a->began_ms < b->began_ms;
 }
 
-/* Places that are taken: each look-up under way has one, and what it has beyond that is an extra. */
+/* Places taken: each look-up under way has one, and what it has beyond that is an extra. */
 static size_t taken(const struct queue *q)
 {
 	size_t n = 0;

@@ -177,6 +177,17 @@ static void reload_hangs(void **state)
 /* More names hang than there are processes; those that are answered are found all the same. */
 #define HANGING 150
 
+static int add_hanging(char *text, size_t size, int n)
+{
+	int at = 0;
+
+	for (int i = 0; i < n; i++)
+		at += snprintf(text + at, size - (size_t)at,
+			       "[forward f%d]\nlisten = 127.0.0.2:%d\nupstream = f%d"
+			       NAMES_HANGS ":80\n", i, 10000 + i, i);
+	return at;
+}
+
 static void others_hang(void **state)
 {
 	static char text[HANGING * 100 + 1000];
@@ -185,10 +196,7 @@ static void others_hang(void **state)
 			  "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
 	struct daemon *d;
 
-	for (int i = 0; i < HANGING; i++)
-		at += snprintf(text + at, sizeof(text) - (size_t)at,
-			       "[forward f%d]\nlisten = 127.0.0.2:%d\nupstream = f%d"
-			       NAMES_HANGS ":80\n", i, 10000 + i, i);
+	at += add_hanging(text + at, sizeof(text) - (size_t)at, HANGING);
 	prepare();
 	name_server_set("good.test", "127.0.0.1");
 	d = rig_start(*state, text);
@@ -241,6 +249,27 @@ static void not_all_answered(void **state)
 		assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
 		rig_stop(d);
 	}
+}
+
+/* There is a place for each name, but not for all that is begun again: it is shared out. */
+static void some_hang(void **state)
+{
+	static char text[70 * 100 + 1000];
+	int at = snprintf(text, sizeof(text), "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			  "[forward lossy]\nlisten = " ONE "\nupstream = lossy.test:9103\n");
+	struct daemon *d;
+	int client;
+
+	add_hanging(text + at, sizeof(text) - (size_t)at, 70);
+	prepare();
+	name_server_set("lossy.test", "::1 127.0.0.1");
+	name_server_mute("lossy.test", UINT32_MAX, 0);
+	d = rig_start(*state, text);
+	client = rig_dial(NULL, ONE);
+	rig_talk(client, accept_at(six_fd), 20); /* for half a minute, the first process asks in vain */
+	wait_address(d, 0, SIX_UPSTREAM);
+	assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
+	rig_stop(d);
 }
 
 /* --- the resolver's processes --- */
@@ -377,6 +406,7 @@ static const struct rig_row rows[] = {
 	{ "start-hangs", start_hangs },
 	{ "reload-hangs", reload_hangs },
 	{ "others-hang", others_hang },
+	{ "some-hang", some_hang },
 	{ "not-all-answered", not_all_answered },
 	{ "resolver-fails", resolver_fails },
 };
