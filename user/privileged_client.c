@@ -2,6 +2,7 @@
 #include "privileged_client.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "advice.h"
+#include "clock.h"
 #include "config_reader.h"
 #include "log.h"
 #include "privileged.h"
@@ -20,6 +22,8 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_PRIVILEGED, sendto),
+	SYSCALL_IF(PART_PRIVILEGED, poll),
+	SYSCALL_IF(PART_PRIVILEGED, ppoll), /* where there is no poll(2) */
 	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
 	SYSCALL_IF(PART_PRIVILEGED, recvfrom),
 	SYSCALL_IF(PART_PRIVILEGED, shutdown),
@@ -211,6 +215,25 @@ static void close_all(int *fds, int n)
 		close(fds[--n]);
 }
 
+static bool is_for_sockets(const struct privileged_request *q)
+{
+	return q->op == PRIVILEGED_LISTEN || q->op == PRIVILEGED_SOCKETS;
+}
+
+/* 0, or -EAGAIN: it has not answered in time. */
+static int await_answer(const struct privileged *p, const struct privileged_request *q)
+{
+	struct pollfd fd = { .fd = p->fd, .events = POLLIN };
+	uint64_t now = clock_ms(), end = now + PRIVILEGED_SOCKETS_S * UINT64_C(1000);
+
+	if (!is_for_sockets(q))
+		return 0; /* as long as SO_RCVTIMEO says */
+	for (; now < end; now = clock_ms())
+		if (poll(&fd, 1, (int)(end - now)) > 0)
+			return 0;
+	return -EAGAIN;
+}
+
 /*
  * With the lock.  The answer to Q, and as many descriptors as it asks for.  Where there is no room
  * for all of them the kernel passes some: then none are kept.
@@ -221,7 +244,7 @@ static int ask(struct privileged *p, const struct privileged_request *q,
 	int n = -EPIPE;
 
 	if (!p->ended && sent(p, q))
-		n = receive(p, a, fds, q->count);
+		n = await_answer(p, q) ?: receive(p, a, fds, q->count);
 	if (n < 0)
 		return complain(give_up(p, n == -EAGAIN ?
 					"the privileged process does not answer" :
@@ -294,6 +317,17 @@ int privileged_read_config(struct privileged *p, uint32_t in_use, char **ret_tex
 	return r;
 }
 
+static int lock_soon(struct privileged *p, char *err, size_t errlen)
+{
+	struct timespec until = clock_timespec(clock_real_ms() +
+					       PRIVILEGED_BUSY_S * UINT64_C(1000));
+
+	if (!pthread_mutex_timedlock(&p->lock, &until))
+		return 0;
+	return complain(-EBUSY, err, errlen, "the privileged process has not answered somebody "
+			"else yet; ask again");
+}
+
 /* N descriptors, in as many requests as it takes; what Q asks for next may depend on an answer. */
 static int ask_for_many(struct privileged *p, struct privileged_request *q, unsigned int n,
 			int *fds, char *err, size_t errlen)
@@ -304,9 +338,11 @@ static int ask_for_many(struct privileged *p, struct privileged_request *q, unsi
 
 	while (!r && done < n) {
 		q->count = n - done < PRIVILEGED_FDS ? n - done : PRIVILEGED_FDS;
-		pthread_mutex_lock(&p->lock);
-		r = ask(p, q, &answer, fds + done, err, errlen);
-		pthread_mutex_unlock(&p->lock);
+		r = lock_soon(p, err, errlen);
+		if (!r) {
+			r = ask(p, q, &answer, fds + done, err, errlen);
+			pthread_mutex_unlock(&p->lock);
+		}
 		if (r) {
 			close_all(fds, (int)done);
 			break;

@@ -20,6 +20,13 @@
 struct privileged;
 
 #define PRIVILEGED_PATIENCE_S 10
+/*
+ * Sockets are made at once, where a file may be on a disk that is slow: so much is waited for a
+ * request that somebody else has under way, and so much for the answer.  Both together are less than
+ * what `culvert` waits for the control socket's thread, which may be the one that asks.
+ */
+#define PRIVILEGED_BUSY_S 1
+#define PRIVILEGED_SOCKETS_S 3
 
 /*
  * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are what the

@@ -97,7 +97,31 @@ static void for_good(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = { { "drain", drain }, { "for_good", for_good } };
+#define OPERATOR_MS 8000 /* longer than an operator waits, less than what a file is waited for */
+
+/* The control socket is not held up for long by a privileged process that hangs. */
+static void hung(void **state)
+{
+	struct daemon *d = rig_start(*state, LIVE_AND_OTHER);
+	struct ends e = connect_talking(ONE);
+	struct json_object *o = NULL;
+
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+	assert_int_equal(kill(daemon_privileged(d), SIGSTOP), 0);
+	assert_int_equal(daemon_ask(d, "{\"command\":\"drain\",\"forward\":\"live\","
+				       "\"undo\":true}", OPERATOR_MS, &o), 0);
+	assert_string_equal(json_text(o, "error.code"), "failed");
+	json_object_put(o);
+	rig_wait_log(d, "the privileged process does not answer");
+	expect_state(d, "draining");
+	rig_talk(e.client, e.server, 5);
+	assert_int_equal(kill(daemon_privileged(d), SIGCONT), 0);
+	rig_stop(d);
+}
+
+static const struct rig_row rows[] = {
+	{ "drain", drain }, { "for_good", for_good }, { "hung", hung },
+};
 
 int main(void)
 {
