@@ -171,8 +171,7 @@ int config_check(int argc, char **argv)
 	if (!r) {
 		config_text_say_notes(&text, argv[1]);
 		if (!c.n_forwards)
-			log_complain(0, "%s: warning: no forward here: give LISTEN UPSTREAM on the "
-				     "command line", argv[1]);
+			config_text_say_empty(argv[1]);
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
 		       c.n_forwards == 1 ? "" : "s", text.is_rinetd ? " of a rinetd.conf" : "");
 	}

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: whatever form a file has, its reader keeps what it says as keys and values
- * (config_text.h), in order.  Written out these are a file with sections.  What has been written is
- * read again before anybody sees it: some texts, such as a name of 200 characters, fit into a
- * rinetd.conf and not into a line of ours.
+ * (config_text.h), in order.  Written out these are a file with sections.  Some texts, such as a
+ * name of 200 characters, fit into a rinetd.conf and not into a line of ours: inih has room for so
+ * much.  They are refused where they stand.  What has been written is read again before anybody
+ * sees it, whatever else might be wrong with it.
  */
 #include "config_convert.h"
 
 #include <errno.h>
+#include <ini.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +65,43 @@ void config_convert_write(FILE *to, const char *file, const struct config_text *
 	}
 }
 
+/* LINE of FILE says that KEY is VALUE: does a line of ours hold it? */
+static int check_line(const char *file, unsigned int line, const char *key, const char *value)
+{
+	size_t len = strlen(key) + strlen(" = ") + strlen(value);
+	char at[CONFIG_PLACE_LEN];
+
+	if (len < INI_MAX_LINE)
+		return 0;
+	return log_complain(-EINVAL, "%s\"%s = ...\" would be a line of %zu bytes, and one in a "
+			    "file with sections has at most %d: run culvert with this file as it "
+			    "is", config_place(file, line, at), key, len, INI_MAX_LINE - 1);
+}
+
+static int check_lines(const char *file, const struct config_lines *said)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < said->n; i++)
+		r = check_line(file, said->lines[i].line, said->lines[i].option->name,
+			       said->lines[i].value);
+	return r;
+}
+
+static int check_all_lines(const char *file, const struct config_text *text)
+{
+	int r = check_lines(file, &text->said);
+
+	for (size_t i = 0; !r && i < text->n; i++) {
+		const struct forward_text *t = &text->forwards[i];
+
+		r = check_line(file, t->listen_line ?: t->line, "listen", t->listen);
+		r = r ?: check_line(file, t->upstream_line ?: t->line, "upstream", t->upstream);
+		r = r ?: check_lines(file, &t->said);
+	}
+	return r;
+}
+
 /* Can it be read again?  Says what is wrong if not. */
 static int check_written(char *written, size_t len)
 {
@@ -79,7 +118,7 @@ static int check_written(char *written, size_t len)
 	return r;
 }
 
-static int convert(const char *file, const struct config_text *text)
+static int write_all(const char *file, const struct config_text *text)
 {
 	char *written = NULL;
 	size_t len = 0;
@@ -101,9 +140,20 @@ static int convert(const char *file, const struct config_text *text)
 	return r;
 }
 
+static int convert(const char *file, const struct config_text *text)
+{
+	int r = check_all_lines(file, text);
+
+	if (r)
+		return config_exit_code(r);
+	if (!text->n)
+		config_text_say_empty(file);
+	return write_all(file, text);
+}
+
 int config_convert(int argc, char **argv)
 {
-	struct config_text text = { 0 };
+	struct config_text text = { .may_be_empty = true }; /* as for `culvert check` */
 	struct config c;
 	int r;
 

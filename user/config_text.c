@@ -88,6 +88,12 @@ void config_text_say_notes(const struct config_text *text, const char *file)
 	}
 }
 
+void config_text_say_empty(const char *file)
+{
+	log_complain(0, "%s: warning: no forward here: give LISTEN UPSTREAM on the command line",
+		     file);
+}
+
 const char *config_place(const char *file, unsigned int line, char *buf)
 {
 	const size_t room = CONFIG_PLACE_LEN - sizeof("...:4294967295: ");

@@ -74,6 +74,9 @@ int config_text_note(struct config *c, struct config_text *text, unsigned int li
 /* Say the notes on stderr, a line each. */
 void config_text_say_notes(const struct config_text *text, const char *file);
 
+/* Say on stderr that FILE has no forward, which may be meant. */
+void config_text_say_empty(const char *file);
+
 /*
  * Where a mistake is: "FILE:LINE: ", or "" for LINE 0.  Of a long FILE the end is kept.  BUF has
  * CONFIG_PLACE_LEN bytes; returns BUF.

@@ -30,6 +30,60 @@ static void convert(const char *text)
 	assert_int_equal(r, 0);
 }
 
+/* Nothing is printed, and WANT is said of LINE. */
+static void refuses(const char *text, unsigned int line, const char *want)
+{
+	char *argv[] = { (char *)"convert", rig_path, NULL };
+	struct capture capture, messages;
+	char err[1024], begin[512];
+	int r;
+
+	rig_write(text);
+	snprintf(begin, sizeof(begin), "culvert: %s:%u: %s", rig_path, line, want);
+	capture_begin(&messages, STDERR_FILENO);
+	capture_begin(&capture, STDOUT_FILENO);
+	r = config_convert(2, argv);
+	capture_end(&capture, converted, sizeof(converted));
+	capture_end(&messages, err, sizeof(err));
+	assert_int_equal(r, 2);
+	assert_string_equal(converted, "");
+	if (strncmp(err, begin, strlen(begin)) != 0)
+		fail_msg("\"%s\" does not begin with \"%s\"", err, begin);
+}
+
+/* What fits into a line of a rinetd.conf, and not into one of ours. */
+static void test_too_long(void **state)
+{
+	(void)state;
+	refuses("# \n127.0.0.1 80 " A50 "." A50 "." A50 "." A50 " 81\n", 2,
+		"\"upstream = ...\" would be a line of 217 bytes, and one in a file with sections "
+		"has at most 199: ");
+	refuses("127.0.0.1 80 127.0.0.1 81\n\nlogfile /" A50 A50 A50 A50 "\n", 3,
+		"\"session-log = ...\" would be a line of 215 bytes");
+	refuses("127.0.0.1 82 127.0.0.1 81\n" A50 "." A50 "." A50 "." A50 " 80 127.0.0.1 81\n",
+		2, "\"listen = ...\" would be a line of 215 bytes");
+}
+
+/* No forward: what `culvert check` warns of. */
+static void test_empty(void **state)
+{
+	struct capture capture;
+	char err[1024], want[512];
+
+	(void)state;
+	snprintf(want, sizeof(want), "culvert: %s: warning: no forward here: give LISTEN UPSTREAM "
+		 "on the command line\n", rig_path);
+	capture_begin(&capture, STDERR_FILENO);
+	convert("# nothing\n");
+	capture_end(&capture, err, sizeof(err));
+	assert_string_equal(err, want);
+	capture_begin(&capture, STDERR_FILENO);
+	convert("[culvert]\nworkers = 3\n");
+	capture_end(&capture, err, sizeof(err));
+	assert_string_equal(err, want);
+	assert_non_null(strstr(converted, "\n[culvert]\nworkers = 3\n"));
+}
+
 static void check_same_forward(const struct forward_conf *a, const struct forward_conf *b)
 {
 	char rule[ACL_RULE_STRLEN], other_rule[ACL_RULE_STRLEN];
@@ -121,6 +175,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_converted),
+		cmocka_unit_test(test_too_long),
+		cmocka_unit_test(test_empty),
 	};
 
 	return cmocka_run_group_tests(tests, rig_open, rig_close);
