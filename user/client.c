@@ -340,18 +340,18 @@ static int converse(const struct command *c, const struct client_words *words)
 {
 	bool reload = command_number(c) == COMMAND_RELOAD;
 	struct json_object *answer = NULL;
-	int r = ask(words->control, words->line, &answer);
+	int r = ask(words->control, words->line, &answer), failed = 0;
 
 	if (r)
 		return r;
 	if (reload && !json_object_object_get_ex(answer, "error", NULL))
 		r = await_reload(words->control, &answer);
 	if (!r && reload && json_object_object_get_ex(answer, "finished", NULL))
-		r = reload_failed(answer);
-	if (!r)
+		failed = reload_failed(answer);
+	if (!r && (!failed || words->json)) /* programs find in it why */
 		r = print_answer(c, words, answer);
 	json_object_put(answer);
-	return r;
+	return r ?: failed;
 }
 
 int client_run(int argc, char **argv)

@@ -422,6 +422,10 @@ static void words(struct daemon *d, const char *configured)
 	expect_words(d, "log-level error", 0, "error\n");
 	expect_words(d, "log-level info", 0, "info\n");
 	expect_words(d, "reload", 0, "forwards: 0 added, 0 changed, 0 removed, 2 as before\n");
+	expect_words(d, "reload --json", 0, "\"ok\":true,\"error\":\"\",\"added\":0,");
+	rig_write("[culvert]\nworkers = none\n");
+	expect_words(d, "reload", 1, "culvert: nothing has changed: ");
+	expect_words(d, "reload --json", 1, "\"ok\":false,\"error\":\"");
 	expect_words(d, "kill", 2, "culvert: kill: needs");
 	expect_words(d, "kill 999999", 0, "0 sessions reset");
 	expect_words(d, "kill --client 127.0.0.1", 0, "1 session reset");
