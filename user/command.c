@@ -440,6 +440,33 @@ static struct json_object *parse_json(const char *line, size_t len)
 	return o;
 }
 
+/*
+ * json-c takes the last of two values for O's key in silence.  LINE is well-formed, so its keys are
+ * as many as its colons that are neither in strings nor deeper.
+ */
+static bool has_key_twice(const char *line, size_t len, const struct json_object *o)
+{
+	size_t keys = 0;
+	int depth = 0;
+	char quote = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		if (quote) {
+			if (line[i] == '\\')
+				i++;
+			else if (line[i] == quote)
+				quote = 0;
+		} else if (line[i] == '"' || line[i] == '\'') {
+			quote = line[i];
+		} else {
+			depth += (line[i] == '{' || line[i] == '[') -
+				 (line[i] == '}' || line[i] == ']');
+			keys += line[i] == ':' && depth == 1;
+		}
+	}
+	return keys > (size_t)json_object_object_length(o);
+}
+
 bool command_parse(const char *line, size_t len, struct command_request *ret,
 		   struct json_object **ret_why)
 {
@@ -449,7 +476,10 @@ bool command_parse(const char *line, size_t len, struct command_request *ret,
 	*ret = (struct command_request){ .engine = ENGINE_DEFAULT };
 	session_filter_init(&ret->filter);
 	ret->json = is_word(line, len) ? parse_word(line, len) : parse_json(line, len);
-	ok = take_request(ret, ret_why);
+	ok = json_object_is_type(ret->json, json_type_object) && !is_word(line, len) &&
+			     has_key_twice(line, len, ret->json) ?
+		     malformed("a key is given twice", ret_why) :
+		     take_request(ret, ret_why);
 	if (!ok)
 		command_close(ret);
 	return ok;

@@ -303,8 +303,33 @@ static void list_rate(struct log_rate *rate, int level, const char *fmt)
 		;
 }
 
+/* FMT with "..." for what differs from one message to the next.  Returns BUF. */
+static const char *kind_of(const char *fmt, char *buf, size_t size)
+{
+	size_t n = 0;
+	bool gap = false; /* ends in one */
+
+	while (*fmt && n + sizeof("...") < size) {
+		if (*fmt != '%' || fmt[1] == '%') {
+			fmt += *fmt == '%';
+			buf[n++] = *fmt++;
+			gap = false;
+			continue;
+		}
+		fmt += 1 + strspn(fmt + 1, "-+ #0123456789.*hlzjtL");
+		fmt += *fmt != '\0';
+		if (!gap)
+			n += (size_t)snprintf(buf + n, size - n, "...");
+		gap = true;
+	}
+	buf[n] = '\0';
+	return buf;
+}
+
 void log_tell_suppressed(bool all)
 {
+	char kind[MESSAGE_MAX / 2];
+
 	long long now = (long long)clock_ms();
 
 	for (struct log_rate *rate = listed_rates; rate; rate = rate->next) {
@@ -315,7 +340,7 @@ void log_tell_suppressed(bool all)
 		n = atomic_exchange(&rate->suppressed, 0);
 		if (n)
 			log_write(rate->level, "%u more message%s suppressed of the kind \"%s\"", n,
-				  n == 1 ? " was" : "s were", rate->fmt);
+				  n == 1 ? " was" : "s were", kind_of(rate->fmt, kind, sizeof(kind)));
 	}
 }
 

@@ -104,9 +104,12 @@ static void say_unchanged(struct upstream *u)
 	struct lookup_record record;
 
 	upstream_record(u, &record);
-	log_limited(LOG_WARNING, "upstream %s %s: %s", u->conf->text,
-		    upstream_is_unknown(u) ? "has no address yet, so its clients are reset" :
-					     "keeps its last addresses", record.why);
+	if (upstream_is_unknown(u))
+		log_limited(LOG_WARNING, "upstream %s has no address yet, so its clients are "
+			    "reset: %s", u->conf->text, record.why);
+	else
+		log_limited(LOG_WARNING, "upstream %s keeps its last addresses: %s",
+			    u->conf->text, record.why);
 }
 
 static void say_failed(struct name *m, const char *why)

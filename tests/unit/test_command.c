@@ -282,6 +282,26 @@ static void test_messages(void **state)
 	json_object_put(o);
 }
 
+/* json-c would take the last. */
+static void test_key_twice(void **state)
+{
+	static const char *const lines[] = {
+		"{\"command\":\"kill\",\"id\":1,\"id\":2}",
+		"{\"command\":\"status\",\"command\":\"status\"}",
+		"{\"command\":\"kill\",\"id\":[1,2],\"forward\":\"a\\\":\",\"id\":[2]}",
+	};
+	static const char good[] = "{\"command\":\"kill\",\"forward\":\"a:{\\\"b\\\":[\\\\\","
+				   "\"client\":\"::1\",\"id\":[1,2]}";
+	struct command_request req;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
+		expect_error(lines[i], strlen(lines[i]), ERROR_MALFORMED);
+	parse(good, &req);
+	assert_string_equal(req.filter.forward, "a:{\"b\":[\\");
+	command_close(&req);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -289,6 +309,7 @@ int main(void)
 		cmocka_unit_test(test_changes),	 cmocka_unit_test(test_values),
 		cmocka_unit_test(test_deadlines),
 		cmocka_unit_test(test_refused),	 cmocka_unit_test(test_messages),
+		cmocka_unit_test(test_key_twice),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

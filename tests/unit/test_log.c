@@ -377,7 +377,8 @@ static void test_tell_suppressed(void **state)
 	log_set_level(LOG_INFO);
 	capture_begin(&capture, STDERR_FILENO);
 	for (unsigned int i = 0; i < LOG_BURST + 3; i++)
-		log_write_limited(&rate, LOG_WARNING, "n %u", i);
+		log_write_limited(&rate, LOG_WARNING, "n %u, 100%%: %.*s%llx of", i, 2,
+				  "abc", 1ULL);
 	log_tell_suppressed(false); /* the window is still open */
 	capture_end(&capture, out, sizeof(out));
 	assert_int_equal(count_lines(out), LOG_BURST);
@@ -389,7 +390,7 @@ static void test_tell_suppressed(void **state)
 	capture_end(&capture, out, sizeof(out));
 	assert_int_equal(count_lines(out), 1);
 	assert_non_null(strstr(out, "Z warning: 3 more messages were suppressed of the kind "
-				    "\"n %u\"\n"));
+				    "\"n ..., 100%: ... of\"\n"));
 
 	for (unsigned int i = 0; i < LOG_BURST + 1; i++)
 		log_write_limited(&rate, LOG_WARNING, "n %u", i);
