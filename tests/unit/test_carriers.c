@@ -13,6 +13,7 @@
 
 #include "carrier.h"
 #include "carrier_rig.h"
+#include "sanitizer.h" /* for a malloc() that fails */
 
 static void test_empty(void **state)
 {

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "pool.h"
+#include "sanitizer.h" /* for a malloc() that fails */
 #include "seeded.h"
 
 #define MANY 100 /* more than a pool keeps of anything */
