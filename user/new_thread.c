@@ -8,6 +8,7 @@
 /* As the C library gets one.  Where it has just failed, one that fits now makes no difference. */
 static bool has_room_for_stack(void)
 {
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK;
 	pthread_attr_t attr;
 	size_t size = 0;
 	void *room;
@@ -16,9 +17,8 @@ static bool has_room_for_stack(void)
 		return false;
 	pthread_attr_getstacksize(&attr, &size);
 	pthread_attr_destroy(&attr);
-	/* cppcheck-suppress invalidFunctionArg; -1 is what MAP_ANONYMOUS asks for */
-	room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK,
-		    -1, 0);
+	/* cppcheck-suppress invalidFunctionArg ; MAP_ANONYMOUS asks for -1 */
+	room = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, -1, 0);
 	if (room == MAP_FAILED)
 		return false;
 	munmap(room, size);

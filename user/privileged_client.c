@@ -243,6 +243,7 @@ static int ask(struct privileged *p, const struct privileged_request *q,
 {
 	int n = -EPIPE;
 
+	a->error = 0; /* receive() fills it; the analysis cannot see that */
 	if (!p->ended && sent(p, q))
 		n = await_answer(p, q) ?: receive(p, a, fds, q->count);
 	if (n < 0)

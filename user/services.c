@@ -21,14 +21,15 @@ static size_t n_kept;
 static int add(const char *name, in_port_t port)
 {
 	struct service *more = realloc(kept, (n_kept + 1) * sizeof(*more));
+	char *own;
 
 	if (!more)
 		return -ENOMEM;
 	kept = more;
-	kept[n_kept] = (struct service){ .name = strdup(name), .port = port };
-	if (!kept[n_kept].name)
+	own = strdup(name);
+	if (!own)
 		return -ENOMEM;
-	n_kept++;
+	kept[n_kept++] = (struct service){ .name = own, .port = port };
 	return 0;
 }
 

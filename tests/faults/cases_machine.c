@@ -145,6 +145,7 @@ int case_full_table(struct net_case *c)
 
 /* --- the ring --- */
 
+#define RING_CROWDS 5 /* one after the other, until an event is lost */
 #define CROWD 400
 #define CROWD_BYTES "300K"
 #define FULL_BYTES (180 << 10)
@@ -259,6 +260,7 @@ int case_ring(struct net_case *c)
 	static const char *const options[] = { "--workers", "1", "--max-sessions", "1000", NULL };
 	struct peer *ends = calloc(2 * CROWD, sizeof(*ends));
 	struct peer **all = calloc(2 * CROWD, sizeof(struct peer *));
+	int64_t lost = 0;
 	int r;
 
 	if (!ends || !all)
@@ -268,10 +270,14 @@ int case_ring(struct net_case *c)
 	r = restart(c, options);
 	unsetenv("LD_PRELOAD");
 	unsetenv("CULVERT_FAULTS_RING");
-	r = r ?: run_crowd(c, ends, all);
+	/* how many events a crowd makes depends on how the machine runs it */
+	for (int i = 0; !r && i < RING_CROWDS && lost <= 0; i++) {
+		memset(ends, 0, 2 * CROWD * sizeof(*ends));
+		r = run_crowd(c, ends, all);
+		if (!r)
+			lost = events_lost(c);
+	}
 	if (!r) {
-		int64_t lost = events_lost(c);
-
 		c->times = lost > 0 ? (uint64_t)lost : 0;
 		if (lost <= 0)
 			r = net_fail(c, "no event was lost (%lld): the ring was not overrun",

@@ -40,6 +40,9 @@ static inline int session_rig_open(void **state, void (*after_batch)(void *worke
 	return 0;
 }
 
+/* the analysis loses sight of sessions that a worker owns */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 /* One of forward number FORWARD.  On the worker's thread, or before it runs. */
 static inline void session_rig_add(struct session_rig *rig, int forward)
 {
@@ -48,7 +51,8 @@ static inline void session_rig_add(struct session_rig *rig, int forward)
 	unsigned int most;
 	bool all;
 
-	assert_non_null(s);
+	if (!s) /* for the analysis, which does not know that cmocka does not return */
+		abort();
 	*s = (struct session){ .forward = rig->forwards[forward], .pair = NO_PAIR,
 			       .state = SESSION_OPEN, .sides = { { .fd = -1 }, { .fd = -1 } } };
 	s->client.sa.sa_family = AF_INET;
@@ -57,6 +61,7 @@ static inline void session_rig_add(struct session_rig *rig, int forward)
 					   &all));
 	session_join(s, &rig->worker);
 }
+#pragma GCC diagnostic pop
 
 static inline int session_rig_close(void **state)
 {

@@ -288,7 +288,7 @@ static void test_outlives_nobody(void **state)
 	daemon = fork();
 	if (!daemon) {
 		setup(state);
-		_exit(kill((pid_t)(ask_address("server.test:1") & 0xffffff), SIGSTOP) != 0);
+		_exit(kill((pid_t)(ask_address("server.test:1") & 0xffffff), SIGSTOP) ? 1 : 0);
 	}
 	assert_int_equal(waitpid(daemon, &status, 0), daemon);
 	assert_int_equal(status, 0);

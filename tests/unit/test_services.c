@@ -31,6 +31,7 @@ static const char file[] =
 
 static unsigned int asked;
 
+// NOLINTNEXTLINE(readability-non-const-parameter): endpoint_ask
 static int ask(void *arg, const char *text, bool passive, struct endpoint *ret, char *err,
 	       size_t errlen)
 {
