@@ -16,6 +16,7 @@ FILES = {
     "share/man/man5/culvert.conf.5": 0o644,
     **{f"share/doc/culvert/{name}.md": 0o644 for name in
        ("comparison", "control", "operations", "rinetd", "security", "transparent")},
+    "share/doc/culvert/LICENSE": 0o644,
     "share/doc/culvert/examples/culvert.conf": 0o644,
     "share/doc/culvert/examples/culvert.socket": 0o644,
 }

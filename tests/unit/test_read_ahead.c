@@ -11,6 +11,7 @@
 
 #include "carrier.h"
 #include "carrier_rig.h"
+#include "sanitizer.h" /* for a malloc() that fails */
 #include "seeded.h"
 
 /* copy_read_ahead(): bytes are read now and written later, by copy_pump(), in order. */
