@@ -18,6 +18,11 @@ struct service {
 static struct service *kept;
 static size_t n_kept;
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12 loses sight of what is stored: it is in `kept`, for as long as the process lives */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
 static int add(const char *name, in_port_t port)
 {
 	struct service *more = realloc(kept, (n_kept + 1) * sizeof(*more));

@@ -40,9 +40,6 @@ static inline int session_rig_open(void **state, void (*after_batch)(void *worke
 	return 0;
 }
 
-/* the analysis loses sight of sessions that a worker owns */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 /* One of forward number FORWARD.  On the worker's thread, or before it runs. */
 static inline void session_rig_add(struct session_rig *rig, int forward)
 {
@@ -61,7 +58,6 @@ static inline void session_rig_add(struct session_rig *rig, int forward)
 					   &all));
 	session_join(s, &rig->worker);
 }
-#pragma GCC diagnostic pop
 
 static inline int session_rig_close(void **state)
 {
