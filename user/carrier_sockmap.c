@@ -20,12 +20,12 @@
  * that the program is gone and drop the skb in its hand.  The fence keeps it from running, in two
  * parts.  The gate, a socket filter that is attached as long as the socket is in rx, keeps segments
  * with payload or FIN out of TCP for these microseconds; the peer sends them again.  What has
- * passed the filter already is met by setsockopt(SO_RCVLOWAT): it
- * takes the socket lock, so no verdict runs when it returns, and tcp_data_ready() stays quiet until
- * that many bytes wait (which alone leaks: under memory pressure, with a nearly closed window, with
- * FIN).  Passing stays on until the very end, so that a daemon stopped in the middle leaves the
- * hard limit in force.  Where passing would not bound memory the program closes the gate itself
- * (include/culvert.h); it stays closed until the flow has left.
+ * passed the filter already is met by setsockopt(SO_RCVLOWAT): it takes the socket lock, so no
+ * verdict runs when it returns, and tcp_data_ready() stays quiet until that many bytes wait (which
+ * alone leaks: under memory pressure, with a nearly closed window, with FIN).  Passing stays on
+ * until the very end, so that a daemon stopped in the middle leaves the hard limit in force.  Where
+ * passing would not bound memory the program closes the gate itself (include/culvert.h); it stays
+ * closed until the flow has left.
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
  * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]

@@ -24,10 +24,10 @@
 
 /*
  * Measured on 6.18: the verdict 1,331 instructions walked, 98 states, 136 bytes of stack, 3,282
- * bytes of machine code; the gate 60, 6, 24, 306. Bounds: about ten times what is
- * walked, since kernels differ in what they prune, which still leaves room for a factor of 60 to
- * the limit; twice the machine code, since other machines need more of it; and a little more stack,
- * which is the compiler's choice.
+ * bytes of machine code; the gate 60, 6, 24, 306.  Bounds: about ten times what is walked, since
+ * kernels differ in what they prune, which still leaves room for a factor of 60 to the limit; twice
+ * the machine code, since other machines need more of it; and a little more stack, which is the
+ * compiler's choice.
  */
 static const struct bound {
 	const char *program;

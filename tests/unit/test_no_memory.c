@@ -22,26 +22,11 @@
 #include "control_client.h"
 #include "json_add.h"
 #include "no_memory.h"
+#include "no_memory_json.h"
 #include "operate.h"
 #include "session.h"
 
 #define CALLS_MAX 2000 /* of malloc(), more than any of it takes */
-
-/* What the parser needs is there before it is called: see make_room() in user/command.c. */
-struct json_object *json_tokener_parse_ex(struct json_tokener *t, const char *text, int len)
-{
-	static __typeof__(&json_tokener_parse_ex) real;
-	bool on = no_memory_on;
-	struct json_object *o;
-
-	if (!real)
-		real = (__typeof__(&json_tokener_parse_ex))dlsym(RTLD_NEXT,
-								 "json_tokener_parse_ex");
-	no_memory_on = false;
-	o = real(t, text, len);
-	no_memory_on = on;
-	return o;
-}
 
 /* Call FN(ARG) as often as a further call of malloc() may fail. */
 static void each_failure(void (*fn)(void *arg), void *arg, void (*check)(void *arg, bool failed))
