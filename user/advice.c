@@ -3,6 +3,8 @@
 
 #include <errno.h>
 
+#include "upstream_socket.h"
+
 const char *advice_listen(int error)
 {
 	switch (error) {
@@ -38,6 +40,8 @@ const char *advice_connect(int error)
 	case ENETUNREACH:
 	case EHOSTUNREACH:
 		return " (see `ip route get`)";
+	case UPSTREAM_SOCKET_LOOPS:
+		return " (give the address of the server itself, or let `listen` name one address)";
 	case EADDRNOTAVAIL:
 		return " (the source is none of this machine's addresses, or all local ports are "
 		       "taken: widen net.ipv4.ip_local_port_range)";

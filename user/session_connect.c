@@ -32,7 +32,6 @@
 #define CONNECT_QUIET_MS 20
 
 SYSCALLS_NEEDED(
-	SYSCALL(connect),
 	SYSCALL(close),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
@@ -47,6 +46,8 @@ static enum cause connect_cause(int error)
 		return CAUSE_CONNECT_TIMEOUT;
 	case UPSTREAM_SOCKET_LACKS:
 		return CAUSE_NO_SOCKET;
+	case UPSTREAM_SOCKET_LOOPS:
+		return CAUSE_LOOP;
 	case EMFILE:
 	case ENFILE:
 		return CAUSE_NO_DESCRIPTOR;
@@ -318,7 +319,7 @@ static int attempt_begin(struct session *s, unsigned int i)
 	const struct addr *a = &s->addrs->addrs[*address_of(s, i)];
 	struct source *side = source_of(s, i);
 	bool again = !i && s->connecting->retry_ms;
-	int fd, r;
+	int fd, r, error;
 
 	if (!i)
 		s->connecting->retry_ms = s->connecting->lacks = 0;
@@ -335,21 +336,22 @@ static int attempt_begin(struct session *s, unsigned int i)
 		}
 	}
 	side->fd = fd;
-	if (!connect(fd, (const struct sockaddr *)&a->ss, a->len)) {
+	error = upstream_connect(forward_of(s), a, fd);
+	if (!error) {
 		r = take_winner(s, i);
 		if (!r)
 			connected(s);
 		return -r;
 	}
-	if (errno == EINPROGRESS)
+	if (error == EINPROGRESS)
 		/* number 0 is watched by session_update() */
 		return i ? -loop_watch(&s->worker->loop, side, EPOLLOUT, true) : 0;
-	if (errno == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
+	if (error == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
 		close_attempt(s, i);
 		s->connecting->retry_ms = s->worker->loop.now_ms + RETRY_MS;
 		return 0;
 	}
-	return errno;
+	return error;
 }
 
 /* Attempt I has failed with ERROR. */

@@ -166,6 +166,46 @@ static void moves_after_failure(void **state)
 	rig_stop(d);
 }
 
+/* A client of TO is reset, as a loop; what culvert may have accepted from itself ends as well. */
+static void is_a_loop(struct daemon *d, const char *to)
+{
+	int64_t before = rig_status(d, "errors.loop");
+
+	is_turned_away(to);
+	rig_wait_status(d, "resources.sessions", 0);
+	assert_in_range(rig_status(d, "errors.loop"), before + 1, before + 20);
+	assert_int_equal(rig_status(d, "errors.client-limit"), 0);
+}
+
+/* A name comes to mean this machine, where the forward itself listens at every address. */
+static void loops(void **state)
+{
+	struct daemon *d;
+	char *log;
+
+	prepare();
+	assert_int_equal(system("ip addr replace 192.0.2.1/32 dev lo && "
+				"ip addr replace 2001:db8::1/128 dev lo nodad"), 0);
+	name_server_set("self.test", "192.0.2.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\nresolve-interval = 0.1\n"
+			      "[forward same]\nlisten = :9200\nupstream = self.test:9200\n"
+			      "[forward other]\nlisten = :9201\nupstream = self.test:9100\n");
+	wait_address(d, 0, "192.0.2.1:9200");
+	is_a_loop(d, "127.0.0.1:9200");
+	is_a_loop(d, "[::1]:9200");
+	name_server_set("self.test", "2001:db8::1");
+	wait_address(d, 0, "[2001:db8::1]:9200");
+	is_a_loop(d, "192.0.2.1:9200");
+	log = daemon_stderr(d);
+	assert_non_null(strstr(log, "cannot connect to 192.0.2.1:9200: a loop, "));
+	free(log);
+	/* another port of this machine is none */
+	name_server_set("self.test", "127.0.0.1");
+	wait_address(d, 1, "127.0.0.1:9100");
+	is_reached("192.0.2.1:9201");
+	rig_stop(d);
+}
+
 /*
  * A forward that changes keeps what is known of its name, and one that is new is kept up to date.
  */
@@ -204,6 +244,7 @@ static const struct rig_row rows[] = {
 	{ "client-leaves", client_leaves },
 	{ "moves", moves },
 	{ "moves-after-failure", moves_after_failure },
+	{ "loops", loops },
 	{ "reloads", reloads },
 };
 
