@@ -146,7 +146,7 @@ int case_full_table(struct net_case *c)
 /* --- the ring --- */
 
 #define RING_CROWDS 5 /* one after the other, until an event is lost */
-#define CROWD 400
+#define CROWD 800
 #define CROWD_BYTES "300K"
 #define FULL_BYTES (180 << 10)
 
@@ -257,7 +257,7 @@ static int run_crowd(struct net_case *c, struct peer *ends, struct peer **all)
  */
 int case_ring(struct net_case *c)
 {
-	static const char *const options[] = { "--workers", "1", "--max-sessions", "1000", NULL };
+	static const char *const options[] = { "--workers", "1", "--max-sessions", "2000", NULL };
 	struct peer *ends = calloc(2 * CROWD, sizeof(*ends));
 	struct peer **all = calloc(2 * CROWD, sizeof(struct peer *));
 	int64_t lost = 0;
