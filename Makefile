@@ -3,7 +3,7 @@
 #   make            the daemon, build/culvert, and the load generator, build/culvert-bench
 #   make tests      every test program, below build/tests
 #   make check      the unit tests (no root, no network), and the static analysis
-#   make unit       the unit tests alone; make unit-tests builds them
+#   make unit       the unit tests alone; make unit-tests builds them; make unit-threads, those with threads
 #   make analyze    the static analysis alone: gcc -fanalyzer, clang-tidy, cppcheck, shellcheck
 #   make fuzz       the fuzzers, FUZZ_SECONDS each (scripts/fuzz; package libclang-rt-14-dev)
 #   make man        the manual pages, below build/man
@@ -78,7 +78,7 @@ c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/
 TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' -Iinclude -Iuser -isystem $(O) \
             $(LIBS_CFLAGS)
 
-.PHONY: all man tests unit-tests check unit analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
+.PHONY: all man tests unit-tests check unit unit-threads analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
 
 all: $(O)/culvert $(O)/culvert-bench
@@ -165,6 +165,10 @@ fuzz:
 RUN_UNIT := $(UNIT:%=run/%)
 .PHONY: $(RUN_UNIT)
 unit: $(RUN_UNIT)
+
+# Those that have code which makes threads; a sanitizer of threads has nothing to say of the others.
+unit-threads: $(UNIT)
+	$(Q)$(MAKE) --no-print-directory $$(nm -AuD $^ | sed -n 's|^\([^:]*\):.* pthread_create\(@.*\)*$$|run/\1|p')
 $(RUN_UNIT): run/%: %
 	$(Q)$<
 
