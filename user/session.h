@@ -146,6 +146,12 @@ static inline const struct policy *policy_of(const struct session *s)
 /* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
 void session_reset(struct session *s, enum cause cause);
 
+/* The cause to count for errno ERROR on SIDE. */
+enum cause session_cause(unsigned int side, int error);
+
+/* Both flows are done: close in peace. */
+void session_finish(struct session *s);
+
 /* To worker->ending, to be reset there because of CAUSE.  Used by session_ending.c only. */
 void session_set_apart(struct session *s, enum cause cause);
 

@@ -2,16 +2,14 @@
 #include "session_flow.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include "carrier.h"
-#include "carrier_sockmap.h"
 #include "clock.h"
-#include "log.h"
+#include "session_count.h"
 #include "session_engine.h"
+#include "session_stay.h"
 #include "session_pace.h"
-#include "session_slots.h"
 #include "syscall_filter.h"
 
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
@@ -27,173 +25,13 @@
 
 SYSCALLS_NEEDED(SYSCALL(shutdown));
 
-static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
-{
-	struct worker *w = s->worker;
-
-	return (struct sockmap_io){
-		.flow = &s->flows[dir],
-		.kernel = w->shared->kernel,
-		.pool = &w->pool,
-		.src = s->sides[dir].fd,
-		.dst = s->sides[!dir].fd,
-		.slot = s->pair * 2 + dir,
-		.dst_connected = dir == CLIENT,
-		.buffer_size = forward_of(s)->copy_buffer,
-		.header_in = dir == CLIENT ? s->header_in : 0,
-		.header_out = dir == CLIENT ? s->header_out : 0,
-		.returns = policy_of(s)->engine == ENGINE_SOCKMAP,
-		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
-		.now_ms = w->loop.now_ms,
-	};
-}
-
-static void count_read(struct session *s, struct flow *f, enum carrier c, uint64_t bytes)
-{
-	if (!bytes)
-		return;
-	if (c == CARRIER_SPLICE)
-		f->spliced += bytes;
-	count_add(&s->worker->stats.carrier_bytes[c], bytes);
-}
-
-static void count_handover(struct session *s, struct flow *f, enum handover h)
-{
-	f->handovers++;
-	count_add(&s->worker->stats.handovers[h], 1);
-}
-
-static void log_unproved(const struct session *s, unsigned int dir, const struct flow_books *b)
-{
-	const struct flow *f = &s->flows[dir];
-
-	log_limited(LOG_WARNING,
-		    "session %llu: reset: bytes of %s could not be accounted for (%s: received "
-		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
-		    "if this comes again, report it, and use --engine splice meanwhile",
-		    (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
-		    flow_phase_name(f->phase), (unsigned long long)b->received,
-		    (unsigned long long)b->redirected, (unsigned long long)f->user_in,
-		    (unsigned long long)b->unread, (unsigned long long)f->user_out,
-		    (unsigned long long)b->accepted);
-}
-
-/* False: the session has been reset. */
-static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
-{
-	int error = io->error;
-
-	switch (r) {
-	case STEP_SRC_ERROR:
-		session_reset(s, session_cause(dir, error));
-		return false;
-	case STEP_DST_ERROR:
-		session_reset(s, session_cause(!dir, error));
-		return false;
-	case STEP_UNPROVED:
-		log_unproved(s, dir, &io->books);
-		session_reset(s, CAUSE_HANDOVER_UNPROVED);
-		return false;
-	default:
-		return true;
-	}
-}
-
-/* --- entering the kernel --- */
-
-static bool kernel_may(const struct session *s, unsigned int dir)
-{
-	const struct flow *f = &s->flows[dir];
-
-	return s->worker->shared->kernel && s->tcp && !s->pace && !f->no_enter && !f->eof;
-}
-
-/* The kernel will not have this flow: remember why, and leave it where it is. */
-static void refused(struct session *s, unsigned int dir, int error)
-{
-	struct flow *f = &s->flows[dir];
-
-	f->no_enter = true;
-	switch (error) {
-	case -EOPNOTSUPP: /* sock_map_sk_state_allowed(): not ESTABLISHED any more */
-		f->reason = REASON_CLOSING;
-		break;
-	case -ENOSPC:
-		f->reason = REASON_NO_SLOT;
-		break;
-	default:
-		f->reason = REASON_REFUSED;
-		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: "
-			    "sockmap: %s",
-			    (unsigned long long)s->id, strerror(-error));
-	}
-	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);
-}
-
-/* The flow shall leave the kernel, to be carried as D says. */
-static void begin_leaving(struct session *s, unsigned int dir, struct decision d)
-{
-	struct flow *f = &s->flows[dir];
-
-	f->user_carrier = d.carrier;
-	f->reason = d.reason;
-	count_handover(s, f, d.carrier == CARRIER_SPLICE ? HANDOVER_TO_SPLICE : HANDOVER_TO_COPY);
-	flow_set_phase(f, FLOW_LEAVING);
-}
-
-/* The program, by KIND, wants the flow out of the kernel. */
-static void demote(struct session *s, unsigned int dir, unsigned int kind)
-{
-	habit_demoted(policy_of(s), &s->habit);
-	begin_leaving(s, dir, policy_kernel(policy_of(s), kind));
-}
-
-static void try_enter(struct session *s, unsigned int dir, enum reason reason)
-{
-	const struct policy *p = policy_of(s);
-	struct flow *f = &s->flows[dir];
-	struct sockmap_io io;
-	enum step step;
-	int r;
-
-	if (p->engine != ENGINE_AUTO && p->engine != ENGINE_SOCKMAP)
-		return; /* since just now */
-	if (f->phase != FLOW_USER || f->pending || f->starved || !kernel_may(s, dir))
-		return;
-	r = session_take_slots(s);
-	if (r) {
-		refused(s, dir, r);
-		return;
-	}
-	io = sockmap_io(s, dir);
-	r = sockmap_enter(&io, forward_of(s), p, s->worker->index);
-	if (r == -EAGAIN)
-		return; /* bytes are waiting: they are read first, and then it is tried again */
-	if (r == -EPROTO) {
-		session_reset(s, session_cause(dir, io.error));
-		return;
-	}
-	if (r) {
-		refused(s, dir, r);
-		return;
-	}
-	s->engines[dir] = (uint8_t)p->engine;
-	f->reason = reason;
-	f->untouched = false;
-	flow_set_phase(f, FLOW_KERNEL);
-	count_handover(s, f, HANDOVER_TO_SOCKMAP);
-	step = sockmap_kick(&io);
-	if (step_ok(s, dir, step, &io) && step == STEP_WAIT)
-		demote(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
-}
-
 /* --- user space carries --- */
 
 static void switch_carrier(struct session *s, struct flow *f, struct decision d)
 {
 	f->reason = d.reason;
 	f->user_carrier = d.carrier;
-	count_handover(s, f, d.carrier == CARRIER_SPLICE ? HANDOVER_TO_SPLICE : HANDOVER_TO_COPY);
+	session_count_handover(s, f, d.carrier);
 	habit_restart(&s->habit);
 }
 
@@ -210,16 +48,16 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	struct decision d;
 
 	session_engine_follow(s, dir, p);
-	around.kernel_ok = kernel_may(s, dir);
+	around.kernel_ok = session_stay_may(s, dir);
 	around.watch_ms = (uint32_t)now - s->watched_ms;
 	d = policy_user(p, &s->habit, dir, f, around);
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
 			return;
-		try_enter(s, dir, d.reason);
+		session_stay_enter(s, dir, d.reason);
 		/* a conversation is promoted as a whole; the other half is quiet just now */
 		if (s->state == SESSION_OPEN && d.reason != REASON_SMALL_READS)
-			try_enter(s, !dir, d.reason);
+			session_stay_enter(s, !dir, d.reason);
 	} else if (d.carrier != f->user_carrier && !f->pending) {
 		switch_carrier(s, f, d);
 	} else {
@@ -288,7 +126,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	}
 	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	count_read(s, f, f->user_carrier, io.read);
+	session_count_read(s, f, f->user_carrier, io.read);
 	*ret_error = io.error;
 	return r;
 }
@@ -338,17 +176,6 @@ static bool pump_turns(struct session *s, unsigned int dir, bool fin, enum pump 
 	return n;
 }
 
-/* EOF was read: was it a FIN?  Only a session that has been in the kernel need ask. */
-static bool has_ended(struct session *s, unsigned int dir)
-{
-	struct sockmap_io io;
-
-	if (s->pair == NO_PAIR)
-		return true;
-	io = sockmap_io(s, dir);
-	return sockmap_ended(&io);
-}
-
 static void run_user(struct session *s, unsigned int dir, bool fin)
 {
 	struct flow *f = &s->flows[dir];
@@ -365,7 +192,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		return;
 	switch (r) {
 	case PUMP_EOF:
-		if (!has_ended(s, dir)) {
+		if (!session_stay_ended(s, dir)) {
 			session_reset(s, session_cause(dir, 0));
 			return;
 		}
@@ -389,36 +216,6 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	}
 }
 
-/* --- the kernel carries --- */
-
-/* True: the flow is out of rx. */
-static bool run_leaving(struct session *s, unsigned int dir)
-{
-	struct sockmap_io io = sockmap_io(s, dir);
-	enum step r = sockmap_leave(&io);
-
-	count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
-	s->flows[dir].untouched = r == STEP_DONE && !io.touched;
-	return step_ok(s, dir, r, &io) && r == STEP_DONE;
-}
-
-static bool run_draining(struct session *s, unsigned int dir)
-{
-	struct sockmap_io io = sockmap_io(s, dir);
-	enum step r = sockmap_drain(&io);
-
-	return step_ok(s, dir, r, &io) && r == STEP_DONE;
-}
-
-static bool run_finishing(struct session *s, unsigned int dir)
-{
-	struct sockmap_io io = sockmap_io(s, dir);
-	enum step r = sockmap_finish(&io);
-
-	count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
-	return step_ok(s, dir, r, &io) && r == STEP_DONE;
-}
-
 /* One step.  True: the phase has changed, go on. */
 static bool run_step(struct session *s, unsigned int dir, bool fin)
 {
@@ -435,18 +232,18 @@ static bool run_step(struct session *s, unsigned int dir, bool fin)
 	case FLOW_LEAVING:
 		if (fin)
 			flow_set_phase(f, FLOW_FINISHING);
-		else if (run_leaving(s, dir))
+		else if (session_stay_has_left(s, dir))
 			flow_set_phase(f, FLOW_DRAINING);
 		else
 			return false;
 		return true;
 	case FLOW_DRAINING:
-		if (!run_draining(s, dir))
+		if (!session_stay_has_drained(s, dir))
 			return false;
 		flow_set_phase(f, FLOW_USER);
 		return true;
 	case FLOW_FINISHING:
-		if (run_finishing(s, dir))
+		if (session_stay_has_finished(s, dir))
 			flow_finished(s, dir);
 		return false;
 	default:
@@ -470,7 +267,7 @@ void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
 		return;
 	}
 	if (f->phase == FLOW_KERNEL)
-		demote(s, dir, kind);
+		session_stay_demote(s, dir, kind);
 	session_flow_run(s, dir, false);
 }
 
@@ -480,7 +277,7 @@ void session_flow_review(struct session *s, unsigned int dir)
 		return;
 	habit_restart(&s->habit);
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
-	begin_leaving(s, dir, policy_review());
+	session_stay_leave(s, dir, policy_review());
 	session_flow_run(s, dir, false);
 }
 
@@ -492,7 +289,7 @@ bool session_flow_follow(struct session *s, unsigned int dir)
 	if (s->engines[dir] == p->engine)
 		return true;
 	if (f->phase == FLOW_KERNEL)
-		begin_leaving(s, dir, policy_start(p));
+		session_stay_leave(s, dir, policy_start(p));
 	session_flow_run(s, dir, false);
 	return s->state != SESSION_OPEN || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
 	       s->engines[dir] == p->engine;

@@ -29,10 +29,4 @@ void session_flow_review(struct session *s, unsigned int dir);
  */
 bool session_flow_follow(struct session *s, unsigned int dir);
 
-/* Both flows are done: close in peace.  In session.c. */
-void session_finish(struct session *s);
-
-/* The cause to count for errno ERROR on SIDE.  In session.c. */
-enum cause session_cause(unsigned int side, int error);
-
 #endif

@@ -28,7 +28,6 @@
 #include "proxy_use.h"
 #include "session_admit.h"
 #include "session_connect.h"
-#include "session_flow.h"
 #include "syscall_filter.h"
 #include "tcp.h"
 
