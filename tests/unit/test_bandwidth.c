@@ -7,8 +7,6 @@
 
 #include <cmocka.h>
 
-#include <string.h>
-
 #include "bandwidth.h"
 
 #define START 1000000
