@@ -7,6 +7,10 @@
  *
  * Who takes adds to the current slot, and looks again: if two threads have done so at the same
  * time, and it is too much, at least one of them sees what the other has added, and undoes it.
+ *
+ * After half a week the known bits of a number come again, and what is long past would look like the
+ * last second.  So whoever comes first after a second of silence empties all slots; who comes
+ * meanwhile is told to come again.
  */
 #include "window.h"
 
@@ -16,6 +20,9 @@
 #define NUMBER_MASK ((UINT32_C(1) << (64 - SUM_BITS)) - 1)
 /* So much may a clock be behind another thread's, in slots; others are older than half a week. */
 #define BEHIND_MAX (10000 / WINDOW_SLOT_MS)
+
+/* Of `last`: somebody empties the slots. */
+#define EMPTYING UINT64_MAX
 
 /* By how many slots WORD is older than NUMBER; large if it is newer. */
 static uint32_t age(uint64_t word, uint64_t number)
@@ -28,19 +35,51 @@ static bool is_newer(uint64_t word, uint64_t number)
 	return age(word, number) >= NUMBER_MASK - BEHIND_MAX;
 }
 
+static void empty(struct window *w, uint64_t number)
+{
+	for (unsigned int i = 0; i < WINDOW_SLOTS; i++)
+		atomic_store(&w->slots[i], (number - WINDOW_SLOTS) << SUM_BITS);
+}
+
 void window_init(struct window *w, uint64_t most, uint64_t now_ms)
 {
-	uint64_t old = now_ms / WINDOW_SLOT_MS - WINDOW_SLOTS;
+	uint64_t number = now_ms / WINDOW_SLOT_MS;
 
 	w->most = most;
-	for (unsigned int i = 0; i < WINDOW_SLOTS; i++)
-		atomic_init(&w->slots[i], old << SUM_BITS);
+	empty(w, number);
+	atomic_init(&w->last, number);
+}
+
+/* LAST: the slot that was last asked for. */
+static bool is_silent(uint64_t last, uint64_t number)
+{
+	return last != EMPTYING && number > last + WINDOW_SLOTS;
+}
+
+/* False: just now the slots are being emptied. */
+static bool wake(struct window *w, uint64_t number)
+{
+	uint64_t last = atomic_load(&w->last);
+
+	if (is_silent(last, number)) {
+		if (!atomic_compare_exchange_strong(&w->last, &last, EMPTYING))
+			return false;
+		empty(w, number);
+		atomic_store(&w->last, number);
+		return true;
+	}
+	while (last < number) /* not EMPTYING */
+		if (atomic_compare_exchange_weak(&w->last, &last, number))
+			return true;
+	return last != EMPTYING;
 }
 
 static uint64_t sum(const struct window *w, uint64_t number)
 {
-	uint64_t all = 0;
+	uint64_t last = atomic_load(&w->last), all = 0;
 
+	if (is_silent(last, number))
+		return 0;
 	for (unsigned int i = 0; i < WINDOW_SLOTS; i++) {
 		uint64_t word = atomic_load(&w->slots[i]);
 
@@ -68,7 +107,7 @@ bool window_take(struct window *w, uint64_t n, uint64_t now_ms)
 {
 	uint64_t number = now_ms / WINDOW_SLOT_MS;
 
-	if (sum(w, number) + n > w->most || !add(w, n, number))
+	if (!wake(w, number) || sum(w, number) + n > w->most || !add(w, n, number))
 		return false;
 	if (sum(w, number) <= w->most)
 		return true;

@@ -22,6 +22,7 @@
 
 struct window {
 	uint64_t most;
+	_Atomic uint64_t last;                /* slot that was last asked for */
 	_Atomic uint64_t slots[WINDOW_SLOTS]; /* which one it is, and how much was taken then */
 };
 

@@ -41,6 +41,25 @@ static void test_take(void **state)
 	assert_true(window_take(&w, MOST, START + 5000));
 }
 
+/* What was taken when the known bits of a number were the same, or nearly, is as old as it is. */
+static void test_silence(void **state)
+{
+	const uint64_t again = (UINT64_C(1) << 24) * WINDOW_SLOT_MS;
+
+	(void)state;
+	for (uint64_t ahead = 0; ahead < 12000; ahead += WINDOW_SLOT_MS) {
+		struct window w;
+
+		window_init(&w, MOST, START);
+		for (uint64_t ms = 0; ms <= 1000; ms += WINDOW_SLOT_MS)
+			window_take(&w, MOST / 41, START + ms);
+		assert_int_equal(window_due(&w, MOST, START + again - ahead),
+				 START + again - ahead);
+		assert_true(window_take(&w, MOST, START + again - ahead));
+		assert_false(window_take(&w, 1, START + again - ahead));
+	}
+}
+
 static void test_give_back(void **state)
 {
 	struct window w;
@@ -184,6 +203,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_take),       cmocka_unit_test(test_give_back),
 		cmocka_unit_test(test_behind),     cmocka_unit_test(test_long_ago),
+		cmocka_unit_test(test_silence),
 		cmocka_unit_test(test_any_second), cmocka_unit_test(test_shared),
 	};
 
