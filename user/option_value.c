@@ -365,9 +365,13 @@ static unsigned int usable_cpus(void)
 
 void options_default(struct config *c)
 {
+	/* of the start, so that a reload finds the same file unchanged when CPUs have come or gone */
+	static unsigned int cpus;
 	const struct option_def *o;
 
-	c->workers = usable_cpus();
+	if (!cpus)
+		cpus = usable_cpus();
+	c->workers = cpus;
 	for (size_t i = 0; (o = option_at(i)); i++)
 		if (o->initial)
 			option_store(c, o, o->initial);

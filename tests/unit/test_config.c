@@ -88,6 +88,29 @@ static void test_defaults(void **state)
 	config_close(NULL);
 }
 
+/* A reload reads the same file again, and must find it unchanged. */
+static void test_fewer_cpus(void **state)
+{
+	cpu_set_t all, one;
+	struct config c;
+	int cpu = 0;
+
+	(void)state;
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	GOOD(&c, FORWARD);
+	assert_int_equal(c.workers, CPU_COUNT(&all));
+	config_close(&c);
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	GOOD(&c, FORWARD);
+	assert_int_equal(c.workers, CPU_COUNT(&all));
+	config_close(&c);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 static void test_every_option(void **state)
 {
 	struct config c;
@@ -458,6 +481,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_defaults),
+		cmocka_unit_test(test_fewer_cpus),
 		cmocka_unit_test(test_every_option),
 		cmocka_unit_test(test_syntax),
 		cmocka_unit_test(test_engines_and_levels),
