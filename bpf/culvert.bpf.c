@@ -102,7 +102,7 @@ __u64 packets_seen;
 /* Tell the daemon.  An event that does not fit is counted, and tried again where it may repeat. */
 static void tell(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u16 kind)
 {
-	struct culvert_event ev = { .slot = slot, .kind = kind, .epoch = (__u16)st->epoch };
+	struct culvert_event ev = { .slot = slot, .kind = kind, .epoch = (__u16)ctl->epoch };
 	__u32 worker = ctl->worker;
 	void *ring = bpf_map_lookup_elem(&rings, &worker);
 

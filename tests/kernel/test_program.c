@@ -247,6 +247,32 @@ static void a_fence_keeps_data_out_and_loses_none(void **state)
 	forget(s);
 }
 
+static void keep(void *arg, const struct culvert_event *ev)
+{
+	*(struct culvert_event *)arg = *ev;
+}
+
+/* A stay that cannot begin because the target is gone: told as one of this stay, not of the last. */
+static void a_target_that_is_gone_is_told(void **state)
+{
+	struct kt_session *s = admit(kt_open(0));
+	volatile struct culvert_ctl *ctl = enter(s);
+	uint64_t dropped = kernel_stat(kt_culvert, CLIENT)->dropped;
+	struct culvert_event last = { 0 };
+	struct kernel_ring *ring;
+
+	(void)state;
+	assert_int_equal(kernel_ring_open(kt_culvert, 0, keep, &last, &ring), 0);
+	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], false);
+	assert_int_equal(kt_send(s->client, 0, SENT), 0);
+	assert_true(KT_WAIT(kernel_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
+	assert_true(KT_WAIT(kernel_ring_consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
+	assert_int_equal(last.slot, CLIENT);
+	assert_int_equal(last.epoch, (uint16_t)ctl->epoch);
+	kernel_ring_close(ring);
+	forget(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -255,6 +281,7 @@ int main(void)
 		kt_test(a_large_part_is_cut_off),
 		kt_test(where_passing_has_no_bound_the_gate_is_closed),
 		kt_test(a_fence_keeps_data_out_and_loses_none),
+		kt_test(a_target_that_is_gone_is_told),
 	};
 
 	kt_enter();
