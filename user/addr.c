@@ -166,20 +166,29 @@ static bool is_loopback(const struct addr *a)
 	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&inet6_of(a)->sin6_addr);
 }
 
+struct addr addr_unmapped(const struct addr *a)
+{
+	struct sockaddr_in6 in6 = *inet6_of(a);
+	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = in6.sin6_port };
+	struct addr ret = { .len = sizeof(in) };
+
+	if (a->ss.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr))
+		return *a;
+	memcpy(&in.sin_addr, &in6.sin6_addr.s6_addr[12], sizeof(in.sin_addr));
+	memcpy(&ret.ss, &in, sizeof(in));
+	return ret;
+}
+
 /* Where the kernel connects to: no address is one of loopback, and mapped ones are IPv4. */
 static struct addr destination(const struct addr *to)
 {
-	struct sockaddr_in6 in6 = *inet6_of(to);
-	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = in6.sin6_port };
-	struct addr a = *to;
+	struct addr a = addr_unmapped(to);
+	struct sockaddr_in6 in6 = *inet6_of(&a);
+	struct sockaddr_in in = *inet_of(&a);
 
-	if (to->ss.ss_family == AF_INET6 && addr_is_any(to)) {
+	if (a.ss.ss_family == AF_INET6 && addr_is_any(&a)) {
 		in6.sin6_addr = in6addr_loopback;
 		memcpy(&a.ss, &in6, sizeof(in6));
-	} else if (to->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr)) {
-		a = (struct addr){ .len = sizeof(in) };
-		memcpy(&in.sin_addr, &in6.sin6_addr.s6_addr[12], sizeof(in.sin_addr));
-		memcpy(&a.ss, &in, sizeof(in));
 	}
 	if (a.ss.ss_family == AF_INET && addr_is_any(&a)) {
 		in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -41,7 +41,8 @@ const char *advice_connect(int error)
 	case EHOSTUNREACH:
 		return " (see `ip route get`)";
 	case UPSTREAM_SOCKET_LOOPS:
-		return " (give the address of the server itself, or let `listen` name one address)";
+		return " (an upstream is this machine, where culvert listens: give the address of the "
+		       "server itself, or let `listen` name one address)";
 	case EADDRNOTAVAIL:
 		return " (the source is none of this machine's addresses, or all local ports are "
 		       "taken: widen net.ipv4.ip_local_port_range)";

@@ -13,6 +13,7 @@
 
 #include "advice.h"
 #include "log.h"
+#include "own_connections.h"
 #include "proxy_use.h"
 #include "session_flow.h"
 #include "session_header.h"
@@ -336,7 +337,7 @@ static int attempt_begin(struct session *s, unsigned int i)
 		}
 	}
 	side->fd = fd;
-	error = upstream_connect(forward_of(s), a, fd);
+	error = own_connections_make(s->worker->shared->own, fd, a, &session_peer(s)->sa);
 	if (!error) {
 		r = take_winner(s, i);
 		if (!r)

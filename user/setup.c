@@ -22,6 +22,7 @@
 #include "log.h"
 #include "log_file.h"
 #include "names.h"
+#include "own_connections.h"
 #include "pid_file.h"
 #include "session_log.h"
 
@@ -244,7 +245,8 @@ int setup_open(struct setup *s)
 	r = r ?: open_listening(s) ?: open_control(s) ?: open_session_log(s) ?: open_pid_file(s);
 	if (r)
 		return r;
-	if (admission_open(&s->config, &s->shared.admission)) {
+	if (admission_open(&s->config, &s->shared.admission) ||
+	    own_connections_open(&s->shared.own)) {
 		log_error("out of memory for %u sessions: lower --max-sessions",
 			  s->config.max_sessions);
 		return EXIT_CODE_FAILURE;
@@ -258,6 +260,7 @@ int setup_open(struct setup *s)
 
 void setup_close(struct setup *s)
 {
+	own_connections_close(s->shared.own);
 	admission_close(s->shared.admission);
 	listening_close_all(s->listening);
 	given_close();

@@ -23,15 +23,7 @@ int upstream_socket(const struct forward_conf *fc, struct socket_stock *stock,
 /* An error for those who have waited in vain for one in stock; connect(2) knows it not. */
 #define UPSTREAM_SOCKET_LACKS ENOSR
 
-/*
- * Begin to connect FD, of upstream_socket(), to TO.  Returns 0: connected; EINPROGRESS;
- * UPSTREAM_SOCKET_LOOPS: TO is the listener of FC itself, so the connection would be accepted here
- * and connected again, and so on; or an errno of connect(2).  FD stays the caller's, who closes it,
- * with RST, as the connection to itself may have been made.
- */
-int upstream_connect(const struct forward_conf *fc, const struct addr *to, int fd);
-
-/* connect(2) knows it not. */
+/* The same for who has come round in a circle, of own_connections.h. */
 #define UPSTREAM_SOCKET_LOOPS EDEADLK
 
 /* As strerror(3), but it knows what is meant here. */
