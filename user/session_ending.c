@@ -17,13 +17,16 @@ bool session_ending_go_on(struct worker *w)
 		turn = idle_turn(&w->idle_turns, w->loop.batch, now);
 		if (turn > now)
 			break;
-		session_reset(w->ending, (enum cause)w->ending->end_cause);
+		for (unsigned int i = 0; w->ending && i < w->ending_share; i++)
+			session_reset(w->ending, (enum cause)w->ending->end_cause);
 	}
 	w->ending_timer.fire = on_timer;
-	if (w->ending)
+	if (w->ending) {
 		timer_set(&w->loop, &w->ending_timer, turn);
-	else
+	} else {
 		timer_cancel(&w->loop, &w->ending_timer);
+		w->ending_share = 0;
+	}
 	return w->ending;
 }
 
@@ -40,6 +43,8 @@ unsigned int session_ending_begin(struct worker *w, session_choice_fn *choose, c
 		session_set_apart(s, cause);
 		n++;
 	}
+	if (n / SESSION_ENDING_IN_TIME + 1 > w->ending_share)
+		w->ending_share = n / SESSION_ENDING_IN_TIME + 1;
 	session_ending_go_on(w);
 	return n;
 }

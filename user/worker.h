@@ -95,6 +95,7 @@ struct worker {
 	struct load_share share;
 	struct idle_turns idle_turns;
 	struct timer ending_timer;
+	unsigned int ending_share; /* how many of them at a time */
 
 	struct worker_hooks hooks;
 	struct kernel_ring *ring;

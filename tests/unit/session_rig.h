@@ -25,9 +25,9 @@ static inline int session_rig_open(void **state, void (*after_batch)(void *worke
 	const struct worker_hooks hooks = { .after_batch = after_batch };
 
 	rig = (struct session_rig){
-		.config = { .workers = 1, .max_sessions = 1000, .copy_buffer = 4096 },
-		.confs = { { .name = "db", .engine = ENGINE_COPY, .max_sessions = 1000 },
-			   { .name = "web", .engine = ENGINE_COPY, .max_sessions = 1000 } },
+		.config = { .workers = 1, .max_sessions = 40000, .copy_buffer = 4096 },
+		.confs = { { .name = "db", .engine = ENGINE_COPY, .max_sessions = 40000 },
+			   { .name = "web", .engine = ENGINE_COPY, .max_sessions = 40000 } },
 	};
 	rig.shared.config = &rig.config;
 	for (int i = 0; i < 2; i++)

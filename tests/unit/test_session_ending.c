@@ -76,6 +76,24 @@ static void test_own_end(void **state)
 	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_CLIENT_RESET]), 1);
 }
 
+/* So many that it would take too long. */
+static void test_larger_turns(void **state)
+{
+	const unsigned int n = 2 * SESSION_ENDING_IN_TIME + 1;
+	struct session_rig *rig = *state;
+
+	for (unsigned int i = 0; i < n; i++)
+		session_rig_add(rig, 0);
+	assert_int_equal(session_ending_begin(&rig->worker, is_of, rig->forwards[0],
+					      CAUSE_KILLED), n);
+	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_KILLED]), 3 * IDLE_LOOKS);
+	while (session_ending_go_on(&rig->worker)) {
+		rig->worker.loop.batch++;
+		session_reap(&rig->worker);
+	}
+	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_KILLED]), n);
+}
+
 static void test_none(void **state)
 {
 	struct session_rig *rig = *state;
@@ -99,6 +117,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_RIG(test_in_turns),
 		ON_RIG(test_own_end),
+		ON_RIG(test_larger_turns),
 		ON_RIG(test_none),
 	};
 
