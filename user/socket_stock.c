@@ -3,7 +3,7 @@
  * Theory of operation: one lock for all stocks, held for a few instructions; while the thread asks
  * the privileged process it does not hold it, and the stock that it asks for is `busy` and cannot
  * be closed.  It sleeps while all shelves are full, or what is not full could not be filled: that
- * is tried again after a while, unless the privileged process is gone or refuses.
+ * is tried again after a while, unless another try would be of no use.
  */
 #include "socket_stock.h"
 
@@ -29,6 +29,8 @@ struct shelf {
 	int fds[SOCKET_STOCK];
 	unsigned int n;
 	bool wanted;
+	int error; /* of the last try; 0: it was a success */
+	uint64_t retry_ms; /* not before, if it was not */
 };
 
 struct socket_stock {
@@ -37,8 +39,6 @@ struct socket_stock {
 	uint32_t generation;
 	size_t forward;
 	struct shelf shelves[FAMILIES];
-	int error; /* of the last try; 0: it was a success */
-	uint64_t retry_ms; /* not before, if it was not */
 	bool busy;
 };
 
@@ -61,11 +61,6 @@ static struct shelf *shelf_of(struct socket_stock *s, int family)
 
 /* --- filling; with the lock, but while asking --- */
 
-static bool is_lacking(const struct shelf *h)
-{
-	return h->wanted && h->n < SOCKET_STOCK;
-}
-
 /* 0, or -errno. */
 static int fill(struct socket_stock *s, unsigned int which, char *err, size_t errlen)
 {
@@ -85,35 +80,48 @@ static int fill(struct socket_stock *s, unsigned int which, char *err, size_t er
 	pthread_cond_broadcast(&k->idle);
 	for (unsigned int i = 0; !r && i < n; i++)
 		h->fds[h->n++] = fds[i];
-	s->error = r;
-	s->retry_ms = clock_ms() + RETRY_MS;
+	h->error = r;
+	h->retry_ms = clock_ms() + RETRY_MS;
 	return r;
 }
 
-/* Another try would not help: it has ended, or the forward is none of those that it knows. */
+/*
+ * Another try would not help: it has ended, the forward is none of those that it knows, or the
+ * kernel has no such sockets.
+ */
 static bool is_final(int error)
 {
-	return error == -EPIPE || error == -EPERM;
+	return error == -EPIPE || error == -EPERM || error == -EAFNOSUPPORT;
+}
+
+/* What is lacking here or there for a while, as whoever connects without a stock may find, too. */
+static bool is_scarcity(int error)
+{
+	return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -ENOBUFS;
+}
+
+static bool can_be_filled(const struct shelf *h, uint64_t now)
+{
+	if (!h->wanted || h->n == SOCKET_STOCK)
+		return false;
+	return !h->error || (!is_final(h->error) && now >= h->retry_ms);
 }
 
 /* The next shelf that can be filled, as of NOW. */
 static struct socket_stock *find_work(const struct stock_keeper *k, uint64_t now,
 				      unsigned int *ret_which)
 {
-	for (struct socket_stock *s = k->first; s; s = s->next) {
-		if (s->error && (is_final(s->error) || now < s->retry_ms))
-			continue;
+	for (struct socket_stock *s = k->first; s; s = s->next)
 		for (*ret_which = 0; *ret_which < FAMILIES; ++*ret_which)
-			if (is_lacking(&s->shelves[*ret_which]))
+			if (can_be_filled(&s->shelves[*ret_which], now))
 				return s;
-	}
 	return NULL;
 }
 
 static void fill_and_say(struct socket_stock *s, unsigned int which)
 {
 	char err[256];
-	int before = s->error, r = fill(s, which, err, sizeof(err));
+	int before = s->shelves[which].error, r = fill(s, which, err, sizeof(err));
 
 	if (r && r != before)
 		log_limited(LOG_ERR, "no more sockets with a mark or for transparent forwarding: "
@@ -253,9 +261,11 @@ void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t f
 	pthread_mutex_lock(&s->keeper->lock);
 	s->generation = generation;
 	s->forward = forward;
-	if (s->error == -EPERM)
-		s->error = 0;
-	s->retry_ms = 0;
+	for (unsigned int i = 0; i < FAMILIES; i++) {
+		if (s->shelves[i].error == -EPERM)
+			s->shelves[i].error = 0;
+		s->shelves[i].retry_ms = 0;
+	}
 	if (s->keeper->asleep)
 		pthread_cond_signal(&s->keeper->work);
 	pthread_mutex_unlock(&s->keeper->lock);
@@ -272,7 +282,7 @@ int socket_stock_take(struct socket_stock *s, int family)
 	if (h->n)
 		fd = h->fds[--h->n];
 	else
-		fd = s->error ?: -EAGAIN;
+		fd = is_final(h->error) || is_scarcity(h->error) ? h->error : -EAGAIN;
 	if (k->asleep)
 		pthread_cond_signal(&k->work);
 	pthread_mutex_unlock(&k->lock);

@@ -41,8 +41,9 @@ void socket_stock_close(struct socket_stock *s);
 void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t forward);
 
 /*
- * A socket of FAMILY; it is non-blocking.  -EAGAIN: there is none at the moment, but soon; another
- * -errno: why none could be made when it was last tried.  Waits for nobody.
+ * A socket of FAMILY; it is non-blocking.  -EAGAIN: there is none at the moment, but soon, or once
+ * the privileged process answers.  -EMFILE, -ENFILE, -ENOMEM, -ENOBUFS: that is why not, and it is
+ * tried again; another -errno: why there will be none.  Waits for nobody.
  */
 int socket_stock_take(struct socket_stock *s, int family);
 
