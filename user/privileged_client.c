@@ -30,6 +30,8 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_PRIVILEGED, wait4, SYSCALL_ARG(2, WNOHANG)),
 	SYSCALL_IF(PART_PRIVILEGED, close));
 
+#define SLICE_MS 100
+
 struct privileged {
 	int fd;
 	pid_t pid;
@@ -61,8 +63,11 @@ static int give_up(struct privileged *p, const char *why)
 static int first_word(struct privileged *p, char *err, size_t errlen)
 {
 	struct privileged_answer a;
-	ssize_t n = recv(p->fd, &a, sizeof(a), 0);
+	ssize_t n;
 
+	do
+		n = recv(p->fd, &a, sizeof(a), 0);
+	while (n < 0 && errno == EINTR);
 	if (n != sizeof(a))
 		return complain(n < 0 ? -errno : -EPIPE, err, errlen,
 				"the privileged process does not start");
@@ -215,23 +220,25 @@ static void close_all(int *fds, int n)
 		close(fds[--n]);
 }
 
-static bool is_for_sockets(const struct privileged_request *q)
+static unsigned int patience_s(const struct privileged_request *q)
 {
-	return q->op == PRIVILEGED_LISTEN || q->op == PRIVILEGED_SOCKETS;
+	return q->op == PRIVILEGED_LISTEN || q->op == PRIVILEGED_SOCKETS ? PRIVILEGED_SOCKETS_S :
+									   PRIVILEGED_PATIENCE_S;
 }
 
-/* 0, or -EAGAIN: it has not answered in time. */
+/*
+ * 0, or -EAGAIN: it has not answered in time.  What counts is the time that both processes had:
+ * where they are stopped together, as by `docker pause`, the clock goes on, and poll(2) finds its
+ * time over before the other could run again.  So such a stop is one slice, however long it was.
+ */
 static int await_answer(const struct privileged *p, const struct privileged_request *q)
 {
 	struct pollfd fd = { .fd = p->fd, .events = POLLIN };
-	uint64_t now = clock_ms(), end = now + PRIVILEGED_SOCKETS_S * UINT64_C(1000);
 
-	if (!is_for_sockets(q))
-		return 0; /* as long as SO_RCVTIMEO says */
-	for (; now < end; now = clock_ms())
-		if (poll(&fd, 1, (int)(end - now)) > 0)
+	for (unsigned int left = patience_s(q) * 1000 / SLICE_MS; left; left--)
+		if (poll(&fd, 1, SLICE_MS) > 0)
 			return 0;
-	return -EAGAIN;
+	return poll(&fd, 1, 0) > 0 ? 0 : -EAGAIN;
 }
 
 /*
@@ -271,51 +278,55 @@ static int have(const struct privileged *p, char *err, size_t errlen)
 }
 
 /* With the lock: the LEN bytes that follow an answer. */
-static int receive_text(struct privileged *p, size_t len, char **ret)
+static int receive_text(struct privileged *p, size_t len, char *text)
 {
-	char *text = len <= CONFIG_FILE_MAX ? malloc(len + 1) : NULL;
 	size_t have_len = 0;
 
-	while (text && have_len < len) {
+	if (len > CONFIG_FILE_MAX)
+		return give_up(p, "the privileged process says what it never would");
+	while (have_len < len) {
 		ssize_t n = recv(p->fd, text + have_len, len - have_len, 0);
 
-		if (n > 0) {
+		if (n > 0)
 			have_len += (size_t)n;
-		} else if (n == 0 || errno != EINTR) {
-			free(text);
+		else if (n == 0 || errno != EINTR)
 			return give_up(p, "the privileged process has ended");
-		}
-	}
-	if (!text) { /* and what is on its way cannot be told from answers */
-		give_up(p, "the configuration file does not fit into memory, the privileged "
-			   "process is given up");
-		return -ENOMEM;
 	}
 	text[len] = '\0';
-	*ret = text;
 	return 0;
 }
 
+/* The room comes first: what is on its way and is not read would be taken for other answers. */
 int privileged_read_config(struct privileged *p, uint32_t in_use, char **ret_text, size_t *ret_len,
 			   uint32_t *ret_generation, char *err, size_t errlen)
 {
 	const struct privileged_request q = { .op = PRIVILEGED_READ_CONFIG, .generation = in_use };
-	struct privileged_answer a;
+	struct privileged_answer a = { 0 };
 	int r = have(p, err, errlen);
+	char *text;
 
+	*ret_len = *ret_generation = 0;
 	if (r)
 		return r;
+	text = malloc(CONFIG_FILE_MAX + 1);
+	if (!text)
+		return complain(-ENOMEM, err, errlen, strerror(ENOMEM));
 	pthread_mutex_lock(&p->lock);
 	r = ask(p, &q, &a, NULL, err, errlen);
 	if (!r) {
-		r = receive_text(p, a.size, ret_text);
+		r = receive_text(p, a.size, text);
 		if (r)
 			complain(r, err, errlen, strerror(-r));
 	}
 	pthread_mutex_unlock(&p->lock);
-	*ret_len = r ? 0 : a.size;
-	*ret_generation = r ? 0 : a.generation;
-	return r;
+	if (r) {
+		free(text);
+		return r;
+	}
+	*ret_text = text;
+	*ret_len = a.size;
+	*ret_generation = a.generation;
+	return 0;
 }
 
 static int lock_soon(struct privileged *p, char *err, size_t errlen)

@@ -23,7 +23,8 @@ struct privileged;
 /*
  * Sockets are made at once, where a file may be on a disk that is slow: so much is waited for a
  * request that somebody else has under way, and so much for the answer.  Both together are less than
- * what `culvert` waits for the control socket's thread, which may be the one that asks.
+ * what `culvert` waits for the control socket's thread, which may be the one that asks.  While both
+ * processes are stopped no time passes for an answer.
  */
 #define PRIVILEGED_BUSY_S 1
 #define PRIVILEGED_SOCKETS_S 3

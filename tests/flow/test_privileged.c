@@ -35,6 +35,7 @@
 #include "peer.h"
 #include "privileged_client.h"
 #include "sandbox.h"
+#include "socket_stock.h"
 #include "syscall_filter.h"
 #include "takeover.h"
 
@@ -225,6 +226,36 @@ static void a_stop_is_no_end(void **state)
 	hang_up(ends);
 	stop(d);
 	wait_gone(pid);
+}
+
+/*
+ * Nor is one of both, as by `docker pause`, for longer than an answer may take: the clock goes on,
+ * but neither has had the time.  One session has made the daemon ask for another socket.
+ */
+static void a_stop_of_both_is_no_end(void **state)
+{
+	struct daemon *d = START("--config", file, "--mark", "7");
+	pid_t pid = daemon_privileged(d);
+	int ends[2];
+
+	(void)state;
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	dial(ends);
+	talk(ends);
+	hang_up(ends);
+	daemon_signal(d, SIGSTOP);
+	poll(NULL, 0, PRIVILEGED_SOCKETS_S * 1000 + 500); /* it is this that is tested */
+	daemon_signal(d, SIGCONT);
+	assert_int_equal(kill(pid, SIGCONT), 0);
+	for (int i = 0; i < 2 * SOCKET_STOCK; i++) {
+		dial(ends);
+		talk(ends);
+		hang_up(ends);
+	}
+	daemon_signal(d, SIGHUP);
+	wait_log(d, "reload: 0 forwards added, 0 changed");
+	assert_false(daemon_log_has(d, "does not answer", 0));
+	stop(d);
 }
 
 static void it_does_not_outlive_the_daemon(void **state)
@@ -429,6 +460,7 @@ int main(void)
 		cmocka_unit_test_teardown(it_needs_the_privilege, clean),
 		cmocka_unit_test_teardown(the_daemon_outlives_it, clean),
 		cmocka_unit_test_teardown(a_stop_is_no_end, clean),
+		cmocka_unit_test_teardown(a_stop_of_both_is_no_end, clean),
 		cmocka_unit_test_teardown(it_does_not_outlive_the_daemon, clean),
 		cmocka_unit_test_teardown(without_a_file, clean),
 		cmocka_unit_test(groups_of_root),
