@@ -35,22 +35,25 @@ struct order {
 
 /*
  * FN on the thread of each worker, with an order of ORDER's kind.  Adds up what they return, in
- * *RET.  False: some have not answered, and will not do it.
+ * *RET.  False: some have not answered, and will not do it.  One that has ended, as each does with
+ * its last session when culvert stops, has none left to do it to.
  */
 static bool ask_workers(const struct inspect *r, void (*fn)(void *arg), struct order order,
 			unsigned int *ret)
 {
 	bool all = true;
+	int e;
 
 	*ret = 0;
 	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++) {
 		order.worker = r->workers[i];
 		order.n = 0;
-		if (loop_call(&order.worker->loop, fn, &order, CALL_TIMEOUT_MS))
-			all = false;
-		else
+		e = loop_call(&order.worker->loop, fn, &order, CALL_TIMEOUT_MS);
+		if (!e)
 			*ret += order.n;
+		else if (e != -ESRCH)
+			all = false;
 	}
 	balance_release(r->shared->balance);
 	return all;
@@ -116,7 +119,7 @@ static struct json_object *do_forwards(const struct inspect *r, const struct com
 
 /* --- kill --- */
 
-#define KILL_LATE "a worker does not answer; %llu session%s are reset, others may be later"
+#define KILL_LATE "a worker does not answer; sessions reset so far: %llu; others may be later"
 
 static bool is_meant(const void *arg, const struct session *s)
 {
@@ -167,9 +170,8 @@ static struct json_object *do_kill(const struct inspect *r, const struct command
 				   const struct control_peer *peer)
 {
 	struct json_object *done = number("killed", JSON_WIDEST);
-	struct json_object *late = command_error_json(ERROR_NO_ANSWER, KILL_LATE, ULLONG_MAX, "s");
+	struct json_object *late = command_error_json(ERROR_NO_ANSWER, KILL_LATE, ULLONG_MAX);
 	uint64_t before = killed_ever(r), n;
-	const char *s;
 	char text[160];
 	bool all;
 
@@ -177,11 +179,10 @@ static struct json_object *do_kill(const struct inspect *r, const struct command
 		return choose(NULL, done, late);
 	all = kill_sessions(r, &req->filter);
 	n = killed_ever(r) - before;
-	s = n == 1 ? "" : "s";
 	log_write(LOG_NOTICE, "control: kill: %llu session%s (by uid %u, pid %d)",
-		  (unsigned long long)n, s, peer->uid, (int)peer->pid);
+		  (unsigned long long)n, n == 1 ? "" : "s", peer->uid, (int)peer->pid);
 	json_set_number(done, "killed", n);
-	snprintf(text, sizeof(text), KILL_LATE, (unsigned long long)n, s);
+	snprintf(text, sizeof(text), KILL_LATE, (unsigned long long)n);
 	json_set_text(json_object_object_get(late, "error"), "message", text);
 	return all ? choose(done, late, NULL) : choose(late, done, NULL);
 }
