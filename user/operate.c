@@ -357,13 +357,18 @@ static struct json_object *do_reload(const struct inspect *r, const struct comma
 				     const struct control_peer *peer)
 {
 	struct json_object *done = number("number", JSON_WIDEST);
+	struct json_object *stopping = command_error_json(ERROR_FAILED, RECONFIGURE_STOPPING);
+	uint64_t n;
 
 	(void)req;
-	if (!json_ready(done))
-		return choose(NULL, done, NULL);
+	if (!json_ready(done) || !json_ready(stopping))
+		return choose(NULL, done, stopping);
+	n = reconfigure_ask(r->reconfigure);
+	if (!n)
+		return choose(stopping, done, NULL);
 	log_write(LOG_NOTICE, "control: reload (by uid %u, pid %d)", peer->uid, (int)peer->pid);
-	json_set_number(done, "number", reconfigure_ask(r->reconfigure));
-	return done;
+	json_set_number(done, "number", n);
+	return choose(done, stopping, NULL);
 }
 
 /* --- log level --- */

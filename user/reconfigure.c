@@ -172,15 +172,14 @@ static int put_in_force(struct reconfigure *r, struct reload_result *res, char *
 	return 0;
 }
 
+/* The lock is held. */
 static void record(struct reconfigure *r, uint64_t number, const struct reload_result *res,
 		   const char *err)
 {
-	pthread_mutex_lock(&r->lock);
 	r->finished = number;
 	r->ok = !err[0];
 	snprintf(r->error, sizeof(r->error), "%s", err);
 	r->result = *res;
-	pthread_mutex_unlock(&r->lock);
 }
 
 static void tell_systemd(const char *state, const char *status)
@@ -214,7 +213,9 @@ static void reload_now(struct reconfigure *r, uint64_t number)
 			 res.added, res.added == 1 ? "" : "s", res.changed, res.removed, res.kept);
 	say_status(&res, err, status, sizeof(status));
 	tell_systemd("READY=1", status); /* before who has asked for it may say the same */
+	pthread_mutex_lock(&r->lock);
 	record(r, number, &res, err);
+	pthread_mutex_unlock(&r->lock);
 }
 
 /* Until somebody asks, it is to stop, or DUE_MS.  The lock is held. */
@@ -253,6 +254,10 @@ static void *run(void *arg)
 		serving_end_turn(r->reload.serving);
 		pthread_mutex_lock(&r->lock);
 	}
+	if (r->asked != r->finished) {
+		log_info("reload: nothing has changed: " RECONFIGURE_STOPPING);
+		record(r, r->asked, &(struct reload_result){ 0 }, RECONFIGURE_STOPPING);
+	}
 	pthread_mutex_unlock(&r->lock);
 	return NULL;
 }
@@ -283,6 +288,7 @@ void reconfigure_stop(struct reconfigure *r)
 		names_give_up(r->names); /* it may wait for a name server that is silent */
 	pthread_join(r->thread, NULL);
 	r->started = false;
+	serving_stop(r->reload.serving);
 }
 
 void reconfigure_close(struct reconfigure *r)
@@ -295,10 +301,11 @@ void reconfigure_close(struct reconfigure *r)
 
 uint64_t reconfigure_ask(struct reconfigure *r)
 {
-	uint64_t number;
+	uint64_t number = 0;
 
 	pthread_mutex_lock(&r->lock);
-	number = ++r->asked;
+	if (!r->stop)
+		number = ++r->asked;
 	pthread_cond_signal(&r->change);
 	pthread_mutex_unlock(&r->lock);
 	return number;
@@ -363,7 +370,9 @@ int reconfigure_drain(struct reconfigure *r, const char *name, bool undo, uint64
 	int error = serving_ask_turn(r->reload.serving, TURN_PATIENCE_S);
 
 	if (error) {
-		snprintf(err, errlen, "a reload is under way; ask again");
+		snprintf(err, errlen, "%s", error == -ESHUTDOWN ?
+						    RECONFIGURE_STOPPING :
+						    "a reload is under way; ask again");
 		return error;
 	}
 	error = drain_named(r, name, undo, due_ms, err, errlen);

@@ -10,6 +10,9 @@
 #include "privileged_client.h"
 #include "reload.h"
 
+/* Why what is asked for after reconfigure_stop() is not done. */
+#define RECONFIGURE_STOPPING "culvert is stopping, and its forwards change no more"
+
 /*
  * SIGHUP, `culvert reload`: get the configuration file as it is now, and put it in force (reload.h)
  * or say why not.  A thread of its own does it, since names may have to be looked up.
@@ -41,24 +44,25 @@ struct reconfigure {
 /* Start the thread: what is above it has been set, but for reload.maker.  -errno. */
 int reconfigure_open(struct reconfigure *r);
 /*
- * End the thread, before the workers end.  A reload that waits for a name server is waited for, as
- * long as names_look_up() says.  One that was never opened is fine.
+ * End the thread, before the workers end: from here on nothing changes, and whoever asks is told.
+ * A reload that waits for a name server is waited for, as long as names_look_up() says.  One that
+ * was never opened is fine.
  */
 void reconfigure_stop(struct reconfigure *r);
 /* When nobody asks any more. */
 void reconfigure_close(struct reconfigure *r);
 
 /*
- * Somebody wants it: the number that `finished` reaches when it is done.  By any thread; waits for
- * nothing.
+ * Somebody wants it: the number that `finished` reaches when it is done, or 0: it will not be,
+ * since culvert is stopping.  By any thread; waits for nothing.
  */
 uint64_t reconfigure_ask(struct reconfigure *r);
 
 /*
  * `culvert drain`, by the control thread: the active forward NAME takes no more sessions, and what
  * it has left at DUE_MS is reset (UINT64_MAX: nothing is); or (UNDO) it takes them again.  0;
- * -ENOENT: there is none; -EBUSY: a reload is under way; or another -errno, and ERR says what is
- * wrong.
+ * -ENOENT: there is none; -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping; or
+ * another -errno, and ERR says what is wrong.
  */
 int reconfigure_drain(struct reconfigure *r, const char *name, bool undo, uint64_t due_ms,
 		      char *err, size_t errlen);

@@ -63,6 +63,10 @@ int serving_ask_turn(struct serving *s, unsigned int seconds)
 
 	if (pthread_mutex_timedlock(&s->turn, &until))
 		return -EBUSY;
+	if (s->stopped) {
+		pthread_mutex_unlock(&s->turn);
+		return -ESHUTDOWN;
+	}
 	s->taken = true;
 	return 0;
 }
@@ -71,6 +75,13 @@ void serving_end_turn(struct serving *s)
 {
 	s->taken = false;
 	pthread_mutex_unlock(&s->turn);
+}
+
+void serving_stop(struct serving *s)
+{
+	serving_take_turn(s);
+	s->stopped = true;
+	serving_end_turn(s);
 }
 
 /* --- the plan --- */

@@ -30,6 +30,7 @@ struct serving {
 	struct balance *balance;
 	pthread_mutex_t turn; /* of changes to the list, and to that of forwards */
 	bool taken;           /* the turn, by somebody */
+	bool stopped;         /* guarded by the turn, see serving_stop() */
 };
 
 /* Addresses that are new with a change.  Zeroed, there are none. */
@@ -44,9 +45,15 @@ void serving_init(struct serving *s, struct listening **list, struct balance *ba
 void serving_destroy(struct serving *s);
 
 void serving_take_turn(struct serving *s);
-/* The same, but no longer than SECONDS: -EBUSY. */
+/* The same, but no longer than SECONDS: -EBUSY.  -ESHUTDOWN: there is nothing to change any more. */
 int serving_ask_turn(struct serving *s, unsigned int seconds);
 void serving_end_turn(struct serving *s);
+/*
+ * The workers are about to end, and with each of them its listeners, so who asks for a turn from
+ * here on gets none.  A change that is under way is waited for.  Who takes turns without asking has
+ * ended before.
+ */
+void serving_stop(struct serving *s);
 
 void serving_keep_all(struct serving *s);
 

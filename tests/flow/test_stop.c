@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,9 +85,91 @@ static void one_signal(void **state)
 	join(d);
 }
 
+/* After this no worker has listeners, and those without sessions have ended. */
+static void stop(struct daemon *d)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+	int fd;
+
+	daemon_signal(d, SIGTERM);
+	while ((fd = rig_try_dial(NULL, TWO)) != -ECONNREFUSED) {
+		assert_true(now_ms() < deadline);
+		if (fd >= 0)
+			rig_reset(fd);
+		poll(NULL, 0, 5);
+	}
+}
+
+static void is_refused(struct daemon *d, const char *line)
+{
+	struct json_object *o = ask(d, "%s", line);
+
+	if (strcmp(json_text(o, "error.code"), "failed") != 0 ||
+	    !strstr(json_text(o, "error.message"), "culvert is stopping"))
+		fail_msg("%s: %s", line, json_object_to_json_string(o));
+}
+
+/* Nothing listens any more that could change; what is about sessions is done as before. */
+static void commands(void **state)
+{
+	struct daemon *d = rig_start(*state, LONG_GRACE LIVE_AND_OTHER);
+	struct ends e = connect_pair(NULL, ONE);
+	struct json_object *o;
+
+	rig_talk(e.client, e.server, 40);
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+	stop(d);
+	is_refused(d, "{\"command\":\"drain\",\"forward\":\"other\"}");
+	is_refused(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+	is_refused(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":1}");
+	is_refused(d, "{\"command\":\"reload\"}");
+	assert_int_equal(rig_try_dial(NULL, ONE), -ECONNREFUSED);
+	rig_talk(e.client, e.server, 40);
+	/* one of both workers has ended, and has no sessions to ask about */
+	o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"copy\"}");
+	assert_string_equal(json_text(o, "engine"), "copy");
+	rig_talk(e.client, e.server, 40);
+	o = ask(d, "{\"command\":\"kill\",\"forward\":\"live\"}");
+	assert_int_equal(json_int(o, "killed"), 1);
+	is_reset(e);
+	join(d);
+}
+
+/* The signal comes while an operator drains forwards, and opens them again. */
+static void amid_drains(void **state)
+{
+	static const char *const lines[] = {
+		"{\"command\":\"drain\",\"forward\":\"live\"}",
+		"{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}",
+		"{\"command\":\"drain\",\"forward\":\"other\"}",
+		"{\"command\":\"drain\",\"forward\":\"other\",\"undo\":true}",
+	};
+	struct daemon *d = start_talking(*state);
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+	struct json_object *o = NULL;
+
+	daemon_signal(d, SIGTERM);
+	for (size_t i = 0; !json_at(o, "error"); i++) {
+		assert_true(now_ms() < deadline);
+		o = ask(d, "%s", lines[i % 4]);
+	}
+	assert_non_null(strstr(json_text(o, "error.message"), "culvert is stopping"));
+	for (size_t i = 0; i < PAIRS; i++)
+		rig_talk(talking[i].client, talking[i].server, 1);
+	assert_int_equal(rig_try_dial(NULL, ONE), -ECONNREFUSED);
+	assert_int_equal(rig_try_dial(NULL, TWO), -ECONNREFUSED);
+	o = ask(d, "{\"command\":\"kill\",\"all\":true}");
+	assert_int_equal(json_int(o, "killed"), PAIRS);
+	for (size_t i = 0; i < PAIRS; i++)
+		is_reset(talking[i]);
+	join(d);
+}
+
 static const struct rig_row rows[] = {
 	{ "second_signal", second_signal },
 	{ "one_signal", one_signal },
+	{ "commands", commands },
+	{ "amid_drains", amid_drains },
 };
 
 int main(void)

@@ -267,6 +267,23 @@ static void test_reload(void **state)
 	each_failure(*state, "reload", forget_reloads, check_reload);
 }
 
+/* Nobody is left who would do it: that is said, rather than a number to wait for. */
+static void test_reload_stopping(void **state)
+{
+	struct json_object *answer, *error, *code;
+	bool failed;
+
+	forget_reloads(*state);
+	reconfigure.stop = true;
+	answer = ask("reload", CALLS_MAX, false, &failed);
+	assert_false(failed);
+	assert_true(json_object_object_get_ex(answer, "error", &error));
+	assert_true(json_object_object_get_ex(error, "code", &code));
+	assert_string_equal(json_object_get_string(code), command_error_name(ERROR_FAILED));
+	assert_int_equal(reconfigure.asked, 41);
+	json_object_put(answer);
+}
+
 #ifdef __SANITIZE_ADDRESS__
 static void test_skipped(void **state)
 {
@@ -290,6 +307,7 @@ int main(void)
 		ON_DAEMON(test_engine),
 		ON_DAEMON(test_level),
 		ON_DAEMON(test_reload),
+		ON_DAEMON(test_reload_stopping),
 	};
 
 	log_set_level(LOG_WARNING);
