@@ -323,7 +323,7 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 	int r;
 
 	if (!text->n)
-		return text->may_be_empty && !text->is_rinetd ? 0 : say_nothing(c);
+		return text->may_be_empty ? 0 : say_nothing(c);
 	c->forwards = calloc(text->n, sizeof(*c->forwards));
 	if (!c->forwards)
 		return log_complain(-ENOMEM, "out of memory");

@@ -183,6 +183,9 @@ int config_rinetd_parse(FILE *f, const char *path, struct config *c, struct conf
 	while (config_next_line(&p.in, line, sizeof(line)))
 		take_line(&p, line);
 	rinetd_end_forward(&p);
+	if (p.global.n && !text->n)
+		rinetd_note(&p, p.global.rules[0].line, "allow and deny are for the rules of this "
+			    "file, and it has none");
 	rinetd_rules_close(&p.global);
 	return p.in.error;
 }

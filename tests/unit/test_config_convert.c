@@ -82,6 +82,13 @@ static void test_empty(void **state)
 	capture_end(&capture, err, sizeof(err));
 	assert_string_equal(err, want);
 	assert_non_null(strstr(converted, "\n[culvert]\nworkers = 3\n"));
+	capture_begin(&capture, STDERR_FILENO);
+	convert("# nothing\nlogfile /var/log/x\nallow 10.*\n");
+	capture_end(&capture, err, sizeof(err));
+	assert_string_equal(err, want);
+	assert_non_null(strstr(converted, "; line 3: allow and deny are for the rules of this "
+					  "file, and it has none\n"));
+	assert_non_null(strstr(converted, "\n[culvert]\nsession-log = /var/log/x\n"));
 }
 
 static void check_same_forward(const struct forward_conf *a, const struct forward_conf *b)

@@ -342,6 +342,9 @@ static void check_refuses(const char *text, unsigned int line, const char *want)
 
 static void test_check_machine(void **state)
 {
+	static const char *const empty[] = {
+		"", "[culvert]\nengine = copy\n", "# nothing\n", "# none\nbuffersize 65536\n",
+	};
 	struct capture capture;
 	char err[1024], out[1024], want[512];
 	int r;
@@ -371,8 +374,8 @@ static void test_check_machine(void **state)
 		assert_int_equal(r, 0);
 	}
 	/* the forwards may be on the command line */
-	for (int i = 0; i < 3; i++) {
-		rig_write(i == 2 ? "# nothing\n" : i ? "" : "[culvert]\nengine = copy\n");
+	for (size_t i = 0; i < sizeof(empty) / sizeof(empty[0]); i++) {
+		rig_write(empty[i]);
 		capture_begin(&capture, STDOUT_FILENO);
 		r = check(err, sizeof(err));
 		capture_end(&capture, out, sizeof(out));
@@ -381,9 +384,37 @@ static void test_check_machine(void **state)
 		assert_string_equal(err, want);
 		assert_int_equal(r, 0);
 	}
-	rig_write("allow 10.*\n");
-	assert_int_equal(check(err, sizeof(err)), 2);
-	assert_non_null(strstr(err, rig_path));
+}
+
+/* Of the kind that Debian installs. */
+static void test_check_rinetd_without_rule(void **state)
+{
+	char err[1024], want[1024];
+	struct capture capture;
+	struct config c;
+	int r;
+
+	(void)state;
+	rig_write("# rules\nallow 10.*\n# 0.0.0.0 80 192.168.1.2 80\n\nlogfile /dev/null\n");
+	capture_begin(&capture, STDOUT_FILENO);
+	r = check(err, sizeof(err));
+	capture_end(&capture, want, sizeof(want));
+	assert_int_equal(r, 0);
+	assert_non_null(strstr(want, ": 0 forwards of a rinetd.conf, no mistake\n"));
+	snprintf(want, sizeof(want),
+		 "culvert: %s:5: note: logfile: culvert writes a line of JSON for each session\n"
+		 "culvert: %s:2: note: allow and deny are for the rules of this file, and it has "
+		 "none\n"
+		 "culvert: %s: warning: no forward here: give LISTEN UPSTREAM on the command line\n",
+		 rig_path, rig_path, rig_path);
+	assert_string_equal(err, want);
+	/* and it can be run like any other file without a forward */
+	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, "nothing to forward: no forward in "));
+	config_close(&c);
+	assert_int_equal(rig_read(&c, WORDS("127.0.0.1:80", "127.0.0.1:81"), err, sizeof(err)), 0);
+	assert_int_equal(c.n_forwards, 1);
+	config_close(&c);
 }
 
 static void test_check(void **state)
@@ -431,6 +462,7 @@ int main(void)
 		cmocka_unit_test(test_read_error),
 		cmocka_unit_test(test_check),
 		cmocka_unit_test(test_check_machine),
+		cmocka_unit_test(test_check_rinetd_without_rule),
 	};
 
 	return cmocka_run_group_tests(tests, rig_open, rig_close);
