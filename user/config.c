@@ -10,6 +10,7 @@
 #include "array.h"
 #include "config_file.h"
 #include "config_listen.h"
+#include "config_paths.h"
 #include "config_upstream.h"
 #include "exit_codes.h"
 #include "log.h"
@@ -236,14 +237,13 @@ static const char *overlap_text(const struct endpoint *e, bool same, char *buf)
 }
 
 /* Forward number N, made from T, beside those before it. */
-static int check_forward(const struct config *c, size_t n, const struct forward_text *t)
+static int check_listener(const struct config *c, size_t n, const struct forward_text *t)
 {
 	bool same = false;
 	const struct endpoint *e = config_overlap(c, n, &same);
 	char why[OVERLAP_LEN];
 
-	return e ? say_wrong(-EINVAL, t, true, overlap_text(e, same, why)) :
-		   config_check_upstream(c, &c->forwards[n], t);
+	return e ? say_wrong(-EINVAL, t, true, overlap_text(e, same, why)) : 0;
 }
 
 /* Of the upstream of forward FROM, from which connections come back by way of TO. */
@@ -268,6 +268,15 @@ static int check_loops(const struct config *c, const struct config_text *text)
 		return log_complain(r, "out of memory");
 	return r ? say_wrong(-EINVAL, &text->forwards[from], false,
 			     loop_text(c, from, to, why)) : 0;
+}
+
+int config_check_found(const struct config *c, const struct config_text *text)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < c->n_forwards; i++)
+		r = check_listener(c, i, &text->forwards[i]);
+	return r ?: check_loops(c, text);
 }
 
 int config_check_listeners(const struct config *c, char *err, size_t errlen)
@@ -334,7 +343,8 @@ static int parse_forwards(struct config *c, const struct config_text *text)
 		r = inherit(c, &c->forwards[i], t);
 		r = r ?: parse_endpoint(t, true, &c->forwards[i].listen);
 		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
-		r = r ?: check_forward(c, i, t);
+		r = r ?: check_listener(c, i, t);
+		r = r ?: config_check_upstream(c, &c->forwards[i], t);
 		if (r < 0)
 			return r;
 	}
@@ -355,6 +365,7 @@ int config_parse_text(int argc, char **argv, const struct config_source *from, s
 	memcpy(ret->lines, text->lines, sizeof(ret->lines));
 	r = r ?: check_options(ret);
 	r = r ?: parse_forwards(ret, text);
+	r = r ?: config_check_paths(ret, text);
 	if (r == 1)
 		config_help();
 	free(words);

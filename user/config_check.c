@@ -49,11 +49,10 @@ static void judge_upstream(struct config_name *name, const struct question *q,
 			     "listener itself, and will be left out", at, t->upstream);
 }
 
-/* Of upstreams last: their addresses are not for config_check_listeners(). */
+/* Of upstreams last: their addresses are not for config_check_found(). */
 static int judge_all(struct config *c, const struct config_text *text, struct config_name *names,
 		     const struct question *q, size_t n)
 {
-	char err[512];
 	int r = 0;
 
 	for (size_t i = 0; i < n; i++) {
@@ -62,8 +61,7 @@ static int judge_all(struct config *c, const struct config_text *text, struct co
 
 		r = r ?: error;
 	}
-	if (!r && config_check_listeners(c, err, sizeof(err)))
-		r = log_complain(-EINVAL, "%s: %s", c->file, err);
+	r = r ?: config_check_found(c, text);
 	for (size_t i = 0; i < n; i++)
 		if (!names[i].listen)
 			judge_upstream(&names[i], &q[i], &c->forwards[names[i].forward],

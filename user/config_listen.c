@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/un.h>
+
+#include "config_paths.h"
 
 /* Whatever its addresses are; port 0 is another port each time. */
 static bool same_name(const struct endpoint *a, const struct endpoint *b)
@@ -32,13 +35,23 @@ bool config_feeds_itself(const struct forward_conf *fc)
 
 /* --- two listeners --- */
 
+/* Two paths to one socket; abstract ones begin with NUL. */
+static bool same_socket(const struct addr *a, const struct addr *b)
+{
+	const struct sockaddr_un *x = (const struct sockaddr_un *)&a->ss;
+	const struct sockaddr_un *y = (const struct sockaddr_un *)&b->ss;
+
+	return a->ss.ss_family == AF_UNIX && b->ss.ss_family == AF_UNIX && x->sun_path[0] &&
+	       path_same(x->sun_path, y->sun_path);
+}
+
 static bool overlap(const struct addr *a, const struct addr *b, bool *ret_same)
 {
 	if (a->ss.ss_family != b->ss.ss_family || addr_port(a) != addr_port(b))
 		return false;
 	if (addr_takes_any_port(a))
 		return false; /* the kernel picks two different ports */
-	*ret_same = addr_equal(a, b);
+	*ret_same = addr_equal(a, b) || same_socket(a, b);
 	return *ret_same || addr_is_any(a) || addr_is_any(b);
 }
 

@@ -67,6 +67,12 @@ int config_parse_text(int argc, char **argv, const struct config_source *from, s
 /* The same of FILE alone, as `culvert run --config FILE` reads it. */
 int config_parse_file(char *file, struct config *ret, struct config_text *text);
 
+/*
+ * config_check_listeners(), once names have addresses; says what is wrong, and where that is in
+ * TEXT.
+ */
+int config_check_found(const struct config *c, const struct config_text *text);
+
 /* A note on LINE; the text is kept.  -ENOMEM. */
 int config_text_note(struct config *c, struct config_text *text, unsigned int line,
 		     const char *note);

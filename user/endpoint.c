@@ -85,6 +85,7 @@ static int add_addr(struct endpoint *e, const struct sockaddr *sa, socklen_t len
 	memset(&a, 0, sizeof(a));
 	memcpy(&a.ss, sa, len);
 	a.len = len;
+	a = addr_unmapped(&a); /* listeners are of one family, so they take no IPv4 in IPv6 form */
 	/* getaddrinfo() repeats an address that /etc/hosts lists twice. */
 	for (size_t i = 0; i < e->n_addrs; i++) {
 		if (addr_equal(&e->addrs[i], &a))

@@ -71,13 +71,14 @@ static bool denies_ipv4(const struct rinetd_rules *l)
 	return false;
 }
 
-/* A listener at "::", as rinetd has it. */
-static void note_both_families(struct rinetd_reader *p)
+/* A listener at "::", or at an IPv4 address in IPv6 form, as rinetd has it. */
+static void note_mapped(struct rinetd_reader *p)
 {
 	unsigned int line = config_last_forward(&p->in)->listen_line;
 
-	rinetd_note(p, line, "\"::\" is every address, IPv4 too; so it is with rinetd, unless "
-		    "net.ipv6.bindv6only is 1: [::]:PORT, in a [forward], is IPv6 alone");
+	if (p->clients & CLIENTS_INET6)
+		rinetd_note(p, line, "\"::\" is every address, IPv4 too; so it is with rinetd, unless "
+			    "net.ipv6.bindv6only is 1: [::]:PORT, in a [forward], is IPv6 alone");
 	if (denies_ipv4(&p->global) || denies_ipv4(&p->own))
 		rinetd_note(p, line, "here rinetd has IPv4 clients as ::ffff:ADDRESS, which no deny "
 			    "of ADDRESS matches; culvert refuses them");
@@ -86,7 +87,7 @@ static void note_both_families(struct rinetd_reader *p)
 void rinetd_end_forward(struct rinetd_reader *p)
 {
 	if (p->in.text->n && !p->in.error && p->clients & CLIENTS_MAPPED)
-		note_both_families(p);
+		note_mapped(p);
 	if (p->in.text->n && !p->in.error && !p->clients) {
 		if (p->own.n)
 			config_mistake_at(&p->in, p->own.rules[0].line,
@@ -124,11 +125,20 @@ static bool is_any(const char *host)
 	return inet_pton(AF_INET6, host, &in6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&in6);
 }
 
+static bool is_mapped(const char *host)
+{
+	struct in6_addr in6;
+
+	return inet_pton(AF_INET6, host, &in6) == 1 && IN6_IS_ADDR_V4MAPPED(&in6);
+}
+
 /* Which clients come to HOST; a name may be that of either family. */
 static unsigned int clients_of(const struct end *e)
 {
 	if (!e->port)
 		return 0;
+	if (is_mapped(e->host))
+		return CLIENTS_MAPPED;
 	if (strchr(e->host, ':'))
 		return CLIENTS_INET6 | (is_any(e->host) ? CLIENTS_MAPPED : 0);
 	return e->host[strspn(e->host, "0123456789.")] ? CLIENTS_INET | CLIENTS_INET6 :

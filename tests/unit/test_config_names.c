@@ -169,7 +169,7 @@ static void test_check(void **state)
 		{ LEADS, EAI_AGAIN, 0, "/c:3: warning: upstream " },
 		{ LISTENS, EAI_NONAME, 2, "/c:2: listen \"variable.test:80\": host name lookup" },
 		{ LISTENS, EAI_AGAIN, 1, "/c:2: listen \"variable.test:80\": host name lookup" },
-		{ LISTENS NUMBER, 0, 2, "/c: forward n: listen \"10.0.0.5:80\": same address as" },
+		{ LISTENS NUMBER, 0, 2, "/c:5: listen \"10.0.0.5:80\": same address as" },
 		{ "[forward f]\nlisten = 10.0.0.5:6\nupstream = variable.test:6\n", 0, 0,
 		  "/c:3: warning: upstream \"variable.test:6\": one of its addresses is the" },
 		{ "[culvert]\nuser = no-such-account\n" LEADS, 0, 2,

@@ -149,6 +149,8 @@ static void test_notes_of_families(void **state)
 		  "1: " ANY_NOTE "1: " MAPPED_NOTE },
 		{ "deny 10.*\n0 82 127.0.0.1 81\n:: 80 127.0.0.1 81\n",
 		  "3: " ANY_NOTE "3: " MAPPED_NOTE },
+		{ "::ffff:127.0.0.1 80 127.0.0.1 81\nallow *\n", "" },
+		{ "::ffff:127.0.0.1 80 127.0.0.1 81\ndeny 10.0.0.1\n", "1: " MAPPED_NOTE },
 		{ "denY 10.0.0.1\nALLOW *\n0 82 127.0.0.1 81\n", "1: " OI_NOTE },
 		{ "deny 10.0.0.1\nallow 10.0.0.0/8\nallow 11.0.0.0/8\n0 82 127.0.0.1 81\n",
 		  "2: " OI_NOTE },
