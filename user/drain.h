@@ -13,7 +13,8 @@
  * whoever has the turn (serving.h).
  */
 
-/* F is active.  DUE_MS: what is left of its sessions is reset then; UINT64_MAX: never. */
+/* F is active.  DUE_MS: what is left of its sessions, also of those that are older than
+ * a reload, is reset then; UINT64_MAX: never. */
 void drain_begin(const struct reload *r, struct forward *f, uint64_t due_ms);
 
 /* Listen again, with sockets that BY makes.  -errno, and ERR: it stays as it was. */

@@ -66,6 +66,29 @@ void forwards_retire(struct forwards *all, struct forward *f, enum forward_state
 	*at = f;
 }
 
+void forward_set_due(struct forward *f, uint64_t due_ms, const char *what)
+{
+	f->totals->due = (struct forward_due){ due_ms, what };
+}
+
+void forward_clear_due(struct forward *f)
+{
+	forward_set_due(f, UINT64_MAX, "");
+}
+
+static bool is_gone(const struct forward *f)
+{
+	switch (f->state) {
+	case FORWARD_ACTIVE:
+		return false;
+	case FORWARD_REMOVED: /* whoever looks finds the last sessions of its name by it */
+		return !atomic_load(&f->sessions) && !atomic_load(&f->totals->live);
+	case FORWARD_REPLACED:
+		break;
+	}
+	return !atomic_load(&f->sessions);
+}
+
 static struct forward *take_gone(struct forwards *all)
 {
 	struct forward **at = &all->first, *gone = NULL;
@@ -73,7 +96,7 @@ static struct forward *take_gone(struct forwards *all)
 	while (*at) {
 		struct forward *f = *at;
 
-		if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions)) {
+		if (!is_gone(f)) {
 			at = &f->next;
 			continue;
 		}
@@ -111,6 +134,7 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 	}
 	memset(t->stats, 0, n_workers * sizeof(struct forward_stats));
 	t->n_workers = n_workers;
+	t->due.ms = UINT64_MAX;
 	return t;
 }
 

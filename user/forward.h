@@ -23,7 +23,8 @@
  *               -> REPLACED  a reload has put another of the same name in its place
  *               -> REMOVED   a reload has found none of its name
  *   REPLACED, REMOVED
- *             no new sessions; freed after the last one, by forwards_reap()
+ *             no new sessions; freed after the last one, by forwards_reap().  REMOVED stands for
+ *             its name: after the last one also of those that it had replaced
  */
 enum forward_state {
 	FORWARD_ACTIVE,
@@ -31,11 +32,18 @@ enum forward_state {
 	FORWARD_REMOVED,
 };
 
-/* What is counted under one name. */
+/* Until when sessions may go on. */
+struct forward_due {
+	uint64_t ms;      /* of CLOCK_MONOTONIC; UINT64_MAX: for ever */
+	const char *what; /* has set it: for the log; a literal */
+};
+
+/* What is counted under one name, and what holds for all sessions under it. */
 struct forward_totals {
 	_Atomic unsigned int live; /* sessions */
 	unsigned int refs;         /* forwards; of the thread that reloads */
 	unsigned int n_workers;
+	struct forward_due due;    /* removed, or draining; written by whoever has the turn */
 	struct forward_stats *stats; /* by index of the worker, who alone writes it; owned */
 };
 
@@ -59,8 +67,6 @@ struct forward {
 	struct config_version *from;   /* where conf is; NULL: that of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */
 	bool draining;               /* ACTIVE: its sockets are closed, see drain.h */
-	uint64_t drain_due_ms;       /* REMOVED, or draining: sessions are reset then; UINT64_MAX:
-				      * never */
 	struct forward *next;
 };
 
@@ -82,6 +88,10 @@ struct forward *forwards_find(const struct forwards *all, const char *name);
 void forwards_take(struct forwards *all, struct forward *f);
 /* F is no longer active. */
 void forwards_retire(struct forwards *all, struct forward *f, enum forward_state state);
+/* DUE_MS is set by WHAT, for the sessions of F and of those that it has replaced. */
+void forward_set_due(struct forward *f, uint64_t due_ms, const char *what);
+/* They may go on as long as they like. */
+void forward_clear_due(struct forward *f);
 /*
  * Free what is not active and has no sessions.  Takes the lock, but not while it frees: that may
  * wait for the privileged process, or the thread for names.

@@ -262,8 +262,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	add_int(o, "bandwidth", fc->bandwidth);
 	add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* where a reload has changed it the totals are those of the name */
-	add_int(o, "live", f->state == FORWARD_ACTIVE ? atomic_load(&f->totals->live)
-						      : atomic_load(&f->sessions));
+	add_int(o, "live", atomic_load(&f->totals->live));
 	add_int(o, "accepted", sum.accepted);
 	add_int(o, "finished", sum.finished);
 	add_int(o, "denied", sum.denied);
@@ -281,7 +280,7 @@ static struct json_object *forwards_json(const struct inspect *r, const char *na
 	pthread_mutex_lock(&r->forwards->lock);
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
-		     (f->state == FORWARD_REMOVED && atomic_load(&f->sessions))) &&
+		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    (!name || !strcmp(name, forward_name(f->conf))))
 			json_append(list, forward_json(f, r->shared->config, now_ms));
 	pthread_mutex_unlock(&r->forwards->lock);

@@ -259,14 +259,21 @@ static bool is_replaced(const struct plan *p, const struct forward *f)
 	return false;
 }
 
+/* A deadline that an operator has set before stays, if it is the earlier one. */
+static void limit_removed(struct forward *f, uint64_t now_ms)
+{
+	unsigned int drain = f->conf->drain_timeout_ms;
+
+	if (drain && now_ms + drain < f->totals->due.ms)
+		forward_set_due(f, now_ms + drain, "drain-timeout");
+}
+
 static void adopt_forwards(struct plan *p, uint64_t now_ms)
 {
 	struct forwards *all = p->r->forwards;
 	struct forward *f = all->first, *next;
 
 	for (; f && f->state == FORWARD_ACTIVE; f = next) {
-		unsigned int drain = f->conf->drain_timeout_ms;
-
 		next = f->next;
 		if (stays(p, f)) {
 			forwards_take(all, f);
@@ -277,10 +284,11 @@ static void adopt_forwards(struct plan *p, uint64_t now_ms)
 			continue;
 		}
 		forwards_retire(all, f, FORWARD_REMOVED);
-		f->drain_due_ms = drain ? now_ms + drain : UINT64_MAX;
+		limit_removed(f, now_ms);
 		p->result->removed++;
 	}
 	for (size_t i = 0; i < p->n; i++) {
+		forward_clear_due(p->forwards[i]); /* none drains any more */
 		forwards_add(all, p->forwards[i]);
 		if (p->forwards[i]->stock)
 			socket_stock_renumber(p->forwards[i]->stock,
@@ -340,8 +348,10 @@ static void end_sessions(void *arg)
 
 static void end_forward(const struct reload *r, const struct forward *f)
 {
-	log_info("forward %s: its drain-timeout is over: %u sessions are reset",
-		 forward_name(f->conf), atomic_load(&f->sessions));
+	unsigned int n = atomic_load(&f->sessions);
+
+	log_info("forward %s: its %s is over: %u session%s reset", forward_name(f->conf),
+		 f->totals->due.what, n, n == 1 ? " is" : "s are");
 	balance_hold(r->serving->balance);
 	for (unsigned int w = 0; w < r->serving->n_workers; w++) {
 		struct drain d = { r->serving->workers[w], f };
@@ -351,21 +361,31 @@ static void end_forward(const struct reload *r, const struct forward *f)
 	balance_release(r->serving->balance);
 }
 
+/* All whose time is over.  When to look again. */
+static uint64_t end_due(const struct reload *r, uint64_t now_ms)
+{
+	uint64_t due = UINT64_MAX;
+
+	for (struct forward *f = r->forwards->first; f; f = f->next)
+		if (f->totals->due.ms <= now_ms && atomic_load(&f->sessions))
+			end_forward(r, f);
+	for (struct forward *f = r->forwards->first; f; f = f->next) {
+		if (!atomic_load(&f->sessions))
+			continue;
+		if (f->totals->due.ms <= now_ms) /* a worker that did not answer is asked again */
+			f->totals->due.ms = now_ms + WORKER_PATIENCE_MS;
+		if (f->totals->due.ms < due)
+			due = f->totals->due.ms;
+	}
+	return due;
+}
+
 uint64_t reload_drain(const struct reload *r, uint64_t now_ms)
 {
-	uint64_t due = serving_look(r->serving, now_ms);
+	uint64_t due = serving_look(r->serving, now_ms), end = end_due(r, now_ms);
 
-	for (struct forward *f = r->forwards->first; f; f = f->next) {
-		if ((f->state != FORWARD_REMOVED && !f->draining) || !atomic_load(&f->sessions))
-			continue;
-		if (f->drain_due_ms <= now_ms) {
-			end_forward(r, f);
-			/* a worker that did not answer is asked again */
-			f->drain_due_ms = now_ms + WORKER_PATIENCE_MS;
-		}
-		if (f->drain_due_ms < due)
-			due = f->drain_due_ms;
-	}
+	if (end < due)
+		due = end;
 	forwards_reap(r->forwards);
 	/* what is left waits for its last session, and its stock of descriptors with it */
 	for (struct forward *f = r->forwards->first; f; f = f->next)

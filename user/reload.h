@@ -38,7 +38,7 @@ int reload_apply(const struct reload *r, struct config_version *next, uint64_t n
 		 struct reload_result *ret);
 
 /*
- * End the sessions of removed forwards whose drain-timeout is over at NOW_MS, free those that are
+ * End the sessions whose time is over at NOW_MS (struct forward_due), free the forwards that are
  * gone, and close listeners that have been replaced.  When there will be something to do again;
  * UINT64_MAX: not before the next reload.
  */

@@ -73,6 +73,176 @@ static void drain(void **state)
 	rig_stop(d);
 }
 
+#define LIVE(more) "[forward live]\nlisten = " ONE "\n" TO_UPSTREAM more
+#define OTHER "[forward other]\nlisten = " TWO "\n" TO_UPSTREAM "engine = auto\n"
+
+/* One session from before `live` has changed, and one of now. */
+static struct daemon *start_changed(const char *engine, struct ends e[2])
+{
+	struct daemon *d = rig_start(engine, LIVE("connect-timeout = 7\n") OTHER);
+
+	e[0] = connect_talking(ONE);
+	rig_reload_good(d, LIVE("connect-timeout = 8\n") OTHER);
+	e[1] = connect_talking(ONE);
+	return d;
+}
+
+/* A deadline is that of all sessions of the name, be they older than a reload. */
+static void deadline_of_older(void **state)
+{
+	struct ends e[2];
+	struct daemon *d = start_changed(*state, e);
+	struct json_object *o;
+
+	o = ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":0.2}");
+	assert_int_equal(json_int(o, "live"), 2);
+	is_reset(e[0]);
+	is_reset(e[1]);
+	assert_int_equal(rig_status(d, "errors.drain-over"), 2);
+	rig_wait_log(d, "forward live: its deadline is over: 1 session is reset");
+	/* whoever comes back later has no deadline */
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+	e[0] = connect_talking(ONE);
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+	rig_talk(e[0].client, e[0].server, 20);
+	rig_stop(d);
+}
+
+#define SOON_MS 3000
+
+/* A deadline that is given to all of `live` and taken back; it passes, and nobody notices. */
+static void take_back(const char *engine, void (*how)(struct daemon *d))
+{
+	struct ends e[2], proof;
+	struct daemon *d = start_changed(engine, e);
+
+	proof = connect_talking(TWO);
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":%g}",
+	    SOON_MS / 1000.0);
+	how(d);
+	expect_state(d, "active");
+	/* this one was set later, and is as far off */
+	ask(d, "{\"command\":\"drain\",\"forward\":\"other\",\"deadline\":%g}",
+	    SOON_MS / 1000.0);
+	is_reset(proof);
+	for (size_t i = 0; i < 2; i++)
+		rig_talk(e[i].client, e[i].server, 20);
+	assert_int_equal(rig_status(d, "errors.drain-over"), 1);
+	rig_stop(d);
+}
+
+static void undo(struct daemon *d)
+{
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+}
+
+static void reload_same(struct daemon *d)
+{
+	rig_reload_good(d, LIVE("connect-timeout = 8\n") OTHER);
+}
+
+static void undo_takes_back(void **state)
+{
+	take_back(*state, undo);
+}
+
+static void reload_takes_back(void **state)
+{
+	take_back(*state, reload_same);
+}
+
+/* What an operator has set counts on when the forward is removed, until it is the later one. */
+static void removed_while_draining(void **state)
+{
+	static const struct {
+		const char *drain_timeout, *deadline, *says;
+	} cases[] = {
+		{ "", "0.5", "forward live: its deadline is over" },
+		{ "drain-timeout = 3600\n", "0.5", "forward live: its deadline is over" },
+		{ "drain-timeout = 0.2\n", "3600", "forward live: its drain-timeout is over" },
+	};
+
+	struct daemon *d = rig_start(*state, OTHER);
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char text[512];
+		struct ends e;
+
+		snprintf(text, sizeof(text), LIVE("%s") OTHER, cases[i].drain_timeout);
+		rig_reload_good(d, text);
+		e = connect_talking(ONE);
+		ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":%s}",
+		    cases[i].deadline);
+		rig_reload_good(d, OTHER);
+		is_reset(e);
+		rig_wait_log(d, cases[i].says);
+		assert_int_equal(rig_status(d, "errors.drain-over"), i + 1);
+	}
+	rig_stop(d);
+}
+
+/* What `forwards` shows of the sessions of `live`, which is removed; -1: it is not there. */
+static int64_t removed_live(struct daemon *d)
+{
+	struct json_object *list = json_at(ask(d, "forwards"), "forwards");
+
+	for (size_t i = 0; i < json_object_array_length(list); i++) {
+		struct json_object *o = json_object_array_get_idx(list, i);
+
+		if (strcmp(json_text(o, "name"), "live") != 0)
+			continue;
+		assert_string_equal(json_text(o, "state"), "removed");
+		return json_int(o, "live");
+	}
+	return -1;
+}
+
+static void wait_removed_live(struct daemon *d, int64_t n)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	while (removed_live(d) != n) {
+		assert_true(now_ms() < deadline);
+		poll(NULL, 0, 5);
+	}
+}
+
+/* It has changed before it is removed: it is shown as long as any of its sessions lives. */
+static void removed_is_shown(void **state)
+{
+	struct ends e[2];
+	struct daemon *d = start_changed(*state, e);
+
+	rig_reload_good(d, OTHER);
+	assert_int_equal(removed_live(d), 2);
+	rig_reset(e[1].client);
+	rig_reset(e[1].server);
+	wait_removed_live(d, 1);
+	rig_reload_good(d, OTHER);
+	assert_int_equal(removed_live(d), 1);
+	rig_talk(e[0].client, e[0].server, 20);
+	rig_reset(e[0].client);
+	rig_reset(e[0].server);
+	wait_removed_live(d, -1);
+	rig_stop(d);
+}
+
+/* And all of them have its drain-timeout, which is that of the latest. */
+static void removed_after_change(void **state)
+{
+	struct daemon *d = rig_start(*state, LIVE("drain-timeout = 3600\n") OTHER);
+	struct ends e[2];
+
+	e[0] = connect_talking(ONE);
+	rig_reload_good(d, LIVE("drain-timeout = 0.5\n") OTHER);
+	e[1] = connect_talking(ONE);
+	rig_reload_good(d, OTHER);
+	is_reset(e[0]);
+	is_reset(e[1]);
+	assert_int_equal(rig_status(d, "errors.drain-over"), 2);
+	rig_stop(d);
+}
+
 /* Nobody is left who could make sockets: whoever drains is told. */
 static void for_good(void **state)
 {
@@ -120,7 +290,15 @@ static void hung(void **state)
 }
 
 static const struct rig_row rows[] = {
-	{ "drain", drain }, { "for_good", for_good }, { "hung", hung },
+	{ "drain", drain },
+	{ "deadline_of_older", deadline_of_older },
+	{ "undo_takes_back", undo_takes_back },
+	{ "reload_takes_back", reload_takes_back },
+	{ "removed_while_draining", removed_while_draining },
+	{ "removed_is_shown", removed_is_shown },
+	{ "removed_after_change", removed_after_change },
+	{ "for_good", for_good },
+	{ "hung", hung },
 };
 
 int main(void)
