@@ -172,7 +172,7 @@ short control_client_events(const struct control_client *c)
 	return c->state == CLIENT_WRITING ? POLLOUT : 0;
 }
 
-/* Up to the newline, or until there is no room left. */
+/* Up to the newline or the end, or until there is no room left. */
 static void read_some(struct control_client *c)
 {
 	size_t room = sizeof(c->request) - 1 - c->got;
