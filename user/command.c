@@ -102,6 +102,7 @@ static const char *const error_names[ERRORS] = {
 	[ERROR_NO_ANSWER] = "no-answer",
 	[ERROR_NO_MEMORY] = "no-memory",
 	[ERROR_TIMEOUT] = "timeout",
+	[ERROR_BUSY] = "busy",
 	[ERROR_FAILED] = "failed",
 };
 

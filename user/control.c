@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: one thread serves up to CLIENTS_MAX clients with poll(2), so that one that
- * is slow, silent or deaf delays nobody else.  Each has a deadline for its request and one for
- * taking the answer.  At most ANSWERS_MAX answers wait to be taken: with thousands of sessions they
- * are megabytes.  Whoever may not ask is told so, and has STRANGERS_MAX of the places at most, so
- * that it cannot keep out those who may.  When sessions have taken all descriptors, which is when
- * `culvert status` is wanted most, a spare one is left for one client at a time.
+ * Theory of operation: one thread serves several clients with poll(2), so that one that is slow,
+ * silent or deaf delays nobody else.  Each has a deadline for its request and one for taking the
+ * answer.  Few answers wait to be taken: with thousands of sessions they are megabytes.
+ *
+ * Places and answers are shared out by what a client may do, and no rank can use those of another:
+ * so whoever may only watch cannot keep out those who may change something, however it behaves.
+ * Who that is shows only after accept(2), so everybody is accepted as long as there is a place for
+ * a master, and sent away if its own rank has none left.  For the same reason one answer is made at
+ * a time, and then it is looked who else has come.  Masters come first; else who came first.
+ *
+ * When sessions have taken all descriptors, which is when `culvert status` is wanted most, a spare
+ * one is left for one client at a time.
  */
 #include "control.h"
 
@@ -29,9 +35,7 @@
 #include "new_thread.h"
 #include "syscall_filter.h"
 
-#define CLIENTS_MAX 16
-#define STRANGERS_MAX 4
-#define ANSWERS_MAX 4
+#define BACKLOG 16
 #define ACCEPT_PAUSE_MS 100 /* no descriptor, no memory: clients wait in the backlog */
 
 SYSCALLS_NEEDED(
@@ -47,6 +51,27 @@ SYSCALLS_NEEDED(
 	SYSCALL(lstat),
 	SYSCALL(unlink),
 	SYSCALL(unlinkat));
+
+/* What a client may do. */
+enum rank {
+	STRANGERS, /* nothing: they are told so */
+	WATCHERS,  /* ask */
+	MASTERS,   /* change something */
+	RANKS,
+};
+
+/* At most so many clients of a rank at a time, and so many of them that take their answers. */
+struct share {
+	unsigned int places, answers;
+};
+
+#define CLIENTS_MAX (4 + 24 + 8)
+
+static const struct share shares[RANKS] = {
+	[STRANGERS] = { 4, 4 }, /* a short answer, which does not wait */
+	[WATCHERS] = { 24, 4 },
+	[MASTERS] = { 8, 2 },
+};
 
 struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -64,6 +89,8 @@ struct control {
 	uid_t uid; /* who may ask */
 	gid_t gid;
 	uint64_t accept_ms; /* not before */
+	uint64_t accepted; /* clients, ever */
+	uint64_t arrived[CLIENTS_MAX]; /* ACCEPTED when that client came */
 	struct control_client clients[CLIENTS_MAX];
 };
 
@@ -168,7 +195,7 @@ static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 	if (r)
 		return r;
 	c->bound = true;
-	if (listen(c->fd, 16) || lstat(c->path, &st))
+	if (listen(c->fd, BACKLOG) || lstat(c->path, &st))
 		return -errno;
 	c->dev = st.st_dev;
 	c->ino = st.st_ino;
@@ -219,19 +246,51 @@ fail:
 
 /* --- serving --- */
 
-/* A free place; NULL: none, or none for a stranger. */
-static struct control_client *find_place(struct control *c, bool stranger)
+static enum rank rank_of(const struct control_peer *peer)
 {
-	struct control_client *place = NULL;
-	unsigned int strangers = 0;
+	if (peer->may_change)
+		return MASTERS;
+	return peer->may_ask ? WATCHERS : STRANGERS;
+}
 
-	for (size_t i = 0; i < CLIENTS_MAX; i++) {
-		if (c->clients[i].state == CLIENT_FREE)
-			place = &c->clients[i];
-		else
-			strangers += !c->clients[i].peer.may_ask;
-	}
-	return stranger && strangers >= STRANGERS_MAX ? NULL : place;
+/* How many clients of RANK are in STATE. */
+static unsigned int count(const struct control *c, enum rank rank, enum control_client_state state)
+{
+	unsigned int n = 0;
+
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		n += c->clients[i].state == state && rank_of(&c->clients[i].peer) == rank;
+	return n;
+}
+
+static bool has_place(const struct control *c, enum rank rank)
+{
+	return count(c, rank, CLIENT_READING) + count(c, rank, CLIENT_ASKING) +
+	       count(c, rank, CLIENT_WRITING) < shares[rank].places;
+}
+
+static bool may_answer(const struct control *c, enum rank rank)
+{
+	return count(c, rank, CLIENT_WRITING) < shares[rank].answers;
+}
+
+/* Somebody waits for what clients of RANK have: to be answered, or for a descriptor. */
+static bool somebody_waits(const struct control *c, enum rank rank)
+{
+	return (count(c, rank, CLIENT_ASKING) && !may_answer(c, rank)) ||
+	       c->accept_ms > clock_ms();
+}
+
+/* When client I is late; NEVER: it waits for this thread. */
+static uint64_t deadline(const struct control *c, size_t i)
+{
+	const struct control_client *client = &c->clients[i];
+
+	if (!control_client_events(client))
+		return NEVER;
+	if (client->state == CLIENT_WRITING && somebody_waits(c, rank_of(&client->peer)))
+		return client->until_ms - (CONTROL_ANSWER_MS - CONTROL_TURN_MS);
+	return client->until_ms;
 }
 
 /* Accept, with the spare descriptor if there is no other. */
@@ -246,48 +305,85 @@ static int accept_fd(struct control *c)
 	return accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
-static void accept_client(struct control *c)
+/* False: there was nobody, or could not be. */
+static bool accept_client(struct control *c)
 {
 	int fd = accept_fd(c);
-	struct control_client *place;
 	struct control_peer peer;
+	size_t i = 0;
 
 	if (fd < 0) {
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
 			c->accept_ms = clock_ms() + ACCEPT_PAUSE_MS;
 		have_spare(c);
-		return;
+		return false;
 	}
 	peer = control_peer_of(fd, c->uid, c->gid);
-	place = find_place(c, !peer.may_ask);
 	/* a stranger does not get the last descriptor */
-	if (place && (peer.may_ask || c->spare.fd >= 0))
-		control_client_begin(place, fd, &c->spare, &peer, clock_ms());
-	else
-		control_spare_close(&c->spare, fd);
+	if (!has_place(c, rank_of(&peer)) || (!peer.may_ask && c->spare.fd < 0)) {
+		control_client_refuse(fd, &c->spare);
+		return true;
+	}
+	while (c->clients[i].state != CLIENT_FREE)
+		i++;
+	c->arrived[i] = ++c->accepted;
+	control_client_begin(&c->clients[i], fd, &c->spare, &peer, clock_ms());
+	return true;
 }
 
-static void answer_clients(struct control *c)
+/*
+ * All that wait, since the last one may be a master; but not for ever.  Without a look, accept(2)
+ * would say that there is no descriptor where there is nobody.
+ */
+static void accept_clients(struct control *c)
 {
-	unsigned int writing = 0;
+	struct pollfd p = { .fd = c->fd, .events = POLLIN };
 
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		writing += c->clients[i].state == CLIENT_WRITING;
-	for (size_t i = 0; i < CLIENTS_MAX && writing < ANSWERS_MAX; i++) {
-		if (c->clients[i].state != CLIENT_ASKING)
-			continue;
-		control_client_answer(&c->clients[i], c->answer, c->arg, clock_ms());
-		writing += c->clients[i].state == CLIENT_WRITING;
+	for (int i = 0; i <= BACKLOG && has_place(c, MASTERS); i++)
+		if (poll(&p, 1, 0) <= 0 || !accept_client(c))
+			return;
+}
+
+/* Whose turn it is to be answered, or NULL. */
+static struct control_client *next_asking(struct control *c, enum rank rank)
+{
+	uint64_t first = NEVER;
+	size_t found = 0;
+
+	if (!may_answer(c, rank))
+		return NULL;
+	for (size_t i = 0; i < CLIENTS_MAX; i++) {
+		if (c->clients[i].state == CLIENT_ASKING && c->arrived[i] < first &&
+		    rank_of(&c->clients[i].peer) == rank) {
+			first = c->arrived[i];
+			found = i;
+		}
 	}
+	return first == NEVER ? NULL : &c->clients[found];
+}
+
+/* False: there is none that could be. */
+static bool answer_one(struct control *c)
+{
+	struct control_client *client = NULL;
+
+	for (int rank = RANKS - 1; rank >= 0 && !client; rank--)
+		client = next_asking(c, (enum rank)rank);
+	if (client)
+		control_client_answer(client, c->answer, c->arg, clock_ms());
+	return client;
 }
 
 /* Those whose time is up; first, so that others have their turn instead of them. */
 static void drop_late(struct control *c)
 {
 	uint64_t now = clock_ms();
+	bool late[CLIENTS_MAX];
 
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (control_client_events(&c->clients[i]) && c->clients[i].until_ms <= now)
+		late[i] = deadline(c, i) <= now;
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		if (late[i])
 			control_client_late(&c->clients[i]);
 }
 
@@ -296,9 +392,11 @@ static int next_deadline(struct control *c, bool accepting)
 {
 	uint64_t now = clock_ms(), first = NEVER;
 
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (control_client_events(&c->clients[i]) && c->clients[i].until_ms < first)
-			first = c->clients[i].until_ms;
+	for (size_t i = 0; i < CLIENTS_MAX; i++) {
+		uint64_t at = deadline(c, i);
+
+		first = at < first ? at : first;
+	}
 	if (!accepting && c->accept_ms < first)
 		first = c->accept_ms;
 	if (first == NEVER)
@@ -317,11 +415,10 @@ static bool serve_once(struct control *c)
 	int timeout;
 
 	drop_late(c);
-	answer_clients(c);
-	timeout = next_deadline(c, accepting);
+	timeout = answer_one(c) ? 0 : next_deadline(c, accepting);
 	p[POLL_WAKE] = (struct pollfd){ .fd = c->wake, .events = POLLIN };
 	p[POLL_LISTENER] = (struct pollfd){ .fd = -1, .events = POLLIN };
-	if (accepting && find_place(c, false))
+	if (accepting && has_place(c, MASTERS))
 		p[POLL_LISTENER].fd = c->fd;
 	for (size_t i = 0; i < CLIENTS_MAX; i++) {
 		short events = control_client_events(&c->clients[i]);
@@ -335,7 +432,7 @@ static bool serve_once(struct control *c)
 		if (p[POLL_CLIENTS + i].revents)
 			control_client_step(&c->clients[i]);
 	if (p[POLL_LISTENER].revents)
-		accept_client(c);
+		accept_clients(c);
 	if (p[POLL_WAKE].revents)
 		(void)!read(c->wake, &n, sizeof(n));
 	atomic_store_explicit(&c->turns, c->turns + 1, memory_order_relaxed);

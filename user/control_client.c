@@ -143,6 +143,16 @@ void control_spare_close(struct control_spare *spare, int fd)
 		close(fd);
 }
 
+void control_client_refuse(int fd, struct control_spare *spare)
+{
+	/* as command_error_json() would say it */
+	static const char busy[] = "{\"error\":{\"code\":\"busy\",\"message\":"
+				   "\"too many clients at a time: ask again later\"}}\n";
+
+	(void)send(fd, busy, sizeof(busy) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+	control_spare_close(spare, fd);
+}
+
 void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
 			  const struct control_peer *peer, uint64_t now_ms)
 {
@@ -181,8 +191,14 @@ static void read_some(struct control_client *c)
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n <= 0) {
+	if (n < 0) {
 		control_client_drop(c);
+		return;
+	}
+	if (!n) {
+		/* it says no more: that is as good as a newline */
+		c->request[c->got] = '\0';
+		c->state = CLIENT_ASKING;
 		return;
 	}
 	end = memchr(c->request + c->got, '\n', (size_t)n);
@@ -219,6 +235,9 @@ void control_client_late(struct control_client *c)
 		return;
 	if (c->state == CLIENT_READING)
 		(void)send(c->fd, late, sizeof(late) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (c->state == CLIENT_WRITING)
+		log_limited(LOG_WARNING, "control: uid %u, pid %d has not taken its answer in time",
+			    c->peer.uid, (int)c->peer.pid);
 	control_client_drop(c);
 }
 

@@ -9,6 +9,7 @@
 
 #define CONTROL_REQUEST_MS 500 /* a client's time for its request */
 #define CONTROL_ANSWER_MS 2000 /* and for taking the answer */
+#define CONTROL_TURN_MS 500 /* the same while somebody waits until it has */
 #define CONTROL_REQUEST_MAX 4096
 
 /*
@@ -52,6 +53,8 @@ struct control_client {
  */
 struct control_peer control_peer_of(int fd, uid_t uid, gid_t gid);
 
+/* No place for whoever is at the other end of FD: say so, and close it. */
+void control_client_refuse(int fd, struct control_spare *spare);
 /* Take over the connected, non-blocking FD.  SPARE: NULL, or what outlives C. */
 void control_client_begin(struct control_client *c, int fd, struct control_spare *spare,
 			  const struct control_peer *peer, uint64_t now_ms);
