@@ -49,6 +49,8 @@ const char *advice_connect(int error)
 	case EACCES:
 	case EPERM:
 		return " (a local firewall or the permissions of the socket forbid it)";
+	case ENODEV:
+		return " (see `ip link`)";
 	case ENOENT:
 		return " (no such socket: is its server running?)";
 	default:

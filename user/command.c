@@ -185,7 +185,7 @@ static const char *const expectations[] = {
 	[TYPE_CARRIER] = "expected copy, splice or sockmap",
 	[TYPE_ENGINE] = "expected auto, sockmap, splice, copy or default",
 	[TYPE_LEVEL] = "expected error, warning, notice, info or debug",
-	[TYPE_IDS] = "expected a whole number from 1 on, or several in an array",
+	[TYPE_IDS] = "expected a whole number from 1 to 2^63 - 1, or several in an array",
 	[TYPE_SECONDS] = "expected seconds, from 0 to 86400",
 	[TYPE_FLAG] = "expected true or false",
 };
@@ -203,9 +203,11 @@ static const char *text_of(struct json_object *value)
 
 static bool take_id(struct session_filter *f, struct json_object *value)
 {
-	if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 1)
+	uint64_t id = json_object_get_uint64(value); /* 0, for less; UINT64_MAX, for more */
+
+	if (!json_object_is_type(value, json_type_int) || id < 1 || id > INT64_MAX)
 		return false;
-	f->ids[f->n_ids++] = json_object_get_uint64(value);
+	f->ids[f->n_ids++] = id;
 	return true;
 }
 

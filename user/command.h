@@ -45,7 +45,7 @@ enum command_type {
 	TYPE_CARRIER, /* the name of one */
 	TYPE_ENGINE,  /* the name of one, or "default" */
 	TYPE_LEVEL,   /* the name of one */
-	TYPE_IDS,     /* a whole number from 1 on, or an array of such */
+	TYPE_IDS,     /* a whole number from 1 to INT64_MAX, or an array of such */
 	TYPE_SECONDS, /* a number from 0 to a day's */
 	TYPE_FLAG,    /* true, or false, which says nothing */
 };

@@ -74,9 +74,12 @@ static const char *advice(int r, const struct place *p, const struct account *a,
 		return buf;
 	case -EACCES:
 	case -EPERM:
-	case -EROFS:
 		snprintf(buf, size, ": the account %s must be able to write the file, or to make "
 			 "it in %s", a->name, p->dir);
+		return buf;
+	case -EROFS:
+		snprintf(buf, size, ": under the systemd unit /var/log/culvert can be written "
+			 "(LogsDirectory=), and %s with ReadWritePaths= in a drop-in", p->dir);
 		return buf;
 	case -ELOOP:
 		return ": a symbolic link is not followed, give the path of the file itself";

@@ -301,8 +301,8 @@ static void take_options(struct rinetd_reader *p, char *text)
 		name = rinetd_trim(name);
 		w = rinetd_find_word(options, name);
 		if (!w)
-			config_mistake(&p->in, "[%.64s]: unknown option, expected timeout, src "
-				       "or keepalive", name);
+			config_mistake(&p->in, "[%.64s]: unknown option, expected timeout, src, "
+				       "keepalive, connect-timeout or dns-refresh", name);
 		else if (!value)
 			config_mistake(&p->in, "[%s]: needs a value", name);
 		else

@@ -68,6 +68,9 @@ const char *upstream_socket_error(int error)
 	switch (error) {
 	case EAFNOSUPPORT:
 		return "skipped, it is of another address family than the connection's source";
+	case ENODEV:
+		return "the network interface that the forward's `interface` names, or its "
+		       "`source` behind %, does not exist";
 	case EPIPE:
 		return "the privileged process, which makes sockets with a mark or for transparent "
 		       "forwarding, has ended: start culvert again";

@@ -224,12 +224,33 @@ static void full_disk(void **state)
 	rig_stop(d);
 }
 
+/* As below the systemd unit, outside its own directories. */
+static void read_only(void **state)
+{
+	struct daemon *d;
+
+	remove_all();
+	assert_int_equal(mkdir(PLACE "/small", 0755), 0);
+	assert_int_equal(chown(PLACE "/small", NOBODY, NOBODY), 0);
+	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " SMALL "\n" FORWARD);
+	assert_int_equal(mount("culvert-test", PLACE "/small", "tmpfs",
+			       MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=755,uid=65534"), 0);
+	daemon_signal(d, SIGUSR1);
+	rig_wait_log(d, "is written on: Read-only file system: under the systemd unit "
+			"/var/log/culvert can be written (LogsDirectory=), and " PLACE "/small "
+			"with ReadWritePaths= in a drop-in");
+	assert_int_equal(umount(PLACE "/small"), 0);
+	unlink(SMALL);
+	rig_stop(d);
+}
+
 int main(void)
 {
 	static const struct rig_row rows[] = {
 		{ "rotation", rotation },
 		{ "full-disk", full_disk },
+		{ "read-only", read_only },
 	};
 
-	return run_with_place("test_session_log_file", TEST_SECONDS, rows, 2);
+	return run_with_place("test_session_log_file", TEST_SECONDS, rows, 3);
 }

@@ -93,7 +93,9 @@ static void refusals(void **state)
 	assert_int_equal(rig_end(dial(GATE4 ":9003"), RIG_PATIENCE_MS), ECONNRESET);
 	rig_wait_log(d, "Cannot assign requested address");
 	assert_int_equal(rig_end(dial(GATE4 ":9004"), RIG_PATIENCE_MS), ECONNRESET);
-	rig_wait_log(d, "No such device");
+	rig_wait_log(d, "forward device: cannot connect to " SERVER4 ": the network interface "
+			"that the forward's `interface` names, or its `source` behind %, does not "
+			"exist (see `ip link`)");
 	/* which of a configuration alone cannot be known */
 	fd = dial(GATE6 ":9005");
 	assert_int_equal(write(fd, HEADER, strlen(HEADER)), strlen(HEADER));

@@ -142,7 +142,7 @@ static void test_wrong_requests(void **state)
 	} cases[] = {
 		{ { "kill" }, "kill: needs an id, a filter or all" },
 		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
-		{ { "kill", "0" }, "kill: id: expected a whole number from 1 on" },
+		{ { "kill", "0" }, "kill: id: expected a whole number from 1 to 2^63 - 1" },
 		{ { "kill", "-5" }, "\"-5\": expected the number of a session" },
 		{ { "kill", "1.5" }, "\"1.5\": expected the number of a session" },
 		{ { "kill", "9223372036854775808" }, "expected the number of a session" },

@@ -295,7 +295,8 @@ static const struct rig_mistake mistakes[] = {
 	  "0.0.0.0 80 127.0.0.1 81\n:: 80 127.0.0.1 81\n" },
 	{ 1, "upstream \"127.0.0.1:80\": the upstream is the listener itself",
 	  "127.0.0.1 80 127.0.0.1 80\n" },
-	{ 1, "[color]: unknown option, expected timeout, src or keepalive", GOOD " [color=red]\n" },
+	{ 1, "[color]: unknown option, expected timeout, src, keepalive, connect-timeout or "
+	     "dns-refresh", GOOD " [color=red]\n" },
 	{ 1, "[]: unknown option", GOOD " [keepalive=on,]\n" },
 	{ 1, "[timeout]: needs a value", GOOD " [keepalive=on,timeout]\n" },
 	{ 1, "timeout: \"1.5\" is not a whole number", GOOD " [timeout=1.5]\n" },
