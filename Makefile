@@ -214,6 +214,9 @@ EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket
 DOCS     := docs/comparison.md docs/control.md docs/operations.md docs/rinetd.md docs/security.md \
 	    docs/transparent.md
 
+# Of a link to what is not installed, the text.
+unlink := s|\[\([^]]*\)\](\.\./[^)]*)|\1|g; s|\[\([^]]*\)\](design\.md[^)]*)|\1|g
+
 install: all man
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \
 		$(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(DOCDIR)/examples
@@ -224,7 +227,9 @@ install: all man
 	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.conf.5 >$(DESTDIR)$(MANDIR)/man5/culvert.conf.5
 	chmod 644 $(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5
 	install -m 644 LICENSE $(DOCS) $(DESTDIR)$(DOCDIR)
-	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g; s|/usr/local|$(PREFIX)|g' \
+	for doc in $(DOCS); do \
+		sed '$(unlink)' $$doc >$(DESTDIR)$(DOCDIR)/$${doc##*/} || exit 1; done
+	sed '$(unlink); s|/usr/local/share/doc/culvert|$(DOCDIR)|g; s|/usr/local|$(PREFIX)|g' \
 		docs/operations.md >$(DESTDIR)$(DOCDIR)/operations.md
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
 

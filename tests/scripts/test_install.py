@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -62,6 +63,19 @@ class TestInstall(unittest.TestCase):
             text = (self.prefix / "share/man" / page).read_text(encoding="utf-8")
             self.assertIn(f"{PREFIX}/share/doc/culvert/examples/culvert.conf", text)
             self.assertNotIn("/usr/local", text)
+
+    def test_links(self):
+        """Each link in a document leads to what is installed as well, or out of here."""
+        docs = self.prefix / "share/doc/culvert"
+        links = {(path.name, target) for path in docs.glob("*.md") for target in
+                 re.findall(r"\]\(([^)\s#]+)", path.read_text(encoding="utf-8"))}
+        self.assertIn(("operations.md", "comparison.md"), links)
+        dead = {(name, target) for name, target in links
+                if "://" not in target and not (docs / target).exists()}
+        self.assertEqual(dead, set())
+        comparison = (docs / "comparison.md").read_text(encoding="utf-8")
+        self.assertIn("| splice(2) | yes | no |", comparison)
+        self.assertIn("without a start | yes, by `check` | no |", comparison)
 
     def test_example(self):
         example = self.prefix / "share/doc/culvert/examples/culvert.conf"
