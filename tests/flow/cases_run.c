@@ -56,6 +56,7 @@ int cases_listen(void)
 	static const char *const fixed[N_VIAS][2] = {
 		[VIA_PLAIN] = { "127.0.0.1:9000", PLAIN_UPSTREAM },
 		[VIA_IPV6] = { "[::1]:9000", "[::1]:9100" },
+		[VIA_MAPPED] = { "[::ffff:127.0.0.1]:9005", "[::ffff:127.0.0.1]:9100" },
 		[VIA_UNIX_UPSTREAM] = { "127.0.0.1:9001", NULL },
 		[VIA_UNIX_LISTENER] = { NULL, PLAIN_UPSTREAM },
 		[VIA_REFUSED] = { "127.0.0.1:9002", "127.0.0.1:9102" },
@@ -80,7 +81,7 @@ int cases_listen(void)
 		return -1;
 	if (env_has_ipv6() && listen_one(VIA_IPV6))
 		return -1;
-	forwards[VIA_UNIX_LISTENER].fd = forwards[VIA_PLAIN].fd;
+	forwards[VIA_UNIX_LISTENER].fd = forwards[VIA_MAPPED].fd = forwards[VIA_PLAIN].fd;
 	return 0;
 }
 

@@ -136,6 +136,8 @@ static const struct row rows[] = {
 	  .client = ALL_CLIENT, .server = ALL_SERVER },
 	{ "ipv6-conversation", "a conversation over IPv6", .via = VIA_IPV6,
 	  .client = "nd G500:64:64 T F E", .server = "A nd H500:64:64 E F" },
+	{ "ipv4-in-ipv6", "listener and upstream are IPv4 addresses in IPv6 form",
+	  .via = VIA_MAPPED, .ipv6 = true, .client = ALL_CLIENT, .server = ALL_SERVER },
 	{ "unix-upstream", "the upstream is a unix socket", .via = VIA_UNIX_UPSTREAM,
 	  .client = ALL_CLIENT, .server = ALL_SERVER },
 	{ "unix-upstream-talk", "a conversation with a unix socket", .via = VIA_UNIX_UPSTREAM,
