@@ -2,7 +2,6 @@
 #include "config_upstream.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 
 #include "log.h"
 #include "proxy_use.h"
@@ -26,12 +25,7 @@ static bool is_unix(const struct endpoint *e)
 /* Of the N of A.  AF_UNSPEC: a host name, or addresses that stand for either. */
 static sa_family_t family_of(const struct addr *a, size_t n)
 {
-	const struct sockaddr_in6 *in6;
-
 	if (!n || !addr_is_inet(a))
-		return AF_UNSPEC;
-	in6 = (const struct sockaddr_in6 *)&a->ss;
-	if (a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
 		return AF_UNSPEC;
 	for (size_t i = 1; i < n; i++)
 		if (a[i].ss.ss_family != a->ss.ss_family)

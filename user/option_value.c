@@ -171,8 +171,12 @@ static int interface_parse(const char *text, const char **ret)
 
 static int source_parse(const char *text, struct addr *ret)
 {
+	int r;
+
 	*ret = (struct addr){ 0 };
-	return strcmp(text, "any") != 0 ? addr_parse_host(text, ret) : 0;
+	r = strcmp(text, "any") != 0 ? addr_parse_host(text, ret) : 0;
+	*ret = addr_unmapped(ret); /* as endpoints are: both must be of one family */
+	return r;
 }
 
 /* FIELD is where O is kept. */

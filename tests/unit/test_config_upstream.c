@@ -70,7 +70,7 @@ static void test_values(void **state)
 	} sources[] = {
 		{ "192.0.2.1", "192.0.2.1:0" }, { "2001:db8::1", "[2001:db8::1]:0" },
 		{ "[2001:db8::1]", "[2001:db8::1]:0" }, { "fe80::1%7", "[fe80::1%7]:0" },
-		{ "any", "any" },
+		{ "::ffff:192.0.2.1", "192.0.2.1:0" }, { "any", "any" },
 	};
 	static const struct {
 		const char *text;
@@ -174,6 +174,8 @@ static void test_refused(void **state)
 		  "connection can be made" },
 		{ "[culvert]\nsource = ::1\n[forward a]\nlisten = :1\nupstream = 127.0.0.1:2\n",
 		  "c:5: source: the upstream \"127.0.0.1:2\" is IPv4, and this address is IPv6" },
+		{ "[forward a]\nlisten = :1\nupstream = [::ffff:127.0.0.1]:2\nsource = ::1\n",
+		  "c:4: source: the upstream \"[::ffff:127.0.0.1]:2\" is IPv4, and this" },
 		{ "[forward a]\nlisten = [::1]:1\nupstream = 127.0.0.1:2\ntransparent = yes\n",
 		  "c:4: transparent: the upstream \"127.0.0.1:2\" is IPv4, and its clients are "
 		  "IPv6" },
