@@ -10,8 +10,8 @@
  * a master, and sent away if its own rank has none left.  For the same reason one answer is made at
  * a time, and then it is looked who else has come.  Masters come first; else who came first.
  *
- * When sessions have taken all descriptors, which is when `culvert status` is wanted most, a spare
- * one is left for one client at a time.
+ * When sessions have taken all descriptors, which is when `culvert status` is wanted most, spare
+ * ones are left for a client at a time, the last of them for a master.
  */
 #include "control.h"
 
@@ -42,7 +42,6 @@ SYSCALLS_NEEDED(
 	SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(accept4),
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare descriptor */
 	SYSCALL(read), /* the eventfd */
 	SYSCALL(write),
 	SYSCALL(close),
@@ -60,17 +59,20 @@ enum rank {
 	RANKS,
 };
 
-/* At most so many clients of a rank at a time, and so many of them that take their answers. */
+/*
+ * At most so many clients of a rank at a time, and so many of them that take their answers; and the
+ * spare descriptors that must be left when one has come.
+ */
 struct share {
-	unsigned int places, answers;
+	unsigned int places, answers, spares;
 };
 
 #define CLIENTS_MAX (4 + 24 + 8)
 
 static const struct share shares[RANKS] = {
-	[STRANGERS] = { 4, 4 }, /* a short answer, which does not wait */
-	[WATCHERS] = { 24, 4 },
-	[MASTERS] = { 8, 2 },
+	[STRANGERS] = { 4, 4, CONTROL_SPARES }, /* a short answer, which does not wait */
+	[WATCHERS] = { 24, 4, 1 },
+	[MASTERS] = { 8, 2, 0 },
 };
 
 struct control {
@@ -93,12 +95,6 @@ struct control {
 	uint64_t arrived[CLIENTS_MAX]; /* ACCEPTED when that client came */
 	struct control_client clients[CLIENTS_MAX];
 };
-
-static void have_spare(struct control *c)
-{
-	if (c->spare.fd < 0)
-		c->spare.fd = fcntl(c->spare.copied, F_DUPFD_CLOEXEC, 0);
-}
 
 /* --- set-up --- */
 
@@ -210,7 +206,7 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 
 	if (!c)
 		goto fail;
-	c->fd = c->wake = c->spare.fd = -1;
+	c->fd = c->wake = -1;
 	c->uid = uid;
 	c->gid = gid;
 	r = -EINVAL;
@@ -224,8 +220,8 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	r = c->wake < 0 ? -errno : bind_socket(c, uid, gid);
 	if (r)
 		goto fail;
-	c->spare.copied = c->wake;
-	have_spare(c);
+	control_spare_init(&c->spare, c->wake);
+	control_spare_have(&c->spare);
 	*ret = c;
 	return 0;
 fail:
@@ -293,15 +289,13 @@ static uint64_t deadline(const struct control *c, size_t i)
 	return client->until_ms;
 }
 
-/* Accept, with the spare descriptor if there is no other. */
+/* Accept, with a spare descriptor if there is no other. */
 static int accept_fd(struct control *c)
 {
 	int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || c->spare.fd < 0)
+	if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || !control_spare_spend(&c->spare))
 		return fd;
-	close(c->spare.fd);
-	c->spare.fd = -1;
 	return accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
@@ -310,17 +304,18 @@ static bool accept_client(struct control *c)
 {
 	int fd = accept_fd(c);
 	struct control_peer peer;
+	enum rank rank;
 	size_t i = 0;
 
 	if (fd < 0) {
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
 			c->accept_ms = clock_ms() + ACCEPT_PAUSE_MS;
-		have_spare(c);
+		control_spare_have(&c->spare);
 		return false;
 	}
 	peer = control_peer_of(fd, c->uid, c->gid);
-	/* a stranger does not get the last descriptor */
-	if (!has_place(c, rank_of(&peer)) || (!peer.may_ask && c->spare.fd < 0)) {
+	rank = rank_of(&peer);
+	if (!has_place(c, rank) || control_spare_left(&c->spare) < shares[rank].spares) {
 		control_client_refuse(fd, &c->spare);
 		return true;
 	}
@@ -486,8 +481,7 @@ void control_close(struct control *c)
 	}
 	close(c->fd);
 	close(c->wake);
-	if (c->spare.fd >= 0)
-		close(c->spare.fd);
+	control_spare_free(&c->spare);
 	if (!lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
 		unlink(c->path);
 	free(c);

@@ -2,12 +2,10 @@
 #include "control_client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "json_add.h"
 #include "log.h"
@@ -19,9 +17,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(recvfrom),
-	SYSCALL(sendto),
-	SYSCALL(dup3), /* the spare descriptor */
-	SYSCALL(close));
+	SYSCALL(sendto));
 
 /* --- who asks --- */
 
@@ -131,17 +127,6 @@ static struct json_object *make_answer(const struct control_client *c, control_a
 }
 
 /* --- one client --- */
-
-void control_spare_close(struct control_spare *spare, int fd)
-{
-	/*
-	 * dup3(2) closes FD and takes its number in one step: no other thread can come in between
-	 */
-	if (spare && spare->fd < 0 && dup3(spare->copied, fd, O_CLOEXEC) == fd)
-		spare->fd = fd;
-	else
-		close(fd);
-}
 
 void control_client_refuse(int fd, struct control_spare *spare)
 {

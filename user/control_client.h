@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include "control.h"
+#include "control_spare.h"
 
 #define CONTROL_REQUEST_MS 500 /* a client's time for its request */
 #define CONTROL_ANSWER_MS 2000 /* and for taking the answer */
@@ -21,18 +22,6 @@
  *   WRITING  the answer is not written completely         -> FREE
  */
 enum control_client_state { CLIENT_FREE, CLIENT_READING, CLIENT_ASKING, CLIENT_WRITING };
-
-/*
- * A descriptor that is kept so that the control socket answers while all others are in use: it is
- * given up for a client that cannot be accepted otherwise, and had again when a client goes.
- */
-struct control_spare {
-	int fd;     /* -1: given up */
-	int copied; /* what it is a copy of; nobody uses it for anything */
-};
-
-/* Close FD; if the spare one is given up, FD's number becomes it. */
-void control_spare_close(struct control_spare *spare, int fd);
 
 struct control_client {
 	enum control_client_state state;

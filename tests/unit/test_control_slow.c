@@ -12,8 +12,10 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -328,13 +330,22 @@ static int watch_setup(void **state)
 }
 
 /* This thread alone asks as another user, of the daemon's group: libc would change them all. */
+static void watch_with(const struct rig *rig, int fd)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+
+	strcpy(un.sun_path, rig->path);
+	assert_int_equal(syscall(SYS_setresuid, -1, OTHER, -1), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
+}
+
 static int dial_watcher(const struct rig *rig)
 {
-	int fd;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	assert_int_equal(syscall(SYS_setresuid, -1, OTHER, -1), 0);
-	fd = dial(rig->path);
-	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
+	assert_true(fd >= 0);
+	watch_with(rig, fd);
 	return fd;
 }
 
@@ -414,6 +425,56 @@ static void test_watchers_in_turn(void **state)
 	hang_up(fds + WATCHERS_ANSWERS, WATCHERS - WATCHERS_ANSWERS);
 }
 
+#define FEW 128 /* descriptors */
+
+/*
+ * When all descriptors are in use a watcher gets a spare one, but not the last: whoever may change
+ * something is served while the watcher has it.
+ */
+static void test_last_descriptor(void **state)
+{
+	static const char request[] = LARGE "\n";
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	struct rig *rig = *state;
+	struct pollfd p = { .events = POLLIN };
+	int master, ended = 1, n, fds[2], taken[FEW];
+	struct rlimit old, few;
+	char buf[256];
+
+	if (geteuid()) {
+		printf("skip: only root can be another user\n");
+		skip();
+	}
+	log_set_level(LOG_ERR);
+	rig->large = 3000000;
+	strcpy(un.sun_path, rig->path);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+	few = (struct rlimit){ .rlim_cur = FEW, .rlim_max = old.rlim_max };
+	for (int i = 0; i < TRIES && ended; i++) {
+		master = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		for (int k = 0; k < 2; k++)
+			fds[k] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+		for (n = 0; n < FEW && (taken[n] = dup(STDERR_FILENO)) >= 0; n++)
+			;
+		for (int k = 0; k < 2; k++) {
+			watch_with(rig, fds[k]);
+			say(fds[k], request, strlen(request));
+			p.fd = fds[k];
+			assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+		}
+		assert_int_equal(connect(master, (struct sockaddr *)&un, sizeof(un)), 0);
+		say(master, STATUS "\n", strlen(STATUS "\n"));
+		expect_line(buf, hear(master, buf, sizeof(buf)), "text");
+		ended = has_ended(fds[0]);
+		hang_up(taken, n);
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+		expect_line(buf, hear(fds[1], buf, sizeof(buf)), "error");
+		close(fds[0]);
+	}
+	assert_false(ended);
+}
+
 #define ON_WATCH(f) cmocka_unit_test_setup_teardown(f, watch_setup, rig_teardown)
 
 int main(void)
@@ -429,6 +490,7 @@ int main(void)
 		cmocka_unit_test(test_close_is_quick),
 		ON_WATCH(test_deaf_watchers),
 		ON_WATCH(test_watchers_in_turn),
+		ON_WATCH(test_last_descriptor),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
