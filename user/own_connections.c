@@ -9,6 +9,7 @@
  */
 #include "own_connections.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -80,18 +81,31 @@ static unsigned int times(const struct own_connections *o, const struct sockaddr
 		       TIMES_OF(note) : 0;
 }
 
+/*
+ * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
+ * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
+ * simultaneous open).  It does not choose lower ones, see net.ipv4.ip_local_port_range.
+ */
+static bool may_meet_itself(const struct addr *to)
+{
+	return addr_is_inet(to) && ntohs(addr_port(to)) >= 1024;
+}
+
 int own_connections_make(struct own_connections *o, int fd, const struct addr *to,
 			 const struct sockaddr *peer)
 {
 	bool noted = addr_is_inet(to) && is_listened(o, addr_port(to));
 	unsigned int n = noted ? times(o, peer) : 0;
-	struct addr own;
+	struct addr own, unmapped;
 	int r;
 
 	if (n >= OWN_CONNECTIONS_MAX)
 		return EDEADLK;
 	r = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
-	if (noted && (!r || r == EINPROGRESS) && local_addr(fd, &own))
+	if ((r && r != EINPROGRESS) || !(noted || may_meet_itself(to)) || !local_addr(fd, &own))
+		return r;
+	if (noted)
 		atomic_store(&o->notes[addr_port(&own)], NOTE(fd, n + 1));
-	return r;
+	unmapped = addr_unmapped(to);
+	return addr_equal(&own, &unmapped) ? ECONNREFUSED : r;
 }

@@ -25,7 +25,8 @@ void own_connections_listen(struct own_connections *o, const struct addr *a);
 
 /*
  * Connect FD to TO, for the client at PEER, as connect(2) does.  Returns 0 or errno; EDEADLK: not
- * done, PEER is this daemon itself, and has come a long way already.
+ * done, PEER is this daemon itself, and has come a long way already; ECONNREFUSED: also if FD has
+ * been connected to itself, so that FD must be closed by RST.
  */
 int own_connections_make(struct own_connections *o, int fd, const struct addr *to,
 			 const struct sockaddr *peer);
