@@ -474,6 +474,13 @@ enum step sockmap_finish(struct sockmap_io *io)
 	return r == STEP_WAIT ? wait_longer(io) : r;
 }
 
+enum step sockmap_rest(struct sockmap_io *io)
+{
+	enum step r = io->flow->phase == FLOW_DRAINING ? STEP_DONE : sockmap_settle(io);
+
+	return r == STEP_DONE ? look_drained(io) : r;
+}
+
 bool sockmap_ended(const struct sockmap_io *io)
 {
 	uint64_t received = 0;

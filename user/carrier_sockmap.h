@@ -77,6 +77,12 @@ enum step sockmap_drain(struct sockmap_io *io);
 enum step sockmap_finish(struct sockmap_io *io);
 
 /*
+ * The source is dead: nothing more comes.  Bring on what the program has passed, and what is in the
+ * target's backlog.  STEP_DONE: the target's TCP has all of it; STEP_WAIT: look again.
+ */
+enum step sockmap_rest(struct sockmap_io *io);
+
+/*
  * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its
  * error has been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this
  * socket for the other flow, takes the error (sock_error()), and puts it back only later.

@@ -18,6 +18,7 @@
 #include "session_log.h"
 #include "session_record.h"
 #include "session_pace.h"
+#include "session_part.h"
 #include "session_slots.h"
 #include "syscall_filter.h"
 
@@ -90,6 +91,8 @@ static int watch_side(struct session *s, unsigned int side)
 
 	if (source->fd < 0)
 		return 0;
+	if (s->state == SESSION_PARTING)
+		return loop_watch(&s->worker->loop, source, 0, false);
 	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
 		return 0;
 	/*
@@ -109,6 +112,8 @@ static uint64_t next_due(struct session *s)
 		return session_header_due(s);
 	if (s->state == SESSION_CONNECTING)
 		return session_connect_due(s);
+	if (s->state == SESSION_PARTING)
+		return session_part_due(s);
 	due = session_idle_due(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
@@ -293,7 +298,8 @@ static void on_event(struct session *s, unsigned int which, uint32_t events)
 	}
 	/* EPOLLERR is RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (events & EPOLLERR) {
-		session_reset(s, session_cause(which, socket_error(source->fd)));
+		session_part(s, which, session_cause(which, socket_error(source->fd)));
+		session_update(s);
 		return;
 	}
 	if (s->state == SESSION_HEADER) {
@@ -331,6 +337,8 @@ static void on_timer(struct timer *timer)
 		session_header_timer(s);
 	else if (s->state == SESSION_CONNECTING)
 		session_connect_timer(s);
+	else if (s->state == SESSION_PARTING)
+		session_part_timer(s);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++) {
 		struct flow *f = &s->flows[dir];
 

@@ -30,13 +30,17 @@
  *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
  *                 -> DEAD  there is no address, or none answered, or the client reset
  *   OPEN        both flows run on their own
- *                 -> DEAD  both are DONE, or the session was reset
+ *                 -> PARTING  one end is gone, by RST or an error, and had something to say
+ *                 -> DEAD     both are DONE, or the session was reset
+ *   PARTING     what the dead end had said is taken to the other, see session_part.h
+ *                 -> DEAD  it has it all, or takes no more; reset
  *   DEAD        sockets closed, resources given back; freed after the batch of events
  */
 enum session_state {
 	SESSION_HEADER,
 	SESSION_CONNECTING,
 	SESSION_OPEN,
+	SESSION_PARTING,
 	SESSION_DEAD,
 	SESSION_STATES,
 };
@@ -97,7 +101,8 @@ struct session {
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
-	uint8_t end_cause;       /* in worker->ending: enum cause of what is to come */
+	uint8_t end_cause;       /* in worker->ending, or PARTING: enum cause of what is to come */
+	uint8_t parted;          /* PARTING: the side that is dead */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client is who has connected */
 	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */

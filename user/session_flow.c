@@ -10,6 +10,7 @@
 #include "session_engine.h"
 #include "session_stay.h"
 #include "session_pace.h"
+#include "session_part.h"
 #include "syscall_filter.h"
 
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
@@ -75,7 +76,7 @@ static void flow_finished(struct session *s, unsigned int dir)
 
 	/* of the last one, close(2) sends the FIN */
 	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
-		session_reset(s, session_cause(!dir, errno));
+		session_part(s, !dir, session_cause(!dir, errno));
 		return;
 	}
 	flow_set_phase(f, FLOW_DONE);
@@ -176,6 +177,17 @@ static bool pump_turns(struct session *s, unsigned int dir, bool fin, enum pump 
 	return n;
 }
 
+bool session_flow_rest(struct session *s, unsigned int dir)
+{
+	enum pump r = PUMP_MORE;
+	int error;
+
+	for (int i = 0; r == PUMP_MORE && i < RUN_STEPS; i++)
+		if (!pump_turns(s, dir, true, &r, &error))
+			return false;
+	return r != PUMP_MORE && r != PUMP_BLOCKED && r != PUMP_STARVED && r != PUMP_UNSUPPORTED;
+}
+
 static void run_user(struct session *s, unsigned int dir, bool fin)
 {
 	struct flow *f = &s->flows[dir];
@@ -193,17 +205,17 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	switch (r) {
 	case PUMP_EOF:
 		if (!session_stay_ended(s, dir)) {
-			session_reset(s, session_cause(dir, 0));
+			session_part(s, dir, session_cause(dir, 0));
 			return;
 		}
 		f->eof = true;
 		flow_finished(s, dir);
 		return;
 	case PUMP_SRC_ERROR:
-		session_reset(s, session_cause(dir, error));
+		session_part(s, dir, session_cause(dir, error));
 		return;
 	case PUMP_DST_ERROR:
-		session_reset(s, session_cause(!dir, error));
+		session_part(s, !dir, session_cause(!dir, error));
 		return;
 	case PUMP_STARVED:
 	case PUMP_UNSUPPORTED:

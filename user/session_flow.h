@@ -29,4 +29,10 @@ void session_flow_review(struct session *s, unsigned int dir);
  */
 bool session_flow_follow(struct session *s, unsigned int dir);
 
+/*
+ * The source of flow DIR is dead, and the kernel has nothing of it any more: read and write what is
+ * left.  False: there is more, or it may not be read yet.
+ */
+bool session_flow_rest(struct session *s, unsigned int dir);
+
 #endif

@@ -8,7 +8,8 @@
 static const uint8_t allowed[SESSION_STATES] = {
 	[SESSION_HEADER] = TO(SESSION_CONNECTING) | TO(SESSION_DEAD),
 	[SESSION_CONNECTING] = TO(SESSION_OPEN) | TO(SESSION_DEAD),
-	[SESSION_OPEN] = TO(SESSION_DEAD),
+	[SESSION_OPEN] = TO(SESSION_PARTING) | TO(SESSION_DEAD),
+	[SESSION_PARTING] = TO(SESSION_DEAD),
 };
 
 bool session_may(enum session_state from, enum session_state to)

@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "carrier_sockmap.h"
 #include "log.h"
 #include "session_count.h"
+#include "session_part.h"
 #include "session_slots.h"
 
 static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
@@ -52,10 +52,10 @@ static bool step_ok(struct session *s, unsigned int dir, enum step r, const stru
 
 	switch (r) {
 	case STEP_SRC_ERROR:
-		session_reset(s, session_cause(dir, error));
+		session_part(s, dir, session_cause(dir, error));
 		return false;
 	case STEP_DST_ERROR:
-		session_reset(s, session_cause(!dir, error));
+		session_part(s, !dir, session_cause(!dir, error));
 		return false;
 	case STEP_UNPROVED:
 		log_unproved(s, dir, &io->books);
@@ -119,7 +119,7 @@ void session_stay_enter(struct session *s, unsigned int dir, enum reason reason)
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
-		session_reset(s, session_cause(dir, io.error));
+		session_part(s, dir, session_cause(dir, io.error));
 		return;
 	}
 	if (r) {
@@ -179,6 +179,15 @@ bool session_stay_has_finished(struct session *s, unsigned int dir)
 
 	session_count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
+}
+
+enum step session_stay_rest(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io = sockmap_io(s, dir);
+	enum step r = sockmap_rest(&io);
+
+	session_count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
+	return r;
 }
 
 bool session_stay_ended(struct session *s, unsigned int dir)

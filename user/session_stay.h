@@ -2,6 +2,7 @@
 #ifndef CULVERT_SESSION_STAY_H
 #define CULVERT_SESSION_STAY_H
 
+#include "carrier_sockmap.h"
 #include "policy.h"
 #include "session.h"
 
@@ -32,6 +33,9 @@ void session_stay_demote(struct session *s, unsigned int dir, unsigned int kind)
 bool session_stay_has_left(struct session *s, unsigned int dir);
 bool session_stay_has_drained(struct session *s, unsigned int dir);
 bool session_stay_has_finished(struct session *s, unsigned int dir);
+
+/* The source of flow DIR is dead.  STEP_DONE: the target's TCP has what the kernel had of it. */
+enum step session_stay_rest(struct session *s, unsigned int dir);
 
 /* EOF was read: was it a FIN?  Only a session that has been in the kernel need ask. */
 bool session_stay_ended(struct session *s, unsigned int dir);

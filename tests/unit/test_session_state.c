@@ -11,13 +11,14 @@
 
 /*
  * Who may follow whom, written from the text of session.h and not from session_state.c: a letter
- * for each state that one leads to, in the order Header Connecting Open Dead.
+ * for each state that one leads to, in the order Header Connecting Open Parting Dead.
  */
 static const char *const leads_to[SESSION_STATES] = {
-	[SESSION_HEADER]     = ".C.D",
-	[SESSION_CONNECTING] = "..OD",
-	[SESSION_OPEN]       = "...D",
-	[SESSION_DEAD]       = "....",
+	[SESSION_HEADER]     = ".C..D",
+	[SESSION_CONNECTING] = "..O.D",
+	[SESSION_OPEN]       = "...PD",
+	[SESSION_PARTING]    = "....D",
+	[SESSION_DEAD]       = ".....",
 };
 
 static bool expected(unsigned int from, unsigned int to)
