@@ -172,7 +172,13 @@ static void add_upstream(struct json_object *o, const struct session_view *v)
 static struct json_object *session_json(const struct session_view *v, unsigned int worker,
 					uint64_t now_ms)
 {
-	static const char *const states[] = { "header", "connecting", "open", "dead" };
+	static const char *const states[SESSION_STATES] = {
+		[SESSION_HEADER] = "header",
+		[SESSION_CONNECTING] = "connecting",
+		[SESSION_OPEN] = "open",
+		[SESSION_PARTING] = "parting",
+		[SESSION_DEAD] = "dead",
+	};
 	const struct session *s = &v->session;
 	const struct forward_conf *fc = forward_of(s);
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();

@@ -60,6 +60,8 @@ void session_part(struct session *s, unsigned int side, enum cause cause)
 {
 	struct flow *f = &s->flows[side];
 
+	if (s->state == SESSION_PARTING && s->parted == side)
+		return; /* a write has found it out, and epoll says so as well */
 	if (s->state != SESSION_OPEN || f->phase == FLOW_DONE) {
 		session_reset(s, cause);
 		return;
