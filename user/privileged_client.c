@@ -235,9 +235,15 @@ static int await_answer(const struct privileged *p, const struct privileged_requ
 {
 	struct pollfd fd = { .fd = p->fd, .events = POLLIN };
 
-	for (unsigned int left = patience_s(q) * 1000 / SLICE_MS; left; left--)
-		if (poll(&fd, 1, SLICE_MS) > 0)
+	for (unsigned int left = patience_s(q) * 1000 / SLICE_MS; left; left--) {
+		int r;
+
+		do
+			r = poll(&fd, 1, SLICE_MS);
+		while (r < 0 && errno == EINTR);
+		if (r > 0)
 			return 0;
+	}
 	return poll(&fd, 1, 0) > 0 ? 0 : -EAGAIN;
 }
 
