@@ -94,7 +94,10 @@ struct session {
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
 	uint64_t cookies[2];     /* while it has slots */
 	uint32_t pair;           /* NO_PAIR: no slots */
-	uint32_t watched_ms;     /* OPEN: since then user space has been judging it (low half) */
+	union {
+		uint32_t watched_ms; /* OPEN: since then user space has been judging it, */
+		uint32_t parted_ms;  /* PARTING: since then it has been (low halves) */
+	};
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp;                /* both sides are TCP */

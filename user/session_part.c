@@ -16,8 +16,11 @@
 
 SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
 
-/* Looks without any progress before the other end is given up: they double, up to 128 ms. */
-#define LOOKS 50
+/*
+ * Then the other end is reset, whatever it has got: it may be slow, or its bandwidth limited, and
+ * nobody waits for what a dead end has said.
+ */
+#define PARTING_MS 5000
 
 /* Unix sockets know it not: what is written there is the other end's already. */
 static bool is_sent(int fd)
@@ -45,11 +48,10 @@ static void look(struct session *s)
 	uint64_t before = f->user_in + f->user_out;
 	bool taken = take(s);
 
-	if (f->user_in + f->user_out != before) {
-		f->stuck = 0;
+	if (f->user_in + f->user_out != before)
 		flow_look_reset(f);
-	}
-	if ((taken && is_sent(s->sides[!s->parted].fd)) || ++f->stuck > LOOKS) {
+	if ((taken && is_sent(s->sides[!s->parted].fd)) ||
+	    (uint32_t)s->worker->loop.now_ms - s->parted_ms >= PARTING_MS) {
 		session_reset(s, (enum cause)s->end_cause);
 		return;
 	}
@@ -69,7 +71,7 @@ void session_part(struct session *s, unsigned int side, enum cause cause)
 	session_set_state(s, SESSION_PARTING);
 	s->end_cause = (uint8_t)cause;
 	s->parted = (uint8_t)side;
-	f->stuck = 0;
+	s->parted_ms = (uint32_t)s->worker->loop.now_ms;
 	flow_look_reset(f);
 	look(s);
 }
