@@ -405,6 +405,51 @@ static void keepalive(void **state)
 	rig_stop(d);
 }
 
+/* Where the kernel takes the ports of those that connect from. */
+static void port_range(const char *mode, char *range, int size)
+{
+	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", mode);
+
+	assert_non_null(f);
+	if (*mode == 'r')
+		assert_non_null(fgets(range, size, f));
+	else
+		assert_true(fputs(range, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+#define ATTEMPTS 400
+
+/*
+ * Nobody listens at a port that the kernel may also connect from: nobody is given back their own
+ * bytes.
+ */
+static void meets_itself(void **state)
+{
+	char before[64], few[] = "40000 40063";
+	struct daemon *d;
+
+	port_range("r", before, sizeof(before));
+	port_range("w", few, 0);
+	d = rig_start(*state, "[culvert]\nprobe = no\n"
+			      "[forward down]\nlisten = " ONE "\nupstream = 127.0.0.1:40002\n");
+	for (int i = 0; i < ATTEMPTS; i++) {
+		int fd = rig_try_dial(NULL, ONE);
+
+		if (fd < 0) {
+			assert_int_equal(fd, -ECONNRESET);
+			continue;
+		}
+		/* whoever has been told of the reset by send(2) is not told again */
+		if (send(fd, "own", 3, MSG_NOSIGNAL) == 3)
+			assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), ECONNRESET);
+		rig_reset(fd);
+	}
+	assert_int_equal(rig_status(d, "errors.connect-refused"), ATTEMPTS);
+	port_range("w", before, 0);
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
 	{ "connect-timeout", connect_timeout },
 	{ "limits", limits },
@@ -416,6 +461,7 @@ static const struct rig_row rows[] = {
 	{ "keepalive", keepalive },
 	{ "keepalive-unanswered", keepalive_unanswered },
 	{ "max-sessions-per-client", max_sessions_per_client },
+	{ "meets-itself", meets_itself },
 };
 
 int main(void)
