@@ -42,7 +42,7 @@ bool addr_takes_any_port(const struct addr *a);
 /* True if both are the same address and port, or the same unix path. */
 bool addr_equal(const struct addr *a, const struct addr *b);
 
-/* The same; of an IPv4 address in IPv6 form ([::ffff:1.2.3.4]) the IPv4 address. */
+/* A; of an IPv4 address in IPv6 form ([::ffff:1.2.3.4]) the IPv4 address. */
 struct addr addr_unmapped(const struct addr *a);
 
 /* 0.0.0.0 or [::]. */

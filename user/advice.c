@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "upstream_socket.h"
+#include "own_connections.h"
 
 const char *advice_listen(int error)
 {
@@ -40,7 +40,7 @@ const char *advice_connect(int error)
 	case ENETUNREACH:
 	case EHOSTUNREACH:
 		return " (see `ip route get`)";
-	case UPSTREAM_SOCKET_LOOPS:
+	case OWN_CONNECTIONS_LOOP:
 		return " (an upstream is this machine, where culvert listens: give the address of the "
 		       "server itself, or let `listen` name one address)";
 	case EADDRNOTAVAIL:

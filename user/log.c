@@ -329,7 +329,6 @@ static const char *kind_of(const char *fmt, char *buf, size_t size)
 void log_tell_suppressed(bool all)
 {
 	char kind[MESSAGE_MAX / 2];
-
 	long long now = (long long)clock_ms();
 
 	for (struct log_rate *rate = listed_rates; rate; rate = rate->next) {

@@ -100,7 +100,7 @@ int own_connections_make(struct own_connections *o, int fd, const struct addr *t
 	int r;
 
 	if (n >= OWN_CONNECTIONS_MAX)
-		return EDEADLK;
+		return OWN_CONNECTIONS_LOOP;
 	r = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
 	if ((r && r != EINPROGRESS) || !(noted || may_meet_itself(to)) || !local_addr(fd, &own))
 		return r;

@@ -20,6 +20,7 @@
 #include "session_pace.h"
 #include "session_part.h"
 #include "session_slots.h"
+#include "session_wait.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
@@ -49,101 +50,6 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 	if (s->pair == NO_PAIR)
 		return 0;
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
-}
-
-/* --- what to wait for: computed from the flows, never remembered --- */
-
-static uint32_t side_events(const struct session *s, unsigned int side)
-{
-	unsigned int in = flow_wants(&s->flows[side]), out = flow_wants(&s->flows[!side]);
-	uint32_t events = 0;
-
-	if (s->state == SESSION_HEADER) /* once for each arrival: what comes is left there */
-		return side == CLIENT ? EPOLLIN | EPOLLRDHUP | EPOLLET : 0;
-	if (s->state == SESSION_CONNECTING)
-		return side == UPSTREAM && !s->connecting->retry_ms ? EPOLLOUT : 0;
-	if (in & FLOW_WANT_READ)
-		events |= EPOLLIN | EPOLLRDHUP;
-	if (in & FLOW_WANT_FIN)
-		events |= EPOLLRDHUP;
-	if (out & FLOW_WANT_WRITE)
-		events |= EPOLLOUT;
-	return events;
-}
-
-static bool is_unix(const struct session *s, unsigned int side)
-{
-	if (side == CLIENT)
-		return session_peer(s)->sa.sa_family == AF_UNIX;
-	return endpoint_is_unix(upstream_of(s));
-}
-
-/*
- * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
- * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
- * earlier bytes: then it is not watched until something is wanted again.
- */
-static int watch_side(struct session *s, unsigned int side)
-{
-	struct source *source = &s->sides[side];
-	uint32_t events = side_events(s, side);
-	bool fin_sent = s->flows[!side].phase == FLOW_DONE;
-
-	if (source->fd < 0)
-		return 0;
-	if (s->state == SESSION_PARTING)
-		return loop_watch(&s->worker->loop, source, 0, false);
-	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
-		return 0;
-	/*
-	 * a unix socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be
-	 * read
-	 */
-	if (is_unix(s, side))
-		fin_sent = true;
-	return loop_watch(&s->worker->loop, source, events, events || !fin_sent);
-}
-
-static uint64_t next_due(struct session *s)
-{
-	uint64_t due;
-
-	if (s->state == SESSION_HEADER)
-		return session_header_due(s);
-	if (s->state == SESSION_CONNECTING)
-		return session_connect_due(s);
-	if (s->state == SESSION_PARTING)
-		return session_part_due(s);
-	due = session_idle_due(s);
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		struct flow *f = &s->flows[dir];
-
-		if (!(flow_wants(f) & FLOW_WANT_TIMER))
-			continue;
-		if (!f->due_ms)
-			flow_look_later(f, s->worker->loop.now_ms);
-		if (f->due_ms < due)
-			due = f->due_ms;
-	}
-	return due;
-}
-
-void session_update(struct session *s)
-{
-	struct loop *l = &s->worker->loop;
-	uint64_t due;
-
-	if (s->state == SESSION_DEAD)
-		return;
-	if (watch_side(s, CLIENT) || watch_side(s, UPSTREAM)) {
-		session_reset(s, CAUSE_NO_MEMORY);
-		return;
-	}
-	due = next_due(s);
-	if (due == UINT64_MAX)
-		timer_cancel(l, &s->timer);
-	else
-		timer_set(l, &s->timer, due);
 }
 
 /* --- the worker's list --- */

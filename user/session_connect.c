@@ -18,6 +18,7 @@
 #include "session_flow.h"
 #include "session_header.h"
 #include "session_name.h"
+#include "session_wait.h"
 #include "syscall_filter.h"
 #include "tcp.h"
 #include "upstream_socket.h"
@@ -47,7 +48,7 @@ static enum cause connect_cause(int error)
 		return CAUSE_CONNECT_TIMEOUT;
 	case UPSTREAM_SOCKET_LACKS:
 		return CAUSE_NO_SOCKET;
-	case UPSTREAM_SOCKET_LOOPS:
+	case OWN_CONNECTIONS_LOOP:
 		return CAUSE_LOOP;
 	case EMFILE:
 	case ENFILE:

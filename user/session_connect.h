@@ -56,8 +56,6 @@ void session_connect_news(struct worker *w);
 /* Free what was given up during the batch. */
 void session_connect_reap(struct worker *w);
 
-/* To be called at the end of every handler that left the session alive.  In session.c. */
-void session_update(struct session *s);
 /* Close one side, if it is open.  RST: with a reset.  In session.c. */
 void session_close_side(struct session *s, unsigned int which, bool rst);
 

@@ -5,7 +5,7 @@
 #include "session.h"
 
 /*
- * What drives the flows of a session from phase to phase (see flow.h).  Used by session.c only.
+ * What drives the flows of a session from phase to phase (see flow.h).  Used by session.c, and by session_part.c.
  * Each of these may end the session: look at s->state afterwards.
  */
 

@@ -7,7 +7,7 @@
 #include "session.h"
 
 /*
- * A flow's stay in the kernel: the way in and out again.  Used by session_flow.c only.  Each of
+ * A flow's stay in the kernel: the way in and out again.  Used by session_flow.c, and by session_part.c.  Each of
  * these but the first may end the session: look at s->state afterwards.
  */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "own_connections.h"
 #include "socket_options.h"
 #include "socket_stock.h"
 #include "syscall_filter.h"
@@ -74,7 +75,7 @@ const char *upstream_socket_error(int error)
 	case EPIPE:
 		return "the privileged process, which makes sockets with a mark or for transparent "
 		       "forwarding, has ended: start culvert again";
-	case UPSTREAM_SOCKET_LOOPS:
+	case OWN_CONNECTIONS_LOOP:
 		return "a loop: this connection has come through culvert several times already";
 	case UPSTREAM_SOCKET_LACKS:
 		return "no socket with a mark or for transparent forwarding was to be had within "

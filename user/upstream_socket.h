@@ -23,10 +23,7 @@ int upstream_socket(const struct forward_conf *fc, struct socket_stock *stock,
 /* An error for those who have waited in vain for one in stock; connect(2) knows it not. */
 #define UPSTREAM_SOCKET_LACKS ENOSR
 
-/* The same for who has come round in a circle, of own_connections.h. */
-#define UPSTREAM_SOCKET_LOOPS EDEADLK
-
-/* As strerror(3), but it knows what is meant here. */
+/* As strerror(3), but it knows what is meant here, and OWN_CONNECTIONS_LOOP. */
 const char *upstream_socket_error(int error);
 
 #endif
