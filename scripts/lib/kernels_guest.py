@@ -17,8 +17,9 @@ from kernels_plan import MODULES, OPTIONAL_MODULES, broken_script, render
 
 LIB = os.path.dirname(os.path.abspath(__file__))
 QEMU = "qemu-system-x86_64"
-# A warning, an oops and a panic end the guest at once (-no-reboot: and qemu).
-APPEND = "console=ttyS0 quiet panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
+# A warning, an oops and a panic end the guest at once (-no-reboot: and qemu). With loglevel=5 the
+# console shows the warning itself, too ("quiet" leaves only that there was one).
+APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
 SCRIPTS = {
     "init": "kernels_init.sh",
     "culvert/steps.sh": "kernels_steps.sh",

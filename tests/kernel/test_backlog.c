@@ -226,6 +226,12 @@ static struct kt_session *stalled_a(size_t bytes, bool in_tx)
  * T18, sk_psock_verdict_apply: where a backlog of the opposite direction waits, a passed skb is
  * queued behind it instead of in the receive queue: charged to nobody, with the window open, and
  * not to be read.  So to pass bounds nothing there, and the program closes the gate instead.
+ *
+ * The backlog is not drained here: sk_psock_backlog would then charge what was passed to the socket
+ * without holding its lock (sk_psock_skb_ingress, skb_set_owner_r), beside acknowledgements and
+ * recv, which change the same plain int, sk_forward_alloc.  With that, inet_sock_destruct warned of
+ * what was left of it in each of seven guests (6.1.192 and 6.12.117, a busy host) within 1 to 13
+ * repetitions; without it, not once in 360.
  */
 static void t18_passed_behind_a_backlog_has_no_bound(void **state)
 {
@@ -242,11 +248,9 @@ static void t18_passed_behind_a_backlog_has_no_bound(void **state)
 		      (unsigned long long)charged(s->a), kt_quiet(s->a) ? "no" : "yes");
 	if (!unbounded)
 		return;
-	assert_int_equal(kt_stat(s->slot_a)->passed, total);
+	assert_true(KT_WAIT(kt_stat(s->slot_a)->passed == total));
 	assert_in_range(charged(s->a), 0, 1 * MIB);
 	assert_true(kt_quiet(s->a));
-	assert_int_equal(kt_expect(s->client, 0, 1 * MIB), 0);
-	assert_int_equal(kt_expect(s->a, 0, total), 0);
 }
 
 /* T9, sk_psock_drop: leaving the last map destroys the backlog of the opposite direction. */
