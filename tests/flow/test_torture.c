@@ -233,13 +233,11 @@ static void start_daemon(void)
 /* Sleep, but wake up soon after the end of the run. */
 static void nap(unsigned int ms)
 {
-	int64_t until = now_ms() + ms;
+	int64_t until = now_ms() + ms, left;
 
-	while (!over && now_ms() < until) {
-		int64_t left = until - now_ms();
-
+	/* asked for once: time that has passed since is no -1, for which poll(2) waits for ever */
+	while (!over && (left = until - now_ms()) > 0)
 		poll(NULL, 0, left > 50 ? 50 : (int)left);
-	}
 }
 
 static void *storm_main(void *arg)
