@@ -265,6 +265,7 @@ static int ask(const char *control, const char *line, struct json_object **ret)
 	char *text = NULL;
 	uint64_t end = clock_ms() + DEADLINE_S * 1000;
 	int fd = send_request(control, line), r;
+	bool whole;
 
 	if (fd < 0)
 		return complain_unreachable(control, fd);
@@ -280,10 +281,12 @@ static int ask(const char *control, const char *line, struct json_object **ret)
 		return complain_unreachable(control, r);
 
 	*ret = parse_answer(text, len);
+	whole = text[len - 1] == '\n';
 	free(text);
 	if (!*ret)
-		return log_complain(EXIT_CODE_FAILURE,
-				    "%s: the answer is not JSON from a culvert daemon", control);
+		return log_complain(EXIT_CODE_FAILURE, "%s: the answer is %s", control,
+				    whole ? "not JSON from a culvert daemon" :
+				    "cut off: it was not taken in time, or the daemon has ended");
 	return EXIT_CODE_OK;
 }
 
@@ -306,7 +309,7 @@ static int await_reload(const char *control, struct json_object **answer)
 
 	while (clock_ms() < end) {
 		struct json_object *status = NULL, *reload = NULL;
-		int r = ask(control, "status", &status);
+		int r = ask(control, "{\"command\":\"status\",\"brief\":true}", &status);
 
 		if (r)
 			return r;

@@ -341,8 +341,9 @@ int client_view_status(struct json_object *answer, FILE *out)
 	fputs(" sessions\n", out);
 	print_silent(out, answer, "some flows, pipes and buffers are");
 
-	r |= print_section(out, "Forwards", forward_fields, N_ELEMENTS(forward_fields),
-			   member(answer, "forwards"));
+	if (member(answer, "forwards")) /* they were asked for */
+		r |= print_section(out, "Forwards", forward_fields, N_ELEMENTS(forward_fields),
+				   member(answer, "forwards"));
 	r |= print_names(out, member(answer, "forwards"));
 	r |= print_section(out, "Carriers", carrier_fields, N_ELEMENTS(carrier_fields),
 			   member(answer, "carriers"));

@@ -36,6 +36,7 @@ const struct command_key_def command_keys[KEYS] = {
 	[KEY_DEADLINE] = { "deadline", TYPE_SECONDS, "SECONDS",
 			   "reset the sessions that are left after so long" },
 	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again" },
+	[KEY_BRIEF] = { "brief", TYPE_FLAG, NULL, "without the list of forwards" },
 	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug" },
 };
 
@@ -48,7 +49,8 @@ const struct command commands[COMMANDS] = {
 	[COMMAND_STATUS] = {
 		.name = "status", .summary = "show totals, errors and resources",
 		.about = "Show the forwards, what carries them, errors and resources of the "
-			 "running daemon." },
+			 "running daemon.",
+		KEYS_OF(KEY_BRIEF) },
 	[COMMAND_FORWARDS] = {
 		.name = "forwards", .summary = "show the forwards: engine, state, sessions, limits",
 		.about = "List the forwards: what they listen on and lead to, engine, state, "

@@ -36,6 +36,7 @@ enum command_key {
 	KEY_LEVEL,
 	KEY_DEADLINE,
 	KEY_UNDO,
+	KEY_BRIEF,
 	KEYS,
 };
 

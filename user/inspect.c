@@ -441,7 +441,7 @@ static uint64_t sum_moved(const struct inspect *r)
 	return n;
 }
 
-struct json_object *inspect_status(const struct inspect *r)
+struct json_object *inspect_status(const struct inspect *r, bool forwards)
 {
 	const struct config *c = r->shared->config;
 	struct json_object *o = json_object_new_object();
@@ -470,7 +470,8 @@ struct json_object *inspect_status(const struct inspect *r)
 	add_int(o, "max_sessions", c->max_sessions);
 	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
 	add_str(o, "resolver", inspect_resolver(r->shared->names));
-	json_add(o, "forwards", forwards_json(r, NULL, now_ms));
+	if (forwards)
+		json_add(o, "forwards", forwards_json(r, NULL, now_ms));
 	json_add(o, "reload", reconfigure_json(r->reconfigure));
 	json_add(o, "carriers", carriers_json(r, snaps));
 	json_add(o, "handovers", counters_json(r, false));

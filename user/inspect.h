@@ -33,6 +33,7 @@ void inspect_close(struct inspect *r);
 struct json_object *inspect_sessions(const struct inspect *r, const struct session_filter *filter);
 /* NAME: NULL, or that of the one that is wanted. */
 struct json_object *inspect_forwards(const struct inspect *r, const char *name);
-struct json_object *inspect_status(const struct inspect *r);
+/* FORWARDS: with the list of them, which grows with their number. */
+struct json_object *inspect_status(const struct inspect *r, bool forwards);
 
 #endif

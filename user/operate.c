@@ -105,9 +105,8 @@ static struct json_object *do_sessions(const struct inspect *r, const struct com
 static struct json_object *do_status(const struct inspect *r, const struct command_request *req,
 				     const struct control_peer *peer)
 {
-	(void)req;
 	(void)peer;
-	return inspect_status(r);
+	return inspect_status(r, !command_has(req, KEY_BRIEF));
 }
 
 static struct json_object *do_forwards(const struct inspect *r, const struct command_request *req,

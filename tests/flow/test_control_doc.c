@@ -147,6 +147,24 @@ static void fields(struct daemon *d)
 	}
 }
 
+/* A status without the list of forwards has all the rest. */
+static void brief(struct daemon *d)
+{
+	struct json_object *whole = NULL, *short_one = NULL;
+
+	assert_int_equal(daemon_ask(d, "status", RIG_PATIENCE_MS, &whole), 0);
+	assert_int_equal(daemon_ask(d, "{\"command\":\"status\",\"brief\":true}",
+				    RIG_PATIENCE_MS, &short_one), 0);
+	assert_non_null(json_at(whole, "forwards"));
+	json_object_object_foreach(whole, key, value) {
+		(void)value;
+		assert_int_equal(json_at(short_one, key) != NULL,
+				 json_at(whole, key) && strcmp(key, "forwards") != 0);
+	}
+	json_object_put(whole);
+	json_object_put(short_one);
+}
+
 /* --- clients that do as they like --- */
 
 static int dial(struct daemon *d)
@@ -289,6 +307,7 @@ static void control(void **state)
 					     FORWARDS);
 
 	fields(d);
+	brief(d);
 	abuse(d, rig_carrier(d, *state));
 	rig_stop(d);
 }

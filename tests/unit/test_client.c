@@ -189,6 +189,7 @@ static void test_answers(void **state)
 	assert_int_equal(ask("status", false, "{\"pid\":4711}\n", ANSWER, out, err), 0);
 	assert_non_null(strstr(out, "culvert ?, pid 4711, up ?"));
 	assert_non_null(strstr(out, "\nErrors\n"));
+	assert_null(strstr(out, "\nForwards\n")); /* as with --brief */
 }
 
 static void test_json(void **state)
@@ -251,6 +252,7 @@ static void test_bad_answers(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(not_json) / sizeof(not_json[0]); i++)
 		expect_failure("sessions", not_json[i], "is not JSON");
+	expect_failure("sessions", "{\"sessions\":[", "is cut off");
 	expect_failure("sessions", "{\"sessions\":{}}\n", "this is no answer to sessions");
 	expect_failure("sessions", "{\"pid\":1}\n", "this is no answer to sessions");
 	expect_failure("sessions", "{\"error\":\"bad \\u001b\\n command\"}\n",
