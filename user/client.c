@@ -27,7 +27,8 @@
 #define ANSWER_MAX (64u << 20) /* more than 100,000 sessions */
 #define DEADLINE_S 5           /* for the whole conversation */
 #define RELOAD_DEADLINE_S 60   /* a name server may have to answer */
-#define RELOAD_POLL_MS 20
+#define RELOAD_POLL_MS 20      /* and longer each time, up to: */
+#define RELOAD_POLL_MAX_MS 320
 
 /* By enum command_id. */
 static client_view_fn *const views[COMMANDS] = {
@@ -307,7 +308,7 @@ static int await_reload(const char *control, struct json_object **answer)
 	int64_t number = number_in(*answer, "number");
 	uint64_t end = clock_ms() + RELOAD_DEADLINE_S * 1000;
 
-	while (clock_ms() < end) {
+	for (int wait = RELOAD_POLL_MS; clock_ms() < end;) {
 		struct json_object *status = NULL, *reload = NULL;
 		int r = ask(control, "{\"command\":\"status\",\"brief\":true}", &status);
 
@@ -321,7 +322,8 @@ static int await_reload(const char *control, struct json_object **answer)
 			return EXIT_CODE_OK;
 		}
 		json_object_put(status);
-		poll(NULL, 0, RELOAD_POLL_MS);
+		poll(NULL, 0, wait);
+		wait = wait < RELOAD_POLL_MAX_MS ? 2 * wait : wait;
 	}
 	return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; `culvert "
 			    "status` will say what has become of it", RELOAD_DEADLINE_S);

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/queue.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,7 +41,8 @@ struct name {
 	struct timer timer;
 	struct name *next;
 	uint64_t asked_ms; /* the last look-up */
-	uint32_t id;       /* of the one under way; 0: none is */
+	uint32_t id;       /* of the one under way; 0: none is.  By set_id() */
+	TAILQ_ENTRY(name) under_way;
 	unsigned int hung; /* so many look-ups, up to the last one */
 };
 
@@ -48,6 +50,8 @@ struct names {
 	struct loop loop;
 	struct source resolver; /* fd -1: it is gone */
 	struct name *list;
+	/* those with an id, the oldest first: of thousands some dozen, and it answers about so */
+	TAILQ_HEAD(, name) under_way;
 	struct questions questions;
 	uint32_t n, last_id; /* ids are below QUESTION_ID */
 	uint32_t chance; /* never 0 */
@@ -55,7 +59,8 @@ struct names {
 	bool started;
 	names_tell_fn *tell;
 	void *tell_arg;
-	_Atomic bool gone; /* as the fd, for other threads */
+	_Atomic bool gone;  /* as the fd, for other threads */
+	_Atomic bool asked; /* some upstream is `wanted` */
 };
 
 bool names_needed(const struct config *c)
@@ -90,6 +95,16 @@ static void look_later(struct name *m, bool failed)
 	timer_set(&m->names->loop, &m->timer, m->names->loop.now_ms + wait);
 }
 
+/* A look-up of M begins, or has ended: 0. */
+static void set_id(struct name *m, uint32_t id)
+{
+	if (m->id)
+		TAILQ_REMOVE(&m->names->under_way, m, under_way);
+	m->id = id;
+	if (id)
+		TAILQ_INSERT_TAIL(&m->names->under_way, m, under_way);
+}
+
 /* --- what comes of it --- */
 
 /* A look-up of M has ended. */
@@ -114,7 +129,7 @@ static void say_unchanged(struct upstream *u)
 
 static void say_failed(struct name *m, const char *why)
 {
-	m->id = 0;
+	set_id(m, 0);
 	if (upstream_not_found(m->upstream, why))
 		say_unchanged(m->upstream);
 	look_later(m, true);
@@ -135,7 +150,7 @@ static void lose_resolver(struct names *n)
 	atomic_store(&n->gone, true);
 	questions_settle(&n->questions, 0, &none);
 	for (struct name *m = n->list; m; m = m->next) {
-		m->id = 0;
+		set_id(m, 0);
 		timer_cancel(&n->loop, &m->timer);
 		upstream_not_found(m->upstream, none.why);
 		tell(m);
@@ -151,13 +166,14 @@ static void look_up(struct name *m)
 	if (n->resolver.fd < 0)
 		return;
 	m->asked_ms = n->loop.now_ms;
-	m->id = n->last_id = n->last_id + 1 < QUESTION_ID ? n->last_id + 1 : 1;
+	n->last_id = n->last_id + 1 < QUESTION_ID ? n->last_id + 1 : 1;
+	set_id(m, n->last_id);
 	query.id = m->id;
 	r = resolver_ask(n->resolver.fd, &query);
 	if (!r) {
 		timer_set(&n->loop, &m->timer, n->loop.now_ms + ANSWER_MS);
 	} else if (r == -EAGAIN) { /* a great many at the same time: it has not failed */
-		m->id = 0;
+		set_id(m, 0);
 		timer_set(&n->loop, &m->timer, n->loop.now_ms + BUSY_MS);
 	} else if (r == -EPIPE || r == -ECONNRESET) {
 		lose_resolver(n);
@@ -215,10 +231,11 @@ static void take_addresses(struct name *m, const struct resolver_reply *reply)
 static void take_reply(struct names *n, const struct resolver_reply *reply)
 {
 	questions_settle(&n->questions, reply->id, reply);
-	for (struct name *m = n->list; m; m = m->next) {
-		if (!m->id || (reply->id && m->id != reply->id))
+	for (struct name *m = TAILQ_FIRST(&n->under_way), *next; m; m = next) {
+		next = TAILQ_NEXT(m, under_way);
+		if (reply->id && m->id != reply->id)
 			continue;
-		m->id = 0;
+		set_id(m, 0);
 		m->hung = reply->hung ? m->hung + 1 : 0;
 		if (reply->error)
 			say_failed(m, reply->why);
@@ -269,9 +286,11 @@ static void after_batch(void *arg)
 {
 	struct names *n = arg;
 
+	/* there may be thousands, and a batch for each of them */
+	if (!atomic_exchange(&n->asked, false))
+		return;
 	for (struct name *m = n->list; m; m = m->next)
-		if (atomic_load_explicit(&m->upstream->wanted, memory_order_relaxed) &&
-		    atomic_exchange(&m->upstream->wanted, false))
+		if (atomic_exchange(&m->upstream->wanted, false))
 			hurry(m);
 }
 
@@ -288,6 +307,15 @@ struct change {
 void names_wake(void *names)
 {
 	loop_wake(&((struct names *)names)->loop);
+}
+
+/* A worker wants a look-up, and has said of what. */
+static void be_asked(void *arg)
+{
+	struct names *n = arg;
+
+	atomic_store(&n->asked, true);
+	names_wake(n);
 }
 
 _Atomic uint64_t *names_turns(struct names *n)
@@ -315,6 +343,8 @@ static void add(void *arg)
 		timer_set(&n->loop, &c->name->timer, n->loop.now_ms);
 	else
 		look_later(c->name, false);
+	if (atomic_exchange(&c->name->upstream->wanted, false)) /* before it was in the list */
+		hurry(c->name);
 }
 
 static void drop(void *arg)
@@ -329,6 +359,7 @@ static void drop(void *arg)
 		return;
 	*p = c->name->next;
 	c->names->n--;
+	set_id(c->name, 0);
 	timer_cancel(&c->names->loop, &c->name->timer);
 }
 
@@ -356,7 +387,7 @@ int names_add(struct names *n, struct upstream *u)
 	c.name->timer.fire = on_timer;
 	u->arg = n;
 	u->forget = forget;
-	atomic_store(&u->ask, names_wake);
+	atomic_store(&u->ask, be_asked);
 	r = call(n, add, &c) ?: c.r;
 	if (r) {
 		atomic_store(&u->ask, NULL);
@@ -431,6 +462,7 @@ int names_open(const struct account *a, enum filter_mode filter, struct names **
 	}
 	clock_gettime(CLOCK_REALTIME, &ts);
 	n->chance = ((uint32_t)ts.tv_nsec ^ (uint32_t)getpid()) | 1;
+	TAILQ_INIT(&n->under_way);
 	n->resolver = (struct source){ .handle = on_resolver, .fd = -1 };
 	r = resolver_start(a, filter, &n->resolver.fd, err, errlen);
 	if (r) {

@@ -15,7 +15,7 @@
 #include "seeded.h"
 #include "syscall_filter.h"
 
-#define PATIENCE_MS 10000
+#define PATIENCE_MS 30000
 
 static int sock = -1;
 
