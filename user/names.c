@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/queue.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,7 +41,7 @@ struct name {
 	struct name *next;
 	uint64_t asked_ms; /* the last look-up */
 	uint32_t id;       /* of the one under way; 0: none is.  By set_id() */
-	TAILQ_ENTRY(name) under_way;
+	struct name *older, *newer; /* with an id as well */
 	unsigned int hung; /* so many look-ups, up to the last one */
 };
 
@@ -50,8 +49,8 @@ struct names {
 	struct loop loop;
 	struct source resolver; /* fd -1: it is gone */
 	struct name *list;
-	/* those with an id, the oldest first: of thousands some dozen, and it answers about so */
-	TAILQ_HEAD(, name) under_way;
+	/* of those with an id: of thousands some dozen, and answers come about in their order */
+	struct name *oldest, *newest;
 	struct questions questions;
 	uint32_t n, last_id; /* ids are below QUESTION_ID */
 	uint32_t chance; /* never 0 */
@@ -98,11 +97,19 @@ static void look_later(struct name *m, bool failed)
 /* A look-up of M begins, or has ended: 0. */
 static void set_id(struct name *m, uint32_t id)
 {
-	if (m->id)
-		TAILQ_REMOVE(&m->names->under_way, m, under_way);
+	struct names *n = m->names;
+
+	if (m->id) {
+		*(m->older ? &m->older->newer : &n->oldest) = m->newer;
+		*(m->newer ? &m->newer->older : &n->newest) = m->older;
+	}
 	m->id = id;
-	if (id)
-		TAILQ_INSERT_TAIL(&m->names->under_way, m, under_way);
+	if (id) {
+		m->older = n->newest;
+		m->newer = NULL;
+		*(m->older ? &m->older->newer : &n->oldest) = m;
+		n->newest = m;
+	}
 }
 
 /* --- what comes of it --- */
@@ -231,8 +238,8 @@ static void take_addresses(struct name *m, const struct resolver_reply *reply)
 static void take_reply(struct names *n, const struct resolver_reply *reply)
 {
 	questions_settle(&n->questions, reply->id, reply);
-	for (struct name *m = TAILQ_FIRST(&n->under_way), *next; m; m = next) {
-		next = TAILQ_NEXT(m, under_way);
+	for (struct name *m = n->oldest, *next; m; m = next) {
+		next = m->newer;
 		if (reply->id && m->id != reply->id)
 			continue;
 		set_id(m, 0);
@@ -462,7 +469,6 @@ int names_open(const struct account *a, enum filter_mode filter, struct names **
 	}
 	clock_gettime(CLOCK_REALTIME, &ts);
 	n->chance = ((uint32_t)ts.tv_nsec ^ (uint32_t)getpid()) | 1;
-	TAILQ_INIT(&n->under_way);
 	n->resolver = (struct source){ .handle = on_resolver, .fd = -1 };
 	r = resolver_start(a, filter, &n->resolver.fd, err, errlen);
 	if (r) {

@@ -117,11 +117,29 @@ static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t 
 	}
 }
 
-/* Wait until names 0 to N - 1 have been looked up. */
+static size_t known_addresses(struct daemon *d, size_t i)
+{
+	struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
+	size_t n = json_object_array_length(list);
+
+	json_object_put(o);
+	return n;
+}
+
+/*
+ * Wait until names 0 to N - 1 have an address.  That they have been looked up is not enough: on a
+ * busy machine a look-up may fail, and clients are then reset for that.
+ */
 static void wait_known(struct daemon *d, size_t n)
 {
+	int64_t deadline = now_ms() + SOON_MS;
+
 	for (size_t i = 0; i < n; i++)
-		wait_at_least(d, i, "lookup.lookups", 1);
+		while (!known_addresses(d, i)) {
+			if (now_ms() >= deadline)
+				fail_msg("forward %zu has no address", i);
+			poll(NULL, 0, 5);
+		}
 }
 
 /* Wait until the first address of forward I is this one, alone. */

@@ -406,15 +406,23 @@ static void keepalive(void **state)
 }
 
 /* Where the kernel takes the ports of those that connect from. */
-static void port_range(const char *mode, char *range, int size)
+#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range"
+
+static void read_port_range(char *range, int size)
 {
-	FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", mode);
+	FILE *f = fopen(PORT_RANGE, "re");
 
 	assert_non_null(f);
-	if (*mode == 'r')
-		assert_non_null(fgets(range, size, f));
-	else
-		assert_true(fputs(range, f) >= 0);
+	assert_non_null(fgets(range, size, f));
+	assert_int_equal(fclose(f), 0);
+}
+
+static void set_port_range(const char *range)
+{
+	FILE *f = fopen(PORT_RANGE, "we");
+
+	assert_non_null(f);
+	assert_true(fputs(range, f) >= 0);
 	assert_int_equal(fclose(f), 0);
 }
 
@@ -426,11 +434,11 @@ static void port_range(const char *mode, char *range, int size)
  */
 static void meets_itself(void **state)
 {
-	char before[64], few[] = "40000 40063";
+	char before[64];
 	struct daemon *d;
 
-	port_range("r", before, sizeof(before));
-	port_range("w", few, 0);
+	read_port_range(before, sizeof(before));
+	set_port_range("40000 40063");
 	d = rig_start(*state, "[culvert]\nprobe = no\n"
 			      "[forward down]\nlisten = " ONE "\nupstream = 127.0.0.1:40002\n");
 	for (int i = 0; i < ATTEMPTS; i++) {
@@ -446,7 +454,7 @@ static void meets_itself(void **state)
 		rig_reset(fd);
 	}
 	assert_int_equal(rig_status(d, "errors.connect-refused"), ATTEMPTS);
-	port_range("w", before, 0);
+	set_port_range(before);
 	rig_stop(d);
 }
 

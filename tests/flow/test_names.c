@@ -173,6 +173,13 @@ static void is_a_loop(struct daemon *d, const char *to)
 
 	is_turned_away(to);
 	rig_wait_status(d, "resources.sessions", 0);
+	if (rig_status(d, "errors.loop") == before) {
+		struct json_object *status = NULL;
+
+		daemon_query(d, "status", RIG_PATIENCE_MS, &status);
+		fail_msg("%s is no loop; there were %lld; all errors: %s", to, (long long)before,
+			 json_text(status, "errors"));
+	}
 	assert_in_range(rig_status(d, "errors.loop"), before + 1, before + 20);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 0);
 }
