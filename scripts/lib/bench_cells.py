@@ -19,6 +19,22 @@ PATIENCE_SECONDS = 20
 DRAIN_SECONDS = 3.0
 # Stolen time beyond this share of a cell is worth telling.
 STEAL_SHARE = 0.01
+# A busy machine may leave us no CPU while a short cell measures: so often it is tried.
+TRIES = 3
+
+
+class TooShort(LabError):
+    """What a cell cost was not seen often enough to tell."""
+
+
+def tried(run):
+    """What RUN() returns; again where that was too short, TRIES times in all."""
+    for _ in range(TRIES - 1):
+        try:
+            return run()
+        except TooShort:
+            continue
+    return run()
 
 
 class Namespaces:
@@ -96,15 +112,15 @@ class Cells:
         try:
             return measurement, samples, changes_between(samples, begin, until), begun
         except ValueError as error:
-            raise LabError(f"{process.title}: {error}") from None
+            raise TooShort(f"{process.title}: {error}") from None
 
     def measure(self, workload, relay, timing):
         """One cell as it is in the results, without its round."""
         left = self._namespaces.drain()
         relay.check()
-        measurement, samples, changes, carriers = self._run(
+        measurement, samples, changes, carriers = tried(lambda: self._run(
             workload, relay.targets, timing,
-            probe_machine(None if relay.is_direct else relay.cpu), relay.carriers)
+            probe_machine(None if relay.is_direct else relay.cpu), relay.carriers))
         relay.check()
         cell = cell_of(measurement, changes, peak_beyond_first(samples, "kernel"), left)
         cell["carriers"] = difference(carriers, relay.carriers())
@@ -128,8 +144,8 @@ class Cells:
         except CountingUnavailable as error:
             raise LabError(str(error)) from None
         try:
-            measurement, _samples, counted, _begun = self._run(
-                workload, relay.targets, timing, lambda: self._counter.read(events))
+            measurement, _samples, counted, _begun = tried(lambda: self._run(
+                workload, relay.targets, timing, lambda: self._counter.read(events)))
         finally:
             self._counter.close(events)
         return {**counted, "work": measurement.per_second * counted["seconds"]}

@@ -16,6 +16,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
 
 import bench  # noqa: E402 (the paths come first)
+import bench_cells  # noqa: E402
 import bench_choice  # noqa: E402
 import bench_command  # noqa: E402
 import report_input  # noqa: E402
@@ -308,6 +309,22 @@ class Output(unittest.TestCase):
             code = bench.main()
         self.assertEqual((code, len(errors.getvalue().splitlines())), (1, 1))
         self.assertIn("cannot be written", errors.getvalue())
+
+
+class TooShort(unittest.TestCase):
+    def test_tried_again(self):
+        run = mock.Mock(side_effect=[bench_cells.TooShort("a"), "cell"])
+        self.assertEqual(bench_cells.tried(run), "cell")
+
+    def test_not_for_ever(self):
+        run = mock.Mock(side_effect=bench_cells.TooShort("a"))
+        self.assertRaises(LabError, bench_cells.tried, run)
+        self.assertEqual(run.call_count, bench_cells.TRIES)
+
+    def test_not_after_another_failure(self):
+        run = mock.Mock(side_effect=LabError("refused"))
+        self.assertRaises(LabError, bench_cells.tried, run)
+        self.assertEqual(run.call_count, 1)
 
 
 if __name__ == "__main__":
