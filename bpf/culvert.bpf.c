@@ -87,9 +87,6 @@ struct {
 /* Events that found the ring full; the daemon then looks at every flow itself. */
 __u64 events_lost;
 
-/* Packets of all flows; added to when a backlog is looked at, so that it costs next to nothing. */
-__u64 packets_seen;
-
 #define TCP_FLAG_FIN_BIT 0x01
 #define TCP_FLAG_RST_BIT 0x04
 
@@ -381,7 +378,6 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 	st->unchecked_packets++;
 	if (st->unchecked_bytes >= CULVERT_CHECK_BYTES ||
 	    st->unchecked_packets >= CULVERT_CHECK_PACKETS) {
-		__sync_fetch_and_add(&packets_seen, (__u64)st->unchecked_packets);
 		st->unchecked_bytes = 0;
 		st->unchecked_packets = 0;
 		watch_turn(ctl, st, reverse, slot);

@@ -29,8 +29,8 @@
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
  * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
- * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx, and until it
- * comes back there, its buffer has a fixed size: the hard limit, or what it had grown to before.
+ * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx its buffer has a
+ * fixed size: the hard limit, or what it had grown to before.
  * (A buffer much smaller than the backlog's limit makes removals slow: the fence drops the last
  * segment of a window, and nothing that follows tells the peer before its timer does.)
  *
@@ -131,6 +131,19 @@ static enum step wait_longer(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
+/* Passed bytes wait behind the other flow's backlog (trap T8), which the source's peer must read. */
+static enum step wait_for_source(struct sockmap_io *io)
+{
+	flow_look_seldom(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+static enum step wait_for_target(struct sockmap_io *io)
+{
+	flow_await_target(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
 static int add_gated(struct sockmap_io *io)
 {
 	int r = kernel_gate(io->kernel, io->src, true);
@@ -150,13 +163,11 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
 	char c;
 	int r;
 
-	if (!io->flow->untouched) {
-		if (tcp_peek(io->src, &c, 1, 0) >= 0)
-			return -EAGAIN;
-		if (errno != EAGAIN) {
-			io->error = errno;
-			return -EPROTO;
-		}
+	if (tcp_peek(io->src, &c, 1, 0) >= 0)
+		return -EAGAIN;
+	if (errno != EAGAIN) {
+		io->error = errno;
+		return -EPROTO;
 	}
 	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
 	io->flow->credit = passed_bytes(io);
@@ -238,8 +249,9 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	case PUMP_BLOCKED:
 		return STEP_WAIT;
 	default:
-		/* EMPTY or EOF: passed bytes may wait behind the other flow's backlog (trap T8) */
-		return pump.read ? STEP_DONE : wait_longer(io);
+		if (pump.read)
+			return STEP_DONE;
+		return r == PUMP_STARVED ? wait_longer(io) : wait_for_source(io);
 	}
 }
 
@@ -260,7 +272,7 @@ static enum step settle_round(struct sockmap_io *io)
 		enum step r = look_drained(io);
 
 		if (r != STEP_DONE)
-			return r == STEP_WAIT ? wait_longer(io) : r;
+			return r == STEP_WAIT ? wait_for_target(io) : r;
 		io->flow->drained_at = io->books.redirected;
 	}
 	return passed == io->flow->credit ? STEP_DONE : settle_some(io, passed);
@@ -312,13 +324,13 @@ static int remove_fenced(struct sockmap_io *io)
 	ctl->fence = 0;
 	if (tcp_set_lowat(io->src, 1))
 		return -EIO;
-	if (!r && !io->returns)
+	if (!r)
 		tcp_free_buffer(io->src);
 	return r;
 }
 
 /* Read up to LIMIT bytes, without writing them, as long as no more than MOST are kept so. */
-static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most, bool *ret_any)
+static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most)
 {
 	struct pump_io pump = {
 		.flow = io->flow,
@@ -331,7 +343,6 @@ static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most
 	enum pump r = copy_read_ahead(&pump, most);
 
 	io->read += pump.read;
-	*ret_any = pump.read;
 	if (r == PUMP_SRC_ERROR)
 		io->error = pump.error;
 	return r;
@@ -340,10 +351,8 @@ static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most
 /* Read the UNREAD bytes that were found in the source's receive queue; they are written later. */
 static enum step read_unread(struct sockmap_io *io, uint64_t unread)
 {
-	bool any;
-	enum pump r = read_ahead(io, unread, UINT32_MAX, &any);
+	enum pump r = read_ahead(io, unread, UINT32_MAX);
 
-	io->touched |= any;
 	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
 	return r == PUMP_STARVED ? STEP_UNPROVED : STEP_AGAIN;
@@ -397,14 +406,15 @@ static enum step audit_left(struct sockmap_io *io)
 static enum step read_passed(struct sockmap_io *io)
 {
 	struct flow *f = io->flow;
-	bool any;
-	enum pump r = read_ahead(io, passed_bytes(io) - f->credit - f->pending, io->read_ahead,
-				 &any);
+	uint64_t before = io->read;
+	enum pump r = read_ahead(io, passed_bytes(io) - f->credit - f->pending, io->read_ahead);
 
 	f->starved = r == PUMP_STARVED;
 	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
-	return any || r == PUMP_MORE ? STEP_DONE : wait_longer(io); /* trap T8, or no memory */
+	if (io->read != before || r == PUMP_MORE)
+		return STEP_DONE;
+	return f->starved ? wait_longer(io) : wait_for_source(io);
 }
 
 static enum step leave_round(struct sockmap_io *io)
@@ -442,7 +452,7 @@ enum step sockmap_drain(struct sockmap_io *io)
 
 	if (r == STEP_DONE) /* for the reverse flow's program: there is no backlog any more */
 		kernel_ctl(io->kernel, io->slot)->epoch++;
-	return r == STEP_WAIT ? wait_longer(io) : r;
+	return r == STEP_WAIT ? wait_for_target(io) : r;
 }
 
 enum step sockmap_finish(struct sockmap_io *io)
@@ -471,7 +481,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 		return STEP_UNPROVED;
 	}
 	r = look_drained(io);
-	return r == STEP_WAIT ? wait_longer(io) : r;
+	return r == STEP_WAIT ? wait_for_target(io) : r;
 }
 
 enum step sockmap_rest(struct sockmap_io *io)

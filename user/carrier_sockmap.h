@@ -23,12 +23,10 @@ struct sockmap_io {
 	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
 	uint16_t header_in;  /* bytes read from the source before the stream, */
 	uint16_t header_out; /* and written to the target: no part of the books */
-	bool returns;        /* to rx as soon as it can, after leaving it */
 	size_t buffer_size;  /* bytes a read; 0: what the pool says */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
 	uint64_t read;       /* out: bytes read */
-	bool touched;        /* out: some of them after the removal, from the receive queue */
 	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
 	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked
 				  * at */
@@ -44,10 +42,9 @@ enum step {
 
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
- * the source, which user space must read first (unless the flow is `untouched`: then whole skbs
- * wait, and the kick takes them); -EPROTO and io->error if the source has failed, so that the
- * session must be reset; or the -errno of the map update.  Of LIMITS only the soft and hard one are
- * used.
+ * the source, which user space must read first; -EPROTO and io->error if the source has failed, so
+ * that the session must be reset; or the -errno of the map update.  Of LIMITS only the soft and hard
+ * one are used.
  */
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
 		  const struct policy *policy, unsigned int worker);

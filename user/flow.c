@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #define LOOK_MAX_MS 128
+#define LOOK_SELDOM_MS 2048
 
 static const char *const carrier_names[CARRIERS] = {
 	[CARRIER_COPY] = "copy",
@@ -103,22 +104,43 @@ unsigned int flow_wants(const struct flow *f)
 		return FLOW_WANT_FIN;
 	case FLOW_LEAVING:
 		return FLOW_WANT_FIN | settling;
+	case FLOW_DRAINING:
 	case FLOW_FINISHING:
 		return settling;
-	case FLOW_DRAINING:
-		return FLOW_WANT_TIMER;
 	default:
 		return 0;
 	}
 }
 
-void flow_look_later(struct flow *f, uint64_t now_ms)
+static void look_within(struct flow *f, uint64_t now_ms, uint16_t most_ms)
 {
 	f->blocked = false; /* it is the clock that is waited for now */
 	f->wait_ms = f->wait_ms ? f->wait_ms * 2 : 1;
-	if (f->wait_ms > LOOK_MAX_MS)
-		f->wait_ms = LOOK_MAX_MS;
+	if (f->wait_ms > most_ms)
+		f->wait_ms = most_ms;
 	f->due_ms = now_ms + f->wait_ms;
+}
+
+void flow_look_later(struct flow *f, uint64_t now_ms)
+{
+	look_within(f, now_ms, LOOK_MAX_MS);
+}
+
+void flow_look_seldom(struct flow *f, uint64_t now_ms)
+{
+	look_within(f, now_ms, LOOK_SELDOM_MS);
+}
+
+void flow_await_target(struct flow *f, uint64_t now_ms)
+{
+	if (f->wait_ms < LOOK_MAX_MS) {
+		flow_look_later(f, now_ms);
+		return;
+	}
+	/* when it has room the kernel's worker goes on, and the looks begin anew at 1 ms */
+	f->blocked = true;
+	f->wait_ms = 0;
+	f->due_ms = 0;
 }
 
 void flow_look_soon(struct flow *f, uint64_t now_ms)

@@ -78,9 +78,8 @@ struct flow {
 	bool eof : 1;           /* recv() returned 0: no byte will follow */
 	bool paced : 1;         /* it may read when its turn comes, at due_ms: see session_pace.h */
 	bool starved : 1;       /* no buffer or pipe was to be had: try again later */
-	bool blocked : 1;       /* LEAVING, FINISHING: the target was full at the last write */
+	bool blocked : 1;       /* LEAVING, DRAINING, FINISHING: the target is full */
 	bool no_enter : 1;      /* the kernel cannot carry this flow any more; see reason */
-	bool untouched : 1;     /* out of rx, and nothing was read from the receive queue since */
 	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
 	uint16_t wait_ms;       /* last wait, doubles from look to look */
 	uint16_t stuck;         /* looks without any progress */
@@ -88,6 +87,7 @@ struct flow {
 	uint32_t handovers;
 	uint32_t pending;       /* bytes in buffers or pipe, below */
 	uint32_t base_dropped;  /* low half of the program's counter when the slots were taken */
+	uint32_t entered_packets; /* the same of its packets, when it entered */
 
 	/* what user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */
@@ -125,8 +125,12 @@ enum flow_want {
 };
 unsigned int flow_wants(const struct flow *f);
 
-/* Set due_ms for the next look: at once doubles from 1 ms to 128 ms while nothing changes. */
+/* Set due_ms for the next look: the wait doubles from 1 ms to 128 ms while nothing changes. */
 void flow_look_later(struct flow *f, uint64_t now_ms);
+/* The same up to 2 s, for what only a peer can change that has not read for long. */
+void flow_look_seldom(struct flow *f, uint64_t now_ms);
+/* Look later; once that has taken as long as it may, wait until the target has room. */
+void flow_await_target(struct flow *f, uint64_t now_ms);
 /* Look again as soon as other flows have had their turn. */
 void flow_look_soon(struct flow *f, uint64_t now_ms);
 void flow_look_reset(struct flow *f);

@@ -395,8 +395,3 @@ uint64_t kernel_events_lost(const struct kernel *k)
 {
 	return *(volatile __u64 *)&k->skel->bss->events_lost;
 }
-
-uint64_t kernel_packets_seen(const struct kernel *k)
-{
-	return *(volatile __u64 *)&k->skel->bss->packets_seen;
-}

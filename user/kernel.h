@@ -119,7 +119,5 @@ int kernel_ring_consume(struct kernel_ring *r);
 
 /* Events that did not fit into a ring since the start. */
 uint64_t kernel_events_lost(const struct kernel *k);
-/* Packets that the program has redirected, of all flows; late by up to 64 a flow. */
-uint64_t kernel_packets_seen(const struct kernel *k);
 
 #endif

@@ -3,9 +3,9 @@
 
 #include "culvert.h"
 
-/* A look at the load takes in so much time, and so many wake-ups, that it means something. */
+/* A look at the load takes in so much time, and so many reads, that it means something. */
 #define LOAD_LOOK_MS 100
-#define LOAD_LOOK_WAKEUPS 32
+#define LOAD_LOOK_READS 64
 
 void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets)
 {
@@ -23,22 +23,35 @@ void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint3
 		.max_demotions = 6,
 		.busy_percent = 250,
 		.settle_ms = settle_ms,
-		.review_packets = engine == ENGINE_AUTO && review_packets ? review_packets :
-								      UINT64_MAX,
+		.return_ms = 100,
+		.review_packets = engine == ENGINE_AUTO ? review_packets : 0,
+		.review_ms = 2000,
 	};
 }
 
-void load_look(const struct policy *p, struct load *l, uint64_t events, uint64_t wakeups,
-	       uint64_t now_ms)
+void load_read(const struct policy *p, struct load *l, uint64_t bytes)
 {
-	uint64_t n = wakeups - l->wakeups;
+	if (bytes >= p->big_turn)
+		l->disturbed = 2;
+	else if (bytes)
+		l->batch_reads++;
+}
 
+void load_batch(const struct policy *p, struct load *l, uint64_t now_ms)
+{
+	if (l->disturbed) {
+		l->disturbed--;
+	} else if (l->batch_reads) {
+		l->reads += l->batch_reads;
+		l->batches++;
+	}
+	l->batch_reads = 0;
 	if (now_ms < l->looked_ms + LOAD_LOOK_MS)
 		return;
-	if (n >= LOAD_LOOK_WAKEUPS && (events - l->events) * 100 >= n * p->busy_percent)
+	if (l->reads >= LOAD_LOOK_READS &&
+	    (uint64_t)l->reads * 100 >= (uint64_t)l->batches * p->busy_percent)
 		l->busy_ms = now_ms;
-	l->events = events;
-	l->wakeups = wakeups;
+	l->reads = l->batches = 0;
 	l->looked_ms = now_ms;
 }
 
@@ -158,7 +171,8 @@ struct decision policy_user(const struct policy *p, const struct habit *h, unsig
 		return policy_limited(p, h, dir, f, around);
 	if (p->engine == ENGINE_AUTO)
 		return policy_auto(p, h, dir, f, around);
-	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok)
+	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok &&
+	    (!h->demotions || around.watch_ms >= p->return_ms << (h->demotions - 1)))
 		return (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
 	return (struct decision){ f->user_carrier, f->reason };
 }

@@ -31,26 +31,36 @@ struct policy {
 	uint32_t kernel_bulk_skb;   /* ... and for each packet of its own */
 	uint64_t window;         /* bytes after which a session is judged afresh */
 	uint8_t max_demotions;   /* each return from the kernel doubles promote_*, so often */
-	uint32_t busy_percent;   /* events for 100 wake-ups of a worker that is busy */
+	uint32_t busy_percent;   /* small reads for 100 batches of a worker that is busy */
 	uint32_t settle_ms;      /* in user space, and since the worker was busy, before a
 				  * promotion */
-	uint64_t review_packets; /* of all flows, after which a worker's leave the kernel for
-				  * review */
+	uint32_t return_ms;      /* --engine sockmap: in user space after the first return from the
+				  * kernel; each further return doubles it */
+	uint32_t review_packets; /* of a flow in the kernel, before its session is judged again;
+				  * 0: never */
+	uint32_t review_ms;      /* ... and so long must it have been there */
 };
 
 /* REVIEW_PACKETS 0: no review. */
 void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets);
 
-/* How busy a worker is: what its loop has counted up to the last look. */
+/*
+ * How busy a worker is with conversations: how many small reads a batch of events brings.  A batch
+ * with a big read, and the batch after it, do not count: their reads have waited for the big one,
+ * and not for each other.
+ */
 struct load {
-	uint64_t events, wakeups;
+	uint32_t reads, batches; /* since the last look */
+	uint32_t batch_reads;    /* small ones in the current batch */
+	uint8_t disturbed;       /* batches, from the current one on, that do not count */
 	uint64_t looked_ms;
 	uint64_t busy_ms; /* when it last was found busy; 0: never */
 };
 
-/* EVENTS and WAKEUPS have been counted up to NOW_MS.  To be called often: it looks now and then. */
-void load_look(const struct policy *p, struct load *l, uint64_t events, uint64_t wakeups,
-	       uint64_t now_ms);
+/* User space has read BYTES of a flow in one turn. */
+void load_read(const struct policy *p, struct load *l, uint64_t bytes);
+/* A batch of events has ended. */
+void load_batch(const struct policy *p, struct load *l, uint64_t now_ms);
 /* True if the worker was busy at NOW_MS, or shortly before. */
 bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms);
 
@@ -102,7 +112,7 @@ struct setting {
 struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around);
 
-/* Where a flow goes that the kernel has carried for so long that it must be judged again. */
+/* Where a flow goes that the kernel has carried, and that is to be judged again. */
 struct decision policy_review(void);
 
 /* The program's event of KIND (enum culvert_event_kind) for a flow in the kernel. */

@@ -23,6 +23,14 @@
 #include "session_wait.h"
 #include "syscall_filter.h"
 
+/*
+ * A review takes some 12 system calls and a fence for each flow.  So in one second a worker has so
+ * many sessions judged again, which takes it about a millisecond, and looks at so many slot pairs
+ * to find them.
+ */
+#define REVIEWS_AT_ONCE 64
+#define REVIEW_LOOKS 4096
+
 SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
@@ -294,15 +302,18 @@ void session_sweep(struct worker *w)
 
 void session_review(struct worker *w)
 {
-	struct session *s = w->sessions, *next;
+	unsigned int pairs = kernel_pairs_total(w->shared->kernel);
+	unsigned int looks = pairs < REVIEW_LOOKS ? pairs : REVIEW_LOOKS, n = 0;
 
-	for (; s; s = next) {
-		next = s->next;
-		if (s->pair == NO_PAIR || s->state != SESSION_OPEN)
+	for (; looks && n < REVIEWS_AT_ONCE; looks--) {
+		struct session *s = w->owners[w->review_at];
+
+		w->review_at = (w->review_at + 1) % pairs;
+		if (!s || s->state != SESSION_OPEN || !session_flow_is_due(s))
 			continue;
-		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
-			session_flow_review(s, dir);
+		session_flow_review(s);
 		session_update(s);
+		n++;
 	}
 }
 

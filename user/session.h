@@ -176,7 +176,7 @@ void session_kernel_event(struct worker *w, const struct culvert_event *ev);
 /* Events were lost: look at every flow that is in the kernel. */
 void session_sweep(struct worker *w);
 
-/* Take every flow out of the kernel, to be judged again. */
+/* Take some sessions out of the kernel that it has carried for long, to judge them again. */
 void session_review(struct worker *w);
 
 /*

@@ -56,10 +56,12 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 		if (!empty)
 			return;
 		session_stay_enter(s, dir, d.reason);
-		/* a conversation is promoted as a whole; the other half is quiet just now */
-		if (s->state == SESSION_OPEN && d.reason != REASON_SMALL_READS)
+		/* a session is promoted as a whole; the other half is quiet just now */
+		if (s->state == SESSION_OPEN)
 			session_stay_enter(s, !dir, d.reason);
-	} else if (d.carrier != f->user_carrier && !f->pending) {
+	} else if (d.carrier != f->user_carrier &&
+		   (!f->pending || (f->head && d.carrier == CARRIER_SPLICE))) {
+		/* what is pending in buffers is written first, whatever the carrier */
 		switch_carrier(s, f, d);
 	} else {
 		if (d.carrier == f->user_carrier)
@@ -120,13 +122,11 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		io.limit = may_read(s, dir);
 	}
 	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
-	if (io.read) {
-		f->untouched = false;
-		if (!s->tcp && s->idle) /* TCP knows itself */
-			s->idle->read_ms = clock_ms();
-	}
+	if (io.read && !s->tcp && s->idle) /* TCP knows itself */
+		s->idle->read_ms = clock_ms();
 	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
+	load_read(&s->worker->policy, &s->worker->load, io.read);
 	session_count_read(s, f, f->user_carrier, io.read);
 	*ret_error = io.error;
 	return r;
@@ -196,11 +196,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 
 	if (!f->pending)
 		session_engine_follow(s, dir, policy_of(s));
-	/* --engine sockmap: what has come since may go through the kernel again, unread */
-	if (f->untouched && !f->pending && !fin)
-		judge(s, dir, true);
-	if (s->state != SESSION_OPEN || f->phase != FLOW_USER ||
-	    !pump_turns(s, dir, fin, &r, &error))
+	if (!pump_turns(s, dir, fin, &r, &error))
 		return;
 	switch (r) {
 	case PUMP_EOF:
@@ -220,8 +216,6 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	case PUMP_STARVED:
 	case PUMP_UNSUPPORTED:
 		starved(s, f);
-		return;
-	case PUMP_BLOCKED:
 		return;
 	default:
 		judge(s, dir, r == PUMP_EMPTY);
@@ -270,6 +264,14 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 			return;
 }
 
+static void leave_for_review(struct session *s, unsigned int dir)
+{
+	if (s->flows[dir].phase != FLOW_KERNEL)
+		return;
+	session_stay_leave(s, dir, policy_review());
+	session_flow_run(s, dir, false);
+}
+
 void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
 {
 	struct flow *f = &s->flows[dir];
@@ -278,19 +280,36 @@ void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
 		session_reset(s, CAUSE_KERNEL_LOST);
 		return;
 	}
-	if (f->phase == FLOW_KERNEL)
+	if (f->phase == FLOW_KERNEL) {
 		session_stay_demote(s, dir, kind);
-	session_flow_run(s, dir, false);
+		/* with half a session user space would see no turns: it is judged as a whole */
+		if (policy_of(s)->engine == ENGINE_AUTO)
+			leave_for_review(s, !dir);
+	}
+	if (s->state == SESSION_OPEN)
+		session_flow_run(s, dir, false);
 }
 
-void session_flow_review(struct session *s, unsigned int dir)
+bool session_flow_is_due(const struct session *s)
 {
-	if (s->flows[dir].phase != FLOW_KERNEL || policy_of(s)->engine != ENGINE_AUTO)
-		return;
+	const struct policy *p = policy_of(s);
+
+	if (p->engine != ENGINE_AUTO ||
+	    (uint32_t)s->worker->loop.now_ms - s->watched_ms < p->review_ms)
+		return false;
+	for (unsigned int dir = 0; dir < 2; dir++)
+		if (s->flows[dir].phase == FLOW_KERNEL &&
+		    session_stay_packets(s, dir) >= p->review_packets)
+			return true;
+	return false;
+}
+
+void session_flow_review(struct session *s)
+{
 	habit_restart(&s->habit);
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
-	session_stay_leave(s, dir, policy_review());
-	session_flow_run(s, dir, false);
+	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+		leave_for_review(s, dir);
 }
 
 bool session_flow_follow(struct session *s, unsigned int dir)

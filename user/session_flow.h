@@ -20,8 +20,10 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin);
 /* The program has reported KIND (enum culvert_event_kind) for flow DIR. */
 void session_flow_event(struct session *s, unsigned int dir, unsigned int kind);
 
-/* Take flow DIR out of the kernel, if it is there, so that the policy judges it again. */
-void session_flow_review(struct session *s, unsigned int dir);
+/* True if the kernel has carried so much of S that it should be judged again. */
+bool session_flow_is_due(const struct session *s);
+/* Take S out of the kernel, so that the policy judges it again. */
+void session_flow_review(struct session *s);
 
 /*
  * The engine of the forward may have changed: flow DIR shall have a carrier of the new one.  False:

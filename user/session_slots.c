@@ -8,10 +8,8 @@ void session_slots_join(struct session *s)
 	if (s->pair == NO_PAIR)
 		return;
 	w->owners[s->pair] = s;
-	if (!w->in_kernel++) {
-		w->reviewed = kernel_packets_seen(w->shared->kernel);
+	if (!w->in_kernel++)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
-	}
 }
 
 void session_slots_leave(struct session *s)

@@ -24,7 +24,6 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.buffer_size = forward_of(s)->copy_buffer,
 		.header_in = dir == CLIENT ? s->header_in : 0,
 		.header_out = dir == CLIENT ? s->header_out : 0,
-		.returns = policy_of(s)->engine == ENGINE_SOCKMAP,
 		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
@@ -64,6 +63,16 @@ static bool step_ok(struct session *s, unsigned int dir, enum step r, const stru
 	default:
 		return true;
 	}
+}
+
+static uint32_t packets(const struct session *s, unsigned int dir)
+{
+	return (uint32_t)kernel_stat(s->worker->shared->kernel, s->pair * 2 + dir)->packets;
+}
+
+uint32_t session_stay_packets(const struct session *s, unsigned int dir)
+{
+	return packets(s, dir) - s->flows[dir].entered_packets;
 }
 
 /* --- in --- */
@@ -128,7 +137,8 @@ void session_stay_enter(struct session *s, unsigned int dir, enum reason reason)
 	}
 	s->engines[dir] = (uint8_t)p->engine;
 	f->reason = reason;
-	f->untouched = false;
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	f->entered_packets = packets(s, dir);
 	flow_set_phase(f, FLOW_KERNEL);
 	session_count_handover(s, f, CARRIER_SOCKMAP);
 	step = sockmap_kick(&io);
@@ -151,6 +161,7 @@ void session_stay_leave(struct session *s, unsigned int dir, struct decision d)
 void session_stay_demote(struct session *s, unsigned int dir, unsigned int kind)
 {
 	habit_demoted(policy_of(s), &s->habit);
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
 	session_stay_leave(s, dir, policy_kernel(policy_of(s), kind));
 }
 
@@ -160,7 +171,6 @@ bool session_stay_has_left(struct session *s, unsigned int dir)
 	enum step r = sockmap_leave(&io);
 
 	session_count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
-	s->flows[dir].untouched = r == STEP_DONE && !io.touched;
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 

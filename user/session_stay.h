@@ -20,6 +20,9 @@ bool session_stay_may(const struct session *s, unsigned int dir);
  */
 void session_stay_enter(struct session *s, unsigned int dir, enum reason reason);
 
+/* Packets of flow DIR since it has entered, modulo 2^32. */
+uint32_t session_stay_packets(const struct session *s, unsigned int dir);
+
 /* Flow DIR, which is there, shall leave, to be carried as D says. */
 void session_stay_leave(struct session *s, unsigned int dir, struct decision d);
 

@@ -25,20 +25,17 @@ static void on_ring(struct source *source, uint32_t events)
 
 /*
  * The backstop for a full ring: the program counts the events it could not send.  And the review:
- * whether a worker is busy shows only while it carries flows itself, so after much work for the
- * kernel all flows are judged again, together.  The look costs one wake-up a second, and only while
- * sessions are in the kernel.
+ * whether a worker is busy shows only while it carries flows itself, so some that the kernel has
+ * carried for long are judged again.  It costs one wake-up a second, and only while sessions are in
+ * the kernel.
  */
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, sweep));
 	uint64_t lost = kernel_events_lost(w->shared->kernel);
-	uint64_t seen = kernel_packets_seen(w->shared->kernel);
 
-	if (seen - w->reviewed >= w->policy.review_packets) {
-		w->reviewed = seen;
+	if (w->policy.review_packets)
 		w->hooks.review(w);
-	}
 	if (lost != w->events_lost_seen) {
 		w->events_lost_seen = lost;
 		w->hooks.sweep(w);
@@ -51,7 +48,7 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	load_look(&w->policy, &w->load, w->loop.events, w->loop.wakeups, w->loop.now_ms);
+	load_batch(&w->policy, &w->load, w->loop.now_ms);
 	w->hooks.after_batch(w);
 }
 

@@ -64,8 +64,7 @@ struct shared {
 struct worker_hooks {
 	kernel_event_fn *kernel_event;            /* ARG is the worker */
 	void (*sweep)(struct worker *w);          /* events were lost */
-	void (*review)(struct worker *w);         /* the kernel has carried much since the last
-						   * time */
+	void (*review)(struct worker *w);         /* judge again some that the kernel carries */
 	void (*after_batch)(void *worker);        /* free what died */
 };
 
@@ -103,7 +102,7 @@ struct worker {
 	uint32_t own_timers;       /* beside one for each session; see worker_own_timers() */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
-	uint64_t reviewed;         /* kernel_packets_seen() at the last review */
+	uint32_t review_at;        /* the slot pair that the last review has ended at */
 	unsigned int in_kernel;    /* sessions that have slots */
 	int spare; /* a descriptor kept for the upstream socket of the next session; -1: spent */
 };

@@ -303,6 +303,195 @@ static void engine(void **state)
 	rig_stop(d);
 }
 
+/* --- the policy of the engines --- */
+
+#define PIECE 65536
+
+/* Take a piece of what FD has, if any. */
+static size_t take_piece(int fd)
+{
+	static char buf[PIECE];
+	ssize_t n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
+
+	assert_true(n > 0 || (n < 0 && errno == EAGAIN));
+	return n > 0 ? (size_t)n : 0;
+}
+
+/* As much as FD takes at once, up to MOST bytes. */
+static size_t give(int fd, size_t most)
+{
+	static const char zero[PIECE];
+	size_t given = 0;
+
+	while (given < most) {
+		size_t want = most - given < PIECE ? most - given : PIECE;
+		ssize_t n = send(fd, zero, want, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		assert_true(n > 0 || errno == EAGAIN);
+		if (n <= 0)
+			break;
+		given += (size_t)n;
+	}
+	return given;
+}
+
+/* BYTES from one end to the other, as fast as both can. */
+static void rig_stream(int from, int to, size_t bytes)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	for (size_t given = 0, taken = 0; taken < bytes;) {
+		struct pollfd p = { .fd = to, .events = POLLIN };
+
+		given += give(from, bytes - given);
+		if (poll(&p, 1, 10) == 1)
+			taken += take_piece(to);
+		assert_true(now_ms() < deadline);
+	}
+}
+
+/* Short questions with answers of 16 KiB, until both flows have CARRIER. */
+static void ask_until(struct daemon *d, const char *carrier, int client, int server)
+{
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+	static char answer[16384];
+	char question[64] = "";
+
+	while (strcmp(rig_flow_text(d, "any", 0, "carrier"), carrier) != 0 ||
+	       strcmp(rig_flow_text(d, "any", 1, "carrier"), carrier) != 0) {
+		if (now_ms() >= deadline)
+			fail_msg("the answers have %s, not %s",
+				 rig_flow_text(d, "any", 1, "carrier"), carrier);
+		for (int i = 0; i < 200; i++) {
+			rig_send(client, question, sizeof(question));
+			rig_receive(server, question, sizeof(question));
+			rig_send(server, answer, sizeof(answer));
+			rig_receive(client, answer, sizeof(answer));
+		}
+	}
+}
+
+/*
+ * A conversation that has some bulk in between is one again afterwards: with half of it in the
+ * kernel, user space would see no turns, and leave the other half with splice.
+ */
+static void bulk_between(void **state)
+{
+	struct daemon *d = rig_start(*state, "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM);
+	const char *carrier = rig_carrier(d, *state);
+	int client = rig_dial(NULL, ONE), server = rig_accept();
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+
+	rig_talk_until(d, "any", carrier, client, server);
+	while (!strcmp(*state, "auto") && now_ms() < deadline &&
+	       strcmp(rig_flow_text(d, "any", 1, "carrier"), "splice") != 0)
+		rig_stream(server, client, 4 << 20);
+	ask_until(d, carrier, client, server);
+	rig_stop(d);
+}
+
+/* Context switches that the threads of PID have asked for, that is, how often they slept. */
+static long naps(int64_t pid)
+{
+	char command[128], text[32] = "";
+	FILE *f;
+
+	snprintf(command, sizeof(command),
+		 "cat /proc/%lld/task/*/status | awk '/^voluntary/ { n += $2 } END { print n }'",
+		 (long long)pid);
+	f = popen(command, "re");
+	assert_non_null(f);
+	assert_non_null(fgets(text, sizeof(text), f));
+	assert_int_equal(pclose(f), 0);
+	return strtol(text, NULL, 10);
+}
+
+static int64_t carrier_bytes(struct daemon *d, const char *carrier)
+{
+	struct json_object *o = query(d, "status"), *list = json_at(o, "carriers");
+	int64_t n = -1;
+
+	for (size_t i = 0; i < json_object_array_length(list); i++) {
+		struct json_object *c = json_object_array_get_idx(list, i);
+
+		if (!strcmp(json_text(c, "carrier"), carrier))
+			n = json_int(c, "bytes");
+	}
+	json_object_put(o);
+	return n;
+}
+
+/*
+ * What outruns its target is carried by splice, whether the kernel has had it before or not, and
+ * also if the target has been full all the time.
+ */
+static void slow_target(void **state)
+{
+	struct daemon *d = rig_start(*state, "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM);
+	bool to_splice = strcmp(*state, "copy") != 0;
+	int client, server, small = PIECE, large = 1 << 20, mss = 1000, any = 0;
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS, spliced, copied;
+	size_t taken = 0;
+
+	/*
+	 * a small window and small segments keep the send buffer small as well, so that it is full
+	 * before the flow has shown what it is
+	 */
+	setsockopt(upstream_fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+	setsockopt(upstream_fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof(mss));
+	client = rig_dial(NULL, ONE);
+	server = rig_accept();
+	setsockopt(upstream_fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
+	setsockopt(upstream_fd, IPPROTO_TCP, TCP_MAXSEG, &any, sizeof(any));
+	for (struct pollfd p = { .fd = client, .events = POLLOUT }; poll(&p, 1, 100) == 1;)
+		give(client, PIECE);
+	while (strcmp(rig_flow_text(d, "any", 0, "carrier"), to_splice ? "splice" : "copy") != 0)
+		if (now_ms() >= deadline)
+			fail_msg("%s (%s)", rig_flow_text(d, "any", 0, "carrier"),
+				 rig_flow_text(d, "any", 0, "reason"));
+	spliced = carrier_bytes(d, "splice");
+	copied = carrier_bytes(d, "copy");
+	setsockopt(server, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
+	while (taken < 128 << 20) {
+		give(client, 1 << 20);
+		taken += take_piece(server);
+		assert_true(now_ms() < deadline);
+	}
+	spliced = carrier_bytes(d, "splice") - spliced;
+	copied = carrier_bytes(d, "copy") - copied;
+	if (to_splice && spliced < 4 * copied)
+		fail_msg("%lld bytes by splice, %lld by copy", (long long)spliced,
+			 (long long)copied);
+
+	rig_stop(d);
+}
+
+/* While a target takes nothing, the daemon sleeps, also if the kernel has a backlog for it. */
+static void stalled_target(void **state)
+{
+	struct daemon *d = rig_start(*state, "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM);
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS, pid = rig_status(d, "pid");
+	int client = rig_dial(NULL, ONE), server = rig_accept();
+	size_t given = 0, taken = 0;
+	long before, after;
+
+	rig_talk_until(d, "any", rig_carrier(d, *state), client, server);
+	do { /* in the end it wakes up once a second, for its sweep */
+		given += give(client, 1 << 30);
+		before = naps(pid);
+		poll(NULL, 0, 1000); /* what is measured is how often it wakes up by itself */
+		after = naps(pid);
+		if (now_ms() >= deadline)
+			fail_msg("%ld naps in a second, %s", after - before,
+				 rig_flow_text(d, "any", 0, "phase"));
+	} while (after - before > 3);
+	while (taken < given) {
+		taken += take_piece(server);
+		assert_true(now_ms() < deadline);
+	}
+	rig_stop(d);
+}
+
 /* What the daemon's own socket has. */
 static void check_options(struct daemon *d, int local, int peer, int nodelay, int keepalive)
 {
@@ -465,11 +654,14 @@ static const struct rig_row rows[] = {
 	{ "rules", rules },
 	{ "many-denied", many_denied },
 	{ "engine", engine },
+	{ "bulk-between", bulk_between },
+	{ "stalled-target", stalled_target },
 	{ "socket-options", socket_options },
 	{ "keepalive", keepalive },
 	{ "keepalive-unanswered", keepalive_unanswered },
 	{ "max-sessions-per-client", max_sessions_per_client },
 	{ "meets-itself", meets_itself },
+	{ "slow-target", slow_target }, /* the last: buffers of sockets accepted later are fixed */
 };
 
 int main(void)

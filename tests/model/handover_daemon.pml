@@ -6,7 +6,7 @@ mtype = { KERNEL, STAYING, LEAVING, FINISHING };
 active proctype Daemon()
 {
 	byte b, n, limit, unread, received;
-	bool drained, moved, removed, state, eof, again, review, untouched;
+	bool drained, moved, removed, state, eof, again, review;
 	byte user_in, user_out, credit, drained_at, entries;
 	chan pending = [N + 1] of { byte };
 	mtype phase = KERNEL;
@@ -14,7 +14,6 @@ active proctype Daemon()
 user:	/* FLOW_USER */
 	do
 	:: len(pending) > 0 && ROOM -> write_pending()
-	:: len(pending) == 0 && untouched && entries < ENTRIES -> goto enter
 	:: len(pending) == 0 ->
 		read_queue();
 		if
@@ -181,7 +180,6 @@ leave:	/* leave_round() with all read, then FLOW_DRAINING */
 	fi;
 	audit_left();
 #endif
-	untouched = true;
 	phase = KERNEL;
 #ifndef M_NO_DRAIN_LEFT
 	do

@@ -37,8 +37,7 @@ inline read_queue()
 			:: part == SKB -> taken = taken + SKB; part = 0
 			:: else
 			fi;
-			user_in++;
-			untouched = false
+			user_in++
 		:: UNREAD == 0 && fin -> eof = true
 		:: UNREAD == 0 && !fin -> again = true
 		fi
@@ -62,17 +61,14 @@ inline look_drained()
 	}
 }
 
-/* AGAIN: the queue was just seen empty, or was not touched since the flow left rx */
+/* AGAIN: the queue was just seen empty */
 inline sockmap_enter()
 {
-	if
-	:: untouched -> again = true
 #ifdef M_ENTER_UNREAD
-	:: !untouched -> again = true
+	again = true;
 #else
-	:: atomic { !untouched && !lock -> again = (UNREAD == 0 && !fin) }
+	atomic { !lock -> again = (UNREAD == 0 && !fin) }
 #endif
-	fi;
 	if
 	:: again ->
 		atomic {
@@ -86,7 +82,7 @@ inline sockmap_enter()
 			ctl_epoch++
 		}
 		if
-		:: atomic { !lock && !fin -> prog = true; ready = true; untouched = false }
+		:: atomic { !lock && !fin -> prog = true; ready = true }
 		:: atomic { !lock && fin -> entries = ENTRIES }	/* EOPNOTSUPP: no_enter */
 		fi
 	:: else

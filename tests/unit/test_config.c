@@ -76,7 +76,7 @@ static void test_defaults(void **state)
 	assert_true(c.probe);
 	assert_true(c.privileged_process);
 	assert_int_equal(c.settle_ms, 300);
-	assert_int_equal(c.review_packets, 1000000);
+	assert_int_equal(c.review_packets, 10000);
 	assert_null(c.user);
 	assert_null(c.session_log);
 	assert_int_equal(c.log_level, LOG_INFO);

@@ -143,7 +143,7 @@ static const unsigned int wants[FLOW_PHASES][8] = {
 	[FLOW_USER]      = { R,     T,     R,     T,     W,     T,     W,     T },
 	[FLOW_KERNEL]    = { F,     F,     F,     F,     F,     F,     F,     F },
 	[FLOW_LEAVING]   = { F | T, F | T, F | W, F | T, F | T, F | T, F | W, F | T },
-	[FLOW_DRAINING]  = { T,     T,     T,     T,     T,     T,     T,     T },
+	[FLOW_DRAINING]  = { T,     T,     W,     T,     T,     T,     W,     T },
 	[FLOW_FINISHING] = { T,     T,     W,     T,     T,     T,     W,     T },
 	[FLOW_DONE]      = { 0,     0,     0,     0,     0,     0,     0,     0 },
 };
@@ -270,6 +270,27 @@ static void test_look_later(void **state)
 	assert_int_equal(f.due_ms, (UINT64_C(1) << 40) + 2);
 }
 
+/* A target that has been full for long is waited for, and not looked at for ever. */
+static void test_await_target(void **state)
+{
+	struct flow f = { .phase = FLOW_DRAINING };
+	uint64_t now = 1000;
+	unsigned int looks = 0;
+
+	(void)state;
+	for (int stall = 0; stall < 2; stall++) {
+		for (looks = 0; flow_wants(&f) == FLOW_WANT_TIMER && looks < 100; looks++) {
+			now = f.due_ms ?: now;
+			flow_await_target(&f, now);
+		}
+		assert_in_range(looks, 8, 10);
+		assert_int_equal(flow_wants(&f), FLOW_WANT_WRITE);
+		flow_await_target(&f, now); /* it has room, and the backlog goes there first */
+		assert_int_equal(flow_wants(&f), FLOW_WANT_TIMER);
+		assert_int_equal(f.due_ms, now + 1);
+	}
+}
+
 static void test_look_soon(void **state)
 {
 	struct flow f = { 0 };
@@ -334,6 +355,7 @@ int main(void)
 		cmocka_unit_test(test_wants_is_pure),
 		cmocka_unit_test(test_wants_something),
 		cmocka_unit_test(test_look_later),
+		cmocka_unit_test(test_await_target),
 		cmocka_unit_test(test_look_soon),
 		cmocka_unit_test(test_names),
 	};

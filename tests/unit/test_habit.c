@@ -80,6 +80,17 @@ static void test_habit_restart(void **state)
 	}
 }
 
+/* N batches with READS small reads each, all at NOW_MS. */
+static void batches(const struct policy *p, struct load *l, unsigned int n, unsigned int reads,
+		    uint64_t now_ms)
+{
+	while (n--) {
+		for (unsigned int i = 0; i < reads; i++)
+			load_read(p, l, 64);
+		load_batch(p, l, n ? l->looked_ms : now_ms);
+	}
+}
+
 static void test_load(void **state)
 {
 	struct policy p = policy_of(ENGINE_AUTO);
@@ -87,20 +98,49 @@ static void test_load(void **state)
 
 	(void)state;
 	assert_false(load_busy(&p, &l, 0));
-	load_look(&p, &l, 2400, 1000, 10000); /* less than 2.5 events a wake-up */
+	batches(&p, &l, 100, 2, 10000); /* less than 2.5 reads a batch */
 	assert_false(load_busy(&p, &l, 10000));
-	load_look(&p, &l, 9000, 2000, 10050); /* too early for a look */
-	assert_false(load_busy(&p, &l, 10050));
-	load_look(&p, &l, 9000, 2000, 10100);
+	batches(&p, &l, 100, 3, 10050);
+	assert_false(load_busy(&p, &l, 10050)); /* too early for a look */
+	batches(&p, &l, 100, 3, 10100);
 	assert_true(load_busy(&p, &l, 10100));
-	load_look(&p, &l, 10000, 3000, 10200); /* over, but not for long enough */
+	batches(&p, &l, 100, 1, 10200); /* over, but not for long enough */
 	assert_true(load_busy(&p, &l, 10100 + SETTLE_MS - 1));
 	assert_false(load_busy(&p, &l, 10100 + SETTLE_MS));
-	load_look(&p, &l, 10100, 3010, 20000); /* ten wake-ups in ten seconds say nothing */
+	batches(&p, &l, 10, 5, 20000); /* some reads in ten seconds say nothing */
 	assert_false(load_busy(&p, &l, 20000));
 	p.settle_ms = 0;
-	load_look(&p, &l, 20100, 4010, 20100);
+	batches(&p, &l, 1000, 5, 20100);
 	assert_false(load_busy(&p, &l, 20100));
+}
+
+/* A worker that is never idle has few batches, and each of them is full. */
+static void test_load_saturated(void **state)
+{
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct load l = { 0 };
+
+	(void)state;
+	batches(&p, &l, 4, 128, 10000);
+	assert_true(load_busy(&p, &l, 10000));
+}
+
+/* What waits for a big read of a neighbour is not many flows at once. */
+static void test_load_beside_bulk(void **state)
+{
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct load l = { 0 };
+
+	(void)state;
+	for (unsigned int i = 0; i < 100; i++) {
+		load_read(&p, &l, 64);
+		load_read(&p, &l, p.big_turn); /* the reads of this batch do not count, */
+		load_batch(&p, &l, 1000);
+		batches(&p, &l, 1, 20, 1000); /* nor of this one, in which all that waited is served, */
+		batches(&p, &l, 1, 1, 1000);  /* but those of this one do */
+	}
+	batches(&p, &l, 1, 1, 10000);
+	assert_false(load_busy(&p, &l, 10000));
 }
 
 int main(void)
@@ -111,6 +151,8 @@ int main(void)
 		cmocka_unit_test(test_habit_full),
 		cmocka_unit_test(test_habit_restart),
 		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_load_saturated),
+		cmocka_unit_test(test_load_beside_bulk),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
