@@ -21,7 +21,8 @@ void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint3
 		.kernel_bulk_skb = 4 * 1024,
 		.window = 4 * 1024 * 1024,
 		.max_demotions = 6,
-		.busy_percent = 250,
+		.busy_reads = 250,
+		.busy_cpu = 50,
 		.settle_ms = settle_ms,
 		.return_ms = 100,
 		.review_packets = engine == ENGINE_AUTO ? review_packets : 0,
@@ -37,7 +38,7 @@ void load_read(const struct policy *p, struct load *l, uint64_t bytes)
 		l->batch_reads++;
 }
 
-void load_batch(const struct policy *p, struct load *l, uint64_t now_ms)
+bool load_batch(struct load *l, uint64_t now_ms)
 {
 	if (l->disturbed) {
 		l->disturbed--;
@@ -46,13 +47,19 @@ void load_batch(const struct policy *p, struct load *l, uint64_t now_ms)
 		l->batches++;
 	}
 	l->batch_reads = 0;
-	if (now_ms < l->looked_ms + LOAD_LOOK_MS)
-		return;
-	if (l->reads >= LOAD_LOOK_READS &&
-	    (uint64_t)l->reads * 100 >= (uint64_t)l->batches * p->busy_percent)
+	return now_ms >= l->looked_ms + LOAD_LOOK_MS;
+}
+
+void load_look(const struct policy *p, struct load *l, uint64_t now_ms, uint64_t cpu_ns)
+{
+	uint64_t percent = (cpu_ns - l->cpu_ns) / (10000 * (now_ms - l->looked_ms));
+
+	if (l->reads >= LOAD_LOOK_READS && percent >= p->busy_cpu &&
+	    (uint64_t)l->reads * 100 >= (uint64_t)l->batches * p->busy_reads)
 		l->busy_ms = now_ms;
 	l->reads = l->batches = 0;
 	l->looked_ms = now_ms;
+	l->cpu_ns = cpu_ns;
 }
 
 bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms)

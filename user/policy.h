@@ -31,7 +31,8 @@ struct policy {
 	uint32_t kernel_bulk_skb;   /* ... and for each packet of its own */
 	uint64_t window;         /* bytes after which a session is judged afresh */
 	uint8_t max_demotions;   /* each return from the kernel doubles promote_*, so often */
-	uint32_t busy_percent;   /* small reads for 100 batches of a worker that is busy */
+	uint32_t busy_reads;     /* small reads for 100 batches of a worker that is busy, */
+	uint32_t busy_cpu;       /* ... and percent of a CPU that its thread uses */
 	uint32_t settle_ms;      /* in user space, and since the worker was busy, before a
 				  * promotion */
 	uint32_t return_ms;      /* --engine sockmap: in user space after the first return from the
@@ -45,22 +46,25 @@ struct policy {
 void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets);
 
 /*
- * How busy a worker is with conversations: how many small reads a batch of events brings.  A batch
- * with a big read, and the batch after it, do not count: their reads have waited for the big one,
- * and not for each other.
+ * How busy a worker is with conversations: how many small reads a batch of events brings, while its
+ * thread hardly sleeps.  One that finds several at each of few wake-ups is not busy: it has the time
+ * to wake up for each.  A batch with a big read, and the batch after it, do not count: their reads
+ * have waited for the big one, and not for each other.
  */
 struct load {
 	uint32_t reads, batches; /* since the last look */
 	uint32_t batch_reads;    /* small ones in the current batch */
 	uint8_t disturbed;       /* batches, from the current one on, that do not count */
-	uint64_t looked_ms;
+	uint64_t looked_ms, cpu_ns; /* the last look, and the thread's CPU time then */
 	uint64_t busy_ms; /* when it last was found busy; 0: never */
 };
 
 /* User space has read BYTES of a flow in one turn. */
 void load_read(const struct policy *p, struct load *l, uint64_t bytes);
-/* A batch of events has ended. */
-void load_batch(const struct policy *p, struct load *l, uint64_t now_ms);
+/* A batch of events has ended.  True: it is time for load_look(). */
+bool load_batch(struct load *l, uint64_t now_ms);
+/* The thread has used CPU_NS of CPU time so far. */
+void load_look(const struct policy *p, struct load *l, uint64_t now_ms, uint64_t cpu_ns);
 /* True if the worker was busy at NOW_MS, or shortly before. */
 bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms);
 

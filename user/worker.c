@@ -9,9 +9,11 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "syscall_filter.h"
 
 SYSCALLS_NEEDED(
+	SYSCALL(clock_gettime), /* CLOCK_THREAD_CPUTIME_ID is not in the vDSO */
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare */
 	SYSCALL(close));
 
@@ -48,7 +50,9 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	load_batch(&w->policy, &w->load, w->loop.now_ms);
+	if (load_batch(&w->load, w->loop.now_ms))
+		load_look(&w->policy, &w->load, w->loop.now_ms,
+			  clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
 	w->hooks.after_batch(w);
 }
 

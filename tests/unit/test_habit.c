@@ -80,6 +80,9 @@ static void test_habit_restart(void **state)
 	}
 }
 
+/* Percent of a CPU that the thread uses. */
+static unsigned int cpu = 50;
+
 /* N batches with READS small reads each, all at NOW_MS. */
 static void batches(const struct policy *p, struct load *l, unsigned int n, unsigned int reads,
 		    uint64_t now_ms)
@@ -87,7 +90,8 @@ static void batches(const struct policy *p, struct load *l, unsigned int n, unsi
 	while (n--) {
 		for (unsigned int i = 0; i < reads; i++)
 			load_read(p, l, 64);
-		load_batch(p, l, n ? l->looked_ms : now_ms);
+		if (load_batch(l, n ? l->looked_ms : now_ms))
+			load_look(p, l, now_ms, l->cpu_ns + (now_ms - l->looked_ms) * cpu * 10000);
 	}
 }
 
@@ -114,6 +118,21 @@ static void test_load(void **state)
 	assert_false(load_busy(&p, &l, 20100));
 }
 
+/* A worker that sleeps most of the time can wake up for each message. */
+static void test_load_asleep(void **state)
+{
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct load l = { 0 };
+
+	(void)state;
+	cpu = 49;
+	batches(&p, &l, 100, 5, 10000);
+	assert_false(load_busy(&p, &l, 10000));
+	cpu = 50;
+	batches(&p, &l, 100, 5, 10100);
+	assert_true(load_busy(&p, &l, 10100));
+}
+
 /* A worker that is never idle has few batches, and each of them is full. */
 static void test_load_saturated(void **state)
 {
@@ -135,9 +154,9 @@ static void test_load_beside_bulk(void **state)
 	for (unsigned int i = 0; i < 100; i++) {
 		load_read(&p, &l, 64);
 		load_read(&p, &l, p.big_turn); /* the reads of this batch do not count, */
-		load_batch(&p, &l, 1000);
-		batches(&p, &l, 1, 20, 1000); /* nor of this one, in which all that waited is served, */
-		batches(&p, &l, 1, 1, 1000);  /* but those of this one do */
+		load_batch(&l, 1);
+		batches(&p, &l, 1, 20, 1); /* nor of this one, in which all that waited is served, */
+		batches(&p, &l, 1, 1, 1);  /* but those of this one do */
 	}
 	batches(&p, &l, 1, 1, 10000);
 	assert_false(load_busy(&p, &l, 10000));
@@ -151,6 +170,7 @@ int main(void)
 		cmocka_unit_test(test_habit_full),
 		cmocka_unit_test(test_habit_restart),
 		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_load_asleep),
 		cmocka_unit_test(test_load_saturated),
 		cmocka_unit_test(test_load_beside_bulk),
 	};
