@@ -9,15 +9,27 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "syscall_filter.h"
 
 #define BUFFERS_KEPT 8
-#define PIPES_KEPT 64
+/*
+ * Idle pipes that a pool keeps.  Together the pools keep 128, which are 32 MiB at most (see
+ * size_for()), and 4 more each.
+ */
+#define PIPES_KEPT 32
+#define PIPES_KEPT_CROWDED 4
+#define CROWDED 128 /* pipes open in the process */
+
 /*
  * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
  * 256 KiB where data goes both ways, 4 % one way, and nothing more with 1 MiB.
  */
 #define PIPE_SIZE (512 * 1024)
+/* What pipe2(2) gives by itself.  A smaller pipe costs more than it saves: it is refused. */
+#define PIPE_SIZE_MIN (64 * 1024)
+/* After the kernel gave a smaller pipe no other is tried for so long. */
+#define PIPE_RETRY_MS 100
 
 SYSCALLS_NEEDED(
 	SYSCALL(pipe2, SYSCALL_ARG(1, O_CLOEXEC | O_NONBLOCK)),
@@ -28,6 +40,7 @@ SYSCALLS_NEEDED(
 /* Of the process, as descriptors are. */
 static unsigned int pipes_max = UINT_MAX;
 static _Atomic unsigned int pipes_open;
+static _Atomic uint64_t pipes_retry_ms;
 
 void pool_limit_pipes(unsigned int n)
 {
@@ -121,11 +134,63 @@ static void pipe_count_closed(void)
 	atomic_fetch_sub_explicit(&pipes_open, 1, memory_order_relaxed);
 }
 
+static void pipe_close(struct pipe *pipe)
+{
+	close(pipe->read_fd);
+	close(pipe->write_fd);
+	pipe_count_closed();
+	free(pipe);
+}
+
+/*
+ * What a pipe asks for beside N others.  All pipes of an unprivileged user may have 64 MiB
+ * (/proc/sys/fs/pipe-user-pages-soft, 16384 pages); then no pipe grows, and a new one has two
+ * pages.  32 x 512 KiB, 32 x 256 KiB and 64 x 128 KiB are 32 MiB; 512 x 64 KiB are the other 32.
+ * So 640 pipes fit.  That holds in whatever order they are opened and closed: a pipe that goes
+ * leaves at least what the next one asks for.
+ */
+static uint32_t size_for(unsigned int n)
+{
+	if (n < 32)
+		return PIPE_SIZE;
+	if (n < 64)
+		return PIPE_SIZE / 2;
+	return n < 128 ? PIPE_SIZE / 4 : PIPE_SIZE_MIN;
+}
+
+/* Also of a pipe that was opened when there were more.  Each size is asked for once. */
+static void pipe_enlarge(struct pipe *pipe)
+{
+	uint32_t want = size_for(atomic_load_explicit(&pipes_open, memory_order_relaxed) - 1);
+	int size;
+
+	if (pipe->asked >= want)
+		return;
+	pipe->asked = want;
+	size = fcntl(pipe->read_fd, F_SETPIPE_SZ, want);
+	if (size < 0)
+		size = fcntl(pipe->read_fd, F_GETPIPE_SZ);
+	pipe->size = size < 0 ? 0 : (uint32_t)size;
+}
+
+/* True while the last pipe was too small, and that is not long ago. */
+static bool pipes_exhausted(void)
+{
+	uint64_t retry_ms = atomic_load_explicit(&pipes_retry_ms, memory_order_relaxed);
+
+	return retry_ms && clock_ms() < retry_ms;
+}
+
 static struct pipe *pipe_open(void)
 {
-	struct pipe *pipe = malloc(sizeof(*pipe));
-	int fds[2], size;
+	struct pipe *pipe;
+	int fds[2];
 
+	if (pipes_exhausted()) {
+		errno = EMFILE;
+		return NULL;
+	}
+	pipe = malloc(sizeof(*pipe));
 	if (!pipe)
 		return NULL;
 	if (!pipe_admit()) {
@@ -137,20 +202,16 @@ static struct pipe *pipe_open(void)
 		free(pipe);
 		return NULL;
 	}
-	/* may be refused over /proc/sys/fs/pipe-user-pages-soft: the pipe works, only smaller */
-	size = fcntl(fds[0], F_SETPIPE_SZ, PIPE_SIZE);
-	if (size < 0)
-		size = fcntl(fds[0], F_GETPIPE_SZ);
-	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1], .size = (uint32_t)size };
+	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1] };
+	pipe_enlarge(pipe);
+	if (pipe->size < PIPE_SIZE_MIN) {
+		pipe_close(pipe);
+		atomic_store_explicit(&pipes_retry_ms, clock_ms() + PIPE_RETRY_MS,
+				      memory_order_relaxed);
+		errno = EMFILE;
+		return NULL;
+	}
 	return pipe;
-}
-
-static void pipe_close(struct pipe *pipe)
-{
-	close(pipe->read_fd);
-	close(pipe->write_fd);
-	pipe_count_closed();
-	free(pipe);
 }
 
 struct pipe *pool_pipe_get(struct pool *p)
@@ -160,6 +221,7 @@ struct pipe *pool_pipe_get(struct pool *p)
 	if (pipe) {
 		p->pipes = pipe->next;
 		p->pipes_idle--;
+		pipe_enlarge(pipe);
 	} else {
 		pipe = pipe_open();
 		if (!pipe)
@@ -169,11 +231,17 @@ struct pipe *pool_pipe_get(struct pool *p)
 	return pipe;
 }
 
+static unsigned int pipes_kept(void)
+{
+	unsigned int open = atomic_load_explicit(&pipes_open, memory_order_relaxed);
+
+	return open <= CROWDED ? PIPES_KEPT : PIPES_KEPT_CROWDED;
+}
+
 void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
 {
 	p->pipes_lent--;
-	/* a small one, made when the user had too many pages in pipes, is not worth keeping */
-	if (!empty || pipe->size < PIPE_SIZE || p->pipes_idle >= PIPES_KEPT) {
+	if (!empty || p->pipes_idle >= pipes_kept()) {
 		pipe_close(pipe);
 		return;
 	}

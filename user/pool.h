@@ -20,7 +20,7 @@ struct buffer {
 struct pipe {
 	struct pipe *next;
 	int read_fd, write_fd;
-	uint32_t size; /* bytes, as the kernel granted them */
+	uint32_t asked, size; /* bytes: asked for, and as the kernel granted them */
 };
 
 struct pool {
@@ -45,7 +45,10 @@ void pool_close(struct pool *p);
 struct buffer *pool_buffer_get(struct pool *p, size_t size);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
-/* NULL: out of memory, descriptors, or the limit is reached, EMFILE (errno is set). */
+/*
+ * NULL: out of memory, descriptors, or a limit is reached, EMFILE (errno is set): that of
+ * pool_limit_pipes(), or the kernel's for what one user may have in pipes.
+ */
 struct pipe *pool_pipe_get(struct pool *p);
 /* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */
 void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty);

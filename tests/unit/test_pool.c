@@ -6,8 +6,11 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -19,6 +22,14 @@
 #define MANY 100 /* more than a pool keeps of anything */
 
 static unsigned int descriptors_before;
+static unsigned int pipes_tried;
+
+/* As that of the C library, but counted. */
+int pipe2(int fds[2], int flags)
+{
+	pipes_tried++;
+	return (int)syscall(SYS_pipe2, fds, flags);
+}
 
 static int setup(void **state)
 {
@@ -330,6 +341,111 @@ static void test_pipe_budget_after_failures(void **state)
 	pool_pipe_put(p, pipe, true);
 }
 
+/* --- /proc/sys/fs/pipe-user-pages-soft --- */
+
+#define FREE_UID 64231 /* with no pipes of anybody else, nor those of other tests */
+#define LENT_MAX 1000
+#define LENT_DESCRIPTORS (2 * LENT_MAX + 100)
+#define RETRY_MS 100
+
+/* The limit that the figures of pool.c are about. */
+static bool usual_limit(void)
+{
+	FILE *f = fopen("/proc/sys/fs/pipe-user-pages-soft", "re");
+	unsigned long pages = 0;
+
+	if (f && fscanf(f, "%lu", &pages) != 1)
+		pages = 0;
+	if (f)
+		fclose(f);
+	return pages == 16384 && sysconf(_SC_PAGESIZE) == 4096;
+}
+
+/* As a user who has the limit, with descriptors for all. */
+static bool become_limited(void)
+{
+	struct rlimit many;
+
+	if (getrlimit(RLIMIT_NOFILE, &many) || many.rlim_max < LENT_DESCRIPTORS)
+		return false;
+	if (many.rlim_cur < LENT_DESCRIPTORS)
+		many.rlim_cur = LENT_DESCRIPTORS;
+	return !setrlimit(RLIMIT_NOFILE, &many) &&
+	       (geteuid() || !setresuid(FREE_UID, FREE_UID, FREE_UID));
+}
+
+/* In a process of its own: the first thing that is not as it should be, or NULL. */
+static const char *lend_all(struct pool *p)
+{
+	static struct pipe *pipes[LENT_MAX];
+	unsigned int n = 0, tried;
+	uint64_t begin, bytes = 0;
+
+	while (n < LENT_MAX && (pipes[n] = pool_pipe_get(p)))
+		bytes += pipes[n++]->size;
+	if (n == LENT_MAX || errno != EMFILE)
+		return "no end, or another one";
+	if (n < 300 || bytes > 64 << 20) /* others of this user may have some */
+		return "fewer than fit";
+	for (unsigned int i = 0; i < n; i++)
+		if (pipes[i]->size < 64 << 10)
+			return "a small one";
+	if (pipes[0]->size != 512 << 10)
+		return "the first one is not large";
+
+	/* no system calls for what is known */
+	begin = clock_now_ms();
+	tried = pipes_tried;
+	for (int i = 0; i < 10000; i++)
+		if (pool_pipe_get(p) || errno != EMFILE)
+			return "one too many";
+	if (pipes_tried - tried > 1 + (clock_now_ms() - begin) / RETRY_MS)
+		return "tried again each time";
+
+	/* few stay, and there is room again: for large ones, whichever are kept */
+	while (n)
+		pool_pipe_put(p, pipes[--n], true);
+	if (p->pipes_idle > MANY / 2)
+		return "too many are idle";
+	begin = clock_now_ms();
+	while (n < MANY && clock_now_ms() < begin + 10000) {
+		pipes[n] = pool_pipe_get(p);
+		if (!pipes[n])
+			short_pause();
+		else if (n < 10 && pipes[n]->size != 512 << 10)
+			return "still a smaller one";
+		else
+			n++;
+	}
+	return n < MANY ? "no recovery" : NULL;
+}
+
+/* More than 600 pipes, none of them small, and nothing in vain after the last. */
+static void test_pipe_pages(void **state)
+{
+	const char *fault;
+	int status;
+	pid_t pid;
+
+	if (!usual_limit())
+		skip();
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		if (!become_limited())
+			_exit(2);
+		fault = lend_all(*state);
+		if (fault)
+			fprintf(stderr, "pipes: %s\n", fault);
+		_exit(fault != NULL);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 2)
+		skip();
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void test_close(void **state)
 {
 	struct pool *p = *state;
@@ -420,6 +536,7 @@ int main(void)
 		ON_POOL(test_pipe_no_descriptors),
 		ON_POOL(test_pipe_budget),
 		ON_POOL(test_pipe_budget_after_failures),
+		ON_POOL(test_pipe_pages),
 		ON_POOL(test_close),
 		ON_POOL(test_close_counts),
 		ON_POOL(test_random),
