@@ -81,6 +81,18 @@ static enum pump fill(struct pump_io *io)
 	return PUMP_MORE;
 }
 
+/*
+ * True if a read of N bytes has most likely taken all that there was: a guess that saves the call
+ * that would say EAGAIN.  That N is below the pipe's size proves nothing: each slot of the pipe,
+ * one for 4 KiB of its size, takes one segment, however small, and 128 segments of 1448 bytes fill
+ * a pipe of 512 KiB.  But with segments of 1 KiB or more a full pipe holds at least a quarter of
+ * its size.  Where segments are smaller, a wrong guess costs one epoll_wait for each full pipe.
+ */
+static bool was_all(const struct pump_io *io, uint64_t n)
+{
+	return !io->until_eof && n < io->flow->pipe->size / 4 && io->read < io->limit;
+}
+
 enum pump splice_pump(struct pump_io *io)
 {
 	struct flow *f = io->flow;
@@ -95,9 +107,13 @@ enum pump splice_pump(struct pump_io *io)
 		result = flush(io);
 	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;
 	     round++) {
+		uint64_t before = io->read;
+
 		result = fill(io);
 		if (result == PUMP_MORE)
 			result = flush(io);
+		if (result == PUMP_MORE && was_all(io, io->read - before))
+			result = PUMP_EMPTY;
 	}
 	if (!f->pending) {
 		pool_pipe_put(io->pool, f->pipe, true);

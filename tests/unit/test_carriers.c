@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -7,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -14,6 +16,15 @@
 #include "carrier.h"
 #include "carrier_rig.h"
 #include "sanitizer.h" /* for a malloc() that fails */
+
+static unsigned int splices;
+
+/* As that of the C library, but counted. */
+ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, unsigned int flags)
+{
+	splices++;
+	return syscall(SYS_splice, in, in_at, out, out_at, n, flags);
+}
 
 static void test_empty(void **state)
 {
@@ -82,6 +93,41 @@ static void test_fairness(void **state)
 	}
 	assert_int_equal(pump(rig, ALL, false), PUMP_EMPTY);
 	assert_int_equal(last.read, 1);
+	expect_all_arrived(rig);
+}
+
+/* What was little was all: splice does not ask again, unless it is to see the end. */
+static void test_short_read(void **state)
+{
+	struct rig *rig = *state;
+
+	for (int until_eof = 0; until_eof < 2; until_eof++) {
+		produce(rig, 16384);
+		splices = 0;
+		assert_int_equal(pump(rig, ALL, until_eof), PUMP_EMPTY);
+		assert_int_equal(last.reads, 1 + (carrier == CARRIER_COPY) * 3);
+		if (carrier == CARRIER_SPLICE)
+			assert_int_equal(splices, 2 + until_eof);
+		expect_all_arrived(rig);
+	}
+}
+
+/* A pipe without a free slot makes a short read, too. */
+static void test_full_pipe(void **state)
+{
+	struct rig *rig = *state;
+	struct pipe *pipe;
+
+	if (carrier != CARRIER_SPLICE || sysconf(_SC_PAGESIZE) != 4096)
+		return;
+	pipe = pool_pipe_get(&rig->pool);
+	assert_int_equal(fcntl(pipe->read_fd, F_SETPIPE_SZ, 65536), 65536);
+	pipe->size = 65536;
+	pool_pipe_put(&rig->pool, pipe, true);
+	for (int i = 0; i < 16 + 2; i++)
+		assert_int_equal(produce(rig, 1100), 1100);
+	assert_int_equal(pump(rig, ALL, false), PUMP_EMPTY);
+	assert_int_equal(last.reads, 2);
 	expect_all_arrived(rig);
 }
 
@@ -339,6 +385,8 @@ int main(void)
 		ON_RIG(test_empty),
 		ON_RIG(test_limit),
 		ON_RIG(test_fairness),
+		ON_RIG(test_short_read),
+		ON_RIG(test_full_pipe),
 		ON_RIG(test_eof),
 		cmocka_unit_test(test_until_eof),
 		ON_RIG(test_eof_behind_pending),
