@@ -47,7 +47,11 @@ void carrier_release(struct flow *f, struct pool *pool);
 /* What a failed write to the target means: EAGAIN, memory pressure, or the end. */
 enum pump carrier_dst_error(struct pump_io *io, int error);
 
-/* Fairness: reads by one flow before others get their turn. */
+/*
+ * Fairness: so many reads, or bytes, of one flow before others get their turn.  A target that takes
+ * all would make a splice turn of 16 x 512 KiB otherwise; copy reads no more in 16 x 64 KiB.
+ */
 #define PUMP_ROUNDS 16
+#define PUMP_BYTES (1024 * 1024)
 
 #endif

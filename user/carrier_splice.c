@@ -96,6 +96,7 @@ static bool was_all(const struct pump_io *io, uint64_t n)
 enum pump splice_pump(struct pump_io *io)
 {
 	struct flow *f = io->flow;
+	uint64_t turn = io->limit < PUMP_BYTES ? io->limit : PUMP_BYTES;
 	enum pump result = PUMP_MORE;
 
 	if (!f->pipe) {
@@ -105,7 +106,7 @@ enum pump splice_pump(struct pump_io *io)
 	}
 	if (f->pending)
 		result = flush(io);
-	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;
+	for (int round = 0; result == PUMP_MORE && io->read < turn && round < PUMP_ROUNDS;
 	     round++) {
 		uint64_t before = io->read;
 

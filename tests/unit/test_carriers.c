@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -94,6 +95,26 @@ static void test_fairness(void **state)
 	assert_int_equal(pump(rig, ALL, false), PUMP_EMPTY);
 	assert_int_equal(last.read, 1);
 	expect_all_arrived(rig);
+}
+
+/* ... and splice after PUMP_BYTES, however much a read gives. */
+static void test_fair_bytes(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t n = 3 * PUMP_BYTES;
+
+	if (carrier != CARRIER_SPLICE)
+		return;
+	close(rig->src);
+	close(rig->dst);
+	rig->src = memfd_create("source", MFD_CLOEXEC);
+	rig->dst = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	assert_int_equal(ftruncate(rig->src, (off_t)n), 0);
+	for (uint64_t at = 0; at < n; at += PUMP_BYTES) {
+		assert_int_equal(pump(rig, ALL, true), PUMP_MORE);
+		assert_int_equal(last.read, PUMP_BYTES);
+	}
+	assert_int_equal(rig->flow.user_out, n);
 }
 
 /* What was little was all: splice does not ask again, unless it is to see the end. */
@@ -385,6 +406,7 @@ int main(void)
 		ON_RIG(test_empty),
 		ON_RIG(test_limit),
 		ON_RIG(test_fairness),
+		ON_RIG(test_fair_bytes),
 		ON_RIG(test_short_read),
 		ON_RIG(test_full_pipe),
 		ON_RIG(test_eof),
