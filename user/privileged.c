@@ -9,6 +9,9 @@
  * is at its end because the daemon is.  It takes no signal that can be blocked: a terminal and
  * systemd send theirs to the daemon as well, which has its reasons to live on for a while.
  *
+ * It keeps no descriptor that it has handed over, and tells the daemon when it has closed them all
+ * (PRIVILEGED_CLOSED).  Until then the daemon must not use them: see session_close_side().
+ *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  What is not allowed is refused; who sends what
  * the daemon would never send is somebody else in its place, and gets nothing any more.
@@ -50,6 +53,7 @@ static void send_answer(const struct privileged_answer *a, int *fds, size_t n)
 	} control = { 0 };
 	struct iovec iov = { (void *)a, sizeof(*a) };
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+	const char closed = PRIVILEGED_CLOSED;
 
 	if (n) {
 		m.msg_control = control.room;
@@ -61,8 +65,12 @@ static void send_answer(const struct privileged_answer *a, int *fds, size_t n)
 	}
 	if (sendmsg(PRIVILEGED_FD, &m, MSG_NOSIGNAL) < 0)
 		_exit(1);
+	if (!n)
+		return;
 	while (n)
 		close(fds[--n]);
+	if (send(PRIVILEGED_FD, &closed, sizeof(closed), MSG_NOSIGNAL) < 0)
+		_exit(1);
 }
 
 static void refuse(int error, const char *text)

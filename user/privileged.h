@@ -16,6 +16,11 @@
  * configuration and a forward of it by number, and what may be done for that forward is what the
  * privileged process has read itself (privileged_rules.h).
  *
+ * After an answer with descriptors the privileged process closes its copies, and says so by one
+ * more packet, PRIVILEGED_CLOSED.  The daemon uses no descriptor before that packet has come: a
+ * file that another process holds too stays in epoll when the daemon closes it, and close(2) sends
+ * neither FIN nor RST.
+ *
  * Configurations are numbered in the order in which they were read, from 0 for that of the start
  * (struct config, `generation`).  Two are kept: the one that the daemon works with, and the last
  * that was read, which it may be about to take over.
@@ -57,6 +62,9 @@ struct privileged_answer {
 	struct addr addr;    /* LISTEN: with the port that the kernel picked for port 0 */
 	char text[PRIVILEGED_TEXT];
 };
+
+/* One byte, the whole packet: the descriptors of the answer before it are the daemon's alone. */
+#define PRIVILEGED_CLOSED 'c'
 
 /*
  * Be the privileged process, in a child of the daemon: FD is its end of the pair, C and the

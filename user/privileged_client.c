@@ -247,6 +247,42 @@ static int await_answer(const struct privileged *p, const struct privileged_requ
 	return poll(&fd, 1, 0) > 0 ? 0 : -EAGAIN;
 }
 
+/* PRIVILEGED_CLOSED.  0, or -errno: the descriptors may not be used. */
+static int receive_closed(const struct privileged *p)
+{
+	char byte = 0;
+	ssize_t n;
+
+	do
+		n = recv(p->fd, &byte, sizeof(byte), 0);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	return n && byte == PRIVILEGED_CLOSED ? 0 : -EPIPE;
+}
+
+/*
+ * The answer to Q, and the descriptors that came with it, which nobody else holds any more.
+ * Returns how many, or -errno.
+ */
+static int exchange(struct privileged *p, const struct privileged_request *q,
+		    struct privileged_answer *a, int *fds)
+{
+	int n, r;
+
+	if (p->ended || !sent(p, q))
+		return -EPIPE;
+	n = await_answer(p, q) ?: receive(p, a, fds, q->count);
+	if (n < 0 || a->error || !q->count)
+		return n;
+	r = await_answer(p, q) ?: receive_closed(p);
+	if (r) {
+		close_all(fds, n);
+		return r;
+	}
+	return n;
+}
+
 /*
  * With the lock.  The answer to Q, and as many descriptors as it asks for.  Where there is no room
  * for all of them the kernel passes some: then none are kept.
@@ -254,11 +290,10 @@ static int await_answer(const struct privileged *p, const struct privileged_requ
 static int ask(struct privileged *p, const struct privileged_request *q,
 	       struct privileged_answer *a, int *fds, char *err, size_t errlen)
 {
-	int n = -EPIPE;
+	int n;
 
 	a->error = 0; /* receive() fills it; the analysis cannot see that */
-	if (!p->ended && sent(p, q))
-		n = await_answer(p, q) ?: receive(p, a, fds, q->count);
+	n = exchange(p, q, a, fds);
 	if (n < 0)
 		return complain(give_up(p, n == -EAGAIN ?
 					"the privileged process does not answer" :

@@ -119,7 +119,12 @@ void session_close_side(struct session *s, unsigned int which, bool rst)
 		return;
 	if (rst)
 		session_arm_reset(side->fd);
-	side->registered = false; /* close(2) takes it out of epoll */
+	/*
+	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
+	 * Nothing is forked while there are sessions, and a descriptor of the privileged process is
+	 * used only once that has closed its copy (PRIVILEGED_CLOSED).
+	 */
+	side->registered = false;
 	close(side->fd);
 	side->fd = -1;
 }

@@ -185,7 +185,7 @@ static void close_attempt(struct session *s, unsigned int i)
 	if (source->fd < 0)
 		return;
 	session_arm_reset(source->fd);
-	source->registered = false; /* close(2) takes it out of epoll */
+	source->registered = false; /* close(2) takes it out of epoll: see session_close_side() */
 	close(source->fd);
 	source->fd = -1;
 }

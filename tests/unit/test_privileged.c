@@ -11,12 +11,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +34,25 @@
 
 static char err[2048];
 
+/* What close(2) does to a privileged process that is started meanwhile: wait first, or end it. */
+#define CLOSE_MS 100
+static enum { AS_EVER, SLOWLY, IS_THE_END } closes;
+static bool in_child;
+
+static void note_child(void)
+{
+	in_child = true;
+}
+
+int close(int fd)
+{
+	if (in_child && closes == SLOWLY)
+		poll(NULL, 0, CLOSE_MS);
+	if (in_child && closes == IS_THE_END)
+		_exit(1);
+	return (int)syscall(SYS_close, fd);
+}
+
 static struct privileged *start(const char *text)
 {
 	struct privileged *p = NULL;
@@ -38,6 +61,16 @@ static struct privileged *start(const char *text)
 	assert_int_equal(config_parse(3, words, &config), 0);
 	if (privileged_start(&config, 3, words, &p, err, sizeof(err)))
 		fail_msg("%s", err);
+	return p;
+}
+
+static struct privileged *start_closing(int how)
+{
+	struct privileged *p;
+
+	closes = how;
+	p = start(NUMBERS);
+	closes = AS_EVER;
 	return p;
 }
 
@@ -343,6 +376,57 @@ static void test_open_log(void **state)
 	assert_int_equal(privileged_open_log(NULL, err, sizeof(err)), -EPERM);
 }
 
+/* --- nobody else has what it hands over --- */
+
+/*
+ * Such a file would stay in epoll when its descriptor here is closed, and what came for it then
+ * would be told of whatever is at that place in memory by that time.
+ */
+static void test_closed(void **state)
+{
+	struct epoll_event ev = { .events = EPOLLIN };
+	int fd, epoll = epoll_create1(EPOLL_CLOEXEC);
+	struct privileged *p;
+	struct addr a;
+
+	(void)state;
+	p = start_closing(SLOWLY);
+	a = config.forwards[0].listen.addrs[0];
+	if (privileged_listen(p, &config, 0, &a, false, 1, &fd, err, sizeof(err)))
+		fail_msg("%s", err);
+	assert_int_equal(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev), 0);
+	close(fd);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&a.ss, a.len), -1);
+	assert_int_equal(errno, ECONNREFUSED);
+	assert_int_equal(epoll_wait(epoll, &ev, 1, 0), 0);
+	close(fd);
+	close(epoll);
+	stop(p);
+}
+
+/* It may end before it has closed them: then none are used, and none are kept. */
+static void test_ends_before_closed(void **state)
+{
+	struct privileged *p = start_closing(IS_THE_END);
+	struct addr a = config.forwards[0].listen.addrs[0];
+	int fds[PRIVILEGED_FDS], before = dup(STDERR_FILENO), after;
+
+	(void)state;
+	close(before);
+	/* of one that joins, nothing is closed before the answer */
+	assert_int_equal(privileged_listen(p, &config, 0, &a, true, PRIVILEGED_FDS, fds, err,
+					   sizeof(err)), -EPIPE);
+	assert_non_null(strstr(err, "has ended"));
+	after = dup(STDERR_FILENO);
+	close(after);
+	assert_int_equal(after, before);
+	assert_false(privileged_runs(p));
+	assert_int_equal(waitpid(privileged_pid(p), NULL, 0), privileged_pid(p));
+	privileged_stop(p);
+	config_close(&config);
+}
+
 /* --- without it --- */
 
 /* The daemon goes on, and is told why there is nothing to be had. */
@@ -385,9 +469,13 @@ int main(void)
 		cmocka_unit_test(test_sockets),
 		cmocka_unit_test(test_generations),
 		cmocka_unit_test(test_open_log),
+		cmocka_unit_test(test_closed),
+		cmocka_unit_test(test_ends_before_closed),
 		cmocka_unit_test(test_killed),
 		cmocka_unit_test(test_none),
 	};
 
+	if (pthread_atfork(NULL, NULL, note_child))
+		return 1;
 	return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
