@@ -3,8 +3,6 @@
 
 #include <errno.h>
 
-#include "own_connections.h"
-
 const char *advice_listen(int error)
 {
 	switch (error) {
@@ -40,9 +38,6 @@ const char *advice_connect(int error)
 	case ENETUNREACH:
 	case EHOSTUNREACH:
 		return " (see `ip route get`)";
-	case OWN_CONNECTIONS_LOOP:
-		return " (an upstream is this machine, where culvert listens: give the address of the "
-		       "server itself, or let `listen` name one address)";
 	case EADDRNOTAVAIL:
 		return " (the source is none of this machine's addresses, or all local ports are "
 		       "taken: widen net.ipv4.ip_local_port_range)";

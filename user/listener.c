@@ -10,7 +10,6 @@
 #include "admission.h"
 #include "advice.h"
 #include "log.h"
-#include "own_connections.h"
 #include "proxy_use.h"
 #include "session.h"
 #include "session_admit.h"
@@ -233,7 +232,6 @@ struct listener *listener_new(struct worker *w, struct listening *on, struct for
 	ls->on = on;
 	ls->forward = f;
 	ls->burst = 1;
-	own_connections_listen(w->shared->own, &on->addr);
 	return ls;
 }
 

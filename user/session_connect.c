@@ -13,7 +13,6 @@
 
 #include "advice.h"
 #include "log.h"
-#include "own_connections.h"
 #include "proxy_use.h"
 #include "session_flow.h"
 #include "session_header.h"
@@ -48,8 +47,6 @@ static enum cause connect_cause(int error)
 		return CAUSE_CONNECT_TIMEOUT;
 	case UPSTREAM_SOCKET_LACKS:
 		return CAUSE_NO_SOCKET;
-	case OWN_CONNECTIONS_LOOP:
-		return CAUSE_LOOP;
 	case EMFILE:
 	case ENFILE:
 		return CAUSE_NO_DESCRIPTOR;
@@ -338,7 +335,7 @@ static int attempt_begin(struct session *s, unsigned int i)
 		}
 	}
 	side->fd = fd;
-	error = own_connections_make(s->worker->shared->own, fd, a, &session_peer(s)->sa);
+	error = upstream_socket_connect(fd, a);
 	if (!error) {
 		r = take_winner(s, i);
 		if (!r)

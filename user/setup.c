@@ -22,9 +22,9 @@
 #include "log.h"
 #include "log_file.h"
 #include "names.h"
-#include "own_connections.h"
 #include "pid_file.h"
 #include "session_log.h"
+#include "upstream_socket.h"
 
 /* Where the file says NAME; "" if it does not. */
 static const char *place(const struct setup *s, const char *name, char *buf)
@@ -245,12 +245,12 @@ int setup_open(struct setup *s)
 	r = r ?: open_listening(s) ?: open_control(s) ?: open_session_log(s) ?: open_pid_file(s);
 	if (r)
 		return r;
-	if (admission_open(&s->config, &s->shared.admission) ||
-	    own_connections_open(&s->shared.own)) {
+	if (admission_open(&s->config, &s->shared.admission)) {
 		log_error("out of memory for %u sessions: lower --max-sessions",
 			  s->config.max_sessions);
 		return EXIT_CODE_FAILURE;
 	}
+	upstream_socket_learn_ports();
 	if (sandbox_enter(&s->account, err, sizeof(err))) {
 		log_error("%s", err);
 		return EXIT_CODE_FAILURE;
@@ -260,7 +260,6 @@ int setup_open(struct setup *s)
 
 void setup_close(struct setup *s)
 {
-	own_connections_close(s->shared.own);
 	admission_close(s->shared.admission);
 	listening_close_all(s->listening);
 	given_close();

@@ -11,7 +11,6 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_NO_ADDRESS] = "no-address",
 	[CAUSE_CONNECT_REFUSED] = "connect-refused",
 	[CAUSE_CONNECT_TIMEOUT] = "connect-timeout",
-	[CAUSE_LOOP] = "loop",
 	[CAUSE_CONNECT_UNREACHABLE] = "connect-unreachable",
 	[CAUSE_CONNECT_FAILED] = "connect-failed",
 	[CAUSE_NO_DESCRIPTOR] = "no-descriptor",

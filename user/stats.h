@@ -24,7 +24,6 @@ enum cause {
 	CAUSE_CONNECT_REFUSED,
 	CAUSE_CONNECT_TIMEOUT,
 	CAUSE_CONNECT_UNREACHABLE,
-	CAUSE_LOOP, /* it has come through here several times: see own_connections.h */
 	CAUSE_CONNECT_FAILED,
 	CAUSE_NO_DESCRIPTOR, /* EMFILE, ENFILE: waited or paused */
 	CAUSE_NO_MEMORY,     /* ENOMEM, ENOBUFS: waited or paused */

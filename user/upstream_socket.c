@@ -3,10 +3,11 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "own_connections.h"
 #include "socket_options.h"
 #include "socket_stock.h"
 #include "syscall_filter.h"
@@ -18,7 +19,14 @@ SYSCALLS_NEEDED(
 		SYSCALL_ARG(2, 0)),
 	SYSCALL_IF(PART_UNIX, socket, SYSCALL_ARG(0, AF_UNIX),
 		   SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE), SYSCALL_ARG(2, 0)),
+	SYSCALL(connect),
+	SYSCALL(getsockname),
 	SYSCALL(close));
+
+#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
+
+/* Ports that the kernel may connect from; what a kernel has that does not tell. */
+static unsigned int first_port = 1024, last_port = 65535;
 
 /* Where connections come from; NULL: wherever the kernel's routing says. */
 static const struct sockaddr *source_of(const struct forward_conf *fc,
@@ -64,6 +72,53 @@ int upstream_socket(const struct forward_conf *fc, struct socket_stock *stock,
 	return r;
 }
 
+/* --- a socket that meets itself --- */
+
+void upstream_socket_learn_ports(void)
+{
+	unsigned int first, last;
+	FILE *f = fopen(PORT_RANGE, "re");
+
+	if (!f)
+		return;
+	if (fscanf(f, "%u %u", &first, &last) == 2) {
+		first_port = first;
+		last_port = last;
+	}
+	fclose(f);
+}
+
+/*
+ * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
+ * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
+ * simultaneous open).
+ */
+static bool may_meet_itself(const struct addr *to)
+{
+	unsigned int port = addr_is_inet(to) ? ntohs(addr_port(to)) : 0;
+
+	return port >= first_port && port <= last_port;
+}
+
+static bool has_met_itself(int fd, const struct addr *to)
+{
+	struct addr own = { .len = sizeof(own.ss) }, unmapped = addr_unmapped(to);
+
+	if (getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
+		return false;
+	own = addr_unmapped(&own);
+	return addr_equal(&own, &unmapped);
+}
+
+int upstream_socket_connect(int fd, const struct addr *to)
+{
+	int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
+
+	if ((!error || error == EINPROGRESS) && may_meet_itself(to) && has_met_itself(fd, to))
+		return ECONNREFUSED;
+	return error;
+}
+
 const char *upstream_socket_error(int error)
 {
 	switch (error) {
@@ -75,8 +130,6 @@ const char *upstream_socket_error(int error)
 	case EPIPE:
 		return "the privileged process, which makes sockets with a mark or for transparent "
 		       "forwarding, has ended: start culvert again";
-	case OWN_CONNECTIONS_LOOP:
-		return "a loop: this connection has come through culvert several times already";
 	case UPSTREAM_SOCKET_LACKS:
 		return "no socket with a mark or for transparent forwarding was to be had within "
 		       "connect-timeout: the privileged process, which makes them, does not keep "

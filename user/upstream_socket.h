@@ -20,10 +20,22 @@ struct socket_stock;
 int upstream_socket(const struct forward_conf *fc, struct socket_stock *stock,
 		    const struct sockaddr *client, const struct addr *to);
 
+/*
+ * Find out from which ports the kernel connects.  Once, before there are threads, since a daemon
+ * that is confined cannot.
+ */
+void upstream_socket_learn_ports(void);
+
+/*
+ * As connect(2): 0 or errno.  ECONNREFUSED: also if FD has been connected to itself; it must then
+ * be closed by RST.
+ */
+int upstream_socket_connect(int fd, const struct addr *to);
+
 /* An error for those who have waited in vain for one in stock; connect(2) knows it not. */
 #define UPSTREAM_SOCKET_LACKS ENOSR
 
-/* As strerror(3), but it knows what is meant here, and OWN_CONNECTIONS_LOOP. */
+/* As strerror(3), but it knows what is meant here. */
 const char *upstream_socket_error(int error);
 
 #endif

@@ -48,7 +48,6 @@ struct shared {
 	const struct config *config;
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
 	struct admission *admission;  /* counts the sessions of all workers */
-	struct own_connections *own;  /* those that this daemon makes to itself */
 	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */

@@ -166,70 +166,6 @@ static void moves_after_failure(void **state)
 	rig_stop(d);
 }
 
-/* A client of TO is reset, as a loop; what culvert may have accepted from itself ends as well. */
-static void is_a_loop(struct daemon *d, const char *to)
-{
-	int64_t before = rig_status(d, "errors.loop");
-
-	is_turned_away(to);
-	rig_wait_status(d, "resources.sessions", 0);
-	if (rig_status(d, "errors.loop") == before) {
-		struct json_object *status = NULL;
-
-		daemon_query(d, "status", RIG_PATIENCE_MS, &status);
-		fail_msg("%s is no loop; there were %lld; all errors: %s", to, (long long)before,
-			 json_text(status, "errors"));
-	}
-	assert_in_range(rig_status(d, "errors.loop"), before + 1, before + 20);
-	assert_int_equal(rig_status(d, "errors.client-limit"), 0);
-}
-
-/*
- * Names come to mean this machine, where culvert listens at every address: by any of its addresses
- * (two.test has one that the kernel does not connect from), from another one, and by way of another
- * forward.
- */
-static void loops(void **state)
-{
-	struct daemon *d;
-	char *log;
-
-	prepare();
-	assert_int_equal(system("ip addr replace 192.0.2.1/24 dev lo && "
-				"ip addr replace 192.0.2.2/24 dev lo && "
-				"ip addr replace 2001:db8::1/128 dev lo nodad"), 0);
-	name_server_set("one.test", "192.0.2.1");
-	name_server_set("two.test", "192.0.2.2");
-	name_server_set("six.test", "2001:db8::1");
-	d = rig_start(*state, "[culvert]\nprobe = no\nresolve-interval = 0.1\n"
-			      "[forward one]\nlisten = :9200\nupstream = one.test:9200\n"
-			      "[forward two]\nlisten = :9201\nupstream = two.test:9201\n"
-			      "[forward six]\nlisten = :9202\nupstream = six.test:9202\n"
-			      "[forward from]\nlisten = :9203\nupstream = one.test:9203\n"
-			      "source = 192.0.2.2\n"
-			      "[forward there]\nlisten = :9204\nupstream = one.test:9205\n"
-			      "[forward back]\nlisten = :9205\nupstream = one.test:9204\n"
-			      "[forward three]\nlisten = :9206\nupstream = one.test:9207\n"
-			      "[forward more]\nlisten = :9207\nupstream = one.test:9208\n"
-			      "[forward end]\nlisten = :9208\nupstream = moves.test:9100\n");
-	wait_known(d, 8);
-	is_a_loop(d, "127.0.0.1:9200");
-	is_a_loop(d, "[::1]:9200");
-	is_a_loop(d, "192.0.2.2:9201");
-	is_a_loop(d, "192.0.2.1:9202");
-	is_a_loop(d, "127.0.0.1:9203");
-	is_a_loop(d, "127.0.0.1:9204");
-	is_a_loop(d, "192.0.2.1:9205");
-	log = daemon_stderr(d);
-	assert_non_null(strstr(log, "cannot connect to 192.0.2.1:9200: a loop: "));
-	free(log);
-	/* but from one to the next, that is what forwards are for */
-	name_server_set("moves.test", "127.0.0.1");
-	wait_address(d, 8, "127.0.0.1:9100");
-	is_reached("192.0.2.1:9206");
-	rig_stop(d);
-}
-
 /*
  * A forward that changes keeps what is known of its name, and one that is new is kept up to date.
  */
@@ -268,7 +204,6 @@ static const struct rig_row rows[] = {
 	{ "client-leaves", client_leaves },
 	{ "moves", moves },
 	{ "moves-after-failure", moves_after_failure },
-	{ "loops", loops },
 	{ "reloads", reloads },
 };
 
