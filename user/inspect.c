@@ -47,7 +47,7 @@ struct snapshot {
 	bool silent; /* the worker has not answered */
 
 	uint64_t now_ms;
-	uint64_t kernel_bytes;
+	uint64_t kernel_bytes; /* by sockmap: of finished and of live sessions */
 	unsigned int flows[CARRIERS];
 	unsigned int pipes, pipes_idle, buffers;
 };
@@ -83,18 +83,23 @@ static void take_one(struct snapshot *snap, const struct session *s)
 	if (v && session_via(s))
 		v->via = *session_via(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		uint64_t kernel = session_kernel_bytes(s, dir);
-
-		snap->kernel_bytes += kernel;
 		snap->flows[flow_carrier(&s->flows[dir])]++;
 		if (!v)
 			continue;
-		v->kernel_bytes[dir] = kernel;
+		v->kernel_bytes[dir] = session_kernel_bytes(s, dir);
 		v->backlog_max[dir] =
 			s->pair == NO_PAIR
 				? 0
 				: kernel_stat(w->shared->kernel, s->pair * 2 + dir)->backlog_max;
 	}
+}
+
+/* Bytes of finished sessions are in the counters already. */
+static void count_live(struct snapshot *snap, struct session *s)
+{
+	session_count_bytes(s);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		snap->kernel_bytes += session_kernel_bytes(s, dir);
 }
 
 static void take(void *arg)
@@ -104,8 +109,13 @@ static void take(void *arg)
 
 	session_arrivals(w);
 	snap->now_ms = w->loop.now_ms;
-	for (const struct session *s = w->sessions; s; s = s->next)
+	for (struct session *s = w->sessions; s; s = s->next) {
+		count_live(snap, s);
 		take_one(snap, s);
+	}
+	for (struct session *s = w->ending; s; s = s->next)
+		count_live(snap, s);
+	snap->kernel_bytes += count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
 	snap->pipes = w->pool.pipes_lent + w->pool.pipes_idle;
 	snap->pipes_idle = w->pool.pipes_idle;
 	snap->buffers = w->pool.buffers_lent;
@@ -124,8 +134,27 @@ static void snapshot(struct worker *w, const struct session_filter *filter, uint
 	*snap = (struct snapshot){ .worker = w, .filter = filter };
 	r = loop_call(&w->loop, take, snap, left);
 	snap->silent = r && r != -ESRCH;
+	if (r)
+		snap->kernel_bytes = count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
 	if (snap->lacks)
 		json_lack();
+}
+
+/*
+ * All workers, each in its own of SNAPS: the totals then contain what sessions have carried so far.
+ * Returns how many have not answered: the totals lack what their sessions have carried lately.
+ */
+static uint64_t snapshot_all(const struct inspect *r, struct snapshot *snaps)
+{
+	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
+
+	balance_hold(r->shared->balance);
+	for (unsigned int i = 0; i < r->n_workers; i++) {
+		snapshot(r->workers[i], NULL, end_ms, &snaps[i]);
+		silent += snaps[i].silent;
+	}
+	balance_release(r->shared->balance);
+	return silent;
 }
 
 static void add_int(struct json_object *o, const char *key, uint64_t value)
@@ -296,8 +325,17 @@ static struct json_object *forwards_json(const struct inspect *r, const char *na
 struct json_object *inspect_forwards(const struct inspect *r, const char *name)
 {
 	struct json_object *o = json_object_new_object();
+	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
+	uint64_t silent;
 
+	if (!snaps) {
+		json_lack();
+		return o;
+	}
+	silent = snapshot_all(r, snaps);
+	free(snaps);
 	json_add(o, "forwards", forwards_json(r, name, clock_ms()));
+	add_int(o, "workers_silent", silent);
 	return o;
 }
 
@@ -311,9 +349,10 @@ static struct json_object *carriers_json(const struct inspect *r, const struct s
 
 		for (unsigned int w = 0; w < r->n_workers; w++) {
 			flows += snaps[w].flows[c];
-			bytes += count_get(&r->workers[w]->stats.carrier_bytes[c]);
-			if (c == CARRIER_SOCKMAP)
-				bytes += snaps[w].kernel_bytes;
+			/* of one moment: a session that has ended since then is not counted twice */
+			bytes += c == CARRIER_SOCKMAP ?
+					 snaps[w].kernel_bytes :
+					 count_get(&r->workers[w]->stats.carrier_bytes[c]);
 		}
 		add_str(o, "carrier", carrier_name(c));
 		add_int(o, "flows", flows);
@@ -446,18 +485,13 @@ struct json_object *inspect_status(const struct inspect *r, bool forwards)
 	const struct config *c = r->shared->config;
 	struct json_object *o = json_object_new_object();
 	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
-	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0, now_ms;
+	uint64_t silent, now_ms;
 
 	if (!snaps) {
 		json_lack();
 		return o;
 	}
-	balance_hold(r->shared->balance);
-	for (unsigned int i = 0; i < r->n_workers; i++) {
-		snapshot(r->workers[i], NULL, end_ms, &snaps[i]);
-		silent += snaps[i].silent;
-	}
-	balance_release(r->shared->balance);
+	silent = snapshot_all(r, snaps);
 	now_ms = clock_ms();
 	add_str(o, "version", CULVERT_VERSION);
 	add_int(o, "pid", (uint64_t)getpid());

@@ -60,6 +60,20 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
 }
 
+void session_count_bytes(struct session *s)
+{
+	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		uint64_t bytes = s->flows[dir].user_out + session_kernel_bytes(s, dir);
+
+		if (bytes == s->counted[dir])
+			continue;
+		count_add(&fs->bytes[dir], bytes - s->counted[dir]);
+		s->counted[dir] = bytes;
+	}
+}
+
 /* --- the worker's list --- */
 
 static void put_into(struct session *s, struct session **list)
@@ -140,8 +154,8 @@ static void session_end(struct session *s, bool rst, unsigned int end)
 	for (unsigned int dir = 0; dir < 2; dir++)
 		kernel[dir] = session_kernel_bytes(s, dir);
 	session_log_ended(w->shared->session_log, s, kernel, end);
+	session_count_bytes(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		count_add(&fs->bytes[dir], s->flows[dir].user_out + kernel[dir]);
 		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel[dir]);
 		carrier_release(&s->flows[dir], &w->pool);
 	}
@@ -339,7 +353,7 @@ unsigned int session_follow_engines(struct worker *w)
 /* --- the beginning --- */
 
 /* With what malloc(3) adds, a session that is idle takes half a kilobyte. */
-_Static_assert(sizeof(struct session) <= 488, "put what few sessions need apart");
+_Static_assert(sizeof(struct session) <= 504, "put what few sessions need apart");
 
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)
 {

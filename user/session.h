@@ -90,6 +90,7 @@ struct session {
 	uint64_t id;
 	uint64_t born_ms;
 	uint64_t connected_ms;   /* 0: not yet */
+	uint64_t counted[2];     /* bytes of each flow that the totals of the forward contain */
 	struct connecting *connecting; /* owned; until it is OPEN, see session_connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
 	uint64_t cookies[2];     /* while it has slots */
@@ -170,6 +171,9 @@ void session_arm_reset(int fd);
 
 /* What the program has redirected of flow DIR in this session, in bytes. */
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
+
+/* Add to the totals of S's forward what S has carried since the last call.  On S's thread. */
+void session_count_bytes(struct session *s);
 
 /* An event of the verdict program for this worker. */
 void session_kernel_event(struct worker *w, const struct culvert_event *ev);

@@ -63,7 +63,7 @@ typedef _Atomic uint64_t counter;
 struct forward_stats {
 	_Alignas(64) counter accepted;
 	counter finished, denied;
-	counter bytes[2]; /* of finished sessions; 0: to the upstream, 1: to the client */
+	counter bytes[2]; /* 0: to the upstream, 1: to the client; see session_count_bytes() */
 };
 
 struct stats {

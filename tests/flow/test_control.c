@@ -469,10 +469,81 @@ static void sessions(void **state)
 	rig_stop(d);
 }
 
+/* --- totals --- */
+
+static int64_t total(struct daemon *d, const char *member)
+{
+	struct json_object *o = ask(d, "{\"command\":\"forwards\",\"forward\":\"live\"}");
+
+	return json_int(json_object_array_get_idx(json_at(o, "forwards"), 0), member);
+}
+
+/* By the forward, and by all carriers together: what clients have sent, and servers. */
+static void expect_totals(struct daemon *d, int64_t sent, int64_t answered)
+{
+	struct json_object *o, *list;
+	int64_t carried = 0;
+
+	assert_int_equal(total(d, "bytes_to_upstream"), sent);
+	assert_int_equal(total(d, "bytes_to_client"), answered);
+	o = ask(d, "status");
+	list = json_at(o, "carriers");
+	for (size_t i = 0; i < json_object_array_length(list); i++)
+		carried += json_int(json_object_array_get_idx(list, i), "bytes");
+	assert_int_equal(carried, sent + answered);
+}
+
+#define CHATS 100 /* more than are reset in one batch of events */
+#define CHAT_ROUNDS 40
+#define CHAT_BYTES (CHAT_ROUNDS * MESSAGE)
+
+/*
+ * Every byte is in the totals as soon as it has arrived, and once: while its session is open, moves
+ * to another worker, waits for its reset, and has ended.
+ */
+static void totals(void **state)
+{
+	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
+					     "spread = rotate\n" LIVE_AND_OTHER);
+	static char block[100000];
+	struct ends e[CHATS];
+	int64_t up = 0, down = 0;
+
+	e[0] = connect_pair(NULL, ONE);
+	rig_talk_until(d, "live", rig_carrier(d, *state), e[0].client, e[0].server);
+	up = rig_flow_int(d, "live", 0, "bytes");
+	down = rig_flow_int(d, "live", 1, "bytes");
+	for (int i = 0; i < 30; i++) { /* whatever carries them */
+		rig_send(e[0].client, block, sizeof(block));
+		rig_receive(e[0].server, block, sizeof(block));
+		up += sizeof(block);
+		expect_totals(d, up, down);
+	}
+	for (size_t i = 1; i < CHATS; i++) {
+		e[i] = connect_pair(NULL, ONE);
+		rig_talk(e[i].client, e[i].server, CHAT_ROUNDS);
+		expect_totals(d, up += CHAT_BYTES, down += CHAT_BYTES);
+	}
+	for (size_t i = 0; i < CHATS / 10; i++) {
+		rig_talk(e[i].client, e[i].server, CHAT_ROUNDS);
+		rig_reset(e[i].client); /* some are live at the first look, and ended at the next */
+		expect_totals(d, up += CHAT_BYTES, down += CHAT_BYTES);
+		expect_totals(d, up, down);
+	}
+	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":0.01}");
+	while (total(d, "live"))
+		expect_totals(d, up, down);
+	expect_totals(d, up, down);
+	assert_int_equal(rig_status(d, "errors.drain-over"), CHATS - CHATS / 10);
+	assert_true(rig_status(d, "sessions_moved") || !strcmp(*state, "sockmap"));
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
 	{ "engine", engine },
 	{ "engine-refused", engine_refused },
 	{ "sessions", sessions },
+	{ "totals", totals },
 };
 
 int main(void)
