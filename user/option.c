@@ -136,7 +136,7 @@ static const struct option_def options[] = {
 	  .min = 1, .max = 1000000, .computed = "no limit of its own",
 	  .help = "sessions of the forward at a time" },
 	{ .name = "max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
-	  OWN(max_sessions_per_client), .min = 1, .max = 1000000, .computed = "no limit of its own",
+	  OWN(max_sessions_per_client), .min = 0, .max = 1000000, .computed = "no limit of its own",
 	  .help = "sessions of one client at the forward" },
 	{ .name = "help", .kind = KIND_HELP, .scope = SCOPE_WORDS,
 	  .help = "show this help; also -h" },

@@ -169,6 +169,7 @@ static void max_sessions_per_client(void **state)
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nmax-sessions-per-client = 4\n"
 				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+				     "max-sessions-per-client = 0\n"
 				     "[forward few]\nlisten = " TWO "\n" TO_UPSTREAM
 				     "max-sessions-per-client = 2\n");
 	char *log;

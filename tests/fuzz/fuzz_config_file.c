@@ -87,7 +87,7 @@ static void check_own(const struct forward_text *t)
 		{ "nodelay", t->own.nodelay, 0, 1 },
 		{ "keepalive", t->own.keepalive_s, 0, 32767 },
 		{ "max-sessions", t->own.max_sessions, 1, 1000000 },
-		{ "max-sessions-per-client", t->own.max_sessions_per_client, 1, 1000000 },
+		{ "max-sessions-per-client", t->own.max_sessions_per_client, 0, 1000000 },
 		{ "proxy-protocol", t->own.proxy_protocol, 0, 5 },
 		{ "proxy-timeout", t->own.proxy_timeout_ms, 1, 24 * 3600 * 1000 },
 		{ "hard-limit", t->own.hard_limit, 4 << 10, 1 << 30 },

@@ -122,6 +122,18 @@ static void test_two_of_a_name(void **state)
 	config_close(&c);
 }
 
+/* As in [culvert], 0 is no limit; that of all forwards together is another one. */
+static void test_no_limit_of_its_own(void **state)
+{
+	struct config c;
+
+	(void)state;
+	rig_good(&c, FORWARD "max-sessions-per-client = 0\n", WORDS("--max-sessions", "40"));
+	assert_int_equal(c.forwards[0].max_sessions_per_client, 0);
+	assert_int_equal(c.max_sessions_per_client, 20);
+	config_close(&c);
+}
+
 static bool allows(const struct forward_conf *fc, const char *client)
 {
 	struct sockaddr_in in = { .sin_family = AF_INET };
@@ -228,8 +240,8 @@ static const struct rig_mistake mistakes[] = {
 	{ 4, "max-sessions: \"many\" is not valid", FORWARD "max-sessions = many\n" },
 	{ 4, "max-sessions: 16385 is above that of all forwards together (16384)",
 	  FORWARD "max-sessions = 16385\n" },
-	{ 4, "max-sessions-per-client: \"0\" is not valid, expected a whole number from 1",
-	  FORWARD "max-sessions-per-client = 0\n" },
+	{ 4, "max-sessions-per-client: \"-1\" is not valid, expected a whole number from 0",
+	  FORWARD "max-sessions-per-client = -1\n" },
 	{ 4, "max-sessions-per-client: 8193 is above that of all forwards together (8192)",
 	  FORWARD "max-sessions-per-client = 8193\n" },
 	{ 4, "allow: \"10.0.0.1/8\" is not valid, expected addresses, prefixes without host bits",
@@ -336,6 +348,7 @@ int main(void)
 		cmocka_unit_test(test_own_options),
 		cmocka_unit_test(test_rules),
 		cmocka_unit_test(test_two_of_a_name),
+		cmocka_unit_test(test_no_limit_of_its_own),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_limits_from_both),
 		cmocka_unit_test(test_read_twice),
