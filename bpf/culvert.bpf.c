@@ -262,10 +262,19 @@ static int pass(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 sl
 	return SK_PASS;
 }
 
-/* The stream cannot go on in the kernel, nor anywhere: the daemon must reset the session. */
+/*
+ * The stream cannot go on in the kernel, nor anywhere: the daemon must reset the session.  Until it
+ * does, which a stopped daemon never may, the target must get nothing that came later: `lost` drops
+ * what TCP holds already, and the gate keeps the rest out of TCP.
+ */
 static int lose(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u32 len)
 {
 	st->dropped += len;
+	if (st->lost != ctl->epoch) {
+		st->lost = ctl->epoch;
+		st->closed = ctl->epoch;
+		st->told &= ~(1U << CULVERT_EVENT_LOST); /* an earlier epoch's, if enter() failed */
+	}
 	tell_once(ctl, st, slot, CULVERT_EVENT_LOST);
 	return SK_DROP;
 }
@@ -325,18 +334,17 @@ static bool cut(struct __sk_buff *skb, __u32 old)
 static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 {
 	const struct sk_buff *k = (const struct sk_buff *)skb;
-	__u32 seq = 0, old;
+	__u32 seq = 0, end, old;
 
 	if (bpf_core_read(&seq, sizeof(seq), k->cb + bpf_core_field_offset(struct tcp_skb_cb, seq)))
 		return false;
 	old = st->next_seq - seq;
-	st->next_seq = seq + skb->len;
-	if (!old)
-		return true;
-	if (old > skb->len)
+	end = seq + skb->len;
+	if (old > skb->len || (old && !cut(skb, old)))
 		return false;
+	st->next_seq = end;
 	st->overlap += old;
-	return cut(skb, old);
+	return true;
 }
 
 /* The first skb of a stay in rx.  False: a socket is gone. */
@@ -416,6 +424,8 @@ int culvert_verdict(struct __sk_buff *skb)
 	if (!st || !ctl || !reverse)
 		return SK_PASS;
 
+	if (st->lost == ctl->epoch)
+		return lose(ctl, st, slot, skb->len);
 	if (st->epoch != ctl->epoch && !enter(skb, st, reverse, slot, ctl->epoch))
 		return lose(ctl, st, slot, skb->len);
 	if (!trim(skb, st))

@@ -22,7 +22,8 @@
  * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  It keeps segments with
  * payload or FIN out of TCP, which the peer sends again, while either side has closed it:
  *   - the program, for the rest of this stay in rx (stat.closed == ctl.epoch), where passing would
- *     not bound memory: see reverse_has_backlog() there;
+ *     not bound memory: see reverse_has_backlog() there; and where bytes were lost (stat.lost ==
+ *     ctl.epoch): none that follow may reach the target, so those that TCP holds are dropped;
  *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
  *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
@@ -72,6 +73,7 @@ struct culvert_stat {
 	__u32 unchecked_packets;
 	__u32 told;   /* events sent in this epoch: 1 << kind */
 	__u32 closed; /* ctl.epoch in which the gate was closed last */
+	__u32 lost;   /* ctl.epoch in which bytes were dropped last */
 } __attribute__((aligned(64)));
 
 /* Written by the daemon. */

@@ -11,6 +11,7 @@
 #define SENT 100
 #define AGAIN 40 /* of SENT */
 #define FRESH 10
+#define LOST (AGAIN + FRESH)
 
 static uint64_t cookies[2]; /* by slot */
 
@@ -273,6 +274,73 @@ static void a_target_that_is_gone_is_told(void **state)
 	forget(s);
 }
 
+/* The three ways to lose bytes; each leaves flow CLIENT in rx with LOST bytes gone for good. */
+static void lose_by_redirect(struct kt_session *s)
+{
+	enter(s);
+	assert_int_equal(kt_send(s->client, 0, SENT), 0);
+	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
+	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], false); /* out of tx */
+	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
+}
+
+/* The first skb of the stay already finds no target. */
+static void lose_at_entry(struct kt_session *s)
+{
+	enter(s);
+	assert_int_equal(kt_send(s->b, 0, SENT), 0); /* as user space has carried these */
+	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
+	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], false);
+	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
+}
+
+/* Bytes that came, and went, while the program did not run (T16). */
+static void lose_by_gap(struct kt_session *s)
+{
+	enter(s);
+	assert_int_equal(kt_send(s->client, 0, SENT), 0);
+	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
+	assert_int_equal(kernel_rx_del(kt_culvert, CLIENT), 0);
+	assert_int_equal(kt_send(s->client, SENT, AGAIN), 0);
+	assert_int_equal(kt_expect(s->a, SENT, AGAIN), 0);
+	assert_int_equal(kernel_rx_add(kt_culvert, CLIENT, s->a), 0);
+	assert_int_equal(kt_send(s->client, SENT + AGAIN, LOST - AGAIN), 0);
+}
+
+/*
+ * Once bytes are lost, none that follow may reach the target, which would take them for the next
+ * of the stream; neither with the gate, which keeps them out of TCP, nor past it.
+ */
+static void what_follows_a_loss_is_dropped(void **state)
+{
+	static void (*const ways[])(struct kt_session *) = { lose_by_redirect, lose_at_entry,
+							      lose_by_gap };
+	const volatile struct culvert_stat *st = kernel_stat(kt_culvert, CLIENT);
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+		struct kt_session *s = admit(kt_open(0));
+		uint64_t dropped = st->dropped, lost;
+
+		ways[i](s);
+		assert_true(KT_WAIT(st->dropped != dropped));
+		lost = st->dropped;
+		if (ways[i] != lose_by_gap) /* the target is back */
+			assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b,
+						      &cookies[UPSTREAM]), 0);
+
+		assert_int_equal(kt_send(s->client, SENT + LOST, FRESH), 0);
+		assert_true(KT_HOLDS(kt_quiet(s->server), 100));
+		assert_int_equal(kt_outq(s->client), FRESH); /* not acknowledged */
+		assert_int_equal(kernel_gate(kt_culvert, s->a, false), 0);
+		assert_true(KT_WAIT(st->dropped == lost + FRESH));
+		assert_int_equal(kt_send(s->client, SENT + LOST + FRESH, FRESH), 0);
+		assert_true(KT_WAIT(st->dropped == lost + 2 * FRESH));
+		assert_true(kt_quiet(s->server));
+		forget(s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -282,6 +350,7 @@ int main(void)
 		kt_test(where_passing_has_no_bound_the_gate_is_closed),
 		kt_test(a_fence_keeps_data_out_and_loses_none),
 		kt_test(a_target_that_is_gone_is_told),
+		kt_test(what_follows_a_loss_is_dropped),
 	};
 
 	kt_enter();
