@@ -148,8 +148,8 @@ static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reve
 	st->mark_overhead = st->overhead;
 	st->sent_overhead = st->overhead;
 	st->turn_bytes = st->bytes;
-	st->turn_packets = st->packets;
-	st->turn_answers = READ_ONCE(reverse->packets);
+	st->turn_packets = (__u32)st->packets;
+	st->turn_answers = (__u32)READ_ONCE(reverse->packets);
 	st->unchecked_bytes = 0;
 	st->unchecked_packets = 0;
 	st->told = 0;
@@ -184,17 +184,18 @@ static void watch_turn(const struct culvert_ctl *ctl, struct culvert_stat *st,
 		       const struct culvert_stat *reverse, __u32 slot)
 {
 	__u64 bytes = st->bytes - st->turn_bytes;
-	__u64 answers = READ_ONCE(reverse->packets) - st->turn_answers;
-	__u64 packets = st->packets - st->turn_packets;
+	__u32 answers = (__u32)READ_ONCE(reverse->packets) - st->turn_answers;
+	__u32 packets = (__u32)st->packets - st->turn_packets;
 
 	if (!ctl->bulk_bytes || bytes < ctl->bulk_bytes)
 		return;
-	if (bytes >= answers * ctl->bulk_ratio && bytes >= packets * ctl->bulk_skb) {
+	if (bytes >= (__u64)answers * ctl->bulk_ratio &&
+	    bytes >= (__u64)packets * ctl->bulk_skb) {
 		tell_once(ctl, st, slot, CULVERT_EVENT_BULK);
 		return;
 	}
 	st->turn_bytes = st->bytes;
-	st->turn_packets = st->packets;
+	st->turn_packets += packets;
 	st->turn_answers += answers;
 }
 
