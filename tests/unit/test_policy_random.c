@@ -46,7 +46,7 @@ static struct flow random_flow(struct seeded *r)
 	return f;
 }
 
-static const struct setting settled = { .kernel_ok = true, .watch_ms = SETTLE_MS };
+static const struct setting settled = { .kernel_ok = true, .watch_ms = UINT32_MAX };
 
 /* The rules of policy.h once more, without a division. */
 static struct decision model_auto(const struct policy *p, const struct habit *h, unsigned int dir,
@@ -78,7 +78,7 @@ static void check_decision(const struct policy *p, const struct habit *h, unsign
 			   const struct flow *f)
 {
 	struct decision own = { f->user_carrier, f->reason };
-	const struct setting calm = { .kernel_ok = true, .watch_ms = p->settle_ms };
+	const struct setting calm = { .kernel_ok = true, .watch_ms = UINT32_MAX };
 	const struct setting busy = { .kernel_ok = true, .busy = true };
 	const struct setting early = { .kernel_ok = true, .watch_ms = p->settle_ms - 1 };
 	const struct setting bare = { .kernel_ok = false, .watch_ms = p->settle_ms };
