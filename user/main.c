@@ -31,7 +31,8 @@ static const struct {
 static void usage(FILE *to)
 {
 	fputs("usage: culvert COMMAND [OPTIONS]\n\n"
-	      "A TCP forwarder whose payload does not pass through user space.\n\n",
+	      "A TCP forwarder that picks what carries each flow: sockmap (the kernel alone),\n"
+	      "splice or copy.\n\n",
 	      to);
 	for (size_t i = 0; i < N_OWN; i++)
 		fprintf(to, "  %-10s %s\n", own_commands[i].name, own_commands[i].summary);

@@ -179,20 +179,30 @@ def _summary(results, outcomes):
                      _engine_sentence(results), _cell_sentence(results)))]
     if report_plots.headline_plot(results):
         blocks += [WideFigure("headline", "headline-narrow",
-                              "auto and each peer relative to the direct path, row by row"),
+                              "auto relative to each of its rivals, row by row"),
                    Paragraph(_headline_note(results), "note")]
     return blocks
 
 
 def _headline_note(results):
-    shown = {row["name"] for row, _direct, _ratios in report_plots.headline_rows(results)}
-    absent = [row["title"] for row in results["rows"] if row["name"] not in shown]
-    text = "Each point is the median of the ratios taken within the rounds; its line goes from " \
-           "the lowest to the highest of them. Direct is the routed path without any relay."
+    shown = [row for row, _ratios in report_plots.headline_rows(results)]
+    text = f"Each point is the median of {SUBJECT}\u2019s ratios to one rival, taken within the " \
+           "rounds; its line goes from the lowest to the highest of them."
+    if any(row.get("decisive") for row in shown):
+        text += " Where a row has decisive rounds, only these count; the direct path takes no " \
+                "part in them, so ratios to it are in the tables of the rows."
+    absent = [row["title"] for row in results["rows"] if row not in shown]
+    without = [row["title"] for row in shown if not row.get("decisive")]
+    if without and len(without) < len(shown):
+        text += f" Without decisive rounds: {_quoted(without)}."
     if absent:
-        text += " Not shown, being no speed, or for want of figures to compare: " + style.listing(
-            f"\u201c{title}\u201d" for title in absent) + "."
+        text += " Not shown, being no speed, or for want of rivals that were measured as often: " \
+                f"{_quoted(absent)}."
     return text
+
+
+def _quoted(titles):
+    return style.listing(f"\u201c{title}\u201d" for title in titles)
 
 
 # ---- targets and defeats ------------------------------------------------------------------------
@@ -285,6 +295,17 @@ def _defeats(results):
             targets.engine_defeats(results), SUBJECT, targets.is_other_engine,
             "another engine or buffer of culvert")
     return blocks
+
+
+def _carriers(results):
+    table = tables.carrier_table(results)
+    if table is None:
+        return []
+    return [Heading(2, "What carried the payload", "carriers"),
+            Paragraph("Shares of the bytes, over all rounds, as culvert has counted them. An "
+                      "engine is what was asked for, and not always what carried: a flow in the "
+                      "kernel whose source is faster than its target is passed to user space. The "
+                      "other contenders are in the tables of the rows."), table]
 
 
 # ---- rows ---------------------------------------------------------------------------------------
@@ -399,7 +420,7 @@ def compose(results):
     outcomes = targets.evaluate(results)
     blocks = [Paragraph(text, "warning") for text in warnings(results)]
     for part in (_summary(results, outcomes), _targets(outcomes), _control(results),
-                 _defeats(results), _rows(results), _sweep(results), _left_out(results),
-                 _calibration(results), _method(results), _machine(results)):
+                 _carriers(results), _defeats(results), _rows(results), _sweep(results),
+                 _left_out(results), _calibration(results), _method(results), _machine(results)):
         blocks += part
     return Document("culvert benchmark", subtitle(results), blocks)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import figures
 import report_style as style
+import rivals
 from report_gnuplot import (FAINT, INK, Entry, Plot, data_block, frame, legend, legend_height,
                             quote, rgb, text_width, tics)
 from report_style import in_order, style_of
@@ -175,23 +176,31 @@ def latency_plot(row):
 # ---- headline -----------------------------------------------------------------------------------
 
 
-def headline_rows(results):
-    """[(row, direct, [(contender, Ratio to direct), ...]), ...] of auto and the peers.
+def _headline_rivals(row):
+    """Whom auto is compared with in the decisive rounds of ROW, or without such rounds in all."""
+    names = row.get("decisive")
+    return [one for one in in_order(row["contenders"]) if one["name"] != rivals.SUBJECT
+            and (one["name"] in names if names else one["name"] == rivals.CONTROL
+                 or one in (*rivals.single_engines(row), *rivals.peers(row)))]
 
-    Of rates and throughputs: how much memory a relay needs compares with no direct path.
+
+def headline_rows(results):
+    """[(row, [(rival, Ratio of auto to it), ...]), ...], of the decisive rounds if there are any.
+
+    Of rates and throughputs, and of rows in which auto is compared with another than itself. The
+    direct path takes no part in decisive rounds.
     """
     found = []
-    for row in map(figures.ordinary_row, results["rows"]):
-        direct = figures.find_contender(row, "direct")
-        if direct is None or row["group"] == "sweep" or row["kind"] == "memory":
+    for row in results["rows"]:
+        subject = figures.find_contender(row, rivals.SUBJECT)
+        if subject is None or row["group"] == "sweep" or row["kind"] == "memory":
             continue
         measure = figures.value_measure(row)
-        ratios = [(one, figures.ratio_within_rounds(one, direct, measure))
-                  for one in in_order(row["contenders"])
-                  if one["name"] == "auto" or one["family"] == "peer"]
+        ratios = [(one, rivals.fresh(row, figures.ratio_within_rounds(subject, one, measure)))
+                  for one in _headline_rivals(row)]
         ratios = [(one, ratio) for one, ratio in ratios if ratio.summary]
-        if ratios:
-            found.append((row, direct, ratios))
+        if any(one["name"] != rivals.CONTROL for one, _ratio in ratios):
+            found.append((row, ratios))
     return found
 
 
@@ -200,26 +209,31 @@ HEADLINE_GAP = 16
 
 
 def headline_plot(results, narrow=False):
-    """auto and each peer relative to direct, a band for each row; None without any such row."""
+    """auto relative to each of its rivals, a band for each row; None without any such row."""
     rows = headline_rows(results)
     if not rows:
         return None
-    names = in_order({one["name"]: one for _row, _direct, ratios in rows
+    names = in_order({one["name"]: one for _row, ratios in rows
                       for one, _ratio in ratios}.values())
     title_room = 18 if narrow else 0
     points, bands, labels, y = {one["name"]: [] for one in names}, [], [], 0
-    for index, (row, _direct, ratios) in enumerate(rows):
+    any_decisive = any(row.get("decisive") for row, _ratios in rows)
+    for index, (row, ratios) in enumerate(rows):
         band = max(title_room + len(ratios) * HEADLINE_STEP, 14) + HEADLINE_GAP
         if index % 2 == 0:
             bands.append((-y - band, -y))
-        labels.append((row["title"], -y - (HEADLINE_GAP / 2 + 6 if narrow else band / 2)))
+        title = row["title"]
+        if any_decisive and not row.get("decisive"):
+            title += " (ordinary rounds)"
+        labels.append((title, -y - (HEADLINE_GAP / 2 + 6 if narrow else band / 2)))
         for place, (one, ratio) in enumerate(ratios):
             at = -y - HEADLINE_GAP / 2 - title_room - (place + 0.5) * HEADLINE_STEP
             points[one["name"]].append((ratio.summary.median, at, ratio.summary.low,
                                         ratio.summary.high))
         y += band
-    return _draw_headline(narrow, names, points, bands, labels, y, spread_text(
-        ratio.summary for _row, _direct, ratios in rows for _one, ratio in ratios))
+    rounds = spread_text(ratio.summary for _row, ratios in rows for _one, ratio in ratios)
+    return _draw_headline(narrow, names, points, bands, labels, y,
+                          "decisive rounds, " * any_decisive + rounds)
 
 
 def _draw_headline(narrow, names, points, bands, labels, total, rounds):
@@ -241,13 +255,12 @@ def _draw_headline(narrow, names, points, bands, labels, total, rounds):
     blocks, layers = [], []
     for index, one in enumerate(names):
         look = style_of(one)
-        size, line = (1.0, 2.2) if one["name"] == "auto" else (0.65, 1.3)
         blocks.append(data_block(f"points{index}", points[one["name"]]))
-        drawing = f"lw {line} lc rgb '{look.color}' pt {look.point} ps {size}"
+        drawing = f"lw 1.6 lc rgb '{look.color}' pt {look.point} ps 0.75"
         layers.append(f"$points{index} using 1:2:3:4 with xerrorbars {drawing}")
     name = "headline-narrow" if narrow else "headline"
-    title = "Relative to the direct path"
-    subtitle = f"1 = direct, more is better; {rounds}"
+    title = "auto relative to each of its rivals"
+    subtitle = f"more than 1: auto is better; {rounds}"
     return Plot(name, f"{title}: {subtitle}", width, height, "\n".join([
         frame(title, subtitle, width, height, (left, right, top, bottom)),
         f"set yrange [{-total!r}:0]",

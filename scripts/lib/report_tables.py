@@ -10,6 +10,7 @@ from report_style import in_order, style_of
 from rivals import CONTROL
 
 DASH = "\u2013"
+CARRIERS = ("sockmap", "splice", "copy")
 
 
 def name_cell(contender):
@@ -63,10 +64,12 @@ def _error_cell(contender):
     return Cell(text, "bad" if errors or wrong else "")
 
 
-def _carrier_cell(contender):
-    shares = sorted(figures.carrier_shares(contender).items(), key=lambda item: -item[1])
-    return Cell(", ".join(f"{name}\u00a0{style.share(share)}" for name, share in shares if share)
-                or DASH)
+def _carrier_cells(contender):
+    """The share of each of CARRIERS; a row of idle sessions counts no bytes."""
+    if contender["family"] != "culvert":
+        return [Cell(DASH) for _name in CARRIERS]
+    shares = figures.carrier_shares(contender)
+    return [Cell(style.share(shares.get(name, 0)) if shares else "n/a") for name in CARRIERS]
 
 
 def _extra_names(row):
@@ -93,23 +96,22 @@ def row_table(row):
     columns = [Column("contender", numeric=False),
                Column("marginal " * is_marginal + row["unit"]),
                *(Column(title) for _measure, title in totals), Column("rounds"),
-               Column("to direct"),
+               Column("to direct"), *(Column(f"by {name}") for name in CARRIERS),
                *(Column(f"p{percent:g}") for percent in (50, 99, 99.9)),
                *(Column(title.format(measure.unit, unit=unit)) for measure, title in measures),
                Column("peak kernel memory"), *(Column(words.extra_title(name)) for name in extras),
-               Column("errors"), Column("carriers, by bytes", numeric=False, width="wraps"),
-               Column("configuration", numeric=False, width="long")]
+               Column("errors"), Column("configuration", numeric=False, width="long")]
     contenders = in_order(row["contenders"])
     rows = [[name_cell(one), value_cell(row, one),
              *(_median_cell(one, measure, style.byte_size) for measure, _title in totals),
-             rounds_cell(row, one), _direct_cell(row, one),
+             rounds_cell(row, one), _direct_cell(row, one), *_carrier_cells(one),
              *(Cell(style.latency(figures.contender_percentile(one, percent)))
                for percent in (50, 99, 99.9)),
              *(_median_cell(one, measure) for measure, _title in measures),
              Cell(style.byte_size(figures.peak_of(one, "kernel_peak_bytes"))),
              *(_median_cell(one, figures.extra_measure(name, ""), words.extra_writer(name))
                for name in extras),
-             _error_cell(one), _carrier_cell(one), Cell(one.get("config") or DASH)]
+             _error_cell(one), Cell(one.get("config") or DASH)]
             for one in contenders]
     accented = frozenset(index for index, one in enumerate(contenders)
                          if one["name"] == targets.SUBJECT)
@@ -147,6 +149,30 @@ def row_notes(row):
         notes.append("Without a histogram, the latencies are the median over the rounds of what "
                      f"the load generator reported: {style.listing(reported)}.")
     return notes
+
+
+# ---- carriers -----------------------------------------------------------------------------------
+
+
+# Whose carriers are not known from their names.
+MIXED_CARRIERS = (targets.SUBJECT, "sockmap")
+
+
+def carrier_table(results):
+    """A line for each row: what carried the bytes of the engines that change the carrier, over all
+    rounds. None if there are none."""
+    rows = []
+    for row in results["rows"]:
+        found = [figures.find_contender(row, name) for name in MIXED_CARRIERS]
+        if any(found):
+            rows.append([Cell(row["title"]),
+                         *(cell for one in found for cell in
+                           (_carrier_cells(one) if one else [Cell(DASH)] * len(CARRIERS)))])
+    if not rows:
+        return None
+    return Table((Column("row", numeric=False, width="broad"),
+                  *(Column(f"{engine}: by {name}") for engine in MIXED_CARRIERS
+                    for name in CARRIERS)), rows)
 
 
 # ---- buffers -------------------------------------------------------------------------------------

@@ -217,9 +217,27 @@ class Content(unittest.TestCase):
             sample_results.find(results, "rr-64x64", "auto-again"))
         cells = table_row(section(markdown_of(results), results["rows"][3]["title"]), "**auto**")
         self.assertEqual(cells, [
-            "**auto**", "90.0 [80.0\u2013170]", "3 of 5", "0.850 [0.800\u20130.900]", "100 \u00b5s",
-            "200 \u00b5s", "200 \u00b5s", "20.0", "5.00", "0.0100", "0", "3.00 MB", "**3**",
-            "sockmap\u00a075\u00a0%, copy\u00a025\u00a0%", "--engine auto, 2 workers"])
+            "**auto**", "90.0 [80.0\u2013170]", "3 of 5", "0.850 [0.800\u20130.900]",
+            "75\u00a0%", "0\u00a0%", "25\u00a0%", "100 \u00b5s", "200 \u00b5s", "200 \u00b5s",
+            "20.0", "5.00", "0.0100", "0", "3.00 MB", "**3**", "--engine auto, 2 workers"])
+
+    def test_carriers(self):
+        results = sample()
+        for name in ("auto", "sockmap"):
+            for cell in sample_results.find(results, "rr-64x64", name)["cells"]:
+                cell["carriers"] = {"sockmap": 1, "copy": 3, "splice": 0}
+            for cell in sample_results.find(results, "wrk", name)["cells"]:
+                cell["carriers"] = None
+        results["rows"][3]["contenders"].remove(sample_results.find(results, "rr-64x64", "sockmap"))
+        text = markdown_of(results)
+        whole = section(text, "What carried the payload")
+        self.assertEqual(table_row(whole, "Request/response, 64 B, 64 connections")[1:],
+                         ["25\u00a0%", "0\u00a0%", "75\u00a0%", *["\u2013"] * 3])
+        self.assertEqual(table_row(whole, "wrk to nginx, keep-alive, 64 connections")[1:],
+                         ["n/a"] * 6)
+        row = section(text, "wrk to nginx, keep-alive, 64 connections")
+        self.assertEqual(table_row(row, "**auto**")[4:7], ["n/a"] * 3)
+        self.assertEqual(table_row(row, "nginx")[4:7], ["\u2013"] * 3)
 
     def test_failed_cells_are_named(self):
         left_out = section(markdown_of(SAMPLE), "What was left out, and why")
@@ -468,6 +486,31 @@ class Plots(unittest.TestCase):
             self.assertIn(name, names)
         for name in ("bulk-1-latency", "idle-cpu"):
             self.assertNotIn(name, names)
+
+    def test_the_headline_is_of_decisive_rounds(self):
+        results = sample()
+        for row in results["rows"]:
+            for one in row["contenders"] if row.get("decisive") else ():
+                for cell in one["cells"]:
+                    if cell["round"] <= row["ordinary_rounds"] and "failed" not in cell:
+                        cell["value"] *= 1 + len(one["name"])
+        for narrow in (False, True):
+            self.assertEqual(report_plots.headline_plot(results, narrow),
+                             report_plots.headline_plot(SAMPLE, narrow))
+        shown = {row["name"]: [one["name"] for one, _ratio in ratios]
+                 for row, ratios in report_plots.headline_rows(SAMPLE)}
+        self.assertEqual(shown["rr-64x64"], ["auto-again", "sockmap", "haproxy", "nginx"])
+        self.assertNotIn("mixed", shown)
+
+    def test_the_headline_without_decisive_rounds(self):
+        results = sample_results.make_results(5, 0)
+        shown = {row["name"]: [one["name"] for one, _ratio in ratios]
+                 for row, ratios in report_plots.headline_rows(results)}
+        for name in ("sockmap", "splice", "copy", "haproxy"):
+            self.assertIn(name, shown["rr-64x64"])
+        for name in ("auto", "direct", "auto-all"):
+            self.assertNotIn(name, shown["rr-64x64"])
+        self.assertNotIn("decisive", report_plots.headline_plot(results).title)
 
     def test_texts_cannot_break_the_script(self):
         self.assertEqual(report_gnuplot.quote("it's \"x\"\n\\n"), "'it''s \"x\" \\n'")
