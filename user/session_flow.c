@@ -48,6 +48,8 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	};
 	struct decision d;
 
+	if (f->pending && s->engines[dir] != p->engine)
+		return; /* it follows once nothing is pending: a pipe is not for copy */
 	session_engine_follow(s, dir, p);
 	around.kernel_ok = session_stay_may(s, dir);
 	around.watch_ms = (uint32_t)now - s->watched_ms;
