@@ -29,8 +29,9 @@
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
  * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
- * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx its buffer has a
- * fixed size: the hard limit, or what it had grown to before.
+ * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx, and with
+ * --engine sockmap as long as it lives, its buffer has a fixed size: the hard limit, or what it had
+ * grown to before.
  * (A buffer much smaller than the backlog's limit makes removals slow: the fence drops the last
  * segment of a window, and nothing that follows tells the peer before its timer does.)
  *
@@ -324,7 +325,7 @@ static int remove_fenced(struct sockmap_io *io)
 	ctl->fence = 0;
 	if (tcp_set_lowat(io->src, 1))
 		return -EIO;
-	if (!r)
+	if (!r && !io->returns)
 		tcp_free_buffer(io->src);
 	return r;
 }

@@ -23,6 +23,7 @@ struct sockmap_io {
 	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
 	uint16_t header_in;  /* bytes read from the source before the stream, */
 	uint16_t header_out; /* and written to the target: no part of the books */
+	bool returns;        /* to rx as soon as it can: the receive buffer stays as it is */
 	size_t buffer_size;  /* bytes a read; 0: what the pool says */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;

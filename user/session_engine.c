@@ -37,6 +37,8 @@ void session_engine_follow(struct session *s, unsigned int dir, const struct pol
 		return;
 	session_engine_begin(s, dir, p);
 	f->no_enter = false;
+	if (s->pair != NO_PAIR && p->engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
+		tcp_free_buffer(s->sides[dir].fd);
 	if (f->user_carrier != before)
 		count_change(s, f);
 	habit_restart(&s->habit);

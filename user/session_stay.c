@@ -24,6 +24,7 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.buffer_size = forward_of(s)->copy_buffer,
 		.header_in = dir == CLIENT ? s->header_in : 0,
 		.header_out = dir == CLIENT ? s->header_out : 0,
+		.returns = policy_of(s)->engine == ENGINE_SOCKMAP,
 		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
