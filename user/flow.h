@@ -81,6 +81,8 @@ struct flow {
 	bool blocked : 1;       /* LEAVING, DRAINING, FINISHING: the target is full */
 	bool no_enter : 1;      /* the kernel cannot carry this flow any more; see reason */
 	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
+	bool quiet : 1;         /* epoll has yet to tell of whatever there is to read: it was read empty
+				 * since the last event of the source, or the source was registered */
 	uint16_t wait_ms;       /* last wait, doubles from look to look */
 	uint16_t stuck;         /* looks without any progress */
 

@@ -256,7 +256,7 @@ static int run_batches(struct loop *l)
 		for (int i = 0; i < n; i++) {
 			struct source *s = ev[i].data.ptr;
 
-			/* what is level-triggered comes again, if it is of the new one */
+			/* what is of the new one comes in the next batch, even if edge-triggered */
 			if (s->registered && s->since != l->batch)
 				s->handle(s, ev[i].events);
 		}

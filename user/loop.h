@@ -64,8 +64,9 @@ void loop_close(struct loop *l);
 int loop_run(struct loop *l);
 
 /*
- * Make epoll watch S for EVENTS (level-triggered; EPOLLERR and EPOLLHUP always come along), or not
- * at all when REGISTERED is false.  No system call if nothing changes.
+ * Make epoll watch S for EVENTS (level-triggered, unless EPOLLET is one of them; EPOLLERR and
+ * EPOLLHUP always come along), or not at all when REGISTERED is false.  No system call if nothing
+ * changes.
  */
 int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registered);
 

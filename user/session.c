@@ -22,6 +22,7 @@
 #include "session_slots.h"
 #include "session_wait.h"
 #include "syscall_filter.h"
+#include "tcp.h"
 
 /*
  * A review takes some 12 system calls and a fence for each flow.  So in one second a worker has so
@@ -125,6 +126,13 @@ void session_arm_reset(int fd)
 		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
 
+void session_set_nodelay(struct session *s)
+{
+	if (s->nodelay_due)
+		tcp_set_nodelay(s->sides[UPSTREAM].fd);
+	s->nodelay_due = false;
+}
+
 void session_close_side(struct session *s, unsigned int which, bool rst)
 {
 	struct source *side = &s->sides[which];
@@ -221,13 +229,18 @@ static int socket_error(int fd)
 static void on_event(struct session *s, unsigned int which, uint32_t events)
 {
 	struct source *source = &s->sides[which];
+	struct flow *f = &s->flows[which];
 
 	if (s->state == SESSION_DEAD)
 		return;
+	if (events & ~(uint32_t)EPOLLOUT)
+		f->quiet = false;
 	if (s->state == SESSION_CONNECTING && which == UPSTREAM) {
 		session_connect_answered(s, 0, events);
-		session_update(s);
-		return;
+		if (s->state != SESSION_OPEN) {
+			session_update(s);
+			return;
+		}
 	}
 	/* EPOLLERR is RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (events & EPOLLERR) {
@@ -242,10 +255,14 @@ static void on_event(struct session *s, unsigned int which, uint32_t events)
 	}
 	if (s->state != SESSION_OPEN)
 		return;
-	if (events & (EPOLLOUT | EPOLLHUP)) /* a write finds out whether the peer is gone */
+	/* a write finds out whether the peer is gone; that there is room may be told unasked */
+	if (events & EPOLLHUP ||
+	    (events & EPOLLOUT && flow_wants(&s->flows[!which]) & FLOW_WANT_WRITE))
 		session_flow_run(s, !which, false);
 	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
 		session_flow_run(s, which, events & (EPOLLRDHUP | EPOLLHUP));
+	if (events & EPOLLPRI) /* a read has ended before the urgent byte, whatever is behind it */
+		f->quiet = false;
 	session_update(s);
 }
 

@@ -101,7 +101,8 @@ struct session {
 	};
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
-	bool tcp;                /* both sides are TCP */
+	bool tcp : 1;            /* both sides are TCP */
+	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
@@ -168,6 +169,13 @@ void session_set_apart(struct session *s, enum cause cause);
  * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
  */
 void session_arm_reset(int fd);
+
+/*
+ * Set TCP_NODELAY of the upstream's socket, if it is to have that and has not.  Before or just
+ * after the second write there: the first one is sent at once in any case, and many sessions have
+ * no other.
+ */
+void session_set_nodelay(struct session *s);
 
 /* What the program has redirected of flow DIR in this session, in bytes. */
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);

@@ -62,11 +62,12 @@ static enum cause connect_cause(int error)
 }
 
 /* Accepted sockets inherit theirs from the listener. */
-static void set_options(const struct session *s, int fd)
+static void set_options(struct session *s, int fd)
 {
 	const struct forward_conf *fc = forward_of(s);
-	int r = tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s);
+	int r = tcp_set_session_options(fd, false, fc->keepalive_s);
 
+	s->nodelay_due = fc->nodelay;
 	if (r)
 		log_limited(LOG_WARNING, "session %llu: no keepalive for the upstream: %s",
 			    (unsigned long long)s->id, strerror(-r));

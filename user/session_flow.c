@@ -111,6 +111,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		.limit = may_read(s, dir),
 		.until_eof = fin,
 	};
+	uint64_t before = f->user_out;
 	enum pump r;
 
 	f->starved = false;
@@ -126,6 +127,9 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
 	if (io.read && !s->tcp && s->idle) /* TCP knows itself */
 		s->idle->read_ms = clock_ms();
+	if (dir == CLIENT && f->user_out != before &&
+	    (before || s->header_out || io.reads > 1 || f->pending))
+		session_set_nodelay(s);
 	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
 	load_read(&s->worker->policy, &s->worker->load, io.read);
@@ -200,6 +204,8 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		session_engine_follow(s, dir, policy_of(s));
 	if (!pump_turns(s, dir, fin, &r, &error))
 		return;
+	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
+	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
 	switch (r) {
 	case PUMP_EOF:
 		if (!session_stay_ended(s, dir)) {

@@ -136,6 +136,8 @@ void session_stay_enter(struct session *s, unsigned int dir, enum reason reason)
 		refused(s, dir, r);
 		return;
 	}
+	if (dir == CLIENT)
+		session_set_nodelay(s);
 	s->engines[dir] = (uint8_t)p->engine;
 	f->reason = reason;
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;

@@ -1,4 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: in a short session an epoll_ctl(2) counts as much as a message.  So a TCP
+ * socket is registered once, edge-triggered, for all that such a session waits for: the upstream's
+ * for the end of connect(2), for bytes and for FIN; the client's for bytes and for FIN.  What is
+ * not wanted any more is told once at most, and needs no EPOLL_CTL_MOD.
+ *
+ * Of bytes that are left unread, level-triggered epoll tells again, and edge-triggered epoll does
+ * not.  So the first registration stays only while none are: the flow is quiet (flow.h), or has
+ * read the end.  Otherwise, and when anything but bytes and FIN is wanted, the socket is registered
+ * for what is wanted, level-triggered, from then on.
+ *
+ * A short read means "empty", but not where an urgent byte (EPOLLPRI) or FIN (EPOLLRDHUP) has come:
+ * both end a read.  On a unix socket descriptors end one, too, and nothing tells of them: so unix
+ * sockets are always level-triggered.
+ */
 #include "session_wait.h"
 
 #include <sys/epoll.h>
@@ -7,6 +22,9 @@
 #include "session_header.h"
 #include "session_idle.h"
 #include "session_part.h"
+
+#define READABLE (EPOLLIN | EPOLLRDHUP)
+#define ONCE (READABLE | EPOLLPRI | EPOLLET)
 
 static uint32_t side_events(const struct session *s, unsigned int side)
 {
@@ -18,7 +36,7 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	if (s->state == SESSION_CONNECTING)
 		return side == UPSTREAM && !s->connecting->retry_ms ? EPOLLOUT : 0;
 	if (in & FLOW_WANT_READ)
-		events |= EPOLLIN | EPOLLRDHUP;
+		events |= READABLE;
 	if (in & FLOW_WANT_FIN)
 		events |= EPOLLRDHUP;
 	if (out & FLOW_WANT_WRITE)
@@ -33,6 +51,28 @@ static bool is_unix(const struct session *s, unsigned int side)
 	return endpoint_is_unix(upstream_of(s));
 }
 
+/* EVENTS are wanted of SIDE.  What to register it for: that, or what it has, or will, once. */
+static uint32_t registration(struct session *s, unsigned int side, uint32_t events)
+{
+	const struct source *source = &s->sides[side];
+	struct flow *f = &s->flows[side];
+	bool connecting = s->state == SESSION_CONNECTING && events == EPOLLOUT;
+	bool reading = s->state == SESSION_OPEN && events == READABLE;
+
+	if (!s->tcp || s->pair != NO_PAIR)
+		return events;
+	if (!source->registered) {
+		if (!connecting && !reading)
+			return events;
+		f->quiet = true;
+		return events | ONCE;
+	}
+	if ((source->events & ONCE) == ONCE &&
+	    (connecting || (reading && f->quiet) || (!events && f->phase == FLOW_DONE)))
+		return source->events;
+	return events;
+}
+
 /*
  * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
  * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
@@ -41,8 +81,8 @@ static bool is_unix(const struct session *s, unsigned int side)
 static int watch_side(struct session *s, unsigned int side)
 {
 	struct source *source = &s->sides[side];
-	uint32_t events = side_events(s, side);
 	bool fin_sent = s->flows[!side].phase == FLOW_DONE;
+	uint32_t events;
 
 	if (source->fd < 0)
 		return 0;
@@ -56,6 +96,7 @@ static int watch_side(struct session *s, unsigned int side)
 	 */
 	if (is_unix(s, side))
 		fin_sent = true;
+	events = registration(s, side, side_events(s, side));
 	return loop_watch(&s->worker->loop, source, events, events || !fin_sent);
 }
 

@@ -162,12 +162,19 @@ static int set_keepalive(int fd, int seconds)
 	return 0;
 }
 
+void tcp_set_nodelay(int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+}
+
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
 {
 	int one = 1;
 
 	if (nodelay)
-		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		tcp_set_nodelay(fd);
 	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
 	return keepalive ? set_keepalive(fd, (int)keepalive) : 0;
 }

@@ -33,6 +33,9 @@ ssize_t tcp_peek(int fd, void *buf, size_t len, int flags);
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive);
 
+/* Also in the middle of a connection: what TCP holds back by then is sent. */
+void tcp_set_nodelay(int fd);
+
 /* Bytes in the receive queue.  -EFAULT if some were passed (SK_PASS) and not read. */
 int tcp_unread(int fd, uint64_t *ret);
 

@@ -95,5 +95,6 @@ int case_no_descriptors(struct cases *c);
 int case_connect_late(struct cases *c);
 int case_review(struct cases *c);
 int case_reset_unaccepted(struct cases *c);
+int case_all_at_once(struct cases *c);
 
 #endif

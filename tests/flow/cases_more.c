@@ -414,3 +414,60 @@ int case_reset_unaccepted(struct cases *c)
 	close(fd);
 	return r;
 }
+
+/* Hook: stop the daemon, or let it go on. */
+struct halt {
+	struct daemon *d;
+	bool halted;
+};
+
+static int halt_or_go_on(struct peer *p, void *arg)
+{
+	struct halt *h = arg;
+
+	(void)p;
+	if (h->halted)
+		daemon_signal(h->d, SIGCONT);
+	else
+		daemon_halt(h->d);
+	h->halted = !h->halted;
+	return 1;
+}
+
+/*
+ * One end says it all while the daemon is stopped, and waits for an answer: nothing comes later that
+ * would make the daemon look again.  With 1 KB a read, 60 KB are more than one turn; an urgent byte
+ * ends a read before it.
+ */
+int case_all_at_once(struct cases *c)
+{
+	static const struct {
+		const char *client, *server;
+	} scripts[] = {
+		{ "S100 R100 T S60K T R100 F E", "A R100 S100 R60K S100 E F" },
+		{ "S100 R100 T L60K T R100 E", "A R100 S100 R60K E L100" },
+		{ "S100 R100 T S1000 O S1000 T R100 F E", "A R100 S100 R2001 S100 E F" },
+		{ "S100 R100 R60K S100 E F", "A R100 S100 T S60K T R100 F E" },
+		{ "S100 R100 R60K E L100", "A R100 S100 T L60K T R100 E" },
+		{ "S100 R100 R2001 S100 E F", "A R100 S100 T S1000 O S1000 T R100 F E" },
+		{ "R60K S100 E F", "A T S60K T R100 F E" },
+		{ "R2001 S100 E F", "A T S1000 O S1000 T R100 F E" },
+	};
+	static const char *const options[] = { "--copy-buffer", "1K", NULL };
+	static struct peer client, server;
+	struct peer *both[] = { &client, &server };
+	struct halt halt = { 0 };
+	int r = 0;
+
+	if (cases_start_own(c, options, 0, PLAIN_UPSTREAM, &halt.d))
+		return -1;
+	for (size_t i = 0; !r && i < sizeof(scripts) / sizeof(scripts[0]); i++) {
+		cases_pair(c, OWN_LISTEN, VIA_PLAIN, scripts[i].client, scripts[i].server, &client,
+			   &server);
+		client.hook = server.hook = halt_or_go_on;
+		client.hook_arg = server.hook_arg = &halt;
+		r = peers_run(both, 2, 5000, NULL, NULL, c->why, sizeof(c->why));
+	}
+	daemon_signal(halt.d, SIGCONT);
+	return stop_own(c, halt.d, r);
+}

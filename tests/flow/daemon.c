@@ -408,6 +408,14 @@ void daemon_signal(struct daemon *d, int sig)
 	syscall(SYS_pidfd_send_signal, d->pidfd, sig, NULL, 0);
 }
 
+void daemon_halt(struct daemon *d)
+{
+	siginfo_t info;
+
+	daemon_signal(d, SIGSTOP);
+	waitid(P_PID, (id_t)d->pid, &info, WSTOPPED | WEXITED | WNOWAIT);
+}
+
 int64_t daemon_cpu_ms(struct daemon *d)
 {
 	unsigned long long user = 0, sys = 0;

@@ -73,6 +73,8 @@ int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len);
 void daemon_kill(struct daemon *d);
 
 void daemon_signal(struct daemon *d, int sig);
+/* SIGSTOP; returns when all threads have stopped, or the daemon has ended. */
+void daemon_halt(struct daemon *d);
 
 /* Path of the control socket. */
 const char *daemon_control(const struct daemon *d);

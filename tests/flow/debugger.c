@@ -33,6 +33,7 @@ struct view {
 	size_t n, n_attached;
 	const char *text;
 	int seen;
+	bool told; /* the test: it begins now */
 };
 
 /* --- in the debugger's process --- */
@@ -81,11 +82,20 @@ static void look(struct view *v, const struct thread *t, long long len)
 	struct iovec to = { bytes, sizeof(bytes) };
 	ssize_t n;
 
-	if (len <= 0 || (t->nr != SYS_recvfrom && t->nr != SYS_read))
+	if (!v->text || len <= 0 || (t->nr != SYS_recvfrom && t->nr != SYS_read))
 		return;
 	n = process_vm_readv(t->tid, &to, 1, &from, 1, 0);
 	if (n > 0 && memmem(bytes, (size_t)n, v->text, strlen(v->text)))
 		(void)!write(v->seen, "s", 1);
+}
+
+static bool waits(unsigned long long nr)
+{
+#ifdef SYS_epoll_wait
+	if (nr == SYS_epoll_wait)
+		return true;
+#endif
+	return nr == SYS_epoll_pwait;
 }
 
 static void at_call(struct view *v, struct thread *t)
@@ -97,6 +107,8 @@ static void at_call(struct view *v, struct thread *t)
 	if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
 		t->nr = info.entry.nr;
 		t->buffer = (uintptr_t)info.entry.args[1];
+		if (!v->text && v->told && !waits(t->nr))
+			(void)!write(v->seen, "c", 1);
 	} else if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
 		look(v, t, info.exit.rval);
 	}
@@ -124,7 +136,6 @@ static void debug(pid_t pid, const char *text, int seen)
 {
 	struct view v = { .text = text, .seen = seen };
 	int r = attach(&v, pid), status;
-	bool told = false;
 	pid_t tid;
 
 	if (r) {
@@ -134,8 +145,8 @@ static void debug(pid_t pid, const char *text, int seen)
 	while ((tid = waitpid(-1, &status, __WALL)) > 0 || errno == EINTR) {
 		if (tid > 0)
 			step(&v, tid, status);
-		if (!told && v.n_attached == v.n)
-			told = dprintf(seen, "0\n") > 0;
+		if (!v.told && v.n_attached == v.n)
+			v.told = dprintf(seen, "0\n") > 0;
 	}
 	_exit(0);
 }
@@ -168,15 +179,21 @@ int debugger_start(pid_t pid, const char *text, struct debugger *ret)
 	return n > 0 ? atoi(line) : -EIO;
 }
 
-bool debugger_has_seen(struct debugger *d)
+unsigned int debugger_calls(struct debugger *d)
 {
 	struct pollfd p = { .fd = d->seen, .events = POLLIN };
-	bool seen = false;
+	unsigned int calls = 0;
 	char bytes[256];
+	ssize_t n;
 
-	while (poll(&p, 1, 0) == 1 && read(d->seen, bytes, sizeof(bytes)) > 0)
-		seen = true;
-	return seen;
+	while (poll(&p, 1, 0) == 1 && (n = read(d->seen, bytes, sizeof(bytes))) > 0)
+		calls += (unsigned int)n;
+	return calls;
+}
+
+bool debugger_has_seen(struct debugger *d)
+{
+	return debugger_calls(d) > 0;
 }
 
 void debugger_stop(struct debugger *d)

@@ -131,6 +131,8 @@ static const struct row rows[] = {
 	{ "urgent-conversation", "the same in the middle of a long conversation",
 	  .client = "nd G300:64:64 S100 O S100 P30 S100 O F E",
 	  .server = "A nd H300:64:64 R302 E F" },
+	{ "all-at-once", "more than one turn, or an urgent byte, is there at once; then silence",
+	  .run = case_all_at_once },
 	/* Addresses */
 	{ "ipv6", "listener and upstream are IPv6", .via = VIA_IPV6,
 	  .client = ALL_CLIENT, .server = ALL_SERVER },

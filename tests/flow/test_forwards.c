@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "borrow.h"
+#include "debugger.h"
 #include "env.h"
 #include "forward_rig.h"
 #include "peer.h"
@@ -648,6 +649,56 @@ static void meets_itself(void **state)
 	rig_stop(d);
 }
 
+/* One request, one answer; the client ends first.  It is over when culvert has closed. */
+static void short_session(void)
+{
+	int client = rig_dial(NULL, ONE), server;
+	char message[MESSAGE] = "";
+
+	rig_send(client, message, MESSAGE);
+	server = rig_accept();
+	rig_receive(server, message, MESSAGE);
+	rig_send(server, message, MESSAGE);
+	rig_receive(client, message, MESSAGE);
+	assert_int_equal(shutdown(client, SHUT_WR), 0);
+	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), 0);
+	forget(server);
+	assert_int_equal(rig_end(client, RIG_PATIENCE_MS), 0);
+	forget(client);
+}
+
+static int compare(const void *a, const void *b)
+{
+	return *(const int *)a - *(const int *)b;
+}
+
+#define SHORT_SESSIONS 25
+#define SHORT_SESSION_CALLS 17 /* see design.md, "Short sessions" */
+
+/* One may take more: an accept(2) that finds none, an upstream that is not quick enough. */
+static void short_sessions(void **state)
+{
+	struct debugger g;
+	int calls[SHORT_SESSIONS], r;
+	struct daemon *d;
+
+	if (strcmp(*state, "auto") && strcmp(*state, "copy"))
+		return;
+	d = rig_start(*state, "[culvert]\nprobe = no\nworkers = 1\n"
+			      "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM);
+	r = debugger_start((pid_t)rig_status(d, "pid"), NULL, &g);
+	if (r)
+		fail_msg("cannot attach to the daemon: %s", strerror(-r));
+	for (int i = 0; i < SHORT_SESSIONS; i++) {
+		short_session();
+		calls[i] = (int)debugger_calls(&g);
+	}
+	debugger_stop(&g);
+	qsort(calls, SHORT_SESSIONS, sizeof(calls[0]), compare);
+	assert_int_equal(calls[SHORT_SESSIONS / 2], SHORT_SESSION_CALLS);
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
 	{ "connect-timeout", connect_timeout },
 	{ "limits", limits },
@@ -662,6 +713,7 @@ static const struct rig_row rows[] = {
 	{ "keepalive-unanswered", keepalive_unanswered },
 	{ "max-sessions-per-client", max_sessions_per_client },
 	{ "meets-itself", meets_itself },
+	{ "short-sessions", short_sessions },
 	{ "slow-target", slow_target }, /* the last: buffers of sockets accepted later are fixed */
 };
 
