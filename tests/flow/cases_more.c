@@ -456,9 +456,10 @@ int case_all_at_once(struct cases *c)
 	static const char *const options[] = { "--copy-buffer", "1K", NULL };
 	static struct peer client, server;
 	struct peer *both[] = { &client, &server };
-	struct halt halt = { 0 };
+	static struct halt halt; /* the ends point to it */
 	int r = 0;
 
+	halt = (struct halt){ 0 };
 	if (cases_start_own(c, options, 0, PLAIN_UPSTREAM, &halt.d))
 		return -1;
 	for (size_t i = 0; !r && i < sizeof(scripts) / sizeof(scripts[0]); i++) {
