@@ -26,6 +26,23 @@
  *     ctl.epoch): none that follow may reach the target, so those that TCP holds are dropped;
  *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
  *
+ * Memory of all flows.  A flow is charged for the backlog that the program saw at its last look, if
+ * that is over CULVERT_UNCHARGED: stat.backlog, and in sum memory.charged.  What ends a stay in the
+ * kernel is the daemon, which adds stat.backlog to memory.released.  So each of the two sums has one
+ * side that writes it, by atomic adds, and their difference is the memory in use.
+ *   - Once for each stay: the daemon releases only while stat.epoch == ctl.epoch, that is, what the
+ *     program has charged in this very stay, if it ran at all; and then moves ctl.epoch on, so that
+ *     there is nothing to release any more.  The program begins each epoch with a stat.backlog of 0.
+ *   - After the last charge: the daemon releases when no run can follow, and has taken the source's
+ *     socket lock since.  It does so when the flow is out of rx and its backlog has drained; when it
+ *     has finished, so that nothing can arrive; or when the sockets are closed.
+ *   - A quiet flow is charged for what it had at its last look, until it goes on or leaves.  Near
+ *     memory_limit the daemon lets such flows leave.
+ * From three quarters of memory_limit on the daemon is told of each flow that is charged.  Over it the
+ * program looks at each skb, and a flow that is charged passes, or closes the gate, as over its
+ * hard limit: so it needs no daemon.  Beyond memory_limit are, for each flow, CULVERT_UNCHARGED, what
+ * comes between two looks, one skb, and what TCP holds when a gate is closed.
+ *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
  * limit it passes (if the gate is not what bounds memory), and goes on passing until the daemon has
@@ -42,6 +59,9 @@
 /* The backlog of a flow is looked at after so many redirected bytes or packets, not for each. */
 #define CULVERT_CHECK_BYTES (64 * 1024)
 #define CULVERT_CHECK_PACKETS 64
+
+/* A flow is not charged for a backlog of so many bytes; see "Memory of all flows" above. */
+#define CULVERT_UNCHARGED (16 * 1024)
 
 /*
  * What the slab allocator really uses for an skb beyond its truesize:
@@ -82,6 +102,7 @@ struct culvert_stat {
 	__u64 turn_bytes;   /* stat.bytes when the current turn began */
 	__u32 turn_packets; /* stat.packets at that time */
 	__u32 turn_answers; /* the reverse flow's packets at that time */
+	__u64 backlog;      /* what the flow is charged; of `epoch` */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct culvert_stat) == 128, "two cache lines for each flow");
@@ -106,6 +127,8 @@ enum culvert_event_kind {
 	CULVERT_EVENT_PASSED = 2, /* bytes were passed and nothing had been outstanding */
 	CULVERT_EVENT_BULK = 3,   /* the flow looks like bulk (once an epoch) */
 	CULVERT_EVENT_LOST = 4,   /* bytes were dropped: the target was gone (once an epoch) */
+	CULVERT_EVENT_MEMORY = 5, /* all flows are near memory_limit, and this one is charged (once
+				   * an epoch) */
 };
 
 struct culvert_event {

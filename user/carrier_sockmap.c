@@ -452,7 +452,7 @@ enum step sockmap_drain(struct sockmap_io *io)
 	enum step r = look_drained(io);
 
 	if (r == STEP_DONE) /* for the reverse flow's program: there is no backlog any more */
-		kernel_ctl(io->kernel, io->slot)->epoch++;
+		kernel_stay_over(io->kernel, io->slot);
 	return r == STEP_WAIT ? wait_for_target(io) : r;
 }
 
@@ -482,6 +482,8 @@ enum step sockmap_finish(struct sockmap_io *io)
 		return STEP_UNPROVED;
 	}
 	r = look_drained(io);
+	if (r == STEP_DONE) /* still in rx, but nothing can come any more */
+		kernel_stay_over(io->kernel, io->slot);
 	return r == STEP_WAIT ? wait_for_target(io) : r;
 }
 

@@ -39,6 +39,8 @@ static const struct field resource_fields[] = {
 	{ "sessions", "SESSIONS", KIND_COUNT },
 	{ "slots_used", "SLOTS USED", KIND_COUNT },
 	{ "slots_total", "SLOTS", KIND_COUNT },
+	{ "kernel_memory", "KERNEL MEMORY", KIND_BYTES },
+	{ "kernel_memory_limit", "AT MOST", KIND_BYTES },
 	{ "pipes", "PIPES", KIND_COUNT },
 	{ "pipes_idle", "PIPES IDLE", KIND_COUNT },
 	{ "buffers", "BUFFERS", KIND_COUNT },

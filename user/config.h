@@ -92,6 +92,7 @@ struct config {
 	unsigned int drain_timeout_ms;   /* a forward is removed, to forced close; 0: none */
 	unsigned int max_sessions;
 	unsigned int max_sessions_per_client; /* 0: no limit */
+	uint64_t kernel_memory;          /* bytes of kernel backlog of all flows */
 	size_t copy_buffer;              /* bytes */
 	unsigned int accept_rate;        /* of each forward, as the next two */
 	uint64_t bandwidth, bandwidth_per_client;

@@ -27,6 +27,7 @@ static const char *const reason_names[REASONS] = {
 	[REASON_BULK] = "bulk",
 	[REASON_SLOW_TARGET] = "slow target",
 	[REASON_HARD_LIMIT] = "hard limit",
+	[REASON_KERNEL_MEMORY] = "kernel memory",
 	[REASON_NO_KERNEL] = "no kernel support",
 	[REASON_NOT_TCP] = "not TCP",
 	[REASON_NO_SLOT] = "no slot free",

@@ -464,6 +464,8 @@ static struct json_object *resources_json(const struct inspect *r, const struct 
 	add_int(o, "clients", admission_clients(r->shared->admission));
 	add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
 	add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
+	add_int(o, "kernel_memory", k ? kernel_memory(k) : 0);
+	add_int(o, "kernel_memory_limit", k ? kernel_memory_limit(k) : 0);
 	add_int(o, "pipes", pipes);
 	add_int(o, "pipes_idle", idle);
 	add_int(o, "buffers", buffers);

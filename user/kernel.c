@@ -42,6 +42,7 @@ struct kernel {
 	uint64_t *stale; /* by slot: a cookie that could not be taken out of slots, or 0 */
 	int *rings; /* fds, by worker */
 	unsigned int n_rings;
+	_Atomic bool is_short; /* of memory; see kernel_memory_short() */
 
 	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
 	uint32_t *free;
@@ -49,6 +50,7 @@ struct kernel {
 };
 
 struct kernel_ring {
+	struct kernel *kernel;
 	struct ring_buffer *rb;
 	kernel_event_fn *handle;
 	void *arg;
@@ -182,6 +184,8 @@ int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *e
 	r = set_sizes(k, limits);
 	if (r)
 		goto fail;
+	if (limits->memory && limits->memory < INT64_MAX)
+		k->skel->rodata->memory_limit = (int64_t)limits->memory;
 	what = "cannot load the sk_skb verdict program and its maps";
 	r = culvert__load(k->skel);
 	if (r)
@@ -251,6 +255,8 @@ int kernel_pair_get(struct kernel *k, uint32_t *ret_pair)
 
 void kernel_pair_put(struct kernel *k, uint32_t pair)
 {
+	for (unsigned int i = 0; i < 2; i++)
+		kernel_stay_over(k, pair * 2 + i);
 	pthread_mutex_lock(&k->lock);
 	k->free[k->n_free++] = pair;
 	pthread_mutex_unlock(&k->lock);
@@ -344,12 +350,55 @@ volatile struct culvert_ctl *kernel_ctl(const struct kernel *k, uint32_t slot)
 	return &k->ctls[slot];
 }
 
+bool kernel_is_charged(const struct kernel *k, uint32_t slot)
+{
+	const volatile struct culvert_stat *st = kernel_stat(k, slot);
+
+	return st->backlog && st->epoch == k->ctls[slot].epoch;
+}
+
+void kernel_stay_over(struct kernel *k, uint32_t slot)
+{
+	if (kernel_is_charged(k, slot))
+		__atomic_fetch_add(&k->skel->bss->memory.released, kernel_stat(k, slot)->backlog,
+				   __ATOMIC_RELEASE);
+	kernel_ctl(k, slot)->epoch++;
+}
+
+uint64_t kernel_memory(const struct kernel *k)
+{
+	/* what is released was charged before: in this order the difference is never below 0 */
+	uint64_t released = __atomic_load_n(&k->skel->bss->memory.released, __ATOMIC_ACQUIRE);
+
+	return __atomic_load_n(&k->skel->bss->memory.charged, __ATOMIC_RELAXED) - released;
+}
+
+uint64_t kernel_memory_limit(const struct kernel *k)
+{
+	return (uint64_t)k->skel->rodata->memory_limit;
+}
+
+bool kernel_memory_short(struct kernel *k)
+{
+	bool was = atomic_load_explicit(&k->is_short, memory_order_relaxed), is;
+	uint64_t limit = kernel_memory_limit(k);
+
+	is = kernel_memory(k) > (was ? limit / 2 : limit / 4 * 3);
+	if (is != was)
+		atomic_store_explicit(&k->is_short, is, memory_order_relaxed);
+	return is;
+}
+
 static int on_record(void *ctx, void *data, size_t size)
 {
 	struct kernel_ring *r = ctx;
+	const struct culvert_event *ev = data;
 
-	if (size >= sizeof(struct culvert_event))
-		r->handle(r->arg, data);
+	if (size < sizeof(*ev))
+		return 0;
+	if (ev->kind == CULVERT_EVENT_MEMORY) /* it may be just below again when we look */
+		atomic_store_explicit(&r->kernel->is_short, true, memory_order_relaxed);
+	r->handle(r->arg, ev);
 	return 0;
 }
 
@@ -360,6 +409,7 @@ int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *han
 
 	if (!r)
 		return -ENOMEM;
+	r->kernel = k;
 	r->handle = handle;
 	r->arg = arg;
 	r->rb = ring_buffer__new(k->rings[worker], on_record, r, NULL);

@@ -20,6 +20,7 @@ struct kernel;
 struct kernel_limits {
 	unsigned int pairs;   /* sessions that can be in the kernel at once */
 	unsigned int workers; /* one ring buffer each */
+	uint64_t memory;      /* of all flows' backlogs, in bytes; 0: no limit */
 };
 
 /*
@@ -34,7 +35,7 @@ void kernel_close(struct kernel *k);
  * use.
  */
 int kernel_pair_get(struct kernel *k, uint32_t *ret_pair);
-/* Give it back.  Both sockets must be closed or out of both maps. */
+/* Give it back, with kernel_stay_over().  Both sockets must be closed or out of both maps. */
 void kernel_pair_put(struct kernel *k, uint32_t pair);
 unsigned int kernel_pairs_used(struct kernel *k);
 unsigned int kernel_pairs_total(const struct kernel *k);
@@ -116,6 +117,23 @@ int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *han
 void kernel_ring_close(struct kernel_ring *r);
 int kernel_ring_fd(const struct kernel_ring *r);
 int kernel_ring_consume(struct kernel_ring *r);
+
+/*
+ * The stay of SLOT's flow in the kernel is over, and its memory is free again: "Memory of all
+ * flows" of include/culvert.h says when that is.  Once more does no harm.
+ */
+void kernel_stay_over(struct kernel *k, uint32_t slot);
+
+/* Memory that all flows are charged, and its limit; both in bytes. */
+uint64_t kernel_memory(const struct kernel *k);
+uint64_t kernel_memory_limit(const struct kernel *k);
+/*
+ * True from when three quarters of the limit are in use until no more than half of it is: no flow
+ * should enter the kernel, and those that are charged should leave it.
+ */
+bool kernel_memory_short(struct kernel *k);
+/* True if SLOT's flow is charged in its present stay. */
+bool kernel_is_charged(const struct kernel *k, uint32_t slot);
 
 /* Events that did not fit into a ring since the start. */
 uint64_t kernel_events_lost(const struct kernel *k);

@@ -55,6 +55,8 @@ enum option_kind {
 #define LEVEL_NAMES "error, warning, notice, info or debug"
 
 #define WORKERS_MAX 1024
+#define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
+#define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
 
 struct option_def {
 	const char *name; /* on the command line behind "--" */

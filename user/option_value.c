@@ -367,15 +367,31 @@ static unsigned int usable_cpus(void)
 	return n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
 }
 
+/* A 16th of what the machine has. */
+static uint64_t share_of_memory(void)
+{
+	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+	uint64_t share = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 16 : 0;
+
+	return share < KERNEL_MEMORY_MIN ? KERNEL_MEMORY_MIN : share;
+}
+
 void options_default(struct config *c)
 {
-	/* of the start, so that a reload finds the same file unchanged when CPUs have come or gone */
+	/*
+	 * of the start, so that a reload finds the same file unchanged when CPUs or memory have
+	 * come or gone
+	 */
 	static unsigned int cpus;
+	static uint64_t memory;
 	const struct option_def *o;
 
-	if (!cpus)
+	if (!cpus) {
 		cpus = usable_cpus();
+		memory = share_of_memory();
+	}
 	c->workers = cpus;
+	c->kernel_memory = memory;
 	for (size_t i = 0; (o = option_at(i)); i++)
 		if (o->initial)
 			option_store(c, o, o->initial);

@@ -128,6 +128,8 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 static struct decision promotion(const struct policy *p, const struct flow *f, enum reason reason,
 				 struct setting around)
 {
+	if (around.memory_short)
+		return (struct decision){ CARRIER_COPY, REASON_KERNEL_MEMORY };
 	if (around.busy)
 		return (struct decision){ CARRIER_COPY, REASON_BUSY_WORKER };
 	if (around.watch_ms < p->settle_ms)
@@ -178,6 +180,8 @@ struct decision policy_user(const struct policy *p, const struct habit *h, unsig
 		return policy_limited(p, h, dir, f, around);
 	if (p->engine == ENGINE_AUTO)
 		return policy_auto(p, h, dir, f, around);
+	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok && around.memory_short)
+		return (struct decision){ f->user_carrier, REASON_KERNEL_MEMORY };
 	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok &&
 	    (!h->demotions || around.watch_ms >= p->return_ms << (h->demotions - 1)))
 		return (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
@@ -196,6 +200,8 @@ struct decision policy_kernel(const struct policy *p, unsigned int kind)
 		return (struct decision){ big(p), REASON_BULK };
 	case CULVERT_EVENT_PASSED:
 		return (struct decision){ big(p), REASON_HARD_LIMIT };
+	case CULVERT_EVENT_MEMORY:
+		return (struct decision){ big(p), REASON_KERNEL_MEMORY };
 	default:
 		return (struct decision){ big(p), REASON_SLOW_TARGET };
 	}

@@ -313,9 +313,17 @@ void session_kernel_event(struct worker *w, const struct culvert_event *ev)
 	session_update(s);
 }
 
+/*
+ * To let a flow leave costs some 12 system calls.  The program tells of those that run; these are
+ * the quiet ones, of which more go the next time.
+ */
+#define SWEEP_LEAVES 256
+
 void session_sweep(struct worker *w)
 {
 	struct session *s = w->sessions, *next;
+	struct kernel *k = w->shared->kernel;
+	unsigned int leaves = SWEEP_LEAVES;
 
 	for (; s; s = next) {
 		next = s->next;
@@ -324,13 +332,16 @@ void session_sweep(struct worker *w)
 
 			if (s->pair == NO_PAIR || s->flows[dir].phase != FLOW_KERNEL)
 				continue;
-			st = kernel_stat(w->shared->kernel, s->pair * 2 + dir);
+			st = kernel_stat(k, s->pair * 2 + dir);
 			if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
 				session_flow_event(s, dir, CULVERT_EVENT_LOST);
 			else if (st->passed != s->flows[dir].credit)
 				session_flow_event(s, dir, CULVERT_EVENT_PASSED);
-			else if (sockmap_closed(w->shared->kernel, s->pair * 2 + dir))
+			else if (sockmap_closed(k, s->pair * 2 + dir))
 				session_flow_event(s, dir, CULVERT_EVENT_SOFT);
+			else if (leaves && kernel_is_charged(k, s->pair * 2 + dir) &&
+				 kernel_memory_short(k) && leaves--)
+				session_flow_event(s, dir, CULVERT_EVENT_MEMORY);
 		}
 		session_update(s);
 	}

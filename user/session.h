@@ -185,7 +185,9 @@ void session_count_bytes(struct session *s);
 
 /* An event of the verdict program for this worker. */
 void session_kernel_event(struct worker *w, const struct culvert_event *ev);
-/* Events were lost: look at every flow that is in the kernel. */
+/*
+ * Events were lost, or kernel memory is short: look at every flow that is in the kernel.
+ */
 void session_sweep(struct worker *w);
 
 /* Take some sessions out of the kernel that it has carried for long, to judge them again. */

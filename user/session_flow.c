@@ -52,6 +52,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 		return; /* it follows once nothing is pending: a pipe is not for copy */
 	session_engine_follow(s, dir, p);
 	around.kernel_ok = session_stay_may(s, dir);
+	around.memory_short = around.kernel_ok && kernel_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)now - s->watched_ms;
 	d = policy_user(p, &s->habit, dir, f, around);
 	if (d.carrier == CARRIER_SOCKMAP) {

@@ -36,7 +36,8 @@ static const char *place(const struct setup *s, const char *name, char *buf)
 static int open_kernel(struct setup *s)
 {
 	const struct forward_conf *insists = config_forward_with(&s->config, ENGINE_SOCKMAP);
-	struct kernel_limits limits = { s->config.max_sessions, s->config.workers };
+	struct kernel_limits limits = { s->config.max_sessions, s->config.workers,
+					s->config.kernel_memory };
 	int r;
 
 	if (!config_forward_with(&s->config, ENGINE_AUTO) && !insists) {

@@ -26,7 +26,8 @@ static void on_ring(struct source *source, uint32_t events)
 }
 
 /*
- * The backstop for a full ring: the program counts the events it could not send.  And the review:
+ * The backstop for a full ring: the program counts the events it could not send.  The same for
+ * kernel memory that is short: a quiet flow may be charged more than it has.  And the review:
  * whether a worker is busy shows only while it carries flows itself, so some that the kernel has
  * carried for long are judged again.  It costs one wake-up a second, and only while sessions are in
  * the kernel.
@@ -38,7 +39,7 @@ static void on_sweep(struct timer *timer)
 
 	if (w->policy.review_packets)
 		w->hooks.review(w);
-	if (lost != w->events_lost_seen) {
+	if (lost != w->events_lost_seen || kernel_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
 		w->hooks.sweep(w);
 	}

@@ -62,7 +62,7 @@ struct shared {
  */
 struct worker_hooks {
 	kernel_event_fn *kernel_event;            /* ARG is the worker */
-	void (*sweep)(struct worker *w);          /* events were lost */
+	void (*sweep)(struct worker *w);          /* events were lost, or memory is short */
 	void (*review)(struct worker *w);         /* judge again some that the kernel carries */
 	void (*after_batch)(void *worker);        /* free what died */
 };

@@ -15,6 +15,7 @@
 #include "bucket.h"
 #include "config.h"
 #include "fuzz.h"
+#include "option.h"
 #include "proxy_use.h"
 
 #define WORDS_MAX 64
@@ -41,6 +42,7 @@ static void check_bounds(const struct config *c)
 	must_be_within("copy buffer", c->copy_buffer, 1 << 10, 16 << 20);
 	must_be_within("soft limit", c->soft_limit, 4 << 10, c->hard_limit);
 	must_be_within("hard limit", c->hard_limit, 4 << 10, 1 << 30);
+	must_be_within("kernel memory", c->kernel_memory, KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX);
 	must_be_within("settle", c->settle_ms, 0, DAY_MS);
 	must_be_within("keepalive", c->keepalive_s, 0, 32767);
 	must_be_within("PROXY timeout", c->proxy_timeout_ms, 1, DAY_MS);
@@ -157,6 +159,7 @@ static char **write_out(const struct config *c, int *ret_argc)
 	argv[n++] = text_of("--copy-buffer=%zu", c->copy_buffer);
 	argv[n++] = text_of("--soft-limit=%lluB", (unsigned long long)c->soft_limit);
 	argv[n++] = text_of("--hard-limit=%llu", (unsigned long long)c->hard_limit);
+	argv[n++] = text_of("--kernel-memory=%llu", (unsigned long long)c->kernel_memory);
 	argv[n++] = text_of("--nodelay=%s", c->nodelay ? "yes" : "no");
 	argv[n++] = text_of("--keepalive=%u", c->keepalive_s);
 	argv[n++] = text_of("--proxy-protocol=%s", proxy_use_text(c->proxy_protocol));
@@ -203,7 +206,7 @@ static void must_be_same(const struct config *a, const struct config *b)
 	     a->idle_timeout_ms == b->idle_timeout_ms && a->fin_timeout_ms == b->fin_timeout_ms &&
 	     a->resolve_interval_ms == b->resolve_interval_ms &&
 	     a->copy_buffer == b->copy_buffer && a->soft_limit == b->soft_limit &&
-	     a->hard_limit == b->hard_limit && a->settle_ms == b->settle_ms &&
+	     a->hard_limit == b->hard_limit && a->kernel_memory == b->kernel_memory && a->settle_ms == b->settle_ms &&
 	     a->review_packets == b->review_packets && a->seccomp == b->seccomp &&
 	     a->max_sessions_per_client == b->max_sessions_per_client &&
 	     a->nodelay == b->nodelay && a->keepalive_s == b->keepalive_s &&

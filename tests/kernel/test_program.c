@@ -341,6 +341,85 @@ static void what_follows_a_loss_is_dropped(void **state)
 	}
 }
 
+#define MEMORY (256 * KIB) /* limit of all flows; this one has none of its own */
+#define LOOK (64 * KIB + 64 * KIB) /* between two looks, and one skb */
+
+static void note(void *arg, const struct culvert_event *ev)
+{
+	*(unsigned int *)arg |= 1U << ev->kind;
+}
+
+/* CLIENT's flow enters, and brings what it can while nobody reads.  How much, in all. */
+static size_t fill_memory(struct kt_session *s)
+{
+	uint64_t before = redirected(), passed_before = passed();
+	size_t sent;
+
+	enter(s);
+	sent = send_all_it_takes(s->client, 64 * MIB);
+	assert_in_range(kernel_memory(kt_culvert), MEMORY + 1, MEMORY + LOOK);
+	assert_in_range(redirected() - before, MEMORY / 2, 2 * MEMORY + LOOK);
+	assert_true(passed() > passed_before);
+	assert_true(kernel_memory_short(kt_culvert));
+	assert_true(kernel_is_charged(kt_culvert, CLIENT));
+	return sent;
+}
+
+/*
+ * Over the limit of all flows together the program passes, whatever its own limits say; and each
+ * stay is released once, by whichever way it ends.
+ */
+static void all_flows_together_have_a_limit(void **state)
+{
+	const struct kernel_limits limits = { .pairs = 1, .workers = 1, .memory = MEMORY };
+	struct kernel *without = kt_culvert;
+	struct kernel_ring *ring;
+	unsigned int kinds = 0;
+	struct kt_session *s;
+	uint64_t through;
+	char err[512];
+	size_t sent;
+
+	(void)state;
+	assert_int_equal(kernel_open(&limits, &kt_culvert, err, sizeof(err)), 0);
+	assert_int_equal(kernel_ring_open(kt_culvert, 0, note, &kinds, &ring), 0);
+	s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
+	sent = fill_memory(s);
+	through = redirected();
+	assert_true(kernel_ring_consume(ring) >= 2);
+	assert_int_equal(kinds, 1U << CULVERT_EVENT_MEMORY | 1U << CULVERT_EVENT_PASSED);
+
+	/* what it was charged at the last look, it is charged until it has left */
+	assert_int_equal(kt_expect(s->server, 0, through), 0);
+	carry_rest(s, through, through, sent);
+	leave(s);
+	assert_in_range(kernel_memory(kt_culvert), MEMORY + 1, MEMORY + LOOK);
+	for (int i = 0; i < 2; i++) { /* once more does no harm */
+		kernel_stay_over(kt_culvert, CLIENT);
+		assert_int_equal(kernel_memory(kt_culvert), 0);
+		assert_false(kernel_is_charged(kt_culvert, CLIENT));
+		assert_false(kernel_memory_short(kt_culvert));
+	}
+
+	/* a stay that has only begun is not charged; its first skb finds that there is memory */
+	enter(s);
+	assert_int_equal(kt_send(s->client, sent, FRESH), 0);
+	assert_int_equal(kt_expect(s->server, sent, FRESH), 0);
+	assert_int_equal(redirected(), through + FRESH);
+	assert_int_equal(kernel_memory(kt_culvert), 0);
+	forget(s);
+	assert_int_equal(kernel_memory(kt_culvert), 0);
+
+	/* closed in the middle */
+	s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
+	fill_memory(s);
+	forget(s);
+	assert_int_equal(kernel_memory(kt_culvert), 0);
+	kernel_ring_close(ring);
+	kernel_close(kt_culvert);
+	kt_culvert = without;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -351,6 +430,7 @@ int main(void)
 		kt_test(a_fence_keeps_data_out_and_loses_none),
 		kt_test(a_target_that_is_gone_is_told),
 		kt_test(what_follows_a_loss_is_dropped),
+		kt_test(all_flows_together_have_a_limit),
 	};
 
 	kt_enter();

@@ -176,7 +176,8 @@ static const char status_answer[] =
 	"{\"name\":\"ringbuf\",\"available\":false,\"reason\":\"EPERM\"},\"plain\",7]},"
 	"\"session_log\":{\"path\":\"/x/log\",\"lines\":5,\"lost\":2,\"errors\":1,"
 	"\"last_error\":\"no room\\u001b\"},"
-	"\"resources\":{\"sessions\":1,\"slots_used\":2,\"slots_total\":32768,\"pipes\":0,"
+	"\"resources\":{\"sessions\":1,\"slots_used\":2,\"slots_total\":32768,"
+	"\"kernel_memory\":1048576,\"kernel_memory_limit\":536870912,\"pipes\":0,"
 	"\"pipes_idle\":0,\"buffers\":0,\"fds\":20}}\n";
 
 static void test_status(void **state)
@@ -221,8 +222,10 @@ static void test_status(void **state)
 	       "  /x/log      5     2       1  no room\\x1b\n"
 	       "\n"
 	       "Resources\n"
-	       "  SESSIONS  SLOTS USED  SLOTS  PIPES  PIPES IDLE  BUFFERS  DESCRIPTORS\n"
-	       "         1           2  32768      0           0        0           20\n");
+	       "  SESSIONS  SLOTS USED  SLOTS  KERNEL MEMORY  AT MOST"
+	       "  PIPES  PIPES IDLE  BUFFERS  DESCRIPTORS\n"
+	       "         1           2  32768          1 MiB  512 MiB"
+	       "      0           0        0           20\n");
 }
 
 /* Shown only if there are any. */
@@ -300,8 +303,10 @@ static void test_status_untrusted(void **state)
 	       "  available: ?\n"
 	       "  ?: ?\n"
 	       "\nResources\n"
-	       "  SESSIONS  SLOTS USED  SLOTS  PIPES  PIPES IDLE  BUFFERS  DESCRIPTORS\n"
-	       "         ?           ?      ?      ?           ?        ?            ?\n");
+	       "  SESSIONS  SLOTS USED  SLOTS  KERNEL MEMORY  AT MOST"
+	       "  PIPES  PIPES IDLE  BUFFERS  DESCRIPTORS\n"
+	       "         ?           ?      ?              ?        ?"
+	       "      ?           ?        ?            ?\n");
 }
 
 static void test_forwards(void **state)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <syslog.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -69,6 +70,8 @@ static void test_defaults(void **state)
 	assert_int_equal(c.grace_ms, 5000);
 	assert_int_equal(c.max_sessions, 16384);
 	assert_int_equal(c.max_sessions_per_client, 8192);
+	assert_int_equal(c.kernel_memory, (uint64_t)sysconf(_SC_PHYS_PAGES) *
+						  (uint64_t)sysconf(_SC_PAGESIZE) / 16);
 	assert_int_equal(c.seccomp, FILTER_ERRNO);
 	assert_int_equal(c.copy_buffer, 65536);
 	assert_int_equal(c.soft_limit, 1 << 20);
@@ -161,7 +164,8 @@ static void test_every_option(void **state)
 	config_close(&c);
 
 	GOOD(&c, "--max-sessions", "1000000", "--copy-buffer=1k", "--soft-limit", "4096",
-	     "--hard-limit=1GiB", "--log-level", "debug", FORWARD);
+	     "--hard-limit=1GiB", "--kernel-memory", "8M", "--log-level", "debug", FORWARD);
+	assert_int_equal(c.kernel_memory, 8 << 20);
 	assert_int_equal(c.max_sessions, 1000000);
 	assert_int_equal(c.copy_buffer, 1024);
 	assert_int_equal(c.soft_limit, 4096);
@@ -360,6 +364,8 @@ static const struct {
 	  { "--allow=::/0", "--deny=::1", FORWARD } },
 	{ -EINVAL, "a size from 4 KiB to 1 GiB", { "--soft-limit", "4095" } },
 	{ -EINVAL, "--hard-limit: \"2G\" is not", { "--hard-limit", "2G" } },
+	{ -EINVAL, "--kernel-memory: \"1023K\" is not valid, expected a size from 1 MiB to 1 PiB",
+	  { "--kernel-memory=1023K" } },
 	{ -EINVAL, "--soft-limit: 8 MiB is above --hard-limit (4 MiB)",
 	  { "--soft-limit=8M", FORWARD } },
 	{ -EINVAL, "--soft-limit: 1 MiB is above --hard-limit (64 KiB)",

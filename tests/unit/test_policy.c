@@ -94,6 +94,7 @@ static void test_kernel_events(void **state)
 	expect(policy_kernel(&p, CULVERT_EVENT_SOFT), CARRIER_SPLICE, REASON_SLOW_TARGET);
 	expect(policy_kernel(&p, CULVERT_EVENT_PASSED), CARRIER_SPLICE, REASON_HARD_LIMIT);
 	expect(policy_kernel(&p, CULVERT_EVENT_BULK), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_kernel(&p, CULVERT_EVENT_MEMORY), CARRIER_SPLICE, REASON_KERNEL_MEMORY);
 	/* the program may be newer than the daemon; out of the kernel is always safe */
 	assert_int_equal(policy_kernel(&p, 0).carrier, CARRIER_SPLICE);
 	assert_int_equal(policy_kernel(&p, 9999).carrier, CARRIER_SPLICE);
@@ -476,10 +477,34 @@ static void test_limited(void **state)
 	expect(policy_user(&p, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_START);
 }
 
+/* While kernel memory is short nothing enters, and that is shown of what else would. */
+static void test_memory_short(void **state)
+{
+	struct setting full = calm;
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct habit h = { 0 };
+
+	(void)state;
+	full.memory_short = true;
+	expect(policy_user(&p, &h, 0, &on_copy, full), CARRIER_COPY, REASON_START);
+	ping_pong(&p, &h, 0, p.promote_turns + 1, 64);
+	expect(policy_user(&p, &h, 0, &on_copy, full), CARRIER_COPY, REASON_KERNEL_MEMORY);
+	expect(policy_user(&p, &h, 0, &on_splice, full), CARRIER_COPY, REASON_KERNEL_MEMORY);
+	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+	full.kernel_ok = false;
+	expect(policy_user(&p, &h, 0, &on_copy, full), CARRIER_COPY, REASON_START);
+	full.kernel_ok = true;
+	p = policy_of(ENGINE_SOCKMAP);
+	expect(policy_user(&p, &h, 0, &on_splice, full), CARRIER_SPLICE, REASON_KERNEL_MEMORY);
+	p = policy_of(ENGINE_SPLICE);
+	expect(policy_user(&p, &h, 0, &on_splice, full), CARRIER_SPLICE, REASON_BULK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_limited),
+		cmocka_unit_test(test_memory_short),
 		cmocka_unit_test(test_init),
 		cmocka_unit_test(test_start),
 		cmocka_unit_test(test_kernel_events),
