@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,8 +42,7 @@ struct kmem kmem_read(void)
 	return m;
 }
 
-void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_t *ret_bytes,
-		 int64_t *ret_unread)
+void kmem_queued(const int *port, int to, int n, int64_t *ret_bytes, int64_t *ret_unread)
 {
 	FILE *f = fopen("/proc/net/tcp", "re");
 	unsigned int local, far, tx, rx;
@@ -54,12 +54,12 @@ void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_
 		if (sscanf(line, " %*d: %*x:%x %*x:%x %*x %x:%x", &local, &far, &tx, &rx) != 4)
 			continue;
 		for (int i = 0; i < n; i++) {
-			unsigned int c = (unsigned int)client_port[i];
-			unsigned int u = (unsigned int)upstream_port[i];
+			bool theirs = (int)local == port[i] && (int)far == to;
+			bool ours = (int)local == to && (int)far == port[i];
 
-			if (local == c || far == c || local == u || far == u)
+			if (theirs || ours)
 				ret_bytes[i] += (int64_t)tx + rx;
-			if (far == c)
+			if (ours)
 				ret_unread[i] = rx;
 		}
 	}

@@ -14,11 +14,10 @@ struct kmem {
 struct kmem kmem_read(void);
 
 /*
- * Payload in the send and receive queues of the four IPv4 sockets of N relayed sessions of this
- * network namespace.  Session i is known by the port of its client, and by the port from which
- * the relay connected upstream.  RET_UNREAD: of it, what the relay has not read from its client.
+ * Payload in the send and receive queues of both sockets of N IPv4 connections of this network
+ * namespace: connection i was made from PORT[i] to port TO.  The other side's port alone may be
+ * that of another connection, to another port.  RET_UNREAD: of it, what TO's side has not read.
  */
-void kmem_queued(const int *client_port, const int *upstream_port, int n, int64_t *ret_bytes,
-		 int64_t *ret_unread);
+void kmem_queued(const int *port, int to, int n, int64_t *ret_bytes, int64_t *ret_unread);
 
 #endif

@@ -21,13 +21,15 @@
 #include "env.h"
 #include "peer.h"
 
-#define PAIRS MEMORY_PAIRS
+#define MOST (MEMORY_MOST + 1) /* and one that comes when memory is short */
 #define LISTEN "127.0.0.1:9000"
+#define LISTEN_PORT 9000
 #define FILL_MS 10000 /* at most, before the one-byte writes */
 #define SETTLE_MS 500
 #define FILL_HIDDEN (128 << 10) /* ... below the soft limit, yet too much to drain again */
 #define SOCKET_BUFFER "256K" /* of our own ends, so that they weigh the same under every engine */
 #define READ_MS 30000
+#define ANSWER_MS 5000
 #define TOO_MUCH (4LL << 30) /* grown by so much, it is not bounded: spare the machine */
 
 /* One end of a session, and how far it is in filling it. */
@@ -41,9 +43,10 @@ struct run {
 	const struct memory_conf *conf;
 	const struct memory_variant *variant;
 	struct daemon *d;
-	struct end senders[PAIRS], receivers[PAIRS];
-	int client_port[PAIRS], upstream_port[PAIRS]; /* far ends of the daemon's two sockets */
-	int64_t hidden[PAIRS];
+	struct end senders[MOST], receivers[MOST];
+	int client_port[MOST], upstream_port[MOST]; /* far ends of the daemon's two sockets */
+	int64_t hidden[MOST];
+	int n; /* sessions */
 	int64_t start, next_look;
 	bool stopped;
 	struct kmem before;
@@ -55,7 +58,8 @@ static int start_daemon(struct run *run)
 	const struct memory_conf *conf = run->conf;
 	const char *const args[] = {
 		"--hard-limit", conf->hard_limit, "--soft-limit", conf->soft_limit,
-		LISTEN, MEMORY_UPSTREAM, NULL,
+		LISTEN, MEMORY_UPSTREAM, conf->kernel_memory ? "--kernel-memory" : NULL,
+		conf->kernel_memory, NULL,
 	};
 	struct daemon_conf d = { .culvert = conf->culvert, .engine = conf->engine, .args = args };
 
@@ -78,8 +82,9 @@ static int connect_pair(struct run *run, int i)
 	pattern_init(&s->rx, 7, (uint64_t)i, PATTERN_TO_CLIENT);
 	r->rx = s->tx;
 	r->tx = s->rx;
-	peer_script(s, "sb" SOCKET_BUFFER " nd G200:64:64 P100000 S4096M");
-	peer_script(r, "A rb" SOCKET_BUFFER " nd H200:64:64 P100000");
+	peer_script(s, "sb" SOCKET_BUFFER " nd G100:64:64 P100000 S4096M");
+	peer_script(r, run->conf->kernel_memory ? "A rb32K" : "A rb" SOCKET_BUFFER);
+	peer_script(r, "nd H100:64:64 P100000");
 	if (run->variant->slow)
 		peer_script(r, "d16K dp16 R4096M");
 	if (run->variant->both)
@@ -121,14 +126,16 @@ static int talk(struct run *run, int i)
 /* Payload of each session that is in no queue of TCP. */
 static void find_hidden(struct run *run)
 {
-	int64_t held[PAIRS], unread[PAIRS];
+	int64_t held[MOST], given[MOST], unread[MOST], not_ours[MOST];
 
-	kmem_queued(run->client_port, run->upstream_port, PAIRS, held, unread);
-	for (int i = 0; i < PAIRS; i++) {
+	kmem_queued(run->upstream_port, MEMORY_UPSTREAM_PORT, run->n, given, not_ours);
+	kmem_queued(run->client_port, LISTEN_PORT, run->n, held, unread);
+	for (int i = 0; i < run->n; i++) {
 		const struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
 
 		run->hidden[i] =
-			(int64_t)(s->tx_off - r->rx_off + r->tx_off - s->rx_off) - held[i];
+			(int64_t)(s->tx_off - r->rx_off + r->tx_off - s->rx_off) - held[i] -
+			given[i];
 		if (unread[i] > run->ret->figures.queue_max)
 			run->ret->figures.queue_max = unread[i];
 	}
@@ -170,7 +177,7 @@ static bool turn_tiny(struct run *run, int64_t now)
 		return false;
 	run->next_look = now + 50; /* /proc/net/tcp is slow to read */
 	find_hidden(run);
-	for (int i = 0; i < PAIRS; i++) {
+	for (int i = 0; i < run->n; i++) {
 		all &= turn_end_tiny(run, &run->senders[i], run->hidden[i], now);
 		if (run->variant->both)
 			all &= turn_end_tiny(run, &run->receivers[i], run->hidden[i], now);
@@ -180,7 +187,7 @@ static bool turn_tiny(struct run *run, int64_t now)
 
 static int run_ends(struct run *run, struct end *ends, int64_t now, struct pollfd *ret)
 {
-	for (int i = 0; i < PAIRS; i++) {
+	for (int i = 0; i < run->n; i++) {
 		struct peer *p = &ends[i].peer;
 
 		if (peer_run(p, now) != PEER_RUNNING) {
@@ -196,13 +203,28 @@ static int run_ends(struct run *run, struct end *ends, int64_t now, struct pollf
 
 static int run_peers(struct run *run, int64_t now)
 {
-	struct pollfd pfd[2 * PAIRS];
+	struct pollfd pfd[2 * MOST];
 	bool receivers = run->variant->slow || run->variant->both;
 
 	if (run_ends(run, run->senders, now, pfd) ||
-	    (receivers && run_ends(run, run->receivers, now, pfd + PAIRS)))
+	    (receivers && run_ends(run, run->receivers, now, pfd + run->n)))
 		return -1;
-	poll(pfd, receivers ? 2 * PAIRS : PAIRS, 2);
+	poll(pfd, receivers ? 2 * (nfds_t)run->n : (nfds_t)run->n, 2);
+	return 0;
+}
+
+/* What the daemon says that all flows have. */
+static int look_at_charged(struct run *run)
+{
+	struct daemon_resources r;
+	int error = daemon_resources(run->d, ANSWER_MS, &r);
+
+	if (error) {
+		snprintf(run->ret->why, sizeof(run->ret->why), "status: %s", strerror(-error));
+		return -1;
+	}
+	if (r.kernel_memory > run->ret->figures.charged)
+		run->ret->figures.charged = r.kernel_memory;
 	return 0;
 }
 
@@ -211,6 +233,8 @@ static int look_at_memory(struct run *run)
 {
 	int64_t grown = kmem_read().used - run->before.used;
 
+	if (run->conf->kernel_memory && !run->stopped && look_at_charged(run))
+		return -1;
 	if (grown <= TOO_MUCH)
 		return 0;
 	snprintf(run->ret->why, sizeof(run->ret->why), "memory has grown by %lld MiB so far",
@@ -228,6 +252,15 @@ static void stop_daemon(struct run *run, bool middle)
 	run->stopped = true;
 }
 
+/* Where nobody reads: nobody can send, and has not been able to for a while. */
+static bool is_stalled(const struct run *run, int64_t now)
+{
+	for (int i = 0; i < run->n; i++)
+		if (now - run->senders[i].peer.last_progress <= SETTLE_MS)
+			return false;
+	return run->conf->kernel_memory;
+}
+
 /* Everybody who sends writes whatever his socket takes, for the given time. */
 static int send_all(struct run *run)
 {
@@ -236,7 +269,7 @@ static int send_all(struct run *run)
 	bool filling = v->one_byte && strcmp(run->conf->engine, "copy") != 0;
 	int rounds = 0;
 
-	while ((now = now_ms()) < run->start + 2 * middle || filling) {
+	while (((now = now_ms()) < run->start + 2 * middle || filling) && !is_stalled(run, now)) {
 		stop_daemon(run, now - run->start > middle);
 		if (filling && turn_tiny(run, now)) {
 			filling = false;
@@ -264,10 +297,10 @@ static void finish_end(struct peer *p, const struct peer *far)
 /* The senders have sent what they have sent; now all of it must arrive. */
 static int read_all(struct run *run)
 {
-	struct peer *all[2 * PAIRS];
+	struct peer *all[2 * MOST];
 
 	daemon_signal(run->d, SIGCONT);
-	for (int i = 0; i < PAIRS; i++) {
+	for (int i = 0; i < run->n; i++) {
 		struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
 
 		run->ret->sent += s->tx_off + r->tx_off;
@@ -276,7 +309,7 @@ static int read_all(struct run *run)
 		all[2 * i] = s;
 		all[2 * i + 1] = r;
 	}
-	return peers_run(all, 2 * PAIRS, READ_MS, NULL, NULL, run->ret->why,
+	return peers_run(all, 2 * (size_t)run->n, READ_MS, NULL, NULL, run->ret->why,
 			 sizeof(run->ret->why));
 }
 
@@ -287,20 +320,100 @@ static int read_all(struct run *run)
 static void settle_hidden(struct run *run)
 {
 	struct figures *f = &run->ret->figures;
-	int64_t most[PAIRS] = { 0 };
+	int64_t most[MOST] = { 0 };
 
 	for (int look = 0; look < 6; look++) {
 		find_hidden(run);
-		for (int i = 0; i < PAIRS; i++)
+		for (int i = 0; i < run->n; i++)
 			if (!look || run->hidden[i] > most[i])
 				most[i] = run->hidden[i];
 		poll(NULL, 0, 50);
 	}
-	for (int i = 0; i < PAIRS; i++) {
+	for (int i = 0; i < run->n; i++) {
 		f->hidden += most[i];
 		if (most[i] > f->hidden_max)
 			f->hidden_max = most[i];
 	}
+}
+
+/*
+ * Of the senders' payload, what the daemon has given on and the upstream's connection does not have:
+ * neither in a queue of TCP nor in user space, nor in a pipe.  Nobody sends now.
+ */
+static void find_backlog(struct run *run, struct json_object *sessions)
+{
+	int64_t held[MOST], unread[MOST], *backlog = &run->ret->figures.backlog;
+
+	kmem_queued(run->upstream_port, MEMORY_UPSTREAM_PORT, run->n, held, unread);
+	for (int i = 0; i < run->n; i++)
+		*backlog -= held[i] + (int64_t)run->receivers[i].peer.rx_off;
+	for (size_t i = 0; i < json_object_array_length(sessions); i++)
+		*backlog += json_int(json_object_array_get_idx(
+			json_at(json_object_array_get_idx(sessions, i), "flows"), 0), "bytes");
+}
+
+/* The reason of the first flow of the session whose client has PORT. */
+static const char *reason_of(struct json_object *sessions, int port)
+{
+	char end[16];
+
+	snprintf(end, sizeof(end), ":%d", port);
+	for (size_t i = 0; i < json_object_array_length(sessions); i++) {
+		struct json_object *s = json_object_array_get_idx(sessions, i);
+		const char *client = strrchr(json_text(s, "client"), ':');
+
+		if (client && !strcmp(client, end))
+			return json_text(json_object_array_get_idx(json_at(s, "flows"), 0),
+					 "reason");
+	}
+	return "none";
+}
+
+static struct json_object *ask_sessions(struct run *run)
+{
+	struct json_object *o = NULL;
+	int r = daemon_query(run->d, "sessions", ANSWER_MS, &o);
+
+	if (!r && json_object_is_type(json_at(o, "sessions"), json_type_array))
+		return o;
+	snprintf(run->ret->why, sizeof(run->ret->why), "sessions: %s", strerror(-r));
+	return NULL;
+}
+
+/* Kernel memory is short: a conversation that begins now stays in user space. */
+static int come_late(struct run *run)
+{
+	int i = run->n;
+	const char *reason;
+	struct json_object *o;
+	int r = 0;
+
+	if (connect_pair(run, i) || talk(run, i))
+		return -1;
+	o = ask_sessions(run);
+	peer_close(&run->senders[i].peer);
+	peer_close(&run->receivers[i].peer);
+	if (!o)
+		return -1;
+	reason = reason_of(json_at(o, "sessions"), run->client_port[i]);
+	if (strcmp(reason, "kernel memory") != 0) {
+		snprintf(run->ret->why, sizeof(run->ret->why),
+			 "a new session has its carrier because of \"%s\"", reason);
+		r = -1;
+	}
+	json_object_put(o);
+	return r;
+}
+
+static int ask_daemon(struct run *run)
+{
+	struct json_object *o = ask_sessions(run);
+
+	if (!o || look_at_charged(run))
+		return -1;
+	find_backlog(run, json_at(o, "sessions"));
+	json_object_put(o);
+	return come_late(run);
 }
 
 static void begin_sending(const struct run *run, struct peer *p)
@@ -320,7 +433,7 @@ static void begin_sending(const struct run *run, struct peer *p)
 static void begin(struct run *run)
 {
 	run->start = now_ms();
-	for (int i = 0; i < PAIRS; i++) {
+	for (int i = 0; i < run->n; i++) {
 		begin_sending(run, &run->senders[i].peer);
 		if (run->variant->both)
 			begin_sending(run, &run->receivers[i].peer);
@@ -334,7 +447,7 @@ static int measure(struct run *run)
 	struct memory_result *ret = run->ret;
 	struct kmem after;
 
-	for (int i = 0; i < PAIRS; i++)
+	for (int i = 0; i < run->n; i++)
 		if (connect_pair(run, i) || talk(run, i))
 			return -1;
 	run->before = kmem_read();
@@ -343,6 +456,8 @@ static int measure(struct run *run)
 		return -1;
 	after = kmem_read();
 	settle_hidden(run);
+	if (run->conf->kernel_memory && !run->stopped && ask_daemon(run))
+		return -1;
 	ret->grown.used = after.used - run->before.used;
 	ret->grown.slab = after.slab - run->before.slab;
 	ret->grown.accounted = after.accounted - run->before.accounted;
@@ -361,13 +476,14 @@ int memory_run(const struct memory_conf *conf, struct memory_result *ret)
 	memset(ret, 0, sizeof(*ret));
 	memset(&run, 0, sizeof(run));
 	run.conf = conf;
+	run.n = conf->pairs;
 	run.variant = conf->variant;
 	run.ret = ret;
 	r = start_daemon(&run);
 	if (r < 0)
 		return r == -ENOTSUP ? r : -1;
 	r = measure(&run) ? -1 : 0;
-	for (int i = 0; i < PAIRS; i++) {
+	for (int i = 0; i < run.n; i++) {
 		peer_close(&run.senders[i].peer);
 		peer_close(&run.receivers[i].peer);
 	}

@@ -359,6 +359,61 @@ static void copy_buffer(void **state)
 	rig_stop(d);
 }
 
+#define QUIET 24
+#define BURST (192 << 10)
+
+/* Flows that have their carrier because kernel memory was short. */
+static unsigned int short_of_memory(struct daemon *d)
+{
+	struct json_object *o = query(d, "sessions"), *list = json_at(o, "sessions");
+	unsigned int n = 0;
+
+	for (size_t i = 0; i < 2 * json_object_array_length(list); i++)
+		n += !strcmp(json_text(flow_of(json_object_array_get_idx(list, i / 2), i % 2),
+				       "reason"), "kernel memory");
+	json_object_put(o);
+	return n;
+}
+
+/*
+ * A flow is charged for what it had at the program's last look; when it is quiet then, for nothing.
+ * Near kernel-memory such flows leave the kernel, until half of it is free, and then come back.
+ */
+static void kernel_memory(void **state)
+{
+	struct daemon *d = rig_start(*state, CULVERT "kernel-memory = 1M\n[forward one]\n"
+					     "listen = " ONE "\n" TO_UPSTREAM);
+	const int64_t limit = rig_status(d, "resources.kernel_memory_limit");
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
+	static char burst[BURST];
+	int pairs[QUIET][2];
+
+	for (int i = 0; i < QUIET; i++)
+		open_one(pairs[i]);
+	if (strcmp(*state, "sockmap") != 0) { /* who else is in the kernel may change by itself */
+		rig_stop(d);
+		return;
+	}
+	assert_int_equal(limit, 1 << 20);
+	for (unsigned int i = 0; !short_of_memory(d); i = (i + 1) % QUIET) {
+		rig_send(pairs[i][1], burst, BURST);
+		rig_receive(pairs[i][0], burst, BURST);
+		if (now_ms() > deadline)
+			fail_msg("%lld bytes are charged", (long long)rig_status(
+						d, "resources.kernel_memory"));
+	}
+	while (rig_status(d, "resources.kernel_memory") > limit / 2) {
+		assert_true(now_ms() < deadline);
+		poll(NULL, 0, 20);
+	}
+	while (short_of_memory(d)) {
+		for (int i = 0; i < QUIET; i++)
+			rig_talk(pairs[i][0], pairs[i][1], 2);
+		assert_true(now_ms() < deadline);
+	}
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
 	{ "named-clients", named_clients },
 	{ "unix-clients", unix_clients },
@@ -367,6 +422,7 @@ static const struct rig_row rows[] = {
 	{ "appear-and-vanish", appear_and_vanish },
 	{ "change-sessions", change_sessions },
 	{ "reasons", reasons },
+	{ "kernel-memory", kernel_memory },
 	{ "copy-buffer", copy_buffer },
 };
 

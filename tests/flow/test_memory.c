@@ -17,14 +17,19 @@
  *  - receive queue, of the daemon's source: the kernel takes bytes however slow the target is, and
  *    TCP gives whoever takes fast a larger receive buffer, up to tcp_rmem[2].  With the sockmap
  *    engine it must stay below one hard limit; for the others it is TCP's affair.
+ * Last, many sessions whose sum has a limit, `kernel-memory`: see run_together().
  * The bounds of slab and unaccounted memory are the figures of the copy engine, plus one hard limit
  * per flow, plus a slack.
  */
 #include <errno.h>
 #include <getopt.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "env.h"
 #include "memory_run.h"
@@ -52,6 +57,19 @@ static const struct memory_variant variants[] = {
 	{ .name = "both ways, daemon stopped first", .both = true, .stop_first = true },
 	{ .name = "both ways, 1-byte writes, daemon stopped", .both = true, .one_byte = true,
 	  .stop = true },
+};
+
+/*
+ * Many sessions, whose flows are far below their own limits: the sum has a limit.  Beyond it a flow
+ * may have the 16 KiB that it is not charged for, the 64 KiB between two looks, and one skb of up
+ * to 64 KiB.  The backlogs are measured in payload, which is less than what is charged.
+ */
+#define TOGETHER (8 << 20)
+#define TOGETHER_SLACK ((16 + 64 + 64) << 10)
+
+static const struct memory_variant together[] = {
+	{ .name = "together" },
+	{ .name = "together, daemon stopped first", .stop_first = true },
 };
 
 #define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
@@ -152,6 +170,7 @@ static void run_variant(const struct memory_variant *v, int listen_fd)
 		.engine = "copy",
 		.hard_limit = opt.hard_limit,
 		.soft_limit = opt.soft_limit,
+		.pairs = MEMORY_PAIRS,
 		.variant = v,
 		.seconds = opt.seconds,
 		.listen_fd = listen_fd,
@@ -172,6 +191,58 @@ static void run_variant(const struct memory_variant *v, int listen_fd)
 		if (strcmp(conf.engine, "copy") && (!opt.engine || !strcmp(opt.engine, conf.engine)))
 			run_engine(&conf, &bound, &got);
 	}
+}
+
+/*
+ * As of Ethernet.  With that of lo a send buffer grows to megabytes, and takes in what a flow may
+ * have in the kernel.
+ */
+static void shrink_mtu(void)
+{
+	struct ifreq ifr = { .ifr_name = "lo", .ifr_mtu = 1500 };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || ioctl(fd, SIOCSIFMTU, &ifr))
+		printf("note: lo: %s\n", strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
+/*
+ * What the backlogs hold, and what the daemon says of them, stay below the limit; a session that
+ * comes then stays in user space; and in the end nothing is charged (daemon_wait_idle()).
+ */
+static void run_together(const struct memory_variant *v, const char *engine, int listen_fd)
+{
+	const struct memory_conf conf = {
+		.culvert = opt.culvert,
+		.engine = engine,
+		.hard_limit = "2M",
+		.soft_limit = "2M",
+		.kernel_memory = "8M",
+		.pairs = MEMORY_MOST,
+		.variant = v,
+		.seconds = 20, /* at most: they stall */
+		.listen_fd = listen_fd,
+	};
+	const int64_t bound = TOGETHER + MEMORY_MOST * TOGETHER_SLACK;
+	static struct memory_result got;
+	int r = memory_run(&conf, &got);
+	int64_t most = v->stop_first ? got.figures.hidden : got.figures.backlog;
+	bool ok = !r && most <= bound && got.figures.charged <= bound &&
+		  most > TOGETHER / 8; /* or nothing was measured */
+
+	if (r) {
+		no_figure(&conf, r == -ENOTSUP ? "skip" : "FAIL",
+			  r == -ENOTSUP ? &totals.skipped : &totals.failed, &got);
+		return;
+	}
+	printf("%-4s %-8s %-42s backlogs of %d sessions %lld KiB, charged at most %lld KiB (bound "
+	       "%lld), unaccounted %lld MiB; %lld KiB sent and verified\n", ok ? "ok" : "FAIL",
+	       engine, v->name, MEMORY_MOST, kib(most), kib(got.figures.charged), kib(bound),
+	       mib(got.figures.unaccounted), kib((int64_t)got.sent));
+	totals.passed += ok;
+	totals.failed += !ok;
 }
 
 static const char help[] =
@@ -222,6 +293,12 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < N_VARIANTS; i++)
 		if (strstr(variants[i].name, opt.variant))
 			run_variant(&variants[i], fd);
+	shrink_mtu();
+	for (size_t i = 0; i < sizeof(together) / sizeof(together[0]); i++)
+		for (size_t e = 0; e < 2; e++) /* auto, sockmap */
+			if (strstr(together[i].name, opt.variant) &&
+			    (!opt.engine || !strcmp(opt.engine, engines[e])))
+				run_together(&together[i], engines[e], fd);
 	printf("%d passed, %d failed, %d skipped\n", totals.passed, totals.failed, totals.skipped);
 	return totals.failed || !totals.passed ? 1 : 0;
 }

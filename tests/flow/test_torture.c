@@ -23,7 +23,7 @@
 #define UPSTREAM "127.0.0.1:9100"
 
 static struct options {
-	const char *culvert, *engine, *soft_limit, *hard_limit, *copy_buffer;
+	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory, *copy_buffer;
 	const char *workers, *spread, *log_level;
 	const char *idle_timeout, *fin_timeout;
 	struct torture_conf torture;
@@ -55,8 +55,8 @@ static const char help[] =
 	"  --threads T          of this program (default 2)\n"
 	"  --seed S             default: from the clock; printed\n"
 	"  --only K             only what session K of the seed does (default: once)\n"
-	"  --soft-limit, --hard-limit, --copy-buffer, --workers, --spread, --log-level\n"
-	"                       for the daemon\n"
+	"  --soft-limit, --hard-limit, --kernel-memory, --copy-buffer, --workers, --spread,\n"
+	"  --log-level          for the daemon\n"
 	"  --idle-timeout, --fin-timeout S\n"
 	"                       for the daemon, whose sessions must never be silent for so long\n"
 	"                       (default: from the seed)\n"
@@ -68,7 +68,7 @@ static const char help[] =
 
 enum {
 	OPT_CULVERT = 256, OPT_ENGINE, OPT_SESSIONS, OPT_MINUTES, OPT_CONCURRENCY, OPT_THREADS,
-	OPT_SEED, OPT_ONLY, OPT_SOFT, OPT_HARD, OPT_COPY, OPT_WORKERS,
+	OPT_SEED, OPT_ONLY, OPT_SOFT, OPT_HARD, OPT_MEMORY, OPT_COPY, OPT_WORKERS,
 	OPT_SPREAD, OPT_LOG, OPT_STORM,
 	OPT_IDLE, OPT_FIN,
 	OPT_STORM_MS, OPT_STALL, OPT_JSON, OPT_SHOW, OPT_HELP,
@@ -85,6 +85,7 @@ static const struct option long_options[] = {
 	{ "only", required_argument, NULL, OPT_ONLY },
 	{ "soft-limit", required_argument, NULL, OPT_SOFT },
 	{ "hard-limit", required_argument, NULL, OPT_HARD },
+	{ "kernel-memory", required_argument, NULL, OPT_MEMORY },
 	{ "copy-buffer", required_argument, NULL, OPT_COPY },
 	{ "workers", required_argument, NULL, OPT_WORKERS },
 	{ "spread", required_argument, NULL, OPT_SPREAD },
@@ -127,6 +128,7 @@ static void set_option(int c, int64_t *show_id, bool *sessions_given)
 	case OPT_ENGINE: opt.engine = optarg; break;
 	case OPT_SOFT: opt.soft_limit = optarg; break;
 	case OPT_HARD: opt.hard_limit = optarg; break;
+	case OPT_MEMORY: opt.kernel_memory = optarg; break;
 	case OPT_COPY: opt.copy_buffer = optarg; break;
 	case OPT_WORKERS: opt.workers = optarg; break;
 	case OPT_SPREAD: opt.spread = optarg; break;
@@ -202,6 +204,7 @@ static void start_daemon(void)
 	struct daemon_conf conf = { .culvert = opt.culvert, .engine = opt.engine, .args = args };
 	const char *const pairs[][2] = {
 		{ "--soft-limit", opt.soft_limit }, { "--hard-limit", opt.hard_limit },
+		{ "--kernel-memory", opt.kernel_memory },
 		{ "--copy-buffer", opt.copy_buffer }, { "--workers", opt.workers },
 		{ "--spread", opt.spread }, { "--log-level", opt.log_level },
 		{ "--idle-timeout", some_timeout(opt.idle_timeout, 0x1d1e, idle, sizeof(idle)) },
