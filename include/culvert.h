@@ -18,6 +18,7 @@
  *            daemon remembers the values at which a session began.
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
+ *   .bss     the program's globals, mapped into the daemon: `memory`, see below, and counters.
  *
  * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  It keeps segments with
  * payload or FIN out of TCP, which the peer sends again, while either side has closed it:
@@ -27,21 +28,21 @@
  *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
  *
  * Memory of all flows.  A flow is charged for the backlog that the program saw at its last look, if
- * that is over CULVERT_UNCHARGED: stat.backlog, and in sum memory.charged.  What ends a stay in the
- * kernel is the daemon, which adds stat.backlog to memory.released.  So each of the two sums has one
- * side that writes it, by atomic adds, and their difference is the memory in use.
+ * that is over CULVERT_UNCHARGED: stat.backlog, and in sum memory.charged.  At the end of a stay in
+ * the kernel the daemon adds stat.backlog to memory.released.  Each of the two sums is written by
+ * one side, with atomic adds, and their difference is the memory in use.
  *   - Once for each stay: the daemon releases only while stat.epoch == ctl.epoch, that is, what the
- *     program has charged in this very stay, if it ran at all; and then moves ctl.epoch on, so that
- *     there is nothing to release any more.  The program begins each epoch with a stat.backlog of 0.
- *   - After the last charge: the daemon releases when no run can follow, and has taken the source's
- *     socket lock since.  It does so when the flow is out of rx and its backlog has drained; when it
- *     has finished, so that nothing can arrive; or when the sockets are closed.
+ *     program has charged in this very stay, if it ran at all.  It then moves ctl.epoch on, so that
+ *     nothing is left to release.  The program begins each epoch with a stat.backlog of 0.
+ *   - After the last charge: the daemon releases when no run can follow, and when it has taken the
+ *     source's socket lock since.  That is when the flow is out of rx and its backlog has drained;
+ *     when it has finished, so that nothing can arrive; or when the sockets are closed.
  *   - A quiet flow is charged for what it had at its last look, until it goes on or leaves.  Near
  *     memory_limit the daemon lets such flows leave.
- * From three quarters of memory_limit on the daemon is told of each flow that is charged.  Over it the
- * program looks at each skb, and a flow that is charged passes, or closes the gate, as over its
- * hard limit: so it needs no daemon.  Beyond memory_limit are, for each flow, CULVERT_UNCHARGED, what
- * comes between two looks, one skb, and what TCP holds when a gate is closed.
+ * From three quarters of memory_limit on the daemon is told of each flow that is charged.  Over it
+ * the program looks at each skb, and a flow that is charged passes, or closes the gate, as over its
+ * hard limit: so it needs no daemon.  Each flow may have beyond memory_limit: CULVERT_UNCHARGED,
+ * what comes between two looks, one skb, and what TCP holds when its gate is closed.
  *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
@@ -74,10 +75,10 @@
  * Written by the program.  Bytes are payload unless said otherwise.  Two cache lines, the first of
  * which has all that a redirected skb changes, and what the gate looks at.
  *
- * What is of 32 bits or less is used as a difference, modulo its size.  Of packets there are never
- * more in a turn than bytes, which watch_turn() bounds by ctl.bulk_bytes and one interval between
- * two looks.  Answers have no bound: 2^32 of them in one turn would count as none, and the flow
- * might be called bulk, which is a hint.
+ * What is of 32 bits or less is used as a difference, modulo its size.  A turn has no more packets
+ * than bytes, and after ctl.bulk_bytes and one interval between two looks it has ended, or the
+ * daemon has been told that it is bulk.  Answers have no bound: 2^32 of them in one turn count as
+ * none, and the flow may be called bulk, which is a hint.
  */
 struct culvert_stat {
 	__u64 bytes;        /* redirected to the target */
