@@ -447,10 +447,14 @@ static void slow_target(void **state)
 	setsockopt(upstream_fd, IPPROTO_TCP, TCP_MAXSEG, &any, sizeof(any));
 	for (struct pollfd p = { .fd = client, .events = POLLOUT }; poll(&p, 1, 100) == 1;)
 		give(client, PIECE);
-	while (strcmp(rig_flow_text(d, "any", 0, "carrier"), to_splice ? "splice" : "copy") != 0)
+	while (strcmp(rig_flow_text(d, "any", 0, "carrier"), to_splice ? "splice" : "copy") != 0) {
+		/* what the kernel has passed stays with copy until the target has taken it */
+		if (strcmp(*state, "auto") != 0)
+			taken += take_piece(server);
 		if (now_ms() >= deadline)
 			fail_msg("%s (%s)", rig_flow_text(d, "any", 0, "carrier"),
 				 rig_flow_text(d, "any", 0, "reason"));
+	}
 	spliced = carrier_bytes(d, "splice");
 	copied = carrier_bytes(d, "copy");
 	setsockopt(server, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
