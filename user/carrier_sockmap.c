@@ -401,14 +401,15 @@ static enum step audit_left(struct sockmap_io *io)
 }
 
 /*
- * Read passed bytes without writing them.  To leave, it is enough that they are read; writing them
- * must wait for the backlog, and a fast source would meanwhile have more passed, for ever.
+ * Read passed bytes without writing them, as long as no more than MOST are kept so.  To leave, it is
+ * enough that they are read; writing them must wait for the backlog, and a fast source would
+ * meanwhile have more passed, for ever.
  */
-static enum step read_passed(struct sockmap_io *io)
+static enum step read_passed(struct sockmap_io *io, uint32_t most)
 {
 	struct flow *f = io->flow;
 	uint64_t before = io->read;
-	enum pump r = read_ahead(io, passed_bytes(io) - f->credit - f->pending, io->read_ahead);
+	enum pump r = read_ahead(io, passed_bytes(io) - f->credit - f->pending, most);
 
 	f->starved = r == PUMP_STARVED;
 	if (r == PUMP_SRC_ERROR)
@@ -418,18 +419,42 @@ static enum step read_passed(struct sockmap_io *io)
 	return f->starved ? wait_longer(io) : wait_for_source(io);
 }
 
+/*
+ * A source that is faster than our reading has filled the read-ahead, and would fill it again after
+ * each write.  Under the fence it cannot: what is left to read is at most a receive buffer, whose
+ * size is fixed.  The fence is down before anything waits for the target, which may take longer
+ * than the source's TCP goes on trying.  STEP_DONE: all is read, and the fence is up.
+ */
+static enum step read_fenced(struct sockmap_io *io)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	enum step r = STEP_DONE;
+
+	ctl->fence = 1;
+	while (r == STEP_DONE && !all_read(io)) /* a barrier: the gate sees the fence */
+		r = read_passed(io, UINT32_MAX);
+	if (r != STEP_DONE)
+		ctl->fence = 0;
+	if (r != STEP_WAIT)
+		return r;
+	r = settle_round(io); /* out of reach, behind the reverse flow's backlog: make room first */
+	return r == STEP_DONE ? STEP_AGAIN : r;
+}
+
 static enum step leave_round(struct sockmap_io *io)
 {
+	enum step r = STEP_DONE;
 	int e;
 
-	if (!all_read(io)) {
-		/* no more room: some must be written first; meanwhile TCP's window closes */
-		enum step r = io->flow->pending >= io->read_ahead ? settle_round(io) :
-								    read_passed(io);
-
+	if (!all_read(io) && io->flow->pending < io->read_ahead) {
+		r = read_passed(io, io->read_ahead);
 		return r == STEP_DONE ? STEP_AGAIN : r;
 	}
-	e = remove_fenced(io);
+	if (!all_read(io))
+		r = read_fenced(io);
+	if (r != STEP_DONE)
+		return r;
+	e = remove_fenced(io); /* raises the fence, if it is not up, and lowers it */
 	if (e == -EAGAIN)
 		return STEP_AGAIN;
 	return e || !all_read(io) ? STEP_UNPROVED : audit_left(io);

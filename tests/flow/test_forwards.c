@@ -14,10 +14,12 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "borrow.h"
@@ -429,11 +431,13 @@ static int64_t carrier_bytes(struct daemon *d, const char *carrier)
  */
 static void slow_target(void **state)
 {
-	struct daemon *d = rig_start(*state, "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM);
+	struct daemon *d = rig_start(*state, "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
+						   "copy-buffer = 4K\nhard-limit = 1M\n");
 	bool to_splice = strcmp(*state, "copy") != 0;
 	int client, server, small = PIECE, large = 1 << 20, mss = 1000, any = 0;
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS, spliced, copied;
 	size_t taken = 0;
+	pid_t giver;
 
 	/*
 	 * a small window and small segments keep the send buffer small as well, so that it is full
@@ -458,11 +462,17 @@ static void slow_target(void **state)
 	spliced = carrier_bytes(d, "splice");
 	copied = carrier_bytes(d, "copy");
 	setsockopt(server, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
-	while (taken < 128 << 20) {
+	giver = fork(); /* faster than anybody reads, so that the kernel always has more to pass */
+	assert_true(giver >= 0);
+	while (!giver && now_ms() < deadline)
 		give(client, 1 << 20);
+	if (!giver)
+		_exit(0);
+	while (taken < 128 << 20 && now_ms() < deadline)
 		taken += take_piece(server);
-		assert_true(now_ms() < deadline);
-	}
+	kill(giver, SIGKILL);
+	waitpid(giver, NULL, 0);
+	assert_true(taken >= 128 << 20);
 	spliced = carrier_bytes(d, "splice") - spliced;
 	copied = carrier_bytes(d, "copy") - copied;
 	if (to_splice && spliced < 4 * copied)
