@@ -45,7 +45,7 @@ BPFFLAGS := -std=gnu11 -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Wno-unused-par
             -Iinclude -Ivmlinux -I/usr/include/$(MULTIARCH)
 BPFFLAGS += $(if $(WERROR),-Werror)
 
-USER_SRC := $(wildcard user/*.c)
+USER_SRC := $(filter-out user/bench/% user/man/%,$(wildcard user/*.c user/*/*.c))
 USER_OBJ := $(USER_SRC:%.c=$(O)/%.o)
 LIB_OBJ  := $(filter-out $(O)/user/main.o,$(USER_OBJ))
 BENCH_OBJ := $(patsubst %.c,$(O)/%.o,$(filter-out user/bench/main.c,$(wildcard user/bench/*.c)))
@@ -131,7 +131,7 @@ $(SKELS) $(KSKELS) $(FSKELS): $(O)/%.skel.h: $(O)/%.bpf.o
 		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F)))) && \
 		echo '// NOLINTEND'; } > $@
 
-$(O)/user/kernel.o: $(SKELS)
+$(O)/user/datapath/kernel.o: $(SKELS)
 $(faults_src:%.c=$(O)/%.o) $(faults_lib): $(FSKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
 

@@ -2,15 +2,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client.h"
-#include "client_words.h"
-#include "command.h"
-#include "config.h"
-#include "config_check.h"
-#include "config_convert.h"
-#include "daemon.h"
-#include "exit_codes.h"
-#include "probe.h"
+#include "base/exit_codes.h"
+#include "cli/client.h"
+#include "cli/client_words.h"
+#include "base/command.h"
+#include "config/config.h"
+#include "config/config_check.h"
+#include "config/config_convert.h"
+#include "daemon/daemon.h"
+#include "probe/probe.h"
 
 /* Those that need no daemon; the others are in command.h. */
 static const struct {

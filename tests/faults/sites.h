@@ -44,7 +44,7 @@ void sites_disarm(struct sites *s, unsigned int arm);
 /* How often ARM has struck since it was set. */
 uint32_t sites_hits(const struct sites *s, unsigned int arm);
 
-/* "recv user/carrier_copy.c:58 fill": by addr2line from PROGRAM. */
+/* "recv user/datapath/carrier_copy.c:58 fill": by addr2line from PROGRAM. */
 void sites_describe(const struct sites *s, uint32_t site, const char *program, char *buf,
 		    size_t len);
 

@@ -9,7 +9,7 @@
 #include "forward_rig.h"
 #include "netlab.h"
 
-#include "addr.h"
+#include "base/addr.h"
 
 /* not every program needs all of it */
 #pragma GCC diagnostic push

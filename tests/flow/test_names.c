@@ -5,7 +5,7 @@
  */
 #include "names_rig.h"
 
-#include "happy_eyeballs.h"
+#include "relay/happy_eyeballs.h"
 
 #define TEST_SECONDS 280
 

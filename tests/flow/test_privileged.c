@@ -27,16 +27,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "built_with.h"
+#include "base/built_with.h"
 #include "daemon.h"
+#include "daemon/privileged_client.h"
+#include "daemon/sandbox.h"
+#include "daemon/syscall_filter.h"
 #include "daemon_log.h"
 #include "env.h"
-#include "listen_socket.h"
 #include "peer.h"
-#include "privileged_client.h"
-#include "sandbox.h"
-#include "socket_stock.h"
-#include "syscall_filter.h"
+#include "relay/listen_socket.h"
+#include "relay/socket_stock.h"
 #include "takeover.h"
 
 #define TEST_SECONDS 120

@@ -25,7 +25,7 @@
 
 #include "daemon.h"
 #include "env.h"
-#include "probe_try.h"
+#include "probe/probe_try.h"
 
 #define NOBODY 65534
 #define RUN_SECONDS 60

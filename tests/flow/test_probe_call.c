@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "env.h"
-#include "probe_start.h"
-#include "probe_try.h"
+#include "probe/probe_start.h"
+#include "probe/probe_try.h"
 
 #define TEST_SECONDS 120
 #define FAIL_VARIABLE PROBE_FAIL_VARIABLE

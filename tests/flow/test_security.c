@@ -33,9 +33,9 @@
 #include <unistd.h>
 
 #include "daemon.h"
+#include "daemon/syscall_filter.h"
 #include "daemon_log.h"
 #include "env.h"
-#include "syscall_filter.h"
 #include "takeover.h"
 
 #define TEST_SECONDS 240

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Who may connect (user/acl.c): lists of rules, then clients.  The input is texts that end in NUL,
+ * Who may connect (user/relay/acl.c): lists of rules, then clients.  The input is texts that end in NUL,
  * each with "+" or "-" in front of a list; what follows the first text without either is clients.
  *
  * The oracle keeps every element that is accepted, in order, and compares bit by bit.
@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "acl.h"
 #include "fuzz.h"
+#include "relay/acl.h"
 
 #define MODEL_MAX 1024 /* an input has 4,096 bytes, an element three and a separator */
 #define LONGEST 95     /* more is no address and mask, but for needless zeros */

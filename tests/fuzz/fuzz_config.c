@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The command line of `culvert run` (user/config.c): words that end in NUL.
+ * The command line of `culvert run` (user/config/config.c): words that end in NUL.
  *
  * What is accepted is within the documented bounds, and says the same when it is written out and
  * parsed again.  What is not gives one line on stderr.
@@ -12,11 +12,11 @@
 #include <string.h>
 #include <syslog.h>
 
-#include "bucket.h"
-#include "config.h"
+#include "base/bucket.h"
+#include "config/config.h"
+#include "config/option.h"
 #include "fuzz.h"
-#include "option.h"
-#include "proxy_use.h"
+#include "relay/proxy_use.h"
 
 #define WORDS_MAX 64
 #define TEXT_ROOM 512

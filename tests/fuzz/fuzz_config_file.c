@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The configuration file (user/config_file.c, option_value.c): any bytes.  A mistake is said in one
+ * The configuration file (user/config/config_file.c, option_value.c): any bytes.  A mistake is said in one
  * line that names the file and, but for what no line is to blame for, a line that it has.  What is
  * taken is within bounds, each forward is whole, and there is one for each of its headers.
  */
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config_file.h"
+#include "config/config_file.h"
 #include "fuzz.h"
 
 #define PATH "fuzz.conf"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The control socket's requests (user/command.c, control_client.c).  Any line gets an answer, which
+ * The control socket's requests (user/cli/command.c, control_client.c).  Any line gets an answer, which
  * is one line of JSON with an object: what is wrong, in words that harm no terminal; or what the
  * daemon makes of a request that is right in every part, and that who asks may have.
  *
@@ -11,9 +11,9 @@
 #include <string.h>
 #include <syslog.h>
 
-#include "config.h"
-#include "control.h"
-#include "flow.h"
+#include "config/config.h"
+#include "daemon/control.h"
+#include "datapath/flow.h"
 #include "fuzz.h"
 
 #define LINE_MAX_BYTES 4094

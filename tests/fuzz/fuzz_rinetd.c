@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The configuration of rinetd and oi (user/config_rinetd.c, rinetd_*.c, config_convert.c): any
+ * The configuration of rinetd and oi (user/config/config_rinetd.c, rinetd_*.c, config_convert.c): any
  * bytes.  A mistake is said in one line that names the file and a line of it.  What is taken is
  * whole; written out with sections it is taken again, as the same; and who may connect is who may
  * by rinetd's manual, with addresses as text.
@@ -14,9 +14,9 @@
 #include <strings.h>
 
 #include "../unit/rinetd_model.h"
-#include "config_convert.h"
-#include "config_file.h"
-#include "config_rinetd.h"
+#include "config/config_convert.h"
+#include "config/config_file.h"
+#include "config/config_rinetd.h"
 #include "fuzz.h"
 
 #define PATH "fuzz.conf"

@@ -12,8 +12,8 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "bench/peer.h"
-#include "clock.h"
 #include "fuzz.h"
 
 #define NO_FD (1 << 20) /* close(2) says EBADF */

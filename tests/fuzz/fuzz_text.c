@@ -2,18 +2,18 @@
 /*
  * Numbers and texts.  The first byte says which:
  *
- *   0  a size, 1 a count, 2 seconds (user/size.c), against a second parser, which is slow and has
+ *   0  a size, 1 a count, 2 seconds (user/base/size.c), against a second parser, which is slow and has
  *      numbers of 128 bits
  *   3  a size to be shown
- *   4  a text from anywhere to be shown (log_escape() of user/log.c)
+ *   4  a text from anywhere to be shown (log_escape() of user/base/log.c)
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "base/size.h"
 #include "fuzz.h"
-#include "log.h"
-#include "size.h"
 
 typedef unsigned __int128 wide;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The client's commands (user/client.c, client_words.c, client_view*.c, table.c) with a daemon that
+ * The client's commands (user/cli/client.c, client_words.c, client_view*.c, table.c) with a daemon that
  * answers anything: whoever owns the socket must not reach the terminal behind the tables.
  *
  * The first byte says which command and how many bytes come at a time; the rest is the answer.
@@ -15,9 +15,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "client.h"
-#include "command.h"
-#include "exit_codes.h"
+#include "base/exit_codes.h"
+#include "cli/client.h"
+#include "base/command.h"
 #include "fuzz.h"
 
 static struct input answer;

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "proxy_protocol.h"
+#include "relay/proxy_protocol.h"
 
 /*
  * What proxy_protocol.h promises, a second time and by other means: text is scanned freely, printed

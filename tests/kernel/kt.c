@@ -12,7 +12,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
-#include "kernel.h"
+#include "datapath/kernel.h"
 #include "kt.h"
 
 #define SESSIONS_MAX 64

@@ -3,7 +3,7 @@
  * What culvert's own program does where no peer can make it do so at will: the daemon's half of the
  * contract (include/culvert.h) is played by hand here.
  */
-#include "kernel.h"
+#include "datapath/kernel.h"
 #include "kt.h"
 
 #define CLIENT 0 /* slots */

@@ -3,10 +3,10 @@
  * An urgent byte that waits in the receive queue when a socket is taken out of a verdict map: what
  * the kernel then tells of the bytes that are unread, and that the removal is proved all the same.
  */
-#include "carrier_sockmap.h"
-#include "kernel.h"
+#include "datapath/carrier_sockmap.h"
+#include "datapath/kernel.h"
+#include "datapath/tcp.h"
 #include "kt.h"
-#include "tcp.h"
 
 #define BEFORE 99
 #define AFTER 1000

@@ -98,7 +98,7 @@ again:		skip
 	od
 }
 
-/* user/carrier_sockmap.c: all_read(), settle_some() */
+/* user/datapath/carrier_sockmap.c: all_read(), settle_some() */
 active proctype Daemon()
 {
 	byte own_credit, seen, b;

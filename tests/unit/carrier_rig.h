@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "carrier.h"
+#include "datapath/carrier.h"
 #include "seeded.h"
 
 #define ALL UINT64_MAX

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "capture.h"
-#include "client.h"
+#include "cli/client.h"
 
 #define OUT_MAX 16384
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "capture.h"
-#include "config.h"
+#include "config/config.h"
 #include "temp_dir.h"
 
 static char rig_dir[TEMP_DIR_LEN];

@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "control.h"
+#include "daemon/control.h"
 #include "seeded.h"
 #include "temp_dir.h"
 

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "loop.h"
+#include "base/loop.h"
 
 #define FAR 3600000 /* ms: does not come in this test */
 

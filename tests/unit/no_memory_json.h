@@ -9,7 +9,7 @@
 
 #include "no_memory.h"
 
-/* What the parser needs is there before it is called: see make_room() in user/command.c. */
+/* What the parser needs is there before it is called: see make_room() in user/cli/command.c. */
 struct json_object *json_tokener_parse_ex(struct json_tokener *t, const char *text, int len)
 {
 	static __typeof__(&json_tokener_parse_ex) real;

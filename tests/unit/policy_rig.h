@@ -4,7 +4,7 @@
 
 /* The policy as the tests of it know it: with figures of their own instead of the options. */
 
-#include "policy.h"
+#include "datapath/policy.h"
 
 #define SETTLE_MS 500
 #define REVIEW_PACKETS 1000

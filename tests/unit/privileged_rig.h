@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "config.h"
+#include "config/config.h"
 #include "temp_dir.h"
 
 #pragma GCC diagnostic push

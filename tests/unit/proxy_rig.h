@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "proxy_protocol.h"
+#include "relay/proxy_protocol.h"
 
 #define SIGNATURE "\r\n\r\n\0\r\nQUIT\n"
 #define N(literal) (sizeof(literal) - 1)

@@ -7,9 +7,9 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 
-#include "admission.h"
-#include "forward.h"
-#include "session.h"
+#include "relay/admission.h"
+#include "relay/forward.h"
+#include "relay/session.h"
 
 struct session_rig {
 	struct config config;

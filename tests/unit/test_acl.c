@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "acl.h"
+#include "relay/acl.h"
 
 /* "" is a client of a unix socket. */
 static bool allows(const struct acl *a, const char *client)

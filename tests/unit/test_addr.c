@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "addr.h"
-#include "endpoint.h"
+#include "base/addr.h"
+#include "config/endpoint.h"
 
 #define A10 "aaaaaaaaaa"
 #define A100 A10 A10 A10 A10 A10 A10 A10 A10 A10 A10

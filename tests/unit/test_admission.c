@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "admission.h"
+#include "relay/admission.h"
 
 #define FORWARDS 3
 

@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-#include "admission.h"
-#include "balance.h"
-#include "session_move.h"
+#include "relay/admission.h"
+#include "relay/balance.h"
+#include "relay/session_move.h"
 
 #define MOST 8
 

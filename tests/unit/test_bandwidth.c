@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "bandwidth.h"
+#include "relay/bandwidth.h"
 
 #define START 1000000
 

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "bandwidth.h"
+#include "relay/bandwidth.h"
 #include "seeded.h"
 
 #define START 1000000

@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "bucket.h"
+#include "base/bucket.h"
 #include "seeded.h"
 
 #define START 123456789

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "carrier.h"
 #include "carrier_rig.h"
+#include "datapath/carrier.h"
 #include "seeded.h"
 
 /*

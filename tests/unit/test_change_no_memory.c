@@ -22,12 +22,12 @@
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
 
-#include "balance.h"
-#include "control_client.h"
-#include "log.h"
+#include "base/log.h"
+#include "daemon/control_client.h"
+#include "daemon/operate.h"
 #include "no_memory.h"
 #include "no_memory_json.h"
-#include "operate.h"
+#include "relay/balance.h"
 #include "session_rig.h"
 
 #define CALLS_MAX 2000 /* of malloc(), more than any of it takes */

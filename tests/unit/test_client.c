@@ -18,10 +18,10 @@
 
 #include <cmocka.h>
 
+#include "base/exit_codes.h"
 #include "capture.h"
-#include "client.h"
+#include "cli/client.h"
 #include "client_rig.h"
-#include "exit_codes.h"
 #include "temp_dir.h"
 
 #define PATIENCE_MS 10000

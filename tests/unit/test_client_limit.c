@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "client_limit.h"
+#include "relay/client_limit.h"
 #include "seeded.h"
 
 union any {

@@ -13,7 +13,7 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#include "client_rate.h"
+#include "relay/client_rate.h"
 #include "seeded.h"
 
 #define START 1000000

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "client_view.h"
-#include "table.h"
+#include "cli/client_view.h"
+#include "cli/table.h"
 
 #define OUT_MAX 16384
 

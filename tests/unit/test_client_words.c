@@ -12,12 +12,12 @@
 
 #include <cmocka.h>
 
+#include "base/exit_codes.h"
 #include "capture.h"
+#include "cli/client_words.h"
+#include "base/command.h"
 #include "client_rig.h"
-#include "client_words.h"
-#include "command.h"
-#include "config.h"
-#include "exit_codes.h"
+#include "config/config.h"
 #include "temp_dir.h"
 
 #define A10 "aaaaaaaaaa"

@@ -14,9 +14,9 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include "command.h"
-#include "config.h"
-#include "flow.h"
+#include "base/command.h"
+#include "config/config.h"
+#include "datapath/flow.h"
 
 static void parse(const char *line, struct command_request *ret)
 {

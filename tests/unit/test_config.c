@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "config.h"
+#include "config/config.h"
 
 #define WORDS_MAX 16
 #define FORWARD "127.0.0.1:9000", "127.0.0.1:9001"

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-#include "config_convert.h"
+#include "config/config_convert.h"
 #include "config_rig.h"
 #include "rinetd_sample.h"
 

@@ -15,9 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config_check.h"
-#include "config_file.h"
-#include "config_reader.h"
+#include "config/config_check.h"
+#include "config/config_file.h"
+#include "config/config_reader.h"
 #include "config_rig.h"
 
 #define FORWARD "[forward a]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9001\n"

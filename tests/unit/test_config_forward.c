@@ -12,9 +12,9 @@
 #include <netinet/in.h>
 #include <stdio.h>
 
+#include "config/option_value.h"
 #include "config_rig.h"
-#include "option_value.h"
-#include "proxy_use.h"
+#include "relay/proxy_use.h"
 
 #define FORWARD "[forward a]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9001\n"
 

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config.h"
-#include "log.h"
+#include "base/log.h"
+#include "config/config.h"
 
 #define FORWARDS_MAX 8
 #define MANY 3000

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "config_check.h"
-#include "config_names.h"
+#include "config/config_check.h"
+#include "config/config_names.h"
 #include "fake_dns.h"
 
 #define ADDRESS 0x0a000005 /* of variable.test: 10.0.0.5 */

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "config_paths.h"
+#include "config/config_paths.h"
 #include "config_rig.h"
 
 static void test_same(void **state)

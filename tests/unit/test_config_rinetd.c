@@ -16,8 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/config_rinetd.h"
 #include "config_rig.h"
-#include "config_rinetd.h"
 #include "rinetd_sample.h"
 
 #define ANY_NOTE "\"::\" is every address, IPv4 too; so it is with rinetd, unless " \

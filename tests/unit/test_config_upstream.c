@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config.h"
-#include "log.h"
+#include "base/log.h"
+#include "config/config.h"
 
 #define INET "listen = 127.0.0.1:1\nupstream = db.invalid:5\n"
 #define FORWARD "[forward a]\n" INET

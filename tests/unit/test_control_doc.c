@@ -10,10 +10,10 @@
 #include <cmocka.h>
 
 #include "../control_doc.h"
-#include "command.h"
-#include "flow.h"
-#include "forward.h"
-#include "stats.h"
+#include "base/command.h"
+#include "datapath/flow.h"
+#include "datapath/stats.h"
+#include "relay/forward.h"
 
 static int setup(void **state)
 {

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "control.h"
 #include "control_rig.h"
+#include "daemon/control.h"
 
 /* The control socket as a file: who may open it, what it replaces, what it leaves behind. */
 

@@ -14,8 +14,8 @@
 #include <grp.h>
 #include <sys/wait.h>
 
-#include "control.h"
 #include "control_rig.h"
+#include "daemon/control.h"
 #include "seeded.h"
 
 /* No accounts of this machine are needed: ids are numbers. */

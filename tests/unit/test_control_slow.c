@@ -23,9 +23,9 @@
 
 #include <cmocka.h>
 
-#include "control.h"
+#include "base/log.h"
 #include "control_rig.h"
-#include "log.h"
+#include "daemon/control.h"
 #include "seeded.h"
 
 #define STATUS "{\"command\":\"status\"}"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "crew.h"
+#include "relay/crew.h"
 #include "seeded.h"
 
 #define LOOKS 400 /* more than any rule needs in a row, many times over */

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "config.h"
-#include "descriptors.h"
-#include "socket_stock.h"
+#include "daemon/descriptors.h"
+#include "config/config.h"
+#include "relay/socket_stock.h"
 
 #define SESSIONS 1000
 #define WORKERS 3

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "endpoint.h"
+#include "config/endpoint.h"
 
 #define A10 "aaaaaaaaaa"
 #define A50 A10 A10 A10 A10 A10

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
+#include "config/option.h"
 #include "config_rig.h"
-#include "option.h"
 
 #define EXAMPLE "docs/examples/culvert.conf"
 #define LINE_LEN 256

@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "aborts.h"
-#include "flow.h"
+#include "datapath/flow.h"
+#include "datapath/stats.h"
 #include "seeded.h"
-#include "stats.h"
 
 /*
  * Who may follow whom, written from the text of flow.h and not from flow.c: a row for each phase,

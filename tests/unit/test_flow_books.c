@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "flow.h"
+#include "datapath/flow.h"
 #include "seeded.h"
 
 /* The books of a flow: what has drained, and what is lost. */

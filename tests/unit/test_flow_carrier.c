@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "flow.h"
+#include "datapath/flow.h"
 
 static void test_carrier(void **state)
 {

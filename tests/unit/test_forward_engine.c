@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "forward.h"
+#include "relay/forward.h"
 
 static struct config config = { .workers = 2, .max_sessions = 10, .settle_ms = 123,
 				.review_packets = 77 };

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "policy.h"
+#include "datapath/policy.h"
 #include "policy_rig.h"
 
 static void test_habit_read(void **state)

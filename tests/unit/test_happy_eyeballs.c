@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "happy_eyeballs.h"
+#include "relay/happy_eyeballs.h"
 #include "seeded.h"
 
 #define MANY 64

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "idle.h"
+#include "relay/idle.h"
 #include "seeded.h"
 
 static struct idle begun(uint64_t now)

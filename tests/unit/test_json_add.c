@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "json_add.h"
+#include "base/json_add.h"
 
 /* Counts how many values were released. */
 static unsigned int released;

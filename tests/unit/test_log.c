@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "capture.h"
-#include "log.h"
 
 #define THREADS 4
 #define MESSAGES 500

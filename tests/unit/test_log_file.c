@@ -19,7 +19,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "log_file.h"
+#include "base/log_file.h"
 #include "temp_dir.h"
 
 static char dir[TEMP_DIR_LEN];

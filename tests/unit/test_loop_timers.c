@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "loop.h"
+#include "base/loop.h"
 #include "loop_rig.h"
 #include "seeded.h"
 

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
 #include "fake_dns.h"
-#include "log.h"
-#include "names.h"
+#include "relay/names.h"
 #include "seeded.h"
 
 #define PATIENCE_MS 60000

@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "advice.h"
-#include "new_thread.h"
+#include "base/new_thread.h"
+#include "config/advice.h"
 
 #define NOBODY 65534
 #define TOO_LARGE ((size_t)1 << 50) /* more than a process can have at all */

@@ -17,14 +17,14 @@
 
 #include <cmocka.h>
 
-#include "balance.h"
-#include "client_words.h"
-#include "control_client.h"
-#include "json_add.h"
+#include "base/json_add.h"
+#include "cli/client_words.h"
+#include "daemon/control_client.h"
+#include "daemon/operate.h"
 #include "no_memory.h"
 #include "no_memory_json.h"
-#include "operate.h"
-#include "session.h"
+#include "relay/balance.h"
+#include "relay/session.h"
 
 #define CALLS_MAX 2000 /* of malloc(), more than any of it takes */
 

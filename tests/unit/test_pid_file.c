@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "pid_file.h"
+#include "base/pid_file.h"
 #include "temp_dir.h"
 
 static char dir[TEMP_DIR_LEN];

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "culvert.h"
-#include "policy.h"
+#include "datapath/policy.h"
 #include "policy_rig.h"
 
 #define KIB UINT64_C(1024)

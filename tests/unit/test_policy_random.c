@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "policy.h"
+#include "datapath/policy.h"
 #include "policy_rig.h"
 #include "seeded.h"
 

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "pool.h"
+#include "datapath/pool.h"
 #include "sanitizer.h" /* for a malloc() that fails */
 #include "seeded.h"
 

@@ -24,9 +24,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "config_reader.h"
-#include "privileged.h"
-#include "privileged_client.h"
+#include "config/config_reader.h"
+#include "daemon/privileged.h"
+#include "daemon/privileged_client.h"
 #include "privileged_rig.h"
 
 #define SERVICE "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:http\n"

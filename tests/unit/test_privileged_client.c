@@ -18,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/privileged_client.h"
 #include "no_memory.h"
-#include "privileged_client.h"
 #include "privileged_rig.h"
 
 #define PATIENCE_S 10

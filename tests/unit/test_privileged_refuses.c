@@ -21,9 +21,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "privileged.h"
+#include "daemon/privileged.h"
+#include "daemon/syscall_filter.h"
 #include "privileged_rig.h"
-#include "syscall_filter.h"
 
 struct raw {
 	pid_t pid;

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "probe_try.h"
+#include "probe/probe_try.h"
 
 static void expect(const char *variable, const char *value, const char *complaint)
 {

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "probe_start.h"
-#include "probe_try.h"
+#include "probe/probe_start.h"
+#include "probe/probe_try.h"
 
 static const char *bad; /* the check that fails; NULL: none */
 static bool late, memory_short;

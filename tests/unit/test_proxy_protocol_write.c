@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "endpoint.h"
+#include "config/endpoint.h"
 #include "proxy_rig.h"
 #include "seeded.h"
 

@@ -9,7 +9,7 @@
 
 #include <errno.h>
 
-#include "proxy_use.h"
+#include "relay/proxy_use.h"
 
 static void test_good(void **state)
 {

@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "carrier.h"
 #include "carrier_rig.h"
+#include "datapath/carrier.h"
 #include "sanitizer.h" /* for a malloc() that fails */
 #include "seeded.h"
 

@@ -9,11 +9,11 @@
 
 #include <cmocka.h>
 
+#include "daemon/syscall_filter.h"
 #include "fake_dns.h"
-#include "resolver.h"
-#include "resolver_wait.h"
+#include "relay/resolver.h"
+#include "relay/resolver_wait.h"
 #include "seeded.h"
-#include "syscall_filter.h"
 
 #define PATIENCE_MS 30000
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "resolver_queue.h"
+#include "relay/resolver_queue.h"
 
 #define NEVER UINT64_MAX
 #define STEP_MS 100

@@ -11,9 +11,9 @@
 #include <netinet/in.h>
 #include <stdio.h>
 
-#include "acl.h"
+#include "config/rinetd_rules.h"
+#include "relay/acl.h"
 #include "rinetd_model.h"
-#include "rinetd_rules.h"
 #include "seeded.h"
 
 /* --- one pattern --- */

@@ -10,8 +10,8 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "endpoint.h"
-#include "services.h"
+#include "config/endpoint.h"
+#include "daemon/services.h"
 #include "temp_dir.h"
 
 static const char file[] =

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "admission.h"
-#include "session_ending.h"
+#include "relay/admission.h"
+#include "relay/session_ending.h"
 #include "session_rig.h"
 
 #define MEANT 200

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "session_line.h"
+#include "daemon/session_line.h"
 
 /* 2024-02-29T23:59:59.999Z */
 #define LEAP_MS 1709251199999LL

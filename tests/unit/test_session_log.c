@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "capture.h"
-#include "session_log.h"
+#include "daemon/session_log.h"
 #include "temp_dir.h"
 
 #define PATIENCE_MS 20000

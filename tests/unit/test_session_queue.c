@@ -11,7 +11,7 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "session_queue.h"
+#include "relay/session_queue.h"
 
 #define THREADS 4
 #define EACH 5000

@@ -11,8 +11,8 @@
 #include <netinet/in.h>
 #include <string.h>
 
-#include "forward.h"
-#include "session_record.h"
+#include "relay/forward.h"
+#include "relay/session_record.h"
 
 static struct addr addrs[2];
 static struct forward_conf conf = { .name = "web", .upstream = { .addrs = addrs, .n_addrs = 2 } };

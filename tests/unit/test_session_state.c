@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "aborts.h"
-#include "session.h"
+#include "relay/session.h"
 
 /*
  * Who may follow whom, written from the text of session.h and not from session_state.c: a letter

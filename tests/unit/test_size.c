@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "size.h"
+#include "base/size.h"
 
 static void test_size_parse(void **state)
 {

@@ -16,9 +16,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "config.h"
-#include "privileged_client.h"
-#include "socket_stock.h"
+#include "config/config.h"
+#include "daemon/privileged_client.h"
+#include "relay/socket_stock.h"
 
 #define PATIENCE_MS 10000
 

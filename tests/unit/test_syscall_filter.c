@@ -32,9 +32,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "built_with.h"
-#include "daemon.h"
-#include "syscall_filter.h"
+#include "base/built_with.h"
+#include "daemon/daemon.h"
+#include "daemon/syscall_filter.h"
 
 #define ALL (PART_SOCKMAP | PART_UNIX | PART_NOTIFY | PART_SESSION_LOG)
 #define X32_BIT 0x40000000L

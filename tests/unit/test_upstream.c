@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
+#include "relay/upstream.h"
 #include "seeded.h"
-#include "upstream.h"
 
 #define MOST 20
 #define PORT 80

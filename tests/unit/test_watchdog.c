@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "capture.h"
-#include "clock.h"
+#include "relay/watchdog.h"
 #include "temp_dir.h"
-#include "watchdog.h"
 
 #define PERIOD_USEC "40000" /* four looks in it */
 #define PERIOD_MS 10

@@ -10,8 +10,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/window.h"
 #include "seeded.h"
-#include "window.h"
 
 #define START UINT64_C(1000000) /* the first millisecond of a slot */
 #define MOST 1000

@@ -7,8 +7,8 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 
-#include "clock.h"
-#include "exit_codes.h"
+#include "base/clock.h"
+#include "base/exit_codes.h"
 #include "generator.h"
 #include "report.h"
 #include "team.h"

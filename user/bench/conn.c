@@ -6,7 +6,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "generator.h"
 
 #define WRONG_TOLD_MAX 5 /* lines on stderr about wrong content, per process */

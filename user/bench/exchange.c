@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <sys/epoll.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "generator.h"
 
 #define PAUSE_NS (20 * NS_PER_MS)  /* of a crr loop after an error */

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "team.h"
 
 #define TICK_MS 20          /* while ticks do work */

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "clock.h"
-#include "loop.h"
+#include "base/clock.h"
+#include "base/loop.h"
 #include "options.h"
 #include "stream.h"
 #include "tally.h"

@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/exit_codes.h"
 #include "client_side.h"
-#include "exit_codes.h"
 #include "options.h"
 #include "pattern.h"
 #include "sink.h"

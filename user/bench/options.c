@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/size.h"
 #include "protocol.h"
-#include "size.h"
 
 #define BIT(w) (1u << (w))
 #define SINK BIT(WORKLOAD_SINK)

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "endpoint.h"
+#include "config/endpoint.h"
 #include "source_range.h"
 
 #define ENDPOINTS_MAX 1024

@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 #define EVENTS (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) /* until it is a transfer */
 #define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "loop.h"
+#include "base/loop.h"
 #include "report.h"
 #include "stream.h"
 

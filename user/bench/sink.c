@@ -15,9 +15,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/exit_codes.h"
 #include "client_side.h"
-#include "clock.h"
-#include "exit_codes.h"
 #include "peer.h"
 #include "team.h"
 

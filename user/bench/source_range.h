@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "addr.h"
+#include "base/addr.h"
 
 #define SOURCE_RANGE_MAX 65536 /* addresses */
 

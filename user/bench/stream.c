@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 void sender_open(struct sender *s, uint64_t seed, enum pattern_direction direction)
 {

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "generator.h"
 
 static bool sends_up(const struct conn *c)

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_COMMAND_H
+#define CULVERT_COMMAND_H
+
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "relay/session_filter.h"
+
+/*
+ * What can be asked on the control socket, as one table: the daemon's check of a request, and the
+ * client's arguments and help, come from it.  No system calls.  docs/control.md says the same to
+ * people, and tests/unit/test_control_doc.c holds both together.
+ */
+enum command_id {
+	COMMAND_SESSIONS,
+	COMMAND_STATUS,
+	COMMAND_FORWARDS,
+	COMMAND_KILL,
+	COMMAND_ENGINE,
+	COMMAND_DRAIN,
+	COMMAND_RELOAD,
+	COMMAND_LOG_LEVEL,
+	COMMANDS,
+};
+
+/* What a request may say beside the command. */
+enum command_key {
+	KEY_FORWARD,
+	KEY_CLIENT,
+	KEY_CARRIER,
+	KEY_ID,
+	KEY_ALL,
+	KEY_ENGINE,
+	KEY_LEVEL,
+	KEY_DEADLINE,
+	KEY_UNDO,
+	KEY_BRIEF,
+	KEYS,
+};
+
+enum command_type {
+	TYPE_TEXT,    /* a string that is not empty */
+	TYPE_CLIENTS, /* a string that acl_add() takes */
+	TYPE_CARRIER, /* the name of one */
+	TYPE_ENGINE,  /* the name of one, or "default" */
+	TYPE_LEVEL,   /* the name of one */
+	TYPE_IDS,     /* a whole number from 1 to INT64_MAX, or an array of such */
+	TYPE_SECONDS, /* a number from 0 to a day's */
+	TYPE_FLAG,    /* true, or false, which says nothing */
+};
+
+struct command_key_def {
+	const char *name;
+	enum command_type type;
+	const char *metavar; /* of the client's option "--NAME"; NULL: a flag */
+	const char *help;
+};
+
+#define COMMAND_KEYS_MAX 5
+#define COMMAND_ALWAYS (~0U)
+
+struct command {
+	const char *name;
+	const char *summary; /* in the list of commands */
+	const char *about;
+	unsigned int changes;    /* bits 1 << key: with one of them it changes something, which not
+				  * everybody may who may ask; COMMAND_ALWAYS: without any, too */
+	unsigned int required;   /* bits */
+	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
+	bool needs_some;         /* at least one key */
+	enum command_key keys[COMMAND_KEYS_MAX];
+	size_t n_keys;
+};
+
+/* By enum command_id, and by enum command_key. */
+extern const struct command commands[COMMANDS];
+extern const struct command_key_def command_keys[KEYS];
+
+/* The command NAME, or NULL. */
+const struct command *command_find(const char *name);
+
+static inline enum command_id command_number(const struct command *c)
+{
+	return (enum command_id)(c - commands);
+}
+
+#define ENGINE_DEFAULT (-1)
+
+/* A request that is right. */
+struct command_request {
+	const struct command *command;
+	unsigned int given;           /* bits 1 << key */
+	struct session_filter filter; /* KEY_FORWARD is there, too, where it is no filter */
+	int engine;                   /* enum engine, or ENGINE_DEFAULT */
+	int level;                    /* of <syslog.h> */
+	unsigned int deadline_ms;
+	struct json_object *json;     /* owned; texts point into it */
+};
+
+static inline bool command_has(const struct command_request *req, enum command_key key)
+{
+	return req->given & (1U << key);
+}
+
+static inline bool command_changes(const struct command_request *req)
+{
+	return req->command->changes == COMMAND_ALWAYS || req->given & req->command->changes;
+}
+
+/* What an answer may say instead: the names of these codes are stable. */
+enum command_error {
+	ERROR_MALFORMED,
+	ERROR_TOO_LONG,
+	ERROR_PERMISSION,
+	ERROR_UNKNOWN_COMMAND,
+	ERROR_UNKNOWN_KEY,
+	ERROR_MISSING_KEY,
+	ERROR_BAD_VALUE,
+	ERROR_NO_SUCH_FORWARD,
+	ERROR_UNSUPPORTED,
+	ERROR_NO_ANSWER,
+	ERROR_NO_MEMORY,
+	ERROR_TIMEOUT,
+	ERROR_BUSY,
+	ERROR_FAILED,
+	ERRORS,
+};
+
+const char *command_error_name(enum command_error e);
+
+/* {"error":{"code":...,"message":...}}; the message is made printable. */
+struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/*
+ * Understand the LEN bytes at LINE: a JSON object, or one word for {"command":WORD}.  Everything in
+ * it must be known and of its type.  True, and RET is to be given to command_close().  False, and
+ * RET_WHY is an object that says what is wrong, to be released by the caller, or NULL: there was no
+ * memory for it.  json_lacks() knows, too, whether it was for want of memory that LINE was refused.
+ */
+bool command_parse(const char *line, size_t len, struct command_request *ret,
+		   struct json_object **ret_why);
+void command_close(struct command_request *req);
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_ADVICE_H
+#define CULVERT_ADVICE_H
+
+#include "datapath/stats.h"
+
+/*
+ * What an operator can do about an error, for the end of a log line: " (...)", or "" where the
+ * error says all there is to say.  ERROR is an errno.
+ */
+const char *advice_listen(int error);
+const char *advice_connect(int error);
+/* new_thread(), fork(2), what a worker needs beside its thread. */
+const char *advice_thread(int error);
+const char *advice_process(int error);
+const char *advice_workers(int error);
+/* Why nobody is accepted for now. */
+const char *advice_pause(enum cause cause);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_ENDPOINT_H
+#define CULVERT_ENDPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <netinet/in.h>
+
+#include "base/addr.h"
+
+/* What a user wrote, and the addresses it stands for (several for a host name). */
+struct endpoint {
+	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status` */
+	struct addr *addrs;           /* owned; freed by endpoint_close() */
+	size_t n_addrs;               /* at least 1 after endpoint_parse(); no address twice */
+	in_port_t named_port;         /* n_addrs 0: of a host name that was not looked up */
+	bool named;                   /* the host is a name: it may have other addresses later */
+};
+
+/*
+ * Parse and resolve TEXT: "1.2.3.4:80", "[::1]:80", "[fe80::1%eth0]:80", "host:80", "host:http",
+ * "unix:/path" ("unix:@name" is an abstract socket).  PASSIVE: the addresses are for bind(); then
+ * an empty host (":80") means every local address (one of each family, so the IPv6 socket needs
+ * IPV6_V6ONLY), and port 0 is allowed.
+ *
+ * Host names are looked up with getaddrinfo(3), which may block.
+ * Returns 0, or -EINVAL (bad syntax, unknown service or interface), -ENOENT (host name not found),
+ * -EAGAIN (no name server has answered: it may be found later), -ENOMEM; then ERR (ERRLEN bytes)
+ * holds one line that says what is wrong, without TEXT, and RET needs no endpoint_close().
+ */
+int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
+
+/* The same, but of a host name only the addresses of FAMILY; AF_UNSPEC: all. */
+int endpoint_parse_family(const char *text, bool passive, int family, struct endpoint *ret,
+			  char *err, size_t errlen);
+
+/*
+ * The same without asking anybody for a host: a host name gives no address, only its port.  Service
+ * names are looked up in what services_keep() has kept, and in the services database of this machine.
+ */
+int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
+			   size_t errlen);
+
+/*
+ * From now on, what is not known here (hosts, interfaces, services other than those that
+ * services_keep() has kept) is looked up by
+ * FN(ARG), which takes and returns what endpoint_parse() does, but for `named`.  NULL: by this
+ * process, as at first.  endpoint_parse_offline() asks FN for the service and the interface beside
+ * an address, and leaves the service beside a host name to whoever looks that up: named_port is 0
+ * then.
+ */
+typedef int endpoint_look_up_fn(void *arg, const char *text, bool passive, struct endpoint *ret,
+				char *err, size_t errlen);
+void endpoint_look_up_by(endpoint_look_up_fn *fn, void *arg);
+
+/* Release what endpoint_parse() allocated.  NULL and zeroed objects are fine. */
+void endpoint_close(struct endpoint *e);
+
+/* A unix socket, which is the only address then; a host name never is one. */
+bool endpoint_is_unix(const struct endpoint *e);
+
+#endif

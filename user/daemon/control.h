@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_CONTROL_H
+#define CULVERT_CONTROL_H
+
+#include <json-c/json.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/command.h"
+
+/*
+ * The control socket: a thread of its own that answers one request per connection, of several
+ * clients at a time.  A request is one line, see command.h; the answer is one line of JSON.
+ */
+struct control;
+
+/* Who asks. */
+struct control_peer {
+	bool may_ask;
+	bool may_change;
+	uid_t uid;
+	pid_t pid;
+};
+
+/*
+ * Make the answer to REQ, which PEER may have, to be released by the caller.  Without memory it is
+ * NULL, or json_lacks().
+ */
+typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req,
+					      const struct control_peer *peer);
+
+/*
+ * The answer to the request LINE of LEN bytes, without its newline: what FN makes of it, or an
+ * object that says what is wrong; NULL: there is no memory.  To be released by the caller.
+ */
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
+					const struct control_peer *peer, const char *line,
+					size_t len);
+
+/*
+ * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Only
+ * root, UID and members of GID get answers, and only root and UID may change anything, whatever
+ * becomes of the file's mode.  A socket that a dead daemon left behind is replaced; that of a live
+ * one gives -EADDRINUSE.
+ */
+int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
+		 size_t errlen);
+int control_start(struct control *c, control_answer_fn *answer, void *arg);
+/* Turns that the thread has taken, ever; and let it take one, soon. */
+const _Atomic uint64_t *control_turns(const struct control *c);
+void control_wake(struct control *c);
+/* Stop the thread, close the socket, remove the file if the directory still allows it. */
+void control_close(struct control *c);
+
+#endif

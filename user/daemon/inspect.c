@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A worker is asked for a snapshot of plain structs, taken on its own thread between two batches of
+ * events: no locks, and no JSON on the payload path.
+ */
+#include "daemon/inspect.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/json_add.h"
+#include "base/syscalls_needed.h"
+#include "daemon/inspect_names.h"
+#include "daemon/session_log.h"
+#include "relay/admission.h"
+#include "relay/balance.h"
+#include "relay/proxy_use.h"
+#include "relay/session.h"
+#include "relay/session_move.h"
+
+#define SNAPSHOT_TIMEOUT_MS 2000 /* for all workers together */
+#define SNAPSHOT_LEAST_MS 20
+
+SYSCALLS_NEEDED(
+	SYSCALL(getpid),
+	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
+	SYSCALL(getdents64));
+
+struct session_view {
+	struct session session; /* a copy: its pointers are not to be followed */
+	union client_addr via;  /* AF_UNSPEC: the client has connected itself */
+	struct addr upstream;   /* len 0: it has not begun to connect */
+	uint64_t kernel_bytes[2];
+	uint64_t backlog_max[2];
+};
+
+struct snapshot {
+	struct worker *worker;
+	struct session_view *views; /* of those that FILTER matches */
+	size_t n, size;
+	const struct session_filter *filter; /* NULL: only the sums are wanted */
+	bool lacks;  /* views that there was no memory for */
+	bool silent; /* the worker has not answered */
+
+	uint64_t now_ms;
+	uint64_t kernel_bytes; /* by sockmap: of finished and of live sessions */
+	unsigned int flows[CARRIERS];
+	unsigned int pipes, pipes_idle, buffers;
+};
+
+/* Room for one more, or NULL.  Most filters match few of many. */
+static struct session_view *add_view(struct snapshot *snap)
+{
+	if (snap->n == snap->size) {
+		size_t size = snap->size ? 2 * snap->size : 64;
+		struct session_view *views = realloc(snap->views, size * sizeof(*views));
+
+		if (!views) {
+			snap->lacks = true;
+			return NULL;
+		}
+		snap->views = views;
+		snap->size = size;
+	}
+	return &snap->views[snap->n++];
+}
+
+static void take_one(struct snapshot *snap, const struct session *s)
+{
+	struct worker *w = snap->worker;
+	struct session_view *v = NULL;
+
+	if (snap->filter && session_filter_matches(snap->filter, s))
+		v = add_view(snap);
+	if (v) {
+		*v = (struct session_view){ .session = *s };
+		v->upstream = s->addrs ? s->addrs->addrs[s->upstream] : (struct addr){ .len = 0 };
+	}
+	if (v && session_via(s))
+		v->via = *session_via(s);
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		snap->flows[flow_carrier(&s->flows[dir])]++;
+		if (!v)
+			continue;
+		v->kernel_bytes[dir] = session_kernel_bytes(s, dir);
+		v->backlog_max[dir] =
+			s->pair == NO_PAIR
+				? 0
+				: kernel_stat(w->shared->kernel, s->pair * 2 + dir)->backlog_max;
+	}
+}
+
+/* Bytes of finished sessions are in the counters already. */
+static void count_live(struct snapshot *snap, struct session *s)
+{
+	session_count_bytes(s);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		snap->kernel_bytes += session_kernel_bytes(s, dir);
+}
+
+static void take(void *arg)
+{
+	struct snapshot *snap = arg;
+	struct worker *w = snap->worker;
+
+	session_arrivals(w);
+	snap->now_ms = w->loop.now_ms;
+	for (struct session *s = w->sessions; s; s = s->next) {
+		count_live(snap, s);
+		take_one(snap, s);
+	}
+	for (struct session *s = w->ending; s; s = s->next)
+		count_live(snap, s);
+	snap->kernel_bytes += count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
+	snap->pipes = w->pool.pipes_lent + w->pool.pipes_idle;
+	snap->pipes_idle = w->pool.pipes_idle;
+	snap->buffers = w->pool.buffers_lent;
+}
+
+/*
+ * SNAP is empty if the worker has ended, or does not answer until END_MS.  If others have used up
+ * the time that there was for all of them, it gets a little nevertheless.
+ */
+static void snapshot(struct worker *w, const struct session_filter *filter, uint64_t end_ms,
+		     struct snapshot *snap)
+{
+	uint64_t now = clock_ms();
+	int left = end_ms > now + SNAPSHOT_LEAST_MS ? (int)(end_ms - now) : SNAPSHOT_LEAST_MS, r;
+
+	*snap = (struct snapshot){ .worker = w, .filter = filter };
+	r = loop_call(&w->loop, take, snap, left);
+	snap->silent = r && r != -ESRCH;
+	if (r)
+		snap->kernel_bytes = count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
+	if (snap->lacks)
+		json_lack();
+}
+
+/*
+ * All workers, each in its own of SNAPS: the totals then contain what sessions have carried so far.
+ * Returns how many have not answered: the totals lack what their sessions have carried lately.
+ */
+static uint64_t snapshot_all(const struct inspect *r, struct snapshot *snaps)
+{
+	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
+
+	balance_hold(r->shared->balance);
+	for (unsigned int i = 0; i < r->n_workers; i++) {
+		snapshot(r->workers[i], NULL, end_ms, &snaps[i]);
+		silent += snaps[i].silent;
+	}
+	balance_release(r->shared->balance);
+	return silent;
+}
+
+static void add_int(struct json_object *o, const char *key, uint64_t value)
+{
+	json_add(o, key, json_object_new_int64((int64_t)value));
+}
+
+static void add_str(struct json_object *o, const char *key, const char *value)
+{
+	json_add(o, key, json_object_new_string(value));
+}
+
+/* --- sessions --- */
+
+static struct json_object *flow_json(const struct session_view *v, unsigned int dir)
+{
+	const struct flow *f = &v->session.flows[dir];
+	struct json_object *o = json_object_new_object();
+
+	add_str(o, "direction", dir == CLIENT ? "client-to-upstream" : "upstream-to-client");
+	add_str(o, "carrier", carrier_name(flow_carrier(f)));
+	add_str(o, "phase", flow_phase_name(f->phase));
+	add_str(o, "reason", reason_name(f->reason));
+	add_int(o, "bytes", f->user_out + v->kernel_bytes[dir]);
+	add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
+	add_int(o, "handovers", f->handovers);
+	add_int(o, "backlog_max", v->backlog_max[dir]);
+	json_add(o, "eof", json_object_new_boolean(f->eof || f->phase == FLOW_DONE));
+	return o;
+}
+
+/* Where it leads to, or will begin with; before a name has an address, the name. */
+static void add_upstream(struct json_object *o, const struct session_view *v)
+{
+	const struct endpoint *e = upstream_of(&v->session);
+	const struct addr *up = v->upstream.len ? &v->upstream : e->addrs;
+	char text[ADDR_STRLEN];
+
+	add_str(o, "upstream", !up ? e->text :
+				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
+						 sizeof(text)));
+}
+
+static struct json_object *session_json(const struct session_view *v, unsigned int worker,
+					uint64_t now_ms)
+{
+	static const char *const states[SESSION_STATES] = {
+		[SESSION_HEADER] = "header",
+		[SESSION_CONNECTING] = "connecting",
+		[SESSION_OPEN] = "open",
+		[SESSION_PARTING] = "parting",
+		[SESSION_DEAD] = "dead",
+	};
+	const struct session *s = &v->session;
+	const struct forward_conf *fc = forward_of(s);
+	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
+	char text[ADDR_STRLEN];
+
+	add_int(o, "id", s->id);
+	add_str(o, "forward", forward_name(fc));
+	add_str(o, "client", client_addr_text(&s->client, text, sizeof(text)));
+	if (v->via.sa.sa_family != AF_UNSPEC)
+		add_str(o, "via", client_addr_text(&v->via, text, sizeof(text)));
+	add_upstream(o, v);
+	add_int(o, "worker", worker);
+	add_str(o, "state", states[s->state]);
+	add_int(o, "age_ms", now_ms > s->born_ms ? now_ms - s->born_ms : 0);
+	json_append(flows, flow_json(v, 0));
+	json_append(flows, flow_json(v, 1));
+	json_add(o, "flows", flows);
+	return o;
+}
+
+struct json_object *inspect_sessions(const struct inspect *r, const struct session_filter *filter)
+{
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
+
+	pthread_mutex_lock(&r->forwards->lock); /* sessions that end meanwhile point to theirs */
+	balance_hold(r->shared->balance);
+	for (unsigned int i = 0; i < r->n_workers; i++) {
+		struct snapshot snap;
+
+		snapshot(r->workers[i], filter, end_ms, &snap);
+		silent += snap.silent;
+		for (size_t j = 0; j < snap.n; j++)
+			json_append(list, session_json(&snap.views[j], i, snap.now_ms));
+		free(snap.views);
+	}
+	balance_release(r->shared->balance);
+	pthread_mutex_unlock(&r->forwards->lock);
+	json_add(o, "sessions", list);
+	add_int(o, "workers_silent", silent);
+	return o;
+}
+
+/* --- status --- */
+
+/* What all workers have counted, as a plain sum. */
+struct forward_sum {
+	uint64_t accepted, finished, denied, bytes[2];
+};
+
+static struct forward_sum sum_forward(const struct forward_totals *t)
+{
+	struct forward_sum sum = { 0 };
+
+	for (unsigned int w = 0; w < t->n_workers; w++) {
+		struct forward_stats *fs = &t->stats[w];
+
+		/* first: what has been accepted since then is not missing among the finished */
+		sum.finished += count_get(&fs->finished);
+		sum.accepted += count_get(&fs->accepted);
+		sum.denied += count_get(&fs->denied);
+		for (unsigned int dir = 0; dir < 2; dir++)
+			sum.bytes[dir] += count_get(&fs->bytes[dir]);
+	}
+	return sum;
+}
+
+static struct json_object *forward_json(struct forward *f, const struct config *c,
+					uint64_t now_ms)
+{
+	const struct forward_conf *fc = f->conf;
+	struct forward_sum sum = sum_forward(f->totals);
+	struct json_object *o = json_object_new_object();
+
+	add_str(o, "name", forward_name(fc));
+	add_str(o, "listen", fc->listen.text);
+	add_str(o, "upstream", fc->upstream.text);
+	inspect_upstream(o, &f->upstream, now_ms);
+	add_str(o, "engine", engine_name(forward_policy(f)->engine));
+	add_str(o, "engine_configured", engine_name(fc->engine));
+	add_str(o, "state", forward_state_name(f));
+	add_str(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
+	add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
+	add_int(o, "max_sessions_per_client",
+		fc->max_sessions_per_client ?: c->max_sessions_per_client);
+	add_int(o, "accept_rate", fc->accept_rate);
+	add_int(o, "bandwidth", fc->bandwidth);
+	add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
+	/* where a reload has changed it the totals are those of the name */
+	add_int(o, "live", atomic_load(&f->totals->live));
+	add_int(o, "accepted", sum.accepted);
+	add_int(o, "finished", sum.finished);
+	add_int(o, "denied", sum.denied);
+	add_int(o, "bytes_to_upstream", sum.bytes[0]);
+	add_int(o, "bytes_to_client", sum.bytes[1]);
+	return o;
+}
+
+/* A replaced one is part of that which has its name: only what the configuration lacks is added. */
+static struct json_object *forwards_json(const struct inspect *r, const char *name,
+					 uint64_t now_ms)
+{
+	struct json_object *list = json_object_new_array();
+
+	pthread_mutex_lock(&r->forwards->lock);
+	for (struct forward *f = r->forwards->first; f; f = f->next)
+		if ((f->state == FORWARD_ACTIVE ||
+		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
+		    (!name || !strcmp(name, forward_name(f->conf))))
+			json_append(list, forward_json(f, r->shared->config, now_ms));
+	pthread_mutex_unlock(&r->forwards->lock);
+	return list;
+}
+
+struct json_object *inspect_forwards(const struct inspect *r, const char *name)
+{
+	struct json_object *o = json_object_new_object();
+	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
+	uint64_t silent;
+
+	if (!snaps) {
+		json_lack();
+		return o;
+	}
+	silent = snapshot_all(r, snaps);
+	free(snaps);
+	json_add(o, "forwards", forwards_json(r, name, clock_ms()));
+	add_int(o, "workers_silent", silent);
+	return o;
+}
+
+static struct json_object *carriers_json(const struct inspect *r, const struct snapshot *snaps)
+{
+	struct json_object *list = json_object_new_array();
+
+	for (unsigned int c = 0; c < CARRIERS; c++) {
+		struct json_object *o = json_object_new_object();
+		uint64_t bytes = 0, flows = 0;
+
+		for (unsigned int w = 0; w < r->n_workers; w++) {
+			flows += snaps[w].flows[c];
+			/* of one moment: a session that has ended since then is not counted twice */
+			bytes += c == CARRIER_SOCKMAP ?
+					 snaps[w].kernel_bytes :
+					 count_get(&r->workers[w]->stats.carrier_bytes[c]);
+		}
+		add_str(o, "carrier", carrier_name(c));
+		add_int(o, "flows", flows);
+		add_int(o, "bytes", bytes);
+		json_append(list, o);
+	}
+	return list;
+}
+
+static struct json_object *counters_json(const struct inspect *r, bool errors)
+{
+	struct json_object *o = json_object_new_object();
+
+	for (unsigned int i = 0; i < (errors ? (unsigned int)CAUSES : (unsigned int)HANDOVERS);
+	     i++) {
+		uint64_t n = 0;
+
+		for (unsigned int w = 0; w < r->n_workers; w++)
+			n += count_get(errors ? &r->workers[w]->stats.errors[i]
+					      : &r->workers[w]->stats.handovers[i]);
+		add_int(o, errors ? cause_name(i) : handover_name(i), n);
+	}
+	return o;
+}
+
+/* A feature that may be missing, and why. */
+static void add_feature(struct json_object *list, const char *name, bool available,
+			const char *reason)
+{
+	struct json_object *o = json_object_new_object();
+
+	add_str(o, "name", name);
+	json_add(o, "available", json_object_new_boolean(available));
+	add_str(o, "reason", reason);
+	json_append(list, o);
+}
+
+static void add_probed(struct json_object *list, const struct inspect *r)
+{
+	const struct probe_start *p = r->probe;
+	const struct config *c = r->shared->config;
+	bool tried = c->probe && (config_forward_with(c, ENGINE_AUTO) ||
+				  config_forward_with(c, ENGINE_SOCKMAP) ||
+				  config_forward_with(c, ENGINE_SPLICE));
+
+	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
+		    p->splice.why);
+	add_feature(list, "tried at the start", tried, p->summary);
+}
+
+static struct json_object *kernel_json(const struct inspect *r)
+{
+	static const char *const features[] = {
+		"sk_skb stream verdict without parser", "sockmap redirect",
+		"memory-mapped counters",               "ring buffer events",
+		"sockmap look-up from sk_skb",          "fenced removal",
+	};
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	struct kernel *k = r->shared->kernel;
+
+	json_add(o, "available", json_object_new_boolean(k != NULL));
+	add_str(o, "reason", r->kernel_reason);
+	for (size_t i = 0; k && i < sizeof(features) / sizeof(features[0]); i++)
+		add_feature(list, features[i], true, "");
+	add_probed(list, r);
+	json_add(o, "features", list);
+	add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
+	return o;
+}
+
+static unsigned int open_descriptors(DIR *d)
+{
+	unsigned int n = 0;
+
+	if (!d)
+		return 0;
+	rewinddir(d);
+	while (readdir(d))
+		n++;
+	return n > 3 ? n - 3 : 0; /* ".", ".." and the directory itself */
+}
+
+int inspect_open(struct inspect *r)
+{
+	r->started_ms = clock_ms();
+	r->descriptors = opendir("/proc/self/fd");
+	return r->descriptors ? 0 : -errno;
+}
+
+void inspect_close(struct inspect *r)
+{
+	if (r->descriptors)
+		closedir(r->descriptors);
+	r->descriptors = NULL;
+}
+
+static struct json_object *resources_json(const struct inspect *r, const struct snapshot *snaps)
+{
+	struct json_object *o = json_object_new_object();
+	struct kernel *k = r->shared->kernel;
+	uint64_t pipes = 0, idle = 0, buffers = 0;
+
+	for (unsigned int w = 0; w < r->n_workers; w++) {
+		pipes += snaps[w].pipes;
+		idle += snaps[w].pipes_idle;
+		buffers += snaps[w].buffers;
+	}
+	add_int(o, "sessions", admission_sessions(r->shared->admission));
+	add_int(o, "clients", admission_clients(r->shared->admission));
+	add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
+	add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
+	add_int(o, "kernel_memory", k ? kernel_memory(k) : 0);
+	add_int(o, "kernel_memory_limit", k ? kernel_memory_limit(k) : 0);
+	add_int(o, "pipes", pipes);
+	add_int(o, "pipes_idle", idle);
+	add_int(o, "buffers", buffers);
+	add_int(o, "fds", open_descriptors(r->descriptors));
+	return o;
+}
+
+static uint64_t sum_moved(const struct inspect *r)
+{
+	uint64_t n = 0;
+
+	for (unsigned int i = 0; i < r->n_workers; i++)
+		n += count_get(&r->workers[i]->stats.moved);
+	return n;
+}
+
+struct json_object *inspect_status(const struct inspect *r, bool forwards)
+{
+	const struct config *c = r->shared->config;
+	struct json_object *o = json_object_new_object();
+	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
+	uint64_t silent, now_ms;
+
+	if (!snaps) {
+		json_lack();
+		return o;
+	}
+	silent = snapshot_all(r, snaps);
+	now_ms = clock_ms();
+	add_str(o, "version", CULVERT_VERSION);
+	add_int(o, "pid", (uint64_t)getpid());
+	add_int(o, "uptime_ms", now_ms - r->started_ms);
+	add_str(o, "engine", engine_name(c->engine));
+	add_int(o, "workers", r->n_workers);
+	add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
+	add_int(o, "workers_silent", silent);
+	add_int(o, "sessions_moved", sum_moved(r));
+	add_int(o, "max_sessions", c->max_sessions);
+	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
+	add_str(o, "resolver", inspect_resolver(r->shared->names));
+	if (forwards)
+		json_add(o, "forwards", forwards_json(r, NULL, now_ms));
+	json_add(o, "reload", reconfigure_json(r->reconfigure));
+	json_add(o, "carriers", carriers_json(r, snaps));
+	json_add(o, "handovers", counters_json(r, false));
+	json_add(o, "errors", counters_json(r, true));
+	json_add(o, "kernel", kernel_json(r));
+	if (r->shared->session_log)
+		json_add(o, "session_log", session_log_json(r->shared->session_log));
+	else
+		json_add_null(o, "session_log");
+	json_add(o, "resources", resources_json(r, snaps));
+	free(snaps);
+	return o;
+}

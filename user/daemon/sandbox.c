@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "daemon/sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
+{
+	const char *const fallbacks[] = { "culvert", "nobody" };
+	struct passwd *pw = NULL;
+
+	if (name)
+		pw = getpwnam(name);
+	for (size_t i = 0; !name && !pw && i < sizeof(fallbacks) / sizeof(fallbacks[0]); i++)
+		pw = getpwnam(fallbacks[i]);
+	if (!pw) {
+		snprintf(err, errlen, "no such account: %s (give another with --user, or start "
+			 "culvert as an account that is not root)", name ? name : "culvert, nobody");
+		return -ENOENT;
+	}
+	if (pw->pw_uid == 0) {
+		snprintf(err, errlen, "account %s is root: give an unprivileged one with --user",
+			 pw->pw_name);
+		return -EINVAL;
+	}
+	snprintf(ret->name, sizeof(ret->name), "%s", pw->pw_name);
+	ret->uid = pw->pw_uid;
+	ret->gid = pw->pw_gid;
+	return 0;
+}
+
+int account_find(const char *name, struct account *ret, char *err, size_t errlen)
+{
+	const struct passwd *pw;
+
+	if (!geteuid())
+		return account_find_as_root(name, ret, err, errlen);
+	/* nobody but root can become somebody else */
+	pw = getpwuid(geteuid());
+	if (name && (!pw || strcmp(name, pw->pw_name))) {
+		snprintf(err, errlen, "--user %s: only root can become another account", name);
+		return -EPERM;
+	}
+	snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
+	ret->uid = geteuid();
+	ret->gid = getegid();
+	return 0;
+}
+
+static bool is_among(cap_value_t c, const cap_value_t *keep, int n)
+{
+	while (n > 0)
+		if (keep[--n] == c)
+			return true;
+	return false;
+}
+
+static int reduce_bounding_set(const cap_value_t *keep, int n)
+{
+	for (cap_value_t c = 0; CAP_IS_SUPPORTED(c); c++)
+		if (cap_get_bound(c) > 0 && !is_among(c, keep, n) && cap_drop_bound(c) &&
+		    geteuid() == 0)
+			return -errno; /* without CAP_SETPCAP the set stays, and cannot be used */
+	return 0;
+}
+
+/* Of those to KEEP only what this process has; nothing can be inherited. */
+static int reduce_capabilities(const cap_value_t *keep, int n)
+{
+	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
+	int r = had && set ? 0 : -ENOMEM;
+
+	for (int i = 0; !r && i < n; i++) {
+		cap_flag_value_t has;
+
+		if (cap_get_flag(had, keep[i], CAP_PERMITTED, &has) ||
+		    cap_set_flag(set, CAP_PERMITTED, 1, &keep[i], has) ||
+		    cap_set_flag(set, CAP_EFFECTIVE, 1, &keep[i], has))
+			r = -errno;
+	}
+	if (!r && cap_set_proc(set))
+		r = -errno;
+	cap_free(had);
+	cap_free(set);
+	return r;
+}
+
+/* Nobody of the same account may look in: the kernel has done it if the uid has changed. */
+static int lock(const char **ret_what)
+{
+	*ret_what = "no_new_privs";
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+		return -errno;
+	*ret_what = "being traceable";
+	return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ? -errno : 0;
+}
+
+int sandbox_keep(const cap_value_t *keep, int n, char *err, size_t errlen)
+{
+	const char *what = "capability bounding set";
+	int r = reduce_bounding_set(keep, n);
+
+	if (!r && geteuid() == 0) {
+		what = "supplementary groups";
+		r = setgroups(0, NULL) ? -errno : 0;
+	}
+	if (!r) {
+		what = "capabilities";
+		r = reduce_capabilities(keep, n);
+	}
+	r = r ?: lock(&what);
+	if (r)
+		snprintf(err, errlen, "cannot give up privileges: %s: %s", what, strerror(-r));
+	return r;
+}
+
+int sandbox_enter(const struct account *a, char *err, size_t errlen)
+{
+	const char *what = "capability bounding set";
+	int r = reduce_bounding_set(NULL, 0);
+
+	if (geteuid() == 0) {
+		if (!r) {
+			what = "supplementary groups";
+			r = setgroups(0, NULL) ? -errno : 0;
+		}
+		if (!r) {
+			what = "group id";
+			r = setresgid(a->gid, a->gid, a->gid) ? -errno : 0;
+		}
+		if (!r) {
+			what = "user id";
+			r = setresuid(a->uid, a->uid, a->uid) ? -errno : 0;
+		}
+	}
+	if (!r) {
+		what = "capabilities";
+		r = reduce_capabilities(NULL, 0);
+	}
+	r = r ?: lock(&what);
+	if (!r && a->uid && setuid(0) == 0) {
+		what = "root was still to be had";
+		r = -EPERM;
+	}
+	if (r)
+		snprintf(err, errlen, "cannot give up privileges: %s: %s (to become %s, root needs "
+			 "CAP_SETUID, CAP_SETGID and CAP_SETPCAP, and a user namespace must have "
+			 "that account: give another with --user, or start culvert as an account "
+			 "that is not root)", what, strerror(-r), a->name);
+	return r;
+}
+
+static _Noreturn void enter_and_tell(const struct account *a, int to)
+{
+	char err[512];
+	int r = sandbox_enter(a, err, sizeof(err));
+
+	/* less than PIPE_BUF, and nobody else writes: it is written as a whole */
+	_exit(r && write(to, err, strlen(err)) > 0 ? -r : 0);
+}
+
+int sandbox_try(const struct account *a, char *err, size_t errlen)
+{
+	int tell[2], status = 0;
+	ssize_t n = 0;
+	pid_t pid;
+
+	if (pipe2(tell, O_CLOEXEC))
+		return 0;
+	pid = fork();
+	if (!pid)
+		enter_and_tell(a, tell[1]);
+	close(tell[1]);
+	if (pid > 0) {
+		n = read(tell[0], err, errlen - 1);
+		waitpid(pid, &status, 0);
+	}
+	close(tell[0]);
+	if (n <= 0)
+		return 0;
+	err[n] = '\0';
+	return -WEXITSTATUS(status);
+}
+
+unsigned long sandbox_raise_nofile(unsigned long want)
+{
+	struct rlimit rl;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl))
+		return 0;
+	if (rl.rlim_cur >= want)
+		return rl.rlim_cur;
+	if (rl.rlim_max < want) {
+		struct rlimit more = { .rlim_cur = want, .rlim_max = want };
+
+		if (!setrlimit(RLIMIT_NOFILE, &more)) /* CAP_SYS_RESOURCE, and below fs.nr_open */
+			return want;
+	}
+	rl.rlim_cur = want < rl.rlim_max ? want : rl.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &rl))
+		getrlimit(RLIMIT_NOFILE, &rl);
+	return rl.rlim_cur;
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: an allow list.  It is loaded when all threads run and all descriptors that
+ * need opening are open, so it has no way to make a thread, a process or a listener, nor to open a
+ * file.
+ *
+ * What is not on the list:
+ *   errno  fails with ENOSYS, as on an older kernel: a C library that was updated and tries a newer
+ *          call first then uses the older one.  The kernel logs it (audit type 1326).
+ *   kill   ends the process with SIGSYS, which shows a forgotten call at once.
+ * In both modes:
+ *   - what neither culvert nor a library makes by itself (`never`), and a call in the ABI of
+ *     another architecture, ends the process: somebody else is in control;
+ *   - openat(2) fails with EACCES, by a filter of its own that does not log: glibc's malloc looks
+ *     at /proc/sys/vm/overcommit_memory when it first gives back memory of a thread, and can do
+ *     without.  Where there is a session log, openat(2) is left as far as it takes to open that
+ *     anew: a directory by O_PATH, and a file to append to.
+ *
+ * The calls of the payload path have no conditions on their arguments: then the kernel decides with
+ * one look at a bitmap (seccomp_cache_check_allow()) and does not run the filter.
+ */
+#include "daemon/syscall_filter.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/built_with.h"
+
+/* What the C library does on its own account. */
+SYSCALLS_NEEDED(
+	/* malloc: no executable memory, nothing mapped from files */
+	SYSCALL(brk),
+	SYSCALL(mmap, SYSCALL_ARG_BITS(2, PROT_EXEC, 0),
+		SYSCALL_ARG_BITS(3, MAP_ANONYMOUS, MAP_ANONYMOUS)),
+	SYSCALL(mprotect, SYSCALL_ARG_BITS(2, PROT_EXEC, 0)),
+	SYSCALL(mremap),
+	SYSCALL(munmap),
+	SYSCALL(madvise),
+	SYSCALL(sched_getaffinity), /* how many arenas are worth having */
+	/* the first steps of a thread, if the filter overtakes it */
+	SYSCALL(set_robust_list),
+	SYSCALL(rseq),
+	/* mutexes, joining; the end of a thread and of the process */
+	SYSCALL(futex),
+	SYSCALL(futex_time64),
+	SYSCALL(sched_yield),
+	SYSCALL(rt_sigprocmask),
+	SYSCALL(exit),
+	SYSCALL(exit_group),
+	/* after SIGSTOP and SIGCONT */
+	SYSCALL(restart_syscall),
+	SYSCALL(rt_sigreturn),
+	/* where the clock source is one that the vDSO cannot read */
+	SYSCALL(clock_gettime),
+	SYSCALL(clock_gettime64),
+	SYSCALL(gettimeofday),
+	/* abort(); tgkill(2) has a rule of its own below */
+	SYSCALL(rt_sigaction),
+	SYSCALL(getpid),
+	SYSCALL(gettid),
+	SYSCALL(writev),
+	/* the seed of json-c's hash tables */
+	SYSCALL(getrandom));
+
+static const int never[] = {
+	SCMP_SYS(execve), SCMP_SYS(execveat),
+	SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev),
+	SCMP_SYS(kexec_load), SCMP_SYS(kexec_file_load),
+	SCMP_SYS(init_module), SCMP_SYS(finit_module), SCMP_SYS(delete_module),
+	SCMP_SYS(setuid), SCMP_SYS(setreuid), SCMP_SYS(setresuid),
+	SCMP_SYS(setgid), SCMP_SYS(setregid), SCMP_SYS(setresgid), SCMP_SYS(setgroups),
+	SCMP_SYS(capset), SCMP_SYS(unshare), SCMP_SYS(setns),
+	SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot),
+	SCMP_SYS(open_by_handle_at), SCMP_SYS(userfaultfd), SCMP_SYS(perf_event_open),
+	SCMP_SYS(io_uring_setup), SCMP_SYS(keyctl), SCMP_SYS(add_key), SCMP_SYS(request_key),
+};
+
+/* Made by the linker, which chooses their names: begin and end of the section. */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+extern const struct syscall_need *const __start_syscall_needs[];
+extern const struct syscall_need *const __stop_syscall_needs[];
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+const char *syscall_filter_hindrance(void)
+{
+	return BUILT_WITH_ASAN ? "address" :
+	       BUILT_WITH_TSAN ? "thread" :
+	       BUILT_WITH_MSAN ? "memory" :
+				 NULL;
+}
+
+static int allow(scmp_filter_ctx ctx, const struct syscall_need *need)
+{
+	unsigned int n = 0;
+
+	while (n < SYSCALL_ARGS_MAX && need->args[n].op)
+		n++;
+	return seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, need->call, n, need->args);
+}
+
+static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, unsigned int parts)
+{
+	int r = 0;
+
+	for (; need->call != SYSCALLS_END; need++)
+		if (!r && (!need->part || need->part & parts))
+			r = allow(ctx, need);
+	return r;
+}
+
+static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
+{
+	const struct syscall_need *const *table;
+	/* the other filter refuses it: the sterner one counts */
+	int r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(openat), 0);
+
+	/* cppcheck-suppress comparePointers ; of one section */
+	for (table = __start_syscall_needs; table < __stop_syscall_needs; table++)
+		r = r ?: allow_table(ctx, *table, parts);
+	return r;
+}
+
+/* What cannot be written into a table. */
+static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
+{
+	const struct scmp_arg_cmp self = { 0, SCMP_CMP_MASKED_EQ, 0xffffffffU, (uint64_t)getpid() };
+	int r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &self);
+
+	/* libseccomp refuses a rule that says what the default says */
+	for (size_t i = 0; !r && mode != FILTER_KILL && i < sizeof(never) / sizeof(never[0]); i++)
+		r = seccomp_rule_add(ctx, SCMP_ACT_KILL_PROCESS, never[i], 0);
+	return r;
+}
+
+static int load(scmp_filter_ctx ctx, bool audit)
+{
+	int r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
+
+	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, audit);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+	/* a binary tree: the filter is about 100 rules long */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	return r ?: seccomp_load(ctx);
+}
+
+/*
+ * What log_file.c does not do.  Without O_PATH: anything but O_WRONLY, O_APPEND and O_NOFOLLOW, and
+ * O_TRUNC, and O_TMPFILE, whose bit of its own comes with that of O_DIRECTORY.
+ */
+static const struct scmp_arg_cmp not_for_a_log[] = {
+	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDONLY),
+	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDWR),
+	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_ACCMODE),
+	SYSCALL_ARG_BITS(2, O_PATH | O_APPEND, 0),
+	SYSCALL_ARG_BITS(2, O_PATH | O_NOFOLLOW, 0),
+	SYSCALL_ARG_BITS(2, O_PATH | O_TRUNC, O_TRUNC),
+	SYSCALL_ARG_BITS(2, O_PATH | O_DIRECTORY, O_DIRECTORY),
+};
+
+/* To be loaded first: the other filter does not allow to load one. */
+static int refuse_openat(unsigned int parts)
+{
+	size_t n = parts & PART_SESSION_LOG ? sizeof(not_for_a_log) / sizeof(not_for_a_log[0]) : 0;
+	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+	int r = -ENOMEM;
+
+	if (ctx)
+		r = n ? 0 : seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0);
+	for (size_t i = 0; !r && i < n; i++)
+		r = seccomp_rule_add_array(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1,
+					   &not_for_a_log[i]);
+	r = r ?: load(ctx, false);
+	seccomp_release(ctx);
+	return r;
+}
+
+/* LIST NULL: the modules' tables. */
+static int allow_listed(enum filter_mode mode, unsigned int parts, const struct syscall_need *list)
+{
+	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
+	scmp_filter_ctx ctx = seccomp_init(refuse);
+	int r = -ENOMEM;
+
+	if (ctx && list)
+		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, parts);
+	else if (ctx)
+		r = allow_modules(ctx, parts);
+	r = r ?: add_others(ctx, mode);
+	r = r ?: load(ctx, true);
+	seccomp_release(ctx);
+	return r;
+}
+
+static int say(int error, char *err, size_t errlen)
+{
+	if (error)
+		snprintf(err, errlen,
+			 "cannot load the seccomp filter: %s (--seccomp off runs without)",
+			 strerror(-error));
+	return error;
+}
+
+int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, size_t errlen)
+{
+	if (mode == FILTER_OFF)
+		return 0;
+	return say(refuse_openat(parts) ?: allow_listed(mode, parts, NULL), err, errlen);
+}
+
+int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list,
+			      unsigned int parts, char *err, size_t errlen)
+{
+	return say(mode == FILTER_OFF ? 0 : allow_listed(mode, parts, list), err, errlen);
+}
+
+/* --- the resolver --- */
+
+static const int resolver_never[] = {
+	SCMP_SYS(listen), SCMP_SYS(accept), SCMP_SYS(accept4), SCMP_SYS(bpf),
+};
+
+static const int lookup_never[] = {
+	SCMP_SYS(kill), SCMP_SYS(tkill), SCMP_SYS(tgkill),
+	SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo),
+	SCMP_SYS(pidfd_open), SCMP_SYS(pidfd_getfd), SCMP_SYS(pidfd_send_signal),
+	SCMP_SYS(fork), SCMP_SYS(vfork),
+};
+
+static int refuse(scmp_filter_ctx ctx, uint32_t action, const int *calls, size_t n)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < n; i++)
+		r = seccomp_rule_add(ctx, action, calls[i], 0);
+	return r;
+}
+
+/* Threads are no processes.  clone3(2) hides what it makes; C libraries do without it. */
+static int refuse_processes(scmp_filter_ctx ctx)
+{
+	const struct scmp_arg_cmp process = SYSCALL_ARG_BITS(0, CLONE_THREAD, 0);
+
+	return seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) ?:
+	       seccomp_rule_add_array(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1, &process);
+}
+
+#define N_CALLS(list) (sizeof(list) / sizeof((list)[0]))
+
+int syscall_filter_resolver(enum filter_mode mode, bool lookup, char *err, size_t errlen)
+{
+	scmp_filter_ctx ctx;
+	int r = -ENOMEM;
+
+	if (mode == FILTER_OFF || syscall_filter_hindrance())
+		return 0;
+	ctx = seccomp_init(SCMP_ACT_ALLOW);
+	if (ctx && lookup)
+		r = refuse(ctx, SCMP_ACT_ERRNO(EPERM), lookup_never, N_CALLS(lookup_never)) ?:
+		    refuse_processes(ctx);
+	else if (ctx)
+		r = refuse(ctx, SCMP_ACT_KILL_PROCESS, never, N_CALLS(never)) ?:
+		    refuse(ctx, SCMP_ACT_ERRNO(EPERM), resolver_never, N_CALLS(resolver_never));
+	r = r ?: load(ctx, false);
+	seccomp_release(ctx);
+	if (r)
+		snprintf(err, errlen, "cannot load its seccomp filter: %s", strerror(-r));
+	return r;
+}

@@ -1,0 +1,528 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * Entering.  The verdict is given whole skbs and does not know how much of one user space has read,
+ * so a flow enters only when its receive queue was just seen empty.  What arrives between that look
+ * and the insertion stays in the queue until the kick runs the verdict over it.
+ *
+ * Drained.  Bytes that the program redirects wait on the target's psock until a kernel worker gives
+ * them to TCP.  Nobody tells us when; but TCP says how much it has been given since the connection
+ * began: acknowledged (tcpi_bytes_acked, which counts our SYN) plus not yet acknowledged
+ * (SIOCOUTQ).  Once that equals what was redirected plus what user space wrote, the backlog is
+ * empty.  TCP_INFO is read first: an ACK between the two calls can only make the sum too small,
+ * which means "look again", never "done".  (tcpi_bytes_sent - tcpi_bytes_retrans +
+ * tcpi_notsent_bytes needs one call less, but counts a segment twice when the local queueing
+ * discipline drops it: __tcp_transmit_skb() adds to bytes_sent before it knows, and snd_nxt does
+ * not move.)
+ *
+ * Leaving.  Removal from rx races with the socket's receive path: sk_psock_verdict_recv() may find
+ * that the program is gone and drop the skb in its hand.  The fence keeps it from running, in two
+ * parts.  The gate, a socket filter that is attached as long as the socket is in rx, keeps segments
+ * with payload or FIN out of TCP for these microseconds; the peer sends them again.  What has
+ * passed the filter already is met by setsockopt(SO_RCVLOWAT): it takes the socket lock, so no
+ * verdict runs when it returns, and tcp_data_ready() stays quiet until that many bytes wait (which
+ * alone leaks: under memory pressure, with a nearly closed window, with FIN).  Passing stays on
+ * until the very end, so that a daemon stopped in the middle leaves the hard limit in force.  Where
+ * passing would not bound memory the program closes the gate itself (include/culvert.h); it stays
+ * closed until the flow has left.
+ *
+ * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
+ * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
+ * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx, and with
+ * --engine sockmap as long as it lives, its buffer has a fixed size: the hard limit, or what it had
+ * grown to before.
+ * (A buffer much smaller than the backlog's limit makes removals slow: the fence drops the last
+ * segment of a window, and nothing that follows tells the peer before its timer does.)
+ *
+ * Audit.  A segment between the filter and the lock could still slip through, so each removal is
+ * audited: received == redirected + read + unread.  What cannot be proved is reset.
+ */
+#include "datapath/carrier_sockmap.h"
+
+#include <errno.h>
+#include <limits.h>
+
+#include "datapath/tcp.h"
+
+/*
+ * Two looks at a queue that fills between them prove nothing; its window closes long before this.
+ */
+#define AUDIT_TRIES 2000
+/* Looks at a queue at rest that must disagree before bytes count as lost. */
+#define AUDIT_LOOKS 4
+/* Inside this file: go round once more. */
+#define STEP_AGAIN ((enum step)-1)
+/* Fairness: buffers of passed bytes written in one go. */
+#define SETTLE_ROUNDS 64
+/* Looks, up to 128 ms apart, at a FIN whose bytes do not add up, before it is called a loss. */
+#define FIN_LOOKS 60
+
+static uint64_t passed_bytes(const struct sockmap_io *io)
+{
+	return kernel_stat(io->kernel, io->slot)->passed;
+}
+
+uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f)
+{
+	return kernel_stat(k, slot)->bytes - f->base_bytes;
+}
+
+bool sockmap_closed(struct kernel *k, uint32_t slot)
+{
+	return kernel_stat(k, slot)->closed == kernel_ctl(k, slot)->epoch;
+}
+
+/*
+ * True if every passed byte has been read: written, and so credited, or pending.  The daemon's half
+ * of Dekker's pattern with pass() of the program: whatever was stored to ctl before (credit,
+ * no_pass) is visible before `passed` is looked at.
+ */
+static bool all_read(const struct sockmap_io *io)
+{
+	kernel_barrier();
+	return passed_bytes(io) == io->flow->credit + io->flow->pending;
+}
+
+/* True if every passed byte is on the target.  Pairs with pass() in the program. */
+static bool settled(const struct sockmap_io *io)
+{
+	return !io->flow->pending && all_read(io);
+}
+
+/* The books are those of the stream, which a PROXY header may come before. */
+static int stream_received(const struct sockmap_io *io, uint64_t *ret)
+{
+	int r = tcp_received(io->src, ret);
+
+	if (!r)
+		*ret -= io->header_in;
+	return r;
+}
+
+/* Too small for a moment it may be smaller than the header. */
+static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
+{
+	int r = tcp_accepted(io->dst, io->dst_connected, ret);
+
+	if (!r)
+		*ret -= *ret < io->header_out ? *ret : io->header_out;
+	return r;
+}
+
+/* STEP_DONE if the target's backlog is empty. */
+static enum step look_drained(struct sockmap_io *io)
+{
+	struct flow_books *books = &io->books;
+	int r = stream_accepted(io, &books->accepted);
+
+	if (r) {
+		io->error = -r;
+		return STEP_DST_ERROR;
+	}
+	books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+	if (flow_drained(io->flow, books))
+		return STEP_DONE;
+	return books->accepted > books->redirected + io->flow->user_out ? STEP_UNPROVED : STEP_WAIT;
+}
+
+static enum step wait_longer(struct sockmap_io *io)
+{
+	flow_look_later(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+/* Passed bytes wait behind the other flow's backlog (trap T8), which the source's peer must read. */
+static enum step wait_for_source(struct sockmap_io *io)
+{
+	flow_look_seldom(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+static enum step wait_for_target(struct sockmap_io *io)
+{
+	flow_await_target(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+static int add_gated(struct sockmap_io *io)
+{
+	int r = kernel_gate(io->kernel, io->src, true);
+
+	if (r)
+		return r;
+	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
+	if (r)
+		kernel_gate(io->kernel, io->src, false);
+	return r;
+}
+
+int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
+		  const struct policy *policy, unsigned int worker)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	char c;
+	int r;
+
+	if (tcp_peek(io->src, &c, 1, 0) >= 0)
+		return -EAGAIN;
+	if (errno != EAGAIN) {
+		io->error = errno;
+		return -EPROTO;
+	}
+	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
+	io->flow->credit = passed_bytes(io);
+	ctl->credit = io->flow->credit;
+	ctl->soft_limit = limits->soft_limit;
+	ctl->hard_limit = limits->hard_limit;
+	ctl->bulk_bytes = policy->kernel_bulk;
+	ctl->bulk_ratio = policy->kernel_bulk_ratio;
+	ctl->bulk_skb = policy->kernel_bulk_skb;
+	ctl->worker = worker;
+	ctl->no_pass = 0;
+	ctl->fence = 0;
+	ctl->epoch++; /* opens the gate, too */
+	r = tcp_fix_buffer(io->src, limits->hard_limit);
+	if (r) {
+		io->error = -r;
+		return -EPROTO;
+	}
+	r = add_gated(io);
+	if (r)
+		tcp_free_buffer(io->src);
+	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
+	return r == -EAGAIN ? -EBUSY : r;
+}
+
+enum step sockmap_kick(struct sockmap_io *io)
+{
+	char c;
+
+	if (tcp_peek(io->src, &c, 1, 0) < 0 && errno != EAGAIN) {
+		io->error = errno;
+		return STEP_SRC_ERROR;
+	}
+	return settled(io) ? STEP_DONE : STEP_WAIT;
+}
+
+/*
+ * Read what is outstanding of the first PASSED bytes and write it to the target; ctl.credit follows
+ * what is written.
+ */
+static enum step settle_some(struct sockmap_io *io, uint64_t passed)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	struct flow *f = io->flow;
+	uint64_t before = f->user_out;
+	struct pump_io pump = {
+		.flow = f,
+		.pool = io->pool,
+		.buffer_size = io->buffer_size,
+		.src = io->src,
+		.dst = io->dst,
+		/* pending bytes are read already, but not yet credited */
+		.limit = passed - f->credit - f->pending,
+	};
+	enum pump r = copy_pump(&pump);
+
+	io->read += pump.read;
+	f->starved = r == PUMP_STARVED;
+	f->blocked = r == PUMP_BLOCKED;
+	f->credit += f->user_out - before;
+	/*
+	 * The program redirects as soon as it sees this: what was written must come first.  send(2)
+	 * has taken and released the target's lock, which the program's redirect goes through as
+	 * well; the release keeps the compiler, and the CPU, from storing credit earlier.
+	 */
+	kernel_release();
+	ctl->credit = f->credit;
+	if (f->user_out != before)
+		flow_look_reset(f);
+	switch (r) {
+	case PUMP_MORE:
+		return STEP_DONE;
+	case PUMP_SRC_ERROR:
+		io->error = pump.error;
+		return STEP_SRC_ERROR;
+	case PUMP_DST_ERROR:
+		io->error = pump.error;
+		return STEP_DST_ERROR;
+	case PUMP_BLOCKED:
+		return STEP_WAIT;
+	default:
+		if (pump.read)
+			return STEP_DONE;
+		return r == PUMP_STARVED ? wait_longer(io) : wait_for_source(io);
+	}
+}
+
+/*
+ * Between two redirected bytes the program passes one unbroken run of bytes.  The backlog must have
+ * drained before the first byte of a run is written; nothing is redirected during the run, so what
+ * has drained stays drained until the count of redirected bytes moves.  PASSED is read before that
+ * count: the program counts in the order of the stream, so a run that begins after a redirect is
+ * never taken for part of the run before it.
+ */
+static enum step settle_round(struct sockmap_io *io)
+{
+	uint64_t passed = passed_bytes(io);
+
+	/* with the atomic add in pass(): `bytes` is at least as new as `passed` */
+	kernel_acquire();
+	if (sockmap_redirected(io->kernel, io->slot, io->flow) != io->flow->drained_at) {
+		enum step r = look_drained(io);
+
+		if (r != STEP_DONE)
+			return r == STEP_WAIT ? wait_for_target(io) : r;
+		io->flow->drained_at = io->books.redirected;
+	}
+	return passed == io->flow->credit ? STEP_DONE : settle_some(io, passed);
+}
+
+enum step sockmap_settle(struct sockmap_io *io)
+{
+	for (int round = 0; round < SETTLE_ROUNDS; round++) {
+		enum step r;
+
+		if (settled(io))
+			return STEP_DONE;
+		r = settle_round(io);
+		if (r != STEP_DONE)
+			return r;
+	}
+	/* the source is faster than we are: go on after the others have had their turn */
+	flow_look_soon(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+static int remove_from_rx(struct sockmap_io *io)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	int r;
+
+	if (!all_read(io))
+		return -EAGAIN;
+	ctl->no_pass = 1;
+	r = all_read(io) ? kernel_rx_del(io->kernel, io->slot) : -EAGAIN;
+	if (r)
+		ctl->no_pass = 0;
+	return r;
+}
+
+/* -EIO: the fence is up, in part at least, and would stop the flow for ever: end the session. */
+static int remove_fenced(struct sockmap_io *io)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	int r;
+
+	ctl->fence = 1;
+	kernel_barrier(); /* before the lock is taken, so that no segment after it sees the old value */
+	/* takes the socket lock: what had passed the filter is queued */
+	tcp_set_lowat(io->src, INT_MAX);
+	r = remove_from_rx(io);
+	if (!r && kernel_gate(io->kernel, io->src, false))
+		r = -EIO;
+	ctl->fence = 0;
+	if (tcp_set_lowat(io->src, 1))
+		return -EIO;
+	if (!r && !io->returns)
+		tcp_free_buffer(io->src);
+	return r;
+}
+
+/* Read up to LIMIT bytes, without writing them, as long as no more than MOST are kept so. */
+static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most)
+{
+	struct pump_io pump = {
+		.flow = io->flow,
+		.pool = io->pool,
+		.buffer_size = io->buffer_size,
+		.src = io->src,
+		.dst = io->dst,
+		.limit = limit,
+	};
+	enum pump r = copy_read_ahead(&pump, most);
+
+	io->read += pump.read;
+	if (r == PUMP_SRC_ERROR)
+		io->error = pump.error;
+	return r;
+}
+
+/* Read the UNREAD bytes that were found in the source's receive queue; they are written later. */
+static enum step read_unread(struct sockmap_io *io, uint64_t unread)
+{
+	enum pump r = read_ahead(io, unread, UINT32_MAX);
+
+	if (r == PUMP_SRC_ERROR)
+		return STEP_SRC_ERROR;
+	return r == PUMP_STARVED ? STEP_UNPROVED : STEP_AGAIN;
+}
+
+/*
+ * received == redirected + read + unread, seen at one instant: nobody but us reads.
+ *
+ * A FIN that comes while we look makes one look disagree: tcp_get_info() reads the state before it
+ * takes the socket lock, so the FIN may be in bytes_received and not yet in the state.  That makes
+ * `received` too large and never too small, so looking again cannot hide a loss.
+ *
+ * An urgent byte makes all looks disagree: MSG_PEEK ends before it, and SIOCINQ cannot be asked
+ * (0 in a sockmap, tcp_bpf's sk_msg only).  What is before it is read then, and the next look
+ * begins at it.
+ */
+static enum step audit_left(struct sockmap_io *io)
+{
+	struct flow_books *books = &io->books;
+	uint64_t again = 0;
+	int r = 0, disagree = 0;
+
+	for (int i = 0; !r && i < AUDIT_TRIES; i++) {
+		enum step step;
+
+		r = tcp_unread(io->src, &books->unread);
+		r = r ?: stream_received(io, &books->received);
+		r = r ?: tcp_unread(io->src, &again);
+		if (r || again != books->unread)
+			continue;
+		books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+		if (flow_audit_left(io->flow, books) == AUDIT_OK)
+			return STEP_DONE;
+		if (++disagree < AUDIT_LOOKS)
+			continue;
+		if (!books->unread)
+			return STEP_UNPROVED;
+		step = read_unread(io, books->unread);
+		if (step != STEP_AGAIN)
+			return step;
+		disagree = 0;
+	}
+	io->error = -r;
+	return r ? STEP_SRC_ERROR : STEP_UNPROVED;
+}
+
+/*
+ * Read passed bytes without writing them, as long as no more than MOST are kept so.  To leave, it is
+ * enough that they are read; writing them must wait for the backlog, and a fast source would
+ * meanwhile have more passed, for ever.
+ */
+static enum step read_passed(struct sockmap_io *io, uint32_t most)
+{
+	struct flow *f = io->flow;
+	uint64_t before = io->read;
+	enum pump r = read_ahead(io, passed_bytes(io) - f->credit - f->pending, most);
+
+	f->starved = r == PUMP_STARVED;
+	if (r == PUMP_SRC_ERROR)
+		return STEP_SRC_ERROR;
+	if (io->read != before || r == PUMP_MORE)
+		return STEP_DONE;
+	return f->starved ? wait_longer(io) : wait_for_source(io);
+}
+
+/*
+ * A source that is faster than our reading has filled the read-ahead, and would fill it again after
+ * each write.  Under the fence it cannot: what is left to read is at most a receive buffer, whose
+ * size is fixed.  The fence is down before anything waits for the target, which may take longer
+ * than the source's TCP goes on trying.  STEP_DONE: all is read, and the fence is up.
+ */
+static enum step read_fenced(struct sockmap_io *io)
+{
+	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	enum step r = STEP_DONE;
+
+	ctl->fence = 1;
+	while (r == STEP_DONE && !all_read(io)) /* a barrier: the gate sees the fence */
+		r = read_passed(io, UINT32_MAX);
+	if (r != STEP_DONE)
+		ctl->fence = 0;
+	if (r != STEP_WAIT)
+		return r;
+	r = settle_round(io); /* out of reach, behind the reverse flow's backlog: make room first */
+	return r == STEP_DONE ? STEP_AGAIN : r;
+}
+
+static enum step leave_round(struct sockmap_io *io)
+{
+	enum step r = STEP_DONE;
+	int e;
+
+	if (!all_read(io) && io->flow->pending < io->read_ahead) {
+		r = read_passed(io, io->read_ahead);
+		return r == STEP_DONE ? STEP_AGAIN : r;
+	}
+	if (!all_read(io))
+		r = read_fenced(io);
+	if (r != STEP_DONE)
+		return r;
+	e = remove_fenced(io); /* raises the fence, if it is not up, and lowers it */
+	if (e == -EAGAIN)
+		return STEP_AGAIN;
+	return e || !all_read(io) ? STEP_UNPROVED : audit_left(io);
+}
+
+enum step sockmap_leave(struct sockmap_io *io)
+{
+	for (int round = 0; round < SETTLE_ROUNDS; round++) {
+		enum step r = leave_round(io);
+
+		if (r != STEP_AGAIN)
+			return r;
+	}
+	flow_look_soon(io->flow, io->now_ms);
+	return STEP_WAIT;
+}
+
+enum step sockmap_drain(struct sockmap_io *io)
+{
+	enum step r = look_drained(io);
+
+	if (r == STEP_DONE) /* for the reverse flow's program: there is no backlog any more */
+		kernel_stay_over(io->kernel, io->slot);
+	return r == STEP_WAIT ? wait_for_target(io) : r;
+}
+
+enum step sockmap_finish(struct sockmap_io *io)
+{
+	struct flow_books *books = &io->books;
+	enum step r = sockmap_kick(io);
+	int e;
+
+	if (r == STEP_SRC_ERROR)
+		return r;
+	r = sockmap_settle(io);
+	if (r != STEP_DONE)
+		return r;
+	e = stream_received(io, &books->received);
+	if (e) {
+		io->error = -e;
+		return STEP_SRC_ERROR;
+	}
+	books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
+	switch (flow_audit_fin(io->flow, books)) {
+	case AUDIT_OK:
+		break;
+	case AUDIT_LATE:
+		return ++io->flow->stuck > FIN_LOOKS ? STEP_UNPROVED : wait_longer(io);
+	default:
+		return STEP_UNPROVED;
+	}
+	r = look_drained(io);
+	if (r == STEP_DONE) /* still in rx, but nothing can come any more */
+		kernel_stay_over(io->kernel, io->slot);
+	return r == STEP_WAIT ? wait_for_target(io) : r;
+}
+
+enum step sockmap_rest(struct sockmap_io *io)
+{
+	enum step r = io->flow->phase == FLOW_DRAINING ? STEP_DONE : sockmap_settle(io);
+
+	return r == STEP_DONE ? look_drained(io) : r;
+}
+
+bool sockmap_ended(const struct sockmap_io *io)
+{
+	uint64_t received = 0;
+
+	return !stream_received(io, &received) &&
+	       received == sockmap_redirected(io->kernel, io->slot, io->flow) + io->flow->user_in;
+}

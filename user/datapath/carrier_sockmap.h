@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_CARRIER_SOCKMAP_H
+#define CULVERT_CARRIER_SOCKMAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "datapath/carrier.h"
+#include "datapath/flow.h"
+#include "datapath/kernel.h"
+#include "datapath/policy.h"
+
+/*
+ * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
+ * functions report, and session_flow.c moves the flow from phase to phase.
+ */
+struct sockmap_io {
+	struct flow *flow;
+	struct kernel *kernel;
+	struct pool *pool;
+	int src, dst;
+	uint32_t slot;       /* the source's; the target's is slot ^ 1 */
+	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
+	uint16_t header_in;  /* bytes read from the source before the stream, */
+	uint16_t header_out; /* and written to the target: no part of the books */
+	bool returns;        /* to rx as soon as it can: the receive buffer stays as it is */
+	size_t buffer_size;  /* bytes a read; 0: what the pool says */
+	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
+	uint64_t now_ms;
+	uint64_t read;       /* out: bytes read */
+	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
+	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked
+				  * at */
+};
+
+enum step {
+	STEP_DONE,       /* what was asked is done */
+	STEP_WAIT,       /* not yet: see flow_wants() */
+	STEP_UNPROVED,   /* bytes cannot be accounted for: the session must be reset */
+	STEP_SRC_ERROR,
+	STEP_DST_ERROR,
+};
+
+/*
+ * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
+ * the source, which user space must read first; -EPROTO and io->error if the source has failed, so
+ * that the session must be reset; or the -errno of the map update.  Of LIMITS only the soft and hard
+ * one are used.
+ */
+int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
+		  const struct policy *policy, unsigned int worker);
+
+/*
+ * Make the kernel run the verdict over what arrived on the source before it was in rx (trap T2).
+ * STEP_WAIT: bytes were passed, and wait for sockmap_settle().
+ */
+enum step sockmap_kick(struct sockmap_io *io);
+
+/* Write every passed byte to the target, after the target's backlog has drained. */
+enum step sockmap_settle(struct sockmap_io *io);
+
+/*
+ * LEAVING -> DRAINING: read what was passed, then take the flow out of rx.  What was read and could
+ * not be written yet is pending.  STEP_UNPROVED: the audit failed.
+ */
+enum step sockmap_leave(struct sockmap_io *io);
+
+/* DRAINING -> USER: STEP_DONE once all that was redirected is in the target's TCP. */
+enum step sockmap_drain(struct sockmap_io *io);
+
+/*
+ * FINISHING -> DONE: the source has sent FIN.  STEP_DONE once every byte that it sent is in the
+ * target's TCP; the caller may then shut the target down.
+ */
+enum step sockmap_finish(struct sockmap_io *io);
+
+/*
+ * The source is dead: nothing more comes.  Bring on what the program has passed, and what is in the
+ * target's backlog.  STEP_DONE: the target's TCP has all of it; STEP_WAIT: look again.
+ */
+enum step sockmap_rest(struct sockmap_io *io);
+
+/*
+ * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its
+ * error has been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this
+ * socket for the other flow, takes the error (sock_error()), and puts it back only later.
+ */
+bool sockmap_ended(const struct sockmap_io *io);
+
+/* True if the program has closed the gate of SLOT, which is in rx: it must leave. */
+bool sockmap_closed(struct kernel *k, uint32_t slot);
+
+/* What the program has redirected since the session got SLOT. */
+uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f);
+
+#endif

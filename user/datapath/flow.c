@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "datapath/flow.h"
+
+#include <assert.h>
+
+#define LOOK_MAX_MS 128
+#define LOOK_SELDOM_MS 2048
+
+static const char *const carrier_names[CARRIERS] = {
+	[CARRIER_COPY] = "copy",
+	[CARRIER_SPLICE] = "splice",
+	[CARRIER_SOCKMAP] = "sockmap",
+};
+
+static const char *const phase_names[FLOW_PHASES] = {
+	[FLOW_USER] = "user",         [FLOW_KERNEL] = "kernel",       [FLOW_LEAVING] = "leaving",
+	[FLOW_DRAINING] = "draining", [FLOW_FINISHING] = "finishing", [FLOW_DONE] = "done",
+};
+
+static const char *const reason_names[REASONS] = {
+	[REASON_START] = "start",
+	[REASON_ENGINE] = "engine",
+	[REASON_CONVERSATION] = "conversation",
+	[REASON_SMALL_READS] = "small messages",
+	[REASON_BUSY_WORKER] = "busy worker",
+	[REASON_REVIEW] = "review",
+	[REASON_BULK] = "bulk",
+	[REASON_SLOW_TARGET] = "slow target",
+	[REASON_HARD_LIMIT] = "hard limit",
+	[REASON_KERNEL_MEMORY] = "kernel memory",
+	[REASON_NO_KERNEL] = "no kernel support",
+	[REASON_NOT_TCP] = "not TCP",
+	[REASON_NO_SLOT] = "no slot free",
+	[REASON_CLOSING] = "peer is closing",
+	[REASON_REFUSED] = "refused by the kernel",
+	[REASON_BANDWIDTH] = "bandwidth limit",
+	[REASON_NO_PIPE] = "no pipe",
+};
+
+const char *carrier_name(enum carrier c)
+{
+	return c < CARRIERS ? carrier_names[c] : "?";
+}
+
+const char *flow_phase_name(enum flow_phase p)
+{
+	return p < FLOW_PHASES ? phase_names[p] : "?";
+}
+
+const char *reason_name(enum reason r)
+{
+	return r < REASONS ? reason_names[r] : "?";
+}
+
+enum carrier flow_carrier(const struct flow *f)
+{
+	switch ((enum flow_phase)f->phase) {
+	case FLOW_KERNEL:
+	case FLOW_FINISHING:
+		return CARRIER_SOCKMAP;
+	case FLOW_LEAVING: /* passed bytes are read and written by user space */
+		return CARRIER_COPY;
+	case FLOW_DONE:
+		return f->ended_in_kernel ? CARRIER_SOCKMAP : f->user_carrier;
+	default:
+		return f->user_carrier;
+	}
+}
+
+#define TO(phase) (1U << (phase))
+
+static const uint8_t allowed[FLOW_PHASES] = {
+	[FLOW_USER] = TO(FLOW_KERNEL) | TO(FLOW_DONE),
+	[FLOW_KERNEL] = TO(FLOW_LEAVING) | TO(FLOW_FINISHING),
+	[FLOW_LEAVING] = TO(FLOW_DRAINING) | TO(FLOW_FINISHING),
+	[FLOW_DRAINING] = TO(FLOW_USER),
+	[FLOW_FINISHING] = TO(FLOW_DONE),
+};
+
+bool flow_may(enum flow_phase from, enum flow_phase to)
+{
+	return from < FLOW_PHASES && to < FLOW_PHASES && (allowed[from] & TO(to));
+}
+
+void flow_set_phase(struct flow *f, enum flow_phase to)
+{
+	assert(flow_may(f->phase, to));
+	f->ended_in_kernel = f->phase == FLOW_FINISHING; /* which leads to DONE alone */
+	f->phase = to;
+	flow_look_reset(f);
+}
+
+unsigned int flow_wants(const struct flow *f)
+{
+	unsigned int settling = f->blocked && !f->starved ? FLOW_WANT_WRITE : FLOW_WANT_TIMER;
+
+	switch ((enum flow_phase)f->phase) {
+	case FLOW_USER:
+		if (f->starved)
+			return FLOW_WANT_TIMER;
+		if (f->pending)
+			return FLOW_WANT_WRITE;
+		return f->paced ? FLOW_WANT_TIMER : FLOW_WANT_READ;
+	case FLOW_KERNEL:
+		return FLOW_WANT_FIN;
+	case FLOW_LEAVING:
+		return FLOW_WANT_FIN | settling;
+	case FLOW_DRAINING:
+	case FLOW_FINISHING:
+		return settling;
+	default:
+		return 0;
+	}
+}
+
+static void look_within(struct flow *f, uint64_t now_ms, uint16_t most_ms)
+{
+	f->blocked = false; /* it is the clock that is waited for now */
+	f->wait_ms = f->wait_ms ? f->wait_ms * 2 : 1;
+	if (f->wait_ms > most_ms)
+		f->wait_ms = most_ms;
+	f->due_ms = now_ms + f->wait_ms;
+}
+
+void flow_look_later(struct flow *f, uint64_t now_ms)
+{
+	look_within(f, now_ms, LOOK_MAX_MS);
+}
+
+void flow_look_seldom(struct flow *f, uint64_t now_ms)
+{
+	look_within(f, now_ms, LOOK_SELDOM_MS);
+}
+
+void flow_await_target(struct flow *f, uint64_t now_ms)
+{
+	if (f->wait_ms < LOOK_MAX_MS) {
+		flow_look_later(f, now_ms);
+		return;
+	}
+	/* when it has room the kernel's worker goes on, and the looks begin anew at 1 ms */
+	f->blocked = true;
+	f->wait_ms = 0;
+	f->due_ms = 0;
+}
+
+void flow_look_soon(struct flow *f, uint64_t now_ms)
+{
+	f->blocked = false;
+	f->wait_ms = 0;
+	f->due_ms = now_ms;
+}
+
+void flow_look_reset(struct flow *f)
+{
+	f->wait_ms = 0;
+	f->due_ms = 0;
+	f->stuck = 0;
+}
+
+bool flow_drained(const struct flow *f, const struct flow_books *b)
+{
+	return b->accepted == b->redirected + f->user_out;
+}
+
+enum audit flow_audit_left(const struct flow *f, const struct flow_books *b)
+{
+	return b->received == b->redirected + f->user_in + b->unread ? AUDIT_OK : AUDIT_LOST;
+}
+
+enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b)
+{
+	uint64_t seen = b->redirected + f->user_in;
+
+	if (seen == b->received)
+		return AUDIT_OK;
+	return seen < b->received ? AUDIT_LATE : AUDIT_LOST;
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "datapath/kernel.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "bpf/culvert.skel.h"
+
+/*
+ * A ring holds two events for every slot, within these bounds; beyond, events_lost is the backstop.
+ */
+#define RING_MIN (64U * 1024)
+#define RING_MAX (4U * 1024 * 1024)
+#define RING_RECORD 16U /* header and struct culvert_event */
+
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_SOCKMAP, bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
+	SYSCALL_IF(PART_SOCKMAP, bpf, SYSCALL_ARG(0, BPF_MAP_DELETE_ELEM)),
+	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_COOKIE)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_ATTACH_BPF)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_DETACH_BPF)),
+	SYSCALL(close));
+
+struct kernel {
+	struct culvert *skel;
+	int rx, tx, slots;
+	struct culvert_stat *stats;
+	struct culvert_ctl *ctls;
+	size_t stats_size, ctls_size;
+	uint64_t *stale; /* by slot: a cookie that could not be taken out of slots, or 0 */
+	int *rings; /* fds, by worker */
+	unsigned int n_rings;
+	_Atomic bool is_short; /* of memory; see kernel_memory_short() */
+
+	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
+	uint32_t *free;
+	unsigned int n_free, n_pairs;
+};
+
+struct kernel_ring {
+	struct kernel *kernel;
+	struct ring_buffer *rb;
+	kernel_event_fn *handle;
+	void *arg;
+};
+
+static int on_libbpf_print(enum libbpf_print_level level, const char *fmt, va_list ap)
+{
+	char line[512];
+	size_t n;
+
+	if (log_get_level() < LOG_DEBUG || level == LIBBPF_DEBUG)
+		return 0;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+	vsnprintf(line, sizeof(line), fmt, ap);
+#pragma GCC diagnostic pop
+	n = strlen(line);
+	if (n && line[n - 1] == '\n')
+		line[n - 1] = '\0';
+	log_debug("%s", line);
+	return 0;
+}
+
+static uint32_t ring_size(unsigned int n_slots)
+{
+	uint64_t want = (uint64_t)n_slots * 2 * RING_RECORD;
+	uint32_t size = RING_MIN;
+
+	while (size < want && size < RING_MAX)
+		size *= 2;
+	return size;
+}
+
+static int open_rings(struct kernel *k, unsigned int workers, unsigned int n_slots)
+{
+	int outer = bpf_map__fd(k->skel->maps.rings);
+
+	k->rings = calloc(workers, sizeof(*k->rings));
+	if (!k->rings)
+		return -ENOMEM;
+	for (unsigned int i = 0; i < workers; i++) {
+		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "culvert_ring", 0, 0,
+					ring_size(n_slots), NULL);
+
+		if (fd < 0)
+			return -errno;
+		k->rings[k->n_rings++] = fd;
+		if (bpf_map_update_elem(outer, &i, &fd, BPF_ANY))
+			return -errno;
+	}
+	return 0;
+}
+
+static int set_sizes(struct kernel *k, const struct kernel_limits *limits)
+{
+	uint32_t n = limits->pairs * 2;
+	int r;
+
+	r = bpf_map__set_max_entries(k->skel->maps.rx, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.tx, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.slots, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.stats, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.ctls, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.rings, limits->workers);
+	return r;
+}
+
+/* Words of 64 bits are shared without a lock: they must not be read in halves. */
+_Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
+
+static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	size_t size = (size_t)bpf_map__value_size(map) * bpf_map__max_entries(map);
+	void *p;
+
+	size = (size + (size_t)page - 1) / (size_t)page * (size_t)page;
+	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	*ret = p;
+	*ret_size = size;
+	return 0;
+}
+
+static int fill_free_list(struct kernel *k, unsigned int pairs)
+{
+	k->free = malloc(pairs * sizeof(*k->free));
+	k->stale = calloc(2 * (size_t)pairs, sizeof(*k->stale));
+	if (!k->free || !k->stale)
+		return -ENOMEM;
+	for (unsigned int i = 0; i < pairs; i++)
+		k->free[i] = pairs - 1 - i;
+	k->n_free = k->n_pairs = pairs;
+	return 0;
+}
+
+static void explain(char *err, size_t errlen, const char *what, int r)
+{
+	const char *hint = "";
+
+	if (r == -EPERM || r == -EACCES)
+		hint = "; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)";
+	else if (r == -ENOENT || r == -ESRCH)
+		hint = "; it needs kernel BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux)";
+	else if (r == -EINVAL || r == -EOPNOTSUPP)
+		hint = "; it needs CAP_PERFMON, and Linux 6.1 with CONFIG_BPF_SYSCALL, "
+		       "CONFIG_BPF_JIT and CONFIG_BPF_STREAM_PARSER";
+	snprintf(err, errlen, "%s: %s%s", what, strerror(-r), hint);
+}
+
+int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *err, size_t errlen)
+{
+	const char *what = "cannot allocate memory";
+	struct kernel *k;
+	int r = -ENOMEM;
+
+	libbpf_set_print(on_libbpf_print);
+	k = calloc(1, sizeof(*k));
+	if (!k)
+		goto fail;
+	pthread_mutex_init(&k->lock, NULL);
+
+	what = "cannot open the BPF object";
+	k->skel = culvert__open();
+	if (!k->skel) {
+		r = -errno;
+		goto fail;
+	}
+	what = "cannot size the BPF maps";
+	r = set_sizes(k, limits);
+	if (r)
+		goto fail;
+	if (limits->memory && limits->memory < INT64_MAX)
+		k->skel->rodata->memory_limit = (int64_t)limits->memory;
+	what = "cannot load the sk_skb verdict program and its maps";
+	r = culvert__load(k->skel);
+	if (r)
+		goto fail;
+	k->rx = bpf_map__fd(k->skel->maps.rx);
+	k->tx = bpf_map__fd(k->skel->maps.tx);
+	k->slots = bpf_map__fd(k->skel->maps.slots);
+
+	what = "cannot attach the verdict program to the sockmap";
+	r = bpf_prog_attach(bpf_program__fd(k->skel->progs.culvert_verdict), k->rx,
+			    BPF_SK_SKB_STREAM_VERDICT, 0);
+	if (r) {
+		r = -errno;
+		goto fail;
+	}
+	what = "cannot map the counters";
+	r = map_array(k->skel->maps.stats, (void **)&k->stats, &k->stats_size);
+	r = r ?: map_array(k->skel->maps.ctls, (void **)&k->ctls, &k->ctls_size);
+	if (r)
+		goto fail;
+	what = "cannot create the ring buffers";
+	r = open_rings(k, limits->workers, limits->pairs * 2);
+	r = r ?: fill_free_list(k, limits->pairs);
+	if (r)
+		goto fail;
+	*ret = k;
+	return 0;
+fail:
+	explain(err, errlen, what, r);
+	kernel_close(k);
+	return r;
+}
+
+void kernel_close(struct kernel *k)
+{
+	if (!k)
+		return;
+	for (unsigned int i = 0; i < k->n_rings; i++)
+		close(k->rings[i]);
+	free(k->rings);
+	if (k->stats)
+		munmap(k->stats, k->stats_size);
+	if (k->ctls)
+		munmap(k->ctls, k->ctls_size);
+	culvert__destroy(k->skel);
+	pthread_mutex_destroy(&k->lock);
+	free(k->free);
+	free(k->stale);
+	free(k);
+}
+
+int kernel_pair_get(struct kernel *k, uint32_t *ret_pair)
+{
+	int r = -ENOSPC;
+
+	pthread_mutex_lock(&k->lock);
+	if (k->n_free) {
+		*ret_pair = k->free[--k->n_free];
+		r = 0;
+	}
+	pthread_mutex_unlock(&k->lock);
+	/* events and counters of the slots' last owner are told apart by the epoch */
+	for (unsigned int i = 0; !r && i < 2; i++)
+		k->ctls[*ret_pair * 2 + i].epoch++;
+	return r;
+}
+
+void kernel_pair_put(struct kernel *k, uint32_t pair)
+{
+	for (unsigned int i = 0; i < 2; i++)
+		kernel_stay_over(k, pair * 2 + i);
+	pthread_mutex_lock(&k->lock);
+	k->free[k->n_free++] = pair;
+	pthread_mutex_unlock(&k->lock);
+}
+
+unsigned int kernel_pairs_used(struct kernel *k)
+{
+	unsigned int n;
+
+	pthread_mutex_lock(&k->lock);
+	n = k->n_pairs - k->n_free;
+	pthread_mutex_unlock(&k->lock);
+	return n;
+}
+
+unsigned int kernel_pairs_total(const struct kernel *k)
+{
+	return k->n_pairs;
+}
+
+static int sockmap_add(int map, uint32_t slot, int fd)
+{
+	uint64_t value = (uint64_t)fd;
+
+	return bpf_map_update_elem(map, &slot, &value, BPF_NOEXIST) ? -errno : 0;
+}
+
+/*
+ * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that
+ * cookie again, but too many would fill the map: the slot's next owner tries again.
+ */
+static int forget_cookie(struct kernel *k, uint32_t slot, uint64_t cookie)
+{
+	int r = bpf_map_delete_elem(k->slots, &cookie) && errno != ENOENT ? -errno : 0;
+
+	k->stale[slot] = r ? cookie : 0;
+	return r;
+}
+
+int kernel_admit(struct kernel *k, uint32_t slot, int fd, uint64_t *ret_cookie)
+{
+	socklen_t len = sizeof(*ret_cookie);
+	int r;
+
+	r = k->stale[slot] ? forget_cookie(k, slot, k->stale[slot]) : 0;
+	if (r)
+		return r;
+	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, ret_cookie, &len))
+		return -errno;
+	if (bpf_map_update_elem(k->slots, ret_cookie, &slot, BPF_NOEXIST))
+		return -errno;
+	r = sockmap_add(k->tx, slot, fd);
+	if (r)
+		forget_cookie(k, slot, *ret_cookie);
+	return r;
+}
+
+void kernel_forget(struct kernel *k, uint32_t slot, uint64_t cookie, bool closed)
+{
+	if (!closed)
+		bpf_map_delete_elem(k->tx, &slot);
+	forget_cookie(k, slot, cookie);
+}
+
+int kernel_rx_add(struct kernel *k, uint32_t slot, int fd)
+{
+	return sockmap_add(k->rx, slot, fd);
+}
+
+int kernel_rx_del(struct kernel *k, uint32_t slot)
+{
+	return bpf_map_delete_elem(k->rx, &slot) ? -errno : 0;
+}
+
+int kernel_gate(struct kernel *k, int fd, bool on)
+{
+	int prog = bpf_program__fd(k->skel->progs.culvert_gate);
+
+	return setsockopt(fd, SOL_SOCKET, on ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog))
+		       ? -errno
+		       : 0;
+}
+
+const volatile struct culvert_stat *kernel_stat(const struct kernel *k, uint32_t slot)
+{
+	return &k->stats[slot];
+}
+
+volatile struct culvert_ctl *kernel_ctl(const struct kernel *k, uint32_t slot)
+{
+	return &k->ctls[slot];
+}
+
+bool kernel_is_charged(const struct kernel *k, uint32_t slot)
+{
+	const volatile struct culvert_stat *st = kernel_stat(k, slot);
+
+	return st->backlog && st->epoch == k->ctls[slot].epoch;
+}
+
+void kernel_stay_over(struct kernel *k, uint32_t slot)
+{
+	if (kernel_is_charged(k, slot))
+		__atomic_fetch_add(&k->skel->bss->memory.released, kernel_stat(k, slot)->backlog,
+				   __ATOMIC_RELEASE);
+	kernel_ctl(k, slot)->epoch++;
+}
+
+uint64_t kernel_memory(const struct kernel *k)
+{
+	/* what is released was charged before: in this order the difference is never below 0 */
+	uint64_t released = __atomic_load_n(&k->skel->bss->memory.released, __ATOMIC_ACQUIRE);
+
+	return __atomic_load_n(&k->skel->bss->memory.charged, __ATOMIC_RELAXED) - released;
+}
+
+uint64_t kernel_memory_limit(const struct kernel *k)
+{
+	return (uint64_t)k->skel->rodata->memory_limit;
+}
+
+bool kernel_memory_short(struct kernel *k)
+{
+	bool was = atomic_load_explicit(&k->is_short, memory_order_relaxed), is;
+	uint64_t limit = kernel_memory_limit(k);
+
+	is = kernel_memory(k) > (was ? limit / 2 : limit / 4 * 3);
+	if (is != was)
+		atomic_store_explicit(&k->is_short, is, memory_order_relaxed);
+	return is;
+}
+
+static int on_record(void *ctx, void *data, size_t size)
+{
+	struct kernel_ring *r = ctx;
+	const struct culvert_event *ev = data;
+
+	if (size < sizeof(*ev))
+		return 0;
+	if (ev->kind == CULVERT_EVENT_MEMORY) /* it may be just below again when we look */
+		atomic_store_explicit(&r->kernel->is_short, true, memory_order_relaxed);
+	r->handle(r->arg, ev);
+	return 0;
+}
+
+int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *handle, void *arg,
+		     struct kernel_ring **ret)
+{
+	struct kernel_ring *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	r->kernel = k;
+	r->handle = handle;
+	r->arg = arg;
+	r->rb = ring_buffer__new(k->rings[worker], on_record, r, NULL);
+	if (!r->rb) {
+		int e = -errno;
+
+		free(r);
+		return e;
+	}
+	*ret = r;
+	return 0;
+}
+
+void kernel_ring_close(struct kernel_ring *r)
+{
+	if (!r)
+		return;
+	ring_buffer__free(r->rb);
+	free(r);
+}
+
+int kernel_ring_fd(const struct kernel_ring *r)
+{
+	return ring_buffer__epoll_fd(r->rb);
+}
+
+int kernel_ring_consume(struct kernel_ring *r)
+{
+	return ring_buffer__consume(r->rb);
+}
+
+uint64_t kernel_events_lost(const struct kernel *k)
+{
+	return *(volatile __u64 *)&k->skel->bss->events_lost;
+}

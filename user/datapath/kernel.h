@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_KERNEL_H
+#define CULVERT_KERNEL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/built_with.h"
+#include "culvert.h"
+
+/*
+ * The kernel side as the daemon sees it: the maps of include/culvert.h, and the slot pairs that
+ * sessions borrow.  The only file that knows libbpf.  All functions but kernel_open() and
+ * kernel_close() may be called by any worker at any time, and need no privilege.
+ */
+struct kernel;
+
+struct kernel_limits {
+	unsigned int pairs;   /* sessions that can be in the kernel at once */
+	unsigned int workers; /* one ring buffer each */
+	uint64_t memory;      /* of all flows' backlogs, in bytes; 0: no limit */
+};
+
+/*
+ * Load and attach the program.  Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.  On failure returns
+ * -errno and ERR says what is missing and how to get it.
+ */
+int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *err, size_t errlen);
+void kernel_close(struct kernel *k);
+
+/*
+ * Borrow a pair of slots (2 * pair and 2 * pair + 1), with new epochs.  -ENOSPC when all are in
+ * use.
+ */
+int kernel_pair_get(struct kernel *k, uint32_t *ret_pair);
+/* Give it back, with kernel_stay_over().  Both sockets must be closed or out of both maps. */
+void kernel_pair_put(struct kernel *k, uint32_t pair);
+unsigned int kernel_pairs_used(struct kernel *k);
+unsigned int kernel_pairs_total(const struct kernel *k);
+
+/*
+ * Make FD known as SLOT: its cookie in slots, the socket in tx.  COOKIE is returned for
+ * kernel_forget().  -errno of the map update (EOPNOTSUPP: not ESTABLISHED; see
+ * sock_map_update_elem_sys() in net/core/sock_map.c).
+ */
+int kernel_admit(struct kernel *k, uint32_t slot, int fd, uint64_t *ret_cookie);
+/* Undo kernel_admit(): forget the cookie, and leave tx too if the socket is not closed yet. */
+void kernel_forget(struct kernel *k, uint32_t slot, uint64_t cookie, bool closed);
+
+/* Put the socket into, or take it out of, rx. */
+int kernel_rx_add(struct kernel *k, uint32_t slot, int fd);
+int kernel_rx_del(struct kernel *k, uint32_t slot);
+
+/*
+ * Attach the program's gate to the socket FD, or take it off.  It belongs there from before the
+ * socket is put into rx until it is out again.  -ENOMEM: net.core.optmem_max, or memory.
+ */
+int kernel_gate(struct kernel *k, int fd, bool on);
+
+/*
+ * The counters of SLOT, mapped: reading them is no system call.
+ *
+ * Memory order.  The other side of these words is the program, which follows the kernel's memory
+ * model (LKMM); ours is C11.  They meet where both become the same instructions:
+ *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
+ *     the worker that owns the session.  A volatile access to an aligned word of up to 64 bits is
+ *     one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn nor left out nor
+ *     repeated.  It orders nothing.
+ *   - kernel_barrier() is smp_mb(): a seq_cst fence becomes mfence, or a locked instruction, on
+ *     x86, and dmb ish on arm64, which is what the kernel has.  It pairs with the atomic add in
+ *     pass() of the program.  This is Dekker's pattern, so acquire and release would not do: on
+ *     x86, too, a store may become visible after a later load.
+ *   - kernel_release() is smp_wmb() and more, kernel_acquire() smp_rmb() and more (nothing on x86,
+ *     dmb ish and dmb ishld on arm64).
+ *   - A system call on a map or a socket takes locks that the program's callers take as well (the
+ *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
+ *     verdict that depends on it.
+ *   - A pair of slots goes from one worker to another through the mutex of kernel_pair_put() and
+ *     kernel_pair_get(), or with its session through that of an inbox (session_move.h).
+ */
+const volatile struct culvert_stat *kernel_stat(const struct kernel *k, uint32_t slot);
+volatile struct culvert_ctl *kernel_ctl(const struct kernel *k, uint32_t slot);
+
+#if BUILT_WITH_TSAN && !defined(__clang__)
+/*
+ * ThreadSanitizer does not model fences, and gcc says so.  Here it misses nothing: the other party
+ * of these is the kernel, which it cannot see anyway; between threads of the daemon there is the
+ * mutex.
+ */
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+static inline void kernel_barrier(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+static inline void kernel_acquire(void)
+{
+	atomic_thread_fence(memory_order_acquire);
+}
+
+static inline void kernel_release(void)
+{
+	atomic_thread_fence(memory_order_release);
+}
+
+/*
+ * Events for one worker.  The fd is readable when there are some; kernel_ring_consume() calls
+ * HANDLE for each and returns their number.
+ */
+struct kernel_ring;
+typedef void kernel_event_fn(void *arg, const struct culvert_event *ev);
+int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *handle, void *arg,
+		     struct kernel_ring **ret);
+void kernel_ring_close(struct kernel_ring *r);
+int kernel_ring_fd(const struct kernel_ring *r);
+int kernel_ring_consume(struct kernel_ring *r);
+
+/*
+ * The stay of SLOT's flow in the kernel is over, and its memory is free again: "Memory of all
+ * flows" of include/culvert.h says when that is.  Once more does no harm.
+ */
+void kernel_stay_over(struct kernel *k, uint32_t slot);
+
+/* Memory that all flows are charged, and its limit; both in bytes. */
+uint64_t kernel_memory(const struct kernel *k);
+uint64_t kernel_memory_limit(const struct kernel *k);
+/*
+ * True from when three quarters of the limit are in use until no more than half of it is: no flow
+ * should enter the kernel, and those that are charged should leave it.
+ */
+bool kernel_memory_short(struct kernel *k);
+/* True if SLOT's flow is charged in its present stay. */
+bool kernel_is_charged(const struct kernel *k, uint32_t slot);
+
+/* Events that did not fit into a ring since the start. */
+uint64_t kernel_events_lost(const struct kernel *k);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_STATS_H
+#define CULVERT_STATS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "datapath/flow.h"
+
+/*
+ * Counters.  Each worker has its own set and is its only writer, so an increment is a plain
+ * load and store; the control thread reads them at any time and adds them up.
+ */
+
+/* How a session ended, or why something could not be done.  Names are in stats.c. */
+enum cause {
+	CAUSE_CLIENT_RESET,
+	CAUSE_UPSTREAM_RESET,
+	CAUSE_CLIENT_LOST,   /* ETIMEDOUT and the like */
+	CAUSE_UPSTREAM_LOST,
+	CAUSE_IDLE_TIMEOUT,
+	CAUSE_FIN_TIMEOUT, /* silent, and half closed */
+	CAUSE_NO_ADDRESS, /* the upstream's name has none: it was not found, or not in time */
+	CAUSE_CONNECT_REFUSED,
+	CAUSE_CONNECT_TIMEOUT,
+	CAUSE_CONNECT_UNREACHABLE,
+	CAUSE_CONNECT_FAILED,
+	CAUSE_NO_DESCRIPTOR, /* EMFILE, ENFILE: waited or paused */
+	CAUSE_NO_MEMORY,     /* ENOMEM, ENOBUFS: waited or paused */
+	CAUSE_SESSION_LIMIT, /* --max-sessions reached: accepting paused */
+	CAUSE_FORWARD_LIMIT, /* the same of one forward */
+	CAUSE_ACCEPT_RATE,   /* a forward's accept-rate reached: accepting paused */
+	CAUSE_CLIENT_LIMIT,  /* --max-sessions-per-client reached: refused with RST */
+	CAUSE_DENIED,        /* by --allow, --deny: refused with RST */
+	CAUSE_ACCEPT_FAILED,
+	CAUSE_HEADER_BAD,  /* no PROXY header, a malformed one, or a part of one: reset */
+	CAUSE_HEADER_LATE, /* no whole PROXY header within --proxy-timeout: reset */
+	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
+	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
+	CAUSE_KILLED,            /* `culvert kill` */
+	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
+	CAUSE_NO_SOCKET, /* none with a mark or for transparent forwarding in stock */
+	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */
+	CAUSE_INTERNAL,
+	CAUSES,
+};
+
+const char *cause_name(enum cause c);
+
+enum handover {
+	HANDOVER_TO_SOCKMAP,
+	HANDOVER_TO_SPLICE,
+	HANDOVER_TO_COPY,
+	HANDOVER_FAILED, /* the kernel refused a socket: the flow stayed where it was */
+	HANDOVERS,
+};
+
+const char *handover_name(enum handover h);
+
+typedef _Atomic uint64_t counter;
+
+/* Workers count side by side: no two sets in one cache line. */
+struct forward_stats {
+	_Alignas(64) counter accepted;
+	counter finished, denied;
+	counter bytes[2]; /* 0: to the upstream, 1: to the client; see session_count_bytes() */
+};
+
+struct stats {
+	counter errors[CAUSES];
+	counter handovers[HANDOVERS];
+	counter carrier_bytes[CARRIERS]; /* sockmap: of finished sessions */
+	counter moved; /* sessions, to other workers */
+};
+
+static inline void count_add(counter *c, uint64_t n)
+{
+	atomic_store_explicit(c, atomic_load_explicit(c, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
+static inline uint64_t count_get(counter *c)
+{
+	return atomic_load_explicit(c, memory_order_relaxed);
+}
+
+#endif

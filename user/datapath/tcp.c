@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "datapath/tcp.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/built_with.h"
+#include "base/syscalls_needed.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL(recvfrom),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_OOBINLINE)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_NODELAY)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_KEEPALIVE)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPIDLE)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPINTVL)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPCNT)),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
+	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_BUF_LOCK)),
+	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_RCVLOWAT)));
+
+/* ThreadSanitizer's recv() takes the length that MSG_TRUNC returns for bytes written, at NULL. */
+static ssize_t receive(int fd, void *buf, size_t len, int flags)
+{
+	if (BUILT_WITH_TSAN)
+		return syscall(SYS_recvfrom, fd, buf, len, flags, NULL, NULL);
+	/* cppcheck-suppress nullPointer ; see tcp_unread() */
+	return recv(fd, buf, len, flags);
+}
+
+ssize_t tcp_peek(int fd, void *buf, size_t len, int flags)
+{
+	ssize_t n;
+
+	do
+		n = receive(fd, buf, len, MSG_PEEK | MSG_DONTWAIT | flags);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
+int tcp_unread(int fd, uint64_t *ret)
+{
+	/*
+	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in
+	 * spite of everything, which would be copied, this is EFAULT.
+	 */
+	/* cppcheck-suppress nullPointer */
+	ssize_t n = tcp_peek(fd, NULL, INT_MAX, MSG_TRUNC);
+
+	if (n < 0 && errno != EAGAIN)
+		return -errno;
+	*ret = n > 0 ? (uint64_t)n : 0;
+	return 0;
+}
+
+int tcp_received(int fd, uint64_t *ret)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return -errno;
+	*ret = info.tcpi_bytes_received;
+	switch (info.tcpi_state) {
+	case 1: /* TCP_ESTABLISHED */
+	case 4: /* TCP_FIN_WAIT1 */
+	case 5: /* TCP_FIN_WAIT2 */
+		break;
+	default: /* a FIN was received, and tcp_rcv_nxt_update() counts it as a byte */
+		(*ret)--;
+	}
+	return 0;
+}
+
+int tcp_activity(int fd, struct tcp_activity *ret)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return -errno;
+	*ret = (struct tcp_activity){
+		.data_received_ago_ms = info.tcpi_last_data_recv,
+		.data_sent_ago_ms = info.tcpi_last_data_sent,
+		.ack_received_ago_ms = info.tcpi_last_ack_recv,
+		.acked = info.tcpi_bytes_acked,
+		.owed = info.tcpi_unacked > 0,
+	};
+	return 0;
+}
+
+int tcp_accepted(int fd, bool connected, uint64_t *ret)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+	int queued;
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return -errno;
+	if (ioctl(fd, SIOCOUTQ, &queued))
+		return -errno;
+	*ret = info.tcpi_bytes_acked - (connected ? 1 : 0) + (uint64_t)queued;
+	return 0;
+}
+
+/*
+ * TCP itself refuses none of these, but a BPF program of the cgroup or a security module may.  That
+ * a mark was not raised or a buffer not fixed is proved by the audit and the limits; but a mark
+ * that stays up would stop the flow for ever.
+ */
+static int set_int(int fd, int name, int value)
+{
+	return setsockopt(fd, SOL_SOCKET, name, &value, sizeof(value)) ? -errno : 0;
+}
+
+int tcp_set_lowat(int fd, int bytes)
+{
+	return set_int(fd, SO_RCVLOWAT, bytes);
+}
+
+/*
+ * SO_RCVLOWAT is the one way to give a socket a larger receive buffer that neither the
+ * administrator's net.core.rmem_max limits nor a privilege is needed for: tcp_set_rcvlowat() makes
+ * room for twice the mark, unless the buffer is larger already.
+ */
+int tcp_fix_buffer(int fd, uint64_t size)
+{
+	if (tcp_set_lowat(fd, (int)(size / 2 < INT_MAX ? size / 2 : INT_MAX)))
+		return 0;
+	set_int(fd, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
+	return tcp_set_lowat(fd, 1);
+}
+
+void tcp_free_buffer(int fd)
+{
+	set_int(fd, SO_BUF_LOCK, 0);
+}
+
+/* Unanswered, before the peer is given up. */
+#define KEEPALIVE_PROBES 4
+
+static int set_keepalive(int fd, int seconds)
+{
+	int one = 1, interval = (seconds + KEEPALIVE_PROBES - 1) / KEEPALIVE_PROBES;
+	int probes = KEEPALIVE_PROBES;
+
+	if (setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds)) ||
+	    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval)) ||
+	    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)))
+		return -errno;
+	return 0;
+}
+
+void tcp_set_nodelay(int fd)
+{
+	int one = 1;
+
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+}
+
+int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
+{
+	int one = 1;
+
+	if (nodelay)
+		tcp_set_nodelay(fd);
+	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
+	return keepalive ? set_keepalive(fd, (int)keepalive) : 0;
+}

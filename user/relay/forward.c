@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/forward.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "relay/proxy_use.h"
+
+void forwards_init(struct forwards *all)
+{
+	all->first = NULL;
+	pthread_mutex_init(&all->lock, NULL);
+}
+
+void forwards_close(struct forwards *all)
+{
+	while (all->first) {
+		struct forward *f = all->first;
+
+		all->first = f->next;
+		forward_free(f);
+	}
+	pthread_mutex_destroy(&all->lock);
+}
+
+void forwards_add(struct forwards *all, struct forward *f)
+{
+	struct forward **at = &all->first;
+
+	while (*at && (*at)->state == FORWARD_ACTIVE)
+		at = &(*at)->next;
+	f->next = *at;
+	*at = f;
+}
+
+struct forward *forwards_find(const struct forwards *all, const char *name)
+{
+	struct forward *f = all->first;
+
+	while (f && (f->state != FORWARD_ACTIVE || strcmp(forward_name(f->conf), name) != 0))
+		f = f->next;
+	return f;
+}
+
+void forwards_take(struct forwards *all, struct forward *f)
+{
+	struct forward **at = &all->first;
+
+	while (*at != f)
+		at = &(*at)->next;
+	*at = f->next;
+	f->next = NULL;
+}
+
+void forwards_retire(struct forwards *all, struct forward *f, enum forward_state state)
+{
+	struct forward **at = &all->first;
+
+	forwards_take(all, f);
+	f->state = state;
+	while (*at)
+		at = &(*at)->next;
+	*at = f;
+}
+
+void forward_set_due(struct forward *f, uint64_t due_ms, const char *what)
+{
+	f->totals->due = (struct forward_due){ due_ms, what };
+}
+
+void forward_clear_due(struct forward *f)
+{
+	forward_set_due(f, UINT64_MAX, "");
+}
+
+static bool is_gone(const struct forward *f)
+{
+	switch (f->state) {
+	case FORWARD_ACTIVE:
+		return false;
+	case FORWARD_REMOVED: /* whoever looks finds the last sessions of its name by it */
+		return !atomic_load(&f->sessions) && !atomic_load(&f->totals->live);
+	case FORWARD_REPLACED:
+		break;
+	}
+	return !atomic_load(&f->sessions);
+}
+
+static struct forward *take_gone(struct forwards *all)
+{
+	struct forward **at = &all->first, *gone = NULL;
+
+	while (*at) {
+		struct forward *f = *at;
+
+		if (!is_gone(f)) {
+			at = &f->next;
+			continue;
+		}
+		*at = f->next;
+		f->next = gone;
+		gone = f;
+	}
+	return gone;
+}
+
+void forwards_reap(struct forwards *all)
+{
+	struct forward *gone, *next;
+
+	pthread_mutex_lock(&all->lock);
+	gone = take_gone(all);
+	pthread_mutex_unlock(&all->lock);
+	for (; gone; gone = next) {
+		next = gone->next;
+		forward_free(gone);
+	}
+}
+
+static struct forward_totals *totals_new(unsigned int n_workers)
+{
+	struct forward_totals *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return NULL;
+	t->stats = aligned_alloc(_Alignof(struct forward_stats),
+				 n_workers * sizeof(struct forward_stats));
+	if (!t->stats) {
+		free(t);
+		return NULL;
+	}
+	memset(t->stats, 0, n_workers * sizeof(struct forward_stats));
+	t->n_workers = n_workers;
+	t->due.ms = UINT64_MAX;
+	return t;
+}
+
+static void totals_drop(struct forward_totals *t)
+{
+	if (!t || --t->refs)
+		return;
+	free(t->stats);
+	free(t);
+}
+
+void config_version_drop(struct config_version *v)
+{
+	if (!v || --v->refs)
+		return;
+	config_close(&v->config);
+	free(v);
+}
+
+/* A limit that stays counts on; one that is new counts new sessions. */
+static int make_limits(struct forward *f, const struct config *c, struct forward *before)
+{
+	unsigned int most = f->conf->max_sessions_per_client;
+	unsigned int total = f->conf->max_sessions ?: c->max_sessions;
+	int r = 0;
+
+	if (before && client_limit_is(before->clients, most, total))
+		f->clients = client_limit_share(before->clients);
+	else
+		r = client_limit_open(most, total, &f->clients);
+	if (before && rates_are(before->rates, f->conf, total))
+		f->rates = rates_share(before->rates);
+	else
+		r = r ?: rates_open(f->conf, total, &f->rates);
+	return r;
+}
+
+int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
+		struct forward *before, struct forward **ret)
+{
+	struct forward *f = calloc(1, sizeof(*f));
+	int r;
+
+	*ret = NULL;
+	if (!f)
+		return -ENOMEM;
+	f->conf = fc;
+	policy_init(&f->policy, fc->engine, c->settle_ms, c->review_packets);
+	atomic_init(&f->policy_now, &f->policy);
+	f->totals = before ? before->totals : totals_new(c->workers);
+	if (f->totals)
+		f->totals->refs++;
+	f->from = from;
+	if (from)
+		from->refs++;
+	r = make_limits(f, c, before);
+	r = r ?: upstream_open(&f->upstream, &fc->upstream, &fc->listen, fc->resolve_interval_ms,
+			       clock_ms());
+	if (r || !f->totals) {
+		forward_free(f);
+		return -ENOMEM;
+	}
+	*ret = f;
+	return 0;
+}
+
+/* What a worker may be reading is not written: an override is made once, before it counts. */
+void forward_set_engine(struct forward *f, enum engine engine)
+{
+	const struct policy *p = &f->policy;
+	struct policy *other = &f->overrides[engine];
+
+	if (engine != f->policy.engine) {
+		if (!other->window) {
+			policy_init(other, engine, f->policy.settle_ms, 0);
+			other->no_splice = f->policy.no_splice;
+		}
+		p = other;
+	}
+	atomic_store_explicit(&f->policy_now, p, memory_order_release);
+}
+
+void forward_free(struct forward *f)
+{
+	if (!f)
+		return;
+	socket_stock_close(f->stock);
+	upstream_close(&f->upstream);
+	client_limit_close(f->clients);
+	rates_close(f->rates);
+	totals_drop(f->totals);
+	config_version_drop(f->from);
+	free(f);
+}
+
+/* Who reaches a unix socket is up to its directory. */
+void forward_warn(const struct forward_conf *fc)
+{
+	if (fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&
+	    addr_is_inet(&fc->listen.addrs[0]))
+		log_warning("forward %s believes what PROXY headers say, whoever sends them: name "
+			    "the proxies with allow", forward_name(fc));
+}
+
+const char *forward_state_name(const struct forward *f)
+{
+	switch (f->state) {
+	case FORWARD_ACTIVE:
+		return f->draining ? "draining" : "active";
+	case FORWARD_REPLACED:
+		return "replaced";
+	case FORWARD_REMOVED:
+		return "removed";
+	}
+	return "?";
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/happy_eyeballs.h"
+
+/* The first at or behind AT that is of FAMILY, or (SAME false) is not; N: none. */
+static size_t find(const struct addr *in, size_t n, size_t at, sa_family_t family, bool same)
+{
+	while (at < n && (in[at].ss.ss_family == family) != same)
+		at++;
+	return at;
+}
+
+void happy_sort(const struct addr *in, struct addr *out, size_t n)
+{
+	sa_family_t family = n ? in[0].ss.ss_family : 0;
+	/* of the others; of the first family */
+	size_t at[2] = { find(in, n, 0, family, false), 0 };
+
+	for (size_t i = 0; i < n; i++) {
+		bool first = !(i & 1);
+
+		if (at[first] == n)
+			first = !first;
+		out[i] = in[at[first]];
+		at[first] = find(in, n, at[first] + 1, family, first);
+	}
+}
+
+void happy_open(struct happy *h, size_t n, size_t first)
+{
+	*h = (struct happy){ .n = n < UINT16_MAX ? (uint16_t)n : UINT16_MAX };
+	h->first = first < h->n ? (uint16_t)first : 0;
+}
+
+/* The address of attempt number K. */
+static unsigned int address_of(const struct happy *h, unsigned int k)
+{
+	if (k == 0)
+		return h->first;
+	return k <= h->first ? k - 1 : k;
+}
+
+static bool may_begin(const struct happy *h)
+{
+	return h->begun < h->n && h->running < HAPPY_AT_ONCE;
+}
+
+bool happy_next(const struct happy *h, uint64_t now_ms, unsigned int *ret)
+{
+	if (!may_begin(h) || now_ms < h->next_ms)
+		return false;
+	*ret = address_of(h, h->begun);
+	return true;
+}
+
+void happy_begin(struct happy *h, uint64_t now_ms)
+{
+	h->begun++;
+	h->running++;
+	h->next_ms = now_ms + HAPPY_DELAY_MS;
+}
+
+void happy_put_back(struct happy *h, uint64_t again_ms)
+{
+	h->begun--;
+	h->running--;
+	h->next_ms = again_ms;
+}
+
+void happy_failed(struct happy *h)
+{
+	h->running--;
+	h->next_ms = 0;
+}
+
+void happy_won(struct happy *h)
+{
+	h->running = 1;
+	h->next_ms = UINT64_MAX;
+}
+
+uint64_t happy_due(const struct happy *h)
+{
+	return may_begin(h) ? h->next_ms : UINT64_MAX;
+}
+
+bool happy_is_over(const struct happy *h)
+{
+	return h->begun == h->n && !h->running;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_PROXY_PROTOCOL_H
+#define CULVERT_PROXY_PROTOCOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/addr.h"
+
+/*
+ * The PROXY protocol, versions 1 and 2 (haproxy's proxy-protocol.txt): the header in front of a
+ * stream by which a proxy says who its client is.  Bytes in, addresses out, and back; no system
+ * call, no allocation.
+ *
+ * The header may share a segment with the payload behind it.  So a receiver peeks at what has come,
+ * asks for the header's size, and reads just these bytes: what it leaves in the socket is payload,
+ * whoever carries that.
+ */
+
+/*
+ * No longer header is accepted.  The format allows 65551 bytes; the specification wants a header to
+ * fit into the smallest segment (536 bytes), and what is sent (addresses, names of hosts and
+ * ciphers, an identifier) stays far below this.
+ */
+#define PROXY_PROTOCOL_MAX 4096
+/* The longest header that proxy_protocol_write() writes: version 2 with two unix addresses. */
+#define PROXY_PROTOCOL_WRITE_MAX 232
+
+enum proxy_kind {
+	PROXY_LOCAL,     /* the proxy's own connection, such as a health check (version 2 only) */
+	PROXY_UNKNOWN,   /* for a client whose addresses are not told, or are no stream's */
+	PROXY_ADDRESSES, /* for a client whose addresses are told */
+};
+
+struct proxy_header {
+	size_t size;          /* in bytes, for the parser alone; payload begins behind them */
+	unsigned int version; /* 1 or 2 */
+	enum proxy_kind kind;
+	struct addr source;      /* of the client: with PROXY_ADDRESSES only, and so is */
+	struct addr destination; /* what the client connected to */
+};
+
+/*
+ * What the first LEN bytes of a stream, at BUF, say.  Returns
+ *
+ *   0        they begin with a whole header of RET->size bytes, which RET describes.  With LOCAL
+ *            and UNKNOWN the connection counts as one without a header: its own addresses hold.
+ *   -EAGAIN  they begin one, which has at least RET->size bytes (more than LEN): a fit SO_RCVLOWAT.
+ *            If the stream ends here, or too much time goes by, the connection is to be aborted.
+ *   -EPROTO  there is no header, or a malformed one, and RET_REASON (constant) says what is wrong.
+ *            The connection is to be aborted: nobody may guess whether a header is there.
+ *
+ * More bytes never change an answer but -EAGAIN; an error is found as early as the specification
+ * allows.  The version is told from the first bytes: whoever takes one alone looks at RET->version.
+ *
+ * Addresses: IPv4-mapped ones become the IPv4 addresses that they stand for, so that no rule for
+ * addresses can be passed by; thus source and destination may be of two families.  A unix path is
+ * terminated if there is room; nothing says how long an abstract name is, so NULs at its end are
+ * lost.  Datagrams (a client of UDP) are UNKNOWN, because the addresses are none of a stream.
+ *
+ * TLVs (version 2) must be well-formed and are skipped, but for the checksum (CRC32C): if there is
+ * one, it must be right.
+ */
+int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
+			 const char **ret_reason);
+
+/*
+ * Write a header of HEADER->version, kind and addresses to BUF; returns its size.
+ *
+ * Two addresses that are IPv4 or IPv4-mapped are sent as IPv4, other pairs of IPv4 and IPv6 as IPv6
+ * (IPv4-mapped where needed; there is no room for scopes).  What a version cannot say becomes
+ * UNKNOWN: unix addresses in version 1, a unix address with another, any other family.  LOCAL is
+ * UNKNOWN in version 1; there, a health check should rather tell its own connection's addresses.
+ *
+ * LOCAL is accepted by every receiver of version 2, UNKNOWN and unix addresses need not be: haproxy
+ * 2.6 aborts the connection, and itself sends LOCAL for the client of a unix socket.
+ */
+size_t proxy_protocol_write(const struct proxy_header *header,
+			    uint8_t buf[PROXY_PROTOCOL_WRITE_MAX]);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_H
+#define CULVERT_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "base/loop.h"
+#include "datapath/flow.h"
+#include "datapath/policy.h"
+#include "datapath/stats.h"
+#include "relay/client_addr.h"
+#include "relay/forward.h"
+#include "relay/idle.h"
+#include "relay/proxy_protocol.h"
+#include "relay/upstream.h"
+#include "relay/worker.h"
+
+/*
+ * A session: one accepted socket, one connected socket, two flows.
+ *
+ *   HEADER      the client is a proxy that says first for whom it speaks; only where that is asked
+ *                 -> CONNECTING  the PROXY header was read, and no byte behind it
+ *                 -> DEAD        it is bad or late, or its client may have no session; or reset
+ *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket.  While its
+ *               name has no address yet, there are no `addrs`.  Then one address is tried in
+ *               sides[UPSTREAM]; more of them at the same time, if it has more and the first is
+ *               slow
+ *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
+ *                 -> DEAD  there is no address, or none answered, or the client reset
+ *   OPEN        both flows run on their own
+ *                 -> PARTING  one end is gone, by RST or an error, and had something to say
+ *                 -> DEAD     both are DONE, or the session was reset
+ *   PARTING     what the dead end had said is taken to the other, see session_part.h
+ *                 -> DEAD  it has it all, or takes no more; reset
+ *   DEAD        sockets closed, resources given back; freed after the batch of events
+ */
+enum session_state {
+	SESSION_HEADER,
+	SESSION_CONNECTING,
+	SESSION_OPEN,
+	SESSION_PARTING,
+	SESSION_DEAD,
+	SESSION_STATES,
+};
+
+/* Sides.  Flow N is read from side N and written to side !N. */
+enum { CLIENT = 0, UPSTREAM = 1 };
+
+#define NO_PAIR UINT32_MAX
+
+/* Of a flow whose bandwidth has a limit; see session_pace.h. */
+struct turn {
+	uint64_t due_ms; /* it waits until then */
+	struct place places[2]; /* by limit */
+	uint32_t size;   /* bytes of this turn, or of the next */
+	uint32_t left;   /* of a turn that has begun: bytes that may still be read */
+	uint8_t whose;   /* limit that it waits for; those before it have been met */
+	bool queued;     /* it is in the queue of that one */
+};
+
+struct pace {
+	struct client_rate *client; /* held; NULL: no limit of this client */
+	uint32_t turn;              /* bytes; 0: no limit */
+	struct turn turns[2];       /* by flow */
+};
+
+/* Of a session whose client is told by a PROXY header. */
+struct told {
+	union client_addr peer;        /* who is at the other end of the client's socket */
+	union client_addr destination; /* PROXY_ADDRESSES: what the client has connected to */
+	uint64_t due_ms;               /* HEADER: late then */
+	uint64_t retry_ms;             /* HEADER: 0, or when to try to read again */
+	uint16_t size;                 /* 0: the header is not there yet, in whole */
+	uint8_t kind;                  /* enum proxy_kind; with a size */
+};
+
+/*
+ * There may be very many, most of them idle: what few need, or not for long, is apart.
+ */
+struct session {
+	struct worker *worker;
+	struct forward *forward;
+	struct session *next, **prev; /* in worker->sessions, or ->ending; next alone in ->dead */
+	struct source sides[2]; /* fd -1: none */
+	struct flow flows[2];
+	struct habit habit;
+	struct timer timer;
+	uint64_t id;
+	uint64_t born_ms;
+	uint64_t connected_ms;   /* 0: not yet */
+	uint64_t counted[2];     /* bytes of each flow that the totals of the forward contain */
+	struct connecting *connecting; /* owned; until it is OPEN, see session_connect.h */
+	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
+	uint64_t cookies[2];     /* while it has slots */
+	uint32_t pair;           /* NO_PAIR: no slots */
+	union {
+		uint32_t watched_ms; /* OPEN: since then user space has been judging it, */
+		uint32_t parted_ms;  /* PARTING: since then it has been (low halves) */
+	};
+	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
+	uint8_t state;           /* enum session_state, set by session_set_state() only */
+	bool tcp : 1;            /* both sides are TCP */
+	bool nodelay_due : 1;    /* see session_set_nodelay() */
+	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
+	uint8_t header_out;      /* and written to the upstream */
+	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
+	uint8_t end_cause;       /* in worker->ending, or PARTING: enum cause of what is to come */
+	uint8_t parted;          /* PARTING: the side that is dead */
+	union client_addr client;
+	struct told *told;       /* owned; NULL: the client is who has connected */
+	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
+	struct idle *idle;       /* owned; NULL: it has had no time-out so far */
+};
+
+/* True if the table above has FROM -> TO. */
+bool session_may(enum session_state from, enum session_state to);
+/* The only writer of s->state, which begins with HEADER.  Asserts the table. */
+void session_set_state(struct session *s, enum session_state to);
+
+/* Who is at the other end of the client's socket. */
+static inline const union client_addr *session_peer(const struct session *s)
+{
+	return s->told ? &s->told->peer : &s->client;
+}
+
+/* Who has told of the client; NULL: nobody, it has connected itself. */
+static inline const union client_addr *session_via(const struct session *s)
+{
+	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;
+}
+
+/*
+ * Take over the accepted, non-blocking socket FD of forward F.  The caller has counted the session
+ * in, by admission_enter() and, unless F receives PROXY headers, by session_admit_client().
+ * -errno: FD is still the caller's.
+ */
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
+
+static inline const struct forward_conf *forward_of(const struct session *s)
+{
+	return s->forward->conf;
+}
+
+static inline const struct endpoint *upstream_of(const struct session *s)
+{
+	return &s->forward->conf->upstream;
+}
+
+static inline const struct policy *policy_of(const struct session *s)
+{
+	return forward_policy(s->forward);
+}
+
+/* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
+void session_reset(struct session *s, enum cause cause);
+
+/* The cause to count for errno ERROR on SIDE. */
+enum cause session_cause(unsigned int side, int error);
+
+/* Both flows are done: close in peace. */
+void session_finish(struct session *s);
+
+/* To worker->ending, to be reset there because of CAUSE.  Used by session_ending.c only. */
+void session_set_apart(struct session *s, enum cause cause);
+
+/*
+ * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
+ */
+void session_arm_reset(int fd);
+
+/*
+ * Set TCP_NODELAY of the upstream's socket, if it is to have that and has not.  Before or just
+ * after the second write there: the first one is sent at once in any case, and many sessions have
+ * no other.
+ */
+void session_set_nodelay(struct session *s);
+
+/* What the program has redirected of flow DIR in this session, in bytes. */
+uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
+
+/* Add to the totals of S's forward what S has carried since the last call.  On S's thread. */
+void session_count_bytes(struct session *s);
+
+/* An event of the verdict program for this worker. */
+void session_kernel_event(struct worker *w, const struct culvert_event *ev);
+/*
+ * Events were lost, or kernel memory is short: look at every flow that is in the kernel.
+ */
+void session_sweep(struct worker *w);
+
+/* Take some sessions out of the kernel that it has carried for long, to judge them again. */
+void session_review(struct worker *w);
+
+/*
+ * Forwards may have got other engines: let all flows follow.  Returns how many have not yet, but
+ * will.
+ */
+unsigned int session_follow_engines(struct worker *w);
+
+/*
+ * To another worker, between two batches of events.  session_leave(): off its worker, which then
+ * must not touch it any more; False: not now, because the kernel carries it or bytes are pending.
+ * session_join(): it is W's, on whose thread this is called; level-triggered events lose nothing.
+ * For want of memory there it may be reset.
+ */
+bool session_leave(struct session *s);
+void session_join(struct session *s, struct worker *w);
+
+/* Free what died during the batch. */
+void session_reap(struct worker *w);
+
+#endif

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * Receiving.  A header may share a segment with the payload behind it, and payload must be left to
+ * whatever carries it: so what has come is looked at (MSG_PEEK), and once the header is whole, just
+ * its bytes are read.  What is left of the skb that it ended in is no trap for the kernel path: a
+ * flow enters that only when its receive queue was seen empty (sockmap_enter()), so user space
+ * reads the rest.
+ *
+ * Waiting for more of a header, epoll is asked to report each arrival once (EPOLLET): what has come
+ * stays in the socket, and would be reported for ever otherwise.  SO_RCVLOWAT would save the looks
+ * in between, but unix sockets do not know it in epoll, and it would have to be undone.  A header
+ * has PROXY_PROTOCOL_MAX bytes at most, and time runs out for it, so there are not many looks.
+ *
+ * Sending.  The header goes out as soon as the upstream has answered, before any flow exists.  TCP
+ * takes a few dozen bytes of a new connection whole, unless memory is short: then the session stays
+ * CONNECTING and tries again until the upstream's address has had its time.
+ */
+#include "relay/session_header.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "datapath/tcp.h"
+#include "relay/proxy_protocol.h"
+#include "relay/proxy_use.h"
+#include "relay/session_admit.h"
+#include "relay/session_connect.h"
+
+/* A header that was seen whole, and could not be read then, is tried again this soon. */
+#define RETRY_MS 5
+
+SYSCALLS_NEEDED(
+	SYSCALL(recvfrom),
+	SYSCALL(sendto),
+	SYSCALL(getsockname));
+
+_Static_assert(PROXY_PROTOCOL_MAX <= UINT16_MAX, "session.header_in");
+_Static_assert(PROXY_PROTOCOL_WRITE_MAX <= UINT8_MAX, "session.header_out");
+
+/* --- receiving --- */
+
+int session_header_expect(struct session *s)
+{
+	const struct forward_conf *fc = forward_of(s);
+
+	if (!(fc->proxy_protocol & PROXY_RECEIVE)) {
+		session_set_state(s, SESSION_CONNECTING);
+		return 0;
+	}
+	s->told = calloc(1, sizeof(*s->told));
+	if (!s->told)
+		return -ENOMEM;
+	s->told->peer = s->client;
+	s->told->due_ms = s->worker->loop.now_ms + fc->proxy_timeout_ms;
+	return 0;
+}
+
+static void refuse(struct session *s, enum cause cause, const char *reason)
+{
+	char text[ADDR_STRLEN];
+
+	log_limited(LOG_WARNING, "session %llu: reset: PROXY header of %s to forward %s: %s",
+		    (unsigned long long)s->id,
+		    client_addr_text(&s->told->peer, text, sizeof(text)),
+		    forward_name(forward_of(s)), reason);
+	session_reset(s, cause);
+}
+
+/* What it says is known before it is read, for a read may end before its last byte. */
+static void note(struct session *s, const struct proxy_header *h)
+{
+	struct told *t = s->told;
+
+	t->size = (uint16_t)h->size;
+	t->kind = (uint8_t)h->kind;
+	if (h->kind != PROXY_ADDRESSES)
+		return;
+	client_addr_set(&s->client, (const struct sockaddr *)&h->source.ss);
+	client_addr_set(&t->destination, (const struct sockaddr *)&h->destination.ss);
+}
+
+/*
+ * Read what is left of the header, and no byte more.  All of it was seen to be there, so a read
+ * that finds nothing is as good as impossible; but then no event would follow.
+ */
+static void take(struct session *s, uint8_t *buf)
+{
+	struct told *t = s->told;
+
+	while (s->header_in < t->size) {
+		ssize_t n = recv(s->sides[CLIENT].fd, buf, t->size - s->header_in, MSG_DONTWAIT);
+
+		if (n > 0) {
+			s->header_in = (uint16_t)(s->header_in + n);
+		} else if (n == 0) {
+			refuse(s, CAUSE_HEADER_BAD, "the stream ended within it");
+			return;
+		} else if (errno == EAGAIN) {
+			t->retry_ms = s->worker->loop.now_ms + RETRY_MS;
+			return;
+		} else if (errno != EINTR) {
+			session_reset(s, session_cause(CLIENT, errno));
+			return;
+		}
+	}
+	if (!session_admit_client(s->worker, s->forward, &s->client.sa)) {
+		session_reset(s, CAUSE_CLIENT_LIMIT);
+		return;
+	}
+	session_set_state(s, SESSION_CONNECTING);
+	session_connect(s);
+}
+
+void session_header_look(struct session *s, bool ended)
+{
+	uint8_t buf[PROXY_PROTOCOL_MAX];
+	struct proxy_header h;
+	const char *reason;
+	ssize_t n = 0;
+	int r = 0;
+
+	s->told->retry_ms = 0;
+	if (!s->told->size) {
+		n = tcp_peek(s->sides[CLIENT].fd, buf, sizeof(buf), 0);
+		if (n < 0) {
+			if (errno != EAGAIN)
+				session_reset(s, session_cause(CLIENT, errno));
+			return;
+		}
+		r = proxy_protocol_parse(buf, (size_t)n, &h, &reason);
+		if (!r)
+			note(s, &h);
+	}
+	if (!r)
+		take(s, buf);
+	else if (r != -EAGAIN)
+		refuse(s, CAUSE_HEADER_BAD, reason);
+	else if (ended || !n)
+		refuse(s, CAUSE_HEADER_BAD,
+		       n ? "the stream ended within it" : "the stream ended before it");
+}
+
+uint64_t session_header_due(const struct session *s)
+{
+	const struct told *t = s->told;
+
+	return t->retry_ms && t->retry_ms < t->due_ms ? t->retry_ms : t->due_ms;
+}
+
+void session_header_timer(struct session *s)
+{
+	uint64_t now = s->worker->loop.now_ms;
+
+	if (now >= s->told->due_ms)
+		refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
+	else if (s->told->retry_ms && now >= s->told->retry_ms)
+		session_header_look(s, false);
+}
+
+/* --- sending --- */
+
+/* What the upstream is told of S's client; 0, or the errno of the client's socket. */
+static int describe(const struct session *s, struct proxy_header *ret)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+	union client_addr local;
+
+	*ret = (struct proxy_header){
+		.version = forward_of(s)->proxy_protocol & PROXY_SEND_V1 ? 1 : 2,
+		/* for all that is not told, since any receiver takes it; UNKNOWN in version 1 */
+		.kind = PROXY_LOCAL,
+	};
+	if (s->client.sa.sa_family == AF_UNIX || (s->told && s->told->kind != PROXY_ADDRESSES))
+		return 0;
+	if (s->told) {
+		local = s->told->destination;
+	} else {
+		if (getsockname(s->sides[CLIENT].fd, (struct sockaddr *)&ss, &len))
+			return errno;
+		client_addr_set(&local, (const struct sockaddr *)&ss);
+	}
+	ret->kind = PROXY_ADDRESSES;
+	ret->source = client_addr_get(&s->client);
+	ret->destination = client_addr_get(&local);
+	return 0;
+}
+
+bool session_header_send(struct session *s)
+{
+	uint8_t buf[PROXY_PROTOCOL_WRITE_MAX];
+	struct proxy_header h;
+	size_t size;
+	int r;
+
+	if (!(forward_of(s)->proxy_protocol & PROXY_SEND))
+		return true;
+	r = describe(s, &h);
+	if (r) {
+		session_reset(s, session_cause(CLIENT, r));
+		return false;
+	}
+	size = proxy_protocol_write(&h, buf);
+	while (s->header_out < size) {
+		ssize_t n = send(s->sides[UPSTREAM].fd, buf + s->header_out, size - s->header_out,
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n >= 0) {
+			s->header_out = (uint8_t)(s->header_out + n);
+			continue;
+		}
+		if (errno == EAGAIN || errno == ENOMEM || errno == ENOBUFS)
+			return false;
+		if (errno != EINTR) {
+			session_reset(s, session_cause(UPSTREAM, errno));
+			return false;
+		}
+	}
+	return true;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_HEADER_H
+#define CULVERT_SESSION_HEADER_H
+
+#include "relay/session.h"
+
+/*
+ * The PROXY headers of a session: the one that its client begins with, in the state HEADER, and the
+ * one that its upstream is sent, at the end of CONNECTING.  Each of these but the first may end the
+ * session or open it: look at s->state afterwards.
+ */
+
+/* A new session: it begins in HEADER if its forward receives headers.  -ENOMEM. */
+int session_header_expect(struct session *s);
+
+/* Look at what has come.  ENDED: epoll has reported that no more will. */
+void session_header_look(struct session *s, bool ended);
+
+/* Time has passed: it is late, or to be read again. */
+void session_header_timer(struct session *s);
+/* When to call that. */
+uint64_t session_header_due(const struct session *s);
+
+/*
+ * Send what is not yet sent of the upstream's header, if it gets one.  True: it has all of it.
+ * False: the session has ended, or there was no memory and this is to be called again.
+ */
+bool session_header_send(struct session *s);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SOCKET_STOCK_H
+#define CULVERT_SOCKET_STOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/config.h"
+
+struct privileged;
+
+/*
+ * Sockets for connections to the upstreams of forwards that have a mark or are transparent, which
+ * only the privileged process can make.  A worker must not wait for it, so each such forward has
+ * some in stock, for each family that its upstream has shown to need.  A thread of its own, which
+ * waits instead, fills up what is taken.
+ */
+struct stock_keeper;
+struct socket_stock;
+
+#define SOCKET_STOCK 32 /* of a forward, for each family */
+
+/* The thread starts at once.  -errno. */
+int stock_keeper_open(struct privileged *p, struct stock_keeper **ret);
+/* When all stocks are closed.  NULL is fine. */
+void stock_keeper_close(struct stock_keeper *k);
+
+/*
+ * A stock for forward number FORWARD of C, filled.  -errno of the privileged process; ERR says what
+ * is wrong.
+ */
+int socket_stock_open(struct stock_keeper *k, const struct config *c, size_t forward,
+		      struct socket_stock **ret, char *err, size_t errlen);
+/* No worker takes from it any more.  NULL is fine. */
+void socket_stock_close(struct socket_stock *s);
+
+/*
+ * From now on it is forward number FORWARD of configuration GENERATION, which asks for the same
+ * mark.
+ */
+void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t forward);
+
+/*
+ * A socket of FAMILY; it is non-blocking.  -EAGAIN: there is none at the moment, but soon, or once
+ * the privileged process answers.  -EMFILE, -ENFILE, -ENOMEM, -ENOBUFS: that is why not, and it is
+ * tried again; another -errno: why there will be none.  Waits for nobody.
+ */
+int socket_stock_take(struct socket_stock *s, int family);
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_WORKER_H
+#define CULVERT_WORKER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/loop.h"
+#include "config/config.h"
+#include "datapath/kernel.h"
+#include "datapath/policy.h"
+#include "datapath/pool.h"
+#include "datapath/stats.h"
+#include "relay/idle.h"
+
+struct admission;
+struct listener;
+struct session;
+struct session_log;
+struct worker;
+
+struct balance;
+struct connecting;
+struct names;
+
+/* Sessions that another worker has handed over; the lock is held for a few instructions only. */
+struct inbox {
+	pthread_mutex_t lock;
+	struct session *first;
+	_Atomic bool full; /* may be read without the lock */
+};
+
+/* What a worker tells the others of its load, and remembers of it; see balance.h. */
+struct load_share {
+	uint64_t look_ms;             /* the next look */
+	uint64_t told_ms, cpu_ns, events; /* at the last one that was told */
+	uint64_t change;              /* of balance->changes, that it has followed */
+	_Atomic uint64_t as_of_ms;
+	_Atomic unsigned int busy;     /* permille of a CPU */
+	_Atomic unsigned int new_events;
+	_Atomic unsigned int sessions;
+};
+
+/* What all workers share.  Written before they start, but for the atomics. */
+struct shared {
+	const struct config *config;
+	struct kernel *kernel;        /* NULL: everything is carried in user space */
+	struct admission *admission;  /* counts the sessions of all workers */
+	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
+	struct session_log *session_log; /* NULL: none */
+	struct names *names;           /* NULL: no upstream is a name */
+	_Atomic uint64_t name_news;    /* ends of look-ups that sessions have waited for */
+	_Atomic uint64_t last_id;     /* of sessions */
+	_Atomic unsigned int grace_ms; /* a reload may change it */
+};
+
+/*
+ * What the worker calls on its thread.  The functions live further up (session.c), so they are
+ * given rather than known here.
+ */
+struct worker_hooks {
+	kernel_event_fn *kernel_event;            /* ARG is the worker */
+	void (*sweep)(struct worker *w);          /* events were lost, or memory is short */
+	void (*review)(struct worker *w);         /* judge again some that the kernel carries */
+	void (*after_batch)(void *worker);        /* free what died */
+};
+
+/* One thread: its loop, what it lends to sessions, its sessions, its counters. */
+struct worker {
+	struct shared *shared;
+	unsigned int index;
+	struct loop loop;
+	struct policy policy; /* of its load and its reviews; a flow is judged by its forward's */
+	struct load load;
+	struct pool pool;
+	struct stats stats;
+
+	struct session *sessions; /* list of the live, but for those that are */
+	struct session *ending;   /* to be reset by and by, see session_ending.h */
+	struct session *dead;     /* to be freed after the batch */
+	struct connecting *connected; /* what their sessions need no more; the same */
+	unsigned int n_sessions;  /* of both lists */
+	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
+	uint64_t news_seen;       /* of shared->name_news */
+	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
+
+	struct listener *listeners; /* list; see listener.h */
+	struct listener *ended;     /* to be freed after the batch */
+
+	struct inbox inbox;
+	struct load_share share;
+	struct idle_turns idle_turns;
+	struct timer ending_timer;
+	unsigned int ending_share; /* how many of them at a time */
+
+	struct worker_hooks hooks;
+	struct kernel_ring *ring;
+	struct source ring_source;
+	uint32_t own_timers;       /* beside one for each session; see worker_own_timers() */
+	struct timer sweep;        /* looks for events that did not fit into the ring */
+	uint64_t events_lost_seen;
+	uint32_t review_at;        /* the slot pair that the last review has ended at */
+	unsigned int in_kernel;    /* sessions that have slots */
+	int spare; /* a descriptor kept for the upstream socket of the next session; -1: spent */
+};
+
+/* How often a worker with sessions in the kernel looks at the program's counters. */
+#define WORKER_SWEEP_MS 1000
+
+/* Timers of a worker beside those of sessions and listeners: sweep, grace, ending. */
+#define WORKER_TIMERS 4
+
+int worker_open(struct worker *w, struct shared *shared, unsigned int index,
+		const struct worker_hooks *hooks);
+/* All sessions must be gone. */
+void worker_close(struct worker *w);
+
+/*
+ * A session needs two descriptors, and the first one is taken by accept(2).  So a client is
+ * accepted only while the spare exists (False: there is none to be had), and the upstream's socket
+ * may use it.
+ */
+bool worker_have_spare(struct worker *w);
+bool worker_spend_spare(struct worker *w);
+
+/* Room for one timer more than there are sessions.  -ENOMEM. */
+int worker_reserve_timer(struct worker *w);
+/* Room for N more that are not sessions', to be given back by -N. */
+int worker_own_timers(struct worker *w, int n);
+
+#endif
