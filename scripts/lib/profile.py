@@ -1,334 +1,370 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""Profiles a relay under a workload: see scripts/profile, which prepares and calls this."""
+"""Profiles a relay under a row of the benchmark: see scripts/profile, which prepares and calls this.
+
+Two runs through a fresh relay: one counts CPU time, context switches and system calls, the other
+records stacks of the whole machine. Work is what the relay's clients were served meanwhile, so each
+figure is per request, per transaction or per GB, and two relays can be put side by side.
+"""
 
 import argparse
 import collections
-import dataclasses
+import json
 import os
 import re
+import shutil
+import signal
+import subprocess
 import sys
-import tempfile
 import time
 
-import profile_components as components
-import profile_heap
-import profile_offcpu as offcpu
 from bench import raise_descriptor_limit
+from bench_clients import (CULVERT_BENCH, WRK, WRK_SCRIPT, Timing, bench_command, last_json_line,
+                           wrk_command)
 from bench_lab import BenchLab, Interrupts
 from bench_meter import CpuMeters, processes_of
-from labkit import Interrupted, LabError
-from profile_compact import write_compact
-from profile_load import WORKLOADS, Load, Roles
-from profile_perf import Perf, Unavailable
-from profile_relay import PROFILED, Runs, choose_subject, result_files
-from profile_report import write_report
-from profile_window import Window
+from bench_relays import CONTENDERS, PLENTY, Forward, Relay
+from bench_rows import ROWS
+from cost import machine_cpu_seconds
+from labkit import HTTP_PORT, RELAY, SERVER, Interrupted, LabError, tail, wait_until
 
-PARTS = ("cost", "events", "syscalls", "oncpu", "offcpu", "heap")
-# Another name, from before the rows of the benchmark.
-ALIASES = {"bulk": "bulk-1"}
-FREQUENCY = 999
-# What the results of a long recording may take on the disk.
-ROOM = 32 << 20
+WORKLOADS = {row.name: row for row in ROWS
+             if row.workload.tool in (CULVERT_BENCH, WRK) and row.group != "sweep"}
+PROFILED = {name: one for name, one in CONTENDERS.items() if one.family != "direct"}
+FREQUENCY = 999  # samples a second on each CPU
+WARM_UP = 1.0
+TOP = 15
+
+# The layer of a sample is that of its innermost function that has one: a lock or a list helper
+# counts for its caller. What TCP needs of others (buffers, timers) is told apart by the direction.
+LAYERS = tuple((layer, re.compile(pattern)) for layer, pattern in (
+    ("idle", r"(pv_)?native_safe_halt|default_idle|intel_idle.*|mwait_.*|acpi_.*idle.*|do_idle|"
+     r"cpuidle_.*|arch_cpu_idle|cpu_idle_poll"),
+    ("profiler", r"_{0,2}perf_.*|ctx_sched_.*|bpf_trace_run.*|trace_(event|call)_.*|__traceiter_.*"),
+    ("copy", r"_?copy_(to|from)_(user|iter).*|__?copy_.*user.*|copyin|copyout|rep_(movs|stos)_.*|"
+     r"copy_page_.*|(__)?skb_(copy_)?datagram_.*|_{0,2}memcpy.*|skb_copy_bits|simple_copy_to_iter"),
+    ("splice", r"(?!skb_).*splice.*|pipe_.*|.*_pipe_buf.*|sock_spd_release|iter_to_pipe"),
+    ("BPF, sockmap", r"_{0,4}bpf_.*|sk_psock_.*|sock_(map|hash)_.*|tcp_bpf_.*|__?skb_send_sock.*|"
+     r"sendmsg_(un)?locked|tcp_(read|eat)_skb|ringbuf_.*|(htab|array)_map_.*|__sys_bpf"),
+    ("epoll", r"_{0,2}ep_.*|eventpoll_.*|do_epoll_.*|__x64_sys_epoll.*"),
+    ("scheduler, work queues", r"_{0,2}schedule(_.*)?|try_to_wake_up|ttwu_.*|select_task_rq.*|"
+     r"(en|de)queue_(task|entit).*|pick_.*|__pick_.*|update_(curr|load_avg|rq_clock).*|_{0,2}wake_.*|"
+     r"finish_task_switch.*|switch_mm.*|__switch_to.*|resched_.*|(worker|kthread)_.*|kthread|"
+     r"process_one_work|_{0,2}queue_(delayed_)?work.*|insert_work|sched_.*|futex_.*|do_futex|"
+     r"sock_def_(readable|write_space)|sk_stream_write_space|flush_smp_call.*|.*call_function.*"),
+    ("IP", r"_{0,2}ip6?_.*|ipv[46]_.*|nf_.*|_{0,2}fib_.*|neigh_.*|rt6?_.*|dst_.*|icmp.*"),
+    ("softirq, devices", r"handle_softirqs|.*do_softirq.*|__local_bh_.*|net_[rt]x_action|"
+     r"_{0,2}napi_.*|process_backlog|_{0,2}netif_.*|_{0,2}dev_.*|veth_.*|sch_direct_xmit|.*qdisc.*|"
+     r"enqueue_to_backlog|.*gro_.*|run_ksoftirqd|loopback_xmit|validate_xmit_.*|skb_defer_.*"),
+    ("memory mapping", r".*page_fault.*|.*handle_mm_fault|do_(anonymous|wp|cow)_.*|_{0,2}vma_.*|"
+     r"unmap_.*|zap_.*|mas_.*|tlb_.*|flush_tlb.*|do_m(un)?map.*"),
+    ("system calls, files", r"entry_SYSCALL.*|do_syscall_.*|syscall_.*|__?x64_sys_.*|__sys_.*|"
+     r"ksys_.*|vfs_.*|_{0,2}f(d)?get.*|_{0,2}fput.*|security_.*|apparmor_.*|aa_.*|"
+     r"exit_to_user_mode.*|import_.*|sockfd_.*|alloc_(file|fd).*|close_fd.*|dput.*|iput.*"),
+    ("connections", r"tcp_v[46]_(connect|conn_request|syn_recv_sock)|inet_csk_(accept|destroy_sock)|"
+     r"tcp_(conn_request|check_req|rcv_state_process|fin|send_fin|time_wait.*)|_{0,2}tcp_close|"
+     r"inet_(release|shutdown|accept)|__sys_socket|sock_close|__sock_release"),
+    ("TCP tx", r"tcp_sendmsg.*|tcp_write_xmit|__tcp_transmit_skb|tcp_push.*|__tcp_push.*|"
+     r"tcp_tsq_.*|_{0,2}tcp_send_ack|tcp_mtu_probe"),
+    ("TCP rx", r"tcp_recvmsg.*|tcp_v[46]_(do_)?rcv|tcp_rcv_established|tcp_data_queue|tcp_ack|"
+     r"tcp_data_ready|tcp_cleanup_rbuf|tcp_read_sock|tcp_gro_receive"),
+))
+OTHER = "kernel, other"
+SAMPLE = re.compile(r"^\s*(?P<comm>\S.*?)\s+(?P<pid>-?\d+)/(?P<tid>-?\d+)\s")
+FRAME = re.compile(r"^\s+[0-9a-f]+ (.*?) \((.*)\)$")
 
 
 def say(label, text):
     print(f"{label:9} {text}", flush=True)
 
 
-@dataclasses.dataclass
-class Result:
-    """What the parts found; a part that did not run or could not has None, and a reason."""
+# What perf recorded
 
-    subject: object  # profile_relay.Subject
-    workload: object
-    seconds: float
-    sampled: str = ""
-    hardware: tuple = ()
-    reports: dict = dataclasses.field(default_factory=dict)  # part: report of the load
-    gained: dict = dataclasses.field(default_factory=dict)  # part: what profile_window says
-    missing: dict = dataclasses.field(default_factory=dict)  # part: why
-    cost: tuple = None  # events of the machine, of the relay
-    events: dict = None
-    calls: dict = None
-    calls_by: str = ""
-    oncpu: dict = None  # role: {stack: samples}
-    offcpu: object = None  # Waits
-    heap: object = None
-    resident: tuple = None
-    sessions: int = 0
-    lost: dict = None
-
-    def units(self, part):
-        """The work that was done while PART was recorded."""
-        return self.workload.units(self.gained[part])
-
-    def rate(self, part):
-        return self.workload.rate(self.gained[part])
-
-    @property
-    def relay(self):
-        """The relay's name in tables, and its role in stacks."""
-        return self.subject.program
+def layer_of_frame(name, path):
+    """None for a kernel function that the table does not know."""
+    if name.startswith("bpf_prog_"):
+        return "BPF, sockmap"
+    if not re.match(r"\[(kernel|[a-z]\w+\])", path) or path in ("[vdso]", "[heap]", "[stack]"):
+        return "user"
+    name = re.sub(r"\.(part|constprop|isra|cold)\b.*$", "", name)
+    return next((layer for layer, pattern in LAYERS if pattern.fullmatch(name)), None)
 
 
-@dataclasses.dataclass
-class Waits:
-    """What the scheduler's events say. seconds: of the recording; by_role: role: intervals."""
+def read_samples(lines):
+    """Yields (pid, comm, layer, function) of what perf script prints, innermost frame first."""
+    head, layer, function, known = None, None, None, {}
+    for line in lines:
+        line = line.rstrip("\n")
+        frame = FRAME.match(line) if line[:1] in "\t " else None
+        if frame and head:
+            key = frame.groups()
+            if key not in known:
+                known[key] = layer_of_frame(*key)
+            function = function or key[0]
+            layer = layer or known[key]
+        elif not line and head:
+            yield int(head["pid"]), head["comm"], layer or OTHER, function or "?"
+            head, layer, function = None, None, None
+        elif line:
+            head = SAMPLE.match(line)
+    if head:
+        yield int(head["pid"]), head["comm"], layer or OTHER, function or "?"
 
-    seconds: float
-    by_role: dict
-    switches: collections.Counter  # role
-    preempted: collections.Counter  # role
-    wakeups: collections.Counter  # (role of the waker, role of the woken)
 
+class Roles:
+    """Which part each process plays, by the network namespace that it is in."""
+
+    def __init__(self, lab, relay):
+        self._parts = {os.stat(f"/run/netns/{lab.name}-{part}").st_ino: name for part, name in
+                       (("client", "client"), ("server", "server"), ("relay", relay))}
+        self._known = {pid: self._look(pid) for pid in os.listdir("/proc") if pid.isdigit()}
+
+    def _look(self, pid):
+        try:
+            return self._parts.get(os.stat(f"/proc/{pid}/ns/net").st_ino)
+        except OSError:
+            return None
+
+    def of(self, pid, comm):
+        known = self._known.get(str(pid))
+        if known or pid == 0:
+            return known or "interrupts while idle"
+        return next((name for name in ("kworker", "ksoftirqd") if comm.startswith(name)),
+                    "other programs")
+
+
+# The load
+
+class Load:
+    """Servers in the lab, and clients that go on until they are told to end."""
+
+    def __init__(self, lab, program, row):
+        self._lab, self._program, self._row = lab, program, row
+        self._processes = max(1, len(os.sched_getaffinity(0)) // 2)  # as in the benchmark
+        self.is_http = row.workload.tool == WRK
+        self.forward = Forward(9000, HTTP_PORT if self.is_http else 7000)
+        if self.is_http:
+            lab.start_nginx(4096)
+            self._script = lab.path("wrk.lua")
+            with open(self._script, "w", encoding="ascii") as file:
+                file.write(WRK_SCRIPT)
+        else:
+            lab.start_sink(program, SERVER, [self.forward.upstream], self._processes)
+
+    def start(self, seconds):
+        """A client that measures for SECONDS, after a warm-up that is over when this returns."""
+        timing, target = Timing(seconds, WARM_UP), (RELAY, self.forward.listen)
+        if self.is_http:
+            command = wrk_command(self._row.workload, target, Timing(seconds + WARM_UP, 0),
+                                  self._script, self._processes)
+        else:
+            command = bench_command(self._program, self._row.workload, [target], timing,
+                                    self._processes)
+        client = self._lab.start("client", *command, stdout=subprocess.PIPE, text=True)
+        time.sleep(WARM_UP)
+        return client
+
+    def finish(self, client):
+        """Units of work a second, as the client reports them."""
+        with client.stdout:
+            text = client.stdout.read()
+        if self._lab.stop(client, 30):
+            raise LabError(f"the load generator failed:\n{tail(client.log)}")
+        report = last_json_line(text)
+        if report.get("wrong", 0) + report["errors"].get("status", 0):
+            raise LabError("wrong answers or bytes")
+        if self.is_http:
+            return report["requests"] * 1e6 / report["microseconds"]
+        return report["rate"] or report["gbps"] / 8
+
+
+# The two runs
 
 class Profile:
-    def __init__(self, options, lab, subject, meters):
-        self.options = options
-        self.lab = lab
-        self.workload = WORKLOADS[options.workload]
-        self.perf = Perf(_folder(lab, "perf"))
-        self.load = Load(lab, options.bench, self.workload.is_http)
-        self.runs = Runs(lab, subject, options.culvert, meters, raise_descriptor_limit())
-        self.result = Result(subject, self.workload, options.seconds, self.perf.sampled,
-                             self.perf.hardware, sessions=options.sessions)
+    def __init__(self, options, lab, meters):
+        self._options, self._lab, self._meters = options, lab, meters
+        self._row = WORKLOADS[options.workload]
+        self._contender = PROFILED[options.relay]
+        self.config = self._contender.configs(self._row.goal, os.cpu_count())[0]
+        self._load = Load(lab, os.path.abspath(options.bench), self._row)
 
-    def run(self):
-        for part in self.options.parts:
-            started = time.monotonic()
-            try:
-                getattr(self, f"_do_{part}")()
-                text = self._rate(part)
-            except (LabError, Unavailable) as reason:
-                self.result.missing[part] = str(reason)
-                self.result.reports.pop(part, None)
-                text = f"NOT MEASURED: {reason}"
-            say(part, f"{text} ({time.monotonic() - started:.0f} s)")
-        self.result.lost = dict(self.perf.lost)
-        return self.result
-
-    def _rate(self, part):
-        return self.result.rate(part) if part in self.result.gained else "measured"
-
-    def _under_load(self, part, work, seconds=None):
-        """Calls WORK(relay, window) while the workload runs through a fresh relay."""
-        relay, client = self.runs.start(self.workload.forward), None
+    def _run(self, work):
+        """WORK(relay) while the load goes through a fresh relay; and the rate."""
+        sessions = min(PLENTY, self._contender.sessions_per_process(raise_descriptor_limit()))
+        relay = Relay(self._lab, self._contender, self.config, [self._load.forward],
+                      self._meters.make())
+        relay.start(os.path.abspath(self._options.culvert), sessions)
+        client = None
         try:
-            window = Window(self.load, relay, seconds or self.options.seconds,
-                            self.lab.path(f"window-{part}"))
-            client = self.load.start(self.workload)
-            answer = work(relay, window)
-            report = self.load.finish(client)
-            gained = window.gained() | {"exchange": self.workload.exchange(report)}
-            self.result.reports[part] = report
-            self.runs.stop(relay)
+            client = self._load.start(self._options.seconds + 0.5)
+            answer = work(relay)
+            rate = self._load.finish(client)
+            client = None
+            relay.check()
+            return answer, rate
         finally:
             if client:
-                self.load.drop(client)
+                client.stdout.close()
+                self._lab.stop(client)
             relay.stop()
-        if not self.workload.units(gained):
-            raise LabError(f"nothing went through {self.result.relay} while it was recorded")
-        self.result.gained[part] = gained
-        return answer
 
-    def _do_cost(self):
-        """Counters only, which disturb next to nothing."""
-        self.result.cost = self._under_load(
-            "cost", lambda relay, window: self.perf.count(_pids(relay), window))
+    def _counted(self, relay):
+        pids = ",".join(map(str, sorted(processes_of(relay.pids))))
+        begin = machine_cpu_seconds(), relay.cpu.seconds() if relay.cpu else None
+        started = time.monotonic()
+        switches = run(self._lab, ["perf", "stat", "-j", "-a", "-e", "context-switches", "--",
+                                   "sleep", str(self._options.seconds)])
+        seconds = time.monotonic() - started
+        cpu = (machine_cpu_seconds() - begin[0]) / seconds
+        own = (relay.cpu.seconds() - begin[1]) / seconds if relay.cpu else None
+        found = re.search(r'"counter-value" : "([\d.]+)"', switches)
+        return pids, cpu, own, float(found[1]) / seconds if found else None
 
-    def _do_events(self):
-        self.result.events = self._under_load(
-            "events", lambda _, window: self.perf.count_kernel_events(window))
+    def count(self):
+        (_, cpu, own, switches), rate = self._run(self._counted)
+        rows = [("CPU, machine", cpu / rate), ("CPU, relay", own / rate if own else None)]
+        return rate, rows, ("context switches, machine", switches / rate if switches else None)
 
-    def _do_syscalls(self):
-        self.result.calls, self.result.calls_by = self._under_load(
-            "syscalls", lambda relay, window: self.perf.count_calls(_pids(relay), window))
+    def calls(self):
+        """[(system call, number per unit of work)]: by strace, in a run of its own, which it slows."""
+        def work(relay):
+            output = self._lab.path("strace")
+            pids = [word for pid in processes_of(relay.pids) for word in ("-p", str(pid))]
+            process = self._lab.start("relay", "strace", "-f", "-c", "-o", output, *pids)
+            time.sleep(max(0.5, self._options.seconds - 0.5))
+            process.send_signal(signal.SIGINT)
+            self._lab.stop(process)
+            return output
 
-    def _do_oncpu(self):
-        def work(_relay, window):
-            roles = Roles(self.lab, self.result.relay, self.result.subject.contender.forks)
-            self.perf.record_stacks(FREQUENCY, window)
+        seconds = max(0.5, self._options.seconds - 0.5)
+        output, rate = self._run(work)
+        with open(output, encoding="utf-8") as file:
+            rows = re.findall(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?([a-z]\w*)$",
+                              file.read(), re.M)
+        return sorted(((name, int(calls) / seconds / rate) for calls, name in rows
+                       if name != "total"), key=lambda row: -row[1])
+
+    def record(self):
+        """Counter of (layer, function, role), and the data file, which stays."""
+        data = os.path.join(self._options.out, "perf.data")
+
+        def work(_relay):
+            roles = Roles(self._lab, self._options.relay)
+            run(self._lab, ["perf", "record", "-a", "-g", "-F", str(FREQUENCY), "-o", data, "--",
+                            "sleep", str(self._options.seconds)])
             return roles
 
-        roles = self._under_load("oncpu", work)
-        by_role = collections.defaultdict(collections.Counter)
-        for sample in self.perf.stacks():
-            by_role[_role_of_sample(roles, sample)][sample.stack] += 1
-        if not by_role:
-            raise Unavailable("perf record brought no samples")
-        self.result.oncpu = dict(by_role)
-
-    def _do_offcpu(self):
-        seconds = min(self.options.seconds, self.options.offcpu_seconds)
-
-        def work(_relay, window):
-            roles = Roles(self.lab, self.result.relay, self.result.subject.contender.forks)
-            self.perf.record_switches(window)
-            return roles
-
-        roles, waits = self._under_load("offcpu", work, seconds), offcpu.OffCpu()
-        for sample in self.perf.switches():
-            waits.add(sample)
-        waits.finish()
-        if waits.first is None:
-            raise Unavailable("perf record brought no events of the scheduler")
-        self.result.offcpu = _by_role(roles, waits)
-
-    def _do_heap(self):
-        relay = self.runs.start()
-        try:
-            self.result.resident = profile_heap.measure_resident(self.load, relay,
-                                                                 self.options.sessions)
-            self.runs.stop(relay)
-        finally:
-            relay.stop()
-        if self.result.subject.is_culvert:
-            self.result.heap = profile_heap.measure_heap(
-                self.lab, self.load, self.options.culvert, self.result.subject.contender,
-                self.options.sessions)
+        roles, rate = self._run(work)
+        table = collections.Counter()
+        with subprocess.Popen(["perf", "script", "-i", data, "-F", "comm,pid,tid,ip,sym,dso"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              errors="replace") as script:
+            for pid, comm, layer, function in read_samples(script.stdout):
+                if layer not in ("idle", "profiler"):
+                    table[layer, function, roles.of(pid, comm)] += 1
+        if not table:
+            raise LabError("perf recorded no samples")
+        return table, rate
 
 
-def _pids(relay):
-    """All processes of RELAY, in the order in which they were numbered."""
-    return sorted(processes_of(relay.pids))
+def run(lab, command):
+    """The output of COMMAND, both streams."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            check=False, cwd=lab.path("."), env=dict(os.environ, LC_ALL="C"))
+    if result.returncode:
+        raise LabError(f"{' '.join(command[:2])} failed:\n{result.stdout[-500:]}")
+    return result.stdout
 
 
-def _role_of_sample(roles, sample):
-    """Interrupts that an idle CPU serves are work, and count for a role of their own."""
-    role = roles.of(sample.pid, sample.comm)
-    if role == "idle" and components.component_of_stack(sample.stack) != components.IDLE:
-        return "interrupts while idle"
-    return role
+# The report
+
+def table_lines(columns, rows):
+    lines = [columns, ["---"] + ["--:"] * (len(columns) - 1), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines] + [""]
 
 
-def _by_role(roles, waits):
-    by_role = collections.defaultdict(list)
-    comms = {0: "swapper"}
-    for interval in waits.intervals:
-        comms[interval.tid] = interval.comm
-        by_role[roles.of(interval.pid, interval.comm)].append(interval)
-    answer = Waits(waits.last - waits.first, dict(by_role), collections.Counter(),
-                   collections.Counter(), collections.Counter())
-    comm_of_pid = {waits.thread_pid.get(tid, tid): comm for tid, comm in comms.items()}
-    for source, target in ((waits.switches, answer.switches), (waits.preempted, answer.preempted)):
-        for pid, count in source.items():
-            target[roles.of(pid, comm_of_pid.get(pid, ""))] += count
-    for (waker, woken), count in waits.wakeups.items():
-        pid = waits.thread_pid.get(woken, woken)
-        answer.wakeups[roles.of(waker, comm_of_pid.get(waker, "")),
-                       roles.of(pid, comms.get(woken, ""))] += count
-    return answer
+def figure(value):
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-def _folder(lab, name):
-    folder = lab.path(name)
-    os.makedirs(folder)
-    return folder
+def report(profile, options, counted, calls, recorded):
+    row, (rate, cpu_rows, switches) = WORKLOADS[options.workload], counted
+    scale, unit = (1, "s") if row.work_unit == "GB" else (1e6, "us")
+    table, _ = recorded
+    busy = sum(table.values())
+    machine = cpu_rows[0][1]
+    roles = sorted({role for _, _, role in table},
+                   key=lambda role: -sum(n for (_, _, r), n in table.items() if r == role))
+    by_layer = collections.defaultdict(collections.Counter)
+    functions = collections.Counter()
+    for (layer, function, role), number in table.items():
+        by_layer[layer][role] += number
+        functions[layer, function] += number
+    yield f"### {options.relay}, {options.workload}: {rate:,.1f} {row.work_unit} a second"
+    yield ""
+    yield (f"{row.title}. {PROFILED[options.relay].describe(profile.config)}. {os.cpu_count()} "
+           f"CPUs, Linux {os.uname().release}, `scripts/profile {options.relay} "
+           f"{options.workload}`.")
+    yield ""
+    yield from table_lines((f"per {row.work_unit}", "value"), [
+        *((f"{name} ({unit})", figure(value * scale) if value else "-")
+          for name, value in cpu_rows),
+        (switches[0], figure(switches[1])),
+        ("system calls, relay (under strace)", figure(sum(n for _, n in calls)) + " (" + ", ".join(
+            f"{name} {figure(n)}" for name, n in calls[:8]) + ")")])
 
+    def cell(number):
+        return figure(number / busy * machine * scale) if number else ""
 
-def positive(text):
-    if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or not 0 < float(text) <= 600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, up to 600")
-    return float(text)
-
-
-def count(text):
-    if not re.fullmatch(r"\d{1,9}", text) or not 1 <= int(text) <= 100000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
-    return int(text)
-
-
-def part_list(text):
-    parts = tuple(text.split(","))
-    for part in parts:
-        if part not in PARTS:
-            raise argparse.ArgumentTypeError(f"{part!r} is none of {', '.join(PARTS)}")
-    return tuple(part for part in PARTS if part in parts)
-
-
-def one_of(known, what):
-    def parse(text):
-        name = ALIASES.get(text, text)
-        if name not in known:
-            raise argparse.ArgumentTypeError(f"{text!r} is no {what}: {', '.join(known)}")
-        return name
-    return parse
-
-
-class Parser(argparse.ArgumentParser):
-    """One line for a mistake, not the whole usage."""
-
-    def error(self, message):
-        print(f"profile: {message}; see scripts/profile --help", file=sys.stderr)
-        sys.exit(2)
+    yield from table_lines(("layer", "share", f"{unit}/{row.work_unit}", *roles), [
+        (layer, f"{sum(row_.values()) / busy:.1%}", cell(sum(row_.values())),
+         *(cell(row_[role]) for role in roles))
+        for layer, row_ in sorted(by_layer.items(), key=lambda item: -sum(item[1].values()))])
+    yield from table_lines(("layer: function", "self"), [
+        (f"{layer}: `{function}`", f"{number / busy:.1%}")
+        for (layer, function), number in functions.most_common(TOP)])
+    yield "The stacks are in perf.data, for `perf report` and tools that draw flame graphs."
 
 
 def parse_options():
-    parser = Parser(prog="profile", allow_abbrev=False, add_help=False)
-    parser.add_argument("engine", metavar="RELAY", type=one_of(PROFILED, "relay to profile"))
-    parser.add_argument("workload", metavar="WORKLOAD", type=one_of(WORKLOADS, "workload"))
-    parser.add_argument("--culvert", required=True, help="the program, with frame pointers")
-    parser.add_argument("--bench", required=True, help="the program culvert-bench")
-    parser.add_argument("--out", required=True, help="folder of the results")
-    parser.add_argument("--seconds", type=positive, default=5.0, help="recorded of each part")
-    parser.add_argument("--offcpu-seconds", type=positive, default=2.0,
-                        help="recorded at most of the scheduler's events, which are many")
-    parser.add_argument("--sessions", type=count, default=1000, help="idle ones for the heap")
-    parser.add_argument("--parts", type=part_list, default=PARTS,
-                        help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--check", action="store_true", help="only look at the options")
+    parser = argparse.ArgumentParser(prog="scripts/profile", allow_abbrev=False)
+    parser.add_argument("relay", choices=PROFILED, metavar="RELAY")
+    parser.add_argument("workload", choices=WORKLOADS, metavar="WORKLOAD")
+    parser.add_argument("--culvert", required=True)
+    parser.add_argument("--bench", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--seconds", type=float, default=5.0)
     return parser.parse_args()
-
-
-def check_folder(folder):
-    """Makes FOLDER; OSError if the results will not go there."""
-    os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(b"x" * 65536)
-    room = os.statvfs(folder)
-    if room.f_bavail * room.f_frsize < ROOM:
-        raise LabError(f"{folder}: less than {ROOM >> 20} MiB are free")
-
-
-def profile(options, subject):
-    """Returns the Result; nothing of the lab is left afterwards."""
-    interrupts = Interrupts()
-    meters = CpuMeters()
-    try:
-        with BenchLab(interrupts, False) as lab:
-            return Profile(options, lab, subject, meters).run()
-    finally:
-        meters.close()
 
 
 def main():
     options = parse_options()
+    options.out = os.path.abspath(options.out)
     try:
-        check_folder(options.out)
-        if options.check:
-            return 0
-        subject = choose_subject(options.engine, WORKLOADS[options.workload],
-                                 len(os.sched_getaffinity(0)), result_files())
-        if reason := subject.contender.why_missing():
-            raise LabError(f"{options.engine}: {reason}")
-        say("relay", f"{subject.program}: {subject.describe()} ({subject.source})")
-        result = profile(options, subject)
-        write_report(result, options.out)
-        write_compact(result, options.out)
-        say("report", os.path.join(options.out, "index.html, summary.md, profile.md"))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"profile: {where}{error.strerror}", file=sys.stderr)
-        return 1
-    except (LabError, Unavailable) as error:
+        os.makedirs(options.out, exist_ok=True)
+        for tool in ("perf", "strace"):
+            if not shutil.which(tool):
+                raise LabError(f"{tool} is missing: scripts/deps bench")
+        if reason := PROFILED[options.relay].why_missing():
+            raise LabError(f"{options.relay}: {reason}")
+        interrupts, meters = Interrupts(), CpuMeters()
+        try:
+            with BenchLab(interrupts, False) as lab:
+                profile = Profile(options, lab, meters)
+                counted, calls, recorded = profile.count(), profile.calls(), profile.record()
+        finally:
+            meters.close()
+        path = os.path.join(options.out, "profile.md")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(report(profile, options, counted, calls, recorded)) + "\n")
+        say("report", path)
+    except (LabError, OSError) as error:
         print(f"profile: {error}", file=sys.stderr)
         return 1
     except Interrupted as number:
         print("\nprofile: interrupted; the lab is gone", file=sys.stderr)
         return 128 + number.args[0]
-    return 1 if result.missing else 0
+    return 0
 
 
 if __name__ == "__main__":
