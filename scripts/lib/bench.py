@@ -22,7 +22,7 @@ from bench_rows import (CONTENDERS, IDLE_TOOL, SelectionError, order_of_round, s
 from bench_running import RowRelays
 from labkit import SERVER, Interrupted, LabError
 from rivals import deciders
-from targets import BY_ITSELF
+from rivals import BY_ITSELF
 
 LISTEN_PORT = 9000
 SINK_PORT = 6000

@@ -7,7 +7,7 @@ import time
 from bench_clients import Timing, load_seconds
 from bench_cells import trial_timing
 from bench_rows import IDLE_TOOL, group_rows
-from targets import AGAINST_OTHERS, BY_ITSELF, CONTROLLED
+from rivals import AGAINST_OTHERS, BY_ITSELF, CONTROLLED
 
 # A trial of a configuration, in rows with a target and in others.
 TRIAL_SECONDS = 1.0

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import bench_relays
 from bench_clients import CULVERT_BENCH, IPERF3, WRK, Workload
 from bench_relays import BULK, CONNECT, CONVERSATION, IDLE
-from rivals import CONTROL, SUBJECT
-from targets import CONTROLLED
+from rivals import CONTROL, CONTROLLED, SUBJECT
 
 K = 1024
 IDLE_TOOL = "idle sessions"

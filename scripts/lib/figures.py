@@ -64,10 +64,6 @@ class Summary:
     count: int
 
     @property
-    def interquartile_range(self):
-        return self.third_quartile - self.first_quartile
-
-    @property
     def has_spread(self):
         """A single round has none: how much it would vary is not known."""
         return self.count > 1
@@ -176,21 +172,6 @@ def percentile(histogram, percent):
     return percentiles(histogram, [percent])[0]
 
 
-def tail_position(percent):
-    """Where PERCENT lies on an axis with the same room for each nine: 90 at 1, 99 at 2."""
-    return -math.log10(1 - percent / 100)
-
-
-def percentile_curve(histogram, first=50.0, last=99.99, steps=80):
-    """[(position on the tail axis, latency), ...] from FIRST to LAST, as far as it is known."""
-    begin, end = tail_position(first), tail_position(last)
-    positions = [begin + (end - begin) * step / steps for step in range(steps + 1)]
-    # Rounded, so that the ends are the percentiles asked for and not a hair beside them.
-    wanted = [round(100 * (1 - 10 ** -position), 6) for position in positions]
-    return [(position, value) for position, value
-            in zip(positions, percentiles(histogram, wanted)) if value is not None]
-
-
 # ---- cells and contenders -----------------------------------------------------------------------
 
 
@@ -216,10 +197,6 @@ def unusable_cells(contender):
 
 def find_contender(row, name):
     return next((one for one in row["contenders"] if one["name"] == name), None)
-
-
-def find_row(results, name):
-    return next((row for row in results["rows"] if row["name"] == name), None)
 
 
 def ordinary_rounds(row):
@@ -289,24 +266,6 @@ def switches_measure(row):
                    per_work("relay_switches"))
 
 
-def extra_measure(name, unit, better="lower"):
-    return Measure(name, unit, better, lambda cell: (cell.get("extra") or {}).get(name))
-
-
-def _total_memory(cell):
-    """Of a cell of idle sessions, whose value is what each of them adds; None of others."""
-    extra = cell.get("extra") or {}
-    base, sessions = extra.get("bytes_without_sessions"), extra.get("sessions")
-    return None if base is None or not sessions else base + cell["value"] * sessions
-
-
-def _total_memory_each(cell):
-    total = _total_memory(cell)
-    return None if total is None else total / cell["extra"]["sessions"]
-
-
-TOTAL_MEMORY = Measure("memory in all", "B", "lower", _total_memory)
-TOTAL_MEMORY_EACH = Measure("memory in all, per session", "B", "lower", _total_memory_each)
 
 
 # Percentiles that load generators without a histogram report by themselves.
@@ -352,16 +311,6 @@ def contender_percentile(contender, percent):
     return summary.median if summary else None
 
 
-def contender_curve(contender):
-    """[(position on the tail axis, latency), ...]: of the histograms, or else as reported."""
-    histogram = merged_histogram(contender)
-    if histogram:
-        return percentile_curve(histogram)
-    reported = [(tail_position(percent), contender_percentile(contender, percent))
-                for percent in REPORTED]
-    return [(position, value) for position, value in reported if value is not None]
-
-
 def total_of(contender, field):
     """The sum of FIELD over the cells that did not fail, wrong ones too; None if none has it."""
     amounts = [cell[field] for cell in contender["cells"]
@@ -399,9 +348,6 @@ class Ratio:
     @property
     def summary(self):
         return summarise(self.by_round.values())
-
-    def rounds_at_least(self, bound):
-        return sum(ratio >= bound for ratio in self.by_round.values())
 
     @property
     def interval(self):

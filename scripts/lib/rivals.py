@@ -26,6 +26,13 @@ CONTROL = "auto-again"
 SINGLE_ENGINES = ("sockmap", "splice", "copy")
 # By how much (as a logarithm) the second best may always be behind the best and still take part.
 NEAR = math.log(1.05)
+# Rows that have decisive rounds: of auto against others, and of auto (and its control) alone. Those
+# with a control; the memory of idle sessions varies too little to need more rounds.
+AGAINST_OTHERS = frozenset((
+    "bulk-1", "bulk-down", "bulk-8", "bulk-both", "bulk-both-8", "iperf3-1", "iperf3-8", "rr-64x64",
+    "rr-1Kx512", "rr-16Kx64", "wrk", "crr"))
+BY_ITSELF = frozenset(("mixed", "mixed-0"))
+CONTROLLED = AGAINST_OTHERS | BY_ITSELF | {"idle"}
 
 
 def control_ratio(row, measure):

@@ -13,14 +13,11 @@ import sys
 import time
 
 from labkit import Daemon, Interrupted, Lab, LabError, handle_signals, tail
-from report_gnuplot import PlotError
 from soak_faults import Faults
 from soak_load import Load, Site, forwards, wait_idle
-from soak_plot import write as write_plot
 from soak_samples import Samples, judge
 
-PROGRAMS = ("ip", "ss", "nsenter", "curl", "iperf3", "nginx", "haproxy", "socat", "sha256sum",
-            "gnuplot")
+PROGRAMS = ("ip", "ss", "nsenter", "curl", "iperf3", "nginx", "haproxy", "socat", "sha256sum")
 # Low enough that flows leave the kernel all the time
 LIMITS = ("--soft-limit", "512K", "--hard-limit", "2M", "--settle", "0.05", "--grace", "10")
 CYCLE = 60.0
@@ -137,14 +134,6 @@ class Soak:
         with open(os.path.join(out, "summary.json"), "w", encoding="ascii") as file:
             json.dump(summary, file, indent=1)
         shutil.copy(self.daemon.process.log, os.path.join(out, "culvert.log"))
-        counts = summary["counts"]
-        write_plot(os.path.join(out, "soak.svg"), self.samples.rows,
-                   f"{summary['minutes']:.0f} minutes of mixed traffic, engine "
-                   f"{summary['engine']}, one daemon",
-                   f"{counts['peer_sessions']:,} verified peer sessions, "
-                   f"{counts['downloads']:,} downloads, {summary['last'].get('handovers', 0):,} "
-                   f"hand-overs, {sum(summary['faults'].values()):,} faults, wrong bytes "
-                   f"{summary['bad']['wrong']}")
 
 
 def run(options):
@@ -178,7 +167,7 @@ def show(summary, out):
     for problem in summary["problems"]:
         print(f"FAILED: {problem}")
     print(f"{'ok' if summary['passed'] else 'FAILED'}: {summary['minutes']:.1f} minutes; samples, "
-          f"faults, summary and plot in {out}")
+          f"faults and summary in {out}")
 
 
 def main():
@@ -191,7 +180,7 @@ def main():
     handle_signals()
     try:
         return run(options)
-    except (LabError, PlotError) as error:
+    except LabError as error:
         print(f"FAILED: {error}")
         return 1
     except Interrupted as number:

@@ -19,7 +19,6 @@ import bench  # noqa: E402 (the paths come first)
 import bench_cells  # noqa: E402
 import bench_choice  # noqa: E402
 import bench_command  # noqa: E402
-import report_input  # noqa: E402
 from bench_plan import Plan, Progress  # noqa: E402
 from bench_results import OutputError, Results  # noqa: E402
 from bench_rows import CONTENDERS, ROWS, select_contenders, select_rows  # noqa: E402
@@ -178,7 +177,6 @@ class DecisiveRounds(unittest.TestCase):
                   for one in row["contenders"]}
         self.assertEqual(counts["splice"], [1, 2, 3, 4, 5])
         self.assertEqual(counts["haproxy"], [1, 2])
-        report_input._check_row(row, "row")
 
     def test_each_round_has_new_processes(self):
         """Of those who take part; the first has them from the beginning."""

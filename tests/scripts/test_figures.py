@@ -22,13 +22,6 @@ class Samples(unittest.TestCase):
         self.assertEqual(figures.median([4, 1, 3, 2]), 2.5)
         self.assertEqual(figures.median([0, 0, 0]), 0)
 
-    def test_quartiles_as_defined(self):
-        summary = figures.summarise([1, 2, 3, 4, 5])
-        self.assertEqual((summary.first_quartile, summary.third_quartile), (2, 4))
-        self.assertEqual(summary.interquartile_range, 2)
-        summary = figures.summarise([10, 20, 40])
-        self.assertEqual((summary.first_quartile, summary.third_quartile), (15, 30))
-
     def test_quantiles_agree_with_the_library(self):
         source = random.Random(3)
         for size in range(2, 30):
@@ -90,22 +83,6 @@ class Histograms(unittest.TestCase):
         self.assertEqual(figures.percentiles(histogram, [50, 90, 99, 99.9, 99.99]),
                          [1, 1, 2, 3, None])
 
-    def test_tail_axis(self):
-        for percent, place in ((90, 1), (99, 2), (99.9, 3), (99.99, 4)):
-            self.assertAlmostEqual(figures.tail_position(percent), place)
-
-    def test_curve_ends_where_the_samples_do(self):
-        full = figures.percentile_curve([[1, 50000], [2, 49000], [3, 1000]])
-        self.assertAlmostEqual(full[0][0], figures.tail_position(50))
-        self.assertAlmostEqual(full[-1][0], 4)
-        self.assertEqual((full[0][1], full[-1][1]), (1, 3))
-        self.assertEqual([value for _place, value in full],
-                         sorted(value for _place, value in full))
-        short = figures.percentile_curve([[1, 1000]])
-        self.assertLessEqual(short[-1][0], 3 + 1e-6)
-        self.assertGreater(short[-1][0], 2.9)
-        self.assertEqual(figures.percentile_curve([]), [])
-
 
 class Cells(unittest.TestCase):
     def test_failed_and_wrong_cells_do_not_count(self):
@@ -157,22 +134,6 @@ class Cells(unittest.TestCase):
                                        cell(2, 1, histogram=[[50, 10]]), failed(3)])
         self.assertEqual(figures.contender_percentile(one, 90), 10)
         self.assertEqual(figures.contender_percentile(one, 95), 50)
-
-    def test_reported_percentiles_where_there_is_no_histogram(self):
-        one = contender("auto", cells=[cell(number, 1, latency_us={"p99": value, "p99_9": None})
-                                       for number, value in enumerate((30, 10, 20), 1)])
-        self.assertEqual(figures.contender_percentile(one, 99), 20)
-        self.assertIsNone(figures.contender_percentile(one, 99.9))
-        self.assertIsNone(figures.contender_percentile(one, 42))
-        self.assertIsNone(figures.contender_percentile(contender("auto", 1), 99))
-        ((place, value),) = figures.contender_curve(one)
-        self.assertEqual((round(place, 9), value), (2, 20))
-
-    def test_extras(self):
-        measure = figures.extra_measure("depth", "B")
-        self.assertEqual(measure.of(cell(1, 1, extra={"depth": 3})), 3)
-        self.assertIsNone(measure.of(cell(1, 1, extra=None)))
-        self.assertIsNone(measure.of(cell(1, 1)))
 
 
 class Ratios(unittest.TestCase):
@@ -244,11 +205,6 @@ class Ratios(unittest.TestCase):
         self.assertAlmostEqual(ratio.scatter, math.log(2))
         self.assertEqual((figures.Ratio({}, ()).deviation, figures.Ratio({}, ()).scatter), (0, 0))
         self.assertEqual(figures.Ratio({1: 0}, ()).deviation, math.inf)
-
-    def test_rounds_that_reach_a_bound(self):
-        ratio = figures.ratio_within_rounds(contender("a", 1, 2, 3), contender("b", 1, 1, 1),
-                                            HIGHER)
-        self.assertEqual(ratio.rounds_at_least(2), 2)
 
 
 class Intervals(unittest.TestCase):
