@@ -12,7 +12,6 @@
 #include <string.h>
 #include <syslog.h>
 
-#include "base/bucket.h"
 #include "config/config.h"
 #include "config/option.h"
 #include "fuzz.h"
@@ -35,8 +34,8 @@ static void check_bounds(const struct config *c)
 	must_be_within("fin timeout", c->fin_timeout_ms, 0, 7 * DAY_MS);
 	must_be_within("interval of look-ups", c->resolve_interval_ms, 100, DAY_MS);
 	must_be_within("accept rate", c->accept_rate, 0, 1000000);
-	must_be_within("bandwidth", c->bandwidth, 0, BUCKET_RATE_MAX);
-	must_be_within("bandwidth of a client", c->bandwidth_per_client, 0, BUCKET_RATE_MAX);
+	must_be_within("bandwidth", c->bandwidth, 0, BANDWIDTH_MAX);
+	must_be_within("bandwidth of a client", c->bandwidth_per_client, 0, BANDWIDTH_MAX);
 	must_be_within("grace", c->grace_ms, 0, DAY_MS);
 	must_be_within("sessions", c->max_sessions, 1, 1000000);
 	must_be_within("copy buffer", c->copy_buffer, 1 << 10, 16 << 20);

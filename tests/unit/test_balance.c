@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#include "relay/admission.h"
+#include "relay/limits.h"
 #include "relay/balance.h"
 #include "relay/session_move.h"
 

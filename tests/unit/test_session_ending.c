@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "relay/admission.h"
+#include "relay/limits.h"
 #include "relay/session_ending.h"
 #include "session_rig.h"
 

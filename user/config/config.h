@@ -77,6 +77,9 @@ static inline const char *forward_name(const struct forward_conf *fc)
 	return fc->name ? fc->name : fc->listen.text;
 }
 
+/* The most that `bandwidth` may be, in bytes a second: a token bucket counts with 63 bits. */
+#define BANDWIDTH_MAX (UINT64_C(1) << 37)
+
 /* Everything `culvert run` can be told.  Immutable once the workers run. */
 struct config {
 	enum engine engine;

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/bucket.h"
 #include "config/config.h"
 
 #define DAY_MS (24 * 3600 * 1000)
@@ -78,10 +77,10 @@ static const struct option_def options[] = {
 	  .min = 0, .max = 1000000, .initial = "0",
 	  .help = "connections a second that a forward accepts; 0: any" },
 	{ .name = "bandwidth", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(bandwidth),
-	  .min = 0, .max = BUCKET_RATE_MAX, .initial = "0",
+	  .min = 0, .max = BANDWIDTH_MAX, .initial = "0",
 	  .help = "bytes a second of a forward, each way; 0: no limit" },
 	{ .name = "bandwidth-per-client", .metavar = "SIZE", .kind = KIND_SIZE64,
-	  EACH(bandwidth_per_client), .min = 0, .max = BUCKET_RATE_MAX, .initial = "0",
+	  EACH(bandwidth_per_client), .min = 0, .max = BANDWIDTH_MAX, .initial = "0",
 	  .help = "the same of one client at a forward" },
 	{ .name = "soft-limit", .metavar = "SIZE", .kind = KIND_SIZE64, EACH(soft_limit),
 	  .min = 4 << 10, .max = 1 << 30, .initial = "1M",

@@ -28,7 +28,7 @@
 #include "daemon/session_log.h"
 #include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
-#include "relay/admission.h"
+#include "relay/limits.h"
 #include "relay/balance.h"
 #include "relay/names.h"
 #include "relay/watchdog.h"

@@ -16,7 +16,7 @@
 #include "base/syscalls_needed.h"
 #include "daemon/inspect_names.h"
 #include "daemon/session_log.h"
-#include "relay/admission.h"
+#include "relay/limits.h"
 #include "relay/balance.h"
 #include "relay/proxy_use.h"
 #include "relay/session.h"

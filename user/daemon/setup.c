@@ -22,7 +22,7 @@
 #include "config/config_text.h"
 #include "config/given.h"
 #include "daemon/session_log.h"
-#include "relay/admission.h"
+#include "relay/limits.h"
 #include "relay/names.h"
 #include "relay/upstream_socket.h"
 

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
-#include "relay/admission.h"
+#include "relay/limits.h"
 #include "relay/session_move.h"
 
 /* The next try where sessions have to move and could not all. */

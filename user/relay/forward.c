@@ -142,6 +142,7 @@ static void totals_drop(struct forward_totals *t)
 {
 	if (!t || --t->refs)
 		return;
+	clients_close(t->clients);
 	free(t->stats);
 	free(t);
 }
@@ -154,21 +155,22 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
-/* A limit that stays counts on; one that is new counts new sessions. */
-static int make_limits(struct forward *f, const struct config *c, struct forward *before)
+/* Both the sessions of F and those of BEFORE, or NULL, share a bandwidth that stays the same. */
+static int make_limits(struct forward *f, const struct config *c, const struct forward *before)
 {
-	unsigned int most = f->conf->max_sessions_per_client;
-	unsigned int total = f->conf->max_sessions ?: c->max_sessions;
+	const struct forward_conf *fc = f->conf;
 	int r = 0;
 
-	if (before && client_limit_is(before->clients, most, total))
-		f->clients = client_limit_share(before->clients);
+	accepts_init(&f->accepts, fc->accept_rate, clock_ms());
+	if (before && bandwidth_is(before->bandwidth, fc->bandwidth))
+		f->bandwidth = bandwidth_get(before->bandwidth);
 	else
-		r = client_limit_open(most, total, &f->clients);
-	if (before && rates_are(before->rates, f->conf, total))
-		f->rates = rates_share(before->rates);
-	else
-		r = r ?: rates_open(f->conf, total, &f->rates);
+		r = bandwidth_new(fc->bandwidth, &f->bandwidth);
+	if (r || (!fc->max_sessions_per_client && !fc->bandwidth_per_client))
+		return r;
+	if (!f->totals->clients)
+		r = clients_open(fc->max_sessions ?: c->max_sessions, &f->totals->clients);
+	f->clients = f->totals->clients;
 	return r;
 }
 
@@ -190,10 +192,10 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	f->from = from;
 	if (from)
 		from->refs++;
-	r = make_limits(f, c, before);
+	r = f->totals ? make_limits(f, c, before) : -ENOMEM;
 	r = r ?: upstream_open(&f->upstream, &fc->upstream, &fc->listen, fc->resolve_interval_ms,
 			       clock_ms());
-	if (r || !f->totals) {
+	if (r) {
 		forward_free(f);
 		return -ENOMEM;
 	}
@@ -223,8 +225,8 @@ void forward_free(struct forward *f)
 		return;
 	socket_stock_close(f->stock);
 	upstream_close(&f->upstream);
-	client_limit_close(f->clients);
-	rates_close(f->rates);
+	bucket_close(&f->accepts);
+	bandwidth_put(f->bandwidth);
 	totals_drop(f->totals);
 	config_version_drop(f->from);
 	free(f);

@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "datapath/policy.h"
 #include "datapath/stats.h"
-#include "relay/client_limit.h"
+#include "relay/limits.h"
 #include "relay/rates.h"
 #include "relay/socket_stock.h"
 #include "relay/upstream.h"
@@ -44,6 +44,7 @@ struct forward_totals {
 	unsigned int refs;         /* forwards; of the thread that reloads */
 	unsigned int n_workers;
 	struct forward_due due;    /* removed, or draining; written by whoever has the turn */
+	struct clients *clients;   /* owned; NULL: no forward has limited clients yet */
 	struct forward_stats *stats; /* by index of the worker, who alone writes it; owned */
 };
 
@@ -61,8 +62,9 @@ struct forward {
 	struct upstream upstream;
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
-	struct client_limit *clients;  /* NULL: only all forwards together limit a client */
-	struct rates *rates;
+	struct bucket accepts;         /* accept-rate */
+	struct bandwidth *bandwidth;   /* shared with the forward before, if it is the same */
+	struct clients *clients;       /* of totals; NULL: this forward does not limit clients */
 	_Atomic unsigned int sessions; /* that hold it */
 	struct config_version *from;   /* where conf is; NULL: that of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */

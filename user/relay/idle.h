@@ -6,17 +6,20 @@
 #include <stdint.h>
 
 /*
- * Since when a session has been silent.  Pure: what is seen at a look goes in.
+ * idle-timeout and fin-timeout: the end of a session that is silent.
  *
- * A session is silent while neither end sends a byte and neither takes one.  To take counts: what
- * one end has sent long ago may wait for hours in the buffers of an end that reads slowly, and
- * that session is at work.
+ * Nothing is done for a byte.  At the time at which the session would end if no byte had come since
+ * the last look, the sockets are asked when one did: TCP knows, whatever carries the flow.
+ *
+ * A session is silent while neither end sends a byte and neither takes one.  Taking counts: what
+ * one end sent long ago may wait for hours in the buffers of an end that reads slowly, and that
+ * session is at work.
  */
 struct idle {
-	uint64_t since_ms; /* the last byte, as far as it was looked for; 0: not open yet */
-	uint64_t read_ms;  /* user space has read a byte; where TCP does not know */
-	uint64_t later_ms; /* it was time for a look, but there were many: not before then */
-	uint64_t taken[2]; /* of the last look, by side */
+	uint64_t since_ms; /* the last byte that is known of; 0: not open yet */
+	uint64_t read_ms;  /* user space has read a byte; only where TCP does not know */
+	uint64_t later_ms; /* no look before then: too many sessions were due at once */
+	uint64_t taken[2]; /* at the last look, by side */
 	bool owed[2];
 	bool half;         /* one end has sent FIN */
 };
@@ -33,31 +36,33 @@ struct idle_side {
 /* Look at both sides; I->since_ms is then the time of the last byte. */
 void idle_look(struct idle *i, const struct idle_side sides[2]);
 
-/* The session is open, and HALF closed or not: since when it may be silent begins here. */
-void idle_update(struct idle *i, bool half, uint64_t now_ms);
+/* Turn "so long ago", as a socket tells on a clock of ticks, into a time that is not too early. */
+uint64_t idle_ago(uint64_t now_ms, uint32_t ago_ms);
 
 /*
- * When many sessions may have been silent for long enough at the same time, each look, and each end
- * that follows from it, takes system calls; all at once they would hold up the sessions that are at
- * work.  So in one batch of events, and in one millisecond, so many are looked at, and the others are
- * spread over the milliseconds to come: that takes a quarter of a CPU, and so a worker is not one of
- * those that the scheduler makes wait because they want all of it.  One of a worker.  Others that
- * end many sessions take these turns as well (session_ending.h).
+ * How many sessions a worker looks at, or ends, in one batch of events and in one millisecond.  Each
+ * takes system calls, and thousands at once would hold up the sessions that are at work.  The others
+ * are spread over the milliseconds to come.  That takes a quarter of a CPU, so the scheduler does
+ * not treat the worker as one that wants all of it.  session_ending.h shares these turns.
  */
 #define IDLE_LOOKS 8
 
 struct idle_turns {
-	uint32_t batch;       /* the last one in which one was allowed to look, */
-	uint64_t now_ms;      /* when that was, */
-	unsigned int looks;   /* and how many */
-	uint64_t last_ms;     /* the last to come; */
-	unsigned int at_last; /* so many have been told to ask again then */
+	uint32_t batch;       /* the last batch with a look, */
+	uint64_t now_ms;      /* its time, */
+	unsigned int looks;   /* and how many there were */
+	uint64_t last_ms;     /* the latest time that was given away, */
+	unsigned int at_last; /* and to how many */
 };
 
-/* One asks for a look in BATCH.  Returns when to ask again; NOW_MS: it may look. */
+/* Ask for a look in BATCH.  Returns when to ask again; NOW_MS: look now. */
 uint64_t idle_turn(struct idle_turns *t, uint32_t batch, uint64_t now_ms);
 
-/* What a socket told as "so long ago", on a clock of ticks: never too early. */
-uint64_t idle_ago(uint64_t now_ms, uint32_t ago_ms);
+struct session;
+
+/* S is OPEN.  Returns when to look next; UINT64_MAX: never. */
+uint64_t session_idle_due(struct session *s);
+/* The session's timer has fired: look, if it is time.  May end the session. */
+void session_idle_timer(struct session *s);
 
 #endif

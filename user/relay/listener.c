@@ -11,10 +11,9 @@
 #include "base/syscalls_needed.h"
 #include "config/advice.h"
 #include "daemon/session_log.h"
-#include "relay/admission.h"
+#include "relay/limits.h"
 #include "relay/proxy_use.h"
 #include "relay/session.h"
-#include "relay/session_admit.h"
 
 #define PAUSE_MS 50
 /* A listener that ends takes what waits for it, but not more than may wait in a backlog. */
@@ -105,10 +104,14 @@ static bool receives_header(const struct listener *ls)
 /* One that is a proxy will say first whose session it is. */
 static bool admit_client(struct listener *ls, const struct sockaddr *client)
 {
-	if (receives_header(ls) || session_admit_client(ls->worker, ls->forward, client))
+	struct worker *w = ls->worker;
+	enum cause why;
+
+	if (receives_header(ls) ||
+	    admission_enter_client(w->shared->admission, ls->forward, client, &why))
 		return true;
-	count_add(&ls->worker->stats.errors[CAUSE_CLIENT_LIMIT], 1);
-	log_refused(ls, client, CAUSE_CLIENT_LIMIT);
+	count_add(&w->stats.errors[why], 1);
+	log_refused(ls, client, why);
 	return false;
 }
 
@@ -116,7 +119,6 @@ static bool admit_client(struct listener *ls, const struct sockaddr *client)
 static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
-	struct bucket *rate = &ls->forward->rates->accepts;
 	uint64_t due_ms;
 	enum cause full;
 
@@ -128,7 +130,7 @@ static bool may_accept(struct listener *ls, bool waiting)
 		pause_accepting(ls, full);
 		return false;
 	}
-	if (!rate->rate || bucket_take(rate, RATES_ACCEPT, w->loop.now_ms, &due_ms))
+	if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
 		return true;
 	admission_cancel(w->shared->admission, ls->forward);
 	if (waiting) /* else epoll says so if one does, and nobody is made to wait for nothing */
@@ -139,11 +141,8 @@ static bool may_accept(struct listener *ls, bool waiting)
 /* No client came, or none that may have a session. */
 static void cancel(struct listener *ls)
 {
-	struct bucket *rate = &ls->forward->rates->accepts;
-
+	bucket_give_back(&ls->forward->accepts, 1); /* first: the forward may be freed then */
 	admission_cancel(ls->worker->shared->admission, ls->forward);
-	if (rate->rate)
-		bucket_give_back(rate, RATES_ACCEPT);
 }
 
 static void turn_away(struct listener *ls, int fd)

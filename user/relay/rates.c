@@ -1,60 +1,305 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: a limit is a token bucket, and a token is a byte.  A flow that has something
+ * to read reserves the tokens of one turn, waits until they have come, reads at most that much, and
+ * returns the rest.  The bucket's level may be negative: that is what all reservations together are
+ * ahead of the clock.  A later reservation ends later, so the flows of one limit have turns in
+ * order, nobody starves, and nobody is woken in vain.
+ *
+ * A flow with two limits first waits for its client's, and then for the forward's.  Reserving both
+ * at once would hold back tokens of the forward that the flow cannot use yet.
+ *
+ * A turn is small, so a short message waits only for a small turn of each other flow.  A flow that
+ * moves little asks for less than a turn: its unused tokens are missing to the others until it
+ * returns them.
+ */
 #include "relay/rates.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "relay/limits.h"
+#include "relay/session.h"
 
-/* As many clients as come within a tenth of a second need not wait, but at least one. */
-#define ACCEPT_BURSTS_PER_SECOND 10
+/* --- token bucket --- */
 
-static uint64_t accept_burst(const struct forward_conf *fc)
+#define PARTS 1000 /* of a token; RATE of them come each millisecond */
+/* Longer than any bucket needs to fill; RATE times this fits into 63 bits. */
+#define FILL_MS_MAX (UINT64_C(1) << 24)
+_Static_assert(BANDWIDTH_MAX <= UINT64_C(1) << 37, "a level must not overflow");
+
+void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_ms)
 {
-	unsigned int burst = fc->accept_rate / ACCEPT_BURSTS_PER_SECOND;
-
-	return (uint64_t)(burst ?: 1) * RATES_ACCEPT;
+	*b = (struct bucket){ .rate = rate, .most = (int64_t)(burst * PARTS), .at_ms = now_ms };
+	b->level = b->most;
+	pthread_mutex_init(&b->lock, NULL);
 }
 
-int rates_open(const struct forward_conf *fc, unsigned int sessions, struct rates **ret)
+void bucket_close(struct bucket *b)
 {
-	struct rates *r = calloc(1, sizeof(*r));
-	uint64_t now = clock_ms();
+	pthread_mutex_destroy(&b->lock);
+}
+
+/* Add the tokens that came since the last call.  The lock is held. */
+static void fill(struct bucket *b, uint64_t now_ms)
+{
+	uint64_t ms = now_ms > b->at_ms ? now_ms - b->at_ms : 0;
+
+	b->at_ms += ms;
+	b->level += (int64_t)(b->rate * (ms < FILL_MS_MAX ? ms : FILL_MS_MAX));
+	if (b->level > b->most)
+		b->level = b->most;
+}
+
+uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms)
+{
+	uint64_t lack, due_ms;
+
+	pthread_mutex_lock(&b->lock);
+	fill(b, now_ms);
+	b->level -= (int64_t)(n * PARTS);
+	lack = b->level < 0 ? (uint64_t)-b->level : 0;
+	due_ms = b->at_ms + (lack + b->rate - 1) / b->rate;
+	pthread_mutex_unlock(&b->lock);
+	return lack ? due_ms : now_ms;
+}
+
+void bucket_give_back(struct bucket *b, uint64_t n)
+{
+	if (!b->rate || !n)
+		return;
+	pthread_mutex_lock(&b->lock);
+	b->level += (int64_t)(n * PARTS);
+	pthread_mutex_unlock(&b->lock);
+}
+
+bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms)
+{
+	if (!b->rate)
+		return true;
+	*ret_due_ms = bucket_reserve(b, n, now_ms);
+	if (*ret_due_ms <= now_ms)
+		return true;
+	bucket_give_back(b, n);
+	return false;
+}
+
+#define ACCEPT_BURSTS_PER_SECOND 10
+
+void accepts_init(struct bucket *b, unsigned int accept_rate, uint64_t now_ms)
+{
+	unsigned int burst = accept_rate / ACCEPT_BURSTS_PER_SECOND;
+
+	bucket_init(b, accept_rate, burst ?: 1, now_ms);
+}
+
+/* --- bandwidth --- */
+
+/*
+ * A turn is what comes within 2.5 ms: the loop's clock has milliseconds, and sixteen flows that
+ * share a limit have a turn each within 40 ms.  It is not so little that a read is hardly worth its
+ * system call, and not more than a pipe holds.
+ */
+#define TURNS_PER_SECOND 400
+#define TURN_MIN 1024
+#define TURN_MAX (512 * 1024)
+/* Two turns fit into a burst, however low the rate is. */
+#define TURNS_PER_SECOND_MIN 80
+/* 40 ms: less than 5 % of a second, and more than a thread that has a CPU is ever late. */
+#define BURSTS_PER_SECOND 25
+/* The least to ask for is this part of a turn, but what is worth a read is not cut smaller. */
+#define ASK_PART 16
+#define ASK_MIN 1024
+
+struct bandwidth {
+	uint64_t rate;
+	uint32_t turn; /* bytes */
+	_Atomic unsigned int refs;
+	struct bucket ways[2]; /* by flow */
+};
+
+static uint32_t turn_of(uint64_t rate)
+{
+	uint64_t turn = rate / TURNS_PER_SECOND, most = rate / TURNS_PER_SECOND_MIN;
+
+	if (turn < TURN_MIN)
+		turn = most < TURN_MIN ? most : TURN_MIN;
+	if (turn > TURN_MAX)
+		turn = TURN_MAX;
+	return turn ? (uint32_t)turn : 1;
+}
+
+int bandwidth_new(uint64_t rate, struct bandwidth **ret)
+{
+	struct bandwidth *b;
+	uint64_t burst;
 
 	*ret = NULL;
-	if (!r)
+	if (!rate)
+		return 0;
+	b = calloc(1, sizeof(*b));
+	if (!b)
 		return -ENOMEM;
-	r->refs = 1;
-	r->accept_rate = fc->accept_rate;
-	r->sessions = sessions;
-	r->of_all = fc->bandwidth;
-	r->of_client = fc->bandwidth_per_client;
-	bucket_init(&r->accepts, (uint64_t)fc->accept_rate * RATES_ACCEPT, accept_burst(fc), now);
-	bandwidth_init(&r->bandwidth, fc->bandwidth, now);
-	if (client_rates_open(fc->bandwidth_per_client, sessions, &r->clients)) {
-		free(r);
-		return -ENOMEM;
-	}
-	*ret = r;
+	b->rate = rate;
+	b->turn = turn_of(rate);
+	atomic_init(&b->refs, 1);
+	burst = rate / BURSTS_PER_SECOND;
+	if (burst < 2 * (uint64_t)b->turn)
+		burst = 2 * (uint64_t)b->turn;
+	for (unsigned int way = 0; way < 2; way++)
+		bucket_init(&b->ways[way], rate, burst, clock_ms());
+	*ret = b;
 	return 0;
 }
 
-struct rates *rates_share(struct rates *r)
+struct bandwidth *bandwidth_get(struct bandwidth *b)
 {
-	r->refs++;
-	return r;
+	if (b)
+		atomic_fetch_add(&b->refs, 1);
+	return b;
 }
 
-void rates_close(struct rates *r)
+void bandwidth_put(struct bandwidth *b)
 {
-	if (!r || --r->refs)
+	if (!b || atomic_fetch_sub(&b->refs, 1) > 1)
 		return;
-	client_rates_close(r->clients);
-	free(r);
+	for (unsigned int way = 0; way < 2; way++)
+		bucket_close(&b->ways[way]);
+	free(b);
 }
 
-bool rates_are(const struct rates *r, const struct forward_conf *fc, unsigned int sessions)
+bool bandwidth_is(const struct bandwidth *b, uint64_t rate)
 {
-	return r->accept_rate == fc->accept_rate && r->of_all == fc->bandwidth &&
-	       r->of_client == fc->bandwidth_per_client && r->sessions == sessions;
+	return (b ? b->rate : 0) == rate;
+}
+
+/* --- the turns of a session --- */
+
+enum { OF_CLIENT, OF_FORWARD, LIMITS };
+
+struct turn {
+	uint64_t due_ms; /* when the last reservation will have come */
+	uint32_t size;   /* bytes of this turn, or of the next */
+	uint32_t left;   /* reserved, and not read yet */
+	uint8_t held;    /* limits with a reservation, in the order above; 0: no turn has begun */
+};
+
+struct pace {
+	struct bandwidth *limits[LIMITS]; /* NULL: none.  The client's is a reference */
+	uint32_t turn;                    /* the smaller one of both */
+	struct turn turns[2];             /* by flow */
+};
+
+/* The size of the next turn, after one in which USED bytes were read. */
+static uint32_t ask(uint32_t turn, uint32_t used)
+{
+	uint32_t least = turn / ASK_PART;
+
+	if (least > ASK_MIN)
+		least = ASK_MIN;
+	if (used >= turn / 2)
+		return turn;
+	if (2 * used > least)
+		return 2 * used;
+	return least ?: 1;
+}
+
+void session_pace_start(struct session *s)
+{
+	uint64_t of_client = forward_of(s)->bandwidth_per_client;
+	struct pace *p;
+
+	if (s->client.sa.sa_family == AF_UNIX) /* it has no address, and so no limit */
+		of_client = 0;
+	if (!s->forward->bandwidth && !of_client)
+		return;
+	p = s->pace = calloc(1, sizeof(*p));
+	if (!p || clients_bandwidth(s->forward->clients, &s->client.sa, of_client,
+				    &p->limits[OF_CLIENT])) {
+		session_reset(s, CAUSE_NO_MEMORY);
+		return;
+	}
+	p->limits[OF_FORWARD] = s->forward->bandwidth;
+	p->turn = TURN_MAX;
+	for (unsigned int i = 0; i < LIMITS; i++)
+		if (p->limits[i] && p->limits[i]->turn < p->turn)
+			p->turn = p->limits[i]->turn;
+	for (unsigned int dir = 0; dir < 2; dir++)
+		p->turns[dir].size = ask(p->turn, 0);
+}
+
+/* Reserve limit after limit, as each has come.  True: all have. */
+static bool advance(struct pace *p, unsigned int dir)
+{
+	struct turn *t = &p->turns[dir];
+	/* the loop's clock may be as late as its thread */
+	uint64_t now = clock_ms();
+
+	if (!t->held)
+		t->left = t->size;
+	while (t->due_ms <= now && t->held < LIMITS) {
+		struct bandwidth *b = p->limits[t->held++];
+
+		if (b)
+			t->due_ms = bucket_reserve(&b->ways[dir], t->size, now);
+	}
+	return t->due_ms <= now;
+}
+
+bool session_pace_begin(struct session *s, unsigned int dir)
+{
+	struct flow *f = &s->flows[dir];
+
+	/* pending bytes were read in an earlier turn, and are written before more is read */
+	if (!s->pace || f->pending)
+		return true;
+	f->paced = !advance(s->pace, dir);
+	if (f->paced)
+		f->due_ms = s->pace->turns[dir].due_ms;
+	return !f->paced;
+}
+
+uint64_t session_pace_left(const struct session *s, unsigned int dir)
+{
+	return s->pace ? s->pace->turns[dir].left : UINT64_MAX;
+}
+
+void session_pace_used(struct session *s, unsigned int dir, uint64_t bytes)
+{
+	if (s->pace)
+		s->pace->turns[dir].left -= (uint32_t)bytes;
+}
+
+/* Return what flow DIR has not read, and the places of a flow that waits. */
+static void give_back(struct pace *p, unsigned int dir)
+{
+	struct turn *t = &p->turns[dir];
+
+	for (unsigned int i = 0; i < t->held; i++)
+		if (p->limits[i])
+			bucket_give_back(&p->limits[i]->ways[dir], t->left);
+}
+
+void session_pace_end(struct session *s, unsigned int dir)
+{
+	struct turn *t = s->pace ? &s->pace->turns[dir] : NULL;
+
+	if (!t || !t->held) /* only pending bytes were written */
+		return;
+	give_back(s->pace, dir);
+	*t = (struct turn){ .size = ask(s->pace->turn, t->size - t->left) };
+}
+
+void session_pace_stop(struct session *s)
+{
+	if (!s->pace)
+		return;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		give_back(s->pace, dir);
+		s->pace->turns[dir] = (struct turn){ 0 };
+	}
+	bandwidth_put(s->pace->limits[OF_CLIENT]);
+	s->pace->limits[OF_CLIENT] = NULL;
 }

@@ -2,38 +2,69 @@
 #ifndef CULVERT_RATES_H
 #define CULVERT_RATES_H
 
+#include <pthread.h>
 #include <stdbool.h>
-
-#include "base/bucket.h"
-#include "config/config.h"
-#include "relay/bandwidth.h"
-#include "relay/client_rate.h"
+#include <stdint.h>
 
 /*
- * Tokens of one connection: so many that what has come of the next one is known to the millisecond.
+ * What may pass in a second: accept-rate, bandwidth, and bandwidth-per-client.
+ *
+ * The kernel cannot wait, so a session whose bandwidth is limited stays in user space.  While a
+ * flow must wait, its source is not read: the receive buffer fills, and TCP slows the sender down.
  */
-#define RATES_ACCEPT 1000
 
 /*
- * What a forward may do in a second, in all its workers together.  All of it may be used by any
- * thread; rates_open(), rates_share() and rates_close() are not for several threads at a time.
+ * A token bucket: RATE tokens a second come, and up to BURST are kept.  So in any time no more than
+ * RATE * time + BURST are taken.  Any thread may use it.
  */
-struct rates {
-	struct bucket accepts;        /* RATES_ACCEPT for each connection; rate 0: any number */
-	struct bandwidth bandwidth;   /* of all clients together */
-	struct client_rates *clients; /* NULL: none of each client */
-	/* what it was made of */
-	unsigned int accept_rate, sessions;
-	uint64_t of_all, of_client;
-	unsigned int refs;
+struct bucket {
+	uint64_t rate; /* 0: no limit */
+	pthread_mutex_t lock; /* of the rest; all tokens are counted in thousandths */
+	int64_t level;        /* tokens to be had; below 0: so many that are to come are reserved */
+	int64_t most;
+	uint64_t at_ms;       /* LEVEL holds what came until then */
 };
 
-/* What FC says, for so many SESSIONS at a time.  -ENOMEM. */
-int rates_open(const struct forward_conf *fc, unsigned int sessions, struct rates **ret);
-/* R once more, for one who closes it as well. */
-struct rates *rates_share(struct rates *r);
-void rates_close(struct rates *r);
-/* True if R is what rates_open() would make of the same. */
-bool rates_are(const struct rates *r, const struct forward_conf *fc, unsigned int sessions);
+/* The bucket begins full. */
+void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_ms);
+void bucket_close(struct bucket *b);
+/* Take N tokens.  False: there are fewer; try again at *RET_DUE_MS. */
+bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms);
+/*
+ * Take N tokens, of which some may still have to come.  Returns when the last of them comes; the
+ * caller waits until then.  Whoever reserves later waits longer, so callers have turns in order.
+ */
+uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
+/* Return N tokens that were taken or reserved. */
+void bucket_give_back(struct bucket *b, uint64_t n);
+
+/* Connections that one accept-rate may let in at once: a tenth of a second's, at least 1. */
+void accepts_init(struct bucket *b, unsigned int accept_rate, uint64_t now_ms);
+
+/* The bandwidth that several sessions share; counts references. */
+struct bandwidth;
+
+/* RATE bytes a second in each direction; 0: *RET is NULL, which means no limit.  -ENOMEM. */
+int bandwidth_new(uint64_t rate, struct bandwidth **ret);
+/* B may be NULL. */
+struct bandwidth *bandwidth_get(struct bandwidth *b);
+void bandwidth_put(struct bandwidth *b);
+/* True if B is what bandwidth_new() makes of RATE. */
+bool bandwidth_is(const struct bandwidth *b, uint64_t rate);
+
+struct session;
+struct pace; /* in a session whose bandwidth is limited */
+
+/* The session is open, and its client is known.  May end the session. */
+void session_pace_start(struct session *s);
+/* A turn of flow DIR begins.  False: the flow is now `paced`, and waits until due_ms. */
+bool session_pace_begin(struct session *s, unsigned int dir);
+/* How many bytes flow DIR may read in this turn; UINT64_MAX: any number. */
+uint64_t session_pace_left(const struct session *s, unsigned int dir);
+void session_pace_used(struct session *s, unsigned int dir, uint64_t bytes);
+/* The turn ends: return what the flow has not read. */
+void session_pace_end(struct session *s, unsigned int dir);
+/* The session has ended.  Its `pace` is still to be freed. */
+void session_pace_stop(struct session *s);
 
 #endif

@@ -50,22 +50,6 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 
 #define NO_PAIR UINT32_MAX
 
-/* Of a flow whose bandwidth has a limit; see session_pace.h. */
-struct turn {
-	uint64_t due_ms; /* it waits until then */
-	struct place places[2]; /* by limit */
-	uint32_t size;   /* bytes of this turn, or of the next */
-	uint32_t left;   /* of a turn that has begun: bytes that may still be read */
-	uint8_t whose;   /* limit that it waits for; those before it have been met */
-	bool queued;     /* it is in the queue of that one */
-};
-
-struct pace {
-	struct client_rate *client; /* held; NULL: no limit of this client */
-	uint32_t turn;              /* bytes; 0: no limit */
-	struct turn turns[2];       /* by flow */
-};
-
 /* Of a session whose client is told by a PROXY header. */
 struct told {
 	union client_addr peer;        /* who is at the other end of the client's socket */
@@ -110,7 +94,7 @@ struct session {
 	uint8_t parted;          /* PARTING: the side that is dead */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client is who has connected */
-	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
+	struct pace *pace;       /* owned; NULL: its bandwidth has no limit, see rates.h */
 	struct idle *idle;       /* owned; NULL: it has had no time-out so far */
 };
 
@@ -133,7 +117,7 @@ static inline const union client_addr *session_via(const struct session *s)
 
 /*
  * Take over the accepted, non-blocking socket FD of forward F.  The caller has counted the session
- * in, by admission_enter() and, unless F receives PROXY headers, by session_admit_client().
+ * in, by admission_enter() and, unless F receives PROXY headers, by admission_enter_client().
  * -errno: FD is still the caller's.
  */
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);

@@ -9,20 +9,11 @@
 #include "datapath/carrier.h"
 #include "relay/session_count.h"
 #include "relay/session_engine.h"
-#include "relay/session_pace.h"
 #include "relay/session_part.h"
 #include "relay/session_stay.h"
 
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
 #define RUN_STEPS 8
-
-/*
- * A flow with a limit has a small turn each time.  Where its thread gets a CPU every few
- * milliseconds, one turn each time is not enough for the limit: so it may have more, but they are
- * shared with those who wait for the same limit.
- */
-#define TURNS_AT_ONCE 16
-#define BYTES_AT_ONCE (4U << 20)
 
 SYSCALLS_NEEDED(SYSCALL(shutdown));
 
@@ -163,25 +154,26 @@ static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enu
 	return r;
 }
 
-/* As far as the flow may read now.  False: not at all. */
-static bool pump_turns(struct session *s, unsigned int dir, bool fin, enum pump *ret,
-		       int *ret_error)
+/*
+ * Pump as much as the flow's bandwidth allows now.  False: nothing, the flow waits for its turn.
+ *
+ * A flow with more to read reserves its next turn at once, and has that turn after the other events
+ * of this batch even if all its tokens have come.
+ */
+static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *ret, int *ret_error)
 {
 	struct flow *f = &s->flows[dir];
-	uint64_t begin = f->user_in;
-	uint32_t n = 0;
-	bool more = true;
 
-	for (; more && session_pace_begin(s, dir); n++) {
-		*ret = pump_once(s, dir, fin, ret_error);
-		if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
-		    (*ret == PUMP_STARVED || *ret == PUMP_UNSUPPORTED))
-			*ret = copy_instead(s, dir, fin, *ret, ret_error);
-		more = s->pace && *ret == PUMP_MORE && f->user_in - begin < BYTES_AT_ONCE &&
-		       (n + 1) * session_pace_queue(s, dir) < TURNS_AT_ONCE;
-		session_pace_end(s, dir);
-	}
-	return n;
+	if (!session_pace_begin(s, dir))
+		return false;
+	*ret = pump_once(s, dir, fin, ret_error);
+	if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
+	    (*ret == PUMP_STARVED || *ret == PUMP_UNSUPPORTED))
+		*ret = copy_instead(s, dir, fin, *ret, ret_error);
+	session_pace_end(s, dir);
+	if (*ret == PUMP_MORE)
+		session_pace_begin(s, dir);
+	return true;
 }
 
 bool session_flow_rest(struct session *s, unsigned int dir)
@@ -190,7 +182,7 @@ bool session_flow_rest(struct session *s, unsigned int dir)
 	int error;
 
 	for (int i = 0; r == PUMP_MORE && i < RUN_STEPS; i++)
-		if (!pump_turns(s, dir, true, &r, &error))
+		if (!pump_turn(s, dir, true, &r, &error))
 			return false;
 	return r != PUMP_MORE && r != PUMP_BLOCKED && r != PUMP_STARVED && r != PUMP_UNSUPPORTED;
 }
@@ -203,7 +195,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 
 	if (!f->pending)
 		session_engine_follow(s, dir, policy_of(s));
-	if (!pump_turns(s, dir, fin, &r, &error))
+	if (!pump_turn(s, dir, fin, &r, &error))
 		return;
 	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;

@@ -28,7 +28,7 @@
 #include "datapath/tcp.h"
 #include "relay/proxy_protocol.h"
 #include "relay/proxy_use.h"
-#include "relay/session_admit.h"
+#include "relay/limits.h"
 #include "relay/session_connect.h"
 
 /* A header that was seen whole, and could not be read then, is tried again this soon. */
@@ -91,6 +91,7 @@ static void note(struct session *s, const struct proxy_header *h)
 static void take(struct session *s, uint8_t *buf)
 {
 	struct told *t = s->told;
+	enum cause why;
 
 	while (s->header_in < t->size) {
 		ssize_t n = recv(s->sides[CLIENT].fd, buf, t->size - s->header_in, MSG_DONTWAIT);
@@ -108,8 +109,8 @@ static void take(struct session *s, uint8_t *buf)
 			return;
 		}
 	}
-	if (!session_admit_client(s->worker, s->forward, &s->client.sa)) {
-		session_reset(s, CAUSE_CLIENT_LIMIT);
+	if (!admission_enter_client(s->worker->shared->admission, s->forward, &s->client.sa, &why)) {
+		session_reset(s, why);
 		return;
 	}
 	session_set_state(s, SESSION_CONNECTING);

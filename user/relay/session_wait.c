@@ -20,7 +20,6 @@
 
 #include "relay/session_connect.h"
 #include "relay/session_header.h"
-#include "relay/session_idle.h"
 #include "relay/session_part.h"
 
 #define READABLE (EPOLLIN | EPOLLRDHUP)

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* How many sessions and clients are let in: who is one client, and how the limits hold together. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "relay/forward.h"
+#include "relay/limits.h"
+#include "relay/rates.h"
+#include "seeded.h"
+
+/* --- clients --- */
+
+static struct sockaddr_storage address(const char *text)
+{
+	struct sockaddr_storage ss = { .ss_family = strchr(text, ':') ? AF_INET6 : AF_INET };
+	void *to = ss.ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&ss)->sin6_addr
+					    : (void *)&((struct sockaddr_in *)&ss)->sin_addr;
+
+	if (!text[0])
+		ss.ss_family = AF_UNIX;
+	else
+		assert_int_equal(inet_pton(ss.ss_family, text, to), 1);
+	return ss;
+}
+
+static int enter(struct clients *c, const char *text, unsigned int most)
+{
+	struct sockaddr_storage ss = address(text);
+
+	return clients_enter(c, (struct sockaddr *)&ss, most);
+}
+
+static void leave(struct clients *c, const char *text)
+{
+	struct sockaddr_storage ss = address(text);
+
+	clients_leave(c, (struct sockaddr *)&ss);
+}
+
+static void test_keys(void **state)
+{
+	static const struct {
+		const char *a, *b;
+		bool same;
+	} cases[] = {
+		{ "192.0.2.1", "192.0.2.1", true },
+		{ "192.0.2.1", "192.0.2.2", false },
+		{ "2001:db8::1", "2001:db8::2", true },
+		{ "2001:db8::1", "2001:db8:0:1::1", false },
+		{ "::ffff:192.0.2.1", "192.0.2.1", true },
+		{ "::ffff:192.0.2.1", "::ffff:192.0.2.2", false },
+		{ "::", "0.0.0.0", false },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct clients *c;
+
+		assert_int_equal(clients_open(10, &c), 0);
+		assert_int_equal(enter(c, cases[i].a, 1), 0);
+		assert_int_equal(enter(c, cases[i].b, 1), cases[i].same ? -EUSERS : 0);
+		assert_int_equal(clients_count(c), cases[i].same ? 1 : 2);
+		leave(c, cases[i].a);
+		assert_int_equal(enter(c, cases[i].a, 1), 0);
+		for (int k = 0; k < 10; k++)
+			assert_int_equal(enter(c, "", 1), 0); /* a unix socket */
+		assert_int_equal(enter(c, cases[i].a, 0), 0);
+		clients_close(c);
+	}
+}
+
+/* More clients than chains, against a plain array of counts. */
+static void test_many(void **state)
+{
+	enum { CLIENTS = 300, MOST = 3 };
+	unsigned int counts[CLIENTS] = { 0 }, busy = 0;
+	struct seeded r = { 4 };
+	struct clients *c;
+
+	(void)state;
+	assert_int_equal(clients_open(10, &c), 0);
+	for (int i = 0; i < 100000; i++) {
+		size_t who = seeded_below(&r, CLIENTS);
+		struct sockaddr_in in = { .sin_family = AF_INET,
+					  .sin_addr.s_addr = htonl(0x0a000000U + (uint32_t)who) };
+
+		if (seeded_below(&r, 2)) {
+			int e = clients_enter(c, (struct sockaddr *)&in, MOST);
+
+			assert_int_equal(e, counts[who] < MOST ? 0 : -EUSERS);
+			busy += !e && !counts[who];
+			counts[who] += !e;
+		} else if (counts[who]) {
+			clients_leave(c, (struct sockaddr *)&in);
+			busy -= !--counts[who];
+		}
+		assert_int_equal(clients_count(c), busy);
+	}
+	clients_close(c);
+}
+
+static struct bandwidth *bandwidth_of(struct clients *c, const char *text, uint64_t rate)
+{
+	struct sockaddr_storage ss = address(text);
+	struct bandwidth *b;
+
+	assert_int_equal(clients_bandwidth(c, (struct sockaddr *)&ss, rate, &b), 0);
+	return b;
+}
+
+/* All sessions of a client share one, also with those that come after the last one has ended. */
+static void test_bandwidth(void **state)
+{
+	struct bandwidth *first, *second, *other;
+	struct clients *c;
+
+	(void)state;
+	assert_int_equal(clients_open(10, &c), 0);
+	assert_int_equal(enter(c, "192.0.2.1", 0), 0);
+	first = bandwidth_of(c, "192.0.2.1", 5000);
+	leave(c, "192.0.2.1");
+	assert_int_equal(clients_count(c), 0);
+	for (int i = 0; i < 100; i++) {
+		assert_int_equal(enter(c, "192.0.2.2", 0), 0);
+		leave(c, "192.0.2.2");
+	}
+	assert_int_equal(enter(c, "192.0.2.1", 0), 0);
+	second = bandwidth_of(c, "192.0.2.1", 5000);
+	assert_ptr_equal(first, second);
+	/* a reload has changed the limit: who has the old one keeps it */
+	other = bandwidth_of(c, "192.0.2.1", 6000);
+	assert_ptr_not_equal(first, other);
+	assert_true(bandwidth_is(first, 5000) && bandwidth_is(other, 6000));
+	assert_null(bandwidth_of(c, "192.0.2.1", 0));
+	clients_close(c);
+	bandwidth_put(first);
+	bandwidth_put(second);
+	bandwidth_put(other);
+}
+
+/* --- admission --- */
+
+#define FORWARDS 3
+
+/* Forward 0 has no limits of its own, 1 has 3 sessions, 2 has 1 of each client. */
+static struct forward_conf forwards[FORWARDS] = {
+	[1] = { .max_sessions = 3 },
+	[2] = { .max_sessions_per_client = 1 },
+};
+
+static const struct config config = {
+	.workers = 1, .max_sessions = 8, .max_sessions_per_client = 4,
+	.forwards = forwards, .n_forwards = FORWARDS,
+};
+
+static struct admission *admission;
+static struct forward *made[FORWARDS];
+
+static int open_it(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < FORWARDS; i++)
+		assert_int_equal(forward_new(&forwards[i], &config, NULL, NULL, &made[i]), 0);
+	return admission_open(&config, &admission);
+}
+
+static int close_it(void **state)
+{
+	(void)state;
+	assert_int_equal(admission_sessions(admission), 0);
+	assert_int_equal(admission_clients(admission), 0);
+	for (size_t i = 0; i < FORWARDS; i++) {
+		assert_int_equal(made[i]->sessions, 0);
+		forward_free(made[i]);
+	}
+	admission_close(admission);
+	return 0;
+}
+
+static const struct sockaddr *client(unsigned int n)
+{
+	static struct sockaddr_in in = { .sin_family = AF_INET };
+
+	in.sin_addr.s_addr = htonl(0x0a000000U + n);
+	return (const struct sockaddr *)&in;
+}
+
+static enum cause admit(unsigned int forward)
+{
+	enum cause why;
+
+	return admission_enter(admission, made[forward], &why) ? CAUSES : why;
+}
+
+static bool admit_client(unsigned int forward, unsigned int who)
+{
+	enum cause why;
+
+	assert_int_equal(admit(forward), CAUSES);
+	if (admission_enter_client(admission, made[forward], client(who), &why))
+		return true;
+	assert_int_equal(why, CAUSE_CLIENT_LIMIT);
+	admission_cancel(admission, made[forward]);
+	return false;
+}
+
+static void test_sessions(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(admit(1), CAUSES);
+	assert_int_equal(admit(1), CAUSE_FORWARD_LIMIT);
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(admit(0), CAUSES);
+	assert_int_equal(admit(0), CAUSE_SESSION_LIMIT);
+	assert_int_equal(admit(1), CAUSE_FORWARD_LIMIT);
+	/* what all forwards together refuse does not count for the forward */
+	admission_cancel(admission, made[1]);
+	assert_int_equal(admit(0), CAUSES);
+	assert_int_equal(admit(1), CAUSE_SESSION_LIMIT);
+	admission_cancel(admission, made[0]);
+	assert_int_equal(admit(1), CAUSES);
+	for (int i = 0; i < 8; i++)
+		admission_cancel(admission, made[i < 3 ? 1 : 0]);
+}
+
+static void test_clients(void **state)
+{
+	(void)state;
+	assert_true(admit_client(2, 1));
+	assert_false(admit_client(2, 1));
+	assert_true(admit_client(2, 2));
+	for (int i = 0; i < 3; i++)
+		assert_true(admit_client(0, 1));
+	assert_false(admit_client(0, 1));
+	assert_int_equal(admission_sessions(admission), 5);
+	assert_int_equal(admission_clients(admission), 2);
+	/* refused in all, it is not counted at the forward either */
+	admission_leave(admission, made[2], client(1));
+	assert_true(admit_client(0, 1));
+	assert_false(admit_client(2, 1));
+	admission_leave(admission, made[0], client(1));
+	assert_true(admit_client(2, 1));
+	for (int i = 0; i < 3; i++)
+		admission_leave(admission, made[0], client(1));
+	admission_leave(admission, made[2], client(1));
+	admission_leave(admission, made[2], client(2));
+}
+
+static _Atomic unsigned int inside, worst;
+
+static void *come_and_go(void *arg)
+{
+	for (int i = 0; i < 20000; i++) {
+		unsigned int n;
+
+		if (admit(1) != CAUSES)
+			continue;
+		n = atomic_fetch_add(&inside, 1) + 1;
+		if (n > atomic_load(&worst))
+			atomic_store(&worst, n);
+		atomic_fetch_sub(&inside, 1);
+		admission_cancel(admission, made[1]);
+	}
+	return arg;
+}
+
+/* Several workers never let in more than there may be. */
+static void test_threads(void **state)
+{
+	pthread_t threads[6];
+
+	(void)state;
+	for (size_t i = 0; i < 6; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, come_and_go, NULL), 0);
+	for (size_t i = 0; i < 6; i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	assert_in_range(atomic_load(&worst), 1, 3);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_bandwidth),
+		cmocka_unit_test_setup_teardown(test_sessions, open_it, close_it),
+		cmocka_unit_test_setup_teardown(test_clients, open_it, close_it),
+		cmocka_unit_test_setup_teardown(test_threads, open_it, close_it),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
