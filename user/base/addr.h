@@ -54,4 +54,20 @@ bool addr_is_any(const struct addr *a);
  */
 bool addr_leads_to(const struct addr *to, const struct addr *listener);
 
+/*
+ * A client's address, of which every session keeps one: much smaller than struct addr, because a
+ * unix client has no name worth keeping.
+ */
+union client_addr {
+	struct sockaddr sa;
+	struct sockaddr_in in;
+	struct sockaddr_in6 in6;
+};
+
+/* What is neither IPv4 nor IPv6 becomes AF_UNIX. */
+void client_addr_set(union client_addr *a, const struct sockaddr *sa);
+struct addr client_addr_get(const union client_addr *a);
+/* For people and JSON, "unix:" for unix clients; SIZE ADDR_STRLEN is enough.  Returns BUF. */
+const char *client_addr_text(const union client_addr *a, char *buf, size_t size);
+
 #endif

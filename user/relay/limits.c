@@ -23,9 +23,9 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/addr.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "relay/client_addr.h"
 #include "relay/forward.h"
 #include "relay/rates.h"
 

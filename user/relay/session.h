@@ -6,11 +6,11 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "base/addr.h"
 #include "base/loop.h"
 #include "datapath/flow.h"
 #include "datapath/policy.h"
 #include "datapath/stats.h"
-#include "relay/client_addr.h"
 #include "relay/forward.h"
 #include "relay/idle.h"
 #include "relay/proxy_protocol.h"

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
+#include "base/addr.h"
 #include "datapath/flow.h"
 #include "datapath/stats.h"
-#include "relay/client_addr.h"
 #include "relay/session.h"
 
 /*
