@@ -4,11 +4,10 @@
 
 #include "base/exit_codes.h"
 #include "cli/client.h"
-#include "cli/client_words.h"
-#include "base/command.h"
 #include "config/config.h"
 #include "config/config_check.h"
 #include "config/config_convert.h"
+#include "daemon/command.h"
 #include "daemon/daemon.h"
 #include "probe/probe.h"
 
@@ -65,7 +64,7 @@ static int help(int argc, char **argv)
 	if (own < N_OWN)
 		own_commands[own].help();
 	else if (c)
-		client_words_help(c);
+		client_help(c);
 	else if (argc <= 2)
 		usage(stdout);
 	else

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The control socket of a running daemon: its answers have the fields of docs/control.md, all of
- * them and no others, on every engine; and whatever clients do, the next one is answered, and
- * sessions go on.
+ * docs/control.md is complete: a running daemon's answers have the fields that it describes, all of
+ * them and no others, and it names each command, key, error and reason of the code.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,13 +10,12 @@
 
 #include <cmocka.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include "../control_doc.h"
+#include "daemon/command.h"
+#include "datapath/flow.h"
 #include "forward_rig.h"
 
 #define TEST_SECONDS 200
@@ -165,140 +163,37 @@ static void brief(struct daemon *d)
 	json_object_put(short_one);
 }
 
-/* --- clients that do as they like --- */
+/* --- the names in the code --- */
 
-static int dial(struct daemon *d)
+static void need(const char *section, const char *name)
 {
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	int fd = keep(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-
-	snprintf(un.sun_path, sizeof(un.sun_path), "%s", daemon_control(d));
-	assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
-	return fd;
+	if (!doc_find(section, name))
+		fail_msg("docs/control.md, \"%s\": no row `%s`", section, name);
 }
 
-/* The daemon need not wait for all of it. */
-static void say_bytes(int fd, const void *data, size_t len)
+static void names(void)
 {
-	const char *at = data;
+	char quoted[64];
 
-	while (len) {
-		ssize_t n = send(fd, at, len, MSG_NOSIGNAL);
+	for (size_t i = 0; i < COMMANDS; i++) {
+		const struct command *c = &commands[i];
+		const struct doc_row *row;
 
-		if (n <= 0)
-			return;
-		at += n;
-		len -= (size_t)n;
+		need("Requests", c->name);
+		row = doc_find("Requests", c->name);
+		for (size_t k = 0; k < c->n_keys; k++) {
+			snprintf(quoted, sizeof(quoted), "`%s`", command_keys[c->keys[k]].name);
+			if (!strstr(row->cells[1], quoted))
+				fail_msg("docs/control.md: %s lacks %s", c->name, quoted);
+		}
+		assert_int_equal(!!c->changes, strstr(row->cells[2], "hanges") != NULL);
 	}
-}
-
-/* What comes until the end: nothing, or one line with an error. */
-static void expect_refusal(int fd)
-{
-	char buf[2048];
-	size_t len = 0;
-	ssize_t n;
-
-	while (len < sizeof(buf) - 1 && (n = recv(fd, buf + len, sizeof(buf) - 1 - len, 0)) > 0)
-		len += (size_t)n;
-	buf[len] = '\0';
-	if (len && (strncmp(buf, "{\"error\":{\"code\":\"", 18) != 0 ||
-		    strchr(buf, '\n') != buf + len - 1))
-		fail_msg("answered: %s", buf);
-	forget(fd);
-}
-
-static void refuse(struct daemon *d, const void *data, size_t len)
-{
-	int fd = dial(d);
-
-	say_bytes(fd, data, len);
-	shutdown(fd, SHUT_WR);
-	expect_refusal(fd);
-}
-
-static void garbage(struct daemon *d)
-{
-	static const char *const lines[] = {
-		"\n", "GET / HTTP/1.1\r\n\r\n", "{\"command\":\"kill\"", "{\"command\":",
-		"\xff\xfe\n", "{\"command\":\"kill\",\"all\":true,\"x\":1}\n",
-		"{\"command\":\"kill\",\"all\":1}\n",
-		"{\"command\":\"engine\",\"forward\":\"live\",\"engine\":[\"copy\"]}\n",
-		"{\"command\":\"kill\",\"id\":[[[[[1]]]]]}\n", "kill\n", "engine\n",
-	};
-	static char block[20000];
-	uint64_t rng = 11;
-
-	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++)
-		refuse(d, lines[i], strlen(lines[i]));
-	refuse(d, "{\"command\":\"status\"}\0x\n", 23);
-	refuse(d, "status\0\n", 8);
-	memset(block, '[', sizeof(block));
-	refuse(d, block, sizeof(block));
-	memset(block, ' ', sizeof(block));
-	refuse(d, block, sizeof(block));
-	for (int i = 0; i < 50; i++) {
-		size_t n = rng_range(&rng, 1, 300);
-
-		for (size_t k = 0; k < n; k++)
-			block[k] = (char)(rng_range(&rng, 0, 255) | 1); /* no newline by chance */
-		block[0] = '{';
-		block[n] = '\n';
-		refuse(d, block, n + 1);
-	}
-}
-
-#define CROWD 100
-
-/* A crowd that asks at once: everybody is answered. */
-static void crowd(struct daemon *d)
-{
-	static const char request[] = "{\"command\":\"sessions\",\"forward\":\"live\"}\n";
-	int fds[CROWD];
-
-	for (int i = 0; i < CROWD; i++) {
-		struct sockaddr_un un = { .sun_family = AF_UNIX };
-
-		fds[i] = keep(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-		snprintf(un.sun_path, sizeof(un.sun_path), "%s", daemon_control(d));
-		assert_int_equal(connect(fds[i], (struct sockaddr *)&un, sizeof(un)), 0);
-		say_bytes(fds[i], request, strlen(request));
-	}
-	for (int i = 0; i < CROWD; i++) {
-		char buf[8192] = "";
-
-		if (recv(fds[i], buf, sizeof(buf) - 1, MSG_WAITALL) < 0)
-			fail_msg("client %d: %s", i, strerror(errno));
-		if (strncmp(buf, "{\"sessions\":[{", 14) != 0)
-			fail_msg("client %d: %s", i, buf);
-		forget(fds[i]);
-	}
-}
-
-/* Clients that ask and never read, or begin and never end, with the sessions of a busy forward. */
-static void deaf_and_silent(struct daemon *d)
-{
-	for (int i = 0; i < 12; i++) {
-		int fd = dial(d);
-
-		say_bytes(fd, i % 2 ? "sessions\n" : "{\"comm", i % 2 ? 9 : 6);
-	}
-}
-
-static void abuse(struct daemon *d, const char *carrier)
-{
-	int client = rig_dial(NULL, ONE), server = rig_accept();
-	int64_t killed = rig_status(d, "errors.killed");
-
-	rig_talk_until(d, "live", carrier, client, server);
-	garbage(d);
-	rig_talk(client, server, 50);
-	crowd(d);
-	rig_talk(client, server, 50);
-	deaf_and_silent(d);
-	assert_int_equal(rig_sessions(d, "live", NULL), 1);
-	rig_talk(client, server, 50);
-	assert_int_equal(rig_status(d, "errors.killed"), killed);
+	for (size_t k = 0; k < KEYS; k++)
+		need("Requests", command_keys[k].name);
+	for (int i = 0; i < ERRORS; i++)
+		need("Errors", command_error_name((enum command_error)i));
+	for (int i = 0; i < REASONS; i++)
+		need("`sessions`", reason_name((enum reason)i));
 }
 
 static void control(void **state)
@@ -307,8 +202,8 @@ static void control(void **state)
 					     FORWARDS);
 
 	fields(d);
+	names();
 	brief(d);
-	abuse(d, rig_carrier(d, *state));
 	rig_stop(d);
 }
 

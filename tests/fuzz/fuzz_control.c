@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The control socket's requests (user/cli/command.c, control_client.c).  Any line gets an answer, which
+ * The control socket's requests (user/daemon/command.c, control.c).  Any line gets an answer, which
  * is one line of JSON with an object: what is wrong, in words that harm no terminal; or what the
  * daemon makes of a request that is right in every part, and that who asks may have.
  *
@@ -90,7 +90,7 @@ static void check_error(struct json_object *error)
 /* ASKED is what the line LINE has led to.  It is the last byte of its memory. */
 static void ask(const char *line, size_t len, struct asked *asked)
 {
-	struct control_peer peer = { .may_ask = true, .may_change = asked->may_change };
+	struct control_peer peer = { .fd = -1, .may_ask = true, .may_change = asked->may_change };
 	struct json_object *o, *error = NULL;
 	char *copy = malloc(len ? len : 1);
 	const char *text;

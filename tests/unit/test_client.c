@@ -1,30 +1,207 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The client and what a daemon may answer, or not. */
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
+/* The client of the control socket: its words, what it asks, and what a daemon may answer. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdio_ext.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
-
-#include <cmocka.h>
+#include <unistd.h>
 
 #include "base/exit_codes.h"
 #include "capture.h"
 #include "cli/client.h"
-#include "client_rig.h"
+#include "cli/view.h"
+#include "config/config.h"
 #include "temp_dir.h"
 
+#define OUT_MAX 16384
 #define PATIENCE_MS 10000
+
+static char out[OUT_MAX], err[OUT_MAX]; /* of the last run */
+
+static int run_words(const char *const *words)
+{
+	struct capture stdout_capture, stderr_capture;
+	char *argv[12];
+	int argc = 0, code;
+
+	for (; words[argc]; argc++)
+		argv[argc] = (char *)words[argc];
+	argv[argc] = NULL;
+	capture_begin(&stdout_capture, STDOUT_FILENO);
+	capture_begin(&stderr_capture, STDERR_FILENO);
+	code = client_run(argc, argv);
+	capture_end(&stderr_capture, err, OUT_MAX);
+	capture_end(&stdout_capture, out, OUT_MAX);
+	return code;
+}
+
+#define RUN(...) run_words((const char *const[]){ __VA_ARGS__, NULL })
+
+/* Nothing on stdout, and one line on stderr that has TEXT in it. */
+static void expect_complaint(const char *text)
+{
+	assert_string_equal(out, "");
+	if (!strstr(err, text) || strncmp(err, "culvert: ", 9) != 0)
+		fail_msg("\"%s\" lacks \"%s\"", err, text);
+	assert_ptr_equal(strchr(err, '\n'), err + strlen(err) - 1);
+}
+
+/* --- words --- */
+
+static void test_requests(void **state)
+{
+	static const struct {
+		const char *words[8];
+		const char *request;
+	} cases[] = {
+		{ { "sessions" }, "{\"command\":\"sessions\"}" },
+		{ { "sessions", "--forward", "a \"b\"", "--client=10.0.0.0/8" },
+		  "{\"command\":\"sessions\",\"forward\":\"a \\\"b\\\"\","
+		  "\"client\":\"10.0.0.0/8\"}" },
+		{ { "sessions", "--id", "17", "--carrier", "copy" },
+		  "{\"command\":\"sessions\",\"id\":[17],\"carrier\":\"copy\"}" },
+		{ { "kill", "17", "--id=18", "9223372036854775807" },
+		  "{\"command\":\"kill\",\"id\":[17,18,9223372036854775807]}" },
+		{ { "kill", "--all" }, "{\"command\":\"kill\",\"all\":true}" },
+		{ { "engine", "db", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"db\",\"engine\":\"copy\"}" },
+		{ { "engine", "--forward=-x", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"-x\",\"engine\":\"copy\"}" },
+		{ { "engine", "--", "--x", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"--x\",\"engine\":\"copy\"}" },
+		{ { "drain", "db", "--undo" },
+		  "{\"command\":\"drain\",\"forward\":\"db\",\"undo\":true}" },
+		{ { "drain", "db", "--deadline", "30" },
+		  "{\"command\":\"drain\",\"forward\":\"db\",\"deadline\":30}" },
+		{ { "drain", "db", "--deadline=0.5" },
+		  "{\"command\":\"drain\",\"forward\":\"db\",\"deadline\":0.5}" },
+		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const struct command *c = command_find(cases[i].words[0]);
+		struct client_words words;
+		char *argv[9] = { NULL };
+		int argc = 0;
+
+		for (; cases[i].words[argc]; argc++)
+			argv[argc] = (char *)cases[i].words[argc];
+		assert_int_equal(client_words_parse(c, argc, argv, &words), 0);
+		assert_string_equal(words.line, cases[i].request);
+		client_words_close(&words);
+	}
+}
+
+#define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+static void test_wrong_words(void **state)
+{
+	static const struct {
+		const char *words[5];
+		const char *complaint;
+	} cases[] = {
+		{ { "sessions", "--bogus=1" }, "\"--bogus=1\": unknown argument (`culvert help" },
+		{ { "sessions", "a\x1b\n" }, "\"a\\x1b\\n\": unknown argument" },
+		{ { "sessions", "" }, "\"\": unknown argument" },
+		{ { "sessions", "--json=1" }, "--json: takes no value" },
+		{ { "sessions", "--control" }, "--control: needs a value: PATH" },
+		{ { "sessions", "--control=" }, "--control: needs a value" },
+		{ { "sessions", "--control", "--json" }, "--control: needs a value" },
+		{ { "sessions", "-c" }, "--config: needs a value: FILE" },
+		{ { "sessions", "--control", "/1234567" A50 A50 }, "expected at most 107 bytes" },
+		{ { "kill" }, "kill: needs an id, a filter or all" },
+		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
+		{ { "kill", "0" }, "kill: id: expected a whole number from 1 to 2^63 - 1" },
+		{ { "kill", "x\x1b" }, "\"x\\x1b\": expected the number of a session" },
+		{ { "kill", "9223372036854775808" }, "expected the number of a session" },
+		{ { "sessions", "17" }, "\"17\": unknown argument" },
+		{ { "sessions", "--all" }, "\"--all\": unknown argument" },
+		{ { "sessions", "--client", "10.0.0.1/8" }, "client: expected addresses" },
+		{ { "sessions", "--forward", "a", "--forward=b" }, "forward: given twice" },
+		{ { "engine", "a", "fast" }, "engine: engine: expected auto, sockmap, splice" },
+		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
+		{ { "drain", "a", "--deadline", "soon" }, "\"soon\": expected seconds" },
+		{ { "drain", "a", "--undo", "--deadline=1" }, "drain: undo: contradicts" },
+	};
+	struct client_words words;
+	char *argv[1001] = { (char *)"kill" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(run_words(cases[i].words), EXIT_CODE_USAGE);
+		expect_complaint(cases[i].complaint);
+	}
+	for (int i = 1; i <= 1000; i++) /* more than fit into a request */
+		argv[i] = (char *)"1234567";
+	assert_int_equal(client_words_parse(command_find("kill"), 1001, argv, &words), -EINVAL);
+	client_words_close(&words);
+}
+
+static void test_help(void **state)
+{
+	char usage[64];
+
+	(void)state;
+	for (size_t i = 0; i < COMMANDS; i++) {
+		snprintf(usage, sizeof(usage), "Usage: culvert %s ", commands[i].name);
+		assert_int_equal(RUN(commands[i].name, i % 2 ? "--help" : "-h"), EXIT_CODE_OK);
+		assert_non_null(strstr(out, usage));
+		assert_non_null(strstr(out, "--control PATH"));
+		for (size_t k = 0; k < commands[i].n_keys; k++)
+			assert_non_null(strstr(out, command_keys[commands[i].keys[k]].name));
+	}
+	RUN("engine", "--help");
+	assert_non_null(strstr(out, "Usage: culvert engine NAME [ENGINE] [options]"));
+}
+
+/* The socket is where the configuration file says, whatever else may be wrong with it. */
+static void test_config(void **state)
+{
+	static const struct {
+		const char *text, *control;
+	} cases[] = {
+		{ "[culvert]\ncontrol = /run/other/c.sock\n", "/run/other/c.sock" },
+		{ "[culvert]\r\nengine=copy\r\ncontrol=/a ; and why\r\n", "/a" },
+		{ "[forward x]\ncontrol = /a\n", CONFIG_CONTROL_DEFAULT },
+		{ "0.0.0.0 80 10.0.0.1 80 [src=10.0.0.2]\nallow *\n", CONFIG_CONTROL_DEFAULT },
+		{ "[culvert]\nno such key\nengine = fast\ncontrol = /a\n[", "/a" },
+	};
+	char dir[TEMP_DIR_LEN], path[TEMP_DIR_LEN + 8];
+	char *argv[] = { (char *)"status", (char *)"--config", path, NULL };
+	struct client_words words;
+
+	(void)state;
+	assert_int_equal(temp_dir_make(dir), 0);
+	snprintf(path, sizeof(path), "%s/c", dir);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		temp_file_write(path, cases[i].text, strlen(cases[i].text));
+		argv[1] = (char *)(i % 2 ? "-c" : "--config");
+		assert_int_equal(client_words_parse(command_find("status"), 3, argv, &words), 0);
+		assert_string_equal(words.control, cases[i].control);
+		client_words_close(&words);
+	}
+	assert_int_equal(temp_dir_remove(dir), 0);
+	assert_int_equal(RUN("status", "--config=/proc/nonexistent/x"), EXIT_CODE_USAGE);
+	expect_complaint("culvert: /proc/nonexistent/x: No such file or directory");
+	assert_int_equal(RUN("status", "--config=/proc/n/x", "--control=/proc/n/x"),
+			 EXIT_CODE_NO_DAEMON); /* which counts */
+}
+
+/* --- a daemon --- */
 
 enum manner {
 	ANSWER,       /* the whole text, then close */
@@ -33,7 +210,7 @@ enum manner {
 	ENDLESS,      /* the text again and again until the client leaves */
 };
 
-/* A daemon that serves one client. */
+/* Serves one client. */
 struct daemon {
 	char dir[64], path[96];
 	const char *answer;
@@ -43,69 +220,34 @@ struct daemon {
 	pthread_t thread;
 };
 
-static bool wait_readable(int fd)
-{
-	struct pollfd pfd = { .fd = fd, .events = POLLIN };
-
-	return poll(&pfd, 1, PATIENCE_MS) == 1;
-}
-
 static bool send_all(int fd, const char *text, size_t len)
 {
-	while (len > 0) {
-		ssize_t n = send(fd, text, len, MSG_NOSIGNAL);
+	ssize_t n = 1;
 
-		if (n <= 0)
-			return false;
+	for (; len && n > 0; len -= n > 0 ? (size_t)n : 0) {
+		n = send(fd, text, len, MSG_NOSIGNAL);
 		text += n;
-		len -= (size_t)n;
 	}
-	return true;
-}
-
-static void send_answer(const struct daemon *d, int fd)
-{
-	size_t len = strlen(d->answer);
-	char c;
-
-	switch (d->manner) {
-	case ANSWER:
-		send_all(fd, d->answer, len);
-		break;
-	case BYTE_BY_BYTE:
-		for (size_t i = 0; i < len; i++)
-			send_all(fd, d->answer + i, 1);
-		break;
-	case KEEP_OPEN:
-		send_all(fd, d->answer, len);
-		if (wait_readable(fd) && read(fd, &c, 1) != 0)
-			abort(); /* the client has nothing more to say */
-		break;
-	case ENDLESS:
-		while (send_all(fd, d->answer, len))
-			;
-		break;
-	}
+	return n > 0;
 }
 
 static void *serve(void *arg)
 {
 	struct daemon *d = arg;
-	size_t len = 0;
-	int fd;
+	int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
+	size_t len = strlen(d->answer);
 
-	if (!wait_readable(d->listener))
+	if (fd < 0)
 		return NULL;
-	fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
-	while (!memchr(d->request, '\n', len) && len < sizeof(d->request) - 1 &&
-	       wait_readable(fd)) {
-		ssize_t n = read(fd, d->request + len, sizeof(d->request) - 1 - len);
-
-		if (n <= 0)
-			break;
-		len += (size_t)n;
-	}
-	send_answer(d, fd);
+	(void)!recv(fd, d->request, sizeof(d->request) - 1, 0);
+	for (size_t i = 0; d->manner == BYTE_BY_BYTE && i < len; i++)
+		send_all(fd, d->answer + i, 1);
+	while (d->manner == ENDLESS && send_all(fd, d->answer, len))
+		;
+	if (d->manner == ANSWER || d->manner == KEEP_OPEN)
+		send_all(fd, d->answer, len);
+	if (d->manner == KEEP_OPEN)
+		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, PATIENCE_MS);
 	close(fd);
 	return NULL;
 }
@@ -120,6 +262,7 @@ static void daemon_start(struct daemon *d, const char *answer, enum manner manne
 	snprintf(d->path, sizeof(d->path), "%s/control.sock", d->dir);
 	memcpy(un.sun_path, d->path, sizeof(d->path));
 	d->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	setsockopt(d->listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(d->listener, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	assert_int_equal(bind(d->listener, (struct sockaddr *)&un, sizeof(un)), 0);
 	assert_int_equal(listen(d->listener, 1), 0);
@@ -130,227 +273,137 @@ static void daemon_stop(struct daemon *d)
 {
 	pthread_join(d->thread, NULL);
 	close(d->listener);
-	unlink(d->path);
-	rmdir(d->dir);
+	assert_int_equal(temp_dir_remove(d->dir), 0);
 }
 
-/* Let the command NAME talk to a daemon that sends ANSWER; JSON: with --json. */
-static int ask(const char *name, bool json, const char *answer, enum manner manner,
-	       char out[OUT_MAX], char err[OUT_MAX])
+/* The exit code of the command NAME with a daemon that sends ANSWER; JSON: with --json. */
+static int ask(const char *name, bool json, const char *answer, enum manner manner)
 {
 	char request[64];
 	struct daemon d;
 	int code;
 
 	daemon_start(&d, answer, manner);
-	code = RUN(out, err, name, "--control", d.path, json ? "--json" : NULL);
+	code = RUN(name, "--control", d.path, json ? "--json" : NULL);
 	daemon_stop(&d);
 	snprintf(request, sizeof(request), "{\"command\":\"%s\"}\n", name);
 	assert_string_equal(d.request, request);
 	return code;
 }
 
-/* The daemon answers, but not well. */
-static void expect_failure(const char *name, const char *answer, const char *complaint)
-{
-	char out[OUT_MAX], err[OUT_MAX];
-
-	assert_int_equal(ask(name, false, answer, ANSWER, out, err), EXIT_CODE_FAILURE);
-	assert_string_equal(out, "");
-	if (!strstr(err, complaint) || strncmp(err, "culvert: ", 9) != 0)
-		fail_msg("\"%s\" lacks \"%s\"", err, complaint);
-	assert_ptr_equal(strchr(err, '\n'), err + strlen(err) - 1);
-}
-
 static const char sessions_answer[] =
-	"{\"sessions\":[{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\","
-	"\"upstream\":\"10.0.2.2:9001\","
-	"\"state\":\"open\",\"age_ms\":5300,\"flows\":[]}]}\n";
+	"{\"sessions\":["
+	"{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\","
+	"\"upstream\":\"10.0.2.2:9001\",\"worker\":0,\"state\":\"open\",\"age_ms\":5300,"
+	"\"flows\":["
+	"{\"direction\":\"client-to-upstream\",\"carrier\":\"sockmap\",\"phase\":\"kernel\","
+	"\"reason\":\"conversation\",\"bytes\":1234,\"kernel_bytes\":1000,\"handovers\":1,"
+	"\"backlog_max\":0,\"eof\":false},"
+	"{\"direction\":\"upstream-to-client\",\"carrier\":\"splice\",\"phase\":\"user\","
+	"\"reason\":\"slow target\",\"bytes\":5368709120,\"kernel_bytes\":1000,\"handovers\":12,"
+	"\"backlog_max\":1572864,\"eof\":true}]},"
+	"{\"id\":1018,\"client\":\"unix:(unnamed)\",\"upstream\":\"[::1]:80\","
+	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
-	"ID  FORWARD  CLIENT          UPSTREAM        AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s                                  open\n";
+	"  ID  FORWARD  CLIENT          UPSTREAM          AGE    BYTES  HAND-OVERS  MAX BACKLOG  "
+	"STATE\n"
+	"  17  db       10.0.1.2:41234  10.0.2.2:9001    5.3s                                    "
+	"open\n"
+	"               -> sockmap      (conversation)         1.2 KiB           1          0 B  "
+	"kernel\n"
+	"               <- splice       (slow target)            5 GiB          12      1.5 MiB  "
+	"user, eof\n"
+	"1018  ?        unix:(unnamed)  [::1]:80        2m10s                                    "
+	"dead\n";
 
+/* However the bytes come, and with or without the end of file, or of line. */
 static void test_answers(void **state)
 {
-	static const enum manner manners[] = { ANSWER, BYTE_BY_BYTE, KEEP_OPEN };
-	char out[OUT_MAX], err[OUT_MAX];
-
-	/* However the bytes come, and with or without the end of file, or of line. */
 	(void)state;
-	for (size_t i = 0; i < sizeof(manners) / sizeof(manners[0]); i++) {
-		assert_int_equal(ask("sessions", false, sessions_answer, manners[i], out, err),
-				 EXIT_CODE_OK);
+	for (enum manner m = ANSWER; m < ENDLESS; m++) {
+		assert_int_equal(ask("sessions", false, sessions_answer, m), EXIT_CODE_OK);
 		assert_string_equal(out, sessions_text);
 		assert_string_equal(err, "");
 	}
-	assert_int_equal(ask("sessions", false, "{\"sessions\":[]}", ANSWER, out, err), 0);
+	assert_int_equal(ask("sessions", false, "{\"sessions\":[]}", ANSWER), 0);
 	assert_string_equal(out, "No sessions.\n");
-	assert_int_equal(ask("status", false, "{\"pid\":4711}\n", ANSWER, out, err), 0);
-	assert_non_null(strstr(out, "culvert ?, pid 4711, up ?"));
-	assert_non_null(strstr(out, "\nErrors\n"));
-	assert_null(strstr(out, "\nForwards\n")); /* as with --brief */
-}
-
-static void test_json(void **state)
-{
-	static const char controls[] = "{ \"a\":\"/\\u001b\x1b\x7f\xc2\x9b\xc3\xa9\", "
-				       "\"b\":18446744073709551615}\n";
-	char out[OUT_MAX], err[OUT_MAX];
-
-	(void)state;
-	assert_int_equal(ask("sessions", true, sessions_answer, ANSWER, out, err), 0);
+	assert_int_equal(ask("sessions", true, sessions_answer, ANSWER), 0);
 	assert_string_equal(out, sessions_answer);
-	assert_int_equal(ask("status", true, "{\r\n", ANSWER, out, err), EXIT_CODE_FAILURE);
-	assert_int_equal(ask("status", true, controls, ANSWER, out, err), 0);
+	assert_int_equal(ask("status", true, "{ \"a\":\"/\\u001b\x1b\x7f\xc2\x9b\xc3\xa9\", "
+			     "\"b\":18446744073709551615}\n", ANSWER), 0);
 	assert_string_equal(out, "{\"a\":\"/\\u001b\\u001b\\u007f\\u009b\xc3\xa9\","
 				 "\"b\":18446744073709551615}\n");
-	assert_int_equal(ask("status", true, "{\"error\":\"no\"}", ANSWER, out, err),
-			 EXIT_CODE_FAILURE);
-	assert_string_equal(out, "");
 }
 
-/* Found by fuzz_view: bytes that are no UTF-8 went to the terminal as they were, 0x9b too. */
-static void test_json_without_utf8(void **state)
+/* The daemon answers, but not well. */
+static void test_bad_answers(void **state)
 {
 	static const struct {
-		const char *bytes, *shown;
+		const char *answer, *complaint;
 	} cases[] = {
-		{ "\xfe\xff\xff\xc3", "\\ufffd\\ufffd\\ufffd\\ufffd" },
-		{ "\x9b" "2J", "\\ufffd2J" },
-		{ "\xc0\x9b", "\\ufffd\\ufffd" },             /* overlong */
-		{ "\xe0\x82\x9b", "\\ufffd\\ufffd\\ufffd" },
-		{ "\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd" }, /* half a pair of UTF-16 */
-		{ "\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd" },
-		{ "\xe2\x82\xac \xf0\x9f\x98\x80", "\xe2\x82\xac \xf0\x9f\x98\x80" },
+		{ "hello\n", "is not JSON" },
+		{ "{\"sessions\":[]} x\n", "is not JSON" },
+		{ "[]\n", "is not JSON" },
+		{ "{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}\n",
+		  "is not JSON" },
+		{ "{\"sessions\":[", "is cut off" },
+		{ "{\"sessions\":{}}\n", "this is no answer to sessions" },
+		{ "{\"pid\":1}\n", "this is no answer to sessions" },
+		{ "{\"error\":\"bad \\u001b\\n\"}\n", "the daemon says: bad \\x1b\\n\n" },
+		{ "{\"error\":{\"code\":\"x\",\"message\":\"bad\"}}\n", "says: bad\n" },
+		{ "{\"error\":{\"message\":{}}}\n", "the daemon says: ?\n" },
 	};
-	char answer[64], due[64], out[OUT_MAX], err[OUT_MAX];
+	static char spaces[1 << 20];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		snprintf(answer, sizeof(answer), "{\"a\":\"%s\"}\n", cases[i].bytes);
-		snprintf(due, sizeof(due), "{\"a\":\"%s\"}\n", cases[i].shown);
-		assert_int_equal(ask("status", true, answer, ANSWER, out, err), 0);
-		assert_string_equal(out, due);
+		assert_int_equal(ask("sessions", false, cases[i].answer, ANSWER),
+				 EXIT_CODE_FAILURE);
+		expect_complaint(cases[i].complaint);
 	}
-}
-
-static void test_bad_answers(void **state)
-{
-	static const char *const not_json[] = {
-		"\n",
-		"hello\n",
-		"{\"sessions\":[\n",
-		"{\"sessions\":[]} x\n",
-		"[]\n",
-		"1\n",
-		"null\n",
-		"\"sessions\"\n",
-		"{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}\n",
-	};
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(not_json) / sizeof(not_json[0]); i++)
-		expect_failure("sessions", not_json[i], "is not JSON");
-	expect_failure("sessions", "{\"sessions\":[", "is cut off");
-	expect_failure("sessions", "{\"sessions\":{}}\n", "this is no answer to sessions");
-	expect_failure("sessions", "{\"pid\":1}\n", "this is no answer to sessions");
-	expect_failure("sessions", "{\"error\":\"bad \\u001b\\n command\"}\n",
-		       "the daemon says: bad \\x1b\\n command\n");
-	expect_failure("sessions", "{\"error\":{\"code\":\"x\",\"message\":\"bad \\u001b\"}}\n",
-		       "the daemon says: bad \\x1b\n");
-	expect_failure("status", "{\"error\":5}\n", "the daemon says: ?\n");
-	expect_failure("status", "{\"error\":{\"message\":{}}}\n", "the daemon says: ?\n");
-	expect_failure("status", "{\"error\":{\"code\":\"x\"}}\n", "the daemon says: ?\n");
-}
-
-static void test_endless_answer(void **state)
-{
-	static char text[1 << 20];
-	char out[OUT_MAX], err[OUT_MAX];
-
-	(void)state;
-	memset(text, ' ', sizeof(text) - 1);
-	assert_int_equal(ask("status", false, text, ENDLESS, out, err), EXIT_CODE_FAILURE);
-	assert_non_null(strstr(err, "longer than 64 MiB"));
-}
-
-static void test_silent_daemon(void **state)
-{
-	char out[OUT_MAX], err[OUT_MAX];
-	struct timespec begin, end;
-
-	(void)state;
-	clock_gettime(CLOCK_MONOTONIC, &begin);
-	assert_int_equal(ask("sessions", false, "{", KEEP_OPEN, out, err),
-			 EXIT_CODE_NO_DAEMON);
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	assert_non_null(strstr(err, strerror(ETIMEDOUT)));
-	assert_in_range(end.tv_sec - begin.tv_sec, 4, 9);
-}
-
-static void test_no_answer(void **state)
-{
-	char out[OUT_MAX], err[OUT_MAX];
-
-	(void)state;
-	assert_int_equal(ask("sessions", false, "", ANSWER, out, err), EXIT_CODE_NO_DAEMON);
-	assert_non_null(strstr(err, "closed without an answer"));
+	assert_int_equal(ask("sessions", false, "", ANSWER), EXIT_CODE_NO_DAEMON);
+	expect_complaint("closed without an answer");
+	assert_int_equal(ask("sessions", false, "{", KEEP_OPEN), EXIT_CODE_NO_DAEMON);
+	expect_complaint(strerror(ETIMEDOUT));
+	memset(spaces, ' ', sizeof(spaces) - 1);
+	assert_int_equal(ask("status", false, spaces, ENDLESS), EXIT_CODE_FAILURE);
+	expect_complaint("longer than 64 MiB");
 }
 
 static void test_no_daemon(void **state)
 {
-	char out[OUT_MAX], err[OUT_MAX];
-	struct daemon d;
-
-	(void)state;
-	assert_int_equal(RUN(out, err, "status", "--control=/proc/nonexistent/x"),
-			 EXIT_CODE_NO_DAEMON);
-	assert_string_equal(out, "");
-	assert_non_null(strstr(err, "culvert: /proc/nonexistent/x: cannot reach the daemon: "
-				    "No such file or directory (is `culvert run` running"));
-
-	/* The socket is there, but nobody listens any more. */
-	daemon_start(&d, "{}", ANSWER);
-	RUN(out, err, "status", "--control", d.path);
-	pthread_join(d.thread, NULL);
-	close(d.listener);
-	assert_int_equal(RUN(out, err, "status", "--control", d.path),
-			 EXIT_CODE_NO_DAEMON);
-	assert_non_null(strstr(err, strerror(ECONNREFUSED)));
-	unlink(d.path);
-	rmdir(d.dir);
-}
-
-static void test_forbidden(void **state)
-{
 	bool root = geteuid() == 0;
-	char out[OUT_MAX], err[OUT_MAX];
 	struct daemon d;
 	int code;
 
 	(void)state;
+	assert_int_equal(RUN("status", "--control=/proc/nonexistent/x"), EXIT_CODE_NO_DAEMON);
+	expect_complaint("/proc/nonexistent/x: cannot reach the daemon: No such file or directory "
+			 "(is `culvert run` running");
 	daemon_start(&d, "{}", ANSWER);
 	chmod(d.path, 0);
 	if (root) /* who may connect to any socket */
 		assert_int_equal(seteuid(65534), 0);
-	code = RUN(out, err, "status", "--control", d.path);
+	code = RUN("status", "--control", d.path);
 	if (root)
 		assert_int_equal(seteuid(0), 0);
-	chmod(d.path, 0600);
 	assert_int_equal(code, EXIT_CODE_FAILURE); /* there is a daemon */
-	assert_non_null(strstr(err, "try again as root"));
-	RUN(out, err, "status", "--control", d.path);
-	daemon_stop(&d);
+	expect_complaint("try again as root");
+	chmod(d.path, 0600);
+	RUN("status", "--control", d.path);
+	pthread_join(d.thread, NULL);
+	close(d.listener); /* the socket is there, but nobody listens any more */
+	assert_int_equal(RUN("status", "--control", d.path), EXIT_CODE_NO_DAEMON);
+	expect_complaint(strerror(ECONNREFUSED));
+	assert_int_equal(temp_dir_remove(d.dir), 0);
 }
 
 static void test_full_disk(void **state)
 {
-	int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+	int full = open("/dev/full", O_WRONLY | O_CLOEXEC), code, saved;
 	struct capture capture;
-	char err[OUT_MAX];
 	struct daemon d;
-	int code, saved;
 	char *argv[4] = { (char *)"status", (char *)"--control", d.path, NULL };
 
 	(void)state;
@@ -373,19 +426,126 @@ static void test_full_disk(void **state)
 	assert_non_null(strstr(err, "cannot write the answer"));
 }
 
+/* --- views --- */
+
+/* What is printed for the JSON text ANSWER. */
+static int view(enum command_id command, const char *answer)
+{
+	struct json_object *object = json_tokener_parse(answer);
+	FILE *file = fmemopen(out, OUT_MAX, "w");
+	int r;
+
+	out[0] = '\0';
+	assert_non_null(file);
+	r = view_print(command, object, file);
+	fclose(file);
+	json_object_put(object);
+	return r;
+}
+
+static void expect_view(enum command_id command, const char *answer, const char *text)
+{
+	assert_int_equal(view(command, answer), 0);
+	assert_string_equal(out, text);
+}
+
+static void test_view(void **state)
+{
+	(void)state;
+	assert_int_equal(view(COMMAND_STATUS,
+		"{\"version\":\"0.1.0\",\"pid\":4711,\"uptime_ms\":93784000,\"engine\":\"auto\","
+		"\"workers\":2,\"workers_active\":1,\"max_sessions\":16384,\"forwards\":["
+		"{\"name\":\"db\",\"upstream\":\"db:5432\",\"addresses\":[\"10.0.0.1:5432\","
+		"\"[::1]:5432\"],\"lookup\":{\"age_ms\":5300,\"lookups\":9,\"failures\":2,"
+		"\"error\":\"no\\u001b\"}}],"
+		"\"carriers\":[{\"carrier\":\"sockmap\",\"flows\":12,\"bytes\":1048576}],"
+		"\"handovers\":{\"to_sockmap\":1,\"to_splice\":0,\"to_copy\":22,\"failed\":0},"
+		"\"errors\":{\"connect-refused\":0,\"connect-timeout\":3,\"x\\u001b\":1},"
+		"\"kernel\":{\"available\":false,\"reason\":\"needs CAP_BPF\",\"events_lost\":3,"
+		"\"features\":[{\"name\":\"ringbuf\",\"available\":true,\"reason\":\"\"}]},"
+		"\"session_log\":null,\"resources\":{\"sessions\":1,\"fds\":20}}"), 0);
+	assert_non_null(strstr(out, "culvert 0.1.0, pid 4711, up 1d02h\n"
+				    "engine auto, workers 1 of 2, at most 16384 sessions\n"));
+	assert_non_null(strstr(out, "\nNames\n"
+				    "  NAME      AGE  LOOK-UPS  FAILED  ADDRESSES"
+				    "                  ERROR\n"
+				    "  db:5432  5.3s         9       2  10.0.0.1:5432, [::1]:5432"
+				    "  no\\x1b\n"));
+	assert_non_null(strstr(out, "\nErrors\n  CAUSE            COUNT\n"
+				    "  connect-timeout      3\n  x\\x1b                1\n"
+				    "\nKernel\n  available: no (needs CAP_BPF)\n"
+				    "  events lost: 3\n  ringbuf: yes\n"
+				    "\nResources\n"));
+	expect_view(COMMAND_FORWARDS,
+		    "{\"forwards\":[{\"name\":\"db\",\"listen\":\":5432\",\"upstream\":\"u:1\","
+		    "\"engine\":\"copy\",\"engine_configured\":\"auto\",\"state\":\"active\","
+		    "\"live\":3,\"accepted\":10,\"denied\":1,\"bytes_to_upstream\":1,"
+		    "\"bytes_to_client\":3145728,\"max_sessions\":100}]}",
+		    "NAME  LISTEN  UPSTREAM  ENGINE       STATE   LIVE  ACCEPTED  DENIED"
+		    "  TO UPSTREAM  TO CLIENT  AT MOST  A CLIENT\n"
+		    "db    :5432   u:1       copy (auto)  active     3        10       1"
+		    "          1 B      3 MiB      100         ?\n");
+	expect_view(COMMAND_KILL, "{\"killed\":1}", "1 session reset\n");
+	expect_view(COMMAND_KILL, "{\"killed\":-1}", "? sessions reset\n");
+	expect_view(COMMAND_ENGINE, "{\"forward\":\"d\\u001bb\",\"engine\":\"copy\",\"live\":3}",
+		    "d\\x1bb: engine copy, configured ?, sessions 3, flows still moving ?\n");
+	expect_view(COMMAND_DRAIN, "{\"forward\":\"db\",\"state\":\"draining\",\"live\":3,"
+				   "\"warning\":\"no way back\"}",
+		    "db: draining, sessions 3\nwarning: no way back\n");
+}
+
+/* Whatever the daemon sends: what is missing is shown as such, and nothing drives the terminal. */
+static void test_view_untrusted(void **state)
+{
+	static const char *const others[] = { "[]", "1", "null", "\"x\"" };
+	static char long_name[20000];
+
+	(void)state;
+	expect_view(COMMAND_SESSIONS, "{\"sessions\":[null,7,[]]}",
+		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+		    " ?  ?        ?       ?           ?                                  ?\n"
+		    " ?  ?        ?       ?           ?                                  ?\n"
+		    " ?  ?        ?       ?           ?                                  ?\n");
+	expect_view(COMMAND_SESSIONS,
+		    "{\"sessions\":[{\"id\":-1,\"client\":5,\"via\":null,\"age_ms\":\"5\","
+		    "\"state\":[],\"flows\":[{\"direction\":\"up\",\"carrier\":{},\"bytes\":1.5,"
+		    "\"eof\":\"yes\"}]}]}",
+		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
+		    " ?  ?        ?       ?           ?                                  ?\n"
+		    "             ? ?     (?)                ?           ?            ?  ?\n");
+	expect_view(COMMAND_SESSIONS,
+		    "{\"sessions\":[{\"id\":1,\"forward\":\"\\u0007\\t\","
+		    "\"client\":\"\\u001b[2J\\n\x1b]0;\",\"via\":\"\\u009b\","
+		    "\"upstream\":\"\xff\",\"age_ms\":1,\"state\":\"\\u0000hidden\"}]}",
+		    "ID  FORWARD  CLIENT                         UPSTREAM  AGE  BYTES  HAND-OVERS"
+		    "  MAX BACKLOG  STATE\n"
+		    " 1  \\x07\\t   \\x1b[2J\\n\\x1b]0; via \\xc2\\x9b  \\xff      1ms\n");
+	expect_view(COMMAND_STATUS, "{\"errors\":{\"a\":0},\"kernel\":[],\"carriers\":[1]}",
+		    "culvert ?, pid ?, up ?\n"
+		    "engine ?, workers ? of ?, at most ? sessions\n"
+		    "\nCarriers\n  CARRIER  FLOWS  BYTES\n  ?            ?      ?\n"
+		    "\nHand-overs\n  ?\n"
+		    "\nErrors\n  none\n"
+		    "\nKernel\n  available: ?\n"
+		    "\nResources\n  ?\n");
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		for (int c = 0; c < COMMANDS; c++)
+			assert_int_equal(view((enum command_id)c, others[i]), -EINVAL);
+	assert_int_equal(view(COMMAND_KILL, "{\"killed\":\"1\"}"), -EINVAL);
+	snprintf(long_name, sizeof(long_name), "{\"sessions\":[{\"client\":\"%015000d\"}]}", 0);
+	assert_int_equal(view(COMMAND_SESSIONS, long_name), 0);
+	assert_non_null(strstr(out, "000..."));
+	assert_true(strlen(out) < 2000);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_answers),
-		cmocka_unit_test(test_json),
-		cmocka_unit_test(test_json_without_utf8),
-		cmocka_unit_test(test_bad_answers),
-		cmocka_unit_test(test_endless_answer),
-		cmocka_unit_test(test_silent_daemon),
-		cmocka_unit_test(test_no_answer),
-		cmocka_unit_test(test_no_daemon),
-		cmocka_unit_test(test_forbidden),
-		cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_requests), cmocka_unit_test(test_wrong_words),
+		cmocka_unit_test(test_help), cmocka_unit_test(test_config),
+		cmocka_unit_test(test_answers), cmocka_unit_test(test_bad_answers),
+		cmocka_unit_test(test_no_daemon), cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_view), cmocka_unit_test(test_view_untrusted),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

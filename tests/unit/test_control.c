@@ -1,462 +1,626 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include <errno.h>
-#include <poll.h>
+/*
+ * The control socket: its file, who may ask, and clients that are clumsy, hostile, silent or deaf.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <linux/sockios.h>
 
-#include <cmocka.h>
-
-#include "control_rig.h"
+#include "base/log.h"
+#include "daemon/control.h"
 #include "seeded.h"
+#include "temp_dir.h"
 
-/* Clients of the control socket: good ones, clumsy ones and hostile ones. */
-
+#define PATIENCE_MS 8000
+#define REQUEST_MS 500 /* the daemon's deadlines, */
+#define ANSWER_MS 2000
+#define PLACES 8       /* and how many clients it serves at a time */
+#define LARGE_BYTES 3000000
 #define STATUS "{\"command\":\"status\"}"
-#define REQUEST_ROOM 4095 /* bytes of a request, newline included */
+#define LARGE "{\"command\":\"sessions\"}" /* its answer has LARGE_BYTES */
+#define CHANGE "{\"command\":\"kill\",\"all\":true}"
 
-static void test_answers(void **state)
+/* No accounts of this machine are needed: ids are numbers. */
+#define ACCOUNT 61234
+#define GROUP 61235
+#define OTHER 61236
+
+struct rig {
+	char dir[64], path[108], err[256];
+	struct control *control; /* NULL: closed by the test */
+	_Atomic unsigned int changes; /* that were asked for */
+};
+
+static unsigned int descriptors_before;
+
+/* On the control thread. */
+static struct json_object *answer(void *arg, const struct command_request *req,
+				  const struct control_peer *peer)
 {
-	static const struct {
-		const char *request, *key;
-	} cases[] = {
-		{ STATUS "\n", "text" },
-		{ " { \"command\" : \"status\" } \n", "text" },
-		{ "status\n", "text" },
-		{ "{\"command\":\"kill\",\"id\":17}\n", "text" },
-		{ "{ \"command\" : \"status\", \"more\": [1] } \n", "error" },
-		{ "{\"command\":\"st\\u0061tus\"}\n", "text" },
-		{ STATUS "\r\n", "text" },
-		{ STATUS "\nanother line\n" STATUS "\n", "text" },
-		{ LARGE "\n", "x" },
-		{ "{\"command\":\"\"}\n", "error" },
-		{ "{\"command\":\"Status\"}\n", "error" },
-		{ "{\"command\":\"status \"}\n", "error" },
-	};
-	struct rig *rig = *state;
-	char buf[1024];
+	static char large[LARGE_BYTES - sizeof("{\"x\":\"\"}")];
+	struct json_object *o = json_object_new_object();
+	struct rig *rig = arg;
 
-	rig->large = 500;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		expect_line(buf, ask(rig, cases[i].request, strlen(cases[i].request), buf,
-				     sizeof(buf)), cases[i].key);
+	(void)peer;
+	rig->changes += command_changes(req);
+	memset(large, 'x', sizeof(large));
+	if (command_number(req->command) == COMMAND_SESSIONS)
+		json_object_object_add(o, "x",
+				       json_object_new_string_len(large, sizeof(large)));
+	else
+		json_object_object_add(o, "text", json_object_new_string("two\nlines"));
+	return o;
 }
 
-static void test_garbage(void **state)
+static int open_as(struct rig *rig, uid_t uid, gid_t gid, struct control **ret)
 {
-	static const char *const lines[] = {
-		"", " ", "statu", "status ", " status", "STATUS", "status\tx", "GET / HTTP/1.1\r",
-		"{", "}", "{}", "[]", "null", "true", "17",
-		"\"status\"", "[\"status\"]", "{\"command\"}", "{\"command\":}",
-		"{\"command\":null}", "-",
-		"{\"command\":1}", "{\"command\":true}", "{\"command\":[\"status\"]}",
-		"{\"command\":{\"status\":1}}", "{\"Command\":\"status\"}",
-		"{\"command\":\"status\"",
-		"{\"command\":\"status", "{\"command\":\"\\ud800\"}", "{\"command\":\"\xff\xfe\"}",
-		"\xff\xfe\xfd", "\x01\x02\x7f", "%s%n%s%n", "{\"command\":\"%n%s\"}",
-	};
-	struct rig *rig = *state;
-	char line[256], buf[1024];
-
-	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-		snprintf(line, sizeof(line), "%s\n", lines[i]);
-		expect_line(buf, ask(rig, line, strlen(line), buf, sizeof(buf)), "error");
-	}
-	expect_alive(rig);
+	rig->err[0] = '\0';
+	return control_open(rig->path, uid, gid, ret, rig->err, sizeof(rig->err));
 }
 
-/* As deep as the room allows: a parser that recurses must not run out of stack. */
-static void test_nesting(void **state)
+static int open_control(struct rig *rig)
 {
-	static const char *const openings[] = { "[", "{\"a\":", "{\"command\":[" };
-	struct rig *rig = *state;
-	char line[REQUEST_ROOM + 1], buf[1024];
-
-	for (size_t i = 0; i < 3; i++) {
-		size_t n = 0, step = strlen(openings[i]);
-
-		for (; n + step < REQUEST_ROOM; n += step)
-			memcpy(line + n, openings[i], step);
-		line[n++] = '\n';
-		expect_line(buf, ask(rig, line, n, buf, sizeof(buf)), "error");
-	}
-	expect_alive(rig);
+	return open_as(rig, getuid(), getgid(), &rig->control);
 }
 
-/* NUL bytes anywhere: one line is answered, and it is JSON. */
-static void test_nul_bytes(void **state)
+static void close_control(struct rig *rig)
 {
-	static const char whole[] = STATUS "\n";
-	struct rig *rig = *state;
-	char line[sizeof(whole)], buf[1024];
-	size_t len;
-
-	for (size_t at = 0; at < strlen(STATUS); at++) {
-		memcpy(line, whole, sizeof(whole));
-		line[at] = '\0';
-		expect_line(buf, ask(rig, line, strlen(whole), buf, sizeof(buf)), "error");
-	}
-	memset(line, 0, sizeof(line));
-	line[sizeof(line) - 1] = '\n';
-	expect_line(buf, ask(rig, line, sizeof(line), buf, sizeof(buf)), "error");
-	/* behind a request, or inside the name: answered either way */
-	len = ask(rig, STATUS "\0junk\n", sizeof(STATUS "\0junk\n") - 1, buf, sizeof(buf));
-	expect_line(buf, len, strstr(buf, "error") ? "error" : "text");
-	len = ask(rig, "{\"command\":\"status\\u0000x\"}\n", 28, buf, sizeof(buf));
-	expect_line(buf, len, strstr(buf, "error") ? "error" : "text");
+	control_close(rig->control);
+	rig->control = NULL;
 }
 
-static void test_random_garbage(void **state)
+static int dir_setup(void **state)
 {
-	struct seeded r = { 7 };
-	struct rig *rig = *state;
-	char line[512], buf[1024];
+	static struct rig rig;
 
-	rig->large = 20;
-	for (int i = 0; i < 300; i++) {
-		size_t n = seeded_size(&r, 9);
-
-		if (i % 2) { /* a request with a few wrong bytes */
-			n = sizeof(STATUS) - 1;
-			memcpy(line, STATUS, n);
-			for (size_t k = seeded_below(&r, 4); k; k--)
-				line[seeded_below(&r, n)] = (char)seeded_next(&r);
-		} else {
-			for (size_t k = 0; k < n; k++)
-				line[k] = (char)seeded_next(&r);
-		}
-		line[n++] = '\n';
-		n = ask(rig, line, n, buf, sizeof(buf));
-		expect_line(buf, n, strstr(buf, "error") ? "error" : "text");
-	}
+	memset(&rig, 0, sizeof(rig));
+	log_set_level(LOG_ERR);
+	if (temp_dir_make(rig.dir))
+		return -1;
+	snprintf(rig.path, sizeof(rig.path), "%s/control.sock", rig.dir);
+	descriptors_before = count_descriptors();
+	*state = &rig;
+	return 0;
 }
 
-/* A request in many pieces is as good as one in one. */
-static void test_byte_by_byte(void **state)
+static int rig_setup(void **state)
 {
-	static const char request[] = STATUS "\n";
-	struct rig *rig = *state;
-	char buf[256];
-	int fd = dial(rig->path);
-
-	for (size_t i = 0; i < strlen(request); i++) {
-		say(fd, request + i, 1);
-		short_pause();
-	}
-	expect_line(buf, hear(fd, buf, sizeof(buf)), "text");
+	return dir_setup(state) || open_control(*state) ||
+	       control_start(((struct rig *)*state)->control, answer, *state);
 }
 
-/* Clients that go away at any point of their request. */
-static void test_half_a_request(void **state)
-{
-	static const char request[] = STATUS "\n";
-	struct rig *rig = *state;
-	char buf[256];
-
-	for (size_t n = 0; n <= strlen(request); n += 4) {
-		int fd = dial(rig->path);
-
-		say(fd, request, n);
-		close(fd);
-	}
-	expect_alive(rig);
-	/* a client that has no more to say still listens: all that is missing may be the newline */
-	for (size_t n = 0; n < strlen(request); n++) {
-		int fd = dial(rig->path);
-
-		say(fd, request, n);
-		shutdown(fd, SHUT_WR);
-		expect_line(buf, hear(fd, buf, sizeof(buf)),
-			    n == strlen(STATUS) ? "text" : "error");
-	}
-	expect_alive(rig);
-}
-
-/* As long as a request may be, and too long by one byte. */
-static void test_longest_request(void **state)
-{
-	char line[REQUEST_ROOM + 1], buf[1024];
-	struct rig *rig = *state;
-	size_t len;
-
-	memset(line, ' ', sizeof(line));
-	memcpy(line, STATUS, strlen(STATUS));
-	line[REQUEST_ROOM - 1] = '\n';
-	expect_line(buf, ask(rig, line, REQUEST_ROOM, buf, sizeof(buf)), "text");
-
-	line[REQUEST_ROOM - 1] = ' ';
-	line[REQUEST_ROOM] = '\n';
-	len = ask(rig, line, REQUEST_ROOM + 1, buf, sizeof(buf));
-	if (len) {
-		expect_line(buf, len, "error");
-		assert_non_null(strstr(buf, "at most 4094 bytes and a newline"));
-	}
-	expect_alive(rig);
-}
-
-static void test_endless_request(void **state)
+static int rig_teardown(void **state)
 {
 	struct rig *rig = *state;
-	char block[10000], buf[1024];
-	int fd = dial(rig->path);
-	size_t len;
 
-	memset(block, '[', sizeof(block));
-	for (int i = 0; i < 30; i++)
-		say(fd, block, sizeof(block)); /* until the daemon closes: say() gives up then */
-	len = hear(fd, buf, sizeof(buf));
-	if (len)
-		expect_line(buf, len, "error");
-	expect_alive(rig);
+	control_close(rig->control);
+	unlink(rig->path); /* what a test has put in its place */
+	return rmdir(rig->dir) || count_descriptors() != descriptors_before ? -1 : 0;
 }
 
-/* What would be right if it were not a megabyte: it is refused, and no part of it is taken. */
-static void test_huge_json(void **state)
+/* --- clients --- */
+
+static int dial(const struct rig *rig)
 {
-	static char line[1 << 20];
-	struct rig *rig = *state;
-	struct json_object *o, *error, *code = NULL;
-	char buf[1024];
-	size_t n = (size_t)sprintf(line, "{\"command\":\"kill\",\"id\":[1");
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	while (n < sizeof(line) - 100)
-		n += (size_t)sprintf(line + n, ",%zu", n);
-	n += (size_t)sprintf(line + n, "]}\n");
-	expect_line(buf, ask(rig, line, n, buf, sizeof(buf)), "error");
-	o = json_tokener_parse(buf);
-	assert_true(json_object_object_get_ex(o, "error", &error));
-	assert_true(json_object_object_get_ex(error, "code", &code));
-	assert_string_equal(json_object_get_string(code), "too-long");
-	json_object_put(o);
-	expect_alive(rig);
+	strcpy(un.sun_path, rig->path);
+	assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+	return fd;
 }
 
-/* Many at once wait their turn. */
-static void test_many_clients(void **state)
+/* The daemon may be gone by then: what counts is what it answers. */
+static void say(int fd, const char *data, size_t len)
 {
-	struct rig *rig = *state;
-	int fds[16];
-	char buf[256];
+	ssize_t n;
 
-	for (int i = 0; i < 16; i++)
-		fds[i] = dial(rig->path);
-	for (int i = 0; i < 16; i++)
-		say(fds[i], STATUS "\n", strlen(STATUS "\n"));
-	for (int i = 0; i < 16; i++)
-		expect_line(buf, hear(fds[i], buf, sizeof(buf)), "text");
+	for (; len && (n = send(fd, data, len, MSG_NOSIGNAL)) > 0; len -= (size_t)n)
+		data += n;
 }
 
-/* More than have places, and than fit into the backlog of listen(2), all at once. */
-#define CROWD 1000
-
-static void test_crowd(void **state)
+static void say_text(int fd, const char *text)
 {
-	struct rig *rig = *state;
-	struct rlimit old, wide;
-	static int fds[CROWD];
-	char buf[256];
-
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-	if (old.rlim_max < CROWD + 200) {
-		print_message("skip test_crowd: it needs %d descriptors\n", CROWD + 200);
-		skip();
-	}
-	wide = old;
-	if (wide.rlim_cur < CROWD + 200)
-		wide.rlim_cur = CROWD + 200;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &wide), 0);
-	for (int i = 0; i < CROWD; i++) { /* each one waits for room in the backlog */
-		fds[i] = dial(rig->path);
-		say(fds[i], STATUS "\n", strlen(STATUS "\n"));
-	}
-	for (int i = 0; i < CROWD; i++)
-		expect_line(buf, hear(fds[i], buf, sizeof(buf)), "text");
-	expect_alive(rig);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+	say(fd, text, strlen(text));
 }
 
-/* --- no descriptors --- */
-
-#define HUNGRY 3
-
-/* Take every descriptor of this process, the daemon's too, below a limit of ROOM. */
-static int take_all(int *fds, int room)
-{
-	struct rlimit tight;
-	int n = 0;
-
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &tight), 0);
-	tight.rlim_cur = (rlim_t)room;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
-	while (n < room && (fds[n] = dup(STDERR_FILENO)) >= 0)
-		n++;
-	assert_int_equal(errno, EMFILE);
-	return n;
-}
-
-/* The answer, without closing FD: that would be a descriptor more. */
-static size_t hear_open(int fd, char *buf, size_t size)
+/* Everything up to the end of the connection, which is then closed.  Returns the length. */
+static size_t hear(int fd, char *buf, size_t size)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	size_t len = 0;
 	ssize_t n;
 
-	while (poll(&p, 1, PATIENCE_MS) == 1 && (n = recv(fd, buf + len, size - len, 0)) > 0)
-		len += (size_t)n;
+	do {
+		if (poll(&p, 1, PATIENCE_MS) <= 0)
+			fail_msg("no answer and no end after %d ms", PATIENCE_MS);
+		n = recv(fd, buf + len, size - 1 - len, 0);
+		len += n > 0 ? (size_t)n : 0;
+	} while (n > 0);
+	buf[len] = '\0';
+	close(fd);
 	return len;
 }
 
-/* Sessions have taken all descriptors: clients are answered nevertheless, one after the other. */
-static void test_no_descriptors(void **state)
+/* What FD is told is exactly one line with one JSON object that has WHAT in it. */
+static void expect_heard(int fd, const char *what)
 {
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	struct rig *rig = *state;
-	int fds[HUNGRY], taken[128], n;
-	size_t len[HUNGRY];
-	char buf[HUNGRY][256];
-	unsigned int before = count_descriptors();
-	struct rlimit old;
+	struct json_object *o;
+	char buf[1024];
+	size_t len = hear(fd, buf, sizeof(buf));
 
-	strcpy(un.sun_path, rig->path);
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-	for (int i = 0; i < HUNGRY; i++)
-		assert_true((fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
-	n = take_all(taken, 128);
-	for (int i = 0; i < HUNGRY; i++) {
-		assert_int_equal(connect(fds[i], (struct sockaddr *)&un, sizeof(un)), 0);
-		say(fds[i], STATUS "\n", strlen(STATUS "\n"));
-	}
-	for (int i = 0; i < HUNGRY; i++)
-		len[i] = hear_open(fds[i], buf[i], sizeof(buf[i]) - 1);
-	while (n)
-		close(taken[--n]);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
-	for (int i = 0; i < HUNGRY; i++) {
-		buf[i][len[i]] = '\0';
-		expect_line(buf[i], len[i], "text");
-		close(fds[i]);
-	}
-	expect_alive(rig);
-	assert_int_equal(count_descriptors(), before); /* the spare one is there again */
+	assert_true(len > 0 && strchr(buf, '\n') == buf + len - 1);
+	o = json_tokener_parse(buf);
+	assert_true(json_object_is_type(o, json_type_object));
+	json_object_put(o);
+	if (!strstr(buf, what))
+		fail_msg("no %s in: %s", what, buf);
 }
 
-/* --- large answers --- */
-
-static void test_large_answers(void **state)
+static void expect(const struct rig *rig, const void *request, size_t len, const char *what)
 {
-	static const size_t sizes[] = { 4096, 65536, 212992, 300001, 3000000 };
-	static const char request[] = LARGE "\n";
-	static char buf[3000010];
-	struct rig *rig = *state;
+	int fd = dial(rig);
 
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		size_t len;
-
-		rig->large = sizes[i];
-		len = ask(rig, request, strlen(request), buf, sizeof(buf));
-		assert_true(len >= sizes[i]); /* the newline: next test */
-		assert_int_equal(buf[sizes[i] - 1], '}');
-		assert_int_equal(strspn(buf + strlen("{\"x\":\""), "x"), sizes[i] - 8);
-	}
+	say(fd, request, len);
+	expect_heard(fd, what);
 }
 
-/* Clients that go away with a part of their answer, or none of it. */
-static void test_leaves_with_a_part(void **state)
+#define GOOD "{\"text\":\"two\\nlines\"}"
+#define ERROR(code) "{\"error\":{\"code\":\"" code "\""
+
+/* Whatever others did: the next client is served. */
+static void expect_alive(const struct rig *rig)
 {
-	static const size_t parts[] = { 0, 1, 100, 65536, 250000, 2999999 };
-	static const char request[] = LARGE "\n";
-	static char buf[3000010];
-	struct rig *rig = *state;
-
-	rig->large = 3000000;
-	for (size_t i = 0; i < 5 * sizeof(parts) / sizeof(parts[0]); i++) {
-		size_t part = parts[i % (sizeof(parts) / sizeof(parts[0]))];
-		int fd = dial(rig->path);
-
-		say(fd, request, strlen(request));
-		if (part)
-			assert_true(recv(fd, buf, part, MSG_WAITALL) > 0);
-		close(fd);
-	}
-	expect_alive(rig);
-	assert_int_equal(ask(rig, request, strlen(request), buf, sizeof(buf)), rig->large + 1);
+	expect(rig, STATUS "\n", strlen(STATUS "\n"), GOOD);
 }
 
-/* What a unix socket takes in one write: just so much that not one byte more fits. */
-static size_t socket_capacity(void)
+/* --- requests --- */
+
+static void test_requests(void **state)
 {
-	static char block[1 << 22];
-	int fds[2];
-	ssize_t n;
+	static const struct {
+		const char *request, *answer;
+	} cases[] = {
+		{ STATUS "\n", GOOD },
+		{ " { \"command\" : \"status\" } \n", GOOD },
+		{ "status\n", GOOD },
+		{ STATUS "\r\n", GOOD },
+		{ STATUS "\nanother line\n" STATUS "\n", GOOD },
+		{ "\n", ERROR("malformed") },
+		{ "GET / HTTP/1.1\r\n\r\n", ERROR("malformed") },
+		{ "{\"command\":\"status\"\n", ERROR("malformed") },
+		{ "\xff\xfe\xfd\n", ERROR("malformed") },
+		{ "{\"command\":\"%n%s\"}\n", ERROR("unknown-command") },
+		{ "{\"command\":\"status\",\"more\":[1]}\n", ERROR("unknown-key") },
+	};
+	char line[CONTROL_REQUEST_MAX + 1];
+	int fd;
 
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-	n = send(fds[0], block, sizeof(block), 0);
-	assert_true(n > 1000 && n < (ssize_t)sizeof(block));
-	close(fds[0]);
-	close(fds[1]);
-	return (size_t)n;
-}
-
-/* A client that begins to read only when the daemon has nothing left to do, or waits for it. */
-static size_t hear_late(int fd, size_t answer_len, char *buf, size_t size)
-{
-	uint64_t until = clock_now_ms() + PATIENCE_MS;
-	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
-	int unread = 0;
-
-	while ((size_t)unread < answer_len && clock_now_ms() < until) {
-		assert_int_equal(ioctl(fd, SIOCINQ, &unread), 0);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		expect(*state, cases[i].request, strlen(cases[i].request), cases[i].answer);
+	expect(*state, "status\0\n", 8, ERROR("malformed"));
+	/* in many pieces */
+	fd = dial(*state);
+	for (size_t i = 0; i < sizeof(STATUS "\n") - 1; i++) {
+		say(fd, STATUS "\n" + i, 1);
 		short_pause();
 	}
-	assert_true((size_t)unread >= answer_len);
-	poll(&p, 1, 300);
-	return hear(fd, buf, size);
+	expect_heard(fd, GOOD);
+	/* who has no more to say needs no newline */
+	for (size_t n = 0; n <= strlen(STATUS); n += 4) {
+		fd = dial(*state);
+		say(fd, STATUS, n);
+		shutdown(fd, SHUT_WR);
+		expect_heard(fd, n == strlen(STATUS) ? GOOD : "error");
+	}
+	/* as long as may be; a parser that recurses must not run out of stack */
+	memset(line, ' ', sizeof(line));
+	memcpy(line, STATUS, strlen(STATUS));
+	line[CONTROL_REQUEST_MAX - 2] = '\n';
+	expect(*state, line, CONTROL_REQUEST_MAX - 1, GOOD);
+	memset(line, '[', CONTROL_REQUEST_MAX - 2);
+	expect(*state, line, CONTROL_REQUEST_MAX - 1, ERROR("malformed"));
+	line[CONTROL_REQUEST_MAX - 2] = ' ';
+	expect(*state, line, CONTROL_REQUEST_MAX + 1, ERROR("too-long"));
 }
 
-/* An answer that fills the socket to the last byte still ends with a newline. */
-static void test_newline_after_full_socket(void **state)
+/* Clients that leave at any point. */
+static void test_leaves(void **state)
 {
-	static const char request[] = LARGE "\n";
-	static char buf[1 << 22];
-	struct rig *rig = *state;
+	static char buf[LARGE_BYTES + 2];
+	static const size_t parts[] = { 0, 1, 65536, LARGE_BYTES - 10 };
 	size_t len;
 	int fd;
 
-	rig->large = socket_capacity();
-	fd = dial(rig->path);
-	say(fd, request, strlen(request));
-	len = hear_late(fd, rig->large, buf, sizeof(buf));
-	assert_int_equal(len, rig->large + 1);
+	for (size_t i = 0; i < 5 * sizeof(parts) / sizeof(parts[0]); i++) {
+		fd = dial(*state);
+		say(fd, LARGE "\n", i % 2 ? strlen(LARGE "\n") : i);
+		if (i % 2 && parts[i % 4])
+			assert_true(recv(fd, buf, parts[i % 4], MSG_WAITALL) > 0);
+		close(fd);
+	}
+	fd = dial(*state);
+	say_text(fd, LARGE "\n");
+	len = hear(fd, buf, sizeof(buf));
+	assert_int_equal(len, LARGE_BYTES);
 	assert_int_equal(buf[len - 1], '\n');
 }
+
+/* --- deadlines --- */
+
+#define CROWD 200
+
+/* More than have places, and than fit into the backlog: all are served. */
+static void test_crowd(void **state)
+{
+	int fds[CROWD];
+
+	for (int i = 0; i < CROWD; i++) {
+		fds[i] = dial(*state);
+		say_text(fds[i], STATUS "\n");
+	}
+	for (int i = 0; i < CROWD; i++)
+		expect_heard(fds[i], GOOD);
+}
+
+/* The next one waits until the time of those before it is up, who are told so. */
+static void test_silent(void **state)
+{
+	uint64_t begin = clock_now_ms();
+	int fds[PLACES];
+
+	for (int i = 0; i < PLACES; i++) {
+		fds[i] = dial(*state);
+		say(fds[i], STATUS, (size_t)i);
+	}
+	expect_alive(*state);
+	assert_in_range(clock_now_ms() - begin, REQUEST_MS / 2, ANSWER_MS);
+	for (int i = 0; i < PLACES; i++)
+		expect_heard(fds[i], ERROR("timeout"));
+	/* as they are if they say a byte a time */
+	begin = clock_now_ms();
+	fds[0] = dial(*state);
+	while (send(fds[0], " ", 1, MSG_NOSIGNAL) == 1) {
+		assert_true(clock_now_ms() - begin < PATIENCE_MS);
+		short_pause();
+	}
+	close(fds[0]);
+}
+
+static void deafen(const struct rig *rig, int *fds, int n)
+{
+	for (int i = 0; i < n; i++) {
+		struct pollfd p = { .events = POLLIN };
+
+		p.fd = fds[i] = dial(rig);
+		say_text(fds[i], LARGE "\n");
+		assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+	}
+}
+
+static void test_deaf(void **state)
+{
+	uint64_t begin = clock_now_ms();
+	int fds[PLACES];
+
+	deafen(*state, fds, PLACES);
+	expect_alive(*state);
+	assert_in_range(clock_now_ms() - begin, ANSWER_MS / 2, 2 * ANSWER_MS);
+	for (int i = 0; i < PLACES; i++)
+		close(fds[i]);
+}
+
+/* The daemon ends at once, whatever its clients do. */
+static void test_close_is_quick(void **state)
+{
+	struct rig *rig = *state;
+	uint64_t begin;
+	int fds[2];
+
+	deafen(rig, fds, 1);
+	fds[1] = dial(rig);
+	begin = clock_now_ms();
+	close_control(rig);
+	assert_true(clock_now_ms() - begin < REQUEST_MS);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static _Atomic bool held, inside;
+
+static void hold(int sig)
+{
+	int error = errno;
+
+	(void)sig;
+	inside = true;
+	while (held)
+		poll(NULL, 0, 1);
+	errno = error;
+}
+
+/* Stop the control thread in a signal's handler, as it would be without a CPU. */
+static void hold_control_thread(sigset_t *old)
+{
+	struct sigaction action = { .sa_handler = hold };
+	uint64_t end = clock_now_ms() + PATIENCE_MS;
+	sigset_t mine;
+
+	sigemptyset(&mine);
+	sigaddset(&mine, SIGUSR1);
+	assert_int_equal(pthread_sigmask(SIG_BLOCK, &mine, old), 0);
+	assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
+	held = true;
+	inside = false;
+	assert_int_equal(kill(getpid(), SIGUSR1), 0);
+	for (; !inside; short_pause())
+		assert_true(clock_now_ms() < end);
+}
+
+/*
+ * The daemon stood still: a request that has come meanwhile counts, though it is late; but what
+ * clients asked for who have gone is not changed.
+ */
+static void test_daemon_late(void **state)
+{
+	enum { HALF, GONE, SHUT, WAITS, CLIENTS };
+	struct rig *rig = *state;
+	int fds[CLIENTS], left = 1;
+	sigset_t old;
+
+	fds[HALF] = dial(rig);
+	for (say(fds[HALF], STATUS, 5); left; short_pause())
+		assert_int_equal(ioctl(fds[HALF], SIOCOUTQ, &left), 0);
+	hold_control_thread(&old);
+	say_text(fds[HALF], STATUS "\n" + 5);
+	for (int i = GONE; i < CLIENTS; i++) {
+		fds[i] = dial(rig);
+		say_text(fds[i], CHANGE "\n");
+	}
+	close(fds[GONE]);
+	assert_int_equal(shutdown(fds[SHUT], SHUT_WR), 0);
+	poll(NULL, 0, REQUEST_MS + 100);
+	held = false;
+	for (int i = 0; i < CLIENTS; i++)
+		if (i != GONE)
+			expect_heard(fds[i], GOOD);
+	expect_alive(rig);
+	assert_int_equal(rig->changes, 2);
+	assert_int_equal(pthread_sigmask(SIG_SETMASK, &old, NULL), 0);
+}
+
+/* --- who may ask --- */
+
+struct peer {
+	const char *what;
+	uid_t uid;
+	gid_t gid;
+	size_t n_groups;
+	gid_t last_group; /* of N_GROUPS */
+	bool may, may_change;
+};
+
+/* In a child: nothing of cmocka.  1: answered, 2: refused with a reason. */
+static int ask_as(const struct rig *rig, const struct peer *p, const char *request)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	char buf[512] = "";
+	gid_t groups[300];
+	int fd;
+
+	for (size_t i = 0; i < p->n_groups; i++)
+		groups[i] = i + 1 < p->n_groups ? OTHER + 1 + (gid_t)i : p->last_group;
+	if (setgroups(p->n_groups, groups) || setresgid(p->gid, p->gid, p->gid) ||
+	    setresuid(p->uid, p->uid, p->uid))
+		return 100;
+	alarm(PATIENCE_MS / 1000);
+	strcpy(un.sun_path, rig->path);
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (connect(fd, (struct sockaddr *)&un, sizeof(un)))
+		return 101;
+	say_text(fd, request);
+	if (recv(fd, buf, sizeof(buf) - 1, 0) <= 0)
+		return 102;
+	return strstr(buf, GOOD) ? 1 : strstr(buf, ERROR("permission-denied")) ? 2 : 103;
+}
+
+static void expect_as(const struct rig *rig, const struct peer *p, const char *request, int due)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0)
+		_exit(ask_as(rig, p, request));
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	if (!WIFEXITED(status) || WEXITSTATUS(status) != due)
+		fail_msg("%s, %s: %x", p->what, request, status);
+}
+
+static void test_peers(void **state)
+{
+	static const struct peer peers[] = {
+		{ "root", 0, OTHER, 0, 0, true, true },
+		{ "the account", ACCOUNT, OTHER, 0, 0, true, true },
+		{ "primary group", OTHER, GROUP, 0, 0, true, false },
+		{ "supplementary group", OTHER, OTHER, 1, GROUP, true, false },
+		{ "the last of many groups", OTHER, OTHER, 300, GROUP, true, false },
+		{ "nobody special", OTHER, OTHER, 0, 0, false, false },
+		{ "many other groups", OTHER, OTHER, 300, OTHER, false, false },
+		{ "root's group", OTHER, 0, 0, 0, false, false },
+		{ "a group with the account's number", OTHER, OTHER, 1, ACCOUNT, false, false },
+		{ "an account with the group's number", GROUP, OTHER, 0, 0, false, false },
+	};
+	struct rig *rig = *state;
+	struct stat st;
+
+	if (geteuid()) {
+		printf("skip: only root can be another user\n");
+		skip();
+	}
+	assert_int_equal(open_as(rig, ACCOUNT, GROUP, &rig->control), 0);
+	assert_int_equal(control_start(rig->control, answer, rig), 0);
+	assert_int_equal(chmod(rig->dir, 0755), 0);
+	assert_int_equal(stat(rig->path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0660);
+	assert_int_equal(st.st_uid, ACCOUNT);
+	assert_int_equal(st.st_gid, GROUP);
+	expect_as(rig, &peers[2], STATUS "\n", 1);
+	expect_as(rig, &peers[5], STATUS "\n", 101); /* the file alone keeps them out */
+	/* with the file open to all, the credentials decide */
+	assert_int_equal(chmod(rig->path, 0666), 0);
+	for (size_t i = 0; i < sizeof(peers) / sizeof(peers[0]); i++) {
+		expect_as(rig, &peers[i], STATUS "\n", peers[i].may ? 1 : 2);
+		expect_as(rig, &peers[i], CHANGE "\n", peers[i].may_change ? 1 : 2);
+	}
+}
+
+/* --- the file --- */
+
+/* It does not open, and says why; what is at the path stays as it is. */
+static void expect_refused(struct rig *rig, int error)
+{
+	struct control *c = NULL;
+	struct stat before, after;
+	bool existed = !lstat(rig->path, &before);
+
+	assert_int_equal(open_as(rig, getuid(), getgid(), &c), error);
+	assert_null(c);
+	assert_non_null(strstr(rig->err, rig->path));
+	assert_non_null(strstr(rig->err, strerror(-error)));
+	assert_int_equal(!lstat(rig->path, &after), existed);
+	if (existed)
+		assert_int_equal(after.st_ino, before.st_ino);
+}
+
+/* Bound and closed: what a daemon that was killed leaves behind. */
+static void leave_stale(const char *path, int type)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+
+	strcpy(un.sun_path, path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+	close(fd);
+}
+
+static void test_file(void **state)
+{
+	struct rig *rig = *state;
+	mode_t old = umask(0777), mask;
+	struct stat st;
+
+	control_close(NULL);
+	leave_stale(rig->path, SOCK_STREAM); /* which is replaced */
+	assert_int_equal(open_control(rig), 0);
+	mask = umask(old);
+	assert_int_equal(mask, 0777); /* put back */
+	assert_int_equal(lstat(rig->path, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0660);
+	assert_int_equal(st.st_uid, getuid());
+	expect_refused(rig, -EADDRINUSE); /* bound, but not served yet */
+	assert_int_equal(control_start(rig->control, answer, rig), 0);
+	expect_refused(rig, -EADDRINUSE);
+	expect_alive(rig);
+	close_control(rig);
+	assert_int_equal(access(rig->path, F_OK), -1);
+}
+
+/* The file of a newer daemon is not removed, nor missed. */
+static void test_file_replaced(void **state)
+{
+	struct rig *rig = *state;
+	struct control *first;
+
+	assert_int_equal(open_control(rig), 0);
+	first = rig->control;
+	assert_int_equal(unlink(rig->path), 0);
+	assert_int_equal(open_control(rig), 0);
+	assert_int_equal(control_start(rig->control, answer, rig), 0);
+	control_close(first);
+	expect_alive(rig);
+}
+
+static void test_no_socket(void **state)
+{
+	struct rig *rig = *state;
+	char target[128];
+	int fd = open(rig->path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+
+	close(fd);
+	expect_refused(rig, -EEXIST);
+	unlink(rig->path);
+	assert_int_equal(mkdir(rig->path, 0700), 0);
+	expect_refused(rig, -EEXIST);
+	rmdir(rig->path);
+	/* a link, even one to a stale socket or to nothing, is not followed */
+	snprintf(target, sizeof(target), "%s/target", rig->dir);
+	assert_int_equal(symlink(target, rig->path), 0);
+	expect_refused(rig, -EEXIST);
+	leave_stale(target, SOCK_STREAM);
+	expect_refused(rig, -EEXIST);
+	unlink(target);
+	unlink(rig->path);
+}
+
+static void test_path(void **state)
+{
+	struct rig *rig = *state;
+	char name[sizeof(rig->path)], dir[80];
+	struct stat st;
+	size_t n;
+
+	/* its directory is made, but not those above */
+	snprintf(dir, sizeof(dir), "%s/run", rig->dir);
+	snprintf(rig->path, sizeof(rig->path), "%s/control.sock", dir);
+	assert_int_equal(open_control(rig), 0);
+	assert_int_equal(stat(dir, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0755);
+	close_control(rig);
+	assert_int_equal(rmdir(dir), 0);
+	snprintf(rig->path, sizeof(rig->path), "%s/none/run/control.sock", rig->dir);
+	expect_refused(rig, -ENOENT);
+	/* an empty one would be an abstract socket, without owner and mode */
+	rig->path[0] = '\0';
+	expect_refused(rig, -EINVAL);
+	/* the longest */
+	n = (size_t)snprintf(name, sizeof(name), "%s/", rig->dir);
+	memset(name + n, 'x', sizeof(name) - 1 - n);
+	name[sizeof(name) - 1] = '\0';
+	strcpy(rig->path, name);
+	assert_int_equal(open_control(rig), 0);
+	close_control(rig);
+}
+
+#define ON_RIG(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
+#define ON_DIR(f) cmocka_unit_test_setup_teardown(f, dir_setup, rig_teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_RIG(test_answers),
-		ON_RIG(test_garbage),
-		ON_RIG(test_nesting),
-		ON_RIG(test_nul_bytes),
-		ON_RIG(test_random_garbage),
-		ON_RIG(test_byte_by_byte),
-		ON_RIG(test_half_a_request),
-		ON_RIG(test_longest_request),
-		ON_RIG(test_endless_request),
-		ON_RIG(test_huge_json),
-		ON_RIG(test_many_clients),
-		ON_RIG(test_crowd),
-		ON_RIG(test_no_descriptors),
-		ON_RIG(test_large_answers),
-		ON_RIG(test_leaves_with_a_part),
-		ON_RIG(test_newline_after_full_socket),
+		ON_RIG(test_requests), ON_RIG(test_leaves), ON_RIG(test_crowd),
+		ON_RIG(test_silent), ON_RIG(test_deaf), ON_RIG(test_close_is_quick),
+		ON_RIG(test_daemon_late), ON_DIR(test_peers), ON_DIR(test_file),
+		ON_DIR(test_file_replaced), ON_DIR(test_no_socket), ON_DIR(test_path),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,6 +34,21 @@ void json_add_null(struct json_object *object, const char *key)
 		lacks = true;
 }
 
+void json_add_int(struct json_object *object, const char *key, uint64_t value)
+{
+	json_add(object, key, json_object_new_int64((int64_t)value));
+}
+
+void json_add_text(struct json_object *object, const char *key, const char *value)
+{
+	json_add(object, key, json_object_new_string(value));
+}
+
+void json_add_bool(struct json_object *object, const char *key, bool value)
+{
+	json_add(object, key, json_object_new_boolean(value));
+}
+
 void json_append(struct json_object *array, struct json_object *value)
 {
 	if (array && value && !json_object_array_add(array, value))
@@ -51,23 +66,6 @@ const char *json_line(struct json_object *object, int flags, size_t *ret_len)
 		return NULL;
 	errno = 0;
 	text = json_object_to_json_string_length(object, JSON_C_TO_STRING_PLAIN | flags, ret_len);
-	/* where its buffer cannot grow json-c leaves a piece out, and says nothing but this */
+	/* json-c leaves a piece out where its buffer cannot grow, and only errno tells */
 	return errno == ENOMEM || errno == EFBIG ? NULL : text;
-}
-
-bool json_ready(struct json_object *object)
-{
-	size_t len;
-
-	return json_line(object, 0, &len);
-}
-
-void json_set_number(struct json_object *object, const char *key, uint64_t n)
-{
-	json_object_set_int64(json_object_object_get(object, key), (int64_t)n);
-}
-
-void json_set_text(struct json_object *object, const char *key, const char *text)
-{
-	json_object_set_string(json_object_object_get(object, key), text);
 }

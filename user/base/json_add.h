@@ -8,38 +8,26 @@
 #include <stdint.h>
 
 /*
- * json-c aborts when something is added to NULL, which is what its constructors return without
- * memory, and leaves a value that it could not add to the caller.  These take VALUE in any case: it
- * is released if it cannot be added, and then OBJECT, or ARRAY, lacks it, which json_lacks() tells.
+ * Build JSON where memory may run out.  json-c aborts when something is added to NULL, which is
+ * what its constructors return without memory.  These functions take NULL.  They release VALUE if
+ * it cannot be added, and remember for this thread that something is missing.
  */
 void json_add(struct json_object *object, const char *key, struct json_object *value);
 void json_add_null(struct json_object *object, const char *key);
+void json_add_int(struct json_object *object, const char *key, uint64_t value);
+void json_add_text(struct json_object *object, const char *key, const char *value);
+void json_add_bool(struct json_object *object, const char *key, bool value);
 void json_append(struct json_object *array, struct json_object *value);
 
-/*
- * What lacks something is no answer and no request, so whoever is about to send it asks: has there
- * been no memory for any part, on this thread since json_begin()?  json_lack(): for a part that is
- * made otherwise there was none.
- */
+/* Forget what was missing; remember that something is; tell whether something is. */
 void json_begin(void);
 void json_lack(void);
 bool json_lacks(void);
 
 /*
- * OBJECT as one line without blanks, which belongs to it; FLAGS are json-c's own, beside that.
- * NULL: there is no memory for it, or OBJECT is NULL, or json_lacks().
+ * Write OBJECT, which owns the text, as one line without blanks; FLAGS are further flags of json-c.
+ * NULL: there is no memory, or OBJECT is NULL, or something is missing since json_begin().
  */
 const char *json_line(struct json_object *object, int flags, size_t *ret_len);
-
-/*
- * What is to be said of a change is made before the change, with values that are as long as any can
- * be: JSON_WIDEST, the longest text.  json_ready(): there is all that OBJECT takes, as a line too.
- * The values that are right are then put in their places, which takes no memory, and so does
- * json_line() of it.
- */
-#define JSON_WIDEST INT64_MAX
-bool json_ready(struct json_object *object);
-void json_set_number(struct json_object *object, const char *key, uint64_t n);
-void json_set_text(struct json_object *object, const char *key, const char *text);
 
 #endif

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Theory of operation: the options of a command are the keys of the command table, "--forward NAME"
+ * for the key "forward", and a few of the client's own.  The request is made of them and parsed
+ * with the daemon's own parser, so what the daemon would refuse as wrong is refused without it.
+ * The daemon's answer is printed as it is (--json) or by view.h.
+ */
 #include "cli/client.h"
 
 #include <errno.h>
+#include <getopt.h>
+#include <ini.h>
 #include <json-c/json.h>
 #include <poll.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +25,11 @@
 #include "base/exit_codes.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "cli/client_view.h"
-#include "cli/client_words.h"
-#include "base/command.h"
-#include "daemon/control_client.h"
+#include "base/size.h"
+#include "cli/view.h"
+#include "config/config.h"
+#include "config/config_file.h"
+#include "daemon/control.h"
 
 #define ANSWER_FIRST 65536u
 #define ANSWER_MAX (64u << 20) /* more than 100,000 sessions */
@@ -30,17 +38,291 @@
 #define RELOAD_POLL_MS 20      /* and longer each time, up to: */
 #define RELOAD_POLL_MAX_MS 320
 
-/* By enum command_id. */
-static client_view_fn *const views[COMMANDS] = {
-	[COMMAND_SESSIONS] = client_view_sessions,
-	[COMMAND_STATUS] = client_view_status,
-	[COMMAND_FORWARDS] = client_view_forwards,
-	[COMMAND_KILL] = client_view_kill,
-	[COMMAND_ENGINE] = client_view_engine,
-	[COMMAND_DRAIN] = client_view_drain,
-	[COMMAND_RELOAD] = client_view_reload,
-	[COMMAND_LOG_LEVEL] = client_view_log_level,
+enum own { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
+
+static const struct {
+	const char *name, *metavar, *help;
+} own_options[OWNS] = {
+	[OWN_JSON] = { "json", NULL, "print the daemon's answer as JSON, see culvert(8)" },
+	[OWN_CONTROL] = { "control", "PATH",
+			  "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")" },
+	[OWN_CONFIG] = { "config", "FILE",
+			 "ask the daemon of this configuration file: where its `control` says" },
+	[OWN_HELP] = { "help", NULL, "show this help; also -h" },
 };
+
+/* --- help --- */
+
+static void print_option(const char *name, const char *metavar, const char *help)
+{
+	char left[32];
+
+	snprintf(left, sizeof(left), "--%s %s", name, metavar ? metavar : "");
+	printf("  %-20s%s\n", left, help);
+}
+
+static void print_usage(const struct command *c)
+{
+	printf("Usage: culvert %s", c->name);
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+		bool needed = c->required >> c->keys[i] & 1;
+
+		if (!(c->positional >> c->keys[i] & 1))
+			continue;
+		printf(needed ? " %s%s" : " [%s%s]", key->metavar,
+		       key->type == TYPE_IDS ? "..." : "");
+	}
+	printf(" [options]\n\n%s\n\nOptions:\n", c->about);
+}
+
+void client_help(const struct command *c)
+{
+	print_usage(c);
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+
+		print_option(key->name, key->metavar, key->help);
+	}
+	for (size_t i = 0; i < OWNS; i++)
+		print_option(own_options[i].name, own_options[i].metavar, own_options[i].help);
+}
+
+/* --- the request --- */
+
+static int add_id(const struct command *c, struct json_object *request, const char *text)
+{
+	struct json_object *list = NULL;
+	uint64_t id;
+
+	if (count_parse(text, &id) || id > INT64_MAX)
+		return log_complain(-EINVAL, "%s: \"%.256s\": expected the number of a session",
+				    c->name, text);
+	if (!json_object_object_get_ex(request, "id", &list)) {
+		list = json_object_new_array();
+		json_add(request, "id", json_object_get(list));
+		json_object_put(list);
+	}
+	json_append(list, json_object_new_int64((int64_t)id));
+	return 0;
+}
+
+static int add_seconds(const struct command *c, struct json_object *request, const char *key,
+		       const char *text)
+{
+	uint64_t ms;
+
+	if (seconds_parse(text, &ms) || ms > INT32_MAX)
+		return log_complain(-EINVAL, "%s: %s: \"%.256s\": expected seconds", c->name, key,
+				    text);
+	json_add(request, key, ms % 1000 ? json_object_new_double((double)ms / 1000)
+					 : json_object_new_int64((int64_t)(ms / 1000)));
+	return 0;
+}
+
+/* TEXT: NULL for a flag. */
+static int add_key(const struct command *c, struct json_object *request, enum command_key key,
+		   const char *text)
+{
+	const struct command_key_def *def = &command_keys[key];
+
+	if (def->type == TYPE_IDS)
+		return add_id(c, request, text);
+	if (text && json_object_object_get_ex(request, def->name, NULL))
+		return log_complain(-EINVAL, "%s: %s: given twice", c->name, def->name);
+	if (def->type == TYPE_SECONDS)
+		return add_seconds(c, request, def->name, text);
+	if (text)
+		json_add_text(request, def->name, text);
+	else
+		json_add_bool(request, def->name, true);
+	return 0;
+}
+
+static int complain_unknown(const struct command *c, const char *word)
+{
+	return log_complain(-EINVAL, "\"%.256s\": unknown argument (`culvert help %s` lists them)",
+			    word, c->name);
+}
+
+/* A word that is no option is the next key that may be one.  Ids may be several. */
+static int add_word(const struct command *c, struct json_object *request, const char *word)
+{
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *def = &command_keys[c->keys[i]];
+
+		if (c->positional >> c->keys[i] & 1 &&
+		    (def->type == TYPE_IDS || !json_object_object_get_ex(request, def->name, NULL)))
+			return add_key(c, request, c->keys[i], word);
+	}
+	return complain_unknown(c, word);
+}
+
+/* --- words --- */
+
+#define VALUE_KEY 256 /* of struct option, where it is a key of the table */
+#define VALUE_OWN 512
+
+static void make_options(const struct command *c, struct option *options)
+{
+	for (size_t i = 0; i < c->n_keys; i++)
+		*options++ = (struct option){
+			command_keys[c->keys[i]].name,
+			command_keys[c->keys[i]].metavar ? required_argument : no_argument, NULL,
+			VALUE_KEY + (int)c->keys[i] };
+	for (int i = 0; i < OWNS; i++)
+		*options++ = (struct option){
+			own_options[i].name,
+			own_options[i].metavar ? required_argument : no_argument, NULL,
+			VALUE_OWN + i };
+	*options = (struct option){ 0 };
+}
+
+/* Complain of WORD, which getopt(3) does not take for the reason WHY. */
+static int complain_option(const struct command *c, const char *word, int why)
+{
+	int value = optopt == 'c' ? VALUE_OWN + OWN_CONFIG : optopt;
+	bool own = value >= VALUE_OWN;
+	const char *name, *metavar;
+
+	if (value < VALUE_KEY)
+		return complain_unknown(c, word);
+	name = own ? own_options[value - VALUE_OWN].name : command_keys[value - VALUE_KEY].name;
+	metavar = own ? own_options[value - VALUE_OWN].metavar :
+			command_keys[value - VALUE_KEY].metavar;
+	if (why == '?')
+		return log_complain(-EINVAL, "--%s: takes no value", name);
+	return log_complain(-EINVAL, "--%s: needs a value: %s", name, metavar);
+}
+
+/* OPTION is what getopt(3) says of WORD. */
+static int take_option(const struct command *c, int option, const char *word,
+		       struct client_words *w)
+{
+	if (option == 1)
+		return add_word(c, w->request, optarg);
+	if (option == '?' || option == ':')
+		return complain_option(c, word, option);
+	/* "--control=", "--control --json" */
+	if (optarg && (!*optarg || (!strchr(word, '=') && !strncmp(optarg, "--", 2)))) {
+		optopt = option;
+		return complain_option(c, word, ':');
+	}
+	if (option < VALUE_OWN && option >= VALUE_KEY)
+		return add_key(c, w->request, (enum command_key)(option - VALUE_KEY), optarg);
+	if (option == VALUE_OWN + OWN_CONTROL)
+		w->control = optarg;
+	else if (option == VALUE_OWN + OWN_JSON)
+		w->json = true;
+	else if (option == 'h' || option == VALUE_OWN + OWN_HELP)
+		w->help = true;
+	else
+		w->config = optarg;
+	return 0;
+}
+
+static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
+{
+	struct option options[COMMAND_KEYS_MAX + OWNS + 1];
+	int option, at = 1, r = 0;
+
+	make_options(c, options);
+	optind = 0; /* begin anew */
+	opterr = 0;
+	while (!r && (option = getopt_long(argc, argv, "-:c:h", options, NULL)) != -1) {
+		r = take_option(c, option, argv[at], w);
+		at = optind;
+	}
+	while (!r && optind < argc) /* behind "--" */
+		r = add_word(c, w->request, argv[optind++]);
+	return r;
+}
+
+/* For inih, which goes on whatever is returned. */
+static int on_key(void *arg, const char *section, const char *key, const char *value)
+{
+	char **ret = arg;
+
+	if (!*ret && value && *value && !strcmp(section, "culvert") && !strcmp(key, "control"))
+		*ret = strdup(value);
+	return 1;
+}
+
+/*
+ * Where the daemon of the configuration file PATH listens.  Lines that are wrong are passed over:
+ * the daemon is running, and its reload says what is wrong.
+ */
+static int control_of(const char *path, char **ret)
+{
+	FILE *f = NULL;
+	int r = config_file_open(path, &f);
+
+	if (r)
+		return r;
+	ini_parse_file(f, on_key, ret);
+	fclose(f);
+	if (!*ret)
+		*ret = strdup(CONFIG_CONTROL_DEFAULT);
+	return *ret ? 0 : -ENOMEM;
+}
+
+/* The socket to ask at.  --control counts more than --config. */
+static int find_control(struct client_words *w)
+{
+	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
+	int r = !w->control && w->config ? control_of(w->config, &w->named) : 0;
+
+	if (r)
+		return r;
+	w->control = w->control ?: w->named ?: CONFIG_CONTROL_DEFAULT;
+	if (strlen(w->control) < room)
+		return 0;
+	return log_complain(-EINVAL, "%s: \"%.256s\" is too long, expected at most %zu bytes",
+			    w->named ? w->config : "--control", w->control, room - 1);
+}
+
+/* What the daemon would say of it. */
+static int check_request(const struct command *c, const char *line)
+{
+	struct command_request req;
+	struct command_refusal why;
+
+	if (!line) /* a request that lacks a filter would ask for something else */
+		return -ENOMEM;
+	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
+		return log_complain(-EINVAL, "%s: too much for one request", c->name);
+	if (!command_parse(line, strlen(line), &req, &why))
+		return log_complain(-EINVAL, "%s", why.message);
+	command_close(&req);
+	return 0;
+}
+
+int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret)
+{
+	size_t len;
+	int r;
+
+	json_begin();
+	*ret = (struct client_words){ .request = json_object_new_object() };
+	json_add_text(ret->request, "command", c->name);
+	r = take_words(c, argc, argv, ret);
+	if (r || ret->help)
+		return r;
+	r = find_control(ret);
+	if (r)
+		return r;
+	ret->line = json_line(ret->request, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
+	return check_request(c, ret->line);
+}
+
+void client_words_close(struct client_words *w)
+{
+	json_object_put(w->request);
+	free(w->named);
+	*w = (struct client_words){ .control = NULL };
+}
+
+/* --- conversation --- */
 
 /* Connect to PATH and send LINE; returns the socket, or -errno. */
 static int send_request(const char *path, const char *line)
@@ -140,29 +422,9 @@ fail:
 	return r;
 }
 
-/* The length of the UTF-8 character (RFC 3629) at P, which ends in NUL; 0: there is none. */
-static size_t utf8_length(const unsigned char *p)
-{
-	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-	size_t n = p[0] < 0x80 ? 1 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
-	uint32_t c = p[0] & (0x7fU >> n);
-
-	if (n == 1)
-		return 1;
-	if (p[0] < 0xc0 || p[0] >= 0xf8)
-		return 0;
-	for (size_t i = 1; i < n; i++) {
-		if ((p[i] & 0xc0) != 0x80)
-			return 0;
-		c = c << 6 | (p[i] & 0x3f);
-	}
-	return c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff) ? 0 : n;
-}
-
 /*
- * The JSON as json-c writes it, which escapes C0 control characters.  DEL and the C1 control
- * characters (two bytes in UTF-8) mean something to terminals too, and so may bytes that are no
- * UTF-8: a lone 0x9b begins a control sequence on some.  All these stand only within strings.
+ * The JSON as json-c writes it, which escapes the control characters below the blank.  DEL and the
+ * C1 control characters, two bytes in UTF-8, mean something to terminals too.
  */
 static int print_json(struct json_object *answer, FILE *out)
 {
@@ -171,18 +433,13 @@ static int print_json(struct json_object *answer, FILE *out)
 
 	if (!text)
 		return -ENOMEM;
-	for (const unsigned char *p = (const unsigned char *)text; *p;) {
-		size_t n = utf8_length(p);
-
-		if (!n)
-			fputs("\\ufffd", out);
-		else if (*p == 0x7f)
+	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+		if (*p == 0x7f)
 			fputs("\\u007f", out);
-		else if (p[0] == 0xc2 && p[1] <= 0x9f)
-			fprintf(out, "\\u00%02x", p[1]);
+		else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
+			fprintf(out, "\\u00%02x", *++p);
 		else
-			fwrite(p, 1, n, out);
-		p += n ?: 1;
+			fputc(*p, out);
 	}
 	fputc('\n', out);
 	return 0;
@@ -228,7 +485,7 @@ static int print_answer(const struct command *c, const struct client_words *word
 	if (json_object_object_get_ex(answer, "error", &error) &&
 	    !json_object_object_get_ex(answer, "finished", NULL)) /* a reload says "" there */
 		return print_error(error);
-	r = words->json ? print_json(answer, stdout) : views[command_number(c)](answer, stdout);
+	r = words->json ? print_json(answer, stdout) : view_print(command_number(c), answer, stdout);
 	if (r == -EINVAL)
 		return log_complain(EXIT_CODE_FAILURE, "%s: this is no answer to %s",
 				    words->control, c->name);
@@ -370,7 +627,7 @@ int client_run(int argc, char **argv)
 	else if (r)
 		r = EXIT_CODE_USAGE;
 	else if (words.help)
-		client_words_help(c);
+		client_help(c);
 	else
 		r = converse(c, &words);
 	client_words_close(&words);

@@ -2,11 +2,38 @@
 #ifndef CULVERT_CLIENT_H
 #define CULVERT_CLIENT_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "daemon/command.h"
+
 /*
  * The client side of the control socket.  ARGV[0] is the name of a command of command.h; the other
  * words are its own.  Prints text for people, or the daemon's JSON with --json.  Returns the exit
  * code.
  */
 int client_run(int argc, char **argv);
+
+void client_help(const struct command *c);
+
+/* --- for client_run() and its tests --- */
+
+/* What the words of a command line say. */
+struct client_words {
+	const char *control; /* path of the socket */
+	const char *config;  /* file that names it; NULL: none is given */
+	char *named;         /* what that file says; owned */
+	bool json, help;
+	struct json_object *request; /* owned */
+	const char *line;            /* the same as text, without a newline; NULL with HELP */
+};
+
+/*
+ * Parse the words behind ARGV[0], which is C's name.  What is wrong is printed as one line on
+ * stderr, and gives -EINVAL, or what open(2) says of --config; -ENOMEM.  RET may always be given to
+ * client_words_close().
+ */
+int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret);
+void client_words_close(struct client_words *w);
 
 #endif

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: one thread serves several clients with poll(2), so that one that is slow,
- * silent or deaf delays nobody else.  Each has a deadline for its request and one for taking the
- * answer.  Few answers wait to be taken: with thousands of sessions they are megabytes.
+ * Theory of operation: one thread serves a few clients with poll(2).  A client sends one line, is
+ * sent one line, and its connection is closed.  It has REQUEST_MS for the request and
+ * ANSWER_MS to take the answer, so a client that is slow, silent or deaf keeps its place for two
+ * and a half seconds.  While all places are taken, the others wait in the backlog of listen(2).
  *
- * Places and answers are shared out by what a client may do, and no rank can use those of another:
- * so whoever may only watch cannot keep out those who may change something, however it behaves.
- * Who that is shows only after accept(2), so everybody is accepted as long as there is a place for
- * a master, and sent away if its own rank has none left.  For the same reason one answer is made at
- * a time, and then it is looked who else has come.  Masters come first; else who came first.
- *
- * When sessions have taken all descriptors, which is when `culvert status` is wanted most, spare
- * ones are left for a client at a time, the last of them for a master.
+ * The kernel says who is at the other end.  Whoever may not ask is refused at accept(2) and gets no
+ * place.  Whoever may only look is refused when the request turns out to be a change.
  */
 #include "daemon/control.h"
 
@@ -19,8 +14,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,17 +24,25 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json_add.h"
+#include "base/log.h"
 #include "base/new_thread.h"
 #include "base/syscalls_needed.h"
-#include "daemon/control_client.h"
 
 #define BACKLOG 16
-#define ACCEPT_PAUSE_MS 100 /* no descriptor, no memory: clients wait in the backlog */
+#define CLIENTS_MAX 8 /* at a time; with thousands of sessions an answer is megabytes */
+#define REQUEST_MS 500
+#define ANSWER_MS 2000
+#define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 
 SYSCALLS_NEEDED(
 	SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(accept4),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERGROUPS)),
+	SYSCALL(recvfrom),
+	SYSCALL(sendto),
 	SYSCALL(read), /* the eventfd */
 	SYSCALL(write),
 	SYSCALL(close),
@@ -51,28 +52,15 @@ SYSCALLS_NEEDED(
 	SYSCALL(unlink),
 	SYSCALL(unlinkat));
 
-/* What a client may do. */
-enum rank {
-	STRANGERS, /* nothing: they are told so */
-	WATCHERS,  /* ask */
-	MASTERS,   /* change something */
-	RANKS,
-};
-
-/*
- * At most so many clients of a rank at a time, and so many of them that take their answers; and the
- * spare descriptors that must be left when one has come.
- */
-struct share {
-	unsigned int places, answers, spares;
-};
-
-#define CLIENTS_MAX (4 + 24 + 8)
-
-static const struct share shares[RANKS] = {
-	[STRANGERS] = { 4, 4, CONTROL_SPARES }, /* a short answer, which does not wait */
-	[WATCHERS] = { 24, 4, 1 },
-	[MASTERS] = { 8, 2, 0 },
+/* A place.  Free while FD is -1; reads the request while ANSWER is NULL, then writes the answer. */
+struct client {
+	int fd;
+	struct control_peer peer;
+	uint64_t until_ms; /* late then */
+	char request[CONTROL_REQUEST_MAX];
+	size_t got;
+	char *answer; /* owned */
+	size_t len, sent;
 };
 
 struct control {
@@ -81,19 +69,16 @@ struct control {
 	int wake; /* eventfd */
 	_Atomic bool stop;
 	_Atomic uint64_t turns;
-	struct control_spare spare;
 	bool bound, started;
 	dev_t dev; /* of the socket's file, */
 	ino_t ino; /* so that a newer daemon's is not removed */
 	pthread_t thread;
 	control_answer_fn *answer;
 	void *arg;
-	uid_t uid; /* who may ask */
-	gid_t gid;
+	uid_t uid; /* who may change */
+	gid_t gid; /* who may ask */
 	uint64_t accept_ms; /* not before */
-	uint64_t accepted; /* clients, ever */
-	uint64_t arrived[CLIENTS_MAX]; /* ACCEPTED when that client came */
-	struct control_client clients[CLIENTS_MAX];
+	struct client clients[CLIENTS_MAX];
 };
 
 /* --- set-up --- */
@@ -207,6 +192,8 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	if (!c)
 		goto fail;
 	c->fd = c->wake = -1;
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		c->clients[i].fd = -1;
 	c->uid = uid;
 	c->gid = gid;
 	r = -EINVAL;
@@ -220,8 +207,6 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	r = c->wake < 0 ? -errno : bind_socket(c, uid, gid);
 	if (r)
 		goto fail;
-	control_spare_init(&c->spare, c->wake);
-	control_spare_have(&c->spare);
 	*ret = c;
 	return 0;
 fail:
@@ -240,208 +225,274 @@ fail:
 	return r;
 }
 
-/* --- serving --- */
+/* --- who asks --- */
 
-static enum rank rank_of(const struct control_peer *peer)
+static bool has_group(int fd, gid_t gid)
 {
-	if (peer->may_change)
-		return MASTERS;
-	return peer->may_ask ? WATCHERS : STRANGERS;
-}
+	gid_t none, *groups;
+	socklen_t len = 0;
+	bool found = false;
 
-/* How many clients of RANK are in STATE. */
-static unsigned int count(const struct control *c, enum rank rank, enum control_client_state state)
-{
-	unsigned int n = 0;
-
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		n += c->clients[i].state == state && rank_of(&c->clients[i].peer) == rank;
-	return n;
-}
-
-static bool has_place(const struct control *c, enum rank rank)
-{
-	return count(c, rank, CLIENT_READING) + count(c, rank, CLIENT_ASKING) +
-	       count(c, rank, CLIENT_WRITING) < shares[rank].places;
-}
-
-static bool may_answer(const struct control *c, enum rank rank)
-{
-	return count(c, rank, CLIENT_WRITING) < shares[rank].answers;
-}
-
-/* Somebody waits for what clients of RANK have: to be answered, or for a descriptor. */
-static bool somebody_waits(const struct control *c, enum rank rank)
-{
-	return (count(c, rank, CLIENT_ASKING) && !may_answer(c, rank)) ||
-	       c->accept_ms > clock_ms();
-}
-
-/* When client I is late; NEVER: it waits for this thread. */
-static uint64_t deadline(const struct control *c, size_t i)
-{
-	const struct control_client *client = &c->clients[i];
-
-	if (!control_client_events(client))
-		return NEVER;
-	if (client->state == CLIENT_WRITING && somebody_waits(c, rank_of(&client->peer)))
-		return client->until_ms - (CONTROL_ANSWER_MS - CONTROL_TURN_MS);
-	return client->until_ms;
-}
-
-/* Accept, with a spare descriptor if there is no other. */
-static int accept_fd(struct control *c)
-{
-	int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-	if (fd >= 0 || (errno != EMFILE && errno != ENFILE) || !control_spare_spend(&c->spare))
-		return fd;
-	return accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-}
-
-/* False: there was nobody, or could not be. */
-static bool accept_client(struct control *c)
-{
-	int fd = accept_fd(c);
-	struct control_peer peer;
-	enum rank rank;
-	size_t i = 0;
-
-	if (fd < 0) {
-		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-			c->accept_ms = clock_ms() + ACCEPT_PAUSE_MS;
-		control_spare_have(&c->spare);
+	/* with no room the kernel says how much is needed */
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, &none, &len) || errno != ERANGE)
 		return false;
-	}
-	peer = control_peer_of(fd, c->uid, c->gid);
-	rank = rank_of(&peer);
-	if (!has_place(c, rank) || control_spare_left(&c->spare) < shares[rank].spares) {
-		control_client_refuse(fd, &c->spare);
-		return true;
-	}
-	while (c->clients[i].state != CLIENT_FREE)
-		i++;
-	c->arrived[i] = ++c->accepted;
-	control_client_begin(&c->clients[i], fd, &c->spare, &peer, clock_ms());
-	return true;
+	groups = malloc(len);
+	if (!groups)
+		return false;
+	if (!getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len))
+		for (size_t i = 0; !found && i < len / sizeof(*groups); i++)
+			found = groups[i] == gid;
+	free(groups);
+	return found;
 }
 
 /*
- * All that wait, since the last one may be a master; but not for ever.  Without a look, accept(2)
- * would say that there is no descriptor where there is nobody.
+ * Root, UID, and members of GID may ask, be it their primary or a supplementary group at the time
+ * of their connect(2).  Root and UID may change.
  */
+static struct control_peer peer_of(int fd, uid_t uid, gid_t gid)
+{
+	struct control_peer peer = { .fd = fd };
+	socklen_t len = sizeof(struct ucred);
+	struct ucred is;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &is, &len) || len != sizeof(is))
+		return peer;
+	peer.uid = is.uid;
+	peer.pid = is.pid;
+	peer.may_change = is.uid == 0 || is.uid == uid;
+	peer.may_ask = peer.may_change || is.gid == gid || has_group(fd, gid);
+	return peer;
+}
+
+/*
+ * The client has closed its socket.  One that has only shut it down for writing still waits for the
+ * answer.
+ */
+static bool has_gone(const struct control_peer *peer)
+{
+	struct pollfd p = { .fd = peer->fd };
+
+	return poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR);
+}
+
+/* --- requests and answers --- */
+
+/* A client that gave up, because this process was stopped for example, expects no change any more. */
+static struct json_object *abandoned(const struct command_request *req,
+				     const struct control_peer *peer)
+{
+	log_warning("control: %s: not done: who asked for it has gone without waiting for the "
+		    "answer (uid %u, pid %d)", req->command->name, peer->uid, (int)peer->pid);
+	return command_error_json(ERROR_FAILED, "nobody waits for the answer");
+}
+
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
+					const struct control_peer *peer, const char *line,
+					size_t len)
+{
+	struct command_request req;
+	struct command_refusal why;
+	struct json_object *answer;
+
+	if (!command_parse(line, len, &req, &why))
+		return command_error_json(why.code, "%s", why.message);
+	if (command_changes(&req) && !peer->may_change)
+		answer = command_error_json(ERROR_PERMISSION,
+					    "%s: permission denied: only root and the daemon's own "
+					    "account may change anything", req.command->name);
+	else if (command_changes(&req) && has_gone(peer))
+		answer = abandoned(&req, peer);
+	else
+		answer = fn(arg, &req, peer);
+	command_close(&req);
+	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
+	return answer;
+}
+
+static void drop(struct client *c)
+{
+	close(c->fd);
+	free(c->answer);
+	*c = (struct client){ .fd = -1 };
+}
+
+/* Send an error that needs no memory.  A socket to which nothing was written has room for it. */
+static void refuse(int fd, enum command_error e, const char *message)
+{
+	char line[256];
+	int n = snprintf(line, sizeof(line), "{\"error\":{\"code\":\"%s\",\"message\":\"%s\"}}\n",
+			 command_error_name(e), message);
+
+	(void)send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void write_some(struct client *c)
+{
+	ssize_t n = send(c->fd, c->answer + c->sent, c->len - c->sent,
+			 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n > 0)
+		c->sent += (size_t)n;
+	if (n < 0 || c->sent == c->len)
+		drop(c);
+}
+
+/* Only the text is kept while it is written: the tree is many times as large. */
+static void answer_request(struct control *control, struct client *c, bool too_long)
+{
+	struct json_object *answer;
+	const char *text;
+	size_t len;
+
+	json_begin();
+	answer = too_long ? command_error_json(ERROR_TOO_LONG, "the request is too long: at most "
+					       "%d bytes and a newline", CONTROL_REQUEST_MAX - 2) :
+			    control_answer_line(control->answer, control->arg, &c->peer,
+						c->request, c->got);
+	text = json_line(answer, 0, &len);
+	c->answer = text ? malloc(len + 1) : NULL;
+	if (!c->answer) {
+		json_object_put(answer);
+		refuse(c->fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+		drop(c);
+		return;
+	}
+	memcpy(c->answer, text, len);
+	c->answer[len] = '\n';
+	c->len = len + 1;
+	json_object_put(answer);
+	c->until_ms = clock_ms() + ANSWER_MS;
+	write_some(c);
+}
+
+/* A request ends with a newline, or where the client has shut its socket down for writing. */
+static void read_some(struct control *control, struct client *c)
+{
+	size_t room = sizeof(c->request) - 1 - c->got;
+	ssize_t n = recv(c->fd, c->request + c->got, room, MSG_DONTWAIT);
+	char *end;
+
+	if (n < 0) {
+		if (errno != EAGAIN && errno != EINTR)
+			drop(c);
+		return;
+	}
+	end = memchr(c->request + c->got, '\n', (size_t)n);
+	c->got = end ? (size_t)(end - c->request) : c->got + (size_t)n;
+	if (end || !n || (size_t)n == room)
+		answer_request(control, c, !end && (size_t)n == room);
+}
+
+static void drop_late(struct client *c)
+{
+	if (c->answer)
+		log_limited(LOG_WARNING, "control: uid %u, pid %d has not taken its answer in time",
+			    c->peer.uid, (int)c->peer.pid);
+	else
+		refuse(c->fd, ERROR_TIMEOUT, "the request was not complete in time");
+	drop(c);
+}
+
+/* --- serving --- */
+
+static struct client *free_place(struct control *c)
+{
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		if (c->clients[i].fd < 0)
+			return &c->clients[i];
+	return NULL;
+}
+
+/* All that wait, but no more than the backlog holds: whoever connects in a loop must not stop us. */
 static void accept_clients(struct control *c)
 {
-	struct pollfd p = { .fd = c->fd, .events = POLLIN };
+	struct client *place;
 
-	for (int i = 0; i <= BACKLOG && has_place(c, MASTERS); i++)
-		if (poll(&p, 1, 0) <= 0 || !accept_client(c))
+	for (int i = 0; i <= BACKLOG && (place = free_place(c)); i++) {
+		int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		struct control_peer peer;
+
+		if (fd < 0) {
+			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+				c->accept_ms = clock_ms() + ACCEPT_PAUSE_MS;
 			return;
-}
-
-/* Whose turn it is to be answered, or NULL. */
-static struct control_client *next_asking(struct control *c, enum rank rank)
-{
-	uint64_t first = NEVER;
-	size_t found = 0;
-
-	if (!may_answer(c, rank))
-		return NULL;
-	for (size_t i = 0; i < CLIENTS_MAX; i++) {
-		if (c->clients[i].state == CLIENT_ASKING && c->arrived[i] < first &&
-		    rank_of(&c->clients[i].peer) == rank) {
-			first = c->arrived[i];
-			found = i;
 		}
+		peer = peer_of(fd, c->uid, c->gid);
+		if (peer.may_ask) {
+			*place = (struct client){ .fd = fd, .peer = peer,
+						  .until_ms = clock_ms() + REQUEST_MS };
+			continue;
+		}
+		refuse(fd, ERROR_PERMISSION, "permission denied: only root, the daemon's own "
+		       "account and members of its group may ask");
+		close(fd);
 	}
-	return first == NEVER ? NULL : &c->clients[found];
 }
 
-/* False: there is none that could be. */
-static bool answer_one(struct control *c)
+/* What poll(2) may wait for, from NOW, in milliseconds; -1: for ever. */
+static int timeout_of(const struct control *c, bool accepting, uint64_t now)
 {
-	struct control_client *client = NULL;
-
-	for (int rank = RANKS - 1; rank >= 0 && !client; rank--)
-		client = next_asking(c, (enum rank)rank);
-	if (client)
-		control_client_answer(client, c->answer, c->arg, clock_ms());
-	return client;
-}
-
-/* Those whose time is up; first, so that others have their turn instead of them. */
-static void drop_late(struct control *c)
-{
-	uint64_t now = clock_ms();
-	bool late[CLIENTS_MAX];
+	uint64_t first = accepting ? NEVER : c->accept_ms;
 
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		late[i] = deadline(c, i) <= now;
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (late[i])
-			control_client_late(&c->clients[i]);
-}
-
-/* How long poll(2) may wait, or -1. */
-static int next_deadline(struct control *c, bool accepting)
-{
-	uint64_t now = clock_ms(), first = NEVER;
-
-	for (size_t i = 0; i < CLIENTS_MAX; i++) {
-		uint64_t at = deadline(c, i);
-
-		first = at < first ? at : first;
-	}
-	if (!accepting && c->accept_ms < first)
-		first = c->accept_ms;
+		if (c->clients[i].fd >= 0 && c->clients[i].until_ms < first)
+			first = c->clients[i].until_ms;
 	if (first == NEVER)
 		return -1;
-	return first > now ? (int)(first - now) : 0; /* some may be late by now */
+	return first > now ? (int)(first - now) : 0;
 }
 
 enum { POLL_WAKE, POLL_LISTENER, POLL_CLIENTS };
 
-/* False: to stop. */
-static bool serve_once(struct control *c)
+/*
+ * One turn.  A client is late only if it was late before poll(2): where it is this thread that was
+ * held up, a request that has come meanwhile counts.
+ */
+static void serve_once(struct control *c)
 {
-	bool accepting = c->accept_ms <= clock_ms();
 	struct pollfd p[POLL_CLIENTS + CLIENTS_MAX];
-	uint64_t n;
-	int timeout;
+	uint64_t n, now = clock_ms();
+	bool accepting = c->accept_ms <= now;
 
-	drop_late(c);
-	timeout = answer_one(c) ? 0 : next_deadline(c, accepting);
 	p[POLL_WAKE] = (struct pollfd){ .fd = c->wake, .events = POLLIN };
-	p[POLL_LISTENER] = (struct pollfd){ .fd = -1, .events = POLLIN };
-	if (accepting && has_place(c, MASTERS))
-		p[POLL_LISTENER].fd = c->fd;
-	for (size_t i = 0; i < CLIENTS_MAX; i++) {
-		short events = control_client_events(&c->clients[i]);
-
-		p[POLL_CLIENTS + i] = (struct pollfd){ .fd = events ? c->clients[i].fd : -1,
-						       .events = events };
-	}
-	if (poll(p, POLL_CLIENTS + CLIENTS_MAX, timeout) < 0)
-		return true;
+	p[POLL_LISTENER] = (struct pollfd){ .fd = accepting && free_place(c) ? c->fd : -1,
+					    .events = POLLIN };
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (p[POLL_CLIENTS + i].revents)
-			control_client_step(&c->clients[i]);
+		p[POLL_CLIENTS + i] = (struct pollfd){
+			.fd = c->clients[i].fd,
+			.events = c->clients[i].answer ? POLLOUT : POLLIN,
+		};
+	if (poll(p, POLL_CLIENTS + CLIENTS_MAX, timeout_of(c, accepting, now)) < 0)
+		return;
+	for (size_t i = 0; i < CLIENTS_MAX; i++) {
+		struct client *client = &c->clients[i];
+
+		if (p[POLL_CLIENTS + i].revents && client->answer)
+			write_some(client);
+		else if (p[POLL_CLIENTS + i].revents)
+			read_some(c, client);
+		if (client->fd >= 0 && client->until_ms <= now)
+			drop_late(client);
+	}
 	if (p[POLL_LISTENER].revents)
 		accept_clients(c);
 	if (p[POLL_WAKE].revents)
 		(void)!read(c->wake, &n, sizeof(n));
 	atomic_store_explicit(&c->turns, c->turns + 1, memory_order_relaxed);
-	return !c->stop;
 }
 
 static void *run(void *arg)
 {
 	struct control *c = arg;
 
-	while (serve_once(c))
-		;
+	while (!c->stop)
+		serve_once(c);
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		control_client_drop(&c->clients[i]);
+		if (c->clients[i].fd >= 0)
+			drop(&c->clients[i]);
 	return NULL;
 }
 
@@ -481,7 +532,6 @@ void control_close(struct control *c)
 	}
 	close(c->fd);
 	close(c->wake);
-	control_spare_free(&c->spare);
 	if (!lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
 		unlink(c->path);
 	free(c);

@@ -9,32 +9,32 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "base/command.h"
+#include "daemon/command.h"
 
 /*
- * The control socket: a thread of its own that answers one request per connection, of several
- * clients at a time.  A request is one line, see command.h; the answer is one line of JSON.
+ * The control socket: a thread that answers one request per connection, of a few clients at a time.
+ * A request is one line (command.h); the answer is one line of JSON (docs/control.md).
  */
 struct control;
 
+#define CONTROL_REQUEST_MAX 4096 /* bytes of a request, its newline and one more */
+
 /* Who asks. */
 struct control_peer {
+	int fd; /* the connection; -1: none */
 	bool may_ask;
 	bool may_change;
 	uid_t uid;
 	pid_t pid;
 };
 
-/*
- * Make the answer to REQ, which PEER may have, to be released by the caller.  Without memory it is
- * NULL, or json_lacks().
- */
+/* Make the answer to REQ, which PEER may have.  The caller releases the answer. */
 typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req,
 					      const struct control_peer *peer);
 
 /*
- * The answer to the request LINE of LEN bytes, without its newline: what FN makes of it, or an
- * object that says what is wrong; NULL: there is no memory.  To be released by the caller.
+ * Answer the request LINE of LEN bytes, without its newline: what FN makes of it, or an object that
+ * says what is wrong.  The caller releases it.  NULL: there is no memory.
  */
 struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 					const struct control_peer *peer, const char *line,
@@ -49,7 +49,7 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen);
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
-/* Turns that the thread has taken, ever; and let it take one, soon. */
+/* For the watchdog: turns that the thread has taken so far; and make it take one. */
 const _Atomic uint64_t *control_turns(const struct control *c);
 void control_wake(struct control *c);
 /* Stop the thread, close the socket, remove the file if the directory still allows it. */

@@ -157,16 +157,6 @@ static uint64_t snapshot_all(const struct inspect *r, struct snapshot *snaps)
 	return silent;
 }
 
-static void add_int(struct json_object *o, const char *key, uint64_t value)
-{
-	json_add(o, key, json_object_new_int64((int64_t)value));
-}
-
-static void add_str(struct json_object *o, const char *key, const char *value)
-{
-	json_add(o, key, json_object_new_string(value));
-}
-
 /* --- sessions --- */
 
 static struct json_object *flow_json(const struct session_view *v, unsigned int dir)
@@ -174,15 +164,15 @@ static struct json_object *flow_json(const struct session_view *v, unsigned int 
 	const struct flow *f = &v->session.flows[dir];
 	struct json_object *o = json_object_new_object();
 
-	add_str(o, "direction", dir == CLIENT ? "client-to-upstream" : "upstream-to-client");
-	add_str(o, "carrier", carrier_name(flow_carrier(f)));
-	add_str(o, "phase", flow_phase_name(f->phase));
-	add_str(o, "reason", reason_name(f->reason));
-	add_int(o, "bytes", f->user_out + v->kernel_bytes[dir]);
-	add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
-	add_int(o, "handovers", f->handovers);
-	add_int(o, "backlog_max", v->backlog_max[dir]);
-	json_add(o, "eof", json_object_new_boolean(f->eof || f->phase == FLOW_DONE));
+	json_add_text(o, "direction", dir == CLIENT ? "client-to-upstream" : "upstream-to-client");
+	json_add_text(o, "carrier", carrier_name(flow_carrier(f)));
+	json_add_text(o, "phase", flow_phase_name(f->phase));
+	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_int(o, "bytes", f->user_out + v->kernel_bytes[dir]);
+	json_add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
+	json_add_int(o, "handovers", f->handovers);
+	json_add_int(o, "backlog_max", v->backlog_max[dir]);
+	json_add_bool(o, "eof", f->eof || f->phase == FLOW_DONE);
 	return o;
 }
 
@@ -193,7 +183,7 @@ static void add_upstream(struct json_object *o, const struct session_view *v)
 	const struct addr *up = v->upstream.len ? &v->upstream : e->addrs;
 	char text[ADDR_STRLEN];
 
-	add_str(o, "upstream", !up ? e->text :
+	json_add_text(o, "upstream", !up ? e->text :
 				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
 						 sizeof(text)));
 }
@@ -213,15 +203,15 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
 	char text[ADDR_STRLEN];
 
-	add_int(o, "id", s->id);
-	add_str(o, "forward", forward_name(fc));
-	add_str(o, "client", client_addr_text(&s->client, text, sizeof(text)));
+	json_add_int(o, "id", s->id);
+	json_add_text(o, "forward", forward_name(fc));
+	json_add_text(o, "client", client_addr_text(&s->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
-		add_str(o, "via", client_addr_text(&v->via, text, sizeof(text)));
+		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	add_upstream(o, v);
-	add_int(o, "worker", worker);
-	add_str(o, "state", states[s->state]);
-	add_int(o, "age_ms", now_ms > s->born_ms ? now_ms - s->born_ms : 0);
+	json_add_int(o, "worker", worker);
+	json_add_text(o, "state", states[s->state]);
+	json_add_int(o, "age_ms", now_ms > s->born_ms ? now_ms - s->born_ms : 0);
 	json_append(flows, flow_json(v, 0));
 	json_append(flows, flow_json(v, 1));
 	json_add(o, "flows", flows);
@@ -247,7 +237,7 @@ struct json_object *inspect_sessions(const struct inspect *r, const struct sessi
 	balance_release(r->shared->balance);
 	pthread_mutex_unlock(&r->forwards->lock);
 	json_add(o, "sessions", list);
-	add_int(o, "workers_silent", silent);
+	json_add_int(o, "workers_silent", silent);
 	return o;
 }
 
@@ -282,27 +272,27 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	struct forward_sum sum = sum_forward(f->totals);
 	struct json_object *o = json_object_new_object();
 
-	add_str(o, "name", forward_name(fc));
-	add_str(o, "listen", fc->listen.text);
-	add_str(o, "upstream", fc->upstream.text);
+	json_add_text(o, "name", forward_name(fc));
+	json_add_text(o, "listen", fc->listen.text);
+	json_add_text(o, "upstream", fc->upstream.text);
 	inspect_upstream(o, &f->upstream, now_ms);
-	add_str(o, "engine", engine_name(forward_policy(f)->engine));
-	add_str(o, "engine_configured", engine_name(fc->engine));
-	add_str(o, "state", forward_state_name(f));
-	add_str(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
-	add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
-	add_int(o, "max_sessions_per_client",
+	json_add_text(o, "engine", engine_name(forward_policy(f)->engine));
+	json_add_text(o, "engine_configured", engine_name(fc->engine));
+	json_add_text(o, "state", forward_state_name(f));
+	json_add_text(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
+	json_add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
+	json_add_int(o, "max_sessions_per_client",
 		fc->max_sessions_per_client ?: c->max_sessions_per_client);
-	add_int(o, "accept_rate", fc->accept_rate);
-	add_int(o, "bandwidth", fc->bandwidth);
-	add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
+	json_add_int(o, "accept_rate", fc->accept_rate);
+	json_add_int(o, "bandwidth", fc->bandwidth);
+	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* where a reload has changed it the totals are those of the name */
-	add_int(o, "live", atomic_load(&f->totals->live));
-	add_int(o, "accepted", sum.accepted);
-	add_int(o, "finished", sum.finished);
-	add_int(o, "denied", sum.denied);
-	add_int(o, "bytes_to_upstream", sum.bytes[0]);
-	add_int(o, "bytes_to_client", sum.bytes[1]);
+	json_add_int(o, "live", atomic_load(&f->totals->live));
+	json_add_int(o, "accepted", sum.accepted);
+	json_add_int(o, "finished", sum.finished);
+	json_add_int(o, "denied", sum.denied);
+	json_add_int(o, "bytes_to_upstream", sum.bytes[0]);
+	json_add_int(o, "bytes_to_client", sum.bytes[1]);
 	return o;
 }
 
@@ -335,7 +325,7 @@ struct json_object *inspect_forwards(const struct inspect *r, const char *name)
 	silent = snapshot_all(r, snaps);
 	free(snaps);
 	json_add(o, "forwards", forwards_json(r, name, clock_ms()));
-	add_int(o, "workers_silent", silent);
+	json_add_int(o, "workers_silent", silent);
 	return o;
 }
 
@@ -354,9 +344,9 @@ static struct json_object *carriers_json(const struct inspect *r, const struct s
 					 snaps[w].kernel_bytes :
 					 count_get(&r->workers[w]->stats.carrier_bytes[c]);
 		}
-		add_str(o, "carrier", carrier_name(c));
-		add_int(o, "flows", flows);
-		add_int(o, "bytes", bytes);
+		json_add_text(o, "carrier", carrier_name(c));
+		json_add_int(o, "flows", flows);
+		json_add_int(o, "bytes", bytes);
 		json_append(list, o);
 	}
 	return list;
@@ -373,7 +363,7 @@ static struct json_object *counters_json(const struct inspect *r, bool errors)
 		for (unsigned int w = 0; w < r->n_workers; w++)
 			n += count_get(errors ? &r->workers[w]->stats.errors[i]
 					      : &r->workers[w]->stats.handovers[i]);
-		add_int(o, errors ? cause_name(i) : handover_name(i), n);
+		json_add_int(o, errors ? cause_name(i) : handover_name(i), n);
 	}
 	return o;
 }
@@ -384,9 +374,9 @@ static void add_feature(struct json_object *list, const char *name, bool availab
 {
 	struct json_object *o = json_object_new_object();
 
-	add_str(o, "name", name);
-	json_add(o, "available", json_object_new_boolean(available));
-	add_str(o, "reason", reason);
+	json_add_text(o, "name", name);
+	json_add_bool(o, "available", available);
+	json_add_text(o, "reason", reason);
 	json_append(list, o);
 }
 
@@ -413,13 +403,13 @@ static struct json_object *kernel_json(const struct inspect *r)
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 	struct kernel *k = r->shared->kernel;
 
-	json_add(o, "available", json_object_new_boolean(k != NULL));
-	add_str(o, "reason", r->kernel_reason);
+	json_add_bool(o, "available", k != NULL);
+	json_add_text(o, "reason", r->kernel_reason);
 	for (size_t i = 0; k && i < sizeof(features) / sizeof(features[0]); i++)
 		add_feature(list, features[i], true, "");
 	add_probed(list, r);
 	json_add(o, "features", list);
-	add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
+	json_add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
 	return o;
 }
 
@@ -460,16 +450,16 @@ static struct json_object *resources_json(const struct inspect *r, const struct 
 		idle += snaps[w].pipes_idle;
 		buffers += snaps[w].buffers;
 	}
-	add_int(o, "sessions", admission_sessions(r->shared->admission));
-	add_int(o, "clients", admission_clients(r->shared->admission));
-	add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
-	add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
-	add_int(o, "kernel_memory", k ? kernel_memory(k) : 0);
-	add_int(o, "kernel_memory_limit", k ? kernel_memory_limit(k) : 0);
-	add_int(o, "pipes", pipes);
-	add_int(o, "pipes_idle", idle);
-	add_int(o, "buffers", buffers);
-	add_int(o, "fds", open_descriptors(r->descriptors));
+	json_add_int(o, "sessions", admission_sessions(r->shared->admission));
+	json_add_int(o, "clients", admission_clients(r->shared->admission));
+	json_add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
+	json_add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
+	json_add_int(o, "kernel_memory", k ? kernel_memory(k) : 0);
+	json_add_int(o, "kernel_memory_limit", k ? kernel_memory_limit(k) : 0);
+	json_add_int(o, "pipes", pipes);
+	json_add_int(o, "pipes_idle", idle);
+	json_add_int(o, "buffers", buffers);
+	json_add_int(o, "fds", open_descriptors(r->descriptors));
 	return o;
 }
 
@@ -495,17 +485,17 @@ struct json_object *inspect_status(const struct inspect *r, bool forwards)
 	}
 	silent = snapshot_all(r, snaps);
 	now_ms = clock_ms();
-	add_str(o, "version", CULVERT_VERSION);
-	add_int(o, "pid", (uint64_t)getpid());
-	add_int(o, "uptime_ms", now_ms - r->started_ms);
-	add_str(o, "engine", engine_name(c->engine));
-	add_int(o, "workers", r->n_workers);
-	add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
-	add_int(o, "workers_silent", silent);
-	add_int(o, "sessions_moved", sum_moved(r));
-	add_int(o, "max_sessions", c->max_sessions);
-	add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
-	add_str(o, "resolver", inspect_resolver(r->shared->names));
+	json_add_text(o, "version", CULVERT_VERSION);
+	json_add_int(o, "pid", (uint64_t)getpid());
+	json_add_int(o, "uptime_ms", now_ms - r->started_ms);
+	json_add_text(o, "engine", engine_name(c->engine));
+	json_add_int(o, "workers", r->n_workers);
+	json_add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
+	json_add_int(o, "workers_silent", silent);
+	json_add_int(o, "sessions_moved", sum_moved(r));
+	json_add_int(o, "max_sessions", c->max_sessions);
+	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
+	json_add_text(o, "resolver", inspect_resolver(r->shared->names));
 	if (forwards)
 		json_add(o, "forwards", forwards_json(r, NULL, now_ms));
 	json_add(o, "reload", reconfigure_json(r->reconfigure));

@@ -6,10 +6,10 @@
 #include <json-c/json.h>
 #include <stdint.h>
 
+#include "daemon/command.h"
 #include "daemon/reconfigure.h"
 #include "probe/probe_start.h"
 #include "relay/forward.h"
-#include "relay/session_filter.h"
 #include "relay/worker.h"
 
 /* What there is to see of the daemon, as JSON (docs/control.md).  Called on the control thread. */

@@ -4,7 +4,6 @@
 
 #include <json-c/json.h>
 
-#include "base/command.h"
 #include "daemon/control.h"
 #include "daemon/inspect.h"
 

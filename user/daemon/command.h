@@ -5,13 +5,16 @@
 #include <json-c/json.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-#include "relay/session_filter.h"
+#include "relay/acl.h"
+
+struct session;
 
 /*
- * What can be asked on the control socket, as one table: the daemon's check of a request, and the
- * client's arguments and help, come from it.  No system calls.  docs/control.md says the same to
- * people, and tests/unit/test_control_doc.c holds both together.
+ * The commands of the control socket, as one table: the daemon checks requests by it, and the
+ * client makes its options and its help of it.  docs/control.md describes the same to people;
+ * tests/flow/test_control_doc.c compares both.  No system calls here.
  */
 enum command_id {
 	COMMAND_SESSIONS,
@@ -86,6 +89,23 @@ static inline enum command_id command_number(const struct command *c)
 	return (enum command_id)(c - commands);
 }
 
+/*
+ * Which sessions an operator means.  All that is given must hold; a filter in which nothing is
+ * given matches every session.
+ */
+struct session_filter {
+	const char *forward; /* name; NULL: any.  Not owned */
+	struct acl clients;  /* those it allows; no rules: any */
+	int carrier;         /* enum carrier, of either flow; FILTER_ANY */
+	uint64_t *ids;       /* owned, in ascending order */
+	size_t n_ids;        /* 0: any */
+};
+
+#define FILTER_ANY (-1)
+
+/* On the thread of S's worker. */
+bool session_filter_matches(const struct session_filter *f, const struct session *s);
+
 #define ENGINE_DEFAULT (-1)
 
 /* A request that is right. */
@@ -109,7 +129,7 @@ static inline bool command_changes(const struct command_request *req)
 	return req->command->changes == COMMAND_ALWAYS || req->given & req->command->changes;
 }
 
-/* What an answer may say instead: the names of these codes are stable. */
+/* The codes of errors; their names are stable. */
 enum command_error {
 	ERROR_MALFORMED,
 	ERROR_TOO_LONG,
@@ -123,7 +143,6 @@ enum command_error {
 	ERROR_NO_ANSWER,
 	ERROR_NO_MEMORY,
 	ERROR_TIMEOUT,
-	ERROR_BUSY,
 	ERROR_FAILED,
 	ERRORS,
 };
@@ -134,14 +153,21 @@ const char *command_error_name(enum command_error e);
 struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
+#define COMMAND_MESSAGE_MAX 320
+
+/* Why a request is refused. */
+struct command_refusal {
+	enum command_error code;
+	char message[COMMAND_MESSAGE_MAX];
+};
+
 /*
- * Understand the LEN bytes at LINE: a JSON object, or one word for {"command":WORD}.  Everything in
- * it must be known and of its type.  True, and RET is to be given to command_close().  False, and
- * RET_WHY is an object that says what is wrong, to be released by the caller, or NULL: there was no
- * memory for it.  json_lacks() knows, too, whether it was for want of memory that LINE was refused.
+ * Parse the LEN bytes at LINE: a JSON object, or one word for {"command":WORD}.  Each key must be
+ * known and its value of the right type.  True: give RET to command_close().  False: RET_WHY says
+ * what is wrong.
  */
 bool command_parse(const char *line, size_t len, struct command_request *ret,
-		   struct json_object **ret_why);
+		   struct command_refusal *ret_why);
 void command_close(struct command_request *req);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "base/command.h"
+#include "daemon/command.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -10,11 +10,10 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "config/config.h"
-#include "datapath/flow.h"
+#include "relay/session.h"
 
 /* The object, and an array in it. */
 #define DEPTH_MAX 3
-#define MESSAGE_ROOM 320
 #define SECONDS_MAX 86400
 #define SHOWN 64 /* bytes of what is wrong */
 
@@ -104,7 +103,6 @@ static const char *const error_names[ERRORS] = {
 	[ERROR_NO_ANSWER] = "no-answer",
 	[ERROR_NO_MEMORY] = "no-memory",
 	[ERROR_TIMEOUT] = "timeout",
-	[ERROR_BUSY] = "busy",
 	[ERROR_FAILED] = "failed",
 };
 
@@ -123,50 +121,46 @@ const char *command_error_name(enum command_error e)
 	return e < ERRORS ? error_names[e] : "?";
 }
 
-__attribute__((format(printf, 2, 0)))
-static struct json_object *error_json(enum command_error e, const char *fmt, va_list ap)
+struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
 {
 	struct json_object *o = json_object_new_object(), *error = json_object_new_object();
-	char text[MESSAGE_ROOM], shown[MESSAGE_ROOM];
+	char text[COMMAND_MESSAGE_MAX], shown[COMMAND_MESSAGE_MAX];
+	va_list ap;
 
+	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
-	json_add(error, "code", json_object_new_string(command_error_name(e)));
-	json_add(error, "message",
-		 json_object_new_string(log_escape(text, shown, sizeof(shown))));
+	va_end(ap);
+	json_add_text(error, "code", command_error_name(e));
+	json_add_text(error, "message", log_escape(text, shown, sizeof(shown)));
 	json_add(o, "error", error);
 	return o;
 }
 
-struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
-{
-	struct json_object *o;
-	va_list ap;
-
-	va_start(ap, fmt);
-	o = error_json(e, fmt, ap);
-	va_end(ap);
-	return o;
-}
-
-/* Always false, with or without memory for WHY, which may be NULL then. */
+/* Always false. */
 __attribute__((format(printf, 3, 4)))
-static bool refuse(struct json_object **why, enum command_error e, const char *fmt, ...)
+static bool refuse(struct command_refusal *why, enum command_error e, const char *fmt, ...)
 {
 	va_list ap;
 
+	why->code = e;
 	va_start(ap, fmt);
-	*why = error_json(e, fmt, ap);
+	vsnprintf(why->message, sizeof(why->message), fmt, ap);
 	va_end(ap);
 	return false;
 }
 
-static bool malformed(const char *what, struct json_object **why)
+static bool no_memory(struct command_refusal *why)
+{
+	return refuse(why, ERROR_NO_MEMORY, "there is no memory for the request");
+}
+
+static bool malformed(struct command_refusal *why, const char *what)
 {
 	return refuse(why, ERROR_MALFORMED,
 		      "%s: a request is one line: {\"command\":\"NAME\",...}", what);
 }
 
-static bool unknown_command(const char *name, struct json_object **why)
+static bool unknown_command(struct command_refusal *why, const char *name)
 {
 	char known[160] = "";
 	size_t len = 0;
@@ -178,7 +172,32 @@ static bool unknown_command(const char *name, struct json_object **why)
 		      name, known);
 }
 
-/* --- values --- */
+/* --- filters --- */
+
+static int compare_ids(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static bool has_carrier(const struct session *s, enum carrier c)
+{
+	return flow_carrier(&s->flows[0]) == c || flow_carrier(&s->flows[1]) == c;
+}
+
+bool session_filter_matches(const struct session_filter *f, const struct session *s)
+{
+	if (f->n_ids && !bsearch(&s->id, f->ids, f->n_ids, sizeof(*f->ids), compare_ids))
+		return false;
+	if (f->carrier != FILTER_ANY && !has_carrier(s, (enum carrier)f->carrier))
+		return false;
+	if (f->forward && strcmp(forward_name(forward_of(s)), f->forward) != 0)
+		return false;
+	return !f->clients.n || acl_allows(&f->clients, &s->client.sa);
+}
+
+/* --- values: 0, -EINVAL, -ENOMEM --- */
 
 static const char *const expectations[] = {
 	[TYPE_TEXT] = "expected a text that is not empty",
@@ -203,141 +222,126 @@ static const char *text_of(struct json_object *value)
 	return *text && strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
 }
 
-static bool take_id(struct session_filter *f, struct json_object *value)
+static int take_id(struct session_filter *f, struct json_object *value)
 {
 	uint64_t id = json_object_get_uint64(value); /* 0, for less; UINT64_MAX, for more */
 
 	if (!json_object_is_type(value, json_type_int) || id < 1 || id > INT64_MAX)
-		return false;
+		return -EINVAL;
 	f->ids[f->n_ids++] = id;
-	return true;
+	return 0;
 }
 
-static bool take_ids(struct session_filter *f, struct json_object *value)
+static int take_ids(struct session_filter *f, struct json_object *value)
 {
-	bool array = json_object_is_type(value, json_type_array), ok = true;
+	bool array = json_object_is_type(value, json_type_array);
 	size_t n = array ? json_object_array_length(value) : 1;
+	int r = n ? 0 : -EINVAL;
 
-	if (!n)
-		return false;
+	if (r)
+		return r;
 	f->ids = calloc(n, sizeof(*f->ids));
-	if (!f->ids) {
-		json_lack();
-		return false;
-	}
-	for (size_t i = 0; ok && i < n; i++)
-		ok = take_id(f, array ? json_object_array_get_idx(value, i) : value);
-	session_filter_sort(f);
-	return ok;
+	if (!f->ids)
+		return -ENOMEM;
+	for (size_t i = 0; !r && i < n; i++)
+		r = take_id(f, array ? json_object_array_get_idx(value, i) : value);
+	qsort(f->ids, f->n_ids, sizeof(*f->ids), compare_ids);
+	return r;
 }
 
-static bool take_clients(struct session_filter *f, const char *text)
+static int take_carrier(struct session_filter *f, const char *name)
 {
-	int r = text ? acl_add(&f->clients, true, text) : -EINVAL;
-
-	if (r == -ENOMEM)
-		json_lack();
-	return !r;
-}
-
-static bool take_carrier(struct session_filter *f, const char *name)
-{
-	for (int c = 0; name && c < CARRIERS; c++)
+	for (int c = 0; c < CARRIERS; c++)
 		if (!strcmp(name, carrier_name((enum carrier)c)))
 			f->carrier = c;
-	return f->carrier != FILTER_ANY;
+	return f->carrier == FILTER_ANY ? -EINVAL : 0;
 }
 
-static bool take_engine(struct command_request *req, const char *name)
+static int take_engine(struct command_request *req, const char *name)
 {
-	static const enum engine engines[] = {
-		ENGINE_AUTO, ENGINE_SOCKMAP, ENGINE_SPLICE, ENGINE_COPY,
-	};
-
-	if (!name)
-		return false;
-	req->engine = ENGINE_DEFAULT;
-	if (!strcmp(name, "default"))
-		return true;
-	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++)
-		if (!strcmp(name, engine_name(engines[i])))
-			req->engine = (int)engines[i];
-	return req->engine != ENGINE_DEFAULT;
+	for (int e = 0; e < ENGINES; e++)
+		if (!strcmp(name, engine_name((enum engine)e)))
+			req->engine = e;
+	return req->engine == ENGINE_DEFAULT && strcmp(name, "default") != 0 ? -EINVAL : 0;
 }
 
-static bool take_seconds(struct command_request *req, struct json_object *value)
+static int take_seconds(struct command_request *req, struct json_object *value)
 {
 	double seconds = json_object_get_double(value);
 
 	if (!json_object_is_type(value, json_type_int) &&
 	    !json_object_is_type(value, json_type_double))
-		return false;
+		return -EINVAL;
 	if (!(seconds >= 0 && seconds <= SECONDS_MAX))
-		return false;
+		return -EINVAL;
 	req->deadline_ms = (unsigned int)(seconds * 1000);
-	return true;
+	return 0;
 }
 
-/* False: VALUE is not of the key's type. */
-static bool take_value(struct command_request *req, enum command_key key,
-		       struct json_object *value)
+static int take_text(struct command_request *req, enum command_type type, const char *text)
 {
-	const char *text = text_of(value);
-
-	switch (command_keys[key].type) {
+	switch (type) {
 	case TYPE_TEXT:
 		req->filter.forward = text;
-		return text;
+		return 0;
 	case TYPE_CLIENTS:
-		return take_clients(&req->filter, text);
+		return acl_add(&req->filter.clients, true, text);
 	case TYPE_CARRIER:
 		return take_carrier(&req->filter, text);
 	case TYPE_ENGINE:
 		return take_engine(req, text);
-	case TYPE_LEVEL:
-		req->level = text ? log_level_parse(text) : -1;
-		return req->level >= 0;
+	default:
+		req->level = log_level_parse(text);
+		return req->level < 0 ? -EINVAL : 0;
+	}
+}
+
+static int take_value(struct command_request *req, enum command_type type,
+		      struct json_object *value)
+{
+	const char *text = text_of(value);
+
+	switch (type) {
 	case TYPE_IDS:
 		return take_ids(&req->filter, value);
 	case TYPE_SECONDS:
 		return take_seconds(req, value);
+	case TYPE_FLAG:
+		return json_object_is_type(value, json_type_boolean) ? 0 : -EINVAL;
 	default:
-		return json_object_is_type(value, json_type_boolean);
+		return text ? take_text(req, type, text) : -EINVAL;
 	}
 }
 
 /* --- requests --- */
 
-static const struct command_key_def *find_key(const struct command *c, const char *name,
-					      enum command_key *ret)
-{
-	for (size_t i = 0; i < c->n_keys; i++) {
-		*ret = c->keys[i];
-		if (!strcmp(command_keys[*ret].name, name))
-			return &command_keys[*ret];
-	}
-	return NULL;
-}
-
 static bool take_key(struct command_request *req, const char *name, struct json_object *value,
-		     struct json_object **why)
+		     struct command_refusal *why)
 {
-	enum command_key key;
-	const struct command_key_def *def = find_key(req->command, name, &key);
+	const struct command *c = req->command;
+	const struct command_key_def *def;
+	size_t i = 0;
+	int r;
 
-	if (!def)
-		return refuse(why, ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"",
-			      req->command->name, SHOWN, name);
-	if (!take_value(req, key, value))
-		return refuse(why, ERROR_BAD_VALUE, "%s: %s: %s", req->command->name, name,
+	while (i < c->n_keys && strcmp(command_keys[c->keys[i]].name, name) != 0)
+		i++;
+	if (i == c->n_keys)
+		return refuse(why, ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"", c->name, SHOWN,
+			      name);
+	def = &command_keys[c->keys[i]];
+	r = take_value(req, def->type, value);
+	if (r == -ENOMEM)
+		return no_memory(why);
+	if (r)
+		return refuse(why, ERROR_BAD_VALUE, "%s: %s: %s", c->name, name,
 			      expectations[def->type]);
 	if (def->type != TYPE_FLAG || json_object_get_boolean(value))
-		req->given |= BIT(key);
+		req->given |= BIT(c->keys[i]);
 	return true;
 }
 
 /* What the keys must be, taken together. */
-static bool check_whole(const struct command_request *req, struct json_object **why)
+static bool check_whole(const struct command_request *req, struct command_refusal *why)
 {
 	const struct command *c = req->command;
 
@@ -355,27 +359,26 @@ static bool check_whole(const struct command_request *req, struct json_object **
 	return true;
 }
 
-static bool take_request(struct command_request *req, struct json_object **why)
+static bool take_object(struct command_request *req, struct command_refusal *why)
 {
 	struct json_object *name = NULL;
 	const char *text;
-	bool ok = true;
 
 	if (!json_object_is_type(req->json, json_type_object))
-		return malformed("not a JSON object", why);
+		return malformed(why, "not a JSON object");
 	if (!json_object_object_get_ex(req->json, "command", &name))
-		return malformed("no command", why);
+		return malformed(why, "no command");
 	text = text_of(name);
 	if (!text)
-		return malformed("the command is no name", why);
+		return malformed(why, "the command is no name");
 	req->command = command_find(text);
 	if (!req->command)
-		return unknown_command(text, why);
+		return unknown_command(why, text);
 	json_object_object_foreach(req->json, key, value) {
-		if (ok && strcmp(key, "command") != 0)
-			ok = take_key(req, key, value, why);
+		if (strcmp(key, "command") != 0 && !take_key(req, key, value, why))
+			return false;
 	}
-	return ok && check_whole(req, why);
+	return check_whole(req, why);
 }
 
 static bool is_word(const char *line, size_t len)
@@ -386,105 +389,68 @@ static bool is_word(const char *line, size_t len)
 	return len;
 }
 
-static struct json_object *parse_word(const char *line, size_t len)
+static bool take_word(struct command_request *req, const char *line, size_t len,
+		      struct command_refusal *why)
 {
-	struct json_object *o = json_object_new_object();
+	char name[SHOWN + 1];
 
-	json_add(o, "command", json_object_new_string_len(line, (int)len));
-	return o;
+	snprintf(name, sizeof(name), "%.*s", (int)len, line);
+	req->command = command_find(name);
+	return req->command ? check_whole(req, why) : unknown_command(why, name);
 }
 
 /*
- * json-c 0.16 takes a line for malformed where it has no memory for all of it, and dies where it
- * has none for a key.  So there must be enough for the worst line of that length, of empty objects:
- * 265 bytes for each byte.  The pieces are of a size that free(3) keeps, below the last one, which
- * is held meanwhile.
+ * json-c 0.16 crashes where it has no memory for a key.  So look first whether there is enough for
+ * the worst line of LEN bytes: empty objects take 265 bytes for each byte.
  */
 #define ROOM_EACH 300
-#define ROOM_PIECE (16 << 10)
-#define ROOM_PIECES_MAX 80 /* more than the longest request needs */
 
-/* The piece to be held, or NULL. */
-static void *make_room(size_t len)
+static bool has_room(size_t len)
 {
-	size_t n = 0, due = len * ROOM_EACH / ROOM_PIECE + 2;
-	void *pieces[ROOM_PIECES_MAX] = { 0 }, *last = NULL;
+	volatile char *room = malloc((len + 10) * ROOM_EACH);
 
-	if (due > ROOM_PIECES_MAX)
-		return NULL;
-	for (; n < due && (pieces[n] = malloc(ROOM_PIECE)); n++)
-		*(volatile char *)pieces[n] = 0; /* else compilers may do without */
-	if (n == due)
-		last = pieces[--n];
-	while (n)
-		free(pieces[--n]);
-	return last;
+	if (room)
+		*room = 0; /* else compilers leave the call out */
+	free((void *)room);
+	return room;
 }
 
-/* NULL unless the whole line is one JSON value. */
-static struct json_object *parse_json(const char *line, size_t len)
+/* False: no memory.  RET is NULL unless the whole line is one JSON value. */
+static bool parse_json(const char *line, size_t len, struct json_object **ret)
 {
-	void *held = make_room(len);
-	struct json_tokener *t = held ? json_tokener_new_ex(DEPTH_MAX) : NULL;
-	struct json_object *o = NULL;
+	struct json_tokener *t = has_room(len) ? json_tokener_new_ex(DEPTH_MAX) : NULL;
 
-	if (!t) {
-		free(held);
-		json_lack();
-		return NULL;
-	}
+	if (!t)
+		return false;
 	json_tokener_set_flags(t, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
-	o = json_tokener_parse_ex(t, line, (int)len);
-	if (o && (json_tokener_get_error(t) != json_tokener_success ||
-		  json_tokener_get_parse_end(t) != len)) {
-		json_object_put(o);
-		o = NULL;
+	*ret = json_tokener_parse_ex(t, line, (int)len);
+	if (*ret && (json_tokener_get_error(t) != json_tokener_success ||
+		     json_tokener_get_parse_end(t) != len)) {
+		json_object_put(*ret);
+		*ret = NULL;
 	}
 	json_tokener_free(t);
-	free(held);
-	return o;
+	return true;
 }
 
-/*
- * json-c takes the last of two values for O's key in silence.  LINE is well-formed, so its keys are
- * as many as its colons that are neither in strings nor deeper.
- */
-static bool has_key_twice(const char *line, size_t len, const struct json_object *o)
+static void request_init(struct command_request *req)
 {
-	size_t keys = 0;
-	int depth = 0;
-	char quote = 0;
-
-	for (size_t i = 0; i < len; i++) {
-		if (quote) {
-			if (line[i] == '\\')
-				i++;
-			else if (line[i] == quote)
-				quote = 0;
-		} else if (line[i] == '"' || line[i] == '\'') {
-			quote = line[i];
-		} else {
-			depth += (line[i] == '{' || line[i] == '[') -
-				 (line[i] == '}' || line[i] == ']');
-			keys += line[i] == ':' && depth == 1;
-		}
-	}
-	return keys > (size_t)json_object_object_length(o);
+	*req = (struct command_request){ .engine = ENGINE_DEFAULT,
+					 .filter = { .carrier = FILTER_ANY } };
 }
 
 bool command_parse(const char *line, size_t len, struct command_request *ret,
-		   struct json_object **ret_why)
+		   struct command_refusal *ret_why)
 {
 	bool ok;
 
-	*ret_why = NULL;
-	*ret = (struct command_request){ .engine = ENGINE_DEFAULT };
-	session_filter_init(&ret->filter);
-	ret->json = is_word(line, len) ? parse_word(line, len) : parse_json(line, len);
-	ok = json_object_is_type(ret->json, json_type_object) && !is_word(line, len) &&
-			     has_key_twice(line, len, ret->json) ?
-		     malformed("a key is given twice", ret_why) :
-		     take_request(ret, ret_why);
+	request_init(ret);
+	if (is_word(line, len))
+		ok = take_word(ret, line, len, ret_why);
+	else if (parse_json(line, len, &ret->json))
+		ok = take_object(ret, ret_why);
+	else
+		ok = no_memory(ret_why);
 	if (!ok)
 		command_close(ret);
 	return ok;
@@ -492,8 +458,8 @@ bool command_parse(const char *line, size_t len, struct command_request *ret,
 
 void command_close(struct command_request *req)
 {
-	session_filter_close(&req->filter);
+	acl_close(&req->filter.clients);
+	free(req->filter.ids);
 	json_object_put(req->json);
-	*req = (struct command_request){ .engine = ENGINE_DEFAULT };
-	session_filter_init(&req->filter);
+	request_init(req);
 }
