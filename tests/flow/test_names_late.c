@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/*
- * Names for which there is no answer, on every engine: not yet, or because the name server or the
- * resolver's processes fail.
- */
+/* Names for which there is no answer, on every engine: not yet, or because a name server fails. */
 #include "names_rig.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <sys/wait.h>
 
 #define TEST_SECONDS 280
-#define RESOLVER "culvert-resolve"
 
 /* --- upstreams --- */
 
@@ -119,7 +114,7 @@ static void listens(void **state)
 	rig_stop(d);
 }
 
-/* Whoever wants it to end does not wait for the name server; it is no failure. */
+/* Whoever wants culvert to end does not wait for the name server; it is no failure. */
 static void start_hangs(void **state)
 {
 	static const int signals[] = { SIGTERM, SIGINT };
@@ -174,7 +169,7 @@ static void reload_hangs(void **state)
 
 /* --- name servers that are silent --- */
 
-/* More names hang than there are processes; those that are answered are found all the same. */
+/* Many names hang; those that are answered are found at once all the same. */
 #define HANGING 150
 
 static int add_hanging(char *text, size_t size, int n)
@@ -217,7 +212,20 @@ static void others_hang(void **state)
 	rig_stop(d);
 }
 
-/* It is asked again long before the C library does so; for one family, if it must be. */
+/* What /etc/hosts says needs no name server. */
+static void in_hosts(void **state)
+{
+	struct daemon *d;
+
+	prepare();
+	name_server_mode(NAMES_SILENT);
+	d = rig_start(*state, "[culvert]\nprobe = no\n"
+			      "[forward hosts]\nlisten = " ONE "\nupstream = LocalHost:9100\n");
+	is_served(d, *state, "hosts", ONE, "127.0.0.1:9100");
+	rig_stop(d);
+}
+
+/* It is asked again long before resolv.conf says so; for one family, if it must be. */
 static void not_all_answered(void **state)
 {
 	static const struct {
@@ -251,154 +259,6 @@ static void not_all_answered(void **state)
 	}
 }
 
-/* There is a place for each name, but not for all that is begun again: it is shared out. */
-static void some_hang(void **state)
-{
-	static char text[70 * 100 + 1000];
-	int at = snprintf(text, sizeof(text), "[culvert]\nprobe = no\nconnect-timeout = 60\n"
-			  "[forward lossy]\nlisten = " ONE "\nupstream = lossy.test:9103\n");
-	struct daemon *d;
-	int client;
-
-	add_hanging(text + at, sizeof(text) - (size_t)at, 70);
-	prepare();
-	name_server_set("lossy.test", "::1 127.0.0.1");
-	name_server_mute("lossy.test", UINT32_MAX, 0);
-	d = rig_start(*state, text);
-	client = rig_dial(NULL, ONE);
-	rig_talk(client, accept_at(six_fd), 20); /* for half a minute, the first process asks in vain */
-	wait_address(d, 0, SIX_UPSTREAM);
-	assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
-	rig_stop(d);
-}
-
-/* --- the resolver's processes --- */
-
-static bool has_text(struct daemon *d, const char *path, const char *text)
-{
-	struct json_object *o = query(d, "status");
-	bool has = !strcmp(json_text(o, path), text);
-
-	json_object_put(o);
-	return has;
-}
-
-/* The one whose parent is PARENT; 0: none. */
-static pid_t resolver_below(pid_t parent)
-{
-	DIR *proc = opendir("/proc");
-	struct dirent *e;
-	pid_t found = 0;
-
-	while (proc && !found && (e = readdir(proc))) {
-		char path[300], line[256] = "", *end;
-		int ppid = 0;
-		FILE *f;
-
-		snprintf(path, sizeof(path), "/proc/%s/stat", e->d_name);
-		f = e->d_name[0] >= '1' && e->d_name[0] <= '9' ? fopen(path, "re") : NULL;
-		if (!f)
-			continue;
-		if (fgets(line, sizeof(line), f) && (end = strrchr(line, ')')) &&
-		    sscanf(end, ") %*c %d", &ppid) == 1 && ppid == parent &&
-		    strstr(line, "(" RESOLVER ")"))
-			found = (pid_t)strtol(e->d_name, NULL, 10);
-		fclose(f);
-	}
-	if (proc)
-		closedir(proc);
-	return found;
-}
-
-static pid_t wait_resolver(pid_t parent, pid_t not)
-{
-	int64_t deadline = now_ms() + SOON_MS;
-	pid_t pid;
-
-	while (!(pid = resolver_below(parent)) || pid == not) {
-		if (now_ms() >= deadline)
-			fail_msg("no resolver below process %d", parent);
-		poll(NULL, 0, 5);
-	}
-	return pid;
-}
-
-/* A new name would never have an address; one that is known, and a number, do. */
-static void reloads_without(struct daemon *d, char *engine)
-{
-	const char *why = rig_reload(d, MOVING "[forward new]\nlisten = " TWO "\n"
-					 "upstream = new.test:9100\n");
-	int client, server;
-
-	assert_string_equal(why, "forward new: upstream \"new.test:9100\": a new name cannot be "
-			    "looked up: the resolver's processes are gone, until culvert is "
-			    "started again");
-	rig_reload_good(d, MOVING "[forward again]\nlisten = " TWO "\nupstream = moves.test:9100\n"
-				  "[forward number]\nlisten = " THREE "\n"
-				  "upstream = " RIG_UPSTREAM "\n");
-	client = rig_dial(NULL, TWO);
-	server = accept_at(other_fd);
-	rig_talk(client, server, 100);
-	rig_reset(client);
-	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
-	is_served(d, engine, "number", THREE, RIG_UPSTREAM);
-	rig_reload_good(d, MOVING); /* rig_stop() counts descriptors */
-}
-
-/* It hangs, is killed, and killed for good; sessions run and begin all the while. */
-static void resolver_fails(void **state)
-{
-	int64_t age, deadline;
-	unsigned int asked;
-	struct daemon *d;
-	pid_t guardian, server;
-	int old[2], new[2];
-
-	prepare();
-	name_server_set("moves.test", "127.0.0.1");
-	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
-	assert_true(has_text(d, "resolver", "running"));
-	guardian = wait_resolver((pid_t)rig_status(d, "pid"), 0);
-	server = wait_resolver(guardian, 0);
-	old[0] = rig_dial(NULL, ONE);
-	old[1] = accept_at(upstream_fd);
-	wait_at_least(d, 0, "lookup.lookups", 1);
-
-	name_server_mode(NAMES_SILENT);
-	asked = name_server_asked();
-	while (name_server_asked() == asked)
-		poll(NULL, 0, 5);
-	name_server_set("moves.test", "127.0.0.2");
-	age = lookup_int(d, 0, "lookup.age_ms");
-	wait_at_least(d, 0, "lookup.age_ms", age + 150);
-	rig_talk_until(d, "moves", rig_carrier(d, *state), old[0], old[1]);
-	new[0] = rig_dial(NULL, ONE);
-	new[1] = accept_at(upstream_fd);
-	rig_talk(new[0], new[1], 100);
-
-	/* with it the look-up goes that hangs */
-	name_server_mode(NAMES_ANSWER);
-	assert_int_equal(kill(server, SIGKILL), 0);
-	server = wait_resolver(guardian, server);
-	wait_address(d, 0, OTHER_UPSTREAM);
-	assert_true(has_text(d, "resolver", "running"));
-
-	assert_int_equal(kill(guardian, SIGKILL), 0);
-	assert_int_equal(kill(server, SIGKILL), 0);
-	deadline = now_ms() + SOON_MS;
-	while (!has_text(d, "resolver", "gone")) {
-		assert_true(now_ms() < deadline);
-		poll(NULL, 0, 5);
-	}
-	rig_talk(old[0], old[1], 100);
-	rig_reset(new[0]);
-	new[0] = rig_dial(NULL, ONE);
-	new[1] = accept_at(other_fd);
-	rig_talk(new[0], new[1], 100);
-	reloads_without(d, *state);
-	rig_stop(d);
-}
-
 static const struct rig_row rows[] = {
 	{ "answers-late", answers_late },
 	{ "exists-later", exists_later },
@@ -406,9 +266,8 @@ static const struct rig_row rows[] = {
 	{ "start-hangs", start_hangs },
 	{ "reload-hangs", reload_hangs },
 	{ "others-hang", others_hang },
-	{ "some-hang", some_hang },
+	{ "in-hosts", in_hosts },
 	{ "not-all-answered", not_all_answered },
-	{ "resolver-fails", resolver_fails },
 };
 
 int main(void)

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/config_check.h"
+#include "daemon/check.h"
 #include "config/config_file.h"
 #include "config/config_reader.h"
 #include "config_rig.h"

@@ -12,97 +12,6 @@
 #include "relay/happy_eyeballs.h"
 #include "seeded.h"
 
-#define MANY 64
-
-/* "6" and "4" in the order of the list; the port tells them apart. */
-static size_t make(const char *families, struct addr *ret)
-{
-	size_t n = strlen(families);
-
-	for (size_t i = 0; i < n; i++) {
-		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&ret[i].ss;
-
-		memset(&ret[i], 0, sizeof(ret[i]));
-		in6->sin6_family = families[i] == '6' ? AF_INET6 : AF_INET;
-		in6->sin6_port = (in_port_t)i;
-	}
-	return n;
-}
-
-static unsigned int number_of(const struct addr *a)
-{
-	return ((const struct sockaddr_in6 *)&a->ss)->sin6_port;
-}
-
-static void test_sort(void **state)
-{
-	static const struct {
-		const char *in;
-		unsigned int out[9]; /* places in `in` */
-	} rows[] = {
-		{ "4", { 0 } },
-		{ "6", { 0 } },
-		{ "64", { 0, 1 } },
-		{ "46", { 0, 1 } },
-		{ "66644", { 0, 3, 1, 4, 2 } },
-		{ "44466", { 0, 3, 1, 4, 2 } },
-		{ "66664", { 0, 4, 1, 2, 3 } },
-		{ "64444", { 0, 1, 2, 3, 4 } },
-		{ "4664", { 0, 1, 3, 2 } },
-		{ "666444", { 0, 3, 1, 4, 2, 5 } },
-		{ "444", { 0, 1, 2 } },
-	};
-	struct addr in[MANY], out[MANY];
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		size_t n = make(rows[i].in, in);
-
-		happy_sort(in, out, n);
-		for (size_t k = 0; k < n; k++)
-			if (number_of(&out[k]) != rows[i].out[k])
-				fail_msg("%s: place %zu has number %u", rows[i].in, k,
-					 number_of(&out[k]));
-	}
-	happy_sort(in, out, 0);
-}
-
-/*
- * Whatever comes: each once, the order within a family kept, and no family twice while both wait.
- */
-static void test_sort_random(void **state)
-{
-	struct addr in[MANY], out[MANY];
-	struct seeded random = { 1 };
-	char families[MANY + 1];
-
-	(void)state;
-	for (int round = 0; round < 2000; round++) {
-		size_t n = 1 + seeded_below(&random, MANY), left[2] = { 0, 0 };
-		unsigned int last[2] = { 0, 0 };
-		bool seen[2] = { false, false };
-
-		for (size_t i = 0; i < n; i++)
-			left[(families[i] = seeded_below(&random, 2) ? '6' : '4') == '6']++;
-		families[n] = '\0';
-		make(families, in);
-		happy_sort(in, out, n);
-		assert_int_equal(number_of(&out[0]), 0);
-		for (size_t i = 0; i < n; i++) {
-			bool six = out[i].ss.ss_family == AF_INET6;
-
-			assert_true(!seen[six] || number_of(&out[i]) > last[six]);
-			assert_true(left[six] > 0);
-			if (i && left[!six])
-				assert_int_not_equal(out[i].ss.ss_family, out[i - 1].ss.ss_family);
-			last[six] = number_of(&out[i]);
-			seen[six] = true;
-			left[six]--;
-		}
-		assert_int_equal(left[0] + left[1], 0);
-	}
-}
-
 static void expect_next(const struct happy *h, uint64_t now, unsigned int address)
 {
 	unsigned int is = 999;
@@ -280,8 +189,6 @@ static void test_random(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sort),
-		cmocka_unit_test(test_sort_random),
 		cmocka_unit_test(test_one_address),
 		cmocka_unit_test(test_delay),
 		cmocka_unit_test(test_first),

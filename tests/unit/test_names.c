@@ -1,440 +1,254 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The thread that keeps addresses up to date, with a real resolver below it. */
+/* What becomes of the addresses that look-ups find; flow/test_names has a real name server. */
+#include <errno.h>
+#include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <sys/wait.h>
+#include <string.h>
 
 #include <cmocka.h>
 
-#include "base/log.h"
-#include "fake_dns.h"
 #include "relay/names.h"
-#include "seeded.h"
 
-#define PATIENCE_MS 60000
-#define SOON 100      /* ms */
-#define NEVER 3600000 /* in this test */
+#define INTERVAL_MS 1000
 
 struct rig {
+	struct loop loop;
 	struct names *names;
 	struct endpoint conf, listen;
 	struct upstream u;
-	_Atomic unsigned int told;
 };
 
 static void parse(const char *text, bool passive, struct endpoint *ret)
 {
 	char err[256];
 
-	if (endpoint_parse(text, passive, ret, err, sizeof(err)))
+	if (endpoint_parse_offline(text, passive, ret, err, sizeof(err)))
 		fail_msg("%s: %s", text, err);
 }
 
-static void tell(void *arg)
+/* An upstream that has no address yet, and is looked up in a loop that nobody runs. */
+static int setup(void **state)
 {
-	atomic_fetch_add(&((struct rig *)arg)->told, 1);
-}
-
-/* CONF has been parsed. */
-static void rig_begin(struct rig *rig, unsigned int interval_ms)
-{
-	struct account account;
+	static struct rig rig;
 	char err[256];
 
-	parse("10.0.0.99:80", true, &rig->listen);
-	if (account_find(NULL, &account, err, sizeof(err)) ||
-	    names_open(&account, FILTER_ERRNO, &rig->names, err, sizeof(err)))
-		fail_msg("%s", err);
-	assert_int_equal(upstream_open(&rig->u, &rig->conf, &rig->listen, interval_ms,
-				       clock_now_ms()), 0);
-	assert_int_equal(names_add(rig->names, &rig->u), 0);
-	assert_int_equal(names_start(rig->names, tell, rig), 0);
+	memset(&rig, 0, sizeof(rig));
+	parse("10.0.0.99:80", true, &rig.listen);
+	parse("name.test:80", false, &rig.conf);
+	*state = &rig;
+	return loop_open(&rig.loop, NULL, NULL) ||
+	       names_open(&rig.loop, NULL, NULL, &rig.names, err, sizeof(err)) ||
+	       upstream_open(&rig.u, &rig.conf, &rig.listen, INTERVAL_MS, 500) ||
+	       names_add(rig.names, &rig.u);
 }
 
-/* At the start it is 10.0.0.1. */
-static void rig_open(struct rig *rig, const char *upstream, unsigned int interval_ms)
+static int teardown(void **state)
 {
-	memset(rig, 0, sizeof(*rig));
-	fake_dns_say(0x0a000001);
-	parse(upstream, false, &rig->conf);
-	rig_begin(rig, interval_ms);
-}
+	struct rig *rig = *state;
 
-/* It has no address. */
-static void rig_open_unknown(struct rig *rig, const char *upstream)
-{
-	char err[256];
-
-	memset(rig, 0, sizeof(*rig));
-	assert_int_equal(endpoint_parse_offline(upstream, false, &rig->conf, err, sizeof(err)), 0);
-	rig_begin(rig, NEVER);
-}
-
-/* Of a test that has failed some may be left for good. */
-static void wait_children(void)
-{
-	uint64_t deadline = clock_now_ms() + PATIENCE_MS;
-	pid_t pid;
-
-	while ((pid = waitpid(-1, NULL, WNOHANG)) >= 0) {
-		if (clock_now_ms() > deadline)
-			fail_msg("processes of the resolver are left");
-		if (!pid)
-			short_pause();
-	}
-}
-
-static void rig_close(struct rig *rig)
-{
-	names_close(rig->names);
 	upstream_close(&rig->u);
+	upstream_close(&rig->u);
+	names_close(rig->names);
+	loop_close(&rig->loop);
 	endpoint_close(&rig->conf);
 	endpoint_close(&rig->listen);
-	wait_children();
+	return 0;
 }
 
-static bool is_at(struct upstream *u, const char *text)
+/* A look-up finds the addresses that TEXT has, "10.0.0.1:80 [::1]:80". */
+static int find(struct upstream *u, const char *text, uint64_t now_ms)
+{
+	char copy[512], *rest, *word;
+	struct addr found[32];
+	size_t n = 0;
+
+	snprintf(copy, sizeof(copy), "%s", text);
+	for (word = strtok_r(copy, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+		struct endpoint e;
+
+		parse(word, true, &e);
+		found[n++] = e.addrs[0];
+		endpoint_close(&e);
+	}
+	return upstream_found(u, found, n, now_ms);
+}
+
+static void expect(struct upstream *u, const char *text)
 {
 	struct addr_list *list = upstream_get(u);
 	char buf[ADDR_LIST_STRLEN];
-	bool is = !strcmp(addr_list_format(list, buf, sizeof(buf)), text);
 
+	assert_string_equal(addr_list_format(list, buf, sizeof(buf)), text);
 	addr_list_put(list);
-	return is;
 }
 
-static void wait_at(struct upstream *u, const char *text)
+static struct lookup_record record_of(struct upstream *u)
 {
-	uint64_t deadline = clock_now_ms() + PATIENCE_MS;
-
-	while (!is_at(u, text)) {
-		if (clock_now_ms() > deadline)
-			fail_msg("it is not %s", text);
-		short_pause();
-	}
-}
-
-static struct lookup_record wait_lookups(struct upstream *u, uint64_t n)
-{
-	uint64_t deadline = clock_now_ms() + PATIENCE_MS;
 	struct lookup_record record;
 
-	for (;;) {
-		upstream_record(u, &record);
-		if (record.lookups >= n)
-			return record;
-		if (clock_now_ms() > deadline)
-			fail_msg("%llu look-ups", (unsigned long long)record.lookups);
-		short_pause();
-	}
+	upstream_record(u, &record);
+	return record;
 }
 
-static void test_timer(void **state)
-{
-	struct addr_list *old;
-	struct rig rig;
-
-	(void)state;
-	rig_open(&rig, "variable.test:80", SOON);
-	old = upstream_get(&rig.u);
-	fake_dns_say(0x0a000002);
-	wait_at(&rig.u, "10.0.0.2:80");
-	fake_dns_say(0x0a000063); /* the listener */
-	wait_lookups(&rig.u, wait_lookups(&rig.u, 0).lookups + 2);
-	assert_true(is_at(&rig.u, "10.0.0.2:80"));
-	assert_true(wait_lookups(&rig.u, 0).failures > 0);
-	fake_dns_say(0x0a000003);
-	wait_at(&rig.u, "10.0.0.3:80");
-	assert_string_equal(wait_lookups(&rig.u, 0).why, "");
-	rig_close(&rig);
-	assert_int_equal(((struct sockaddr_in *)&old->addrs[0].ss)->sin_addr.s_addr,
-			 htonl(0x0a000001));
-	addr_list_put(old);
-}
-
-static void test_failures(void **state)
-{
-	struct lookup_record record;
-	struct rig rig;
-
-	(void)state;
-	rig_open(&rig, "variable.test:80", SOON);
-	atomic_store(&fake_dns->error, EAI_AGAIN);
-	wait_lookups(&rig.u, 1);
-	record = wait_lookups(&rig.u, wait_lookups(&rig.u, 0).lookups + 3);
-	assert_true(record.failures >= 3);
-	assert_non_null(strstr(record.why, "Temporary failure"));
-	assert_true(is_at(&rig.u, "10.0.0.1:80"));
-	fake_dns_say(0x0a000004);
-	wait_at(&rig.u, "10.0.0.4:80");
-	rig_close(&rig);
-}
-
-/* Workers say that nothing answers: it is looked up long before its time, and not for each. */
-static void test_asked(void **state)
-{
-	uint64_t start = clock_now_ms(), lookups;
-	struct rig rig;
-
-	(void)state;
-	rig_open(&rig, "variable.test:80", NEVER);
-	fake_dns_say(0x0a000005);
-	upstream_failed(&rig.u, clock_now_ms());
-	wait_at(&rig.u, "10.0.0.5:80");
-	fake_dns_say(0x0a000006);
-	while (!is_at(&rig.u, "10.0.0.6:80")) {
-		upstream_failed(&rig.u, clock_now_ms());
-		assert_true(clock_now_ms() - start < PATIENCE_MS);
-	}
-	lookups = wait_lookups(&rig.u, 0).lookups;
-	assert_true(lookups >= 2);
-	assert_true(lookups <= 2 + (clock_now_ms() - start) / UPSTREAM_ASK_MS);
-	rig_close(&rig);
-}
-
-static void wait_told(struct rig *rig, unsigned int n)
-{
-	for (uint64_t end = clock_now_ms() + PATIENCE_MS; atomic_load(&rig->told) < n;) {
-		assert_true(clock_now_ms() < end);
-		short_pause();
-	}
-}
-
-/* Nobody has looked it up before: that is done at once, and who waits is told what came of it. */
-static void test_unknown(void **state)
-{
-	struct addr_list *list = NULL;
-	uint64_t seen = 0, later = 0;
-	struct rig rig;
-
-	(void)state;
-	atomic_store(&fake_dns->error, EAI_NONAME);
-	rig_open_unknown(&rig, "variable.test:80");
-	wait_lookups(&rig.u, 1);
-	assert_true(upstream_is_unknown(&rig.u));
-	assert_int_equal(atomic_load(&rig.told), 0); /* nobody waited */
-	assert_int_equal(upstream_await(&rig.u, &seen, &list), 0);
-	wait_told(&rig, 1);
-	assert_int_equal(upstream_await(&rig.u, &seen, &list), -ENOENT);
-	assert_non_null(strstr(wait_lookups(&rig.u, 2).why, "not known"));
-	fake_dns_say(0x0a000007);
-	assert_int_equal(upstream_await(&rig.u, &later, &list), 0);
-	wait_told(&rig, 2);
-	assert_int_equal(upstream_await(&rig.u, &later, &list), 1);
-	addr_list_put(list);
-	assert_true(is_at(&rig.u, "10.0.0.7:80"));
-	names_stop(rig.names);
-	names_stop(rig.names);
-	rig_close(&rig);
-}
-
-static const char *result_of(const struct question *q)
-{
-	static char text[256];
-	struct endpoint e;
-
-	assert_true(q->done);
-	if (question_result(q, &e, text, sizeof(text)))
-		return text;
-	addr_format((struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len, text, sizeof(text));
-	endpoint_close(&e);
-	return text;
-}
-
-/* What cannot be done without: all at the same time, before and after the thread is started. */
-static void test_look_up_all(void **state)
-{
-	struct question q[] = { { .text = "variable.test:1" }, { .text = "crash.test:2" },
-				{ .text = "variable.test:3", .passive = true } };
-	struct account account;
-	struct names *names = NULL;
-	char err[256];
-
-	(void)state;
-	fake_dns_say(0x0a00000c);
-	if (account_find(NULL, &account, err, sizeof(err)) ||
-	    names_open(&account, FILTER_ERRNO, &names, err, sizeof(err)))
-		fail_msg("%s", err);
-	for (int i = 0; i < 2; i++) {
-		names_look_up_all(names, q, 3);
-		assert_string_equal(result_of(&q[0]), "10.0.0.12:1");
-		assert_int_equal(q[1].reply.error, -EIO);
-		assert_non_null(strstr(result_of(&q[1]), "without an answer"));
-		assert_string_equal(result_of(&q[2]), "10.0.0.12:3");
-		if (i == 0)
-			assert_int_equal(names_start(names, NULL, NULL), 0);
-	}
-	names_give_up(names);
-	names_look_up_all(names, q, 3);
-	assert_int_equal(q[0].reply.error, -ECANCELED);
-	assert_int_equal(q[2].reply.error, -ECANCELED);
-	names_close(names);
-	wait_children();
-}
-
-/* What has to be looked up beside a host is asked for; a host is not. */
-static void check_offline(struct endpoint *e)
+/* Families take turns; each address is there once; the same set in another order is no news. */
+static void test_found(void **state)
 {
 	static const struct {
-		const char *text;
-		size_t n;
-		bool named;
-		unsigned int port, asked;
+		const char *found, *list;
+		int r;
 	} rows[] = {
-		{ "10.0.0.1:80", 1, false, 0, 0 },
-		{ ":80", 2, false, 0, 0 },
-		{ "variable.test:80", 0, true, 80, 0 },
-		{ "variable.test:http", 0, true, 0, 0 },
-		{ "10.0.0.1:http", 1, false, 0, 1 },
+		{ "10.0.0.1:80", "10.0.0.1:80", 1 },
+		{ "10.0.0.1:80 10.0.0.1:80", "10.0.0.1:80", 0 },
+		{ "[::6]:80 [::7]:80 10.0.0.1:80", "[::6]:80, 10.0.0.1:80, [::7]:80", 1 },
+		{ "10.0.0.1:80 [::7]:80 [::6]:80", "10.0.0.1:80, [::7]:80, [::6]:80", 0 },
+		{ "10.0.0.1:80 10.0.0.2:80 10.0.0.3:80 [::1]:80 [::2]:80",
+		  "10.0.0.1:80, [::1]:80, 10.0.0.2:80, [::2]:80 and 1 more", 1 },
+		{ "10.0.0.99:80 10.0.0.5:80 10.0.0.6:0", "10.0.0.5:80", 1 },
+		{ "10.0.0.99:80", "10.0.0.5:80", -EADDRNOTAVAIL },
+		{ "", "10.0.0.5:80", -EADDRNOTAVAIL },
+		{ "10.0.0.5:80", "10.0.0.5:80", 0 },
 	};
-	char err[256];
+	struct rig *rig = *state;
+	struct addr_list *first;
+
+	expect(&rig->u, "");
+	assert_int_equal(find(&rig->u, rows[0].found, 600), 1);
+	first = upstream_get(&rig->u);
+	for (size_t i = 1; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		int r = find(&rig->u, rows[i].found, 600 + i);
+
+		if (r != rows[i].r)
+			fail_msg("%s: %d", rows[i].found, r);
+		expect(&rig->u, rows[i].list);
+		assert_int_equal(record_of(&rig->u).why[0] != 0, r < 0);
+	}
+	assert_int_equal(record_of(&rig->u).lookups, 9);
+	assert_int_equal(record_of(&rig->u).failures, 2);
+	assert_int_equal(record_of(&rig->u).resolved_ms, 608);
+	assert_int_equal(first->n, 1); /* who began before keeps what he had */
+	addr_list_put(first);
+}
+
+/* A listener with every local address would be fed by those that are known to be local. */
+static void test_own_by_loopback(void **state)
+{
+	static const struct {
+		const char *listen, *found;
+		bool good;
+	} rows[] = {
+		{ "0.0.0.0:80", "127.0.0.1:80", false }, { "0.0.0.0:80", "127.9.9.9:80", false },
+		{ "0.0.0.0:80", "0.0.0.0:80", false },   { "0.0.0.0:80", "[::1]:80", true },
+		{ "[::]:80", "[::1]:80", false },        { "[::]:80", "[::]:80", false },
+		{ "0.0.0.0:81", "127.0.0.1:80", true },  { "0.0.0.0:80", "10.0.0.1:80", true },
+		{ ":80", "[::ffff:127.0.0.1]:80", false }, { "127.0.0.1:80", "0.0.0.0:80", false },
+		{ "127.0.0.1:80", "127.0.0.2:80", true },  { "[::1]:80", "[::]:80", false },
+	};
+	struct rig *rig = *state;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		unsigned int before = atomic_load(&fake_dns->asked);
+		struct endpoint listen;
+		struct upstream u;
+		int r;
 
-		if (endpoint_parse_offline(rows[i].text, rows[i].text[0] == ':', e, err,
-					   sizeof(err)))
-			fail_msg("%s: %s", rows[i].text, err);
-		assert_int_equal(e->n_addrs, rows[i].n);
-		assert_int_equal(e->named, rows[i].named);
-		assert_int_equal(ntohs(e->named_port), rows[i].port);
-		assert_int_equal(atomic_load(&fake_dns->asked) - before, rows[i].asked);
-		endpoint_close(e);
+		parse(rows[i].listen, true, &listen);
+		assert_int_equal(upstream_open(&u, &rig->conf, &listen, INTERVAL_MS, 500), 0);
+		r = find(&u, rows[i].found, 600);
+		if (r != (rows[i].good ? 1 : -EADDRNOTAVAIL))
+			fail_msg("%s at %s: %d", rows[i].found, rows[i].listen, r);
+		upstream_close(&u);
+		endpoint_close(&listen);
 	}
 }
 
-/* For a daemon that may not look up anything itself. */
-static void test_look_up(void **state)
+/* An address that has won is first for a while, also in a newer list. */
+static void test_preferred(void **state)
 {
-	struct endpoint e;
-	char err[256] = "", text[ADDR_STRLEN];
-	struct rig rig;
-
-	(void)state;
-	rig_open(&rig, "variable.test:80", NEVER);
-	endpoint_look_up_by(names_look_up, rig.names);
-	fake_dns_say(0x0a00000b);
-	parse("variable.test:81", false, &e);
-	assert_true(e.named);
-	assert_int_equal(e.n_addrs, 1);
-	assert_string_equal(e.text, "variable.test:81");
-	assert_string_equal(addr_format((struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len, text,
-					sizeof(text)), "10.0.0.11:81");
-	endpoint_close(&e);
-	atomic_store(&fake_dns->error, EAI_NONAME);
-	assert_int_equal(endpoint_parse("variable.test:81", false, &e, err, sizeof(err)), -ENOENT);
-	assert_non_null(strstr(err, "not known"));
-	assert_int_equal(endpoint_parse("crash.test:81", false, &e, err, sizeof(err)), -EIO);
-	parse("10.0.0.1:80", false, &e); /* a number is not asked for */
-	assert_false(e.named);
-	endpoint_close(&e);
-	assert_true(is_at(&rig.u, "10.0.0.1:80"));
-	assert_int_equal(wait_lookups(&rig.u, 0).lookups, 0);
-	check_offline(&e);
-	endpoint_look_up_by(NULL, NULL);
-	rig_close(&rig);
-}
-
-/* Names come and go while others hang; each goes on by itself. */
-static void test_several(void **state)
-{
-	struct endpoint conf;
-	struct upstream more;
-	struct rig rig;
-
-	(void)state;
-	rig_open(&rig, "variable.test:80", SOON);
-	parse("variable.test:81", false, &conf);
-	conf.text[0] = '\0';
-	strcpy(conf.text, "hang.test:81");
-	for (int i = 0; i < 10; i++) { /* fewer than RESOLVER_AT_ONCE */
-		uint64_t lookups = wait_lookups(&rig.u, 0).lookups;
-
-		assert_int_equal(upstream_open(&more, &conf, &rig.listen, SOON, 1), 0);
-		assert_int_equal(names_add(rig.names, &more), 0);
-		wait_lookups(&rig.u, lookups + 1);
-		if (i % 2) {
-			names_remove(rig.names, &more);
-			names_remove(rig.names, &more);
-		}
-		upstream_close(&more);
-	}
-	endpoint_close(&conf);
-	/* a number is none of its business */
-	parse("10.0.0.1:80", false, &conf);
-	assert_int_equal(upstream_open(&more, &conf, &rig.listen, SOON, 1), 0);
-	assert_int_equal(names_add(rig.names, &more), 0);
-	assert_true(atomic_load(&more.ask) == NULL);
-	names_remove(rig.names, &more);
-	upstream_close(&more);
-	endpoint_close(&conf);
-	rig_close(&rig);
-}
-
-/* Of both processes that can answer, the guardian first: then nothing starts the server again. */
-static void test_gone(void **state)
-{
-	struct endpoint conf;
-	struct upstream server;
+	struct rig *rig = *state;
 	struct addr_list *list;
-	struct lookup_record record;
-	struct rig rig;
-	uint64_t end;
-	pid_t pid, guardian;
-	char path[64], line[256] = "";
-	FILE *f;
 
-	(void)state;
-	rig_open(&rig, "variable.test:80", SOON);
-	parse("variable.test:81", false, &conf);
-	strcpy(conf.text, "server.test:81");
-	assert_int_equal(upstream_open(&server, &conf, &rig.listen, SOON, 1), 0);
-	assert_int_equal(names_add(rig.names, &server), 0);
-	wait_lookups(&server, 1);
-	list = upstream_get(&server);
-	pid = (pid_t)(ntohl(((struct sockaddr_in *)&list->addrs[0].ss)->sin_addr.s_addr) &
-		      0xffffff);
+	find(&rig->u, "10.0.0.1:80 10.0.0.2:80", 1000);
+	list = upstream_get(&rig->u);
+	assert_int_equal(upstream_first(&rig->u, list, 1000), 0);
+	upstream_prefer(&rig->u, &list->addrs[1], 1000);
+	assert_int_equal(upstream_first(&rig->u, list, 1000 + UPSTREAM_PREFER_MS - 1), 1);
+	assert_int_equal(upstream_first(&rig->u, list, 1000 + UPSTREAM_PREFER_MS), 0);
+	upstream_avoid(&rig->u, &list->addrs[0]);
+	assert_int_equal(upstream_first(&rig->u, list, 1000), 1);
 	addr_list_put(list);
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	f = fopen(path, "re");
-	assert_non_null(f);
-	assert_non_null(fgets(line, sizeof(line), f));
-	fclose(f);
-	assert_non_null(strrchr(line, ')'));
-	assert_int_equal(sscanf(strrchr(line, ')'), ") %*c %d", &guardian), 1);
-	assert_int_equal(kill(guardian, SIGKILL), 0);
-	assert_true(names_have_resolver(rig.names));
-	assert_int_equal(kill(pid, SIGKILL), 0);
-	end = clock_now_ms() + PATIENCE_MS;
-	while (names_have_resolver(rig.names)) {
-		assert_true(clock_now_ms() < end);
-		short_pause();
-	}
-	upstream_failed(&rig.u, clock_now_ms());
-	assert_true(is_at(&rig.u, "10.0.0.1:80"));
-	do {
-		short_pause();
-		upstream_record(&rig.u, &record);
-	} while (!record.failures && clock_now_ms() < end);
-	assert_string_equal(record.why, "the resolver has ended");
-	names_remove(rig.names, &server);
-	upstream_close(&server);
-	endpoint_close(&conf);
-	rig_close(&rig);
+	find(&rig->u, "10.0.0.7:80 10.0.0.8:80 10.0.0.2:80", 2000);
+	list = upstream_get(&rig->u);
+	assert_int_equal(upstream_first(&rig->u, list, 2000), 2);
+	upstream_avoid(&rig->u, &list->addrs[2]);
+	assert_int_equal(upstream_first(&rig->u, list, 2000), 0);
+	addr_list_put(list);
 }
+
+static bool is_wanted(struct upstream *u)
+{
+	return atomic_exchange(&u->wanted, false);
+}
+
+/* Failed connects ask for a look-up, and not too often. */
+static void test_failed(void **state)
+{
+	struct rig *rig = *state;
+	unsigned int wanted = 0;
+
+	for (uint64_t now = 1000; now < 1000 + 3 * UPSTREAM_ASK_MS; now += 10) {
+		upstream_failed(&rig->u, now);
+		wanted += is_wanted(&rig->u);
+	}
+	assert_int_equal(wanted, 3);
+}
+
+static int await(struct upstream *u, uint64_t *seen)
+{
+	struct addr_list *list = NULL;
+	int r = upstream_await(u, seen, &list);
+
+	assert_int_equal(r == 1, list != NULL);
+	addr_list_put(list);
+	return r;
+}
+
+/* Sessions that come before there is an address wait for the end of one look-up. */
+static void test_await(void **state)
+{
+	struct rig *rig = *state;
+	struct upstream *u = &rig->u, alone;
+	uint64_t seen[3] = { 0 };
+
+	assert_int_equal(await(u, &seen[0]), 0);
+	assert_true(is_wanted(u));
+	assert_int_equal(await(u, &seen[0]), 0);
+	assert_true(upstream_not_found(u, "no such host"));
+	assert_false(upstream_not_found(u, "no such host"));
+	assert_int_equal(await(u, &seen[0]), -ENOENT);
+	assert_int_equal(await(u, &seen[1]), 0); /* it came after that one had ended */
+	find(u, "10.0.0.4:80", 600);
+	assert_int_equal(await(u, &seen[1]), 1);
+	assert_int_equal(await(u, &seen[2]), 1);
+	/* nobody looks this one up */
+	assert_int_equal(upstream_open(&alone, &rig->conf, &rig->listen, INTERVAL_MS, 0), 0);
+	seen[0] = 0;
+	assert_int_equal(await(&alone, &seen[0]), -ENOENT);
+	upstream_failed(&alone, 5000);
+	upstream_close(&alone);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_timer),   cmocka_unit_test(test_failures),
-		cmocka_unit_test(test_asked),   cmocka_unit_test(test_several),
-		cmocka_unit_test(test_gone),    cmocka_unit_test(test_look_up),
-		cmocka_unit_test(test_unknown), cmocka_unit_test(test_look_up_all),
+		TEST(test_found),  TEST(test_own_by_loopback), TEST(test_preferred),
+		TEST(test_failed), TEST(test_await),
 	};
 
-	log_set_level(LOG_ERR);
-	return cmocka_run_group_tests(tests, fake_dns_open, NULL);
+	return cmocka_run_group_tests(tests, NULL, NULL);
 }

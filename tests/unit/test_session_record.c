@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -36,8 +37,11 @@ static int make(void **state)
 	session.worker = &worker;
 	session.state = SESSION_OPEN;
 	session.forward = &forward;
-	session.addrs = addr_list_new(addrs, 2);
+	session.addrs = malloc(sizeof(*session.addrs) + sizeof(addrs));
 	assert_non_null(session.addrs);
+	atomic_init(&session.addrs->refs, 1);
+	session.addrs->n = 2;
+	memcpy(session.addrs->addrs, addrs, sizeof(addrs));
 	session.id = 5;
 	session.born_ms = 1000;
 	session.connected_ms = 1010;

@@ -9,7 +9,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/un.h>
+
+#include "base/syscalls_needed.h"
+
+/* if_nametoindex(3), when a configuration is read again */
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_UNIX),
+		   SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC)),
+	SYSCALL_IF(PART_NAMES, ioctl, SYSCALL_ARG(1, SIOCGIFINDEX)));
 
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)

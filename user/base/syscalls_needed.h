@@ -24,6 +24,7 @@ enum {
 	PART_NOTIFY = 4,  /* systemd is told */
 	PART_PRIVILEGED = 8, /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
+	PART_NAMES = 64, /* names of hosts and interfaces may have to be looked up */
 	PART_SOURCE = 32, /* connections to upstreams have an address or interface of their own */
 };
 

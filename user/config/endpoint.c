@@ -39,7 +39,6 @@ static int complain(struct complaint *why, int error, const char *fmt, ...)
 /* What is to be done with a text. */
 struct how {
 	bool passive, offline;
-	int family; /* of a host name's addresses, or AF_UNSPEC */
 };
 
 /* The two halves of "host:port". */
@@ -248,7 +247,7 @@ static int resolve(const struct host_port *hp, const struct how *how, struct end
 		   struct complaint *why)
 {
 	struct addrinfo hints = {
-		.ai_family = hp->bracketed ? AF_INET6 : how->family,
+		.ai_family = hp->bracketed ? AF_INET6 : AF_UNSPEC,
 		.ai_socktype = SOCK_STREAM,
 		.ai_flags = (how->passive ? AI_PASSIVE : 0) | (hp->bracketed ? AI_NUMERICHOST : 0) |
 			    (all_digits(hp->port) ? AI_NUMERICSERV : 0),
@@ -279,14 +278,15 @@ static int find_port(const char *port, in_port_t *ret, struct complaint *why)
 {
 	struct servent entry, *found = NULL;
 	char buf[SERVICE_ROOM];
+	bool kept;
 
 	if (all_digits(port)) {
 		*ret = htons((uint16_t)strtoul(port, NULL, 10));
 		return 0;
 	}
-	if (services_find(port, ret))
+	if (services_find(port, ret, &kept))
 		return 0;
-	if (getservbyname_r(port, "tcp", &entry, buf, sizeof(buf), &found) || !found)
+	if (kept || getservbyname_r(port, "tcp", &entry, buf, sizeof(buf), &found) || !found)
 		return complain(why, -EINVAL, "unknown service, expected a port number or a name");
 	*ret = (in_port_t)found->s_port;
 	return 0;
@@ -333,32 +333,10 @@ static int take_as_written(const struct host_port *hp, struct endpoint *ret, str
 	return r == -ENOMEM ? complain(why, r, "out of memory") : r;
 }
 
-static endpoint_look_up_fn *look_up_by;
-static void *look_up_arg;
-
-void endpoint_look_up_by(endpoint_look_up_fn *fn, void *arg)
-{
-	look_up_by = fn;
-	look_up_arg = arg;
-}
-
-/* Nothing has to be looked up. */
-static bool is_numeric(const struct host_port *hp)
-{
-	struct in_addr in;
-	in_port_t port;
-
-	if (!all_digits(hp->port) && !services_find(hp->port, &port))
-		return false;
-	if (hp->bracketed)
-		return !strchr(hp->host, '%');
-	return !hp->host[0] || inet_pton(AF_INET, hp->host, &in) == 1;
-}
-
 static int parse_inet(const char *text, const struct how *how, struct endpoint *ret,
 		      struct complaint *why)
 {
-	bool passive = how->passive, offline = how->offline;
+	bool passive = how->passive;
 	struct host_port hp = { 0 };
 	struct in_addr in;
 	bool named;
@@ -376,14 +354,7 @@ static int parse_inet(const char *text, const struct how *how, struct endpoint *
 	if (r < 0)
 		return r;
 	named = !hp.bracketed && hp.host[0] && inet_pton(AF_INET, hp.host, &in) != 1;
-	if (look_up_by && offline && named && !all_digits(hp.port))
-		r = 0; /* whoever looks up the host learns the port with it */
-	else if (look_up_by ? is_numeric(&hp) || (offline && named) : offline)
-		r = take_as_written(&hp, ret, why);
-	else if (look_up_by)
-		r = look_up_by(look_up_arg, text, passive, ret, why->buf, why->size);
-	else
-		r = resolve(&hp, how, ret, why);
+	r = how->offline ? take_as_written(&hp, ret, why) : resolve(&hp, how, ret, why);
 	ret->named = named;
 	return r;
 }
@@ -417,13 +388,7 @@ static int parse(const char *text, const struct how *how, struct endpoint *ret, 
 
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
-	return endpoint_parse_family(text, passive, AF_UNSPEC, ret, err, errlen);
-}
-
-int endpoint_parse_family(const char *text, bool passive, int family, struct endpoint *ret,
-			  char *err, size_t errlen)
-{
-	const struct how how = { .passive = passive, .family = family };
+	const struct how how = { .passive = passive };
 
 	return parse(text, &how, ret, err, errlen);
 }
@@ -434,6 +399,18 @@ int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret,
 	const struct how how = { .passive = passive, .offline = true };
 
 	return parse(text, &how, ret, err, errlen);
+}
+
+int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n)
+{
+	if (!n)
+		return 0;
+	e->addrs = malloc(n * sizeof(*addrs));
+	if (!e->addrs)
+		return -ENOMEM;
+	memcpy(e->addrs, addrs, n * sizeof(*addrs));
+	e->n_addrs = n;
+	return 0;
 }
 
 void endpoint_close(struct endpoint *e)

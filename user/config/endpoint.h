@@ -30,10 +30,6 @@ struct endpoint {
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
-/* The same, but of a host name only the addresses of FAMILY; AF_UNSPEC: all. */
-int endpoint_parse_family(const char *text, bool passive, int family, struct endpoint *ret,
-			  char *err, size_t errlen);
-
 /*
  * The same without asking anybody for a host: a host name gives no address, only its port.  Service
  * names are looked up in what services_keep() has kept, and in the services database of this machine.
@@ -41,17 +37,8 @@ int endpoint_parse_family(const char *text, bool passive, int family, struct end
 int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
 			   size_t errlen);
 
-/*
- * From now on, what is not known here (hosts, interfaces, services other than those that
- * services_keep() has kept) is looked up by
- * FN(ARG), which takes and returns what endpoint_parse() does, but for `named`.  NULL: by this
- * process, as at first.  endpoint_parse_offline() asks FN for the service and the interface beside
- * an address, and leaves the service beside a host name to whoever looks that up: named_port is 0
- * then.
- */
-typedef int endpoint_look_up_fn(void *arg, const char *text, bool passive, struct endpoint *ret,
-				char *err, size_t errlen);
-void endpoint_look_up_by(endpoint_look_up_fn *fn, void *arg);
+/* Give E, which has no address, the N of ADDRS.  -ENOMEM. */
+int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n);
 
 /* Release what endpoint_parse() allocated.  NULL and zeroed objects are fine. */
 void endpoint_close(struct endpoint *e);

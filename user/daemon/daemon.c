@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: what needs root is done first (setup.h).  Root is given up for good, and
- * only then do the threads start: one per worker, one for names, one for sockets in stock, one for
- * the session log, one that reloads, one for the control socket; and this one, which waits for a
- * signal.  When all run, the seccomp filter is loaded for all of them.
+ * only then do the threads start: one per worker, one for sockets in stock, one for the session log,
+ * one that reloads, one for the control socket; and this one, which waits for signals, and looks up
+ * names.  When all run, the seccomp filter is loaded for all of them.
  */
 #include "daemon/daemon.h"
 
@@ -103,7 +103,7 @@ static int fill_stocks(struct daemon *d)
 	return r ? EXIT_CODE_FAILURE : 0;
 }
 
-/* By the thread for names: sessions wait for what it has found, or not found. */
+/* A look-up has ended that sessions wait for. */
 static void tell_workers(void *arg)
 {
 	struct daemon *d = arg;
@@ -121,9 +121,6 @@ static int start_threads(struct daemon *d)
 		log_error("cannot make the workers: %s%s", strerror(-r), advice_workers(-r));
 		return EXIT_CODE_FAILURE;
 	}
-	r = d->setup.shared.names ? names_start(d->setup.shared.names, tell_workers, d) : 0;
-	if (r)
-		return no_thread("the thread for names", r);
 	balance_start(&d->balance, d->threads.workers);
 	r = threads_start(&d->threads);
 	return r ? no_thread("the thread of a worker", r) : 0;
@@ -133,7 +130,8 @@ static int start_threads(struct daemon *d)
 
 static unsigned int parts_in_use(const struct setup *s)
 {
-	unsigned int parts = s->shared.kernel ? PART_SOCKMAP : 0;
+	unsigned int parts = (s->shared.kernel ? PART_SOCKMAP : 0) |
+			     (s->shared.names ? PART_NAMES : 0);
 
 	if (s->privileged) /* the file may be changed so that it is needed */
 		parts |= PART_PRIVILEGED | (s->config.file ? PART_SOURCE : 0);
@@ -193,10 +191,6 @@ static int watch_threads(struct daemon *d)
 		snprintf(t.name, sizeof(t.name), "worker %u", i);
 		r = watchdog_add(&d->watchdog, &t);
 	}
-	if (!r && d->setup.shared.names)
-		r = watchdog_add(&d->watchdog, &(struct watched){
-			.name = "the thread for names", .turns = names_turns(d->setup.shared.names),
-			.wake = names_wake, .arg = d->setup.shared.names });
 	if (!r && d->setup.control)
 		r = watchdog_add(&d->watchdog, &(struct watched){
 			.name = "the control thread", .turns = control_turns(d->setup.control),
@@ -289,8 +283,6 @@ static int begin(struct daemon *d)
 		return EXIT_CODE_FAILURE;
 	}
 	r = confine(&d->setup);
-	if (d->setup.shared.names) /* from here on this process cannot look up anything itself */
-		endpoint_look_up_by(names_look_up, d->setup.shared.names);
 	if (!r)
 		announce_ready(d);
 	return r;
@@ -328,7 +320,6 @@ static void end(struct daemon *d)
 	reconfigure_close(&d->reconfigure);
 	if (!session_log_close(s->shared.session_log))
 		s->privileged = NULL; /* left to the log's thread, which may yet ask it */
-	names_stop(s->shared.names); /* it wakes workers */
 	threads_close(&d->threads);
 	inspect_close(&d->inspect);
 	serving_destroy(&d->serving);
@@ -348,16 +339,21 @@ static int run(struct daemon *d)
 	balance_open(&d->balance, s->config.spread, s->config.workers, steer, d);
 	s->shared.balance = &d->balance;
 	serving_init(&d->serving, &s->listening, &d->balance);
-	r = setup_open(s) ?: begin(d);
+	s->loop = &d->main_loop.loop;
+	s->name_news = tell_workers;
+	s->name_news_arg = d;
+	r = main_loop_open(&d->main_loop);
+	if (r)
+		log_error("no event loop: %s", strerror(-r));
+	r = r ? EXIT_CODE_FAILURE : setup_open(s) ?: begin(d);
 	if (!r) {
 		int sig;
 
-		d->main_loop = (struct main_loop){
-			.watchdog = &d->watchdog,
-			.reconfigure = &d->reconfigure,
-			.privileged = s->privileged,
-			.session_log = s->shared.session_log,
-		};
+		d->main_loop.watchdog = &d->watchdog;
+		d->main_loop.reconfigure = &d->reconfigure;
+		d->main_loop.privileged = s->privileged;
+		d->main_loop.session_log = s->shared.session_log;
+		d->main_loop.names = s->shared.names;
 		sig = main_loop_run(&d->main_loop);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
 			 strsignal(sig), admission_sessions(s->shared.admission),
@@ -367,8 +363,9 @@ static int run(struct daemon *d)
 	}
 	end(d);
 	setup_close(s);
+	main_loop_close(&d->main_loop);
 	log_tell_suppressed(true);
-	return s->stopped ? EXIT_CODE_OK : r;
+	return r;
 }
 
 int daemon_run(int argc, char **argv)

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "relay/names.h"
-#include "relay/upstream.h"
 
 /*
  * What `culvert status` says of names.  To the object of a forward are added
@@ -18,7 +17,7 @@
  */
 void inspect_upstream(struct json_object *forward, struct upstream *u, uint64_t now_ms);
 
-/* "resolver": "not needed", "running" or "gone". */
+/* "resolver": "not needed" or "running". */
 const char *inspect_resolver(struct names *names);
 
 #endif

@@ -1,15 +1,34 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * The main thread's event loop.  Signals come by a signalfd(2), and one timer looks after all that
+ * may be due although no signal comes.  Names are looked up in the same loop (names.h).
+ */
 #include "daemon/main_loop.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 
-SYSCALLS_NEEDED(SYSCALL(rt_sigtimedwait));
+SYSCALLS_NEEDED(SYSCALL(read));
+
+/*
+ * At the end no thread could tell this one that it has ended but by a signal, and none may send
+ * any.  So this one looks, soon and then less often.
+ */
+#define LOOK_FIRST_MS 1
+#define LOOK_LAST_MS 50
+/* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
+#define ONE_SIGNAL_MS 100
 
 static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGCHLD, SIGHUP, SIGUSR1 };
 /* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
@@ -34,77 +53,116 @@ void main_loop_take_signals(void)
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-/* How long this thread may sleep: something may be due although no signal comes. */
-static struct timespec next_look(struct main_loop *m)
+static void on_look(struct timer *t)
 {
-	uint64_t now = clock_ms(), due = now + LOG_WINDOW_MS;
-	uint64_t watchdog = watchdog_due(m->watchdog);
+	struct main_loop *m = (struct main_loop *)((char *)t - offsetof(struct main_loop, look));
+	uint64_t now = m->loop.now_ms, due = now + LOG_WINDOW_MS;
 
-	if (watchdog < due)
-		due = watchdog;
-	return clock_timespec(due > now ? due - now : 0);
+	log_tell_suppressed(false);
+	if (m->end) {
+		m->loop.stop = m->end->is_over(m->end->arg);
+		due = now + m->look_again_ms;
+		m->look_again_ms *= 2;
+		if (m->look_again_ms > LOOK_LAST_MS)
+			m->look_again_ms = LOOK_LAST_MS;
+	} else {
+		watchdog_look(m->watchdog);
+		if (watchdog_due(m->watchdog) < due)
+			due = watchdog_due(m->watchdog);
+	}
+	timer_set(&m->loop, t, due);
 }
 
-/* Signal SIG, or 0: none.  What is the same before and at the end. */
+static void take_end_signal(struct main_loop *m, int sig)
+{
+	if (!m->end) {
+		m->sig = sig;
+		m->loop.stop = true;
+	} else if (m->loop.now_ms >= m->one_until_ms) {
+		m->end->hurry(m->end->arg, sig);
+	}
+}
+
 static void serve(struct main_loop *m, int sig)
 {
-	if (sig == SIGUSR1 && m->session_log)
-		session_log_reopen(m->session_log);
-	if (sig == SIGCHLD)
+	switch (sig) {
+	case SIGUSR1:
+		if (m->session_log)
+			session_log_reopen(m->session_log);
+		break;
+	case SIGCHLD:
 		privileged_reap(m->privileged);
-	log_tell_suppressed(false);
+		break;
+	case SIGHUP:
+		if (!m->end)
+			reconfigure_ask(m->reconfigure);
+		break;
+	default:
+		take_end_signal(m, sig);
+	}
 }
 
-static bool is_to_end(int sig)
+static void on_signals(struct source *s, uint32_t events)
 {
-	return sig == SIGTERM || sig == SIGINT || sig == SIGQUIT;
+	struct main_loop *m = (struct main_loop *)((char *)s - offsetof(struct main_loop, signals));
+	struct signalfd_siginfo info;
+
+	(void)events;
+	while (read(s->fd, &info, sizeof(info)) == sizeof(info))
+		serve(m, (int)info.ssi_signo);
+}
+
+static void after_batch(void *arg)
+{
+	struct main_loop *m = arg;
+
+	if (m->names)
+		names_after_batch(m->names);
+}
+
+int main_loop_open(struct main_loop *m)
+{
+	sigset_t set = taken_set();
+	int r = loop_open(&m->loop, after_batch, m);
+
+	m->look.fire = on_look;
+	m->signals = (struct source){ .handle = on_signals, .fd = -1 };
+	if (r)
+		return r;
+	m->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return m->signals.fd < 0 ? -errno : loop_watch(&m->loop, &m->signals, EPOLLIN, true);
+}
+
+void main_loop_close(struct main_loop *m)
+{
+	if (m->signals.fd >= 0)
+		close(m->signals.fd);
+	loop_close(&m->loop);
+}
+
+static void run(struct main_loop *m)
+{
+	int r;
+
+	m->loop.stop = false;
+	timer_set(&m->loop, &m->look, clock_ms());
+	r = loop_run(&m->loop);
+	if (r)
+		log_error("the main thread cannot wait for signals any more: %s", strerror(-r));
 }
 
 int main_loop_run(struct main_loop *m)
 {
-	sigset_t set = taken_set();
-
-	for (;;) {
-		struct timespec wait = next_look(m);
-		int sig = sigtimedwait(&set, NULL, &wait);
-
-		watchdog_look(m->watchdog);
-		serve(m, sig);
-		if (is_to_end(sig))
-			return sig;
-		if (sig == SIGHUP)
-			reconfigure_ask(m->reconfigure);
-	}
+	run(m);
+	return m->sig ?: SIGTERM;
 }
-
-/*
- * No thread could tell this one that it ends but by a signal, and none may send any.  So this one
- * looks, soon and then less often.
- */
-#define LOOK_FIRST_MS 1
-#define LOOK_LAST_MS 50
-/* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
-#define ONE_SIGNAL_MS 100
 
 void main_loop_run_out(struct main_loop *m, const struct main_loop_end *e)
 {
-	uint64_t wait_ms = 0, one_until = NEVER;
-	sigset_t set = taken_set();
-
-	while (!e->is_over(e->arg)) {
-		struct timespec wait = clock_timespec(wait_ms);
-		int sig = sigtimedwait(&set, NULL, &wait);
-
-		serve(m, sig);
-		if (is_to_end(sig) && clock_ms() >= one_until)
-			e->hurry(e->arg, sig);
-		if (sig > 0)
-			continue;
-		/* nothing is left that had come before this began */
-		if (one_until == NEVER)
-			one_until = clock_ms() + ONE_SIGNAL_MS;
-		wait_ms = wait_ms ? wait_ms * 2 : LOOK_FIRST_MS;
-		if (wait_ms > LOOK_LAST_MS)
-			wait_ms = LOOK_LAST_MS;
-	}
+	if (e->is_over(e->arg))
+		return;
+	m->end = e;
+	m->look_again_ms = LOOK_FIRST_MS;
+	m->one_until_ms = clock_ms() + ONE_SIGNAL_MS;
+	run(m);
 }

@@ -4,17 +4,27 @@
 
 #include <stdbool.h>
 
+#include "base/loop.h"
 #include "daemon/privileged_client.h"
 #include "daemon/reconfigure.h"
 #include "daemon/session_log.h"
+#include "relay/names.h"
 #include "relay/watchdog.h"
 
-/* What the main thread does while the others work: it waits for signals, and for what is due. */
+/* What the main thread does while the others work: signals, what is due, and names to look up. */
 struct main_loop {
-	struct watchdog *watchdog;
+	struct loop loop; /* main_loop_open() sets the first part */
+	struct source signals;
+	struct timer look;
+	int sig;          /* that is to end culvert; 0: none has come */
+	const struct main_loop_end *end; /* NULL: culvert does not end yet */
+	uint64_t look_again_ms, one_until_ms; /* of main_loop_run_out() */
+
+	struct watchdog *watchdog; /* the caller sets the others before main_loop_run() */
 	struct reconfigure *reconfigure;
 	struct privileged *privileged;   /* NULL: none */
 	struct session_log *session_log; /* NULL: none */
+	struct names *names;             /* NULL: none */
 };
 
 /*
@@ -22,6 +32,10 @@ struct main_loop {
  * nobody does.  Before there are threads: all of them inherit that.
  */
 void main_loop_take_signals(void);
+
+/* Make the loop, which nothing runs yet.  -errno. */
+int main_loop_open(struct main_loop *m);
+void main_loop_close(struct main_loop *m);
 
 /* Returns the signal that is to end culvert. */
 int main_loop_run(struct main_loop *m);

@@ -12,7 +12,6 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/new_thread.h"
-#include "config/config_names.h"
 #include "daemon/drain.h"
 #include "relay/names.h"
 
@@ -33,72 +32,43 @@ static int make_by_privileged(void *arg, const struct forward_conf *fc, struct a
 				 n, fds, err, errlen);
 }
 
-static int copy_addresses(const struct addr *from, size_t n, struct endpoint *to)
-{
-	if (!n)
-		return 0;
-	to->addrs = malloc(n * sizeof(*to->addrs));
-	if (!to->addrs)
-		return -ENOMEM;
-	memcpy(to->addrs, from, n * sizeof(*to->addrs));
-	to->n_addrs = n;
-	return 0;
-}
-
 /* Those that sessions are led to now, if any, not those of the start: the name may have moved. */
 static int copy_current(struct upstream *from, struct endpoint *to)
 {
 	struct addr_list *list = upstream_get(from);
-	int r = copy_addresses(list->addrs, list->n, to);
+	int r = endpoint_copy_addrs(to, list->addrs, list->n);
 
 	addr_list_put(list);
 	return r;
 }
 
-/* A name that is known already has the addresses that it had, if any.  1: it is not known. */
+/* Give a name that is known already the addresses that it had, if any. */
 static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 {
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
 		const struct endpoint *known = listen ? &f->conf->listen : &f->conf->upstream;
 
 		if (f->state == FORWARD_ACTIVE && !strcmp(known->text, e->text))
-			return listen ? copy_addresses(known->addrs, known->n_addrs, e) :
+			return listen ? endpoint_copy_addrs(e, known->addrs, known->n_addrs) :
 					copy_current(&f->upstream, e);
 	}
-	return 1;
-}
-
-/* Those of a name are looked up by and by (names.h), unless nobody ever will. */
-static int find_upstream(struct reconfigure *r, struct forward_conf *fc, char *err, size_t errlen)
-{
-	int error = fc->upstream.n_addrs ? 0 : know_again(&r->reload, &fc->upstream, false);
-
-	if (error < 0)
-		snprintf(err, errlen, "%s", strerror(-error));
-	if (error <= 0 || (r->names && names_have_resolver(r->names)))
-		return error < 0 ? error : 0;
-	snprintf(err, errlen, "forward %s: upstream \"%s\": a new name cannot be looked up: the "
-		 "resolver's processes are gone, until culvert is started again",
-		 forward_name(fc), fc->upstream.text);
-	return -ENOTCONN;
+	return 0;
 }
 
 /* Only names to listen at are waited for. */
 static int find_addresses(struct reconfigure *r, struct config *c, char *err, size_t errlen)
 {
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		struct endpoint *listen = &c->forwards[i].listen;
+		struct endpoint *listen = &c->forwards[i].listen, *up = &c->forwards[i].upstream;
 		int error = listen->n_addrs ? 0 : know_again(&r->reload, listen, true);
 
-		if (error < 0) {
+		error = error ?: up->n_addrs ? error : know_again(&r->reload, up, false);
+		if (error) {
 			snprintf(err, errlen, "%s", strerror(-error));
 			return error;
 		}
-		error = find_upstream(r, &c->forwards[i], err, errlen);
-		if (error)
-			return error;
 	}
-	return config_find_listeners(c, r->names, err, errlen);
+	return names_find_listeners(r->names, c, err, errlen);
 }
 
 /* What the file says now, as a configuration that nothing uses yet. */

@@ -17,6 +17,7 @@ struct service {
 
 static struct service *kept;
 static size_t n_kept;
+static bool keeping;
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* gcc 12 loses sight of what is stored: it is in `kept`, for as long as the process lives */
@@ -74,6 +75,7 @@ int services_keep(const char *path)
 	int r = 0;
 
 	services_forget();
+	keeping = true;
 	if (!f)
 		return errno == ENOENT ? 0 : -errno;
 	while (!r && getline(&line, &size, f) >= 0)
@@ -94,10 +96,12 @@ void services_forget(void)
 	free(kept);
 	kept = NULL;
 	n_kept = 0;
+	keeping = false;
 }
 
-bool services_find(const char *name, in_port_t *ret)
+bool services_find(const char *name, in_port_t *ret, bool *ret_kept)
 {
+	*ret_kept = keeping;
 	for (size_t i = 0; i < n_kept; i++) {
 		if (!strcmp(kept[i].name, name)) {
 			*ret = kept[i].port;

@@ -6,11 +6,9 @@
 #include <stdbool.h>
 
 /*
- * Ports by the names of services, as services(5) had them when culvert started.  A port beside an
- * address that is a number has nothing to do with name servers, and a daemon that is confined, and
- * can open no file any more, would have to ask the resolver for it: which may be busy with names
- * that are not answered, or gone.  The file is read, and no module of nsswitch.conf asked, because
- * those may wait for somebody else; what only they know is the resolver's business as before.
+ * Ports by the names of services, as services(5) had them when culvert started: a daemon that is
+ * confined can open no file any more.  The file is read, and no module of nsswitch.conf asked,
+ * because those may wait for somebody else.
  */
 #define SERVICES_FILE "/etc/services"
 
@@ -21,7 +19,10 @@
 int services_keep(const char *path);
 void services_forget(void);
 
-/* The port of NAME, in network byte order.  False: it is not known. */
-bool services_find(const char *name, in_port_t *ret);
+/*
+ * The port of NAME, in network byte order.  False: it is not known.  *RET_KEPT: services_keep() has
+ * been called, so there is nobody else to ask.
+ */
+bool services_find(const char *name, in_port_t *ret, bool *ret_kept);
 
 #endif

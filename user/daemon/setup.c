@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: everything that needs root is done first, in this order: the privileged
- * process, which keeps some of it, descriptor limits, probe of the kernel, the resolver's
- * processes, names to listen at, BPF program and maps, listening sockets, control socket, logs.
+ * process, which keeps some of it, descriptor limits, probe of the kernel, names to listen at, BPF
+ * program and maps, listening sockets, control socket, logs.
  * Then root is given up for good.  There are no threads yet: capabilities are each thread's own.
  */
 #include "daemon/setup.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,7 +20,6 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/pid_file.h"
-#include "config/config_names.h"
 #include "config/config_text.h"
 #include "config/given.h"
 #include "daemon/session_log.h"
@@ -188,23 +189,39 @@ static int open_names(struct setup *s)
 	char err[512];
 
 	if ((!names_needed(&s->config) && !s->privileged) ||
-	    !names_open(&s->account, s->config.seccomp, &s->shared.names, err, sizeof(err)))
+	    !names_open(s->loop, s->name_news, s->name_news_arg, &s->shared.names, err,
+			sizeof(err)))
 		return 0;
 	log_error("%s", err);
 	return EXIT_CODE_FAILURE;
 }
 
-/* What needs an address to be bound: the only names that are waited for. */
+static void end_at_once(int sig)
+{
+	(void)sig;
+	_exit(EXIT_CODE_OK);
+}
+
+/*
+ * The only names that are waited for, since they must be bound.  getaddrinfo(3) may take long: a
+ * signal ends culvert meanwhile, which has nothing yet that would have to be ended.
+ */
 static int find_listeners(struct setup *s)
 {
+	const struct sigaction end = { .sa_handler = end_at_once };
+	static const int signals[] = { SIGTERM, SIGINT, SIGQUIT };
+	sigset_t set, before;
 	char err[512];
-	int r = config_find_listeners(&s->config, s->shared.names, err, sizeof(err));
+	int r;
 
-	if (r == -EINTR) {
-		log_info("culvert ends before it has started, by a signal");
-		s->stopped = true;
-		return EXIT_CODE_FAILURE;
+	sigemptyset(&set);
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+		sigaction(signals[i], &end, NULL);
+		sigaddset(&set, signals[i]);
 	}
+	pthread_sigmask(SIG_UNBLOCK, &set, &before);
+	r = names_find_listeners(NULL, &s->config, err, sizeof(err));
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (r)
 		log_error("%s", err);
 	return config_exit_code(r);

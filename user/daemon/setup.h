@@ -13,10 +13,13 @@
 
 /* What culvert takes root for, and has got hold of when that is given up; before it has threads. */
 struct setup {
-	struct config config; /* the first four are the caller's */
+	struct config config; /* the first seven are the caller's */
 	int argc;             /* what it was started with */
 	char **argv;
 	int pid_file;         /* -1: none */
+	struct loop *loop;    /* of the main thread */
+	void (*name_news)(void *arg); /* see names_open() */
+	void *name_news_arg;
 	struct account account;
 	struct privileged *privileged; /* NULL: none */
 	struct probe_start probe;
@@ -26,13 +29,9 @@ struct setup {
 	struct shared shared; /* names, session log */
 	struct forwards forwards;
 	struct control *control;
-	bool stopped; /* a signal has ended the start, which is no failure */
 };
 
-/*
- * All of it, and to give up root.  Returns the exit code, after a message if that is not 0; with
- * S->stopped it is not 0 either.
- */
+/* All of it, and to give up root.  Returns the exit code, after a message if that is not 0. */
 int setup_open(struct setup *s);
 /* Also what is open after a mistake, or if setup_open() was not called. */
 void setup_close(struct setup *s);

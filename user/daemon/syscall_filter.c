@@ -23,7 +23,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -220,58 +219,4 @@ int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *
 			      unsigned int parts, char *err, size_t errlen)
 {
 	return say(mode == FILTER_OFF ? 0 : allow_listed(mode, parts, list), err, errlen);
-}
-
-/* --- the resolver --- */
-
-static const int resolver_never[] = {
-	SCMP_SYS(listen), SCMP_SYS(accept), SCMP_SYS(accept4), SCMP_SYS(bpf),
-};
-
-static const int lookup_never[] = {
-	SCMP_SYS(kill), SCMP_SYS(tkill), SCMP_SYS(tgkill),
-	SCMP_SYS(rt_sigqueueinfo), SCMP_SYS(rt_tgsigqueueinfo),
-	SCMP_SYS(pidfd_open), SCMP_SYS(pidfd_getfd), SCMP_SYS(pidfd_send_signal),
-	SCMP_SYS(fork), SCMP_SYS(vfork),
-};
-
-static int refuse(scmp_filter_ctx ctx, uint32_t action, const int *calls, size_t n)
-{
-	int r = 0;
-
-	for (size_t i = 0; !r && i < n; i++)
-		r = seccomp_rule_add(ctx, action, calls[i], 0);
-	return r;
-}
-
-/* Threads are no processes.  clone3(2) hides what it makes; C libraries do without it. */
-static int refuse_processes(scmp_filter_ctx ctx)
-{
-	const struct scmp_arg_cmp process = SYSCALL_ARG_BITS(0, CLONE_THREAD, 0);
-
-	return seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0) ?:
-	       seccomp_rule_add_array(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1, &process);
-}
-
-#define N_CALLS(list) (sizeof(list) / sizeof((list)[0]))
-
-int syscall_filter_resolver(enum filter_mode mode, bool lookup, char *err, size_t errlen)
-{
-	scmp_filter_ctx ctx;
-	int r = -ENOMEM;
-
-	if (mode == FILTER_OFF || syscall_filter_hindrance())
-		return 0;
-	ctx = seccomp_init(SCMP_ACT_ALLOW);
-	if (ctx && lookup)
-		r = refuse(ctx, SCMP_ACT_ERRNO(EPERM), lookup_never, N_CALLS(lookup_never)) ?:
-		    refuse_processes(ctx);
-	else if (ctx)
-		r = refuse(ctx, SCMP_ACT_KILL_PROCESS, never, N_CALLS(never)) ?:
-		    refuse(ctx, SCMP_ACT_ERRNO(EPERM), resolver_never, N_CALLS(resolver_never));
-	r = r ?: load(ctx, false);
-	seccomp_release(ctx);
-	if (r)
-		snprintf(err, errlen, "cannot load its seccomp filter: %s", strerror(-r));
-	return r;
 }

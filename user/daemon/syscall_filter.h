@@ -23,15 +23,6 @@ int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, s
 int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list,
 			      unsigned int parts, char *err, size_t errlen);
 
-/*
- * The filter of the processes that look up names (resolver.h), where an allow list cannot be had:
- * what getaddrinfo(3) does is up to the modules that the machine has.  So what none of them needs
- * is refused: the worst ends the process, the rest fails with EPERM.  LOOKUP: of one look-up, which
- * may also make no process and send no signal.  Nothing if MODE is FILTER_OFF, or in a build that
- * no filter fits.
- */
-int syscall_filter_resolver(enum filter_mode mode, bool lookup, char *err, size_t errlen);
-
 /* What this program was built with that no filter fits, as in -fsanitize=NAME; or NULL. */
 const char *syscall_filter_hindrance(void);
 

@@ -12,7 +12,7 @@
 #include "relay/limits.h"
 #include "relay/rates.h"
 #include "relay/socket_stock.h"
-#include "relay/upstream.h"
+#include "relay/names.h"
 
 /*
  * A forward as it runs.  What the configuration says of it never changes: a reload that changes a

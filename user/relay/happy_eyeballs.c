@@ -1,30 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/happy_eyeballs.h"
 
-/* The first at or behind AT that is of FAMILY, or (SAME false) is not; N: none. */
-static size_t find(const struct addr *in, size_t n, size_t at, sa_family_t family, bool same)
-{
-	while (at < n && (in[at].ss.ss_family == family) != same)
-		at++;
-	return at;
-}
-
-void happy_sort(const struct addr *in, struct addr *out, size_t n)
-{
-	sa_family_t family = n ? in[0].ss.ss_family : 0;
-	/* of the others; of the first family */
-	size_t at[2] = { find(in, n, 0, family, false), 0 };
-
-	for (size_t i = 0; i < n; i++) {
-		bool first = !(i & 1);
-
-		if (at[first] == n)
-			first = !first;
-		out[i] = in[at[first]];
-		at[first] = find(in, n, at[first] + 1, family, first);
-	}
-}
-
 void happy_open(struct happy *h, size_t n, size_t first)
 {
 	*h = (struct happy){ .n = n < UINT16_MAX ? (uint16_t)n : UINT16_MAX };

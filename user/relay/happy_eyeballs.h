@@ -12,9 +12,8 @@
  * Which of several addresses is tried next, and when: RFC 8305 ("Happy Eyeballs").  Pure: no system
  * call, and time is what the caller says it is.
  *
- *   Section 4  getaddrinfo(3) has sorted the addresses (RFC 6724); happy_sort() keeps that order
- *              within each family, and lets the families take turns, beginning with that of the
- *              first address.
+ *   Section 4  getaddrinfo(3) has sorted the addresses (RFC 6724), and names.c lets the
+ *              families take turns.
  *   Section 5  the next attempt begins when one has failed, or HAPPY_DELAY_MS after the last one
  *              began, whichever comes first.  Those before go on beside it; the first that is
  *              connected wins.
@@ -33,9 +32,6 @@ struct happy {
 	uint16_t begun;   /* attempts that have begun */
 	uint16_t running; /* of them, those that have not ended */
 };
-
-/* Copy the N addresses of IN to OUT in the order of section 4. */
-void happy_sort(const struct addr *in, struct addr *out, size_t n);
 
 void happy_open(struct happy *h, size_t n, size_t first);
 

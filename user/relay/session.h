@@ -14,7 +14,7 @@
 #include "relay/forward.h"
 #include "relay/idle.h"
 #include "relay/proxy_protocol.h"
-#include "relay/upstream.h"
+#include "relay/names.h"
 #include "relay/worker.h"
 
 /*

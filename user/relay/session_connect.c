@@ -267,7 +267,8 @@ static void connected(struct session *s)
 	end_race(s);
 	happy_won(&s->connecting->happy);
 	if (s->connecting->happy.begun > 1)
-		addr_list_prefer(s->addrs, s->upstream, s->worker->loop.now_ms);
+		upstream_prefer(&s->forward->upstream, &s->addrs->addrs[s->upstream],
+				s->worker->loop.now_ms);
 	if (!session_header_send(s)) {
 		if (s->state == SESSION_CONNECTING)
 			retry_later(s, ENOMEM);
@@ -362,8 +363,7 @@ static void attempt_failed(struct session *s, unsigned int i, int error)
 
 	close_attempt(s, i);
 	happy_failed(&s->connecting->happy);
-	if (*address_of(s, i) == s->connecting->happy.first)
-		addr_list_forget(s->addrs);
+	upstream_avoid(&s->forward->upstream, a);
 	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
 		    (unsigned long long)s->id, forward_name(forward_of(s)),
 		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
@@ -424,7 +424,7 @@ static void begin(struct session *s)
 	if (!session_name_found(s))
 		return;
 	happy_open(&s->connecting->happy, s->addrs->n,
-		   addr_list_first(s->addrs, s->worker->loop.now_ms));
+		   upstream_first(&s->forward->upstream, s->addrs, s->worker->loop.now_ms));
 	connect_more(s);
 }
 

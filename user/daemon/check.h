@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_CONFIG_CHECK_H
-#define CULVERT_CONFIG_CHECK_H
+#ifndef CULVERT_CHECK_H
+#define CULVERT_CHECK_H
 
 /*
  * `culvert check FILE`: what config_parse() says of it, and its host names.  Returns the exit code.
