@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Limits of clients that are named by PROXY headers, limits that a reload changes while sessions
- * run, what `sessions` says of flows with a limit, and copy-buffer.  Every byte that is sent comes,
- * and is the right one.
+ * run, kernel-memory, and copy-buffer.  Every byte that is sent comes, and is the right one.
  */
 #include "forward_rig.h"
 
@@ -246,80 +245,6 @@ static void change_sessions(void **state)
 	rig_stop(d);
 }
 
-/* --- what `sessions` says --- */
-
-static void check_flows(struct daemon *d, const char *carrier, const char *reason)
-{
-	for (size_t dir = 0; dir < 2; dir++) {
-		if (carrier)
-			assert_string_equal(rig_flow_text(d, "one", dir, "carrier"), carrier);
-		assert_string_equal(rig_flow_text(d, "one", dir, "reason"), reason);
-	}
-}
-
-static void set_engine(struct daemon *d, const char *engine)
-{
-	char line[128];
-	struct json_object *o;
-
-	snprintf(line, sizeof(line),
-		 "{\"command\":\"engine\",\"forward\":\"one\",\"engine\":\"%s\"}", engine);
-	assert_int_equal(daemon_ask(d, line, RIG_PATIENCE_MS, &o), 0);
-	assert_string_equal(json_text(o, "engine"), engine);
-	json_object_put(o);
-}
-
-/* Which carrier a flow with a limit has, and why: with the configured engine, and with others. */
-static void reasons(void **state)
-{
-	struct daemon *d = rig_start(*state, ONE_OF("bandwidth = 8M\n"));
-	struct group groups[2] = { { .rate = 8U << 20, .begin = now_ms() },
-				   { .rate = 8U << 20, .begin = now_ms() } };
-	bool kernel = rig_has_kernel(d);
-	struct tap taps[2];
-	int pair[2];
-
-	taps_open(taps, NULL, 9001, true, true, 0);
-	taps_run(taps, 2, groups, 2, 150);
-	if (!strcmp(*state, "copy") || !strcmp(*state, "splice"))
-		check_flows(d, *state, "engine");
-	else
-		check_flows(d, !strcmp(*state, "sockmap") ? "splice" : NULL, "bandwidth limit");
-	for (size_t i = 0; i < RIG_ENGINES; i++) {
-		const char *engine = rig_engines[i];
-		bool named = !strcmp(engine, "copy") || !strcmp(engine, "splice");
-		int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-		bool there = false;
-
-		if (!kernel && !strcmp(engine, "sockmap"))
-			continue;
-		set_engine(d, engine);
-		while (!there) {
-			taps_once(taps, 2, groups, 2, 20);
-			there = true;
-			for (size_t dir = 0; dir < 2; dir++) {
-				const char *reason = rig_flow_text(d, "one", dir, "reason");
-
-				there = there && !strcmp(reason, named ? "engine" :
-									 "bandwidth limit");
-			}
-			if (!there && now_ms() > deadline)
-				check_flows(d, NULL, named ? "engine" : "bandwidth limit");
-		}
-		assert_string_not_equal(rig_flow_text(d, "one", 0, "carrier"), "sockmap");
-	}
-	taps_finish(taps, 2, groups, 2);
-	rig_reset(taps[0].fd);
-	rig_wait_status(d, "resources.sessions", 0);
-	/* one that only talks */
-	set_engine(d, *state);
-	open_one(pair);
-	rig_talk(pair[0], pair[1], 200);
-	assert_string_not_equal(rig_flow_text(d, "one", 0, "carrier"), "sockmap");
-	assert_int_equal(rig_status(d, "resources.slots_used"), 0);
-	rig_stop(d);
-}
-
 /* --- copy-buffer --- */
 
 #define BUFFERS 4
@@ -422,7 +347,6 @@ static const struct rig_row rows[] = {
 	{ "change-of-client", change_of_client },
 	{ "appear-and-vanish", appear_and_vanish },
 	{ "change-sessions", change_sessions },
-	{ "reasons", reasons },
 	{ "kernel-memory", kernel_memory },
 	{ "copy-buffer", copy_buffer },
 };
