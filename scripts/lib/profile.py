@@ -70,6 +70,7 @@ LAYERS = tuple((layer, re.compile(pattern)) for layer, pattern in (
      r"tcp_data_ready|tcp_cleanup_rbuf|tcp_read_sock|tcp_gro_receive"),
 ))
 OTHER = "kernel, other"
+OUTSIDE = "other programs"  # not part of the workload
 SAMPLE = re.compile(r"^\s*(?P<comm>\S.*?)\s+(?P<pid>-?\d+)/(?P<tid>-?\d+)\s")
 FRAME = re.compile(r"^\s+[0-9a-f]+ (.*?) \((.*)\)$")
 
@@ -130,7 +131,7 @@ class Roles:
         if known or pid == 0:
             return known or "interrupts while idle"
         return next((name for name in ("kworker", "ksoftirqd") if comm.startswith(name)),
-                    "other programs")
+                    OUTSIDE)
 
 
 # The load
@@ -290,8 +291,9 @@ def figure(value):
 def report(profile, options, counted, calls, recorded):
     row, (rate, cpu_rows, switches) = WORKLOADS[options.workload], counted
     scale, unit = (1, "s") if row.work_unit == "GB" else (1e6, "us")
-    table, _ = recorded
-    busy = sum(table.values())
+    busy = sum(recorded[0].values())
+    table = {key: n for key, n in recorded[0].items() if key[2] != OUTSIDE}
+    foreign = 1 - sum(table.values()) / busy
     machine = cpu_rows[0][1]
     roles = sorted({role for _, _, role in table},
                    key=lambda role: -sum(n for (_, _, r), n in table.items() if r == role))
@@ -323,6 +325,8 @@ def report(profile, options, counted, calls, recorded):
     yield from table_lines(("layer: function", "self"), [
         (f"{layer}: `{function}`", f"{number / busy:.1%}")
         for (layer, function), number in functions.most_common(TOP)])
+    if foreign > 0.02:
+        yield f"{OUTSIDE} took {foreign:.1%} of the busy time: the machine was not quiet."
     yield "The stacks are in perf.data, for `perf report` and tools that draw flame graphs."
 
 
