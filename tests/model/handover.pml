@@ -2,7 +2,7 @@
 /*
  * The hand-over protocol between the verdict program and the daemon, for one flow.
  *
- * docs/model.md explains the model, maps it to the code, and says what it leaves out. scripts/model
+ * docs/evidence.md says what the model proves. scripts/model
  * runs it, and its mutations: each M_... removes one precaution, and spin must find the damage.
  *
  * Bytes are numbered from 1 in the order of the stream. The target's TCP takes byte n + 1 after
