@@ -33,7 +33,7 @@
 
 #define ANSWER_FIRST 65536u
 #define ANSWER_MAX (64u << 20) /* more than 100,000 sessions */
-#define DEADLINE_S 5           /* for the whole conversation */
+#define PATIENCE_S 5           /* with a daemon that says nothing */
 #define RELOAD_DEADLINE_S 60   /* a name server may have to answer */
 #define RELOAD_POLL_MS 20      /* and longer each time, up to: */
 #define RELOAD_POLL_MAX_MS 320
@@ -178,36 +178,18 @@ static void make_options(const struct command *c, struct option *options)
 	*options = (struct option){ 0 };
 }
 
-/* Complain of WORD, which getopt(3) does not take for the reason WHY. */
-static int complain_option(const struct command *c, const char *word, int why)
-{
-	int value = optopt == 'c' ? VALUE_OWN + OWN_CONFIG : optopt;
-	bool own = value >= VALUE_OWN;
-	const char *name, *metavar;
-
-	if (value < VALUE_KEY)
-		return complain_unknown(c, word);
-	name = own ? own_options[value - VALUE_OWN].name : command_keys[value - VALUE_KEY].name;
-	metavar = own ? own_options[value - VALUE_OWN].metavar :
-			command_keys[value - VALUE_KEY].metavar;
-	if (why == '?')
-		return log_complain(-EINVAL, "--%s: takes no value", name);
-	return log_complain(-EINVAL, "--%s: needs a value: %s", name, metavar);
-}
-
 /* OPTION is what getopt(3) says of WORD. */
 static int take_option(const struct command *c, int option, const char *word,
 		       struct client_words *w)
 {
 	if (option == 1)
 		return add_word(c, w->request, optarg);
-	if (option == '?' || option == ':')
-		return complain_option(c, word, option);
-	/* "--control=", "--control --json" */
-	if (optarg && (!*optarg || (!strchr(word, '=') && !strncmp(optarg, "--", 2)))) {
-		optopt = option;
-		return complain_option(c, word, ':');
-	}
+	if (option == '?')
+		return complain_unknown(c, word);
+	/* "--control", "--control=", "--control --json" */
+	if (option == ':' ||
+	    (optarg && (!*optarg || (!strchr(word, '=') && !strncmp(optarg, "--", 2)))))
+		return log_complain(-EINVAL, "%s: needs a value", word);
 	if (option < VALUE_OWN && option >= VALUE_KEY)
 		return add_key(c, w->request, (enum command_key)(option - VALUE_KEY), optarg);
 	if (option == VALUE_OWN + OWN_CONTROL)
@@ -327,99 +309,54 @@ void client_words_close(struct client_words *w)
 /* Connect to PATH and send LINE; returns the socket, or -errno. */
 static int send_request(const char *path, const char *line)
 {
-	struct timeval patience = { .tv_sec = DEADLINE_S };
+	struct timeval patience = { .tv_sec = PATIENCE_S };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	char text[CONTROL_REQUEST_MAX + 1];
-	int fd, n, r;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), n, r = 0;
 
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
-	/* Bounds send() and, on a unix socket whose backlog is full, connect() too. */
+	/* bounds each recv() and send(), and connect() too, where the backlog is full */
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-
 	memcpy(un.sun_path, path, strlen(path) + 1);
 	n = snprintf(text, sizeof(text), "%s\n", line);
-	r = connect(fd, (struct sockaddr *)&un, sizeof(un));
-	if (r < 0 || send(fd, text, (size_t)n, MSG_NOSIGNAL) < 0) {
+	if (connect(fd, (struct sockaddr *)&un, sizeof(un)))
 		r = errno == EAGAIN ? -ETIMEDOUT : -errno;
-		close(fd);
-		return r;
-	}
-	return fd;
-}
-
-/* One recv(), not later than END; returns the number of bytes, 0 at the end of file, or -errno. */
-static ssize_t receive(int fd, char *buf, size_t size, uint64_t end)
-{
-	struct pollfd pfd = { .fd = fd, .events = POLLIN };
-	uint64_t now;
-	ssize_t n;
-
-	for (;;) {
-		n = recv(fd, buf, size, MSG_DONTWAIT);
-		if (n >= 0)
-			return n;
-		if (errno != EAGAIN && errno != EINTR)
-			return -errno;
-		now = clock_ms();
-		if (now >= end)
-			return -ETIMEDOUT;
-		poll(&pfd, 1, (int)(end - now));
-	}
-}
-
-static int grow(char **buf, size_t *size)
-{
-	size_t more_size = *size ? 2 * *size : ANSWER_FIRST;
-	char *more;
-
-	if (more_size > ANSWER_MAX)
-		return -EFBIG;
-	more = realloc(*buf, more_size);
-	if (!more)
-		return -ENOMEM;
-	*buf = more;
-	*size = more_size;
-	return 0;
+	else if (send(fd, text, (size_t)n, MSG_NOSIGNAL) < 0 && errno != EPIPE) /* says why not */
+		r = errno == EAGAIN ? -ETIMEDOUT : -errno;
+	if (!r)
+		return fd;
+	close(fd);
+	return r;
 }
 
 /*
- * Read one line, or up to the end of file, into a string that the caller frees.  -EFBIG: longer
- * than ANSWER_MAX; -ENODATA: nothing came.
+ * Read one line, or up to the end of file, into a string that the caller frees in any case.
+ * -EFBIG: longer than ANSWER_MAX; -ENODATA: nothing came.
  */
-static int read_answer(int fd, uint64_t end, char **ret, size_t *ret_len)
+static int read_answer(int fd, char **ret, size_t *ret_len)
 {
 	size_t len = 0, size = 0;
-	char *buf = NULL;
 	ssize_t n;
-	int r;
 
 	do {
 		if (size - len < 2) {
-			r = grow(&buf, &size);
-			if (r < 0)
-				goto fail;
-		}
-		n = receive(fd, buf + len, size - len - 1, end);
-		if (n < 0) {
-			r = (int)n;
-			goto fail;
-		}
-		len += (size_t)n;
-	} while (n > 0 && !memchr(buf + len - n, '\n', (size_t)n));
+			char *more = size < ANSWER_MAX ? realloc(*ret, size += size ?: ANSWER_FIRST)
+						       : NULL;
 
-	if (len == 0) {
-		r = -ENODATA;
-		goto fail;
-	}
-	buf[len] = '\0';
-	*ret = buf;
+			if (!more)
+				return size < ANSWER_MAX ? -ENOMEM : -EFBIG;
+			*ret = more;
+		}
+		n = recv(fd, *ret + len, size - len - 1, 0);
+		if (n < 0)
+			return errno == EAGAIN || errno == EINTR ? -ETIMEDOUT : -errno;
+		len += (size_t)n;
+		(*ret)[len] = '\0';
+	} while (n > 0 && !memchr(*ret + len - n, '\n', (size_t)n));
 	*ret_len = len;
-	return 0;
-fail:
-	free(buf);
-	return r;
+	return len ? 0 : -ENODATA;
 }
 
 /*
@@ -443,24 +380,6 @@ static int print_json(struct json_object *answer, FILE *out)
 	}
 	fputc('\n', out);
 	return 0;
-}
-
-static struct json_object *parse_answer(const char *text, size_t len)
-{
-	struct json_tokener *tok = json_tokener_new();
-	struct json_object *answer = NULL;
-
-	if (!tok)
-		return NULL;
-	json_tokener_set_flags(tok, JSON_TOKENER_STRICT);
-	/* With the NUL: it says that a number is complete. */
-	answer = json_tokener_parse_ex(tok, text, (int)len + 1);
-	json_tokener_free(tok);
-	if (!json_object_is_type(answer, json_type_object)) {
-		json_object_put(answer);
-		return NULL;
-	}
-	return answer;
 }
 
 /* Daemons of version 0.1.0 said it in a string. */
@@ -516,36 +435,31 @@ static int complain_unreachable(const char *path, int err)
 			    strerror(-err), hint);
 }
 
-/* Send LINE and understand what comes back.  Else the exit code, after a message. */
+/* Send LINE and parse the answer.  Else the exit code, after a message. */
 static int ask(const char *control, const char *line, struct json_object **ret)
 {
 	size_t len = 0;
 	char *text = NULL;
-	uint64_t end = clock_ms() + DEADLINE_S * 1000;
-	int fd = send_request(control, line), r;
-	bool whole;
+	int fd = send_request(control, line), r = fd < 0 ? fd : read_answer(fd, &text, &len);
+	bool whole = !r && text[len - 1] == '\n';
 
-	if (fd < 0)
-		return complain_unreachable(control, fd);
-	r = read_answer(fd, end, &text, &len);
-	close(fd);
+	if (fd >= 0)
+		close(fd);
+	*ret = r ? NULL : json_tokener_parse(text);
+	free(text);
 	if (r == -EFBIG)
 		return log_complain(EXIT_CODE_FAILURE,
 				    "%s: the daemon's answer is longer than %u MiB", control,
 				    ANSWER_MAX >> 20);
-	if (r == -ENOMEM)
-		return log_complain(EXIT_CODE_FAILURE, "out of memory");
-	if (r < 0)
+	if (r)
 		return complain_unreachable(control, r);
-
-	*ret = parse_answer(text, len);
-	whole = text[len - 1] == '\n';
-	free(text);
-	if (!*ret)
-		return log_complain(EXIT_CODE_FAILURE, "%s: the answer is %s", control,
-				    whole ? "not JSON from a culvert daemon" :
+	if (json_object_is_type(*ret, json_type_object))
+		return EXIT_CODE_OK;
+	json_object_put(*ret);
+	*ret = NULL;
+	return log_complain(EXIT_CODE_FAILURE, "%s: the answer is %s", control,
+			    whole ? "not JSON from a culvert daemon" :
 				    "cut off: it was not taken in time, or the daemon has ended");
-	return EXIT_CODE_OK;
 }
 
 static int64_t number_in(struct json_object *o, const char *key)
