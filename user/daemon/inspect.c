@@ -14,10 +14,10 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/syscalls_needed.h"
-#include "daemon/inspect_names.h"
 #include "daemon/session_log.h"
 #include "relay/limits.h"
 #include "relay/balance.h"
+#include "relay/names.h"
 #include "relay/proxy_use.h"
 #include "relay/session.h"
 #include "relay/session_move.h"
@@ -265,6 +265,36 @@ static struct forward_sum sum_forward(const struct forward_totals *t)
 	return sum;
 }
 
+/* ADDRESSES, in the order in which new sessions try them; and LOOKUP, null unless of a name. */
+static void add_upstream_state(struct json_object *o, struct upstream *u, uint64_t now_ms)
+{
+	struct json_object *addresses = json_object_new_array(), *lookup;
+	struct addr_list *list = upstream_get(u);
+	struct lookup_record record;
+	char text[ADDR_STRLEN];
+
+	for (size_t i = 0; i < list->n; i++) {
+		const struct addr *a = &list->addrs[i];
+
+		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+		json_append(addresses, json_object_new_string(text));
+	}
+	addr_list_put(list);
+	json_add(o, "addresses", addresses);
+	if (!u->conf->named) {
+		json_add_null(o, "lookup");
+		return;
+	}
+	upstream_record(u, &record);
+	lookup = json_object_new_object();
+	json_add_int(lookup, "interval_ms", u->interval_ms);
+	json_add_int(lookup, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
+	json_add_int(lookup, "lookups", record.lookups);
+	json_add_int(lookup, "failures", record.failures);
+	json_add_text(lookup, "error", record.why);
+	json_add(o, "lookup", lookup);
+}
+
 static struct json_object *forward_json(struct forward *f, const struct config *c,
 					uint64_t now_ms)
 {
@@ -275,7 +305,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "name", forward_name(fc));
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
-	inspect_upstream(o, &f->upstream, now_ms);
+	add_upstream_state(o, &f->upstream, now_ms);
 	json_add_text(o, "engine", engine_name(forward_policy(f)->engine));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
@@ -495,7 +525,7 @@ struct json_object *inspect_status(const struct inspect *r, bool forwards)
 	json_add_int(o, "sessions_moved", sum_moved(r));
 	json_add_int(o, "max_sessions", c->max_sessions);
 	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
-	json_add_text(o, "resolver", inspect_resolver(r->shared->names));
+	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");
 	if (forwards)
 		json_add(o, "forwards", forwards_json(r, NULL, now_ms));
 	json_add(o, "reload", reconfigure_json(r->reconfigure));
