@@ -48,8 +48,7 @@ for step in load_modules check_settings; do
 done
 PATH=/culvert/bin:/bin
 CULVERT_TEST_SLOW=4
-CULVERT_PROBE_SLOW=8
-export PATH CULVERT_TEST_SLOW CULVERT_PROBE_SLOW
+export PATH CULVERT_TEST_SLOW
 # shellcheck source=scripts/lib/kernels_steps.sh
 . /culvert/steps.sh
 run_steps </culvert/plan

@@ -81,8 +81,8 @@ BREAKAGES = {
     "hang": Breakage("sleep 100000", r"no verdict within \d+ s"),
     "silent": Breakage("poweroff -f; sleep 100", r"ended without a verdict"),
     "module": Breakage("", r"guest/load_modules.*veth", ("veth",)),
-    "probe": Breakage("CULVERT_PROBE_FAIL=gate culvert probe --json",
-                      r"probe/gate.*forced"),
+    "probe": Breakage("ulimit -n 8; culvert probe --json",
+                      r"probe/loopback.*Too many open files"),
     "test": Breakage("exit 1", r"broken.*exit code 1"),
 }
 

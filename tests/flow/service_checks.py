@@ -27,7 +27,6 @@ TREE = pathlib.Path(__file__).resolve().parents[2]
 ENGINES = {"auto": 81, "sockmap": 82, "splice": 83, "copy": 84}
 GRACE = 5.0  # a session that finishes in time must do so on a busy machine, too
 WATCHDOG = 4  # the same of a daemon that says that it is alive
-PROBE_SLOW = "CULVERT_PROBE_SLOW"
 EXPOSURE = 2.0  # as systemd-analyze security counts; docs/security.md says what it is made of
 NET_ADMIN, NET_BIND_SERVICE = 12, 10
 PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
@@ -371,8 +370,6 @@ def main():
     checks = [value for name, value in globals().items() if name.startswith("check_")]
     print(run("systemctl", "--version").splitlines()[0])
     systemctl("log-target", "journal")
-    if PROBE_SLOW in os.environ:  # how slow the machine is, for the units, too
-        systemctl("set-environment", f"{PROBE_SLOW}={os.environ[PROBE_SLOW]}")
     with socket.create_server(UPSTREAM, backlog=1000) as upstream:
         upstream.settimeout(PATIENCE)
         Session.upstream = upstream

@@ -58,15 +58,15 @@ static const struct served {
 	{ "64 KiB of locked memory", "prlimit --memlock=65536:65536", NULL },
 	{ "no BPF file system", MOUNTS("{ umount -l /sys/fs/bpf 2>/dev/null || :; }"), NULL },
 	{ "no such time zone or locale", "env TZ=No/Where LANG=xx_YY LC_ALL=tr_TR.UTF-8", NULL },
-	{ "nothing in the environment", "env -i CULVERT_PROBE_SLOW=3", NULL },
+	{ "nothing in the environment", "env -i", NULL },
 	{ "no BTF of the kernel", MOUNTS("umount -l /sys"), "it needs kernel BTF" },
 	{ "root without capabilities for BPF", BOUNDING "-bpf,-perfmon,-net_admin,-sys_admin",
-	  "missing CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN (start as root)" },
+	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 	{ "an ordinary account", "setpriv --reuid 65534 --regid 65534 --clear-groups",
-	  "missing CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN (start as root)" },
+	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 	{ "a user namespace without accounts",
 	  "setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user",
-	  "missing CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN (start as root)" },
+	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 };
 
 #define N_REFUSED (sizeof(refused) / sizeof(refused[0]))

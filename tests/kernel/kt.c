@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Namespace, programs, sessions and maps of the kernel tests. */
+/* Namespace, program, sessions and maps of the kernel tests, and what can be asked of a socket. */
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <net/if.h>
+#include <limits.h>
+#include <linux/sock_diag.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <time.h>
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
+#include "base/clock.h"
 #include "datapath/kernel.h"
 #include "kt.h"
 
 #define SESSIONS_MAX 64
 #define WATCHDOG_S 120
-#define SMALL_BUFFER (16 * KIB)
+#define INJECT_MAX 2048
 
 struct traps *kt_bpf;
 
@@ -35,31 +35,9 @@ int kt_slow(void)
 	return factor < 1 || factor > 100 ? 1 : (int)factor;
 }
 
-int64_t kt_now_us(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
-}
-
 int64_t kt_now_ms(void)
 {
-	return kt_now_us() / 1000;
-}
-
-static int lo_up(void)
-{
-	struct ifreq ifr = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
-	int fd, r = 0;
-
-	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	if (ioctl(fd, SIOCSIFFLAGS, &ifr) < 0)
-		r = -errno;
-	close(fd);
-	return r;
+	return (int64_t)clock_ms();
 }
 
 void kt_enter(void)
@@ -74,7 +52,7 @@ void kt_enter(void)
 		fprintf(stderr, "skipped: no network namespace: %s\n", strerror(errno));
 		exit(77);
 	}
-	r = lo_up();
+	r = rig_lo_up();
 	if (r < 0) {
 		fprintf(stderr, "cannot bring lo up: %s\n", strerror(-r));
 		exit(1);
@@ -156,64 +134,6 @@ void kt_close(int *fdp)
 	*fdp = -1;
 }
 
-static int listen_on_lo(int family, bool small, struct sockaddr_storage *ret_addr)
-{
-	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
-	struct sockaddr_in v4 = { .sin_family = AF_INET,
-				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t len = sizeof(*ret_addr);
-	int fd, size = SMALL_BUFFER;
-
-	fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (fd < 0)
-		return -errno;
-	if (small) {
-		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
-		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
-	}
-	if (bind(fd, family == AF_INET6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4,
-		 family == AF_INET6 ? sizeof(v6) : sizeof(v4)) < 0 ||
-	    listen(fd, 4) < 0 || getsockname(fd, (struct sockaddr *)ret_addr, &len) < 0) {
-		int r = -errno;
-
-		close(fd);
-		return r;
-	}
-	return fd;
-}
-
-int kt_pair(int family, bool small, int *ret_conn, int *ret_acc)
-{
-	struct sockaddr_storage addr;
-	int lfd, conn = -1, acc = -1, size = SMALL_BUFFER, r = 0;
-
-	lfd = listen_on_lo(family, small, &addr);
-	if (lfd < 0)
-		return lfd;
-	conn = socket(family, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (conn < 0)
-		goto fail;
-	if (small) {
-		setsockopt(conn, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
-		setsockopt(conn, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
-	}
-	if (connect(conn, (struct sockaddr *)&addr, sizeof(addr)) < 0)
-		goto fail;
-	acc = accept4(lfd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	if (acc < 0 || fcntl(conn, F_SETFL, O_NONBLOCK) < 0)
-		goto fail;
-	close(lfd);
-	*ret_conn = conn;
-	*ret_acc = acc;
-	return 0;
-fail:
-	r = -errno;
-	close(lfd);
-	kt_close(&conn);
-	kt_close(&acc);
-	return r;
-}
-
 struct kt_session *kt_open(unsigned int flags)
 {
 	int family = flags & KT_IPV6 ? AF_INET6 : AF_INET;
@@ -224,9 +144,8 @@ struct kt_session *kt_open(unsigned int flags)
 	*s = (struct kt_session){ .client = -1, .a = -1, .b = -1, .server = -1,
 				  .slot_a = slots_used, .slot_b = slots_used + 1 };
 	slots_used += 2;
-	assert_int_equal(kt_pair(family, flags & KT_SMALL_A, &s->client, &s->a), 0);
-	assert_int_equal(kt_pair(family, flags & KT_SMALL_B, &s->b, &s->server), 0);
-	s->base_b = kt_sent_seq(s->b);
+	assert_int_equal(rig_connect(family, flags & KT_SMALL_A, &s->client, &s->a), 0);
+	assert_int_equal(rig_connect(family, flags & KT_SMALL_B, &s->b, &s->server), 0);
 	return s;
 }
 
@@ -285,26 +204,244 @@ void kt_kick(int fd)
 	(void)!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 }
 
-/* The lock around SO_RCVLOWAT keeps the kernel from growing SO_RCVBUF to match: see f1. */
-int kt_fence(int fd)
+/* The lock keeps the kernel from growing SO_RCVBUF to match. */
+void kt_fence(int fd)
 {
-	int old = kt_sockopt(fd, SOL_SOCKET, SO_BUF_LOCK);
-	int lock = old | SOCK_RCVBUF_LOCK, huge = INT32_MAX;
+	int lock = SOCK_RCVBUF_LOCK;
 
-	if (setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock)) < 0)
-		return -errno;
-	if (setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &huge, sizeof(huge)) < 0)
-		return -errno;
-	return old;
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock)), 0);
+	assert_int_equal(tcp_set_lowat(fd, INT_MAX), 0);
 }
 
-int kt_unfence(int fd, int lock)
+void kt_unfence(int fd)
 {
-	int one = 1;
+	int none = 0;
 
-	if (setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof(one)) < 0)
-		return -errno;
-	if (setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock)) < 0)
-		return -errno;
+	assert_int_equal(tcp_set_lowat(fd, 1), 0);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &none, sizeof(none)), 0);
+}
+
+int kt_send(int fd, uint64_t off, size_t len)
+{
+	int64_t end = kt_now_ms() + KT_DEADLINE_MS;
+
+	while (len) {
+		ssize_t n = rig_send(fd, off, len);
+
+		if (n < 0)
+			return (int)n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+		if (!len)
+			break;
+		if (kt_now_ms() > end)
+			return -ETIMEDOUT;
+		poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, 10);
+	}
 	return 0;
+}
+
+int kt_expect(int fd, uint64_t off, size_t len)
+{
+	int64_t end = kt_now_ms() + KT_DEADLINE_MS;
+
+	while (len) {
+		ssize_t n = rig_receive(fd, off, len);
+
+		if (n < 0)
+			return (int)n;
+		off += (uint64_t)n;
+		len -= (size_t)n;
+		if (!len)
+			break;
+		if (kt_now_ms() > end)
+			return -ETIMEDOUT;
+		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 10);
+	}
+	return 0;
+}
+
+int kt_expect_eof(int fd)
+{
+	int64_t end = kt_now_ms() + KT_DEADLINE_MS;
+
+	while (kt_now_ms() < end) {
+		char byte;
+		ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
+
+		if (!n)
+			return 0;
+		if (n > 0)
+			return -EMSGSIZE;
+		if (errno != EAGAIN)
+			return -errno;
+		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 10);
+	}
+	return -ETIMEDOUT;
+}
+
+bool kt_quiet(int fd)
+{
+	char byte;
+
+	return recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
+}
+
+short kt_poll(int fd, short events)
+{
+	struct pollfd p = { .fd = fd, .events = events };
+
+	return (short)(poll(&p, 1, 0) > 0 ? p.revents : 0);
+}
+
+int kt_sockopt(int fd, int level, int name)
+{
+	int val = -1;
+	socklen_t len = sizeof(val);
+
+	assert_int_equal(getsockopt(fd, level, name, &val, &len), 0);
+	return val;
+}
+
+static uint32_t *meminfo(int fd)
+{
+	static uint32_t mem[SK_MEMINFO_VARS];
+	socklen_t len = sizeof(mem);
+
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_MEMINFO, mem, &len), 0);
+	return mem;
+}
+
+uint64_t kt_charged(int fd)
+{
+	const uint32_t *mem = meminfo(fd);
+
+	return (uint64_t)mem[SK_MEMINFO_RMEM_ALLOC] + mem[SK_MEMINFO_WMEM_QUEUED] +
+	       mem[SK_MEMINFO_BACKLOG];
+}
+
+uint32_t kt_sk_drops(int fd)
+{
+	return meminfo(fd)[SK_MEMINFO_DROPS];
+}
+
+int kt_inq(int fd)
+{
+	int val = -1;
+
+	assert_int_equal(ioctl(fd, SIOCINQ, &val), 0);
+	return val;
+}
+
+int kt_true_inq(struct kt_session *s)
+{
+	kt_del(kt_bpf->maps.rx, s->slot_a);
+	kt_del(kt_bpf->maps.tx, s->slot_a);
+	return kt_inq(s->a);
+}
+
+int kt_outq(int fd)
+{
+	int val = -1;
+
+	assert_int_equal(ioctl(fd, SIOCOUTQ, &val), 0);
+	return val;
+}
+
+struct tcp_info kt_info(int fd)
+{
+	struct tcp_info ti = { 0 };
+	socklen_t len = sizeof(ti);
+
+	assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &ti, &len), 0);
+	return ti;
+}
+
+static int64_t accepted(int fd, bool connected)
+{
+	uint64_t n;
+
+	assert_int_equal(tcp_accepted(fd, connected, &n), 0);
+	return (int64_t)n;
+}
+
+int64_t kt_accepted_a(const struct kt_session *s)
+{
+	return accepted(s->a, false);
+}
+
+int64_t kt_accepted_b(const struct kt_session *s)
+{
+	return accepted(s->b, true);
+}
+
+/* The next sequence number that fd would send or expects (T12: not for production). */
+static uint32_t queue_seq(int fd, int queue)
+{
+	int on = 1, off = TCP_REPAIR_OFF_NO_WP;
+	uint32_t seq = 0;
+	socklen_t len = sizeof(seq);
+
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on)), 0);
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof(queue)), 0);
+	assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &seq, &len), 0);
+	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof(off)), 0);
+	return seq;
+}
+
+static uint32_t sum16(const void *data, size_t len, uint32_t sum)
+{
+	const unsigned char *p = data;
+
+	for (size_t i = 0; i < len; i++)
+		sum += i & 1 ? p[i] : (uint32_t)p[i] << 8;
+	return sum;
+}
+
+static uint16_t tcp_checksum(uint32_t saddr, uint32_t daddr, const void *segment, size_t len)
+{
+	uint32_t sum = IPPROTO_TCP + (uint32_t)len;
+
+	sum = sum16(&saddr, sizeof(saddr), sum);
+	sum = sum16(&daddr, sizeof(daddr), sum);
+	sum = sum16(segment, len, sum);
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return htons((uint16_t)~sum);
+}
+
+int kt_inject(int fd, uint64_t off, size_t len, size_t again)
+{
+	struct {
+		struct tcphdr th;
+		unsigned char data[INJECT_MAX];
+	} seg = { 0 };
+	struct sockaddr_in from = { 0 }, to = { 0 };
+	socklen_t flen = sizeof(from), tlen = sizeof(to);
+	size_t total = sizeof(seg.th) + len;
+	int raw, r = 0;
+
+	assert_true(len <= sizeof(seg.data));
+	if (getsockname(fd, (struct sockaddr *)&from, &flen) < 0 ||
+	    getpeername(fd, (struct sockaddr *)&to, &tlen) < 0)
+		return -errno;
+	seg.th.source = from.sin_port;
+	seg.th.dest = to.sin_port;
+	seg.th.seq = htonl(queue_seq(fd, TCP_SEND_QUEUE) - (uint32_t)again);
+	seg.th.ack_seq = htonl(queue_seq(fd, TCP_RECV_QUEUE));
+	seg.th.doff = sizeof(seg.th) / 4;
+	seg.th.ack = 1;
+	seg.th.psh = 1;
+	seg.th.window = htons(UINT16_MAX);
+	memcpy(seg.data, rig_pattern(off), len);
+	seg.th.check = tcp_checksum(from.sin_addr.s_addr, to.sin_addr.s_addr, &seg, total);
+
+	raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
+	if (raw < 0)
+		return -errno;
+	to.sin_port = 0;
+	if (sendto(raw, &seg, total, 0, (struct sockaddr *)&to, sizeof(to)) < 0)
+		r = -errno;
+	close(raw);
+	return r;
 }

@@ -33,15 +33,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* UAPI of 5.14, missing in some C libraries' copies */
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SOCK_SNDBUF_LOCK
-#define SOCK_SNDBUF_LOCK 1
-#define SOCK_RCVBUF_LOCK 2
-#endif
-
+#include "datapath/tcp.h"
+#include "probe/rig.h"
 #include "traps.h"
 #include "tests/kernel/traps.skel.h"
 
@@ -81,7 +74,6 @@ enum kt_open_flags {
 struct kt_session {
 	int client, a, b, server; /* -1: closed */
 	uint32_t slot_a, slot_b;
-	int64_t base_b; /* kt_sent_seq(b) before the first byte */
 };
 
 extern struct traps *kt_bpf; /* loaded by kt_main */
@@ -106,8 +98,6 @@ int kt_slow(void);
 int64_t kt_now_ms(void);
 int64_t kt_now_us(void);
 
-/* A connected pair on lo; small: tiny buffers on both ends.  Both are owned by the caller. */
-int kt_pair(int family, bool small, int *ret_conn, int *ret_acc);
 /* Opens both connections and registers them for kt_teardown.  Asserts on failure. */
 struct kt_session *kt_open(unsigned int flags);
 /* Closes one end of a session (a member of the struct) and marks it closed. */
@@ -128,29 +118,12 @@ volatile struct kt_stat *kt_stat(uint32_t slot);
 
 /* T2: makes the verdict run over what is already queued. */
 void kt_kick(int fd);
-/*
- * T16: no verdict is running when fence returns, and none starts before unfence.  kt_fence returns
- * the socket's buffer locks, which kt_unfence puts back.
- */
-int kt_fence(int fd);
-int kt_unfence(int fd, int lock);
-/* T16: a stronger fence to put around the other: nothing with data or a FIN gets in at all. */
-int kt_filter(int fd, bool on);
-/* T16: is TCP short of memory, system-wide?  Then SO_RCVLOWAT is no fence. */
-bool kt_pressure(void);
+/* T16: half of the fence, the low-water mark; what waits behind it runs the verdict at its end. */
+void kt_fence(int fd);
+void kt_unfence(int fd);
 
-/* --- kt_io.c ---------------------------------------------------------------------------- */
-
-/* The byte at an offset of the test stream, and whole buffers of it. */
-void kt_fill(void *buf, size_t len, uint64_t off);
-bool kt_same(const void *buf, size_t len, uint64_t off);
-
-/* As much as goes without waiting, up to len bytes of the stream from off: count, or -errno. */
-ssize_t kt_push(int fd, uint64_t off, size_t len);
-/* All of it. */
+/* All LEN bytes of the stream (rig_pattern()) from OFF on. */
 int kt_send(int fd, uint64_t off, size_t len);
-/* What is there, verified: count (0: nothing now), -EILSEQ: wrong byte, -ENODATA: end of file. */
-ssize_t kt_pull(int fd, uint64_t off, size_t most);
 /* Exactly len bytes, verified. */
 int kt_expect(int fd, uint64_t off, size_t len);
 /* End of file and no byte before it. */
@@ -160,30 +133,20 @@ bool kt_quiet(int fd);
 
 /* poll(2) without waiting: revents. */
 short kt_poll(int fd, short events);
-int kt_so_error(int fd);
-uint32_t kt_sk_drops(int fd);
+/* An option of an int. */
 int kt_sockopt(int fd, int level, int name);
+/* SO_MEMINFO: what is charged to a socket, and what it has dropped. */
+uint64_t kt_charged(int fd);
+uint32_t kt_sk_drops(int fd);
 int kt_inq(int fd);
-/* rcv_nxt - copied_seq of A.  Takes A out of all maps: while in one, SIOCINQ may not tell (f2). */
+/* rcv_nxt - copied_seq of A.  Takes A out of all maps: while in one, SIOCINQ may not tell. */
 int kt_true_inq(struct kt_session *s);
 int kt_outq(int fd);
 struct tcp_info kt_info(int fd);
-/* Bytes that a socket's TCP has accepted, by T6's formula, and by acked + SIOCOUTQ. */
-int64_t kt_accepted(int fd);
-int64_t kt_sent_seq(int fd);
+/* Bytes that the TCP of a session's A or B has accepted for sending. */
+int64_t kt_accepted_a(const struct kt_session *s);
+int64_t kt_accepted_b(const struct kt_session *s);
 
-/* --- kt_net.c --------------------------------------------------------------------------- */
-
-/* Loses packets on lo; cfg is the running program's.  On the way out, the sender is told. */
-struct kt_dropper {
-	struct traps *bpf;
-	volatile struct kt_drop *cfg;
-};
-
-void kt_dropper_start(struct kt_dropper *d, bool on_the_way_out);
-void kt_dropper_stop(struct kt_dropper *d);
-
-uint16_t kt_port(int fd); /* its own, in host order */
 /*
  * As if the owner of fd (IPv4, on lo) had sent a segment: len bytes of the stream from off, the
  * first `again` of which were sent before, the others never.

@@ -3,6 +3,7 @@
  * What culvert's own program does where no peer can make it do so at will: the daemon's half of the
  * contract (include/culvert.h) is played by hand here.
  */
+#include "datapath/carrier_sockmap.h"
 #include "datapath/kernel.h"
 #include "kt.h"
 
@@ -148,7 +149,7 @@ static size_t send_all_it_takes(int fd, size_t most)
 	while (sent < most) {
 		ssize_t n = 0;
 
-		if (KT_HOLDS((n = kt_push(fd, sent, most - sent)) == 0, 500))
+		if (KT_HOLDS((n = rig_send(fd, sent, most - sent)) == 0, 500))
 			break;
 		assert_true(n > 0);
 		sent += (size_t)n;
@@ -185,12 +186,12 @@ static void carry_rest(struct kt_session *s, uint64_t at, uint64_t got, uint64_t
 			n = recv(s->a, buf, sizeof(buf), MSG_DONTWAIT);
 			have = n > 0 ? (size_t)n : 0;
 			done = 0;
-			assert_true(kt_same(buf, have, at));
+			assert_memory_equal(buf, rig_pattern(at), have);
 			at += have;
 		}
 		n = send(s->b, buf + done, have - done, MSG_DONTWAIT | MSG_NOSIGNAL);
 		done += n > 0 ? (size_t)n : 0;
-		n = kt_pull(s->server, got, 256 * KIB);
+		n = rig_receive(s->server, got, 256 * KIB);
 		assert_true(n >= 0);
 		got += (uint64_t)n;
 	}
@@ -227,24 +228,6 @@ static void where_passing_has_no_bound_the_gate_is_closed(void **state)
 	/* the backlog drains before user space may write */
 	assert_int_equal(kt_expect(s->server, 0, through), 0);
 	carry_rest(s, through, through, sent);
-	forget(s);
-}
-
-/* The daemon's own use of the gate. */
-static void a_fence_keeps_data_out_and_loses_none(void **state)
-{
-	struct kt_session *s = admit(kt_open(0));
-	volatile struct culvert_ctl *ctl = enter(s);
-	uint64_t before = redirected();
-
-	(void)state;
-	ctl->fence = 1;
-	kernel_barrier();
-	assert_int_equal(kt_send(s->client, 0, SENT), 0);
-	assert_true(KT_HOLDS(redirected() == before && kt_inq(s->a) <= 0, 100));
-	assert_true(kt_outq(s->client) == SENT); /* not acknowledged */
-	ctl->fence = 0;
-	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
 	forget(s);
 }
 
@@ -420,6 +403,88 @@ static void all_flows_together_have_a_limit(void **state)
 	kt_culvert = without;
 }
 
+/* --- an urgent byte that waits in the receive queue when a flow is taken out of rx --- */
+
+#define BEFORE 99
+#define AFTER 1000
+#define ALL (BEFORE + 1 + AFTER)
+
+static struct kt_session *open_inline(void)
+{
+	struct kt_session *s = kt_open(0);
+	int one = 1;
+
+	assert_int_equal(setsockopt(s->a, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one)), 0);
+	return s;
+}
+
+/* The last byte of the first segment is urgent. */
+static void send_with_urgent(const struct kt_session *s)
+{
+	assert_int_equal(send(s->client, rig_pattern(0), BEFORE + 1, MSG_OOB), BEFORE + 1);
+	assert_int_equal(kt_send(s->client, BEFORE + 1, AFTER), 0);
+	assert_true(KT_WAIT(kt_info(s->a).tcpi_bytes_received == ALL));
+}
+
+/* tcp_recvmsg_locked: a look ends before the urgent byte, unless it begins there. */
+static void a_look_ends_before_an_urgent_byte(void **state)
+{
+	struct kt_session *s = open_inline();
+	uint64_t unread = 0;
+
+	(void)state;
+	send_with_urgent(s);
+	assert_int_equal(tcp_unread(s->a, &unread), 0);
+	assert_int_equal(unread, BEFORE);
+	assert_int_equal(kt_expect(s->a, 0, BEFORE), 0);
+	assert_int_equal(tcp_unread(s->a, &unread), 0);
+	assert_int_equal(unread, 1 + AFTER);
+	assert_int_equal(kt_expect(s->a, BEFORE, 1 + AFTER), 0);
+}
+
+static void expect_pending(const struct flow *f, uint64_t offset)
+{
+	for (const struct buffer *b = f->head; b; b = b->next) {
+		assert_memory_equal(b->data + b->at, rig_pattern(offset), b->len - b->at);
+		offset += b->len - b->at;
+	}
+	assert_int_equal(offset, f->pending);
+}
+
+static void an_urgent_byte_does_not_hinder_a_removal(void **state)
+{
+	struct kt_session *s = open_inline();
+	struct forward_conf limits = { .soft_limit = MIB, .hard_limit = MIB };
+	struct flow flow = { .phase = FLOW_USER, .base_bytes = redirected() };
+	struct policy policy;
+	struct pool pool;
+	struct sockmap_io io = {
+		.flow = &flow, .kernel = kt_culvert, .pool = &pool, .src = s->a, .dst = s->b,
+		.dst_connected = true, .read_ahead = MIB,
+	};
+
+	(void)state;
+	pool_init(&pool, 4096);
+	policy_init(&policy, ENGINE_SOCKMAP, 0, 0);
+	admit(s);
+	assert_int_equal(sockmap_enter(&io, &limits, &policy, 0), 0);
+	flow_set_phase(&flow, FLOW_KERNEL);
+
+	/* half of the fence, so that they stay unread */
+	assert_int_equal(tcp_set_lowat(s->a, MIB), 0);
+	send_with_urgent(s);
+	assert_int_equal(sockmap_redirected(kt_culvert, CLIENT, &flow), 0);
+	flow_set_phase(&flow, FLOW_LEAVING);
+	assert_int_equal(sockmap_leave(&io), STEP_DONE);
+	assert_int_equal(flow.pending, BEFORE);
+	expect_pending(&flow, 0);
+	assert_int_equal(kt_expect(s->a, BEFORE, 1 + AFTER), 0);
+
+	forget(s);
+	pool_buffer_put(&pool, flow.head);
+	pool_close(&pool);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -427,10 +492,11 @@ int main(void)
 		kt_test(an_overlap_is_cut_off),
 		kt_test(a_large_part_is_cut_off),
 		kt_test(where_passing_has_no_bound_the_gate_is_closed),
-		kt_test(a_fence_keeps_data_out_and_loses_none),
 		kt_test(a_target_that_is_gone_is_told),
 		kt_test(what_follows_a_loss_is_dropped),
 		kt_test(all_flows_together_have_a_limit),
+		kt_test(a_look_ends_before_an_urgent_byte),
+		kt_test(an_urgent_byte_does_not_hinder_a_removal),
 	};
 
 	kt_enter();

@@ -114,7 +114,7 @@ struct config {
 	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0:
 					  * never */
 	enum filter_mode seccomp;        /* for calls that no module needs */
-	bool probe;                      /* at the start; see probe_start.h */
+	bool probe;                      /* at the start; see probe.h */
 	const char *user;                /* account to become; NULL: culvert's default */
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
 	const char *session_log;         /* path of the session log, "-": stdout; NULL: none */

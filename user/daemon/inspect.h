@@ -8,7 +8,7 @@
 
 #include "daemon/command.h"
 #include "daemon/reconfigure.h"
-#include "probe/probe_start.h"
+#include "probe/probe.h"
 #include "relay/forward.h"
 #include "relay/worker.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: everything that needs root is done first, in this order: the privileged
- * process, which keeps some of it, descriptor limits, probe of the kernel, names to listen at, BPF
- * program and maps, listening sockets, control socket, logs.
+ * process, which keeps some of it, descriptor limits, BPF program and maps, and whether they can be
+ * trusted, names to listen at, listening sockets, control socket, logs.
  * Then root is given up for good.  There are no threads yet: capabilities are each thread's own.
  */
 #include "daemon/setup.h"
@@ -33,31 +33,14 @@ static const char *place(const struct setup *s, const char *name, char *buf)
 	return config_place(s->config.file, config_option_line(&s->config, name), buf);
 }
 
-/* The kernel side, or the reason why there is none.  Only the engine sockmap insists on it. */
+/* The kernel side, or the reason why there is none. */
 static int open_kernel(struct setup *s)
 {
-	const struct forward_conf *insists = config_forward_with(&s->config, ENGINE_SOCKMAP);
-	struct kernel_limits limits = { s->config.max_sessions, s->config.workers,
-					s->config.kernel_memory };
-	int r;
+	int r = probe_start(&s->config, &s->shared.kernel, &s->probe);
 
-	if (!config_forward_with(&s->config, ENGINE_AUTO) && !insists) {
-		probe_say_unused(&s->config, s->kernel_reason, sizeof(s->kernel_reason));
-		return 0;
-	}
-	if (!probe_allows(&s->probe.sockmap)) {
+	if (!s->shared.kernel)
 		memcpy(s->kernel_reason, s->probe.sockmap.why, sizeof(s->kernel_reason));
-		return 0;
-	}
-	r = kernel_open(&limits, &s->shared.kernel, s->kernel_reason, sizeof(s->kernel_reason));
-	if (!r)
-		return 0;
-	if (insists) {
-		probe_say_refused(&s->config, insists, s->kernel_reason);
-		return EXIT_CODE_UNSUPPORTED;
-	}
-	log_warning("everything is carried in user space: %s", s->kernel_reason);
-	return 0;
+	return r;
 }
 
 /* Is the right to make them there?  To find out at the start is better than for each session. */
@@ -256,10 +239,7 @@ int setup_open(struct setup *s)
 	if (r)
 		return r;
 	descriptors_limit(&s->config);
-	r = probe_start(&s->config, &s->probe);
-	if (r)
-		return r;
-	r = open_names(s) ?: find_listeners(s) ?: make_forwards(s) ?: open_kernel(s);
+	r = open_kernel(s) ?: open_names(s) ?: find_listeners(s) ?: make_forwards(s);
 	r = r ?: open_listening(s) ?: open_control(s) ?: open_session_log(s) ?: open_pid_file(s);
 	if (r)
 		return r;

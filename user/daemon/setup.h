@@ -6,7 +6,7 @@
 #include "daemon/control.h"
 #include "daemon/privileged_client.h"
 #include "daemon/sandbox.h"
-#include "probe/probe_start.h"
+#include "probe/probe.h"
 #include "relay/forward.h"
 #include "relay/listening.h"
 #include "relay/worker.h"

@@ -262,6 +262,13 @@ void kernel_pair_put(struct kernel *k, uint32_t pair)
 	pthread_mutex_unlock(&k->lock);
 }
 
+void kernel_pair_renew(struct kernel *k, uint32_t pair)
+{
+	kernel_pair_put(k, pair);
+	/* no socket is in its slots, so no program writes there */
+	k->stats[pair * 2] = k->stats[pair * 2 + 1] = (struct culvert_stat){ 0 };
+}
+
 unsigned int kernel_pairs_used(struct kernel *k)
 {
 	unsigned int n;

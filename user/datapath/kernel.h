@@ -37,6 +37,8 @@ void kernel_close(struct kernel *k);
 int kernel_pair_get(struct kernel *k, uint32_t *ret_pair);
 /* Give it back, with kernel_stay_over().  Both sockets must be closed or out of both maps. */
 void kernel_pair_put(struct kernel *k, uint32_t pair);
+/* The same for a pair that was only tried: its counters are as new. */
+void kernel_pair_renew(struct kernel *k, uint32_t pair);
 unsigned int kernel_pairs_used(struct kernel *k);
 unsigned int kernel_pairs_total(const struct kernel *k);
 

@@ -2,20 +2,79 @@
 #ifndef CULVERT_PROBE_H
 #define CULVERT_PROBE_H
 
+#include <stdbool.h>
+
+#include "config/config.h"
+#include "datapath/kernel.h"
+
 /*
- * `culvert probe`: tries, on loopback sockets of its own, each kernel behaviour that the sockmap
- * and splice carriers rely on, with the real verdict program and the real hand-over code.  ARGV[0]
- * is "probe".  Returns the exit code: 0 when all hold, 3 when one does not or cannot be tried, 2
- * for a mistake in ARGV.  With --json one line goes to stdout:
+ * Which carriers can be trusted on this kernel, by trying the behaviours that they rely on:
+ *
+ *	probe.c        `culvert probe`, and what the daemon makes of the results at its start
+ *	behaviours.c   the behaviours; tests/kernel tries some of them longer and harder
+ *	rig.c          a session with both its peers in one process, for all of these
+ */
+
+/*
+ * `culvert probe`: try all behaviours on loopback sockets of its own.  ARGV[0] is "probe".  Returns
+ * the exit code: 0 when all hold, 3 when one does not or cannot be tried, 2 for a mistake in ARGV.
+ * With --json one line goes to stdout:
  *
  *	{"kernel":"6.18.44","usable":true,"splice_usable":true,"checks":[{"name":"load","ok":true,
  *	 "detail":"...","why":"..."}, ...]}
  *
- * where "ok" is null for a check that was skipped because one that it needs has not held; "usable"
- * is about sockmap.  For the daemon's own use of the checks see probe_start.h; for the way to make
- * them fail, probe_try.h.
+ * where "ok" is null for a behaviour that was skipped because one that it needs does not hold;
+ * "usable" is about sockmap.
  */
 int probe_run(int argc, char **argv);
 void probe_help(void);
+
+#define PROBE_WHY_LEN 800
+
+enum probe_verdict {
+	PROBE_OK,      /* all that the carrier relies on holds */
+	PROBE_BROKEN,  /* something does not */
+	PROBE_UNKNOWN, /* it could not be tried; which is no proof, so the carrier is not used
+			* either */
+	PROBE_UNASKED, /* the engine does not need the carrier, or --probe no */
+};
+
+struct probe_finding {
+	enum probe_verdict verdict;
+	bool may_pass; /* a shortage of TCP memory or of CPU time can be the cause: not for ever */
+	char why[PROBE_WHY_LEN]; /* for people; "" if OK */
+};
+
+/* What the daemon may use on this kernel. */
+struct probe_start {
+	struct probe_finding sockmap, splice;
+	char summary[128]; /* of the probe: "9 of 9 behaviours hold, tried in 40 ms" */
+};
+
+/*
+ * Load the program, if an engine wants it, and find out, by trying the behaviours that decide, which
+ * carriers can be trusted on this kernel; log what cannot.  RET_KERNEL: the loaded program, for the
+ * caller to close; NULL if sockmap is not to be used.  Returns 0, or the exit code for an engine that
+ * was asked for by name and cannot work: EXIT_CODE_UNSUPPORTED, or EXIT_CODE_FAILURE if another
+ * start may find it working.  Takes some 50 ms, and a minute at most on a kernel that hangs.  Needs
+ * the privileges of kernel_open(); to be called before they are given up, and before there are
+ * threads.
+ */
+int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret);
+
+/* May a carrier be used? */
+static inline bool probe_allows(const struct probe_finding *f)
+{
+	return f->verdict == PROBE_OK || f->verdict == PROBE_UNASKED;
+}
+
+/*
+ * And by an engine that is asked for later?  What none had asked for at the start was not tried.
+ * PROBE: that of struct config.
+ */
+static inline bool probe_allows_later(const struct probe_finding *f, bool probe)
+{
+	return f->verdict == PROBE_OK || (f->verdict == PROBE_UNASKED && !probe);
+}
 
 #endif
