@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * PROXY headers (user/relay/proxy_protocol.c, user/relay/proxy_protocol_write.c).  The first byte says which:
+ * PROXY headers (user/relay/proxy_protocol.c).  The first byte says which:
  *
  *   0  bytes as they come        2  two addresses to be written
  *   1  a header of version 2 with the right length, and if asked for the right checksum
