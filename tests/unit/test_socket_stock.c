@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "config/config.h"
-#include "daemon/privileged_client.h"
 #include "relay/socket_stock.h"
 
 #define PATIENCE_MS 10000
@@ -28,13 +27,12 @@ static struct stock_keeper *keeper;
 static struct socket_stock *stock;
 static struct config config;
 
-/* That of privileged_client.c is not linked. */
-int privileged_sockets(struct privileged *p, uint32_t generation, size_t forward, int family,
-		       unsigned int n, int *fds, char *err, size_t errlen)
+static int make(void *arg, uint32_t generation, size_t forward, int family, unsigned int n, int *fds,
+		char *err, size_t errlen)
 {
 	int error = errors[family == AF_INET6];
 
-	(void)p;
+	(void)arg;
 	(void)generation;
 	(void)forward;
 	for (unsigned int i = 0; !error && i < n; i++) {
@@ -62,7 +60,7 @@ static int setup(void **state)
 		errors[i] = 0;
 		refused[i] = 0;
 	}
-	return config_parse_from(3, argv, &from, &config) || stock_keeper_open(NULL, &keeper) ||
+	return config_parse_from(3, argv, &from, &config) || stock_keeper_open(make, NULL, &keeper) ||
 	       socket_stock_open(keeper, &config, 0, &stock, err, sizeof(err));
 }
 
@@ -153,25 +151,12 @@ static void test_renumber(void **state)
 	wait_taken(AF_INET, 0);
 }
 
-/* A kernel without IPv6 is asked for it once, and has IPv4 as ever. */
-static void test_families(void **state)
-{
-	(void)state;
-	errors[1] = -EAFNOSUPPORT;
-	wait_taken(AF_INET6, -EAFNOSUPPORT);
-	for (int i = 0; i < 3 * SOCKET_STOCK; i++)
-		wait_taken(AF_INET, 0);
-	assert_int_equal(socket_stock_take(stock, AF_INET6), -EAFNOSUPPORT);
-	assert_int_equal(refused[1], 1);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_passing_errors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_final_errors, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_renumber, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_families, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,13 +84,21 @@ static int no_thread(const char *which, int r)
 	return EXIT_CODE_FAILURE;
 }
 
+static int make_sockets(void *arg, uint32_t generation, size_t forward, int family, unsigned int n,
+			int *fds, char *err, size_t errlen)
+{
+	return privileged_sockets(arg, generation, forward, family, n, fds, err, errlen);
+}
+
 /* Sockets in stock, for the forwards that need them. */
 static int fill_stocks(struct daemon *d)
 {
 	struct forward *f = d->setup.forwards.first;
 	char err[512];
-	int r = d->setup.privileged ? stock_keeper_open(d->setup.privileged, &d->keeper) : 0;
+	int r = 0;
 
+	if (d->setup.privileged)
+		r = stock_keeper_open(make_sockets, d->setup.privileged, &d->keeper);
 	if (r)
 		return no_thread("the thread that keeps sockets in stock", r);
 	for (size_t i = 0; !r && i < d->setup.config.n_forwards; i++, f = f->next) {

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: one lock for all stocks, held for a few instructions; while the thread asks
- * the privileged process it does not hold it, and the stock that it asks for is `busy` and cannot
- * be closed.  It sleeps while all shelves are full, or what is not full could not be filled: that
- * is tried again after a while, unless another try would be of no use.
+ * Theory of operation: a thread asks the privileged process, since that may take long.  One lock
+ * guards all stocks.  The thread does not hold it while it asks, and the stock that it asks for
+ * cannot be closed meanwhile.  Whoever takes a socket wakes the thread; so a shelf that could not be
+ * filled is tried again by the next session that wants something of it.
  */
 #include "relay/socket_stock.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/new_thread.h"
 #include "base/syscalls_needed.h"
-#include "daemon/privileged_client.h"
 
-#define RETRY_MS 200
 #define FAMILIES 2
 
 SYSCALLS_NEEDED(
@@ -28,9 +26,8 @@ SYSCALLS_NEEDED(
 struct shelf {
 	int fds[SOCKET_STOCK];
 	unsigned int n;
-	bool wanted;
-	int error; /* of the last try; 0: it was a success */
-	uint64_t retry_ms; /* not before, if it was not */
+	bool wanted; /* something was taken, or asked for in vain, since the last try to fill it */
+	int error;   /* of that try; 0: it was a success */
 };
 
 struct socket_stock {
@@ -39,17 +36,18 @@ struct socket_stock {
 	uint32_t generation;
 	size_t forward;
 	struct shelf shelves[FAMILIES];
-	bool busy;
 };
 
 struct stock_keeper {
-	struct privileged *privileged;
-	struct socket_stock *first;
+	socket_maker_fn *make;
+	void *arg;
 	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t work; /* for the thread */
-	pthread_cond_t idle; /* no longer busy */
-	bool asleep, stop;
+	pthread_mutex_t lock; /* of what follows, and of all stocks */
+	pthread_cond_t work;  /* for the thread */
+	pthread_cond_t idle;  /* `filling` is another */
+	struct socket_stock *first;
+	struct socket_stock *filling; /* NULL: none */
+	bool stop;
 };
 
 static const int families[FAMILIES] = { AF_INET, AF_INET6 };
@@ -59,9 +57,7 @@ static struct shelf *shelf_of(struct socket_stock *s, int family)
 	return &s->shelves[family == AF_INET6];
 }
 
-/* --- filling; with the lock, but while asking --- */
-
-/* 0, or -errno. */
+/* Returns 0 or -errno.  The lock is held, but while asking. */
 static int fill(struct socket_stock *s, unsigned int which, char *err, size_t errlen)
 {
 	struct stock_keeper *k = s->keeper;
@@ -71,75 +67,26 @@ static int fill(struct socket_stock *s, unsigned int which, char *err, size_t er
 	size_t forward = s->forward;
 	int fds[SOCKET_STOCK], r;
 
-	s->busy = true;
+	h->wanted = false;
+	k->filling = s;
 	pthread_mutex_unlock(&k->lock);
-	r = privileged_sockets(k->privileged, generation, forward, families[which], n, fds, err,
-			       errlen);
+	r = k->make(k->arg, generation, forward, families[which], n, fds, err, errlen);
 	pthread_mutex_lock(&k->lock);
-	s->busy = false;
+	k->filling = NULL;
 	pthread_cond_broadcast(&k->idle);
 	for (unsigned int i = 0; !r && i < n; i++)
 		h->fds[h->n++] = fds[i];
 	h->error = r;
-	h->retry_ms = clock_ms() + RETRY_MS;
 	return r;
 }
 
-/*
- * Another try would not help: it has ended, the forward is none of those that it knows, or the
- * kernel has no such sockets.
- */
-static bool is_final(int error)
-{
-	return error == -EPIPE || error == -EPERM || error == -EAFNOSUPPORT;
-}
-
-/* What is lacking here or there for a while, as whoever connects without a stock may find, too. */
-static bool is_scarcity(int error)
-{
-	return error == -EMFILE || error == -ENFILE || error == -ENOMEM || error == -ENOBUFS;
-}
-
-static bool can_be_filled(const struct shelf *h, uint64_t now)
-{
-	if (!h->wanted || h->n == SOCKET_STOCK)
-		return false;
-	return !h->error || (!is_final(h->error) && now >= h->retry_ms);
-}
-
-/* The next shelf that can be filled, as of NOW. */
-static struct socket_stock *find_work(const struct stock_keeper *k, uint64_t now,
-				      unsigned int *ret_which)
+static struct socket_stock *find_work(const struct stock_keeper *k, unsigned int *ret_which)
 {
 	for (struct socket_stock *s = k->first; s; s = s->next)
 		for (*ret_which = 0; *ret_which < FAMILIES; ++*ret_which)
-			if (can_be_filled(&s->shelves[*ret_which], now))
+			if (s->shelves[*ret_which].wanted && s->shelves[*ret_which].n < SOCKET_STOCK)
 				return s;
 	return NULL;
-}
-
-static void fill_and_say(struct socket_stock *s, unsigned int which)
-{
-	char err[256];
-	int before = s->shelves[which].error, r = fill(s, which, err, sizeof(err));
-
-	if (r && r != before)
-		log_limited(LOG_ERR, "no more sockets with a mark or for transparent forwarding: "
-			    "%s", err);
-}
-
-/* Until there is something to do, or may be. */
-static void wait_for_work(struct stock_keeper *k)
-{
-	struct timespec until = clock_timespec(clock_ms() + RETRY_MS);
-	unsigned int which;
-
-	k->asleep = true;
-	if (find_work(k, NEVER, &which)) /* what has failed */
-		pthread_cond_timedwait(&k->work, &k->lock, &until);
-	else
-		pthread_cond_wait(&k->work, &k->lock);
-	k->asleep = false;
 }
 
 static void *keeper_main(void *arg)
@@ -147,31 +94,37 @@ static void *keeper_main(void *arg)
 	struct stock_keeper *k = arg;
 	struct socket_stock *s;
 	unsigned int which;
+	char err[256];
 
 	pthread_mutex_lock(&k->lock);
 	while (!k->stop) {
-		s = find_work(k, clock_ms(), &which);
-		if (s)
-			fill_and_say(s, which);
-		else
-			wait_for_work(k);
+		s = find_work(k, &which);
+		if (!s) {
+			pthread_cond_wait(&k->work, &k->lock);
+		} else {
+			int before = s->shelves[which].error;
+			int r = fill(s, which, err, sizeof(err));
+
+			if (r && r != before)
+				log_limited(LOG_ERR, "no more sockets with a mark or for "
+					    "transparent forwarding: %s", err);
+		}
 	}
 	pthread_mutex_unlock(&k->lock);
 	return NULL;
 }
 
-/* --- the keeper --- */
-
-int stock_keeper_open(struct privileged *p, struct stock_keeper **ret)
+int stock_keeper_open(socket_maker_fn *make, void *arg, struct stock_keeper **ret)
 {
 	struct stock_keeper *k = calloc(1, sizeof(*k));
 	int r;
 
 	if (!k)
 		return -ENOMEM;
-	k->privileged = p;
+	k->make = make;
+	k->arg = arg;
 	pthread_mutex_init(&k->lock, NULL);
-	clock_cond_init(&k->work);
+	pthread_cond_init(&k->work, NULL);
 	pthread_cond_init(&k->idle, NULL);
 	r = new_thread(&k->thread, keeper_main, k);
 	if (r) {
@@ -221,22 +174,27 @@ int socket_stock_open(struct stock_keeper *k, const struct config *c, size_t for
 	s->forward = forward;
 	for (size_t i = 0; i < up->n_addrs; i++)
 		shelf_of(s, up->addrs[i].ss.ss_family)->wanted = true;
-	if (!up->n_addrs) /* a name; what else is wanted is known when it is asked for */
+	if (!up->n_addrs) /* a name; which family it needs is known when a session asks */
 		shelf_of(s, AF_INET)->wanted = true;
-	pthread_mutex_lock(&k->lock);
-	for (unsigned int i = 0; !r && i < FAMILIES; i++)
-		if (s->shelves[i].wanted)
-			r = fill(s, i, err, errlen);
-	if (!r) {
-		s->next = k->first;
-		k->first = s;
+	for (unsigned int i = 0; !r && i < FAMILIES; i++) {
+		struct shelf *h = &s->shelves[i];
+
+		if (!h->wanted)
+			continue;
+		r = k->make(k->arg, s->generation, forward, families[i], SOCKET_STOCK, h->fds, err,
+			    errlen);
+		h->n = r ? 0 : SOCKET_STOCK;
 	}
-	pthread_mutex_unlock(&k->lock);
-	if (r)
+	if (r) {
 		discard(s);
-	else
-		*ret = s;
-	return r;
+		return r;
+	}
+	pthread_mutex_lock(&k->lock);
+	s->next = k->first;
+	k->first = s;
+	pthread_mutex_unlock(&k->lock);
+	*ret = s;
+	return 0;
 }
 
 void socket_stock_close(struct socket_stock *s)
@@ -247,7 +205,7 @@ void socket_stock_close(struct socket_stock *s)
 	if (!s)
 		return;
 	pthread_mutex_lock(&k->lock);
-	while (s->busy)
+	while (k->filling == s)
 		pthread_cond_wait(&k->idle, &k->lock);
 	for (at = &k->first; *at != s; at = &(*at)->next)
 		;
@@ -261,14 +219,26 @@ void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t f
 	pthread_mutex_lock(&s->keeper->lock);
 	s->generation = generation;
 	s->forward = forward;
-	for (unsigned int i = 0; i < FAMILIES; i++) {
-		if (s->shelves[i].error == -EPERM)
-			s->shelves[i].error = 0;
-		s->shelves[i].retry_ms = 0;
-	}
-	if (s->keeper->asleep)
-		pthread_cond_signal(&s->keeper->work);
+	for (unsigned int i = 0; i < FAMILIES; i++)
+		s->shelves[i].error = 0;
 	pthread_mutex_unlock(&s->keeper->lock);
+}
+
+/* What a session is told that finds none: ERROR of the last try, unless that is likely to pass. */
+static int tell(int error)
+{
+	switch (error) {
+	case -EPIPE: /* the privileged process has ended */
+	case -EPERM:
+	case -EAFNOSUPPORT:
+	case -EMFILE:
+	case -ENFILE:
+	case -ENOMEM:
+	case -ENOBUFS:
+		return error;
+	default:
+		return -EAGAIN;
+	}
 }
 
 int socket_stock_take(struct socket_stock *s, int family)
@@ -278,13 +248,9 @@ int socket_stock_take(struct socket_stock *s, int family)
 	int fd;
 
 	pthread_mutex_lock(&k->lock);
+	fd = h->n ? h->fds[--h->n] : tell(h->error);
 	h->wanted = true;
-	if (h->n)
-		fd = h->fds[--h->n];
-	else
-		fd = is_final(h->error) || is_scarcity(h->error) ? h->error : -EAGAIN;
-	if (k->asleep)
-		pthread_cond_signal(&k->work);
+	pthread_cond_signal(&k->work);
 	pthread_mutex_unlock(&k->lock);
 	return fd;
 }

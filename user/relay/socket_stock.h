@@ -7,21 +7,23 @@
 
 #include "config/config.h"
 
-struct privileged;
-
 /*
  * Sockets for connections to the upstreams of forwards that have a mark or are transparent, which
- * only the privileged process can make.  A worker must not wait for it, so each such forward has
- * some in stock, for each family that its upstream has shown to need.  A thread of its own, which
- * waits instead, fills up what is taken.
+ * only the privileged process can make.  A worker must not wait for that process, so each such
+ * forward has some in stock, for each family that its upstream has shown to need.  A thread waits
+ * instead, and fills up what is taken.
  */
 struct stock_keeper;
 struct socket_stock;
 
 #define SOCKET_STOCK 32 /* of a forward, for each family */
 
-/* The thread starts at once.  -errno. */
-int stock_keeper_open(struct privileged *p, struct stock_keeper **ret);
+/* Asks the privileged process: N sockets of FAMILY.  -errno; ERR says why. */
+typedef int socket_maker_fn(void *arg, uint32_t generation, size_t forward, int family,
+			    unsigned int n, int *fds, char *err, size_t errlen);
+
+/* Start the thread, which asks MAKE(ARG).  -errno. */
+int stock_keeper_open(socket_maker_fn *make, void *arg, struct stock_keeper **ret);
 /* When all stocks are closed.  NULL is fine. */
 void stock_keeper_close(struct stock_keeper *k);
 
@@ -41,9 +43,9 @@ void socket_stock_close(struct socket_stock *s);
 void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t forward);
 
 /*
- * A socket of FAMILY; it is non-blocking.  -EAGAIN: there is none at the moment, but soon, or once
- * the privileged process answers.  -EMFILE, -ENFILE, -ENOMEM, -ENOBUFS: that is why not, and it is
- * tried again; another -errno: why there will be none.  Waits for nobody.
+ * Take a socket of FAMILY; it is non-blocking.  -EAGAIN: there is none at the moment, but soon, or
+ * once the privileged process answers.  Another -errno: why there is none.  Each call makes the
+ * thread try again.  Waits for nobody.
  */
 int socket_stock_take(struct socket_stock *s, int family);
 
