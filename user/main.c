@@ -5,7 +5,6 @@
 #include "base/exit_codes.h"
 #include "cli/client.h"
 #include "config/config.h"
-#include "config/config_convert.h"
 #include "daemon/check.h"
 #include "daemon/command.h"
 #include "daemon/daemon.h"
@@ -19,9 +18,9 @@ static const struct {
 	void (*help)(void);
 } own_commands[] = {
 	{ "run", "forward connections", daemon_run, config_help },
-	{ "check", "find mistakes in a configuration file", config_check, config_check_help },
+	{ "check", "find mistakes in a configuration file", check_run, check_help },
 	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
-	  config_convert, config_convert_help },
+	  convert_run, convert_help },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_help },
 };
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "relay/acl.h"
+#include "config/acl.h"
 
 #define MODEL_MAX 1024 /* an input has 4,096 bytes, an element three and a separator */
 #define LONGEST 95     /* more is no address and mask, but for needless zeros */

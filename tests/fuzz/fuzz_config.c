@@ -15,7 +15,6 @@
 #include "config/config.h"
 #include "config/option.h"
 #include "fuzz.h"
-#include "relay/proxy_use.h"
 
 #define WORDS_MAX 64
 #define TEXT_ROOM 512
@@ -50,7 +49,7 @@ static void check_bounds(const struct config *c)
 	must_be_within("length of the control socket's path", strlen(c->control), 1, 107);
 	must_be_within("level", (uint64_t)c->log_level, LOG_ERR, LOG_DEBUG);
 	must(!c->user || c->user[0], "an account without a name");
-	must(strcmp(engine_name(c->engine), "?"), "engine %d", (int)c->engine);
+	must(strcmp(engine_name(c->defaults.engine), "?"), "engine %d", (int)c->engine);
 	must_be_within("spread", c->spread, SPREAD_AUTO, SPREAD_ROTATE);
 	must(c->forwards && c->n_forwards >= 1 && c->n_forwards <= WORDS_MAX / 2, "%zu forwards",
 	     c->n_forwards);
@@ -139,7 +138,7 @@ static char **write_out(const struct config *c, int *ret_argc)
 	if (!argv)
 		abort();
 	argv[n++] = text_of("run");
-	argv[n++] = text_of("--engine=%s", engine_name(c->engine));
+	argv[n++] = text_of("--engine=%s", engine_name(c->defaults.engine));
 	argv[n++] = text_of("--workers=%u", c->workers);
 	argv[n++] = text_of("--spread=%s", spread_name(c->spread));
 	argv[n++] = text_of("--control=%s", c->control);

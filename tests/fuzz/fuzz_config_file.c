@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/config_file.h"
+#include "config/file.h"
 #include "fuzz.h"
 
 #define PATH "fuzz.conf"

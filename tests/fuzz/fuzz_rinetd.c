@@ -14,8 +14,8 @@
 #include <strings.h>
 
 #include "../unit/rinetd_model.h"
-#include "config/config_convert.h"
-#include "config/config_file.h"
+#include "daemon/check.h"
+#include "config/file.h"
 #include "config/config_rinetd.h"
 #include "fuzz.h"
 

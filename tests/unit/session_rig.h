@@ -25,7 +25,7 @@ static inline int session_rig_open(void **state, void (*after_batch)(void *worke
 	const struct worker_hooks hooks = { .after_batch = after_batch };
 
 	rig = (struct session_rig){
-		.config = { .workers = 1, .max_sessions = 40000, .copy_buffer = 4096 },
+		.config = { .workers = 1, .max_sessions = 40000, .defaults.copy_buffer = 4096 },
 		.confs = { { .name = "db", .engine = ENGINE_COPY, .max_sessions = 40000 },
 			   { .name = "web", .engine = ENGINE_COPY, .max_sessions = 40000 } },
 	};

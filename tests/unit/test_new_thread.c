@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/new_thread.h"
-#include "config/advice.h"
+#include "base/advice.h"
 
 #define NOBODY 65534
 #define TOO_LARGE ((size_t)1 << 50) /* more than a process can have at all */

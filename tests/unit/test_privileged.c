@@ -24,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "config/config_reader.h"
+#include "config/file.h"
 #include "daemon/privileged.h"
 #include "daemon/privileged_client.h"
 #include "privileged_rig.h"

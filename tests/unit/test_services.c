@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "config/endpoint.h"
-#include "daemon/services.h"
+#include "config/services.h"
 #include "temp_dir.h"
 
 static const char file[] =

@@ -28,7 +28,7 @@
 #include "base/size.h"
 #include "cli/view.h"
 #include "config/config.h"
-#include "config/config_file.h"
+#include "config/file.h"
 #include "daemon/control.h"
 
 #define ANSWER_FIRST 65536u

@@ -1,4 +1,12 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: the command line and the file are first kept as texts, a list of settings
+ * for all forwards and one for each forward (file.h).  Then the values are stored in layers:
+ *
+ *	defaults of the table -> [culvert] -> command line -> copied to each forward -> [forward]
+ *
+ * A list (allow, deny) of a later layer replaces that of the layers before it.
+ */
 #include "config/config.h"
 
 #include <errno.h>
@@ -10,35 +18,20 @@
 #include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/size.h"
-#include "config/config_file.h"
-#include "config/config_listen.h"
-#include "config/config_paths.h"
-#include "config/config_upstream.h"
-#include "config/option_help.h"
-#include "config/option_value.h"
+#include "config/check.h"
+#include "config/file.h"
 
 #define NOT_GIVEN UINT_MAX
 
-/* --- the command line --- */
-
-/* The rules of the command line take the place of those of [culvert], all together. */
-static void forget_rules(struct config *c, struct config_text *text)
+static int no_memory(void)
 {
-	unsigned int *allow = &text->lines[option_number(option_find("allow", 5))];
-	unsigned int *deny = &text->lines[option_number(option_find("deny", 4))];
-
-	if (*allow || *deny)
-		acl_close(&c->acl);
-	*allow = *deny = 0;
+	return log_complain(-ENOMEM, "out of memory");
 }
 
-/*
- * Take the option at ARGV[*POS], and its value; leaves *POS on the last word used.  What TEXT, the
- * file, says of it is no longer in force.
- * Returns 0, 1 (help asked for) or -EINVAL.
- */
-static int take_option(int argc, char **argv, int *pos, struct config *c, struct config_text *text)
+/* --- the command line --- */
+
+/* The option at ARGV[*POS] and its value.  Leaves *POS on the last word used. */
+static int take_option(int argc, char **argv, int *pos, struct config_text *text)
 {
 	const char *word = argv[*pos];
 	size_t len = strcspn(word, "=");
@@ -46,8 +39,8 @@ static int take_option(int argc, char **argv, int *pos, struct config *c, struct
 	const struct option_def *o = !strcmp(word, "-c") ? option_find("config", 6) :
 		!strcmp(word, "-h") ? option_find("help", 4) :
 		len > 2 && !strncmp(word, "--", 2) ? option_find(word + 2, len - 2) : NULL;
+	const struct config_line line = { .option = o, .key = o ? o->name : NULL };
 	char buf[OPTION_WRONG_LEN];
-	int r;
 
 	if (!o)
 		return log_complain(-EINVAL, "%.*s: unknown option (`culvert help run` lists them)",
@@ -61,43 +54,10 @@ static int take_option(int argc, char **argv, int *pos, struct config *c, struct
 					    option_expectation(o, buf, sizeof(buf)));
 		value = argv[++*pos];
 	}
-	if (option_is_list(o))
-		forget_rules(c, text);
-	r = option_store(c, o, value);
-	if (r == -ENOMEM)
-		return log_complain(-ENOMEM, "out of memory");
-	if (r < 0)
-		return log_complain(-EINVAL, "--%s: %s", o->name, option_wrong(o, r, value, buf));
-	text->lines[option_number(o)] = 0;
-	return 0;
+	return config_lines_add(&text->words, &line, value) ? no_memory() : 0;
 }
 
-/* Options may stand before, between and after the addresses, which go to WORDS. */
-static int parse_words(int argc, char **argv, struct config *c, struct config_text *text,
-		       char **words, size_t *ret_n)
-{
-	bool options_end = false;
-	int r;
-
-	*ret_n = 0;
-	for (int i = 1; i < argc; i++) {
-		if (options_end || argv[i][0] != '-') {
-			words[(*ret_n)++] = argv[i];
-			continue;
-		}
-		if (strcmp(argv[i], "--") == 0) {
-			options_end = true;
-			continue;
-		}
-		r = take_option(argc, argv, &i, c, text);
-		if (r != 0)
-			return r;
-	}
-	return 0;
-}
-
-/* The addresses of the command line, behind those of the file. */
-static int add_words(char **words, size_t n, struct config_text *text)
+static int add_forwards(char **words, size_t n, struct config_text *text)
 {
 	if (n % 2 != 0)
 		return log_complain(-EINVAL, "\"%.256s\": no UPSTREAM for this LISTEN address",
@@ -106,85 +66,99 @@ static int add_words(char **words, size_t n, struct config_text *text)
 		struct forward_text *t = config_text_add(text);
 
 		if (!t)
-			return log_complain(-ENOMEM, "out of memory");
+			return no_memory();
 		t->listen = words[i];
 		t->upstream = words[i + 1];
 	}
 	return 0;
 }
 
-static void set_defaults(struct config *c)
+/* Options may stand before, between and after the addresses, which go to WORDS. */
+static int read_words(int argc, char **argv, struct config_text *text, char **words, size_t *ret_n)
 {
-	acl_close(&c->acl); /* a second reading begins */
-	options_default(c);
-	c->max_sessions_per_client = NOT_GIVEN;
-}
+	bool options_end = false;
 
-static int read_source(const struct config_source *from, struct config *c, struct config_text *text)
-{
-	/* it is only read; and of nothing there would be no stream */
-	FILE *f = fmemopen(from->len ? (char *)from->text : (char[]){ '\n' },
-			   from->len ?: 1, "r");
-	int r;
+	*ret_n = 0;
+	for (int i = 1; i < argc; i++) {
+		int r;
 
-	if (!f)
-		return log_complain(-ENOMEM, "out of memory");
-	r = config_file_take(f, c->file, c, text);
-	fclose(f);
-	return r;
-}
-
-/* The command line, and beneath it the file that it names. */
-static int read_all(int argc, char **argv, const struct config_source *from, struct config *c,
-		    char **words, struct config_text *text)
-{
-	size_t n;
-	int r;
-
-	set_defaults(c);
-	r = parse_words(argc, argv, c, text, words, &n);
-	if (!r && c->file) {
-		set_defaults(c);
-		r = from ? read_source(from, c, text) : config_file_read(c->file, c, text);
-		r = r ?: parse_words(argc, argv, c, text, words, &n);
+		if (options_end || argv[i][0] != '-') {
+			words[(*ret_n)++] = argv[i];
+			continue;
+		}
+		if (strcmp(argv[i], "--") == 0) {
+			options_end = true;
+			continue;
+		}
+		r = take_option(argc, argv, &i, text);
+		if (r != 0)
+			return r;
 	}
-	return r ?: add_words(words, n, text);
-}
-
-/* --- what must hold between options --- */
-
-static int check_options(struct config *c)
-{
-	unsigned int soft_line = config_option_line(c, "soft-limit");
-	unsigned int hard_line = config_option_line(c, "hard-limit");
-	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
-
-	/* one client cannot take all; one that stands for many, as a proxy does, still has many */
-	if (c->max_sessions_per_client == NOT_GIVEN)
-		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
-	if (c->soft_limit > c->hard_limit)
-		return log_complain(-EINVAL, "%s%ssoft-limit: %s is above %shard-limit (%s)",
-				    config_place(c->file, soft_line ? soft_line : hard_line, at),
-				    soft_line ? "" : "--",
-				    size_format(c->soft_limit, soft, sizeof(soft)),
-				    hard_line ? "" : "--",
-				    size_format(c->hard_limit, hard, sizeof(hard)));
 	return 0;
 }
 
-/* --- forwards --- */
+/* --- values --- */
 
-/* WHY is wrong with the listener of T, or with its upstream. */
-static int say_wrong(int error, const struct forward_text *t, bool listen, const char *why)
+/* Store LINE of FILE in FC, or in C.  FILE is NULL for the command line. */
+static int store_line(struct config *c, struct forward_conf *fc, const struct config_line *line,
+		      const char *file)
 {
-	char at[CONFIG_PLACE_LEN];
+	char buf[OPTION_WRONG_LEN], at[CONFIG_PLACE_LEN];
+	int r = option_store(c, fc, line->option, line->value);
 
-	return log_complain(error, "%s%s \"%.320s\": %s",
-			    config_place(t->file, listen ? t->listen_line : t->upstream_line, at),
-			    t->file ? listen ? "listen" : "upstream" :
-			    listen  ? "LISTEN" :
-				      "UPSTREAM",
-			    listen ? t->listen : t->upstream, why);
+	if (r == -ENOMEM)
+		return no_memory();
+	return !r ? 0 : log_complain(-EINVAL, "%s%s%s: %s", config_place(file, line->line, at),
+				     file ? "" : "--", line->key,
+				     option_wrong(line->option, r, line->value, buf));
+}
+
+static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines,
+		       const char *file)
+{
+	bool has_rules = false;
+	int r = 0;
+
+	for (size_t i = 0; !r && i < lines->n; i++) {
+		const struct config_line *line = &lines->lines[i];
+
+		if (option_is_list(line->option) && !has_rules) {
+			acl_close(&fc->acl);
+			has_rules = true;
+		}
+		r = store_line(c, fc, line, file);
+	}
+	return r;
+}
+
+/* Remember which lines of the file hold for all forwards. */
+static void note_lines(struct config *c, const struct config_text *text)
+{
+	bool words_have_rules = config_lines_find(&text->words, "allow") ||
+				config_lines_find(&text->words, "deny");
+
+	for (size_t i = 0; i < text->said.n; i++) {
+		const struct config_line *line = &text->said.lines[i];
+
+		if (!config_lines_find(&text->words, line->option->name) &&
+		    !(words_have_rules && option_is_list(line->option)))
+			c->lines[option_number(line->option)] = line->line;
+	}
+}
+
+static int store_globals(struct config *c, const struct config_text *text)
+{
+	int r;
+
+	options_default(c);
+	c->max_sessions_per_client = NOT_GIVEN;
+	r = store_lines(c, &c->defaults, &text->said, c->file) ?:
+	    store_lines(c, &c->defaults, &text->words, NULL);
+	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
+	if (c->max_sessions_per_client == NOT_GIVEN)
+		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
+	note_lines(c, text);
+	return r;
 }
 
 static int parse_endpoint(const struct forward_text *t, bool listen, struct endpoint *ret)
@@ -193,129 +167,19 @@ static int parse_endpoint(const struct forward_text *t, bool listen, struct endp
 	int r = endpoint_parse_offline(listen ? t->listen : t->upstream, listen, ret, err,
 				       sizeof(err));
 
-	return r < 0 ? say_wrong(r, t, listen, err) : 0;
+	return r < 0 ? forward_say_wrong(r, t, listen, err) : 0;
 }
 
-/* A limit above that of all forwards together would limit nothing.  0, of either: there is none. */
-static int check_most(const struct forward_text *t, const char *name, unsigned int own,
-		      unsigned int all)
+static int store_forward(struct config *c, struct forward_conf *fc, const struct forward_text *t)
 {
-	char at[CONFIG_PLACE_LEN];
-
-	if (own && all && own > all)
-		return log_complain(-EINVAL, "%s%s: %u is above that of all forwards together (%u)",
-				    config_place(t->file, forward_says(t, name), at), name, own,
-				    all);
-	return 0;
-}
-
-/* What FC says itself must go together with what it inherits. */
-static int check_own(const struct config *c, const struct forward_conf *fc,
-		     const struct forward_text *t)
-{
-	unsigned int line = forward_says(t, "soft-limit") ?: forward_says(t, "hard-limit");
-	char soft[SIZE_STRLEN], hard[SIZE_STRLEN], at[CONFIG_PLACE_LEN];
-
-	if (fc->soft_limit > fc->hard_limit)
-		return log_complain(-EINVAL, "%ssoft-limit: %s is above the hard-limit of this "
-				    "forward (%s)", config_place(t->file, line, at),
-				    size_format(fc->soft_limit, soft, sizeof(soft)),
-				    size_format(fc->hard_limit, hard, sizeof(hard)));
-	return check_most(t, "max-sessions", fc->max_sessions, c->max_sessions) ?:
-	       check_most(t, "max-sessions-per-client", fc->max_sessions_per_client,
-			  c->max_sessions_per_client);
-}
-
-/* Of listener number N, and the earlier E.  BUF has OVERLAP_LEN bytes; returns BUF. */
-#define OVERLAP_LEN (sizeof(((struct endpoint *)0)->text) + 128)
-static const char *overlap_text(const struct endpoint *e, bool same, char *buf)
-{
-	snprintf(buf, OVERLAP_LEN, "%s the earlier \"%s\"%s",
-		 same ? "same address as" : "overlaps with", e->text,
-		 same ? "" : ": both would take the same connections");
-	return buf;
-}
-
-/* Forward number N, made from T, beside those before it. */
-static int check_listener(const struct config *c, size_t n, const struct forward_text *t)
-{
-	bool same = false;
-	const struct endpoint *e = config_overlap(c, n, &same);
-	char why[OVERLAP_LEN];
-
-	return e ? say_wrong(-EINVAL, t, true, overlap_text(e, same, why)) : 0;
-}
-
-/* Of the upstream of forward FROM, from which connections come back by way of TO. */
-#define LOOP_LEN 512
-static const char *loop_text(const struct config *c, size_t from, size_t to, char *buf)
-{
-	if (from == to)
-		snprintf(buf, LOOP_LEN, "the upstream is the listener itself");
-	else
-		snprintf(buf, LOOP_LEN, "a loop: it leads to forward \"%.300s\", and from there "
-			 "back here", forward_name(&c->forwards[to]));
-	return buf;
-}
-
-static int check_loops(const struct config *c, const struct config_text *text)
-{
-	size_t from = 0, to = 0;
-	int r = config_find_loop(c, &from, &to);
-	char why[LOOP_LEN];
-
-	if (r < 0)
-		return log_complain(r, "out of memory");
-	return r ? say_wrong(-EINVAL, &text->forwards[from], false,
-			     loop_text(c, from, to, why)) : 0;
-}
-
-int config_check_found(const struct config *c, const struct config_text *text)
-{
-	int r = 0;
-
-	for (size_t i = 0; !r && i < c->n_forwards; i++)
-		r = check_listener(c, i, &text->forwards[i]);
-	return r ?: check_loops(c, text);
-}
-
-int config_check_listeners(const struct config *c, char *err, size_t errlen)
-{
-	char why[OVERLAP_LEN + LOOP_LEN];
-	size_t from = 0, to = 0;
-	int r;
-
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-		bool same = false;
-		const struct endpoint *e = config_overlap(c, i, &same);
-
-		if (e) {
-			snprintf(err, errlen, "forward %s: listen \"%s\": %s", forward_name(fc),
-				 fc->listen.text, overlap_text(e, same, why));
-			return -EINVAL;
-		}
-	}
-	r = config_find_loop(c, &from, &to);
-	if (r < 0)
-		snprintf(err, errlen, "out of memory");
-	else if (r)
-		snprintf(err, errlen, "forward %s: upstream \"%s\": %s",
-			 forward_name(&c->forwards[from]), c->forwards[from].upstream.text,
-			 loop_text(c, from, to, why));
-	return r > 0 ? -EINVAL : r;
-}
-
-/* Make FC of what T says, which from now on it owns, and of what C says. */
-static int inherit(struct config *c, struct forward_conf *fc, struct forward_text *t)
-{
-	*fc = t->own;
-	t->own.acl = (struct acl){ 0 };
+	*fc = c->defaults;
 	fc->name = t->name;
-	options_inherit(fc, c, t->lines);
-	if (!forward_says(t, "allow") && !forward_says(t, "deny") && acl_copy(&fc->acl, &c->acl))
-		return log_complain(-ENOMEM, "out of memory");
-	return check_own(c, fc, t);
+	if (t->no_rules)
+		fc->acl = (struct acl){ 0 };
+	else if (acl_copy(&fc->acl, &c->defaults.acl))
+		return no_memory();
+	return store_lines(c, fc, &t->said, t->file) ?: parse_endpoint(t, true, &fc->listen) ?:
+	       parse_endpoint(t, false, &fc->upstream);
 }
 
 static int say_nothing(const struct config *c)
@@ -327,28 +191,42 @@ static int say_nothing(const struct config *c)
 			    "help run`)");
 }
 
-static int parse_forwards(struct config *c, const struct config_text *text)
+static int store_forwards(struct config *c, const struct config_text *text)
 {
-	int r;
+	int r = 0;
 
 	if (!text->n)
 		return text->may_be_empty ? 0 : say_nothing(c);
 	c->forwards = calloc(text->n, sizeof(*c->forwards));
 	if (!c->forwards)
-		return log_complain(-ENOMEM, "out of memory");
-	while (c->n_forwards < text->n) {
+		return no_memory();
+	while (!r && c->n_forwards < text->n) {
 		size_t i = c->n_forwards++;
-		struct forward_text *t = &text->forwards[i];
 
-		r = inherit(c, &c->forwards[i], t);
-		r = r ?: parse_endpoint(t, true, &c->forwards[i].listen);
-		r = r ?: parse_endpoint(t, false, &c->forwards[i].upstream);
-		r = r ?: check_listener(c, i, t);
-		r = r ?: config_check_upstream(c, &c->forwards[i], t);
-		if (r < 0)
-			return r;
+		r = store_forward(c, &c->forwards[i], &text->forwards[i]) ?:
+		    check_forward(c, i, &text->forwards[i]);
 	}
-	return check_loops(c, text);
+	return r;
+}
+
+/* --- all of it --- */
+
+static int read_all(int argc, char **argv, const struct config_source *from, struct config *c,
+		    char **words, struct config_text *text)
+{
+	const struct config_line *config;
+	size_t n;
+	int r = read_words(argc, argv, text, words, &n);
+
+	if (r)
+		return r;
+	config = config_lines_find(&text->words, "config");
+	if (config) {
+		r = store_line(c, &c->defaults, config, NULL);
+		r = r ?: from ? config_file_take(from, c, text) : config_file_read(c, text);
+	}
+	return r ?: add_forwards(words, n, text) ?: store_globals(c, text) ?:
+	       store_forwards(c, text) ?: check_together(c, text);
 }
 
 int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
@@ -360,24 +238,12 @@ int config_parse_text(int argc, char **argv, const struct config_source *from, s
 	memset(ret, 0, sizeof(*ret));
 	words = calloc((size_t)argc + 1, sizeof(*words));
 	if (!words)
-		return log_complain(-ENOMEM, "out of memory");
+		return no_memory();
 	r = read_all(argc, argv, from, ret, words, text);
-	memcpy(ret->lines, text->lines, sizeof(ret->lines));
-	r = r ?: check_options(ret);
-	r = r ?: parse_forwards(ret, text);
-	r = r ?: config_check_paths(ret, text);
 	if (r == 1)
 		config_help();
 	free(words);
 	return r;
-}
-
-int config_parse_file(char *file, struct config *ret, struct config_text *text)
-{
-	char command[] = "run", option[] = "--config";
-	char *words[] = { command, option, file, NULL };
-
-	return config_parse_text(3, words, NULL, ret, text);
 }
 
 int config_parse(int argc, char **argv, struct config *ret)
@@ -432,7 +298,7 @@ void config_close(struct config *c)
 		endpoint_close(&c->forwards[i].upstream);
 		acl_close(&c->forwards[i].acl);
 	}
-	acl_close(&c->acl);
+	acl_close(&c->defaults.acl);
 	free(c->forwards);
 	c->forwards = NULL;
 	c->n_forwards = 0;
@@ -441,6 +307,35 @@ void config_close(struct config *c)
 	free(c->kept);
 	c->kept = NULL;
 	c->n_kept = 0;
+}
+
+/* --- places --- */
+
+const char *config_place(const char *file, unsigned int line, char *buf)
+{
+	const size_t room = CONFIG_PLACE_LEN - sizeof("...:4294967295: ");
+	size_t len = file && line ? strlen(file) : 0;
+
+	buf[0] = '\0';
+	if (len)
+		snprintf(buf, CONFIG_PLACE_LEN, "%s%s:%u: ", len > room ? "..." : "",
+			 len > room ? file + len - room : file, line);
+	return buf;
+}
+
+unsigned int config_option_line(const struct config *c, const char *name)
+{
+	return c->lines[option_number(option_find(name, strlen(name)))];
+}
+
+const char *config_option_place(const struct config *c, const char *name, char *buf)
+{
+	unsigned int line = config_option_line(c, name);
+
+	config_place(c->file, line, buf);
+	if (!line && c->file)
+		snprintf(buf, CONFIG_PLACE_LEN, "%.*s: ", CONFIG_PLACE_LEN - 3, c->file);
+	return buf;
 }
 
 void config_help(void)

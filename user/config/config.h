@@ -6,11 +6,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "config/acl.h"
 #include "config/endpoint.h"
-#include "relay/acl.h"
+#include "config/option.h"
 
-/* Where the daemon listens for, and the clients look for, control requests. */
+/*
+ * What culvert was asked to do, as plain values.
+ *
+ *	command line ──┐                         ┌── struct config (the process)
+ *	               ├─ file.h: texts, lines ──┤      defaults ─┐ copied, then
+ *	file ──────────┘  rinetd.h               └──    forwards ─┘ overridden
+ *	                                         check.h: what must hold between values
+ *
+ * option.h is the table of all settings; each text is read and stored by it.
+ */
+
+/* Where the daemon listens for control requests, and where the clients look for it. */
 #define CONFIG_CONTROL_DEFAULT "/run/culvert/control.sock"
+#define BANDWIDTH_MAX (UINT64_C(1) << 37) /* bytes a second */
 
 enum engine {
 	ENGINE_AUTO,
@@ -36,107 +49,85 @@ enum spread {
 	SPREAD_ROTATE, /* all, and sessions move all the time: for tests */
 };
 
-#define OPTIONS_MAX 64 /* there are fewer: option.h */
+/* What a forward does with PROXY headers: a set. */
+enum proxy_use {
+	PROXY_RECEIVE = 1 << 0, /* each client begins with a header, of either version */
+	PROXY_SEND_V1 = 1 << 1, /* the upstream is sent a header */
+	PROXY_SEND_V2 = 1 << 2,
+};
 
+#define PROXY_SEND (PROXY_SEND_V1 | PROXY_SEND_V2)
+
+/* A set of enum proxy_use as the configuration has it; constant. */
+const char *proxy_use_text(unsigned int use);
+
+/* The settings of a forward. */
 struct forward_conf {
-	const char *name; /* of the file; NULL: given on the command line.  See forward_name() */
+	const char *name; /* NULL: from the command line; see forward_name() */
 	struct endpoint listen;
 	struct endpoint upstream;
-	/* its own, or what struct config says under the same name */
 	enum engine engine;
-	unsigned int connect_timeout_ms;
-	unsigned int idle_timeout_ms, fin_timeout_ms;
-	unsigned int resolve_interval_ms;
-	unsigned int drain_timeout_ms; /* 0: none */
-	uint64_t soft_limit, hard_limit;
-	struct acl acl; /* owned */
+	unsigned int connect_timeout_ms; /* for one upstream address */
+	unsigned int idle_timeout_ms;    /* 0: never */
+	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
+	unsigned int resolve_interval_ms; /* between two look-ups of the upstream's name */
+	unsigned int drain_timeout_ms;   /* from its removal to a forced close; 0: no limit */
+	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
+	struct acl acl;                  /* owned */
 	bool nodelay;
-	unsigned int keepalive_s;
-	size_t copy_buffer;
-	unsigned int proxy_protocol; /* enum proxy_use */
-	unsigned int proxy_timeout_ms;
+	unsigned int keepalive_s;        /* silent before it is probed; 0: never */
+	uint64_t copy_buffer;            /* bytes */
+	unsigned int proxy_protocol;     /* enum proxy_use */
+	unsigned int proxy_timeout_ms;   /* for a client's PROXY header */
 	struct addr source;    /* of connections to the upstream, without a port; len 0: any */
 	const char *interface; /* that they go out by; NULL: any */
 	unsigned int mark;     /* of their packets (SO_MARK); 0: none */
 	bool transparent;      /* they come from the client's address */
 	unsigned int accept_rate;                  /* connections a second; 0: any number */
 	uint64_t bandwidth, bandwidth_per_client;  /* bytes a second each way; 0: any number */
-	/* its own, beside those of struct config; 0: none */
+	/* beside the limits of the same names in struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };
 
-/* Its sockets are made by the privileged process: what they have needs CAP_NET_ADMIN. */
+/* True if the privileged process must make its sockets, because they need CAP_NET_ADMIN. */
 static inline bool forward_needs_privileges(const struct forward_conf *fc)
 {
 	return fc->mark || fc->transparent;
 }
 
-/* What listens on port 0 is named with the port that the kernel has picked, once it has. */
+/* A listener on port 0 is named with the port that the kernel has picked, once it has. */
 static inline const char *forward_name(const struct forward_conf *fc)
 {
 	return fc->name ? fc->name : fc->listen.text;
 }
 
-/* The most that `bandwidth` may be, in bytes a second: a token bucket counts with 63 bits. */
-#define BANDWIDTH_MAX (UINT64_C(1) << 37)
-
-/* Everything `culvert run` can be told.  Immutable once the workers run. */
+/* Everything that `culvert run` can be told.  Immutable once the workers run. */
 struct config {
-	enum engine engine;
+	struct forward_conf defaults;    /* of forwards; without name and addresses */
 	unsigned int workers;            /* threads; never 0 after config_parse() */
 	enum spread spread;
 	const char *control;             /* path of the control socket */
 	const char *pid_file;            /* NULL: none */
-	unsigned int connect_timeout_ms; /* for one upstream address */
-	unsigned int idle_timeout_ms;    /* 0: never */
-	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
-	unsigned int resolve_interval_ms; /* between two look-ups of an upstream's name */
 	unsigned int grace_ms;           /* SIGTERM to forced close */
-	unsigned int drain_timeout_ms;   /* a forward is removed, to forced close; 0: none */
-	unsigned int max_sessions;
-	unsigned int max_sessions_per_client; /* 0: no limit */
+	unsigned int max_sessions;       /* of all forwards together */
+	unsigned int max_sessions_per_client; /* the same; 0: no limit */
 	uint64_t kernel_memory;          /* bytes of kernel backlog of all flows */
-	size_t copy_buffer;              /* bytes */
-	unsigned int accept_rate;        /* of each forward, as the next two */
-	uint64_t bandwidth, bandwidth_per_client;
-	uint64_t soft_limit;             /* bytes of kernel backlog per flow; <= hard_limit */
-	uint64_t hard_limit;             /* bytes of kernel backlog per flow */
-	struct acl acl;                  /* owned; of forwards without rules */
-	bool nodelay;
-	unsigned int keepalive_s;        /* silent before it is probed; 0: never */
-	unsigned int proxy_protocol;     /* enum proxy_use */
-	unsigned int proxy_timeout_ms;   /* for a client's PROXY header */
-	struct addr source;              /* these four: of each forward */
-	const char *interface;
-	unsigned int mark;
-	bool transparent;
 	unsigned int settle_ms;          /* in user space before auto may promote */
-	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0:
-					  * never */
+	unsigned int review_packets;     /* in the kernel, after which auto judges again; 0: never */
 	enum filter_mode seccomp;        /* for calls that no module needs */
 	bool probe;                      /* at the start; see probe.h */
+	bool privileged_process;         /* if anything can need it */
 	const char *user;                /* account to become; NULL: culvert's default */
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
 	const char *session_log;         /* path of the session log, "-": stdout; NULL: none */
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */
 	const char *file;                /* that all this came from; NULL: the command line alone */
-	unsigned int lines[OPTIONS_MAX]; /* of it, by option_number(); 0: not from there */
+	unsigned int lines[OPTIONS_MAX]; /* of the file, by option_number(); 0: not from there */
 	uint32_t generation;             /* 0 at the start; see privileged.h */
-	bool privileged_process;         /* if anything can need it */
 	char **kept;                     /* owned: texts that pointers above point to */
 	size_t n_kept;
 };
-
-/*
- * Fill RET from the arguments of `culvert run` (ARGV[0] is "run"), and from the file that --config
- * names; where both say something the arguments count.  Strings point into ARGV, or are kept.
- * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
- * and returns -EINVAL; also -ENOMEM, and what open(2) says of the file.  Host names are not looked
- * up: they have no address yet, see config_names.h.  --help prints the help and returns 1.  RET may
- * always be given to config_close().
- */
-int config_parse(int argc, char **argv, struct config *ret);
 
 /* The content of the configuration file, from wherever it came. */
 struct config_source {
@@ -145,16 +136,23 @@ struct config_source {
 };
 
 /*
- * The same, but the file that --config names is not opened: this is what it says.  There are no
- * notes on it.
+ * Fill RET from the arguments of `culvert run` (ARGV[0] is "run") and from the file that --config
+ * names.  Where both say something, the arguments count.  Strings point into ARGV, or are kept.
+ * Host names are not looked up: they have no address yet, see config_names.h.
+ *
+ * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
+ * and returns -EINVAL; also -ENOMEM, and what open(2) says of the file.  --help prints the help and
+ * returns 1.  RET may always be given to config_close().
  */
+int config_parse(int argc, char **argv, struct config *ret);
+
+/* The same, with FROM as the content of the file that --config names.  Prints no notes on it. */
 int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret);
 
-/*
- * Once names to listen at have addresses: no two listeners may overlap, and no way may lead back to
- * where it began (config_listen.h).  -EINVAL; ERR says which.  -ENOMEM.
- */
-int config_check_listeners(const struct config *c, char *err, size_t errlen);
+/* The same; leaves in TEXT, zeroed before, what was written (file.h).  Close TEXT before RET. */
+struct config_text;
+int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
+		      struct config_text *text);
 
 /* The exit code for what config_parse() returns: only what may pass is worth another try. */
 int config_exit_code(int r);
@@ -167,7 +165,18 @@ const struct forward_conf *config_forward_with(const struct config *c, enum engi
 /* A copy of TEXT that lives as long as C; NULL: no memory. */
 const char *config_keep(struct config *c, const char *text);
 
-/* The help of `culvert run`, made from the table that drives the parser (option.h). */
+/*
+ * Where a mistake is: "FILE:LINE: ", or "" for LINE 0.  Of a long FILE the end is kept.  BUF has
+ * CONFIG_PLACE_LEN bytes; returns BUF.
+ */
+#define CONFIG_PLACE_LEN 300
+const char *config_place(const char *file, unsigned int line, char *buf);
+/* The same of the line that says the option NAME of C; "FILE: " if none does, "" without a file. */
+const char *config_option_place(const struct config *c, const char *name, char *buf);
+/* The line of the file that says the option NAME for all forwards; 0: none does. */
+unsigned int config_option_line(const struct config *c, const char *name);
+
+/* Print the help of `culvert run`. */
 void config_help(void);
 
 #endif

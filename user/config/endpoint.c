@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "daemon/services.h"
+#include "config/services.h"
 
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)

@@ -6,18 +6,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct forward_conf;
+struct config;
+
 /*
- * What culvert can be told, as one table: the command line, the configuration file, the defaults
- * (option_value.h) and the help (option_help.h) all come from it.  Where a forward listens and
- * leads to is not in it: config.c knows how that is written.
+ * The settings of culvert as one table.  The command line, the configuration file, the defaults,
+ * the help and the manual pages come from it.  The addresses of a forward are not in the table.
  */
 
 /* Where an option may stand. */
 enum option_scope {
 	SCOPE_GLOBAL,  /* on the command line and in [culvert] */
 	SCOPE_WORDS,   /* on the command line only */
-	SCOPE_EACH,    /* as SCOPE_GLOBAL, for each forward that does not say its own */
-	SCOPE_FORWARD, /* in [forward NAME] only; the name may also be that of another option */
+	SCOPE_EACH,    /* as SCOPE_GLOBAL, and in [forward NAME], where it counts over the former */
+	SCOPE_FORWARD, /* in [forward NAME] only; SCOPE_GLOBAL may have one of the same name */
 };
 
 /* When a changed value counts, of an option that is not a forward's. */
@@ -26,37 +28,26 @@ enum option_change {
 	CHANGE_BY_RELOAD, /* at once */
 };
 
+/* What a value is, and the type of the field that has it. */
 enum option_kind {
 	KIND_HELP,
-	KIND_ENGINE,  /* enum engine */
-	KIND_SPREAD,  /* enum spread */
-	KIND_FILTER,  /* enum filter_mode */
-	KIND_BOOL,    /* bool */
-	KIND_LEVEL,   /* int */
-	KIND_COUNT,   /* unsigned int */
-	KIND_SECONDS, /* unsigned int, milliseconds */
-	KIND_SIZE,    /* size_t, bytes */
-	KIND_SIZE64,  /* uint64_t, bytes */
-	KIND_PATH,    /* const char *, fits into sun_path */
-	KIND_FILE,    /* const char *, the path of a file */
-	KIND_NAME,    /* const char * */
-	KIND_PROXY,   /* unsigned int, enum proxy_use */
-	KIND_ALLOW,   /* struct acl, to which each value adds rules */
-	KIND_DENY,    /* the same */
-	KIND_SOURCE,  /* struct addr without a port; length 0: any */
+	KIND_CHOICE,    /* unsigned int or enum: the place in `choices` */
+	KIND_BOOL,      /* bool */
+	KIND_LEVEL,     /* int, of <syslog.h> */
+	KIND_COUNT,     /* unsigned int */
+	KIND_SECONDS,   /* unsigned int, milliseconds */
+	KIND_SIZE,      /* uint64_t, bytes */
+	KIND_TEXT,      /* const char *, at most `max` bytes */
+	KIND_PROXY,     /* unsigned int, enum proxy_use */
+	KIND_ALLOW,     /* struct acl, to which each value adds rules */
+	KIND_DENY,      /* the same */
+	KIND_SOURCE,    /* struct addr without a port; length 0: any */
 	KIND_INTERFACE, /* const char *; NULL: any */
-	KIND_MARK,    /* unsigned int, also in hexadecimal */
+	KIND_MARK,      /* unsigned int, also in hexadecimal */
 };
 
-/* What the enums are called, in the help and in messages. */
-#define ENGINE_NAMES "auto, sockmap, splice or copy"
-#define SPREAD_NAMES "auto, all or rotate"
-#define FILTER_NAMES "errno, kill or off"
-#define LEVEL_NAMES "error, warning, notice, info or debug"
-
+#define OPTIONS_MAX 64 /* there are fewer */
 #define WORKERS_MAX 1024
-#define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
-#define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
 
 struct option_def {
 	const char *name; /* on the command line behind "--" */
@@ -64,28 +55,60 @@ struct option_def {
 	const char *help;
 	const char *initial;  /* default, as the user would write it; NULL: computed */
 	const char *computed; /* what the help says about a computed default */
+	const char *expected; /* what a value looks like; NULL: `kind` and the range tell */
+	const char *const *choices; /* KIND_CHOICE; the last one is NULL */
 	enum option_kind kind;
 	enum option_scope scope;
 	enum option_change change;
-	size_t offset;     /* in struct config; not with SCOPE_FORWARD */
-	size_t own;        /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf */
+	size_t offset;     /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf; else struct config */
 	uint64_t min, max; /* in the unit of the field */
 };
 
 /* The option of the command line whose name is the first LEN bytes of NAME, or NULL. */
 const struct option_def *option_find(const char *name, size_t len);
-/* The one that may stand in [culvert], or (FORWARD) in [forward NAME]. */
+/* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
 const struct option_def *option_find_key(const char *name, bool forward);
 
-/* The place of O in the table, below OPTIONS_MAX (config.h). */
+/* The place of O in the table, below OPTIONS_MAX; and the option there, NULL behind the last. */
 size_t option_number(const struct option_def *o);
-/* And the other way round; NULL: behind the last. */
 const struct option_def *option_at(size_t number);
+
+/* True if O is a setting of a forward, and so a field of struct forward_conf. */
+static inline bool option_is_forwards(const struct option_def *o)
+{
+	return o->scope == SCOPE_EACH || o->scope == SCOPE_FORWARD;
+}
 
 /* True if O may be given several times. */
 static inline bool option_is_list(const struct option_def *o)
 {
 	return o->kind == KIND_ALLOW || o->kind == KIND_DENY;
 }
+
+/*
+ * Store VALUE in FC if O is a setting of a forward, else in C.  Text is kept as a pointer: VALUE
+ * must live as long.  0, -EINVAL or -ERANGE; of rules also what acl_add() returns.
+ */
+int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
+		 const char *value);
+
+/* Set each option to its default, in C and in the settings that its forwards inherit. */
+void options_default(struct config *c);
+
+/* True if A and B have the same settings.  Names and addresses are not compared. */
+bool options_same_own(const struct forward_conf *a, const struct forward_conf *b);
+/* The first option that differs in A and B and that only a new start can change; NULL: none. */
+const struct option_def *options_fixed(const struct config *a, const struct config *b);
+
+/* Describe in BUF why storing VALUE has returned ERROR.  Returns BUF. */
+#define OPTION_WRONG_LEN 600
+const char *option_wrong(const struct option_def *o, int error, const char *value, char *buf);
+
+/* What a value of O looks like, for messages.  BUF may be used for it. */
+const char *option_expectation(const struct option_def *o, char *buf, size_t size);
+
+/* Print the options of the command line, or those of [forward NAME], as lines of the help. */
+void options_help(void);
+void options_help_forward(void);
 
 #endif

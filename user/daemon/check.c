@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * `culvert check`: a name to listen at that is not found is a mistake, since no daemon would start;
+ * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since no daemon would start;
  * one of an upstream is worth a warning.  Both are looked up as a daemon does it at the start.
  */
 #include "daemon/check.h"
 
 #include <errno.h>
+#include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,7 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/new_thread.h"
-#include "config/config_listen.h"
-#include "config/config_text.h"
+#include "config/check.h"
 #include "daemon/sandbox.h"
 #include "relay/names.h"
 
@@ -103,7 +103,7 @@ static void judge_upstream(struct forward_conf *fc, const struct forward_text *t
 		return;
 	}
 	if (!endpoint_copy_addrs(&fc->upstream, u->list->addrs, u->list->n) &&
-	    config_feeds_itself(fc))
+	    check_feeds_itself(fc))
 		log_complain(0, "%swarning: upstream \"%.320s\": one of its addresses is the "
 			     "listener itself, and will be left out", at, t->upstream);
 }
@@ -177,6 +177,18 @@ static int check_upstreams(struct config *c, const struct config_text *text)
 	return r;
 }
 
+/* Check all listeners again, now that they have addresses. */
+static int check_listeners(const struct config *c, const struct config_text *text)
+{
+	char why[CHECK_WHY_LEN];
+	bool listen;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		if (check_addresses(c, i, &listen, why))
+			return forward_say_wrong(-EINVAL, &text->forwards[i], listen, why);
+	return 0;
+}
+
 static int check_names(struct config *c, const struct config_text *text)
 {
 	bool named = false;
@@ -186,21 +198,40 @@ static int check_names(struct config *c, const struct config_text *text)
 		r = check_listener(&c->forwards[i], &text->forwards[i]);
 		named = named || c->forwards[i].upstream.named;
 	}
-	r = r ?: config_check_found(c, text);
+	r = r ?: check_listeners(c, text);
 	return r || !named ? r : check_upstreams(c, text);
 }
 
-int config_check(int argc, char **argv)
+/* Read FILE as `culvert run --config FILE` would. */
+static int parse(int argc, char **argv, struct config *c, struct config_text *text)
 {
-	struct config_text text = { .may_be_empty = true };
-	struct config c;
-	int r;
+	char command[] = "run", option[] = "--config";
+	char *words[] = { command, option, argv[1], NULL };
 
-	if (argc != 2 || argv[1][0] == '-') {
-		log_complain(0, "expected: culvert check FILE");
-		return EXIT_CODE_USAGE;
-	}
-	r = config_parse_file(argv[1], &c, &text);
+	text->may_be_empty = true;
+	if (argc == 2 && argv[1][0] != '-')
+		return config_parse_text(3, words, NULL, c, text);
+	memset(c, 0, sizeof(*c));
+	return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
+}
+
+/* What has been printed must have arrived.  Returns the exit code for R. */
+static int finish(struct config *c, struct config_text *text, int r)
+{
+	config_text_close(text);
+	config_close(c);
+	if (!r && (fflush(stdout) || ferror(stdout)))
+		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
+				    strerror(errno));
+	return config_exit_code(r);
+}
+
+int check_run(int argc, char **argv)
+{
+	struct config_text text = { 0 };
+	struct config c;
+	int r = parse(argc, argv, &c, &text);
+
 	r = r ?: check_machine(&c);
 	r = r ?: check_names(&c, &text);
 	if (!r) {
@@ -210,15 +241,10 @@ int config_check(int argc, char **argv)
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
 		       c.n_forwards == 1 ? "" : "s", text.is_rinetd ? " of a rinetd.conf" : "");
 	}
-	config_text_close(&text);
-	config_close(&c);
-	if (!r && (fflush(stdout) || ferror(stdout)))
-		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
-				    strerror(errno));
-	return config_exit_code(r);
+	return finish(&c, &text, r);
 }
 
-void config_check_help(void)
+void check_help(void)
 {
 	puts("Usage: culvert check FILE\n"
 	     "\n"
@@ -232,4 +258,117 @@ void config_check_help(void)
 	     "Exit code: 0 no mistake; 2 a mistake, a name to listen at that does not exist, or\n"
 	     "the file cannot be read; 1 no name server answers for such a name, no memory, or\n"
 	     "the result cannot be written.");
+}
+
+/* --- culvert convert --- */
+
+#define COMMENT_LEN 180
+
+/* As one line that is short enough to be read again. */
+static void write_comment(FILE *to, const char *comment)
+{
+	char text[COMMENT_LEN];
+
+	fprintf(to, "; %s\n", log_escape(comment, text, sizeof(text)));
+}
+
+static void write_lines(FILE *to, const struct config_lines *said)
+{
+	for (size_t i = 0; i < said->n; i++)
+		fprintf(to, "%s = %s\n", said->lines[i].option->name, said->lines[i].value);
+}
+
+static void write_notes(FILE *to, const struct config_lines *notes)
+{
+	char comment[2 * COMMENT_LEN];
+
+	for (size_t i = 0; i < notes->n; i++) {
+		snprintf(comment, sizeof(comment), "line %u: %s", notes->lines[i].line,
+			 notes->lines[i].value);
+		write_comment(to, comment);
+	}
+}
+
+void convert_write(FILE *to, const char *file, const struct config_text *text)
+{
+	char comment[2 * COMMENT_LEN];
+
+	snprintf(comment, sizeof(comment), "%.140s, as `culvert convert` reads it%s", file,
+		 text->is_rinetd ? ": a rinetd.conf" : "");
+	write_comment(to, comment);
+	write_notes(to, &text->notes);
+	if (text->said.n) {
+		fputs("\n[culvert]\n", to);
+		write_lines(to, &text->said);
+	}
+	for (size_t i = 0; i < text->n; i++) {
+		const struct forward_text *t = &text->forwards[i];
+
+		fprintf(to, "\n[forward %s]\nlisten = %s\nupstream = %s\n", t->name, t->listen,
+			t->upstream);
+		write_lines(to, &t->said);
+	}
+}
+
+/* LINE of FILE says that KEY is VALUE: does a line of ours hold it? */
+static int check_line(const char *file, unsigned int line, const char *key, const char *value)
+{
+	size_t len = strlen(key) + strlen(" = ") + strlen(value);
+	char at[CONFIG_PLACE_LEN];
+
+	if (len < INI_MAX_LINE)
+		return 0;
+	return log_complain(-EINVAL, "%s\"%s = ...\" would be a line of %zu bytes, and one in a "
+			    "file with sections has at most %d: run culvert with this file as it "
+			    "is", config_place(file, line, at), key, len, INI_MAX_LINE - 1);
+}
+
+static int check_lines(const char *file, const struct config_lines *said)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < said->n; i++)
+		r = check_line(file, said->lines[i].line, said->lines[i].option->name,
+			       said->lines[i].value);
+	return r;
+}
+
+static int check_all_lines(const char *file, const struct config_text *text)
+{
+	int r = check_lines(file, &text->said);
+
+	for (size_t i = 0; !r && i < text->n; i++) {
+		const struct forward_text *t = &text->forwards[i];
+
+		r = check_line(file, t->listen_line ?: t->line, "listen", t->listen);
+		r = r ?: check_line(file, t->upstream_line ?: t->line, "upstream", t->upstream);
+		r = r ?: check_lines(file, &t->said);
+	}
+	return r;
+}
+
+int convert_run(int argc, char **argv)
+{
+	struct config_text text = { 0 };
+	struct config c;
+	int r = parse(argc, argv, &c, &text);
+
+	r = r ?: check_all_lines(argv[1], &text);
+	if (!r) {
+		if (!text.n)
+			config_text_say_empty(argv[1]);
+		convert_write(stdout, argv[1], &text);
+	}
+	return finish(&c, &text, r);
+}
+
+void convert_help(void)
+{
+	puts("Usage: culvert convert FILE\n"
+	     "\n"
+	     "Read a configuration file, which may be a rinetd.conf, as\n"
+	     "`culvert run --config FILE` would, and print what it says as a file with sections.\n"
+	     "Its comments are lost; what is worth knowing about the conversion is in new ones.\n"
+	     "\n"
+	     "Exit code: as of `culvert check`.");
 }

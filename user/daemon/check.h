@@ -2,10 +2,21 @@
 #ifndef CULVERT_CHECK_H
 #define CULVERT_CHECK_H
 
+#include <stdio.h>
+
+#include "config/file.h"
+
 /*
- * `culvert check FILE`: what config_parse() says of it, and its host names.  Returns the exit code.
+ * The commands that read a configuration file and start nothing: `culvert check FILE` says what is
+ * wrong with it, `culvert convert FILE` prints it as a file with sections.  They return the exit
+ * code.
  */
-int config_check(int argc, char **argv);
-void config_check_help(void);
+int check_run(int argc, char **argv);
+void check_help(void);
+int convert_run(int argc, char **argv);
+void convert_help(void);
+
+/* Write TEXT, which FILE says, to TO as a file with sections; notes become comments. */
+void convert_write(FILE *to, const char *file, const struct config_text *text);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "relay/acl.h"
+#include "config/acl.h"
 
 struct session;
 

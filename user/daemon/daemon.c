@@ -18,12 +18,12 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "relay/threads.h"
-#include "config/advice.h"
+#include "base/advice.h"
 #include "daemon/inspect.h"
 #include "daemon/main_loop.h"
 #include "daemon/operate.h"
 #include "daemon/reconfigure.h"
-#include "daemon/services.h"
+#include "config/services.h"
 #include "daemon/serving.h"
 #include "daemon/session_log.h"
 #include "daemon/setup.h"
@@ -218,7 +218,7 @@ static void announce_ready(const struct daemon *d)
 			 fc->upstream.text, engine_name(fc->engine));
 		forward_warn(fc);
 	}
-	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->engine),
+	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->defaults.engine),
 		 c->workers, d->setup.account.name,
 		 d->setup.shared.kernel ? "" : ", without the kernel path");
 	r = sd_notifyf(0, "READY=1\nSTATUS=%zu forward%s%s", c->n_forwards,

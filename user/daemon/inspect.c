@@ -18,7 +18,7 @@
 #include "relay/limits.h"
 #include "relay/balance.h"
 #include "relay/names.h"
-#include "relay/proxy_use.h"
+#include "config/config.h"
 #include "relay/session.h"
 #include "relay/session_move.h"
 
@@ -518,7 +518,7 @@ struct json_object *inspect_status(const struct inspect *r, bool forwards)
 	json_add_text(o, "version", CULVERT_VERSION);
 	json_add_int(o, "pid", (uint64_t)getpid());
 	json_add_int(o, "uptime_ms", now_ms - r->started_ms);
-	json_add_text(o, "engine", engine_name(c->engine));
+	json_add_text(o, "engine", engine_name(c->defaults.engine));
 	json_add_int(o, "workers", r->n_workers);
 	json_add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
 	json_add_int(o, "workers_silent", silent);

@@ -26,9 +26,8 @@
 
 #include "base/log.h"
 #include "base/log_file.h"
-#include "config/advice.h"
-#include "config/config_file.h"
-#include "config/config_reader.h"
+#include "base/advice.h"
+#include "config/file.h"
 #include "daemon/privileged_confine.h"
 #include "daemon/privileged_rules.h"
 #include "daemon/sandbox.h"

@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
-#include "config/advice.h"
-#include "config/config_reader.h"
+#include "base/advice.h"
+#include "config/file.h"
 #include "daemon/privileged.h"
 
 SYSCALLS_NEEDED(

@@ -23,8 +23,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "config/config_text.h"
-#include "config/option_value.h"
+#include "config/file.h"
+#include "config/option.h"
 #include "relay/balance.h"
 #include "relay/names.h"
 #include "relay/session_ending.h"

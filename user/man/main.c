@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/option_value.h"
+#include "config/option.h"
 
 #define VERSION_MARK "@VERSION@"
 #define LINE_LEN 1024

@@ -25,7 +25,7 @@
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "config/advice.h"
+#include "base/advice.h"
 #include "probe/behaviours.h"
 
 /* All behaviours together.  Loading a program has no bound of its own. */
@@ -303,10 +303,10 @@ static void say_unused(const struct config *c, char *buf, size_t size)
 {
 	size_t same = 0;
 
-	while (same < c->n_forwards && c->forwards[same].engine == c->engine)
+	while (same < c->n_forwards && c->forwards[same].engine == c->defaults.engine)
 		same++;
 	if (same == c->n_forwards)
-		snprintf(buf, size, "not used by --engine %s", engine_name(c->engine));
+		snprintf(buf, size, "not used by --engine %s", engine_name(c->defaults.engine));
 	else
 		snprintf(buf, size, "no forward's engine uses it");
 }
@@ -339,7 +339,7 @@ static int refuse(const struct config *c, const struct forward_conf *fc,
 	const char *more = f->may_pass ?
 		"; the machine may only be short of memory or time just now" : "";
 
-	if (fc->engine == c->engine)
+	if (fc->engine == c->defaults.engine)
 		log_error("--engine %s cannot be used: %s%s", engine_name(fc->engine), f->why, more);
 	else
 		log_error("engine %s of forward %s cannot be used: %s%s", engine_name(fc->engine),

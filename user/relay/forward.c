@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "relay/proxy_use.h"
+#include "config/config.h"
 
 void forwards_init(struct forwards *all)
 {

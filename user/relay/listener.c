@@ -9,10 +9,10 @@
 
 #include "base/log.h"
 #include "base/syscalls_needed.h"
-#include "config/advice.h"
+#include "base/advice.h"
 #include "daemon/session_log.h"
 #include "relay/limits.h"
-#include "relay/proxy_use.h"
+#include "config/config.h"
 #include "relay/session.h"
 
 #define PAUSE_MS 50
@@ -30,6 +30,23 @@
 SYSCALLS_NEEDED(
 	SYSCALL(accept4),
 	SYSCALL(close));
+
+/* What an operator can do about a pause. */
+static const char *advice_pause(enum cause cause)
+{
+	switch (cause) {
+	case CAUSE_NO_DESCRIPTOR:
+		return " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --max-sessions)";
+	case CAUSE_NO_MEMORY:
+		return " (the machine has none left, or TCP none of its own: net.ipv4.tcp_mem)";
+	case CAUSE_SESSION_LIMIT:
+		return " (raise --max-sessions, or see by `culvert sessions` who has them)";
+	case CAUSE_FORWARD_LIMIT:
+		return " (raise its max-sessions, or see by `culvert sessions` who has them)";
+	default:
+		return "";
+	}
+}
 
 static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 {

@@ -12,8 +12,8 @@
 
 #include "base/log.h"
 #include "base/syscalls_needed.h"
-#include "config/advice.h"
-#include "config/given.h"
+#include "base/advice.h"
+#include "relay/given.h"
 #include "relay/listen_socket.h"
 #include "relay/socket_options.h"
 

@@ -32,6 +32,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "config/check.h"
 #include "base/syscalls_needed.h"
 #include "relay/listen_socket.h"
 
@@ -912,7 +913,7 @@ int names_find_listeners(struct names *n, struct config *c, char *err, size_t er
 		r = look_up_listener(n, &c->forwards[i], until_ms, err, errlen);
 	}
 	if (!r && looked_up)
-		r = config_check_listeners(c, err, errlen);
+		r = check_all_addresses(c, err, errlen);
 	if (r || listen_socket_has_ipv6())
 		return r;
 	for (size_t i = 0; i < c->n_forwards; i++)

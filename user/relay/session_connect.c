@@ -13,9 +13,9 @@
 
 #include "base/log.h"
 #include "base/syscalls_needed.h"
-#include "config/advice.h"
+#include "base/advice.h"
 #include "datapath/tcp.h"
-#include "relay/proxy_use.h"
+#include "config/config.h"
 #include "relay/session_flow.h"
 #include "relay/session_header.h"
 #include "relay/session_name.h"

@@ -27,7 +27,7 @@
 #include "base/syscalls_needed.h"
 #include "datapath/tcp.h"
 #include "relay/proxy_protocol.h"
-#include "relay/proxy_use.h"
+#include "config/config.h"
 #include "relay/limits.h"
 #include "relay/session_connect.h"
 

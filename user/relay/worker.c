@@ -119,7 +119,7 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->own_timers = WORKER_TIMERS;
 	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
 		    shared->config->review_packets);
-	pool_init(&w->pool, shared->config->copy_buffer);
+	pool_init(&w->pool, shared->config->defaults.copy_buffer);
 	r = loop_open(&w->loop, after_batch, w);
 	if (r)
 		return r;

@@ -1,37 +1,257 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: inih takes lines apart and calls us for each key.  What it does not tell
- * (the number of the line, sections without a key) or would take in silence (lines and section
- * names that are too long for it, control characters) is seen by what feeds it line by line:
- * config_reader.c, and look_at().  That also knows which lines have to hold a key, so one for which
- * inih has not called us is a mistake, which is said before any of a later line.
+ * The configuration file:
  *
  *	[culvert]            options that the command line has as well, without "--"
  *	[forward NAME]       listen = ADDRESS, upstream = ADDRESS, and options for it alone
  *
- * The first mistake ends the reading.
+ * Theory of operation: inih takes lines apart and calls on_key() for each key.  It does not tell
+ * the number of a line or sections without a key, and it accepts in silence lines and names of
+ * sections that are too long for it.  So next_line(), which feeds it line by line, looks first.
+ * next_line() also knows which lines must hold a key: one for which inih has not called on_key() is
+ * a mistake.
  */
-#include "config/config_file.h"
+#include "config/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <ini.h>
 #include <libgen.h>
-#include <stdbool.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/log.h"
-#include "config/config_reader.h"
-#include "config/config_rinetd.h"
+#include "config/rinetd.h"
 
 /* inih cuts longer names of sections off (MAX_SECTION in ini.c). */
 #define SECTION_MAX 49
 #define FORWARD "forward"
 #define BLANKS " \t"
+#define BOM "\xef\xbb\xbf" /* which editors put before UTF-8 */
+
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12 loses sight of what is stored in a text, which config_text_close() frees. */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
+/* --- texts --- */
+
+struct forward_text *config_text_add(struct config_text *t)
+{
+	struct forward_text *more = array_grow(t->forwards, t->n, sizeof(*more));
+
+	if (!more)
+		return NULL;
+	t->forwards = more;
+	memset(&more[t->n], 0, sizeof(*more));
+	return &more[t->n++];
+}
+
+void config_text_close(struct config_text *t)
+{
+	for (size_t i = 0; i < t->n; i++)
+		free(t->forwards[i].said.lines);
+	free(t->forwards);
+	free(t->said.lines);
+	free(t->words.lines);
+	free(t->notes.lines);
+	*t = (struct config_text){ 0 };
+}
+
+int config_lines_add(struct config_lines *l, const struct config_line *line, const char *value)
+{
+	struct config_line *more = array_grow(l->lines, l->n, sizeof(*more));
+
+	if (!more)
+		return -ENOMEM;
+	l->lines = more;
+	more[l->n] = *line;
+	more[l->n++].value = value;
+	return 0;
+}
+
+const struct config_line *config_lines_find(const struct config_lines *l, const char *name)
+{
+	for (size_t i = l->n; i-- > 0;)
+		if (!strcmp(l->lines[i].option->name, name))
+			return &l->lines[i];
+	return NULL;
+}
+
+unsigned int forward_says(const struct forward_text *t, const char *name)
+{
+	const struct config_line *l = config_lines_find(&t->said, name);
+
+	return l ? l->line : 0;
+}
+
+void config_text_say_notes(const struct config_text *text, const char *file)
+{
+	char at[CONFIG_PLACE_LEN];
+
+	for (size_t i = 0; i < text->notes.n; i++) {
+		const struct config_line *l = &text->notes.lines[i];
+
+		log_complain(0, "%snote: %s", config_place(file, l->line, at), l->value);
+	}
+}
+
+void config_text_say_empty(const char *file)
+{
+	log_complain(0, "%s: warning: no forward here: give LISTEN UPSTREAM on the command line",
+		     file);
+}
+
+/* --- the reader --- */
+
+__attribute__((format(printf, 3, 0)))
+static void say_mistake(struct config_reader *r, unsigned int line, const char *fmt, va_list ap)
+{
+	char text[OPTION_WRONG_LEN + 64], at[CONFIG_PLACE_LEN];
+
+	if (r->error)
+		return;
+	vsnprintf(text, sizeof(text), fmt, ap);
+	r->error = log_complain(-EINVAL, "%s%s", config_place(r->c->file, line, at), text);
+}
+
+void config_mistake(struct config_reader *r, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say_mistake(r, r->line, fmt, ap);
+	va_end(ap);
+}
+
+void config_mistake_at(struct config_reader *r, unsigned int line, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say_mistake(r, line, fmt, ap);
+	va_end(ap);
+}
+
+void config_no_memory(struct config_reader *r)
+{
+	if (!r->error)
+		r->error = log_complain(-ENOMEM, "out of memory");
+}
+
+void config_note(struct config_reader *r, unsigned int line, const char *fmt, ...)
+{
+	const struct config_line note = { .line = line };
+	const char *kept;
+	char text[160];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	kept = config_keep(r->c, text);
+	if (!kept || config_lines_add(&r->text->notes, &note, kept))
+		config_no_memory(r);
+}
+
+/* Read the next line and its end, up to ROOM bytes.  Returns how many. */
+static size_t read_bytes(struct config_reader *r, char *buf, size_t room)
+{
+	size_t n = 0;
+	int ch = 0;
+
+	while (n < room && ch != '\n' && (ch = getc(r->f)) != EOF) {
+		if (!ch)
+			config_mistake(r, "a NUL byte");
+		buf[n++] = (char)ch;
+	}
+	if (ch == EOF && ferror(r->f) && !r->error)
+		r->error = log_complain(-EIO, "%s: cannot be read: %s", r->c->file,
+					strerror(errno));
+	if (n == room && ch != '\n')
+		config_mistake(r, "the line has more than %zu bytes", room - 1);
+	r->bytes += n;
+	if (r->bytes > CONFIG_FILE_MAX)
+		config_mistake(r, "the file has more than %d bytes", CONFIG_FILE_MAX);
+	return n;
+}
+
+static bool has_control_character(const char *line)
+{
+	for (const char *c = line; *c; c++)
+		if (((unsigned char)*c < 0x20 && *c != '\t') || *c == 0x7f)
+			return true;
+	return false;
+}
+
+bool config_next_line(struct config_reader *r, char *buf, size_t size)
+{
+	size_t n;
+
+	if (r->error)
+		return false;
+	r->line++;
+	n = read_bytes(r, buf, size - 1);
+	if (!n || r->error)
+		return false;
+	while (n && strchr("\r\n", buf[n - 1]))
+		n--;
+	buf[n] = '\0';
+	if (r->line == 1 && !strncmp(buf, BOM, strlen(BOM)))
+		memmove(buf, buf + strlen(BOM), n + 1 - strlen(BOM));
+	if (has_control_character(buf))
+		config_mistake(r, "a control character");
+	if (!strncmp(buf, BOM, strlen(BOM)))
+		config_mistake(r, "a byte order mark that is not the file's first character");
+	return !r->error;
+}
+
+struct forward_text *config_find_forward(const struct config_text *text, const char *name)
+{
+	for (size_t i = 0; i < text->n; i++)
+		if (text->forwards[i].name && !strcmp(text->forwards[i].name, name))
+			return &text->forwards[i];
+	return NULL;
+}
+
+struct forward_text *config_add_forward(struct config_reader *r, const char *name)
+{
+	const char *kept = config_keep(r->c, name);
+	struct forward_text *t = kept ? config_text_add(r->text) : NULL;
+
+	if (!t) {
+		config_no_memory(r);
+		return NULL;
+	}
+	t->name = kept;
+	t->file = r->c->file;
+	t->line = r->line;
+	return t;
+}
+
+void config_take(struct config_reader *r, struct forward_text *t, const struct config_line *line,
+		 const char *value)
+{
+	struct config_lines *said = t ? &t->said : &r->text->said;
+	const struct config_line *before = option_is_list(line->option) ? NULL :
+		config_lines_find(said, line->option->name);
+	const char *kept;
+
+	if (before) {
+		config_mistake_at(r, line->line, "%s: given twice, first in line %u", line->key,
+				  before->line);
+		return;
+	}
+	kept = config_keep(r->c, value);
+	if (!kept || config_lines_add(said, line, kept))
+		config_no_memory(r);
+}
+
+/* --- sections --- */
 
 enum section { SECTION_NONE, SECTION_GLOBAL, SECTION_FORWARD };
 
@@ -42,8 +262,6 @@ struct parser {
 	enum section section; /* that is being read */
 	unsigned int global_line; /* of [culvert]; 0: not yet */
 };
-
-/* --- sections --- */
 
 static void begin_forward(struct parser *p, const char *name)
 {
@@ -90,7 +308,7 @@ static void begin_section(struct parser *p, const char *line)
 {
 	const char *end = strchr(line, ']');
 	size_t len = end ? (size_t)(end - line - 1) : 0;
-	const char *rest = end ? end + 1 + strspn(end + 1, " \t") : NULL;
+	const char *rest = end ? end + 1 + strspn(end + 1, BLANKS) : NULL;
 	char name[SECTION_MAX + 1];
 
 	end_section(p);
@@ -135,9 +353,11 @@ static void take_option(struct parser *p, const char *key, const char *value)
 	struct forward_text *t = p->section == SECTION_FORWARD ?
 					 config_last_forward(&p->in) : NULL;
 	const struct option_def *o = option_find_key(key, t);
+	const struct config_line line = { .option = o, .key = o ? o->name : NULL,
+					  .line = p->in.line };
 
 	if (o)
-		config_take(&p->in, p->in.line, t, o, key, value);
+		config_take(&p->in, t, &line, value);
 	else if (is_address(key) || option_find_key(key, !t))
 		config_mistake(&p->in, "%s: this key can only be in [%s]", key,
 			       t ? "culvert" : FORWARD " NAME");
@@ -163,11 +383,11 @@ static void take_address(struct parser *p, const char *key, const char *value)
 		config_no_memory(&p->in);
 }
 
-/* A "#" that was meant as a comment: at the beginning, or behind a blank. */
+/* True for a "#" that was meant to begin a comment: at the beginning, or behind a blank. */
 static bool has_number_sign(const char *value)
 {
 	for (const char *at = strchr(value, '#'); at; at = strchr(at + 1, '#'))
-		if (at == value || at[-1] == ' ' || at[-1] == '\t')
+		if (at == value || strchr(BLANKS, at[-1]))
 			return true;
 	return false;
 }
@@ -207,7 +427,7 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 
 /* --- lines --- */
 
-/* The line before is done with: did inih find a key in it? */
+/* Complain if inih has found no key in the line before. */
 static void end_line(struct parser *p)
 {
 	if (p->key_due)
@@ -215,7 +435,7 @@ static void end_line(struct parser *p)
 	p->key_due = false;
 }
 
-/* Before inih gets it, which has room for SIZE bytes.  False: there is nothing in it for inih. */
+/* LINE goes to inih next, which has room for SIZE bytes.  False: inih need not see it. */
 static bool look_at(struct parser *p, const char *line, size_t size)
 {
 	const char *text = line + strspn(line, BLANKS);
@@ -225,7 +445,7 @@ static bool look_at(struct parser *p, const char *line, size_t size)
 	if (strlen(line) >= size)
 		config_mistake(&p->in, "the line has more than %zu bytes, which only comments and "
 			       "empty lines may have", size - 1);
-	/* to inih it would continue the line before, which no key of ours allows */
+	/* inih would join it to the line before. */
 	else if (text != line)
 		config_mistake(&p->in, "indented: sections and keys begin in the first column");
 	else if (*text == '[')
@@ -247,9 +467,9 @@ static char *next_line(char *buf, int size, void *arg)
 	return p->in.error ? NULL : buf;
 }
 
-int config_file_parse(FILE *f, const char *path, struct config *c, struct config_text *text)
+static int parse_sections(FILE *f, struct config *c, struct config_text *text)
 {
-	struct parser p = { .in = { .c = c, .text = text, .f = f, .path = path } };
+	struct parser p = { .in = { .c = c, .text = text, .f = f } };
 	int r = ini_parse_stream(next_line, &p, on_key, &p);
 
 	end_line(&p);
@@ -261,7 +481,7 @@ int config_file_parse(FILE *f, const char *path, struct config *c, struct config
 	return p.in.error;
 }
 
-/* --- whose file? --- */
+/* --- the file --- */
 
 /* Root's daemon does what the file says: nobody else may be able to write it. */
 static int check_owner(const struct stat *st, const char *what, const char *path)
@@ -321,6 +541,7 @@ static int open_checked(const char *real, FILE **ret)
 	return r;
 }
 
+/* Symbolic links are followed first: what counts is the file that is read, and its directory. */
 int config_file_open(const char *path, FILE **ret)
 {
 	char *real = realpath(path, NULL);
@@ -333,21 +554,52 @@ int config_file_open(const char *path, FILE **ret)
 	return r;
 }
 
-int config_file_take(FILE *f, const char *path, struct config *c, struct config_text *text)
+static int take(FILE *f, struct config *c, struct config_text *text)
 {
-	return config_rinetd_is(f) ? config_rinetd_parse(f, path, c, text) :
-				     config_file_parse(f, path, c, text);
-}
+	int r = rinetd_is(f) ? rinetd_parse(f, c, text) : parse_sections(f, c, text);
 
-int config_file_read(const char *path, struct config *c, struct config_text *text)
-{
-	FILE *f = NULL;
-	int r = config_file_open(path, &f);
-
-	if (r)
-		return r;
-	r = config_rinetd_is(f) ? config_rinetd_parse(f, path, c, text) :
-				  config_file_parse(f, path, c, text);
 	fclose(f);
 	return r;
+}
+
+int config_file_read(struct config *c, struct config_text *text)
+{
+	FILE *f = NULL;
+	int r = config_file_open(c->file, &f);
+
+	return r ?: take(f, c, text);
+}
+
+int config_file_take(const struct config_source *from, struct config *c, struct config_text *text)
+{
+	/* The stream is only read; and there is none of no bytes. */
+	FILE *f = fmemopen(from->len ? (char *)from->text : (char[]){ '\n' }, from->len ?: 1, "r");
+
+	return f ? take(f, c, text) : log_complain(-ENOMEM, "out of memory");
+}
+
+/* For inih, which goes on whatever is returned. */
+static int on_control(void *arg, const char *section, const char *key, const char *value)
+{
+	char **ret = arg;
+
+	if (!*ret && value && *value && !strcmp(section, "culvert") && !strcmp(key, "control"))
+		*ret = strdup(value);
+	return 1;
+}
+
+int config_file_control(const char *path, char **ret)
+{
+	FILE *f = NULL;
+	int r;
+
+	*ret = NULL;
+	r = config_file_open(path, &f);
+	if (r)
+		return r;
+	ini_parse_file(f, on_control, ret); /* lines that are wrong are passed over */
+	fclose(f);
+	if (!*ret)
+		*ret = strdup(CONFIG_CONTROL_DEFAULT);
+	return *ret ? 0 : -ENOMEM;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "daemon/services.h"
+#include "config/services.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "config/advice.h"
+#include "base/advice.h"
 
 #include <errno.h>
 
@@ -94,22 +94,6 @@ const char *advice_workers(int error)
 	case ENOMEM:
 		return " (lower --workers or --max-sessions, or raise RLIMIT_AS, LimitAS= or "
 		       "MemoryMax= of the unit)";
-	default:
-		return "";
-	}
-}
-
-const char *advice_pause(enum cause cause)
-{
-	switch (cause) {
-	case CAUSE_NO_DESCRIPTOR:
-		return " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --max-sessions)";
-	case CAUSE_NO_MEMORY:
-		return " (the machine has none left, or TCP none of its own: net.ipv4.tcp_mem)";
-	case CAUSE_SESSION_LIMIT:
-		return " (raise --max-sessions, or see by `culvert sessions` who has them)";
-	case CAUSE_FORWARD_LIMIT:
-		return " (raise its max-sessions, or see by `culvert sessions` who has them)";
 	default:
 		return "";
 	}

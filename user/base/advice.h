@@ -2,8 +2,6 @@
 #ifndef CULVERT_ADVICE_H
 #define CULVERT_ADVICE_H
 
-#include "datapath/stats.h"
-
 /*
  * What an operator can do about an error, for the end of a log line: " (...)", or "" where the
  * error says all there is to say.  ERROR is an errno.
@@ -14,7 +12,5 @@ const char *advice_connect(int error);
 const char *advice_thread(int error);
 const char *advice_process(int error);
 const char *advice_workers(int error);
-/* Why nobody is accepted for now. */
-const char *advice_pause(enum cause cause);
 
 #endif

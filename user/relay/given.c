@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "config/given.h"
+#include "relay/given.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_ACL_H
+#define CULVERT_ACL_H
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/*
+ * Access lists: who may connect.  The first rule that matches a client decides.  A client that no
+ * rule matches may connect, unless some rule allows anybody.  Without rules everybody may.
+ */
+
+#define ACL_PATTERN_LEN 48 /* room for a pattern; an address has at most 45 characters */
+#define ACL_RULES_MAX 4096
+
+/* One condition on a client's address. */
+struct acl_rule {
+	uint8_t addr[16];  /* in network order; 0 where MASK is 0 */
+	uint8_t mask[16];  /* bits that must be equal: most often a prefix */
+	char pattern[ACL_PATTERN_LEN]; /* not "": fnmatch(3) on the text of the address, instead */
+	uint16_t family;   /* AF_INET, AF_INET6, AF_UNIX; AF_UNSPEC: every client */
+	bool allow;
+	bool and_next;     /* the rule behind this one must match, too, and is not looked at alone */
+};
+
+struct acl {
+	struct acl_rule *rules; /* owned */
+	size_t n;
+	bool allows;   /* some rule allows */
+	bool patterns; /* some rule has a pattern */
+};
+
+/*
+ * Add rules for TEXT: elements with commas or blanks between them.  An element is
+ *
+ *	192.0.2.1, 2001:db8::1      an address
+ *	10.0.0.0/8                  a prefix without host bits
+ *	10.0.3.4/255.0.255.255      an address and a mask, which may have holes
+ *	10.*, 192.168.2.1?          a pattern of the address's text: * any characters, ? one
+ *	unix:                       every client of a unix socket
+ *	all, *                      every client
+ *	A&B                         clients that both A and B match
+ *
+ * IPv4-mapped IPv6 addresses are IPv4.  Elements that earlier rules decide in the same way are
+ * dropped.  -EINVAL: syntax; -EEXIST: an earlier rule covers an element and says the opposite, so
+ * that the element would never count; -E2BIG: more than ACL_RULES_MAX; -ENOMEM.  Rules added before
+ * the error are kept.
+ */
+int acl_add(struct acl *a, bool allow, const char *text);
+
+/* True if CLIENT may connect. */
+bool acl_allows(const struct acl *a, const struct sockaddr *client);
+
+/* True if A and B have the same rules in the same order. */
+bool acl_same(const struct acl *a, const struct acl *b);
+
+/* Make TO, which is not initialised, a copy of FROM.  -ENOMEM. */
+int acl_copy(struct acl *to, const struct acl *from);
+void acl_close(struct acl *a);
+
+#endif
