@@ -211,8 +211,7 @@ $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
 EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket
-DOCS     := docs/comparison.md docs/control.md docs/operations.md docs/rinetd.md docs/security.md \
-	    docs/transparent.md
+DOCS     := docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
 # Of a link to what is not installed, the text.
 unlink := s|\[\([^]]*\)\](\.\./[^)]*)|\1|g; s|\[\([^]]*\)\](design\.md[^)]*)|\1|g

@@ -4,7 +4,7 @@
 
 /*
  * A client, the gateway where culvert runs, and a server (netlab.h), with the routes that
- * docs/transparent.md asks for.
+ * docs/operations.md asks for.
  */
 #include "forward_rig.h"
 #include "netlab.h"
@@ -38,7 +38,7 @@ static const char *const routes[] = {
 	/* the same address by two interfaces */
 	"ip route add 198.51.100.1 via 10.77.2.1 dev s metric 50",
 	"ip route add 198.51.100.1 via 10.77.1.1 dev c metric 100",
-	/* docs/transparent.md: what the upstream answers to a client comes to this machine */
+	/* docs/operations.md: what the upstream answers to a client comes to this machine */
 	"ip route add local default dev lo table 78",
 	"ip -6 route add local default dev lo table 78",
 	"ip rule add iif s ipproto tcp sport 9100 lookup 78",
