@@ -16,7 +16,7 @@ struct config_text;
  *	allow|deny PATTERN                              (for the rule before)
  *	logfile FILE, and the like
  *
- * docs/rinetd.md says what becomes of each, and what is refused.
+ * docs/operations.md says what becomes of each, and what is refused.
  */
 
 /* True if F does not begin with a section, or with KEY = VALUE. */
