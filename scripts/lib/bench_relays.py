@@ -102,12 +102,11 @@ class Direct(Contender):
 class Culvert(Contender):
     family = "culvert"
 
-    def __init__(self, name, engine, copy_buffer=None, workers=None, spread=None):
+    def __init__(self, name, engine, copy_buffer=None, workers=None):
         super().__init__(name)
         self.engine = engine
         self.options = ["--copy-buffer", size_text(copy_buffer)] if copy_buffer else []
         self.options += ["--workers", str(workers)] if workers else []
-        self.options += ["--spread", spread] if spread else []
 
     def describe(self, _config):
         return " ".join(["--engine", self.engine, *self.options])
@@ -330,7 +329,6 @@ CONTENDERS = {contender.name: contender for contender in (
     Socat("socat"),
     Rinetd("rinetd"),
     Redir("redir"),
-    Culvert("auto-all", "auto", spread="all"),
     Culvert("auto-1w", "auto", workers=1),
 )}
 

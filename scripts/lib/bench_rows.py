@@ -18,7 +18,7 @@ PEERS = ("haproxy", "haproxy-splice", "nginx", "socat", "rinetd", "redir")
 # Only if asked for by name: culvert with other options than its defaults.
 OPTIONAL = ("auto-1w",)
 # `auto` with all workers in use, whatever the load: what choosing their number is worth.
-ALL = ("direct", *ENGINES, "auto-all", *PEERS, *OPTIONAL)
+ALL = ("direct", *ENGINES, *PEERS, *OPTIONAL)
 RELAYS = ALL[1:]
 SWEEP = ("direct", "copy-8K", "copy-16K", "copy-64K", "copy-256K")
 QUICK = ("direct", *ENGINES, "haproxy", "haproxy-splice", "nginx")

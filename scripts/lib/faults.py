@@ -115,7 +115,7 @@ class Runs:
         if options.only:
             command += ["--only", options.only]
         if part == "calls":
-            command += ["--seed", str(options.seed), "--spread", options.spread]
+            command += ["--seed", str(options.seed)]
             command += [flag for flag in ("--full", "--verbose") if getattr(options, flag[2:])]
             if options.most:
                 command += ["--most", str(options.most)]
@@ -253,7 +253,6 @@ def parse_options():
     parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
     parser.add_argument("--engine", action="append", choices=ENGINES)
     parser.add_argument("--part", action="append", choices=PARTS)
-    parser.add_argument("--spread", default="auto", choices=("auto", "all", "rotate"))
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--most", type=int)
     parser.add_argument("--only")

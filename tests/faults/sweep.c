@@ -45,7 +45,7 @@ struct sweep {
 
 static int start_daemon(struct sweep *s)
 {
-	const char *const options[] = { "--max-sessions", "128", "--spread", s->opt->spread, NULL };
+	const char *const options[] = { "--max-sessions", "128", NULL };
 	int r = sites_open(env_dir(), &s->sites);
 
 	if (r) {

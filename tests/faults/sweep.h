@@ -16,7 +16,6 @@ struct sweep_options {
 	const char *culvert; /* the program */
 	const char *preload; /* the interposer */
 	const char *engine;
-	const char *spread;
 	const char *only;     /* sites whose description holds this; NULL: all */
 	/* Of so many sweeps that share the work, this is number SHARE (from 0); see sweep.c. */
 	unsigned int share, shares;

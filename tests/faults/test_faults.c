@@ -16,7 +16,6 @@
 static const char help[] =
 	"test_faults [options]\n"
 	"  --engine E      auto, sockmap, splice or copy (default auto)\n"
-	"  --spread HOW    the daemon's (default auto)\n"
 	"  --culvert PATH  the daemon (default: the one built together with this program)\n"
 	"  --only TEXT     only places whose description holds TEXT, such as "
 	"\"recv user/session\"\n"
@@ -31,14 +30,14 @@ static const char help[] =
 static const struct option long_options[] = {
 	{ "engine", required_argument, NULL, 'e' },   { "culvert", required_argument, NULL, 'c' },
 	{ "only", required_argument, NULL, 'o' },     { "full", no_argument, NULL, 'f' },
-	{ "most", required_argument, NULL, 'm' },     { "spread", required_argument, NULL, 'r' },
+	{ "most", required_argument, NULL, 'm' },
 	{ "seed", required_argument, NULL, 's' },     { "json", required_argument, NULL, 'j' },
 	{ "syscalls", required_argument, NULL, 'y' }, { "verbose", no_argument, NULL, 'v' },
 	{ "share", required_argument, NULL, 'S' },    { "help", no_argument, NULL, 'h' },
 	{ 0 },
 };
 
-static struct sweep_options opt = { .engine = "auto", .spread = "auto" };
+static struct sweep_options opt = { .engine = "auto" };
 static const char *json_path;
 
 static void usage(bool is_asked_for)
@@ -64,7 +63,6 @@ static void parse_options(int argc, char **argv)
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
 		case 'e': opt.engine = optarg; break;
-		case 'r': opt.spread = optarg; break;
 		case 'c': opt.culvert = optarg; break;
 		case 'o': opt.only = optarg; break;
 		case 'm': opt.most = (unsigned int)atoi(optarg); break;

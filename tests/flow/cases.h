@@ -29,7 +29,6 @@ enum via {
 struct cases {
 	const char *culvert; /* --culvert, or NULL */
 	const char *engine;
-	const char *spread; /* of sessions over workers; NULL: auto */
 	struct daemon *d;
 	bool kernel;       /* status: kernel.available */
 	int skips;         /* assertions that could not be made */

@@ -87,12 +87,12 @@ int cases_listen(void)
 
 int cases_start(struct cases *c)
 {
-	const char *args[2 * N_VIAS + 5] = {
-		"--connect-timeout", CASES_CONNECT_TIMEOUT, "--spread", c->spread ?: "auto",
+	const char *args[2 * N_VIAS + 3] = {
+		"--connect-timeout", CASES_CONNECT_TIMEOUT,
 	};
 	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
 	struct json_object *o = NULL;
-	int n = 4, r;
+	int n = 2, r;
 
 	/* Perhaps left by one that was killed. */
 	unlink(forwards[VIA_UNIX_LISTENER].listen + 5);

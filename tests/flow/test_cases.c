@@ -169,8 +169,8 @@ static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
 #define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
 
 static struct options {
-	const char *culvert, *engine, *spread, *only;
-} opt = { .spread = "auto" };
+	const char *culvert, *engine, *only;
+} opt;
 
 /* Of one engine; shared with the process that runs all of them. */
 static struct totals {
@@ -278,7 +278,6 @@ static int run_engine(size_t engine)
 	totals += engine;
 	c->engine = engines[engine];
 	c->culvert = opt.culvert;
-	c->spread = opt.spread;
 	r = cases_start(c);
 	if (r == -ENOTSUP) {
 		printf("skip %-8s all rows: the daemon says that it cannot work here: %s\n",
@@ -305,12 +304,11 @@ static void list_rows(void)
 	exit(0);
 }
 
-static const char help[] = "test_cases [--culvert PATH] [--engine E] [--spread HOW] "
+static const char help[] = "test_cases [--culvert PATH] [--engine E] "
 			   "[--only NAME] [--list]\n";
 
 static const struct option long_options[] = {
 	{ "culvert", required_argument, NULL, 'c' }, { "engine", required_argument, NULL, 'e' },
-	{ "spread", required_argument, NULL, 's' },
 	{ "only", required_argument, NULL, 'o' },    { "list", no_argument, NULL, 'l' },
 	{ "help", no_argument, NULL, 'h' },	     { 0 },
 };
@@ -330,7 +328,6 @@ static void parse_options(int argc, char **argv)
 		switch (c) {
 		case 'c': opt.culvert = optarg; break;
 		case 'e': opt.engine = optarg; break;
-		case 's': opt.spread = optarg; break;
 		case 'o': opt.only = optarg; break;
 		case 'l': list_rows(); break;
 		default: usage(c == 'h');

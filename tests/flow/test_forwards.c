@@ -713,7 +713,32 @@ static void short_sessions(void **state)
 	rig_stop(d);
 }
 
+/* SO_REUSEPORT spreads them by a hash: all at one of 4 workers is less likely than 1 in 10^18. */
+static void all_workers_get_some(void **state)
+{
+	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 4\n"
+				     "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM);
+	struct json_object *o, *list;
+	int64_t first;
+	bool others = false;
+
+	for (int i = 0; i < 32; i++) {
+		rig_dial(NULL, ONE);
+		rig_accept();
+	}
+	o = query(d, "sessions");
+	list = json_at(o, "sessions");
+	assert_int_equal(json_object_array_length(list), 32);
+	first = json_int(json_object_array_get_idx(list, 0), "worker");
+	for (size_t i = 1; i < 32; i++)
+		others |= json_int(json_object_array_get_idx(list, i), "worker") != first;
+	assert_true(others);
+	json_object_put(o);
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
+	{ "all-workers-get-some", all_workers_get_some },
 	{ "connect-timeout", connect_timeout },
 	{ "limits", limits },
 	{ "max-sessions", max_sessions },

@@ -13,7 +13,7 @@
 #define ONE "127.0.0.1:9001"
 #define TWO "127.0.0.1:9002"
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
-#define CULVERT "[culvert]\nprobe = no\nsettle = 0.05\nworkers = 2\nspread = all\n"
+#define CULVERT "[culvert]\nprobe = no\nsettle = 0.05\nworkers = 2\n"
 #define ONE_OF(more) CULVERT "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
 #define RATE (256U << 10)
 

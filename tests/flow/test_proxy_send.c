@@ -290,56 +290,10 @@ static void handovers(void **state)
 	rig_stop(d);
 }
 
-/* --- other workers --- */
-
-#define MOVERS 4
-
-static void moves(void **state)
-{
-	struct daemon *d = rig_start(*state, CULVERT "workers = 2\nspread = rotate\n"
-				     "[forward out]\nlisten = " ONE "\nupstream = " TWO "\n"
-				     "proxy-protocol = send-v2\n"
-				     "[forward in]\nlisten = " TWO "\n" TO_UPSTREAM
-				     "proxy-protocol = receive\nproxy-timeout = 60\n");
-	int clients[MOVERS], servers[MOVERS], half = rig_dial(NULL, TWO);
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-	/* what the kernel carries stays where it is */
-	bool by_kernel = !strcmp(rig_carrier(d, *state), "sockmap");
-	struct json_object *s;
-	char own[ADDR_STRLEN];
-
-	rig_send(half, "PROXY ", 6);
-	for (int i = 0; i < MOVERS; i++) {
-		clients[i] = rig_dial(NULL, ONE);
-		servers[i] = rig_accept();
-	}
-	assert_int_equal(rig_sessions(d, "in", &s), MOVERS + 1);
-	json_object_put(s);
-	do
-		for (int i = 0; i < MOVERS; i++)
-			rig_talk(clients[i], servers[i], 50);
-	while (!by_kernel && rig_status(d, "sessions_moved") < 20 && now_ms() < deadline);
-	assert_true(by_kernel || rig_status(d, "sessions_moved") >= 20);
-	rig_send(half, "UNKNOWN\r\n", 9);
-	rig_talk(half, rig_accept(), 50);
-	for (int i = 1; i < MOVERS; i++) {
-		rig_reset(servers[i]);
-		assert_int_equal(rig_end(clients[i], RIG_PATIENCE_MS), ECONNRESET);
-	}
-	rig_reset(half);
-	while (rig_sessions(d, "in", NULL) > 1 && now_ms() < deadline)
-		poll(NULL, 0, 2);
-	assert_int_equal(rig_sessions(d, "in", &s), 1);
-	assert_string_equal(json_text(s, "client"), name_of(clients[0], false, own));
-	json_object_put(s);
-	rig_stop(d);
-}
-
 static const struct rig_row rows[] = {
 	{ "sending", sending },
 	{ "passing-on", passing_on },
 	{ "handovers", handovers },
-	{ "moves", moves },
 };
 
 int main(void)

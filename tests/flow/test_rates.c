@@ -32,7 +32,7 @@
 static void accept_rate(void **state)
 {
 	struct daemon *d = rig_start(*state,
-				     "[culvert]\nworkers = 2\nspread = all\n"
+				     "[culvert]\nworkers = 2\n"
 				     "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
 				     "[forward slow]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
 				     "accept-rate = 20\n");
@@ -85,7 +85,7 @@ enum { BOTH_UP, BOTH_DOWN, SHARED, SHARED_BACK, CLIENT_A, A_BACK, CLIENT_B, B_BA
 
 static void bandwidth(void **state)
 {
-	struct daemon *d = rig_start(*state, SETTLE "workers = 2\nspread = all\n"
+	struct daemon *d = rig_start(*state, SETTLE "workers = 2\n"
 				     "[forward both]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
 				     "bandwidth = 1M\n"
 				     "[forward shared]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM

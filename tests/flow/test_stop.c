@@ -18,7 +18,7 @@
 
 #define TEST_SECONDS 100
 #define PAIRS 80 /* more than are reset in one batch of events, on each of two workers */
-#define LONG_GRACE "[culvert]\nsettle = 0.02\nworkers = 2\nspread = all\ngrace = 3600\n"
+#define LONG_GRACE "[culvert]\nsettle = 0.02\nworkers = 2\ngrace = 3600\n"
 
 static struct ends talking[PAIRS];
 

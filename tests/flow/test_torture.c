@@ -24,7 +24,7 @@
 
 static struct options {
 	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory, *copy_buffer;
-	const char *workers, *spread, *log_level;
+	const char *workers, *log_level;
 	const char *idle_timeout, *fin_timeout;
 	struct torture_conf torture;
 	double minutes;
@@ -55,7 +55,7 @@ static const char help[] =
 	"  --threads T          of this program (default 2)\n"
 	"  --seed S             default: from the clock; printed\n"
 	"  --only K             only what session K of the seed does (default: once)\n"
-	"  --soft-limit, --hard-limit, --kernel-memory, --copy-buffer, --workers, --spread,\n"
+	"  --soft-limit, --hard-limit, --kernel-memory, --copy-buffer, --workers,\n"
 	"  --log-level          for the daemon\n"
 	"  --idle-timeout, --fin-timeout S\n"
 	"                       for the daemon, whose sessions must never be silent for so long\n"
@@ -69,7 +69,7 @@ static const char help[] =
 enum {
 	OPT_CULVERT = 256, OPT_ENGINE, OPT_SESSIONS, OPT_MINUTES, OPT_CONCURRENCY, OPT_THREADS,
 	OPT_SEED, OPT_ONLY, OPT_SOFT, OPT_HARD, OPT_MEMORY, OPT_COPY, OPT_WORKERS,
-	OPT_SPREAD, OPT_LOG, OPT_STORM,
+	OPT_LOG, OPT_STORM,
 	OPT_IDLE, OPT_FIN,
 	OPT_STORM_MS, OPT_STALL, OPT_JSON, OPT_SHOW, OPT_HELP,
 };
@@ -88,7 +88,6 @@ static const struct option long_options[] = {
 	{ "kernel-memory", required_argument, NULL, OPT_MEMORY },
 	{ "copy-buffer", required_argument, NULL, OPT_COPY },
 	{ "workers", required_argument, NULL, OPT_WORKERS },
-	{ "spread", required_argument, NULL, OPT_SPREAD },
 	{ "log-level", required_argument, NULL, OPT_LOG },
 	{ "idle-timeout", required_argument, NULL, OPT_IDLE },
 	{ "fin-timeout", required_argument, NULL, OPT_FIN },
@@ -131,7 +130,6 @@ static void set_option(int c, int64_t *show_id, bool *sessions_given)
 	case OPT_MEMORY: opt.kernel_memory = optarg; break;
 	case OPT_COPY: opt.copy_buffer = optarg; break;
 	case OPT_WORKERS: opt.workers = optarg; break;
-	case OPT_SPREAD: opt.spread = optarg; break;
 	case OPT_LOG: opt.log_level = optarg; break;
 	case OPT_IDLE: opt.idle_timeout = optarg; break;
 	case OPT_FIN: opt.fin_timeout = optarg; break;
@@ -206,7 +204,7 @@ static void start_daemon(void)
 		{ "--soft-limit", opt.soft_limit }, { "--hard-limit", opt.hard_limit },
 		{ "--kernel-memory", opt.kernel_memory },
 		{ "--copy-buffer", opt.copy_buffer }, { "--workers", opt.workers },
-		{ "--spread", opt.spread }, { "--log-level", opt.log_level },
+		{ "--log-level", opt.log_level },
 		{ "--idle-timeout", some_timeout(opt.idle_timeout, 0x1d1e, idle, sizeof(idle)) },
 		{ "--fin-timeout", some_timeout(opt.fin_timeout, 0xf1f1, half, sizeof(half)) },
 	};
@@ -445,7 +443,7 @@ static int summary(int64_t start)
 		"%llu MB verified, %llu aborted by plan (%llu seen as EOF)\n"
 		"  wrong %llu, truncated %llu, extra %llu, stalls %llu, failed %llu, "
 		"reset_by_daemon %llu, stops %llu\n"
-		"  carriers: %s; handovers: %s; moved: %s; errors: %s\n",
+		"  carriers: %s; handovers: %s; errors: %s\n",
 		ok ? "ok" : "FAILED", opt.engine, (unsigned long long)opt.torture.seed,
 		(unsigned long long)s->finished, seconds, (double)s->finished / seconds,
 		(unsigned long long)(s->bytes >> 20), (unsigned long long)s->aborted_by_plan,
@@ -453,7 +451,7 @@ static int summary(int64_t start)
 		(unsigned long long)s->truncated, (unsigned long long)s->extra,
 		(unsigned long long)s->stalls, (unsigned long long)s->failed,
 		(unsigned long long)s->reset_by_daemon, (unsigned long long)stops, carriers,
-		handovers, json_text(status, "sessions_moved"), errors);
+		handovers, errors);
 	if (opt.json)
 		print_json(seconds, status, carriers, ok);
 	json_object_put(status);

@@ -10,7 +10,7 @@
 
 #define TEST_SECONDS 120
 #define FOUR GATE4 ":9001"
-#define CULVERT "[culvert]\nworkers = 3\nspread = all\n"
+#define CULVERT "[culvert]\nworkers = 3\n"
 #define FILE_OF(all, four)                                                                         \
 	CULVERT all                                                                                \
 	"[forward four]\nlisten = " FOUR "\nupstream = " SERVER4 "\n" four                         \

@@ -50,7 +50,7 @@ static void check_bounds(const struct config *c)
 	must_be_within("level", (uint64_t)c->log_level, LOG_ERR, LOG_DEBUG);
 	must(!c->user || c->user[0], "an account without a name");
 	must(strcmp(engine_name(c->defaults.engine), "?"), "engine %d", (int)c->engine);
-	must_be_within("spread", c->spread, SPREAD_AUTO, SPREAD_ROTATE);
+	must_be_within("spread", c->spread, SPREAD_AUTO, SPREAD_ALL);
 	must(c->forwards && c->n_forwards >= 1 && c->n_forwards <= WORDS_MAX / 2, "%zu forwards",
 	     c->n_forwards);
 }
@@ -95,7 +95,7 @@ static const char *filter_name(enum filter_mode mode)
 static const char *spread_name(enum spread how)
 {
 	static const char *const names[] = {
-		[SPREAD_AUTO] = "auto", [SPREAD_ALL] = "all", [SPREAD_ROTATE] = "rotate",
+		[SPREAD_AUTO] = "auto", [SPREAD_ALL] = "all",
 	};
 
 	return names[how];

@@ -53,7 +53,13 @@ static inline void session_rig_add(struct session_rig *rig, int forward)
 	s->client.sa.sa_family = AF_INET;
 	assert_true(admission_enter(rig->shared.admission, s->forward, &why));
 	assert_true(admission_enter_client(rig->shared.admission, s->forward, &s->client.sa, &why));
-	session_join(s, &rig->worker);
+	s->worker = &rig->worker;
+	s->prev = &rig->worker.sessions;
+	s->next = rig->worker.sessions;
+	if (s->next)
+		s->next->prev = &s->next;
+	rig->worker.sessions = s;
+	rig->worker.n_sessions++;
 }
 
 static inline int session_rig_close(void **state)

@@ -453,7 +453,7 @@ static void test_view(void **state)
 	(void)state;
 	assert_int_equal(view(COMMAND_STATUS,
 		"{\"version\":\"0.1.0\",\"pid\":4711,\"uptime_ms\":93784000,\"engine\":\"auto\","
-		"\"workers\":2,\"workers_active\":1,\"max_sessions\":16384,\"forwards\":["
+		"\"workers\":2,\"max_sessions\":16384,\"forwards\":["
 		"{\"name\":\"db\",\"upstream\":\"db:5432\",\"addresses\":[\"10.0.0.1:5432\","
 		"\"[::1]:5432\"],\"lookup\":{\"age_ms\":5300,\"lookups\":9,\"failures\":2,"
 		"\"error\":\"no\\u001b\"}}],"
@@ -464,7 +464,7 @@ static void test_view(void **state)
 		"\"features\":[{\"name\":\"ringbuf\",\"available\":true,\"reason\":\"\"}]},"
 		"\"session_log\":null,\"resources\":{\"sessions\":1,\"fds\":20}}"), 0);
 	assert_non_null(strstr(out, "culvert 0.1.0, pid 4711, up 1d02h\n"
-				    "engine auto, workers 1 of 2, at most 16384 sessions\n"));
+				    "engine auto, workers 2, at most 16384 sessions\n"));
 	assert_non_null(strstr(out, "\nNames\n"
 				    "  NAME      AGE  LOOK-UPS  FAILED  ADDRESSES"
 				    "                  ERROR\n"
@@ -521,7 +521,7 @@ static void test_view_untrusted(void **state)
 		    " 1  \\x07\\t   \\x1b[2J\\n\\x1b]0; via \\xc2\\x9b  \\xff      1ms\n");
 	expect_view(COMMAND_STATUS, "{\"errors\":{\"a\":0},\"kernel\":[],\"carriers\":[1]}",
 		    "culvert ?, pid ?, up ?\n"
-		    "engine ?, workers ? of ?, at most ? sessions\n"
+		    "engine ?, workers ?, at most ? sessions\n"
 		    "\nCarriers\n  CARRIER  FLOWS  BYTES\n  ?            ?      ?\n"
 		    "\nHand-overs\n  ?\n"
 		    "\nErrors\n  none\n"

@@ -149,17 +149,6 @@ static void test_told(void **state)
 	assert_int_equal(room.record.via.sa.sa_family, AF_UNSPEC);
 }
 
-/* The worker that a session has moved to may be a batch behind the one that has accepted it. */
-static void test_clocks(void **state)
-{
-	static const uint64_t kernel[2];
-
-	(void)state;
-	worker.loop.now_ms = 999;
-	session_record_ended(&room, &session, kernel, SESSION_FINISHED);
-	assert_int_equal(room.record.ended_ms, 1000);
-}
-
 static void test_clients(void **state)
 {
 	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(1) };
@@ -181,7 +170,6 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_open, make, unmake),
 		cmocka_unit_test_setup_teardown(test_never_connected, make, unmake),
 		cmocka_unit_test_setup_teardown(test_told, make, unmake),
-		cmocka_unit_test_setup_teardown(test_clocks, make, unmake),
 		cmocka_unit_test_setup_teardown(test_clients, make, unmake),
 	};
 

@@ -220,7 +220,6 @@ static const struct attempt attempts[] = {
 	  { NOTHING, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF } },
 	{ "getsockopt, TCP_INFO", ALLOWED, SYS_getsockopt, { NOTHING, IPPROTO_TCP, TCP_INFO } },
 	{ "ioctl, SIOCOUTQ", ALLOWED, SYS_ioctl, { NOTHING, SIOCOUTQ } },
-	{ "pread64", ALLOWED, SYS_pread64, { NOTHING } },
 	{ "clock_gettime", ALLOWED, SYS_clock_gettime, { CLOCK_THREAD_CPUTIME_ID, 0 } },
 	{ "getdents64", ALLOWED, SYS_getdents64, { NOTHING } },
 	{ "mmap", ALLOWED, SYS_mmap,

@@ -475,7 +475,7 @@ static int view_status(struct json_object *answer, FILE *out)
 	int r = 0;
 
 	fill_in(out, "culvert {version}, pid {pid}, up {uptime_ms}\n"
-		     "engine {engine}, workers {workers_active} of {workers}, at most "
+		     "engine {engine}, workers {workers}, at most "
 		     "{max_sessions} sessions\n", answer);
 	print_silent(out, answer, "some flows, pipes and buffers are");
 	if (member(answer, "forwards")) /* they were asked for */

@@ -44,9 +44,8 @@ enum filter_mode {
 
 /* Which workers carry sessions. */
 enum spread {
-	SPREAD_AUTO,   /* as few as the load needs */
-	SPREAD_ALL,    /* all, by chance; a session stays where it was accepted */
-	SPREAD_ROTATE, /* all, and sessions move all the time: for tests */
+	SPREAD_AUTO,
+	SPREAD_ALL,
 };
 
 /* What a forward does with PROXY headers: a set. */

@@ -29,7 +29,6 @@
 #include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
 #include "relay/limits.h"
-#include "relay/balance.h"
 #include "relay/names.h"
 #include "relay/watchdog.h"
 
@@ -51,7 +50,6 @@ struct daemon {
 	struct setup setup;
 	struct stock_keeper *keeper; /* NULL: there is no privileged process */
 	struct reconfigure reconfigure;
-	struct balance balance;
 	struct serving serving;
 	struct threads threads;
 	struct inspect inspect;
@@ -60,15 +58,6 @@ struct daemon {
 };
 
 /* --- threads --- */
-
-static void steer(void *arg, unsigned int active)
-{
-	struct daemon *d = arg;
-
-	log_debug("%u of %u workers carry sessions", active, d->setup.config.workers);
-	for (const struct listening *l = d->setup.listening; l; l = l->next)
-		listening_steer(l, active);
-}
 
 static struct json_object *answer(void *arg, const struct command_request *req,
 				  const struct control_peer *peer)
@@ -129,7 +118,6 @@ static int start_threads(struct daemon *d)
 		log_error("cannot make the workers: %s%s", strerror(-r), advice_workers(-r));
 		return EXIT_CODE_FAILURE;
 	}
-	balance_start(&d->balance, d->threads.workers);
 	r = threads_start(&d->threads);
 	return r ? no_thread("the thread of a worker", r) : 0;
 }
@@ -218,6 +206,9 @@ static void announce_ready(const struct daemon *d)
 			 fc->upstream.text, engine_name(fc->engine));
 		forward_warn(fc);
 	}
+	if (c->spread != SPREAD_AUTO)
+		log_warning("spread: does nothing any more: all workers accept, and a session "
+			    "stays with the worker that has accepted it");
 	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->defaults.engine),
 		 c->workers, d->setup.account.name,
 		 d->setup.shared.kernel ? "" : ", without the kernel path");
@@ -320,7 +311,6 @@ static void end(struct daemon *d)
 
 	reconfigure_stop(&d->reconfigure);
 	watchdog_close(&d->watchdog);
-	balance_stop(&d->balance);
 	threads_stop(&d->threads);
 	main_loop_run_out(&d->main_loop, &(struct main_loop_end){ have_ended, hurry, d });
 	threads_join(&d->threads);
@@ -331,7 +321,6 @@ static void end(struct daemon *d)
 	threads_close(&d->threads);
 	inspect_close(&d->inspect);
 	serving_destroy(&d->serving);
-	balance_close(&d->balance);
 	names_close(s->shared.names);
 	forwards_close(&s->forwards);
 	stock_keeper_close(d->keeper);
@@ -344,9 +333,7 @@ static int run(struct daemon *d)
 
 	forwards_init(&s->forwards);
 	s->shared.grace_ms = s->config.grace_ms;
-	balance_open(&d->balance, s->config.spread, s->config.workers, steer, d);
-	s->shared.balance = &d->balance;
-	serving_init(&d->serving, &s->listening, &d->balance);
+	serving_init(&d->serving, &s->listening);
 	s->loop = &d->main_loop.loop;
 	s->name_news = tell_workers;
 	s->name_news_arg = d;

@@ -4,7 +4,6 @@
 /* What listens for F, and P, are to be as F is from now on.  Who looks at F finds both. */
 static void change(const struct reload *r, struct forward *f, struct serving_plan *p, bool draining)
 {
-	/* and then the balance, in this order, like all who need both */
 	pthread_mutex_lock(&r->forwards->lock);
 	serving_change(r->serving, p);
 	f->draining = draining;

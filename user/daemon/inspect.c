@@ -16,11 +16,9 @@
 #include "base/syscalls_needed.h"
 #include "daemon/session_log.h"
 #include "relay/limits.h"
-#include "relay/balance.h"
 #include "relay/names.h"
 #include "config/config.h"
 #include "relay/session.h"
-#include "relay/session_move.h"
 
 #define SNAPSHOT_TIMEOUT_MS 2000 /* for all workers together */
 #define SNAPSHOT_LEAST_MS 20
@@ -40,6 +38,7 @@ struct session_view {
 
 struct snapshot {
 	struct worker *worker;
+	const struct forwards *forwards; /* whose lock is held */
 	struct session_view *views; /* of those that FILTER matches */
 	size_t n, size;
 	const struct session_filter *filter; /* NULL: only the sums are wanted */
@@ -94,12 +93,27 @@ static void take_one(struct snapshot *snap, const struct session *s)
 	}
 }
 
-/* Bytes of finished sessions are in the counters already. */
-static void count_live(struct snapshot *snap, struct session *s)
+/* Bytes of ended sessions are in the counters. */
+static void see_ended(const struct snapshot *snap)
 {
-	session_count_bytes(s);
-	for (unsigned int dir = 0; dir < 2; dir++)
+	struct worker *w = snap->worker;
+
+	for (struct forward *f = snap->forwards->first; f; f = f->next) {
+		struct forward_stats *fs = forward_stats(f, w->index);
+
+		for (unsigned int dir = 0; dir < 2; dir++)
+			fs->seen[dir] = count_get(&fs->bytes[dir]);
+	}
+}
+
+static void see_live(struct snapshot *snap, const struct session *s)
+{
+	struct forward_stats *fs = forward_stats(s->forward, snap->worker->index);
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		fs->seen[dir] += session_bytes(s, dir);
 		snap->kernel_bytes += session_kernel_bytes(s, dir);
+	}
 }
 
 static void take(void *arg)
@@ -107,14 +121,14 @@ static void take(void *arg)
 	struct snapshot *snap = arg;
 	struct worker *w = snap->worker;
 
-	session_arrivals(w);
 	snap->now_ms = w->loop.now_ms;
-	for (struct session *s = w->sessions; s; s = s->next) {
-		count_live(snap, s);
+	see_ended(snap);
+	for (const struct session *s = w->sessions; s; s = s->next) {
+		see_live(snap, s);
 		take_one(snap, s);
 	}
-	for (struct session *s = w->ending; s; s = s->next)
-		count_live(snap, s);
+	for (const struct session *s = w->ending; s; s = s->next)
+		see_live(snap, s);
 	snap->kernel_bytes += count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
 	snap->pipes = w->pool.pipes_lent + w->pool.pipes_idle;
 	snap->pipes_idle = w->pool.pipes_idle;
@@ -122,38 +136,43 @@ static void take(void *arg)
 }
 
 /*
- * SNAP is empty if the worker has ended, or does not answer until END_MS.  If others have used up
- * the time that there was for all of them, it gets a little nevertheless.
+ * Of worker I, with the lock of forwards held.  SNAP is empty if the worker has ended, or does not
+ * answer until END_MS.  If others have used up the time that there was for all of them, it gets a
+ * little nevertheless.
  */
-static void snapshot(struct worker *w, const struct session_filter *filter, uint64_t end_ms,
-		     struct snapshot *snap)
+static void snapshot(const struct inspect *r, unsigned int i, const struct session_filter *filter,
+		     uint64_t end_ms, struct snapshot *snap)
 {
+	struct worker *w = r->workers[i];
 	uint64_t now = clock_ms();
-	int left = end_ms > now + SNAPSHOT_LEAST_MS ? (int)(end_ms - now) : SNAPSHOT_LEAST_MS, r;
+	int left = end_ms > now + SNAPSHOT_LEAST_MS ? (int)(end_ms - now) : SNAPSHOT_LEAST_MS, e;
 
-	*snap = (struct snapshot){ .worker = w, .filter = filter };
-	r = loop_call(&w->loop, take, snap, left);
-	snap->silent = r && r != -ESRCH;
-	if (r)
+	*snap = (struct snapshot){ .worker = w, .forwards = r->forwards, .filter = filter };
+	e = loop_call(&w->loop, take, snap, left);
+	snap->silent = e && e != -ESRCH;
+	if (e == -ESRCH)
+		see_ended(snap);
+	if (e)
 		snap->kernel_bytes = count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
 	if (snap->lacks)
 		json_lack();
 }
 
 /*
- * All workers, each in its own of SNAPS: the totals then contain what sessions have carried so far.
- * Returns how many have not answered: the totals lack what their sessions have carried lately.
+ * All workers, each in its own of SNAPS: what was seen of forwards then contains what sessions have
+ * carried so far.  Returns how many have not answered: what their sessions have carried lately is
+ * missing.
  */
 static uint64_t snapshot_all(const struct inspect *r, struct snapshot *snaps)
 {
 	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
 
-	balance_hold(r->shared->balance);
+	pthread_mutex_lock(&r->forwards->lock);
 	for (unsigned int i = 0; i < r->n_workers; i++) {
-		snapshot(r->workers[i], NULL, end_ms, &snaps[i]);
+		snapshot(r, i, NULL, end_ms, &snaps[i]);
 		silent += snaps[i].silent;
 	}
-	balance_release(r->shared->balance);
+	pthread_mutex_unlock(&r->forwards->lock);
 	return silent;
 }
 
@@ -224,17 +243,15 @@ struct json_object *inspect_sessions(const struct inspect *r, const struct sessi
 	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
 
 	pthread_mutex_lock(&r->forwards->lock); /* sessions that end meanwhile point to theirs */
-	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++) {
 		struct snapshot snap;
 
-		snapshot(r->workers[i], filter, end_ms, &snap);
+		snapshot(r, i, filter, end_ms, &snap);
 		silent += snap.silent;
 		for (size_t j = 0; j < snap.n; j++)
 			json_append(list, session_json(&snap.views[j], i, snap.now_ms));
 		free(snap.views);
 	}
-	balance_release(r->shared->balance);
 	pthread_mutex_unlock(&r->forwards->lock);
 	json_add(o, "sessions", list);
 	json_add_int(o, "workers_silent", silent);
@@ -260,7 +277,7 @@ static struct forward_sum sum_forward(const struct forward_totals *t)
 		sum.accepted += count_get(&fs->accepted);
 		sum.denied += count_get(&fs->denied);
 		for (unsigned int dir = 0; dir < 2; dir++)
-			sum.bytes[dir] += count_get(&fs->bytes[dir]);
+			sum.bytes[dir] += fs->seen[dir];
 	}
 	return sum;
 }
@@ -493,15 +510,6 @@ static struct json_object *resources_json(const struct inspect *r, const struct 
 	return o;
 }
 
-static uint64_t sum_moved(const struct inspect *r)
-{
-	uint64_t n = 0;
-
-	for (unsigned int i = 0; i < r->n_workers; i++)
-		n += count_get(&r->workers[i]->stats.moved);
-	return n;
-}
-
 struct json_object *inspect_status(const struct inspect *r, bool forwards)
 {
 	const struct config *c = r->shared->config;
@@ -520,9 +528,7 @@ struct json_object *inspect_status(const struct inspect *r, bool forwards)
 	json_add_int(o, "uptime_ms", now_ms - r->started_ms);
 	json_add_text(o, "engine", engine_name(c->defaults.engine));
 	json_add_int(o, "workers", r->n_workers);
-	json_add_int(o, "workers_active", atomic_load(&r->shared->balance->active));
 	json_add_int(o, "workers_silent", silent);
-	json_add_int(o, "sessions_moved", sum_moved(r));
 	json_add_int(o, "max_sessions", c->max_sessions);
 	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
 	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * A worker is asked to change its own sessions, on its thread between two batches of events.
- * Meanwhile no session moves to another worker, so that each is met once.
  */
 #include "daemon/operate.h"
 
@@ -13,10 +12,8 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "relay/balance.h"
 #include "relay/forward.h"
 #include "relay/session_ending.h"
-#include "relay/session_move.h"
 
 #define CALL_TIMEOUT_MS 2000
 #define KILL_TIMEOUT_MS 5000 /* to reset as many as there may be */
@@ -47,7 +44,6 @@ static bool ask_workers(const struct inspect *r, void (*fn)(void *arg), struct o
 	int e;
 
 	*ret = 0;
-	balance_hold(r->shared->balance);
 	for (unsigned int i = 0; i < r->n_workers; i++) {
 		order.worker = r->workers[i];
 		order.n = 0;
@@ -57,7 +53,6 @@ static bool ask_workers(const struct inspect *r, void (*fn)(void *arg), struct o
 		else if (e != -ESRCH)
 			all = false;
 	}
-	balance_release(r->shared->balance);
 	return all;
 }
 
@@ -106,7 +101,6 @@ static void begin_killing(void *arg)
 {
 	struct order *o = arg;
 
-	session_arrivals(o->worker);
 	session_ending_begin(o->worker, is_meant, o->filter, CAUSE_KILLED);
 	o->n = o->worker->ending != NULL;
 }
@@ -165,7 +159,6 @@ static void follow_engines(void *arg)
 {
 	struct order *o = arg;
 
-	session_arrivals(o->worker);
 	o->n = session_follow_engines(o->worker);
 }
 

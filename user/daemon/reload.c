@@ -25,10 +25,8 @@
 #include "base/log.h"
 #include "config/file.h"
 #include "config/option.h"
-#include "relay/balance.h"
 #include "relay/names.h"
 #include "relay/session_ending.h"
-#include "relay/session_move.h"
 
 #define STOCK_LOOK_MS 2000
 #define WORKER_PATIENCE_MS 10000
@@ -299,7 +297,6 @@ static void adopt_forwards(struct plan *p, uint64_t now_ms)
 /* Who looks at forwards and sessions finds all of it done, or nothing. */
 static void put_in_force(struct plan *p, uint64_t now_ms)
 {
-	/* and then the balance, in this order, like all who need both */
 	pthread_mutex_lock(&p->r->forwards->lock);
 	serving_change(p->r->serving, &p->addresses);
 	adopt_forwards(p, now_ms);
@@ -342,7 +339,6 @@ static void end_sessions(void *arg)
 {
 	struct drain *d = arg;
 
-	session_arrivals(d->worker);
 	session_ending_begin(d->worker, is_of, d->forward, CAUSE_DRAIN_OVER);
 }
 
@@ -352,13 +348,11 @@ static void end_forward(const struct reload *r, const struct forward *f)
 
 	log_info("forward %s: its %s is over: %u session%s reset", forward_name(f->conf),
 		 f->totals->due.what, n, n == 1 ? " is" : "s are");
-	balance_hold(r->serving->balance);
 	for (unsigned int w = 0; w < r->serving->n_workers; w++) {
 		struct drain d = { r->serving->workers[w], f };
 
 		loop_call(&d.worker->loop, end_sessions, &d, WORKER_PATIENCE_MS);
 	}
-	balance_release(r->serving->balance);
 }
 
 /* All whose time is over.  When to look again. */

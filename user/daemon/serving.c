@@ -31,16 +31,15 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "relay/balance.h"
 #include "relay/listener.h"
 
 #define WORKER_PATIENCE_MS 10000
 /* A SYN-ACK that nobody acknowledges is given up after 63 s (net.ipv4.tcp_synack_retries: 5). */
 #define HANDSHAKE_MS 64000
 
-void serving_init(struct serving *s, struct listening **list, struct balance *balance)
+void serving_init(struct serving *s, struct listening **list)
 {
-	*s = (struct serving){ .list = list, .balance = balance };
+	*s = (struct serving){ .list = list };
 	pthread_mutex_init(&s->turn, NULL);
 }
 
@@ -165,11 +164,6 @@ int serving_open(struct serving *s, struct serving_plan *p, const struct listeni
 	return 0;
 }
 
-static unsigned int active_workers(const struct serving *s)
-{
-	return atomic_load(&s->balance->active);
-}
-
 static void end_leaving(struct serving *s, struct listening *l);
 
 /* The order of a group is known while one at most is leaving. */
@@ -191,9 +185,7 @@ int serving_replace(struct serving *s, struct serving_plan *p, const struct list
 
 	assert(s->taken);
 	end_leaving_at(s, &old->addr);
-	balance_hold(s->balance);
-	listening_steer(old, active_workers(s));
-	balance_release(s->balance);
+	listening_steer(old, s->n_workers);
 	r = serving_open(s, p, by, f, fc, &old->addr, ret, err, errlen);
 	if (r)
 		return r;
@@ -337,18 +329,16 @@ static void steer_to_opened(const struct serving *s, struct listening *opened)
 			l->replaces->leaves_ms = clock_ms() + HANDSHAKE_MS;
 			l->replaces = NULL;
 		}
-		listening_steer(l, active_workers(s));
+		listening_steer(l, s->n_workers);
 	}
 }
 
 void serving_change(struct serving *s, struct serving_plan *p)
 {
 	assert(s->taken);
-	balance_hold(s->balance);
 	steer_to_opened(s, p->opened);
 	call_workers(commit, (struct change){ .serving = s, .plan = p });
 	adopt(s, p);
-	balance_release(s->balance);
 	free(p->listeners);
 	*p = (struct serving_plan){ 0 };
 }
@@ -376,18 +366,16 @@ static void end_leaving(struct serving *s, struct listening *l)
 {
 	struct listening *next = serving_successor(s, l), **at = s->list;
 
-	balance_hold(s->balance);
 	if (next)
 		listening_steer(next, 1);
 	call_workers(end_one, (struct change){ .serving = s, .ends = l });
 	if (next) {
 		next->place = 0;
-		listening_steer(next, active_workers(s));
+		listening_steer(next, s->n_workers);
 	}
 	while (*at != l)
 		at = &(*at)->next;
 	*at = l->next;
-	balance_release(s->balance);
 	listening_close(l);
 }
 

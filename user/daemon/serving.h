@@ -23,11 +23,9 @@
  *   serving_end_turn()
  */
 struct serving {
-	struct listening **list; /* of all addresses; changed with the balance held, since who moves
-				  * sessions steers them, and by whoever has the turn */
+	struct listening **list; /* of all addresses; changed by whoever has the turn */
 	struct worker *const *workers;
 	unsigned int n_workers;
-	struct balance *balance;
 	pthread_mutex_t turn; /* of changes to the list, and to that of forwards */
 	bool taken;           /* the turn, by somebody */
 	bool stopped;         /* guarded by the turn, see serving_stop() */
@@ -41,7 +39,7 @@ struct serving_plan {
 };
 
 /* Without workers: set them before the first turn. */
-void serving_init(struct serving *s, struct listening **list, struct balance *balance);
+void serving_init(struct serving *s, struct listening **list);
 void serving_destroy(struct serving *s);
 
 void serving_take_turn(struct serving *s);

@@ -80,7 +80,7 @@ int kernel_gate(struct kernel *k, int fd, bool on);
  *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
  *     verdict that depends on it.
  *   - A pair of slots goes from one worker to another through the mutex of kernel_pair_put() and
- *     kernel_pair_get(), or with its session through that of an inbox (session_move.h).
+ *     kernel_pair_get().
  */
 const volatile struct culvert_stat *kernel_stat(const struct kernel *k, uint32_t slot);
 volatile struct culvert_ctl *kernel_ctl(const struct kernel *k, uint32_t slot);

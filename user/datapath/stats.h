@@ -63,14 +63,15 @@ typedef _Atomic uint64_t counter;
 struct forward_stats {
 	_Alignas(64) counter accepted;
 	counter finished, denied;
-	counter bytes[2]; /* 0: to the upstream, 1: to the client; see session_count_bytes() */
+	counter bytes[2]; /* of ended sessions; 0: to the upstream, 1: to the client */
+	/* the same with live sessions, at the last look; the looker's, and the worker's meanwhile */
+	uint64_t seen[2];
 };
 
 struct stats {
 	counter errors[CAUSES];
 	counter handovers[HANDOVERS];
 	counter carrier_bytes[CARRIERS]; /* sockmap: of finished sessions */
-	counter moved; /* sessions, to other workers */
 };
 
 static inline void count_add(counter *c, uint64_t n)

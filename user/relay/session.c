@@ -59,18 +59,9 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
 }
 
-void session_count_bytes(struct session *s)
+uint64_t session_bytes(const struct session *s, unsigned int dir)
 {
-	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
-
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		uint64_t bytes = s->flows[dir].user_out + session_kernel_bytes(s, dir);
-
-		if (bytes == s->counted[dir])
-			continue;
-		count_add(&fs->bytes[dir], bytes - s->counted[dir]);
-		s->counted[dir] = bytes;
-	}
+	return s->flows[dir].user_out + session_kernel_bytes(s, dir);
 }
 
 /* --- the worker's list --- */
@@ -160,8 +151,8 @@ static void session_end(struct session *s, bool rst, unsigned int end)
 	for (unsigned int dir = 0; dir < 2; dir++)
 		kernel[dir] = session_kernel_bytes(s, dir);
 	session_log_ended(w->shared->session_log, s, kernel, end);
-	session_count_bytes(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
+		count_add(&fs->bytes[dir], session_bytes(s, dir));
 		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel[dir]);
 		carrier_release(&s->flows[dir], &w->pool);
 	}
@@ -379,7 +370,7 @@ unsigned int session_follow_engines(struct worker *w)
 /* --- the beginning --- */
 
 /* With what malloc(3) adds, a session that is idle takes half a kilobyte. */
-_Static_assert(sizeof(struct session) <= 504, "put what few sessions need apart");
+_Static_assert(sizeof(struct session) <= 488, "put what few sessions need apart");
 
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)
 {
@@ -415,51 +406,4 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		session_connect(s);
 	session_update(s);
 	return 0;
-}
-
-/* --- from one worker to another --- */
-
-/* User space carries both flows, and nothing of them lies in what a worker lends. */
-static bool may_leave(const struct session *s)
-{
-	if (s->state != SESSION_OPEN)
-		return false;
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		const struct flow *f = &s->flows[dir];
-
-		if ((f->phase != FLOW_USER && f->phase != FLOW_DONE) || f->pending || f->head ||
-		    f->pipe)
-			return false;
-	}
-	return true;
-}
-
-bool session_leave(struct session *s)
-{
-	struct loop *l = &s->worker->loop;
-
-	if (!may_leave(s))
-		return false;
-	if (loop_watch(l, &s->sides[CLIENT], 0, false) ||
-	    loop_watch(l, &s->sides[UPSTREAM], 0, false)) {
-		session_update(s);
-		return false;
-	}
-	timer_cancel(l, &s->timer);
-	session_slots_leave(s);
-	unlist(s);
-	return true;
-}
-
-void session_join(struct session *s, struct worker *w)
-{
-	int r;
-
-	s->worker = w;
-	r = worker_reserve_timer(w);
-	enlist(s);
-	session_slots_join(s);
-	if (r)
-		session_reset(s, CAUSE_NO_MEMORY);
-	session_update(s);
 }

@@ -74,7 +74,6 @@ struct session {
 	uint64_t id;
 	uint64_t born_ms;
 	uint64_t connected_ms;   /* 0: not yet */
-	uint64_t counted[2];     /* bytes of each flow that the totals of the forward contain */
 	struct connecting *connecting; /* owned; until it is OPEN, see session_connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
 	uint64_t cookies[2];     /* while it has slots */
@@ -164,8 +163,8 @@ void session_set_nodelay(struct session *s);
 /* What the program has redirected of flow DIR in this session, in bytes. */
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
 
-/* Add to the totals of S's forward what S has carried since the last call.  On S's thread. */
-void session_count_bytes(struct session *s);
+/* What flow DIR has delivered, by whatever has carried it.  On S's thread. */
+uint64_t session_bytes(const struct session *s, unsigned int dir);
 
 /* An event of the verdict program for this worker. */
 void session_kernel_event(struct worker *w, const struct culvert_event *ev);
@@ -182,15 +181,6 @@ void session_review(struct worker *w);
  * will.
  */
 unsigned int session_follow_engines(struct worker *w);
-
-/*
- * To another worker, between two batches of events.  session_leave(): off its worker, which then
- * must not touch it any more; False: not now, because the kernel carries it or bytes are pending.
- * session_join(): it is W's, on whose thread this is called; level-triggered events lose nothing.
- * For want of memory there it may be reset.
- */
-bool session_leave(struct session *s);
-void session_join(struct session *s, struct worker *w);
 
 /* Free what died during the batch. */
 void session_reap(struct worker *w);

@@ -42,13 +42,11 @@ void session_record_ended(union session_record_room *ret, const struct session *
 			  const uint64_t kernel[2], unsigned int end)
 {
 	struct session_record *r = &ret->record;
-	uint64_t now = s->worker->loop.now_ms;
 
 	memset(r, 0, sizeof(*r));
 	r->id = s->id;
 	r->born_ms = s->born_ms;
-	/* the clock of the worker that it has moved to may be a batch behind */
-	r->ended_ms = now > s->born_ms ? now : s->born_ms;
+	r->ended_ms = s->worker->loop.now_ms;
 	r->connect_ms = s->connected_ms ? (uint32_t)(s->connected_ms - s->born_ms) :
 					  SESSION_NEVER_CONNECTED;
 	r->end = (uint8_t)end;

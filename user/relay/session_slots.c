@@ -1,31 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "relay/session_slots.h"
 
-void session_slots_join(struct session *s)
-{
-	struct worker *w = s->worker;
-
-	if (s->pair == NO_PAIR)
-		return;
-	w->owners[s->pair] = s;
-	if (!w->in_kernel++)
-		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
-}
-
-void session_slots_leave(struct session *s)
-{
-	struct worker *w = s->worker;
-
-	if (s->pair == NO_PAIR)
-		return;
-	w->owners[s->pair] = NULL;
-	if (!--w->in_kernel)
-		timer_cancel(&w->loop, &w->sweep);
-}
-
 int session_take_slots(struct session *s)
 {
-	struct kernel *k = s->worker->shared->kernel;
+	struct worker *w = s->worker;
+	struct kernel *k = w->shared->kernel;
 	uint32_t pair;
 	int r;
 
@@ -50,17 +29,22 @@ int session_take_slots(struct session *s)
 		s->flows[dir].base_bytes = st->bytes;
 		s->flows[dir].base_dropped = (uint32_t)st->dropped;
 	}
-	session_slots_join(s);
+	w->owners[pair] = s;
+	if (!w->in_kernel++)
+		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 	return 0;
 }
 
 void session_give_slots(struct session *s, bool closed)
 {
-	struct kernel *k = s->worker->shared->kernel;
+	struct worker *w = s->worker;
+	struct kernel *k = w->shared->kernel;
 
 	if (s->pair == NO_PAIR)
 		return;
-	session_slots_leave(s);
+	w->owners[s->pair] = NULL;
+	if (!--w->in_kernel)
+		timer_cancel(&w->loop, &w->sweep);
 	for (unsigned int side = 0; side < 2; side++)
 		kernel_forget(k, s->pair * 2 + side, s->cookies[side], closed);
 	kernel_pair_put(k, s->pair);

@@ -14,8 +14,4 @@ int session_take_slots(struct session *s);
 /* Give them back.  CLOSED: the sockets are closed already. */
 void session_give_slots(struct session *s, bool closed);
 
-/* It changes its worker, with no flow in the kernel: from then on events go to that one. */
-void session_slots_leave(struct session *s);
-void session_slots_join(struct session *s);
-
 #endif

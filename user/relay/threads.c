@@ -8,12 +8,10 @@
 
 #include "base/log.h"
 #include "base/new_thread.h"
-#include "relay/balance.h"
 #include "relay/listener.h"
 #include "relay/session.h"
 #include "relay/session_connect.h"
 #include "relay/session_ending.h"
-#include "relay/session_move.h"
 
 #define STOP_TIMEOUT_MS 10000
 #define HURRY_TIMEOUT_MS 1000
@@ -31,8 +29,6 @@ static void after_batch(void *arg)
 	struct worker *w = arg;
 	struct thread *t = (struct thread *)((char *)w - offsetof(struct thread, worker));
 
-	balance_look(w);
-	session_arrivals(w); /* they have their turn here before they can leave again */
 	session_connect_news(w);
 	listeners_reap(w);
 	session_reap(w); /* last: of those above, some may have died */
@@ -72,7 +68,6 @@ static void stop_thread(void *arg)
 
 	while (t->worker.listeners)
 		listener_end(t->worker.listeners);
-	session_arrivals(&t->worker);
 	t->stopping = true;
 	t->grace.fire = on_grace_over;
 	timer_set(&t->worker.loop, &t->grace,

@@ -115,7 +115,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->shared = shared;
 	w->index = index;
 	w->hooks = *hooks;
-	pthread_mutex_init(&w->inbox.lock, NULL);
 	w->own_timers = WORKER_TIMERS;
 	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
 		    shared->config->review_packets);
@@ -137,5 +136,4 @@ void worker_close(struct worker *w)
 	pool_close(&w->pool);
 	free(w->owners);
 	loop_close(&w->loop);
-	pthread_mutex_destroy(&w->inbox.lock);
 }

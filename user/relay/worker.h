@@ -21,34 +21,14 @@ struct session;
 struct session_log;
 struct worker;
 
-struct balance;
 struct connecting;
 struct names;
-
-/* Sessions that another worker has handed over; the lock is held for a few instructions only. */
-struct inbox {
-	pthread_mutex_t lock;
-	struct session *first;
-	_Atomic bool full; /* may be read without the lock */
-};
-
-/* What a worker tells the others of its load, and remembers of it; see balance.h. */
-struct load_share {
-	uint64_t look_ms;             /* the next look */
-	uint64_t told_ms, cpu_ns, events; /* at the last one that was told */
-	uint64_t change;              /* of balance->changes, that it has followed */
-	_Atomic uint64_t as_of_ms;
-	_Atomic unsigned int busy;     /* permille of a CPU */
-	_Atomic unsigned int new_events;
-	_Atomic unsigned int sessions;
-};
 
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
 	const struct config *config;
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
 	struct admission *admission;  /* counts the sessions of all workers */
-	struct balance *balance;      /* NULL: each worker keeps what it has accepted */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	_Atomic uint64_t name_news;    /* ends of look-ups that sessions have waited for */
@@ -89,8 +69,6 @@ struct worker {
 	struct listener *listeners; /* list; see listener.h */
 	struct listener *ended;     /* to be freed after the batch */
 
-	struct inbox inbox;
-	struct load_share share;
 	struct idle_turns idle_turns;
 	struct timer ending_timer;
 	unsigned int ending_share; /* how many of them at a time */
