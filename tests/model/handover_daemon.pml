@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* --- the daemon: user/relay/session_flow.c, session_stay.c, carrier_sockmap.c --- */
+/* --- the daemon: user/relay/session_flow.c, carrier_sockmap.c --- */
 
 mtype = { KERNEL, STAYING, LEAVING, FINISHING };
 

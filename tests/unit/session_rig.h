@@ -22,7 +22,6 @@ struct session_rig {
 static inline int session_rig_open(void **state, void (*after_batch)(void *worker))
 {
 	static struct session_rig rig;
-	const struct worker_hooks hooks = { .after_batch = after_batch };
 
 	rig = (struct session_rig){
 		.config = { .workers = 1, .max_sessions = 40000, .defaults.copy_buffer = 4096 },
@@ -34,8 +33,9 @@ static inline int session_rig_open(void **state, void (*after_batch)(void *worke
 		if (forward_new(&rig.confs[i], &rig.config, NULL, NULL, &rig.forwards[i]))
 			return -1;
 	if (admission_open(&rig.config, &rig.shared.admission) ||
-	    worker_open(&rig.worker, &rig.shared, 0, &hooks))
+	    worker_open(&rig.worker, &rig.shared, 0))
 		return -1;
+	rig.worker.loop.after_batch = after_batch;
 	*state = &rig;
 	return 0;
 }

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include "relay/limits.h"
-#include "relay/session_ending.h"
 #include "session_rig.h"
 
 #define MEANT 200
@@ -23,7 +22,7 @@ static void after_batch(void *arg)
 	struct worker *w = arg;
 	uint64_t reset = count_get(&w->stats.errors[CAUSE_KILLED]);
 
-	assert_in_range(reset - reset_before, 0, IDLE_LOOKS);
+	assert_in_range(reset - reset_before, 0, SESSION_ENDS);
 	reset_before = reset;
 	if (other_ends && w->ending) {
 		other_ends = false;
@@ -48,14 +47,14 @@ static uint64_t end_all(struct session_rig *rig)
 			session_rig_add(rig, 1);
 	}
 	reset_before = 0;
-	assert_int_equal(session_ending_begin(&rig->worker, is_of, rig->forwards[0],
-					      CAUSE_KILLED), MEANT);
-	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_KILLED]), IDLE_LOOKS);
+	assert_int_equal(session_end_many(&rig->worker, is_of, rig->forwards[0], CAUSE_KILLED),
+			 MEANT);
+	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_KILLED]), SESSION_ENDS);
 	/* they are out of sight, but counted */
 	for (const struct session *s = rig->worker.sessions; s; s = s->next)
 		assert_ptr_equal(s->forward, rig->forwards[1]);
-	assert_int_equal(admission_sessions(rig->shared.admission), MEANT + OTHERS - IDLE_LOOKS);
-	reset_before = IDLE_LOOKS; /* before the first batch */
+	assert_int_equal(admission_sessions(rig->shared.admission), MEANT + OTHERS - SESSION_ENDS);
+	reset_before = SESSION_ENDS; /* before the first batch */
 	assert_int_equal(loop_run(&rig->worker.loop), 0);
 	assert_int_equal(rig->worker.n_sessions, OTHERS);
 	assert_int_equal(admission_sessions(rig->shared.admission), OTHERS);
@@ -76,32 +75,14 @@ static void test_own_end(void **state)
 	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_CLIENT_RESET]), 1);
 }
 
-/* So many that it would take too long. */
-static void test_larger_turns(void **state)
-{
-	const unsigned int n = 2 * SESSION_ENDING_IN_TIME + 1;
-	struct session_rig *rig = *state;
-
-	for (unsigned int i = 0; i < n; i++)
-		session_rig_add(rig, 0);
-	assert_int_equal(session_ending_begin(&rig->worker, is_of, rig->forwards[0],
-					      CAUSE_KILLED), n);
-	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_KILLED]), 3 * IDLE_LOOKS);
-	while (session_ending_go_on(&rig->worker)) {
-		rig->worker.loop.batch++;
-		session_reap(&rig->worker);
-	}
-	assert_int_equal(count_get(&rig->worker.stats.errors[CAUSE_KILLED]), n);
-}
-
 static void test_none(void **state)
 {
 	struct session_rig *rig = *state;
 
 	session_rig_add(rig, 1);
-	assert_int_equal(session_ending_begin(&rig->worker, is_of, rig->forwards[0],
-					      CAUSE_KILLED), 0);
-	assert_false(session_ending_go_on(&rig->worker));
+	assert_int_equal(session_end_many(&rig->worker, is_of, rig->forwards[0], CAUSE_KILLED),
+			 0);
+	assert_null(rig->worker.ending);
 	assert_int_equal(rig->worker.n_sessions, 1);
 }
 
@@ -117,7 +98,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_RIG(test_in_turns),
 		ON_RIG(test_own_end),
-		ON_RIG(test_larger_turns),
 		ON_RIG(test_none),
 	};
 

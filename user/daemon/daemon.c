@@ -17,7 +17,6 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
-#include "relay/threads.h"
 #include "base/advice.h"
 #include "daemon/inspect.h"
 #include "daemon/main_loop.h"
@@ -31,6 +30,7 @@
 #include "relay/limits.h"
 #include "relay/names.h"
 #include "relay/watchdog.h"
+#include "relay/worker.h"
 
 SYSCALLS_NEEDED(
 	/* sd_notify(3) */

@@ -19,6 +19,7 @@
 #include "relay/names.h"
 #include "config/config.h"
 #include "relay/session.h"
+#include "relay/session_flow.h"
 
 #define SNAPSHOT_TIMEOUT_MS 2000 /* for all workers together */
 #define SNAPSHOT_LEAST_MS 20

@@ -13,7 +13,8 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "relay/forward.h"
-#include "relay/session_ending.h"
+#include "relay/session.h"
+#include "relay/session_flow.h"
 
 #define CALL_TIMEOUT_MS 2000
 #define KILL_TIMEOUT_MS 5000 /* to reset as many as there may be */
@@ -101,15 +102,15 @@ static void begin_killing(void *arg)
 {
 	struct order *o = arg;
 
-	session_ending_begin(o->worker, is_meant, o->filter, CAUSE_KILLED);
+	session_end_many(o->worker, is_meant, o->filter, CAUSE_KILLED);
 	o->n = o->worker->ending != NULL;
 }
 
-static void go_on_killing(void *arg)
+static void count_left(void *arg)
 {
 	struct order *o = arg;
 
-	o->n = session_ending_go_on(o->worker);
+	o->n = o->worker->ending != NULL;
 }
 
 /* Only this thread lets any be killed. */
@@ -131,7 +132,7 @@ static bool kill_sessions(const struct inspect *r, const struct session_filter *
 
 	while (all && left && clock_ms() < until) {
 		poll(NULL, 0, KILL_LOOK_MS);
-		all = ask_workers(r, go_on_killing, (struct order){ 0 }, &left);
+		all = ask_workers(r, count_left, (struct order){ 0 }, &left);
 	}
 	return all && !left;
 }

@@ -10,7 +10,7 @@
  * systemd send theirs to the daemon as well, which has its reasons to live on for a while.
  *
  * It keeps no descriptor that it has handed over, and tells the daemon when it has closed them all
- * (PRIVILEGED_CLOSED).  Until then the daemon must not use them: see session_close_side().
+ * (PRIVILEGED_CLOSED).  Until then the daemon must not use them: see close_side() in session.c.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  What is not allowed is refused; who sends what

@@ -26,7 +26,7 @@
 #include "config/file.h"
 #include "config/option.h"
 #include "relay/names.h"
-#include "relay/session_ending.h"
+#include "relay/session.h"
 
 #define STOCK_LOOK_MS 2000
 #define WORKER_PATIENCE_MS 10000
@@ -339,7 +339,7 @@ static void end_sessions(void *arg)
 {
 	struct drain *d = arg;
 
-	session_ending_begin(d->worker, is_of, d->forward, CAUSE_DRAIN_OVER);
+	session_end_many(d->worker, is_of, d->forward, CAUSE_DRAIN_OVER);
 }
 
 static void end_forward(const struct reload *r, const struct forward *f)

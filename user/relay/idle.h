@@ -43,7 +43,7 @@ uint64_t idle_ago(uint64_t now_ms, uint32_t ago_ms);
  * How many sessions a worker looks at, or ends, in one batch of events and in one millisecond.  Each
  * takes system calls, and thousands at once would hold up the sessions that are at work.  The others
  * are spread over the milliseconds to come.  That takes a quarter of a CPU, so the scheduler does
- * not treat the worker as one that wants all of it.  session_ending.h shares these turns.
+ * not treat the worker as one that wants all of it.
  */
 #define IDLE_LOOKS 8
 

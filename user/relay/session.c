@@ -1,9 +1,32 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * A session lives on the thread of the worker that has accepted it.  An event of one of its
+ * sockets, or its timer, leads to on_event() or on_timer(), which pass it on by the session's state:
+ * session_header.h, session_connect.h, session_flow.h.  Whatever these do, session_update() then
+ * computes anew what to wait for.  A session that ends gives everything back at once and is DEAD; it
+ * is freed after the batch of events, since others of the batch may point at it.
+ *
+ * What epoll is asked for.  In a short session an epoll_ctl(2) counts as much as a message.  So a
+ * TCP socket is registered once, edge-triggered, for all that such a session waits for: the
+ * upstream's for the end of connect(2), for bytes and for FIN; the client's for bytes and for FIN.
+ * What is not wanted any more is told once at most, and needs no EPOLL_CTL_MOD.
+ *
+ * Of bytes that are left unread, level-triggered epoll tells again, and edge-triggered epoll does
+ * not.  So the first registration stays only while none are: the flow is quiet (flow.h), or has
+ * read the end.  Otherwise, and when anything but bytes and FIN is wanted, the socket is registered
+ * for what is wanted, level-triggered, from then on.
+ *
+ * A short read means "empty", but not where an urgent byte (EPOLLPRI) or FIN (EPOLLRDHUP) has come:
+ * both end a read.  On a unix socket descriptors end one, too, and nothing tells of them: so unix
+ * sockets are always level-triggered.
+ */
 #include "relay/session.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -11,24 +34,17 @@
 #include "base/syscalls_needed.h"
 #include "daemon/session_log.h"
 #include "datapath/carrier.h"
-#include "datapath/carrier_sockmap.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
 #include "relay/session_connect.h"
 #include "relay/session_flow.h"
 #include "relay/session_header.h"
-#include "relay/session_part.h"
 #include "relay/session_record.h"
-#include "relay/session_slots.h"
-#include "relay/session_wait.h"
 
-/*
- * A review takes some 12 system calls and a fence for each flow.  So in one second a worker has so
- * many sessions judged again, which takes it about a millisecond, and looks at so many slot pairs
- * to find them.
- */
-#define REVIEWS_AT_ONCE 64
-#define REVIEW_LOOKS 4096
+#define READABLE (EPOLLIN | EPOLLRDHUP)
+#define ONCE (READABLE | EPOLLPRI | EPOLLET)
+
+#define ENDING_MS 2000 /* to reset as many sessions as there may be */
 
 SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
@@ -36,27 +52,21 @@ SYSCALLS_NEEDED(
 	SYSCALL(connect), /* to nowhere: see session_arm_reset() */
 	SYSCALL(close));
 
-enum cause session_cause(unsigned int side, int error)
-{
-	switch (error) {
-	case ECONNRESET:
-	case EPIPE:
-	case ENOTCONN:
-	case 0:
-		return side == CLIENT ? CAUSE_CLIENT_RESET : CAUSE_UPSTREAM_RESET;
-	case ENOMEM:
-	case ENOBUFS:
-		return CAUSE_NO_MEMORY;
-	default:
-		return side == CLIENT ? CAUSE_CLIENT_LOST : CAUSE_UPSTREAM_LOST;
-	}
-}
+/* --- its state --- */
 
-uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
+#define TO(state) (1U << (state))
+
+static const uint8_t allowed[SESSION_STATES] = {
+	[SESSION_HEADER] = TO(SESSION_CONNECTING) | TO(SESSION_DEAD),
+	[SESSION_CONNECTING] = TO(SESSION_OPEN) | TO(SESSION_DEAD),
+	[SESSION_OPEN] = TO(SESSION_PARTING) | TO(SESSION_DEAD),
+	[SESSION_PARTING] = TO(SESSION_DEAD),
+};
+
+void session_set_state(struct session *s, enum session_state to)
 {
-	if (s->pair == NO_PAIR)
-		return 0;
-	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
+	assert(allowed[s->state] & TO(to));
+	s->state = (uint8_t)to;
 }
 
 uint64_t session_bytes(const struct session *s, unsigned int dir)
@@ -64,7 +74,7 @@ uint64_t session_bytes(const struct session *s, unsigned int dir)
 	return s->flows[dir].user_out + session_kernel_bytes(s, dir);
 }
 
-/* --- the worker's list --- */
+/* --- the lists of its worker --- */
 
 static void put_into(struct session *s, struct session **list)
 {
@@ -82,129 +92,120 @@ static void take_out(struct session *s)
 		s->next->prev = s->prev;
 }
 
-static void enlist(struct session *s)
+/* --- what it waits for --- */
+
+static uint32_t side_events(const struct session *s, unsigned int side)
 {
-	put_into(s, &s->worker->sessions);
-	s->worker->n_sessions++;
+	unsigned int in = flow_wants(&s->flows[side]), out = flow_wants(&s->flows[!side]);
+	uint32_t events = 0;
+
+	if (s->state == SESSION_HEADER) /* once for each arrival: what comes is left there */
+		return side == CLIENT ? EPOLLIN | EPOLLRDHUP | EPOLLET : 0;
+	if (s->state == SESSION_CONNECTING)
+		return side == UPSTREAM && !s->connecting->retry_ms ? EPOLLOUT : 0;
+	if (in & FLOW_WANT_READ)
+		events |= READABLE;
+	if (in & FLOW_WANT_FIN)
+		events |= EPOLLRDHUP;
+	if (out & FLOW_WANT_WRITE)
+		events |= EPOLLOUT;
+	return events;
 }
 
-static void unlist(struct session *s)
+static bool is_unix(const struct session *s, unsigned int side)
 {
-	take_out(s);
-	s->worker->n_sessions--;
+	if (side == CLIENT)
+		return session_peer(s)->sa.sa_family == AF_UNIX;
+	return endpoint_is_unix(upstream_of(s));
 }
 
-void session_set_apart(struct session *s, enum cause cause)
+/* EVENTS are wanted of SIDE.  What to register it for: that, or what it has, or will, once. */
+static uint32_t registration(struct session *s, unsigned int side, uint32_t events)
 {
-	take_out(s);
-	put_into(s, &s->worker->ending);
-	s->end_cause = (uint8_t)cause;
-}
+	const struct source *source = &s->sides[side];
+	struct flow *f = &s->flows[side];
+	bool connecting = s->state == SESSION_CONNECTING && events == EPOLLOUT;
+	bool reading = s->state == SESSION_OPEN && events == READABLE;
 
-/* --- the end --- */
-
-void session_arm_reset(int fd)
-{
-	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
-	struct sockaddr none = { .sa_family = AF_UNSPEC };
-
-	/*
-	 * a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well
-	 */
-	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
-		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
-}
-
-void session_set_nodelay(struct session *s)
-{
-	if (s->nodelay_due)
-		tcp_set_nodelay(s->sides[UPSTREAM].fd);
-	s->nodelay_due = false;
-}
-
-void session_close_side(struct session *s, unsigned int which, bool rst)
-{
-	struct source *side = &s->sides[which];
-
-	if (side->fd < 0)
-		return;
-	if (rst)
-		session_arm_reset(side->fd);
-	/*
-	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
-	 * Nothing is forked while there are sessions, and a descriptor of the privileged process is
-	 * used only once that has closed its copy (PRIVILEGED_CLOSED).
-	 */
-	side->registered = false;
-	close(side->fd);
-	side->fd = -1;
-}
-
-/* Because of END: a cause, or SESSION_FINISHED. */
-static void session_end(struct session *s, bool rst, unsigned int end)
-{
-	struct worker *w = s->worker;
-	struct forward_stats *fs = forward_stats(s->forward, w->index);
-	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
-	uint64_t kernel[2];
-
-	for (unsigned int dir = 0; dir < 2; dir++)
-		kernel[dir] = session_kernel_bytes(s, dir);
-	session_log_ended(w->shared->session_log, s, kernel, end);
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		count_add(&fs->bytes[dir], session_bytes(s, dir));
-		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel[dir]);
-		carrier_release(&s->flows[dir], &w->pool);
+	if (!s->tcp || s->pair != NO_PAIR)
+		return events;
+	if (!source->registered) {
+		if (!connecting && !reading)
+			return events;
+		f->quiet = true;
+		return events | ONCE;
 	}
-	count_add(&fs->finished, 1);
-	session_connect_end(s);
-	session_pace_stop(s);
-	session_close_side(s, CLIENT, rst);
-	session_close_side(s, UPSTREAM, rst);
-	session_give_slots(s, true);
-	timer_cancel(&w->loop, &s->timer);
-
-	session_set_state(s, SESSION_DEAD);
-	unlist(s);
-	s->next = w->dead;
-	w->dead = s;
-	if (admitted)
-		admission_leave(w->shared->admission, s->forward, &s->client.sa);
-	else
-		admission_cancel(w->shared->admission, s->forward);
+	if ((source->events & ONCE) == ONCE &&
+	    (connecting || (reading && f->quiet) || (!events && f->phase == FLOW_DONE)))
+		return source->events;
+	return events;
 }
 
-void session_finish(struct session *s)
+/*
+ * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
+ * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
+ * earlier bytes: then it is not watched until something is wanted again.  A unix socket raises
+ * EPOLLHUP as soon as its peer has closed, whatever is still to be read.
+ */
+static int watch_side(struct session *s, unsigned int side)
 {
-	log_debug("session %llu: finished", (unsigned long long)s->id);
-	session_end(s, false, SESSION_FINISHED);
+	struct source *source = &s->sides[side];
+	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix(s, side);
+	uint32_t events;
+
+	if (source->fd < 0)
+		return 0;
+	if (s->state == SESSION_PARTING)
+		return loop_watch(&s->worker->loop, source, 0, false);
+	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
+		return 0;
+	events = registration(s, side, side_events(s, side));
+	return loop_watch(&s->worker->loop, source, events, events || !may_hang_up);
 }
 
-void session_reset(struct session *s, enum cause cause)
+static uint64_t next_due(struct session *s)
 {
+	uint64_t due;
+
+	if (s->state == SESSION_HEADER)
+		return session_header_due(s);
+	if (s->state == SESSION_CONNECTING)
+		return session_connect_due(s);
+	if (s->state == SESSION_PARTING)
+		return session_part_due(s);
+	due = session_idle_due(s);
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		struct flow *f = &s->flows[dir];
+
+		if (!(flow_wants(f) & FLOW_WANT_TIMER))
+			continue;
+		if (!f->due_ms)
+			flow_look_later(f, s->worker->loop.now_ms);
+		if (f->due_ms < due)
+			due = f->due_ms;
+	}
+	return due;
+}
+
+void session_update(struct session *s)
+{
+	struct loop *l = &s->worker->loop;
+	uint64_t due;
+
 	if (s->state == SESSION_DEAD)
 		return;
-	log_debug("session %llu: reset: %s", (unsigned long long)s->id, cause_name(cause));
-	count_add(&s->worker->stats.errors[cause], 1);
-	session_end(s, true, cause);
-}
-
-void session_reap(struct worker *w)
-{
-	while (w->dead) {
-		struct session *s = w->dead;
-
-		w->dead = s->next;
-		free(s->told);
-		free(s->pace);
-		free(s->idle);
-		addr_list_put(s->addrs);
-		free(s);
+	if (watch_side(s, CLIENT) || watch_side(s, UPSTREAM)) {
+		session_reset(s, CAUSE_NO_MEMORY);
+		return;
 	}
-	session_connect_reap(w);
+	due = next_due(s);
+	if (due == UINT64_MAX)
+		timer_cancel(l, &s->timer);
+	else
+		timer_set(l, &s->timer, due);
 }
 
-/* --- events --- */
+/* --- what comes --- */
 
 static int socket_error(int fd)
 {
@@ -215,16 +216,26 @@ static int socket_error(int fd)
 	return error;
 }
 
-static void on_event(struct session *s, unsigned int which, uint32_t events)
+/* EVENTS of SIDE, in a session that is OPEN. */
+static void run_flows(struct session *s, unsigned int side, uint32_t events)
 {
-	struct source *source = &s->sides[which];
-	struct flow *f = &s->flows[which];
+	/* a write finds out whether the peer is gone; that there is room may be told unasked */
+	if (events & EPOLLHUP ||
+	    (events & EPOLLOUT && flow_wants(&s->flows[!side]) & FLOW_WANT_WRITE))
+		session_flow_run(s, !side, false);
+	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
+		session_flow_run(s, side, events & (EPOLLRDHUP | EPOLLHUP));
+	if (events & EPOLLPRI) /* a read has ended before the urgent byte, whatever is behind it */
+		s->flows[side].quiet = false;
+}
 
+static void on_event(struct session *s, unsigned int side, uint32_t events)
+{
 	if (s->state == SESSION_DEAD)
 		return;
 	if (events & ~(uint32_t)EPOLLOUT)
-		f->quiet = false;
-	if (s->state == SESSION_CONNECTING && which == UPSTREAM) {
+		s->flows[side].quiet = false;
+	if (s->state == SESSION_CONNECTING && side == UPSTREAM) {
 		session_connect_answered(s, 0, events);
 		if (s->state != SESSION_OPEN) {
 			session_update(s);
@@ -232,26 +243,12 @@ static void on_event(struct session *s, unsigned int which, uint32_t events)
 		}
 	}
 	/* EPOLLERR is RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
-	if (events & EPOLLERR) {
-		session_part(s, which, session_cause(which, socket_error(source->fd)));
-		session_update(s);
-		return;
-	}
-	if (s->state == SESSION_HEADER) {
+	if (events & EPOLLERR)
+		session_part(s, side, session_cause(side, socket_error(s->sides[side].fd)));
+	else if (s->state == SESSION_HEADER)
 		session_header_look(s, events & (EPOLLRDHUP | EPOLLHUP));
-		session_update(s);
-		return;
-	}
-	if (s->state != SESSION_OPEN)
-		return;
-	/* a write finds out whether the peer is gone; that there is room may be told unasked */
-	if (events & EPOLLHUP ||
-	    (events & EPOLLOUT && flow_wants(&s->flows[!which]) & FLOW_WANT_WRITE))
-		session_flow_run(s, !which, false);
-	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
-		session_flow_run(s, which, events & (EPOLLRDHUP | EPOLLHUP));
-	if (events & EPOLLPRI) /* a read has ended before the urgent byte, whatever is behind it */
-		f->quiet = false;
+	else if (s->state == SESSION_OPEN)
+		run_flows(s, side, events);
 	session_update(s);
 }
 
@@ -290,84 +287,14 @@ static void on_timer(struct timer *timer)
 	session_update(s);
 }
 
-void session_kernel_event(struct worker *w, const struct culvert_event *ev)
+void session_set_nodelay(struct session *s)
 {
-	struct session *s = w->owners[ev->slot / 2];
-
-	if (!s || s->state != SESSION_OPEN)
-		return;
-	if ((uint16_t)kernel_ctl(w->shared->kernel, ev->slot)->epoch != ev->epoch)
-		return;
-	session_flow_event(s, ev->slot % 2, ev->kind);
-	session_update(s);
+	if (s->nodelay_due)
+		tcp_set_nodelay(s->sides[UPSTREAM].fd);
+	s->nodelay_due = false;
 }
 
-/*
- * To let a flow leave costs some 12 system calls.  The program tells of those that run; these are
- * the quiet ones, of which more go the next time.
- */
-#define SWEEP_LEAVES 256
-
-void session_sweep(struct worker *w)
-{
-	struct session *s = w->sessions, *next;
-	struct kernel *k = w->shared->kernel;
-	unsigned int leaves = SWEEP_LEAVES;
-
-	for (; s; s = next) {
-		next = s->next;
-		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++) {
-			const volatile struct culvert_stat *st;
-
-			if (s->pair == NO_PAIR || s->flows[dir].phase != FLOW_KERNEL)
-				continue;
-			st = kernel_stat(k, s->pair * 2 + dir);
-			if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
-				session_flow_event(s, dir, CULVERT_EVENT_LOST);
-			else if (st->passed != s->flows[dir].credit)
-				session_flow_event(s, dir, CULVERT_EVENT_PASSED);
-			else if (sockmap_closed(k, s->pair * 2 + dir))
-				session_flow_event(s, dir, CULVERT_EVENT_SOFT);
-			else if (leaves && kernel_is_charged(k, s->pair * 2 + dir) &&
-				 kernel_memory_short(k) && leaves--)
-				session_flow_event(s, dir, CULVERT_EVENT_MEMORY);
-		}
-		session_update(s);
-	}
-}
-
-void session_review(struct worker *w)
-{
-	unsigned int pairs = kernel_pairs_total(w->shared->kernel);
-	unsigned int looks = pairs < REVIEW_LOOKS ? pairs : REVIEW_LOOKS, n = 0;
-
-	for (; looks && n < REVIEWS_AT_ONCE; looks--) {
-		struct session *s = w->owners[w->review_at];
-
-		w->review_at = (w->review_at + 1) % pairs;
-		if (!s || s->state != SESSION_OPEN || !session_flow_is_due(s))
-			continue;
-		session_flow_review(s);
-		session_update(s);
-		n++;
-	}
-}
-
-unsigned int session_follow_engines(struct worker *w)
-{
-	struct session *s = w->sessions, *next;
-	unsigned int n = 0;
-
-	for (; s; s = next) {
-		next = s->next;
-		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
-			n += !session_flow_follow(s, dir);
-		session_update(s);
-	}
-	return n;
-}
-
-/* --- the beginning --- */
+/* --- its beginning --- */
 
 /* With what malloc(3) adds, a session that is idle takes half a kilobyte. */
 _Static_assert(sizeof(struct session) <= 488, "put what few sessions need apart");
@@ -397,7 +324,8 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 
-	enlist(s);
+	put_into(s, &w->sessions);
+	w->n_sessions++;
 	count_add(&forward_stats(f, w->index)->accepted, 1);
 
 	if (s->state == SESSION_HEADER)
@@ -406,4 +334,154 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		session_connect(s);
 	session_update(s);
 	return 0;
+}
+
+/* --- its end --- */
+
+enum cause session_cause(unsigned int side, int error)
+{
+	switch (error) {
+	case ECONNRESET:
+	case EPIPE:
+	case ENOTCONN:
+	case 0:
+		return side == CLIENT ? CAUSE_CLIENT_RESET : CAUSE_UPSTREAM_RESET;
+	case ENOMEM:
+	case ENOBUFS:
+		return CAUSE_NO_MEMORY;
+	default:
+		return side == CLIENT ? CAUSE_CLIENT_LOST : CAUSE_UPSTREAM_LOST;
+	}
+}
+
+void session_arm_reset(int fd)
+{
+	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+	struct sockaddr none = { .sa_family = AF_UNSPEC };
+
+	/*
+	 * a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well
+	 */
+	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
+		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
+}
+
+static void close_side(struct session *s, unsigned int which, bool rst)
+{
+	struct source *side = &s->sides[which];
+
+	if (side->fd < 0)
+		return;
+	if (rst)
+		session_arm_reset(side->fd);
+	/*
+	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
+	 * Nothing is forked while there are sessions, and a descriptor of the privileged process is
+	 * used only once that has closed its copy (PRIVILEGED_CLOSED).
+	 */
+	side->registered = false;
+	close(side->fd);
+	side->fd = -1;
+}
+
+/* Because of END: a cause, or SESSION_FINISHED. */
+static void end(struct session *s, bool rst, unsigned int end)
+{
+	struct worker *w = s->worker;
+	struct forward_stats *fs = forward_stats(s->forward, w->index);
+	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
+	uint64_t kernel[2];
+
+	for (unsigned int dir = 0; dir < 2; dir++)
+		kernel[dir] = session_kernel_bytes(s, dir);
+	session_log_ended(w->shared->session_log, s, kernel, end);
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		count_add(&fs->bytes[dir], session_bytes(s, dir));
+		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel[dir]);
+		carrier_release(&s->flows[dir], &w->pool);
+	}
+	count_add(&fs->finished, 1);
+	session_connect_end(s);
+	session_pace_stop(s);
+	close_side(s, CLIENT, rst);
+	close_side(s, UPSTREAM, rst);
+	session_give_slots(s);
+	timer_cancel(&w->loop, &s->timer);
+
+	session_set_state(s, SESSION_DEAD);
+	take_out(s);
+	w->n_sessions--;
+	s->next = w->dead;
+	w->dead = s;
+	if (admitted)
+		admission_leave(w->shared->admission, s->forward, &s->client.sa);
+	else
+		admission_cancel(w->shared->admission, s->forward);
+}
+
+void session_finish(struct session *s)
+{
+	log_debug("session %llu: finished", (unsigned long long)s->id);
+	end(s, false, SESSION_FINISHED);
+}
+
+void session_reset(struct session *s, enum cause cause)
+{
+	if (s->state == SESSION_DEAD)
+		return;
+	log_debug("session %llu: reset: %s", (unsigned long long)s->id, cause_name(cause));
+	count_add(&s->worker->stats.errors[cause], 1);
+	end(s, true, cause);
+}
+
+void session_reap(struct worker *w)
+{
+	while (w->dead) {
+		struct session *s = w->dead;
+
+		w->dead = s->next;
+		free(s->told);
+		free(s->pace);
+		free(s->idle);
+		addr_list_put(s->addrs);
+		free(s);
+	}
+	session_connect_reap(w);
+}
+
+/* --- the end of many --- */
+
+static void reset_some(struct timer *timer)
+{
+	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, ending_timer));
+
+	for (unsigned int i = 0; w->ending && i < w->ending_share; i++)
+		session_reset(w->ending, (enum cause)w->ending->end_cause);
+	if (w->ending)
+		timer_set(&w->loop, timer, w->loop.now_ms + 1);
+	else
+		w->ending_share = 0;
+}
+
+unsigned int session_end_many(struct worker *w, session_choice_fn *choose, const void *arg,
+			      enum cause cause)
+{
+	struct session *s, *next;
+	unsigned int n = 0, share;
+
+	for (s = w->sessions; s; s = next) {
+		next = s->next;
+		if (!choose(arg, s))
+			continue;
+		take_out(s);
+		put_into(s, &w->ending);
+		s->end_cause = (uint8_t)cause;
+		n++;
+	}
+	share = n / ENDING_MS + SESSION_ENDS;
+	if (share > w->ending_share)
+		w->ending_share = share;
+	w->ending_timer.fire = reset_some;
+	reset_some(&w->ending_timer);
+	return n;
 }

@@ -32,7 +32,7 @@
  *   OPEN        both flows run on their own
  *                 -> PARTING  one end is gone, by RST or an error, and had something to say
  *                 -> DEAD     both are DONE, or the session was reset
- *   PARTING     what the dead end had said is taken to the other, see session_part.h
+ *   PARTING     what the dead end had said is taken to the other, see session_flow.c
  *                 -> DEAD  it has it all, or takes no more; reset
  *   DEAD        sockets closed, resources given back; freed after the batch of events
  */
@@ -97,29 +97,10 @@ struct session {
 	struct idle *idle;       /* owned; NULL: it has had no time-out so far */
 };
 
-/* True if the table above has FROM -> TO. */
-bool session_may(enum session_state from, enum session_state to);
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */
 void session_set_state(struct session *s, enum session_state to);
 
-/* Who is at the other end of the client's socket. */
-static inline const union client_addr *session_peer(const struct session *s)
-{
-	return s->told ? &s->told->peer : &s->client;
-}
-
-/* Who has told of the client; NULL: nobody, it has connected itself. */
-static inline const union client_addr *session_via(const struct session *s)
-{
-	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;
-}
-
-/*
- * Take over the accepted, non-blocking socket FD of forward F.  The caller has counted the session
- * in, by admission_enter() and, unless F receives PROXY headers, by admission_enter_client().
- * -errno: FD is still the caller's.
- */
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
+/* --- what a session is about --- */
 
 static inline const struct forward_conf *forward_of(const struct session *s)
 {
@@ -136,22 +117,35 @@ static inline const struct policy *policy_of(const struct session *s)
 	return forward_policy(s->forward);
 }
 
-/* End it: RST to both ends (unless a side never was connected).  Safe in any state, once. */
-void session_reset(struct session *s, enum cause cause);
+/* Who is at the other end of the client's socket. */
+static inline const union client_addr *session_peer(const struct session *s)
+{
+	return s->told ? &s->told->peer : &s->client;
+}
 
-/* The cause to count for errno ERROR on SIDE. */
-enum cause session_cause(unsigned int side, int error);
+/* Who has told of the client; NULL: nobody, it has connected itself. */
+static inline const union client_addr *session_via(const struct session *s)
+{
+	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;
+}
 
-/* Both flows are done: close in peace. */
-void session_finish(struct session *s);
+/* What flow DIR has delivered, by whatever has carried it, in bytes.  On S's thread. */
+uint64_t session_bytes(const struct session *s, unsigned int dir);
 
-/* To worker->ending, to be reset there because of CAUSE.  Used by session_ending.c only. */
-void session_set_apart(struct session *s, enum cause cause);
+/* --- its life --- */
 
 /*
- * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
+ * Take over the accepted, non-blocking socket FD of forward F.  The caller has counted the session
+ * in, by admission_enter() and, unless F receives PROXY headers, by admission_enter_client().
+ * -errno: FD is still the caller's.
  */
-void session_arm_reset(int fd);
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
+
+/*
+ * What S waits for from now on, by epoll and by its timer: computed from its state and its flows,
+ * never remembered.  To be called after each handler; S may be DEAD, and may be afterwards.
+ */
+void session_update(struct session *s);
 
 /*
  * Set TCP_NODELAY of the upstream's socket, if it is to have that and has not.  Before or just
@@ -160,29 +154,39 @@ void session_arm_reset(int fd);
  */
 void session_set_nodelay(struct session *s);
 
-/* What the program has redirected of flow DIR in this session, in bytes. */
-uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
+/* --- its end --- */
 
-/* What flow DIR has delivered, by whatever has carried it.  On S's thread. */
-uint64_t session_bytes(const struct session *s, unsigned int dir);
+/* End it: RST to both ends (unless a side never was connected).  Safe in any state. */
+void session_reset(struct session *s, enum cause cause);
 
-/* An event of the verdict program for this worker. */
-void session_kernel_event(struct worker *w, const struct culvert_event *ev);
-/*
- * Events were lost, or kernel memory is short: look at every flow that is in the kernel.
- */
-void session_sweep(struct worker *w);
+/* Both flows are done: close in peace. */
+void session_finish(struct session *s);
 
-/* Take some sessions out of the kernel that it has carried for long, to judge them again. */
-void session_review(struct worker *w);
+/* The cause to count for errno ERROR on SIDE. */
+enum cause session_cause(unsigned int side, int error);
 
 /*
- * Forwards may have got other engines: let all flows follow.  Returns how many have not yet, but
- * will.
+ * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
  */
-unsigned int session_follow_engines(struct worker *w);
+void session_arm_reset(int fd);
 
-/* Free what died during the batch. */
+/* Free what died during the batch of events. */
 void session_reap(struct worker *w);
+
+/*
+ * The end of many sessions at once: `culvert kill`, a drain-timeout, the end of grace.  Each reset
+ * takes system calls, so SESSION_ENDS sessions are reset in a millisecond, and the other sessions
+ * have their turns in between.  Where that would take more than two seconds, more are reset at a
+ * time.
+ *
+ * On W's thread: reset those that CHOOSE returns true for, with ARG, because of CAUSE.  Until its
+ * turn comes each goes on in w->ending, and may come to its own end.  Returns how many these are.
+ */
+#define SESSION_ENDS 8
+
+typedef bool session_choice_fn(const void *arg, const struct session *s);
+
+unsigned int session_end_many(struct worker *w, session_choice_fn *choose, const void *arg,
+			      enum cause cause);
 
 #endif

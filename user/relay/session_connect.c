@@ -19,7 +19,6 @@
 #include "relay/session_flow.h"
 #include "relay/session_header.h"
 #include "relay/session_name.h"
-#include "relay/session_wait.h"
 #include "relay/upstream_socket.h"
 
 /*
@@ -183,7 +182,7 @@ static void close_attempt(struct session *s, unsigned int i)
 	if (source->fd < 0)
 		return;
 	session_arm_reset(source->fd);
-	source->registered = false; /* close(2) takes it out of epoll: see session_close_side() */
+	source->registered = false; /* close(2) takes it out of epoll: see close_side() in session.c */
 	close(source->fd);
 	source->fd = -1;
 }

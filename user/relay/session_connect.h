@@ -56,7 +56,4 @@ void session_connect_news(struct worker *w);
 /* Free what was given up during the batch. */
 void session_connect_reap(struct worker *w);
 
-/* Close one side, if it is open.  RST: with a reset.  In session.c. */
-void session_close_side(struct session *s, unsigned int which, bool rst);
-
 #endif

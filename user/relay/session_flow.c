@@ -1,21 +1,367 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * A flow is moved by run_step(), one step for each phase.  In USER the session reads and writes
+ * itself (pump_once()), and after each turn asks the policy whether another carrier would be better
+ * (judge()).  If that is sockmap, both flows enter the kernel as soon as their sources were found
+ * empty (enter()), and the session does nothing until the program's event, or a review, makes a flow
+ * leave.  LEAVING, DRAINING and FINISHING are steps of carrier_sockmap.h that are tried until each
+ * is done; the caller waits for what flow_wants() says meanwhile.
+ *
+ * The engine of a forward may change while its sessions run.  A flow remembers which engine it
+ * follows (s->engines), and begins anew with the other one when nothing of it is pending.
+ *
+ * PARTING: one end has sent RST, or TCP has given it up.  What it had said before is in its receive
+ * queue, in the kernel's backlog or in buffers here, and without culvert in between the other end
+ * would have got it ahead of the RST: a server that answers "too large" and closes with the request
+ * unread, say.  So the other end gets it, and then RST.  Neither socket is watched meanwhile, since
+ * the dead one would raise EPOLLHUP all the time: a timer is enough for what is at most a receive
+ * buffer.  RST follows when the other end's TCP has sent all of it (SIOCOUTQNSD), because close(2)
+ * would throw away what is not yet sent.
+ */
 #include "relay/session_flow.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "datapath/carrier.h"
-#include "relay/session_count.h"
-#include "relay/session_engine.h"
-#include "relay/session_part.h"
-#include "relay/session_stay.h"
+#include "datapath/carrier_sockmap.h"
+#include "datapath/tcp.h"
 
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
 #define RUN_STEPS 8
 
-SYSCALLS_NEEDED(SYSCALL(shutdown));
+/* PARTING lasts no longer: nobody waits for a slow end to take what a dead one has said. */
+#define PARTING_MS 5000
+
+/*
+ * A review takes some 12 system calls and a fence for each flow.  So in one second a worker has so
+ * many sessions judged again, which takes it about a millisecond, and looks at so many slot pairs
+ * to find them.
+ */
+#define REVIEWS_AT_ONCE 64
+#define REVIEW_LOOKS 4096
+
+/*
+ * Flows that leave for want of kernel memory in one sweep.  To leave costs as much as a review.
+ * The program tells of those that run; the sweep finds the quiet ones.
+ */
+#define SWEEP_LEAVES 256
+
+SYSCALLS_NEEDED(
+	SYSCALL(shutdown),
+	SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
+
+/* --- counting --- */
+
+/* BYTES of flow F were read by carrier C. */
+static void count_read(struct session *s, struct flow *f, enum carrier c, uint64_t bytes)
+{
+	if (!bytes)
+		return;
+	if (c == CARRIER_SPLICE)
+		f->spliced += bytes;
+	count_add(&s->worker->stats.carrier_bytes[c], bytes);
+}
+
+/* Flow F has got another carrier, or is about to: C. */
+static void count_handover(struct session *s, struct flow *f, enum carrier c)
+{
+	static const enum handover to[CARRIERS] = {
+		[CARRIER_COPY] = HANDOVER_TO_COPY,
+		[CARRIER_SPLICE] = HANDOVER_TO_SPLICE,
+		[CARRIER_SOCKMAP] = HANDOVER_TO_SOCKMAP,
+	};
+
+	f->handovers++;
+	count_add(&s->worker->stats.handovers[to[c]], 1);
+}
+
+uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
+{
+	if (s->pair == NO_PAIR)
+		return 0;
+	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
+}
+
+/* --- the engine that a flow follows --- */
+
+/* Flow DIR begins, or begins anew, with the carrier and the reason that it has by P. */
+static void begin_by(struct session *s, unsigned int dir, const struct policy *p)
+{
+	struct decision d = policy_start(p);
+	struct flow *f = &s->flows[dir];
+
+	s->engines[dir] = (uint8_t)p->engine;
+	f->user_carrier = d.carrier;
+	f->reason = d.reason;
+	if (p->engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP) {
+		if (!s->tcp)
+			f->reason = REASON_NOT_TCP;
+		else if (!s->worker->shared->kernel)
+			f->reason = REASON_NO_KERNEL;
+	}
+}
+
+/* User space carries flow DIR, and nothing of it is pending: let it follow the engine of P. */
+static void follow_engine(struct session *s, unsigned int dir, const struct policy *p)
+{
+	struct flow *f = &s->flows[dir];
+	uint8_t before = f->user_carrier;
+
+	if (s->engines[dir] == p->engine)
+		return;
+	begin_by(s, dir, p);
+	f->no_enter = false;
+	if (s->pair != NO_PAIR && p->engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
+		tcp_free_buffer(s->sides[dir].fd);
+	if (f->user_carrier != before)
+		count_handover(s, f, f->user_carrier);
+	habit_restart(&s->habit);
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+}
+
+/* --- slots: places in the kernel's maps, one for each side --- */
+
+/*
+ * S takes its slots when a flow first enters the kernel, and keeps them to its end.  -errno of the
+ * map update, -ENOSPC if all are taken.
+ */
+static int take_slots(struct session *s)
+{
+	struct worker *w = s->worker;
+	struct kernel *k = w->shared->kernel;
+	uint32_t pair;
+	int r;
+
+	if (s->pair != NO_PAIR)
+		return 0;
+	r = kernel_pair_get(k, &pair);
+	if (r)
+		return r;
+	for (unsigned int side = 0; side < 2; side++) {
+		r = kernel_admit(k, pair * 2 + side, s->sides[side].fd, &s->cookies[side]);
+		if (!r)
+			continue;
+		if (side)
+			kernel_forget(k, pair * 2, s->cookies[0], false);
+		kernel_pair_put(k, pair);
+		return r;
+	}
+	s->pair = pair;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		const volatile struct culvert_stat *st = kernel_stat(k, pair * 2 + dir);
+
+		s->flows[dir].base_bytes = st->bytes;
+		s->flows[dir].base_dropped = (uint32_t)st->dropped;
+	}
+	w->owners[pair] = s;
+	if (!w->in_kernel++)
+		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
+	return 0;
+}
+
+void session_give_slots(struct session *s)
+{
+	struct worker *w = s->worker;
+	struct kernel *k = w->shared->kernel;
+
+	if (s->pair == NO_PAIR)
+		return;
+	w->owners[s->pair] = NULL;
+	if (!--w->in_kernel)
+		timer_cancel(&w->loop, &w->sweep);
+	for (unsigned int side = 0; side < 2; side++)
+		kernel_forget(k, s->pair * 2 + side, s->cookies[side], true);
+	kernel_pair_put(k, s->pair);
+	s->pair = NO_PAIR;
+}
+
+/* --- a stay in the kernel --- */
+
+static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
+{
+	struct worker *w = s->worker;
+
+	return (struct sockmap_io){
+		.flow = &s->flows[dir],
+		.kernel = w->shared->kernel,
+		.pool = &w->pool,
+		.src = s->sides[dir].fd,
+		.dst = s->sides[!dir].fd,
+		.slot = s->pair * 2 + dir,
+		.dst_connected = dir == CLIENT,
+		.buffer_size = forward_of(s)->copy_buffer,
+		.header_in = dir == CLIENT ? s->header_in : 0,
+		.header_out = dir == CLIENT ? s->header_out : 0,
+		.returns = policy_of(s)->engine == ENGINE_SOCKMAP,
+		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
+		.now_ms = w->loop.now_ms,
+	};
+}
+
+static void log_unproved(const struct session *s, unsigned int dir, const struct flow_books *b)
+{
+	const struct flow *f = &s->flows[dir];
+
+	log_limited(LOG_WARNING,
+		    "session %llu: reset: bytes of %s could not be accounted for (%s: received "
+		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
+		    "if this comes again, report it, and use --engine splice meanwhile",
+		    (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
+		    flow_phase_name(f->phase), (unsigned long long)b->received,
+		    (unsigned long long)b->redirected, (unsigned long long)f->user_in,
+		    (unsigned long long)b->unread, (unsigned long long)f->user_out,
+		    (unsigned long long)b->accepted);
+}
+
+/* Step R of flow DIR has been tried.  False: the session has been reset, or parts. */
+static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
+{
+	int error = io->error;
+
+	switch (r) {
+	case STEP_SRC_ERROR:
+		session_part(s, dir, session_cause(dir, error));
+		return false;
+	case STEP_DST_ERROR:
+		session_part(s, !dir, session_cause(!dir, error));
+		return false;
+	case STEP_UNPROVED:
+		log_unproved(s, dir, &io->books);
+		session_reset(s, CAUSE_HANDOVER_UNPROVED);
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* Try STEP of flow DIR.  True: it is done; false: it goes on, or the session has ended. */
+static bool try_step(struct session *s, unsigned int dir, enum step (*step)(struct sockmap_io *io))
+{
+	struct sockmap_io io = sockmap_io(s, dir);
+	enum step r = step(&io);
+
+	count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
+	return step_ok(s, dir, r, &io) && r == STEP_DONE;
+}
+
+static uint32_t packets(const struct session *s, unsigned int dir)
+{
+	return (uint32_t)kernel_stat(s->worker->shared->kernel, s->pair * 2 + dir)->packets;
+}
+
+/* Nothing is known that speaks against carrying flow DIR in the kernel. */
+static bool may_enter(const struct session *s, unsigned int dir)
+{
+	const struct flow *f = &s->flows[dir];
+
+	return s->worker->shared->kernel && s->tcp && !s->pace && !f->no_enter && !f->eof;
+}
+
+/* The kernel will not have flow DIR: remember why, and leave it where it is. */
+static void refused(struct session *s, unsigned int dir, int error)
+{
+	struct flow *f = &s->flows[dir];
+
+	f->no_enter = true;
+	switch (error) {
+	case -EOPNOTSUPP: /* sock_map_sk_state_allowed(): not ESTABLISHED any more */
+		f->reason = REASON_CLOSING;
+		break;
+	case -ENOSPC:
+		f->reason = REASON_NO_SLOT;
+		break;
+	default:
+		f->reason = REASON_REFUSED;
+		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: "
+			    "sockmap: %s", (unsigned long long)s->id, strerror(-error));
+	}
+	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);
+}
+
+/* Flow DIR, which is in the kernel, begins to leave it, to be carried as D says. */
+static void leave(struct session *s, unsigned int dir, struct decision d)
+{
+	struct flow *f = &s->flows[dir];
+
+	f->user_carrier = d.carrier;
+	f->reason = d.reason;
+	count_handover(s, f, d.carrier);
+	flow_set_phase(f, FLOW_LEAVING);
+}
+
+/* The same, because the program says so by an event of KIND. */
+static void demote(struct session *s, unsigned int dir, unsigned int kind)
+{
+	habit_demoted(policy_of(s), &s->habit);
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	leave(s, dir, policy_kernel(policy_of(s), kind));
+}
+
+/*
+ * Flow DIR enters the kernel for REASON if it can.  If not, it stays where it is, and either keeps
+ * why, or tries again after the next turn of reads.
+ */
+static void enter(struct session *s, unsigned int dir, enum reason reason)
+{
+	const struct policy *p = policy_of(s);
+	struct flow *f = &s->flows[dir];
+	struct sockmap_io io;
+	enum step step;
+	int r;
+
+	if (p->engine != ENGINE_AUTO && p->engine != ENGINE_SOCKMAP)
+		return; /* since just now */
+	if (f->phase != FLOW_USER || f->pending || f->starved || !may_enter(s, dir))
+		return;
+	r = take_slots(s);
+	if (r) {
+		refused(s, dir, r);
+		return;
+	}
+	io = sockmap_io(s, dir);
+	r = sockmap_enter(&io, forward_of(s), p, s->worker->index);
+	if (r == -EAGAIN)
+		return; /* bytes are waiting: they are read first, and then it is tried again */
+	if (r == -EPROTO) {
+		session_part(s, dir, session_cause(dir, io.error));
+		return;
+	}
+	if (r) {
+		refused(s, dir, r);
+		return;
+	}
+	if (dir == CLIENT)
+		session_set_nodelay(s);
+	s->engines[dir] = (uint8_t)p->engine;
+	f->reason = reason;
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	f->entered_packets = packets(s, dir);
+	flow_set_phase(f, FLOW_KERNEL);
+	count_handover(s, f, CARRIER_SOCKMAP);
+	step = sockmap_kick(&io);
+	if (step_ok(s, dir, step, &io) && step == STEP_WAIT)
+		demote(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
+}
+
+/* EOF was read of flow DIR: was it a FIN?  Only where the kernel has had the sockets need one ask. */
+static bool is_fin(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io;
+
+	if (s->pair == NO_PAIR)
+		return true;
+	io = sockmap_io(s, dir);
+	return sockmap_ended(&io);
+}
 
 /* --- user space carries --- */
 
@@ -23,11 +369,11 @@ static void switch_carrier(struct session *s, struct flow *f, struct decision d)
 {
 	f->reason = d.reason;
 	f->user_carrier = d.carrier;
-	session_count_handover(s, f, d.carrier);
+	count_handover(s, f, d.carrier);
 	habit_restart(&s->habit);
 }
 
-/* Is another carrier better?  EMPTY: the source was just found to have no more. */
+/* Is another carrier better for flow DIR?  EMPTY: its source was just found to have no more. */
 static void judge(struct session *s, unsigned int dir, bool empty)
 {
 	const struct policy *p = policy_of(s);
@@ -41,18 +387,18 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 
 	if (f->pending && s->engines[dir] != p->engine)
 		return; /* it follows once nothing is pending: a pipe is not for copy */
-	session_engine_follow(s, dir, p);
-	around.kernel_ok = session_stay_may(s, dir);
+	follow_engine(s, dir, p);
+	around.kernel_ok = may_enter(s, dir);
 	around.memory_short = around.kernel_ok && kernel_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)now - s->watched_ms;
 	d = policy_user(p, &s->habit, dir, f, around);
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
 			return;
-		session_stay_enter(s, dir, d.reason);
+		enter(s, dir, d.reason);
 		/* a session is promoted as a whole; the other half is quiet just now */
 		if (s->state == SESSION_OPEN)
-			session_stay_enter(s, !dir, d.reason);
+			enter(s, !dir, d.reason);
 	} else if (d.carrier != f->user_carrier &&
 		   (!f->pending || (f->head && d.carrier == CARRIER_SPLICE))) {
 		/* what is pending in buffers is written first, whatever the carrier */
@@ -63,21 +409,6 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 		if (habit_full(p, &s->habit))
 			habit_restart(&s->habit);
 	}
-}
-
-static void flow_finished(struct session *s, unsigned int dir)
-{
-	struct flow *f = &s->flows[dir];
-	bool last = s->flows[!dir].phase == FLOW_DONE;
-
-	/* of the last one, close(2) sends the FIN */
-	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
-		session_part(s, !dir, session_cause(!dir, errno));
-		return;
-	}
-	flow_set_phase(f, FLOW_DONE);
-	if (last)
-		session_finish(s);
 }
 
 /*
@@ -125,16 +456,9 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
 	load_read(&s->worker->policy, &s->worker->load, io.read);
-	session_count_read(s, f, f->user_carrier, io.read);
+	count_read(s, f, f->user_carrier, io.read);
 	*ret_error = io.error;
 	return r;
-}
-
-static void starved(struct session *s, struct flow *f)
-{
-	f->starved = true;
-	flow_look_later(f, s->worker->loop.now_ms);
-	count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
 }
 
 /* Splice cannot go on here: an urgent byte is next, or there is no pipe.  Copy can. */
@@ -176,15 +500,20 @@ static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *
 	return true;
 }
 
-bool session_flow_rest(struct session *s, unsigned int dir)
+/* Flow DIR has delivered all of a stream that has ended. */
+static void flow_finished(struct session *s, unsigned int dir)
 {
-	enum pump r = PUMP_MORE;
-	int error;
+	struct flow *f = &s->flows[dir];
+	bool last = s->flows[!dir].phase == FLOW_DONE;
 
-	for (int i = 0; r == PUMP_MORE && i < RUN_STEPS; i++)
-		if (!pump_turn(s, dir, true, &r, &error))
-			return false;
-	return r != PUMP_MORE && r != PUMP_BLOCKED && r != PUMP_STARVED && r != PUMP_UNSUPPORTED;
+	/* of the last one, close(2) sends the FIN */
+	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
+		session_part(s, !dir, session_cause(!dir, errno));
+		return;
+	}
+	flow_set_phase(f, FLOW_DONE);
+	if (last)
+		session_finish(s);
 }
 
 static void run_user(struct session *s, unsigned int dir, bool fin)
@@ -194,14 +523,14 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	enum pump r;
 
 	if (!f->pending)
-		session_engine_follow(s, dir, policy_of(s));
+		follow_engine(s, dir, policy_of(s));
 	if (!pump_turn(s, dir, fin, &r, &error))
 		return;
 	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
 	switch (r) {
 	case PUMP_EOF:
-		if (!session_stay_ended(s, dir)) {
+		if (!is_fin(s, dir)) {
 			session_part(s, dir, session_cause(dir, 0));
 			return;
 		}
@@ -216,12 +545,16 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		return;
 	case PUMP_STARVED:
 	case PUMP_UNSUPPORTED:
-		starved(s, f);
+		f->starved = true;
+		flow_look_later(f, s->worker->loop.now_ms);
+		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
 		return;
 	default:
 		judge(s, dir, r == PUMP_EMPTY);
 	}
 }
+
+/* --- from phase to phase --- */
 
 /* One step.  True: the phase has changed, go on. */
 static bool run_step(struct session *s, unsigned int dir, bool fin)
@@ -239,18 +572,18 @@ static bool run_step(struct session *s, unsigned int dir, bool fin)
 	case FLOW_LEAVING:
 		if (fin)
 			flow_set_phase(f, FLOW_FINISHING);
-		else if (session_stay_has_left(s, dir))
+		else if (try_step(s, dir, sockmap_leave))
 			flow_set_phase(f, FLOW_DRAINING);
 		else
 			return false;
 		return true;
 	case FLOW_DRAINING:
-		if (!session_stay_has_drained(s, dir))
+		if (!try_step(s, dir, sockmap_drain))
 			return false;
 		flow_set_phase(f, FLOW_USER);
 		return true;
 	case FLOW_FINISHING:
-		if (session_stay_has_finished(s, dir))
+		if (try_step(s, dir, sockmap_finish))
 			flow_finished(s, dir);
 		return false;
 	default:
@@ -265,68 +598,6 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 			return;
 }
 
-static void leave_for_review(struct session *s, unsigned int dir)
-{
-	if (s->flows[dir].phase != FLOW_KERNEL)
-		return;
-	session_stay_leave(s, dir, policy_review());
-	session_flow_run(s, dir, false);
-}
-
-void session_flow_event(struct session *s, unsigned int dir, unsigned int kind)
-{
-	struct flow *f = &s->flows[dir];
-
-	if (kind == CULVERT_EVENT_LOST) {
-		session_reset(s, CAUSE_KERNEL_LOST);
-		return;
-	}
-	if (f->phase == FLOW_KERNEL) {
-		session_stay_demote(s, dir, kind);
-		/* with half a session user space would see no turns: it is judged as a whole */
-		if (policy_of(s)->engine == ENGINE_AUTO)
-			leave_for_review(s, !dir);
-	}
-	if (s->state == SESSION_OPEN)
-		session_flow_run(s, dir, false);
-}
-
-bool session_flow_is_due(const struct session *s)
-{
-	const struct policy *p = policy_of(s);
-
-	if (p->engine != ENGINE_AUTO ||
-	    (uint32_t)s->worker->loop.now_ms - s->watched_ms < p->review_ms)
-		return false;
-	for (unsigned int dir = 0; dir < 2; dir++)
-		if (s->flows[dir].phase == FLOW_KERNEL &&
-		    session_stay_packets(s, dir) >= p->review_packets)
-			return true;
-	return false;
-}
-
-void session_flow_review(struct session *s)
-{
-	habit_restart(&s->habit);
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
-	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
-		leave_for_review(s, dir);
-}
-
-bool session_flow_follow(struct session *s, unsigned int dir)
-{
-	const struct policy *p = policy_of(s);
-	struct flow *f = &s->flows[dir];
-
-	if (s->engines[dir] == p->engine)
-		return true;
-	if (f->phase == FLOW_KERNEL)
-		session_stay_leave(s, dir, policy_start(p));
-	session_flow_run(s, dir, false);
-	return s->state != SESSION_OPEN || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
-	       s->engines[dir] == p->engine;
-}
-
 void session_flows_start(struct session *s)
 {
 	const struct policy *p = policy_of(s);
@@ -335,7 +606,228 @@ void session_flows_start(struct session *s)
 	s->watched_ms = (uint32_t)s->connected_ms;
 	session_pace_start(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
-		session_engine_begin(s, dir, p);
+		begin_by(s, dir, p);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
 		judge(s, dir, true);
+}
+
+/* --- PARTING --- */
+
+/* Unix sockets do not know SIOCOUTQNSD: what is written there is the other end's already. */
+static bool is_sent(int fd)
+{
+	int unsent = 0;
+
+	return ioctl(fd, SIOCOUTQNSD, &unsent) || !unsent;
+}
+
+/*
+ * Read and write what is left of flow DIR, of which the kernel has nothing any more.  False: there
+ * is more, or it may not be read yet.
+ */
+static bool take_rest(struct session *s, unsigned int dir)
+{
+	enum pump r = PUMP_MORE;
+	int error;
+
+	for (int i = 0; r == PUMP_MORE && i < RUN_STEPS; i++)
+		if (!pump_turn(s, dir, true, &r, &error))
+			return false;
+	return r != PUMP_MORE && r != PUMP_BLOCKED && r != PUMP_STARVED && r != PUMP_UNSUPPORTED;
+}
+
+/* True: the other end's TCP has all that it can get. */
+static bool take_what_was_said(struct session *s)
+{
+	unsigned int dir = s->parted;
+	struct sockmap_io io;
+	enum step r;
+
+	if (s->flows[dir].phase == FLOW_USER)
+		return take_rest(s, dir);
+	io = sockmap_io(s, dir);
+	r = sockmap_rest(&io);
+	count_read(s, &s->flows[dir], CARRIER_COPY, io.read);
+	return r == STEP_DONE ? take_rest(s, dir) : r != STEP_WAIT;
+}
+
+static void go_on_parting(struct session *s)
+{
+	struct flow *f = &s->flows[s->parted];
+	uint64_t before = f->user_in + f->user_out;
+	bool taken = take_what_was_said(s);
+
+	if (f->user_in + f->user_out != before)
+		flow_look_reset(f);
+	if ((taken && is_sent(s->sides[!s->parted].fd)) ||
+	    (uint32_t)s->worker->loop.now_ms - s->parted_ms >= PARTING_MS) {
+		session_reset(s, (enum cause)s->end_cause);
+		return;
+	}
+	flow_look_later(f, s->worker->loop.now_ms);
+}
+
+void session_part(struct session *s, unsigned int side, enum cause cause)
+{
+	struct flow *f = &s->flows[side];
+
+	if (s->state == SESSION_PARTING && s->parted == side)
+		return; /* a write has found it out, and epoll says so as well */
+	if (s->state != SESSION_OPEN || f->phase == FLOW_DONE) {
+		session_reset(s, cause);
+		return;
+	}
+	session_set_state(s, SESSION_PARTING);
+	s->end_cause = (uint8_t)cause;
+	s->parted = (uint8_t)side;
+	s->parted_ms = (uint32_t)s->worker->loop.now_ms;
+	flow_look_reset(f);
+	go_on_parting(s);
+}
+
+uint64_t session_part_due(const struct session *s)
+{
+	return s->flows[s->parted].due_ms;
+}
+
+void session_part_timer(struct session *s)
+{
+	if (s->flows[s->parted].due_ms <= s->worker->loop.now_ms)
+		go_on_parting(s);
+}
+
+/* --- what a worker asks of all its sessions --- */
+
+static void leave_for_review(struct session *s, unsigned int dir)
+{
+	if (s->flows[dir].phase != FLOW_KERNEL)
+		return;
+	leave(s, dir, policy_review());
+	session_flow_run(s, dir, false);
+}
+
+/* The program has reported KIND (enum culvert_event_kind) for flow DIR, or would have. */
+static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
+{
+	if (kind == CULVERT_EVENT_LOST) {
+		session_reset(s, CAUSE_KERNEL_LOST);
+		return;
+	}
+	if (s->flows[dir].phase == FLOW_KERNEL) {
+		demote(s, dir, kind);
+		/* with half a session user space would see no turns: it is judged as a whole */
+		if (policy_of(s)->engine == ENGINE_AUTO)
+			leave_for_review(s, !dir);
+	}
+	if (s->state == SESSION_OPEN)
+		session_flow_run(s, dir, false);
+}
+
+void session_kernel_event(struct worker *w, const struct culvert_event *ev)
+{
+	struct session *s = w->owners[ev->slot / 2];
+
+	if (!s || s->state != SESSION_OPEN)
+		return;
+	if ((uint16_t)kernel_ctl(w->shared->kernel, ev->slot)->epoch != ev->epoch)
+		return;
+	kernel_event(s, ev->slot % 2, ev->kind);
+	session_update(s);
+}
+
+/* Look at flow DIR, which is in the kernel; of LEAVES it may take one. */
+static void sweep_flow(struct session *s, unsigned int dir, unsigned int *leaves)
+{
+	struct kernel *k = s->worker->shared->kernel;
+	uint32_t slot = s->pair * 2 + dir;
+	const volatile struct culvert_stat *st = kernel_stat(k, slot);
+
+	if ((uint32_t)st->dropped != s->flows[dir].base_dropped) {
+		kernel_event(s, dir, CULVERT_EVENT_LOST);
+	} else if (st->passed != s->flows[dir].credit) {
+		kernel_event(s, dir, CULVERT_EVENT_PASSED);
+	} else if (sockmap_closed(k, slot)) {
+		kernel_event(s, dir, CULVERT_EVENT_SOFT);
+	} else if (*leaves && kernel_is_charged(k, slot) && kernel_memory_short(k)) {
+		--*leaves;
+		kernel_event(s, dir, CULVERT_EVENT_MEMORY);
+	}
+}
+
+void session_sweep(struct worker *w)
+{
+	unsigned int leaves = SWEEP_LEAVES;
+	struct session *s = w->sessions, *next;
+
+	for (; s; s = next) {
+		next = s->next;
+		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+			if (s->flows[dir].phase == FLOW_KERNEL)
+				sweep_flow(s, dir, &leaves);
+		session_update(s);
+	}
+}
+
+/* True if the kernel has carried so much of S that it should be judged again. */
+static bool is_due_for_review(const struct session *s)
+{
+	const struct policy *p = policy_of(s);
+
+	if (p->engine != ENGINE_AUTO ||
+	    (uint32_t)s->worker->loop.now_ms - s->watched_ms < p->review_ms)
+		return false;
+	for (unsigned int dir = 0; dir < 2; dir++)
+		if (s->flows[dir].phase == FLOW_KERNEL &&
+		    packets(s, dir) - s->flows[dir].entered_packets >= p->review_packets)
+			return true;
+	return false;
+}
+
+void session_review(struct worker *w)
+{
+	unsigned int pairs = kernel_pairs_total(w->shared->kernel);
+	unsigned int looks = pairs < REVIEW_LOOKS ? pairs : REVIEW_LOOKS, n = 0;
+
+	for (; looks && n < REVIEWS_AT_ONCE; looks--) {
+		struct session *s = w->owners[w->review_at];
+
+		w->review_at = (w->review_at + 1) % pairs;
+		if (!s || s->state != SESSION_OPEN || !is_due_for_review(s))
+			continue;
+		habit_restart(&s->habit);
+		s->watched_ms = (uint32_t)w->loop.now_ms;
+		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+			leave_for_review(s, dir);
+		session_update(s);
+		n++;
+	}
+}
+
+/* False: flow DIR will follow the engine, but bytes are still on the way by the old one. */
+static bool has_followed(struct session *s, unsigned int dir)
+{
+	const struct policy *p = policy_of(s);
+	struct flow *f = &s->flows[dir];
+
+	if (s->engines[dir] == p->engine)
+		return true;
+	if (f->phase == FLOW_KERNEL)
+		leave(s, dir, policy_start(p));
+	session_flow_run(s, dir, false);
+	return s->state != SESSION_OPEN || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
+	       s->engines[dir] == p->engine;
+}
+
+unsigned int session_follow_engines(struct worker *w)
+{
+	struct session *s = w->sessions, *next;
+	unsigned int n = 0;
+
+	for (; s; s = next) {
+		next = s->next;
+		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+			n += !has_followed(s, dir);
+		session_update(s);
+	}
+	return n;
 }

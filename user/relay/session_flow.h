@@ -5,36 +5,46 @@
 #include "relay/session.h"
 
 /*
- * What drives the flows of a session from phase to phase (see flow.h).  Used by session.c, and by session_part.c.
- * Each of these may end the session: look at s->state afterwards.
+ * Drives both flows of a session from phase to phase (flow.h).  Each function may end the session:
+ * look at s->state afterwards.
  */
 
 /* The session is connected: choose the first carriers. */
 void session_flows_start(struct session *s);
 
-/*
- * Move flow DIR as far as it goes.  FIN: epoll has reported EPOLLRDHUP or EPOLLHUP on its source.
- */
+/* Move flow DIR as far as it goes.  FIN: epoll has reported EPOLLRDHUP or EPOLLHUP on its source. */
 void session_flow_run(struct session *s, unsigned int dir, bool fin);
 
-/* The program has reported KIND (enum culvert_event_kind) for flow DIR. */
-void session_flow_event(struct session *s, unsigned int dir, unsigned int kind);
+/*
+ * SIDE is gone, because of CAUSE.  What it had said before is taken to the other end, which gets RST
+ * then: at once, if there is nothing to take, else S is PARTING for a while.
+ */
+void session_part(struct session *s, unsigned int side, enum cause cause);
+/* PARTING: when to go on, and to go on if it is time. */
+uint64_t session_part_due(const struct session *s);
+void session_part_timer(struct session *s);
 
-/* True if the kernel has carried so much of S that it should be judged again. */
-bool session_flow_is_due(const struct session *s);
-/* Take S out of the kernel, so that the policy judges it again. */
-void session_flow_review(struct session *s);
+/* Give back the slots of S in the kernel's maps, if it has some.  Its sockets are closed. */
+void session_give_slots(struct session *s);
+
+/* What the program has redirected of flow DIR, in bytes. */
+uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
+
+/* --- what a worker asks of all its sessions --- */
+
+/* The verdict program has sent EV to W. */
+void session_kernel_event(struct worker *w, const struct culvert_event *ev);
+
+/* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */
+void session_sweep(struct worker *w);
+
+/* Take some sessions out of the kernel that it has carried for long, so that they are judged again. */
+void session_review(struct worker *w);
 
 /*
- * The engine of the forward may have changed: flow DIR shall have a carrier of the new one.  False:
- * it will, but bytes are still on the way by the old one.
+ * Forwards may have got other engines: let all flows follow.  Returns how many have not yet, but
+ * will.
  */
-bool session_flow_follow(struct session *s, unsigned int dir);
-
-/*
- * The source of flow DIR is dead, and the kernel has nothing of it any more: read and write what is
- * left.  False: there is more, or it may not be read yet.
- */
-bool session_flow_rest(struct session *s, unsigned int dir);
+unsigned int session_follow_engines(struct worker *w);
 
 #endif

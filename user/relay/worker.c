@@ -1,4 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * A worker is a thread with an event loop.  It has listening sockets of its own, and carries each
+ * session that it has accepted until that ends; no other thread touches them.  Whoever wants to know
+ * or to change something calls a function on the worker's thread (loop_call()), between two batches
+ * of events.  After each batch the worker frees what has died in it.
+ *
+ * To stop, a worker ends its listeners, and its loop ends with its last session.
+ */
 #include "relay/worker.h"
 
 #include <errno.h>
@@ -10,7 +20,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/new_thread.h"
 #include "base/syscalls_needed.h"
+#include "relay/listener.h"
+#include "relay/session.h"
+#include "relay/session_connect.h"
+#include "relay/session_flow.h"
+
+#define STOP_TIMEOUT_MS 10000
+#define HURRY_TIMEOUT_MS 1000
 
 SYSCALLS_NEEDED(
 	SYSCALL(clock_gettime), /* CLOCK_THREAD_CPUTIME_ID is not in the vDSO */
@@ -38,10 +57,10 @@ static void on_sweep(struct timer *timer)
 	uint64_t lost = kernel_events_lost(w->shared->kernel);
 
 	if (w->policy.review_packets)
-		w->hooks.review(w);
+		session_review(w);
 	if (lost != w->events_lost_seen || kernel_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
-		w->hooks.sweep(w);
+		session_sweep(w);
 	}
 	if (w->in_kernel)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
@@ -54,7 +73,16 @@ static void after_batch(void *arg)
 	if (load_batch(&w->load, w->loop.now_ms))
 		load_look(&w->policy, &w->load, w->loop.now_ms,
 			  clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
-	w->hooks.after_batch(w);
+	session_connect_news(w);
+	listeners_reap(w);
+	session_reap(w); /* last: of those above, some may have died */
+	if (w->stopping && !w->n_sessions)
+		w->loop.stop = true;
+}
+
+static void on_kernel_event(void *arg, const struct culvert_event *ev)
+{
+	session_kernel_event(arg, ev);
 }
 
 int worker_reserve_timer(struct worker *w)
@@ -81,7 +109,7 @@ static int open_ring(struct worker *w)
 	w->owners = calloc(kernel_pairs_total(k), sizeof(struct session *));
 	if (!w->owners)
 		return -ENOMEM;
-	r = kernel_ring_open(k, w->index, w->hooks.kernel_event, w, &w->ring);
+	r = kernel_ring_open(k, w->index, on_kernel_event, w, &w->ring);
 	if (r)
 		return r;
 	w->ring_source = (struct source){ .handle = on_ring, .fd = kernel_ring_fd(w->ring) };
@@ -105,8 +133,7 @@ bool worker_spend_spare(struct worker *w)
 	return true;
 }
 
-int worker_open(struct worker *w, struct shared *shared, unsigned int index,
-		const struct worker_hooks *hooks)
+int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 {
 	int r;
 
@@ -114,7 +141,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index,
 	w->spare = -1;
 	w->shared = shared;
 	w->index = index;
-	w->hooks = *hooks;
 	w->own_timers = WORKER_TIMERS;
 	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
 		    shared->config->review_packets);
@@ -136,4 +162,151 @@ void worker_close(struct worker *w)
 	pool_close(&w->pool);
 	free(w->owners);
 	loop_close(&w->loop);
+}
+
+/* --- starting --- */
+
+static int start_listener(struct worker *w, struct listening *on)
+{
+	struct listener *ls = listener_new(w, on, on->forward);
+
+	if (!ls || worker_own_timers(w, 1)) {
+		free(ls);
+		return -ENOMEM;
+	}
+	listener_start(ls);
+	return 0;
+}
+
+int threads_open(struct threads *ts, struct shared *shared, struct listening *list)
+{
+	int r = 0;
+
+	ts->n = shared->config->workers;
+	ts->list = calloc(ts->n, sizeof(*ts->list));
+	ts->workers = calloc(ts->n, sizeof(struct worker *));
+	if (!ts->list || !ts->workers)
+		return -ENOMEM;
+	for (unsigned int i = 0; !r && i < ts->n; i++) {
+		struct worker *w = ts->workers[i] = &ts->list[i];
+
+		r = worker_open(w, shared, i);
+		w->open = true;
+		for (struct listening *l = list; !r && l; l = l->next)
+			r = start_listener(w, l);
+	}
+	return r;
+}
+
+static void *run(void *arg)
+{
+	struct worker *w = arg;
+	int r = loop_run(&w->loop);
+
+	if (r)
+		log_error("worker %u serves nobody any more, restart culvert: %s", w->index,
+			  strerror(-r));
+	return NULL;
+}
+
+int threads_start(struct threads *ts)
+{
+	int r = 0;
+
+	for (unsigned int i = 0; !r && i < ts->n; i++) {
+		r = new_thread(&ts->list[i].thread, run, &ts->list[i]);
+		ts->list[i].started = !r;
+	}
+	return r;
+}
+
+/* --- stopping --- */
+
+static bool any(const void *arg, const struct session *s)
+{
+	(void)arg;
+	(void)s;
+	return true;
+}
+
+static void on_grace_over(struct timer *timer)
+{
+	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, grace));
+
+	session_end_many(w, any, NULL, CAUSE_GRACE_OVER);
+}
+
+static void stop(void *arg)
+{
+	struct worker *w = arg;
+
+	while (w->listeners)
+		listener_end(w->listeners);
+	w->stopping = true;
+	w->grace.fire = on_grace_over;
+	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
+}
+
+static void hurry(void *arg)
+{
+	struct worker *w = arg;
+
+	timer_set(&w->loop, &w->grace, w->loop.now_ms);
+}
+
+void threads_stop(struct threads *ts)
+{
+	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
+		struct worker *w = &ts->list[i];
+
+		while (w->started &&
+		       loop_call(&w->loop, stop, w, STOP_TIMEOUT_MS) == -ETIMEDOUT)
+			log_error("worker %u has not stopped for %d s, and is waited for", i,
+				  STOP_TIMEOUT_MS / 1000);
+	}
+}
+
+bool threads_ended(struct threads *ts)
+{
+	bool all = true;
+
+	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
+		struct worker *w = &ts->list[i];
+
+		if (w->started && !pthread_tryjoin_np(w->thread, NULL))
+			w->started = false;
+		all = all && !w->started;
+	}
+	return all;
+}
+
+void threads_hurry(struct threads *ts)
+{
+	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
+		struct worker *w = &ts->list[i];
+
+		if (w->started && loop_call(&w->loop, hurry, w, HURRY_TIMEOUT_MS) == -ETIMEDOUT)
+			log_error("worker %u does not answer, and is waited for", i);
+	}
+}
+
+void threads_join(struct threads *ts)
+{
+	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
+		struct worker *w = &ts->list[i];
+
+		if (w->started)
+			pthread_join(w->thread, NULL);
+		listeners_free(w);
+		w->started = false;
+	}
+}
+
+void threads_close(struct threads *ts)
+{
+	for (unsigned int i = 0; ts->list && i < ts->n; i++)
+		if (ts->list[i].open)
+			worker_close(&ts->list[i]);
+	free(ts->workers);
+	free(ts->list);
 }

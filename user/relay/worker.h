@@ -17,6 +17,7 @@
 
 struct admission;
 struct listener;
+struct listening;
 struct session;
 struct session_log;
 struct worker;
@@ -36,17 +37,6 @@ struct shared {
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 };
 
-/*
- * What the worker calls on its thread.  The functions live further up (session.c), so they are
- * given rather than known here.
- */
-struct worker_hooks {
-	kernel_event_fn *kernel_event;            /* ARG is the worker */
-	void (*sweep)(struct worker *w);          /* events were lost, or memory is short */
-	void (*review)(struct worker *w);         /* judge again some that the kernel carries */
-	void (*after_batch)(void *worker);        /* free what died */
-};
-
 /* One thread: its loop, what it lends to sessions, its sessions, its counters. */
 struct worker {
 	struct shared *shared;
@@ -58,7 +48,7 @@ struct worker {
 	struct stats stats;
 
 	struct session *sessions; /* list of the live, but for those that are */
-	struct session *ending;   /* to be reset by and by, see session_ending.h */
+	struct session *ending;   /* to be reset by and by, see session_end_many() */
 	struct session *dead;     /* to be freed after the batch */
 	struct connecting *connected; /* what their sessions need no more; the same */
 	unsigned int n_sessions;  /* of both lists */
@@ -73,7 +63,6 @@ struct worker {
 	struct timer ending_timer;
 	unsigned int ending_share; /* how many of them at a time */
 
-	struct worker_hooks hooks;
 	struct kernel_ring *ring;
 	struct source ring_source;
 	uint32_t own_timers;       /* beside one for each session; see worker_own_timers() */
@@ -82,6 +71,11 @@ struct worker {
 	uint32_t review_at;        /* the slot pair that the last review has ended at */
 	unsigned int in_kernel;    /* sessions that have slots */
 	int spare; /* a descriptor kept for the upstream socket of the next session; -1: spent */
+
+	pthread_t thread;
+	bool open, started; /* of the thread that starts and stops it */
+	bool stopping;      /* ends with its last session; the others have until then: */
+	struct timer grace;
 };
 
 /* How often a worker with sessions in the kernel looks at the program's counters. */
@@ -90,8 +84,7 @@ struct worker {
 /* Timers of a worker beside those of sessions and listeners: sweep, grace, ending. */
 #define WORKER_TIMERS 4
 
-int worker_open(struct worker *w, struct shared *shared, unsigned int index,
-		const struct worker_hooks *hooks);
+int worker_open(struct worker *w, struct shared *shared, unsigned int index);
 /* All sessions must be gone. */
 void worker_close(struct worker *w);
 
@@ -107,5 +100,27 @@ bool worker_spend_spare(struct worker *w);
 int worker_reserve_timer(struct worker *w);
 /* Room for N more that are not sessions', to be given back by -N. */
 int worker_own_timers(struct worker *w, int n);
+
+/* --- all of them, each on a thread of its own --- */
+
+struct threads {
+	struct worker *list;     /* owned */
+	struct worker **workers; /* the same; owned */
+	unsigned int n;
+};
+
+/* As many as the configuration says, which accept at the addresses of LIST.  -errno. */
+int threads_open(struct threads *ts, struct shared *shared, struct listening *list);
+/* Let them run.  -errno: some may. */
+int threads_start(struct threads *ts);
+/* Accept no more, and give the sessions shared->grace_ms; a worker ends with its last one. */
+void threads_stop(struct threads *ts);
+/* Stopping: have all ended?  Waits for nothing. */
+bool threads_ended(struct threads *ts);
+/* Stopping: reset the sessions that are left. */
+void threads_hurry(struct threads *ts);
+/* Wait until all have ended. */
+void threads_join(struct threads *ts);
+void threads_close(struct threads *ts);
 
 #endif
