@@ -1,129 +1,71 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * The event loop: events that a handler makes void, timers against a model, and calls from other
+ * threads that race with their time-out.
+ */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
+#include <stdint.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/loop.h"
-#include "loop_rig.h"
 #include "seeded.h"
 
-static struct loop *the_loop;
-static unsigned int n_fired;
+#define FAR 3600000 /* ms: does not come in this test */
 
-static void note(struct timer *t)
+/* A loop that runs so many batches and stops. */
+struct rig {
+	struct loop loop;
+	unsigned int batches, stop_after;
+};
+
+static struct loop *the_loop;
+
+static void count_batch(void *arg)
 {
-	(void)t;
-	n_fired++;
+	struct rig *rig = arg;
+
+	if (++rig->batches >= rig->stop_after)
+		rig->loop.stop = true;
 }
 
-static void no_event(struct source *s, uint32_t events)
+static int rig_setup(void **state)
 {
-	(void)s;
-	(void)events;
+	static struct rig rig;
+
+	memset(&rig, 0, sizeof(rig));
+	*state = &rig;
+	the_loop = &rig.loop;
+	return loop_open(&rig.loop, count_batch, &rig);
+}
+
+static int rig_teardown(void **state)
+{
+	loop_close(&((struct rig *)*state)->loop);
+	return 0;
+}
+
+/* Runs N batches.  Something must be due or readable, or this blocks. */
+static void run_batches(struct rig *rig, unsigned int n)
+{
+	rig->loop.stop = false;
+	rig->batches = 0;
+	rig->stop_after = n;
+	assert_int_equal(loop_run(&rig->loop), 0);
+	assert_int_equal(rig->batches, n);
 }
 
 /* --- sources --- */
-
-/* What epoll has been told of FD: 0 and false if it is not watched. */
-static bool watched(const struct loop *l, int fd, uint32_t *ret_events)
-{
-	char path[64], line[256];
-	bool found = false;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", l->epoll);
-	f = fopen(path, "re");
-	assert_non_null(f);
-	*ret_events = 0;
-	while (fgets(line, sizeof(line), f)) {
-		unsigned int events;
-		int tfd;
-
-		if (sscanf(line, "tfd: %d events: %x", &tfd, &events) == 2 && tfd == fd) {
-			*ret_events = events;
-			found = true;
-		}
-	}
-	fclose(f);
-	return found;
-}
-
-static void expect_watched(const struct loop *l, const struct source *s, bool want, uint32_t events)
-{
-	uint32_t got;
-
-	assert_int_equal(watched(l, s->fd, &got), want);
-	assert_int_equal(s->registered, want);
-	if (!want)
-		return;
-	assert_int_equal(got & ~(uint32_t)(EPOLLERR | EPOLLHUP), events);
-	assert_int_equal(s->events, events);
-}
-
-static void test_watch(void **state)
-{
-	struct rig *rig = *state;
-	struct loop *l = &rig->loop;
-	struct source s = { .fd = eventfd(0, EFD_CLOEXEC), .handle = no_event };
-
-	expect_watched(l, &s, false, 0);
-	assert_int_equal(loop_watch(l, &s, EPOLLIN, false), 0);
-	expect_watched(l, &s, false, 0);
-	assert_int_equal(loop_watch(l, &s, EPOLLIN, true), 0);
-	expect_watched(l, &s, true, EPOLLIN);
-	assert_int_equal(loop_watch(l, &s, EPOLLIN | EPOLLOUT, true), 0);
-	expect_watched(l, &s, true, EPOLLIN | EPOLLOUT);
-	assert_int_equal(loop_watch(l, &s, 0, true), 0); /* errors only */
-	expect_watched(l, &s, true, 0);
-	assert_int_equal(loop_watch(l, &s, 0, false), 0);
-	expect_watched(l, &s, false, 0);
-	/* the flags of the last time do not count once it is out */
-	assert_int_equal(loop_watch(l, &s, EPOLLRDHUP | EPOLLET, true), 0);
-	expect_watched(l, &s, true, EPOLLRDHUP | EPOLLET);
-	assert_int_equal(loop_watch(l, &s, EPOLLRDHUP | EPOLLET, false), 0);
-	assert_int_equal(loop_watch(l, &s, EPOLLRDHUP | EPOLLET, true), 0);
-	expect_watched(l, &s, true, EPOLLRDHUP | EPOLLET);
-	loop_watch(l, &s, 0, false);
-	close(s.fd);
-}
-
-/* No system call if nothing changes: a wrong descriptor goes unnoticed.  Otherwise it is told. */
-static void test_watch_without_change(void **state)
-{
-	struct rig *rig = *state;
-	struct loop *l = &rig->loop;
-	struct source s = { .fd = eventfd(0, EFD_CLOEXEC), .handle = no_event };
-	int fd = s.fd;
-
-	s.fd = -1;
-	assert_int_equal(loop_watch(l, &s, EPOLLIN, false), 0);
-	assert_int_equal(loop_watch(l, &s, EPOLLIN, true), -EBADF);
-	assert_false(s.registered);
-	s.fd = fd;
-	assert_int_equal(loop_watch(l, &s, EPOLLIN, true), 0);
-	s.fd = -1;
-	assert_int_equal(loop_watch(l, &s, EPOLLIN, true), 0);
-	assert_int_equal(loop_watch(l, &s, EPOLLOUT, true), -EBADF);
-	s.fd = fd;
-	expect_watched(l, &s, true, EPOLLIN);
-	s.fd = -1;
-	assert_int_equal(loop_watch(l, &s, EPOLLIN, false), -EBADF);
-	s.fd = fd;
-	expect_watched(l, &s, true, EPOLLIN);
-	loop_watch(l, &s, 0, false);
-	close(s.fd);
-}
 
 static struct source pair[2];
 static unsigned int pair_events;
@@ -142,7 +84,6 @@ static void test_unwatched_within_batch(void **state)
 {
 	struct rig *rig = *state;
 
-	the_loop = &rig->loop;
 	pair_events = 0;
 	for (int i = 0; i < 2; i++) {
 		pair[i] = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = unwatch_other };
@@ -174,7 +115,6 @@ static void test_replaced_within_batch(void **state)
 	struct rig *rig = *state;
 	uint64_t one = 1, taken;
 
-	the_loop = &rig->loop;
 	pair_events = 0;
 	for (int i = 0; i < 2; i++) {
 		pair[i] = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = replace_other };
@@ -191,114 +131,332 @@ static void test_replaced_within_batch(void **state)
 		close(pair[i].fd);
 }
 
-/* --- the loop itself --- */
+/* --- timers --- */
 
-static void test_now(void **state)
+#define LOG_SIZE 4096
+
+static struct timer *fired[LOG_SIZE];
+static unsigned int n_fired;
+
+static void note(struct timer *t)
 {
-	struct rig *rig = *state;
-	struct timer t = { .fire = note };
-	uint64_t before = clock_now_ms();
-
-	timer_set(&rig->loop, &t, 1);
-	run_batches(rig, 1);
-	assert_true(rig->loop.now_ms >= before && rig->loop.now_ms <= clock_now_ms());
+	assert_int_equal(t->at, 0); /* it may set itself again */
+	fired[n_fired++ % LOG_SIZE] = t;
 }
 
-static void test_error(void **state)
-{
-	struct rig *rig = *state;
+static struct timer *victim;
 
-	close(rig->loop.epoll);
-	assert_int_equal(loop_run(&rig->loop), -EBADF);
-	rig->loop.epoll = -1;
-}
-
-static volatile sig_atomic_t signals;
-
-static void on_alarm(int sig)
-{
-	(void)sig;
-	signals++;
-}
-
-static void test_signals(void **state)
-{
-	struct sigaction sa = { .sa_handler = on_alarm }, old;
-	struct itimerval each_ms = { { 0, 1000 }, { 0, 1000 } }, off = { { 0, 0 }, { 0, 0 } };
-	struct rig *rig = *state;
-	struct timer t = { .fire = note };
-
-	n_fired = 0;
-	assert_int_equal(sigaction(SIGALRM, &sa, &old), 0);
-	assert_int_equal(setitimer(ITIMER_REAL, &each_ms, NULL), 0);
-	timer_set(&rig->loop, &t, clock_now_ms() + 30);
-	while (!n_fired)
-		run_batches(rig, 1);
-	setitimer(ITIMER_REAL, &off, NULL);
-	sigaction(SIGALRM, &old, NULL);
-	assert_true(signals > 0);
-}
-
-/* Out of descriptors at any point: an error, and nothing is left behind. */
-static void test_open_fails(void **state)
-{
-	unsigned int before = count_descriptors(), failures = 0;
-	struct rlimit old, tight;
-	int r = -EMFILE;
-
-	(void)state;
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-	tight = old;
-	for (tight.rlim_cur = 1; r == -EMFILE; tight.rlim_cur++) {
-		struct loop l;
-
-		assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
-		r = loop_open(&l, NULL, NULL);
-		loop_close(&l);
-		assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
-		failures += r != 0;
-		assert_int_equal(count_descriptors(), before);
-	}
-	assert_int_equal(r, 0);
-	assert_true(failures >= 2);
-}
-
-static void stop_loop(struct timer *t)
+static void cancel_victim(struct timer *t)
 {
 	note(t);
-	the_loop->stop = true;
+	timer_cancel(the_loop, victim);
 }
 
-/* The batch in which stop is set is completed, after_batch() included; then nothing more runs. */
-static void test_stop(void **state)
+/* A handler ends a session whose own timer is due in the same batch. */
+static void test_timer_cancelled_by_another(void **state)
 {
 	struct rig *rig = *state;
-	struct timer first = { .fire = stop_loop }, second = { .fire = note };
+	struct timer killer = { .fire = cancel_victim }, other = { .fire = note };
 
 	n_fired = 0;
-	the_loop = &rig->loop;
-	rig->stop_after = 1000;
-	timer_set(&rig->loop, &first, 1);
-	timer_set(&rig->loop, &second, 2);
-	assert_int_equal(loop_run(&rig->loop), 0);
-	assert_int_equal(n_fired, 2);
-	assert_int_equal(rig->batches, 1);
-	assert_int_equal(loop_run(&rig->loop), 0); /* stopped it stays */
-	assert_int_equal(rig->batches, 1);
+	victim = &other;
+	timer_set(&rig->loop, &other, rig->loop.now_ms - 1);
+	timer_set(&rig->loop, &killer, rig->loop.now_ms - 2);
+	run_batches(rig, 1);
+	assert_int_equal(n_fired, 1);
+	assert_int_equal(rig->loop.n_timers, 0);
 }
+
+/* The due time of each timer; 0: it is not set. */
+
+#define N_MODEL 300
+
+static struct timer timers[N_MODEL];
+static uint64_t model[N_MODEL];
+
+static void check_heap(const struct loop *l)
+{
+	unsigned int set = 0;
+
+	for (unsigned int i = 0; i < N_MODEL; i++) {
+		set += model[i] != 0;
+		if (!model[i]) {
+			assert_int_equal(timers[i].at, 0);
+			continue;
+		}
+		assert_int_equal(timers[i].due_ms, model[i]);
+		assert_true(timers[i].at >= 1 && timers[i].at <= l->n_timers);
+		assert_ptr_equal(l->heap[timers[i].at - 1], &timers[i]);
+	}
+	assert_int_equal(l->n_timers, set);
+	for (unsigned int i = 1; i < l->n_timers; i++)
+		assert_true(l->heap[(i - 1) / 2]->due_ms <= l->heap[i]->due_ms);
+}
+
+/* Everything that is due fires, once, in order; nothing else does. */
+static void run_model(struct rig *rig)
+{
+	unsigned int due = 0;
+
+	n_fired = 0;
+	for (unsigned int i = 0; i < N_MODEL; i++)
+		due += model[i] && model[i] <= rig->loop.now_ms;
+	if (!due)
+		return; /* the loop would wait */
+	run_batches(rig, 1);
+	assert_int_equal(n_fired, due);
+	for (unsigned int i = 0; i < due; i++) {
+		uint64_t *m = &model[fired[i] - timers];
+
+		assert_true(*m && *m <= rig->loop.now_ms);
+		assert_true(i == 0 || fired[i - 1]->due_ms <= fired[i]->due_ms);
+		*m = 0;
+	}
+}
+
+static void test_timer_fuzz(void **state)
+{
+	struct seeded r = { 5 };
+	struct rig *rig = *state;
+	unsigned int runs = 0;
+
+	memset(timers, 0, sizeof(timers));
+	memset(model, 0, sizeof(model));
+	assert_int_equal(loop_reserve_timers(&rig->loop, N_MODEL), 0);
+	for (unsigned int op = 0; op < 10000; op++) {
+		unsigned int i = (unsigned int)seeded_below(&r, N_MODEL);
+		uint64_t spread = seeded_below(&r, 4) ? 50 : 5000; /* many ties, and few */
+
+		if (seeded_below(&r, 100) < 60) {
+			/* past or far away: what is due does not hang on the speed of this test */
+			model[i] = rig->loop.now_ms - seeded_below(&r, spread) +
+				   (seeded_below(&r, 2) ? FAR : 0);
+			timers[i].fire = note;
+			timer_set(&rig->loop, &timers[i], model[i]);
+		} else {
+			model[i] = 0;
+			timer_cancel(&rig->loop, &timers[i]);
+		}
+		if (op % 16 == 0)
+			check_heap(&rig->loop);
+		if (seeded_below(&r, 100) == 0) {
+			run_model(rig);
+			check_heap(&rig->loop);
+			runs++;
+		}
+	}
+	assert_true(runs > 50);
+	for (unsigned int i = 0; i < N_MODEL; i++)
+		timer_cancel(&rig->loop, &timers[i]);
+	assert_int_equal(rig->loop.n_timers, 0);
+}
+
+static unsigned int n_rearmed;
+
+static void rearm(struct timer *t)
+{
+	n_rearmed++;
+	timer_set(the_loop, t, the_loop->now_ms);
+}
+
+/* One that sets itself to now comes again after the next batch of events, not at once. */
+static void test_timer_rearms(void **state)
+{
+	struct rig *rig = *state;
+	struct timer t = { .fire = rearm };
+
+	n_rearmed = 0;
+	timer_set(&rig->loop, &t, rig->loop.now_ms);
+	run_batches(rig, 20);
+	assert_int_equal(n_rearmed, 20);
+}
+
+/* --- calls from other threads --- */
+
+static void no_event(struct source *s, uint32_t events)
+{
+	(void)s;
+	(void)events;
+}
+
+/* The loop on a thread of its own, with an event in every batch and a timer that is always due. */
+struct runner {
+	struct loop loop;
+	pthread_t thread;
+	struct source busy;
+	struct timer rearm;
+	_Atomic unsigned int batches;
+};
+
+static void *run_loop(void *arg)
+{
+	// NOLINTNEXTLINE(performance-no-int-to-ptr): a thread's result
+	return (void *)(intptr_t)loop_run(&((struct runner *)arg)->loop);
+}
+
+static void count_runner(void *arg)
+{
+	atomic_fetch_add(&((struct runner *)arg)->batches, 1);
+}
+
+static void rearm_now(struct timer *t)
+{
+	struct runner *r = (struct runner *)((char *)t - offsetof(struct runner, rearm));
+
+	timer_set(&r->loop, t, r->loop.now_ms);
+}
+
+static void runner_start(struct runner *r, bool busy)
+{
+	memset(r, 0, sizeof(*r));
+	assert_int_equal(loop_open(&r->loop, count_runner, r), 0);
+	r->busy = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = no_event };
+	r->rearm.fire = rearm_now;
+	if (busy) {
+		assert_int_equal(loop_watch(&r->loop, &r->busy, EPOLLIN, true), 0);
+		timer_set(&r->loop, &r->rearm, r->loop.now_ms);
+	}
+	assert_int_equal(pthread_create(&r->thread, NULL, run_loop, r), 0);
+}
+
+static void set_stop(void *arg)
+{
+	((struct loop *)arg)->stop = true;
+}
+
+static void runner_end(struct runner *r)
+{
+	void *result;
+
+	assert_int_equal(loop_call(&r->loop, set_stop, &r->loop, 5000), 0);
+	assert_int_equal(pthread_join(r->thread, &result), 0);
+	assert_null(result);
+	close(r->busy.fd);
+	loop_close(&r->loop);
+}
+
+static void count(void *arg)
+{
+	++*(unsigned int *)arg;
+}
+
+/* Nobody runs the loop: the call is taken back and never comes. */
+static void test_call_times_out(void **state)
+{
+	struct rig *rig = *state;
+	struct timer t = { .fire = rearm };
+	unsigned int n = 0;
+	uint64_t before = clock_now_ms();
+
+	assert_int_equal(loop_call(&rig->loop, count, &n, 20), -ETIMEDOUT);
+	assert_true(clock_now_ms() - before >= 20);
+	assert_int_equal(loop_call(&rig->loop, count, &n, 0), -ETIMEDOUT);
+	timer_set(&rig->loop, &t, 1);
+	run_batches(rig, 1);
+	assert_int_equal(n, 0);
+}
+
+struct caller {
+	struct loop *loop;
+	pthread_t thread;
+	int timeout_ms, calls;
+	unsigned int returned, ran, wrong;
+};
+
+static void *call_often(void *arg)
+{
+	struct caller *c = arg;
+
+	for (int i = 0; i < c->calls; i++) {
+		unsigned int ran = 0;
+		int r = loop_call(c->loop, count, &ran, c->timeout_ms);
+
+		/* 0: it ran, once.  -ETIMEDOUT: it has not and will not, for RAN is gone. */
+		c->wrong += !(r == 0 && ran == 1) && !(r == -ETIMEDOUT && ran == 0);
+		c->returned += r == 0;
+		c->ran += ran;
+	}
+	return NULL;
+}
+
+static void run_callers(struct loop *l, struct caller *c, unsigned int n)
+{
+	for (unsigned int i = 0; i < n; i++) {
+		c[i].loop = l;
+		assert_int_equal(pthread_create(&c[i].thread, NULL, call_often, &c[i]), 0);
+	}
+	for (unsigned int i = 0; i < n; i++) {
+		assert_int_equal(pthread_join(c[i].thread, NULL), 0);
+		assert_int_equal(c[i].wrong, 0);
+		assert_int_equal(c[i].returned, c[i].ran);
+	}
+}
+
+/* Time-outs that race with the loop: run or not, but never both. */
+static void test_calls_on_the_brink(void **state)
+{
+	struct caller c[4] = { 0 };
+	static struct runner r;
+
+	(void)state;
+	runner_start(&r, false);
+	for (int i = 0; i < 4; i++) {
+		c[i].timeout_ms = i % 2;
+		c[i].calls = 300;
+	}
+	run_callers(&r.loop, c, 4);
+	runner_end(&r);
+}
+
+struct long_call {
+	uint64_t until;
+	bool begun, ended;
+};
+
+static void take_long(void *arg)
+{
+	struct long_call *c = arg;
+
+	c->begun = true;
+	while (clock_now_ms() < c->until)
+		short_pause();
+	c->ended = true;
+}
+
+/* The time-out is for the beginning: what runs uses the caller's stack and is waited for. */
+static void test_call_that_takes_longer(void **state)
+{
+	struct long_call c = { 0 };
+	static struct runner r;
+	int result;
+
+	(void)state;
+	runner_start(&r, false);
+	c.until = clock_now_ms() + 150;
+	result = loop_call(&r.loop, take_long, &c, 100);
+	if (c.begun) {
+		assert_int_equal(result, 0);
+		assert_true(c.ended);
+		assert_true(clock_now_ms() >= c.until);
+	} else {
+		assert_int_equal(result, -ETIMEDOUT); /* a very busy machine */
+	}
+	runner_end(&r);
+}
+
+#define ON_LOOP(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_LOOP(test_watch),
-		ON_LOOP(test_watch_without_change),
 		ON_LOOP(test_unwatched_within_batch),
 		ON_LOOP(test_replaced_within_batch),
-		ON_LOOP(test_now),
-		ON_LOOP(test_error),
-		ON_LOOP(test_signals),
-		cmocka_unit_test(test_open_fails),
-		ON_LOOP(test_stop),
+		ON_LOOP(test_timer_cancelled_by_another),
+		ON_LOOP(test_timer_fuzz),
+		ON_LOOP(test_timer_rearms),
+		ON_LOOP(test_call_times_out),
+		cmocka_unit_test(test_calls_on_the_brink),
+		cmocka_unit_test(test_call_that_takes_longer),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
