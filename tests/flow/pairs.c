@@ -2,7 +2,6 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "env.h"
@@ -19,7 +18,7 @@ static const struct {
 };
 
 struct pair pairs[PAIRS_MOST];
-unsigned int n_pairs, pairs_looks;
+unsigned int n_pairs;
 void (*pairs_failed)(const char *why);
 
 __attribute__((format(printf, 1, 2))) static void broken(const char *fmt, ...)
@@ -40,7 +39,6 @@ void pairs_forget(void)
 		peer_close(&pairs[i].server);
 	}
 	n_pairs = 0;
-	pairs_looks = 0;
 }
 
 static void check_peer(struct peer *p)
@@ -82,7 +80,7 @@ static bool talks(const struct pair *p)
 	return p->client.pos >= p->client.n_steps - 1 && p->server.pos >= p->server.n_steps - 1;
 }
 
-struct pair *pair_open(enum habit habit, const char *listen, int upstream_fd)
+void pair_open(enum habit habit, const char *listen, int upstream_fd)
 {
 	struct pair *p = &pairs[n_pairs];
 	int64_t deadline = deadline_after(PAIRS_PATIENCE_MS);
@@ -94,7 +92,6 @@ struct pair *pair_open(enum habit habit, const char *listen, int upstream_fd)
 		broken("too many pairs");
 	memset(p, 0, sizeof(*p));
 	p->habit = habit;
-	p->worker = -1;
 	if (net_addr(listen, &ss, &len))
 		broken("%s is no address", listen);
 	snprintf(name, sizeof(name), "client %u", n_pairs);
@@ -117,11 +114,10 @@ struct pair *pair_open(enum habit habit, const char *listen, int upstream_fd)
 			broken("pair %u: no answer", n_pairs - 1);
 		pairs_run();
 	}
-	p->port = net_port(p->client.fd, false);
-	return p;
 }
 
-void pair_end_habit(struct pair *p, const char *client, const char *server)
+/* The habit of P ends; what was sent arrives, and then it says some more. */
+static void end_habit(struct pair *p)
 {
 	struct peer *c = &p->client, *s = &p->server;
 
@@ -135,8 +131,8 @@ void pair_end_habit(struct pair *p, const char *client, const char *server)
 		c->tx_goal = s->rx_goal = c->tx_off;
 		s->tx_goal = c->rx_goal = s->tx_off;
 	}
-	peer_script(c, client);
-	peer_script(s, server);
+	peer_script(c, "wp0 G3:100:100 F E");
+	peer_script(s, "wp0 H3:100:100 E F");
 }
 
 void pairs_end(void)
@@ -144,71 +140,8 @@ void pairs_end(void)
 	int64_t deadline = deadline_after(PAIRS_PATIENCE_MS);
 
 	for (unsigned int i = 0; i < n_pairs; i++)
-		pair_end_habit(&pairs[i], "wp0 G3:100:100 F E", "wp0 H3:100:100 E F");
+		end_habit(&pairs[i]);
 	while (pairs_run())
 		if (now_ms() > deadline)
 			broken("the sessions do not end");
-}
-
-/* --- looks --- */
-
-static bool in_kernel(struct json_object *session)
-{
-	struct json_object *flows = json_at(session, "flows");
-
-	for (size_t i = 0; i < 2; i++)
-		if (strcmp(json_text(json_object_array_get_idx(flows, i), "phase"), "kernel") != 0)
-			return false;
-	return true;
-}
-
-static void note(struct json_object *session)
-{
-	const char *colon = strrchr(json_text(session, "client"), ':');
-	int64_t worker = json_int(session, "worker");
-
-	for (unsigned int i = 0; colon && i < n_pairs; i++) {
-		struct pair *p = &pairs[i];
-
-		if (p->port != atoi(colon + 1))
-			continue;
-		p->listed++;
-		p->changes += p->worker >= 0 && p->worker != worker;
-		p->worker = worker;
-		p->kernel = in_kernel(session);
-	}
-}
-
-void pairs_look(struct daemon *d)
-{
-	struct json_object *o = NULL, *list;
-	size_t n;
-
-	for (unsigned int i = 0; i < n_pairs; i++)
-		pairs[i].listed = 0;
-	if (daemon_query(d, "sessions", PAIRS_PATIENCE_MS, &o)) {
-		broken("the daemon does not answer");
-		return;
-	}
-	list = json_at(o, "sessions");
-	n = json_object_array_length(list);
-	for (size_t i = 0; i < n; i++)
-		note(json_object_array_get_idx(list, i));
-	json_object_put(o);
-	pairs_looks++;
-	if (n != n_pairs)
-		broken("look %u: %zu sessions are listed, of %u", pairs_looks, n, n_pairs);
-	for (unsigned int i = 0; i < n_pairs; i++)
-		if (pairs[i].listed != 1)
-			broken("look %u: session %u is listed %u times", pairs_looks, i,
-				 pairs[i].listed);
-}
-
-unsigned int pairs_workers(void)
-{
-	unsigned int seen = 0;
-
-	for (unsigned int i = 0; i < n_pairs; i++)
-		seen |= 1U << pairs[i].worker;
-	return (unsigned int)__builtin_popcount(seen);
 }

@@ -5,13 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon.h"
 #include "peer.h"
 
 /*
- * Sessions that go on for as long as the test wants, and where in the daemon each of them is.  A
- * session is a pair of scripted peers (peer.h), which know every byte of it.  Pairs are opened one
- * by one, so that the two belong together; `sessions` tells them apart by the client's port.
+ * Sessions that go on for as long as the test wants.  A session is a pair of scripted peers
+ * (peer.h), which know every byte of it.  Pairs are opened one by one, so that the two belong
+ * together.
  */
 
 #define PAIRS_MOST 32
@@ -31,17 +30,10 @@ enum habit {
 struct pair {
 	enum habit habit;
 	struct peer client, server;
-	int port;
-	/* of the last look */
-	int64_t worker;
-	unsigned int listed;
-	unsigned int changes; /* of the worker, from look to look */
-	bool kernel;          /* both flows are in the kernel */
 };
 
 extern struct pair pairs[PAIRS_MOST];
 extern unsigned int n_pairs;
-extern unsigned int pairs_looks; /* how often pairs_look() was called */
 /* To be set: whatever goes wrong ends the test.  Must not return. */
 extern void (*pairs_failed)(const char *why);
 
@@ -49,22 +41,13 @@ extern void (*pairs_failed)(const char *why);
 void pairs_forget(void);
 
 /* A client of LISTEN, a server at the listening UPSTREAM_FD: three turns, and then its habit. */
-struct pair *pair_open(enum habit habit, const char *listen, int upstream_fd);
-
-/* The habit ends; what was sent arrives, and CLIENT and SERVER (peer_script()) follow. */
-void pair_end_habit(struct pair *p, const char *client, const char *server);
+void pair_open(enum habit habit, const char *listen, int upstream_fd);
 
 /* All habits end, some more is said, and the sessions end in peace. */
 void pairs_end(void);
 
 /* All of them do what they can; then waits until there is more to do, 2 ms at most. */
 bool pairs_run(void);
-
-/* Ask where they are.  Each must be there, once. */
-void pairs_look(struct daemon *d);
-
-/* Workers that have sessions, at the last look. */
-unsigned int pairs_workers(void);
 
 /* When MS are over, on slow machines later; see now_ms(). */
 int64_t deadline_after(int64_t ms);
