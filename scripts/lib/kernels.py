@@ -18,8 +18,6 @@ from labkit import TOP, Interrupted, handle_signals
 
 SKIP = 77
 GUEST_BIN = "/culvert/bin"
-SELF_TEST_LIMIT = 60  # of a broken guest that is not meant to hang
-HANG_LIMIT = 25
 
 
 def positive(text):
@@ -44,8 +42,6 @@ def parse_options(arguments):
     parser.add_argument("--cpus", type=whole, default=2)
     parser.add_argument("--memory", type=whole, default=1024)
     parser.add_argument("--limit", type=positive)
-    parser.add_argument("--break", choices=plans.BREAKAGES, dest="breakage")
-    parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--build", default=os.path.join(TOP, "build"))
     parser.add_argument("--out", default=os.path.join(TOP, "build/kernels"))
     parser.add_argument("--cache")
@@ -94,16 +90,13 @@ def label(name):
 
 
 def guest_plan(options):
-    """Steps and programs; a broken guest has a small plan with the broken step first."""
+    """Steps and programs."""
     programs = plans.programs(options.build, options.cases)
     for path in programs:
         if not os.access(path, os.X_OK):
             raise Problem(f"{path} is not built")
     if not plans.kernel_tests(options.build):
         raise Problem(f"no programs in {options.build}/tests/kernel")
-    if options.breakage:
-        return [*plans.broken_step(options.breakage),
-                plans.Step("log", 30, "/bin/sh /culvert/kernels_log.sh")], programs
     steps = plans.steps(GUEST_BIN, "/culvert", plans.kernel_tests(options.build), options)
     helpers = [shutil.which(name) for name in ("ip", "tc")]
     if None in helpers:
@@ -117,9 +110,8 @@ def try_kernel(name, options):
     package, origin = packages.fetch(name, options.cache)
     say(f"kernel {name}: {origin}")
     steps, programs = guest_plan(options)
-    left_out = plans.BREAKAGES[options.breakage].left_out if options.breakage else ()
     outcome = guest.boot(package, os.path.join(options.out, label(name)), steps, programs, options,
-                         limit_of(options), left_out, show_step)
+                         limit_of(options), show_step)
     rows = results.rows_of(outcome, [step.name for step in steps])
     if outcome.missing_modules:
         rows.append(results.Behaviour("guest/optional_modules", results.SKIPPED,
@@ -153,8 +145,6 @@ def try_here(options):
 def write_files(columns, options):
     with open(os.path.join(options.out, "table.md"), "w", encoding="utf-8") as file:
         file.write(table.markdown(columns))
-    with open(os.path.join(options.out, "table-brief.md"), "w", encoding="utf-8") as file:
-        file.write(table.markdown(columns, brief=True))
     with open(os.path.join(options.out, "results.json"), "w", encoding="utf-8") as file:
         json.dump({kernel: [vars(row) for row in rows] for kernel, rows in columns}, file, indent=1)
 
@@ -193,32 +183,13 @@ def run_matrix(options):
     return 1 if failures else SKIP if skipped else 0
 
 
-def self_test(options):
-    """Each kind of broken guest must be reported, and as what it is."""
-    package, origin = packages.fetch(options.kernels[0], options.cache)
-    say(f"kernel {options.kernels[0]}: {origin}")
-    wrong = 0
-    for kind, breakage in plans.BREAKAGES.items():
-        options.breakage = kind
-        steps, programs = guest_plan(options)
-        outcome = guest.boot(package, os.path.join(options.out, f"self-test-{kind}"), steps,
-                             programs, options, HANG_LIMIT if kind == "hang" else SELF_TEST_LIMIT,
-                             breakage.left_out, show_step)
-        rows = results.rows_of(outcome, [step.name for step in steps])
-        failed = [f"{row.name}: {row.detail}" for row in rows if row.state == results.FAILED]
-        found = next((text for text in failed if re.search(breakage.expected, text)), None)
-        wrong += found is None
-        say(f"{'ok  ' if found else 'FAIL'} {kind:<7} {found or 'not reported: ' + str(failed)}")
-    return 1 if wrong else 0
-
-
 def main(arguments):
     options = parse_options(arguments)
     handle_signals()
     try:
         if options.list:
             return list_images(options)
-        return self_test(options) if options.self_test else run_matrix(options)
+        return run_matrix(options)
     except packages.Unavailable as error:
         say(f"skipped: {error}")
         return SKIP

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from kernels_initramfs import (Archive, Problem, add_base, add_modules, add_programs, release_of)
-from kernels_plan import MODULES, OPTIONAL_MODULES, broken_script, render
+from kernels_plan import MODULES, OPTIONAL_MODULES, render
 
 LIB = os.path.dirname(os.path.abspath(__file__))
 QEMU = "qemu-system-x86_64"
@@ -40,15 +40,14 @@ class Outcome:
     missing_modules: list
 
 
-def build_initramfs(path, package, plan, programs, left_out=()):
+def build_initramfs(path, package, plan, programs):
     """Writes the archive; returns the modules that this kernel has not."""
     with open(path, "wb") as file:
         archive = Archive(file)
         add_base(archive, {name: os.path.join(LIB, script) for name, script in SCRIPTS.items()})
-        archive.add("culvert/broken.sh", broken_script().encode())
         archive.add("culvert/plan", render(plan).encode())
         add_programs(archive, programs)
-        missing = add_modules(archive, release_of(package)[1], MODULES, left_out)
+        missing = add_modules(archive, release_of(package)[1], MODULES)
         archive.finish()
     required = [name for name in missing if name not in OPTIONAL_MODULES]
     if required:
@@ -101,7 +100,7 @@ def wait_for(process, seconds, watch):
     return False
 
 
-def boot(package, folder, plan, programs, options, limit, left_out=(), progress=lambda step: None):
+def boot(package, folder, plan, programs, options, limit, progress=lambda step: None):
     """Boots the kernel of an unpacked package, runs PLAN, returns the Outcome."""
     release, _, image = release_of(package)
     os.makedirs(folder, exist_ok=True)
@@ -112,7 +111,7 @@ def boot(package, folder, plan, programs, options, limit, left_out=(), progress=
             os.unlink(os.path.join(folder, name))
     begin = time.monotonic()
     try:
-        missing = build_initramfs(initramfs, package, plan, programs, left_out)
+        missing = build_initramfs(initramfs, package, plan, programs)
         with open(os.path.join(folder, "qemu.log"), "wb") as log, \
              subprocess.Popen(command(image, initramfs, folder, options), stdout=log, stderr=log,
                               stdin=subprocess.DEVNULL, start_new_session=True) as process:

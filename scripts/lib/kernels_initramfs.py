@@ -167,12 +167,11 @@ def load_order(wanted, paths, builtin, content=module_content):
     return list(order.items()), missing
 
 
-def add_modules(archive, folder, wanted, left_out=()):
+def add_modules(archive, folder, wanted):
     """Adds modules and the list that init reads; returns what the kernel has not at all."""
     order, missing = load_order(wanted, find_modules(folder), builtin_modules(folder))
     for name, data in order:
-        if name not in left_out:
-            archive.add(f"culvert/modules/{name}.ko", data)
+        archive.add(f"culvert/modules/{name}.ko", data)
     archive.add("culvert/modules/order", "".join(f"{name}.ko\n" for name, _ in order).encode())
     return missing
 

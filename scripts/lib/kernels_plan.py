@@ -66,38 +66,3 @@ def steps(bin_dir, scripts, tests, options):
 
 def render(plan):
     return "".join(f"{step.name} {step.limit} {step.command}\n" for step in plan)
-
-
-@dataclass(frozen=True)
-class Breakage:
-    """A guest that is broken on purpose, and what the report must then say."""
-    command: str      # of a step before all others, for a shell; "" for none
-    expected: str     # pattern
-    left_out: tuple = ()
-
-
-BREAKAGES = {
-    "panic": Breakage("echo c >/proc/sysrq-trigger; sleep 100", r"kernel panicked: .*[Ss]ysrq"),
-    "hang": Breakage("sleep 100000", r"no verdict within \d+ s"),
-    "silent": Breakage("poweroff -f; sleep 100", r"ended without a verdict"),
-    "module": Breakage("", r"guest/load_modules.*veth", ("veth",)),
-    "probe": Breakage("ulimit -n 8; culvert probe --json",
-                      r"probe/loopback.*Too many open files"),
-    "test": Breakage("exit 1", r"broken.*exit code 1"),
-}
-
-
-def broken_script():
-    """What the guest runs as /culvert/broken.sh KIND: a line of a plan is no line for a shell."""
-    cases = "".join(f"{kind}) {breakage.command} ;;\n" for kind, breakage in BREAKAGES.items()
-                    if breakage.command)
-    return f"case $1 in\n{cases}esac\n"
-
-
-def broken_step(kind):
-    """The step that breaks the guest, in a list."""
-    if not BREAKAGES[kind].command:
-        return []
-    # that of the probe is read as any probe is
-    name, limit = ("probe", 60) if kind == "probe" else ("broken", 100000)
-    return [Step(name, limit, f"/bin/sh /culvert/broken.sh {kind}")]

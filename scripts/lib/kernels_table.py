@@ -58,14 +58,10 @@ def full(row):
     return f"{word}: {escape(row.detail)}" if row.detail else word
 
 
-def markdown(columns, brief=False):
-    """BRIEF: one word where the kernels agree in it, details only where they do not."""
+def markdown(columns):
     lines = [f"| behaviour | {' | '.join(kernel for kernel, _ in columns)} |",
              f"|---|{'---|' * len(columns)}"]
-    for name, found in cells(columns):
-        agree = len({short(row) for row in found}) == 1 and found[0] and found[0].state == OK
-        texts = [short(row) if brief and agree else full(row) for row in found]
-        lines.append(f"| `{name}` | {' | '.join(texts)} |")
+    lines += [f"| `{name}` | {' | '.join(map(full, found))} |" for name, found in cells(columns)]
     return "\n".join(lines) + "\n"
 
 
