@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "config_model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/check.h"
+#include "fuzz.h"
+
+int model_parse(const uint8_t *data, size_t size, struct config *c, struct config_text *text)
+{
+	char run[] = "run", option[] = "-c", path[] = MODEL_PATH;
+	char *argv[] = { run, option, path, NULL };
+	const struct config_source from = { (const char *)data, size };
+
+	*text = (struct config_text){ .may_be_empty = true };
+	said_clear();
+	return config_parse_text(3, argv, &from, c, text);
+}
+
+void model_must_be_mistake(int r, const uint8_t *data, size_t size)
+{
+	const char *text = said(), *at = strstr(text, MODEL_PATH ":");
+	unsigned long lines = 2, line;
+	size_t len = strlen(text);
+
+	for (size_t i = 0; i < size; i++)
+		lines += data[i] == '\n';
+	must(r == -EINVAL, "%d", r);
+	must(len && strcspn(text, "\n") == len - 1, "not one line: %s", text);
+	must(is_printable(text, true), "%s", text);
+	if (!at) /* files that would be at one path, one of which has a default */
+		return;
+	line = strtoul(at + strlen(MODEL_PATH ":"), NULL, 10);
+	must(line <= lines, "line %lu of %lu: %s", line, lines, text);
+}
+
+static void check_number(const struct option_def *o, const void *field)
+{
+	uint64_t n;
+
+	if (o->kind == KIND_SIZE)
+		n = *(const uint64_t *)field;
+	else if (o->kind == KIND_COUNT || o->kind == KIND_SECONDS)
+		n = *(const unsigned int *)field;
+	else
+		return;
+	if (n || o->scope != SCOPE_FORWARD) /* else the forward does not say it */
+		must(n >= o->min && n <= o->max, "%s: %llu", o->name, (unsigned long long)n);
+}
+
+void model_must_be_sane(const struct config *c)
+{
+	const struct option_def *o;
+
+	for (size_t k = 0; (o = option_at(k)); k++) {
+		if (!option_is_forwards(o) && o->kind != KIND_HELP)
+			check_number(o, (const char *)c + o->offset);
+		for (size_t i = 0; option_is_forwards(o) && i < c->n_forwards; i++)
+			check_number(o, (const char *)&c->forwards[i] + o->offset);
+	}
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct endpoint *e = &c->forwards[i].listen, *up = &c->forwards[i].upstream;
+
+		must(c->forwards[i].soft_limit <= c->forwards[i].hard_limit, "limits");
+		must(e->named != (e->n_addrs > 0) && up->named != (up->n_addrs > 0),
+		     "%s: a name looked up, or no address", e->text);
+		for (size_t k = 0; k < i; k++)
+			must(strcmp(e->text, c->forwards[k].listen.text) || strstr(e->text, ":0"),
+			     "%s twice", e->text);
+	}
+}
+
+static bool line_fits(const char *key, const char *value)
+{
+	return strlen(key) + strlen(value) + 3 < 200;
+}
+
+/* `culvert convert` refuses what does not fit into a line. */
+static bool fits(const struct config_text *text)
+{
+	for (size_t i = 0; i < text->said.n; i++)
+		if (!line_fits(text->said.lines[i].option->name, text->said.lines[i].value))
+			return false;
+	for (size_t i = 0; i < text->n; i++)
+		if (!line_fits("listen", text->forwards[i].listen) ||
+		    !line_fits("upstream", text->forwards[i].upstream))
+			return false;
+	return true;
+}
+
+void model_must_convert(const struct config *c, const struct config_text *text)
+{
+	struct config_text again;
+	char *written = NULL;
+	struct config other;
+	size_t len = 0;
+	FILE *f = open_memstream(&written, &len);
+	int r;
+
+	if (!f)
+		abort();
+	convert_write(f, MODEL_PATH, text);
+	fclose(f);
+	r = model_parse((const uint8_t *)written, len, &other, &again);
+	must(!r || !fits(text), "%s\n%s", said(), written);
+	must(r || (other.n_forwards == c->n_forwards && !options_fixed(c, &other)), "%s", written);
+	for (size_t i = 0; !r && i < c->n_forwards; i++) {
+		const struct forward_conf *a = &c->forwards[i], *b = &other.forwards[i];
+
+		must(!strcmp(a->name, b->name) && !strcmp(a->listen.text, b->listen.text) &&
+		     !strcmp(a->upstream.text, b->upstream.text) && options_same_own(a, b),
+		     "%s is another forward\n%s", a->name, written);
+	}
+	free(written);
+	config_text_close(&again);
+	config_close(&other);
+}
