@@ -161,8 +161,11 @@ static void test_help(void **state)
 		assert_int_equal(RUN(commands[i].name, i % 2 ? "--help" : "-h"), EXIT_CODE_OK);
 		assert_non_null(strstr(out, usage));
 		assert_non_null(strstr(out, "--control PATH"));
-		for (size_t k = 0; k < commands[i].n_keys; k++)
-			assert_non_null(strstr(out, command_keys[commands[i].keys[k]].name));
+		for (size_t k = 0; k < commands[i].n_keys; k++) {
+			const struct command_key_def *key = &command_keys[commands[i].keys[k]];
+
+			assert_non_null(strstr(out, command_key_option(key)));
+		}
 	}
 	RUN("engine", "--help");
 	assert_non_null(strstr(out, "Usage: culvert engine NAME [ENGINE] [options]"));

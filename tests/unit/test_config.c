@@ -309,7 +309,7 @@ static const struct {
 	{ -EINVAL, "--connect-timeout: \"-1\" is not", { "--connect-timeout", "-1" } },
 	{ -EINVAL, "--connect-timeout: \"1s\" is not", { "--connect-timeout", "1s" } },
 	{ -EINVAL, "--connect-timeout: \"86400.001\"", { "--connect-timeout", "86400.001" } },
-	{ -EINVAL, "--grace: \"99999999999999999999\" is", { "--grace", "99999999999999999999" } },
+	{ -EINVAL, "--stop-timeout: \"99999999999999999999\" is", { "--grace", "99999999999999999999" } },
 
 	{ -EINVAL, "a size from 1 KiB to 16 MiB", { "--copy-buffer", "0" } },
 	{ -EINVAL, "--copy-buffer: \"64X\" is not", { "--copy-buffer", "64X" } },

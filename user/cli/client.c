@@ -58,7 +58,7 @@ static void print_option(const char *name, const char *metavar, const char *help
 	char left[32];
 
 	snprintf(left, sizeof(left), "--%s %s", name, metavar ? metavar : "");
-	printf("  %-20s%s\n", left, help);
+	printf("  %-24s%s\n", left, help);
 }
 
 static void print_usage(const struct command *c)
@@ -82,7 +82,7 @@ void client_help(const struct command *c)
 	for (size_t i = 0; i < c->n_keys; i++) {
 		const struct command_key_def *key = &command_keys[c->keys[i]];
 
-		print_option(key->name, key->metavar, key->help);
+		print_option(command_key_option(key), key->metavar, key->help);
 	}
 	for (size_t i = 0; i < OWNS; i++)
 		print_option(own_options[i].name, own_options[i].metavar, own_options[i].help);
@@ -165,11 +165,15 @@ static int add_word(const struct command *c, struct json_object *request, const 
 
 static void make_options(const struct command *c, struct option *options)
 {
-	for (size_t i = 0; i < c->n_keys; i++)
-		*options++ = (struct option){
-			command_keys[c->keys[i]].name,
-			command_keys[c->keys[i]].metavar ? required_argument : no_argument, NULL,
-			VALUE_KEY + (int)c->keys[i] };
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+		int has_value = key->metavar ? required_argument : no_argument;
+		int value = VALUE_KEY + (int)c->keys[i];
+
+		*options++ = (struct option){ key->name, has_value, NULL, value };
+		if (key->option)
+			*options++ = (struct option){ key->option, has_value, NULL, value };
+	}
 	for (int i = 0; i < OWNS; i++)
 		*options++ = (struct option){
 			own_options[i].name,
@@ -205,7 +209,7 @@ static int take_option(const struct command *c, int option, const char *word,
 
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
 {
-	struct option options[COMMAND_KEYS_MAX + OWNS + 1];
+	struct option options[2 * COMMAND_KEYS_MAX + OWNS + 1];
 	int option, at = 1, r = 0;
 
 	make_options(c, options);

@@ -85,7 +85,8 @@ static const struct option_def options[] = {
 	{ .name = "resolve-interval", .metavar = "SECONDS", .kind = KIND_SECONDS,
 	  EACH(resolve_interval_ms), .min = 100, .max = DAY_MS, .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
-	{ .name = "grace", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(grace_ms),
+	{ .name = "stop-timeout", .alias = "grace", .metavar = "SECONDS", .kind = KIND_SECONDS,
+	  .offset = AT(grace_ms),
 	  .min = 0, .max = DAY_MS, .initial = "5",
 	  .change = CHANGE_BY_RELOAD,
 	  .help = "how long sessions may go on after SIGTERM" },
@@ -203,13 +204,18 @@ const char *engine_name(enum engine e)
 
 /* --- the table --- */
 
+/* True if O is called by the first LEN bytes of NAME. */
+static bool is_called(const struct option_def *o, const char *name, size_t len)
+{
+	return (strlen(o->name) == len && !strncmp(o->name, name, len)) ||
+	       (o->alias && strlen(o->alias) == len && !strncmp(o->alias, name, len));
+}
+
 const struct option_def *option_find(const char *name, size_t len)
 {
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		if (options[i].scope != SCOPE_FORWARD && strlen(options[i].name) == len &&
-		    strncmp(options[i].name, name, len) == 0)
+	for (size_t i = 0; i < N_OPTIONS; i++)
+		if (options[i].scope != SCOPE_FORWARD && is_called(&options[i], name, len))
 			return &options[i];
-	}
 	return NULL;
 }
 
@@ -219,7 +225,7 @@ const struct option_def *option_find_key(const char *name, bool forward)
 		enum option_scope scope = options[i].scope;
 
 		if ((scope == SCOPE_EACH || scope == (forward ? SCOPE_FORWARD : SCOPE_GLOBAL)) &&
-		    !strcmp(options[i].name, name))
+		    is_called(&options[i], name, strlen(name)))
 			return &options[i];
 	}
 	return NULL;

@@ -50,7 +50,8 @@ enum option_kind {
 #define WORKERS_MAX 1024
 
 struct option_def {
-	const char *name; /* on the command line behind "--" */
+	const char *name;  /* on the command line behind "--" */
+	const char *alias; /* an older name, which still means this option; NULL: none */
 	const char *metavar;
 	const char *help;
 	const char *initial;  /* default, as the user would write it; NULL: computed */

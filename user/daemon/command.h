@@ -59,7 +59,13 @@ struct command_key_def {
 	enum command_type type;
 	const char *metavar; /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
+	const char *option;  /* the client's option, if that is not NAME; NAME is taken as well */
 };
+
+static inline const char *command_key_option(const struct command_key_def *key)
+{
+	return key->option ? key->option : key->name;
+}
 
 #define COMMAND_KEYS_MAX 5
 #define COMMAND_ALWAYS (~0U)
