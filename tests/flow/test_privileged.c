@@ -35,7 +35,7 @@
 #include "daemon_log.h"
 #include "env.h"
 #include "peer.h"
-#include "relay/listen_socket.h"
+#include "relay/listener.h"
 #include "relay/socket_stock.h"
 #include "takeover.h"
 
@@ -290,7 +290,7 @@ static const struct {
 	{ "openat2", -ENOSYS, SYS_openat2, { AT_FDCWD, 0 } },
 	{ "socket, netlink", -ENOSYS, SYS_socket, { AF_NETLINK, SOCK_RAW, 0 } },
 	{ "socket, packet", -ENOSYS, SYS_socket, { AF_PACKET, SOCK_RAW, 0 } },
-	{ "recvmsg", -ENOSYS, SYS_recvmsg, { 3, 0, 0 } },
+	{ "recvfrom", -ENOSYS, SYS_recvfrom, { 3, 0, 0 } },
 	{ "setsockopt, SO_ATTACH_FILTER", -ENOSYS, SYS_setsockopt, { 3, SOL_SOCKET, 26 } },
 	{ "ioctl, SIOCSIFFLAGS", -ENOSYS, SYS_ioctl, { 3, 0x8914 } },
 	{ "clone", -ENOSYS, SYS_clone, { SIGCHLD } },
@@ -385,17 +385,16 @@ static void be_daemon(bool change_account)
 	CHECK(!config_parse(5, words, &c));
 	a = &c.forwards[0].listen.addrs[0];
 	CHECK(!privileged_start(&c, 5, words, &p, err, sizeof(err)));
-	CHECK(!listen_socket_make_room(&c.forwards[0], a));
-	CHECK(!listen_socket_open(&c.forwards[0], a, true, &first));
+	CHECK(!listener_sockets(&c.forwards[0], a, false, 1, &first));
 	CHECK(!sandbox_enter(&account, err, sizeof(err)));
 	CHECK(!change_account || geteuid() == ACCOUNT);
-	CHECK(listen_socket_open(&c.forwards[0], a, true, &other) == -EACCES);
-	CHECK(!privileged_listen(p, &c, 0, a, true, 3, more, err, sizeof(err)));
+	CHECK(listener_sockets(&c.forwards[0], a, true, 1, &other) == -EACCES);
+	CHECK(!privileged_listen(p, c.generation, 0, a, true, 3, more, err, sizeof(err)));
 	close(first);
 	for (int i = 0; i < 3; i++)
 		close(more[i]);
 	/* and a new one */
-	CHECK(!privileged_listen(p, &c, 0, a, false, 1, more, err, sizeof(err)));
+	CHECK(!privileged_listen(p, c.generation, 0, a, false, 1, more, err, sizeof(err)));
 	_exit(0);
 }
 

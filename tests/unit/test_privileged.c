@@ -199,21 +199,21 @@ static void test_listen(void **state)
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		a = config.forwards[i].listen.addrs[0];
-		if (privileged_listen(p, &config, i, &a, false, MANY, fds, err, sizeof(err)))
+		if (privileged_listen(p, config.generation, i, &a, false, MANY, fds, err, sizeof(err)))
 			fail_msg("%s", err);
 		check_listener(fds[0], &a, a.ss.ss_family);
 		check_listener(fds[MANY - 1], &a, a.ss.ss_family);
 		b = a;
 		/* SO_REUSEPORT alone would let them in */
-		assert_int_equal(privileged_listen(p, &config, i, &b, false, 1, fds, err,
+		assert_int_equal(privileged_listen(p, config.generation, i, &b, false, 1, fds, err,
 						   sizeof(err)), -EADDRINUSE);
-		assert_int_equal(privileged_listen(p, &config, i, &b, true, 1, fds, err,
+		assert_int_equal(privileged_listen(p, config.generation, i, &b, true, 1, fds, err,
 						   sizeof(err)), 0);
 		check_listener(fds[0], &a, a.ss.ss_family);
 		for (size_t k = 0; k < MANY; k++)
 			close(fds[k]);
 	}
-	assert_int_equal(privileged_listen(p, &config, 0, &a, false, 1, fds, err, sizeof(err)),
+	assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, fds, err, sizeof(err)),
 			 -EPERM);
 	assert_non_null(strstr(err, "does not listen on that address"));
 	stop(p);
@@ -234,16 +234,17 @@ static void test_unix_listener(void **state)
 	p = start(text);
 	a = config.forwards[0].listen.addrs[0];
 	un = (void *)&a.ss;
-	if (privileged_listen(p, &config, 0, &a, false, 1, &fd, err, sizeof(err)))
+	if (privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err, sizeof(err)))
 		fail_msg("%s", err);
 	check_listener(fd, &a, AF_UNIX);
 	assert_int_equal(stat(un->path, &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0666);
 	/* somebody listens */
-	assert_int_equal(privileged_listen(p, &config, 0, &a, false, 1, &fd2, err2,
+	assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd2, err2,
 					   sizeof(err2)), -EADDRINUSE);
 	close(fd); /* nobody does: left over */
-	assert_int_equal(privileged_listen(p, &config, 0, &a, false, 1, &fd, err, sizeof(err)), 0);
+	assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err,
+					   sizeof(err)), 0);
 	check_listener(fd, &a, AF_UNIX);
 	close(fd);
 	unlink(un->path);
@@ -319,21 +320,22 @@ static void test_generations(void **state)
 	for (int i = 0; i < 3; i++) { /* that the daemon does not take over */
 		struct addr a = old, b = new;
 
-		assert_int_equal(privileged_listen(p, &config, 0, &a, false, 1, &fd, err,
+		assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err,
 						   sizeof(err)), 0);
 		close(fd);
-		assert_int_equal(privileged_listen(p, &next, 0, &b, false, 1, &fd, err,
+		assert_int_equal(privileged_listen(p, next.generation, 0, &b, false, 1, &fd, err,
 						   sizeof(err)), 0);
 		close(fd);
 		a = old;
-		assert_int_equal(privileged_listen(p, &next, 0, &a, false, 1, &fd, err,
+		assert_int_equal(privileged_listen(p, next.generation, 0, &a, false, 1, &fd, err,
 						   sizeof(err)), -EPERM);
 		next.generation = read_good(p, 0, two, sizeof(two) - 1);
 	}
 	read_good(p, next.generation, two, sizeof(two) - 1);
-	assert_int_equal(privileged_listen(p, &config, 0, &old, false, 1, &fd, err, sizeof(err)),
+	assert_int_equal(privileged_listen(p, config.generation, 0, &old, false, 1, &fd, err, sizeof(err)),
 			 -EPERM);
-	assert_int_equal(privileged_listen(p, &next, 0, &new, false, 1, &fd, err, sizeof(err)), 0);
+	assert_int_equal(privileged_listen(p, next.generation, 0, &new, false, 1, &fd, err,
+					   sizeof(err)), 0);
 	close(fd);
 	config_close(&next);
 	stop(p);
@@ -392,7 +394,7 @@ static void test_closed(void **state)
 	(void)state;
 	p = start_closing(SLOWLY);
 	a = config.forwards[0].listen.addrs[0];
-	if (privileged_listen(p, &config, 0, &a, false, 1, &fd, err, sizeof(err)))
+	if (privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err, sizeof(err)))
 		fail_msg("%s", err);
 	assert_int_equal(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev), 0);
 	close(fd);
@@ -415,7 +417,7 @@ static void test_ends_before_closed(void **state)
 	(void)state;
 	close(before);
 	/* of one that joins, nothing is closed before the answer */
-	assert_int_equal(privileged_listen(p, &config, 0, &a, true, PRIVILEGED_FDS, fds, err,
+	assert_int_equal(privileged_listen(p, config.generation, 0, &a, true, PRIVILEGED_FDS, fds, err,
 					   sizeof(err)), -EPIPE);
 	assert_non_null(strstr(err, "has ended"));
 	after = dup(STDERR_FILENO);
@@ -441,7 +443,7 @@ static void test_killed(void **state)
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(read_bad(p, 0), -EPIPE);
 		assert_non_null(strstr(err, "has ended"));
-		assert_int_equal(privileged_listen(p, &config, 0, &a, false, 1, &fd, err,
+		assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err,
 						   sizeof(err)), -EPIPE);
 	}
 	privileged_reap(p);

@@ -86,7 +86,7 @@ static int stop(void **state)
 static int ask_for_listener(struct privileged *p)
 {
 	struct addr a = config.forwards[0].listen.addrs[0];
-	int fd, r = privileged_listen(p, &config, 0, &a, false, 1, &fd, err, sizeof(err));
+	int fd, r = privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err, sizeof(err));
 
 	if (!r)
 		close(fd);

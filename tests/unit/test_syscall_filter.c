@@ -216,7 +216,7 @@ static const struct attempt attempts[] = {
 	{ "setsockopt, SO_LINGER", ALLOWED, SYS_setsockopt, { NOTHING, SOL_SOCKET, SO_LINGER } },
 	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt,
 	  { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
-	{ "setsockopt, SO_ATTACH_REUSEPORT_CBPF", ALLOWED, SYS_setsockopt,
+	{ "setsockopt, SO_ATTACH_REUSEPORT_CBPF", REFUSED, SYS_setsockopt,
 	  { NOTHING, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF } },
 	{ "getsockopt, TCP_INFO", ALLOWED, SYS_getsockopt, { NOTHING, IPPROTO_TCP, TCP_INFO } },
 	{ "ioctl, SIOCOUTQ", ALLOWED, SYS_ioctl, { NOTHING, SIOCOUTQ } },

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/syscalls_needed.h"
 
@@ -252,4 +253,18 @@ const char *client_addr_text(const union client_addr *a, char *buf, size_t size)
 	else
 		addr_format(&a->sa, length_of(a), buf, size);
 	return buf;
+}
+
+bool addr_has_ipv6(void)
+{
+	static _Atomic int known; /* 1 or -1: a daemon that is confined cannot ask any more */
+
+	if (!known) {
+		int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+		known = fd < 0 && errno == EAFNOSUPPORT ? -1 : 1;
+		if (fd >= 0)
+			close(fd);
+	}
+	return known > 0;
 }

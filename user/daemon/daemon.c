@@ -21,9 +21,8 @@
 #include "daemon/inspect.h"
 #include "daemon/main_loop.h"
 #include "daemon/operate.h"
-#include "daemon/reconfigure.h"
+#include "daemon/reload.h"
 #include "config/services.h"
-#include "daemon/serving.h"
 #include "daemon/session_log.h"
 #include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
@@ -49,8 +48,7 @@ SYSCALLS_NEEDED(
 struct daemon {
 	struct setup setup;
 	struct stock_keeper *keeper; /* NULL: there is no privileged process */
-	struct reconfigure reconfigure;
-	struct serving serving;
+	struct reload reload;
 	struct threads threads;
 	struct inspect inspect;
 	struct watchdog watchdog;
@@ -220,28 +218,24 @@ static void announce_ready(const struct daemon *d)
 			    "NOTIFY_SOCKET right?)", strerror(-r));
 }
 
-static int open_reconfigure(struct daemon *d)
+static int start_reload(struct daemon *d)
 {
 	struct setup *s = &d->setup;
 
-	d->serving.workers = d->threads.workers;
-	d->serving.n_workers = s->config.workers;
-	d->reconfigure = (struct reconfigure){
+	d->reload = (struct reload){
 		.argc = s->argc,
 		.argv = s->argv,
 		.start = &s->config,
 		.privileged = s->privileged,
-		.names = s->shared.names,
-		.reload = {
-			.start = &s->config,
-			.shared = &s->shared,
-			.forwards = &s->forwards,
-			.serving = &d->serving,
-			.keeper = d->keeper,
-			.no_splice = !probe_allows_later(&s->probe.splice, s->config.probe),
-		},
+		.shared = &s->shared,
+		.forwards = &s->forwards,
+		.listening = &s->listening,
+		.workers = d->threads.workers,
+		.n_workers = s->config.workers,
+		.keeper = d->keeper,
+		.no_splice = !probe_allows_later(&s->probe.splice, s->config.probe),
 	};
-	return reconfigure_open(&d->reconfigure);
+	return reload_start(&d->reload);
 }
 
 static int begin(struct daemon *d)
@@ -251,7 +245,7 @@ static int begin(struct daemon *d)
 	d->inspect = (struct inspect){
 		.shared = &d->setup.shared,
 		.forwards = &d->setup.forwards,
-		.reconfigure = &d->reconfigure,
+		.reload = &d->reload,
 		.n_workers = d->setup.config.workers,
 		.kernel_reason = d->setup.kernel_reason,
 		.probe = &d->setup.probe,
@@ -271,7 +265,7 @@ static int begin(struct daemon *d)
 	r = d->setup.shared.session_log ? session_log_start(d->setup.shared.session_log) : 0;
 	if (r)
 		return no_thread("the thread of the session log", r);
-	r = open_reconfigure(d);
+	r = start_reload(d);
 	if (r)
 		return no_thread("the thread that reloads", r);
 	r = d->setup.control ? control_start(d->setup.control, answer, d) : 0;
@@ -309,18 +303,17 @@ static void end(struct daemon *d)
 {
 	struct setup *s = &d->setup;
 
-	reconfigure_stop(&d->reconfigure);
+	reload_stop(&d->reload);
 	watchdog_close(&d->watchdog);
 	threads_stop(&d->threads);
 	main_loop_run_out(&d->main_loop, &(struct main_loop_end){ have_ended, hurry, d });
 	threads_join(&d->threads);
 	control_close(s->control);
-	reconfigure_close(&d->reconfigure);
+	reload_close(&d->reload);
 	if (!session_log_close(s->shared.session_log))
 		s->privileged = NULL; /* left to the log's thread, which may yet ask it */
 	threads_close(&d->threads);
 	inspect_close(&d->inspect);
-	serving_destroy(&d->serving);
 	names_close(s->shared.names);
 	forwards_close(&s->forwards);
 	stock_keeper_close(d->keeper);
@@ -333,7 +326,6 @@ static int run(struct daemon *d)
 
 	forwards_init(&s->forwards);
 	s->shared.grace_ms = s->config.grace_ms;
-	serving_init(&d->serving, &s->listening);
 	s->loop = &d->main_loop.loop;
 	s->name_news = tell_workers;
 	s->name_news_arg = d;
@@ -345,7 +337,7 @@ static int run(struct daemon *d)
 		int sig;
 
 		d->main_loop.watchdog = &d->watchdog;
-		d->main_loop.reconfigure = &d->reconfigure;
+		d->main_loop.reload = &d->reload;
 		d->main_loop.privileged = s->privileged;
 		d->main_loop.session_log = s->shared.session_log;
 		d->main_loop.names = s->shared.names;

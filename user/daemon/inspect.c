@@ -535,7 +535,7 @@ struct json_object *inspect_status(const struct inspect *r, bool forwards)
 	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");
 	if (forwards)
 		json_add(o, "forwards", forwards_json(r, NULL, now_ms));
-	json_add(o, "reload", reconfigure_json(r->reconfigure));
+	json_add(o, "reload", reload_json(r->reload));
 	json_add(o, "carriers", carriers_json(r, snaps));
 	json_add(o, "handovers", counters_json(r, false));
 	json_add(o, "errors", counters_json(r, true));

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/command.h"
-#include "daemon/reconfigure.h"
+#include "daemon/reload.h"
 #include "probe/probe.h"
 #include "relay/forward.h"
 #include "relay/worker.h"
@@ -16,7 +16,7 @@
 struct inspect {
 	struct shared *shared;
 	struct forwards *forwards;
-	struct reconfigure *reconfigure;
+	struct reload *reload;
 	struct worker **workers;
 	unsigned int n_workers;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */

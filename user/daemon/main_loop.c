@@ -95,7 +95,7 @@ static void serve(struct main_loop *m, int sig)
 		break;
 	case SIGHUP:
 		if (!m->end)
-			reconfigure_ask(m->reconfigure);
+			reload_ask(m->reload);
 		break;
 	default:
 		take_end_signal(m, sig);

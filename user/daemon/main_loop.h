@@ -6,7 +6,7 @@
 
 #include "base/loop.h"
 #include "daemon/privileged_client.h"
-#include "daemon/reconfigure.h"
+#include "daemon/reload.h"
 #include "daemon/session_log.h"
 #include "relay/names.h"
 #include "relay/watchdog.h"
@@ -21,7 +21,7 @@ struct main_loop {
 	uint64_t look_again_ms, one_until_ms; /* of main_loop_run_out() */
 
 	struct watchdog *watchdog; /* the caller sets the others before main_loop_run() */
-	struct reconfigure *reconfigure;
+	struct reload *reload;
 	struct privileged *privileged;   /* NULL: none */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;             /* NULL: none */

@@ -271,14 +271,14 @@ static struct json_object *drain_json(const struct inspect *r, const char *name,
 
 static struct json_object *do_drain(const struct asked *a)
 {
-	struct reconfigure *reconfigure = a->r->reconfigure;
+	struct reload *reload = a->r->reload;
 	const char *name = a->req->filter.forward;
 	bool undo = command_has(a->req, KEY_UNDO);
-	bool for_good = !undo && !reconfigure_may_listen(reconfigure);
+	bool for_good = !undo && !reload_may_listen(reload);
 	uint64_t due = command_has(a->req, KEY_DEADLINE) ? clock_ms() + a->req->deadline_ms
 							 : UINT64_MAX;
 	char why[640];
-	int e = reconfigure_drain(reconfigure, name, undo, due, why, sizeof(why));
+	int e = reload_drain(reload, name, undo, due, why, sizeof(why));
 
 	if (e)
 		return drain_error(e, why);
@@ -295,11 +295,11 @@ static struct json_object *do_drain(const struct asked *a)
 /* A reload may wait for a name server, so the answer is a number to wait for. */
 static struct json_object *do_reload(const struct asked *a)
 {
-	uint64_t n = reconfigure_ask(a->r->reconfigure);
+	uint64_t n = reload_ask(a->r->reload);
 	struct json_object *o;
 
 	if (!n)
-		return command_error_json(ERROR_FAILED, RECONFIGURE_STOPPING);
+		return command_error_json(ERROR_FAILED, RELOAD_STOPPING);
 	log_write(LOG_NOTICE, "control: reload (by uid %u, pid %d)", a->peer->uid,
 		  (int)a->peer->pid);
 	o = json_object_new_object();

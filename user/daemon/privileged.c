@@ -12,7 +12,8 @@
  * It keeps no descriptor that it has handed over, and tells the daemon when it has closed them all
  * (PRIVILEGED_CLOSED).  Until then the daemon must not use them: see close_side() in session.c.
  *
- * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
+ * The daemon is not trusted.  All that comes from it is one struct of a fixed size, with
+ * one socket to be made transparent, and
  * privileged_judge() says whether it is allowed.  What is not allowed is refused; who sends what
  * the daemon would never send is somebody else in its place, and gets nothing any more.
  */
@@ -31,7 +32,7 @@
 #include "daemon/privileged_confine.h"
 #include "daemon/privileged_rules.h"
 #include "daemon/sandbox.h"
-#include "relay/listen_socket.h"
+#include "relay/listener.h"
 #include "relay/socket_options.h"
 
 struct server {
@@ -136,15 +137,6 @@ static void read_config(struct server *s, const struct config *in_use)
 
 /* --- sockets --- */
 
-static int make_listener(const struct forward_conf *fc, struct addr *a, int *ret_fd)
-{
-	int r = listen_socket_open(fc, a, true, ret_fd);
-
-	if (!r)
-		listen_socket_learn_port(a, *ret_fd);
-	return r;
-}
-
 /* One that can be connected. */
 static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
 {
@@ -164,27 +156,49 @@ static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
 
 static void make_sockets(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	struct privileged_answer a = { .addr = q->addr };
 	int fds[PRIVILEGED_FDS], r = 0;
-	bool listen = q->op == PRIVILEGED_LISTEN;
-	char why[PRIVILEGED_TEXT];
 	size_t n = 0;
 
-	if (listen && !q->joins)
-		r = listen_socket_make_room(fc, &q->addr);
 	while (!r && n < q->count) {
-		r = listen ? make_listener(fc, &a.addr, &fds[n]) :
-			     make_socket(fc, (int)q->family, &fds[n]);
+		r = make_socket(fc, (int)q->family, &fds[n]);
 		n += !r;
 	}
 	if (!r) {
-		send_answer(&a, fds, n);
+		send_answer(&(struct privileged_answer){ 0 }, fds, n);
 		return;
 	}
 	while (n)
 		close(fds[--n]);
-	snprintf(why, sizeof(why), "%s%s", strerror(-r), listen ? advice_listen(-r) : "");
+	refuse(-r, strerror(-r));
+}
+
+static void make_listeners(const struct privileged_request *q, const struct forward_conf *fc)
+{
+	struct privileged_answer a = { .addr = q->addr };
+	int fds[PRIVILEGED_FDS], r = listener_sockets(fc, &a.addr, q->joins, q->count, fds);
+	char why[PRIVILEGED_TEXT];
+
+	if (!r) {
+		send_answer(&a, fds, q->count);
+		return;
+	}
+	snprintf(why, sizeof(why), "%s%s", strerror(-r), advice_listen(-r));
 	refuse(-r, why);
+}
+
+/* FD is closed before the answer, so that the daemon's is the only one. */
+static void make_transparent(const struct privileged_request *q, int fd)
+{
+	struct addr a = { .len = sizeof(a.ss) };
+	int r = getsockname(fd, (struct sockaddr *)&a.ss, &a.len) ? -errno : 0;
+
+	if (!r)
+		r = addr_equal(&a, &q->addr) ? socket_set_transparent(fd, a.ss.ss_family) : -EPERM;
+	close(fd);
+	if (r)
+		refuse(-r, strerror(-r));
+	else
+		send_answer(&(struct privileged_answer){ 0 }, NULL, 0);
 }
 
 /* --- the session log --- */
@@ -204,7 +218,8 @@ static void open_log(const char *path)
 
 /* --- requests --- */
 
-static void take_request(struct server *s, const struct privileged_request *q, size_t len)
+/* FD came with the request, or is -1. */
+static void take_request(struct server *s, const struct privileged_request *q, size_t len, int fd)
 {
 	const struct config *c;
 	const char *why;
@@ -216,15 +231,44 @@ static void take_request(struct server *s, const struct privileged_request *q, s
 			    ", which culvert would not ask for: it does not seem to be itself");
 		if (r == -EBADMSG)
 			_exit(1);
+		if (fd >= 0)
+			close(fd);
 		refuse(-r, why);
 		return;
 	}
+	if (q->op == PRIVILEGED_TRANSPARENT) {
+		make_transparent(q, fd);
+		return;
+	}
+	if (fd >= 0)
+		close(fd);
 	if (q->op == PRIVILEGED_OPEN_LOG)
 		open_log(s->known.log);
 	else if (q->op == PRIVILEGED_READ_CONFIG)
 		read_config(s, c);
+	else if (q->op == PRIVILEGED_LISTEN)
+		make_listeners(q, &c->forwards[q->forward]);
 	else
 		make_sockets(q, &c->forwards[q->forward]);
+}
+
+/* A request, and the descriptor that came with it, or -1.  Returns its length, as recv(2). */
+static ssize_t receive(struct privileged_request *q, int *ret_fd)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = { q, sizeof(*q) };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.room,
+			    .msg_controllen = CMSG_LEN(sizeof(int)) }; /* one, no more */
+	ssize_t n = recvmsg(PRIVILEGED_FD, &m, MSG_TRUNC | MSG_CMSG_CLOEXEC);
+	const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
+
+	*ret_fd = -1;
+	if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
+		memcpy(ret_fd, CMSG_DATA(c), sizeof(int));
+	return n;
 }
 
 void privileged_run(int fd, const struct config *c, int argc, char **argv)
@@ -233,6 +277,7 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 	struct privileged_request q;
 	struct privileged_answer ready = { 0 };
 	ssize_t n;
+	int fd_sent;
 
 	if (log_file_is_path(c->session_log))
 		s.known.log = strdup(c->session_log); /* the configuration may go */
@@ -241,10 +286,10 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 	if (ready.error)
 		_exit(1);
 	for (;;) {
-		n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC);
+		n = receive(&q, &fd_sent);
 		if (n == 0 || (n < 0 && errno != EINTR))
 			_exit(0);
 		if (n > 0)
-			take_request(&s, &q, (size_t)n);
+			take_request(&s, &q, (size_t)n, fd_sent);
 	}
 }

@@ -21,7 +21,7 @@
 #include "daemon/privileged.h"
 
 SYSCALLS_NEEDED(
-	SYSCALL_IF(PART_PRIVILEGED, sendto),
+	SYSCALL_IF(PART_PRIVILEGED, sendmsg),
 	SYSCALL_IF(PART_PRIVILEGED, poll),
 	SYSCALL_IF(PART_PRIVILEGED, ppoll), /* where there is no poll(2) */
 	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
@@ -204,12 +204,25 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 	return (int)take_descriptors(&m, fds, max);
 }
 
-static bool sent(struct privileged *p, const struct privileged_request *q)
+/* With Q, and FD, unless that is -1. */
+static bool sent(struct privileged *p, const struct privileged_request *q, int fd)
 {
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = { .align = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET,
+				 .cmsg_type = SCM_RIGHTS } };
+	struct iovec iov = { (void *)q, sizeof(*q) };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 	ssize_t n;
 
+	if (fd >= 0) {
+		m.msg_control = control.room;
+		m.msg_controllen = sizeof(control.room);
+		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd, sizeof(fd));
+	}
 	do
-		n = send(p->fd, q, sizeof(*q), MSG_NOSIGNAL);
+		n = sendmsg(p->fd, &m, MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
 	return n == sizeof(*q);
 }
@@ -222,8 +235,8 @@ static void close_all(int *fds, int n)
 
 static unsigned int patience_s(const struct privileged_request *q)
 {
-	return q->op == PRIVILEGED_LISTEN || q->op == PRIVILEGED_SOCKETS ? PRIVILEGED_SOCKETS_S :
-									   PRIVILEGED_PATIENCE_S;
+	return q->op == PRIVILEGED_READ_CONFIG || q->op == PRIVILEGED_OPEN_LOG ?
+		       PRIVILEGED_PATIENCE_S : PRIVILEGED_SOCKETS_S;
 }
 
 /*
@@ -263,14 +276,14 @@ static int receive_closed(const struct privileged *p)
 
 /*
  * The answer to Q, and the descriptors that came with it, which nobody else holds any more.
- * Returns how many, or -errno.
+ * Returns how many, or -errno.  PRIVILEGED_TRANSPARENT: FDS[0] goes with Q.
  */
 static int exchange(struct privileged *p, const struct privileged_request *q,
 		    struct privileged_answer *a, int *fds)
 {
 	int n, r;
 
-	if (p->ended || !sent(p, q))
+	if (p->ended || !sent(p, q, q->op == PRIVILEGED_TRANSPARENT ? fds[0] : -1))
 		return -EPIPE;
 	n = await_answer(p, q) ?: receive(p, a, fds, q->count);
 	if (n < 0 || a->error || !q->count)
@@ -407,11 +420,11 @@ static int ask_for_many(struct privileged *p, struct privileged_request *q, unsi
 	return r;
 }
 
-int privileged_listen(struct privileged *p, const struct config *c, size_t forward, struct addr *a,
+int privileged_listen(struct privileged *p, uint32_t generation, size_t forward, struct addr *a,
 		      bool joins, unsigned int n, int *fds, char *err, size_t errlen)
 {
 	struct privileged_request q = {
-		.op = PRIVILEGED_LISTEN, .generation = c->generation,
+		.op = PRIVILEGED_LISTEN, .generation = generation,
 		.forward = (uint32_t)forward, .joins = joins, .addr = *a,
 	};
 	int r = ask_for_many(p, &q, n, fds, err, errlen);
@@ -430,6 +443,23 @@ int privileged_sockets(struct privileged *p, uint32_t generation, size_t forward
 	};
 
 	return ask_for_many(p, &q, n, fds, err, errlen);
+}
+
+int privileged_set_transparent(struct privileged *p, uint32_t generation, size_t forward,
+			       const struct addr *a, int fd, char *err, size_t errlen)
+{
+	const struct privileged_request q = {
+		.op = PRIVILEGED_TRANSPARENT, .generation = generation,
+		.forward = (uint32_t)forward, .addr = *a,
+	};
+	struct privileged_answer answer;
+	int r = have(p, err, errlen) ?: lock_soon(p, err, errlen);
+
+	if (r)
+		return r;
+	r = ask(p, &q, &answer, &fd, err, errlen);
+	pthread_mutex_unlock(&p->lock);
+	return r;
 }
 
 int privileged_open_log(struct privileged *p, char *err, size_t errlen)

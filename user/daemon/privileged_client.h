@@ -55,12 +55,17 @@ int privileged_read_config(struct privileged *p, uint32_t in_use, char **ret_tex
 			   uint32_t *ret_generation, char *err, size_t errlen);
 
 /*
- * N listening sockets for A, an address that forward number FORWARD of C listens on; port 0 in A
+ * N listening sockets for A, an address that forward number FORWARD of configuration GENERATION
+ * listens on; port 0 in A
  * becomes the one that the kernel has picked.  JOINS: to a group that the daemon has already.  They
  * are non-blocking and close-on-exec.  Of a unix socket there is only one.
  */
-int privileged_listen(struct privileged *p, const struct config *c, size_t forward, struct addr *a,
+int privileged_listen(struct privileged *p, uint32_t generation, size_t forward, struct addr *a,
 		      bool joins, unsigned int n, int *fds, char *err, size_t errlen);
+
+/* Set IP_TRANSPARENT of FD, which listens on A for that forward, which is transparent. */
+int privileged_set_transparent(struct privileged *p, uint32_t generation, size_t forward,
+			       const struct addr *a, int fd, char *err, size_t errlen);
 
 /*
  * N sockets of FAMILY that can be connected to the upstream of forward number FORWARD of

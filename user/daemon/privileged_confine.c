@@ -33,7 +33,7 @@
 
 static const struct syscall_need needed[] = {
 	/* the pair */
-	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
+	SYSCALL(recvmsg), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
 	/* the file, and who could have written it; names of services */
 	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),

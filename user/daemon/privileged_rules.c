@@ -74,6 +74,16 @@ static int judge_listen(const struct privileged_request *q, const struct config 
 	return may_listen(&c->forwards[q->forward].listen, *a) ? 0 : -EPERM;
 }
 
+static int judge_transparent(const struct privileged_request *q, const struct forward_conf *fc,
+			     const char **ret_why)
+{
+	*ret_why = "a malformed address";
+	if (!is_sane(&q->addr) || !addr_is_inet(&q->addr) || q->count)
+		return -EBADMSG;
+	*ret_why = "the forward is not transparent, or does not listen on that address";
+	return fc->transparent && may_listen(&fc->listen, q->addr) ? 0 : -EPERM;
+}
+
 static int judge_sockets(const struct privileged_request *q, const struct config *c,
 			 const char **ret_why)
 {
@@ -122,6 +132,8 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 		return judge_listen(q, c, ret_why);
 	case PRIVILEGED_SOCKETS:
 		return judge_sockets(q, c, ret_why);
+	case PRIVILEGED_TRANSPARENT:
+		return judge_transparent(q, &c->forwards[q->forward], ret_why);
 	default:
 		*ret_why = "an unknown request";
 		return -EBADMSG;

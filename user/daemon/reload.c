@@ -1,18 +1,28 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: all that can fail comes first and touches nothing that runs: new forwards
- * are made, new addresses bound, memory taken (plan_*).  This may wait for the privileged process
- * or the thread for names, and holds no lock meanwhile: whoever reads the lists changes nothing,
- * and whoever changes them needs the turn, which this thread has.  Then it is put in force, which
- * cannot fail: the addresses first (serving.h), then the list of forwards.
+ * Theory of operation: a change is planned first, which may fail and which nobody notices, and
+ * then made, which cannot fail.
  *
- *   a forward of the same name, nothing changed    stays as it is
- *   of the same name, something changed            a new struct forward replaces it
- *   an address that was listened on before         keeps its sockets, whoever's it is now
- *   ... and they do not fit                        gets others beside them
+ *   read     the privileged process reads the file again; the daemon parses the same text
+ *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
+ *            new ones from the privileged process; a forward that becomes transparent has its
+ *            sockets made so by that process, too
+ *   change   each worker, on its own thread: what it accepts at an address belongs to the forward
+ *            that has the address now; new sockets are accepted from; others are closed, after
+ *            what waits in their backlogs has been accepted
  *
- * A listening socket is closed only where no forward wants its address any more, or where others
- * have taken its place long before.
+ * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
+ * the same name replaces it, and sessions go on with what they began with.
+ *
+ * An address that loses its forward while another forward listens on all addresses of that port
+ * keeps its sockets, for that other forward: handshakes that have begun there end there, or would
+ * be reset.
+ *
+ * When an address that is new narrows one that there is, from 0.0.0.0:80 to 10.0.0.1:80, clients
+ * come to the new sockets as soon as those are open.  If the plan failed afterwards they would be
+ * reset, so such addresses are opened last.
+ *
+ * A drain is the same change with a smaller plan: one forward's addresses are closed, or opened.
  */
 #include "daemon/reload.h"
 
@@ -21,23 +31,36 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <systemd/sd-daemon.h>
+#include <time.h>
 
+#include "base/clock.h"
+#include "base/json_add.h"
 #include "base/log.h"
+#include "base/new_thread.h"
 #include "config/file.h"
 #include "config/option.h"
-#include "relay/names.h"
 #include "relay/session.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+/* gcc 12 loses sight of what is stored: it is in c->forwards, and config_close() frees it */
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
+
+#define TURN_PATIENCE_S 2 /* of the control thread, for a reload to come to its end */
 #define STOCK_LOOK_MS 2000
 #define WORKER_PATIENCE_MS 10000
 
 struct plan {
-	const struct reload *r;
-	struct config_version *next;
-	struct forward **forwards; /* active afterwards, in order; the new ones are not in a list */
+	struct reload *r;
+	struct config_version *next; /* NULL: a drain */
+	uint32_t generation;         /* of the configuration that the forwards are numbered by */
+	struct forward **forwards;   /* active afterwards, in order; owned */
 	size_t n;
-	struct serving_plan addresses;
-	struct reload_result *result;
+	struct listening *opened;    /* list of addresses that are new */
+	struct reload_result result;
+	char *err;                   /* why it is refused */
+	size_t errlen;
 };
 
 static int refuse(struct plan *p, int error, const char *fmt, ...)
@@ -47,12 +70,86 @@ static int refuse(struct plan *p, int error, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(p->result->why, sizeof(p->result->why), fmt, ap);
+	vsnprintf(p->err, p->errlen, fmt, ap);
 	va_end(ap);
 	return error;
 }
 
-/* --- the plan --- */
+static int no_memory(struct plan *p)
+{
+	return refuse(p, -ENOMEM, "out of memory");
+}
+
+/* --- read --- */
+
+/* Sessions are led to these now; the name may have moved since the start. */
+static int copy_current(struct upstream *from, struct endpoint *to)
+{
+	struct addr_list *list = upstream_get(from);
+	int e = endpoint_copy_addrs(to, list->addrs, list->n);
+
+	addr_list_put(list);
+	return e;
+}
+
+/* Give a name that is known already the addresses that it had, if any. */
+static int know_again(const struct reload *r, struct endpoint *e, bool listen)
+{
+	for (struct forward *f = r->forwards->first; f; f = f->next) {
+		const struct endpoint *known = listen ? &f->conf->listen : &f->conf->upstream;
+
+		if (f->state == FORWARD_ACTIVE && !strcmp(known->text, e->text))
+			return listen ? endpoint_copy_addrs(e, known->addrs, known->n_addrs) :
+					copy_current(&f->upstream, e);
+	}
+	return 0;
+}
+
+/* Only new names to listen at are waited for. */
+static int find_addresses(struct plan *p, struct config *c)
+{
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		struct endpoint *listen = &c->forwards[i].listen, *up = &c->forwards[i].upstream;
+		int e = listen->n_addrs ? 0 : know_again(p->r, listen, true);
+
+		if (!e && !up->n_addrs)
+			e = know_again(p->r, up, false);
+		if (e)
+			return no_memory(p);
+	}
+	return names_find_listeners(p->r->shared->names, c, p->err, p->errlen);
+}
+
+static int read_config(struct plan *p)
+{
+	struct config_source from = { 0 };
+	struct reload *r = p->r;
+	char *text = NULL;
+	int e;
+
+	if (!r->start->file)
+		return refuse(p, -ENOENT, "there is no configuration file to read: culvert was "
+			      "started without one (--config)");
+	e = privileged_read_config(r->privileged, r->generation, &text, &from.len, &p->generation,
+				   p->err, p->errlen);
+	if (e)
+		return e;
+	p->next = calloc(1, sizeof(*p->next));
+	if (!p->next) {
+		free(text);
+		return no_memory(p);
+	}
+	p->next->refs = 1;
+	from.text = text;
+	log_keep_complaint(p->err, p->errlen);
+	e = config_parse_from(r->argc, r->argv, &from, &p->next->config);
+	log_keep_complaint(NULL, 0);
+	free(text);
+	p->next->config.generation = p->generation;
+	return e ?: find_addresses(p, &p->next->config);
+}
+
+/* --- plan: forwards --- */
 
 /* What cannot be done without a new start is refused, rather than left undone. */
 static int check_globals(struct plan *p)
@@ -80,18 +177,19 @@ static struct forward *find_before(const struct reload *r, const struct forward_
 	if (fc->name)
 		return forwards_find(r->forwards, fc->name);
 	/* the name of one from the command line may be a port that the kernel has picked */
-	l = listening_find(*r->serving->list, NULL, &fc->listen.addrs[0]);
+	l = listening_find(*r->listening, NULL, &fc->listen.addrs[0]);
 	return l && !l->forward->conf->name ? l->forward : NULL;
 }
 
-static bool listens_alike(const struct reload *r, struct forward *before,
-			  const struct forward_conf *fc)
+static bool is_unchanged(const struct reload *r, struct forward *before,
+			 const struct forward_conf *fc)
 {
-	if (fc->listen.n_addrs != before->conf->listen.n_addrs)
+	if (strcmp(before->conf->upstream.text, fc->upstream.text) != 0 ||
+	    !options_same_own(before->conf, fc) ||
+	    fc->listen.n_addrs != before->conf->listen.n_addrs)
 		return false;
 	for (size_t i = 0; i < fc->listen.n_addrs; i++) {
-		struct listening *l =
-			listening_find(*r->serving->list, before, &fc->listen.addrs[i]);
+		struct listening *l = listening_find(*r->listening, before, &fc->listen.addrs[i]);
 
 		if (!l || l->forward != before)
 			return false;
@@ -99,146 +197,265 @@ static bool listens_alike(const struct reload *r, struct forward *before,
 	return true;
 }
 
-static bool unchanged(const struct reload *r, struct forward *before, const struct forward_conf *fc)
+/* Forward number I of the new configuration, which replaces BEFORE, if any. */
+static int make_forward(struct plan *p, size_t i, struct forward *before)
 {
-	return !strcmp(before->conf->upstream.text, fc->upstream.text) &&
-	       options_same_own(before->conf, fc) && listens_alike(r, before, fc);
-}
+	struct config *c = &p->next->config;
+	const struct forward_conf *fc = &c->forwards[i];
+	char why[512];
+	struct forward *f;
+	int e;
 
-/* F is the next one. */
-static int fill_stock(struct plan *p, struct forward *f)
-{
-	char err[512];
-	int r;
-
-	if (!forward_needs_privileges(f->conf))
+	if (forward_new(fc, c, p->next, before, &f))
+		return no_memory(p);
+	p->forwards[i] = f;
+	f->policy.no_splice = p->r->no_splice;
+	if (names_add(p->r->shared->names, &f->upstream))
+		return no_memory(p);
+	if (!forward_needs_privileges(fc))
 		return 0;
 	if (!p->r->keeper)
 		return refuse(p, -EPERM, "forward %s: there is no privileged process, and its "
-			      "sockets need it", forward_name(f->conf));
-	r = socket_stock_open(p->r->keeper, &p->next->config, p->n, &f->stock, err, sizeof(err));
-	return r ? refuse(p, r, "forward %s: %s", forward_name(f->conf), err) : 0;
+			      "sockets need it", forward_name(fc));
+	e = socket_stock_open(p->r->keeper, c, i, &f->stock, why, sizeof(why));
+	return e ? refuse(p, e, "forward %s: %s", forward_name(fc), why) : 0;
 }
 
 static int plan_forwards(struct plan *p)
 {
-	struct config *c = &p->next->config;
-	int r;
+	const struct config *c = &p->next->config;
+	int e = 0;
 
-	p->forwards = calloc(c->n_forwards ?: 1, sizeof(struct forward *));
+	p->n = c->n_forwards;
+	p->forwards = calloc(p->n, sizeof(struct forward *));
 	if (!p->forwards)
-		return refuse(p, -ENOMEM, "out of memory");
-	for (; p->n < c->n_forwards; p->n++) {
-		const struct forward_conf *fc = &c->forwards[p->n];
-		struct forward *before = find_before(p->r, fc), **f = &p->forwards[p->n];
+		return no_memory(p);
+	for (size_t i = 0; !e && i < p->n; i++) {
+		struct forward *before = find_before(p->r, &c->forwards[i]);
 
-		if (before && unchanged(p->r, before, fc)) {
-			*f = before;
-			p->result->kept++;
+		if (before && is_unchanged(p->r, before, &c->forwards[i])) {
+			p->forwards[i] = before;
+			p->result.kept++;
 			continue;
 		}
-		if (forward_new(fc, c, p->next, before, f))
-			return refuse(p, -ENOMEM, "out of memory");
-		(*f)->policy.no_splice = p->r->no_splice;
-		if (names_add(p->r->shared->names, &(*f)->upstream))
-			return refuse(p, -ENOMEM, "out of memory");
-		r = fill_stock(p, *f);
-		if (r)
-			return r;
+		e = make_forward(p, i, before);
 		if (before)
-			p->result->changed++;
+			p->result.changed++;
 		else
-			p->result->added++;
+			p->result.added++;
 	}
-	return 0;
+	return e;
 }
 
-static bool is_planned(const struct plan *p, const struct forward *f, const struct addr *a)
+/* --- plan: addresses --- */
+
+/* A forward of a configuration that the privileged process knows. */
+struct numbered {
+	const struct plan *plan;
+	size_t forward;
+};
+
+static int make_sockets(void *arg, struct addr *a, bool joins, unsigned int n, int *fds, char *err,
+			size_t errlen)
 {
-	for (const struct listening *l = *p->r->serving->list; l; l = l->next)
-		if (l->becomes == f && addr_equal(&l->addr, a))
-			return true;
-	for (const struct listening *l = p->addresses.opened; l; l = l->next)
-		if (l->becomes == f && addr_equal(&l->addr, a))
+	const struct numbered *at = arg;
+
+	return privileged_listen(at->plan->r->privileged, at->plan->generation, at->forward, a,
+				 joins, n, fds, err, errlen);
+}
+
+static bool same_port(const struct addr *a, const struct addr *b)
+{
+	return addr_is_inet(a) && a->ss.ss_family == b->ss.ss_family &&
+	       addr_port(a) == addr_port(b);
+}
+
+static bool is_in_the_way(const struct reload *r, const struct addr *a)
+{
+	for (const struct listening *l = *r->listening; l; l = l->next)
+		if (same_port(&l->addr, a))
 			return true;
 	return false;
 }
 
-/* LATE: those are open already that can be opened without any connection going to them. */
-static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc, struct addr *a,
-			bool late)
+/* Open A, an address of F, which is forward number I. */
+static int open_address(struct plan *p, size_t i, struct forward *f, const struct addr *a,
+			struct listening **ret)
 {
-	struct forward *before = find_before(p->r, fc);
-	struct serving *s = p->r->serving;
-	struct listening *l = listening_find(*s->list, before, a);
-	bool has = l && !l->becomes;
+	struct numbered at = { p, i };
+	const struct listening_maker by = { make_sockets, &at };
 	char why[512];
-	int r = 0;
+	int e = listening_open(&by, f->conf, f, a, is_in_the_way(p->r, a), p->r->n_workers, ret,
+			       why, sizeof(why));
 
-	if (is_planned(p, f, a) || (!late && !has && serving_joins(s, a)))
-		return 0;
-	if (has && listening_fits(l, fc))
-		l->becomes = f;
-	else if (has)
-		r = serving_replace(s, &p->addresses, p->r->maker, f, fc, l, &l, why, sizeof(why));
-	else
-		r = serving_open(s, &p->addresses, p->r->maker, f, fc, a, &l, why, sizeof(why));
-	if (r)
-		return refuse(p, r, "forward %s: %s", forward_name(fc), why);
-	listening_adopt(l, &fc->listen, a);
+	if (e)
+		return refuse(p, e, "forward %s: %s", forward_name(f->conf), why);
+	(*ret)->next = p->opened;
+	p->opened = *ret;
 	return 0;
 }
 
-static int plan_pass(struct plan *p, bool late)
+static bool is_planned(const struct listening *list, const struct forward *f, const struct addr *a)
 {
-	int r = 0;
-
-	for (size_t i = 0; !r && i < p->n; i++) {
-		struct forward_conf *fc = &p->next->config.forwards[i];
-
-		for (size_t j = 0; !r && j < fc->listen.n_addrs; j++)
-			r = plan_address(p, p->forwards[i], fc, &fc->listen.addrs[j], late);
-	}
-	return r;
+	for (; list; list = list->next)
+		if (list->becomes == f && addr_equal(&list->addr, a))
+			return true;
+	return false;
 }
 
-static void plan_leaving(const struct serving *s)
+static int plan_address(struct plan *p, size_t i, struct addr *a, bool last)
 {
-	for (struct listening *l = *s->list; l; l = l->next) {
-		struct listening *next = l->leaving ? serving_successor(s, l) : NULL;
+	struct forward_conf *fc = &p->next->config.forwards[i];
+	struct listening *l = listening_find(*p->r->listening, find_before(p->r, fc), a);
+	struct forward *f = p->forwards[i];
+	int e = 0;
 
-		if (next)
-			l->becomes = next->becomes;
+	if (is_planned(*p->r->listening, f, a) || is_planned(p->opened, f, a))
+		return 0;
+	if (l && !l->becomes)
+		l->becomes = f;
+	else if (last || !is_in_the_way(p->r, a))
+		e = open_address(p, i, f, a, &l);
+	else
+		return 0;
+	if (!e)
+		listening_adopt(l, &fc->listen, a);
+	return e;
+}
+
+static int plan_pass(struct plan *p, bool last)
+{
+	int e = 0;
+
+	for (size_t i = 0; !e && i < p->n; i++) {
+		struct endpoint *listen = &p->next->config.forwards[i].listen;
+
+		for (size_t j = 0; !e && j < listen->n_addrs; j++)
+			e = plan_address(p, i, &listen->addrs[j], last);
 	}
+	return e;
+}
+
+/* The forward that gets what comes to ONE once ONE has no sockets, or NULL. */
+static struct forward *holder_of_any(const struct listening *list, const struct addr *one)
+{
+	for (; list; list = list->next)
+		if (list->becomes && addr_is_any(&list->addr) && same_port(one, &list->addr))
+			return list->becomes;
+	return NULL;
+}
+
+static void keep_handshakes(struct plan *p)
+{
+	for (struct listening *l = *p->r->listening; l; l = l->next)
+		if (!l->becomes && !l->shared && !addr_is_any(&l->addr))
+			l->becomes = holder_of_any(*p->r->listening, &l->addr) ?:
+				     holder_of_any(p->opened, &l->addr);
+}
+
+/* Sockets that stay, of a forward that becomes transparent. */
+static int make_transparent(struct plan *p)
+{
+	char why[512];
+	int e = 0;
+
+	for (struct listening *l = *p->r->listening; !e && l; l = l->next) {
+		size_t i = 0;
+
+		if (!l->becomes || !l->becomes->conf->transparent || l->transparent || l->given)
+			continue; /* systemd's Transparent= */
+		while (p->forwards[i] != l->becomes)
+			i++;
+		for (unsigned int w = 0; !e && w < l->n_workers; w++)
+			e = privileged_set_transparent(p->r->privileged, p->generation, i,
+						       &l->addr, l->at[w].source.fd, why,
+						       sizeof(why));
+		l->transparent = true;
+	}
+	return e ? refuse(p, e, "transparent: %s", why) : 0;
 }
 
 static int plan_addresses(struct plan *p)
 {
-	struct serving *s = p->r->serving;
-	char why[512];
-	int r;
+	int e;
 
-	for (struct listening *l = *s->list; l; l = l->next)
+	for (struct listening *l = *p->r->listening; l; l = l->next)
 		l->becomes = NULL;
-	r = plan_pass(p, false) ?: plan_pass(p, true);
-	if (r)
-		return r;
-	plan_leaving(s);
-	serving_keep_handshakes(s, &p->addresses);
-	r = serving_prepare(s, &p->addresses, why, sizeof(why));
-	return r ? refuse(p, r, "%s", why) : 0;
+	e = plan_pass(p, false) ?: plan_pass(p, true);
+	if (e)
+		return e;
+	keep_handshakes(p);
+	return make_transparent(p);
 }
 
+/* Nothing has changed, but for sockets that have been made transparent. */
 static void give_up(struct plan *p)
 {
-	serving_give_up(p->r->serving, &p->addresses);
-	/* those that were made for it are no list's */
-	for (size_t i = 0; p->forwards && i < p->next->config.n_forwards; i++)
+	listening_close_all(p->opened);
+	for (struct listening *l = *p->r->listening; l; l = l->next)
+		if (l->transparent && !l->forward->conf->transparent)
+			listening_set_options(l, l->forward->conf);
+	for (size_t i = 0; p->forwards && i < p->n; i++)
 		if (p->forwards[i] && p->forwards[i]->from == p->next)
 			forward_free(p->forwards[i]);
 }
 
-/* --- the change --- */
+/* --- change --- */
+
+struct worker_change {
+	const struct plan *plan;
+	struct worker *worker;
+};
+
+static void change_worker(void *arg)
+{
+	const struct worker_change *c = arg;
+
+	for (struct listening *l = *c->plan->r->listening; l; l = l->next) {
+		struct listener *ls = &l->at[c->worker->index];
+
+		if (l->becomes)
+			ls->forward = l->becomes;
+		else
+			listener_end(ls);
+	}
+	for (struct listening *l = c->plan->opened; l; l = l->next)
+		listener_start(l, c->worker);
+}
+
+/* Waits for workers however slow they are, since half a change is none. */
+static void change_addresses(struct plan *p)
+{
+	struct listening **at = p->r->listening;
+
+	for (unsigned int w = 0; w < p->r->n_workers; w++) {
+		struct worker_change c = { p, p->r->workers[w] };
+
+		while (loop_call(&c.worker->loop, change_worker, &c, WORKER_PATIENCE_MS) ==
+		       -ETIMEDOUT)
+			log_error("worker %u is slow, and the change of its listeners waits", w);
+	}
+	while (*at) {
+		struct listening *l = *at;
+
+		if (!l->becomes) {
+			*at = l->next;
+			listening_close(l);
+			continue;
+		}
+		if (l->forward != l->becomes)
+			listening_set_options(l, l->becomes->conf);
+		l->forward = l->becomes;
+		at = &l->next;
+	}
+	*at = p->opened;
+}
+
+/* Sessions of F, and of those that it has replaced, may go on until DUE_MS; WHAT says so. */
+static void set_due(struct forward *f, uint64_t due_ms, const char *what)
+{
+	f->totals->due = (struct forward_due){ due_ms, what };
+}
 
 static bool stays(const struct plan *p, const struct forward *f)
 {
@@ -257,75 +474,213 @@ static bool is_replaced(const struct plan *p, const struct forward *f)
 	return false;
 }
 
-/* A deadline that an operator has set before stays, if it is the earlier one. */
-static void limit_removed(struct forward *f, uint64_t now_ms)
+/* An earlier deadline that an operator has set stays. */
+static void retire(struct plan *p, struct forward *f, uint64_t now_ms)
 {
-	unsigned int drain = f->conf->drain_timeout_ms;
+	unsigned int timeout = f->conf->drain_timeout_ms;
 
-	if (drain && now_ms + drain < f->totals->due.ms)
-		forward_set_due(f, now_ms + drain, "drain-timeout");
+	if (is_replaced(p, f)) {
+		f->state = FORWARD_REPLACED;
+		return;
+	}
+	f->state = FORWARD_REMOVED;
+	p->result.removed++;
+	if (timeout && now_ms + timeout < f->totals->due.ms)
+		set_due(f, now_ms + timeout, "drain-timeout");
 }
 
-static void adopt_forwards(struct plan *p, uint64_t now_ms)
+static void change_forwards(struct plan *p)
 {
+	struct forward *gone = NULL, **at = &gone, *next;
 	struct forwards *all = p->r->forwards;
-	struct forward *f = all->first, *next;
+	uint64_t now_ms = clock_ms();
 
-	for (; f && f->state == FORWARD_ACTIVE; f = next) {
+	for (struct forward *f = all->first; f; f = next) {
 		next = f->next;
-		if (stays(p, f)) {
-			forwards_take(all, f);
+		if (stays(p, f))
 			continue;
-		}
-		if (is_replaced(p, f)) {
-			forwards_retire(all, f, FORWARD_REPLACED);
-			continue;
-		}
-		forwards_retire(all, f, FORWARD_REMOVED);
-		limit_removed(f, now_ms);
-		p->result->removed++;
+		if (f->state == FORWARD_ACTIVE)
+			retire(p, f, now_ms);
+		*at = f;
+		at = &f->next;
 	}
+	*at = NULL;
+	at = &all->first;
 	for (size_t i = 0; i < p->n; i++) {
-		forward_clear_due(p->forwards[i]); /* none drains any more */
-		forwards_add(all, p->forwards[i]);
-		if (p->forwards[i]->stock)
-			socket_stock_renumber(p->forwards[i]->stock,
-					      p->next->config.generation, i);
+		struct forward *f = p->forwards[i];
+
+		set_due(f, UINT64_MAX, "");
+		f->draining = false;
+		if (f->stock)
+			socket_stock_renumber(f->stock, p->generation, i);
+		*at = f;
+		at = &f->next;
 	}
+	*at = gone;
 }
 
 /* Who looks at forwards and sessions finds all of it done, or nothing. */
-static void put_in_force(struct plan *p, uint64_t now_ms)
+static void put_in_force(struct plan *p)
 {
-	pthread_mutex_lock(&p->r->forwards->lock);
-	serving_change(p->r->serving, &p->addresses);
-	adopt_forwards(p, now_ms);
-	pthread_mutex_unlock(&p->r->forwards->lock);
+	struct reload *r = p->r;
+	const struct config *c = &p->next->config;
+
+	pthread_mutex_lock(&r->forwards->lock);
+	change_addresses(p);
+	change_forwards(p);
+	pthread_mutex_unlock(&r->forwards->lock);
+	r->generation = p->generation;
+	log_set_level(c->log_level);
+	atomic_store(&r->shared->grace_ms, c->grace_ms);
 	for (size_t i = 0; i < p->n; i++)
 		if (p->forwards[i]->from == p->next)
 			forward_warn(p->forwards[i]->conf);
 }
 
-int reload_apply(const struct reload *r, struct config_version *next, uint64_t now_ms,
-		 struct reload_result *ret)
-{
-	struct plan p = { .r = r, .next = next, .result = ret };
-	int error;
+/* --- reload --- */
 
-	memset(ret, 0, sizeof(*ret));
-	error = check_globals(&p) ?: plan_forwards(&p) ?: plan_addresses(&p);
-	if (error)
-		give_up(&p);
+static int apply(struct plan *p)
+{
+	int e = read_config(p) ?: check_globals(p);
+
+	if (e)
+		return e;
+	pthread_mutex_lock(&p->r->turn);
+	e = plan_forwards(p) ?: plan_addresses(p);
+	if (e)
+		give_up(p);
 	else
-		put_in_force(&p, now_ms);
-	free(p.forwards);
-	config_version_drop(next);
-	return error;
+		put_in_force(p);
+	pthread_mutex_unlock(&p->r->turn);
+	return e;
 }
 
-/* --- afterwards --- */
+static void tell_systemd(const char *state, const char *status)
+{
+	sd_notifyf(0, "%s\nMONOTONIC_USEC=%llu\nSTATUS=%s", state,
+		   (unsigned long long)clock_ns() / 1000, status);
+}
 
-struct drain {
+/* What `systemctl status` shows. */
+static void say_status(const struct reload_result *res, const char *err, char *buf, size_t size)
+{
+	unsigned int n = res->added + res->changed + res->kept;
+
+	if (err[0])
+		snprintf(buf, size, "Works as before: the last reload failed: %s", err);
+	else
+		snprintf(buf, size, "%u forward%s; the last reload: %u added, %u changed, %u "
+			 "removed", n, n == 1 ? "" : "s", res->added, res->changed, res->removed);
+}
+
+/* The lock is held. */
+static void record(struct reload *r, uint64_t number, const struct reload_result *res,
+		   const char *err)
+{
+	r->finished = number;
+	r->ok = !err[0];
+	snprintf(r->error, sizeof(r->error), "%s", err);
+	r->result = *res;
+}
+
+static void reload_now(struct reload *r, uint64_t number)
+{
+	char err[sizeof(r->error)] = "", status[sizeof(err) + 80];
+	struct plan p = { .r = r, .err = err, .errlen = sizeof(err) };
+
+	tell_systemd("RELOADING=1", "Reads the configuration again");
+	if (apply(&p)) {
+		p.result = (struct reload_result){ 0 };
+		log_error("reload: nothing has changed: %s", err);
+	} else {
+		log_info("reload: %u forward%s added, %u changed, %u removed, %u as before",
+			 p.result.added, p.result.added == 1 ? "" : "s", p.result.changed,
+			 p.result.removed, p.result.kept);
+	}
+	free(p.forwards);
+	config_version_drop(p.next);
+	say_status(&p.result, err, status, sizeof(status));
+	/* systemd is told before those who wait for this reload */
+	tell_systemd("READY=1", status);
+	pthread_mutex_lock(&r->lock);
+	record(r, number, &p.result, err);
+	pthread_mutex_unlock(&r->lock);
+}
+
+/* --- drain --- */
+
+static int open_all(struct plan *p, size_t number, struct forward *f)
+{
+	const struct endpoint *listen = &f->conf->listen;
+	struct listening *l;
+	int e = 0;
+
+	for (size_t i = 0; !e && i < listen->n_addrs; i++)
+		e = open_address(p, number, f, &listen->addrs[i], &l);
+	if (e)
+		listening_close_all(p->opened);
+	return e;
+}
+
+/* With the turn. */
+static int drain(struct plan *p, const char *name, bool undo, uint64_t due_ms)
+{
+	struct forwards *all = p->r->forwards;
+	struct forward *f = all->first;
+	size_t number = 0;
+	int e = 0;
+
+	for (; f && f->state == FORWARD_ACTIVE; f = f->next, number++)
+		if (!strcmp(forward_name(f->conf), name))
+			break;
+	if (!f || f->state != FORWARD_ACTIVE)
+		return refuse(p, -ENOENT, "no forward is named \"%.64s\"", name);
+	if (undo && !f->draining)
+		return 0;
+	for (struct listening *l = *p->r->listening; l; l = l->next)
+		l->becomes = l->forward == f && !undo ? NULL : l->forward;
+	if (undo)
+		e = open_all(p, number, f);
+	if (e)
+		return e;
+	pthread_mutex_lock(&all->lock);
+	change_addresses(p);
+	f->draining = !undo;
+	pthread_mutex_unlock(&all->lock);
+	if (undo)
+		set_due(f, UINT64_MAX, "");
+	else
+		set_due(f, due_ms, "deadline");
+	return 0;
+}
+
+int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
+		 size_t errlen)
+{
+	struct timespec until = clock_timespec(clock_real_ms() + UINT64_C(1000) * TURN_PATIENCE_S);
+	struct plan p = { .r = r, .err = err, .errlen = errlen };
+	int e;
+
+	if (pthread_mutex_timedlock(&r->turn, &until))
+		return refuse(&p, -EBUSY, "a reload is under way; ask again");
+	p.generation = r->generation;
+	e = r->ended ? refuse(&p, -ESHUTDOWN, RELOAD_STOPPING) : drain(&p, name, undo, due_ms);
+	pthread_mutex_unlock(&r->turn);
+	pthread_mutex_lock(&r->lock);
+	r->look = true;
+	pthread_cond_signal(&r->change);
+	pthread_mutex_unlock(&r->lock);
+	return e;
+}
+
+bool reload_may_listen(const struct reload *r)
+{
+	return privileged_runs(r->privileged);
+}
+
+/* --- what is due --- */
+
+struct ending {
 	struct worker *worker;
 	const struct forward *forward;
 };
@@ -337,9 +692,9 @@ static bool is_of(const void *arg, const struct session *s)
 
 static void end_sessions(void *arg)
 {
-	struct drain *d = arg;
+	struct ending *e = arg;
 
-	session_end_many(d->worker, is_of, d->forward, CAUSE_DRAIN_OVER);
+	session_end_many(e->worker, is_of, e->forward, CAUSE_DRAIN_OVER);
 }
 
 static void end_forward(const struct reload *r, const struct forward *f)
@@ -348,17 +703,20 @@ static void end_forward(const struct reload *r, const struct forward *f)
 
 	log_info("forward %s: its %s is over: %u session%s reset", forward_name(f->conf),
 		 f->totals->due.what, n, n == 1 ? " is" : "s are");
-	for (unsigned int w = 0; w < r->serving->n_workers; w++) {
-		struct drain d = { r->serving->workers[w], f };
+	for (unsigned int w = 0; w < r->n_workers; w++) {
+		struct ending e = { r->workers[w], f };
 
-		loop_call(&d.worker->loop, end_sessions, &d, WORKER_PATIENCE_MS);
+		loop_call(&e.worker->loop, end_sessions, &e, WORKER_PATIENCE_MS);
 	}
 }
 
-/* All whose time is over.  When to look again. */
-static uint64_t end_due(const struct reload *r, uint64_t now_ms)
+/*
+ * End the sessions whose time is over, and free the forwards that are gone.  When there will be
+ * something to do again; UINT64_MAX: not before the next change.
+ */
+static uint64_t look(const struct reload *r)
 {
-	uint64_t due = UINT64_MAX;
+	uint64_t now_ms = clock_ms(), due = UINT64_MAX;
 
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if (f->totals->due.ms <= now_ms && atomic_load(&f->sessions))
@@ -366,24 +724,131 @@ static uint64_t end_due(const struct reload *r, uint64_t now_ms)
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
 		if (!atomic_load(&f->sessions))
 			continue;
-		if (f->totals->due.ms <= now_ms) /* a worker that did not answer is asked again */
+		if (f->totals->due.ms <= now_ms) /* ask a worker that did not answer again */
 			f->totals->due.ms = now_ms + WORKER_PATIENCE_MS;
 		if (f->totals->due.ms < due)
 			due = f->totals->due.ms;
 	}
-	return due;
-}
-
-uint64_t reload_drain(const struct reload *r, uint64_t now_ms)
-{
-	uint64_t due = serving_look(r->serving, now_ms), end = end_due(r, now_ms);
-
-	if (end < due)
-		due = end;
 	forwards_reap(r->forwards);
 	/* what is left waits for its last session, and its stock of descriptors with it */
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if (f->state != FORWARD_ACTIVE && f->stock && now_ms + STOCK_LOOK_MS < due)
 			due = now_ms + STOCK_LOOK_MS;
 	return due;
+}
+
+/* --- the thread --- */
+
+/* Wait until somebody asks, it is to stop, or DUE_MS.  The lock is held. */
+static void wait_for_change(struct reload *r, uint64_t due_ms)
+{
+	struct timespec until = clock_timespec(due_ms);
+
+	if (due_ms == UINT64_MAX)
+		pthread_cond_wait(&r->change, &r->lock);
+	else
+		pthread_cond_timedwait(&r->change, &r->lock, &until);
+}
+
+static void *run(void *arg)
+{
+	struct reload *r = arg;
+	uint64_t due = UINT64_MAX;
+
+	pthread_mutex_lock(&r->lock);
+	while (!r->stop) {
+		uint64_t number = r->asked; /* who asks from now on asks for another */
+
+		if (number == r->finished && !r->look && clock_ms() < due) {
+			wait_for_change(r, due);
+			continue;
+		}
+		r->look = false;
+		pthread_mutex_unlock(&r->lock);
+		if (number != r->finished)
+			reload_now(r, number);
+		pthread_mutex_lock(&r->turn);
+		due = look(r);
+		pthread_mutex_unlock(&r->turn);
+		pthread_mutex_lock(&r->lock);
+	}
+	if (r->asked != r->finished) {
+		log_info("reload: nothing has changed: " RELOAD_STOPPING);
+		record(r, r->asked, &(struct reload_result){ 0 }, RELOAD_STOPPING);
+	}
+	pthread_mutex_unlock(&r->lock);
+	return NULL;
+}
+
+int reload_start(struct reload *r)
+{
+	int e;
+
+	clock_cond_init(&r->change);
+	pthread_mutex_init(&r->lock, NULL);
+	pthread_mutex_init(&r->turn, NULL);
+	r->ok = r->opened = true;
+	e = new_thread(&r->thread, run, r);
+	r->started = !e;
+	return e;
+}
+
+void reload_stop(struct reload *r)
+{
+	if (!r->started)
+		return;
+	pthread_mutex_lock(&r->lock);
+	r->stop = true;
+	pthread_cond_signal(&r->change);
+	pthread_mutex_unlock(&r->lock);
+	if (r->shared->names)
+		names_give_up(r->shared->names); /* it may wait for a name server that is silent */
+	pthread_join(r->thread, NULL);
+	r->started = false;
+	pthread_mutex_lock(&r->turn); /* a drain may be under way */
+	r->ended = true;
+	pthread_mutex_unlock(&r->turn);
+}
+
+void reload_close(struct reload *r)
+{
+	if (!r->opened)
+		return;
+	pthread_cond_destroy(&r->change);
+	pthread_mutex_destroy(&r->lock);
+	pthread_mutex_destroy(&r->turn);
+}
+
+uint64_t reload_ask(struct reload *r)
+{
+	uint64_t number = 0;
+
+	pthread_mutex_lock(&r->lock);
+	if (!r->stop)
+		number = ++r->asked;
+	pthread_cond_signal(&r->change);
+	pthread_mutex_unlock(&r->lock);
+	return number;
+}
+
+static void add_count(struct json_object *o, const char *key, uint64_t n)
+{
+	json_add(o, key, json_object_new_int64((int64_t)n));
+}
+
+struct json_object *reload_json(struct reload *r)
+{
+	struct json_object *o = json_object_new_object();
+
+	pthread_mutex_lock(&r->lock);
+	add_count(o, "asked", r->asked);
+	add_count(o, "finished", r->finished);
+	json_add(o, "ok", json_object_new_boolean(r->ok));
+	json_add(o, "error", json_object_new_string(r->error));
+	add_count(o, "added", r->result.added);
+	add_count(o, "changed", r->result.changed);
+	add_count(o, "removed", r->result.removed);
+	add_count(o, "kept", r->result.kept);
+	pthread_mutex_unlock(&r->lock);
+	return o;
 }

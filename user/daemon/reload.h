@@ -2,46 +2,96 @@
 #ifndef CULVERT_RELOAD_H
 #define CULVERT_RELOAD_H
 
+#include <json-c/json.h>
+#include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/serving.h"
+#include "daemon/privileged_client.h"
 #include "relay/forward.h"
+#include "relay/listener.h"
+#include "relay/names.h"
+#include "relay/socket_stock.h"
 #include "relay/worker.h"
 
 /*
- * From one configuration to the next while sessions run.  For the thread that reloads, while it has
- * the turn (serving.h): it alone changes the list of forwards.
+ * What changes while culvert runs: `culvert reload` and SIGHUP put the configuration file in force
+ * as it is now, or say why not; `culvert drain` closes one forward's sockets; sessions of forwards
+ * that are removed or drain end when their time is over.
  */
-struct reload {
-	const struct config *start;  /* what only a new start can change is as it says */
-	struct shared *shared;
-	struct forwards *forwards;
-	struct serving *serving;
-	const struct listening_maker *maker; /* of new addresses */
-	struct stock_keeper *keeper; /* see socket_stock.h */
-	bool no_splice;              /* see struct policy */
-};
+
+/* Why nothing changes after reload_stop(). */
+#define RELOAD_STOPPING "culvert is stopping, and its forwards change no more"
 
 struct reload_result {
 	unsigned int added, changed, removed, kept; /* forwards */
-	char why[640];                              /* it was refused; "": it was not */
 };
 
+struct reload {
+	/* set by the caller */
+	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
+	char **argv;
+	const struct config *start;    /* an option that only a new start can change is as it says */
+	struct privileged *privileged; /* NULL: there is no file, or no reading it again */
+	struct shared *shared;
+	struct forwards *forwards;
+	struct listening **listening;  /* list of all addresses */
+	struct worker *const *workers;
+	unsigned int n_workers;
+	struct stock_keeper *keeper;   /* see socket_stock.h */
+	bool no_splice;                /* see struct policy */
+
+	/*
+	 * Held for a whole change, which may wait for another process: by the thread that reloads,
+	 * and by the control thread for a drain.  Whoever holds it may go through the lists of
+	 * forwards and addresses; to change them takes forwards->lock too.
+	 */
+	pthread_mutex_t turn;
+	bool ended;          /* nothing changes any more */
+	uint32_t generation; /* of the configuration in force */
+	pthread_t thread;
+	bool opened, started;
+
+	pthread_mutex_t lock; /* of what follows */
+	pthread_cond_t change;
+	bool stop;
+	bool look;                /* something may be due */
+	uint64_t asked, finished; /* reloads, since the start */
+	bool ok;                  /* the last one */
+	char error[1024];         /* "": it went well */
+	struct reload_result result;
+};
+
+/* Start the thread.  -errno. */
+int reload_start(struct reload *r);
 /*
- * Make NEXT what is in force: the caller's reference to it is taken over, also if this fails.
- * Addresses that stay keep their sockets, so that no connection attempt there is refused or reset.
- * Sessions go on with what they began with.  Either all of it is done, or nothing: then -errno, and
- * RET says why.  NOW_MS is of CLOCK_MONOTONIC.
+ * End the thread, before the workers end: from here on nothing changes, and whoever asks is told.
+ * A change that is under way is waited for.  One that was never started is fine.
  */
-int reload_apply(const struct reload *r, struct config_version *next, uint64_t now_ms,
-		 struct reload_result *ret);
+void reload_stop(struct reload *r);
+/* When nobody asks any more. */
+void reload_close(struct reload *r);
 
 /*
- * End the sessions whose time is over at NOW_MS (struct forward_due), free the forwards that are
- * gone, and close listeners that have been replaced.  When there will be something to do again;
- * UINT64_MAX: not before the next reload.
+ * Ask for a reload: the number that `finished` reaches when it is done, or 0: culvert is stopping.
+ * By any thread; waits for nothing.
  */
-uint64_t reload_drain(const struct reload *r, uint64_t now_ms);
+uint64_t reload_ask(struct reload *r);
+
+/*
+ * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS of
+ * CLOCK_MONOTONIC (UINT64_MAX: never); or (UNDO) take sessions again.  -ENOENT: there is none;
+ * -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping; or another -errno; ERR says what
+ * is wrong.
+ */
+int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
+		 size_t errlen);
+
+/* True if sockets that listen can be had, for a reload or to undo a drain.  By any thread. */
+bool reload_may_listen(const struct reload *r);
+
+/* How the last reload went. */
+struct json_object *reload_json(struct reload *r);
 
 #endif

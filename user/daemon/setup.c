@@ -122,22 +122,41 @@ static int make_forwards(struct setup *s)
 	return 0;
 }
 
+/* All addresses of F, which is made of FC. */
+static int listen_for(struct setup *s, struct forward *f, struct forward_conf *fc)
+{
+	struct endpoint *e = &fc->listen;
+	char err[512];
+
+	for (size_t i = 0; i < e->n_addrs; i++) {
+		struct listening *l;
+
+		if (listening_open(NULL, fc, f, &e->addrs[i], false, s->config.workers, &l, err,
+				   sizeof(err))) {
+			log_error("%s", err);
+			return EXIT_CODE_FAILURE;
+		}
+		listening_adopt(l, e, &e->addrs[i]);
+		l->next = s->listening;
+		s->listening = l;
+	}
+	return 0;
+}
+
 static int open_listening(struct setup *s)
 {
 	struct forward *f = s->forwards.first;
 	char err[512];
+	int r = 0;
 
 	if (given_take(err, sizeof(err))) {
 		log_error("%s", err);
 		return EXIT_CODE_USAGE;
 	}
-	for (size_t i = 0; i < s->config.n_forwards; i++, f = f->next) {
-		if (listening_open_endpoint(&listening_by_self, &s->config.forwards[i], f,
-					    s->config.workers, &s->listening, err, sizeof(err))) {
-			log_error("%s", err);
-			return EXIT_CODE_FAILURE;
-		}
-	}
+	for (size_t i = 0; !r && i < s->config.n_forwards; i++, f = f->next)
+		r = listen_for(s, f, &s->config.forwards[i]);
+	if (r)
+		return r;
 	if (given_check(err, sizeof(err))) {
 		log_error("%s", err);
 		return EXIT_CODE_USAGE;

@@ -8,7 +8,7 @@
 #include "daemon/sandbox.h"
 #include "probe/probe.h"
 #include "relay/forward.h"
-#include "relay/listening.h"
+#include "relay/listener.h"
 #include "relay/worker.h"
 
 /* What culvert takes root for, and has got hold of when that is given up; before it has threads. */

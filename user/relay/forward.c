@@ -30,9 +30,8 @@ void forwards_add(struct forwards *all, struct forward *f)
 {
 	struct forward **at = &all->first;
 
-	while (*at && (*at)->state == FORWARD_ACTIVE)
+	while (*at)
 		at = &(*at)->next;
-	f->next = *at;
 	*at = f;
 }
 
@@ -43,37 +42,6 @@ struct forward *forwards_find(const struct forwards *all, const char *name)
 	while (f && (f->state != FORWARD_ACTIVE || strcmp(forward_name(f->conf), name) != 0))
 		f = f->next;
 	return f;
-}
-
-void forwards_take(struct forwards *all, struct forward *f)
-{
-	struct forward **at = &all->first;
-
-	while (*at != f)
-		at = &(*at)->next;
-	*at = f->next;
-	f->next = NULL;
-}
-
-void forwards_retire(struct forwards *all, struct forward *f, enum forward_state state)
-{
-	struct forward **at = &all->first;
-
-	forwards_take(all, f);
-	f->state = state;
-	while (*at)
-		at = &(*at)->next;
-	*at = f;
-}
-
-void forward_set_due(struct forward *f, uint64_t due_ms, const char *what)
-{
-	f->totals->due = (struct forward_due){ due_ms, what };
-}
-
-void forward_clear_due(struct forward *f)
-{
-	forward_set_due(f, UINT64_MAX, "");
 }
 
 static bool is_gone(const struct forward *f)

@@ -68,32 +68,24 @@ struct forward {
 	_Atomic unsigned int sessions; /* that hold it */
 	struct config_version *from;   /* where conf is; NULL: that of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */
-	bool draining;               /* ACTIVE: its sockets are closed, see drain.h */
+	bool draining;               /* ACTIVE: its sockets are closed, see reload.h */
 	struct forward *next;
 };
 
 /* Those that are active, in the order of the configuration, and behind them those that are not. */
 struct forwards {
 	pthread_mutex_t lock; /* held by who goes through the list or changes it: never a worker.
-			       * Who has the turn (serving.h) may go through it without */
+			       * Who has the turn (reload.h) may go through it without */
 	struct forward *first;
 };
 
 void forwards_init(struct forwards *all);
 /* All sessions must be gone. */
 void forwards_close(struct forwards *all);
-/* Put F behind the others that are active. */
+/* Put F at the end. */
 void forwards_add(struct forwards *all, struct forward *f);
 /* The active one of that name, or NULL. */
 struct forward *forwards_find(const struct forwards *all, const char *name);
-/* Take F off. */
-void forwards_take(struct forwards *all, struct forward *f);
-/* F is no longer active. */
-void forwards_retire(struct forwards *all, struct forward *f, enum forward_state state);
-/* DUE_MS is set by WHAT, for the sessions of F and of those that it has replaced. */
-void forward_set_due(struct forward *f, uint64_t due_ms, const char *what);
-/* They may go on as long as they like. */
-void forward_clear_due(struct forward *f);
 /*
  * Free what is not active and has no sessions.  Takes the lock, but not while it frees: that may
  * wait for the privileged process, or the thread for names.

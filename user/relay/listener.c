@@ -2,22 +2,33 @@
 #include "relay/listener.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "base/advice.h"
+#include "relay/given.h"
 #include "daemon/session_log.h"
+#include "datapath/tcp.h"
 #include "relay/limits.h"
 #include "config/config.h"
 #include "relay/session.h"
+#include "relay/socket_options.h"
+
+#define BACKLOG 4096
 
 #define PAUSE_MS 50
 /* A listener that ends takes what waits for it, but not more than may wait in a backlog. */
-#define LAST_ACCEPTS 4096
+#define LAST_ACCEPTS BACKLOG
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
  * last call, which finds none, costs nearly as much as one that succeeds.  A listener begins with
@@ -29,7 +40,18 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL(accept4),
-	SYSCALL(close));
+	SYSCALL(close),
+	SYSCALL(shutdown),
+	SYSCALL(unlink), /* unix sockets */
+	SYSCALL(unlinkat));
+
+/* --- accepting --- */
+
+static void wake_at(struct worker *w, uint64_t due_ms)
+{
+	if (!w->resume.at || due_ms < w->resume.due_ms)
+		timer_set(&w->loop, &w->resume, due_ms);
+}
 
 /* What an operator can do about a pause. */
 static const char *advice_pause(enum cause cause)
@@ -59,8 +81,9 @@ static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 			    advice_pause(cause));
 	}
 	ls->paused = true;
+	ls->resume_ms = due_ms;
 	loop_watch(&w->loop, &ls->source, 0, false);
-	timer_set(&w->loop, &ls->resume, due_ms);
+	wake_at(w, due_ms);
 }
 
 static void pause_accepting(struct listener *ls, enum cause cause)
@@ -68,20 +91,30 @@ static void pause_accepting(struct listener *ls, enum cause cause)
 	pause_until(ls, cause, ls->worker->loop.now_ms + PAUSE_MS);
 }
 
-/* Of the workers that all watch one unix socket, only one is woken at a time. */
-static int start_accepting(struct listener *ls)
+/* Of the workers that all watch one socket, only one is woken at a time. */
+static void start_accepting(struct listener *ls)
 {
 	uint32_t events = EPOLLIN | (ls->on->shared ? (uint32_t)EPOLLEXCLUSIVE : 0);
+	struct worker *w = ls->worker;
 
-	return loop_watch(&ls->worker->loop, &ls->source, events, true);
+	ls->resume_ms = 0;
+	if (!loop_watch(&w->loop, &ls->source, events, true))
+		return;
+	/* epoll has no memory: try again */
+	ls->resume_ms = w->loop.now_ms + PAUSE_MS;
+	wake_at(w, ls->resume_ms);
 }
 
 static void on_resume(struct timer *t)
 {
-	struct listener *ls = (struct listener *)((char *)t - offsetof(struct listener, resume));
+	struct worker *w = (struct worker *)((char *)t - offsetof(struct worker, resume));
 
-	if (start_accepting(ls))
-		timer_set(&ls->worker->loop, &ls->resume, ls->worker->loop.now_ms + PAUSE_MS);
+	for (struct listener *ls = w->listeners; ls; ls = ls->next) {
+		if (ls->resume_ms && ls->resume_ms <= w->loop.now_ms)
+			start_accepting(ls);
+		else if (ls->resume_ms)
+			wake_at(w, ls->resume_ms);
+	}
 }
 
 static enum cause accept_cause(int error)
@@ -236,37 +269,32 @@ static void on_accept(struct source *source, uint32_t events)
 	ls->streak = 0;
 }
 
-struct listener *listener_new(struct worker *w, struct listening *on, struct forward *f)
-{
-	struct listener *ls = calloc(1, sizeof(*ls));
+/* --- one worker's side --- */
 
-	if (!ls)
-		return NULL;
-	ls->source = (struct source){ .handle = on_accept, .fd = on->fds[w->index] };
-	ls->resume.fire = on_resume;
+void listener_start(struct listening *l, struct worker *w)
+{
+	struct listener *ls = &l->at[w->index];
+
+	atomic_fetch_add(&l->refs, 1);
+	ls->source.handle = on_accept;
 	ls->worker = w;
-	ls->on = on;
-	ls->forward = f;
+	ls->on = l;
+	ls->forward = l->forward;
 	ls->burst = 1;
-	return ls;
-}
-
-void listener_start(struct listener *ls)
-{
-	struct worker *w = ls->worker;
-
 	ls->next = w->listeners;
 	w->listeners = ls;
-	on_resume(&ls->resume);
+	w->resume.fire = on_resume;
+	start_accepting(ls);
 }
 
-struct listener *listener_find(const struct worker *w, const struct listening *on)
+/*
+ * Close FD.  The privileged process, which has made it, may not have closed its own copy yet, and
+ * the socket would take connections until then: so it is shut down.
+ */
+static void close_listener(int fd)
 {
-	struct listener *ls = w->listeners;
-
-	while (ls && ls->on != on)
-		ls = ls->next;
-	return ls;
+	shutdown(fd, SHUT_RDWR);
+	close(fd);
 }
 
 void listener_end(struct listener *ls)
@@ -278,11 +306,10 @@ void listener_end(struct listener *ls)
 	/* who waits at systemd's socket is served when culvert is back */
 	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls, true))
 		;
-	timer_cancel(&w->loop, &ls->resume);
 	loop_watch(&w->loop, &ls->source, 0, false);
 	if (!ls->on->shared) {
-		close(ls->source.fd);
-		ls->on->fds[w->index] = -1;
+		close_listener(ls->source.fd);
+		ls->source.fd = -1;
 	}
 	while (*at != ls)
 		at = &(*at)->next;
@@ -291,23 +318,295 @@ void listener_end(struct listener *ls)
 	w->ended = ls;
 }
 
-static void free_list(struct listener **list)
+static void let_go(struct listening *l)
+{
+	if (atomic_fetch_sub(&l->refs, 1) == 1)
+		free(l);
+}
+
+static void let_go_all(struct listener **list)
 {
 	while (*list) {
 		struct listener *ls = *list;
 
 		*list = ls->next;
-		free(ls);
+		let_go(ls->on);
 	}
 }
 
 void listeners_reap(struct worker *w)
 {
-	free_list(&w->ended);
+	let_go_all(&w->ended);
 }
 
 void listeners_free(struct worker *w)
 {
-	free_list(&w->ended);
-	free_list(&w->listeners);
+	let_go_all(&w->ended);
+	let_go_all(&w->listeners);
+}
+
+/* --- sockets --- */
+
+/* Set the options that accepted sockets inherit, or clear what the socket has from before. */
+static int set_session_options(int fd, const struct forward_conf *fc)
+{
+	int zero = 0;
+
+	if (!fc->nodelay && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero)))
+		return -errno;
+	if (!fc->keepalive_s && setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &zero, sizeof(zero)))
+		return -errno;
+	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s);
+}
+
+static int set_options(int fd, const struct forward_conf *fc, int family, bool reuseport)
+{
+	int one = 1, r = fc->transparent ? socket_set_transparent(fd, family) : 0;
+
+	if (r)
+		return r;
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) ||
+	    (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one))))
+		return -errno;
+	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
+	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
+		return -errno;
+	return set_session_options(fd, fc);
+}
+
+/* The file of a unix socket is open to all, like a port: its directory says who may reach it. */
+static int bind_listener(int fd, const struct addr *a)
+{
+	mode_t mask = umask(0111);
+	int r = bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
+
+	umask(mask);
+	return r;
+}
+
+static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
+		       int *ret_fd)
+{
+	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (addr_is_inet(a))
+		r = set_options(fd, fc, a->ss.ss_family, reuseport);
+	r = r ?: bind_listener(fd, a);
+	if (!r && listen(fd, BACKLOG))
+		r = -errno;
+	if (r)
+		close(fd);
+	else
+		*ret_fd = fd;
+	return r;
+}
+
+static void remove_stale(const struct addr *a)
+{
+	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
+	struct stat st;
+	int fd;
+
+	if (!un->sun_path[0] || lstat(un->sun_path, &st) || !S_ISSOCK(st.st_mode))
+		return;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return;
+	if (connect(fd, (const struct sockaddr *)un, a->len) && errno == ECONNREFUSED)
+		unlink(un->sun_path);
+	close(fd);
+}
+
+static int make_room(const struct forward_conf *fc, const struct addr *a)
+{
+	int fd, r;
+
+	if (!addr_is_inet(a)) {
+		remove_stale(a);
+		return 0;
+	}
+	r = open_socket(fc, a, false, &fd);
+	if (!r)
+		close(fd);
+	return r;
+}
+
+int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, unsigned int n,
+		     int *fds)
+{
+	int r = joins ? 0 : make_room(fc, a);
+	unsigned int i = 0;
+
+	while (!r && i < n) {
+		socklen_t len = sizeof(a->ss);
+
+		r = open_socket(fc, a, true, &fds[i]);
+		if (!r && addr_takes_any_port(a)) /* all must have the port of the first */
+			getsockname(fds[i], (struct sockaddr *)&a->ss, &len);
+		i += !r;
+	}
+	while (r && i > 0)
+		close(fds[--i]);
+	return r;
+}
+
+/* --- addresses --- */
+
+static struct listening *new_listening(struct forward *f, const struct addr *a, unsigned int n)
+{
+	size_t size = sizeof(struct listening) + n * sizeof(struct listener);
+	struct listening *l = aligned_alloc(_Alignof(struct listening), size);
+
+	if (!l)
+		return NULL;
+	memset(l, 0, size);
+	l->forward = l->becomes = f;
+	l->asked = l->addr = *a;
+	l->shared = !addr_is_inet(a);
+	l->n_workers = n;
+	atomic_init(&l->refs, 1);
+	for (unsigned int i = 0; i < n; i++)
+		l->at[i].source.fd = -1;
+	return l;
+}
+
+/* Use the socket that systemd has opened for L's address.  -ENOENT: there is none. */
+static int take_given(struct listening *l, const struct forward_conf *fc, int *ret_fd)
+{
+	int fd = given_open(&l->addr);
+	int r = fd < 0 ? fd : addr_is_inet(&l->addr) ? set_session_options(fd, fc) : 0;
+
+	if (r && fd >= 0)
+		close(fd);
+	if (r)
+		return r;
+	l->given = l->shared = true;
+	*ret_fd = fd;
+	return 0;
+}
+
+static int get_sockets(struct listening *l, const struct listening_maker *by,
+		       const struct forward_conf *fc, bool joins, int *fds, char *err,
+		       size_t errlen)
+{
+	unsigned int n = l->shared ? 1 : l->n_workers;
+	int r = take_given(l, fc, fds);
+
+	if (r && r != -ENOENT)
+		snprintf(err, errlen, "systemd's socket: %s", strerror(-r));
+	if (r != -ENOENT)
+		return r;
+	if (by)
+		return by->make(by->arg, &l->addr, joins, n, fds, err, errlen);
+	r = listener_sockets(fc, &l->addr, joins, n, fds);
+	if (r)
+		snprintf(err, errlen, "%s%s", strerror(-r), advice_listen(-r));
+	return r;
+}
+
+int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
+		   struct forward *f, const struct addr *a, bool joins, unsigned int n,
+		   struct listening **ret, char *err, size_t errlen)
+{
+	struct listening *l = new_listening(f, a, n);
+	int *fds = calloc(n, sizeof(*fds)), r = -ENOMEM;
+	char text[ADDR_STRLEN], why[256] = "out of memory";
+
+	if (l && fds)
+		r = get_sockets(l, by, fc, joins, fds, why, sizeof(why));
+	for (unsigned int i = 0; !r && i < n; i++)
+		l->at[i].source.fd = fds[l->shared ? 0 : i];
+	free(fds);
+	if (r) {
+		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+		snprintf(err, errlen, "cannot listen on %s: %s", text, why);
+		free(l);
+		return r;
+	}
+	l->transparent = fc->transparent;
+	*ret = l;
+	return 0;
+}
+
+static void remove_file(const struct addr *a)
+{
+	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
+
+	if (un->sun_path[0] && unlink(un->sun_path) && errno != ENOENT)
+		log_info("%s stays: %s; the next start will replace it", un->sun_path,
+			 strerror(errno));
+}
+
+void listening_close(struct listening *l)
+{
+	if (!l)
+		return;
+	for (unsigned int i = 0; i < (l->shared ? 1 : l->n_workers); i++) {
+		int fd = l->at[i].source.fd;
+
+		if (fd >= 0 && l->given)
+			close(fd);
+		else if (fd >= 0)
+			close_listener(fd);
+	}
+	if (!addr_is_inet(&l->addr) && !l->given)
+		remove_file(&l->addr);
+	let_go(l);
+}
+
+void listening_close_all(struct listening *list)
+{
+	while (list) {
+		struct listening *next = list->next;
+
+		listening_close(list);
+		list = next;
+	}
+}
+
+void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a)
+{
+	if (!addr_takes_any_port(a))
+		return;
+	*a = l->addr;
+	if (e->n_addrs == 1)
+		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
+}
+
+struct listening *listening_find(struct listening *list, const struct forward *f,
+				 const struct addr *a)
+{
+	struct listening *found = NULL;
+
+	for (; list; list = list->next) {
+		if (!addr_equal(&list->asked, a))
+			continue;
+		if (list->forward == f)
+			return list;
+		found = list;
+	}
+	return found;
+}
+
+static int change_options(const struct listening *l, int fd, const struct forward_conf *fc)
+{
+	int r = set_session_options(fd, fc);
+
+	if (!r && l->transparent && !l->given && !fc->transparent)
+		r = socket_clear_transparent(fd, l->addr.ss.ss_family);
+	return r;
+}
+
+void listening_set_options(struct listening *l, const struct forward_conf *fc)
+{
+	for (unsigned int i = 0; addr_is_inet(&l->addr) && i < l->n_workers; i++) {
+		int fd = l->at[i].source.fd, r = fd < 0 ? 0 : change_options(l, fd, fc);
+
+		if (r)
+			log_warning("forward %s: what is accepted keeps its old options: %s",
+				    forward_name(fc), strerror(-r));
+	}
+	l->transparent = l->transparent && fc->transparent;
 }

@@ -2,46 +2,118 @@
 #ifndef CULVERT_LISTENER_H
 #define CULVERT_LISTENER_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/addr.h"
 #include "base/loop.h"
+#include "config/config.h"
 #include "relay/forward.h"
-#include "relay/listening.h"
 #include "relay/worker.h"
 
 /*
- * What one worker accepts at one address, in w->listeners.  All of these are for the worker's own
- * thread, or for when it does not run.
+ * Sockets that listen, and how workers accept from them.
  *
- * Out of descriptors, memory or sessions, a listener pauses: clients wait in the backlog.
+ *   struct listening   one address, for one forward at a time
+ *     at[worker]       struct listener: one worker's socket there, watched by its loop
+ *
+ * TCP: each worker has a socket of its own (SO_REUSEPORT), so the kernel spreads connections and
+ * workers share nothing.  A unix socket, and a socket that systemd has opened, is one that all
+ * workers watch.
  */
+
+/* Belongs to the worker's thread once it has started. */
 struct listener {
-	struct source source;
-	struct timer resume;
+	_Alignas(64) struct source source; /* fd -1: closed */
 	struct worker *worker;
-	struct listener *next;
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
+	struct listener *next;   /* in w->listeners, or w->ended */
+	uint64_t resume_ms;      /* accepts nothing until then; 0: accepts */
 	bool paused;             /* since the last accepted connection */
 	unsigned int burst;      /* connections to accept at the next event */
 	unsigned int streak;     /* events in a row that had so many */
 };
 
+/* Belongs to the thread that reloads. */
+struct listening {
+	struct forward *forward;
+	struct forward *becomes; /* with the change that is planned; NULL: it is closed */
+	struct addr asked;       /* as configured */
+	struct addr addr;        /* the same with the port that the kernel has picked */
+	bool shared;             /* one socket for all workers */
+	bool given;              /* ... which systemd has opened, and keeps: see given.h */
+	bool transparent;        /* has IP_TRANSPARENT, which the daemon can clear, but not set */
+	_Atomic unsigned int refs; /* of the list, and of each listener that has started */
+	struct listening *next;
+	unsigned int n_workers;
+	struct listener at[];
+};
+
+/* --- sockets --- */
+
 /*
- * W's listener at ON, for F.  NULL: no memory.  Any thread may make it.  It needs one timer: see
- * worker_own_timers().
+ * Make N sockets that listen on A, an address of FC; port 0 in A becomes the one that the kernel
+ * has picked.  JOINS: this daemon has sockets that may be in the way of A; otherwise A must be
+ * free, since SO_REUSEPORT would let a second culvert of the same user share it in silence.  A
+ * unix socket's file that nobody listens on is left over from a crash, and is removed.  -errno.
+ *
+ * The kernel wants all sockets of one SO_REUSEPORT group to be made under the same effective uid.
  */
-struct listener *listener_new(struct worker *w, struct listening *on, struct forward *f);
-/* Begin to accept.  If epoll has no memory for it, that is tried again. */
-void listener_start(struct listener *ls);
-/* W's at ON, or NULL. */
-struct listener *listener_find(const struct worker *w, const struct listening *on);
+int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, unsigned int n,
+		     int *fds);
+
+/* Has another process do that: how a confined daemon gets its sockets.  ERR says what is wrong. */
+struct listening_maker {
+	int (*make)(void *arg, struct addr *a, bool joins, unsigned int n, int *fds, char *err,
+		    size_t errlen);
+	void *arg;
+};
+
+/* --- addresses --- */
+
 /*
- * Stop accepting.  Connections that the kernel has completed already are taken first: a client that
- * saw its connect succeed is served.  It is freed later, since more events for it may be at hand.
+ * Listen on A, an address of FC, for F, with a socket for each of N workers that BY makes (NULL:
+ * this process), or with the one that systemd has opened.  Nobody accepts yet.  -errno; ERR names
+ * A and says why.
+ */
+int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
+		   struct forward *f, const struct addr *a, bool joins, unsigned int n,
+		   struct listening **ret, char *err, size_t errlen);
+/*
+ * Close all sockets that are open, and remove the file of a unix socket.  Memory is freed when the
+ * workers have let go of it.  NULL is fine.
+ */
+void listening_close(struct listening *l);
+void listening_close_all(struct listening *list);
+
+/* Replace port 0 in A, an address of E, by the port that L has; E is named by it. */
+void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a);
+
+/* Find F's on A, as configured; if F is NULL or has none, that of another forward; or NULL. */
+struct listening *listening_find(struct listening *list, const struct forward *f,
+				 const struct addr *a);
+
+/* Let what L's sockets accept from now on be as FC says. */
+void listening_set_options(struct listening *l, const struct forward_conf *fc);
+
+/* --- one worker's side; on its thread, or while it does not run --- */
+
+/*
+ * Begin to accept on L.  Out of descriptors, memory or sessions, a listener pauses, and clients
+ * wait in the backlog.
+ */
+void listener_start(struct listening *l, struct worker *w);
+/*
+ * Stop accepting, and close the worker's own socket.  Connections that the kernel has completed
+ * already are taken first: a client that saw its connect succeed is served.
  */
 void listener_end(struct listener *ls);
-/* Free those that have ended. */
+/* Let go of those that have ended: after a batch, when no event for them can be at hand. */
 void listeners_reap(struct worker *w);
-/* When the worker's loop has ended, or never ran: the sockets stay those of struct listening. */
+/* The same of all, when the loop has ended or never ran.  The sockets stay open. */
 void listeners_free(struct worker *w);
 
 #endif

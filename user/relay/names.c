@@ -34,7 +34,6 @@
 #include "base/log.h"
 #include "config/check.h"
 #include "base/syscalls_needed.h"
-#include "relay/listen_socket.h"
 
 /* c-ares: the sockets to name servers, and those that tell which addresses have a route. */
 SYSCALLS_NEEDED(
@@ -914,7 +913,7 @@ int names_find_listeners(struct names *n, struct config *c, char *err, size_t er
 	}
 	if (!r && looked_up)
 		r = check_all_addresses(c, err, errlen);
-	if (r || listen_socket_has_ipv6())
+	if (r || addr_has_ipv6())
 		return r;
 	for (size_t i = 0; i < c->n_forwards; i++)
 		leave_out_ipv6(&c->forwards[i]);

@@ -87,18 +87,7 @@ static void on_kernel_event(void *arg, const struct culvert_event *ev)
 
 int worker_reserve_timer(struct worker *w)
 {
-	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + w->own_timers);
-}
-
-int worker_own_timers(struct worker *w, int n)
-{
-	int r;
-
-	w->own_timers += (uint32_t)n;
-	r = worker_reserve_timer(w);
-	if (r)
-		w->own_timers -= (uint32_t)n;
-	return r;
+	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + WORKER_TIMERS);
 }
 
 static int open_ring(struct worker *w)
@@ -141,7 +130,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 	w->spare = -1;
 	w->shared = shared;
 	w->index = index;
-	w->own_timers = WORKER_TIMERS;
 	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
 		    shared->config->review_packets);
 	pool_init(&w->pool, shared->config->defaults.copy_buffer);
@@ -166,18 +154,6 @@ void worker_close(struct worker *w)
 
 /* --- starting --- */
 
-static int start_listener(struct worker *w, struct listening *on)
-{
-	struct listener *ls = listener_new(w, on, on->forward);
-
-	if (!ls || worker_own_timers(w, 1)) {
-		free(ls);
-		return -ENOMEM;
-	}
-	listener_start(ls);
-	return 0;
-}
-
 int threads_open(struct threads *ts, struct shared *shared, struct listening *list)
 {
 	int r = 0;
@@ -193,7 +169,7 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 		r = worker_open(w, shared, i);
 		w->open = true;
 		for (struct listening *l = list; !r && l; l = l->next)
-			r = start_listener(w, l);
+			listener_start(l, w);
 	}
 	return r;
 }

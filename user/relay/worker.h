@@ -58,6 +58,7 @@ struct worker {
 
 	struct listener *listeners; /* list; see listener.h */
 	struct listener *ended;     /* to be freed after the batch */
+	struct timer resume;        /* when the next pause of a listener is over */
 
 	struct idle_turns idle_turns;
 	struct timer ending_timer;
@@ -65,7 +66,6 @@ struct worker {
 
 	struct kernel_ring *ring;
 	struct source ring_source;
-	uint32_t own_timers;       /* beside one for each session; see worker_own_timers() */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	uint32_t review_at;        /* the slot pair that the last review has ended at */
@@ -81,7 +81,7 @@ struct worker {
 /* How often a worker with sessions in the kernel looks at the program's counters. */
 #define WORKER_SWEEP_MS 1000
 
-/* Timers of a worker beside those of sessions and listeners: sweep, grace, ending. */
+/* Timers of a worker beside those of sessions: sweep, grace, ending, resume. */
 #define WORKER_TIMERS 4
 
 int worker_open(struct worker *w, struct shared *shared, unsigned int index);
@@ -98,8 +98,6 @@ bool worker_spend_spare(struct worker *w);
 
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);
-/* Room for N more that are not sessions', to be given back by -N. */
-int worker_own_timers(struct worker *w, int n);
 
 /* --- all of them, each on a thread of its own --- */
 
