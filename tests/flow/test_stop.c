@@ -8,9 +8,12 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "env.h"
 #include "forward_rig.h"
@@ -165,11 +168,51 @@ static void amid_drains(void **state)
 	join(d);
 }
 
+static void expect_content(const char *path, const char *want)
+{
+	char got[64] = "";
+	FILE *f = fopen(path, "re");
+
+	assert_non_null(f);
+	assert_true(fread(got, 1, sizeof(got) - 1, f) > 0);
+	fclose(f);
+	assert_string_equal(got, want);
+}
+
+/* It has the daemon's pid, and blanks when that has ended; what is no file of its own is kept. */
+static void pid_file(void **state)
+{
+	char path[PATH_MAX], other[PATH_MAX], text[2 * PATH_MAX], pid[32], why[1024];
+	const char *args[] = { "--config", NULL, NULL };
+	struct daemon_conf conf = { .args = args };
+	struct daemon *d;
+
+	snprintf(path, sizeof(path), "%s/pid", env_dir());
+	snprintf(other, sizeof(other), "%s/other", env_dir());
+	snprintf(text, sizeof(text), "[culvert]\npid-file = %s\n" LIVE_AND_OTHER, path);
+	unlink(path);
+	d = rig_start(*state, text);
+	snprintf(pid, sizeof(pid), "%d\n", (int)rig_status(d, "pid"));
+	expect_content(path, pid);
+	rig_stop(d);
+	expect_content(path, "                    \n");
+
+	assert_int_equal(rename(path, other), 0);
+	assert_int_equal(symlink(other, path), 0);
+	args[1] = rig_write(text);
+	assert_int_equal(daemon_start(&conf, &d, why, sizeof(why)), -EIO);
+	assert_non_null(strstr(why, "there is something else, which is no file of ours"));
+	expect_content(other, "                    \n");
+	unlink(path);
+	unlink(other);
+}
+
 static const struct rig_row rows[] = {
 	{ "second_signal", second_signal },
 	{ "one_signal", one_signal },
 	{ "commands", commands },
 	{ "amid_drains", amid_drains },
+	{ "pid_file", pid_file },
 };
 
 int main(void)

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The engine of a running forward, while workers read it. */
-#include <pthread.h>
+/* The engine of a running forward: each has thresholds of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -65,37 +63,10 @@ static void test_engines(void **state)
 	assert_int_equal(f->conf->engine, ENGINE_SPLICE);
 }
 
-static _Atomic bool stop;
-static _Atomic unsigned int torn;
-
-static void *read_policies(void *arg)
-{
-	while (!atomic_load(&stop))
-		if (!is_whole(forward_policy(arg)))
-			atomic_fetch_add(&torn, 1);
-	return NULL;
-}
-
-/* Whoever reads it meanwhile sees one or the other, whole. */
-static void test_readers(void **state)
-{
-	struct forward *f = *state;
-	pthread_t reader;
-
-	atomic_store(&stop, false);
-	assert_int_equal(pthread_create(&reader, NULL, read_policies, f), 0);
-	for (int i = 0; i < 20000; i++)
-		forward_set_engine(f, (enum engine)(i % ENGINES));
-	atomic_store(&stop, true);
-	pthread_join(reader, NULL);
-	assert_int_equal(torn, 0);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_engines, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_readers, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
