@@ -25,7 +25,7 @@
 #include "daemon/session_log.h"
 #include "relay/limits.h"
 #include "relay/names.h"
-#include "relay/upstream_socket.h"
+#include "relay/connect.h"
 
 /* Where the file says NAME; "" if it does not. */
 static const char *place(const struct setup *s, const char *name, char *buf)
@@ -267,7 +267,7 @@ int setup_open(struct setup *s)
 			  s->config.max_sessions);
 		return EXIT_CODE_FAILURE;
 	}
-	upstream_socket_learn_ports();
+	connect_learn_ports();
 	if (sandbox_enter(&s->account, err, sizeof(err))) {
 		log_error("%s", err);
 		return EXIT_CODE_FAILURE;

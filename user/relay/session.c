@@ -4,7 +4,7 @@
  *
  * A session lives on the thread of the worker that has accepted it.  An event of one of its
  * sockets, or its timer, leads to on_event() or on_timer(), which pass it on by the session's state:
- * session_header.h, session_connect.h, session_flow.h.  Whatever these do, session_update() then
+ * session_header.h, connect.h, session_flow.h.  Whatever these do, session_update() then
  * computes anew what to wait for.  A session that ends gives everything back at once and is DEAD; it
  * is freed after the batch of events, since others of the batch may point at it.
  *
@@ -36,7 +36,7 @@
 #include "datapath/carrier.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
-#include "relay/session_connect.h"
+#include "relay/connect.h"
 #include "relay/session_flow.h"
 #include "relay/session_header.h"
 #include "relay/session_record.h"

@@ -74,7 +74,7 @@ struct session {
 	uint64_t id;
 	uint64_t born_ms;
 	uint64_t connected_ms;   /* 0: not yet */
-	struct connecting *connecting; /* owned; until it is OPEN, see session_connect.h */
+	struct connecting *connecting; /* owned; until it is OPEN, see connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
 	uint64_t cookies[2];     /* while it has slots */
 	uint32_t pair;           /* NO_PAIR: no slots */

@@ -14,8 +14,8 @@
  * has PROXY_PROTOCOL_MAX bytes at most, and time runs out for it, so there are not many looks.
  *
  * Sending.  The header goes out as soon as the upstream has answered, before any flow exists.  TCP
- * takes a few dozen bytes of a new connection whole, unless memory is short: then the session stays
- * CONNECTING and tries again until the upstream's address has had its time.
+ * takes a few dozen bytes of a new connection whole, unless memory is short: then the session is
+ * reset.
  */
 #include "relay/session_header.h"
 
@@ -29,7 +29,7 @@
 #include "relay/proxy_protocol.h"
 #include "config/config.h"
 #include "relay/limits.h"
-#include "relay/session_connect.h"
+#include "relay/connect.h"
 
 /* A header that was seen whole, and could not be read then, is tried again this soon. */
 #define RETRY_MS 5
@@ -197,6 +197,7 @@ bool session_header_send(struct session *s)
 	uint8_t buf[PROXY_PROTOCOL_WRITE_MAX];
 	struct proxy_header h;
 	size_t size;
+	ssize_t n;
 	int r;
 
 	if (!(forward_of(s)->proxy_protocol & PROXY_SEND))
@@ -207,20 +208,15 @@ bool session_header_send(struct session *s)
 		return false;
 	}
 	size = proxy_protocol_write(&h, buf);
-	while (s->header_out < size) {
-		ssize_t n = send(s->sides[UPSTREAM].fd, buf + s->header_out, size - s->header_out,
-				 MSG_DONTWAIT | MSG_NOSIGNAL);
-
-		if (n >= 0) {
-			s->header_out = (uint8_t)(s->header_out + n);
-			continue;
-		}
-		if (errno == EAGAIN || errno == ENOMEM || errno == ENOBUFS)
-			return false;
-		if (errno != EINTR) {
-			session_reset(s, session_cause(UPSTREAM, errno));
-			return false;
-		}
+	do
+		n = send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	if (n == (ssize_t)size) {
+		s->header_out = (uint8_t)size;
+		return true;
 	}
-	return true;
+	r = n < 0 ? errno : EAGAIN;
+	session_reset(s, r == EAGAIN || r == ENOMEM || r == ENOBUFS ? CAUSE_NO_MEMORY :
+								      session_cause(UPSTREAM, r));
+	return false;
 }

@@ -21,10 +21,7 @@ void session_header_timer(struct session *s);
 /* When to call that. */
 uint64_t session_header_due(const struct session *s);
 
-/*
- * Send what is not yet sent of the upstream's header, if it gets one.  True: it has all of it.
- * False: the session has ended, or there was no memory and this is to be called again.
- */
+/* Send the upstream's header, if it gets one.  False: that was not possible, and S is reset. */
 bool session_header_send(struct session *s);
 
 #endif

@@ -25,7 +25,7 @@
 #include "base/syscalls_needed.h"
 #include "relay/listener.h"
 #include "relay/session.h"
-#include "relay/session_connect.h"
+#include "relay/connect.h"
 #include "relay/session_flow.h"
 
 #define STOP_TIMEOUT_MS 10000

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_CONNECT_H
-#define CULVERT_SESSION_CONNECT_H
+#ifndef CULVERT_CONNECT_H
+#define CULVERT_CONNECT_H
 
-#include "relay/happy_eyeballs.h"
 #include "relay/session.h"
 
 /*
- * From the accepted client to the connected upstream: its addresses as happy_eyeballs.h says, each
- * attempt with its own time-out.  Used by session.c only, while the session is CONNECTING.
+ * From the accepted client to the connected upstream: the state CONNECTING.  Used by session.c.
  * session_connect(), _answered() and _timer() may open the session or end it: look at s->state
  * afterwards.
- *
- * A name may have no address yet: session_name.h.
  */
+
+#define UPSTREAM_SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
 struct connect_race;
 
@@ -21,20 +19,29 @@ struct connecting {
 	struct connecting *next;   /* in worker->connected */
 	uint64_t due_ms;           /* give up on the address in sides[UPSTREAM], or on the name */
 	uint64_t lookups_seen;     /* see upstream_await() */
-	uint64_t retry_ms;         /* 0, or when to try that address (or, if it has answered, to
-				    * send its header) again */
-	int lacks;                 /* errno of what that waits for here; 0: nothing, the upstream
-				    * has been asked */
-	struct happy happy;        /* which address is next, and when */
+	uint64_t retry_ms;         /* 0, or when to try that address again: this machine, and not the
+				    * upstream, has refused */
+	bool lacks_socket;         /* that is because none was in stock */
 	struct connect_race *race; /* attempts beside that one; NULL: none so far */
+
+	uint64_t next_ms;          /* when the next attempt may begin; NEVER: when one ends */
+	uint16_t first;            /* index of the address to begin with; the others follow in order */
+	uint16_t begun;            /* attempts that have begun */
+	uint16_t running;          /* of them, those that have not ended */
 };
 
-/* S begins: it will connect.  -ENOMEM. */
+/*
+ * Find out from which ports the kernel connects.  Once, before there are threads, since a daemon
+ * that is confined cannot.
+ */
+void connect_learn_ports(void);
+
+/* S will connect.  -ENOMEM. */
 int session_connect_expect(struct session *s);
-/* It does not begin after all. */
+/* S does not begin after all. */
 void session_connect_forget(struct session *s);
 
-/* Begin with the first address. */
+/* Begin with the first address, as soon as there is one. */
 void session_connect(struct session *s);
 /* epoll has reported EVENTS on the socket of attempt I; 0 is that of sides[UPSTREAM]. */
 void session_connect_answered(struct session *s, unsigned int i, uint32_t events);

@@ -1,0 +1,669 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: the addresses of the upstream are tried as RFC 8305 ("Happy Eyeballs") says.
+ * names.c has put them in order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS
+ * after the last one began, whichever comes first.  Those before go on beside it, each with its own
+ * connect-timeout; the first that is connected wins, and the others are reset.
+ *
+ * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
+ * winner need not move.  Attempts beside it are rivals; a session has memory for them only while
+ * attempts overlap.
+ *
+ * An upstream whose name has no address yet: the session waits, nameless, until a look-up has ended
+ * or connect-timeout is over.
+ */
+#include "relay/connect.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/advice.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "datapath/tcp.h"
+#include "relay/session_flow.h"
+#include "relay/session_header.h"
+#include "relay/socket_options.h"
+#include "relay/socket_stock.h"
+
+/* RFC 8305, section 8, "Connection Attempt Delay": recommended. */
+#define HAPPY_DELAY_MS 250
+/* Attempts of a session at a time, so that a name with many dead addresses does not take every
+ * descriptor. */
+#define AT_ONCE 8
+#define RIVALS (AT_ONCE - 1)
+/* A connect that could not begin (no socket in stock, full unix backlog) is tried again this soon. */
+#define RETRY_MS 20
+/*
+ * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
+ * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
+ */
+#define CONNECT_QUIET_MS 20
+/* An error for those that have waited in vain for a socket in stock; connect(2) knows it not. */
+#define LACKS_SOCKET ENOSR
+#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
+
+SYSCALLS_NEEDED(
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
+		SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
+		SYSCALL_ARG(2, 0)),
+	SYSCALL_IF(PART_UNIX, socket, SYSCALL_ARG(0, AF_UNIX),
+		   SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE), SYSCALL_ARG(2, 0)),
+	SYSCALL(connect),
+	SYSCALL(getsockname),
+	SYSCALL(close),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
+
+/* --- errors --- */
+
+static enum cause cause_of(int error)
+{
+	switch (error) {
+	case ECONNREFUSED:
+	case ENOENT:
+		return CAUSE_CONNECT_REFUSED;
+	case ETIMEDOUT:
+		return CAUSE_CONNECT_TIMEOUT;
+	case LACKS_SOCKET:
+		return CAUSE_NO_SOCKET;
+	case EMFILE:
+	case ENFILE:
+		return CAUSE_NO_DESCRIPTOR;
+	case ENOMEM:
+	case ENOBUFS:
+		return CAUSE_NO_MEMORY;
+	case ENETUNREACH:
+	case EHOSTUNREACH:
+		return CAUSE_CONNECT_UNREACHABLE;
+	default:
+		return CAUSE_CONNECT_FAILED;
+	}
+}
+
+static const char *error_text(int error)
+{
+	switch (error) {
+	case EAFNOSUPPORT:
+		return "skipped, it is of another address family than the connection's source";
+	case ENODEV:
+		return "the network interface that the forward's `interface` names, or its "
+		       "`source` behind %, does not exist";
+	case EPIPE:
+		return "the privileged process, which makes sockets with a mark or for transparent "
+		       "forwarding, has ended: start culvert again";
+	case LACKS_SOCKET:
+		return "no socket with a mark or for transparent forwarding was to be had within "
+		       "connect-timeout: the privileged process, which makes them, does not keep "
+		       "up, or hangs";
+	default:
+		return strerror(error);
+	}
+}
+
+/* --- a socket --- */
+
+static int bind_socket(const struct forward_conf *fc, const struct sockaddr *source, int fd)
+{
+	socklen_t len = source && source->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) :
+								  sizeof(struct sockaddr_in);
+	int r = fc->interface ? socket_bind_interface(fd, fc->interface) : 0;
+
+	if (!r && source)
+		r = socket_bind_source(fd, source, len);
+	return r;
+}
+
+/* A socket that can be connected to TO: with the forward's mark, interface and source.  -errno. */
+static int make_socket(const struct session *s, const struct addr *to)
+{
+	const struct forward_conf *fc = forward_of(s);
+	const struct sockaddr *source = fc->source.len ? (const struct sockaddr *)&fc->source.ss :
+							 NULL;
+	int fd, r;
+
+	if (fc->transparent)
+		source = &s->client.sa;
+	if (source && source->sa_family != to->ss.ss_family)
+		return -EAFNOSUPPORT;
+	if (s->forward->stock) {
+		fd = socket_stock_take(s->forward->stock, to->ss.ss_family);
+	} else {
+		fd = socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
+		if (fd < 0)
+			return -errno;
+	}
+	if (fd < 0 || (!source && !fc->interface))
+		return fd;
+	r = bind_socket(fc, source, fd);
+	if (!r)
+		return fd;
+	close(fd);
+	return r;
+}
+
+/*
+ * The same for an attempt that is ALONE or not.  -EAGAIN: there is none at the moment.  Without a
+ * descriptor an attempt that is alone takes the spare, or one of an idle pipe; others give way.
+ */
+static int get_socket(struct session *s, const struct addr *to, bool alone)
+{
+	int fd = make_socket(s, to);
+
+	if (fd != -EMFILE && fd != -ENFILE)
+		return fd;
+	if (!alone)
+		return -EAGAIN;
+	if (!worker_spend_spare(s->worker))
+		pool_trim(&s->worker->pool);
+	return make_socket(s, to);
+}
+
+/* Accepted sockets inherit theirs from the listener. */
+static void set_options(struct session *s, int fd)
+{
+	const struct forward_conf *fc = forward_of(s);
+	int r = tcp_set_session_options(fd, false, fc->keepalive_s);
+
+	s->nodelay_due = fc->nodelay;
+	if (r)
+		log_limited(LOG_WARNING, "session %llu: no keepalive for the upstream: %s",
+			    (unsigned long long)s->id, strerror(-r));
+}
+
+/*
+ * A client that has spoken already will have its bytes sent as soon as the upstream answers, so the
+ * ACK of the handshake can travel with them: one segment less.  tcp_rcv_synsent_state_process()
+ * holds it back, for 200 ms at most, when it finds TCP_DEFER_ACCEPT on a socket that connects.
+ * Where the upstream speaks first this must not be done: it would wait for that ACK.  An upstream
+ * that is sent a PROXY header gets the ACK with that, whoever speaks first.  Returns 0, or the
+ * errno of a client that is gone.
+ */
+static int spare_an_ack(const struct session *s, int fd)
+{
+	int seconds = 1;
+	char c;
+	ssize_t n = tcp_peek(s->sides[CLIENT].fd, &c, 1, 0);
+
+	if (n < 0 && errno != EAGAIN)
+		return errno;
+	if (n > 0 || forward_of(s)->proxy_protocol & PROXY_SEND)
+		setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds));
+	return 0;
+}
+
+/* --- a socket that meets itself --- */
+
+/* Ports that the kernel may connect from; what a kernel has that does not tell. */
+static unsigned int first_port = 1024, last_port = 65535;
+
+void connect_learn_ports(void)
+{
+	unsigned int first, last;
+	FILE *f = fopen(PORT_RANGE, "re");
+
+	if (!f)
+		return;
+	if (fscanf(f, "%u %u", &first, &last) == 2) {
+		first_port = first;
+		last_port = last;
+	}
+	fclose(f);
+}
+
+/*
+ * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
+ * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
+ * simultaneous open).
+ */
+static bool has_met_itself(int fd, const struct addr *to)
+{
+	struct addr own = { .len = sizeof(own.ss) }, unmapped = addr_unmapped(to);
+	unsigned int port = addr_is_inet(to) ? ntohs(addr_port(to)) : 0;
+
+	if (port < first_port || port > last_port ||
+	    getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
+		return false;
+	own = addr_unmapped(&own);
+	return addr_equal(&own, &unmapped);
+}
+
+/* As connect(2): 0 or errno. */
+static int connect_to(int fd, const struct addr *to)
+{
+	int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
+
+	if ((!error || error == EINPROGRESS) && has_met_itself(fd, to))
+		return ECONNREFUSED;
+	return error;
+}
+
+/* --- attempts: number 0 in sides[UPSTREAM], others beside it in a race --- */
+
+/* One that runs beside the first. */
+struct rival {
+	struct source source; /* fd -1: none */
+	struct session *session;
+	uint64_t due_ms;
+	uint16_t address;
+};
+
+struct connect_race {
+	struct rival rivals[RIVALS];
+};
+
+static unsigned int n_places(const struct session *s)
+{
+	return s->connecting->race ? AT_ONCE : 1;
+}
+
+static struct source *source_of(struct session *s, unsigned int i)
+{
+	return i ? &s->connecting->race->rivals[i - 1].source : &s->sides[UPSTREAM];
+}
+
+static uint64_t *due_of(struct session *s, unsigned int i)
+{
+	return i ? &s->connecting->race->rivals[i - 1].due_ms : &s->connecting->due_ms;
+}
+
+/* The index of its address. */
+static uint16_t *index_of(struct session *s, unsigned int i)
+{
+	return i ? &s->connecting->race->rivals[i - 1].address : &s->upstream;
+}
+
+static const struct addr *address_of(struct session *s, unsigned int i)
+{
+	return &s->addrs->addrs[*index_of(s, i)];
+}
+
+/* Number 0 may also wait for another try. */
+static bool is_running(const struct session *s, unsigned int i)
+{
+	return i ? s->connecting->race->rivals[i - 1].source.fd >= 0 :
+		   s->sides[UPSTREAM].fd >= 0 || s->connecting->retry_ms;
+}
+
+static void on_rival(struct source *source, uint32_t events)
+{
+	struct rival *a = (struct rival *)((char *)source - offsetof(struct rival, source));
+	struct session *s = a->session;
+
+	session_connect_answered(s, 1 + (unsigned int)(a - s->connecting->race->rivals), events);
+	session_update(s);
+}
+
+/* A place for one more; AT_ONCE at most are asked for.  Number 0 while it is free.  -1: no memory. */
+static int free_place(struct session *s)
+{
+	unsigned int i = 0;
+
+	if (!is_running(s, 0))
+		return 0;
+	if (!s->connecting->race) {
+		s->connecting->race = calloc(1, sizeof(*s->connecting->race));
+		if (!s->connecting->race)
+			return -1;
+		for (unsigned int k = 0; k < RIVALS; k++)
+			s->connecting->race->rivals[k] = (struct rival){
+				.source = { .handle = on_rival, .fd = -1 }, .session = s
+			};
+	}
+	while (is_running(s, i))
+		i++;
+	return (int)i;
+}
+
+/*
+ * With RST, if it is connected already: it may answer just now, and a FIN would tell it of an empty
+ * stream that was complete.
+ */
+static void close_attempt(struct session *s, unsigned int i)
+{
+	struct source *source = source_of(s, i);
+
+	if (!i)
+		s->connecting->retry_ms = 0;
+	if (source->fd < 0)
+		return;
+	session_arm_reset(source->fd);
+	source->registered = false; /* close(2) takes it out of epoll */
+	close(source->fd);
+	source->fd = -1;
+}
+
+/* Attempt I has won: its socket becomes the session's.  0, or errno: it stays what it was. */
+static int take_winner(struct session *s, unsigned int i)
+{
+	struct source *source = source_of(s, i);
+	int fd = source->fd, r;
+
+	if (!i)
+		return 0;
+	r = loop_watch(&s->worker->loop, source, 0, false);
+	if (r)
+		return -r;
+	s->upstream = *index_of(s, i);
+	source->fd = -1;
+	close_attempt(s, 0);
+	s->sides[UPSTREAM].fd = fd;
+	return 0;
+}
+
+/* Most clients have spoken by now: to look at once saves a round through epoll. */
+static void connected(struct session *s)
+{
+	if (s->connecting->begun > 1)
+		upstream_prefer(&s->forward->upstream, address_of(s, 0), s->worker->loop.now_ms);
+	if (!session_header_send(s))
+		return;
+	session_connect_end(s);
+	session_set_state(s, SESSION_OPEN);
+	session_flows_start(s);
+	if (s->state == SESSION_OPEN)
+		session_flow_run(s, CLIENT, false);
+}
+
+/* Attempt I could not begin: try again soon.  STAYS: in its place, which is number 0. */
+static void retry_later(struct session *s, unsigned int i, bool stays)
+{
+	struct connecting *c = s->connecting;
+	uint64_t again_ms = s->worker->loop.now_ms + RETRY_MS;
+
+	close_attempt(s, i);
+	if (stays) {
+		c->retry_ms = again_ms;
+		return;
+	}
+	c->begun--;
+	c->running--;
+	c->next_ms = again_ms;
+}
+
+/* Begin attempt I with its address.  0: under way, done, or to be tried again; else errno. */
+static int begin_attempt(struct session *s, unsigned int i)
+{
+	const struct addr *a = address_of(s, i);
+	struct source *source = source_of(s, i);
+	bool alone = s->connecting->running == 1, again = !i && s->connecting->retry_ms;
+	int fd = get_socket(s, a, alone), error;
+
+	if (!i) {
+		s->connecting->retry_ms = 0;
+		s->connecting->lacks_socket = fd == -EAGAIN;
+	}
+	if (fd == -EAGAIN) {
+		retry_later(s, i, alone || again);
+		return 0;
+	}
+	if (fd < 0)
+		return -fd;
+	if (addr_is_inet(a)) {
+		set_options(s, fd);
+		error = spare_an_ack(s, fd);
+		if (error) {
+			close(fd);
+			session_reset(s, session_cause(CLIENT, error));
+			return 0;
+		}
+	}
+	source->fd = fd;
+	error = connect_to(fd, a);
+	if (!error)
+		error = take_winner(s, i);
+	else if (error == EINPROGRESS)
+		/* number 0 is watched by session_update() */
+		return i ? -loop_watch(&s->worker->loop, source, EPOLLOUT, true) : 0;
+	if (!error) {
+		connected(s);
+	} else if (error == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
+		retry_later(s, i, true);
+		return 0;
+	}
+	return error;
+}
+
+/* Attempt I has failed with ERROR. */
+static void fail_attempt(struct session *s, unsigned int i, int error)
+{
+	const struct addr *a = address_of(s, i);
+	struct connecting *c = s->connecting;
+	char text[ADDR_STRLEN];
+
+	close_attempt(s, i);
+	c->running--;
+	c->next_ms = 0;
+	upstream_avoid(&s->forward->upstream, a);
+	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
+		    (unsigned long long)s->id, forward_name(forward_of(s)),
+		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
+		    error_text(error), advice_connect(error));
+	if (c->begun < s->addrs->n || c->running)
+		return;
+	s->upstream = *index_of(s, i); /* for the session log */
+	upstream_failed(&s->forward->upstream, s->worker->loop.now_ms);
+	session_reset(s, cause_of(error));
+}
+
+static bool may_begin(const struct session *s)
+{
+	return s->connecting->begun < s->addrs->n && s->connecting->running < AT_ONCE;
+}
+
+/* The index of the address for the next attempt. */
+static uint16_t next_index(const struct connecting *c)
+{
+	if (!c->begun)
+		return c->first;
+	return c->begun <= c->first ? c->begun - 1 : c->begun;
+}
+
+/* Begin what is due. */
+static void connect_more(struct session *s)
+{
+	uint64_t now = s->worker->loop.now_ms;
+
+	while (s->state == SESSION_CONNECTING && may_begin(s) && now >= s->connecting->next_ms) {
+		struct connecting *c = s->connecting;
+		int place = free_place(s), error;
+		unsigned int i = (unsigned int)place;
+
+		if (place < 0) {
+			c->next_ms = NEVER;
+			return;
+		}
+		*index_of(s, i) = next_index(c);
+		*due_of(s, i) = now + forward_of(s)->connect_timeout_ms;
+		c->begun++;
+		c->running++;
+		c->next_ms = now + HAPPY_DELAY_MS;
+		error = begin_attempt(s, i);
+		if (error)
+			fail_attempt(s, i, error);
+	}
+}
+
+void session_connect_answered(struct session *s, unsigned int i, uint32_t events)
+{
+	socklen_t len = sizeof(int);
+	int error = 0;
+
+	if (s->state != SESSION_CONNECTING)
+		return;
+	if (events & (EPOLLERR | EPOLLHUP) &&
+	    getsockopt(source_of(s, i)->fd, SOL_SOCKET, SO_ERROR, &error, &len))
+		error = errno;
+	error = error ?: take_winner(s, i);
+	if (!error) {
+		connected(s);
+		return;
+	}
+	fail_attempt(s, i, error);
+	connect_more(s);
+}
+
+/* --- a name without an address --- */
+
+static bool is_nameless(const struct session *s)
+{
+	return s->state == SESSION_CONNECTING && !s->addrs;
+}
+
+static void give_up_name(struct session *s)
+{
+	struct lookup_record record;
+
+	upstream_record(&s->forward->upstream, &record);
+	log_limited(LOG_WARNING, "session %llu, forward %s: upstream %s has no address: %s",
+		    (unsigned long long)s->id, forward_name(forward_of(s)), upstream_of(s)->text,
+		    record.why[0] ? record.why : "its look-up was not over in connect-timeout");
+	session_reset(s, CAUSE_NO_ADDRESS);
+}
+
+/* S, which is nameless, connects if there is an address, or is reset if there will be none. */
+static void begin(struct session *s)
+{
+	struct upstream *u = &s->forward->upstream;
+	int r = upstream_await(u, &s->connecting->lookups_seen, &s->addrs);
+
+	if (r < 0)
+		give_up_name(s);
+	if (r <= 0)
+		return;
+	s->worker->n_nameless--;
+	s->connecting->first = (uint16_t)upstream_first(u, s->addrs, s->worker->loop.now_ms);
+	connect_more(s);
+}
+
+/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
+void session_connect_news(struct worker *w)
+{
+	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
+	unsigned int left = w->n_nameless;
+	struct session *s = w->sessions, *next;
+
+	if (news == w->news_seen)
+		return;
+	w->news_seen = news;
+	for (; left && s; s = next) {
+		next = s->next;
+		if (!is_nameless(s))
+			continue;
+		left--;
+		begin(s);
+		session_update(s);
+	}
+}
+
+/* --- beginning and end --- */
+
+int session_connect_expect(struct session *s)
+{
+	s->connecting = calloc(1, sizeof(*s->connecting));
+	return s->connecting ? 0 : -ENOMEM;
+}
+
+void session_connect_forget(struct session *s)
+{
+	free(s->connecting);
+	s->connecting = NULL;
+}
+
+void session_connect(struct session *s)
+{
+	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
+	s->worker->n_nameless++;
+	begin(s);
+}
+
+/* Events of this batch may still point to its sources: it is freed when the batch is over. */
+void session_connect_end(struct session *s)
+{
+	struct connecting *c = s->connecting;
+
+	if (!c)
+		return;
+	if (is_nameless(s))
+		s->worker->n_nameless--;
+	for (unsigned int i = 1; i < n_places(s); i++)
+		close_attempt(s, i);
+	c->next = s->worker->connected;
+	s->worker->connected = c;
+	s->connecting = NULL;
+}
+
+void session_connect_reap(struct worker *w)
+{
+	while (w->connected) {
+		struct connecting *c = w->connected;
+
+		w->connected = c->next;
+		free(c->race);
+		free(c);
+	}
+}
+
+/* --- time --- */
+
+bool session_connect_is_quiet(const struct session *s)
+{
+	return s->worker->loop.now_ms < s->born_ms + CONNECT_QUIET_MS;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+uint64_t session_connect_due(struct session *s)
+{
+	struct connecting *c = s->connecting;
+	uint64_t due = NEVER;
+
+	if (is_nameless(s))
+		due = c->due_ms;
+	else if (may_begin(s))
+		due = c->next_ms;
+	for (unsigned int i = 0; i < n_places(s); i++)
+		if (is_running(s, i))
+			due = earlier(due, *due_of(s, i));
+	if (c->retry_ms)
+		due = earlier(due, c->retry_ms);
+	if (session_connect_is_quiet(s))
+		due = earlier(due, s->born_ms + CONNECT_QUIET_MS);
+	return due;
+}
+
+void session_connect_timer(struct session *s)
+{
+	uint64_t now = s->worker->loop.now_ms;
+	int error;
+
+	if (is_nameless(s)) {
+		if (now >= s->connecting->due_ms)
+			give_up_name(s);
+		return;
+	}
+	for (unsigned int i = 0; s->state == SESSION_CONNECTING && i < n_places(s); i++)
+		if (is_running(s, i) && now >= *due_of(s, i))
+			fail_attempt(s, i, !i && s->connecting->lacks_socket ? LACKS_SOCKET :
+									       ETIMEDOUT);
+	if (s->state == SESSION_CONNECTING && s->connecting->retry_ms &&
+	    now >= s->connecting->retry_ms) {
+		error = begin_attempt(s, 0);
+		if (error)
+			fail_attempt(s, 0, error);
+	}
+	connect_more(s);
+}
