@@ -44,42 +44,6 @@ static void test_habit_read_of_nothing(void **state)
 	assert_memory_equal(&h, &before, sizeof(h));
 }
 
-static void test_habit_full(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct habit h = { 0 };
-
-	(void)state;
-	assert_false(habit_full(&p, &h));
-	habit_read(&h, 0, 2 * p.window - 1, 1);
-	assert_false(habit_full(&p, &h));
-	habit_read(&h, 1, 1, 1);
-	assert_true(habit_full(&p, &h));
-	habit_restart(&h);
-	assert_false(habit_full(&p, &h));
-}
-
-static void test_habit_restart(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct habit h = { 0 };
-
-	(void)state;
-	habit_read(&h, 0, 1000, 3);
-	habit_demoted(&p, &h);
-	assert_int_equal(h.demotions, 1);
-	habit_read(&h, 1, 1000, 3);
-	habit_read(&h, 0, 1000, 3);
-	habit_restart(&h);
-	assert_int_equal(h.demotions, 1);
-	assert_int_equal(h.turns, 0);
-	assert_int_equal(h.run, 0);
-	for (int dir = 0; dir < 2; dir++) {
-		assert_int_equal(h.bytes[dir], 0);
-		assert_int_equal(h.reads[dir], 0);
-	}
-}
-
 /* Percent of a CPU that the thread uses. */
 static unsigned int cpu = 50;
 
@@ -133,17 +97,6 @@ static void test_load_asleep(void **state)
 	assert_true(load_busy(&p, &l, 10100));
 }
 
-/* A worker that is never idle has few batches, and each of them is full. */
-static void test_load_saturated(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct load l = { 0 };
-
-	(void)state;
-	batches(&p, &l, 4, 128, 10000);
-	assert_true(load_busy(&p, &l, 10000));
-}
-
 /* What waits for a big read of a neighbour is not many flows at once. */
 static void test_load_beside_bulk(void **state)
 {
@@ -167,11 +120,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_habit_read),
 		cmocka_unit_test(test_habit_read_of_nothing),
-		cmocka_unit_test(test_habit_full),
-		cmocka_unit_test(test_habit_restart),
 		cmocka_unit_test(test_load),
 		cmocka_unit_test(test_load_asleep),
-		cmocka_unit_test(test_load_saturated),
 		cmocka_unit_test(test_load_beside_bulk),
 	};
 

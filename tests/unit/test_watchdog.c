@@ -93,29 +93,6 @@ static void test_not_wanted(void **state)
 	watchdog_look(&w);
 	assert_false(told());
 	watchdog_close(&w);
-	/* the environment of another process, which has started this one */
-	setenv("WATCHDOG_USEC", PERIOD_USEC, 1);
-	setenv("WATCHDOG_PID", "1", 1);
-	watchdog_open(&w);
-	assert_true(watchdog_due(&w) == UINT64_MAX);
-	watchdog_close(&w);
-	unsetenv("WATCHDOG_PID");
-}
-
-static void test_bad_variable(void **state)
-{
-	struct capture capture;
-	struct watchdog w;
-	char text[256];
-
-	(void)state;
-	setenv("WATCHDOG_USEC", "soon", 1);
-	capture_begin(&capture, STDERR_FILENO);
-	watchdog_open(&w);
-	capture_end(&capture, text, sizeof(text));
-	assert_non_null(strstr(text, "no watchdog"));
-	assert_true(watchdog_due(&w) == UINT64_MAX);
-	watchdog_close(&w);
 }
 
 static void test_hanging(void **state)
@@ -168,7 +145,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_not_wanted),
-		cmocka_unit_test(test_bad_variable),
 		cmocka_unit_test(test_hanging),
 	};
 
