@@ -37,7 +37,9 @@ const unsigned char *rig_pattern(uint64_t off)
 	static bool ready;
 	uint32_t x = 2463534242U;
 
-	for (size_t i = 0; !ready && i < RIG_PATTERN; i++) {
+	if (ready)
+		return table + off % RIG_PATTERN;
+	for (size_t i = 0; i < RIG_PATTERN; i++) {
 		x ^= x << 13;
 		x ^= x >> 17;
 		x ^= x << 5;
