@@ -353,7 +353,7 @@ static void look_later(struct name *m, bool failed)
 	if (failed && wait > RETRY_MS)
 		wait = RETRY_MS;
 	wait -= (uint64_t)random() % (wait / 8 + 1);
-	m->due_ms = m->names->loop->now_ms + wait;
+	m->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
 }
 
 static void tell(struct name *m)
