@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <poll.h>
 #include <stddef.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -52,6 +53,8 @@ static int call_stopped(pid_t pid, long nr, const long args[6], long *ret)
 
 	if (ptrace(PTRACE_GETREGS, pid, NULL, &saved))
 		return -errno;
+	if ((long)saved.orig_rax < 0)
+		return -EAGAIN; /* it is not in a system call, so there is no instruction for one */
 	regs = saved;
 	set_call(&regs, nr, args);
 	if (ptrace(PTRACE_SETREGS, pid, NULL, &regs))
@@ -66,7 +69,7 @@ static int call_stopped(pid_t pid, long nr, const long args[6], long *ret)
 	return 0;
 }
 
-int takeover_call(pid_t pid, long nr, const long args[6], long *ret)
+static int try_call(pid_t pid, long nr, const long args[6], long *ret)
 {
 	int r;
 
@@ -76,6 +79,15 @@ int takeover_call(pid_t pid, long nr, const long args[6], long *ret)
 	r = r ?: call_stopped(pid, nr, args, ret);
 	if (ptrace(PTRACE_DETACH, pid, NULL, NULL))
 		r = r ?: -errno;
+	return r;
+}
+
+int takeover_call(pid_t pid, long nr, const long args[6], long *ret)
+{
+	int r;
+
+	while ((r = try_call(pid, nr, args, ret)) == -EAGAIN)
+		poll(NULL, 0, 1);
 	return r;
 }
 #else

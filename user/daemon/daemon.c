@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: what needs root is done first (setup.h).  Root is given up for good, and
- * only then do the threads start: one per worker, one for sockets in stock, one for the session log,
- * one that reloads, one for the control socket; and this one, which waits for signals, and looks up
- * names.  When all run, the seccomp filter is loaded for all of them.
+ * only then do the threads start: one per worker, one for the session log, one that reloads, one for
+ * the control socket; and this one, which waits for signals, looks up names, and has sockets made
+ * that need privileges.  When all run, the seccomp filter is loaded for all of them.
  */
 #include "daemon/daemon.h"
 
@@ -85,9 +85,12 @@ static int fill_stocks(struct daemon *d)
 	int r = 0;
 
 	if (d->setup.privileged)
-		r = stock_keeper_open(make_sockets, d->setup.privileged, &d->keeper);
-	if (r)
-		return no_thread("the thread that keeps sockets in stock", r);
+		r = stock_keeper_open(make_sockets, d->setup.privileged, d->setup.loop,
+				      &d->keeper);
+	if (r) {
+		log_error("out of memory");
+		return EXIT_CODE_FAILURE;
+	}
 	for (size_t i = 0; !r && i < d->setup.config.n_forwards; i++, f = f->next) {
 		if (!forward_needs_privileges(f->conf))
 			continue;
@@ -341,6 +344,7 @@ static int run(struct daemon *d)
 		d->main_loop.privileged = s->privileged;
 		d->main_loop.session_log = s->shared.session_log;
 		d->main_loop.names = s->shared.names;
+		d->main_loop.keeper = d->keeper;
 		sig = main_loop_run(&d->main_loop);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
 			 strsignal(sig), admission_sessions(s->shared.admission),

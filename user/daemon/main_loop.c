@@ -118,6 +118,8 @@ static void after_batch(void *arg)
 
 	if (m->names)
 		names_after_batch(m->names);
+	if (m->keeper)
+		stock_keeper_after_batch(m->keeper);
 }
 
 int main_loop_open(struct main_loop *m)

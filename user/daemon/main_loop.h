@@ -9,9 +9,10 @@
 #include "daemon/reload.h"
 #include "daemon/session_log.h"
 #include "relay/names.h"
+#include "relay/socket_stock.h"
 #include "relay/watchdog.h"
 
-/* What the main thread does while the others work: signals, what is due, and names to look up. */
+/* What the main thread does while the others work: signals, what is due, names to look up, sockets. */
 struct main_loop {
 	struct loop loop; /* main_loop_open() sets the first part */
 	struct source signals;
@@ -25,6 +26,7 @@ struct main_loop {
 	struct privileged *privileged;   /* NULL: none */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;             /* NULL: none */
+	struct stock_keeper *keeper;     /* of sockets that need privileges; NULL: none */
 };
 
 /*

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a thread asks the privileged process, since that may take long.  One lock
- * guards all stocks.  The thread does not hold it while it asks, and the stock that it asks for
- * cannot be closed meanwhile.  Whoever takes a socket wakes the thread; so a shelf that could not be
- * filled is tried again by the next session that wants something of it.
+ * Theory of operation: the main thread asks the privileged process, in its event loop; a worker that
+ * takes a socket wakes it.  `lock` guards all stocks and is held for a few instructions.  `filling`
+ * is held while the main thread asks, which may take seconds; a stock is closed under it.  A shelf
+ * that could not be filled is tried again when the next session wants something of it.
  */
 #include "relay/socket_stock.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/new_thread.h"
 #include "base/syscalls_needed.h"
 
 #define FAMILIES 2
@@ -41,13 +41,11 @@ struct socket_stock {
 struct stock_keeper {
 	socket_maker_fn *make;
 	void *arg;
-	pthread_t thread;
-	pthread_mutex_t lock; /* of what follows, and of all stocks */
-	pthread_cond_t work;  /* for the thread */
-	pthread_cond_t idle;  /* `filling` is another */
+	struct loop *loop;       /* of the main thread */
+	_Atomic bool asked;      /* something is wanted */
+	pthread_mutex_t filling; /* to be taken before `lock` */
+	pthread_mutex_t lock;    /* of what follows, and of all stocks */
 	struct socket_stock *first;
-	struct socket_stock *filling; /* NULL: none */
-	bool stop;
 };
 
 static const int families[FAMILIES] = { AF_INET, AF_INET6 };
@@ -57,80 +55,63 @@ static struct shelf *shelf_of(struct socket_stock *s, int family)
 	return &s->shelves[family == AF_INET6];
 }
 
-/* Returns 0 or -errno.  The lock is held, but while asking. */
-static int fill(struct socket_stock *s, unsigned int which, char *err, size_t errlen)
+/* `filling` is held. */
+static void fill(struct socket_stock *s, unsigned int which)
 {
 	struct stock_keeper *k = s->keeper;
 	struct shelf *h = &s->shelves[which];
-	unsigned int n = SOCKET_STOCK - h->n; /* nobody else adds */
-	uint32_t generation = s->generation;
-	size_t forward = s->forward;
+	uint32_t generation;
+	unsigned int n;
+	size_t forward;
 	int fds[SOCKET_STOCK], r;
-
-	h->wanted = false;
-	k->filling = s;
-	pthread_mutex_unlock(&k->lock);
-	r = k->make(k->arg, generation, forward, families[which], n, fds, err, errlen);
-	pthread_mutex_lock(&k->lock);
-	k->filling = NULL;
-	pthread_cond_broadcast(&k->idle);
-	for (unsigned int i = 0; !r && i < n; i++)
-		h->fds[h->n++] = fds[i];
-	h->error = r;
-	return r;
-}
-
-static struct socket_stock *find_work(const struct stock_keeper *k, unsigned int *ret_which)
-{
-	for (struct socket_stock *s = k->first; s; s = s->next)
-		for (*ret_which = 0; *ret_which < FAMILIES; ++*ret_which)
-			if (s->shelves[*ret_which].wanted && s->shelves[*ret_which].n < SOCKET_STOCK)
-				return s;
-	return NULL;
-}
-
-static void *keeper_main(void *arg)
-{
-	struct stock_keeper *k = arg;
-	struct socket_stock *s;
-	unsigned int which;
 	char err[256];
 
 	pthread_mutex_lock(&k->lock);
-	while (!k->stop) {
-		s = find_work(k, &which);
-		if (!s) {
-			pthread_cond_wait(&k->work, &k->lock);
-		} else {
-			int before = s->shelves[which].error;
-			int r = fill(s, which, err, sizeof(err));
-
-			if (r && r != before)
-				log_limited(LOG_ERR, "no more sockets with a mark or for "
-					    "transparent forwarding: %s", err);
-		}
-	}
+	n = h->wanted ? SOCKET_STOCK - h->n : 0; /* nobody else adds */
+	generation = s->generation;
+	forward = s->forward;
+	h->wanted = false;
 	pthread_mutex_unlock(&k->lock);
-	return NULL;
+	if (!n)
+		return;
+	r = k->make(k->arg, generation, forward, families[which], n, fds, err, sizeof(err));
+	pthread_mutex_lock(&k->lock);
+	for (unsigned int i = 0; !r && i < n; i++)
+		h->fds[h->n++] = fds[i];
+	if (r && r != h->error)
+		log_limited(LOG_ERR, "no more sockets with a mark or for transparent forwarding: "
+			    "%s", err);
+	h->error = r;
+	pthread_mutex_unlock(&k->lock);
 }
 
-int stock_keeper_open(socket_maker_fn *make, void *arg, struct stock_keeper **ret)
+void stock_keeper_after_batch(struct stock_keeper *k)
+{
+	struct socket_stock *s;
+
+	if (!atomic_exchange(&k->asked, false))
+		return;
+	pthread_mutex_lock(&k->filling);
+	pthread_mutex_lock(&k->lock);
+	s = k->first; /* others may come before it meanwhile; none goes */
+	pthread_mutex_unlock(&k->lock);
+	for (; s; s = s->next)
+		for (unsigned int i = 0; i < FAMILIES; i++)
+			fill(s, i);
+	pthread_mutex_unlock(&k->filling);
+}
+
+int stock_keeper_open(socket_maker_fn *make, void *arg, struct loop *loop, struct stock_keeper **ret)
 {
 	struct stock_keeper *k = calloc(1, sizeof(*k));
-	int r;
 
 	if (!k)
 		return -ENOMEM;
 	k->make = make;
 	k->arg = arg;
+	k->loop = loop;
+	pthread_mutex_init(&k->filling, NULL);
 	pthread_mutex_init(&k->lock, NULL);
-	pthread_cond_init(&k->work, NULL);
-	pthread_cond_init(&k->idle, NULL);
-	r = new_thread(&k->thread, keeper_main, k);
-	if (r) {
-		free(k);
-		return r;
-	}
 	*ret = k;
 	return 0;
 }
@@ -139,13 +120,7 @@ void stock_keeper_close(struct stock_keeper *k)
 {
 	if (!k)
 		return;
-	pthread_mutex_lock(&k->lock);
-	k->stop = true;
-	pthread_cond_signal(&k->work);
-	pthread_mutex_unlock(&k->lock);
-	pthread_join(k->thread, NULL);
-	pthread_cond_destroy(&k->idle);
-	pthread_cond_destroy(&k->work);
+	pthread_mutex_destroy(&k->filling);
 	pthread_mutex_destroy(&k->lock);
 	free(k);
 }
@@ -204,13 +179,13 @@ void socket_stock_close(struct socket_stock *s)
 
 	if (!s)
 		return;
+	pthread_mutex_lock(&k->filling);
 	pthread_mutex_lock(&k->lock);
-	while (k->filling == s)
-		pthread_cond_wait(&k->idle, &k->lock);
 	for (at = &k->first; *at != s; at = &(*at)->next)
 		;
 	*at = s->next;
 	pthread_mutex_unlock(&k->lock);
+	pthread_mutex_unlock(&k->filling);
 	discard(s);
 }
 
@@ -250,7 +225,8 @@ int socket_stock_take(struct socket_stock *s, int family)
 	pthread_mutex_lock(&k->lock);
 	fd = h->n ? h->fds[--h->n] : tell(h->error);
 	h->wanted = true;
-	pthread_cond_signal(&k->work);
 	pthread_mutex_unlock(&k->lock);
+	if (!atomic_exchange(&k->asked, true))
+		loop_wake(k->loop);
 	return fd;
 }

@@ -5,13 +5,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/loop.h"
 #include "config/config.h"
 
 /*
  * Sockets for connections to the upstreams of forwards that have a mark or are transparent, which
  * only the privileged process can make.  A worker must not wait for that process, so each such
- * forward has some in stock, for each family that its upstream has shown to need.  A thread waits
- * instead, and fills up what is taken.
+ * forward has some in stock, for each family that its upstream has shown to need.  The main thread
+ * fills up what is taken.
  */
 struct stock_keeper;
 struct socket_stock;
@@ -22,8 +23,11 @@ struct socket_stock;
 typedef int socket_maker_fn(void *arg, uint32_t generation, size_t forward, int family,
 			    unsigned int n, int *fds, char *err, size_t errlen);
 
-/* Start the thread, which asks MAKE(ARG).  -errno. */
-int stock_keeper_open(socket_maker_fn *make, void *arg, struct stock_keeper **ret);
+/* LOOP is the main thread's, which asks MAKE(ARG).  -ENOMEM. */
+int stock_keeper_open(socket_maker_fn *make, void *arg, struct loop *loop,
+		      struct stock_keeper **ret);
+/* To be called after each batch of LOOP: make what is wanted. */
+void stock_keeper_after_batch(struct stock_keeper *k);
 /* When all stocks are closed.  NULL is fine. */
 void stock_keeper_close(struct stock_keeper *k);
 
@@ -45,7 +49,7 @@ void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t f
 /*
  * Take a socket of FAMILY; it is non-blocking.  -EAGAIN: there is none at the moment, but soon, or
  * once the privileged process answers.  Another -errno: why there is none.  Each call makes the
- * thread try again.  Waits for nobody.
+ * main thread try again.  Waits for nobody.
  */
 int socket_stock_take(struct socket_stock *s, int family);
 
