@@ -116,6 +116,7 @@ static void test_fewer_cpus(void **state)
 
 static void test_every_option(void **state)
 {
+	char err[256];
 	struct config c;
 
 	(void)state;
@@ -141,6 +142,12 @@ static void test_every_option(void **state)
 	GOOD(&c, "--settle=0", "--review=0", FORWARD);
 	assert_int_equal(c.settle_ms, 0);
 	assert_int_equal(c.review_packets, 0);
+	config_close(&c);
+
+	/* an option that is gone */
+	assert_int_equal(parse((const char *const[]){ "--spread", "all", FORWARD, NULL }, &c, err,
+			       sizeof(err)), 0);
+	assert_non_null(strstr(err, "note: spread does nothing any more"));
 	config_close(&c);
 
 	GOOD(&c, "--privileged-process=no", FORWARD);

@@ -42,6 +42,10 @@ static int take_option(int argc, char **argv, int *pos, struct config_text *text
 	const struct config_line line = { .option = o, .key = o ? o->name : NULL };
 	char buf[OPTION_WRONG_LEN];
 
+	if (!o && len > 2 && option_is_gone(word + 2, len - 2)) {
+		*pos += !value && *pos + 1 < argc;
+		return config_lines_add(&text->notes, &line, OPTION_GONE) ? no_memory() : 0;
+	}
 	if (!o)
 		return log_complain(-EINVAL, "%.*s: unknown option (`culvert help run` lists them)",
 				    (int)(len > 256 ? 256 : len), word);

@@ -42,12 +42,6 @@ enum filter_mode {
 	FILTER_OFF,
 };
 
-/* Which workers carry sessions. */
-enum spread {
-	SPREAD_AUTO,
-	SPREAD_ALL,
-};
-
 /* What a forward does with PROXY headers: a set. */
 enum proxy_use {
 	PROXY_RECEIVE = 1 << 0, /* each client begins with a header, of either version */
@@ -104,7 +98,6 @@ static inline const char *forward_name(const struct forward_conf *fc)
 struct config {
 	struct forward_conf defaults;    /* of forwards; without name and addresses */
 	unsigned int workers;            /* threads; never 0 after config_parse() */
-	enum spread spread;
 	const char *control;             /* path of the control socket */
 	const char *pid_file;            /* NULL: none */
 	unsigned int grace_ms;           /* SIGTERM to forced close */

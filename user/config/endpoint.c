@@ -12,12 +12,11 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "config/services.h"
-
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define TEXT_ROOM sizeof(((struct endpoint *)0)->text)
-#define SERVICE_ROOM 4096 /* for an entry of the services database */
+#define SERVICES_FILE "/etc/services"
+#define SPACE " \t\r"
 
 /* Where a parser says what is wrong. */
 struct complaint {
@@ -35,11 +34,6 @@ static int complain(struct complaint *why, int error, const char *fmt, ...)
 	va_end(ap);
 	return error;
 }
-
-/* What is to be done with a text. */
-struct how {
-	bool passive, offline;
-};
 
 /* The two halves of "host:port". */
 struct host_port {
@@ -230,67 +224,74 @@ static int check_host(const char *host, bool passive, struct complaint *why)
 	return 0;
 }
 
-static int lookup_error(int gai, int err, const struct host_port *hp, struct complaint *why)
+/* --- services --- */
+
+static char *services; /* the content of SERVICES_FILE, as long as the process lives */
+static bool services_read;
+
+void endpoint_keep_services(void)
 {
-	if (gai == EAI_MEMORY || (gai == EAI_SYSTEM && err == ENOMEM))
-		return complain(why, -ENOMEM, "out of memory");
-	if (gai == EAI_SERVICE)
-		return complain(why, -EINVAL, "unknown service, expected a port number or a name");
-	if (hp->bracketed)
-		return complain(why, -EINVAL, "bad IPv6 address between the brackets%s",
-				strchr(hp->host, '%') ? ", or no such network interface" : "");
-	return complain(why, gai == EAI_AGAIN ? -EAGAIN : -ENOENT, "host name lookup failed: %s",
-			gai == EAI_SYSTEM ? strerror(err) : gai_strerror(gai));
+	size_t size = 0;
+	FILE *f;
+
+	if (services_read)
+		return;
+	services_read = true; /* also if it is missing: a daemon that is confined must not try */
+	f = fopen(SERVICES_FILE, "re");
+	if (f && getdelim(&services, &size, '\0', f) < 0) {
+		free(services);
+		services = NULL;
+	}
+	if (f)
+		fclose(f);
 }
 
-static int resolve(const struct host_port *hp, const struct how *how, struct endpoint *ret,
-		   struct complaint *why)
+/* "80/tcp"; 0: WORD is nothing of the kind. */
+static in_port_t parse_port(const char *word)
 {
-	struct addrinfo hints = {
-		.ai_family = hp->bracketed ? AF_INET6 : AF_UNSPEC,
-		.ai_socktype = SOCK_STREAM,
-		.ai_flags = (how->passive ? AI_PASSIVE : 0) | (hp->bracketed ? AI_NUMERICHOST : 0) |
-			    (all_digits(hp->port) ? AI_NUMERICSERV : 0),
-	};
-	struct addrinfo *list = NULL;
-	int r;
+	char *end;
+	unsigned long n = is_digit(*word) ? strtoul(word, &end, 10) : 0;
 
-	r = getaddrinfo(hp->host[0] ? hp->host : NULL, hp->port, &hints, &list);
-	if (r != 0)
-		return lookup_error(r, errno, hp, why);
+	return n && n <= UINT16_MAX && !strcmp(end, "/tcp") ? htons((uint16_t)n) : 0;
+}
 
-	for (struct addrinfo *ai = list; ai && r == 0; ai = ai->ai_next) {
-		if (ai->ai_family == AF_INET || ai->ai_family == AF_INET6)
-			r = add_addr(ret, ai->ai_addr, ai->ai_addrlen);
+/* The port of the TCP service NAME, or 0.  A line is "http 80/tcp www # World Wide Web". */
+static in_port_t find_service(const char *name)
+{
+	const char *line = services;
+
+	while (line && *line) {
+		char buf[256], *rest, *word, *port;
+		size_t len = strcspn(line, "\n");
+		in_port_t n;
+
+		snprintf(buf, sizeof(buf), "%.*s", (int)len, line);
+		buf[strcspn(buf, "#")] = '\0';
+		word = strtok_r(buf, SPACE, &rest);
+		port = word ? strtok_r(NULL, SPACE, &rest) : NULL;
+		n = port ? parse_port(port) : 0;
+		for (; n && word; word = strtok_r(NULL, SPACE, &rest))
+			if (!strcmp(word, name))
+				return n;
+		line += len + (line[len] == '\n');
 	}
-	freeaddrinfo(list);
-	if (r < 0)
-		return complain(why, r, "out of memory");
-	if (ret->n_addrs == 0)
-		return complain(why, -ENOENT, "host has no IPv4 or IPv6 address");
 	return 0;
 }
-
-/* --- without looking a host up --- */
 
 /* PORT has passed check_port().  In network byte order. */
 static int find_port(const char *port, in_port_t *ret, struct complaint *why)
 {
-	struct servent entry, *found = NULL;
-	char buf[SERVICE_ROOM];
-	bool kept;
-
 	if (all_digits(port)) {
 		*ret = htons((uint16_t)strtoul(port, NULL, 10));
 		return 0;
 	}
-	if (services_find(port, ret, &kept))
-		return 0;
-	if (kept || getservbyname_r(port, "tcp", &entry, buf, sizeof(buf), &found) || !found)
-		return complain(why, -EINVAL, "unknown service, expected a port number or a name");
-	*ret = (in_port_t)found->s_port;
-	return 0;
+	endpoint_keep_services();
+	*ret = find_service(port);
+	return *ret ? 0 : complain(why, -EINVAL, "unknown service, expected a port number or a "
+				   "name");
 }
+
+/* --- addresses --- */
 
 static int add_inet6(const char *host, in_port_t port, struct endpoint *ret, struct complaint *why)
 {
@@ -322,84 +323,93 @@ static int add_plain(const char *host, in_port_t port, struct endpoint *ret)
 	return 0;
 }
 
-static int take_as_written(const struct host_port *hp, struct endpoint *ret, struct complaint *why)
+static int parse_inet(const char *text, bool passive, struct endpoint *ret, struct complaint *why)
 {
-	in_port_t port = 0;
-	int r = find_port(hp->port, &port, why);
-
-	if (r < 0)
-		return r;
-	r = hp->bracketed ? add_inet6(hp->host, port, ret, why) : add_plain(hp->host, port, ret);
-	return r == -ENOMEM ? complain(why, r, "out of memory") : r;
-}
-
-static int parse_inet(const char *text, const struct how *how, struct endpoint *ret,
-		      struct complaint *why)
-{
-	bool passive = how->passive;
 	struct host_port hp = { 0 };
 	struct in_addr in;
-	bool named;
+	in_port_t port = 0;
 	int r;
 
 	r = text[0] == '[' ? split_bracketed(text, &hp, why) : split_plain(text, &hp, why);
-	if (r < 0)
-		return r;
-	if (!hp.bracketed) {
+	if (!r && !hp.bracketed)
 		r = check_host(hp.host, passive, why);
-		if (r < 0)
-			return r;
-	}
-	r = check_port(hp.port, passive, why);
-	if (r < 0)
+	r = r ?: check_port(hp.port, passive, why) ?: find_port(hp.port, &port, why);
+	if (r)
 		return r;
-	named = !hp.bracketed && hp.host[0] && inet_pton(AF_INET, hp.host, &in) != 1;
-	r = how->offline ? take_as_written(&hp, ret, why) : resolve(&hp, how, ret, why);
-	ret->named = named;
-	return r;
+	ret->named = !hp.bracketed && hp.host[0] && inet_pton(AF_INET, hp.host, &in) != 1;
+	r = hp.bracketed ? add_inet6(hp.host, port, ret, why) : add_plain(hp.host, port, ret);
+	return r == -ENOMEM ? complain(why, r, "out of memory") : r;
 }
 
-// NOLINTNEXTLINE(readability-non-const-parameter): complain() writes to ERR, by way of WHY
-static int parse(const char *text, const struct how *how, struct endpoint *ret, char *err,
-		 size_t errlen)
+static int parse(const char *text, bool passive, struct endpoint *ret, struct complaint *why)
 {
-	struct complaint why = { .buf = err, .size = errlen };
-	int r;
-
 	memset(ret, 0, sizeof(*ret));
 	if (!text[0])
-		return complain(&why, -EINVAL, "empty, expected HOST:PORT or unix:/path");
+		return complain(why, -EINVAL, "empty, expected HOST:PORT or unix:/path");
 	if (strlen(text) >= sizeof(ret->text))
-		return complain(&why, -EINVAL, "longer than %zu bytes", sizeof(ret->text) - 1);
+		return complain(why, -EINVAL, "longer than %zu bytes", sizeof(ret->text) - 1);
 	if (has_control_character(text))
-		return complain(&why, -EINVAL, "control character in the address");
-
-	if (strncmp(text, "unix:", 5) == 0)
-		r = parse_unix(text + 5, ret, &why);
-	else
-		r = parse_inet(text, how, ret, &why);
-	if (r < 0) {
-		endpoint_close(ret);
-		return r;
-	}
+		return complain(why, -EINVAL, "control character in the address");
 	strcpy(ret->text, text);
-	return 0;
+	return strncmp(text, "unix:", 5) == 0 ? parse_unix(text + 5, ret, why) :
+						parse_inet(text, passive, ret, why);
+}
+
+/* Give E, which is a host name, all addresses of that name. */
+static int look_up(struct endpoint *e, bool passive, struct complaint *why)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
+					.ai_flags = passive ? AI_PASSIVE : 0 };
+	struct addrinfo *list = NULL;
+	char host[TEXT_ROOM];
+	int r, error;
+
+	snprintf(host, sizeof(host), "%.*s", (int)strcspn(e->text, ":"), e->text);
+	r = getaddrinfo(host, NULL, &hints, &list);
+	error = errno;
+	if (r == EAI_MEMORY || (r == EAI_SYSTEM && error == ENOMEM))
+		return complain(why, -ENOMEM, "out of memory");
+	if (r)
+		return complain(why, r == EAI_AGAIN ? -EAGAIN : -ENOENT,
+				"host name lookup failed: %s",
+				r == EAI_SYSTEM ? strerror(error) : gai_strerror(r));
+	for (struct addrinfo *ai = list; ai && r == 0; ai = ai->ai_next) {
+		if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6)
+			continue;
+		/* the port is at the same place in sockaddr_in6 */
+		((struct sockaddr_in *)ai->ai_addr)->sin_port = e->named_port;
+		r = add_addr(e, ai->ai_addr, ai->ai_addrlen);
+	}
+	freeaddrinfo(list);
+	if (r < 0)
+		return complain(why, r, "out of memory");
+	return e->n_addrs ? 0 : complain(why, -ENOENT, "host has no IPv4 or IPv6 address");
+}
+
+// NOLINTBEGIN(readability-non-const-parameter): complain() writes to ERR, by way of WHY
+int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
+			   size_t errlen)
+{
+	struct complaint why = { .buf = err, .size = errlen };
+	int r = parse(text, passive, ret, &why);
+
+	if (r)
+		endpoint_close(ret);
+	return r;
 }
 
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
-	const struct how how = { .passive = passive };
+	struct complaint why = { .buf = err, .size = errlen };
+	int r = parse(text, passive, ret, &why);
 
-	return parse(text, &how, ret, err, errlen);
+	if (!r && ret->named)
+		r = look_up(ret, passive, &why);
+	if (r)
+		endpoint_close(ret);
+	return r;
 }
-
-int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
-			   size_t errlen)
-{
-	const struct how how = { .passive = passive, .offline = true };
-
-	return parse(text, &how, ret, err, errlen);
-}
+// NOLINTEND
 
 int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n)
 {

@@ -30,12 +30,15 @@ struct endpoint {
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
-/*
- * The same without asking anybody for a host: a host name gives no address, only its port.  Service
- * names are looked up in what services_keep() has kept, and in the services database of this machine.
- */
+/* The same without asking anybody for a host: a host name gives no address, only its port. */
 int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
 			   size_t errlen);
+
+/*
+ * Read services(5) now, for the names of ports: a daemon that is confined can open no file any
+ * more.  Without this call it is read when the first name is looked up.
+ */
+void endpoint_keep_services(void);
 
 /* Give E, which has no address, the N of ADDRS.  -ENOMEM. */
 int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n);

@@ -358,6 +358,8 @@ static void take_option(struct parser *p, const char *key, const char *value)
 
 	if (o)
 		config_take(&p->in, t, &line, value);
+	else if (!t && option_is_gone(key, strlen(key)))
+		config_note(&p->in, p->in.line, OPTION_GONE);
 	else if (is_address(key) || option_find_key(key, !t))
 		config_mistake(&p->in, "%s: this key can only be in [%s]", key,
 			       t ? "culvert" : FORWARD " NAME");

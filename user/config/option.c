@@ -25,7 +25,6 @@
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
-#define SPREAD_NAMES "auto or all"
 #define FILTER_NAMES "errno, kill or off"
 #define LEVEL_NAMES "error, warning, notice, info or debug"
 #define PROXY_USE_NAMES "off, or receive, send-v1 or send-v2, or receive and one of these two"
@@ -36,13 +35,11 @@ static const char *const engines[] = {
 	[ENGINE_AUTO] = "auto", [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
 	[ENGINE_COPY] = "copy", [ENGINES] = NULL,
 };
-static const char *const spreads[] = { "auto", "all", NULL };
 static const char *const filters[] = {
 	[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off", NULL,
 };
 
 _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
-		       sizeof(enum spread) == sizeof(unsigned int) &&
 		       sizeof(enum filter_mode) == sizeof(unsigned int),
 	       "parse_choice() stores enums");
 
@@ -62,9 +59,6 @@ static const struct option_def options[] = {
 	{ .name = "workers", .metavar = "N", .kind = KIND_COUNT, .offset = AT(workers),
 	  .min = 1, .max = WORKERS_MAX, .computed = "one per CPU",
 	  .help = "worker threads" },
-	{ .name = "spread", .metavar = "HOW", .kind = KIND_CHOICE, .offset = AT(spread),
-	  .choices = spreads, .expected = SPREAD_NAMES, .initial = "auto",
-	  .help = SPREAD_NAMES ": does nothing any more" },
 	{ .name = "control", .metavar = "PATH", .kind = KIND_TEXT, .offset = AT(control),
 	  .max = SOCKET_PATH_MAX, .expected = "a path of 1 to 107 bytes",
 	  .initial = CONFIG_CONTROL_DEFAULT,
@@ -229,6 +223,11 @@ const struct option_def *option_find_key(const char *name, bool forward)
 			return &options[i];
 	}
 	return NULL;
+}
+
+bool option_is_gone(const char *name, size_t len)
+{
+	return len == strlen("spread") && !strncmp(name, "spread", len);
 }
 
 size_t option_number(const struct option_def *o)

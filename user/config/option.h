@@ -70,6 +70,10 @@ const struct option_def *option_find(const char *name, size_t len);
 /* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
 const struct option_def *option_find_key(const char *name, bool forward);
 
+/* True of an option that older versions had: it does nothing, and is no mistake. */
+bool option_is_gone(const char *name, size_t len);
+#define OPTION_GONE "spread does nothing any more: a session stays with its worker"
+
 /* The place of O in the table, below OPTIONS_MAX; and the option there, NULL behind the last. */
 size_t option_number(const struct option_def *o);
 const struct option_def *option_at(size_t number);

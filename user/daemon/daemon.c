@@ -22,7 +22,6 @@
 #include "daemon/main_loop.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
-#include "config/services.h"
 #include "daemon/session_log.h"
 #include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
@@ -207,9 +206,6 @@ static void announce_ready(const struct daemon *d)
 			 fc->upstream.text, engine_name(fc->engine));
 		forward_warn(fc);
 	}
-	if (c->spread != SPREAD_AUTO)
-		log_warning("spread: does nothing any more: all workers accept, and a session "
-			    "stays with the worker that has accepted it");
 	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->defaults.engine),
 		 c->workers, d->setup.account.name,
 		 d->setup.shared.kernel ? "" : ", without the kernel path");
@@ -368,17 +364,15 @@ int daemon_run(int argc, char **argv)
 	d.setup.shared.config = c;
 	if (descriptors_reserve_streams())
 		return EXIT_CODE_FAILURE;
-	(void)services_keep(SERVICES_FILE); /* those that are not kept are looked up */
+	endpoint_keep_services(); /* for a reload, which can open no file */
 	r = config_parse(argc, argv, c);
 	if (r) {
 		config_close(c);
-		services_forget();
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
 	main_loop_take_signals(); /* before there are threads */
 	r = run(&d);
 	config_close(c);
-	services_forget();
 	return r;
 }
