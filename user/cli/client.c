@@ -98,11 +98,9 @@ static int add_id(const struct command *c, struct json_object *request, const ch
 	if (count_parse(text, &id) || id > INT64_MAX)
 		return log_complain(-EINVAL, "%s: \"%.256s\": expected the number of a session",
 				    c->name, text);
-	if (!json_object_object_get_ex(request, "id", &list)) {
-		list = json_object_new_array();
-		json_add(request, "id", json_object_get(list));
-		json_object_put(list);
-	}
+	if (!json_object_object_get_ex(request, "id", NULL))
+		json_add(request, "id", json_object_new_array());
+	json_object_object_get_ex(request, "id", &list); /* NULL: there was no memory */
 	json_append(list, json_object_new_int64((int64_t)id));
 	return 0;
 }

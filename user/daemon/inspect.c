@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A worker is asked for a snapshot of plain structs, taken on its own thread between two batches of
- * events: no locks, and no JSON on the payload path.
+ * Theory of operation: each worker in turn adds to a snapshot of plain structs, on its own thread
+ * between two batches of events, so there are no locks and no JSON on the payload path.  The JSON
+ * is made of the snapshot afterwards, on the control thread.  A worker that does not answer in time
+ * is counted, and what it has is missing.
  */
 #include "daemon/inspect.h"
 
@@ -14,10 +16,10 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/syscalls_needed.h"
+#include "config/config.h"
 #include "daemon/session_log.h"
 #include "relay/limits.h"
 #include "relay/names.h"
-#include "config/config.h"
 #include "relay/session.h"
 #include "relay/session_flow.h"
 
@@ -33,23 +35,25 @@ struct session_view {
 	struct session session; /* a copy: its pointers are not to be followed */
 	union client_addr via;  /* AF_UNSPEC: the client has connected itself */
 	struct addr upstream;   /* len 0: it has not begun to connect */
+	unsigned int worker;
+	uint64_t age_ms;
 	uint64_t kernel_bytes[2];
 	uint64_t backlog_max[2];
 };
 
 struct snapshot {
-	struct worker *worker;
-	const struct forwards *forwards; /* whose lock is held */
-	struct session_view *views; /* of those that FILTER matches */
-	size_t n, size;
+	const struct forwards *forwards;     /* whose lock is held */
 	const struct session_filter *filter; /* NULL: only the sums are wanted */
-	bool lacks;  /* views that there was no memory for */
-	bool silent; /* the worker has not answered */
+	struct worker *worker;               /* whose turn it is */
 
-	uint64_t now_ms;
+	struct session_view *views; /* owned; of sessions that FILTER matches */
+	size_t n, size;
+	bool lacks; /* views that there was no memory for */
+
+	unsigned int silent; /* workers that have not answered */
 	uint64_t kernel_bytes; /* by sockmap: of finished and of live sessions */
-	unsigned int flows[CARRIERS];
-	unsigned int pipes, pipes_idle, buffers;
+	uint64_t flows[CARRIERS];
+	uint64_t pipes, pipes_idle, buffers;
 };
 
 /* Room for one more, or NULL.  Most filters match few of many. */
@@ -69,38 +73,32 @@ static struct session_view *add_view(struct snapshot *snap)
 	return &snap->views[snap->n++];
 }
 
-static void take_one(struct snapshot *snap, const struct session *s)
+static void view_session(struct snapshot *snap, const struct session *s)
 {
 	struct worker *w = snap->worker;
-	struct session_view *v = NULL;
+	struct session_view *v = add_view(snap);
 
-	if (snap->filter && session_filter_matches(snap->filter, s))
-		v = add_view(snap);
-	if (v) {
-		*v = (struct session_view){ .session = *s };
-		v->upstream = s->addrs ? s->addrs->addrs[s->upstream] : (struct addr){ .len = 0 };
-	}
-	if (v && session_via(s))
+	if (!v)
+		return;
+	*v = (struct session_view){ .session = *s, .worker = w->index };
+	v->age_ms = w->loop.now_ms > s->born_ms ? w->loop.now_ms - s->born_ms : 0;
+	if (s->addrs)
+		v->upstream = s->addrs->addrs[s->upstream];
+	if (session_via(s))
 		v->via = *session_via(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		snap->flows[flow_carrier(&s->flows[dir])]++;
-		if (!v)
-			continue;
 		v->kernel_bytes[dir] = session_kernel_bytes(s, dir);
-		v->backlog_max[dir] =
-			s->pair == NO_PAIR
-				? 0
-				: kernel_stat(w->shared->kernel, s->pair * 2 + dir)->backlog_max;
+		if (s->pair != NO_PAIR)
+			v->backlog_max[dir] = kernel_stat(w->shared->kernel,
+							  s->pair * 2 + dir)->backlog_max;
 	}
 }
 
 /* Bytes of ended sessions are in the counters. */
 static void see_ended(const struct snapshot *snap)
 {
-	struct worker *w = snap->worker;
-
 	for (struct forward *f = snap->forwards->first; f; f = f->next) {
-		struct forward_stats *fs = forward_stats(f, w->index);
+		struct forward_stats *fs = forward_stats(f, snap->worker->index);
 
 		for (unsigned int dir = 0; dir < 2; dir++)
 			fs->seen[dir] = count_get(&fs->bytes[dir]);
@@ -117,64 +115,59 @@ static void see_live(struct snapshot *snap, const struct session *s)
 	}
 }
 
+static void count_sockmap(struct snapshot *snap)
+{
+	snap->kernel_bytes += count_get(&snap->worker->stats.carrier_bytes[CARRIER_SOCKMAP]);
+}
+
+/* On the worker's thread. */
 static void take(void *arg)
 {
 	struct snapshot *snap = arg;
 	struct worker *w = snap->worker;
 
-	snap->now_ms = w->loop.now_ms;
 	see_ended(snap);
 	for (const struct session *s = w->sessions; s; s = s->next) {
 		see_live(snap, s);
-		take_one(snap, s);
+		for (unsigned int dir = 0; dir < 2; dir++)
+			snap->flows[flow_carrier(&s->flows[dir])]++;
+		if (snap->filter && session_filter_matches(snap->filter, s))
+			view_session(snap, s);
 	}
 	for (const struct session *s = w->ending; s; s = s->next)
 		see_live(snap, s);
-	snap->kernel_bytes += count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
-	snap->pipes = w->pool.pipes_lent + w->pool.pipes_idle;
-	snap->pipes_idle = w->pool.pipes_idle;
-	snap->buffers = w->pool.buffers_lent;
+	count_sockmap(snap);
+	snap->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
+	snap->pipes_idle += w->pool.pipes_idle;
+	snap->buffers += w->pool.buffers_lent;
 }
 
 /*
- * Of worker I, with the lock of forwards held.  SNAP is empty if the worker has ended, or does not
- * answer until END_MS.  If others have used up the time that there was for all of them, it gets a
- * little nevertheless.
+ * Take a snapshot of all workers, with the lock of forwards held; the caller frees its views.  If
+ * some have used up the time that there is for all, the others get a little nevertheless.
  */
-static void snapshot(const struct inspect *r, unsigned int i, const struct session_filter *filter,
-		     uint64_t end_ms, struct snapshot *snap)
+static void take_all(const struct inspect *r, const struct session_filter *filter,
+		     struct snapshot *snap)
 {
-	struct worker *w = r->workers[i];
-	uint64_t now = clock_ms();
-	int left = end_ms > now + SNAPSHOT_LEAST_MS ? (int)(end_ms - now) : SNAPSHOT_LEAST_MS, e;
+	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS;
 
-	*snap = (struct snapshot){ .worker = w, .forwards = r->forwards, .filter = filter };
-	e = loop_call(&w->loop, take, snap, left);
-	snap->silent = e && e != -ESRCH;
-	if (e == -ESRCH)
-		see_ended(snap);
-	if (e)
-		snap->kernel_bytes = count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
+	*snap = (struct snapshot){ .forwards = r->forwards, .filter = filter };
+	for (unsigned int i = 0; i < r->n_workers; i++) {
+		uint64_t now = clock_ms();
+		int left = end_ms > now + SNAPSHOT_LEAST_MS ? (int)(end_ms - now)
+							    : SNAPSHOT_LEAST_MS, e;
+
+		snap->worker = r->workers[i];
+		e = loop_call(&snap->worker->loop, take, snap, left);
+		if (!e)
+			continue;
+		snap->silent += e != -ESRCH; /* else it has ended, and has no sessions left */
+		if (e == -ESRCH)
+			see_ended(snap);
+		count_sockmap(snap);
+	}
 	if (snap->lacks)
 		json_lack();
-}
-
-/*
- * All workers, each in its own of SNAPS: what was seen of forwards then contains what sessions have
- * carried so far.  Returns how many have not answered: what their sessions have carried lately is
- * missing.
- */
-static uint64_t snapshot_all(const struct inspect *r, struct snapshot *snaps)
-{
-	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
-
-	pthread_mutex_lock(&r->forwards->lock);
-	for (unsigned int i = 0; i < r->n_workers; i++) {
-		snapshot(r, i, NULL, end_ms, &snaps[i]);
-		silent += snaps[i].silent;
-	}
-	pthread_mutex_unlock(&r->forwards->lock);
-	return silent;
 }
 
 /* --- sessions --- */
@@ -208,8 +201,7 @@ static void add_upstream(struct json_object *o, const struct session_view *v)
 						 sizeof(text)));
 }
 
-static struct json_object *session_json(const struct session_view *v, unsigned int worker,
-					uint64_t now_ms)
+static struct json_object *session_json(const struct session_view *v)
 {
 	static const char *const states[SESSION_STATES] = {
 		[SESSION_HEADER] = "header",
@@ -229,9 +221,9 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	add_upstream(o, v);
-	json_add_int(o, "worker", worker);
+	json_add_int(o, "worker", v->worker);
 	json_add_text(o, "state", states[s->state]);
-	json_add_int(o, "age_ms", now_ms > s->born_ms ? now_ms - s->born_ms : 0);
+	json_add_int(o, "age_ms", v->age_ms);
 	json_append(flows, flow_json(v, 0));
 	json_append(flows, flow_json(v, 1));
 	json_add(o, "flows", flows);
@@ -241,21 +233,16 @@ static struct json_object *session_json(const struct session_view *v, unsigned i
 struct json_object *inspect_sessions(const struct inspect *r, const struct session_filter *filter)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	uint64_t end_ms = clock_ms() + SNAPSHOT_TIMEOUT_MS, silent = 0;
+	struct snapshot snap;
 
 	pthread_mutex_lock(&r->forwards->lock); /* sessions that end meanwhile point to theirs */
-	for (unsigned int i = 0; i < r->n_workers; i++) {
-		struct snapshot snap;
-
-		snapshot(r, i, filter, end_ms, &snap);
-		silent += snap.silent;
-		for (size_t j = 0; j < snap.n; j++)
-			json_append(list, session_json(&snap.views[j], i, snap.now_ms));
-		free(snap.views);
-	}
+	take_all(r, filter, &snap);
+	for (size_t i = 0; i < snap.n; i++)
+		json_append(list, session_json(&snap.views[i]));
 	pthread_mutex_unlock(&r->forwards->lock);
+	free(snap.views);
 	json_add(o, "sessions", list);
-	json_add_int(o, "workers_silent", silent);
+	json_add_int(o, "workers_silent", snap.silent);
 	return o;
 }
 
@@ -330,7 +317,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
 	json_add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
 	json_add_int(o, "max_sessions_per_client",
-		fc->max_sessions_per_client ?: c->max_sessions_per_client);
+		     fc->max_sessions_per_client ?: c->max_sessions_per_client);
 	json_add_int(o, "accept_rate", fc->accept_rate);
 	json_add_int(o, "bandwidth", fc->bandwidth);
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
@@ -344,56 +331,49 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	return o;
 }
 
-/* A replaced one is part of that which has its name: only what the configuration lacks is added. */
-static struct json_object *forwards_json(const struct inspect *r, const char *name,
-					 uint64_t now_ms)
+/*
+ * With the lock held.  One that a reload has replaced is part of that which has its name: only what
+ * the configuration lacks is added.
+ */
+static struct json_object *forwards_json(const struct inspect *r, const char *name)
 {
 	struct json_object *list = json_object_new_array();
+	uint64_t now_ms = clock_ms();
 
-	pthread_mutex_lock(&r->forwards->lock);
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    (!name || !strcmp(name, forward_name(f->conf))))
 			json_append(list, forward_json(f, r->shared->config, now_ms));
-	pthread_mutex_unlock(&r->forwards->lock);
 	return list;
 }
 
 struct json_object *inspect_forwards(const struct inspect *r, const char *name)
 {
 	struct json_object *o = json_object_new_object();
-	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
-	uint64_t silent;
+	struct snapshot snap;
 
-	if (!snaps) {
-		json_lack();
-		return o;
-	}
-	silent = snapshot_all(r, snaps);
-	free(snaps);
-	json_add(o, "forwards", forwards_json(r, name, clock_ms()));
-	json_add_int(o, "workers_silent", silent);
+	pthread_mutex_lock(&r->forwards->lock);
+	take_all(r, NULL, &snap);
+	json_add(o, "forwards", forwards_json(r, name));
+	pthread_mutex_unlock(&r->forwards->lock);
+	json_add_int(o, "workers_silent", snap.silent);
 	return o;
 }
 
-static struct json_object *carriers_json(const struct inspect *r, const struct snapshot *snaps)
+static struct json_object *carriers_json(const struct inspect *r, const struct snapshot *snap)
 {
 	struct json_object *list = json_object_new_array();
 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
-		uint64_t bytes = 0, flows = 0;
+		/* of one moment: a session that has ended since then is not counted twice */
+		uint64_t bytes = c == CARRIER_SOCKMAP ? snap->kernel_bytes : 0;
 
-		for (unsigned int w = 0; w < r->n_workers; w++) {
-			flows += snaps[w].flows[c];
-			/* of one moment: a session that has ended since then is not counted twice */
-			bytes += c == CARRIER_SOCKMAP ?
-					 snaps[w].kernel_bytes :
-					 count_get(&r->workers[w]->stats.carrier_bytes[c]);
-		}
+		for (unsigned int w = 0; w < r->n_workers && c != CARRIER_SOCKMAP; w++)
+			bytes += count_get(&r->workers[w]->stats.carrier_bytes[c]);
 		json_add_text(o, "carrier", carrier_name(c));
-		json_add_int(o, "flows", flows);
+		json_add_int(o, "flows", snap->flows[c]);
 		json_add_int(o, "bytes", bytes);
 		json_append(list, o);
 	}
@@ -443,18 +423,11 @@ static void add_probed(struct json_object *list, const struct inspect *r)
 
 static struct json_object *kernel_json(const struct inspect *r)
 {
-	static const char *const features[] = {
-		"sk_skb stream verdict without parser", "sockmap redirect",
-		"memory-mapped counters",               "ring buffer events",
-		"sockmap look-up from sk_skb",          "fenced removal",
-	};
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 	struct kernel *k = r->shared->kernel;
 
 	json_add_bool(o, "available", k != NULL);
 	json_add_text(o, "reason", r->kernel_reason);
-	for (size_t i = 0; k && i < sizeof(features) / sizeof(features[0]); i++)
-		add_feature(list, features[i], true, "");
 	add_probed(list, r);
 	json_add(o, "features", list);
 	json_add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
@@ -487,26 +460,20 @@ void inspect_close(struct inspect *r)
 	r->descriptors = NULL;
 }
 
-static struct json_object *resources_json(const struct inspect *r, const struct snapshot *snaps)
+static struct json_object *resources_json(const struct inspect *r, const struct snapshot *snap)
 {
 	struct json_object *o = json_object_new_object();
 	struct kernel *k = r->shared->kernel;
-	uint64_t pipes = 0, idle = 0, buffers = 0;
 
-	for (unsigned int w = 0; w < r->n_workers; w++) {
-		pipes += snaps[w].pipes;
-		idle += snaps[w].pipes_idle;
-		buffers += snaps[w].buffers;
-	}
 	json_add_int(o, "sessions", admission_sessions(r->shared->admission));
 	json_add_int(o, "clients", admission_clients(r->shared->admission));
 	json_add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
 	json_add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
 	json_add_int(o, "kernel_memory", k ? kernel_memory(k) : 0);
 	json_add_int(o, "kernel_memory_limit", k ? kernel_memory_limit(k) : 0);
-	json_add_int(o, "pipes", pipes);
-	json_add_int(o, "pipes_idle", idle);
-	json_add_int(o, "buffers", buffers);
+	json_add_int(o, "pipes", snap->pipes);
+	json_add_int(o, "pipes_idle", snap->pipes_idle);
+	json_add_int(o, "buffers", snap->buffers);
 	json_add_int(o, "fds", open_descriptors(r->descriptors));
 	return o;
 }
@@ -514,29 +481,27 @@ static struct json_object *resources_json(const struct inspect *r, const struct 
 struct json_object *inspect_status(const struct inspect *r, bool forwards)
 {
 	const struct config *c = r->shared->config;
-	struct json_object *o = json_object_new_object();
-	struct snapshot *snaps = calloc(r->n_workers, sizeof(*snaps));
-	uint64_t silent, now_ms;
+	struct json_object *o = json_object_new_object(), *list = NULL;
+	struct snapshot snap;
 
-	if (!snaps) {
-		json_lack();
-		return o;
-	}
-	silent = snapshot_all(r, snaps);
-	now_ms = clock_ms();
+	pthread_mutex_lock(&r->forwards->lock);
+	take_all(r, NULL, &snap);
+	if (forwards)
+		list = forwards_json(r, NULL);
+	pthread_mutex_unlock(&r->forwards->lock);
 	json_add_text(o, "version", CULVERT_VERSION);
 	json_add_int(o, "pid", (uint64_t)getpid());
-	json_add_int(o, "uptime_ms", now_ms - r->started_ms);
+	json_add_int(o, "uptime_ms", clock_ms() - r->started_ms);
 	json_add_text(o, "engine", engine_name(c->defaults.engine));
 	json_add_int(o, "workers", r->n_workers);
-	json_add_int(o, "workers_silent", silent);
+	json_add_int(o, "workers_silent", snap.silent);
 	json_add_int(o, "max_sessions", c->max_sessions);
 	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
 	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");
 	if (forwards)
-		json_add(o, "forwards", forwards_json(r, NULL, now_ms));
+		json_add(o, "forwards", list);
 	json_add(o, "reload", reload_json(r->reload));
-	json_add(o, "carriers", carriers_json(r, snaps));
+	json_add(o, "carriers", carriers_json(r, &snap));
 	json_add(o, "handovers", counters_json(r, false));
 	json_add(o, "errors", counters_json(r, true));
 	json_add(o, "kernel", kernel_json(r));
@@ -544,7 +509,6 @@ struct json_object *inspect_status(const struct inspect *r, bool forwards)
 		json_add(o, "session_log", session_log_json(r->shared->session_log));
 	else
 		json_add_null(o, "session_log");
-	json_add(o, "resources", resources_json(r, snaps));
-	free(snaps);
+	json_add(o, "resources", resources_json(r, &snap));
 	return o;
 }

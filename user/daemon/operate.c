@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A worker is asked to change its own sessions, on its thread between two batches of events.
+ * The commands of the control socket, one function each; the table is at the end.  What changes
+ * sessions runs on their workers' threads, between two batches of events.
  */
 #include "daemon/operate.h"
 
@@ -20,6 +21,7 @@
 #define KILL_TIMEOUT_MS 5000 /* to reset as many as there may be */
 #define KILL_LOOK_MS 5       /* and until the next look whether all are */
 
+/* A request, who makes it, and the daemon. */
 struct asked {
 	const struct inspect *r;
 	const struct command_request *req;
@@ -34,9 +36,9 @@ struct order {
 };
 
 /*
- * FN on the thread of each worker, with an order of ORDER's kind.  Adds up what they return, in
- * *RET.  False: some have not answered, and will not do it.  One that has ended, as each does with
- * its last session when culvert stops, has none left to do it to.
+ * Run FN on the thread of each worker, one after the other, with a copy of ORDER.  RET is the sum
+ * of what they put into `n`.  False: a worker did not answer in time, and will not run FN.  A worker
+ * that has ended has no sessions left, so it is passed over.
  */
 static bool ask_workers(const struct inspect *r, void (*fn)(void *arg), struct order order,
 			unsigned int *ret)
@@ -64,7 +66,7 @@ static struct json_object *no_such_forward(const char *name)
 
 /* --- looking --- */
 
-/* A filter by name is checked, so that a name that is mistyped is not "no sessions". */
+/* Check a filter by name, so that a mistyped name is an error and not "no sessions". */
 static bool is_named(const struct inspect *r, const char *name)
 {
 	bool found = !name;
@@ -113,7 +115,7 @@ static void count_left(void *arg)
 	o->n = o->worker->ending != NULL;
 }
 
-/* Only this thread lets any be killed. */
+/* Sessions killed since the start.  Only this thread kills any. */
 static uint64_t killed_ever(const struct inspect *r)
 {
 	uint64_t n = 0;
@@ -123,7 +125,7 @@ static uint64_t killed_ever(const struct inspect *r)
 	return n;
 }
 
-/* Until those that are meant are reset, in portions.  False: not all of them, so far. */
+/* Reset what FILTER matches, and wait until it is done.  False: not all are reset so far. */
 static bool kill_sessions(const struct inspect *r, const struct session_filter *filter)
 {
 	uint64_t until = clock_ms() + KILL_TIMEOUT_MS;
@@ -163,7 +165,7 @@ static void follow_engines(void *arg)
 	o->n = session_follow_engines(o->worker);
 }
 
-/* Why ENGINE cannot be had here; NULL: it can. */
+/* Say why ENGINE is not available here; NULL: it is. */
 static const char *engine_hindrance(const struct inspect *r, enum engine engine)
 {
 	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
@@ -183,8 +185,8 @@ static enum engine engine_meant(const struct command_request *req, const struct 
 }
 
 /*
- * Set it for all forwards of that name, since one that a reload has replaced goes on with its
- * sessions.  With the lock held.
+ * Set the engine of all forwards of that name, since one that a reload has replaced goes on with
+ * its sessions.  With the lock held.
  */
 static void set_engine(const struct asked *a, const struct forward *named)
 {
