@@ -143,7 +143,7 @@ static int complain_unknown(const struct command *c, const char *word)
 			    word, c->name);
 }
 
-/* A word that is no option is the next key that may be one.  Ids may be several. */
+/* Take a word that is no option as the value of the next key that may be a word. */
 static int add_word(const struct command *c, struct json_object *request, const char *word)
 {
 	for (size_t i = 0; i < c->n_keys; i++) {
@@ -265,7 +265,7 @@ static int find_control(struct client_words *w)
 			    w->named ? w->config : "--control", w->control, room - 1);
 }
 
-/* What the daemon would say of it. */
+/* Refuse what the daemon would refuse. */
 static int check_request(const struct command *c, const char *line)
 {
 	struct command_request req;
@@ -384,7 +384,7 @@ static int print_json(struct json_object *answer, FILE *out)
 	return 0;
 }
 
-/* Daemons of version 0.1.0 said it in a string. */
+/* Print the message of an error; daemons of version 0.1.0 sent a string. */
 static int print_error(struct json_object *error)
 {
 	struct json_object *message = error;
@@ -502,13 +502,13 @@ static int await_reload(const char *control, struct json_object **answer)
 			    "status` will say what has become of it", RELOAD_DEADLINE_S);
 }
 
-/* What is wrong with the file is what its caller wants to know. */
+/* Complain of a reload that was refused: what is wrong with the file. */
 static int reload_failed(struct json_object *reload)
 {
 	struct json_object *error = NULL;
 
 	if (!json_object_object_get_ex(reload, "error", &error) ||
-	    !*json_object_get_string(error))
+	    !json_object_get_string_len(error))
 		return EXIT_CODE_OK;
 	return log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
 			    json_object_get_string(error));

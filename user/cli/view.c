@@ -99,7 +99,7 @@ static void put_escaped(FILE *out, const char *text)
 	fputs(log_escape(text, buf, sizeof(buf)), out);
 }
 
-/* Print TEMPLATE with the members of OBJ that it names in braces; one that ends in _ms is an age. */
+/* Print TEMPLATE with the members of OBJ that it names in braces; one named *_ms is an age. */
 static void fill_in(FILE *out, const char *template, struct json_object *obj)
 {
 	char key[32], buf[TEXT_MAX];
@@ -145,7 +145,7 @@ static void add_cell(struct table *t, const char *text)
 	fputc('\t', t->rows);
 }
 
-/* COLUMNS: those of the table, or as many that show an object of another kind. */
+/* Add a row for the object ROW.  COLUMNS: the table's, or as many for another kind of object. */
 static void add_row(struct table *t, const struct column *columns, struct json_object *row)
 {
 	char buf[TEXT_MAX];
@@ -166,7 +166,7 @@ static void table_begin(struct table *t, const struct column *columns, size_t n_
 		add_cell(t, columns[i].title);
 }
 
-/* Blanks are owed rather than printed, so that no line ends in any. */
+/* Print a cell.  Blanks behind it are owed to the next one, so that no line ends in blanks. */
 static void print_cell(FILE *out, const char *cell, int len, int width, bool right, int *owed)
 {
 	if (!len) {
@@ -276,7 +276,7 @@ static const struct column flow_columns[N_ELEMENTS(session_columns)] = {
 	[8] = { .fn = phase_text },
 };
 
-/* What is missing, and why. */
+/* Say that WHAT is missing, because workers have not answered. */
 static void print_silent(FILE *out, struct json_object *answer, const char *what)
 {
 	int64_t n = json_object_get_int64(member(answer, "workers_silent"));
@@ -388,7 +388,7 @@ static int print_section(FILE *out, const char *title, const struct column *colu
 	return 0;
 }
 
-/* The forwards whose upstream is a name, if there are any. */
+/* Print the forwards whose upstream is a name, if there are any. */
 static int print_names(FILE *out, struct json_object *forwards)
 {
 	struct json_object *named = json_object_new_array();
@@ -406,9 +406,12 @@ static int print_names(FILE *out, struct json_object *forwards)
 	return r;
 }
 
-static const struct column error_columns[] = { { NULL, "CAUSE", TEXT, NULL }, { NULL, "COUNT", COUNT, NULL } };
+static const struct column error_columns[] = {
+	{ NULL, "CAUSE", TEXT, NULL },
+	{ NULL, "COUNT", COUNT, NULL },
+};
 
-/* The causes that happened: most never do. */
+/* Print the causes that happened; most never do. */
 static int print_errors(FILE *out, struct json_object *errors)
 {
 	struct table t;

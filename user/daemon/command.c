@@ -212,7 +212,7 @@ static const char *const expectations[] = {
 	[TYPE_FLAG] = "expected true or false",
 };
 
-/* A text without NUL; NULL: something else. */
+/* VALUE as a text; NULL: it is no text, empty, or has a NUL in it. */
 static const char *text_of(struct json_object *value)
 {
 	const char *text;
@@ -341,7 +341,7 @@ static bool take_key(struct command_request *req, const char *name, struct json_
 	return true;
 }
 
-/* What the keys must be, taken together. */
+/* Check what the keys must be together. */
 static bool check_whole(const struct command_request *req, struct command_refusal *why)
 {
 	const struct command *c = req->command;

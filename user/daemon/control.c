@@ -52,11 +52,11 @@ SYSCALLS_NEEDED(
 	SYSCALL(unlink),
 	SYSCALL(unlinkat));
 
-/* A place.  Free while FD is -1; reads the request while ANSWER is NULL, then writes the answer. */
+/* A place for a client.  FD -1: free.  ANSWER NULL: the request is not complete. */
 struct client {
 	int fd;
 	struct control_peer peer;
-	uint64_t until_ms; /* late then */
+	uint64_t until_ms; /* deadline for the request, then for the answer */
 	char request[CONTROL_REQUEST_MAX];
 	size_t got;
 	char *answer; /* owned */
@@ -77,7 +77,7 @@ struct control {
 	void *arg;
 	uid_t uid; /* who may change */
 	gid_t gid; /* who may ask */
-	uint64_t accept_ms; /* not before */
+	uint64_t accept_ms; /* accept no client before */
 	struct client clients[CLIENTS_MAX];
 };
 
@@ -278,7 +278,10 @@ static bool has_gone(const struct control_peer *peer)
 
 /* --- requests and answers --- */
 
-/* A client that gave up, because this process was stopped for example, expects no change any more. */
+/*
+ * Refuse a change whose client has given up, because this process was stopped for example: nobody
+ * expects the change any more.
+ */
 static struct json_object *abandoned(const struct command_request *req,
 				     const struct control_peer *peer)
 {
@@ -340,7 +343,10 @@ static void write_some(struct client *c)
 		drop(c);
 }
 
-/* Only the text is kept while it is written: the tree is many times as large. */
+/*
+ * Make the answer and begin to write it.  Only its text is kept, since the tree of objects is many
+ * times as large.
+ */
 static void answer_request(struct control *control, struct client *c, bool too_long)
 {
 	struct json_object *answer;
@@ -368,7 +374,7 @@ static void answer_request(struct control *control, struct client *c, bool too_l
 	write_some(c);
 }
 
-/* A request ends with a newline, or where the client has shut its socket down for writing. */
+/* Read on.  A newline ends the request, or the end of what the client writes (shutdown(2)). */
 static void read_some(struct control *control, struct client *c)
 {
 	size_t room = sizeof(c->request) - 1 - c->got;
@@ -406,7 +412,10 @@ static struct client *free_place(struct control *c)
 	return NULL;
 }
 
-/* All that wait, but no more than the backlog holds: whoever connects in a loop must not stop us. */
+/*
+ * Accept while there is a place, but in one turn no more than the backlog holds: strangers who
+ * connect in a loop take no place, and would keep this thread here.
+ */
 static void accept_clients(struct control *c)
 {
 	struct client *place;
@@ -432,7 +441,7 @@ static void accept_clients(struct control *c)
 	}
 }
 
-/* What poll(2) may wait for, from NOW, in milliseconds; -1: for ever. */
+/* Milliseconds from NOW to the next deadline; -1: there is none. */
 static int timeout_of(const struct control *c, bool accepting, uint64_t now)
 {
 	uint64_t first = accepting ? NEVER : c->accept_ms;
