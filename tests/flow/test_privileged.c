@@ -30,7 +30,7 @@
 #include "base/built_with.h"
 #include "daemon.h"
 #include "daemon/privileged_client.h"
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 #include "daemon/syscall_filter.h"
 #include "daemon_log.h"
 #include "env.h"

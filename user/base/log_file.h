@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 
 /*
  * A file that lines are appended to: a regular one, a FIFO, a pipe, a terminal or another device.

@@ -19,7 +19,7 @@
 #include "base/log_file.h"
 #include "base/new_thread.h"
 #include "config/check.h"
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 #include "relay/names.h"
 
 /* --- what is on this machine --- */

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 #include "datapath/pool.h"
 #include "relay/socket_stock.h"
 

@@ -31,7 +31,7 @@
 #include "config/file.h"
 #include "daemon/privileged_confine.h"
 #include "daemon/privileged_rules.h"
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 #include "relay/listener.h"
 #include "relay/socket_options.h"
 

@@ -19,7 +19,7 @@
 
 #include "base/log_file.h"
 #include "daemon/privileged.h"
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 #include "daemon/syscall_filter.h"
 
 #define DESCRIPTORS (PRIVILEGED_FDS + 32) /* RLIMIT_NOFILE */

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 #include "datapath/stats.h"
 
 /*

@@ -5,7 +5,7 @@
 #include "config/config.h"
 #include "daemon/control.h"
 #include "daemon/privileged_client.h"
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 #include "probe/probe.h"
 #include "relay/forward.h"
 #include "relay/listener.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "daemon/sandbox.h"
+#include "base/sandbox.h"
 
 #include <errno.h>
 #include <fcntl.h>
