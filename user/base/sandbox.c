@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* How a process gives up its privileges for good, and the account that it becomes. */
 #include "base/sandbox.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
 #include <stdbool.h>
@@ -10,21 +10,17 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
 {
-	const char *const fallbacks[] = { "culvert", "nobody" };
-	struct passwd *pw = NULL;
+	struct passwd *pw = getpwnam(name ?: "culvert");
 
-	if (name)
-		pw = getpwnam(name);
-	for (size_t i = 0; !name && !pw && i < sizeof(fallbacks) / sizeof(fallbacks[0]); i++)
-		pw = getpwnam(fallbacks[i]);
+	if (!pw && !name)
+		pw = getpwnam("nobody");
 	if (!pw) {
 		snprintf(err, errlen, "no such account: %s (give another with --user, or start "
-			 "culvert as an account that is not root)", name ? name : "culvert, nobody");
+			 "culvert as an account that is not root)", name ?: "culvert, nobody");
 		return -ENOENT;
 	}
 	if (pw->pw_uid == 0) {
@@ -44,7 +40,6 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 
 	if (!geteuid())
 		return account_find_as_root(name, ret, err, errlen);
-	/* nobody but root can become somebody else */
 	pw = getpwuid(geteuid());
 	if (name && (!pw || strcmp(name, pw->pw_name))) {
 		snprintf(err, errlen, "--user %s: only root can become another account", name);
@@ -64,16 +59,17 @@ static bool is_among(cap_value_t c, const cap_value_t *keep, int n)
 	return false;
 }
 
+/* Without CAP_SETPCAP the bounding set stays as it is; an account other than root cannot use it. */
 static int reduce_bounding_set(const cap_value_t *keep, int n)
 {
 	for (cap_value_t c = 0; CAP_IS_SUPPORTED(c); c++)
 		if (cap_get_bound(c) > 0 && !is_among(c, keep, n) && cap_drop_bound(c) &&
 		    geteuid() == 0)
-			return -errno; /* without CAP_SETPCAP the set stays, and cannot be used */
+			return -errno;
 	return 0;
 }
 
-/* Of those to KEEP only what this process has; nothing can be inherited. */
+/* Keep those of KEEP that the process has, and make none inheritable. */
 static int reduce_capabilities(const cap_value_t *keep, int n)
 {
 	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
@@ -94,101 +90,63 @@ static int reduce_capabilities(const cap_value_t *keep, int n)
 	return r;
 }
 
-/* Nobody of the same account may look in: the kernel has done it if the uid has changed. */
-static int lock(const char **ret_what)
+/* A NULL: keep the uid.  RET_STEP names the step that failed. */
+static int give_up(const struct account *a, const cap_value_t *keep, int n, const char **ret_step)
 {
-	*ret_what = "no_new_privs";
+	int r;
+
+	*ret_step = "capability bounding set";
+	r = reduce_bounding_set(keep, n);
+	if (r)
+		return r;
+	if (geteuid() == 0) {
+		*ret_step = "supplementary groups";
+		if (setgroups(0, NULL))
+			return -errno;
+		*ret_step = "group id";
+		if (a && setresgid(a->gid, a->gid, a->gid))
+			return -errno;
+		*ret_step = "user id";
+		if (a && setresuid(a->uid, a->uid, a->uid))
+			return -errno;
+	}
+	*ret_step = "capabilities";
+	r = reduce_capabilities(keep, n);
+	if (r)
+		return r;
+	*ret_step = "no_new_privs";
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		return -errno;
-	*ret_what = "being traceable";
-	return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) ? -errno : 0;
+	/* A process of the same account must not trace this one; without a change of uid the
+	 * kernel would let it. */
+	*ret_step = "being traceable";
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+		return -errno;
+	*ret_step = "root was still to be had";
+	return a && a->uid && setuid(0) == 0 ? -EPERM : 0;
 }
 
 int sandbox_keep(const cap_value_t *keep, int n, char *err, size_t errlen)
 {
-	const char *what = "capability bounding set";
-	int r = reduce_bounding_set(keep, n);
+	const char *step;
+	int r = give_up(NULL, keep, n, &step);
 
-	if (!r && geteuid() == 0) {
-		what = "supplementary groups";
-		r = setgroups(0, NULL) ? -errno : 0;
-	}
-	if (!r) {
-		what = "capabilities";
-		r = reduce_capabilities(keep, n);
-	}
-	r = r ?: lock(&what);
 	if (r)
-		snprintf(err, errlen, "cannot give up privileges: %s: %s", what, strerror(-r));
+		snprintf(err, errlen, "cannot give up privileges: %s: %s", step, strerror(-r));
 	return r;
 }
 
 int sandbox_enter(const struct account *a, char *err, size_t errlen)
 {
-	const char *what = "capability bounding set";
-	int r = reduce_bounding_set(NULL, 0);
+	const char *step;
+	int r = give_up(a, NULL, 0, &step);
 
-	if (geteuid() == 0) {
-		if (!r) {
-			what = "supplementary groups";
-			r = setgroups(0, NULL) ? -errno : 0;
-		}
-		if (!r) {
-			what = "group id";
-			r = setresgid(a->gid, a->gid, a->gid) ? -errno : 0;
-		}
-		if (!r) {
-			what = "user id";
-			r = setresuid(a->uid, a->uid, a->uid) ? -errno : 0;
-		}
-	}
-	if (!r) {
-		what = "capabilities";
-		r = reduce_capabilities(NULL, 0);
-	}
-	r = r ?: lock(&what);
-	if (!r && a->uid && setuid(0) == 0) {
-		what = "root was still to be had";
-		r = -EPERM;
-	}
 	if (r)
 		snprintf(err, errlen, "cannot give up privileges: %s: %s (to become %s, root needs "
 			 "CAP_SETUID, CAP_SETGID and CAP_SETPCAP, and a user namespace must have "
 			 "that account: give another with --user, or start culvert as an account "
-			 "that is not root)", what, strerror(-r), a->name);
+			 "that is not root)", step, strerror(-r), a->name);
 	return r;
-}
-
-static _Noreturn void enter_and_tell(const struct account *a, int to)
-{
-	char err[512];
-	int r = sandbox_enter(a, err, sizeof(err));
-
-	/* less than PIPE_BUF, and nobody else writes: it is written as a whole */
-	_exit(r && write(to, err, strlen(err)) > 0 ? -r : 0);
-}
-
-int sandbox_try(const struct account *a, char *err, size_t errlen)
-{
-	int tell[2], status = 0;
-	ssize_t n = 0;
-	pid_t pid;
-
-	if (pipe2(tell, O_CLOEXEC))
-		return 0;
-	pid = fork();
-	if (!pid)
-		enter_and_tell(a, tell[1]);
-	close(tell[1]);
-	if (pid > 0) {
-		n = read(tell[0], err, errlen - 1);
-		waitpid(pid, &status, 0);
-	}
-	close(tell[0]);
-	if (n <= 0)
-		return 0;
-	err[n] = '\0';
-	return -WEXITSTATUS(status);
 }
 
 unsigned long sandbox_raise_nofile(unsigned long want)

@@ -31,12 +31,6 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 int sandbox_enter(const struct account *a, char *err, size_t errlen);
 
 /*
- * Would that succeed?  Tried in a process of its own, so that it can be told before anything else is
- * done.  0 also if no process can be started for it.
- */
-int sandbox_try(const struct account *a, char *err, size_t errlen);
-
-/*
  * For a process that goes on with its uid: of all capabilities only those N to KEEP, as far as it
  * has them, and none that a program could inherit; else as above.
  */

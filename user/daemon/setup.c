@@ -70,14 +70,16 @@ static int start_privileged(struct setup *s)
 	const struct config *c = &s->config;
 	bool needed = c->file || log_file_is_path(c->session_log);
 	char err[512];
+	int r;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
 		needed = needed || forward_needs_privileges(&c->forwards[i]);
 	if (!needed || !c->privileged_process)
 		return 0;
-	if (privileged_start(c, s->argc, s->argv, &s->privileged, err, sizeof(err))) {
+	r = privileged_start(c, s->argc, s->argv, &s->privileged, err, sizeof(err));
+	if (r) {
 		log_error("%s", err);
-		return EXIT_CODE_FAILURE;
+		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
 	}
 	log_info("the privileged process is %d", (int)privileged_pid(s->privileged));
 	return try_privileges(s);
@@ -250,10 +252,6 @@ int setup_open(struct setup *s)
 		log_error("%s%s", place(s, "user", at), err);
 		return EXIT_CODE_USAGE;
 	}
-	if (sandbox_try(&s->account, err, sizeof(err))) {
-		log_error("%s", err);
-		return EXIT_CODE_UNSUPPORTED;
-	}
 	r = start_privileged(s);
 	if (r)
 		return r;
@@ -270,7 +268,7 @@ int setup_open(struct setup *s)
 	connect_learn_ports();
 	if (sandbox_enter(&s->account, err, sizeof(err))) {
 		log_error("%s", err);
-		return EXIT_CODE_FAILURE;
+		return EXIT_CODE_UNSUPPORTED;
 	}
 	return 0;
 }
