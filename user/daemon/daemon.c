@@ -22,7 +22,7 @@
 #include "daemon/main_loop.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
-#include "daemon/session_log.h"
+#include "relay/session_log.h"
 #include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
 #include "relay/limits.h"

@@ -17,7 +17,7 @@
 #include "base/json_add.h"
 #include "base/syscalls_needed.h"
 #include "config/config.h"
-#include "daemon/session_log.h"
+#include "relay/session_log.h"
 #include "relay/limits.h"
 #include "relay/names.h"
 #include "relay/session.h"

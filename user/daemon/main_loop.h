@@ -7,7 +7,7 @@
 #include "base/loop.h"
 #include "daemon/privileged_client.h"
 #include "daemon/reload.h"
-#include "daemon/session_log.h"
+#include "relay/session_log.h"
 #include "relay/names.h"
 #include "relay/socket_stock.h"
 #include "relay/watchdog.h"

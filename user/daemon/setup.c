@@ -22,7 +22,7 @@
 #include "base/pid_file.h"
 #include "config/file.h"
 #include "relay/given.h"
-#include "daemon/session_log.h"
+#include "relay/session_log.h"
 #include "relay/limits.h"
 #include "relay/names.h"
 #include "relay/connect.h"

@@ -17,7 +17,7 @@
 #include "base/syscalls_needed.h"
 #include "base/advice.h"
 #include "relay/given.h"
-#include "daemon/session_log.h"
+#include "relay/session_log.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
 #include "config/config.h"
@@ -127,7 +127,7 @@ static enum cause accept_cause(int error)
 static void log_refused(const struct listener *ls, const struct sockaddr *client, enum cause why)
 {
 	session_log_refused(ls->worker->shared->session_log, forward_name(ls->forward->conf),
-			    client, ls->worker->loop.now_ms, why);
+			    client, why);
 }
 
 static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)

@@ -32,14 +32,13 @@
 
 #include "base/log.h"
 #include "base/syscalls_needed.h"
-#include "daemon/session_log.h"
 #include "datapath/carrier.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
 #include "relay/connect.h"
 #include "relay/session_flow.h"
 #include "relay/session_header.h"
-#include "relay/session_record.h"
+#include "relay/session_log.h"
 
 #define READABLE (EPOLLIN | EPOLLRDHUP)
 #define ONCE (READABLE | EPOLLPRI | EPOLLET)

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_LOG_H
+#define CULVERT_SESSION_LOG_H
+
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "base/sandbox.h"
+#include "datapath/stats.h"
+
+/*
+ * The session log: a line of JSON for each session when it ends, and for each client that was
+ * refused (docs/operations.md).  A worker puts the line into a bounded queue and goes on; one
+ * thread writes the lines.  A slow or full disk costs lines, which are counted, and nothing else.
+ */
+struct session_log;
+struct session;
+
+/* Open the path with privileges that this process has lost.  Return a descriptor or -errno. */
+typedef int session_log_opener(void *arg);
+
+struct session_log_conf {
+	const char *path;            /* "-": stdout */
+	struct account account;      /* who writes it */
+	unsigned int sessions;       /* the queue has room if so many end all at once */
+	session_log_opener *opener;  /* NULL: none */
+	void *opener_arg;
+};
+
+/* Open the log before root is given up.  -errno; ERR says what is wrong and what to do. */
+int session_log_open(const struct session_log_conf *conf, struct session_log **ret, char *err,
+		     size_t errlen);
+
+/* Start the thread.  -errno. */
+int session_log_start(struct session_log *l);
+
+/*
+ * Write the queue, for SESSION_LOG_LAST_MS at most, and free L.  No worker may run any more.  NULL
+ * is fine.  False: the file or the opener holds the thread, which is left behind; what the opener
+ * uses must stay until the process ends.
+ */
+#define SESSION_LOG_LAST_MS 2000
+bool session_log_close(struct session_log *l);
+
+/* Write the queue, then open the path anew.  From any thread. */
+void session_log_reopen(struct session_log *l);
+
+/*
+ * Log that S ends because of END: a cause, or SESSION_FINISHED.  KERNEL: session_kernel_bytes() of
+ * both flows.  L may be NULL.
+ */
+#define SESSION_FINISHED CAUSES /* both flows came to their end */
+void session_log_ended(struct session_log *l, const struct session *s, const uint64_t kernel[2],
+		       unsigned int end);
+/* Log that a client of FORWARD was turned away because of WHY.  L may be NULL. */
+void session_log_refused(struct session_log *l, const char *forward, const struct sockaddr *client,
+			 enum cause why);
+
+/* For `culvert status`; NULL if L is NULL. */
+struct json_object *session_log_json(struct session_log *l);
+
+#endif
