@@ -151,6 +151,7 @@ static void reload_hangs(void **state)
 {
 	struct daemon *d;
 	unsigned int asked;
+	char why[1024];
 
 	prepare();
 	name_server_set("moves.test", "127.0.0.1");
@@ -164,7 +165,10 @@ static void reload_hangs(void **state)
 		poll(NULL, 0, 5);
 	is_reached(ONE);
 	assert_int_equal(rig_status(d, "reload.finished"), 0);
-	rig_stop(d);
+	rig_close_sockets();
+	running = NULL;
+	if (daemon_stop(d, RIG_PATIENCE_MS, why, sizeof(why)))
+		fail_msg("%s", why);
 }
 
 /* --- name servers that are silent --- */

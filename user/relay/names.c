@@ -204,6 +204,8 @@ size_t upstream_first(struct upstream *u, const struct addr_list *list, uint64_t
 {
 	size_t i = 0;
 
+	if (list->n < 2)
+		return 0;
 	pthread_mutex_lock(&u->lock);
 	if (now_ms < u->prefer_until_ms)
 		i = index_of(list->addrs, list->n, &u->preferred);
