@@ -737,15 +737,16 @@ static void give_up_privileges(struct probe *p)
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user has cleared it */
 }
 
-static int work_as_nobody(struct probe *p)
+/* True if it can; else p->detail says why not. */
+static bool work_as_nobody(struct probe *p)
 {
 	if (setjmp(p->failed))
-		return 1;
+		return false;
 	give_up_privileges(p);
 	try_events(p); /* connections, gate, insertion, redirection, a ring */
 	rig_until_done(p, UP, sockmap_leave, "removal");
 	rig_until_done(p, UP, sockmap_drain, "the end of the backlog");
-	return 0;
+	return true;
 }
 
 /* In a process of its own, which reports by a pipe what has failed. */
@@ -760,8 +761,10 @@ static void try_unprivileged(struct probe *p)
 	rig_call(p, pipe2(report, O_CLOEXEC), "a pipe");
 	pid = fork();
 	if (!pid) {
-		status = work_as_nobody(p);
-		_exit(status && write(report[1], p->detail, strlen(p->detail)) > 0);
+		bool works = work_as_nobody(p);
+
+		rig_close(p); /* the maps are those of the process that goes on */
+		_exit(!works && write(report[1], p->detail, strlen(p->detail)) > 0);
 	}
 	close(report[1]);
 	pfd.fd = report[0];
