@@ -6,7 +6,7 @@
  * a page (FAULTS_ENV) every call goes straight through.
  *
  * The functions below are the whole list of what can be injected.  scripts/faults compares it with
- * what the program imports and with the system calls that it was seen to make.
+ * the system calls that the daemon was seen to make.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -187,55 +187,29 @@ static struct verdict consult(enum function fn, const void *caller)
 		}                                                                                 \
 	} while (0)
 
+/* A function that fails with FAILURE or does what it does: its parameters, then as arguments. */
+#define INJECT(type, name, failure, params, ...)                                                  \
+	type name params                                                                          \
+	{                                                                                         \
+		CONSULT(name)                                                                     \
+                                                                                                  \
+		FAIL_WITH(failure);                                                               \
+		return real(__VA_ARGS__);                                                         \
+	}
+
 /* --- sockets --- */
 
-int accept4(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len, int flags)
-{
-	CONSULT(accept4)
-
-	FAIL_WITH(-1);
-	return real(fd, addr, len, flags);
-}
-
-int socket(int domain, int type, int protocol)
-{
-	CONSULT(socket)
-
-	FAIL_WITH(-1);
-	return real(domain, type, protocol);
-}
-
-int connect(int fd, __CONST_SOCKADDR_ARG addr, socklen_t len)
-{
-	CONSULT(connect)
-
-	FAIL_WITH(-1);
-	return real(fd, addr, len);
-}
-
-int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict len)
-{
-	CONSULT(getsockopt)
-
-	FAIL_WITH(-1);
-	return real(fd, level, name, value, len);
-}
-
-int getsockname(int fd, __SOCKADDR_ARG addr, socklen_t *restrict len)
-{
-	CONSULT(getsockname)
-
-	FAIL_WITH(-1);
-	return real(fd, addr, len);
-}
-
-int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
-{
-	CONSULT(setsockopt)
-
-	FAIL_WITH(-1);
-	return real(fd, level, name, value, len);
-}
+INJECT(int, accept4, -1, (int fd, __SOCKADDR_ARG addr, socklen_t *restrict len, int flags),
+       fd, addr, len, flags)
+INJECT(int, socket, -1, (int domain, int type, int protocol), domain, type, protocol)
+INJECT(int, connect, -1, (int fd, __CONST_SOCKADDR_ARG addr, socklen_t len), fd, addr, len)
+INJECT(int, getsockopt, -1,
+       (int fd, int level, int name, void *restrict value, socklen_t *restrict len),
+       fd, level, name, value, len)
+INJECT(int, getsockname, -1, (int fd, __SOCKADDR_ARG addr, socklen_t *restrict len), fd, addr, len)
+INJECT(int, setsockopt, -1, (int fd, int level, int name, const void *value, socklen_t len),
+       fd, level, name, value, len)
+INJECT(int, shutdown, -1, (int fd, int how), fd, how)
 
 /* A look at the queue (MSG_PEEK) can fail in fewer ways: it is a call of its own. */
 ssize_t recv(int fd, void *buf, size_t len, int flags)
@@ -244,8 +218,6 @@ ssize_t recv(int fd, void *buf, size_t len, int flags)
 	struct verdict v = consult(flags & MSG_PEEK ? FN_peek : FN_recv, CALLER);
 
 	FAIL_WITH(-1);
-	if (v.cut && len && !(flags & MSG_TRUNC)) /* that is for whole packets */
-		len = 1;
 	return real(fd, buf, len, flags);
 }
 
@@ -268,15 +240,12 @@ ssize_t send(int fd, const void *buf, size_t len, int flags)
 	return real(fd, buf, v.cut && len ? 1 : len, flags);
 }
 
-int shutdown(int fd, int how)
-{
-	CONSULT(shutdown)
-
-	FAIL_WITH(-1);
-	return real(fd, how);
-}
-
 /* --- files and pipes --- */
+
+INJECT(int, pipe2, -1, (int fds[2], int flags), fds, flags)
+INJECT(ssize_t, read, -1, (int fd, void *buf, size_t len), fd, buf, len)
+INJECT(ssize_t, write, -1, (int fd, const void *buf, size_t len), fd, buf, len)
+INJECT(DIR *, opendir, NULL, (const char *name), name)
 
 ssize_t splice(int in, off64_t *off_in, int out, off64_t *off_out, size_t len, unsigned int flags)
 {
@@ -284,14 +253,6 @@ ssize_t splice(int in, off64_t *off_in, int out, off64_t *off_out, size_t len, u
 
 	FAIL_WITH(-1);
 	return real(in, off_in, out, off_out, v.cut && len ? 1 : len, flags);
-}
-
-int pipe2(int fds[2], int flags)
-{
-	CONSULT(pipe2)
-
-	FAIL_WITH(-1);
-	return real(fds, flags);
 }
 
 int fcntl(int fd, int command, ...)
@@ -332,14 +293,6 @@ int close(int fd)
 	return r;
 }
 
-ssize_t read(int fd, void *buf, size_t len)
-{
-	CONSULT(read)
-
-	FAIL_WITH(-1);
-	return real(fd, buf, len);
-}
-
 ssize_t pread(int fd, void *buf, size_t len, off_t at)
 {
 	CONSULT(pread)
@@ -348,31 +301,11 @@ ssize_t pread(int fd, void *buf, size_t len, off_t at)
 	return real(fd, buf, v.cut && len ? 1 : len, at);
 }
 
-ssize_t write(int fd, const void *buf, size_t len)
-{
-	CONSULT(write)
-
-	FAIL_WITH(-1);
-	return real(fd, buf, len);
-}
-
-DIR *opendir(const char *name)
-{
-	CONSULT(opendir)
-
-	FAIL_WITH(NULL);
-	return real(name);
-}
-
 /* --- waiting --- */
 
-int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
-{
-	CONSULT(epoll_ctl)
-
-	FAIL_WITH(-1);
-	return real(epoll, op, fd, event);
-}
+INJECT(int, epoll_ctl, -1, (int epoll, int op, int fd, struct epoll_event *event),
+       epoll, op, fd, event)
+INJECT(int, poll, -1, (struct pollfd *fds, nfds_t n, int timeout), fds, n, timeout)
 
 int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 {
@@ -380,14 +313,6 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 
 	FAIL_WITH(-1);
 	return real(epoll, events, v.cut ? 1 : most, timeout);
-}
-
-int poll(struct pollfd *fds, nfds_t n, int timeout)
-{
-	CONSULT(poll)
-
-	FAIL_WITH(-1);
-	return real(fds, n, timeout);
 }
 
 /* The error is what is returned; errno is not used. */
@@ -401,29 +326,9 @@ int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restr
 
 /* --- memory --- */
 
-void *malloc(size_t size)
-{
-	CONSULT(malloc)
-
-	FAIL_WITH(NULL);
-	return real(size);
-}
-
-void *calloc(size_t n, size_t size)
-{
-	CONSULT(calloc)
-
-	FAIL_WITH(NULL);
-	return real(n, size);
-}
-
-void *realloc(void *old, size_t size)
-{
-	CONSULT(realloc)
-
-	FAIL_WITH(NULL);
-	return real(old, size);
-}
+INJECT(void *, malloc, NULL, (size_t size), size)
+INJECT(void *, calloc, NULL, (size_t n, size_t size), n, size)
+INJECT(void *, realloc, NULL, (void *old, size_t size), old, size)
 
 /* --- libbpf, whose errors come both ways --- */
 
@@ -441,19 +346,7 @@ int bpf_map_create(int type, const char *name, uint32_t key_size, uint32_t value
 }
 
 int bpf_map_update_elem(int map, const void *key, const void *value, uint64_t flags);
-int bpf_map_update_elem(int map, const void *key, const void *value, uint64_t flags)
-{
-	CONSULT(bpf_map_update_elem)
-
-	FAIL_WITH(-v.error);
-	return real(map, key, value, flags);
-}
-
+INJECT(int, bpf_map_update_elem, -v.error,
+       (int map, const void *key, const void *value, uint64_t flags), map, key, value, flags)
 int bpf_map_delete_elem(int map, const void *key);
-int bpf_map_delete_elem(int map, const void *key)
-{
-	CONSULT(bpf_map_delete_elem)
-
-	FAIL_WITH(-v.error);
-	return real(map, key);
-}
+INJECT(int, bpf_map_delete_elem, -v.error, (int map, const void *key), map, key)
