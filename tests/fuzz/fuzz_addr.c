@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Addresses (user/base/addr.c, endpoint.c) and ranges of them (user/bench/source_range.c).  The first
+ * Addresses (user/base/addr.c, endpoint.c) and ranges of them (user/bench/options.c).  The first
  * byte says which:
  *
  *   0  an address to connect to      2  a struct sockaddr to be shown, as a peer may have it
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "bench/source_range.h"
+#include "bench/options.h"
 #include "config/endpoint.h"
 #include "fuzz.h"
 

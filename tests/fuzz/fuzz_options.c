@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "bench/options.h"
-#include "bench/protocol.h"
+#include "bench/wire.h"
 #include "fuzz.h"
 
 #define WORDS_MAX 40

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What culvert-bench reads from the network: headers and tails (user/bench/protocol.c) and streams
+ * What culvert-bench reads from the network: headers and tails (user/bench/wire.c) and streams
  * that end in a tail (stream.c, pattern.c).  The first byte says which:
  *
  *   0  a header    1  a tail    2  a stream, received in two different cuts    3  a comparison
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/stream.h"
+#include "bench/wire.h"
 #include "fuzz.h"
 
 #define SMALL_MAX (16u << 10)         /* of payload; */

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* The connections of a generator: how they begin and end, and the engines that use them. */
+#include "conn.h"
+
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-
-#include "base/clock.h"
-#include "generator.h"
 
 #define WRONG_TOLD_MAX 5 /* lines on stderr about wrong content, per process */
 
@@ -26,7 +26,7 @@ static enum wire wire_of(enum workload w)
 	}
 }
 
-void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER])
+static void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER])
 {
 	const struct options *o = c->g->o;
 	const struct header h = {
@@ -43,7 +43,7 @@ void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER])
 
 /* --- the end --- */
 
-void conn_drop_socket(struct conn *c)
+static void conn_drop_socket(struct conn *c)
 {
 	if (c->source.fd >= 0)
 		close(c->source.fd); /* epoll forgets it */
@@ -90,7 +90,7 @@ void conn_fail(struct conn *c, enum cause cause)
 	end_or_pause(c);
 }
 
-void conn_broken(struct conn *c, int error)
+static void conn_broken(struct conn *c, int error)
 {
 	conn_fail(c, error == -ETIMEDOUT ? CAUSE_TIMEOUT : CAUSE_RESET);
 }
@@ -102,7 +102,7 @@ static void connect_failed(struct conn *c, int error)
 	conn_fail(c, CAUSE_CONNECT);
 }
 
-void conn_wrong(struct conn *c, bool by_sink)
+static void conn_wrong(struct conn *c, bool by_sink)
 {
 	uint64_t earlier = c->g->tally->wrong++;
 
@@ -114,7 +114,7 @@ void conn_wrong(struct conn *c, bool by_sink)
 	end_or_pause(c);
 }
 
-void conn_shut(struct conn *c)
+static void conn_shut(struct conn *c)
 {
 	if (!c->shut)
 		shutdown(c->source.fd, SHUT_WR);
@@ -204,9 +204,439 @@ bool conn_connected(struct conn *c, uint32_t events)
 	return c->state != CONN_CLOSED && c->state != CONN_PAUSED;
 }
 
-void conn_ready(struct conn *c)
+static void conn_ready(struct conn *c)
 {
 	c->state = CONN_READY;
 	c->g->in_flight--;
 	c->g->tally->opened++;
 }
+
+static uint8_t *data_of(struct conn *c)
+{
+	return c->g->buffer + PROTOCOL_TAIL;
+}
+
+/* --- messages --- */
+
+/*
+ * The engine of rr, crr and idle: a request of `size` bytes, a response of as many.
+ *
+ * Sockets are edge-triggered: a request takes one send(2) and its response one recv(2) and a share
+ * of an epoll_wait(2).  So one must read until the buffer is not filled, or, once FIN may be
+ * behind the data, until EOF: no other event would tell of it.
+ */
+
+
+#define PAUSE_NS (20 * NS_PER_MS)  /* of a crr loop after an error */
+#define EXPIRED_NS (1 * NS_PER_S)  /* for the other side's FIN after a timeout */
+#define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
+
+static void exchange_push(struct conn *c)
+{
+	while (!sender_idle(&c->out)) {
+		ssize_t n = sender_push(&c->out, c->source.fd, PATTERN_PIECE);
+
+		if (n == -EAGAIN)
+			return;
+		if (n < 0) {
+			conn_broken(c, (int)n);
+			return;
+		}
+	}
+}
+
+static void request(struct conn *c)
+{
+	c->out.left = c->wanted = c->g->o->size;
+	exchange_push(c);
+}
+
+static void exchange_opened(struct conn *c)
+{
+	uint8_t header[PROTOCOL_HEADER];
+
+	conn_header(c, header);
+	sender_note(&c->out, header, sizeof(header));
+	/* a transaction counts as one from its connect() on */
+	if (c->g->o->workload == WORKLOAD_CRR)
+		c->state = CONN_ACTIVE;
+	request(c);
+}
+
+static void next_request(struct conn *c, uint64_t now)
+{
+	c->state = CONN_ACTIVE;
+	c->since_ns = now;
+	request(c);
+}
+
+static void record(struct conn *c, uint64_t now)
+{
+	struct generator *g = c->g;
+	struct tally *t = g->tally;
+	bool last_of_idle = g->o->workload == WORKLOAD_IDLE && g->phase == PHASE_END;
+
+	if (!generator_measures(g, now) && !last_of_idle)
+		return;
+	t->requests++;
+	t->bytes_up += g->o->size;
+	t->bytes_down += g->o->size;
+	histogram_record(&t->latency, now - c->since_ns);
+}
+
+/* Half-close, and see whether the other side ends without another byte. */
+static void end_in_order(struct conn *c)
+{
+	c->state = CONN_ENDING;
+	c->since_ns = clock_ns();
+	conn_shut(c);
+}
+
+static void exchange_go(struct conn *c)
+{
+	if (c->g->o->workload != WORKLOAD_IDLE)
+		next_request(c, clock_ns());
+}
+
+/* A whole response has come. */
+static void completed(struct conn *c, uint64_t now)
+{
+	struct generator *g = c->g;
+
+	if (c->state == CONN_OPENING) {
+		conn_ready(c);
+		return;
+	}
+	if (c->state == CONN_EXPIRED) {
+		conn_fail(c, CAUSE_TIMEOUT);
+		return;
+	}
+	record(c, now);
+	if (g->o->workload == WORKLOAD_CRR) {
+		conn_drop_socket(c);
+		if (g->phase == PHASE_RUN && now < g->end_ns)
+			conn_open(c);
+		else
+			conn_close(c);
+	} else if (g->phase == PHASE_RUN && now < g->end_ns) {
+		next_request(c, now);
+	} else {
+		end_in_order(c);
+	}
+}
+
+/* The sink answers a wrong request with the complement of the byte that is due (protocol.h). */
+static bool is_complaint(const struct conn *c, uint8_t byte)
+{
+	struct pattern due;
+
+	pattern_open(&due, c->seed, PATTERN_DOWN);
+	pattern_advance(&due, c->in.wrong_at);
+	return (byte ^ *pattern_bytes(&due)) == 0xff;
+}
+
+/* N bytes have come.  False if the connection is no longer what it was. */
+static bool exchange_take(struct conn *c, const uint8_t *data, size_t n, uint64_t now)
+{
+	uint64_t begin = c->in.at.position;
+
+	if (n > c->wanted) {
+		c->in.wrong_at = begin + c->wanted; /* more than was asked for */
+		conn_wrong(c, false);
+		return false;
+	}
+	receiver_take(&c->in, data, n, now);
+	if (c->in.wrong) {
+		conn_wrong(c, is_complaint(c, data[c->in.wrong_at - begin]));
+		return false;
+	}
+	c->wanted -= n;
+	if (c->wanted)
+		return true;
+	completed(c, now);
+	return c->g->o->workload != WORKLOAD_CRR && c->state != CONN_CLOSED;
+}
+
+static void eof(struct conn *c)
+{
+	if (c->state == CONN_ENDING)
+		conn_close(c);
+	else
+		conn_fail(c, CAUSE_SHORT);
+}
+
+/* One recv(2).  False if there is nothing more to read now. */
+static bool exchange_pull(struct conn *c, uint32_t events)
+{
+	uint8_t *data = data_of(c);
+	ssize_t n = recv(c->source.fd, data, PATTERN_PIECE, 0);
+
+	if (n > 0)
+		return exchange_take(c, data, (size_t)n, clock_ns()) &&
+		       (n == PATTERN_PIECE || (events & FIN_BEHIND));
+	if (n == 0)
+		eof(c);
+	else if (errno != EAGAIN)
+		conn_broken(c, -errno);
+	return false;
+}
+
+static void exchange_event(struct conn *c, uint32_t events)
+{
+	if ((events & EPOLLOUT) && !sender_idle(&c->out))
+		exchange_push(c);
+	if (!(events & (EPOLLIN | FIN_BEHIND)) || c->source.fd < 0)
+		return;
+	while (exchange_pull(c, events))
+		;
+}
+
+static void exchange_finish(struct conn *c)
+{
+	if (c->state == CONN_READY && c->g->o->workload == WORKLOAD_IDLE)
+		next_request(c, clock_ns());
+	else if (c->state == CONN_READY)
+		end_in_order(c);
+	else if (c->state == CONN_PAUSED)
+		conn_close(c);
+	/* what is under way ends by itself: with its response, or its timeout */
+}
+
+static void exchange_tick(struct conn *c, uint64_t now)
+{
+	uint64_t waited = now > c->since_ns ? now - c->since_ns : 0;
+	uint64_t timeout = c->g->o->timeout_ms * NS_PER_MS;
+
+	switch (c->state) {
+	case CONN_PAUSED:
+		if (waited >= PAUSE_NS)
+			conn_open(c);
+		break;
+	case CONN_OPENING:
+	case CONN_ACTIVE:
+		if (waited < timeout)
+			break;
+		/* what is lost never comes: then a path that works ends in order after our FIN */
+		c->state = CONN_EXPIRED;
+		c->since_ns = now;
+		conn_shut(c);
+		break;
+	case CONN_EXPIRED:
+	case CONN_ENDING:
+		if (waited >= (c->state == CONN_EXPIRED ? EXPIRED_NS : timeout))
+			conn_fail(c, CAUSE_TIMEOUT);
+		break;
+	default:
+		break;
+	}
+}
+
+const struct engine exchange_engine = {
+	.opened = exchange_opened,
+	.go = exchange_go,
+	.event = exchange_event,
+	.finish = exchange_finish,
+	.tick = exchange_tick,
+	.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+};
+
+/* --- streams --- */
+
+/*
+ * The engine of bulk-up, bulk-down, bulk-both and slow: streams, each with a tail at its end.
+ *
+ * Sockets are level-triggered, and an event means one send(2) and one recv(2) of up to 256 KiB:
+ * so many connections get their turn, and nothing is registered anew while payload flows.
+ *
+ * The end takes one tail in each direction (protocol.h).  If the sink's does not come in time, we
+ * half-close: a sink that waits for something lost then says what it has, or is silent for good.
+ */
+
+
+static bool sends_up(const struct conn *c)
+{
+	return c->g->o->workload == WORKLOAD_BULK_UP || c->g->o->workload == WORKLOAD_BULK_BOTH;
+}
+
+static bool is_slow(const struct conn *c)
+{
+	return c->g->o->workload == WORKLOAD_SLOW;
+}
+
+static void watch(struct conn *c, uint32_t events, bool registered)
+{
+	if (c->source.fd < 0)
+		return;
+	if (loop_watch(&c->g->loop, &c->source, events, registered))
+		conn_fail(c, CAUSE_RESET);
+}
+
+/* At the end of our payload. */
+static void queue_tail(struct conn *c)
+{
+	const struct tail tail = { .sent = c->out.at.position };
+	uint8_t frame[PROTOCOL_TAIL];
+
+	tail_encode(&tail, frame);
+	sender_note(&c->out, frame, sizeof(frame));
+	c->tailed = true;
+}
+
+/* One send(2), and what follows from it: the tail, and for which events to wait. */
+static void transfer_push(struct conn *c)
+{
+	ssize_t n = 0;
+
+	if (!sender_idle(&c->out))
+		n = sender_push(&c->out, c->source.fd, c->g->o->size);
+	if (n < 0 && n != -EAGAIN) {
+		conn_broken(c, (int)n);
+		return;
+	}
+	if (c->state == CONN_ENDING && !c->tailed && sender_idle(&c->out))
+		queue_tail(c);
+	watch(c, EPOLLIN | (sender_idle(&c->out) ? 0 : EPOLLOUT), true);
+}
+
+static void transfer_opened(struct conn *c)
+{
+	uint8_t header[PROTOCOL_HEADER];
+
+	conn_header(c, header);
+	sender_note(&c->out, header, sizeof(header));
+	c->wanted = PROTOCOL_WORD;
+	transfer_push(c);
+}
+
+static void transfer_go(struct conn *c)
+{
+	c->state = CONN_ACTIVE;
+	c->since_ns = clock_ns();
+	c->in.begin_ns = c->g->begin_ns;
+	c->in.end_ns = c->g->end_ns;
+	sender_note(&c->out, PROTOCOL_GO, PROTOCOL_WORD);
+	if (sends_up(c))
+		c->out.left = SENDER_ENDLESS;
+	transfer_push(c);
+}
+
+/* The sink's greeting. */
+static void take_hello(struct conn *c, const uint8_t *data, size_t n)
+{
+	if (n > c->wanted || memcmp(data, &PROTOCOL_HELLO[PROTOCOL_WORD - c->wanted], n)) {
+		conn_wrong(c, false);
+		return;
+	}
+	c->wanted -= n;
+	if (!c->wanted)
+		conn_ready(c);
+}
+
+/* The sink's tail has come.  Both totals must be right: what we have received, what it has. */
+static void complete(struct conn *c)
+{
+	struct tally *t = c->g->tally;
+	const struct tail *tail = &c->in.tail;
+
+	t->bytes_up += tail->window;
+	tally_share(t, tail->window + c->in.window);
+	if (tail->wrong) {
+		conn_wrong(c, true);
+	} else if (c->tailed && receiver_complete(&c->in) && tail->received == c->out.at.position) {
+		conn_close(c);
+	} else {
+		conn_fail(c, CAUSE_SHORT);
+	}
+}
+
+static void transfer_take(struct conn *c, uint8_t *data, size_t n)
+{
+	uint64_t before = c->in.window;
+
+	receiver_stream(&c->in, data, n, clock_ns());
+	c->g->tally->bytes_down += c->in.window - before;
+	if (c->in.wrong)
+		conn_wrong(c, false);
+	else if (c->in.ended)
+		complete(c);
+}
+
+/* One recv(2) of at most N bytes.  What came, or a negative number. */
+static ssize_t transfer_pull(struct conn *c, size_t n)
+{
+	uint8_t *data = data_of(c);
+	ssize_t got = recv(c->source.fd, data, n, 0);
+
+	if (got < 0) {
+		if (errno != EAGAIN)
+			conn_broken(c, -errno);
+		return -1;
+	}
+	if (!got)
+		conn_fail(c, CAUSE_SHORT); /* it is we who close first */
+	else if (c->state == CONN_OPENING)
+		take_hello(c, data, (size_t)got);
+	else
+		transfer_take(c, data, (size_t)got);
+	return got;
+}
+
+static void transfer_finish(struct conn *c)
+{
+	if (c->state != CONN_ACTIVE) {
+		conn_close(c); /* ended before it began */
+		return;
+	}
+	c->state = CONN_ENDING;
+	c->since_ns = clock_ns();
+	c->in.end_ns = c->g->end_ns; /* earlier than planned, if a signal has come */
+	sender_stop(&c->out, PROTOCOL_BLOCK);
+	transfer_push(c);
+}
+
+static void transfer_event(struct conn *c, uint32_t events)
+{
+	if (is_slow(c) && c->state == CONN_ACTIVE) {
+		watch(c, 0, false); /* an end that transfer_tick() will read */
+		return;
+	}
+	if ((events & EPOLLOUT) && !sender_idle(&c->out))
+		transfer_push(c);
+	if (c->source.fd >= 0 && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+		transfer_pull(c, PATTERN_PIECE);
+}
+
+/* As many bytes as the rate allows by now. */
+static void read_slowly(struct conn *c, uint64_t now)
+{
+	uint64_t had = c->in.at.position + c->in.held_n;
+	double allowed = (double)c->g->o->rate * (double)(now - c->since_ns) / NS_PER_S;
+	ssize_t n = 1;
+
+	while (n > 0 && c->state == CONN_ACTIVE && (double)had + 1 <= allowed) {
+		double more = allowed - (double)had;
+
+		n = transfer_pull(c, more < PATTERN_PIECE ? (size_t)more : PATTERN_PIECE);
+		had += n > 0 ? (uint64_t)n : 0;
+	}
+}
+
+static void transfer_tick(struct conn *c, uint64_t now)
+{
+	if (c->state == CONN_OPENING && now >= c->since_ns + c->g->o->timeout_ms * NS_PER_MS)
+		conn_fail(c, CAUSE_TIMEOUT);
+	else if (c->state == CONN_ACTIVE && is_slow(c) && now > c->since_ns)
+		read_slowly(c, now);
+	else if (c->state == CONN_ENDING && sender_idle(&c->out) &&
+		 now >= c->since_ns + DRAIN_NS / 2)
+		conn_shut(c);
+}
+
+const struct engine transfer_engine = {
+	.opened = transfer_opened,
+	.go = transfer_go,
+	.event = transfer_event,
+	.finish = transfer_finish,
+	.tick = transfer_tick,
+	.events = EPOLLIN | EPOLLOUT,
+};

@@ -2,15 +2,12 @@
 /*
  * culvert-bench: load for TCP relays, and the sink behind them.
  *
- *	options.c       the command line
- *	protocol.c      what both sides say to each other
- *	pattern.c       the payload and its verification; stream.c: one direction of a connection
- *	team.c          processes that share the work
- *	client_side.c   the parent of the generators: start, signals, result
- *	generator.c     one generator process; conn.c: its connections
- *	exchange.c      what they do for rr, crr, idle; transfer.c: for bulk-*, slow
- *	sink.c          the other side; peer.c: its connections
- *	histogram.c, tally.c, report.c   what is counted, and how it is printed
+ *	options.c   the command line
+ *	wire.c      what both sides say to each other, and the verification of the payload
+ *	team.c      processes that share the work
+ *	client.c    the client side: its parent, and a process; conn.c: its connections
+ *	sink.c      the other side; peer.c: its connections
+ *	report.c    what is counted, and how it is printed
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,10 +16,10 @@
 #include <unistd.h>
 
 #include "base/exit_codes.h"
-#include "client_side.h"
+#include "client.h"
 #include "options.h"
-#include "pattern.h"
 #include "sink.h"
+#include "wire.h"
 
 /* A report that could not be written is a failure. */
 static int conclude(int code)
@@ -48,7 +45,7 @@ int main(int argc, char **argv)
 		r = r > 0 ? EXIT_CODE_OK : EXIT_CODE_USAGE;
 	} else {
 		pattern_init();
-		r = o.workload == WORKLOAD_SINK ? sink_run(&o) : client_side_run(&o);
+		r = o.workload == WORKLOAD_SINK ? sink_run(&o) : client_run(&o);
 	}
 	options_close(&o);
 	return conclude(r);

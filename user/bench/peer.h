@@ -7,7 +7,7 @@
 
 #include "base/loop.h"
 #include "report.h"
-#include "stream.h"
+#include "wire.h"
 
 #define PEER_HEADER_NS (30 * NS_PER_S) /* for the header to come */
 

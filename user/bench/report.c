@@ -1,9 +1,129 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* What is counted, and how it is printed. */
 #include "report.h"
 
 #include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
+
+/* --- latencies --- */
+
+/*
+ * A value keeps its first 9 bits.  Below 512 it is its bucket's number; above, a value whose
+ * highest bit is 8 + SHIFT goes to SHIFT * 256 + (value >> SHIFT), where the second term is 256 to
+ * 511: so the numbers go on without a gap from one power of two to the next.
+ */
+static size_t bucket_of(uint64_t ns)
+{
+	unsigned int shift;
+
+	if (ns > HISTOGRAM_LIMIT_NS)
+		ns = HISTOGRAM_LIMIT_NS;
+	if (ns < 2 * HISTOGRAM_SUB)
+		return ns;
+	shift = 63 - (unsigned int)__builtin_clzll(ns) - HISTOGRAM_SUB_BITS;
+	return shift * HISTOGRAM_SUB + (ns >> shift);
+}
+
+uint64_t histogram_upper_ns(size_t bucket)
+{
+	unsigned int shift;
+
+	if (bucket < 2 * HISTOGRAM_SUB)
+		return bucket;
+	shift = (unsigned int)(bucket / HISTOGRAM_SUB) - 1;
+	return ((uint64_t)(bucket - shift * HISTOGRAM_SUB + 1) << shift) - 1;
+}
+
+void histogram_record(struct histogram *h, uint64_t ns)
+{
+	h->counts[bucket_of(ns)]++;
+	h->n++;
+	h->sum += ns;
+	if (ns > h->max)
+		h->max = ns;
+}
+
+void histogram_add(struct histogram *to, const struct histogram *from)
+{
+	for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
+		to->counts[i] += from->counts[i];
+	to->n += from->n;
+	to->sum += from->sum;
+	if (from->max > to->max)
+		to->max = from->max;
+}
+
+uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000)
+{
+	/* in two steps, so that no count overflows */
+	uint64_t rank = h->n / 10000 * per_10000 + (h->n % 10000 * per_10000 + 9999) / 10000;
+	uint64_t seen = 0;
+
+	for (size_t i = 0; i < HISTOGRAM_BUCKETS - 1; i++) {
+		seen += h->counts[i];
+		if (h->counts[i] && seen >= rank) {
+			uint64_t upper = histogram_upper_ns(i);
+
+			return upper < h->max ? upper : h->max;
+		}
+	}
+	return h->max; /* in the last bucket, or nothing at all */
+}
+
+double histogram_mean(const struct histogram *h)
+{
+	return h->n ? (double)h->sum / (double)h->n : 0;
+}
+
+/* --- all that is counted --- */
+
+void tally_open(struct tally *t)
+{
+	memset(t, 0, sizeof(*t));
+	t->least = UINT64_MAX;
+}
+
+static void add_array(uint64_t *to, const uint64_t *from, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		to[i] += from[i];
+}
+
+static void at_least(uint64_t *to, uint64_t value)
+{
+	if (value > *to)
+		*to = value;
+}
+
+void tally_add(struct tally *to, const struct tally *from)
+{
+	to->opened += from->opened;
+	to->failed += from->failed;
+	to->requests += from->requests;
+	to->bytes_up += from->bytes_up;
+	to->bytes_down += from->bytes_down;
+	to->wrong += from->wrong;
+	to->cpu_ns += from->cpu_ns;
+	add_array(to->errors, from->errors, N_CAUSES);
+	add_array(to->connect_errno, from->connect_errno, ERRNO_MAX);
+	if (from->least < to->least)
+		to->least = from->least;
+	at_least(&to->most, from->most);
+	at_least(&to->began_ns, from->began_ns);
+	at_least(&to->measured_ns, from->measured_ns);
+	at_least(&to->max_rss_kib, from->max_rss_kib);
+	histogram_add(&to->latency, &from->latency);
+}
+
+void tally_share(struct tally *t, uint64_t bytes)
+{
+	if (bytes < t->least)
+		t->least = bytes;
+	at_least(&t->most, bytes);
+}
+
+/* --- its print --- */
 
 static void add_count(struct json_object *o, const char *key, uint64_t value)
 {

@@ -2,8 +2,90 @@
 #ifndef CULVERT_BENCH_REPORT_H
 #define CULVERT_BENCH_REPORT_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "options.h"
-#include "tally.h"
+
+/* --- latencies --- */
+
+/*
+ * Latencies in nanoseconds, in buckets of fixed memory that grow with the value, as HdrHistogram
+ * does it: 256 linear buckets for each power of two.  A bucket is thus at most 1/256 (0.4 %) of
+ * its values wide, and values below 512 ns have a bucket each.  Counts, sum and maximum are exact;
+ * only where in its bucket a value lies is forgotten.  Histograms can be added.
+ *
+ * Longer than HISTOGRAM_LIMIT_NS counts in the last bucket (sum and maximum remain exact).
+ */
+#define HISTOGRAM_SUB_BITS 8
+#define HISTOGRAM_SUB (1U << HISTOGRAM_SUB_BITS)
+#define HISTOGRAM_TOP_BIT 41 /* 2^42 ns: 73 minutes */
+#define HISTOGRAM_LIMIT_NS ((UINT64_C(1) << (HISTOGRAM_TOP_BIT + 1)) - 1)
+#define HISTOGRAM_BUCKETS ((HISTOGRAM_TOP_BIT - HISTOGRAM_SUB_BITS + 2) * HISTOGRAM_SUB)
+
+/* Zero it before use. */
+struct histogram {
+	uint64_t n;
+	uint64_t sum; /* ns */
+	uint64_t max; /* ns */
+	uint64_t counts[HISTOGRAM_BUCKETS];
+};
+
+void histogram_record(struct histogram *h, uint64_t ns);
+void histogram_add(struct histogram *to, const struct histogram *from);
+
+/* The largest value, in nanoseconds, that counts in BUCKET. */
+uint64_t histogram_upper_ns(size_t bucket);
+
+/*
+ * The percentile of PER_10000 (5000: the median, 9990: 99.9 %; 1 to 10000) in nanoseconds: the
+ * upper end of the first bucket at which at least that share of all values, rounded up to a whole
+ * number of values, has been counted; but never more than the maximum.  0 if nothing is recorded.
+ */
+uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000);
+
+/* The arithmetic mean in nanoseconds; 0 if nothing is recorded. */
+double histogram_mean(const struct histogram *h);
+
+/* --- all that is counted --- */
+
+/* Why a connection, or a transaction, came to nothing. */
+enum cause {
+	CAUSE_CONNECT, /* connect(2) or socket(2) failed, or took too long; see connect_errno */
+	CAUSE_RESET,   /* ECONNRESET and the like on an open connection */
+	CAUSE_TIMEOUT, /* no response in time, or no end in time */
+	CAUSE_SHORT,   /* ended in order, but with fewer or more bytes than were sent */
+	N_CAUSES,
+};
+
+#define ERRNO_MAX 134 /* all that Linux has */
+
+/*
+ * What one generator process has counted.  It lives in shared memory and is always up to date, so
+ * the parent can print it even if it had to kill the process.
+ */
+struct tally {
+	uint64_t opened, failed; /* connections, before the start */
+	uint64_t requests;       /* in the measured time, as are the bytes */
+	uint64_t bytes_up, bytes_down;
+	uint64_t wrong; /* messages or streams with wrong content */
+	uint64_t errors[N_CAUSES];
+	uint64_t connect_errno[ERRNO_MAX];
+	uint64_t least, most; /* payload bytes of one connection in the measured time; transfers */
+	uint64_t began_ns;    /* CLOCK_MONOTONIC: when the measured time began */
+	uint64_t measured_ns; /* how long the measured time was */
+	uint64_t cpu_ns;      /* of this process in it */
+	uint64_t max_rss_kib;
+	struct histogram latency;
+};
+
+/* Zeroed, with nothing in it. */
+void tally_open(struct tally *t);
+void tally_add(struct tally *to, const struct tally *from);
+/* BYTES: what one connection carried in the measured time. */
+void tally_share(struct tally *t, uint64_t bytes);
+
+/* --- its print --- */
 
 /*
  * Results as one line of JSON each on stdout.  Times are in the unit that the key names, gbps is

@@ -17,7 +17,6 @@
 
 #include "base/clock.h"
 #include "base/exit_codes.h"
-#include "client_side.h"
 #include "peer.h"
 #include "team.h"
 

@@ -7,10 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "options.h"
 
 void *team_memory(unsigned int n, size_t size)
 {
@@ -165,4 +168,32 @@ void team_close(struct team *t)
 	free(t->members);
 	t->members = NULL;
 	close(t->signals);
+}
+
+/* --- descriptors --- */
+
+#define OTHER_DESCRIPTORS 32 /* of a process, beside its connections */
+
+uint64_t raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return 1024;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	return limit.rlim_max;
+}
+
+unsigned int processes_needed(uint32_t connections, uint64_t limit, unsigned int wanted)
+{
+	uint64_t each = limit > OTHER_DESCRIPTORS ? limit - OTHER_DESCRIPTORS : 0;
+	uint64_t n;
+
+	if (!each)
+		return 0;
+	n = (connections + each - 1) / each;
+	if (n < wanted)
+		n = wanted < connections ? wanted : connections;
+	return n <= PROCESSES_MAX ? (unsigned int)n : 0;
 }

@@ -62,4 +62,13 @@ void team_close(struct team *t);
 int order_receive(int control, struct order *ret);
 void order_send(int control, const struct order *o);
 
+/* Raise the soft limit of descriptors to the hard one; returns it. */
+uint64_t raise_descriptor_limit(void);
+
+/*
+ * Processes for CONNECTIONS when each may have LIMIT descriptors: at least WANTED, at most
+ * PROCESSES_MAX, never more than there are connections.  0: they are too many for all of these.
+ */
+unsigned int processes_needed(uint32_t connections, uint64_t limit, unsigned int wanted);
+
 #endif

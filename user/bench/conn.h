@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BENCH_GENERATOR_H
-#define CULVERT_BENCH_GENERATOR_H
+#ifndef CULVERT_BENCH_CONN_H
+#define CULVERT_BENCH_CONN_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/loop.h"
 #include "options.h"
-#include "stream.h"
-#include "tally.h"
+#include "report.h"
+#include "wire.h"
 
 /*
  * One process of the client side.
@@ -20,8 +20,7 @@
  * each event); what is under way is brought to its end and both ends' totals are compared
  * (PHASE_END, bounded).
  *
- * What a connection does is up to the workload's engine: exchange.c for messages, transfer.c for
- * streams.  A timer (tick) looks after whatever has no event of its own: timeouts, pauses, slow
+ * What a connection does is up to the workload's engine: one for messages, one for streams.  A timer (tick) looks after whatever has no event of its own: timeouts, pauses, slow
  * reading.
  */
 
@@ -103,26 +102,10 @@ struct generator {
 	uint8_t *buffer; /* PROTOCOL_TAIL bytes of room, then PATTERN_PIECE of data */
 };
 
-struct generator_job {
-	const struct options *options;
-	struct tally *tallies; /* one a process, shared */
-	unsigned int processes;
-	uint64_t seed;
-};
-
-/* A team_work; ARG is a struct generator_job. */
-int generator_work(unsigned int index, int control, void *arg);
-
-/* Connections of process INDEX. */
-uint32_t generator_share(uint32_t connections, unsigned int index, unsigned int processes);
-
-/* --- for engines (conn.c) --- */
+/* --- conn.c --- */
 
 /* Begin to connect.  Failures are counted; then the state is CONN_PAUSED or CONN_CLOSED. */
 void conn_open(struct conn *c);
-
-/* It works: CONN_OPENING -> CONN_READY. */
-void conn_ready(struct conn *c);
 
 /* Close it in order, for good. */
 void conn_close(struct conn *c);
@@ -130,30 +113,11 @@ void conn_close(struct conn *c);
 /* Count CAUSE and close it: for good, or crr until a short pause is over. */
 void conn_fail(struct conn *c, enum cause cause);
 
-/* The same for the -ERROR of a system call. */
-void conn_broken(struct conn *c, int error);
-
-/* Count wrong content, tell of it, and close the connection.  BY_SINK: the sink has found it. */
-void conn_wrong(struct conn *c, bool by_sink);
-
-/* Close the socket, without a word about the state. */
-void conn_drop_socket(struct conn *c);
-
-/* No more will be sent: FIN. */
-void conn_shut(struct conn *c);
-
 /* It has not connected in time. */
 void conn_connect_timeout(struct conn *c);
 
 /* Connecting has ended, well or not.  False if there is nothing more to do now. */
 bool conn_connected(struct conn *c, uint32_t events);
-
-void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER]);
-
-static inline uint8_t *generator_data(struct generator *g)
-{
-	return g->buffer + PROTOCOL_TAIL;
-}
 
 static inline bool generator_measures(const struct generator *g, uint64_t now)
 {

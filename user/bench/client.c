@@ -1,24 +1,39 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "generator.h"
+/* The client side: the processes that generate load, and their parent, which prints the result. */
+#include "client.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/exit_codes.h"
+#include "conn.h"
 #include "team.h"
 
 #define TICK_MS 20          /* while ticks do work */
 #define TICK_REST_MS 200    /* while they only look for timeouts */
 #define STOP_NS (2 * NS_PER_S) /* to end in order after a signal */
 #define IDLE_DRAIN_NS (60 * NS_PER_S)
-
 #define owner(ptr, type, field) ((type *)((char *)(ptr) - offsetof(type, field)))
+#define START_DELAY_NS (10 * NS_PER_MS)    /* so that all processes hear of the start before it */
 
-uint32_t generator_share(uint32_t connections, unsigned int index, unsigned int processes)
+struct generator_job {
+	const struct options *options;
+	struct tally *tallies; /* one a process, shared */
+	unsigned int processes;
+	uint64_t seed;
+};
+
+/* --- a process --- */
+
+/* Connections of process INDEX. */
+static uint32_t generator_share(uint32_t connections, unsigned int index, unsigned int processes)
 {
 	return connections / processes + (index < connections % processes);
 }
@@ -86,7 +101,7 @@ static void measuring_ends(struct timer *t)
 	begin_end(g, clock_ns(), drain_of(g));
 }
 
-static void start(struct generator *g, uint64_t start_ns)
+static void generator_start(struct generator *g, uint64_t start_ns)
 {
 	g->phase = PHASE_RUN;
 	g->begin_ns = start_ns + g->o->warmup_ms * NS_PER_MS;
@@ -102,7 +117,7 @@ static void start(struct generator *g, uint64_t start_ns)
 			g->engine->go(&g->conns[i]);
 }
 
-static void stop(struct generator *g)
+static void generator_stop(struct generator *g)
 {
 	if (g->phase == PHASE_RUN)
 		begin_end(g, clock_ns(), g->o->workload == WORKLOAD_IDLE ? IDLE_DRAIN_NS : STOP_NS);
@@ -122,9 +137,9 @@ static void hear_parent(struct source *s, uint32_t events)
 	if (r)
 		g->loop.stop = true;
 	else if (o.kind == ORDER_START && g->phase == PHASE_READY)
-		start(g, o.start_ns);
+		generator_start(g, o.start_ns);
 	else if (o.kind == ORDER_STOP)
-		stop(g);
+		generator_stop(g);
 }
 
 /* --- the loop --- */
@@ -267,7 +282,8 @@ static void generator_close(struct generator *g)
 	close(g->control.fd);
 }
 
-int generator_work(unsigned int index, int control, void *arg)
+/* A team_work; ARG is a struct generator_job. */
+static int generator_work(unsigned int index, int control, void *arg)
 {
 	struct generator g;
 	int r = generator_open(&g, index, control, arg);
@@ -283,4 +299,161 @@ int generator_work(unsigned int index, int control, void *arg)
 		bench_say("process %u: %s", index + 1, strerror(-r));
 	generator_close(&g);
 	return r ? 1 : 0;
+}
+
+/* --- the parent --- */
+
+struct course {
+	const struct options *o;
+	struct team team;
+	struct tally *tallies;
+	unsigned int processes;
+	unsigned int ready;
+	int signal; /* that ended it early; 0: none */
+	bool started, stopped, killed;
+};
+
+static void total(const struct course *c, struct tally *ret)
+{
+	tally_open(ret);
+	for (unsigned int i = 0; i < c->processes; i++)
+		tally_add(ret, &c->tallies[i]);
+}
+
+/* All processes have opened their connections. */
+static void start(struct course *c, struct tally *sum)
+{
+	const struct order o = { .kind = ORDER_START, .start_ns = clock_ns() + START_DELAY_NS };
+
+	c->started = true;
+	if (c->o->workload == WORKLOAD_IDLE) {
+		total(c, sum);
+		report_ready(sum);
+	}
+	team_tell(&c->team, &o);
+}
+
+/* Holding idle connections ends this way: that is no interruption. */
+static bool is_regular_end(const struct course *c)
+{
+	return c->o->workload == WORKLOAD_IDLE && c->started && !c->stopped;
+}
+
+/* False if it is enough. */
+static bool on_signal(struct course *c, int number)
+{
+	const struct order o = { .kind = ORDER_STOP };
+
+	if (!is_regular_end(c))
+		c->signal = number;
+	if (c->stopped) {
+		c->killed = true;
+		return false;
+	}
+	c->stopped = true;
+	team_tell(&c->team, &o);
+	return true;
+}
+
+static void attend(struct course *c, struct tally *sum)
+{
+	int number;
+
+	while (c->team.running) {
+		switch (team_next(&c->team, &number)) {
+		case TEAM_READY:
+			if (++c->ready == c->processes)
+				start(c, sum);
+			break;
+		case TEAM_GONE:
+			break;
+		case TEAM_SIGNAL:
+			if (!on_signal(c, number))
+				return;
+			break;
+		}
+		if (c->team.died)
+			return; /* the others would be told to start, or not, in vain */
+	}
+}
+
+/*
+ * Of the connections that were open, those that did not live to the end.  If one in a hundred did
+ * not, the rate is that of another load, for a shorter time.  (A transaction of crr is a connection
+ * of its own; there errors are only counted.)
+ */
+static uint64_t lost(const struct course *c, const struct tally *sum)
+{
+	uint64_t errors = 0;
+
+	for (int i = 0; c->o->workload != WORKLOAD_CRR && i < N_CAUSES; i++)
+		errors += sum->errors[i];
+	return errors > sum->failed ? errors - sum->failed : 0;
+}
+
+static int verdict(const struct course *c, const struct tally *sum)
+{
+	bool measured = sum->requests || sum->bytes_up || sum->bytes_down;
+	uint64_t n = lost(c, sum);
+
+	if (n)
+		bench_say("%llu of %llu connections were lost", (unsigned long long)n,
+			  (unsigned long long)sum->opened);
+	if (c->signal)
+		return 128 + c->signal;
+	if ((n && n * 100 >= sum->opened) || sum->wrong || !measured || c->team.died)
+		return EXIT_CODE_FAILURE;
+	return EXIT_CODE_OK;
+}
+
+static int run(struct course *c, struct tally *sum)
+{
+	struct generator_job job = {
+		.options = c->o, .tallies = c->tallies, .processes = c->processes,
+	};
+	int r;
+
+	for (unsigned int i = 0; i < c->processes; i++)
+		tally_open(&c->tallies[i]);
+	if (getrandom(&job.seed, sizeof(job.seed), 0) != sizeof(job.seed))
+		job.seed = clock_ns();
+	r = team_start(&c->team, c->processes, generator_work, &job);
+	if (r) {
+		bench_say("cannot start %u processes: %s", c->processes, strerror(-r));
+		return EXIT_CODE_FAILURE;
+	}
+	attend(c, sum);
+	if (c->team.died)
+		bench_say("a process has died");
+	r = c->team.died;
+	team_close(&c->team);
+	c->team.died = r; /* and not those that were killed on purpose just now */
+	total(c, sum);
+	report_client(c->o, sum, c->processes);
+	return verdict(c, sum);
+}
+
+int client_run(const struct options *o)
+{
+	uint64_t limit = raise_descriptor_limit();
+	struct course c = { .o = o };
+	struct tally *sum;
+	int r = EXIT_CODE_FAILURE;
+
+	c.processes = processes_needed(o->connections, limit, o->processes);
+	if (!c.processes) {
+		bench_say("%u connections are too many for %d processes of %llu descriptors each",
+			  o->connections, PROCESSES_MAX, (unsigned long long)limit);
+		return EXIT_CODE_FAILURE;
+	}
+	c.tallies = team_memory(c.processes, sizeof(*c.tallies));
+	sum = malloc(sizeof(*sum));
+	if (c.tallies && sum)
+		r = run(&c, sum);
+	else
+		bench_say("out of memory");
+	if (c.tallies)
+		munmap(c.tallies, c.processes * sizeof(*c.tallies));
+	free(sum);
+	return r;
 }
