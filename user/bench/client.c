@@ -433,7 +433,7 @@ static int run(struct course *c, struct tally *sum)
 	return verdict(c, sum);
 }
 
-int client_run(const struct options *o)
+int load_run(const struct options *o)
 {
 	uint64_t limit = raise_descriptor_limit();
 	struct course c = { .o = o };

@@ -5,6 +5,6 @@
 #include "options.h"
 
 /* Run the workload of O with as many processes as it needs; print the result.  The exit code. */
-int client_run(const struct options *o);
+int load_run(const struct options *o);
 
 #endif

@@ -45,7 +45,7 @@ int main(int argc, char **argv)
 		r = r > 0 ? EXIT_CODE_OK : EXIT_CODE_USAGE;
 	} else {
 		pattern_init();
-		r = o.workload == WORKLOAD_SINK ? sink_run(&o) : client_run(&o);
+		r = o.workload == WORKLOAD_SINK ? sink_run(&o) : load_run(&o);
 	}
 	options_close(&o);
 	return conclude(r);
