@@ -23,21 +23,20 @@
 	.n_keys = sizeof((enum command_key[]){ __VA_ARGS__ }) / sizeof(enum command_key)
 
 const struct command_key_def command_keys[KEYS] = {
-	[KEY_FORWARD] = { "forward", TYPE_TEXT, "NAME", "of this forward" },
+	[KEY_FORWARD] = { "forward", TYPE_TEXT, "NAME", "of this forward", NULL },
 	[KEY_CLIENT] = { "client", TYPE_CLIENTS, "ADDR",
-			 "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:" },
+			 "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:", NULL },
 	[KEY_CARRIER] = { "carrier", TYPE_CARRIER, "NAME",
-			  "with a flow on copy, splice or sockmap" },
-	[KEY_ID] = { "id", TYPE_IDS, "ID", "of this number, as `culvert sessions` shows" },
-	[KEY_ALL] = { "all", TYPE_FLAG, NULL, "all sessions" },
+			  "with a flow on copy, splice or sockmap", NULL },
+	[KEY_ID] = { "id", TYPE_IDS, "ID", "of this number, as `culvert sessions` shows", NULL },
+	[KEY_ALL] = { "all", TYPE_FLAG, NULL, "all sessions", NULL },
 	[KEY_ENGINE] = { "engine", TYPE_ENGINE, "ENGINE",
-			 "auto, sockmap, splice, copy; default: as configured" },
+			 "auto, sockmap, splice, copy; default: as configured", NULL },
 	[KEY_DEADLINE] = { "deadline", TYPE_SECONDS, "SECONDS",
-			   "reset the sessions that are left after so long",
-			   .option = "drain-timeout" },
-	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again" },
-	[KEY_BRIEF] = { "brief", TYPE_FLAG, NULL, "without the list of forwards" },
-	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug" },
+			   "reset the sessions that are left after so long", "drain-timeout" },
+	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again", NULL },
+	[KEY_BRIEF] = { "brief", TYPE_FLAG, NULL, "without the list of forwards", NULL },
+	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug", NULL },
 };
 
 const struct command commands[COMMANDS] = {
