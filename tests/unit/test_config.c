@@ -222,19 +222,6 @@ static void test_host_names(void **state)
 	config_close(&c);
 }
 
-/* What may pass is a failure at run time; what is wrong with what was asked for is not. */
-static void test_exit_codes(void **state)
-{
-	(void)state;
-	assert_int_equal(config_exit_code(0), 0);
-	assert_int_equal(config_exit_code(1), 0); /* --help */
-	assert_int_equal(config_exit_code(-EAGAIN), 1);
-	assert_int_equal(config_exit_code(-ENOMEM), 1);
-	assert_int_equal(config_exit_code(-EINVAL), 2);
-	assert_int_equal(config_exit_code(-ENOENT), 2);
-	assert_int_equal(config_exit_code(-EACCES), 2);
-}
-
 /* Half of all, unless said otherwise; 0 is a word as well. */
 static void test_sessions_per_client(void **state)
 {
@@ -368,28 +355,6 @@ static void test_mistakes(void **state)
 	}
 }
 
-static void test_long_words(void **state)
-{
-	static char word[100000];
-	const char *words[] = { word, NULL, NULL };
-	struct config c;
-	char err[4096];
-
-	(void)state;
-	memset(word, 'x', sizeof(word) - 1);
-	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
-	words[1] = "127.0.0.1:1";
-	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
-	assert_non_null(strstr(err, "longer than"));
-	config_close(&c);
-	memcpy(word, "--", 2);
-	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
-	words[0] = "--workers";
-	words[1] = word + 2;
-	assert_int_equal(parse(words, &c, err, sizeof(err)), -EINVAL);
-	assert_non_null(strstr(err, "from 1 to 1024"));
-}
-
 static void test_help(void **state)
 {
 	char *argv[] = { (char *)"run", (char *)"-h", (char *)"--bogus", NULL };
@@ -420,10 +385,8 @@ int main(void)
 		cmocka_unit_test(test_engines_and_levels),
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_host_names),
-		cmocka_unit_test(test_exit_codes),
 		cmocka_unit_test(test_sessions_per_client),
 		cmocka_unit_test(test_mistakes),
-		cmocka_unit_test(test_long_words),
 		cmocka_unit_test(test_help),
 	};
 

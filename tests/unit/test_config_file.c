@@ -552,29 +552,6 @@ static void test_bytes(void **state)
 	rig_bad_bytes(big, sizeof(big), 2, "the line has more than 16383 bytes");
 }
 
-/* Of a log, say: no more of it is read than a configuration may have. */
-static void test_huge(void **state)
-{
-	static char text[CONFIG_FILE_MAX + 64];
-	struct config c;
-	char err[1024];
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(text); i++)
-		text[i] = i % 64 ? 'x' : '\n';
-	for (int comments = 0; comments < 2; comments++) {
-		for (size_t i = 1; i < sizeof(text); i += 64)
-			text[i] = comments ? ';' : 'x';
-		temp_file_write(rig_path, text, sizeof(text));
-		assert_int_equal(truncate(rig_path, 100 << 20), 0);
-		assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -EINVAL);
-		config_close(&c);
-		/* without a key this is taken for a rinetd.conf */
-		assert_non_null(strstr(err, comments ? "the file has more than 1048576 bytes" :
-						       ":2: BINDPORT is missing"));
-	}
-}
-
 static void test_many_forwards(void **state)
 {
 	char *text = malloc(MANY * 100), err[1024];
@@ -717,7 +694,6 @@ int main(void)
 		cmocka_unit_test(test_overlap),
 		cmocka_unit_test(test_to_itself),
 		cmocka_unit_test(test_bytes),
-		cmocka_unit_test(test_huge),
 		cmocka_unit_test(test_many_forwards),
 		cmocka_unit_test(test_check),
 		cmocka_unit_test(test_check_machine),

@@ -579,29 +579,3 @@ int config_file_take(const struct config_source *from, struct config *c, struct 
 
 	return f ? take(f, c, text) : log_complain(-ENOMEM, "out of memory");
 }
-
-/* For inih, which goes on whatever is returned. */
-static int on_control(void *arg, const char *section, const char *key, const char *value)
-{
-	char **ret = arg;
-
-	if (!*ret && value && *value && !strcmp(section, "culvert") && !strcmp(key, "control"))
-		*ret = strdup(value);
-	return 1;
-}
-
-int config_file_control(const char *path, char **ret)
-{
-	FILE *f = NULL;
-	int r;
-
-	*ret = NULL;
-	r = config_file_open(path, &f);
-	if (r)
-		return r;
-	ini_parse_file(f, on_control, ret); /* lines that are wrong are passed over */
-	fclose(f);
-	if (!*ret)
-		*ret = strdup(CONFIG_CONTROL_DEFAULT);
-	return *ret ? 0 : -ENOMEM;
-}

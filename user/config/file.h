@@ -77,9 +77,6 @@ int config_file_read(struct config *c, struct config_text *text);
 /* The same of the content FROM. */
 int config_file_take(const struct config_source *from, struct config *c, struct config_text *text);
 
-/* The `control` of the file PATH, to be freed.  Mistakes in other lines do not matter.  -errno. */
-int config_file_control(const char *path, char **ret);
-
 /*
  * A reader takes a file line by line, whatever its form.  The first mistake is printed with file
  * and line, and ends the reading.
