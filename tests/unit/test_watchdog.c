@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "capture.h"
-#include "relay/watchdog.h"
+#include "daemon/watchdog.h"
 #include "temp_dir.h"
 
 #define PERIOD_USEC "40000" /* four looks in it */

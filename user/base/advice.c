@@ -55,17 +55,10 @@ const char *advice_connect(int error)
 
 const char *advice_thread(int error)
 {
-	switch (error) {
-	case EAGAIN:
-		return " (the account, the unit or the machine may have no more threads: raise "
-		       "RLIMIT_NPROC, TasksMax= of the unit, kernel.threads-max, or lower "
-		       "--workers; or the kernel has no memory for one)";
-	case ENOMEM:
-		return " (there is no room for its stack: raise RLIMIT_AS, LimitAS= of the unit, "
-		       "lower RLIMIT_STACK or --workers, and see vm.overcommit_memory)";
-	default:
-		return "";
-	}
+	return error != EAGAIN ? "" :
+	       " (the account, the unit or the machine may have no more threads: raise RLIMIT_NPROC, "
+	       "TasksMax= of the unit, kernel.threads-max; or there is no room for its stack: see "
+	       "RLIMIT_AS, RLIMIT_STACK, vm.overcommit_memory; or lower --workers)";
 }
 
 const char *advice_process(int error)

@@ -8,7 +8,7 @@
  */
 const char *advice_listen(int error);
 const char *advice_connect(int error);
-/* new_thread(), fork(2), what a worker needs beside its thread. */
+/* pthread_create(3), fork(2), what a worker needs beside its thread. */
 const char *advice_thread(int error);
 const char *advice_process(int error);
 const char *advice_workers(int error);

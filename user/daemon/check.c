@@ -17,7 +17,6 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
-#include "base/new_thread.h"
 #include "config/check.h"
 #include "base/sandbox.h"
 #include "relay/names.h"
@@ -164,7 +163,7 @@ static int check_upstreams(struct config *c, const struct config_text *text)
 	if (!r && !geteuid())
 		r = account_find(c->user, &account, err, sizeof(err)) ?:
 		    sandbox_enter(&account, err, sizeof(err));
-	r = r ?: new_thread(&thread, run_loop, &loop);
+	r = r ?: -pthread_create(&thread, NULL, run_loop, &loop);
 	if (r) {
 		r = log_complain(0, "%s: warning: its host names have not been looked up", c->file);
 	} else {

@@ -26,7 +26,6 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "base/new_thread.h"
 #include "base/syscalls_needed.h"
 
 #define BACKLOG 16
@@ -511,7 +510,7 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg)
 
 	c->answer = answer;
 	c->arg = arg;
-	r = new_thread(&c->thread, run, c);
+	r = -pthread_create(&c->thread, NULL, run, c);
 	c->started = !r;
 	return r;
 }

@@ -27,7 +27,7 @@
 #include "daemon/syscall_filter.h"
 #include "relay/limits.h"
 #include "relay/names.h"
-#include "relay/watchdog.h"
+#include "daemon/watchdog.h"
 #include "relay/worker.h"
 
 SYSCALLS_NEEDED(

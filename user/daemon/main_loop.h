@@ -7,10 +7,10 @@
 #include "base/loop.h"
 #include "daemon/privileged_client.h"
 #include "daemon/reload.h"
+#include "daemon/watchdog.h"
 #include "relay/session_log.h"
 #include "relay/names.h"
 #include "relay/socket_stock.h"
-#include "relay/watchdog.h"
 
 /* What the main thread does while the others work: signals, what is due, names to look up, sockets. */
 struct main_loop {

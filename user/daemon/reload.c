@@ -37,7 +37,6 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "base/new_thread.h"
 #include "config/file.h"
 #include "config/option.h"
 #include "relay/session.h"
@@ -788,7 +787,7 @@ int reload_start(struct reload *r)
 	pthread_mutex_init(&r->lock, NULL);
 	pthread_mutex_init(&r->turn, NULL);
 	r->ok = r->opened = true;
-	e = new_thread(&r->thread, run, r);
+	e = -pthread_create(&r->thread, NULL, run, r);
 	r->started = !e;
 	return e;
 }

@@ -34,7 +34,6 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/log_file.h"
-#include "base/new_thread.h"
 #include "base/syscalls_needed.h"
 #include "base/utf8.h"
 #include "relay/session.h"
@@ -534,7 +533,7 @@ int session_log_open(const struct session_log_conf *conf, struct session_log **r
 
 int session_log_start(struct session_log *l)
 {
-	int r = new_thread(&l->thread, writer, l);
+	int r = -pthread_create(&l->thread, NULL, writer, l);
 
 	l->started = !r;
 	return r;

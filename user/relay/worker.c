@@ -21,7 +21,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/new_thread.h"
 #include "base/syscalls_needed.h"
 #include "relay/listener.h"
 #include "relay/session.h"
@@ -190,7 +189,7 @@ int threads_start(struct threads *ts)
 	int r = 0;
 
 	for (unsigned int i = 0; !r && i < ts->n; i++) {
-		r = new_thread(&ts->list[i].thread, run, &ts->list[i]);
+		r = -pthread_create(&ts->list[i].thread, NULL, run, &ts->list[i]);
 		ts->list[i].started = !r;
 	}
 	return r;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "relay/watchdog.h"
+#include "daemon/watchdog.h"
 
 #include <errno.h>
 #include <stdlib.h>

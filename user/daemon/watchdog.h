@@ -7,16 +7,15 @@
 #include <stdint.h>
 
 /*
- * What systemd is told by WATCHDOG=1, sd_notify(3): that every watched thread still takes its
- * turns.  Each time, all of them are asked to take one, which must have happened by the next time:
- * a thread that waits for events costs a wake-up then, and nobody waits for one that hangs.
+ * Tells systemd by WATCHDOG=1, sd_notify(3), that every watched thread still takes its turns: the
+ * workers and the control thread.  The main thread tells it, so that one is watched as well.
  *
- * Which threads are watched, and why not the others: docs/operations.md.
- *
+ * At each look all threads are asked to take a turn, and must have taken it by the next look.  A
+ * thread that waits for events costs a wake-up then, and nobody waits for a thread that hangs.
  * systemd ends the daemon if it hears nothing for WATCHDOG_USEC.  There are four looks in this
  * time, so a thread may be busy with one thing for half of it without any harm.
  *
- * All functions are for the thread that waits for signals.
+ * All functions are for the main thread.
  */
 struct watchdog {
 	uint64_t period_ms; /* 0: nobody wants to know */
