@@ -2,35 +2,47 @@
 /*
  * Theory of operation: what needs root is done first (setup.h).  Root is given up for good, and
  * only then do the threads start: one per worker, one for the session log, one that reloads, one for
- * the control socket; and this one, which waits for signals, looks up names, and has sockets made
- * that need privileges.  When all run, the seccomp filter is loaded for all of them.
+ * the control socket; and this one, whose event loop takes signals, by a signalfd(2), looks up names,
+ * and has sockets made that need privileges.  When all run, the seccomp filter is loaded for all of
+ * them.
  */
 #include "daemon/daemon.h"
 
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
-#include "daemon/descriptors.h"
+#include "base/advice.h"
+#include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
-#include "base/advice.h"
+#include "base/loop.h"
+#include "base/syscalls_needed.h"
 #include "daemon/inspect.h"
-#include "daemon/main_loop.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
-#include "relay/session_log.h"
 #include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
+#include "daemon/watchdog.h"
 #include "relay/limits.h"
 #include "relay/names.h"
-#include "daemon/watchdog.h"
+#include "relay/session_log.h"
+#include "relay/socket_stock.h"
 #include "relay/worker.h"
 
 SYSCALLS_NEEDED(
+	SYSCALL(read), /* signalfd(2) */
 	/* sd_notify(3) */
 	SYSCALL_IF(PART_NOTIFY, socket, SYSCALL_ARG(0, AF_UNIX),
 		   SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC), SYSCALL_ARG(2, 0)),
@@ -51,7 +63,15 @@ struct daemon {
 	struct threads threads;
 	struct inspect inspect;
 	struct watchdog watchdog;
-	struct main_loop main_loop;
+
+	/* the main thread */
+	struct loop loop;
+	struct source signals;
+	struct timer look;      /* at what may be due although no signal comes */
+	int sig;                /* that ends culvert; 0: none has come */
+	bool ending;
+	uint64_t look_again_ms; /* while it ends */
+	uint64_t one_until_ms;  /* signals until then are one with the first */
 };
 
 /* --- threads --- */
@@ -280,22 +300,156 @@ static int begin(struct daemon *d)
 	return r;
 }
 
-static bool have_ended(void *arg)
-{
-	struct daemon *d = arg;
+/* --- the main thread --- */
 
-	return threads_ended(&d->threads);
+/*
+ * At the end no thread could tell this one that it has ended but by a signal, and none may send
+ * any.  So this one looks, soon and then less often.
+ */
+#define LOOK_FIRST_MS 1
+#define LOOK_LAST_MS 50
+/* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
+#define ONE_SIGNAL_MS 100
+
+static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGCHLD, SIGHUP, SIGUSR1 };
+/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
+static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
+
+static sigset_t taken_set(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+		sigaddset(&set, taken[i]);
+	return set;
 }
 
-static void hurry(void *arg, int sig)
+/* Before there are threads: all of them inherit that. */
+static void take_signals(void)
 {
-	struct daemon *d = arg;
+	sigset_t set = taken_set();
 
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		signal(ignored[i], SIG_IGN);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static void on_look(struct timer *t)
+{
+	struct daemon *d = (struct daemon *)((char *)t - offsetof(struct daemon, look));
+	uint64_t now = d->loop.now_ms, due = now + LOG_WINDOW_MS;
+
+	log_tell_suppressed(false);
+	if (d->ending) {
+		d->loop.stop = threads_ended(&d->threads);
+		due = now + d->look_again_ms;
+		d->look_again_ms *= 2;
+		if (d->look_again_ms > LOOK_LAST_MS)
+			d->look_again_ms = LOOK_LAST_MS;
+	} else {
+		watchdog_look(&d->watchdog);
+		if (watchdog_due(&d->watchdog) < due)
+			due = watchdog_due(&d->watchdog);
+	}
+	timer_set(&d->loop, t, due);
+}
+
+static void hurry(struct daemon *d, int sig)
+{
 	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
 		 admission_sessions(d->setup.shared.admission));
 	sd_notify(0, "STATUS=Resets the sessions that still run");
 	threads_hurry(&d->threads);
 }
+
+static void take_end_signal(struct daemon *d, int sig)
+{
+	if (!d->ending) {
+		d->sig = sig;
+		d->loop.stop = true;
+	} else if (d->loop.now_ms >= d->one_until_ms) {
+		hurry(d, sig);
+	}
+}
+
+static void serve(struct daemon *d, int sig)
+{
+	switch (sig) {
+	case SIGUSR1:
+		if (d->setup.shared.session_log)
+			session_log_reopen(d->setup.shared.session_log);
+		break;
+	case SIGCHLD:
+		privileged_reap(d->setup.privileged);
+		break;
+	case SIGHUP:
+		if (!d->ending)
+			reload_ask(&d->reload);
+		break;
+	default:
+		take_end_signal(d, sig);
+	}
+}
+
+static void on_signals(struct source *s, uint32_t events)
+{
+	struct daemon *d = (struct daemon *)((char *)s - offsetof(struct daemon, signals));
+	struct signalfd_siginfo info;
+
+	(void)events;
+	while (read(s->fd, &info, sizeof(info)) == sizeof(info))
+		serve(d, (int)info.ssi_signo);
+}
+
+static void after_batch(void *arg)
+{
+	struct daemon *d = arg;
+
+	if (d->setup.shared.names)
+		names_after_batch(d->setup.shared.names);
+	if (d->keeper)
+		stock_keeper_after_batch(d->keeper);
+}
+
+static int open_loop(struct daemon *d)
+{
+	sigset_t set = taken_set();
+	int r = loop_open(&d->loop, after_batch, d);
+
+	d->look.fire = on_look;
+	d->signals = (struct source){ .handle = on_signals, .fd = -1 };
+	if (!r) {
+		d->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+		r = d->signals.fd < 0 ? -errno : loop_watch(&d->loop, &d->signals, EPOLLIN, true);
+	}
+	if (r)
+		log_error("no event loop: %s", strerror(-r));
+	return r ? EXIT_CODE_FAILURE : 0;
+}
+
+static void close_loop(struct daemon *d)
+{
+	if (d->signals.fd >= 0)
+		close(d->signals.fd);
+	loop_close(&d->loop);
+}
+
+/* Until a signal ends culvert; then until all workers have ended. */
+static void run_loop(struct daemon *d)
+{
+	int r;
+
+	d->loop.stop = false;
+	timer_set(&d->loop, &d->look, clock_ms());
+	r = loop_run(&d->loop);
+	if (r)
+		log_error("the main thread cannot wait for signals any more: %s", strerror(-r));
+	if (!d->sig)
+		d->sig = SIGTERM;
+}
+
+/* --- start and end --- */
 
 /* Workers end with their last sessions, which whoever asks may see until then. */
 static void end(struct daemon *d)
@@ -305,7 +459,12 @@ static void end(struct daemon *d)
 	reload_stop(&d->reload);
 	watchdog_close(&d->watchdog);
 	threads_stop(&d->threads);
-	main_loop_run_out(&d->main_loop, &(struct main_loop_end){ have_ended, hurry, d });
+	if (!threads_ended(&d->threads)) {
+		d->ending = true;
+		d->look_again_ms = LOOK_FIRST_MS;
+		d->one_until_ms = clock_ms() + ONE_SIGNAL_MS;
+		run_loop(d);
+	}
 	threads_join(&d->threads);
 	control_close(s->control);
 	reload_close(&d->reload);
@@ -325,32 +484,21 @@ static int run(struct daemon *d)
 
 	forwards_init(&s->forwards);
 	s->shared.grace_ms = s->config.grace_ms;
-	s->loop = &d->main_loop.loop;
+	s->loop = &d->loop;
 	s->name_news = tell_workers;
 	s->name_news_arg = d;
-	r = main_loop_open(&d->main_loop);
-	if (r)
-		log_error("no event loop: %s", strerror(-r));
-	r = r ? EXIT_CODE_FAILURE : setup_open(s) ?: begin(d);
+	r = open_loop(d) ?: setup_open(s) ?: begin(d);
 	if (!r) {
-		int sig;
-
-		d->main_loop.watchdog = &d->watchdog;
-		d->main_loop.reload = &d->reload;
-		d->main_loop.privileged = s->privileged;
-		d->main_loop.session_log = s->shared.session_log;
-		d->main_loop.names = s->shared.names;
-		d->main_loop.keeper = d->keeper;
-		sig = main_loop_run(&d->main_loop);
+		run_loop(d);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(sig), admission_sessions(s->shared.admission),
+			 strsignal(d->sig), admission_sessions(s->shared.admission),
 			 atomic_load(&s->shared.grace_ms) / 1000.0);
 		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
 			   atomic_load(&s->shared.grace_ms) / 1000.0);
 	}
 	end(d);
 	setup_close(s);
-	main_loop_close(&d->main_loop);
+	close_loop(d);
 	log_tell_suppressed(true);
 	return r;
 }
@@ -362,7 +510,7 @@ int daemon_run(int argc, char **argv)
 	int r;
 
 	d.setup.shared.config = c;
-	if (descriptors_reserve_streams())
+	if (setup_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
 	r = config_parse(argc, argv, c);
@@ -371,7 +519,7 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	main_loop_take_signals(); /* before there are threads */
+	take_signals();
 	r = run(&d);
 	config_close(c);
 	return r;

@@ -8,24 +8,117 @@
 #include "daemon/setup.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/descriptors.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
-#include "base/pid_file.h"
+#include "base/sandbox.h"
+#include "base/syscalls_needed.h"
 #include "config/file.h"
+#include "datapath/pool.h"
+#include "relay/connect.h"
 #include "relay/given.h"
-#include "relay/session_log.h"
 #include "relay/limits.h"
 #include "relay/names.h"
-#include "relay/connect.h"
+#include "relay/session_log.h"
+#include "relay/socket_stock.h"
+
+SYSCALLS_NEEDED(SYSCALL(write), SYSCALL(close)); /* the pid file */
+
+/* --- descriptors --- */
+
+/* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
+#define SOCKETS_EACH 2UL
+#define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
+/*
+ * Beside those of sessions and forwards: maps, epoll, logs, the control socket's clients, forwards
+ * that a reload adds; and idle pipes.
+ */
+#define OWN_DESCRIPTORS 256
+#define SPARE_DESCRIPTORS 1024
+
+int setup_reserve_streams(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return log_complain(-EBADF, "/dev/null cannot be opened: %s",
+					    strerror(errno));
+	return 0;
+}
+
+/* A unix socket is shared by the workers.  A name has an address of each family, as a rule. */
+static unsigned long listeners_of(const struct forward_conf *fc, unsigned int workers)
+{
+	unsigned long n = fc->listen.n_addrs ? 0 : 2UL * workers;
+
+	for (size_t i = 0; i < fc->listen.n_addrs; i++)
+		n += addr_is_inet(&fc->listen.addrs[i]) ? workers : 1;
+	return n;
+}
+
+static unsigned long stock_of(const struct forward_conf *fc)
+{
+	const struct endpoint *up = &fc->upstream;
+	bool in4 = false, in6 = false;
+
+	for (size_t i = 0; i < up->n_addrs; i++) {
+		in4 = in4 || up->addrs[i].ss.ss_family == AF_INET;
+		in6 = in6 || up->addrs[i].ss.ss_family == AF_INET6;
+	}
+	if (!forward_needs_privileges(fc))
+		return 0;
+	if (up->named) /* it may have addresses of either family, by and by */
+		return 2UL * SOCKET_STOCK;
+	return SOCKET_STOCK * ((unsigned long)in4 + in6);
+}
+
+void setup_descriptors(const struct config *c, unsigned long *ret_sockets, unsigned long *ret_all)
+{
+	unsigned long forwards = 0;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		forwards += listeners_of(&c->forwards[i], c->workers) + stock_of(&c->forwards[i]);
+	*ret_sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS;
+	*ret_all = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS;
+}
+
+/*
+ * Raise the limit as far as C needs.  Pipes, without which a flow is copied, leave descriptors for
+ * sockets, without which there is no session: where there are hardly enough for all sockets, pipes
+ * get a quarter.
+ */
+static void limit_descriptors(const struct config *c)
+{
+	unsigned long sockets, want, limit, pipes;
+
+	setup_descriptors(c, &sockets, &want);
+	limit = sandbox_raise_nofile(want);
+	pipes = limit / 4;
+	if (limit > sockets && limit - sockets > pipes)
+		pipes = limit - sockets;
+	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
+	pool_limit_pipes((unsigned int)pipes);
+	if (limit < sockets)
+		log_warning("only %lu descriptors: %u sessions need %lu, and %lu to splice both "
+			    "ways: raise RLIMIT_NOFILE or lower --max-sessions", limit,
+			    c->max_sessions, sockets, want);
+	else if (limit < want)
+		log_warning("only %lu descriptors: enough for %u sessions, but for %lu pipes only "
+			    "(RLIMIT_NOFILE %lu gives each two); flows without a pipe are copied",
+			    limit, c->max_sessions, pipes, want);
+}
+
+/* --- what the kernel has, what needs privileges --- */
 
 /* Where the file says NAME; "" if it does not. */
 static const char *place(const struct setup *s, const char *name, char *buf)
@@ -231,17 +324,80 @@ static int find_listeners(struct setup *s)
 	return config_exit_code(r);
 }
 
+/* --- the pid file --- */
+
+/* In place of any number. */
+static const char blanks[] = "                    \n";
+
+/* What is there is no pid file: a device, or the file of somebody else who could look ahead. */
+static int check_pid_file(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
+		return -EEXIST;
+	return st.st_uid == geteuid() ? 0 : -EPERM;
+}
+
+static void say_why_no_pid_file(int r, const char *path, char *err, size_t errlen)
+{
+	const char *slash = strrchr(path, '/');
+
+	if ((r == -ENOENT || r == -ENOTDIR) && slash)
+		snprintf(err, errlen, "pid-file %s: %s: make its directory first (install -d "
+			 "%.*s)", path, strerror(-r), (int)(slash - path), path);
+	else
+		snprintf(err, errlen, "pid-file %s: %s", path,
+			 r == -EEXIST || r == -ELOOP ?
+				 "there is something else, which is no file of ours" :
+			 r == -EPERM ? "that file belongs to another account" : strerror(-r));
+}
+
+/* Write it: a descriptor, or -errno; ERR says what is wrong.  Another file of that name is kept. */
+static int write_pid_file(const char *path, char *err, size_t errlen)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
+		      0644);
+	char pid[sizeof(blanks)];
+	int r = fd < 0 ? -errno : check_pid_file(fd);
+
+	/* the offset stays at the beginning, where the blanks go */
+	snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+	if (!r && (ftruncate(fd, 0) || pwrite(fd, pid, strlen(pid), 0) < 0))
+		r = -errno;
+	if (!r)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	say_why_no_pid_file(r, path, err, errlen);
+	return r;
+}
+
+/* Fill it with blanks: to remove it is root's, and who reads blanks signals nobody. */
+static void blank_pid_file(int fd)
+{
+	if (fd < 0)
+		return;
+	while (write(fd, blanks, strlen(blanks)) < 0 && errno == EINTR)
+		; /* nothing can be done about other errors */
+	close(fd);
+}
+
 static int open_pid_file(struct setup *s)
 {
 	char err[512], at[CONFIG_PLACE_LEN];
 
-	s->pid_file = s->config.pid_file ? pid_file_open(s->config.pid_file, err, sizeof(err)) : -1;
+	s->pid_file = s->config.pid_file ? write_pid_file(s->config.pid_file, err, sizeof(err)) : -1;
 	if (!s->config.pid_file || s->pid_file >= 0)
 		return 0;
 	log_error("%s%s", place(s, "pid-file", at), err);
 	return s->pid_file == -ENOENT || s->pid_file == -ENOTDIR ? EXIT_CODE_USAGE :
 								    EXIT_CODE_FAILURE;
 }
+
+/* --- all of it --- */
 
 int setup_open(struct setup *s)
 {
@@ -255,7 +411,7 @@ int setup_open(struct setup *s)
 	r = start_privileged(s);
 	if (r)
 		return r;
-	descriptors_limit(&s->config);
+	limit_descriptors(&s->config);
 	r = open_kernel(s) ?: open_names(s) ?: find_listeners(s) ?: make_forwards(s);
 	r = r ?: open_listening(s) ?: open_control(s) ?: open_session_log(s) ?: open_pid_file(s);
 	if (r)
@@ -280,5 +436,5 @@ void setup_close(struct setup *s)
 	given_close();
 	kernel_close(s->shared.kernel);
 	privileged_stop(s->privileged);
-	pid_file_close(s->pid_file);
+	blank_pid_file(s->pid_file);
 }

@@ -36,4 +36,16 @@ int setup_open(struct setup *s);
 /* Also what is open after a mistake, or if setup_open() was not called. */
 void setup_close(struct setup *s);
 
+/*
+ * Open /dev/null as 0, 1 and 2 where they are missing: they would become a socket or a map, and the
+ * log would write into it.  -errno, after a message.
+ */
+int setup_reserve_streams(void);
+
+/*
+ * How many descriptors C can use at most: for all sockets, those of sessions, listeners and stocks;
+ * and with two pipes for each session, while both its directions hold spliced bytes.
+ */
+void setup_descriptors(const struct config *c, unsigned long *ret_sockets, unsigned long *ret_all);
+
 #endif

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/descriptors.h"
+#include "daemon/setup.h"
 #include "config/config.h"
 #include "relay/socket_stock.h"
 
@@ -28,7 +28,7 @@ static void need(const char *text, unsigned long *sockets, unsigned long *all)
 
 	assert_int_equal(config_parse_from(7, argv, &from, &c), 0);
 	assert_int_equal(c.workers, WORKERS);
-	descriptors_need(&c, sockets, all);
+	setup_descriptors(&c, sockets, all);
 	config_close(&c);
 }
 
