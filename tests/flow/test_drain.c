@@ -151,32 +151,42 @@ static void reload_takes_back(void **state)
 	take_back(*state, reload_same);
 }
 
-/* What an operator has set counts on when the forward is removed, until it is the later one. */
-static void removed_while_draining(void **state)
+/*
+ * A forward that is removed ends its sessions, also those older than a change, when its time is
+ * over; a deadline that an operator has set before counts on, until it is the later one.
+ */
+static void removed(void **state)
 {
 	static const struct {
 		const char *drain_timeout, *deadline, *says;
 	} cases[] = {
+		{ "drain-timeout = 0.5\n", NULL, "forward live: its drain-timeout is over" },
 		{ "", "0.5", "forward live: its deadline is over" },
 		{ "drain-timeout = 3600\n", "0.5", "forward live: its deadline is over" },
 		{ "drain-timeout = 0.2\n", "3600", "forward live: its drain-timeout is over" },
 	};
-
 	struct daemon *d = rig_start(*state, OTHER);
+	struct ends other = connect_talking(TWO);
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ends e[2];
 		char text[512];
-		struct ends e;
 
-		snprintf(text, sizeof(text), LIVE("%s") OTHER, cases[i].drain_timeout);
-		rig_reload_good(d, text);
-		e = connect_talking(ONE);
-		ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":%s}",
-		    cases[i].deadline);
+		for (int j = 0; j < 2; j++) {
+			snprintf(text, sizeof(text), LIVE("connect-timeout = %d\n%s") OTHER, 7 + j,
+				 cases[i].drain_timeout);
+			rig_reload_good(d, text);
+			e[j] = connect_talking(ONE);
+		}
+		if (cases[i].deadline)
+			ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":%s}",
+			    cases[i].deadline);
 		rig_reload_good(d, OTHER);
-		is_reset(e);
+		is_reset(e[0]);
+		is_reset(e[1]);
 		rig_wait_log(d, cases[i].says);
-		assert_int_equal(rig_status(d, "errors.drain-over"), i + 1);
+		assert_int_equal(rig_status(d, "errors.drain-over"), 2 * (i + 1));
+		rig_talk(other.client, other.server, 5);
 	}
 	rig_stop(d);
 }
@@ -224,22 +234,6 @@ static void removed_is_shown(void **state)
 	rig_reset(e[0].client);
 	rig_reset(e[0].server);
 	wait_removed_live(d, -1);
-	rig_stop(d);
-}
-
-/* And all of them have its drain-timeout, which is that of the latest. */
-static void removed_after_change(void **state)
-{
-	struct daemon *d = rig_start(*state, LIVE("drain-timeout = 3600\n") OTHER);
-	struct ends e[2];
-
-	e[0] = connect_talking(ONE);
-	rig_reload_good(d, LIVE("drain-timeout = 0.5\n") OTHER);
-	e[1] = connect_talking(ONE);
-	rig_reload_good(d, OTHER);
-	is_reset(e[0]);
-	is_reset(e[1]);
-	assert_int_equal(rig_status(d, "errors.drain-over"), 2);
 	rig_stop(d);
 }
 
@@ -294,9 +288,8 @@ static const struct rig_row rows[] = {
 	{ "deadline_of_older", deadline_of_older },
 	{ "undo_takes_back", undo_takes_back },
 	{ "reload_takes_back", reload_takes_back },
-	{ "removed_while_draining", removed_while_draining },
+	{ "removed", removed },
 	{ "removed_is_shown", removed_is_shown },
-	{ "removed_after_change", removed_after_change },
 	{ "for_good", for_good },
 	{ "hung", hung },
 };

@@ -120,30 +120,6 @@ static void bad_file(void **state)
 	rig_stop(d);
 }
 
-/* What a removed forward still carries is ended when its time is over, and nothing else. */
-static void drain_timeout(void **state)
-{
-	struct daemon *d = rig_start(*state, "[culvert]\ndrain-timeout = 3600\n" ONE_OF("")
-				     TWO_OF("drain-timeout = 0.5\n")
-				     "[forward three]\nlisten = " THREE "\n" TO_UPSTREAM);
-	int one[2], two[2], three[2];
-
-	one[0] = rig_dial(NULL, ONE);
-	one[1] = rig_accept();
-	two[0] = rig_dial(NULL, TWO);
-	two[1] = rig_accept();
-	three[0] = rig_dial(NULL, THREE);
-	three[1] = rig_accept();
-	rig_talk_until(d, "two", rig_carrier(d, *state), two[0], two[1]);
-	rig_reload_good(d, "[culvert]\ndrain-timeout = 3600\n" ONE_OF(""));
-	assert_int_equal(rig_end(two[0], RIG_PATIENCE_MS), ECONNRESET);
-	assert_int_equal(rig_end(two[1], RIG_PATIENCE_MS), ECONNRESET);
-	assert_int_equal(rig_status(d, "errors.drain-over"), 1);
-	rig_talk(one[0], one[1], 50);
-	rig_talk(three[0], three[1], 50);
-	rig_stop(d);
-}
-
 /* Names that the configuration had not at the start: of the upstream and of a listener. */
 static void new_names(void **state)
 {
@@ -460,7 +436,6 @@ static const struct rig_row rows[] = {
 	{ "appear-change-vanish", appear_change_vanish },
 	{ "upstream-moves", upstream_moves },
 	{ "bad-file", bad_file },
-	{ "drain-timeout", drain_timeout },
 	{ "address-narrows", address_narrows },
 	{ "handshakes", handshakes },
 	{ "new-names", new_names },

@@ -253,7 +253,7 @@ struct forward_sum {
 	uint64_t accepted, finished, denied, bytes[2];
 };
 
-static struct forward_sum sum_forward(const struct forward_totals *t)
+static struct forward_sum sum_forward(struct forward_totals *t)
 {
 	struct forward_sum sum = { 0 };
 

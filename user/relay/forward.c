@@ -46,15 +46,9 @@ struct forward *forwards_find(const struct forwards *all, const char *name)
 
 static bool is_gone(const struct forward *f)
 {
-	switch (f->state) {
-	case FORWARD_ACTIVE:
+	if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions))
 		return false;
-	case FORWARD_REMOVED: /* whoever looks finds the last sessions of its name by it */
-		return !atomic_load(&f->sessions) && !atomic_load(&f->totals->live);
-	case FORWARD_REPLACED:
-		break;
-	}
-	return !atomic_load(&f->sessions);
+	return f->state == FORWARD_REPLACED || !atomic_load(&f->totals->live);
 }
 
 static struct forward *take_gone(struct forwards *all)
@@ -90,17 +84,12 @@ void forwards_reap(struct forwards *all)
 
 static struct forward_totals *totals_new(unsigned int n_workers)
 {
-	struct forward_totals *t = calloc(1, sizeof(*t));
+	size_t size = sizeof(struct forward_totals) + n_workers * sizeof(struct forward_stats);
+	struct forward_totals *t = aligned_alloc(_Alignof(struct forward_totals), size);
 
 	if (!t)
 		return NULL;
-	t->stats = aligned_alloc(_Alignof(struct forward_stats),
-				 n_workers * sizeof(struct forward_stats));
-	if (!t->stats) {
-		free(t);
-		return NULL;
-	}
-	memset(t->stats, 0, n_workers * sizeof(struct forward_stats));
+	memset(t, 0, size);
 	t->n_workers = n_workers;
 	t->due.ms = UINT64_MAX;
 	return t;
@@ -111,7 +100,6 @@ static void totals_drop(struct forward_totals *t)
 	if (!t || --t->refs)
 		return;
 	clients_close(t->clients);
-	free(t->stats);
 	free(t);
 }
 

@@ -15,16 +15,15 @@
 #include "relay/names.h"
 
 /*
- * A forward as it runs.  What the configuration says of it never changes: a reload that changes a
- * forward puts a new one in its place, and sessions go on with what they began with.  The totals
- * are those of the name, and go over from one to the next.
+ * A forward at run time.  Its configuration never changes: a reload that changes a forward replaces
+ * the struct, and sessions keep the one that they began with.  All structs of one name share its
+ * totals.
  *
- *   ACTIVE    sockets listen for it, unless it is draining
- *               -> REPLACED  a reload has put another of the same name in its place
- *               -> REMOVED   a reload has found none of its name
- *   REPLACED, REMOVED
- *             no new sessions; freed after the last one, by forwards_reap().  REMOVED stands for
- *             its name: after the last one also of those that it had replaced
+ *   ACTIVE    accepts sessions, unless it is draining
+ *     -> REPLACED  a reload has put another of the same name in its place; freed after the last of
+ *                  its sessions
+ *     -> REMOVED   a reload has found none of its name; freed after the last session of the name,
+ *                  which `culvert forwards` shows until then
  */
 enum forward_state {
 	FORWARD_ACTIVE,
@@ -32,26 +31,26 @@ enum forward_state {
 	FORWARD_REMOVED,
 };
 
-/* Until when sessions may go on. */
+/* When sessions of a forward that is removed, or draining, are reset. */
 struct forward_due {
-	uint64_t ms;      /* of CLOCK_MONOTONIC; UINT64_MAX: for ever */
-	const char *what; /* has set it: for the log; a literal */
+	uint64_t ms;      /* of CLOCK_MONOTONIC; UINT64_MAX: never */
+	const char *what; /* the setting that says so, for the log; a literal */
 };
 
-/* What is counted under one name, and what holds for all sessions under it. */
+/* What is counted under one name, and what holds for all sessions of that name. */
 struct forward_totals {
 	_Atomic unsigned int live; /* sessions */
-	unsigned int refs;         /* forwards; of the thread that reloads */
+	unsigned int refs;         /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	struct forward_due due;    /* removed, or draining; written by whoever has the turn */
+	struct forward_due due;    /* written by whoever has the turn (reload.h) */
 	struct clients *clients;   /* owned; NULL: no forward has limited clients yet */
-	struct forward_stats *stats; /* by index of the worker, who alone writes it; owned */
+	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
-/* The text of a configuration, for as long as forwards need it. */
+/* A configuration, kept as long as a forward points into it. */
 struct config_version {
 	struct config config;
-	unsigned int refs; /* of the thread that reloads */
+	unsigned int refs; /* for the thread that reloads only */
 };
 
 struct forward {
@@ -65,49 +64,46 @@ struct forward {
 	struct bucket accepts;         /* accept-rate */
 	struct bandwidth *bandwidth;   /* shared with the forward before, if it is the same */
 	struct clients *clients;       /* of totals; NULL: this forward does not limit clients */
-	_Atomic unsigned int sessions; /* that hold it */
-	struct config_version *from;   /* where conf is; NULL: that of the start */
+	_Atomic unsigned int sessions; /* that point to it */
+	struct config_version *from;   /* has CONF; NULL: the configuration of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */
-	bool draining;               /* ACTIVE: its sockets are closed, see reload.h */
+	bool draining;                 /* its sockets are closed, see reload_drain() */
 	struct forward *next;
 };
 
-/* Those that are active, in the order of the configuration, and behind them those that are not. */
+/* A list: active forwards in the order of the configuration, then the others. */
 struct forwards {
-	pthread_mutex_t lock; /* held by who goes through the list or changes it: never a worker.
-			       * Who has the turn (reload.h) may go through it without */
+	/* Guards the list.  Whoever has the turn (reload.h) may read without it; no worker does. */
+	pthread_mutex_t lock;
 	struct forward *first;
 };
 
 void forwards_init(struct forwards *all);
-/* All sessions must be gone. */
+/* Free all of them, when all sessions have ended. */
 void forwards_close(struct forwards *all);
 /* Put F at the end. */
 void forwards_add(struct forwards *all, struct forward *f);
-/* The active one of that name, or NULL. */
+/* Find the active forward of that name, or NULL. */
 struct forward *forwards_find(const struct forwards *all, const char *name);
-/*
- * Free what is not active and has no sessions.  Takes the lock, but not while it frees: that may
- * wait for the privileged process, or the thread for names.
- */
+/* Free what is not active and has no sessions.  Takes the lock to unlink, but not to free. */
 void forwards_reap(struct forwards *all);
 
 /*
- * Make one of FC, which must live as long: it is part of C, and that of FROM.  BEFORE, or NULL: the
- * one that it shall replace.  -ENOMEM.
+ * Make a forward of FC, which is part of C, which is that of FROM and must live as long.  BEFORE:
+ * the forward that it replaces, or NULL.  -ENOMEM.
  */
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret);
 void forward_free(struct forward *f);
-/* Of what may not be meant so in FC, which is in force from now on. */
+/* Warn about settings of FC that are legal but suspicious. */
 void forward_warn(const struct forward_conf *fc);
-/* Give a reference back. */
+/* Drop a reference; NULL is fine. */
 void config_version_drop(struct config_version *v);
 
-/* What carries its sessions, old and new, from now on.  By the control thread only. */
+/* Let ENGINE carry the sessions of F, old and new.  For the control thread only. */
 void forward_set_engine(struct forward *f, enum engine engine);
 
-/* By any thread.  It may be another the next time, but this one stays as it is. */
+/* Any thread may ask.  The next answer may be another policy, but a policy does not change. */
 static inline const struct policy *forward_policy(const struct forward *f)
 {
 	return atomic_load_explicit(&f->policy_now, memory_order_acquire);
@@ -118,7 +114,7 @@ static inline struct forward_stats *forward_stats(const struct forward *f, unsig
 	return &f->totals->stats[worker];
 }
 
-/* For people. */
+/* "active", "draining", "replaced", "removed". */
 const char *forward_state_name(const struct forward *f);
 
 #endif
