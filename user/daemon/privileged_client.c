@@ -21,6 +21,7 @@
 #include "daemon/privileged.h"
 
 SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_PRIVILEGED, sendto),
 	SYSCALL_IF(PART_PRIVILEGED, sendmsg),
 	SYSCALL_IF(PART_PRIVILEGED, poll),
 	SYSCALL_IF(PART_PRIVILEGED, ppoll), /* where there is no poll(2) */
@@ -222,7 +223,8 @@ static bool sent(struct privileged *p, const struct privileged_request *q, int f
 		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd, sizeof(fd));
 	}
 	do
-		n = sendmsg(p->fd, &m, MSG_NOSIGNAL);
+		n = fd < 0 ? send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) :
+			     sendmsg(p->fd, &m, MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
 	return n == sizeof(*q);
 }
