@@ -412,7 +412,7 @@ static void write_batch(struct session_log *l, size_t len)
 	if (!r) {
 		r = write_lines(l, len, &done);
 		if (r)
-			note_error(l, strerror(-r));
+			note_error(l, r == -EAGAIN ? "its reader does not read" : strerror(-r));
 	}
 	written = count_lines(l->out, done);
 	pthread_mutex_lock(&l->lock);
