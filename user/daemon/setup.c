@@ -408,6 +408,10 @@ int setup_open(struct setup *s)
 		log_error("%s%s", place(s, "user", at), err);
 		return EXIT_CODE_USAGE;
 	}
+	if (sandbox_try(&s->account, err, sizeof(err))) {
+		log_error("%s", err);
+		return EXIT_CODE_UNSUPPORTED;
+	}
 	r = start_privileged(s);
 	if (r)
 		return r;
