@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Requests to the privileged process (user/daemon/privileged_rules.c): any bytes, of any length.  Most
+ * Requests to the privileged process (user/daemon/privileged.c): any bytes, of any length.  Most
  * inputs change parts of a request that is allowed, so that more than its size is looked at.
  *
  * The oracle: what is allowed to listen is one of few addresses, written down here.
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/un.h>
 
-#include "daemon/privileged_rules.h"
+#include "daemon/privileged.h"
 #include "fuzz.h"
 
 static struct privileged_known known;

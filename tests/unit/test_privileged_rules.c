@@ -11,7 +11,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "daemon/privileged_rules.h"
+#include "daemon/privileged.h"
 
 static struct privileged_known known;
 

@@ -2,6 +2,7 @@
 #ifndef CULVERT_PRIVILEGED_H
 #define CULVERT_PRIVILEGED_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/addr.h"
@@ -14,7 +15,7 @@
  * SOCK_SEQPACKET sockets, one request at a time; each is answered by one struct, with descriptors
  * (SCM_RIGHTS) if it asked for some.  Neither holds a pointer or a path: a request names a
  * configuration and a forward of it by number, and what may be done for that forward is what the
- * privileged process has read itself (privileged_rules.h).
+ * privileged process has read itself.
  *
  * After an answer with descriptors the privileged process closes its copies, and says so by one
  * more packet, PRIVILEGED_CLOSED.  The daemon uses no descriptor before that packet has come: a
@@ -77,5 +78,20 @@ struct privileged_answer {
  * it ready?
  */
 _Noreturn void privileged_run(int fd, const struct config *c, int argc, char **argv);
+
+/* Configurations that it keeps; one without forwards is none. */
+struct privileged_known {
+	struct config configs[2];
+	const char *log; /* path of the session log; NULL: none, or none that can be opened anew */
+};
+
+/*
+ * May the daemon have what the LEN bytes at Q ask for?  0; -EPERM: the configuration does not allow
+ * it; -EBADMSG: culvert itself would never ask so.  Of the latter two RET_WHY tells what is wrong.
+ * RET_C: the configuration that is meant, if any.
+ */
+int privileged_judge(const struct privileged_request *q, size_t len,
+		     const struct privileged_known *k, const struct config **ret_c,
+		     const char **ret_why);
 
 #endif
