@@ -271,9 +271,10 @@ def check_watchdog():
 
 
 def waiting_thread(pid):
-    """One that waits in epoll_wait(2), if there is any just now."""
+    """A worker that waits in epoll_wait(2), if there is any just now. The main thread, which does
+    so as well, is the one that tells."""
     for task in sorted(pathlib.Path(f"/proc/{pid}/task").iterdir()):
-        if (task / "syscall").read_text().split()[0] in EPOLL_WAIT:
+        if task.name != str(pid) and (task / "syscall").read_text().split()[0] in EPOLL_WAIT:
             return int(task.name)
     return None
 
