@@ -91,7 +91,10 @@ static void rig_listen(void)
 
 /* --- what is connected --- */
 
-/* A client from the local address FROM (NULL: any) to TO; the open connection, or -errno. */
+/*
+ * A client from the local address FROM (NULL: any) to TO; the open connection, or -errno.  The
+ * daemon may reset a connection before connect(2) returns and reports that; rig_end() tells it then.
+ */
 static int rig_try_dial(const char *from, const char *to)
 {
 	struct sockaddr_storage a;
@@ -107,7 +110,7 @@ static int rig_try_dial(const char *from, const char *to)
 		assert_int_equal(net_addr(from, &own, &own_len), 0);
 		assert_int_equal(bind(fd, (struct sockaddr *)&own, own_len), 0);
 	}
-	if (!connect(fd, (struct sockaddr *)&a, len))
+	if (!connect(fd, (struct sockaddr *)&a, len) || errno == ECONNRESET)
 		return fd;
 	r = -errno;
 	forget(fd);
@@ -219,7 +222,10 @@ static void rig_talk(int client, int server, int rounds)
 	}
 }
 
-/* The end of the stream: ECONNRESET, or 0 for FIN.  Nothing else may come, within TIMEOUT_MS. */
+/*
+ * The end of the stream: ECONNRESET, or 0 for FIN.  Nothing else may come, within TIMEOUT_MS.  After
+ * a connect(2) that has reported the reset the socket is no longer connected.
+ */
 static int rig_end(int fd, int timeout_ms)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -231,7 +237,9 @@ static int rig_end(int fd, int timeout_ms)
 	n = recv(fd, &c, 1, 0);
 	if (n > 0)
 		fail_msg("a byte where the stream should have ended");
-	return n < 0 ? errno : 0;
+	if (n < 0)
+		return errno == ENOTCONN ? ECONNRESET : errno;
+	return 0;
 }
 
 #pragma GCC diagnostic pop
