@@ -5,7 +5,7 @@ import time
 from contextlib import contextmanager
 
 from bench_clients import Timing, load_seconds, measured_seconds
-from bench_meter import (Recorder, changes_between, peak_beyond_first, probe_machine, read_text,
+from bench_meter import (Recorder, changes_between, peak_beyond_first, MachineProbe, read_text,
                          scaled, sockets_in_use)
 from cost import CountingUnavailable
 from labkit import LabError, wait_until
@@ -120,7 +120,7 @@ class Cells:
         relay.check()
         measurement, samples, changes, carriers = tried(lambda: self._run(
             workload, relay.targets, timing,
-            probe_machine(None if relay.is_direct else relay.cpu), relay.carriers))
+            MachineProbe(None if relay.is_direct else relay.cpu), relay.carriers))
         relay.check()
         cell = cell_of(measurement, changes, peak_beyond_first(samples, "kernel"), left)
         cell["carriers"] = difference(carriers, relay.carriers())

@@ -136,10 +136,6 @@ class GroupCpu:
     def add(self, _pid):
         """After the start: nothing to do, it has entered."""
 
-    def files(self):
-        """What seconds() is read from."""
-        return [f"{self._folder}/cpu.stat"]
-
     def seconds(self):
         return parse_cgroup_cpu(read_text(f"{self._folder}/cpu.stat"))
 
@@ -173,9 +169,6 @@ class TreeCpu:
     def add(self, pid):
         self._leaders.append(pid)
         self._others.clear()
-
-    def files(self):
-        return [f"/proc/{pid}/stat" for pid in processes_of(self._leaders)]
 
     def seconds(self):
         return sum(processes_of(self._leaders, self._others).values())
@@ -409,10 +402,6 @@ class MachineProbe:
         sample["cpu"], sample["steal"] = parse_machine_cpu(text, now)
         sample["kernel"] = kernel_memory()
         return sample
-
-
-def probe_machine(relay_cpu):
-    return MachineProbe(relay_cpu)
 
 
 def changes_between(samples, begin, end):

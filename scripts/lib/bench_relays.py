@@ -389,10 +389,6 @@ class Relay:
         """The first instance, if it is culvert."""
         return self._daemons[0] if self._daemons else None
 
-    def cpu_files(self):
-        """The files that tell its CPU time; none where it cannot be known."""
-        return self.cpu.files() if self.cpu else []
-
     @property
     def pids(self):
         """Of its first processes, each of which leads a session."""

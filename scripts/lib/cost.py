@@ -15,11 +15,8 @@ import errno
 import os
 import platform
 import re
-import shutil
-import signal
 import struct
 import subprocess
-import tempfile
 import time
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -58,7 +55,7 @@ def process_cpu_seconds(pid):
 
 
 class CountingUnavailable(Exception):
-    """Neither perf events nor strace work here; the text says why."""
+    """Perf events do not work here; the text says why."""
 
 
 # perf_event_open(2): its number, and a struct perf_event_attr of the first published size.
@@ -119,44 +116,3 @@ def count_with_perf(pid, work):
         return result, counter.read() - before
     finally:
         counter.close()
-
-
-def count_with_strace(pid, work):
-    """The same by strace, which slows PID down: for a run that nothing else is measured in."""
-    with tempfile.NamedTemporaryFile(prefix="culvert-strace.") as summary:
-        try:
-            strace = subprocess.Popen(["strace", "-f", "-c", "-p", str(pid), "-o", summary.name],
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.PIPE, start_new_session=True, text=True)
-        except FileNotFoundError:
-            raise CountingUnavailable("strace is missing") from None
-        try:
-            # Its first line comes once it is attached ("Process 123 attached ...").
-            greeting = strace.stderr.readline()
-            if "attached" not in greeting:
-                raise CountingUnavailable(f"strace: {greeting.strip()}")
-            result = work()
-        finally:
-            if strace.poll() is None:
-                strace.send_signal(signal.SIGINT)
-            strace.stderr.read()
-            strace.wait()
-        return result, _total_of(summary.read().decode())
-
-
-def _total_of(summary):
-    # "100.00    0.012345           3      4321        12 total"; the errors column may be empty
-    match = re.search(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)(?:\s+\d+)?\s+total$", summary, re.M)
-    return int(match.group(1)) if match else 0
-
-
-def choose_counter():
-    """The way to count that works here: (function, whether it may run beside a measurement,
-    name)."""
-    try:
-        count_with_perf(os.getpid(), os.getpid)
-        return count_with_perf, True, "perf events"
-    except CountingUnavailable as reason:
-        if not shutil.which("strace"):
-            raise
-        return count_with_strace, False, f"strace in short runs of their own ({reason})"

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 
-from cost import CountingUnavailable, choose_counter, machine_cpu_seconds, process_cpu_seconds
+from cost import (CountingUnavailable, count_with_perf, machine_cpu_seconds,
+                  process_cpu_seconds)
 from labkit import (ENGINES, HTTP_PORT, IPERF_PORT, RELAY, SERVER, Daemon, Interrupted, Lab,
                     LabError, flow_of, handle_signals, tail)
 
@@ -57,10 +58,9 @@ class Figures:
 class Way:
     """One way from client to server: direct, or through the daemon with one engine."""
 
-    def __init__(self, lab, program, engine, counter):
+    def __init__(self, lab, program, engine):
         self.lab = lab
         self.name = engine or "direct"
-        self.counter = counter
         self.daemon = Daemon(lab, program, engine, FORWARDS) if engine else None
         self.host = RELAY if engine else SERVER
         self.http_port = RELAY_HTTP_PORT if engine else HTTP_PORT
@@ -119,14 +119,11 @@ class Way:
             done.daemon_cpu = process_cpu_seconds(self.daemon.pid) - daemon_cpu
             return done
 
-        count, alongside, _name = self.counter
-        if alongside:
-            figures, calls = count(self.daemon.pid, work)
-            counted = figures
-        else:
+        try:
+            figures, calls = count_with_perf(self.daemon.pid, work)
+            figures.calls_per_unit = calls / figures.units
+        except CountingUnavailable:
             figures = work()
-            counted, calls = count(self.daemon.pid, lambda: run(1, lambda port: None))
-        figures.calls_per_unit = calls / counted.units
         figures.session = sessions[0]
         return figures
 
@@ -175,23 +172,21 @@ class Demo:
         self.failures = 0
 
     def run(self, lab):
-        counter = choose_counter()
         say("lab", f"{lab.name}: client 10.0.1.1 - {RELAY} relay 10.0.2.1 - {SERVER} server, "
                    "three network namespaces")
         digest = lab.start_nginx(self.size)
         lab.start_iperf3()
         say("servers", f"nginx with {self.size >> 20} MiB of random bytes, iperf3")
-        say("counter", f"system calls by {counter[2]}")
         for engine in (None, *ENGINES):
             try:
-                self.try_way(lab, engine, counter, digest)
+                self.try_way(lab, engine, digest)
             except LabError as error:
                 self.failures += 1
                 say(engine or "direct", f"FAILED: {error}")
                 self.bulk.append((engine or "direct", *["-"] * 5, "FAILED"))
 
-    def try_way(self, lab, engine, counter, digest):
-        way = Way(lab, self.program, engine, counter)
+    def try_way(self, lab, engine, digest):
+        way = Way(lab, self.program, engine)
         try:
             self.measure_way(way, digest)
         except BaseException:
@@ -251,7 +246,7 @@ def main():
             print(f"\nKept: CULVERT_LAB={lab.name} scripts/lab exec client|relay|server COMMAND, "
                   f"files in {lab.home};\n"
                   f"remove with: CULVERT_LAB={lab.name} scripts/lab down; rm -r {lab.home}")
-    except (LabError, CountingUnavailable) as error:
+    except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except Interrupted as signal_number:

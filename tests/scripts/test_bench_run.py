@@ -48,19 +48,6 @@ def default_plan(rounds, seconds, decisive, quick):
                 {name: one for name, one in CONTENDERS.items() if name in names})
 
 
-class Control(unittest.TestCase):
-    def test_is_the_subject_once_more(self):
-        auto, again = CONTENDERS["auto"], CONTENDERS["auto-again"]
-        self.assertEqual((auto.engine, auto.options), (again.engine, again.options))
-
-    def test_takes_part_where_there_is_a_target(self):
-        self.assertEqual(BY_NAME["crr"].participants[:3], ("direct", "auto", "auto-again"))
-        for name in ("bulk-1", "idle", "mixed-0", "mixed", "wrk"):
-            self.assertIn("auto-again", BY_NAME[name].participants)
-        for name in ("rr-64x1", "slow", "sweep-rr"):
-            self.assertEqual(BY_NAME[name].participants, BY_NAME[name].contenders)
-
-
 class Planned(unittest.TestCase):
     def test_decisive_rounds(self):
         one = plan(["crr", "rr-64x1", "mixed"], ["auto", "copy"], decisive=20)
@@ -75,11 +62,6 @@ class Planned(unittest.TestCase):
         without, with_them = (plan(["crr"], names, decisive=count) for count in (0, 3))
         self.assertAlmostEqual(with_them.seconds() - without.seconds(),
                                3 * 4 * with_them.cell_seconds(BY_NAME["crr"]))
-
-    def test_trials_last_a_second_where_there_is_a_target(self):
-        one = plan(["crr"], ["auto"])
-        self.assertGreaterEqual(one.trial_length(BY_NAME["crr"]), 1.0)
-        self.assertLess(one.trial_length(BY_NAME["rr-64x1"]), 1.0)
 
     def test_default_runs_last_as_long_as_promised(self):
         with mock.patch("os.sched_getaffinity", return_value={0, 1}):
