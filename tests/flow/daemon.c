@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -8,17 +7,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon.h"
 #include "env.h"
-#include "stderr_reader.h"
 
 #define READY_MS 60000
 #define MAX_ARGS 128
 #define MAX_GIVEN 8
+#define LOG_KEPT (64 << 10)
 
 struct daemon {
 	pid_t pid;
@@ -27,7 +29,7 @@ struct daemon {
 	int status;      /* of waitpid() */
 	pid_t guardian;
 	int guardian_fd; /* its life line */
-	struct stderr_reader *reader;
+	int log; /* its stderr, a file without a name */
 	char control[108];
 	struct daemon_resources baseline;
 };
@@ -39,7 +41,40 @@ const char *daemon_control(const struct daemon *d)
 
 char *daemon_stderr(struct daemon *d)
 {
-	return stderr_reader_text(d->reader);
+	char *text = calloc(1, LOG_KEPT + 1);
+	struct stat st = { 0 };
+	off_t from;
+
+	fstat(d->log, &st);
+	from = st.st_size > LOG_KEPT ? st.st_size - LOG_KEPT : 0;
+	if (text && pread(d->log, text, LOG_KEPT, from) < 0)
+		text[0] = '\0';
+	return text;
+}
+
+bool daemon_log_has(struct daemon *d, const char *text, int timeout_ms)
+{
+	int64_t deadline = now_ms() + timeout_ms;
+
+	for (;;) {
+		char *log = daemon_stderr(d);
+		bool there = log && strstr(log, text);
+
+		free(log);
+		if (there || now_ms() >= deadline)
+			return there;
+		poll(NULL, 0, 5);
+	}
+}
+
+pid_t daemon_privileged(struct daemon *d)
+{
+	static const char said[] = "the privileged process is ";
+	char *log = daemon_stderr(d), *at = log ? strstr(log, said) : NULL;
+	pid_t pid = at ? (pid_t)strtol(at + strlen(said), NULL, 10) : -1;
+
+	free(log);
+	return pid;
 }
 
 /*
@@ -110,7 +145,7 @@ static void give(const struct daemon_conf *conf)
 	unsetenv("LISTEN_FDNAMES");
 }
 
-static void exec_daemon(const struct daemon_conf *conf, const char *control, int err_fd)
+static void exec_daemon(const struct daemon_conf *conf, const char *control, int log)
 {
 	/* sessions are short here: --engine auto shall make up its mind at once */
 	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control, "--settle", "0",
@@ -132,7 +167,7 @@ static void exec_daemon(const struct daemon_conf *conf, const char *control, int
 	if (conf->log_to == DAEMON_NO_STDERR)
 		close(STDERR_FILENO);
 	else
-		dup2(conf->log_to ? conf->log_to : err_fd, STDERR_FILENO);
+		dup2(conf->log_to ? conf->log_to : log, STDERR_FILENO);
 	signal(SIGPIPE, SIG_DFL);
 	if (conf->nofile)
 		setrlimit(RLIMIT_NOFILE, &lim);
@@ -150,7 +185,7 @@ static bool reap(struct daemon *d, bool block)
 	return d->reaped;
 }
 
-static void free_daemon(struct daemon *d)
+void daemon_kill(struct daemon *d)
 {
 	if (!d)
 		return;
@@ -165,13 +200,8 @@ static void free_daemon(struct daemon *d)
 	if (d->guardian > 0)
 		waitpid(d->guardian, NULL, 0);
 	unlink(d->control);
-	stderr_reader_close(d->reader);
+	close(d->log);
 	free(d);
-}
-
-void daemon_kill(struct daemon *d)
-{
-	free_daemon(d);
 }
 
 /* The reason and the end of the daemon's stderr. */
@@ -185,34 +215,34 @@ static void explain(struct daemon *d, const char *reason, char *why, size_t len)
 	free(log);
 }
 
-/* The control socket answers a little before it is ready. */
-static int wait_answer(struct daemon *d, char *why, size_t len)
+/* By its log; if that is not ours, by the control socket, which answers a little before. */
+static bool is_ready(struct daemon *d, bool has_log)
 {
-	int64_t deadline = now_ms() + (int64_t)READY_MS * env_slow();
 	struct daemon_resources r;
 
-	while (!reap(d, false) && now_ms() < deadline) {
-		if (!daemon_resources(d, READY_MS, &r))
-			return 0;
-		poll(NULL, 0, 5);
-	}
-	explain(d, d->reaped ? "ended before it was ready" : "not ready in time", why, len);
-	return d->reaped && WIFEXITED(d->status) && WEXITSTATUS(d->status) == 3 ? -ENOTSUP : -EIO;
+	if (has_log)
+		return daemon_log_has(d, "culvert: ready", 0);
+	return !daemon_resources(d, READY_MS, &r);
 }
 
-static int wait_ready(struct daemon *d, char *why, size_t len)
+static int wait_ready(struct daemon *d, bool has_log, char *why, size_t len)
 {
-	int r = stderr_reader_wait_ready(d->reader, READY_MS * env_slow());
+	int64_t deadline = now_ms() + (int64_t)READY_MS * env_slow();
 
-	if (!r)
-		return 0;
-	if (r == -ETIMEDOUT) {
-		explain(d, "not ready in time", why, len);
-		return r;
+	while (!is_ready(d, has_log)) {
+		if (reap(d, false)) {
+			bool cannot = WIFEXITED(d->status) && WEXITSTATUS(d->status) == 3;
+
+			explain(d, "ended before it was ready", why, len);
+			return cannot ? -ENOTSUP : -EIO;
+		}
+		if (now_ms() >= deadline) {
+			explain(d, "not ready in time", why, len);
+			return -ETIMEDOUT;
+		}
+		poll(NULL, 0, 2);
 	}
-	reap(d, true);
-	explain(d, "ended before it was ready", why, len);
-	return WIFEXITED(d->status) && WEXITSTATUS(d->status) == 3 ? -ENOTSUP : -EIO;
+	return 0;
 }
 
 /* The smallest of a few readings: one may count the connection of the query before. */
@@ -239,31 +269,27 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 {
 	static int count;
 	struct daemon *d = calloc(1, sizeof(*d));
-	int err[2], r;
+	int r;
 
 	if (!d)
 		return -ENOMEM;
 	d->guardian_fd = d->pidfd = -1;
 	snprintf(d->control, sizeof(d->control), "%s/control-%d.sock", env_dir(), ++count);
-	if (pipe2(err, O_CLOEXEC) < 0) {
-		free(d);
-		return -errno;
-	}
+	d->log = memfd_create("stderr", MFD_CLOEXEC);
 	d->pid = fork();
 	if (d->pid == 0)
-		exec_daemon(conf, d->control, err[1]);
-	close(err[1]);
-	if (d->pid < 0 || stderr_reader_open(err[0], &d->reader)) {
-		fprintf(stderr, "cannot start processes or threads\n");
+		exec_daemon(conf, d->control, d->log);
+	if (d->pid < 0 || d->log < 0) {
+		fprintf(stderr, "cannot start a process\n");
 		exit(1);
 	}
 	r = start_guardian(d);
 	if (!r)
-		r = conf->log_to ? wait_answer(d, why, len) : wait_ready(d, why, len);
+		r = wait_ready(d, !conf->log_to, why, len);
 	if (!r)
 		r = read_baseline(d, why, len);
 	if (r) {
-		free_daemon(d);
+		daemon_kill(d);
 		return r;
 	}
 	*ret = d;
@@ -302,12 +328,21 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 /* Has a sanitizer complained?  Then WHY says what. */
 static bool explain_complaint(struct daemon *d, char *why, size_t len)
 {
-	char *complaint = stderr_reader_complaint(d->reader);
-	bool has = complaint != NULL;
+	static const char *const bad[] = { "AddressSanitizer", "runtime error:", "LeakSanitizer",
+					   "ThreadSanitizer" };
+	char path[32], line[512];
+	bool has = false;
+	FILE *f;
 
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", d->log);
+	f = fopen(path, "re");
+	while (f && !has && fgets(line, sizeof(line), f))
+		for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+			has |= strstr(line, bad[i]) != NULL;
 	if (has)
-		explain(d, complaint, why, len);
-	free(complaint);
+		explain(d, line, why, len);
+	if (f)
+		fclose(f);
 	return has;
 }
 
@@ -326,45 +361,18 @@ int daemon_check(struct daemon *d, char *why, size_t len)
 	return 0;
 }
 
-/* First line of a file of a thread of the daemon; what a hanging exit hangs on. */
-static size_t add_line(const struct daemon *d, const char *tid, const char *file, char *buf,
-		       size_t len)
-{
-	char path[96];
-	int n = -1;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/%s", (int)d->pid, tid, file);
-	f = fopen(path, "re");
-	if (f && len > 2 && fgets(buf + 1, (int)len - 1, f)) {
-		buf[0] = ' ';
-		n = (int)strcspn(buf, "\n");
-		buf[n] = '\0';
-	}
-	if (f)
-		fclose(f);
-	return n > 0 ? (size_t)n : 0;
-}
-
+/* What a hanging exit hangs on. */
 static void describe_threads(const struct daemon *d, char *buf, size_t len)
 {
-	char path[64];
-	size_t at = 0;
-	struct dirent *e;
-	DIR *dir;
+	char command[128];
+	FILE *f;
 
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)d->pid);
-	dir = opendir(path);
-	buf[0] = '\0';
-	while (dir && (e = readdir(dir))) {
-		if (e->d_name[0] == '.')
-			continue;
-		at += add_line(d, e->d_name, "comm", buf + at, len - at);
-		at += add_line(d, e->d_name, "wchan", buf + at, len - at);
-		at += add_line(d, e->d_name, "stack", buf + at, len - at);
-	}
-	if (dir)
-		closedir(dir);
+	snprintf(command, sizeof(command),
+		 "cd /proc/%d/task && grep -s . */comm */stack | tr '\\n' ' '", (int)d->pid);
+	f = popen(command, "re");
+	buf[f ? fread(buf, 1, len - 1, f) : 0] = '\0';
+	if (f)
+		pclose(f);
 }
 
 int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
@@ -381,7 +389,6 @@ int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
 		explain(d, text, why, len);
 		r = -ETIMEDOUT;
 	} else {
-		stderr_reader_join(d->reader);
 		if (explain_complaint(d, why, len)) {
 			r = -EIO;
 		} else if (!WIFEXITED(d->status) || WEXITSTATUS(d->status) != 0) {
@@ -391,7 +398,7 @@ int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
 			r = -EIO;
 		}
 	}
-	free_daemon(d);
+	daemon_kill(d);
 	return r;
 }
 
@@ -419,19 +426,10 @@ void daemon_halt(struct daemon *d)
 
 int64_t daemon_cpu_ms(struct daemon *d)
 {
-	unsigned long long user = 0, sys = 0;
-	char path[64], text[1024] = "", *p;
-	ssize_t n;
-	int fd;
+	struct timespec ts = { 0 };
+	clockid_t clock;
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)d->pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (fd >= 0)
-		close(fd);
-	p = n > 0 ? strrchr(text, ')') : NULL; /* the name may hold anything */
-	if (!p || sscanf(p + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user,
-			 &sys) != 2)
+	if (clock_getcpuclockid(d->pid, &clock) || clock_gettime(clock, &ts))
 		return -1;
-	return (int64_t)((user + sys) * 1000 / (unsigned long long)sysconf(_SC_CLK_TCK));
+	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }

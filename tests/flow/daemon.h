@@ -3,6 +3,7 @@
 #define CULVERT_TEST_DAEMON_H
 
 #include <json-c/json.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/resource.h>
@@ -84,6 +85,12 @@ int64_t daemon_cpu_ms(struct daemon *d);
 
 /* Up to 64 KiB of stderr, the newest; the caller frees. */
 char *daemon_stderr(struct daemon *d);
+
+/* Is TEXT on its stderr, or does it come there within TIMEOUT_MS? */
+bool daemon_log_has(struct daemon *d, const char *text, int timeout_ms);
+
+/* PID of its privileged process, by what it has logged at the start; -1: it has none. */
+pid_t daemon_privileged(struct daemon *d);
 
 /*
  * The path of NAME, relative to the folder of the test program that is running, where both were

@@ -24,18 +24,41 @@
 #include <unistd.h>
 
 #include "daemon.h"
-#include "daemon_log.h"
 #include "env.h"
 #include "rig_sockets.h"
 #include "side_by_side.h"
 
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* few rows say `once` */
 /* not every program needs all of it */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 
+/* Where the forwards of a file listen; RIG_UPSTREAM is what they lead to. */
+#define ONE "127.0.0.1:9001"
+#define TWO "127.0.0.1:9002"
+#define THREE "127.0.0.1:9003"
+#define FOUR "127.0.0.1:9004"
+#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
+/* `other` sees to it that the kernel path is there, whatever the engine of `live` */
+#define LIVE_AND_OTHER \
+	"[forward live]\nlisten = " ONE "\n" TO_UPSTREAM \
+	"[forward other]\nlisten = " TWO "\n" TO_UPSTREAM "engine = auto\n"
+
 static struct daemon *running;
 static const int *rig_given; /* listening sockets that the daemon is started with */
 static size_t rig_n_given;
+static void (*rig_tidy)(void); /* called after each test, failed or not */
+
+/* Wait until CONDITION holds; what fail_msg() says if that takes longer than RIG_PATIENCE_MS. */
+#define RIG_WAIT(condition, ...)                                                                   \
+	do {                                                                                       \
+		int64_t rig_deadline = now_ms() + RIG_PATIENCE_MS * env_slow();                    \
+		while (!(condition)) {                                                             \
+			if (now_ms() >= rig_deadline)                                              \
+				fail_msg(__VA_ARGS__);                                             \
+			poll(NULL, 0, 2);                                                          \
+		}                                                                                  \
+	} while (0)
 
 /* Make TEXT the configuration file; its path. */
 static const char *rig_write(const char *text)
@@ -52,28 +75,57 @@ static const char *rig_write(const char *text)
 }
 
 /*
- * Start with ENGINE as the default of all forwards and TEXT as the file.  Skips the test if the
- * engine cannot work here.
+ * Start with ENGINE as the default of all forwards, with OPTIONS (NULL-terminated, or NULL), and
+ * with TEXT as the configuration file (NULL: none).  As daemon_start().
  */
-static struct daemon *rig_start(const char *engine, const char *text)
+static int rig_try_start(const char *engine, const char *const *options, const char *text,
+			 char *why, size_t len)
 {
-	const char *args[] = { "--config", rig_write(text), NULL };
+	const char *args[24];
 	struct daemon_conf conf = {
 		.engine = engine, .args = args, .given = rig_given, .n_given = rig_n_given,
 	};
-	struct daemon *d = NULL;
-	char why[1024];
-	int r;
+	size_t n = 0;
 
-	r = daemon_start(&conf, &d, why, sizeof(why));
+	if (text) {
+		args[n++] = "--config";
+		args[n++] = rig_write(text);
+	}
+	for (; options && *options; options++)
+		args[n++] = *options;
+	args[n] = NULL;
+	return daemon_start(&conf, &running, why, len);
+}
+
+/* The daemon must start.  Skips the test if the engine cannot work here. */
+static struct daemon *rig_start_with(const char *engine, const char *const *options,
+				     const char *text)
+{
+	char why[1024];
+	int r = rig_try_start(engine, options, text, why, sizeof(why));
+
 	if (r == -ENOTSUP) {
 		printf("skip %s: the daemon says that it cannot work here: %s\n", engine, why);
 		skip();
 	}
 	if (r)
 		fail_msg("the daemon does not start: %s", why);
-	running = d;
-	return d;
+	return running;
+}
+
+static struct daemon *rig_start(const char *engine, const char *text)
+{
+	return rig_start_with(engine, NULL, text);
+}
+
+/* The daemon must not start, and say WHAT. */
+static void rig_refuses(const char *engine, const char *text, const char *what)
+{
+	char why[1024];
+
+	assert_int_equal(rig_try_start(engine, NULL, text, why, sizeof(why)), -EIO);
+	if (!strstr(why, what))
+		fail_msg("\"%s\" is not in: %s", what, why);
 }
 
 /* The teardown of each test: after a failure the daemon still runs. */
@@ -83,7 +135,26 @@ static int rig_clean(void **state)
 	rig_close_sockets();
 	daemon_kill(running);
 	running = NULL;
+	if (rig_tidy)
+		rig_tidy();
 	return 0;
+}
+
+/* The daemon was told to end, and does, with exit code 0. */
+static void rig_join(struct daemon *d)
+{
+	char why[1024];
+
+	running = NULL;
+	if (daemon_join(d, RIG_PATIENCE_MS, why, sizeof(why)))
+		fail_msg("%s", why);
+}
+
+/* SIGTERM, whatever sessions there are. */
+static void rig_end_daemon(struct daemon *d)
+{
+	daemon_signal(d, SIGTERM);
+	rig_join(d);
 }
 
 /* All sessions end; nothing may be left over. */
@@ -94,9 +165,7 @@ static void rig_stop(struct daemon *d)
 	rig_close_sockets();
 	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("left over: %s", why);
-	running = NULL;
-	if (daemon_stop(d, RIG_PATIENCE_MS, why, sizeof(why)))
-		fail_msg("%s", why);
+	rig_end_daemon(d);
 }
 
 /* --- what the daemon says --- */
@@ -132,13 +201,15 @@ static bool rig_has_kernel(struct daemon *d)
 /* Wait until rig_status() of PATH is N. */
 static void rig_wait_status(struct daemon *d, const char *path, int64_t n)
 {
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS, is;
+	int64_t is;
 
-	while ((is = rig_status(d, path)) != n) {
-		if (now_ms() >= deadline)
-			fail_msg("%s is %lld, not %lld", path, (long long)is, (long long)n);
-		poll(NULL, 0, 5);
-	}
+	RIG_WAIT((is = rig_status(d, path)) == n, "%s is %lld, not %lld", path, (long long)is,
+		 (long long)n);
+}
+
+static pid_t rig_pid(struct daemon *d)
+{
+	return (pid_t)rig_status(d, "pid");
 }
 
 /* TEXT is on stderr, or soon. */
@@ -146,6 +217,41 @@ static void rig_wait_log(struct daemon *d, const char *text)
 {
 	if (!daemon_log_has(d, text, RIG_PATIENCE_MS))
 		fail_msg("not logged: %s", text);
+}
+
+/* TEXT is not on stderr so far. */
+static void rig_not_logged(struct daemon *d, const char *text)
+{
+	if (daemon_log_has(d, text, 0))
+		fail_msg("logged: %s", text);
+}
+
+/* Ask for a line of JSON; the answer is valid until the next call. */
+static struct json_object *ask(struct daemon *d, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+static struct json_object *ask(struct daemon *d, const char *fmt, ...)
+{
+	static struct json_object *last;
+	char line[1024];
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	json_object_put(last);
+	r = daemon_ask(d, line, RIG_PATIENCE_MS, &last);
+	if (r)
+		fail_msg("%s: %s", line, strerror(-r));
+	return last;
+}
+
+static void expect_error(struct daemon *d, const char *line, const char *code)
+{
+	struct json_object *o = ask(d, "%s", line);
+
+	if (strcmp(json_text(o, "error.code"), code) != 0)
+		fail_msg("%s: %s", line, json_object_to_json_string(o));
 }
 
 /*
@@ -195,6 +301,11 @@ static size_t rig_sessions(struct daemon *d, const char *forward, struct json_ob
 	}
 	json_object_put(o);
 	return n;
+}
+
+static void rig_expect_sessions(struct daemon *d, const char *forward, size_t n)
+{
+	assert_int_equal(rig_sessions(d, forward, NULL), n);
 }
 
 static struct json_object *flow_of(struct json_object *session, size_t dir)
@@ -249,11 +360,99 @@ static void rig_talk_until(struct daemon *d, const char *forward, const char *ca
 		 rig_flow_text(d, forward, 0, "carrier"), carrier);
 }
 
+/* --- sessions --- */
+
+struct ends {
+	int client, server;
+};
+
+static struct ends connect_pair(const char *from, const char *to)
+{
+	struct ends e;
+
+	e.client = rig_dial(from, to);
+	e.server = rig_accept();
+	return e;
+}
+
+/* A session through TO, which has said something. */
+static struct ends rig_open(const char *to)
+{
+	struct ends e = connect_pair(NULL, to);
+
+	rig_talk(e.client, e.server, 10);
+	return e;
+}
+
+/* A session of FORWARD at TO, which talks until both flows have the carrier of ENGINE. */
+static struct ends rig_open_carried(struct daemon *d, const char *engine, const char *forward,
+				    const char *to)
+{
+	struct ends e = connect_pair(NULL, to);
+
+	rig_talk_until(d, forward, rig_carrier(d, engine), e.client, e.server);
+	return e;
+}
+
+static void rig_talk_on(struct ends e, int rounds)
+{
+	rig_talk(e.client, e.server, rounds);
+}
+
+/* The client resets, and the server sees RST; FIN of a unix socket, which knows no reset. */
+static void rig_hang_up(struct ends e)
+{
+	int end = rig_option(e.client, SOL_SOCKET, SO_DOMAIN) == AF_UNIX ? 0 : ECONNRESET;
+
+	rig_reset(e.client);
+	assert_int_equal(rig_end(e.server, RIG_PATIENCE_MS), end);
+	forget(e.server);
+}
+
+static void ends_with_fin(int from, int to)
+{
+	assert_int_equal(shutdown(from, SHUT_WR), 0);
+	assert_int_equal(rig_end(to, RIG_PATIENCE_MS), 0);
+}
+
+/* Both ends close in peace. */
+static void close_both(struct ends e)
+{
+	ends_with_fin(e.client, e.server);
+	ends_with_fin(e.server, e.client);
+}
+
+/* Both ends see RST. */
+static void is_reset(struct ends e)
+{
+	assert_int_equal(rig_end(e.client, RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_end(e.server, RIG_PATIENCE_MS), ECONNRESET);
+}
+
+/* Whoever connects to TO is served, */
+static void is_served(const char *to)
+{
+	rig_hang_up(rig_open(to));
+}
+
+/* is accepted and reset, */
+static void is_turned_away(const char *from, const char *to)
+{
+	assert_int_equal(rig_end(rig_dial(from, to), RIG_PATIENCE_MS), ECONNRESET);
+}
+
+/* finds that nobody listens. */
+static void is_closed(const char *to)
+{
+	assert_int_equal(rig_try_dial(NULL, to), -ECONNREFUSED);
+}
+
 /* --- every row with every engine --- */
 
 struct rig_row {
 	const char *name;
 	void (*run)(void **state); /* *STATE: the name of the engine */
+	bool once; /* with `auto` only: the engine makes no difference */
 };
 
 static char rig_engines[][8] = { "auto", "sockmap", "splice", "copy" };
@@ -266,7 +465,10 @@ static const struct rig_rows {
 	size_t n;
 } *rig_rows;
 
-/* Called in the process of each engine, before its network is made; may skip all. */
+/*
+ * Called in the process of each engine, when it has a network of its own; may skip all, and make
+ * upstream_fd another listener than that of RIG_UPSTREAM.
+ */
 static void (*rig_prepare)(void);
 
 static int rig_run_engine(size_t i)
@@ -274,23 +476,30 @@ static int rig_run_engine(size_t i)
 	const struct rig_rows *all = rig_rows;
 	struct CMUnitTest *tests = calloc(all->n, sizeof(*tests));
 	char (*names)[48] = calloc(all->n, sizeof(*names));
-	int r;
+	size_t n = 0;
+	int r = 0;
 
 	for (size_t k = 0; tests && names && k < all->n; k++) {
-		snprintf(names[k], sizeof(names[k]), "%s_%s", rig_engines[i], all->rows[k].name);
-		tests[k].name = names[k];
-		tests[k].test_func = all->rows[k].run;
-		tests[k].teardown_func = rig_clean;
-		tests[k].initial_state = rig_engines[i];
+		if (all->rows[k].once && i)
+			continue;
+		snprintf(names[n], sizeof(names[n]), "%s_%s", rig_engines[i], all->rows[k].name);
+		tests[n] = (struct CMUnitTest){
+			.name = names[n], .test_func = all->rows[k].run,
+			.teardown_func = rig_clean, .initial_state = rig_engines[i],
+		};
+		n++;
 	}
-	if (rig_prepare)
-		rig_prepare();
-	env_enter(all->prog, all->seconds);
-	/* the directory of a configuration file must be root's */
-	if (chown(env_dir(), 0, 0))
-		perror(env_dir());
-	rig_listen();
-	r = _cmocka_run_group_tests(rig_engines[i], tests, all->n, NULL, NULL);
+	if (n) {
+		env_enter(all->prog, all->seconds);
+		/* the directory of a configuration file must be root's */
+		if (chown(env_dir(), 0, 0))
+			perror(env_dir());
+		if (rig_prepare)
+			rig_prepare();
+		if (upstream_fd < 0)
+			rig_listen();
+		r = _cmocka_run_group_tests(rig_engines[i], tests, n, NULL, NULL);
+	}
 	free(names);
 	free(tests);
 	return r;

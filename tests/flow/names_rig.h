@@ -11,16 +11,13 @@
  *   all others                                                 refuse
  */
 #include "forward_rig.h"
+
 #include "name_server.h"
 
 /* not every program needs all of it */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 
-#define ONE "127.0.0.1:9001"
-#define TWO "127.0.0.1:9002"
-#define THREE "127.0.0.1:9003"
-#define FOUR "127.0.0.1:9004"
 #define OTHER_UPSTREAM "127.0.0.2:9100"
 #define SIX_UPSTREAM "[::1]:9103"
 #define FOUR_UPSTREAM "127.0.0.1:9103"
@@ -68,25 +65,23 @@ static void expect_upstream(struct daemon *d, const char *forward, const char *a
 	json_object_put(s);
 }
 
-/* A session through LISTEN that reaches LISTENER, and talks on the engine's carrier. */
-static void is_served(struct daemon *d, char *engine, const char *forward, const char *listen,
-		      const char *address)
+/* A session of FORWARD through LISTEN that reaches ADDRESS, and talks on the engine's carrier. */
+static void is_served_by(struct daemon *d, char *engine, const char *forward, const char *listen,
+			 const char *address)
 {
-	int client = rig_dial(NULL, listen), server = accept_at(upstream_fd);
+	struct ends e = { rig_dial(NULL, listen), accept_at(upstream_fd) };
 
-	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
+	rig_talk_until(d, forward, rig_carrier(d, engine), e.client, e.server);
 	expect_upstream(d, forward, address);
-	rig_reset(client);
-	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+	rig_hang_up(e);
 }
 
 static void is_reached(const char *listen)
 {
-	int client = rig_dial(NULL, listen), server = accept_at(upstream_fd);
+	struct ends e = { rig_dial(NULL, listen), accept_at(upstream_fd) };
 
-	rig_talk(client, server, 10);
-	rig_reset(client);
-	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+	rig_talk_on(e, 10);
+	rig_hang_up(e);
 }
 
 /* --- what the daemon knows of a name --- */
@@ -108,13 +103,7 @@ static int64_t lookup_int(struct daemon *d, size_t i, const char *path)
 
 static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t n)
 {
-	int64_t deadline = now_ms() + SOON_MS;
-
-	while (lookup_int(d, i, path) < n) {
-		if (now_ms() >= deadline)
-			fail_msg("%s is still below %lld", path, (long long)n);
-		poll(NULL, 0, 5);
-	}
+	RIG_WAIT(lookup_int(d, i, path) >= n, "%s is still below %lld", path, (long long)n);
 }
 
 static size_t known_addresses(struct daemon *d, size_t i)
@@ -132,37 +121,24 @@ static size_t known_addresses(struct daemon *d, size_t i)
  */
 static void wait_known(struct daemon *d, size_t n)
 {
-	int64_t deadline = now_ms() + SOON_MS;
-
 	for (size_t i = 0; i < n; i++)
-		while (!known_addresses(d, i)) {
-			if (now_ms() >= deadline)
-				fail_msg("forward %zu has no address", i);
-			poll(NULL, 0, 5);
-		}
+		RIG_WAIT(known_addresses(d, i), "forward %zu has no address", i);
+}
+
+static bool is_at(struct daemon *d, size_t i, const char *address)
+{
+	struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
+	bool is = json_object_array_length(list) == 1 &&
+		  !strcmp(json_object_get_string(json_object_array_get_idx(list, 0)), address);
+
+	json_object_put(o);
+	return is;
 }
 
 /* Wait until the first address of forward I is this one, alone. */
 static void wait_address(struct daemon *d, size_t i, const char *address)
 {
-	int64_t deadline = now_ms() + SOON_MS;
-	bool is = false;
-
-	while (!is) {
-		struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
-
-		is = json_object_array_length(list) == 1 &&
-		     !strcmp(json_object_get_string(json_object_array_get_idx(list, 0)), address);
-		json_object_put(o);
-		if (!is && now_ms() >= deadline)
-			fail_msg("forward %zu is not at %s", i, address);
-		poll(NULL, 0, is ? 0 : 5);
-	}
-}
-
-static void is_turned_away(const char *listen)
-{
-	assert_int_equal(rig_end(rig_dial(NULL, listen), SOON_MS), ECONNRESET);
+	RIG_WAIT(is_at(d, i, address), "forward %zu is not at %s", i, address);
 }
 
 #pragma GCC diagnostic pop

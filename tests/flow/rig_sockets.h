@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,6 +220,51 @@ static void rig_talk(int client, int server, int rounds)
 	for (int i = 0; i < rounds; i++) {
 		say(client, server, i);
 		say(server, client, i + 1);
+	}
+}
+
+/* LEN bytes at DATA that go to FD while the test does something else. */
+struct pouring {
+	int fd;
+	const char *data;
+	size_t len;
+	pthread_t thread;
+};
+
+static void *pour_all(void *arg)
+{
+	const struct pouring *p = arg;
+	ssize_t n;
+
+	/* after an error the reader will miss the rest */
+	for (size_t done = 0; done < p->len; done += (size_t)n) {
+		n = send(p->fd, p->data + done, p->len - done, MSG_NOSIGNAL);
+		if (n <= 0)
+			break;
+	}
+	return NULL;
+}
+
+/* The caller joins p->thread. */
+static void start_pouring(struct pouring *p, int fd, const void *data, size_t len)
+{
+	*p = (struct pouring){ .fd = fd, .data = data, .len = len };
+	assert_int_equal(pthread_create(&p->thread, NULL, pour_all, p), 0);
+}
+
+/* Read LEN bytes from FD, which must be those at DATA. */
+static void drink(int fd, const void *data, size_t len)
+{
+	static char buf[256 << 10];
+
+	for (size_t done = 0; done < len;) {
+		ssize_t n = recv(fd, buf, len - done < sizeof(buf) ? len - done : sizeof(buf), 0);
+
+		if (n <= 0)
+			fail_msg("%zu of %zu bytes: %s", done, len, n ? strerror(errno) : "FIN");
+		if (memcmp(buf, (const char *)data + done, (size_t)n) != 0)
+			fail_msg("a wrong byte within %zd after %zu", n, done);
+		done += (size_t)n;
 	}
 }
 

@@ -8,20 +8,17 @@
  */
 #pragma GCC diagnostic ignored "-Wunused-function" /* not every program needs all */
 
+#include "forward_rig.h"
+
 #include <sched.h>
 #include <sys/mount.h>
-
-#include "forward_rig.h"
 
 #define NOBODY 65534
 #define PLACE "/mnt" /* where our file system is */
 #define LOG PLACE "/log"
-#define LISTEN "127.0.0.1:9001"
-#define NOWHERE "127.0.0.1:9002"
-#define DENIED "127.0.0.1:9003"
 #define CLOSED "127.0.0.1:9199" /* nobody listens */
 #define GLOBAL "[culvert]\nuser = nobody\nsession-log = " LOG "\n"
-#define FORWARD "[forward talk]\nlisten = " LISTEN "\nupstream = " RIG_UPSTREAM "\n"
+#define FORWARD "[forward talk]\nlisten = " ONE "\n" TO_UPSTREAM
 #define LINES_MAX 20000
 
 static struct json_object *lines[LINES_MAX];
@@ -85,22 +82,15 @@ static struct json_object *forward_of_status(struct json_object *status, const c
 	return NULL;
 }
 
-static void ends_with_fin(int from, int to)
-{
-	assert_int_equal(shutdown(from, SHUT_WR), 0);
-	assert_int_equal(rig_end(to, RIG_PATIENCE_MS), 0);
-}
-
 /* A request and its answer, and both ends close in peace. */
 static void short_session(void)
 {
-	int client = rig_dial(NULL, LISTEN), server = rig_accept();
+	struct ends e = connect_pair(NULL, ONE);
 
-	rig_talk(client, server, 1);
-	ends_with_fin(client, server);
-	ends_with_fin(server, client);
-	forget(client);
-	forget(server);
+	rig_talk_on(e, 1);
+	close_both(e);
+	forget(e.client);
+	forget(e.server);
 }
 
 /* A file system that goes with us. */

@@ -7,9 +7,9 @@
  * docs/operations.md asks for.
  */
 #include "forward_rig.h"
-#include "netlab.h"
 
 #include "base/addr.h"
+#include "netlab.h"
 
 /* not every program needs all of it */
 #pragma GCC diagnostic push
@@ -70,9 +70,9 @@ static int listen_at(enum machine m, const char *where)
 	return fd;
 }
 
-static void make_network(const char *prog)
+static void make_network(void)
 {
-	netlab_up(prog);
+	netlab_up(rig_rows->prog);
 	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
 		must_run(GATEWAY, routes[i]);
 	must_run(SERVER_MACHINE, "ip addr add 192.0.2.1/32 dev lo && "
@@ -85,6 +85,7 @@ static void make_network(const char *prog)
 	hidden6 = listen_at(SERVER_MACHINE, HIDDEN6);
 	twice_server = listen_at(SERVER_MACHINE, TWICE);
 	twice_client = listen_at(CLIENT_MACHINE, TWICE);
+	upstream_fd = server4;
 }
 
 /* --- sessions --- */
@@ -119,68 +120,43 @@ static const char *host_of(int fd, bool peer)
 	return text;
 }
 
+static struct ends open_at(const char *to, int listener)
+{
+	struct ends e = { dial(to), accept_on(listener) };
+
+	return e;
+}
+
 /* A conversation through FORWARD at TO that LISTENER gets, from FROM. */
 static void converse(struct daemon *d, const char *engine, const char *forward, const char *to,
 		     int listener, const char *from)
 {
-	int client = dial(to), server = accept_on(listener);
+	struct ends e = open_at(to, listener);
 
-	if (strcmp(host_of(server, true), from) != 0)
-		fail_msg("%s: from %s, not from %s", forward, host_of(server, true), from);
-	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
-	rig_talk(client, server, 50);
+	if (strcmp(host_of(e.server, true), from) != 0)
+		fail_msg("%s: from %s, not from %s", forward, host_of(e.server, true), from);
+	rig_talk_until(d, forward, rig_carrier(d, engine), e.client, e.server);
+	rig_talk_on(e, 50);
 }
 
-/* --- every row with some engines --- */
+/* --- every row with every engine --- */
 
-/* not const: they are the states of the tests */
-static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
-
-static int clean(void **state)
+static void tidy(void)
 {
-	int r = rig_clean(state);
 	const int listeners[] = { server4, server6, hidden4, hidden6, twice_server, twice_client };
 
 	netlab_enter(GATEWAY);
 	for (size_t i = 0; i < sizeof(listeners) / sizeof(listeners[0]); i++)
 		net_drain_listener(listeners[i]);
-	return r;
 }
 
-struct source_row {
-	const char *name;
-	void (*run)(void **state);
-	size_t n; /* engines */
-};
-
-#define SOURCE_TESTS_MAX 16
-
-/* The main() of program PROG, which is ended after SECONDS. */
-static int source_run(const char *prog, unsigned int seconds, const struct source_row *rows,
-		      size_t n_rows)
+/* rig_run() in that network. */
+static int source_run(const char *prog, unsigned int seconds, const struct rig_row *rows, size_t n)
 {
-	static struct CMUnitTest tests[SOURCE_TESTS_MAX];
-	static char names[SOURCE_TESTS_MAX][48];
-	size_t n = 0;
-
-	for (size_t i = 0; i < n_rows; i++) {
-		for (size_t k = 0; k < rows[i].n && n < SOURCE_TESTS_MAX; k++, n++) {
-			snprintf(names[n], sizeof(names[n]), "%s_%s", engines[k], rows[i].name);
-			tests[n] = (struct CMUnitTest){
-				.name = names[n], .test_func = rows[i].run,
-				.teardown_func = clean, .initial_state = engines[k],
-			};
-		}
-	}
 	env_need_ipv6(prog);
-	env_enter(prog, seconds);
-	/* the directory of a configuration file must be root's */
-	if (chown(env_dir(), 0, 0))
-		perror(env_dir());
-	make_network(prog);
-	upstream_fd = server4;
-	/* the unused places of the table are not run */
-	return _cmocka_run_group_tests(prog, tests, n, NULL, NULL);
+	rig_prepare = make_network;
+	rig_tidy = tidy;
+	return rig_run(prog, seconds, rows, n);
 }
 
 #pragma GCC diagnostic pop

@@ -21,7 +21,6 @@
 #include "debugger.h"
 #include "env.h"
 #include "forward_rig.h"
-#include "operator.h"
 #include "pairs.h"
 
 #define TEST_SECONDS 200

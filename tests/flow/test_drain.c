@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* A forward that an operator drains, on every engine. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <errno.h>
-#include <signal.h>
-
 #include "forward_rig.h"
-#include "operator.h"
 
 #define TEST_SECONDS 200
+#define LIVE(more) "[forward live]\nlisten = " ONE "\n" TO_UPSTREAM more
+/* `other` sees to it that the kernel path is there, whatever the engine of `live` */
+#define OTHER "[forward other]\nlisten = " TWO "\n" TO_UPSTREAM "engine = auto\n"
+#define DRAIN_LIVE "{\"command\":\"drain\",\"forward\":\"live\""
+#define DRAIN_OTHER "{\"command\":\"drain\",\"forward\":\"other\""
+#define UNDO ",\"undo\":true}"
 
 static void expect_state(struct daemon *d, const char *state)
 {
@@ -23,67 +18,53 @@ static void expect_state(struct daemon *d, const char *state)
 	assert_string_equal(json_text(o, "state"), state);
 }
 
-static struct ends connect_talking(const char *to)
-{
-	struct ends e = connect_pair(NULL, to);
-
-	rig_talk(e.client, e.server, 20);
-	return e;
-}
-
 /* Nobody new is served, and nobody else notices. */
 static void drain(void **state)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
-					     LIVE_AND_OTHER);
-	struct ends before[8], later, other;
+					     LIVE("") OTHER);
+	struct ends before[8], other;
 
 	for (size_t i = 0; i < 8; i++)
-		before[i] = connect_talking(ONE);
+		before[i] = rig_open(ONE);
 	for (int round = 0; round < 10; round++) {
-		ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+		ask(d, DRAIN_LIVE "}");
 		expect_state(d, "draining");
 		for (int i = 0; i < 5; i++)
-			assert_int_equal(rig_try_dial(NULL, ONE), -ECONNREFUSED);
-		other = connect_talking(TWO);
+			is_closed(ONE);
+		other = rig_open(TWO);
 		for (size_t i = 0; i < 8; i++)
-			rig_talk(before[i].client, before[i].server, 5);
-		ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+			rig_talk_on(before[i], 5);
+		ask(d, DRAIN_LIVE UNDO);
 		expect_state(d, "active");
-		later = connect_talking(ONE);
-		rig_reset(other.client);
-		rig_reset(other.server);
-		rig_reset(later.client);
-		rig_reset(later.server);
+		is_served(ONE);
+		rig_hang_up(other);
 	}
 	expect_error(d, "{\"command\":\"drain\",\"forward\":\"none\"}", "no-such-forward");
-	other = connect_talking(TWO);
-	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":0.2}");
-	rig_talk(before[0].client, before[0].server, 5);
+	other = rig_open(TWO);
+	ask(d, DRAIN_LIVE ",\"deadline\":0.2}");
+	rig_talk_on(before[0], 5);
 	for (size_t i = 0; i < 8; i++)
 		is_reset(before[i]);
 	assert_int_equal(rig_status(d, "errors.drain-over"), 8);
-	rig_talk(other.client, other.server, 20);
+	rig_talk_on(other, 20);
 	expect_state(d, "draining");
 	/* a reload ends it, too */
 	daemon_signal(d, SIGHUP);
 	rig_wait_status(d, "reload.finished", 1);
 	expect_state(d, "active");
-	connect_talking(ONE);
+	rig_open(ONE);
 	rig_stop(d);
 }
-
-#define LIVE(more) "[forward live]\nlisten = " ONE "\n" TO_UPSTREAM more
-#define OTHER "[forward other]\nlisten = " TWO "\n" TO_UPSTREAM "engine = auto\n"
 
 /* One session from before `live` has changed, and one of now. */
 static struct daemon *start_changed(const char *engine, struct ends e[2])
 {
 	struct daemon *d = rig_start(engine, LIVE("connect-timeout = 7\n") OTHER);
 
-	e[0] = connect_talking(ONE);
+	e[0] = rig_open(ONE);
 	rig_reload_good(d, LIVE("connect-timeout = 8\n") OTHER);
-	e[1] = connect_talking(ONE);
+	e[1] = rig_open(ONE);
 	return d;
 }
 
@@ -94,17 +75,17 @@ static void deadline_of_older(void **state)
 	struct daemon *d = start_changed(*state, e);
 	struct json_object *o;
 
-	o = ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":0.2}");
+	o = ask(d, DRAIN_LIVE ",\"deadline\":0.2}");
 	assert_int_equal(json_int(o, "live"), 2);
 	is_reset(e[0]);
 	is_reset(e[1]);
 	assert_int_equal(rig_status(d, "errors.drain-over"), 2);
 	rig_wait_log(d, "forward live: its deadline is over: 1 session is reset");
 	/* whoever comes back later has no deadline */
-	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
-	e[0] = connect_talking(ONE);
-	ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
-	rig_talk(e[0].client, e[0].server, 20);
+	ask(d, DRAIN_LIVE UNDO);
+	e[0] = rig_open(ONE);
+	ask(d, DRAIN_LIVE "}");
+	rig_talk_on(e[0], 20);
 	rig_stop(d);
 }
 
@@ -116,24 +97,24 @@ static void take_back(const char *engine, void (*how)(struct daemon *d))
 	struct ends e[2], proof;
 	struct daemon *d = start_changed(engine, e);
 
-	proof = connect_talking(TWO);
-	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":%g}",
+	proof = rig_open(TWO);
+	ask(d, DRAIN_LIVE ",\"deadline\":%g}",
 	    SOON_MS / 1000.0);
 	how(d);
 	expect_state(d, "active");
 	/* this one was set later, and is as far off */
-	ask(d, "{\"command\":\"drain\",\"forward\":\"other\",\"deadline\":%g}",
+	ask(d, DRAIN_OTHER ",\"deadline\":%g}",
 	    SOON_MS / 1000.0);
 	is_reset(proof);
 	for (size_t i = 0; i < 2; i++)
-		rig_talk(e[i].client, e[i].server, 20);
+		rig_talk_on(e[i], 20);
 	assert_int_equal(rig_status(d, "errors.drain-over"), 1);
 	rig_stop(d);
 }
 
 static void undo(struct daemon *d)
 {
-	ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+	ask(d, DRAIN_LIVE UNDO);
 }
 
 static void reload_same(struct daemon *d)
@@ -166,7 +147,7 @@ static void removed(void **state)
 		{ "drain-timeout = 0.2\n", "3600", "forward live: its drain-timeout is over" },
 	};
 	struct daemon *d = rig_start(*state, OTHER);
-	struct ends other = connect_talking(TWO);
+	struct ends other = rig_open(TWO);
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct ends e[2];
@@ -176,17 +157,17 @@ static void removed(void **state)
 			snprintf(text, sizeof(text), LIVE("connect-timeout = %d\n%s") OTHER, 7 + j,
 				 cases[i].drain_timeout);
 			rig_reload_good(d, text);
-			e[j] = connect_talking(ONE);
+			e[j] = rig_open(ONE);
 		}
 		if (cases[i].deadline)
-			ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"deadline\":%s}",
+			ask(d, DRAIN_LIVE ",\"deadline\":%s}",
 			    cases[i].deadline);
 		rig_reload_good(d, OTHER);
 		is_reset(e[0]);
 		is_reset(e[1]);
 		rig_wait_log(d, cases[i].says);
 		assert_int_equal(rig_status(d, "errors.drain-over"), 2 * (i + 1));
-		rig_talk(other.client, other.server, 5);
+		rig_talk_on(other, 5);
 	}
 	rig_stop(d);
 }
@@ -209,12 +190,7 @@ static int64_t removed_live(struct daemon *d)
 
 static void wait_removed_live(struct daemon *d, int64_t n)
 {
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-
-	while (removed_live(d) != n) {
-		assert_true(now_ms() < deadline);
-		poll(NULL, 0, 5);
-	}
+	RIG_WAIT(removed_live(d) == n, "`live` does not have %lld sessions", (long long)n);
 }
 
 /* It has changed before it is removed: it is shown as long as any of its sessions lives. */
@@ -225,14 +201,12 @@ static void removed_is_shown(void **state)
 
 	rig_reload_good(d, OTHER);
 	assert_int_equal(removed_live(d), 2);
-	rig_reset(e[1].client);
-	rig_reset(e[1].server);
+	rig_hang_up(e[1]);
 	wait_removed_live(d, 1);
 	rig_reload_good(d, OTHER);
 	assert_int_equal(removed_live(d), 1);
-	rig_talk(e[0].client, e[0].server, 20);
-	rig_reset(e[0].client);
-	rig_reset(e[0].server);
+	rig_talk_on(e[0], 20);
+	rig_hang_up(e[0]);
 	wait_removed_live(d, -1);
 	rig_stop(d);
 }
@@ -240,23 +214,23 @@ static void removed_is_shown(void **state)
 /* Nobody is left who could make sockets: whoever drains is told. */
 static void for_good(void **state)
 {
-	struct daemon *d = rig_start(*state, LIVE_AND_OTHER);
-	struct ends e = connect_talking(ONE);
+	struct daemon *d = rig_start(*state, LIVE("") OTHER);
+	struct ends e = rig_open(ONE);
 	struct json_object *o;
 
-	o = ask(d, "{\"command\":\"drain\",\"forward\":\"other\"}");
+	o = ask(d, DRAIN_OTHER "}");
 	assert_string_equal(json_text(o, "warning"), "");
 	kill(daemon_privileged(d), SIGKILL);
 	/* it is known as soon as the process has ended, be that logged or not */
-	o = ask(d, "{\"command\":\"drain\",\"forward\":\"other\",\"undo\":true}");
+	o = ask(d, DRAIN_OTHER UNDO);
 	assert_string_equal(json_text(o, "error.code"), "failed");
-	o = ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+	o = ask(d, DRAIN_LIVE "}");
 	assert_string_equal(json_text(o, "state"), "draining");
 	assert_non_null(strstr(json_text(o, "warning"), "cannot be undone"));
 	rig_wait_log(d, "warning: forward live: that it drains cannot be undone");
-	assert_int_equal(rig_try_dial(NULL, ONE), -ECONNREFUSED);
-	rig_talk(e.client, e.server, 5);
-	o = ask(d, "{\"command\":\"drain\",\"forward\":\"live\",\"undo\":true}");
+	is_closed(ONE);
+	rig_talk_on(e, 5);
+	o = ask(d, DRAIN_LIVE UNDO);
 	assert_string_equal(json_text(o, "error.code"), "failed");
 	rig_stop(d);
 }
@@ -266,19 +240,19 @@ static void for_good(void **state)
 /* The control socket is not held up for long by a privileged process that hangs. */
 static void hung(void **state)
 {
-	struct daemon *d = rig_start(*state, LIVE_AND_OTHER);
-	struct ends e = connect_talking(ONE);
+	struct daemon *d = rig_start(*state, LIVE("") OTHER);
+	struct ends e = rig_open(ONE);
 	struct json_object *o = NULL;
 
-	ask(d, "{\"command\":\"drain\",\"forward\":\"live\"}");
+	ask(d, DRAIN_LIVE "}");
 	assert_int_equal(kill(daemon_privileged(d), SIGSTOP), 0);
-	assert_int_equal(daemon_ask(d, "{\"command\":\"drain\",\"forward\":\"live\","
+	assert_int_equal(daemon_ask(d, DRAIN_LIVE ","
 				       "\"undo\":true}", OPERATOR_MS, &o), 0);
 	assert_string_equal(json_text(o, "error.code"), "failed");
 	json_object_put(o);
 	rig_wait_log(d, "the privileged process does not answer");
 	expect_state(d, "draining");
-	rig_talk(e.client, e.server, 5);
+	rig_talk_on(e, 5);
 	assert_int_equal(kill(daemon_privileged(d), SIGCONT), 0);
 	rig_stop(d);
 }

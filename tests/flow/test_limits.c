@@ -5,14 +5,9 @@
  */
 #include "forward_rig.h"
 
-#include <sys/un.h>
-
 #include "taps.h"
 
 #define TEST_SECONDS 120
-#define ONE "127.0.0.1:9001"
-#define TWO "127.0.0.1:9002"
-#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 #define CULVERT "[culvert]\nprobe = no\nsettle = 0.05\nworkers = 2\n"
 #define ONE_OF(more) CULVERT "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
 #define RATE (256U << 10)
@@ -33,17 +28,6 @@ static void open_named(struct tap *taps, const char *header, size_t group)
 	};
 }
 
-static size_t sessions_of(struct daemon *d, const char *client)
-{
-	struct json_object *o = query(d, "sessions"), *list = json_at(o, "sessions");
-	size_t n = 0;
-
-	for (size_t i = 0; i < json_object_array_length(list); i++)
-		n += !strcmp(json_text(json_object_array_get_idx(list, i), "client"), client);
-	json_object_put(o);
-	return n;
-}
-
 /* Three connections of one address: two of them share what the client A may have, B has as much. */
 static void named_clients(void **state)
 {
@@ -61,28 +45,20 @@ static void named_clients(void **state)
 	for (size_t i = 0; i < 4; i++)
 		if (taps[i].got < groups[taps[i].group].got / 6)
 			fail_msg("tap %zu has %llu bytes", i, (unsigned long long)taps[i].got);
-	assert_int_equal(sessions_of(d, "203.0.113.7:4711"), 1);
-	assert_int_equal(sessions_of(d, "203.0.113.7:4712"), 1);
-	assert_int_equal(sessions_of(d, "203.0.113.8:4711"), 1);
 	rig_stop(d);
 }
 
 /* Clients of unix sockets have no address, and no limit of their own. */
 static void unix_clients(void **state)
 {
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	char text[512];
+	char text[512], to[128];
 	struct daemon *d;
-	int pair[2];
 
-	snprintf(un.sun_path, sizeof(un.sun_path), "%s/limits", env_dir());
-	snprintf(text, sizeof(text), CULVERT "[forward one]\nlisten = unix:%s\n" TO_UPSTREAM
-		 "bandwidth-per-client = 1K\n", un.sun_path);
+	snprintf(to, sizeof(to), "unix:%s/limits", env_dir());
+	snprintf(text, sizeof(text), CULVERT "[forward one]\nlisten = %s\n" TO_UPSTREAM
+		 "bandwidth-per-client = 1K\n", to);
 	d = rig_start(*state, text);
-	pair[0] = keep(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-	assert_int_equal(connect(pair[0], (struct sockaddr *)&un, sizeof(un)), 0);
-	pair[1] = rig_accept();
-	rig_talk(pair[0], pair[1], 200);
+	rig_talk_on(connect_pair(NULL, to), 200);
 	rig_stop(d);
 }
 
@@ -164,71 +140,54 @@ static void appear_and_vanish(void **state)
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	bool asked = !strcmp(*state, "auto") || !strcmp(*state, "sockmap");
 	const char *carrier = rig_carrier(d, *state);
-	int pairs[3][2];
+	struct ends before = rig_open_carried(d, *state, "one", ONE), limited, after;
 
-	pairs[0][0] = rig_dial(NULL, ONE);
-	pairs[0][1] = rig_accept();
-	rig_talk_until(d, "one", carrier, pairs[0][0], pairs[0][1]);
 	rig_reload_good(d, ONE_OF("bandwidth = 1M\n"));
-	rig_talk(pairs[0][0], pairs[0][1], 100);
-	rig_talk_until(d, "one", carrier, pairs[0][0], pairs[0][1]);
+	rig_talk_on(before, 100);
+	rig_talk_until(d, "one", carrier, before.client, before.server);
 	assert_true(flows_are(d, false));
-	rig_reset(pairs[0][0]);
+	rig_hang_up(before);
 	rig_wait_status(d, "resources.sessions", 0);
 
-	pairs[1][0] = rig_dial(NULL, ONE);
-	pairs[1][1] = rig_accept();
-	rig_talk(pairs[1][0], pairs[1][1], 100);
+	limited = connect_pair(NULL, ONE);
+	rig_talk_on(limited, 100);
 	assert_true(flows_are(d, asked));
 	assert_string_not_equal(rig_flow_text(d, "one", 0, "carrier"), "sockmap");
 	rig_reload_good(d, ONE_OF(""));
-	rig_talk(pairs[1][0], pairs[1][1], 100);
+	rig_talk_on(limited, 100);
 	assert_true(flows_are(d, asked));
 
-	pairs[2][0] = rig_dial(NULL, ONE);
-	pairs[2][1] = rig_accept();
+	after = connect_pair(NULL, ONE);
 	for (int64_t end = now_ms() + RIG_PATIENCE_MS;;) {
-		rig_talk(pairs[2][0], pairs[2][1], 50);
+		rig_talk_on(after, 50);
 		if ((rig_status(d, "resources.slots_used") > 0) == !strcmp(carrier, "sockmap"))
 			break;
 		assert_true(now_ms() < end);
 	}
-	rig_talk(pairs[1][0], pairs[1][1], 100);
+	rig_talk_on(limited, 100);
 	rig_stop(d);
 }
 
 #define WAITING 30
-
-static void is_turned_away(void)
-{
-	assert_int_equal(rig_end(rig_dial(NULL, ONE), RIG_PATIENCE_MS), ECONNRESET);
-}
-
-static void open_one(int pair[2])
-{
-	pair[0] = rig_dial(NULL, ONE);
-	pair[1] = rig_accept();
-	rig_talk(pair[0], pair[1], 3);
-}
 
 /* A new max-sessions-per-client counts older sessions, too.  accept-rate: at once. */
 static void change_sessions(void **state)
 {
 	struct daemon *d = rig_start(*state, ONE_OF("max-sessions-per-client = 1\n"));
 	int64_t begin;
-	int pairs[3][2];
+	struct ends pairs[3];
 
-	open_one(pairs[0]);
-	is_turned_away();
+	pairs[0] = rig_open(ONE);
+	is_turned_away(NULL, ONE);
 	rig_reload_good(d, ONE_OF("max-sessions-per-client = 2\n"));
-	open_one(pairs[1]);
-	is_turned_away();
+	pairs[1] = rig_open(ONE);
+	is_turned_away(NULL, ONE);
 	rig_reload_good(d, ONE_OF("max-sessions-per-client = 1\n"));
-	is_turned_away();
+	is_turned_away(NULL, ONE);
 	rig_reload_good(d, ONE_OF("max-sessions-per-client = 3\naccept-rate = 1\n"));
-	open_one(pairs[2]);
+	pairs[2] = rig_open(ONE);
 	for (unsigned int i = 0; i < 3; i++)
-		rig_talk(pairs[i][0], pairs[i][1], 20);
+		rig_talk_on(pairs[i], 20);
 
 	/* those who wait for a slow rate need not wait any more */
 	rig_reload_good(d, ONE_OF("max-sessions-per-client = 100\naccept-rate = 1\n"));
@@ -241,7 +200,7 @@ static void change_sessions(void **state)
 		rig_accept();
 	assert_true(now_ms() - begin < (WAITING - 2) * 1000 * env_slow());
 	for (unsigned int i = 0; i < 3; i++)
-		rig_talk(pairs[i][0], pairs[i][1], 20);
+		rig_talk_on(pairs[i], 20);
 	rig_stop(d);
 }
 
@@ -312,18 +271,18 @@ static void kernel_memory(void **state)
 	const int64_t limit = rig_status(d, "resources.kernel_memory_limit");
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
 	static char burst[BURST];
-	int pairs[QUIET][2];
+	struct ends pairs[QUIET];
 
 	for (int i = 0; i < QUIET; i++)
-		open_one(pairs[i]);
+		pairs[i] = rig_open(ONE);
 	if (strcmp(*state, "sockmap") != 0) { /* who else is in the kernel may change by itself */
 		rig_stop(d);
 		return;
 	}
 	assert_int_equal(limit, 1 << 20);
 	for (unsigned int i = 0; !short_of_memory(d); i = (i + 1) % QUIET) {
-		rig_send(pairs[i][1], burst, BURST);
-		rig_receive(pairs[i][0], burst, BURST);
+		rig_send(pairs[i].server, burst, BURST);
+		rig_receive(pairs[i].client, burst, BURST);
 		if (now_ms() > deadline)
 			fail_msg("%lld bytes are charged", (long long)rig_status(
 						d, "resources.kernel_memory"));
@@ -334,7 +293,7 @@ static void kernel_memory(void **state)
 	}
 	while (short_of_memory(d)) {
 		for (int i = 0; i < QUIET; i++)
-			rig_talk(pairs[i][0], pairs[i][1], 2);
+			rig_talk_on(pairs[i], 2);
 		assert_true(now_ms() < deadline);
 	}
 	rig_stop(d);

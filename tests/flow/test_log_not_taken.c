@@ -3,27 +3,13 @@
  * A log that cannot be opened, or that nobody takes, be it that of sessions or the daemon's own: no
  * session waits for it, and neither does the start or the end.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "session_log_rig.h"
 
-#include <cmocka.h>
-
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "daemon_log.h"
-#include "env.h"
 #include "hung_disk.h"
-#include "session_log_rig.h"
 
 #define TEST_SECONDS 100
 
@@ -45,7 +31,6 @@ static void directory_gone(void **state)
 {
 	const char *conf = "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD;
 	struct daemon *d;
-	char *log;
 
 	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
 	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
@@ -58,10 +43,8 @@ static void directory_gone(void **state)
 	rig_wait_status(d, "session_log.errors", 1);
 	short_session();
 	rig_wait_status(d, "session_log.lines", 2); /* into the file that has no name any more */
-	log = daemon_stderr(d);
-	assert_non_null(strstr(log, "cannot be opened anew, so the old file is written on: "));
-	assert_non_null(strstr(log, "(install -d -o nobody " PLACE "/gone)"));
-	free(log);
+	rig_wait_log(d, "cannot be opened anew, so the old file is written on: ");
+	rig_wait_log(d, "(install -d -o nobody " PLACE "/gone)");
 	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
 	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
 	daemon_signal(d, SIGUSR1);
@@ -128,17 +111,7 @@ static void wait_hopeless(struct daemon *d)
 {
 	rig_close_sockets();
 	daemon_signal(d, SIGTERM);
-	if (!daemon_log_has(d, "the last lines are lost: it cannot be written", RIG_PATIENCE_MS))
-		fail_msg("it still waits for its log");
-}
-
-static void join(struct daemon *d)
-{
-	char why[1024];
-
-	running = NULL;
-	if (daemon_join(d, RIG_PATIENCE_MS, why, sizeof(why)))
-		fail_msg("%s", why);
+	rig_wait_log(d, "the last lines are lost: it cannot be written");
 }
 
 /*
@@ -173,7 +146,7 @@ static void hung_disk(void **state)
 	short_session();
 	assert_int_equal(rig_status(d, "session_log.lines"), 1);
 	wait_hopeless(d);
-	join(d);
+	rig_join(d);
 }
 
 /* The same for a privileged process that does not answer: the file is to be opened by it. */
@@ -194,38 +167,22 @@ static void hung_opener(void **state)
 	for (int i = 0; i < 20; i++)
 		short_session();
 	wait_hopeless(d);
-	kill(stopped, SIGKILL); /* it has the daemon's stderr as well */
-	stopped = 0;
-	join(d);
+	rig_join(d);
 }
 
-static struct daemon *start_logging_to(const char *engine, int fd)
+/* Sessions, and their end, and the daemon's, with a log of its own that nobody takes. */
+static void logging_to(int fd)
 {
-	const char *args[] = { "--user", "nobody", "--log-level", "debug", LISTEN, RIG_UPSTREAM,
-			       NULL };
-	struct daemon_conf conf = { .engine = engine, .args = args, .log_to = fd };
-	struct daemon *d = NULL;
+	static const char *const args[] = { "--user", "nobody", "--log-level", "debug", ONE,
+					    RIG_UPSTREAM, NULL };
+	struct daemon_conf conf = { .args = args, .log_to = fd };
 	char why[1024];
-	int r = daemon_start(&conf, &d, why, sizeof(why));
 
-	if (r == -ENOTSUP) {
-		printf("skip %s: it cannot work here\n", engine);
-		skip();
-	}
-	if (r)
+	if (daemon_start(&conf, &running, why, sizeof(why)))
 		fail_msg("%s", why);
-	running = d;
-	return d;
-}
-
-/* Sessions, and their end, and the daemon's, with a log that nobody takes. */
-static void logging_to(const char *engine, int fd)
-{
-	struct daemon *d = start_logging_to(engine, fd);
-
 	for (int i = 0; i < 20; i++)
 		short_session();
-	rig_stop(d);
+	rig_stop(running);
 }
 
 static void fill(int fd)
@@ -238,76 +195,40 @@ static void fill(int fd)
 	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
 }
 
-/* Full from the start, and then without a reader: EPIPE. */
+/* Full from the start, as with a reader that is stopped; and then without a reader: EPIPE. */
 static void log_is_full(void **state)
 {
 	int fds[2];
 
+	(void)state;
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 	fill(fds[1]);
-	logging_to(*state, fds[1]);
+	logging_to(fds[1]);
 	close(fds[0]);
-	logging_to(*state, fds[1]);
+	logging_to(fds[1]);
 	close(fds[1]);
 }
 
 static void log_is_closed(void **state)
 {
-	logging_to(*state, DAEMON_NO_STDERR);
+	(void)state;
+	logging_to(DAEMON_NO_STDERR);
 }
 
-/* A program that reads the log and is stopped: its pipe gets full, and stays so. */
-static void log_reader_is_stopped(void **state)
-{
-	int fds[2], status;
-	pid_t pid;
-
-	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-	assert_true(fcntl(fds[0], F_SETPIPE_SZ, 4096) >= 0);
-	pid = fork();
-	if (pid == 0) {
-		char buf[100];
-
-		raise(SIGSTOP);
-		while (read(fds[0], buf, sizeof(buf)) > 0)
-			;
-		_exit(0);
-	}
-	close(fds[0]);
-	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
-	logging_to(*state, fds[1]);
-	close(fds[1]);
-	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
-}
-
-static int clean(void **state)
-{
-	int r = rig_clean(state);
-
-	remove_all();
-	return r;
-}
+/* What carries the sessions does not matter. */
+static const struct rig_row rows[] = {
+	{ "directory-gone", directory_gone, true },
+	{ "directory-of-root", directory_of_root, true },
+	{ "deaf-reader", deaf_reader, true },
+	{ "hung-disk", hung_disk, true },
+	{ "hung-opener", hung_opener, true },
+	{ "full", log_is_full, true },
+	{ "closed", log_is_closed, true },
+};
 
 int main(void)
 {
-	static char engine[] = "auto"; /* what carries the sessions does not matter */
-	const struct CMUnitTest tests[] = {
-		{ "directory-gone", directory_gone, NULL, clean, engine },
-		{ "directory-of-root", directory_of_root, NULL, clean, engine },
-		{ "deaf-reader", deaf_reader, NULL, clean, engine },
-		{ "hung-disk", hung_disk, NULL, clean, engine },
-		{ "hung-opener", hung_opener, NULL, clean, engine },
-		{ "full", log_is_full, NULL, clean, engine },
-		{ "closed", log_is_closed, NULL, clean, engine },
-		{ "stopped-reader", log_reader_is_stopped, NULL, clean, engine },
-	};
-
-	env_enter("test_log_not_taken", TEST_SECONDS);
-	mount_place();
-	/* the directory of a configuration file must be root's */
-	if (chown(env_dir(), 0, 0))
-		perror(env_dir());
-	rig_listen();
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	rig_tidy = remove_all;
+	return run_with_place("test_log_not_taken", TEST_SECONDS, rows,
+			      sizeof(rows) / sizeof(rows[0]));
 }

@@ -27,7 +27,7 @@ static void families(void **state)
 			      "[forward refused]\nlisten = " FOUR "\nupstream = both.test:9102\n");
 	wait_known(d, 4);
 	start = now_ms();
-	is_served(d, *state, "both", ONE, "127.0.0.1:9100");
+	is_served_by(d, *state, "both", ONE, "127.0.0.1:9100");
 	took = now_ms() - start;
 	assert_true(took >= ATTEMPT_DELAY_MS);
 	assert_true(took < SOON_MS);
@@ -36,10 +36,10 @@ static void families(void **state)
 		is_reached(ONE);
 	is_reached(TWO);
 	start = now_ms();
-	is_turned_away(THREE);
+	is_turned_away(NULL, THREE);
 	assert_true(now_ms() - start >= 300 + ATTEMPT_DELAY_MS);
 	assert_int_equal(rig_status(d, "errors.connect-timeout"), 1);
-	is_turned_away(FOUR);
+	is_turned_away(NULL, FOUR);
 	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
 	rig_stop(d);
 }
@@ -62,8 +62,8 @@ static void many_addresses(void **state)
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
 			      "[forward many]\nlisten = " ONE "\nupstream = many.test:9100\n"
 			      "[forward gone]\nlisten = " TWO "\nupstream = many.test:9102\n");
-	is_served(d, *state, "many", ONE, "127.0.0.1:9100");
-	is_turned_away(TWO);
+	is_served_by(d, *state, "many", ONE, "127.0.0.1:9100");
+	is_turned_away(NULL, TWO);
 	assert_int_equal(rig_status(d, "errors.connect-refused"), 1);
 	rig_stop(d);
 }
@@ -96,22 +96,19 @@ static void client_leaves(void **state)
 static void moves(void **state)
 {
 	struct daemon *d;
-	int old[2], new[2];
-	char *log;
+	struct ends old, new;
 
 	prepare();
 	name_server_set("moves.test", "127.0.0.1");
 	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
-	old[0] = rig_dial(NULL, ONE);
-	old[1] = accept_at(upstream_fd);
-	rig_talk_until(d, "moves", rig_carrier(d, *state), old[0], old[1]);
+	old = rig_open_carried(d, *state, "moves", ONE);
 	name_server_set("moves.test", "127.0.0.2");
 	wait_address(d, 0, OTHER_UPSTREAM);
-	new[0] = rig_dial(NULL, ONE);
-	new[1] = accept_at(other_fd);
-	rig_talk(new[0], new[1], 100);
-	rig_talk(old[0], old[1], 100);
-	assert_int_equal(rig_sessions(d, "moves", NULL), 2);
+	new.client = rig_dial(NULL, ONE);
+	new.server = accept_at(other_fd);
+	rig_talk_on(new, 100);
+	rig_talk_on(old, 100);
+	rig_expect_sessions(d, "moves", 2);
 	/* the name server fails, and then the name is gone: what is known stays */
 	name_server_mode(NAMES_FAIL);
 	wait_at_least(d, 0, "lookup.failures", 1);
@@ -121,13 +118,11 @@ static void moves(void **state)
 	wait_address(d, 0, OTHER_UPSTREAM);
 	name_server_set("moves.test", "127.0.0.1");
 	wait_address(d, 0, "127.0.0.1:9100");
-	rig_talk(new[0], new[1], 10);
-	rig_talk(old[0], old[1], 10);
-	log = daemon_stderr(d);
-	assert_non_null(strstr(log, "upstream moves.test:9100 is now " OTHER_UPSTREAM
-				    " (it was 127.0.0.1:9100)"));
-	assert_non_null(strstr(log, "upstream moves.test:9100 keeps its last addresses: "));
-	free(log);
+	rig_talk_on(new, 10);
+	rig_talk_on(old, 10);
+	rig_wait_log(d, "upstream moves.test:9100 is now " OTHER_UPSTREAM
+			" (it was 127.0.0.1:9100)");
+	rig_wait_log(d, "upstream moves.test:9100 keeps its last addresses: ");
 	rig_stop(d);
 }
 

@@ -33,7 +33,7 @@ static void answers_late(void **state)
 	is_reached(THREE);
 	waiting = rig_dial(NULL, ONE);
 	gone = rig_dial(NULL, ONE);
-	is_turned_away(TWO);
+	is_turned_away(NULL, TWO);
 	rig_wait_status(d, "errors.no-address", 1);
 	rig_wait_status(d, "resources.sessions", 2);
 	rig_reset(gone);
@@ -64,13 +64,12 @@ static void exists_later(void **state)
 		{ "::1", SIX_UPSTREAM }, { "127.0.0.1", FOUR_UPSTREAM }
 	};
 	struct daemon *d;
-	char *log;
 
 	prepare();
 	name_server_set("later.test", NULL);
 	d = rig_start(*state, "[culvert]\nprobe = no\nresolve-interval = 0.1\n"
 			      "[forward later]\nlisten = " ONE "\nupstream = later.test:9103\n");
-	is_turned_away(ONE);
+	is_turned_away(NULL, ONE);
 	rig_wait_status(d, "errors.no-address", 1);
 	for (size_t i = 0; i < 2; i++) {
 		name_server_set("later.test", addresses[i][0]);
@@ -82,34 +81,28 @@ static void exists_later(void **state)
 		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
 		rig_wait_status(d, "resources.sessions", 0);
 	}
-	log = daemon_stderr(d);
-	assert_non_null(strstr(log, "upstream later.test:9103 has no address yet, so its clients "
-				    "are reset: host name lookup failed: "));
-	assert_non_null(strstr(log, "upstream later.test:9103 has no address: host name lookup "
-				    "failed: "));
-	assert_non_null(strstr(log, "upstream later.test:9103 is " SIX_UPSTREAM "\n"));
-	free(log);
+	rig_wait_log(d, "upstream later.test:9103 has no address yet, so its clients are reset: host "
+			"name lookup failed: ");
+	rig_wait_log(d, "upstream later.test:9103 has no address: host name lookup failed: ");
+	rig_wait_log(d, "upstream later.test:9103 is " SIX_UPSTREAM "\n");
 	rig_stop(d);
 }
 
 /* --- names to listen at --- */
 
+#define HERE "[culvert]\nprobe = no\n[forward here]\nlisten = here.test:9001\n" TO_UPSTREAM
+
 /* One to listen at is needed at the start. */
 static void listens(void **state)
 {
-	const char *const args[] = { "--probe", "no", "here.test:9001", RIG_UPSTREAM, NULL };
-	struct daemon_conf conf = { .engine = *state, .args = args };
-	struct daemon *d = NULL;
-	char why[1024];
+	struct daemon *d;
 
 	prepare();
 	name_server_set("here.test", NULL);
-	assert_int_equal(daemon_start(&conf, &d, why, sizeof(why)), -EIO);
-	assert_non_null(strstr(why, "forward here.test:9001: listen \"here.test:9001\": host name "
-				    "lookup failed: "));
+	rig_refuses(*state, HERE, "forward here: listen \"here.test:9001\": host name lookup "
+				  "failed: ");
 	name_server_set("here.test", "127.0.0.1");
-	d = rig_start(*state, "[culvert]\nprobe = no\n[forward here]\nlisten = here.test:9001\n"
-			      "upstream = " RIG_UPSTREAM "\n");
+	d = rig_start(*state, HERE);
 	is_reached(ONE);
 	rig_stop(d);
 }
@@ -151,7 +144,6 @@ static void reload_hangs(void **state)
 {
 	struct daemon *d;
 	unsigned int asked;
-	char why[1024];
 
 	prepare();
 	name_server_set("moves.test", "127.0.0.1");
@@ -165,10 +157,7 @@ static void reload_hangs(void **state)
 		poll(NULL, 0, 5);
 	is_reached(ONE);
 	assert_int_equal(rig_status(d, "reload.finished"), 0);
-	rig_close_sockets();
-	running = NULL;
-	if (daemon_stop(d, RIG_PATIENCE_MS, why, sizeof(why)))
-		fail_msg("%s", why);
+	rig_end_daemon(d);
 }
 
 /* --- name servers that are silent --- */
@@ -199,7 +188,7 @@ static void others_hang(void **state)
 	prepare();
 	name_server_set("good.test", "127.0.0.1");
 	d = rig_start(*state, text);
-	is_served(d, *state, "good", ONE, "127.0.0.1:9100");
+	is_served_by(d, *state, "good", ONE, "127.0.0.1:9100");
 	assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
 	/* a name that a reload brings, and one of a service, which is no name */
 	name_server_set("new.test", "127.0.0.1");
@@ -208,7 +197,7 @@ static void others_hang(void **state)
 		 "[forward service]\nlisten = " FOUR "\nupstream = 127.0.0.1:http\n");
 	rig_reload_good(d, text);
 	is_reached(THREE);
-	is_turned_away(FOUR);
+	is_turned_away(NULL, FOUR);
 	is_reached(TWO);
 	rig_reload_good(d, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
 			   "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
@@ -225,7 +214,7 @@ static void in_hosts(void **state)
 	name_server_mode(NAMES_SILENT);
 	d = rig_start(*state, "[culvert]\nprobe = no\n"
 			      "[forward hosts]\nlisten = " ONE "\nupstream = LocalHost:9100\n");
-	is_served(d, *state, "hosts", ONE, "127.0.0.1:9100");
+	is_served_by(d, *state, "hosts", ONE, "127.0.0.1:9100");
 	rig_stop(d);
 }
 

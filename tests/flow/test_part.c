@@ -2,11 +2,10 @@
 /*
  * One end is gone, by RST: what it had said before reaches the other, on every engine, and then RST.
  */
-#include "operator.h"
+#include "forward_rig.h"
 
 #define TEST_SECONDS 200
 
-#define ONE "127.0.0.1:9001"
 #define CONF "[culvert]\nprobe = no\n[forward one]\nlisten = " ONE "\nupstream = " RIG_UPSTREAM "\n"
 #define TIMES 10
 #define WORDS 3000

@@ -3,25 +3,10 @@
  * PROXY headers that are sent, and told on, with every engine; and the hand-overs of sessions that
  * began with headers.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-
-#include "env.h"
-#include "pattern.h"
 #include "proxy_headers.h"
+
+
+#include "pattern.h"
 
 #define TEST_SECONDS 280
 
@@ -66,18 +51,13 @@ static struct bytes expected(int fd, unsigned int version)
 static void send_one(struct daemon *d, const char *forward, const char *to, unsigned int version,
 		     const char *carrier)
 {
-	int fd = rig_dial(NULL, to), server = rig_accept();
-	struct bytes want = expected(fd, version);
+	struct ends e = connect_pair(NULL, to);
+	struct bytes want = expected(e.client, version);
 
-	expect_bytes(server, &want);
+	expect_bytes(e.server, &want);
 	if (strncmp(to, "unix:", 5) != 0)
-		rig_talk_until(d, forward, carrier, fd, server);
-	assert_int_equal(shutdown(server, SHUT_WR), 0);
-	assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), 0);
-	rig_send(fd, "bye", 3);
-	assert_int_equal(shutdown(fd, SHUT_WR), 0);
-	rig_receive(server, want.at, 3);
-	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), 0);
+		rig_talk_until(d, forward, carrier, e.client, e.server);
+	close_both(e);
 	rig_wait_status(d, "resources.sessions", 0);
 }
 
@@ -109,26 +89,20 @@ static void sending(void **state)
 /* What is told on of variant() NUMBER in version 2. */
 static struct bytes v2_on(size_t number)
 {
-	struct bytes b = v2_begin(0x21, number == 0 ? 0x11 : 0x21);
+	struct bytes b = v2_begin(0x21, 0x11);
 
 	switch (number) {
 	case 0:
 		put(&b, "\xcb\x00\x71\x07\xc0\x00\x02\x01\x12\x67\x01\xbb", 12);
-		break;
+		v2_end(&b);
+		return b;
 	case 1:
-		put(&b, "\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x07", 16);
-		put(&b, "\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x08\xff\xff\x01\xbb", 20);
-		break;
-	case 3:
-	case 5:
-		return v2_told();
-	case 4:
 		return v2_told_inet6();
+	case 2:
+		return v2_told();
 	default:
 		return v2_local();
 	}
-	v2_end(&b);
-	return b;
 }
 
 /* What was told is told on; what was not is LOCAL or UNKNOWN. */
@@ -141,13 +115,8 @@ static void passing_on(void **state)
 				     "proxy-protocol = receive, send-v2\n");
 	static const char *const lines[VARIANTS] = {
 		"PROXY TCP4 203.0.113.7 192.0.2.1 4711 443\r\n",
-		"PROXY TCP6 2001:db8::7 2001:db8::8 65535 443\r\n",
-		"PROXY UNKNOWN\r\n",
-		"PROXY TCP4 1.2.3.4 6.7.8.9 5 10\r\n",
 		"PROXY TCP6 2001:db8::1 2001:db8::2 258 772\r\n",
 		"PROXY TCP4 1.2.3.4 6.7.8.9 5 10\r\n",
-		"PROXY UNKNOWN\r\n",
-		"PROXY UNKNOWN\r\n",
 		"PROXY UNKNOWN\r\n",
 	};
 
@@ -176,49 +145,6 @@ static void passing_on(void **state)
 
 #define GLUED_BYTES 300000U
 #define POUR_BYTES 12000000U
-
-struct pouring {
-	int fd;
-	const void *data;
-	size_t len;
-	pthread_t thread;
-};
-
-static void *pour(void *arg)
-{
-	const struct pouring *p = arg;
-
-	for (size_t done = 0; done < p->len;) {
-		ssize_t n = send(p->fd, (const char *)p->data + done, p->len - done, MSG_NOSIGNAL);
-
-		if (n <= 0)
-			break; /* the reader will miss it */
-		done += (size_t)n;
-	}
-	return NULL;
-}
-
-static void start_pouring(struct pouring *p, int fd, const void *data, size_t len)
-{
-	*p = (struct pouring){ .fd = fd, .data = data, .len = len };
-	assert_int_equal(pthread_create(&p->thread, NULL, pour, p), 0);
-}
-
-/* Read LEN bytes from FD, which must be those at DATA. */
-static void drink(int fd, const uint8_t *data, size_t len)
-{
-	static uint8_t buf[256 << 10];
-
-	for (size_t done = 0; done < len;) {
-		ssize_t n = recv(fd, buf, len - done < sizeof(buf) ? len - done : sizeof(buf), 0);
-
-		if (n <= 0)
-			fail_msg("%zu of %zu bytes: %s", done, len, n ? strerror(errno) : "FIN");
-		if (memcmp(buf, data + done, (size_t)n) != 0)
-			fail_msg("a wrong byte within %zd after %zu", n, done);
-		done += (size_t)n;
-	}
-}
 
 /* A flood to a reader that reads late, so that it must leave the kernel if it was there. */
 static void flood(struct daemon *d, int from, int to, size_t dir, const uint8_t *data)
@@ -249,7 +175,7 @@ static void handovers(void **state)
 				     "proxy-protocol = receive, send-v1\n");
 	const char *carrier = rig_carrier(d, *state), *client;
 	bool by_kernel = !strcmp(carrier, "sockmap");
-	struct bytes tlvs = variant(5, &client);
+	struct bytes tlvs = variant(2, &client);
 	struct bytes want = text("PROXY TCP4 1.2.3.4 6.7.8.9 5 10\r\n");
 	uint8_t *data = malloc(tlvs.n + POUR_BYTES), *stream = data + tlvs.n;
 	int fd = rig_dial(NULL, ONE), server;

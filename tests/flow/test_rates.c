@@ -3,23 +3,11 @@
  * accept-rate, bandwidth and bandwidth-per-client.  What is asserted exactly is that no more
  * passes, ever: that holds on a slow machine, too.  That no less passes is asserted with much room.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <string.h>
-#include <sys/socket.h>
-
-#include "env.h"
-#pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
 #include "forward_rig.h"
+
 #include "taps.h"
 
 #define TEST_SECONDS 120
-#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 #define SETTLE "[culvert]\nsettle = 0.05\n"
 
 /* --- accept-rate --- */
@@ -40,7 +28,7 @@ static void accept_rate(void **state)
 	int clients[CLIENTS];
 
 	for (int i = 0; i < CLIENTS; i++)
-		clients[i] = rig_dial(NULL, "127.0.0.1:9002"); /* it waits in the backlog */
+		clients[i] = rig_dial(NULL, TWO); /* it waits in the backlog */
 	for (int i = 0; i < CLIENTS; i++) {
 		int64_t so_far;
 
@@ -54,7 +42,7 @@ static void accept_rate(void **state)
 	for (int i = 0; i < CLIENTS; i++)
 		rig_reset(clients[i]);
 	for (int i = 0; i < CLIENTS; i++) {
-		int client = rig_dial(NULL, "127.0.0.1:9001");
+		int client = rig_dial(NULL, ONE);
 
 		rig_talk(client, rig_accept(), 1);
 	}
@@ -132,11 +120,11 @@ static void content(void **state)
 	char out[5000], in[5000];
 	int64_t begin;
 
-	any[0] = rig_dial(NULL, "127.0.0.1:9001");
+	any[0] = rig_dial(NULL, ONE);
 	any[1] = rig_accept();
 	rig_talk_until(d, "any", rig_carrier(d, *state), any[0], any[1]);
 	begin = now_ms();
-	few[0] = rig_dial(NULL, "127.0.0.1:9002");
+	few[0] = rig_dial(NULL, TWO);
 	few[1] = rig_accept();
 	rig_talk(few[0], few[1], 100);
 	for (int i = 0; i < 60; i++) {

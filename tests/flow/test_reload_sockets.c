@@ -4,38 +4,40 @@
  * that stay and are to have other options, those that drain closes and opens again.  Every test
  * runs with every engine.
  */
-#include "reload_rig.h"
+#include "forward_rig.h"
 
-#include <signal.h>
 #include <sys/syscall.h>
 
 #include "borrow.h"
 #include "hold.h"
 
 #define TEST_SECONDS 120
+#define ANY_ONE "0.0.0.0:9001"
+#define ONE_OF(more) "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
+#define TWO_OF(more) "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM more
 
 /* While a reload waits for the privileged process, whoever asks the daemon is answered. */
 static void asked_meanwhile(void **state)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	pid_t pid = daemon_privileged(d);
-	int64_t before = reloads(d);
-	int client = rig_dial(NULL, ONE), server = rig_accept();
+	int64_t before = rig_status(d, "reload.finished");
+	struct ends e = rig_open(ONE);
 
 	assert_int_equal(hold_begin(pid), 0);
 	rig_write(ONE_OF("") TWO_OF(""));
 	daemon_signal(d, SIGHUP);
 	assert_int_equal(hold_before(pid, SYS_bind, RIG_PATIENCE_MS), 0);
-	assert_int_equal(rig_sessions(d, "one", NULL), 1);
+	rig_expect_sessions(d, "one", 1);
 	json_object_put(query(d, "forwards"));
-	rig_talk(client, server, 20);
+	rig_talk_on(e, 20);
 	is_served(ONE);
 	is_closed(TWO);
-	assert_int_equal(reloads(d), before); /* it still waits */
+	assert_int_equal(rig_status(d, "reload.finished"), before); /* it still waits */
 	hold_end(pid);
 	rig_wait_status(d, "reload.finished", before + 1);
 	is_served(TWO);
-	rig_talk(client, server, 20);
+	rig_talk_on(e, 20);
 	rig_reload_good(d, ONE_OF(""));
 	is_closed(TWO);
 	rig_stop(d);
@@ -50,11 +52,11 @@ static void refused_narrowing(void **state)
 	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 1\n"
 				     "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM);
 	pid_t pid = daemon_privileged(d);
-	int64_t before = reloads(d);
+	int64_t before = rig_status(d, "reload.finished");
 
 	assert_int_equal(hold_begin(pid), 0);
 	rig_write("[culvert]\nworkers = 1\n" ONE_OF("") TWO_OF("")
-		   "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = " ECHO "\n");
+		   "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = 127.0.0.1:9101\n");
 	daemon_signal(d, SIGHUP);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(hold_before(pid, SYS_bind, RIG_PATIENCE_MS), 0);
@@ -73,9 +75,8 @@ static void refused_narrowing(void **state)
 /* The socket that culvert accepts from now on. */
 static void accepted_has(struct daemon *d, int nodelay, int keepalive)
 {
-	int client = rig_dial(NULL, ONE), server = rig_accept();
-	int fd = borrow_socket((pid_t)rig_status(d, "pid"), net_port(client, true),
-			       net_port(client, false));
+	struct ends e = rig_open(ONE);
+	int fd = borrow_socket(rig_pid(d), net_port(e.client, true), net_port(e.client, false));
 
 	if (fd < 0)
 		fail_msg("the daemon's socket: %s", strerror(-fd));
@@ -84,9 +85,7 @@ static void accepted_has(struct daemon *d, int nodelay, int keepalive)
 	if (keepalive)
 		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_KEEPIDLE), keepalive);
 	close(fd);
-	rig_talk(client, server, 5);
-	rig_reset(client);
-	rig_reset(server);
+	rig_hang_up(e);
 }
 
 /* Options are inherited from a listener, which stays; also none is one. */
@@ -104,38 +103,25 @@ static void options_change(void **state)
 
 /* --- drain --- */
 
-static void ask(struct daemon *d, const char *line)
-{
-	struct json_object *o = NULL;
-	int r = daemon_ask(d, line, RIG_PATIENCE_MS, &o);
-
-	if (r)
-		fail_msg("%s: %s", line, strerror(-r));
-	if (json_at(o, "error"))
-		fail_msg("%s: %s", line, json_object_to_json_string(o));
-	json_object_put(o);
-}
-
 /* A unix socket has no group of sockets to join, and its file may still be there. */
 static void drain_unix(void **state)
 {
 	char text[512], to[160];
 	struct daemon *d;
-	int client, server;
+	struct ends e;
 
 	snprintf(to, sizeof(to), "unix:%s/drained", env_dir());
 	snprintf(text, sizeof(text), ONE_OF("") "[forward file]\nlisten = %s\n" TO_UPSTREAM, to);
 	d = rig_start(*state, text);
-	client = rig_dial(NULL, to);
-	server = rig_accept();
+	e = rig_open(to);
 	for (int i = 0; i < 2; i++) {
 		ask(d, "{\"command\":\"drain\",\"forward\":\"file\"}");
 		is_closed(to);
-		rig_talk(client, server, 10);
+		rig_talk_on(e, 10);
 		ask(d, "{\"command\":\"drain\",\"forward\":\"file\",\"undo\":true}");
 		is_served(to);
 	}
-	rig_talk(client, server, 10);
+	rig_talk_on(e, 10);
 	rig_reload_good(d, text); /* for which the privileged process is needed */
 	rig_stop(d);
 }

@@ -3,37 +3,17 @@
  * What culvert does for and with systemd: listening sockets that it is given (socket activation),
  * on every engine, and the watchdog.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "forward_rig.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ptrace.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include "daemon.h"
-#include "env.h"
-#include "forward_rig.h"
-#include "peer.h"
 
 #define TEST_SECONDS 240
-#define ONE "127.0.0.1:9001"
-#define TWO "127.0.0.1:9002"
-#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 #define FORWARD_ONE "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
+#define FORWARD_TWO "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
 
 /* --- socket activation --- */
 
@@ -42,12 +22,6 @@ static void give(const int *fds, size_t n)
 {
 	rig_given = fds;
 	rig_n_given = n;
-}
-
-static int give_nothing(void **state)
-{
-	give(NULL, 0);
-	return rig_clean(state);
 }
 
 static int open_listener(const char *addr)
@@ -73,14 +47,13 @@ static int listen_on_any(int v6only)
 	return fd;
 }
 
-/* The session that CLIENT has got must be that of FORWARD, and carry. */
-static void serve(struct daemon *d, const char *engine, const char *forward, int client)
+/* CLIENT, which may have waited for it, has a session. */
+static void serve(int client)
 {
-	int server = rig_accept();
+	struct ends e = { client, rig_accept() };
 
-	rig_talk_until(d, forward, rig_carrier(d, engine), client, server);
-	rig_reset(client);
-	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+	rig_talk_on(e, 10);
+	rig_hang_up(e);
 }
 
 /* It is the given socket that accepts; and who comes while no daemon runs is served by the next. */
@@ -90,15 +63,15 @@ static void given(void **state)
 	struct daemon *d;
 
 	give(&fd, 1);
-	d = rig_start(*state, FORWARD_ONE "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM);
-	serve(d, *state, "one", rig_dial(NULL, ONE));
-	serve(d, *state, "two", rig_dial(NULL, TWO)); /* opened by itself */
+	d = rig_start(*state, FORWARD_ONE FORWARD_TWO);
+	is_served(ONE);
+	is_served(TWO); /* opened by itself */
 	rig_stop(d);
 
 	waiting = rig_dial(NULL, ONE);
 	rig_accept_none();
 	d = rig_start(*state, FORWARD_ONE);
-	serve(d, *state, "one", waiting);
+	serve(waiting);
 	rig_stop(d);
 	close(fd);
 }
@@ -111,8 +84,8 @@ static void given_families(void **state)
 
 	give(fds, 2);
 	d = rig_start(*state, "[forward one]\nlisten = :9001\n" TO_UPSTREAM);
-	serve(d, *state, "one", rig_dial(NULL, "127.0.0.1:9001"));
-	serve(d, *state, "one", rig_dial(NULL, "[::1]:9001"));
+	is_served(ONE);
+	is_served("[::1]:9001");
 	rig_stop(d);
 	close(fds[0]);
 	close(fds[1]);
@@ -126,13 +99,13 @@ static void given_reload(void **state)
 
 	give(&fd, 1);
 	d = rig_start(*state, FORWARD_ONE);
-	serve(d, *state, "one", rig_dial(NULL, ONE));
-	rig_reload_good(d, "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM);
-	serve(d, *state, "two", rig_dial(NULL, TWO));
+	is_served(ONE);
+	rig_reload_good(d, FORWARD_TWO);
+	is_served(TWO);
 	waiting = rig_dial(NULL, ONE);
 	rig_accept_none();
 	rig_reload_good(d, FORWARD_ONE);
-	serve(d, *state, "one", waiting);
+	serve(waiting);
 	rig_stop(d);
 	close(fd);
 }
@@ -143,7 +116,7 @@ static void given_unix(void **state)
 	char addr[128], text[300];
 	struct daemon *d;
 	struct stat st;
-	int fd, client, server;
+	int fd;
 
 	snprintf(addr, sizeof(addr), "unix:%s/given.sock", env_dir());
 	unlink(addr + strlen("unix:"));
@@ -151,60 +124,44 @@ static void given_unix(void **state)
 	give(&fd, 1);
 	snprintf(text, sizeof(text), "[forward one]\nlisten = %s\n" TO_UPSTREAM, addr);
 	d = rig_start(*state, text);
-	client = rig_dial(NULL, addr);
-	server = rig_accept();
-	rig_talk(client, server, 5);
+	rig_open(addr);
 	rig_stop(d);
 	assert_int_equal(stat(addr + strlen("unix:"), &st), 0);
 	rig_dial(NULL, addr); /* and somebody still listens */
 	close(fd);
 }
 
-static void refuse(const char *text, const char *what)
-{
-	const char *args[] = { "--config", rig_write(text), NULL };
-	struct daemon_conf conf = { .args = args, .given = rig_given, .n_given = rig_n_given };
-	struct daemon *d = NULL;
-	char why[1024];
-	int r;
-
-	r = daemon_start(&conf, &d, why, sizeof(why));
-	if (!r)
-		daemon_kill(d);
-	assert_int_equal(r, -EIO);
-	if (!strstr(why, what))
-		fail_msg("\"%s\" is not in: %s", what, why);
-}
-
 static void useless_descriptors(void **state)
 {
-	int fd = open_listener(TWO), pair[2], both[2];
+	static const struct {
+		int type;
+		const char *says;
+	} types[] = {
+		{ SOCK_STREAM, "not listening (Accept=no is needed)" },
+		{ SOCK_DGRAM, "not a stream socket" },
+	};
+	int fds[] = { open_listener(TWO), STDIN_FILENO }, pair[2], any;
 
-	(void)state;
-	give(&fd, 1);
-	refuse(FORWARD_ONE, "no forward listens on " TWO ", which systemd has opened for culvert "
-			    "(\"unknown\")");
-	both[0] = fd;
-	both[1] = STDIN_FILENO;
-	give(both, 2);
-	refuse(FORWARD_ONE, "descriptor 4, \"unknown\", which systemd has opened for culvert: not "
-			    "a socket");
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-	give(pair, 1);
-	refuse(FORWARD_ONE, "not listening (Accept=no is needed)");
-	close(pair[0]);
-	close(pair[1]);
-	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair), 0);
-	give(pair, 1);
-	refuse(FORWARD_ONE, "not a stream socket");
-	close(pair[0]);
-	close(pair[1]);
-	close(fd);
+	give(fds, 1);
+	rig_refuses(*state, FORWARD_ONE, "no forward listens on " TWO ", which systemd has opened "
+					 "for culvert (\"unknown\")");
+	give(fds, 2);
+	rig_refuses(*state, FORWARD_ONE, "descriptor 4, \"unknown\", which systemd has opened for "
+					 "culvert: not a socket");
+	close(fds[0]);
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(socketpair(AF_UNIX, types[i].type | SOCK_CLOEXEC, 0, pair), 0);
+		give(pair, 1);
+		rig_refuses(*state, FORWARD_ONE, types[i].says);
+		close(pair[0]);
+		close(pair[1]);
+	}
 	/* systemd's ListenStream=PORT */
-	fd = listen_on_any(0);
-	give(&fd, 1);
-	refuse("[forward one]\nlisten = :9001\n" TO_UPSTREAM, "takes IPv4 clients, too");
-	close(fd);
+	any = listen_on_any(0);
+	give(&any, 1);
+	rig_refuses(*state, "[forward one]\nlisten = :9001\n" TO_UPSTREAM,
+		    "takes IPv4 clients, too");
+	close(any);
 }
 
 /* --- the watchdog --- */
@@ -228,14 +185,6 @@ static void listen_for_messages(void)
 	assert_int_equal(chmod(un.sun_path, 0666), 0);
 	setenv("NOTIFY_SOCKET", un.sun_path, 1);
 	setenv("WATCHDOG_USEC", WATCHDOG_USEC, 1);
-}
-
-static int close_messages(void **state)
-{
-	unsetenv("NOTIFY_SOCKET");
-	unsetenv("WATCHDOG_USEC");
-	close(notify_fd);
-	return rig_clean(state);
 }
 
 /* Is there a "WATCHDOG=1" within MS?  Other messages do not count. */
@@ -332,7 +281,7 @@ static void watchdog(void **state)
 	d = rig_start(*state, "[culvert]\nworkers = 2\n" FORWARD_ONE);
 	for (int i = 0; i < 3; i++)
 		assert_true(hear(RIG_PATIENCE_MS)); /* of an idle daemon */
-	pid = (pid_t)rig_status(d, "pid");
+	pid = rig_pid(d);
 	n = list_threads(pid, tids);
 	for (size_t i = 0; i < n; i++)
 		silent += silent_without(d, tids[i]);
@@ -362,42 +311,30 @@ static void no_watchdog(void **state)
 	rig_stop(d);
 }
 
+/* After each test nothing is given, and nobody is told. */
+static void tidy(void)
+{
+	give(NULL, 0);
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("WATCHDOG_USEC");
+	if (notify_fd >= 0)
+		close(notify_fd);
+	notify_fd = -1;
+}
+
 static const struct rig_row rows[] = {
 	{ "given", given },
 	{ "given-families", given_families },
 	{ "given-reload", given_reload },
 	{ "given-unix", given_unix },
+	{ "useless_descriptors", useless_descriptors, true },
+	{ "watchdog", watchdog, true },
+	{ "no-watchdog", no_watchdog, true },
 };
-
-#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
-#define N_OTHERS 3
 
 int main(void)
 {
-	static struct CMUnitTest tests[N_ROWS * RIG_ENGINES + N_OTHERS] = {
-		cmocka_unit_test_teardown(useless_descriptors, give_nothing),
-		cmocka_unit_test_prestate_setup_teardown(watchdog, NULL, close_messages,
-							 rig_engines[0]),
-		cmocka_unit_test_prestate_setup_teardown(no_watchdog, NULL, close_messages,
-							 rig_engines[0]),
-	};
-	static char names[N_ROWS * RIG_ENGINES][48];
-
-	for (size_t i = 0; i < N_ROWS * RIG_ENGINES; i++) {
-		struct CMUnitTest *t = &tests[N_OTHERS + i];
-		char *name = rig_engines[i / N_ROWS];
-
-		snprintf(names[i], sizeof(names[i]), "%s_%s", name, rows[i % N_ROWS].name);
-		t->name = names[i];
-		t->test_func = rows[i % N_ROWS].run;
-		t->teardown_func = give_nothing;
-		t->initial_state = name;
-	}
 	env_need_ipv6("test_service");
-	env_enter("test_service", TEST_SECONDS);
-	/* the directory of a configuration file must be root's */
-	if (chown(env_dir(), 0, 0))
-		perror(env_dir());
-	rig_listen();
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	rig_tidy = tidy;
+	return rig_run("test_service", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

@@ -1,20 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What the session log says: a line for each session, whatever carries it, with true figures. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include "peer.h"
 #include "session_log_rig.h"
 
 #define TEST_SECONDS 100
@@ -76,54 +61,36 @@ static void check_line(const char *client, const char *end, int64_t up, int64_t 
 
 /* --- what sessions do --- */
 
-struct pouring {
-	int to;
-	size_t len;
-};
+#define MUCH 3000000
 
-static void *pour(void *arg)
+/* MUCH bytes. */
+static void bulk(int from, int to)
 {
-	const struct pouring *p = arg;
-	char block[1000];
+	static const char zero[MUCH];
+	struct pouring p;
 
-	memset(block, 'z', sizeof(block));
-	for (size_t done = 0; done < p->len; done += sizeof(block))
-		if (send(p->to, block, sizeof(block), MSG_NOSIGNAL) != sizeof(block))
-			return NULL;
-	return NULL;
-}
-
-/* LEN bytes, thousands. */
-static void bulk(int from, int to, size_t len)
-{
-	static char in[1000];
-	struct pouring p = { from, len };
-	pthread_t thread;
-
-	assert_int_equal(pthread_create(&thread, NULL, pour, &p), 0);
-	for (size_t done = 0; done < len; done += sizeof(in))
-		rig_receive(to, in, sizeof(in));
-	pthread_join(thread, NULL);
+	start_pouring(&p, from, zero, MUCH);
+	drink(to, zero, MUCH);
+	pthread_join(p.thread, NULL);
 }
 
 /* --- a line for each --- */
 
 /* A conversation, as long as it takes to come to its carrier. */
-static void conversation(struct daemon *d, const char *carrier)
+static void conversation(struct daemon *d, const char *engine)
 {
-	int client = rig_dial(NULL, LISTEN), server = rig_accept();
+	const char *carrier = rig_carrier(d, engine);
+	struct ends e = rig_open_carried(d, engine, "talk", ONE);
 	char name[32];
 	struct json_object *line;
 	int64_t up, down, handovers;
 
-	rig_talk_until(d, "talk", carrier, client, server);
-	rig_talk(client, server, 10);
+	rig_talk_on(e, 10);
 	up = rig_flow_int(d, "talk", 0, "bytes");
 	down = rig_flow_int(d, "talk", 1, "bytes");
 	handovers = rig_flow_int(d, "talk", 0, "handovers");
-	name_of(client, name);
-	ends_with_fin(client, server);
-	ends_with_fin(server, client);
+	name_of(e.client, name);
+	close_both(e);
 	wait_lines(d, 1);
 	check_line(name, "finished", up, down);
 	line = line_of(name);
@@ -146,30 +113,27 @@ static void conversation(struct daemon *d, const char *carrier)
 /* Megabytes one way, then one answer: whatever carriers that takes, every byte is in the line. */
 static void one_way(struct daemon *d)
 {
-	int client = rig_dial(NULL, LISTEN), server = rig_accept();
+	struct ends e = connect_pair(NULL, ONE);
 	char name[32];
 
-	bulk(client, server, 3000000);
-	say(server, client, 1);
-	name_of(client, name);
-	ends_with_fin(client, server);
-	ends_with_fin(server, client);
+	bulk(e.client, e.server);
+	say(e.server, e.client, 1);
+	name_of(e.client, name);
+	close_both(e);
 	wait_lines(d, 2);
-	check_line(name, "finished", 3000000, MESSAGE);
+	check_line(name, "finished", MUCH, MESSAGE);
 }
 
 static void resets(struct daemon *d)
 {
 	for (size_t who = 0; who < 2; who++) {
-		int ends[2];
+		struct ends e = connect_pair(NULL, ONE);
 		char name[32];
 
-		ends[0] = rig_dial(NULL, LISTEN);
-		ends[1] = rig_accept();
-		rig_talk(ends[0], ends[1], 5);
-		name_of(ends[0], name);
-		rig_reset(ends[who]);
-		assert_int_equal(rig_end(ends[!who], RIG_PATIENCE_MS), ECONNRESET);
+		rig_talk_on(e, 5);
+		name_of(e.client, name);
+		rig_reset(who ? e.server : e.client);
+		assert_int_equal(rig_end(who ? e.client : e.server, RIG_PATIENCE_MS), ECONNRESET);
 		wait_lines(d, 3 + who);
 		check_line(name, who ? "upstream-reset" : "client-reset", 5L * MESSAGE,
 			   5L * MESSAGE);
@@ -178,7 +142,7 @@ static void resets(struct daemon *d)
 
 static void without_upstream(struct daemon *d)
 {
-	int refused = rig_dial(NULL, NOWHERE), denied;
+	int refused = rig_dial(NULL, TWO), denied;
 	struct json_object *line;
 	char name[32];
 
@@ -191,7 +155,7 @@ static void without_upstream(struct daemon *d)
 	assert_null(json_at(line, "connect_ms"));
 	assert_int_equal(json_object_array_length(json_at(line, "flows")), 0);
 
-	denied = rig_dial(NULL, DENIED);
+	denied = rig_dial(NULL, THREE);
 	assert_int_equal(rig_end(denied, RIG_PATIENCE_MS), ECONNRESET);
 	wait_lines(d, 6);
 	line = line_of(name_of(denied, name));
@@ -204,28 +168,25 @@ static void without_upstream(struct daemon *d)
 static void lines_of_sessions(void **state)
 {
 	struct daemon *d = rig_start(*state, GLOBAL "grace = 0\n" FORWARD
-				     "[forward nowhere]\nlisten = " NOWHERE "\nupstream = " CLOSED
-				     "\n[forward closed]\nlisten = " DENIED
+				     "[forward nowhere]\nlisten = " TWO "\nupstream = " CLOSED
+				     "\n[forward closed]\nlisten = " THREE
 				     "\nupstream = " RIG_UPSTREAM "\nallow = 127.0.0.77\n");
-	int client, server;
-	char name[32], why[1024];
+	struct ends e;
+	char name[32];
 
 	assert_int_equal(truncate(LOG, 0), 0); /* of the test before */
-	conversation(d, rig_carrier(d, *state));
+	conversation(d, *state);
 	one_way(d);
 	resets(d);
 	without_upstream(d);
 	check_sums(d, "talk", 4, 0);
 	check_sums(d, "nowhere", 1, 0);
 	check_sums(d, "closed", 0, 1);
-	client = rig_dial(NULL, LISTEN);
-	server = rig_accept();
-	rig_talk(client, server, 3);
+	e = connect_pair(NULL, ONE);
+	rig_talk_on(e, 3);
 	assert_int_equal(rig_status(d, "session_log.lines"), 6); /* it lives */
-	name_of(client, name);
-	running = NULL;
-	if (daemon_stop(d, RIG_PATIENCE_MS, why, sizeof(why)))
-		fail_msg("%s", why);
+	name_of(e.client, name);
+	rig_end_daemon(d);
 	forget_lines();
 	read_lines(LOG);
 	assert_int_equal(n_lines, 7);

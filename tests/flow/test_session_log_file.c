@@ -1,86 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What may become of the session log's file while sessions run: they never notice. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "session_log_rig.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "env.h"
-#include "peer.h"
-#include "session_log_rig.h"
+#include "load.h"
 
 #define TEST_SECONDS 100
 
-static atomic_bool ask_stop, serve_stop;
-
-/* Answers what comes, one session after the other. */
-static void *serve(void *arg)
-{
-	(void)arg;
-	while (!serve_stop) {
-		struct pollfd p = { .fd = upstream_fd, .events = POLLIN };
-		char buf[10];
-		int fd;
-
-		if (poll(&p, 1, 20) != 1)
-			continue;
-		fd = accept4(upstream_fd, NULL, NULL, SOCK_CLOEXEC);
-		if (fd < 0)
-			continue;
-		if (recv(fd, buf, sizeof(buf), MSG_WAITALL) == sizeof(buf))
-			send(fd, buf, sizeof(buf), MSG_NOSIGNAL);
-		(void)!recv(fd, buf, 1, 0); /* FIN */
-		close(fd);
-	}
-	return NULL;
-}
-
-/* Sessions as fast as they go; *ARG counts those that have gone wrong. */
-static void *ask(void *arg)
-{
-	struct sockaddr_storage a;
-	socklen_t len;
-	int *wrong = arg;
-
-	net_addr(LISTEN, &a, &len);
-	while (!ask_stop) {
-		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		char buf[10] = "";
-
-		if (connect(fd, (struct sockaddr *)&a, len) ||
-		    send(fd, "0123456789", 10, MSG_NOSIGNAL) != 10 ||
-		    recv(fd, buf, 10, MSG_WAITALL) != 10 || memcmp(buf, "0123456789", 10) != 0)
-			(*wrong)++;
-		close(fd);
-	}
-	return NULL;
-}
-
 static void rotate(struct daemon *d, const char *to)
 {
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-
 	assert_int_equal(rename(LOG, to), 0);
 	daemon_signal(d, SIGUSR1);
-	while (access(LOG, F_OK)) {
-		if (now_ms() > deadline)
-			fail_msg("the log is not opened anew");
-		poll(NULL, 0, 1);
-	}
+	RIG_WAIT(!access(LOG, F_OK), "the log is not opened anew");
 }
 
 static void count_ids(int64_t n)
@@ -95,8 +28,8 @@ static void count_ids(int64_t n)
 		assert_in_range(id, 1, n);
 		assert_int_equal(seen[id]++, 0);
 		assert_string_equal(json_text(lines[i], "end"), "finished");
-		assert_int_equal(json_int(lines[i], "bytes_to_upstream"), 10);
-		assert_int_equal(json_int(lines[i], "bytes_to_client"), 10);
+		assert_int_equal(json_int(lines[i], "bytes_to_upstream"), LOAD_MESSAGES * MESSAGE);
+		assert_int_equal(json_int(lines[i], "bytes_to_client"), LOAD_MESSAGES * MESSAGE);
 	}
 	free(seen);
 }
@@ -123,25 +56,16 @@ static void rotation(void **state)
 	struct daemon *d;
 	struct json_object *status;
 	char path[64], why[1024];
-	pthread_t server, client;
 	int64_t accepted;
-	int wrong = 0;
 
 	remove_all();
 	d = rig_start(*state, GLOBAL FORWARD);
-	ask_stop = serve_stop = false;
-	assert_int_equal(pthread_create(&server, NULL, serve, NULL), 0);
-	assert_int_equal(pthread_create(&client, NULL, ask, &wrong), 0);
+	load_begin(ONE, upstream_fd, 1, 0, NULL);
 	for (int i = 0; i < ROTATIONS; i++) {
 		snprintf(path, sizeof(path), LOG ".%d", i);
 		rotate(d, path);
 	}
-	ask_stop = true;
-	pthread_join(client, NULL);
-	serve_stop = true;
-	pthread_join(server, NULL);
-	assert_int_equal(wrong, 0);
-	net_drain_listener(upstream_fd);
+	load_end();
 	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("%s", why);
 	status = query(d, "status");
@@ -185,13 +109,8 @@ static void mount_small(void)
 /* Each of N sessions has its line, or has lost it. */
 static void wait_counted(struct daemon *d, int64_t n)
 {
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-
-	while (rig_status(d, "session_log.lines") + rig_status(d, "session_log.lost") < n) {
-		if (now_ms() > deadline)
-			fail_msg("some sessions have neither a line nor lost it");
-		poll(NULL, 0, 5);
-	}
+	RIG_WAIT(rig_status(d, "session_log.lines") + rig_status(d, "session_log.lost") >= n,
+		 "some sessions have neither a line nor lost it");
 }
 
 /* Sessions go on; lines are lost and counted; and none is there in part. */

@@ -116,18 +116,15 @@ static void ports(void **state)
 		"[culvert]\nsource = 10.77.2.3\n"
 		"[forward one]\nlisten = " GATE4 ":9001\nupstream = " SERVER4 "\n"
 		"[forward two]\nlisten = " GATE4 ":9002\nupstream = " TWICE "\n");
-	int clients[2][EACH], servers[2][EACH];
+	struct ends ends[2 * EACH];
 
 	must_run(GATEWAY, "cat " RANGE " >/dev/null && echo 41000 41003 >" RANGE);
-	for (int i = 0; i < EACH; i++) {
-		clients[0][i] = dial(GATE4 ":9001");
-		servers[0][i] = accept_on(server4);
-		clients[1][i] = dial(GATE4 ":9002");
-		servers[1][i] = accept_on(twice_server);
-	}
+	for (int i = 0; i < 2 * EACH; i++)
+		ends[i] = i % 2 ? open_at(GATE4 ":9002", twice_server) :
+				  open_at(GATE4 ":9001", server4);
 	must_run(GATEWAY, "echo 32768 60999 >" RANGE);
 	for (int i = 0; i < 2 * EACH; i++)
-		rig_talk(clients[i % 2][i / 2], servers[i % 2][i / 2], 10);
+		rig_talk_on(ends[i], 10);
 	rig_stop(d);
 }
 
@@ -177,8 +174,7 @@ static void stock(void **state)
 		heard = poll(&p, 1, 0) == 1;
 		assert_true(heard || i < MANY - 1);
 	}
-	clients[0] = dial(GATE4 ":9003");
-	rig_talk(clients[0], accept_on(server4), 10);
+	rig_talk_on(open_at(GATE4 ":9003", server4), 10);
 	rig_stop(d);
 }
 
@@ -219,7 +215,7 @@ static void hung(void **state)
 static void reloaded(void **state)
 {
 	struct daemon *d = rig_start(*state, LISTENS);
-	int ends[2];
+	struct ends e;
 
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
 	rig_reload_good(d, LISTENS "mark = 77\n" LOW);
@@ -228,39 +224,32 @@ static void reloaded(void **state)
 	/* it stays what it was for longer than what is in stock */
 	for (int i = 0; i < 3; i++)
 		rig_reload_good(d, i % 2 ? LISTENS "mark = 77\n" LOW : LOW LISTENS "mark = 0x4d\n");
-	for (int i = 0; i < 40; i++) {
-		ends[0] = dial(GATE4 ":9001");
-		ends[1] = accept_on(hidden4);
-		rig_reset(ends[0]);
-		assert_int_equal(rig_end(ends[1], RIG_PATIENCE_MS), ECONNRESET);
-		forget(ends[1]);
-	}
+	for (int i = 0; i < 40; i++)
+		rig_hang_up(open_at(GATE4 ":9001", hidden4));
 	rig_reload_good(d, LISTENS "mark = 77\n" LOW "transparent = yes\n");
-	ends[0] = dial(GATE4 ":443");
-	ends[1] = accept_on(server4);
-	assert_string_equal(host_of(ends[1], true), "10.77.1.1");
-	rig_talk(ends[0], ends[1], 10);
+	e = open_at(GATE4 ":443", server4);
+	assert_string_equal(host_of(e.server, true), "10.77.1.1");
+	rig_talk_on(e, 10);
 	/* and goes again */
 	rig_reload_good(d, LISTENS LOW);
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
-	ends[0] = dial(GATE4 ":443");
-	ends[1] = accept_on(server4);
-	assert_string_equal(host_of(ends[1], true), "10.77.2.2");
-	rig_talk(ends[0], ends[1], 10);
+	e = open_at(GATE4 ":443", server4);
+	assert_string_equal(host_of(e.server, true), "10.77.2.2");
+	rig_talk_on(e, 10);
 	/* nothing of all that is kept once the last sessions have ended */
 	rig_reload_good(d, LISTENS);
 	rig_stop(d);
 }
 
-static const struct source_row rows[] = {
-	{ "leaving", leaving, 4 },
-	{ "transparent", transparent, 4 },
+static const struct rig_row rows[] = {
+	{ "leaving", leaving },
+	{ "transparent", transparent },
 	/* before anything is carried */
-	{ "refusals", refusals, 1 },
-	{ "ports", ports, 1 },
-	{ "stock", stock, 1 },
-	{ "hung", hung, 1 },
-	{ "reloaded", reloaded, 1 },
+	{ "refusals", refusals, true },
+	{ "ports", ports, true },
+	{ "stock", stock, true },
+	{ "hung", hung, true },
+	{ "reloaded", reloaded, true },
 };
 
 int main(void)

@@ -5,26 +5,9 @@
  * No upper bound is asserted of what the daemon does in time, and where a test itself has to be in
  * time (a byte now and then), it knows when it was not, and tries again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <errno.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-
-#include "env.h"
-#pragma GCC diagnostic ignored "-Wunused-function" /* not all of the rig is needed here */
 #include "forward_rig.h"
 
 #define TEST_SECONDS 120
-#define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 #define TIMEOUT_MS (400 * env_slow())
 #define TICK_MS (TIMEOUT_MS / 8)
 #define LINES_MAX 4

@@ -5,15 +5,14 @@
  */
 #include "source_rig.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
+#include "load.h"
 
 #define TEST_SECONDS 120
-#define FOUR GATE4 ":9001"
+#define AT_GATE GATE4 ":9001"
 #define CULVERT "[culvert]\nworkers = 3\n"
-#define FILE_OF(all, four)                                                                         \
-	CULVERT all                                                                                \
-	"[forward four]\nlisten = " FOUR "\nupstream = " SERVER4 "\n" four                         \
+#define FILE_OF(all, four) \
+	CULVERT all \
+	"[forward four]\nlisten = " AT_GATE "\nupstream = " SERVER4 "\n" four \
 	"[forward any]\nlisten = 0.0.0.0:9100\nupstream = " SERVER4 "\n"
 #define LIMITED FILE_OF("", "max-sessions = 1\n")
 #define OPAQUE FILE_OF("", "")
@@ -22,17 +21,13 @@
 #define QUEUED 12
 #define CHANGES 10
 
-struct ends {
-	int client, server;
-};
-
 /* A conversation, as the server sees it from FROM. */
 static struct ends open_session(const char *from)
 {
-	struct ends e = { dial(FOUR), accept_on(server4) };
+	struct ends e = open_at(AT_GATE, server4);
 
 	assert_string_equal(host_of(e.server, true), from);
-	rig_talk(e.client, e.server, 10);
+	rig_talk_on(e, 10);
 	return e;
 }
 
@@ -61,88 +56,18 @@ static void is_intercepted(bool yes)
 
 /* --- clients that come all the time --- */
 
-static _Atomic bool stop_clients, stop_server;
-
-struct load {
-	pthread_t id;
-	unsigned int served;
-	char why[128]; /* "": all is well */
-};
-
-/* Each gets a byte and FIN. */
-static void *serve(void *arg)
+static void be_client(void)
 {
-	struct pollfd p = { .fd = server4, .events = POLLIN };
-
-	(void)arg;
-	while (!atomic_load(&stop_server)) {
-		int fd = poll(&p, 1, 50) == 1 ? accept4(server4, NULL, NULL, SOCK_CLOEXEC) : -1;
-
-		if (fd < 0)
-			continue;
-		if (send(fd, "x", 1, MSG_NOSIGNAL) != 1)
-			perror("send");
-		close(fd);
-	}
-	return NULL;
-}
-
-static void connect_once(struct load *l)
-{
-	struct timeval patience = { .tv_sec = RIG_PATIENCE_MS / 1000 };
-	struct linger linger = { .l_onoff = 1 };
-	struct sockaddr_storage a;
-	socklen_t len;
-	char c[2];
-	int fd;
-
-	net_addr(FOUR, &a, &len);
-	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
-	if (connect(fd, (struct sockaddr *)&a, len))
-		snprintf(l->why, sizeof(l->why), "connect: %s", strerror(errno));
-	else if (recv(fd, c, sizeof(c), MSG_WAITALL) != 1)
-		snprintf(l->why, sizeof(l->why), "receive: %s", strerror(errno));
-	else
-		l->served++;
-	close(fd);
-}
-
-static void *connect_often(void *arg)
-{
-	struct load *l = arg;
-
 	netlab_enter(CLIENT_MACHINE);
-	while (!l->why[0] && !atomic_load(&stop_clients))
-		connect_once(l);
-	return NULL;
 }
 
 /* None of them notices. */
 static void change_under_load(struct daemon *d)
 {
-	struct load loads[2] = { 0 };
-	pthread_t server;
-
-	atomic_store(&stop_clients, false);
-	atomic_store(&stop_server, false);
-	assert_int_equal(pthread_create(&server, NULL, serve, NULL), 0);
-	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&loads[i].id, NULL, connect_often, &loads[i]), 0);
+	load_begin(AT_GATE, server4, 2, 0, be_client);
 	for (int i = 0; i < CHANGES; i++)
 		rig_reload_good(d, i % 2 ? OPAQUE : TRANSPARENT);
-	atomic_store(&stop_clients, true);
-	for (int i = 0; i < 2; i++)
-		pthread_join(loads[i].id, NULL);
-	atomic_store(&stop_server, true); /* whom they have needed until now */
-	pthread_join(server, NULL);
-	for (int i = 0; i < 2; i++) {
-		if (loads[i].why[0])
-			fail_msg("client %d, after %u: %s", i, loads[i].served, loads[i].why);
-		assert_true(loads[i].served > 0);
-	}
-	printf("%d changes, %u connections\n", CHANGES, loads[0].served + loads[1].served);
+	printf("%d changes, %lu connections\n", CHANGES, load_end());
 }
 
 /* --- the test --- */
@@ -153,7 +78,7 @@ static void queue_up(int clients[QUEUED])
 	for (int i = 0; i < QUEUED; i++) {
 		unsigned char number = (unsigned char)i;
 
-		clients[i] = dial(FOUR);
+		clients[i] = dial(AT_GATE);
 		rig_send(clients[i], &number, 1);
 	}
 	rig_accept_none();
@@ -181,9 +106,7 @@ static void queue_is_served(int clients[QUEUED])
 
 static void hang_up(struct daemon *d, struct ends e)
 {
-	rig_reset(e.client);
-	assert_int_equal(rig_end(e.server, RIG_PATIENCE_MS), ECONNRESET);
-	forget(e.server);
+	rig_hang_up(e);
 	rig_wait_status(d, "resources.sessions", 0);
 }
 
@@ -198,7 +121,7 @@ static void changes(void **state)
 	is_intercepted(false);
 	rig_reload_good(d, TRANSPARENT);
 	queue_is_served(queued);
-	rig_talk(before.client, before.server, 50);
+	rig_talk_on(before, 50);
 	is_intercepted(true);
 	hang_up(d, before);
 
@@ -206,14 +129,13 @@ static void changes(void **state)
 	rig_talk_until(d, "four", rig_carrier(d, *state), meanwhile.client, meanwhile.server);
 	rig_reload_good(d, OPAQUE);
 	is_intercepted(false);
-	rig_talk(meanwhile.client, meanwhile.server, 50);
+	rig_talk_on(meanwhile, 50);
 	after = open_session("10.77.2.2");
 
 	change_under_load(d);
-	rig_talk(meanwhile.client, meanwhile.server, 50);
-	rig_talk(after.client, after.server, 50);
-	rig_reset(after.client);
-	assert_int_equal(rig_end(after.server, RIG_PATIENCE_MS), ECONNRESET);
+	rig_talk_on(meanwhile, 50);
+	rig_talk_on(after, 50);
+	rig_hang_up(after);
 	hang_up(d, meanwhile);
 	/* what has been replaced goes with the address, so nothing is left over */
 	rig_reload_good(d, OTHER);
@@ -221,8 +143,8 @@ static void changes(void **state)
 	rig_stop(d);
 }
 
-static const struct source_row rows[] = {
-	{ "changes", changes, 4 },
+static const struct rig_row rows[] = {
+	{ "changes", changes },
 };
 
 int main(void)
