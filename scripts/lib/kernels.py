@@ -15,7 +15,7 @@ from labkit import TOP, Interrupted, handle_signals
 SKIP = 77
 BIN = "/culvert/bin"
 TORTURE = (f"{BIN}/test_torture --culvert {BIN}/culvert --soft-limit 100K --hard-limit 200K "
-           "--concurrency 8 --stall-timeout 120 --json")
+           "--concurrency 8 --stall-timeout 120")
 
 
 def parse_options(arguments):

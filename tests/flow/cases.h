@@ -29,6 +29,7 @@ enum via {
 struct cases {
 	const char *culvert; /* --culvert, or NULL */
 	const char *engine;
+	const char *probe; /* --probe, or NULL */
 	struct daemon *d;
 	bool kernel;       /* status: kernel.available */
 	int skips;         /* assertions that could not be made */

@@ -87,12 +87,17 @@ int cases_listen(void)
 
 int cases_start(struct cases *c)
 {
-	const char *args[2 * N_VIAS + 3] = {
+	const char *args[2 * N_VIAS + 5] = {
 		"--connect-timeout", CASES_CONNECT_TIMEOUT,
 	};
 	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
 	struct json_object *o = NULL;
 	int n = 2, r;
+
+	if (c->probe) {
+		args[n++] = "--probe";
+		args[n++] = c->probe;
+	}
 
 	/* Perhaps left by one that was killed. */
 	unlink(forwards[VIA_UNIX_LISTENER].listen + 5);
@@ -200,19 +205,8 @@ static int expect_carrier(struct peer *p, void *arg)
 void cases_pair(struct cases *c, const char *listen, enum via upstream, const char *client_script,
 		const char *server_script, struct peer *client, struct peer *server)
 {
-	struct sockaddr_storage ss;
-	socklen_t len;
-	int r;
+	int r = peer_pair(client, server, listen, forwards[upstream].fd, 1, ++c->sessions);
 
-	c->sessions++;
-	net_addr(listen, &ss, &len);
-	r = peer_init(client, "client", (struct sockaddr *)&ss, len);
-	peer_init(server, "server", NULL, 0);
-	server->listen_fd = forwards[upstream].fd;
-	pattern_init(&client->tx, 1, c->sessions, PATTERN_TO_SERVER);
-	pattern_init(&client->rx, 1, c->sessions, PATTERN_TO_CLIENT);
-	server->rx = client->tx;
-	server->tx = client->rx;
 	client->hook = server->hook = expect_carrier;
 	client->hook_arg = server->hook_arg = c;
 	peer_script(client, client_script);

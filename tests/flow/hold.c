@@ -1,17 +1,56 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "hold.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
 #include "env.h"
 
+#define THREADS_MAX 64
 #define SYSCALL_STOP (SIGTRAP | 0x80) /* PTRACE_O_TRACESYSGOOD */
+
+size_t hold_threads(pid_t pid, pid_t *tids, size_t most)
+{
+	struct dirent *e;
+	char path[64];
+	size_t n = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	while (dir && n < most && (e = readdir(dir)))
+		if ((tids[n] = (pid_t)strtol(e->d_name, NULL, 10)) > 0)
+			n++;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+pid_t hold_find(pid_t pid, long nr)
+{
+	pid_t tids[THREADS_MAX], found = 0;
+	size_t n = hold_threads(pid, tids, THREADS_MAX);
+	char path[64], text[32];
+	FILE *f;
+
+	for (size_t i = 0; i < n && !found; i++) {
+		snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)pid, (int)tids[i]);
+		f = fopen(path, "re");
+		if (f && fgets(text, sizeof(text), f) && strtol(text, NULL, 10) == nr)
+			found = tids[i];
+		if (f)
+			fclose(f);
+	}
+	return found;
+}
 
 int hold_begin(pid_t pid)
 {

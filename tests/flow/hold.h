@@ -2,10 +2,15 @@
 #ifndef CULVERT_TEST_HOLD_H
 #define CULVERT_TEST_HOLD_H
 
+#include <stddef.h>
 #include <sys/types.h>
 
-/* Another process, held right before a system call that it is about to make. */
+/* Another process, or one thread of it, held right before a system call that it is about to make. */
 
+/* The threads of PID, MOST at the most. */
+size_t hold_threads(pid_t pid, pid_t *tids, size_t most);
+/* A thread of PID that waits in call NR; 0: none does. */
+pid_t hold_find(pid_t pid, long nr);
 /* From here on it is held.  0 or -errno. */
 int hold_begin(pid_t pid);
 /*

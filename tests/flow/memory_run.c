@@ -61,7 +61,7 @@ static int start_daemon(struct run *run)
 		LISTEN, MEMORY_UPSTREAM, conf->kernel_memory ? "--kernel-memory" : NULL,
 		conf->kernel_memory, NULL,
 	};
-	struct daemon_conf d = { .culvert = conf->culvert, .engine = conf->engine, .args = args };
+	struct daemon_conf d = { .engine = conf->engine, .args = args };
 
 	return daemon_start(&d, &run->d, run->ret->why, sizeof(run->ret->why));
 }
@@ -70,18 +70,9 @@ static int start_daemon(struct run *run)
 static int connect_pair(struct run *run, int i)
 {
 	struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
-	struct sockaddr_storage ss;
-	socklen_t len;
 
-	net_addr(LISTEN, &ss, &len);
-	if (peer_init(s, "sender", (struct sockaddr *)&ss, len) < 0)
+	if (peer_pair(s, r, LISTEN, run->conf->listen_fd, 7, (uint64_t)i))
 		return -1;
-	peer_init(r, "receiver", NULL, 0);
-	r->listen_fd = run->conf->listen_fd;
-	pattern_init(&s->tx, 7, (uint64_t)i, PATTERN_TO_SERVER);
-	pattern_init(&s->rx, 7, (uint64_t)i, PATTERN_TO_CLIENT);
-	r->rx = s->tx;
-	r->tx = s->rx;
 	peer_script(s, "sb" SOCKET_BUFFER " nd G100:64:64 P100000 S4096M");
 	peer_script(r, run->conf->kernel_memory ? "A rb32K" : "A rb" SOCKET_BUFFER);
 	peer_script(r, "nd H100:64:64 P100000");

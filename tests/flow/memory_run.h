@@ -24,7 +24,7 @@ struct memory_variant {
 };
 
 struct memory_conf {
-	const char *culvert, *engine, *hard_limit, *soft_limit;
+	const char *engine, *hard_limit, *soft_limit;
 	const char *kernel_memory; /* NULL: the default */
 	int pairs; /* sessions, up to MEMORY_MOST */
 	const struct memory_variant *variant;

@@ -84,26 +84,13 @@ void pair_open(enum habit habit, const char *listen, int upstream_fd)
 {
 	struct pair *p = &pairs[n_pairs];
 	int64_t deadline = deadline_after(PAIRS_PATIENCE_MS);
-	struct sockaddr_storage ss;
-	socklen_t len;
-	char name[32];
 
 	if (n_pairs == PAIRS_MOST)
 		broken("too many pairs");
 	memset(p, 0, sizeof(*p));
 	p->habit = habit;
-	if (net_addr(listen, &ss, &len))
-		broken("%s is no address", listen);
-	snprintf(name, sizeof(name), "client %u", n_pairs);
-	if (peer_init(&p->client, name, (struct sockaddr *)&ss, len) < 0)
+	if (peer_pair(&p->client, &p->server, listen, upstream_fd, 5, n_pairs))
 		broken("no socket for a client");
-	snprintf(name, sizeof(name), "server %u", n_pairs);
-	peer_init(&p->server, name, NULL, 0);
-	p->server.listen_fd = upstream_fd;
-	pattern_init(&p->client.tx, 5, n_pairs, PATTERN_TO_SERVER);
-	pattern_init(&p->client.rx, 5, n_pairs, PATTERN_TO_CLIENT);
-	p->server.rx = p->client.tx;
-	p->server.tx = p->client.rx;
 	peer_script(&p->client, "nd G3:64:64");
 	peer_script(&p->server, "A H3:64:64");
 	peer_script(&p->client, scripts[habit].client);

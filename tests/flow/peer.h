@@ -100,6 +100,13 @@ struct peer {
 /* A peer that connects to SA, or (SA NULL) one for an fd given later or accepted by STEP_ACCEPT. */
 int peer_init(struct peer *p, const char *name, const struct sockaddr *sa, socklen_t len);
 
+/*
+ * The two ends of a session: CLIENT connects to LISTEN, SERVER accepts at LISTEN_FD.  What they say is
+ * the patterns of connection ID of SEED.  0 or -errno.
+ */
+int peer_pair(struct peer *client, struct peer *server, const char *listen, int listen_fd,
+	      uint64_t seed, uint64_t id);
+
 /* Close the socket.  NULL and a second call are fine. */
 void peer_close(struct peer *p);
 
@@ -115,9 +122,6 @@ void peer_step(struct peer *p, enum step_op op, uint64_t a, uint64_t b, uint64_t
  *   T (hook)
  */
 void peer_script(struct peer *p, const char *text);
-
-/* The inverse, for messages; marks the step POS (pass N for none). */
-void peer_script_format(const struct step *steps, size_t n, size_t pos, char *buf, size_t len);
 
 /* Do what can be done at NOW (now_ms()). */
 enum peer_result peer_run(struct peer *p, int64_t now);

@@ -153,6 +153,24 @@ int net_addr(const char *addr, struct sockaddr_storage *ret, socklen_t *ret_len)
 	return inet_pton(AF_INET, host, &in->sin_addr) == 1 ? 0 : -EINVAL;
 }
 
+int peer_pair(struct peer *client, struct peer *server, const char *listen, int listen_fd,
+	      uint64_t seed, uint64_t id)
+{
+	struct sockaddr_storage ss;
+	socklen_t len;
+	int r;
+
+	net_addr(listen, &ss, &len);
+	r = peer_init(client, "client", (struct sockaddr *)&ss, len);
+	peer_init(server, "server", NULL, 0);
+	server->listen_fd = listen_fd;
+	pattern_init(&client->tx, seed, id, PATTERN_TO_SERVER);
+	pattern_init(&client->rx, seed, id, PATTERN_TO_CLIENT);
+	server->rx = client->tx;
+	server->tx = client->rx;
+	return r;
+}
+
 int net_listen(const char *addr, int backlog)
 {
 	struct sockaddr_storage ss;

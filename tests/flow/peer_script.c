@@ -89,15 +89,16 @@ static const struct word *find_word(enum step_op op)
 	return &words[0]; /* cannot happen: the table has every op */
 }
 
-void peer_script_format(const struct step *steps, size_t n, size_t pos, char *buf, size_t len)
+/* The script of P, with a mark at the step where it is. */
+static void format_script(const struct peer *p, char *buf, size_t len)
 {
 	size_t at = 0;
 
 	buf[0] = '\0';
-	for (size_t i = 0; i < n && at + 1 < len; i++) {
-		const struct word *w = find_word(steps[i].op);
-		const uint64_t arg[3] = { steps[i].a, steps[i].b, steps[i].c };
-		int r = snprintf(buf + at, len - at, "%s%s%s", i ? " " : "", i == pos ? ">" : "",
+	for (size_t i = 0; i < p->n_steps && at + 1 < len; i++) {
+		const struct word *w = find_word(p->steps[i].op);
+		const uint64_t arg[3] = { p->steps[i].a, p->steps[i].b, p->steps[i].c };
+		int r = snprintf(buf + at, len - at, "%s%s%s", i ? " " : "", i == p->pos ? ">" : "",
 				 w->text);
 
 		at += (size_t)r;
@@ -113,7 +114,7 @@ void peer_describe(const struct peer *p, char *buf, size_t len)
 {
 	char script[480];
 
-	peer_script_format(p->steps, p->n_steps, p->pos, script, sizeof(script));
+	format_script(p, script, sizeof(script));
 	snprintf(buf, len, "%s: %s%s%s; sent %llu of %llu, received %llu of %llu%s%s; %s", p->name,
 		 peer_result_name(p->result), p->why[0] ? ": " : "", p->why,
 		 (unsigned long long)p->tx_off, (unsigned long long)p->tx_goal,

@@ -297,20 +297,13 @@ static int run_engine(size_t engine)
 	return totals->failed ? 1 : 0;
 }
 
-static void list_rows(void)
-{
-	for (int i = 0; i < N_ROWS; i++)
-		printf("%-26s %s\n", rows[i].name, rows[i].what);
-	exit(0);
-}
-
 static const char help[] = "test_cases [--culvert PATH] [--engine E] "
-			   "[--only NAME] [--list]\n";
+			   "[--only NAME]\n";
 
 static const struct option long_options[] = {
 	{ "culvert", required_argument, NULL, 'c' }, { "engine", required_argument, NULL, 'e' },
-	{ "only", required_argument, NULL, 'o' },    { "list", no_argument, NULL, 'l' },
-	{ "help", no_argument, NULL, 'h' },	     { 0 },
+	{ "only", required_argument, NULL, 'o' },    { "help", no_argument, NULL, 'h' },
+	{ 0 },
 };
 
 static void usage(bool is_asked_for)
@@ -329,7 +322,6 @@ static void parse_options(int argc, char **argv)
 		case 'c': opt.culvert = optarg; break;
 		case 'e': opt.engine = optarg; break;
 		case 'o': opt.only = optarg; break;
-		case 'l': list_rows(); break;
 		default: usage(c == 'h');
 		}
 	}

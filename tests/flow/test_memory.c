@@ -36,13 +36,15 @@
 #include "peer.h"
 
 #define ATTEMPTS 3
+#define HARD_LIMIT "1M"
+#define HARD (1 << 20)
+#define SLACK (64 << 20) /* allowed above copy, and a hard limit for each flow */
 #define FLOW_SLACK (1 << 20) /* bytes: a pipe or buffer, and one interval of the limit's check */
 
 static struct options {
-	const char *culvert, *engine, *variant, *hard_limit, *soft_limit;
+	const char *engine, *variant;
 	double seconds;
-	uint64_t slack;
-} opt = { .variant = "", .hard_limit = "1M", .soft_limit = "256K", .seconds = 3, .slack = 64 << 20 };
+} opt = { .variant = "", .seconds = 3 };
 
 static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
 
@@ -166,28 +168,26 @@ static int run_engine(const struct memory_conf *conf, const struct figures *boun
 static void run_variant(const struct memory_variant *v, int listen_fd)
 {
 	struct memory_conf conf = {
-		.culvert = opt.culvert,
 		.engine = "copy",
-		.hard_limit = opt.hard_limit,
-		.soft_limit = opt.soft_limit,
+		.hard_limit = HARD_LIMIT,
+		.soft_limit = "256K",
 		.pairs = MEMORY_PAIRS,
 		.variant = v,
 		.seconds = opt.seconds,
 		.listen_fd = listen_fd,
 	};
-	int64_t hard = (int64_t)parse_bytes(opt.hard_limit);
 	int flows = v->both ? 2 : 1; /* of a session, that are filled */
-	int64_t slack = MEMORY_PAIRS * flows * hard + (int64_t)opt.slack;
+	int64_t slack = (int64_t)MEMORY_PAIRS * flows * HARD + SLACK;
 	struct figures copy, bound, got;
 
 	if (run_engine(&conf, NULL, &copy))
 		return;
 	bound.slab = (copy.slab > 0 ? copy.slab : 0) + slack;
 	bound.unaccounted = (copy.unaccounted > 0 ? copy.unaccounted : 0) + slack;
-	bound.hidden_max = flows * (2 * hard + FLOW_SLACK);
+	bound.hidden_max = flows * (2 * HARD + FLOW_SLACK);
 	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
 		conf.engine = engines[i];
-		bound.queue_max = strcmp(conf.engine, "sockmap") ? INT64_MAX : hard;
+		bound.queue_max = strcmp(conf.engine, "sockmap") ? INT64_MAX : HARD;
 		if (strcmp(conf.engine, "copy") && (!opt.engine || !strcmp(opt.engine, conf.engine)))
 			run_engine(&conf, &bound, &got);
 	}
@@ -215,7 +215,6 @@ static void shrink_mtu(void)
 static void run_together(const struct memory_variant *v, const char *engine, int listen_fd)
 {
 	const struct memory_conf conf = {
-		.culvert = opt.culvert,
 		.engine = engine,
 		.hard_limit = "2M",
 		.soft_limit = "2M",
@@ -247,21 +246,14 @@ static void run_together(const struct memory_variant *v, const char *engine, int
 
 static const char help[] =
 	"test_memory [options]\n"
-	"  --culvert PATH     the daemon (default: the one built together with this program)\n"
 	"  --engine E         only this engine (and copy, which sets the mark)\n"
 	"  --variant TEXT     only variants whose names hold TEXT\n"
-	"  --seconds S        of sending (default 3)\n"
-	"  --hard-limit SIZE  passed on (default 1M); --soft-limit SIZE (default 256K)\n"
-	"  --slack SIZE       allowed above copy + 32 hard limits (default 64M)\n";
+	"  --seconds S        of sending (default 3)\n";
 
 static const struct option long_options[] = {
-	{ "culvert", required_argument, NULL, 'c' },
 	{ "engine", required_argument, NULL, 'e' },
 	{ "variant", required_argument, NULL, 'v' },
 	{ "seconds", required_argument, NULL, 's' },
-	{ "hard-limit", required_argument, NULL, 'H' },
-	{ "soft-limit", required_argument, NULL, 'S' },
-	{ "slack", required_argument, NULL, 'k' },
 	{ "help", no_argument, NULL, 'h' },
 	{ 0 },
 };
@@ -272,13 +264,9 @@ int main(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
-		case 'c': opt.culvert = optarg; break;
 		case 'e': opt.engine = optarg; break;
 		case 'v': opt.variant = optarg; break;
 		case 's': opt.seconds = atof(optarg); break;
-		case 'H': opt.hard_limit = optarg; break;
-		case 'S': opt.soft_limit = optarg; break;
-		case 'k': opt.slack = parse_bytes(optarg); break;
 		default:
 			fputs(help, c == 'h' ? stdout : stderr);
 			return c == 'h' ? 0 : 2;

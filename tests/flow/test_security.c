@@ -5,7 +5,6 @@
  */
 #include "forward_rig.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/bpf.h>
@@ -17,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "daemon/syscall_filter.h"
+#include "hold.h"
 #include "takeover.h"
 
 #define TEST_SECONDS 240
@@ -40,14 +40,14 @@ static const char *const confinement[] = {
 	"Seccomp:\t2\n",
 };
 
-static void check_thread(pid_t pid, const char *tid)
+static void check_thread(pid_t pid, pid_t tid)
 {
 	size_t n = sizeof(confinement) / sizeof(confinement[0]);
 	char path[300], text[4096] = "";
 	ssize_t len;
 	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%d/task/%s/status", (int)pid, tid);
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/status", (int)pid, (int)tid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(fd >= 0);
 	len = read(fd, text, sizeof(text) - 1);
@@ -57,28 +57,18 @@ static void check_thread(pid_t pid, const char *tid)
 		n--; /* Seccomp is the last */
 	for (size_t i = 0; i < n; i++)
 		if (!strstr(text, confinement[i]))
-			fail_msg("thread %s lacks: %s\n%s", tid, confinement[i], text);
+			fail_msg("thread %d lacks: %s\n%s", (int)tid, confinement[i], text);
 }
 
 static void every_thread_is_confined(void **state)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\nworkers = 3\n" FORWARD);
 	pid_t pid = rig_pid(d);
-	char path[64];
-	struct dirent *e;
-	int n = 0;
-	DIR *dir;
+	pid_t tids[64];
+	size_t n = hold_threads(pid, tids, 64);
 
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	dir = opendir(path);
-	assert_non_null(dir);
-	while ((e = readdir(dir))) {
-		if (e->d_name[0] == '.')
-			continue;
-		check_thread(pid, e->d_name);
-		n++;
-	}
-	closedir(dir);
+	for (size_t i = 0; i < n; i++)
+		check_thread(pid, tids[i]);
 	assert_true(n >= 5); /* main, control, three workers */
 	rig_stop(d);
 }

@@ -5,11 +5,10 @@
  */
 #include "forward_rig.h"
 
-#include <dirent.h>
-#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
+
+#include "hold.h"
 
 #define TEST_SECONDS 240
 #define FORWARD_ONE "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
@@ -232,11 +231,8 @@ static bool silent_without(struct daemon *d, pid_t tid)
 {
 	size_t before = count_text(d, " has hung");
 	bool noticed = false, silent = false;
-	int status;
 
-	assert_int_equal(ptrace(PTRACE_SEIZE, tid, NULL, NULL), 0);
-	assert_int_equal(ptrace(PTRACE_INTERRUPT, tid, NULL, NULL), 0);
-	assert_int_equal(waitpid(tid, &status, __WALL), tid);
+	assert_int_equal(hold_begin(tid), 0);
 	for (int i = 0; i < MESSAGES && !noticed; i++) {
 		hear(QUIET_MS);
 		noticed = count_text(d, " has hung") > before;
@@ -245,30 +241,10 @@ static bool silent_without(struct daemon *d, pid_t tid)
 		forget_messages();
 		silent = !hear(QUIET_MS);
 	}
-	assert_int_equal(ptrace(PTRACE_DETACH, tid, NULL, NULL), 0);
+	hold_end(tid);
 	if (!hear(RIG_PATIENCE_MS))
 		fail_msg("systemd is not told that all is well again");
 	return silent;
-}
-
-static size_t list_threads(pid_t pid, pid_t *tids)
-{
-	struct dirent *e;
-	char path[64];
-	size_t n = 0;
-	DIR *dir;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	dir = opendir(path);
-	assert_non_null(dir);
-	while ((e = readdir(dir)) && n < THREADS_MAX) {
-		pid_t tid = (pid_t)strtol(e->d_name, NULL, 10);
-
-		if (tid && tid != pid)
-			tids[n++] = tid;
-	}
-	closedir(dir);
-	return n;
 }
 
 static void watchdog(void **state)
@@ -282,9 +258,10 @@ static void watchdog(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_true(hear(RIG_PATIENCE_MS)); /* of an idle daemon */
 	pid = rig_pid(d);
-	n = list_threads(pid, tids);
+	n = hold_threads(pid, tids, THREADS_MAX);
 	for (size_t i = 0; i < n; i++)
-		silent += silent_without(d, tids[i]);
+		if (tids[i] != pid)
+			silent += silent_without(d, tids[i]);
 	assert_true(silent >= 3);
 	assert_true(count_text(d, "worker 0 has hung") > 0);
 	assert_true(count_text(d, "worker 1 has hung") > 0);

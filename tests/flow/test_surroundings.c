@@ -6,7 +6,6 @@
  */
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,10 +16,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
+#include <sys/syscall.h>
 
 #include "cases.h"
+#include "deny.h"
 #include "env.h"
 #include "side_by_side.h"
 
@@ -62,6 +63,7 @@ static const struct served {
 	{ "no BTF of the kernel", MOUNTS("umount -l /sys"), "it needs kernel BTF" },
 	{ "root without capabilities for BPF", BOUNDING "-bpf,-perfmon,-net_admin,-sys_admin",
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
+	{ "no namespaces of its own for the probe", BOUNDING "-sys_admin", NULL },
 	{ "an ordinary account", "setpriv --reuid 65534 --regid 65534 --clear-groups",
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 	{ "a user namespace without accounts",
@@ -69,6 +71,27 @@ static const struct served {
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 };
 
+#define USER_SPACE "warning: everything is carried in user space: "
+#define COPY_INSTEAD "warning: copy is used where splice would be better: "
+#define NO_LOCK "\"receive-buffer\" does not hold on this kernel: SO_BUF_LOCK: "
+#define NO_SPLICE "\"splice\" does not hold on this kernel: "
+#define UNKNOWN "it cannot be tried whether this kernel does what it must: \"loopback\" fails: "
+
+/* What the kernel lacks, and what the probe at the start finds of it. */
+static const struct lack {
+	int nr, error;   /* of deny_syscall(); NR 0: nothing is missing */
+	uint32_t option;
+	const char *no_sockmap, *no_splice; /* why not; "": it is used */
+	const char *refused; /* this engine is, if it is asked for by name; all others start */
+} lacks[] = {
+	{ .no_sockmap = "", .no_splice = "" },
+	{ SYS_setsockopt, ENOPROTOOPT, SO_BUF_LOCK, NO_LOCK, "", "sockmap" },
+	{ SYS_splice, EINVAL, 0, "", NO_SPLICE, "splice" },
+	/* the probe dies of it, the daemon does not: nothing can be tried, so nothing is trusted */
+	{ SYS_unshare, 0, 0, UNKNOWN "the process that tried it was killed", UNKNOWN, NULL },
+};
+
+#define N_LACKS (sizeof(lacks) / sizeof(lacks[0]))
 #define N_REFUSED (sizeof(refused) / sizeof(refused[0]))
 #define N_SERVED (sizeof(served) / sizeof(served[0]))
 
@@ -130,6 +153,15 @@ static void assert_status(const struct served *row)
 	json_object_put(status);
 }
 
+static void stop(void)
+{
+	int r = daemon_stop(c.d, 10000, c.why, sizeof(c.why));
+
+	c.d = NULL;
+	if (r)
+		fail_msg("%s", c.why);
+}
+
 static void serves(const struct served *row)
 {
 	int r = start_cases(row->name, row->starter);
@@ -147,10 +179,7 @@ static void serves(const struct served *row)
 		assert_status(row);
 	if (cases_session(&c, VIA_PLAIN, CLIENT, SERVER, 20000) || cases_idle(&c, c.d))
 		fail_msg("%s: %s", row->name, c.why);
-	r = daemon_stop(c.d, 10000, c.why, sizeof(c.why));
-	c.d = NULL;
-	if (r)
-		fail_msg("%s: %s", row->name, c.why);
+	stop();
 }
 
 /* No engine makes a difference to that: the one that is not tried first. */
@@ -176,11 +205,120 @@ static void does_without(void **state)
 		serves(&served[i]);
 }
 
+/* --- what the probe finds at the start --- */
+
+/* The object of the list at PATH whose KEY is NAME. */
+static struct json_object *named(struct json_object *status, const char *path, const char *key,
+				 const char *name)
+{
+	struct json_object *list = json_at(status, path);
+
+	for (size_t i = 0; list && i < json_object_array_length(list); i++) {
+		struct json_object *o = json_object_array_get_idx(list, i);
+
+		if (!strcmp(json_text(o, key), name))
+			return o;
+	}
+	fail_msg("status: no %s %s", path, name);
+	return NULL;
+}
+
+static bool feature(struct json_object *status, const char *name)
+{
+	return json_object_get_boolean(json_at(named(status, "kernel.features", "name", name),
+					       "available"));
+}
+
+static bool has_carried(struct json_object *status, const char *carrier)
+{
+	return json_int(named(status, "carriers", "carrier", carrier), "bytes") > 0;
+}
+
+static void assert_begins(const char *text, const char *begin)
+{
+	if (strncmp(text, begin, strlen(begin)) != 0)
+		fail_msg("\"%s\" does not begin with \"%s\"", text, begin);
+}
+
+/* The log has WARNING with REASON, or, if REASON is "", no such warning. */
+static void assert_warned(const char *warning, const char *reason)
+{
+	char line[400];
+
+	snprintf(line, sizeof(line), "%s%s", warning, reason);
+	assert_int_equal(daemon_log_has(c.d, line, 0), *reason != 0);
+}
+
+/*
+ * A daemon with `auto` runs: its log and status say why it has no sockmap, and why no splice; "" where
+ * it has.  Traffic has no other carriers.  TRIED: at the start.
+ */
+static void assert_runs(const char *no_sockmap, const char *no_splice, bool tried)
+{
+	struct json_object *status = NULL;
+
+	if (cases_session(&c, VIA_PLAIN, CLIENT, SERVER, 20000))
+		fail_msg("%s", c.why);
+	assert_int_equal(daemon_query(c.d, "status", 5000, &status), 0);
+	assert_int_equal(json_object_get_boolean(json_at(status, "kernel.available")),
+			 !*no_sockmap);
+	assert_begins(json_text(status, "kernel.reason"), no_sockmap);
+	assert_int_equal(feature(status, "splice"), !*no_splice);
+	assert_begins(json_text(named(status, "kernel.features", "name", "splice"), "reason"),
+		      no_splice);
+	assert_int_equal(feature(status, "tried at the start"), tried);
+	assert_int_equal(has_carried(status, "sockmap"), !*no_sockmap);
+	assert_int_equal(has_carried(status, "splice"), !*no_splice);
+	json_object_put(status);
+	assert_warned(USER_SPACE, no_sockmap);
+	assert_warned(COPY_INSTEAD, no_splice);
+	stop();
+}
+
+static void lacks_something(void **state)
+{
+	static const char *const names[] = { "sockmap", "splice", "copy" };
+	const struct lack *row = *state;
+	char line[320];
+
+	if (row->nr)
+		deny_syscall(row->nr, row->error, row->option);
+	c.engine = "auto";
+	if (cases_start(&c))
+		fail_msg("%s", c.why);
+	assert_runs(row->no_sockmap, row->no_splice, true);
+	for (size_t i = 0; row->refused && i < 3; i++) {
+		c.engine = names[i];
+		if (strcmp(names[i], row->refused) != 0) {
+			assert_int_equal(cases_start(&c), 0);
+			stop();
+			continue;
+		}
+		assert_int_equal(cases_start(&c), -ENOTSUP);
+		snprintf(line, sizeof(line), "error: --engine %s cannot be used: %s", names[i],
+			 *row->no_sockmap ? row->no_sockmap : row->no_splice);
+		if (!strstr(c.why, line))
+			fail_msg("%s\nnot: %s", c.why, line);
+	}
+}
+
+static void probe_no_tries_nothing(void **state)
+{
+	(void)state;
+	c.engine = "auto";
+	c.probe = "no";
+	if (cases_start(&c))
+		fail_msg("%s", c.why);
+	assert_runs("", "", false);
+}
+
+/* --- */
+
 static int kill_daemon(void **state)
 {
 	(void)state;
 	daemon_kill(c.d);
-	c.d = NULL;
+	c = (struct cases){ 0 };
 	return 0;
 }
 
@@ -189,24 +327,32 @@ static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
 
 #define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
 
+/* The refusals, the engines, the lacks: each with a process of its own, which lives with its loss. */
 static int run_part(size_t i)
 {
 	const struct CMUnitTest refusals[] = {
 		cmocka_unit_test_teardown(says_what_is_missing, kill_daemon),
+		cmocka_unit_test_teardown(probe_no_tries_nothing, kill_daemon),
 	};
-	const struct CMUnitTest of_engine[] = {
-		{ "does_without", does_without, NULL, kill_daemon, engines[i % N_ENGINES] },
-	};
+	struct CMUnitTest one = { .teardown_func = kill_daemon };
 
 	env_enter("test_surroundings", TEST_SECONDS);
 	if (cases_listen())
 		return 1;
-	if (i == N_ENGINES)
-		return _cmocka_run_group_tests("refusals", refusals, 1, NULL, NULL);
-	return _cmocka_run_group_tests(engines[i], of_engine, 1, NULL, NULL);
+	if (!i)
+		return cmocka_run_group_tests(refusals, NULL, NULL);
+	if (i <= N_ENGINES) {
+		one.name = one.initial_state = engines[i - 1];
+		one.test_func = does_without;
+	} else {
+		one.name = "lacks_something";
+		one.initial_state = (void *)&lacks[i - 1 - N_ENGINES];
+		one.test_func = lacks_something;
+	}
+	return _cmocka_run_group_tests("surroundings", &one, 1, NULL, NULL);
 }
 
 int main(void)
 {
-	return side_by_side(N_ENGINES + 1, run_part);
+	return side_by_side(1 + N_ENGINES + N_LACKS, run_part);
 }

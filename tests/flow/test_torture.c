@@ -22,18 +22,15 @@
 #define LISTEN "127.0.0.1:9000"
 #define UPSTREAM "127.0.0.1:9100"
 
+#define STORM_MS 250 /* the daemon is stopped at least so often */
+
 static struct options {
-	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory, *copy_buffer;
-	const char *workers, *log_level;
-	const char *idle_timeout, *fin_timeout;
+	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory;
 	struct torture_conf torture;
 	double minutes;
-	bool storm, json;
-	unsigned int storm_ms;
-	uint64_t storm_seed;
+	bool storm;
 } opt = {
 	.engine = "auto",
-	.storm_ms = 250,
 	.torture = { .sessions = 1000, .concurrency = 48, .threads = 2, .stall_ms = 60000 },
 };
 
@@ -46,167 +43,101 @@ static const char *const carrier_names[] = { "copy", "splice", "sockmap", "graft
 #define N_CARRIERS 4
 
 static const char help[] =
-	"test_torture [options]\n"
+	"test_torture [options] [-- options of the daemon]\n"
 	"  --culvert PATH       the daemon (default: the one built together with this program)\n"
 	"  --engine E           auto, sockmap, splice or copy (default auto)\n"
 	"  --sessions N         how many (default 1000)\n"
 	"  --minutes M          run until the time is over instead\n"
 	"  --concurrency C      at once (default 48)\n"
-	"  --threads T          of this program (default 2)\n"
 	"  --seed S             default: from the clock; printed\n"
-	"  --only K             only what session K of the seed does (default: once)\n"
-	"  --soft-limit, --hard-limit, --kernel-memory, --copy-buffer, --workers,\n"
-	"  --log-level          for the daemon\n"
-	"  --idle-timeout, --fin-timeout S\n"
-	"                       for the daemon, whose sessions must never be silent for so long\n"
-	"                       (default: from the seed)\n"
+	"  --only K             only what session K of the seed does, once\n"
+	"  --soft-limit, --hard-limit, --kernel-memory\n"
+	"                       for the daemon\n"
 	"  --storm              stop and continue the daemon at random\n"
-	"  --storm-ms N         ... every 1..N ms (default 250)\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
-	"  --json               a summary in JSON on stdout\n"
-	"  --show K             print the scripts of session K of the seed and exit\n";
-
-enum {
-	OPT_CULVERT = 256, OPT_ENGINE, OPT_SESSIONS, OPT_MINUTES, OPT_CONCURRENCY, OPT_THREADS,
-	OPT_SEED, OPT_ONLY, OPT_SOFT, OPT_HARD, OPT_MEMORY, OPT_COPY, OPT_WORKERS,
-	OPT_LOG, OPT_STORM,
-	OPT_IDLE, OPT_FIN,
-	OPT_STORM_MS, OPT_STALL, OPT_JSON, OPT_SHOW, OPT_HELP,
-};
+	"Prints a summary in JSON.\n";
 
 static const struct option long_options[] = {
-	{ "culvert", required_argument, NULL, OPT_CULVERT },
-	{ "engine", required_argument, NULL, OPT_ENGINE },
-	{ "sessions", required_argument, NULL, OPT_SESSIONS },
-	{ "minutes", required_argument, NULL, OPT_MINUTES },
-	{ "concurrency", required_argument, NULL, OPT_CONCURRENCY },
-	{ "threads", required_argument, NULL, OPT_THREADS },
-	{ "seed", required_argument, NULL, OPT_SEED },
-	{ "only", required_argument, NULL, OPT_ONLY },
-	{ "soft-limit", required_argument, NULL, OPT_SOFT },
-	{ "hard-limit", required_argument, NULL, OPT_HARD },
-	{ "kernel-memory", required_argument, NULL, OPT_MEMORY },
-	{ "copy-buffer", required_argument, NULL, OPT_COPY },
-	{ "workers", required_argument, NULL, OPT_WORKERS },
-	{ "log-level", required_argument, NULL, OPT_LOG },
-	{ "idle-timeout", required_argument, NULL, OPT_IDLE },
-	{ "fin-timeout", required_argument, NULL, OPT_FIN },
-	{ "storm", no_argument, NULL, OPT_STORM },
-	{ "storm-ms", required_argument, NULL, OPT_STORM_MS },
-	{ "stall-timeout", required_argument, NULL, OPT_STALL },
-	{ "json", no_argument, NULL, OPT_JSON },
-	{ "show", required_argument, NULL, OPT_SHOW },
-	{ "help", no_argument, NULL, OPT_HELP },
+	{ "culvert", required_argument, NULL, 'c' },
+	{ "engine", required_argument, NULL, 'e' },
+	{ "sessions", required_argument, NULL, 'n' },
+	{ "minutes", required_argument, NULL, 'm' },
+	{ "concurrency", required_argument, NULL, 'C' },
+	{ "seed", required_argument, NULL, 'r' },
+	{ "only", required_argument, NULL, 'o' },
+	{ "soft-limit", required_argument, NULL, 'S' },
+	{ "hard-limit", required_argument, NULL, 'H' },
+	{ "kernel-memory", required_argument, NULL, 'k' },
+	{ "storm", no_argument, NULL, 's' },
+	{ "stall-timeout", required_argument, NULL, 't' },
+	{ "help", no_argument, NULL, 'h' },
 	{ 0 },
 };
 
-static void show(uint64_t id)
-{
-	struct plan plan;
-	char text[2000];
-
-	plan_make(opt.torture.seed, id, &plan);
-	for (int side = 0; side < 2; side++) {
-		peer_script_format(plan.side[side].steps, plan.side[side].n, SIZE_MAX, text,
-				   sizeof(text));
-		printf("%s: %s\n", side ? "server" : "client", text);
-	}
-	if (plan.aborts != PLAN_NOBODY)
-		printf("the %s aborts after sending %lld or receiving %lld\n",
-		       plan.aborts == PLAN_SERVER ? "server" : "client", (long long)plan.abort_tx,
-		       (long long)plan.abort_rx);
-	exit(0);
-}
-
-static void set_option(int c, int64_t *show_id, bool *sessions_given)
+static void set_option(int c)
 {
 	struct torture_conf *t = &opt.torture;
 
 	switch (c) {
-	case OPT_CULVERT: opt.culvert = optarg; break;
-	case OPT_ENGINE: opt.engine = optarg; break;
-	case OPT_SOFT: opt.soft_limit = optarg; break;
-	case OPT_HARD: opt.hard_limit = optarg; break;
-	case OPT_MEMORY: opt.kernel_memory = optarg; break;
-	case OPT_COPY: opt.copy_buffer = optarg; break;
-	case OPT_WORKERS: opt.workers = optarg; break;
-	case OPT_LOG: opt.log_level = optarg; break;
-	case OPT_IDLE: opt.idle_timeout = optarg; break;
-	case OPT_FIN: opt.fin_timeout = optarg; break;
-	case OPT_MINUTES: opt.minutes = atof(optarg); break;
-	case OPT_STORM: opt.storm = true; break;
-	case OPT_STORM_MS: opt.storm_ms = (unsigned int)atoi(optarg); break;
-	case OPT_JSON: opt.json = true; break;
-	case OPT_CONCURRENCY: t->concurrency = (unsigned int)atoi(optarg); break;
-	case OPT_THREADS: t->threads = (unsigned int)atoi(optarg); break;
-	case OPT_SEED: t->seed = strtoull(optarg, NULL, 0); break;
-	case OPT_STALL: t->stall_ms = (int)(atof(optarg) * 1000); break;
-	case OPT_SHOW: *show_id = atoll(optarg); break;
-	case OPT_SESSIONS:
-		t->sessions = strtoull(optarg, NULL, 0);
-		*sessions_given = true;
-		break;
-	case OPT_ONLY:
+	case 'c': opt.culvert = optarg; break;
+	case 'e': opt.engine = optarg; break;
+	case 'S': opt.soft_limit = optarg; break;
+	case 'H': opt.hard_limit = optarg; break;
+	case 'k': opt.kernel_memory = optarg; break;
+	case 'm': opt.minutes = atof(optarg); break;
+	case 's': opt.storm = true; break;
+	case 'C': t->concurrency = (unsigned int)atoi(optarg); break;
+	case 'r': t->seed = strtoull(optarg, NULL, 0); break;
+	case 't': t->stall_ms = (int)(atof(optarg) * 1000); break;
+	case 'n': t->sessions = strtoull(optarg, NULL, 0); break;
+	case 'o':
 		t->only = true;
 		t->only_id = strtoull(optarg, NULL, 0);
+		t->sessions = 1;
 		break;
-	case OPT_HELP:
-		fputs(help, stdout);
-		exit(0);
 	default:
-		fputs(help, stderr);
-		exit(2);
+		fputs(help, c == 'h' ? stdout : stderr);
+		exit(c == 'h' ? 0 : 2);
 	}
 }
 
 static void parse_options(int argc, char **argv)
 {
 	struct timespec ts;
-	int64_t show_id = -1;
-	bool sessions_given = false;
 	int c;
 
 	clock_gettime(CLOCK_REALTIME, &ts);
 	opt.torture.seed = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1)
-		set_option(c, &show_id, &sessions_given);
-	if (optind < argc || !opt.torture.threads || !opt.torture.concurrency || !opt.storm_ms) {
-		fputs(help, stderr);
-		exit(2);
-	}
-	if (opt.torture.only && !sessions_given)
-		opt.torture.sessions = 1;
-	if (show_id >= 0)
-		show((uint64_t)show_id);
+		set_option(c);
+	if (!opt.torture.concurrency)
+		set_option('?');
 }
 
 /*
  * Longer than a session pauses and the storm stops the daemon, and short enough that there are
  * looks: at flows in every phase.
  */
-static const char *some_timeout(const char *given, uint64_t salt, char *buf, size_t len)
+static const char *some_timeout(uint64_t salt, char *buf, size_t len)
 {
 	uint64_t rng = opt.torture.seed ^ salt;
 
-	if (given)
-		return given;
 	snprintf(buf, len, "%llu",
 		 (unsigned long long)rng_range(&rng, 8, 20) * (unsigned int)env_slow());
 	return buf;
 }
 
-static void start_daemon(void)
+/* MORE: options of its own. */
+static void start_daemon(char **more)
 {
-	const char *args[32];
+	const char *args[64];
 	char idle[24], half[24];
 	struct daemon_conf conf = { .culvert = opt.culvert, .engine = opt.engine, .args = args };
 	const char *const pairs[][2] = {
 		{ "--soft-limit", opt.soft_limit }, { "--hard-limit", opt.hard_limit },
 		{ "--kernel-memory", opt.kernel_memory },
-		{ "--copy-buffer", opt.copy_buffer }, { "--workers", opt.workers },
-		{ "--log-level", opt.log_level },
-		{ "--idle-timeout", some_timeout(opt.idle_timeout, 0x1d1e, idle, sizeof(idle)) },
-		{ "--fin-timeout", some_timeout(opt.fin_timeout, 0xf1f1, half, sizeof(half)) },
+		{ "--idle-timeout", some_timeout(0x1d1e, idle, sizeof(idle)) },
+		{ "--fin-timeout", some_timeout(0xf1f1, half, sizeof(half)) },
 	};
 	char why[1000];
 	int n = 0, r;
@@ -217,6 +148,8 @@ static void start_daemon(void)
 		args[n++] = pairs[i][0];
 		args[n++] = pairs[i][1];
 	}
+	while (*more && n < 60)
+		args[n++] = *more++;
 	args[n++] = LISTEN;
 	args[n++] = UPSTREAM;
 	args[n] = NULL;
@@ -250,7 +183,7 @@ static void *storm_main(void *arg)
 		uint64_t kind = rng_range(&rng, 0, 199);
 		unsigned int stop_ms = (unsigned int)rng_range(&rng, 1, 30);
 
-		nap((unsigned int)rng_range(&rng, 1, opt.storm_ms));
+		nap((unsigned int)rng_range(&rng, 1, STORM_MS));
 		if (kind == 0)
 			stop_ms = (unsigned int)rng_range(&rng, 1500, 4000);
 		else if (kind < 40)
@@ -322,23 +255,16 @@ static void on_failure(void)
 	json_object_put(o);
 }
 
-/* Sum of all counted errors, and the list of those that are not zero. */
-static uint64_t list_errors(struct json_object *status, char *text, size_t len)
+static uint64_t sum_errors(struct json_object *status)
 {
 	struct json_object *errors = json_at(status, "errors");
 	uint64_t sum = 0;
-	size_t at = 0;
 
-	snprintf(text, len, "none");
 	if (!json_object_is_type(errors, json_type_object))
 		return 0;
 	json_object_object_foreach(errors, key, value) {
-		int64_t n = json_object_get_int64(value);
-
-		sum += (uint64_t)n;
-		if (n && at + 1 < len)
-			at += (size_t)snprintf(text + at, len - at, "%s%s %lld", at ? ", " : "",
-					       key, (long long)n);
+		(void)key;
+		sum += (uint64_t)json_object_get_int64(value);
 	}
 	return sum;
 }
@@ -354,23 +280,25 @@ static void carriers_text(char *text, size_t len)
 					       carrier_names[k]);
 }
 
-static void print_json(double seconds, struct json_object *status, const char *carriers,
-		       bool passed)
+static void print_summary(double seconds, struct json_object *status, bool passed)
 {
 	static const char *const parts[] = { "handovers", "errors" };
 	const struct torture_stats *s = &torture_stats;
 	struct json_object *o = json_object_new_object();
+	char carriers[80];
 	const struct {
 		const char *key;
 		uint64_t value;
 	} numbers[] = {
 		{ "seed", opt.torture.seed }, { "sessions", s->finished }, { "bytes", s->bytes },
-		{ "aborted_by_plan", s->aborted_by_plan }, { "wrong", s->wrong },
+		{ "aborted_by_plan", s->aborted_by_plan }, { "eof_for_rst", s->eof_for_rst },
+		{ "wrong", s->wrong },
 		{ "truncated", s->truncated }, { "extra", s->extra }, { "stalls", s->stalls },
 		{ "failed", s->failed }, { "reset_by_daemon", s->reset_by_daemon },
 		{ "stops", stops },
 	};
 
+	carriers_text(carriers, sizeof(carriers));
 	json_object_object_add(o, "engine", json_object_new_string(opt.engine));
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		json_object_object_add(o, numbers[i].key,
@@ -425,35 +353,14 @@ static bool verdict(struct json_object *status, uint64_t errors)
 
 static int summary(int64_t start)
 {
-	const struct torture_stats *s = &torture_stats;
 	double seconds = (double)(now_ms() - start) / 1000;
 	struct json_object *status = NULL;
-	char errors[1000], carriers[80], handovers[200];
-	uint64_t sum;
 	bool ok;
 
 	if (!daemon_query(the_daemon, "status", 5000 * env_slow(), &status))
 		note_carriers(status);
-	sum = list_errors(status, errors, sizeof(errors));
-	carriers_text(carriers, sizeof(carriers));
-	snprintf(handovers, sizeof(handovers), "%s", json_text(status, "handovers"));
-	ok = verdict(status, sum);
-	fprintf(opt.json ? stderr : stdout,
-		"torture %s: engine %s, seed %llu, %llu sessions in %.1f s (%.0f/s), "
-		"%llu MB verified, %llu aborted by plan (%llu seen as EOF)\n"
-		"  wrong %llu, truncated %llu, extra %llu, stalls %llu, failed %llu, "
-		"reset_by_daemon %llu, stops %llu\n"
-		"  carriers: %s; handovers: %s; errors: %s\n",
-		ok ? "ok" : "FAILED", opt.engine, (unsigned long long)opt.torture.seed,
-		(unsigned long long)s->finished, seconds, (double)s->finished / seconds,
-		(unsigned long long)(s->bytes >> 20), (unsigned long long)s->aborted_by_plan,
-		(unsigned long long)s->eof_for_rst, (unsigned long long)s->wrong,
-		(unsigned long long)s->truncated, (unsigned long long)s->extra,
-		(unsigned long long)s->stalls, (unsigned long long)s->failed,
-		(unsigned long long)s->reset_by_daemon, (unsigned long long)stops, carriers,
-		handovers, errors);
-	if (opt.json)
-		print_json(seconds, status, carriers, ok);
+	ok = verdict(status, sum_errors(status));
+	print_summary(seconds, status, ok);
 	json_object_put(status);
 	return ok ? 0 : 1;
 }
@@ -471,7 +378,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "FAIL: cannot listen at %s\n", UPSTREAM);
 		return 1;
 	}
-	start_daemon();
+	start_daemon(argv + optind);
 	fprintf(stderr, "torture: engine %s, seed %llu\n", opt.engine, (unsigned long long)t->seed);
 	start = now_ms();
 	if (opt.minutes > 0)
