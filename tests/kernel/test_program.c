@@ -14,8 +14,6 @@
 #define FRESH 10
 #define LOST (AGAIN + FRESH)
 
-static uint64_t cookies[2]; /* by slot */
-
 /* Make the program know the session; neither flow is in rx yet. */
 static struct kt_session *admit(struct kt_session *s)
 {
@@ -23,8 +21,8 @@ static struct kt_session *admit(struct kt_session *s)
 
 	assert_int_equal(kernel_pair_get(kt_culvert, &pair), 0);
 	assert_int_equal(pair, 0); /* there is only one */
-	assert_int_equal(kernel_admit(kt_culvert, CLIENT, s->a, &cookies[CLIENT]), 0);
-	assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b, &cookies[UPSTREAM]), 0);
+	assert_int_equal(kernel_admit(kt_culvert, CLIENT, s->a), 0);
+	assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b), 0);
 	return s;
 }
 
@@ -33,8 +31,8 @@ static void forget(struct kt_session *s)
 {
 	kt_close(&s->a);
 	kt_close(&s->b);
-	kernel_forget(kt_culvert, CLIENT, cookies[CLIENT], true);
-	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], true);
+	kernel_forget(kt_culvert, CLIENT, true);
+	kernel_forget(kt_culvert, UPSTREAM, true);
 	kernel_pair_put(kt_culvert, 0);
 }
 
@@ -247,7 +245,7 @@ static void a_target_that_is_gone_is_told(void **state)
 
 	(void)state;
 	assert_int_equal(kernel_ring_open(kt_culvert, 0, keep, &last, &ring), 0);
-	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], false);
+	kernel_forget(kt_culvert, UPSTREAM, false);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_true(KT_WAIT(kernel_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
 	assert_true(KT_WAIT(kernel_ring_consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
@@ -263,7 +261,7 @@ static void lose_by_redirect(struct kt_session *s)
 	enter(s);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
-	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], false); /* out of tx */
+	kernel_forget(kt_culvert, UPSTREAM, false); /* out of tx */
 	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
 }
 
@@ -273,7 +271,7 @@ static void lose_at_entry(struct kt_session *s)
 	enter(s);
 	assert_int_equal(kt_send(s->b, 0, SENT), 0); /* as user space has carried these */
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
-	kernel_forget(kt_culvert, UPSTREAM, cookies[UPSTREAM], false);
+	kernel_forget(kt_culvert, UPSTREAM, false);
 	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
 }
 
@@ -309,8 +307,7 @@ static void what_follows_a_loss_is_dropped(void **state)
 		assert_true(KT_WAIT(st->dropped != dropped));
 		lost = st->dropped;
 		if (ways[i] != lose_by_gap) /* the target is back */
-			assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b,
-						      &cookies[UPSTREAM]), 0);
+			assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b), 0);
 
 		assert_int_equal(kt_send(s->client, SENT + LOST, FRESH), 0);
 		assert_true(KT_HOLDS(kt_quiet(s->server), 100));

@@ -3,14 +3,26 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <cmocka.h>
 
 #include "culvert.h"
 #include "datapath/policy.h"
-#include "policy_rig.h"
+#include "relay/forward.h"
+#include "seeded.h"
 
+#define SETTLE_MS 500
+#define REVIEW_PACKETS 1000
 #define KIB UINT64_C(1024)
+
+static struct policy policy_of(enum engine e)
+{
+	struct policy p;
+
+	policy_init(&p, e, SETTLE_MS, REVIEW_PACKETS);
+	return p;
+}
 
 static const struct flow on_copy = { .user_carrier = CARRIER_COPY, .reason = REASON_START };
 static const struct flow on_splice = { .user_carrier = CARRIER_SPLICE, .reason = REASON_BULK };
@@ -49,26 +61,6 @@ static void test_without_splice(void **state)
 		if (engines[i] == ENGINE_AUTO)
 			expect(policy_user(&p, &h, 0, &on_copy, without_kernel), CARRIER_COPY,
 			       REASON_BULK);
-	}
-}
-
-static void test_init(void **state)
-{
-	static const enum engine engines[] = { ENGINE_AUTO, ENGINE_SOCKMAP, ENGINE_SPLICE,
-					       ENGINE_COPY };
-
-	(void)state;
-	for (size_t i = 0; i < 4; i++) {
-		struct policy p = policy_of(engines[i]);
-
-		assert_int_equal(p.engine, engines[i]);
-		assert_true(p.promote_turns > 0 && p.promote_reads > 0);
-		assert_true(p.small_read < p.big_turn);
-		assert_true(p.big_turn < p.bulk_run);
-		assert_true(p.bulk_run < p.window);
-		/* only auto takes a flow out of the kernel because it is bulk */
-		assert_int_equal(p.kernel_bulk != 0, engines[i] == ENGINE_AUTO);
-		assert_true(p.max_demotions < 16); /* promote_* is shifted by so much */
 	}
 }
 
@@ -186,17 +178,6 @@ static void test_ping_pong(void **state)
 	}
 }
 
-static void test_ping_pong_upstream_first(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct habit h = { 0 };
-
-	(void)state;
-	expect(ping_pong(&p, &h, 1, p.promote_turns, 64), CARRIER_COPY, REASON_START);
-	expect(ping_pong(&p, &h, (p.promote_turns + 1) % 2, 1, 64), CARRIER_SOCKMAP,
-	       REASON_CONVERSATION);
-}
-
 static void test_no_kernel(void **state)
 {
 	struct policy p = policy_of(ENGINE_AUTO);
@@ -265,7 +246,7 @@ static bool is_ever_promoted(const struct policy *p, struct habit *h, unsigned i
 /* However often it was sent back: a conversation of small messages can return to the kernel. */
 static void test_way_back_stays_open(void **state)
 {
-	static const uint64_t sizes[] = { 1, 64, 1 * KIB, 4 * KIB };
+	static const uint64_t sizes[] = { 1, 64, 1 * KIB, 16 * KIB };
 	struct policy p = policy_of(ENGINE_AUTO);
 
 	(void)state;
@@ -274,15 +255,6 @@ static void test_way_back_stays_open(void **state)
 
 		assert_true(is_ever_promoted(&p, &h, 100000, sizes[i]));
 	}
-}
-
-static void test_way_back_stays_open_for_16k(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct habit h = { .demotions = p.max_demotions };
-
-	(void)state;
-	assert_true(is_ever_promoted(&p, &h, 100000, 16 * KIB));
 }
 
 static void test_bulk_run(void **state)
@@ -303,39 +275,6 @@ static void test_bulk_run(void **state)
 		habit_read(&h, !dir, 1, 1);
 		expect(policy_user(&p, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 	}
-}
-
-/* A long run wins over many turns before it: what counts is what happens now. */
-static void test_bulk_run_in_conversation(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct habit h = { 0 };
-
-	(void)state;
-	for (unsigned int i = 0; i < 100; i++)
-		habit_read(&h, i % 2, 64, 1);
-	habit_read(&h, 1, p.bulk_run, 4);
-	expect(policy_user(&p, &h, 1, &on_copy, calm), CARRIER_SPLICE, REASON_BULK);
-}
-
-/* Small questions, big answers: no turn is long enough to be a run, but all of them are bulk. */
-static void test_big_turns(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct habit h = { 0 };
-	struct decision d = { CARRIER_COPY, REASON_START };
-	uint64_t answer = 128 * KIB, total = 0;
-
-	(void)state;
-	while (total < p.window) {
-		expect(d, CARRIER_COPY, REASON_START);
-		habit_read(&h, 0, 100, 1);
-		expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_COPY, REASON_START);
-		habit_read(&h, 1, answer, 2);
-		d = policy_user(&p, &h, 1, &on_copy, calm);
-		total += answer + 100;
-	}
-	expect(d, CARRIER_SPLICE, REASON_BULK);
 }
 
 /* The average turn decides, exactly at big_turn. */
@@ -440,20 +379,6 @@ static void test_busy_worker(void **state)
 	assert_int_equal(p.review_packets, REVIEW_PACKETS);
 }
 
-static void test_small_read_boundary(void **state)
-{
-	struct policy p = policy_of(ENGINE_AUTO);
-	struct habit h = { .last_dir = 1, .turns = 1, .reads = { 1000, 1 } };
-
-	(void)state;
-	h.bytes[0] = 1000 * (uint64_t)p.small_read;
-	expect(policy_user(&p, &h, 0, &on_splice, without_kernel), CARRIER_SPLICE, REASON_BULK);
-	p.big_turn = UINT32_MAX; /* so that only the size of the reads decides */
-	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_SMALL_READS);
-	h.bytes[0] += 1000;
-	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_COPY, REASON_START);
-}
-
 /* A limit keeps a flow out of the kernel, and that is the reason, whatever else could be one. */
 static void test_limited(void **state)
 {
@@ -500,32 +425,240 @@ static void test_memory_short(void **state)
 	expect(policy_user(&p, &h, 0, &on_splice, full), CARRIER_SPLICE, REASON_BULK);
 }
 
+/* --- what a session (habit) and a worker (load) have been doing --- */
+
+static void test_habit_read(void **state)
+{
+	struct habit h = { 0 };
+
+	(void)state;
+	habit_read(&h, 0, 100, 1);
+	habit_read(&h, 0, 50, 2);
+	assert_int_equal(h.turns, 0);
+	assert_int_equal(h.run, 150);
+	habit_read(&h, 1, 7, 1);
+	assert_int_equal(h.turns, 1);
+	assert_int_equal(h.run, 7);
+	assert_int_equal(h.last_dir, 1);
+	habit_read(&h, 0, 1, 1);
+	assert_int_equal(h.turns, 2);
+	assert_int_equal(h.run, 1);
+	assert_int_equal(h.bytes[0], 151);
+	assert_int_equal(h.bytes[1], 7);
+	assert_int_equal(h.reads[0], 4);
+	assert_int_equal(h.reads[1], 1);
+}
+
+/* A look that found nothing to read says nothing about the session. */
+static void test_habit_read_of_nothing(void **state)
+{
+	struct habit h = { 0 }, before;
+
+	(void)state;
+	habit_read(&h, 0, 5, 1);
+	before = h;
+	habit_read(&h, 1, 0, 0);
+	habit_read(&h, 0, 0, 0);
+	assert_memory_equal(&h, &before, sizeof(h));
+}
+
+/* Percent of a CPU that the thread uses. */
+static unsigned int cpu = 50;
+
+/* N batches with READS small reads each, all at NOW_MS. */
+static void batches(const struct policy *p, struct load *l, unsigned int n, unsigned int reads,
+		    uint64_t now_ms)
+{
+	while (n--) {
+		for (unsigned int i = 0; i < reads; i++)
+			load_read(p, l, 64);
+		if (load_batch(l, n ? l->looked_ms : now_ms))
+			load_look(p, l, now_ms, l->cpu_ns + (now_ms - l->looked_ms) * cpu * 10000);
+	}
+}
+
+static void test_load(void **state)
+{
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct load l = { 0 };
+
+	(void)state;
+	assert_false(load_busy(&p, &l, 0));
+	batches(&p, &l, 100, 2, 10000); /* less than 2.5 reads a batch */
+	assert_false(load_busy(&p, &l, 10000));
+	batches(&p, &l, 100, 3, 10050);
+	assert_false(load_busy(&p, &l, 10050)); /* too early for a look */
+	batches(&p, &l, 100, 3, 10100);
+	assert_true(load_busy(&p, &l, 10100));
+	batches(&p, &l, 100, 1, 10200); /* over, but not for long enough */
+	assert_true(load_busy(&p, &l, 10100 + SETTLE_MS - 1));
+	assert_false(load_busy(&p, &l, 10100 + SETTLE_MS));
+	batches(&p, &l, 10, 5, 20000); /* some reads in ten seconds say nothing */
+	assert_false(load_busy(&p, &l, 20000));
+	p.settle_ms = 0;
+	batches(&p, &l, 1000, 5, 20100);
+	assert_false(load_busy(&p, &l, 20100));
+}
+
+/* A worker that sleeps most of the time can wake up for each message. */
+static void test_load_asleep(void **state)
+{
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct load l = { 0 };
+
+	(void)state;
+	cpu = 49;
+	batches(&p, &l, 100, 5, 10000);
+	assert_false(load_busy(&p, &l, 10000));
+	cpu = 50;
+	batches(&p, &l, 100, 5, 10100);
+	assert_true(load_busy(&p, &l, 10100));
+}
+
+/* What waits for a big read of a neighbour is not many flows at once. */
+static void test_load_beside_bulk(void **state)
+{
+	struct policy p = policy_of(ENGINE_AUTO);
+	struct load l = { 0 };
+
+	(void)state;
+	for (unsigned int i = 0; i < 100; i++) {
+		load_read(&p, &l, 64);
+		load_read(&p, &l, p.big_turn); /* the reads of this batch do not count, */
+		load_batch(&l, 1);
+		batches(&p, &l, 1, 20, 1); /* nor of this one, in which all that waited is served, */
+		batches(&p, &l, 1, 1, 1);  /* but those of this one do */
+	}
+	batches(&p, &l, 1, 1, 10000);
+	assert_false(load_busy(&p, &l, 10000));
+}
+
+/* --- whatever the traffic --- */
+
+static bool same(struct decision a, struct decision b)
+{
+	return a.carrier == b.carrier && a.reason == b.reason;
+}
+
+/* What holds of a decision of any engine. */
+static void check_decision(const struct policy *p, const struct habit *h, unsigned int dir,
+			   const struct flow *f)
+{
+	const struct setting settled = { .kernel_ok = true, .watch_ms = UINT32_MAX };
+	const struct setting bare = { .watch_ms = UINT32_MAX };
+	struct decision own = { f->user_carrier, f->reason };
+	struct decision with = policy_user(p, h, dir, f, settled);
+	struct decision without = policy_user(p, h, dir, f, bare);
+
+	assert_int_not_equal(without.carrier, CARRIER_SOCKMAP);
+	/* a kernel adds one choice and takes none away */
+	assert_true(with.carrier == CARRIER_SOCKMAP || same(with, without));
+	/* nothing leads back to copy but having it */
+	assert_true(with.carrier != CARRIER_COPY || same(with, own));
+	if (p->engine == ENGINE_COPY || p->engine == ENGINE_SPLICE)
+		assert_true(same(with, own));
+	if (p->engine == ENGINE_SOCKMAP)
+		assert_true(same(with, (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE }));
+}
+
+/* Sessions as judge() of session_flow.c sees them, with traffic of every sort. */
+static void test_random_sessions(void **state)
+{
+	unsigned int seen[CARRIERS] = { 0 }; /* with auto */
+	struct seeded r = { 4 };
+
+	(void)state;
+	for (unsigned int life = 0; life < 400; life++) {
+		struct policy p = policy_of((enum engine)(life % 4));
+		struct decision d = policy_start(&p);
+		struct flow f = { .user_carrier = (uint8_t)d.carrier,
+				  .reason = (uint8_t)d.reason };
+		struct habit h = { 0 };
+		unsigned int bits = 1 + (unsigned int)seeded_below(&r, 22);
+		struct setting around = { seeded_below(&r, 2), seeded_below(&r, 2),
+					  seeded_below(&r, 2) * SETTLE_MS,
+					  seeded_below(&r, 2), seeded_below(&r, 2) };
+
+		for (unsigned int i = 0; i < 500; i++) {
+			unsigned int dir = (unsigned int)seeded_below(&r, 2);
+
+			habit_read(&h, dir, seeded_size(&r, bits), 1 + seeded_below(&r, 16));
+			check_decision(&p, &h, dir, &f);
+			d = policy_user(&p, &h, dir, &f, around);
+			assert_false((around.limited || around.memory_short) &&
+				     d.carrier == CARRIER_SOCKMAP);
+			seen[d.carrier] += p.engine == ENGINE_AUTO;
+			if (d.carrier == CARRIER_SOCKMAP)
+				habit_demoted(&p, &h); /* in and out again */
+			else if (d.carrier != f.user_carrier || habit_full(&p, &h))
+				habit_restart(&h);
+			if (d.carrier != CARRIER_SOCKMAP)
+				f.user_carrier = (uint8_t)d.carrier;
+			assert_true(h.demotions <= p.max_demotions);
+			assert_true(h.run <= h.bytes[0] + h.bytes[1]);
+		}
+	}
+	for (unsigned int c = 0; c < CARRIERS; c++)
+		assert_true(seen[c] > 10);
+}
+
+/* --- the engine of a running forward --- */
+
+/* Each has thresholds of its own, and the configuration stays as it is. */
+static void test_forward_engine(void **state)
+{
+	const struct config config = { .workers = 2, .max_sessions = 10, .settle_ms = 123,
+				       .review_packets = 77 };
+	const struct forward_conf conf = { .name = "db", .engine = ENGINE_SPLICE };
+	struct forward *f;
+
+	(void)state;
+	policy_forbid_splice(); /* here, since that holds for what follows */
+	assert_int_equal(forward_new(&conf, &config, NULL, NULL, &f), 0);
+	assert_int_equal(forward_policy(f)->engine, ENGINE_SPLICE);
+	for (int e = 0; e < ENGINES; e++) {
+		const struct policy *p;
+
+		forward_set_engine(f, (enum engine)e);
+		p = forward_policy(f);
+		assert_int_equal(p->engine, e);
+		assert_true(p->no_splice);
+		assert_int_equal(p->settle_ms, config.settle_ms);
+		assert_int_equal(p->review_packets, e == ENGINE_AUTO ? config.review_packets : 0);
+		/* only auto takes a flow out of the kernel because it is bulk */
+		assert_int_equal(p->kernel_bulk != 0, e == ENGINE_AUTO);
+	}
+	assert_int_equal(f->conf->engine, ENGINE_SPLICE);
+	forward_free(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_limited),
-		cmocka_unit_test(test_memory_short),
-		cmocka_unit_test(test_init),
+		cmocka_unit_test(test_without_splice),
 		cmocka_unit_test(test_start),
 		cmocka_unit_test(test_kernel_events),
 		cmocka_unit_test(test_engine_sockmap),
 		cmocka_unit_test(test_engine_sockmap_returns),
 		cmocka_unit_test(test_fresh_session_stays),
 		cmocka_unit_test(test_ping_pong),
-		cmocka_unit_test(test_ping_pong_upstream_first),
 		cmocka_unit_test(test_no_kernel),
 		cmocka_unit_test(test_demotions),
 		cmocka_unit_test(test_way_back_stays_open),
-		cmocka_unit_test(test_way_back_stays_open_for_16k),
 		cmocka_unit_test(test_bulk_run),
-		cmocka_unit_test(test_bulk_run_in_conversation),
-		cmocka_unit_test(test_big_turns),
 		cmocka_unit_test(test_big_turn_boundary),
 		cmocka_unit_test(test_both_ways_bulk),
-		cmocka_unit_test(test_without_splice),
 		cmocka_unit_test(test_small_reads),
 		cmocka_unit_test(test_busy_worker),
-		cmocka_unit_test(test_small_read_boundary),
+		cmocka_unit_test(test_limited),
+		cmocka_unit_test(test_memory_short),
+		cmocka_unit_test(test_habit_read),
+		cmocka_unit_test(test_habit_read_of_nothing),
+		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_load_asleep),
+		cmocka_unit_test(test_load_beside_bulk),
+		cmocka_unit_test(test_random_sessions),
+		cmocka_unit_test(test_forward_engine),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,7 +127,7 @@ static void tell_workers(void *arg)
 
 	atomic_fetch_add(&d->setup.shared.name_news, 1);
 	for (unsigned int i = 0; i < d->threads.n; i++)
-		loop_wake(&d->threads.workers[i]->loop);
+		loop_wake(&d->threads.workers[i].loop);
 }
 
 static int start_threads(struct daemon *d)
@@ -201,7 +201,7 @@ static int watch_threads(struct daemon *d)
 
 	watchdog_open(&d->watchdog);
 	for (unsigned int i = 0; !r && i < d->setup.config.workers; i++) {
-		struct loop *loop = &d->threads.workers[i]->loop;
+		struct loop *loop = &d->threads.workers[i].loop;
 		struct watched t = { .turns = &loop->turns, .wake = wake_worker, .arg = loop };
 
 		snprintf(t.name, sizeof(t.name), "worker %u", i);
@@ -252,7 +252,6 @@ static int start_reload(struct daemon *d)
 		.workers = d->threads.workers,
 		.n_workers = s->config.workers,
 		.keeper = d->keeper,
-		.no_splice = !probe_allows_later(&s->probe.splice, s->config.probe),
 	};
 	return reload_start(&d->reload);
 }

@@ -157,7 +157,7 @@ static void take_all(const struct inspect *r, const struct session_filter *filte
 		int left = end_ms > now + SNAPSHOT_LEAST_MS ? (int)(end_ms - now)
 							    : SNAPSHOT_LEAST_MS, e;
 
-		snap->worker = r->workers[i];
+		snap->worker = &r->workers[i];
 		e = loop_call(&snap->worker->loop, take, snap, left);
 		if (!e)
 			continue;
@@ -371,7 +371,7 @@ static struct json_object *carriers_json(const struct inspect *r, const struct s
 		uint64_t bytes = c == CARRIER_SOCKMAP ? snap->kernel_bytes : 0;
 
 		for (unsigned int w = 0; w < r->n_workers && c != CARRIER_SOCKMAP; w++)
-			bytes += count_get(&r->workers[w]->stats.carrier_bytes[c]);
+			bytes += count_get(&r->workers[w].stats.carrier_bytes[c]);
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", snap->flows[c]);
 		json_add_int(o, "bytes", bytes);
@@ -389,8 +389,8 @@ static struct json_object *counters_json(const struct inspect *r, bool errors)
 		uint64_t n = 0;
 
 		for (unsigned int w = 0; w < r->n_workers; w++)
-			n += count_get(errors ? &r->workers[w]->stats.errors[i]
-					      : &r->workers[w]->stats.handovers[i]);
+			n += count_get(errors ? &r->workers[w].stats.errors[i]
+					      : &r->workers[w].stats.handovers[i]);
 		json_add_int(o, errors ? cause_name(i) : handover_name(i), n);
 	}
 	return o;

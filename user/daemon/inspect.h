@@ -17,7 +17,7 @@ struct inspect {
 	struct shared *shared;
 	struct forwards *forwards;
 	struct reload *reload;
-	struct worker **workers;
+	struct worker *workers;
 	unsigned int n_workers;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */
 	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be

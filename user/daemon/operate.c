@@ -48,7 +48,7 @@ static bool ask_workers(const struct inspect *r, void (*fn)(void *arg), struct o
 
 	*ret = 0;
 	for (unsigned int i = 0; i < r->n_workers; i++) {
-		order.worker = r->workers[i];
+		order.worker = &r->workers[i];
 		order.n = 0;
 		e = loop_call(&order.worker->loop, fn, &order, CALL_TIMEOUT_MS);
 		if (!e)
@@ -121,7 +121,7 @@ static uint64_t killed_ever(const struct inspect *r)
 	uint64_t n = 0;
 
 	for (unsigned int i = 0; i < r->n_workers; i++)
-		n += count_get(&r->workers[i]->stats.errors[CAUSE_KILLED]);
+		n += count_get(&r->workers[i].stats.errors[CAUSE_KILLED]);
 	return n;
 }
 

@@ -42,8 +42,8 @@
 #include "base/sandbox.h"
 #include "config/file.h"
 #include "daemon/syscall_filter.h"
+#include "datapath/tcp.h"
 #include "relay/listener.h"
-#include "relay/socket_options.h"
 
 #define PRIVILEGED_FD 3 /* the pair, as this process knows it */
 
@@ -389,7 +389,7 @@ static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
 	if (fc->mark)
 		r = socket_set_mark(fd, fc->mark);
 	if (!r && fc->transparent)
-		r = socket_set_transparent(fd, family);
+		r = socket_set_transparent(fd, family, true);
 	if (r)
 		close(fd);
 	return r;
@@ -434,7 +434,8 @@ static void make_transparent(const struct privileged_request *q, int fd)
 	int r = getsockname(fd, (struct sockaddr *)&a.ss, &a.len) ? -errno : 0;
 
 	if (!r)
-		r = addr_equal(&a, &q->addr) ? socket_set_transparent(fd, a.ss.ss_family) : -EPERM;
+		r = addr_equal(&a, &q->addr) ?
+			    socket_set_transparent(fd, a.ss.ss_family, true) : -EPERM;
 	close(fd);
 	if (r)
 		refuse(-r, strerror(-r));

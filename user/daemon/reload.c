@@ -208,7 +208,6 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	if (forward_new(fc, c, p->next, before, &f))
 		return no_memory(p);
 	p->forwards[i] = f;
-	f->policy.no_splice = p->r->no_splice;
 	if (names_add(p->r->shared->names, &f->upstream))
 		return no_memory(p);
 	if (!forward_needs_privileges(fc))
@@ -428,7 +427,7 @@ static void change_addresses(struct plan *p)
 	struct listening **at = p->r->listening;
 
 	for (unsigned int w = 0; w < p->r->n_workers; w++) {
-		struct worker_change c = { p, p->r->workers[w] };
+		struct worker_change c = { p, &p->r->workers[w] };
 
 		while (loop_call(&c.worker->loop, change_worker, &c, WORKER_PATIENCE_MS) ==
 		       -ETIMEDOUT)
@@ -703,7 +702,7 @@ static void end_forward(const struct reload *r, const struct forward *f)
 	log_info("forward %s: its %s is over: %u session%s reset", forward_name(f->conf),
 		 f->totals->due.what, n, n == 1 ? " is" : "s are");
 	for (unsigned int w = 0; w < r->n_workers; w++) {
-		struct ending e = { r->workers[w], f };
+		struct ending e = { &r->workers[w], f };
 
 		loop_call(&e.worker->loop, end_sessions, &e, WORKER_PATIENCE_MS);
 	}

@@ -37,10 +37,9 @@ struct reload {
 	struct shared *shared;
 	struct forwards *forwards;
 	struct listening **listening;  /* list of all addresses */
-	struct worker *const *workers;
+	struct worker *workers;
 	unsigned int n_workers;
 	struct stock_keeper *keeper;   /* see socket_stock.h */
-	bool no_splice;                /* see struct policy */
 
 	/*
 	 * Held for a whole change, which may wait for another process: by the thread that reloads,

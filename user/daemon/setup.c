@@ -27,7 +27,6 @@
 #include "config/file.h"
 #include "datapath/pool.h"
 #include "relay/connect.h"
-#include "relay/given.h"
 #include "relay/limits.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
@@ -201,6 +200,8 @@ static int make_forwards(struct setup *s)
 {
 	const struct config *c = &s->config;
 
+	if (!probe_allows_later(&s->probe.splice, c->probe))
+		policy_forbid_splice();
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct forward *f;
 		int r = forward_new(&c->forwards[i], c, NULL, NULL, &f);
@@ -212,7 +213,6 @@ static int make_forwards(struct setup *s)
 				  "MemoryMax= of the unit?", c->n_forwards);
 			return EXIT_CODE_FAILURE;
 		}
-		f->policy.no_splice = !probe_allows_later(&s->probe.splice, c->probe);
 	}
 	return 0;
 }

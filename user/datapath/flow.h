@@ -114,8 +114,6 @@ const char *reason_name(enum reason r);
 /* The carrier that carries F now, or has carried it to its end. */
 enum carrier flow_carrier(const struct flow *f);
 
-/* True if the transition table above has FROM -> TO. */
-bool flow_may(enum flow_phase from, enum flow_phase to);
 /* The only writer of f->phase.  Asserts the table. */
 void flow_set_phase(struct flow *f, enum flow_phase to);
 

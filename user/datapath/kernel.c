@@ -39,7 +39,7 @@ struct kernel {
 	struct culvert_stat *stats;
 	struct culvert_ctl *ctls;
 	size_t stats_size, ctls_size;
-	uint64_t *stale; /* by slot: a cookie that could not be taken out of slots, or 0 */
+	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
 	int *rings; /* fds, by worker */
 	unsigned int n_rings;
 	_Atomic bool is_short; /* of memory; see kernel_memory_short() */
@@ -139,8 +139,8 @@ static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
 static int fill_free_list(struct kernel *k, unsigned int pairs)
 {
 	k->free = malloc(pairs * sizeof(*k->free));
-	k->stale = calloc(2 * (size_t)pairs, sizeof(*k->stale));
-	if (!k->free || !k->stale)
+	k->cookies = calloc(2 * (size_t)pairs, sizeof(*k->cookies));
+	if (!k->free || !k->cookies)
 		return -ENOMEM;
 	for (unsigned int i = 0; i < pairs; i++)
 		k->free[i] = pairs - 1 - i;
@@ -233,7 +233,7 @@ void kernel_close(struct kernel *k)
 	culvert__destroy(k->skel);
 	pthread_mutex_destroy(&k->lock);
 	free(k->free);
-	free(k->stale);
+	free(k->cookies);
 	free(k);
 }
 
@@ -295,37 +295,38 @@ static int sockmap_add(int map, uint32_t slot, int fd)
  * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that
  * cookie again, but too many would fill the map: the slot's next owner tries again.
  */
-static int forget_cookie(struct kernel *k, uint32_t slot, uint64_t cookie)
+static int forget_cookie(struct kernel *k, uint32_t slot)
 {
-	int r = bpf_map_delete_elem(k->slots, &cookie) && errno != ENOENT ? -errno : 0;
-
-	k->stale[slot] = r ? cookie : 0;
-	return r;
+	if (k->cookies[slot] && bpf_map_delete_elem(k->slots, &k->cookies[slot]) &&
+	    errno != ENOENT)
+		return -errno;
+	k->cookies[slot] = 0;
+	return 0;
 }
 
-int kernel_admit(struct kernel *k, uint32_t slot, int fd, uint64_t *ret_cookie)
+int kernel_admit(struct kernel *k, uint32_t slot, int fd)
 {
-	socklen_t len = sizeof(*ret_cookie);
-	int r;
+	int r = forget_cookie(k, slot);
+	socklen_t len = sizeof(uint64_t);
+	uint64_t cookie;
 
-	r = k->stale[slot] ? forget_cookie(k, slot, k->stale[slot]) : 0;
 	if (r)
 		return r;
-	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, ret_cookie, &len))
+	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) ||
+	    bpf_map_update_elem(k->slots, &cookie, &slot, BPF_NOEXIST))
 		return -errno;
-	if (bpf_map_update_elem(k->slots, ret_cookie, &slot, BPF_NOEXIST))
-		return -errno;
+	k->cookies[slot] = cookie;
 	r = sockmap_add(k->tx, slot, fd);
 	if (r)
-		forget_cookie(k, slot, *ret_cookie);
+		forget_cookie(k, slot);
 	return r;
 }
 
-void kernel_forget(struct kernel *k, uint32_t slot, uint64_t cookie, bool closed)
+void kernel_forget(struct kernel *k, uint32_t slot, bool closed)
 {
 	if (!closed)
 		bpf_map_delete_elem(k->tx, &slot);
-	forget_cookie(k, slot, cookie);
+	forget_cookie(k, slot);
 }
 
 int kernel_rx_add(struct kernel *k, uint32_t slot, int fd)

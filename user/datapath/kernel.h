@@ -43,13 +43,12 @@ unsigned int kernel_pairs_used(struct kernel *k);
 unsigned int kernel_pairs_total(const struct kernel *k);
 
 /*
- * Make FD known as SLOT: its cookie in slots, the socket in tx.  COOKIE is returned for
- * kernel_forget().  -errno of the map update (EOPNOTSUPP: not ESTABLISHED; see
+ * Make FD known as SLOT: its cookie in slots, the socket in tx.  -errno of the map update (EOPNOTSUPP: not ESTABLISHED; see
  * sock_map_update_elem_sys() in net/core/sock_map.c).
  */
-int kernel_admit(struct kernel *k, uint32_t slot, int fd, uint64_t *ret_cookie);
+int kernel_admit(struct kernel *k, uint32_t slot, int fd);
 /* Undo kernel_admit(): forget the cookie, and leave tx too if the socket is not closed yet. */
-void kernel_forget(struct kernel *k, uint32_t slot, uint64_t cookie, bool closed);
+void kernel_forget(struct kernel *k, uint32_t slot, bool closed);
 
 /* Put the socket into, or take it out of, rx. */
 int kernel_rx_add(struct kernel *k, uint32_t slot, int fd);

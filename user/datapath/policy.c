@@ -7,10 +7,18 @@
 #define LOAD_LOOK_MS 100
 #define LOAD_LOOK_READS 64
 
+static bool no_splice;
+
+void policy_forbid_splice(void)
+{
+	no_splice = true;
+}
+
 void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets)
 {
 	*p = (struct policy){
 		.engine = engine,
+		.no_splice = no_splice,
 		.promote_turns = 16,
 		.promote_reads = 64,
 		.small_read = 2 * 1024,

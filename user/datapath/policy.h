@@ -42,6 +42,9 @@ struct policy {
 	uint32_t review_ms;      /* ... and so long must it have been there */
 };
 
+/* Let no policy that is made from now on use splice.  To be called before there are threads. */
+void policy_forbid_splice(void);
+
 /* REVIEW_PACKETS 0: no review. */
 void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets);
 

@@ -33,9 +33,9 @@ static const char *const cause_names[CAUSES] = {
 };
 
 static const char *const handover_names[HANDOVERS] = {
-	[HANDOVER_TO_SOCKMAP] = "to_sockmap",
-	[HANDOVER_TO_SPLICE] = "to_splice",
-	[HANDOVER_TO_COPY] = "to_copy",
+	[CARRIER_COPY] = "to_copy",
+	[CARRIER_SPLICE] = "to_splice",
+	[CARRIER_SOCKMAP] = "to_sockmap",
 	[HANDOVER_FAILED] = "failed",
 };
 
@@ -44,7 +44,7 @@ const char *cause_name(enum cause c)
 	return c < CAUSES ? cause_names[c] : "?";
 }
 
-const char *handover_name(enum handover h)
+const char *handover_name(unsigned int h)
 {
 	return h < HANDOVERS ? handover_names[h] : "?";
 }

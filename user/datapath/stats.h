@@ -47,15 +47,13 @@ enum cause {
 
 const char *cause_name(enum cause c);
 
+/* Hand-overs of a flow: to each carrier, and those that failed. */
 enum handover {
-	HANDOVER_TO_SOCKMAP,
-	HANDOVER_TO_SPLICE,
-	HANDOVER_TO_COPY,
-	HANDOVER_FAILED, /* the kernel refused a socket: the flow stayed where it was */
+	HANDOVER_FAILED = CARRIERS, /* the kernel refused a socket: the flow stayed where it was */
 	HANDOVERS,
 };
 
-const char *handover_name(enum handover h);
+const char *handover_name(unsigned int h);
 
 typedef _Atomic uint64_t counter;
 

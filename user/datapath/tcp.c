@@ -6,6 +6,7 @@
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -27,7 +28,17 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
 		   SYSCALL_ARG(2, SO_BUF_LOCK)),
 	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
-		   SYSCALL_ARG(2, SO_RCVLOWAT)));
+		   SYSCALL_ARG(2, SO_RCVLOWAT)),
+	SYSCALL_IF(PART_SOURCE, bind),
+	SYSCALL_IF(PART_SOURCE, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
+		   SYSCALL_ARG(2, SO_BINDTODEVICE)),
+	SYSCALL_IF(PART_SOURCE, setsockopt, SYSCALL_ARG(1, IPPROTO_IP),
+		   SYSCALL_ARG(2, IP_BIND_ADDRESS_NO_PORT)),
+	/* to clear it: it takes a capability to set it */
+	SYSCALL_IF(PART_PRIVILEGED, setsockopt, SYSCALL_ARG(1, IPPROTO_IP),
+		   SYSCALL_ARG(2, IP_TRANSPARENT)),
+	SYSCALL_IF(PART_PRIVILEGED, setsockopt, SYSCALL_ARG(1, IPPROTO_IPV6),
+		   SYSCALL_ARG(2, IPV6_TRANSPARENT)));
 
 /* ThreadSanitizer's recv() takes the length that MSG_TRUNC returns for bytes written, at NULL. */
 static ssize_t receive(int fd, void *buf, size_t len, int flags)
@@ -177,4 +188,38 @@ int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
 		tcp_set_nodelay(fd);
 	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
 	return keepalive ? set_keepalive(fd, (int)keepalive) : 0;
+}
+
+int socket_set_mark(int fd, unsigned int mark)
+{
+	return set_int(fd, SO_MARK, (int)mark);
+}
+
+int socket_set_transparent(int fd, int family, bool on)
+{
+	int value = on;
+	int r = family == AF_INET6 ?
+			setsockopt(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, &value, sizeof(value)) :
+			setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &value, sizeof(value));
+
+	return r ? -errno : 0;
+}
+
+int socket_bind_interface(int fd, const char *name)
+{
+	return setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, (socklen_t)strlen(name) + 1) ?
+		       -errno : 0;
+}
+
+int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len)
+{
+	struct sockaddr_in6 a; /* the larger of the two */
+	int one = 1;
+
+	memcpy(&a, source, len);
+	a.sin6_port = 0; /* at the same place in sockaddr_in */
+	/* of IPv6 sockets too */
+	if (setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one)))
+		return -errno;
+	return bind(fd, (struct sockaddr *)&a, len) ? -errno : 0;
 }

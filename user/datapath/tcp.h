@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 /* Linux 5.14; older C libraries do not name them. */
@@ -67,5 +68,25 @@ void tcp_free_buffer(int fd);
 
 /* The low-water mark: tcp_data_ready() stays quiet until so many bytes wait. */
 int tcp_set_lowat(int fd, int bytes);
+
+/* --- what makes packets of a socket leave in another way than others --- */
+
+/* SO_MARK, for `ip rule ... fwmark` and firewalls.  CAP_NET_ADMIN. */
+int socket_set_mark(int fd, unsigned int mark);
+
+/*
+ * IP_TRANSPARENT: the socket may have addresses that are not this machine's, and so may the sockets
+ * that a listener accepts from now on.  CAP_NET_ADMIN; to set ON to false takes no privilege.
+ */
+int socket_set_transparent(int fd, int family, bool on);
+
+/* SO_BINDTODEVICE, which needs no privilege on a socket that has no interface yet (Linux 5.7). */
+int socket_bind_interface(int fd, const char *name);
+
+/*
+ * A local address, whose port is ignored: the kernel picks one at connect(2), where it need only
+ * differ from other connections to the same place (IP_BIND_ADDRESS_NO_PORT).
+ */
+int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len);
 
 #endif

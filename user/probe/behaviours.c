@@ -231,7 +231,7 @@ static void try_insert_after_fin(struct probe *p)
 	rig_push(p, UP, 100);
 	rig_push_fin(p, UP);
 	rig_await_fin(p, g->a);
-	refused(p, kernel_admit(p->kernel, g->pair * 2, g->a, &g->cookies[UP]), "as a target");
+	refused(p, kernel_admit(p->kernel, g->pair * 2, g->a), "as a target");
 	refused(p, kernel_rx_add(p->kernel, g->pair * 2, g->a), "as a source");
 	/* and nothing has happened to the socket */
 	rig_pull(p, UP, "reading afterwards");

@@ -297,8 +297,8 @@ void rig_open_admitted(struct probe *p, unsigned int flags)
 
 	rig_open(p, flags);
 	rig_pair(p);
-	rig_step(p, kernel_admit(p->kernel, g->pair * 2, g->a, &g->cookies[UP]), what);
-	rig_step(p, kernel_admit(p->kernel, g->pair * 2 + 1, g->b, &g->cookies[DOWN]), what);
+	rig_step(p, kernel_admit(p->kernel, g->pair * 2, g->a), what);
+	rig_step(p, kernel_admit(p->kernel, g->pair * 2 + 1, g->b), what);
 	g->admitted = true;
 }
 
@@ -330,7 +330,7 @@ void rig_close(struct probe *p)
 	close_fd(&g->b);
 	close_fd(&g->server);
 	for (unsigned int dir = 0; dir < 2 && g->admitted; dir++)
-		kernel_forget(p->kernel, g->pair * 2 + dir, g->cookies[dir], true);
+		kernel_forget(p->kernel, g->pair * 2 + dir, true);
 	if (g->has_pair)
 		kernel_pair_renew(p->kernel, g->pair);
 	*g = (struct rig){ .client = -1, .a = -1, .b = -1, .server = -1 };

@@ -63,7 +63,6 @@ struct rig {
 	int client, a, b, server; /* -1: closed */
 	uint32_t pair;
 	bool has_pair, admitted;
-	uint64_t cookies[2];
 	struct flow flows[2];
 	struct stream streams[2];
 	bool has_helper; /* a thread, which ends when the client's socket is shut down */

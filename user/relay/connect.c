@@ -32,7 +32,6 @@
 #include "datapath/tcp.h"
 #include "relay/session_flow.h"
 #include "relay/session_header.h"
-#include "relay/socket_options.h"
 #include "relay/socket_stock.h"
 
 /* RFC 8305, section 8, "Connection Attempt Delay": recommended. */

@@ -140,8 +140,9 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	if (!f)
 		return -ENOMEM;
 	f->conf = fc;
-	policy_init(&f->policy, fc->engine, c->settle_ms, c->review_packets);
-	atomic_init(&f->policy_now, &f->policy);
+	for (int e = 0; e < ENGINES; e++)
+		policy_init(&f->policies[e], (enum engine)e, c->settle_ms, c->review_packets);
+	forward_set_engine(f, fc->engine);
 	f->totals = before ? before->totals : totals_new(c->workers);
 	if (f->totals)
 		f->totals->refs++;
@@ -157,22 +158,6 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	}
 	*ret = f;
 	return 0;
-}
-
-/* What a worker may be reading is not written: an override is made once, before it counts. */
-void forward_set_engine(struct forward *f, enum engine engine)
-{
-	const struct policy *p = &f->policy;
-	struct policy *other = &f->overrides[engine];
-
-	if (engine != f->policy.engine) {
-		if (!other->window) {
-			policy_init(other, engine, f->policy.settle_ms, 0);
-			other->no_splice = f->policy.no_splice;
-		}
-		p = other;
-	}
-	atomic_store_explicit(&f->policy_now, p, memory_order_release);
 }
 
 void forward_free(struct forward *f)

@@ -55,9 +55,8 @@ struct config_version {
 
 struct forward {
 	const struct forward_conf *conf;
-	struct policy policy;             /* of the configured engine */
-	struct policy overrides[ENGINES]; /* of the others, once they were asked for */
-	_Atomic(const struct policy *) policy_now; /* one of these; see forward_set_engine() */
+	struct policy policies[ENGINES];
+	_Atomic unsigned int engine;   /* enum engine: which of these holds now */
 	struct upstream upstream;
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
@@ -100,13 +99,16 @@ void forward_warn(const struct forward_conf *fc);
 /* Drop a reference; NULL is fine. */
 void config_version_drop(struct config_version *v);
 
-/* Let ENGINE carry the sessions of F, old and new.  For the control thread only. */
-void forward_set_engine(struct forward *f, enum engine engine);
+/* Let ENGINE carry the sessions of F, old and new.  From any thread. */
+static inline void forward_set_engine(struct forward *f, enum engine engine)
+{
+	atomic_store_explicit(&f->engine, engine, memory_order_relaxed);
+}
 
 /* Any thread may ask.  The next answer may be another policy, but a policy does not change. */
 static inline const struct policy *forward_policy(const struct forward *f)
 {
-	return atomic_load_explicit(&f->policy_now, memory_order_acquire);
+	return &f->policies[atomic_load_explicit(&f->engine, memory_order_relaxed)];
 }
 
 static inline struct forward_stats *forward_stats(const struct forward *f, unsigned int worker)

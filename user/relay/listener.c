@@ -2,6 +2,7 @@
 #include "relay/listener.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -11,18 +12,17 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "base/advice.h"
-#include "relay/given.h"
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
 #include "config/config.h"
 #include "relay/session.h"
-#include "relay/socket_options.h"
 
 #define BACKLOG 4096
 
@@ -42,6 +42,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(accept4),
 	SYSCALL(close),
 	SYSCALL(shutdown),
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* systemd's, for an added forward */
 	SYSCALL(unlink), /* unix sockets */
 	SYSCALL(unlinkat));
 
@@ -361,7 +362,7 @@ static int set_session_options(int fd, const struct forward_conf *fc)
 
 static int set_options(int fd, const struct forward_conf *fc, int family, bool reuseport)
 {
-	int one = 1, r = fc->transparent ? socket_set_transparent(fd, family) : 0;
+	int one = 1, r = fc->transparent ? socket_set_transparent(fd, family, true) : 0;
 
 	if (r)
 		return r;
@@ -452,6 +453,127 @@ int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, 
 	return r;
 }
 
+/* --- sockets that systemd has opened --- */
+
+static struct given_socket {
+	int fd;
+	char *name;       /* FileDescriptorName= of systemd.socket(5); owned */
+	struct addr addr; /* that it is bound to */
+	bool opened;      /* a forward listens there */
+} *given;
+static size_t n_given;
+
+static bool takes_both_families(int fd, const struct addr *a)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss;
+	int only_ipv6 = 1;
+	socklen_t len = sizeof(only_ipv6);
+
+	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr) &&
+	       !getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_ipv6, &len) && !only_ipv6;
+}
+
+/* What makes FD useless, in words; NULL: nothing. */
+static const char *why_useless(int fd, struct addr *a)
+{
+	int protocol = 0;
+	socklen_t len = sizeof(protocol);
+
+	a->len = sizeof(a->ss);
+	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 ||
+	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
+		return "not a stream socket that listens (ListenStream= with Accept=no makes one)";
+	if (a->ss.ss_family == AF_UNIX)
+		return NULL;
+	if (!addr_is_inet(a) || getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) ||
+	    protocol != IPPROTO_TCP)
+		return "neither TCP nor a unix socket (SocketProtocol= must not be set)";
+	/* to culvert these are two addresses, which may even be those of two forwards */
+	if (takes_both_families(fd, a))
+		return "takes IPv4 clients, too (BindIPv6Only=ipv6-only is needed, and a "
+		       "ListenStream= of its own for 0.0.0.0)";
+	return NULL;
+}
+
+static int take_one(struct given_socket *s, char *err, size_t errlen)
+{
+	const char *why = why_useless(s->fd, &s->addr);
+
+	/* accept(2) must not block: another worker, or the client's reset, may be quicker */
+	if (!why && fcntl(s->fd, F_SETFL, O_RDWR | O_NONBLOCK) < 0)
+		why = strerror(errno);
+	if (!why)
+		return 0;
+	snprintf(err, errlen, "descriptor %d, \"%.64s\", which systemd has opened for culvert: %s",
+		 s->fd, s->name, why);
+	return -EINVAL;
+}
+
+int given_take(char *err, size_t errlen)
+{
+	char **names = NULL;
+	int n = sd_listen_fds_with_names(1, &names), r = 0;
+
+	if (n < 0)
+		snprintf(err, errlen, "the descriptors that systemd has opened for culvert cannot "
+			 "be had: %s (are LISTEN_FDS and LISTEN_PID right?)", strerror(-n));
+	if (n <= 0)
+		return n;
+	given = calloc((size_t)n, sizeof(*given));
+	if (!given) {
+		snprintf(err, errlen, "out of memory");
+		return -ENOMEM;
+	}
+	for (; n_given < (size_t)n; n_given++)
+		given[n_given] = (struct given_socket){ .fd = SD_LISTEN_FDS_START + (int)n_given,
+							.name = names[n_given] };
+	free(names);
+	for (size_t i = 0; !r && i < n_given; i++)
+		r = take_one(&given[i], err, errlen);
+	return r;
+}
+
+void given_close(void)
+{
+	while (n_given) {
+		close(given[--n_given].fd);
+		free(given[n_given].name);
+	}
+	free(given);
+	given = NULL;
+}
+
+int given_check(char *err, size_t errlen)
+{
+	char text[ADDR_STRLEN];
+
+	for (const struct given_socket *s = given; s < given + n_given; s++) {
+		if (s->opened)
+			continue;
+		addr_format((const struct sockaddr *)&s->addr.ss, s->addr.len, text, sizeof(text));
+		snprintf(err, errlen, "no forward listens on %s, which systemd has opened for "
+			 "culvert (\"%.64s\"): \"listen\" and ListenStream= must say the same",
+			 text, s->name);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* Another descriptor of the socket that is bound to A.  -ENOENT: there is none; -errno. */
+static int open_given(const struct addr *a)
+{
+	for (struct given_socket *s = given; s < given + n_given; s++) {
+		int fd;
+
+		if (!addr_equal(&s->addr, a))
+			continue;
+		fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+		s->opened = fd >= 0;
+		return fd < 0 ? -errno : fd;
+	}
+	return -ENOENT;
+}
+
 /* --- addresses --- */
 
 static struct listening *new_listening(struct forward *f, const struct addr *a, unsigned int n)
@@ -475,7 +597,7 @@ static struct listening *new_listening(struct forward *f, const struct addr *a, 
 /* Use the socket that systemd has opened for L's address.  -ENOENT: there is none. */
 static int take_given(struct listening *l, const struct forward_conf *fc, int *ret_fd)
 {
-	int fd = given_open(&l->addr);
+	int fd = open_given(&l->addr);
 	int r = fd < 0 ? fd : addr_is_inet(&l->addr) ? set_session_options(fd, fc) : 0;
 
 	if (r && fd >= 0)
@@ -595,7 +717,7 @@ static int change_options(const struct listening *l, int fd, const struct forwar
 	int r = set_session_options(fd, fc);
 
 	if (!r && l->transparent && !l->given && !fc->transparent)
-		r = socket_clear_transparent(fd, l->addr.ss.ss_family);
+		r = socket_set_transparent(fd, l->addr.ss.ss_family, false);
 	return r;
 }
 

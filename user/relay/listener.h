@@ -44,7 +44,7 @@ struct listening {
 	struct addr asked;       /* as configured */
 	struct addr addr;        /* the same with the port that the kernel has picked */
 	bool shared;             /* one socket for all workers */
-	bool given;              /* ... which systemd has opened, and keeps: see given.h */
+	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	bool transparent;        /* has IP_TRANSPARENT, which the daemon can clear, but not set */
 	_Atomic unsigned int refs; /* of the list, and of each listener that has started */
 	struct listening *next;
@@ -71,6 +71,22 @@ struct listening_maker {
 		    size_t errlen);
 	void *arg;
 };
+
+/* --- sockets that systemd has opened --- */
+
+/*
+ * Socket activation, sd_listen_fds(3): systemd opens the sockets and keeps them while culvert
+ * restarts, so that no client is refused.  One is used for the listen address that it is bound to.
+ * They stay open as long as the daemon runs, so a forward that a reload takes away and another
+ * brings back finds its socket again.  Only the thread that reloads may use them.
+ *
+ * Take those that the environment of the process tells of, which is then told no more.  0, also if
+ * there is none; -errno: ERR says which is of no use, and why.
+ */
+int given_take(char *err, size_t errlen);
+void given_close(void);
+/* 0 if a forward listens on each of them; else -EINVAL, and ERR says on which none does. */
+int given_check(char *err, size_t errlen);
 
 /* --- addresses --- */
 

@@ -76,7 +76,6 @@ struct session {
 	uint64_t connected_ms;   /* 0: not yet */
 	struct connecting *connecting; /* owned; until it is OPEN, see connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
-	uint64_t cookies[2];     /* while it has slots */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	union {
 		uint32_t watched_ms; /* OPEN: since then user space has been judging it, */

@@ -74,14 +74,8 @@ static void count_read(struct session *s, struct flow *f, enum carrier c, uint64
 /* Flow F has got another carrier, or is about to: C. */
 static void count_handover(struct session *s, struct flow *f, enum carrier c)
 {
-	static const enum handover to[CARRIERS] = {
-		[CARRIER_COPY] = HANDOVER_TO_COPY,
-		[CARRIER_SPLICE] = HANDOVER_TO_SPLICE,
-		[CARRIER_SOCKMAP] = HANDOVER_TO_SOCKMAP,
-	};
-
 	f->handovers++;
-	count_add(&s->worker->stats.handovers[to[c]], 1);
+	count_add(&s->worker->stats.handovers[c], 1);
 }
 
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
@@ -147,11 +141,11 @@ static int take_slots(struct session *s)
 	if (r)
 		return r;
 	for (unsigned int side = 0; side < 2; side++) {
-		r = kernel_admit(k, pair * 2 + side, s->sides[side].fd, &s->cookies[side]);
+		r = kernel_admit(k, pair * 2 + side, s->sides[side].fd);
 		if (!r)
 			continue;
 		if (side)
-			kernel_forget(k, pair * 2, s->cookies[0], false);
+			kernel_forget(k, pair * 2, false);
 		kernel_pair_put(k, pair);
 		return r;
 	}
@@ -179,7 +173,7 @@ void session_give_slots(struct session *s)
 	if (!--w->in_kernel)
 		timer_cancel(&w->loop, &w->sweep);
 	for (unsigned int side = 0; side < 2; side++)
-		kernel_forget(k, s->pair * 2 + side, s->cookies[side], true);
+		kernel_forget(k, s->pair * 2 + side, true);
 	kernel_pair_put(k, s->pair);
 	s->pair = NO_PAIR;
 }
@@ -685,11 +679,6 @@ void session_part(struct session *s, unsigned int side, enum cause cause)
 	go_on_parting(s);
 }
 
-uint64_t session_part_due(const struct session *s)
-{
-	return s->flows[s->parted].due_ms;
-}
-
 void session_part_timer(struct session *s)
 {
 	if (s->flows[s->parted].due_ms <= s->worker->loop.now_ms)
@@ -723,8 +712,9 @@ static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 		session_flow_run(s, dir, false);
 }
 
-void session_kernel_event(struct worker *w, const struct culvert_event *ev)
+void session_kernel_event(void *worker, const struct culvert_event *ev)
 {
+	struct worker *w = worker;
 	struct session *s = w->owners[ev->slot / 2];
 
 	if (!s || s->state != SESSION_OPEN)

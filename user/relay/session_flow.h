@@ -20,8 +20,7 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin);
  * then: at once, if there is nothing to take, else S is PARTING for a while.
  */
 void session_part(struct session *s, unsigned int side, enum cause cause);
-/* PARTING: when to go on, and to go on if it is time. */
-uint64_t session_part_due(const struct session *s);
+/* PARTING: go on if it is time, which s->flows[s->parted].due_ms says. */
 void session_part_timer(struct session *s);
 
 /* Give back the slots of S in the kernel's maps, if it has some.  Its sockets are closed. */
@@ -32,8 +31,8 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
 
 /* --- what a worker asks of all its sessions --- */
 
-/* The verdict program has sent EV to W. */
-void session_kernel_event(struct worker *w, const struct culvert_event *ev);
+/* The verdict program has sent EV to WORKER. */
+void session_kernel_event(void *worker, const struct culvert_event *ev);
 
 /* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */
 void session_sweep(struct worker *w);

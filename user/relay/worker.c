@@ -79,11 +79,6 @@ static void after_batch(void *arg)
 		w->loop.stop = true;
 }
 
-static void on_kernel_event(void *arg, const struct culvert_event *ev)
-{
-	session_kernel_event(arg, ev);
-}
-
 int worker_reserve_timer(struct worker *w)
 {
 	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + WORKER_TIMERS);
@@ -97,7 +92,7 @@ static int open_ring(struct worker *w)
 	w->owners = calloc(kernel_pairs_total(k), sizeof(struct session *));
 	if (!w->owners)
 		return -ENOMEM;
-	r = kernel_ring_open(k, w->index, on_kernel_event, w, &w->ring);
+	r = kernel_ring_open(k, w->index, session_kernel_event, w, &w->ring);
 	if (r)
 		return r;
 	w->ring_source = (struct source){ .handle = on_ring, .fd = kernel_ring_fd(w->ring) };
@@ -158,12 +153,11 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 	int r = 0;
 
 	ts->n = shared->config->workers;
-	ts->list = calloc(ts->n, sizeof(*ts->list));
-	ts->workers = calloc(ts->n, sizeof(struct worker *));
-	if (!ts->list || !ts->workers)
+	ts->workers = calloc(ts->n, sizeof(*ts->workers));
+	if (!ts->workers)
 		return -ENOMEM;
 	for (unsigned int i = 0; !r && i < ts->n; i++) {
-		struct worker *w = ts->workers[i] = &ts->list[i];
+		struct worker *w = &ts->workers[i];
 
 		r = worker_open(w, shared, i);
 		w->open = true;
@@ -189,8 +183,8 @@ int threads_start(struct threads *ts)
 	int r = 0;
 
 	for (unsigned int i = 0; !r && i < ts->n; i++) {
-		r = -pthread_create(&ts->list[i].thread, NULL, run, &ts->list[i]);
-		ts->list[i].started = !r;
+		r = -pthread_create(&ts->workers[i].thread, NULL, run, &ts->workers[i]);
+		ts->workers[i].started = !r;
 	}
 	return r;
 }
@@ -231,8 +225,8 @@ static void hurry(void *arg)
 
 void threads_stop(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
-		struct worker *w = &ts->list[i];
+	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+		struct worker *w = &ts->workers[i];
 
 		while (w->started &&
 		       loop_call(&w->loop, stop, w, STOP_TIMEOUT_MS) == -ETIMEDOUT)
@@ -245,8 +239,8 @@ bool threads_ended(struct threads *ts)
 {
 	bool all = true;
 
-	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
-		struct worker *w = &ts->list[i];
+	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+		struct worker *w = &ts->workers[i];
 
 		if (w->started && !pthread_tryjoin_np(w->thread, NULL))
 			w->started = false;
@@ -257,8 +251,8 @@ bool threads_ended(struct threads *ts)
 
 void threads_hurry(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
-		struct worker *w = &ts->list[i];
+	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+		struct worker *w = &ts->workers[i];
 
 		if (w->started && loop_call(&w->loop, hurry, w, HURRY_TIMEOUT_MS) == -ETIMEDOUT)
 			log_error("worker %u does not answer, and is waited for", i);
@@ -267,8 +261,8 @@ void threads_hurry(struct threads *ts)
 
 void threads_join(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->list && i < ts->n; i++) {
-		struct worker *w = &ts->list[i];
+	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+		struct worker *w = &ts->workers[i];
 
 		if (w->started)
 			pthread_join(w->thread, NULL);
@@ -279,9 +273,8 @@ void threads_join(struct threads *ts)
 
 void threads_close(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->list && i < ts->n; i++)
-		if (ts->list[i].open)
-			worker_close(&ts->list[i]);
+	for (unsigned int i = 0; ts->workers && i < ts->n; i++)
+		if (ts->workers[i].open)
+			worker_close(&ts->workers[i]);
 	free(ts->workers);
-	free(ts->list);
 }

@@ -102,8 +102,7 @@ int worker_reserve_timer(struct worker *w);
 /* --- all of them, each on a thread of its own --- */
 
 struct threads {
-	struct worker *list;     /* owned */
-	struct worker **workers; /* the same; owned */
+	struct worker *workers; /* owned */
 	unsigned int n;
 };
 
