@@ -70,27 +70,6 @@ size_t input_bytes(struct input *in, size_t n, const uint8_t **ret)
 	return n;
 }
 
-char **input_words(struct input *in, const char *name, int max, int *ret_argc)
-{
-	char **argv = calloc((size_t)max + 2, sizeof(*argv));
-	int argc = 0;
-
-	if (!argv)
-		abort();
-	argv[argc++] = strdup(name);
-	while (in->left && argc <= max)
-		argv[argc++] = input_text(in);
-	*ret_argc = argc;
-	return argv;
-}
-
-void words_free(char **argv)
-{
-	for (char **word = argv; *word; word++)
-		free(*word);
-	free(argv);
-}
-
 /* --- the output --- */
 
 bool is_printable(const char *text, bool lines)

@@ -39,10 +39,6 @@ char *input_text(struct input *in);
 /* At most N bytes; returns how many there are at *RET. */
 size_t input_bytes(struct input *in, size_t n, const uint8_t **ret);
 
-/* argv[0] is NAME, the rest are the texts of the input, up to MAX words.  See words_free(). */
-char **input_words(struct input *in, const char *name, int max, int *ret_argc);
-void words_free(char **argv);
-
 /* Nothing but printable ASCII, and newlines if LINES. */
 bool is_printable(const char *text, bool lines);
 
