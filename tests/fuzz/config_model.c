@@ -85,7 +85,8 @@ static bool fits(const struct config_text *text)
 		if (!line_fits(text->said.lines[i].option->name, text->said.lines[i].value))
 			return false;
 	for (size_t i = 0; i < text->n; i++)
-		if (!line_fits("listen", text->forwards[i].listen) ||
+		if (strlen(text->forwards[i].name) > 41 ||
+		    !line_fits("listen", text->forwards[i].listen) ||
 		    !line_fits("upstream", text->forwards[i].upstream))
 			return false;
 	return true;

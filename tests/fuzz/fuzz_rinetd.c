@@ -28,10 +28,10 @@ static struct rules {
 	size_t n;
 } global, own[FORWARDS_MAX];
 
-/* How a client looks to rinetd. */
+/* How a client looks to culvert, and whether rinetd sees it with "::ffff:" before that. */
 struct client {
 	char text[INET6_ADDRSTRLEN];
-	const char *plain; /* IPv4 at "::": without "::ffff:".  Else NULL */
+	bool mapped;
 };
 
 static bool glob(const char *pattern, const char *text)
@@ -57,11 +57,13 @@ static bool same_address(const char *a, const char *b)
 /* A pattern without * and ? is an address, however it is written. */
 static bool matches(const struct rule *r, const struct client *c)
 {
+	bool inet = c->mapped && !strncasecmp(r->pattern, "::ffff:", 7);
+
+	if (c->mapped && r->allow && *r->pattern != '*' && !strpbrk(r->pattern, ":/"))
+		return false;
 	if (strpbrk(r->pattern, "*?"))
-		return glob(r->pattern, c->text) ||
-		       (c->plain && !r->allow && glob(r->pattern, c->plain));
-	return same_address(r->pattern, c->text) &&
-	       (!c->plain || !r->allow || strchr(r->pattern, ':'));
+		return glob(r->pattern + (inet ? 7 : 0), c->text);
+	return same_address(r->pattern, c->text);
 }
 
 /* 1: allowed; 0: not; -1: denied. */
@@ -105,6 +107,8 @@ static bool learn_rules(const uint8_t *data, size_t size, const struct config_te
 		if (!word || (strcasecmp(word, "allow") && strcasecmp(word, "deny")))
 			continue;
 		pattern = strtok_r(NULL, " \t\r", &at);
+		if (pattern)
+			pattern[strcspn(pattern, "#")] = '\0';
 		fits = pattern && l->n < RULES_MAX && !strchr(pattern, '/') &&
 		       strlen(pattern) < sizeof(l->rules[0].pattern);
 		if (fits) {
@@ -122,17 +126,15 @@ static void check_client(const struct forward_conf *fc, const struct rules *l, c
 	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6 };
 	struct sockaddr_in in = { .sin_family = AF_INET };
 	const char *listen = fc->listen.text;
-	char plain[INET6_ADDRSTRLEN];
-	struct client c = { .plain = NULL };
+	struct client c = { .mapped = listen[0] == ':' };
 	struct sockaddr *sa;
 
 	if (inet_pton(AF_INET, address, &in.sin_addr) == 1 && listen[0] != '[') {
-		inet_ntop(AF_INET, &in.sin_addr, plain, sizeof(plain));
-		c.plain = listen[0] == ':' ? plain : NULL;
-		snprintf(c.text, sizeof(c.text), "%s%.15s", c.plain ? "::ffff:" : "", plain);
+		inet_ntop(AF_INET, &in.sin_addr, c.text, sizeof(c.text));
 		sa = (struct sockaddr *)&in;
 	} else if (inet_pton(AF_INET6, address, &in6.sin6_addr) == 1 &&
 		   (listen[0] == ':' || listen[strspn(listen, "0123456789.")] != ':')) {
+		c.mapped = false;
 		inet_ntop(AF_INET6, &in6.sin6_addr, c.text, sizeof(c.text));
 		if (strchr(c.text, '.'))
 			return;

@@ -57,29 +57,9 @@ static void test_defaults(void **state)
 	(void)state;
 	GOOD(&c, FORWARD);
 	assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
-	assert_int_equal(c.defaults.engine, ENGINE_AUTO);
 	assert_int_equal(c.workers, CPU_COUNT(&cpus));
-	assert_string_equal(c.control, "/run/culvert/control.sock");
-	assert_int_equal(c.defaults.connect_timeout_ms, 5000);
-	assert_int_equal(c.defaults.idle_timeout_ms, 0);
-	assert_int_equal(c.defaults.fin_timeout_ms, 0);
-	assert_int_equal(c.defaults.resolve_interval_ms, 30000);
-	assert_int_equal(c.defaults.accept_rate, 0);
-	assert_int_equal(c.defaults.bandwidth, 0);
-	assert_int_equal(c.defaults.bandwidth_per_client, 0);
-	assert_int_equal(c.grace_ms, 5000);
-	assert_int_equal(c.max_sessions, 16384);
-	assert_int_equal(c.max_sessions_per_client, 8192);
 	assert_int_equal(c.kernel_memory, (uint64_t)sysconf(_SC_PHYS_PAGES) *
 						  (uint64_t)sysconf(_SC_PAGESIZE) / 16);
-	assert_int_equal(c.seccomp, FILTER_ERRNO);
-	assert_int_equal(c.defaults.copy_buffer, 65536);
-	assert_int_equal(c.defaults.soft_limit, 1 << 20);
-	assert_int_equal(c.defaults.hard_limit, 4 << 20);
-	assert_true(c.probe);
-	assert_true(c.privileged_process);
-	assert_int_equal(c.settle_ms, 300);
-	assert_int_equal(c.review_packets, 10000);
 	assert_null(c.user);
 	assert_null(c.session_log);
 	assert_int_equal(c.log_level, LOG_INFO);
@@ -88,7 +68,6 @@ static void test_defaults(void **state)
 	assert_string_equal(c.forwards[0].upstream.text, "127.0.0.1:9001");
 	config_close(&c);
 	config_close(&c);
-	config_close(NULL);
 }
 
 /* A reload reads the same file again, and must find it unchanged. */
@@ -130,34 +109,15 @@ static void test_every_option(void **state)
 	assert_string_equal(c.user, "nobody");
 	config_close(&c);
 
-	GOOD(&c, "--session-log=/var/log/x", "--session-log", "-", FORWARD);
-	assert_string_equal(c.session_log, "-");
-	config_close(&c);
-
-	GOOD(&c, "--resolve-interval=0.1", FORWARD);
-	assert_int_equal(c.defaults.resolve_interval_ms, 100);
-	assert_int_equal(c.forwards[0].resolve_interval_ms, 100);
-	config_close(&c);
-
-	GOOD(&c, "--settle=0", "--review=0", FORWARD);
-	assert_int_equal(c.settle_ms, 0);
-	assert_int_equal(c.review_packets, 0);
-	config_close(&c);
-
 	/* an option that is gone */
 	assert_int_equal(parse((const char *const[]){ "--spread", "all", FORWARD, NULL }, &c, err,
 			       sizeof(err)), 0);
 	assert_non_null(strstr(err, "note: spread does nothing any more"));
 	config_close(&c);
 
-	GOOD(&c, "--privileged-process=no", FORWARD);
-	assert_false(c.privileged_process);
-	config_close(&c);
-	GOOD(&c, "--probe", "no", FORWARD);
-	assert_false(c.probe);
-	config_close(&c);
-	GOOD(&c, "--probe=no", "--probe=yes", FORWARD);
+	GOOD(&c, "--probe=no", "--probe=yes", "--session-log=-", FORWARD);
 	assert_true(c.probe);
+	assert_string_equal(c.session_log, "-");
 	config_close(&c);
 
 	GOOD(&c, "--max-sessions", "1000000", "--copy-buffer=1k", "--soft-limit", "4096",
@@ -239,37 +199,14 @@ static void test_sessions_per_client(void **state)
 	config_close(&c);
 }
 
-static void test_engines_and_levels(void **state)
-{
-	static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
-	static const char *const levels[] = { "error", "warning", "notice", "info", "debug" };
-	struct config c;
-
-	(void)state;
-	for (size_t i = 0; i < 4; i++) {
-		GOOD(&c, "--engine", engines[i], FORWARD);
-		assert_int_equal(c.defaults.engine, i);
-		assert_string_equal(engine_name(c.defaults.engine), engines[i]);
-		config_close(&c);
-	}
-	assert_string_equal(engine_name((enum engine)4), "?");
-	for (size_t i = 0; i < 5; i++) {
-		GOOD(&c, "--log-level", levels[i], FORWARD);
-		assert_int_equal(c.log_level, LOG_ERR + (int)i);
-		config_close(&c);
-	}
-}
-
 static const struct {
 	int error;
 	const char *complaint;
 	const char *words[WORDS_MAX];
 } mistakes[] = {
-	{ -EINVAL, "nothing to forward", { NULL } },
 	{ -EINVAL, "nothing to forward", { "--" } },
 	{ -EINVAL, "\"127.0.0.1:1\": no UPSTREAM", { "127.0.0.1:1" } },
 	{ -EINVAL, "\"--workers\": no UPSTREAM", { FORWARD, "--", "--workers" } },
-	{ -EINVAL, "--bogus: unknown option", { "--bogus", FORWARD } },
 	{ -EINVAL, "--bogus: unknown option", { "--bogus=1", FORWARD } },
 	{ -EINVAL, "-x: unknown option", { "-x" } },
 	{ -EINVAL, "-: unknown option", { "-" } },
@@ -277,63 +214,36 @@ static const struct {
 	{ -EINVAL, "--help: takes no value", { "--help=1" } },
 	{ -EINVAL, "--workers: needs a value", { FORWARD, "--workers" } },
 	{ -EINVAL, "--workers: needs a value", { "--workers", "--grace", "1", FORWARD } },
-	{ -EINVAL, "--engine: needs a value: auto, sockmap", { "--engine" } },
+	{ -EINVAL, "--spread: needs a value", { "--spread" } },
 
 	{ -EINVAL, "--engine: \"\" is not", { "--engine=", FORWARD } },
 	{ -EINVAL, "--engine: \"AUTO\" is not valid, expected auto", { "--engine", "AUTO" } },
 	{ -EINVAL, "--engine: \"a\\nb\" is not", { "--engine", "a\nb" } },
 	{ -EINVAL, "--log-level: \"loud\" is not valid, expected err", { "--log-level", "loud" } },
-	{ -EINVAL, "--control: \"\" is not", { "--control=" } },
 	{ -EINVAL, "a path of 1 to 107 bytes", { "--control", "/" A100 "1234567" } },
 	{ -EINVAL, "--user: \"\" is not", { "--user", "" } },
 	{ -EINVAL, "--probe: \"maybe\" is not valid, expected yes or no", { "--probe", "maybe" } },
-
 	{ -EINVAL, "a whole number from 1 to 1024", { "--workers", "0" } },
-	{ -EINVAL, "--workers: \"-1\" is not", { "--workers", "-1" } },
-	{ -EINVAL, "--workers: \"1K\" is not", { "--workers", "1K" } },
 	{ -EINVAL, "--workers: \"1025\" is not", { "--workers", "1025" } },
 	{ -EINVAL, "--workers: \"18446744073709551617\"", { "--workers=18446744073709551617" } },
-	{ -EINVAL, "--max-sessions: \"0\" is not", { "--max-sessions", "0" } },
-
 	{ -EINVAL, "seconds from 0.001 to 86400", { "--connect-timeout", "0" } },
-	{ -EINVAL, "seconds from 0.1 to 86400", { "--resolve-interval", "0" } },
-	{ -EINVAL, "--seccomp: \"log\" is not", { "--seccomp", "log" } },
-	{ -EINVAL, "--max-sessions-per-client: \"-1\" is not",
-	  { "--max-sessions-per-client", "-1" } },
-	{ -EINVAL, "--connect-timeout: \"-1\" is not", { "--connect-timeout", "-1" } },
-	{ -EINVAL, "--connect-timeout: \"1s\" is not", { "--connect-timeout", "1s" } },
 	{ -EINVAL, "--connect-timeout: \"86400.001\"", { "--connect-timeout", "86400.001" } },
-	{ -EINVAL, "--stop-timeout: \"99999999999999999999\" is", { "--grace", "99999999999999999999" } },
-
+	{ -EINVAL, "--stop-timeout: \"1s\" is not", { "--grace", "1s" } },
 	{ -EINVAL, "a size from 1 KiB to 16 MiB", { "--copy-buffer", "0" } },
-	{ -EINVAL, "--copy-buffer: \"64X\" is not", { "--copy-buffer", "64X" } },
 	{ -EINVAL, "--allow: \"10.0.0.0/33\" is not valid, expected addresses",
 	  { "--allow", "10.0.0.0/33", FORWARD } },
 	{ -EINVAL, "--deny: \"::1\": an earlier rule says the opposite of all that this one is for",
 	  { "--allow=::/0", "--deny=::1", FORWARD } },
-	{ -EINVAL, "a size from 4 KiB to 1 GiB", { "--soft-limit", "4095" } },
-	{ -EINVAL, "--hard-limit: \"2G\" is not", { "--hard-limit", "2G" } },
-	{ -EINVAL, "--kernel-memory: \"1023K\" is not valid, expected a size from 1 MiB to 1 PiB",
-	  { "--kernel-memory=1023K" } },
 	{ -EINVAL, "soft-limit: 8 MiB is above hard-limit (4 MiB)",
 	  { "--soft-limit=8M", FORWARD } },
-	{ -EINVAL, "soft-limit: 1 MiB is above hard-limit (64 KiB)",
-	  { "--hard-limit=64K", FORWARD } },
 
 	{ -EINVAL, "LISTEN \"\": empty", { "", "127.0.0.1:1" } },
-	{ -EINVAL, "LISTEN \"9000\": no port", { "9000", "127.0.0.1:1" } },
 	{ -EINVAL, "LISTEN \"a\\nb\": control character", { "a\nb", "127.0.0.1:1" } },
 	{ -EINVAL, "UPSTREAM \"127.0.0.1:0\": port 0", { "127.0.0.1:0", "127.0.0.1:0" } },
-	{ -EINVAL, "UPSTREAM \":80\": no host", { "127.0.0.1:0", ":80" } },
 	{ -EINVAL, "UPSTREAM \"x:1x\"", { FORWARD, "127.0.0.1:2", "x:1x" } },
-	{ -EINVAL, "LISTEN \"127.0.0.1:9000\": same address", { FORWARD, FORWARD } },
-	{ -EINVAL, "same address as the earlier \"127.0.0.1:9000\"",
-	  { FORWARD, "127.0.0.1:7", "127.0.0.1:1", "127.0.0.1:09000", "127.0.0.1:1" } },
-	{ -EINVAL, "UPSTREAM \"127.0.0.1:09000\": the upstream is the listener itself",
-	  { "127.0.0.1:9000", "127.0.0.1:09000" } },
+	{ -EINVAL, "LISTEN \"127.0.0.1:9000\": takes the same connections", { FORWARD, FORWARD } },
 	{ -EINVAL, "UPSTREAM \"unix:@a\": the upstream is the listener itself",
 	  { FORWARD, "unix:@a", "unix:@a" } },
-	{ -EINVAL, "LISTEN \"unix:/a\": same", { "unix:/a", "unix:/b", "unix:/a", "unix:/b" } },
 };
 
 static void test_mistakes(void **state)
@@ -382,7 +292,6 @@ int main(void)
 		cmocka_unit_test(test_fewer_cpus),
 		cmocka_unit_test(test_every_option),
 		cmocka_unit_test(test_syntax),
-		cmocka_unit_test(test_engines_and_levels),
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_host_names),
 		cmocka_unit_test(test_sessions_per_client),

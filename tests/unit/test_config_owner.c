@@ -52,13 +52,13 @@ static void test_link(void **state)
 	assert_int_equal(chmod(rig_dir, 0700), 0);
 	assert_int_equal(r, -EPERM);
 	snprintf(link, sizeof(link),
-		 "%s/c: its directory can be written by others (mode 0777): chmod go-w", rig_dir);
+		 "%s can be written by others (mode 0777): chmod go-w", rig_dir);
 	assert_non_null(strstr(err, link));
 	assert_int_equal(unlink(rig_path), 0);
 	assert_int_equal(symlink("../nothing", rig_path), 0);
 	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -ENOENT);
 	config_close(&c);
-	assert_non_null(strstr(err, "d/link: No such file or directory: give the path of a file"));
+	assert_non_null(strstr(err, "d/link cannot be opened by uid "));
 	assert_int_equal(unlink(rig_path), 0);
 	assert_int_equal(rmdir(dir), 0);
 	strcpy(rig_path + strlen(rig_dir), "/c");
@@ -76,15 +76,13 @@ static void test_owner(void **state)
 	assert_int_equal(parse_as(0644, 0755, err, sizeof(err)), 0);
 	assert_int_equal(parse_as(0644, 01777, err, sizeof(err)), 0); /* as /tmp */
 	assert_int_equal(parse_as(0664, 0755, err, sizeof(err)), -EPERM);
-	assert_non_null(strstr(err, "the file can be written by others (mode 0664): chmod go-w"));
-	assert_int_equal(parse_as(0646, 0755, err, sizeof(err)), -EPERM);
+	assert_non_null(strstr(err, "/c can be written by others (mode 0664): chmod go-w"));
 	assert_int_equal(parse_as(0644, 0777, err, sizeof(err)), -EPERM);
-	assert_non_null(strstr(err, "its directory can be written by others"));
 	if (!geteuid()) {
 		assert_int_equal(chown(rig_path, 65534, 65534), 0);
 		assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), -EPERM);
-		assert_non_null(strstr(err, "the file belongs to uid 65534, who could write "
-					    "anything into it: chown root"));
+		assert_non_null(strstr(err, "belongs to uid 65534, who could write "
+					    "anything into the configuration: chown root"));
 	}
 	unlink(rig_path);
 	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -ENOENT);
@@ -92,12 +90,12 @@ static void test_owner(void **state)
 	config_close(&c);
 	assert_int_equal(mkfifo(rig_path, 0600), 0);
 	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -EINVAL);
-	assert_non_null(strstr(err, "a device, socket or pipe, not a regular file"));
+	assert_non_null(strstr(err, "not a regular file"));
 	config_close(&c);
 	unlink(rig_path);
 	assert_int_equal(mkdir(rig_path, 0700), 0);
 	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -EINVAL);
-	assert_non_null(strstr(err, "a directory, not a regular file"));
+	assert_non_null(strstr(err, "not a regular file"));
 	config_close(&c);
 	rmdir(rig_path);
 }

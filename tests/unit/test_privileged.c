@@ -127,7 +127,7 @@ static void test_config(void **state)
 	assert_non_null(strstr(err, "c:4: nonsense: unknown key"));
 	write_bytes("[forward a]\0\n", 13);
 	assert_int_equal(read_bad(p, 2), -EINVAL);
-	assert_non_null(strstr(err, "a NUL byte"));
+	assert_non_null(strstr(err, "a control character"));
 	write_file("");
 	assert_int_equal(read_bad(p, 2), -EINVAL);
 	assert_non_null(strstr(err, "nothing to forward"));

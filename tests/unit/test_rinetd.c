@@ -21,12 +21,8 @@
 #include "config_rig.h"
 
 #define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-#define ANY_NOTE "\"::\" is every address, IPv4 too; so it is with rinetd, unless " \
-		 "net.ipv6.bindv6only is 1: [::]:PORT, in a [forward], is IPv6 alone\n"
-#define MAPPED_NOTE "here rinetd has IPv4 clients as ::ffff:ADDRESS, which no deny of ADDRESS " \
-		    "matches; culvert refuses them\n"
-#define OI_NOTE "oi reads allow and deny and enforces none; culvert enforces all, behind a " \
-		"forward as its own\n"
+#define MAPPED_NOTE "IPv4 clients are ::ffff:ADDRESS here: no allow of ADDRESS lets them in, as " \
+		    "with rinetd; a deny of ADDRESS keeps them out\n"
 
 static bool allows(const struct forward_conf *fc, const char *client)
 {
@@ -52,8 +48,8 @@ static const char sample[] =
 	"0 81 192.168.1.3 80 [timeout=72000, src=127.0.0.9]\n"
 	"allow 192.168.2.2*\n"
 	"deny 192.168.2.21\n"
-	":: 82 127.0.0.1 83\n"
-	"allow ::ffff:192.168.2.*\n"
+	":: 82 127.0.0.1 83#none\n"
+	"allow ::ffff:192.168.2.3*\n"
 	"allow *.7\n"
 	"pidlogfile /run/rinetd.pid\n"
 	"logfile \"/var/log/rinetd.log\"\n";
@@ -67,8 +63,8 @@ static const struct {
 	  { "fe80::1" }, { "fe81::1", "2001:618::e43f", "::1", "192.168.2.10" } },
 	{ "0.0.0.0:81", "0.0.0.0:81", "192.168.1.3:80",
 	  { "192.168.2.20", "192.168.2.2" }, { "192.168.2.21", "192.168.2.3", "192.168.2.10" } },
-	/* rinetd sees ::ffff:192.168.2.2 here, which no allow at the top matches */
-	{ "*:82", ":82", "127.0.0.1:83", { NULL }, { "192.168.2.2", "192.168.2.7", "fe80::1" } },
+	/* rinetd sees ::ffff:192.168.2.3 here, which no allow at the top matches */
+	{ "*:82", ":82", "127.0.0.1:83", { NULL }, { "192.168.2.3", "192.168.2.7", "fe80::1" } },
 };
 
 static void check_forwards(const struct config *c)
@@ -115,12 +111,12 @@ static void test_everything(void **state)
 	rig_good_noted(&c, sample, err, sizeof(err));
 	check_forwards(&c);
 	config_close(&c);
-	snprintf(want, sizeof(want), "culvert: %s:9: note: timeout=72000 ends idle TCP sessions; "
+	snprintf(want, sizeof(want), "culvert: %s:9: note: timeout ends idle TCP sessions; "
 		 "rinetd has it for UDP only\n", rig_path);
 	assert_non_null(strstr(err, want));
 	assert_int_equal(convert(converted, sizeof(converted)), 0);
-	assert_non_null(strstr(converted, "deny = 192.168.2.1?, 2001:618:*:e43f\n"
-					  "allow = 192.168.2.*, fe80:*\n"));
+	assert_non_null(strstr(converted, "deny = 192.168.2.1?\ndeny = 2001:618:*:e43f\n"
+					  "allow = 192.168.2.*\nallow = fe80:*\n"));
 	rig_good(&c, converted, NULL);
 	check_forwards(&c);
 	config_close(&c);
@@ -129,26 +125,23 @@ static void test_everything(void **state)
 	assert_string_equal(converted, "");
 }
 
-/* Whose text matches a pattern at "::", where rinetd sees IPv4 clients in IPv6 form. */
+/* Who is let in at "::", where rinetd sees IPv4 clients in IPv6 form. */
 static void test_mapped(void **state)
 {
 	static const struct {
 		const char *rules, *allowed, *denied;
 	} rows[] = {
 		{ "allow *", "10.0.0.1 ::1", "" },
-		{ "allow *:*", "10.0.0.1 ::1", "" },
-		{ "allow ::ffff:10.*", "10.0.0.1", "11.0.0.1 10::1 ::1" },
-		{ "allow *f:10.0.0.1", "10.0.0.1", "10.0.0.2 ::1" },
-		{ "allow ?:ffff:*", "10.0.0.1", "::1" },
-		{ "allow ::????:*.7", "10.0.0.7", "10.0.0.8 ::7" },
-		{ "allow 1*", "1::2", "10.0.0.1 ::1" },
+		{ "allow ::FFFF:10.*", "10.0.0.1", "11.0.0.1 10::1 ::1" },
 		{ "allow ::ffff:1*", "10.0.0.1", "1::2 2.0.0.1" },
+		{ "allow ::ffff:*", "10.0.0.1", "::1" },
+		{ "allow 1*", "1::2", "10.0.0.1 ::1" },
+		{ "allow *.7", "10.0.0.7", "10.0.0.8 ::7" },
 		{ "allow 10.0.0.1\nallow ::1", "::1", "10.0.0.1" },
 		{ "deny 10.0.0.1", "10.0.0.2 ::1", "10.0.0.1" },
 		{ "deny ::ffff:10.0.0.1", "10.0.0.2 ::1", "10.0.0.1" },
 		{ "deny *.7", "10.0.0.8 ::7", "10.0.0.7" },
-		{ "deny *:*", "", "10.0.0.1 ::1" },
-		{ "deny ::f**********************************0.1", "::1", "10.0.0.1" },
+		{ "deny 10.*\nallow 10.*", "", "10.0.0.1 ::1" },
 	};
 
 	(void)state;
@@ -173,14 +166,11 @@ static void test_mapped(void **state)
 /* oi's files are four words and, which oi reads only, rules. */
 static void test_oi(void **state)
 {
-	char err[1024], want[256];
 	struct config c;
 
 	(void)state;
-	rig_good_noted(&c, "\xef\xbb\xbf# oi\r\nALLOW 192.168.1.0/24\r\ndeny 192.168.1.50\r\n\r\n"
-		 "127.0.0.1 9000 127.0.0.1 9001\r\n::1 9000 ::1 9001\r\n", err, sizeof(err));
-	snprintf(want, sizeof(want), "culvert: %s:2: note: " OI_NOTE, rig_path);
-	assert_string_equal(err, want);
+	rig_good(&c, "\xef\xbb\xbf# oi\r\nALLOW 192.168.1.0/24\r\ndeny 192.168.1.50\r\n\r\n"
+		 "127.0.0.1 9000 127.0.0.1 9001\r\n::1 9000 ::1 9001\r\n", NULL);
 	assert_int_equal(c.n_forwards, 2);
 	assert_string_equal(c.forwards[0].listen.text, "127.0.0.1:9000");
 	assert_string_equal(c.forwards[1].upstream.text, "[::1]:9001");
@@ -191,68 +181,31 @@ static void test_oi(void **state)
 	config_close(&c);
 }
 
-/* What deserves a word. */
+/* What differs at "::" is noted for each such forward that has rules. */
 static void test_notes(void **state)
 {
-	static const char skipped[] = "127.0.0.1 80 127.0.0.1 81\n127.0.0.1 82 127.0.0.1 83\n"
-				      "allow 10.*\nallow 11.*\n127.0.0.1 84 127.0.0.1 85\n"
-				      "deny 10.*\ndeny 11.*\n";
-	static const char asked[] = "deny 12.*\n127.0.0.1 82 127.0.0.1 83\nallow 10.*\n"
-				    "allow 11.*\n";
-	char err[1024], want[256];
-	struct config c;
-
-	(void)state;
-	rig_good_noted(&c, skipped, err, sizeof(err));
-	config_close(&c);
-	snprintf(want, sizeof(want), "culvert: %s:3: note: rinetd 0.70 to 0.73 does not look at "
-		 "this first one of several rules; culvert does\n", rig_path);
-	assert_string_equal(err, want);
-	rig_good_noted(&c, asked, err, sizeof(err));
-	assert_string_equal(err, "");
-	config_close(&c);
-}
-
-/* What differs at "::", which is noted for each such forward, and of a file that is oi's. */
-static void test_notes_of_families(void **state)
-{
 	static const struct {
-		const char *text, *notes;
+		const char *text;
+		unsigned int line;
 	} rows[] = {
-		{ "0.0.0.0 80 127.0.0.1 81\n::1 80 127.0.0.1 81\ndeny 10.0.0.1\n", "" },
-		{ ":: 80 127.0.0.1 81\n", "1: " ANY_NOTE },
-		{ "[::] 80 127.0.0.1 81\nallow 10.*\n", "1: " ANY_NOTE },
-		{ ":: 80 127.0.0.1 81\ndeny *.1\n", "1: " ANY_NOTE },
-		{ ":: 80 127.0.0.1 81\ndeny fe80:*\n", "1: " ANY_NOTE },
-		{ ":: 80 127.0.0.1 81\ndeny 10.0.0.1\n0 82 127.0.0.1 81\n",
-		  "1: " ANY_NOTE "1: " MAPPED_NOTE },
-		{ "deny 10.*\n0 82 127.0.0.1 81\n:: 80 127.0.0.1 81\n",
-		  "3: " ANY_NOTE "3: " MAPPED_NOTE },
-		{ "::ffff:127.0.0.1 80 127.0.0.1 81\nallow *\n", "" },
-		{ "::ffff:127.0.0.1 80 127.0.0.1 81\ndeny 10.0.0.1\n", "1: " MAPPED_NOTE },
-		{ "denY 10.0.0.1\nALLOW *\n0 82 127.0.0.1 81\n", "1: " OI_NOTE },
-		{ "deny 10.0.0.1\nallow 10.0.0.0/8\nallow 11.0.0.0/8\n0 82 127.0.0.1 81\n",
-		  "2: " OI_NOTE },
+		{ "0.0.0.0 80 127.0.0.1 81\n::1 80 127.0.0.1 81\ndeny 10.0.0.1\n", 0 },
+		{ ":: 80 127.0.0.1 81\n", 0 },
+		{ ":: 80 127.0.0.1 81\ndeny 10.0.0.1\n0 82 127.0.0.1 81\n", 1 },
+		{ "deny 10.*\n0 82 127.0.0.1 81\n:: 80 127.0.0.1 81\n", 3 },
+		{ "::ffff:127.0.0.1 80 127.0.0.1 81\ndeny 10.0.0.1\n", 1 },
 	};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		char err[1024], got[1024] = "", begin[200], *line, *rest = err;
+		char err[1024], want[300] = "";
 		struct config c;
 
 		rig_good_noted(&c, rows[i].text, err, sizeof(err));
 		config_close(&c);
-		snprintf(begin, sizeof(begin), "culvert: %s:", rig_path);
-		while ((line = strsep(&rest, "\n")) && *line) {
-			char *note = strstr(line, " note: ");
-
-			assert_non_null(note);
-			assert_memory_equal(line, begin, strlen(begin));
-			snprintf(got + strlen(got), sizeof(got) - strlen(got), "%.*s %s\n",
-				 (int)(note - line - (ptrdiff_t)strlen(begin)),
-				 line + strlen(begin), note + strlen(" note: "));
-		}
-		assert_string_equal(got, rows[i].notes);
+		if (rows[i].line)
+			snprintf(want, sizeof(want), "culvert: %s:%u: note: " MAPPED_NOTE, rig_path,
+				 rows[i].line);
+		assert_string_equal(err, want);
 	}
 }
 
@@ -260,91 +213,56 @@ static void test_notes_of_families(void **state)
 
 static const struct rig_mistake mistakes[] = {
 	{ 0, "nothing to forward", "allow 10.*\n" },
-	{ 1, "BINDPORT is missing; a rule is BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT (the "
-	     "file is read as a rinetd.conf, because it does not begin with a [SECTION])",
+	{ 1, "BINDPORT is missing: a rule of a rinetd.conf is BINDADDRESS BINDPORT CONNECTADDRESS "
+	     "CONNECTPORT, and a file of culvert begins with a [SECTION]\n",
 	  "127.0.0.1\n" },
-	{ 2, "BINDPORT is missing; a rule is BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT\n",
-	  "allow 10.*\nengine\n" },
+	{ 2, "BINDPORT is missing", "allow 10.*\nengine\n" },
+	{ 3, "BINDPORT is missing", "#\n" GOOD "\n[culvert]\nengine = copy\n" },
 	{ 1, "CONNECTADDRESS is missing", "127.0.0.1 80\n" },
-	{ 2, "CONNECTPORT is missing; a rule is BINDADDRESS BINDPORT",
-	  "#\n127.0.0.1 80 127.0.0.1" },
-	{ 1, "\"82\": nothing but [OPTION=VALUE,...] and a comment may follow", GOOD " 82\n" },
-	{ 1, "\"[timeout]\": nothing but", GOOD " [timeout]\n" },
+	{ 2, "CONNECTPORT is missing", "#\n127.0.0.1 80 127.0.0.1" },
+	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },
 	{ 1, "53/udp: culvert does not forward UDP", "0.0.0.0 53/udp 10.0.0.1 53\n" },
-	{ 1, "53/udp: culvert does not forward UDP", "0.0.0.0 53 10.0.0.1 53/udp\n" },
+	{ 2, "53/udp: culvert does not forward UDP", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },
 	{ 1, "listen \"0.0.0.0:65536\": port is above 65535", "0.0.0.0 65536 10.0.0.1 53\n" },
 	{ 1, "upstream \"10.0.0.1:0\": port 0 cannot be connected to", "0.0.0.0 80 10.0.0.1 0\n" },
-	{ 1, "listen \"0.0.0.0:-1\": bad port", "0.0.0.0 -1 10.0.0.1 80\n" },
-	{ 2, "listen \"127.0.0.1:80\": overlaps with the earlier \"0.0.0.0:80\"",
+	{ 2, "listen \"127.0.0.1:80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 10.0.0.1 81\n" GOOD "\n" },
 	{ 1, "upstream \"127.0.0.1:80\": the upstream is the listener itself",
 	  "0 80 127.0.0.1 80\n" },
-	{ 2, "53/udp: culvert does not forward UDP", GOOD "\r\n0.0.0.0 53/udp 10.0.0.1 53\r\n" },
-	{ 2, "a byte order mark that", GOOD "\n\xef\xbb\xbf" GOOD "\n" },
-	{ 2, "listen \"127.0.0.1:9000\": same address as the earlier",
-	  "127.0.0.1 9000 127.0.0.1 9001\r\n127.0.0.1 9000 127.0.0.1 9002\r\n" },
-	{ 3, "CONNECTADDRESS is missing", "# oi\nALLOW 10.0.0.0/8\n::1:9000 x:80\n" },
-	{ 1, "\"10.0.0.1/8\" is not valid", "ALLOW 10.0.0.1/8\n" GOOD "\n" },
-	{ 2, "upstream \"127.0.0.1:99999\": port is above 65535",
-	  "\xef\xbb\xbf# oi\r\n127.0.0.1 9000 127.0.0.1 99999\r\n" },
-	{ 1, "listen \"1.2.3.256:80\": bad IPv4 address", "1.2.3.256 80 10.0.0.1 80\n" },
-	{ 2, "listen \"127.0.0.1:http\": same address as the earlier \"127.0.0.1:80\"",
-	  GOOD "\n127.0.0.1 http 127.0.0.1 82\n" },
-	{ 2, "listen \":80\": same address as the earlier \"0.0.0.0:80\"",
+	{ 2, "[forward 127.0.0.1:80]: the name is taken in line 1", GOOD "\n" GOOD "\n" },
+	{ 2, "listen \":80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 127.0.0.1 81\n:: 80 127.0.0.1 81\n" },
-	{ 1, "timeout: \"1.5\" is not a whole number", GOOD " [timeout=1.5]\n" },
-	{ 1, "timeout: \"\" is not a whole number", GOOD " [timeout=]\n" },
+	{ 1, "listen \"1.2.3.256:80\": bad IPv4 address", "1.2.3.256 80 10.0.0.1 80\n" },
+	{ 1, "[color=red]: expected timeout=SECONDS or src=ADDRESS", GOOD " [color=red]\n" },
+	{ 1, "[timeout]: expected timeout=SECONDS or src", GOOD " [src=::1,timeout]\n" },
+	{ 1, "[timeout=1 2]: expected timeout", GOOD " [timeout=1 2]\n" },
+	{ 1, "timeout: given twice, first in line 1", GOOD " [timeout=1,timeout=2]\n" },
 	{ 1, "timeout: \"604801\" is not valid, expected seconds", GOOD " [timeout=604801]\n" },
-	{ 1, "timeout: \"-1\" is not valid, expected seconds", GOOD " [timeout=-1]\n" },
-	{ 1, "timeout: \"-\" is not a whole number", GOOD " [timeout=-]\n" },
 	{ 1, "src: \"localhost\" is not valid, expected an IPv4 or IPv6", GOOD
 	  " [src=localhost]\n" },
-	{ 1, "src: \"\" is not valid", GOOD " [src=]\n" },
+	{ 1, "\"x\": nothing but a comment may follow", GOOD " [timeout=1] x\n" },
+	{ 1, "\"[\" without \"]\"", GOOD " [timeout=1\n" },
 	{ 2, "logcommon: culvert has a log format of its own", GOOD "\nlogcommon\n" },
 	{ 3, "logfile: given twice, first in line 1", "logfile /a\n" GOOD "\nlogfile /b\n" },
+	{ 1, "logfile: \"\" is not valid", "logfile\n" GOOD },
+	{ 1, "\"/b\": nothing but a comment may follow", "logfile /a /b\n" GOOD },
 	{ 1, "\"localhost\" is not valid, expected an address", "allow localhost\n" GOOD },
-	{ 1, "\"10.0.0.1 10.0.0.2\" is not valid", "allow 10.0.0.1 10.0.0.2\n" GOOD },
+	{ 1, "\"10.0.0.2\": nothing but a comment may follow", "allow 10.0.0.1 10.0.0.2\n" GOOD },
 	{ 1, "\"\" is not valid", "allow\n" GOOD },
-	{ 1, "logfile: needs a value", "logfile\n" GOOD },
-	{ 1, "logfile: \"/a b\" is more than one word", "logfile \"/a b\"\n" GOOD },
-	{ 3, "a section, but line 2 made this a rinetd.conf: a file has one form",
-	  "#\n" GOOD "\n[culvert]\nengine = copy\n" },
-	{ 3, "a section, but line 1 made this", GOOD "\n\n[forward a]\n" },
-	{ 2, "neither [SECTION] nor KEY = VALUE", "[culvert]\n" GOOD "\n" },
-	{ 1, "BINDPORT is missing", "engine\n" },
-	{ 2, "a control character", GOOD "\n10.0.0.1\r80 127.0.0.1 81\n" },
-	{ 1, "a control character", "127.0.0.1\v80 127.0.0.1 81\n" },
-	{ 1, "a control character", GOOD " # \x1b[2J\n" },
-
-	{ 1, "[color]: unknown option, expected timeout or src", GOOD " [color=red]\n" },
-	{ 1, "[timeout]: needs a value", GOOD " [src=::1,timeout]\n" },
-	{ 1, "timeout: given twice, first in line 1", GOOD " [timeout=1,timeout=2]\n" },
-	{ 1, "nothing but a comment may follow \"]\"", GOOD " [timeout=1] x\n" },
-	{ 2, "\"10.0.0.256\" is not valid, expected an address", GOOD "\ndeny 10.0.0.256\n" },
 	{ 1, "\"all\" is not valid", "allow all\n" GOOD },
 	{ 1, "\"10.*&10.1.*\" is not valid", "allow 10.*&10.1.*\n" GOOD },
-	{ 2, "BINDPORT is missing", GOOD "\nbuffersize\n" },
+	{ 2, "\"10.0.0.256\" is not valid, expected an address", GOOD "\ndeny 10.0.0.256\n" },
+	{ 2, "a control character", GOOD "\n10.0.0.1\r80 127.0.0.1 81\n" },
+	{ 1, "a control character", GOOD " # \x1b[2J\n" },
 };
 
 static void test_mistakes(void **state)
 {
-	static const char nul[] = "127.0.0.1 80 127.0.0.1 81\n127.0.0.1\0 82 127.0.0.1 83\n";
 	static const char nul_first[] = "\0" "127.0.0.1 80 127.0.0.1 81\n";
-	char *big = malloc(1 << 21);
 
 	(void)state;
 	rig_bad(mistakes, sizeof(mistakes) / sizeof(mistakes[0]));
-	rig_bad_bytes(nul, sizeof(nul) - 1, 2, "a NUL byte");
-	rig_bad_bytes(nul_first, sizeof(nul_first) - 1, 1, "a NUL byte");
-
-	assert_non_null(big);
-	memset(big, '#', 1 << 21);
-	memcpy(big, GOOD "\n", sizeof(GOOD));
-	rig_bad_bytes(big, 1 << 21, 2, "the line has more than 16383 bytes");
-	for (size_t i = 100; i < 1 << 21; i += 100)
-		big[i] = '\n';
-	rig_bad_bytes(big, 1 << 21, 10487, "the file has more than 1048576 bytes");
-	free(big);
+	rig_bad_bytes(nul_first, sizeof(nul_first) - 1, 1, "a control character");
 }
 
 static const struct {
@@ -358,10 +276,6 @@ static const struct {
 	{ "# 1.2.3.4 80 1.2.3.4 80\n;x\n\n\t [forward a]\n", false },
 	{ "engine = auto\n", false },
 	{ "engine=auto", false },
-	{ "\v[culvert]\n", false },
-	{ "[", false },
-	{ "[::1]\n", true },
-	{ "[::1] 80 127.0.0.1 80\n", true },
 	{ "0 80 127.0.0.1 80", true },
 	{ "\xef\xbb\xbf 0 80 127.0.0.1 80", true },
 	{ "\r\n; x\r\n\tallow *\n", true },
@@ -373,16 +287,9 @@ static const struct {
 static void test_forms(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
-		size_t len = strlen(forms[i].text);
-		FILE *f = fmemopen((void *)forms[i].text, len + !len, "r");
-
-		assert_non_null(f);
-		if (rinetd_is(f) != forms[i].is_rinetd)
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
+		if (rinetd_is(forms[i].text) != forms[i].is_rinetd)
 			fail_msg("%s", forms[i].text);
-		assert_int_equal(ftell(f), 0);
-		fclose(f);
-	}
 }
 
 int main(void)
@@ -392,7 +299,6 @@ int main(void)
 		cmocka_unit_test(test_mapped),
 		cmocka_unit_test(test_oi),
 		cmocka_unit_test(test_notes),
-		cmocka_unit_test(test_notes_of_families),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_forms),
 	};

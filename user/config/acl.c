@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/size.h"
 
 #define SEPARATORS ", \t"
-#define ELEMENT_LEN 200 /* room for an element */
 #define PARTS_MAX 4     /* of an element: A&B&C&D */
 #define MAPPED_LEN 12
 
@@ -140,11 +140,6 @@ static struct acl_rule rule_of(const struct sockaddr *client)
 	return r;
 }
 
-static const char *text_of(const struct acl_rule *whom, char buf[INET6_ADDRSTRLEN])
-{
-	return family_len(whom) ? inet_ntop(whom->family, whom->addr, buf, INET6_ADDRSTRLEN) : "";
-}
-
 /* True if each client of the prefix WHOM is one of the prefix R. */
 static bool prefix_covers(const struct acl_rule *r, const struct acl_rule *whom)
 {
@@ -160,7 +155,7 @@ static bool prefix_covers(const struct acl_rule *r, const struct acl_rule *whom)
 		 ((addr[0] ^ whom_addr[0]) & mask[0]) | ((addr[1] ^ whom_addr[1]) & mask[1]));
 }
 
-/* TEXT is that of CLIENT; "" for a unix socket, which no pattern matches. */
+/* TEXT is the address of CLIENT; "" for a unix socket, which no pattern matches. */
 static bool matches(const struct acl_rule *r, const struct acl_rule *client, const char *text)
 {
 	if (r->pattern[0])
@@ -171,10 +166,11 @@ static bool matches(const struct acl_rule *r, const struct acl_rule *client, con
 bool acl_allows(const struct acl *a, const struct sockaddr *client)
 {
 	const struct acl_rule whom = rule_of(client);
-	char buf[INET6_ADDRSTRLEN];
-	const char *text = a->patterns ? text_of(&whom, buf) : "";
 	bool all = true; /* parts of the element match so far */
+	char text[INET6_ADDRSTRLEN] = "";
 
+	if (a->patterns && family_len(&whom))
+		inet_ntop(whom.family, whom.addr, text, sizeof(text));
 	for (size_t i = 0; i < a->n; i++) {
 		const struct acl_rule *r = &a->rules[i];
 
@@ -190,28 +186,12 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client)
 
 /* --- lists --- */
 
-/* True for one address, as opposed to many. */
-static bool is_single(const struct acl_rule *r)
-{
-	return !r->pattern[0] && family_len(r) && !memcmp(r->mask, ones, family_len(r));
-}
-
-/*
- * True if R matches every client that WHOM matches, as far as that can be seen.  A pattern without
- * "?" that matches the text of another pattern matches whatever that one does.
- */
+/* True if R matches every client that WHOM matches.  Of two patterns: if they are the same. */
 static bool covers(const struct acl_rule *r, const struct acl_rule *whom)
 {
-	char buf[INET6_ADDRSTRLEN];
-
-	if (whom->pattern[0] && r->pattern[0])
-		return !strcmp(r->pattern, whom->pattern) ||
-		       (!strchr(r->pattern, '?') && !fnmatch(r->pattern, whom->pattern, 0));
-	if (whom->pattern[0])
-		return r->family == AF_UNSPEC;
-	if (r->pattern[0])
-		return is_single(whom) && matches(r, whom, text_of(whom, buf));
-	return r->family == AF_UNSPEC || prefix_covers(r, whom);
+	if (!r->pattern[0] && r->family == AF_UNSPEC)
+		return true;
+	return !strcmp(r->pattern, whom->pattern) && (r->pattern[0] || prefix_covers(r, whom));
 }
 
 /* The first rule of one part that covers one of the N parts of an element, or NULL. */
@@ -227,9 +207,17 @@ static const struct acl_rule *find_cover(const struct acl *a, const struct acl_r
 	return NULL;
 }
 
+static void append(struct acl *a, const struct acl_rule *r)
+{
+	a->rules = array_grow(a->rules, a->n, sizeof(*a->rules));
+	a->rules[a->n++] = *r;
+	a->allows |= r->allow;
+	a->patterns |= r->pattern[0] != '\0';
+}
+
 static int add_element(struct acl *a, bool allow, char *text)
 {
-	struct acl_rule parts[PARTS_MAX], *more;
+	struct acl_rule parts[PARTS_MAX];
 	const struct acl_rule *cover;
 	int n = parse_element(text, allow, parts);
 
@@ -240,41 +228,20 @@ static int add_element(struct acl *a, bool allow, char *text)
 		return cover->allow == allow ? 0 : -EEXIST;
 	if (a->n + (size_t)n > ACL_RULES_MAX)
 		return -E2BIG;
-	more = realloc(a->rules, (a->n + (size_t)n) * sizeof(*more));
-	if (!more)
-		return -ENOMEM;
-	a->rules = more;
-	a->allows |= allow;
-	for (int i = 0; i < n; i++) {
-		a->patterns |= parts[i].pattern[0] != '\0';
-		more[a->n++] = parts[i];
-	}
+	for (int i = 0; i < n; i++)
+		append(a, &parts[i]);
 	return 0;
 }
 
 int acl_add(struct acl *a, bool allow, const char *text)
 {
-	char element[ELEMENT_LEN];
-	bool empty = true;
+	char *copy = allocated(strdup(text)), *at, *element = strtok_r(copy, SEPARATORS, &at);
+	int r = element ? 0 : -EINVAL;
 
-	for (;;) {
-		size_t len;
-		int r;
-
-		text += strspn(text, SEPARATORS);
-		len = strcspn(text, SEPARATORS);
-		if (!len)
-			return empty ? -EINVAL : 0;
-		if (len >= sizeof(element))
-			return -EINVAL;
-		empty = false;
-		memcpy(element, text, len);
-		element[len] = '\0';
+	for (; element && !r; element = strtok_r(NULL, SEPARATORS, &at))
 		r = add_element(a, allow, element);
-		if (r)
-			return r;
-		text += len;
-	}
+	free(copy);
+	return r;
 }
 
 bool acl_same(const struct acl *a, const struct acl *b)
@@ -284,19 +251,11 @@ bool acl_same(const struct acl *a, const struct acl *b)
 	return a->n == b->n && (!a->n || !memcmp(a->rules, b->rules, a->n * sizeof(*a->rules)));
 }
 
-int acl_copy(struct acl *to, const struct acl *from)
+void acl_copy(struct acl *to, const struct acl *from)
 {
-	*to = *from;
-	to->rules = NULL;
-	if (!from->n)
-		return 0;
-	to->rules = malloc(from->n * sizeof(*to->rules));
-	if (!to->rules) {
-		*to = (struct acl){ 0 };
-		return -ENOMEM;
-	}
-	memcpy(to->rules, from->rules, from->n * sizeof(*to->rules));
-	return 0;
+	*to = (struct acl){ 0 };
+	for (size_t i = 0; i < from->n; i++)
+		append(to, &from->rules[i]);
 }
 
 void acl_close(struct acl *a)

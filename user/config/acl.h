@@ -45,9 +45,9 @@ struct acl {
  *	A&B                         clients that both A and B match
  *
  * IPv4-mapped IPv6 addresses are IPv4.  Elements that earlier rules decide in the same way are
- * dropped.  -EINVAL: syntax; -EEXIST: an earlier rule covers an element and says the opposite, so
- * that the element would never count; -E2BIG: more than ACL_RULES_MAX; -ENOMEM.  Rules added before
- * the error are kept.
+ * dropped.  -EINVAL: syntax; -EEXIST: an earlier prefix covers an element, or an earlier pattern is
+ * the same, and says the opposite, so that the element would never count; -E2BIG: more than
+ * ACL_RULES_MAX.  Rules added before the error are kept.
  */
 int acl_add(struct acl *a, bool allow, const char *text);
 
@@ -57,8 +57,8 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client);
 /* True if A and B have the same rules in the same order. */
 bool acl_same(const struct acl *a, const struct acl *b);
 
-/* Make TO, which is not initialised, a copy of FROM.  -ENOMEM. */
-int acl_copy(struct acl *to, const struct acl *from);
+/* Make TO, which is not initialised, a copy of FROM. */
+void acl_copy(struct acl *to, const struct acl *from);
 void acl_close(struct acl *a);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include "config/config.h"
 
-struct config_text;
 struct forward_text;
 
 /*
@@ -20,8 +19,6 @@ struct forward_text;
 
 /* Check forward number N of C, made from T, by itself and beside those before it. */
 int check_forward(struct config *c, size_t n, const struct forward_text *t);
-/* Check that each file and socket in the file system has a path of its own. */
-int check_together(const struct config *c, const struct config_text *text);
 
 /*
  * Describe what forbids the addresses of forward number N: an earlier forward takes the same

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,44 +24,37 @@
 
 #define NOT_GIVEN UINT_MAX
 
-static int no_memory(void)
-{
-	return log_complain(-ENOMEM, "out of memory");
-}
-
 /* --- the command line --- */
 
-/* The option at ARGV[*POS] and its value.  Leaves *POS on the last word used. */
+/* Take the option at ARGV[*POS] and its value.  Leave *POS on the last word used. */
 static int take_option(int argc, char **argv, int *pos, struct config_text *text)
 {
-	const char *word = argv[*pos];
-	size_t len = strcspn(word, "=");
-	const char *value = word[len] ? word + len + 1 : NULL;
-	const struct option_def *o = !strcmp(word, "-c") ? option_find("config", 6) :
-		!strcmp(word, "-h") ? option_find("help", 4) :
-		len > 2 && !strncmp(word, "--", 2) ? option_find(word + 2, len - 2) : NULL;
-	const struct config_line line = { .option = o, .key = o ? o->name : NULL };
-	char buf[OPTION_WRONG_LEN];
+	const char *word = !strcmp(argv[*pos], "-c") ? "--config" :
+			   !strcmp(argv[*pos], "-h") ? "--help" : argv[*pos];
+	const char *value = strchr(word, '=');
+	char name[256], buf[OPTION_WRONG_LEN];
+	const struct option_def *o;
+	const char *key;
 
-	if (!o && len > 2 && option_is_gone(word + 2, len - 2)) {
-		*pos += !value && *pos + 1 < argc;
-		return config_lines_add(&text->notes, &line, OPTION_GONE) ? no_memory() : 0;
-	}
-	if (!o)
-		return log_complain(-EINVAL, "%.*s: unknown option (`culvert help run` lists them)",
-				    (int)(len > 256 ? 256 : len), word);
-	if (o->kind == KIND_HELP)
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+	key = strncmp(name, "--", 2) == 0 ? name + 2 : "";
+	o = option_find(key);
+	if (!o && !option_is_gone(key))
+		return log_complain(-EINVAL, "%s: unknown option (`culvert help run` lists them)",
+				    name);
+	if (o && o->kind == KIND_HELP)
 		return value ? log_complain(-EINVAL, "--%s: takes no value", o->name) : 1;
-	if (!value) {
-		/* Another option here is a forgotten value; "=--x" says that it is meant. */
-		if (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0)
-			return log_complain(-EINVAL, "--%s: needs a value: %s", o->name,
-					    option_expectation(o, buf, sizeof(buf)));
-		value = argv[++*pos];
-	}
-	return config_lines_add(&text->words, &line, value) ? no_memory() : 0;
+	/* Another option here is a forgotten value; "=--x" says that it is meant. */
+	if (!value && (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0))
+		return log_complain(-EINVAL, "--%s: needs a value: %s", o ? o->name : key,
+				    o ? option_expectation(o, buf, sizeof(buf)) : "any");
+	value = value ? value + 1 : argv[++*pos];
+	config_lines_add(o ? &text->words : &text->notes, (struct config_line){
+		.option = o, .key = o ? o->name : NULL, .value = o ? value : OPTION_GONE });
+	return 0;
 }
 
+/* Add the forwards of the command line: the N addresses WORDS are pairs. */
 static int add_forwards(char **words, size_t n, struct config_text *text)
 {
 	if (n % 2 != 0)
@@ -69,8 +63,6 @@ static int add_forwards(char **words, size_t n, struct config_text *text)
 	for (size_t i = 0; i < n; i += 2) {
 		struct forward_text *t = config_text_add(text);
 
-		if (!t)
-			return no_memory();
 		t->listen = words[i];
 		t->upstream = words[i + 1];
 	}
@@ -107,14 +99,11 @@ static int read_words(int argc, char **argv, struct config_text *text, char **wo
 static int store_line(struct config *c, struct forward_conf *fc, const struct config_line *line,
 		      const char *file)
 {
-	char buf[OPTION_WRONG_LEN], at[CONFIG_PLACE_LEN];
+	char buf[OPTION_WRONG_LEN];
 	int r = option_store(c, fc, line->option, line->value);
 
-	if (r == -ENOMEM)
-		return no_memory();
-	return !r ? 0 : log_complain(-EINVAL, "%s%s%s: %s", config_place(file, line->line, at),
-				     file ? "" : "--", line->key,
-				     option_wrong(line->option, r, line->value, buf));
+	return !r ? 0 : config_complain(file, line->line, "%s%s: %s", file ? "" : "--", line->key,
+					option_wrong(line->option, r, line->value, buf));
 }
 
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines,
@@ -138,14 +127,10 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 /* Remember which lines of the file hold for all forwards. */
 static void note_lines(struct config *c, const struct config_text *text)
 {
-	bool words_have_rules = config_lines_find(&text->words, "allow") ||
-				config_lines_find(&text->words, "deny");
-
 	for (size_t i = 0; i < text->said.n; i++) {
 		const struct config_line *line = &text->said.lines[i];
 
-		if (!config_lines_find(&text->words, line->option->name) &&
-		    !(words_have_rules && option_is_list(line->option)))
+		if (!config_lines_find(&text->words, line->option->name))
 			c->lines[option_number(line->option)] = line->line;
 	}
 }
@@ -176,34 +161,23 @@ static int parse_endpoint(const struct forward_text *t, bool listen, struct endp
 
 static int store_forward(struct config *c, struct forward_conf *fc, const struct forward_text *t)
 {
+	const struct acl none = { 0 };
+
 	*fc = c->defaults;
 	fc->name = t->name;
-	if (t->no_rules)
-		fc->acl = (struct acl){ 0 };
-	else if (acl_copy(&fc->acl, &c->defaults.acl))
-		return no_memory();
+	acl_copy(&fc->acl, t->no_rules ? &none : &c->defaults.acl);
 	return store_lines(c, fc, &t->said, t->file) ?: parse_endpoint(t, true, &fc->listen) ?:
 	       parse_endpoint(t, false, &fc->upstream);
-}
-
-static int say_nothing(const struct config *c)
-{
-	if (c->file)
-		return log_complain(-EINVAL, "nothing to forward: no forward in %.256s, expected "
-				    "one there, or LISTEN UPSTREAM on the command line", c->file);
-	return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM (see `culvert "
-			    "help run`)");
 }
 
 static int store_forwards(struct config *c, const struct config_text *text)
 {
 	int r = 0;
 
-	if (!text->n)
-		return text->may_be_empty ? 0 : say_nothing(c);
-	c->forwards = calloc(text->n, sizeof(*c->forwards));
-	if (!c->forwards)
-		return no_memory();
+	if (!text->n && !text->may_be_empty)
+		return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
+				    "command line or in a file (see `culvert help run`)");
+	c->forwards = allocated(calloc(text->n + 1, sizeof(*c->forwards)));
 	while (!r && c->n_forwards < text->n) {
 		size_t i = c->n_forwards++;
 
@@ -230,19 +204,16 @@ static int read_all(int argc, char **argv, const struct config_source *from, str
 		r = r ?: from ? config_file_take(from, c, text) : config_file_read(c, text);
 	}
 	return r ?: add_forwards(words, n, text) ?: store_globals(c, text) ?:
-	       store_forwards(c, text) ?: check_together(c, text);
+	       store_forwards(c, text);
 }
 
 int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
 		      struct config_text *text)
 {
-	char **words;
+	char **words = allocated(calloc((size_t)argc + 1, sizeof(*words)));
 	int r;
 
 	memset(ret, 0, sizeof(*ret));
-	words = calloc((size_t)argc + 1, sizeof(*words));
-	if (!words)
-		return no_memory();
 	r = read_all(argc, argv, from, ret, words, text);
 	if (r == 1)
 		config_help();
@@ -274,15 +245,16 @@ int config_exit_code(int r)
 	return r == -EAGAIN || r == -ENOMEM ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;
 }
 
-const char *config_keep(struct config *c, const char *text)
+const char *config_keep(struct config *c, const char *fmt, ...)
 {
-	char **more = array_grow(c->kept, c->n_kept, sizeof(*more));
+	va_list ap;
+	int r;
 
-	if (!more)
-		return NULL;
-	c->kept = more;
-	more[c->n_kept] = strdup(text);
-	return more[c->n_kept] ? more[c->n_kept++] : NULL;
+	c->kept = array_grow(c->kept, c->n_kept, sizeof(*c->kept));
+	va_start(ap, fmt);
+	r = vasprintf(&c->kept[c->n_kept], fmt, ap);
+	va_end(ap);
+	return allocated(r < 0 ? NULL : c->kept[c->n_kept++]);
 }
 
 const struct forward_conf *config_forward_with(const struct config *c, enum engine engine)
@@ -295,8 +267,6 @@ const struct forward_conf *config_forward_with(const struct config *c, enum engi
 
 void config_close(struct config *c)
 {
-	if (!c)
-		return;
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		endpoint_close(&c->forwards[i].listen);
 		endpoint_close(&c->forwards[i].upstream);
@@ -317,19 +287,26 @@ void config_close(struct config *c)
 
 const char *config_place(const char *file, unsigned int line, char *buf)
 {
-	const size_t room = CONFIG_PLACE_LEN - sizeof("...:4294967295: ");
-	size_t len = file && line ? strlen(file) : 0;
-
 	buf[0] = '\0';
-	if (len)
-		snprintf(buf, CONFIG_PLACE_LEN, "%s%s:%u: ", len > room ? "..." : "",
-			 len > room ? file + len - room : file, line);
+	if (file && line)
+		snprintf(buf, CONFIG_PLACE_LEN, "%.256s:%u: ", file, line);
 	return buf;
+}
+
+int config_complain(const char *file, unsigned int line, const char *fmt, ...)
+{
+	char at[CONFIG_PLACE_LEN], text[OPTION_WRONG_LEN + 64];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	return log_complain(-EINVAL, "%s%s", config_place(file, line, at), text);
 }
 
 unsigned int config_option_line(const struct config *c, const char *name)
 {
-	return c->lines[option_number(option_find(name, strlen(name)))];
+	return c->lines[option_number(option_find(name))];
 }
 
 const char *config_option_place(const struct config *c, const char *name, char *buf)
@@ -338,7 +315,7 @@ const char *config_option_place(const struct config *c, const char *name, char *
 
 	config_place(c->file, line, buf);
 	if (!line && c->file)
-		snprintf(buf, CONFIG_PLACE_LEN, "%.*s: ", CONFIG_PLACE_LEN - 3, c->file);
+		snprintf(buf, CONFIG_PLACE_LEN, "%.256s: ", c->file);
 	return buf;
 }
 
@@ -357,7 +334,7 @@ void config_help(void)
 	     "to listen also :80 (every local address) and port 0 (the kernel picks one).\n"
 	     "\n"
 	     "Options:");
-	options_help();
+	options_help(false);
 	puts("  --                           end of the options\n"
 	     "\n"
 	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: 0.5.\n"
@@ -377,8 +354,9 @@ void config_help(void)
 	     "  listen = 0.0.0.0:5432\n"
 	     "  upstream = db.example.org:5432\n"
 	     "\n"
-	     "A [forward NAME] may also have");
-	options_help_forward();
+	     "A [forward NAME] may also have the options with a \"*\", which then count for it\n"
+	     "instead of those above, and");
+	options_help(true);
 	puts("\n"
 	     "A forward with any allow or deny has only its own rules.  Options given here count\n"
 	     "over those of [culvert].  SIGHUP and `culvert reload` read the file again.\n"

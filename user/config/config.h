@@ -133,8 +133,8 @@ struct config_source {
  * Host names are not looked up: they have no address yet, see config_names.h.
  *
  * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
- * and returns -EINVAL; also -ENOMEM, and what open(2) says of the file.  --help prints the help and
- * returns 1.  RET may always be given to config_close().
+ * and returns -EINVAL, or what open(2) says of the file.  --help prints the help and returns 1.
+ * RET may always be given to config_close().
  */
 int config_parse(int argc, char **argv, struct config *ret);
 
@@ -154,12 +154,17 @@ void config_close(struct config *c);
 /* The first forward that has ENGINE, or NULL. */
 const struct forward_conf *config_forward_with(const struct config *c, enum engine engine);
 
-/* A copy of TEXT that lives as long as C; NULL: no memory. */
-const char *config_keep(struct config *c, const char *text);
+/* Format a text that lives as long as C. */
+const char *config_keep(struct config *c, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* Print "FILE:LINE: " (see config_place()) and the message on stderr.  Return -EINVAL. */
+int config_complain(const char *file, unsigned int line, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 
 /*
- * Where a mistake is: "FILE:LINE: ", or "" for LINE 0.  Of a long FILE the end is kept.  BUF has
- * CONFIG_PLACE_LEN bytes; returns BUF.
+ * Write where a mistake is to BUF, of CONFIG_PLACE_LEN bytes: "FILE:LINE: ", or "" for LINE 0.
+ * Return BUF.
  */
 #define CONFIG_PLACE_LEN 300
 const char *config_place(const char *file, unsigned int line, char *buf);

@@ -25,7 +25,7 @@ struct endpoint {
  *
  * Host names are looked up with getaddrinfo(3), which may block.
  * Returns 0, or -EINVAL (bad syntax, unknown service or interface), -ENOENT (host name not found),
- * -EAGAIN (no name server has answered: it may be found later), -ENOMEM; then ERR (ERRLEN bytes)
+ * -EAGAIN (no name server has answered: it may be found later); then ERR (ERRLEN bytes)
  * holds one line that says what is wrong, without TEXT, and RET needs no endpoint_close().
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
@@ -43,7 +43,7 @@ void endpoint_keep_services(void);
 /* Give E, which has no address, the N of ADDRS.  -ENOMEM. */
 int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n);
 
-/* Release what endpoint_parse() allocated.  NULL and zeroed objects are fine. */
+/* Release what endpoint_parse() allocated.  A zeroed object is fine. */
 void endpoint_close(struct endpoint *e);
 
 /* A unix socket, which is the only address then; a host name never is one. */

@@ -14,7 +14,6 @@
  */
 
 #define CONFIG_FILE_MAX (1 << 20) /* bytes that a file may have */
-#define CONFIG_LINE_ROOM 16385    /* for a line; rinetd 0.62 cut longer ones into two */
 
 /* A setting; without OPTION: a note for the reader. */
 struct config_line {
@@ -48,11 +47,10 @@ struct config_text {
 };
 
 void config_text_close(struct config_text *t);
-/* Add a forward, zeroed; NULL: no memory. */
+/* Add a forward, zeroed. */
 struct forward_text *config_text_add(struct config_text *t);
 
-/* Add LINE to L, with VALUE as its value.  -ENOMEM. */
-int config_lines_add(struct config_lines *l, const struct config_line *line, const char *value);
+void config_lines_add(struct config_lines *l, struct config_line line);
 /* The last line that says the option NAME, or NULL. */
 const struct config_line *config_lines_find(const struct config_lines *l, const char *name);
 /* The line of the file that says the option NAME in T; 0: T does not say it. */
@@ -84,38 +82,33 @@ int config_file_take(const struct config_source *from, struct config *c, struct 
 struct config_reader {
 	struct config *c;
 	struct config_text *text;
-	FILE *f;
+	char *rest, *end;  /* what has not been read yet; END may be written to */
 	unsigned int line; /* the last one read */
-	size_t bytes;      /* read */
 	int error;         /* 0: no mistake yet */
 };
 
-/* Complain about the last line read; or about LINE. */
-void config_mistake(struct config_reader *r, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-void config_mistake_at(struct config_reader *r, unsigned int line, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-void config_no_memory(struct config_reader *r);
+/* Complain about LINE; or about the last line read. */
+#define config_mistake_at(r, line, ...)                                                            \
+	((r)->error = (r)->error ?: config_complain((r)->c->file, line, __VA_ARGS__))
+#define config_mistake(r, ...) config_mistake_at(r, (r)->line, __VA_ARGS__)
 
 /*
- * Read the next line, without its end, into the SIZE bytes of BUF; false: there is none, or a
- * mistake.  The line has no control character but tabs.
+ * The next line, without its end; NULL: there is none, or a mistake.  It has no control character
+ * but tabs.
  */
-bool config_next_line(struct config_reader *r, char *buf, size_t size);
+char *config_next_line(struct config_reader *r);
 
-/* The forward called NAME, or NULL; and a new one of that name, in this line; NULL: no memory. */
-struct forward_text *config_find_forward(const struct config_text *text, const char *name);
+/* Add a forward called NAME, which must not be taken, in the last line read; NULL: a mistake. */
 struct forward_text *config_add_forward(struct config_reader *r, const char *name);
 static inline struct forward_text *config_last_forward(const struct config_reader *r)
 {
 	return &r->text->forwards[r->text->n - 1];
 }
 
-/* Take LINE, whose value is VALUE, as said in T, or (NULL) for all forwards. */
-void config_take(struct config_reader *r, struct forward_text *t, const struct config_line *line,
-		 const char *value);
-/* Note something about LINE. */
-void config_note(struct config_reader *r, unsigned int line, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+/* Take the line that KEY is VALUE, which sets O, as said in T, or (NULL) for all forwards. */
+void config_take(struct config_reader *r, struct forward_text *t, const struct option_def *o,
+		 const char *key, const char *value);
+/* Note something, which lives as long as the configuration, about LINE. */
+void config_note(struct config_reader *r, unsigned int line, const char *note);
 
 #endif

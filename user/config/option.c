@@ -4,6 +4,7 @@
  */
 #include "config/option.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <net/if.h>
 #include <sched.h>
@@ -43,147 +44,116 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 		       sizeof(enum filter_mode) == sizeof(unsigned int),
 	       "parse_choice() stores enums");
 
-#define AT(field) offsetof(struct config, field)
+#define GLOBAL(field) .offset = offsetof(struct config, field)
 #define EACH(field) .scope = SCOPE_EACH, .offset = offsetof(struct forward_conf, field)
 #define OWN(field) .scope = SCOPE_FORWARD, .offset = offsetof(struct forward_conf, field)
-#define FILE_NAME .max = UINT64_MAX, .expected = "the name of a file"
+
+#define RANGE(least, most) .min = (least), .max = (most)
+#define COUNT(least, most) .kind = KIND_COUNT, .metavar = "N", RANGE(least, most)
+#define SECONDS(least, most) .kind = KIND_SECONDS, .metavar = "SECONDS", RANGE(least, most)
+#define SIZE(least, most) .kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most)
+#define YES_NO .kind = KIND_BOOL, .metavar = "yes|no"
+#define FILE_NAME .kind = KIND_TEXT, .metavar = "FILE", .max = UINT64_MAX, \
+	.expected = "the name of a file"
 
 static const struct option_def options[] = {
-	{ .name = "config", .metavar = "FILE", .kind = KIND_TEXT, .offset = AT(file),
-	  FILE_NAME,
-	  .scope = SCOPE_WORDS, .computed = "none",
+	{ "config", FILE_NAME, GLOBAL(file), .scope = SCOPE_WORDS, .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
-	{ .name = "engine", .metavar = "ENGINE", .kind = KIND_CHOICE, EACH(engine),
+	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
 	  .choices = engines, .expected = ENGINE_NAMES, .initial = "auto",
 	  .help = "what carries the bytes: " ENGINE_NAMES },
-	{ .name = "workers", .metavar = "N", .kind = KIND_COUNT, .offset = AT(workers),
-	  .min = 1, .max = WORKERS_MAX, .computed = "one per CPU",
+	{ "workers", COUNT(1, WORKERS_MAX), GLOBAL(workers), .computed = "one per CPU",
 	  .help = "worker threads" },
-	{ .name = "control", .metavar = "PATH", .kind = KIND_TEXT, .offset = AT(control),
-	  .max = SOCKET_PATH_MAX, .expected = "a path of 1 to 107 bytes",
-	  .initial = CONFIG_CONTROL_DEFAULT,
+	{ "control", GLOBAL(control), .metavar = "PATH", .kind = KIND_TEXT, .max = SOCKET_PATH_MAX,
+	  .expected = "a path of 1 to 107 bytes", .initial = CONFIG_CONTROL_DEFAULT,
 	  .help = "unix socket that the commands ask" },
-	{ .name = "pid-file", .metavar = "FILE", .kind = KIND_TEXT, .offset = AT(pid_file),
-	  FILE_NAME,
-	  .computed = "none",
+	{ "pid-file", FILE_NAME, GLOBAL(pid_file), .computed = "none",
 	  .help = "file for the daemon's process id" },
-	{ .name = "connect-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  EACH(connect_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
+	{ "connect-timeout", SECONDS(1, DAY_MS), EACH(connect_timeout_ms), .initial = "5",
 	  .help = "how long an upstream address may take to answer" },
-	{ .name = "idle-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  EACH(idle_timeout_ms), .min = 0, .max = WEEK_MS, .initial = "0",
+	{ "idle-timeout", SECONDS(0, WEEK_MS), EACH(idle_timeout_ms), .initial = "0",
 	  .help = "reset a session after so long without a byte; 0: never" },
-	{ .name = "fin-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  EACH(fin_timeout_ms), .min = 0, .max = WEEK_MS, .initial = "0",
+	{ "fin-timeout", SECONDS(0, WEEK_MS), EACH(fin_timeout_ms), .initial = "0",
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
-	{ .name = "resolve-interval", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  EACH(resolve_interval_ms), .min = 100, .max = DAY_MS, .initial = "30",
+	{ "resolve-interval", SECONDS(100, DAY_MS), EACH(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
-	{ .name = "stop-timeout", .alias = "grace", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  .offset = AT(grace_ms),
-	  .min = 0, .max = DAY_MS, .initial = "5",
+	{ "stop-timeout", SECONDS(0, DAY_MS), GLOBAL(grace_ms), .alias = "grace", .initial = "5",
 	  .change = CHANGE_BY_RELOAD,
 	  .help = "how long sessions may go on after SIGTERM" },
-	{ .name = "drain-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  EACH(drain_timeout_ms), .min = 0, .max = DAY_MS, .initial = "0",
+	{ "drain-timeout", SECONDS(0, DAY_MS), EACH(drain_timeout_ms), .initial = "0",
 	  .help = "time for sessions of a removed forward; 0: no limit" },
-	{ .name = "max-sessions", .metavar = "N", .kind = KIND_COUNT, .offset = AT(max_sessions),
-	  .min = 1, .max = 1000000, .initial = "16384",
+	{ "max-sessions", COUNT(1, 1000000), GLOBAL(max_sessions), .initial = "16384",
 	  .help = "sessions at a time, of all forwards" },
-	{ .name = "max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
-	  .offset = AT(max_sessions_per_client), .min = 0, .max = 1000000,
+	{ "max-sessions-per-client", COUNT(0, 1000000), GLOBAL(max_sessions_per_client),
 	  .computed = "half of max-sessions; 0: no limit",
 	  .help = "sessions of one client" },
-	{ .name = "kernel-memory", .metavar = "SIZE", .kind = KIND_SIZE,
-	  .offset = AT(kernel_memory), .min = KERNEL_MEMORY_MIN, .max = KERNEL_MEMORY_MAX,
+	{ "kernel-memory", SIZE(KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX), GLOBAL(kernel_memory),
 	  .computed = "1/16 of RAM",
 	  .help = "bytes queued in the kernel, of all flows" },
-	{ .name = "nodelay", .metavar = "yes|no", .kind = KIND_BOOL, EACH(nodelay),
-	  .initial = "yes",
+	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
 	  .help = "send small messages at once (TCP_NODELAY)" },
-	{ .name = "keepalive", .metavar = "N", .kind = KIND_COUNT, EACH(keepalive_s),
-	  .min = 0, .max = KEEPALIVE_MAX, .initial = "0",
+	{ "keepalive", COUNT(0, KEEPALIVE_MAX), EACH(keepalive_s), .initial = "0",
 	  .help = "probe an end after N silent seconds; 0: never" },
-	{ .name = "copy-buffer", .metavar = "SIZE", .kind = KIND_SIZE, EACH(copy_buffer),
-	  .min = 1 << 10, .max = 16 << 20, .initial = "64K",
+	{ "copy-buffer", SIZE(1 << 10, 16 << 20), EACH(copy_buffer), .initial = "64K",
 	  .help = "bytes per read when copying" },
-	{ .name = "accept-rate", .metavar = "N", .kind = KIND_COUNT, EACH(accept_rate),
-	  .min = 0, .max = 1000000, .initial = "0",
+	{ "accept-rate", COUNT(0, 1000000), EACH(accept_rate), .initial = "0",
 	  .help = "connections a second that a forward accepts; 0: any" },
-	{ .name = "bandwidth", .metavar = "SIZE", .kind = KIND_SIZE, EACH(bandwidth),
-	  .min = 0, .max = BANDWIDTH_MAX, .initial = "0",
+	{ "bandwidth", SIZE(0, BANDWIDTH_MAX), EACH(bandwidth), .initial = "0",
 	  .help = "bytes a second of a forward, each way; 0: no limit" },
-	{ .name = "bandwidth-per-client", .metavar = "SIZE", .kind = KIND_SIZE,
-	  EACH(bandwidth_per_client), .min = 0, .max = BANDWIDTH_MAX, .initial = "0",
+	{ "bandwidth-per-client", SIZE(0, BANDWIDTH_MAX), EACH(bandwidth_per_client),
+	  .initial = "0",
 	  .help = "the same of one client at a forward" },
-	{ .name = "soft-limit", .metavar = "SIZE", .kind = KIND_SIZE, EACH(soft_limit),
-	  .min = 4 << 10, .max = 1 << 30, .initial = "1M",
+	{ "soft-limit", SIZE(4 << 10, 1 << 30), EACH(soft_limit), .initial = "1M",
 	  .help = "bytes queued in the kernel at which a flow leaves it" },
-	{ .name = "hard-limit", .metavar = "SIZE", .kind = KIND_SIZE, EACH(hard_limit),
-	  .min = 4 << 10, .max = 1 << 30, .initial = "4M",
+	{ "hard-limit", SIZE(4 << 10, 1 << 30), EACH(hard_limit), .initial = "4M",
 	  .help = "bytes queued at which the kernel stops queueing" },
-	{ .name = "allow", .metavar = "CLIENTS", .kind = KIND_ALLOW, EACH(acl),
-	  .expected = CLIENTS,
+	{ "allow", EACH(acl), .metavar = "CLIENTS", .kind = KIND_ALLOW, .expected = CLIENTS,
 	  .computed = "all",
 	  .help = "who may connect, such as 10.0.0.0/8,::1" },
-	{ .name = "deny", .metavar = "CLIENTS", .kind = KIND_DENY, EACH(acl),
-	  .expected = CLIENTS, .computed = "none",
+	{ "deny", EACH(acl), .metavar = "CLIENTS", .kind = KIND_DENY, .expected = CLIENTS,
+	  .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
-	{ .name = "proxy-protocol", .metavar = "WORDS", .kind = KIND_PROXY, EACH(proxy_protocol),
+	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_PROXY,
 	  .expected = PROXY_USE_NAMES, .initial = "off",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
-	{ .name = "proxy-timeout", .metavar = "SECONDS", .kind = KIND_SECONDS,
-	  EACH(proxy_timeout_ms), .min = 1, .max = DAY_MS, .initial = "5",
+	{ "proxy-timeout", SECONDS(1, DAY_MS), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
-	{ .name = "source", .metavar = "ADDRESS", .kind = KIND_SOURCE, EACH(source),
+	{ "source", EACH(source), .metavar = "ADDRESS", .kind = KIND_SOURCE, .initial = "any",
 	  .expected = "an IPv4 or IPv6 address without a port, or any",
-	  .initial = "any",
 	  .help = "local address of connections to the upstream" },
-	{ .name = "interface", .metavar = "NAME", .kind = KIND_INTERFACE, EACH(interface),
-	  .expected = "the name of a network interface, or any",
-	  .initial = "any",
+	{ "interface", EACH(interface), .metavar = "NAME", .kind = KIND_INTERFACE,
+	  .expected = "the name of a network interface, or any", .initial = "any",
 	  .help = "network interface of connections to the upstream" },
-	{ .name = "mark", .metavar = "N", .kind = KIND_MARK, EACH(mark),
-	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none", .initial = "0",
+	{ "mark", EACH(mark), .metavar = "N", .kind = KIND_MARK, .initial = "0",
+	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
 	  .help = "firewall mark of connections to the upstream; 0: none" },
-	{ .name = "transparent", .metavar = "yes|no", .kind = KIND_BOOL, EACH(transparent),
-	  .initial = "no",
+	{ "transparent", YES_NO, EACH(transparent), .initial = "no",
 	  .help = "connect to the upstream from the client's address" },
-	{ .name = "settle", .metavar = "SECONDS", .kind = KIND_SECONDS, .offset = AT(settle_ms),
-	  .min = 0, .max = DAY_MS, .initial = "0.3",
+	{ "settle", SECONDS(0, DAY_MS), GLOBAL(settle_ms), .initial = "0.3",
 	  .help = "auto: how long a flow is in user space at first" },
-	{ .name = "review", .metavar = "N", .kind = KIND_COUNT, .offset = AT(review_packets),
-	  .min = 0, .max = 1000000000, .initial = "10000",
+	{ "review", COUNT(0, 1000000000), GLOBAL(review_packets), .initial = "10000",
 	  .help = "auto: judge a session again after N packets; 0: never" },
-	{ .name = "probe", .metavar = "yes|no", .kind = KIND_BOOL, .offset = AT(probe),
-	  .initial = "yes",
+	{ "probe", YES_NO, GLOBAL(probe), .initial = "yes",
 	  .help = "try the kernel at the start; use only what works" },
-	{ .name = "user", .metavar = "NAME", .kind = KIND_TEXT, .offset = AT(user),
-	  .max = UINT64_MAX, .expected = "the name of an account",
-	  .computed = "culvert, else nobody",
+	{ "user", GLOBAL(user), .metavar = "NAME", .kind = KIND_TEXT, .max = UINT64_MAX,
+	  .expected = "the name of an account", .computed = "culvert, else nobody",
 	  .help = "account to become, if started by root" },
-	{ .name = "seccomp", .metavar = "MODE", .kind = KIND_CHOICE, .offset = AT(seccomp),
+	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .kind = KIND_CHOICE,
 	  .choices = filters, .expected = FILTER_NAMES, .initial = "errno",
 	  .help = "for unneeded system calls: " FILTER_NAMES },
-	{ .name = "privileged-process", .metavar = "yes|no", .kind = KIND_BOOL,
-	  .offset = AT(privileged_process), .initial = "yes",
+	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
-	{ .name = "log-level", .metavar = "LEVEL", .kind = KIND_LEVEL, .offset = AT(log_level),
-	  .expected = LEVEL_NAMES,
-	  .initial = "info",
-	  .change = CHANGE_BY_RELOAD,
+	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .kind = KIND_LEVEL,
+	  .expected = LEVEL_NAMES, .initial = "info", .change = CHANGE_BY_RELOAD,
 	  .help = "what is logged: " LEVEL_NAMES },
-	{ .name = "session-log", .metavar = "FILE", .kind = KIND_TEXT, .offset = AT(session_log),
-	  FILE_NAME,
-	  .computed = "none",
+	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
 	  .help = "gets a JSON line for each ended session; -: stdout" },
-	{ .name = "max-sessions", .metavar = "N", .kind = KIND_COUNT, OWN(max_sessions),
-	  .min = 1, .max = 1000000, .computed = "no limit of its own",
+	{ "max-sessions", COUNT(1, 1000000), OWN(max_sessions), .computed = "no limit of its own",
 	  .help = "sessions of the forward at a time" },
-	{ .name = "max-sessions-per-client", .metavar = "N", .kind = KIND_COUNT,
-	  OWN(max_sessions_per_client), .min = 0, .max = 1000000, .computed = "no limit of its own",
+	{ "max-sessions-per-client", COUNT(0, 1000000), OWN(max_sessions_per_client),
+	  .computed = "no limit of its own",
 	  .help = "sessions of one client at the forward" },
-	{ .name = "help", .kind = KIND_HELP, .scope = SCOPE_WORDS,
+	{ "help", .kind = KIND_HELP, .scope = SCOPE_WORDS,
 	  .help = "show this help; also -h" },
 };
 
@@ -198,36 +168,32 @@ const char *engine_name(enum engine e)
 
 /* --- the table --- */
 
-/* True if O is called by the first LEN bytes of NAME. */
-static bool is_called(const struct option_def *o, const char *name, size_t len)
-{
-	return (strlen(o->name) == len && !strncmp(o->name, name, len)) ||
-	       (o->alias && strlen(o->alias) == len && !strncmp(o->alias, name, len));
-}
-
-const struct option_def *option_find(const char *name, size_t len)
-{
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (options[i].scope != SCOPE_FORWARD && is_called(&options[i], name, len))
-			return &options[i];
-	return NULL;
-}
-
-const struct option_def *option_find_key(const char *name, bool forward)
+/* The option NAME of one of SCOPES, a set of 1 << enum option_scope; or NULL. */
+static const struct option_def *find(const char *name, unsigned int scopes)
 {
 	for (size_t i = 0; i < N_OPTIONS; i++) {
-		enum option_scope scope = options[i].scope;
+		const struct option_def *o = &options[i];
 
-		if ((scope == SCOPE_EACH || scope == (forward ? SCOPE_FORWARD : SCOPE_GLOBAL)) &&
-		    is_called(&options[i], name, strlen(name)))
-			return &options[i];
+		if (scopes & 1U << o->scope &&
+		    (!strcmp(o->name, name) || (o->alias && !strcmp(o->alias, name))))
+			return o;
 	}
 	return NULL;
 }
 
-bool option_is_gone(const char *name, size_t len)
+const struct option_def *option_find(const char *name)
 {
-	return len == strlen("spread") && !strncmp(name, "spread", len);
+	return find(name, 1U << SCOPE_GLOBAL | 1U << SCOPE_WORDS | 1U << SCOPE_EACH);
+}
+
+const struct option_def *option_find_key(const char *name, bool forward)
+{
+	return find(name, 1U << SCOPE_EACH | 1U << (forward ? SCOPE_FORWARD : SCOPE_GLOBAL));
+}
+
+bool option_is_gone(const char *name)
+{
+	return !strcmp(name, "spread");
 }
 
 size_t option_number(const struct option_def *o)
@@ -265,15 +231,14 @@ static int parse_number(const struct option_def *o, const char *text, uint64_t *
 static int parse_mark(const char *text, unsigned int *ret)
 {
 	bool hex = !strncmp(text, "0x", 2);
-	const char *digits = hex ? text + 2 : text;
 	unsigned long n;
+	char *end;
 
-	if (!*digits || strlen(digits) > 10 ||
-	    digits[strspn(digits, hex ? "0123456789abcdefABCDEF" : "0123456789")])
+	if (!isxdigit((unsigned char)text[hex ? 2 : 0]))
 		return -EINVAL;
-	n = strtoul(digits, NULL, hex ? 16 : 10);
-	if (n > UINT32_MAX)
-		return -ERANGE;
+	n = strtoul(text, &end, hex ? 16 : 10);
+	if (*end || n > UINT32_MAX)
+		return -EINVAL;
 	*ret = (unsigned int)n;
 	return 0;
 }
@@ -298,44 +263,42 @@ static int parse_source(const char *text, struct addr *ret)
 	return r;
 }
 
-static const char *const proxy_words[] = { "off", "receive", "send-v1", "send-v2", NULL };
-static const unsigned int proxy_uses[] = { 0, PROXY_RECEIVE, PROXY_SEND_V1, PROXY_SEND_V2 };
+/* Each set of enum proxy_use that makes sense. */
+static const char *const proxy_uses[] = {
+	[0] = "off",
+	[PROXY_RECEIVE] = "receive",
+	[PROXY_SEND_V1] = "send-v1",
+	[PROXY_SEND_V2] = "send-v2",
+	[PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
+	[PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
+};
 
-/* A word that stands twice is a slip, and of two versions nobody could tell which one counts. */
+const char *proxy_use_text(unsigned int use)
+{
+	return proxy_uses[use];
+}
+
+/* One word, or "receive" and another one in any order.  A word that stands twice is a slip. */
 static int parse_proxy_use(const char *text, unsigned int *ret)
 {
 	unsigned int use = 0, n = 0, word;
-	char buf[64], *rest, *at;
-	bool off = false;
+	char buf[64], *at, *rest = buf;
 
 	if (strlen(text) >= sizeof(buf))
 		return -EINVAL;
 	strcpy(buf, text);
-	for (at = strtok_r(buf, ", \t", &rest); at; at = strtok_r(NULL, ", \t", &rest), n++) {
-		if (parse_choice(proxy_words, at, &word) || use & proxy_uses[word] ||
-		    (use & PROXY_SEND && proxy_uses[word] & PROXY_SEND))
+	while ((at = strsep(&rest, ", \t"))) {
+		if (!*at)
+			continue;
+		if (parse_choice(proxy_uses, at, &word) || (n && (!word || !use)) || use & word)
 			return -EINVAL;
-		use |= proxy_uses[word];
-		off |= !proxy_uses[word];
+		use |= word;
+		n++;
 	}
-	if (!n || (off && n > 1))
+	if (!n || use > (PROXY_RECEIVE | PROXY_SEND_V2))
 		return -EINVAL;
 	*ret = use;
 	return 0;
-}
-
-const char *proxy_use_text(unsigned int use)
-{
-	static const char *const texts[] = {
-		[0] = "off",
-		[PROXY_RECEIVE] = "receive",
-		[PROXY_SEND_V1] = "send-v1",
-		[PROXY_SEND_V2] = "send-v2",
-		[PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
-		[PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2",
-	};
-
-	return use < sizeof(texts) / sizeof(texts[0]) && texts[use] ? texts[use] : "?";
 }
 
 static int store(void *field, const struct option_def *o, const char *value)
@@ -397,13 +360,10 @@ static unsigned int usable_cpus(void)
 	cpu_set_t set;
 	long n;
 
-	if (sched_getaffinity(0, sizeof(set), &set) == 0)
-		n = CPU_COUNT(&set);
-	else
-		n = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than cpu_set_t has room for */
-	if (n < 1)
-		return 1;
-	return n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
+	/* It fails if there are more CPUs than cpu_set_t has room for. */
+	n = sched_getaffinity(0, sizeof(set), &set) ? sysconf(_SC_NPROCESSORS_ONLN) :
+						      CPU_COUNT(&set);
+	return n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
 }
 
 /* A 16th of the machine's memory. */
@@ -451,41 +411,32 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 		return *(const bool *)a == *(const bool *)b;
 	case KIND_SIZE:
 		return *(const uint64_t *)a == *(const uint64_t *)b;
-	case KIND_CHOICE:
-	case KIND_LEVEL:
-	case KIND_COUNT:
-	case KIND_SECONDS:
-	case KIND_PROXY:
-	case KIND_MARK:
+	default:
 		return *(const unsigned int *)a == *(const unsigned int *)b;
-	case KIND_HELP:
-		break;
 	}
-	return true;
 }
 
-bool options_same_own(const struct forward_conf *a, const struct forward_conf *b)
+/* The first option of SCOPES, but for those of CHANGE_BY_RELOAD, that differs in A and B; or NULL. */
+static const struct option_def *find_other(const void *a, const void *b, unsigned int scopes)
 {
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		const struct option_def *o = &options[i];
 
-		if (option_is_forwards(o) &&
-		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
-			return false;
-	}
-	return true;
-}
-
-const struct option_def *options_fixed(const struct config *a, const struct config *b)
-{
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		const struct option_def *o = &options[i];
-
-		if (o->scope == SCOPE_GLOBAL && o->change == CHANGE_BY_START &&
+		if (scopes & 1U << o->scope && o->change == CHANGE_BY_START &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
 	}
 	return NULL;
+}
+
+bool options_same_own(const struct forward_conf *a, const struct forward_conf *b)
+{
+	return !find_other(a, b, 1U << SCOPE_EACH | 1U << SCOPE_FORWARD);
+}
+
+const struct option_def *options_fixed(const struct config *a, const struct config *b)
+{
+	return find_other(a, b, 1U << SCOPE_GLOBAL);
 }
 
 /* --- what people read --- */
@@ -540,38 +491,15 @@ static void option_help(const struct option_def *o)
 
 	snprintf(left, sizeof(left), "%s%s %s", o->scope == SCOPE_FORWARD ? "" : "--", o->name,
 		 o->metavar ? o->metavar : "");
-	printf("  %-29s%s", left, o->help);
+	printf("%c %-29s%s", o->scope == SCOPE_EACH ? '*' : ' ', left, o->help);
 	if (initial)
 		printf(" (default %s)", initial);
 	putchar('\n');
 }
 
-void options_help(void)
+void options_help(bool forward)
 {
 	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (options[i].scope != SCOPE_FORWARD)
+		if (forward == (options[i].scope == SCOPE_FORWARD))
 			option_help(&options[i]);
-}
-
-void options_help_forward(void)
-{
-	int at = 0;
-
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (options[i].scope == SCOPE_FORWARD)
-			option_help(&options[i]);
-	puts("\n"
-	     "and these options, which then count for it instead of those above:");
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		int len = (int)strlen(options[i].name) + 2;
-
-		if (options[i].scope != SCOPE_EACH)
-			continue;
-		if (at && at + len > 78) {
-			puts(",");
-			at = 0;
-		}
-		at += printf("%s%s", at ? ", " : "  ", options[i].name);
-	}
-	putchar('\n');
 }

@@ -65,13 +65,13 @@ struct option_def {
 	uint64_t min, max; /* in the unit of the field */
 };
 
-/* The option of the command line whose name is the first LEN bytes of NAME, or NULL. */
-const struct option_def *option_find(const char *name, size_t len);
+/* The option NAME of the command line, or NULL. */
+const struct option_def *option_find(const char *name);
 /* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
 const struct option_def *option_find_key(const char *name, bool forward);
 
 /* True of an option that older versions had: it does nothing, and is no mistake. */
-bool option_is_gone(const char *name, size_t len);
+bool option_is_gone(const char *name);
 #define OPTION_GONE "spread does nothing any more: a session stays with its worker"
 
 /* The place of O in the table, below OPTIONS_MAX; and the option there, NULL behind the last. */
@@ -112,8 +112,7 @@ const char *option_wrong(const struct option_def *o, int error, const char *valu
 /* What a value of O looks like, for messages.  BUF may be used for it. */
 const char *option_expectation(const struct option_def *o, char *buf, size_t size);
 
-/* Print the options of the command line, or those of [forward NAME], as lines of the help. */
-void options_help(void);
-void options_help_forward(void);
+/* Print the options of the command line as lines of the help, or (FORWARD) those of forwards alone. */
+void options_help(bool forward);
 
 #endif

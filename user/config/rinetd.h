@@ -3,10 +3,8 @@
 #define CULVERT_RINETD_H
 
 #include <stdbool.h>
-#include <stdio.h>
 
-struct config;
-struct config_text;
+struct config_reader;
 
 /*
  * The configuration of rinetd 0.62 to 0.73, and the four words of oi:
@@ -19,10 +17,10 @@ struct config_text;
  * docs/operations.md says what becomes of each, and what is refused.
  */
 
-/* True if F does not begin with a section, or with KEY = VALUE. */
-bool rinetd_is(FILE *f);
+/* True if TEXT, the content of a file, does not begin with a section, or with KEY = VALUE. */
+bool rinetd_is(const char *text);
 
-/* Read F, the file that C names, into TEXT, as config_file_read() does. */
-int rinetd_parse(FILE *f, struct config *c, struct config_text *text);
+/* Read all of R. */
+void rinetd_read(struct config_reader *r);
 
 #endif
