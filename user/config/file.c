@@ -304,8 +304,8 @@ int config_file_open(const char *path, FILE **ret)
 	int r;
 
 	if (fd < 0 || fstat(fd, &st))
-		r = log_complain(-errno, "%s cannot be opened by uid %u: %s", path,
-				 (unsigned int)geteuid(), strerror(errno));
+		r = log_complain(-errno, "%s: %s (uid %u)", path, strerror(errno),
+				 (unsigned int)geteuid());
 	else if (!S_ISREG(st.st_mode))
 		r = log_complain(-EINVAL, "%s: not a regular file", real);
 	else
