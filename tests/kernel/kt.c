@@ -136,7 +136,6 @@ void kt_close(int *fdp)
 
 struct kt_session *kt_open(unsigned int flags)
 {
-	int family = flags & KT_IPV6 ? AF_INET6 : AF_INET;
 	struct kt_session *s;
 
 	assert_true(sessions_open < SESSIONS_MAX && slots_used + 2 <= KT_SLOTS);
@@ -144,8 +143,8 @@ struct kt_session *kt_open(unsigned int flags)
 	*s = (struct kt_session){ .client = -1, .a = -1, .b = -1, .server = -1,
 				  .slot_a = slots_used, .slot_b = slots_used + 1 };
 	slots_used += 2;
-	assert_int_equal(rig_connect(family, flags & KT_SMALL_A, &s->client, &s->a), 0);
-	assert_int_equal(rig_connect(family, flags & KT_SMALL_B, &s->b, &s->server), 0);
+	assert_int_equal(rig_connect(flags & KT_SMALL_A, &s->client, &s->a), 0);
+	assert_int_equal(rig_connect(flags & KT_SMALL_B, &s->b, &s->server), 0);
 	return s;
 }
 

@@ -3,46 +3,41 @@
 #define CULVERT_BEHAVIOURS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
-#include "probe/rig.h"
+#include "datapath/kernel.h"
 
 /*
- * What the carriers rely on, as behaviours of the kernel that can be tried: each with the real
- * verdict program and the real hand-over code, on a rig of its own.
+ * What the carriers rely on, as behaviours of the kernel that can be tried.  Each is tried with the
+ * real verdict program and the real hand-over code, on connections of its own.
  */
 
 /* Which carriers rely on a behaviour; may be combined. */
 enum probe_carrier {
 	PROBE_SOCKMAP = 1,
 	PROBE_SPLICE = 2,
+	PROBE_BOTH = 3,
 };
 
-#define BEHAVIOURS 22
-#define BEHAVIOUR_NEEDS 4
+#define BEHAVIOURS 9
+#define PROBE_DETAIL 400
+
+struct trial;
 
 struct behaviour {
 	const char *name;
-	unsigned int carriers;  /* enum probe_carrier */
-	bool at_start;          /* tried at each start of the daemon */
-	const char *shows;      /* what must hold */
-	const char *why;        /* what goes wrong if it does not */
-	const char *since;      /* where the kernel's history tells; else NULL */
-	const char *needs[BEHAVIOUR_NEEDS]; /* without these, of those before, it means nothing */
-	void (*run)(struct probe *p);
+	unsigned int carriers; /* enum probe_carrier */
+	const char *shows;     /* what must hold, and since which Linux if that is known */
+	const char *why;       /* what goes wrong if it does not */
+	void (*run)(struct trial *t); /* NULL: kernel_open(), which is the caller's, tries it */
 };
 
-/* In the order in which they are to be tried. */
+/* In the order in which they are to be tried.  The last one gives up all of the process's privileges. */
 extern const struct behaviour behaviours[BEHAVIOURS];
 
-/* The one called NAME, which must exist. */
-size_t behaviour_find(const char *name);
-
-/* A new run: no rig is open.  KERNEL: what is loaded; NULL: "load" will do it. */
-void behaviours_begin(struct probe *p, struct kernel *kernel);
-/* Release what is loaded. */
-void behaviours_end(struct probe *p);
-/* True if B holds; p->detail tells what was seen.  Those that B needs must have been tried in P. */
-bool behaviour_holds(struct probe *p, const struct behaviour *b);
+/*
+ * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, tells what failed.  K: the loaded program,
+ * which PROBE_SOCKMAP needs.  SMALL: small buffers for all sockets, which is harder.
+ */
+bool behaviour_holds(const struct behaviour *b, struct kernel *k, bool small, char *ret_detail);
 
 #endif

@@ -1,65 +1,62 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the behaviours are tried one after the other in a child process, which
- * writes its results to memory that it shares with the parent.  So the parent stays as it was,
- * whatever they do: load programs, move to another network namespace, start threads.  And a kernel
- * that hangs or kills a behaviour is one more result, not the end of the caller.
+ * Theory of operation: a child process tries the behaviours one after the other, and writes each
+ * result to a pipe.  So the parent stays as it was, whatever they do: move to another network
+ * namespace, start threads, give up privileges.  A kernel that hangs or kills the child is one more
+ * result.
  */
 #include "probe/probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <json-c/json.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/capability.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/advice.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/json_add.h"
 #include "base/log.h"
-#include "base/advice.h"
 #include "probe/behaviours.h"
+#include "probe/rig.h"
 
-/* All behaviours together.  Loading a program has no bound of its own. */
+/* All behaviours together. */
 #define TOTAL_MS 60000
 /* A killed process that hangs in the kernel cannot be waited for. */
 #define REAP_MS 1000
-/* A shortage of TCP memory, or of CPU time, may pass before the second and last try. */
-#define SHORTAGE_MS 500
-#define ALL (PROBE_SOCKMAP | PROBE_SPLICE)
+#define LOAD 0 /* index of the behaviour that the parent tries */
 
 enum outcome {
-	SKIPPED, /* not tried: something that it needs does not hold, or the process has ended */
+	UNASKED, /* not to be tried */
 	HOLDS,
 	FAILS,
+	SKIPPED, /* not tried: one before it does not hold, or the process has ended */
 };
 
+/* Less than PIPE_BUF: written and read as a whole. */
 struct result {
-	bool asked;
 	enum outcome outcome;
-	bool late; /* it failed when its time was over, so perhaps the machine is only busy */
 	char detail[PROBE_DETAIL];
 };
 
 struct results {
 	struct result of[BEHAVIOURS];
-	size_t n; /* that have a result; the child is at the next one */
-	bool memory_short;
+	unsigned int carriers; /* that are asked about */
 	unsigned int took_ms;
 };
 
 /* --- trying --- */
 
 /* A namespace of its own, so that firewalls and others do not matter; or the current one. */
-static bool enter_namespace(void)
+static void enter_namespace(void)
 {
 	cap_flag_value_t has = CAP_CLEAR;
 	cap_t caps = cap_get_proc();
@@ -68,155 +65,150 @@ static bool enter_namespace(void)
 	if (caps)
 		cap_get_flag(caps, CAP_NET_ADMIN, CAP_EFFECTIVE, &has);
 	cap_free(caps);
-	return has == CAP_SET && !unshare(CLONE_NEWNET) && !rig_lo_up();
+	if (has == CAP_SET && !unshare(CLONE_NEWNET))
+		rig_lo_up();
 }
 
-/* What B needs and does not hold; NULL: nothing.  What was not asked about is taken to hold. */
-static const char *unmet(const struct behaviour *b, const struct results *results)
+/* The first behaviour before I without which each carrier that relies on I is lost; or NULL. */
+static const char *failed_before(const struct results *results, size_t i)
 {
-	for (size_t i = 0; i < BEHAVIOUR_NEEDS && b->needs[i]; i++) {
-		const struct result *need = &results->of[behaviour_find(b->needs[i])];
-
-		if (need->asked && need->outcome != HOLDS)
-			return b->needs[i];
-	}
+	for (size_t k = 0; k < i; k++)
+		if (results->of[k].outcome == FAILS &&
+		    !(behaviours[i].carriers & ~behaviours[k].carriers))
+			return behaviours[k].name;
 	return NULL;
 }
 
-static void try_one(struct probe *p, const struct behaviour *b, const struct results *results,
-		    struct result *ret)
+static void try_one(struct kernel *kernel, struct results *results, size_t i)
 {
-	const char *need = unmet(b, results);
+	struct result *r = &results->of[i];
+	const char *failed = failed_before(results, i);
 
-	if (!ret->asked || ret->outcome != SKIPPED)
-		return;
-	if (need) {
-		snprintf(ret->detail, sizeof(ret->detail), "needs %s", need);
-		return;
+	if (failed) {
+		r->outcome = SKIPPED;
+		snprintf(r->detail, sizeof(r->detail), "needs %s", failed);
+	} else {
+		snprintf(r->detail, sizeof(r->detail), "%s", behaviours[i].shows);
+		r->outcome = behaviour_holds(&behaviours[i], kernel, false, r->detail) ? HOLDS :
+											 FAILS;
 	}
-	ret->outcome = behaviour_holds(p, b) ? HOLDS : FAILS;
-	ret->late = ret->outcome == FAILS && clock_ms() >= p->deadline_ms;
-	memcpy(ret->detail, p->detail, sizeof(ret->detail));
 }
 
-static _Noreturn void try_each(struct results *results, struct kernel *kernel)
+static bool is_asked(const struct results *results, size_t i)
 {
-	static struct probe p;
+	return behaviours[i].carriers & results->carriers;
+}
 
+/* In the child: RESULTS, too, are its own. */
+static _Noreturn void try_each(struct results *results, struct kernel *kernel, int to)
+{
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	behaviours_begin(&p, kernel);
-	p.brief = kernel != NULL;
-	p.own_net = enter_namespace();
-	for (; results->n < BEHAVIOURS; results->n++)
-		try_one(&p, &behaviours[results->n], results, &results->of[results->n]);
-	behaviours_end(&p);
+	enter_namespace();
+	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
+		if (!is_asked(results, i))
+			continue;
+		try_one(kernel, results, i);
+		if (write(to, &results->of[i], sizeof(results->of[i])) < 0)
+			break;
+	}
 	_exit(0);
 }
 
-/* Wait until the child PID has closed the pipe ALIVE, which it does when it ends; then end it. */
-static void await_end(pid_t pid, int alive, char *detail, size_t len)
+/* Read the next result; false if the child has ended, or there is none before END. */
+static bool await_result(int from, uint64_t end, struct result *ret)
 {
-	struct pollfd pfd = { .fd = alive };
-	uint64_t end = clock_ms() + TOTAL_MS, now;
+	struct pollfd pfd = { .fd = from, .events = POLLIN };
+	uint64_t now;
+	int r = 0;
+
+	while ((now = clock_ms()) < end && (r = poll(&pfd, 1, (int)(end - now))) < 0 &&
+	       errno == EINTR)
+		;
+	return r > 0 && read(from, ret, sizeof(*ret)) == (ssize_t)sizeof(*ret);
+}
+
+/* Reap the child, which has ended or HANGS; say why it has told no more. */
+static void reap(pid_t pid, bool hangs, char *why, size_t len)
+{
+	uint64_t end = clock_ms() + REAP_MS;
 	int status = 0;
 	pid_t r;
 
-	while ((now = clock_ms()) < end && poll(&pfd, 1, (int)(end - now)) < 0 && errno == EINTR)
-		;
-	snprintf(detail, len, "the process that tried it has ended");
-	if (!pfd.revents) {
-		snprintf(detail, len, "no result in time: it hangs");
+	if (hangs)
 		kill(pid, SIGKILL);
-	}
-	end = clock_ms() + REAP_MS;
 	while (!(r = waitpid(pid, &status, WNOHANG)) && clock_ms() < end)
 		usleep(200);
-	if (pfd.revents && r > 0 && WIFSIGNALED(status))
-		snprintf(detail, len, "the process that tried it was killed: %s%s",
+	snprintf(why, len, hangs ? "no result in time: it hangs" :
+				   "the process that tried it has ended");
+	if (!hangs && r > 0 && WIFSIGNALED(status))
+		snprintf(why, len, "the process that tried it was killed: %s%s",
 			 strsignal(WTERMSIG(status)), WTERMSIG(status) == SIGKILL ?
 			 " (is there memory, or a limit such as MemoryMax= of the unit?)" : "");
 }
 
-/* Fork the process that tries the behaviours; RET_WHY says why it did not get through all. */
-static void fork_and_try(struct results *shared, struct kernel *kernel, char *ret_why, size_t len)
+/* No result has come of those that are asked about from behaviour I on: the first has failed. */
+static void no_more(struct results *results, size_t i, const char *why)
 {
-	int alive[2];
-	pid_t pid = -1;
+	enum outcome outcome = FAILS;
 
-	if (!pipe2(alive, O_CLOEXEC)) {
-		pid = fork();
-		if (!pid)
-			try_each(shared, kernel);
-		if (pid < 0)
-			close(alive[0]);
-		close(alive[1]);
-	}
-	if (pid > 0) {
-		await_end(pid, alive[0], ret_why, len);
-		close(alive[0]);
-	} else {
-		snprintf(ret_why, len, "cannot start a process for it: %s%s", strerror(errno),
-			 advice_process(errno));
+	for (; i < BEHAVIOURS; i++) {
+		if (!is_asked(results, i))
+			continue;
+		results->of[i].outcome = outcome;
+		snprintf(results->of[i].detail, PROBE_DETAIL, "%s", why);
+		outcome = SKIPPED;
 	}
 }
 
-/* Ask about what CARRIERS rely on, and of that only about what decides if AT_START. */
-static void ask(unsigned int carriers, bool at_start, struct results *ret)
-{
-	*ret = (struct results){ .n = 0 };
-	for (size_t i = 0; i < BEHAVIOURS; i++)
-		ret->of[i].asked = behaviours[i].carriers & carriers &&
-				   (behaviours[i].at_start || !at_start);
-}
-
-/* Try what is asked about and has no outcome yet.  KERNEL: what is loaded, or NULL. */
+/* Try in a child what RESULTS asks about.  KERNEL: what is loaded, or NULL. */
 static void try_behaviours(struct kernel *kernel, struct results *results)
 {
-	struct results *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
-				      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	uint64_t start = clock_ms();
-	char why[PROBE_DETAIL] = "out of memory";
-	bool begun = false;
+	uint64_t start = clock_ms(), end = start + TOTAL_MS;
+	int fds[2] = { -1, -1 };
+	pid_t pid = pipe2(fds, O_CLOEXEC) ? -1 : fork();
+	char why[PROBE_DETAIL] = "";
+	size_t i = LOAD + 1;
 
-	if (shared != MAP_FAILED) {
-		*shared = *results;
-		fork_and_try(shared, kernel, why, sizeof(why));
-		*results = *shared;
-		munmap(shared, sizeof(*shared));
-	}
-	for (size_t i = results->n; i < BEHAVIOURS; i++) {
-		struct result *r = &results->of[i];
-
-		if (!r->asked || r->outcome != SKIPPED)
-			continue;
-		r->outcome = begun ? SKIPPED : FAILS;
-		snprintf(r->detail, sizeof(r->detail), begun ? "not tried after another: %s" : "%s",
-			 why);
-		begun = true;
-	}
-	results->memory_short = rig_memory_short();
+	if (!pid)
+		try_each(results, kernel, fds[1]);
+	if (pid < 0)
+		snprintf(why, sizeof(why), "cannot start a process for it: %s%s", strerror(errno),
+			 advice_process(errno));
+	close(fds[1]);
+	while (i < BEHAVIOURS && (!is_asked(results, i) ||
+				  (pid > 0 && await_result(fds[0], end, &results->of[i]))))
+		i++;
+	if (pid > 0)
+		reap(pid, clock_ms() >= end, why, sizeof(why));
+	close(fds[0]);
+	no_more(results, i, why);
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
-/*
- * The first behaviour that CARRIERS rely on and that fails; else the first that was not tried; else
- * BEHAVIOURS.
- */
+/* Load the program, which is the first behaviour. */
+static void load(const struct kernel_limits *limits, struct kernel **ret_kernel,
+		 struct results *results)
+{
+	struct result *r = &results->of[LOAD];
+
+	snprintf(r->detail, sizeof(r->detail), "%s", behaviours[LOAD].shows);
+	r->outcome = kernel_open(limits, ret_kernel, r->detail, sizeof(r->detail)) ? FAILS : HOLDS;
+}
+
+/* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
 static size_t first_bad(const struct results *results, unsigned int carriers)
 {
-	size_t bad = BEHAVIOURS;
+	size_t i = 0;
 
-	for (size_t i = 0; i < BEHAVIOURS; i++) {
-		const struct result *r = &results->of[i];
+	while (i < BEHAVIOURS && (!(behaviours[i].carriers & carriers) ||
+				  results->of[i].outcome <= HOLDS))
+		i++;
+	return i;
+}
 
-		if (!(behaviours[i].carriers & carriers) || !r->asked || r->outcome == HOLDS)
-			continue;
-		if (r->outcome == FAILS)
-			return i;
-		if (bad == BEHAVIOURS)
-			bad = i;
-	}
-	return bad;
+static bool holds(const struct results *results, unsigned int carriers)
+{
+	return first_bad(results, carriers) == BEHAVIOURS;
 }
 
 /* --- at the start of the daemon --- */
@@ -224,100 +216,23 @@ static size_t first_bad(const struct results *results, unsigned int carriers)
 static unsigned int carriers_of(const struct config *c)
 {
 	if (config_forward_with(c, ENGINE_AUTO) || config_forward_with(c, ENGINE_SOCKMAP))
-		return PROBE_SOCKMAP | PROBE_SPLICE;
+		return PROBE_BOTH;
 	return config_forward_with(c, ENGINE_SPLICE) ? PROBE_SPLICE : 0;
 }
 
-/* Failed, and a shortage can be the cause: not a wrong or lost byte, a crash or a hang. */
-static bool may_pass(const struct results *results, size_t i)
-{
-	return results->of[i].outcome == FAILS && (results->memory_short || results->of[i].late);
-}
-
-/* Nothing was seen to be wrong with the carrier, but not everything could be tried. */
-static bool is_unknown(const struct results *results, size_t bad)
-{
-	const char *name = behaviours[bad].name;
-
-	if (results->of[bad].outcome == SKIPPED || !strcmp(name, "loopback"))
-		return true;
-	return results->memory_short && strcmp(name, "load") != 0; /* which needs none */
-}
-
-static void judge(const struct results *results, unsigned int carrier, struct probe_finding *ret)
+static void judge(const struct results *results, enum probe_carrier carrier,
+		  struct probe_finding *ret)
 {
 	size_t bad = first_bad(results, carrier);
 	const struct behaviour *b = &behaviours[bad];
 
-	*ret = (struct probe_finding){ .verdict = PROBE_OK };
-	if (bad == BEHAVIOURS)
+	if (bad == BEHAVIOURS) {
+		*ret = (struct probe_finding){ .verdict = PROBE_OK };
 		return;
-	ret->may_pass = may_pass(results, bad);
-	if (is_unknown(results, bad)) {
-		ret->verdict = PROBE_UNKNOWN;
-		snprintf(ret->why, sizeof(ret->why),
-			 "it cannot be tried whether this kernel does what it must: \"%s\" fails: "
-			 "%s%s (with --probe no culvert trusts the kernel unseen)",
-			 b->name, results->of[bad].detail,
-			 results->memory_short ?
-				 "; the machine is short of TCP memory just now" : "");
-	} else {
-		ret->verdict = PROBE_BROKEN;
-		snprintf(ret->why, sizeof(ret->why),
-			 "\"%s\" does not hold on this kernel: %s (expected: %s; why it matters: "
-			 "%s)",
-			 b->name, results->of[bad].detail, b->shows, b->why);
 	}
-}
-
-/* Load the program for the daemon itself, which is the first behaviour to be tried. */
-static void load(const struct config *c, struct kernel **ret_kernel, struct result *ret)
-{
-	struct kernel_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
-
-	ret->outcome = kernel_open(&limits, ret_kernel, ret->detail, sizeof(ret->detail)) ? FAILS :
-											  HOLDS;
-}
-
-/* Try; and once more if a shortage can be the cause of what failed first. */
-static void try_twice(const struct config *c, unsigned int carriers, struct kernel **ret_kernel,
-		      struct results *ret)
-{
-	struct results asked;
-	size_t bad;
-
-	ask(carriers, true, &asked);
-	if (carriers & PROBE_SOCKMAP)
-		load(c, ret_kernel, &asked.of[behaviour_find("load")]);
-	*ret = asked;
-	try_behaviours(*ret_kernel, ret);
-	bad = first_bad(ret, carriers);
-	if (bad == BEHAVIOURS || !may_pass(ret, bad))
-		return;
-	usleep(SHORTAGE_MS * 1000);
-	*ret = asked;
-	try_behaviours(*ret_kernel, ret);
-}
-
-static void say_unused(const struct config *c, char *buf, size_t size)
-{
-	size_t same = 0;
-
-	while (same < c->n_forwards && c->forwards[same].engine == c->defaults.engine)
-		same++;
-	if (same == c->n_forwards)
-		snprintf(buf, size, "not used by --engine %s", engine_name(c->defaults.engine));
-	else
-		snprintf(buf, size, "no forward's engine uses it");
-}
-
-static void unasked(struct probe_finding *f, const struct config *c)
-{
-	f->verdict = PROBE_UNASKED;
-	if (c->probe)
-		say_unused(c, f->why, sizeof(f->why));
-	else
-		snprintf(f->why, sizeof(f->why), "not tried: --probe no");
+	ret->verdict = PROBE_BROKEN;
+	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s (expected: %s; otherwise %s)",
+		 b->name, results->of[bad].detail, b->shows, b->why);
 }
 
 static void summarise(const struct results *results, struct probe_start *ret)
@@ -325,88 +240,58 @@ static void summarise(const struct results *results, struct probe_start *ret)
 	size_t held = 0, asked = 0;
 
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
-		asked += results->of[i].asked;
+		asked += is_asked(results, i);
 		held += results->of[i].outcome == HOLDS;
 	}
 	snprintf(ret->summary, sizeof(ret->summary), "%zu of %zu behaviours hold, tried in %u ms",
 		 held, asked, results->took_ms);
 }
 
-/* FC's engine was asked for by name, and cannot be had. */
-static int refuse(const struct config *c, const struct forward_conf *fc,
-		  const struct probe_finding *f)
+/* An engine that was asked for by name must work; the others have a substitute: MEANWHILE. */
+static int announce(const struct config *c, enum engine engine, const struct probe_finding *f,
+		    const char *meanwhile)
 {
-	const char *more = f->may_pass ?
-		"; the machine may only be short of memory or time just now" : "";
-
-	if (fc->engine == c->defaults.engine)
-		log_error("--engine %s cannot be used: %s%s", engine_name(fc->engine), f->why, more);
-	else
-		log_error("engine %s of forward %s cannot be used: %s%s", engine_name(fc->engine),
-			  forward_name(fc), f->why, more);
-	return f->may_pass ? EXIT_CODE_FAILURE : EXIT_CODE_UNSUPPORTED;
-}
-
-/* What was asked for by name must work; all else has a substitute. */
-static int announce(const struct config *c, const struct probe_start *found)
-{
-	const struct forward_conf *by_sockmap = config_forward_with(c, ENGINE_SOCKMAP);
-	const struct forward_conf *by_splice = config_forward_with(c, ENGINE_SPLICE);
-
-	if (by_sockmap && !probe_allows(&found->sockmap))
-		return refuse(c, by_sockmap, &found->sockmap);
-	if (by_splice && !probe_allows(&found->splice))
-		return refuse(c, by_splice, &found->splice);
-	if (!probe_allows(&found->sockmap))
-		log_warning("everything is carried in user space: %s", found->sockmap.why);
-	if (!probe_allows(&found->splice))
-		log_warning("copy is used where splice would be better: %s", found->splice.why);
-	return 0;
-}
-
-/* --probe no: what can be loaded is trusted. */
-static void trust(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret)
-{
-	struct result loaded;
-
-	load(c, ret_kernel, &loaded);
-	if (loaded.outcome == HOLDS)
-		return;
-	ret->sockmap.verdict = PROBE_BROKEN;
-	snprintf(ret->sockmap.why, sizeof(ret->sockmap.why), "%s", loaded.detail);
+	if (f->verdict != PROBE_BROKEN)
+		return 0;
+	if (!config_forward_with(c, engine)) {
+		log_warning("%s: %s", meanwhile, f->why);
+		return 0;
+	}
+	log_error("engine %s cannot be used: %s", engine_name(engine), f->why);
+	return EXIT_CODE_UNSUPPORTED;
 }
 
 int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret)
 {
-	unsigned int carriers = carriers_of(c);
-	struct results results;
+	struct kernel_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
+	struct results results = { .carriers = carriers_of(c) };
+	const char *unasked = c->probe ? "no forward's engine uses it" : "not tried: --probe no";
 
 	*ret_kernel = NULL;
-	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
-	unasked(&ret->sockmap, c);
-	unasked(&ret->splice, c);
-	if (c->probe && carriers) {
-		try_twice(c, carriers, ret_kernel, &results);
-		if (carriers & PROBE_SOCKMAP)
-			judge(&results, PROBE_SOCKMAP, &ret->sockmap);
+	*ret = (struct probe_start){ { PROBE_UNASKED, "" }, { PROBE_UNASKED, "" },
+				     "no behaviour was tried" };
+	snprintf(ret->sockmap.why, sizeof(ret->sockmap.why), "%s", unasked);
+	snprintf(ret->splice.why, sizeof(ret->splice.why), "%s", unasked);
+	if (results.carriers & PROBE_SOCKMAP)
+		load(&limits, ret_kernel, &results);
+	if (c->probe && results.carriers) {
+		try_behaviours(*ret_kernel, &results);
 		judge(&results, PROBE_SPLICE, &ret->splice);
 		summarise(&results, ret);
-	} else if (carriers & PROBE_SOCKMAP) {
-		trust(c, ret_kernel, ret);
 	}
-	if (!probe_allows(&ret->sockmap)) {
+	if (results.carriers & PROBE_SOCKMAP)
+		judge(&results, PROBE_SOCKMAP, &ret->sockmap);
+	if (ret->sockmap.verdict == PROBE_BROKEN) {
 		kernel_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
-	return announce(c, ret);
+	return announce(c, ENGINE_SOCKMAP, &ret->sockmap,
+			"everything is carried in user space") ?:
+	       announce(c, ENGINE_SPLICE, &ret->splice,
+			"copy is used where splice would be better");
 }
 
 /* --- the command --- */
-
-static bool holds(const struct results *results, unsigned int carriers)
-{
-	return first_bad(results, carriers) == BEHAVIOURS;
-}
 
 static void print_table(const char *kernel, const struct results *results)
 {
@@ -419,43 +304,39 @@ static void print_table(const char *kernel, const struct results *results)
 
 		printf("%-4s  %-16s  %s%s\n", words[r->outcome], b->name,
 		       r->outcome == SKIPPED ? "skipped: " : "", r->detail);
-		if (r->outcome != FAILS)
-			continue;
-		printf("%24sexpected: %s%s%s%s\n", "", b->shows, b->since ? " (since " : "",
-		       b->since ? b->since : "", b->since ? ")" : "");
-		printf("%24sotherwise: %s; so culvert does not use the %s carrier\n", "", b->why,
-		       b->carriers & PROBE_SOCKMAP ? "sockmap" : "splice");
+		if (r->outcome == FAILS)
+			printf("%24sexpected: %s\n%24sotherwise: %s; so culvert does not use the "
+			       "%s carrier\n", "", b->shows, "", b->why,
+			       b->carriers & PROBE_SOCKMAP ? "sockmap" : "splice");
 	}
 	printf("\n%s\n", holds(results, PROBE_SOCKMAP) ?
 				 "the sockmap carrier can be used here" :
 				 "culvert run --engine auto will carry everything in user space");
 	if (!holds(results, PROBE_SPLICE))
 		printf("copy will be used where splice would be better\n");
-	if (results->memory_short && !holds(results, ALL))
-		printf("the machine is short of TCP memory just now, which may be the cause\n");
 }
 
 static void print_json(const char *kernel, const struct results *results)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 
-	json_object_object_add(o, "kernel", json_object_new_string(kernel));
-	json_object_object_add(o, "usable", json_object_new_boolean(holds(results, PROBE_SOCKMAP)));
-	json_object_object_add(o, "splice_usable",
-			       json_object_new_boolean(holds(results, PROBE_SPLICE)));
+	json_add_text(o, "kernel", kernel);
+	json_add_bool(o, "usable", holds(results, PROBE_SOCKMAP));
+	json_add_bool(o, "splice_usable", holds(results, PROBE_SPLICE));
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
 		const struct result *r = &results->of[i];
-		struct json_object *check = json_object_new_object(), *ok = NULL;
+		struct json_object *check = json_object_new_object();
 
-		if (r->outcome != SKIPPED)
-			ok = json_object_new_boolean(r->outcome == HOLDS);
-		json_object_object_add(check, "name", json_object_new_string(behaviours[i].name));
-		json_object_object_add(check, "ok", ok);
-		json_object_object_add(check, "detail", json_object_new_string(r->detail));
-		json_object_object_add(check, "why", json_object_new_string(behaviours[i].why));
-		json_object_array_add(list, check);
+		json_add_text(check, "name", behaviours[i].name);
+		if (r->outcome == SKIPPED)
+			json_add_null(check, "ok");
+		else
+			json_add_bool(check, "ok", r->outcome == HOLDS);
+		json_add_text(check, "detail", r->detail);
+		json_add_text(check, "why", behaviours[i].why);
+		json_append(list, check);
 	}
-	json_object_object_add(o, "checks", list);
+	json_add(o, "checks", list);
 	puts(json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN |
 						       JSON_C_TO_STRING_NOSLASHESCAPE));
 	json_object_put(o);
@@ -465,9 +346,8 @@ void probe_help(void)
 {
 	puts("Usage: culvert probe [options]\n\n"
 	     "Try each kernel behaviour that the sockmap and splice carriers rely on, on loopback\n"
-	     "connections of its own. Needs the privileges of `culvert run`, which tries those "
-	     "that\n"
-	     "decide about a carrier when it starts. Ends with 0 if all hold, 3 if not.\n\n"
+	     "connections of its own, as `culvert run` does when it starts. Needs the privileges\n"
+	     "of `culvert run`. Ends with 0 if all hold, 3 if not.\n\n"
 	     "Options:\n"
 	     "  --json            print the results as JSON\n"
 	     "  --help            show this help\n\n"
@@ -478,8 +358,10 @@ void probe_help(void)
 
 int probe_run(int argc, char **argv)
 {
+	const struct kernel_limits limits = { .pairs = 1, .workers = 1 };
+	struct results results = { .carriers = PROBE_BOTH };
 	struct utsname uts = { .release = "?" };
-	struct results results;
+	struct kernel *kernel = NULL;
 	bool json = false;
 
 	for (int i = 1; i < argc; i++) {
@@ -494,8 +376,9 @@ int probe_run(int argc, char **argv)
 		json = true;
 	}
 	uname(&uts);
-	ask(ALL, false, &results);
-	try_behaviours(NULL, &results);
+	load(&limits, &kernel, &results);
+	try_behaviours(kernel, &results);
+	kernel_close(kernel);
 	if (json)
 		print_json(uts.release, &results);
 	else
@@ -503,5 +386,5 @@ int probe_run(int argc, char **argv)
 	if (fflush(stdout) || ferror(stdout))
 		return log_complain(EXIT_CODE_FAILURE, "cannot write the results: %s",
 				    strerror(errno));
-	return holds(&results, ALL) ? EXIT_CODE_OK : EXIT_CODE_UNSUPPORTED;
+	return holds(&results, PROBE_BOTH) ? EXIT_CODE_OK : EXIT_CODE_UNSUPPORTED;
 }

@@ -8,11 +8,8 @@
 #include "datapath/kernel.h"
 
 /*
- * Which carriers can be trusted on this kernel, by trying the behaviours that they rely on:
- *
- *	probe.c        `culvert probe`, and what the daemon makes of the results at its start
- *	behaviours.c   the behaviours; tests/kernel tries some of them longer and harder
- *	rig.c          a session with both its peers in one process, for all of these
+ * Which carriers can be trusted on this kernel?  Found out by trying the behaviours that they rely on
+ * (behaviours.h).  `culvert probe` and the daemon, at its start, try the same.
  */
 
 /*
@@ -23,8 +20,8 @@
  *	{"kernel":"6.18.44","usable":true,"splice_usable":true,"checks":[{"name":"load","ok":true,
  *	 "detail":"...","why":"..."}, ...]}
  *
- * where "ok" is null for a behaviour that was skipped because one that it needs does not hold;
- * "usable" is about sockmap.
+ * where "ok" is null for a behaviour that was skipped because one before it does not hold; "usable"
+ * is about sockmap.
  */
 int probe_run(int argc, char **argv);
 void probe_help(void);
@@ -33,15 +30,12 @@ void probe_help(void);
 
 enum probe_verdict {
 	PROBE_OK,      /* all that the carrier relies on holds */
-	PROBE_BROKEN,  /* something does not */
-	PROBE_UNKNOWN, /* it could not be tried; which is no proof, so the carrier is not used
-			* either */
-	PROBE_UNASKED, /* the engine does not need the carrier, or --probe no */
+	PROBE_BROKEN,  /* something does not, or cannot be tried: the carrier is not used */
+	PROBE_UNASKED, /* no engine needs the carrier, or --probe no */
 };
 
 struct probe_finding {
 	enum probe_verdict verdict;
-	bool may_pass; /* a shortage of TCP memory or of CPU time can be the cause: not for ever */
 	char why[PROBE_WHY_LEN]; /* for people; "" if OK */
 };
 
@@ -52,25 +46,18 @@ struct probe_start {
 };
 
 /*
- * Load the program, if an engine wants it, and find out, by trying the behaviours that decide, which
- * carriers can be trusted on this kernel; log what cannot.  RET_KERNEL: the loaded program, for the
- * caller to close; NULL if sockmap is not to be used.  Returns 0, or the exit code for an engine that
- * was asked for by name and cannot work: EXIT_CODE_UNSUPPORTED, or EXIT_CODE_FAILURE if another
- * start may find it working.  Takes some 50 ms, and a minute at most on a kernel that hangs.  Needs
- * the privileges of kernel_open(); to be called before they are given up, and before there are
- * threads.
+ * Load the program, if an engine wants it, and find out by trying the behaviours which carriers can
+ * be trusted on this kernel; log what cannot.  RET_KERNEL: the loaded program, for the caller to
+ * close; NULL if sockmap is not to be used.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that
+ * was asked for by name and cannot work.  Takes some 50 ms, and a minute at most on a kernel that
+ * hangs.  Needs the privileges of kernel_open(); to be called before they are given up, and before
+ * there are threads.
  */
 int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret);
 
-/* May a carrier be used? */
-static inline bool probe_allows(const struct probe_finding *f)
-{
-	return f->verdict == PROBE_OK || f->verdict == PROBE_UNASKED;
-}
-
 /*
- * And by an engine that is asked for later?  What none had asked for at the start was not tried.
- * PROBE: that of struct config.
+ * May an engine that is asked for later use a carrier?  What none had asked for at the start was not
+ * tried.  PROBE: that of struct config.
  */
 static inline bool probe_allows_later(const struct probe_finding *f, bool probe)
 {
