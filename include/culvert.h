@@ -66,7 +66,7 @@
 
 /*
  * What the slab allocator really uses for an skb beyond its truesize:
- * tests/kernel/test_accounting.c has seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and
+ * tests/kernel/test_facts.c has seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and
  * 278 to 291 on 6.18.
  */
 #define CULVERT_SKB_EXTRA 320

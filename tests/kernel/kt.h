@@ -68,7 +68,6 @@
 enum kt_open_flags {
 	KT_SMALL_A = 1, /* client and A have small buffers: a silent client soon stalls A */
 	KT_SMALL_B = 2, /* the same for B and the server */
-	KT_IPV6 = 4,
 };
 
 struct kt_session {
