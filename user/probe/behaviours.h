@@ -31,12 +31,12 @@ struct behaviour {
 	void (*run)(struct trial *t); /* NULL: kernel_open(), which is the caller's, tries it */
 };
 
-/* In the order in which they are to be tried.  The last one gives up all of the process's privileges. */
+/* In the order in which they are to be tried.  The last one gives up all privileges of the process. */
 extern const struct behaviour behaviours[BEHAVIOURS];
 
 /*
- * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, tells what failed.  K: the loaded program,
- * which PROBE_SOCKMAP needs.  SMALL: small buffers for all sockets, which is harder.
+ * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, tells what failed.  K: the loaded
+ * program, which PROBE_SOCKMAP needs.  SMALL: small buffers for all sockets, which is harder.
  */
 bool behaviour_holds(const struct behaviour *b, struct kernel *k, bool small, char *ret_detail);
 

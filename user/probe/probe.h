@@ -8,7 +8,7 @@
 #include "datapath/kernel.h"
 
 /*
- * Which carriers can be trusted on this kernel?  Found out by trying the behaviours that they rely on
+ * Find out which carriers can be trusted on this kernel, by trying the behaviours that they rely on
  * (behaviours.h).  `culvert probe` and the daemon, at its start, try the same.
  */
 
@@ -56,8 +56,8 @@ struct probe_start {
 int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret);
 
 /*
- * May an engine that is asked for later use a carrier?  What none had asked for at the start was not
- * tried.  PROBE: that of struct config.
+ * True if an engine that is asked for later may use a carrier.  What no engine had asked for at the
+ * start was not tried.  PROBE: that of struct config.
  */
 static inline bool probe_allows_later(const struct probe_finding *f, bool probe)
 {
