@@ -58,7 +58,6 @@ struct trial {
 	int outer[2], inner[2]; /* -1: closed */
 	uint32_t pair;
 	bool has_pair;
-	bool admitted[2];
 	struct flow flows[2];
 	struct stream streams[2];
 	bool has_helper; /* a thread, which ends when the client's socket is shut down */
@@ -163,7 +162,6 @@ static void open_admitted(struct trial *t, bool small)
 		t->flows[dir].base_dropped = (uint32_t)st->dropped;
 		step(t, kernel_admit(t->kernel, slot, t->inner[dir]),
 		     "a connection into the map of redirect targets");
-		t->admitted[dir] = true;
 	}
 }
 
@@ -183,11 +181,11 @@ static void close_session(struct trial *t)
 		close(t->outer[dir]);
 		close(t->inner[dir]);
 	}
-	for (unsigned int dir = 0; dir < 2; dir++)
-		if (t->admitted[dir])
-			kernel_forget(t->kernel, t->pair * 2 + dir, true);
-	if (t->has_pair)
+	if (t->has_pair) {
+		kernel_forget(t->kernel, t->pair * 2, true);
+		kernel_forget(t->kernel, t->pair * 2 + 1, true);
 		kernel_pair_renew(t->kernel, t->pair);
+	}
 }
 
 /* Give flow UP's target large buffers, so that it no longer stalls; or small ones again. */
