@@ -32,7 +32,6 @@ struct cases {
 	const char *probe; /* --probe, or NULL */
 	struct daemon *d;
 	bool kernel;       /* status: kernel.available */
-	int skips;         /* assertions that could not be made */
 	uint64_t sessions; /* key of the patterns: every session has bytes of its own */
 	char why[1600];    /* of the row that fails */
 };

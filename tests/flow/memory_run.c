@@ -21,7 +21,6 @@
 #include "env.h"
 #include "peer.h"
 
-#define MOST (MEMORY_MOST + 1) /* and one that comes when memory is short */
 #define LISTEN "127.0.0.1:9000"
 #define LISTEN_PORT 9000
 #define FILL_MS 10000 /* at most, before the one-byte writes */
@@ -29,7 +28,6 @@
 #define FILL_HIDDEN (128 << 10) /* ... below the soft limit, yet too much to drain again */
 #define SOCKET_BUFFER "256K" /* of our own ends, so that they weigh the same under every engine */
 #define READ_MS 30000
-#define ANSWER_MS 5000
 #define TOO_MUCH (4LL << 30) /* grown by so much, it is not bounded: spare the machine */
 
 /* One end of a session, and how far it is in filling it. */
@@ -43,10 +41,10 @@ struct run {
 	const struct memory_conf *conf;
 	const struct memory_variant *variant;
 	struct daemon *d;
-	struct end senders[MOST], receivers[MOST];
-	int client_port[MOST], upstream_port[MOST]; /* far ends of the daemon's two sockets */
-	int64_t hidden[MOST];
-	int n; /* sessions */
+	struct end senders[MEMORY_PAIRS], receivers[MEMORY_PAIRS];
+	/* far ends of the daemon's two sockets */
+	int client_port[MEMORY_PAIRS], upstream_port[MEMORY_PAIRS];
+	int64_t hidden[MEMORY_PAIRS];
 	int64_t start, next_look;
 	bool stopped;
 	struct kmem before;
@@ -57,9 +55,8 @@ static int start_daemon(struct run *run)
 {
 	const struct memory_conf *conf = run->conf;
 	const char *const args[] = {
-		"--hard-limit", conf->hard_limit, "--soft-limit", conf->soft_limit,
-		LISTEN, MEMORY_UPSTREAM, conf->kernel_memory ? "--kernel-memory" : NULL,
-		conf->kernel_memory, NULL,
+		"--hard-limit", MEMORY_HARD_LIMIT, "--soft-limit", "256K", LISTEN,
+		MEMORY_UPSTREAM, NULL,
 	};
 	struct daemon_conf d = { .engine = conf->engine, .args = args };
 
@@ -74,7 +71,7 @@ static int connect_pair(struct run *run, int i)
 	if (peer_pair(s, r, LISTEN, run->conf->listen_fd, 7, (uint64_t)i))
 		return -1;
 	peer_script(s, "sb" SOCKET_BUFFER " nd G100:64:64 P100000 S4096M");
-	peer_script(r, run->conf->kernel_memory ? "A rb32K" : "A rb" SOCKET_BUFFER);
+	peer_script(r, "A rb" SOCKET_BUFFER);
 	peer_script(r, "nd H100:64:64 P100000");
 	if (run->variant->slow)
 		peer_script(r, "d16K dp16 R4096M");
@@ -117,11 +114,11 @@ static int talk(struct run *run, int i)
 /* Payload of each session that is in no queue of TCP. */
 static void find_hidden(struct run *run)
 {
-	int64_t held[MOST], given[MOST], unread[MOST], not_ours[MOST];
+	int64_t held[MEMORY_PAIRS], given[MEMORY_PAIRS], unread[MEMORY_PAIRS], not_ours[MEMORY_PAIRS];
 
-	kmem_queued(run->upstream_port, MEMORY_UPSTREAM_PORT, run->n, given, not_ours);
-	kmem_queued(run->client_port, LISTEN_PORT, run->n, held, unread);
-	for (int i = 0; i < run->n; i++) {
+	kmem_queued(run->upstream_port, MEMORY_UPSTREAM_PORT, MEMORY_PAIRS, given, not_ours);
+	kmem_queued(run->client_port, LISTEN_PORT, MEMORY_PAIRS, held, unread);
+	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		const struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
 
 		run->hidden[i] =
@@ -168,7 +165,7 @@ static bool turn_tiny(struct run *run, int64_t now)
 		return false;
 	run->next_look = now + 50; /* /proc/net/tcp is slow to read */
 	find_hidden(run);
-	for (int i = 0; i < run->n; i++) {
+	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		all &= turn_end_tiny(run, &run->senders[i], run->hidden[i], now);
 		if (run->variant->both)
 			all &= turn_end_tiny(run, &run->receivers[i], run->hidden[i], now);
@@ -178,7 +175,7 @@ static bool turn_tiny(struct run *run, int64_t now)
 
 static int run_ends(struct run *run, struct end *ends, int64_t now, struct pollfd *ret)
 {
-	for (int i = 0; i < run->n; i++) {
+	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		struct peer *p = &ends[i].peer;
 
 		if (peer_run(p, now) != PEER_RUNNING) {
@@ -194,28 +191,13 @@ static int run_ends(struct run *run, struct end *ends, int64_t now, struct pollf
 
 static int run_peers(struct run *run, int64_t now)
 {
-	struct pollfd pfd[2 * MOST];
+	struct pollfd pfd[2 * MEMORY_PAIRS];
 	bool receivers = run->variant->slow || run->variant->both;
 
 	if (run_ends(run, run->senders, now, pfd) ||
-	    (receivers && run_ends(run, run->receivers, now, pfd + run->n)))
+	    (receivers && run_ends(run, run->receivers, now, pfd + MEMORY_PAIRS)))
 		return -1;
-	poll(pfd, receivers ? 2 * (nfds_t)run->n : (nfds_t)run->n, 2);
-	return 0;
-}
-
-/* What the daemon says that all flows have. */
-static int look_at_charged(struct run *run)
-{
-	struct daemon_resources r;
-	int error = daemon_resources(run->d, ANSWER_MS, &r);
-
-	if (error) {
-		snprintf(run->ret->why, sizeof(run->ret->why), "status: %s", strerror(-error));
-		return -1;
-	}
-	if (r.kernel_memory > run->ret->figures.charged)
-		run->ret->figures.charged = r.kernel_memory;
+	poll(pfd, receivers ? 2 * MEMORY_PAIRS : MEMORY_PAIRS, 2);
 	return 0;
 }
 
@@ -224,8 +206,6 @@ static int look_at_memory(struct run *run)
 {
 	int64_t grown = kmem_read().used - run->before.used;
 
-	if (run->conf->kernel_memory && !run->stopped && look_at_charged(run))
-		return -1;
 	if (grown <= TOO_MUCH)
 		return 0;
 	snprintf(run->ret->why, sizeof(run->ret->why), "memory has grown by %lld MiB so far",
@@ -243,15 +223,6 @@ static void stop_daemon(struct run *run, bool middle)
 	run->stopped = true;
 }
 
-/* Where nobody reads: nobody can send, and has not been able to for a while. */
-static bool is_stalled(const struct run *run, int64_t now)
-{
-	for (int i = 0; i < run->n; i++)
-		if (now - run->senders[i].peer.last_progress <= SETTLE_MS)
-			return false;
-	return run->conf->kernel_memory;
-}
-
 /* Everybody who sends writes whatever his socket takes, for the given time. */
 static int send_all(struct run *run)
 {
@@ -260,7 +231,7 @@ static int send_all(struct run *run)
 	bool filling = v->one_byte && strcmp(run->conf->engine, "copy") != 0;
 	int rounds = 0;
 
-	while (((now = now_ms()) < run->start + 2 * middle || filling) && !is_stalled(run, now)) {
+	while ((now = now_ms()) < run->start + 2 * middle || filling) {
 		stop_daemon(run, now - run->start > middle);
 		if (filling && turn_tiny(run, now)) {
 			filling = false;
@@ -288,10 +259,10 @@ static void finish_end(struct peer *p, const struct peer *far)
 /* The senders have sent what they have sent; now all of it must arrive. */
 static int read_all(struct run *run)
 {
-	struct peer *all[2 * MOST];
+	struct peer *all[2 * MEMORY_PAIRS];
 
 	daemon_signal(run->d, SIGCONT);
-	for (int i = 0; i < run->n; i++) {
+	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
 
 		run->ret->sent += s->tx_off + r->tx_off;
@@ -300,7 +271,7 @@ static int read_all(struct run *run)
 		all[2 * i] = s;
 		all[2 * i + 1] = r;
 	}
-	return peers_run(all, 2 * (size_t)run->n, READ_MS, NULL, NULL, run->ret->why,
+	return peers_run(all, 2 * MEMORY_PAIRS, READ_MS, NULL, NULL, run->ret->why,
 			 sizeof(run->ret->why));
 }
 
@@ -311,100 +282,20 @@ static int read_all(struct run *run)
 static void settle_hidden(struct run *run)
 {
 	struct figures *f = &run->ret->figures;
-	int64_t most[MOST] = { 0 };
+	int64_t most[MEMORY_PAIRS] = { 0 };
 
 	for (int look = 0; look < 6; look++) {
 		find_hidden(run);
-		for (int i = 0; i < run->n; i++)
+		for (int i = 0; i < MEMORY_PAIRS; i++)
 			if (!look || run->hidden[i] > most[i])
 				most[i] = run->hidden[i];
 		poll(NULL, 0, 50);
 	}
-	for (int i = 0; i < run->n; i++) {
+	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		f->hidden += most[i];
 		if (most[i] > f->hidden_max)
 			f->hidden_max = most[i];
 	}
-}
-
-/*
- * Of the senders' payload, what the daemon has given on and the upstream's connection does not have:
- * neither in a queue of TCP nor in user space, nor in a pipe.  Nobody sends now.
- */
-static void find_backlog(struct run *run, struct json_object *sessions)
-{
-	int64_t held[MOST], unread[MOST], *backlog = &run->ret->figures.backlog;
-
-	kmem_queued(run->upstream_port, MEMORY_UPSTREAM_PORT, run->n, held, unread);
-	for (int i = 0; i < run->n; i++)
-		*backlog -= held[i] + (int64_t)run->receivers[i].peer.rx_off;
-	for (size_t i = 0; i < json_object_array_length(sessions); i++)
-		*backlog += json_int(json_object_array_get_idx(
-			json_at(json_object_array_get_idx(sessions, i), "flows"), 0), "bytes");
-}
-
-/* The reason of the first flow of the session whose client has PORT. */
-static const char *reason_of(struct json_object *sessions, int port)
-{
-	char end[16];
-
-	snprintf(end, sizeof(end), ":%d", port);
-	for (size_t i = 0; i < json_object_array_length(sessions); i++) {
-		struct json_object *s = json_object_array_get_idx(sessions, i);
-		const char *client = strrchr(json_text(s, "client"), ':');
-
-		if (client && !strcmp(client, end))
-			return json_text(json_object_array_get_idx(json_at(s, "flows"), 0),
-					 "reason");
-	}
-	return "none";
-}
-
-static struct json_object *ask_sessions(struct run *run)
-{
-	struct json_object *o = NULL;
-	int r = daemon_query(run->d, "sessions", ANSWER_MS, &o);
-
-	if (!r && json_object_is_type(json_at(o, "sessions"), json_type_array))
-		return o;
-	snprintf(run->ret->why, sizeof(run->ret->why), "sessions: %s", strerror(-r));
-	return NULL;
-}
-
-/* Kernel memory is short: a conversation that begins now stays in user space. */
-static int come_late(struct run *run)
-{
-	int i = run->n;
-	const char *reason;
-	struct json_object *o;
-	int r = 0;
-
-	if (connect_pair(run, i) || talk(run, i))
-		return -1;
-	o = ask_sessions(run);
-	peer_close(&run->senders[i].peer);
-	peer_close(&run->receivers[i].peer);
-	if (!o)
-		return -1;
-	reason = reason_of(json_at(o, "sessions"), run->client_port[i]);
-	if (strcmp(reason, "kernel memory") != 0) {
-		snprintf(run->ret->why, sizeof(run->ret->why),
-			 "a new session has its carrier because of \"%s\"", reason);
-		r = -1;
-	}
-	json_object_put(o);
-	return r;
-}
-
-static int ask_daemon(struct run *run)
-{
-	struct json_object *o = ask_sessions(run);
-
-	if (!o || look_at_charged(run))
-		return -1;
-	find_backlog(run, json_at(o, "sessions"));
-	json_object_put(o);
-	return come_late(run);
 }
 
 static void begin_sending(const struct run *run, struct peer *p)
@@ -424,7 +315,7 @@ static void begin_sending(const struct run *run, struct peer *p)
 static void begin(struct run *run)
 {
 	run->start = now_ms();
-	for (int i = 0; i < run->n; i++) {
+	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		begin_sending(run, &run->senders[i].peer);
 		if (run->variant->both)
 			begin_sending(run, &run->receivers[i].peer);
@@ -438,7 +329,7 @@ static int measure(struct run *run)
 	struct memory_result *ret = run->ret;
 	struct kmem after;
 
-	for (int i = 0; i < run->n; i++)
+	for (int i = 0; i < MEMORY_PAIRS; i++)
 		if (connect_pair(run, i) || talk(run, i))
 			return -1;
 	run->before = kmem_read();
@@ -447,8 +338,6 @@ static int measure(struct run *run)
 		return -1;
 	after = kmem_read();
 	settle_hidden(run);
-	if (run->conf->kernel_memory && !run->stopped && ask_daemon(run))
-		return -1;
 	ret->grown.used = after.used - run->before.used;
 	ret->grown.slab = after.slab - run->before.slab;
 	ret->grown.accounted = after.accounted - run->before.accounted;
@@ -467,14 +356,13 @@ int memory_run(const struct memory_conf *conf, struct memory_result *ret)
 	memset(ret, 0, sizeof(*ret));
 	memset(&run, 0, sizeof(run));
 	run.conf = conf;
-	run.n = conf->pairs;
 	run.variant = conf->variant;
 	run.ret = ret;
 	r = start_daemon(&run);
 	if (r < 0)
 		return r == -ENOTSUP ? r : -1;
 	r = measure(&run) ? -1 : 0;
-	for (int i = 0; i < run.n; i++) {
+	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		peer_close(&run.senders[i].peer);
 		peer_close(&run.receivers[i].peer);
 	}

@@ -10,7 +10,8 @@
 /* One daemon, sessions that are filled by their senders, and what memory they take. */
 
 #define MEMORY_PAIRS 32
-#define MEMORY_MOST 200
+#define MEMORY_HARD_LIMIT "1M"
+#define MEMORY_HARD (1 << 20)
 #define MEMORY_UPSTREAM "127.0.0.1:9100"
 #define MEMORY_UPSTREAM_PORT 9100
 
@@ -24,9 +25,7 @@ struct memory_variant {
 };
 
 struct memory_conf {
-	const char *engine, *hard_limit, *soft_limit;
-	const char *kernel_memory; /* NULL: the default */
-	int pairs; /* sessions, up to MEMORY_MOST */
+	const char *engine;
 	const struct memory_variant *variant;
 	double seconds;
 	int listen_fd; /* at MEMORY_UPSTREAM */
@@ -38,8 +37,6 @@ struct figures {
 	int64_t queue_max;  /* of the sources' receive queues, seen at the end */
 	int64_t hidden;     /* payload, of all sessions */
 	int64_t hidden_max; /* ... of the session with most */
-	int64_t backlog;    /* payload in the kernel's backlogs, by the daemon's books; 0 if stopped */
-	int64_t charged;    /* the daemon's own figure, the largest while it was asked */
 };
 
 struct memory_result {

@@ -4,12 +4,18 @@
  * TCP behaviour is the specification.  After each row the daemon must hold nothing of it and
  * still serve a plain session.
  */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "cases.h"
 #include "env.h"
@@ -20,7 +26,7 @@
 #define ALL_CLIENT "S100 R100 B1M:1M F R1M E"
 #define ALL_SERVER "A R100 S100 B1M:1M E S1M F"
 
-static const struct row rows[] = {
+static struct row rows[] = {
 	/* Ends */
 	{ "half-close-client", "the client's FIN, then 8 MB from the server",
 	  .client = "S100 F R8M E", .server = "A R100 E S8M F" },
@@ -74,6 +80,15 @@ static const struct row rows[] = {
 	  .client = "rst S256M", .server = "A P300 Z", .timeout_ms = 5000 },
 	{ "reset-late-reader", "a reset behind megabytes that the server reads later",
 	  .client = "S4M P200 Z", .server = "A P600 rst R64M", .timeout_ms = 5000 },
+	{ "reset-last-words", "what the client has said before its reset arrives, and then the reset",
+	  .client = "S10 R10 S3000 Z", .server = "A R10 S10 R3000 rst R1" },
+	{ "reset-last-words-server", "the same from the server",
+	  .client = "S10 R10 R3000 rst R1", .server = "A nd R10 S10 S3000 Z" },
+	{ "reset-last-words-talked", "the same after a conversation",
+	  .client = "nd G500:64:64 T S3000 Z", .server = "A nd H500:64:64 R3000 rst R1" },
+	{ "reset-last-words-talked-server", "the same from the server",
+	  .client = "nd G400:64:64 T G100:64:64 R3000 rst R1",
+	  .server = "A nd H500:64:64 S3000 Z" },
 	{ "reset-while-both", "the client resets while both send",
 	  .client = "B4M:1M Z", .server = "A rst B64M:64M", .timeout_ms = 5000 },
 	/* Connecting upstream */
@@ -162,7 +177,7 @@ static const struct row rows[] = {
 	{ "no-descriptors", "more clients than file descriptors", .run = case_no_descriptors },
 };
 
-#define N_ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
 static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
 
@@ -172,10 +187,7 @@ static struct options {
 	const char *culvert, *engine, *only;
 } opt;
 
-/* Of one engine; shared with the process that runs all of them. */
-static struct totals {
-	int passed, failed, skipped;
-} *totals;
+static struct cases cases; /* of the engine that this process is for */
 
 static int64_t error_count(struct cases *c, const char *cause)
 {
@@ -219,54 +231,35 @@ static int check_after(struct cases *c)
 	return cases_idle(c, c->d);
 }
 
-/* A fresh daemon after a failure, so that one fault does not fail all rows that follow. */
-static int restart(struct cases *c)
+static void run_row(void **state)
 {
-	daemon_kill(c->d);
-	c->d = NULL;
-	return cases_start(c);
-}
-
-static void run_row(struct cases *c, const struct row *row)
-{
-	int64_t start = now_ms();
-	int skips = c->skips, r;
+	const struct row *row = *state;
+	struct cases *c = &cases;
+	int r;
 
 	if ((row->via == VIA_IPV6 || row->ipv6) && !env_has_ipv6()) {
-		totals->skipped++;
-		printf("skip %-8s %-26s this kernel has no IPv6\n", c->engine, row->name);
-		return;
+		printf("skip %s: this kernel has no IPv6\n", row->name);
+		skip();
 	}
 	c->why[0] = '\0';
+	/* a fresh daemon after a failure, so that one fault does not fail all rows that follow */
+	if (!c->d && cases_start(c))
+		fail_msg("the daemon does not start: %s", c->why);
 	cases_drain();
 	r = row->run ? row->run(c) : run_scripts(c, row);
 	if (!r)
 		r = check_after(c);
-	totals->skipped += c->skips - skips;
-	if (!r) {
-		totals->passed++;
-		printf("ok   %-8s %-26s %5lld ms\n", c->engine, row->name,
-		       (long long)(now_ms() - start));
-		return;
-	}
-	totals->failed++;
-	printf("FAIL %-8s %-26s %s\n     (%s)\n", c->engine, row->name, c->why, row->what);
-	r = restart(c);
 	if (r) {
-		printf("FAIL %-8s cannot start again: %s\n", c->engine, c->why);
+		daemon_kill(c->d);
 		c->d = NULL;
+		fail_msg("%s: %s (%s)", row->name, c->why, row->what);
 	}
-}
-
-static bool is_wanted(const struct row *row)
-{
-	return !opt.only || !strcmp(opt.only, row->name);
 }
 
 /* The rows of one engine, in a network of its own: they wait more than they compute. */
 static int run_engine(size_t engine)
 {
-	static struct cases cases;
+	static struct CMUnitTest tests[N_ROWS];
 	struct cases *c = &cases;
 	int r;
 
@@ -275,26 +268,25 @@ static int run_engine(size_t engine)
 	env_enter("test_cases", 900);
 	if (cases_listen())
 		return 1;
-	totals += engine;
 	c->engine = engines[engine];
 	c->culvert = opt.culvert;
 	r = cases_start(c);
 	if (r == -ENOTSUP) {
-		printf("skip %-8s all rows: the daemon says that it cannot work here: %s\n",
-		       c->engine, c->why);
-		totals->skipped += opt.only ? 1 : N_ROWS;
-	} else if (r < 0) {
-		printf("FAIL %-8s the daemon does not start: %s\n", c->engine, c->why);
-		totals->failed++;
+		printf("skip %s: the daemon says that it cannot work here: %s\n", c->engine, c->why);
+		return EXIT_SKIP;
 	}
-	for (int i = 0; i < N_ROWS && c->d; i++)
-		if (is_wanted(&rows[i]))
-			run_row(c, &rows[i]);
-	if (c->d && daemon_stop(c->d, 10000, c->why, sizeof(c->why))) {
-		printf("FAIL %-8s SIGTERM: %s\n", c->engine, c->why);
-		totals->failed++;
+	for (size_t i = 0; i < N_ROWS; i++)
+		tests[i] = (struct CMUnitTest){
+			.name = rows[i].name, .test_func = run_row, .initial_state = &rows[i],
+		};
+	if (opt.only)
+		cmocka_set_test_filter(opt.only);
+	r = _cmocka_run_group_tests(c->engine, tests, N_ROWS, NULL, NULL);
+	if (daemon_stop(c->d, 10000, c->why, sizeof(c->why))) {
+		printf("FAIL %s: SIGTERM: %s\n", c->engine, c->why);
+		return 1;
 	}
-	return totals->failed ? 1 : 0;
+	return r;
 }
 
 static const char help[] = "test_cases [--culvert PATH] [--engine E] "
@@ -306,15 +298,8 @@ static const struct option long_options[] = {
 	{ 0 },
 };
 
-static void usage(bool is_asked_for)
+int main(int argc, char **argv)
 {
-	fputs(help, is_asked_for ? stdout : stderr);
-	exit(is_asked_for ? 0 : 2);
-}
-
-static void parse_options(int argc, char **argv)
-{
-	bool known = false;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
@@ -322,34 +307,14 @@ static void parse_options(int argc, char **argv)
 		case 'c': opt.culvert = optarg; break;
 		case 'e': opt.engine = optarg; break;
 		case 'o': opt.only = optarg; break;
-		default: usage(c == 'h');
+		default:
+			fputs(help, c == 'h' ? stdout : stderr);
+			return c == 'h' ? 0 : 2;
 		}
 	}
-	for (int i = 0; i < N_ROWS; i++)
-		known |= is_wanted(&rows[i]);
-	if (!known || optind < argc)
-		usage(false);
-}
-
-int main(int argc, char **argv)
-{
-	struct totals sum = { 0 };
-	int r;
-
-	parse_options(argc, argv);
-	totals = mmap(NULL, N_ENGINES * sizeof(*totals), PROT_READ | PROT_WRITE,
-		      /* cppcheck-suppress invalidFunctionArg ; no file */
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (totals == MAP_FAILED) {
-		perror("mmap");
-		return 1;
-	}
-	r = side_by_side(N_ENGINES, run_engine);
-	for (size_t i = 0; i < N_ENGINES; i++) {
-		sum.passed += totals[i].passed;
-		sum.failed += totals[i].failed;
-		sum.skipped += totals[i].skipped;
-	}
-	printf("%d passed, %d failed, %d skipped\n", sum.passed, sum.failed, sum.skipped);
-	return r ?: !sum.passed;
+	for (size_t i = 0; i < N_ROWS; i++)
+		if (!opt.only || !strcmp(opt.only, rows[i].name))
+			return side_by_side(N_ENGINES, run_engine);
+	fprintf(stderr, "test_cases: no row %s\n", opt.only);
+	return 2;
 }

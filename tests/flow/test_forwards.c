@@ -245,27 +245,6 @@ static void rules(void **state)
 	rig_stop(d);
 }
 
-/* Who is denied is so after a conversation has left for the kernel, too, and disturbs nobody. */
-static void many_denied(void **state)
-{
-	struct daemon *d = rig_start(*state, "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
-					     "max-sessions = 2\nallow = 127.0.0.11\n");
-	struct ends e = connect_pair(CLIENT_A, TWO);
-
-	rig_talk_until(d, "own", rig_carrier(d, *state), e.client, e.server);
-	for (int i = 0; i < 100; i++) {
-		int fd = rig_dial(CLIENT_B, TWO);
-
-		rig_talk_on(e, 1);
-		assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), ECONNRESET);
-		rig_reset(fd);
-	}
-	rig_accept_none();
-	assert_int_equal(rig_status(d, "errors.denied"), 100);
-	stays(CLIENT_A, TWO); /* those who were denied hold no session */
-	rig_stop(d);
-}
-
 /* Beside each other in the same workers; `any` has the default, which the test runs with. */
 static void engine(void **state)
 {
@@ -669,7 +648,6 @@ static const struct rig_row rows[] = {
 	{ "limits", limits },
 	{ "max-sessions", max_sessions },
 	{ "rules", rules },
-	{ "many-denied", many_denied },
 	{ "engine", engine },
 	{ "bulk-between", bulk_between },
 	{ "stalled-target", stalled_target },

@@ -17,17 +17,14 @@
  *  - receive queue, of the daemon's source: the kernel takes bytes however slow the target is, and
  *    TCP gives whoever takes fast a larger receive buffer, up to tcp_rmem[2].  With the sockmap
  *    engine it must stay below one hard limit; for the others it is TCP's affair.
- * Last, many sessions whose sum has a limit, `kernel-memory`: see run_together().
  * The bounds of slab and unaccounted memory are the figures of the copy engine, plus one hard limit
  * per flow, plus a slack.
  */
 #include <errno.h>
 #include <getopt.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -36,8 +33,6 @@
 #include "peer.h"
 
 #define ATTEMPTS 3
-#define HARD_LIMIT "1M"
-#define HARD (1 << 20)
 #define SLACK (64 << 20) /* allowed above copy, and a hard limit for each flow */
 #define FLOW_SLACK (1 << 20) /* bytes: a pipe or buffer, and one interval of the limit's check */
 
@@ -59,19 +54,6 @@ static const struct memory_variant variants[] = {
 	{ .name = "both ways, daemon stopped first", .both = true, .stop_first = true },
 	{ .name = "both ways, 1-byte writes, daemon stopped", .both = true, .one_byte = true,
 	  .stop = true },
-};
-
-/*
- * Many sessions, whose flows are far below their own limits: the sum has a limit.  Beyond it a flow
- * may have the 16 KiB that it is not charged for, the 64 KiB between two looks, and one skb of up
- * to 64 KiB.  The backlogs are measured in payload, which is less than what is charged.
- */
-#define TOGETHER (8 << 20)
-#define TOGETHER_SLACK ((16 + 64 + 64) << 10)
-
-static const struct memory_variant together[] = {
-	{ .name = "together" },
-	{ .name = "together, daemon stopped first", .stop_first = true },
 };
 
 #define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
@@ -169,79 +151,25 @@ static void run_variant(const struct memory_variant *v, int listen_fd)
 {
 	struct memory_conf conf = {
 		.engine = "copy",
-		.hard_limit = HARD_LIMIT,
-		.soft_limit = "256K",
-		.pairs = MEMORY_PAIRS,
 		.variant = v,
 		.seconds = opt.seconds,
 		.listen_fd = listen_fd,
 	};
 	int flows = v->both ? 2 : 1; /* of a session, that are filled */
-	int64_t slack = (int64_t)MEMORY_PAIRS * flows * HARD + SLACK;
+	int64_t slack = (int64_t)MEMORY_PAIRS * flows * MEMORY_HARD + SLACK;
 	struct figures copy, bound, got;
 
 	if (run_engine(&conf, NULL, &copy))
 		return;
 	bound.slab = (copy.slab > 0 ? copy.slab : 0) + slack;
 	bound.unaccounted = (copy.unaccounted > 0 ? copy.unaccounted : 0) + slack;
-	bound.hidden_max = flows * (2 * HARD + FLOW_SLACK);
+	bound.hidden_max = flows * (2 * MEMORY_HARD + FLOW_SLACK);
 	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
 		conf.engine = engines[i];
-		bound.queue_max = strcmp(conf.engine, "sockmap") ? INT64_MAX : HARD;
+		bound.queue_max = strcmp(conf.engine, "sockmap") ? INT64_MAX : MEMORY_HARD;
 		if (strcmp(conf.engine, "copy") && (!opt.engine || !strcmp(opt.engine, conf.engine)))
 			run_engine(&conf, &bound, &got);
 	}
-}
-
-/*
- * As of Ethernet.  With that of lo a send buffer grows to megabytes, and takes in what a flow may
- * have in the kernel.
- */
-static void shrink_mtu(void)
-{
-	struct ifreq ifr = { .ifr_name = "lo", .ifr_mtu = 1500 };
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-
-	if (fd < 0 || ioctl(fd, SIOCSIFMTU, &ifr))
-		printf("note: lo: %s\n", strerror(errno));
-	if (fd >= 0)
-		close(fd);
-}
-
-/*
- * What the backlogs hold, and what the daemon says of them, stay below the limit; a session that
- * comes then stays in user space; and in the end nothing is charged (daemon_wait_idle()).
- */
-static void run_together(const struct memory_variant *v, const char *engine, int listen_fd)
-{
-	const struct memory_conf conf = {
-		.engine = engine,
-		.hard_limit = "2M",
-		.soft_limit = "2M",
-		.kernel_memory = "8M",
-		.pairs = MEMORY_MOST,
-		.variant = v,
-		.seconds = 20, /* at most: they stall */
-		.listen_fd = listen_fd,
-	};
-	const int64_t bound = TOGETHER + MEMORY_MOST * TOGETHER_SLACK;
-	static struct memory_result got;
-	int r = memory_run(&conf, &got);
-	int64_t most = v->stop_first ? got.figures.hidden : got.figures.backlog;
-	bool ok = !r && most <= bound && got.figures.charged <= bound &&
-		  most > TOGETHER / 8; /* or nothing was measured */
-
-	if (r) {
-		no_figure(&conf, r == -ENOTSUP ? "skip" : "FAIL",
-			  r == -ENOTSUP ? &totals.skipped : &totals.failed, &got);
-		return;
-	}
-	printf("%-4s %-8s %-42s backlogs of %d sessions %lld KiB, charged at most %lld KiB (bound "
-	       "%lld), unaccounted %lld MiB; %lld KiB sent and verified\n", ok ? "ok" : "FAIL",
-	       engine, v->name, MEMORY_MOST, kib(most), kib(got.figures.charged), kib(bound),
-	       mib(got.figures.unaccounted), kib((int64_t)got.sent));
-	totals.passed += ok;
-	totals.failed += !ok;
 }
 
 static const char help[] =
@@ -281,12 +209,6 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < N_VARIANTS; i++)
 		if (strstr(variants[i].name, opt.variant))
 			run_variant(&variants[i], fd);
-	shrink_mtu();
-	for (size_t i = 0; i < sizeof(together) / sizeof(together[0]); i++)
-		for (size_t e = 0; e < 2; e++) /* auto, sockmap */
-			if (strstr(together[i].name, opt.variant) &&
-			    (!opt.engine || !strcmp(opt.engine, engines[e])))
-				run_together(&together[i], engines[e], fd);
 	printf("%d passed, %d failed, %d skipped\n", totals.passed, totals.failed, totals.skipped);
 	return totals.failed || !totals.passed ? 1 : 0;
 }
