@@ -77,33 +77,19 @@ pid_t daemon_privileged(struct daemon *d)
 	return pid;
 }
 
-/*
- * A process that outlives us just long enough to kill the daemon, stopped or not.
- * PR_SET_PDEATHSIG does not survive the daemon's change of user; a pidfd cannot hit anybody else.
- */
+/* PR_SET_PDEATHSIG does not survive the daemon's change of user; a pidfd hits nobody else. */
+static void kill_orphan(void)
+{
+	syscall(SYS_pidfd_send_signal, 1, SIGKILL, NULL, 0);
+}
+
 static int start_guardian(struct daemon *d)
 {
-	int line[2];
-	char c;
-
-	if (pipe2(line, O_CLOEXEC) < 0)
-		return -errno;
 	d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
-	d->guardian = d->pidfd < 0 ? -1 : fork();
-	if (d->guardian == 0) {
-		signal(SIGINT, SIG_IGN);
-		signal(SIGTERM, SIG_IGN);
-		dup2(line[0], 0);
-		dup2(d->pidfd, 1);
-		syscall(SYS_close_range, 2, ~0U, 0);
-		while (read(0, &c, 1) < 0 && errno == EINTR)
-			;
-		syscall(SYS_pidfd_send_signal, 1, SIGKILL, NULL, 0);
-		_exit(0);
-	}
-	close(line[0]);
-	d->guardian_fd = line[1];
-	return d->guardian < 0 ? -errno : 0;
+	if (d->pidfd < 0)
+		return -errno;
+	d->guardian = env_at_end(d->pidfd, kill_orphan, &d->guardian_fd);
+	return 0;
 }
 
 /* The folder of the test program. */

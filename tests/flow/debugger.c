@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "debugger.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -17,6 +16,8 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "hold.h"
 
 #define BUFFER_MAX 65536
 #define THREADS_MAX 64
@@ -48,30 +49,16 @@ static struct thread *find(struct view *v, pid_t tid)
 
 static int attach(struct view *v, pid_t pid)
 {
-	char path[64];
-	struct dirent *e;
-	int r = 0;
-	DIR *d;
+	pid_t tids[THREADS_MAX];
 
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	d = opendir(path);
-	if (!d)
-		return -errno;
-	while (!r && (e = readdir(d))) {
-		pid_t tid = (pid_t)atoi(e->d_name);
-
-		if (!tid)
-			continue;
-		if (v->n == THREADS_MAX)
-			r = -E2BIG;
-		else if (ptrace(PTRACE_SEIZE, tid, 0L, (long)PTRACE_O_TRACESYSGOOD) ||
-			 ptrace(PTRACE_INTERRUPT, tid, 0L, 0L))
-			r = -errno;
-		else
-			v->threads[v->n++].tid = tid;
+	v->n = hold_threads(pid, tids, THREADS_MAX);
+	for (size_t i = 0; i < v->n; i++) {
+		v->threads[i].tid = tids[i];
+		if (ptrace(PTRACE_SEIZE, tids[i], 0L, (long)PTRACE_O_TRACESYSGOOD) ||
+		    ptrace(PTRACE_INTERRUPT, tids[i], 0L, 0L))
+			return -errno;
 	}
-	closedir(d);
-	return r;
+	return v->n ? 0 : -ESRCH;
 }
 
 static void look(struct view *v, const struct thread *t, long long len)

@@ -1,28 +1,20 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-
 #include "deny.h"
 
-void deny_syscall(int nr, int error, uint32_t option)
-{
-	uint32_t verdict = error ? SECCOMP_RET_ERRNO | (uint32_t)error : SECCOMP_RET_KILL_PROCESS;
-	struct sock_filter filter[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)nr, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-		BPF_JUMP(BPF_JMP | (option ? BPF_JEQ : BPF_JGE) | BPF_K, option, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, verdict),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { .len = sizeof(filter) / sizeof(filter[0]), .filter = filter };
+#include <seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
 
-	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
-		perror("seccomp");
+void deny_syscall(int nr, int error, int arg, uint64_t value)
+{
+	uint32_t verdict = error ? SCMP_ACT_ERRNO((uint32_t)error) : SCMP_ACT_KILL_PROCESS;
+	struct scmp_arg_cmp is = { (unsigned int)arg, SCMP_CMP_EQ, value, 0 };
+	scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
+
+	if (!f || seccomp_attr_set(f, SCMP_FLTATR_CTL_NNP, 0) ||
+	    seccomp_rule_add_array(f, verdict, nr, arg >= 0, &is) || seccomp_load(f)) {
+		fprintf(stderr, "cannot load a seccomp filter\n");
 		exit(1);
 	}
+	seccomp_release(f);
 }

@@ -91,35 +91,46 @@ static void remove_dir(void)
 	rmdir(work_dir);
 }
 
-/* A process that removes the directory when we are gone, even if we are killed. */
-static void remove_dir_at_end(void)
+/*
+ * In a process of its own, which outlives us just long enough.  Its input is a pipe that only we
+ * could write, and its descriptor 1 is FD.
+ */
+static void guard(int line, int fd, void (*fn)(void))
+{
+	char c;
+
+	signal(SIGINT, SIG_IGN);
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	dup2(line, 0);
+	dup2(fd, 1);
+	syscall(SYS_close_range, 2, ~0U, 0);
+	while (read(0, &c, 1) < 0 && errno == EINTR)
+		;
+	fn();
+	_exit(0);
+}
+
+pid_t env_at_end(int fd, void (*fn)(void), int *ret_line)
 {
 	int line[2];
 	pid_t pid;
-	char c;
 
-	if (pipe2(line, O_CLOEXEC) < 0) {
-		perror("pipe");
+	if (pipe2(line, O_CLOEXEC) < 0 || (pid = fork()) < 0) {
+		perror("fork");
 		exit(1);
 	}
-	pid = fork();
-	if (pid == 0) {
-		signal(SIGINT, SIG_IGN);
-		signal(SIGTERM, SIG_IGN);
-		signal(SIGHUP, SIG_IGN);
-		dup2(line[0], 0);
-		syscall(SYS_close_range, 1, ~0U, 0);
-		while (read(0, &c, 1) < 0 && errno == EINTR)
-			;
-		remove_dir();
-		_exit(0);
-	}
-	close(line[0]); /* the other end stays open as long as we live */
+	if (pid == 0)
+		guard(line[0], fd, fn);
+	close(line[0]);
+	*ret_line = line[1];
+	return pid;
 }
 
 static void make_dir(void)
 {
 	struct passwd *nobody = getpwnam("nobody");
+	int line;
 
 	snprintf(work_dir, sizeof(work_dir), "/tmp/culvert-flow.XXXXXX");
 	if (!mkdtemp(work_dir)) {
@@ -128,7 +139,7 @@ static void make_dir(void)
 	}
 	if (chmod(work_dir, 0755) || (nobody && chown(work_dir, nobody->pw_uid, nobody->pw_gid)))
 		perror(work_dir);
-	remove_dir_at_end();
+	env_at_end(STDOUT_FILENO, remove_dir, &line); /* as long as we live */
 }
 
 static void write_file(const char *path, const char *text)

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define EXIT_SKIP 77
 
@@ -18,6 +19,12 @@ void env_enter(const char *prog, unsigned int max_seconds);
 
 /* The private directory; removed with its content when this process ends, in whatever way. */
 const char *env_dir(void);
+
+/*
+ * Call FN in another process when this one has ended, in whatever way, or has closed *RET_LINE.
+ * There FD is descriptor 1.  Returns its PID.
+ */
+pid_t env_at_end(int fd, void (*fn)(void), int *ret_line);
 
 /* How much longer than usual to wait: CULVERT_TEST_SLOW, for emulated machines; 1 without it. */
 int env_slow(void);

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* Another process, or one thread of it, held right before a system call that it is about to make. */
+/* Another process, or a thread of it, held right before a system call that it is about to make. */
 
 /* The threads of PID, MOST at the most. */
 size_t hold_threads(pid_t pid, pid_t *tids, size_t most);

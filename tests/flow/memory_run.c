@@ -14,6 +14,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -29,6 +30,72 @@
 #define SOCKET_BUFFER "256K" /* of our own ends, so that they weigh the same under every engine */
 #define READ_MS 30000
 #define TOO_MUCH (4LL << 30) /* grown by so much, it is not bounded: spare the machine */
+
+/* Memory of the whole machine, bytes. */
+struct kmem {
+	int64_t used;      /* neither free nor page cache nor reclaimable slab */
+	int64_t slab;      /* unreclaimable slab */
+};
+
+static int64_t meminfo(const char *text, const char *key)
+{
+	const char *p = strstr(text, key);
+
+	return p ? atoll(p + strlen(key)) * 1024 : 0;
+}
+
+static void read_text(const char *path, char *buf, size_t len)
+{
+	FILE *f = fopen(path, "re");
+	size_t n = f ? fread(buf, 1, len - 1, f) : 0;
+
+	buf[n] = '\0';
+	if (f)
+		fclose(f);
+}
+
+static struct kmem kmem_read(void)
+{
+	char text[8192];
+	struct kmem m;
+
+	read_text("/proc/meminfo", text, sizeof(text));
+	m.used = meminfo(text, "MemTotal:") - meminfo(text, "MemFree:") -
+		 meminfo(text, "\nBuffers:") - meminfo(text, "\nCached:") -
+		 meminfo(text, "SReclaimable:");
+	m.slab = meminfo(text, "SUnreclaim:");
+	return m;
+}
+
+/*
+ * Payload in the send and receive queues of both sockets of N IPv4 connections of this network
+ * namespace: connection i was made from PORT[i] to port TO.  The other side's port alone may be
+ * that of another connection, to another port.  RET_UNREAD: of it, what TO's side has not read.
+ */
+static void kmem_queued(const int *port, int to, int n, int64_t *ret_bytes, int64_t *ret_unread)
+{
+	FILE *f = fopen("/proc/net/tcp", "re");
+	unsigned int local, far, tx, rx;
+	char line[300];
+
+	memset(ret_bytes, 0, (size_t)n * sizeof(*ret_bytes));
+	memset(ret_unread, 0, (size_t)n * sizeof(*ret_unread));
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, " %*d: %*x:%x %*x:%x %*x %x:%x", &local, &far, &tx, &rx) != 4)
+			continue;
+		for (int i = 0; i < n; i++) {
+			bool theirs = (int)local == port[i] && (int)far == to;
+			bool ours = (int)local == to && (int)far == port[i];
+
+			if (theirs || ours)
+				ret_bytes[i] += (int64_t)tx + rx;
+			if (ours)
+				ret_unread[i] = rx;
+		}
+	}
+	if (f)
+		fclose(f);
+}
 
 /* One end of a session, and how far it is in filling it. */
 struct end {
@@ -114,7 +181,8 @@ static int talk(struct run *run, int i)
 /* Payload of each session that is in no queue of TCP. */
 static void find_hidden(struct run *run)
 {
-	int64_t held[MEMORY_PAIRS], given[MEMORY_PAIRS], unread[MEMORY_PAIRS], not_ours[MEMORY_PAIRS];
+	int64_t held[MEMORY_PAIRS], unread[MEMORY_PAIRS];
+	int64_t given[MEMORY_PAIRS], not_ours[MEMORY_PAIRS];
 
 	kmem_queued(run->upstream_port, MEMORY_UPSTREAM_PORT, MEMORY_PAIRS, given, not_ours);
 	kmem_queued(run->client_port, LISTEN_PORT, MEMORY_PAIRS, held, unread);
@@ -281,20 +349,14 @@ static int read_all(struct run *run)
  */
 static void settle_hidden(struct run *run)
 {
-	struct figures *f = &run->ret->figures;
-	int64_t most[MEMORY_PAIRS] = { 0 };
+	int64_t *most = &run->ret->figures.hidden_max;
 
 	for (int look = 0; look < 6; look++) {
 		find_hidden(run);
 		for (int i = 0; i < MEMORY_PAIRS; i++)
-			if (!look || run->hidden[i] > most[i])
-				most[i] = run->hidden[i];
+			if (run->hidden[i] > *most)
+				*most = run->hidden[i];
 		poll(NULL, 0, 50);
-	}
-	for (int i = 0; i < MEMORY_PAIRS; i++) {
-		f->hidden += most[i];
-		if (most[i] > f->hidden_max)
-			f->hidden_max = most[i];
 	}
 }
 
@@ -327,7 +389,6 @@ static void begin(struct run *run)
 static int measure(struct run *run)
 {
 	struct memory_result *ret = run->ret;
-	struct kmem after;
 
 	for (int i = 0; i < MEMORY_PAIRS; i++)
 		if (connect_pair(run, i) || talk(run, i))
@@ -336,13 +397,8 @@ static int measure(struct run *run)
 	begin(run);
 	if (send_all(run))
 		return -1;
-	after = kmem_read();
+	ret->figures.slab = kmem_read().slab - run->before.slab;
 	settle_hidden(run);
-	ret->grown.used = after.used - run->before.used;
-	ret->grown.slab = after.slab - run->before.slab;
-	ret->grown.accounted = after.accounted - run->before.accounted;
-	ret->figures.slab = ret->grown.slab;
-	ret->figures.unaccounted = ret->grown.used - ret->grown.accounted;
 	if (read_all(run) || daemon_check(run->d, ret->why, sizeof(ret->why)))
 		return -1;
 	return daemon_wait_idle(run->d, 5000, ret->why, sizeof(ret->why));

@@ -5,8 +5,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "kmem.h"
-
 /* One daemon, sessions that are filled by their senders, and what memory they take. */
 
 #define MEMORY_PAIRS 32
@@ -33,15 +31,13 @@ struct memory_conf {
 
 /* Bytes. */
 struct figures {
-	int64_t unaccounted, slab;
+	int64_t slab;
 	int64_t queue_max;  /* of the sources' receive queues, seen at the end */
-	int64_t hidden;     /* payload, of all sessions */
-	int64_t hidden_max; /* ... of the session with most */
+	int64_t hidden_max; /* payload of the session with most */
 };
 
 struct memory_result {
 	struct figures figures;
-	struct kmem grown;
 	uint64_t sent; /* and received, and verified */
 	char why[1500];
 };

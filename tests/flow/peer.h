@@ -101,8 +101,8 @@ struct peer {
 int peer_init(struct peer *p, const char *name, const struct sockaddr *sa, socklen_t len);
 
 /*
- * The two ends of a session: CLIENT connects to LISTEN, SERVER accepts at LISTEN_FD.  What they say is
- * the patterns of connection ID of SEED.  0 or -errno.
+ * The two ends of a session: CLIENT connects to LISTEN, SERVER accepts at LISTEN_FD.  What they
+ * say is the patterns of connection ID of SEED.  0 or -errno.
  */
 int peer_pair(struct peer *client, struct peer *server, const char *listen, int listen_fd,
 	      uint64_t seed, uint64_t id);

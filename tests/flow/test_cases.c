@@ -80,7 +80,7 @@ static struct row rows[] = {
 	  .client = "rst S256M", .server = "A P300 Z", .timeout_ms = 5000 },
 	{ "reset-late-reader", "a reset behind megabytes that the server reads later",
 	  .client = "S4M P200 Z", .server = "A P600 rst R64M", .timeout_ms = 5000 },
-	{ "reset-last-words", "what the client has said before its reset arrives, and then the reset",
+	{ "reset-last-words", "what the client has said arrives, and then its reset",
 	  .client = "S10 R10 S3000 Z", .server = "A R10 S10 R3000 rst R1" },
 	{ "reset-last-words-server", "the same from the server",
 	  .client = "S10 R10 R3000 rst R1", .server = "A nd R10 S10 S3000 Z" },
@@ -272,7 +272,7 @@ static int run_engine(size_t engine)
 	c->culvert = opt.culvert;
 	r = cases_start(c);
 	if (r == -ENOTSUP) {
-		printf("skip %s: the daemon says that it cannot work here: %s\n", c->engine, c->why);
+		printf("skip %s: the daemon cannot work here: %s\n", c->engine, c->why);
 		return EXIT_SKIP;
 	}
 	for (size_t i = 0; i < N_ROWS; i++)

@@ -5,9 +5,9 @@
  */
 #include "forward_rig.h"
 
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "borrow.h"
 #include "debugger.h"
 
 #define TEST_SECONDS 280
@@ -51,8 +51,8 @@ static size_t take_piece(int fd)
 }
 
 /*
- * As much as FD takes, up to MOST bytes, in writes of up to EACH; the rest is given up when there was
- * no room for MS.
+ * As much as FD takes, up to MOST bytes, in writes of up to EACH; the rest is given up when there
+ * was no room for MS.
  */
 static size_t give(int fd, size_t each, size_t most, int ms)
 {
@@ -450,13 +450,29 @@ static void stalled_target(void **state)
 	rig_stop(d);
 }
 
-/* What the daemon's own socket has. */
+/* A copy of the daemon's own TCP socket from port LOCAL to port PEER. */
+static int borrow_socket(struct daemon *d, int local, int peer)
+{
+	int pidfd = (int)syscall(SYS_pidfd_open, rig_pid(d), 0), fd;
+
+	assert_true(pidfd >= 0);
+	for (int i = 0; i < 1000; i++) {
+		fd = (int)syscall(SYS_pidfd_getfd, pidfd, i, 0);
+		if (fd >= 0 && net_port(fd, false) == local && net_port(fd, true) == peer) {
+			close(pidfd);
+			return fd;
+		}
+		if (fd >= 0)
+			close(fd);
+	}
+	fail_msg("the daemon has no socket %d -> %d", local, peer);
+	return -1;
+}
+
 static void check_options(struct daemon *d, int local, int peer, int nodelay, int keepalive)
 {
-	int fd = borrow_socket(rig_pid(d), local, peer);
+	int fd = borrow_socket(d, local, peer);
 
-	if (fd < 0)
-		fail_msg("the daemon's socket %d -> %d: %s", local, peer, strerror(-fd));
 	assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_OOBINLINE), 1);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
@@ -468,28 +484,34 @@ static void check_options(struct daemon *d, int local, int peer, int nodelay, in
 	close(fd);
 }
 
+/* Options of accepted sockets are inherited from a listener, which stays when they change. */
 static void socket_options(void **state)
 {
-	struct daemon *d = rig_start(*state,
-				     "[culvert]\nkeepalive = 50\n" ANY
-				     "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
-				     "nodelay = no\nkeepalive = 7\n"
-				     "[forward none]\nlisten = 127.0.0.1:9010\n" TO_UPSTREAM
-				     "keepalive = 0\n");
 	static const struct {
-		const char *name, *listen;
+		const char *options;
 		int nodelay, keepalive;
 	} want[] = {
-		{ "any", ONE, 1, 50 }, { "own", TWO, 0, 7 }, { "none", "127.0.0.1:9010", 1, 0 },
+		{ "", 1, 50 },
+		{ "nodelay = no\nkeepalive = 7\n", 0, 7 },
+		{ "keepalive = 0\n", 1, 0 },
+		{ "", 1, 50 },
 	};
+	struct daemon *d = rig_start(*state, "[culvert]\nkeepalive = 50\n" ANY);
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
-		struct ends e = rig_open_carried(d, *state, want[i].name, want[i].listen);
+		char text[300];
+		struct ends e;
 
+		snprintf(text, sizeof(text), "[culvert]\nkeepalive = 50\n" ANY "%s",
+			 want[i].options);
+		rig_reload_good(d, text);
+		e = rig_open_carried(d, *state, "any", ONE);
 		check_options(d, net_port(e.client, true), net_port(e.client, false),
 			      want[i].nodelay, want[i].keepalive);
 		check_options(d, net_port(e.server, true), net_port(e.server, false),
 			      want[i].nodelay, want[i].keepalive);
+		rig_hang_up(e);
+		rig_wait_status(d, "resources.sessions", 0);
 	}
 	rig_stop(d);
 }

@@ -81,8 +81,8 @@ static void exists_later(void **state)
 		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
 		rig_wait_status(d, "resources.sessions", 0);
 	}
-	rig_wait_log(d, "upstream later.test:9103 has no address yet, so its clients are reset: host "
-			"name lookup failed: ");
+	rig_wait_log(d, "upstream later.test:9103 has no address yet, so its clients are reset: "
+			"host name lookup failed: ");
 	rig_wait_log(d, "upstream later.test:9103 has no address: host name lookup failed: ");
 	rig_wait_log(d, "upstream later.test:9103 is " SIX_UPSTREAM "\n");
 	rig_stop(d);

@@ -6,30 +6,21 @@
 #include "forward_rig.h"
 
 #include <fcntl.h>
-#include <seccomp.h>
+#include <sys/syscall.h>
+
+#include "deny.h"
 
 #define TEST_SECONDS 100
 #define FORWARD(name, listen) "[forward " name "]\nlisten = " listen "\n" TO_UPSTREAM
 #define IPV4_ONLY(name) "forward " name ": listens on IPv4 only: this kernel has no IPv6"
-
-static void forbid_ipv6(void)
-{
-	scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
-
-	if (!f || seccomp_rule_add(f, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
-				   SCMP_A0(SCMP_CMP_EQ, AF_INET6, 0)) || seccomp_load(f)) {
-		fprintf(stderr, "cannot load a seccomp filter\n");
-		exit(1);
-	}
-	seccomp_release(f);
-}
 
 /* What says IPv6 is refused, what says anything has what there is. */
 static void kernel_without(void **state)
 {
 	struct daemon *d;
 
-	forbid_ipv6(); /* this process is of this test alone; the daemon inherits it */
+	/* this process is of this test alone; the daemon inherits the filter */
+	deny_syscall(SYS_socket, EAFNOSUPPORT, 0, AF_INET6);
 	d = rig_start(*state, FORWARD("live", ":9001") FORWARD("other", TWO));
 	rig_wait_log(d, "notice: " IPV4_ONLY("live"));
 	is_served(ONE);

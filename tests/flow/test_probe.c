@@ -70,9 +70,9 @@ static void take_away(enum lack lack)
 				   setresuid(NOBODY, NOBODY, NOBODY)))
 		_exit(126);
 	if (lack == BUFFER_LOCK) /* as before Linux 5.14 */
-		deny_syscall(SYS_setsockopt, ENOPROTOOPT, SO_BUF_LOCK);
+		deny_syscall(SYS_setsockopt, ENOPROTOOPT, 2, SO_BUF_LOCK);
 	if (lack == SPLICE_KILLS)
-		deny_syscall(SYS_splice, 0, 0);
+		deny_syscall(SYS_splice, 0, -1, 0);
 }
 
 /* Run `culvert probe`, with ARGUMENT unless it is NULL. */

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What becomes of listening sockets while culvert runs: those of a reload that has to wait, those
- * that stay and are to have other options, those that drain closes and opens again.  Every test
- * runs with every engine.
+ * What becomes of listening sockets while culvert runs: those of a reload that has to wait, and
+ * those that drain closes and opens again.  Every test runs with every engine.
  */
 #include "forward_rig.h"
 
 #include <sys/syscall.h>
 
-#include "borrow.h"
 #include "hold.h"
 
 #define TEST_SECONDS 120
@@ -70,37 +68,6 @@ static void refused_narrowing(void **state)
 	rig_stop(d);
 }
 
-/* --- options --- */
-
-/* The socket that culvert accepts from now on. */
-static void accepted_has(struct daemon *d, int nodelay, int keepalive)
-{
-	struct ends e = rig_open(ONE);
-	int fd = borrow_socket(rig_pid(d), net_port(e.client, true), net_port(e.client, false));
-
-	if (fd < 0)
-		fail_msg("the daemon's socket: %s", strerror(-fd));
-	assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
-	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
-	if (keepalive)
-		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_KEEPIDLE), keepalive);
-	close(fd);
-	rig_hang_up(e);
-}
-
-/* Options are inherited from a listener, which stays; also none is one. */
-static void options_change(void **state)
-{
-	struct daemon *d = rig_start(*state, ONE_OF("keepalive = 50\n"));
-
-	accepted_has(d, 1, 50);
-	rig_reload_good(d, ONE_OF("keepalive = 0\nnodelay = no\n"));
-	accepted_has(d, 0, 0);
-	rig_reload_good(d, ONE_OF("keepalive = 20\n"));
-	accepted_has(d, 1, 20);
-	rig_stop(d);
-}
-
 /* --- drain --- */
 
 /* A unix socket has no group of sockets to join, and its file may still be there. */
@@ -129,7 +96,6 @@ static void drain_unix(void **state)
 static const struct rig_row rows[] = {
 	{ "asked-meanwhile", asked_meanwhile },
 	{ "refused-narrowing", refused_narrowing },
-	{ "options-change", options_change },
 	{ "drain-unix", drain_unix },
 };
 

@@ -80,15 +80,16 @@ static const struct served {
 /* What the kernel lacks, and what the probe at the start finds of it. */
 static const struct lack {
 	int nr, error;   /* of deny_syscall(); NR 0: nothing is missing */
-	uint32_t option;
+	int arg;
+	uint64_t value;
 	const char *no_sockmap, *no_splice; /* why not; "": it is used */
 	const char *refused; /* this engine is, if it is asked for by name; all others start */
 } lacks[] = {
 	{ .no_sockmap = "", .no_splice = "" },
-	{ SYS_setsockopt, ENOPROTOOPT, SO_BUF_LOCK, NO_LOCK, "", "sockmap" },
-	{ SYS_splice, EINVAL, 0, "", NO_SPLICE, "splice" },
+	{ SYS_setsockopt, ENOPROTOOPT, 2, SO_BUF_LOCK, NO_LOCK, "", "sockmap" },
+	{ SYS_splice, EINVAL, -1, 0, "", NO_SPLICE, "splice" },
 	/* the probe dies of it, the daemon does not: nothing can be tried, so nothing is trusted */
-	{ SYS_unshare, 0, 0, UNKNOWN "the process that tried it was killed", UNKNOWN, NULL },
+	{ SYS_unshare, 0, -1, 0, UNKNOWN "the process that tried it was killed", UNKNOWN, NULL },
 };
 
 #define N_LACKS (sizeof(lacks) / sizeof(lacks[0]))
@@ -250,8 +251,8 @@ static void assert_warned(const char *warning, const char *reason)
 }
 
 /*
- * A daemon with `auto` runs: its log and status say why it has no sockmap, and why no splice; "" where
- * it has.  Traffic has no other carriers.  TRIED: at the start.
+ * A daemon with `auto` runs: its log and status say why it has no sockmap, and why no splice; ""
+ * where it has.  Traffic has no other carriers.  TRIED: at the start.
  */
 static void assert_runs(const char *no_sockmap, const char *no_splice, bool tried)
 {
@@ -282,7 +283,7 @@ static void lacks_something(void **state)
 	char line[320];
 
 	if (row->nr)
-		deny_syscall(row->nr, row->error, row->option);
+		deny_syscall(row->nr, row->error, row->arg, row->value);
 	c.engine = "auto";
 	if (cases_start(&c))
 		fail_msg("%s", c.why);
@@ -327,7 +328,7 @@ static char engines[][8] = { "auto", "sockmap", "splice", "copy" };
 
 #define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
 
-/* The refusals, the engines, the lacks: each with a process of its own, which lives with its loss. */
+/* The refusals, the engines, the lacks: each in a process of its own, which lives with its loss. */
 static int run_part(size_t i)
 {
 	const struct CMUnitTest refusals[] = {

@@ -11,13 +11,8 @@
 #define TIMEOUT_MS (400 * env_slow())
 #define TICK_MS (TIMEOUT_MS / 8)
 #define LINES_MAX 4
+#define AT(n) "127.0.0.1:900" #n
 #define TRIES 5
-
-/* One session of the forward NAME, which listens on PORT. */
-struct pair {
-	const char *name;
-	int client, server;
-};
 
 /* A daemon of FORWARDS, whose "@" is TIMEOUT_MS in seconds. */
 static struct daemon *start(void **state, const char *forwards)
@@ -34,19 +29,6 @@ static struct daemon *start(void **state, const char *forwards)
 		assert_true(at < sizeof(text));
 	}
 	return rig_start(*state, text);
-}
-
-/* A session of NAME that is carried as a conversation is. */
-static struct pair converse(struct daemon *d, void **state, const char *name, int port)
-{
-	struct pair p = { .name = name };
-	char to[32];
-
-	snprintf(to, sizeof(to), "127.0.0.1:%d", port);
-	p.client = rig_dial(NULL, to);
-	p.server = rig_accept();
-	rig_talk_until(d, name, rig_carrier(d, *state), p.client, p.server);
-	return p;
 }
 
 /* Where a byte goes now and then. */
@@ -95,56 +77,46 @@ static bool keep_up(const struct line *lines, size_t n, int64_t ms)
 	return true;
 }
 
-/* Both ends of P are reset, but not before the timeout that began after SINCE. */
-static void is_timed_out(const struct pair *p, int64_t since)
+/* Both ends are reset, but not before the timeout that began after SINCE. */
+static void is_timed_out(struct ends e, int64_t since)
 {
-	assert_int_equal(rig_end(p->client, RIG_PATIENCE_MS), ECONNRESET);
+	assert_int_equal(rig_end(e.client, RIG_PATIENCE_MS), ECONNRESET);
 	if (now_ms() - since < TIMEOUT_MS)
-		fail_msg("%s: ended after %lld ms", p->name, (long long)(now_ms() - since));
-	assert_int_equal(rig_end(p->server, RIG_PATIENCE_MS), ECONNRESET);
-}
-
-static void lives(struct daemon *d, const struct pair *p)
-{
-	assert_int_equal(rig_sessions(d, p->name, NULL), 1);
+		fail_msg("ended after %lld ms", (long long)(now_ms() - since));
+	assert_int_equal(rig_end(e.server, RIG_PATIENCE_MS), ECONNRESET);
 }
 
 /* TCP's own probes are no bytes. */
 static void silent(void **state)
 {
 	struct daemon *d = start(state,
-				 "[forward never]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
-				 "[forward later]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				 "[forward never]\nlisten = " AT(1) "\n" TO_UPSTREAM
+				 "[forward later]\nlisten = " AT(2) "\n" TO_UPSTREAM
 				 "idle-timeout = 60\n"
-				 "[forward half]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM
+				 "[forward half]\nlisten = " AT(3) "\n" TO_UPSTREAM
 				 "fin-timeout = @\n"
-				 "[forward probed]\nlisten = 127.0.0.1:9004\n" TO_UPSTREAM
+				 "[forward probed]\nlisten = " AT(4) "\n" TO_UPSTREAM
 				 "idle-timeout = 1.2\nkeepalive = 1\n"
-				 "[forward now]\nlisten = 127.0.0.1:9005\n" TO_UPSTREAM
+				 "[forward now]\nlisten = " AT(5) "\n" TO_UPSTREAM
 				 "idle-timeout = @\n");
-	struct pair never = converse(d, state, "never", 9001);
-	struct pair later_on = converse(d, state, "later", 9002);
-	struct pair half = converse(d, state, "half", 9003);
-	struct pair probed = converse(d, state, "probed", 9004), now;
-	char *log;
+	struct ends probed, now;
 	int64_t since;
 
-	now.name = "now";
-	now.client = rig_dial(NULL, "127.0.0.1:9005");
-	now.server = rig_accept();
+	rig_open_carried(d, *state, "never", AT(1));
+	rig_open_carried(d, *state, "later", AT(2));
+	rig_open_carried(d, *state, "half", AT(3));
+	probed = rig_open_carried(d, *state, "probed", AT(4));
+	now = connect_pair(NULL, AT(5));
 	since = now_ms();
-	rig_talk(now.client, now.server, 1); /* however it is carried; the others see to that */
-	is_timed_out(&now, since);
-	lives(d, &never);
-	lives(d, &later_on);
-	lives(d, &half);
-	assert_int_equal(rig_end(probed.client, RIG_PATIENCE_MS), ECONNRESET);
-	assert_int_equal(rig_end(probed.server, RIG_PATIENCE_MS), ECONNRESET);
+	rig_talk_on(now, 1); /* however it is carried; the others see to that */
+	is_timed_out(now, since);
+	rig_expect_sessions(d, "never", 1);
+	rig_expect_sessions(d, "later", 1);
+	rig_expect_sessions(d, "half", 1);
+	is_reset(probed);
 	assert_int_equal(rig_status(d, "errors.idle-timeout"), 2);
 	assert_int_equal(rig_status(d, "errors.fin-timeout"), 0);
-	log = daemon_stderr(d);
-	assert_null(strstr(log, "cannot see whether it is idle"));
-	free(log);
+	rig_not_logged(d, "cannot see whether it is idle");
 	rig_stop(d);
 }
 
@@ -152,18 +124,18 @@ static void silent(void **state)
 static bool busy_once(void **state)
 {
 	struct daemon *d = start(state,
-				 "[forward talk]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+				 "[forward talk]\nlisten = " AT(1) "\n" TO_UPSTREAM
 				 "idle-timeout = @\n"
-				 "[forward up]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+				 "[forward up]\nlisten = " AT(2) "\n" TO_UPSTREAM
 				 "idle-timeout = @\n"
-				 "[forward down]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM
+				 "[forward down]\nlisten = " AT(3) "\n" TO_UPSTREAM
 				 "idle-timeout = @\n");
-	struct pair pairs[3];
+	struct ends pairs[3];
 	struct line lines[4];
 
-	pairs[0] = converse(d, state, "talk", 9001);
-	pairs[1] = converse(d, state, "up", 9002);
-	pairs[2] = converse(d, state, "down", 9003);
+	pairs[0] = rig_open_carried(d, *state, "talk", AT(1));
+	pairs[1] = rig_open_carried(d, *state, "up", AT(2));
+	pairs[2] = rig_open_carried(d, *state, "down", AT(3));
 	if (rig_status(d, "errors.idle-timeout"))
 		return false; /* it took so long to get here */
 	lines[0] = (struct line){ pairs[0].client, pairs[0].server };
@@ -173,7 +145,7 @@ static bool busy_once(void **state)
 	if (!keep_up(lines, 4, 5 * TIMEOUT_MS / 2))
 		return false;
 	for (size_t i = 0; i < 3; i++)
-		is_timed_out(&pairs[i], last_round);
+		is_timed_out(pairs[i], last_round);
 	assert_int_equal(rig_status(d, "errors.idle-timeout"), 3);
 	rig_stop(d);
 	return true;
@@ -212,10 +184,10 @@ static void fill(int fd)
 /* The source has been silent for long, but its bytes are still on their way. */
 static bool slow_reader_once(void **state)
 {
-	struct daemon *d = start(state, "[forward one]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+	struct daemon *d = start(state, "[forward one]\nlisten = " AT(1) "\n" TO_UPSTREAM
 					"idle-timeout = @\n");
 	static char buf[65536];
-	int client = rig_dial(NULL, "127.0.0.1:9001"), server = rig_accept();
+	int client = rig_dial(NULL, AT(1)), server = rig_accept();
 	int small = sizeof(buf);
 	int64_t begin, last;
 
@@ -248,12 +220,12 @@ static void slow_reader(void **state)
 }
 
 #define FIN_FORWARDS \
-	"[forward quiet]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM "fin-timeout = @\n" \
-	"[forward reply]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM "fin-timeout = @\n" \
-	"[forward reply2]\nlisten = 127.0.0.1:9003\n" TO_UPSTREAM "fin-timeout = @\n" \
-	"[forward patient]\nlisten = 127.0.0.1:9004\n" TO_UPSTREAM \
+	"[forward quiet]\nlisten = " AT(1) "\n" TO_UPSTREAM "fin-timeout = @\n" \
+	"[forward reply]\nlisten = " AT(2) "\n" TO_UPSTREAM "fin-timeout = @\n" \
+	"[forward reply2]\nlisten = " AT(3) "\n" TO_UPSTREAM "fin-timeout = @\n" \
+	"[forward patient]\nlisten = " AT(4) "\n" TO_UPSTREAM \
 	"idle-timeout = @\nfin-timeout = 60\n" \
-	"[forward idle]\nlisten = 127.0.0.1:9005\n" TO_UPSTREAM "idle-timeout = @\n"
+	"[forward idle]\nlisten = " AT(5) "\n" TO_UPSTREAM "idle-timeout = @\n"
 
 static void half_close(int from, int to)
 {
@@ -264,17 +236,17 @@ static void half_close(int from, int to)
 static bool fin_once(void **state)
 {
 	struct daemon *d = start(state, FIN_FORWARDS);
-	struct pair quiet = converse(d, state, "quiet", 9001);
-	struct pair reply = converse(d, state, "reply", 9002);
-	struct pair reply2 = converse(d, state, "reply2", 9003), patient, idle;
+	struct ends quiet = rig_open_carried(d, *state, "quiet", AT(1));
+	struct ends reply = rig_open_carried(d, *state, "reply", AT(2));
+	struct ends reply2 = rig_open_carried(d, *state, "reply2", AT(3)), patient, idle;
 	struct line lines[2] = { { reply.server, reply.client },
 				 { reply2.client, reply2.server } };
 	int64_t since;
 	int end;
 
-	patient = converse(d, state, "patient", 9004);
+	patient = rig_open_carried(d, *state, "patient", AT(4));
 	half_close(patient.client, patient.server);
-	idle = converse(d, state, "idle", 9005);
+	idle = rig_open_carried(d, *state, "idle", AT(5));
 	half_close(idle.server, idle.client);
 	half_close(reply.client, reply.server);
 	half_close(reply2.server, reply2.client);
@@ -291,7 +263,7 @@ static bool fin_once(void **state)
 	assert_int_equal(rig_end(quiet.client, RIG_PATIENCE_MS), ECONNRESET);
 	assert_true(now_ms() - since >= TIMEOUT_MS);
 	assert_int_equal(rig_end(idle.server, RIG_PATIENCE_MS), ECONNRESET);
-	lives(d, &patient);
+	rig_expect_sessions(d, "patient", 1);
 	assert_int_equal(rig_end(reply2.server, RIG_PATIENCE_MS), ECONNRESET);
 	assert_true(now_ms() - last_round >= TIMEOUT_MS);
 	assert_int_equal(rig_status(d, "errors.fin-timeout"), 2);
@@ -310,19 +282,18 @@ static bool unix_sockets_once(void **state)
 {
 	char text[600], to[100];
 	struct daemon *d;
-	struct pair p = { .name = "unix" };
+	struct ends p;
 	struct line lines[1];
 
 	snprintf(to, sizeof(to), "unix:%s/timing.sock", env_dir());
 	snprintf(text, sizeof(text), "[forward unix]\nlisten = %s\n" TO_UPSTREAM
 				     "idle-timeout = @\n", to);
 	d = start(state, text);
-	p.client = rig_dial(NULL, to);
-	p.server = rig_accept();
+	p = connect_pair(NULL, to);
 	lines[0] = (struct line){ p.client, p.server };
 	if (!keep_up(lines, 1, 5 * TIMEOUT_MS / 2))
 		return false;
-	lives(d, &p);
+	rig_expect_sessions(d, "unix", 1);
 	assert_int_equal(rig_end(p.server, RIG_PATIENCE_MS), ECONNRESET);
 	assert_int_equal(rig_end(p.client, RIG_PATIENCE_MS), 0); /* such sockets know no reset */
 	assert_true(now_ms() - last_round >= TIMEOUT_MS);
