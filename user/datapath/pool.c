@@ -250,17 +250,13 @@ void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
 	p->pipes_idle++;
 }
 
-unsigned int pool_trim(struct pool *p)
+void pool_trim(struct pool *p)
 {
-	unsigned int n = 0;
-
 	while (p->pipes) {
 		struct pipe *pipe = p->pipes;
 
 		p->pipes = pipe->next;
 		p->pipes_idle--;
 		pipe_close(pipe);
-		n++;
 	}
-	return n;
 }

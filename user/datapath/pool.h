@@ -52,7 +52,7 @@ void pool_buffer_put(struct pool *p, struct buffer *b);
 struct pipe *pool_pipe_get(struct pool *p);
 /* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */
 void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty);
-/* Close idle pipes, to make room when descriptors run out.  Returns how many were closed. */
-unsigned int pool_trim(struct pool *p);
+/* Close idle pipes, to make room when descriptors run out. */
+void pool_trim(struct pool *p);
 
 #endif
