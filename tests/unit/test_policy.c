@@ -368,7 +368,6 @@ static void test_busy_worker(void **state)
 	expect(policy_user(&p, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
 	busy.kernel_ok = false;
 	expect(policy_user(&p, &h, 0, &on_copy, busy), CARRIER_COPY, REASON_START);
-	expect(policy_review(), CARRIER_COPY, REASON_REVIEW);
 
 	/* --engine sockmap means it */
 	p = policy_of(ENGINE_SOCKMAP);

@@ -37,14 +37,14 @@ void kernel_close(struct kernel *k);
 int kernel_pair_get(struct kernel *k, uint32_t *ret_pair);
 /* Give it back, with kernel_stay_over().  Both sockets must be closed or out of both maps. */
 void kernel_pair_put(struct kernel *k, uint32_t pair);
-/* The same for a pair that was only tried: its counters are as new. */
+/* Give back a pair whose counters are to be zero for the next owner, as for a probe. */
 void kernel_pair_renew(struct kernel *k, uint32_t pair);
 unsigned int kernel_pairs_used(struct kernel *k);
 unsigned int kernel_pairs_total(const struct kernel *k);
 
 /*
- * Make FD known as SLOT: its cookie in slots, the socket in tx.  -errno of the map update (EOPNOTSUPP: not ESTABLISHED; see
- * sock_map_update_elem_sys() in net/core/sock_map.c).
+ * Make FD known as SLOT: its cookie in slots, the socket in tx.  -errno of the map update
+ * (EOPNOTSUPP: not ESTABLISHED; see sock_map_update_elem_sys() in net/core/sock_map.c).
  */
 int kernel_admit(struct kernel *k, uint32_t slot, int fd);
 /* Undo kernel_admit(): forget the cookie, and leave tx too if the socket is not closed yet. */

@@ -196,11 +196,6 @@ struct decision policy_user(const struct policy *p, const struct habit *h, unsig
 	return (struct decision){ f->user_carrier, f->reason };
 }
 
-struct decision policy_review(void)
-{
-	return (struct decision){ CARRIER_COPY, REASON_REVIEW };
-}
-
 struct decision policy_kernel(const struct policy *p, unsigned int kind)
 {
 	switch (kind) {

@@ -120,9 +120,6 @@ struct setting {
 struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around);
 
-/* Where a flow goes that the kernel has carried, and that is to be judged again. */
-struct decision policy_review(void);
-
 /* The program's event of KIND (enum culvert_event_kind) for a flow in the kernel. */
 struct decision policy_kernel(const struct policy *p, unsigned int kind);
 

@@ -184,13 +184,11 @@ void forward_warn(const struct forward_conf *fc)
 
 const char *forward_state_name(const struct forward *f)
 {
-	switch (f->state) {
-	case FORWARD_ACTIVE:
-		return f->draining ? "draining" : "active";
-	case FORWARD_REPLACED:
-		return "replaced";
-	case FORWARD_REMOVED:
-		return "removed";
-	}
-	return "?";
+	static const char *const names[] = {
+		[FORWARD_ACTIVE] = "active",
+		[FORWARD_REPLACED] = "replaced",
+		[FORWARD_REMOVED] = "removed",
+	};
+
+	return f->state == FORWARD_ACTIVE && f->draining ? "draining" : names[f->state];
 }

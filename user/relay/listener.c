@@ -54,35 +54,27 @@ static void wake_at(struct worker *w, uint64_t due_ms)
 		timer_set(&w->loop, &w->resume, due_ms);
 }
 
-/* What an operator can do about a pause. */
-static const char *advice_pause(enum cause cause)
-{
-	switch (cause) {
-	case CAUSE_NO_DESCRIPTOR:
-		return " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --max-sessions)";
-	case CAUSE_NO_MEMORY:
-		return " (the machine has none left, or TCP none of its own: net.ipv4.tcp_mem)";
-	case CAUSE_SESSION_LIMIT:
-		return " (raise --max-sessions, or see by `culvert sessions` who has them)";
-	case CAUSE_FORWARD_LIMIT:
-		return " (raise its max-sessions, or see by `culvert sessions` who has them)";
-	default:
-		return "";
-	}
-}
-
 static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 {
+	static const char *const advice[CAUSES] = {
+		[CAUSE_NO_DESCRIPTOR] = " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower "
+					"--max-sessions)",
+		[CAUSE_NO_MEMORY] = " (the machine has none left, or TCP none of its own: "
+				    "net.ipv4.tcp_mem)",
+		[CAUSE_SESSION_LIMIT] = " (raise --max-sessions, or see by `culvert sessions` who "
+					"has them)",
+		[CAUSE_FORWARD_LIMIT] = " (raise its max-sessions, or see by `culvert sessions` "
+					"who has them)",
+	};
 	struct worker *w = ls->worker;
 
 	if (!ls->paused) { /* count pauses, not the looks whether they are over */
 		count_add(&w->stats.errors[cause], 1);
 		log_limited(LOG_WARNING, "forward %s: accepting is paused, clients wait: %s%s",
 			    forward_name(ls->forward->conf), cause_name(cause),
-			    advice_pause(cause));
+			    advice[cause] ?: "");
 	}
 	ls->paused = true;
-	ls->resume_ms = due_ms;
 	loop_watch(&w->loop, &ls->source, 0, false);
 	wake_at(w, due_ms);
 }
@@ -98,24 +90,17 @@ static void start_accepting(struct listener *ls)
 	uint32_t events = EPOLLIN | (ls->on->shared ? (uint32_t)EPOLLEXCLUSIVE : 0);
 	struct worker *w = ls->worker;
 
-	ls->resume_ms = 0;
-	if (!loop_watch(&w->loop, &ls->source, events, true))
-		return;
-	/* epoll has no memory: try again */
-	ls->resume_ms = w->loop.now_ms + PAUSE_MS;
-	wake_at(w, ls->resume_ms);
+	if (loop_watch(&w->loop, &ls->source, events, true)) /* epoll has no memory */
+		wake_at(w, w->loop.now_ms + PAUSE_MS);
 }
 
+/* The first of the pauses is over.  A listener whose own is not pauses again at its next client. */
 static void on_resume(struct timer *t)
 {
 	struct worker *w = (struct worker *)((char *)t - offsetof(struct worker, resume));
 
-	for (struct listener *ls = w->listeners; ls; ls = ls->next) {
-		if (ls->resume_ms && ls->resume_ms <= w->loop.now_ms)
-			start_accepting(ls);
-		else if (ls->resume_ms)
-			wake_at(w, ls->resume_ms);
-	}
+	for (struct listener *ls = w->listeners; ls; ls = ls->next)
+		start_accepting(ls);
 }
 
 static enum cause accept_cause(int error)

@@ -31,7 +31,6 @@ struct listener {
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
 	struct listener *next;   /* in w->listeners, or w->ended */
-	uint64_t resume_ms;      /* accepts nothing until then; 0: accepts */
 	bool paused;             /* since the last accepted connection */
 	unsigned int burst;      /* connections to accept at the next event */
 	unsigned int streak;     /* events in a row that had so many */
@@ -65,7 +64,7 @@ struct listening {
 int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, unsigned int n,
 		     int *fds);
 
-/* Has another process do that: how a confined daemon gets its sockets.  ERR says what is wrong. */
+/* Calls listener_sockets() in another process, for a confined daemon.  ERR says what is wrong. */
 struct listening_maker {
 	int (*make)(void *arg, struct addr *a, bool joins, unsigned int n, int *fds, char *err,
 		    size_t errlen);
@@ -105,14 +104,14 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 void listening_close(struct listening *l);
 void listening_close_all(struct listening *list);
 
-/* Replace port 0 in A, an address of E, by the port that L has; E is named by it. */
+/* Replace port 0 in A, an address of E, by the port that L has, and E's text by that of A. */
 void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a);
 
-/* Find F's on A, as configured; if F is NULL or has none, that of another forward; or NULL. */
+/* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
 struct listening *listening_find(struct listening *list, const struct forward *f,
 				 const struct addr *a);
 
-/* Let what L's sockets accept from now on be as FC says. */
+/* Give the sockets that L accepts from now on the options of FC. */
 void listening_set_options(struct listening *l, const struct forward_conf *fc);
 
 /* --- one worker's side; on its thread, or while it does not run --- */

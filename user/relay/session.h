@@ -50,7 +50,7 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 
 #define NO_PAIR UINT32_MAX
 
-/* Of a session whose client is told by a PROXY header. */
+/* What a PROXY header has told, or is to tell, of a session's client. */
 struct told {
 	union client_addr peer;        /* who is at the other end of the client's socket */
 	union client_addr destination; /* PROXY_ADDRESSES: what the client has connected to */
@@ -61,7 +61,8 @@ struct told {
 };
 
 /*
- * There may be very many, most of them idle: what few need, or not for long, is apart.
+ * Sessions are many, and most of them idle: what few of them need, or only for a while, is
+ * allocated apart.
  */
 struct session {
 	struct worker *worker;
@@ -74,12 +75,13 @@ struct session {
 	uint64_t id;
 	uint64_t born_ms;
 	uint64_t connected_ms;   /* 0: not yet */
-	struct connecting *connecting; /* owned; until it is OPEN, see connect.h */
-	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: it has not */
+	struct connecting *connecting; /* owned; until the session is OPEN, see connect.h */
+	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	union {
-		uint32_t watched_ms; /* OPEN: since then user space has been judging it, */
-		uint32_t parted_ms;  /* PARTING: since then it has been (low halves) */
+		uint32_t watched_ms; /* OPEN: when it last entered or left the kernel, or followed
+				      * another engine (low half) */
+		uint32_t parted_ms;  /* PARTING: since when (low half) */
 	};
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
@@ -88,12 +90,12 @@ struct session {
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
-	uint8_t end_cause;       /* in worker->ending, or PARTING: enum cause of what is to come */
+	uint8_t end_cause;       /* in worker->ending, or PARTING: enum cause of its reset */
 	uint8_t parted;          /* PARTING: the side that is dead */
 	union client_addr client;
-	struct told *told;       /* owned; NULL: the client is who has connected */
+	struct told *told;       /* owned; NULL: the client has connected itself */
 	struct pace *pace;       /* owned; NULL: its bandwidth has no limit, see rates.h */
-	struct idle *idle;       /* owned; NULL: it has had no time-out so far */
+	struct idle *idle;       /* owned; NULL: it has had no idle-timeout so far */
 };
 
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */
@@ -122,7 +124,7 @@ static inline const union client_addr *session_peer(const struct session *s)
 	return s->told ? &s->told->peer : &s->client;
 }
 
-/* Who has told of the client; NULL: nobody, it has connected itself. */
+/* The proxy that has told who the client is; NULL: the client has connected itself. */
 static inline const union client_addr *session_via(const struct session *s)
 {
 	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;

@@ -61,7 +61,7 @@ SYSCALLS_NEEDED(
 
 /* --- counting --- */
 
-/* BYTES of flow F were read by carrier C. */
+/* Count BYTES of flow F that carrier C has read. */
 static void count_read(struct session *s, struct flow *f, enum carrier c, uint64_t bytes)
 {
 	if (!bytes)
@@ -71,7 +71,7 @@ static void count_read(struct session *s, struct flow *f, enum carrier c, uint64
 	count_add(&s->worker->stats.carrier_bytes[c], bytes);
 }
 
-/* Flow F has got another carrier, or is about to: C. */
+/* Count that flow F has got carrier C, or is about to. */
 static void count_handover(struct session *s, struct flow *f, enum carrier c)
 {
 	f->handovers++;
@@ -87,7 +87,7 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 
 /* --- the engine that a flow follows --- */
 
-/* Flow DIR begins, or begins anew, with the carrier and the reason that it has by P. */
+/* Give flow DIR the engine, carrier and reason that policy P begins with. */
 static void begin_by(struct session *s, unsigned int dir, const struct policy *p)
 {
 	struct decision d = policy_start(p);
@@ -260,7 +260,7 @@ static bool may_enter(const struct session *s, unsigned int dir)
 	return s->worker->shared->kernel && s->tcp && !s->pace && !f->no_enter && !f->eof;
 }
 
-/* The kernel will not have flow DIR: remember why, and leave it where it is. */
+/* The kernel has refused flow DIR: remember why.  User space goes on. */
 static void refused(struct session *s, unsigned int dir, int error)
 {
 	struct flow *f = &s->flows[dir];
@@ -292,7 +292,7 @@ static void leave(struct session *s, unsigned int dir, struct decision d)
 	flow_set_phase(f, FLOW_LEAVING);
 }
 
-/* The same, because the program says so by an event of KIND. */
+/* Make flow DIR leave because of an event of KIND from the program. */
 static void demote(struct session *s, unsigned int dir, unsigned int kind)
 {
 	habit_demoted(policy_of(s), &s->habit);
@@ -346,7 +346,7 @@ static void enter(struct session *s, unsigned int dir, enum reason reason)
 		demote(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
 }
 
-/* EOF was read of flow DIR: was it a FIN?  Only where the kernel has had the sockets need one ask. */
+/* Was it a FIN, where flow DIR has read EOF?  In doubt only if the kernel has had the sockets. */
 static bool is_fin(struct session *s, unsigned int dir)
 {
 	struct sockmap_io io;
@@ -691,7 +691,7 @@ static void leave_for_review(struct session *s, unsigned int dir)
 {
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return;
-	leave(s, dir, policy_review());
+	leave(s, dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
 	session_flow_run(s, dir, false);
 }
 

@@ -152,15 +152,13 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 {
 	int r = 0;
 
-	ts->n = shared->config->workers;
-	ts->workers = calloc(ts->n, sizeof(*ts->workers));
+	ts->workers = calloc(shared->config->workers, sizeof(*ts->workers));
 	if (!ts->workers)
 		return -ENOMEM;
-	for (unsigned int i = 0; !r && i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
+	while (!r && ts->n < shared->config->workers) {
+		struct worker *w = &ts->workers[ts->n];
 
-		r = worker_open(w, shared, i);
-		w->open = true;
+		r = worker_open(w, shared, ts->n++);
 		for (struct listening *l = list; !r && l; l = l->next)
 			listener_start(l, w);
 	}
@@ -225,7 +223,7 @@ static void hurry(void *arg)
 
 void threads_stop(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+	for (unsigned int i = 0; i < ts->n; i++) {
 		struct worker *w = &ts->workers[i];
 
 		while (w->started &&
@@ -239,7 +237,7 @@ bool threads_ended(struct threads *ts)
 {
 	bool all = true;
 
-	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+	for (unsigned int i = 0; i < ts->n; i++) {
 		struct worker *w = &ts->workers[i];
 
 		if (w->started && !pthread_tryjoin_np(w->thread, NULL))
@@ -251,7 +249,7 @@ bool threads_ended(struct threads *ts)
 
 void threads_hurry(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+	for (unsigned int i = 0; i < ts->n; i++) {
 		struct worker *w = &ts->workers[i];
 
 		if (w->started && loop_call(&w->loop, hurry, w, HURRY_TIMEOUT_MS) == -ETIMEDOUT)
@@ -261,7 +259,7 @@ void threads_hurry(struct threads *ts)
 
 void threads_join(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->workers && i < ts->n; i++) {
+	for (unsigned int i = 0; i < ts->n; i++) {
 		struct worker *w = &ts->workers[i];
 
 		if (w->started)
@@ -273,8 +271,7 @@ void threads_join(struct threads *ts)
 
 void threads_close(struct threads *ts)
 {
-	for (unsigned int i = 0; ts->workers && i < ts->n; i++)
-		if (ts->workers[i].open)
-			worker_close(&ts->workers[i]);
+	for (unsigned int i = 0; i < ts->n; i++)
+		worker_close(&ts->workers[i]);
 	free(ts->workers);
 }

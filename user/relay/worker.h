@@ -47,14 +47,14 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	struct session *sessions; /* list of the live, but for those that are */
-	struct session *ending;   /* to be reset by and by, see session_end_many() */
+	struct session *sessions; /* list of those that live and are in no other list */
+	struct session *ending;   /* live: to be reset soon, see session_end_many() */
 	struct session *dead;     /* to be freed after the batch */
-	struct connecting *connected; /* what their sessions need no more; the same */
-	unsigned int n_sessions;  /* of both lists */
+	struct connecting *connected; /* to be freed after the batch, too */
+	unsigned int n_sessions;  /* that live */
 	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
 	uint64_t news_seen;       /* of shared->name_news */
-	struct session **owners; /* by slot pair: whose it is, if one of this worker's sessions */
+	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
 	struct listener *ended;     /* to be freed after the batch */
@@ -62,7 +62,7 @@ struct worker {
 
 	struct idle_turns idle_turns;
 	struct timer ending_timer;
-	unsigned int ending_share; /* how many of them at a time */
+	unsigned int ending_share; /* sessions of `ending` to reset at a time */
 
 	struct kernel_ring *ring;
 	struct source ring_source;
@@ -73,7 +73,7 @@ struct worker {
 	int spare; /* a descriptor kept for the upstream socket of the next session; -1: spent */
 
 	pthread_t thread;
-	bool open, started; /* of the thread that starts and stops it */
+	bool started;       /* of the thread that starts and stops it */
 	bool stopping;      /* ends with its last session; the others have until then: */
 	struct timer grace;
 };
@@ -103,7 +103,7 @@ int worker_reserve_timer(struct worker *w);
 
 struct threads {
 	struct worker *workers; /* owned */
-	unsigned int n;
+	unsigned int n;         /* that are open, the last of them perhaps in part */
 };
 
 /* As many as the configuration says, which accept at the addresses of LIST.  -errno. */
