@@ -238,7 +238,7 @@ static const struct {
 	  { "--soft-limit=8M", FORWARD } },
 
 	{ -EINVAL, "LISTEN \"\": empty", { "", "127.0.0.1:1" } },
-	{ -EINVAL, "LISTEN \"a\\nb\": control character", { "a\nb", "127.0.0.1:1" } },
+	{ -EINVAL, "LISTEN \"a\\nb:1\": bad host", { "a\nb:1", "127.0.0.1:1" } },
 	{ -EINVAL, "UPSTREAM \"127.0.0.1:0\": port 0", { "127.0.0.1:0", "127.0.0.1:0" } },
 	{ -EINVAL, "UPSTREAM \"x:1x\"", { FORWARD, "127.0.0.1:2", "x:1x" } },
 	{ -EINVAL, "LISTEN \"127.0.0.1:9000\": takes the same connections", { FORWARD, FORWARD } },

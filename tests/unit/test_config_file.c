@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The file with sections: what it says, what forwards inherit, what is refused, `culvert check`. */
+/* The file with sections: what it says, what is inherited and refused, whose it may be; `check`. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -15,6 +15,7 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/check.h"
@@ -304,11 +305,6 @@ static void test_read_twice(void **state)
 		config_close(&b);
 		config_close(&a);
 	}
-	rig_good(&a, FORWARD "interface = lo\n", NULL);
-	rig_good(&b, other, NULL);
-	assert_false(options_same_own(&a.forwards[0], &b.forwards[0]));
-	config_close(&b);
-	config_close(&a);
 }
 
 static const struct rig_mistake upstream_mistakes[] = {
@@ -329,12 +325,6 @@ static const struct rig_mistake upstream_mistakes[] = {
 	  "[forward a]\nlisten = :1\nupstream = unix:/x\nmark = 1\n" },
 	{ 6, "mark: needs the privileged process, and privileged-process says no",
 	  "[culvert]\nprivileged-process = no\n" FORWARD "mark = 1\n" },
-	{ 4, "source: the upstream \"[::1]:81\" is IPv6, and this address is IPv4: no connection",
-	  "[forward a]\nlisten = :1\nupstream = [::1]:81\nsource = 127.0.0.2\n" },
-	{ 5, "source: the upstream \"127.0.0.1:2\" is IPv4, and this address is IPv6",
-	  "[culvert]\nsource = ::1\n[forward a]\nlisten = :1\nupstream = 127.0.0.1:2\n" },
-	{ 4, "transparent: the upstream \"127.0.0.1:1\" is IPv4, and its clients are IPv6",
-	  LISTEN("[::1]:1") "transparent = yes\n" },
 };
 
 /* What may work for some, or is not known yet, and what a unix socket inherits. */
@@ -367,85 +357,54 @@ static void test_upstream(void **state)
 }
 
 #define UP "10.0.0.1:1"
+#define TWO(a, b)                                                                                  \
+	"[forward a]\nlisten = " a "\nupstream = " UP "\n[forward b]\nlisten = " b                 \
+	"\nupstream = " UP "\n"
+#define WAY(from, to) "[forward a]\nlisten = " from "\nupstream = " to "\n"
+#define SAME(b, a) "listen \"" b "\": takes the same connections as the earlier \"" a "\""
+#define ITSELF(to) "upstream \"" to "\": the upstream is the listener itself"
 
-/* The second of two forwards, with the listeners A and B: what is wrong with it, or NULL. */
-static const struct {
-	const char *a, *b, *want;
-} overlaps[] = {
-	{ "127.0.0.1:080", "127.0.0.1:80", "takes the same connections as the earlier \"127.0.0.1:080\"" },
-	{ "0.0.0.0:80", ":80", "as the earlier \"0.0.0.0:80\"" },
-	{ "0.0.0.0:80", "127.0.0.1:80", "as the earlier" },
-	{ "10.1.1.1:80", "0.0.0.0:80", "as the earlier" },
-	{ ":80", "[fd77::1]:80", "as the earlier \":80\"" },
-	{ "unix:/a/x", "unix:/a/x", "as the earlier" },
-	{ "127.0.0.1:80", "[::ffff:127.0.0.1]:80", "as the earlier" },
-	{ "db.invalid:1", "Db.invalid:1", "as the earlier \"db.invalid:1\"" },
-	{ "unix:/a/x", "unix:@/a/x", NULL },
-	{ "0.0.0.0:80", "[::]:80", NULL }, /* two families */
-	{ "0.0.0.0:80", "127.0.0.1:81", NULL },
-	{ "0.0.0.0:0", "127.0.0.1:0", NULL }, /* two ports */
-	{ "db.invalid:1", "db.invalid:2", NULL },
+static const struct rig_mistake overlaps[] = {
+	{ 5, SAME("127.0.0.1:80", "127.0.0.1:080"), TWO("127.0.0.1:080", "127.0.0.1:80") },
+	{ 5, SAME(":80", "0.0.0.0:80"), TWO("0.0.0.0:80", ":80") },
+	{ 5, SAME("127.0.0.1:80", "0.0.0.0:80"), TWO("0.0.0.0:80", "127.0.0.1:80") },
+	{ 5, SAME("0.0.0.0:80", "10.1.1.1:80"), TWO("10.1.1.1:80", "0.0.0.0:80") },
+	{ 5, SAME("[fd77::1]:80", ":80"), TWO(":80", "[fd77::1]:80") },
+	{ 5, SAME("unix:/a/x", "unix:/a/x"), TWO("unix:/a/x", "unix:/a/x") },
+	{ 5, SAME("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
+	  TWO("127.0.0.1:80", "[::ffff:127.0.0.1]:80") },
+	{ 5, SAME("Db.invalid:1", "db.invalid:1"), TWO("db.invalid:1", "Db.invalid:1") },
+
+	{ 3, ITSELF("127.9.9.9:80"), WAY(":80", "127.9.9.9:80") },
+	{ 3, ITSELF("[::1]:80"), WAY(":80", "[::1]:80") },
+	{ 3, ITSELF("[::ffff:127.0.0.1]:80"), WAY("127.0.0.1:80", "[::ffff:127.0.0.1]:80") },
+	{ 3, ITSELF("0.0.0.0:80"), WAY("127.0.0.1:80", "0.0.0.0:80") },
+	{ 3, ITSELF("[::]:80"), WAY("[::1]:80", "[::]:80") },
+	{ 3, ITSELF("10.1.1.1:80"), WAY("10.1.1.1:80", "10.1.1.1:80") },
+	{ 3, ITSELF("unix:@a"), WAY("unix:@a", "unix:@a") },
+	{ 3, ITSELF("A.invalid:80"), WAY("a.invalid:80", "A.invalid:80") },
 };
 
 static void test_overlap(void **state)
 {
-	char text[256];
+	static const char *const good[] = {
+		TWO("unix:/a/x", "unix:@/a/x"),
+		TWO("0.0.0.0:80", "[::]:80"), /* two families */
+		TWO("0.0.0.0:80", "127.0.0.1:81"),
+		TWO("0.0.0.0:0", "127.0.0.1:0"), /* two ports */
+		TWO("db.invalid:1", "db.invalid:2"),
+		WAY("0.0.0.0:80", "[::1]:80"), /* of the other family */
+		WAY("0.0.0.0:80", "127.0.0.1:81"),
+		WAY("0.0.0.0:80", "10.1.1.1:80"), /* whose that is, is not known */
+		WAY("0.0.0.0:0", "127.0.0.1:80"),
+	};
+	struct config c;
 
 	(void)state;
-	for (size_t i = 0; i < sizeof(overlaps) / sizeof(overlaps[0]); i++) {
-		struct config c;
-		char err[512];
-		int r;
-
-		snprintf(text, sizeof(text), "[forward a]\nlisten = %s\nupstream = " UP
-			 "\n[forward b]\nlisten = %s\nupstream = " UP "\n", overlaps[i].a,
-			 overlaps[i].b);
-		rig_write(text);
-		r = rig_read(&c, NULL, err, sizeof(err));
+	rig_bad(overlaps, sizeof(overlaps) / sizeof(overlaps[0]));
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		rig_good(&c, good[i], NULL);
 		config_close(&c);
-		assert_int_equal(r, overlaps[i].want ? -EINVAL : 0);
-		if (r && (!strstr(err, ":5: listen ") || !strstr(err, overlaps[i].want)))
-			fail_msg("%s", err);
-	}
-}
-
-static const struct {
-	const char *listen, *upstream;
-	bool itself;
-} ways[] = {
-	{ "127.0.0.1:80", "127.0.0.1:80", true },
-	{ ":80", "127.9.9.9:80", true },
-	{ ":80", "[::1]:80", true },
-	{ "127.0.0.1:80", "[::ffff:127.0.0.1]:80", true },
-	{ "127.0.0.1:80", "0.0.0.0:80", true },
-	{ "[::1]:80", "[::]:80", true },
-	{ "10.1.1.1:80", "10.1.1.1:80", true },
-	{ "unix:@a", "unix:@a", true },
-	{ "a.invalid:80", "A.invalid:80", true },
-	{ "0.0.0.0:80", "[::1]:80", false }, /* of the other family */
-	{ "0.0.0.0:80", "127.0.0.1:81", false },
-	{ "0.0.0.0:80", "10.1.1.1:80", false }, /* whose that is, is not known */
-	{ "0.0.0.0:0", "127.0.0.1:80", false },
-};
-
-static void test_to_itself(void **state)
-{
-	char text[256];
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
-		struct config c;
-		char err[512];
-		int r;
-
-		snprintf(text, sizeof(text), "[forward a]\nlisten = %s\nupstream = %s\n",
-			 ways[i].listen, ways[i].upstream);
-		rig_write(text);
-		r = rig_read(&c, NULL, err, sizeof(err));
-		config_close(&c);
-		assert_int_equal(r, ways[i].itself ? -EINVAL : 0);
-		if (r && !strstr(err, ":3: upstream "))
-			fail_msg("%s", err);
 	}
 }
 
@@ -490,6 +449,94 @@ static void test_many_forwards(void **state)
 	}
 	free(text);
 }
+
+/* --- which files are read: what they are, whose, and who else could have written them --- */
+
+static int parse_as(mode_t file, mode_t dir, char *err, size_t errlen)
+{
+	struct config c;
+	int r;
+
+	assert_int_equal(chmod(rig_path, file), 0);
+	assert_int_equal(chmod(rig_dir, dir), 0);
+	r = rig_read(&c, NULL, err, errlen);
+	config_close(&c);
+	assert_int_equal(chmod(rig_dir, 0700), 0);
+	return r;
+}
+
+/* What a link leads to counts, and where that is. */
+static void test_link(void **state)
+{
+	char err[1024], link[96], dir[80];
+	struct config c;
+	int r;
+
+	(void)state;
+	rig_write(FORWARD);
+	snprintf(dir, sizeof(dir), "%s/d", rig_dir);
+	snprintf(link, sizeof(link), "%s/d/link", rig_dir);
+	assert_int_equal(mkdir(dir, 0700), 0);
+	assert_int_equal(symlink("../c", link), 0);
+	strcpy(rig_path + strlen(rig_dir), "/d/link");
+	r = rig_read(&c, NULL, err, sizeof(err));
+	config_close(&c);
+	assert_int_equal(r, 0);
+	assert_int_equal(chmod(rig_dir, 0777), 0);
+	r = rig_read(&c, NULL, err, sizeof(err));
+	config_close(&c);
+	assert_int_equal(chmod(rig_dir, 0700), 0);
+	assert_int_equal(r, -EPERM);
+	snprintf(link, sizeof(link),
+		 "%s can be written by others (mode 0777): chmod go-w", rig_dir);
+	assert_non_null(strstr(err, link));
+	assert_int_equal(unlink(rig_path), 0);
+	assert_int_equal(symlink("../nothing", rig_path), 0);
+	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -ENOENT);
+	config_close(&c);
+	assert_non_null(strstr(err, "d/link: No such file or directory (uid "));
+	assert_int_equal(unlink(rig_path), 0);
+	assert_int_equal(rmdir(dir), 0);
+	strcpy(rig_path + strlen(rig_dir), "/c");
+}
+
+/* Who could have written it? */
+static void test_owner(void **state)
+{
+	char err[1024];
+	struct config c;
+
+	(void)state;
+	rig_write(FORWARD);
+	assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), 0);
+	assert_int_equal(parse_as(0644, 0755, err, sizeof(err)), 0);
+	assert_int_equal(parse_as(0644, 01777, err, sizeof(err)), 0); /* as /tmp */
+	assert_int_equal(parse_as(0664, 0755, err, sizeof(err)), -EPERM);
+	assert_non_null(strstr(err, "/c can be written by others (mode 0664): chmod go-w"));
+	assert_int_equal(parse_as(0644, 0777, err, sizeof(err)), -EPERM);
+	if (!geteuid()) {
+		assert_int_equal(chown(rig_path, 65534, 65534), 0);
+		assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), -EPERM);
+		assert_non_null(strstr(err, "belongs to uid 65534, who could write "
+					    "anything into the configuration: chown root"));
+	}
+	unlink(rig_path);
+	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -ENOENT);
+	assert_non_null(strstr(err, "No such file or directory"));
+	config_close(&c);
+	assert_int_equal(mkfifo(rig_path, 0600), 0);
+	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, "not a regular file"));
+	config_close(&c);
+	unlink(rig_path);
+	assert_int_equal(mkdir(rig_path, 0700), 0);
+	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -EINVAL);
+	assert_non_null(strstr(err, "not a regular file"));
+	config_close(&c);
+	rmdir(rig_path);
+}
+
+/* --- culvert check --- */
 
 static int check(char *err, size_t errlen)
 {
@@ -604,9 +651,10 @@ int main(void)
 		cmocka_unit_test(test_read_twice),
 		cmocka_unit_test(test_upstream),
 		cmocka_unit_test(test_overlap),
-		cmocka_unit_test(test_to_itself),
 		cmocka_unit_test(test_bytes),
 		cmocka_unit_test(test_many_forwards),
+		cmocka_unit_test(test_link),
+		cmocka_unit_test(test_owner),
 		cmocka_unit_test(test_check),
 		cmocka_unit_test(test_check_machine),
 	};

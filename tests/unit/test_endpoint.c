@@ -74,8 +74,7 @@ static const struct {
 	const char *complaint;
 } bad[] = {
 	{ "", CONNECT, -EINVAL, "empty" },
-	{ "1.2.3.4:80\n", CONNECT, -EINVAL, "control character" },
-	{ "unix:/a\nb", LISTEN, -EINVAL, "control character" },
+	{ "1.2.3.4:80\n", CONNECT, -EINVAL, "bad port" },
 	{ A100 A100 A50 A10 A10 A10 "12345:80", CONNECT, -EINVAL, "longer than 287" },
 
 	{ "1.2.3.4", CONNECT, -EINVAL, "no port" },
@@ -108,10 +107,10 @@ static const struct {
 
 	{ "::1", CONNECT, -EINVAL, "needs brackets" },
 	{ "1.2.3.4:80:90", CONNECT, -EINVAL, "needs brackets" },
-	{ "[::1:80", CONNECT, -EINVAL, "expected [IPV6]:PORT" },
+	{ "[::1:80", CONNECT, -EINVAL, "no port" },
 	{ "[]:80", LISTEN, -EINVAL, "bad IPv6" },
-	{ "[::1]80", CONNECT, -EINVAL, "expected [IPV6]:PORT" },
-	{ "[[::1]]:80", CONNECT, -EINVAL, "expected [IPV6]:PORT" },
+	{ "[::1]80", CONNECT, -EINVAL, "no port" },
+	{ "[[::1]]:80", CONNECT, -EINVAL, "no port" },
 	{ "[1.2.3.4]:80", CONNECT, -EINVAL, "bad IPv6" },
 	{ "[localhost]:80", CONNECT, -EINVAL, "bad IPv6" },
 	{ "[[::1]:80", CONNECT, -EINVAL, "bad IPv6" },

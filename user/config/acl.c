@@ -194,16 +194,13 @@ static bool covers(const struct acl_rule *r, const struct acl_rule *whom)
 	return !strcmp(r->pattern, whom->pattern) && (r->pattern[0] || prefix_covers(r, whom));
 }
 
-/* The first rule of one part that covers one of the N parts of an element, or NULL. */
-static const struct acl_rule *find_cover(const struct acl *a, const struct acl_rule *parts, int n)
+/* The first rule of one part that covers R, a part of an element; or NULL. */
+static const struct acl_rule *find_cover(const struct acl *a, const struct acl_rule *r)
 {
-	for (size_t i = 0; i < a->n; i++) {
-		if (a->rules[i].and_next || (i && a->rules[i - 1].and_next))
-			continue;
-		for (int k = 0; k < n; k++)
-			if (covers(&a->rules[i], &parts[k]))
-				return &a->rules[i];
-	}
+	for (size_t i = 0; i < a->n; i++)
+		if (!a->rules[i].and_next && (!i || !a->rules[i - 1].and_next) &&
+		    covers(&a->rules[i], r))
+			return &a->rules[i];
 	return NULL;
 }
 
@@ -218,12 +215,13 @@ static void append(struct acl *a, const struct acl_rule *r)
 static int add_element(struct acl *a, bool allow, char *text)
 {
 	struct acl_rule parts[PARTS_MAX];
-	const struct acl_rule *cover;
+	const struct acl_rule *cover = NULL;
 	int n = parse_element(text, allow, parts);
 
 	if (n < 0)
 		return n;
-	cover = find_cover(a, parts, n);
+	for (int i = 0; i < n && !cover; i++)
+		cover = find_cover(a, &parts[i]);
 	if (cover)
 		return cover->allow == allow ? 0 : -EEXIST;
 	if (a->n + (size_t)n > ACL_RULES_MAX)

@@ -16,7 +16,6 @@
  *	command line ──┐                         ┌── struct config (the process)
  *	               ├─ file.h: texts, lines ──┤      defaults ─┐ copied, then
  *	file ──────────┘  rinetd.h               └──    forwards ─┘ overridden
- *	                                         check.h: what must hold between values
  *
  * option.h is the table of all settings; each text is read and stored by it.
  */
@@ -172,6 +171,25 @@ const char *config_place(const char *file, unsigned int line, char *buf);
 const char *config_option_place(const struct config *c, const char *name, char *buf);
 /* The line of the file that says the option NAME for all forwards; 0: none does. */
 unsigned int config_option_line(const struct config *c, const char *name);
+
+/*
+ * Describe what forbids the addresses of forward number N: an earlier forward takes the same
+ * connections, or its upstream is its own listener.  No system calls: of the addresses of this
+ * machine only those of loopback are known.  Returns NULL if nothing does, else BUF, of
+ * CHECK_WHY_LEN bytes; *RET_LISTEN: the listener is wrong, else the upstream.
+ */
+#define CHECK_WHY_LEN (sizeof(((struct endpoint *)0)->text) + 128)
+const char *check_addresses(const struct config *c, size_t n, bool *ret_listen, char *buf);
+
+/* Check all forwards of C in this way, once host names have addresses.  -EINVAL; ERR says why. */
+int check_all_addresses(const struct config *c, char *err, size_t errlen);
+
+/* True if the upstream of FC is its own listener. */
+bool check_feeds_itself(const struct forward_conf *fc);
+
+/* Complain about the listener of T, or its upstream.  Returns ERROR. */
+struct forward_text;
+int forward_say_wrong(int error, const struct forward_text *t, bool listen, const char *why);
 
 /* Print the help of `culvert run`. */
 void config_help(void);

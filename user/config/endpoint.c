@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,37 +17,14 @@
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define TEXT_ROOM sizeof(((struct endpoint *)0)->text)
+_Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
+
 #define DIGITS "0123456789"
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
-
-/* Where a parser says what is wrong. */
-struct complaint {
-	char *buf;
-	size_t size;
-};
-
-__attribute__((format(printf, 3, 4)))
-static int complain(struct complaint *why, int error, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(why->buf, why->size, fmt, ap);
-	va_end(ap);
-	return error;
-}
 
 static bool is_number(const char *s)
 {
 	return *s && !s[strspn(s, DIGITS)];
-}
-
-static bool has_control_character(const char *s)
-{
-	for (; *s; s++)
-		if ((unsigned char)*s < 0x20 || *s == 0x7f)
-			return true;
-	return false;
 }
 
 /* Listeners are of one family and take no IPv4 in IPv6 form, so an address is added as IPv4. */
@@ -76,19 +52,17 @@ static bool add_host(struct endpoint *e, const char *host, in_port_t port)
 	return true;
 }
 
-static int parse_unix(const char *path, struct endpoint *ret, struct complaint *why)
+/* This parser and those below return what is wrong, or NULL. */
+static const char *parse_unix(const char *path, struct endpoint *ret)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	struct addr a = { .len = 0 };
 	size_t n = strlen(path);
 
 	if ((path[0] != '/' && path[0] != '@') || n == 1)
-		return complain(why, -EINVAL,
-				"expected unix:/path, or unix:@name for an abstract socket");
+		return "expected unix:/path, or unix:@name for an abstract socket";
 	if (n >= PATH_ROOM)
-		return complain(why, -EINVAL,
-				"path of %zu bytes is too long for a unix socket (at most %zu)", n,
-				PATH_ROOM - 1);
+		return "the path of a unix socket has at most 107 bytes";
 	memcpy(un.sun_path, path, n);
 	if (path[0] == '@')
 		un.sun_path[0] = '\0';
@@ -97,7 +71,7 @@ static int parse_unix(const char *path, struct endpoint *ret, struct complaint *
 	memcpy(&a.ss, &un, sizeof(un));
 	a.len = (socklen_t)(PATH_OFFSET + n);
 	add_addr(ret, &a);
-	return 0;
+	return NULL;
 }
 
 /* --- ports --- */
@@ -144,100 +118,101 @@ static in_port_t find_service(const char *name)
 }
 
 /* getaddrinfo() would take " 80", "+80" and "-1" for numbers and cut them to 16 bits. */
-static int parse_port(const char *port, bool passive, in_port_t *ret, struct complaint *why)
+static const char *parse_port(const char *port, bool passive, in_port_t *ret)
 {
 	unsigned long n = strtoul(port, NULL, 10); /* ULONG_MAX on overflow */
 
 	if (!is_number(port)) {
 		*ret = find_service(port);
-		return *ret ? 0 : complain(why, -EINVAL, "bad port, expected a number from 0 to "
-					   "65535 or the name of a service");
+		return *ret ? NULL :
+			      "bad port, expected a number up to 65535 or the name of a service";
 	}
 	if (n > UINT16_MAX)
-		return complain(why, -EINVAL, "port is above 65535");
+		return "port is above 65535";
 	if (!n && !passive)
-		return complain(why, -EINVAL, "port 0 cannot be connected to");
+		return "port 0 cannot be connected to";
 	*ret = htons((uint16_t)n);
-	return 0;
+	return NULL;
 }
 
 /* --- hosts --- */
 
-static int add_inet6(const char *host, in_port_t port, struct endpoint *ret, struct complaint *why)
-{
-	if (add_host(ret, host, port) && strchr(host, ':'))
-		return 0;
-	return complain(why, -EINVAL, "bad IPv6 address between the brackets%s",
-			strchr(host, '%') ? ", or no such network interface" : "");
-}
-
 /*
- * HOST is "" for every local address, an IPv4 address, or a name.  If its last label is a number, it
- * is an IPv4 address or a mistake: getaddrinfo() would read "127.1" as 127.0.0.1, and ask the name
- * server for "1.2.3.256".
+ * HOST is "" for every local address, an IPv4 address, or a name.  If its last label is a number,
+ * it is an IPv4 address or a mistake: getaddrinfo() would read "127.1" as 127.0.0.1, and ask the
+ * name server for "1.2.3.256".
  */
-static int add_plain(const char *host, in_port_t port, struct endpoint *ret, struct complaint *why)
+static const char *add_plain(const char *host, in_port_t port, struct endpoint *ret)
 {
 	const char *dot = strrchr(host, '.'), *label = dot ? dot + 1 : host;
 
-	if (!host[0])
-		return add_host(ret, "0.0.0.0", port) && add_host(ret, "::", port) ? 0 : -EINVAL;
 	if (host[strspn(host, HOST_CHARACTERS)])
-		return complain(why, -EINVAL, "bad host, expected a name or an IPv4 address");
-	if (add_host(ret, host, port))
-		return 0;
+		return "bad host, expected a name or an IPv4 address";
+	if (host[0] ? add_host(ret, host, port) :
+		      add_host(ret, "0.0.0.0", port) && add_host(ret, "::", port))
+		return NULL;
 	if (is_number(label) || strncasecmp(label, "0x", 2) == 0)
-		return complain(why, -EINVAL, "bad IPv4 address, expected four numbers up to 255");
+		return "bad IPv4 address, expected four numbers up to 255";
 	ret->named = true;
 	ret->named_port = port;
-	return 0;
+	return NULL;
 }
 
-static int parse_inet(const char *text, bool passive, struct endpoint *ret, struct complaint *why)
+static const char *parse_inet(const char *text, bool passive, struct endpoint *ret)
 {
 	bool bracketed = text[0] == '[';
 	char host[TEXT_ROOM], *end;
-	const char *port;
+	const char *port, *wrong;
 	in_port_t n = 0;
-	int r;
 
 	strcpy(host, text);
 	end = strchr(host, bracketed ? ']' : ':');
 	if (text[0] == '/')
-		return complain(why, -EINVAL, "write unix:/path for a unix socket");
+		return "write unix:/path for a unix socket";
 	if (strchr(text, '/'))
-		return complain(why, -EINVAL, "expected HOST:PORT, without scheme or path");
+		return "expected HOST:PORT, without scheme or path";
 	if (!end || (bracketed && end[1] != ':'))
-		return complain(why, -EINVAL, "no port, expected %s:PORT",
-				bracketed ? "[IPV6]" : "HOST");
+		return "no port, expected HOST:PORT or [IPV6]:PORT";
 	port = end + (bracketed ? 2 : 1);
 	if (strchr(port, ':'))
-		return complain(why, -EINVAL, "an IPv6 address needs brackets, as in [::1]:80");
+		return "an IPv6 address needs brackets, as in [::1]:80";
 	*end = '\0';
 	if (!host[0] && !passive)
-		return complain(why, -EINVAL, "no host before the colon");
-	r = parse_port(port, passive, &n, why);
-	if (r)
-		return r;
-	return bracketed ? add_inet6(host + 1, n, ret, why) : add_plain(host, n, ret, why);
+		return "no host before the colon";
+	wrong = parse_port(port, passive, &n);
+	if (wrong || !bracketed)
+		return wrong ?: add_plain(host, n, ret);
+	return strchr(host, ':') && add_host(ret, host + 1, n) ? NULL :
+	       "bad IPv6 address between the brackets, or no such network interface";
 }
 
-static int parse(const char *text, bool passive, struct endpoint *ret, struct complaint *why)
+static const char *parse(const char *text, bool passive, struct endpoint *ret)
 {
-	memset(ret, 0, sizeof(*ret));
 	if (!text[0])
-		return complain(why, -EINVAL, "empty, expected HOST:PORT or unix:/path");
+		return "empty, expected HOST:PORT or unix:/path";
 	if (strlen(text) >= sizeof(ret->text))
-		return complain(why, -EINVAL, "longer than %zu bytes", sizeof(ret->text) - 1);
-	if (has_control_character(text))
-		return complain(why, -EINVAL, "control character in the address");
+		return "longer than 287 bytes";
 	strcpy(ret->text, text);
-	return strncmp(text, "unix:", 5) == 0 ? parse_unix(text + 5, ret, why) :
-						parse_inet(text, passive, ret, why);
+	return strncmp(text, "unix:", 5) == 0 ? parse_unix(text + 5, ret) :
+						parse_inet(text, passive, ret);
+}
+
+int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
+			   size_t errlen)
+{
+	const char *wrong;
+
+	memset(ret, 0, sizeof(*ret));
+	wrong = parse(text, passive, ret);
+	if (!wrong)
+		return 0;
+	endpoint_close(ret);
+	snprintf(err, errlen, "%s", wrong);
+	return -EINVAL;
 }
 
 /* Give E, which is a host name, all addresses of that name. */
-static int look_up(struct endpoint *e, bool passive, struct complaint *why)
+static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 {
 	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
 					.ai_flags = passive ? AI_PASSIVE : 0 };
@@ -247,10 +222,11 @@ static int look_up(struct endpoint *e, bool passive, struct complaint *why)
 
 	snprintf(host, sizeof(host), "%.*s", (int)strcspn(e->text, ":"), e->text);
 	r = getaddrinfo(host, NULL, &hints, &list);
-	if (r)
-		return complain(why, r == EAI_AGAIN || r == EAI_MEMORY ? -EAGAIN : -ENOENT,
-				"host name lookup failed: %s",
-				r == EAI_SYSTEM ? strerror(errno) : gai_strerror(r));
+	if (r) {
+		snprintf(err, errlen, "host name lookup failed: %s",
+			 r == EAI_SYSTEM ? strerror(errno) : gai_strerror(r));
+		return r == EAI_AGAIN || r == EAI_MEMORY ? -EAGAIN : -ENOENT;
+	}
 	for (const struct addrinfo *ai = list; ai; ai = ai->ai_next) {
 		struct addr a = { .len = ai->ai_addrlen };
 
@@ -261,33 +237,23 @@ static int look_up(struct endpoint *e, bool passive, struct complaint *why)
 		add_addr(e, &a);
 	}
 	freeaddrinfo(list);
-	return e->n_addrs ? 0 : complain(why, -ENOENT, "host has no IPv4 or IPv6 address");
-}
-
-// NOLINTBEGIN(readability-non-const-parameter): complain() writes to ERR, by way of WHY
-int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
-			   size_t errlen)
-{
-	struct complaint why = { .buf = err, .size = errlen };
-	int r = parse(text, passive, ret, &why);
-
-	if (r)
-		endpoint_close(ret);
-	return r;
+	if (e->n_addrs)
+		return 0;
+	snprintf(err, errlen, "host has no IPv4 or IPv6 address");
+	return -ENOENT;
 }
 
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
-	struct complaint why = { .buf = err, .size = errlen };
-	int r = parse(text, passive, ret, &why);
+	int r = endpoint_parse_offline(text, passive, ret, err, errlen);
 
-	if (!r && ret->named)
-		r = look_up(ret, passive, &why);
+	if (r || !ret->named)
+		return r;
+	r = look_up(ret, passive, err, errlen);
 	if (r)
 		endpoint_close(ret);
 	return r;
 }
-// NOLINTEND
 
 int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n)
 {

@@ -245,7 +245,7 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 	return !p->in.error;
 }
 
-/* For inih, as fgets(3).  A comment, which may be longer than inih's lines, becomes an empty line. */
+/* For inih, as fgets(3).  A comment may be longer than inih's lines: it becomes an empty line. */
 static char *next_line(char *buf, int size, void *arg)
 {
 	struct parser *p = arg;

@@ -407,16 +407,14 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 		x = *(const char *const *)a;
 		y = *(const char *const *)b;
 		return x == y || (x && y && !strcmp(x, y));
-	case KIND_BOOL:
-		return *(const bool *)a == *(const bool *)b;
-	case KIND_SIZE:
-		return *(const uint64_t *)a == *(const uint64_t *)b;
 	default:
-		return *(const unsigned int *)a == *(const unsigned int *)b;
+		return !memcmp(a, b, o->kind == KIND_BOOL ? sizeof(bool) :
+				     o->kind == KIND_SIZE ? sizeof(uint64_t) :
+							    sizeof(unsigned int));
 	}
 }
 
-/* The first option of SCOPES, but for those of CHANGE_BY_RELOAD, that differs in A and B; or NULL. */
+/* The first option of SCOPES that differs in A and B, but for CHANGE_BY_RELOAD; or NULL. */
 static const struct option_def *find_other(const void *a, const void *b, unsigned int scopes)
 {
 	for (size_t i = 0; i < N_OPTIONS; i++) {

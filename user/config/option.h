@@ -112,7 +112,7 @@ const char *option_wrong(const struct option_def *o, int error, const char *valu
 /* What a value of O looks like, for messages.  BUF may be used for it. */
 const char *option_expectation(const struct option_def *o, char *buf, size_t size);
 
-/* Print the options of the command line as lines of the help, or (FORWARD) those of forwards alone. */
+/* Print the options of the command line, or (FORWARD) of forwards alone, as lines of the help. */
 void options_help(bool forward);
 
 #endif

@@ -23,28 +23,15 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/array.h"
 #include "config/file.h"
 
 #define BLANKS " \t"
 #define ELEMENT_ROOM 256
 #define MAPPED "::ffff:"
 
-/* An allow or deny. */
-struct access {
-	const char *pattern; /* kept by the configuration */
-	bool allow;
-};
-
-struct accesses {
-	struct access *list; /* owned */
-	size_t n;
-	bool allows; /* some access allows */
-};
-
 struct reader {
 	struct config_reader *in;
-	struct accesses top, own; /* OWN: of the last forward */
+	struct config_lines top, own; /* allow and deny; OWN: of the last forward */
 	bool mapped; /* rinetd would see IPv4 clients of the last forward in IPv6 form */
 	struct acl acl; /* rules of the last forward so far */
 };
@@ -52,85 +39,88 @@ struct reader {
 /* --- allow and deny --- */
 
 /* Add ELEMENT to the rules of the last forward, unless earlier ones decide all its clients. */
-static void add_rule(struct reader *p, bool allow, const char *element)
+static void add_rule(struct reader *p, const struct option_def *o, const char *element)
 {
 	struct forward_text *t = config_last_forward(p->in);
-	const char *key = allow ? "allow" : "deny";
 	size_t n = p->acl.n;
 
-	if (acl_add(&p->acl, allow, element) == -E2BIG)
+	if (acl_add(&p->acl, o->kind == KIND_ALLOW, element) == -E2BIG)
 		config_mistake_at(p->in, t->line, "more than %d rules for its clients",
 				  ACL_RULES_MAX);
 	else if (p->acl.n > n)
-		config_take(p->in, t, option_find(key), key, element);
+		config_take(p->in, t, o, o->name, element);
 }
 
 /*
- * What A becomes: an element of acl_add(), in BUF.  If P->mapped, IPv4 clients are matched by what is
- * behind "::ffff:", and an allow that is not for that text is for IPv6 alone.
+ * What LINE becomes: an element of acl_add(), in BUF.  If P->mapped, IPv4 clients are matched by
+ * what is behind "::ffff:", and an allow that does not begin in this way is for IPv6 alone.
  */
-static const char *element_of(const struct reader *p, const struct access *a,
+static const char *element_of(const struct reader *p, const struct config_line *line,
 			      char buf[ELEMENT_ROOM])
 {
-	const char *pattern = a->pattern, *and = "";
+	const char *pattern = line->value, *and = "";
 
 	if (p->mapped && !strncasecmp(pattern, MAPPED, strlen(MAPPED)) && strpbrk(pattern, "*?")) {
 		pattern += strlen(MAPPED);
 		and = "&0.0.0.0/0";
-	} else if (p->mapped && a->allow && *pattern != '*' && !strpbrk(pattern, ":/")) {
+	} else if (p->mapped && line->option->kind == KIND_ALLOW && *pattern != '*' &&
+		   !strpbrk(pattern, ":/")) {
 		and = "&::/0";
 	}
 	snprintf(buf, ELEMENT_ROOM, "%.64s%s", pattern, and);
 	return buf;
 }
 
-static void add_all(struct reader *p, const struct accesses *l, bool allow)
+static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)
 {
 	char element[ELEMENT_ROOM];
 
 	for (size_t i = 0; i < l->n; i++)
-		if (l->list[i].allow == allow)
-			add_rule(p, allow, element_of(p, &l->list[i], element));
+		if (l->lines[i].option->kind == kind)
+			add_rule(p, l->lines[i].option, element_of(p, &l->lines[i], element));
 }
 
 /* Allow whom an allow of both lists matches. */
-static void add_both(struct reader *p, const struct accesses *a, const struct accesses *b)
+static void add_both(struct reader *p)
 {
 	char first[ELEMENT_ROOM], second[ELEMENT_ROOM], both[2 * ELEMENT_ROOM];
 
-	for (size_t i = 0; i < a->n; i++) {
-		for (size_t k = 0; k < b->n && !p->in->error; k++) {
-			if (!a->list[i].allow || !b->list[k].allow)
-				continue;
-			snprintf(both, sizeof(both), "%s&%s", element_of(p, &a->list[i], first),
-				 element_of(p, &b->list[k], second));
-			add_rule(p, true, both);
-		}
+	for (size_t i = 0; i < p->top.n * p->own.n && !p->in->error; i++) {
+		const struct config_line *a = &p->top.lines[i / p->own.n];
+		const struct config_line *b = &p->own.lines[i % p->own.n];
+
+		if (a->option->kind != KIND_ALLOW || b->option->kind != KIND_ALLOW)
+			continue;
+		snprintf(both, sizeof(both), "%s&%s", element_of(p, a, first),
+			 element_of(p, b, second));
+		add_rule(p, a->option, both);
 	}
 }
 
 /* Make the rules of the last forward, if there is one. */
 static void end_forward(struct reader *p)
 {
+	bool top_allows = config_lines_find(&p->top, "allow");
+	bool own_allows = config_lines_find(&p->own, "allow");
+
 	if (!p->in->text->n || p->in->error || p->top.n + p->own.n == 0)
 		return;
 	if (p->mapped)
 		config_note(p->in, config_last_forward(p->in)->line, "IPv4 clients are "
 			    "::ffff:ADDRESS here: no allow of ADDRESS lets them in, as with rinetd; "
 			    "a deny of ADDRESS keeps them out");
-	add_all(p, &p->top, false);
-	add_all(p, &p->own, false);
-	if (p->top.allows && p->own.allows)
-		add_both(p, &p->top, &p->own);
+	add_all(p, &p->top, KIND_DENY);
+	add_all(p, &p->own, KIND_DENY);
+	if (top_allows && own_allows)
+		add_both(p);
 	else
-		add_all(p, p->top.allows ? &p->top : &p->own, true);
-	if (p->top.allows || p->own.allows) /* even if a deny covers each allow */
-		add_rule(p, false, "all");
+		add_all(p, top_allows ? &p->top : &p->own, KIND_ALLOW);
+	if (top_allows || own_allows) /* even if a deny covers each allow */
+		add_rule(p, option_find("deny"), "all");
 	/* even if no rule is left: those of the command line are not for it */
 	config_last_forward(p->in)->no_rules = true;
 	acl_close(&p->acl);
 	p->own.n = 0;
-	p->own.allows = false;
 }
 
 static bool is_pattern(const char *pattern)
@@ -143,17 +133,14 @@ static bool is_pattern(const char *pattern)
 	return is;
 }
 
-static void take_access(struct reader *p, bool allow, const char *pattern)
+static void take_access(struct reader *p, const struct option_def *o, const char *pattern)
 {
-	struct accesses *l = p->in->text->n ? &p->own : &p->top;
-
 	if (!is_pattern(pattern))
 		config_mistake(p->in, "\"%.64s\" is not valid, expected an address, in which ? is "
 			       "any character and * any number of them, or a prefix without host "
 			       "bits", pattern);
-	l->list = array_grow(l->list, l->n, sizeof(*l->list));
-	l->list[l->n++] = (struct access){ config_keep(p->in->c, "%s", pattern), allow };
-	l->allows |= allow;
+	config_lines_add(p->in->text->n ? &p->own : &p->top, (struct config_line){
+		.option = o, .value = config_keep(p->in->c, "%s", pattern) });
 }
 
 /* --- lines --- */
@@ -301,7 +288,8 @@ static void take_line(struct reader *p, char *line)
 		line[strcspn(line, "#")] = '\0'; /* the name of a file may have it */
 	word = next_word(&line);
 	if (!strcasecmp(word, "allow") || !strcasecmp(word, "deny")) { /* oi has capitals */
-		take_access(p, strlen(word) == strlen("allow"), next_word(&line));
+		take_access(p, option_find(strlen(word) == 4 ? "deny" : "allow"),
+			    next_word(&line));
 		end_line(p, line);
 	} else if (!strcmp(word, "logfile")) {
 		take_file(p, "logfile", "session-log", line);
@@ -324,8 +312,8 @@ void rinetd_read(struct config_reader *r)
 	while ((line = config_next_line(r)))
 		take_line(&p, line);
 	end_forward(&p);
-	free(p.top.list);
-	free(p.own.list);
+	free(p.top.lines);
+	free(p.own.lines);
 	acl_close(&p.acl);
 }
 

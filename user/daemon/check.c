@@ -17,7 +17,6 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/log_file.h"
-#include "config/check.h"
 #include "base/sandbox.h"
 #include "relay/names.h"
 

@@ -32,7 +32,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "config/check.h"
+#include "config/config.h"
 #include "base/syscalls_needed.h"
 
 /* c-ares: the sockets to name servers, and those that tell which addresses have a route. */
