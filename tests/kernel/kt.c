@@ -220,63 +220,45 @@ void kt_unfence(int fd)
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &none, sizeof(none)), 0);
 }
 
-int kt_send(int fd, uint64_t off, size_t len)
+/* LEN bytes of the stream by rig_send() or rig_receive(), in time. */
+static int move_all(ssize_t (*move)(int fd, uint64_t off, size_t len), short events, int fd,
+		    uint64_t off, size_t len)
 {
 	int64_t end = kt_now_ms() + KT_DEADLINE_MS;
 
-	while (len) {
-		ssize_t n = rig_send(fd, off, len);
+	for (;;) {
+		ssize_t n = move(fd, off, len);
 
 		if (n < 0)
 			return (int)n;
 		off += (uint64_t)n;
 		len -= (size_t)n;
 		if (!len)
-			break;
+			return 0;
 		if (kt_now_ms() > end)
 			return -ETIMEDOUT;
-		poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, 10);
+		poll(&(struct pollfd){ .fd = fd, .events = events }, 1, 10);
 	}
-	return 0;
+}
+
+int kt_send(int fd, uint64_t off, size_t len)
+{
+	return move_all(rig_send, POLLOUT, fd, off, len);
 }
 
 int kt_expect(int fd, uint64_t off, size_t len)
 {
-	int64_t end = kt_now_ms() + KT_DEADLINE_MS;
-
-	while (len) {
-		ssize_t n = rig_receive(fd, off, len);
-
-		if (n < 0)
-			return (int)n;
-		off += (uint64_t)n;
-		len -= (size_t)n;
-		if (!len)
-			break;
-		if (kt_now_ms() > end)
-			return -ETIMEDOUT;
-		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 10);
-	}
-	return 0;
+	return move_all(rig_receive, POLLIN, fd, off, len);
 }
 
 int kt_expect_eof(int fd)
 {
-	int64_t end = kt_now_ms() + KT_DEADLINE_MS;
+	ssize_t n = -1;
+	char byte;
 
-	while (kt_now_ms() < end) {
-		char byte;
-		ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
-
-		if (!n)
-			return 0;
-		if (n > 0)
-			return -EMSGSIZE;
-		if (errno != EAGAIN)
-			return -errno;
-		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 10);
-	}
-	return -ETIMEDOUT;
+	if (!KT_WAIT((n = recv(fd, &byte, 1, MSG_DONTWAIT)) >= 0 || errno != EAGAIN))
+		return -ETIMEDOUT;
+	return n > 0 ? -EMSGSIZE : n < 0 ? -errno : 0;
 }
 
 bool kt_quiet(int fd)
@@ -388,42 +370,42 @@ static uint32_t queue_seq(int fd, int queue)
 	return seq;
 }
 
-static uint32_t sum16(const void *data, size_t len, uint32_t sum)
+/* What TCP's checksum covers; the pseudo header of RFC 9293 comes first. */
+struct segment {
+	uint32_t from, to;
+	uint16_t protocol, len;
+	struct tcphdr th;
+	unsigned char data[INJECT_MAX];
+};
+
+/* Sums of 16 bits are the same in either byte order. */
+static uint16_t checksum(const struct segment *seg, size_t len)
 {
-	const unsigned char *p = data;
+	const uint16_t *words = (const uint16_t *)seg;
+	uint32_t sum = 0;
 
-	for (size_t i = 0; i < len; i++)
-		sum += i & 1 ? p[i] : (uint32_t)p[i] << 8;
-	return sum;
-}
-
-static uint16_t tcp_checksum(uint32_t saddr, uint32_t daddr, const void *segment, size_t len)
-{
-	uint32_t sum = IPPROTO_TCP + (uint32_t)len;
-
-	sum = sum16(&saddr, sizeof(saddr), sum);
-	sum = sum16(&daddr, sizeof(daddr), sum);
-	sum = sum16(segment, len, sum);
+	for (size_t i = 0; i < (len + 1) / 2; i++) /* beyond the end there are zeros */
+		sum += words[i];
 	while (sum >> 16)
 		sum = (sum & 0xffff) + (sum >> 16);
-	return htons((uint16_t)~sum);
+	return (uint16_t)~sum;
 }
 
 int kt_inject(int fd, uint64_t off, size_t len, size_t again)
 {
-	struct {
-		struct tcphdr th;
-		unsigned char data[INJECT_MAX];
-	} seg = { 0 };
+	struct segment seg = { .protocol = htons(IPPROTO_TCP) };
 	struct sockaddr_in from = { 0 }, to = { 0 };
 	socklen_t flen = sizeof(from), tlen = sizeof(to);
 	size_t total = sizeof(seg.th) + len;
 	int raw, r = 0;
 
-	assert_true(len <= sizeof(seg.data));
+	assert_true(len < sizeof(seg.data));
 	if (getsockname(fd, (struct sockaddr *)&from, &flen) < 0 ||
 	    getpeername(fd, (struct sockaddr *)&to, &tlen) < 0)
 		return -errno;
+	seg.from = from.sin_addr.s_addr;
+	seg.to = to.sin_addr.s_addr;
+	seg.len = htons((uint16_t)total);
 	seg.th.source = from.sin_port;
 	seg.th.dest = to.sin_port;
 	seg.th.seq = htonl(queue_seq(fd, TCP_SEND_QUEUE) - (uint32_t)again);
@@ -433,13 +415,13 @@ int kt_inject(int fd, uint64_t off, size_t len, size_t again)
 	seg.th.psh = 1;
 	seg.th.window = htons(UINT16_MAX);
 	memcpy(seg.data, rig_pattern(off), len);
-	seg.th.check = tcp_checksum(from.sin_addr.s_addr, to.sin_addr.s_addr, &seg, total);
+	seg.th.check = checksum(&seg, offsetof(struct segment, th) + total);
 
 	raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (raw < 0)
 		return -errno;
 	to.sin_port = 0;
-	if (sendto(raw, &seg, total, 0, (struct sockaddr *)&to, sizeof(to)) < 0)
+	if (sendto(raw, &seg.th, total, 0, (struct sockaddr *)&to, sizeof(to)) < 0)
 		r = -errno;
 	close(raw);
 	return r;

@@ -95,7 +95,6 @@ int kt_teardown(void **state);
 /* How much longer than usual to wait: CULVERT_TEST_SLOW, for emulated machines; 1 without it. */
 int kt_slow(void);
 int64_t kt_now_ms(void);
-int64_t kt_now_us(void);
 
 /* Opens both connections and registers them for kt_teardown.  Asserts on failure. */
 struct kt_session *kt_open(unsigned int flags);
