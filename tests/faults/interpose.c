@@ -5,8 +5,7 @@
  * counted at its site; if the driver has armed that site, the call fails or is cut short.  Without
  * a page (FAULTS_ENV) every call goes straight through.
  *
- * The functions below are the whole list of what can be injected.  scripts/faults compares it with
- * the system calls that the daemon was seen to make.
+ * The functions below are the whole list of what can be injected.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -38,7 +37,7 @@
 	X(accept4) X(socket) X(connect) X(getsockopt) X(getsockname) X(setsockopt) X(recv) X(peek)\
 	X(send) X(splice) X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close)          \
 	X(shutdown) X(read) X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir)            \
-	X(pthread_cond_timedwait) X(pread) X(bpf_map_update_elem) X(bpf_map_delete_elem) X(recvmsg)
+	X(pthread_cond_timedwait) X(bpf_map_update_elem) X(bpf_map_delete_elem) X(recvmsg)
 
 #define AS_ENUM(name) FN_##name,
 #define AS_NAME(name) #name,
@@ -291,14 +290,6 @@ int close(int fd)
 
 	FAIL_WITH(-1);
 	return r;
-}
-
-ssize_t pread(int fd, void *buf, size_t len, off_t at)
-{
-	CONSULT(pread)
-
-	FAIL_WITH(-1);
-	return real(fd, buf, v.cut && len ? 1 : len, at);
 }
 
 /* --- waiting --- */

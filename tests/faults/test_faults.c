@@ -13,18 +13,17 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "../flow/env.h"
 #include "../flow/pattern.h"
-#include "catalogue.h"
+#include "lanes.h"
+#include "page.h"
 #include "rig.h"
 
 #define MOST_SITES 600
@@ -35,14 +34,229 @@
 /* When during a batch the daemon is asked for its sessions. */
 #define QUERY_MS 15
 
+/* --- how each function can fail, and what may come of it --- */
+
+#define CATALOGUE_MAX 12
+
+struct failing {
+	const char *function;
+	int errors[CATALOGUE_MAX]; /* until the first 0 */
+	bool can_be_short;
+};
+
+/* Instead of an error: less is done than was asked for; or it is done later. */
+#define CATALOGUE_SHORT 0
+#define CATALOGUE_LATE (-1)
+
+/* What an arm does; see struct faults_arm. */
+struct fault {
+	uint32_t site;
+	enum faults_action action;
+	int error;
+	uint32_t skip, every, limit;
+};
+
+/* One fault at one site, and what must hold after it. */
+
+enum injection_mode {
+	MODE_ONCE,   /* one call, picked at random from those of a batch */
+	MODE_THIRD,  /* each third call for a while */
+	MODE_ALWAYS, /* every call for a while */
+};
+
+static const char *const modes[] = { "once", "every third", "every" };
+
+/* A site, as it is known whatever daemon runs: indices of the page change with the daemon. */
+struct known {
+	uint64_t key;
+	const struct failing *failing;
+	char name[200];
+	uint64_t calls;            /* a batch; 0: it is called at the start only */
+	const struct known *after; /* reached only while that one fails; NULL: always */
+	struct fault trigger;      /* with AFTER: how that one fails; its .site is not used */
+};
+
+struct injection {
+	const struct known *at;
+	int error; /* or CATALOGUE_SHORT, CATALOGUE_LATE */
+	enum injection_mode mode;
+};
+
+/* What came of it. */
+struct outcome {
+	struct batch batch;
+	uint32_t hits;
+	int64_t errors; /* that the daemon has counted */
+	bool clean;     /* all is as before; else WHY says what is not */
+	char why[1200];
+};
+
+
+/*
+ * From the manual pages and the kernel: what these calls can return on the descriptors that the
+ * daemon gives them.  EBADF, EFAULT and the like would be bugs of the daemon itself, and are left
+ * out; EPERM and EACCES can come from a security module, EINVAL and ENOPROTOOPT from a kernel that
+ * does not know an option.
+ */
+static const struct failing catalogue[] = {
+	{ "accept4",
+	  { EAGAIN, EINTR, ECONNABORTED, EMFILE, ENFILE, ENOMEM, ENOBUFS, EPERM, EPROTO, ENETDOWN },
+	  false },
+	{ "socket", { EMFILE, ENFILE, ENOMEM, ENOBUFS, EACCES, EAFNOSUPPORT }, false },
+	{ "connect",
+	  { ECONNREFUSED, ETIMEDOUT, ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL, EAGAIN, ENOBUFS,
+	    EACCES, EPERM, ECONNRESET, EINTR },
+	  false },
+	{ "getsockopt", { ENOBUFS, ENOMEM, EPERM, EINVAL, ENOPROTOOPT }, false },
+	{ "getsockname", { ENOBUFS, EINVAL }, false },
+	{ "setsockopt", { ENOMEM, ENOBUFS, EPERM, EINVAL, ENOPROTOOPT }, false },
+	/*
+	 * The kernel does not say that nothing is there where something is, and a read without
+	 * waiting ends short of what is there at an urgent byte or FIN only: edge-triggered
+	 * sessions rely on both.  So neither is injected here; "peek" is recv(MSG_PEEK).
+	 */
+	{ "recv", { EINTR, ECONNRESET, ETIMEDOUT, ENOMEM, EHOSTUNREACH }, false },
+	{ "peek", { EINTR, ECONNRESET, ETIMEDOUT, ENOMEM, EHOSTUNREACH }, false },
+	/* on a unix socket with a time limit; short: without the descriptors */
+	{ "recvmsg", { EINTR, EAGAIN, ENOMEM, ECONNRESET }, true },
+	{ "send", { EINTR, EAGAIN, ENOBUFS, ENOMEM, EPIPE, ECONNRESET, ETIMEDOUT, EPERM }, true },
+	{ "splice", { EINTR, EAGAIN, ENOMEM, EINVAL, EPIPE, ECONNRESET }, true },
+	{ "pipe2", { EMFILE, ENFILE, ENOMEM }, false },
+	{ "fcntl", { EMFILE, ENOMEM, EPERM, EBUSY, EINVAL }, false },
+	{ "ioctl", { EINVAL, ENOMEM, EPERM }, false },
+	{ "epoll_ctl", { ENOMEM, ENOSPC, EPERM }, false },
+	{ "epoll_wait", { EINTR }, true },
+	{ "close", { EINTR, EIO }, false },
+	{ "shutdown", { ENOTCONN, ENOBUFS }, false },
+	{ "read", { EAGAIN, EINTR }, false },
+	{ "write", { EAGAIN, EINTR, EPIPE, ENOSPC }, false },
+	{ "poll", { EINTR, ENOMEM }, false },
+	{ "malloc", { ENOMEM }, false },
+	{ "calloc", { ENOMEM }, false },
+	{ "realloc", { ENOMEM }, false },
+	{ "opendir", { EMFILE, ENOMEM, EACCES }, false },
+	{ "pthread_cond_timedwait", { ETIMEDOUT }, false },
+	{ "bpf_map_update_elem",
+	  { ENOMEM, EBUSY, E2BIG, ENOSPC, EPERM, EOPNOTSUPP, EEXIST, EAGAIN }, false },
+	{ "bpf_map_delete_elem", { EBUSY, EINVAL, EPERM, ENOMEM }, false },
+};
+
+/* NULL: a function that the catalogue does not know, which is a bug of the test. */
+static const struct failing *catalogue_find(const char *function)
+{
+	for (size_t i = 0; i < sizeof(catalogue) / sizeof(catalogue[0]); i++)
+		if (!strcmp(catalogue[i].function, function))
+			return &catalogue[i];
+	return NULL;
+}
+
+/* A failure that no session may notice: to be repeated, or less done than was asked for. */
+static bool is_for_nothing(const char *function, int error)
+{
+	static const char *const repeated[] = { "recv", "peek",  "send", "splice", "epoll_wait",
+						"read", "write", "poll", "accept4" };
+
+	if (error == CATALOGUE_LATE)
+		return true;
+	if (error && error != EINTR && error != EAGAIN)
+		return false;
+	for (size_t i = 0; i < sizeof(repeated) / sizeof(repeated[0]); i++)
+		if (!strcmp(repeated[i], function))
+			return true;
+	return false;
+}
+
+static const char *error_name(int error)
+{
+	if (error == CATALOGUE_LATE)
+		return "late";
+	return error == CATALOGUE_SHORT ? "short" : strerrorname_np(error) ?: "?";
+}
+
+/* IN's fault, at each call; its .site is not set. */
+static struct fault fault_of(const struct injection *in)
+{
+	return (struct fault){
+		.action = in->error == CATALOGUE_LATE ? FAULTS_LATE :
+			  in->error == CATALOGUE_SHORT ? FAULTS_SHORT : FAULTS_ERROR,
+		.error = in->error,
+		.every = 1,
+	};
+}
+
+/*
+ * K is where the privileged process is asked, or does what it is asked for.  What fails there may be
+ * its end: the daemon says so, and goes on without until it is started again.
+ */
+static bool is_privileged(const struct known *k)
+{
+	return strstr(k->name, " privileged") || strstr(k->name, "(socket_set_mark)");
+}
+
+/*
+ * If SO_LINGER and disconnecting are both refused, nothing is left that would reset a connection; a
+ * map that refuses to delete an entry, and again when its slot has a new owner, keeps it until the
+ * next.  A test has nothing to ask for.
+ */
+static bool is_last_resort(const struct known *k)
+{
+	return k->after && (strstr(k->name, "(session_arm_reset)") ||
+			    strstr(k->name, "(forget_cookie)"));
+}
+
+static bool may_end_privileged(const struct injection *in)
+{
+	const struct known *after = in->at->after;
+
+	return in->error != CATALOGUE_LATE &&
+	       (is_privileged(in->at) || (after && is_privileged(after)));
+}
+
+/*
+ * A request that fails, takes too long or is cut is the end of the privileged process; and neither
+ * side of it handles a signal, so that no call of theirs is interrupted.
+ */
+static bool is_harmless(const struct injection *in)
+{
+	if (is_privileged(in->at))
+		return in->error == CATALOGUE_LATE;
+	return is_for_nothing(in->at->failing->function, in->error);
+}
+
+/* NULL if the invariant held, else what it is that did not. */
+static const char *broken_by(const struct injection *in, const struct outcome *out)
+{
+	const struct batch *b = &out->batch;
+
+	if (b->wrong || b->extra)
+		return "wrong bytes";
+	if (b->truncated)
+		return "a stream cut off";
+	if (b->stuck)
+		return "a session is stuck";
+	if (b->failed)
+		return "a session failed";
+	if (!out->clean)
+		return "not as before";
+	if (in->at->after)
+		return NULL; /* two faults at once may cost more than one session */
+	if (b->resets && is_harmless(in))
+		return "a reset for nothing";
+	if (is_privileged(in->at) ? b->resets > b->resets_marked :
+					  b->resets > 1 && in->mode == MODE_ONCE)
+		return "other sessions were touched";
+	if (b->resets > out->errors)
+		return "a reset that no counter shows";
+	return NULL;
+}
+
+/* --- the sweep --- */
+
 static struct {
 	char *culvert; /* the program */
 	char *preload; /* the interposer */
 	const char *engine;
 	const char *only;     /* sites whose description holds this; NULL: all */
-	const char *syscalls; /* have strace count system calls into this file; NULL: do not */
-	const char *json;
-	bool full;         /* every error in every mode */
 	unsigned int most; /* errors tried at a site, about; 0: all */
 	bool verbose;
 	uint64_t seed;
@@ -52,9 +266,10 @@ struct sweep {
 	struct rig rig;
 	struct faults_page *page; /* NULL: no daemon */
 	char page_path[120];
-	struct json_object *results;
+	uint64_t injections, hits, sessions, resets;
 	struct known known[MOST_SITES];
 	size_t n_known;
+	size_t places; /* where a call has failed */
 	uint64_t rng;
 	int64_t armed_until, trigger_until, query_at;
 	int bad;
@@ -207,7 +422,7 @@ static int learn_site(struct sweep *s, uint64_t key, uint64_t calls, const struc
 	}
 	if (during) {
 		k->after = during->at;
-		k->trigger = injection_fault(during);
+		k->trigger = fault_of(during);
 	}
 	s->n_known++;
 	return 0;
@@ -266,7 +481,7 @@ static void tick(void *arg)
 static void arm(struct sweep *s, const struct injection *in, unsigned int try)
 {
 	const struct known *k = in->at;
-	struct fault f = injection_fault(in);
+	struct fault f = fault_of(in);
 
 	f.site = faults_find(s->page, k->key);
 	f.every = in->mode == MODE_THIRD ? 3 : 1;
@@ -294,6 +509,8 @@ static void run_batch(struct sweep *s, struct outcome *out)
 	/* what a short batch has left armed */
 	s->armed_until = s->trigger_until = 0;
 	out->hits = atomic_load(&s->page->arms[0].hits);
+	s->sessions += out->batch.sessions;
+	s->resets += out->batch.resets;
 	disarm(s, 0);
 	disarm(s, 1);
 	out->clean = rig_clean(&s->rig, why, sizeof(why));
@@ -321,23 +538,24 @@ static int inject(struct sweep *s, const struct injection *in, uint32_t *ret_hit
 			break;
 		}
 		arm(s, in, try);
-		lanes_many_marked(known_is_privileged(k));
+		lanes_many_marked(is_privileged(k));
 		run_batch(s, &out);
 		lanes_many_marked(false);
 		out.errors = out.clean && !rig_errors(&s->rig, &after) ? after - before : 0;
-		fault = injection_broken(in, &out);
+		fault = broken_by(in, &out);
 	}
 	if (!r && !k->after)
 		r = learn_sites(s, in);
 	*ret_hits = out.hits;
-	json_object_array_add(s->results, injection_row(in, opt.engine, &out, fault));
+	s->injections += out.hits > 0;
+	s->hits += out.hits;
 	if (opt.verbose || fault)
 		fprintf(stderr, "%s %-8s %s: %s, %s: hits %u, resets %u%s%s%s%s\n",
 			fault ? "FAIL" : "ok  ", opt.engine, k->name,
-			catalogue_error_name(in->error), injection_mode_name(in->mode), out.hits,
+			error_name(in->error), modes[in->mode], out.hits,
 			out.batch.resets, fault ? ": " : "", fault ?: "", fault ? ": " : "",
 			fault ? out.why : "");
-	if (!fault && (r || !injection_may_end_privileged(in)))
+	if (!fault && (r || !may_end_privileged(in)))
 		return r;
 	s->bad += fault != NULL;
 	kill_daemon(s);
@@ -351,7 +569,7 @@ static int inject_modes(struct sweep *s, const struct known *at, int error, bool
 	int r = 0;
 
 	for (unsigned int mode = MODE_ONCE; !r && mode <= MODE_ALWAYS; mode++) {
-		if (mode != MODE_ONCE && !first && !opt.full)
+		if (mode != MODE_ONCE && !first)
 			break;
 		in.mode = mode;
 		r = inject(s, &in, &hits);
@@ -371,12 +589,13 @@ static bool is_picked(struct sweep *s, size_t n)
 static int inject_site(struct sweep *s, const struct known *at)
 {
 	const struct failing *f = at->failing;
+	uint64_t before = s->injections;
 	bool first = true;
 	uint32_t hits;
 	size_t n = 0;
 	int r = 0;
 
-	if (!at->calls || known_is_last_resort(at))
+	if (!at->calls || is_last_resort(at))
 		return 0;
 	if (opt.only && !strstr(at->name, opt.only))
 		return 0;
@@ -395,45 +614,16 @@ static int inject_site(struct sweep *s, const struct known *at)
 
 		r = inject(s, &late, &hits);
 	}
+	s->places += s->injections > before;
 	return r < 0 ? r : 0;
 }
 
 /* --- the whole --- */
 
-/* Count the daemon's system calls for as long as the batches last. */
-static pid_t start_strace(const struct sweep *s)
-{
-	char pid[16];
-	pid_t child;
-
-	if (!opt.syscalls)
-		return 0;
-	snprintf(pid, sizeof(pid), "%lld", (long long)s->rig.pid);
-	child = fork();
-	if (child == 0) {
-		execlp("strace", "strace", "-f", "-qq", "-c", "-o", opt.syscalls, "-p", pid,
-		       NULL);
-		_exit(127);
-	}
-	return child;
-}
-
-static int stop_strace(pid_t child)
-{
-	int status = 0;
-
-	if (child <= 0)
-		return child;
-	kill(child, SIGINT);
-	waitpid(child, &status, 0);
-	return WIFEXITED(status) && WEXITSTATUS(status) == 127 ? -ENOENT : 0;
-}
-
 static int warm_up(struct sweep *s)
 {
 	static uint64_t at_start[FAULTS_SITES];
 	struct outcome out = { .hits = 0 };
-	pid_t strace = start_strace(s);
 	int r = 0;
 
 	for (uint32_t i = 0; i < FAULTS_SITES; i++)
@@ -443,8 +633,6 @@ static int warm_up(struct sweep *s)
 		if (out.batch.resets || !out.clean || out.why[0])
 			r = -EIO;
 	}
-	if (stop_strace(strace))
-		fprintf(stderr, "note: strace cannot be run\n");
 	if (r)
 		fprintf(stderr, "FAIL: engine %s, without any fault: %s\n", opt.engine,
 			out.why);
@@ -459,14 +647,11 @@ static int warm_up(struct sweep *s)
 }
 
 /* The number of injections after which the invariant did not hold, or -errno; -ENOTSUP: skip. */
-static int sweep(struct json_object *results)
+static int sweep(struct sweep *s)
 {
-	static struct sweep whole;
-	struct sweep *s = &whole;
 	char why[1000];
 	int r;
 
-	s->results = results;
 	s->rng = opt.seed;
 	r = start_daemon(s);
 	r = r ?: warm_up(s);
@@ -490,20 +675,15 @@ static const char help[] =
 	"  --culvert PATH  the daemon (default: the one built together with this program)\n"
 	"  --only TEXT     only places whose description holds TEXT, such as "
 	"\"recv user/session\"\n"
-	"  --full          every error in every mode\n"
 	"  --most N        about N of the errors of each place, picked by the seed (default all)\n"
 	"  --seed S        of the random choices (default: from the clock; printed)\n"
-	"  --json FILE     one object an injection\n"
-	"  --syscalls FILE have strace count the daemon's system calls meanwhile\n"
 	"  --verbose       a line for each injection\n";
 
 static const struct option long_options[] = {
 	{ "engine", required_argument, NULL, 'e' },   { "culvert", required_argument, NULL, 'c' },
-	{ "only", required_argument, NULL, 'o' },     { "full", no_argument, NULL, 'f' },
-	{ "most", required_argument, NULL, 'm' },     { "help", no_argument, NULL, 'h' },
-	{ "seed", required_argument, NULL, 's' },     { "json", required_argument, NULL, 'j' },
-	{ "syscalls", required_argument, NULL, 'y' }, { "verbose", no_argument, NULL, 'v' },
-	{ 0 },
+	{ "only", required_argument, NULL, 'o' },     { "most", required_argument, NULL, 'm' },
+	{ "seed", required_argument, NULL, 's' },     { "verbose", no_argument, NULL, 'v' },
+	{ "help", no_argument, NULL, 'h' },	      { 0 },
 };
 
 static void usage(bool is_asked_for)
@@ -523,10 +703,7 @@ static void parse_options(int argc, char **argv)
 		case 'c': opt.culvert = realpath(optarg, NULL); break;
 		case 'o': opt.only = optarg; break;
 		case 'm': opt.most = (unsigned int)atoi(optarg); break;
-		case 'f': opt.full = true; break;
 		case 's': opt.seed = strtoull(optarg, NULL, 0); break;
-		case 'j': opt.json = optarg; break;
-		case 'y': opt.syscalls = optarg; break;
 		case 'v': opt.verbose = true; break;
 		default: usage(c == 'h');
 		}
@@ -537,7 +714,7 @@ static void parse_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	struct json_object *results = json_object_new_array();
+	static struct sweep s;
 	char path[PATH_MAX];
 	int r;
 
@@ -554,13 +731,11 @@ int main(int argc, char **argv)
 	if (lanes_open())
 		return 1;
 	fprintf(stderr, "faults: engine %s, seed %llu\n", opt.engine, (unsigned long long)opt.seed);
-	r = sweep(results);
-	if (opt.json && json_object_to_file_ext(opt.json, results, JSON_C_TO_STRING_PLAIN) < 0) {
-		fprintf(stderr, "FAIL: %s: %s\n", opt.json, strerror(errno));
-		r = r ?: -EIO;
-	}
-	printf("%s: engine %s, %zu injections, %d broken\n", r ? "FAILED" : "ok", opt.engine,
-	       json_object_array_length(results), r > 0 ? r : 0);
+	r = sweep(&s);
+	printf("%s: engine %s: %llu injections at %zu places, %llu calls failed; %llu sessions, %llu "
+	       "reset; %d broken\n", r ? "FAILED" : "ok", opt.engine,
+	       (unsigned long long)s.injections, s.places, (unsigned long long)s.hits,
+	       (unsigned long long)s.sessions, (unsigned long long)s.resets, s.bad);
 	if (r == -ENOTSUP)
 		return EXIT_SKIP;
 	return r ? 1 : 0;
