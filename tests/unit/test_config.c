@@ -153,35 +153,6 @@ static void test_syntax(void **state)
 	config_close(&c);
 }
 
-/* A forward of the command line has no name: it is shown by its address, once that is known. */
-static void test_names(void **state)
-{
-	struct config c;
-
-	(void)state;
-	GOOD(&c, "127.0.0.1:0", "127.0.0.1:1");
-	assert_null(c.forwards[0].name);
-	assert_string_equal(forward_name(&c.forwards[0]), "127.0.0.1:0");
-	strcpy(c.forwards[0].listen.text, "127.0.0.1:4711"); /* as the listener does */
-	assert_string_equal(forward_name(&c.forwards[0]), "127.0.0.1:4711");
-	config_close(&c);
-}
-
-/* Host names are for others to look up. */
-static void test_host_names(void **state)
-{
-	struct config c;
-
-	(void)state;
-	GOOD(&c, A100 ".invalid:1", A100 ".invalid:80");
-	assert_true(c.forwards[0].listen.named);
-	assert_int_equal(c.forwards[0].listen.n_addrs, 0);
-	assert_true(c.forwards[0].upstream.named);
-	assert_int_equal(c.forwards[0].upstream.n_addrs, 0);
-	assert_int_equal(ntohs(c.forwards[0].upstream.named_port), 80);
-	config_close(&c);
-}
-
 /* Half of all, unless said otherwise; 0 is a word as well. */
 static void test_sessions_per_client(void **state)
 {
@@ -292,8 +263,6 @@ int main(void)
 		cmocka_unit_test(test_fewer_cpus),
 		cmocka_unit_test(test_every_option),
 		cmocka_unit_test(test_syntax),
-		cmocka_unit_test(test_names),
-		cmocka_unit_test(test_host_names),
 		cmocka_unit_test(test_sessions_per_client),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_help),

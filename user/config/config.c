@@ -189,6 +189,12 @@ int check_all_addresses(const struct config *c, char *err, size_t errlen)
 
 /* --- limits --- */
 
+/* The line of the file that sets the option NAME for all forwards; 0: none does. */
+static unsigned int option_line(const struct config *c, const char *name)
+{
+	return c->lines[option_number(option_find(name))];
+}
+
 /* A limit above that of all forwards together would limit nothing.  0, of either: there is none. */
 static int check_most(const struct forward_text *t, const char *name, unsigned int own,
 		      unsigned int all)
@@ -203,7 +209,7 @@ static int check_limits(const struct config *c, const struct forward_conf *fc,
 			const struct forward_text *t)
 {
 	unsigned int line = forward_says(t, "soft-limit") ?: forward_says(t, "hard-limit") ?:
-		config_option_line(c, "soft-limit") ?: config_option_line(c, "hard-limit");
+		option_line(c, "soft-limit") ?: option_line(c, "hard-limit");
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN];
 
 	if (fc->soft_limit > fc->hard_limit)
@@ -451,15 +457,12 @@ void config_close(struct config *c)
 		endpoint_close(&c->forwards[i].upstream);
 		acl_close(&c->forwards[i].acl);
 	}
-	acl_close(&c->defaults.acl);
-	free(c->forwards);
-	c->forwards = NULL;
-	c->n_forwards = 0;
 	for (size_t i = 0; i < c->n_kept; i++)
 		free(c->kept[i]);
+	acl_close(&c->defaults.acl);
+	free(c->forwards);
 	free(c->kept);
-	c->kept = NULL;
-	c->n_kept = 0;
+	*c = (struct config){ 0 };
 }
 
 /* --- places --- */
@@ -483,19 +486,9 @@ int config_complain(const char *file, unsigned int line, const char *fmt, ...)
 	return log_complain(-EINVAL, "%s%s", config_place(file, line, at), text);
 }
 
-unsigned int config_option_line(const struct config *c, const char *name)
-{
-	return c->lines[option_number(option_find(name))];
-}
-
 const char *config_option_place(const struct config *c, const char *name, char *buf)
 {
-	unsigned int line = config_option_line(c, name);
-
-	config_place(c->file, line, buf);
-	if (!line && c->file)
-		snprintf(buf, CONFIG_PLACE_LEN, "%.256s: ", c->file);
-	return buf;
+	return config_place(c->file, option_line(c, name), buf);
 }
 
 void config_help(void)

@@ -167,10 +167,8 @@ int config_complain(const char *file, unsigned int line, const char *fmt, ...)
  */
 #define CONFIG_PLACE_LEN 300
 const char *config_place(const char *file, unsigned int line, char *buf);
-/* The same of the line that says the option NAME of C; "FILE: " if none does, "" without a file. */
+/* The same of the line that sets the option NAME for all forwards of C. */
 const char *config_option_place(const struct config *c, const char *name, char *buf);
-/* The line of the file that says the option NAME for all forwards; 0: none does. */
-unsigned int config_option_line(const struct config *c, const char *name);
 
 /*
  * Describe what forbids the addresses of forward number N: an earlier forward takes the same

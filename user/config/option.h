@@ -18,17 +18,17 @@ struct config;
 enum option_scope {
 	SCOPE_GLOBAL,  /* on the command line and in [culvert] */
 	SCOPE_WORDS,   /* on the command line only */
-	SCOPE_EACH,    /* as SCOPE_GLOBAL, and in [forward NAME], where it counts over the former */
-	SCOPE_FORWARD, /* in [forward NAME] only; SCOPE_GLOBAL may have one of the same name */
+	SCOPE_EACH,    /* as SCOPE_GLOBAL; and in [forward NAME], for that forward instead */
+	SCOPE_FORWARD, /* in [forward NAME] only; another option of SCOPE_GLOBAL may have its name */
 };
 
-/* When a changed value counts, of an option that is not a forward's. */
+/* When a changed value takes effect.  Options of forwards do not use this. */
 enum option_change {
-	CHANGE_BY_START,  /* never while the daemon runs */
-	CHANGE_BY_RELOAD, /* at once */
+	CHANGE_BY_START,  /* when the daemon is started again */
+	CHANGE_BY_RELOAD, /* when the file is read again */
 };
 
-/* What a value is, and the type of the field that has it. */
+/* What a value is, and the type of the field that stores it. */
 enum option_kind {
 	KIND_HELP,
 	KIND_CHOICE,    /* unsigned int or enum: the place in `choices` */
@@ -70,7 +70,7 @@ const struct option_def *option_find(const char *name);
 /* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
 const struct option_def *option_find_key(const char *name, bool forward);
 
-/* True of an option that older versions had: it does nothing, and is no mistake. */
+/* True for an option of older versions.  It is accepted and does nothing. */
 bool option_is_gone(const char *name);
 #define OPTION_GONE "spread does nothing any more: a session stays with its worker"
 

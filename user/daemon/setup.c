@@ -119,12 +119,6 @@ static void limit_descriptors(const struct config *c)
 
 /* --- what the kernel has, what needs privileges --- */
 
-/* Where the file says NAME; "" if it does not. */
-static const char *place(const struct setup *s, const char *name, char *buf)
-{
-	return config_place(s->config.file, config_option_line(&s->config, name), buf);
-}
-
 /* The kernel side, or the reason why there is none. */
 static int open_kernel(struct setup *s)
 {
@@ -277,7 +271,7 @@ static int open_session_log(struct setup *s)
 
 	if (!conf.path || !session_log_open(&conf, &s->shared.session_log, err, sizeof(err)))
 		return 0;
-	log_error("%s%s", place(s, "session-log", at), err);
+	log_error("%s%s", config_option_place(&s->config, "session-log", at), err);
 	return EXIT_CODE_USAGE;
 }
 
@@ -392,7 +386,7 @@ static int open_pid_file(struct setup *s)
 	s->pid_file = s->config.pid_file ? write_pid_file(s->config.pid_file, err, sizeof(err)) : -1;
 	if (!s->config.pid_file || s->pid_file >= 0)
 		return 0;
-	log_error("%s%s", place(s, "pid-file", at), err);
+	log_error("%s%s", config_option_place(&s->config, "pid-file", at), err);
 	return s->pid_file == -ENOENT || s->pid_file == -ENOTDIR ? EXIT_CODE_USAGE :
 								    EXIT_CODE_FAILURE;
 }
@@ -405,7 +399,7 @@ int setup_open(struct setup *s)
 	int r;
 
 	if (account_find(s->config.user, &s->account, err, sizeof(err))) {
-		log_error("%s%s", place(s, "user", at), err);
+		log_error("%s%s", config_option_place(&s->config, "user", at), err);
 		return EXIT_CODE_USAGE;
 	}
 	if (sandbox_try(&s->account, err, sizeof(err))) {
