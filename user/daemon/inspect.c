@@ -134,8 +134,6 @@ static void take(void *arg)
 		if (snap->filter && session_filter_matches(snap->filter, s))
 			view_session(snap, s);
 	}
-	for (const struct session *s = w->ending; s; s = s->next)
-		see_live(snap, s);
 	count_sockmap(snap);
 	snap->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	snap->pipes_idle += w->pool.pipes_idle;

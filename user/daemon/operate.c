@@ -6,7 +6,6 @@
 #include "daemon/operate.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,8 +17,6 @@
 #include "relay/session_flow.h"
 
 #define CALL_TIMEOUT_MS 2000
-#define KILL_TIMEOUT_MS 5000 /* to reset as many as there may be */
-#define KILL_LOOK_MS 5       /* and until the next look whether all are */
 
 /* A request, who makes it, and the daemon. */
 struct asked {
@@ -31,7 +28,8 @@ struct asked {
 /* What a worker is asked to do. */
 struct order {
 	struct worker *worker;
-	const struct session_filter *filter; /* kill */
+	const struct session_filter *filter; /* kill: those that match, */
+	uint64_t last_id;                    /* ... and were there when it began */
 	unsigned int n;                      /* out: sessions, or flows that move */
 };
 
@@ -97,60 +95,36 @@ static struct json_object *do_forwards(const struct asked *a)
 
 static bool is_meant(const void *arg, const struct session *s)
 {
-	return session_filter_matches(arg, s);
+	const struct order *o = arg;
+
+	return s->id <= o->last_id && session_filter_matches(o->filter, s);
 }
 
-static void begin_killing(void *arg)
+static void kill_some(void *arg)
 {
 	struct order *o = arg;
 
-	session_end_many(o->worker, is_meant, o->filter, CAUSE_KILLED);
-	o->n = o->worker->ending != NULL;
-}
-
-static void count_left(void *arg)
-{
-	struct order *o = arg;
-
-	o->n = o->worker->ending != NULL;
-}
-
-/* Sessions killed since the start.  Only this thread kills any. */
-static uint64_t killed_ever(const struct inspect *r)
-{
-	uint64_t n = 0;
-
-	for (unsigned int i = 0; i < r->n_workers; i++)
-		n += count_get(&r->workers[i].stats.errors[CAUSE_KILLED]);
-	return n;
-}
-
-/* Reset what FILTER matches, and wait until it is done.  False: not all are reset so far. */
-static bool kill_sessions(const struct inspect *r, const struct session_filter *filter)
-{
-	uint64_t until = clock_ms() + KILL_TIMEOUT_MS;
-	unsigned int left;
-	bool all = ask_workers(r, begin_killing, (struct order){ .filter = filter }, &left);
-
-	while (all && left && clock_ms() < until) {
-		poll(NULL, 0, KILL_LOOK_MS);
-		all = ask_workers(r, count_left, (struct order){ 0 }, &left);
-	}
-	return all && !left;
+	o->n = session_end_some(o->worker, is_meant, o, CAUSE_KILLED);
 }
 
 static struct json_object *do_kill(const struct asked *a)
 {
-	unsigned long long before = killed_ever(a->r), n;
-	bool all = kill_sessions(a->r, &a->req->filter);
+	struct order order = { .filter = &a->req->filter,
+			       .last_id = atomic_load(&a->r->shared->last_id) };
+	unsigned long long n = 0;
 	struct json_object *o;
+	unsigned int some;
+	bool all;
 
-	n = killed_ever(a->r) - before;
+	do {
+		all = ask_workers(a->r, kill_some, order, &some);
+		n += some;
+	} while (all && some);
 	log_write(LOG_NOTICE, "control: kill: %llu session%s (by uid %u, pid %d)", n,
 		  n == 1 ? "" : "s", a->peer->uid, (int)a->peer->pid);
 	if (!all)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
-					  "reset so far: %llu; others may be later", n);
+					  "reset so far: %llu", n);
 	o = json_object_new_object();
 	json_add_int(o, "killed", n);
 	return o;

@@ -681,6 +681,7 @@ bool reload_may_listen(const struct reload *r)
 struct ending {
 	struct worker *worker;
 	const struct forward *forward;
+	unsigned int n; /* out: sessions that were reset */
 };
 
 static bool is_of(const void *arg, const struct session *s)
@@ -692,7 +693,7 @@ static void end_sessions(void *arg)
 {
 	struct ending *e = arg;
 
-	session_end_many(e->worker, is_of, e->forward, CAUSE_DRAIN_OVER);
+	e->n = session_end_some(e->worker, is_of, e->forward, CAUSE_DRAIN_OVER);
 }
 
 static void end_forward(const struct reload *r, const struct forward *f)
@@ -702,9 +703,10 @@ static void end_forward(const struct reload *r, const struct forward *f)
 	log_info("forward %s: its %s is over: %u session%s reset", forward_name(f->conf),
 		 f->totals->due.what, n, n == 1 ? " is" : "s are");
 	for (unsigned int w = 0; w < r->n_workers; w++) {
-		struct ending e = { &r->workers[w], f };
+		struct ending e = { .worker = &r->workers[w], .forward = f };
 
-		loop_call(&e.worker->loop, end_sessions, &e, WORKER_PATIENCE_MS);
+		while (!loop_call(&e.worker->loop, end_sessions, &e, WORKER_PATIENCE_MS) && e.n)
+			;
 	}
 }
 

@@ -43,8 +43,6 @@
 #define READABLE (EPOLLIN | EPOLLRDHUP)
 #define ONCE (READABLE | EPOLLPRI | EPOLLET)
 
-#define ENDING_MS 2000 /* to reset as many sessions as there may be */
-
 SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
@@ -71,24 +69,6 @@ void session_set_state(struct session *s, enum session_state to)
 uint64_t session_bytes(const struct session *s, unsigned int dir)
 {
 	return s->flows[dir].user_out + session_kernel_bytes(s, dir);
-}
-
-/* --- the lists of its worker --- */
-
-static void put_into(struct session *s, struct session **list)
-{
-	s->next = *list;
-	if (s->next)
-		s->next->prev = &s->next;
-	s->prev = list;
-	*list = s;
-}
-
-static void take_out(struct session *s)
-{
-	*s->prev = s->next;
-	if (s->next)
-		s->next->prev = s->prev;
 }
 
 /* --- what it waits for --- */
@@ -323,7 +303,11 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 
-	put_into(s, &w->sessions);
+	s->prev = &w->sessions;
+	s->next = w->sessions;
+	if (s->next)
+		s->next->prev = &s->next;
+	w->sessions = s;
 	w->n_sessions++;
 	count_add(&forward_stats(f, w->index)->accepted, 1);
 
@@ -408,7 +392,9 @@ static void end(struct session *s, bool rst, unsigned int end)
 	timer_cancel(&w->loop, &s->timer);
 
 	session_set_state(s, SESSION_DEAD);
-	take_out(s);
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
 	w->n_sessions--;
 	s->next = w->dead;
 	w->dead = s;
@@ -448,39 +434,18 @@ void session_reap(struct worker *w)
 	session_connect_reap(w);
 }
 
-/* --- the end of many --- */
-
-static void reset_some(struct timer *timer)
-{
-	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, ending_timer));
-
-	for (unsigned int i = 0; w->ending && i < w->ending_share; i++)
-		session_reset(w->ending, (enum cause)w->ending->end_cause);
-	if (w->ending)
-		timer_set(&w->loop, timer, w->loop.now_ms + 1);
-	else
-		w->ending_share = 0;
-}
-
-unsigned int session_end_many(struct worker *w, session_choice_fn *choose, const void *arg,
+unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause)
 {
-	struct session *s, *next;
-	unsigned int n = 0, share;
+	struct session *s = w->sessions, *next;
+	unsigned int n = 0;
 
-	for (s = w->sessions; s; s = next) {
+	for (; s && n < SESSION_ENDS; s = next) {
 		next = s->next;
 		if (!choose(arg, s))
 			continue;
-		take_out(s);
-		put_into(s, &w->ending);
-		s->end_cause = (uint8_t)cause;
+		session_reset(s, cause);
 		n++;
 	}
-	share = n / ENDING_MS + SESSION_ENDS;
-	if (share > w->ending_share)
-		w->ending_share = share;
-	w->ending_timer.fire = reset_some;
-	reset_some(&w->ending_timer);
 	return n;
 }

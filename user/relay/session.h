@@ -67,7 +67,7 @@ struct told {
 struct session {
 	struct worker *worker;
 	struct forward *forward;
-	struct session *next, **prev; /* in worker->sessions, or ->ending; next alone in ->dead */
+	struct session *next, **prev; /* in worker->sessions; next alone in ->dead */
 	struct source sides[2]; /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
@@ -90,7 +90,7 @@ struct session {
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
-	uint8_t end_cause;       /* in worker->ending, or PARTING: enum cause of its reset */
+	uint8_t end_cause;       /* PARTING: enum cause of its reset */
 	uint8_t parted;          /* PARTING: the side that is dead */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client has connected itself */
@@ -175,19 +175,18 @@ void session_arm_reset(int fd);
 void session_reap(struct worker *w);
 
 /*
- * The end of many sessions at once: `culvert kill`, a drain-timeout, the end of grace.  Each reset
- * takes system calls, so SESSION_ENDS sessions are reset in a millisecond, and the other sessions
- * have their turns in between.  Where that would take more than two seconds, more are reset at a
- * time.
+ * `culvert kill`, a drain-timeout and the end of grace end many sessions at once.  Each reset takes
+ * system calls, so a call resets SESSION_ENDS at most: the worker's other sessions have their turns
+ * before the next call.
  *
- * On W's thread: reset those that CHOOSE returns true for, with ARG, because of CAUSE.  Until its
- * turn comes each goes on in w->ending, and may come to its own end.  Returns how many these are.
+ * On W's thread: reset sessions for which CHOOSE returns true, with ARG, because of CAUSE.  Returns
+ * how many; SESSION_ENDS: there may be more.
  */
-#define SESSION_ENDS 8
+#define SESSION_ENDS 32
 
 typedef bool session_choice_fn(const void *arg, const struct session *s);
 
-unsigned int session_end_many(struct worker *w, session_choice_fn *choose, const void *arg,
+unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause);
 
 #endif

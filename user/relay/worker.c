@@ -200,7 +200,8 @@ static void on_grace_over(struct timer *timer)
 {
 	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, grace));
 
-	session_end_many(w, any, NULL, CAUSE_GRACE_OVER);
+	while (session_end_some(w, any, NULL, CAUSE_GRACE_OVER))
+		;
 }
 
 static void stop(void *arg)

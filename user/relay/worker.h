@@ -47,8 +47,7 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	struct session *sessions; /* list of those that live and are in no other list */
-	struct session *ending;   /* live: to be reset soon, see session_end_many() */
+	struct session *sessions; /* list of those that live */
 	struct session *dead;     /* to be freed after the batch */
 	struct connecting *connected; /* to be freed after the batch, too */
 	unsigned int n_sessions;  /* that live */
@@ -61,8 +60,6 @@ struct worker {
 	struct timer resume;        /* when the next pause of a listener is over */
 
 	struct idle_turns idle_turns;
-	struct timer ending_timer;
-	unsigned int ending_share; /* sessions of `ending` to reset at a time */
 
 	struct kernel_ring *ring;
 	struct source ring_source;
@@ -81,8 +78,8 @@ struct worker {
 /* How often a worker with sessions in the kernel looks at the program's counters. */
 #define WORKER_SWEEP_MS 1000
 
-/* Timers of a worker beside those of sessions: sweep, grace, ending, resume. */
-#define WORKER_TIMERS 4
+/* Timers of a worker beside those of sessions: sweep, grace, resume. */
+#define WORKER_TIMERS 3
 
 int worker_open(struct worker *w, struct shared *shared, unsigned int index);
 /* All sessions must be gone. */
