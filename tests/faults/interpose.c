@@ -111,11 +111,12 @@ __attribute__((constructor)) static void start(void)
 static bool strikes(struct faults_arm *arm)
 {
 	uint32_t n = atomic_fetch_add(&arm->seen, 1);
+	const struct fault *f = &arm->fault;
 
-	if (n < arm->skip || (n - arm->skip) % arm->every)
+	if (n < f->skip || (n - f->skip) % f->every)
 		return false;
 	n = atomic_fetch_add(&arm->hits, 1);
-	if (!arm->limit || n < arm->limit)
+	if (!f->limit || n < f->limit)
 		return true;
 	atomic_fetch_sub(&arm->hits, 1);
 	return false;
@@ -152,14 +153,14 @@ static struct verdict consult(enum function fn, const void *caller)
 	for (int i = 0; i < FAULTS_ARMS; i++) {
 		struct faults_arm *arm = &page->arms[i];
 
-		if (!atomic_load_explicit(&arm->on, memory_order_acquire) || arm->site != at ||
+		if (!atomic_load_explicit(&arm->on, memory_order_acquire) || arm->fault.site != at ||
 		    !strikes(arm))
 			continue;
-		if (arm->action == FAULTS_LATE)
+		if (arm->fault.action == FAULTS_LATE)
 			wait_here();
-		v.fail = arm->action == FAULTS_ERROR;
-		v.cut = arm->action == FAULTS_SHORT;
-		v.error = arm->error;
+		v.fail = arm->fault.action == FAULTS_ERROR;
+		v.cut = arm->fault.action == FAULTS_SHORT;
+		v.error = arm->fault.error;
 		return v;
 	}
 	return v;

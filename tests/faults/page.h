@@ -33,14 +33,18 @@ struct faults_site {
 	_Atomic uint64_t calls;
 };
 
-struct faults_arm {
-	_Atomic uint32_t on;
+struct fault {
 	uint32_t site;   /* index into sites */
 	uint32_t action; /* enum faults_action */
 	int32_t error;
 	uint32_t skip;  /* calls to let pass first */
 	uint32_t every; /* then each N-th one fails */
 	uint32_t limit; /* most failures; 0: no limit */
+};
+
+struct faults_arm {
+	_Atomic uint32_t on;
+	struct fault fault;
 	_Atomic uint32_t seen;
 	_Atomic uint32_t hits;
 };

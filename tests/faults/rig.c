@@ -210,8 +210,8 @@ static int64_t count_map(unsigned int id)
 }
 
 /*
- * Entries of the daemon's maps that sessions use, counted from outside: the status cannot know of one
- * that the daemon has forgotten.  0 if the process has no such map.
+ * Count the entries of the daemon's maps that sessions use, from outside: the status cannot know of
+ * one that the daemon has forgotten.  0 if the process has no such map.
  */
 static int64_t map_entries(pid_t pid)
 {

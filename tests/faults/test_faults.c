@@ -48,14 +48,6 @@ struct failing {
 #define CATALOGUE_SHORT 0
 #define CATALOGUE_LATE (-1)
 
-/* What an arm does; see struct faults_arm. */
-struct fault {
-	uint32_t site;
-	enum faults_action action;
-	int error;
-	uint32_t skip, every, limit;
-};
-
 /* One fault at one site, and what must hold after it. */
 
 enum injection_mode {
@@ -90,7 +82,6 @@ struct outcome {
 	bool clean;     /* all is as before; else WHY says what is not */
 	char why[1200];
 };
-
 
 /*
  * From the manual pages and the kernel: what these calls can return on the descriptors that the
@@ -185,8 +176,8 @@ static struct fault fault_of(const struct injection *in)
 }
 
 /*
- * K is where the privileged process is asked, or does what it is asked for.  What fails there may be
- * its end: the daemon says so, and goes on without until it is started again.
+ * True if K is where the privileged process is asked, or does what it is asked for.  A failure
+ * there may end it: the daemon says so, and goes on without it until the next start.
  */
 static bool is_privileged(const struct known *k)
 {
@@ -319,12 +310,7 @@ static void set_arm(struct sweep *s, unsigned int arm, const struct fault *f)
 	struct faults_arm *a = &s->page->arms[arm];
 
 	atomic_store(&a->on, 0);
-	a->site = f->site;
-	a->action = f->action;
-	a->error = f->error;
-	a->skip = f->skip;
-	a->every = f->every;
-	a->limit = f->limit;
+	a->fault = *f;
 	atomic_store(&a->seen, 0);
 	atomic_store(&a->hits, 0);
 	atomic_store(&a->on, 1);

@@ -69,9 +69,9 @@ static void f4_urgent_data_stays_in_the_stream(void **state)
  * on the sending host.
  *
  * tcpi_bytes_sent - tcpi_bytes_retrans + tcpi_notsent_bytes would count too much there:
- * __tcp_transmit_skb() adds to bytes_sent before the packet is handed down, and after NET_XMIT_DROP
- * tcp_write_xmit() neither advances snd_nxt nor calls the next attempt a retransmission, so the same
- * bytes are counted twice, and FIN would overtake data.  tcp_accepted() is exact.
+ * __tcp_transmit_skb() adds to bytes_sent before the packet is handed down.  After NET_XMIT_DROP
+ * tcp_write_xmit() neither advances snd_nxt nor calls the next attempt a retransmission.  So the
+ * same bytes are counted twice, and FIN would overtake data.  tcp_accepted() is exact.
  */
 static void f5_accepted_is_exact_when_the_qdisc_drops(void **state)
 {

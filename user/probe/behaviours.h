@@ -31,7 +31,7 @@ struct behaviour {
 	void (*run)(struct trial *t); /* NULL: kernel_open(), which is the caller's, tries it */
 };
 
-/* In the order in which they are to be tried.  The last one gives up all privileges of the process. */
+/* In the order in which they are to be tried.  The last one gives up the process's privileges. */
 extern const struct behaviour behaviours[BEHAVIOURS];
 
 /*
