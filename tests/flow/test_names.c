@@ -1,11 +1,146 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Upstreams that are names, on every engine: which of their addresses is connected to, and what
- * becomes of sessions when the name moves.
+ * Upstreams that are names, on every engine: which of their addresses is connected to, what
+ * becomes of sessions when a name moves, and what if there is no answer, not yet or not at all.
+ * There is a name server, and this is what the names' addresses do:
+ *
+ *   127.0.0.1:9100, 127.0.0.2:9100                             are served
+ *   [::1]:9103, 127.0.0.1:9103                                 the same
+ *   [::1]:9100, 127.0.0.3:9100, [::1]:9101, 127.0.0.1:9101     drop every SYN
+ *   all others                                                 refuse
  */
-#include "names_rig.h"
+#include "forward_rig.h"
+
+#include <limits.h>
+#include <sys/wait.h>
+
+#include "name_server.h"
 
 #define TEST_SECONDS 280
+
+#define OTHER_UPSTREAM "127.0.0.2:9100"
+#define SIX_UPSTREAM "[::1]:9103"
+#define FOUR_UPSTREAM "127.0.0.1:9103"
+
+static const char *const black_holes[] = {
+	"[::1]:9100", "127.0.0.3:9100", "[::1]:9101", "127.0.0.1:9101",
+};
+
+/* How long a session may take that would otherwise wait for the connect-timeout of 60 s. */
+#define SOON_MS 20000
+
+#define MOVING "[culvert]\nprobe = no\n" \
+	       "[forward moves]\nlisten = " ONE "\nupstream = moves.test:9100\n"
+
+static int other_fd = -1, six_fd, four_fd;
+
+/* What every row needs, within the namespaces that rig_run() has made. */
+static void prepare(void)
+{
+	if (other_fd < 0) {
+		name_server_start();
+		other_fd = net_listen(OTHER_UPSTREAM, 100);
+		six_fd = net_listen(SIX_UPSTREAM, 100);
+		four_fd = net_listen(FOUR_UPSTREAM, 100);
+		assert_true(other_fd >= 0 && six_fd >= 0 && four_fd >= 0);
+		for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
+			assert_int_equal(net_black_hole(black_holes[i]), 0);
+	}
+	name_server_mode(NAMES_ANSWER);
+	net_drain_listener(other_fd);
+}
+
+/* What culvert has connected to LISTENER next. */
+static int accept_at(int listener)
+{
+	return rig_accept_at(listener, SOON_MS);
+}
+
+static void expect_upstream(struct daemon *d, const char *forward, const char *address)
+{
+	struct json_object *s;
+
+	assert_true(rig_sessions(d, forward, &s) >= 1);
+	assert_string_equal(json_text(s, "upstream"), address);
+	json_object_put(s);
+}
+
+/* A session of FORWARD through LISTEN that reaches ADDRESS, and talks on the engine's carrier. */
+static void is_served_by(struct daemon *d, char *engine, const char *forward, const char *listen,
+			 const char *address)
+{
+	struct ends e = { rig_dial(NULL, listen), accept_at(upstream_fd) };
+
+	rig_talk_until(d, forward, rig_carrier(d, engine), e.client, e.server);
+	expect_upstream(d, forward, address);
+	rig_hang_up(e);
+}
+
+static void is_reached(const char *listen)
+{
+	struct ends e = { rig_dial(NULL, listen), accept_at(upstream_fd) };
+
+	rig_talk_on(e, 10);
+	rig_hang_up(e);
+}
+
+/* --- what the daemon knows of a name --- */
+
+static struct json_object *forward_status(struct daemon *d, struct json_object **ret, size_t i)
+{
+	*ret = query(d, "status");
+	return json_object_array_get_idx(json_at(*ret, "forwards"), i);
+}
+
+static int64_t lookup_int(struct daemon *d, size_t i, const char *path)
+{
+	struct json_object *o;
+	int64_t n = json_int(forward_status(d, &o, i), path);
+
+	json_object_put(o);
+	return n;
+}
+
+static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t n)
+{
+	RIG_WAIT(lookup_int(d, i, path) >= n, "%s is still below %lld", path, (long long)n);
+}
+
+static size_t known_addresses(struct daemon *d, size_t i)
+{
+	struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
+	size_t n = json_object_array_length(list);
+
+	json_object_put(o);
+	return n;
+}
+
+/*
+ * Wait until names 0 to N - 1 have an address.  That they have been looked up is not enough: on a
+ * busy machine a look-up may fail, and clients are then reset for that.
+ */
+static void wait_known(struct daemon *d, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		RIG_WAIT(known_addresses(d, i), "forward %zu has no address", i);
+}
+
+static bool is_at(struct daemon *d, size_t i, const char *address)
+{
+	struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
+	bool is = json_object_array_length(list) == 1 &&
+		  !strcmp(json_object_get_string(json_object_array_get_idx(list, 0)), address);
+
+	json_object_put(o);
+	return is;
+}
+
+/* Wait until the first address of forward I is this one, alone. */
+static void wait_address(struct daemon *d, size_t i, const char *address)
+{
+	RIG_WAIT(is_at(d, i, address), "forward %zu is not at %s", i, address);
+}
+
 #define ATTEMPT_DELAY_MS 250 /* RFC 8305, section 8 */
 
 /* --- several addresses --- */
@@ -190,6 +325,253 @@ static void reloads(void **state)
 	rig_stop(d);
 }
 
+/* --- no answer --- */
+
+/* --- upstreams --- */
+
+#define LATE "[culvert]\nprobe = no\nconnect-timeout = 60\n" \
+	     "[forward late]\nlisten = " ONE "\nupstream = late.test:9100\n" \
+	     "[forward short]\nlisten = " TWO "\nupstream = late.test:9100\n" \
+	     "connect-timeout = 0.1\n" \
+	     "[forward number]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n"
+
+/*
+ * A name server that does not answer holds up neither the start, nor a reload, nor a forward that
+ * does not need it; sessions of the others wait for it.
+ */
+static void answers_late(void **state)
+{
+	struct json_object *s;
+	struct daemon *d;
+	int waiting, gone, server;
+
+	prepare();
+	name_server_set("late.test", "127.0.0.1");
+	name_server_set("new.test", "127.0.0.1");
+	name_server_mode(NAMES_HOLD);
+	d = rig_start(*state, LATE);
+	is_reached(THREE);
+	waiting = rig_dial(NULL, ONE);
+	gone = rig_dial(NULL, ONE);
+	is_turned_away(NULL, TWO);
+	rig_wait_status(d, "errors.no-address", 1);
+	rig_wait_status(d, "resources.sessions", 2);
+	rig_reset(gone);
+	rig_wait_status(d, "errors.client-reset", 2); /* is_reached() has reset one, too */
+	rig_reload_good(d, LATE "[forward new]\nlisten = " FOUR "\nupstream = new.test:9100\n");
+	assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 0);
+	assert_int_equal(rig_sessions(d, "late", &s), 1);
+	assert_string_equal(json_text(s, "state"), "connecting");
+	assert_string_equal(json_text(s, "upstream"), "late.test:9100");
+	json_object_put(s);
+
+	name_server_mode(NAMES_ANSWER);
+	server = accept_at(upstream_fd);
+	rig_talk_until(d, "late", rig_carrier(d, *state), waiting, server);
+	expect_upstream(d, "late", "127.0.0.1:9100");
+	is_reached(FOUR);
+	wait_known(d, 2);
+	is_reached(TWO);
+	rig_reload_good(d, LATE); /* rig_stop() counts descriptors */
+	rig_stop(d);
+}
+
+/* It does not exist at first; then it has one family, and then the other. */
+static void exists_later(void **state)
+{
+	int listeners[2] = { six_fd, four_fd }, client, server;
+	static const char *const addresses[2][2] = {
+		{ "::1", SIX_UPSTREAM }, { "127.0.0.1", FOUR_UPSTREAM }
+	};
+	struct daemon *d;
+
+	prepare();
+	name_server_set("later.test", NULL);
+	d = rig_start(*state, "[culvert]\nprobe = no\nresolve-interval = 0.1\n"
+			      "[forward later]\nlisten = " ONE "\nupstream = later.test:9103\n");
+	is_turned_away(NULL, ONE);
+	rig_wait_status(d, "errors.no-address", 1);
+	for (size_t i = 0; i < 2; i++) {
+		name_server_set("later.test", addresses[i][0]);
+		wait_address(d, 0, addresses[i][1]);
+		client = rig_dial(NULL, ONE);
+		server = accept_at(listeners[i]);
+		rig_talk_until(d, "later", rig_carrier(d, *state), client, server);
+		rig_reset(client);
+		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+		rig_wait_status(d, "resources.sessions", 0);
+	}
+	rig_wait_log(d, "upstream later.test:9103 has no address yet, so its clients are reset: "
+			"host name lookup failed: ");
+	rig_wait_log(d, "upstream later.test:9103 has no address: host name lookup failed: ");
+	rig_wait_log(d, "upstream later.test:9103 is " SIX_UPSTREAM "\n");
+	rig_stop(d);
+}
+
+/* --- names to listen at --- */
+
+#define HERE "[culvert]\nprobe = no\n[forward here]\nlisten = here.test:9001\n" TO_UPSTREAM
+
+/* One to listen at is needed at the start. */
+static void listens(void **state)
+{
+	struct daemon *d;
+
+	prepare();
+	name_server_set("here.test", NULL);
+	rig_refuses(*state, HERE, "forward here: listen \"here.test:9001\": host name lookup "
+				  "failed: ");
+	name_server_set("here.test", "127.0.0.1");
+	d = rig_start(*state, HERE);
+	is_reached(ONE);
+	rig_stop(d);
+}
+
+/* Whoever wants culvert to end does not wait for the name server; it is no failure. */
+static void start_hangs(void **state)
+{
+	static const int signals[] = { SIGTERM, SIGINT };
+	char program[PATH_MAX];
+
+	prepare();
+	beside_test(BUILT_CULVERT, program, sizeof(program));
+	for (size_t i = 0; i < 2; i++) {
+		unsigned int asked = name_server_asked();
+		int status = -1;
+		pid_t pid;
+
+		name_server_mode(NAMES_SILENT);
+		pid = fork();
+		if (!pid) {
+			execl(program, "culvert", "run", "--engine", (const char *)*state, "--probe",
+			      "no", "hangs.test:9002", RIG_UPSTREAM, NULL);
+			_exit(127);
+		}
+		while (name_server_asked() == asked)
+			poll(NULL, 0, 5);
+		kill(pid, signals[i]);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), 0);
+	}
+}
+
+/*
+ * A name to listen at is waited for, as it must be bound: by the reload, which holds up neither
+ * sessions nor the end.
+ */
+static void reload_hangs(void **state)
+{
+	struct daemon *d;
+	unsigned int asked;
+
+	prepare();
+	name_server_set("moves.test", "127.0.0.1");
+	d = rig_start(*state, MOVING);
+	wait_known(d, 1);
+	name_server_mode(NAMES_SILENT);
+	asked = name_server_asked();
+	rig_write(MOVING "[forward new]\nlisten = hangs.test:9002\nupstream = " RIG_UPSTREAM "\n");
+	daemon_signal(d, SIGHUP);
+	while (name_server_asked() == asked)
+		poll(NULL, 0, 5);
+	is_reached(ONE);
+	assert_int_equal(rig_status(d, "reload.finished"), 0);
+	rig_end_daemon(d);
+}
+
+/* --- name servers that are silent --- */
+
+/* Many names hang; those that are answered are found at once all the same. */
+#define HANGING 150
+
+static int add_hanging(char *text, size_t size, int n)
+{
+	int at = 0;
+
+	for (int i = 0; i < n; i++)
+		at += snprintf(text + at, size - (size_t)at,
+			       "[forward f%d]\nlisten = 127.0.0.2:%d\nupstream = f%d"
+			       NAMES_HANGS ":80\n", i, 10000 + i, i);
+	return at;
+}
+
+static void others_hang(void **state)
+{
+	static char text[HANGING * 100 + 1000];
+	int at = snprintf(text, sizeof(text), "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			  "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
+			  "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	struct daemon *d;
+
+	at += add_hanging(text + at, sizeof(text) - (size_t)at, HANGING);
+	prepare();
+	name_server_set("good.test", "127.0.0.1");
+	d = rig_start(*state, text);
+	is_served_by(d, *state, "good", ONE, "127.0.0.1:9100");
+	assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
+	/* a name that a reload brings, and one of a service, which is no name */
+	name_server_set("new.test", "127.0.0.1");
+	snprintf(text + at, sizeof(text) - (size_t)at,
+		 "[forward new]\nlisten = " THREE "\nupstream = new.test:9100\n"
+		 "[forward service]\nlisten = " FOUR "\nupstream = 127.0.0.1:http\n");
+	rig_reload_good(d, text);
+	is_reached(THREE);
+	is_turned_away(NULL, FOUR);
+	is_reached(TWO);
+	rig_reload_good(d, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+			   "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
+			   "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
+	rig_stop(d);
+}
+
+/* What /etc/hosts says needs no name server. */
+static void in_hosts(void **state)
+{
+	struct daemon *d;
+
+	prepare();
+	name_server_mode(NAMES_SILENT);
+	d = rig_start(*state, "[culvert]\nprobe = no\n"
+			      "[forward hosts]\nlisten = " ONE "\nupstream = LocalHost:9100\n");
+	is_served_by(d, *state, "hosts", ONE, "127.0.0.1:9100");
+	rig_stop(d);
+}
+
+/* It is asked again long before resolv.conf says so; for one family, if it must be. */
+static void not_all_answered(void **state)
+{
+	static const struct {
+		unsigned int a, aaaa;
+		const char *address;
+	} rows[] = {
+		{ 1, 1, NULL },
+		{ 1, 0, NULL },
+		{ 0, 1, NULL },
+		{ UINT32_MAX, 0, SIX_UPSTREAM },
+		{ 0, UINT32_MAX, FOUR_UPSTREAM },
+	};
+
+	prepare();
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		int client, listener = rows[i].address && rows[i].aaaa ? four_fd : six_fd;
+		struct daemon *d;
+
+		name_server_set("lossy.test", "::1 127.0.0.1");
+		name_server_mute("lossy.test", rows[i].a, rows[i].aaaa);
+		d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+				      "[forward lossy]\nlisten = " ONE "\n"
+				      "upstream = lossy.test:9103\n");
+		client = rig_dial(NULL, ONE);
+		rig_talk(client, accept_at(listener), 20);
+		if (rows[i].address)
+			wait_address(d, 0, rows[i].address);
+		assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 1);
+		assert_int_equal(lookup_int(d, 0, "lookup.failures"), 0);
+		rig_stop(d);
+	}
+}
+
 static const struct rig_row rows[] = {
 	{ "families", families },
 	{ "many-addresses", many_addresses },
@@ -197,6 +579,14 @@ static const struct rig_row rows[] = {
 	{ "moves", moves },
 	{ "moves-after-failure", moves_after_failure },
 	{ "reloads", reloads },
+	{ "answers-late", answers_late },
+	{ "exists-later", exists_later },
+	{ "listens", listens },
+	{ "start-hangs", start_hangs },
+	{ "reload-hangs", reload_hangs },
+	{ "others-hang", others_hang },
+	{ "in-hosts", in_hosts },
+	{ "not-all-answered", not_all_answered },
 };
 
 int main(void)

@@ -1,8 +1,139 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What the session log says: a line for each session, whatever carries it, with true figures. */
-#include "session_log_rig.h"
+/*
+ * The session log: a line for each session, whatever carries it, with true figures; what may become
+ * of its file while sessions run; and a log, be it that of sessions or the daemon's own, that cannot
+ * be opened or that nobody takes: no session waits for it, and neither does the start or the end.
+ */
+#include "forward_rig.h"
 
-#define TEST_SECONDS 100
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "hold.h"
+#include "load.h"
+
+#define TEST_SECONDS 200
+#define NOBODY 65534
+#define PLACE "/mnt" /* where our file system is */
+#define LOG PLACE "/log"
+#define CLOSED "127.0.0.1:9199" /* nobody listens */
+#define GLOBAL "[culvert]\nuser = nobody\nsession-log = " LOG "\n"
+#define FORWARD "[forward talk]\nlisten = " ONE "\n" TO_UPSTREAM
+#define LINES_MAX 20000
+
+static struct json_object *lines[LINES_MAX];
+static size_t n_lines;
+
+static void forget_lines(void)
+{
+	while (n_lines)
+		json_object_put(lines[--n_lines]);
+}
+
+/* Add those of PATH to the lines.  A line that is no JSON, or no whole line, ends the test. */
+static void read_lines(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	char text[8192];
+
+	if (!f) {
+		fail_msg("%s: %s", path, strerror(errno));
+		return;
+	}
+	while (fgets(text, sizeof(text), f)) {
+		assert_true(n_lines < LINES_MAX);
+		lines[n_lines] = strchr(text, '\n') ? json_tokener_parse(text) : NULL;
+		if (!lines[n_lines++])
+			fail_msg("%s: not a line of JSON: \"%s\"", path, text);
+	}
+	fclose(f);
+}
+
+/* Wait until the log has N lines. */
+static void wait_lines(struct daemon *d, size_t n)
+{
+	rig_wait_status(d, "session_log.lines", (int64_t)n);
+	forget_lines();
+	read_lines(LOG);
+	assert_int_equal(n_lines, n);
+}
+
+/* The line of the session whose client is at the port of FD. */
+static struct json_object *line_of(const char *client)
+{
+	for (size_t i = 0; i < n_lines; i++)
+		if (!strcmp(json_text(lines[i], "client"), client))
+			return lines[i];
+	fail_msg("no line of %s", client);
+	return NULL;
+}
+
+static struct json_object *forward_of_status(struct json_object *status, const char *name)
+{
+	struct json_object *list = json_at(status, "forwards");
+
+	for (size_t i = 0; i < json_object_array_length(list); i++) {
+		struct json_object *o = json_object_array_get_idx(list, i);
+
+		if (!strcmp(json_text(o, "name"), name))
+			return o;
+	}
+	fail_msg("no forward %s", name);
+	return NULL;
+}
+
+/* A request and its answer, and both ends close in peace. */
+static void short_session(void)
+{
+	struct ends e = connect_pair(NULL, ONE);
+
+	rig_talk_on(e, 1);
+	close_both(e);
+	forget(e.client);
+	forget(e.server);
+}
+
+/* A file system that goes with us. */
+static void mount_place(void)
+{
+	if (!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+	    !mount("culvert-test", PLACE, "tmpfs", MS_NOSUID | MS_NODEV,
+		   "size=64m,mode=755,uid=65534"))
+		return;
+	printf("skip: no file system of its own: %s\n", strerror(errno));
+	exit(EXIT_SKIP);
+}
+
+#define ROTATIONS 100
+
+static pid_t stopped; /* a process; 0: none */
+
+/* Whatever a test leaves behind. */
+static void remove_all(void)
+{
+	char path[64];
+
+	if (stopped)
+		kill(stopped, SIGKILL);
+	stopped = 0;
+	umount(PLACE "/small");
+	unlink(PLACE "/small/log");
+	rmdir(PLACE "/small");
+	unlink(PLACE "/gone/log");
+	rmdir(PLACE "/gone");
+	forget_lines();
+	unlink(LOG);
+	for (int i = 0; i < ROTATIONS; i++) {
+		snprintf(path, sizeof(path), LOG ".%d", i);
+		unlink(path);
+	}
+}
+
+/* --- what it says --- */
 
 static int64_t flow_sum(struct json_object *line, size_t dir)
 {
@@ -174,7 +305,6 @@ static void lines_of_sessions(void **state)
 	struct ends e;
 	char name[32];
 
-	assert_int_equal(truncate(LOG, 0), 0); /* of the test before */
 	conversation(d, *state);
 	one_way(d);
 	resets(d);
@@ -194,9 +324,337 @@ static void lines_of_sessions(void **state)
 	rig_close_sockets();
 }
 
+/* --- its file --- */
+
+static void rotate(struct daemon *d, const char *to)
+{
+	assert_int_equal(rename(LOG, to), 0);
+	daemon_signal(d, SIGUSR1);
+	RIG_WAIT(!access(LOG, F_OK), "the log is not opened anew");
+}
+
+static void count_ids(int64_t n)
+{
+	char *seen = calloc((size_t)n + 1, 1);
+
+	assert_non_null(seen);
+	assert_int_equal(n_lines, n);
+	for (size_t i = 0; i < n_lines; i++) {
+		int64_t id = json_int(lines[i], "id");
+
+		assert_in_range(id, 1, n);
+		assert_int_equal(seen[id]++, 0);
+		assert_string_equal(json_text(lines[i], "end"), "finished");
+		assert_int_equal(json_int(lines[i], "bytes_to_upstream"), LOAD_MESSAGES * MESSAGE);
+		assert_int_equal(json_int(lines[i], "bytes_to_client"), LOAD_MESSAGES * MESSAGE);
+	}
+	free(seen);
+}
+
+static void rotation(void **state)
+{
+	struct daemon *d;
+	struct json_object *status;
+	char path[64], why[1024];
+	int64_t accepted;
+
+	d = rig_start(*state, GLOBAL FORWARD);
+	load_begin(ONE, upstream_fd, 1, 0, NULL);
+	for (int i = 0; i < ROTATIONS; i++) {
+		snprintf(path, sizeof(path), LOG ".%d", i);
+		rotate(d, path);
+	}
+	load_end();
+	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
+		fail_msg("%s", why);
+	status = query(d, "status");
+	accepted = json_int(forward_of_status(status, "talk"), "accepted");
+	json_object_put(status);
+	assert_true(accepted > 0);
+	rig_wait_status(d, "session_log.lines", accepted);
+	assert_int_equal(rig_status(d, "session_log.lost"), 0);
+	assert_int_equal(rig_status(d, "session_log.errors"), 0);
+	forget_lines();
+	for (int i = 0; i < ROTATIONS; i++) {
+		snprintf(path, sizeof(path), LOG ".%d", i);
+		read_lines(path);
+		unlink(path);
+	}
+	read_lines(LOG);
+	count_ids(accepted);
+	rig_stop(d);
+}
+
+/* --- no room, no directory --- */
+
+#define BALLAST PLACE "/small/ballast"
+#define SMALL PLACE "/small/log"
+
+static void mount_small(void)
+{
+	static const char block[4096];
+	int fd;
+
+	assert_int_equal(mkdir(PLACE "/small", 0755), 0);
+	assert_int_equal(mount("culvert-test", PLACE "/small", "tmpfs", MS_NOSUID | MS_NODEV,
+			       "size=64k,mode=755,uid=65534"), 0);
+	fd = open(BALLAST, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	assert_true(fd >= 0);
+	for (int i = 0; i < 14; i++) /* of 16 pages */
+		assert_int_equal(write(fd, block, sizeof(block)), sizeof(block));
+	close(fd);
+}
+
+/* Each of N sessions has its line, or has lost it. */
+static void wait_counted(struct daemon *d, int64_t n)
+{
+	RIG_WAIT(rig_status(d, "session_log.lines") + rig_status(d, "session_log.lost") >= n,
+		 "some sessions have neither a line nor lost it");
+}
+
+/* Sessions go on; lines are lost and counted; and none is there in part. */
+static void full_disk(void **state)
+{
+	struct daemon *d;
+	int64_t lost, n = 0;
+
+	mount_small();
+	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " SMALL "\n" FORWARD);
+	while (!rig_status(d, "session_log.lost")) {
+		short_session();
+		assert_true(++n < 1000);
+	}
+	for (int i = 0; i < 10; i++, n++)
+		short_session();
+	rig_wait_status(d, "resources.sessions", 0);
+	assert_true(rig_status(d, "session_log.errors") >= 1);
+	assert_int_equal(unlink(BALLAST), 0);
+	wait_counted(d, n);
+	lost = rig_status(d, "session_log.lost");
+	for (int i = 0; i < 10; i++, n++)
+		short_session();
+	rig_wait_status(d, "session_log.lines", n - lost);
+	assert_int_equal(rig_status(d, "session_log.lost"), lost);
+	forget_lines();
+	read_lines(SMALL);
+	assert_int_equal(n_lines, n - lost);
+	rig_stop(d);
+}
+
+/* As below the systemd unit, outside its own directories. */
+static void read_only(void **state)
+{
+	struct daemon *d;
+
+	assert_int_equal(mkdir(PLACE "/small", 0755), 0);
+	assert_int_equal(chown(PLACE "/small", NOBODY, NOBODY), 0);
+	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " SMALL "\n" FORWARD);
+	assert_int_equal(mount("culvert-test", PLACE "/small", "tmpfs",
+			       MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=755,uid=65534"), 0);
+	daemon_signal(d, SIGUSR1);
+	rig_wait_log(d, "is written on: Read-only file system: under the systemd unit "
+			"/var/log/culvert can be written (LogsDirectory=), and " PLACE "/small "
+			"with ReadWritePaths= in a drop-in");
+	assert_int_equal(umount(PLACE "/small"), 0);
+	unlink(SMALL);
+	rig_stop(d);
+}
+
+/* --- a log that is not taken; what carries the sessions does not matter --- */
+
+static void directory_gone(void **state)
+{
+	const char *conf = "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD;
+	struct daemon *d;
+
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
+	d = rig_start(*state, conf);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 1);
+	assert_int_equal(unlink(PLACE "/gone/log"), 0);
+	assert_int_equal(rmdir(PLACE "/gone"), 0);
+	daemon_signal(d, SIGUSR1);
+	rig_wait_status(d, "session_log.errors", 1);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 2); /* into the file that has no name any more */
+	rig_wait_log(d, "cannot be opened anew, so the old file is written on: ");
+	rig_wait_log(d, "(install -d -o nobody " PLACE "/gone)");
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
+	daemon_signal(d, SIGUSR1);
+	while (access(PLACE "/gone/log", F_OK))
+		poll(NULL, 0, 5);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 3);
+	forget_lines();
+	read_lines(PLACE "/gone/log");
+	assert_int_equal(n_lines, 1);
+	rig_stop(d);
+}
+
+/* Where the account may make no file, the privileged process does it; without that one nobody. */
+static void directory_of_root(void **state)
+{
+	static const char *const globals[] = { "", "privileged-process = no\n" };
+	char conf[400];
+
+	for (size_t without = 0; without < 2; without++) {
+		struct daemon *d;
+
+		remove_all();
+		assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+		snprintf(conf, sizeof(conf), "[culvert]\nuser = nobody\nsession-log = " PLACE
+			 "/gone/log\n%s" FORWARD, globals[without]);
+		d = rig_start(*state, conf);
+		short_session();
+		rig_wait_status(d, "session_log.lines", 1);
+		assert_int_equal(rename(PLACE "/gone/log", LOG), 0);
+		daemon_signal(d, SIGUSR1);
+		if (without)
+			rig_wait_status(d, "session_log.errors", 1);
+		while (!without && access(PLACE "/gone/log", F_OK))
+			poll(NULL, 0, 5);
+		short_session();
+		rig_wait_status(d, "session_log.lines", 2);
+		forget_lines();
+		read_lines(LOG);
+		assert_int_equal(n_lines, without ? 2 : 1);
+		rig_stop(d);
+	}
+}
+
+/* Whoever reads the log through a FIFO and stops doing so holds up nobody. */
+static void deaf_reader(void **state)
+{
+	struct daemon *d;
+	int fd;
+
+	assert_int_equal(mkfifo(LOG, 0600), 0);
+	assert_int_equal(chown(LOG, NOBODY, NOBODY), 0);
+	fd = open(LOG, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_true(fcntl(fd, F_SETPIPE_SZ, 4096) >= 0);
+	d = rig_start(*state, GLOBAL FORWARD);
+	for (int i = 0; i < 30; i++)
+		short_session();
+	rig_stop(d);
+	close(fd);
+}
+
+static void wait_hopeless(struct daemon *d)
+{
+	rig_close_sockets();
+	daemon_signal(d, SIGTERM);
+	rig_wait_log(d, "the last lines are lost: it cannot be written");
+}
+
+/* A disk that answers no more: the thread that writes never comes back from it. */
+static void hung_disk(void **state)
+{
+	struct daemon *d = rig_start(*state, GLOBAL FORWARD);
+	pid_t writer;
+	int status;
+
+	short_session();
+	rig_wait_status(d, "session_log.lines", 1);
+	RIG_WAIT((writer = hold_find(rig_pid(d), SYS_futex)) > 0, "nobody waits for lines");
+	assert_int_equal(hold_begin(writer), 0);
+	short_session();
+	assert_int_equal(hold_before(writer, SYS_write, RIG_PATIENCE_MS), 0);
+	for (int i = 0; i < 20; i++)
+		short_session();
+	daemon_signal(d, SIGUSR1);
+	short_session();
+	assert_int_equal(rig_status(d, "session_log.lines"), 1);
+	wait_hopeless(d);
+	assert_int_equal(waitpid(writer, &status, __WALL), writer);
+	rig_join(d);
+}
+
+/* The same for a privileged process that does not answer: the file is to be opened by it. */
+static void hung_opener(void **state)
+{
+	struct daemon *d;
+
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n"
+			      FORWARD);
+	short_session();
+	rig_wait_status(d, "session_log.lines", 1);
+	stopped = daemon_privileged(d);
+	assert_true(stopped > 0);
+	assert_int_equal(kill(stopped, SIGSTOP), 0);
+	assert_int_equal(rename(PLACE "/gone/log", LOG), 0);
+	daemon_signal(d, SIGUSR1);
+	for (int i = 0; i < 20; i++)
+		short_session();
+	wait_hopeless(d);
+	rig_join(d);
+}
+
+/* Sessions, and their end, and the daemon's, with a log of its own that nobody takes. */
+static void logging_to(int fd)
+{
+	static const char *const args[] = { "--user", "nobody", "--log-level", "debug", ONE,
+					    RIG_UPSTREAM, NULL };
+	struct daemon_conf conf = { .args = args, .log_to = fd };
+	char why[1024];
+
+	if (daemon_start(&conf, &running, why, sizeof(why)))
+		fail_msg("%s", why);
+	for (int i = 0; i < 20; i++)
+		short_session();
+	rig_stop(running);
+}
+
+static void fill(int fd)
+{
+	static const char page[4096];
+
+	assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+	while (write(fd, page, sizeof(page)) > 0)
+		;
+	assert_int_equal(fcntl(fd, F_SETFL, 0), 0);
+}
+
+/* Full from the start, as with a reader that is stopped; and then without a reader: EPIPE. */
+static void log_is_full(void **state)
+{
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	fill(fds[1]);
+	logging_to(fds[1]);
+	close(fds[0]);
+	logging_to(fds[1]);
+	close(fds[1]);
+}
+
+static void log_is_closed(void **state)
+{
+	(void)state;
+	logging_to(DAEMON_NO_STDERR);
+}
+
+static const struct rig_row rows[] = {
+	{ "lines", lines_of_sessions },
+	{ "rotation", rotation },
+	{ "full-disk", full_disk },
+	{ "read-only", read_only },
+	{ "directory-gone", directory_gone, true },
+	{ "directory-of-root", directory_of_root, true },
+	{ "deaf-reader", deaf_reader, true },
+	{ "hung-disk", hung_disk, true },
+	{ "hung-opener", hung_opener, true },
+	{ "full", log_is_full, true },
+	{ "closed", log_is_closed, true },
+};
+
 int main(void)
 {
-	static const struct rig_row rows[] = { { "lines", lines_of_sessions } };
-
-	return run_with_place("test_session_log", TEST_SECONDS, rows, 1);
+	rig_prepare = mount_place;
+	rig_tidy = remove_all;
+	return rig_run("test_session_log", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

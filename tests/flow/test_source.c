@@ -1,12 +1,155 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * How connections to the upstream leave, on each engine: source address, mark, interface, and from
- * the client's own address, between three machines.  Each conversation goes on until the engine's
- * carrier has it, and every byte is compared.
+ * the client's own address, which a reload may change while sessions live and clients come.
+ *
+ * There are a client, the gateway where culvert runs, and a server (netlab.h), with the routes that
+ * docs/operations.md asks for.  Each conversation goes on until the engine's carrier has it, and
+ * every byte is compared.
  */
-#include "source_rig.h"
+#include "forward_rig.h"
+
+#include "base/addr.h"
+#include "load.h"
+#include "netlab.h"
 
 #define TEST_SECONDS 240
+
+#define GATE4 "10.77.1.2"
+#define GATE6 "[fd77:1::2]"
+#define SERVER4 "10.77.2.1:9100"
+#define SERVER6 "[fd77:2::1]:9100"
+#define HIDDEN4 "192.0.2.1:9100" /* of the server, and no route leads there but a mark's */
+#define HIDDEN6 "[2001:db8:77::1]:9100"
+#define TWICE "198.51.100.1:9100" /* both machines have it */
+
+/* Listeners of the two machines. */
+static int server4, server6, hidden4, hidden6, twice_server, twice_client;
+
+/* --- the network --- */
+
+static const char *const routes[] = {
+	"ip addr add 10.77.2.3/24 dev s",
+	"ip addr add fd77:2::3/64 dev s nodad preferred_lft 0", /* not by default */
+	/* a mark leads where no other packet gets */
+	"ip rule add fwmark 0x4d lookup 77 && ip -6 rule add fwmark 0x4d lookup 77",
+	"ip route add 192.0.2.1 via 10.77.2.1 table 77",
+	"ip -6 route add 2001:db8:77::1 via fd77:2::1 table 77",
+	/* the same address by two interfaces */
+	"ip route add 198.51.100.1 via 10.77.2.1 dev s metric 50",
+	"ip route add 198.51.100.1 via 10.77.1.1 dev c metric 100",
+	/* docs/operations.md: what the upstream answers to a client comes to this machine */
+	"ip route add local default dev lo table 78",
+	"ip -6 route add local default dev lo table 78",
+	"ip rule add iif s ipproto tcp sport 9100 lookup 78",
+	"ip -6 rule add iif s ipproto tcp sport 9100 lookup 78",
+	/* and what clients say to the upstream */
+	"ip rule add iif c ipproto tcp dport 9100 lookup 78",
+	"ip -6 rule add iif c ipproto tcp dport 9100 lookup 78",
+};
+
+static void must_run(enum machine m, const char *command)
+{
+	if (netlab_run(m, command)) {
+		fprintf(stderr, "failed: %s\n", command);
+		exit(1);
+	}
+}
+
+static int listen_at(enum machine m, const char *where)
+{
+	int fd;
+
+	netlab_enter(m);
+	fd = net_listen(where, 1000);
+	netlab_enter(GATEWAY);
+	if (fd < 0) {
+		fprintf(stderr, "%s: %s\n", where, strerror(-fd));
+		exit(1);
+	}
+	return fd;
+}
+
+static void make_network(void)
+{
+	netlab_up(rig_rows->prog);
+	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
+		must_run(GATEWAY, routes[i]);
+	must_run(SERVER_MACHINE, "ip addr add 192.0.2.1/32 dev lo && "
+				 "ip addr add 198.51.100.1/32 dev lo && "
+				 "ip addr add 2001:db8:77::1/128 dev lo nodad");
+	must_run(CLIENT_MACHINE, "ip addr add 198.51.100.1/32 dev lo");
+	server4 = listen_at(SERVER_MACHINE, SERVER4);
+	server6 = listen_at(SERVER_MACHINE, SERVER6);
+	hidden4 = listen_at(SERVER_MACHINE, HIDDEN4);
+	hidden6 = listen_at(SERVER_MACHINE, HIDDEN6);
+	twice_server = listen_at(SERVER_MACHINE, TWICE);
+	twice_client = listen_at(CLIENT_MACHINE, TWICE);
+	upstream_fd = server4;
+}
+
+/* --- sessions --- */
+
+static int dial(const char *to)
+{
+	int fd;
+
+	netlab_enter(CLIENT_MACHINE);
+	fd = rig_dial(NULL, to);
+	netlab_enter(GATEWAY);
+	return fd;
+}
+
+static int accept_on(int listener)
+{
+	upstream_fd = listener;
+	return rig_accept();
+}
+
+/* One end of FD, without the port. */
+static const char *host_of(int fd, bool peer)
+{
+	static char text[ADDR_STRLEN];
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+
+	assert_int_equal(peer ? getpeername(fd, (struct sockaddr *)&ss, &len) :
+				getsockname(fd, (struct sockaddr *)&ss, &len), 0);
+	addr_format((struct sockaddr *)&ss, len, text, sizeof(text));
+	*strrchr(text, ':') = '\0';
+	return text;
+}
+
+static struct ends open_at(const char *to, int listener)
+{
+	struct ends e = { dial(to), accept_on(listener) };
+
+	return e;
+}
+
+/* A conversation through FORWARD at TO that LISTENER gets, from FROM. */
+static void converse(struct daemon *d, const char *engine, const char *forward, const char *to,
+		     int listener, const char *from)
+{
+	struct ends e = open_at(to, listener);
+
+	if (strcmp(host_of(e.server, true), from) != 0)
+		fail_msg("%s: from %s, not from %s", forward, host_of(e.server, true), from);
+	rig_talk_until(d, forward, rig_carrier(d, engine), e.client, e.server);
+	rig_talk_on(e, 50);
+}
+
+/* --- every row with every engine --- */
+
+static void tidy(void)
+{
+	const int listeners[] = { server4, server6, hidden4, hidden6, twice_server, twice_client };
+
+	netlab_enter(GATEWAY);
+	for (size_t i = 0; i < sizeof(listeners) / sizeof(listeners[0]); i++)
+		net_drain_listener(listeners[i]);
+}
+
 /* --- tests --- */
 
 static void leaving(void **state)
@@ -241,6 +384,143 @@ static void reloaded(void **state)
 	rig_stop(d);
 }
 
+/* --- a reload that makes a forward transparent, and takes that back --- */
+
+#define AT_GATE GATE4 ":9001"
+#define CULVERT "[culvert]\nworkers = 3\n"
+#define FILE_OF(all, four) \
+	CULVERT all \
+	"[forward four]\nlisten = " AT_GATE "\nupstream = " SERVER4 "\n" four \
+	"[forward any]\nlisten = 0.0.0.0:9100\nupstream = " SERVER4 "\n"
+#define LIMITED FILE_OF("", "max-sessions = 1\n")
+#define OPAQUE FILE_OF("", "")
+#define TRANSPARENT FILE_OF("transparent = yes\n", "")
+#define OTHER CULVERT "[forward other]\nlisten = " GATE4 ":9009\nupstream = " SERVER4 "\n"
+#define QUEUED 12
+#define CHANGES 10
+
+/* A conversation, as the server sees it from FROM. */
+static struct ends open_session(const char *from)
+{
+	struct ends e = open_at(AT_GATE, server4);
+
+	assert_string_equal(host_of(e.server, true), from);
+	rig_talk_on(e, 10);
+	return e;
+}
+
+/* Clients that connect to the server itself are intercepted, or get no answer. */
+static void is_intercepted(bool yes)
+{
+	struct sockaddr_storage a;
+	struct pollfd p = { .events = POLLOUT };
+	socklen_t len;
+
+	assert_int_equal(net_addr(SERVER4, &a, &len), 0);
+	netlab_enter(CLIENT_MACHINE);
+	p.fd = keep(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+	netlab_enter(GATEWAY);
+	assert_int_equal(connect(p.fd, (struct sockaddr *)&a, len), -1);
+	assert_int_equal(errno, EINPROGRESS);
+	if (yes) {
+		assert_int_equal(poll(&p, 1, RIG_PATIENCE_MS), 1);
+		assert_string_equal(host_of(p.fd, true), "10.77.2.1");
+		forget(accept_on(server4));
+	} else {
+		assert_int_equal(poll(&p, 1, 100), 0);
+	}
+	forget(p.fd);
+}
+
+/* --- clients that come all the time --- */
+
+static void be_client(void)
+{
+	netlab_enter(CLIENT_MACHINE);
+}
+
+/* None of them notices. */
+static void change_under_load(struct daemon *d)
+{
+	load_begin(AT_GATE, server4, 2, 0, be_client);
+	for (int i = 0; i < CHANGES; i++)
+		rig_reload_good(d, i % 2 ? OPAQUE : TRANSPARENT);
+	printf("%d changes, %lu connections\n", CHANGES, load_end());
+}
+
+/* --- the test --- */
+
+/* They have connected, and wait in the backlog: the forward has a session, and may have one. */
+static void queue_up(int clients[QUEUED])
+{
+	for (int i = 0; i < QUEUED; i++) {
+		unsigned char number = (unsigned char)i;
+
+		clients[i] = dial(AT_GATE);
+		rig_send(clients[i], &number, 1);
+	}
+	rig_accept_none();
+}
+
+/* Each has its session, as of the forward that there is now. */
+static void queue_is_served(int clients[QUEUED])
+{
+	bool seen[QUEUED] = { false };
+
+	for (int i = 0; i < QUEUED; i++) {
+		int server = accept_on(server4);
+		unsigned char number = QUEUED;
+
+		assert_string_equal(host_of(server, true), "10.77.1.1");
+		rig_receive(server, &number, 1);
+		assert_true(number < QUEUED && !seen[number]);
+		seen[number] = true;
+		rig_talk(clients[number], server, 5);
+		rig_reset(clients[number]);
+		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+		forget(server);
+	}
+}
+
+static void hang_up(struct daemon *d, struct ends e)
+{
+	rig_hang_up(e);
+	rig_wait_status(d, "resources.sessions", 0);
+}
+
+static void changes(void **state)
+{
+	struct daemon *d = rig_start(*state, LIMITED);
+	struct ends before = open_session("10.77.2.2"), meanwhile, after;
+	int queued[QUEUED];
+
+	rig_talk_until(d, "four", rig_carrier(d, *state), before.client, before.server);
+	queue_up(queued);
+	is_intercepted(false);
+	rig_reload_good(d, TRANSPARENT);
+	queue_is_served(queued);
+	rig_talk_on(before, 50);
+	is_intercepted(true);
+	hang_up(d, before);
+
+	meanwhile = open_session("10.77.1.1");
+	rig_talk_until(d, "four", rig_carrier(d, *state), meanwhile.client, meanwhile.server);
+	rig_reload_good(d, OPAQUE);
+	is_intercepted(false);
+	rig_talk_on(meanwhile, 50);
+	after = open_session("10.77.2.2");
+
+	change_under_load(d);
+	rig_talk_on(meanwhile, 50);
+	rig_talk_on(after, 50);
+	rig_hang_up(after);
+	hang_up(d, meanwhile);
+	/* what has been replaced goes with the address, so nothing is left over */
+	rig_reload_good(d, OTHER);
+	rig_reload_good(d, LIMITED);
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
 	{ "leaving", leaving },
 	{ "transparent", transparent },
@@ -250,9 +530,13 @@ static const struct rig_row rows[] = {
 	{ "stock", stock, true },
 	{ "hung", hung, true },
 	{ "reloaded", reloaded, true },
+	{ "changes", changes },
 };
 
 int main(void)
 {
-	return source_run("test_source", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	env_need_ipv6("test_source");
+	rig_prepare = make_network;
+	rig_tidy = tidy;
+	return rig_run("test_source", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * What a line of the session log says, and that each line is written once or counted as lost.  What
- * becomes of files and disks is in tests/flow/test_session_log_file.c and test_log_not_taken.c.
+ * becomes of files and disks is in tests/flow/test_session_log.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>
