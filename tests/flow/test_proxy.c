@@ -546,6 +546,7 @@ static void handovers(void **state)
 	pthread_join(p.thread, NULL);
 	check_client(d, "both", fd, "1.2.3.4:5");
 	rig_talk_until(d, "both", carrier, fd, server);
+	rig_talk(fd, server, 50); /* by that carrier, before `auto` may find a reason to leave it */
 	for (int i = 0; i < 2; i++) {
 		flood(d, fd, server, 0, stream);
 		flood(d, server, fd, 1, stream);
