@@ -2,8 +2,21 @@
 #include "datapath/carrier.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
 
-enum pump carrier_dst_error(struct pump_io *io, int error)
+#include "base/syscalls_needed.h"
+#include "datapath/tcp.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL(recvfrom),
+	SYSCALL(sendto),
+	SYSCALL(splice));
+
+#define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
+
+/* What a failed write to the target means: EAGAIN, memory pressure, or the end. */
+static enum pump dst_error(struct pump_io *io, int error)
 {
 	if (error == EAGAIN)
 		return PUMP_BLOCKED;
@@ -27,4 +40,259 @@ void carrier_release(struct flow *f, struct pool *pool)
 	f->tail = NULL;
 	f->pipe = NULL;
 	f->pending = 0;
+}
+
+/* --- copy: read, buffer, write --- */
+
+/* Room in the last buffer that is worth another read. */
+#define TAIL_ROOM 4096
+
+static void append(struct flow *f, struct buffer *b)
+{
+	if (f->tail)
+		f->tail->next = b;
+	else
+		f->head = b;
+	f->tail = b;
+}
+
+/* Give back the first buffer; it is empty.  One is kept in SPARE, for the next read. */
+static void drop_head(struct pump_io *io, struct buffer **spare)
+{
+	struct flow *f = io->flow;
+	struct buffer *b = f->head;
+
+	f->head = b->next;
+	if (!f->head)
+		f->tail = NULL;
+	b->next = NULL;
+	b->at = b->len = 0;
+	if (*spare)
+		pool_buffer_put(io->pool, b);
+	else
+		*spare = b;
+}
+
+/* Write what is pending.  PUMP_MORE: all of it is written. */
+static enum pump copy_flush(struct pump_io *io, struct buffer **spare)
+{
+	struct flow *f = io->flow;
+
+	while (f->head) {
+		struct buffer *b = f->head;
+		ssize_t n = send(io->dst, b->data + b->at, b->len - b->at,
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0) {
+			if (errno == EINTR)
+				continue;
+			return dst_error(io, errno);
+		}
+		b->at += (uint32_t)n;
+		f->pending -= (uint32_t)n;
+		f->user_out += (uint64_t)n;
+		if (b->at == b->len)
+			drop_head(io, spare);
+	}
+	return PUMP_MORE;
+}
+
+/* Read up to WANT bytes to the end of B.  PUMP_MORE: it got some, *RET_N. */
+static enum pump copy_fill(struct pump_io *io, struct buffer *b, size_t want, uint32_t *ret_n)
+{
+	ssize_t n;
+
+	do
+		n = recv(io->src, b->data + b->len, want, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	if (n == 0)
+		return PUMP_EOF;
+	if (n < 0) {
+		if (errno == EAGAIN)
+			return PUMP_EMPTY;
+		io->error = errno;
+		return PUMP_SRC_ERROR;
+	}
+	io->read += (uint64_t)n;
+	io->reads++;
+	io->flow->user_in += (uint64_t)n;
+	io->flow->pending += (uint32_t)n;
+	b->len += (uint32_t)n;
+	*ret_n = (uint32_t)n;
+	return PUMP_MORE;
+}
+
+static size_t at_most(uint64_t want, uint64_t limit)
+{
+	return (size_t)(want < limit ? want : limit);
+}
+
+enum pump copy_pump(struct pump_io *io)
+{
+	struct flow *f = io->flow;
+	struct buffer *spare = NULL;
+	enum pump result = copy_flush(io, &spare);
+
+	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;
+	     round++) {
+		uint32_t n = 0;
+		size_t want;
+
+		if (!spare)
+			spare = pool_buffer_get(io->pool, io->buffer_size);
+		if (!spare)
+			return PUMP_STARVED;
+		want = at_most(spare->size, io->limit - io->read);
+		result = copy_fill(io, spare, want, &n);
+		if (result != PUMP_MORE)
+			break;
+		append(f, spare);
+		spare = NULL;
+		result = copy_flush(io, &spare);
+		if (result == PUMP_MORE && n < want && !io->until_eof)
+			result = PUMP_EMPTY;
+	}
+	if (spare)
+		pool_buffer_put(io->pool, spare);
+	return result;
+}
+
+enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
+{
+	struct flow *f = io->flow;
+	enum pump result = PUMP_MORE;
+
+	while (result == PUMP_MORE && io->read < io->limit && f->pending < most) {
+		size_t room = f->tail ? f->tail->size - f->tail->len : 0;
+		struct buffer *b = f->tail;
+		uint32_t n = 0;
+
+		if (!b || (room < TAIL_ROOM && room < io->limit - io->read)) {
+			b = pool_buffer_get(io->pool, io->buffer_size);
+			if (!b)
+				return PUMP_STARVED;
+			room = b->size;
+		}
+		result = copy_fill(io, b, at_most(room, io->limit - io->read), &n);
+		if (b != f->tail && n)
+			append(f, b);
+		else if (b != f->tail)
+			pool_buffer_put(io->pool, b);
+	}
+	return result;
+}
+
+/* --- splice: socket, pipe, socket --- */
+
+/* Empty the pipe into the target.  PUMP_MORE: it is empty. */
+static enum pump splice_flush(struct pump_io *io)
+{
+	struct flow *f = io->flow;
+
+	while (f->pending) {
+		ssize_t n = splice(f->pipe->read_fd, NULL, io->dst, NULL, f->pending, SPLICE_FLAGS);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		/* 0: no kernel is known to do that, but it must not be an endless loop */
+		if (n <= 0)
+			return dst_error(io, n ? errno : EPIPE);
+		f->pending -= (uint32_t)n;
+		f->user_out += (uint64_t)n;
+	}
+	return PUMP_MORE;
+}
+
+/*
+ * splice(2) returned 0, or EAGAIN although epoll had said "readable".  That is also what it does
+ * when an urgent byte is next: tcp_read_sock() stops there, whatever SO_OOBINLINE says.  Taken for
+ * EOF it would cut the stream off, taken for "empty" it would spin.
+ */
+static enum pump look_closer(struct pump_io *io)
+{
+	char c;
+	ssize_t n = tcp_peek(io->src, &c, 1, 0);
+
+	if (n == 0)
+		return PUMP_EOF;
+	if (n > 0)
+		return PUMP_UNSUPPORTED;
+	if (errno == EAGAIN)
+		return PUMP_EMPTY;
+	io->error = errno;
+	return PUMP_SRC_ERROR;
+}
+
+/*
+ * The pipe is filled only when it is empty: then EAGAIN can only mean that the source is, and not
+ * that the pipe is full.
+ */
+static enum pump splice_fill(struct pump_io *io)
+{
+	struct flow *f = io->flow;
+	size_t want = f->pipe->size;
+	ssize_t n;
+
+	if (want > io->limit - io->read)
+		want = (size_t)(io->limit - io->read);
+	do
+		n = splice(io->src, NULL, f->pipe->write_fd, NULL, want, SPLICE_FLAGS);
+	while (n < 0 && errno == EINTR);
+	if (n == 0)
+		return look_closer(io);
+	if (n < 0) {
+		if (errno == EAGAIN)
+			return io->reads ? PUMP_EMPTY : look_closer(io);
+		if (errno == EINVAL)
+			return PUMP_UNSUPPORTED;
+		io->error = errno;
+		return PUMP_SRC_ERROR;
+	}
+	io->read += (uint64_t)n;
+	io->reads++;
+	f->user_in += (uint64_t)n;
+	f->pending = (uint32_t)n;
+	return PUMP_MORE;
+}
+
+/*
+ * True if a read of N bytes has most likely taken all that there was: a guess that saves the call
+ * that would say EAGAIN.  That N is below the pipe's size proves nothing: each slot of the pipe,
+ * one for 4 KiB of its size, takes one segment, however small, and 128 segments of 1448 bytes fill
+ * a pipe of 512 KiB.  But with segments of 1 KiB or more a full pipe holds at least a quarter of
+ * its size.  Where segments are smaller, a wrong guess costs one epoll_wait for each full pipe.
+ */
+static bool was_all(const struct pump_io *io, uint64_t n)
+{
+	return !io->until_eof && n < io->flow->pipe->size / 4 && io->read < io->limit;
+}
+
+enum pump splice_pump(struct pump_io *io)
+{
+	struct flow *f = io->flow;
+	uint64_t turn = io->limit < PUMP_BYTES ? io->limit : PUMP_BYTES;
+	enum pump result = PUMP_MORE;
+
+	if (!f->pipe) {
+		f->pipe = pool_pipe_get(io->pool);
+		if (!f->pipe)
+			return PUMP_STARVED;
+	}
+	if (f->pending)
+		result = splice_flush(io);
+	for (int round = 0; result == PUMP_MORE && io->read < turn && round < PUMP_ROUNDS;
+	     round++) {
+		uint64_t before = io->read;
+
+		result = splice_fill(io);
+		if (result == PUMP_MORE)
+			result = splice_flush(io);
+		if (result == PUMP_MORE && was_all(io, io->read - before))
+			result = PUMP_EMPTY;
+	}
+	if (!f->pending) {
+		pool_pipe_put(io->pool, f->pipe, true);
+		f->pipe = NULL;
+	}
+	return result;
 }

@@ -44,9 +44,6 @@ enum pump splice_pump(struct pump_io *io);
 /* Give back what a flow has borrowed; pending bytes are discarded. */
 void carrier_release(struct flow *f, struct pool *pool);
 
-/* What a failed write to the target means: EAGAIN, memory pressure, or the end. */
-enum pump carrier_dst_error(struct pump_io *io, int error);
-
 /*
  * Fairness: so many reads, or bytes, of one flow before others get their turn.  A target that takes
  * all would make a splice turn of 16 x 512 KiB otherwise; copy reads no more in 16 x 64 KiB.
