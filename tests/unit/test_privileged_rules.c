@@ -166,23 +166,6 @@ static void test_sockets(void **state)
 	assert_int_equal(judge(&q), -EPERM);
 }
 
-static void test_transparent(void **state)
-{
-	struct privileged_request q = listen_on(CLEAR, "0.0.0.0:27");
-
-	(void)state;
-	q.op = PRIVILEGED_TRANSPARENT;
-	assert_int_equal(judge(&q), -EBADMSG); /* it asks for no descriptors */
-	q.count = 0;
-	assert_int_equal(judge(&q), 0);
-	addr_set_port(&q.addr, htons(444));
-	assert_int_equal(judge(&q), -EPERM);
-	q = listen_on(WEB, "0.0.0.0:443");
-	q.op = PRIVILEGED_TRANSPARENT;
-	q.count = 0;
-	assert_int_equal(judge(&q), -EPERM);
-}
-
 static void test_generations(void **state)
 {
 	struct privileged_request q = listen_on(WEB, "0.0.0.0:444");
@@ -302,7 +285,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_listen),
 		cmocka_unit_test(test_sockets),
-		cmocka_unit_test(test_transparent),
 		cmocka_unit_test(test_generations),
 		cmocka_unit_test(test_malformed_numbers),
 		cmocka_unit_test(test_malformed_addresses),

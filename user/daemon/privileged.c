@@ -12,9 +12,9 @@
  * It keeps no descriptor that it has handed over, and tells the daemon when it has closed them all
  * (PRIVILEGED_CLOSED).  Until then the daemon must not use them: see close_side() in relay/session.c.
  *
- * The daemon is not trusted.  All that comes from it is one struct of a fixed size, with at most one
- * socket, and privileged_judge() says whether it is allowed.  What is not allowed is refused; who sends what
- * the daemon would never send is somebody else in its place, and gets nothing any more.
+ * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
+ * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what the
+ * daemon would never send is somebody else in its place, and gets nothing any more.
  */
 #include "daemon/privileged.h"
 
@@ -118,16 +118,6 @@ static int judge_listen(const struct privileged_request *q, const struct config 
 	return may_listen(&c->forwards[q->forward].listen, *a) ? 0 : -EPERM;
 }
 
-static int judge_transparent(const struct privileged_request *q, const struct forward_conf *fc,
-			     const char **ret_why)
-{
-	*ret_why = "a malformed address";
-	if (!is_sane(&q->addr) || !addr_is_inet(&q->addr) || q->count)
-		return -EBADMSG;
-	*ret_why = "the forward is not transparent, or does not listen on that address";
-	return fc->transparent && may_listen(&fc->listen, q->addr) ? 0 : -EPERM;
-}
-
 static int judge_sockets(const struct privileged_request *q, const struct config *c,
 			 const char **ret_why)
 {
@@ -176,8 +166,6 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 		return judge_listen(q, c, ret_why);
 	case PRIVILEGED_SOCKETS:
 		return judge_sockets(q, c, ret_why);
-	case PRIVILEGED_TRANSPARENT:
-		return judge_transparent(q, &c->forwards[q->forward], ret_why);
 	default:
 		*ret_why = "an unknown request";
 		return -EBADMSG;
@@ -197,7 +185,7 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 
 static const struct syscall_need needed[] = {
 	/* the pair */
-	SYSCALL(recvmsg), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
+	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
 	/* the file, and who could have written it; names of services */
 	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
@@ -427,22 +415,6 @@ static void make_listeners(const struct privileged_request *q, const struct forw
 	refuse(-r, why);
 }
 
-/* FD is closed before the answer, so that the daemon's is the only one. */
-static void make_transparent(const struct privileged_request *q, int fd)
-{
-	struct addr a = { .len = sizeof(a.ss) };
-	int r = getsockname(fd, (struct sockaddr *)&a.ss, &a.len) ? -errno : 0;
-
-	if (!r)
-		r = addr_equal(&a, &q->addr) ?
-			    socket_set_transparent(fd, a.ss.ss_family, true) : -EPERM;
-	close(fd);
-	if (r)
-		refuse(-r, strerror(-r));
-	else
-		send_answer(&(struct privileged_answer){ 0 }, NULL, 0);
-}
-
 /* --- the session log --- */
 
 static void open_log(const char *path)
@@ -460,8 +432,7 @@ static void open_log(const char *path)
 
 /* --- requests --- */
 
-/* FD came with the request, or is -1. */
-static void take_request(struct server *s, const struct privileged_request *q, size_t len, int fd)
+static void take_request(struct server *s, const struct privileged_request *q, size_t len)
 {
 	const struct config *c;
 	const char *why;
@@ -473,17 +444,9 @@ static void take_request(struct server *s, const struct privileged_request *q, s
 			    ", which culvert would not ask for: it does not seem to be itself");
 		if (r == -EBADMSG)
 			_exit(1);
-		if (fd >= 0)
-			close(fd);
 		refuse(-r, why);
 		return;
 	}
-	if (q->op == PRIVILEGED_TRANSPARENT) {
-		make_transparent(q, fd);
-		return;
-	}
-	if (fd >= 0)
-		close(fd);
 	if (q->op == PRIVILEGED_OPEN_LOG)
 		open_log(s->known.log);
 	else if (q->op == PRIVILEGED_READ_CONFIG)
@@ -494,32 +457,12 @@ static void take_request(struct server *s, const struct privileged_request *q, s
 		make_sockets(q, &c->forwards[q->forward]);
 }
 
-/* A request, and the descriptor that came with it, or -1.  Returns its length, as recv(2). */
-static ssize_t receive(struct privileged_request *q, int *ret_fd)
-{
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	struct iovec iov = { q, sizeof(*q) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.room,
-			    .msg_controllen = CMSG_LEN(sizeof(int)) }; /* one, no more */
-	ssize_t n = recvmsg(PRIVILEGED_FD, &m, MSG_TRUNC | MSG_CMSG_CLOEXEC);
-	const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-
-	*ret_fd = -1;
-	if (c && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(ret_fd, CMSG_DATA(c), sizeof(int));
-	return n;
-}
-
 void privileged_run(int fd, const struct config *c, int argc, char **argv)
 {
 	struct server s = { .argc = argc, .argv = argv, .known.configs[0] = *c };
 	struct privileged_request q;
 	struct privileged_answer ready = { 0 };
 	ssize_t n;
-	int fd_sent;
 
 	if (log_file_is_path(c->session_log))
 		s.known.log = strdup(c->session_log); /* the configuration may go */
@@ -528,10 +471,10 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 	if (ready.error)
 		_exit(1);
 	for (;;) {
-		n = receive(&q, &fd_sent);
+		n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC);
 		if (n == 0 || (n < 0 && errno != EINTR))
 			_exit(0);
 		if (n > 0)
-			take_request(&s, &q, (size_t)n, fd_sent);
+			take_request(&s, &q, (size_t)n);
 	}
 }

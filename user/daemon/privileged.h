@@ -44,11 +44,6 @@ enum privileged_op {
 	PRIVILEGED_SOCKETS,
 	/* One descriptor, to append to the session log that it was started with (log_file.h). */
 	PRIVILEGED_OPEN_LOG,
-	/*
-	 * Set IP_TRANSPARENT of the socket that comes with the request, which listens on ADDR for
-	 * FORWARD.
-	 */
-	PRIVILEGED_TRANSPARENT,
 };
 
 struct privileged_request {
@@ -58,7 +53,7 @@ struct privileged_request {
 	uint32_t count;     /* of descriptors */
 	uint32_t joins;     /* LISTEN: 1: to a group that the daemon has already */
 	uint32_t family;    /* SOCKETS */
-	struct addr addr;   /* LISTEN, TRANSPARENT */
+	struct addr addr;   /* LISTEN */
 };
 
 struct privileged_answer {

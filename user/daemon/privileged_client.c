@@ -2,7 +2,6 @@
 #include "daemon/privileged_client.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,16 +21,11 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_PRIVILEGED, sendto),
-	SYSCALL_IF(PART_PRIVILEGED, sendmsg),
-	SYSCALL_IF(PART_PRIVILEGED, poll),
-	SYSCALL_IF(PART_PRIVILEGED, ppoll), /* where there is no poll(2) */
 	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
 	SYSCALL_IF(PART_PRIVILEGED, recvfrom),
 	SYSCALL_IF(PART_PRIVILEGED, shutdown),
 	SYSCALL_IF(PART_PRIVILEGED, wait4, SYSCALL_ARG(2, WNOHANG)),
 	SYSCALL_IF(PART_PRIVILEGED, close));
-
-#define SLICE_MS 100
 
 struct privileged {
 	int fd;
@@ -205,61 +199,10 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 	return (int)take_descriptors(&m, fds, max);
 }
 
-/* With Q, and FD, unless that is -1. */
-static bool sent(struct privileged *p, const struct privileged_request *q, int fd)
-{
-	union {
-		char room[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = { .align = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET,
-				 .cmsg_type = SCM_RIGHTS } };
-	struct iovec iov = { (void *)q, sizeof(*q) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-	ssize_t n;
-
-	if (fd >= 0) {
-		m.msg_control = control.room;
-		m.msg_controllen = sizeof(control.room);
-		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd, sizeof(fd));
-	}
-	do
-		n = fd < 0 ? send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) :
-			     sendmsg(p->fd, &m, MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
-	return n == sizeof(*q);
-}
-
 static void close_all(int *fds, int n)
 {
 	while (n > 0)
 		close(fds[--n]);
-}
-
-static unsigned int patience_s(const struct privileged_request *q)
-{
-	return q->op == PRIVILEGED_READ_CONFIG || q->op == PRIVILEGED_OPEN_LOG ?
-		       PRIVILEGED_PATIENCE_S : PRIVILEGED_SOCKETS_S;
-}
-
-/*
- * 0, or -EAGAIN: it has not answered in time.  What counts is the time that both processes had:
- * where they are stopped together, as by `docker pause`, the clock goes on, and poll(2) finds its
- * time over before the other could run again.  So such a stop is one slice, however long it was.
- */
-static int await_answer(const struct privileged *p, const struct privileged_request *q)
-{
-	struct pollfd fd = { .fd = p->fd, .events = POLLIN };
-
-	for (unsigned int left = patience_s(q) * 1000 / SLICE_MS; left; left--) {
-		int r;
-
-		do
-			r = poll(&fd, 1, SLICE_MS);
-		while (r < 0 && errno == EINTR);
-		if (r > 0)
-			return 0;
-	}
-	return poll(&fd, 1, 0) > 0 ? 0 : -EAGAIN;
 }
 
 /* PRIVILEGED_CLOSED.  0, or -errno: the descriptors may not be used. */
@@ -278,19 +221,19 @@ static int receive_closed(const struct privileged *p)
 
 /*
  * The answer to Q, and the descriptors that came with it, which nobody else holds any more.
- * Returns how many, or -errno.  PRIVILEGED_TRANSPARENT: FDS[0] goes with Q.
+ * Returns how many, or -errno; -EAGAIN: it has not answered in time.
  */
 static int exchange(struct privileged *p, const struct privileged_request *q,
 		    struct privileged_answer *a, int *fds)
 {
 	int n, r;
 
-	if (p->ended || !sent(p, q, q->op == PRIVILEGED_TRANSPARENT ? fds[0] : -1))
+	if (p->ended || send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) != sizeof(*q))
 		return -EPIPE;
-	n = await_answer(p, q) ?: receive(p, a, fds, q->count);
+	n = receive(p, a, fds, q->count);
 	if (n < 0 || a->error || !q->count)
 		return n;
-	r = await_answer(p, q) ?: receive_closed(p);
+	r = receive_closed(p);
 	if (r) {
 		close_all(fds, n);
 		return r;
@@ -445,23 +388,6 @@ int privileged_sockets(struct privileged *p, uint32_t generation, size_t forward
 	};
 
 	return ask_for_many(p, &q, n, fds, err, errlen);
-}
-
-int privileged_set_transparent(struct privileged *p, uint32_t generation, size_t forward,
-			       const struct addr *a, int fd, char *err, size_t errlen)
-{
-	const struct privileged_request q = {
-		.op = PRIVILEGED_TRANSPARENT, .generation = generation,
-		.forward = (uint32_t)forward, .addr = *a,
-	};
-	struct privileged_answer answer;
-	int r = have(p, err, errlen) ?: lock_soon(p, err, errlen);
-
-	if (r)
-		return r;
-	r = ask(p, &q, &answer, &fd, err, errlen);
-	pthread_mutex_unlock(&p->lock);
-	return r;
 }
 
 int privileged_open_log(struct privileged *p, char *err, size_t errlen)

@@ -20,14 +20,8 @@
 struct privileged;
 
 #define PRIVILEGED_PATIENCE_S 10
-/*
- * Sockets are made at once, where a file may be on a disk that is slow: so much is waited for a
- * request that somebody else has under way, and so much for the answer.  Both together are less than
- * what `culvert` waits for the control socket's thread, which may be the one that asks.  While both
- * processes are stopped no time passes for an answer.
- */
+/* How long a request for sockets waits for one that somebody else has under way. */
 #define PRIVILEGED_BUSY_S 1
-#define PRIVILEGED_SOCKETS_S 3
 
 /*
  * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are what the
@@ -62,10 +56,6 @@ int privileged_read_config(struct privileged *p, uint32_t in_use, char **ret_tex
  */
 int privileged_listen(struct privileged *p, uint32_t generation, size_t forward, struct addr *a,
 		      bool joins, unsigned int n, int *fds, char *err, size_t errlen);
-
-/* Set IP_TRANSPARENT of FD, which listens on A for that forward, which is transparent. */
-int privileged_set_transparent(struct privileged *p, uint32_t generation, size_t forward,
-			       const struct addr *a, int fd, char *err, size_t errlen);
 
 /*
  * N sockets of FAMILY that can be connected to the upstream of forward number FORWARD of

@@ -5,8 +5,7 @@
  *
  *   read     the privileged process reads the file again; the daemon parses the same text
  *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
- *            new ones from the privileged process; a forward that becomes transparent has its
- *            sockets made so by that process, too
+ *            new ones from the privileged process
  *   change   each worker, on its own thread: what it accepts at an address belongs to the forward
  *            that has the address now; new sockets are accepted from; others are closed, after
  *            what waits in their backlogs has been accepted
@@ -310,6 +309,10 @@ static int plan_address(struct plan *p, size_t i, struct addr *a, bool last)
 
 	if (is_planned(*p->r->listening, f, a) || is_planned(p->opened, f, a))
 		return 0;
+	if (l && l->transparent != fc->transparent && !l->given)
+		return refuse(p, -EINVAL, "forward %s: transparent: cannot change while its "
+			      "sockets listen: `culvert drain` it first, or restart culvert",
+			      forward_name(fc));
 	if (l && !l->becomes)
 		l->becomes = f;
 	else if (last || !is_in_the_way(p->r, a))
@@ -351,28 +354,6 @@ static void keep_handshakes(struct plan *p)
 				     holder_of_any(p->opened, &l->addr);
 }
 
-/* Sockets that stay, of a forward that becomes transparent. */
-static int make_transparent(struct plan *p)
-{
-	char why[512];
-	int e = 0;
-
-	for (struct listening *l = *p->r->listening; !e && l; l = l->next) {
-		size_t i = 0;
-
-		if (!l->becomes || !l->becomes->conf->transparent || l->transparent || l->given)
-			continue; /* systemd's Transparent= */
-		while (p->forwards[i] != l->becomes)
-			i++;
-		for (unsigned int w = 0; !e && w < l->n_workers; w++)
-			e = privileged_set_transparent(p->r->privileged, p->generation, i,
-						       &l->addr, l->at[w].source.fd, why,
-						       sizeof(why));
-		l->transparent = true;
-	}
-	return e ? refuse(p, e, "transparent: %s", why) : 0;
-}
-
 static int plan_addresses(struct plan *p)
 {
 	int e;
@@ -383,16 +364,13 @@ static int plan_addresses(struct plan *p)
 	if (e)
 		return e;
 	keep_handshakes(p);
-	return make_transparent(p);
+	return 0;
 }
 
-/* Nothing has changed, but for sockets that have been made transparent. */
+/* Nothing has changed. */
 static void give_up(struct plan *p)
 {
 	listening_close_all(p->opened);
-	for (struct listening *l = *p->r->listening; l; l = l->next)
-		if (l->transparent && !l->forward->conf->transparent)
-			listening_set_options(l, l->forward->conf);
 	for (size_t i = 0; p->forwards && i < p->n; i++)
 		if (p->forwards[i] && p->forwards[i]->from == p->next)
 			forward_free(p->forwards[i]);

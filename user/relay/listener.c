@@ -697,23 +697,13 @@ struct listening *listening_find(struct listening *list, const struct forward *f
 	return found;
 }
 
-static int change_options(const struct listening *l, int fd, const struct forward_conf *fc)
-{
-	int r = set_session_options(fd, fc);
-
-	if (!r && l->transparent && !l->given && !fc->transparent)
-		r = socket_set_transparent(fd, l->addr.ss.ss_family, false);
-	return r;
-}
-
 void listening_set_options(struct listening *l, const struct forward_conf *fc)
 {
 	for (unsigned int i = 0; addr_is_inet(&l->addr) && i < l->n_workers; i++) {
-		int fd = l->at[i].source.fd, r = fd < 0 ? 0 : change_options(l, fd, fc);
+		int fd = l->at[i].source.fd, r = fd < 0 ? 0 : set_session_options(fd, fc);
 
 		if (r)
 			log_warning("forward %s: what is accepted keeps its old options: %s",
 				    forward_name(fc), strerror(-r));
 	}
-	l->transparent = l->transparent && fc->transparent;
 }

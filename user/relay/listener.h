@@ -44,7 +44,7 @@ struct listening {
 	struct addr addr;        /* the same with the port that the kernel has picked */
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
-	bool transparent;        /* has IP_TRANSPARENT, which the daemon can clear, but not set */
+	bool transparent;        /* was opened for a forward that is */
 	_Atomic unsigned int refs; /* of the list, and of each listener that has started */
 	struct listening *next;
 	unsigned int n_workers;
