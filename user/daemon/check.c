@@ -6,11 +6,9 @@
 #include "daemon/check.h"
 
 #include <errno.h>
-#include <ini.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -22,34 +20,6 @@
 
 /* --- what is on this machine --- */
 
-/* Directories that the systemd unit makes before culvert starts. */
-static bool made_by_unit(const char *path)
-{
-	return !strncmp(path, "/run/culvert/", 13) || !strncmp(path, "/var/log/culvert/", 17);
-}
-
-static int check_pid_file(const struct config *c)
-{
-	const char *slash = c->pid_file ? strrchr(c->pid_file, '/') : NULL;
-	char at[CONFIG_PLACE_LEN], *dir;
-	struct stat st;
-	int r = 0;
-
-	/* that of the control socket is made by culvert */
-	if (!slash || slash == c->pid_file || made_by_unit(c->pid_file) ||
-	    !strncmp(c->pid_file, c->control, (size_t)(slash - c->pid_file) + 1))
-		return 0;
-	dir = strndup(c->pid_file, (size_t)(slash - c->pid_file));
-	if (!dir)
-		return log_complain(-ENOMEM, "out of memory");
-	if (stat(dir, &st) && (errno == ENOENT || errno == ENOTDIR))
-		r = log_complain(-errno, "%spid-file %s: %s: make its directory first (install -d "
-				 "%s)", config_option_place(c, "pid-file", at), c->pid_file,
-				 strerror(errno), dir);
-	free(dir);
-	return r;
-}
-
 /* The account that culvert becomes, and where it writes. */
 static int check_machine(const struct config *c)
 {
@@ -59,12 +29,13 @@ static int check_machine(const struct config *c)
 
 	if (account_find_as_root(c->user, &account, err, sizeof(err)))
 		return log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err);
-	if (log_file_is_path(c->session_log) && !made_by_unit(c->session_log))
+	/* systemd makes that directory before it starts the unit */
+	if (log_file_is_path(c->session_log) && strncmp(c->session_log, "/var/log/culvert/", 17) != 0)
 		r = log_file_check(c->session_log, &account, err, sizeof(err));
 	if (r)
 		return log_complain(r, "%ssession-log %s: %s",
 				    config_option_place(c, "session-log", at), c->session_log, err);
-	return check_pid_file(c);
+	return 0;
 }
 
 /* --- names --- */
@@ -308,50 +279,12 @@ void convert_write(FILE *to, const char *file, const struct config_text *text)
 	}
 }
 
-/* LINE of FILE says that KEY is VALUE: does a line of ours hold it? */
-static int check_line(const char *file, unsigned int line, const char *key, const char *value)
-{
-	size_t len = strlen(key) + strlen(" = ") + strlen(value);
-	char at[CONFIG_PLACE_LEN];
-
-	if (len < INI_MAX_LINE)
-		return 0;
-	return log_complain(-EINVAL, "%s\"%s = ...\" would be a line of %zu bytes, and one in a "
-			    "file with sections has at most %d: run culvert with this file as it "
-			    "is", config_place(file, line, at), key, len, INI_MAX_LINE - 1);
-}
-
-static int check_lines(const char *file, const struct config_lines *said)
-{
-	int r = 0;
-
-	for (size_t i = 0; !r && i < said->n; i++)
-		r = check_line(file, said->lines[i].line, said->lines[i].option->name,
-			       said->lines[i].value);
-	return r;
-}
-
-static int check_all_lines(const char *file, const struct config_text *text)
-{
-	int r = check_lines(file, &text->said);
-
-	for (size_t i = 0; !r && i < text->n; i++) {
-		const struct forward_text *t = &text->forwards[i];
-
-		r = check_line(file, t->listen_line ?: t->line, "listen", t->listen);
-		r = r ?: check_line(file, t->upstream_line ?: t->line, "upstream", t->upstream);
-		r = r ?: check_lines(file, &t->said);
-	}
-	return r;
-}
-
 int convert_run(int argc, char **argv)
 {
 	struct config_text text = { 0 };
 	struct config c;
 	int r = parse(argc, argv, &c, &text);
 
-	r = r ?: check_all_lines(argv[1], &text);
 	if (!r) {
 		if (!text.n)
 			config_text_say_empty(argv[1]);

@@ -32,7 +32,7 @@
 #include "relay/session_log.h"
 #include "relay/socket_stock.h"
 
-SYSCALLS_NEEDED(SYSCALL(write), SYSCALL(close)); /* the pid file */
+SYSCALLS_NEEDED(SYSCALL(ftruncate), SYSCALL(close)); /* the pid file */
 
 /* --- descriptors --- */
 
@@ -320,73 +320,43 @@ static int find_listeners(struct setup *s)
 
 /* --- the pid file --- */
 
-/* In place of any number. */
-static const char blanks[] = "                    \n";
-
-/* What is there is no pid file: a device, or the file of somebody else who could look ahead. */
-static int check_pid_file(int fd)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		return -errno;
-	if (!S_ISREG(st.st_mode) || st.st_nlink != 1)
-		return -EEXIST;
-	return st.st_uid == geteuid() ? 0 : -EPERM;
-}
-
-static void say_why_no_pid_file(int r, const char *path, char *err, size_t errlen)
-{
-	const char *slash = strrchr(path, '/');
-
-	if ((r == -ENOENT || r == -ENOTDIR) && slash)
-		snprintf(err, errlen, "pid-file %s: %s: make its directory first (install -d "
-			 "%.*s)", path, strerror(-r), (int)(slash - path), path);
-	else
-		snprintf(err, errlen, "pid-file %s: %s", path,
-			 r == -EEXIST || r == -ELOOP ?
-				 "there is something else, which is no file of ours" :
-			 r == -EPERM ? "that file belongs to another account" : strerror(-r));
-}
-
-/* Write it: a descriptor, or -errno; ERR says what is wrong.  Another file of that name is kept. */
-static int write_pid_file(const char *path, char *err, size_t errlen)
+/* Another file of that name is kept: it may be a device, or a link of somebody else. */
+static int write_pid_file(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
 		      0644);
-	char pid[sizeof(blanks)];
-	int r = fd < 0 ? -errno : check_pid_file(fd);
+	struct stat st;
+	int r = fd < 0 || fstat(fd, &st) ? -errno : 0;
 
-	/* the offset stays at the beginning, where the blanks go */
-	snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
-	if (!r && (ftruncate(fd, 0) || pwrite(fd, pid, strlen(pid), 0) < 0))
+	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))
+		r = -EEXIST;
+	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
 		r = -errno;
 	if (!r)
 		return fd;
 	if (fd >= 0)
 		close(fd);
-	say_why_no_pid_file(r, path, err, errlen);
 	return r;
 }
 
-/* Fill it with blanks: to remove it is root's, and who reads blanks signals nobody. */
-static void blank_pid_file(int fd)
+/* Empty it: to remove it is root's, and who reads nothing signals nobody. */
+static void empty_pid_file(int fd)
 {
 	if (fd < 0)
 		return;
-	while (write(fd, blanks, strlen(blanks)) < 0 && errno == EINTR)
-		; /* nothing can be done about other errors */
+	(void)!ftruncate(fd, 0);
 	close(fd);
 }
 
 static int open_pid_file(struct setup *s)
 {
-	char err[512], at[CONFIG_PLACE_LEN];
+	char at[CONFIG_PLACE_LEN];
 
-	s->pid_file = s->config.pid_file ? write_pid_file(s->config.pid_file, err, sizeof(err)) : -1;
+	s->pid_file = s->config.pid_file ? write_pid_file(s->config.pid_file) : -1;
 	if (!s->config.pid_file || s->pid_file >= 0)
 		return 0;
-	log_error("%s%s", config_option_place(&s->config, "pid-file", at), err);
+	log_error("%spid-file %s: %s", config_option_place(&s->config, "pid-file", at),
+		  s->config.pid_file, strerror(-s->pid_file));
 	return s->pid_file == -ENOENT || s->pid_file == -ENOTDIR ? EXIT_CODE_USAGE :
 								    EXIT_CODE_FAILURE;
 }
@@ -434,5 +404,5 @@ void setup_close(struct setup *s)
 	given_close();
 	kernel_close(s->shared.kernel);
 	privileged_stop(s->privileged);
-	blank_pid_file(s->pid_file);
+	empty_pid_file(s->pid_file);
 }
