@@ -377,7 +377,7 @@ static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
 	if (fc->mark)
 		r = socket_set_mark(fd, fc->mark);
 	if (!r && fc->transparent)
-		r = socket_set_transparent(fd, family, true);
+		r = socket_set_transparent(fd, family);
 	if (r)
 		close(fd);
 	return r;

@@ -195,12 +195,11 @@ int socket_set_mark(int fd, unsigned int mark)
 	return set_int(fd, SO_MARK, (int)mark);
 }
 
-int socket_set_transparent(int fd, int family, bool on)
+int socket_set_transparent(int fd, int family)
 {
-	int value = on;
-	int r = family == AF_INET6 ?
-			setsockopt(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, &value, sizeof(value)) :
-			setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &value, sizeof(value));
+	int on = 1, r = family == AF_INET6 ?
+				setsockopt(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, &on, sizeof(on)) :
+				setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &on, sizeof(on));
 
 	return r ? -errno : 0;
 }

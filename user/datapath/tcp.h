@@ -76,9 +76,9 @@ int socket_set_mark(int fd, unsigned int mark);
 
 /*
  * IP_TRANSPARENT: the socket may have addresses that are not this machine's, and so may the sockets
- * that a listener accepts from now on.  CAP_NET_ADMIN; to set ON to false takes no privilege.
+ * that a listener accepts from now on.  CAP_NET_ADMIN.
  */
-int socket_set_transparent(int fd, int family, bool on);
+int socket_set_transparent(int fd, int family);
 
 /* SO_BINDTODEVICE, which needs no privilege on a socket that has no interface yet (Linux 5.7). */
 int socket_bind_interface(int fd, const char *name);

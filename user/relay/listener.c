@@ -347,7 +347,7 @@ static int set_session_options(int fd, const struct forward_conf *fc)
 
 static int set_options(int fd, const struct forward_conf *fc, int family, bool reuseport)
 {
-	int one = 1, r = fc->transparent ? socket_set_transparent(fd, family, true) : 0;
+	int one = 1, r = fc->transparent ? socket_set_transparent(fd, family) : 0;
 
 	if (r)
 		return r;
