@@ -45,6 +45,7 @@
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
 
+#define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
 #define TURN_PATIENCE_S 2 /* of the control thread, for a reload to come to its end */
 #define STOCK_LOOK_MS 2000
 #define WORKER_PATIENCE_MS 10000
@@ -123,6 +124,7 @@ static int read_config(struct plan *p)
 	struct config_source from = { 0 };
 	struct reload *r = p->r;
 	char *text = NULL;
+	volatile void *room; /* else compilers leave the call out */
 	int e;
 
 	if (!r->start->file)
@@ -139,6 +141,13 @@ static int read_config(struct plan *p)
 	}
 	p->next->refs = 1;
 	from.text = text;
+	/* to parse it ends the program where there is no memory (array.h): look first */
+	room = malloc(PARSE_ROOM);
+	free((void *)room);
+	if (!room) {
+		free(text);
+		return no_memory(p);
+	}
 	log_keep_complaint(p->err, p->errlen);
 	e = config_parse_from(r->argc, r->argv, &from, &p->next->config);
 	log_keep_complaint(NULL, 0);
