@@ -10,7 +10,6 @@
 #include "forward_rig.h"
 
 #include "base/addr.h"
-#include "load.h"
 #include "netlab.h"
 
 #define TEST_SECONDS 240
