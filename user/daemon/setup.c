@@ -32,7 +32,7 @@
 #include "relay/session_log.h"
 #include "relay/socket_stock.h"
 
-SYSCALLS_NEEDED(SYSCALL(ftruncate), SYSCALL(close)); /* the pid file */
+SYSCALLS_NEEDED(SYSCALL(write), SYSCALL(close)); /* the pid file */
 
 /* --- descriptors --- */
 
@@ -320,17 +320,22 @@ static int find_listeners(struct setup *s)
 
 /* --- the pid file --- */
 
+#define BLANKS "                    \n" /* in place of any number */
+
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
 static int write_pid_file(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
 		      0644);
+	char pid[sizeof(BLANKS)];
 	struct stat st;
 	int r = fd < 0 || fstat(fd, &st) ? -errno : 0;
 
 	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))
 		r = -EEXIST;
-	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
+	/* the offset stays at the beginning, where the blanks go */
+	snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+	if (!r && (ftruncate(fd, 0) || pwrite(fd, pid, strlen(pid), 0) < 0))
 		r = -errno;
 	if (!r)
 		return fd;
@@ -339,12 +344,12 @@ static int write_pid_file(const char *path)
 	return r;
 }
 
-/* Empty it: to remove it is root's, and who reads nothing signals nobody. */
-static void empty_pid_file(int fd)
+/* To remove it is root's, and the filter keeps ftruncate(2) away: it would do for logs as well. */
+static void blank_pid_file(int fd)
 {
 	if (fd < 0)
 		return;
-	(void)!ftruncate(fd, 0);
+	(void)!write(fd, BLANKS, strlen(BLANKS));
 	close(fd);
 }
 
@@ -404,5 +409,5 @@ void setup_close(struct setup *s)
 	given_close();
 	kernel_close(s->shared.kernel);
 	privileged_stop(s->privileged);
-	empty_pid_file(s->pid_file);
+	blank_pid_file(s->pid_file);
 }
