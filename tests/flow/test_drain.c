@@ -235,7 +235,7 @@ static void for_good(void **state)
 	rig_stop(d);
 }
 
-#define OPERATOR_MS 8000 /* longer than an operator waits, less than what a file is waited for */
+#define OPERATOR_MS 8000 /* longer than PRIVILEGED_PATIENCE_S */
 
 /* The control socket is not held up for long by a privileged process that hangs. */
 static void hung(void **state)

@@ -19,7 +19,7 @@
  */
 struct privileged;
 
-#define PRIVILEGED_PATIENCE_S 10
+#define PRIVILEGED_PATIENCE_S 5
 /* How long a request for sockets waits for one that somebody else has under way. */
 #define PRIVILEGED_BUSY_S 1
 
