@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "bpf/culvert.skel.h"
@@ -59,7 +60,6 @@ struct kernel_ring {
 static int on_libbpf_print(enum libbpf_print_level level, const char *fmt, va_list ap)
 {
 	char line[512];
-	size_t n;
 
 	if (log_get_level() < LOG_DEBUG || level == LIBBPF_DEBUG)
 		return 0;
@@ -67,10 +67,7 @@ static int on_libbpf_print(enum libbpf_print_level level, const char *fmt, va_li
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
 	vsnprintf(line, sizeof(line), fmt, ap);
 #pragma GCC diagnostic pop
-	n = strlen(line);
-	if (n && line[n - 1] == '\n')
-		line[n - 1] = '\0';
-	log_debug("%s", line);
+	log_debug("%.*s", (int)strcspn(line, "\n"), line);
 	return 0;
 }
 
@@ -88,9 +85,7 @@ static int open_rings(struct kernel *k, unsigned int workers, unsigned int n_slo
 {
 	int outer = bpf_map__fd(k->skel->maps.rings);
 
-	k->rings = calloc(workers, sizeof(*k->rings));
-	if (!k->rings)
-		return -ENOMEM;
+	k->rings = allocated(calloc(workers, sizeof(*k->rings)));
 	for (unsigned int i = 0; i < workers; i++) {
 		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "culvert_ring", 0, 0,
 					ring_size(n_slots), NULL);
@@ -123,12 +118,9 @@ _Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
 
 static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
 {
-	long page = sysconf(_SC_PAGESIZE);
 	size_t size = (size_t)bpf_map__value_size(map) * bpf_map__max_entries(map);
-	void *p;
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
 
-	size = (size + (size_t)page - 1) / (size_t)page * (size_t)page;
-	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
 	if (p == MAP_FAILED)
 		return -errno;
 	*ret = p;
@@ -136,16 +128,13 @@ static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
 	return 0;
 }
 
-static int fill_free_list(struct kernel *k, unsigned int pairs)
+static void fill_free_list(struct kernel *k, unsigned int pairs)
 {
-	k->free = malloc(pairs * sizeof(*k->free));
-	k->cookies = calloc(2 * (size_t)pairs, sizeof(*k->cookies));
-	if (!k->free || !k->cookies)
-		return -ENOMEM;
+	k->free = allocated(malloc(pairs * sizeof(*k->free)));
+	k->cookies = allocated(calloc(2 * (size_t)pairs, sizeof(*k->cookies)));
 	for (unsigned int i = 0; i < pairs; i++)
 		k->free[i] = pairs - 1 - i;
 	k->n_free = k->n_pairs = pairs;
-	return 0;
 }
 
 static void explain(char *err, size_t errlen, const char *what, int r)
@@ -164,30 +153,22 @@ static void explain(char *err, size_t errlen, const char *what, int r)
 
 int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *err, size_t errlen)
 {
-	const char *what = "cannot allocate memory";
-	struct kernel *k;
-	int r = -ENOMEM;
+	struct kernel *k = allocated(calloc(1, sizeof(*k)));
+	const char *what = "cannot open the BPF object";
+	int r;
 
 	libbpf_set_print(on_libbpf_print);
-	k = calloc(1, sizeof(*k));
-	if (!k)
-		goto fail;
 	pthread_mutex_init(&k->lock, NULL);
-
-	what = "cannot open the BPF object";
+	fill_free_list(k, limits->pairs);
 	k->skel = culvert__open();
 	if (!k->skel) {
 		r = -errno;
 		goto fail;
 	}
-	what = "cannot size the BPF maps";
-	r = set_sizes(k, limits);
-	if (r)
-		goto fail;
 	if (limits->memory && limits->memory < INT64_MAX)
 		k->skel->rodata->memory_limit = (int64_t)limits->memory;
 	what = "cannot load the sk_skb verdict program and its maps";
-	r = culvert__load(k->skel);
+	r = set_sizes(k, limits) ?: culvert__load(k->skel);
 	if (r)
 		goto fail;
 	k->rx = bpf_map__fd(k->skel->maps.rx);
@@ -195,20 +176,15 @@ int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *e
 	k->slots = bpf_map__fd(k->skel->maps.slots);
 
 	what = "cannot attach the verdict program to the sockmap";
+	/* libbpf returns -errno since 1.0 */
 	r = bpf_prog_attach(bpf_program__fd(k->skel->progs.culvert_verdict), k->rx,
 			    BPF_SK_SKB_STREAM_VERDICT, 0);
-	if (r) {
-		r = -errno;
-		goto fail;
-	}
-	what = "cannot map the counters";
-	r = map_array(k->skel->maps.stats, (void **)&k->stats, &k->stats_size);
-	r = r ?: map_array(k->skel->maps.ctls, (void **)&k->ctls, &k->ctls_size);
 	if (r)
 		goto fail;
-	what = "cannot create the ring buffers";
-	r = open_rings(k, limits->workers, limits->pairs * 2);
-	r = r ?: fill_free_list(k, limits->pairs);
+	what = "cannot map the counters, or create the ring buffers";
+	r = map_array(k->skel->maps.stats, (void **)&k->stats, &k->stats_size) ?:
+	    map_array(k->skel->maps.ctls, (void **)&k->ctls, &k->ctls_size) ?:
+	    open_rings(k, limits->workers, limits->pairs * 2);
 	if (r)
 		goto fail;
 	*ret = k;
@@ -247,9 +223,11 @@ int kernel_pair_get(struct kernel *k, uint32_t *ret_pair)
 		r = 0;
 	}
 	pthread_mutex_unlock(&k->lock);
-	/* events and counters of the slots' last owner are told apart by the epoch */
-	for (unsigned int i = 0; !r && i < 2; i++)
-		k->ctls[*ret_pair * 2 + i].epoch++;
+	for (uint32_t slot = *ret_pair * 2; !r && slot < *ret_pair * 2 + 2; slot++) {
+		/* events and counters of the slots' last owner are told apart by the epoch */
+		k->ctls[slot].epoch++;
+		k->stats[slot].backlog_max = 0; /* no socket is there, so no program writes it */
+	}
 	return r;
 }
 
@@ -260,13 +238,6 @@ void kernel_pair_put(struct kernel *k, uint32_t pair)
 	pthread_mutex_lock(&k->lock);
 	k->free[k->n_free++] = pair;
 	pthread_mutex_unlock(&k->lock);
-}
-
-void kernel_pair_renew(struct kernel *k, uint32_t pair)
-{
-	kernel_pair_put(k, pair);
-	/* no socket is in its slots, so no program writes there */
-	k->stats[pair * 2] = k->stats[pair * 2 + 1] = (struct culvert_stat){ 0 };
 }
 
 unsigned int kernel_pairs_used(struct kernel *k)
@@ -413,22 +384,17 @@ static int on_record(void *ctx, void *data, size_t size)
 int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *handle, void *arg,
 		     struct kernel_ring **ret)
 {
-	struct kernel_ring *r = calloc(1, sizeof(*r));
+	struct kernel_ring *r = allocated(calloc(1, sizeof(*r)));
+	int e;
 
-	if (!r)
-		return -ENOMEM;
-	r->kernel = k;
-	r->handle = handle;
-	r->arg = arg;
+	*r = (struct kernel_ring){ .kernel = k, .handle = handle, .arg = arg };
 	r->rb = ring_buffer__new(k->rings[worker], on_record, r, NULL);
-	if (!r->rb) {
-		int e = -errno;
-
-		free(r);
-		return e;
-	}
-	*ret = r;
-	return 0;
+	e = r->rb ? 0 : -errno;
+	if (e)
+		kernel_ring_close(r);
+	else
+		*ret = r;
+	return e;
 }
 
 void kernel_ring_close(struct kernel_ring *r)

@@ -37,8 +37,6 @@ void kernel_close(struct kernel *k);
 int kernel_pair_get(struct kernel *k, uint32_t *ret_pair);
 /* Give it back, with kernel_stay_over().  Both sockets must be closed or out of both maps. */
 void kernel_pair_put(struct kernel *k, uint32_t pair);
-/* Give back a pair whose counters are to be zero for the next owner, as for a probe. */
-void kernel_pair_renew(struct kernel *k, uint32_t pair);
 unsigned int kernel_pairs_used(struct kernel *k);
 unsigned int kernel_pairs_total(const struct kernel *k);
 

@@ -52,60 +52,39 @@ void pool_init(struct pool *p, size_t buffer_size)
 	*p = (struct pool){ .buffer_size = buffer_size };
 }
 
-void pool_close(struct pool *p)
+/* Take the last used one off the list; NULL: there is none. */
+static struct buffer *take_idle(struct pool *p)
 {
-	while (p->buffers) {
-		struct buffer *b = p->buffers;
+	struct buffer *b = p->buffers;
 
-		p->buffers = b->next;
-		p->buffers_idle--;
-		free(b);
-	}
-	pool_trim(p);
-}
-
-/* An idle one, or NULL.  There are few of them, and mostly the first fits. */
-static struct buffer *take_idle(struct pool *p, size_t size)
-{
-	struct buffer **link = &p->buffers, *b;
-
-	while (*link && (*link)->size != size)
-		link = &(*link)->next;
-	b = *link;
 	if (b) {
-		*link = b->next;
+		p->buffers = b->next;
 		p->buffers_idle--;
 	}
 	return b;
 }
 
-/* The one that was not used for the longest time: its size may not be in use any more. */
-static void drop_oldest(struct pool *p)
+void pool_close(struct pool *p)
 {
-	struct buffer **link = &p->buffers;
-
-	while ((*link)->next)
-		link = &(*link)->next;
-	free(*link);
-	*link = NULL;
-	p->buffers_idle--;
+	while (p->buffers)
+		free(take_idle(p));
+	pool_trim(p);
 }
 
 struct buffer *pool_buffer_get(struct pool *p, size_t size)
 {
-	struct buffer *b;
+	struct buffer *b = take_idle(p);
 
 	size = size ?: p->buffer_size;
-	b = take_idle(p, size);
-	if (!b) {
-		b = malloc(sizeof(*b) + size);
-		if (!b)
-			return NULL;
-		b->size = size;
+	if (b && b->size != size) { /* of another forward, or from before a reload */
+		free(b);
+		b = NULL;
 	}
+	b = b ?: malloc(sizeof(*b) + size);
+	if (!b)
+		return NULL;
 	p->buffers_lent++;
-	b->next = NULL;
-	b->at = b->len = 0;
+	*b = (struct buffer){ .size = size };
 	return b;
 }
 
@@ -113,7 +92,7 @@ void pool_buffer_put(struct pool *p, struct buffer *b)
 {
 	p->buffers_lent--;
 	if (p->buffers_idle >= BUFFERS_KEPT)
-		drop_oldest(p);
+		free(take_idle(p));
 	b->next = p->buffers;
 	p->buffers = b;
 	p->buffers_idle++;

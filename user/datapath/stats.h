@@ -12,7 +12,7 @@
  * load and store; the control thread reads them at any time and adds them up.
  */
 
-/* How a session ended, or why something could not be done.  Names are in stats.c. */
+/* How a session ended, or why something could not be done.  Names are in flow.c. */
 enum cause {
 	CAUSE_CLIENT_RESET,
 	CAUSE_UPSTREAM_RESET,

@@ -40,22 +40,32 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_PRIVILEGED, setsockopt, SYSCALL_ARG(1, IPPROTO_IPV6),
 		   SYSCALL_ARG(2, IPV6_TRANSPARENT)));
 
-/* ThreadSanitizer's recv() takes the length that MSG_TRUNC returns for bytes written, at NULL. */
-static ssize_t receive(int fd, void *buf, size_t len, int flags)
+static int set_int(int fd, int level, int name, int value)
 {
-	if (BUILT_WITH_TSAN)
-		return syscall(SYS_recvfrom, fd, buf, len, flags, NULL, NULL);
-	/* cppcheck-suppress nullPointer ; see tcp_unread() */
-	return recv(fd, buf, len, flags);
+	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
+}
+
+static int get_info(int fd, struct tcp_info *ret)
+{
+	socklen_t len = sizeof(*ret);
+
+	*ret = (struct tcp_info){ 0 };
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, ret, &len) ? -errno : 0;
 }
 
 ssize_t tcp_peek(int fd, void *buf, size_t len, int flags)
 {
 	ssize_t n;
 
-	do
-		n = receive(fd, buf, len, MSG_PEEK | MSG_DONTWAIT | flags);
-	while (n < 0 && errno == EINTR);
+	flags |= MSG_PEEK | MSG_DONTWAIT;
+	do {
+		/* ThreadSanitizer's recv() takes the length that MSG_TRUNC returns for bytes
+		 * written, at NULL. */
+		if (BUILT_WITH_TSAN)
+			n = syscall(SYS_recvfrom, fd, buf, len, flags, NULL, NULL);
+		else /* cppcheck-suppress nullPointer ; see tcp_unread() */
+			n = recv(fd, buf, len, flags);
+	} while (n < 0 && errno == EINTR);
 	return n;
 }
 
@@ -76,11 +86,11 @@ int tcp_unread(int fd, uint64_t *ret)
 
 int tcp_received(int fd, uint64_t *ret)
 {
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
+	struct tcp_info info;
+	int r = get_info(fd, &info);
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return -errno;
+	if (r)
+		return r;
 	*ret = info.tcpi_bytes_received;
 	switch (info.tcpi_state) {
 	case 1: /* TCP_ESTABLISHED */
@@ -95,11 +105,9 @@ int tcp_received(int fd, uint64_t *ret)
 
 int tcp_activity(int fd, struct tcp_activity *ret)
 {
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
+	struct tcp_info info;
+	int r = get_info(fd, &info);
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return -errno;
 	*ret = (struct tcp_activity){
 		.data_received_ago_ms = info.tcpi_last_data_recv,
 		.data_sent_ago_ms = info.tcpi_last_data_sent,
@@ -107,17 +115,16 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
 	};
-	return 0;
+	return r;
 }
 
 int tcp_accepted(int fd, bool connected, uint64_t *ret)
 {
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
-	int queued;
+	struct tcp_info info;
+	int queued, r = get_info(fd, &info);
 
-	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len))
-		return -errno;
+	if (r)
+		return r;
 	if (ioctl(fd, SIOCOUTQ, &queued))
 		return -errno;
 	*ret = info.tcpi_bytes_acked - (connected ? 1 : 0) + (uint64_t)queued;
@@ -129,14 +136,9 @@ int tcp_accepted(int fd, bool connected, uint64_t *ret)
  * a mark was not raised or a buffer not fixed is proved by the audit and the limits; but a mark
  * that stays up would stop the flow for ever.
  */
-static int set_int(int fd, int name, int value)
-{
-	return setsockopt(fd, SOL_SOCKET, name, &value, sizeof(value)) ? -errno : 0;
-}
-
 int tcp_set_lowat(int fd, int bytes)
 {
-	return set_int(fd, SO_RCVLOWAT, bytes);
+	return set_int(fd, SOL_SOCKET, SO_RCVLOWAT, bytes);
 }
 
 /*
@@ -148,60 +150,47 @@ int tcp_fix_buffer(int fd, uint64_t size)
 {
 	if (tcp_set_lowat(fd, (int)(size / 2 < INT_MAX ? size / 2 : INT_MAX)))
 		return 0;
-	set_int(fd, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
+	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
 	return tcp_set_lowat(fd, 1);
 }
 
 void tcp_free_buffer(int fd)
 {
-	set_int(fd, SO_BUF_LOCK, 0);
+	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }
 
 /* Unanswered, before the peer is given up. */
 #define KEEPALIVE_PROBES 4
 
-static int set_keepalive(int fd, int seconds)
-{
-	int one = 1, interval = (seconds + KEEPALIVE_PROBES - 1) / KEEPALIVE_PROBES;
-	int probes = KEEPALIVE_PROBES;
-
-	if (setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof(seconds)) ||
-	    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval)) ||
-	    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes)) ||
-	    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)))
-		return -errno;
-	return 0;
-}
-
 void tcp_set_nodelay(int fd)
 {
-	int one = 1;
-
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
 {
-	int one = 1;
+	int interval = ((int)keepalive + KEEPALIVE_PROBES - 1) / KEEPALIVE_PROBES;
 
 	if (nodelay)
 		tcp_set_nodelay(fd);
-	setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one));
-	return keepalive ? set_keepalive(fd, (int)keepalive) : 0;
+	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
+	if (!keepalive)
+		return 0;
+	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, (int)keepalive) ?:
+	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval) ?:
+	       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES) ?:
+	       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
 int socket_set_mark(int fd, unsigned int mark)
 {
-	return set_int(fd, SO_MARK, (int)mark);
+	return set_int(fd, SOL_SOCKET, SO_MARK, (int)mark);
 }
 
 int socket_set_transparent(int fd, int family)
 {
-	int on = 1, r = family == AF_INET6 ?
-				setsockopt(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, &on, sizeof(on)) :
-				setsockopt(fd, IPPROTO_IP, IP_TRANSPARENT, &on, sizeof(on));
-
-	return r ? -errno : 0;
+	return family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, 1) :
+				    set_int(fd, IPPROTO_IP, IP_TRANSPARENT, 1);
 }
 
 int socket_bind_interface(int fd, const char *name)
@@ -213,12 +202,9 @@ int socket_bind_interface(int fd, const char *name)
 int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len)
 {
 	struct sockaddr_in6 a; /* the larger of the two */
-	int one = 1;
+	int r = set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1); /* of IPv6 sockets too */
 
 	memcpy(&a, source, len);
 	a.sin6_port = 0; /* at the same place in sockaddr_in */
-	/* of IPv6 sockets too */
-	if (setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one)))
-		return -errno;
-	return bind(fd, (struct sockaddr *)&a, len) ? -errno : 0;
+	return r ?: bind(fd, (struct sockaddr *)&a, len) ? -errno : 0;
 }

@@ -184,7 +184,7 @@ static void close_session(struct trial *t)
 	if (t->has_pair) {
 		kernel_forget(t->kernel, t->pair * 2, true);
 		kernel_forget(t->kernel, t->pair * 2 + 1, true);
-		kernel_pair_renew(t->kernel, t->pair);
+		kernel_pair_put(t->kernel, t->pair);
 	}
 }
 
