@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -30,14 +29,18 @@ struct loop_call {
 	enum { CALL_WAITING, CALL_RUNNING, CALL_DONE } state;
 };
 
-static void run_calls(struct source *s, uint32_t events)
+static void on_wake(struct source *s, uint32_t events)
 {
-	struct loop *l = (struct loop *)((char *)s - offsetof(struct loop, wake));
+	struct loop *l = container_of(s, struct loop, wake);
 	uint64_t n;
 
 	(void)events;
-	if (read(s->fd, &n, sizeof(n)) < 0 && errno != EAGAIN)
-		return;
+	l->called = read(s->fd, &n, sizeof(n)) > 0;
+}
+
+static void run_calls(struct loop *l)
+{
+	l->called = false;
 	pthread_mutex_lock(&l->lock);
 	while (l->calls) {
 		struct loop_call *c = l->calls;
@@ -68,7 +71,7 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 	l->wake.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (l->wake.fd < 0)
 		return -errno;
-	l->wake.handle = run_calls;
+	l->wake.handle = on_wake;
 	r = loop_reserve_timers(l, 16);
 	return r ?: loop_watch(l, &l->wake, EPOLLIN, true);
 }
@@ -262,6 +265,8 @@ static int run_batches(struct loop *l)
 				s->handle(s, ev[i].events);
 		}
 		fire_timers(l);
+		if (l->called)
+			run_calls(l);
 		if (l->after_batch)
 			l->after_batch(l->arg);
 		atomic_store_explicit(&l->turns, l->turns + 1, memory_order_relaxed);

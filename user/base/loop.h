@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /*
@@ -14,6 +15,9 @@
  * owner frees them in after_batch(), when no event of the batch can still point at them.  A source
  * that a handler gives another descriptor is not told what was found of the one before.
  */
+
+/* The TYPE whose MEMBER is at PTR: a handler's way to the owner of its source or timer. */
+#define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
 
 /* A file descriptor with a handler.  Embedded in its owner; zero it, then set fd and handle. */
 struct source {
@@ -50,6 +54,7 @@ struct loop {
 
 	pthread_mutex_t lock; /* of calls */
 	struct loop_call *calls;
+	bool called;        /* in this batch: there may be calls */
 
 	void (*after_batch)(void *arg);
 	void *arg;
@@ -82,8 +87,8 @@ void timer_cancel(struct loop *l, struct timer *t);
 void loop_wake(struct loop *l);
 
 /*
- * Run FN(ARG) on the loop's thread and wait until it has returned, at most TIMEOUT_MS.  May be
- * called from any other thread.  -ETIMEDOUT, or -ESRCH if the loop has ended: FN has not run, and
+ * Run FN(ARG) on the loop's thread, after the events of a batch, and wait until it has returned, at
+ * most TIMEOUT_MS.  May be called from any other thread.  -ETIMEDOUT, or -ESRCH if the loop has ended: FN has not run, and
  * will not.
  */
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms);

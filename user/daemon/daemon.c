@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -336,7 +335,7 @@ static void take_signals(void)
 
 static void on_look(struct timer *t)
 {
-	struct daemon *d = (struct daemon *)((char *)t - offsetof(struct daemon, look));
+	struct daemon *d = container_of(t, struct daemon, look);
 	uint64_t now = d->loop.now_ms, due = now + LOG_WINDOW_MS;
 
 	log_tell_suppressed(false);
@@ -393,7 +392,7 @@ static void serve(struct daemon *d, int sig)
 
 static void on_signals(struct source *s, uint32_t events)
 {
-	struct daemon *d = (struct daemon *)((char *)s - offsetof(struct daemon, signals));
+	struct daemon *d = container_of(s, struct daemon, signals);
 	struct signalfd_siginfo info;
 
 	(void)events;

@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +152,7 @@ static int make_socket(const struct session *s, const struct addr *to)
 
 /*
  * The same for an attempt that is ALONE or not.  -EAGAIN: there is none at the moment.  Without a
- * descriptor an attempt that is alone takes the spare, or one of an idle pipe; others give way.
+ * descriptor an attempt that is alone takes one of an idle pipe; others give way.
  */
 static int get_socket(struct session *s, const struct addr *to, bool alone)
 {
@@ -163,8 +162,7 @@ static int get_socket(struct session *s, const struct addr *to, bool alone)
 		return fd;
 	if (!alone)
 		return -EAGAIN;
-	if (!worker_spend_spare(s->worker))
-		pool_trim(&s->worker->pool);
+	pool_trim(&s->worker->pool);
 	return make_socket(s, to);
 }
 
@@ -296,7 +294,7 @@ static bool is_running(const struct session *s, unsigned int i)
 
 static void on_rival(struct source *source, uint32_t events)
 {
-	struct rival *a = (struct rival *)((char *)source - offsetof(struct rival, source));
+	struct rival *a = container_of(source, struct rival, source);
 	struct session *s = a->session;
 
 	session_connect_answered(s, 1 + (unsigned int)(a - s->connecting->race->rivals), events);

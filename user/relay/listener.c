@@ -41,7 +41,6 @@
 SYSCALLS_NEEDED(
 	SYSCALL(accept4),
 	SYSCALL(close),
-	SYSCALL(shutdown),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* systemd's, for an added forward */
 	SYSCALL(unlink), /* unix sockets */
 	SYSCALL(unlinkat));
@@ -56,23 +55,12 @@ static void wake_at(struct worker *w, uint64_t due_ms)
 
 static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 {
-	static const char *const advice[CAUSES] = {
-		[CAUSE_NO_DESCRIPTOR] = " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower "
-					"--max-sessions)",
-		[CAUSE_NO_MEMORY] = " (the machine has none left, or TCP none of its own: "
-				    "net.ipv4.tcp_mem)",
-		[CAUSE_SESSION_LIMIT] = " (raise --max-sessions, or see by `culvert sessions` who "
-					"has them)",
-		[CAUSE_FORWARD_LIMIT] = " (raise its max-sessions, or see by `culvert sessions` "
-					"who has them)",
-	};
 	struct worker *w = ls->worker;
 
 	if (!ls->paused) { /* count pauses, not the looks whether they are over */
 		count_add(&w->stats.errors[cause], 1);
-		log_limited(LOG_WARNING, "forward %s: accepting is paused, clients wait: %s%s",
-			    forward_name(ls->forward->conf), cause_name(cause),
-			    advice[cause] ?: "");
+		log_limited(LOG_WARNING, "forward %s: accepting is paused, clients wait: %s",
+			    forward_name(ls->forward->conf), cause_name(cause));
 	}
 	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
@@ -97,7 +85,7 @@ static void start_accepting(struct listener *ls)
 /* The first of the pauses is over.  A listener whose own is not pauses again at its next client. */
 static void on_resume(struct timer *t)
 {
-	struct worker *w = (struct worker *)((char *)t - offsetof(struct worker, resume));
+	struct worker *w = container_of(t, struct worker, resume);
 
 	for (struct listener *ls = w->listeners; ls; ls = ls->next)
 		start_accepting(ls);
@@ -110,44 +98,50 @@ static enum cause accept_cause(int error)
 	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : CAUSE_ACCEPT_FAILED;
 }
 
-static void log_refused(const struct listener *ls, const struct sockaddr *client, enum cause why)
+/* No client came, or none that may have a session. */
+static void cancel(struct listener *ls)
 {
-	session_log_refused(ls->worker->shared->session_log, forward_name(ls->forward->conf),
-			    client, why);
+	bucket_give_back(&ls->forward->accepts, 1); /* first: the forward may be freed then */
+	admission_cancel(ls->worker->shared->admission, ls->forward);
 }
 
 static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
 {
 	const struct forward_conf *fc = ls->forward->conf;
-	struct worker *w = ls->worker;
 	char text[ADDR_STRLEN];
 
 	if (acl_allows(&fc->acl, client))
 		return true;
-	count_add(&w->stats.errors[CAUSE_DENIED], 1);
-	count_add(&forward_stats(ls->forward, w->index)->denied, 1);
-	log_refused(ls, client, CAUSE_DENIED);
+	count_add(&forward_stats(ls->forward, ls->worker->index)->denied, 1);
 	log_limited(LOG_NOTICE, "refused %s: forward %s does not allow it",
 		    addr_format(client, len, text, sizeof(text)), forward_name(fc));
 	return false;
 }
 
-static bool receives_header(const struct listener *ls)
+/*
+ * Begin the session of CLIENT, whose socket is FD, and which is counted in by admission_enter().
+ * False: it may have none, see *RET_WHY, and is not counted any more.
+ */
+static bool begin_session(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len,
+			  enum cause *ret_why)
 {
-	return ls->forward->conf->proxy_protocol & PROXY_RECEIVE;
-}
+	struct admission *admission = ls->worker->shared->admission;
+	struct forward *f = ls->forward;
+	/* one that is a proxy will say first whose session it is */
+	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
 
-/* One that is a proxy will say first whose session it is. */
-static bool admit_client(struct listener *ls, const struct sockaddr *client)
-{
-	struct worker *w = ls->worker;
-	enum cause why;
-
-	if (receives_header(ls) ||
-	    admission_enter_client(w->shared->admission, ls->forward, client, &why))
-		return true;
-	count_add(&w->stats.errors[why], 1);
-	log_refused(ls, client, why);
+	*ret_why = CAUSE_DENIED;
+	if (is_allowed(ls, client, len) &&
+	    (is_proxy || admission_enter_client(admission, f, client, ret_why))) {
+		*ret_why = CAUSE_NO_MEMORY;
+		if (!session_open(ls->worker, f, fd, client))
+			return true;
+		if (!is_proxy) {
+			admission_leave(admission, f, client);
+			return false;
+		}
+	}
+	cancel(ls);
 	return false;
 }
 
@@ -158,10 +152,6 @@ static bool may_accept(struct listener *ls, bool waiting)
 	uint64_t due_ms;
 	enum cause full;
 
-	if (!worker_have_spare(w)) {
-		pause_accepting(ls, CAUSE_NO_DESCRIPTOR);
-		return false;
-	}
 	if (!admission_enter(w->shared->admission, ls->forward, &full)) {
 		pause_accepting(ls, full);
 		return false;
@@ -174,32 +164,19 @@ static bool may_accept(struct listener *ls, bool waiting)
 	return false;
 }
 
-/* No client came, or none that may have a session. */
-static void cancel(struct listener *ls)
-{
-	bucket_give_back(&ls->forward->accepts, 1); /* first: the forward may be freed then */
-	admission_cancel(ls->worker->shared->admission, ls->forward);
-}
-
-static void turn_away(struct listener *ls, int fd)
-{
-	session_arm_reset(fd);
-	close(fd);
-	cancel(ls);
-}
-
 /* False: no more for now. */
 static bool accept_one(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
 	struct sockaddr_storage ss = { .ss_family = AF_UNIX };
-	struct admission *admission = w->shared->admission;
+	struct sockaddr *client = (struct sockaddr *)&ss;
 	socklen_t len = sizeof(ss);
-	int fd, r;
+	enum cause why;
+	int fd;
 
 	if (!may_accept(ls, waiting))
 		return false;
-	fd = accept4(ls->source.fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	fd = accept4(ls->source.fd, client, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
 		int error = errno;
 
@@ -213,33 +190,19 @@ static bool accept_one(struct listener *ls, bool waiting)
 		pause_accepting(ls, accept_cause(error));
 		return false;
 	}
-	if (!is_allowed(ls, (struct sockaddr *)&ss, len) ||
-	    !admit_client(ls, (struct sockaddr *)&ss)) {
-		turn_away(ls, fd);
-		return true;
-	}
-	r = session_open(w, ls->forward, fd, (struct sockaddr *)&ss);
-	if (r) {
-		if (receives_header(ls))
-			admission_cancel(admission, ls->forward);
-		else
-			admission_leave(admission, ls->forward, (struct sockaddr *)&ss);
-		session_arm_reset(fd);
-		close(fd);
-		log_refused(ls, (struct sockaddr *)&ss, accept_cause(-r));
-		if (ls->paused) /* a pause is counted once, but each client that is lost */
-			count_add(&w->stats.errors[accept_cause(-r)], 1);
-		pause_accepting(ls, accept_cause(-r));
-		return false;
-	}
 	ls->paused = false;
+	if (begin_session(ls, fd, client, len, &why))
+		return true;
+	session_arm_reset(fd);
+	close(fd);
+	count_add(&w->stats.errors[why], 1);
+	session_log_refused(w->shared->session_log, forward_name(ls->forward->conf), client, why);
 	return true;
 }
 
 static void on_accept(struct source *source, uint32_t events)
 {
-	struct listener *ls =
-		(struct listener *)((char *)source - offsetof(struct listener, source));
+	struct listener *ls = container_of(source, struct listener, source);
 
 	(void)events;
 	for (unsigned int i = 0; i < ls->burst; i++) {
@@ -261,7 +224,6 @@ void listener_start(struct listening *l, struct worker *w)
 {
 	struct listener *ls = &l->at[w->index];
 
-	atomic_fetch_add(&l->refs, 1);
 	ls->source.handle = on_accept;
 	ls->worker = w;
 	ls->on = l;
@@ -271,16 +233,6 @@ void listener_start(struct listening *l, struct worker *w)
 	w->listeners = ls;
 	w->resume.fire = on_resume;
 	start_accepting(ls);
-}
-
-/*
- * Close FD.  The privileged process, which has made it, may not have closed its own copy yet, and
- * the socket would take connections until then: so it is shut down.
- */
-static void close_listener(int fd)
-{
-	shutdown(fd, SHUT_RDWR);
-	close(fd);
 }
 
 void listener_end(struct listener *ls)
@@ -294,41 +246,12 @@ void listener_end(struct listener *ls)
 		;
 	loop_watch(&w->loop, &ls->source, 0, false);
 	if (!ls->on->shared) {
-		close_listener(ls->source.fd);
+		close(ls->source.fd);
 		ls->source.fd = -1;
 	}
 	while (*at != ls)
 		at = &(*at)->next;
 	*at = ls->next;
-	ls->next = w->ended;
-	w->ended = ls;
-}
-
-static void let_go(struct listening *l)
-{
-	if (atomic_fetch_sub(&l->refs, 1) == 1)
-		free(l);
-}
-
-static void let_go_all(struct listener **list)
-{
-	while (*list) {
-		struct listener *ls = *list;
-
-		*list = ls->next;
-		let_go(ls->on);
-	}
-}
-
-void listeners_reap(struct worker *w)
-{
-	let_go_all(&w->ended);
-}
-
-void listeners_free(struct worker *w)
-{
-	let_go_all(&w->ended);
-	let_go_all(&w->listeners);
 }
 
 /* --- sockets --- */
@@ -573,7 +496,6 @@ static struct listening *new_listening(struct forward *f, const struct addr *a, 
 	l->asked = l->addr = *a;
 	l->shared = !addr_is_inet(a);
 	l->n_workers = n;
-	atomic_init(&l->refs, 1);
 	for (unsigned int i = 0; i < n; i++)
 		l->at[i].source.fd = -1;
 	return l;
@@ -650,17 +572,12 @@ void listening_close(struct listening *l)
 {
 	if (!l)
 		return;
-	for (unsigned int i = 0; i < (l->shared ? 1 : l->n_workers); i++) {
-		int fd = l->at[i].source.fd;
-
-		if (fd >= 0 && l->given)
-			close(fd);
-		else if (fd >= 0)
-			close_listener(fd);
-	}
+	for (unsigned int i = 0; i < (l->shared ? 1 : l->n_workers); i++)
+		if (l->at[i].source.fd >= 0)
+			close(l->at[i].source.fd);
 	if (!addr_is_inet(&l->addr) && !l->given)
 		remove_file(&l->addr);
-	let_go(l);
+	free(l);
 }
 
 void listening_close_all(struct listening *list)

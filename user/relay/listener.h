@@ -2,7 +2,6 @@
 #ifndef CULVERT_LISTENER_H
 #define CULVERT_LISTENER_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,7 +29,7 @@ struct listener {
 	struct worker *worker;
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
-	struct listener *next;   /* in w->listeners, or w->ended */
+	struct listener *next;   /* in w->listeners */
 	bool paused;             /* since the last accepted connection */
 	unsigned int burst;      /* connections to accept at the next event */
 	unsigned int streak;     /* events in a row that had so many */
@@ -45,7 +44,6 @@ struct listening {
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	bool transparent;        /* was opened for a forward that is */
-	_Atomic unsigned int refs; /* of the list, and of each listener that has started */
 	struct listening *next;
 	unsigned int n_workers;
 	struct listener at[];
@@ -98,8 +96,8 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 		   struct forward *f, const struct addr *a, bool joins, unsigned int n,
 		   struct listening **ret, char *err, size_t errlen);
 /*
- * Close all sockets that are open, and remove the file of a unix socket.  Memory is freed when the
- * workers have let go of it.  NULL is fine.
+ * Close all sockets that are open, remove the file of a unix socket, and free L, whose listeners
+ * have ended or never started.  NULL is fine.
  */
 void listening_close(struct listening *l);
 void listening_close_all(struct listening *list);
@@ -123,12 +121,9 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc);
 void listener_start(struct listening *l, struct worker *w);
 /*
  * Stop accepting, and close the worker's own socket.  Connections that the kernel has completed
- * already are taken first: a client that saw its connect succeed is served.
+ * already are taken first: a client that saw its connect succeed is served.  To be called by
+ * loop_call(), when no event for LS can be at hand.
  */
 void listener_end(struct listener *ls);
-/* Let go of those that have ended: after a batch, when no event for them can be at hand. */
-void listeners_reap(struct worker *w);
-/* The same of all, when the loop has ended or never ran.  The sockets stay open. */
-void listeners_free(struct worker *w);
 
 #endif

@@ -233,19 +233,17 @@ static void on_event(struct session *s, unsigned int side, uint32_t events)
 
 static void on_client(struct source *source, uint32_t events)
 {
-	on_event((struct session *)((char *)source - offsetof(struct session, sides[CLIENT])),
-		 CLIENT, events);
+	on_event(container_of(source, struct session, sides[CLIENT]), CLIENT, events);
 }
 
 static void on_upstream(struct source *source, uint32_t events)
 {
-	on_event((struct session *)((char *)source - offsetof(struct session, sides[UPSTREAM])),
-		 UPSTREAM, events);
+	on_event(container_of(source, struct session, sides[UPSTREAM]), UPSTREAM, events);
 }
 
 static void on_timer(struct timer *timer)
 {
-	struct session *s = (struct session *)((char *)timer - offsetof(struct session, timer));
+	struct session *s = container_of(timer, struct session, timer);
 	uint64_t now = s->worker->loop.now_ms;
 
 	if (s->state == SESSION_HEADER)
@@ -442,7 +440,7 @@ unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const
 
 	for (; s && n < SESSION_ENDS; s = next) {
 		next = s->next;
-		if (!choose(arg, s))
+		if (choose && !choose(arg, s))
 			continue;
 		session_reset(s, cause);
 		n++;

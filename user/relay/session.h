@@ -179,8 +179,8 @@ void session_reap(struct worker *w);
  * system calls, so a call resets SESSION_ENDS at most: the worker's other sessions have their turns
  * before the next call.
  *
- * On W's thread: reset sessions for which CHOOSE returns true, with ARG, because of CAUSE.  Returns
- * how many; SESSION_ENDS: there may be more.
+ * On W's thread: reset sessions for which CHOOSE (NULL: any will do) returns true, with ARG, because
+ * of CAUSE.  Returns how many; SESSION_ENDS: there may be more.
  */
 #define SESSION_ENDS 32
 

@@ -12,12 +12,9 @@
 #include "relay/worker.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -27,17 +24,14 @@
 #include "relay/connect.h"
 #include "relay/session_flow.h"
 
-#define STOP_TIMEOUT_MS 10000
-#define HURRY_TIMEOUT_MS 1000
+#define PATIENCE_MS 10000
 
 SYSCALLS_NEEDED(
-	SYSCALL(clock_gettime), /* CLOCK_THREAD_CPUTIME_ID is not in the vDSO */
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare */
-	SYSCALL(close));
+	SYSCALL(clock_gettime)); /* CLOCK_THREAD_CPUTIME_ID is not in the vDSO */
 
 static void on_ring(struct source *source, uint32_t events)
 {
-	struct worker *w = (struct worker *)((char *)source - offsetof(struct worker, ring_source));
+	struct worker *w = container_of(source, struct worker, ring_source);
 
 	(void)events;
 	kernel_ring_consume(w->ring);
@@ -52,7 +46,7 @@ static void on_ring(struct source *source, uint32_t events)
  */
 static void on_sweep(struct timer *timer)
 {
-	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, sweep));
+	struct worker *w = container_of(timer, struct worker, sweep);
 	uint64_t lost = kernel_events_lost(w->shared->kernel);
 
 	if (w->policy.review_packets)
@@ -73,7 +67,6 @@ static void after_batch(void *arg)
 		load_look(&w->policy, &w->load, w->loop.now_ms,
 			  clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
 	session_connect_news(w);
-	listeners_reap(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
@@ -100,28 +93,11 @@ static int open_ring(struct worker *w)
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
-bool worker_have_spare(struct worker *w)
-{
-	if (w->spare < 0)
-		w->spare = fcntl(w->loop.epoll, F_DUPFD_CLOEXEC, 0);
-	return w->spare >= 0;
-}
-
-bool worker_spend_spare(struct worker *w)
-{
-	if (w->spare < 0)
-		return false;
-	close(w->spare);
-	w->spare = -1;
-	return true;
-}
-
 int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 {
 	int r;
 
 	memset(w, 0, sizeof(*w));
-	w->spare = -1;
 	w->shared = shared;
 	w->index = index;
 	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
@@ -130,7 +106,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 	r = loop_open(&w->loop, after_batch, w);
 	if (r)
 		return r;
-	worker_have_spare(w);
 	r = worker_reserve_timer(w);
 	if (!r && shared->kernel)
 		r = open_ring(w);
@@ -139,7 +114,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 
 void worker_close(struct worker *w)
 {
-	worker_spend_spare(w);
 	kernel_ring_close(w->ring);
 	pool_close(&w->pool);
 	free(w->owners);
@@ -189,18 +163,11 @@ int threads_start(struct threads *ts)
 
 /* --- stopping --- */
 
-static bool any(const void *arg, const struct session *s)
-{
-	(void)arg;
-	(void)s;
-	return true;
-}
-
 static void on_grace_over(struct timer *timer)
 {
-	struct worker *w = (struct worker *)((char *)timer - offsetof(struct worker, grace));
+	struct worker *w = container_of(timer, struct worker, grace);
 
-	while (session_end_some(w, any, NULL, CAUSE_GRACE_OVER))
+	while (session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER))
 		;
 }
 
@@ -222,16 +189,19 @@ static void hurry(void *arg)
 	timer_set(&w->loop, &w->grace, w->loop.now_ms);
 }
 
-void threads_stop(struct threads *ts)
+static void call_all(struct threads *ts, void (*fn)(void *worker))
 {
 	for (unsigned int i = 0; i < ts->n; i++) {
 		struct worker *w = &ts->workers[i];
 
-		while (w->started &&
-		       loop_call(&w->loop, stop, w, STOP_TIMEOUT_MS) == -ETIMEDOUT)
-			log_error("worker %u has not stopped for %d s, and is waited for", i,
-				  STOP_TIMEOUT_MS / 1000);
+		while (w->started && loop_call(&w->loop, fn, w, PATIENCE_MS) == -ETIMEDOUT)
+			log_error("worker %u does not answer, and is waited for", i);
 	}
+}
+
+void threads_stop(struct threads *ts)
+{
+	call_all(ts, stop);
 }
 
 bool threads_ended(struct threads *ts)
@@ -250,12 +220,7 @@ bool threads_ended(struct threads *ts)
 
 void threads_hurry(struct threads *ts)
 {
-	for (unsigned int i = 0; i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
-
-		if (w->started && loop_call(&w->loop, hurry, w, HURRY_TIMEOUT_MS) == -ETIMEDOUT)
-			log_error("worker %u does not answer, and is waited for", i);
-	}
+	call_all(ts, hurry);
 }
 
 void threads_join(struct threads *ts)
@@ -265,7 +230,6 @@ void threads_join(struct threads *ts)
 
 		if (w->started)
 			pthread_join(w->thread, NULL);
-		listeners_free(w);
 		w->started = false;
 	}
 }

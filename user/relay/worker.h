@@ -56,7 +56,6 @@ struct worker {
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
-	struct listener *ended;     /* to be freed after the batch */
 	struct timer resume;        /* when the next pause of a listener is over */
 
 	struct idle_turns idle_turns;
@@ -67,7 +66,6 @@ struct worker {
 	uint64_t events_lost_seen;
 	uint32_t review_at;        /* the slot pair that the last review has ended at */
 	unsigned int in_kernel;    /* sessions that have slots */
-	int spare; /* a descriptor kept for the upstream socket of the next session; -1: spent */
 
 	pthread_t thread;
 	bool started;       /* of the thread that starts and stops it */
@@ -84,14 +82,6 @@ struct worker {
 int worker_open(struct worker *w, struct shared *shared, unsigned int index);
 /* All sessions must be gone. */
 void worker_close(struct worker *w);
-
-/*
- * A session needs two descriptors, and the first one is taken by accept(2).  So a client is
- * accepted only while the spare exists (False: there is none to be had), and the upstream's socket
- * may use it.
- */
-bool worker_have_spare(struct worker *w);
-bool worker_spend_spare(struct worker *w);
 
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);
