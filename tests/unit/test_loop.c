@@ -203,7 +203,7 @@ static void run_model(struct rig *rig)
 		due += model[i] && model[i] <= rig->loop.now_ms;
 	if (!due)
 		return; /* the loop would wait */
-	run_batches(rig, 1);
+	run_batches(rig, (due + TIMERS_A_BATCH - 1) / TIMERS_A_BATCH);
 	assert_int_equal(n_fired, due);
 	for (unsigned int i = 0; i < due; i++) {
 		uint64_t *m = &model[fired[i] - timers];

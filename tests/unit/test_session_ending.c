@@ -58,7 +58,7 @@ static void test_in_turns(void **state)
 	(void)state;
 	for (unsigned int i = 0; i < 2; i++)
 		assert_int_equal(forward_new(&confs[i], &config, NULL, NULL, &forwards[i]), 0);
-	assert_int_equal(admission_open(&config, &shared.admission), 0);
+	shared.admission = admission_open(&config);
 	assert_int_equal(worker_open(&worker, &shared, 0), 0);
 	for (unsigned int i = 0; i < MEANT; i++) {
 		add(0);

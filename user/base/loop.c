@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/syscalls_needed.h"
 
-#define BATCH 128
+#define BATCH 128 /* events */
 
 SYSCALLS_NEEDED(
 	SYSCALL(epoll_wait),
@@ -193,7 +193,7 @@ static struct timer *take_due(struct loop *l)
 {
 	struct timer *first = NULL, **last = &first;
 
-	while (l->n_timers && l->heap[0]->due_ms <= l->now_ms) {
+	for (int n = 0; n < TIMERS_A_BATCH && l->n_timers && l->heap[0]->due_ms <= l->now_ms; n++) {
 		struct timer *t = l->heap[0];
 
 		timer_cancel(l, t);
@@ -255,8 +255,6 @@ static int run_batches(struct loop *l)
 		if (n < 0 && errno != EINTR)
 			return -errno;
 		l->now_ms = clock_ms();
-		l->wakeups += n > 0;
-		l->events += n > 0 ? (uint64_t)n : 0;
 		for (int i = 0; i < n; i++) {
 			struct source *s = ev[i].data.ptr;
 

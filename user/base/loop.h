@@ -37,6 +37,11 @@ struct timer {
 };
 
 #define TIMER_DUE UINT32_MAX
+/*
+ * Timers that fire in one batch.  Thousands that are due at once, such as idle-timeout of sessions
+ * that began together, must not hold up the sessions that are at work.
+ */
+#define TIMERS_A_BATCH 64
 
 struct loop_call; /* a call from another thread, see loop_call() */
 
@@ -44,8 +49,6 @@ struct loop {
 	int epoll;
 	struct source wake; /* eventfd */
 	uint64_t now_ms;    /* clock_ms(), read once a batch */
-	uint64_t wakeups;   /* returns of epoll_wait(2) with events, ever */
-	uint64_t events;    /* events they brought */
 	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
 	uint32_t batch;     /* number of the current one */
 

@@ -389,11 +389,7 @@ int setup_open(struct setup *s)
 	r = r ?: open_listening(s) ?: open_control(s) ?: open_session_log(s) ?: open_pid_file(s);
 	if (r)
 		return r;
-	if (admission_open(&s->config, &s->shared.admission)) {
-		log_error("out of memory for %u sessions: lower --max-sessions",
-			  s->config.max_sessions);
-		return EXIT_CODE_FAILURE;
-	}
+	s->shared.admission = admission_open(&s->config);
 	connect_learn_ports();
 	if (sandbox_enter(&s->account, err, sizeof(err))) {
 		log_error("%s", err);

@@ -92,6 +92,7 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 	memset(t, 0, size);
 	t->n_workers = n_workers;
 	t->due.ms = UINT64_MAX;
+	clients_init(&t->clients);
 	return t;
 }
 
@@ -99,7 +100,7 @@ static void totals_drop(struct forward_totals *t)
 {
 	if (!t || --t->refs)
 		return;
-	clients_close(t->clients);
+	clients_close(&t->clients);
 	free(t);
 }
 
@@ -112,22 +113,17 @@ void config_version_drop(struct config_version *v)
 }
 
 /* Both the sessions of F and those of BEFORE, or NULL, share a bandwidth that stays the same. */
-static int make_limits(struct forward *f, const struct config *c, const struct forward *before)
+static int make_limits(struct forward *f, const struct forward *before)
 {
 	const struct forward_conf *fc = f->conf;
-	int r = 0;
 
 	accepts_init(&f->accepts, fc->accept_rate, clock_ms());
-	if (before && bandwidth_is(before->bandwidth, fc->bandwidth))
-		f->bandwidth = bandwidth_get(before->bandwidth);
-	else
-		r = bandwidth_new(fc->bandwidth, &f->bandwidth);
-	if (r || (!fc->max_sessions_per_client && !fc->bandwidth_per_client))
-		return r;
-	if (!f->totals->clients)
-		r = clients_open(fc->max_sessions ?: c->max_sessions, &f->totals->clients);
-	f->clients = f->totals->clients;
-	return r;
+	if (fc->max_sessions_per_client || fc->bandwidth_per_client)
+		f->clients = &f->totals->clients;
+	if (!before || !bandwidth_is(before->bandwidth, fc->bandwidth))
+		return bandwidth_new(fc->bandwidth, &f->bandwidth);
+	f->bandwidth = bandwidth_get(before->bandwidth);
+	return 0;
 }
 
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
@@ -149,7 +145,7 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	f->from = from;
 	if (from)
 		from->refs++;
-	r = f->totals ? make_limits(f, c, before) : -ENOMEM;
+	r = f->totals ? make_limits(f, before) : -ENOMEM;
 	r = r ?: upstream_open(&f->upstream, &fc->upstream, &fc->listen, fc->resolve_interval_ms,
 			       clock_ms());
 	if (r) {
@@ -166,7 +162,6 @@ void forward_free(struct forward *f)
 		return;
 	socket_stock_close(f->stock);
 	upstream_close(&f->upstream);
-	bucket_close(&f->accepts);
 	bandwidth_put(f->bandwidth);
 	totals_drop(f->totals);
 	config_version_drop(f->from);

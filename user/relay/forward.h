@@ -43,7 +43,7 @@ struct forward_totals {
 	unsigned int refs;         /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
 	struct forward_due due;    /* written by whoever has the turn (reload.h) */
-	struct clients *clients;   /* owned; NULL: no forward has limited clients yet */
+	struct clients clients;
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 

@@ -2,6 +2,7 @@
 #ifndef CULVERT_LIMITS_H
 #define CULVERT_LIMITS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -26,10 +27,13 @@ struct forward;
  * The clients that have sessions: of all forwards, or under the name of one.  Where the functions
  * below take NULL, nothing is counted and there is no limit.
  */
-struct clients;
+struct clients {
+	pthread_mutex_t lock; /* of the rest */
+	void *tree;           /* of tsearch(3) */
+	unsigned int n;
+};
 
-/* SESSIONS: how many there will be at most, roughly.  -ENOMEM. */
-int clients_open(unsigned int sessions, struct clients **ret);
+void clients_init(struct clients *c);
 void clients_close(struct clients *c);
 
 /*
@@ -39,8 +43,6 @@ void clients_close(struct clients *c);
 int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most);
 /* Count a session out again. */
 void clients_leave(struct clients *c, const struct sockaddr *client);
-/* Clients that have sessions. */
-unsigned int clients_count(struct clients *c);
 
 /*
  * Get a reference to what CLIENT, which has sessions, may use in a second: RATE in each direction.
@@ -53,8 +55,8 @@ int clients_bandwidth(struct clients *c, const struct sockaddr *client, uint64_t
 
 struct admission;
 
-/* C must live as long.  -ENOMEM. */
-int admission_open(const struct config *c, struct admission **ret);
+/* C must live as long. */
+struct admission *admission_open(const struct config *c);
 void admission_close(struct admission *a);
 
 /* Count a session of F in before its client is known.  False: there is no room, see *RET_WHY. */

@@ -37,11 +37,6 @@ void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_m
 	pthread_mutex_init(&b->lock, NULL);
 }
 
-void bucket_close(struct bucket *b)
-{
-	pthread_mutex_destroy(&b->lock);
-}
-
 /* Add the tokens that came since the last call.  The lock is held. */
 static void fill(struct bucket *b, uint64_t now_ms)
 {
@@ -120,21 +115,26 @@ struct bandwidth {
 	struct bucket ways[2]; /* by flow */
 };
 
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static uint32_t turn_of(uint64_t rate)
 {
-	uint64_t turn = rate / TURNS_PER_SECOND, most = rate / TURNS_PER_SECOND_MIN;
+	uint64_t least = larger(1, smaller(TURN_MIN, rate / TURNS_PER_SECOND_MIN));
 
-	if (turn < TURN_MIN)
-		turn = most < TURN_MIN ? most : TURN_MIN;
-	if (turn > TURN_MAX)
-		turn = TURN_MAX;
-	return turn ? (uint32_t)turn : 1;
+	return (uint32_t)smaller(larger(least, rate / TURNS_PER_SECOND), TURN_MAX);
 }
 
 int bandwidth_new(uint64_t rate, struct bandwidth **ret)
 {
 	struct bandwidth *b;
-	uint64_t burst;
 
 	*ret = NULL;
 	if (!rate)
@@ -145,11 +145,11 @@ int bandwidth_new(uint64_t rate, struct bandwidth **ret)
 	b->rate = rate;
 	b->turn = turn_of(rate);
 	atomic_init(&b->refs, 1);
-	burst = rate / BURSTS_PER_SECOND;
-	if (burst < 2 * (uint64_t)b->turn)
-		burst = 2 * (uint64_t)b->turn;
-	for (unsigned int way = 0; way < 2; way++)
-		bucket_init(&b->ways[way], rate, burst, clock_ms());
+	for (unsigned int way = 0; way < 2; way++) {
+		bucket_init(&b->ways[way], rate, larger(rate / BURSTS_PER_SECOND, 2 * b->turn),
+			    clock_ms());
+		b->ways[way].level = 0;
+	}
 	*ret = b;
 	return 0;
 }
@@ -163,11 +163,8 @@ struct bandwidth *bandwidth_get(struct bandwidth *b)
 
 void bandwidth_put(struct bandwidth *b)
 {
-	if (!b || atomic_fetch_sub(&b->refs, 1) > 1)
-		return;
-	for (unsigned int way = 0; way < 2; way++)
-		bucket_close(&b->ways[way]);
-	free(b);
+	if (b && atomic_fetch_sub(&b->refs, 1) == 1)
+		free(b);
 }
 
 bool bandwidth_is(const struct bandwidth *b, uint64_t rate)
@@ -195,24 +192,18 @@ struct pace {
 /* The size of the next turn, after one in which USED bytes were read. */
 static uint32_t ask(uint32_t turn, uint32_t used)
 {
-	uint32_t least = turn / ASK_PART;
+	uint64_t least = larger(1, smaller(turn / ASK_PART, ASK_MIN));
 
-	if (least > ASK_MIN)
-		least = ASK_MIN;
-	if (used >= turn / 2)
-		return turn;
-	if (2 * used > least)
-		return 2 * used;
-	return least ?: 1;
+	return (uint32_t)smaller(larger(2 * (uint64_t)used, least), turn);
 }
 
 void session_pace_start(struct session *s)
 {
-	uint64_t of_client = forward_of(s)->bandwidth_per_client;
+	/* a client of a unix socket has no address, and so no limit */
+	uint64_t of_client = s->client.sa.sa_family == AF_UNIX ? 0 :
+			     forward_of(s)->bandwidth_per_client;
 	struct pace *p;
 
-	if (s->client.sa.sa_family == AF_UNIX) /* it has no address, and so no limit */
-		of_client = 0;
 	if (!s->forward->bandwidth && !of_client)
 		return;
 	p = s->pace = calloc(1, sizeof(*p));
@@ -224,8 +215,8 @@ void session_pace_start(struct session *s)
 	p->limits[OF_FORWARD] = s->forward->bandwidth;
 	p->turn = TURN_MAX;
 	for (unsigned int i = 0; i < LIMITS; i++)
-		if (p->limits[i] && p->limits[i]->turn < p->turn)
-			p->turn = p->limits[i]->turn;
+		if (p->limits[i])
+			p->turn = (uint32_t)smaller(p->turn, p->limits[i]->turn);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		p->turns[dir].size = ask(p->turn, 0);
 }
@@ -296,10 +287,7 @@ void session_pace_stop(struct session *s)
 {
 	if (!s->pace)
 		return;
-	for (unsigned int dir = 0; dir < 2; dir++) {
+	for (unsigned int dir = 0; dir < 2; dir++)
 		give_back(s->pace, dir);
-		s->pace->turns[dir] = (struct turn){ 0 };
-	}
 	bandwidth_put(s->pace->limits[OF_CLIENT]);
-	s->pace->limits[OF_CLIENT] = NULL;
 }

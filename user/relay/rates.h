@@ -27,7 +27,6 @@ struct bucket {
 
 /* The bucket begins full. */
 void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_ms);
-void bucket_close(struct bucket *b);
 /* Take N tokens.  False: there are fewer; try again at *RET_DUE_MS. */
 bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms);
 /*
@@ -44,7 +43,10 @@ void accepts_init(struct bucket *b, unsigned int accept_rate, uint64_t now_ms);
 /* The bandwidth that several sessions share; counts references. */
 struct bandwidth;
 
-/* RATE bytes a second in each direction; 0: *RET is NULL, which means no limit.  -ENOMEM. */
+/*
+ * RATE bytes a second in each direction; 0: *RET is NULL, which means no limit.  -ENOMEM.  Nothing
+ * may pass at first: a client that closes all its connections and comes back gains nothing.
+ */
 int bandwidth_new(uint64_t rate, struct bandwidth **ret);
 /* B may be NULL. */
 struct bandwidth *bandwidth_get(struct bandwidth *b);

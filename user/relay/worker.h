@@ -13,7 +13,6 @@
 #include "datapath/policy.h"
 #include "datapath/pool.h"
 #include "datapath/stats.h"
-#include "relay/idle.h"
 
 struct admission;
 struct listener;
@@ -58,7 +57,6 @@ struct worker {
 	struct listener *listeners; /* list; see listener.h */
 	struct timer resume;        /* when the next pause of a listener is over */
 
-	struct idle_turns idle_turns;
 
 	struct kernel_ring *ring;
 	struct source ring_source;
