@@ -73,9 +73,9 @@ static const struct served {
 
 #define USER_SPACE "warning: everything is carried in user space: "
 #define COPY_INSTEAD "warning: copy is used where splice would be better: "
-#define NO_LOCK "\"receive-buffer\" fails: SO_BUF_LOCK: "
+#define NO_GATE "\"redirect\" fails: insertion: "
 #define NO_SPLICE "\"splice\" fails: "
-#define UNKNOWN "\"loopback\" fails: "
+#define KILLED "fails: the process that tried it was killed"
 
 /* What the kernel lacks, and what the probe at the start finds of it. */
 static const struct lack {
@@ -86,10 +86,10 @@ static const struct lack {
 	const char *refused; /* this engine is, if it is asked for by name; all others start */
 } lacks[] = {
 	{ .no_sockmap = "", .no_splice = "" },
-	{ SYS_setsockopt, ENOPROTOOPT, 2, SO_BUF_LOCK, NO_LOCK, "", "sockmap" },
+	{ SYS_setsockopt, ENOPROTOOPT, 2, SO_ATTACH_BPF, NO_GATE, "", "sockmap" },
 	{ SYS_splice, EINVAL, -1, 0, "", NO_SPLICE, "splice" },
 	/* the probe dies of it, the daemon does not: nothing can be tried, so nothing is trusted */
-	{ SYS_unshare, 0, -1, 0, UNKNOWN "the process that tried it was killed", UNKNOWN, NULL },
+	{ SYS_unshare, 0, -1, 0, "\"redirect\" " KILLED, "\"splice\" " KILLED, NULL },
 };
 
 #define N_LACKS (sizeof(lacks) / sizeof(lacks[0]))

@@ -12,24 +12,19 @@
 #include "probe/behaviours.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/sandbox.h"
 #include "datapath/carrier_sockmap.h"
-#include "datapath/tcp.h"
 #include "probe/rig.h"
 
 #define KIB 1024
@@ -350,44 +345,6 @@ static void until_done(struct trial *t, unsigned int dir, enum step (*fn)(struct
 	}
 }
 
-/* --- with sockets alone --- */
-
-static void try_loopback(struct trial *t)
-{
-	open_session(t, false);
-}
-
-static void lock_buffer(struct trial *t, int lock)
-{
-	call(t, setsockopt(t->inner[UP], SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock)),
-	     "SO_BUF_LOCK");
-}
-
-static void same_buffer(struct trial *t, int *size, const char *what)
-{
-	int before = *size;
-	socklen_t len = sizeof(*size);
-
-	call(t, getsockopt(t->inner[UP], SOL_SOCKET, SO_RCVBUF, size, &len), "SO_RCVBUF");
-	if (before)
-		same(t, what, (uint64_t)*size, (uint64_t)before);
-}
-
-/* The low-water mark of a removal, behind a lock: the size of the buffer does not change. */
-static void try_receive_buffer(struct trial *t)
-{
-	int size = 0;
-
-	open_session(t, false);
-	same_buffer(t, &size, "SO_RCVBUF");
-	lock_buffer(t, SOCK_RCVBUF_LOCK);
-	step(t, tcp_set_lowat(t->inner[UP], INT_MAX), "SO_RCVLOWAT");
-	same_buffer(t, &size, "SO_RCVBUF under SO_RCVLOWAT");
-	step(t, tcp_set_lowat(t->inner[UP], 1), "SO_RCVLOWAT");
-	lock_buffer(t, 0);
-	same_buffer(t, &size, "SO_RCVBUF afterwards");
-}
-
 /* --- the splice carrier --- */
 
 /* Pump until the carrier says WANT; if that is PUMP_EMPTY, until all is received, too. */
@@ -480,41 +437,33 @@ static void try_fin(struct trial *t)
 #define BURST (512 * KIB)
 #define BURSTS 2
 
-/* Passed bytes are waiting for user space. */
-static bool owes(struct trial *t)
+/*
+ * Nobody receives, until the program passes, and on until the sender has to stop.  Then the server
+ * receives again, and user space writes what was passed, until all is there.
+ */
+static void stall_and_catch_up(struct trial *t, uint64_t upto)
 {
-	uint32_t slot = t->pair * 2;
-
-	return kernel_stat(t->kernel, slot)->passed != kernel_ctl(t->kernel, slot)->credit;
-}
-
-/* Nobody receives, until the program passes, and on until the sender has to stop, or at UPTO. */
-static void stall(struct trial *t, uint64_t upto)
-{
-	struct stream *s = &t->streams[UP];
-
-	widen(t, false);
-	WAIT(t, (push_some(t, UP, upto - s->sent), owes(t)), "passing over the hard limit");
-	push_until_halt(t, upto - s->sent);
-}
-
-/* The server receives again, until it has all bytes up to UPTO. */
-static void catch_up(struct trial *t, uint64_t upto)
-{
+	const volatile struct culvert_stat *st = kernel_stat(t->kernel, t->pair * 2);
+	uint64_t bytes = st->bytes, passed = st->passed;
 	struct stream *s = &t->streams[UP];
 	enum step r;
 
+	widen(t, false);
+	WAIT(t, (push_some(t, UP, upto - s->sent), st->passed != passed),
+	     "passing over the hard limit");
+	push_until_halt(t, upto - s->sent);
 	widen(t, true);
 	do {
 		struct sockmap_io io = sockmap_of(t, UP);
 
 		push_some(t, UP, upto - s->sent);
 		r = sockmap_settle(&io);
-		if (r != STEP_DONE && r != STEP_WAIT)
-			give_up(t, "bytes that were passed cannot be delivered");
+		step(t, step_error(r, io.error), "delivery of what was passed");
 		pull_some(t, UP);
 		have_patience(t, "delivery of all that was sent");
 	} while (r != STEP_DONE || s->got != upto);
+	if (st->bytes == bytes)
+		give_up(t, "what was passed is not followed by redirection again");
 }
 
 static void try_hard_limit(struct trial *t)
@@ -528,15 +477,8 @@ static void try_hard_limit(struct trial *t)
 	enter(t, UP);
 	st = kernel_stat(t->kernel, t->pair * 2);
 	base = st->bytes + st->passed;
-	for (int i = 1; i <= BURSTS; i++) {
-		uint64_t bytes = st->bytes, passed = st->passed;
-
-		stall(t, i * BURST);
-		catch_up(t, i * BURST);
-		/* in each burst both: what was passed is followed by redirection again */
-		if (st->bytes == bytes || st->passed == passed)
-			give_up(t, "not both redirection and passing in each burst");
-	}
+	for (uint64_t i = 1; i <= BURSTS; i++)
+		stall_and_catch_up(t, i * BURST);
 	same(t, "bytes redirected and passed", st->bytes + st->passed - base, BURSTS * BURST);
 	if (st->backlog_max > TIGHT_LIMIT + TIGHT_SLACK)
 		same(t, "bytes of the largest backlog", st->backlog_max, TIGHT_LIMIT);
@@ -554,7 +496,6 @@ struct sender {
 	int fd;
 	struct stream *stream;
 	atomic_bool stop;
-	atomic_bool hurry; /* send as fast as it can; else no further ahead than AHEAD */
 };
 
 static void *send_ahead(void *arg)
@@ -564,9 +505,7 @@ static void *send_ahead(void *arg)
 	ssize_t n = 0;
 
 	while (!sender->stop && n >= 0) {
-		n = 0;
-		if (sender->hurry || s->sent - s->got < AHEAD)
-			n = rig_send(sender->fd, s->sent, 3001);
+		n = s->sent - s->got < AHEAD ? rig_send(sender->fd, s->sent, 3001) : 0;
 		if (n > 0)
 			s->sent += (uint64_t)n;
 		else
@@ -589,15 +528,10 @@ static void carry(struct trial *t)
 /* Read until nothing is there, then enter.  The sender cannot be further ahead than AHEAD. */
 static void enter_busy(struct trial *t)
 {
-	int r = -EAGAIN;
+	int r;
 
-	while (r == -EAGAIN) {
-		carry(t);
-		if (!t->flows[UP].pending)
-			r = try_enter(t, UP);
-		if (r == -EAGAIN)
-			have_patience(t, "insertion of a busy flow");
-	}
+	WAIT(t, (carry(t), r = t->flows[UP].pending ? -EAGAIN : try_enter(t, UP), r != -EAGAIN),
+	     "insertion of a busy flow");
 	step(t, r, "insertion of a busy flow");
 }
 
@@ -607,8 +541,7 @@ static bool redirects_beyond(struct trial *t, uint64_t count)
 	struct sockmap_io io = sockmap_of(t, UP);
 
 	pull_some(t, UP);
-	if (sockmap_settle(&io) >= STEP_UNPROVED)
-		give_up(t, "passed bytes cannot be written");
+	step(t, step_error(sockmap_settle(&io), io.error), "delivery of what was passed");
 	return redirected(t, UP) > count;
 }
 
@@ -626,10 +559,8 @@ static void try_leave(struct trial *t)
 		uint64_t upto = redirected(t, UP) + REDIRECTED;
 
 		enter_busy(t);
-		sender.hurry = true;
 		WAIT(t, redirects_beyond(t, upto), "redirecting");
 		until_done(t, UP, sockmap_leave, "removal of a busy flow");
-		sender.hurry = false;
 		until_done(t, UP, sockmap_drain, "the end of the backlog");
 	}
 	sender.stop = true;
@@ -637,45 +568,11 @@ static void try_leave(struct trial *t)
 	WAIT(t, (carry(t), s->got == s->sent), "delivery of the rest");
 }
 
-/* --- without privileges --- */
-
-static void on_event(void *arg, const struct culvert_event *ev)
-{
-	*(unsigned int *)arg += ev->kind == CULVERT_EVENT_BULK;
-}
-
-/* Connections, gate, insertion, redirection, an event, removal: with no privilege left. */
-static void try_unprivileged(struct trial *t)
-{
-	const struct account nobody = { "nobody", 65534, 65534 };
-	static unsigned int events;
-	struct kernel_ring *ring; /* freed with the process */
-	char err[PROBE_DETAIL];
-
-	if (sandbox_enter(&nobody, err, sizeof(err)))
-		give_up(t, "%s", err);
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a change of user has cleared it */
-	/* the program takes the flow for bulk at its first look, and tells us */
-	t->policy.kernel_bulk = 1;
-	t->policy.kernel_bulk_ratio = 0;
-	t->policy.kernel_bulk_skb = 0;
-	open_admitted(t, false);
-	enter(t, UP);
-	step(t, kernel_ring_open(t->kernel, 0, on_event, &events, &ring), "opening the ring");
-	deliver(t, UP, 4 * CULVERT_CHECK_BYTES, "bytes through the kernel");
-	WAIT(t, poll_now(kernel_ring_fd(ring), POLLIN) && kernel_ring_consume(ring) > 0 && events,
-	     "an event in the ring");
-	until_done(t, UP, sockmap_leave, "removal");
-	until_done(t, UP, sockmap_drain, "the end of the backlog");
-}
-
 /* --- all of them --- */
 
 const struct behaviour behaviours[BEHAVIOURS] = {
 	{ "load", PROBE_SOCKMAP, "the verdict program passes the verifier and attaches to a sockmap",
 	  "without it nothing can be redirected", NULL },
-	{ "loopback", PROBE_BOTH, "TCP connections can be made on 127.0.0.1",
-	  "nothing else can be tried", try_loopback },
 	{ "splice", PROBE_SPLICE,
 	  "splice(2) carries bytes unchanged past a full target, and tells empty from ended",
 	  "payload would be corrupted, truncated, or hang", try_splice },
@@ -683,18 +580,11 @@ const struct behaviour behaviours[BEHAVIOURS] = {
 	  "payload would be corrupted", try_redirect },
 	{ "fin", PROBE_SOCKMAP, "a FIN in one direction does not break the other",
 	  "answers would be truncated", try_fin },
-	{ "receive-buffer", PROBE_SOCKMAP,
-	  "SO_BUF_LOCK keeps SO_RCVLOWAT from growing the receive buffer (since Linux 5.15)",
-	  "each removal would cost kernel memory, or lose bytes without its fence",
-	  try_receive_buffer },
 	{ "hard-limit", PROBE_SOCKMAP,
 	  "over the hard limit bytes are passed to user space, and order is kept",
 	  "a receiver that stalls would fill the kernel's memory", try_hard_limit },
 	{ "leave", PROBE_SOCKMAP, "a busy flow can be taken out of the kernel without losing a byte",
 	  "bulk and slow flows could not be handed back to user space", try_leave },
-	{ "unprivileged", PROBE_SOCKMAP,
-	  "all this goes on after every privilege has been given up (since Linux 5.19)",
-	  "the daemon would have to stay root", try_unprivileged },
 };
 
 /* A function of its own, for none of its variables may change between setjmp() and longjmp(). */

@@ -11,27 +11,27 @@
  * real verdict program and the real hand-over code, on connections of its own.
  */
 
-/* Which carriers rely on a behaviour; may be combined. */
+/* Which carrier relies on a behaviour; a set where several are asked about. */
 enum probe_carrier {
 	PROBE_SOCKMAP = 1,
 	PROBE_SPLICE = 2,
 	PROBE_BOTH = 3,
 };
 
-#define BEHAVIOURS 9
+#define BEHAVIOURS 6
 #define PROBE_DETAIL 400
 
 struct trial;
 
 struct behaviour {
 	const char *name;
-	unsigned int carriers; /* enum probe_carrier */
+	enum probe_carrier carrier;
 	const char *shows;     /* what must hold, and since which Linux if that is known */
 	const char *why;       /* what goes wrong if it does not */
 	void (*run)(struct trial *t); /* NULL: kernel_open(), which is the caller's, tries it */
 };
 
-/* In the order in which they are to be tried.  The last one gives up the process's privileges. */
+/* In the order in which they are to be tried. */
 extern const struct behaviour behaviours[BEHAVIOURS];
 
 /*

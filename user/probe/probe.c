@@ -1,38 +1,34 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a child process tries the behaviours one after the other, and writes each
- * result to a pipe.  So the parent stays as it was, whatever they do: move to another network
- * namespace, start threads, give up privileges.  A kernel that hangs or kills the child is one more
- * result.
+ * Theory of operation: a child process tries the behaviours one after the other, without privileges
+ * as the daemon will be, and writes the results to memory that it shares with the parent.  So the
+ * parent stays as it was, and a kernel that hangs or kills the child is one more result.
  */
 #include "probe/probe.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/capability.h>
-#include <sys/prctl.h>
+#include <sys/mman.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/advice.h"
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/json_add.h"
 #include "base/log.h"
+#include "base/sandbox.h"
 #include "probe/behaviours.h"
 #include "probe/rig.h"
 
-/* All behaviours together. */
-#define TOTAL_MS 60000
-/* A killed process that hangs in the kernel cannot be waited for. */
-#define REAP_MS 1000
-#define LOAD 0 /* index of the behaviour that the parent tries */
+#define TOTAL_S 60 /* for all behaviours together */
+#define LOAD 0     /* index of the behaviour that the parent tries */
 
 enum outcome {
 	UNASKED, /* not to be tried */
@@ -41,17 +37,26 @@ enum outcome {
 	SKIPPED, /* not tried: one before it does not hold, or the process has ended */
 };
 
-/* Less than PIPE_BUF: written and read as a whole. */
-struct result {
-	enum outcome outcome;
-	char detail[PROBE_DETAIL];
-};
-
 struct results {
-	struct result of[BEHAVIOURS];
+	struct {
+		enum outcome outcome;
+		char detail[PROBE_DETAIL];
+	} of[BEHAVIOURS];
 	unsigned int carriers; /* that are asked about */
 	unsigned int took_ms;
+	char why[PROBE_DETAIL]; /* the child has ended early */
 };
+
+/* Memory that a child shares. */
+static struct results *results_new(unsigned int carriers)
+{
+	struct results *results = mmap(NULL, sizeof(*results), PROT_READ | PROT_WRITE,
+				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	results = allocated(results == MAP_FAILED ? NULL : results);
+	results->carriers = carriers;
+	return results;
+}
 
 /* --- trying --- */
 
@@ -69,119 +74,79 @@ static void enter_namespace(void)
 		rig_lo_up();
 }
 
-/* The first behaviour before I without which each carrier that relies on I is lost; or NULL. */
-static const char *failed_before(const struct results *results, size_t i)
-{
-	for (size_t k = 0; k < i; k++)
-		if (results->of[k].outcome == FAILS &&
-		    !(behaviours[i].carriers & ~behaviours[k].carriers))
-			return behaviours[k].name;
-	return NULL;
-}
-
-static void try_one(struct kernel *kernel, struct results *results, size_t i)
-{
-	struct result *r = &results->of[i];
-	const char *failed = failed_before(results, i);
-
-	if (failed) {
-		r->outcome = SKIPPED;
-		snprintf(r->detail, sizeof(r->detail), "needs %s", failed);
-	} else {
-		snprintf(r->detail, sizeof(r->detail), "%s", behaviours[i].shows);
-		r->outcome = behaviour_holds(&behaviours[i], kernel, false, r->detail) ? HOLDS :
-											 FAILS;
-	}
-}
-
 static bool is_asked(const struct results *results, size_t i)
 {
-	return behaviours[i].carriers & results->carriers;
+	return behaviours[i].carrier & results->carriers;
 }
 
-/* In the child: RESULTS, too, are its own. */
-static _Noreturn void try_each(struct results *results, struct kernel *kernel, int to)
+/* Set the result of behaviour I.  DETAIL NULL: it is there. */
+static void set_result(struct results *results, size_t i, enum outcome outcome, const char *detail)
 {
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (detail)
+		snprintf(results->of[i].detail, PROBE_DETAIL, "%s", detail);
+	results->of[i].outcome = outcome;
+}
+
+static _Noreturn void try_each(struct kernel *kernel, struct results *results)
+{
+	const struct account nobody = { "nobody", 65534, 65534 };
+	unsigned int failed = kernel ? 0 : PROBE_SOCKMAP; /* carriers */
+
+	alarm(TOTAL_S);
 	enter_namespace();
+	if (sandbox_enter(&nobody, results->why, sizeof(results->why)))
+		_exit(1);
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
+		const struct behaviour *b = &behaviours[i];
+
 		if (!is_asked(results, i))
 			continue;
-		try_one(kernel, results, i);
-		if (write(to, &results->of[i], sizeof(results->of[i])) < 0)
-			break;
+		if (failed & b->carrier) {
+			set_result(results, i, SKIPPED, "one before it fails");
+		} else if (behaviour_holds(b, kernel, false, results->of[i].detail)) {
+			set_result(results, i, HOLDS, b->shows);
+		} else {
+			failed |= b->carrier;
+			set_result(results, i, FAILS, NULL);
+		}
 	}
 	_exit(0);
 }
 
-/* Read the next result; false if the child has ended, or there is none before END. */
-static bool await_result(int from, uint64_t end, struct result *ret)
+/* Describe why the child has ended. */
+static void describe_end(int status, char *why, size_t len)
 {
-	struct pollfd pfd = { .fd = from, .events = POLLIN };
-	uint64_t now;
-	int r = 0;
+	int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 
-	while ((now = clock_ms()) < end && (r = poll(&pfd, 1, (int)(end - now))) < 0 &&
-	       errno == EINTR)
-		;
-	return r > 0 && read(from, ret, sizeof(*ret)) == (ssize_t)sizeof(*ret);
-}
-
-/* Reap the child, which has ended or HANGS; say why it has told no more. */
-static void reap(pid_t pid, bool hangs, char *why, size_t len)
-{
-	uint64_t end = clock_ms() + REAP_MS;
-	int status = 0;
-	pid_t r;
-
-	if (hangs)
-		kill(pid, SIGKILL);
-	while (!(r = waitpid(pid, &status, WNOHANG)) && clock_ms() < end)
-		usleep(200);
-	snprintf(why, len, hangs ? "no result in time: it hangs" :
-				   "the process that tried it has ended");
-	if (!hangs && r > 0 && WIFSIGNALED(status))
-		snprintf(why, len, "the process that tried it was killed: %s%s",
-			 strsignal(WTERMSIG(status)), WTERMSIG(status) == SIGKILL ?
-			 " (is there memory, or a limit such as MemoryMax= of the unit?)" : "");
-}
-
-/* No result has come of those that are asked about from behaviour I on: the first has failed. */
-static void no_more(struct results *results, size_t i, const char *why)
-{
-	enum outcome outcome = FAILS;
-
-	for (; i < BEHAVIOURS; i++) {
-		if (!is_asked(results, i))
-			continue;
-		results->of[i].outcome = outcome;
-		snprintf(results->of[i].detail, PROBE_DETAIL, "%s", why);
-		outcome = SKIPPED;
-	}
+	if (sig)
+		snprintf(why, len, "the process that tried it was killed: %s%s", strsignal(sig),
+			 sig == SIGALRM ? " (it hangs)" :
+			 sig == SIGKILL ? " (is there memory, or a limit such as MemoryMax= of "
+					  "the unit?)" : "");
 }
 
 /* Try in a child what RESULTS asks about.  KERNEL: what is loaded, or NULL. */
 static void try_behaviours(struct kernel *kernel, struct results *results)
 {
-	uint64_t start = clock_ms(), end = start + TOTAL_MS;
-	int fds[2] = { -1, -1 };
-	pid_t pid = pipe2(fds, O_CLOEXEC) ? -1 : fork();
-	char why[PROBE_DETAIL] = "";
-	size_t i = LOAD + 1;
+	enum outcome left = FAILS; /* of the first without a result */
+	uint64_t start = clock_ms();
+	pid_t pid = fork();
+	int status = 0;
 
 	if (!pid)
-		try_each(results, kernel, fds[1]);
+		try_each(kernel, results);
 	if (pid < 0)
-		snprintf(why, sizeof(why), "cannot start a process for it: %s%s", strerror(errno),
-			 advice_process(errno));
-	close(fds[1]);
-	while (i < BEHAVIOURS && (!is_asked(results, i) ||
-				  (pid > 0 && await_result(fds[0], end, &results->of[i]))))
-		i++;
-	if (pid > 0)
-		reap(pid, clock_ms() >= end, why, sizeof(why));
-	close(fds[0]);
-	no_more(results, i, why);
+		snprintf(results->why, sizeof(results->why), "cannot start a process for it: %s%s",
+			 strerror(errno), advice_process(errno));
+	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	describe_end(status, results->why, sizeof(results->why));
+	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
+		if (!is_asked(results, i) || results->of[i].outcome != UNASKED)
+			continue;
+		set_result(results, i, left, results->why);
+		left = SKIPPED;
+	}
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
@@ -189,10 +154,10 @@ static void try_behaviours(struct kernel *kernel, struct results *results)
 static void load(const struct kernel_limits *limits, struct kernel **ret_kernel,
 		 struct results *results)
 {
-	struct result *r = &results->of[LOAD];
-
-	snprintf(r->detail, sizeof(r->detail), "%s", behaviours[LOAD].shows);
-	r->outcome = kernel_open(limits, ret_kernel, r->detail, sizeof(r->detail)) ? FAILS : HOLDS;
+	if (kernel_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL))
+		set_result(results, LOAD, FAILS, NULL);
+	else
+		set_result(results, LOAD, HOLDS, behaviours[LOAD].shows);
 }
 
 /* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
@@ -200,7 +165,7 @@ static size_t first_bad(const struct results *results, unsigned int carriers)
 {
 	size_t i = 0;
 
-	while (i < BEHAVIOURS && (!(behaviours[i].carriers & carriers) ||
+	while (i < BEHAVIOURS && (!(behaviours[i].carrier & carriers) ||
 				  results->of[i].outcome <= HOLDS))
 		i++;
 	return i;
@@ -264,7 +229,7 @@ static int announce(const struct config *c, enum engine engine, const struct pro
 int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret)
 {
 	struct kernel_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
-	struct results results = { .carriers = carriers_of(c) };
+	struct results *results = results_new(carriers_of(c));
 	const char *unasked = c->probe ? "no forward's engine uses it" : "not tried: --probe no";
 
 	*ret_kernel = NULL;
@@ -272,19 +237,20 @@ int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe
 				     "no behaviour was tried" };
 	snprintf(ret->sockmap.why, sizeof(ret->sockmap.why), "%s", unasked);
 	snprintf(ret->splice.why, sizeof(ret->splice.why), "%s", unasked);
-	if (results.carriers & PROBE_SOCKMAP)
-		load(&limits, ret_kernel, &results);
-	if (c->probe && results.carriers) {
-		try_behaviours(*ret_kernel, &results);
-		judge(&results, PROBE_SPLICE, &ret->splice);
-		summarise(&results, ret);
+	if (results->carriers & PROBE_SOCKMAP)
+		load(&limits, ret_kernel, results);
+	if (c->probe && results->carriers) {
+		try_behaviours(*ret_kernel, results);
+		judge(results, PROBE_SPLICE, &ret->splice);
+		summarise(results, ret);
 	}
-	if (results.carriers & PROBE_SOCKMAP)
-		judge(&results, PROBE_SOCKMAP, &ret->sockmap);
+	if (results->carriers & PROBE_SOCKMAP)
+		judge(results, PROBE_SOCKMAP, &ret->sockmap);
 	if (ret->sockmap.verdict == PROBE_BROKEN) {
 		kernel_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
+	munmap(results, sizeof(*results));
 	return announce(c, ENGINE_SOCKMAP, &ret->sockmap,
 			"everything is carried in user space") ?:
 	       announce(c, ENGINE_SPLICE, &ret->splice,
@@ -300,14 +266,14 @@ static void print_table(const char *kernel, const struct results *results)
 	printf("Linux %s\n\n", kernel);
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
-		const struct result *r = &results->of[i];
+		enum outcome outcome = results->of[i].outcome;
 
-		printf("%-4s  %-16s  %s%s\n", words[r->outcome], b->name,
-		       r->outcome == SKIPPED ? "skipped: " : "", r->detail);
-		if (r->outcome == FAILS)
+		printf("%-4s  %-16s  %s%s\n", words[outcome], b->name,
+		       outcome == SKIPPED ? "skipped: " : "", results->of[i].detail);
+		if (outcome == FAILS)
 			printf("%24sexpected: %s\n%24sotherwise: %s; so culvert does not use the "
 			       "%s carrier\n", "", b->shows, "", b->why,
-			       b->carriers & PROBE_SOCKMAP ? "sockmap" : "splice");
+			       b->carrier == PROBE_SOCKMAP ? "sockmap" : "splice");
 	}
 	printf("\n%s\n", holds(results, PROBE_SOCKMAP) ?
 				 "the sockmap carrier can be used here" :
@@ -324,15 +290,15 @@ static void print_json(const char *kernel, const struct results *results)
 	json_add_bool(o, "usable", holds(results, PROBE_SOCKMAP));
 	json_add_bool(o, "splice_usable", holds(results, PROBE_SPLICE));
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
-		const struct result *r = &results->of[i];
+		enum outcome outcome = results->of[i].outcome;
 		struct json_object *check = json_object_new_object();
 
 		json_add_text(check, "name", behaviours[i].name);
-		if (r->outcome == SKIPPED)
+		if (outcome == SKIPPED)
 			json_add_null(check, "ok");
 		else
-			json_add_bool(check, "ok", r->outcome == HOLDS);
-		json_add_text(check, "detail", r->detail);
+			json_add_bool(check, "ok", outcome == HOLDS);
+		json_add_text(check, "detail", results->of[i].detail);
 		json_add_text(check, "why", behaviours[i].why);
 		json_append(list, check);
 	}
@@ -359,7 +325,7 @@ void probe_help(void)
 int probe_run(int argc, char **argv)
 {
 	const struct kernel_limits limits = { .pairs = 1, .workers = 1 };
-	struct results results = { .carriers = PROBE_BOTH };
+	struct results *results = results_new(PROBE_BOTH);
 	struct utsname uts = { .release = "?" };
 	struct kernel *kernel = NULL;
 	bool json = false;
@@ -376,15 +342,15 @@ int probe_run(int argc, char **argv)
 		json = true;
 	}
 	uname(&uts);
-	load(&limits, &kernel, &results);
-	try_behaviours(kernel, &results);
+	load(&limits, &kernel, results);
+	try_behaviours(kernel, results);
 	kernel_close(kernel);
 	if (json)
-		print_json(uts.release, &results);
+		print_json(uts.release, results);
 	else
-		print_table(uts.release, &results);
+		print_table(uts.release, results);
 	if (fflush(stdout) || ferror(stdout))
 		return log_complain(EXIT_CODE_FAILURE, "cannot write the results: %s",
 				    strerror(errno));
-	return holds(&results, PROBE_BOTH) ? EXIT_CODE_OK : EXIT_CODE_UNSUPPORTED;
+	return holds(results, PROBE_BOTH) ? EXIT_CODE_OK : EXIT_CODE_UNSUPPORTED;
 }

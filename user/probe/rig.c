@@ -10,13 +10,9 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "datapath/tcp.h"
-
-/* A firewall may swallow what goes over loopback. */
-#define CONNECT_S 4
 
 /* --- streams of known bytes --- */
 
@@ -108,12 +104,10 @@ static void close_fd(int *fd)
 
 static int new_socket(bool small)
 {
-	struct timeval limit = { .tv_sec = CONNECT_S };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 
 	if (fd < 0)
 		return -1;
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)); /* of connect(2) */
 	tcp_set_nodelay(fd);
 	if (small)
 		rig_set_buffers(fd, fd, RIG_SMALL);
