@@ -3,17 +3,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/un.h>
 
 #include <cmocka.h>
 
 #include "config/endpoint.h"
 #include "proxy_rig.h"
 
-/*
- * Reading and writing PROXY headers: the rules of the specification, and what real programs send.
- * fuzz_proxy_protocol compares the reader with a second one, byte by byte.
- */
+/* Reading and writing PROXY headers: the rules of the specification, and what real programs send. */
 
 #define D10 "1234567890"
 #define D90 D10 D10 D10 D10 D10 D10 D10 D10 D10
@@ -74,10 +70,8 @@ static void test_v1_unknown(void **state)
 	assert_int_equal(good[3].n, 107);
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		struct bytes b = bytes_of(good[i].line, good[i].n);
-		struct proxy_header h = expect_header(&b, 1, PROXY_UNKNOWN);
 
-		assert_int_equal(h.source.len, 0);
-		assert_int_equal(h.destination.len, 0);
+		expect_header(&b, 1, PROXY_UNKNOWN);
 	}
 }
 
@@ -101,13 +95,13 @@ static const struct {
 
 	{ LINE("PROXY TCP4 "), "bad source address" },
 	{ LINE("PROXY TCP4  1.2.3.4 5.6.7.8 1 2"), "bad source address" },
-	{ LINE("PROXY TCP4 1.2.3.4"), "bad source address" },
+	{ LINE("PROXY TCP4 1.2.3.4"), "bad destination address" },
 	{ LINE("PROXY TCP4 1.2.3 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 1.2.3.256 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 1.2.3.04 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 00.2.3.4 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 localhost 5.6.7.8 1 2"), "bad source address" },
-	{ LINE("PROXY TCP4 1.2.3.4\0 5.6.7.8 1 2"), "bad source address" },
+	{ LINE("PROXY TCP4 1.2.3.4\0 5.6.7.8 1 2"), "a NUL" },
 	{ LINE("PROXY TCP4 ::1 ::1 1 2"), "bad source address" },
 	{ LINE("PROXY TCP6 1.2.3.4 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP6 fe80::1%1 ::1 1 2"), "bad source address" },
@@ -115,14 +109,12 @@ static const struct {
 	{ LINE("PROXY TCP6 1:2:3:4:5:6:7:8:9 ::1 1 2"), "bad source address" },
 	{ LINE("PROXY TCP6 00001::1 ::1 1 2"), "bad source address" },
 	{ LINE("PROXY TCP6 " FULL6 "f ::1 1 2"), "bad source address" },
-	{ LINE("PROXY TCP6 0000:0000:0000:0000:0000:ffff:111.111.111.111 ::1 1 2"),
-	  "bad source address" },
 
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8"), "bad destination address" },
+	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8"), "bad source port" },
 	{ LINE("PROXY TCP4 1.2.3.4 ::1 1 2"), "bad destination address" },
 	{ LINE("PROXY TCP6 ::1 1.2.3.4 1 2"), "bad destination address" },
 
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1"), "bad source port" },
+	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1"), "bad destination port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8  2"), "bad source port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 65536 2"), "bad source port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 01 2"), "bad source port" },
@@ -130,15 +122,11 @@ static const struct {
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1/ 2"), "bad source port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 "), "bad destination port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2 "), "bad destination port" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\0"), "bad destination port" },
+	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\0"), "a NUL" },
 
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n"), "CR or LF alone" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r"), "CR or LF alone" },
-	{ LINE("PROXY TCP4 1.2.3.4\n5.6.7.8 1 2"), "CR or LF alone" },
-
-	/* one byte more than the longest of each form */
-	{ LINE("PROXY TCP4 255.255.255.255 255.255.255.255 65535 655350"), "line too long" },
-	{ LINE("PROXY TCP6 " FULL6 " " FULL6 " 65535 655350"), "line too long" },
+	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n"), "bad destination port" },
+	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r"), "bad destination port" },
+	{ LINE("PROXY TCP4 1.2.3.4\n5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY UNKNOWN " FULL6 " " FULL6 " 65535 655350"), "line too long" },
 	{ LINE("PROXY UNKNOWN " D90 D90), "line too long" },
 #undef LINE
@@ -151,31 +139,21 @@ static void test_v1_bad(void **state)
 		struct bytes b = bytes_of(v1_bad[i].line, v1_bad[i].n);
 
 		put(&b, "\r\n", 2);
-		expect_bad(b.at, b.n, b.n + 1, v1_bad[i].reason);
+		expect_bad(b.at, b.n, v1_bad[i].reason);
 	}
 }
 
-/* What no further byte can mend is told at once. */
+/* What is no header at all is told at once. */
 static void test_early(void **state)
 {
 	(void)state;
-	expect_bad("GET", 3, 1, "no PROXY header");
-	expect_bad("\r\nG", 3, 3, "no PROXY header");
-	expect_bad("\r\n\r\nG", 5, 5, "no PROXY header");
-	expect_bad("PROXY X", 7, 7, "neither TCP4");
-	expect_bad("PROXY UNKNOWNX", 14, 14, "neither TCP4");
-	expect_bad("PROXY TCP4 \n", 12, 12, "CR or LF alone");
-	expect_bad("PROXY TCP4 \rx", 13, 13, "CR or LF alone");
-	/* No room for the LF, and no CR. */
-	expect_bad("PROXY TCP4 " D10 D10 D10 D10 "12345", 56, 55, "line too long");
-	expect_bad("PROXY TCP4 " D10 D10 D10 D10 "1234\n", 56, 55, "line too long");
-	expect_bad("PROXY TCP4 " D10 D10 D10 D10 "123\rx", 56, 56, "CR or LF alone");
-	expect_bad(SIGNATURE "\x31", 13, 13, "unknown version");
-	expect_bad(SIGNATURE "\x22", 13, 13, "unknown command");
-	expect_bad(SIGNATURE "\x21\x41", 14, 14, "unknown address family");
-	expect_bad(SIGNATURE "\x21\x13", 14, 14, "unknown transport protocol");
-	expect_bad(SIGNATURE "\x21\x11\x00\x0b", 16, 16, "too short");
-	expect_bad(SIGNATURE "\x21\x11\x0f\xf1", 16, 16, "too long");
+	expect_bad("G", 1, "no PROXY header");
+	expect_bad("PROXY\n", 6, "no PROXY header");
+	expect_bad("\r\n\r\nG", 5, "no PROXY header");
+	expect_bad("PROXY " D90 "12345678901", 107, "line too long");
+	expect_bad(SIGNATURE "\x21\x11\x00\x0b", 16, "too short");
+	expect_bad(SIGNATURE "\x21\x21\x00\x23", 16, "too short");
+	expect_bad(SIGNATURE "\x21\x11\x0f\xf1", 16, "too long");
 }
 
 /*
@@ -292,39 +270,6 @@ static void test_v2_inet6(void **state)
 	expect_addresses(&b, 2, "1.2.3.4:4660", "[::1]:80");
 }
 
-static void put_path(struct bytes *b, const char *path, size_t n)
-{
-	uint8_t room[108] = { 0 };
-
-	memcpy(room, path, n);
-	put(b, room, sizeof(room));
-}
-
-static void test_v2_unix(void **state)
-{
-	struct bytes b = v2_begin(0x21, 0x31);
-	char longest[6 + 108] = "unix:/";
-	struct proxy_header h;
-
-	(void)state;
-	put_path(&b, "/run/x\0behind", 13);
-	put_path(&b, "\0name", 5);
-	v2_end(&b);
-	h = expect_addresses(&b, 2, "unix:/run/x", "unix:@name");
-	assert_int_equal(h.source.len, offsetof(struct sockaddr_un, sun_path) + 7);
-	assert_int_equal(h.destination.len, offsetof(struct sockaddr_un, sun_path) + 5);
-
-	b = v2_begin(0x21, 0x31);
-	memset(longest + 6, 'p', 107);
-	put_path(&b, longest + 5, 108);
-	put_path(&b, "", 0);
-	v2_end(&b);
-	assert_int_equal(b.n, 232);
-	h = expect_addresses(&b, 2, longest, "unix:(unnamed)");
-	assert_int_equal(h.source.len, sizeof(struct sockaddr_un));
-	assert_int_equal(h.destination.len, sizeof(sa_family_t));
-}
-
 /* Each value of the byte for family and protocol: known, UNSPEC, or refused; never with LOCAL. */
 static void test_v2_families(void **state)
 {
@@ -336,10 +281,9 @@ static void test_v2_families(void **state)
 		put(&b, (uint8_t[216]){ 0 }, 216);
 		v2_end(&b);
 		if (family > 3 || protocol > 2) {
-			expect_bad(b.at, b.n, 14,
-				   family > 3 ? "address family" : "transport protocol");
+			expect_bad(b.at, 16, "unknown address family");
 		} else {
-			bool known = family != 0 && protocol == 1;
+			bool known = (family == 1 || family == 2) && protocol == 1;
 
 			expect_header(&b, 2, known ? PROXY_ADDRESSES : PROXY_UNKNOWN);
 		}
@@ -358,7 +302,7 @@ static void test_v2_commands(void **state)
 		if (i == 0x20 || i == 0x21)
 			expect_header(&b, 2, i == 0x20 ? PROXY_LOCAL : PROXY_ADDRESSES);
 		else
-			expect_bad(b.at, b.n, 13, i >> 4 == 2 ? "command" : "version");
+			expect_bad(b.at, 16, "unknown version or command");
 	}
 }
 
@@ -374,116 +318,36 @@ static void test_v2_longest(void **state)
 	expect_addresses(&b, 2, "1.2.3.4:5", "6.7.8.9:10");
 	for (size_t n = PROXY_PROTOCOL_MAX - 15; n <= 65535; n += n == 65535 ? 1 : 30720) {
 		v2_length(&b, n);
-		expect_bad(b.at, 16, 16, "too long");
-	}
-}
-
-static void test_tlvs_are_well_formed(void **state)
-{
-	struct bytes b = v2_inet(0x21, 0x11), whole;
-
-	(void)state;
-	v2_tlv(&b, 1, "h2", 2);
-	v2_tlv(&b, 2, "db.example", 10);
-	v2_end(&b);
-	whole = b;
-	for (b.n = 29; b.n < whole.n; b.n++) {
-		v2_end(&b);
-		if (b.n == 33)
-			expect_addresses(&b, 2, "1.2.3.4:5", "6.7.8.9:10");
-		else
-			expect_bad(b.at, b.n, b.n, "TLV");
-	}
-	whole.at[29] = 1; /* 258 bytes */
-	expect_bad(whole.at, whole.n, whole.n, "a TLV is longer");
-}
-
-static struct bytes with_checksum(uint8_t command, uint8_t family, size_t addresses)
-{
-	struct bytes b = v2_begin(command, family);
-	size_t at;
-
-	for (size_t i = 0; i < addresses; i++)
-		put(&b, (uint8_t[]){ (uint8_t)(i + 1) }, 1);
-	v2_tlv(&b, 1, "h2", 2);
-	v2_tlv(&b, 3, "\0\0\0\0", 4);
-	at = b.n - 4;
-	v2_tlv(&b, 4, "behind", 6);
-	v2_end(&b);
-	v2_checksum(&b, at);
-	return b;
-}
-
-/* Right, and with each bit of the checksum or of the end wrong; wherever the TLVs can be found. */
-static void test_checksum(void **state)
-{
-	static const struct {
-		uint8_t command, family;
-		size_t addresses;
-		enum proxy_kind kind;
-	} cases[] = {
-		{ 0x21, 0x11, 12, PROXY_ADDRESSES }, { 0x21, 0x21, 36, PROXY_ADDRESSES },
-		{ 0x21, 0x31, 216, PROXY_ADDRESSES }, { 0x21, 0x12, 12, PROXY_UNKNOWN },
-		{ 0x21, 0x10, 12, PROXY_UNKNOWN }, { 0x21, 0x00, 0, PROXY_UNKNOWN },
-		{ 0x20, 0x00, 0, PROXY_LOCAL }, { 0x20, 0x11, 12, PROXY_LOCAL },
-	};
-
-	(void)state;
-	assert_int_equal(crc_by_bits((const uint8_t *)"123456789", 9), 0xe3069283);
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct bytes b = with_checksum(cases[i].command, cases[i].family,
-					       cases[i].addresses);
-		size_t end = b.n;
-
-		expect_header(&b, 2, cases[i].kind);
-		for (size_t bit = 0; bit < 32; bit++) {
-			b.at[end - 13 + bit / 8] ^= (uint8_t)(1 << bit % 8);
-			expect_bad(b.at, b.n, b.n, "wrong checksum");
-			b.at[end - 13 + bit / 8] ^= (uint8_t)(1 << bit % 8);
-		}
-		b.at[end - 1] ^= 1;
-		expect_bad(b.at, b.n, b.n, "wrong checksum");
+		expect_bad(b.at, 16, "too long");
 	}
 }
 
 /* --- writing --- */
 
-static struct addr addr_of(const char *text)
+static union client_addr addr_of(const char *text)
 {
+	union client_addr a;
 	struct endpoint e;
 	char err[256];
-	struct addr a;
 
 	if (endpoint_parse(text, true, &e, err, sizeof(err)) < 0)
 		fail_msg("%s: %s", text, err);
-	a = e.addrs[0];
+	client_addr_set(&a, (const struct sockaddr *)&e.addrs[0].ss);
 	endpoint_close(&e);
 	return a;
 }
 
-static struct bytes write_header(unsigned int version, enum proxy_kind kind,
-				 const struct addr *source, const struct addr *destination)
+static struct bytes write_pair(unsigned int version, const char *source, const char *destination)
 {
-	struct proxy_header h = { .version = version, .kind = kind };
+	struct proxy_header h = { .version = version, .kind = PROXY_ADDRESSES,
+				  .source = addr_of(source), .destination = addr_of(destination) };
 	struct bytes b = { .n = 0 };
 
-	if (source)
-		h.source = *source;
-	if (destination)
-		h.destination = *destination;
 	b.n = proxy_protocol_write(&h, b.at);
-	assert_true(b.n <= PROXY_PROTOCOL_WRITE_MAX);
+	assert_true(b.n < PROXY_PROTOCOL_WRITE_MAX);
 	return b;
 }
 
-static struct bytes write_pair(unsigned int version, const char *source, const char *destination)
-{
-	struct addr a = addr_of(source), b = addr_of(destination);
-
-	return write_header(version, PROXY_ADDRESSES, &a, &b);
-}
-
-/* NULL for both addresses: they are not told. */
 static const struct {
 	const char *source, *destination;
 	const char *line;
@@ -499,20 +363,8 @@ static const struct {
 	  "[" FULL6 "]:65535", "[" FULL6 "]:65535" },
 	{ "[fe80::1%1]:1", "[fe80::2%1]:2", "TCP6 fe80::1 fe80::2 1 2", "[fe80::1]:1",
 	  "[fe80::2]:2" },
-	/* IPv4-mapped */
-	{ "[::ffff:1.2.3.4]:5", "[::ffff:6.7.8.9]:10", "TCP4 1.2.3.4 6.7.8.9 5 10", "1.2.3.4:5",
-	  "6.7.8.9:10" },
-	{ "[::ffff:1.2.3.4]:5", "6.7.8.9:10", "TCP4 1.2.3.4 6.7.8.9 5 10", "1.2.3.4:5",
-	  "6.7.8.9:10" },
-	{ "1.2.3.4:5", "[::1]:6", "TCP6 0:0:0:0:0:ffff:102:304 ::1 5 6", "1.2.3.4:5", "[::1]:6" },
-	{ "[::1]:6", "[::ffff:0.0.0.0]:0", "TCP6 ::1 0:0:0:0:0:ffff:0:0 6 0", "[::1]:6",
-	  "0.0.0.0:0" },
-	/* no dots in what is IPv6 */
-	{ "[::1.2.3.4]:1", "[::1]:2", "TCP6 0:0:0:0:0:0:102:304 ::1 1 2", "[::1.2.3.4]:1",
-	  "[::1]:2" },
-	{ "unix:/run/a", "unix:/run/b", "UNKNOWN", NULL, NULL },
-	{ "unix:/run/a", "1.2.3.4:5", "UNKNOWN", NULL, NULL },
-	{ "[::1]:5", "unix:@b", "UNKNOWN", NULL, NULL },
+	{ "1.2.3.4:5", "[::1]:6", "TCP6 ::ffff:1.2.3.4 ::1 5 6", "1.2.3.4:5", "[::1]:6" },
+	{ "[::1]:6", "0.0.0.0:0", "TCP6 ::1 ::ffff:0.0.0.0 6 0", "[::1]:6", "0.0.0.0:0" },
 };
 
 static void test_write_v1(void **state)
@@ -526,10 +378,7 @@ static void test_write_v1(void **state)
 		put(&line, "\r\n", 2);
 		if (b.n != line.n || memcmp(b.at, line.at, b.n))
 			fail_msg("%.*s, not %.*s", (int)b.n, b.at, (int)line.n, line.at);
-		if (written[i].read_source)
-			expect_addresses(&b, 1, written[i].read_source, written[i].read_destination);
-		else
-			expect_header(&b, 1, PROXY_UNKNOWN);
+		expect_addresses(&b, 1, written[i].read_source, written[i].read_destination);
 	}
 }
 
@@ -547,8 +396,6 @@ static void test_write_v2(void **state)
 	(void)state;
 	expect_bytes(b, "\x21\x11\0\x0c\1\2\3\4\6\7\x8\x9\0\5\xff\xff", 16);
 	expect_addresses(&b, 2, "1.2.3.4:5", "6.7.8.9:65535");
-	expect_bytes(write_pair(2, "[::ffff:1.2.3.4]:5", "6.7.8.9:65535"),
-		     "\x21\x11\0\x0c\1\2\3\4\6\7\x8\x9\0\5\xff\xff", 16);
 
 	b = write_pair(2, "[fe80::1%1]:1", "[::2]:258");
 	expect_bytes(b, "\x21\x21\0\x24\xfe\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\1"
@@ -560,29 +407,16 @@ static void test_write_v2(void **state)
 	expect_addresses(&b, 2, "1.2.3.4:1", "[::2]:258");
 }
 
-static void test_write_unix(void **state)
+static void test_write_local(void **state)
 {
-	char longest[6 + 108] = "unix:/", expected[4 + 216] = "\x21\x31\0\xd8/run/a";
-	struct addr unnamed = { .len = sizeof(sa_family_t) }, full = addr_of("unix:/x");
-	struct bytes b = write_pair(2, "unix:/run/a", "unix:@b");
+	struct proxy_header h = { .version = 2, .kind = PROXY_LOCAL };
+	struct bytes b = { .n = proxy_protocol_write(&h, b.at) };
 
 	(void)state;
-	memcpy(expected + 4 + 108, "\0b", 2);
-	expect_bytes(b, expected, sizeof(expected));
-	expect_addresses(&b, 2, "unix:/run/a", "unix:@b");
-
-	memset(longest + 6, 'p', 106);
-	b = write_pair(2, longest, longest);
-	expect_addresses(&b, 2, longest, longest);
-
-	/* A path that fills its room has no end. */
-	longest[112] = 'p';
-	memset(((struct sockaddr_un *)&full.ss)->sun_path, 'p', 108);
-	((struct sockaddr_un *)&full.ss)->sun_path[0] = '/';
-	full.len = sizeof(struct sockaddr_un);
-	unnamed.ss.ss_family = AF_UNIX;
-	b = write_header(2, PROXY_ADDRESSES, &full, &unnamed);
-	expect_addresses(&b, 2, longest, "unix:(unnamed)");
+	expect_bytes(b, "\x20\0\0\0", 4);
+	h.version = 1;
+	b.n = proxy_protocol_write(&h, b.at);
+	expect_header(&b, 1, PROXY_UNKNOWN);
 }
 
 int main(void)
@@ -595,15 +429,12 @@ int main(void)
 		cmocka_unit_test(test_real_programs),
 		cmocka_unit_test(test_v2_inet),
 		cmocka_unit_test(test_v2_inet6),
-		cmocka_unit_test(test_v2_unix),
 		cmocka_unit_test(test_v2_families),
 		cmocka_unit_test(test_v2_commands),
 		cmocka_unit_test(test_v2_longest),
-		cmocka_unit_test(test_tlvs_are_well_formed),
-		cmocka_unit_test(test_checksum),
 		cmocka_unit_test(test_write_v1),
 		cmocka_unit_test(test_write_v2),
-		cmocka_unit_test(test_write_unix),
+		cmocka_unit_test(test_write_local),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

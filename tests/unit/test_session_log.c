@@ -167,7 +167,7 @@ static void test_ended(void **state)
 {
 	static const uint64_t kernel[2] = { 700, 0 };
 	struct pipe pipe = { .size = 1 };
-	struct told told = { .kind = PROXY_ADDRESSES, .size = 1 };
+	struct told told = { .kind = PROXY_ADDRESSES };
 	struct addr addrs[2] = { { .len = sizeof(struct sockaddr_in) },
 				 { .len = sizeof(struct sockaddr_un) } };
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a\"b" };

@@ -23,12 +23,12 @@
  * ciphers, an identifier) stays far below this.
  */
 #define PROXY_PROTOCOL_MAX 4096
-/* The longest header that proxy_protocol_write() writes: version 2 with two unix addresses. */
-#define PROXY_PROTOCOL_WRITE_MAX 232
+/* A line of version 1 with CRLF, and a NUL behind it. */
+#define PROXY_PROTOCOL_WRITE_MAX 108
 
 enum proxy_kind {
 	PROXY_LOCAL,     /* the proxy's own connection, such as a health check (version 2 only) */
-	PROXY_UNKNOWN,   /* for a client whose addresses are not told, or are no stream's */
+	PROXY_UNKNOWN,   /* for a client whose addresses are not told, or are neither IPv4 nor IPv6 */
 	PROXY_ADDRESSES, /* for a client whose addresses are told */
 };
 
@@ -36,8 +36,8 @@ struct proxy_header {
 	size_t size;          /* in bytes, for the parser alone; payload begins behind them */
 	unsigned int version; /* 1 or 2 */
 	enum proxy_kind kind;
-	struct addr source;      /* of the client: with PROXY_ADDRESSES only, and so is */
-	struct addr destination; /* what the client connected to */
+	union client_addr source;      /* of the client: with PROXY_ADDRESSES only, and so is */
+	union client_addr destination; /* what the client connected to */
 };
 
 /*
@@ -45,35 +45,25 @@ struct proxy_header {
  *
  *   0        they begin with a whole header of RET->size bytes, which RET describes.  With LOCAL
  *            and UNKNOWN the connection counts as one without a header: its own addresses hold.
- *   -EAGAIN  they begin one, which has at least RET->size bytes (more than LEN): a fit SO_RCVLOWAT.
- *            If the stream ends here, or too much time goes by, the connection is to be aborted.
+ *   -EAGAIN  they may begin one.  If the stream ends here, or too much time goes by, the connection
+ *            is to be aborted.
  *   -EPROTO  there is no header, or a malformed one, and RET_REASON (constant) says what is wrong.
  *            The connection is to be aborted: nobody may guess whether a header is there.
  *
- * More bytes never change an answer but -EAGAIN; an error is found as early as the specification
- * allows.  The version is told from the first bytes: whoever takes one alone looks at RET->version.
+ * More bytes never change an answer but -EAGAIN.
  *
- * Addresses: IPv4-mapped ones become the IPv4 addresses that they stand for, so that no rule for
- * addresses can be passed by; thus source and destination may be of two families.  A unix path is
- * terminated if there is room; nothing says how long an abstract name is, so NULs at its end are
- * lost.  Datagrams (a client of UDP) are UNKNOWN, because the addresses are none of a stream.
- *
- * TLVs (version 2) must be well-formed and are skipped, but for the checksum (CRC32C): if there is
- * one, it must be right.
+ * IPv4-mapped addresses become the IPv4 addresses that they stand for, so that no rule for
+ * addresses can be passed by; thus source and destination may be of two families.  The addresses of
+ * datagrams and of unix sockets are skipped, and so is what is behind the addresses (TLVs).
  */
 int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 			 const char **ret_reason);
 
 /*
- * Write a header of HEADER->version, kind and addresses to BUF; returns its size.
- *
- * Two addresses that are IPv4 or IPv4-mapped are sent as IPv4, other pairs of IPv4 and IPv6 as IPv6
- * (IPv4-mapped where needed; there is no room for scopes).  What a version cannot say becomes
- * UNKNOWN: unix addresses in version 1, a unix address with another, any other family.  LOCAL is
- * UNKNOWN in version 1; there, a health check should rather tell its own connection's addresses.
- *
- * LOCAL is accepted by every receiver of version 2, UNKNOWN and unix addresses need not be: haproxy
- * 2.6 aborts the connection, and itself sends LOCAL for the client of a unix socket.
+ * Write a header of HEADER->version, kind and addresses to BUF; returns its size.  Two IPv4
+ * addresses are sent as IPv4, other pairs as IPv6 (IPv4-mapped where needed; there is no room for
+ * scopes).  What is not PROXY_ADDRESSES is sent as LOCAL, which every receiver of version 2
+ * accepts, and as UNKNOWN in version 1.
  */
 size_t proxy_protocol_write(const struct proxy_header *header,
 			    uint8_t buf[PROXY_PROTOCOL_WRITE_MAX]);

@@ -147,7 +147,7 @@ static uint64_t next_due(struct session *s)
 	uint64_t due;
 
 	if (s->state == SESSION_HEADER)
-		return session_header_due(s);
+		return s->told->due_ms;
 	if (s->state == SESSION_CONNECTING)
 		return session_connect_due(s);
 	if (s->state == SESSION_PARTING)

@@ -55,9 +55,7 @@ struct told {
 	union client_addr peer;        /* who is at the other end of the client's socket */
 	union client_addr destination; /* PROXY_ADDRESSES: what the client has connected to */
 	uint64_t due_ms;               /* HEADER: late then */
-	uint64_t retry_ms;             /* HEADER: 0, or when to try to read again */
-	uint16_t size;                 /* 0: the header is not there yet, in whole */
-	uint8_t kind;                  /* enum proxy_kind; with a size */
+	uint8_t kind;                  /* enum proxy_kind; PROXY_LOCAL while in HEADER */
 };
 
 /*

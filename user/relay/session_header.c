@@ -31,9 +31,6 @@
 #include "relay/limits.h"
 #include "relay/connect.h"
 
-/* A header that was seen whole, and could not be read then, is tried again this soon. */
-#define RETRY_MS 5
-
 SYSCALLS_NEEDED(
 	SYSCALL(recvfrom),
 	SYSCALL(sendto),
@@ -71,43 +68,21 @@ static void refuse(struct session *s, enum cause cause, const char *reason)
 	session_reset(s, cause);
 }
 
-/* What it says is known before it is read, for a read may end before its last byte. */
-static void note(struct session *s, const struct proxy_header *h)
+/* Read the header, which was seen whole, and no byte more. */
+static void take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 {
-	struct told *t = s->told;
-
-	t->size = (uint16_t)h->size;
-	t->kind = (uint8_t)h->kind;
-	if (h->kind != PROXY_ADDRESSES)
-		return;
-	client_addr_set(&s->client, (const struct sockaddr *)&h->source.ss);
-	client_addr_set(&t->destination, (const struct sockaddr *)&h->destination.ss);
-}
-
-/*
- * Read what is left of the header, and no byte more.  All of it was seen to be there, so a read
- * that finds nothing is as good as impossible; but then no event would follow.
- */
-static void take(struct session *s, uint8_t *buf)
-{
-	struct told *t = s->told;
+	ssize_t n = recv(s->sides[CLIENT].fd, buf, h->size, MSG_DONTWAIT);
 	enum cause why;
 
-	while (s->header_in < t->size) {
-		ssize_t n = recv(s->sides[CLIENT].fd, buf, t->size - s->header_in, MSG_DONTWAIT);
-
-		if (n > 0) {
-			s->header_in = (uint16_t)(s->header_in + n);
-		} else if (n == 0) {
-			refuse(s, CAUSE_HEADER_BAD, "the stream ended within it");
-			return;
-		} else if (errno == EAGAIN) {
-			t->retry_ms = s->worker->loop.now_ms + RETRY_MS;
-			return;
-		} else if (errno != EINTR) {
-			session_reset(s, session_cause(CLIENT, errno));
-			return;
-		}
+	if (n != (ssize_t)h->size) {
+		session_reset(s, session_cause(CLIENT, n < 0 ? errno : EIO));
+		return;
+	}
+	s->header_in = (uint16_t)h->size;
+	s->told->kind = (uint8_t)h->kind;
+	if (h->kind == PROXY_ADDRESSES) {
+		s->client = h->source;
+		s->told->destination = h->destination;
 	}
 	if (!admission_enter_client(s->worker->shared->admission, s->forward, &s->client.sa, &why)) {
 		session_reset(s, why);
@@ -122,23 +97,17 @@ void session_header_look(struct session *s, bool ended)
 	uint8_t buf[PROXY_PROTOCOL_MAX];
 	struct proxy_header h;
 	const char *reason;
-	ssize_t n = 0;
-	int r = 0;
+	ssize_t n = tcp_peek(s->sides[CLIENT].fd, buf, sizeof(buf), 0);
+	int r;
 
-	s->told->retry_ms = 0;
-	if (!s->told->size) {
-		n = tcp_peek(s->sides[CLIENT].fd, buf, sizeof(buf), 0);
-		if (n < 0) {
-			if (errno != EAGAIN)
-				session_reset(s, session_cause(CLIENT, errno));
-			return;
-		}
-		r = proxy_protocol_parse(buf, (size_t)n, &h, &reason);
-		if (!r)
-			note(s, &h);
+	if (n < 0) {
+		if (errno != EAGAIN)
+			session_reset(s, session_cause(CLIENT, errno));
+		return;
 	}
+	r = proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 	if (!r)
-		take(s, buf);
+		take(s, &h, buf);
 	else if (r != -EAGAIN)
 		refuse(s, CAUSE_HEADER_BAD, reason);
 	else if (ended || !n)
@@ -146,21 +115,10 @@ void session_header_look(struct session *s, bool ended)
 		       n ? "the stream ended within it" : "the stream ended before it");
 }
 
-uint64_t session_header_due(const struct session *s)
-{
-	const struct told *t = s->told;
-
-	return t->retry_ms && t->retry_ms < t->due_ms ? t->retry_ms : t->due_ms;
-}
-
 void session_header_timer(struct session *s)
 {
-	uint64_t now = s->worker->loop.now_ms;
-
-	if (now >= s->told->due_ms)
+	if (s->worker->loop.now_ms >= s->told->due_ms)
 		refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
-	else if (s->told->retry_ms && now >= s->told->retry_ms)
-		session_header_look(s, false);
 }
 
 /* --- sending --- */
@@ -170,7 +128,6 @@ static int describe(const struct session *s, struct proxy_header *ret)
 {
 	struct sockaddr_storage ss;
 	socklen_t len = sizeof(ss);
-	union client_addr local;
 
 	*ret = (struct proxy_header){
 		.version = forward_of(s)->proxy_protocol & PROXY_SEND_V1 ? 1 : 2,
@@ -179,16 +136,15 @@ static int describe(const struct session *s, struct proxy_header *ret)
 	};
 	if (s->client.sa.sa_family == AF_UNIX || (s->told && s->told->kind != PROXY_ADDRESSES))
 		return 0;
-	if (s->told) {
-		local = s->told->destination;
-	} else {
-		if (getsockname(s->sides[CLIENT].fd, (struct sockaddr *)&ss, &len))
-			return errno;
-		client_addr_set(&local, (const struct sockaddr *)&ss);
-	}
 	ret->kind = PROXY_ADDRESSES;
-	ret->source = client_addr_get(&s->client);
-	ret->destination = client_addr_get(&local);
+	ret->source = s->client;
+	if (s->told) {
+		ret->destination = s->told->destination;
+		return 0;
+	}
+	if (getsockname(s->sides[CLIENT].fd, (struct sockaddr *)&ss, &len))
+		return errno;
+	client_addr_set(&ret->destination, (const struct sockaddr *)&ss);
 	return 0;
 }
 

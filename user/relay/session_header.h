@@ -16,10 +16,8 @@ int session_header_expect(struct session *s);
 /* Look at what has come.  ENDED: epoll has reported that no more will. */
 void session_header_look(struct session *s, bool ended);
 
-/* Time has passed: it is late, or to be read again. */
+/* Time has passed: refuse S if it is late (told->due_ms). */
 void session_header_timer(struct session *s);
-/* When to call that. */
-uint64_t session_header_due(const struct session *s);
 
 /* Send the upstream's header, if it gets one.  False: that was not possible, and S is reset. */
 bool session_header_send(struct session *s);
