@@ -176,7 +176,7 @@ static void it_is_confined(void **state)
 static void it_needs_the_privilege(void **state)
 {
 	char *words[] = { (char *)"culvert", (char *)"run", (char *)"--engine", (char *)"copy",
-			  (char *)"--mark", (char *)"7", (char *)"--control", (char *)"/none/none",
+			  (char *)"--mark", (char *)"7", (char *)"--control", (char *)"/tmp/culvert-7",
 			  (char *)"127.0.0.1:9555", (char *)RIG_UPSTREAM, NULL };
 	char culvert[PATH_MAX];
 	int fd, status;

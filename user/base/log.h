@@ -34,6 +34,8 @@ const char *log_level_name(int level);
 void log_write(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_write(LOG_ERR, __VA_ARGS__)
+/* ... and the value is CODE. */
+#define log_failure(code, ...) (log_error(__VA_ARGS__), (code))
 #define log_warning(...) log_write(LOG_WARNING, __VA_ARGS__)
 #define log_info(...) log_write(LOG_INFO, __VA_ARGS__)
 #define log_debug(...)                                                                             \

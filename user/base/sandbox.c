@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
@@ -149,38 +148,6 @@ int sandbox_enter(const struct account *a, char *err, size_t errlen)
 			 "that account: give another with --user, or start culvert as an account "
 			 "that is not root)", step, strerror(-r), a->name);
 	return r;
-}
-
-static _Noreturn void enter_and_tell(const struct account *a, int to)
-{
-	char err[512];
-	int r = sandbox_enter(a, err, sizeof(err));
-
-	/* less than PIPE_BUF, and nobody else writes: it is written as a whole */
-	_exit(r && write(to, err, strlen(err)) > 0 ? -r : 0);
-}
-
-int sandbox_try(const struct account *a, char *err, size_t errlen)
-{
-	int tell[2], status = 0;
-	ssize_t n = 0;
-	pid_t pid;
-
-	if (pipe2(tell, O_CLOEXEC))
-		return 0;
-	pid = fork();
-	if (!pid)
-		enter_and_tell(a, tell[1]);
-	close(tell[1]);
-	if (pid > 0) {
-		n = read(tell[0], err, errlen - 1);
-		waitpid(pid, &status, 0);
-	}
-	close(tell[0]);
-	if (n <= 0)
-		return 0;
-	err[n] = '\0';
-	return -WEXITSTATUS(status);
 }
 
 unsigned long sandbox_raise_nofile(unsigned long want)

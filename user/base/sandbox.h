@@ -31,13 +31,6 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 int sandbox_enter(const struct account *a, char *err, size_t errlen);
 
 /*
- * Try sandbox_enter() in a child, to report at the start what would fail at its end: a root that
- * cannot give up its privileges mostly cannot open files and addresses either.  Return 0 also if
- * no child can be made.
- */
-int sandbox_try(const struct account *a, char *err, size_t errlen);
-
-/*
  * For a process that goes on with its uid: of all capabilities only those N to KEEP, as far as it
  * has them, and none that a program could inherit; else as above.
  */

@@ -33,7 +33,6 @@
 #include "daemon/reload.h"
 #include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
-#include "daemon/watchdog.h"
 #include "relay/limits.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
@@ -55,21 +54,29 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_NOTIFY, getgid),
 	SYSCALL_IF(PART_NOTIFY, getegid));
 
+/* What the watchdog knows of one thread. */
+struct watched {
+	uint64_t seen; /* turns when it was asked */
+	bool asked;
+	bool late;     /* and said to be */
+};
+
 struct daemon {
 	struct setup setup;
 	struct stock_keeper *keeper; /* NULL: there is no privileged process */
 	struct reload reload;
 	struct threads threads;
 	struct inspect inspect;
-	struct watchdog watchdog;
 
 	/* the main thread */
+	struct watched *watched;  /* of each worker and, at the end, of the control thread; owned */
+	uint64_t watchdog_ms;     /* between two looks; 0: systemd has no watchdog */
+	uint64_t watchdog_due_ms; /* the next look */
 	struct loop loop;
 	struct source signals;
 	struct timer look;      /* at what may be due although no signal comes */
 	int sig;                /* that ends culvert; 0: none has come */
 	bool ending;
-	uint64_t look_again_ms; /* while it ends */
 	uint64_t one_until_ms;  /* signals until then are one with the first */
 };
 
@@ -85,8 +92,8 @@ static struct json_object *answer(void *arg, const struct command_request *req,
 
 static int no_thread(const char *which, int r)
 {
-	log_error("cannot start %s: %s%s", which, strerror(-r), advice_thread(-r));
-	return EXIT_CODE_FAILURE;
+	return log_failure(EXIT_CODE_FAILURE, "cannot start %s: %s%s", which, strerror(-r),
+			   advice_thread(-r));
 }
 
 static int make_sockets(void *arg, uint32_t generation, size_t forward, int family, unsigned int n,
@@ -95,28 +102,26 @@ static int make_sockets(void *arg, uint32_t generation, size_t forward, int fami
 	return privileged_sockets(arg, generation, forward, family, n, fds, err, errlen);
 }
 
-/* Sockets in stock, for the forwards that need them. */
+/* Sockets in stock, for the forwards that need them.  The first of them shows if they can be made. */
 static int fill_stocks(struct daemon *d)
 {
 	struct forward *f = d->setup.forwards.first;
 	char err[512];
 	int r = 0;
 
-	if (d->setup.privileged)
-		r = stock_keeper_open(make_sockets, d->setup.privileged, d->setup.loop,
-				      &d->keeper);
-	if (r) {
-		log_error("out of memory");
-		return EXIT_CODE_FAILURE;
-	}
-	for (size_t i = 0; !r && i < d->setup.config.n_forwards; i++, f = f->next) {
-		if (!forward_needs_privileges(f->conf))
-			continue;
-		r = socket_stock_open(d->keeper, &d->setup.config, i, &f->stock, err, sizeof(err));
+	if (d->setup.privileged && stock_keeper_open(make_sockets, d->setup.privileged,
+						     d->setup.loop, &d->keeper))
+		return log_failure(EXIT_CODE_FAILURE, "out of memory");
+	for (size_t i = 0; i < d->setup.config.n_forwards; i++, f = f->next) {
+		if (forward_needs_privileges(f->conf))
+			r = socket_stock_open(d->keeper, &d->setup.config, i, &f->stock, err,
+					      sizeof(err));
 		if (r)
-			log_error("forward %s: %s", forward_name(f->conf), err);
+			return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE,
+					   "forward %s has a mark or is transparent, which needs "
+					   "CAP_NET_ADMIN: %s", forward_name(f->conf), err);
 	}
-	return r ? EXIT_CODE_FAILURE : 0;
+	return 0;
 }
 
 /* A look-up has ended that sessions wait for. */
@@ -133,10 +138,9 @@ static int start_threads(struct daemon *d)
 {
 	int r = threads_open(&d->threads, &d->setup.shared, d->setup.listening);
 
-	if (r) {
-		log_error("cannot make the workers: %s%s", strerror(-r), advice_workers(-r));
-		return EXIT_CODE_FAILURE;
-	}
+	if (r)
+		return log_failure(EXIT_CODE_FAILURE, "cannot make the workers: %s%s",
+				   strerror(-r), advice_workers(-r));
 	r = threads_start(&d->threads);
 	return r ? no_thread("the thread of a worker", r) : 0;
 }
@@ -177,40 +181,74 @@ static int confine(const struct setup *s)
 		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
 		return 0;
 	}
-	if (!syscall_filter_enter(s->config.seccomp, parts_in_use(s), err, sizeof(err)))
-		return 0;
-	log_error("%s", err);
-	return EXIT_CODE_UNSUPPORTED;
+	if (syscall_filter_enter(s->config.seccomp, parts_in_use(s), err, sizeof(err)))
+		return log_failure(EXIT_CODE_UNSUPPORTED, "%s", err);
+	return 0;
 }
 
-static void wake_worker(void *arg)
+/*
+ * systemd's watchdog is told by WATCHDOG=1 that the workers and the control thread still take their
+ * turns.  The main thread tells it, so that one is watched as well.
+ *
+ * At each look all threads are asked to take a turn, and must have taken it by the next look: a
+ * thread may be busy with one thing for half of WATCHDOG_USEC without any harm.
+ */
+#define WATCHDOG_LOOKS 4 /* within WATCHDOG_USEC */
+
+static void watch_threads(struct daemon *d)
 {
-	loop_wake(arg);
+	uint64_t usec;
+	int r = sd_watchdog_enabled(0, &usec);
+
+	if (r < 0)
+		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
+	if (r > 0)
+		d->watched = calloc(d->threads.n + 1, sizeof(*d->watched));
+	if (d->watched)
+		d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 }
 
-static void wake_control(void *arg)
+/* Has thread I taken the turn that it was asked for?  If so, or if it was not asked yet, ask again. */
+static bool is_alive(struct daemon *d, unsigned int i)
 {
-	control_wake(arg);
-}
+	struct loop *loop = i < d->threads.n ? &d->threads.workers[i].loop : NULL;
+	struct control *control = d->setup.control;
+	uint64_t turns = atomic_load(loop ? &loop->turns : control_turns(control));
+	struct watched *t = &d->watched[i];
+	char name[32] = "the control thread";
 
-/* What systemd's watchdog is for. */
-static int watch_threads(struct daemon *d)
-{
-	int r = 0;
-
-	watchdog_open(&d->watchdog);
-	for (unsigned int i = 0; !r && i < d->setup.config.workers; i++) {
-		struct loop *loop = &d->threads.workers[i].loop;
-		struct watched t = { .turns = &loop->turns, .wake = wake_worker, .arg = loop };
-
-		snprintf(t.name, sizeof(t.name), "worker %u", i);
-		r = watchdog_add(&d->watchdog, &t);
+	if (loop)
+		snprintf(name, sizeof(name), "worker %u", i);
+	if (t->asked && turns == t->seen) {
+		if (!t->late)
+			log_error("%s has hung for %.1f s: systemd is no longer told that culvert "
+				  "is alive, and may restart it", name,
+				  (double)d->watchdog_ms / 1000);
+		t->late = true;
+		return false;
 	}
-	if (!r && d->setup.control)
-		r = watchdog_add(&d->watchdog, &(struct watched){
-			.name = "the control thread", .turns = control_turns(d->setup.control),
-			.wake = wake_control, .arg = d->setup.control });
-	return r;
+	if (t->late)
+		log_warning("%s goes on", name);
+	*t = (struct watched){ .seen = turns, .asked = true };
+	if (loop)
+		loop_wake(loop);
+	else
+		control_wake(control);
+	return true;
+}
+
+static void watchdog_look(struct daemon *d)
+{
+	unsigned int n = d->threads.n + (d->setup.control != NULL);
+	bool alive = true;
+
+	if (!d->watchdog_ms || d->loop.now_ms < d->watchdog_due_ms)
+		return;
+	d->watchdog_due_ms = d->loop.now_ms + d->watchdog_ms;
+	for (unsigned int i = 0; i < n; i++)
+		alive = is_alive(d, i) && alive;
+	if (alive)
+		sd_notify(0, "WATCHDOG=1");
 }
 
 static void announce_ready(const struct daemon *d)
@@ -271,10 +309,9 @@ static int begin(struct daemon *d)
 	if (r)
 		return r;
 	r = inspect_open(&d->inspect);
-	if (r) {
-		log_error("/proc/self/fd: %s (is /proc mounted?)", strerror(-r));
-		return EXIT_CODE_FAILURE;
-	}
+	if (r)
+		return log_failure(EXIT_CODE_FAILURE, "/proc/self/fd: %s (is /proc mounted?)",
+				   strerror(-r));
 	r = start_threads(d);
 	if (r)
 		return r;
@@ -288,10 +325,7 @@ static int begin(struct daemon *d)
 	r = d->setup.control ? control_start(d->setup.control, answer, d) : 0;
 	if (r)
 		return no_thread("the control thread", r);
-	if (watch_threads(d)) {
-		log_error("out of memory");
-		return EXIT_CODE_FAILURE;
-	}
+	watch_threads(d);
 	r = confine(&d->setup);
 	if (!r)
 		announce_ready(d);
@@ -300,12 +334,7 @@ static int begin(struct daemon *d)
 
 /* --- the main thread --- */
 
-/*
- * At the end no thread could tell this one that it has ended but by a signal, and none may send
- * any.  So this one looks, soon and then less often.
- */
-#define LOOK_FIRST_MS 1
-#define LOOK_LAST_MS 50
+#define LOOK_ENDING_MS 20 /* between two looks whether the workers have ended */
 /* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
 #define ONE_SIGNAL_MS 100
 
@@ -341,14 +370,11 @@ static void on_look(struct timer *t)
 	log_tell_suppressed(false);
 	if (d->ending) {
 		d->loop.stop = threads_ended(&d->threads);
-		due = now + d->look_again_ms;
-		d->look_again_ms *= 2;
-		if (d->look_again_ms > LOOK_LAST_MS)
-			d->look_again_ms = LOOK_LAST_MS;
+		due = now + LOOK_ENDING_MS;
 	} else {
-		watchdog_look(&d->watchdog);
-		if (watchdog_due(&d->watchdog) < due)
-			due = watchdog_due(&d->watchdog);
+		watchdog_look(d);
+		if (d->watchdog_ms && d->watchdog_due_ms < due)
+			due = d->watchdog_due_ms;
 	}
 	timer_set(&d->loop, t, due);
 }
@@ -421,9 +447,7 @@ static int open_loop(struct daemon *d)
 		d->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 		r = d->signals.fd < 0 ? -errno : loop_watch(&d->loop, &d->signals, EPOLLIN, true);
 	}
-	if (r)
-		log_error("no event loop: %s", strerror(-r));
-	return r ? EXIT_CODE_FAILURE : 0;
+	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
 
 static void close_loop(struct daemon *d)
@@ -455,19 +479,18 @@ static void end(struct daemon *d)
 	struct setup *s = &d->setup;
 
 	reload_stop(&d->reload);
-	watchdog_close(&d->watchdog);
+	free(d->watched);
+	d->watchdog_ms = 0;
 	threads_stop(&d->threads);
 	if (!threads_ended(&d->threads)) {
 		d->ending = true;
-		d->look_again_ms = LOOK_FIRST_MS;
 		d->one_until_ms = clock_ms() + ONE_SIGNAL_MS;
 		run_loop(d);
 	}
 	threads_join(&d->threads);
 	control_close(s->control);
 	reload_close(&d->reload);
-	if (!session_log_close(s->shared.session_log))
-		s->privileged = NULL; /* left to the log's thread, which may yet ask it */
+	session_log_close(s->shared.session_log);
 	threads_close(&d->threads);
 	inspect_close(&d->inspect);
 	names_close(s->shared.names);
@@ -501,6 +524,28 @@ static int run(struct daemon *d)
 	return r;
 }
 
+static void end_at_once(int sig)
+{
+	(void)sig;
+	_exit(EXIT_CODE_OK);
+}
+
+/*
+ * The only names that are waited for, since they must be bound.  getaddrinfo(3) may take long: a
+ * signal ends culvert meanwhile, which has nothing yet that would have to be ended.
+ */
+static int find_listeners(struct config *c)
+{
+	char err[512];
+	int r;
+
+	signal(SIGTERM, end_at_once);
+	signal(SIGINT, end_at_once);
+	signal(SIGQUIT, end_at_once);
+	r = names_find_listeners(NULL, c, err, sizeof(err));
+	return r ? log_failure(config_exit_code(r), "%s", err) : 0;
+}
+
 int daemon_run(int argc, char **argv)
 {
 	struct daemon d = { .setup = { .argc = argc, .argv = argv, .pid_file = -1 } };
@@ -517,8 +562,11 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	take_signals();
-	r = run(&d);
+	r = find_listeners(c);
+	if (!r) {
+		take_signals();
+		r = run(&d);
+	}
 	config_close(c);
 	return r;
 }

@@ -2,7 +2,7 @@
 /*
  * Theory of operation: everything that needs root is done first, in this order: the privileged
  * process, which keeps some of it, descriptor limits, BPF program and maps, and whether they can be
- * trusted, names to listen at, listening sockets, control socket, logs.
+ * trusted, listening sockets, control socket, logs.
  * Then root is given up for good.  There are no threads yet: capabilities are each thread's own.
  */
 #include "daemon/setup.h"
@@ -10,8 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,42 +53,6 @@ int setup_reserve_streams(void)
 	return 0;
 }
 
-/* A unix socket is shared by the workers.  A name has an address of each family, as a rule. */
-static unsigned long listeners_of(const struct forward_conf *fc, unsigned int workers)
-{
-	unsigned long n = fc->listen.n_addrs ? 0 : 2UL * workers;
-
-	for (size_t i = 0; i < fc->listen.n_addrs; i++)
-		n += addr_is_inet(&fc->listen.addrs[i]) ? workers : 1;
-	return n;
-}
-
-static unsigned long stock_of(const struct forward_conf *fc)
-{
-	const struct endpoint *up = &fc->upstream;
-	bool in4 = false, in6 = false;
-
-	for (size_t i = 0; i < up->n_addrs; i++) {
-		in4 = in4 || up->addrs[i].ss.ss_family == AF_INET;
-		in6 = in6 || up->addrs[i].ss.ss_family == AF_INET6;
-	}
-	if (!forward_needs_privileges(fc))
-		return 0;
-	if (up->named) /* it may have addresses of either family, by and by */
-		return 2UL * SOCKET_STOCK;
-	return SOCKET_STOCK * ((unsigned long)in4 + in6);
-}
-
-void setup_descriptors(const struct config *c, unsigned long *ret_sockets, unsigned long *ret_all)
-{
-	unsigned long forwards = 0;
-
-	for (size_t i = 0; i < c->n_forwards; i++)
-		forwards += listeners_of(&c->forwards[i], c->workers) + stock_of(&c->forwards[i]);
-	*ret_sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS;
-	*ret_all = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS;
-}
-
 /*
  * Raise the limit as far as C needs.  Pipes, without which a flow is copied, leave descriptors for
  * sockets, without which there is no session: where there are hardly enough for all sockets, pipes
@@ -98,9 +60,13 @@ void setup_descriptors(const struct config *c, unsigned long *ret_sockets, unsig
  */
 static void limit_descriptors(const struct config *c)
 {
-	unsigned long sockets, want, limit, pipes;
+	unsigned long forwards = 0, sockets, want, limit, pipes;
 
-	setup_descriptors(c, &sockets, &want);
+	for (size_t i = 0; i < c->n_forwards; i++)
+		forwards += c->forwards[i].listen.n_addrs * c->workers +
+			    2UL * SOCKET_STOCK * forward_needs_privileges(&c->forwards[i]);
+	sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS;
+	want = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS;
 	limit = sandbox_raise_nofile(want);
 	pipes = limit / 4;
 	if (limit > sockets && limit - sockets > pipes)
@@ -129,32 +95,11 @@ static int open_kernel(struct setup *s)
 	return r;
 }
 
-/* Is the right to make them there?  To find out at the start is better than for each session. */
-static int try_privileges(struct setup *s)
-{
-	const struct config *c = &s->config;
-	char err[512];
-	int fd, r;
-
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		if (!forward_needs_privileges(&c->forwards[i]))
-			continue;
-		r = privileged_sockets(s->privileged, 0, i, AF_INET, 1, &fd, err, sizeof(err));
-		if (r) {
-			log_error("forward %s has a mark or is transparent, which needs "
-				  "CAP_NET_ADMIN: %s", forward_name(&c->forwards[i]), err);
-			return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
-		}
-		close(fd);
-	}
-	return 0;
-}
-
 /* If it is needed by the configuration that is, or that the file may be changed to. */
 static int start_privileged(struct setup *s)
 {
 	const struct config *c = &s->config;
-	bool needed = c->file || log_file_is_path(c->session_log);
+	bool needed = c->file;
 	char err[512];
 	int r;
 
@@ -163,12 +108,17 @@ static int start_privileged(struct setup *s)
 	if (!needed || !c->privileged_process)
 		return 0;
 	r = privileged_start(c, s->argc, s->argv, &s->privileged, err, sizeof(err));
-	if (r) {
-		log_error("%s", err);
-		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
-	}
+	if (r)
+		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
+				   err);
 	log_info("the privileged process is %d", (int)privileged_pid(s->privileged));
-	return try_privileges(s);
+	return 0;
+}
+
+/* A directory that is missing is missing at the next start, too. */
+static int code_of_file(int r)
+{
+	return r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
 }
 
 /* Without root the default path is out of reach: then culvert runs without a control socket. */
@@ -185,9 +135,7 @@ static int open_control(struct setup *s)
 		log_warning("no `culvert sessions` and `status`: %s", err);
 		return 0;
 	}
-	log_error("%s", err);
-	/* as of the other files: no new start finds the directory */
-	return r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
+	return log_failure(code_of_file(r), "%s", err);
 }
 
 static int make_forwards(struct setup *s)
@@ -202,11 +150,10 @@ static int make_forwards(struct setup *s)
 
 		if (!r)
 			forwards_add(&s->forwards, f);
-		if (r || names_add(s->shared.names, &f->upstream)) {
-			log_error("out of memory for %zu forwards: is there a limit, such as "
-				  "MemoryMax= of the unit?", c->n_forwards);
-			return EXIT_CODE_FAILURE;
-		}
+		if (r || names_add(s->shared.names, &f->upstream))
+			return log_failure(EXIT_CODE_FAILURE, "out of memory for %zu forwards: is "
+					   "there a limit, such as MemoryMax= of the unit?",
+					   c->n_forwards);
 	}
 	return 0;
 }
@@ -221,10 +168,8 @@ static int listen_for(struct setup *s, struct forward *f, struct forward_conf *f
 		struct listening *l;
 
 		if (listening_open(NULL, fc, f, &e->addrs[i], false, s->config.workers, &l, err,
-				   sizeof(err))) {
-			log_error("%s", err);
-			return EXIT_CODE_FAILURE;
-		}
+				   sizeof(err)))
+			return log_failure(EXIT_CODE_FAILURE, "%s", err);
 		listening_adopt(l, e, &e->addrs[i]);
 		l->next = s->listening;
 		s->listening = l;
@@ -238,26 +183,13 @@ static int open_listening(struct setup *s)
 	char err[512];
 	int r = 0;
 
-	if (given_take(err, sizeof(err))) {
-		log_error("%s", err);
-		return EXIT_CODE_USAGE;
-	}
+	if (given_take(err, sizeof(err)))
+		return log_failure(EXIT_CODE_USAGE, "%s", err);
 	for (size_t i = 0; !r && i < s->config.n_forwards; i++, f = f->next)
 		r = listen_for(s, f, &s->config.forwards[i]);
-	if (r)
-		return r;
-	if (given_check(err, sizeof(err))) {
-		log_error("%s", err);
-		return EXIT_CODE_USAGE;
-	}
-	return 0;
-}
-
-static int reopen_session_log(void *arg)
-{
-	char err[512];
-
-	return privileged_open_log(arg, err, sizeof(err));
+	if (!r && given_check(err, sizeof(err)))
+		r = log_failure(EXIT_CODE_USAGE, "%s", err);
+	return r;
 }
 
 static int open_session_log(struct setup *s)
@@ -265,14 +197,13 @@ static int open_session_log(struct setup *s)
 	const struct session_log_conf conf = {
 		.path = s->config.session_log, .account = s->account,
 		.sessions = s->config.max_sessions,
-		.opener = s->privileged ? reopen_session_log : NULL, .opener_arg = s->privileged,
 	};
 	char err[512], at[CONFIG_PLACE_LEN];
 
 	if (!conf.path || !session_log_open(&conf, &s->shared.session_log, err, sizeof(err)))
 		return 0;
-	log_error("%s%s", config_option_place(&s->config, "session-log", at), err);
-	return EXIT_CODE_USAGE;
+	return log_failure(EXIT_CODE_USAGE, "%s%s",
+			   config_option_place(&s->config, "session-log", at), err);
 }
 
 static int open_names(struct setup *s)
@@ -283,39 +214,7 @@ static int open_names(struct setup *s)
 	    !names_open(s->loop, s->name_news, s->name_news_arg, &s->shared.names, err,
 			sizeof(err)))
 		return 0;
-	log_error("%s", err);
-	return EXIT_CODE_FAILURE;
-}
-
-static void end_at_once(int sig)
-{
-	(void)sig;
-	_exit(EXIT_CODE_OK);
-}
-
-/*
- * The only names that are waited for, since they must be bound.  getaddrinfo(3) may take long: a
- * signal ends culvert meanwhile, which has nothing yet that would have to be ended.
- */
-static int find_listeners(struct setup *s)
-{
-	const struct sigaction end = { .sa_handler = end_at_once };
-	static const int signals[] = { SIGTERM, SIGINT, SIGQUIT };
-	sigset_t set, before;
-	char err[512];
-	int r;
-
-	sigemptyset(&set);
-	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
-		sigaction(signals[i], &end, NULL);
-		sigaddset(&set, signals[i]);
-	}
-	pthread_sigmask(SIG_UNBLOCK, &set, &before);
-	r = names_find_listeners(NULL, &s->config, err, sizeof(err));
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (r)
-		log_error("%s", err);
-	return config_exit_code(r);
+	return log_failure(EXIT_CODE_FAILURE, "%s", err);
 }
 
 /* --- the pid file --- */
@@ -360,10 +259,9 @@ static int open_pid_file(struct setup *s)
 	s->pid_file = s->config.pid_file ? write_pid_file(s->config.pid_file) : -1;
 	if (!s->config.pid_file || s->pid_file >= 0)
 		return 0;
-	log_error("%spid-file %s: %s", config_option_place(&s->config, "pid-file", at),
-		  s->config.pid_file, strerror(-s->pid_file));
-	return s->pid_file == -ENOENT || s->pid_file == -ENOTDIR ? EXIT_CODE_USAGE :
-								    EXIT_CODE_FAILURE;
+	return log_failure(code_of_file(s->pid_file), "%spid-file %s: %s",
+			   config_option_place(&s->config, "pid-file", at), s->config.pid_file,
+			   strerror(-s->pid_file));
 }
 
 /* --- all of it --- */
@@ -373,29 +271,21 @@ int setup_open(struct setup *s)
 	char err[512], at[CONFIG_PLACE_LEN];
 	int r;
 
-	if (account_find(s->config.user, &s->account, err, sizeof(err))) {
-		log_error("%s%s", config_option_place(&s->config, "user", at), err);
-		return EXIT_CODE_USAGE;
-	}
-	if (sandbox_try(&s->account, err, sizeof(err))) {
-		log_error("%s", err);
-		return EXIT_CODE_UNSUPPORTED;
-	}
+	if (account_find(s->config.user, &s->account, err, sizeof(err)))
+		return log_failure(EXIT_CODE_USAGE, "%s%s",
+				   config_option_place(&s->config, "user", at), err);
 	r = start_privileged(s);
 	if (r)
 		return r;
 	limit_descriptors(&s->config);
-	r = open_kernel(s) ?: open_names(s) ?: find_listeners(s) ?: make_forwards(s);
-	r = r ?: open_listening(s) ?: open_control(s) ?: open_session_log(s) ?: open_pid_file(s);
+	r = open_kernel(s) ?: open_names(s) ?: make_forwards(s) ?: open_listening(s) ?:
+	    open_control(s) ?: open_session_log(s) ?: open_pid_file(s);
 	if (r)
 		return r;
 	s->shared.admission = admission_open(&s->config);
 	connect_learn_ports();
-	if (sandbox_enter(&s->account, err, sizeof(err))) {
-		log_error("%s", err);
-		return EXIT_CODE_UNSUPPORTED;
-	}
-	return 0;
+	r = sandbox_enter(&s->account, err, sizeof(err));
+	return r ? log_failure(EXIT_CODE_UNSUPPORTED, "%s", err) : 0;
 }
 
 void setup_close(struct setup *s)

@@ -42,10 +42,4 @@ void setup_close(struct setup *s);
  */
 int setup_reserve_streams(void);
 
-/*
- * How many descriptors C can use at most: for all sockets, those of sessions, listeners and stocks;
- * and with two pipes for each session, while both its directions hold spliced bytes.
- */
-void setup_descriptors(const struct config *c, unsigned long *ret_sockets, unsigned long *ret_all);
-
 #endif

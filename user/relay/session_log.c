@@ -300,11 +300,6 @@ static int open_again(struct session_log *l)
 	char err[ERROR_LEN];
 	int fd = log_file_open(l->path, &l->conf.account, err, sizeof(err));
 
-	if (fd == -EACCES && l->conf.opener) {
-		fd = l->conf.opener(l->conf.opener_arg);
-		if (fd < 0)
-			fd = -EACCES; /* ERR says what to do about that */
-	}
 	if (fd < 0) {
 		note_error(l, err);
 		return fd;
@@ -555,21 +550,20 @@ static bool join_writer(struct session_log *l)
 /* A log that was left behind is no leak: a leak checker finds it here. */
 static struct session_log *volatile left_behind;
 
-bool session_log_close(struct session_log *l)
+void session_log_close(struct session_log *l)
 {
 	if (!l)
-		return true;
+		return;
 	if (l->started && !join_writer(l)) {
 		log_warning("session log %s: the last lines are lost: it cannot be written (does "
 			    "the disk answer?)", l->path);
 		left_behind = l;
-		return false;
+		return;
 	}
 	if (l->lost)
 		log_warning("session log %s: %llu lines were lost in all", l->path,
 			    (unsigned long long)l->lost);
 	forget(l);
-	return true;
 }
 
 struct json_object *session_log_json(struct session_log *l)

@@ -19,15 +19,10 @@
 struct session_log;
 struct session;
 
-/* Open the path with privileges that this process has lost.  Return a descriptor or -errno. */
-typedef int session_log_opener(void *arg);
-
 struct session_log_conf {
 	const char *path;            /* "-": stdout */
 	struct account account;      /* who writes it */
 	unsigned int sessions;       /* the queue has room if so many end all at once */
-	session_log_opener *opener;  /* NULL: none */
-	void *opener_arg;
 };
 
 /* Open the log before root is given up.  -errno; ERR says what is wrong and what to do. */
@@ -39,11 +34,10 @@ int session_log_start(struct session_log *l);
 
 /*
  * Write the queue, for SESSION_LOG_LAST_MS at most, and free L.  No worker may run any more.  NULL
- * is fine.  False: the file or the opener holds the thread, which is left behind; what the opener
- * uses must stay until the process ends.
+ * is fine.  A thread that the file holds is left behind.
  */
 #define SESSION_LOG_LAST_MS 2000
-bool session_log_close(struct session_log *l);
+void session_log_close(struct session_log *l);
 
 /* Write the queue, then open the path anew.  From any thread. */
 void session_log_reopen(struct session_log *l);
