@@ -74,7 +74,7 @@ static void test_requests(void **state)
 		{ { "sessions", "--id", "17", "--carrier", "copy" },
 		  "{\"command\":\"sessions\",\"id\":[17],\"carrier\":\"copy\"}" },
 		{ { "kill", "17", "--id=18", "9223372036854775807" },
-		  "{\"command\":\"kill\",\"id\":[17,18,9223372036854775807]}" },
+		  "{\"command\":\"kill\",\"id\":[18,17,9223372036854775807]}" },
 		{ { "kill", "--all" }, "{\"command\":\"kill\",\"all\":true}" },
 		{ { "engine", "db", "copy" },
 		  "{\"command\":\"engine\",\"forward\":\"db\",\"engine\":\"copy\"}" },
@@ -83,11 +83,11 @@ static void test_requests(void **state)
 		{ { "engine", "--", "--x", "copy" },
 		  "{\"command\":\"engine\",\"forward\":\"--x\",\"engine\":\"copy\"}" },
 		{ { "drain", "db", "--undo" },
-		  "{\"command\":\"drain\",\"forward\":\"db\",\"undo\":true}" },
+		  "{\"command\":\"drain\",\"undo\":true,\"forward\":\"db\"}" },
 		{ { "drain", "db", "--deadline", "30" },
-		  "{\"command\":\"drain\",\"forward\":\"db\",\"deadline\":30}" },
+		  "{\"command\":\"drain\",\"deadline\":30,\"forward\":\"db\"}" },
 		{ { "drain", "db", "--deadline=0.5" },
-		  "{\"command\":\"drain\",\"forward\":\"db\",\"deadline\":0.5}" },
+		  "{\"command\":\"drain\",\"deadline\":0.5,\"forward\":\"db\"}" },
 		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
 	};
 
@@ -114,27 +114,24 @@ static void test_wrong_words(void **state)
 		const char *words[5];
 		const char *complaint;
 	} cases[] = {
-		{ { "sessions", "--bogus=1" }, "\"--bogus=1\": unknown argument (`culvert help" },
+		{ { "sessions", "--bogus=1" }, "\"--bogus=1\": unknown argument, or one" },
 		{ { "sessions", "a\x1b\n" }, "\"a\\x1b\\n\": unknown argument" },
 		{ { "sessions", "" }, "\"\": unknown argument" },
 		{ { "sessions", "--json=1" }, "\"--json=1\": unknown argument" },
-		{ { "sessions", "--control" }, "--control: needs a value" },
-		{ { "sessions", "--control=" }, "--control=: needs a value" },
-		{ { "sessions", "--control", "--json" }, "--control: needs a value" },
-		{ { "sessions", "-c" }, "-c: needs a value" },
+		{ { "sessions", "--control" }, "needs a value" },
+		{ { "sessions", "-c" }, "needs a value" },
 		{ { "sessions", "--control", "/1234567" A50 A50 }, "expected at most 107 bytes" },
 		{ { "kill" }, "kill: needs an id, a filter or all" },
 		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
 		{ { "kill", "0" }, "kill: id: expected a whole number from 1 to 2^63 - 1" },
-		{ { "kill", "x\x1b" }, "\"x\\x1b\": expected the number of a session" },
-		{ { "kill", "9223372036854775808" }, "expected the number of a session" },
+		{ { "kill", "17x" }, "kill: id: expected a whole number" },
+		{ { "kill", "17,18" }, "kill: id: expected a whole number" },
 		{ { "sessions", "17" }, "\"17\": unknown argument" },
 		{ { "sessions", "--all" }, "\"--all\": unknown argument" },
 		{ { "sessions", "--client", "10.0.0.1/8" }, "client: expected addresses" },
-		{ { "sessions", "--forward", "a", "--forward=b" }, "forward: given twice" },
 		{ { "engine", "a", "fast" }, "engine: engine: expected auto, sockmap, splice" },
 		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
-		{ { "drain", "a", "--deadline", "soon" }, "\"soon\": expected seconds" },
+		{ { "drain", "a", "--deadline", "soon" }, "drain: deadline: expected seconds" },
 		{ { "drain", "a", "--undo", "--deadline=1" }, "drain: undo: contradicts" },
 	};
 	struct client_words words;
@@ -210,7 +207,6 @@ enum manner {
 	ANSWER,       /* the whole text, then close */
 	BYTE_BY_BYTE, /* as many packets as there are bytes */
 	KEEP_OPEN,    /* the text, then wait until the client leaves */
-	ENDLESS,      /* the text again and again until the client leaves */
 };
 
 /* Serves one client. */
@@ -245,9 +241,7 @@ static void *serve(void *arg)
 	(void)!recv(fd, d->request, sizeof(d->request) - 1, 0);
 	for (size_t i = 0; d->manner == BYTE_BY_BYTE && i < len; i++)
 		send_all(fd, d->answer + i, 1);
-	while (d->manner == ENDLESS && send_all(fd, d->answer, len))
-		;
-	if (d->manner == ANSWER || d->manner == KEEP_OPEN)
+	if (d->manner != BYTE_BY_BYTE)
 		send_all(fd, d->answer, len);
 	if (d->manner == KEEP_OPEN)
 		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, PATIENCE_MS);
@@ -309,28 +303,28 @@ static const char sessions_answer[] =
 	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
-	"  ID  FORWARD  CLIENT          UPSTREAM          AGE    BYTES  HAND-OVERS  MAX BACKLOG  "
-	"STATE\n"
-	"  17  db       10.0.1.2:41234  10.0.2.2:9001    5.3s                                    "
+	"  ID  FORWARD  CLIENT              UPSTREAM         AGE    BYTES  HANDOVERS  BACKLOG MAX  "
+	"STATE   REASON\n"
+	"  17  db       10.0.1.2:41234      10.0.2.2:9001   5.3s                                   "
 	"open\n"
-	"               -> sockmap      (conversation)         1.2 KiB           1          0 B  "
-	"kernel\n"
-	"               <- splice       (slow target)            5 GiB          12      1.5 MiB  "
-	"user, eof\n"
-	"1018  ?        unix:(unnamed)  [::1]:80        2m10s                                    "
+	"               client-to-upstream  sockmap               1.2 KiB          1          0 B  "
+	"kernel  conversation\n"
+	"               upstream-to-client  splice                  5 GiB         12      1.5 MiB  "
+	"user    slow target\n"
+	"1018  -        unix:(unnamed)      [::1]:80       2m10s                                   "
 	"dead\n";
 
-/* However the bytes come, and with or without the end of file, or of line. */
+/* However the bytes come, and with or without the end of line. */
 static void test_answers(void **state)
 {
 	(void)state;
-	for (enum manner m = ANSWER; m < ENDLESS; m++) {
+	for (enum manner m = ANSWER; m < KEEP_OPEN; m++) {
 		assert_int_equal(ask("sessions", false, sessions_answer, m), EXIT_CODE_OK);
 		assert_string_equal(out, sessions_text);
 		assert_string_equal(err, "");
 	}
 	assert_int_equal(ask("sessions", false, "{\"sessions\":[]}", ANSWER), 0);
-	assert_string_equal(out, "No sessions.\n");
+	assert_string_equal(out, "no sessions\n");
 	assert_int_equal(ask("sessions", true, sessions_answer, ANSWER), 0);
 	assert_string_equal(out, sessions_answer);
 	assert_int_equal(ask("status", true, "{ \"a\":\"/\\u001b\x1b\x7f\xc2\x9b\xc3\xa9\", "
@@ -344,33 +338,24 @@ static void test_bad_answers(void **state)
 {
 	static const struct {
 		const char *answer, *complaint;
+		int code;
 	} cases[] = {
-		{ "hello\n", "is not JSON" },
-		{ "[]\n", "is not JSON" },
-		{ "{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}\n",
-		  "is not JSON" },
-		{ "{\"sessions\":[", "is cut off" },
-		{ "{\"sessions\":{}}\n", "this is no answer to sessions" },
-		{ "{\"pid\":1}\n", "this is no answer to sessions" },
-		{ "{\"error\":\"bad \\u001b\\n\"}\n", "the daemon says: bad \\x1b\\n\n" },
-		{ "{\"error\":{\"code\":\"x\",\"message\":\"bad\"}}\n", "says: bad\n" },
-		{ "{\"error\":{\"message\":{}}}\n", "the daemon says: ?\n" },
+		{ "", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "hello\n", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "[]\n", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "{\"sessions\":[", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "{\"error\":{\"code\":\"x\",\"message\":\"b\\u001b\"}}\n", "says: b\\x1b\n",
+		  EXIT_CODE_FAILURE },
+		{ "{\"error\":{\"message\":{}}}\n", "says: ?\n", EXIT_CODE_FAILURE },
 	};
-	static char spaces[1 << 20];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		assert_int_equal(ask("sessions", false, cases[i].answer, ANSWER),
-				 EXIT_CODE_FAILURE);
+		assert_int_equal(ask("sessions", false, cases[i].answer, ANSWER), cases[i].code);
 		expect_complaint(cases[i].complaint);
 	}
-	assert_int_equal(ask("sessions", false, "", ANSWER), EXIT_CODE_NO_DAEMON);
-	expect_complaint("closed without an answer");
 	assert_int_equal(ask("sessions", false, "{", KEEP_OPEN), EXIT_CODE_NO_DAEMON);
 	expect_complaint(strerror(ETIMEDOUT));
-	memset(spaces, ' ', sizeof(spaces) - 1);
-	assert_int_equal(ask("status", false, spaces, ENDLESS), EXIT_CODE_FAILURE);
-	expect_complaint("longer than 64 MiB");
 }
 
 static void test_no_daemon(void **state)
@@ -411,7 +396,7 @@ static void test_full_disk(void **state)
 	(void)state;
 	if (full < 0)
 		skip(); /* no /dev/full here */
-	daemon_start(&d, "{}", ANSWER);
+	daemon_start(&d, "{\"pid\":1}", ANSWER);
 	fflush(stdout);
 	saved = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
 	dup2(full, STDOUT_FILENO);
@@ -430,114 +415,61 @@ static void test_full_disk(void **state)
 
 /* --- views --- */
 
-/* What is printed for the JSON text ANSWER. */
-static int view(enum command_id command, const char *answer)
+static void expect_view(const char *answer, const char *text)
 {
 	struct json_object *object = json_tokener_parse(answer);
 	FILE *file = fmemopen(out, OUT_MAX, "w");
-	int r;
 
-	out[0] = '\0';
 	assert_non_null(file);
-	r = view_print(command, object, file);
+	view_print(object, file);
 	fclose(file);
 	json_object_put(object);
-	return r;
-}
-
-static void expect_view(enum command_id command, const char *answer, const char *text)
-{
-	assert_int_equal(view(command, answer), 0);
 	assert_string_equal(out, text);
 }
 
 static void test_view(void **state)
 {
 	(void)state;
-	assert_int_equal(view(COMMAND_STATUS,
-		"{\"version\":\"0.1.0\",\"pid\":4711,\"uptime_ms\":93784000,\"engine\":\"auto\","
-		"\"workers\":2,\"max_sessions\":16384,\"forwards\":["
-		"{\"name\":\"db\",\"upstream\":\"db:5432\",\"addresses\":[\"10.0.0.1:5432\","
-		"\"[::1]:5432\"],\"lookup\":{\"age_ms\":5300,\"lookups\":9,\"failures\":2,"
-		"\"error\":\"no\\u001b\"}}],"
-		"\"carriers\":[{\"carrier\":\"sockmap\",\"flows\":12,\"bytes\":1048576}],"
-		"\"handovers\":{\"to_sockmap\":1,\"to_splice\":0,\"to_copy\":22,\"failed\":0},"
-		"\"errors\":{\"connect-refused\":0,\"connect-timeout\":3,\"x\\u001b\":1},"
-		"\"kernel\":{\"available\":false,\"reason\":\"needs CAP_BPF\",\"events_lost\":3,"
-		"\"features\":[{\"name\":\"ringbuf\",\"available\":true,\"reason\":\"\"}]},"
-		"\"session_log\":null,\"resources\":{\"sessions\":1,\"fds\":20}}"), 0);
-	assert_non_null(strstr(out, "culvert 0.1.0, pid 4711, up 1d02h\n"
-				    "engine auto, workers 2, at most 16384 sessions\n"));
-	assert_non_null(strstr(out, "\nNames\n"
-				    "  NAME      AGE  LOOK-UPS  FAILED  ADDRESSES"
-				    "                  ERROR\n"
-				    "  db:5432  5.3s         9       2  10.0.0.1:5432, [::1]:5432"
-				    "  no\\x1b\n"));
-	assert_non_null(strstr(out, "\nErrors\n  CAUSE            COUNT\n"
-				    "  connect-timeout      3\n  x\\x1b                1\n"
-				    "\nKernel\n  available: no (needs CAP_BPF)\n"
-				    "  events lost: 3\n  ringbuf: yes\n"
-				    "\nResources\n"));
-	expect_view(COMMAND_FORWARDS,
-		    "{\"forwards\":[{\"name\":\"db\",\"listen\":\":5432\",\"upstream\":\"u:1\","
-		    "\"engine\":\"copy\",\"engine_configured\":\"auto\",\"state\":\"active\","
-		    "\"live\":3,\"accepted\":10,\"denied\":1,\"bytes_to_upstream\":1,"
-		    "\"bytes_to_client\":3145728,\"max_sessions\":100}]}",
-		    "NAME  LISTEN  UPSTREAM  ENGINE       STATE   LIVE  ACCEPTED  DENIED"
-		    "  TO UPSTREAM  TO CLIENT  AT MOST  A CLIENT\n"
-		    "db    :5432   u:1       copy (auto)  active     3        10       1"
-		    "          1 B      3 MiB      100         ?\n");
-	expect_view(COMMAND_KILL, "{\"killed\":1}", "1 session reset\n");
-	expect_view(COMMAND_KILL, "{\"killed\":-1}", "? sessions reset\n");
-	expect_view(COMMAND_ENGINE, "{\"forward\":\"d\\u001bb\",\"engine\":\"copy\",\"live\":3}",
-		    "d\\x1bb: engine copy, configured ?, sessions 3, flows still moving ?\n");
-	expect_view(COMMAND_DRAIN, "{\"forward\":\"db\",\"state\":\"draining\",\"live\":3,"
-				   "\"warning\":\"no way back\"}",
-		    "db: draining, sessions 3\nwarning: no way back\n");
+	expect_view("{\"version\":\"0.1\",\"uptime_ms\":93784000,\"workers_silent\":0,"
+		    "\"forwards\":[{\"upstream\":\"db:54\",\"addresses\":[\"[::1]:54\"],"
+		    "\"lookup\":{\"lookups\":9,\"error\":\"no\\u001b\"}},{}],"
+		    "\"errors\":{\"connect-refused\":0,\"x\\u001b\":1},"
+		    "\"kernel\":{\"available\":false,\"reason\":\"\","
+		    "\"features\":[{\"name\":\"a\",\"available\":true,\"reason\":\"b\"}]},"
+		    "\"session_log\":null,\"resources\":{\"kernel_memory\":3145728}}",
+		    "version                  0.1\n"
+		    "uptime_ms                1d02h\n"
+		    "\n"
+		    "NAME  LISTEN  UPSTREAM  ENGINE  STATE  LIVE  MAX SESSIONS  ACCEPTED  DENIED"
+		    "  BYTES TO UPSTREAM  BYTES TO CLIENT\n"
+		    "-     -       db:54     -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "-     -       -         -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "\n"
+		    "UPSTREAM  AGE  LOOKUPS  FAILURES  ADDRESSES       ERROR\n"
+		    "db:54     -          9  -         [ \"[::1]:54\" ]  no\\x1b\n"
+		    "\nerrors\n  x\\x1b                    1\n"
+		    "\nkernel\n  available                false\n"
+		    "  NAME  AVAILABLE  REASON\n  a     true       b\n"
+		    "\nresources\n  kernel_memory            3 MiB\n");
+	expect_view("{\"killed\":0}", "killed                   0\n");
 }
 
-/* Whatever the daemon sends: what is missing is shown as such, and nothing drives the terminal. */
+/* Whatever the daemon sends: nothing drives the terminal, and lines are bounded. */
 static void test_view_untrusted(void **state)
 {
-	static const char *const others[] = { "[]", "1", "null", "\"x\"" };
 	static char long_name[20000];
 
 	(void)state;
-	expect_view(COMMAND_SESSIONS, "{\"sessions\":[null,7,[]]}",
-		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-		    " ?  ?        ?       ?           ?                                  ?\n"
-		    " ?  ?        ?       ?           ?                                  ?\n"
-		    " ?  ?        ?       ?           ?                                  ?\n");
-	expect_view(COMMAND_SESSIONS,
-		    "{\"sessions\":[{\"id\":-1,\"client\":5,\"via\":null,\"age_ms\":\"5\","
-		    "\"state\":[],\"flows\":[{\"direction\":\"up\",\"carrier\":{},\"bytes\":1.5,"
-		    "\"eof\":\"yes\"}]}]}",
-		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HAND-OVERS  MAX BACKLOG  STATE\n"
-		    " ?  ?        ?       ?           ?                                  ?\n"
-		    "             ? ?     (?)                ?           ?            ?  ?\n");
-	expect_view(COMMAND_SESSIONS,
-		    "{\"sessions\":[{\"id\":1,\"forward\":\"\\u0007\\t\","
-		    "\"client\":\"\\u001b[2J\\n\x1b]0;\",\"via\":\"\\u009b\","
-		    "\"upstream\":\"\xff\",\"age_ms\":1,\"state\":\"\\u0000hidden\"}]}",
-		    "ID  FORWARD  CLIENT                         UPSTREAM  AGE  BYTES  HAND-OVERS"
-		    "  MAX BACKLOG  STATE\n"
-		    " 1  \\x07\\t   \\x1b[2J\\n\\x1b]0; via \\xc2\\x9b  \\xff      1ms\n");
-	expect_view(COMMAND_STATUS, "{\"errors\":{\"a\":0},\"kernel\":[],\"carriers\":[1]}",
-		    "culvert ?, pid ?, up ?\n"
-		    "engine ?, workers ?, at most ? sessions\n"
-		    "\nCarriers\n  CARRIER  FLOWS  BYTES\n  ?            ?      ?\n"
-		    "\nHand-overs\n  ?\n"
-		    "\nErrors\n  none\n"
-		    "\nKernel\n  available: ?\n"
-		    "\nResources\n  ?\n");
-	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
-		for (int c = 0; c < COMMANDS; c++)
-			assert_int_equal(view((enum command_id)c, others[i]), -EINVAL);
-	assert_int_equal(view(COMMAND_KILL, "{\"killed\":\"1\"}"), -EINVAL);
-	snprintf(long_name, sizeof(long_name), "{\"sessions\":[{\"client\":\"%015000d\"}]}", 0);
-	assert_int_equal(view(COMMAND_SESSIONS, long_name), 0);
+	expect_view("{\"features\":[null,7,[],{\"name\":\"\\u001b[2J\\n\",\"available\":\"\\u009b\","
+		    "\"reason\":{}}],\"more\":[1]}",
+		    "NAME       AVAILABLE  REASON\n-          -          -\n"
+		    "-          -          -\n\\x1b[2J\\n  \\xc2\\x9b   { }\n");
+	snprintf(long_name, sizeof(long_name), "{\"x\":\"%015000d\"}", 0);
+	assert_int_equal(ask("status", false, long_name, ANSWER), 0);
 	assert_non_null(strstr(out, "000..."));
-	assert_true(strlen(out) < 2000);
+	assert_true(strlen(out) < 400);
 }
 
 int main(void)

@@ -13,18 +13,15 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <linux/sockios.h>
 
 #include "base/log.h"
 #include "daemon/control.h"
@@ -48,7 +45,6 @@
 struct rig {
 	char dir[64], path[108], err[256];
 	struct control *control; /* NULL: closed by the test */
-	_Atomic unsigned int changes; /* that were asked for */
 };
 
 static unsigned int descriptors_before;
@@ -59,10 +55,9 @@ static struct json_object *answer(void *arg, const struct command_request *req,
 {
 	static char large[LARGE_BYTES - sizeof("{\"x\":\"\"}")];
 	struct json_object *o = json_object_new_object();
-	struct rig *rig = arg;
 
+	(void)arg;
 	(void)peer;
-	rig->changes += command_changes(req);
 	memset(large, 'x', sizeof(large));
 	if (command_number(req->command) == COMMAND_SESSIONS)
 		json_object_object_add(o, "x",
@@ -120,13 +115,19 @@ static int rig_teardown(void **state)
 
 /* --- clients --- */
 
-static int dial(const struct rig *rig)
+static void connect_to(const struct rig *rig, int fd)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	strcpy(un.sun_path, rig->path);
 	assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+}
+
+static int dial(const struct rig *rig)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	connect_to(rig, fd);
 	return fd;
 }
 
@@ -218,7 +219,6 @@ static void test_requests(void **state)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		expect(*state, cases[i].request, strlen(cases[i].request), cases[i].answer);
-	expect(*state, "status\0\n", 8, ERROR("malformed"));
 	/* in many pieces */
 	fd = dial(*state);
 	for (size_t i = 0; i < sizeof(STATUS "\n") - 1; i++) {
@@ -325,7 +325,7 @@ static void test_deaf(void **state)
 
 	deafen(*state, fds, PLACES);
 	expect_alive(*state);
-	assert_in_range(clock_now_ms() - begin, ANSWER_MS / 2, 2 * ANSWER_MS);
+	assert_in_range(clock_now_ms() - begin, ANSWER_MS / 2, 4 * ANSWER_MS);
 	for (int i = 0; i < PLACES; i++)
 		close(fds[i]);
 }
@@ -346,67 +346,24 @@ static void test_close_is_quick(void **state)
 	close(fds[1]);
 }
 
-static _Atomic bool held, inside;
-
-static void hold(int sig)
+/* With no descriptor left, one client a time has the spare one. */
+static void test_no_descriptor(void **state)
 {
-	int error = errno;
+	struct rlimit before, none;
+	int fds[3];
 
-	(void)sig;
-	inside = true;
-	while (held)
-		poll(NULL, 0, 1);
-	errno = error;
-}
-
-/* Stop the control thread in a signal's handler, as it would be without a CPU. */
-static void hold_control_thread(sigset_t *old)
-{
-	struct sigaction action = { .sa_handler = hold };
-	uint64_t end = clock_now_ms() + PATIENCE_MS;
-	sigset_t mine;
-
-	sigemptyset(&mine);
-	sigaddset(&mine, SIGUSR1);
-	assert_int_equal(pthread_sigmask(SIG_BLOCK, &mine, old), 0);
-	assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
-	held = true;
-	inside = false;
-	assert_int_equal(kill(getpid(), SIGUSR1), 0);
-	for (; !inside; short_pause())
-		assert_true(clock_now_ms() < end);
-}
-
-/*
- * The daemon stood still: a request that has come meanwhile counts, though it is late; but what
- * clients asked for who have gone is not changed.
- */
-static void test_daemon_late(void **state)
-{
-	enum { HALF, GONE, SHUT, WAITS, CLIENTS };
-	struct rig *rig = *state;
-	int fds[CLIENTS], left = 1;
-	sigset_t old;
-
-	fds[HALF] = dial(rig);
-	for (say(fds[HALF], STATUS, 5); left; short_pause())
-		assert_int_equal(ioctl(fds[HALF], SIOCOUTQ, &left), 0);
-	hold_control_thread(&old);
-	say_text(fds[HALF], STATUS "\n" + 5);
-	for (int i = GONE; i < CLIENTS; i++) {
-		fds[i] = dial(rig);
-		say_text(fds[i], CHANGE "\n");
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	for (int i = 0; i < 3; i++)
+		fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	none = (struct rlimit){ (rlim_t)fds[2] + 1, before.rlim_max };
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	for (int i = 0; i < 3; i++) {
+		connect_to(*state, fds[i]);
+		say_text(fds[i], STATUS "\n");
 	}
-	close(fds[GONE]);
-	assert_int_equal(shutdown(fds[SHUT], SHUT_WR), 0);
-	poll(NULL, 0, REQUEST_MS + 100);
-	held = false;
-	for (int i = 0; i < CLIENTS; i++)
-		if (i != GONE)
-			expect_heard(fds[i], GOOD);
-	expect_alive(rig);
-	assert_int_equal(rig->changes, 2);
-	assert_int_equal(pthread_sigmask(SIG_SETMASK, &old, NULL), 0);
+	for (int i = 0; i < 3; i++)
+		expect_heard(fds[i], GOOD);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 /* --- who may ask --- */
@@ -619,7 +576,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_RIG(test_requests), ON_RIG(test_leaves), ON_RIG(test_crowd),
 		ON_RIG(test_silent), ON_RIG(test_deaf), ON_RIG(test_close_is_quick),
-		ON_RIG(test_daemon_late), ON_DIR(test_peers), ON_DIR(test_file),
+		ON_RIG(test_no_descriptor), ON_DIR(test_peers), ON_DIR(test_file),
 		ON_DIR(test_file_replaced), ON_DIR(test_no_socket), ON_DIR(test_path),
 	};
 

@@ -30,7 +30,7 @@ struct client_words {
 
 /*
  * Parse the words behind ARGV[0], which is C's name.  What is wrong is printed as one line on
- * stderr, and gives -EINVAL, or what open(2) says of --config; -ENOMEM.  RET may always be given to
+ * stderr, and gives -EINVAL, or what open(2) says of --config.  RET may always be given to
  * client_words_close().
  */
 int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret);

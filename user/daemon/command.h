@@ -103,7 +103,7 @@ struct session_filter {
 	const char *forward; /* name; NULL: any.  Not owned */
 	struct acl clients;  /* those it allows; no rules: any */
 	int carrier;         /* enum carrier, of either flow; FILTER_ANY */
-	uint64_t *ids;       /* owned, in ascending order */
+	uint64_t *ids;       /* owned */
 	size_t n_ids;        /* 0: any */
 };
 
@@ -159,21 +159,14 @@ const char *command_error_name(enum command_error e);
 struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-#define COMMAND_MESSAGE_MAX 320
-
-/* Why a request is refused. */
-struct command_refusal {
-	enum command_error code;
-	char message[COMMAND_MESSAGE_MAX];
-};
+/* Parse TEXT strictly as one JSON value.  NULL: it is none, or null, or there is no memory. */
+struct json_object *command_json(const char *text);
 
 /*
- * Parse the LEN bytes at LINE: a JSON object, or one word for {"command":WORD}.  Each key must be
- * known and its value of the right type.  True: give RET to command_close().  False: RET_WHY says
- * what is wrong.
+ * Parse LINE: a JSON object, or one word for {"command":WORD}.  Each key must be known and its value
+ * of the right type.  NULL: give RET to command_close().  Else an error: what is wrong.
  */
-bool command_parse(const char *line, size_t len, struct command_request *ret,
-		   struct command_refusal *ret_why);
+struct json_object *command_parse(const char *line, struct command_request *ret);
 void command_close(struct command_request *req);
 
 #endif

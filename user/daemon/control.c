@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: one thread serves a few clients with poll(2).  A client sends one line, is
- * sent one line, and its connection is closed.  It has REQUEST_MS for the request and
+ * Theory of operation: one thread serves a few clients in an event loop.  A client sends one line,
+ * is sent one line, and its connection is closed.  It has REQUEST_MS for the request and
  * ANSWER_MS to take the answer, so a client that is slow, silent or deaf keeps its place for two
  * and a half seconds.  While all places are taken, the others wait in the backlog of listen(2).
+ * A spare descriptor is kept for the one who asks why there is none left.
  *
  * The kernel says who is at the other end.  Whoever may not ask is refused at accept(2) and gets no
  * place.  Whoever may only look is refused when the request turns out to be a change.
@@ -12,17 +13,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
@@ -35,15 +35,12 @@
 #define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 
 SYSCALLS_NEEDED(
-	SYSCALL(poll),
-	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(accept4),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERGROUPS)),
 	SYSCALL(recvfrom),
 	SYSCALL(sendto),
-	SYSCALL(read), /* the eventfd */
-	SYSCALL(write),
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare */
 	SYSCALL(close),
 	/* lstat(2) and unlink(2) at the end */
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_SYMLINK_NOFOLLOW)),
@@ -51,11 +48,12 @@ SYSCALLS_NEEDED(
 	SYSCALL(unlink),
 	SYSCALL(unlinkat));
 
-/* A place for a client.  FD -1: free.  ANSWER NULL: the request is not complete. */
+/* A place for a client.  ANSWER NULL: the request is not complete. */
 struct client {
-	int fd;
+	struct source source; /* fd -1: the place is free */
+	struct timer deadline;
+	struct control *control;
 	struct control_peer peer;
-	uint64_t until_ms; /* deadline for the request, then for the answer */
 	char request[CONTROL_REQUEST_MAX];
 	size_t got;
 	char *answer; /* owned */
@@ -64,10 +62,11 @@ struct client {
 
 struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	int fd;
-	int wake; /* eventfd */
+	struct loop loop;
+	struct source listener;
+	struct timer again; /* to accept after a shortage */
+	int spare;
 	_Atomic bool stop;
-	_Atomic uint64_t turns;
 	bool bound, started;
 	dev_t dev; /* of the socket's file, */
 	ino_t ino; /* so that a newer daemon's is not removed */
@@ -76,7 +75,6 @@ struct control {
 	void *arg;
 	uid_t uid; /* who may change */
 	gid_t gid; /* who may ask */
-	uint64_t accept_ms; /* accept no client before */
 	struct client clients[CLIENTS_MAX];
 };
 
@@ -166,61 +164,54 @@ static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 	r = r ?: remove_stale(&un);
 	if (r)
 		return r;
-	c->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (c->fd < 0)
+	c->listener.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->listener.fd < 0)
 		return -errno;
 	mask = umask(0117);
-	r = bind_as(c->fd, &un, uid, gid);
+	r = bind_as(c->listener.fd, &un, uid, gid);
 	umask(mask);
 	if (r)
 		return r;
 	c->bound = true;
-	if (listen(c->fd, BACKLOG) || lstat(c->path, &st))
+	if (listen(c->listener.fd, BACKLOG) || lstat(c->path, &st))
 		return -errno;
 	c->dev = st.st_dev;
 	c->ino = st.st_ino;
 	return 0;
 }
 
+static void stop_if_told(void *arg)
+{
+	struct control *c = arg;
+
+	c->loop.stop = c->stop;
+}
+
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen)
 {
-	struct control *c = calloc(1, sizeof(*c));
-	int r = -ENOMEM;
+	struct control *c = allocated(calloc(1, sizeof(*c)));
+	int r;
 
-	if (!c)
-		goto fail;
-	c->fd = c->wake = -1;
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		c->clients[i].fd = -1;
+	c->listener.fd = -1;
 	c->uid = uid;
 	c->gid = gid;
-	r = -EINVAL;
-	if (!*path)
-		goto fail;
-	r = -ENAMETOOLONG;
-	if (strlen(path) >= sizeof(c->path))
-		goto fail;
-	strcpy(c->path, path);
-	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	r = c->wake < 0 ? -errno : bind_socket(c, uid, gid);
-	if (r)
-		goto fail;
-	*ret = c;
-	return 0;
-fail:
+	r = loop_open(&c->loop, stop_if_told, c) ?: loop_reserve_timers(&c->loop, CLIENTS_MAX + 1);
+	if (!r)
+		r = !*path ? -EINVAL : strlen(path) >= sizeof(c->path) ? -ENAMETOOLONG : 0;
+	snprintf(c->path, sizeof(c->path), "%s", path);
+	r = r ?: bind_socket(c, uid, gid);
+	c->spare = fcntl(c->listener.fd, F_DUPFD_CLOEXEC, 0);
+	if (!r) {
+		*ret = c;
+		return 0;
+	}
 	snprintf(err, errlen, "control socket %s: %s%s", path, strerror(-r),
 		 r == -EADDRINUSE ? " (another culvert is running; give it its own --control)"
 		 : r == -EACCES || r == -ENOENT || r == -EROFS
 			 ? " (give another path with --control)"
 			 : "");
-	if (c && c->bound)
-		unlink(c->path);
-	if (c && c->fd >= 0)
-		close(c->fd);
-	if (c && c->wake >= 0)
-		close(c->wake);
-	free(c);
+	control_close(c);
 	return r;
 }
 
@@ -251,7 +242,7 @@ static bool has_group(int fd, gid_t gid)
  */
 static struct control_peer peer_of(int fd, uid_t uid, gid_t gid)
 {
-	struct control_peer peer = { .fd = fd };
+	struct control_peer peer = { .may_ask = false };
 	socklen_t len = sizeof(struct ucred);
 	struct ucred is;
 
@@ -264,47 +255,20 @@ static struct control_peer peer_of(int fd, uid_t uid, gid_t gid)
 	return peer;
 }
 
-/*
- * The client has closed its socket.  One that has only shut it down for writing still waits for the
- * answer.
- */
-static bool has_gone(const struct control_peer *peer)
-{
-	struct pollfd p = { .fd = peer->fd };
-
-	return poll(&p, 1, 0) > 0 && p.revents & (POLLHUP | POLLERR);
-}
-
 /* --- requests and answers --- */
 
-/*
- * Refuse a change whose client has given up, because this process was stopped for example: nobody
- * expects the change any more.
- */
-static struct json_object *abandoned(const struct command_request *req,
-				     const struct control_peer *peer)
-{
-	log_warning("control: %s: not done: who asked for it has gone without waiting for the "
-		    "answer (uid %u, pid %d)", req->command->name, peer->uid, (int)peer->pid);
-	return command_error_json(ERROR_FAILED, "nobody waits for the answer");
-}
-
 struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
-					const struct control_peer *peer, const char *line,
-					size_t len)
+					const struct control_peer *peer, const char *line)
 {
 	struct command_request req;
-	struct command_refusal why;
-	struct json_object *answer;
+	struct json_object *answer = command_parse(line, &req);
 
-	if (!command_parse(line, len, &req, &why))
-		return command_error_json(why.code, "%s", why.message);
+	if (answer)
+		return answer;
 	if (command_changes(&req) && !peer->may_change)
 		answer = command_error_json(ERROR_PERMISSION,
 					    "%s: permission denied: only root and the daemon's own "
 					    "account may change anything", req.command->name);
-	else if (command_changes(&req) && has_gone(peer))
-		answer = abandoned(&req, peer);
 	else
 		answer = fn(arg, &req, peer);
 	command_close(&req);
@@ -312,11 +276,20 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 	return answer;
 }
 
+static void accept_more(struct control *c);
+
 static void drop(struct client *c)
 {
-	close(c->fd);
+	struct control *control = c->control;
+
+	loop_watch(&control->loop, &c->source, 0, false);
+	timer_cancel(&control->loop, &c->deadline);
+	close(c->source.fd);
 	free(c->answer);
-	*c = (struct client){ .fd = -1 };
+	*c = (struct client){ .source.fd = -1, .control = control };
+	if (control->spare < 0)
+		control->spare = fcntl(control->listener.fd, F_DUPFD_CLOEXEC, 0);
+	accept_more(control);
 }
 
 /* Send an error that needs no memory.  A socket to which nothing was written has room for it. */
@@ -331,7 +304,7 @@ static void refuse(int fd, enum command_error e, const char *message)
 
 static void write_some(struct client *c)
 {
-	ssize_t n = send(c->fd, c->answer + c->sent, c->len - c->sent,
+	ssize_t n = send(c->source.fd, c->answer + c->sent, c->len - c->sent,
 			 MSG_DONTWAIT | MSG_NOSIGNAL);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -346,38 +319,38 @@ static void write_some(struct client *c)
  * Make the answer and begin to write it.  Only its text is kept, since the tree of objects is many
  * times as large.
  */
-static void answer_request(struct control *control, struct client *c, bool too_long)
+static void answer_request(struct client *c, bool too_long)
 {
+	struct control *control = c->control;
 	struct json_object *answer;
 	const char *text;
-	size_t len;
 
 	json_begin();
 	answer = too_long ? command_error_json(ERROR_TOO_LONG, "the request is too long: at most "
 					       "%d bytes and a newline", CONTROL_REQUEST_MAX - 2) :
 			    control_answer_line(control->answer, control->arg, &c->peer,
-						c->request, c->got);
-	text = json_line(answer, 0, &len);
-	c->answer = text ? malloc(len + 1) : NULL;
-	if (!c->answer) {
-		json_object_put(answer);
-		refuse(c->fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
-		drop(c);
+						c->request);
+	text = json_line(answer, 0, &c->len);
+	c->answer = text ? malloc(c->len + 1) : NULL;
+	if (c->answer) {
+		memcpy(c->answer, text, c->len);
+		c->answer[c->len++] = '\n';
+	}
+	json_object_put(answer);
+	timer_set(&control->loop, &c->deadline, clock_ms() + ANSWER_MS);
+	if (c->answer && !loop_watch(&control->loop, &c->source, EPOLLOUT, true)) {
+		write_some(c);
 		return;
 	}
-	memcpy(c->answer, text, len);
-	c->answer[len] = '\n';
-	c->len = len + 1;
-	json_object_put(answer);
-	c->until_ms = clock_ms() + ANSWER_MS;
-	write_some(c);
+	refuse(c->source.fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+	drop(c);
 }
 
 /* Read on.  A newline ends the request, or the end of what the client writes (shutdown(2)). */
-static void read_some(struct control *control, struct client *c)
+static void read_some(struct client *c)
 {
 	size_t room = sizeof(c->request) - 1 - c->got;
-	ssize_t n = recv(c->fd, c->request + c->got, room, MSG_DONTWAIT);
+	ssize_t n = recv(c->source.fd, c->request + c->got, room, MSG_DONTWAIT);
 	char *end;
 
 	if (n < 0) {
@@ -387,119 +360,99 @@ static void read_some(struct control *control, struct client *c)
 	}
 	end = memchr(c->request + c->got, '\n', (size_t)n);
 	c->got = end ? (size_t)(end - c->request) : c->got + (size_t)n;
+	c->request[c->got] = '\0';
 	if (end || !n || (size_t)n == room)
-		answer_request(control, c, !end && (size_t)n == room);
+		answer_request(c, !end && (size_t)n == room);
 }
 
-static void drop_late(struct client *c)
+static void on_client(struct source *s, uint32_t events)
 {
+	struct client *c = (struct client *)((char *)s - offsetof(struct client, source));
+
+	(void)events;
+	if (c->answer)
+		write_some(c);
+	else
+		read_some(c);
+}
+
+static void on_deadline(struct timer *t)
+{
+	struct client *c = (struct client *)((char *)t - offsetof(struct client, deadline));
+
 	if (c->answer)
 		log_limited(LOG_WARNING, "control: uid %u, pid %d has not taken its answer in time",
 			    c->peer.uid, (int)c->peer.pid);
 	else
-		refuse(c->fd, ERROR_TIMEOUT, "the request was not complete in time");
+		refuse(c->source.fd, ERROR_TIMEOUT, "the request was not complete in time");
 	drop(c);
 }
 
-/* --- serving --- */
+/* --- accepting --- */
 
 static struct client *free_place(struct control *c)
 {
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (c->clients[i].fd < 0)
+		if (c->clients[i].source.fd < 0)
 			return &c->clients[i];
 	return NULL;
 }
 
-/*
- * Accept while there is a place, but in one turn no more than the backlog holds: strangers who
- * connect in a loop take no place, and would keep this thread here.
- */
-static void accept_clients(struct control *c)
+static void accept_more(struct control *c)
 {
-	struct client *place;
+	loop_watch(&c->loop, &c->listener, EPOLLIN, free_place(c));
+}
 
-	for (int i = 0; i <= BACKLOG && (place = free_place(c)); i++) {
-		int fd = accept4(c->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-		struct control_peer peer;
+static void on_again(struct timer *t)
+{
+	accept_more((struct control *)((char *)t - offsetof(struct control, again)));
+}
 
-		if (fd < 0) {
-			if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-				c->accept_ms = clock_ms() + ACCEPT_PAUSE_MS;
-			return;
-		}
-		peer = peer_of(fd, c->uid, c->gid);
-		if (peer.may_ask) {
-			*place = (struct client){ .fd = fd, .peer = peer,
-						  .until_ms = clock_ms() + REQUEST_MS };
-			continue;
-		}
+static void take_client(struct control *c, int fd)
+{
+	struct client *place = free_place(c);
+
+	place->peer = peer_of(fd, c->uid, c->gid);
+	place->source.fd = fd;
+	place->source.handle = on_client;
+	place->deadline.fire = on_deadline;
+	timer_set(&c->loop, &place->deadline, clock_ms() + REQUEST_MS);
+	if (!place->peer.may_ask)
 		refuse(fd, ERROR_PERMISSION, "permission denied: only root, the daemon's own "
 		       "account and members of its group may ask");
-		close(fd);
-	}
+	if (!place->peer.may_ask || loop_watch(&c->loop, &place->source, EPOLLIN, true))
+		drop(place);
+	accept_more(c);
 }
 
-/* Milliseconds from NOW to the next deadline; -1: there is none. */
-static int timeout_of(const struct control *c, bool accepting, uint64_t now)
+/* Accept one.  With no descriptor left, it gets the spare one. */
+static void on_listener(struct source *s, uint32_t events)
 {
-	uint64_t first = accepting ? NEVER : c->accept_ms;
+	struct control *c = (struct control *)((char *)s - offsetof(struct control, listener));
+	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (c->clients[i].fd >= 0 && c->clients[i].until_ms < first)
-			first = c->clients[i].until_ms;
-	if (first == NEVER)
-		return -1;
-	return first > now ? (int)(first - now) : 0;
-}
-
-enum { POLL_WAKE, POLL_LISTENER, POLL_CLIENTS };
-
-/*
- * One turn.  A client is late only if it was late before poll(2): where it is this thread that was
- * held up, a request that has come meanwhile counts.
- */
-static void serve_once(struct control *c)
-{
-	struct pollfd p[POLL_CLIENTS + CLIENTS_MAX];
-	uint64_t n, now = clock_ms();
-	bool accepting = c->accept_ms <= now;
-
-	p[POLL_WAKE] = (struct pollfd){ .fd = c->wake, .events = POLLIN };
-	p[POLL_LISTENER] = (struct pollfd){ .fd = accepting && free_place(c) ? c->fd : -1,
-					    .events = POLLIN };
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		p[POLL_CLIENTS + i] = (struct pollfd){
-			.fd = c->clients[i].fd,
-			.events = c->clients[i].answer ? POLLOUT : POLLIN,
-		};
-	if (poll(p, POLL_CLIENTS + CLIENTS_MAX, timeout_of(c, accepting, now)) < 0)
-		return;
-	for (size_t i = 0; i < CLIENTS_MAX; i++) {
-		struct client *client = &c->clients[i];
-
-		if (p[POLL_CLIENTS + i].revents && client->answer)
-			write_some(client);
-		else if (p[POLL_CLIENTS + i].revents)
-			read_some(c, client);
-		if (client->fd >= 0 && client->until_ms <= now)
-			drop_late(client);
+	(void)events;
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && c->spare >= 0) {
+		close(c->spare);
+		c->spare = -1;
+		fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	}
-	if (p[POLL_LISTENER].revents)
-		accept_clients(c);
-	if (p[POLL_WAKE].revents)
-		(void)!read(c->wake, &n, sizeof(n));
-	atomic_store_explicit(&c->turns, c->turns + 1, memory_order_relaxed);
+	if (fd >= 0) {
+		take_client(c, fd);
+	} else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+		loop_watch(&c->loop, s, 0, false);
+		timer_set(&c->loop, &c->again, clock_ms() + ACCEPT_PAUSE_MS);
+	}
 }
 
 static void *run(void *arg)
 {
 	struct control *c = arg;
 
-	while (!c->stop)
-		serve_once(c);
+	accept_more(c);
+	loop_run(&c->loop);
 	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (c->clients[i].fd >= 0)
+		if (c->clients[i].source.fd >= 0)
 			drop(&c->clients[i]);
 	return NULL;
 }
@@ -510,21 +463,18 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg)
 
 	c->answer = answer;
 	c->arg = arg;
+	c->listener.handle = on_listener;
+	c->again.fire = on_again;
+	for (size_t i = 0; i < CLIENTS_MAX; i++)
+		c->clients[i] = (struct client){ .source.fd = -1, .control = c };
 	r = -pthread_create(&c->thread, NULL, run, c);
 	c->started = !r;
 	return r;
 }
 
-const _Atomic uint64_t *control_turns(const struct control *c)
+struct loop *control_loop(struct control *c)
 {
-	return &c->turns;
-}
-
-void control_wake(struct control *c)
-{
-	uint64_t one = 1;
-
-	(void)!write(c->wake, &one, sizeof(one));
+	return &c->loop;
 }
 
 void control_close(struct control *c)
@@ -535,12 +485,15 @@ void control_close(struct control *c)
 		return;
 	if (c->started) {
 		c->stop = true;
-		control_wake(c);
+		loop_wake(&c->loop);
 		pthread_join(c->thread, NULL);
 	}
-	close(c->fd);
-	close(c->wake);
-	if (!lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
+	if (c->bound && !lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
 		unlink(c->path);
+	if (c->listener.fd >= 0)
+		close(c->listener.fd);
+	if (c->spare >= 0)
+		close(c->spare);
+	loop_close(&c->loop);
 	free(c);
 }

@@ -3,12 +3,11 @@
 #define CULVERT_CONTROL_H
 
 #include <json-c/json.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
 
+#include "base/loop.h"
 #include "daemon/command.h"
 
 /*
@@ -21,7 +20,6 @@ struct control;
 
 /* Who asks. */
 struct control_peer {
-	int fd; /* the connection; -1: none */
 	bool may_ask;
 	bool may_change;
 	uid_t uid;
@@ -33,12 +31,11 @@ typedef struct json_object *control_answer_fn(void *arg, const struct command_re
 					      const struct control_peer *peer);
 
 /*
- * Answer the request LINE of LEN bytes, without its newline: what FN makes of it, or an object that
- * says what is wrong.  The caller releases it.  NULL: there is no memory.
+ * Answer the request LINE, without its newline: what FN makes of it, or an object that says what is
+ * wrong.  The caller releases it.  NULL: there is no memory.
  */
 struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
-					const struct control_peer *peer, const char *line,
-					size_t len);
+					const struct control_peer *peer, const char *line);
 
 /*
  * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Only
@@ -49,9 +46,8 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen);
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
-/* For the watchdog: turns that the thread has taken so far; and make it take one. */
-const _Atomic uint64_t *control_turns(const struct control *c);
-void control_wake(struct control *c);
+/* For the watchdog. */
+struct loop *control_loop(struct control *c);
 /* Stop the thread, close the socket, remove the file if the directory still allows it. */
 void control_close(struct control *c);
 

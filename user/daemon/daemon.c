@@ -211,13 +211,13 @@ static void watch_threads(struct daemon *d)
 /* Has thread I taken the turn that it was asked for?  If so, or if it was not asked yet, ask again. */
 static bool is_alive(struct daemon *d, unsigned int i)
 {
-	struct loop *loop = i < d->threads.n ? &d->threads.workers[i].loop : NULL;
-	struct control *control = d->setup.control;
-	uint64_t turns = atomic_load(loop ? &loop->turns : control_turns(control));
+	bool worker = i < d->threads.n;
+	struct loop *loop = worker ? &d->threads.workers[i].loop : control_loop(d->setup.control);
+	uint64_t turns = atomic_load(&loop->turns);
 	struct watched *t = &d->watched[i];
 	char name[32] = "the control thread";
 
-	if (loop)
+	if (worker)
 		snprintf(name, sizeof(name), "worker %u", i);
 	if (t->asked && turns == t->seen) {
 		if (!t->late)
@@ -230,10 +230,7 @@ static bool is_alive(struct daemon *d, unsigned int i)
 	if (t->late)
 		log_warning("%s goes on", name);
 	*t = (struct watched){ .seen = turns, .asked = true };
-	if (loop)
-		loop_wake(loop);
-	else
-		control_wake(control);
+	loop_wake(loop);
 	return true;
 }
 
