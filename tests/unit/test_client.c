@@ -466,6 +466,10 @@ static void test_view_untrusted(void **state)
 		    "\"reason\":{}}],\"more\":[1]}",
 		    "NAME       AVAILABLE  REASON\n-          -          -\n"
 		    "-          -          -\n\\x1b[2J\\n  \\xc2\\x9b   { }\n");
+	expect_view("{\"sessions\":[{\"id\":5,\"flows\":[null]},{\"flows\":7}]}",
+		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HANDOVERS  BACKLOG MAX  STATE  REASON\n"
+		    " 5  -        -       -         -                                   -\n"
+		    " -  -        -       -         -                                   -\n");
 	snprintf(long_name, sizeof(long_name), "{\"x\":\"%015000d\"}", 0);
 	assert_int_equal(ask("status", false, long_name, ANSWER), 0);
 	assert_non_null(strstr(out, "000..."));

@@ -137,6 +137,15 @@ static void table_line(struct layout *l, const char *const *keys, const char *co
 		fputc('\n', l->out);
 }
 
+static void below_lines(struct layout *l, const struct table *t, struct json_object *rows)
+{
+	if (!json_object_is_type(rows, json_type_array))
+		return;
+	for (size_t i = 0; i < json_object_array_length(rows); i++)
+		if (json_object_array_get_idx(rows, i))
+			table_line(l, t->below_columns, NULL, json_object_array_get_idx(rows, i));
+}
+
 static size_t table_lines(struct layout *l, const struct table *t, struct json_object *rows)
 {
 	size_t n = 0;
@@ -144,15 +153,13 @@ static size_t table_lines(struct layout *l, const struct table *t, struct json_o
 	table_line(l, t->columns, t->below_columns, NULL);
 	for (size_t i = 0; i < json_object_array_length(rows); i++) {
 		struct json_object *row = json_object_array_get_idx(rows, i);
-		struct json_object *below = t->below ? member(row, t->below) : NULL;
 
 		if (!row || (t->needs && !member(row, t->needs)))
 			continue;
 		n++;
 		table_line(l, t->columns, NULL, row);
-		for (size_t k = 0; json_object_is_type(below, json_type_array) &&
-				   k < json_object_array_length(below); k++)
-			table_line(l, t->below_columns, NULL, json_object_array_get_idx(below, k));
+		if (t->below)
+			below_lines(l, t, member(row, t->below));
 	}
 	return n;
 }
