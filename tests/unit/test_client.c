@@ -462,12 +462,14 @@ static void test_view_untrusted(void **state)
 	static char long_name[20000];
 
 	(void)state;
-	expect_view("{\"features\":[null,7,[],{\"name\":\"\\u001b[2J\\n\",\"available\":\"\\u009b\","
+	expect_view("{\"features\":[null,7,[],{\"name\":\"\\u001b[2J\\n\","
+		    "\"available\":\"\\u009b\","
 		    "\"reason\":{}}],\"more\":[1]}",
 		    "NAME       AVAILABLE  REASON\n-          -          -\n"
 		    "-          -          -\n\\x1b[2J\\n  \\xc2\\x9b   { }\n");
 	expect_view("{\"sessions\":[{\"id\":5,\"flows\":[null]},{\"flows\":7}]}",
-		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HANDOVERS  BACKLOG MAX  STATE  REASON\n"
+		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HANDOVERS  BACKLOG MAX  STATE"
+		    "  REASON\n"
 		    " 5  -        -       -         -                                   -\n"
 		    " -  -        -       -         -                                   -\n");
 	snprintf(long_name, sizeof(long_name), "{\"x\":\"%015000d\"}", 0);

@@ -37,7 +37,8 @@
 enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
 
 static const struct command_key_def own_options[OWNS] = {
-	[OWN_JSON] = { .name = "json", .help = "print the daemon's answer as JSON, see culvert(8)" },
+	[OWN_JSON] = { .name = "json",
+		       .help = "print the daemon's answer as JSON, see culvert(8)" },
 	[OWN_CONTROL] = { .name = "control", .metavar = "PATH",
 			  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT
 				  ")" },
@@ -280,8 +281,8 @@ static int complain_unreachable(const char *path, int err)
 		return log_complain(EXIT_CODE_FAILURE, "%s: cannot reach the daemon: %s (try again "
 				    "as root or as the user the daemon runs as)", path,
 				    strerror(err));
-	return log_complain(EXIT_CODE_NO_DAEMON, "%s: cannot reach the daemon: %s (is `culvert run` "
-			    "running, perhaps with another --control?  Its log may say more)", path,
+	return log_complain(EXIT_CODE_NO_DAEMON, "%s: cannot reach the daemon: %s (is `culvert "
+			    "run` running, perhaps with another --control?  See its log)", path,
 			    err == EAGAIN ? strerror(ETIMEDOUT) :
 			    err ? strerror(err) : "its answer is not whole");
 }

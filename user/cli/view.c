@@ -103,7 +103,7 @@ static void title_text(const char *key, char *buf)
 		*p = *p == '_' ? ' ' : (char)toupper((unsigned char)*p);
 }
 
-/* A line of the members KEYS of ROW.  ROW NULL: the titles; those of KEYS that are "" have OTHERS. */
+/* A line of the members KEYS of ROW.  ROW NULL: the titles, of OTHERS where a key is "". */
 static void table_line(struct layout *l, const char *const *keys, const char *const *others,
 		       struct json_object *row)
 {

@@ -36,7 +36,8 @@ const struct command_key_def command_keys[KEYS] = {
 			   "reset the sessions that are left after so long", "drain-timeout" },
 	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again", NULL },
 	[KEY_BRIEF] = { "brief", TYPE_FLAG, NULL, "without the list of forwards", NULL },
-	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug", NULL },
+	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug",
+			NULL },
 };
 
 const struct command commands[COMMANDS] = {

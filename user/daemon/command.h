@@ -163,8 +163,8 @@ struct json_object *command_error_json(enum command_error e, const char *fmt, ..
 struct json_object *command_json(const char *text);
 
 /*
- * Parse LINE: a JSON object, or one word for {"command":WORD}.  Each key must be known and its value
- * of the right type.  NULL: give RET to command_close().  Else an error: what is wrong.
+ * Parse LINE: a JSON object, or one word for {"command":WORD}.  Each key must be known and its
+ * value of the right type.  NULL: give RET to command_close().  Else an error: what is wrong.
  */
 struct json_object *command_parse(const char *line, struct command_request *ret);
 void command_close(struct command_request *req);
