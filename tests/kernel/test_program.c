@@ -453,7 +453,6 @@ static void an_urgent_byte_does_not_hinder_a_removal(void **state)
 	struct kt_session *s = open_inline();
 	struct forward_conf limits = { .soft_limit = MIB, .hard_limit = MIB };
 	struct flow flow = { .phase = FLOW_USER, .base_bytes = redirected() };
-	struct policy policy;
 	struct pool pool;
 	struct sockmap_io io = {
 		.flow = &flow, .kernel = kt_culvert, .pool = &pool, .src = s->a, .dst = s->b,
@@ -462,9 +461,8 @@ static void an_urgent_byte_does_not_hinder_a_removal(void **state)
 
 	(void)state;
 	pool_init(&pool, 4096);
-	policy_init(&policy, ENGINE_SOCKMAP, 0, 0);
 	admit(s);
-	assert_int_equal(sockmap_enter(&io, &limits, &policy, 0), 0);
+	assert_int_equal(sockmap_enter(&io, &limits, 0), 0);
 	flow_set_phase(&flow, FLOW_KERNEL);
 
 	/* half of the fence, so that they stay unread */

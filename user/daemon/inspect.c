@@ -309,7 +309,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
 	add_upstream_state(o, &f->upstream, now_ms);
-	json_add_text(o, "engine", engine_name(forward_policy(f)->engine));
+	json_add_text(o, "engine", engine_name(forward_engine(f)));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
 	json_add_text(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));

@@ -168,7 +168,7 @@ static void set_engine(const struct asked *a, const struct forward *named)
 
 	log_write(LOG_NOTICE, "control: engine of forward %s: %s, was %s (by uid %u, pid %d)", name,
 		  engine_name(engine_meant(a->req, named)),
-		  engine_name(forward_policy(named)->engine), a->peer->uid, (int)a->peer->pid);
+		  engine_name(forward_engine(named)), a->peer->uid, (int)a->peer->pid);
 	for (struct forward *f = a->r->forwards->first; f; f = f->next)
 		if (!strcmp(forward_name(f->conf), name))
 			forward_set_engine(f, engine_meant(a->req, f));
@@ -177,7 +177,7 @@ static void set_engine(const struct asked *a, const struct forward *named)
 /* With the lock held. */
 static struct json_object *change_engine(const struct asked *a, const struct forward *f)
 {
-	enum engine engine = forward_policy(f)->engine;
+	enum engine engine = forward_engine(f);
 	const char *hindrance = NULL;
 	unsigned int moving = 0;
 	struct json_object *o;

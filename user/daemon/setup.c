@@ -144,6 +144,7 @@ static int make_forwards(struct setup *s)
 
 	if (!probe_allows_later(&s->probe.splice, c->probe))
 		policy_forbid_splice();
+	policy_settle(c->settle_ms);
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct forward *f;
 		int r = forward_new(&c->forwards[i], c, NULL, NULL, &f);

@@ -157,8 +157,7 @@ static int add_gated(struct sockmap_io *io)
 	return r;
 }
 
-int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
-		  const struct policy *policy, unsigned int worker)
+int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
 	char c;
@@ -175,9 +174,9 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
 	ctl->credit = io->flow->credit;
 	ctl->soft_limit = limits->soft_limit;
 	ctl->hard_limit = limits->hard_limit;
-	ctl->bulk_bytes = policy->kernel_bulk;
-	ctl->bulk_ratio = policy->kernel_bulk_ratio;
-	ctl->bulk_skb = policy->kernel_bulk_skb;
+	ctl->bulk_bytes = io->bulk_bytes;
+	ctl->bulk_ratio = io->bulk_ratio;
+	ctl->bulk_skb = io->bulk_skb;
 	ctl->worker = worker;
 	ctl->no_pass = 0;
 	ctl->fence = 0;

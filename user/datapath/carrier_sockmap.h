@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "config/config.h"
 #include "datapath/carrier.h"
 #include "datapath/flow.h"
 #include "datapath/kernel.h"
-#include "datapath/policy.h"
 
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
@@ -24,6 +24,9 @@ struct sockmap_io {
 	uint16_t header_in;  /* bytes read from the source before the stream, */
 	uint16_t header_out; /* and written to the target: no part of the books */
 	bool returns;        /* to rx as soon as it can: the receive buffer stays as it is */
+	uint64_t bulk_bytes; /* in rx: the event for bulk comes from so many bytes on; 0: never, */
+	uint32_t bulk_ratio; /* with so many for each packet that comes back, */
+	uint32_t bulk_skb;   /* and for each packet of its own */
 	size_t buffer_size;  /* bytes a read; 0: what the pool says */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
@@ -47,8 +50,7 @@ enum step {
  * that the session must be reset; or the -errno of the map update.  Of LIMITS only the soft and hard
  * one are used.
  */
-int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits,
-		  const struct policy *policy, unsigned int worker);
+int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker);
 
 /*
  * Make the kernel run the verdict over what arrived on the source before it was in rx (trap T2).

@@ -7,40 +7,22 @@
 #define LOAD_LOOK_MS 100
 #define LOAD_LOOK_READS 64
 
+static unsigned int settle;
 static bool no_splice;
+
+void policy_settle(unsigned int settle_ms)
+{
+	settle = settle_ms;
+}
 
 void policy_forbid_splice(void)
 {
 	no_splice = true;
 }
 
-void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets)
+void load_read(struct load *l, uint64_t bytes)
 {
-	*p = (struct policy){
-		.engine = engine,
-		.no_splice = no_splice,
-		.promote_turns = 16,
-		.promote_reads = 64,
-		.small_read = 2 * 1024,
-		.big_turn = 48 * 1024,
-		.bulk_run = 256 * 1024,
-		.kernel_bulk = engine == ENGINE_AUTO ? 1024 * 1024 : 0,
-		.kernel_bulk_ratio = 32 * 1024,
-		.kernel_bulk_skb = 4 * 1024,
-		.window = 4 * 1024 * 1024,
-		.max_demotions = 6,
-		.busy_reads = 250,
-		.busy_cpu = 50,
-		.settle_ms = settle_ms,
-		.return_ms = 100,
-		.review_packets = engine == ENGINE_AUTO ? review_packets : 0,
-		.review_ms = 2000,
-	};
-}
-
-void load_read(const struct policy *p, struct load *l, uint64_t bytes)
-{
-	if (bytes >= p->big_turn)
+	if (bytes >= BIG_TURN)
 		l->disturbed = 2;
 	else if (bytes)
 		l->batch_reads++;
@@ -58,21 +40,21 @@ bool load_batch(struct load *l, uint64_t now_ms)
 	return now_ms >= l->looked_ms + LOAD_LOOK_MS;
 }
 
-void load_look(const struct policy *p, struct load *l, uint64_t now_ms, uint64_t cpu_ns)
+void load_look(struct load *l, uint64_t now_ms, uint64_t cpu_ns)
 {
 	uint64_t percent = (cpu_ns - l->cpu_ns) / (10000 * (now_ms - l->looked_ms));
 
-	if (l->reads >= LOAD_LOOK_READS && percent >= p->busy_cpu &&
-	    (uint64_t)l->reads * 100 >= (uint64_t)l->batches * p->busy_reads)
+	if (l->reads >= LOAD_LOOK_READS && percent >= BUSY_CPU &&
+	    (uint64_t)l->reads * 100 >= (uint64_t)l->batches * BUSY_READS)
 		l->busy_ms = now_ms;
 	l->reads = l->batches = 0;
 	l->looked_ms = now_ms;
 	l->cpu_ns = cpu_ns;
 }
 
-bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms)
+bool load_busy(const struct load *l, uint64_t now_ms)
 {
-	return l->busy_ms && now_ms < l->busy_ms + p->settle_ms;
+	return l->busy_ms && now_ms < l->busy_ms + settle;
 }
 
 void habit_restart(struct habit *h)
@@ -100,31 +82,29 @@ void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t read
 	h->reads[dir] += reads;
 }
 
-void habit_demoted(const struct policy *p, struct habit *h)
+void habit_demoted(struct habit *h)
 {
-	if (h->demotions < p->max_demotions)
+	if (h->demotions < MAX_DEMOTIONS)
 		h->demotions++;
 	habit_restart(h);
 }
 
-bool habit_full(const struct policy *p, const struct habit *h)
+bool habit_full(const struct habit *h)
 {
-	return h->bytes[0] + h->bytes[1] >= (2 * p->window) << h->demotions;
+	return h->bytes[0] + h->bytes[1] >= (UINT64_C(2) * WINDOW) << h->demotions;
 }
 
 /* What carries much at a time in user space. */
-static enum carrier big(const struct policy *p)
+static enum carrier big(void)
 {
-	return p->no_splice ? CARRIER_COPY : CARRIER_SPLICE;
+	return no_splice ? CARRIER_COPY : CARRIER_SPLICE;
 }
 
-struct decision policy_start(const struct policy *p)
+struct decision policy_start(enum engine engine)
 {
-	if (p->engine == ENGINE_COPY)
-		return (struct decision){ CARRIER_COPY, REASON_ENGINE };
-	if (p->engine == ENGINE_SPLICE || p->engine == ENGINE_SOCKMAP)
-		return (struct decision){ big(p), REASON_ENGINE };
-	return (struct decision){ CARRIER_COPY, REASON_START };
+	if (engine == ENGINE_AUTO)
+		return (struct decision){ CARRIER_COPY, REASON_START };
+	return (struct decision){ engine == ENGINE_COPY ? CARRIER_COPY : big(), REASON_ENGINE };
 }
 
 static uint64_t average(uint64_t bytes, uint64_t n)
@@ -133,79 +113,78 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 }
 
 /* What the kernel may carry better, unless the worker is busy, which takes time to tell. */
-static struct decision promotion(const struct policy *p, const struct flow *f, enum reason reason,
-				 struct setting around)
+static struct decision promotion(const struct flow *f, enum reason reason, struct setting around)
 {
 	if (around.memory_short)
 		return (struct decision){ CARRIER_COPY, REASON_KERNEL_MEMORY };
 	if (around.busy)
 		return (struct decision){ CARRIER_COPY, REASON_BUSY_WORKER };
-	if (around.watch_ms < p->settle_ms)
+	if (around.watch_ms < settle)
 		return (struct decision){ f->user_carrier, f->reason };
 	return (struct decision){ CARRIER_SOCKMAP, reason };
 }
 
-static struct decision policy_auto(const struct policy *p, const struct habit *h, unsigned int dir,
-				   const struct flow *f, struct setting around)
+static struct decision policy_auto(const struct habit *h, unsigned int dir, const struct flow *f,
+				   struct setting around)
 {
 	uint64_t total = h->bytes[0] + h->bytes[1];
 	uint64_t turn = average(total, (uint64_t)h->turns + 1);
-	uint64_t turns_needed = (uint64_t)p->promote_turns << h->demotions;
-	uint64_t reads_needed = (uint64_t)p->promote_reads << h->demotions;
+	uint64_t turns_needed = (uint64_t)PROMOTE_TURNS << h->demotions;
+	uint64_t reads_needed = (uint64_t)PROMOTE_READS << h->demotions;
 
-	if (h->last_dir == dir && h->run >= p->bulk_run &&
-	    average(h->run, h->run_reads) > p->small_read)
-		return (struct decision){ big(p), REASON_BULK };
-	if (total >= p->window && turn >= p->big_turn)
-		return (struct decision){ big(p), REASON_BULK };
-	if (around.kernel_ok && h->turns >= turns_needed && turn < p->big_turn)
-		return promotion(p, f, REASON_CONVERSATION, around);
+	if (h->last_dir == dir && h->run >= BULK_RUN &&
+	    average(h->run, h->run_reads) > SMALL_READ)
+		return (struct decision){ big(), REASON_BULK };
+	if (total >= WINDOW && turn >= BIG_TURN)
+		return (struct decision){ big(), REASON_BULK };
+	if (around.kernel_ok && h->turns >= turns_needed && turn < BIG_TURN)
+		return promotion(f, REASON_CONVERSATION, around);
 	if (around.kernel_ok && h->reads[dir] >= reads_needed &&
-	    average(h->bytes[dir], h->reads[dir]) <= p->small_read)
-		return promotion(p, f, REASON_SMALL_READS, around);
+	    average(h->bytes[dir], h->reads[dir]) <= SMALL_READ)
+		return promotion(f, REASON_SMALL_READS, around);
 	return (struct decision){ f->user_carrier, f->reason };
 }
 
 /* A limit keeps a flow out of the kernel, whatever it is and whoever has asked for it. */
-static struct decision policy_limited(const struct policy *p, const struct habit *h,
+static struct decision policy_limited(enum engine engine, const struct habit *h,
 				      unsigned int dir, const struct flow *f,
 				      struct setting around)
 {
 	struct decision d = { f->user_carrier, f->reason };
 
 	around.kernel_ok = false;
-	if (p->engine == ENGINE_AUTO)
-		d = policy_auto(p, h, dir, f, around);
-	if (p->engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP)
+	if (engine == ENGINE_AUTO)
+		d = policy_auto(h, dir, f, around);
+	if (engine == ENGINE_AUTO || engine == ENGINE_SOCKMAP)
 		d.reason = REASON_BANDWIDTH;
 	return d;
 }
 
-struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
+struct decision policy_user(enum engine engine, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around)
 {
 	if (around.limited)
-		return policy_limited(p, h, dir, f, around);
-	if (p->engine == ENGINE_AUTO)
-		return policy_auto(p, h, dir, f, around);
-	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok && around.memory_short)
+		return policy_limited(engine, h, dir, f, around);
+	if (engine == ENGINE_AUTO)
+		return policy_auto(h, dir, f, around);
+	if (engine == ENGINE_SOCKMAP && around.kernel_ok && around.memory_short)
 		return (struct decision){ f->user_carrier, REASON_KERNEL_MEMORY };
-	if (p->engine == ENGINE_SOCKMAP && around.kernel_ok &&
-	    (!h->demotions || around.watch_ms >= p->return_ms << (h->demotions - 1)))
+	if (engine == ENGINE_SOCKMAP && around.kernel_ok &&
+	    (!h->demotions || around.watch_ms >= (uint64_t)RETURN_MS << (h->demotions - 1)))
 		return (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
 	return (struct decision){ f->user_carrier, f->reason };
 }
 
-struct decision policy_kernel(const struct policy *p, unsigned int kind)
+struct decision policy_kernel(unsigned int kind)
 {
 	switch (kind) {
 	case CULVERT_EVENT_BULK:
-		return (struct decision){ big(p), REASON_BULK };
+		return (struct decision){ big(), REASON_BULK };
 	case CULVERT_EVENT_PASSED:
-		return (struct decision){ big(p), REASON_HARD_LIMIT };
+		return (struct decision){ big(), REASON_HARD_LIMIT };
 	case CULVERT_EVENT_MEMORY:
-		return (struct decision){ big(p), REASON_KERNEL_MEMORY };
+		return (struct decision){ big(), REASON_KERNEL_MEMORY };
 	default:
-		return (struct decision){ big(p), REASON_SLOW_TARGET };
+		return (struct decision){ big(), REASON_SLOW_TARGET };
 	}
 }

@@ -17,36 +17,27 @@
  */
 
 /* The thresholds of `auto`, in one place. */
-struct policy {
-	enum engine engine;
-	bool no_splice;          /* splice does not work on this kernel: copy does what it would
-				  * do */
-	uint32_t promote_turns;  /* changes of direction that make a conversation */
-	uint32_t promote_reads;  /* small reads one way that make a message stream */
-	uint32_t small_read;     /* bytes: average size of a "small" read */
-	uint32_t big_turn;       /* bytes: average turn from which a conversation is bulk */
-	uint64_t bulk_run;       /* bytes in one direction without an answer that are bulk */
-	uint64_t kernel_bulk;    /* the same for a flow that is in the kernel; 0: never */
-	uint32_t kernel_bulk_ratio; /* ... with so many bytes for each packet that comes back */
-	uint32_t kernel_bulk_skb;   /* ... and for each packet of its own */
-	uint64_t window;         /* bytes after which a session is judged afresh */
-	uint8_t max_demotions;   /* each return from the kernel doubles promote_*, so often */
-	uint32_t busy_reads;     /* small reads for 100 batches of a worker that is busy, */
-	uint32_t busy_cpu;       /* ... and percent of a CPU that its thread uses */
-	uint32_t settle_ms;      /* in user space, and since the worker was busy, before a
-				  * promotion */
-	uint32_t return_ms;      /* --engine sockmap: in user space after the first return from the
-				  * kernel; each further return doubles it */
-	uint32_t review_packets; /* of a flow in the kernel, before its session is judged again;
-				  * 0: never */
-	uint32_t review_ms;      /* ... and so long must it have been there */
-};
+#define PROMOTE_TURNS 16          /* changes of direction that make a conversation */
+#define PROMOTE_READS 64          /* small reads one way that make a message stream */
+#define SMALL_READ (2 * 1024)     /* bytes: average size of a "small" read */
+#define BIG_TURN (48 * 1024)      /* bytes: average turn from which a conversation is bulk */
+#define BULK_RUN (256 * 1024)     /* bytes in one direction without an answer that are bulk */
+#define KERNEL_BULK (1024 * 1024) /* the same for a flow that is in the kernel, */
+#define KERNEL_BULK_RATIO (32 * 1024) /* with so many bytes for each packet that comes back */
+#define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
+#define WINDOW (4 * 1024 * 1024)  /* bytes after which a session is judged afresh */
+#define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
+#define BUSY_READS 250  /* small reads for 100 batches of a worker that is busy, */
+#define BUSY_CPU 50     /* and percent of a CPU that its thread uses */
+#define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
-/* Let no policy that is made from now on use splice.  To be called before there are threads. */
+/*
+ * What holds for all of them, to be called before there are threads.  SETTLE_MS: in user space, and
+ * since the worker was busy, before a promotion.
+ */
+void policy_settle(unsigned int settle_ms);
+/* Use no splice, which does not work on this kernel: copy does what it would do. */
 void policy_forbid_splice(void);
-
-/* REVIEW_PACKETS 0: no review. */
-void policy_init(struct policy *p, enum engine engine, uint32_t settle_ms, uint32_t review_packets);
 
 /*
  * How busy a worker is with conversations: how many small reads a batch of events brings, while its
@@ -63,13 +54,13 @@ struct load {
 };
 
 /* User space has read BYTES of a flow in one turn. */
-void load_read(const struct policy *p, struct load *l, uint64_t bytes);
+void load_read(struct load *l, uint64_t bytes);
 /* A batch of events has ended.  True: it is time for load_look(). */
 bool load_batch(struct load *l, uint64_t now_ms);
 /* The thread has used CPU_NS of CPU time so far. */
-void load_look(const struct policy *p, struct load *l, uint64_t now_ms, uint64_t cpu_ns);
+void load_look(struct load *l, uint64_t now_ms, uint64_t cpu_ns);
 /* True if the worker was busy at NOW_MS, or shortly before. */
-bool load_busy(const struct policy *p, const struct load *l, uint64_t now_ms);
+bool load_busy(const struct load *l, uint64_t now_ms);
 
 /* What a session has been doing since it was last judged.  One for both directions. */
 struct habit {
@@ -85,9 +76,9 @@ struct habit {
 /* User space read BYTES of flow DIR (0 or 1) in READS calls. */
 void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t reads);
 /* The kernel has sent a flow back: ask for more proof before the next promotion. */
-void habit_demoted(const struct policy *p, struct habit *h);
+void habit_demoted(struct habit *h);
 /* True if so much has been seen that the session should be judged afresh. */
-bool habit_full(const struct policy *p, const struct habit *h);
+bool habit_full(const struct habit *h);
 /* Judge afresh from here; demotions are kept. */
 void habit_restart(struct habit *h);
 
@@ -97,7 +88,7 @@ struct decision {
 };
 
 /* The first carrier of a session's flows.  SPLICE, SOCKMAP: see policy_user(). */
-struct decision policy_start(const struct policy *p);
+struct decision policy_start(enum engine engine);
 
 /* What a flow finds around it. */
 struct setting {
@@ -117,10 +108,10 @@ struct setting {
  * unless the worker is so busy that each wake-up finds several flows to serve.  Then copy is
  * faster.
  */
-struct decision policy_user(const struct policy *p, const struct habit *h, unsigned int dir,
+struct decision policy_user(enum engine engine, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around);
 
 /* The program's event of KIND (enum culvert_event_kind) for a flow in the kernel. */
-struct decision policy_kernel(const struct policy *p, unsigned int kind);
+struct decision policy_kernel(unsigned int kind);
 
 #endif

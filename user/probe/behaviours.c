@@ -48,7 +48,6 @@ struct trial {
 	struct kernel *kernel;
 	bool small;
 	struct forward_conf limits; /* of which only soft and hard limit are used */
-	struct policy policy;
 	struct pool pool;
 	int outer[2], inner[2]; /* -1: closed */
 	uint32_t pair;
@@ -234,7 +233,7 @@ static int step_error(enum step step, int error)
 static int try_enter(struct trial *t, unsigned int dir)
 {
 	struct sockmap_io io = sockmap_of(t, dir);
-	int r = sockmap_enter(&io, &t->limits, &t->policy, 0);
+	int r = sockmap_enter(&io, &t->limits, 0);
 
 	return r ?: step_error(sockmap_kick(&io), io.error);
 }
@@ -609,7 +608,6 @@ bool behaviour_holds(const struct behaviour *b, struct kernel *k, bool small, ch
 	};
 	bool holds;
 
-	policy_init(&t.policy, ENGINE_SOCKMAP, 0, 0);
 	pool_init(&t.pool, BUFFER_SIZE);
 	holds = run(&t, b);
 	close_session(&t);

@@ -136,8 +136,6 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	if (!f)
 		return -ENOMEM;
 	f->conf = fc;
-	for (int e = 0; e < ENGINES; e++)
-		policy_init(&f->policies[e], (enum engine)e, c->settle_ms, c->review_packets);
 	forward_set_engine(f, fc->engine);
 	f->totals = before ? before->totals : totals_new(c->workers);
 	if (f->totals)

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 
 #include "config/config.h"
-#include "datapath/policy.h"
 #include "datapath/stats.h"
 #include "relay/limits.h"
 #include "relay/rates.h"
@@ -55,8 +54,7 @@ struct config_version {
 
 struct forward {
 	const struct forward_conf *conf;
-	struct policy policies[ENGINES];
-	_Atomic unsigned int engine;   /* enum engine: which of these holds now */
+	_Atomic unsigned int engine;   /* enum engine, as it is now */
 	struct upstream upstream;
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
@@ -105,10 +103,10 @@ static inline void forward_set_engine(struct forward *f, enum engine engine)
 	atomic_store_explicit(&f->engine, engine, memory_order_relaxed);
 }
 
-/* Any thread may ask.  The next answer may be another policy, but a policy does not change. */
-static inline const struct policy *forward_policy(const struct forward *f)
+/* Any thread may ask.  The next answer may be another. */
+static inline enum engine forward_engine(const struct forward *f)
 {
-	return &f->policies[atomic_load_explicit(&f->engine, memory_order_relaxed)];
+	return (enum engine)atomic_load_explicit(&f->engine, memory_order_relaxed);
 }
 
 static inline struct forward_stats *forward_stats(const struct forward *f, unsigned int worker)

@@ -111,9 +111,9 @@ static inline const struct endpoint *upstream_of(const struct session *s)
 	return &s->forward->conf->upstream;
 }
 
-static inline const struct policy *policy_of(const struct session *s)
+static inline enum engine engine_of(const struct session *s)
 {
-	return forward_policy(s->forward);
+	return forward_engine(s->forward);
 }
 
 /* Who is at the other end of the client's socket. */

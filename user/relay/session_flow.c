@@ -46,6 +46,7 @@
  * many sessions judged again, which takes it about a millisecond, and looks at so many slot pairs
  * to find them.
  */
+#define REVIEW_MS 2000 /* in the kernel before that */
 #define REVIEWS_AT_ONCE 64
 #define REVIEW_LOOKS 4096
 
@@ -87,16 +88,21 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 
 /* --- the engine that a flow follows --- */
 
-/* Give flow DIR the engine, carrier and reason that policy P begins with. */
-static void begin_by(struct session *s, unsigned int dir, const struct policy *p)
+static bool may_be_in_kernel(enum engine engine)
 {
-	struct decision d = policy_start(p);
+	return engine == ENGINE_AUTO || engine == ENGINE_SOCKMAP;
+}
+
+/* Give flow DIR what ENGINE begins with. */
+static void begin_by(struct session *s, unsigned int dir, enum engine engine)
+{
+	struct decision d = policy_start(engine);
 	struct flow *f = &s->flows[dir];
 
-	s->engines[dir] = (uint8_t)p->engine;
+	s->engines[dir] = (uint8_t)engine;
 	f->user_carrier = d.carrier;
 	f->reason = d.reason;
-	if (p->engine == ENGINE_AUTO || p->engine == ENGINE_SOCKMAP) {
+	if (may_be_in_kernel(engine)) {
 		if (!s->tcp)
 			f->reason = REASON_NOT_TCP;
 		else if (!s->worker->shared->kernel)
@@ -104,17 +110,17 @@ static void begin_by(struct session *s, unsigned int dir, const struct policy *p
 	}
 }
 
-/* User space carries flow DIR, and nothing of it is pending: let it follow the engine of P. */
-static void follow_engine(struct session *s, unsigned int dir, const struct policy *p)
+/* User space carries flow DIR, and nothing of it is pending: let it follow ENGINE. */
+static void follow_engine(struct session *s, unsigned int dir, enum engine engine)
 {
 	struct flow *f = &s->flows[dir];
 	uint8_t before = f->user_carrier;
 
-	if (s->engines[dir] == p->engine)
+	if (s->engines[dir] == engine)
 		return;
-	begin_by(s, dir, p);
+	begin_by(s, dir, engine);
 	f->no_enter = false;
-	if (s->pair != NO_PAIR && p->engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
+	if (s->pair != NO_PAIR && engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
 		tcp_free_buffer(s->sides[dir].fd);
 	if (f->user_carrier != before)
 		count_handover(s, f, f->user_carrier);
@@ -195,7 +201,10 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.buffer_size = forward_of(s)->copy_buffer,
 		.header_in = dir == CLIENT ? s->header_in : 0,
 		.header_out = dir == CLIENT ? s->header_out : 0,
-		.returns = policy_of(s)->engine == ENGINE_SOCKMAP,
+		.returns = engine_of(s) == ENGINE_SOCKMAP,
+		.bulk_bytes = engine_of(s) == ENGINE_AUTO ? KERNEL_BULK : 0,
+		.bulk_ratio = KERNEL_BULK_RATIO,
+		.bulk_skb = KERNEL_BULK_SKB,
 		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
@@ -295,9 +304,9 @@ static void leave(struct session *s, unsigned int dir, struct decision d)
 /* Make flow DIR leave because of an event of KIND from the program. */
 static void demote(struct session *s, unsigned int dir, unsigned int kind)
 {
-	habit_demoted(policy_of(s), &s->habit);
+	habit_demoted(&s->habit);
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
-	leave(s, dir, policy_kernel(policy_of(s), kind));
+	leave(s, dir, policy_kernel(kind));
 }
 
 /*
@@ -306,13 +315,13 @@ static void demote(struct session *s, unsigned int dir, unsigned int kind)
  */
 static void enter(struct session *s, unsigned int dir, enum reason reason)
 {
-	const struct policy *p = policy_of(s);
+	enum engine engine = engine_of(s);
 	struct flow *f = &s->flows[dir];
 	struct sockmap_io io;
 	enum step step;
 	int r;
 
-	if (p->engine != ENGINE_AUTO && p->engine != ENGINE_SOCKMAP)
+	if (!may_be_in_kernel(engine))
 		return; /* since just now */
 	if (f->phase != FLOW_USER || f->pending || f->starved || !may_enter(s, dir))
 		return;
@@ -322,7 +331,7 @@ static void enter(struct session *s, unsigned int dir, enum reason reason)
 		return;
 	}
 	io = sockmap_io(s, dir);
-	r = sockmap_enter(&io, forward_of(s), p, s->worker->index);
+	r = sockmap_enter(&io, forward_of(s), s->worker->index);
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
@@ -335,7 +344,7 @@ static void enter(struct session *s, unsigned int dir, enum reason reason)
 	}
 	if (dir == CLIENT)
 		session_set_nodelay(s);
-	s->engines[dir] = (uint8_t)p->engine;
+	s->engines[dir] = (uint8_t)engine;
 	f->reason = reason;
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
 	f->entered_packets = packets(s, dir);
@@ -370,22 +379,22 @@ static void switch_carrier(struct session *s, struct flow *f, struct decision d)
 /* Is another carrier better for flow DIR?  EMPTY: its source was just found to have no more. */
 static void judge(struct session *s, unsigned int dir, bool empty)
 {
-	const struct policy *p = policy_of(s);
+	enum engine engine = engine_of(s);
 	struct flow *f = &s->flows[dir];
 	uint64_t now = s->worker->loop.now_ms;
 	struct setting around = {
-		.busy = load_busy(p, &s->worker->load, now),
+		.busy = load_busy(&s->worker->load, now),
 		.limited = s->pace,
 	};
 	struct decision d;
 
-	if (f->pending && s->engines[dir] != p->engine)
+	if (f->pending && s->engines[dir] != engine)
 		return; /* it follows once nothing is pending: a pipe is not for copy */
-	follow_engine(s, dir, p);
+	follow_engine(s, dir, engine);
 	around.kernel_ok = may_enter(s, dir);
 	around.memory_short = around.kernel_ok && kernel_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)now - s->watched_ms;
-	d = policy_user(p, &s->habit, dir, f, around);
+	d = policy_user(engine, &s->habit, dir, f, around);
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
 			return;
@@ -400,7 +409,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	} else {
 		if (d.carrier == f->user_carrier)
 			f->reason = d.reason;
-		if (habit_full(p, &s->habit))
+		if (habit_full(&s->habit))
 			habit_restart(&s->habit);
 	}
 }
@@ -411,7 +420,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
  */
 static uint64_t may_read(struct session *s, unsigned int dir)
 {
-	if (s->flows[dir].pending && s->engines[dir] != policy_of(s)->engine)
+	if (s->flows[dir].pending && s->engines[dir] != engine_of(s))
 		return 0;
 	return session_pace_left(s, dir);
 }
@@ -449,7 +458,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		session_set_nodelay(s);
 	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	load_read(&s->worker->policy, &s->worker->load, io.read);
+	load_read(&s->worker->load, io.read);
 	count_read(s, f, f->user_carrier, io.read);
 	*ret_error = io.error;
 	return r;
@@ -517,7 +526,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	enum pump r;
 
 	if (!f->pending)
-		follow_engine(s, dir, policy_of(s));
+		follow_engine(s, dir, engine_of(s));
 	if (!pump_turn(s, dir, fin, &r, &error))
 		return;
 	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
@@ -594,13 +603,13 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 
 void session_flows_start(struct session *s)
 {
-	const struct policy *p = policy_of(s);
+	enum engine engine = engine_of(s);
 
 	s->connected_ms = s->worker->loop.now_ms;
 	s->watched_ms = (uint32_t)s->connected_ms;
 	session_pace_start(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
-		begin_by(s, dir, p);
+		begin_by(s, dir, engine);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
 		judge(s, dir, true);
 }
@@ -705,7 +714,7 @@ static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 	if (s->flows[dir].phase == FLOW_KERNEL) {
 		demote(s, dir, kind);
 		/* with half a session user space would see no turns: it is judged as a whole */
-		if (policy_of(s)->engine == ENGINE_AUTO)
+		if (engine_of(s) == ENGINE_AUTO)
 			leave_for_review(s, !dir);
 	}
 	if (s->state == SESSION_OPEN)
@@ -761,14 +770,13 @@ void session_sweep(struct worker *w)
 /* True if the kernel has carried so much of S that it should be judged again. */
 static bool is_due_for_review(const struct session *s)
 {
-	const struct policy *p = policy_of(s);
-
-	if (p->engine != ENGINE_AUTO ||
-	    (uint32_t)s->worker->loop.now_ms - s->watched_ms < p->review_ms)
+	if (engine_of(s) != ENGINE_AUTO ||
+	    (uint32_t)s->worker->loop.now_ms - s->watched_ms < REVIEW_MS)
 		return false;
 	for (unsigned int dir = 0; dir < 2; dir++)
 		if (s->flows[dir].phase == FLOW_KERNEL &&
-		    packets(s, dir) - s->flows[dir].entered_packets >= p->review_packets)
+		    packets(s, dir) - s->flows[dir].entered_packets >=
+			    s->worker->shared->config->review_packets)
 			return true;
 	return false;
 }
@@ -796,16 +804,16 @@ void session_review(struct worker *w)
 /* False: flow DIR will follow the engine, but bytes are still on the way by the old one. */
 static bool has_followed(struct session *s, unsigned int dir)
 {
-	const struct policy *p = policy_of(s);
+	enum engine engine = engine_of(s);
 	struct flow *f = &s->flows[dir];
 
-	if (s->engines[dir] == p->engine)
+	if (s->engines[dir] == engine)
 		return true;
 	if (f->phase == FLOW_KERNEL)
-		leave(s, dir, policy_start(p));
+		leave(s, dir, policy_start(engine));
 	session_flow_run(s, dir, false);
 	return s->state != SESSION_OPEN || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
-	       s->engines[dir] == p->engine;
+	       s->engines[dir] == engine;
 }
 
 unsigned int session_follow_engines(struct worker *w)

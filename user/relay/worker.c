@@ -49,7 +49,7 @@ static void on_sweep(struct timer *timer)
 	struct worker *w = container_of(timer, struct worker, sweep);
 	uint64_t lost = kernel_events_lost(w->shared->kernel);
 
-	if (w->policy.review_packets)
+	if (w->shared->config->review_packets)
 		session_review(w);
 	if (lost != w->events_lost_seen || kernel_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
@@ -64,8 +64,7 @@ static void after_batch(void *arg)
 	struct worker *w = arg;
 
 	if (load_batch(&w->load, w->loop.now_ms))
-		load_look(&w->policy, &w->load, w->loop.now_ms,
-			  clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
+		load_look(&w->load, w->loop.now_ms, clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
 	session_connect_news(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
@@ -100,8 +99,6 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 	memset(w, 0, sizeof(*w));
 	w->shared = shared;
 	w->index = index;
-	policy_init(&w->policy, ENGINE_AUTO, shared->config->settle_ms,
-		    shared->config->review_packets);
 	pool_init(&w->pool, shared->config->defaults.copy_buffer);
 	r = loop_open(&w->loop, after_batch, w);
 	if (r)

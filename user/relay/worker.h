@@ -41,7 +41,6 @@ struct worker {
 	struct shared *shared;
 	unsigned int index;
 	struct loop loop;
-	struct policy policy; /* of its load and its reviews; a flow is judged by its forward's */
 	struct load load;
 	struct pool pool;
 	struct stats stats;
