@@ -293,7 +293,6 @@ void setup_close(struct setup *s)
 {
 	admission_close(s->shared.admission);
 	listening_close_all(s->listening);
-	given_close();
 	kernel_close(s->shared.kernel);
 	privileged_stop(s->privileged);
 	blank_pid_file(s->pid_file);

@@ -51,10 +51,11 @@ static bool is_gone(const struct forward *f)
 	return f->state == FORWARD_REPLACED || !atomic_load(&f->totals->live);
 }
 
-static struct forward *take_gone(struct forwards *all)
+void forwards_reap(struct forwards *all)
 {
 	struct forward **at = &all->first, *gone = NULL;
 
+	pthread_mutex_lock(&all->lock);
 	while (*at) {
 		struct forward *f = *at;
 
@@ -66,19 +67,12 @@ static struct forward *take_gone(struct forwards *all)
 		f->next = gone;
 		gone = f;
 	}
-	return gone;
-}
-
-void forwards_reap(struct forwards *all)
-{
-	struct forward *gone, *next;
-
-	pthread_mutex_lock(&all->lock);
-	gone = take_gone(all);
 	pthread_mutex_unlock(&all->lock);
-	for (; gone; gone = next) {
-		next = gone->next;
-		forward_free(gone);
+	while (gone) {
+		struct forward *f = gone;
+
+		gone = f->next;
+		forward_free(f);
 	}
 }
 

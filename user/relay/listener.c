@@ -15,6 +15,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "base/advice.h"
@@ -364,91 +365,49 @@ int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, 
 /* --- sockets that systemd has opened --- */
 
 static struct given_socket {
-	int fd;
-	char *name;       /* FileDescriptorName= of systemd.socket(5); owned */
 	struct addr addr; /* that it is bound to */
 	bool opened;      /* a forward listens there */
-} *given;
-static size_t n_given;
-
-static bool takes_both_families(int fd, const struct addr *a)
-{
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&a->ss;
-	int only_ipv6 = 1;
-	socklen_t len = sizeof(only_ipv6);
-
-	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&in6->sin6_addr) &&
-	       !getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_ipv6, &len) && !only_ipv6;
-}
+} *given; /* descriptors from SD_LISTEN_FDS_START on */
+static int n_given;
 
 /* What makes FD useless, in words; NULL: nothing. */
 static const char *why_useless(int fd, struct addr *a)
 {
-	int protocol = 0;
-	socklen_t len = sizeof(protocol);
+	int only_ipv6 = 1;
+	socklen_t len = sizeof(only_ipv6);
 
 	a->len = sizeof(a->ss);
 	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 ||
 	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
 		return "not a stream socket that listens (ListenStream= with Accept=no makes one)";
-	if (a->ss.ss_family == AF_UNIX)
-		return NULL;
-	if (!addr_is_inet(a) || getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &len) ||
-	    protocol != IPPROTO_TCP)
-		return "neither TCP nor a unix socket (SocketProtocol= must not be set)";
 	/* to culvert these are two addresses, which may even be those of two forwards */
-	if (takes_both_families(fd, a))
+	if (a->ss.ss_family == AF_INET6 && addr_is_any(a) &&
+	    !getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_ipv6, &len) && !only_ipv6)
 		return "takes IPv4 clients, too (BindIPv6Only=ipv6-only is needed, and a "
 		       "ListenStream= of its own for 0.0.0.0)";
-	return NULL;
-}
-
-static int take_one(struct given_socket *s, char *err, size_t errlen)
-{
-	const char *why = why_useless(s->fd, &s->addr);
-
 	/* accept(2) must not block: another worker, or the client's reset, may be quicker */
-	if (!why && fcntl(s->fd, F_SETFL, O_RDWR | O_NONBLOCK) < 0)
-		why = strerror(errno);
-	if (!why)
-		return 0;
-	snprintf(err, errlen, "descriptor %d, \"%.64s\", which systemd has opened for culvert: %s",
-		 s->fd, s->name, why);
-	return -EINVAL;
+	return fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK) < 0 ? strerror(errno) : NULL;
 }
 
 int given_take(char *err, size_t errlen)
 {
-	char **names = NULL;
-	int n = sd_listen_fds_with_names(1, &names), r = 0;
-
-	if (n < 0)
+	n_given = sd_listen_fds(1);
+	if (n_given < 0) {
 		snprintf(err, errlen, "the descriptors that systemd has opened for culvert cannot "
-			 "be had: %s (are LISTEN_FDS and LISTEN_PID right?)", strerror(-n));
-	if (n <= 0)
-		return n;
-	given = calloc((size_t)n, sizeof(*given));
-	if (!given) {
-		snprintf(err, errlen, "out of memory");
-		return -ENOMEM;
+			 "be had: %s (are LISTEN_FDS and LISTEN_PID right?)", strerror(-n_given));
+		return n_given;
 	}
-	for (; n_given < (size_t)n; n_given++)
-		given[n_given] = (struct given_socket){ .fd = SD_LISTEN_FDS_START + (int)n_given,
-							.name = names[n_given] };
-	free(names);
-	for (size_t i = 0; !r && i < n_given; i++)
-		r = take_one(&given[i], err, errlen);
-	return r;
-}
+	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
+	for (int i = 0; i < n_given; i++) {
+		const char *why = why_useless(SD_LISTEN_FDS_START + i, &given[i].addr);
 
-void given_close(void)
-{
-	while (n_given) {
-		close(given[--n_given].fd);
-		free(given[n_given].name);
+		if (!why)
+			continue;
+		snprintf(err, errlen, "descriptor %d, which systemd has opened for culvert: %s",
+			 SD_LISTEN_FDS_START + i, why);
+		return -EINVAL;
 	}
-	free(given);
-	given = NULL;
+	return 0;
 }
 
 int given_check(char *err, size_t errlen)
@@ -460,26 +419,21 @@ int given_check(char *err, size_t errlen)
 			continue;
 		addr_format((const struct sockaddr *)&s->addr.ss, s->addr.len, text, sizeof(text));
 		snprintf(err, errlen, "no forward listens on %s, which systemd has opened for "
-			 "culvert (\"%.64s\"): \"listen\" and ListenStream= must say the same",
-			 text, s->name);
+			 "culvert: \"listen\" and ListenStream= must say the same", text);
 		return -EINVAL;
 	}
 	return 0;
 }
 
-/* Another descriptor of the socket that is bound to A.  -ENOENT: there is none; -errno. */
+/* Another descriptor of the socket that is bound to A; negative: there is none. */
 static int open_given(const struct addr *a)
 {
-	for (struct given_socket *s = given; s < given + n_given; s++) {
-		int fd;
-
-		if (!addr_equal(&s->addr, a))
-			continue;
-		fd = fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
-		s->opened = fd >= 0;
-		return fd < 0 ? -errno : fd;
-	}
-	return -ENOENT;
+	for (int i = 0; i < n_given; i++)
+		if (addr_equal(&given[i].addr, a)) {
+			given[i].opened = true;
+			return fcntl(SD_LISTEN_FDS_START + i, F_DUPFD_CLOEXEC, 0);
+		}
+	return -1;
 }
 
 /* --- addresses --- */
@@ -501,32 +455,18 @@ static struct listening *new_listening(struct forward *f, const struct addr *a, 
 	return l;
 }
 
-/* Use the socket that systemd has opened for L's address.  -ENOENT: there is none. */
-static int take_given(struct listening *l, const struct forward_conf *fc, int *ret_fd)
-{
-	int fd = open_given(&l->addr);
-	int r = fd < 0 ? fd : addr_is_inet(&l->addr) ? set_session_options(fd, fc) : 0;
-
-	if (r && fd >= 0)
-		close(fd);
-	if (r)
-		return r;
-	l->given = l->shared = true;
-	*ret_fd = fd;
-	return 0;
-}
-
 static int get_sockets(struct listening *l, const struct listening_maker *by,
 		       const struct forward_conf *fc, bool joins, int *fds, char *err,
 		       size_t errlen)
 {
 	unsigned int n = l->shared ? 1 : l->n_workers;
-	int r = take_given(l, fc, fds);
+	int r;
 
-	if (r && r != -ENOENT)
-		snprintf(err, errlen, "systemd's socket: %s", strerror(-r));
-	if (r != -ENOENT)
-		return r;
+	fds[0] = open_given(&l->addr);
+	if (fds[0] >= 0) {
+		l->given = l->shared = true;
+		return 0;
+	}
 	if (by)
 		return by->make(by->arg, &l->addr, joins, n, fds, err, errlen);
 	r = listener_sockets(fc, &l->addr, joins, n, fds);
@@ -554,18 +494,11 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 		free(l);
 		return r;
 	}
+	if (l->given)
+		listening_set_options(l, fc);
 	l->transparent = fc->transparent;
 	*ret = l;
 	return 0;
-}
-
-static void remove_file(const struct addr *a)
-{
-	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
-
-	if (un->sun_path[0] && unlink(un->sun_path) && errno != ENOENT)
-		log_info("%s stays: %s; the next start will replace it", un->sun_path,
-			 strerror(errno));
 }
 
 void listening_close(struct listening *l)
@@ -576,7 +509,7 @@ void listening_close(struct listening *l)
 		if (l->at[i].source.fd >= 0)
 			close(l->at[i].source.fd);
 	if (!addr_is_inet(&l->addr) && !l->given)
-		remove_file(&l->addr);
+		unlink(((const struct sockaddr_un *)&l->addr.ss)->sun_path);
 	free(l);
 }
 

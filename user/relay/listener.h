@@ -81,7 +81,6 @@ struct listening_maker {
  * there is none; -errno: ERR says which is of no use, and why.
  */
 int given_take(char *err, size_t errlen);
-void given_close(void);
 /* 0 if a forward listens on each of them; else -EINVAL, and ERR says on which none does. */
 int given_check(char *err, size_t errlen);
 
