@@ -28,12 +28,6 @@ static struct rules {
 	size_t n;
 } global, own[FORWARDS_MAX];
 
-/* How a client looks to culvert, and whether rinetd sees it with "::ffff:" before that. */
-struct client {
-	char text[INET6_ADDRSTRLEN];
-	bool mapped;
-};
-
 static bool glob(const char *pattern, const char *text)
 {
 	if (*pattern == '*')
@@ -55,24 +49,23 @@ static bool same_address(const char *a, const char *b)
 }
 
 /* A pattern without * and ? is an address, however it is written. */
-static bool matches(const struct rule *r, const struct client *c)
+static bool matches(const struct rule *r, const char *client)
 {
-	bool inet = c->mapped && !strncasecmp(r->pattern, "::ffff:", 7);
+	bool mapped = !strncasecmp(r->pattern, "::ffff:", 7);
 
-	if (c->mapped && r->allow && *r->pattern != '*' && !strpbrk(r->pattern, ":/"))
-		return false;
-	if (strpbrk(r->pattern, "*?"))
-		return glob(r->pattern + (inet ? 7 : 0), c->text);
-	return same_address(r->pattern, c->text);
+	if (!strpbrk(r->pattern, "*?"))
+		return same_address(r->pattern, client);
+	return mapped ? !strchr(client, ':') && glob(r->pattern + 7, client) :
+			glob(r->pattern, client);
 }
 
 /* 1: allowed; 0: not; -1: denied. */
-static int judge(const struct rules *l, const struct client *c)
+static int judge(const struct rules *l, const char *client)
 {
 	bool allows = false, allowed = false;
 
 	for (size_t i = 0; i < l->n; i++) {
-		bool is = matches(&l->rules[i], c);
+		bool is = matches(&l->rules[i], client);
 
 		if (is && !l->rules[i].allow)
 			return -1;
@@ -83,10 +76,10 @@ static int judge(const struct rules *l, const struct client *c)
 }
 
 /* Collect the lines of DATA that are `allow` or `deny`; false: too much for the model. */
-static bool learn_rules(const uint8_t *data, size_t size, const struct config_text *text)
+static bool learn_rules(const uint8_t *data, size_t size, const struct config *c)
 {
 	char *copy = strndup((const char *)data, size), *rest = copy;
-	bool fits = text->n <= FORWARDS_MAX;
+	bool fits = c->n_forwards <= FORWARDS_MAX;
 	struct rules *l = &global;
 	unsigned int line = 0;
 	size_t n = 0;
@@ -98,7 +91,7 @@ static bool learn_rules(const uint8_t *data, size_t size, const struct config_te
 		char *at, *word = strtok_r(strsep(&rest, "\n"), " \t\r", &at), *pattern;
 
 		line++;
-		if (n < text->n && text->forwards[n].line == line) {
+		if (n < c->n_forwards && c->forwards[n].line == line) {
 			l = &own[n++];
 			continue;
 		}
@@ -126,23 +119,22 @@ static void check_client(const struct forward_conf *fc, const struct rules *l, c
 	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6 };
 	struct sockaddr_in in = { .sin_family = AF_INET };
 	const char *listen = fc->listen.text;
-	struct client c = { .mapped = listen[0] == ':' };
+	char text[INET6_ADDRSTRLEN];
 	struct sockaddr *sa;
 
 	if (inet_pton(AF_INET, address, &in.sin_addr) == 1 && listen[0] != '[') {
-		inet_ntop(AF_INET, &in.sin_addr, c.text, sizeof(c.text));
+		inet_ntop(AF_INET, &in.sin_addr, text, sizeof(text));
 		sa = (struct sockaddr *)&in;
 	} else if (inet_pton(AF_INET6, address, &in6.sin6_addr) == 1 &&
 		   (listen[0] == ':' || listen[strspn(listen, "0123456789.")] != ':')) {
-		c.mapped = false;
-		inet_ntop(AF_INET6, &in6.sin6_addr, c.text, sizeof(c.text));
-		if (strchr(c.text, '.'))
+		inet_ntop(AF_INET6, &in6.sin6_addr, text, sizeof(text));
+		if (strchr(text, '.'))
 			return;
 		sa = (struct sockaddr *)&in6;
 	} else {
 		return;
 	}
-	must(acl_allows(&fc->acl, sa) == (judge(&global, &c) > 0 && judge(l, &c) > 0),
+	must(acl_allows(&fc->acl, sa) == (judge(&global, text) > 0 && judge(l, text) > 0),
 	     "%s at %s", address, listen);
 }
 
@@ -187,19 +179,17 @@ static void check_clients(const struct config *c)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct config_text text;
 	struct config c;
-	int r = model_parse(data, size, &c, &text);
+	int r = model_parse(data, size, &c);
 
 	if (r) {
 		model_must_be_mistake(r, data, size);
-	} else if (text.is_rinetd) {
+	} else if (c.is_rinetd) {
 		model_must_be_sane(&c);
-		if (learn_rules(data, size, &text))
+		if (learn_rules(data, size, &c))
 			check_clients(&c);
-		model_must_convert(&c, &text);
+		model_must_convert(&c);
 	}
-	config_text_close(&text);
 	config_close(&c);
 	return 0;
 }

@@ -53,17 +53,6 @@ static inline int rig_read(struct config *c, const char *const *words, char *err
 	return r;
 }
 
-/* TEXT is without a mistake; notes go to ERR. */
-static inline void rig_good_noted(struct config *c, const char *text, char *err, size_t errlen)
-{
-	int r;
-
-	rig_write(text);
-	r = rig_read(c, NULL, err, errlen);
-	if (r)
-		fail_msg("%d: %s", r, err);
-}
-
 /* TEXT, with WORDS, is without a mistake, and nothing has to be said of it. */
 static inline void rig_good(struct config *c, const char *text, const char *const *words)
 {

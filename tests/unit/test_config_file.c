@@ -30,7 +30,6 @@
 #define LISTEN(address) "[forward a]\nlisten = " address "\nupstream = 127.0.0.1:1\n"
 
 #define MANY 10000
-#define INDENTED "indented: sections and keys begin in the first column"
 
 static void test_everything(void **state)
 {
@@ -42,14 +41,14 @@ static void test_everything(void **state)
 		 "; another\n"
 		 "\n"
 		 "[culvert]\n"
-		 "engine=splice\n"
-		 "workers = 3 ; and why\n"
+		 "  engine=splice\n"
+		 "workers : 3 # and why\n"
 		 "hard-limit\t=\t8M\r\n"
 		 "control = /run/x/y.sock\n"
 		 "seccomp = kill\n"
 		 "session-log = /var/log/culvert/sessions.log ; and why\n"
 		 "; " A200 A200 " a long comment\n"
-		 "[forward one]  # ends here\n"
+		 "\t[forward one]  # ends here\n"
 		 "  \n"
 		 "listen = [::1]:80\n"
 		 "upstream = unix:/run/up\n"
@@ -112,10 +111,6 @@ static const struct rig_mistake mistakes[] = {
 	{ 5, "hard-limit: given twice, first in line 4",
 	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
 	{ 4, "listen: given twice, first in line 2", FORWARD "listen = 127.0.0.1:3\n" },
-	{ 2, "user: \"#\" in a value: a comment there begins with \";\"",
-	  "[culvert]\nuser = x #three\n" },
-	{ 3, INDENTED, "[culvert]\nengine = auto\n  workers = 2\n" },
-	{ 1, INDENTED, "\xef\xbb\xbf [culvert]\n" },
 	{ 1, "a control character", "# \x7f\n" },
 	{ 2, "a control character", "[culvert]\nuser = a\rb\n" },
 	{ 1, "a control character", "[forward a\x01]\n" },
@@ -126,15 +121,13 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "\"[forwards a]\": expected", "[forwards a]\n" },
 	{ 1, "\"[culvert\": expected", "[culvert\n" },
 	{ 1, "\"[culvert] engine = auto\": expected", "[culvert] engine = auto\n" },
-	{ 1, "\"[forward " A50 "]\": expected", "[forward " A50 "]\n" },
-	{ 1, "neither [SECTION] nor KEY", "[forward ;x]\nlisten = :1\nupstream = 10.0.0.1:1\n" },
+	{ 1, "\"[forward " A50, "[forward " A100 A200 "]\n" },
+	{ 1, "\"[forward\": expected", "[forward ;x]\nlisten = :1\nupstream = 10.0.0.1:1\n" },
 	{ 1, "[forward a]: listen is missing", "[forward a]\n" },
 	{ 1, "[forward a]: upstream is missing", "[forward a]\nlisten = 127.0.0.1:1\n[culvert]\n" },
 	{ 3, "[forward a]: listen is missing",
 	  "[culvert]\r\n\r\n[forward a]\r\nupstream = 127.0.0.1:1\r\n" },
 	{ 4, "[forward a]: the name is taken in line 1", FORWARD FORWARD },
-	{ 3, "the line has more than 199 bytes, which only comments and empty lines may have",
-	  "# " A200 A200 "\n[culvert]\nuser = " A200 "\n" },
 
 	{ 2, "engine: \"fast\" is not valid, expected auto, sockmap",
 	  "[culvert]\nengine = fast\n" },
@@ -154,14 +147,10 @@ static const struct rig_mistake mistakes[] = {
 	  FORWARD "allow = 10.0.0.1/8\n" },
 	{ 6, "deny: \"10.1.2.3\": an earlier rule says the opposite",
 	  FORWARD "allow = 10.0.0.0/8\nallow = ::1\ndeny = 10.1.2.3\n" },
-	{ 2, "listen \"::1:80\": an IPv6 address needs brackets", LISTEN("::1:80") },
-	{ 3, "upstream \"127.0.0.1:0\": ",
+	{ 2, "listen: \"::1:80\": an IPv6 address needs brackets", LISTEN("::1:80") },
+	{ 3, "upstream: \"127.0.0.1:0\": ",
 	  "[forward a]\nlisten = :1\nupstream = 127.0.0.1:0\n" },
 
-	{ 4, "max-sessions: 16385 is above that of all forwards together (16384)",
-	  FORWARD "max-sessions = 16385\n" },
-	{ 4, "max-sessions-per-client: 8193 is above that of all forwards together (8192)",
-	  FORWARD "max-sessions-per-client = 8193\n" },
 	{ 3, "soft-limit: 8 MiB is above hard-limit (5 MiB)",
 	  "[culvert]\nhard-limit = 5M\nsoft-limit = 8M\n" FORWARD },
 	{ 2, "soft-limit: 1 MiB is above hard-limit (64 KiB)",
@@ -312,8 +301,6 @@ static const struct rig_mistake upstream_mistakes[] = {
 	  "[culvert]\nsource = ::1\n" FORWARD "transparent = yes\n" },
 	{ 4, "transparent: clients of a unix socket have no address",
 	  LISTEN("unix:/x") "transparent = yes\n" },
-	{ 4, "mark: the upstream is a unix socket, which has none",
-	  "[forward a]\nlisten = :1\nupstream = unix:/x\nmark = 1\n" },
 	{ 6, "mark: needs the privileged process, and privileged-process says no",
 	  "[culvert]\nprivileged-process = no\n" FORWARD "mark = 1\n" },
 };
@@ -352,8 +339,8 @@ static void test_upstream(void **state)
 	"[forward a]\nlisten = " a "\nupstream = " UP "\n[forward b]\nlisten = " b                 \
 	"\nupstream = " UP "\n"
 #define WAY(from, to) "[forward a]\nlisten = " from "\nupstream = " to "\n"
-#define SAME(b, a) "listen \"" b "\": takes the same connections as the earlier \"" a "\""
-#define ITSELF(to) "upstream \"" to "\": the upstream is the listener itself"
+#define SAME(b, a) "listen: \"" b "\": takes the same connections as the earlier \"" a "\""
+#define ITSELF(to) "upstream: \"" to "\": the upstream is the listener itself"
 
 static const struct rig_mistake overlaps[] = {
 	{ 5, SAME("127.0.0.1:80", "127.0.0.1:080"), TWO("127.0.0.1:080", "127.0.0.1:80") },
@@ -409,15 +396,11 @@ static void test_bytes(void **state)
 	rig_bad_bytes(nul, sizeof(nul) - 1, 5, "a control character");
 	memset(big, '\n', sizeof(big));
 	rig_bad_bytes(big, sizeof(big), 0, rig_path);
-	memset(big, 'x', sizeof(big));
-	memcpy(big, "[culvert]\n", 10);
-	big[CONFIG_FILE_MAX - 1] = '\0';
-	rig_bad_bytes(big, CONFIG_FILE_MAX - 1, 2, "the line has more than 199 bytes");
 }
 
 static void test_many_forwards(void **state)
 {
-	char *text = malloc(MANY * 100), err[1024];
+	char *text = malloc(MANY * 100);
 	struct config c;
 
 	(void)state;
@@ -432,8 +415,7 @@ static void test_many_forwards(void **state)
 
 			at += (size_t)n;
 		}
-		rig_good_noted(&c, text, err, sizeof(err));
-		assert_string_equal(err, "");
+		rig_good(&c, text, NULL);
 		assert_int_equal(c.n_forwards, MANY);
 		assert_string_equal(c.forwards[MANY - 1].listen.text, "127.0.0.1:10000");
 		config_close(&c);

@@ -43,8 +43,6 @@ static void look_at_setting(struct seen *seen, bool forward, const char *key, co
 {
 	const struct option_def *o = option_find_key(key, forward);
 
-	if (forward && (!strcmp(key, "listen") || !strcmp(key, "upstream")))
-		return;
 	if (!o) {
 		fail_msg(EXAMPLE ": there is no %s in %s", key,
 			 forward ? "[forward]" : "[culvert]");

@@ -20,9 +20,6 @@
 #include "config/rinetd.h"
 #include "config_rig.h"
 
-#define MAPPED_NOTE "IPv4 clients are ::ffff:ADDRESS here: no allow of ADDRESS lets them in, as " \
-		    "with rinetd; a deny of ADDRESS keeps them out\n"
-
 static bool allows(const struct forward_conf *fc, const char *client)
 {
 	struct sockaddr_in in = { .sin_family = AF_INET };
@@ -62,8 +59,9 @@ static const struct {
 	  { "fe80::1" }, { "fe81::1", "2001:618::e43f", "::1", "192.168.2.10" } },
 	{ "0.0.0.0:81", "0.0.0.0:81", "192.168.1.3:80",
 	  { "192.168.2.20", "192.168.2.2" }, { "192.168.2.21", "192.168.2.3", "192.168.2.10" } },
-	/* rinetd sees ::ffff:192.168.2.3 here, which no allow at the top matches */
-	{ "*:82", ":82", "127.0.0.1:83", { NULL }, { "192.168.2.3", "192.168.2.7", "fe80::1" } },
+	/* rinetd sees ::ffff:192.168.2.3 here */
+	{ "*:82", ":82", "127.0.0.1:83", { "192.168.2.3", "192.168.2.7", "192.168.2.39" },
+	  { "192.168.2.4", "192.168.2.17", "fe80::1" } },
 };
 
 static void check_forwards(const struct config *c)
@@ -75,7 +73,7 @@ static void check_forwards(const struct config *c)
 		assert_string_equal(fc->name, forwards[i].name);
 		assert_string_equal(fc->listen.text, forwards[i].listen);
 		assert_string_equal(fc->upstream.text, forwards[i].upstream);
-		assert_int_equal(fc->idle_timeout_ms, i == 2 ? 72000000 : 0);
+		assert_int_equal(fc->idle_timeout_ms, 0);
 		assert_int_equal(fc->source.len != 0, i == 2);
 		for (const char *const *at = forwards[i].allowed; *at; at++)
 			if (!allows(fc, *at))
@@ -103,16 +101,13 @@ static int convert(char *out, size_t size)
 /* The file, and what `culvert convert` makes of it. */
 static void test_everything(void **state)
 {
-	char err[2048], converted[4096], want[1024];
+	char converted[4096];
 	struct config c;
 
 	(void)state;
-	rig_good_noted(&c, sample, err, sizeof(err));
+	rig_good(&c, sample, NULL);
 	check_forwards(&c);
 	config_close(&c);
-	snprintf(want, sizeof(want), "culvert: %s:9: note: timeout ends idle TCP sessions; "
-		 "rinetd has it for UDP only\n", rig_path);
-	assert_non_null(strstr(err, want));
 	assert_int_equal(convert(converted, sizeof(converted)), 0);
 	assert_non_null(strstr(converted, "deny = 192.168.2.1?\ndeny = 2001:618:*:e43f\n"
 					  "allow = 192.168.2.*\nallow = fe80:*\n"));
@@ -121,32 +116,26 @@ static void test_everything(void **state)
 	config_close(&c);
 }
 
-/* Who is let in at "::", where rinetd sees IPv4 clients in IPv6 form. */
+/* Patterns that rinetd matches with IPv4 clients in IPv6 form. */
 static void test_mapped(void **state)
 {
 	static const struct {
 		const char *rules, *allowed, *denied;
 	} rows[] = {
-		{ "allow *", "10.0.0.1 ::1", "" },
 		{ "allow ::FFFF:10.*", "10.0.0.1", "11.0.0.1 10::1 ::1" },
 		{ "allow ::ffff:1*", "10.0.0.1", "1::2 2.0.0.1" },
 		{ "allow ::ffff:*", "10.0.0.1", "::1" },
-		{ "allow 1*", "1::2", "10.0.0.1 ::1" },
-		{ "allow *.7", "10.0.0.7", "10.0.0.8 ::7" },
-		{ "allow 10.0.0.1\nallow ::1", "::1", "10.0.0.1" },
-		{ "deny 10.0.0.1", "10.0.0.2 ::1", "10.0.0.1" },
 		{ "deny ::ffff:10.0.0.1", "10.0.0.2 ::1", "10.0.0.1" },
-		{ "deny *.7", "10.0.0.8 ::7", "10.0.0.7" },
-		{ "deny 10.*\nallow 10.*", "", "10.0.0.1 ::1" },
+		{ "deny ::ffff:10.*", "11.0.0.8 ::7", "10.0.0.7" },
 	};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		char text[256], err[1024];
+		char text[256];
 		struct config c;
 
 		snprintf(text, sizeof(text), ":: 80 127.0.0.1 81\n%s\n", rows[i].rules);
-		rig_good_noted(&c, text, err, sizeof(err));
+		rig_good(&c, text, NULL);
 		for (int allowed = 0; allowed < 2; allowed++) {
 			char *at;
 
@@ -177,34 +166,6 @@ static void test_oi(void **state)
 	config_close(&c);
 }
 
-/* What differs at "::" is noted for each such forward that has rules. */
-static void test_notes(void **state)
-{
-	static const struct {
-		const char *text;
-		unsigned int line;
-	} rows[] = {
-		{ "0.0.0.0 80 127.0.0.1 81\n::1 80 127.0.0.1 81\ndeny 10.0.0.1\n", 0 },
-		{ ":: 80 127.0.0.1 81\n", 0 },
-		{ ":: 80 127.0.0.1 81\ndeny 10.0.0.1\n0 82 127.0.0.1 81\n", 1 },
-		{ "deny 10.*\n0 82 127.0.0.1 81\n:: 80 127.0.0.1 81\n", 3 },
-		{ "::ffff:127.0.0.1 80 127.0.0.1 81\ndeny 10.0.0.1\n", 1 },
-	};
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		char err[1024], want[300] = "";
-		struct config c;
-
-		rig_good_noted(&c, rows[i].text, err, sizeof(err));
-		config_close(&c);
-		if (rows[i].line)
-			snprintf(want, sizeof(want), "culvert: %s:%u: note: " MAPPED_NOTE, rig_path,
-				 rows[i].line);
-		assert_string_equal(err, want);
-	}
-}
-
 #define GOOD "127.0.0.1 80 127.0.0.1 81"
 
 static const struct rig_mistake mistakes[] = {
@@ -219,21 +180,20 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },
 	{ 1, "53/udp: culvert does not forward UDP", "0.0.0.0 53/udp 10.0.0.1 53\n" },
 	{ 2, "53/udp: culvert does not forward UDP", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },
-	{ 1, "listen \"0.0.0.0:65536\": port is above 65535", "0.0.0.0 65536 10.0.0.1 53\n" },
-	{ 1, "upstream \"10.0.0.1:0\": port 0 cannot be connected to", "0.0.0.0 80 10.0.0.1 0\n" },
-	{ 2, "listen \"127.0.0.1:80\": takes the same connections as the earlier \"0.0.0.0:80\"",
+	{ 1, "listen: \"0.0.0.0:65536\": port is above 65535", "0.0.0.0 65536 10.0.0.1 53\n" },
+	{ 1, "upstream: \"10.0.0.1:0\": port 0 cannot be connected to", "0.0.0.0 80 10.0.0.1 0\n" },
+	{ 2, "listen: \"127.0.0.1:80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 10.0.0.1 81\n" GOOD "\n" },
-	{ 1, "upstream \"127.0.0.1:80\": the upstream is the listener itself",
+	{ 1, "upstream: \"127.0.0.1:80\": the upstream is the listener itself",
 	  "0 80 127.0.0.1 80\n" },
 	{ 2, "[forward 127.0.0.1:80]: the name is taken in line 1", GOOD "\n" GOOD "\n" },
-	{ 2, "listen \":80\": takes the same connections as the earlier \"0.0.0.0:80\"",
+	{ 2, "listen: \":80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 127.0.0.1 81\n:: 80 127.0.0.1 81\n" },
-	{ 1, "listen \"1.2.3.256:80\": bad IPv4 address", "1.2.3.256 80 10.0.0.1 80\n" },
+	{ 1, "listen: \"1.2.3.256:80\": bad IPv4 address", "1.2.3.256 80 10.0.0.1 80\n" },
 	{ 1, "[color=red]: expected timeout=SECONDS or src=ADDRESS", GOOD " [color=red]\n" },
 	{ 1, "[timeout]: expected timeout=SECONDS or src", GOOD " [src=::1,timeout]\n" },
 	{ 1, "[timeout=1 2]: expected timeout", GOOD " [timeout=1 2]\n" },
-	{ 1, "timeout: given twice, first in line 1", GOOD " [timeout=1,timeout=2]\n" },
-	{ 1, "timeout: \"604801\" is not valid, expected seconds", GOOD " [timeout=604801]\n" },
+	{ 1, "src: given twice, first in line 1", GOOD " [src=::1,src=::2]\n" },
 	{ 1, "src: \"localhost\" is not valid, expected an IPv4 or IPv6", GOOD
 	  " [src=localhost]\n" },
 	{ 1, "\"x\": nothing but a comment may follow", GOOD " [timeout=1] x\n" },
@@ -294,7 +254,6 @@ int main(void)
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_mapped),
 		cmocka_unit_test(test_oi),
-		cmocka_unit_test(test_notes),
 		cmocka_unit_test(test_mistakes),
 		cmocka_unit_test(test_forms),
 	};

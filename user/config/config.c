@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the command line and the file are first kept as texts, a list of settings
- * for all forwards and one for each forward (file.h).  Then the values are stored in layers:
+ * Theory of operation: the lines of the command line and of the file are first kept as they are,
+ * those for all forwards and those of each forward.  Then the values are stored in layers:
  *
  *	defaults of the table -> [culvert] -> command line -> copied to each forward -> [forward]
  *
@@ -10,7 +10,6 @@
 #include "config/config.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,55 +22,85 @@
 #include "base/size.h"
 #include "config/file.h"
 
-#define NOT_GIVEN UINT_MAX
+/* --- lines --- */
+
+void config_lines_add(struct config_lines *l, struct config_line line)
+{
+	l->lines = array_grow(l->lines, l->n, sizeof(*l->lines));
+	l->lines[l->n++] = line;
+}
+
+const struct config_line *config_lines_find(const struct config_lines *l, const char *name)
+{
+	for (size_t i = l->n; i-- > 0;)
+		if (!strcmp(l->lines[i].option->name, name))
+			return &l->lines[i];
+	return NULL;
+}
+
+/* The line that sets the option NAME for all forwards, or NULL. */
+static const struct config_line *find_line(const struct config *c, const char *name)
+{
+	return config_lines_find(&c->words, name) ?: config_lines_find(&c->said, name);
+}
+
+/* Where FC, or else all forwards, set the option NAME: a line of the file, or 0. */
+static unsigned int line_of(const struct config *c, const struct forward_conf *fc, const char *name)
+{
+	const struct config_line *l = config_lines_find(&fc->said, name) ?: find_line(c, name);
+
+	return l ? l->line : 0;
+}
 
 /* --- the command line --- */
 
 /* Take the option at ARGV[*POS] and its value.  Leave *POS on the last word used. */
-static int take_option(int argc, char **argv, int *pos, struct config_text *text)
+static int take_option(int argc, char **argv, int *pos, struct config *c)
 {
 	const char *word = !strcmp(argv[*pos], "-c") ? "--config" :
 			   !strcmp(argv[*pos], "-h") ? "--help" : argv[*pos];
 	const char *value = strchr(word, '=');
 	char name[256], buf[OPTION_WRONG_LEN];
 	const struct option_def *o;
-	const char *key;
 
 	snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
-	key = strncmp(name, "--", 2) == 0 ? name + 2 : "";
-	o = option_find(key);
-	if (!o && !option_is_gone(key))
+	o = option_find(strncmp(name, "--", 2) == 0 ? name + 2 : "");
+	if (!o)
 		return log_complain(-EINVAL, "%s: unknown option (`culvert help run` lists them)",
 				    name);
-	if (o && o->kind == KIND_HELP)
+	if (o->kind == KIND_HELP)
 		return value ? log_complain(-EINVAL, "--%s: takes no value", o->name) : 1;
 	/* Another option here is a forgotten value; "=--x" says that it is meant. */
 	if (!value && (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0))
-		return log_complain(-EINVAL, "--%s: needs a value: %s", o ? o->name : key,
-				    o ? option_expectation(o, buf, sizeof(buf)) : "any");
-	value = value ? value + 1 : argv[++*pos];
-	config_lines_add(o ? &text->words : &text->notes, (struct config_line){
-		.option = o, .key = o ? o->name : NULL, .value = o ? value : OPTION_GONE });
+		return log_complain(-EINVAL, "--%s: needs a value: %s", o->name,
+				    option_expectation(o, buf, sizeof(buf)));
+	config_lines_add(&c->words, (struct config_line){
+		.option = o, .key = config_keep(c, "--%s", o->name),
+		.value = value ? value + 1 : argv[++*pos] });
 	return 0;
 }
 
 /* Add the forwards of the command line: the N addresses WORDS are pairs. */
-static int add_forwards(char **words, size_t n, struct config_text *text)
+static int add_forwards(char **words, size_t n, struct config *c)
 {
+	const struct option_def *listen = option_find_key("listen", true);
+	const struct option_def *upstream = option_find_key("upstream", true);
+
 	if (n % 2 != 0)
 		return log_complain(-EINVAL, "\"%.256s\": no UPSTREAM for this LISTEN address",
 				    words[n - 1]);
 	for (size_t i = 0; i < n; i += 2) {
-		struct forward_text *t = config_text_add(text);
+		struct forward_conf *fc = config_add_forward(c);
 
-		t->listen = words[i];
-		t->upstream = words[i + 1];
+		config_lines_add(&fc->said, (struct config_line){ listen, "LISTEN", words[i], 0 });
+		config_lines_add(&fc->said, (struct config_line){ upstream, "UPSTREAM",
+								  words[i + 1], 0 });
 	}
 	return 0;
 }
 
 /* Options may stand before, between and after the addresses, which go to WORDS. */
-static int read_words(int argc, char **argv, struct config_text *text, char **words, size_t *ret_n)
+static int read_words(int argc, char **argv, struct config *c, char **words, size_t *ret_n)
 {
 	bool options_end = false;
 
@@ -87,25 +116,11 @@ static int read_words(int argc, char **argv, struct config_text *text, char **wo
 			options_end = true;
 			continue;
 		}
-		r = take_option(argc, argv, &i, text);
+		r = take_option(argc, argv, &i, c);
 		if (r != 0)
 			return r;
 	}
 	return 0;
-}
-
-/* --- what must hold between values that are right one by one --- */
-
-int forward_say_wrong(int error, const struct forward_text *t, bool listen, const char *why)
-{
-	char at[CONFIG_PLACE_LEN];
-
-	return log_complain(error, "%s%s \"%.320s\": %s",
-			    config_place(t->file, listen ? t->listen_line : t->upstream_line, at),
-			    t->file ? listen ? "listen" : "upstream" :
-			    listen  ? "LISTEN" :
-				      "UPSTREAM",
-			    listen ? t->listen : t->upstream, why);
 }
 
 /* --- addresses --- */
@@ -116,7 +131,7 @@ static bool same_name(const struct endpoint *a, const struct endpoint *b)
 	return a->named && b->named && a->named_port && !strcasecmp(a->text, b->text);
 }
 
-bool check_feeds_itself(const struct forward_conf *fc)
+bool config_feeds_itself(const struct forward_conf *fc)
 {
 	if (same_name(&fc->listen, &fc->upstream))
 		return true;
@@ -154,272 +169,191 @@ static const struct endpoint *find_overlap(const struct config *c, size_t n)
 	return NULL;
 }
 
-const char *check_addresses(const struct config *c, size_t n, bool *ret_listen, char *buf)
+void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
+			const char *why, char *err, size_t errlen)
 {
-	const struct endpoint *e = find_overlap(c, n);
+	const struct config_line *l = config_lines_find(&fc->said, listen ? "listen" : "upstream");
+	char at[CONFIG_PLACE_LEN];
 
-	*ret_listen = e;
-	if (e)
-		snprintf(buf, CHECK_WHY_LEN, "takes the same connections as the earlier \"%s\"",
-			 e->text);
-	else if (check_feeds_itself(&c->forwards[n]))
-		snprintf(buf, CHECK_WHY_LEN, "the upstream is the listener itself");
-	else
-		return NULL;
-	return buf;
+	snprintf(err, errlen, "%s%s: \"%.320s\": %s", config_place(c->file, l->line, at), l->key,
+		 l->value, why);
 }
 
-int check_all_addresses(const struct config *c, char *err, size_t errlen)
+int config_check_addresses(const struct config *c, char *err, size_t errlen)
 {
-	char why[CHECK_WHY_LEN];
-	bool listen;
+	char why[sizeof(((struct endpoint *)0)->text) + 64];
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		const struct forward_conf *fc = &c->forwards[i];
+		const struct endpoint *e = find_overlap(c, i);
 
-		if (!check_addresses(c, i, &listen, why))
+		if (!e && !config_feeds_itself(fc))
 			continue;
-		snprintf(err, errlen, "forward %s: %s \"%s\": %s", forward_name(fc),
-			 listen ? "listen" : "upstream",
-			 listen ? fc->listen.text : fc->upstream.text, why);
+		snprintf(why, sizeof(why), "takes the same connections as the earlier \"%s\"",
+			 e ? e->text : "");
+		config_say_address(c, fc, e, e ? why : "the upstream is the listener itself", err,
+				   errlen);
 		return -EINVAL;
 	}
 	return 0;
 }
 
-/* --- limits --- */
+/* --- what must hold between values that are right one by one --- */
 
-/* The line of the file that sets the option NAME for all forwards; 0: none does. */
-static unsigned int option_line(const struct config *c, const char *name)
+/* Complain about the setting NAME of FC, which it may have inherited. */
+static int say_wrong(const struct config *c, const struct forward_conf *fc, const char *name,
+		     const char *why)
 {
-	return c->lines[option_number(option_find(name))];
+	return config_complain(c->file, line_of(c, fc, name), "%s: %s", name, why);
 }
 
-/* A limit above that of all forwards together would limit nothing.  0, of either: there is none. */
-static int check_most(const struct forward_text *t, const char *name, unsigned int own,
-		      unsigned int all)
+static int check_forward(const struct config *c, struct forward_conf *fc)
 {
-	if (own && all && own > all)
-		return config_complain(t->file, forward_says(t, name), "%s: %u is above that of "
-				       "all forwards together (%u)", name, own, all);
-	return 0;
-}
-
-static int check_limits(const struct config *c, const struct forward_conf *fc,
-			const struct forward_text *t)
-{
-	unsigned int line = forward_says(t, "soft-limit") ?: forward_says(t, "hard-limit") ?:
-		option_line(c, "soft-limit") ?: option_line(c, "hard-limit");
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN];
 
 	if (fc->soft_limit > fc->hard_limit)
-		return config_complain(c->file, line, "soft-limit: %s is above hard-limit (%s)",
+		return config_complain(c->file, line_of(c, fc, "soft-limit") ?:
+				       line_of(c, fc, "hard-limit"), "soft-limit: %s is above "
+				       "hard-limit (%s)",
 				       size_format(fc->soft_limit, soft, sizeof(soft)),
 				       size_format(fc->hard_limit, hard, sizeof(hard)));
-	return check_most(t, "max-sessions", fc->max_sessions, c->max_sessions) ?:
-	       check_most(t, "max-sessions-per-client", fc->max_sessions_per_client,
-			  c->max_sessions_per_client);
-}
-
-/* --- what connections to the upstream shall have --- */
-
-/* The first setting that T itself makes and that only TCP to the upstream can have, or NULL. */
-static const char *asks_of_upstream(const struct forward_text *t)
-{
-	static const char *const names[] = { "source", "interface", "mark", "transparent" };
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		if (forward_says(t, names[i]))
-			return names[i];
-	return NULL;
-}
-
-/* Say that T cannot have the setting WHAT. */
-static int say_not_had(const struct forward_text *t, const char *what, const char *why)
-{
-	return config_complain(t->file, forward_says(t, what), "%s: %s", what, why);
-}
-
-/* A unix socket as upstream loses what it inherits of source, interface, mark, transparent. */
-static int check_upstream(const struct config *c, struct forward_conf *fc,
-			  const struct forward_text *t)
-{
-	const char *asks = asks_of_upstream(t);
-
-	if (endpoint_is_unix(&fc->upstream)) {
-		if (asks)
-			return say_not_had(t, asks, "the upstream is a unix socket, which has none");
+	if (endpoint_is_unix(&fc->upstream)) { /* which has nothing of these */
 		fc->source.len = 0;
 		fc->interface = NULL;
 		fc->mark = 0;
 		fc->transparent = false;
-		return 0;
 	}
 	if (fc->transparent && fc->source.len)
-		return say_not_had(t, "transparent", "not together with source: it is the "
-				   "client's address that is used");
+		return say_wrong(c, fc, "transparent", "not together with source: it is the "
+				 "client's address that is used");
 	if (fc->transparent && endpoint_is_unix(&fc->listen))
-		return say_not_had(t, "transparent", "clients of a unix socket have no address");
+		return say_wrong(c, fc, "transparent", "clients of a unix socket have no address");
 	if (forward_needs_privileges(fc) && !c->privileged_process)
-		return say_not_had(t, fc->mark ? "mark" : "transparent", "needs the privileged "
-				   "process, and privileged-process says no");
+		return say_wrong(c, fc, fc->mark ? "mark" : "transparent", "needs the privileged "
+				 "process, and privileged-process says no");
 	return 0;
-}
-
-/* Check forward number N of C, made from T, by itself and beside those before it. */
-static int check_forward(struct config *c, size_t n, const struct forward_text *t)
-{
-	struct forward_conf *fc = &c->forwards[n];
-	char why[CHECK_WHY_LEN];
-	bool listen;
-
-	if (check_addresses(c, n, &listen, why))
-		return forward_say_wrong(-EINVAL, t, listen, why);
-	return check_limits(c, fc, t) ?: check_upstream(c, fc, t);
 }
 
 /* --- values --- */
 
-/* Store LINE of FILE in FC, or in C.  FILE is NULL for the command line. */
-static int store_line(struct config *c, struct forward_conf *fc, const struct config_line *line,
-		      const char *file)
+/* Store LINES in FC, or in C.  Their rules take the place of those that FC has. */
+static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
 	char buf[OPTION_WRONG_LEN];
-	int r = option_store(c, fc, line->option, line->value);
-
-	return !r ? 0 : config_complain(file, line->line, "%s%s: %s", file ? "" : "--", line->key,
-					option_wrong(line->option, r, line->value, buf));
-}
-
-static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines,
-		       const char *file)
-{
 	bool has_rules = false;
-	int r = 0;
 
-	for (size_t i = 0; !r && i < lines->n; i++) {
-		const struct config_line *line = &lines->lines[i];
+	for (size_t i = 0; i < lines->n; i++) {
+		const struct config_line *l = &lines->lines[i];
+		int r;
 
-		if (option_is_list(line->option) && !has_rules) {
+		if (option_is_list(l->option) && !has_rules) {
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
-		r = store_line(c, fc, line, file);
+		r = option_store(c, fc, l->option, l->value);
+		if (r)
+			return config_complain(c->file, l->line, "%s: %s", l->key,
+					       option_wrong(l->option, r, l->value, buf));
 	}
-	return r;
+	return 0;
 }
 
-/* Remember which lines of the file hold for all forwards. */
-static void note_lines(struct config *c, const struct config_text *text)
-{
-	for (size_t i = 0; i < text->said.n; i++) {
-		const struct config_line *line = &text->said.lines[i];
-
-		if (!config_lines_find(&text->words, line->option->name))
-			c->lines[option_number(line->option)] = line->line;
-	}
-}
-
-static int store_globals(struct config *c, const struct config_text *text)
+static int store_globals(struct config *c)
 {
 	int r;
 
 	options_default(c);
-	c->max_sessions_per_client = NOT_GIVEN;
-	r = store_lines(c, &c->defaults, &text->said, c->file) ?:
-	    store_lines(c, &c->defaults, &text->words, NULL);
+	r = store_lines(c, &c->defaults, &c->said) ?: store_lines(c, &c->defaults, &c->words);
 	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
-	if (c->max_sessions_per_client == NOT_GIVEN)
+	if (!find_line(c, "max-sessions-per-client"))
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
-	note_lines(c, text);
 	return r;
 }
 
-static int parse_endpoint(const struct forward_text *t, bool listen, struct endpoint *ret)
+/* Give FC what it inherits, and then what it says. */
+static int store_forward(struct config *c, struct forward_conf *fc)
 {
-	char err[256];
-	int r = endpoint_parse_offline(listen ? t->listen : t->upstream, listen, ret, err,
-				       sizeof(err));
-
-	return r < 0 ? forward_say_wrong(r, t, listen, err) : 0;
-}
-
-static int store_forward(struct config *c, struct forward_conf *fc, const struct forward_text *t)
-{
-	const struct acl none = { 0 };
+	const struct forward_conf own = *fc;
 
 	*fc = c->defaults;
-	fc->name = t->name;
-	acl_copy(&fc->acl, t->no_rules ? &none : &c->defaults.acl);
-	return store_lines(c, fc, &t->said, t->file) ?: parse_endpoint(t, true, &fc->listen) ?:
-	       parse_endpoint(t, false, &fc->upstream);
+	fc->name = own.name;
+	fc->said = own.said;
+	fc->line = own.line;
+	acl_copy(&fc->acl, &c->defaults.acl);
+	return store_lines(c, fc, &fc->said);
 }
 
-static int store_forwards(struct config *c, const struct config_text *text)
+static int store_forwards(struct config *c)
 {
+	char err[1024];
 	int r = 0;
 
-	if (!text->n && !text->may_be_empty)
-		return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
-				    "command line or in a file (see `culvert help run`)");
-	c->forwards = allocated(calloc(text->n + 1, sizeof(*c->forwards)));
-	while (!r && c->n_forwards < text->n) {
-		size_t i = c->n_forwards++;
-
-		r = store_forward(c, &c->forwards[i], &text->forwards[i]) ?:
-		    check_forward(c, i, &text->forwards[i]);
-	}
-	return r;
+	for (size_t i = 0; i < c->n_forwards; i++)
+		r = r ?: store_forward(c, &c->forwards[i]) ?: check_forward(c, &c->forwards[i]);
+	return r || !config_check_addresses(c, err, sizeof(err)) ? r :
+	       log_complain(-EINVAL, "%s", err);
 }
 
 /* --- all of it --- */
 
+static int read_file(struct config *c, const struct config_source *from)
+{
+	struct config_source source = { 0 };
+	char *text;
+	int r;
+
+	if (from)
+		return config_file_take(from, c);
+	text = allocated(malloc(CONFIG_FILE_MAX + 1));
+	r = config_file_read(c->file, text, &source.len);
+	source.text = text;
+	r = r ?: config_file_take(&source, c);
+	free(text);
+	return r;
+}
+
 static int read_all(int argc, char **argv, const struct config_source *from, struct config *c,
-		    char **words, struct config_text *text)
+		    char **words)
 {
 	const struct config_line *config;
 	size_t n;
-	int r = read_words(argc, argv, text, words, &n);
+	int r = read_words(argc, argv, c, words, &n);
 
 	if (r)
 		return r;
-	config = config_lines_find(&text->words, "config");
+	config = config_lines_find(&c->words, "config");
 	if (config) {
-		r = store_line(c, &c->defaults, config, NULL);
-		r = r ?: from ? config_file_take(from, c, text) : config_file_read(c, text);
+		c->file = config->value;
+		r = read_file(c, from);
 	}
-	return r ?: add_forwards(words, n, text) ?: store_globals(c, text) ?:
-	       store_forwards(c, text);
+	return r ?: add_forwards(words, n, c) ?: store_globals(c) ?: store_forwards(c);
 }
 
-int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
-		      struct config_text *text)
+int config_parse_any(int argc, char **argv, const struct config_source *from, struct config *ret)
 {
 	char **words = allocated(calloc((size_t)argc + 1, sizeof(*words)));
 	int r;
 
-	memset(ret, 0, sizeof(*ret));
-	r = read_all(argc, argv, from, ret, words, text);
+	*ret = (struct config){ 0 };
+	r = read_all(argc, argv, from, ret, words);
 	if (r == 1)
 		config_help();
 	free(words);
 	return r;
 }
 
+int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret)
+{
+	int r = config_parse_any(argc, argv, from, ret);
+
+	return r || ret->n_forwards ? r :
+	       log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
+			    "command line or in a file (see `culvert help run`)");
+}
+
 int config_parse(int argc, char **argv, struct config *ret)
 {
 	return config_parse_from(argc, argv, NULL, ret);
-}
-
-int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret)
-{
-	struct config_text text = { 0 };
-	int r = config_parse_text(argc, argv, from, ret, &text);
-
-	if (!r && !from)
-		config_text_say_notes(&text, ret->file);
-	config_text_close(&text);
-	return r;
 }
 
 int config_exit_code(int r)
@@ -442,6 +376,13 @@ const char *config_keep(struct config *c, const char *fmt, ...)
 	return allocated(r < 0 ? NULL : c->kept[c->n_kept++]);
 }
 
+struct forward_conf *config_add_forward(struct config *c)
+{
+	c->forwards = array_grow(c->forwards, c->n_forwards, sizeof(*c->forwards));
+	c->forwards[c->n_forwards] = (struct forward_conf){ 0 };
+	return &c->forwards[c->n_forwards++];
+}
+
 const struct forward_conf *config_forward_with(const struct config *c, enum engine engine)
 {
 	for (size_t i = 0; i < c->n_forwards; i++)
@@ -456,11 +397,14 @@ void config_close(struct config *c)
 		endpoint_close(&c->forwards[i].listen);
 		endpoint_close(&c->forwards[i].upstream);
 		acl_close(&c->forwards[i].acl);
+		free(c->forwards[i].said.lines);
 	}
 	for (size_t i = 0; i < c->n_kept; i++)
 		free(c->kept[i]);
 	acl_close(&c->defaults.acl);
 	free(c->forwards);
+	free(c->said.lines);
+	free(c->words.lines);
 	free(c->kept);
 	*c = (struct config){ 0 };
 }
@@ -488,7 +432,7 @@ int config_complain(const char *file, unsigned int line, const char *fmt, ...)
 
 const char *config_option_place(const struct config *c, const char *name, char *buf)
 {
-	return config_place(c->file, option_line(c, name), buf);
+	return config_place(c->file, line_of(c, &c->defaults, name), buf);
 }
 
 void config_help(void)
@@ -518,8 +462,8 @@ void config_help(void)
 	     "A client that may not connect is reset.\n"
 	     "\n"
 	     "A FILE has the same options without \"--\" in [culvert].  Each forward has a section\n"
-	     "[forward NAME] with listen = LISTEN and upstream = UPSTREAM.  There it may also have\n"
-	     "the options with a \"*\", which then count instead of those of [culvert], and");
+	     "[forward NAME].  There it may have the options with a \"*\", which then count\n"
+	     "instead of those of [culvert], and");
 	options_help(true);
 	puts("\n"
 	     "A forward with any allow or deny has only its own rules.  Options given here count\n"

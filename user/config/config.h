@@ -13,9 +13,9 @@
 /*
  * What culvert was asked to do, as plain values.
  *
- *	command line ──┐                         ┌── struct config (the process)
- *	               ├─ file.h: texts, lines ──┤      defaults ─┐ copied, then
- *	file ──────────┘  rinetd.h               └──    forwards ─┘ overridden
+ *	command line ──┐                    ┌── struct config (the process)
+ *	               ├─ lines, as written ┤      defaults ─┐ copied, then
+ *	file ──────────┘                    └──    forwards ─┘ overridden
  *
  * option.h is the table of all settings; each text is read and stored by it.
  */
@@ -53,9 +53,24 @@ enum proxy_use {
 /* A set of enum proxy_use as the configuration has it; constant. */
 const char *proxy_use_text(unsigned int use);
 
+/* A setting as it was written.  Its texts live as long as the configuration. */
+struct config_line {
+	const struct option_def *option;
+	const char *key;   /* as the file, or the command line, calls OPTION */
+	const char *value;
+	unsigned int line; /* of the file; 0: of the command line */
+};
+
+struct config_lines {
+	struct config_line *lines; /* owned */
+	size_t n;
+};
+
 /* The settings of a forward. */
 struct forward_conf {
 	const char *name; /* NULL: from the command line; see forward_name() */
+	struct config_lines said; /* of this forward alone */
+	unsigned int line;        /* of the file, where it begins */
 	struct endpoint listen;
 	struct endpoint upstream;
 	enum engine engine;
@@ -114,7 +129,9 @@ struct config {
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */
 	const char *file;                /* that all this came from; NULL: the command line alone */
-	unsigned int lines[OPTIONS_MAX]; /* of the file, by option_number(); 0: not from there */
+	struct config_lines said;        /* by the file, for all forwards */
+	struct config_lines words;       /* of the command line; they count over the file */
+	bool is_rinetd;                  /* the file is a rinetd.conf */
 	uint32_t generation;             /* 0 at the start; see privileged.h */
 	char **kept;                     /* owned: texts that pointers above point to */
 	size_t n_kept;
@@ -129,21 +146,17 @@ struct config_source {
 /*
  * Fill RET from the arguments of `culvert run` (ARGV[0] is "run") and from the file that --config
  * names.  Where both say something, the arguments count.  Strings point into ARGV, or are kept.
- * Host names are not looked up: they have no address yet, see config_names.h.
+ * Host names are not looked up: they have no address yet, see names.h.
  *
  * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
  * and returns -EINVAL, or what open(2) says of the file.  --help prints the help and returns 1.
  * RET may always be given to config_close().
  */
 int config_parse(int argc, char **argv, struct config *ret);
-
-/* The same, with FROM as the content of the file that --config names.  Prints no notes on it. */
+/* The same, with FROM as the content of the file that --config names. */
 int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret);
-
-/* The same; leaves in TEXT, zeroed before, what was written (file.h).  Close TEXT before RET. */
-struct config_text;
-int config_parse_text(int argc, char **argv, const struct config_source *from, struct config *ret,
-		      struct config_text *text);
+/* The same, but it may have no forward.  FROM NULL: the file is read. */
+int config_parse_any(int argc, char **argv, const struct config_source *from, struct config *ret);
 
 /* The exit code for what config_parse() returns: only what may pass is worth another try. */
 int config_exit_code(int r);
@@ -170,24 +183,26 @@ const char *config_place(const char *file, unsigned int line, char *buf);
 /* The same of the line that sets the option NAME for all forwards of C. */
 const char *config_option_place(const struct config *c, const char *name, char *buf);
 
-/*
- * Describe what forbids the addresses of forward number N: an earlier forward takes the same
- * connections, or its upstream is its own listener.  No system calls: of the addresses of this
- * machine only those of loopback are known.  Returns NULL if nothing does, else BUF, of
- * CHECK_WHY_LEN bytes; *RET_LISTEN: the listener is wrong, else the upstream.
- */
-#define CHECK_WHY_LEN (sizeof(((struct endpoint *)0)->text) + 128)
-const char *check_addresses(const struct config *c, size_t n, bool *ret_listen, char *buf);
+/* Add a forward, zeroed. */
+struct forward_conf *config_add_forward(struct config *c);
 
-/* Check all forwards of C in this way, once host names have addresses.  -EINVAL; ERR says why. */
-int check_all_addresses(const struct config *c, char *err, size_t errlen);
+void config_lines_add(struct config_lines *l, struct config_line line);
+/* The last line that says the option NAME, or NULL. */
+const struct config_line *config_lines_find(const struct config_lines *l, const char *name);
+
+/*
+ * Check that no two forwards of C take the same connections, and that none has its own listener as
+ * its upstream.  No system calls: of the addresses of this machine only those of loopback are
+ * known.  To be called again when host names have addresses.  -EINVAL; ERR says why and where.
+ */
+int config_check_addresses(const struct config *c, char *err, size_t errlen);
 
 /* True if the upstream of FC is its own listener. */
-bool check_feeds_itself(const struct forward_conf *fc);
+bool config_feeds_itself(const struct forward_conf *fc);
 
-/* Complain about the listener of T, or its upstream.  Returns ERROR. */
-struct forward_text;
-int forward_say_wrong(int error, const struct forward_text *t, bool listen, const char *why);
+/* Say in ERR, with file and line, what is wrong (WHY) with an address of FC. */
+void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
+			const char *why, char *err, size_t errlen);
 
 /* Print the help of `culvert run`. */
 void config_help(void);

@@ -56,6 +56,9 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 #define FILE_NAME .kind = KIND_TEXT, .metavar = "FILE", .max = UINT64_MAX, \
 	.expected = "the name of a file"
 
+#define ADDRESS .metavar = "ADDRESS", \
+	.expected = "a host and a port, such as 192.0.2.1:80 or db:5432, or unix:/path"
+
 static const struct option_def options[] = {
 	{ "config", FILE_NAME, GLOBAL(file), .scope = SCOPE_WORDS, .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
@@ -148,6 +151,10 @@ static const struct option_def options[] = {
 	  .help = "what is logged: " LEVEL_NAMES },
 	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
 	  .help = "gets a JSON line for each ended session; -: stdout" },
+	{ "listen", OWN(listen), .kind = KIND_LISTEN, ADDRESS,
+	  .help = "where clients connect" },
+	{ "upstream", OWN(upstream), .kind = KIND_UPSTREAM, ADDRESS,
+	  .help = "where the daemon connects for them" },
 	{ "max-sessions", COUNT(1, 1000000), OWN(max_sessions), .computed = "no limit of its own",
 	  .help = "sessions of the forward at a time" },
 	{ "max-sessions-per-client", COUNT(0, 1000000), OWN(max_sessions_per_client),
@@ -155,6 +162,7 @@ static const struct option_def options[] = {
 	  .help = "sessions of one client at the forward" },
 	{ "help", .kind = KIND_HELP, .scope = SCOPE_WORDS,
 	  .help = "show this help; also -h" },
+	{ "spread", .kind = KIND_ANY, .scope = SCOPE_GONE },
 };
 
 #define N_OPTIONS (sizeof(options) / sizeof(options[0]))
@@ -183,17 +191,14 @@ static const struct option_def *find(const char *name, unsigned int scopes)
 
 const struct option_def *option_find(const char *name)
 {
-	return find(name, 1U << SCOPE_GLOBAL | 1U << SCOPE_WORDS | 1U << SCOPE_EACH);
+	return find(name, 1U << SCOPE_GLOBAL | 1U << SCOPE_WORDS | 1U << SCOPE_EACH |
+			  1U << SCOPE_GONE);
 }
 
 const struct option_def *option_find_key(const char *name, bool forward)
 {
-	return find(name, 1U << SCOPE_EACH | 1U << (forward ? SCOPE_FORWARD : SCOPE_GLOBAL));
-}
-
-bool option_is_gone(const char *name)
-{
-	return !strcmp(name, "spread");
+	return find(name, 1U << SCOPE_EACH | (forward ? 1U << SCOPE_FORWARD :
+							1U << SCOPE_GLOBAL | 1U << SCOPE_GONE));
 }
 
 size_t option_number(const struct option_def *o)
@@ -290,12 +295,13 @@ static int parse_proxy_use(const char *text, unsigned int *ret)
 	while ((at = strsep(&rest, ", \t"))) {
 		if (!*at)
 			continue;
-		if (parse_choice(proxy_uses, at, &word) || (n && (!word || !use)) || use & word)
+		if (parse_choice(proxy_uses, at, &word))
 			return -EINVAL;
 		use |= word;
 		n++;
 	}
-	if (!n || use > (PROXY_RECEIVE | PROXY_SEND_V2))
+	if (use > (PROXY_RECEIVE | PROXY_SEND_V2) ||
+	    n != (use ? (unsigned int)__builtin_popcount(use) : 1))
 		return -EINVAL;
 	*ret = use;
 	return 0;
@@ -303,6 +309,7 @@ static int parse_proxy_use(const char *text, unsigned int *ret)
 
 static int store(void *field, const struct option_def *o, const char *value)
 {
+	char err[128];
 	uint64_t number;
 	int r;
 
@@ -342,6 +349,12 @@ static int store(void *field, const struct option_def *o, const char *value)
 		return parse_interface(value, field);
 	case KIND_MARK:
 		return parse_mark(value, field);
+	case KIND_LISTEN:
+	case KIND_UPSTREAM:
+		return endpoint_parse_offline(value, o->kind == KIND_LISTEN, field, err,
+					      sizeof(err));
+	case KIND_ANY:
+		return 0;
 	case KIND_HELP:
 		break;
 	}
@@ -397,6 +410,11 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	const char *x, *y;
 
 	switch (o->kind) {
+	case KIND_LISTEN:
+		return true;
+	case KIND_UPSTREAM:
+		return !strcmp(((const struct endpoint *)a)->text,
+			       ((const struct endpoint *)b)->text);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_same(a, b);
@@ -469,8 +487,12 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 const char *option_wrong(const struct option_def *o, int error, const char *value, char *buf)
 {
 	char expected[128];
+	struct endpoint e;
 
-	if (error == -EEXIST)
+	if ((o->kind == KIND_LISTEN || o->kind == KIND_UPSTREAM) &&
+	    endpoint_parse_offline(value, o->kind == KIND_LISTEN, &e, expected, sizeof(expected)))
+		snprintf(buf, OPTION_WRONG_LEN, "\"%.320s\": %s", value, expected);
+	else if (error == -EEXIST)
 		snprintf(buf, OPTION_WRONG_LEN, "\"%.256s\": an earlier rule says the opposite of "
 			 "all that this one is for: the first that matches a client decides",
 			 value);
@@ -498,6 +520,6 @@ static void option_help(const struct option_def *o)
 void options_help(bool forward)
 {
 	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (forward == (options[i].scope == SCOPE_FORWARD))
+		if (forward == (options[i].scope == SCOPE_FORWARD) && options[i].help)
 			option_help(&options[i]);
 }

@@ -11,7 +11,7 @@ struct config;
 
 /*
  * The settings of culvert as one table.  The command line, the configuration file, the defaults,
- * the help and the manual pages come from it.  The addresses of a forward are not in the table.
+ * the help and the manual pages come from it.
  */
 
 /* Where an option may stand. */
@@ -20,6 +20,7 @@ enum option_scope {
 	SCOPE_WORDS,   /* on the command line only */
 	SCOPE_EACH,    /* as SCOPE_GLOBAL; and in [forward NAME], for that forward instead */
 	SCOPE_FORWARD, /* in [forward NAME] only; another option of SCOPE_GLOBAL may have its name */
+	SCOPE_GONE,    /* of older versions: as SCOPE_GLOBAL, does nothing, and is shown nowhere */
 };
 
 /* When a changed value takes effect.  Options of forwards do not use this. */
@@ -44,6 +45,9 @@ enum option_kind {
 	KIND_SOURCE,    /* struct addr without a port; length 0: any */
 	KIND_INTERFACE, /* const char *; NULL: any */
 	KIND_MARK,      /* unsigned int, also in hexadecimal */
+	KIND_LISTEN,    /* struct endpoint */
+	KIND_UPSTREAM,  /* the same */
+	KIND_ANY,       /* nothing is stored */
 };
 
 #define OPTIONS_MAX 64 /* there are fewer */
@@ -69,10 +73,6 @@ struct option_def {
 const struct option_def *option_find(const char *name);
 /* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
 const struct option_def *option_find_key(const char *name, bool forward);
-
-/* True for an option of older versions.  It is accepted and does nothing. */
-bool option_is_gone(const char *name);
-#define OPTION_GONE "spread does nothing any more: a session stays with its worker"
 
 /* The place of O in the table, below OPTIONS_MAX; and the option there, NULL behind the last. */
 size_t option_number(const struct option_def *o);
@@ -100,7 +100,7 @@ int option_store(struct config *c, struct forward_conf *fc, const struct option_
 /* Set each option to its default, in C and in the settings that its forwards inherit. */
 void options_default(struct config *c);
 
-/* True if A and B have the same settings.  Names and addresses are not compared. */
+/* True if A and B have the same settings.  Names and listening addresses are not compared. */
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b);
 /* The first option that differs in A and B and that only a new start can change; NULL: none. */
 const struct option_def *options_fixed(const struct config *a, const struct config *b);

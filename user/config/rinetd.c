@@ -10,8 +10,8 @@
  * allow of both lists is joined: A&B.
  *
  * rinetd compares patterns with the text of an address, as culvert does (acl.h).  But at a listener
- * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: see
- * element_of().
+ * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: a pattern
+ * loses its "::ffff:".
  */
 #include "config/rinetd.h"
 
@@ -32,7 +32,6 @@
 struct reader {
 	struct config_reader *in;
 	struct config_lines top, own; /* allow and deny; OWN: of the last forward */
-	bool mapped; /* rinetd would see IPv4 clients of the last forward in IPv6 form */
 	struct acl acl; /* rules of the last forward so far */
 };
 
@@ -41,33 +40,24 @@ struct reader {
 /* Add ELEMENT to the rules of the last forward, unless earlier ones decide all its clients. */
 static void add_rule(struct reader *p, const struct option_def *o, const char *element)
 {
-	struct forward_text *t = config_last_forward(p->in);
+	struct forward_conf *fc = config_last_forward(p->in);
 	size_t n = p->acl.n;
 
 	if (acl_add(&p->acl, o->kind == KIND_ALLOW, element) == -E2BIG)
-		config_mistake_at(p->in, t->line, "more than %d rules for its clients",
+		config_mistake_at(p->in, fc->line, "more than %d rules for its clients",
 				  ACL_RULES_MAX);
 	else if (p->acl.n > n)
-		config_take(p->in, t, o, o->name, element);
+		config_take(p->in, fc, o, o->name, element);
 }
 
-/*
- * What LINE becomes: an element of acl_add(), in BUF.  If P->mapped, IPv4 clients are matched by
- * what is behind "::ffff:", and an allow that does not begin in this way is for IPv6 alone.
- */
-static const char *element_of(const struct reader *p, const struct config_line *line,
-			      char buf[ELEMENT_ROOM])
+/* What LINE becomes: an element of acl_add(), in BUF. */
+static const char *element_of(const struct config_line *line, char buf[ELEMENT_ROOM])
 {
-	const char *pattern = line->value, *and = "";
+	bool mapped = !strncasecmp(line->value, MAPPED, strlen(MAPPED)) &&
+		      strpbrk(line->value, "*?");
 
-	if (p->mapped && !strncasecmp(pattern, MAPPED, strlen(MAPPED)) && strpbrk(pattern, "*?")) {
-		pattern += strlen(MAPPED);
-		and = "&0.0.0.0/0";
-	} else if (p->mapped && line->option->kind == KIND_ALLOW && *pattern != '*' &&
-		   !strpbrk(pattern, ":/")) {
-		and = "&::/0";
-	}
-	snprintf(buf, ELEMENT_ROOM, "%.64s%s", pattern, and);
+	snprintf(buf, ELEMENT_ROOM, "%.64s%s", line->value + (mapped ? strlen(MAPPED) : 0),
+		 mapped ? "&0.0.0.0/0" : "");
 	return buf;
 }
 
@@ -77,7 +67,7 @@ static void add_all(struct reader *p, const struct config_lines *l, enum option_
 
 	for (size_t i = 0; i < l->n; i++)
 		if (l->lines[i].option->kind == kind)
-			add_rule(p, l->lines[i].option, element_of(p, &l->lines[i], element));
+			add_rule(p, l->lines[i].option, element_of(&l->lines[i], element));
 }
 
 /* Allow whom an allow of both lists matches. */
@@ -91,8 +81,7 @@ static void add_both(struct reader *p)
 
 		if (a->option->kind != KIND_ALLOW || b->option->kind != KIND_ALLOW)
 			continue;
-		snprintf(both, sizeof(both), "%s&%s", element_of(p, a, first),
-			 element_of(p, b, second));
+		snprintf(both, sizeof(both), "%s&%s", element_of(a, first), element_of(b, second));
 		add_rule(p, a->option, both);
 	}
 }
@@ -103,12 +92,8 @@ static void end_forward(struct reader *p)
 	bool top_allows = config_lines_find(&p->top, "allow");
 	bool own_allows = config_lines_find(&p->own, "allow");
 
-	if (!p->in->text->n || p->in->error || p->top.n + p->own.n == 0)
+	if (!p->in->c->n_forwards || p->in->error)
 		return;
-	if (p->mapped)
-		config_note(p->in, config_last_forward(p->in)->line, "IPv4 clients are "
-			    "::ffff:ADDRESS here: no allow of ADDRESS lets them in, as with rinetd; "
-			    "a deny of ADDRESS keeps them out");
 	add_all(p, &p->top, KIND_DENY);
 	add_all(p, &p->own, KIND_DENY);
 	if (top_allows && own_allows)
@@ -117,8 +102,6 @@ static void end_forward(struct reader *p)
 		add_all(p, top_allows ? &p->top : &p->own, KIND_ALLOW);
 	if (top_allows || own_allows) /* even if a deny covers each allow */
 		add_rule(p, option_find("deny"), "all");
-	/* even if no rule is left: those of the command line are not for it */
-	config_last_forward(p->in)->no_rules = true;
 	acl_close(&p->acl);
 	p->own.n = 0;
 }
@@ -139,7 +122,7 @@ static void take_access(struct reader *p, const struct option_def *o, const char
 		config_mistake(p->in, "\"%.64s\" is not valid, expected an address, in which ? is "
 			       "any character and * any number of them, or a prefix without host "
 			       "bits", pattern);
-	config_lines_add(p->in->text->n ? &p->own : &p->top, (struct config_line){
+	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
 		.option = o, .value = config_keep(p->in->c, "%s", pattern) });
 }
 
@@ -165,20 +148,14 @@ static void end_line(struct reader *p, char *rest)
 		config_mistake(p->in, "\"%.64s\": nothing but a comment may follow", word);
 }
 
+/* rinetd has `timeout` for UDP only. */
 static void take_option(struct reader *p, const char *name, const char *value)
 {
-	struct forward_text *t = config_last_forward(p->in);
+	bool any = !strcmp(value, "0") || !strcmp(value, "0.0.0.0") || !strcmp(value, "::");
 
-	if (!strcmp(name, "src")) {
-		bool any = !strcmp(value, "0") || !strcmp(value, "0.0.0.0") || !strcmp(value, "::");
-
-		config_take(p->in, t, option_find("source"), "src", any ? "any" : value);
-		return;
-	}
-	config_take(p->in, t, option_find("idle-timeout"), "timeout", value);
-	if (strcmp(value, "0") != 0)
-		config_note(p->in, p->in->line, "timeout ends idle TCP sessions; rinetd has it for "
-			    "UDP only");
+	if (!strcmp(name, "src"))
+		config_take(p->in, config_last_forward(p->in), option_find("source"), "src",
+			    any ? "any" : value);
 }
 
 /* TEXT is what stands between the brackets behind a rule. */
@@ -217,18 +194,16 @@ static void begin_forward(struct reader *p, char *words[4])
 	bool any = inet_pton(AF_INET6, words[0], &in6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&in6);
 	const char *listen = address_of(p, any ? "" : words[0], words[1]); /* IPv4, too */
 	const char *upstream = address_of(p, words[2], words[3]);
-	struct forward_text *t;
+	struct forward_conf *fc;
 
-	p->mapped = any || IN6_IS_ADDR_V4MAPPED(&in6);
 	/* A section's name has no brackets. */
-	t = config_add_forward(p->in, any ? config_keep(p->in->c, "*%s", listen) :
+	fc = config_begin_forward(p->in, any ? config_keep(p->in->c, "*%s", listen) :
 			       *listen == '[' ? config_keep(p->in->c, "%s:%s", words[0], words[1]) :
 						listen);
-	if (!t)
+	if (!fc)
 		return;
-	t->listen = listen;
-	t->upstream = upstream;
-	t->listen_line = t->upstream_line = p->in->line;
+	config_take(p->in, fc, option_find_key("listen", true), "listen", listen);
+	config_take(p->in, fc, option_find_key("upstream", true), "upstream", upstream);
 }
 
 /* FIRST is the first word of the line, and REST what follows. */
@@ -266,15 +241,16 @@ static void take_rule(struct reader *p, char *first, char *rest)
 /* Take REST, the name of a file that rinetd writes.  KEY is culvert's word for WORD. */
 static void take_file(struct reader *p, const char *word, const char *key, char *rest)
 {
-	char *value = rest + strspn(rest, BLANKS), *end = strchr(value + (*value == '"'), '"');
+	char *value = next_word(&rest);
+	size_t len = strlen(value);
 
-	if (*value == '"' && end) {
-		*end = '\0';
+	if (len > 1 && *value == '"' && value[len - 1] == '"') {
+		value[len - 1] = '\0';
 		value++;
-		rest = end + 1;
-	} else {
-		value = next_word(&rest);
 	}
+	if (strchr("#;", *value))
+		config_mistake(p->in, "%s: \"%.64s\" is not valid, expected the name of a file",
+			       word, value);
 	config_take(p->in, NULL, option_find(key), word, value);
 	end_line(p, rest);
 }
@@ -293,8 +269,6 @@ static void take_line(struct reader *p, char *line)
 		end_line(p, line);
 	} else if (!strcmp(word, "logfile")) {
 		take_file(p, "logfile", "session-log", line);
-		config_note(p->in, p->in->line, "logfile: culvert writes a line of JSON for each "
-			    "session");
 	} else if (!strcmp(word, "pidlogfile")) {
 		take_file(p, "pidlogfile", "pid-file", line);
 	} else if (!strcmp(word, "logcommon")) {

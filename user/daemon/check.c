@@ -40,45 +40,46 @@ static int check_machine(const struct config *c)
 
 /* --- names --- */
 
-static int check_listener(struct forward_conf *fc, const struct forward_text *t)
+static int check_listener(const struct config *c, struct forward_conf *fc)
 {
-	char at[CONFIG_PLACE_LEN], why[LOOKUP_WHY_LEN];
+	char err[1024], why[LOOKUP_WHY_LEN];
 	struct endpoint found;
 	int r;
 
 	if (fc->listen.n_addrs)
 		return 0;
 	r = endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
-	if (r)
-		return log_complain(r, "%slisten \"%.320s\": %s",
-				    config_place(t->file, t->listen_line, at), t->listen, why);
+	if (r) {
+		config_say_address(c, fc, true, why, err, sizeof(err));
+		return log_complain(r, "%s", err);
+	}
 	fc->listen.addrs = found.addrs;
 	fc->listen.n_addrs = found.n_addrs;
 	return 0;
 }
 
-static void judge_upstream(struct forward_conf *fc, const struct forward_text *t,
-			   struct upstream *u, bool answered)
+static void judge_upstream(const struct config *c, struct forward_conf *fc, struct upstream *u,
+			   bool answered)
 {
-	char at[CONFIG_PLACE_LEN];
+	char err[1024], why[LOOKUP_WHY_LEN + 64];
 	struct lookup_record record;
 
 	upstream_record(u, &record);
-	config_place(t->file, t->upstream_line, at);
-	if (!u->list->n) {
-		log_complain(0, "%swarning: upstream \"%.320s\": %s (culvert starts all the same, "
-			     "and looks again)", at, t->upstream,
-			     answered ? record.why : "no name server has answered in time");
+	if (!u->list->n)
+		snprintf(why, sizeof(why), "%s (culvert starts all the same, and looks again)",
+			 answered ? record.why : "no name server has answered in time");
+	else if (!endpoint_copy_addrs(&fc->upstream, u->list->addrs, u->list->n) &&
+		 config_feeds_itself(fc))
+		snprintf(why, sizeof(why), "one of its addresses is the listener itself, and will "
+			 "be left out");
+	else
 		return;
-	}
-	if (!endpoint_copy_addrs(&fc->upstream, u->list->addrs, u->list->n) &&
-	    check_feeds_itself(fc))
-		log_complain(0, "%swarning: upstream \"%.320s\": one of its addresses is the "
-			     "listener itself, and will be left out", at, t->upstream);
+	config_say_address(c, fc, false, why, err, sizeof(err));
+	log_complain(0, "warning: %s", err);
 }
 
 /* All at the same time. */
-static int look_up_upstreams(struct names *n, struct config *c, const struct config_text *text)
+static int look_up_upstreams(struct names *n, struct config *c)
 {
 	const struct endpoint nowhere = { .n_addrs = 0 };
 	struct upstream *us = calloc(c->n_forwards ?: 1, sizeof(*us));
@@ -93,9 +94,9 @@ static int look_up_upstreams(struct names *n, struct config *c, const struct con
 		uint64_t now = clock_ms();
 
 		if (us[i].list && names_wait(n, &us[i], now < until ? (unsigned int)(until - now) : 0))
-			judge_upstream(&c->forwards[i], &text->forwards[i], &us[i], false);
+			judge_upstream(c, &c->forwards[i], &us[i], false);
 		else if (us[i].list)
-			judge_upstream(&c->forwards[i], &text->forwards[i], &us[i], true);
+			judge_upstream(c, &c->forwards[i], &us[i], true);
 	}
 	for (size_t i = 0; us && i < c->n_forwards; i++)
 		upstream_close(&us[i]);
@@ -120,7 +121,7 @@ static void after_batch(void *arg)
 }
 
 /* As an account without privileges, since strangers answer. */
-static int check_upstreams(struct config *c, const struct config_text *text)
+static int check_upstreams(struct config *c)
 {
 	struct names *names = NULL;
 	struct account account;
@@ -137,7 +138,7 @@ static int check_upstreams(struct config *c, const struct config_text *text)
 	if (r) {
 		r = log_complain(0, "%s: warning: its host names have not been looked up", c->file);
 	} else {
-		r = look_up_upstreams(names, c, text);
+		r = look_up_upstreams(names, c);
 		loop_call(&loop, stop_loop, &loop, NAMES_PATIENCE_S * 1000);
 		pthread_join(thread, NULL);
 	}
@@ -146,48 +147,41 @@ static int check_upstreams(struct config *c, const struct config_text *text)
 	return r;
 }
 
-/* Check all listeners again, now that they have addresses. */
-static int check_listeners(const struct config *c, const struct config_text *text)
-{
-	char why[CHECK_WHY_LEN];
-	bool listen;
-
-	for (size_t i = 0; i < c->n_forwards; i++)
-		if (check_addresses(c, i, &listen, why))
-			return forward_say_wrong(-EINVAL, &text->forwards[i], listen, why);
-	return 0;
-}
-
-static int check_names(struct config *c, const struct config_text *text)
+static int check_names(struct config *c)
 {
 	bool named = false;
+	char err[1024];
 	int r = 0;
 
 	for (size_t i = 0; !r && i < c->n_forwards; i++) {
-		r = check_listener(&c->forwards[i], &text->forwards[i]);
+		r = check_listener(c, &c->forwards[i]);
 		named = named || c->forwards[i].upstream.named;
 	}
-	r = r ?: check_listeners(c, text);
-	return r || !named ? r : check_upstreams(c, text);
+	if (!r && config_check_addresses(c, err, sizeof(err)))
+		r = log_complain(-EINVAL, "%s", err);
+	return r || !named ? r : check_upstreams(c);
 }
 
-/* Read FILE as `culvert run --config FILE` would. */
-static int parse(int argc, char **argv, struct config *c, struct config_text *text)
+/* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
+static int parse(int argc, char **argv, struct config *c)
 {
 	char command[] = "run", option[] = "--config";
 	char *words[] = { command, option, argv[1], NULL };
+	int r;
 
-	text->may_be_empty = true;
-	if (argc == 2 && argv[1][0] != '-')
-		return config_parse_text(3, words, NULL, c, text);
 	memset(c, 0, sizeof(*c));
-	return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
+	if (argc != 2 || argv[1][0] == '-')
+		return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
+	r = config_parse_any(3, words, NULL, c);
+	if (!r && !c->n_forwards)
+		log_complain(0, "%s: warning: no forward here: give LISTEN UPSTREAM on the command "
+			     "line", argv[1]);
+	return r;
 }
 
 /* What has been printed must have arrived.  Returns the exit code for R. */
-static int finish(struct config *c, struct config_text *text, int r)
+static int finish(struct config *c, int r)
 {
-	config_text_close(text);
 	config_close(c);
 	if (!r && (fflush(stdout) || ferror(stdout)))
 		return log_complain(EXIT_CODE_FAILURE, "cannot write the result: %s",
@@ -197,20 +191,13 @@ static int finish(struct config *c, struct config_text *text, int r)
 
 int check_run(int argc, char **argv)
 {
-	struct config_text text = { 0 };
 	struct config c;
-	int r = parse(argc, argv, &c, &text);
+	int r = parse(argc, argv, &c) ?: check_machine(&c) ?: check_names(&c);
 
-	r = r ?: check_machine(&c);
-	r = r ?: check_names(&c, &text);
-	if (!r) {
-		config_text_say_notes(&text, argv[1]);
-		if (!c.n_forwards)
-			config_text_say_empty(argv[1]);
+	if (!r)
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
-		       c.n_forwards == 1 ? "" : "s", text.is_rinetd ? " of a rinetd.conf" : "");
-	}
-	return finish(&c, &text, r);
+		       c.n_forwards == 1 ? "" : "s", c.is_rinetd ? " of a rinetd.conf" : "");
+	return finish(&c, r);
 }
 
 void check_help(void)
@@ -231,66 +218,36 @@ void check_help(void)
 
 /* --- culvert convert --- */
 
-#define COMMENT_LEN 180
-
-/* As one line that is short enough to be read again. */
-static void write_comment(FILE *to, const char *comment)
-{
-	char text[COMMENT_LEN];
-
-	fprintf(to, "; %s\n", log_escape(comment, text, sizeof(text)));
-}
-
 static void write_lines(FILE *to, const struct config_lines *said)
 {
 	for (size_t i = 0; i < said->n; i++)
 		fprintf(to, "%s = %s\n", said->lines[i].option->name, said->lines[i].value);
 }
 
-static void write_notes(FILE *to, const struct config_lines *notes)
+void convert_write(FILE *to, const char *file, const struct config *c)
 {
-	char comment[2 * COMMENT_LEN];
+	char name[180];
 
-	for (size_t i = 0; i < notes->n; i++) {
-		snprintf(comment, sizeof(comment), "line %u: %s", notes->lines[i].line,
-			 notes->lines[i].value);
-		write_comment(to, comment);
-	}
-}
-
-void convert_write(FILE *to, const char *file, const struct config_text *text)
-{
-	char comment[2 * COMMENT_LEN];
-
-	snprintf(comment, sizeof(comment), "%.140s, as `culvert convert` reads it%s", file,
-		 text->is_rinetd ? ": a rinetd.conf" : "");
-	write_comment(to, comment);
-	write_notes(to, &text->notes);
-	if (text->said.n) {
+	fprintf(to, "; %s, as `culvert convert` reads it%s\n",
+		log_escape(file, name, sizeof(name)), c->is_rinetd ? ": a rinetd.conf" : "");
+	if (c->said.n) {
 		fputs("\n[culvert]\n", to);
-		write_lines(to, &text->said);
+		write_lines(to, &c->said);
 	}
-	for (size_t i = 0; i < text->n; i++) {
-		const struct forward_text *t = &text->forwards[i];
-
-		fprintf(to, "\n[forward %s]\nlisten = %s\nupstream = %s\n", t->name, t->listen,
-			t->upstream);
-		write_lines(to, &t->said);
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		fprintf(to, "\n[forward %s]\n", c->forwards[i].name);
+		write_lines(to, &c->forwards[i].said);
 	}
 }
 
 int convert_run(int argc, char **argv)
 {
-	struct config_text text = { 0 };
 	struct config c;
-	int r = parse(argc, argv, &c, &text);
+	int r = parse(argc, argv, &c);
 
-	if (!r) {
-		if (!text.n)
-			config_text_say_empty(argv[1]);
-		convert_write(stdout, argv[1], &text);
-	}
-	return finish(&c, &text, r);
+	if (!r)
+		convert_write(stdout, argv[1], &c);
+	return finish(&c, r);
 }
 
 void convert_help(void)
@@ -299,7 +256,7 @@ void convert_help(void)
 	     "\n"
 	     "Read a configuration file, which may be a rinetd.conf, as\n"
 	     "`culvert run --config FILE` would, and print what it says as a file with sections.\n"
-	     "Its comments are lost; what is worth knowing about the conversion is in new ones.\n"
+	     "Its comments are lost.\n"
 	     "\n"
 	     "Exit code: as of `culvert check`.");
 }

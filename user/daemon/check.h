@@ -16,7 +16,7 @@ void check_help(void);
 int convert_run(int argc, char **argv);
 void convert_help(void);
 
-/* Write TEXT, which FILE says, to TO as a file with sections; notes become comments. */
-void convert_write(FILE *to, const char *file, const struct config_text *text);
+/* Write what the file FILE says, and C has of it, to TO as a file with sections. */
+void convert_write(FILE *to, const char *file, const struct config *c);
 
 #endif

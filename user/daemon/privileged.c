@@ -321,21 +321,6 @@ static void send_text(const char *text, size_t len)
 	}
 }
 
-/* One byte more than a file may have: then the parser says that there are too many. */
-static int read_file(const char *path, char *buf, size_t *ret_len)
-{
-	FILE *f;
-	int r = config_file_open(path, &f);
-
-	if (r)
-		return r;
-	*ret_len = fread(buf, 1, CONFIG_FILE_MAX + 1, f);
-	if (ferror(f))
-		r = log_complain(-EIO, "%s: cannot be read", path);
-	fclose(f);
-	return r;
-}
-
 /* IN_USE stays; the other one that was kept gives way. */
 static void read_config(struct server *s, const struct config *in_use)
 {
@@ -347,7 +332,7 @@ static void read_config(struct server *s, const struct config *in_use)
 	int r;
 
 	log_keep_complaint(a.text, sizeof(a.text));
-	r = read_file(in_use->file, text, &from.len);
+	r = config_file_read(in_use->file, text, &from.len);
 	r = r ?: config_parse_from(s->argc, s->argv, &from, &c);
 	log_keep_complaint(NULL, 0);
 	if (r) {

@@ -191,8 +191,7 @@ static struct forward *find_before(const struct reload *r, const struct forward_
 static bool is_unchanged(const struct reload *r, struct forward *before,
 			 const struct forward_conf *fc)
 {
-	if (strcmp(before->conf->upstream.text, fc->upstream.text) != 0 ||
-	    !options_same_own(before->conf, fc) ||
+	if (!options_same_own(before->conf, fc) ||
 	    fc->listen.n_addrs != before->conf->listen.n_addrs)
 		return false;
 	for (size_t i = 0; i < fc->listen.n_addrs; i++) {

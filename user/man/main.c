@@ -111,7 +111,7 @@ static void put_options(void)
 	const struct option_def *o;
 
 	for (size_t i = 0; (o = option_at(i)); i++)
-		if (o->scope != SCOPE_FORWARD)
+		if (o->scope != SCOPE_FORWARD && o->scope != SCOPE_GONE)
 			put_option(o);
 }
 

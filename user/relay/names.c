@@ -914,7 +914,7 @@ int names_find_listeners(struct names *n, struct config *c, char *err, size_t er
 		r = look_up_listener(n, &c->forwards[i], until_ms, err, errlen);
 	}
 	if (!r && looked_up)
-		r = check_all_addresses(c, err, errlen);
+		r = config_check_addresses(c, err, errlen);
 	if (r || addr_has_ipv6())
 		return r;
 	for (size_t i = 0; i < c->n_forwards; i++)
