@@ -151,9 +151,6 @@ $(FUZZ): $(O)/%: $(O)/tests/fuzz/%.o $(fuzz_lib) $(O)/libbench.a $(O)/libculvert
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# Its loop_watch() takes the place of the event loop's.
-$(O)/fuzz_sink: LDFLAGS += -Wl,-z,muldefs
-
 fuzz-programs: $(FUZZ)
 
 # Everything again, instrumented, below $(O)/fuzz.

@@ -436,25 +436,6 @@ static void full_disk(void **state)
 	rig_stop(d);
 }
 
-/* As below the systemd unit, outside its own directories. */
-static void read_only(void **state)
-{
-	struct daemon *d;
-
-	assert_int_equal(mkdir(PLACE "/small", 0755), 0);
-	assert_int_equal(chown(PLACE "/small", NOBODY, NOBODY), 0);
-	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " SMALL "\n" FORWARD);
-	assert_int_equal(mount("culvert-test", PLACE "/small", "tmpfs",
-			       MS_NOSUID | MS_NODEV | MS_RDONLY, "mode=755,uid=65534"), 0);
-	daemon_signal(d, SIGUSR1);
-	rig_wait_log(d, "is written on: Read-only file system: under the systemd unit "
-			"/var/log/culvert can be written (LogsDirectory=), and " PLACE "/small "
-			"with ReadWritePaths= in a drop-in");
-	assert_int_equal(umount(PLACE "/small"), 0);
-	unlink(SMALL);
-	rig_stop(d);
-}
-
 /* --- a log that is not taken; what carries the sessions does not matter --- */
 
 static void directory_gone(void **state)
@@ -474,7 +455,6 @@ static void directory_gone(void **state)
 	short_session();
 	rig_wait_status(d, "session_log.lines", 2); /* into the file that has no name any more */
 	rig_wait_log(d, "cannot be opened anew, so the old file is written on: ");
-	rig_wait_log(d, "(install -d -o nobody " PLACE "/gone)");
 	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
 	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
 	daemon_signal(d, SIGUSR1);
@@ -613,7 +593,6 @@ static const struct rig_row rows[] = {
 	{ "lines", lines_of_sessions },
 	{ "rotation", rotation },
 	{ "full-disk", full_disk },
-	{ "read-only", read_only },
 	{ "directory-gone", directory_gone, true },
 	{ "directory-of-root", directory_of_root, true },
 	{ "deaf-reader", deaf_reader, true },

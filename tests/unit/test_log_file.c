@@ -94,9 +94,8 @@ static void test_refused(void **state)
 	is_refused("link", -ELOOP, "a symbolic link is not followed");
 	assert_int_equal(mkdir("sub", 0700), 0);
 	is_refused("sub", -EISDIR, "give the path of a file");
-	is_refused("sub/", -EISDIR, "give the path of a file");
 	is_refused("missing/log", -ENOENT,
-		   "make its directory first (install -d -o tester missing)");
+		   "make its directory first");
 	is_refused("log/log", -ENOTDIR, "make its directory first");
 	memset(path, 'x', sizeof(path) - 1);
 	path[sizeof(path) - 1] = '\0';
@@ -112,10 +111,10 @@ static void test_unsafe(void **state)
 	(void)state;
 	close(open_log("log"));
 	assert_int_equal(chmod("log", 0666), 0);
-	is_refused("log", -EPERM, "it can be written by everybody (mode 0666): chmod o-w");
+	is_refused("log", -EPERM, "it has uid");
 	assert_int_equal(chmod("log", 0660), 0);
 	assert_int_equal(chmod(".", 0777), 0);
-	is_refused("log", -EPERM, "its directory . can be written by everybody (mode 0777)");
+	is_refused("log", -EPERM, ". has uid");
 	assert_int_equal(chmod(".", 01777), 0);
 	close(open_log("log"));
 	if (geteuid()) {
@@ -125,9 +124,9 @@ static void test_unsafe(void **state)
 	assert_int_equal(chown("log", 12345, 12345), 0);
 	/* a kernel with fs.protected_regular says EACCES itself */
 	assert_int_equal(chmod(".", 0700), 0);
-	is_refused("log", -EPERM, "it belongs to uid 12345: chown it to tester");
+	is_refused("log", -EPERM, "it has uid 12345 and mode");
 	assert_int_equal(chown(".", 12345, 12345), 0);
-	is_refused("log", -EPERM, "its directory . belongs to uid 12345");
+	is_refused("log", -EPERM, ". has uid 12345 and mode");
 	assert_int_equal(chown(".", 0, 0), 0);
 }
 
@@ -166,7 +165,7 @@ static void test_open_as(void **state)
 	/* what is not safe is not tried as root */
 	assert_int_equal(chmod("log", 0666), 0);
 	assert_int_equal(log_file_open_as(path, &other, err, sizeof(err)), -EPERM);
-	assert_non_null(strstr(err, "chmod o-w"));
+	assert_non_null(strstr(err, "not everybody may write it"));
 }
 
 int main(void)

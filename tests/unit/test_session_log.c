@@ -235,7 +235,7 @@ static void test_refused(void **state)
 	assert_memory_equal(text + strlen("{\"time\":\""), year, 5);
 }
 
-/* A name is what the configuration says: whatever that is, the line is JSON, in UTF-8. */
+/* A name is what the configuration says: whatever that is, the line is JSON. */
 static void test_names(void **state)
 {
 	static const struct {
@@ -244,11 +244,7 @@ static void test_names(void **state)
 		{ "b\xc3\xbcro-\xe2\x82\xac-\xf0\x9f\x9a\xb0",
 		  "b\xc3\xbcro-\xe2\x82\xac-\xf0\x9f\x9a\xb0" },
 		{ "q\"uo\\te", "q\\\"uo\\\\te" },
-		{ "\x01\x7f", "\\u0001\\u007f" },
-		{ "\xff" "cut\xe2\x82", "?cut??" },
-		{ "\xc0\xaf", "??" },       /* overlong */
-		{ "\xed\xa0\x80", "???" },  /* a surrogate */
-		{ "\xc3(", "?(" },
+		{ "\x01\n", "??" },
 	};
 	struct session s = { .worker = &worker, .forward = &forward };
 	char longest[1000], want[64];
@@ -277,18 +273,18 @@ static void test_full(void **state)
 	int64_t lost;
 
 	(void)state;
-	for (unsigned int i = 0; i < 10000; i++)
+	for (unsigned int i = 0; i < 40000; i++)
 		refuse(l, i);
 	lost = figure(l, "lost");
-	assert_in_range(lost, 1, 9900);
+	assert_in_range(lost, 1, 39900);
 	assert_int_equal(session_log_start(l), 0);
-	wait_for(l, "lines", 10000 - lost);
+	wait_for(l, "lines", 40000 - lost);
 	for (unsigned int i = 0; i < 100; i++)
 		refuse(l, i);
-	wait_for(l, "lines", 10100 - lost); /* they come by themselves */
+	wait_for(l, "lines", 40100 - lost); /* they come by themselves */
 	assert_int_equal(figure(l, "lost"), lost);
 	finish();
-	assert_int_equal(lines_of("log", text), 10100 - lost);
+	assert_int_equal(lines_of("log", text), 40100 - lost);
 }
 
 static void *refuse_many(void *arg)
@@ -338,7 +334,7 @@ static void test_fifo(void **state)
 	wait_for(l, "lines", 2);
 	assert_int_equal(figure(l, "lost"), 2);
 	assert_int_equal(figure(l, "errors"), 2);
-	for (unsigned int i = 0; i < 20000; i++)
+	for (unsigned int i = 0; i < 40000; i++)
 		refuse(l, i);
 	wait_for(l, "lost", 3); /* more than the FIFO and the queue hold */
 	begun = now_ms();

@@ -2,92 +2,55 @@
 #include "base/advice.h"
 
 #include <errno.h>
+#include <stddef.h>
 
-const char *advice_listen(int error)
-{
-	switch (error) {
-	case EADDRINUSE:
-		return " (another program has it: `ss -ltnp` says which)";
-	case EADDRNOTAVAIL:
-		return " (no interface has this address: see `ip address`, or set "
-		       "net.ipv4.ip_nonlocal_bind)";
-	case EACCES:
-	case EPERM:
-		return " (a port below 1024 needs root or CAP_NET_BIND_SERVICE, a path the right "
-		       "to write its directory)";
-	case ENOENT:
-		return " (make its directory first)";
-	case EMFILE:
-	case ENFILE:
-		return " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --workers)";
-	case EAFNOSUPPORT:
-		return " (this kernel has no IPv6: give an IPv4 address, or \":PORT\")";
-	default:
-		return "";
-	}
-}
+static const struct {
+	unsigned int about;
+	int errors[3];
+	const char *text;
+} rows[] = {
+	{ ADVICE_LISTEN, { EADDRINUSE }, " (another program has it: `ss -ltnp` says which)" },
+	{ ADVICE_LISTEN, { EADDRNOTAVAIL },
+	  " (no interface has this address: see `ip address`, or set net.ipv4.ip_nonlocal_bind)" },
+	{ ADVICE_LISTEN, { EACCES, EPERM },
+	  " (a port below 1024 needs root or CAP_NET_BIND_SERVICE, a path the right to write its "
+	  "directory)" },
+	{ ADVICE_LISTEN | ADVICE_LOG_FILE, { ENOENT, ENOTDIR }, " (make its directory first)" },
+	{ ADVICE_LISTEN, { EAFNOSUPPORT },
+	  " (this kernel has no IPv6: give an IPv4 address, or \":PORT\")" },
+	{ ADVICE_CONNECT, { ECONNREFUSED }, " (nothing listens there)" },
+	{ ADVICE_CONNECT, { ETIMEDOUT },
+	  " (it has not answered within connect-timeout: is it up, does a firewall drop?)" },
+	{ ADVICE_CONNECT, { ENETUNREACH, EHOSTUNREACH }, " (see `ip route get`)" },
+	{ ADVICE_CONNECT, { EADDRNOTAVAIL },
+	  " (the source is none of this machine's addresses, or all local ports are taken: widen "
+	  "net.ipv4.ip_local_port_range)" },
+	{ ADVICE_CONNECT, { EACCES, EPERM },
+	  " (a local firewall or the permissions of the socket forbid it)" },
+	{ ADVICE_CONNECT, { ENODEV }, " (see `ip link`)" },
+	{ ADVICE_CONNECT, { ENOENT }, " (no such socket: is its server running?)" },
+	{ ADVICE_RESOURCES, { EAGAIN },
+	  " (raise RLIMIT_NPROC, TasksMax= of the unit, kernel.threads-max; or there is no room for "
+	  "a stack: see RLIMIT_AS, RLIMIT_STACK, vm.overcommit_memory; or lower --workers)" },
+	{ ADVICE_RESOURCES, { ENOMEM },
+	  " (raise RLIMIT_AS, LimitAS= or MemoryMax= of the unit, or lower --workers or "
+	  "--max-sessions)" },
+	{ ADVICE_RESOURCES | ADVICE_LISTEN, { EMFILE, ENFILE },
+	  " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --workers)" },
+	{ ADVICE_LOG_FILE, { EACCES, EPERM },
+	  " (the account that culvert becomes must be able to write the file, or to make it)" },
+	{ ADVICE_LOG_FILE, { EROFS },
+	  " (the systemd unit can write in /var/log/culvert, elsewhere with ReadWritePaths=)" },
+	{ ADVICE_LOG_FILE, { ELOOP }, " (a symbolic link is not followed)" },
+	{ ADVICE_LOG_FILE, { EISDIR, EINVAL }, " (give the path of a file, a FIFO or a terminal)" },
+	{ ADVICE_LOG_FILE, { ENXIO }, " (it has no reader yet, or is a socket)" },
+};
 
-const char *advice_connect(int error)
+const char *advice(enum advice_about about, int error)
 {
-	switch (error) {
-	case ECONNREFUSED:
-		return " (nothing listens there)";
-	case ETIMEDOUT:
-		return " (it has not answered within connect-timeout: is it up, does a firewall "
-		       "drop?)";
-	case ENETUNREACH:
-	case EHOSTUNREACH:
-		return " (see `ip route get`)";
-	case EADDRNOTAVAIL:
-		return " (the source is none of this machine's addresses, or all local ports are "
-		       "taken: widen net.ipv4.ip_local_port_range)";
-	case EACCES:
-	case EPERM:
-		return " (a local firewall or the permissions of the socket forbid it)";
-	case ENODEV:
-		return " (see `ip link`)";
-	case ENOENT:
-		return " (no such socket: is its server running?)";
-	default:
-		return "";
-	}
-}
-
-const char *advice_thread(int error)
-{
-	return error != EAGAIN ? "" :
-	       " (the account, the unit or the machine may have no more threads: raise RLIMIT_NPROC, "
-	       "TasksMax= of the unit, kernel.threads-max; or there is no room for its stack: see "
-	       "RLIMIT_AS, RLIMIT_STACK, vm.overcommit_memory; or lower --workers)";
-}
-
-const char *advice_process(int error)
-{
-	switch (error) {
-	case EAGAIN:
-		return " (the account, the unit or the machine may have no more processes: raise "
-		       "RLIMIT_NPROC, TasksMax= of the unit, kernel.threads-max)";
-	case ENOMEM:
-		return " (the kernel has no memory for one: is there a limit, such as MemoryMax= "
-		       "of the unit, or vm.overcommit_memory?)";
-	case EMFILE:
-	case ENFILE:
-		return " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit)";
-	default:
-		return "";
-	}
-}
-
-const char *advice_workers(int error)
-{
-	switch (error) {
-	case EMFILE:
-	case ENFILE:
-		return " (lower --workers, or raise RLIMIT_NOFILE, LimitNOFILE= of the unit)";
-	case ENOMEM:
-		return " (lower --workers or --max-sessions, or raise RLIMIT_AS, LimitAS= or "
-		       "MemoryMax= of the unit)";
-	default:
-		return "";
-	}
+	for (size_t i = 0; error && i < sizeof(rows) / sizeof(rows[0]); i++)
+		for (size_t k = 0; rows[i].about & about && k < 3; k++)
+			if (rows[i].errors[k] == error)
+				return rows[i].text;
+	return "";
 }

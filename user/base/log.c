@@ -133,19 +133,28 @@ static bool is_journal(void)
 	return in_journal;
 }
 
+const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN])
+{
+	time_t s = (time_t)(real_ms / 1000);
+	struct tm tm;
+
+	gmtime_r(&s, &tm);
+	/* not strftime(), which looks for /etc/localtime each time */
+	snprintf(buf, LOG_TIME_LEN, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ",
+		 tm.tm_year + 1900U, tm.tm_mon + 1U, (unsigned int)tm.tm_mday,
+		 (unsigned int)tm.tm_hour, (unsigned int)tm.tm_min, (unsigned int)tm.tm_sec,
+		 (unsigned int)(real_ms % 1000));
+	return buf;
+}
+
 static size_t write_prefix(int level, char *buf, size_t size)
 {
-	struct timespec now;
-	struct tm tm;
+	char time[LOG_TIME_LEN];
 
 	if (is_journal())
 		return (size_t)snprintf(buf, size, "<%d>", level & LOG_PRIMASK);
-	clock_gettime(CLOCK_REALTIME, &now);
-	gmtime_r(&now.tv_sec, &tm);
-	/* not strftime(), which looks for /etc/localtime each time */
-	return (size_t)snprintf(buf, size, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ %s: ",
-				tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min,
-				tm.tm_sec, now.tv_nsec / 1000000, log_level_name(level));
+	return (size_t)snprintf(buf, size, "%s %s: ", log_time(clock_real_ms(), time),
+				log_level_name(level));
 }
 
 /* Write LINE, which has a prefix of LEN bytes, MESSAGE, and NOTE, which is never cut off. */

@@ -90,6 +90,10 @@ int log_complain(int code, const char *fmt, ...) __attribute__((format(printf, 2
  */
 void log_keep_complaint(char *buf, size_t size);
 
+/* REAL_MS since 1970 as "2025-11-21T06:44:01.123Z".  Return BUF. */
+#define LOG_TIME_LEN 32
+const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN]);
+
 /*
  * Copy TEXT into BUF (SIZE bytes, at least 4) as printable ASCII on one line: every other byte
  * becomes "\n", "\t" or "\xNN".  A text that does not fit ends in "...".  Escaping twice changes

@@ -13,9 +13,11 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/advice.h"
 #include "base/syscalls_needed.h"
 
 #define FILE_MODE 0640
@@ -28,112 +30,70 @@ SYSCALLS_NEEDED(
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)), /* fstat(2) */
 	SYSCALL(fstat));
 
-/* Write the directory of PATH into DIR; return the name of the file, or NULL if PATH has none. */
-static const char *take_apart(const char *path, char dir[PATH_MAX])
+/* Explain -ERROR in ERR.  Return it. */
+static int fail(int error, char *err, size_t errlen)
 {
-	const char *slash = strrchr(path, '/');
-	size_t len = slash ? (size_t)(slash - path) : 0;
-
-	if (len >= PATH_MAX)
-		return NULL;
-	snprintf(dir, PATH_MAX, "%.*s", (int)len, path);
-	if (!len)
-		strcpy(dir, slash ? "/" : ".");
-	return slash ? slash + 1 : path;
+	snprintf(err, errlen, "%s%s", strerror(error), advice(ADVICE_LOG_FILE, error));
+	return -error;
 }
 
-/* Explain why opening a file in DIR has failed with R.  Return R. */
-static int explain(int r, const char *dir, const struct account *a, char *err, size_t errlen)
+/*
+ * Refuse FD, which is WHAT, if it is no directory, file, FIFO or device, or if another account than
+ * root, A and the caller could replace it or has prepared it.
+ */
+static int check(int fd, const char *what, const struct account *a, char *err, size_t errlen)
 {
-	size_t n = (size_t)snprintf(err, errlen, "%s", strerror(-r));
+	struct stat st;
+	bool sticky;
 
-	if (n >= errlen)
-		return r;
-	err += n;
-	errlen -= n;
-	if (r == -ENOENT || r == -ENOTDIR)
-		snprintf(err, errlen, ": make its directory first (install -d -o %s %s)", a->name,
-			 dir);
-	else if (r == -EACCES || r == -EPERM)
-		snprintf(err, errlen, ": the account %s must be able to write the file, or to make "
-			 "it in %s", a->name, dir);
-	else if (r == -EROFS)
-		snprintf(err, errlen, ": under the systemd unit /var/log/culvert can be written "
-			 "(LogsDirectory=), and %s with ReadWritePaths= in a drop-in", dir);
-	else if (r == -ELOOP)
-		snprintf(err, errlen, ": a symbolic link is not followed, give the path of the "
-			 "file itself");
-	else if (r == -EISDIR || r == -EINVAL)
-		snprintf(err, errlen, ": give the path of a file, a FIFO or a terminal");
-	else if (r == -ENXIO)
-		snprintf(err, errlen, ": it has no reader yet, or is a socket");
+	if (fstat(fd, &st))
+		return fail(errno, err, errlen);
+	if (S_ISCHR(st.st_mode))
+		return 0;
+	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
+		return fail(EINVAL, err, errlen);
+	sticky = S_ISDIR(st.st_mode) && st.st_mode & S_ISVTX;
+	if ((st.st_uid == 0 || st.st_uid == a->uid || st.st_uid == geteuid()) &&
+	    (sticky || !(st.st_mode & S_IWOTH)))
+		return 0;
+	snprintf(err, errlen, "%s has uid %u and mode %04o: it must belong to root or %s, and not "
+		 "everybody may write it", what, (unsigned int)st.st_uid,
+		 (unsigned int)st.st_mode & 07777, a->name);
+	return -EPERM;
+}
+
+/* Open the directory of PATH; *RET_NAME is the file's name in it. */
+static int open_directory(const char *path, const char **ret_name, const struct account *a,
+			  char *err, size_t errlen)
+{
+	const char *slash = strrchr(path, '/');
+	char dir[PATH_MAX];
+	int fd, r;
+
+	*ret_name = slash ? slash + 1 : path;
+	if (*ret_name - path >= PATH_MAX)
+		return fail(ENAMETOOLONG, err, errlen);
+	snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(*ret_name - path) : 1, slash ? path : ".");
+	fd = open(dir, DIRECTORY_FLAGS);
+	if (fd < 0)
+		return fail(errno, err, errlen);
+	r = check(fd, dir, a, err, errlen);
+	if (!r)
+		return fd;
+	close(fd);
 	return r;
 }
 
-/* Refuse what another account could replace or has prepared.  WHAT begins the message. */
-static int check_owner(const struct stat *st, const char *what, const struct account *a, char *err,
-		       size_t errlen)
+int log_file_open(const char *path, const struct account *a, char *err, size_t errlen)
 {
-	bool sticky = S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX;
+	const char *name;
+	int dir = open_directory(path, &name, a, err, errlen), fd, r;
 
-	if (st->st_uid != 0 && st->st_uid != a->uid && st->st_uid != geteuid()) {
-		snprintf(err, errlen, "%s belongs to uid %u: chown it to %s", what,
-			 (unsigned int)st->st_uid, a->name);
-		return -EPERM;
-	}
-	if (st->st_mode & S_IWOTH && !sticky) {
-		snprintf(err, errlen, "%s can be written by everybody (mode %04o): chmod o-w", what,
-			 (unsigned int)st->st_mode & 07777);
-		return -EPERM;
-	}
-	return 0;
-}
-
-static int check_directory(int fd, const char *dir, const struct account *a, char *err,
-			   size_t errlen)
-{
-	char what[PATH_MAX + 32];
-	struct stat st;
-
-	if (fstat(fd, &st))
-		return explain(-errno, dir, a, err, errlen);
-	snprintf(what, sizeof(what), "its directory %s", dir);
-	return check_owner(&st, what, a, err, errlen);
-}
-
-static int check_file(int fd, const char *dir, const struct account *a, char *err, size_t errlen)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		return explain(-errno, dir, a, err, errlen);
-	if (S_ISCHR(st.st_mode))
-		return 0;
-	if (!S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
-		return explain(-EINVAL, dir, a, err, errlen);
-	return check_owner(&st, "it", a, err, errlen);
-}
-
-int log_file_open(const char *path, const struct account *account, char *err, size_t errlen)
-{
-	char dir[PATH_MAX] = "?";
-	const char *name = take_apart(path, dir);
-	int dir_fd, fd, r;
-
-	if (!name || !*name)
-		return explain(name ? -EISDIR : -ENAMETOOLONG, dir, account, err, errlen);
-	dir_fd = open(dir, DIRECTORY_FLAGS);
-	if (dir_fd < 0)
-		return explain(-errno, dir, account, err, errlen);
-	r = check_directory(dir_fd, dir, account, err, errlen);
-	if (r) {
-		close(dir_fd);
-		return r;
-	}
-	fd = openat(dir_fd, name, FILE_FLAGS, FILE_MODE);
-	r = fd < 0 ? explain(-errno, dir, account, err, errlen) :
-		     check_file(fd, dir, account, err, errlen);
-	close(dir_fd);
+	if (dir < 0)
+		return dir;
+	fd = openat(dir, name, FILE_FLAGS, FILE_MODE);
+	r = fd < 0 ? fail(errno, err, errlen) : check(fd, "it", a, err, errlen);
+	close(dir);
 	if (!r)
 		return fd;
 	if (fd >= 0)
@@ -141,48 +101,34 @@ int log_file_open(const char *path, const struct account *account, char *err, si
 	return r;
 }
 
-int log_file_check(const char *path, const struct account *account, char *err, size_t errlen)
+int log_file_check(const char *path, const struct account *a, char *err, size_t errlen)
 {
-	char dir[PATH_MAX] = "?";
-	const char *name = take_apart(path, dir);
-	struct stat st;
-	int r = 0;
+	const char *name;
+	int dir = open_directory(path, &name, a, err, errlen);
 
-	if (!name)
-		r = -ENAMETOOLONG;
-	else if (stat(dir, &st))
-		r = -errno;
-	else if (!S_ISDIR(st.st_mode))
-		r = -ENOTDIR;
-	else if (!lstat(path, &st))
-		r = S_ISDIR(st.st_mode) ? -EISDIR : S_ISLNK(st.st_mode) ? -ELOOP : 0;
+	if (dir >= 0)
+		close(dir);
 	/* the account that asks may see less than the account that culvert becomes */
-	return !r || r == -EACCES ? 0 : explain(r, dir, account, err, errlen);
+	return dir >= 0 || dir == -EACCES ? 0 : dir;
 }
 
-int log_file_open_as(const char *path, const struct account *account, char *err, size_t errlen)
+int log_file_open_as(const char *path, const struct account *a, char *err, size_t errlen)
 {
 	struct stat st;
 	bool existed;
 	int fd;
 
-	if (geteuid())
-		return log_file_open(path, account, err, errlen);
-	if (setegid(account->gid) || seteuid(account->uid)) {
-		snprintf(err, errlen, "cannot act as the account %s: %m", account->name);
-		return -EPERM;
-	}
-	fd = log_file_open(path, account, err, errlen);
-	if (seteuid(0) || setegid(0)) {
-		snprintf(err, errlen, "cannot be root again: %m");
-		return -EPERM;
-	}
-	if (fd != -EACCES)
+	setfsgid(a->gid);
+	setfsuid(a->uid);
+	fd = log_file_open(path, a, err, errlen);
+	setfsuid(geteuid());
+	setfsgid(getegid());
+	if (fd != -EACCES || geteuid())
 		return fd;
 	existed = !lstat(path, &st);
-	fd = log_file_open(path, account, err, errlen);
-	if (fd >= 0 && !existed && fchown(fd, account->uid, account->gid)) {
-		snprintf(err, errlen, "cannot be given to the account %s: %m", account->name);
+	fd = log_file_open(path, a, err, errlen);
+	if (fd >= 0 && !existed && fchown(fd, a->uid, a->gid)) {
+		snprintf(err, errlen, "cannot be given to the account %s: %m", a->name);
 		close(fd);
 		return -EPERM;
 	}

@@ -93,7 +93,7 @@ static struct json_object *answer(void *arg, const struct command_request *req,
 static int no_thread(const char *which, int r)
 {
 	return log_failure(EXIT_CODE_FAILURE, "cannot start %s: %s%s", which, strerror(-r),
-			   advice_thread(-r));
+			   advice(ADVICE_RESOURCES, -r));
 }
 
 static int make_sockets(void *arg, uint32_t generation, size_t forward, int family, unsigned int n,
@@ -140,7 +140,7 @@ static int start_threads(struct daemon *d)
 
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot make the workers: %s%s",
-				   strerror(-r), advice_workers(-r));
+				   strerror(-r), advice(ADVICE_RESOURCES, -r));
 	r = threads_start(&d->threads);
 	return r ? no_thread("the thread of a worker", r) : 0;
 }

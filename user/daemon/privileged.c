@@ -396,7 +396,7 @@ static void make_listeners(const struct privileged_request *q, const struct forw
 		send_answer(&a, fds, q->count);
 		return;
 	}
-	snprintf(why, sizeof(why), "%s%s", strerror(-r), advice_listen(-r));
+	snprintf(why, sizeof(why), "%s%s", strerror(-r), advice(ADVICE_LISTEN, -r));
 	refuse(-r, why);
 }
 

@@ -74,7 +74,7 @@ static int first_word(struct privileged *p, char *err, size_t errlen)
 static int cannot_start(int error, char *err, size_t errlen)
 {
 	snprintf(err, errlen, "cannot start the privileged process: %s%s", strerror(-error),
-		 advice_process(-error));
+		 advice(ADVICE_RESOURCES, -error));
 	return error;
 }
 

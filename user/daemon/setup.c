@@ -199,12 +199,12 @@ static int open_session_log(struct setup *s)
 		.path = s->config.session_log, .account = s->account,
 		.sessions = s->config.max_sessions,
 	};
-	char err[512], at[CONFIG_PLACE_LEN];
+	char err[512] = "cannot be duplicated", at[CONFIG_PLACE_LEN];
 
 	if (!conf.path || !session_log_open(&conf, &s->shared.session_log, err, sizeof(err)))
 		return 0;
-	return log_failure(EXIT_CODE_USAGE, "%s%s",
-			   config_option_place(&s->config, "session-log", at), err);
+	return log_failure(EXIT_CODE_USAGE, "%ssession log %s: %s",
+			   config_option_place(&s->config, "session-log", at), conf.path, err);
 }
 
 static int open_names(struct setup *s)

@@ -137,7 +137,7 @@ static void try_behaviours(struct kernel *kernel, struct results *results)
 		try_each(kernel, results);
 	if (pid < 0)
 		snprintf(results->why, sizeof(results->why), "cannot start a process for it: %s%s",
-			 strerror(errno), advice_process(errno));
+			 strerror(errno), advice(ADVICE_RESOURCES, errno));
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	describe_end(status, results->why, sizeof(results->why));

@@ -445,7 +445,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
 		    (unsigned long long)s->id, forward_name(forward_of(s)),
 		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
-		    error_text(error), advice_connect(error));
+		    error_text(error), advice(ADVICE_CONNECT, error));
 	if (c->begun < s->addrs->n || c->running)
 		return;
 	s->upstream = *index_of(s, i); /* for the session log */

@@ -471,7 +471,7 @@ static int get_sockets(struct listening *l, const struct listening_maker *by,
 		return by->make(by->arg, &l->addr, joins, n, fds, err, errlen);
 	r = listener_sockets(fc, &l->addr, joins, n, fds);
 	if (r)
-		snprintf(err, errlen, "%s%s", strerror(-r), advice_listen(-r));
+		snprintf(err, errlen, "%s%s", strerror(-r), advice(ADVICE_LISTEN, -r));
 	return r;
 }
 
