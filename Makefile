@@ -67,8 +67,8 @@ FLOW   := $(flow_src:%.c=$(O)/%)
 FUZZ   := $(fuzz_src:tests/fuzz/%.c=$(O)/%)
 faults_src := $(wildcard tests/faults/test_*.c)
 FAULT_TESTS := $(faults_src:%.c=$(O)/%)
-FAULTS := $(FAULT_TESTS) $(O)/tests/faults/soak_peer $(O)/tests/faults/libculvert_faults.so
-faults_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(faults_src) $(FBPF_SRC) tests/faults/soak_peer.c tests/faults/interpose.c,$(wildcard tests/faults/*.c)))
+FAULTS := $(FAULT_TESTS) $(O)/tests/faults/libculvert_faults.so
+faults_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(faults_src) $(FBPF_SRC) tests/faults/interpose.c,$(wildcard tests/faults/*.c)))
 kernel_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(kernel_src) $(KBPF_SRC),$(wildcard tests/kernel/*.c)))
 fuzz_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(fuzz_src),$(wildcard tests/fuzz/*.c)))
 flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/flow/*.c)))
@@ -173,10 +173,6 @@ $(RUN_UNIT): run/%: %
 	$(Q)$<
 
 $(FAULT_TESTS): $(O)/%: $(O)/%.o $(faults_lib) $(flow_lib) $(O)/libculvert.a
-	$(call say,LINK,$@)
-	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-
-$(O)/tests/faults/soak_peer: $(O)/tests/faults/soak_peer.o $(flow_lib) $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 

@@ -53,7 +53,7 @@ class Site:
     def __init__(self, lab, programs):
         self.lab = lab
         self.bench = os.path.abspath(os.path.join(programs, "culvert-bench"))
-        self.peer = os.path.abspath(os.path.join(programs, "tests/faults/soak_peer"))
+        self.peer = os.path.abspath(os.path.join(programs, "tests/flow/test_torture"))
         self.big_digest = lab.start_nginx(BIG_SIZE)
         self.small_digests = [sha256_of_file(lab.path(f"www/small/{number}"))
                               for number in range(SMALL_FILES)]
@@ -270,8 +270,9 @@ class Load:
     def run_peers_once(self, seconds):
         self.seed += 1
         peer = self.start("relay", self.site.peer, "--connect", f"127.0.0.1:{PEER}", "--listen",
-                          f"127.0.0.1:{PEER_PORT}", "--seconds", f"{seconds:.1f}", "--seed",
-                          str(self.seed), stdout=subprocess.PIPE)
+                          f"127.0.0.1:{PEER_PORT}", "--minutes", f"{seconds / 60:.4f}",
+                          "--concurrency", "24", "--seed", str(self.seed),
+                          stdout=subprocess.PIPE)
         with peer.stdout:
             text = peer.stdout.read()
         code = self.end(peer, PATIENCE)
@@ -280,16 +281,17 @@ class Load:
         try:
             report = json.loads(text)
         except ValueError:
-            self.complain("failed", f"soak_peer ended with {code}: {tail(peer.log).strip()}")
+            self.complain("failed", f"test_torture ended with {code}: {tail(peer.log).strip()}")
             return
         self.count("peer_runs")
-        for name in ("sessions", "bytes", "resets", "strangers"):
+        self.count("peer_resets", report["reset_by_daemon"])
+        for name in ("sessions", "bytes", "strangers"):
             self.count(f"peer_{name}", report[name])
         for kind, number in (("wrong", report["wrong"] + report["extra"]),
                              ("truncated", report["truncated"]), ("stalled", report["stalls"]),
                              ("failed", report["failed"])):
             if number:
-                self.complain(kind, f"soak_peer, seed {self.seed}: {report}:\n{tail(peer.log)}")
+                self.complain(kind, f"test_torture, seed {self.seed}: {report}:\n{tail(peer.log)}")
 
     def run_iperf3(self):
         """Load without verification: only that it goes on."""

@@ -2,7 +2,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -77,7 +76,7 @@ static const struct script {
 
 static struct lane {
 	char listen[100], upstream[100];
-	char between[100]; /* PROXY: where the first forward leads to */
+	char between[100]; /* PROXY: where the first forward leads to; RACE: a black hole */
 	char name[100];    /* RACE: of the upstream */
 	int listen_fd;
 	struct peer client, server;
@@ -98,29 +97,12 @@ static void name_addresses(struct lane *l, size_t i, enum kind kind)
 	snprintf(l->upstream, sizeof(l->upstream), "127.0.0.1:%zu", 9100 + i);
 	snprintf(l->between, sizeof(l->between), "127.0.0.1:%zu", 9200 + i);
 	snprintf(l->name, sizeof(l->name), "race.test:%zu", 9100 + i);
+	if (kind == RACE)
+		snprintf(l->between, sizeof(l->between), "[::1]:%zu", 9100 + i);
 	if (kind == UNIX_LISTENER)
 		snprintf(l->listen, sizeof(l->listen), "unix:%s/in-%zu.sock", env_dir(), i);
 	if (kind == UNIX_UPSTREAM)
 		snprintf(l->upstream, sizeof(l->upstream), "unix:%s/up-%zu.sock", env_dir(), i);
-}
-
-/* With a full backlog the kernel drops every SYN. */
-static int make_black_hole(size_t i)
-{
-	char address[100];
-	struct sockaddr_storage a;
-	socklen_t len;
-	int fd;
-
-	snprintf(address, sizeof(address), "[::1]:%zu", 9100 + i);
-	fd = net_listen(address, 0);
-	if (fd < 0 || net_addr(address, &a, &len))
-		return -1;
-	for (int k = 0; k < 3; k++) { /* they stay until this program ends */
-		fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-		(void)connect(fd, (struct sockaddr *)&a, len); /* EINPROGRESS */
-	}
-	return 0;
 }
 
 /*
@@ -155,7 +137,7 @@ int lanes_open(void)
 		if (scripts[i].kind == REFUSED)
 			continue;
 		/* without IPv6 there is no race, and the second address is served at once */
-		if (scripts[i].kind == RACE && env_has_ipv6() && make_black_hole(i)) {
+		if (scripts[i].kind == RACE && env_has_ipv6() && net_black_hole(l->between)) {
 			perror("[::1]");
 			return -1;
 		}
@@ -169,38 +151,22 @@ int lanes_open(void)
 	return 0;
 }
 
-int lanes_arguments(const char **args, int most)
-{
-	int n = 0;
-
-	for (size_t i = 0; i < LANES && n + 2 < most; i++) {
-		if (scripts[i].kind == PROXY || scripts[i].kind == RACE ||
-		    scripts[i].kind == MARKED)
-			continue;
-		args[n++] = lanes[i].listen;
-		args[n++] = lanes[i].upstream;
-		if (scripts[i].kind == UNIX_LISTENER) /* perhaps left by a daemon that was killed */
-			unlink(lanes[i].listen + strlen("unix:"));
-	}
-	args[n] = NULL;
-	return n;
-}
-
 void lanes_configuration(FILE *f)
 {
-	for (size_t i = 0; i < LANES; i++)
-		if (scripts[i].kind == RACE)
-			fprintf(f, "[forward race-%zu]\nlisten = %s\nupstream = %s\n", i,
-				lanes[i].listen, lanes[i].name);
-		else if (scripts[i].kind == MARKED)
-			fprintf(f, "[forward marked-%zu]\nlisten = %s\nupstream = %s\nmark = 77\n",
-				i, lanes[i].listen, lanes[i].upstream);
-		else if (scripts[i].kind == PROXY)
-			fprintf(f, "[forward out-%zu]\nlisten = %s\nupstream = %s\n"
-				"proxy-protocol = send-v2\n"
-				"[forward in-%zu]\nlisten = %s\nupstream = %s\n"
-				"proxy-protocol = receive\n", i, lanes[i].listen, lanes[i].between,
-				i, lanes[i].between, lanes[i].upstream);
+	for (size_t i = 0; i < LANES; i++) {
+		const struct lane *l = &lanes[i];
+		enum kind kind = scripts[i].kind;
+
+		fprintf(f, "[forward lane-%zu]\nlisten = %s\nupstream = %s\n%s", i, l->listen,
+			kind == PROXY ? l->between : kind == RACE ? l->name : l->upstream,
+			kind == PROXY ? "proxy-protocol = send-v2\n" :
+			kind == MARKED ? "mark = 77\n" : "");
+		if (kind == PROXY)
+			fprintf(f, "[forward in-%zu]\nlisten = %s\nupstream = %s\n"
+				"proxy-protocol = receive\n", i, l->between, l->upstream);
+		if (kind == UNIX_LISTENER) /* perhaps left by a daemon that was killed */
+			unlink(l->listen + strlen("unix:"));
+	}
 }
 
 void lanes_many_marked(bool many)
@@ -229,21 +195,12 @@ void lanes_drain(void)
 
 static void start_session(struct lane *l, const struct script *s)
 {
-	struct sockaddr_storage ss;
-	socklen_t len;
-	int r = net_addr(l->listen, &ss, &len);
+	int r = peer_pair(&l->client, &l->server, l->listen, l->listen_fd, 1, ++connections);
 
-	r = r < 0 ? r : peer_init(&l->client, "client", (struct sockaddr *)&ss, len);
-	pattern_init(&l->client.tx, 1, ++connections, PATTERN_TO_SERVER);
-	pattern_init(&l->client.rx, 1, connections, PATTERN_TO_CLIENT);
 	keep_alive(l->client.fd);
 	peer_script(&l->client, s->client);
 	if (r < 0)
 		peer_fail(&l->client, PEER_FAILED, "%s: %s", l->listen, strerror(-r));
-	peer_init(&l->server, "server", NULL, 0);
-	l->server.listen_fd = l->listen_fd;
-	l->server.rx = l->client.tx;
-	l->server.tx = l->client.rx;
 	if (s->server)
 		peer_script(&l->server, s->server);
 	else
@@ -289,20 +246,12 @@ static void excuse_unix(struct lane *l, enum kind kind)
 static void judge(struct lane *l, enum kind kind, struct batch *b)
 {
 	const struct peer *worse = l->culprit;
-	static const size_t counters[] = {
-		[PEER_RESET] = offsetof(struct batch, resets),
-		[PEER_WRONG] = offsetof(struct batch, wrong),
-		[PEER_TRUNCATED] = offsetof(struct batch, truncated),
-		[PEER_EXTRA] = offsetof(struct batch, extra),
-		[PEER_STALLED] = offsetof(struct batch, stuck),
-		[PEER_FAILED] = offsetof(struct batch, failed),
-	};
 
 	l->running = false;
 	b->sessions++;
 	if (!worse)
 		return;
-	++*(unsigned int *)((char *)b + counters[worse->result]);
+	b->results[worse->result]++;
 	b->resets_marked += worse->result == PEER_RESET && kind == MARKED;
 	if (worse->result != PEER_RESET || !b->why[0])
 		peer_describe(worse, b->why, sizeof(b->why));
@@ -337,6 +286,18 @@ static void run_lane(struct lane *l, const struct script *s, int64_t now, struct
 }
 
 /* --- all of them --- */
+
+enum peer_result lanes_fault(const struct batch *b)
+{
+	static const enum peer_result faults[] = {
+		PEER_WRONG, PEER_EXTRA, PEER_TRUNCATED, PEER_STALLED, PEER_FAILED,
+	};
+
+	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
+		if (b->results[faults[i]])
+			return faults[i];
+	return PEER_DONE;
+}
 
 static void wait_for_any(int64_t now)
 {
@@ -381,5 +342,5 @@ bool lanes_run(void (*tick)(void *arg), void *arg, struct batch *ret)
 		if (running)
 			wait_for_any(now);
 	}
-	return !ret->wrong && !ret->truncated && !ret->extra && !ret->stuck && !ret->failed;
+	return lanes_fault(ret) == PEER_DONE;
 }

@@ -16,7 +16,6 @@
 #define IDLE_MS 12000
 /* How long the first look-up of a name may take while nothing is disturbed yet. */
 #define NAMES_MS 30000
-#define MOST_ARGUMENTS 90
 
 int rig_errors(struct rig *rig, int64_t *ret)
 {
@@ -92,9 +91,8 @@ static int await_names(struct rig *rig)
 
 int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options)
 {
-	const char *args[MOST_ARGUMENTS] = { "--workers",      "2",    "--soft-limit",      "100K",
-					     "--hard-limit", "200K", "--connect-timeout", "10",
-					     "--config" };
+	const char *args[21] = { "--workers", "2", "--soft-limit", "100K", "--hard-limit", "200K",
+				 "--connect-timeout", "10", "--config" };
 	struct daemon_conf conf = { .culvert = culvert, .engine = engine, .args = args };
 	char why[1000] = "", path[128];
 	int64_t errors;
@@ -107,7 +105,6 @@ int rig_start(struct rig *rig, const char *culvert, const char *engine, const ch
 	args[n++] = path;
 	while (options && *options && n < 20)
 		args[n++] = *options++;
-	lanes_arguments(args + n, MOST_ARGUMENTS - n);
 	r = daemon_start(&conf, &rig->d, why, sizeof(why));
 	if (!r) {
 		r = rig_errors(rig, &errors) ?: await_names(rig);

@@ -218,25 +218,20 @@ static bool is_harmless(const struct injection *in)
 static const char *broken_by(const struct injection *in, const struct outcome *out)
 {
 	const struct batch *b = &out->batch;
+	unsigned int resets = b->results[PEER_RESET];
 
-	if (b->wrong || b->extra)
-		return "wrong bytes";
-	if (b->truncated)
-		return "a stream cut off";
-	if (b->stuck)
-		return "a session is stuck";
-	if (b->failed)
-		return "a session failed";
+	if (lanes_fault(b) != PEER_DONE)
+		return peer_result_name(lanes_fault(b));
 	if (!out->clean)
 		return "not as before";
 	if (in->at->after)
 		return NULL; /* two faults at once may cost more than one session */
-	if (b->resets && is_harmless(in))
+	if (resets && is_harmless(in))
 		return "a reset for nothing";
-	if (is_privileged(in->at) ? b->resets > b->resets_marked :
-					  b->resets > 1 && in->mode == MODE_ONCE)
+	if (is_privileged(in->at) ? resets > b->resets_marked :
+					  resets > 1 && in->mode == MODE_ONCE)
 		return "other sessions were touched";
-	if (b->resets > out->errors)
+	if (resets > out->errors)
 		return "a reset that no counter shows";
 	return NULL;
 }
@@ -496,7 +491,7 @@ static void run_batch(struct sweep *s, struct outcome *out)
 	s->armed_until = s->trigger_until = 0;
 	out->hits = atomic_load(&s->page->arms[0].hits);
 	s->sessions += out->batch.sessions;
-	s->resets += out->batch.resets;
+	s->resets += out->batch.results[PEER_RESET];
 	disarm(s, 0);
 	disarm(s, 1);
 	out->clean = rig_clean(&s->rig, why, sizeof(why));
@@ -539,7 +534,7 @@ static int inject(struct sweep *s, const struct injection *in, uint32_t *ret_hit
 		fprintf(stderr, "%s %-8s %s: %s, %s: hits %u, resets %u%s%s%s%s\n",
 			fault ? "FAIL" : "ok  ", opt.engine, k->name,
 			error_name(in->error), modes[in->mode], out.hits,
-			out.batch.resets, fault ? ": " : "", fault ?: "", fault ? ": " : "",
+			out.batch.results[PEER_RESET], fault ? ": " : "", fault ?: "", fault ? ": " : "",
 			fault ? out.why : "");
 	if (!fault && (r || !may_end_privileged(in)))
 		return r;
@@ -616,7 +611,7 @@ static int warm_up(struct sweep *s)
 		at_start[i] = atomic_load(&s->page->sites[i].calls);
 	for (int i = 0; !r && i < WARM_BATCHES; i++) {
 		run_batch(s, &out);
-		if (out.batch.resets || !out.clean || out.why[0])
+		if (out.batch.results[PEER_RESET] || !out.clean || out.why[0])
 			r = -EIO;
 	}
 	if (r)

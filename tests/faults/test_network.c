@@ -57,8 +57,8 @@ static int run_batch(struct net_case *c, bool resets)
 	bool right = lanes_run(NULL, NULL, &b);
 
 	c->sessions += b.sessions;
-	c->resets += b.resets;
-	return right && (resets || !b.resets) ? 0 : net_fail(c, "%s", b.why);
+	c->resets += b.results[PEER_RESET];
+	return right && (resets || !b.results[PEER_RESET]) ? 0 : net_fail(c, "%s", b.why);
 }
 
 static int run_batches(struct net_case *c, bool resets)
@@ -323,23 +323,14 @@ static int crowd_tick(void *arg)
 static int run_crowd(struct net_case *c, struct peer *ends, struct peer **all)
 {
 	struct crowd crowd = { .c = c, .ends = ends };
-	struct sockaddr_storage ss;
 	char why[1000];
-	socklen_t len;
 	int r;
 
-	net_addr("127.0.0.1:9000", &ss, &len);
 	for (int i = 0; i < CROWD; i++) {
 		struct peer *client = &ends[2 * i], *server = &ends[2 * i + 1];
 
-		peer_init(client, "client", (struct sockaddr *)&ss, len);
-		peer_init(server, "server", NULL, 0);
-		server->listen_fd = lanes_listener(0);
 		/* any server may meet any client: all have the same bytes */
-		pattern_init(&client->tx, 3, 1, PATTERN_TO_SERVER);
-		pattern_init(&client->rx, 3, 1, PATTERN_TO_CLIENT);
-		server->rx = client->tx;
-		server->tx = client->rx;
+		peer_pair(client, server, "127.0.0.1:9000", lanes_listener(0), 3, 1);
 		peer_script(client, "nd rb8K G40:64:64 T B" CROWD_BYTES ":" CROWD_BYTES " F E");
 		peer_script(server, "A nd rb8K H40:64:64 T B" CROWD_BYTES ":" CROWD_BYTES " E F");
 		client->hook = wait_for_stop;

@@ -29,42 +29,19 @@
 #define FILL_HIDDEN (128 << 10) /* ... below the soft limit, yet too much to drain again */
 #define SOCKET_BUFFER "256K" /* of our own ends, so that they weigh the same under every engine */
 #define READ_MS 30000
-#define TOO_MUCH (4LL << 30) /* grown by so much, it is not bounded: spare the machine */
 
-/* Memory of the whole machine, bytes. */
-struct kmem {
-	int64_t used;      /* neither free nor page cache nor reclaimable slab */
-	int64_t slab;      /* unreclaimable slab */
-};
-
-static int64_t meminfo(const char *text, const char *key)
+/* Unreclaimable slab of the whole machine, in bytes. */
+static int64_t slab_read(void)
 {
-	const char *p = strstr(text, key);
+	FILE *f = fopen("/proc/meminfo", "re");
+	long long kib = 0;
+	char line[128];
 
-	return p ? atoll(p + strlen(key)) * 1024 : 0;
-}
-
-static void read_text(const char *path, char *buf, size_t len)
-{
-	FILE *f = fopen(path, "re");
-	size_t n = f ? fread(buf, 1, len - 1, f) : 0;
-
-	buf[n] = '\0';
+	while (f && fgets(line, sizeof(line), f) && sscanf(line, "SUnreclaim: %lld", &kib) != 1)
+		;
 	if (f)
 		fclose(f);
-}
-
-static struct kmem kmem_read(void)
-{
-	char text[8192];
-	struct kmem m;
-
-	read_text("/proc/meminfo", text, sizeof(text));
-	m.used = meminfo(text, "MemTotal:") - meminfo(text, "MemFree:") -
-		 meminfo(text, "\nBuffers:") - meminfo(text, "\nCached:") -
-		 meminfo(text, "SReclaimable:");
-	m.slab = meminfo(text, "SUnreclaim:");
-	return m;
+	return kib * 1024;
 }
 
 /*
@@ -114,7 +91,7 @@ struct run {
 	int64_t hidden[MEMORY_PAIRS];
 	int64_t start, next_look;
 	bool stopped;
-	struct kmem before;
+	int64_t slab_before;
 	struct memory_result *ret;
 };
 
@@ -269,18 +246,6 @@ static int run_peers(struct run *run, int64_t now)
 	return 0;
 }
 
-/* Looked at now and then: 0, or -1 if memory has no bound. */
-static int look_at_memory(struct run *run)
-{
-	int64_t grown = kmem_read().used - run->before.used;
-
-	if (grown <= TOO_MUCH)
-		return 0;
-	snprintf(run->ret->why, sizeof(run->ret->why), "memory has grown by %lld MiB so far",
-		 (long long)(grown >> 20));
-	return -1;
-}
-
 static void stop_daemon(struct run *run, bool middle)
 {
 	const struct memory_variant *v = run->variant;
@@ -297,7 +262,6 @@ static int send_all(struct run *run)
 	const struct memory_variant *v = run->variant;
 	int64_t middle = (int64_t)(run->conf->seconds * 500), now;
 	bool filling = v->one_byte && strcmp(run->conf->engine, "copy") != 0;
-	int rounds = 0;
 
 	while ((now = now_ms()) < run->start + 2 * middle || filling) {
 		stop_daemon(run, now - run->start > middle);
@@ -305,7 +269,7 @@ static int send_all(struct run *run)
 			filling = false;
 			run->start = now;
 		}
-		if (run_peers(run, now) || (!(rounds++ % 64) && look_at_memory(run)))
+		if (run_peers(run, now))
 			return -1;
 	}
 	return 0;
@@ -393,11 +357,11 @@ static int measure(struct run *run)
 	for (int i = 0; i < MEMORY_PAIRS; i++)
 		if (connect_pair(run, i) || talk(run, i))
 			return -1;
-	run->before = kmem_read();
+	run->slab_before = slab_read();
 	begin(run);
 	if (send_all(run))
 		return -1;
-	ret->figures.slab = kmem_read().slab - run->before.slab;
+	ret->figures.slab = slab_read() - run->slab_before;
 	settle_hidden(run);
 	if (read_all(run) || daemon_check(run->d, ret->why, sizeof(ret->why)))
 		return -1;

@@ -60,6 +60,7 @@ enum peer_result {
 	PEER_RESET,     /* reset although no step allows it */
 	PEER_STALLED,   /* the driver lost its patience */
 	PEER_FAILED,    /* anything else */
+	PEER_RESULTS,
 };
 
 struct peer {

@@ -6,6 +6,7 @@
 #include <sys/user.h>
 #include <sys/wait.h>
 
+#include "hold.h"
 #include "takeover.h"
 
 #ifdef __x86_64__
@@ -14,23 +15,13 @@ const char *takeover_hindrance(void)
 	return NULL;
 }
 
-static int wait_stop(pid_t pid)
+static int to_next_stop(pid_t pid)
 {
 	int status;
 
-	if (waitpid(pid, &status, __WALL) != pid)
+	if (ptrace(PTRACE_SYSCALL, pid, NULL, NULL) || waitpid(pid, &status, __WALL) != pid)
 		return -errno;
 	return WIFSTOPPED(status) ? 0 : -ESRCH;
-}
-
-static int interrupt(pid_t pid)
-{
-	return ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) ? -errno : wait_stop(pid);
-}
-
-static int to_next_stop(pid_t pid)
-{
-	return ptrace(PTRACE_SYSCALL, pid, NULL, NULL) ? -errno : wait_stop(pid);
 }
 
 static void set_call(struct user_regs_struct *regs, long nr, const long args[6])
@@ -69,25 +60,14 @@ static int call_stopped(pid_t pid, long nr, const long args[6], long *ret)
 	return 0;
 }
 
-static int try_call(pid_t pid, long nr, const long args[6], long *ret)
-{
-	int r;
-
-	if (ptrace(PTRACE_SEIZE, pid, 0L, (long)PTRACE_O_TRACESYSGOOD))
-		return -errno;
-	r = interrupt(pid);
-	r = r ?: call_stopped(pid, nr, args, ret);
-	if (ptrace(PTRACE_DETACH, pid, NULL, NULL))
-		r = r ?: -errno;
-	return r;
-}
-
 int takeover_call(pid_t pid, long nr, const long args[6], long *ret)
 {
 	int r;
 
-	while ((r = try_call(pid, nr, args, ret)) == -EAGAIN)
-		poll(NULL, 0, 1);
+	do {
+		r = hold_begin(pid) ?: call_stopped(pid, nr, args, ret);
+		hold_end(pid);
+	} while (r == -EAGAIN && !poll(NULL, 0, 1));
 	return r;
 }
 #else

@@ -26,11 +26,12 @@
 
 static struct options {
 	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory;
+	const char *connect, *listen;
 	struct torture_conf torture;
 	double minutes;
 	bool storm;
 } opt = {
-	.engine = "auto",
+	.engine = "auto", .listen = UPSTREAM,
 	.torture = { .sessions = 1000, .concurrency = 48, .threads = 2, .stall_ms = 60000 },
 };
 
@@ -39,8 +40,8 @@ static atomic_bool over;
 static atomic_uint carriers_seen; /* bit: index in carrier_names */
 static atomic_ullong stops;
 
-static const char *const carrier_names[] = { "copy", "splice", "sockmap", "graft" };
-#define N_CARRIERS 4
+static const char *const carrier_names[] = { "copy", "splice", "sockmap" };
+#define N_CARRIERS 3
 
 static const char help[] =
 	"test_torture [options] [-- options of the daemon]\n"
@@ -55,6 +56,8 @@ static const char help[] =
 	"                       for the daemon\n"
 	"  --storm              stop and continue the daemon at random\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
+	"  --connect ADDR:PORT  of a daemon that somebody else has started, in this namespace\n"
+	"  --listen ADDR:PORT   its upstream, which is this program\n"
 	"Prints a summary in JSON.\n";
 
 static const struct option long_options[] = {
@@ -70,6 +73,8 @@ static const struct option long_options[] = {
 	{ "kernel-memory", required_argument, NULL, 'k' },
 	{ "storm", no_argument, NULL, 's' },
 	{ "stall-timeout", required_argument, NULL, 't' },
+	{ "connect", required_argument, NULL, 'x' },
+	{ "listen", required_argument, NULL, 'l' },
 	{ "help", no_argument, NULL, 'h' },
 	{ 0 },
 };
@@ -86,6 +91,8 @@ static void set_option(int c)
 	case 'k': opt.kernel_memory = optarg; break;
 	case 'm': opt.minutes = atof(optarg); break;
 	case 's': opt.storm = true; break;
+	case 'x': opt.connect = optarg; break;
+	case 'l': opt.listen = optarg; break;
 	case 'C': t->concurrency = (unsigned int)atoi(optarg); break;
 	case 'r': t->seed = strtoull(optarg, NULL, 0); break;
 	case 't': t->stall_ms = (int)(atof(optarg) * 1000); break;
@@ -295,7 +302,7 @@ static void print_summary(double seconds, struct json_object *status, bool passe
 		{ "wrong", s->wrong },
 		{ "truncated", s->truncated }, { "extra", s->extra }, { "stalls", s->stalls },
 		{ "failed", s->failed }, { "reset_by_daemon", s->reset_by_daemon },
-		{ "stops", stops },
+		{ "strangers", s->strangers }, { "stops", stops },
 	};
 
 	carriers_text(carriers, sizeof(carriers));
@@ -306,7 +313,7 @@ static void print_summary(double seconds, struct json_object *status, bool passe
 	json_object_object_add(o, "seconds", json_object_new_double(seconds));
 	json_object_object_add(o, "carriers", json_object_new_string(carriers));
 	json_object_object_add(o, "passed", json_object_new_boolean(passed));
-	for (size_t i = 0; i < 2; i++) {
+	for (size_t i = 0; status && i < 2; i++) {
 		struct json_object *part = json_at(status, parts[i]);
 
 		if (part)
@@ -365,6 +372,19 @@ static int summary(int64_t start)
 	return ok ? 0 : 1;
 }
 
+/* For scripts/soak: only the sessions. */
+static int run_peers(struct torture_conf *t)
+{
+	int64_t start = now_ms();
+
+	t->strangers = true; /* of the last run, which may have been killed */
+	t->threads = 1;
+	t->deadline = start + (int64_t)(opt.minutes * 60000);
+	torture_run(t);
+	print_summary((double)(now_ms() - start) / 1000, NULL, !torture_failures());
+	return torture_failures() ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct torture_conf *t = &opt.torture;
@@ -372,12 +392,17 @@ int main(int argc, char **argv)
 	int64_t start;
 
 	parse_options(argc, argv);
-	env_enter("test_torture", opt.minutes ? (unsigned int)(opt.minutes * 60) + 300 : 3600);
-	t->listen_fd = net_listen(UPSTREAM, 4096);
-	if (t->listen_fd < 0 || net_addr(LISTEN, &t->to, &t->to_len) < 0) {
-		fprintf(stderr, "FAIL: cannot listen at %s\n", UPSTREAM);
+	signal(SIGPIPE, SIG_IGN);
+	if (!opt.connect)
+		env_enter("test_torture",
+			  opt.minutes ? (unsigned int)(opt.minutes * 60) + 300 : 3600);
+	t->listen_fd = net_listen(opt.listen, 4096);
+	if (t->listen_fd < 0 || net_addr(opt.connect ?: LISTEN, &t->to, &t->to_len) < 0) {
+		fprintf(stderr, "FAIL: cannot listen at %s\n", opt.listen);
 		return 1;
 	}
+	if (opt.connect)
+		return run_peers(t);
 	start_daemon(argv + optind);
 	fprintf(stderr, "torture: engine %s, seed %llu\n", opt.engine, (unsigned long long)t->seed);
 	start = now_ms();

@@ -25,8 +25,7 @@ struct torture_conf {
 
 /* All counters of ends are of sessions, not of the two ends. */
 struct torture_stats {
-	_Atomic uint64_t started, finished, aborted_by_plan;
-	_Atomic uint64_t server_ends, anonymous;
+	_Atomic uint64_t finished, aborted_by_plan, anonymous;
 	_Atomic uint64_t strangers; /* sessions of another run, by their first line */
 	_Atomic uint64_t bytes;
 	_Atomic uint64_t wrong, truncated, extra, stalls, failed;

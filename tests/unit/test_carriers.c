@@ -16,7 +16,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -323,26 +322,6 @@ static void test_fairness(void **state)
 	expect_all_arrived(rig);
 }
 
-/* ... and splice after PUMP_BYTES, however much a read gives. */
-static void test_fair_bytes(void **state)
-{
-	struct rig *rig = *state;
-	uint64_t n = 3 * PUMP_BYTES;
-
-	if (carrier != CARRIER_SPLICE)
-		return;
-	close(rig->src);
-	close(rig->dst);
-	rig->src = memfd_create("source", MFD_CLOEXEC);
-	rig->dst = open("/dev/null", O_WRONLY | O_CLOEXEC);
-	assert_int_equal(ftruncate(rig->src, (off_t)n), 0);
-	for (uint64_t at = 0; at < n; at += PUMP_BYTES) {
-		assert_int_equal(pump(rig, ALL, true), PUMP_MORE);
-		assert_int_equal(last.read, PUMP_BYTES);
-	}
-	assert_int_equal(rig->flow.user_out, n);
-}
-
 /* What was little was all: splice does not ask again, unless it is to see the end. */
 static void test_short_read(void **state)
 {
@@ -566,23 +545,6 @@ static void write_all(struct rig *rig)
 	expect_all_arrived(rig);
 }
 
-static void test_read_ahead_limit(void **state)
-{
-	struct rig *rig = *state;
-	uint64_t sum = 0;
-
-	produce(rig, 40000);
-	for (uint64_t limit = 0; sum < 30000; limit = limit * 2 + 1) {
-		assert_int_equal(read_ahead(rig, limit, UINT32_MAX), PUMP_MORE);
-		assert_int_equal(last.read, limit);
-		sum += limit;
-		assert_int_equal(rig->flow.pending, sum);
-		check_loan(rig);
-	}
-	assert_int_equal(read_ahead(rig, ALL, UINT32_MAX), PUMP_EMPTY);
-	write_all(rig);
-}
-
 /* Over MOST by less than a buffer; at MOST nothing more is read. */
 static void test_read_ahead_most(void **state)
 {
@@ -613,16 +575,6 @@ static void test_small_reads_share(void **state)
 	}
 	assert_true(rig->pool.buffers_lent <= 2 + 7000 / (rig->pool.buffer_size - 4096));
 	write_all(rig);
-	check_loan(rig);
-}
-
-/* With nothing to read no buffer stays with the flow. */
-static void test_nothing_to_read(void **state)
-{
-	struct rig *rig = *state;
-
-	assert_int_equal(read_ahead(rig, ALL, UINT32_MAX), PUMP_EMPTY);
-	assert_int_equal(rig->flow.pending, 0);
 	check_loan(rig);
 }
 
@@ -774,7 +726,6 @@ int main(void)
 		ON_RIG(test_empty),
 		ON_RIG(test_limit),
 		ON_RIG(test_fairness),
-		ON_RIG(test_fair_bytes),
 		ON_RIG(test_short_read),
 		ON_RIG(test_eof),
 		cmocka_unit_test(test_until_eof),
@@ -786,10 +737,8 @@ int main(void)
 		cmocka_unit_test(test_streams),
 	};
 	const struct CMUnitTest copy[] = {
-		ON_RIG(test_read_ahead_limit),
 		ON_RIG(test_read_ahead_most),
 		ON_RIG(test_small_reads_share),
-		ON_RIG(test_nothing_to_read),
 		ON_RIG(test_read_ahead_eof),
 		ON_RIG(test_read_ahead_error),
 	};

@@ -4,33 +4,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include <cmocka.h>
 
 #include "aborts.h"
 #include "datapath/flow.h"
-#include "datapath/stats.h"
 #include "seeded.h"
 
 /* --- phases --- */
-
-/* A new phase begins with an open mind: no look is due, none was in vain.  The books go on. */
-static void test_set_phase(void **state)
-{
-	struct flow f = { .phase = FLOW_LEAVING, .pending = 7, .user_in = 9, .user_out = 2,
-			  .due_ms = 5, .wait_ms = 4, .stuck = 3 };
-
-	(void)state;
-	flow_set_phase(&f, FLOW_DRAINING);
-	assert_int_equal(f.phase, FLOW_DRAINING);
-	assert_int_equal(f.due_ms, 0);
-	assert_int_equal(f.wait_ms, 0);
-	assert_int_equal(f.stuck, 0);
-	assert_int_equal(f.pending, 7);
-	assert_int_equal(f.user_in, 9);
-	assert_int_equal(f.user_out, 2);
-}
 
 struct step {
 	enum flow_phase from, to;
@@ -70,39 +51,7 @@ static void test_forbidden_steps(void **state)
 	}
 }
 
-/* What has carried it to its end is remembered: user space, or the kernel. */
-static void test_last_carrier(void **state)
-{
-	struct flow user = { .phase = FLOW_USER, .user_carrier = CARRIER_SPLICE };
-	struct flow kernel = { .phase = FLOW_KERNEL, .user_carrier = CARRIER_SPLICE };
-	struct flow left = { .phase = FLOW_LEAVING, .user_carrier = CARRIER_SPLICE };
-
-	(void)state;
-	flow_set_phase(&user, FLOW_DONE);
-	assert_int_equal(flow_carrier(&user), CARRIER_SPLICE);
-	flow_set_phase(&kernel, FLOW_FINISHING);
-	flow_set_phase(&kernel, FLOW_DONE);
-	assert_int_equal(flow_carrier(&kernel), CARRIER_SOCKMAP);
-	flow_set_phase(&left, FLOW_DRAINING);
-	flow_set_phase(&left, FLOW_USER);
-	flow_set_phase(&left, FLOW_DONE);
-	assert_int_equal(flow_carrier(&left), CARRIER_SPLICE);
-}
-
 /* --- what a flow waits for --- */
-
-/* Whose turn is later waits for that, but not before it has written what it has read. */
-static void test_wants_paced(void **state)
-{
-	struct flow f = { .phase = FLOW_USER, .paced = true };
-
-	(void)state;
-	assert_int_equal(flow_wants(&f), FLOW_WANT_TIMER);
-	f.pending = 1;
-	assert_int_equal(flow_wants(&f), FLOW_WANT_WRITE);
-	f.phase = FLOW_DONE;
-	assert_int_equal(flow_wants(&f), 0);
-}
 
 /* Until it is done a flow waits for something, and never for what would make it spin. */
 static void test_wants_something(void **state)
@@ -180,19 +129,6 @@ static void test_await_target(void **state)
 		assert_int_equal(flow_wants(&f), FLOW_WANT_TIMER);
 		assert_int_equal(f.due_ms, now + 1);
 	}
-}
-
-static void test_look_soon(void **state)
-{
-	struct flow f = { 0 };
-
-	(void)state;
-	for (int i = 0; i < 5; i++)
-		flow_look_later(&f, 100);
-	flow_look_soon(&f, 300);
-	assert_int_equal(f.due_ms, 300);
-	flow_look_later(&f, 300);
-	assert_int_equal(f.due_ms, 301);
 }
 
 /* The books of a flow: what has drained, and what is lost. */
@@ -335,60 +271,17 @@ static void test_books_of_a_life(void **state)
 	}
 }
 
-/* --- names --- */
-
-static const char *name_of(unsigned int what, int i)
-{
-	switch (what) {
-	case 0:
-		return carrier_name((enum carrier)i);
-	case 1:
-		return flow_phase_name((enum flow_phase)i);
-	case 2:
-		return reason_name((enum reason)i);
-	case 3:
-		return cause_name((enum cause)i);
-	default:
-		return handover_name((unsigned int)i);
-	}
-}
-
-static void test_names(void **state)
-{
-	static const int sizes[] = { CARRIERS, FLOW_PHASES, REASONS, CAUSES, HANDOVERS };
-
-	(void)state;
-	for (unsigned int what = 0; what < 5; what++) {
-		for (int i = 0; i < sizes[what]; i++) {
-			assert_non_null(name_of(what, i));
-			assert_true(strlen(name_of(what, i)) > 1);
-			for (int j = 0; j < i; j++)
-				assert_string_not_equal(name_of(what, i), name_of(what, j));
-		}
-		for (int i = sizes[what]; i < sizes[what] + 300; i++)
-			assert_string_equal(name_of(what, i), "?");
-		assert_string_equal(name_of(what, -1), "?");
-		assert_string_equal(name_of(what, INT32_MAX), "?");
-		assert_string_equal(name_of(what, INT32_MIN), "?");
-	}
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_set_phase),
 		cmocka_unit_test(test_forbidden_steps),
-		cmocka_unit_test(test_last_carrier),
-		cmocka_unit_test(test_wants_paced),
 		cmocka_unit_test(test_wants_something),
 		cmocka_unit_test(test_look_later),
 		cmocka_unit_test(test_await_target),
-		cmocka_unit_test(test_look_soon),
 		cmocka_unit_test(test_drained),
 		cmocka_unit_test(test_audit_left),
 		cmocka_unit_test(test_audit_fin),
 		cmocka_unit_test(test_books_of_a_life),
-		cmocka_unit_test(test_names),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -130,22 +130,6 @@ static void test_ping_pong(void **state)
 	}
 }
 
-static void test_no_kernel(void **state)
-{
-	enum engine e = ENGINE_AUTO;
-	struct habit h = { 0 };
-
-	(void)state;
-	for (unsigned int i = 0; i < 500; i++) {
-		habit_read(&h, i % 2, 64, 1);
-		expect(policy_user(e, &h, i % 2, &on_copy, without_kernel), CARRIER_COPY,
-		       REASON_START);
-	}
-	/* without a kernel, bulk is still bulk */
-	habit_read(&h, 1, BULK_RUN, 4);
-	expect(policy_user(e, &h, 1, &on_copy, without_kernel), CARRIER_SPLICE, REASON_BULK);
-}
-
 /* Each demotion doubles the proof that is asked for, up to a limit. */
 static void test_demotions(void **state)
 {
@@ -375,19 +359,6 @@ static void test_memory_short(void **state)
 
 /* --- what a session (habit) and a worker (load) have been doing --- */
 
-/* A look that found nothing to read says nothing about the session. */
-static void test_habit_read_of_nothing(void **state)
-{
-	struct habit h = { 0 }, before;
-
-	(void)state;
-	habit_read(&h, 0, 5, 1);
-	before = h;
-	habit_read(&h, 1, 0, 0);
-	habit_read(&h, 0, 0, 0);
-	assert_memory_equal(&h, &before, sizeof(h));
-}
-
 /* Percent of a CPU that the thread uses. */
 static unsigned int cpu = 50;
 
@@ -552,7 +523,6 @@ int main(void)
 		cmocka_unit_test(test_engine_sockmap),
 		cmocka_unit_test(test_engine_sockmap_returns),
 		cmocka_unit_test(test_ping_pong),
-		cmocka_unit_test(test_no_kernel),
 		cmocka_unit_test(test_demotions),
 		cmocka_unit_test(test_way_back_stays_open),
 		cmocka_unit_test(test_bulk_run),
@@ -562,7 +532,6 @@ int main(void)
 		cmocka_unit_test(test_busy_worker),
 		cmocka_unit_test(test_limited),
 		cmocka_unit_test(test_memory_short),
-		cmocka_unit_test(test_habit_read_of_nothing),
 		cmocka_unit_test(test_load),
 		cmocka_unit_test(test_load_asleep),
 		cmocka_unit_test(test_load_beside_bulk),
