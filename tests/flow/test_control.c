@@ -368,7 +368,7 @@ static void kill_all(struct daemon *d)
 	assert_int_equal(rig_status(d, "resources.sessions"), 0);
 	e[0] = connect_pair(NULL, ONE);
 	rig_talk(e[0].client, e[0].server, 40);
-	rig_wait_log(d, "control: kill: 100 sessions");
+	rig_wait_log(d, "{\"killed\":100}");
 	assert_int_equal(killed(d, ",\"all\":true"), 1);
 	is_reset(e[0]);
 }
@@ -441,7 +441,7 @@ static void log_level(struct daemon *d)
 	rig_accept();
 	killed(d, ",\"all\":true");
 	rig_wait_log(d, "reset: killed");
-	rig_wait_log(d, "control: log level: debug, was info");
+	rig_wait_log(d, "{\"level\":\"debug\"} (by uid 0");
 }
 
 /* As for a pid-file: a directory that is missing is a mistake of whoever starts it. */

@@ -227,7 +227,7 @@ static void for_good(void **state)
 	o = ask(d, DRAIN_LIVE "}");
 	assert_string_equal(json_text(o, "state"), "draining");
 	assert_non_null(strstr(json_text(o, "warning"), "cannot be undone"));
-	rig_wait_log(d, "warning: forward live: that it drains cannot be undone");
+	rig_wait_log(d, "this cannot be undone");
 	is_closed(ONE);
 	rig_talk_on(e, 5);
 	o = ask(d, DRAIN_LIVE UNDO);

@@ -50,14 +50,12 @@ struct rig {
 static unsigned int descriptors_before;
 
 /* On the control thread. */
-static struct json_object *answer(void *arg, const struct command_request *req,
-				  const struct control_peer *peer)
+static struct json_object *answer(void *arg, const struct command_request *req)
 {
 	static char large[LARGE_BYTES - sizeof("{\"x\":\"\"}")];
 	struct json_object *o = json_object_new_object();
 
 	(void)arg;
-	(void)peer;
 	memset(large, 'x', sizeof(large));
 	if (command_number(req->command) == COMMAND_SESSIONS)
 		json_object_object_add(o, "x",

@@ -270,7 +270,12 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 					    "%s: permission denied: only root and the daemon's own "
 					    "account may change anything", req.command->name);
 	else
-		answer = fn(arg, &req, peer);
+		answer = fn(arg, &req);
+	if (command_changes(&req))
+		log_write(LOG_NOTICE, "control: %s: %s (by uid %u, pid %d)",
+			  json_object_to_json_string_ext(req.json, JSON_C_TO_STRING_PLAIN),
+			  json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN),
+			  peer->uid, (int)peer->pid);
 	command_close(&req);
 	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
 	return answer;
@@ -367,7 +372,7 @@ static void read_some(struct client *c)
 
 static void on_client(struct source *s, uint32_t events)
 {
-	struct client *c = (struct client *)((char *)s - offsetof(struct client, source));
+	struct client *c = container_of(s, struct client, source);
 
 	(void)events;
 	if (c->answer)
@@ -378,7 +383,7 @@ static void on_client(struct source *s, uint32_t events)
 
 static void on_deadline(struct timer *t)
 {
-	struct client *c = (struct client *)((char *)t - offsetof(struct client, deadline));
+	struct client *c = container_of(t, struct client, deadline);
 
 	if (c->answer)
 		log_limited(LOG_WARNING, "control: uid %u, pid %d has not taken its answer in time",
@@ -405,7 +410,7 @@ static void accept_more(struct control *c)
 
 static void on_again(struct timer *t)
 {
-	accept_more((struct control *)((char *)t - offsetof(struct control, again)));
+	accept_more(container_of(t, struct control, again));
 }
 
 static void take_client(struct control *c, int fd)
@@ -428,7 +433,7 @@ static void take_client(struct control *c, int fd)
 /* Accept one.  With no descriptor left, it gets the spare one. */
 static void on_listener(struct source *s, uint32_t events)
 {
-	struct control *c = (struct control *)((char *)s - offsetof(struct control, listener));
+	struct control *c = container_of(s, struct control, listener);
 	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 	(void)events;

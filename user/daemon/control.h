@@ -26,9 +26,8 @@ struct control_peer {
 	pid_t pid;
 };
 
-/* Make the answer to REQ, which PEER may have.  The caller releases the answer. */
-typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req,
-					      const struct control_peer *peer);
+/* Make the answer to REQ.  The caller releases it. */
+typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req);
 
 /*
  * Answer the request LINE, without its newline: what FN makes of it, or an object that says what is

@@ -28,7 +28,6 @@
 #include "base/log_file.h"
 #include "base/loop.h"
 #include "base/syscalls_needed.h"
-#include "daemon/inspect.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
 #include "daemon/setup.h"
@@ -66,7 +65,7 @@ struct daemon {
 	struct stock_keeper *keeper; /* NULL: there is no privileged process */
 	struct reload reload;
 	struct threads threads;
-	struct inspect inspect;
+	struct operate operate;
 
 	/* the main thread */
 	struct watched *watched;  /* of each worker and, at the end, of the control thread; owned */
@@ -81,14 +80,6 @@ struct daemon {
 };
 
 /* --- threads --- */
-
-static struct json_object *answer(void *arg, const struct command_request *req,
-				  const struct control_peer *peer)
-{
-	struct daemon *d = arg;
-
-	return operate(&d->inspect, req, peer);
-}
 
 static int no_thread(const char *which, int r)
 {
@@ -294,32 +285,28 @@ static int begin(struct daemon *d)
 {
 	int r;
 
-	d->inspect = (struct inspect){
-		.shared = &d->setup.shared,
-		.forwards = &d->setup.forwards,
+	d->operate = (struct operate){
 		.reload = &d->reload,
-		.n_workers = d->setup.config.workers,
 		.kernel_reason = d->setup.kernel_reason,
 		.probe = &d->setup.probe,
 	};
 	r = fill_stocks(d);
 	if (r)
 		return r;
-	r = inspect_open(&d->inspect);
+	r = operate_open(&d->operate);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "/proc/self/fd: %s (is /proc mounted?)",
 				   strerror(-r));
 	r = start_threads(d);
 	if (r)
 		return r;
-	d->inspect.workers = d->threads.workers;
 	r = d->setup.shared.session_log ? session_log_start(d->setup.shared.session_log) : 0;
 	if (r)
 		return no_thread("the thread of the session log", r);
 	r = start_reload(d);
 	if (r)
 		return no_thread("the thread that reloads", r);
-	r = d->setup.control ? control_start(d->setup.control, answer, d) : 0;
+	r = d->setup.control ? control_start(d->setup.control, operate, &d->operate) : 0;
 	if (r)
 		return no_thread("the control thread", r);
 	watch_threads(d);
@@ -489,7 +476,7 @@ static void end(struct daemon *d)
 	reload_close(&d->reload);
 	session_log_close(s->shared.session_log);
 	threads_close(&d->threads);
-	inspect_close(&d->inspect);
+	operate_close(&d->operate);
 	names_close(s->shared.names);
 	forwards_close(&s->forwards);
 	stock_keeper_close(d->keeper);

@@ -1,132 +1,513 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The commands of the control socket, one function each; the table is at the end.  What changes
- * sessions runs on their workers' threads, between two batches of events.
+ * Theory of operation: the commands of the control socket, one function each; the table is at the
+ * end.  What looks at sessions or changes them runs on their workers' threads, one after the other,
+ * between two batches of events, so there are no locks on the payload path.  A look takes a snapshot
+ * of plain structs, of which the JSON is made afterwards, on the control thread.  A worker that does
+ * not answer in time is counted, and what it has is missing.
  */
 #include "daemon/operate.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "relay/forward.h"
+#include "base/syscalls_needed.h"
+#include "config/config.h"
+#include "relay/limits.h"
+#include "relay/names.h"
 #include "relay/session.h"
 #include "relay/session_flow.h"
+#include "relay/session_log.h"
 
-#define CALL_TIMEOUT_MS 2000
+#define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
+#define ROUND_LEAST_MS 20     /* ... but for each at least */
 
-/* A request, who makes it, and the daemon. */
+SYSCALLS_NEEDED(
+	SYSCALL(getpid),
+	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
+	SYSCALL(getdents64));
+
+/* A request, and the daemon.  The lock of forwards is held: sessions that end point to theirs. */
 struct asked {
-	const struct inspect *r;
+	const struct operate *o;
 	const struct command_request *req;
-	const struct control_peer *peer;
+	struct shared *shared;
+	struct forwards *forwards;
 };
-
-/* What a worker is asked to do. */
-struct order {
-	struct worker *worker;
-	const struct session_filter *filter; /* kill: those that match, */
-	uint64_t last_id;                    /* ... and were there when it began */
-	unsigned int n;                      /* out: sessions, or flows that move */
-};
-
-/*
- * Run FN on the thread of each worker, one after the other, with a copy of ORDER.  RET is the sum
- * of what they put into `n`.  False: a worker did not answer in time, and will not run FN.  A worker
- * that has ended has no sessions left, so it is passed over.
- */
-static bool ask_workers(const struct inspect *r, void (*fn)(void *arg), struct order order,
-			unsigned int *ret)
-{
-	bool all = true;
-	int e;
-
-	*ret = 0;
-	for (unsigned int i = 0; i < r->n_workers; i++) {
-		order.worker = &r->workers[i];
-		order.n = 0;
-		e = loop_call(&order.worker->loop, fn, &order, CALL_TIMEOUT_MS);
-		if (!e)
-			*ret += order.n;
-		else if (e != -ESRCH)
-			all = false;
-	}
-	return all;
-}
 
 static struct json_object *no_such_forward(const char *name)
 {
 	return command_error_json(ERROR_NO_SUCH_FORWARD, "no forward is named \"%.64s\"", name);
 }
 
-/* --- looking --- */
+/* --- rounds --- */
 
-/* Check a filter by name, so that a mistyped name is an error and not "no sessions". */
-static bool is_named(const struct inspect *r, const char *name)
+struct session_view {
+	struct session session; /* a copy: its pointers are not to be followed */
+	union client_addr via;  /* AF_UNSPEC: the client has connected itself */
+	struct addr upstream;   /* len 0: it has not begun to connect */
+	unsigned int worker;
+	uint64_t age_ms;
+	uint64_t kernel_bytes[2];
+	uint64_t backlog_max[2];
+};
+
+/* What each worker does in its turn, and what all of them have found. */
+struct round {
+	const struct asked *asked;
+	struct worker *worker;     /* whose turn it is */
+	unsigned int silent;       /* workers that have not answered */
+	uint64_t last_id;          /* of the sessions to kill: later ones are not meant */
+	unsigned int n;            /* sessions that were reset, or flows that move */
+	struct session_view *views; /* owned; of sessions that the filter matches */
+	size_t n_views, room;      /* no room: only the sums are wanted */
+	uint64_t kernel_bytes;     /* by sockmap: of finished and of live sessions */
+	uint64_t flows[CARRIERS];
+	uint64_t pipes, pipes_idle, buffers;
+};
+
+/*
+ * Run FN on the thread of each worker.  One that has ended has no sessions left, and its thread
+ * touches nothing any more, so FN runs on this one.
+ */
+static void ask_workers(struct round *r, void (*fn)(void *arg))
 {
-	bool found = !name;
+	const struct reload *reload = r->asked->o->reload;
+	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
-	pthread_mutex_lock(&r->forwards->lock);
-	for (struct forward *f = r->forwards->first; f && !found; f = f->next)
-		found = !strcmp(forward_name(f->conf), name);
-	pthread_mutex_unlock(&r->forwards->lock);
-	return found;
+	for (unsigned int i = 0; i < reload->n_workers; i++) {
+		uint64_t now = clock_ms();
+		int e, left = end_ms > now + ROUND_LEAST_MS ? (int)(end_ms - now) : ROUND_LEAST_MS;
+
+		r->worker = &reload->workers[i];
+		e = loop_call(&r->worker->loop, fn, r, left);
+		if (e == -ESRCH)
+			fn(r);
+		else if (e)
+			r->silent++;
+	}
+}
+
+static void view_session(struct round *r, const struct session *s)
+{
+	struct worker *w = r->worker;
+	struct session_view *v = &r->views[r->n_views++];
+
+	*v = (struct session_view){ .session = *s, .worker = w->index };
+	v->age_ms = w->loop.now_ms > s->born_ms ? w->loop.now_ms - s->born_ms : 0;
+	if (s->addrs)
+		v->upstream = s->addrs->addrs[s->upstream];
+	if (session_via(s))
+		v->via = *session_via(s);
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		v->kernel_bytes[dir] = session_kernel_bytes(s, dir);
+		if (s->pair != NO_PAIR)
+			v->backlog_max[dir] = kernel_stat(w->shared->kernel,
+							  s->pair * 2 + dir)->backlog_max;
+	}
+}
+
+static void look_at_session(struct round *r, const struct session *s)
+{
+	struct forward_stats *fs = forward_stats(s->forward, r->worker->index);
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		fs->seen[dir] += session_bytes(s, dir);
+		r->kernel_bytes += session_kernel_bytes(s, dir);
+		r->flows[flow_carrier(&s->flows[dir])]++;
+	}
+	if (r->n_views < r->room && session_filter_matches(&r->asked->req->filter, s))
+		view_session(r, s);
+}
+
+/* On the worker's thread.  Bytes of ended sessions are in the counters. */
+static void look(void *arg)
+{
+	struct round *r = arg;
+	struct worker *w = r->worker;
+
+	for (struct forward *f = r->asked->forwards->first; f; f = f->next) {
+		struct forward_stats *fs = forward_stats(f, w->index);
+
+		for (unsigned int dir = 0; dir < 2; dir++)
+			fs->seen[dir] = count_get(&fs->bytes[dir]);
+	}
+	for (const struct session *s = w->sessions; s; s = s->next)
+		look_at_session(r, s);
+	r->kernel_bytes += count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
+	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
+	r->pipes_idle += w->pool.pipes_idle;
+	r->buffers += w->pool.buffers_lent;
+}
+
+/* --- sessions --- */
+
+static struct json_object *flow_json(const struct session_view *v, unsigned int dir)
+{
+	const struct flow *f = &v->session.flows[dir];
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "direction", dir == CLIENT ? "client-to-upstream" : "upstream-to-client");
+	json_add_text(o, "carrier", carrier_name(flow_carrier(f)));
+	json_add_text(o, "phase", flow_phase_name(f->phase));
+	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_int(o, "bytes", f->user_out + v->kernel_bytes[dir]);
+	json_add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
+	json_add_int(o, "handovers", f->handovers);
+	json_add_int(o, "backlog_max", v->backlog_max[dir]);
+	json_add_bool(o, "eof", f->eof || f->phase == FLOW_DONE);
+	return o;
+}
+
+/* Where it leads to, or will begin with; before a name has an address, the name. */
+static void add_upstream(struct json_object *o, const struct session_view *v)
+{
+	const struct endpoint *e = upstream_of(&v->session);
+	const struct addr *up = v->upstream.len ? &v->upstream : e->addrs;
+	char text[ADDR_STRLEN];
+
+	json_add_text(o, "upstream", !up ? e->text :
+				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
+						 sizeof(text)));
+}
+
+static struct json_object *session_json(const struct session_view *v)
+{
+	static const char *const states[SESSION_STATES] = {
+		[SESSION_HEADER] = "header",
+		[SESSION_CONNECTING] = "connecting",
+		[SESSION_OPEN] = "open",
+		[SESSION_PARTING] = "parting",
+		[SESSION_DEAD] = "dead",
+	};
+	const struct session *s = &v->session;
+	const struct forward_conf *fc = forward_of(s);
+	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
+	char text[ADDR_STRLEN];
+
+	json_add_int(o, "id", s->id);
+	json_add_text(o, "forward", forward_name(fc));
+	json_add_text(o, "client", client_addr_text(&s->client, text, sizeof(text)));
+	if (v->via.sa.sa_family != AF_UNSPEC)
+		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
+	add_upstream(o, v);
+	json_add_int(o, "worker", v->worker);
+	json_add_text(o, "state", states[s->state]);
+	json_add_int(o, "age_ms", v->age_ms);
+	json_append(flows, flow_json(v, 0));
+	json_append(flows, flow_json(v, 1));
+	json_add(o, "flows", flows);
+	return o;
 }
 
 static struct json_object *do_sessions(const struct asked *a)
 {
-	return inspect_sessions(a->r, &a->req->filter);
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	struct round r = { .asked = a, .room = admission_sessions(a->shared->admission) + 1 };
+
+	r.views = calloc(r.room, sizeof(*r.views));
+	if (!r.views) {
+		r.room = 0;
+		json_lack();
+	}
+	ask_workers(&r, look);
+	for (size_t i = 0; i < r.n_views; i++)
+		json_append(list, session_json(&r.views[i]));
+	free(r.views);
+	json_add(o, "sessions", list);
+	json_add_int(o, "workers_silent", r.silent);
+	return o;
 }
 
-static struct json_object *do_status(const struct asked *a)
+/* --- forwards --- */
+
+/* ADDRESSES, in the order in which new sessions try them; and LOOKUP, null unless of a name. */
+static void add_upstream_state(struct json_object *o, struct upstream *u, uint64_t now_ms)
 {
-	return inspect_status(a->r, !command_has(a->req, KEY_BRIEF));
+	struct json_object *addresses = json_object_new_array(), *lookup;
+	struct addr_list *list = upstream_get(u);
+	struct lookup_record record;
+	char text[ADDR_STRLEN];
+
+	for (size_t i = 0; i < list->n; i++) {
+		const struct addr *a = &list->addrs[i];
+
+		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+		json_append(addresses, json_object_new_string(text));
+	}
+	addr_list_put(list);
+	json_add(o, "addresses", addresses);
+	if (!u->conf->named) {
+		json_add_null(o, "lookup");
+		return;
+	}
+	upstream_record(u, &record);
+	lookup = json_object_new_object();
+	json_add_int(lookup, "interval_ms", u->interval_ms);
+	json_add_int(lookup, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
+	json_add_int(lookup, "lookups", record.lookups);
+	json_add_int(lookup, "failures", record.failures);
+	json_add_text(lookup, "error", record.why);
+	json_add(o, "lookup", lookup);
+}
+
+static struct json_object *forward_json(struct forward *f, const struct config *c,
+					uint64_t now_ms)
+{
+	const struct forward_conf *fc = f->conf;
+	uint64_t accepted = 0, finished = 0, denied = 0, bytes[2] = { 0 };
+	struct json_object *o = json_object_new_object();
+
+	for (unsigned int w = 0; w < f->totals->n_workers; w++) {
+		struct forward_stats *fs = &f->totals->stats[w];
+
+		/* first: what has been accepted since then is not missing among the finished */
+		finished += count_get(&fs->finished);
+		accepted += count_get(&fs->accepted);
+		denied += count_get(&fs->denied);
+		for (unsigned int dir = 0; dir < 2; dir++)
+			bytes[dir] += fs->seen[dir];
+	}
+
+	json_add_text(o, "name", forward_name(fc));
+	json_add_text(o, "listen", fc->listen.text);
+	json_add_text(o, "upstream", fc->upstream.text);
+	add_upstream_state(o, &f->upstream, now_ms);
+	json_add_text(o, "engine", engine_name(forward_engine(f)));
+	json_add_text(o, "engine_configured", engine_name(fc->engine));
+	json_add_text(o, "state", forward_state_name(f));
+	json_add_text(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
+	json_add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
+	json_add_int(o, "max_sessions_per_client",
+		     fc->max_sessions_per_client ?: c->max_sessions_per_client);
+	json_add_int(o, "accept_rate", fc->accept_rate);
+	json_add_int(o, "bandwidth", fc->bandwidth);
+	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
+	/* where a reload has changed it the totals are those of the name */
+	json_add_int(o, "live", atomic_load(&f->totals->live));
+	json_add_int(o, "accepted", accepted);
+	json_add_int(o, "finished", finished);
+	json_add_int(o, "denied", denied);
+	json_add_int(o, "bytes_to_upstream", bytes[0]);
+	json_add_int(o, "bytes_to_client", bytes[1]);
+	return o;
+}
+
+/*
+ * One that a reload has replaced is part of that which has its name: only what the configuration
+ * lacks is added.
+ */
+static struct json_object *forwards_json(const struct asked *a)
+{
+	struct json_object *list = json_object_new_array();
+	const char *name = a->req->filter.forward;
+	uint64_t now_ms = clock_ms();
+
+	for (struct forward *f = a->forwards->first; f; f = f->next)
+		if ((f->state == FORWARD_ACTIVE ||
+		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
+		    (!name || !strcmp(name, forward_name(f->conf))))
+			json_append(list, forward_json(f, a->shared->config, now_ms));
+	return list;
 }
 
 static struct json_object *do_forwards(const struct asked *a)
 {
-	return inspect_forwards(a->r, a->req->filter.forward);
+	struct json_object *o = json_object_new_object();
+	struct round r = { .asked = a };
+
+	ask_workers(&r, look);
+	json_add(o, "forwards", forwards_json(a));
+	json_add_int(o, "workers_silent", r.silent);
+	return o;
+}
+
+/* --- status --- */
+
+static struct json_object *carriers_json(const struct operate *op, const struct round *r)
+{
+	struct json_object *list = json_object_new_array();
+
+	for (unsigned int c = 0; c < CARRIERS; c++) {
+		struct json_object *o = json_object_new_object();
+		/* of one moment: a session that has ended since then is not counted twice */
+		uint64_t bytes = c == CARRIER_SOCKMAP ? r->kernel_bytes : 0;
+
+		for (unsigned int w = 0; w < op->reload->n_workers && c != CARRIER_SOCKMAP; w++)
+			bytes += count_get(&op->reload->workers[w].stats.carrier_bytes[c]);
+		json_add_text(o, "carrier", carrier_name(c));
+		json_add_int(o, "flows", r->flows[c]);
+		json_add_int(o, "bytes", bytes);
+		json_append(list, o);
+	}
+	return list;
+}
+
+static struct json_object *counters_json(const struct operate *op, bool errors)
+{
+	struct json_object *o = json_object_new_object();
+
+	for (unsigned int i = 0; i < (errors ? (unsigned int)CAUSES : (unsigned int)HANDOVERS);
+	     i++) {
+		uint64_t n = 0;
+
+		for (unsigned int w = 0; w < op->reload->n_workers; w++)
+			n += count_get(errors ? &op->reload->workers[w].stats.errors[i]
+					      : &op->reload->workers[w].stats.handovers[i]);
+		json_add_int(o, errors ? cause_name(i) : handover_name(i), n);
+	}
+	return o;
+}
+
+/* A feature that may be missing, and why. */
+static void add_feature(struct json_object *list, const char *name, bool available,
+			const char *reason)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "name", name);
+	json_add_bool(o, "available", available);
+	json_add_text(o, "reason", reason);
+	json_append(list, o);
+}
+
+static void add_probed(struct json_object *list, const struct operate *op)
+{
+	const struct probe_start *p = op->probe;
+	const struct config *c = op->reload->shared->config;
+	bool tried = c->probe && (config_forward_with(c, ENGINE_AUTO) ||
+				  config_forward_with(c, ENGINE_SOCKMAP) ||
+				  config_forward_with(c, ENGINE_SPLICE));
+
+	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !op->reload->shared->config->probe,
+		    p->splice.why);
+	add_feature(list, "tried at the start", tried, p->summary);
+}
+
+static struct json_object *kernel_json(const struct operate *op)
+{
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	struct kernel *k = op->reload->shared->kernel;
+
+	json_add_bool(o, "available", k != NULL);
+	json_add_text(o, "reason", op->kernel_reason);
+	add_probed(list, op);
+	json_add(o, "features", list);
+	json_add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
+	return o;
+}
+
+static unsigned int open_descriptors(DIR *d)
+{
+	unsigned int n = 0;
+
+	if (!d)
+		return 0;
+	rewinddir(d);
+	while (readdir(d))
+		n++;
+	return n > 3 ? n - 3 : 0; /* ".", ".." and the directory itself */
+}
+
+int operate_open(struct operate *o)
+{
+	o->started_ms = clock_ms();
+	o->descriptors = opendir("/proc/self/fd");
+	return o->descriptors ? 0 : -errno;
+}
+
+void operate_close(struct operate *o)
+{
+	if (o->descriptors)
+		closedir(o->descriptors);
+	o->descriptors = NULL;
+}
+
+static struct json_object *resources_json(const struct asked *a, const struct round *r)
+{
+	struct json_object *o = json_object_new_object();
+	struct kernel *k = a->shared->kernel;
+
+	json_add_int(o, "sessions", admission_sessions(a->shared->admission));
+	json_add_int(o, "clients", admission_clients(a->shared->admission));
+	json_add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
+	json_add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
+	json_add_int(o, "kernel_memory", k ? kernel_memory(k) : 0);
+	json_add_int(o, "kernel_memory_limit", k ? kernel_memory_limit(k) : 0);
+	json_add_int(o, "pipes", r->pipes);
+	json_add_int(o, "pipes_idle", r->pipes_idle);
+	json_add_int(o, "buffers", r->buffers);
+	json_add_int(o, "fds", open_descriptors(a->o->descriptors));
+	return o;
+}
+
+static struct json_object *do_status(const struct asked *a)
+{
+	const struct config *c = a->shared->config;
+	struct json_object *o = json_object_new_object();
+	struct round r = { .asked = a };
+
+	ask_workers(&r, look);
+	json_add_text(o, "version", CULVERT_VERSION);
+	json_add_int(o, "pid", (uint64_t)getpid());
+	json_add_int(o, "uptime_ms", clock_ms() - a->o->started_ms);
+	json_add_text(o, "engine", engine_name(c->defaults.engine));
+	json_add_int(o, "workers", a->o->reload->n_workers);
+	json_add_int(o, "workers_silent", r.silent);
+	json_add_int(o, "max_sessions", c->max_sessions);
+	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
+	json_add_text(o, "resolver", a->shared->names ? "running" : "not needed");
+	if (!command_has(a->req, KEY_BRIEF))
+		json_add(o, "forwards", forwards_json(a));
+	json_add(o, "reload", reload_json(a->o->reload));
+	json_add(o, "carriers", carriers_json(a->o, &r));
+	json_add(o, "handovers", counters_json(a->o, false));
+	json_add(o, "errors", counters_json(a->o, true));
+	json_add(o, "kernel", kernel_json(a->o));
+	if (a->shared->session_log)
+		json_add(o, "session_log", session_log_json(a->shared->session_log));
+	else
+		json_add_null(o, "session_log");
+	json_add(o, "resources", resources_json(a, &r));
+	return o;
 }
 
 /* --- kill --- */
 
 static bool is_meant(const void *arg, const struct session *s)
 {
-	const struct order *o = arg;
+	const struct round *r = arg;
 
-	return s->id <= o->last_id && session_filter_matches(o->filter, s);
+	return s->id <= r->last_id && session_filter_matches(&r->asked->req->filter, s);
 }
 
 static void kill_some(void *arg)
 {
-	struct order *o = arg;
+	struct round *r = arg;
 
-	o->n = session_end_some(o->worker, is_meant, o, CAUSE_KILLED);
+	r->n += session_end_some(r->worker, is_meant, r, CAUSE_KILLED);
 }
 
 static struct json_object *do_kill(const struct asked *a)
 {
-	struct order order = { .filter = &a->req->filter,
-			       .last_id = atomic_load(&a->r->shared->last_id) };
-	unsigned long long n = 0;
+	struct round r = { .asked = a, .last_id = atomic_load(&a->shared->last_id) };
 	struct json_object *o;
-	unsigned int some;
-	bool all;
+	unsigned int before;
 
 	do {
-		all = ask_workers(a->r, kill_some, order, &some);
-		n += some;
-	} while (all && some);
-	log_write(LOG_NOTICE, "control: kill: %llu session%s (by uid %u, pid %d)", n,
-		  n == 1 ? "" : "s", a->peer->uid, (int)a->peer->pid);
-	if (!all)
+		before = r.n;
+		ask_workers(&r, kill_some);
+	} while (!r.silent && r.n > before);
+	if (r.silent)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
-					  "reset so far: %llu", n);
+					  "reset so far: %u", r.n);
 	o = json_object_new_object();
-	json_add_int(o, "killed", n);
+	json_add_int(o, "killed", r.n);
 	return o;
 }
 
@@ -134,22 +515,21 @@ static struct json_object *do_kill(const struct asked *a)
 
 static void follow_engines(void *arg)
 {
-	struct order *o = arg;
+	struct round *r = arg;
 
-	o->n = session_follow_engines(o->worker);
+	r->n += session_follow_engines(r->worker);
 }
 
 /* Say why ENGINE is not available here; NULL: it is. */
-static const char *engine_hindrance(const struct inspect *r, enum engine engine)
+static const char *engine_hindrance(const struct asked *a, enum engine engine)
 {
-	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
-		return r->kernel_reason;
-	if (engine == ENGINE_SPLICE &&
-	    !probe_allows_later(&r->probe->splice, r->shared->config->probe))
-		return r->probe->splice.verdict == PROBE_UNASKED ?
-			       "it was not tried on this kernel at the start, because no forward "
-			       "asked for it" :
-			       r->probe->splice.why;
+	const struct probe_finding *splice = &a->o->probe->splice;
+
+	if (engine == ENGINE_SOCKMAP && !a->shared->kernel)
+		return a->o->kernel_reason;
+	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, a->shared->config->probe))
+		return splice->verdict == PROBE_UNASKED ? "it was not tried at the start, because "
+							  "no forward asked for it" : splice->why;
 	return NULL;
 }
 
@@ -158,146 +538,97 @@ static enum engine engine_meant(const struct command_request *req, const struct 
 	return req->engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)req->engine;
 }
 
-/*
- * Set the engine of all forwards of that name, since one that a reload has replaced goes on with
- * its sessions.  With the lock held.
- */
-static void set_engine(const struct asked *a, const struct forward *named)
+/* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
+static struct json_object *do_engine(const struct asked *a)
 {
-	const char *name = forward_name(named->conf);
-
-	log_write(LOG_NOTICE, "control: engine of forward %s: %s, was %s (by uid %u, pid %d)", name,
-		  engine_name(engine_meant(a->req, named)),
-		  engine_name(forward_engine(named)), a->peer->uid, (int)a->peer->pid);
-	for (struct forward *f = a->r->forwards->first; f; f = f->next)
-		if (!strcmp(forward_name(f->conf), name))
-			forward_set_engine(f, engine_meant(a->req, f));
-}
-
-/* With the lock held. */
-static struct json_object *change_engine(const struct asked *a, const struct forward *f)
-{
-	enum engine engine = forward_engine(f);
-	const char *hindrance = NULL;
-	unsigned int moving = 0;
+	const struct forward *named = forwards_find(a->forwards, a->req->filter.forward);
+	const char *name = a->req->filter.forward, *hindrance;
+	struct round r = { .asked = a };
 	struct json_object *o;
 
+	if (!named)
+		return no_such_forward(name);
 	if (command_has(a->req, KEY_ENGINE)) {
-		engine = engine_meant(a->req, f);
-		hindrance = engine_hindrance(a->r, engine);
+		hindrance = engine_hindrance(a, engine_meant(a->req, named));
+		if (hindrance)
+			return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
+						  engine_name(engine_meant(a->req, named)),
+						  hindrance);
+		for (struct forward *f = a->forwards->first; f; f = f->next)
+			if (!strcmp(forward_name(f->conf), name))
+				forward_set_engine(f, engine_meant(a->req, f));
 	}
-	if (hindrance)
-		return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s", engine_name(engine),
-					  hindrance);
-	if (command_has(a->req, KEY_ENGINE))
-		set_engine(a, f);
-	if (!ask_workers(a->r, follow_engines, (struct order){ 0 }, &moving))
+	ask_workers(&r, follow_engines);
+	if (r.silent)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions "
 					  "may be carried as before; ask again");
 	o = json_object_new_object();
-	json_add_text(o, "forward", forward_name(f->conf));
-	json_add_text(o, "engine", engine_name(engine));
-	json_add_text(o, "engine_configured", engine_name(f->conf->engine));
-	json_add_int(o, "live", atomic_load(&f->totals->live));
-	json_add_int(o, "flows_moving", moving);
+	json_add_text(o, "forward", name);
+	json_add_text(o, "engine", engine_name(forward_engine(named)));
+	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
+	json_add_int(o, "live", atomic_load(&named->totals->live));
+	json_add_int(o, "flows_moving", r.n);
 	return o;
-}
-
-static struct json_object *do_engine(const struct asked *a)
-{
-	const char *name = a->req->filter.forward;
-	struct json_object *answer;
-	const struct forward *f;
-
-	pthread_mutex_lock(&a->r->forwards->lock);
-	f = forwards_find(a->r->forwards, name);
-	answer = f ? change_engine(a, f) : no_such_forward(name);
-	pthread_mutex_unlock(&a->r->forwards->lock);
-	return answer;
 }
 
 /* --- drain --- */
 
-static struct json_object *drain_error(int r, const char *why)
-{
-	return command_error_json(r == -ENOENT ? ERROR_NO_SUCH_FORWARD :
-				  r == -EBUSY ? ERROR_NO_ANSWER :
-						ERROR_FAILED, "%s", why);
-}
-
-#define DRAIN_FOR_GOOD "cannot be undone, and a reload cannot end it: there is no privileged " \
-		       "process; only a new start of culvert makes it listen again"
-
-/* WARNING: "" or what is wrong with it. */
-static struct json_object *drain_json(const struct inspect *r, const char *name,
-				      const char *warning)
-{
-	struct json_object *o = json_object_new_object();
-	const struct forward *f;
-
-	json_add_text(o, "forward", name);
-	pthread_mutex_lock(&r->forwards->lock);
-	f = forwards_find(r->forwards, name);
-	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
-	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
-	pthread_mutex_unlock(&r->forwards->lock);
-	json_add_text(o, "warning", warning);
-	return o;
-}
-
 static struct json_object *do_drain(const struct asked *a)
 {
-	struct reload *reload = a->r->reload;
+	struct reload *reload = a->o->reload;
 	const char *name = a->req->filter.forward;
 	bool undo = command_has(a->req, KEY_UNDO);
 	bool for_good = !undo && !reload_may_listen(reload);
 	uint64_t due = command_has(a->req, KEY_DEADLINE) ? clock_ms() + a->req->deadline_ms
 							 : UINT64_MAX;
+	struct json_object *o;
+	const struct forward *f;
 	char why[640];
-	int e = reload_drain(reload, name, undo, due, why, sizeof(why));
+	int e;
 
+	pthread_mutex_unlock(&a->forwards->lock); /* it is taken for the change alone */
+	e = reload_drain(reload, name, undo, due, why, sizeof(why));
+	pthread_mutex_lock(&a->forwards->lock);
 	if (e)
-		return drain_error(e, why);
-	log_write(LOG_NOTICE, "control: forward %s %s (by uid %u, pid %d)", name,
-		  undo ? "takes new sessions again" : "drains: no new sessions", a->peer->uid,
-		  (int)a->peer->pid);
-	if (for_good)
-		log_warning("forward %s: that it drains " DRAIN_FOR_GOOD, name);
-	return drain_json(a->r, name, for_good ? "this " DRAIN_FOR_GOOD : "");
+		return command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
+					  e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED, "%s", why);
+	o = json_object_new_object();
+	json_add_text(o, "forward", name);
+	f = forwards_find(a->forwards, name);
+	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
+	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
+	json_add_text(o, "warning", !for_good ? "" : "this cannot be undone, and a reload cannot end "
+		      "it: there is no privileged process; only a new start of culvert makes it "
+		      "listen again");
+	return o;
 }
 
-/* --- reload --- */
+/* --- reload, log level --- */
 
 /* A reload may wait for a name server, so the answer is a number to wait for. */
 static struct json_object *do_reload(const struct asked *a)
 {
-	uint64_t n = reload_ask(a->r->reload);
+	uint64_t n = reload_ask(a->o->reload);
 	struct json_object *o;
 
 	if (!n)
 		return command_error_json(ERROR_FAILED, RELOAD_STOPPING);
-	log_write(LOG_NOTICE, "control: reload (by uid %u, pid %d)", a->peer->uid,
-		  (int)a->peer->pid);
 	o = json_object_new_object();
 	json_add_int(o, "number", n);
 	return o;
 }
 
-/* --- log level --- */
-
 static struct json_object *do_log_level(const struct asked *a)
 {
 	struct json_object *o = json_object_new_object();
 
-	if (command_has(a->req, KEY_LEVEL)) {
-		log_write(LOG_NOTICE, "control: log level: %s, was %s (by uid %u, pid %d)",
-			  log_level_name(a->req->level), log_level_name(log_get_level()),
-			  a->peer->uid, (int)a->peer->pid);
+	if (command_has(a->req, KEY_LEVEL))
 		log_set_level(a->req->level);
-	}
 	json_add_text(o, "level", log_level_name(log_get_level()));
 	return o;
 }
+
+/* --- all commands --- */
 
 static struct json_object *(*const handlers[COMMANDS])(const struct asked *a) = {
 	[COMMAND_SESSIONS] = do_sessions,
@@ -310,12 +641,26 @@ static struct json_object *(*const handlers[COMMANDS])(const struct asked *a) = 
 	[COMMAND_LOG_LEVEL] = do_log_level,
 };
 
-struct json_object *operate(const struct inspect *r, const struct command_request *req,
-			    const struct control_peer *peer)
+/* Check a filter by name, so that a mistyped name is an error and not "no sessions". */
+static bool is_named(const struct forwards *all, const char *name)
 {
-	struct asked a = { r, req, peer };
+	bool found = !name;
 
-	if (!is_named(r, req->filter.forward))
-		return no_such_forward(req->filter.forward);
-	return handlers[command_number(req->command)](&a);
+	for (struct forward *f = all->first; f && !found; f = f->next)
+		found = !strcmp(forward_name(f->conf), name);
+	return found;
+}
+
+struct json_object *operate(void *arg, const struct command_request *req)
+{
+	const struct operate *o = arg;
+	struct asked a = { o, req, o->reload->shared, o->reload->forwards };
+	struct json_object *answer;
+
+	pthread_mutex_lock(&a.forwards->lock);
+	answer = is_named(a.forwards, req->filter.forward) ?
+			 handlers[command_number(req->command)](&a) :
+			 no_such_forward(req->filter.forward);
+	pthread_mutex_unlock(&a.forwards->lock);
+	return answer;
 }

@@ -2,16 +2,29 @@
 #ifndef CULVERT_OPERATE_H
 #define CULVERT_OPERATE_H
 
+#include <dirent.h>
 #include <json-c/json.h>
+#include <stdint.h>
 
-#include "daemon/control.h"
-#include "daemon/inspect.h"
+#include "daemon/command.h"
+#include "daemon/reload.h"
+#include "probe/probe.h"
 
-/*
- * What the daemon does when it is asked: the answer to REQ, from inspect.h, or by way of a change,
- * which is logged.  Called on the control thread; R is what there is to look at and to change.
- */
-struct json_object *operate(const struct inspect *r, const struct command_request *req,
-			    const struct control_peer *peer);
+/* What operators look at and change. */
+struct operate {
+	struct reload *reload;     /* has the forwards and the workers */
+	const char *kernel_reason; /* why the kernel side is not in use; "" if it is */
+	const struct probe_start *probe;
+	uint64_t started_ms;       /* CLOCK_MONOTONIC */
+	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be
+				    * opened */
+};
+
+/* Sets started_ms and descriptors.  -errno. */
+int operate_open(struct operate *o);
+void operate_close(struct operate *o);
+
+/* The answer to REQ as JSON (docs/control.md).  ARG is a struct operate.  On the control thread. */
+struct json_object *operate(void *arg, const struct command_request *req);
 
 #endif
