@@ -145,34 +145,22 @@ static struct decision policy_auto(const struct habit *h, unsigned int dir, cons
 	return (struct decision){ f->user_carrier, f->reason };
 }
 
-/* A limit keeps a flow out of the kernel, whatever it is and whoever has asked for it. */
-static struct decision policy_limited(enum engine engine, const struct habit *h,
-				      unsigned int dir, const struct flow *f,
-				      struct setting around)
-{
-	struct decision d = { f->user_carrier, f->reason };
-
-	around.kernel_ok = false;
-	if (engine == ENGINE_AUTO)
-		d = policy_auto(h, dir, f, around);
-	if (engine == ENGINE_AUTO || engine == ENGINE_SOCKMAP)
-		d.reason = REASON_BANDWIDTH;
-	return d;
-}
-
 struct decision policy_user(enum engine engine, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around)
 {
-	if (around.limited)
-		return policy_limited(engine, h, dir, f, around);
+	struct decision d = { f->user_carrier, f->reason };
+
+	around.kernel_ok = around.kernel_ok && !around.limited;
 	if (engine == ENGINE_AUTO)
-		return policy_auto(h, dir, f, around);
-	if (engine == ENGINE_SOCKMAP && around.kernel_ok && around.memory_short)
-		return (struct decision){ f->user_carrier, REASON_KERNEL_MEMORY };
-	if (engine == ENGINE_SOCKMAP && around.kernel_ok &&
-	    (!h->demotions || around.watch_ms >= (uint64_t)RETURN_MS << (h->demotions - 1)))
-		return (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
-	return (struct decision){ f->user_carrier, f->reason };
+		d = policy_auto(h, dir, f, around);
+	else if (engine == ENGINE_SOCKMAP && around.kernel_ok && around.memory_short)
+		d.reason = REASON_KERNEL_MEMORY;
+	else if (engine == ENGINE_SOCKMAP && around.kernel_ok &&
+		 (!h->demotions || around.watch_ms >= (uint64_t)RETURN_MS << (h->demotions - 1)))
+		d = (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
+	if (around.limited && (engine == ENGINE_AUTO || engine == ENGINE_SOCKMAP))
+		d.reason = REASON_BANDWIDTH;
+	return d;
 }
 
 struct decision policy_kernel(unsigned int kind)

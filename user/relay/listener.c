@@ -284,28 +284,21 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	return set_session_options(fd, fc);
 }
 
-/* The file of a unix socket is open to all, like a port: its directory says who may reach it. */
-static int bind_listener(int fd, const struct addr *a)
-{
-	mode_t mask = umask(0111);
-	int r = bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
-
-	umask(mask);
-	return r;
-}
-
 static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
 		       int *ret_fd)
 {
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
+	mode_t mask;
 
 	if (fd < 0)
 		return -errno;
 	if (addr_is_inet(a))
 		r = set_options(fd, fc, a->ss.ss_family, reuseport);
-	r = r ?: bind_listener(fd, a);
-	if (!r && listen(fd, BACKLOG))
+	/* a unix socket's file is open to all, like a port: its directory says who may reach it */
+	mask = umask(0111);
+	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG)))
 		r = -errno;
+	umask(mask);
 	if (r)
 		close(fd);
 	else
@@ -329,26 +322,19 @@ static void remove_stale(const struct addr *a)
 	close(fd);
 }
 
-static int make_room(const struct forward_conf *fc, const struct addr *a)
-{
-	int fd, r;
-
-	if (!addr_is_inet(a)) {
-		remove_stale(a);
-		return 0;
-	}
-	r = open_socket(fc, a, false, &fd);
-	if (!r)
-		close(fd);
-	return r;
-}
-
 int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, unsigned int n,
 		     int *fds)
 {
-	int r = joins ? 0 : make_room(fc, a);
 	unsigned int i = 0;
+	int fd, r = 0;
 
+	if (!addr_is_inet(a)) {
+		remove_stale(a);
+	} else if (!joins) {
+		r = open_socket(fc, a, false, &fd);
+		if (!r)
+			close(fd);
+	}
 	while (!r && i < n) {
 		socklen_t len = sizeof(a->ss);
 
