@@ -251,8 +251,7 @@ static struct {
 
 struct sweep {
 	struct rig rig;
-	struct faults_page *page; /* NULL: no daemon */
-	char page_path[120];
+	struct faults_page *page;
 	uint64_t injections, hits, sessions, resets;
 	struct known known[MOST_SITES];
 	size_t n_known;
@@ -266,31 +265,19 @@ struct sweep {
 
 static int open_page(struct sweep *s)
 {
-	static unsigned int count;
-	int fd, r = 0;
+	char path[120];
+	int fd;
 
-	snprintf(s->page_path, sizeof(s->page_path), "%s/page-%u", env_dir(), ++count);
-	fd = open(s->page_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	snprintf(path, sizeof(path), "%s/page", env_dir());
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0 || ftruncate(fd, sizeof(*s->page)))
-		r = -errno;
-	if (!r) {
-		s->page = mmap(NULL, sizeof(*s->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		r = s->page == MAP_FAILED ? -errno : 0;
-	}
-	if (r)
-		s->page = NULL;
-	if (fd >= 0)
-		close(fd);
-	return r;
-}
-
-static void close_page(struct sweep *s)
-{
-	if (!s->page)
-		return;
-	munmap(s->page, sizeof(*s->page));
-	unlink(s->page_path);
-	s->page = NULL;
+		return -errno;
+	s->page = mmap(NULL, sizeof(*s->page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (s->page == MAP_FAILED)
+		return -errno;
+	setenv(FAULTS_ENV, path, 1);
+	return 0;
 }
 
 /* 0 if the interposer works in the daemon, and has had room for every site. */
@@ -353,29 +340,18 @@ static void describe(const struct sweep *s, uint64_t key, char *buf, size_t len)
 static int start_daemon(struct sweep *s)
 {
 	const char *const options[] = { "--max-sessions", "128", NULL };
-	int r = open_page(s);
+	int r;
 
-	if (r) {
-		fprintf(stderr, "FAIL: cannot make the page: %s\n", strerror(-r));
-		return r;
-	}
-	setenv(FAULTS_ENV, s->page_path, 1);
+	memset(s->page, 0, sizeof(*s->page));
 	setenv("LD_PRELOAD", opt.preload, 1);
 	r = rig_start(&s->rig, opt.culvert, opt.engine, options);
 	unsetenv("LD_PRELOAD");
-	unsetenv(FAULTS_ENV);
 	if (!r) {
 		r = check_page(s);
 		if (r)
 			fprintf(stderr, "FAIL: %s: %s\n", opt.preload, strerror(-r));
 	}
 	return r;
-}
-
-static void kill_daemon(struct sweep *s)
-{
-	rig_kill(&s->rig);
-	close_page(s);
 }
 
 /* --- sites --- */
@@ -511,7 +487,7 @@ static int inject(struct sweep *s, const struct injection *in, uint32_t *ret_hit
 
 	for (unsigned int try = 0; !r && try < TRIES && !out.hits && !fault; try++) {
 		if (try == 2) { /* some things are done once, and then kept */
-			kill_daemon(s);
+			rig_kill(&s->rig);
 			r = start_daemon(s);
 		}
 		r = r ?: rig_errors(&s->rig, &before);
@@ -540,7 +516,7 @@ static int inject(struct sweep *s, const struct injection *in, uint32_t *ret_hit
 	if (!fault && (r || !may_end_privileged(in)))
 		return r;
 	s->bad += fault != NULL;
-	kill_daemon(s);
+	rig_kill(&s->rig);
 	return start_daemon(s);
 }
 
@@ -635,7 +611,7 @@ static int sweep(struct sweep *s)
 	int r;
 
 	s->rng = opt.seed;
-	r = start_daemon(s);
+	r = open_page(s) ?: start_daemon(s);
 	r = r ?: warm_up(s);
 	for (size_t i = 0; !r && i < s->n_known; i++) /* which grows meanwhile */
 		r = inject_site(s, &s->known[i]);
@@ -645,7 +621,6 @@ static int sweep(struct sweep *s)
 	} else if (r) {
 		rig_kill(&s->rig);
 	}
-	close_page(s);
 	return r ?: s->bad;
 }
 

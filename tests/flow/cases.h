@@ -85,7 +85,6 @@ int cases_listener(enum via via);
 int cases_fail(struct cases *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Rows with a function, in cases_more.c. */
-int case_short_sessions(struct cases *c);
 int case_stop(struct cases *c);
 int case_term_finishes(struct cases *c);
 int case_term_grace_over(struct cases *c);

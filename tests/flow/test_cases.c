@@ -120,8 +120,6 @@ static struct row rows[] = {
 	  .client = "S4M F E", .server = "A rb32K d4K dp2 R4M E F", .timeout_ms = 20000 },
 	{ "slow-client", "a client that reads 8 KB every 1 ms, with a small buffer",
 	  .client = "rb8K d8K dp1 R4M E F", .server = "A S4M F E", .timeout_ms = 20000 },
-	{ "short-sessions", "2000 sessions of one request and one answer",
-	  .run = case_short_sessions },
 	/* Conversations */
 	{ "conversation", "500 rounds of 64 bytes, then of 16 KB",
 	  .client = "nd G500:64:64 T G300:1000:16000 F E",

@@ -222,8 +222,6 @@ static void note_carriers(struct json_object *status)
 static void *progress_main(void *arg)
 {
 	const struct torture_stats *s = &torture_stats;
-	int64_t start = now_ms();
-	uint64_t before = 0;
 
 	(void)arg;
 	while (!over) {
@@ -234,15 +232,10 @@ static void *progress_main(void *arg)
 			break;
 		if (!daemon_query(the_daemon, "status", 5000, &o))
 			note_carriers(o);
-		fprintf(stderr,
-			"%4lld s: %llu sessions (%llu/s), %llu MB, bad %llu, reset %llu, "
-			"handovers %s\n",
-			(long long)(now_ms() - start) / 1000, (unsigned long long)s->finished,
-			(unsigned long long)(s->finished - before) / 5,
-			(unsigned long long)(s->bytes >> 20),
+		fprintf(stderr, "%llu sessions, %llu MB, bad %llu, reset %llu, handovers %s\n",
+			(unsigned long long)s->finished, (unsigned long long)(s->bytes >> 20),
 			(unsigned long long)torture_failures(),
 			(unsigned long long)s->reset_by_daemon, json_text(o, "handovers"));
-		before = s->finished;
 		json_object_put(o);
 	}
 	return NULL;

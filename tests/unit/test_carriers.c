@@ -15,8 +15,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -458,62 +456,6 @@ static void test_source_reset(void **state)
 	}
 }
 
-/* A source that the carrier cannot read loses nothing by the attempt. */
-static void test_unsupported(void **state)
-{
-	struct rig *rig = *state;
-	uint64_t value;
-
-	close(rig->src);
-	rig->src = eventfd(77, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (carrier == CARRIER_SPLICE) {
-		assert_int_equal(pump(rig, ALL, false), PUMP_UNSUPPORTED);
-	} else {
-		assert_int_equal(pump(rig, ALL, false), PUMP_SRC_ERROR);
-		assert_int_equal(last.error, ENOTSOCK);
-	}
-	assert_int_equal(rig->flow.user_in, 0);
-	assert_int_equal(read(rig->src, &value, sizeof(value)), sizeof(value));
-	assert_int_equal(value, 77);
-}
-
-/* Runs one pump without a single free descriptor. */
-static enum pump pump_without_descriptors(struct rig *rig)
-{
-	struct rlimit old, none;
-	enum pump r;
-
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-	none = old;
-	none.rlim_cur = 0;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	r = pump(rig, ALL, false);
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
-	return r;
-}
-
-static void test_no_descriptors(void **state)
-{
-	bool splice_run = carrier == CARRIER_SPLICE;
-	struct rig *rig = *state;
-
-	produce(rig, 500);
-	assert_int_equal(pump_without_descriptors(rig), splice_run ? PUMP_STARVED : PUMP_EMPTY);
-	assert_int_equal(rig->flow.user_in, splice_run ? 0 : 500);
-	assert_int_equal(pump(rig, ALL, false), PUMP_EMPTY);
-	expect_all_arrived(rig);
-	/* an idle pipe, or one that is lent, needs no descriptor */
-	produce(rig, 500);
-	assert_int_equal(pump_without_descriptors(rig), PUMP_EMPTY);
-	block(rig);
-	consume(rig, 1);
-	assert_int_equal(pump_without_descriptors(rig), PUMP_BLOCKED);
-	do
-		consume_all(rig);
-	while (pump_without_descriptors(rig) != PUMP_EMPTY);
-	expect_all_arrived(rig);
-}
-
 /* --- reading ahead --- */
 
 /* copy_read_ahead(): bytes are read now and written later, by copy_pump(), in order. */
@@ -732,8 +674,6 @@ int main(void)
 		ON_RIG(test_pending),
 		ON_RIG(test_target_closed_while_blocked),
 		cmocka_unit_test(test_source_reset),
-		ON_RIG(test_unsupported),
-		ON_RIG(test_no_descriptors),
 		cmocka_unit_test(test_streams),
 	};
 	const struct CMUnitTest copy[] = {

@@ -44,18 +44,6 @@ static void test_start(void **state)
 	expect(policy_start(e), CARRIER_SPLICE, REASON_ENGINE);
 }
 
-static void test_kernel_events(void **state)
-{
-	(void)state;
-	expect(policy_kernel(CULVERT_EVENT_SOFT), CARRIER_SPLICE, REASON_SLOW_TARGET);
-	expect(policy_kernel(CULVERT_EVENT_PASSED), CARRIER_SPLICE, REASON_HARD_LIMIT);
-	expect(policy_kernel(CULVERT_EVENT_BULK), CARRIER_SPLICE, REASON_BULK);
-	expect(policy_kernel(CULVERT_EVENT_MEMORY), CARRIER_SPLICE, REASON_KERNEL_MEMORY);
-	/* the program may be newer than the daemon; out of the kernel is always safe */
-	assert_int_equal(policy_kernel(0).carrier, CARRIER_SPLICE);
-	assert_int_equal(policy_kernel(9999).carrier, CARRIER_SPLICE);
-}
-
 /* --- fixed engines --- */
 
 static void test_engine_sockmap(void **state)
@@ -211,21 +199,6 @@ static void test_bulk_run(void **state)
 		habit_read(&h, !dir, 1, 1);
 		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 	}
-}
-
-/* The average turn decides, exactly at big_turn. */
-static void test_big_turn_boundary(void **state)
-{
-	enum engine e = ENGINE_AUTO;
-	struct habit h = { .last_dir = 0, .turns = 99, .reads = { 50, 50 } };
-
-	(void)state;
-	assert_true(100 * (uint64_t)BIG_TURN >= WINDOW);
-	h.bytes[0] = 100 * (uint64_t)BIG_TURN;
-	expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SPLICE, REASON_BULK);
-	h.bytes[0]--;
-	expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
-	expect(policy_user(e, &h, 0, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
 }
 
 /* Both ways at full speed: the direction changes all the time, and yet it is bulk. */
@@ -519,14 +492,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_start),
-		cmocka_unit_test(test_kernel_events),
 		cmocka_unit_test(test_engine_sockmap),
 		cmocka_unit_test(test_engine_sockmap_returns),
 		cmocka_unit_test(test_ping_pong),
 		cmocka_unit_test(test_demotions),
 		cmocka_unit_test(test_way_back_stays_open),
 		cmocka_unit_test(test_bulk_run),
-		cmocka_unit_test(test_big_turn_boundary),
 		cmocka_unit_test(test_both_ways_bulk),
 		cmocka_unit_test(test_small_reads),
 		cmocka_unit_test(test_busy_worker),
