@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What becomes of the addresses that look-ups find; flow/test_names has a real name server. */
-#include <errno.h>
 #include <netinet/in.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -61,7 +60,7 @@ static int teardown(void **state)
 }
 
 /* A look-up finds the addresses that TEXT has, "10.0.0.1:80 [::1]:80". */
-static int find(struct upstream *u, const char *text, uint64_t now_ms)
+static bool find(struct upstream *u, const char *text, uint64_t now_ms)
 {
 	char copy[512], *rest, *word;
 	struct addr found[32];
@@ -75,7 +74,7 @@ static int find(struct upstream *u, const char *text, uint64_t now_ms)
 		found[n++] = e.addrs[0];
 		endpoint_close(&e);
 	}
-	return upstream_found(u, found, n, now_ms);
+	return upstream_update(u, found, n, "none", now_ms);
 }
 
 static void expect(struct upstream *u, const char *text)
@@ -100,36 +99,35 @@ static void test_found(void **state)
 {
 	static const struct {
 		const char *found, *list;
-		int r;
+		bool news, fails;
 	} rows[] = {
-		{ "10.0.0.1:80", "10.0.0.1:80", 1 },
-		{ "10.0.0.1:80 10.0.0.1:80", "10.0.0.1:80", 0 },
-		{ "[::6]:80 [::7]:80 10.0.0.1:80", "[::6]:80, 10.0.0.1:80, [::7]:80", 1 },
-		{ "10.0.0.1:80 [::7]:80 [::6]:80", "10.0.0.1:80, [::7]:80, [::6]:80", 0 },
+		{ "10.0.0.1:80", "10.0.0.1:80", true, false },
+		{ "10.0.0.1:80 10.0.0.1:80", "10.0.0.1:80", false, false },
+		{ "[::6]:80 [::7]:80 10.0.0.1:80", "[::6]:80, 10.0.0.1:80, [::7]:80", true, false },
+		{ "10.0.0.1:80 [::7]:80 [::6]:80", "10.0.0.1:80, [::7]:80, [::6]:80", false, false },
 		{ "10.0.0.1:80 10.0.0.2:80 10.0.0.3:80 [::1]:80 [::2]:80",
-		  "10.0.0.1:80, [::1]:80, 10.0.0.2:80, [::2]:80 and 1 more", 1 },
-		{ "10.0.0.99:80 10.0.0.5:80 10.0.0.6:0", "10.0.0.5:80", 1 },
-		{ "10.0.0.99:80", "10.0.0.5:80", -EADDRNOTAVAIL },
-		{ "", "10.0.0.5:80", -EADDRNOTAVAIL },
-		{ "10.0.0.5:80", "10.0.0.5:80", 0 },
+		  "10.0.0.1:80, [::1]:80, 10.0.0.2:80, [::2]:80 and 1 more", true, false },
+		{ "10.0.0.99:80 10.0.0.5:80 10.0.0.6:0", "10.0.0.5:80", true, false },
+		{ "10.0.0.99:80", "10.0.0.5:80", true, true },
+		{ "", "10.0.0.5:80", true, true },
+		{ "", "10.0.0.5:80", false, true },
+		{ "10.0.0.5:80", "10.0.0.5:80", false, false },
 	};
 	struct rig *rig = *state;
 	struct addr_list *first;
 
 	expect(&rig->u, "");
-	assert_int_equal(find(&rig->u, rows[0].found, 600), 1);
+	assert_true(find(&rig->u, rows[0].found, 600));
 	first = upstream_get(&rig->u);
 	for (size_t i = 1; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		int r = find(&rig->u, rows[i].found, 600 + i);
-
-		if (r != rows[i].r)
-			fail_msg("%s: %d", rows[i].found, r);
+		if (find(&rig->u, rows[i].found, 600 + i) != rows[i].news)
+			fail_msg("%s: news or not", rows[i].found);
 		expect(&rig->u, rows[i].list);
-		assert_int_equal(record_of(&rig->u).why[0] != 0, r < 0);
+		assert_int_equal(record_of(&rig->u).why[0] != 0, rows[i].fails);
 	}
-	assert_int_equal(record_of(&rig->u).lookups, 9);
-	assert_int_equal(record_of(&rig->u).failures, 2);
-	assert_int_equal(record_of(&rig->u).resolved_ms, 608);
+	assert_int_equal(record_of(&rig->u).lookups, 10);
+	assert_int_equal(record_of(&rig->u).failures, 3);
+	assert_int_equal(record_of(&rig->u).resolved_ms, 609);
 	assert_int_equal(first->n, 1); /* who began before keeps what he had */
 	addr_list_put(first);
 }
@@ -153,91 +151,45 @@ static void test_own_by_loopback(void **state)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct endpoint listen;
 		struct upstream u;
-		int r;
 
 		parse(rows[i].listen, true, &listen);
 		assert_int_equal(upstream_open(&u, &rig->conf, &listen, INTERVAL_MS, 500), 0);
-		r = find(&u, rows[i].found, 600);
-		if (r != (rows[i].good ? 1 : -EADDRNOTAVAIL))
-			fail_msg("%s at %s: %d", rows[i].found, rows[i].listen, r);
+		find(&u, rows[i].found, 600);
+		if (!record_of(&u).why[0] != rows[i].good)
+			fail_msg("%s at %s", rows[i].found, rows[i].listen);
 		upstream_close(&u);
 		endpoint_close(&listen);
 	}
 }
 
-/* An address that has won is first for a while, also in a newer list. */
-static void test_preferred(void **state)
-{
-	struct rig *rig = *state;
-	struct addr_list *list;
-
-	find(&rig->u, "10.0.0.1:80 10.0.0.2:80", 1000);
-	list = upstream_get(&rig->u);
-	assert_int_equal(upstream_first(&rig->u, list, 1000), 0);
-	upstream_prefer(&rig->u, &list->addrs[1], 1000);
-	assert_int_equal(upstream_first(&rig->u, list, 1000 + UPSTREAM_PREFER_MS - 1), 1);
-	assert_int_equal(upstream_first(&rig->u, list, 1000 + UPSTREAM_PREFER_MS), 0);
-	upstream_avoid(&rig->u, &list->addrs[0]);
-	assert_int_equal(upstream_first(&rig->u, list, 1000), 1);
-	addr_list_put(list);
-	find(&rig->u, "10.0.0.7:80 10.0.0.8:80 10.0.0.2:80", 2000);
-	list = upstream_get(&rig->u);
-	assert_int_equal(upstream_first(&rig->u, list, 2000), 2);
-	upstream_avoid(&rig->u, &list->addrs[2]);
-	assert_int_equal(upstream_first(&rig->u, list, 2000), 0);
-	addr_list_put(list);
-}
-
-static bool is_wanted(struct upstream *u)
-{
-	return atomic_exchange(&u->wanted, false);
-}
-
-/* Failed connects ask for a look-up, and not too often. */
-static void test_failed(void **state)
-{
-	struct rig *rig = *state;
-	unsigned int wanted = 0;
-
-	for (uint64_t now = 1000; now < 1000 + 3 * UPSTREAM_ASK_MS; now += 10) {
-		upstream_failed(&rig->u, now);
-		wanted += is_wanted(&rig->u);
-	}
-	assert_int_equal(wanted, 3);
-}
-
-static int await(struct upstream *u, uint64_t *seen)
+static int await(struct upstream *u)
 {
 	struct addr_list *list = NULL;
-	int r = upstream_await(u, seen, &list);
+	int r = upstream_await(u, &list);
 
 	assert_int_equal(r == 1, list != NULL);
 	addr_list_put(list);
 	return r;
 }
 
-/* Sessions that come before there is an address wait for the end of one look-up. */
+/* Sessions wait for the end of the first look-up. */
 static void test_await(void **state)
 {
 	struct rig *rig = *state;
 	struct upstream *u = &rig->u, alone;
-	uint64_t seen[3] = { 0 };
 
-	assert_int_equal(await(u, &seen[0]), 0);
-	assert_true(is_wanted(u));
-	assert_int_equal(await(u, &seen[0]), 0);
-	assert_true(upstream_not_found(u, "no such host"));
-	assert_false(upstream_not_found(u, "no such host"));
-	assert_int_equal(await(u, &seen[0]), -ENOENT);
-	assert_int_equal(await(u, &seen[1]), 0); /* it came after that one had ended */
+	assert_int_equal(await(u), 0);
+	assert_true(u->wanted);
+	assert_true(upstream_update(u, NULL, 0, "no such host", 600));
+	assert_int_equal(await(u), -ENOENT);
 	find(u, "10.0.0.4:80", 600);
-	assert_int_equal(await(u, &seen[1]), 1);
-	assert_int_equal(await(u, &seen[2]), 1);
+	assert_int_equal(await(u), 1);
+	upstream_update(u, NULL, 0, "no such host", 700);
+	assert_int_equal(await(u), 1);
 	/* nobody looks this one up */
 	assert_int_equal(upstream_open(&alone, &rig->conf, &rig->listen, INTERVAL_MS, 0), 0);
-	seen[0] = 0;
-	assert_int_equal(await(&alone, &seen[0]), -ENOENT);
-	upstream_failed(&alone, 5000);
+	assert_int_equal(await(&alone), -ENOENT);
+	upstream_failed(&alone);
 	upstream_close(&alone);
 }
 
@@ -246,8 +198,9 @@ static void test_await(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_found),  TEST(test_own_by_loopback), TEST(test_preferred),
-		TEST(test_failed), TEST(test_await),
+		TEST(test_found),
+		TEST(test_own_by_loopback),
+		TEST(test_await),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

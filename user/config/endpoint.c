@@ -148,9 +148,11 @@ static const char *add_plain(const char *host, in_port_t port, struct endpoint *
 
 	if (host[strspn(host, HOST_CHARACTERS)])
 		return "bad host, expected a name or an IPv4 address";
-	if (host[0] ? add_host(ret, host, port) :
-		      add_host(ret, "0.0.0.0", port) && add_host(ret, "::", port))
+	if (add_host(ret, host[0] ? host : "0.0.0.0", port)) {
+		if (!host[0] && addr_has_ipv6())
+			add_host(ret, "::", port);
 		return NULL;
+	}
 	if (is_number(label) || strncasecmp(label, "0x", 2) == 0)
 		return "bad IPv4 address, expected four numbers up to 255";
 	ret->named = true;
@@ -230,7 +232,7 @@ static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 	for (const struct addrinfo *ai = list; ai; ai = ai->ai_next) {
 		struct addr a = { .len = ai->ai_addrlen };
 
-		if (ai->ai_family != AF_INET && ai->ai_family != AF_INET6)
+		if (ai->ai_family != AF_INET && (ai->ai_family != AF_INET6 || !addr_has_ipv6()))
 			continue;
 		memcpy(&a.ss, ai->ai_addr, ai->ai_addrlen);
 		addr_set_port(&a, e->named_port);

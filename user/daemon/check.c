@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
@@ -40,6 +41,8 @@ static int check_machine(const struct config *c)
 
 /* --- names --- */
 
+#define PATIENCE_S 10
+
 static int check_listener(const struct config *c, struct forward_conf *fc)
 {
 	char err[1024], why[LOOKUP_WHY_LEN];
@@ -58,16 +61,13 @@ static int check_listener(const struct config *c, struct forward_conf *fc)
 	return 0;
 }
 
-static void judge_upstream(const struct config *c, struct forward_conf *fc, struct upstream *u,
-			   bool answered)
+static void judge_upstream(const struct config *c, struct forward_conf *fc, struct upstream *u)
 {
 	char err[1024], why[LOOKUP_WHY_LEN + 64];
-	struct lookup_record record;
 
-	upstream_record(u, &record);
 	if (!u->list->n)
 		snprintf(why, sizeof(why), "%s (culvert starts all the same, and looks again)",
-			 answered ? record.why : "no name server has answered in time");
+			 u->record.lookups ? u->record.why : "no name server has answered in time");
 	else if (!endpoint_copy_addrs(&fc->upstream, u->list->addrs, u->list->n) &&
 		 config_feeds_itself(fc))
 		snprintf(why, sizeof(why), "one of its addresses is the listener itself, and will "
@@ -78,73 +78,75 @@ static void judge_upstream(const struct config *c, struct forward_conf *fc, stru
 	log_complain(0, "warning: %s", err);
 }
 
-/* All at the same time. */
-static int look_up_upstreams(struct names *n, struct config *c)
-{
-	const struct endpoint nowhere = { .n_addrs = 0 };
-	struct upstream *us = calloc(c->n_forwards ?: 1, sizeof(*us));
-	uint64_t until = clock_ms() + NAMES_PATIENCE_S * 1000;
-	int r = us ? 0 : -ENOMEM;
-
-	for (size_t i = 0; !r && i < c->n_forwards; i++)
-		if (c->forwards[i].upstream.named)
-			r = upstream_open(&us[i], &c->forwards[i].upstream, &nowhere, UINT32_MAX,
-					  clock_ms()) ?: names_add(n, &us[i]);
-	for (size_t i = 0; !r && i < c->n_forwards; i++) {
-		uint64_t now = clock_ms();
-
-		if (us[i].list && names_wait(n, &us[i], now < until ? (unsigned int)(until - now) : 0))
-			judge_upstream(c, &c->forwards[i], &us[i], false);
-		else if (us[i].list)
-			judge_upstream(c, &c->forwards[i], &us[i], true);
-	}
-	for (size_t i = 0; us && i < c->n_forwards; i++)
-		upstream_close(&us[i]);
-	free(us);
-	return r ? log_complain(r, "out of memory") : 0;
-}
-
-static void *run_loop(void *arg)
-{
-	loop_run(arg);
-	return NULL;
-}
-
-static void stop_loop(void *arg)
-{
-	((struct loop *)arg)->stop = true;
-}
+/* All names are looked up at the same time. */
+struct lookups {
+	struct loop loop;
+	struct timer deadline;
+	struct names *names;
+	struct upstream *upstreams; /* one for each forward; zeroes if that has no name */
+	size_t n;
+};
 
 static void after_batch(void *arg)
 {
-	names_after_batch(*(struct names **)arg);
+	struct lookups *l = arg;
+
+	names_after_batch(l->names);
+	l->loop.stop = true;
+	for (size_t i = 0; i < l->n; i++)
+		if (l->upstreams[i].list && !l->upstreams[i].record.lookups)
+			l->loop.stop = false;
+}
+
+static void on_deadline(struct timer *t)
+{
+	struct lookups *l = container_of(t, struct lookups, deadline);
+
+	l->n = 0;
+}
+
+static void look_up_upstreams(struct lookups *l, struct config *c)
+{
+	const struct endpoint nowhere = { .n_addrs = 0 };
+
+	l->n = c->n_forwards;
+	l->upstreams = allocated(calloc(l->n, sizeof(*l->upstreams)));
+	for (size_t i = 0; i < l->n; i++)
+		if (c->forwards[i].upstream.named &&
+		    (upstream_open(&l->upstreams[i], &c->forwards[i].upstream, &nowhere, UINT32_MAX,
+				   clock_ms()) ||
+		     names_add(l->names, &l->upstreams[i])))
+			allocated(NULL);
+	l->deadline.fire = on_deadline;
+	timer_set(&l->loop, &l->deadline, clock_ms() + PATIENCE_S * 1000);
+	loop_run(&l->loop);
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		if (l->upstreams[i].list)
+			judge_upstream(c, &c->forwards[i], &l->upstreams[i]);
+		upstream_close(&l->upstreams[i]);
+	}
+	free(l->upstreams);
 }
 
 /* As an account without privileges, since strangers answer. */
 static int check_upstreams(struct config *c)
 {
-	struct names *names = NULL;
+	struct lookups l = { .n = 0 };
 	struct account account;
-	struct loop loop;
-	pthread_t thread;
 	char err[512];
-	int r = loop_open(&loop, after_batch, &names);
+	int r = loop_open(&l.loop, after_batch, &l);
 
-	r = r ?: names_open(&loop, NULL, NULL, &names, err, sizeof(err));
+	r = r ?: names_open(&l.loop, NULL, NULL, &l.names, err, sizeof(err));
 	if (!r && !geteuid())
 		r = account_find(c->user, &account, err, sizeof(err)) ?:
 		    sandbox_enter(&account, err, sizeof(err));
-	r = r ?: -pthread_create(&thread, NULL, run_loop, &loop);
-	if (r) {
-		r = log_complain(0, "%s: warning: its host names have not been looked up", c->file);
-	} else {
-		r = look_up_upstreams(names, c);
-		loop_call(&loop, stop_loop, &loop, NAMES_PATIENCE_S * 1000);
-		pthread_join(thread, NULL);
-	}
-	names_close(names);
-	loop_close(&loop);
-	return r;
+	if (r)
+		log_complain(0, "%s: warning: its host names have not been looked up", c->file);
+	else
+		look_up_upstreams(&l, c);
+	names_close(l.names);
+	loop_close(&l.loop);
+	return 0;
 }
 
 static int check_names(struct config *c)

@@ -526,7 +526,7 @@ static int find_listeners(struct config *c)
 	signal(SIGTERM, end_at_once);
 	signal(SIGINT, end_at_once);
 	signal(SIGQUIT, end_at_once);
-	r = names_find_listeners(NULL, c, err, sizeof(err));
+	r = names_find_listeners(c, false, err, sizeof(err));
 	return r ? log_failure(config_exit_code(r), "%s", err) : 0;
 }
 
@@ -540,6 +540,7 @@ int daemon_run(int argc, char **argv)
 	if (setup_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
+	addr_has_ipv6();          /* the same for sockets */
 	r = config_parse(argc, argv, c);
 	if (r) {
 		config_close(c);

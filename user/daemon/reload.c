@@ -104,7 +104,6 @@ static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 	return 0;
 }
 
-/* Only new names to listen at are waited for. */
 static int find_addresses(struct plan *p, struct config *c)
 {
 	for (size_t i = 0; i < c->n_forwards; i++) {
@@ -116,7 +115,7 @@ static int find_addresses(struct plan *p, struct config *c)
 		if (e)
 			return no_memory(p);
 	}
-	return names_find_listeners(p->r->shared->names, c, p->err, p->errlen);
+	return names_find_listeners(c, true, p->err, p->errlen);
 }
 
 static int read_config(struct plan *p)
@@ -787,8 +786,6 @@ void reload_stop(struct reload *r)
 	r->stop = true;
 	pthread_cond_signal(&r->change);
 	pthread_mutex_unlock(&r->lock);
-	if (r->shared->names)
-		names_give_up(r->shared->names); /* it may wait for a name server that is silent */
 	pthread_join(r->thread, NULL);
 	r->started = false;
 	pthread_mutex_lock(&r->turn); /* a drain may be under way */

@@ -2,8 +2,8 @@
 /*
  * Theory of operation: the addresses of the upstream are tried as RFC 8305 ("Happy Eyeballs") says.
  * names.c has put them in order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS
- * after the last one began, whichever comes first.  Those before go on beside it, each with its own
- * connect-timeout; the first that is connected wins, and the others are reset.
+ * after the last one began, whichever comes first.  Those before go on beside it; the first that is
+ * connected wins, and the others are reset.  When connect-timeout is over, all have failed.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
  * winner need not move.  Attempts beside it are rivals; a session has memory for them only while
@@ -46,8 +46,6 @@
  * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
  */
 #define CONNECT_QUIET_MS 20
-/* An error for those that have waited in vain for a socket in stock; connect(2) knows it not. */
-#define LACKS_SOCKET ENOSR
 #define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
 
 SYSCALLS_NEEDED(
@@ -73,7 +71,7 @@ static enum cause cause_of(int error)
 		return CAUSE_CONNECT_REFUSED;
 	case ETIMEDOUT:
 		return CAUSE_CONNECT_TIMEOUT;
-	case LACKS_SOCKET:
+	case ENOSR:
 		return CAUSE_NO_SOCKET;
 	case EMFILE:
 	case ENFILE:
@@ -100,7 +98,7 @@ static const char *error_text(int error)
 	case EPIPE:
 		return "the privileged process, which makes sockets with a mark or for transparent "
 		       "forwarding, has ended: start culvert again";
-	case LACKS_SOCKET:
+	case ENOSR:
 		return "no socket with a mark or for transparent forwarding was to be had within "
 		       "connect-timeout: the privileged process, which makes them, does not keep "
 		       "up, or hangs";
@@ -151,8 +149,8 @@ static int make_socket(const struct session *s, const struct addr *to)
 }
 
 /*
- * The same for an attempt that is ALONE or not.  -EAGAIN: there is none at the moment.  Without a
- * descriptor an attempt that is alone takes one of an idle pipe; others give way.
+ * The same for an attempt that is ALONE or not.  Without a descriptor an attempt that is alone takes
+ * one of an idle pipe; others give way: -EAGAIN.
  */
 static int get_socket(struct session *s, const struct addr *to, bool alone)
 {
@@ -251,7 +249,6 @@ static int connect_to(int fd, const struct addr *to)
 struct rival {
 	struct source source; /* fd -1: none */
 	struct session *session;
-	uint64_t due_ms;
 	uint16_t address;
 };
 
@@ -269,11 +266,6 @@ static struct source *source_of(struct session *s, unsigned int i)
 	return i ? &s->connecting->race->rivals[i - 1].source : &s->sides[UPSTREAM];
 }
 
-static uint64_t *due_of(struct session *s, unsigned int i)
-{
-	return i ? &s->connecting->race->rivals[i - 1].due_ms : &s->connecting->due_ms;
-}
-
 /* The index of its address. */
 static uint16_t *index_of(struct session *s, unsigned int i)
 {
@@ -285,11 +277,9 @@ static const struct addr *address_of(struct session *s, unsigned int i)
 	return &s->addrs->addrs[*index_of(s, i)];
 }
 
-/* Number 0 may also wait for another try. */
-static bool is_running(const struct session *s, unsigned int i)
+static bool is_running(struct session *s, unsigned int i)
 {
-	return i ? s->connecting->race->rivals[i - 1].source.fd >= 0 :
-		   s->sides[UPSTREAM].fd >= 0 || s->connecting->retry_ms;
+	return source_of(s, i)->fd >= 0;
 }
 
 static void on_rival(struct source *source, uint32_t events)
@@ -330,8 +320,6 @@ static void close_attempt(struct session *s, unsigned int i)
 {
 	struct source *source = source_of(s, i);
 
-	if (!i)
-		s->connecting->retry_ms = 0;
 	if (source->fd < 0)
 		return;
 	session_arm_reset(source->fd);
@@ -362,7 +350,7 @@ static int take_winner(struct session *s, unsigned int i)
 static void connected(struct session *s)
 {
 	if (s->connecting->begun > 1)
-		upstream_prefer(&s->forward->upstream, address_of(s, 0), s->worker->loop.now_ms);
+		atomic_store_explicit(&s->addrs->first, s->upstream, memory_order_relaxed);
 	if (!session_header_send(s))
 		return;
 	session_connect_end(s);
@@ -372,38 +360,13 @@ static void connected(struct session *s)
 		session_flow_run(s, CLIENT, false);
 }
 
-/* Attempt I could not begin: try again soon.  STAYS: in its place, which is number 0. */
-static void retry_later(struct session *s, unsigned int i, bool stays)
-{
-	struct connecting *c = s->connecting;
-	uint64_t again_ms = s->worker->loop.now_ms + RETRY_MS;
-
-	close_attempt(s, i);
-	if (stays) {
-		c->retry_ms = again_ms;
-		return;
-	}
-	c->begun--;
-	c->running--;
-	c->next_ms = again_ms;
-}
-
-/* Begin attempt I with its address.  0: under way, done, or to be tried again; else errno. */
+/* Begin attempt I with its address.  0: under way, or done; else errno. */
 static int begin_attempt(struct session *s, unsigned int i)
 {
 	const struct addr *a = address_of(s, i);
 	struct source *source = source_of(s, i);
-	bool alone = s->connecting->running == 1, again = !i && s->connecting->retry_ms;
-	int fd = get_socket(s, a, alone), error;
+	int fd = get_socket(s, a, s->connecting->running == 1), error;
 
-	if (!i) {
-		s->connecting->retry_ms = 0;
-		s->connecting->lacks_socket = fd == -EAGAIN;
-	}
-	if (fd == -EAGAIN) {
-		retry_later(s, i, alone || again);
-		return 0;
-	}
 	if (fd < 0)
 		return -fd;
 	if (addr_is_inet(a)) {
@@ -422,12 +385,8 @@ static int begin_attempt(struct session *s, unsigned int i)
 	else if (error == EINPROGRESS)
 		/* number 0 is watched by session_update() */
 		return i ? -loop_watch(&s->worker->loop, source, EPOLLOUT, true) : 0;
-	if (!error) {
+	if (!error)
 		connected(s);
-	} else if (error == EAGAIN && !addr_is_inet(a)) { /* the listener's backlog is full */
-		retry_later(s, i, true);
-		return 0;
-	}
 	return error;
 }
 
@@ -441,7 +400,8 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	close_attempt(s, i);
 	c->running--;
 	c->next_ms = 0;
-	upstream_avoid(&s->forward->upstream, a);
+	if (*index_of(s, i) == atomic_load_explicit(&s->addrs->first, memory_order_relaxed))
+		atomic_store_explicit(&s->addrs->first, 0, memory_order_relaxed);
 	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
 		    (unsigned long long)s->id, forward_name(forward_of(s)),
 		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
@@ -449,7 +409,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	if (c->begun < s->addrs->n || c->running)
 		return;
 	s->upstream = *index_of(s, i); /* for the session log */
-	upstream_failed(&s->forward->upstream, s->worker->loop.now_ms);
+	upstream_failed(&s->forward->upstream);
 	session_reset(s, cause_of(error));
 }
 
@@ -481,13 +441,19 @@ static void connect_more(struct session *s)
 			return;
 		}
 		*index_of(s, i) = next_index(c);
-		*due_of(s, i) = now + forward_of(s)->connect_timeout_ms;
 		c->begun++;
 		c->running++;
 		c->next_ms = now + HAPPY_DELAY_MS;
 		error = begin_attempt(s, i);
-		if (error)
+		/* no socket in stock, no descriptor, or a full backlog of a unix socket */
+		if ((error == ENOSR || error == EAGAIN) && now < c->due_ms) {
+			close_attempt(s, i);
+			c->begun--;
+			c->running--;
+			c->next_ms = now + RETRY_MS;
+		} else if (error) {
 			fail_attempt(s, i, error);
+		}
 	}
 }
 
@@ -532,14 +498,14 @@ static void give_up_name(struct session *s)
 static void begin(struct session *s)
 {
 	struct upstream *u = &s->forward->upstream;
-	int r = upstream_await(u, &s->connecting->lookups_seen, &s->addrs);
+	int r = upstream_await(u, &s->addrs);
 
 	if (r < 0)
 		give_up_name(s);
 	if (r <= 0)
 		return;
 	s->worker->n_nameless--;
-	s->connecting->first = (uint16_t)upstream_first(u, s->addrs, s->worker->loop.now_ms);
+	s->connecting->first = atomic_load_explicit(&s->addrs->first, memory_order_relaxed);
 	connect_more(s);
 }
 
@@ -626,17 +592,10 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 uint64_t session_connect_due(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	uint64_t due = NEVER;
+	uint64_t due = c->due_ms;
 
-	if (is_nameless(s))
-		due = c->due_ms;
-	else if (may_begin(s))
-		due = c->next_ms;
-	for (unsigned int i = 0; i < n_places(s); i++)
-		if (is_running(s, i))
-			due = earlier(due, *due_of(s, i));
-	if (c->retry_ms)
-		due = earlier(due, c->retry_ms);
+	if (!is_nameless(s) && may_begin(s))
+		due = earlier(due, c->next_ms);
 	if (session_connect_is_quiet(s))
 		due = earlier(due, s->born_ms + CONNECT_QUIET_MS);
 	return due;
@@ -644,23 +603,21 @@ uint64_t session_connect_due(struct session *s)
 
 void session_connect_timer(struct session *s)
 {
-	uint64_t now = s->worker->loop.now_ms;
-	int error;
+	struct connecting *c = s->connecting;
+	bool late = s->worker->loop.now_ms >= c->due_ms;
 
 	if (is_nameless(s)) {
-		if (now >= s->connecting->due_ms)
+		if (late)
 			give_up_name(s);
 		return;
 	}
-	for (unsigned int i = 0; s->state == SESSION_CONNECTING && i < n_places(s); i++)
-		if (is_running(s, i) && now >= *due_of(s, i))
-			fail_attempt(s, i, !i && s->connecting->lacks_socket ? LACKS_SOCKET :
-									       ETIMEDOUT);
-	if (s->state == SESSION_CONNECTING && s->connecting->retry_ms &&
-	    now >= s->connecting->retry_ms) {
-		error = begin_attempt(s, 0);
-		if (error)
-			fail_attempt(s, 0, error);
-	}
+	for (unsigned int i = 0; late && s->state == SESSION_CONNECTING && i < n_places(s); i++)
+		if (is_running(s, i)) {
+			c->begun = (uint16_t)s->addrs->n;
+			fail_attempt(s, i, ETIMEDOUT);
+		}
+	/* what could not begin so far has a last try */
+	if (late && s->state == SESSION_CONNECTING)
+		c->next_ms = 0;
 	connect_more(s);
 }

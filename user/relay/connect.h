@@ -17,14 +17,12 @@ struct connect_race;
 /* What a session needs until it is OPEN.  Apart from it, since most of its life comes then. */
 struct connecting {
 	struct connecting *next;   /* in worker->connected */
-	uint64_t due_ms;           /* give up on the address in sides[UPSTREAM], or on the name */
-	uint64_t lookups_seen;     /* see upstream_await() */
-	uint64_t retry_ms;         /* 0, or when to try that address again: this machine, and not the
-				    * upstream, has refused */
-	bool lacks_socket;         /* that is because none was in stock */
+	uint64_t due_ms;           /* give up */
 	struct connect_race *race; /* attempts beside that one; NULL: none so far */
 
-	uint64_t next_ms;          /* when the next attempt may begin; NEVER: when one ends */
+	uint64_t next_ms;          /* when the next attempt may begin, or be tried again because this
+				    * machine, and not the upstream, has refused; NEVER: when one
+				    * ends */
 	uint16_t first;            /* index of the address to begin with; the others follow in order */
 	uint16_t begun;            /* attempts that have begun */
 	uint16_t running;          /* of them, those that have not ended */
@@ -45,7 +43,7 @@ void session_connect_forget(struct session *s);
 void session_connect(struct session *s);
 /* epoll has reported EVENTS on the socket of attempt I; 0 is that of sides[UPSTREAM]. */
 void session_connect_answered(struct session *s, unsigned int i, uint32_t events);
-/* Time has passed: give up on an address, begin with the next, or try again. */
+/* Time has passed: give up, begin with the next address, or try again. */
 void session_connect_timer(struct session *s);
 
 /* When to call session_connect_timer(), or to compute anew what to wait for. */

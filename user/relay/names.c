@@ -30,6 +30,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "config/config.h"
@@ -59,8 +60,6 @@ SYSCALLS_NEEDED(
 /* A name server is asked again after so long, and then after twice and four times as long. */
 #define ANSWER_MS 1000
 #define TRIES 3
-/* A name without an address is then asked for each family by itself (RFC 8305, section 3). */
-#define FAMILY_MS 2500
 /* After a failure a name is looked up again so soon, if its interval is not shorter. */
 #define RETRY_MS 5000
 /* Look-ups begun at a time, and the pause before the next ones. */
@@ -68,17 +67,9 @@ SYSCALLS_NEEDED(
 #define PAUSE_MS 10
 /* How often c-ares looks for answers that are late, while there are questions. */
 #define TICK_MS 100
-#define SOCKETS 16
+#define SOCKETS 16 /* taken from epoll at a time */
 
 /* --- lists of addresses --- */
-
-/* The first at or behind AT that is of FAMILY, or (SAME false) is not; N: none. */
-static size_t find(const struct addr *in, size_t n, size_t at, sa_family_t family, bool same)
-{
-	while (at < n && (in[at].ss.ss_family == family) != same)
-		at++;
-	return at;
-}
 
 /*
  * RFC 8305, section 4: c-ares has sorted the addresses (RFC 6724).  Keep that order within each
@@ -86,17 +77,17 @@ static size_t find(const struct addr *in, size_t n, size_t at, sa_family_t famil
  */
 static void sort(const struct addr *in, struct addr *out, size_t n)
 {
-	sa_family_t family = n ? in[0].ss.ss_family : 0;
-	/* of the others; of the first family */
-	size_t at[2] = { find(in, n, 0, family, false), 0 };
+	size_t done = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		bool first = !(i & 1);
+	for (size_t turn = 0; done < n; turn++) {
+		size_t nth = 0;
 
-		if (at[first] == n)
-			first = !first;
-		out[i] = in[at[first]];
-		at[first] = find(in, n, at[first] + 1, family, first);
+		for (size_t i = 0; i < n; i++) {
+			bool other = in[i].ss.ss_family != in[0].ss.ss_family;
+
+			if (other == turn % 2 && nth++ == turn / 2)
+				out[done++] = in[i];
+		}
 	}
 }
 
@@ -107,6 +98,7 @@ static struct addr_list *addr_list_new(const struct addr *addrs, size_t n)
 	if (!list)
 		return NULL;
 	atomic_init(&list->refs, 1);
+	atomic_init(&list->first, 0);
 	list->n = n;
 	sort(addrs, list->addrs, n);
 	return list;
@@ -136,21 +128,19 @@ const char *addr_list_format(const struct addr_list *list, char *buf, size_t siz
 	return buf;
 }
 
-/* The index of A in ADDRS; N: it is not there. */
-static size_t index_of(const struct addr *addrs, size_t n, const struct addr *a)
+static bool has(const struct addr *addrs, size_t n, const struct addr *a)
 {
-	size_t i = 0;
-
-	while (i < n && !addr_equal(&addrs[i], a))
-		i++;
-	return i;
+	for (size_t i = 0; i < n; i++)
+		if (addr_equal(&addrs[i], a))
+			return true;
+	return false;
 }
 
 /* Neither list has an address twice, so one direction is enough. */
 static bool same_set(const struct addr_list *a, const struct addr_list *b)
 {
 	for (size_t i = 0; a->n == b->n && i < a->n; i++)
-		if (index_of(b->addrs, b->n, &a->addrs[i]) == b->n)
+		if (!has(b->addrs, b->n, &a->addrs[i]))
 			return false;
 	return a->n == b->n;
 }
@@ -200,59 +190,11 @@ struct addr_list *upstream_get(struct upstream *u)
 	return list;
 }
 
-size_t upstream_first(struct upstream *u, const struct addr_list *list, uint64_t now_ms)
-{
-	size_t i = 0;
-
-	if (list->n < 2)
-		return 0;
-	pthread_mutex_lock(&u->lock);
-	if (now_ms < u->prefer_until_ms)
-		i = index_of(list->addrs, list->n, &u->preferred);
-	pthread_mutex_unlock(&u->lock);
-	return i < list->n ? i : 0;
-}
-
-void upstream_prefer(struct upstream *u, const struct addr *a, uint64_t now_ms)
-{
-	pthread_mutex_lock(&u->lock);
-	u->preferred = *a;
-	u->prefer_until_ms = now_ms + UPSTREAM_PREFER_MS;
-	pthread_mutex_unlock(&u->lock);
-}
-
-void upstream_avoid(struct upstream *u, const struct addr *a)
-{
-	pthread_mutex_lock(&u->lock);
-	if (addr_equal(&u->preferred, a))
-		u->prefer_until_ms = 0;
-	pthread_mutex_unlock(&u->lock);
-}
-
 void upstream_record(struct upstream *u, struct lookup_record *ret)
 {
 	pthread_mutex_lock(&u->lock);
 	*ret = u->record;
 	pthread_mutex_unlock(&u->lock);
-}
-
-/* Only the main thread replaces the list, and only it calls this: no lock is needed to look. */
-static bool is_unknown(const struct upstream *u)
-{
-	return !u->list->n;
-}
-
-bool upstream_not_found(struct upstream *u, const char *why)
-{
-	bool news;
-
-	pthread_mutex_lock(&u->lock);
-	news = strncmp(u->record.why, why, sizeof(u->record.why) - 1) != 0;
-	snprintf(u->record.why, sizeof(u->record.why), "%s", why);
-	u->record.lookups++;
-	u->record.failures++;
-	pthread_mutex_unlock(&u->lock);
-	return news;
 }
 
 static bool is_acceptable(const struct upstream *u, const struct addr *a)
@@ -265,70 +207,70 @@ static bool is_acceptable(const struct upstream *u, const struct addr *a)
 	return true;
 }
 
-int upstream_found(struct upstream *u, struct addr *addrs, size_t n, uint64_t now_ms)
+bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const char *why,
+		     uint64_t now_ms)
 {
-	struct addr_list *list, *old = u->list;
+	struct addr_list *list = NULL, *old = NULL;
 	size_t n_good = 0;
-	bool same;
+	bool news;
 
 	for (size_t i = 0; i < n; i++)
-		if (is_acceptable(u, &addrs[i]) && index_of(addrs, n_good, &addrs[i]) == n_good)
+		if (is_acceptable(u, &addrs[i]) && !has(addrs, n_good, &addrs[i]))
 			addrs[n_good++] = addrs[i];
-	if (!n_good) {
-		upstream_not_found(u, n ? "its only address is the listener of this forward" :
-					  "it has no address");
-		return -EADDRNOTAVAIL;
-	}
-	list = addr_list_new(addrs, n_good);
-	if (!list) {
-		upstream_not_found(u, "out of memory");
-		return -ENOMEM;
-	}
-	same = same_set(list, old);
+	if (n_good)
+		list = addr_list_new(addrs, n_good);
+	if (n)
+		why = n_good ? "out of memory" : "its only address is the listener of this forward";
 	pthread_mutex_lock(&u->lock);
-	u->list = list;
 	u->record.lookups++;
-	u->record.resolved_ms = now_ms;
-	u->record.why[0] = '\0';
+	if (list) {
+		old = u->list;
+		news = !same_set(list, old);
+		u->list = list;
+		u->record.resolved_ms = now_ms;
+		u->record.why[0] = '\0';
+	} else {
+		news = strncmp(u->record.why, why, sizeof(u->record.why) - 1) != 0;
+		u->record.failures++;
+		snprintf(u->record.why, sizeof(u->record.why), "%s", why);
+	}
 	pthread_mutex_unlock(&u->lock);
 	addr_list_put(old);
-	return !same;
+	return news;
 }
 
 /* --- looking names up --- */
 
-/* A name server's socket. */
-struct ares_source {
-	struct source source; /* fd -1: none */
-	struct names *names;
-};
-
 struct name {
 	struct name *next;
 	struct names *names;
-	struct upstream *upstream; /* NULL: freed as soon as no question is open */
-	char *host;
-	uint64_t asked_ms;  /* when the last look-up began */
-	uint64_t due_ms;    /* when to begin the next, or, if one is under way, to ask by family */
-	unsigned int open;  /* questions that c-ares has not answered */
-	bool found;         /* the look-up under way has an address */
+	struct upstream *upstream; /* NULL: freed as soon as no look-up is under way */
+	uint64_t asked_ms; /* when the last look-up began */
+	uint64_t due_ms;   /* when to begin the next */
+	bool open;         /* one is under way */
+	char host[];
+};
+
+/* A line of /etc/hosts has one for each of its names. */
+struct host {
+	char *name;
+	struct addr addr;
 };
 
 struct names {
 	struct loop *loop;
 	struct timer timer;
-	char *hosts; /* what /etc/hosts said at the start; NULL: there is none */
+	struct source sockets; /* an epoll of c-ares' sockets */
+	struct host *hosts;    /* what /etc/hosts said at the start */
+	size_t n_hosts;
 	names_tell_fn *tell;
 	void *tell_arg;
-	_Atomic bool asked;   /* there is work for serve() */
+	_Atomic bool asked;    /* there is work for serve() */
 
-	pthread_mutex_t lock; /* of all that follows */
-	pthread_cond_t ended; /* a look-up has, or `given_up` is set */
-	ares_channel channel; /* NULL: names_close() has begun */
-	struct ares_source sockets[SOCKETS];
+	pthread_mutex_t lock;  /* of all that follows */
+	ares_channel channel;  /* NULL: names_close() has begun */
 	struct name *list;
-	unsigned int open;    /* questions of all names */
-	bool given_up;
+	unsigned int open;     /* look-ups that are under way */
 };
 
 bool names_needed(const struct config *c)
@@ -358,71 +300,38 @@ static void look_later(struct name *m, bool failed)
 	m->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
 }
 
-static void tell(struct name *m)
-{
-	struct upstream *u = m->upstream;
-	bool awaited;
-
-	pthread_mutex_lock(&u->lock);
-	awaited = u->awaited;
-	u->awaited = false;
-	pthread_mutex_unlock(&u->lock);
-	if (awaited && m->names->tell)
-		m->names->tell(m->names->tell_arg);
-	pthread_cond_broadcast(&m->names->ended);
-}
-
-static void say_unchanged(struct upstream *u)
-{
-	struct lookup_record record;
-
-	upstream_record(u, &record);
-	if (is_unknown(u))
-		log_limited(LOG_WARNING, "upstream %s has no address yet, so its clients are "
-			    "reset: %s", u->conf->text, record.why);
-	else
-		log_limited(LOG_WARNING, "upstream %s keeps its last addresses: %s",
-			    u->conf->text, record.why);
-}
-
-/* BEFORE: what it was; "" if it had no address. */
-static void say_found(struct upstream *u, const char *before)
+/* BEFORE: the addresses that U had; "" for none. */
+static void say(const struct upstream *u, const char *before)
 {
 	char after[ADDR_LIST_STRLEN];
 
 	addr_list_format(u->list, after, sizeof(after));
-	if (before[0])
+	if (u->record.why[0])
+		log_limited(LOG_WARNING, after[0] ? "upstream %s keeps its last addresses: %s" :
+			    "upstream %s has no address yet, so its clients are reset: %s",
+			    u->conf->text, u->record.why);
+	else if (before[0])
 		log_info("upstream %s is now %s (it was %s)", u->conf->text, after, before);
 	else
 		log_info("upstream %s is %s", u->conf->text, after);
 }
 
-static void fail(struct name *m, const char *why)
-{
-	char text[LOOKUP_WHY_LEN];
-
-	snprintf(text, sizeof(text), "host name lookup failed: %s", why);
-	if (upstream_not_found(m->upstream, text) && m->names->tell)
-		say_unchanged(m->upstream);
-	look_later(m, true);
-	tell(m);
-}
-
-static void take(struct name *m, struct addr *addrs, size_t n)
+/* Only this thread changes the upstream's list and record: no lock is needed to look at them. */
+static void finish(struct name *m, struct addr *addrs, size_t n, const char *why)
 {
 	struct upstream *u = m->upstream;
 	char before[ADDR_LIST_STRLEN];
-	int r;
+	bool news;
 
 	addr_list_format(u->list, before, sizeof(before));
-	r = upstream_found(u, addrs, n, m->names->loop->now_ms);
-	if (r > 0 && m->names->tell)
-		say_found(u, before);
-	else if (r < 0 && m->names->tell)
-		say_unchanged(u);
-	m->found = r >= 0;
-	look_later(m, r < 0);
-	tell(m);
+	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
+	news = upstream_update(u, addrs, n, why, m->names->loop->now_ms);
+	look_later(m, u->record.why[0]);
+	if (!m->names->tell)
+		return;
+	if (news)
+		say(u, before);
+	m->names->tell(m->names->tell_arg);
 }
 
 static struct addr with_port(const struct sockaddr *sa, socklen_t len, in_port_t port)
@@ -444,181 +353,123 @@ static size_t copy_answer(const struct ares_addrinfo *answer, in_port_t port, st
 	return n;
 }
 
-/* Called by c-ares for each question once, also by ares_destroy(). */
+/* Called by c-ares for each look-up once, also by ares_destroy(). */
 static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo *answer)
 {
 	struct addr addrs[ADDRS_MAX];
+	char why[LOOKUP_WHY_LEN];
 	struct name *m = arg;
+	size_t n = 0;
 
 	(void)timeouts;
-	m->open--;
+	m->open = false;
 	m->names->open--;
 	if (m->upstream && m->names->channel) {
 		if (answer)
-			take(m, addrs, copy_answer(answer, m->upstream->conf->named_port, addrs));
-		else if (!m->open && !m->found)
-			fail(m, ares_strerror(status));
+			n = copy_answer(answer, m->upstream->conf->named_port, addrs);
+		snprintf(why, sizeof(why), "host name lookup failed: %s", ares_strerror(status));
+		finish(m, addrs, n, why);
 	}
 	if (answer)
 		ares_freeaddrinfo(answer);
 }
 
-static void ask(struct name *m, int family)
-{
-	const struct ares_addrinfo_hints hints = { .ai_family = family, .ai_socktype = SOCK_STREAM };
-
-	m->open++;
-	m->names->open++;
-	ares_getaddrinfo(m->names->channel, m->host, NULL, &hints, on_answer, m);
-}
-
-/* A line is "127.0.0.1 localhost loopback # comment".  What is no such line is left out. */
-static bool line_has(char *line, const char *name, struct addr *ret)
-{
-	char *rest, *word;
-
-	line[strcspn(line, "#")] = '\0';
-	word = strtok_r(line, " \t\r", &rest);
-	if (!word || addr_parse_host(word, ret))
-		return false;
-	while ((word = strtok_r(NULL, " \t\r", &rest)))
-		if (!strcasecmp(word, name))
-			return true;
-	return false;
-}
-
-static size_t find_in_hosts(const struct names *n, const char *name, in_port_t port,
-			    struct addr *ret)
-{
-	size_t found = 0, len;
-	struct addr a;
-
-	for (const char *at = n->hosts; at && *at && found < ADDRS_MAX; at += len + (at[len] != 0)) {
-		char line[512];
-
-		len = strcspn(at, "\n");
-		snprintf(line, sizeof(line), "%.*s", (int)len, at);
-		if (line_has(line, name, &a))
-			ret[found++] = with_port((const struct sockaddr *)&a.ss, a.len, port);
-	}
-	return found;
-}
-
 static void look_up(struct name *m)
 {
+	const struct ares_addrinfo_hints hints = { .ai_family = AF_UNSPEC,
+						   .ai_socktype = SOCK_STREAM };
+	struct names *n = m->names;
 	struct addr addrs[ADDRS_MAX];
-	size_t n = find_in_hosts(m->names, m->host, m->upstream->conf->named_port, addrs);
+	size_t found = 0;
 
-	m->asked_ms = m->names->loop->now_ms;
-	m->found = false;
-	if (n) {
-		take(m, addrs, n);
+	m->asked_ms = n->loop->now_ms;
+	for (size_t i = 0; i < n->n_hosts && found < ADDRS_MAX; i++) {
+		struct addr *a = &n->hosts[i].addr;
+
+		if (!strcasecmp(n->hosts[i].name, m->host))
+			addrs[found++] = with_port((struct sockaddr *)&a->ss, a->len,
+						   m->upstream->conf->named_port);
+	}
+	if (found) {
+		finish(m, addrs, found, NULL);
 		return;
 	}
-	m->due_ms = is_unknown(m->upstream) ? m->asked_ms + FAMILY_MS : NEVER;
-	ask(m, AF_UNSPEC); /* it may be answered at once, and then M is due later */
-}
-
-/* Some name servers are silent about one family: use what there is of the other. */
-static void ask_by_family(struct name *m)
-{
-	m->due_ms = NEVER;
-	ask(m, AF_INET6);
-	ask(m, AF_INET);
-}
-
-/* A worker wants a look-up of M.  One that wants it often gets one each UPSTREAM_ASK_MS. */
-static void hurry(struct name *m)
-{
-	uint64_t due = m->asked_ms + UPSTREAM_ASK_MS;
-
-	if (!m->open && due < m->due_ms)
-		m->due_ms = due;
+	m->open = true;
+	n->open++;
+	ares_getaddrinfo(n->channel, m->host, NULL, &hints, on_answer, m);
 }
 
 /* Begin what is due, free what is no longer used, and set the timer.  The lock is held. */
 static void serve(struct names *n)
 {
-	uint64_t now = n->loop->now_ms, next = NEVER;
-	unsigned int left = AT_ONCE;
+	uint64_t now = n->loop->now_ms, next = n->open ? now + TICK_MS : NEVER;
 	struct name **p = &n->list;
+	unsigned int begun = 0;
 
 	while (*p) {
 		struct name *m = *p;
 
 		if (!m->upstream && !m->open) {
 			*p = m->next;
-			free(m->host);
 			free(m);
 			continue;
 		}
 		p = &m->next;
-		if (!m->upstream)
+		if (!m->upstream || m->open)
 			continue;
-		if (atomic_exchange(&m->upstream->wanted, false))
-			hurry(m);
-		if (m->due_ms <= now && left) {
-			left--;
-			m->open ? ask_by_family(m) : look_up(m);
-		}
-		if (m->due_ms < next)
+		if (atomic_load(&m->upstream->wanted) && m->due_ms > m->asked_ms + UPSTREAM_ASK_MS)
+			m->due_ms = m->asked_ms + UPSTREAM_ASK_MS;
+		if (m->due_ms <= now && begun++ < AT_ONCE)
+			look_up(m);
+		if (m->open && now + TICK_MS < next)
+			next = now + TICK_MS;
+		else if (!m->open && m->due_ms < next)
 			next = m->due_ms;
 	}
-	if (n->open && now + TICK_MS < next)
-		next = now + TICK_MS;
-	if (next < now + PAUSE_MS)
-		next = now + PAUSE_MS;
 	if (next == NEVER)
 		timer_cancel(n->loop, &n->timer);
 	else
-		timer_set(n->loop, &n->timer, next);
-}
-
-/* READABLE, WRITABLE: a socket, or ARES_SOCKET_BAD. */
-static void process(struct names *n, ares_socket_t readable, ares_socket_t writable)
-{
-	pthread_mutex_lock(&n->lock);
-	ares_process_fd(n->channel, readable, writable);
-	serve(n);
-	pthread_mutex_unlock(&n->lock);
+		timer_set(n->loop, &n->timer, next > now + PAUSE_MS ? next : now + PAUSE_MS);
 }
 
 static void on_timer(struct timer *t)
 {
-	process((struct names *)((char *)t - offsetof(struct names, timer)), ARES_SOCKET_BAD,
-		ARES_SOCKET_BAD);
+	struct names *n = container_of(t, struct names, timer);
+
+	pthread_mutex_lock(&n->lock);
+	ares_process_fd(n->channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
+	serve(n);
+	pthread_mutex_unlock(&n->lock);
 }
 
-static void on_socket(struct source *source, uint32_t events)
+static void on_sockets(struct source *source, uint32_t events)
 {
-	struct ares_source *s = (struct ares_source *)source;
+	struct names *n = container_of(source, struct names, sockets);
+	struct epoll_event ready[SOCKETS];
+	int n_ready = epoll_wait(source->fd, ready, SOCKETS, 0);
 
-	process(s->names, events & (EPOLLIN | EPOLLERR | EPOLLHUP) ? source->fd : ARES_SOCKET_BAD,
-		events & EPOLLOUT ? source->fd : ARES_SOCKET_BAD);
-}
-
-/* The entry of socket FD; -1: one that is free.  NULL: there is none. */
-static struct ares_source *find_socket(struct names *n, int fd)
-{
-	for (size_t i = 0; i < SOCKETS; i++)
-		if (n->sockets[i].source.fd == fd)
-			return &n->sockets[i];
-	return NULL;
+	(void)events;
+	pthread_mutex_lock(&n->lock);
+	for (int i = 0; i < n_ready; i++)
+		ares_process_fd(n->channel,
+				ready[i].events & ~(uint32_t)EPOLLOUT ? ready[i].data.fd :
+									ARES_SOCKET_BAD,
+				ready[i].events & EPOLLOUT ? ready[i].data.fd : ARES_SOCKET_BAD);
+	serve(n);
+	pthread_mutex_unlock(&n->lock);
 }
 
 /* c-ares wants to know when FD is readable or writable; neither: it is about to close FD. */
 static void on_interest(void *arg, ares_socket_t fd, int readable, int writable)
 {
 	struct names *n = arg;
-	struct ares_source *s = find_socket(n, fd) ?: find_socket(n, -1);
+	struct epoll_event want = { .events = (readable ? EPOLLIN : 0) | (writable ? EPOLLOUT : 0),
+				    .data.fd = fd };
 
-	if (!s)
-		return; /* more name servers than anybody has: questions to this one time out */
-	s->source.fd = fd;
-	loop_watch(n->loop, &s->source, (readable ? EPOLLIN : 0) | (writable ? EPOLLOUT : 0),
-		   readable || writable);
-	if (!readable && !writable)
-		s->source.fd = -1;
+	if (!want.events)
+		epoll_ctl(n->sockets.fd, EPOLL_CTL_DEL, fd, NULL);
+	else if (epoll_ctl(n->sockets.fd, EPOLL_CTL_MOD, fd, &want))
+		epoll_ctl(n->sockets.fd, EPOLL_CTL_ADD, fd, &want);
 }
 
 void names_after_batch(struct names *n)
@@ -634,23 +485,20 @@ void names_after_batch(struct names *n)
 
 int names_add(struct names *n, struct upstream *u)
 {
+	size_t len = strcspn(u->conf->text, ":");
 	struct name *m;
 
 	if (!n || !u->conf->named)
 		return 0;
-	m = calloc(1, sizeof(*m));
+	m = calloc(1, sizeof(*m) + len + 1);
 	if (!m)
 		return -ENOMEM;
-	m->host = strndup(u->conf->text, strcspn(u->conf->text, ":"));
-	if (!m->host) {
-		free(m);
-		return -ENOMEM;
-	}
+	memcpy(m->host, u->conf->text, len);
 	m->names = n;
 	m->upstream = u;
 	u->names = n;
 	pthread_mutex_lock(&n->lock);
-	if (!is_unknown(u))
+	if (u->list->n)
 		look_later(m, false);
 	m->next = n->list;
 	n->list = m;
@@ -679,22 +527,13 @@ static void want(struct upstream *u)
 		wake(u->names);
 }
 
-void upstream_failed(struct upstream *u, uint64_t now_ms)
+void upstream_failed(struct upstream *u)
 {
-	uint64_t last = atomic_load_explicit(&u->wanted_ms, memory_order_relaxed);
-
-	if (!u->names || (last && now_ms < last + UPSTREAM_ASK_MS))
-		return;
-	/* another worker may have asked just now */
-	if (atomic_compare_exchange_strong(&u->wanted_ms, &last, now_ms))
+	if (u->names)
 		want(u);
 }
 
-/*
- * SEEN is the number of look-ups that had ended when the session came, plus one: so the session is
- * told of any that ends later, also of the one that was under way.
- */
-int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret)
+int upstream_await(struct upstream *u, struct addr_list **ret)
 {
 	int r = 0;
 
@@ -702,63 +541,43 @@ int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret)
 	if (u->list->n) {
 		*ret = take_reference(u);
 		r = 1;
-	} else if ((*seen && *seen != u->record.lookups + 1) || !u->names) {
+	} else if (u->record.why[0] || !u->names) {
 		r = -ENOENT;
-	} else {
-		*seen = u->record.lookups + 1;
-		u->awaited = true;
 	}
 	pthread_mutex_unlock(&u->lock);
-	if (!r)
-		want(u);
+	if (r < 1)
+		upstream_failed(u);
 	return r;
-}
-
-int names_wait(struct names *n, struct upstream *u, unsigned int ms)
-{
-	const struct timespec until = clock_timespec(clock_ms() + ms);
-	struct lookup_record record = { 0 };
-	int r = 0;
-
-	pthread_mutex_lock(&n->lock);
-	while (!r && !record.lookups) {
-		upstream_record(u, &record);
-		if (n->given_up)
-			r = -ECANCELED;
-		else if (!record.lookups)
-			r = -pthread_cond_timedwait(&n->ended, &n->lock, &until);
-	}
-	pthread_mutex_unlock(&n->lock);
-	return r;
-}
-
-void names_give_up(struct names *n)
-{
-	pthread_mutex_lock(&n->lock);
-	n->given_up = true;
-	pthread_cond_broadcast(&n->ended);
-	pthread_mutex_unlock(&n->lock);
 }
 
 /* --- beginning and end --- */
 
+/* A line is "127.0.0.1 localhost loopback # comment".  What is no such line is left out. */
 static void read_hosts(struct names *n)
 {
 	FILE *f = fopen(HOSTS, "re");
+	char *line = NULL, *rest, *word;
 	size_t size = 0;
+	struct addr a;
 
-	if (!f)
-		return;
-	if (getdelim(&n->hosts, &size, '\0', f) < 0) {
-		free(n->hosts);
-		n->hosts = NULL;
+	while (f && getline(&line, &size, f) > 0) {
+		line[strcspn(line, "#\n")] = '\0';
+		word = strtok_r(line, " \t\r", &rest);
+		if (!word || addr_parse_host(word, &a))
+			continue;
+		while ((word = strtok_r(NULL, " \t\r", &rest))) {
+			n->hosts = array_grow(n->hosts, n->n_hosts, sizeof(*n->hosts));
+			n->hosts[n->n_hosts++] = (struct host){ allocated(strdup(word)), a };
+		}
 	}
-	fclose(f);
+	free(line);
+	if (f)
+		fclose(f);
 }
 
 static int open_channel(struct names *n)
 {
-	char lookups[] = "b"; /* DNS alone: see find_in_hosts() */
+	char lookups[] = "b"; /* DNS alone: see struct host */
 	struct ares_options o = { .lookups = lookups, .timeout = ANSWER_MS, .tries = TRIES,
 				  .sock_state_cb = on_interest, .sock_state_cb_data = n };
 	int status = ares_library_init(ARES_LIB_INIT_ALL);
@@ -773,25 +592,19 @@ static int open_channel(struct names *n)
 int names_open(struct loop *loop, names_tell_fn *tell_fn, void *arg, struct names **ret, char *err,
 	       size_t errlen)
 {
-	struct names *n = calloc(1, sizeof(*n));
+	struct names *n = allocated(calloc(1, sizeof(*n)));
 	int status;
 
-	if (!n) {
-		snprintf(err, errlen, "out of memory");
-		return -ENOMEM;
-	}
 	n->loop = loop;
 	n->tell = tell_fn;
 	n->tell_arg = arg;
 	n->timer.fire = on_timer;
+	n->sockets = (struct source){ .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) };
 	pthread_mutex_init(&n->lock, NULL);
-	clock_cond_init(&n->ended);
-	for (size_t i = 0; i < SOCKETS; i++)
-		n->sockets[i] = (struct ares_source){ { .handle = on_socket, .fd = -1 }, n };
-	srandom((unsigned int)clock_ns() ^ (unsigned int)getpid());
 	status = open_channel(n);
-	if (status) {
-		snprintf(err, errlen, "cannot look up host names: %s", ares_strerror(status));
+	if (status || n->sockets.fd < 0 || loop_watch(loop, &n->sockets, EPOLLIN, true)) {
+		snprintf(err, errlen, "cannot look up host names: %s",
+			 status ? ares_strerror(status) : strerror(errno));
 		names_close(n);
 		return -EIO;
 	}
@@ -811,113 +624,48 @@ void names_close(struct names *n)
 		ares_destroy(channel);
 	ares_library_cleanup();
 	timer_cancel(n->loop, &n->timer);
+	if (n->sockets.fd >= 0)
+		close(n->sockets.fd);
 	while (n->list) {
 		struct name *m = n->list;
 
 		n->list = m->next;
 		if (m->upstream)
 			m->upstream->names = NULL;
-		free(m->host);
 		free(m);
 	}
+	while (n->n_hosts)
+		free(n->hosts[--n->n_hosts].name);
 	free(n->hosts);
-	pthread_cond_destroy(&n->ended);
 	pthread_mutex_destroy(&n->lock);
 	free(n);
 }
 
 /* --- names to listen at --- */
 
-/* Look E up by c-ares, as if it were the upstream of a forward that listens nowhere. */
-static int look_up_once(struct names *n, struct endpoint *e, uint64_t until_ms, char *err,
-			size_t errlen)
+static int look_up_listener(struct forward_conf *fc, bool confined, char *err, size_t errlen)
 {
-	const struct endpoint nowhere = { .n_addrs = 0 };
-	struct lookup_record record = { .why = "out of memory" };
-	struct addr_list *list;
-	uint64_t now = clock_ms();
-	struct upstream u;
-	int r = upstream_open(&u, e, &nowhere, RETRY_MS, now);
-
-	if (!r)
-		r = names_add(n, &u);
-	if (!r) {
-		r = names_wait(n, &u, now < until_ms ? (unsigned int)(until_ms - now) : 0);
-		upstream_record(&u, &record);
-		list = upstream_get(&u);
-		r = r ?: record.why[0] ? -ENOENT : endpoint_copy_addrs(e, list->addrs, list->n);
-		addr_list_put(list);
-	}
-	upstream_close(&u);
-	if (r)
-		snprintf(err, errlen, "%s", r == -ECANCELED ? "culvert is stopping" :
-					    r == -ETIMEDOUT ? "no name server has answered in time" :
-					    record.why);
-	return r;
-}
-
-/* By getaddrinfo(3), which also asks what nsswitch.conf names beside files and DNS. */
-static int look_up_by_libc(struct endpoint *e, char *err, size_t errlen)
-{
+	char why[LOOKUP_WHY_LEN] = "a name to listen at is looked up at the start only: restart "
+				   "culvert, or write the address";
 	struct endpoint found;
-	int r = endpoint_parse(e->text, true, &found, err, errlen);
+	int r = confined ? -EINVAL : endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
 
-	if (r)
-		return r;
-	e->addrs = found.addrs;
-	e->n_addrs = found.n_addrs;
-	return 0;
-}
-
-static int look_up_listener(struct names *n, struct forward_conf *fc, uint64_t until_ms, char *err,
-			    size_t errlen)
-{
-	char why[LOOKUP_WHY_LEN];
-	int r = n ? look_up_once(n, &fc->listen, until_ms, why, sizeof(why)) :
-		    look_up_by_libc(&fc->listen, why, sizeof(why));
-
-	if (r)
+	if (r) {
 		snprintf(err, errlen, "forward %s: listen \"%s\": %s", forward_name(fc),
 			 fc->listen.text, why);
-	return r;
+		return r;
+	}
+	fc->listen.addrs = found.addrs;
+	fc->listen.n_addrs = found.n_addrs;
+	return 0;
 }
 
-/* ":80", or a name, means whatever there is; "[::]:80" means IPv6. */
-static void leave_out_ipv6(struct forward_conf *fc)
+int names_find_listeners(struct config *c, bool confined, char *err, size_t errlen)
 {
-	struct endpoint *e = &fc->listen;
-	size_t n = 0;
-
-	for (size_t i = 0; i < e->n_addrs; i++)
-		n += e->addrs[i].ss.ss_family == AF_INET;
-	if (!n || n == e->n_addrs)
-		return;
-	n = 0;
-	for (size_t i = 0; i < e->n_addrs; i++)
-		if (e->addrs[i].ss.ss_family == AF_INET)
-			e->addrs[n++] = e->addrs[i];
-	e->n_addrs = n;
-	log_write(LOG_NOTICE, "forward %s: listens on IPv4 only: this kernel has no IPv6",
-		  forward_name(fc));
-}
-
-int names_find_listeners(struct names *n, struct config *c, char *err, size_t errlen)
-{
-	uint64_t until_ms = clock_ms() + NAMES_PATIENCE_S * 1000;
-	bool looked_up = false;
 	int r = 0;
 
-	for (size_t i = 0; !r && i < c->n_forwards; i++) {
-		if (c->forwards[i].listen.n_addrs)
-			continue;
-		looked_up = true;
-		r = look_up_listener(n, &c->forwards[i], until_ms, err, errlen);
-	}
-	if (!r && looked_up)
-		r = config_check_addresses(c, err, errlen);
-	if (r || addr_has_ipv6())
-		return r;
-	for (size_t i = 0; i < c->n_forwards; i++)
-		leave_out_ipv6(&c->forwards[i]);
-	return 0;
+	for (size_t i = 0; !r && i < c->n_forwards; i++)
+		if (!c->forwards[i].listen.n_addrs)
+			r = look_up_listener(&c->forwards[i], confined, err, errlen);
+	return r ?: config_check_addresses(c, err, errlen);
 }

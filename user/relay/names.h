@@ -28,6 +28,9 @@ struct names;
  */
 struct addr_list {
 	_Atomic unsigned int refs;
+	_Atomic uint16_t first; /* index of the address to begin with: one that connected after those
+				 * before it had failed, or were silent, so that not every session
+				 * waits for a dead family anew; any worker sets it */
 	size_t n;            /* 0: of a name that was never found */
 	struct addr addrs[]; /* no address twice; in the order in which to try them */
 };
@@ -57,15 +60,11 @@ struct upstream {
 	unsigned int interval_ms;      /* between two look-ups */
 	struct names *names;           /* who looks it up; NULL: nobody */
 
-	pthread_mutex_t lock; /* of the next five */
+	pthread_mutex_t lock; /* of the next two */
 	struct addr_list *list;
 	struct lookup_record record;
-	bool awaited;             /* a session waits for the end of a look-up */
-	struct addr preferred;    /* see upstream_first() */
-	uint64_t prefer_until_ms; /* 0: none is preferred */
 
-	_Atomic bool wanted;        /* a look-up as soon as possible */
-	_Atomic uint64_t wanted_ms; /* when a failed connect last asked for one */
+	_Atomic bool wanted; /* a look-up as soon as possible */
 };
 
 /* CONF is numbers, or a name whose addresses may be known.  -ENOMEM. */
@@ -78,40 +77,28 @@ void upstream_close(struct upstream *u);
 struct addr_list *upstream_get(struct upstream *u);
 
 /*
- * The index of the address to begin with.  One that connected after those before it had failed, or
- * were silent, is preferred for a while, so that not every session waits for a dead family anew.
- * upstream_avoid(): A has failed; it is preferred no longer.
+ * upstream_get() for a session that begins to connect: 1, and a list that is not empty.  0: the
+ * first look-up has not ended; when it has, the workers are woken (names_open()) and call this
+ * again.  -ENOENT: look-ups have found no address so far, or nobody looks it up.  By any thread.
  */
-#define UPSTREAM_PREFER_MS 60000
-size_t upstream_first(struct upstream *u, const struct addr_list *list, uint64_t now_ms);
-void upstream_prefer(struct upstream *u, const struct addr *a, uint64_t now_ms);
-void upstream_avoid(struct upstream *u, const struct addr *a);
+int upstream_await(struct upstream *u, struct addr_list **ret);
 
 /*
- * upstream_get() for a session that begins to connect: 1, and a list that is not empty.  0: there
- * is no address yet and a look-up has been asked for; when it has ended, the workers are woken
- * (names_open()) and call this again.  -ENOENT: a look-up has ended without an address, or nobody
- * looks it up.  *SEEN is 0 at the first call, and left alone from then on.  By any thread.
- */
-int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret);
-
-/*
- * No address of it could be connected to: ask for a look-up, if it is a name, at most once in
- * UPSTREAM_ASK_MS.  By any thread.
+ * No address of it could be connected to: ask for a look-up, if it is a name.  One begins
+ * UPSTREAM_ASK_MS after the last one at the earliest.  By any thread.
  */
 #define UPSTREAM_ASK_MS 1000
-void upstream_failed(struct upstream *u, uint64_t now_ms);
+void upstream_failed(struct upstream *u);
 
 void upstream_record(struct upstream *u, struct lookup_record *ret);
 
 /*
- * Store the N addresses ADDRS that a look-up has found.  Left out are the forward's own listener,
- * what has no port, and repetitions; the order in ADDRS is lost.  If none is left, or there is no memory, the list stays as it is, and the
- * look-up has failed.  Returns 1 if the set of addresses has changed, 0 if not, or -errno.
+ * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of WHY.
+ * Left out are the forward's own listener, what has no port, and repetitions.  If none is left the
+ * list stays as it is.  True if the set of addresses has changed, or the reason of a failure is new.
  */
-int upstream_found(struct upstream *u, struct addr *addrs, size_t n, uint64_t now_ms);
-/* A look-up has failed: the addresses stay.  True if it had not failed for this reason before. */
-bool upstream_not_found(struct upstream *u, const char *why);
+bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const char *why,
+		     uint64_t now_ms);
 
 /* --- looking names up --- */
 
@@ -123,7 +110,7 @@ typedef void names_tell_fn(void *arg);
 /*
  * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  What follows
  * happens in LOOP, by the thread that runs it.  TELL(ARG) is called by that thread when a look-up
- * has ended that a session waits for.  -errno; ERR says why.
+ * has ended; it may be NULL, and then nothing is logged, either.  -errno; ERR says why.
  */
 int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
 	       size_t errlen);
@@ -140,20 +127,10 @@ int names_add(struct names *n, struct upstream *u);
 void names_after_batch(struct names *n);
 
 /*
- * Wait until a look-up of U, which names_add() was told of, has ended, MS at most.  Not by the
- * thread of the loop.  -ETIMEDOUT; -ECANCELED: culvert is about to stop, see names_give_up().
+ * Find the addresses of C's names to listen at, which must be known before they can be bound, by
+ * getaddrinfo(3).  CONFINED: that is impossible, so a name without an address is an error.  -EINVAL:
+ * two forwards have the same address; ERR names the forward.
  */
-int names_wait(struct names *n, struct upstream *u, unsigned int ms);
-/* Who waits, or begins to wait later, is sent away. */
-void names_give_up(struct names *n);
-
-/*
- * Find the addresses of C's names to listen at, which must be known before they can be bound.  N:
- * for a process that is confined; waits for NAMES_PATIENCE_S at most, less than systemd gives a
- * daemon to stop.  NULL: ask getaddrinfo(3).  -EINVAL: two forwards have the same address; ERR names
- * the forward.
- */
-#define NAMES_PATIENCE_S 10
-int names_find_listeners(struct names *n, struct config *c, char *err, size_t errlen);
+int names_find_listeners(struct config *c, bool confined, char *err, size_t errlen);
 
 #endif

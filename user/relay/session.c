@@ -81,7 +81,7 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	if (s->state == SESSION_HEADER) /* once for each arrival: what comes is left there */
 		return side == CLIENT ? EPOLLIN | EPOLLRDHUP | EPOLLET : 0;
 	if (s->state == SESSION_CONNECTING)
-		return side == UPSTREAM && !s->connecting->retry_ms ? EPOLLOUT : 0;
+		return side == UPSTREAM ? EPOLLOUT : 0;
 	if (in & FLOW_WANT_READ)
 		events |= READABLE;
 	if (in & FLOW_WANT_FIN)

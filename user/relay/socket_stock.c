@@ -27,7 +27,7 @@ struct shelf {
 	int fds[SOCKET_STOCK];
 	unsigned int n;
 	bool wanted; /* something was taken, or asked for in vain, since the last try to fill it */
-	int error;   /* of that try; 0: it was a success */
+	int error;   /* of that try, -errno; 0: it was a success */
 };
 
 struct socket_stock {
@@ -55,8 +55,8 @@ static struct shelf *shelf_of(struct socket_stock *s, int family)
 	return &s->shelves[family == AF_INET6];
 }
 
-/* `filling` is held. */
-static void fill(struct socket_stock *s, unsigned int which)
+/* Make what is lacking, if it is wanted.  `filling` is held, or S is new. */
+static int fill(struct socket_stock *s, unsigned int which, char *err, size_t errlen)
 {
 	struct stock_keeper *k = s->keeper;
 	struct shelf *h = &s->shelves[which];
@@ -64,7 +64,6 @@ static void fill(struct socket_stock *s, unsigned int which)
 	unsigned int n;
 	size_t forward;
 	int fds[SOCKET_STOCK], r;
-	char err[256];
 
 	pthread_mutex_lock(&k->lock);
 	n = h->wanted ? SOCKET_STOCK - h->n : 0; /* nobody else adds */
@@ -73,21 +72,20 @@ static void fill(struct socket_stock *s, unsigned int which)
 	h->wanted = false;
 	pthread_mutex_unlock(&k->lock);
 	if (!n)
-		return;
-	r = k->make(k->arg, generation, forward, families[which], n, fds, err, sizeof(err));
+		return 0;
+	r = k->make(k->arg, generation, forward, families[which], n, fds, err, errlen);
 	pthread_mutex_lock(&k->lock);
 	for (unsigned int i = 0; !r && i < n; i++)
 		h->fds[h->n++] = fds[i];
-	if (r && r != h->error)
-		log_limited(LOG_ERR, "no more sockets with a mark or for transparent forwarding: "
-			    "%s", err);
 	h->error = r;
 	pthread_mutex_unlock(&k->lock);
+	return r;
 }
 
 void stock_keeper_after_batch(struct stock_keeper *k)
 {
 	struct socket_stock *s;
+	char err[256];
 
 	if (!atomic_exchange(&k->asked, false))
 		return;
@@ -97,7 +95,9 @@ void stock_keeper_after_batch(struct stock_keeper *k)
 	pthread_mutex_unlock(&k->lock);
 	for (; s; s = s->next)
 		for (unsigned int i = 0; i < FAMILIES; i++)
-			fill(s, i);
+			if (fill(s, i, err, sizeof(err)))
+				log_limited(LOG_ERR, "no more sockets with a mark or for "
+					    "transparent forwarding: %s", err);
 	pthread_mutex_unlock(&k->filling);
 }
 
@@ -151,15 +151,8 @@ int socket_stock_open(struct stock_keeper *k, const struct config *c, size_t for
 		shelf_of(s, up->addrs[i].ss.ss_family)->wanted = true;
 	if (!up->n_addrs) /* a name; which family it needs is known when a session asks */
 		shelf_of(s, AF_INET)->wanted = true;
-	for (unsigned int i = 0; !r && i < FAMILIES; i++) {
-		struct shelf *h = &s->shelves[i];
-
-		if (!h->wanted)
-			continue;
-		r = k->make(k->arg, s->generation, forward, families[i], SOCKET_STOCK, h->fds, err,
-			    errlen);
-		h->n = r ? 0 : SOCKET_STOCK;
-	}
+	for (unsigned int i = 0; !r && i < FAMILIES; i++)
+		r = fill(s, i, err, errlen);
 	if (r) {
 		discard(s);
 		return r;
@@ -194,36 +187,20 @@ void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t f
 	pthread_mutex_lock(&s->keeper->lock);
 	s->generation = generation;
 	s->forward = forward;
-	for (unsigned int i = 0; i < FAMILIES; i++)
-		s->shelves[i].error = 0;
 	pthread_mutex_unlock(&s->keeper->lock);
-}
-
-/* What a session is told that finds none: ERROR of the last try, unless that is likely to pass. */
-static int tell(int error)
-{
-	switch (error) {
-	case -EPIPE: /* the privileged process has ended */
-	case -EPERM:
-	case -EAFNOSUPPORT:
-	case -EMFILE:
-	case -ENFILE:
-	case -ENOMEM:
-	case -ENOBUFS:
-		return error;
-	default:
-		return -EAGAIN;
-	}
 }
 
 int socket_stock_take(struct socket_stock *s, int family)
 {
 	struct stock_keeper *k = s->keeper;
 	struct shelf *h = shelf_of(s, family);
-	int fd;
+	int fd = -ENOSR;
 
 	pthread_mutex_lock(&k->lock);
-	fd = h->n ? h->fds[--h->n] : tell(h->error);
+	if (h->n)
+		fd = h->fds[--h->n];
+	else if (h->error == -EPIPE || h->error == -EAFNOSUPPORT)
+		fd = h->error; /* to wait would be in vain */
 	h->wanted = true;
 	pthread_mutex_unlock(&k->lock);
 	if (!atomic_exchange(&k->asked, true))

@@ -47,8 +47,8 @@ void socket_stock_close(struct socket_stock *s);
 void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t forward);
 
 /*
- * Take a socket of FAMILY; it is non-blocking.  -EAGAIN: there is none at the moment, but soon, or
- * once the privileged process answers.  Another -errno: why there is none.  Each call makes the
+ * Take a socket of FAMILY; it is non-blocking.  -ENOSR: there is none at the moment, but soon, or
+ * once the privileged process answers.  -EPIPE: that has ended.  -EAFNOSUPPORT.  Each call makes the
  * main thread try again.  Waits for nobody.
  */
 int socket_stock_take(struct socket_stock *s, int family);
