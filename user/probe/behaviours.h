@@ -21,14 +21,14 @@ enum probe_carrier {
 #define BEHAVIOURS 6
 #define PROBE_DETAIL 400
 
-struct trial;
+struct plan;
 
 struct behaviour {
 	const char *name;
 	enum probe_carrier carrier;
 	const char *shows;     /* what must hold, and since which Linux if that is known */
 	const char *why;       /* what goes wrong if it does not */
-	void (*run)(struct trial *t); /* NULL: kernel_open(), which is the caller's, tries it */
+	const struct plan *plan; /* NULL: kernel_open(), which is the caller's, tries it */
 };
 
 /* In the order in which they are to be tried. */
