@@ -3,12 +3,14 @@
 #define CULVERT_TEST_DEBUGGER_H
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <sys/types.h>
 
-/* A process attached to another one by ptrace(2), as strace: it sees system calls, or what they read. */
+/* strace(1), attached to another process: it sees system calls, or what they read. */
 struct debugger {
 	pid_t pid;
-	int seen; /* a byte comes out of here each time */
+	const char *text;
+	FILE *out;
 };
 
 /*
@@ -18,12 +20,10 @@ struct debugger {
 int debugger_start(pid_t pid, const char *text, struct debugger *ret);
 
 /*
- * Has it been seen since the last time somebody asked?  A thread waits at each call until it has
- * been looked at, so what it has passed on was looked at before.
+ * Calls that have ended since the last time somebody asked: those that have read TEXT, or all.  A
+ * thread waits at each call until it has been looked at, so what it has passed on was looked at
+ * before.
  */
-bool debugger_has_seen(struct debugger *d);
-
-/* How many calls have begun since the last time somebody asked. */
 unsigned int debugger_calls(struct debugger *d);
 
 /* Detach; the threads run on. */

@@ -166,18 +166,6 @@ static void rig_vanish(int fd)
 	forget(fd);
 }
 
-/* Nothing reaches FD any more, and so it answers nothing: a machine that is gone. */
-static void rig_deafen(int fd)
-{
-	struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
-	struct sock_fprog program = { .len = 1, .filter = &drop };
-	int one = 1;
-
-	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof(one)), 0);
-	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)),
-			 0);
-}
-
 static int rig_option(int fd, int level, int name)
 {
 	socklen_t len = sizeof(int);

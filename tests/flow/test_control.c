@@ -139,12 +139,12 @@ static bool is_seen(struct daemon *d, struct debugger *g, int client, int server
 	do { /* `auto` may have taken the flow out of the kernel for a look, just now */
 		if (now_ms() > deadline)
 			fail_msg("the flow does not stay in the kernel");
-		debugger_has_seen(g);
+		debugger_calls(g);
 		before = bytes_of_daemon(d);
 		rig_send(client, TOLD, strlen(TOLD));
 		rig_receive(server, in, strlen(TOLD));
 		assert_string_equal(in, TOLD);
-		seen = debugger_has_seen(g);
+		seen = debugger_calls(g);
 	} while (!strcmp(rig_flow_text(d, "live", 0, "carrier"), "sockmap") &&
 		 bytes_of_daemon(d) != before);
 	return seen;

@@ -6,7 +6,6 @@
 #include "forward_rig.h"
 
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "debugger.h"
 
@@ -353,77 +352,6 @@ static long naps(pid_t pid)
 	return strtol(text, NULL, 10);
 }
 
-static int64_t carrier_bytes(struct daemon *d, const char *carrier)
-{
-	struct json_object *o = query(d, "status"), *list = json_at(o, "carriers");
-	int64_t n = -1;
-
-	for (size_t i = 0; i < json_object_array_length(list); i++) {
-		struct json_object *c = json_object_array_get_idx(list, i);
-
-		if (!strcmp(json_text(c, "carrier"), carrier))
-			n = json_int(c, "bytes");
-	}
-	json_object_put(o);
-	return n;
-}
-
-/*
- * What outruns its target is carried by splice, whether the kernel has had it before or not, and
- * also if the target has been full all the time.
- */
-static void slow_target(void **state)
-{
-	struct daemon *d = rig_start(*state, ANY "copy-buffer = 4K\nhard-limit = 1M\n");
-	bool to_splice = strcmp(*state, "copy") != 0;
-	int client, server, small = PIECE, large = 1 << 20, mss = 1000, any = 0;
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS, spliced, copied;
-	size_t taken = 0;
-	pid_t giver;
-
-	/*
-	 * a small window and small segments keep the send buffer small as well, so that it is full
-	 * before the flow has shown what it is
-	 */
-	setsockopt(upstream_fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
-	setsockopt(upstream_fd, IPPROTO_TCP, TCP_MAXSEG, &mss, sizeof(mss));
-	client = rig_dial(NULL, ONE);
-	server = rig_accept();
-	setsockopt(upstream_fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
-	setsockopt(upstream_fd, IPPROTO_TCP, TCP_MAXSEG, &any, sizeof(any));
-	for (struct pollfd p = { .fd = client, .events = POLLOUT }; poll(&p, 1, 100) == 1;)
-		give(client, PIECE, PIECE, 0);
-	while (strcmp(rig_flow_text(d, "any", 0, "carrier"), to_splice ? "splice" : "copy") != 0) {
-		/* what the kernel has passed stays with copy until the target has taken it */
-		if (strcmp(*state, "auto") != 0)
-			taken += take_piece(server);
-		if (now_ms() >= deadline)
-			fail_msg("%s (%s)", rig_flow_text(d, "any", 0, "carrier"),
-				 rig_flow_text(d, "any", 0, "reason"));
-	}
-	spliced = carrier_bytes(d, "splice");
-	copied = carrier_bytes(d, "copy");
-	setsockopt(server, SOL_SOCKET, SO_RCVBUF, &large, sizeof(large));
-	giver = fork(); /* faster than anybody reads, so that the kernel always has more to pass */
-	assert_true(giver >= 0);
-	while (!giver && now_ms() < deadline)
-		give(client, PIECE, 1 << 20, 0);
-	if (!giver)
-		_exit(0);
-	while (taken < 128 << 20 && now_ms() < deadline)
-		taken += take_piece(server);
-	kill(giver, SIGKILL);
-	waitpid(giver, NULL, 0);
-	assert_true(taken >= 128 << 20);
-	spliced = carrier_bytes(d, "splice") - spliced;
-	copied = carrier_bytes(d, "copy") - copied;
-	if (to_splice && spliced < 4 * copied)
-		fail_msg("%lld bytes by splice, %lld by copy", (long long)spliced,
-			 (long long)copied);
-
-	rig_stop(d);
-}
-
 /* While a target takes nothing, the daemon sleeps, also if the kernel has a backlog for it. */
 static void stalled_target(void **state)
 {
@@ -513,28 +441,6 @@ static void socket_options(void **state)
 		rig_hang_up(e);
 		rig_wait_status(d, "resources.sessions", 0);
 	}
-	rig_stop(d);
-}
-
-/* An end that answers no probe is given up after twice the time. */
-static void keepalive_unanswered(void **state)
-{
-	struct daemon *d = rig_start(*state,
-				     "[culvert]\nkeepalive = 1\n" ANY
-				     "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
-				     "keepalive = 30\n");
-	struct ends any = rig_open_carried(d, *state, "any", ONE);
-	int64_t start;
-
-	rig_deafen(any.client);
-	rig_deafen(rig_open_carried(d, *state, "own", TWO).client);
-	start = now_ms();
-	assert_int_equal(rig_end(any.server, RIG_PATIENCE_MS), ECONNRESET);
-	/* a second, and four times one for the probes, which are whole seconds, too */
-	assert_in_range(now_ms() - start, 4500, 7000);
-	assert_int_equal(rig_status(d, "errors.client-lost"), 1);
-	rig_expect_sessions(d, "any", 0);
-	rig_expect_sessions(d, "own", 1);
 	rig_stop(d);
 }
 
@@ -675,12 +581,10 @@ static const struct rig_row rows[] = {
 	{ "stalled-target", stalled_target },
 	{ "socket-options", socket_options },
 	{ "keepalive", keepalive },
-	{ "keepalive-unanswered", keepalive_unanswered },
 	{ "max-sessions-per-client", max_sessions_per_client },
 	{ "meets-itself", meets_itself },
 	{ "one_client_cannot_take_all_sessions", one_client_cannot_take_all_sessions, true },
 	{ "short-sessions", short_sessions, true },
-	{ "slow-target", slow_target }, /* the last: buffers of sockets accepted later are fixed */
 };
 
 int main(void)

@@ -59,11 +59,7 @@ bool load_busy(const struct load *l, uint64_t now_ms)
 
 void habit_restart(struct habit *h)
 {
-	h->bytes[0] = h->bytes[1] = 0;
-	h->reads[0] = h->reads[1] = 0;
-	h->run = 0;
-	h->run_reads = 0;
-	h->turns = 0;
+	*h = (struct habit){ .last_dir = h->last_dir, .demotions = h->demotions };
 }
 
 void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t reads)
