@@ -15,71 +15,51 @@
 #define PARTS_MAX 4     /* of an element: A&B&C&D */
 #define MAPPED_LEN 12
 
+/* All addresses are kept as IPv6 addresses; those of IPv4 begin like this. */
 static const uint8_t mapped[MAPPED_LEN] = { [10] = 0xff, [11] = 0xff };
-static const uint8_t ones[16] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
-				  0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
 
-/* Bytes of an address; 0: R is not about addresses. */
-static size_t family_len(const struct acl_rule *r)
+/* IPv4 in IPv6 form is IPv4: it is the same client. */
+static void set_family(struct acl_rule *r)
 {
-	return r->family == AF_INET ? 4 : r->family == AF_INET6 ? 16 : 0;
-}
-
-/* Turn IPv4 in IPv6 form into IPv4: it is the same client. */
-static void unmap(struct acl_rule *r)
-{
-	if (r->family != AF_INET6 || memcmp(r->mask, ones, MAPPED_LEN) ||
-	    memcmp(r->addr, mapped, MAPPED_LEN))
-		return;
 	r->family = AF_INET;
-	memmove(r->addr, r->addr + MAPPED_LEN, 4);
-	memmove(r->mask, r->mask + MAPPED_LEN, 4);
-	memset(r->addr + 4, 0, sizeof(r->addr) - 4);
-	memset(r->mask + 4, 0, sizeof(r->mask) - 4);
+	for (size_t i = 0; i < MAPPED_LEN; i++)
+		if (r->mask[i] != 0xff || r->addr[i] != mapped[i])
+			r->family = AF_INET6;
 }
 
 /* --- from text --- */
 
-static void set_prefix(struct acl_rule *r, uint64_t bits)
+/* TEXT is what follows the slash, for an address of FAMILY in R. */
+static int parse_mask(const char *text, int family, struct acl_rule *r)
 {
-	memset(r->mask, 0, sizeof(r->mask));
-	memcpy(r->mask, ones, bits / 8);
-	if (bits % 8)
-		r->mask[bits / 8] = (uint8_t)(0xff00 >> bits % 8);
-}
-
-/* TEXT is what follows the slash. */
-static int parse_mask(const char *text, struct acl_rule *r)
-{
+	size_t first = family == AF_INET ? MAPPED_LEN : 0;
 	uint64_t bits;
 
-	if (inet_pton(r->family, text, r->mask) == 1)
+	if (inet_pton(family, text, r->mask + first) == 1)
 		return 0;
-	if (count_parse(text, &bits) || bits > 8 * family_len(r))
+	if (count_parse(text, &bits) || bits > 8 * (sizeof(r->mask) - first))
 		return -EINVAL;
-	set_prefix(r, bits);
+	for (size_t i = 8 * first + bits; i < 8 * sizeof(r->mask); i++)
+		r->mask[i / 8] &= (uint8_t)~(0x80 >> i % 8);
 	return 0;
 }
 
 static int parse_prefix(char *text, struct acl_rule *r)
 {
 	char *slash = strchr(text, '/');
+	int family = strchr(text, ':') ? AF_INET6 : AF_INET;
 
 	if (slash)
 		*slash++ = '\0';
-	if (inet_pton(AF_INET, text, r->addr) == 1)
-		r->family = AF_INET;
-	else if (inet_pton(AF_INET6, text, r->addr) == 1)
-		r->family = AF_INET6;
-	else
-		return -EINVAL;
-	set_prefix(r, 8 * family_len(r));
-	if (slash && parse_mask(slash, r))
+	memset(r->mask, 0xff, sizeof(r->mask));
+	memcpy(r->addr, mapped, MAPPED_LEN);
+	if (inet_pton(family, text, r->addr + (family == AF_INET ? MAPPED_LEN : 0)) != 1 ||
+	    (slash && parse_mask(slash, family, r)))
 		return -EINVAL;
 	for (size_t i = 0; i < sizeof(r->addr); i++)
 		if (r->addr[i] & ~r->mask[i])
 			return -EINVAL;
-	unmap(r);
+	set_family(r);
 	return 0;
 }
 
@@ -131,50 +111,43 @@ static struct acl_rule rule_of(const struct sockaddr *client)
 {
 	struct acl_rule r = { .family = client->sa_family };
 
+	if (r.family != AF_INET && r.family != AF_INET6)
+		return r;
+	memset(r.mask, 0xff, sizeof(r.mask));
+	memcpy(r.addr, mapped, MAPPED_LEN);
 	if (r.family == AF_INET)
-		memcpy(r.addr, &((const struct sockaddr_in *)client)->sin_addr, 4);
-	else if (r.family == AF_INET6)
+		memcpy(r.addr + MAPPED_LEN, &((const struct sockaddr_in *)client)->sin_addr, 4);
+	else
 		memcpy(r.addr, &((const struct sockaddr_in6 *)client)->sin6_addr, 16);
-	memcpy(r.mask, ones, family_len(&r));
-	unmap(&r);
+	set_family(&r);
 	return r;
 }
 
-/* True if each client of the prefix WHOM is one of the prefix R. */
-static bool prefix_covers(const struct acl_rule *r, const struct acl_rule *whom)
-{
-	uint64_t mask[2], addr[2], whom_mask[2], whom_addr[2];
-
-	if (r->family != whom->family)
-		return false;
-	memcpy(mask, r->mask, sizeof(mask));
-	memcpy(addr, r->addr, sizeof(addr));
-	memcpy(whom_mask, whom->mask, sizeof(whom_mask));
-	memcpy(whom_addr, whom->addr, sizeof(whom_addr));
-	return !((mask[0] & ~whom_mask[0]) | (mask[1] & ~whom_mask[1]) |
-		 ((addr[0] ^ whom_addr[0]) & mask[0]) | ((addr[1] ^ whom_addr[1]) & mask[1]));
-}
-
-/* TEXT is the address of CLIENT; "" for a unix socket, which no pattern matches. */
-static bool matches(const struct acl_rule *r, const struct acl_rule *client, const char *text)
+/* True if R matches WHOM: a client whose text is its pattern, or all that a prefix matches. */
+static bool matches(const struct acl_rule *r, const struct acl_rule *whom)
 {
 	if (r->pattern[0])
-		return text[0] && !fnmatch(r->pattern, text, 0);
-	return r->family == AF_UNSPEC || prefix_covers(r, client);
+		return whom->pattern[0] && !fnmatch(r->pattern, whom->pattern, 0);
+	if (r->family != AF_UNSPEC && r->family != whom->family)
+		return false;
+	for (size_t i = 0; i < sizeof(r->addr); i++)
+		if ((r->mask[i] & ~whom->mask[i]) | ((r->addr[i] ^ whom->addr[i]) & r->mask[i]))
+			return false;
+	return true;
 }
 
 bool acl_allows(const struct acl *a, const struct sockaddr *client)
 {
-	const struct acl_rule whom = rule_of(client);
+	struct acl_rule whom = rule_of(client);
 	bool all = true; /* parts of the element match so far */
-	char text[INET6_ADDRSTRLEN] = "";
 
-	if (a->patterns && family_len(&whom))
-		inet_ntop(whom.family, whom.addr, text, sizeof(text));
+	if (a->patterns && whom.family != AF_UNIX)
+		inet_ntop(whom.family, whom.addr + (whom.family == AF_INET ? MAPPED_LEN : 0),
+			  whom.pattern, sizeof(whom.pattern));
 	for (size_t i = 0; i < a->n; i++) {
 		const struct acl_rule *r = &a->rules[i];
 
-		all = all && matches(r, &whom, text);
+		all = all && matches(r, &whom);
 		if (r->and_next)
 			continue;
 		if (all)
@@ -186,20 +159,12 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client)
 
 /* --- lists --- */
 
-/* True if R matches every client that WHOM matches.  Of two patterns: if they are the same. */
-static bool covers(const struct acl_rule *r, const struct acl_rule *whom)
-{
-	if (!r->pattern[0] && r->family == AF_UNSPEC)
-		return true;
-	return !strcmp(r->pattern, whom->pattern) && (r->pattern[0] || prefix_covers(r, whom));
-}
-
-/* The first rule of one part that covers R, a part of an element; or NULL. */
+/* The first rule of one part that matches all that R, a part of an element, matches; or NULL. */
 static const struct acl_rule *find_cover(const struct acl *a, const struct acl_rule *r)
 {
 	for (size_t i = 0; i < a->n; i++)
 		if (!a->rules[i].and_next && (!i || !a->rules[i - 1].and_next) &&
-		    covers(&a->rules[i], r))
+		    !a->rules[i].pattern[0] && matches(&a->rules[i], r))
 			return &a->rules[i];
 	return NULL;
 }

@@ -18,7 +18,7 @@
 
 /* One condition on a client's address. */
 struct acl_rule {
-	uint8_t addr[16];  /* in network order; 0 where MASK is 0 */
+	uint8_t addr[16];  /* IPv6, in network order; 0 where MASK is 0 */
 	uint8_t mask[16];  /* bits that must be equal: most often a prefix */
 	char pattern[ACL_PATTERN_LEN]; /* not "": fnmatch(3) on the text of the address, instead */
 	uint16_t family;   /* AF_INET, AF_INET6, AF_UNIX; AF_UNSPEC: every client */
@@ -45,8 +45,8 @@ struct acl {
  *	A&B                         clients that both A and B match
  *
  * IPv4-mapped IPv6 addresses are IPv4.  Elements that earlier rules decide in the same way are
- * dropped.  -EINVAL: syntax; -EEXIST: an earlier prefix covers an element, or an earlier pattern is
- * the same, and says the opposite, so that the element would never count; -E2BIG: more than
+ * dropped.  -EINVAL: syntax; -EEXIST: an earlier prefix covers an element, and says
+ * the opposite, so that the element would never count; -E2BIG: more than
  * ACL_RULES_MAX.  Rules added before the error are kept.
  */
 int acl_add(struct acl *a, bool allow, const char *text);
