@@ -40,7 +40,7 @@ static void test_format_odd(void **state)
 	memcpy(un.sun_path, "/a\n\x1b\xff", 5);
 	expect_format(&un, offset + 5, "unix:/a???");
 	expect_format(&un, sizeof(un), "unix:/a???");
-	memcpy(un.sun_path, "\0b\0c", 4);
+	memcpy(un.sun_path, "\0b\nc", 4);
 	expect_format(&un, offset + 4, "unix:@b?c");
 	expect_format(&un, offset + 1, "unix:@");
 

@@ -22,72 +22,47 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_NAMES, ioctl, SYSCALL_ARG(1, SIOCGIFINDEX)));
 
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
-#define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define HOST_ROOM 128 /* more than an address and the name of an interface can need */
-#define DIGITS "0123456789"
-
-/* Without brackets; the scope is cut off.  False: it is none. */
-static bool parse_inet6(char *host, struct sockaddr_in6 *ret)
-{
-	char *scope = strchr(host, '%');
-
-	*ret = (struct sockaddr_in6){ .sin6_family = AF_INET6 };
-	if (scope) {
-		*scope++ = '\0';
-		ret->sin6_scope_id = *scope && !scope[strspn(scope, DIGITS)] ?
-					     (uint32_t)strtoul(scope, NULL, 10) :
-					     if_nametoindex(scope);
-		if (!ret->sin6_scope_id)
-			return false;
-	}
-	return inet_pton(AF_INET6, host, &ret->sin6_addr) == 1;
-}
 
 int addr_parse_host(const char *text, struct addr *ret)
 {
-	struct sockaddr_in in = { .sin_family = AF_INET };
 	size_t len = strlen(text);
-	char host[HOST_ROOM];
-	struct sockaddr_in6 in6;
+	bool brackets = len > 1 && text[0] == '[' && text[len - 1] == ']';
+	char host[HOST_ROOM], *scope, *end;
 
-	memset(ret, 0, sizeof(*ret));
-	if (inet_pton(AF_INET, text, &in.sin_addr) == 1) {
-		memcpy(&ret->ss, &in, sizeof(in));
-		ret->len = sizeof(in);
+	*ret = (struct addr){ .len = sizeof(ret->in) };
+	ret->in.sin_family = AF_INET;
+	if (inet_pton(AF_INET, text, &ret->in.sin_addr) == 1)
 		return 0;
-	}
+	*ret = (struct addr){ .len = sizeof(ret->in6) };
+	ret->in6.sin6_family = AF_INET6;
 	if (len >= sizeof(host))
 		return -EINVAL;
-	strcpy(host, text);
-	if (len > 1 && host[0] == '[' && host[len - 1] == ']') {
-		memmove(host, host + 1, len - 2);
-		host[len - 2] = '\0';
+	snprintf(host, sizeof(host), "%.*s", (int)len - 2 * brackets, text + brackets);
+	scope = strchr(host, '%');
+	if (scope) {
+		*scope++ = '\0';
+		ret->in6.sin6_scope_id = (uint32_t)strtoul(scope, &end, 10);
+		if (*end)
+			ret->in6.sin6_scope_id = if_nametoindex(scope);
+		if (!ret->in6.sin6_scope_id)
+			return -EINVAL;
 	}
-	if (!parse_inet6(host, &in6))
-		return -EINVAL;
-	memcpy(&ret->ss, &in6, sizeof(in6));
-	ret->len = sizeof(in6);
-	return 0;
+	return inet_pton(AF_INET6, host, &ret->in6.sin6_addr) == 1 ? 0 : -EINVAL;
 }
 
 static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char *buf, size_t size)
 {
-	size_t n = len > PATH_OFFSET ? len - PATH_OFFSET : 0;
-	char path[PATH_ROOM + 1];
+	int n = len > PATH_OFFSET ? (int)(len - PATH_OFFSET) : 0;
+	bool abstract = n > 0 && !un->sun_path[0];
 
-	if (n > PATH_ROOM)
-		n = PATH_ROOM;
-	if (n > 0 && un->sun_path[0])
-		n = strnlen(un->sun_path, n);
-	for (size_t i = 0; i < n; i++) {
-		char c = un->sun_path[i];
-
-		path[i] = (char)(c >= 0x20 && c < 0x7f ? c : '?');
-	}
-	path[n] = '\0';
-	if (n > 0 && !un->sun_path[0])
-		path[0] = '@';
-	snprintf(buf, size, "unix:%s", n > 0 ? path : "(unnamed)");
+	if (n > (int)sizeof(un->sun_path))
+		n = sizeof(un->sun_path);
+	snprintf(buf, size, "unix:%s%.*s", !n ? "(unnamed)" : abstract ? "@" : "", n - abstract,
+		 un->sun_path + abstract);
+	for (char *c = buf; *c; c++)
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
 	return buf;
 }
 
@@ -131,13 +106,13 @@ bool addr_is_inet(const struct addr *a)
 in_port_t addr_port(const struct addr *a)
 {
 	/* the port is at the same place in sockaddr_in6 */
-	return addr_is_inet(a) ? ((const struct sockaddr_in *)&a->ss)->sin_port : 0;
+	return addr_is_inet(a) ? a->in.sin_port : 0;
 }
 
 void addr_set_port(struct addr *a, in_port_t port)
 {
 	if (addr_is_inet(a))
-		((struct sockaddr_in *)&a->ss)->sin_port = port;
+		a->in.sin_port = port;
 }
 
 bool addr_takes_any_port(const struct addr *a)
@@ -150,74 +125,42 @@ bool addr_equal(const struct addr *a, const struct addr *b)
 	return a->len == b->len && memcmp(&a->ss, &b->ss, a->len) == 0;
 }
 
-/* --- where connections come to --- */
-
-static const struct sockaddr_in *inet_of(const struct addr *a)
-{
-	return (const struct sockaddr_in *)&a->ss;
-}
-
-static const struct sockaddr_in6 *inet6_of(const struct addr *a)
-{
-	return (const struct sockaddr_in6 *)&a->ss;
-}
-
 bool addr_is_any(const struct addr *a)
 {
 	if (a->ss.ss_family == AF_INET)
-		return inet_of(a)->sin_addr.s_addr == htonl(INADDR_ANY);
-	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&inet6_of(a)->sin6_addr);
+		return a->in.sin_addr.s_addr == htonl(INADDR_ANY);
+	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr);
 }
 
 static bool is_loopback(const struct addr *a)
 {
 	if (a->ss.ss_family == AF_INET)
-		return ntohl(inet_of(a)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
-	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&inet6_of(a)->sin6_addr);
+		return ntohl(a->in.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+	return a->ss.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr);
 }
 
 struct addr addr_unmapped(const struct addr *a)
 {
-	struct sockaddr_in6 in6 = *inet6_of(a);
-	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = in6.sin6_port };
-	struct addr ret = { .len = sizeof(in) };
+	struct addr ret = { .len = sizeof(ret.in) };
 
-	if (a->ss.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&in6.sin6_addr))
+	if (a->ss.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr))
 		return *a;
-	memcpy(&in.sin_addr, &in6.sin6_addr.s6_addr[12], sizeof(in.sin_addr));
-	memcpy(&ret.ss, &in, sizeof(in));
+	ret.in.sin_family = AF_INET;
+	ret.in.sin_port = a->in6.sin6_port;
+	memcpy(&ret.in.sin_addr, &a->in6.sin6_addr.s6_addr[12], sizeof(ret.in.sin_addr));
 	return ret;
 }
 
-/* Where the kernel connects to: no address is one of loopback, and mapped ones are IPv4. */
-static struct addr destination(const struct addr *to)
-{
-	struct addr a = addr_unmapped(to);
-	struct sockaddr_in6 in6 = *inet6_of(&a);
-	struct sockaddr_in in = *inet_of(&a);
-
-	if (a.ss.ss_family == AF_INET6 && addr_is_any(&a)) {
-		in6.sin6_addr = in6addr_loopback;
-		memcpy(&a.ss, &in6, sizeof(in6));
-	}
-	if (a.ss.ss_family == AF_INET && addr_is_any(&a)) {
-		in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-		memcpy(&a.ss, &in, sizeof(in));
-	}
-	return a;
-}
-
+/* The kernel connects to loopback instead of to no address, and to mapped addresses by IPv4. */
 bool addr_leads_to(const struct addr *to, const struct addr *listener)
 {
-	struct addr a;
+	struct addr a = addr_unmapped(to);
 
-	if (!addr_is_inet(to) || !addr_is_inet(listener))
-		return addr_equal(to, listener);
-	a = destination(to);
-	if (addr_equal(&a, listener))
-		return true;
-	return a.ss.ss_family == listener->ss.ss_family && addr_is_any(listener) &&
-	       is_loopback(&a) && addr_port(&a) == addr_port(listener);
+	if (a.ss.ss_family != listener->ss.ss_family || addr_port(&a) != addr_port(listener))
+		return false;
+	if (addr_is_any(&a))
+		return addr_is_any(listener) || is_loopback(listener);
+	return addr_equal(&a, listener) || (addr_is_any(listener) && is_loopback(&a));
 }
 
 static socklen_t length_of(const union client_addr *a)
@@ -236,14 +179,6 @@ void client_addr_set(union client_addr *a, const struct sockaddr *sa)
 		memcpy(&a->in6, sa, sizeof(a->in6));
 	else
 		a->sa.sa_family = AF_UNIX;
-}
-
-struct addr client_addr_get(const union client_addr *a)
-{
-	struct addr addr = { .len = length_of(a) };
-
-	memcpy(&addr.ss, a, addr.len);
-	return addr;
 }
 
 const char *client_addr_text(const union client_addr *a, char *buf, size_t size)

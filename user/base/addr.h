@@ -12,7 +12,11 @@
 
 /* One socket address. */
 struct addr {
-	struct sockaddr_storage ss;
+	union {
+		struct sockaddr_storage ss;
+		struct sockaddr_in in;
+		struct sockaddr_in6 in6;
+	};
 	socklen_t len;
 };
 
@@ -66,7 +70,6 @@ union client_addr {
 
 /* What is neither IPv4 nor IPv6 becomes AF_UNIX. */
 void client_addr_set(union client_addr *a, const struct sockaddr *sa);
-struct addr client_addr_get(const union client_addr *a);
 /* For people and JSON, "unix:" for unix clients; SIZE ADDR_STRLEN is enough.  Returns BUF. */
 const char *client_addr_text(const union client_addr *a, char *buf, size_t size);
 /* False if the kernel makes no IPv6 sockets (ipv6.disable=1). */

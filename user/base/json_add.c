@@ -5,19 +5,9 @@
 
 static _Thread_local bool lacks;
 
-void json_begin(void)
-{
-	lacks = false;
-}
-
 void json_lack(void)
 {
 	lacks = true;
-}
-
-bool json_lacks(void)
-{
-	return lacks;
 }
 
 void json_add(struct json_object *object, const char *key, struct json_object *value)
@@ -59,10 +49,12 @@ void json_append(struct json_object *array, struct json_object *value)
 
 const char *json_line(struct json_object *object, int flags, size_t *ret_len)
 {
+	bool whole = object && !lacks;
 	const char *text;
 
+	lacks = false;
 	*ret_len = 0;
-	if (!object || lacks)
+	if (!whole)
 		return NULL;
 	errno = 0;
 	text = json_object_to_json_string_length(object, JSON_C_TO_STRING_PLAIN | flags, ret_len);

@@ -19,14 +19,12 @@ void json_add_text(struct json_object *object, const char *key, const char *valu
 void json_add_bool(struct json_object *object, const char *key, bool value);
 void json_append(struct json_object *array, struct json_object *value);
 
-/* Forget what was missing; remember that something is; tell whether something is. */
-void json_begin(void);
+/* Remember that something is missing. */
 void json_lack(void);
-bool json_lacks(void);
 
 /*
  * Write OBJECT, which owns the text, as one line without blanks; FLAGS are further flags of json-c.
- * NULL: there is no memory, or OBJECT is NULL, or something is missing since json_begin().
+ * NULL: there is no memory, or OBJECT is NULL, or something is missing, which is forgotten then.
  */
 const char *json_line(struct json_object *object, int flags, size_t *ret_len);
 

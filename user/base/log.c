@@ -19,7 +19,6 @@
 #include "base/syscalls_needed.h"
 
 #define MESSAGE_MAX 1024
-#define LINE_MAX_BYTES 2048 /* below PIPE_BUF: a pipe takes a line whole */
 
 SYSCALLS_NEEDED(
 	SYSCALL(write),
@@ -63,74 +62,32 @@ const char *log_level_name(int level)
 
 /* --- text --- */
 
-/* Write the byte C as a reader shall see it, terminated. */
-static size_t escape_byte(unsigned char c, char ret[5])
+static void make_printable(char *text)
 {
-	if (c >= 0x20 && c < 0x7f) {
-		ret[0] = (char)c;
-		ret[1] = '\0';
-		return 1;
-	}
-	if (c == '\n' || c == '\t')
-		return (size_t)snprintf(ret, 5, "\\%c", c == '\n' ? 'n' : 't');
-	return (size_t)snprintf(ret, 5, "\\x%02x", c);
+	for (; *text; text++)
+		if (*text < 0x20 || *text > 0x7e)
+			*text = '?';
 }
 
 const char *log_escape(const char *text, char *buf, size_t size)
 {
-	size_t len = 0, fits = 0; /* fits: the longest prefix that leaves room for "..." */
-	char piece[5];
-
-	for (; *text; text++) {
-		size_t n = escape_byte((unsigned char)*text, piece);
-
-		if (len + n + 1 > size) {
-			memcpy(buf + fits, "...", 4);
-			return buf;
-		}
-		memcpy(buf + len, piece, n);
-		len += n;
-		if (len + sizeof("...") <= size)
-			fits = len;
-	}
-	buf[len] = '\0';
+	if ((size_t)snprintf(buf, size, "%s", text) >= size)
+		strcpy(buf + size - sizeof("..."), "...");
+	make_printable(buf);
 	return buf;
 }
 
-/* Like vsnprintf(), but end a text that does not fit in "...". */
-__attribute__((format(printf, 3, 0)))
-static void format(char *buf, size_t size, const char *fmt, va_list ap)
+/* Format a message as printable ASCII.  One that does not fit ends in "...". */
+__attribute__((format(printf, 2, 0)))
+static void format(char message[MESSAGE_MAX], const char *fmt, va_list ap)
 {
-	int n = vsnprintf(buf, size, fmt, ap);
+	int n = vsnprintf(message, MESSAGE_MAX, fmt, ap);
 
 	if (n < 0)
-		snprintf(buf, size, "%s", "(message could not be formatted)");
-	else if ((size_t)n >= size)
-		memcpy(buf + size - sizeof("..."), "...", sizeof("..."));
-}
-
-/* --- lines --- */
-
-static bool in_journal;
-
-/* systemd.exec(5): JOURNAL_STREAM is "device:inode" of the stream that leads to the journal. */
-static void find_journal(void)
-{
-	const char *env = getenv("JOURNAL_STREAM");
-	unsigned long long dev, ino;
-	struct stat st;
-	char end;
-
-	in_journal = env && sscanf(env, "%llu:%llu%c", &dev, &ino, &end) == 2 &&
-		     fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
-}
-
-static bool is_journal(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, find_journal);
-	return in_journal;
+		strcpy(message, "(message could not be formatted)");
+	else if (n >= MESSAGE_MAX)
+		strcpy(message + MESSAGE_MAX - sizeof("..."), "...");
+	make_printable(message);
 }
 
 const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN])
@@ -147,26 +104,31 @@ const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN])
 	return buf;
 }
 
-static size_t write_prefix(int level, char *buf, size_t size)
-{
-	char time[LOG_TIME_LEN];
+/* --- lines --- */
 
-	if (is_journal())
-		return (size_t)snprintf(buf, size, "<%d>", level & LOG_PRIMASK);
-	return (size_t)snprintf(buf, size, "%s %s: ", log_time(clock_real_ms(), time),
-				log_level_name(level));
+/* systemd.exec(5): JOURNAL_STREAM is "device:inode" of the stream that leads to the journal. */
+static bool is_journal(void)
+{
+	const char *env = getenv("JOURNAL_STREAM");
+	char stream[64];
+	struct stat st;
+
+	if (!env || fstat(STDERR_FILENO, &st))
+		return false;
+	snprintf(stream, sizeof(stream), "%llu:%llu", (unsigned long long)st.st_dev,
+		 (unsigned long long)st.st_ino);
+	return !strcmp(env, stream);
 }
 
-/* Write LINE, which has a prefix of LEN bytes, MESSAGE, and NOTE, which is never cut off. */
-static bool write_line(char line[LINE_MAX_BYTES], size_t len, const char *message, const char *note)
+/* All of the line is written at once: MESSAGE_MAX, and what is around it, is below PIPE_BUF. */
+static bool write_line(const char *prefix, const char *message, const char *note)
 {
+	char line[MESSAGE_MAX + 256];
+	int len = snprintf(line, sizeof(line), "%s%s%s\n", prefix, message, note);
 	ssize_t n;
 
-	log_escape(message, line + len, LINE_MAX_BYTES - len - strlen(note) - 1);
-	len += strlen(line + len);
-	len += (size_t)snprintf(line + len, LINE_MAX_BYTES - len, "%s\n", note);
 	do
-		n = write(STDERR_FILENO, line, len);
+		n = write(STDERR_FILENO, line, (size_t)len);
 	while (n < 0 && errno == EINTR);
 	return n >= 0;
 }
@@ -176,113 +138,76 @@ static bool write_line(char line[LINE_MAX_BYTES], size_t len, const char *messag
  * it has room for PIPE_BUF bytes, and a socket while most of its buffer is free.  The lock keeps
  * other threads from that room; no thread that holds it waits.
  */
-static void write_or_lose(int level, const char *message)
+__attribute__((format(printf, 3, 0)))
+static void write_or_lose(int level, unsigned int suppressed, const char *fmt, va_list ap)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static unsigned long lost;
 	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
-	char line[LINE_MAX_BYTES], note[64] = "";
-	size_t len = write_prefix(level, line, sizeof(line));
+	char message[MESSAGE_MAX], time[LOG_TIME_LEN], prefix[64], note[128] = "";
+	int err = errno, n = 0;
 
+	format(message, fmt, ap);
+	if (is_journal())
+		snprintf(prefix, sizeof(prefix), "<%d>", level & LOG_PRIMASK);
+	else
+		snprintf(prefix, sizeof(prefix), "%s %s: ", log_time(clock_real_ms(), time),
+			 log_level_name(level));
+	if (suppressed)
+		n = snprintf(note, sizeof(note), " (%u similar messages suppressed)", suppressed);
 	pthread_mutex_lock(&lock);
 	if (lost)
-		snprintf(note, sizeof(note), " (%lu line%s lost before)", lost,
+		snprintf(note + n, sizeof(note) - (size_t)n, " (%lu line%s lost before)", lost,
 			 lost == 1 ? "" : "s");
-	if (poll(&p, 1, 0) && write_line(line, len, message, note))
+	if (poll(&p, 1, 0) && write_line(prefix, message, note))
 		lost = 0;
 	else
 		lost++;
 	pthread_mutex_unlock(&lock);
+	errno = err;
 }
 
 void log_write(int level, const char *fmt, ...)
 {
-	char message[MESSAGE_MAX];
-	int err = errno;
 	va_list ap;
 
 	if (level > log_get_level())
 		return;
 	va_start(ap, fmt);
-	format(message, sizeof(message), fmt, ap);
+	write_or_lose(level, 0, fmt, ap);
 	va_end(ap);
-	write_or_lose(level, message);
-	errno = err;
 }
 
-/* --- limited in rate --- */
-
-static pthread_mutex_t rates_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct log_rate *rates; /* those that ever suppressed a message */
-
-/* The lock is held.  RET_SUPPRESSED: messages that were suppressed before this one passes. */
-static bool passes(struct log_rate *rate, int level, unsigned int *ret_suppressed)
+/* RET_SUPPRESSED: messages that were suppressed before this one passes. */
+static bool passes(struct log_rate *rate, unsigned int *ret_suppressed)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	uint64_t now = clock_ms();
+	bool pass;
 
+	pthread_mutex_lock(&lock);
 	if (!rate->passed || now - rate->window_start_ms >= LOG_WINDOW_MS) {
 		rate->passed = 0;
 		rate->window_start_ms = now;
 	}
-	if (rate->passed < LOG_BURST) {
-		rate->passed++;
-		*ret_suppressed = rate->suppressed;
-		rate->suppressed = 0;
-		return true;
-	}
-	rate->suppressed++;
-	if (!rate->listed) {
-		rate->listed = true;
-		rate->level = level;
-		rate->next = rates;
-		rates = rate;
-	}
-	return false;
+	pass = rate->passed < LOG_BURST;
+	*ret_suppressed = rate->suppressed;
+	rate->suppressed = pass ? 0 : rate->suppressed + 1;
+	rate->passed += pass;
+	pthread_mutex_unlock(&lock);
+	return pass;
 }
 
 void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 {
-	char message[MESSAGE_MAX], note[64] = "";
-	unsigned int suppressed = 0;
-	int err = errno;
-	bool pass;
+	unsigned int suppressed;
 	va_list ap;
 
-	if (level > log_get_level())
+	if (level > log_get_level() || !passes(rate, &suppressed))
 		return;
-	pthread_mutex_lock(&rates_lock);
-	pass = passes(rate, level, &suppressed);
-	if (pass) {
-		errno = err;
-		va_start(ap, fmt);
-		format(message, sizeof(message) - sizeof(note), fmt, ap);
-		va_end(ap);
-		log_escape(message, rate->last, sizeof(rate->last));
-	}
-	pthread_mutex_unlock(&rates_lock);
-	if (pass) {
-		if (suppressed)
-			snprintf(note, sizeof(note), " (%u similar messages suppressed)",
-				 suppressed);
-		strcat(message, note);
-		write_or_lose(level, message);
-	}
-	errno = err;
-}
-
-void log_tell_suppressed(bool all)
-{
-	uint64_t now = clock_ms();
-
-	pthread_mutex_lock(&rates_lock);
-	for (struct log_rate *r = rates; r; r = r->next) {
-		if (!r->suppressed || (!all && now - r->window_start_ms < LOG_WINDOW_MS))
-			continue;
-		log_write(r->level, "%u more message%s suppressed, like \"%s\"", r->suppressed,
-			  r->suppressed == 1 ? " was" : "s were", r->last);
-		r->suppressed = 0;
-	}
-	pthread_mutex_unlock(&rates_lock);
+	va_start(ap, fmt);
+	write_or_lose(level, suppressed, fmt, ap);
+	va_end(ap);
 }
 
 /* --- complaints --- */
@@ -302,16 +227,15 @@ void log_keep_complaint(char *buf, size_t size)
 
 int log_complain(int code, const char *fmt, ...)
 {
-	char message[MESSAGE_MAX], line[LINE_MAX_BYTES];
+	char message[MESSAGE_MAX];
 	int err = errno;
 	va_list ap;
 
 	va_start(ap, fmt);
-	format(message, sizeof(message), fmt, ap);
+	format(message, fmt, ap);
 	va_end(ap);
-	strcpy(line, is_journal() ? "<3>culvert: " : "culvert: "); /* 3: LOG_ERR */
 	if (!complaint.buf)
-		write_line(line, strlen(line), message, "");
+		write_line(is_journal() ? "<3>culvert: " : "culvert: ", message, ""); /* LOG_ERR */
 	else if (!complaint.buf[0])
 		log_escape(message, complaint.buf, complaint.size);
 	errno = err;

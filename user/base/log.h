@@ -15,8 +15,8 @@
  *	2025-11-21T06:44:01.123Z warning: the message
  *
  * The time is UTC: local time would need /etc/localtime, which the sandbox closes off.
- * log_escape() keeps a peer that chooses a name from forging lines or driving the reader's
- * terminal.  A message of more than about 1000 bytes ends in "...".  errno is preserved, and %m
+ * A byte that is not printable ASCII becomes "?": a peer that chooses a name forges no line and
+ * drives no terminal.  A message of more than about 1000 bytes ends in "...".  errno is preserved, and %m
  * works.
  *
  * No thread waits for the reader of the log.  A line that stderr does not take at once is lost;
@@ -55,10 +55,6 @@ struct log_rate {
 	uint64_t window_start_ms;
 	unsigned int passed; /* in this window */
 	unsigned int suppressed;
-	bool listed;
-	struct log_rate *next; /* in the list of those that ever suppressed a message */
-	int level;
-	char last[100]; /* the last message that passed */
 };
 
 #define log_limited(level, ...)                                                                    \
@@ -70,12 +66,6 @@ struct log_rate {
 /* RATE must live as long as the program, and begin with zeros. */
 void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-
-/*
- * Report messages that were suppressed in a window that is over: no message may follow a flood that
- * has ended.  Call this every LOG_WINDOW_MS, and with ALL at the end of the program.
- */
-void log_tell_suppressed(bool all);
 
 /*
  * Tell the person who typed the command: print "culvert: " and the message as one line on stderr,
@@ -96,8 +86,7 @@ const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN]);
 
 /*
  * Copy TEXT into BUF (SIZE bytes, at least 4) as printable ASCII on one line: every other byte
- * becomes "\n", "\t" or "\xNN".  A text that does not fit ends in "...".  Escaping twice changes
- * nothing.  Return BUF.
+ * becomes "?".  A text that does not fit ends in "...".  Return BUF.
  */
 const char *log_escape(const char *text, char *buf, size_t size);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -23,19 +24,18 @@ static int suffix_shift(const char *suffix)
 
 int size_parse(const char *text, uint64_t *ret)
 {
-	uint64_t value = 0;
-	const char *p;
-	int overflow = 0;
+	char *suffix;
+	uint64_t value;
 	int shift;
 
-	for (p = text; *p >= '0' && *p <= '9'; p++) {
-		overflow |= __builtin_mul_overflow(value, 10, &value);
-		overflow |= __builtin_add_overflow(value, (uint64_t)(*p - '0'), &value);
-	}
-	shift = suffix_shift(p);
-	if (p == text || shift < 0)
+	if (*text < '0' || *text > '9')
+		return -EINVAL; /* strtoull(3) would take blanks and signs */
+	errno = 0;
+	value = strtoull(text, &suffix, 10);
+	shift = suffix_shift(suffix);
+	if (shift < 0)
 		return -EINVAL;
-	if (overflow || value > UINT64_MAX >> shift)
+	if (errno || value > UINT64_MAX >> shift)
 		return -ERANGE;
 	*ret = value << shift;
 	return 0;
@@ -50,34 +50,27 @@ int count_parse(const char *text, uint64_t *ret)
 
 int seconds_parse(const char *text, uint64_t *ret)
 {
-	const char *point = strchrnul(text, '.');
-	size_t whole_len = (size_t)(point - text);
-	char digits[24];
-	size_t decimals;
+	size_t len = strlen(text), point = strcspn(text, ".");
 
-	decimals = *point ? strlen(point + 1) : 0;
-	if (whole_len > 12 || decimals > 3 || (*point && decimals == 0) || !*text)
+	if (!len || len > 16 || text[strspn(text, "0123456789.")] || point + 1 == len ||
+	    strchr(text + point + (point < len), '.'))
 		return -EINVAL;
-	/* The number of milliseconds has the same digits, filled up to three decimals. */
-	snprintf(digits, sizeof(digits), "%.*s%s%s", (int)whole_len, text, *point ? point + 1 : "",
-		 &"000"[decimals]);
-	return count_parse(digits, ret);
+	*ret = (uint64_t)(strtod(text, NULL) * 1000 + 0.5);
+	return 0;
 }
 
 const char *size_format(uint64_t bytes, char *buf, size_t len)
 {
 	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
-	unsigned int unit = 0;
-	uint64_t whole, tenths;
+	unsigned int unit = 0, tenths = 0;
 
-	while (bytes >> (10 * unit) >= 1024)
-		unit++;
-	whole = bytes >> (10 * unit);
-	tenths = (bytes - (whole << (10 * unit))) * 10 >> (10 * unit);
-	if (whole < 100 && tenths > 0)
-		snprintf(buf, len, "%u.%u %s", (unsigned int)whole, (unsigned int)tenths,
-			 units[unit]);
+	for (; bytes >= 1024; unit++) {
+		tenths = (unsigned int)(bytes % 1024 * 10 / 1024);
+		bytes /= 1024;
+	}
+	if (bytes < 100 && tenths > 0)
+		snprintf(buf, len, "%u.%u %s", (unsigned int)bytes, tenths, units[unit]);
 	else
-		snprintf(buf, len, "%u %s", (unsigned int)whole, units[unit]);
+		snprintf(buf, len, "%u %s", (unsigned int)bytes, units[unit]);
 	return buf;
 }

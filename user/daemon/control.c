@@ -330,7 +330,6 @@ static void answer_request(struct client *c, bool too_long)
 	struct json_object *answer;
 	const char *text;
 
-	json_begin();
 	answer = too_long ? command_error_json(ERROR_TOO_LONG, "the request is too long: at most "
 					       "%d bytes and a newline", CONTROL_REQUEST_MAX - 2) :
 			    control_answer_line(control->answer, control->arg, &c->peer,

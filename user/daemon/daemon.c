@@ -318,6 +318,7 @@ static int begin(struct daemon *d)
 
 /* --- the main thread --- */
 
+#define LOOK_MS 5000
 #define LOOK_ENDING_MS 20 /* between two looks whether the workers have ended */
 /* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
 #define ONE_SIGNAL_MS 100
@@ -349,9 +350,8 @@ static void take_signals(void)
 static void on_look(struct timer *t)
 {
 	struct daemon *d = container_of(t, struct daemon, look);
-	uint64_t now = d->loop.now_ms, due = now + LOG_WINDOW_MS;
+	uint64_t now = d->loop.now_ms, due = now + LOOK_MS;
 
-	log_tell_suppressed(false);
 	if (d->ending) {
 		d->loop.stop = threads_ended(&d->threads);
 		due = now + LOOK_ENDING_MS;
@@ -504,7 +504,6 @@ static int run(struct daemon *d)
 	end(d);
 	setup_close(s);
 	close_loop(d);
-	log_tell_suppressed(true);
 	return r;
 }
 
