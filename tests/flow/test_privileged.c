@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 
 #include "base/built_with.h"
-#include "daemon/privileged_client.h"
+#include "daemon/privileged.h"
 #include "daemon/syscall_filter.h"
 #include "relay/socket_stock.h"
 #include "takeover.h"

@@ -128,61 +128,9 @@ static void address_narrows(void **state)
 		is_closed("127.0.0.2:9001");
 		rig_reload_good(d, WIDE_ONE);
 	}
-	/* those of ONE have stayed: not now */
 	rig_reload_good(d, TWO_OF(""));
 	is_closed(ONE);
 	rig_reload_good(d, WIDE_ONE);
-	rig_stop(d);
-}
-
-/* --- handshakes --- */
-
-/*
- * The listener at TO has heard of the client, which takes the connection for open and has not said
- * so: its ACK goes with the first bytes, or 200 ms later.
- */
-static int begin_handshake(const char *to)
-{
-	int fd = keep(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), one = 1;
-	struct sockaddr_storage a;
-	socklen_t len;
-
-	assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &one, sizeof(one)), 0);
-	assert_int_equal(net_addr(to, &a, &len), 0);
-	assert_int_equal(connect(fd, (struct sockaddr *)&a, len), 0);
-	return fd;
-}
-
-/* It is served. */
-static void end_handshake(int fd)
-{
-	char in[MESSAGE], out[MESSAGE] = "the first bytes";
-	int server;
-
-	rig_send(fd, out, sizeof(out));
-	server = rig_accept();
-	rig_receive(server, in, sizeof(in));
-	assert_memory_equal(in, out, sizeof(out));
-	rig_talk(fd, server, 10);
-	rig_reset(fd);
-	rig_reset(server);
-}
-
-/* What has begun at sockets of one address ends there, whoever has it meanwhile. */
-static void handshakes(void **state)
-{
-	struct daemon *d = rig_start(*state, ONE_OF(""));
-	int fd;
-
-	for (int i = 0; i < 5; i++) {
-		fd = begin_handshake(ONE);
-		rig_reload_good(d, WIDE_ONE);
-		end_handshake(fd);
-		fd = begin_handshake(ONE);
-		rig_reload_good(d, ONE_OF(""));
-		end_handshake(fd);
-	}
-	is_closed("127.0.0.2:9001");
 	rig_stop(d);
 }
 
@@ -191,7 +139,6 @@ static void handshakes(void **state)
 #define STARTING 3
 #define STAYING 2
 #define RELOADS 100
-#define WIDENINGS 30
 
 struct looks {
 	struct daemon *daemon;
@@ -232,15 +179,15 @@ static void reload_often(struct daemon *d)
 }
 
 /* Sessions start and run all the time, and none of them notices; nor does who looks at them. */
-static void run_under_load(const char *engine, void (*reload)(struct daemon *d))
+static void under_load(void **state)
 {
-	struct daemon *d = rig_start(engine, ONE_OF(""));
+	struct daemon *d = rig_start(*state, ONE_OF(""));
 	struct looks looks = { .daemon = d };
 	unsigned long sessions;
 
 	load_begin(ONE, upstream_fd, STARTING, STAYING, NULL);
 	assert_int_equal(pthread_create(&looks.id, NULL, look_often, &looks), 0);
-	reload(d);
+	reload_often(d);
 	load.stop = true;
 	pthread_join(looks.id, NULL);
 	sessions = load_end();
@@ -250,34 +197,13 @@ static void run_under_load(const char *engine, void (*reload)(struct daemon *d))
 	rig_stop(d);
 }
 
-static void under_load(void **state)
-{
-	run_under_load(*state, reload_often);
-}
-
-/* All addresses, and back to the one that the sessions come to. */
-static void widen_often(struct daemon *d)
-{
-	for (int i = 0; i < WIDENINGS; i++) {
-		rig_reload_good(d, WIDE_ONE);
-		rig_reload_good(d, ONE_OF(""));
-	}
-}
-
-static void widens_under_load(void **state)
-{
-	run_under_load(*state, widen_often);
-}
-
 static const struct rig_row rows[] = {
 	{ "appear-change-vanish", appear_change_vanish },
 	{ "upstream-moves", upstream_moves },
 	{ "bad-file", bad_file },
 	{ "address-narrows", address_narrows },
-	{ "handshakes", handshakes },
 	{ "new-names", new_names },
 	{ "under-load", under_load },
-	{ "widens-under-load", widens_under_load },
 };
 
 int main(void)

@@ -10,7 +10,6 @@
 #include "hold.h"
 
 #define TEST_SECONDS 120
-#define ANY_ONE "0.0.0.0:9001"
 #define ONE_OF(more) "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
 #define TWO_OF(more) "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM more
 
@@ -37,33 +36,6 @@ static void asked_meanwhile(void **state)
 	is_served(TWO);
 	rig_talk_on(e, 20);
 	rig_reload_good(d, ONE_OF(""));
-	is_closed(TWO);
-	rig_stop(d);
-}
-
-/*
- * A new listener that takes connections away from one that there is, is opened when hardly anything
- * can fail any more: while others are, and if one of those cannot be, nobody is reset.
- */
-static void refused_narrowing(void **state)
-{
-	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 1\n"
-				     "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM);
-	pid_t pid = daemon_privileged(d);
-	int64_t before = rig_status(d, "reload.finished");
-
-	assert_int_equal(hold_begin(pid), 0);
-	rig_write("[culvert]\nworkers = 1\n" ONE_OF("") TWO_OF("")
-		   "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = 127.0.0.1:9101\n");
-	daemon_signal(d, SIGHUP);
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(hold_before(pid, SYS_bind, RIG_PATIENCE_MS), 0);
-		is_served(ONE);
-	}
-	hold_end(pid);
-	rig_wait_status(d, "reload.finished", before + 1);
-	is_served(ONE);
-	is_served("127.0.0.2:9001");
 	is_closed(TWO);
 	rig_stop(d);
 }
@@ -95,7 +67,6 @@ static void drain_unix(void **state)
 
 static const struct rig_row rows[] = {
 	{ "asked-meanwhile", asked_meanwhile },
-	{ "refused-narrowing", refused_narrowing },
 	{ "drain-unix", drain_unix },
 };
 

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The privileged process itself, asked as the daemon asks. */
+/*
+ * The privileged process: what it may be asked for, what it gives to the daemon, and what it does
+ * where somebody else asks, who has taken over the daemon.  `seccomp = kill`: a system call that
+ * its filter does not know ends it.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -8,11 +12,11 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,29 +30,231 @@
 
 #include "config/file.h"
 #include "daemon/privileged.h"
-#include "daemon/privileged_client.h"
-#include "privileged_rig.h"
+#include "daemon/syscall_filter.h"
+#include "temp_dir.h"
 
-#define SERVICE "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:http\n"
-#define NAMED "[forward a]\nlisten = 127.0.0.1:0\nupstream = db.invalid:5432\n"
+#define HEAD "[culvert]\nseccomp = kill\n"
+#define NUMBERS HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\n" \
+		"[forward b]\nlisten = [::1]:0\nupstream = 127.0.0.1:9\n"
+#define NAMED HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = db.invalid:5432\n"
+#define SERVICE HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:http\n"
+#define MANY 600 /* descriptors: more than fit into two packets */
 
-static char err[2048];
+static char folder[TEMP_DIR_LEN];
+static char path[64], err[2048];
+static char *words[] = { (char *)"run", (char *)"--config", path, NULL };
+static struct config config; /* of the start */
+
+static int make_folder(void **state)
+{
+	(void)state;
+	if (temp_dir_make(folder))
+		return -1;
+	snprintf(path, sizeof(path), "%s/c", folder);
+	return 0;
+}
+
+static int remove_folder(void **state)
+{
+	(void)state;
+	return temp_dir_remove(folder);
+}
+
+static void write_file(const char *text)
+{
+	temp_file_write(path, text, strlen(text));
+}
+
+static void parse(const char *text, struct config *c)
+{
+	struct config_source from = { text, strlen(text) };
+
+	assert_int_equal(config_parse_from(3, words, &from, c), 0);
+}
+
+/* --- what it may be asked for --- */
+
+static struct config known[2];
+
+static int judge(const struct privileged_request *q)
+{
+	const struct forward_conf *fc;
+	const char *why = NULL;
+	int r = privileged_judge(q, sizeof(*q), known, &fc, &why);
+
+	assert_true(r ? why && *why : (fc != NULL) == (q->op != PRIVILEGED_READ_CONFIG));
+	return r;
+}
+
+static struct privileged_request listen_on(const char *where)
+{
+	struct privileged_request q = { .op = PRIVILEGED_LISTEN, .count = 1 };
+	struct endpoint e;
+
+	assert_int_equal(endpoint_parse_offline(where, true, &e, err, sizeof(err)), 0);
+	q.addr = e.addrs[0];
+	endpoint_close(&e);
+	return q;
+}
+
+static void know(void)
+{
+	parse("[forward web]\nlisten = 0.0.0.0:443\nupstream = db.invalid:1\n"
+	      "[forward any]\nlisten = [::1]:0\nupstream = db.invalid:2\n"
+	      "[forward all]\nlisten = :25\nupstream = db.invalid:3\n"
+	      "[forward file]\nlisten = unix:/run/a\nupstream = db.invalid:3\n"
+	      "[forward hidden]\nlisten = unix:@a\nupstream = db.invalid:3\n"
+	      "[forward marked]\nlisten = :26\nupstream = db.invalid:3\nmark = 7\n"
+	      "[forward clear]\nlisten = :27\nupstream = db.invalid:3\ntransparent = yes\n",
+	      &known[0]);
+	parse("[forward web]\nlisten = 0.0.0.0:444\nupstream = db.invalid:1\n", &known[1]);
+}
+
+static void forget(void)
+{
+	config_close(&known[0]);
+	config_close(&known[1]);
+	memset(known, 0, sizeof(known));
+}
+
+static void test_listen_rules(void **state)
+{
+	static const struct {
+		int want;
+		const char *where;
+	} cases[] = {
+		{ 0, "0.0.0.0:443" },
+		{ 0, "0.0.0.0:444" }, /* of the configuration that was read last */
+		{ -EPERM, "0.0.0.0:445" },
+		{ -EPERM, "127.0.0.1:443" },
+		{ -EPERM, "[::]:443" },
+		{ -EPERM, "0.0.0.0:0" },
+		/* port 0: the kernel's choice, which is none of the privileged ones */
+		{ 0, "[::1]:0" },
+		{ 0, "[::1]:1024" },
+		{ 0, "[::1]:65535" },
+		{ -EPERM, "[::1]:1023" },
+		{ -EPERM, "[::2]:1024" },
+		{ -EPERM, "127.0.0.1:1024" },
+		{ 0, "0.0.0.0:25" },
+		{ 0, "[::]:25" },
+		{ -EPERM, "127.0.0.1:25" },
+		{ -EPERM, "0.0.0.0:27" }, /* is to be transparent */
+		{ 0, "unix:/run/a" },
+		{ -EPERM, "unix:/run/ab" },
+		{ -EPERM, "unix:/run" },
+		{ 0, "unix:@a" },
+		{ -EPERM, "unix:@ab" },
+	};
+
+	(void)state;
+	know();
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct privileged_request q = listen_on(cases[i].where);
+
+		if (judge(&q) != cases[i].want)
+			fail_msg("%s: not %d", cases[i].where, cases[i].want);
+	}
+	forget();
+}
+
+/* A host name stands for any address. */
+static void test_host_rules(void **state)
+{
+	static const struct {
+		int want[2]; /* of port 993, of port 0 */
+		const char *where;
+	} cases[] = {
+		{ { 0, -EPERM }, "192.0.2.1:993" },
+		{ { 0, -EPERM }, "[2001:db8::1]:993" },
+		{ { -EPERM, -EPERM }, "192.0.2.1:994" },
+		{ { -EPERM, 0 }, "192.0.2.1:0" },
+		{ { -EPERM, 0 }, "192.0.2.1:5000" },
+		{ { -EPERM, -EPERM }, "unix:@a" },
+	};
+
+	(void)state;
+	for (int port = 0; port < 2; port++) {
+		parse(port ? "[forward host]\nlisten = host.invalid:0\nupstream = 192.0.2.1:3\n" :
+			     "[forward host]\nlisten = host.invalid:993\nupstream = 192.0.2.1:3\n",
+		      &known[0]);
+		for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+			struct privileged_request q = listen_on(cases[i].where);
+
+			if (judge(&q) != cases[i].want[port])
+				fail_msg("%s: not %d", cases[i].where, cases[i].want[port]);
+		}
+		forget();
+	}
+}
+
+static void test_other_rules(void **state)
+{
+	static const struct {
+		int want;
+		struct privileged_request q;
+	} cases[] = {
+		{ 0, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 7 } },
+		{ 0, { .op = PRIVILEGED_SOCKETS, .count = WORKERS_MAX, .family = AF_INET6,
+		       .transparent = 1 } },
+		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET } },
+		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 8 } },
+		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 7,
+			    .transparent = 1 } },
+		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_UNIX, .mark = 7 } },
+		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_PACKET, .mark = 7 } },
+		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 0, .family = AF_INET, .mark = 7 } },
+		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = 1 } },
+		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = 1, .took = 1 } },
+		{ -EBADMSG, { .op = PRIVILEGED_READ_CONFIG, .count = 1, .took = 2 } },
+		{ -EBADMSG, { .op = PRIVILEGED_READ_CONFIG, .count = 2 } },
+		{ -EBADMSG, { .op = 0, .count = 1 } },
+		{ -EBADMSG, { .op = 1000, .count = 1 } },
+	};
+	struct privileged_request q;
+
+	(void)state;
+	know();
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		if (judge(&cases[i].q) != cases[i].want)
+			fail_msg("case %zu: not %d", i, cases[i].want);
+	known[0].file = NULL; /* none was given at the start */
+	assert_int_equal(judge(&(struct privileged_request){ .op = PRIVILEGED_READ_CONFIG,
+							     .count = 1 }), -EPERM);
+	q = listen_on("unix:/run/a");
+	q.joins = 1;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q = listen_on("unix:/run/a");
+	q.count = 2;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q = listen_on("0.0.0.0:443");
+	q.joins = 2;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q.joins = 1;
+	q.count = WORKERS_MAX;
+	assert_int_equal(judge(&q), 0);
+	q.count++;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q.count = 1;
+	for (socklen_t len = 0; len < 300; len++) {
+		q.addr.len = len;
+		assert_int_equal(judge(&q), len == sizeof(struct sockaddr_in) ? 0 : -EBADMSG);
+	}
+	forget();
+}
+
+/* --- what it gives --- */
 
 /* What close(2) does to a privileged process that is started meanwhile: wait first, or end it. */
 #define CLOSE_MS 100
 static enum { AS_EVER, SLOWLY, IS_THE_END } closes;
-static bool in_child;
-
-static void note_child(void)
-{
-	in_child = true;
-}
+static pid_t self;
 
 int close(int fd)
 {
-	if (in_child && closes == SLOWLY)
+	if (closes == SLOWLY && getpid() != self)
 		poll(NULL, 0, CLOSE_MS);
-	if (in_child && closes == IS_THE_END)
+	if (closes == IS_THE_END && getpid() != self)
 		_exit(1);
 	return (int)syscall(SYS_close, fd);
 }
@@ -68,191 +274,195 @@ static struct privileged *start_closing(int how)
 {
 	struct privileged *p;
 
+	self = getpid();
 	closes = how;
 	p = start(NUMBERS);
 	closes = AS_EVER;
 	return p;
 }
 
-static void stop(struct privileged *p)
+/* Its exit code once it has ended, 1000 + the signal that has ended it. */
+static int end_of(struct privileged *p)
 {
-	pid_t pid = privileged_pid(p);
 	int status;
 
+	assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
 	privileged_stop(p);
-	assert_int_equal(waitpid(pid, &status, 0), pid); /* at the end of its socket */
-	assert_int_equal(status, 0);
 	config_close(&config);
+	return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* --- the configuration file --- */
-
-static uint32_t read_good(struct privileged *p, uint32_t in_use, const char *want, size_t len)
+static void stop(struct privileged *p)
 {
-	uint32_t generation = 0;
-	size_t got_len = 0;
-	char *got = NULL;
+	shutdown(p->fd, SHUT_RDWR);
+	assert_int_equal(end_of(p), 0);
+}
 
-	if (privileged_read_config(p, in_use, &got, &got_len, &generation, err, sizeof(err)))
+static void read_good(struct privileged *p, bool took, const char *want, size_t len)
+{
+	int fd = privileged_open_config(p, took, err, sizeof(err));
+	struct config_source got;
+
+	if (fd < 0)
 		fail_msg("%s", err);
-	assert_int_equal(got_len, len);
-	assert_memory_equal(got, want, len);
-	free(got);
-	return generation;
+	assert_int_equal(config_file_load(fd, path, &got), 0);
+	assert_int_equal(got.len, len);
+	assert_memory_equal(got.text, want, len);
+	free((char *)got.text);
+	close(fd);
 }
 
-static int read_bad(struct privileged *p, uint32_t in_use)
+static void write_and_read(struct privileged *p, bool took, const char *text)
 {
-	uint32_t generation = 0;
-	size_t len = 0;
-	char *text = NULL;
-	int r = privileged_read_config(p, in_use, &text, &len, &generation, err, sizeof(err));
+	write_file(text);
+	read_good(p, took, text, strlen(text));
+}
 
-	assert_true(r < 0);
-	assert_null(text);
-	return r;
+static void read_bad(struct privileged *p, int error, const char *says)
+{
+	assert_int_equal(privileged_open_config(p, false, err, sizeof(err)), error);
+	if (!strstr(err, says))
+		fail_msg("%s", err);
 }
 
 static void test_config(void **state)
 {
 	struct privileged *p = start(NUMBERS);
+	char *text = malloc(CONFIG_FILE_MAX + 1);
 	char other[80];
 
 	(void)state;
-	assert_int_equal(read_good(p, 0, NUMBERS, strlen(NUMBERS)), 1);
-	write_file(NAMED);
-	assert_int_equal(read_good(p, 1, NAMED, strlen(NAMED)), 2);
+	write_and_read(p, false, NUMBERS);
+	write_and_read(p, true, SERVICE); /* which it looks up itself */
 	write_file("[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\nnonsense = 1\n");
-	assert_int_equal(read_bad(p, 2), -EINVAL);
-	assert_non_null(strstr(err, "c:4: nonsense: unknown key"));
-	write_bytes("[forward a]\0\n", 13);
-	assert_int_equal(read_bad(p, 2), -EINVAL);
-	assert_non_null(strstr(err, "a control character"));
-	write_file("");
-	assert_int_equal(read_bad(p, 2), -EINVAL);
-	assert_non_null(strstr(err, "nothing to forward"));
+	read_bad(p, -EINVAL, "c:4: nonsense: unknown key");
 	assert_int_equal(chmod(path, 0622), 0);
-	assert_int_equal(read_bad(p, 2), -EPERM);
-	assert_non_null(strstr(err, "can be written by others"));
+	read_bad(p, -EPERM, "can be written by others");
 	snprintf(other, sizeof(other), "%s.away", path);
 	assert_int_equal(rename(path, other), 0);
-	assert_int_equal(read_bad(p, 2), -ENOENT);
+	read_bad(p, -ENOENT, "");
 	assert_int_equal(mkfifo(path, 0600), 0); /* nobody waits for its writer */
-	assert_int_equal(read_bad(p, 2), -EINVAL);
+	read_bad(p, -EINVAL, "not a regular file");
 	unlink(path);
 	assert_int_equal(rename(other, path), 0);
-	write_file(NAMED);
-	assert_int_equal(read_good(p, 2, NAMED, strlen(NAMED)), 3);
-	write_file(SERVICE); /* which it looks up itself */
-	assert_int_equal(read_good(p, 3, SERVICE, strlen(SERVICE)), 4);
-	stop(p);
-}
-
-/* Of any size that a file may have, and one byte more. */
-static void test_large_config(void **state)
-{
-	struct privileged *p = start(NUMBERS);
-	size_t size = CONFIG_FILE_MAX, head = strlen(NAMED);
-	char *text = malloc(size + 1);
-
-	(void)state;
+	write_and_read(p, false, NAMED);
+	/* of any size that a file may have, and one byte more */
 	assert_non_null(text);
-	memcpy(text, NAMED, head);
-	memset(text + head, '\n', size + 1 - head);
-	for (size_t i = head; i < size; i += 40)
-		text[i] = ';';
-	write_bytes(text, size);
-	assert_int_equal(read_good(p, 0, text, size), 1);
-	write_bytes(text, size + 1);
-	assert_int_equal(read_bad(p, 1), -EINVAL);
-	assert_non_null(strstr(err, "more than 1048576 bytes"));
+	memset(text, '\n', CONFIG_FILE_MAX + 1);
+	memcpy(text, NAMED, strlen(NAMED));
+	temp_file_write(path, text, CONFIG_FILE_MAX);
+	read_good(p, false, text, CONFIG_FILE_MAX);
+	temp_file_write(path, text, CONFIG_FILE_MAX + 1);
+	read_bad(p, -EINVAL, "more than 1048576 bytes");
 	free(text);
 	stop(p);
 }
 
-/* --- listeners --- */
+static int ask_for_listener(struct privileged *p, const struct forward_conf *fc, bool joins)
+{
+	struct addr a = fc->listen.addrs[0];
+	int fd, r = privileged_listen(p, fc, &a, joins, 1, &fd, err, sizeof(err));
 
-static void check_listener(int fd, const struct addr *want, int family)
+	if (!r)
+		close(fd);
+	return r;
+}
+
+/* Both the configuration in use and the one that was read last count, and no other. */
+static void test_kept(void **state)
+{
+	static const char two[] = HEAD "[forward a]\nlisten = 127.0.0.2:0\nupstream = db.invalid:1\n";
+	struct privileged *p = start(NUMBERS);
+	const struct forward_conf *old = &config.forwards[0], *new;
+	struct config next;
+
+	(void)state;
+	parse(two, &next);
+	new = &next.forwards[0];
+	for (int i = 0; i < 3; i++) { /* that the daemon does not take over */
+		write_and_read(p, false, two);
+		assert_int_equal(ask_for_listener(p, old, false), 0);
+		assert_int_equal(ask_for_listener(p, new, false), 0);
+	}
+	write_file("");
+	read_bad(p, -EINVAL, "nothing to forward");
+	assert_int_equal(ask_for_listener(p, new, false), -EPERM);
+	write_and_read(p, false, two);
+	write_and_read(p, true, two);
+	assert_int_equal(ask_for_listener(p, old, false), -EPERM);
+	assert_non_null(strstr(err, "no forward listens on that address"));
+	assert_int_equal(ask_for_listener(p, new, false), 0);
+	config_close(&next);
+	stop(p);
+}
+
+static void check_listener(int fd, const struct addr *want)
 {
 	struct addr a = { .len = sizeof(a.ss) };
-	socklen_t len = sizeof(int);
-	int value = 0, client = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int client = socket(want->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a.ss, &a.len), 0);
 	assert_true(addr_equal(&a, want));
-	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &value, &len), 0);
-	assert_int_equal(value, 1);
 	assert_true(fcntl(fd, F_GETFL) & O_NONBLOCK);
 	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
 	assert_int_equal(connect(client, (struct sockaddr *)&a.ss, a.len), 0);
 	close(client);
 }
 
-#define MANY (2 * PRIVILEGED_FDS + 5)
-
 static void test_listen(void **state)
 {
 	struct privileged *p = start(NUMBERS);
-	struct addr a = config.forwards[0].listen.addrs[0], b;
-	int fds[MANY];
+	int fds[MANY], fd;
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
-		a = config.forwards[i].listen.addrs[0];
-		if (privileged_listen(p, config.generation, i, &a, false, MANY, fds, err, sizeof(err)))
+		const struct forward_conf *fc = &config.forwards[i];
+		struct addr a = fc->listen.addrs[0], b;
+
+		if (privileged_listen(p, fc, &a, false, MANY, fds, err, sizeof(err)))
 			fail_msg("%s", err);
-		check_listener(fds[0], &a, a.ss.ss_family);
-		check_listener(fds[MANY - 1], &a, a.ss.ss_family);
+		check_listener(fds[0], &a);
+		check_listener(fds[MANY - 1], &a);
 		b = a;
 		/* SO_REUSEPORT alone would let them in */
-		assert_int_equal(privileged_listen(p, config.generation, i, &b, false, 1, fds, err,
-						   sizeof(err)), -EADDRINUSE);
-		assert_int_equal(privileged_listen(p, config.generation, i, &b, true, 1, fds, err,
-						   sizeof(err)), 0);
-		check_listener(fds[0], &a, a.ss.ss_family);
+		assert_int_equal(privileged_listen(p, fc, &b, false, 1, &fd, err, sizeof(err)),
+				 -EADDRINUSE);
+		assert_int_equal(privileged_listen(p, fc, &b, true, 1, &fd, err, sizeof(err)), 0);
+		check_listener(fd, &a);
+		close(fd);
 		for (size_t k = 0; k < MANY; k++)
 			close(fds[k]);
 	}
-	assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, fds, err, sizeof(err)),
-			 -EPERM);
-	assert_non_null(strstr(err, "does not listen on that address"));
 	stop(p);
 }
 
 static void test_unix_listener(void **state)
 {
-	struct sockaddr_un { sa_family_t family; char path[108]; } *un;
-	char text[256], err2[64];
+	char text[256], file[128];
 	struct privileged *p;
-	struct addr a;
 	struct stat st;
-	int fd, fd2;
+	struct addr a;
+	int fd;
 
 	(void)state;
-	snprintf(text, sizeof(text), "[culvert]\nseccomp = kill\n[forward u]\n"
-		 "listen = unix:%s/s\nupstream = 127.0.0.1:9\n", folder);
+	snprintf(file, sizeof(file), "%s/s", folder);
+	snprintf(text, sizeof(text), HEAD "[forward u]\nlisten = unix:%s\nupstream = 127.0.0.1:9\n",
+		 file);
 	p = start(text);
 	a = config.forwards[0].listen.addrs[0];
-	un = (void *)&a.ss;
-	if (privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err, sizeof(err)))
-		fail_msg("%s", err);
-	check_listener(fd, &a, AF_UNIX);
-	assert_int_equal(stat(un->path, &st), 0);
-	assert_int_equal(st.st_mode & 0777, 0666);
-	/* somebody listens */
-	assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd2, err2,
-					   sizeof(err2)), -EADDRINUSE);
-	close(fd); /* nobody does: left over */
-	assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err,
-					   sizeof(err)), 0);
-	check_listener(fd, &a, AF_UNIX);
-	close(fd);
-	unlink(un->path);
+	for (int i = 0; i < 2; i++) { /* the file of the first is left over */
+		if (privileged_listen(p, config.forwards, &a, false, 1, &fd, err, sizeof(err)))
+			fail_msg("%s", err);
+		check_listener(fd, &a);
+		assert_int_equal(stat(file, &st), 0);
+		assert_int_equal(st.st_mode & 0777, 0666);
+		/* somebody listens */
+		assert_int_equal(ask_for_listener(p, config.forwards, false), -EADDRINUSE);
+		close(fd);
+	}
+	unlink(file);
 	stop(p);
 }
-
-#define MARKED "[culvert]\nseccomp = kill\nmark = 7\ntransparent = yes\n[forward a]\n" \
-	       "listen = 127.0.0.1:0\nupstream = db.invalid:5432\n"
 
 static int option_of(int fd, int level, int name)
 {
@@ -265,21 +475,14 @@ static int option_of(int fd, int level, int name)
 
 static void test_sockets(void **state)
 {
-	struct privileged *p;
-	struct config_source from = { MARKED, sizeof(MARKED) - 1 };
-	struct config marked;
+	struct privileged *p = start(HEAD "mark = 7\ntransparent = yes\n[forward a]\n"
+				     "listen = 127.0.0.1:0\nupstream = db.invalid:5432\n");
 	int fds[MANY];
 
 	(void)state;
-	p = start(NUMBERS);
-	assert_int_equal(privileged_sockets(p, 0, 0, AF_INET, 1, fds, err, sizeof(err)), -EPERM);
-	assert_non_null(strstr(err, "the forward has no mark"));
-	write_file(MARKED);
-	assert_int_equal(config_parse_from(3, words, &from, &marked), 0);
-	assert_int_equal(read_good(p, 0, MARKED, sizeof(MARKED) - 1), 1);
 	for (int i = 0; i < 2; i++) {
 		int family = i ? AF_INET6 : AF_INET;
-		int r = privileged_sockets(p, 1, 0, family, MANY, fds, err, sizeof(err));
+		int r = privileged_sockets(p, config.forwards, family, MANY, fds, err, sizeof(err));
 
 		if (r == -EAFNOSUPPORT) /* a kernel without IPv6 */
 			continue;
@@ -294,107 +497,25 @@ static void test_sockets(void **state)
 			assert_int_equal(i ? option_of(fds[k], IPPROTO_IPV6, IPV6_TRANSPARENT) :
 					     option_of(fds[k], IPPROTO_IP, IP_TRANSPARENT), 1);
 			assert_true(fcntl(fds[k], F_GETFL) & O_NONBLOCK);
-			assert_true(fcntl(fds[k], F_GETFD) & FD_CLOEXEC);
 			close(fds[k]);
 		}
 	}
-	config_close(&marked);
 	stop(p);
 }
-
-/* Both the configuration in use and the one that was read last count, and no other. */
-static void test_generations(void **state)
-{
-	static const char two[] = "[forward a]\nlisten = 127.0.0.2:0\nupstream = db.invalid:1\n";
-	struct privileged *p = start(NUMBERS);
-	struct config next = { 0 };
-	struct config_source from = { two, sizeof(two) - 1 };
-	struct addr old = config.forwards[0].listen.addrs[0], new;
-	int fd;
-
-	(void)state;
-	write_file(two);
-	assert_int_equal(config_parse_from(3, words, &from, &next), 0);
-	next.generation = read_good(p, 0, two, sizeof(two) - 1);
-	new = next.forwards[0].listen.addrs[0];
-	for (int i = 0; i < 3; i++) { /* that the daemon does not take over */
-		struct addr a = old, b = new;
-
-		assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err,
-						   sizeof(err)), 0);
-		close(fd);
-		assert_int_equal(privileged_listen(p, next.generation, 0, &b, false, 1, &fd, err,
-						   sizeof(err)), 0);
-		close(fd);
-		a = old;
-		assert_int_equal(privileged_listen(p, next.generation, 0, &a, false, 1, &fd, err,
-						   sizeof(err)), -EPERM);
-		next.generation = read_good(p, 0, two, sizeof(two) - 1);
-	}
-	read_good(p, next.generation, two, sizeof(two) - 1);
-	assert_int_equal(privileged_listen(p, config.generation, 0, &old, false, 1, &fd, err, sizeof(err)),
-			 -EPERM);
-	assert_int_equal(privileged_listen(p, next.generation, 0, &new, false, 1, &fd, err,
-					   sizeof(err)), 0);
-	close(fd);
-	config_close(&next);
-	stop(p);
-}
-
-/* --- the session log --- */
-
-/* Anew each time, and to be appended to; and no file but that one. */
-static void test_open_log(void **state)
-{
-	char text[300], log[80], content[20] = "";
-	struct privileged *p;
-	int fd;
-
-	(void)state;
-	snprintf(log, sizeof(log), "%s/log", folder);
-	snprintf(text, sizeof(text), "[culvert]\nsession-log = %s\nseccomp = kill\n"
-		 "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:1\n", log);
-	p = start(text);
-	for (int i = 0; i < 2; i++) {
-		fd = privileged_open_log(p, err, sizeof(err));
-		if (fd < 0)
-			fail_msg("%s", err);
-		assert_int_equal(write(fd, "abc\n", 4), 4);
-		close(fd);
-	}
-	fd = open(log, O_RDONLY | O_CLOEXEC);
-	assert_int_equal(read(fd, content, sizeof(content)), 8);
-	close(fd);
-	assert_int_equal(unlink(log), 0);
-	assert_int_equal(symlink("/dev/null", log), 0);
-	assert_int_equal(privileged_open_log(p, err, sizeof(err)), -ELOOP);
-	assert_non_null(strstr(err, "a symbolic link is not followed"));
-	assert_int_equal(unlink(log), 0);
-	stop(p);
-	p = start("[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:1\n");
-	assert_int_equal(privileged_open_log(p, err, sizeof(err)), -EPERM);
-	assert_string_equal(err, "there is no session log");
-	stop(p);
-	assert_int_equal(privileged_open_log(NULL, err, sizeof(err)), -EPERM);
-}
-
-/* --- nobody else has what it hands over --- */
 
 /*
- * Such a file would stay in epoll when its descriptor here is closed, and what came for it then
- * would be told of whatever is at that place in memory by that time.
+ * Nobody else has what it hands over.  Such a file would stay in epoll when its descriptor here is
+ * closed, and what came for it then would be told of whatever is at that place in memory by then.
  */
 static void test_closed(void **state)
 {
 	struct epoll_event ev = { .events = EPOLLIN };
 	int fd, epoll = epoll_create1(EPOLL_CLOEXEC);
-	struct privileged *p;
-	struct addr a;
+	struct privileged *p = start_closing(SLOWLY);
+	struct addr a = config.forwards[0].listen.addrs[0];
 
 	(void)state;
-	p = start_closing(SLOWLY);
-	a = config.forwards[0].listen.addrs[0];
-	if (privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err, sizeof(err)))
+	if (privileged_listen(p, config.forwards, &a, false, 1, &fd, err, sizeof(err)))
 		fail_msg("%s", err);
 	assert_int_equal(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev), 0);
 	close(fd);
@@ -412,72 +533,168 @@ static void test_ends_before_closed(void **state)
 {
 	struct privileged *p = start_closing(IS_THE_END);
 	struct addr a = config.forwards[0].listen.addrs[0];
-	int fds[PRIVILEGED_FDS], before = dup(STDERR_FILENO), after;
+	int fds[MANY], before = dup(STDERR_FILENO), after;
 
 	(void)state;
 	close(before);
 	/* of one that joins, nothing is closed before the answer */
-	assert_int_equal(privileged_listen(p, config.generation, 0, &a, true, PRIVILEGED_FDS, fds, err,
+	assert_int_equal(privileged_listen(p, config.forwards, &a, true, MANY, fds, err,
 					   sizeof(err)), -EPIPE);
-	assert_non_null(strstr(err, "has ended"));
 	after = dup(STDERR_FILENO);
 	close(after);
 	assert_int_equal(after, before);
 	assert_false(privileged_runs(p));
-	assert_int_equal(waitpid(privileged_pid(p), NULL, 0), privileged_pid(p));
-	privileged_stop(p);
-	config_close(&config);
+	assert_int_equal(end_of(p), 1);
 }
-
-/* --- without it --- */
 
 /* The daemon goes on, and is told why there is nothing to be had. */
 static void test_killed(void **state)
 {
 	struct privileged *p = start(NUMBERS);
-	struct addr a = config.forwards[0].listen.addrs[0];
-	int fd;
 
 	(void)state;
-	assert_int_equal(kill(privileged_pid(p), SIGKILL), 0);
+	assert_int_equal(kill(p->pid, SIGKILL), 0);
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(read_bad(p, 0), -EPIPE);
-		assert_non_null(strstr(err, "has ended"));
-		assert_int_equal(privileged_listen(p, config.generation, 0, &a, false, 1, &fd, err,
-						   sizeof(err)), -EPIPE);
+		read_bad(p, -EPIPE, "has ended");
+		assert_int_equal(ask_for_listener(p, config.forwards, false), -EPIPE);
 	}
 	privileged_reap(p);
 	privileged_stop(p);
+	read_bad(NULL, -EPERM, "--privileged-process");
+	assert_false(privileged_runs(NULL));
+	privileged_reap(NULL);
+	privileged_stop(NULL);
 	config_close(&config);
 }
 
-static void test_none(void **state)
+/* --- who has taken over the daemon --- */
+
+static struct privileged_request good_request(void)
 {
+	return (struct privileged_request){ .op = PRIVILEGED_LISTEN, .count = 1,
+					    .addr = config.forwards[0].listen.addrs[0] };
+}
+
+static void test_malformed(void **state)
+{
+	static const size_t sizes[] = { 1, 4, sizeof(struct privileged_request) - 1,
+					sizeof(struct privileged_request) + 1, 60000 };
+	static char noise[60000];
+
 	(void)state;
-	assert_int_equal(read_bad(NULL, 0), -EPERM);
-	assert_non_null(strstr(err, "--privileged-process"));
-	assert_int_equal(privileged_pid(NULL), -1);
-	privileged_reap(NULL);
-	privileged_stop(NULL);
+	for (size_t i = 0; i < sizeof(noise); i++)
+		noise[i] = (char)(i * 7919 >> 3);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		struct privileged *p = start(NUMBERS);
+
+		assert_int_equal(send(p->fd, noise, sizes[i], MSG_NOSIGNAL), sizes[i]);
+		assert_int_equal(end_of(p), 1);
+	}
+}
+
+static size_t descriptors_of(pid_t pid)
+{
+	char name[64];
+	size_t n = 0;
+	DIR *d;
+
+	snprintf(name, sizeof(name), "/proc/%d/fd", (int)pid);
+	d = opendir(name);
+	if (!d) /* not dumpable: for root alone */
+		return 0;
+	for (struct dirent *e; (e = readdir(d));)
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+/* It takes no descriptors, and keeps none of those that it hands over. */
+static void test_descriptors(void **state)
+{
+	struct privileged *p = start(NUMBERS);
+	struct privileged_request q = good_request();
+	char room[CMSG_SPACE(sizeof(int))] = { 0 }, byte;
+	struct iovec iov = { &q, sizeof(q) };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = room,
+			    .msg_controllen = sizeof(room) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	struct privileged_answer a;
+	size_t before = descriptors_of(p->pid);
+
+	(void)state;
+	if (!geteuid() && !syscall_filter_hindrance())
+		assert_int_equal(before, 4);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &(int){ STDERR_FILENO }, sizeof(int));
+	for (int i = 0; i < 2 * WORKERS_MAX; i++) { /* what comes first goes unread */
+		assert_int_equal(sendmsg(p->fd, &m, MSG_NOSIGNAL), sizeof(q));
+		assert_int_equal(recv(p->fd, &byte, 1, 0), 1);
+		assert_int_equal(recv(p->fd, &a, sizeof(a), 0), sizeof(a));
+		assert_int_equal(a.error, 0);
+	}
+	assert_int_equal(descriptors_of(p->pid), before);
+	stop(p);
+}
+
+static void test_confined(void **state)
+{
+	struct privileged *p = start(NUMBERS);
+	const char *caps = geteuid() ? "0000000000000000" : "0000000000001400";
+	char name[64], text[4096] = "", want[5][64];
+	FILE *f;
+
+	(void)state;
+	snprintf(name, sizeof(name), "/proc/%d/status", (int)p->pid);
+	f = fopen(name, "re");
+	assert_non_null(f);
+	assert_true(fread(text, 1, sizeof(text) - 1, f) > 0);
+	fclose(f);
+	snprintf(want[0], sizeof(want[0]), "CapPrm:\t%s\n", caps);
+	snprintf(want[1], sizeof(want[1]), "CapEff:\t%s\n", caps);
+	snprintf(want[2], sizeof(want[2]), "CapInh:\t0000000000000000\n");
+	snprintf(want[3], sizeof(want[3]), geteuid() ? "" : "CapBnd:\t%s\n", caps);
+	snprintf(want[4], sizeof(want[4]), syscall_filter_hindrance() ? "" : "Seccomp:\t2\n");
+	for (size_t i = 0; i < 5; i++)
+		if (!strstr(text, want[i]))
+			fail_msg("lacks %s", want[i]);
+	stop(p);
+}
+
+/* What a terminal or systemd sends to all is for the daemon to heed. */
+static void test_signals(void **state)
+{
+	static const int signals[] = { SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2,
+				       SIGALRM, SIGPIPE, SIGTSTP };
+	struct privileged *p = start(NUMBERS);
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		assert_int_equal(kill(p->pid, signals[i]), 0);
+	assert_int_equal(ask_for_listener(p, config.forwards, false), 0);
+	stop(p);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_listen_rules),
+		cmocka_unit_test(test_host_rules),
+		cmocka_unit_test(test_other_rules),
 		cmocka_unit_test(test_config),
-		cmocka_unit_test(test_large_config),
+		cmocka_unit_test(test_kept),
 		cmocka_unit_test(test_listen),
 		cmocka_unit_test(test_unix_listener),
 		cmocka_unit_test(test_sockets),
-		cmocka_unit_test(test_generations),
-		cmocka_unit_test(test_open_log),
 		cmocka_unit_test(test_closed),
 		cmocka_unit_test(test_ends_before_closed),
 		cmocka_unit_test(test_killed),
-		cmocka_unit_test(test_none),
+		cmocka_unit_test(test_malformed),
+		cmocka_unit_test(test_descriptors),
+		cmocka_unit_test(test_confined),
+		cmocka_unit_test(test_signals),
 	};
 
-	if (pthread_atfork(NULL, NULL, note_child))
-		return 1;
 	return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

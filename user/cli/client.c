@@ -207,13 +207,14 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 static int find_control(struct client_words *w)
 {
 	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
-	FILE *f;
 
 	if (!w->control && w->config) {
-		int r = config_file_open(w->config, &f);
+		int fd = config_file_open(w->config);
+		FILE *f;
 
-		if (r)
-			return r;
+		if (fd < 0)
+			return fd;
+		f = allocated(fdopen(fd, "r"));
 		ini_parse_file(f, on_key, &w->named);
 		fclose(f);
 	}

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <strings.h>
 
 #include "base/array.h"
@@ -298,17 +299,17 @@ static int store_forwards(struct config *c)
 
 static int read_file(struct config *c, const struct config_source *from)
 {
-	struct config_source source = { 0 };
-	char *text;
-	int r;
+	struct config_source source;
+	int fd, r;
 
 	if (from)
 		return config_file_take(from, c);
-	text = allocated(malloc(CONFIG_FILE_MAX + 1));
-	r = config_file_read(c->file, text, &source.len);
-	source.text = text;
-	r = r ?: config_file_take(&source, c);
-	free(text);
+	fd = config_file_open(c->file);
+	if (fd < 0)
+		return fd;
+	r = config_file_load(fd, c->file, &source) ?: config_file_take(&source, c);
+	free((char *)source.text);
+	close(fd);
 	return r;
 }
 

@@ -132,7 +132,6 @@ struct config {
 	struct config_lines said;        /* by the file, for all forwards */
 	struct config_lines words;       /* of the command line; they count over the file */
 	bool is_rinetd;                  /* the file is a rinetd.conf */
-	uint32_t generation;             /* 0 at the start; see privileged.h */
 	char **kept;                     /* owned: texts that pointers above point to */
 	size_t n_kept;
 };

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -182,7 +183,7 @@ static int check_owner(const struct stat *st, const char *path)
 }
 
 /* Symbolic links are followed first: what counts is the file that is read, and its directory. */
-int config_file_open(const char *path, FILE **ret)
+int config_file_open(const char *path)
 {
 	char *real = realpath(path, NULL);
 	/* not to wait for the writer of a FIFO */
@@ -201,24 +202,20 @@ int config_file_open(const char *path, FILE **ret)
 		r = log_complain(-errno, "%s: %s", real, strerror(errno));
 	r = r ?: check_owner(&dir, real);
 	free(real);
-	*ret = r ? NULL : allocated(fdopen(fd, "r"));
 	if (r && fd >= 0)
 		close(fd);
-	return r;
+	return r ?: fd;
 }
 
-int config_file_read(const char *path, char *text, size_t *ret_len)
+int config_file_load(int fd, const char *path, struct config_source *ret)
 {
-	FILE *f;
-	int r = config_file_open(path, &f);
+	char *text = allocated(malloc(CONFIG_FILE_MAX + 1)); /* one more than a file may have */
+	ssize_t n;
 
-	if (r)
-		return r;
-	*ret_len = fread(text, 1, CONFIG_FILE_MAX + 1, f);
-	if (ferror(f))
-		r = log_complain(-EIO, "%s: cannot be read", path);
-	fclose(f);
-	return r;
+	*ret = (struct config_source){ .text = text };
+	while ((n = read(fd, text + ret->len, CONFIG_FILE_MAX + 1 - ret->len)) > 0)
+		ret->len += (size_t)n;
+	return n < 0 ? log_complain(-errno, "%s: cannot be read", path) : 0;
 }
 
 int config_file_take(const struct config_source *from, struct config *c)

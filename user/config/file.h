@@ -4,20 +4,22 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #include "config/config.h"
 
 #define CONFIG_FILE_MAX (1 << 20) /* bytes that a file may have */
 
-/* Open the file PATH for reading.  -errno if that fails or if others could have written it. */
-int config_file_open(const char *path, FILE **ret);
+/*
+ * Open the file PATH for reading: a descriptor, or -errno if that fails or if others could have
+ * written it.
+ */
+int config_file_open(const char *path);
 
 /*
- * Read the file PATH to TEXT, which has room for one byte more than a file may have.  -errno, and a
- * line on stderr says why.
+ * Read FD, the file PATH, to RET, whose text the caller frees.  -errno, and a line on stderr says
+ * why.
  */
-int config_file_read(const char *path, char *text, size_t *ret_len);
+int config_file_load(int fd, const char *path, struct config_source *ret);
 
 /*
  * Add to C what FROM says, the content of the file that C names.  A file that does not begin with a

@@ -87,12 +87,6 @@ static int no_thread(const char *which, int r)
 			   advice(ADVICE_RESOURCES, -r));
 }
 
-static int make_sockets(void *arg, uint32_t generation, size_t forward, int family, unsigned int n,
-			int *fds, char *err, size_t errlen)
-{
-	return privileged_sockets(arg, generation, forward, family, n, fds, err, errlen);
-}
-
 /* Sockets in stock, for the forwards that need them.  The first of them shows if they can be made. */
 static int fill_stocks(struct daemon *d)
 {
@@ -100,13 +94,12 @@ static int fill_stocks(struct daemon *d)
 	char err[512];
 	int r = 0;
 
-	if (d->setup.privileged && stock_keeper_open(make_sockets, d->setup.privileged,
+	if (d->setup.privileged && stock_keeper_open(privileged_sockets, d->setup.privileged,
 						     d->setup.loop, &d->keeper))
 		return log_failure(EXIT_CODE_FAILURE, "out of memory");
 	for (size_t i = 0; i < d->setup.config.n_forwards; i++, f = f->next) {
 		if (forward_needs_privileges(f->conf))
-			r = socket_stock_open(d->keeper, &d->setup.config, i, &f->stock, err,
-					      sizeof(err));
+			r = socket_stock_open(d->keeper, f->conf, &f->stock, err, sizeof(err));
 		if (r)
 			return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE,
 					   "forward %s has a mark or is transparent, which needs "

@@ -9,9 +9,6 @@
  * is at its end because the daemon is.  It takes no signal that can be blocked: a terminal and
  * systemd send theirs to the daemon as well, which has its reasons to live on for a while.
  *
- * It keeps no descriptor that it has handed over, and tells the daemon when it has closed them all
- * (PRIVILEGED_CLOSED).  Until then the daemon must not use them: see close_side() in relay/session.c.
- *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what the
  * daemon would never send is somebody else in its place, and gets nothing any more.
@@ -24,42 +21,37 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/advice.h"
+#include "base/array.h"
 #include "base/log.h"
-#include "base/log_file.h"
 #include "base/sandbox.h"
+#include "base/syscalls_needed.h"
 #include "config/file.h"
 #include "daemon/syscall_filter.h"
 #include "datapath/tcp.h"
 #include "relay/listener.h"
 
 #define PRIVILEGED_FD 3 /* the pair, as this process knows it */
+#define FDS_PER_PACKET 250 /* the kernel takes 253 */
 
 /* --- what it may be asked for: no system calls --- */
 
 #define PORT_UNPRIVILEGED 1024
 
-static const struct config *find(const struct privileged_known *k, uint32_t generation)
-{
-	for (int i = 0; i < 2; i++)
-		if (k->configs[i].n_forwards && k->configs[i].generation == generation)
-			return &k->configs[i];
-	return NULL;
-}
-
-static bool is_sane(const struct addr *a)
+static bool is_sane_addr(const struct addr *a)
 {
 	switch (a->ss.ss_family) {
 	case AF_INET:
@@ -69,6 +61,24 @@ static bool is_sane(const struct addr *a)
 	case AF_UNIX: /* the path has a byte at least */
 		return a->len > offsetof(struct sockaddr_un, sun_path) &&
 		       a->len <= sizeof(struct sockaddr_un);
+	default:
+		return false;
+	}
+}
+
+static bool is_sane(const struct privileged_request *q)
+{
+	if (!q->count || q->count > WORKERS_MAX || q->took > 1 || q->joins > 1 ||
+	    q->transparent > 1)
+		return false;
+	switch (q->op) {
+	case PRIVILEGED_READ_CONFIG:
+		return q->count == 1;
+	case PRIVILEGED_LISTEN:
+		return is_sane_addr(&q->addr) &&
+		       (addr_is_inet(&q->addr) || (q->count == 1 && !q->joins));
+	case PRIVILEGED_SOCKETS:
+		return q->family == AF_INET || q->family == AF_INET6;
 	default:
 		return false;
 	}
@@ -102,90 +112,47 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 	return false;
 }
 
-static int judge_listen(const struct privileged_request *q, const struct config *c,
-			const char **ret_why)
+static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	const struct addr *a = &q->addr;
-
-	*ret_why = "a malformed address";
-	if (!is_sane(a))
-		return -EBADMSG;
-	*ret_why = "a malformed number of sockets";
-	if (!q->count || q->count > PRIVILEGED_FDS || q->joins > 1 ||
-	    (!addr_is_inet(a) && (q->count > 1 || q->joins)))
-		return -EBADMSG;
-	*ret_why = "the forward does not listen on that address";
-	return may_listen(&c->forwards[q->forward].listen, *a) ? 0 : -EPERM;
-}
-
-static int judge_sockets(const struct privileged_request *q, const struct config *c,
-			 const char **ret_why)
-{
-	*ret_why = "a malformed number of sockets, or family";
-	if (!q->count || q->count > PRIVILEGED_FDS ||
-	    (q->family != AF_INET && q->family != AF_INET6))
-		return -EBADMSG;
-	*ret_why = "the forward has no mark and is not transparent";
-	return forward_needs_privileges(&c->forwards[q->forward]) ? 0 : -EPERM;
-}
-
-static int judge_open_log(const struct privileged_request *q, const struct privileged_known *k,
-			  const char **ret_why)
-{
-	*ret_why = "a malformed number of files";
-	if (q->count != 1)
-		return -EBADMSG;
-	*ret_why = "there is no session log";
-	return k->log ? 0 : -EPERM;
+	if (q->transparent != fc->transparent)
+		return false;
+	return q->op == PRIVILEGED_LISTEN ? may_listen(&fc->listen, q->addr) :
+					    forward_needs_privileges(fc) && q->mark == fc->mark;
 }
 
 int privileged_judge(const struct privileged_request *q, size_t len,
-		     const struct privileged_known *k, const struct config **ret_c,
+		     const struct config configs[2], const struct forward_conf **ret_fc,
 		     const char **ret_why)
 {
-	const struct config *c;
-
-	*ret_why = "a request of the wrong size";
-	if (len != sizeof(*q))
+	*ret_fc = NULL;
+	*ret_why = "a malformed request";
+	if (len != sizeof(*q) || !is_sane(q))
 		return -EBADMSG;
-	*ret_c = NULL;
-	if (q->op == PRIVILEGED_OPEN_LOG)
-		return judge_open_log(q, k, ret_why);
-	*ret_why = "a configuration that is not kept";
-	c = *ret_c = find(k, q->generation);
-	if (!c)
-		return -EPERM;
-	*ret_why = "no such forward";
-	if (q->op != PRIVILEGED_READ_CONFIG && q->forward >= c->n_forwards)
-		return -EPERM;
-	switch (q->op) {
-	case PRIVILEGED_READ_CONFIG:
-		*ret_why = "there is no configuration file";
-		return c->file ? 0 : -EPERM;
-	case PRIVILEGED_LISTEN:
-		return judge_listen(q, c, ret_why);
-	case PRIVILEGED_SOCKETS:
-		return judge_sockets(q, c, ret_why);
-	default:
-		*ret_why = "an unknown request";
-		return -EBADMSG;
-	}
+	*ret_why = "there is no configuration file";
+	if (q->op == PRIVILEGED_READ_CONFIG)
+		return configs[0].file ? 0 : -EPERM;
+	*ret_why = q->op == PRIVILEGED_LISTEN ? "no forward listens on that address" :
+						"no forward has that mark, or is transparent";
+	for (int i = 0; i < 2; i++)
+		for (size_t j = 0; j < configs[i].n_forwards; j++)
+			if (may_have(q, &configs[i].forwards[j])) {
+				*ret_fc = &configs[i].forwards[j];
+				return 0;
+			}
+	return -EPERM;
 }
 
 /* --- what it gives up --- */
 
-#define DESCRIPTORS (PRIVILEGED_FDS + 32) /* RLIMIT_NOFILE */
+#define DESCRIPTORS (WORKERS_MAX + 32) /* RLIMIT_NOFILE */
 
-/* A file may be read, or appended to. */
+/* A file may be read. */
 #define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
-#define TO_APPEND                                                                                  \
-	SYSCALL_ARG_BITS(2, O_ACCMODE | O_APPEND | O_NOFOLLOW | O_TRUNC,                           \
-			 O_WRONLY | O_APPEND | O_NOFOLLOW)
 #define STREAM (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
 static const struct syscall_need needed[] = {
 	/* the pair */
-	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
+	SYSCALL(recvfrom), SYSCALL(sendmsg), SYSCALL(close),
 	/* the file, and who could have written it; names of services */
 	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
@@ -195,8 +162,6 @@ static const struct syscall_need needed[] = {
 	/* the number of a network interface in an IPv6 address */
 	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC)),
 	SYSCALL(ioctl, SYSCALL_ARG(1, SIOCGIFINDEX)),
-	/* the session log */
-	SYSCALL_IF(PART_SESSION_LOG, openat, TO_APPEND), SYSCALL(getegid),
 	/* listeners */
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
@@ -258,105 +223,95 @@ static int confine(int fd, const struct config *c, char *err, size_t errlen)
 	(void)getservbyname("http", "tcp");
 	r = sandbox_keep(keep, c->file ? 2 : needs_admin(c), err, errlen);
 	if (!r && !syscall_filter_hindrance())
-		r = syscall_filter_enter_list(c->seccomp, needed,
-					      log_file_is_path(c->session_log) ?
-						      PART_SESSION_LOG : 0, err, errlen);
+		r = syscall_filter_enter_list(c->seccomp, needed, err, errlen);
 	return r;
+}
+
+/* --- the privileged process --- */
+
+/* The daemon is gone if it cannot be told. */
+static void send_packet(struct msghdr *m)
+{
+	if (sendmsg(PRIVILEGED_FD, m, MSG_NOSIGNAL) < 0)
+		_exit(1);
+}
+
+/* Hand over N descriptors, and close them here. */
+static void hand_over(int *fds, size_t n)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int) * FDS_PER_PACKET)];
+		struct cmsghdr align;
+	} control = { 0 };
+	struct iovec iov = { (char[]){ 'f' }, 1 };
+
+	while (n) {
+		size_t some = n < FDS_PER_PACKET ? n : FDS_PER_PACKET;
+		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+				    .msg_controllen = CMSG_SPACE(sizeof(int) * some) };
+		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int) * some);
+		memcpy(CMSG_DATA(c), fds, sizeof(int) * some);
+		send_packet(&m);
+		for (size_t i = 0; i < some; i++)
+			close(fds[i]);
+		fds += some;
+		n -= some;
+	}
+}
+
+static void send_answer(struct privileged_answer *a)
+{
+	struct iovec iov = { a, sizeof(*a) };
+
+	send_packet(&(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
 }
 
 struct server {
 	int argc;
 	char **argv;
-	struct privileged_known known;
-	uint32_t last; /* number of a configuration */
+	struct config configs[2]; /* that the daemon works with; the last that was read */
 };
 
-/* --- answers --- */
-
-/* The daemon is gone if it cannot be told. */
-static void send_answer(const struct privileged_answer *a, int *fds, size_t n)
+/* Returns an errno, after a complaint. */
+static int read_config(struct server *s, bool took)
 {
-	union {
-		char room[CMSG_SPACE(sizeof(int) * PRIVILEGED_FDS)];
-		struct cmsghdr align;
-	} control = { 0 };
-	struct iovec iov = { (void *)a, sizeof(*a) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
-	const char closed = PRIVILEGED_CLOSED;
-
-	if (n) {
-		m.msg_control = control.room;
-		m.msg_controllen = CMSG_SPACE(sizeof(int) * n);
-		CMSG_FIRSTHDR(&m)->cmsg_level = SOL_SOCKET;
-		CMSG_FIRSTHDR(&m)->cmsg_type = SCM_RIGHTS;
-		CMSG_FIRSTHDR(&m)->cmsg_len = CMSG_LEN(sizeof(int) * n);
-		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), fds, sizeof(int) * n);
-	}
-	if (sendmsg(PRIVILEGED_FD, &m, MSG_NOSIGNAL) < 0)
-		_exit(1);
-	if (!n)
-		return;
-	while (n)
-		close(fds[--n]);
-	if (send(PRIVILEGED_FD, &closed, sizeof(closed), MSG_NOSIGNAL) < 0)
-		_exit(1);
-}
-
-static void refuse(int error, const char *text)
-{
-	struct privileged_answer a = { .error = error };
-
-	snprintf(a.text, sizeof(a.text), "%s", text);
-	send_answer(&a, NULL, 0);
-}
-
-/* --- the configuration file --- */
-
-static void send_text(const char *text, size_t len)
-{
-	for (size_t n; len; text += n, len -= n) {
-		n = len < PRIVILEGED_PIECE ? len : PRIVILEGED_PIECE;
-		if (send(PRIVILEGED_FD, text, n, MSG_NOSIGNAL) < 0)
-			_exit(1);
-	}
-}
-
-/* IN_USE stays; the other one that was kept gives way. */
-static void read_config(struct server *s, const struct config *in_use)
-{
-	static char text[CONFIG_FILE_MAX + 1];
-	struct config *place = &s->known.configs[in_use == &s->known.configs[0]];
-	struct config_source from = { .text = text };
-	struct privileged_answer a = { 0 };
+	struct config_source from = { 0 };
 	struct config c = { 0 };
-	int r;
+	int fd, r;
 
-	log_keep_complaint(a.text, sizeof(a.text));
-	r = config_file_read(in_use->file, text, &from.len);
-	r = r ?: config_parse_from(s->argc, s->argv, &from, &c);
-	log_keep_complaint(NULL, 0);
-	if (r) {
-		a.error = r < 0 ? -r : EINVAL;
-		config_close(&c);
-		send_answer(&a, NULL, 0);
-		return;
+	if (took && s->configs[1].n_forwards) {
+		config_close(&s->configs[0]);
+		s->configs[0] = s->configs[1];
+	} else {
+		config_close(&s->configs[1]);
 	}
-	config_close(place);
-	*place = c;
-	place->generation = a.generation = ++s->last;
-	a.size = (uint32_t)from.len;
-	send_answer(&a, NULL, 0);
-	send_text(text, from.len);
+	s->configs[1] = c;
+	fd = r = config_file_open(s->configs[0].file);
+	if (r < 0)
+		return -r;
+	r = config_file_load(fd, s->configs[0].file, &from);
+	r = r ?: config_parse_from(s->argc, s->argv, &from, &c);
+	free((char *)from.text);
+	if (r) {
+		config_close(&c);
+		close(fd);
+		return r < 0 ? -r : EINVAL;
+	}
+	s->configs[1] = c;
+	lseek(fd, 0, SEEK_SET);
+	hand_over(&fd, 1);
+	return 0;
 }
 
-/* --- sockets --- */
-
-/* One that can be connected. */
-static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
+/* One that can be connected: a descriptor or -errno. */
+static int make_socket(const struct forward_conf *fc, int family)
 {
 	int r = 0, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
-	*ret_fd = fd;
 	if (fd < 0)
 		return -errno;
 	if (fc->mark)
@@ -365,94 +320,72 @@ static int make_socket(const struct forward_conf *fc, int family, int *ret_fd)
 		r = socket_set_transparent(fd, family);
 	if (r)
 		close(fd);
-	return r;
+	return r ?: fd;
 }
 
-static void make_sockets(const struct privileged_request *q, const struct forward_conf *fc)
+static int make_sockets(const struct privileged_request *q, const struct forward_conf *fc, int *fds)
 {
-	int fds[PRIVILEGED_FDS], r = 0;
 	size_t n = 0;
 
-	while (!r && n < q->count) {
-		r = make_socket(fc, (int)q->family, &fds[n]);
-		n += !r;
+	while (n < q->count) {
+		int fd = make_socket(fc, (int)q->family);
+
+		if (fd < 0) {
+			while (n)
+				close(fds[--n]);
+			return fd;
+		}
+		fds[n++] = fd;
 	}
-	if (!r) {
-		send_answer(&(struct privileged_answer){ 0 }, fds, n);
-		return;
-	}
-	while (n)
-		close(fds[--n]);
-	refuse(-r, strerror(-r));
+	return 0;
 }
 
-static void make_listeners(const struct privileged_request *q, const struct forward_conf *fc)
+static void serve(struct server *s, const struct privileged_request *q, size_t len)
 {
-	struct privileged_answer a = { .addr = q->addr };
-	int fds[PRIVILEGED_FDS], r = listener_sockets(fc, &a.addr, q->joins, q->count, fds);
-	char why[PRIVILEGED_TEXT];
-
-	if (!r) {
-		send_answer(&a, fds, q->count);
-		return;
-	}
-	snprintf(why, sizeof(why), "%s%s", strerror(-r), advice(ADVICE_LISTEN, -r));
-	refuse(-r, why);
-}
-
-/* --- the session log --- */
-
-static void open_log(const char *path)
-{
-	/* who this process is: nobody else's file is a log of ours */
-	const struct account self = { .name = "root", .uid = geteuid(), .gid = getegid() };
-	char err[PRIVILEGED_TEXT];
-	int fd = log_file_open(path, &self, err, sizeof(err));
-
-	if (fd < 0)
-		refuse(-fd, err);
-	else
-		send_answer(&(struct privileged_answer){ 0 }, &fd, 1);
-}
-
-/* --- requests --- */
-
-static void take_request(struct server *s, const struct privileged_request *q, size_t len)
-{
-	const struct config *c;
+	struct privileged_answer a = { 0 };
+	const struct forward_conf *fc;
+	int fds[WORKERS_MAX];
 	const char *why;
-	int r = privileged_judge(q, len, &s->known, &c, &why);
+	int r = privileged_judge(q, len, s->configs, &fc, &why);
 
-	if (r) {
-		log_limited(LOG_ERR, "privileged process: refused: %s%s", why,
-			    r != -EBADMSG ? "" :
-			    ", which culvert would not ask for: it does not seem to be itself");
-		if (r == -EBADMSG)
-			_exit(1);
-		refuse(-r, why);
-		return;
+	if (r == -EBADMSG) {
+		log_error("privileged process: %s, which culvert would not make: it does not seem "
+			  "to be itself", why);
+		_exit(1);
 	}
-	if (q->op == PRIVILEGED_OPEN_LOG)
-		open_log(s->known.log);
-	else if (q->op == PRIVILEGED_READ_CONFIG)
-		read_config(s, c);
-	else if (q->op == PRIVILEGED_LISTEN)
-		make_listeners(q, &c->forwards[q->forward]);
-	else
-		make_sockets(q, &c->forwards[q->forward]);
+	if (r) {
+		log_limited(LOG_ERR, "privileged process: refused: %s", why);
+		snprintf(a.text, sizeof(a.text), "%s", why);
+		a.error = -r;
+	} else if (q->op == PRIVILEGED_READ_CONFIG) {
+		log_keep_complaint(a.text, sizeof(a.text));
+		a.error = read_config(s, q->took);
+		log_keep_complaint(NULL, 0);
+	} else {
+		bool listens = q->op == PRIVILEGED_LISTEN;
+
+		a.addr = q->addr;
+		r = listens ? listener_sockets(fc, &a.addr, q->joins, q->count, fds) :
+			      make_sockets(q, fc, fds);
+		if (r)
+			snprintf(a.text, sizeof(a.text), "%s%s", strerror(-r),
+				 listens ? advice(ADVICE_LISTEN, -r) : "");
+		else
+			hand_over(fds, q->count);
+		a.error = -r;
+	}
+	send_answer(&a);
 }
 
 void privileged_run(int fd, const struct config *c, int argc, char **argv)
 {
-	struct server s = { .argc = argc, .argv = argv, .known.configs[0] = *c };
+	struct server s = { .argc = argc, .argv = argv, .configs[0] = *c };
 	struct privileged_request q;
 	struct privileged_answer ready = { 0 };
 	ssize_t n;
 
-	if (log_file_is_path(c->session_log))
-		s.known.log = strdup(c->session_log); /* the configuration may go */
 	ready.error = -confine(fd, c, ready.text, sizeof(ready.text));
-	send_answer(&ready, NULL, 0);
+	send_answer(&ready);
 	if (ready.error)
 		_exit(1);
 	for (;;) {
@@ -460,6 +393,229 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 		if (n == 0 || (n < 0 && errno != EINTR))
 			_exit(0);
 		if (n > 0)
-			take_request(&s, &q, (size_t)n);
+			serve(&s, &q, (size_t)n);
 	}
+}
+
+/* --- the daemon's side --- */
+
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_PRIVILEGED, sendto),
+	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
+	SYSCALL_IF(PART_PRIVILEGED, recvfrom),
+	SYSCALL_IF(PART_PRIVILEGED, shutdown),
+	SYSCALL_IF(PART_PRIVILEGED, wait4, SYSCALL_ARG(2, WNOHANG)),
+	SYSCALL_IF(PART_PRIVILEGED, close));
+
+/* With the lock. */
+static int give_up(struct privileged *p, const char *why)
+{
+	if (!p->ended)
+		log_error("%s: no reload and no new listener until culvert is started again; all "
+			  "else goes on", why);
+	p->ended = true;
+	/* whatever it still says belongs to no request */
+	shutdown(p->fd, SHUT_RDWR);
+	return -EPIPE;
+}
+
+/* Append the descriptors that came with M to the N at FDS, MAX at most.  Returns how many there are. */
+static size_t take_descriptors(struct msghdr *m, int *fds, size_t n, size_t max)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
+		size_t len = c->cmsg_len - CMSG_LEN(0);
+
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = 0; at + sizeof(int) <= len; at += sizeof(int)) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + at, sizeof(fd));
+			if (n < max)
+				fds[n++] = fd;
+			else
+				close(fd);
+		}
+	}
+	return n;
+}
+
+static void close_all(int *fds, size_t n)
+{
+	while (n > 0)
+		close(fds[--n]);
+}
+
+/*
+ * Wait for an answer, and for MAX descriptors at most that come before it; RET_N is how many.
+ * -EAGAIN: it has not answered in time.
+ */
+static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t max,
+		   size_t *ret_n)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int) * FDS_PER_PACKET)];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = { a, sizeof(*a) };
+	ssize_t len;
+
+	*ret_n = 0;
+	do {
+		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+				    .msg_controllen = sizeof(control) };
+
+		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
+		if (len > 0)
+			*ret_n = take_descriptors(&m, fds, *ret_n, max);
+	} while (len == 1 || (len < 0 && errno == EINTR));
+	if (len == sizeof(*a)) {
+		a->text[sizeof(a->text) - 1] = '\0';
+		return 0;
+	}
+	len = len < 0 ? -errno : -EPIPE;
+	close_all(fds, *ret_n);
+	return (int)len;
+}
+
+/*
+ * The answer to Q, and as many descriptors as it asks for.  Where there is no room for all of them
+ * the kernel passes some: then none are kept.
+ */
+static int ask(struct privileged *p, const struct privileged_request *q,
+	       struct privileged_answer *a, int *fds, char *err, size_t errlen)
+{
+	size_t n = 0;
+	int r = -EPIPE;
+
+	snprintf(err, errlen, "this needs the privileged process, which culvert does not have: it "
+		 "was started without a configuration file (--config), or with "
+		 "--privileged-process no");
+	if (!p)
+		return -EPERM;
+	pthread_mutex_lock(&p->lock);
+	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
+		r = receive(p, a, fds, q->count, &n);
+	if (r)
+		r = give_up(p, r == -EAGAIN ? "the privileged process does not answer" :
+					      "the privileged process has ended");
+	pthread_mutex_unlock(&p->lock);
+	if (r) {
+		snprintf(err, errlen, "the privileged process has ended: start culvert again");
+	} else if (a->error) {
+		snprintf(err, errlen, "%s", a->text);
+		r = -a->error;
+	} else if (n != q->count) {
+		snprintf(err, errlen, "%s", strerror(EMFILE));
+		close_all(fds, n);
+		r = -EMFILE;
+	}
+	return r;
+}
+
+int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret,
+		     char *err, size_t errlen)
+{
+	const struct timeval patience = { .tv_sec = PRIVILEGED_PATIENCE_S };
+	struct privileged *p = allocated(calloc(1, sizeof(*p)));
+	struct privileged_answer a;
+	int fds[2], r;
+	size_t n;
+
+	pthread_mutex_init(&p->lock, NULL);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0) {
+		r = -errno;
+		snprintf(err, errlen, "cannot start the privileged process: %s%s", strerror(-r),
+			 advice(ADVICE_RESOURCES, -r));
+		return r;
+	}
+	if (!p->pid)
+		privileged_run(fds[1], c, argc, argv);
+	close(fds[1]);
+	p->fd = fds[0];
+	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(p->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	r = receive(p, &a, NULL, 0, &n);
+	if (r)
+		snprintf(err, errlen, "the privileged process does not start: %s", strerror(-r));
+	else if (a.error)
+		snprintf(err, errlen, "the privileged process %s", a.text);
+	r = r ?: -a.error;
+	if (r)
+		privileged_stop(p);
+	else
+		*ret = p;
+	return r;
+}
+
+void privileged_stop(struct privileged *p)
+{
+	if (!p)
+		return;
+	close(p->fd);
+	pthread_mutex_destroy(&p->lock);
+	free(p);
+}
+
+/* Its end of the socket is closed as soon as it ends, which is before anybody has reaped it. */
+bool privileged_runs(const struct privileged *p)
+{
+	char c;
+
+	return p && !p->ended && recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+}
+
+void privileged_reap(struct privileged *p)
+{
+	char why[128];
+	int status;
+
+	if (!p || p->reaped || waitpid(p->pid, &status, WNOHANG) != p->pid)
+		return;
+	p->reaped = true;
+	if (WIFSIGNALED(status))
+		snprintf(why, sizeof(why), "the privileged process was ended by signal %d",
+			 WTERMSIG(status));
+	else
+		snprintf(why, sizeof(why), "the privileged process has ended with exit code %d",
+			 WEXITSTATUS(status));
+	pthread_mutex_lock(&p->lock);
+	give_up(p, why);
+	pthread_mutex_unlock(&p->lock);
+}
+
+int privileged_open_config(struct privileged *p, bool took, char *err, size_t errlen)
+{
+	struct privileged_answer a;
+	int fd = -1;
+
+	return ask(p, &(struct privileged_request){ .op = PRIVILEGED_READ_CONFIG, .took = took,
+						    .count = 1 }, &a, &fd, err, errlen) ?: fd;
+}
+
+int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bool joins,
+		      unsigned int n, int *fds, char *err, size_t errlen)
+{
+	const struct privileged_request q = {
+		.op = PRIVILEGED_LISTEN, .count = n, .joins = joins,
+		.transparent = fc->transparent, .addr = *a,
+	};
+	struct privileged_answer answer;
+	int r = ask(p, &q, &answer, fds, err, errlen);
+
+	if (!r)
+		*a = answer.addr;
+	return r;
+}
+
+int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n,
+		       int *fds, char *err, size_t errlen)
+{
+	const struct privileged_request q = {
+		.op = PRIVILEGED_SOCKETS, .count = n, .transparent = fc->transparent,
+		.mark = fc->mark, .family = (uint32_t)family,
+	};
+	struct privileged_answer a;
+
+	return ask(p, &q, &a, fds, err, errlen);
 }

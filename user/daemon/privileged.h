@@ -2,70 +2,106 @@
 #ifndef CULVERT_PRIVILEGED_H
 #define CULVERT_PRIVILEGED_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/addr.h"
 #include "config/config.h"
+#include "config/option.h"
 
 /*
  * The privileged process does for the daemon what the daemon cannot do itself any more once it has
  * given up root and is confined: it reads the configuration file again, and makes listening sockets
- * and those with a mark or for transparent forwarding.  The daemon asks over a pair of
- * SOCK_SEQPACKET sockets, one request at a time; each is answered by one struct, with descriptors
- * (SCM_RIGHTS) if it asked for some.  Neither holds a pointer or a path: a request names a
- * configuration and a forward of it by number, and what may be done for that forward is what the
- * privileged process has read itself.
+ * and those with a mark or for transparent forwarding.
  *
- * After an answer with descriptors the privileged process closes its copies, and says so by one
- * more packet, PRIVILEGED_CLOSED.  The daemon uses no descriptor before that packet has come: a
- * file that another process holds too stays in epoll when the daemon closes it, and close(2) sends
- * neither FIN nor RST.
+ * The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time.  A request is one
+ * struct, and so is its answer; packets of one byte with descriptors (SCM_RIGHTS) may come before
+ * the answer.  The privileged process closes its copies of the descriptors before it answers, and
+ * the daemon uses none before the answer has come: a file that another process holds too stays in
+ * epoll when the daemon closes it, and close(2) sends neither FIN nor RST.
  *
- * Configurations are numbered in the order in which they were read, from 0 for that of the start
- * (struct config, `generation`).  Two are kept: the one that the daemon works with, and the last
- * that was read, which it may be about to take over.
+ * What may be asked for is what two configurations say: the one that the daemon works with, and
+ * the last one that the privileged process has read, which the daemon may be about to take over.
  */
 
-#define PRIVILEGED_FDS 64      /* descriptors in one answer, at most */
-#define PRIVILEGED_TEXT 1024   /* bytes that say what is wrong */
-#define PRIVILEGED_PIECE 32768 /* bytes of a file in one packet, at most */
+/* --- for the daemon --- */
+
+/*
+ * All of these take NULL for P: then there is no such process, which is an error like others.  They
+ * return 0 or -errno, and ERR then says in one line what is wrong.  -EPIPE: the process has ended,
+ * or was silent for PRIVILEGED_PATIENCE_S, and there will be none until culvert is started again;
+ * the daemon goes on without.  They wait for the answer, so no worker may ask.
+ */
+struct privileged {
+	int fd;
+	pid_t pid;
+	pthread_mutex_t lock; /* one request at a time */
+	bool reaped;
+	_Atomic bool ended;   /* changed with the lock */
+};
+
+#define PRIVILEGED_PATIENCE_S 5
+
+/*
+ * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are what the
+ * daemon was started with, and must stay.
+ */
+int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret,
+		     char *err, size_t errlen);
+/* It ends by itself, now or when this process ends.  NULL is fine. */
+void privileged_stop(struct privileged *p);
+/* Is there one, and has it not ended?  Waits for no request that is under way. */
+bool privileged_runs(const struct privileged *p);
+/* On SIGCHLD: if it has ended, say so. */
+void privileged_reap(struct privileged *p);
+
+/*
+ * Open the configuration file again: a descriptor or -errno.  The privileged process has found no
+ * mistake in it.  TOOK: the daemon works with the last one that was opened.
+ */
+int privileged_open_config(struct privileged *p, bool took, char *err, size_t errlen);
+
+/*
+ * N listening sockets for A, which a forward like FC listens on, from P (a struct privileged); port
+ * 0 in A becomes the one that the kernel has picked.  See listener_sockets().
+ */
+int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bool joins,
+		      unsigned int n, int *fds, char *err, size_t errlen);
+/*
+ * N sockets of FAMILY that can be connected to the upstream of FC, with its mark, and transparent
+ * if it is, from P (a struct privileged).
+ */
+int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n,
+		       int *fds, char *err, size_t errlen);
+
+/* --- between the two --- */
 
 enum privileged_op {
-	/*
-	 * Read the file that --config named at the start.  If it is good, it is a configuration
-	 * with the next number, and SIZE bytes of it follow the answer in packets of their own: the
-	 * daemon parses the very same text.  GENERATION is the one that it works with.
-	 */
-	PRIVILEGED_READ_CONFIG = 1,
-	/* COUNT listening sockets for ADDR, of FORWARD. */
+	PRIVILEGED_READ_CONFIG = 1, /* one descriptor of the file, at its beginning */
 	PRIVILEGED_LISTEN,
-	/* COUNT sockets of FAMILY that can be connected to the upstream of FORWARD. */
 	PRIVILEGED_SOCKETS,
-	/* One descriptor, to append to the session log that it was started with (log_file.h). */
-	PRIVILEGED_OPEN_LOG,
 };
 
 struct privileged_request {
 	uint32_t op;
-	uint32_t generation;
-	uint32_t forward;   /* index into its forwards */
-	uint32_t count;     /* of descriptors */
-	uint32_t joins;     /* LISTEN: 1: to a group that the daemon has already */
-	uint32_t family;    /* SOCKETS */
-	struct addr addr;   /* LISTEN */
+	uint32_t took;        /* READ_CONFIG: 0 or 1 */
+	uint32_t count;       /* of descriptors, at most WORKERS_MAX */
+	uint32_t joins;       /* LISTEN: 1: to a group that the daemon has already */
+	uint32_t transparent; /* LISTEN, SOCKETS: 0 or 1 */
+	uint32_t mark;        /* SOCKETS */
+	uint32_t family;      /* SOCKETS */
+	struct addr addr;     /* LISTEN */
 };
 
 struct privileged_answer {
-	int32_t error;       /* 0, or an errno: then TEXT says why, and there are no descriptors */
-	uint32_t generation; /* READ_CONFIG */
-	uint32_t size;       /* READ_CONFIG */
-	struct addr addr;    /* LISTEN: with the port that the kernel picked for port 0 */
-	char text[PRIVILEGED_TEXT];
+	int32_t error;    /* 0, or an errno: then TEXT says why, and there are no descriptors */
+	struct addr addr; /* LISTEN: with the port that the kernel picked for port 0 */
+	char text[1024];
 };
-
-/* One byte, the whole packet: the descriptors of the answer before it are the daemon's alone. */
-#define PRIVILEGED_CLOSED 'c'
 
 /*
  * Be the privileged process, in a child of the daemon: FD is its end of the pair, C and the
@@ -74,19 +110,13 @@ struct privileged_answer {
  */
 _Noreturn void privileged_run(int fd, const struct config *c, int argc, char **argv);
 
-/* Configurations that it keeps; one without forwards is none. */
-struct privileged_known {
-	struct config configs[2];
-	const char *log; /* path of the session log; NULL: none, or none that can be opened anew */
-};
-
 /*
- * May the daemon have what the LEN bytes at Q ask for?  0; -EPERM: the configuration does not allow
- * it; -EBADMSG: culvert itself would never ask so.  Of the latter two RET_WHY tells what is wrong.
- * RET_C: the configuration that is meant, if any.
+ * May the daemon have what the LEN bytes at Q ask for, where CONFIGS count (one without forwards is
+ * none)?  0, and RET_FC is the forward that has it, if any; -EPERM: the configurations do not allow
+ * it; -EBADMSG: culvert itself would never ask so.  RET_WHY tells what is wrong.
  */
 int privileged_judge(const struct privileged_request *q, size_t len,
-		     const struct privileged_known *k, const struct config **ret_c,
+		     const struct config configs[2], const struct forward_conf **ret_fc,
 		     const char **ret_why);
 
 #endif

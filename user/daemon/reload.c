@@ -13,14 +13,6 @@
  * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
  * the same name replaces it, and sessions go on with what they began with.
  *
- * An address that loses its forward while another forward listens on all addresses of that port
- * keeps its sockets, for that other forward: handshakes that have begun there end there, or would
- * be reset.
- *
- * When an address that is new narrows one that there is, from 0.0.0.0:80 to 10.0.0.1:80, clients
- * come to the new sockets as soon as those are open.  If the plan failed afterwards they would be
- * reset, so such addresses are opened last.
- *
  * A drain is the same change with a smaller plan: one forward's addresses are closed, or opened.
  */
 #include "daemon/reload.h"
@@ -31,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <systemd/sd-daemon.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/json_add.h"
@@ -46,14 +38,13 @@
 #endif
 
 #define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
-#define TURN_PATIENCE_S 2 /* of the control thread, for a reload to come to its end */
+#define DRAIN_PATIENCE_MS 2000 /* of the control thread, for a reload to come to its end */
 #define STOCK_LOOK_MS 2000
 #define WORKER_PATIENCE_MS 10000
 
 struct plan {
 	struct reload *r;
 	struct config_version *next; /* NULL: a drain */
-	uint32_t generation;         /* of the configuration that the forwards are numbered by */
 	struct forward **forwards;   /* active afterwards, in order; owned */
 	size_t n;
 	struct listening *opened;    /* list of addresses that are new */
@@ -118,40 +109,40 @@ static int find_addresses(struct plan *p, struct config *c)
 	return names_find_listeners(c, true, p->err, p->errlen);
 }
 
+/* To parse a file ends the program where there is no memory (array.h): look first. */
+static bool have_memory(void)
+{
+	volatile void *room = malloc(PARSE_ROOM); /* else compilers leave the call out */
+
+	free((void *)room);
+	return room;
+}
+
 static int read_config(struct plan *p)
 {
 	struct config_source from = { 0 };
 	struct reload *r = p->r;
-	char *text = NULL;
-	volatile void *room; /* else compilers leave the call out */
-	int e;
+	int fd, e;
 
 	if (!r->start->file)
 		return refuse(p, -ENOENT, "there is no configuration file to read: culvert was "
 			      "started without one (--config)");
-	e = privileged_read_config(r->privileged, r->generation, &text, &from.len, &p->generation,
-				   p->err, p->errlen);
-	if (e)
-		return e;
-	p->next = calloc(1, sizeof(*p->next));
+	fd = privileged_open_config(r->privileged, r->took, p->err, p->errlen);
+	r->took = false;
+	if (fd < 0)
+		return fd;
+	p->next = have_memory() ? calloc(1, sizeof(*p->next)) : NULL;
 	if (!p->next) {
-		free(text);
+		close(fd);
 		return no_memory(p);
 	}
 	p->next->refs = 1;
-	from.text = text;
-	/* to parse it ends the program where there is no memory (array.h): look first */
-	room = malloc(PARSE_ROOM);
-	free((void *)room);
-	if (!room) {
-		free(text);
-		return no_memory(p);
-	}
 	log_keep_complaint(p->err, p->errlen);
-	e = config_parse_from(r->argc, r->argv, &from, &p->next->config);
+	e = config_file_load(fd, r->start->file, &from);
+	e = e ?: config_parse_from(r->argc, r->argv, &from, &p->next->config);
 	log_keep_complaint(NULL, 0);
-	free(text);
-	p->next->config.generation = p->generation;
+	free((char *)from.text);
+	close(fd);
 	return e ?: find_addresses(p, &p->next->config);
 }
 
@@ -221,7 +212,7 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	if (!p->r->keeper)
 		return refuse(p, -EPERM, "forward %s: there is no privileged process, and its "
 			      "sockets need it", forward_name(fc));
-	e = socket_stock_open(p->r->keeper, c, i, &f->stock, why, sizeof(why));
+	e = socket_stock_open(p->r->keeper, fc, &f->stock, why, sizeof(why));
 	return e ? refuse(p, e, "forward %s: %s", forward_name(fc), why) : 0;
 }
 
@@ -253,41 +244,21 @@ static int plan_forwards(struct plan *p)
 
 /* --- plan: addresses --- */
 
-/* A forward of a configuration that the privileged process knows. */
-struct numbered {
-	const struct plan *plan;
-	size_t forward;
-};
-
-static int make_sockets(void *arg, struct addr *a, bool joins, unsigned int n, int *fds, char *err,
-			size_t errlen)
-{
-	const struct numbered *at = arg;
-
-	return privileged_listen(at->plan->r->privileged, at->plan->generation, at->forward, a,
-				 joins, n, fds, err, errlen);
-}
-
-static bool same_port(const struct addr *a, const struct addr *b)
-{
-	return addr_is_inet(a) && a->ss.ss_family == b->ss.ss_family &&
-	       addr_port(a) == addr_port(b);
-}
-
+/* Do culvert's own sockets listen on A's port? */
 static bool is_in_the_way(const struct reload *r, const struct addr *a)
 {
 	for (const struct listening *l = *r->listening; l; l = l->next)
-		if (same_port(&l->addr, a))
+		if (addr_is_inet(a) && l->addr.ss.ss_family == a->ss.ss_family &&
+		    addr_port(&l->addr) == addr_port(a))
 			return true;
 	return false;
 }
 
-/* Open A, an address of F, which is forward number I. */
-static int open_address(struct plan *p, size_t i, struct forward *f, const struct addr *a,
+/* Open A, an address of F. */
+static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 			struct listening **ret)
 {
-	struct numbered at = { p, i };
-	const struct listening_maker by = { make_sockets, &at };
+	const struct listening_maker by = { privileged_listen, p->r->privileged };
 	char why[512];
 	int e = listening_open(&by, f->conf, f, a, is_in_the_way(p->r, a), p->r->n_workers, ret,
 			       why, sizeof(why));
@@ -299,79 +270,40 @@ static int open_address(struct plan *p, size_t i, struct forward *f, const struc
 	return 0;
 }
 
-static bool is_planned(const struct listening *list, const struct forward *f, const struct addr *a)
+/* Address A of F, which FC describes and which replaces BEFORE, if any. */
+static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc,
+			const struct forward *before, struct addr *a)
 {
-	for (; list; list = list->next)
-		if (list->becomes == f && addr_equal(&list->addr, a))
-			return true;
-	return false;
-}
-
-static int plan_address(struct plan *p, size_t i, struct addr *a, bool last)
-{
-	struct forward_conf *fc = &p->next->config.forwards[i];
-	struct listening *l = listening_find(*p->r->listening, find_before(p->r, fc), a);
-	struct forward *f = p->forwards[i];
+	struct listening *l = listening_find(*p->r->listening, before, a);
 	int e = 0;
 
-	if (is_planned(*p->r->listening, f, a) || is_planned(p->opened, f, a))
-		return 0;
 	if (l && l->transparent != fc->transparent && !l->given)
 		return refuse(p, -EINVAL, "forward %s: transparent: cannot change while its "
 			      "sockets listen: `culvert drain` it first, or restart culvert",
 			      forward_name(fc));
 	if (l && !l->becomes)
 		l->becomes = f;
-	else if (last || !is_in_the_way(p->r, a))
-		e = open_address(p, i, f, a, &l);
 	else
-		return 0;
+		e = open_address(p, f, a, &l);
 	if (!e)
 		listening_adopt(l, &fc->listen, a);
 	return e;
 }
 
-static int plan_pass(struct plan *p, bool last)
+static int plan_addresses(struct plan *p)
 {
 	int e = 0;
 
-	for (size_t i = 0; !e && i < p->n; i++) {
-		struct endpoint *listen = &p->next->config.forwards[i].listen;
-
-		for (size_t j = 0; !e && j < listen->n_addrs; j++)
-			e = plan_address(p, i, &listen->addrs[j], last);
-	}
-	return e;
-}
-
-/* The forward that gets what comes to ONE once ONE has no sockets, or NULL. */
-static struct forward *holder_of_any(const struct listening *list, const struct addr *one)
-{
-	for (; list; list = list->next)
-		if (list->becomes && addr_is_any(&list->addr) && same_port(one, &list->addr))
-			return list->becomes;
-	return NULL;
-}
-
-static void keep_handshakes(struct plan *p)
-{
-	for (struct listening *l = *p->r->listening; l; l = l->next)
-		if (!l->becomes && !l->shared && !addr_is_any(&l->addr))
-			l->becomes = holder_of_any(*p->r->listening, &l->addr) ?:
-				     holder_of_any(p->opened, &l->addr);
-}
-
-static int plan_addresses(struct plan *p)
-{
-	int e;
-
 	for (struct listening *l = *p->r->listening; l; l = l->next)
 		l->becomes = NULL;
-	e = plan_pass(p, false) ?: plan_pass(p, true);
-	if (e)
-		return e;
-	keep_handshakes(p);
-	return 0;
+	for (size_t i = 0; !e && i < p->n; i++) {
+		struct forward_conf *fc = &p->next->config.forwards[i];
+		const struct forward *before = find_before(p->r, fc);
+
+		for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
+			e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
+	}
+	return e;
 }
 
 /* Nothing has changed. */
@@ -494,8 +426,6 @@ static void change_forwards(struct plan *p)
 
 		set_due(f, UINT64_MAX, "");
 		f->draining = false;
-		if (f->stock)
-			socket_stock_renumber(f->stock, p->generation, i);
 		*at = f;
 		at = &f->next;
 	}
@@ -512,7 +442,7 @@ static void put_in_force(struct plan *p)
 	change_addresses(p);
 	change_forwards(p);
 	pthread_mutex_unlock(&r->forwards->lock);
-	r->generation = p->generation;
+	r->took = true;
 	log_set_level(c->log_level);
 	atomic_store(&r->shared->grace_ms, c->grace_ms);
 	for (size_t i = 0; i < p->n; i++)
@@ -524,17 +454,12 @@ static void put_in_force(struct plan *p)
 
 static int apply(struct plan *p)
 {
-	int e = read_config(p) ?: check_globals(p);
+	int e = read_config(p) ?: check_globals(p) ?: plan_forwards(p) ?: plan_addresses(p);
 
-	if (e)
-		return e;
-	pthread_mutex_lock(&p->r->turn);
-	e = plan_forwards(p) ?: plan_addresses(p);
 	if (e)
 		give_up(p);
 	else
 		put_in_force(p);
-	pthread_mutex_unlock(&p->r->turn);
 	return e;
 }
 
@@ -592,68 +517,64 @@ static void reload_now(struct reload *r, uint64_t number)
 
 /* --- drain --- */
 
-static int open_all(struct plan *p, size_t number, struct forward *f)
+/* A drain, or its end, as the control thread asks for it. */
+struct drain {
+	struct plan plan;
+	const char *name;
+	bool undo;
+	uint64_t due_ms;
+	int error; /* out */
+};
+
+static int open_all(struct plan *p, struct forward *f)
 {
 	const struct endpoint *listen = &f->conf->listen;
 	struct listening *l;
 	int e = 0;
 
 	for (size_t i = 0; !e && i < listen->n_addrs; i++)
-		e = open_address(p, number, f, &listen->addrs[i], &l);
+		e = open_address(p, f, &listen->addrs[i], &l);
 	if (e)
 		listening_close_all(p->opened);
 	return e;
 }
 
-/* With the turn. */
-static int drain(struct plan *p, const char *name, bool undo, uint64_t due_ms)
+static void drain(void *arg)
 {
+	struct drain *d = arg;
+	struct plan *p = &d->plan;
 	struct forwards *all = p->r->forwards;
-	struct forward *f = all->first;
-	size_t number = 0;
-	int e = 0;
+	struct forward *f = forwards_find(all, d->name);
 
-	for (; f && f->state == FORWARD_ACTIVE; f = f->next, number++)
-		if (!strcmp(forward_name(f->conf), name))
-			break;
-	if (!f || f->state != FORWARD_ACTIVE)
-		return refuse(p, -ENOENT, "no forward is named \"%.64s\"", name);
-	if (undo && !f->draining)
-		return 0;
+	if (!f)
+		d->error = refuse(p, -ENOENT, "no forward is named \"%.64s\"", d->name);
+	if (!f || (d->undo && !f->draining))
+		return;
 	for (struct listening *l = *p->r->listening; l; l = l->next)
-		l->becomes = l->forward == f && !undo ? NULL : l->forward;
-	if (undo)
-		e = open_all(p, number, f);
-	if (e)
-		return e;
+		l->becomes = l->forward == f && !d->undo ? NULL : l->forward;
+	if (d->undo)
+		d->error = open_all(p, f);
+	if (d->error)
+		return;
 	pthread_mutex_lock(&all->lock);
 	change_addresses(p);
-	f->draining = !undo;
+	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
-	if (undo)
-		set_due(f, UINT64_MAX, "");
-	else
-		set_due(f, due_ms, "deadline");
-	return 0;
+	set_due(f, d->undo ? UINT64_MAX : d->due_ms, "deadline");
 }
 
 int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
 		 size_t errlen)
 {
-	struct timespec until = clock_timespec(clock_real_ms() + UINT64_C(1000) * TURN_PATIENCE_S);
-	struct plan p = { .r = r, .err = err, .errlen = errlen };
-	int e;
+	struct drain d = { .plan = { .r = r, .err = err, .errlen = errlen }, .name = name,
+			   .undo = undo, .due_ms = due_ms };
+	int e = loop_call(&r->loop, drain, &d, DRAIN_PATIENCE_MS);
 
-	if (pthread_mutex_timedlock(&r->turn, &until))
-		return refuse(&p, -EBUSY, "a reload is under way; ask again");
-	p.generation = r->generation;
-	e = r->ended ? refuse(&p, -ESHUTDOWN, RELOAD_STOPPING) : drain(&p, name, undo, due_ms);
-	pthread_mutex_unlock(&r->turn);
-	pthread_mutex_lock(&r->lock);
-	r->look = true;
-	pthread_cond_signal(&r->change);
-	pthread_mutex_unlock(&r->lock);
-	return e;
+	if (e == -ESRCH)
+		return refuse(&d.plan, -ESHUTDOWN, RELOAD_STOPPING);
+	if (e)
+		return refuse(&d.plan, -EBUSY, "a reload is under way; ask again");
+	return d.error;
 }
 
 bool reload_may_listen(const struct reload *r)
@@ -724,56 +645,51 @@ static uint64_t look(const struct reload *r)
 
 /* --- the thread --- */
 
-/* Wait until somebody asks, it is to stop, or DUE_MS.  The lock is held. */
-static void wait_for_change(struct reload *r, uint64_t due_ms)
+/* Reload if somebody has asked for it, and see to what is due. */
+static void after_batch(void *arg)
 {
-	struct timespec until = clock_timespec(due_ms);
+	struct reload *r = arg;
+	uint64_t number; /* who asks from now on asks for another */
+	bool stop;
 
-	if (due_ms == UINT64_MAX)
-		pthread_cond_wait(&r->change, &r->lock);
-	else
-		pthread_cond_timedwait(&r->change, &r->lock, &until);
+	pthread_mutex_lock(&r->lock);
+	number = r->asked;
+	stop = r->stop;
+	if (stop && number != r->finished) {
+		log_info("reload: nothing has changed: " RELOAD_STOPPING);
+		record(r, number, &(struct reload_result){ 0 }, RELOAD_STOPPING);
+	}
+	pthread_mutex_unlock(&r->lock);
+	r->loop.stop = stop;
+	if (number != r->finished)
+		reload_now(r, number);
+	timer_set(&r->loop, &r->look, look(r));
+}
+
+/* after_batch() looks. */
+static void on_look(struct timer *t)
+{
+	(void)t;
 }
 
 static void *run(void *arg)
 {
 	struct reload *r = arg;
-	uint64_t due = UINT64_MAX;
+	int e = loop_run(&r->loop);
 
-	pthread_mutex_lock(&r->lock);
-	while (!r->stop) {
-		uint64_t number = r->asked; /* who asks from now on asks for another */
-
-		if (number == r->finished && !r->look && clock_ms() < due) {
-			wait_for_change(r, due);
-			continue;
-		}
-		r->look = false;
-		pthread_mutex_unlock(&r->lock);
-		if (number != r->finished)
-			reload_now(r, number);
-		pthread_mutex_lock(&r->turn);
-		due = look(r);
-		pthread_mutex_unlock(&r->turn);
-		pthread_mutex_lock(&r->lock);
-	}
-	if (r->asked != r->finished) {
-		log_info("reload: nothing has changed: " RELOAD_STOPPING);
-		record(r, r->asked, &(struct reload_result){ 0 }, RELOAD_STOPPING);
-	}
-	pthread_mutex_unlock(&r->lock);
+	if (e)
+		log_error("the thread that reloads has ended: %s", strerror(-e));
 	return NULL;
 }
 
 int reload_start(struct reload *r)
 {
-	int e;
+	int e = loop_open(&r->loop, after_batch, r);
 
-	clock_cond_init(&r->change);
 	pthread_mutex_init(&r->lock, NULL);
-	pthread_mutex_init(&r->turn, NULL);
+	r->look.fire = on_look;
 	r->ok = r->opened = true;
-	e = -pthread_create(&r->thread, NULL, run, r);
+	e = e ?: -pthread_create(&r->thread, NULL, run, r);
 	r->started = !e;
 	return e;
 }
@@ -784,22 +700,18 @@ void reload_stop(struct reload *r)
 		return;
 	pthread_mutex_lock(&r->lock);
 	r->stop = true;
-	pthread_cond_signal(&r->change);
 	pthread_mutex_unlock(&r->lock);
+	loop_wake(&r->loop);
 	pthread_join(r->thread, NULL);
 	r->started = false;
-	pthread_mutex_lock(&r->turn); /* a drain may be under way */
-	r->ended = true;
-	pthread_mutex_unlock(&r->turn);
 }
 
 void reload_close(struct reload *r)
 {
 	if (!r->opened)
 		return;
-	pthread_cond_destroy(&r->change);
+	loop_close(&r->loop);
 	pthread_mutex_destroy(&r->lock);
-	pthread_mutex_destroy(&r->turn);
 }
 
 uint64_t reload_ask(struct reload *r)
@@ -809,14 +721,9 @@ uint64_t reload_ask(struct reload *r)
 	pthread_mutex_lock(&r->lock);
 	if (!r->stop)
 		number = ++r->asked;
-	pthread_cond_signal(&r->change);
 	pthread_mutex_unlock(&r->lock);
+	loop_wake(&r->loop);
 	return number;
-}
-
-static void add_count(struct json_object *o, const char *key, uint64_t n)
-{
-	json_add(o, key, json_object_new_int64((int64_t)n));
 }
 
 struct json_object *reload_json(struct reload *r)
@@ -824,14 +731,14 @@ struct json_object *reload_json(struct reload *r)
 	struct json_object *o = json_object_new_object();
 
 	pthread_mutex_lock(&r->lock);
-	add_count(o, "asked", r->asked);
-	add_count(o, "finished", r->finished);
+	json_add_int(o, "asked", r->asked);
+	json_add_int(o, "finished", r->finished);
 	json_add(o, "ok", json_object_new_boolean(r->ok));
 	json_add(o, "error", json_object_new_string(r->error));
-	add_count(o, "added", r->result.added);
-	add_count(o, "changed", r->result.changed);
-	add_count(o, "removed", r->result.removed);
-	add_count(o, "kept", r->result.kept);
+	json_add_int(o, "added", r->result.added);
+	json_add_int(o, "changed", r->result.changed);
+	json_add_int(o, "removed", r->result.removed);
+	json_add_int(o, "kept", r->result.kept);
 	pthread_mutex_unlock(&r->lock);
 	return o;
 }

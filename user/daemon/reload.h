@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/privileged_client.h"
+#include "base/loop.h"
+#include "daemon/privileged.h"
 #include "relay/forward.h"
 #include "relay/listener.h"
 #include "relay/names.h"
@@ -33,7 +34,7 @@ struct reload {
 	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
 	char **argv;
 	const struct config *start;    /* an option that only a new start can change is as it says */
-	struct privileged *privileged; /* NULL: there is no file, or no reading it again */
+	struct privileged *privileged; /* NULL: there is none */
 	struct shared *shared;
 	struct forwards *forwards;
 	struct listening **listening;  /* list of all addresses */
@@ -42,20 +43,17 @@ struct reload {
 	struct stock_keeper *keeper;   /* see socket_stock.h */
 
 	/*
-	 * Held for a whole change, which may wait for another process: by the thread that reloads,
-	 * and by the control thread for a drain.  Whoever holds it may go through the lists of
-	 * forwards and addresses; to change them takes forwards->lock too.
+	 * The thread that makes all changes, which may wait for another process.  It may go through
+	 * the lists of forwards and addresses; to change them takes forwards->lock too.
 	 */
-	pthread_mutex_t turn;
-	bool ended;          /* nothing changes any more */
-	uint32_t generation; /* of the configuration in force */
 	pthread_t thread;
+	struct loop loop;
+	struct timer look;   /* something is due */
+	bool took;           /* the file that was read last is in force */
 	bool opened, started;
 
 	pthread_mutex_t lock; /* of what follows */
-	pthread_cond_t change;
 	bool stop;
-	bool look;                /* something may be due */
 	uint64_t asked, finished; /* reloads, since the start */
 	bool ok;                  /* the last one */
 	char error[1024];         /* "": it went well */

@@ -111,7 +111,7 @@ static int start_privileged(struct setup *s)
 	if (r)
 		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
 				   err);
-	log_info("the privileged process is %d", (int)privileged_pid(s->privileged));
+	log_info("the privileged process is %d", (int)s->privileged->pid);
 	return 0;
 }
 

@@ -4,7 +4,7 @@
 
 #include "config/config.h"
 #include "daemon/control.h"
-#include "daemon/privileged_client.h"
+#include "daemon/privileged.h"
 #include "base/sandbox.h"
 #include "probe/probe.h"
 #include "relay/forward.h"

@@ -190,7 +190,7 @@ static int allow_listed(enum filter_mode mode, unsigned int parts, const struct 
 	int r = -ENOMEM;
 
 	if (ctx && list)
-		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, parts);
+		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, 0);
 	else if (ctx)
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);
@@ -215,8 +215,8 @@ int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, s
 	return say(refuse_openat(parts) ?: allow_listed(mode, parts, NULL), err, errlen);
 }
 
-int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list,
-			      unsigned int parts, char *err, size_t errlen)
+int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list, char *err,
+			      size_t errlen)
 {
-	return say(mode == FILTER_OFF ? 0 : allow_listed(mode, parts, list), err, errlen);
+	return say(mode == FILTER_OFF ? 0 : allow_listed(mode, 0, list), err, errlen);
 }

@@ -18,10 +18,10 @@ int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, s
 
 /*
  * The same for a process that is not the daemon: what it needs is LIST, which ends with
- * SYSCALLS_END, as far as PARTS are in use, and what the C library does on its own account.
+ * SYSCALLS_END, and what the C library does on its own account.
  */
-int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list,
-			      unsigned int parts, char *err, size_t errlen);
+int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list, char *err,
+			      size_t errlen);
 
 /* What this program was built with that no filter fits, as in -fsanitize=NAME; or NULL. */
 const char *syscall_filter_hindrance(void);

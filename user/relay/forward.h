@@ -41,7 +41,7 @@ struct forward_totals {
 	_Atomic unsigned int live; /* sessions */
 	unsigned int refs;         /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	struct forward_due due;    /* written by whoever has the turn (reload.h) */
+	struct forward_due due;    /* written by the thread that reloads */
 	struct clients clients;
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
@@ -70,7 +70,7 @@ struct forward {
 
 /* A list: active forwards in the order of the configuration, then the others. */
 struct forwards {
-	/* Guards the list.  Whoever has the turn (reload.h) may read without it; no worker does. */
+	/* Guards the list.  The thread that reloads may read without it; no worker does. */
 	pthread_mutex_t lock;
 	struct forward *first;
 };

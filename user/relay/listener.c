@@ -454,7 +454,7 @@ static int get_sockets(struct listening *l, const struct listening_maker *by,
 		return 0;
 	}
 	if (by)
-		return by->make(by->arg, &l->addr, joins, n, fds, err, errlen);
+		return by->make(by->arg, fc, &l->addr, joins, n, fds, err, errlen);
 	r = listener_sockets(fc, &l->addr, joins, n, fds);
 	if (r)
 		snprintf(err, errlen, "%s%s", strerror(-r), advice(ADVICE_LISTEN, -r));
@@ -483,6 +483,8 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 	if (l->given)
 		listening_set_options(l, fc);
 	l->transparent = fc->transparent;
+	if (by)
+		listening_set_options(l, fc);
 	*ret = l;
 	return 0;
 }

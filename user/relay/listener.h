@@ -64,8 +64,8 @@ int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, 
 
 /* Calls listener_sockets() in another process, for a confined daemon.  ERR says what is wrong. */
 struct listening_maker {
-	int (*make)(void *arg, struct addr *a, bool joins, unsigned int n, int *fds, char *err,
-		    size_t errlen);
+	int (*make)(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,
+		    unsigned int n, int *fds, char *err, size_t errlen);
 	void *arg;
 };
 

@@ -33,8 +33,7 @@ struct shelf {
 struct socket_stock {
 	struct stock_keeper *keeper;
 	struct socket_stock *next;
-	uint32_t generation;
-	size_t forward;
+	const struct forward_conf *conf;
 	struct shelf shelves[FAMILIES];
 };
 
@@ -60,20 +59,16 @@ static int fill(struct socket_stock *s, unsigned int which, char *err, size_t er
 {
 	struct stock_keeper *k = s->keeper;
 	struct shelf *h = &s->shelves[which];
-	uint32_t generation;
 	unsigned int n;
-	size_t forward;
 	int fds[SOCKET_STOCK], r;
 
 	pthread_mutex_lock(&k->lock);
 	n = h->wanted ? SOCKET_STOCK - h->n : 0; /* nobody else adds */
-	generation = s->generation;
-	forward = s->forward;
 	h->wanted = false;
 	pthread_mutex_unlock(&k->lock);
 	if (!n)
 		return 0;
-	r = k->make(k->arg, generation, forward, families[which], n, fds, err, errlen);
+	r = k->make(k->arg, s->conf, families[which], n, fds, err, errlen);
 	pthread_mutex_lock(&k->lock);
 	for (unsigned int i = 0; !r && i < n; i++)
 		h->fds[h->n++] = fds[i];
@@ -135,18 +130,17 @@ static void discard(struct socket_stock *s)
 	free(s);
 }
 
-int socket_stock_open(struct stock_keeper *k, const struct config *c, size_t forward,
+int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
 		      struct socket_stock **ret, char *err, size_t errlen)
 {
-	const struct endpoint *up = &c->forwards[forward].upstream;
+	const struct endpoint *up = &fc->upstream;
 	struct socket_stock *s = calloc(1, sizeof(*s));
 	int r = 0;
 
 	if (!s)
 		return -ENOMEM;
 	s->keeper = k;
-	s->generation = c->generation;
-	s->forward = forward;
+	s->conf = fc;
 	for (size_t i = 0; i < up->n_addrs; i++)
 		shelf_of(s, up->addrs[i].ss.ss_family)->wanted = true;
 	if (!up->n_addrs) /* a name; which family it needs is known when a session asks */
@@ -180,14 +174,6 @@ void socket_stock_close(struct socket_stock *s)
 	pthread_mutex_unlock(&k->lock);
 	pthread_mutex_unlock(&k->filling);
 	discard(s);
-}
-
-void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t forward)
-{
-	pthread_mutex_lock(&s->keeper->lock);
-	s->generation = generation;
-	s->forward = forward;
-	pthread_mutex_unlock(&s->keeper->lock);
 }
 
 int socket_stock_take(struct socket_stock *s, int family)

@@ -19,9 +19,9 @@ struct socket_stock;
 
 #define SOCKET_STOCK 32 /* of a forward, for each family */
 
-/* Asks the privileged process: N sockets of FAMILY.  -errno; ERR says why. */
-typedef int socket_maker_fn(void *arg, uint32_t generation, size_t forward, int family,
-			    unsigned int n, int *fds, char *err, size_t errlen);
+/* Asks the privileged process: N sockets of FAMILY for FC.  -errno; ERR says why. */
+typedef int socket_maker_fn(void *arg, const struct forward_conf *fc, int family, unsigned int n,
+			    int *fds, char *err, size_t errlen);
 
 /* LOOP is the main thread's, which asks MAKE(ARG).  -ENOMEM. */
 int stock_keeper_open(socket_maker_fn *make, void *arg, struct loop *loop,
@@ -32,19 +32,13 @@ void stock_keeper_after_batch(struct stock_keeper *k);
 void stock_keeper_close(struct stock_keeper *k);
 
 /*
- * A stock for forward number FORWARD of C, filled.  -errno of the privileged process; ERR says what
+ * A stock for FC, which must live as long, filled.  -errno of the privileged process; ERR says what
  * is wrong.
  */
-int socket_stock_open(struct stock_keeper *k, const struct config *c, size_t forward,
+int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
 		      struct socket_stock **ret, char *err, size_t errlen);
 /* No worker takes from it any more.  NULL is fine. */
 void socket_stock_close(struct socket_stock *s);
-
-/*
- * From now on it is forward number FORWARD of configuration GENERATION, which asks for the same
- * mark.
- */
-void socket_stock_renumber(struct socket_stock *s, uint32_t generation, size_t forward);
 
 /*
  * Take a socket of FAMILY; it is non-blocking.  -ENOSR: there is none at the moment, but soon, or
