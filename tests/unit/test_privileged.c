@@ -558,11 +558,9 @@ static void test_killed(void **state)
 		read_bad(p, -EPIPE, "has ended");
 		assert_int_equal(ask_for_listener(p, config.forwards, false), -EPIPE);
 	}
-	privileged_reap(p);
 	privileged_stop(p);
 	read_bad(NULL, -EPERM, "--privileged-process");
 	assert_false(privileged_runs(NULL));
-	privileged_reap(NULL);
 	privileged_stop(NULL);
 	config_close(&config);
 }

@@ -24,8 +24,12 @@
 #define DIRECTORY_FLAGS (O_PATH | O_DIRECTORY | O_CLOEXEC)
 #define FILE_FLAGS (O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
-/* openat(2) has rules of its own in syscall_filter.c. */
+/* A directory is found, and a file appended to. */
 SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_SESSION_LOG, openat, SYSCALL_ARG_BITS(2, O_PATH, O_PATH)),
+	SYSCALL_IF(PART_SESSION_LOG, openat,
+		   SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE | O_APPEND | O_NOFOLLOW | O_TRUNC |
+				    O_DIRECTORY, O_WRONLY | O_APPEND | O_NOFOLLOW)),
 	SYSCALL(close),
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)), /* fstat(2) */
 	SYSCALL(fstat));

@@ -127,44 +127,30 @@ static int give_up(const struct account *a, const cap_value_t *keep, int n, cons
 	return a && a->uid && setuid(0) == 0 ? -EPERM : 0;
 }
 
-int sandbox_keep(const cap_value_t *keep, int n, char *err, size_t errlen)
+int sandbox_enter(const struct account *a, const cap_value_t *keep, int n, char *err, size_t errlen)
 {
 	const char *step;
-	int r = give_up(NULL, keep, n, &step);
+	int r = give_up(a, keep, n, &step);
 
 	if (r)
-		snprintf(err, errlen, "cannot give up privileges: %s: %s", step, strerror(-r));
-	return r;
-}
-
-int sandbox_enter(const struct account *a, char *err, size_t errlen)
-{
-	const char *step;
-	int r = give_up(a, NULL, 0, &step);
-
-	if (r)
-		snprintf(err, errlen, "cannot give up privileges: %s: %s (to become %s, root needs "
-			 "CAP_SETUID, CAP_SETGID and CAP_SETPCAP, and a user namespace must have "
-			 "that account: give another with --user, or start culvert as an account "
-			 "that is not root)", step, strerror(-r), a->name);
+		snprintf(err, errlen, "cannot give up privileges: %s: %s (root needs CAP_SETUID, "
+			 "CAP_SETGID and CAP_SETPCAP, and a user namespace must have the account "
+			 "%s: give another with --user, or start culvert as an account that is "
+			 "not root)", step, strerror(-r), a ? a->name : "");
 	return r;
 }
 
 unsigned long sandbox_raise_nofile(unsigned long want)
 {
-	struct rlimit rl;
+	struct rlimit rl, more = { want, want };
 
 	if (getrlimit(RLIMIT_NOFILE, &rl))
 		return 0;
 	if (rl.rlim_cur >= want)
 		return rl.rlim_cur;
-	if (rl.rlim_max < want) {
-		struct rlimit more = { .rlim_cur = want, .rlim_max = want };
-
-		if (!setrlimit(RLIMIT_NOFILE, &more)) /* CAP_SYS_RESOURCE, and below fs.nr_open */
-			return want;
-	}
-	rl.rlim_cur = want < rl.rlim_max ? want : rl.rlim_max;
+	if (!setrlimit(RLIMIT_NOFILE, &more)) /* with CAP_SYS_RESOURCE beyond the hard limit, too */
+		return want;
+	rl.rlim_cur = rl.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &rl))
 		getrlimit(RLIMIT_NOFILE, &rl);
 	return rl.rlim_cur;

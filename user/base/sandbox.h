@@ -23,18 +23,13 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen);
 
 /*
- * Give up root for good: groups, uid and gid of A, no capability in any set (bounding and ambient
- * included), no_new_privs, and not dumpable: no process of the same account can trace this one or
- * read its memory, and there are no core dumps.  To be called before threads exist.  Without root
- * only the latter and the capabilities are dealt with.  -errno; ERR says which step failed.
+ * Give up root for good: groups, uid and gid of A, all capabilities in all sets (bounding and
+ * ambient included) but those N to KEEP, as far as there are any; no_new_privs, and not dumpable:
+ * no process of the same account can trace this one or read its memory, and there are no core
+ * dumps.  A NULL: the process goes on with its uid.  To be called before threads exist.  Without
+ * root only the latter and the capabilities are dealt with.  -errno; ERR says which step failed.
  */
-int sandbox_enter(const struct account *a, char *err, size_t errlen);
-
-/*
- * For a process that goes on with its uid: of all capabilities only those N to KEEP, as far as it
- * has them, and none that a program could inherit; else as above.
- */
-int sandbox_keep(const cap_value_t *keep, int n, char *err, size_t errlen);
+int sandbox_enter(const struct account *a, const cap_value_t *keep, int n, char *err, size_t errlen);
 
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);

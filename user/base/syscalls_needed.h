@@ -12,7 +12,7 @@
  *   SYSCALLS_NEEDED(
  *           SYSCALL(accept4),
  *           SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
- *           SYSCALL_IF(PART_UNIX, socket, SYSCALL_ARG(0, AF_UNIX)));
+ *           SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_UNIX)));
  *
  * What is needed only before "ready" (open, bind, bpf(BPF_PROG_LOAD), clone, ...) is not listed.
  */
@@ -20,12 +20,10 @@
 /* Parts of the daemon that not every configuration has; the calls of the others are refused too. */
 enum {
 	PART_SOCKMAP = 1, /* the kernel side is in use */
-	PART_UNIX = 2,    /* an upstream is a unix socket */
 	PART_NOTIFY = 4,  /* systemd is told */
 	PART_PRIVILEGED = 8, /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
 	PART_NAMES = 64, /* names of hosts and interfaces may have to be looked up */
-	PART_SOURCE = 32, /* connections to upstreams have an address or interface of their own */
 };
 
 #define SYSCALL_ARGS_MAX 3

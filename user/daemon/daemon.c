@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: what needs root is done first (setup.h).  Root is given up for good, and
- * only then do the threads start: one per worker, one for the session log, one that reloads, one for
+ * Theory of operation: everything that needs root is done first, in this order: the privileged
+ * process, which keeps some of it, descriptor limits, BPF program and maps, and whether they can be
+ * trusted, listening sockets, control socket, logs.  Root is given up for good, and only then, since
+ * capabilities are each thread's own, do the threads start: one per worker, one for the session log, one that reloads, one for
  * the control socket; and this one, whose event loop takes signals, by a signalfd(2), looks up names,
  * and has sockets made that need privileges.  When all run, the seccomp filter is loaded for all of
  * them.
@@ -9,6 +11,8 @@
 #include "daemon/daemon.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -18,6 +22,7 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -27,12 +32,18 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/loop.h"
+#include "base/sandbox.h"
 #include "base/syscalls_needed.h"
+#include "config/file.h"
+#include "daemon/control.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
-#include "daemon/setup.h"
 #include "daemon/syscall_filter.h"
+#include "datapath/pool.h"
+#include "probe/probe.h"
+#include "relay/connect.h"
 #include "relay/limits.h"
+#include "relay/listener.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
 #include "relay/socket_stock.h"
@@ -40,6 +51,7 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL(read), /* signalfd(2) */
+	SYSCALL(write), SYSCALL(close), /* the pid file */
 	/* sd_notify(3) */
 	SYSCALL_IF(PART_NOTIFY, socket, SYSCALL_ARG(0, AF_UNIX),
 		   SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC), SYSCALL_ARG(2, 0)),
@@ -53,22 +65,26 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_NOTIFY, getgid),
 	SYSCALL_IF(PART_NOTIFY, getegid));
 
-/* What the watchdog knows of one thread. */
-struct watched {
-	uint64_t seen; /* turns when it was asked */
-	bool asked;
-	bool late;     /* and said to be */
-};
-
 struct daemon {
-	struct setup setup;
+	struct config config;
+	int argc;             /* what it was started with */
+	char **argv;
+	struct account account;
+	int pid_file;         /* -1: none */
+	struct privileged *privileged; /* NULL: none */
+	struct probe_start probe;
+	struct listening *listening; /* list */
+	struct shared shared;        /* names, session log */
+	struct forwards forwards;
+	struct control *control;
 	struct stock_keeper *keeper; /* NULL: there is no privileged process */
 	struct reload reload;
 	struct threads threads;
 	struct operate operate;
 
 	/* the main thread */
-	struct watched *watched;  /* of each worker and, at the end, of the control thread; owned */
+	uint64_t *turns_seen;     /* of each worker and, at the end, of the control thread, when it was
+				   * asked for the next; owned */
 	uint64_t watchdog_ms;     /* between two looks; 0: systemd has no watchdog */
 	uint64_t watchdog_due_ms; /* the next look */
 	struct loop loop;
@@ -78,6 +94,272 @@ struct daemon {
 	bool ending;
 	uint64_t one_until_ms;  /* signals until then are one with the first */
 };
+
+/* --- what needs root: descriptors --- */
+
+/* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
+#define SOCKETS_EACH 2UL
+#define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
+/*
+ * Beside those of sessions and forwards: maps, epoll, logs, the control socket's clients, forwards
+ * that a reload adds; and idle pipes.
+ */
+#define OWN_DESCRIPTORS 256
+#define SPARE_DESCRIPTORS 1024
+
+/*
+ * Open /dev/null as 0, 1 and 2 where they are missing: they would become a socket or a map, and the
+ * log would write into it.
+ */
+static int reserve_streams(void)
+{
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return log_complain(-EBADF, "/dev/null cannot be opened: %s",
+					    strerror(errno));
+	return 0;
+}
+
+/*
+ * Raise the limit as far as C needs.  Pipes, without which a flow is copied, leave descriptors for
+ * sockets, without which there is no session: where there are hardly enough for all sockets, pipes
+ * get a quarter.
+ */
+static void limit_descriptors(const struct config *c)
+{
+	unsigned long forwards = 0, sockets, want, limit, pipes;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		forwards += c->forwards[i].listen.n_addrs * c->workers +
+			    2UL * SOCKET_STOCK * forward_needs_privileges(&c->forwards[i]);
+	sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS;
+	want = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS;
+	limit = sandbox_raise_nofile(want);
+	pipes = limit / 4;
+	if (limit > sockets && limit - sockets > pipes)
+		pipes = limit - sockets;
+	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
+	pool_limit_pipes((unsigned int)pipes);
+	if (limit < want)
+		log_warning("only %lu descriptors: %u sessions need %lu, and %lu to splice both "
+			    "ways: raise RLIMIT_NOFILE or lower --max-sessions", limit,
+			    c->max_sessions, sockets, want);
+}
+
+/* --- what the kernel has, what needs privileges --- */
+
+/* If it is needed by the configuration that is, or that the file may be changed to. */
+static int start_privileged(struct daemon *d)
+{
+	const struct config *c = &d->config;
+	bool needed = c->file;
+	char err[512];
+	int r;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		needed = needed || forward_needs_privileges(&c->forwards[i]);
+	if (!needed || !c->privileged_process)
+		return 0;
+	r = privileged_start(c, d->argc, d->argv, &d->privileged, err, sizeof(err));
+	if (r)
+		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
+				   err);
+	log_info("the privileged process is %d", (int)d->privileged->pid);
+	return 0;
+}
+
+/* A directory that is missing is missing at the next start, too. */
+static int code_of_file(int r)
+{
+	return r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
+}
+
+/* Without root the default path is out of reach: then culvert runs without a control socket. */
+static int open_control(struct daemon *d)
+{
+	bool fallback = geteuid() && !strcmp(d->config.control, CONFIG_CONTROL_DEFAULT);
+	char err[512];
+	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control, err,
+			     sizeof(err));
+
+	if (!r)
+		return 0;
+	if (fallback && r != -EADDRINUSE) {
+		log_warning("no `culvert sessions` and `status`: %s", err);
+		return 0;
+	}
+	return log_failure(code_of_file(r), "%s", err);
+}
+
+static int make_forwards(struct daemon *d)
+{
+	const struct config *c = &d->config;
+
+	if (!probe_allows_later(&d->probe.splice, c->probe))
+		policy_forbid_splice();
+	policy_settle(c->settle_ms);
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		struct forward *f;
+		int r = forward_new(&c->forwards[i], c, NULL, NULL, &f);
+
+		if (!r)
+			forwards_add(&d->forwards, f);
+		if (r || names_add(d->shared.names, &f->upstream))
+			return log_failure(EXIT_CODE_FAILURE, "out of memory for %zu forwards: is "
+					   "there a limit, such as MemoryMax= of the unit?",
+					   c->n_forwards);
+	}
+	return 0;
+}
+
+/* All addresses of F, which is made of FC. */
+static int listen_for(struct daemon *d, struct forward *f, struct forward_conf *fc)
+{
+	struct endpoint *e = &fc->listen;
+	char err[512];
+
+	for (size_t i = 0; i < e->n_addrs; i++) {
+		struct listening *l;
+
+		if (listening_open(NULL, fc, f, &e->addrs[i], false, d->config.workers, &l, err,
+				   sizeof(err)))
+			return log_failure(EXIT_CODE_FAILURE, "%s", err);
+		listening_adopt(l, e, &e->addrs[i]);
+		l->next = d->listening;
+		d->listening = l;
+	}
+	return 0;
+}
+
+static int open_listening(struct daemon *d)
+{
+	struct forward *f = d->forwards.first;
+	char err[512];
+	int r = 0;
+
+	if (given_take(err, sizeof(err)))
+		return log_failure(EXIT_CODE_USAGE, "%s", err);
+	for (size_t i = 0; !r && i < d->config.n_forwards; i++, f = f->next)
+		r = listen_for(d, f, &d->config.forwards[i]);
+	if (!r && given_check(err, sizeof(err)))
+		r = log_failure(EXIT_CODE_USAGE, "%s", err);
+	return r;
+}
+
+static int open_session_log(struct daemon *d)
+{
+	const struct session_log_conf conf = {
+		.path = d->config.session_log, .account = d->account,
+		.sessions = d->config.max_sessions,
+	};
+	char err[512] = "cannot be duplicated", at[CONFIG_PLACE_LEN];
+
+	if (!conf.path || !session_log_open(&conf, &d->shared.session_log, err, sizeof(err)))
+		return 0;
+	return log_failure(EXIT_CODE_USAGE, "%ssession log %s: %s",
+			   config_option_place(&d->config, "session-log", at), conf.path, err);
+}
+
+/* A look-up has ended that sessions wait for. */
+static void tell_workers(void *arg)
+{
+	struct daemon *d = arg;
+
+	atomic_fetch_add(&d->shared.name_news, 1);
+	for (unsigned int i = 0; i < d->threads.n; i++)
+		loop_wake(&d->threads.workers[i].loop);
+}
+
+static int open_names(struct daemon *d)
+{
+	char err[512];
+
+	if ((!names_needed(&d->config) && !d->privileged) ||
+	    !names_open(&d->loop, tell_workers, d, &d->shared.names, err, sizeof(err)))
+		return 0;
+	return log_failure(EXIT_CODE_FAILURE, "%s", err);
+}
+
+/* --- the pid file --- */
+
+#define BLANKS "                    \n" /* in place of any number */
+
+/* Another file of that name is kept: it may be a device, or a link of somebody else. */
+static int write_pid_file(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
+		      0644);
+	char pid[sizeof(BLANKS)];
+	struct stat st;
+	int r = fd < 0 || fstat(fd, &st) ? -errno : 0;
+
+	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))
+		r = -EEXIST;
+	/* the offset stays at the beginning, where the blanks go */
+	snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
+	if (!r && (ftruncate(fd, 0) || pwrite(fd, pid, strlen(pid), 0) < 0))
+		r = -errno;
+	if (!r)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+/* To remove it is root's, and the filter keeps ftruncate(2) away: it would do for logs as well. */
+static void blank_pid_file(int fd)
+{
+	if (fd < 0)
+		return;
+	(void)!write(fd, BLANKS, strlen(BLANKS));
+	close(fd);
+}
+
+static int open_pid_file(struct daemon *d)
+{
+	char at[CONFIG_PLACE_LEN];
+
+	d->pid_file = d->config.pid_file ? write_pid_file(d->config.pid_file) : -1;
+	if (!d->config.pid_file || d->pid_file >= 0)
+		return 0;
+	return log_failure(code_of_file(d->pid_file), "%spid-file %s: %s",
+			   config_option_place(&d->config, "pid-file", at), d->config.pid_file,
+			   strerror(-d->pid_file));
+}
+
+/* --- all of it, and to give up root --- */
+
+static int set_up(struct daemon *d)
+{
+	char err[512], at[CONFIG_PLACE_LEN];
+	int r;
+
+	if (account_find(d->config.user, &d->account, err, sizeof(err)))
+		return log_failure(EXIT_CODE_USAGE, "%s%s",
+				   config_option_place(&d->config, "user", at), err);
+	r = start_privileged(d);
+	if (r)
+		return r;
+	limit_descriptors(&d->config);
+	r = probe_start(&d->config, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
+	    make_forwards(d) ?: open_listening(d) ?: open_control(d) ?: open_session_log(d) ?:
+	    open_pid_file(d);
+	if (r)
+		return r;
+	d->shared.admission = admission_open(&d->config);
+	connect_learn_ports();
+	r = sandbox_enter(&d->account, NULL, 0, err, sizeof(err));
+	return r ? log_failure(EXIT_CODE_UNSUPPORTED, "%s", err) : 0;
+}
+
+static void tear_down(struct daemon *d)
+{
+	admission_close(d->shared.admission);
+	listening_close_all(d->listening);
+	kernel_close(d->shared.kernel);
+	privileged_stop(d->privileged);
+	blank_pid_file(d->pid_file);
+}
 
 /* --- threads --- */
 
@@ -90,14 +372,14 @@ static int no_thread(const char *which, int r)
 /* Sockets in stock, for the forwards that need them.  The first of them shows if they can be made. */
 static int fill_stocks(struct daemon *d)
 {
-	struct forward *f = d->setup.forwards.first;
+	struct forward *f = d->forwards.first;
 	char err[512];
 	int r = 0;
 
-	if (d->setup.privileged && stock_keeper_open(privileged_sockets, d->setup.privileged,
-						     d->setup.loop, &d->keeper))
+	if (d->privileged &&
+	    stock_keeper_open(privileged_sockets, d->privileged, &d->loop, &d->keeper))
 		return log_failure(EXIT_CODE_FAILURE, "out of memory");
-	for (size_t i = 0; i < d->setup.config.n_forwards; i++, f = f->next) {
+	for (size_t i = 0; i < d->config.n_forwards; i++, f = f->next) {
 		if (forward_needs_privileges(f->conf))
 			r = socket_stock_open(d->keeper, f->conf, &f->stock, err, sizeof(err));
 		if (r)
@@ -108,19 +390,9 @@ static int fill_stocks(struct daemon *d)
 	return 0;
 }
 
-/* A look-up has ended that sessions wait for. */
-static void tell_workers(void *arg)
-{
-	struct daemon *d = arg;
-
-	atomic_fetch_add(&d->setup.shared.name_news, 1);
-	for (unsigned int i = 0; i < d->threads.n; i++)
-		loop_wake(&d->threads.workers[i].loop);
-}
-
 static int start_threads(struct daemon *d)
 {
-	int r = threads_open(&d->threads, &d->setup.shared, d->setup.listening);
+	int r = threads_open(&d->threads, &d->shared, d->listening);
 
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot make the workers: %s%s",
@@ -131,41 +403,28 @@ static int start_threads(struct daemon *d)
 
 /* --- running --- */
 
-static unsigned int parts_in_use(const struct setup *s)
+static unsigned int parts_in_use(const struct daemon *d)
 {
-	unsigned int parts = (s->shared.kernel ? PART_SOCKMAP : 0) |
-			     (s->shared.names ? PART_NAMES : 0);
+	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
+			     (d->shared.names ? PART_NAMES : 0);
 
-	if (s->privileged) /* the file may be changed so that it is needed */
-		parts |= PART_PRIVILEGED | (s->config.file ? PART_SOURCE : 0);
-	if (s->config.file)
-		parts |= PART_UNIX; /* the next configuration may have one */
-	for (size_t i = 0; i < s->config.n_forwards; i++) {
-		const struct forward_conf *fc = &s->config.forwards[i];
-		const struct endpoint *up = &fc->upstream;
-
-		if (fc->source.len || fc->interface || fc->transparent)
-			parts |= PART_SOURCE;
-		for (size_t j = 0; j < up->n_addrs; j++)
-			if (!addr_is_inet(&up->addrs[j]))
-				parts |= PART_UNIX;
-	}
-	if (log_file_is_path(s->config.session_log))
-		parts |= PART_SESSION_LOG;
-	return parts | (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
+	return parts | (d->privileged ? PART_PRIVILEGED : 0) |
+	       (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
+	       (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 }
 
 /* All threads run: from here on no new ones, no new files, no new listeners. */
-static int confine(const struct setup *s)
+static int confine(const struct daemon *d)
 {
 	const char *sanitizer = syscall_filter_hindrance();
 	char err[256];
 
-	if (sanitizer && s->config.seccomp != FILTER_OFF) {
+	if (sanitizer && d->config.seccomp != FILTER_OFF) {
 		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
 		return 0;
 	}
-	if (syscall_filter_enter(s->config.seccomp, parts_in_use(s), err, sizeof(err)))
+	if (syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d), err,
+				 sizeof(err)))
 		return log_failure(EXIT_CODE_UNSUPPORTED, "%s", err);
 	return 0;
 }
@@ -187,40 +446,34 @@ static void watch_threads(struct daemon *d)
 	if (r < 0)
 		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
 	if (r > 0)
-		d->watched = calloc(d->threads.n + 1, sizeof(*d->watched));
-	if (d->watched)
+		d->turns_seen = calloc(d->threads.n + 1, sizeof(*d->turns_seen));
+	if (d->turns_seen)
 		d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 }
 
-/* Has thread I taken the turn that it was asked for?  If so, or if it was not asked yet, ask again. */
+/* Has thread I taken a turn since it was asked for one?  If so, ask again. */
 static bool is_alive(struct daemon *d, unsigned int i)
 {
 	bool worker = i < d->threads.n;
-	struct loop *loop = worker ? &d->threads.workers[i].loop : control_loop(d->setup.control);
+	struct loop *loop = worker ? &d->threads.workers[i].loop : control_loop(d->control);
 	uint64_t turns = atomic_load(&loop->turns);
-	struct watched *t = &d->watched[i];
 	char name[32] = "the control thread";
 
 	if (worker)
 		snprintf(name, sizeof(name), "worker %u", i);
-	if (t->asked && turns == t->seen) {
-		if (!t->late)
-			log_error("%s has hung for %.1f s: systemd is no longer told that culvert "
-				  "is alive, and may restart it", name,
-				  (double)d->watchdog_ms / 1000);
-		t->late = true;
+	if (turns && turns == d->turns_seen[i]) {
+		log_error("%s has hung for %.1f s: systemd is no longer told that culvert is "
+			  "alive, and may restart it", name, (double)d->watchdog_ms / 1000);
 		return false;
 	}
-	if (t->late)
-		log_warning("%s goes on", name);
-	*t = (struct watched){ .seen = turns, .asked = true };
+	d->turns_seen[i] = turns;
 	loop_wake(loop);
 	return true;
 }
 
 static void watchdog_look(struct daemon *d)
 {
-	unsigned int n = d->threads.n + (d->setup.control != NULL);
+	unsigned int n = d->threads.n + (d->control != NULL);
 	bool alive = true;
 
 	if (!d->watchdog_ms || d->loop.now_ms < d->watchdog_due_ms)
@@ -234,7 +487,7 @@ static void watchdog_look(struct daemon *d)
 
 static void announce_ready(const struct daemon *d)
 {
-	const struct config *c = &d->setup.config;
+	const struct config *c = &d->config;
 	int r;
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
@@ -245,11 +498,11 @@ static void announce_ready(const struct daemon *d)
 		forward_warn(fc);
 	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->defaults.engine),
-		 c->workers, d->setup.account.name,
-		 d->setup.shared.kernel ? "" : ", without the kernel path");
+		 c->workers, d->account.name,
+		 d->shared.kernel ? "" : ", without the kernel path");
 	r = sd_notifyf(0, "READY=1\nSTATUS=%zu forward%s%s", c->n_forwards,
 		       c->n_forwards == 1 ? "" : "s",
-		       d->setup.shared.kernel ? "" : ", without the kernel path");
+		       d->shared.kernel ? "" : ", without the kernel path");
 	if (r < 0)
 		log_warning("systemd cannot be told that culvert is ready, and may stop it: %s (is "
 			    "NOTIFY_SOCKET right?)", strerror(-r));
@@ -257,18 +510,16 @@ static void announce_ready(const struct daemon *d)
 
 static int start_reload(struct daemon *d)
 {
-	struct setup *s = &d->setup;
-
 	d->reload = (struct reload){
-		.argc = s->argc,
-		.argv = s->argv,
-		.start = &s->config,
-		.privileged = s->privileged,
-		.shared = &s->shared,
-		.forwards = &s->forwards,
-		.listening = &s->listening,
+		.argc = d->argc,
+		.argv = d->argv,
+		.start = &d->config,
+		.privileged = d->privileged,
+		.shared = &d->shared,
+		.forwards = &d->forwards,
+		.listening = &d->listening,
 		.workers = d->threads.workers,
-		.n_workers = s->config.workers,
+		.n_workers = d->config.workers,
 		.keeper = d->keeper,
 	};
 	return reload_start(&d->reload);
@@ -280,8 +531,8 @@ static int begin(struct daemon *d)
 
 	d->operate = (struct operate){
 		.reload = &d->reload,
-		.kernel_reason = d->setup.kernel_reason,
-		.probe = &d->setup.probe,
+		.kernel_reason = d->shared.kernel ? "" : d->probe.sockmap.why,
+		.probe = &d->probe,
 	};
 	r = fill_stocks(d);
 	if (r)
@@ -293,17 +544,17 @@ static int begin(struct daemon *d)
 	r = start_threads(d);
 	if (r)
 		return r;
-	r = d->setup.shared.session_log ? session_log_start(d->setup.shared.session_log) : 0;
+	r = d->shared.session_log ? session_log_start(d->shared.session_log) : 0;
 	if (r)
 		return no_thread("the thread of the session log", r);
 	r = start_reload(d);
 	if (r)
 		return no_thread("the thread that reloads", r);
-	r = d->setup.control ? control_start(d->setup.control, operate, &d->operate) : 0;
+	r = d->control ? control_start(d->control, operate, &d->operate) : 0;
 	if (r)
 		return no_thread("the control thread", r);
 	watch_threads(d);
-	r = confine(&d->setup);
+	r = confine(d);
 	if (!r)
 		announce_ready(d);
 	return r;
@@ -316,7 +567,7 @@ static int begin(struct daemon *d)
 /* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
 #define ONE_SIGNAL_MS 100
 
-static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGCHLD, SIGHUP, SIGUSR1 };
+static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
 /* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
 static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
 
@@ -356,33 +607,27 @@ static void on_look(struct timer *t)
 	timer_set(&d->loop, t, due);
 }
 
-static void hurry(struct daemon *d, int sig)
-{
-	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
-		 admission_sessions(d->setup.shared.admission));
-	sd_notify(0, "STATUS=Resets the sessions that still run");
-	threads_hurry(&d->threads);
-}
-
 static void take_end_signal(struct daemon *d, int sig)
 {
 	if (!d->ending) {
 		d->sig = sig;
 		d->loop.stop = true;
-	} else if (d->loop.now_ms >= d->one_until_ms) {
-		hurry(d, sig);
+		return;
 	}
+	if (d->loop.now_ms < d->one_until_ms)
+		return;
+	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
+		 admission_sessions(d->shared.admission));
+	sd_notify(0, "STATUS=Resets the sessions that still run");
+	threads_hurry(&d->threads);
 }
 
 static void serve(struct daemon *d, int sig)
 {
 	switch (sig) {
 	case SIGUSR1:
-		if (d->setup.shared.session_log)
-			session_log_reopen(d->setup.shared.session_log);
-		break;
-	case SIGCHLD:
-		privileged_reap(d->setup.privileged);
+		if (d->shared.session_log)
+			session_log_reopen(d->shared.session_log);
 		break;
 	case SIGHUP:
 		if (!d->ending)
@@ -407,8 +652,8 @@ static void after_batch(void *arg)
 {
 	struct daemon *d = arg;
 
-	if (d->setup.shared.names)
-		names_after_batch(d->setup.shared.names);
+	if (d->shared.names)
+		names_after_batch(d->shared.names);
 	if (d->keeper)
 		stock_keeper_after_batch(d->keeper);
 }
@@ -453,10 +698,8 @@ static void run_loop(struct daemon *d)
 /* Workers end with their last sessions, which whoever asks may see until then. */
 static void end(struct daemon *d)
 {
-	struct setup *s = &d->setup;
-
 	reload_stop(&d->reload);
-	free(d->watched);
+	free(d->turns_seen);
 	d->watchdog_ms = 0;
 	threads_stop(&d->threads);
 	if (!threads_ended(&d->threads)) {
@@ -465,37 +708,33 @@ static void end(struct daemon *d)
 		run_loop(d);
 	}
 	threads_join(&d->threads);
-	control_close(s->control);
+	control_close(d->control);
 	reload_close(&d->reload);
-	session_log_close(s->shared.session_log);
+	session_log_close(d->shared.session_log);
 	threads_close(&d->threads);
 	operate_close(&d->operate);
-	names_close(s->shared.names);
-	forwards_close(&s->forwards);
+	names_close(d->shared.names);
+	forwards_close(&d->forwards);
 	stock_keeper_close(d->keeper);
 }
 
 static int run(struct daemon *d)
 {
-	struct setup *s = &d->setup;
 	int r;
 
-	forwards_init(&s->forwards);
-	s->shared.grace_ms = s->config.grace_ms;
-	s->loop = &d->loop;
-	s->name_news = tell_workers;
-	s->name_news_arg = d;
-	r = open_loop(d) ?: setup_open(s) ?: begin(d);
+	forwards_init(&d->forwards);
+	d->shared.grace_ms = d->config.grace_ms;
+	r = open_loop(d) ?: set_up(d) ?: begin(d);
 	if (!r) {
 		run_loop(d);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(d->sig), admission_sessions(s->shared.admission),
-			 atomic_load(&s->shared.grace_ms) / 1000.0);
+			 strsignal(d->sig), admission_sessions(d->shared.admission),
+			 atomic_load(&d->shared.grace_ms) / 1000.0);
 		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
-			   atomic_load(&s->shared.grace_ms) / 1000.0);
+			   atomic_load(&d->shared.grace_ms) / 1000.0);
 	}
 	end(d);
-	setup_close(s);
+	tear_down(d);
 	close_loop(d);
 	return r;
 }
@@ -524,12 +763,12 @@ static int find_listeners(struct config *c)
 
 int daemon_run(int argc, char **argv)
 {
-	struct daemon d = { .setup = { .argc = argc, .argv = argv, .pid_file = -1 } };
-	struct config *c = &d.setup.config;
+	struct daemon d = { .argc = argc, .argv = argv, .pid_file = -1 };
+	struct config *c = &d.config;
 	int r;
 
-	d.setup.shared.config = c;
-	if (setup_reserve_streams())
+	d.shared.config = c;
+	if (reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
 	addr_has_ipv6();          /* the same for sockets */

@@ -31,7 +31,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/advice.h"
@@ -187,18 +186,10 @@ static const struct syscall_need needed[] = {
 	{ .call = SYSCALLS_END },
 };
 
-static bool needs_admin(const struct config *c)
-{
-	for (size_t i = 0; i < c->n_forwards; i++)
-		if (forward_needs_privileges(&c->forwards[i]))
-			return true;
-	return false;
-}
-
 /*
  * Take from this process all that it does not need: descriptors but FD, which becomes PRIVILEGED_FD,
  * and stderr; signals; capabilities; system calls.  A configuration that is read again may bring
- * marks, transparent forwards, and low ports.
+ * marks, transparent forwards, and low ports.  Without one there is a forward with the former.
  */
 static int confine(int fd, const struct config *c, char *err, size_t errlen)
 {
@@ -221,9 +212,9 @@ static int confine(int fd, const struct config *c, char *err, size_t errlen)
 	/* what the C library opens for it must be open */
 	/* cppcheck-suppress getservbynameCalled ; there is one thread */
 	(void)getservbyname("http", "tcp");
-	r = sandbox_keep(keep, c->file ? 2 : needs_admin(c), err, errlen);
+	r = sandbox_enter(NULL, keep, c->file ? 2 : 1, err, errlen);
 	if (!r && !syscall_filter_hindrance())
-		r = syscall_filter_enter_list(c->seccomp, needed, err, errlen);
+		r = syscall_filter_enter(c->seccomp, needed, 0, err, errlen);
 	return r;
 }
 
@@ -404,7 +395,6 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
 	SYSCALL_IF(PART_PRIVILEGED, recvfrom),
 	SYSCALL_IF(PART_PRIVILEGED, shutdown),
-	SYSCALL_IF(PART_PRIVILEGED, wait4, SYSCALL_ARG(2, WNOHANG)),
 	SYSCALL_IF(PART_PRIVILEGED, close));
 
 /* With the lock. */
@@ -563,25 +553,6 @@ bool privileged_runs(const struct privileged *p)
 	char c;
 
 	return p && !p->ended && recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
-}
-
-void privileged_reap(struct privileged *p)
-{
-	char why[128];
-	int status;
-
-	if (!p || p->reaped || waitpid(p->pid, &status, WNOHANG) != p->pid)
-		return;
-	p->reaped = true;
-	if (WIFSIGNALED(status))
-		snprintf(why, sizeof(why), "the privileged process was ended by signal %d",
-			 WTERMSIG(status));
-	else
-		snprintf(why, sizeof(why), "the privileged process has ended with exit code %d",
-			 WEXITSTATUS(status));
-	pthread_mutex_lock(&p->lock);
-	give_up(p, why);
-	pthread_mutex_unlock(&p->lock);
 }
 
 int privileged_open_config(struct privileged *p, bool took, char *err, size_t errlen)

@@ -40,7 +40,6 @@ struct privileged {
 	int fd;
 	pid_t pid;
 	pthread_mutex_t lock; /* one request at a time */
-	bool reaped;
 	_Atomic bool ended;   /* changed with the lock */
 };
 
@@ -56,8 +55,6 @@ int privileged_start(const struct config *c, int argc, char **argv, struct privi
 void privileged_stop(struct privileged *p);
 /* Is there one, and has it not ended?  Waits for no request that is under way. */
 bool privileged_runs(const struct privileged *p);
-/* On SIGCHLD: if it has ended, say so. */
-void privileged_reap(struct privileged *p);
 
 /*
  * Open the configuration file again: a descriptor or -errno.  The privileged process has found no

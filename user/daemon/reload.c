@@ -366,56 +366,35 @@ static void change_addresses(struct plan *p)
 	*at = p->opened;
 }
 
-/* Sessions of F, and of those that it has replaced, may go on until DUE_MS; WHAT says so. */
-static void set_due(struct forward *f, uint64_t due_ms, const char *what)
+/* The active F goes.  REPLACED: another has its totals, and so its name. */
+static void retire(struct plan *p, struct forward *f, bool replaced)
 {
-	f->totals->due = (struct forward_due){ due_ms, what };
-}
+	uint64_t timeout = f->conf->drain_timeout_ms, due = clock_ms() + timeout;
 
-static bool stays(const struct plan *p, const struct forward *f)
-{
-	for (size_t i = 0; i < p->n; i++)
-		if (p->forwards[i] == f)
-			return true;
-	return false;
-}
-
-/* True: another has its totals, and so its name. */
-static bool is_replaced(const struct plan *p, const struct forward *f)
-{
-	for (size_t i = 0; i < p->n; i++)
-		if (p->forwards[i]->totals == f->totals)
-			return true;
-	return false;
-}
-
-/* An earlier deadline that an operator has set stays. */
-static void retire(struct plan *p, struct forward *f, uint64_t now_ms)
-{
-	unsigned int timeout = f->conf->drain_timeout_ms;
-
-	if (is_replaced(p, f)) {
-		f->state = FORWARD_REPLACED;
-		return;
-	}
-	f->state = FORWARD_REMOVED;
-	p->result.removed++;
-	if (timeout && now_ms + timeout < f->totals->due.ms)
-		set_due(f, now_ms + timeout, "drain-timeout");
+	f->state = replaced ? FORWARD_REPLACED : FORWARD_REMOVED;
+	p->result.removed += !replaced;
+	/* an earlier deadline that an operator has set stays */
+	if (!replaced && timeout && due < f->totals->due_ms)
+		f->totals->due_ms = due;
 }
 
 static void change_forwards(struct plan *p)
 {
 	struct forward *gone = NULL, **at = &gone, *next;
 	struct forwards *all = p->r->forwards;
-	uint64_t now_ms = clock_ms();
 
 	for (struct forward *f = all->first; f; f = next) {
+		bool stays = false, replaced = false;
+
 		next = f->next;
-		if (stays(p, f))
+		for (size_t i = 0; i < p->n; i++) {
+			stays = stays || p->forwards[i] == f;
+			replaced = replaced || p->forwards[i]->totals == f->totals;
+		}
+		if (stays)
 			continue;
 		if (f->state == FORWARD_ACTIVE)
-			retire(p, f, now_ms);
+			retire(p, f, replaced);
 		*at = f;
 		at = &f->next;
 	}
@@ -424,7 +403,7 @@ static void change_forwards(struct plan *p)
 	for (size_t i = 0; i < p->n; i++) {
 		struct forward *f = p->forwards[i];
 
-		set_due(f, UINT64_MAX, "");
+		f->totals->due_ms = UINT64_MAX;
 		f->draining = false;
 		*at = f;
 		at = &f->next;
@@ -469,18 +448,6 @@ static void tell_systemd(const char *state, const char *status)
 		   (unsigned long long)clock_ns() / 1000, status);
 }
 
-/* What `systemctl status` shows. */
-static void say_status(const struct reload_result *res, const char *err, char *buf, size_t size)
-{
-	unsigned int n = res->added + res->changed + res->kept;
-
-	if (err[0])
-		snprintf(buf, size, "Works as before: the last reload failed: %s", err);
-	else
-		snprintf(buf, size, "%u forward%s; the last reload: %u added, %u changed, %u "
-			 "removed", n, n == 1 ? "" : "s", res->added, res->changed, res->removed);
-}
-
 /* The lock is held. */
 static void record(struct reload *r, uint64_t number, const struct reload_result *res,
 		   const char *err)
@@ -493,23 +460,25 @@ static void record(struct reload *r, uint64_t number, const struct reload_result
 
 static void reload_now(struct reload *r, uint64_t number)
 {
-	char err[sizeof(r->error)] = "", status[sizeof(err) + 80];
+	char err[sizeof(r->error)] = "", said[sizeof(err) + 80];
 	struct plan p = { .r = r, .err = err, .errlen = sizeof(err) };
+	int e;
 
 	tell_systemd("RELOADING=1", "Reads the configuration again");
-	if (apply(&p)) {
+	e = apply(&p);
+	if (e) {
 		p.result = (struct reload_result){ 0 };
-		log_error("reload: nothing has changed: %s", err);
+		snprintf(said, sizeof(said), "reload: nothing has changed: %s", err);
 	} else {
-		log_info("reload: %u forward%s added, %u changed, %u removed, %u as before",
-			 p.result.added, p.result.added == 1 ? "" : "s", p.result.changed,
-			 p.result.removed, p.result.kept);
+		snprintf(said, sizeof(said), "reload: %u forward%s added, %u changed, %u removed, "
+			 "%u as before", p.result.added, p.result.added == 1 ? "" : "s",
+			 p.result.changed, p.result.removed, p.result.kept);
 	}
+	log_write(e ? LOG_ERR : LOG_INFO, "%s", said);
 	free(p.forwards);
 	config_version_drop(p.next);
-	say_status(&p.result, err, status, sizeof(status));
 	/* systemd is told before those who wait for this reload */
-	tell_systemd("READY=1", status);
+	tell_systemd("READY=1", said);
 	pthread_mutex_lock(&r->lock);
 	record(r, number, &p.result, err);
 	pthread_mutex_unlock(&r->lock);
@@ -560,7 +529,7 @@ static void drain(void *arg)
 	change_addresses(p);
 	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
-	set_due(f, d->undo ? UINT64_MAX : d->due_ms, "deadline");
+	f->totals->due_ms = d->undo ? UINT64_MAX : d->due_ms;
 }
 
 int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
@@ -606,8 +575,8 @@ static void end_forward(const struct reload *r, const struct forward *f)
 {
 	unsigned int n = atomic_load(&f->sessions);
 
-	log_info("forward %s: its %s is over: %u session%s reset", forward_name(f->conf),
-		 f->totals->due.what, n, n == 1 ? " is" : "s are");
+	log_info("forward %s: its time to drain is over: %u session%s reset", forward_name(f->conf),
+		 n, n == 1 ? " is" : "s are");
 	for (unsigned int w = 0; w < r->n_workers; w++) {
 		struct ending e = { .worker = &r->workers[w], .forward = f };
 
@@ -624,16 +593,15 @@ static uint64_t look(const struct reload *r)
 {
 	uint64_t now_ms = clock_ms(), due = UINT64_MAX;
 
-	for (struct forward *f = r->forwards->first; f; f = f->next)
-		if (f->totals->due.ms <= now_ms && atomic_load(&f->sessions))
-			end_forward(r, f);
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
-		if (!atomic_load(&f->sessions))
-			continue;
-		if (f->totals->due.ms <= now_ms) /* ask a worker that did not answer again */
-			f->totals->due.ms = now_ms + WORKER_PATIENCE_MS;
-		if (f->totals->due.ms < due)
-			due = f->totals->due.ms;
+		uint64_t ms = f->totals->due_ms;
+
+		if (ms <= now_ms && atomic_load(&f->sessions))
+			end_forward(r, f);
+		if (ms <= now_ms) /* ask a worker that did not answer again */
+			ms = now_ms + WORKER_PATIENCE_MS;
+		if (atomic_load(&f->sessions) && ms < due)
+			due = ms;
 	}
 	forwards_reap(r->forwards);
 	/* what is left waits for its last session, and its stock of descriptors with it */

@@ -11,10 +11,8 @@
  * In both modes:
  *   - what neither culvert nor a library makes by itself (`never`), and a call in the ABI of
  *     another architecture, ends the process: somebody else is in control;
- *   - openat(2) fails with EACCES, by a filter of its own that does not log: glibc's malloc looks
- *     at /proc/sys/vm/overcommit_memory when it first gives back memory of a thread, and can do
- *     without.  Where there is a session log, openat(2) is left as far as it takes to open that
- *     anew: a directory by O_PATH, and a file to append to.
+ *   - openat(2) to read fails with EACCES: glibc's malloc looks at /proc/sys/vm/overcommit_memory
+ *     when it first gives back memory of a thread, and can do without.
  *
  * The calls of the payload path have no conditions on their arguments: then the kernel decides with
  * one look at a bitmap (seccomp_cache_check_allow()) and does not run the filter.
@@ -113,11 +111,12 @@ static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, uns
 	return r;
 }
 
+/* Of the daemon; glibc's malloc looks at a file of /proc, and is told in silence that it may not. */
 static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
 {
+	const struct scmp_arg_cmp reads = SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDONLY);
 	const struct syscall_need *const *table;
-	/* the other filter refuses it: the sterner one counts */
-	int r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(openat), 0);
+	int r = seccomp_rule_add_array(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1, &reads);
 
 	/* cppcheck-suppress comparePointers ; of one section */
 	for (table = __start_syscall_needs; table < __stop_syscall_needs; table++)
@@ -137,86 +136,40 @@ static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
 	return r;
 }
 
-static int load(scmp_filter_ctx ctx, bool audit)
+static int load(scmp_filter_ctx ctx)
 {
 	int r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
 
 	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, audit);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, true);
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 	/* a binary tree: the filter is about 100 rules long */
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	return r ?: seccomp_load(ctx);
 }
 
-/*
- * What log_file.c does not do.  Without O_PATH: anything but O_WRONLY, O_APPEND and O_NOFOLLOW, and
- * O_TRUNC, and O_TMPFILE, whose bit of its own comes with that of O_DIRECTORY.
- */
-static const struct scmp_arg_cmp not_for_a_log[] = {
-	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDONLY),
-	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDWR),
-	SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_ACCMODE),
-	SYSCALL_ARG_BITS(2, O_PATH | O_APPEND, 0),
-	SYSCALL_ARG_BITS(2, O_PATH | O_NOFOLLOW, 0),
-	SYSCALL_ARG_BITS(2, O_PATH | O_TRUNC, O_TRUNC),
-	SYSCALL_ARG_BITS(2, O_PATH | O_DIRECTORY, O_DIRECTORY),
-};
-
-/* To be loaded first: the other filter does not allow to load one. */
-static int refuse_openat(unsigned int parts)
-{
-	size_t n = parts & PART_SESSION_LOG ? sizeof(not_for_a_log) / sizeof(not_for_a_log[0]) : 0;
-	scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
-	int r = -ENOMEM;
-
-	if (ctx)
-		r = n ? 0 : seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 0);
-	for (size_t i = 0; !r && i < n; i++)
-		r = seccomp_rule_add_array(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1,
-					   &not_for_a_log[i]);
-	r = r ?: load(ctx, false);
-	seccomp_release(ctx);
-	return r;
-}
-
-/* LIST NULL: the modules' tables. */
-static int allow_listed(enum filter_mode mode, unsigned int parts, const struct syscall_need *list)
+int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
+			 char *err, size_t errlen)
 {
 	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
-	scmp_filter_ctx ctx = seccomp_init(refuse);
+	scmp_filter_ctx ctx;
 	int r = -ENOMEM;
 
+	if (mode == FILTER_OFF)
+		return 0;
+	ctx = seccomp_init(refuse);
 	if (ctx && list)
 		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, 0);
 	else if (ctx)
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);
-	r = r ?: load(ctx, true);
+	r = r ?: load(ctx);
 	seccomp_release(ctx);
-	return r;
-}
-
-static int say(int error, char *err, size_t errlen)
-{
-	if (error)
+	if (r)
 		snprintf(err, errlen,
 			 "cannot load the seccomp filter: %s (--seccomp off runs without)",
-			 strerror(-error));
-	return error;
-}
-
-int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, size_t errlen)
-{
-	if (mode == FILTER_OFF)
-		return 0;
-	return say(refuse_openat(parts) ?: allow_listed(mode, parts, NULL), err, errlen);
-}
-
-int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list, char *err,
-			      size_t errlen)
-{
-	return say(mode == FILTER_OFF ? 0 : allow_listed(mode, 0, list), err, errlen);
+			 strerror(-r));
+	return r;
 }

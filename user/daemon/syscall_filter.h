@@ -11,17 +11,12 @@
 /* The daemon's seccomp filter. */
 
 /*
- * Confine all threads of this process, for good.  no_new_privs must be set.  PARTS: those in use.
- * -errno; ERR says what failed.
+ * Confine all threads of this process, for good.  no_new_privs must be set.  LIST NULL: the daemon,
+ * and PARTS are those in use.  Another process needs LIST, which ends with SYSCALLS_END, and what
+ * the C library does on its own account.  -errno; ERR says what failed.
  */
-int syscall_filter_enter(enum filter_mode mode, unsigned int parts, char *err, size_t errlen);
-
-/*
- * The same for a process that is not the daemon: what it needs is LIST, which ends with
- * SYSCALLS_END, and what the C library does on its own account.
- */
-int syscall_filter_enter_list(enum filter_mode mode, const struct syscall_need *list, char *err,
-			      size_t errlen);
+int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
+			 char *err, size_t errlen);
 
 /* What this program was built with that no filter fits, as in -fsanitize=NAME; or NULL. */
 const char *syscall_filter_hindrance(void);

@@ -94,7 +94,7 @@ static _Noreturn void try_each(struct kernel *kernel, struct results *results)
 
 	alarm(TOTAL_S);
 	enter_namespace();
-	if (sandbox_enter(&nobody, results->why, sizeof(results->why)))
+	if (sandbox_enter(&nobody, NULL, 0, results->why, sizeof(results->why)))
 		_exit(1);
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];

@@ -85,7 +85,7 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 		return NULL;
 	memset(t, 0, size);
 	t->n_workers = n_workers;
-	t->due.ms = UINT64_MAX;
+	t->due_ms = UINT64_MAX;
 	clients_init(&t->clients);
 	return t;
 }

@@ -30,18 +30,13 @@ enum forward_state {
 	FORWARD_REMOVED,
 };
 
-/* When sessions of a forward that is removed, or draining, are reset. */
-struct forward_due {
-	uint64_t ms;      /* of CLOCK_MONOTONIC; UINT64_MAX: never */
-	const char *what; /* the setting that says so, for the log; a literal */
-};
-
 /* What is counted under one name, and what holds for all sessions of that name. */
 struct forward_totals {
 	_Atomic unsigned int live; /* sessions */
 	unsigned int refs;         /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	struct forward_due due;    /* written by the thread that reloads */
+	uint64_t due_ms;           /* of CLOCK_MONOTONIC: sessions of a forward that is removed, or
+				    * draining, are reset then; for the thread that reloads only */
 	struct clients clients;
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
