@@ -419,7 +419,7 @@ static void listens(void **state)
 
 	prepare();
 	name_server_set("here.test", NULL);
-	rig_refuses(*state, HERE, "forward here: listen \"here.test:9001\": host name lookup "
+	rig_refuses(*state, HERE, "listen: \"here.test:9001\": host name lookup "
 				  "failed: ");
 	name_server_set("here.test", "127.0.0.1");
 	d = rig_start(*state, HERE);

@@ -132,7 +132,7 @@ static bool same_name(const struct endpoint *a, const struct endpoint *b)
 	return a->named && b->named && a->named_port && !strcasecmp(a->text, b->text);
 }
 
-bool config_feeds_itself(const struct forward_conf *fc)
+static bool config_feeds_itself(const struct forward_conf *fc)
 {
 	if (same_name(&fc->listen, &fc->upstream))
 		return true;

@@ -196,9 +196,6 @@ const struct config_line *config_lines_find(const struct config_lines *l, const 
  */
 int config_check_addresses(const struct config *c, char *err, size_t errlen);
 
-/* True if the upstream of FC is its own listener. */
-bool config_feeds_itself(const struct forward_conf *fc);
-
 /* Say in ERR, with file and line, what is wrong (WHY) with an address of FC. */
 void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
 			const char *why, char *err, size_t errlen);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since no daemon would start;
- * one of an upstream is worth a warning.  Both are looked up as a daemon does it at the start.
+ * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since
+ * no daemon would start; one of an upstream is worth a warning.  Both are looked up as a daemon does
+ * it at the start.
  */
 #include "daemon/check.h"
 
@@ -43,37 +44,15 @@ static int check_machine(const struct config *c)
 
 #define PATIENCE_S 10
 
-static int check_listener(const struct config *c, struct forward_conf *fc)
-{
-	char err[1024], why[LOOKUP_WHY_LEN];
-	struct endpoint found;
-	int r;
-
-	if (fc->listen.n_addrs)
-		return 0;
-	r = endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
-	if (r) {
-		config_say_address(c, fc, true, why, err, sizeof(err));
-		return log_complain(r, "%s", err);
-	}
-	fc->listen.addrs = found.addrs;
-	fc->listen.n_addrs = found.n_addrs;
-	return 0;
-}
-
-static void judge_upstream(const struct config *c, struct forward_conf *fc, struct upstream *u)
+static void warn_of_upstream(const struct config *c, const struct forward_conf *fc,
+			     const struct upstream *u)
 {
 	char err[1024], why[LOOKUP_WHY_LEN + 64];
 
-	if (!u->list->n)
-		snprintf(why, sizeof(why), "%s (culvert starts all the same, and looks again)",
-			 u->record.lookups ? u->record.why : "no name server has answered in time");
-	else if (!endpoint_copy_addrs(&fc->upstream, u->list->addrs, u->list->n) &&
-		 config_feeds_itself(fc))
-		snprintf(why, sizeof(why), "one of its addresses is the listener itself, and will "
-			 "be left out");
-	else
+	if (u->list->n)
 		return;
+	snprintf(why, sizeof(why), "%s (culvert starts all the same, and looks again)",
+		 u->record.lookups ? u->record.why : "no name server has answered in time");
 	config_say_address(c, fc, false, why, err, sizeof(err));
 	log_complain(0, "warning: %s", err);
 }
@@ -107,29 +86,30 @@ static void on_deadline(struct timer *t)
 
 static void look_up_upstreams(struct lookups *l, struct config *c)
 {
-	const struct endpoint nowhere = { .n_addrs = 0 };
-
 	l->n = c->n_forwards;
 	l->upstreams = allocated(calloc(l->n, sizeof(*l->upstreams)));
-	for (size_t i = 0; i < l->n; i++)
-		if (c->forwards[i].upstream.named &&
-		    (upstream_open(&l->upstreams[i], &c->forwards[i].upstream, &nowhere, UINT32_MAX,
-				   clock_ms()) ||
-		     names_add(l->names, &l->upstreams[i])))
+	for (size_t i = 0; i < l->n; i++) {
+		struct forward_conf *fc = &c->forwards[i];
+		struct upstream *u = &l->upstreams[i];
+
+		if (fc->upstream.named &&
+		    (upstream_open(u, &fc->upstream, &fc->listen, UINT32_MAX, clock_ms()) ||
+		     names_add(l->names, u)))
 			allocated(NULL);
+	}
 	l->deadline.fire = on_deadline;
 	timer_set(&l->loop, &l->deadline, clock_ms() + PATIENCE_S * 1000);
 	loop_run(&l->loop);
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		if (l->upstreams[i].list)
-			judge_upstream(c, &c->forwards[i], &l->upstreams[i]);
+			warn_of_upstream(c, &c->forwards[i], &l->upstreams[i]);
 		upstream_close(&l->upstreams[i]);
 	}
 	free(l->upstreams);
 }
 
 /* As an account without privileges, since strangers answer. */
-static int check_upstreams(struct config *c)
+static void check_upstreams(struct config *c)
 {
 	struct lookups l = { .n = 0 };
 	struct account account;
@@ -146,22 +126,19 @@ static int check_upstreams(struct config *c)
 		look_up_upstreams(&l, c);
 	names_close(l.names);
 	loop_close(&l.loop);
-	return 0;
 }
 
 static int check_names(struct config *c)
 {
-	bool named = false;
 	char err[1024];
-	int r = 0;
+	int r = names_find_listeners(c, false, err, sizeof(err));
 
-	for (size_t i = 0; !r && i < c->n_forwards; i++) {
-		r = check_listener(c, &c->forwards[i]);
-		named = named || c->forwards[i].upstream.named;
-	}
-	if (!r && config_check_addresses(c, err, sizeof(err)))
-		r = log_complain(-EINVAL, "%s", err);
-	return r || !named ? r : check_upstreams(c);
+	for (size_t i = 0; !r && i < c->n_forwards; i++)
+		if (c->forwards[i].upstream.named) {
+			check_upstreams(c);
+			break;
+		}
+	return r ? log_complain(r, "%s", err) : 0;
 }
 
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */

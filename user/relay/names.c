@@ -643,7 +643,8 @@ void names_close(struct names *n)
 
 /* --- names to listen at --- */
 
-static int look_up_listener(struct forward_conf *fc, bool confined, char *err, size_t errlen)
+static int look_up_listener(const struct config *c, struct forward_conf *fc, bool confined,
+			    char *err, size_t errlen)
 {
 	char why[LOOKUP_WHY_LEN] = "a name to listen at is looked up at the start only: restart "
 				   "culvert, or write the address";
@@ -651,8 +652,7 @@ static int look_up_listener(struct forward_conf *fc, bool confined, char *err, s
 	int r = confined ? -EINVAL : endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
 
 	if (r) {
-		snprintf(err, errlen, "forward %s: listen \"%s\": %s", forward_name(fc),
-			 fc->listen.text, why);
+		config_say_address(c, fc, true, why, err, errlen);
 		return r;
 	}
 	fc->listen.addrs = found.addrs;
@@ -666,6 +666,6 @@ int names_find_listeners(struct config *c, bool confined, char *err, size_t errl
 
 	for (size_t i = 0; !r && i < c->n_forwards; i++)
 		if (!c->forwards[i].listen.n_addrs)
-			r = look_up_listener(&c->forwards[i], confined, err, errlen);
+			r = look_up_listener(c, &c->forwards[i], confined, err, errlen);
 	return r ?: config_check_addresses(c, err, errlen);
 }
