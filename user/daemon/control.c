@@ -217,23 +217,18 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 
 /* --- who asks --- */
 
+/* One thread asks. */
 static bool has_group(int fd, gid_t gid)
 {
-	gid_t none, *groups;
-	socklen_t len = 0;
-	bool found = false;
+	static gid_t groups[1 << 16]; /* as many as Linux has for a process */
+	socklen_t len = sizeof(groups);
 
-	/* with no room the kernel says how much is needed */
-	if (!getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, &none, &len) || errno != ERANGE)
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len))
 		return false;
-	groups = malloc(len);
-	if (!groups)
-		return false;
-	if (!getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len))
-		for (size_t i = 0; !found && i < len / sizeof(*groups); i++)
-			found = groups[i] == gid;
-	free(groups);
-	return found;
+	for (size_t i = 0; i < len / sizeof(*groups); i++)
+		if (groups[i] == gid)
+			return true;
+	return false;
 }
 
 /*

@@ -533,14 +533,12 @@ static int begin(struct daemon *d)
 		.reload = &d->reload,
 		.kernel_reason = d->shared.kernel ? "" : d->probe.sockmap.why,
 		.probe = &d->probe,
+		.started_ms = clock_ms(),
+		.descriptors = opendir("/proc/self/fd"),
 	};
 	r = fill_stocks(d);
 	if (r)
 		return r;
-	r = operate_open(&d->operate);
-	if (r)
-		return log_failure(EXIT_CODE_FAILURE, "/proc/self/fd: %s (is /proc mounted?)",
-				   strerror(-r));
 	r = start_threads(d);
 	if (r)
 		return r;
@@ -712,7 +710,8 @@ static void end(struct daemon *d)
 	reload_close(&d->reload);
 	session_log_close(d->shared.session_log);
 	threads_close(&d->threads);
-	operate_close(&d->operate);
+	if (d->operate.descriptors)
+		closedir(d->operate.descriptors);
 	names_close(d->shared.names);
 	forwards_close(&d->forwards);
 	stock_keeper_close(d->keeper);

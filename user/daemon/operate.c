@@ -376,32 +376,24 @@ static void add_feature(struct json_object *list, const char *name, bool availab
 	json_append(list, o);
 }
 
-static void add_probed(struct json_object *list, const struct operate *op)
-{
-	const struct probe_start *p = op->probe;
-	const struct config *c = op->reload->shared->config;
-	bool tried = c->probe && (config_forward_with(c, ENGINE_AUTO) ||
-				  config_forward_with(c, ENGINE_SOCKMAP) ||
-				  config_forward_with(c, ENGINE_SPLICE));
-
-	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !op->reload->shared->config->probe,
-		    p->splice.why);
-	add_feature(list, "tried at the start", tried, p->summary);
-}
-
-static struct json_object *kernel_json(const struct operate *op)
+static struct json_object *kernel_json(const struct asked *a)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	struct kernel *k = op->reload->shared->kernel;
+	const struct probe_start *p = a->o->probe;
+	struct kernel *k = a->shared->kernel;
 
 	json_add_bool(o, "available", k != NULL);
-	json_add_text(o, "reason", op->kernel_reason);
-	add_probed(list, op);
+	json_add_text(o, "reason", a->o->kernel_reason);
+	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !a->shared->config->probe,
+		    p->splice.why);
+	add_feature(list, "tried at the start", p->sockmap.verdict != PROBE_UNASKED ||
+		    p->splice.verdict != PROBE_UNASKED, p->summary);
 	json_add(o, "features", list);
 	json_add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
 	return o;
 }
 
+/* Count the entries of D but for ".", ".." and the directory itself.  0 where there is no /proc. */
 static unsigned int open_descriptors(DIR *d)
 {
 	unsigned int n = 0;
@@ -411,21 +403,7 @@ static unsigned int open_descriptors(DIR *d)
 	rewinddir(d);
 	while (readdir(d))
 		n++;
-	return n > 3 ? n - 3 : 0; /* ".", ".." and the directory itself */
-}
-
-int operate_open(struct operate *o)
-{
-	o->started_ms = clock_ms();
-	o->descriptors = opendir("/proc/self/fd");
-	return o->descriptors ? 0 : -errno;
-}
-
-void operate_close(struct operate *o)
-{
-	if (o->descriptors)
-		closedir(o->descriptors);
-	o->descriptors = NULL;
+	return n > 3 ? n - 3 : 0;
 }
 
 static struct json_object *resources_json(const struct asked *a, const struct round *r)
@@ -468,7 +446,7 @@ static struct json_object *do_status(const struct asked *a)
 	json_add(o, "carriers", carriers_json(a->o, &r));
 	json_add(o, "handovers", counters_json(a->o, false));
 	json_add(o, "errors", counters_json(a->o, true));
-	json_add(o, "kernel", kernel_json(a->o));
+	json_add(o, "kernel", kernel_json(a));
 	if (a->shared->session_log)
 		json_add(o, "session_log", session_log_json(a->shared->session_log));
 	else
@@ -528,8 +506,7 @@ static const char *engine_hindrance(const struct asked *a, enum engine engine)
 	if (engine == ENGINE_SOCKMAP && !a->shared->kernel)
 		return a->o->kernel_reason;
 	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, a->shared->config->probe))
-		return splice->verdict == PROBE_UNASKED ? "it was not tried at the start, because "
-							  "no forward asked for it" : splice->why;
+		return splice->why;
 	return NULL;
 }
 

@@ -17,12 +17,8 @@ struct operate {
 	const struct probe_start *probe;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */
 	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be
-				    * opened */
+				    * opened; NULL: there is no /proc */
 };
-
-/* Sets started_ms and descriptors.  -errno. */
-int operate_open(struct operate *o);
-void operate_close(struct operate *o);
 
 /* The answer to REQ as JSON (docs/control.md).  ARG is a struct operate.  On the control thread. */
 struct json_object *operate(void *arg, const struct command_request *req);
