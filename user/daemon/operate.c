@@ -386,8 +386,9 @@ static struct json_object *kernel_json(const struct asked *a)
 	json_add_text(o, "reason", a->o->kernel_reason);
 	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !a->shared->config->probe,
 		    p->splice.why);
-	add_feature(list, "tried at the start", p->sockmap.verdict != PROBE_UNASKED ||
-		    p->splice.verdict != PROBE_UNASKED, p->summary);
+	add_feature(list, "tried at the start", a->shared->config->probe &&
+		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
+		    p->summary);
 	json_add(o, "features", list);
 	json_add_int(o, "events_lost", k ? kernel_events_lost(k) : 0);
 	return o;
