@@ -55,7 +55,7 @@ static void check_error(struct json_object *error)
 /* ASKED is what LINE has led to. */
 static void ask(const char *line, struct asked *asked)
 {
-	struct control_peer peer = { .may_ask = true, .may_change = asked->may_change };
+	struct control_peer peer = { .may_change = asked->may_change };
 	struct json_object *o, *error = NULL;
 	const char *text;
 

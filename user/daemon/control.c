@@ -6,8 +6,8 @@
  * and a half seconds.  While all places are taken, the others wait in the backlog of listen(2).
  * A spare descriptor is kept for the one who asks why there is none left.
  *
- * The kernel says who is at the other end.  Whoever may not ask is refused at accept(2) and gets no
- * place.  Whoever may only look is refused when the request turns out to be a change.
+ * The mode of the socket's file says who may connect, and so may look.  The kernel says who is at
+ * the other end: whoever may only look is refused when the request turns out to be a change.
  */
 #include "daemon/control.h"
 
@@ -37,7 +37,6 @@
 SYSCALLS_NEEDED(
 	SYSCALL(accept4),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
-	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERGROUPS)),
 	SYSCALL(recvfrom),
 	SYSCALL(sendto),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare */
@@ -74,7 +73,6 @@ struct control {
 	control_answer_fn *answer;
 	void *arg;
 	uid_t uid; /* who may change */
-	gid_t gid; /* who may ask */
 	struct client clients[CLIENTS_MAX];
 };
 
@@ -195,7 +193,6 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 
 	c->listener.fd = -1;
 	c->uid = uid;
-	c->gid = gid;
 	r = loop_open(&c->loop, stop_if_told, c) ?: loop_reserve_timers(&c->loop, CLIENTS_MAX + 1);
 	if (!r)
 		r = !*path ? -EINVAL : strlen(path) >= sizeof(c->path) ? -ENAMETOOLONG : 0;
@@ -213,41 +210,6 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 			 : "");
 	control_close(c);
 	return r;
-}
-
-/* --- who asks --- */
-
-/* One thread asks. */
-static bool has_group(int fd, gid_t gid)
-{
-	static gid_t groups[1 << 16]; /* as many as Linux has for a process */
-	socklen_t len = sizeof(groups);
-
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len))
-		return false;
-	for (size_t i = 0; i < len / sizeof(*groups); i++)
-		if (groups[i] == gid)
-			return true;
-	return false;
-}
-
-/*
- * Root, UID, and members of GID may ask, be it their primary or a supplementary group at the time
- * of their connect(2).  Root and UID may change.
- */
-static struct control_peer peer_of(int fd, uid_t uid, gid_t gid)
-{
-	struct control_peer peer = { .may_ask = false };
-	socklen_t len = sizeof(struct ucred);
-	struct ucred is;
-
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &is, &len) || len != sizeof(is))
-		return peer;
-	peer.uid = is.uid;
-	peer.pid = is.pid;
-	peer.may_change = is.uid == 0 || is.uid == uid;
-	peer.may_ask = peer.may_change || is.gid == gid || has_group(fd, gid);
-	return peer;
 }
 
 /* --- requests and answers --- */
@@ -379,10 +341,7 @@ static void on_deadline(struct timer *t)
 {
 	struct client *c = container_of(t, struct client, deadline);
 
-	if (c->answer)
-		log_limited(LOG_WARNING, "control: uid %u, pid %d has not taken its answer in time",
-			    c->peer.uid, (int)c->peer.pid);
-	else
+	if (!c->answer)
 		refuse(c->source.fd, ERROR_TIMEOUT, "the request was not complete in time");
 	drop(c);
 }
@@ -410,16 +369,17 @@ static void on_again(struct timer *t)
 static void take_client(struct control *c, int fd)
 {
 	struct client *place = free_place(c);
+	struct ucred peer = { .uid = (uid_t)-1 };
+	socklen_t len = sizeof(peer);
 
-	place->peer = peer_of(fd, c->uid, c->gid);
+	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len);
+	place->peer = (struct control_peer){ peer.uid == 0 || peer.uid == c->uid, peer.uid,
+					     peer.pid };
 	place->source.fd = fd;
 	place->source.handle = on_client;
 	place->deadline.fire = on_deadline;
 	timer_set(&c->loop, &place->deadline, clock_ms() + REQUEST_MS);
-	if (!place->peer.may_ask)
-		refuse(fd, ERROR_PERMISSION, "permission denied: only root, the daemon's own "
-		       "account and members of its group may ask");
-	if (!place->peer.may_ask || loop_watch(&c->loop, &place->source, EPOLLIN, true))
+	if (loop_watch(&c->loop, &place->source, EPOLLIN, true))
 		drop(place);
 	accept_more(c);
 }

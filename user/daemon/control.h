@@ -20,7 +20,6 @@ struct control;
 
 /* Who asks. */
 struct control_peer {
-	bool may_ask;
 	bool may_change;
 	uid_t uid;
 	pid_t pid;
@@ -37,9 +36,8 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 					const struct control_peer *peer, const char *line);
 
 /*
- * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Only
- * root, UID and members of GID get answers, and only root and UID may change anything, whatever
- * becomes of the file's mode.  A socket that a dead daemon left behind is replaced; that of a live
+ * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Who may
+ * open that file may look; only root and UID may change anything.  A socket that a dead daemon left behind is replaced; that of a live
  * one gives -EADDRINUSE.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
