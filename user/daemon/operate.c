@@ -208,7 +208,9 @@ static struct json_object *session_json(const struct session_view *v)
 static struct json_object *do_sessions(const struct asked *a)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	struct round r = { .asked = a, .room = admission_sessions(a->shared->admission) + 1 };
+	/* some come meanwhile */
+	struct round r = { .asked = a,
+			   .room = 2 * (size_t)admission_sessions(a->shared->admission) + 1024 };
 
 	r.views = calloc(r.room, sizeof(*r.views));
 	if (!r.views) {
