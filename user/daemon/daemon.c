@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -705,7 +706,8 @@ static void end(struct daemon *d)
 		d->one_until_ms = clock_ms() + ONE_SIGNAL_MS;
 		run_loop(d);
 	}
-	threads_join(&d->threads);
+	while (!threads_ended(&d->threads)) /* should the loop have failed */
+		poll(NULL, 0, 100);
 	control_close(d->control);
 	reload_close(&d->reload);
 	session_log_close(d->shared.session_log);

@@ -62,7 +62,6 @@ struct round {
 	const struct asked *asked;
 	struct worker *worker;     /* whose turn it is */
 	unsigned int silent;       /* workers that have not answered */
-	uint64_t last_id;          /* of the sessions to kill: later ones are not meant */
 	unsigned int n;            /* sessions that were reset, or flows that move */
 	struct session_view *views; /* owned; of sessions that the filter matches */
 	size_t n_views, room;      /* no room: only the sums are wanted */
@@ -464,7 +463,7 @@ static bool is_meant(const void *arg, const struct session *s)
 {
 	const struct round *r = arg;
 
-	return s->id <= r->last_id && session_filter_matches(&r->asked->req->filter, s);
+	return session_filter_matches(&r->asked->req->filter, s);
 }
 
 static void kill_some(void *arg)
@@ -476,14 +475,10 @@ static void kill_some(void *arg)
 
 static struct json_object *do_kill(const struct asked *a)
 {
-	struct round r = { .asked = a, .last_id = atomic_load(&a->shared->last_id) };
+	struct round r = { .asked = a };
 	struct json_object *o;
-	unsigned int before;
 
-	do {
-		before = r.n;
-		ask_workers(&r, kill_some);
-	} while (!r.silent && r.n > before);
+	ask_workers(&r, kill_some);
 	if (r.silent)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
 					  "reset so far: %u", r.n);

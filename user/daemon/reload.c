@@ -556,7 +556,6 @@ bool reload_may_listen(const struct reload *r)
 struct ending {
 	struct worker *worker;
 	const struct forward *forward;
-	unsigned int n; /* out: sessions that were reset */
 };
 
 static bool is_of(const void *arg, const struct session *s)
@@ -566,9 +565,9 @@ static bool is_of(const void *arg, const struct session *s)
 
 static void end_sessions(void *arg)
 {
-	struct ending *e = arg;
+	const struct ending *e = arg;
 
-	e->n = session_end_some(e->worker, is_of, e->forward, CAUSE_DRAIN_OVER);
+	session_end_some(e->worker, is_of, e->forward, CAUSE_DRAIN_OVER);
 }
 
 static void end_forward(const struct reload *r, const struct forward *f)
@@ -580,8 +579,7 @@ static void end_forward(const struct reload *r, const struct forward *f)
 	for (unsigned int w = 0; w < r->n_workers; w++) {
 		struct ending e = { .worker = &r->workers[w], .forward = f };
 
-		while (!loop_call(&e.worker->loop, end_sessions, &e, WORKER_PATIENCE_MS) && e.n)
-			;
+		loop_call(&e.worker->loop, end_sessions, &e, WORKER_PATIENCE_MS);
 	}
 }
 

@@ -438,7 +438,7 @@ unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const
 	struct session *s = w->sessions, *next;
 	unsigned int n = 0;
 
-	for (; s && n < SESSION_ENDS; s = next) {
+	for (; s; s = next) {
 		next = s->next;
 		if (choose && !choose(arg, s))
 			continue;

@@ -172,18 +172,12 @@ void session_arm_reset(int fd);
 /* Free what died during the batch of events. */
 void session_reap(struct worker *w);
 
-/*
- * `culvert kill`, a drain-timeout and the end of grace end many sessions at once.  Each reset takes
- * system calls, so a call resets SESSION_ENDS at most: the worker's other sessions have their turns
- * before the next call.
- *
- * On W's thread: reset sessions for which CHOOSE (NULL: any will do) returns true, with ARG, because
- * of CAUSE.  Returns how many; SESSION_ENDS: there may be more.
- */
-#define SESSION_ENDS 32
-
 typedef bool session_choice_fn(const void *arg, const struct session *s);
 
+/*
+ * On W's thread: reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of
+ * CAUSE.  Returns how many.
+ */
 unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause);
 

@@ -164,8 +164,7 @@ static void on_grace_over(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, grace);
 
-	while (session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER))
-		;
+	session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
 }
 
 static void stop(void *arg)
@@ -218,17 +217,6 @@ bool threads_ended(struct threads *ts)
 void threads_hurry(struct threads *ts)
 {
 	call_all(ts, hurry);
-}
-
-void threads_join(struct threads *ts)
-{
-	for (unsigned int i = 0; i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
-
-		if (w->started)
-			pthread_join(w->thread, NULL);
-		w->started = false;
-	}
 }
 
 void threads_close(struct threads *ts)

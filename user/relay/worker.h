@@ -100,8 +100,6 @@ void threads_stop(struct threads *ts);
 bool threads_ended(struct threads *ts);
 /* Stopping: reset the sessions that are left. */
 void threads_hurry(struct threads *ts);
-/* Wait until all have ended. */
-void threads_join(struct threads *ts);
 void threads_close(struct threads *ts);
 
 #endif
