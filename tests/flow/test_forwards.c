@@ -282,60 +282,6 @@ static void engine(void **state)
 
 /* --- the policy of the engines --- */
 
-/* BYTES from one end to the other, as fast as both can. */
-static void rig_stream(int from, int to, size_t bytes)
-{
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-
-	for (size_t given = 0, taken = 0; taken < bytes;) {
-		struct pollfd p = { .fd = to, .events = POLLIN };
-
-		given += give(from, PIECE, bytes - given, 0);
-		if (poll(&p, 1, 10) == 1)
-			taken += take_piece(to);
-		assert_true(now_ms() < deadline);
-	}
-}
-
-/* Short questions with answers of 16 KiB, until both flows have CARRIER. */
-static void ask_until(struct daemon *d, const char *carrier, int client, int server)
-{
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-	static char answer[16384];
-	char question[64] = "";
-
-	while (strcmp(rig_flow_text(d, "any", 0, "carrier"), carrier) != 0 ||
-	       strcmp(rig_flow_text(d, "any", 1, "carrier"), carrier) != 0) {
-		if (now_ms() >= deadline)
-			fail_msg("the answers have %s, not %s",
-				 rig_flow_text(d, "any", 1, "carrier"), carrier);
-		for (int i = 0; i < 200; i++) {
-			rig_send(client, question, sizeof(question));
-			rig_receive(server, question, sizeof(question));
-			rig_send(server, answer, sizeof(answer));
-			rig_receive(client, answer, sizeof(answer));
-		}
-	}
-}
-
-/*
- * A conversation that has some bulk in between is one again afterwards: with half of it in the
- * kernel, user space would see no turns, and leave the other half with splice.
- */
-static void bulk_between(void **state)
-{
-	struct daemon *d = rig_start(*state, ANY);
-	const char *carrier = rig_carrier(d, *state);
-	struct ends e = rig_open_carried(d, *state, "any", ONE);
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-
-	while (!strcmp(*state, "auto") && now_ms() < deadline &&
-	       strcmp(rig_flow_text(d, "any", 1, "carrier"), "splice") != 0)
-		rig_stream(e.server, e.client, 4 << 20);
-	ask_until(d, carrier, e.client, e.server);
-	rig_stop(d);
-}
-
 /* Context switches that the threads of PID have asked for, that is, how often they slept. */
 static long naps(pid_t pid)
 {
@@ -577,7 +523,6 @@ static const struct rig_row rows[] = {
 	{ "max-sessions", max_sessions },
 	{ "rules", rules },
 	{ "engine", engine },
-	{ "bulk-between", bulk_between },
 	{ "stalled-target", stalled_target },
 	{ "socket-options", socket_options },
 	{ "keepalive", keepalive },

@@ -46,20 +46,6 @@ static void test_start(void **state)
 
 /* --- fixed engines --- */
 
-static void test_engine_sockmap(void **state)
-{
-	enum engine e = ENGINE_SOCKMAP;
-	struct habit h = { 0 };
-
-	(void)state;
-	/* at once, without proof, however bulky */
-	expect(policy_user(e, &h, 0, &on_splice, calm), CARRIER_SOCKMAP, REASON_ENGINE);
-	habit_read(&h, 0, 100000 * KIB, 1000);
-	expect(policy_user(e, &h, 0, &on_splice, calm), CARRIER_SOCKMAP, REASON_ENGINE);
-	expect(policy_user(e, &h, 0, &on_splice, without_kernel), CARRIER_SPLICE, REASON_BULK);
-	expect(policy_user(e, &h, 0, &on_copy, without_kernel), CARRIER_COPY, REASON_START);
-}
-
 /* What the kernel has sent back stays with splice, the longer the more often that happens. */
 static void test_engine_sockmap_returns(void **state)
 {
@@ -199,37 +185,6 @@ static void test_bulk_run(void **state)
 		habit_read(&h, !dir, 1, 1);
 		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
 	}
-}
-
-/* Both ways at full speed: the direction changes all the time, and yet it is bulk. */
-static void test_both_ways_bulk(void **state)
-{
-	enum engine e = ENGINE_AUTO;
-	struct habit h = { 0 };
-	struct flow flows[2] = { on_copy, on_copy };
-	uint64_t total = 0;
-
-	(void)state;
-	for (unsigned int i = 0; total < 16 * WINDOW; i++) {
-		unsigned int dir = i % 2;
-		struct decision d;
-
-		habit_read(&h, dir, 64 * KIB, 1);
-		total += 64 * KIB;
-		d = policy_user(e, &h, dir, &flows[dir], calm);
-		if (d.carrier == CARRIER_SOCKMAP)
-			fail_msg("sockmap (%s) after %u reads", reason_name(d.reason), i + 1);
-		if (d.carrier != flows[dir].user_carrier) {
-			flows[dir].user_carrier = (uint8_t)d.carrier;
-			flows[dir].reason = (uint8_t)d.reason;
-			habit_restart(&h);
-		} else if (habit_full(&h)) {
-			habit_restart(&h);
-		}
-	}
-	for (unsigned int dir = 0; dir < 2; dir++)
-		expect((struct decision){ flows[dir].user_carrier, flows[dir].reason },
-		       CARRIER_SPLICE, REASON_BULK);
 }
 
 static void test_small_reads(void **state)
@@ -492,13 +447,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_start),
-		cmocka_unit_test(test_engine_sockmap),
 		cmocka_unit_test(test_engine_sockmap_returns),
 		cmocka_unit_test(test_ping_pong),
 		cmocka_unit_test(test_demotions),
 		cmocka_unit_test(test_way_back_stays_open),
 		cmocka_unit_test(test_bulk_run),
-		cmocka_unit_test(test_both_ways_bulk),
 		cmocka_unit_test(test_small_reads),
 		cmocka_unit_test(test_busy_worker),
 		cmocka_unit_test(test_limited),
