@@ -157,24 +157,6 @@ static void test_pipe_with_bytes(void **state)
 	expect_pipes(p, 0, 1);
 }
 
-static void test_pipe_limit(void **state)
-{
-	struct pool *p = *state;
-	struct pipe *pipes[MANY];
-	unsigned int kept;
-
-	for (int i = 0; i < MANY; i++) {
-		pipes[i] = pool_pipe_get(p);
-		assert_non_null(pipes[i]);
-	}
-	expect_pipes(p, MANY, 0);
-	for (int i = 0; i < MANY; i++)
-		pool_pipe_put(p, pipes[i], i % 10 != 9);
-	kept = p->pipes_idle;
-	assert_true(kept > 0 && kept < MANY);
-	expect_pipes(p, 0, kept);
-}
-
 /* No descriptor, or only one: the answer is NULL with errno, and nothing is left open. */
 static void test_pipe_no_descriptors(void **state)
 {
@@ -360,7 +342,6 @@ int main(void)
 		ON_POOL(test_buffer_sizes),
 		ON_POOL(test_pipe_reuse),
 		ON_POOL(test_pipe_with_bytes),
-		ON_POOL(test_pipe_limit),
 		ON_POOL(test_pipe_no_descriptors),
 		ON_POOL(test_pipe_budget),
 		ON_POOL(test_pipe_pages),

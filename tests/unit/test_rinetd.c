@@ -170,13 +170,13 @@ static void test_oi(void **state)
 
 static const struct rig_mistake mistakes[] = {
 	{ 0, "nothing to forward", "allow 10.*\n" },
-	{ 1, "BINDPORT is missing: a rule of a rinetd.conf is BINDADDRESS BINDPORT CONNECTADDRESS "
-	     "CONNECTPORT, and a file of culvert begins with a [SECTION]\n",
+	{ 1, "expected BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT; a file of culvert begins "
+	     "with a [SECTION]\n",
 	  "127.0.0.1\n" },
-	{ 2, "BINDPORT is missing", "allow 10.*\nengine\n" },
-	{ 3, "BINDPORT is missing", "#\n" GOOD "\n[culvert]\nengine = copy\n" },
-	{ 1, "CONNECTADDRESS is missing", "127.0.0.1 80\n" },
-	{ 2, "CONNECTPORT is missing", "#\n127.0.0.1 80 127.0.0.1" },
+	{ 2, "expected BIND", "allow 10.*\nengine\n" },
+	{ 3, "expected BIND", "#\n" GOOD "\n[culvert]\nengine = copy\n" },
+	{ 1, "expected BIND", "127.0.0.1 80\n" },
+	{ 2, "expected BIND", "#\n127.0.0.1 80 127.0.0.1" },
 	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },
 	{ 1, "53/udp: culvert does not forward UDP", "0.0.0.0 53/udp 10.0.0.1 53\n" },
 	{ 2, "53/udp: culvert does not forward UDP", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },

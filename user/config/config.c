@@ -454,24 +454,16 @@ void config_help(void)
 	options_help(false);
 	puts("  --                           end of the options\n"
 	     "\n"
-	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: 0.5.\n"
-	     "A client is one IPv4 address or one IPv6 /64 prefix.  CLIENTS are addresses,\n"
-	     "prefixes, patterns (10.*), \"unix:\" (of unix sockets) and \"all\", separated by\n"
-	     "commas or blanks.\n"
-	     "--allow and --deny may be given several times: the first rule that matches a client\n"
-	     "decides.  A client that no rule matches may connect unless there is an --allow.\n"
-	     "A client that may not connect is reset.\n"
+	     "A SIZE is in bytes, or has the suffix K, M or G.  A client is one IPv4 address or\n"
+	     "one IPv6 /64 prefix.  CLIENTS are addresses, prefixes, patterns (10.*), \"unix:\"\n"
+	     "and \"all\"; the first rule of all --allow and --deny that matches decides.\n"
 	     "\n"
 	     "A FILE has the same options without \"--\" in [culvert].  Each forward has a section\n"
 	     "[forward NAME].  There it may have the options with a \"*\", which then count\n"
 	     "instead of those of [culvert], and");
 	options_help(true);
 	puts("\n"
-	     "A forward with any allow or deny has only its own rules.  Options given here count\n"
-	     "over those of [culvert].  SIGHUP and `culvert reload` read the file again.\n"
-	     "\n"
-	     "A FILE that does not begin with a section is read as a rinetd.conf;\n"
-	     "`culvert convert FILE` shows what that means.\n"
+	     "A FILE that does not begin with a section is read as a rinetd.conf.\n"
 	     "\n"
 	     "Manual: culvert(8), culvert.conf(5)");
 }

@@ -209,8 +209,6 @@ static void begin_forward(struct reader *p, char *words[4])
 /* FIRST is the first word of the line, and REST what follows. */
 static void take_rule(struct reader *p, char *first, char *rest)
 {
-	static const char *const names[] = { "BINDADDRESS", "BINDPORT", "CONNECTADDRESS",
-					     "CONNECTPORT" };
 	char *words[4] = { first }, *options = strchr(rest, '['), *end = NULL;
 
 	if (options) {
@@ -224,9 +222,8 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	for (int i = 1; i < 4; i++) {
 		words[i] = next_word(&rest);
 		if (!*words[i])
-			config_mistake(p->in, "%s is missing: a rule of a rinetd.conf is "
-				       "BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT, and a "
-				       "file of culvert begins with a [SECTION]", names[i]);
+			config_mistake(p->in, "expected BINDADDRESS BINDPORT CONNECTADDRESS "
+				       "CONNECTPORT; a file of culvert begins with a [SECTION]");
 	}
 	end_line(p, rest);
 	end_forward(p);

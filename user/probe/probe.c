@@ -200,18 +200,6 @@ static void judge(const struct results *results, enum probe_carrier carrier,
 		 b->name, results->of[bad].detail, b->shows, b->why);
 }
 
-static void summarise(const struct results *results, struct probe_start *ret)
-{
-	size_t held = 0, asked = 0;
-
-	for (size_t i = 0; i < BEHAVIOURS; i++) {
-		asked += is_asked(results, i);
-		held += results->of[i].outcome == HOLDS;
-	}
-	snprintf(ret->summary, sizeof(ret->summary), "%zu of %zu behaviours hold, tried in %u ms",
-		 held, asked, results->took_ms);
-}
-
 /* An engine that was asked for by name must work; the others have a substitute: MEANWHILE. */
 static int announce(const struct config *c, enum engine engine, const struct probe_finding *f,
 		    const char *meanwhile)
@@ -242,7 +230,7 @@ int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe
 	if (c->probe && results->carriers) {
 		try_behaviours(*ret_kernel, results);
 		judge(results, PROBE_SPLICE, &ret->splice);
-		summarise(results, ret);
+		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
 	}
 	if (results->carriers & PROBE_SOCKMAP)
 		judge(results, PROBE_SOCKMAP, &ret->sockmap);

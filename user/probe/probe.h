@@ -42,7 +42,7 @@ struct probe_finding {
 /* What the daemon may use on this kernel. */
 struct probe_start {
 	struct probe_finding sockmap, splice;
-	char summary[128]; /* of the probe: "6 of 6 behaviours hold, tried in 40 ms" */
+	char summary[32]; /* of the probe: "tried in 40 ms" */
 };
 
 /*

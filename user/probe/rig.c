@@ -95,21 +95,13 @@ void rig_set_buffers(int snd, int rcv, int size)
 	setsockopt(rcv, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
 }
 
-static void close_fd(int *fd)
-{
-	if (*fd >= 0)
-		close(*fd);
-	*fd = -1;
-}
-
 static int new_socket(bool small)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 
-	if (fd < 0)
-		return -1;
-	tcp_set_nodelay(fd);
-	if (small)
+	if (fd >= 0)
+		tcp_set_nodelay(fd);
+	if (fd >= 0 && small)
 		rig_set_buffers(fd, fd, RIG_SMALL);
 	return fd;
 }
@@ -129,9 +121,10 @@ int rig_connect(bool small, int *ret_connected, int *ret_accepted)
 		acc = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (acc < 0) {
 		r = -errno;
-		close_fd(&conn);
+		close(conn);
+		conn = -1;
 	}
-	close_fd(&listener);
+	close(listener);
 	*ret_connected = conn;
 	*ret_accepted = acc;
 	return r;
