@@ -106,53 +106,6 @@ static void f5_accepted_is_exact_when_the_qdisc_drops(void **state)
 	assert_int_equal(kt_accepted_b(s), TOTAL);
 }
 
-static int64_t meminfo_kib(const char *name)
-{
-	char line[128];
-	int64_t kib = -1;
-	FILE *f = fopen("/proc/meminfo", "re");
-
-	if (!f)
-		return -1;
-	while (kib < 0 && fgets(line, sizeof(line), f))
-		if (!strncmp(line, name, strlen(name)))
-			kib = strtoll(line + strlen(name), NULL, 10);
-	fclose(f);
-	return kib;
-}
-
-/* F6: what one redirected byte in an skb of its own costs the kernel. */
-static void f6_memory_of_a_small_skb(void **state)
-{
-	struct kt_session *s = kt_open(KT_SMALL_B);
-	volatile struct kt_stat *st = kt_stat(s->slot_a);
-	int64_t slab, available, skbs, truesize;
-	int n = 40000;
-
-	(void)state;
-	kt_start(s, KT_REDIRECT);
-	assert_int_equal(kt_send(s->client, 0, 64 * KIB), 0); /* the target is full from here on */
-	assert_true(KT_WAIT(st->bytes == 64 * KIB));
-	kt_conf(s->slot_a)->flags = KT_F_TRUESIZE;
-	slab = meminfo_kib("Slab:");
-	available = meminfo_kib("MemAvailable:");
-	skbs = -(int64_t)st->packets;
-	for (int i = 0; i < n; i++)
-		assert_int_equal(kt_send(s->client, 64 * KIB + (uint64_t)i, 1), 0);
-	assert_true(KT_WAIT(st->bytes == 64 * KIB + (uint64_t)n));
-	skbs += (int64_t)st->packets;
-	truesize = (int64_t)st->truesize / skbs;
-	slab = (meminfo_kib("Slab:") - slab) * KIB / skbs;
-	available = (available - meminfo_kib("MemAvailable:")) * KIB / skbs;
-	print_message("F6: %lld one-byte skbs cost %lld bytes each of slab, %lld of MemAvailable; "
-		      "truesize %lld\n", (long long)skbs, (long long)slab, (long long)available,
-		      (long long)truesize);
-	assert_in_range(kt_accepted_b(s), 0, 64 * KIB);
-	assert_true(skbs > n / 2);
-	assert_true(slab < 4 * KIB);
-	assert_in_range(truesize, 256, 4 * KIB);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -160,7 +113,6 @@ int main(void)
 		kt_test(f3_fin_counts_as_received),
 		kt_test(f4_urgent_data_stays_in_the_stream),
 		kt_test(f5_accepted_is_exact_when_the_qdisc_drops),
-		kt_test(f6_memory_of_a_small_skb),
 	};
 
 	return kt_main(tests);

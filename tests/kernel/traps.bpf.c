@@ -5,15 +5,9 @@
  * program.
  */
 #include <linux/bpf.h>
-#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
 #include "traps.h"
-
-/* Only what is read; CO-RE finds it in the running kernel. */
-struct sk_buff___kt {
-	unsigned int truesize;
-} __attribute__((preserve_access_index));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
@@ -45,21 +39,6 @@ struct {
 	__type(value, struct kt_stat);
 } stat SEC(".maps");
 
-static __always_inline int redirect(struct __sk_buff *skb, __u32 slot, struct kt_conf *c,
-				    struct kt_stat *s)
-{
-	struct sk_buff___kt *k = (struct sk_buff___kt *)skb;
-	__u32 truesize = 0;
-
-	if (c->flags & KT_F_TRUESIZE) {
-		bpf_core_read(&truesize, sizeof(truesize), &k->truesize);
-		s->truesize += truesize;
-	}
-	s->bytes += skb->len;
-	s->packets++;
-	return bpf_sk_redirect_map(skb, &tx, slot ^ 1, 0);
-}
-
 SEC("sk_skb")
 int kt_verdict(struct __sk_buff *skb)
 {
@@ -85,7 +64,9 @@ int kt_verdict(struct __sk_buff *skb)
 	}
 	switch (c->mode) {
 	case KT_REDIRECT:
-		return redirect(skb, slot, c, s);
+		s->bytes += skb->len;
+		s->packets++;
+		return bpf_sk_redirect_map(skb, &tx, slot ^ 1, 0);
 	case KT_PASS:
 		s->passed += skb->len;
 		return SK_PASS;

@@ -21,7 +21,6 @@ enum kt_mode {
 
 /* kt_conf.flags */
 #define KT_F_EMPTY_TOO 1 /* treat skbs without data like any other: the trap T5 */
-#define KT_F_TRUESIZE 2	 /* add up the memory of what is redirected */
 
 struct kt_conf {
 	__u32 mode; /* enum kt_mode */
@@ -34,7 +33,6 @@ struct kt_stat {
 	__u64 bytes;	/* redirected */
 	__u64 packets;	/* redirected */
 	__u64 passed;	/* bytes */
-	__u64 truesize; /* of what was redirected, with KT_F_TRUESIZE */
 };
 
 #endif

@@ -239,10 +239,8 @@ static int parse_mark(const char *text, unsigned int *ret)
 	unsigned long n;
 	char *end;
 
-	if (!isxdigit((unsigned char)text[hex ? 2 : 0]))
-		return -EINVAL;
 	n = strtoul(text, &end, hex ? 16 : 10);
-	if (*end || n > UINT32_MAX)
+	if (!isxdigit((unsigned char)text[hex ? 2 : 0]) || *end || n > UINT32_MAX)
 		return -EINVAL;
 	*ret = (unsigned int)n;
 	return 0;

@@ -26,7 +26,6 @@
 #include "config/file.h"
 
 #define BLANKS " \t"
-#define ELEMENT_ROOM 256
 #define MAPPED "::ffff:"
 
 struct reader {
@@ -50,30 +49,17 @@ static void add_rule(struct reader *p, const struct option_def *o, const char *e
 		config_take(p->in, fc, o, o->name, element);
 }
 
-/* What LINE becomes: an element of acl_add(), in BUF. */
-static const char *element_of(const struct config_line *line, char buf[ELEMENT_ROOM])
-{
-	bool mapped = !strncasecmp(line->value, MAPPED, strlen(MAPPED)) &&
-		      strpbrk(line->value, "*?");
-
-	snprintf(buf, ELEMENT_ROOM, "%.64s%s", line->value + (mapped ? strlen(MAPPED) : 0),
-		 mapped ? "&0.0.0.0/0" : "");
-	return buf;
-}
-
 static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)
 {
-	char element[ELEMENT_ROOM];
-
 	for (size_t i = 0; i < l->n; i++)
 		if (l->lines[i].option->kind == kind)
-			add_rule(p, l->lines[i].option, element_of(&l->lines[i], element));
+			add_rule(p, l->lines[i].option, l->lines[i].value);
 }
 
 /* Allow whom an allow of both lists matches. */
 static void add_both(struct reader *p)
 {
-	char first[ELEMENT_ROOM], second[ELEMENT_ROOM], both[2 * ELEMENT_ROOM];
+	char both[512];
 
 	for (size_t i = 0; i < p->top.n * p->own.n && !p->in->error; i++) {
 		const struct config_line *a = &p->top.lines[i / p->own.n];
@@ -81,7 +67,7 @@ static void add_both(struct reader *p)
 
 		if (a->option->kind != KIND_ALLOW || b->option->kind != KIND_ALLOW)
 			continue;
-		snprintf(both, sizeof(both), "%s&%s", element_of(a, first), element_of(b, second));
+		snprintf(both, sizeof(both), "%s&%s", a->value, b->value);
 		add_rule(p, a->option, both);
 	}
 }
@@ -118,12 +104,16 @@ static bool is_pattern(const char *pattern)
 
 static void take_access(struct reader *p, const struct option_def *o, const char *pattern)
 {
+	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED)) && strpbrk(pattern, "*?");
+
 	if (!is_pattern(pattern))
 		config_mistake(p->in, "\"%.64s\" is not valid, expected an address, in which ? is "
 			       "any character and * any number of them, or a prefix without host "
 			       "bits", pattern);
 	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
-		.option = o, .value = config_keep(p->in->c, "%s", pattern) });
+		.option = o, .value = config_keep(p->in->c, "%.64s%s",
+						  pattern + (mapped ? strlen(MAPPED) : 0),
+						  mapped ? "&0.0.0.0/0" : "") });
 }
 
 /* --- lines --- */
