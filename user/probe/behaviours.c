@@ -200,6 +200,8 @@ static void *send_all(void *arg)
 		n = s->sent - s->got < s->ahead ? rig_send(s->fd, s->offset + s->sent, most) : 0;
 		if (n > 0)
 			s->sent += (uint64_t)n;
+		else if (s->ahead == UINT64_MAX)
+			usleep(50);
 		else
 			sched_yield(); /* a sleep would last longer than a removal */
 	}
