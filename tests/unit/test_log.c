@@ -89,32 +89,6 @@ static void test_levels(void **state)
 	assert_non_null(strstr(out, "Z error: x\n"));
 }
 
-static void test_unwritable(void **state)
-{
-	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
-	struct capture capture;
-	char out[1024];
-	int after;
-
-	(void)state;
-	assert_true(null >= 0 && saved >= 0);
-	dup2(null, STDERR_FILENO);
-	errno = ENOTTY;
-	log_error("lost");
-	after = errno;
-	dup2(saved, STDERR_FILENO);
-	close(saved);
-	close(null);
-	assert_int_equal(after, ENOTTY);
-	capture_begin(&capture, STDERR_FILENO);
-	log_error("said");
-	log_error("said again");
-	capture_end(&capture, out, sizeof(out));
-	assert_non_null(strstr(out, ": said (1 line lost before)\n"));
-	assert_non_null(strstr(out, ": said again\n"));
-}
-
 /* Fill the pipe whose end FD is, whole pages at a time, and leave it blocking. */
 static void fill_pipe(int fd)
 {
@@ -167,27 +141,6 @@ static void test_stalled_reader(void **state)
 	assert_non_null(strstr(buf, "000... (3 lines lost before)\n"));
 	assert_non_null(strstr(buf, ": next\n"));
 	assert_int_equal(count_lines(buf), 2);
-}
-
-static void test_long_message(void **state)
-{
-	static const char fills[] = { 'x', '\n' };
-	static char text[100000];
-	struct capture capture;
-	char out[8192];
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(fills); i++) {
-		memset(text, fills[i], sizeof(text) - 1);
-		capture_begin(&capture, STDERR_FILENO);
-		log_error("%s", text);
-		log_error("%s", "next");
-		capture_end(&capture, out, sizeof(out));
-		assert_int_equal(count_lines(out), 2);
-		assert_memory_equal(strchr(out, '\n') - 3, "...", 3);
-		assert_true(strchr(out, '\n') - out > 1000);
-		assert_true(strchr(out, '\n') - out < 4096);
-	}
 }
 
 static void test_escape(void **state)
@@ -346,9 +299,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_line),
 		cmocka_unit_test(test_levels),
-		cmocka_unit_test(test_unwritable),
 		cmocka_unit_test(test_stalled_reader),
-		cmocka_unit_test(test_long_message),
 		cmocka_unit_test(test_escape),
 		cmocka_unit_test(test_complain),
 		cmocka_unit_test(test_threads_do_not_mix),

@@ -32,14 +32,14 @@
 #define EACH 3000
 
 static char dir[TEMP_DIR_LEN];
-static struct session_log_conf conf = { .account = { .name = "tester" } };
+static struct account account = { .name = "tester" };
 static struct session_log *running;
 
 static int enter(void **state)
 {
 	(void)state;
-	conf.account.uid = geteuid();
-	conf.account.gid = getegid();
+	account.uid = geteuid();
+	account.gid = getegid();
 	return temp_dir_make(dir) || chdir(dir);
 }
 
@@ -71,9 +71,7 @@ static struct session_log *begin(const char *path, unsigned int sessions)
 {
 	char err[512] = "";
 
-	conf.path = path;
-	conf.sessions = sessions;
-	if (session_log_open(&conf, &running, err, sizeof(err)))
+	if (session_log_open(path, &account, sessions, &running, err, sizeof(err)))
 		fail_msg("%s", err);
 	return running;
 }

@@ -41,12 +41,6 @@ static inline uint64_t clock_real_ms(void)
 	return clock_ns_of(CLOCK_REALTIME) / NS_PER_MS;
 }
 
-/* For struct timer: the first millisecond that is not before NS. */
-static inline uint64_t clock_ms_after(uint64_t ns)
-{
-	return ns / NS_PER_MS + (ns % NS_PER_MS ? 1 : 0);
-}
-
 /* MS as system calls want it. */
 static inline struct timespec clock_timespec(uint64_t ms)
 {

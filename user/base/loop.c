@@ -233,16 +233,6 @@ static int next_timeout(const struct loop *l)
 	return wait > 60000 ? 60000 : (int)wait;
 }
 
-/* Nobody will run these calls any more. */
-static void refuse_calls(struct loop *l)
-{
-	pthread_mutex_lock(&l->lock);
-	l->finished = true;
-	for (struct loop_call *c = l->calls; c; c = c->next)
-		pthread_cond_signal(&c->done);
-	pthread_mutex_unlock(&l->lock);
-}
-
 static int run_batches(struct loop *l)
 {
 	struct epoll_event ev[BATCH];
@@ -277,23 +267,24 @@ int loop_run(struct loop *l)
 {
 	int r = run_batches(l);
 
-	refuse_calls(l);
+	/* nobody will run these calls any more */
+	pthread_mutex_lock(&l->lock);
+	l->finished = true;
+	for (struct loop_call *c = l->calls; c; c = c->next)
+		pthread_cond_signal(&c->done);
+	pthread_mutex_unlock(&l->lock);
 	return r;
 }
 
 /* --- calls from other threads --- */
 
-static int wake(struct loop *l)
+void loop_wake(struct loop *l)
 {
 	uint64_t one = 1;
 
 	/* EAGAIN: so often that the counter is full, so it will wake up */
-	return write(l->wake.fd, &one, sizeof(one)) < 0 && errno != EAGAIN ? -errno : 0;
-}
-
-void loop_wake(struct loop *l)
-{
-	wake(l);
+	if (write(l->wake.fd, &one, sizeof(one)) < 0)
+		assert(errno == EAGAIN);
 }
 
 static void unlink_call(struct loop *l, struct loop_call *c)
@@ -318,7 +309,7 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	c.next = l->calls;
 	/* cppcheck-suppress autoVariables ; taken off the list again before we return */
 	l->calls = &c;
-	r = wake(l);
+	loop_wake(l);
 	while (!r && c.state != CALL_DONE)
 		r = l->finished && c.state == CALL_WAITING
 			    ? -ESRCH

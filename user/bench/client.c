@@ -101,6 +101,12 @@ static void measuring_ends(struct timer *t)
 	begin_end(g, clock_ns(), drain_of(g));
 }
 
+/* For struct timer: the first millisecond that is not before NS. */
+static uint64_t clock_ms_after(uint64_t ns)
+{
+	return ns / NS_PER_MS + (ns % NS_PER_MS ? 1 : 0);
+}
+
 static void generator_start(struct generator *g, uint64_t start_ns)
 {
 	g->phase = PHASE_RUN;

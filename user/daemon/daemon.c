@@ -249,16 +249,14 @@ static int open_listening(struct daemon *d)
 
 static int open_session_log(struct daemon *d)
 {
-	const struct session_log_conf conf = {
-		.path = d->config.session_log, .account = d->account,
-		.sessions = d->config.max_sessions,
-	};
+	const struct config *c = &d->config;
 	char err[512] = "cannot be duplicated", at[CONFIG_PLACE_LEN];
 
-	if (!conf.path || !session_log_open(&conf, &d->shared.session_log, err, sizeof(err)))
+	if (!c->session_log || !session_log_open(c->session_log, &d->account, c->max_sessions,
+						 &d->shared.session_log, err, sizeof(err)))
 		return 0;
 	return log_failure(EXIT_CODE_USAGE, "%ssession log %s: %s",
-			   config_option_place(&d->config, "session-log", at), conf.path, err);
+			   config_option_place(c, "session-log", at), c->session_log, err);
 }
 
 /* A look-up has ended that sessions wait for. */

@@ -111,7 +111,8 @@ static int make_limits(struct forward *f, const struct forward *before)
 {
 	const struct forward_conf *fc = f->conf;
 
-	accepts_init(&f->accepts, fc->accept_rate, clock_ms());
+	/* a tenth of a second's connections may come at once */
+	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
 	if (fc->max_sessions_per_client || fc->bandwidth_per_client)
 		f->clients = &f->totals->clients;
 	if (!before || !bandwidth_is(before->bandwidth, fc->bandwidth))

@@ -81,15 +81,6 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
 	return false;
 }
 
-#define ACCEPT_BURSTS_PER_SECOND 10
-
-void accepts_init(struct bucket *b, unsigned int accept_rate, uint64_t now_ms)
-{
-	unsigned int burst = accept_rate / ACCEPT_BURSTS_PER_SECOND;
-
-	bucket_init(b, accept_rate, burst ?: 1, now_ms);
-}
-
 /* --- bandwidth --- */
 
 /*

@@ -37,9 +37,6 @@ uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
 /* Return N tokens that were taken or reserved. */
 void bucket_give_back(struct bucket *b, uint64_t n);
 
-/* Connections that one accept-rate may let in at once: a tenth of a second's, at least 1. */
-void accepts_init(struct bucket *b, unsigned int accept_rate, uint64_t now_ms);
-
 /* The bandwidth that several sessions share; counts references. */
 struct bandwidth;
 

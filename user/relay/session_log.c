@@ -25,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,8 +53,8 @@ SYSCALLS_NEEDED(
 	SYSCALL(fstat));
 
 struct session_log {
-	struct session_log_conf conf;
-	char *path;
+	char *path;             /* "-": stdout */
+	struct account account; /* who writes it */
 	size_t size; /* of each buffer */
 	pthread_t thread;
 	bool started;
@@ -260,7 +259,7 @@ static void note_error(struct session_log *l, const char *what)
 static int open_again(struct session_log *l)
 {
 	char err[ERROR_LEN];
-	int fd = log_file_open(l->path, &l->conf.account, err, sizeof(err));
+	int fd = log_file_open(l->path, &l->account, err, sizeof(err));
 
 	if (fd < 0) {
 		note_error(l, err);
@@ -367,7 +366,7 @@ static void *writer(void *arg)
 static int open_file(struct session_log *l, char *err, size_t errlen)
 {
 	if (log_file_is_path(l->path))
-		l->fd = log_file_open_as(l->path, &l->conf.account, err, errlen);
+		l->fd = log_file_open_as(l->path, &l->account, err, errlen);
 	else
 		l->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
 	if (l->fd == -ENXIO || l->fd == -ENOSPC || l->fd == -EDQUOT || l->fd == -EIO) {
@@ -379,39 +378,30 @@ static int open_file(struct session_log *l, char *err, size_t errlen)
 	return l->fd < 0 ? l->fd : 0;
 }
 
-/* Map a buffer.  Unlike with malloc(), only as much of it is touched as is ever in use. */
-static char *map_buffer(size_t size)
-{
-	/* cppcheck-suppress invalidFunctionArg ; no file */
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	/* cppcheck-suppress memleak ; it is returned */
-	return allocated(p == MAP_FAILED ? NULL : p);
-}
-
 static void forget(struct session_log *l)
 {
-	munmap(l->queue, l->size);
-	munmap(l->out, l->size);
+	free(l->queue);
+	free(l->out);
 	if (l->fd >= 0)
 		close(l->fd);
 	free(l->path);
 	free(l);
 }
 
-int session_log_open(const struct session_log_conf *conf, struct session_log **ret, char *err,
-		     size_t errlen)
+int session_log_open(const char *path, const struct account *account, unsigned int sessions,
+		     struct session_log **ret, char *err, size_t errlen)
 {
 	struct session_log *l = allocated(calloc(1, sizeof(*l)));
 	int r;
 
-	l->conf = *conf;
-	l->path = allocated(strdup(conf->path));
-	l->size = QUEUE_LEAST + (size_t)conf->sessions * LINE_GUESS;
+	l->account = *account;
+	l->path = allocated(strdup(path));
+	l->size = QUEUE_LEAST + (size_t)sessions * LINE_GUESS;
 	pthread_mutex_init(&l->lock, NULL);
 	clock_cond_init(&l->wake);
-	l->queue = map_buffer(l->size);
-	l->out = map_buffer(l->size);
+	/* of so much memory only what is ever in use is touched */
+	l->queue = allocated(malloc(l->size));
+	l->out = allocated(malloc(l->size));
 	r = open_file(l, err, errlen);
 	if (r)
 		forget(l);
@@ -428,23 +418,17 @@ int session_log_start(struct session_log *l)
 	return r;
 }
 
-/* End the writer.  False: a disk that does not answer holds it. */
-static bool join_writer(struct session_log *l)
+void session_log_close(struct session_log *l)
 {
 	struct timespec until = clock_timespec(clock_real_ms() + SESSION_LOG_LAST_MS + 500);
 
+	if (!l)
+		return;
 	pthread_mutex_lock(&l->lock);
 	l->end_ms = clock_ms() + SESSION_LOG_LAST_MS;
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_signal(&l->wake);
-	return !pthread_timedjoin_np(l->thread, NULL, &until);
-}
-
-void session_log_close(struct session_log *l)
-{
-	if (!l)
-		return;
-	if (l->started && !join_writer(l)) {
+	if (l->started && pthread_timedjoin_np(l->thread, NULL, &until)) {
 		log_warning("session log %s: the last lines are lost: it cannot be written (does "
 			    "the disk answer?)", l->path);
 		return;
@@ -457,11 +441,8 @@ void session_log_close(struct session_log *l)
 
 struct json_object *session_log_json(struct session_log *l)
 {
-	struct json_object *o;
+	struct json_object *o = json_object_new_object();
 
-	if (!l)
-		return NULL;
-	o = json_object_new_object();
 	json_add_text(o, "path", l->path);
 	pthread_mutex_lock(&l->lock);
 	json_add_int(o, "lines", l->lines);

@@ -19,15 +19,12 @@
 struct session_log;
 struct session;
 
-struct session_log_conf {
-	const char *path;            /* "-": stdout */
-	struct account account;      /* who writes it */
-	unsigned int sessions;       /* the queue has room if so many end all at once */
-};
-
-/* Open the log before root is given up.  -errno; ERR says what is wrong and what to do. */
-int session_log_open(const struct session_log_conf *conf, struct session_log **ret, char *err,
-		     size_t errlen);
+/*
+ * Open the log at PATH ("-": stdout), which ACCOUNT writes, before root is given up.  The queue has
+ * room if SESSIONS end all at once.  -errno; ERR says what is wrong and what to do.
+ */
+int session_log_open(const char *path, const struct account *account, unsigned int sessions,
+		     struct session_log **ret, char *err, size_t errlen);
 
 /* Start the thread.  -errno. */
 int session_log_start(struct session_log *l);
@@ -53,7 +50,7 @@ void session_log_ended(struct session_log *l, const struct session *s, const uin
 void session_log_refused(struct session_log *l, const char *forward, const struct sockaddr *client,
 			 enum cause why);
 
-/* For `culvert status`; NULL if L is NULL. */
+/* For `culvert status`. */
 struct json_object *session_log_json(struct session_log *l);
 
 #endif
