@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "base/addr.h"
-#include "config/endpoint.h"
 
 #define A10 "aaaaaaaaaa"
 #define A100 A10 A10 A10 A10 A10 A10 A10 A10 A10 A10
@@ -48,39 +47,6 @@ static void test_format_odd(void **state)
 	memcpy(un.sun_path, "/1234567" A100, sizeof(un.sun_path));
 	expect_format(&un, sizeof(un), "unix:/1234567" A100);
 	expect_format(&un, sizeof(un) + 1, "unix:/1234567" A100);
-}
-
-static void test_format_longest(void **state)
-{
-	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = 0xffff };
-	char small[8];
-
-	(void)state;
-	memset(&in6.sin6_addr, 0xff, sizeof(in6.sin6_addr));
-	in6.sin6_scope_id = UINT32_MAX;
-	expect_format(&in6, sizeof(in6),
-		      "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295]:65535");
-	addr_format((struct sockaddr *)&in6, sizeof(in6), small, sizeof(small));
-	assert_string_equal(small, "[ffff:f");
-}
-
-static void test_equal(void **state)
-{
-	static const char *const texts[] = { "1.2.3.4:80", "1.2.3.4:81", "1.2.3.5:80", "[::1]:80",
-					     "unix:/a",	   "unix:/ab",	 "unix:@a" };
-	struct endpoint a, b;
-	char err[256];
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-		for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++) {
-			assert_int_equal(endpoint_parse(texts[i], false, &a, err, sizeof(err)), 0);
-			assert_int_equal(endpoint_parse(texts[k], false, &b, err, sizeof(err)), 0);
-			assert_int_equal(addr_equal(&a.addrs[0], &b.addrs[0]), i == k);
-			endpoint_close(&a);
-			endpoint_close(&b);
-		}
-	}
 }
 
 static struct addr inet(sa_family_t family, in_port_t port)
@@ -123,8 +89,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_format_odd),
-		cmocka_unit_test(test_format_longest),
-		cmocka_unit_test(test_equal),
 		cmocka_unit_test(test_port),
 	};
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -15,9 +14,6 @@
 
 #include "base/log.h"
 #include "capture.h"
-
-#define THREADS 4
-#define MESSAGES 500
 
 /* The digits of the time stamp become 'N'. */
 static const char *without_digits(char *line)
@@ -171,51 +167,6 @@ static void test_complain(void **state)
 	assert_string_equal(out, "culvert: --x: \"a?b\"\n");
 }
 
-static void *write_messages(void *arg)
-{
-	for (unsigned int i = 0; i < MESSAGES; i++)
-		log_info("thread %c says %u and no more", *(char *)arg, i);
-	return NULL;
-}
-
-static void run_threads(void *(*work)(void *arg), void *arg, size_t stride)
-{
-	pthread_t threads[THREADS];
-
-	for (size_t i = 0; i < THREADS; i++) {
-		if (pthread_create(&threads[i], NULL, work, (char *)arg + i * stride))
-			abort();
-	}
-	for (size_t i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
-}
-
-static void test_threads_do_not_mix(void **state)
-{
-	static char out[THREADS * MESSAGES * 100];
-	static char names[] = "abcd";
-	unsigned int next[THREADS] = { 0 };
-	struct capture capture;
-	unsigned int lines = 0;
-
-	(void)state;
-	capture_begin(&capture, STDERR_FILENO);
-	run_threads(write_messages, names, 1);
-	capture_end(&capture, out, sizeof(out));
-
-	for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n"), lines++) {
-		const char *message = strstr(line, "thread ");
-		char expected[100];
-
-		assert_non_null(message);
-		assert_in_range(message[7], 'a', 'd');
-		snprintf(expected, sizeof(expected), "thread %c says %u and no more", message[7],
-			 next[message[7] - 'a']++);
-		assert_string_equal(message, expected);
-	}
-	assert_int_equal(lines, THREADS * MESSAGES);
-}
-
 static void test_limited(void **state)
 {
 	static struct log_rate rate;
@@ -302,7 +253,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_stalled_reader),
 		cmocka_unit_test(test_escape),
 		cmocka_unit_test(test_complain),
-		cmocka_unit_test(test_threads_do_not_mix),
 		cmocka_unit_test(test_limited),
 		cmocka_unit_test(test_journal),
 	};

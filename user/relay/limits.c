@@ -128,31 +128,22 @@ void clients_leave(struct clients *c, const struct sockaddr *client)
 	pthread_mutex_unlock(&c->lock);
 }
 
-static int share(struct client *client, uint64_t rate, struct bandwidth **ret)
-{
-	if (!bandwidth_is(client->bandwidth, rate)) {
-		int r = bandwidth_new(rate, ret);
-
-		if (r)
-			return r;
-		bandwidth_put(client->bandwidth);
-		client->bandwidth = *ret;
-	}
-	*ret = bandwidth_get(client->bandwidth);
-	return 0;
-}
-
 int clients_bandwidth(struct clients *c, const struct sockaddr *client, uint64_t rate,
 		      struct bandwidth **ret)
 {
-	struct client key;
-	int r;
+	struct client key, *found;
+	int r = 0;
 
 	*ret = NULL;
 	if (!c || !rate || !key_of(client, &key))
 		return 0;
 	pthread_mutex_lock(&c->lock);
-	r = share(find(c, &key), rate, ret);
+	found = find(c, &key);
+	if (!bandwidth_is(found->bandwidth, rate)) {
+		bandwidth_put(found->bandwidth);
+		r = bandwidth_new(rate, &found->bandwidth);
+	}
+	*ret = bandwidth_get(found->bandwidth);
 	pthread_mutex_unlock(&c->lock);
 	return r;
 }
