@@ -4,7 +4,7 @@
  * is one line of JSON with an object: what is wrong, in words that harm no terminal; or what the
  * daemon makes of a request that is right in every part, and that who asks may have.
  *
- * An input is a line.  Its bytes also become the name of a forward in a request that is right.
+ * An input is a line.
  */
 #include <json-c/json.h>
 #include <stdlib.h>
@@ -18,7 +18,6 @@
 struct asked {
 	unsigned int n;
 	bool may_change;
-	char forward[LINE_MAX_BYTES + 1];
 };
 
 static struct json_object *answer(void *arg, const struct command_request *req)
@@ -30,7 +29,6 @@ static struct json_object *answer(void *arg, const struct command_request *req)
 	must(asked->may_change || !command_changes(req), "%s: changed", req->command->name);
 	must((req->given & req->command->required) == req->command->required, "keys %x", req->given);
 	must(req->given || !req->command->needs_some, "%s: nothing", req->command->name);
-	strcpy(asked->forward, req->filter.forward ? req->filter.forward : "");
 	json_object_object_add(o, "done", json_object_new_string(req->command->name));
 	return o;
 }
@@ -73,28 +71,6 @@ static void ask(const char *line, struct asked *asked)
 	json_object_put(o);
 }
 
-static bool is_ascii(const char *text)
-{
-	while (*text && !(*text & 0x80))
-		text++;
-	return !*text;
-}
-
-/* Ask for the sessions of the forward NAME.  What is no UTF-8 may be refused. */
-static void ask_for(const char *name, struct asked *asked)
-{
-	struct json_object *request = json_object_new_object();
-
-	json_object_object_add(request, "forward", json_object_new_string(name));
-	json_object_object_add(request, "command", json_object_new_string("sessions"));
-	ask(json_object_to_json_string_ext(request, JSON_C_TO_STRING_PLAIN), asked);
-	must(!asked->n || *name, "asked for \"%s\"", name);
-	must(asked->n || !*name || !is_ascii(name), "not asked for \"%s\"", name);
-	must(!asked->n || !strcmp(asked->forward, name), "\"%s\" instead of \"%s\"",
-	     asked->forward, name);
-	json_object_put(request);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct asked asked = { .may_change = true };
@@ -106,7 +82,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	ask(line, &asked);
 	asked.may_change = false;
 	ask(line, &asked);
-	ask_for(line, &asked);
 	free(line);
 	return 0;
 }

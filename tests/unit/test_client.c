@@ -114,23 +114,17 @@ static void test_wrong_words(void **state)
 	} cases[] = {
 		{ { "sessions", "--bogus=1" }, "\"--bogus=1\": unknown argument, or one" },
 		{ { "sessions", "a\x1b\n" }, "\"a??\": unknown argument" },
-		{ { "sessions", "" }, "\"\": unknown argument" },
 		{ { "sessions", "--json=1" }, "\"--json=1\": unknown argument" },
 		{ { "sessions", "--control" }, "needs a value" },
-		{ { "sessions", "-c" }, "needs a value" },
 		{ { "sessions", "--control", "/1234567" A50 A50 }, "expected at most 107 bytes" },
 		{ { "kill" }, "kill: needs an id, a filter or all" },
 		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
-		{ { "kill", "0" }, "kill: id: expected a whole number from 1 to 2^63 - 1" },
 		{ { "kill", "17x" }, "kill: id: expected a whole number" },
 		{ { "kill", "17,18" }, "kill: id: expected a whole number" },
 		{ { "sessions", "17" }, "\"17\": unknown argument" },
-		{ { "sessions", "--all" }, "\"--all\": unknown argument" },
 		{ { "sessions", "--client", "10.0.0.1/8" }, "client: expected addresses" },
-		{ { "engine", "a", "fast" }, "engine: engine: expected auto, sockmap, splice" },
 		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
 		{ { "drain", "a", "--deadline", "soon" }, "drain: deadline: expected seconds" },
-		{ { "drain", "a", "--undo", "--deadline=1" }, "drain: undo: contradicts" },
 	};
 	struct client_words words;
 	char *argv[1001] = { (char *)"kill" };
