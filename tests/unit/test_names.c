@@ -80,9 +80,14 @@ static bool find(struct upstream *u, const char *text, uint64_t now_ms)
 static void expect(struct upstream *u, const char *text)
 {
 	struct addr_list *list = upstream_get(u);
-	char buf[ADDR_LIST_STRLEN];
+	char one[ADDR_STRLEN], buf[512] = "";
 
-	assert_string_equal(addr_list_format(list, buf, sizeof(buf)), text);
+	for (size_t i = 0; i < list->n; i++) {
+		strcat(buf, i ? ", " : "");
+		strcat(buf, addr_format((const struct sockaddr *)&list->addrs[i].ss,
+					list->addrs[i].len, one, sizeof(one)));
+	}
+	assert_string_equal(buf, text);
 	addr_list_put(list);
 }
 
@@ -106,7 +111,7 @@ static void test_found(void **state)
 		{ "[::6]:80 [::7]:80 10.0.0.1:80", "[::6]:80, 10.0.0.1:80, [::7]:80", true, false },
 		{ "10.0.0.1:80 [::7]:80 [::6]:80", "10.0.0.1:80, [::7]:80, [::6]:80", false, false },
 		{ "10.0.0.1:80 10.0.0.2:80 10.0.0.3:80 [::1]:80 [::2]:80",
-		  "10.0.0.1:80, [::1]:80, 10.0.0.2:80, [::2]:80 and 1 more", true, false },
+		  "10.0.0.1:80, [::1]:80, 10.0.0.2:80, [::2]:80, 10.0.0.3:80", true, false },
 		{ "10.0.0.99:80 10.0.0.5:80 10.0.0.6:0", "10.0.0.5:80", true, false },
 		{ "10.0.0.99:80", "10.0.0.5:80", true, true },
 		{ "", "10.0.0.5:80", true, true },

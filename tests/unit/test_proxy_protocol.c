@@ -83,43 +83,30 @@ static const struct {
 #define LINE(text) text, N(text)
 	{ LINE("GET / HTTP/1.1"), "no PROXY header" },
 	{ LINE("PROXY"), "no PROXY header" },
-	{ LINE("proxy TCP4 1.2.3.4 5.6.7.8 1 2"), "no PROXY header" },
 	{ LINE("PROXY\tTCP4 1.2.3.4 5.6.7.8 1 2"), "no PROXY header" },
 	{ LINE("PROXY "), "neither TCP4" },
 	{ LINE("PROXY tcp4 1.2.3.4 5.6.7.8 1 2"), "neither TCP4" },
 	{ LINE("PROXY TCP5 1.2.3.4 5.6.7.8 1 2"), "neither TCP4" },
-	{ LINE("PROXY TCP4"), "neither TCP4" },
 	{ LINE("PROXY UNKNOWNS"), "neither TCP4" },
-	{ LINE("PROXY UNKNOWN\tx"), "neither TCP4" },
-	{ LINE("PROXY UNKNOWN\rx"), "neither TCP4" },
 
 	{ LINE("PROXY TCP4 "), "bad source address" },
 	{ LINE("PROXY TCP4  1.2.3.4 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 1.2.3.4"), "bad destination address" },
-	{ LINE("PROXY TCP4 1.2.3 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 1.2.3.256 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 1.2.3.04 5.6.7.8 1 2"), "bad source address" },
-	{ LINE("PROXY TCP4 00.2.3.4 5.6.7.8 1 2"), "bad source address" },
-	{ LINE("PROXY TCP4 localhost 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP4 1.2.3.4\0 5.6.7.8 1 2"), "a NUL" },
 	{ LINE("PROXY TCP4 ::1 ::1 1 2"), "bad source address" },
 	{ LINE("PROXY TCP6 1.2.3.4 5.6.7.8 1 2"), "bad source address" },
 	{ LINE("PROXY TCP6 fe80::1%1 ::1 1 2"), "bad source address" },
-	{ LINE("PROXY TCP6 ::: ::1 1 2"), "bad source address" },
-	{ LINE("PROXY TCP6 1:2:3:4:5:6:7:8:9 ::1 1 2"), "bad source address" },
-	{ LINE("PROXY TCP6 00001::1 ::1 1 2"), "bad source address" },
 	{ LINE("PROXY TCP6 " FULL6 "f ::1 1 2"), "bad source address" },
 
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8"), "bad source port" },
-	{ LINE("PROXY TCP4 1.2.3.4 ::1 1 2"), "bad destination address" },
 	{ LINE("PROXY TCP6 ::1 1.2.3.4 1 2"), "bad destination address" },
 
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1"), "bad destination port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8  2"), "bad source port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 65536 2"), "bad source port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 01 2"), "bad source port" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 -1 2"), "bad source port" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1/ 2"), "bad source port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 "), "bad destination port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2 "), "bad destination port" },
 	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\0"), "a NUL" },
@@ -189,24 +176,13 @@ static const struct capture {
 	{ BYTES(SIGNATURE "!!\000$\000\000\000\000\000\000\000\000\000\000\000\000\000\000\000\001"
 		"\000\000\000\000\000\000\000\000\000\000\000\000\000\000\000\001\347f\033^"), 2,
 	  PROXY_ADDRESSES, "[::1]:59238", "[::1]:7006" },
-	/* send-proxy-v2 proxy-v2-options crc32c,unique-id */
-	{ BYTES(SIGNATURE "!\021\0001\177\000\000\001\177\000\000\001\347\370\033_\003\000\004\014"
-		"\257s\035\005\000\0337F000001:E7F8_7F000001:1B5F"), 2,
-	  PROXY_ADDRESSES, "127.0.0.1:59384", "127.0.0.1:7007" },
-	/* send-proxy-v2 proxy-v2-options crc32c */
-	{ BYTES(SIGNATURE "!!\000+\000\000\000\000\000\000\000\000\000\000\000\000\000\000\000\001"
-		"\000\000\000\000\000\000\000\000\000\000\000\000\000\000\000\001\222\364\033`\003"
-		"\000\004Z\255\244>"), 2,
-	  PROXY_ADDRESSES, "[::1]:37620", "[::1]:7008" },
-	/* the same, an IPv4 client of "bind :::7010 v4v6" */
+	/* send-proxy-v2 proxy-v2-options crc32c, an IPv4 client of "bind :::7010 v4v6" */
 	{ BYTES(SIGNATURE "!!\000+\000\000\000\000\000\000\000\000\000\000\377\377\177\000\000\001"
 		"\000\000\000\000\000\000\000\000\000\000\377\377\177\000\000\001\232N\033b\003"
 		"\000\004:\360\213\035"), 2,
 	  PROXY_ADDRESSES, "127.0.0.1:39502", "127.0.0.1:7010" },
 	/* the same, a client of a unix socket */
 	{ BYTES(SIGNATURE " \000\000\007\003\000\004\251\270~\217"), 2, PROXY_LOCAL, NULL, NULL },
-	/* send-proxy-v2 proxy-v2-options crc32c check check-send-proxy */
-	{ SIGNATURE " \000\000\007\003\000\004\251\270~\217", 23, 0, 2, PROXY_LOCAL, NULL, NULL },
 	/*
 	 * send-proxy-v2-ssl-cn
 	 * proxy-v2-options crc32c,ssl,cert-cn,ssl-cipher,cert-key,cert-sig,authority

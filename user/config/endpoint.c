@@ -13,6 +13,7 @@
 #include <sys/un.h>
 
 #include "base/array.h"
+#include "base/json_add.h"
 
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
@@ -76,45 +77,23 @@ static const char *parse_unix(const char *path, struct endpoint *ret)
 
 /* --- ports --- */
 
-/* Those of TCP in services(5), by each of their names. */
-static struct service {
-	char *name;
-	in_port_t port;
-} *services;
-static size_t n_services;
-
-static void keep_service(const char *name, int port)
-{
-	services = array_grow(services, n_services, sizeof(*services));
-	services[n_services++] = (struct service){ allocated(strdup(name)), (in_port_t)port };
-}
+static struct json_object *services; /* of TCP in services(5): port, as in a sockaddr, by name */
 
 void endpoint_keep_services(void)
 {
-	static bool kept;
 	const struct servent *s;
 
-	if (kept)
+	if (services)
 		return;
-	kept = true; /* also if there are none: a daemon that is confined must not try */
+	services = allocated(json_object_new_object());
 	while ((s = getservent())) {
 		if (strcmp(s->s_proto, "tcp") != 0)
 			continue;
-		keep_service(s->s_name, s->s_port);
+		json_add_int(services, s->s_name, (uint64_t)s->s_port);
 		for (char **alias = s->s_aliases; *alias; alias++)
-			keep_service(*alias, s->s_port);
+			json_add_int(services, *alias, (uint64_t)s->s_port);
 	}
 	endservent();
-}
-
-/* In network byte order; 0: there is no service NAME. */
-static in_port_t find_service(const char *name)
-{
-	endpoint_keep_services();
-	for (size_t i = 0; i < n_services; i++)
-		if (!strcmp(services[i].name, name))
-			return services[i].port;
-	return 0;
 }
 
 /* getaddrinfo() would take " 80", "+80" and "-1" for numbers and cut them to 16 bits. */
@@ -123,7 +102,8 @@ static const char *parse_port(const char *port, bool passive, in_port_t *ret)
 	unsigned long n = strtoul(port, NULL, 10); /* ULONG_MAX on overflow */
 
 	if (!is_number(port)) {
-		*ret = find_service(port);
+		endpoint_keep_services();
+		*ret = (in_port_t)json_object_get_int(json_object_object_get(services, port));
 		return *ret ? NULL :
 			      "bad port, expected a number up to 65535 or the name of a service";
 	}
@@ -153,7 +133,7 @@ static const char *add_plain(const char *host, in_port_t port, struct endpoint *
 			add_host(ret, "::", port);
 		return NULL;
 	}
-	if (is_number(label) || strncasecmp(label, "0x", 2) == 0)
+	if (is_number(label) || !strncasecmp(label, "0x", 2))
 		return "bad IPv4 address, expected four numbers up to 255";
 	ret->named = true;
 	ret->named_port = port;
@@ -169,10 +149,8 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 
 	strcpy(host, text);
 	end = strchr(host, bracketed ? ']' : ':');
-	if (text[0] == '/')
-		return "write unix:/path for a unix socket";
 	if (strchr(text, '/'))
-		return "expected HOST:PORT, without scheme or path";
+		return "expected HOST:PORT, without scheme or path, or unix:/path";
 	if (!end || (bracketed && end[1] != ':'))
 		return "no port, expected HOST:PORT or [IPV6]:PORT";
 	port = end + (bracketed ? 2 : 1);

@@ -88,7 +88,7 @@ static int know_again(const struct reload *r, struct endpoint *e, bool listen)
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
 		const struct endpoint *known = listen ? &f->conf->listen : &f->conf->upstream;
 
-		if (f->state == FORWARD_ACTIVE && !strcmp(known->text, e->text))
+		if ((listen || f->state == FORWARD_ACTIVE) && !strcmp(known->text, e->text))
 			return listen ? endpoint_copy_addrs(e, known->addrs, known->n_addrs) :
 					copy_current(&f->upstream, e);
 	}

@@ -6,8 +6,7 @@
  * connected wins, and the others are reset.  When connect-timeout is over, all have failed.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
- * winner need not move.  Attempts beside it are rivals; a session has memory for them only while
- * attempts overlap.
+ * winner need not move.  Attempts beside it are rivals.
  *
  * An upstream whose name has no address yet: the session waits, nameless, until a look-up has ended
  * or connect-timeout is over.
@@ -60,6 +59,25 @@ SYSCALLS_NEEDED(
 	SYSCALL(close),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
+
+/* An attempt that runs beside the first. */
+struct rival {
+	struct source source; /* fd -1: none */
+	struct session *session;
+	uint16_t address;
+};
+
+/* Apart from the session, since most of a session's life comes when it is OPEN. */
+struct connecting {
+	struct connecting *next; /* in worker->connected */
+	uint64_t due_ms;         /* give up */
+	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
+				  * machine, and not the upstream, has refused */
+	uint16_t first;          /* index of the address to begin with; the others follow in order */
+	uint16_t begun;          /* attempts that have begun */
+	uint16_t running;        /* of them, those that have not ended */
+	struct rival rivals[RIVALS];
+};
 
 /* --- errors --- */
 
@@ -245,31 +263,15 @@ static int connect_to(int fd, const struct addr *to)
 
 /* --- attempts: number 0 in sides[UPSTREAM], others beside it in a race --- */
 
-/* One that runs beside the first. */
-struct rival {
-	struct source source; /* fd -1: none */
-	struct session *session;
-	uint16_t address;
-};
-
-struct connect_race {
-	struct rival rivals[RIVALS];
-};
-
-static unsigned int n_places(const struct session *s)
-{
-	return s->connecting->race ? AT_ONCE : 1;
-}
-
 static struct source *source_of(struct session *s, unsigned int i)
 {
-	return i ? &s->connecting->race->rivals[i - 1].source : &s->sides[UPSTREAM];
+	return i ? &s->connecting->rivals[i - 1].source : &s->sides[UPSTREAM];
 }
 
 /* The index of its address. */
 static uint16_t *index_of(struct session *s, unsigned int i)
 {
-	return i ? &s->connecting->race->rivals[i - 1].address : &s->upstream;
+	return i ? &s->connecting->rivals[i - 1].address : &s->upstream;
 }
 
 static const struct addr *address_of(struct session *s, unsigned int i)
@@ -287,29 +289,8 @@ static void on_rival(struct source *source, uint32_t events)
 	struct rival *a = container_of(source, struct rival, source);
 	struct session *s = a->session;
 
-	session_connect_answered(s, 1 + (unsigned int)(a - s->connecting->race->rivals), events);
+	session_connect_answered(s, 1 + (unsigned int)(a - s->connecting->rivals), events);
 	session_update(s);
-}
-
-/* A place for one more; AT_ONCE at most are asked for.  Number 0 while it is free.  -1: no memory. */
-static int free_place(struct session *s)
-{
-	unsigned int i = 0;
-
-	if (!is_running(s, 0))
-		return 0;
-	if (!s->connecting->race) {
-		s->connecting->race = calloc(1, sizeof(*s->connecting->race));
-		if (!s->connecting->race)
-			return -1;
-		for (unsigned int k = 0; k < RIVALS; k++)
-			s->connecting->race->rivals[k] = (struct rival){
-				.source = { .handle = on_rival, .fd = -1 }, .session = s
-			};
-	}
-	while (is_running(s, i))
-		i++;
-	return (int)i;
 }
 
 /*
@@ -433,13 +414,11 @@ static void connect_more(struct session *s)
 
 	while (s->state == SESSION_CONNECTING && may_begin(s) && now >= s->connecting->next_ms) {
 		struct connecting *c = s->connecting;
-		int place = free_place(s), error;
-		unsigned int i = (unsigned int)place;
+		unsigned int i = 0;
+		int error;
 
-		if (place < 0) {
-			c->next_ms = NEVER;
-			return;
-		}
+		while (is_running(s, i)) /* there is a place, see may_begin() */
+			i++;
 		*index_of(s, i) = next_index(c);
 		c->begun++;
 		c->running++;
@@ -534,7 +513,13 @@ void session_connect_news(struct worker *w)
 int session_connect_expect(struct session *s)
 {
 	s->connecting = calloc(1, sizeof(*s->connecting));
-	return s->connecting ? 0 : -ENOMEM;
+	if (!s->connecting)
+		return -ENOMEM;
+	for (unsigned int i = 0; i < RIVALS; i++)
+		s->connecting->rivals[i] = (struct rival){
+			.source = { .handle = on_rival, .fd = -1 }, .session = s
+		};
+	return 0;
 }
 
 void session_connect_forget(struct session *s)
@@ -559,7 +544,7 @@ void session_connect_end(struct session *s)
 		return;
 	if (is_nameless(s))
 		s->worker->n_nameless--;
-	for (unsigned int i = 1; i < n_places(s); i++)
+	for (unsigned int i = 1; i < AT_ONCE; i++)
 		close_attempt(s, i);
 	c->next = s->worker->connected;
 	s->worker->connected = c;
@@ -572,7 +557,6 @@ void session_connect_reap(struct worker *w)
 		struct connecting *c = w->connected;
 
 		w->connected = c->next;
-		free(c->race);
 		free(c);
 	}
 }
@@ -611,7 +595,7 @@ void session_connect_timer(struct session *s)
 			give_up_name(s);
 		return;
 	}
-	for (unsigned int i = 0; late && s->state == SESSION_CONNECTING && i < n_places(s); i++)
+	for (unsigned int i = 0; late && s->state == SESSION_CONNECTING && i < AT_ONCE; i++)
 		if (is_running(s, i)) {
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);

@@ -12,21 +12,7 @@
 
 #define UPSTREAM_SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
-struct connect_race;
-
-/* What a session needs until it is OPEN.  Apart from it, since most of its life comes then. */
-struct connecting {
-	struct connecting *next;   /* in worker->connected */
-	uint64_t due_ms;           /* give up */
-	struct connect_race *race; /* attempts beside that one; NULL: none so far */
-
-	uint64_t next_ms;          /* when the next attempt may begin, or be tried again because this
-				    * machine, and not the upstream, has refused; NEVER: when one
-				    * ends */
-	uint16_t first;            /* index of the address to begin with; the others follow in order */
-	uint16_t begun;            /* attempts that have begun */
-	uint16_t running;          /* of them, those that have not ended */
-};
+struct connecting; /* what a session needs until it is OPEN */
 
 /*
  * Find out from which ports the kernel connects.  Once, before there are threads, since a daemon

@@ -54,7 +54,6 @@ SYSCALLS_NEEDED(
 	SYSCALL(close));
 
 #define HOSTS "/etc/hosts"
-#define SHOWN 4      /* addresses of a list that are written out */
 #define ADDRS_MAX 64 /* of a name */
 
 /* A name server is asked again after so long, and then after twice and four times as long. */
@@ -112,19 +111,15 @@ void addr_list_put(struct addr_list *list)
 
 const char *addr_list_format(const struct addr_list *list, char *buf, size_t size)
 {
-	char text[ADDR_STRLEN];
-	size_t at = 0;
+	const struct sockaddr *first = (const struct sockaddr *)&list->addrs[0].ss;
+	size_t len;
 
 	buf[0] = '\0';
-	for (size_t i = 0; i < list->n && i < SHOWN && at < size; i++) {
-		const struct addr *a = &list->addrs[i];
-
-		at += (size_t)snprintf(buf + at, size - at, "%s%s", i ? ", " : "",
-				       addr_format((const struct sockaddr *)&a->ss, a->len, text,
-						   sizeof(text)));
-	}
-	if (list->n > SHOWN && at < size)
-		snprintf(buf + at, size - at, " and %zu more", list->n - SHOWN);
+	if (!list->n)
+		return buf;
+	len = strlen(addr_format(first, list->addrs[0].len, buf, size));
+	if (list->n > 1)
+		snprintf(buf + len, size - len, " and %zu more", list->n - 1);
 	return buf;
 }
 
@@ -521,16 +516,10 @@ static void names_remove(struct upstream *u)
 	wake(n);
 }
 
-static void want(struct upstream *u)
-{
-	if (!atomic_exchange(&u->wanted, true))
-		wake(u->names);
-}
-
 void upstream_failed(struct upstream *u)
 {
-	if (u->names)
-		want(u);
+	if (u->names && !atomic_exchange(&u->wanted, true))
+		wake(u->names);
 }
 
 int upstream_await(struct upstream *u, struct addr_list **ret)
