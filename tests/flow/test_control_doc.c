@@ -169,8 +169,6 @@ static void names(void)
 	}
 	for (size_t k = 0; k < KEYS; k++)
 		need_name(command_keys[k].name);
-	for (int i = 0; i < ERRORS; i++)
-		need_name(command_error_name((enum command_error)i));
 	for (int i = 0; i < REASONS; i++)
 		need_name(reason_name((enum reason)i));
 }

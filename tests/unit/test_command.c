@@ -26,13 +26,13 @@ static void parse(const char *line, struct command_request *ret)
 		fail_msg("%s: %s", line, json_object_to_json_string(wrong));
 }
 
-static void expect_refused(const char *line, enum command_error due)
+static void expect_refused(const char *line, const char *due)
 {
 	struct command_request req;
 	struct json_object *wrong = command_parse(line, &req), *code = NULL;
 
 	json_pointer_get(wrong, "/error/code", &code);
-	if (!code || strcmp(json_object_get_string(code), command_error_name(due)) != 0)
+	if (!code || strcmp(json_object_get_string(code), due) != 0)
 		fail_msg("%s: %s", line, json_object_to_json_string(wrong));
 	json_object_put(wrong);
 }
@@ -125,7 +125,7 @@ static void test_values(void **state)
 
 static const struct {
 	const char *line;
-	enum command_error due;
+	const char *due;
 } refused[] = {
 	{ "", ERROR_MALFORMED },
 	{ "[]", ERROR_MALFORMED },

@@ -91,22 +91,6 @@ const struct command commands[COMMANDS] = {
 		KEYS_OF(KEY_LEVEL) },
 };
 
-static const char *const error_names[ERRORS] = {
-	[ERROR_MALFORMED] = "malformed",
-	[ERROR_TOO_LONG] = "too-long",
-	[ERROR_PERMISSION] = "permission-denied",
-	[ERROR_UNKNOWN_COMMAND] = "unknown-command",
-	[ERROR_UNKNOWN_KEY] = "unknown-key",
-	[ERROR_MISSING_KEY] = "missing-key",
-	[ERROR_BAD_VALUE] = "bad-value",
-	[ERROR_NO_SUCH_FORWARD] = "no-such-forward",
-	[ERROR_UNSUPPORTED] = "unsupported",
-	[ERROR_NO_ANSWER] = "no-answer",
-	[ERROR_NO_MEMORY] = "no-memory",
-	[ERROR_TIMEOUT] = "timeout",
-	[ERROR_FAILED] = "failed",
-};
-
 const struct command *command_find(const char *name)
 {
 	for (size_t i = 0; i < COMMANDS; i++)
@@ -117,12 +101,7 @@ const struct command *command_find(const char *name)
 
 /* --- what is wrong --- */
 
-const char *command_error_name(enum command_error e)
-{
-	return e < ERRORS ? error_names[e] : "?";
-}
-
-struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
+struct json_object *command_error_json(const char *code, const char *fmt, ...)
 {
 	struct json_object *o = json_object_new_object(), *error = json_object_new_object();
 	char text[MESSAGE_MAX], shown[MESSAGE_MAX];
@@ -131,7 +110,7 @@ struct json_object *command_error_json(enum command_error e, const char *fmt, ..
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	json_add_text(error, "code", command_error_name(e));
+	json_add_text(error, "code", code);
 	json_add_text(error, "message", log_escape(text, shown, sizeof(shown)));
 	json_add(o, "error", error);
 	return o;

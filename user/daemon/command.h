@@ -135,28 +135,23 @@ static inline bool command_changes(const struct command_request *req)
 	return req->command->changes == COMMAND_ALWAYS || req->given & req->command->changes;
 }
 
-/* The codes of errors; their names are stable. */
-enum command_error {
-	ERROR_MALFORMED,
-	ERROR_TOO_LONG,
-	ERROR_PERMISSION,
-	ERROR_UNKNOWN_COMMAND,
-	ERROR_UNKNOWN_KEY,
-	ERROR_MISSING_KEY,
-	ERROR_BAD_VALUE,
-	ERROR_NO_SUCH_FORWARD,
-	ERROR_UNSUPPORTED,
-	ERROR_NO_ANSWER,
-	ERROR_NO_MEMORY,
-	ERROR_TIMEOUT,
-	ERROR_FAILED,
-	ERRORS,
-};
-
-const char *command_error_name(enum command_error e);
+/* The codes of errors, which are stable. */
+#define ERROR_MALFORMED "malformed"
+#define ERROR_TOO_LONG "too-long"
+#define ERROR_PERMISSION "permission-denied"
+#define ERROR_UNKNOWN_COMMAND "unknown-command"
+#define ERROR_UNKNOWN_KEY "unknown-key"
+#define ERROR_MISSING_KEY "missing-key"
+#define ERROR_BAD_VALUE "bad-value"
+#define ERROR_NO_SUCH_FORWARD "no-such-forward"
+#define ERROR_UNSUPPORTED "unsupported"
+#define ERROR_NO_ANSWER "no-answer"
+#define ERROR_NO_MEMORY "no-memory"
+#define ERROR_TIMEOUT "timeout"
+#define ERROR_FAILED "failed"
 
 /* {"error":{"code":...,"message":...}}; the message is made printable. */
-struct json_object *command_error_json(enum command_error e, const char *fmt, ...)
+struct json_object *command_error_json(const char *code, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* Parse TEXT strictly as one JSON value.  NULL: it is none, or null, or there is no memory. */

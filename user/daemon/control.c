@@ -255,11 +255,11 @@ static void drop(struct client *c)
 }
 
 /* Send an error that needs no memory.  A socket to which nothing was written has room for it. */
-static void refuse(int fd, enum command_error e, const char *message)
+static void refuse(int fd, const char *code, const char *message)
 {
 	char line[256];
 	int n = snprintf(line, sizeof(line), "{\"error\":{\"code\":\"%s\",\"message\":\"%s\"}}\n",
-			 command_error_name(e), message);
+			 code, message);
 
 	(void)send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }

@@ -52,7 +52,7 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL(read), /* signalfd(2) */
-	SYSCALL(write), SYSCALL(close), /* the pid file */
+	SYSCALL(write), SYSCALL(close),
 	/* sd_notify(3) */
 	SYSCALL_IF(PART_NOTIFY, socket, SYSCALL_ARG(0, AF_UNIX),
 		   SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC), SYSCALL_ARG(2, 0)),
@@ -71,7 +71,6 @@ struct daemon {
 	int argc;             /* what it was started with */
 	char **argv;
 	struct account account;
-	int pid_file;         /* -1: none */
 	struct privileged *privileged; /* NULL: none */
 	struct probe_start probe;
 	struct listening *listening; /* list */
@@ -281,49 +280,32 @@ static int open_names(struct daemon *d)
 
 /* --- the pid file --- */
 
-#define BLANKS "                    \n" /* in place of any number */
-
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
 static int write_pid_file(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
 		      0644);
-	char pid[sizeof(BLANKS)];
 	struct stat st;
 	int r = fd < 0 || fstat(fd, &st) ? -errno : 0;
 
 	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))
 		r = -EEXIST;
-	/* the offset stays at the beginning, where the blanks go */
-	snprintf(pid, sizeof(pid), "%ld\n", (long)getpid());
-	if (!r && (ftruncate(fd, 0) || pwrite(fd, pid, strlen(pid), 0) < 0))
+	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
 		r = -errno;
-	if (!r)
-		return fd;
 	if (fd >= 0)
 		close(fd);
 	return r;
 }
 
-/* To remove it is root's, and the filter keeps ftruncate(2) away: it would do for logs as well. */
-static void blank_pid_file(int fd)
-{
-	if (fd < 0)
-		return;
-	(void)!write(fd, BLANKS, strlen(BLANKS));
-	close(fd);
-}
-
-static int open_pid_file(struct daemon *d)
+/* It stays when culvert ends: to remove it would be root's. */
+static int make_pid_file(const struct config *c)
 {
 	char at[CONFIG_PLACE_LEN];
+	int r = c->pid_file ? write_pid_file(c->pid_file) : 0;
 
-	d->pid_file = d->config.pid_file ? write_pid_file(d->config.pid_file) : -1;
-	if (!d->config.pid_file || d->pid_file >= 0)
-		return 0;
-	return log_failure(code_of_file(d->pid_file), "%spid-file %s: %s",
-			   config_option_place(&d->config, "pid-file", at), d->config.pid_file,
-			   strerror(-d->pid_file));
+	return r ? log_failure(code_of_file(r), "%spid-file %s: %s",
+			       config_option_place(c, "pid-file", at), c->pid_file,
+			       strerror(-r)) : 0;
 }
 
 /* --- all of it, and to give up root --- */
@@ -342,7 +324,7 @@ static int set_up(struct daemon *d)
 	limit_descriptors(&d->config);
 	r = probe_start(&d->config, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
 	    make_forwards(d) ?: open_listening(d) ?: open_control(d) ?: open_session_log(d) ?:
-	    open_pid_file(d);
+	    make_pid_file(&d->config);
 	if (r)
 		return r;
 	d->shared.admission = admission_open(&d->config);
@@ -357,16 +339,9 @@ static void tear_down(struct daemon *d)
 	listening_close_all(d->listening);
 	kernel_close(d->shared.kernel);
 	privileged_stop(d->privileged);
-	blank_pid_file(d->pid_file);
 }
 
 /* --- threads --- */
-
-static int no_thread(const char *which, int r)
-{
-	return log_failure(EXIT_CODE_FAILURE, "cannot start %s: %s%s", which, strerror(-r),
-			   advice(ADVICE_RESOURCES, -r));
-}
 
 /* Sockets in stock, for the forwards that need them.  The first of them shows if they can be made. */
 static int fill_stocks(struct daemon *d)
@@ -387,17 +362,6 @@ static int fill_stocks(struct daemon *d)
 					   "CAP_NET_ADMIN: %s", forward_name(f->conf), err);
 	}
 	return 0;
-}
-
-static int start_threads(struct daemon *d)
-{
-	int r = threads_open(&d->threads, &d->shared, d->listening);
-
-	if (r)
-		return log_failure(EXIT_CODE_FAILURE, "cannot make the workers: %s%s",
-				   strerror(-r), advice(ADVICE_RESOURCES, -r));
-	r = threads_start(&d->threads);
-	return r ? no_thread("the thread of a worker", r) : 0;
 }
 
 /* --- running --- */
@@ -538,18 +502,15 @@ static int begin(struct daemon *d)
 	r = fill_stocks(d);
 	if (r)
 		return r;
-	r = start_threads(d);
+	r = threads_open(&d->threads, &d->shared, d->listening) ?: threads_start(&d->threads);
+	if (!r && d->shared.session_log)
+		r = session_log_start(d->shared.session_log);
+	r = r ?: start_reload(d);
+	if (!r && d->control)
+		r = control_start(d->control, operate, &d->operate);
 	if (r)
-		return r;
-	r = d->shared.session_log ? session_log_start(d->shared.session_log) : 0;
-	if (r)
-		return no_thread("the thread of the session log", r);
-	r = start_reload(d);
-	if (r)
-		return no_thread("the thread that reloads", r);
-	r = d->control ? control_start(d->control, operate, &d->operate) : 0;
-	if (r)
-		return no_thread("the control thread", r);
+		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
+				   strerror(-r), advice(ADVICE_RESOURCES, -r));
 	watch_threads(d);
 	r = confine(d);
 	if (!r)
@@ -744,26 +705,11 @@ static void end_at_once(int sig)
 	_exit(EXIT_CODE_OK);
 }
 
-/*
- * The only names that are waited for, since they must be bound.  getaddrinfo(3) may take long: a
- * signal ends culvert meanwhile, which has nothing yet that would have to be ended.
- */
-static int find_listeners(struct config *c)
-{
-	char err[512];
-	int r;
-
-	signal(SIGTERM, end_at_once);
-	signal(SIGINT, end_at_once);
-	signal(SIGQUIT, end_at_once);
-	r = names_find_listeners(c, false, err, sizeof(err));
-	return r ? log_failure(config_exit_code(r), "%s", err) : 0;
-}
-
 int daemon_run(int argc, char **argv)
 {
-	struct daemon d = { .argc = argc, .argv = argv, .pid_file = -1 };
+	struct daemon d = { .argc = argc, .argv = argv };
 	struct config *c = &d.config;
+	char err[512];
 	int r;
 
 	d.shared.config = c;
@@ -777,8 +723,14 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	r = find_listeners(c);
-	if (!r) {
+	/* getaddrinfo(3) may take long, and there is nothing yet that would have to be ended */
+	signal(SIGTERM, end_at_once);
+	signal(SIGINT, end_at_once);
+	signal(SIGQUIT, end_at_once);
+	r = names_find_listeners(c, false, err, sizeof(err));
+	if (r) {
+		r = log_failure(config_exit_code(r), "%s", err);
+	} else {
 		take_signals();
 		r = run(&d);
 	}

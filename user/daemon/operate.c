@@ -553,7 +553,6 @@ static struct json_object *do_drain(const struct asked *a)
 	struct reload *reload = a->o->reload;
 	const char *name = a->req->filter.forward;
 	bool undo = command_has(a->req, KEY_UNDO);
-	bool for_good = !undo && !reload_may_listen(reload);
 	uint64_t due = command_has(a->req, KEY_DEADLINE) ? clock_ms() + a->req->deadline_ms
 							 : UINT64_MAX;
 	struct json_object *o;
@@ -572,7 +571,7 @@ static struct json_object *do_drain(const struct asked *a)
 	f = forwards_find(a->forwards, name);
 	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
 	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
-	json_add_text(o, "warning", !for_good ? "" : "this cannot be undone, and a reload cannot end "
+	json_add_text(o, "warning", undo || reload->privileged ? "" : "this cannot be undone, and a reload cannot end "
 		      "it: there is no privileged process; only a new start of culvert makes it "
 		      "listen again");
 	return o;

@@ -547,14 +547,6 @@ void privileged_stop(struct privileged *p)
 	free(p);
 }
 
-/* Its end of the socket is closed as soon as it ends, which is before anybody has reaped it. */
-bool privileged_runs(const struct privileged *p)
-{
-	char c;
-
-	return p && !p->ended && recv(p->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
-}
-
 int privileged_open_config(struct privileged *p, bool took, char *err, size_t errlen)
 {
 	struct privileged_answer a;

@@ -53,8 +53,6 @@ int privileged_start(const struct config *c, int argc, char **argv, struct privi
 		     char *err, size_t errlen);
 /* It ends by itself, now or when this process ends.  NULL is fine. */
 void privileged_stop(struct privileged *p);
-/* Is there one, and has it not ended?  Waits for no request that is under way. */
-bool privileged_runs(const struct privileged *p);
 
 /*
  * Open the configuration file again: a descriptor or -errno.  The privileged process has found no

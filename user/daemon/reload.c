@@ -546,11 +546,6 @@ int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms,
 	return d.error;
 }
 
-bool reload_may_listen(const struct reload *r)
-{
-	return privileged_runs(r->privileged);
-}
-
 /* --- what is due --- */
 
 struct ending {

@@ -85,9 +85,6 @@ uint64_t reload_ask(struct reload *r);
 int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
 		 size_t errlen);
 
-/* True if sockets that listen can be had, for a reload or to undo a drain.  By any thread. */
-bool reload_may_listen(const struct reload *r);
-
 /* How the last reload went. */
 struct json_object *reload_json(struct reload *r);
 
