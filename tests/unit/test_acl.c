@@ -144,25 +144,6 @@ static void test_bad(void **state)
 	}
 }
 
-/* A rule that says the opposite of an earlier one, and would never be asked. */
-static void test_contradictions(void **state)
-{
-	static const char *const bad[] = {
-		"+10.0.0.0/8-10.0.0.5", "-all+10.0.0.0/8", "-10.0.0.1+10.0.0.1", "+::/0-::1",
-		"+unix:-unix:", "+all-all", "+0.0.0.0/0-::ffff:1.2.3.4",
-		"-10.0.0.0/8+10.0.0.0/9&*.7",
-		"-10.0.0.5/255.0.0.255+10.1.0.5/255.255.0.255", "-10.0.0.5/255.0.0.255+10.3.2.5",
-	};
-	struct acl a;
-
-	(void)state;
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		if (make(&a, bad[i]) != -EEXIST)
-			fail_msg("\"%s\"", bad[i]);
-		acl_close(&a);
-	}
-}
-
 static void test_many(void **state)
 {
 	struct acl a = { 0 }, copy;
@@ -173,7 +154,6 @@ static void test_many(void **state)
 		snprintf(text, sizeof(text), "10.%u.%u.0/24", i / 256, i % 256);
 		assert_int_equal(acl_add(&a, true, text), 0);
 	}
-	assert_int_equal(acl_add(&a, true, "10.0.7.7"), 0); /* covered already */
 	assert_int_equal(acl_add(&a, true, "11.0.0.0"), -E2BIG);
 	assert_int_equal(a.n, ACL_RULES_MAX);
 	acl_copy(&copy, &a);
@@ -192,7 +172,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_decisions),
 		cmocka_unit_test(test_bad),
-		cmocka_unit_test(test_contradictions),
 		cmocka_unit_test(test_many),
 	};
 

@@ -200,8 +200,6 @@ static const struct {
 	{ -EINVAL, "a size from 1 KiB to 16 MiB", { "--copy-buffer", "0" } },
 	{ -EINVAL, "--allow: \"10.0.0.0/33\" is not valid, expected addresses",
 	  { "--allow", "10.0.0.0/33", FORWARD } },
-	{ -EINVAL, "--deny: \"::1\": an earlier rule says the opposite of all that this one is for",
-	  { "--allow=::/0", "--deny=::1", FORWARD } },
 	{ -EINVAL, "soft-limit: 8 MiB is above hard-limit (4 MiB)",
 	  { "--soft-limit=8M", FORWARD } },
 

@@ -123,15 +123,15 @@ static struct acl_rule rule_of(const struct sockaddr *client)
 	return r;
 }
 
-/* True if R matches WHOM: a client whose text is its pattern, or all that a prefix matches. */
+/* True if R matches the client WHOM, whose pattern is its text. */
 static bool matches(const struct acl_rule *r, const struct acl_rule *whom)
 {
 	if (r->pattern[0])
-		return whom->pattern[0] && !fnmatch(r->pattern, whom->pattern, 0);
+		return !fnmatch(r->pattern, whom->pattern, 0);
 	if (r->family != AF_UNSPEC && r->family != whom->family)
 		return false;
 	for (size_t i = 0; i < sizeof(r->addr); i++)
-		if ((r->mask[i] & ~whom->mask[i]) | ((r->addr[i] ^ whom->addr[i]) & r->mask[i]))
+		if ((r->addr[i] ^ whom->addr[i]) & r->mask[i])
 			return false;
 	return true;
 }
@@ -159,16 +159,6 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client)
 
 /* --- lists --- */
 
-/* The first rule of one part that matches all that R, a part of an element, matches; or NULL. */
-static const struct acl_rule *find_cover(const struct acl *a, const struct acl_rule *r)
-{
-	for (size_t i = 0; i < a->n; i++)
-		if (!a->rules[i].and_next && (!i || !a->rules[i - 1].and_next) &&
-		    !a->rules[i].pattern[0] && matches(&a->rules[i], r))
-			return &a->rules[i];
-	return NULL;
-}
-
 static void append(struct acl *a, const struct acl_rule *r)
 {
 	a->rules = array_grow(a->rules, a->n, sizeof(*a->rules));
@@ -180,15 +170,10 @@ static void append(struct acl *a, const struct acl_rule *r)
 static int add_element(struct acl *a, bool allow, char *text)
 {
 	struct acl_rule parts[PARTS_MAX];
-	const struct acl_rule *cover = NULL;
 	int n = parse_element(text, allow, parts);
 
 	if (n < 0)
 		return n;
-	for (int i = 0; i < n && !cover; i++)
-		cover = find_cover(a, &parts[i]);
-	if (cover)
-		return cover->allow == allow ? 0 : -EEXIST;
 	if (a->n + (size_t)n > ACL_RULES_MAX)
 		return -E2BIG;
 	for (int i = 0; i < n; i++)

@@ -44,10 +44,8 @@ struct acl {
  *	all, *                      every client
  *	A&B                         clients that both A and B match
  *
- * IPv4-mapped IPv6 addresses are IPv4.  Elements that earlier rules decide in the same way are
- * dropped.  -EINVAL: syntax; -EEXIST: an earlier prefix covers an element, and says
- * the opposite, so that the element would never count; -E2BIG: more than
- * ACL_RULES_MAX.  Rules added before the error are kept.
+ * IPv4-mapped IPv6 addresses are IPv4.  -EINVAL: syntax; -E2BIG: more than ACL_RULES_MAX.  Rules
+ * added before the error are kept.
  */
 int acl_add(struct acl *a, bool allow, const char *text);
 

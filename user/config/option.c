@@ -4,7 +4,6 @@
  */
 #include "config/option.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <net/if.h>
 #include <sched.h>
@@ -35,6 +34,12 @@
 static const char *const engines[] = {
 	[ENGINE_AUTO] = "auto", [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
 	[ENGINE_COPY] = "copy", [ENGINES] = NULL,
+};
+/* Each set of enum proxy_use that makes sense. */
+static const char *const proxy_uses[] = {
+	[0] = "off", [PROXY_RECEIVE] = "receive",
+	[PROXY_SEND_V1] = "send-v1", [PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
+	[PROXY_SEND_V2] = "send-v2", [PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
 };
 static const char *const filters[] = {
 	[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off", NULL,
@@ -116,8 +121,8 @@ static const struct option_def options[] = {
 	{ "deny", EACH(acl), .metavar = "CLIENTS", .kind = KIND_DENY, .expected = CLIENTS,
 	  .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
-	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_PROXY,
-	  .expected = PROXY_USE_NAMES, .initial = "off",
+	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
+	  .choices = proxy_uses, .expected = PROXY_USE_NAMES, .initial = "off",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
 	{ "proxy-timeout", SECONDS(1, DAY_MS), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
@@ -127,7 +132,7 @@ static const struct option_def options[] = {
 	{ "interface", EACH(interface), .metavar = "NAME", .kind = KIND_INTERFACE,
 	  .expected = "the name of a network interface, or any", .initial = "any",
 	  .help = "network interface of connections to the upstream" },
-	{ "mark", EACH(mark), .metavar = "N", .kind = KIND_MARK, .initial = "0",
+	{ "mark", EACH(mark), COUNT(0, UINT32_MAX), .initial = "0",
 	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
 	  .help = "firewall mark of connections to the upstream; 0: none" },
 	{ "transparent", YES_NO, EACH(transparent), .initial = "no",
@@ -172,6 +177,11 @@ _Static_assert(N_OPTIONS < OPTIONS_MAX, "option_number()");
 const char *engine_name(enum engine e)
 {
 	return (size_t)e < ENGINES ? engines[e] : "?";
+}
+
+const char *proxy_use_text(unsigned int use)
+{
+	return proxy_uses[use];
 }
 
 /* --- the table --- */
@@ -229,21 +239,13 @@ static int parse_number(const struct option_def *o, const char *text, uint64_t *
 	int r = o->kind == KIND_COUNT	? count_parse(text, ret) :
 		o->kind == KIND_SECONDS ? seconds_parse(text, ret) :
 					  size_parse(text, ret);
-
-	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
-}
-
-static int parse_mark(const char *text, unsigned int *ret)
-{
-	bool hex = !strncmp(text, "0x", 2);
-	unsigned long n;
 	char *end;
 
-	n = strtoul(text, &end, hex ? 16 : 10);
-	if (!isxdigit((unsigned char)text[hex ? 2 : 0]) || *end || n > UINT32_MAX)
-		return -EINVAL;
-	*ret = (unsigned int)n;
-	return 0;
+	if (o->kind == KIND_COUNT && !strncmp(text, "0x", 2)) {
+		*ret = strtoull(text, &end, 16);
+		r = *end ? -EINVAL : 0;
+	}
+	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
 }
 
 /* Accept what dev_valid_name() of the kernel accepts. */
@@ -264,45 +266,6 @@ static int parse_source(const char *text, struct addr *ret)
 	r = strcmp(text, "any") != 0 ? addr_parse_host(text, ret) : 0;
 	*ret = addr_unmapped(ret); /* endpoints are unmapped, and both must be of one family */
 	return r;
-}
-
-/* Each set of enum proxy_use that makes sense. */
-static const char *const proxy_uses[] = {
-	[0] = "off",
-	[PROXY_RECEIVE] = "receive",
-	[PROXY_SEND_V1] = "send-v1",
-	[PROXY_SEND_V2] = "send-v2",
-	[PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
-	[PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
-};
-
-const char *proxy_use_text(unsigned int use)
-{
-	return proxy_uses[use];
-}
-
-/* One word, or "receive" and another one in any order.  A word that stands twice is a slip. */
-static int parse_proxy_use(const char *text, unsigned int *ret)
-{
-	unsigned int use = 0, n = 0, word;
-	char buf[64], *at, *rest = buf;
-
-	if (strlen(text) >= sizeof(buf))
-		return -EINVAL;
-	strcpy(buf, text);
-	while ((at = strsep(&rest, ", \t"))) {
-		if (!*at)
-			continue;
-		if (parse_choice(proxy_uses, at, &word))
-			return -EINVAL;
-		use |= word;
-		n++;
-	}
-	if (use > (PROXY_RECEIVE | PROXY_SEND_V2) ||
-	    n != (use ? (unsigned int)__builtin_popcount(use) : 1))
-		return -EINVAL;
-	*ret = use;
-	return 0;
 }
 
 static int store(void *field, const struct option_def *o, const char *value)
@@ -336,8 +299,6 @@ static int store(void *field, const struct option_def *o, const char *value)
 		else if (!r)
 			*(unsigned int *)field = (unsigned int)number;
 		return r;
-	case KIND_PROXY:
-		return parse_proxy_use(value, field);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_add(field, o->kind == KIND_ALLOW, value);
@@ -345,8 +306,6 @@ static int store(void *field, const struct option_def *o, const char *value)
 		return parse_source(value, field);
 	case KIND_INTERFACE:
 		return parse_interface(value, field);
-	case KIND_MARK:
-		return parse_mark(value, field);
 	case KIND_LISTEN:
 	case KIND_UPSTREAM:
 		return endpoint_parse_offline(value, o->kind == KIND_LISTEN, field, err,
@@ -490,10 +449,6 @@ const char *option_wrong(const struct option_def *o, int error, const char *valu
 	if ((o->kind == KIND_LISTEN || o->kind == KIND_UPSTREAM) &&
 	    endpoint_parse_offline(value, o->kind == KIND_LISTEN, &e, expected, sizeof(expected)))
 		snprintf(buf, OPTION_WRONG_LEN, "\"%.320s\": %s", value, expected);
-	else if (error == -EEXIST)
-		snprintf(buf, OPTION_WRONG_LEN, "\"%.256s\": an earlier rule says the opposite of "
-			 "all that this one is for: the first that matches a client decides",
-			 value);
 	else if (error == -E2BIG)
 		snprintf(buf, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
 	else

@@ -35,16 +35,14 @@ enum option_kind {
 	KIND_CHOICE,    /* unsigned int or enum: the place in `choices` */
 	KIND_BOOL,      /* bool */
 	KIND_LEVEL,     /* int, of <syslog.h> */
-	KIND_COUNT,     /* unsigned int */
+	KIND_COUNT,     /* unsigned int, also in hexadecimal */
 	KIND_SECONDS,   /* unsigned int, milliseconds */
 	KIND_SIZE,      /* uint64_t, bytes */
 	KIND_TEXT,      /* const char *, at most `max` bytes */
-	KIND_PROXY,     /* unsigned int, enum proxy_use */
 	KIND_ALLOW,     /* struct acl, to which each value adds rules */
 	KIND_DENY,      /* the same */
 	KIND_SOURCE,    /* struct addr without a port; length 0: any */
 	KIND_INTERFACE, /* const char *; NULL: any */
-	KIND_MARK,      /* unsigned int, also in hexadecimal */
 	KIND_LISTEN,    /* struct endpoint */
 	KIND_UPSTREAM,  /* the same */
 	KIND_ANY,       /* nothing is stored */

@@ -31,21 +31,18 @@
 struct reader {
 	struct config_reader *in;
 	struct config_lines top, own; /* allow and deny; OWN: of the last forward */
-	struct acl acl; /* rules of the last forward so far */
 };
 
 /* --- allow and deny --- */
 
-/* Add ELEMENT to the rules of the last forward, unless earlier ones decide all its clients. */
+/* Add ELEMENT to the rules of the last forward. */
 static void add_rule(struct reader *p, const struct option_def *o, const char *element)
 {
 	struct forward_conf *fc = config_last_forward(p->in);
-	size_t n = p->acl.n;
 
-	if (acl_add(&p->acl, o->kind == KIND_ALLOW, element) == -E2BIG)
-		config_mistake_at(p->in, fc->line, "more than %d rules for its clients",
-				  ACL_RULES_MAX);
-	else if (p->acl.n > n)
+	if (fc->said.n > ACL_RULES_MAX)
+		config_mistake_at(p->in, fc->line, "more than %d rules", ACL_RULES_MAX);
+	else
 		config_take(p->in, fc, o, o->name, element);
 }
 
@@ -86,30 +83,20 @@ static void end_forward(struct reader *p)
 		add_both(p);
 	else
 		add_all(p, top_allows ? &p->top : &p->own, KIND_ALLOW);
-	if (top_allows || own_allows) /* even if a deny covers each allow */
-		add_rule(p, option_find("deny"), "all");
-	acl_close(&p->acl);
 	p->own.n = 0;
-}
-
-static bool is_pattern(const char *pattern)
-{
-	struct acl acl = { 0 };
-	bool is = !pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] &&
-		  !acl_add(&acl, true, pattern);
-
-	acl_close(&acl);
-	return is;
 }
 
 static void take_access(struct reader *p, const struct option_def *o, const char *pattern)
 {
+	struct forward_conf scratch = { 0 };
 	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED)) && strpbrk(pattern, "*?");
 
-	if (!is_pattern(pattern))
+	if (pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] ||
+	    option_store(p->in->c, &scratch, o, pattern))
 		config_mistake(p->in, "\"%.64s\" is not valid, expected an address, in which ? is "
 			       "any character and * any number of them, or a prefix without host "
 			       "bits", pattern);
+	acl_close(&scratch.acl);
 	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
 		.option = o, .value = config_keep(p->in->c, "%.64s%s",
 						  pattern + (mapped ? strlen(MAPPED) : 0),
@@ -275,7 +262,6 @@ void rinetd_read(struct config_reader *r)
 	end_forward(&p);
 	free(p.top.lines);
 	free(p.own.lines);
-	acl_close(&p.acl);
 }
 
 bool rinetd_is(const char *text)

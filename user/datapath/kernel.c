@@ -57,20 +57,6 @@ struct kernel_ring {
 	void *arg;
 };
 
-static int on_libbpf_print(enum libbpf_print_level level, const char *fmt, va_list ap)
-{
-	char line[512];
-
-	if (log_get_level() < LOG_DEBUG || level == LIBBPF_DEBUG)
-		return 0;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-	vsnprintf(line, sizeof(line), fmt, ap);
-#pragma GCC diagnostic pop
-	log_debug("%.*s", (int)strcspn(line, "\n"), line);
-	return 0;
-}
-
 static uint32_t ring_size(unsigned int n_slots)
 {
 	uint64_t want = (uint64_t)n_slots * 2 * RING_RECORD;
@@ -157,7 +143,8 @@ int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *e
 	const char *what = "cannot open the BPF object";
 	int r;
 
-	libbpf_set_print(on_libbpf_print);
+	if (log_get_level() < LOG_DEBUG)
+		libbpf_set_print(NULL); /* else it writes to stderr */
 	pthread_mutex_init(&k->lock, NULL);
 	fill_free_list(k, limits->pairs);
 	k->skel = culvert__open();
