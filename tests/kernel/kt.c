@@ -42,8 +42,6 @@ int64_t kt_now_ms(void)
 
 void kt_enter(void)
 {
-	int r;
-
 	if (geteuid()) {
 		fprintf(stderr, "skipped: needs root (namespace, BPF programs)\n");
 		exit(77);
@@ -52,9 +50,8 @@ void kt_enter(void)
 		fprintf(stderr, "skipped: no network namespace: %s\n", strerror(errno));
 		exit(77);
 	}
-	r = rig_lo_up();
-	if (r < 0) {
-		fprintf(stderr, "cannot bring lo up: %s\n", strerror(-r));
+	if (system("ip link set lo up")) { /* NOLINT(cert-env33-c): a constant command */
+		fprintf(stderr, "cannot bring lo up\n");
 		exit(1);
 	}
 	/* the default action ends the program: a hang is a failure */

@@ -7,11 +7,9 @@
 #include "probe/probe.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/capability.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -25,7 +23,6 @@
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "probe/behaviours.h"
-#include "probe/rig.h"
 
 #define TOTAL_S 60 /* for all behaviours together */
 #define LOAD 0     /* index of the behaviour that the parent tries */
@@ -60,31 +57,9 @@ static struct results *results_new(unsigned int carriers)
 
 /* --- trying --- */
 
-/* A namespace of its own, so that firewalls and others do not matter; or the current one. */
-static void enter_namespace(void)
-{
-	cap_flag_value_t has = CAP_CLEAR;
-	cap_t caps = cap_get_proc();
-
-	/* without it, lo would stay down */
-	if (caps)
-		cap_get_flag(caps, CAP_NET_ADMIN, CAP_EFFECTIVE, &has);
-	cap_free(caps);
-	if (has == CAP_SET && !unshare(CLONE_NEWNET))
-		rig_lo_up();
-}
-
 static bool is_asked(const struct results *results, size_t i)
 {
 	return behaviours[i].carrier & results->carriers;
-}
-
-/* Set the result of behaviour I.  DETAIL NULL: it is there. */
-static void set_result(struct results *results, size_t i, enum outcome outcome, const char *detail)
-{
-	if (detail)
-		snprintf(results->of[i].detail, PROBE_DETAIL, "%s", detail);
-	results->of[i].outcome = outcome;
 }
 
 static _Noreturn void try_each(struct kernel *kernel, struct results *results)
@@ -93,7 +68,6 @@ static _Noreturn void try_each(struct kernel *kernel, struct results *results)
 	unsigned int failed = kernel ? 0 : PROBE_SOCKMAP; /* carriers */
 
 	alarm(TOTAL_S);
-	enter_namespace();
 	if (sandbox_enter(&nobody, NULL, 0, results->why, sizeof(results->why)))
 		_exit(1);
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
@@ -102,27 +76,16 @@ static _Noreturn void try_each(struct kernel *kernel, struct results *results)
 		if (!is_asked(results, i))
 			continue;
 		if (failed & b->carrier) {
-			set_result(results, i, SKIPPED, "one before it fails");
+			results->of[i].outcome = SKIPPED;
+			strcpy(results->of[i].detail, "one before it fails");
 		} else if (behaviour_holds(b, kernel, false, results->of[i].detail)) {
-			set_result(results, i, HOLDS, b->shows);
+			results->of[i].outcome = HOLDS;
 		} else {
 			failed |= b->carrier;
-			set_result(results, i, FAILS, NULL);
+			results->of[i].outcome = FAILS;
 		}
 	}
 	_exit(0);
-}
-
-/* Describe why the child has ended. */
-static void describe_end(int status, char *why, size_t len)
-{
-	int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-
-	if (sig)
-		snprintf(why, len, "the process that tried it was killed: %s%s", strsignal(sig),
-			 sig == SIGALRM ? " (it hangs)" :
-			 sig == SIGKILL ? " (is there memory, or a limit such as MemoryMax= of "
-					  "the unit?)" : "");
 }
 
 /* Try in a child what RESULTS asks about.  KERNEL: what is loaded, or NULL. */
@@ -140,11 +103,14 @@ static void try_behaviours(struct kernel *kernel, struct results *results)
 			 strerror(errno), advice(ADVICE_RESOURCES, errno));
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
-	describe_end(status, results->why, sizeof(results->why));
+	if (WIFSIGNALED(status))
+		snprintf(results->why, sizeof(results->why), "the process that tried it was "
+			 "killed: %s", strsignal(WTERMSIG(status)));
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
 		if (!is_asked(results, i) || results->of[i].outcome != UNASKED)
 			continue;
-		set_result(results, i, left, results->why);
+		results->of[i].outcome = left;
+		strcpy(results->of[i].detail, results->why);
 		left = SKIPPED;
 	}
 	results->took_ms = (unsigned int)(clock_ms() - start);
@@ -154,10 +120,9 @@ static void try_behaviours(struct kernel *kernel, struct results *results)
 static void load(const struct kernel_limits *limits, struct kernel **ret_kernel,
 		 struct results *results)
 {
-	if (kernel_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL))
-		set_result(results, LOAD, FAILS, NULL);
-	else
-		set_result(results, LOAD, HOLDS, behaviours[LOAD].shows);
+	int r = kernel_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
+
+	results->of[LOAD].outcome = r ? FAILS : HOLDS;
 }
 
 /* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
@@ -200,14 +165,19 @@ static void judge(const struct results *results, enum probe_carrier carrier,
 		 b->name, results->of[bad].detail, b->shows, b->why);
 }
 
-/* An engine that was asked for by name must work; the others have a substitute: MEANWHILE. */
-static int announce(const struct config *c, enum engine engine, const struct probe_finding *f,
-		    const char *meanwhile)
+static const char *const meanwhile[] = {
+	[PROBE_SOCKMAP] = "everything is carried in user space",
+	[PROBE_SPLICE] = "copy is used where splice would be better",
+};
+
+/* An engine that was asked for by name must work; the others have a substitute. */
+static int announce(const struct config *c, enum engine engine, enum probe_carrier carrier,
+		    const struct probe_finding *f)
 {
 	if (f->verdict != PROBE_BROKEN)
 		return 0;
 	if (!config_forward_with(c, engine)) {
-		log_warning("%s: %s", meanwhile, f->why);
+		log_warning("%s: %s", meanwhile[carrier], f->why);
 		return 0;
 	}
 	log_error("engine %s cannot be used: %s", engine_name(engine), f->why);
@@ -239,35 +209,39 @@ int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe
 		*ret_kernel = NULL;
 	}
 	munmap(results, sizeof(*results));
-	return announce(c, ENGINE_SOCKMAP, &ret->sockmap,
-			"everything is carried in user space") ?:
-	       announce(c, ENGINE_SPLICE, &ret->splice,
-			"copy is used where splice would be better");
+	return announce(c, ENGINE_SOCKMAP, PROBE_SOCKMAP, &ret->sockmap) ?:
+	       announce(c, ENGINE_SPLICE, PROBE_SPLICE, &ret->splice);
 }
 
 /* --- the command --- */
+
+static const char *detail_of(const struct results *results, size_t i)
+{
+	return results->of[i].outcome == HOLDS ? behaviours[i].shows : results->of[i].detail;
+}
+
+static void print_finding(const struct results *results, enum probe_carrier carrier)
+{
+	struct probe_finding f;
+
+	judge(results, carrier, &f);
+	if (f.verdict == PROBE_BROKEN)
+		printf("\n%s: %s\n", meanwhile[carrier], f.why);
+	else
+		printf("\nthe %s carrier can be used here\n",
+		       carrier == PROBE_SOCKMAP ? "sockmap" : "splice");
+}
 
 static void print_table(const char *kernel, const struct results *results)
 {
 	static const char *const words[] = { [SKIPPED] = "skip", [HOLDS] = "ok", [FAILS] = "FAIL" };
 
 	printf("Linux %s\n\n", kernel);
-	for (size_t i = 0; i < BEHAVIOURS; i++) {
-		const struct behaviour *b = &behaviours[i];
-		enum outcome outcome = results->of[i].outcome;
-
-		printf("%-4s  %-16s  %s%s\n", words[outcome], b->name,
-		       outcome == SKIPPED ? "skipped: " : "", results->of[i].detail);
-		if (outcome == FAILS)
-			printf("%24sexpected: %s\n%24sotherwise: %s; so culvert does not use the "
-			       "%s carrier\n", "", b->shows, "", b->why,
-			       b->carrier == PROBE_SOCKMAP ? "sockmap" : "splice");
-	}
-	printf("\n%s\n", holds(results, PROBE_SOCKMAP) ?
-				 "the sockmap carrier can be used here" :
-				 "culvert run --engine auto will carry everything in user space");
-	if (!holds(results, PROBE_SPLICE))
-		printf("copy will be used where splice would be better\n");
+	for (size_t i = 0; i < BEHAVIOURS; i++)
+		printf("%-4s  %-16s  %s\n", words[results->of[i].outcome], behaviours[i].name,
+		       detail_of(results, i));
+	print_finding(results, PROBE_SOCKMAP);
+	print_finding(results, PROBE_SPLICE);
 }
 
 static void print_json(const char *kernel, const struct results *results)
@@ -286,7 +260,7 @@ static void print_json(const char *kernel, const struct results *results)
 			json_add_null(check, "ok");
 		else
 			json_add_bool(check, "ok", outcome == HOLDS);
-		json_add_text(check, "detail", results->of[i].detail);
+		json_add_text(check, "detail", detail_of(results, i));
 		json_add_text(check, "why", behaviours[i].why);
 		json_append(list, check);
 	}

@@ -5,10 +5,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -75,19 +73,6 @@ ssize_t rig_receive(int fd, uint64_t off, size_t most)
 }
 
 /* --- sockets --- */
-
-int rig_lo_up(void)
-{
-	struct ifreq ifr = { .ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING };
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	int r;
-
-	if (fd < 0)
-		return -errno;
-	r = ioctl(fd, SIOCSIFFLAGS, &ifr) ? -errno : 0;
-	close(fd);
-	return r;
-}
 
 void rig_set_buffers(int snd, int rcv, int size)
 {

@@ -31,7 +31,5 @@ void rig_set_buffers(int snd, int rcv, int size);
  * The caller owns both.
  */
 int rig_connect(bool small, int *ret_connected, int *ret_accepted);
-/* Bring lo of a new network namespace up. */
-int rig_lo_up(void);
 
 #endif
