@@ -27,7 +27,7 @@ static void know(struct config *c, const char *text)
 	char *argv[] = { (char *)"run", (char *)"--config", (char *)"a.conf" };
 	struct config_source from = { text, strlen(text) };
 
-	must(!config_parse_from(3, argv, &from, c), "%s", said());
+	must(!config_parse(3, argv, &from, c), "%s", said());
 }
 
 static void make_known(void)

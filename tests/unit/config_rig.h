@@ -48,7 +48,7 @@ static inline int rig_read(struct config *c, const char *const *words, char *err
 	while (words && *words)
 		argv[argc++] = (char *)*words++;
 	capture_begin(&capture, STDERR_FILENO);
-	r = config_parse(argc, argv, c);
+	r = config_parse(argc, argv, NULL, c);
 	capture_end(&capture, err, errlen);
 	return r;
 }

@@ -32,7 +32,7 @@ static int parse(const char *const *words, struct config *c, char *err, size_t e
 		argc++;
 	}
 	capture_begin(&capture, STDERR_FILENO);
-	r = config_parse(argc, argv, c);
+	r = config_parse(argc, argv, NULL, c);
 	capture_end(&capture, err, errlen);
 	return r;
 }
@@ -241,7 +241,7 @@ static void test_help(void **state)
 
 	(void)state;
 	capture_begin(&capture, STDOUT_FILENO);
-	r = config_parse(3, argv, &c);
+	r = config_parse(3, argv, NULL, &c);
 	capture_end(&capture, out, sizeof(out));
 	config_close(&c);
 	assert_int_equal(r, 1);

@@ -69,7 +69,7 @@ static void parse(const char *text, struct config *c)
 {
 	struct config_source from = { text, strlen(text) };
 
-	assert_int_equal(config_parse_from(3, words, &from, c), 0);
+	assert_int_equal(config_parse(3, words, &from, c), 0);
 }
 
 /* --- what it may be asked for --- */
@@ -264,7 +264,7 @@ static struct privileged *start(const char *text)
 	struct privileged *p = NULL;
 
 	write_file(text);
-	assert_int_equal(config_parse(3, words, &config), 0);
+	assert_int_equal(config_parse(3, words, NULL, &config), 0);
 	if (privileged_start(&config, 3, words, &p, err, sizeof(err)))
 		fail_msg("%s", err);
 	return p;

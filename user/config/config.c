@@ -343,18 +343,13 @@ int config_parse_any(int argc, char **argv, const struct config_source *from, st
 	return r;
 }
 
-int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret)
+int config_parse(int argc, char **argv, const struct config_source *from, struct config *ret)
 {
 	int r = config_parse_any(argc, argv, from, ret);
 
 	return r || ret->n_forwards ? r :
 	       log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
 			    "command line or in a file (see `culvert help run`)");
-}
-
-int config_parse(int argc, char **argv, struct config *ret)
-{
-	return config_parse_from(argc, argv, NULL, ret);
 }
 
 int config_exit_code(int r)

@@ -143,18 +143,16 @@ struct config_source {
 };
 
 /*
- * Fill RET from the arguments of `culvert run` (ARGV[0] is "run") and from the file that --config
- * names.  Where both say something, the arguments count.  Strings point into ARGV, or are kept.
+ * Fill RET from the arguments of `culvert run` (ARGV[0] is "run") and from FROM, the content of the
+ * file that --config names; FROM NULL: from that file.  Where both say something, the arguments count.  Strings point into ARGV, or are kept.
  * Host names are not looked up: they have no address yet, see names.h.
  *
  * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
  * and returns -EINVAL, or what open(2) says of the file.  --help prints the help and returns 1.
  * RET may always be given to config_close().
  */
-int config_parse(int argc, char **argv, struct config *ret);
-/* The same, with FROM as the content of the file that --config names. */
-int config_parse_from(int argc, char **argv, const struct config_source *from, struct config *ret);
-/* The same, but it may have no forward.  FROM NULL: the file is read. */
+int config_parse(int argc, char **argv, const struct config_source *from, struct config *ret);
+/* The same, but it may have no forward. */
 int config_parse_any(int argc, char **argv, const struct config_source *from, struct config *ret);
 
 /* The exit code for what config_parse() returns: only what may pass is worth another try. */

@@ -265,6 +265,8 @@ static int parse_source(const char *text, struct addr *ret)
 	*ret = (struct addr){ 0 };
 	r = strcmp(text, "any") != 0 ? addr_parse_host(text, ret) : 0;
 	*ret = addr_unmapped(ret); /* endpoints are unmapped, and both must be of one family */
+	if (addr_is_any(ret))
+		ret->len = 0;
 	return r;
 }
 

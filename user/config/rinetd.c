@@ -125,17 +125,7 @@ static void end_line(struct reader *p, char *rest)
 		config_mistake(p->in, "\"%.64s\": nothing but a comment may follow", word);
 }
 
-/* rinetd has `timeout` for UDP only. */
-static void take_option(struct reader *p, const char *name, const char *value)
-{
-	bool any = !strcmp(value, "0") || !strcmp(value, "0.0.0.0") || !strcmp(value, "::");
-
-	if (!strcmp(name, "src"))
-		config_take(p->in, config_last_forward(p->in), option_find("source"), "src",
-			    any ? "any" : value);
-}
-
-/* TEXT is what stands between the brackets behind a rule. */
+/* TEXT is what stands between the brackets behind a rule.  rinetd has `timeout` for UDP only. */
 static void take_options(struct reader *p, char *text)
 {
 	while (text && !p->in->error) {
@@ -144,9 +134,12 @@ static void take_options(struct reader *p, char *text)
 		int n = 0;
 
 		sscanf(item, " %15[^= \t] = %63s %n", name, value, &n);
-		if (n && !item[n] && (!strcmp(name, "timeout") || !strcmp(name, "src")))
-			take_option(p, name, value);
-		else
+		if (!strcmp(value, "0"))
+			strcpy(value, "0.0.0.0");
+		if (n && !item[n] && !strcmp(name, "src"))
+			config_take(p->in, config_last_forward(p->in), option_find("source"),
+				    "src", value);
+		else if (!n || item[n] || strcmp(name, "timeout") != 0)
 			config_mistake(p->in, "[%.64s]: expected timeout=SECONDS or src=ADDRESS",
 				       item);
 	}
@@ -222,9 +215,6 @@ static void take_file(struct reader *p, const char *word, const char *key, char 
 		value[len - 1] = '\0';
 		value++;
 	}
-	if (strchr("#;", *value))
-		config_mistake(p->in, "%s: \"%.64s\" is not valid, expected the name of a file",
-			       word, value);
 	config_take(p->in, NULL, option_find(key), word, value);
 	end_line(p, rest);
 }

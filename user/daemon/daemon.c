@@ -717,7 +717,7 @@ int daemon_run(int argc, char **argv)
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
 	addr_has_ipv6();          /* the same for sockets */
-	r = config_parse(argc, argv, c);
+	r = config_parse(argc, argv, NULL, c);
 	if (r) {
 		config_close(c);
 		return config_exit_code(r);

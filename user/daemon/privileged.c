@@ -285,7 +285,7 @@ static int read_config(struct server *s, bool took)
 	if (r < 0)
 		return -r;
 	r = config_file_load(fd, s->configs[0].file, &from);
-	r = r ?: config_parse_from(s->argc, s->argv, &from, &c);
+	r = r ?: config_parse(s->argc, s->argv, &from, &c);
 	free((char *)from.text);
 	if (r) {
 		config_close(&c);

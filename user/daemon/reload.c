@@ -139,7 +139,7 @@ static int read_config(struct plan *p)
 	p->next->refs = 1;
 	log_keep_complaint(p->err, p->errlen);
 	e = config_file_load(fd, r->start->file, &from);
-	e = e ?: config_parse_from(r->argc, r->argv, &from, &p->next->config);
+	e = e ?: config_parse(r->argc, r->argv, &from, &p->next->config);
 	log_keep_complaint(NULL, 0);
 	free((char *)from.text);
 	close(fd);

@@ -13,13 +13,7 @@
 #include "base/syscalls_needed.h"
 
 #define BUFFERS_KEPT 8
-/*
- * Idle pipes that a pool keeps.  Together the pools keep 128, which are 32 MiB at most (see
- * size_for()), and 4 more each.
- */
-#define PIPES_KEPT 32
-#define PIPES_KEPT_CROWDED 4
-#define CROWDED 128 /* pipes open in the process */
+#define PIPES_KEPT 8 /* idle ones; a flow lends one while it holds bytes */
 
 /*
  * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
@@ -210,17 +204,10 @@ struct pipe *pool_pipe_get(struct pool *p)
 	return pipe;
 }
 
-static unsigned int pipes_kept(void)
-{
-	unsigned int open = atomic_load_explicit(&pipes_open, memory_order_relaxed);
-
-	return open <= CROWDED ? PIPES_KEPT : PIPES_KEPT_CROWDED;
-}
-
 void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
 {
 	p->pipes_lent--;
-	if (!empty || p->pipes_idle >= pipes_kept()) {
+	if (!empty || p->pipes_idle >= PIPES_KEPT) {
 		pipe_close(pipe);
 		return;
 	}
