@@ -27,7 +27,16 @@ static const struct {
 	  "net.ipv4.ip_local_port_range)" },
 	{ ADVICE_CONNECT, { EACCES, EPERM },
 	  " (a local firewall or the permissions of the socket forbid it)" },
-	{ ADVICE_CONNECT, { ENODEV }, " (see `ip link`)" },
+	{ ADVICE_CONNECT, { EAFNOSUPPORT },
+	  " (skipped: it is of another address family than the connection's source)" },
+	{ ADVICE_CONNECT, { ENODEV },
+	  " (`interface`, or `source` behind %, names no network interface: see `ip link`)" },
+	{ ADVICE_CONNECT, { EPIPE },
+	  " (the privileged process, which makes sockets with a mark or for transparent "
+	  "forwarding, has ended: start culvert again)" },
+	{ ADVICE_CONNECT, { ENOSR },
+	  " (no socket with a mark or for transparent forwarding was to be had within "
+	  "connect-timeout: the privileged process, which makes them, is too slow, or hangs)" },
 	{ ADVICE_CONNECT, { ENOENT }, " (no such socket: is its server running?)" },
 	{ ADVICE_RESOURCES, { EAGAIN },
 	  " (raise RLIMIT_NPROC, TasksMax= of the unit, kernel.threads-max; or there is no room for "

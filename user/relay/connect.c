@@ -105,26 +105,6 @@ static enum cause cause_of(int error)
 	}
 }
 
-static const char *error_text(int error)
-{
-	switch (error) {
-	case EAFNOSUPPORT:
-		return "skipped, it is of another address family than the connection's source";
-	case ENODEV:
-		return "the network interface that the forward's `interface` names, or its "
-		       "`source` behind %, does not exist";
-	case EPIPE:
-		return "the privileged process, which makes sockets with a mark or for transparent "
-		       "forwarding, has ended: start culvert again";
-	case ENOSR:
-		return "no socket with a mark or for transparent forwarding was to be had within "
-		       "connect-timeout: the privileged process, which makes them, does not keep "
-		       "up, or hangs";
-	default:
-		return strerror(error);
-	}
-}
-
 /* --- a socket --- */
 
 static int bind_socket(const struct forward_conf *fc, const struct sockaddr *source, int fd)
@@ -386,7 +366,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
 		    (unsigned long long)s->id, forward_name(forward_of(s)),
 		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
-		    error_text(error), advice(ADVICE_CONNECT, error));
+		    strerror(error), advice(ADVICE_CONNECT, error));
 	if (c->begun < s->addrs->n || c->running)
 		return;
 	s->upstream = *index_of(s, i); /* for the session log */

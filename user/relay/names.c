@@ -56,9 +56,12 @@ SYSCALLS_NEEDED(
 #define HOSTS "/etc/hosts"
 #define ADDRS_MAX 64 /* of a name */
 
-/* A name server is asked again after so long, and then after twice and four times as long. */
-#define ANSWER_MS 1000
-#define TRIES 3
+/*
+ * A name server is asked again after so long, and given up after twice as long.  A server that is
+ * silent about one family then costs less than the default connect-timeout.
+ */
+#define ANSWER_MS 700
+#define TRIES 2
 /* After a failure a name is looked up again so soon, if its interval is not shorter. */
 #define RETRY_MS 5000
 /* Look-ups begun at a time, and the pause before the next ones. */
@@ -107,20 +110,6 @@ void addr_list_put(struct addr_list *list)
 {
 	if (list && atomic_fetch_sub_explicit(&list->refs, 1, memory_order_acq_rel) == 1)
 		free(list);
-}
-
-const char *addr_list_format(const struct addr_list *list, char *buf, size_t size)
-{
-	const struct sockaddr *first = (const struct sockaddr *)&list->addrs[0].ss;
-	size_t len;
-
-	buf[0] = '\0';
-	if (!list->n)
-		return buf;
-	len = strlen(addr_format(first, list->addrs[0].len, buf, size));
-	if (list->n > 1)
-		snprintf(buf + len, size - len, " and %zu more", list->n - 1);
-	return buf;
 }
 
 static bool has(const struct addr *addrs, size_t n, const struct addr *a)
@@ -295,37 +284,37 @@ static void look_later(struct name *m, bool failed)
 	m->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
 }
 
-/* BEFORE: the addresses that U had; "" for none. */
-static void say(const struct upstream *u, const char *before)
+static void say(const struct upstream *u)
 {
-	char after[ADDR_LIST_STRLEN];
+	const struct addr *first = &u->list->addrs[0];
+	char text[ADDR_STRLEN], more[32] = "";
 
-	addr_list_format(u->list, after, sizeof(after));
-	if (u->record.why[0])
-		log_limited(LOG_WARNING, after[0] ? "upstream %s keeps its last addresses: %s" :
+	if (u->record.why[0]) {
+		log_limited(LOG_WARNING, u->list->n ? "upstream %s keeps its last addresses: %s" :
 			    "upstream %s has no address yet, so its clients are reset: %s",
 			    u->conf->text, u->record.why);
-	else if (before[0])
-		log_info("upstream %s is now %s (it was %s)", u->conf->text, after, before);
-	else
-		log_info("upstream %s is %s", u->conf->text, after);
+		return;
+	}
+	if (u->list->n > 1)
+		snprintf(more, sizeof(more), " and %zu more", u->list->n - 1);
+	log_info("upstream %s is now %s%s", u->conf->text,
+		 addr_format((const struct sockaddr *)&first->ss, first->len, text, sizeof(text)),
+		 more);
 }
 
 /* Only this thread changes the upstream's list and record: no lock is needed to look at them. */
 static void finish(struct name *m, struct addr *addrs, size_t n, const char *why)
 {
 	struct upstream *u = m->upstream;
-	char before[ADDR_LIST_STRLEN];
 	bool news;
 
-	addr_list_format(u->list, before, sizeof(before));
 	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
 	news = upstream_update(u, addrs, n, why, m->names->loop->now_ms);
 	look_later(m, u->record.why[0]);
 	if (!m->names->tell)
 		return;
 	if (news)
-		say(u, before);
+		say(u);
 	m->names->tell(m->names->tell_arg);
 }
 

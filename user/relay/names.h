@@ -37,10 +37,6 @@ struct addr_list {
 
 void addr_list_put(struct addr_list *list); /* NULL is fine */
 
-/* Write "192.0.2.1:80 and 3 more"; returns BUF. */
-#define ADDR_LIST_STRLEN (2 * ADDR_STRLEN)
-const char *addr_list_format(const struct addr_list *list, char *buf, size_t size);
-
 /* --- upstreams --- */
 
 #define LOOKUP_WHY_LEN 192
