@@ -78,6 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size > LINE_MAX_BYTES || memchr(data, '\n', size))
 		return 0; /* the socket's reader cuts there */
+	said_clear();
 	line = strndup((const char *)data, size);
 	ask(line, &asked);
 	asked.may_change = false;

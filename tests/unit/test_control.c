@@ -216,7 +216,7 @@ static void test_requests(void **state)
 	/* in many pieces; who has no more to say needs no newline */
 	fd = dial(*state);
 	for (size_t i = 0; i < sizeof(STATUS) - 1; i++) {
-		say(fd, STATUS + i, 1);
+		say(fd, &STATUS[i], 1);
 		short_pause();
 	}
 	shutdown(fd, SHUT_WR);

@@ -650,8 +650,8 @@ static void test_confined(void **state)
 	snprintf(want[0], sizeof(want[0]), "CapPrm:\t%s\n", caps);
 	snprintf(want[1], sizeof(want[1]), "CapEff:\t%s\n", caps);
 	snprintf(want[2], sizeof(want[2]), "CapInh:\t0000000000000000\n");
-	snprintf(want[3], sizeof(want[3]), geteuid() ? "" : "CapBnd:\t%s\n", caps);
-	snprintf(want[4], sizeof(want[4]), syscall_filter_hindrance() ? "" : "Seccomp:\t2\n");
+	snprintf(want[3], sizeof(want[3]), "%s%s", geteuid() ? "Cap" : "CapBnd:\t", geteuid() ? "" : caps);
+	snprintf(want[4], sizeof(want[4]), "Seccomp:%s", syscall_filter_hindrance() ? "" : "\t2\n");
 	for (size_t i = 0; i < 5; i++)
 		if (!strstr(text, want[i]))
 			fail_msg("lacks %s", want[i]);
