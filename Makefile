@@ -4,7 +4,7 @@
 #   make tests      every test program, below build/tests
 #   make check      the unit tests (no root, no network), and the static analysis
 #   make unit       the unit tests alone; make unit-tests builds them; make unit-threads, those with threads
-#   make analyze    the static analysis alone: gcc -fanalyzer, clang-tidy, cppcheck, shellcheck
+#   make analyze    the static analysis alone: clang-tidy, cppcheck, shellcheck
 #   make fuzz       the fuzzers, FUZZ_SECONDS each (scripts/fuzz; package libclang-rt-14-dev)
 #   make man        the manual pages, below build/man
 #   make install    PREFIX, DESTDIR as usual (and MANDIR, DOCDIR, UNITDIR); make uninstall

@@ -343,7 +343,7 @@ static int start_daemon(struct sweep *s)
 	int r;
 
 	memset(s->page, 0, sizeof(*s->page));
-	setenv("LD_PRELOAD", opt.preload, 1);
+	setenv("LD_PRELOAD", opt.preload ?: "", 1);
 	r = rig_start(&s->rig, opt.culvert, opt.engine, options);
 	unsetenv("LD_PRELOAD");
 	if (!r) {

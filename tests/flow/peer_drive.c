@@ -157,7 +157,7 @@ int peer_pair(struct peer *client, struct peer *server, const char *listen, int 
 	      uint64_t seed, uint64_t id)
 {
 	struct sockaddr_storage ss;
-	socklen_t len;
+	socklen_t len = 0;
 	int r;
 
 	net_addr(listen, &ss, &len);

@@ -120,7 +120,8 @@ static void test_await_target(void **state)
 	(void)state;
 	for (int stall = 0; stall < 2; stall++) {
 		for (looks = 0; flow_wants(&f) == FLOW_WANT_TIMER && looks < 100; looks++) {
-			now = f.due_ms ?: now;
+			if (f.due_ms)
+				now = f.due_ms;
 			flow_await_target(&f, now);
 		}
 		assert_in_range(looks, 8, 10);

@@ -100,7 +100,7 @@ static void title_text(const char *key, char *buf)
 	if (strstr(buf, "_ms"))
 		*strstr(buf, "_ms") = '\0';
 	for (char *p = buf; *p; p++)
-		*p = *p == '_' ? ' ' : (char)toupper((unsigned char)*p);
+		*p = (char)(*p == '_' ? ' ' : toupper((unsigned char)*p));
 }
 
 /* A line of the members KEYS of ROW.  ROW NULL: the titles, of OTHERS where a key is "". */

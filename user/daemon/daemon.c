@@ -285,7 +285,7 @@ static int write_pid_file(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
 		      0644);
-	struct stat st;
+	struct stat st = { 0 };
 	int r = fd < 0 || fstat(fd, &st) ? -errno : 0;
 
 	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))

@@ -326,7 +326,7 @@ int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, 
 		     int *fds)
 {
 	unsigned int i = 0;
-	int fd, r = 0;
+	int fd = -1, r = 0;
 
 	if (!addr_is_inet(a)) {
 		remove_stale(a);

@@ -28,7 +28,7 @@
 #define PARTS 1000 /* of a token; RATE of them come each millisecond */
 /* Longer than any bucket needs to fill; RATE times this fits into 63 bits. */
 #define FILL_MS_MAX (UINT64_C(1) << 24)
-_Static_assert(BANDWIDTH_MAX <= UINT64_C(1) << 37, "a level must not overflow");
+_Static_assert(BANDWIDTH_MAX < UINT64_C(1) << 38, "a level must not overflow");
 
 void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_ms)
 {
