@@ -119,7 +119,7 @@ static char *next_word(char **text)
 /* Refuse anything but a comment in REST, the end of a line. */
 static void end_line(struct reader *p, char *rest)
 {
-	const char *word = next_word(&rest);
+	const char *word = next_word(&rest); /* NOLINT(clang-analyzer-core.NonNullParamChecker) */
 
 	if (*word && *word != '#')
 		config_mistake(p->in, "\"%.64s\": nothing but a comment may follow", word);

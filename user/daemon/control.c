@@ -189,14 +189,16 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 		 size_t errlen)
 {
 	struct control *c = allocated(calloc(1, sizeof(*c)));
+	size_t len = strlen(path);
 	int r;
 
 	c->listener.fd = -1;
 	c->uid = uid;
 	r = loop_open(&c->loop, stop_if_told, c) ?: loop_reserve_timers(&c->loop, CLIENTS_MAX + 1);
 	if (!r)
-		r = !*path ? -EINVAL : strlen(path) >= sizeof(c->path) ? -ENAMETOOLONG : 0;
-	snprintf(c->path, sizeof(c->path), "%s", path);
+		r = !len ? -EINVAL : len >= sizeof(c->path) ? -ENAMETOOLONG : 0;
+	if (!r)
+		memcpy(c->path, path, len + 1);
 	r = r ?: bind_socket(c, uid, gid);
 	c->spare = fcntl(c->listener.fd, F_DUPFD_CLOEXEC, 0);
 	if (!r) {
