@@ -40,7 +40,7 @@ static const struct refused {
 	const char *says;
 } refused[] = {
 	{ "root that cannot become somebody else", BOUNDING "-setuid", -ENOTSUP,
-	  "error: cannot give up privileges: user id: Operation not permitted (to become " },
+	  "error: cannot give up privileges: Operation not permitted (root needs CAP_SETUID" },
 	{ "no accounts", MOUNTS("mount -t tmpfs none /etc"), -EIO,
 	  "error: no such account: culvert, nobody (give another with --user, or start culvert as "
 	  "an account that is not root)" },

@@ -93,10 +93,9 @@ static void test_refused(void **state)
 	assert_int_equal(symlink("log", "link"), 0);
 	is_refused("link", -ELOOP, "a symbolic link is not followed");
 	assert_int_equal(mkdir("sub", 0700), 0);
-	is_refused("sub", -EISDIR, "give the path of a file");
-	is_refused("missing/log", -ENOENT,
-		   "make its directory first");
-	is_refused("log/log", -ENOTDIR, "make its directory first");
+	is_refused("sub", -EISDIR, "Is a directory");
+	is_refused("missing/log", -ENOENT, "No such file");
+	is_refused("log/log", -ENOTDIR, "Not a directory");
 	memset(path, 'x', sizeof(path) - 1);
 	path[sizeof(path) - 1] = '\0';
 	is_refused(path, -ENAMETOOLONG, "name too long");

@@ -163,13 +163,6 @@ bool addr_leads_to(const struct addr *to, const struct addr *listener)
 	return addr_equal(&a, listener) || (addr_is_any(listener) && is_loopback(&a));
 }
 
-static socklen_t length_of(const union client_addr *a)
-{
-	if (a->sa.sa_family == AF_INET)
-		return sizeof(a->in);
-	return a->sa.sa_family == AF_INET6 ? sizeof(a->in6) : sizeof(a->sa.sa_family);
-}
-
 void client_addr_set(union client_addr *a, const struct sockaddr *sa)
 {
 	memset(a, 0, sizeof(*a));
@@ -186,7 +179,7 @@ const char *client_addr_text(const union client_addr *a, char *buf, size_t size)
 	if (a->sa.sa_family != AF_INET && a->sa.sa_family != AF_INET6)
 		snprintf(buf, size, "unix:");
 	else
-		addr_format(&a->sa, length_of(a), buf, size);
+		addr_format(&a->sa, sizeof(*a), buf, size);
 	return buf;
 }
 

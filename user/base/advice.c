@@ -6,22 +6,15 @@
 
 static const struct {
 	unsigned int about;
-	int errors[3];
+	int errors[2];
 	const char *text;
 } rows[] = {
 	{ ADVICE_LISTEN, { EADDRINUSE }, " (another program has it: `ss -ltnp` says which)" },
-	{ ADVICE_LISTEN, { EADDRNOTAVAIL },
-	  " (no interface has this address: see `ip address`, or set net.ipv4.ip_nonlocal_bind)" },
 	{ ADVICE_LISTEN, { EACCES, EPERM },
 	  " (a port below 1024 needs root or CAP_NET_BIND_SERVICE, a path the right to write its "
 	  "directory)" },
-	{ ADVICE_LISTEN | ADVICE_LOG_FILE, { ENOENT, ENOTDIR }, " (make its directory first)" },
 	{ ADVICE_LISTEN, { EAFNOSUPPORT },
 	  " (this kernel has no IPv6: give an IPv4 address, or \":PORT\")" },
-	{ ADVICE_CONNECT, { ECONNREFUSED }, " (nothing listens there)" },
-	{ ADVICE_CONNECT, { ETIMEDOUT },
-	  " (it has not answered within connect-timeout: is it up, does a firewall drop?)" },
-	{ ADVICE_CONNECT, { ENETUNREACH, EHOSTUNREACH }, " (see `ip route get`)" },
 	{ ADVICE_CONNECT, { EADDRNOTAVAIL },
 	  " (the source is none of this machine's addresses, or all local ports are taken: widen "
 	  "net.ipv4.ip_local_port_range)" },
@@ -37,13 +30,8 @@ static const struct {
 	{ ADVICE_CONNECT, { ENOSR },
 	  " (no socket with a mark or for transparent forwarding was to be had within "
 	  "connect-timeout: the privileged process, which makes them, is too slow, or hangs)" },
-	{ ADVICE_CONNECT, { ENOENT }, " (no such socket: is its server running?)" },
 	{ ADVICE_RESOURCES, { EAGAIN },
-	  " (raise RLIMIT_NPROC, TasksMax= of the unit, kernel.threads-max; or there is no room for "
-	  "a stack: see RLIMIT_AS, RLIMIT_STACK, vm.overcommit_memory; or lower --workers)" },
-	{ ADVICE_RESOURCES, { ENOMEM },
-	  " (raise RLIMIT_AS, LimitAS= or MemoryMax= of the unit, or lower --workers or "
-	  "--max-sessions)" },
+	  " (raise RLIMIT_NPROC, TasksMax= of the unit or kernel.threads-max, or lower --workers)" },
 	{ ADVICE_RESOURCES | ADVICE_LISTEN, { EMFILE, ENFILE },
 	  " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --workers)" },
 	{ ADVICE_LOG_FILE, { EACCES, EPERM },
@@ -51,14 +39,13 @@ static const struct {
 	{ ADVICE_LOG_FILE, { EROFS },
 	  " (the systemd unit can write in /var/log/culvert, elsewhere with ReadWritePaths=)" },
 	{ ADVICE_LOG_FILE, { ELOOP }, " (a symbolic link is not followed)" },
-	{ ADVICE_LOG_FILE, { EISDIR, EINVAL }, " (give the path of a file, a FIFO or a terminal)" },
 	{ ADVICE_LOG_FILE, { ENXIO }, " (it has no reader yet, or is a socket)" },
 };
 
 const char *advice(enum advice_about about, int error)
 {
 	for (size_t i = 0; error && i < sizeof(rows) / sizeof(rows[0]); i++)
-		for (size_t k = 0; rows[i].about & about && k < 3; k++)
+		for (size_t k = 0; rows[i].about & about && k < 2; k++)
 			if (rows[i].errors[k] == error)
 				return rows[i].text;
 	return "";

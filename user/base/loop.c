@@ -159,7 +159,7 @@ void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 {
 	uint32_t i;
 
-	if (t->at && t->at != TIMER_DUE && t->due_ms == due_ms)
+	if (t->at && t->due_ms == due_ms)
 		return;
 	timer_cancel(l, t);
 	assert(l->n_timers < l->heap_size); /* see loop_reserve_timers() */
@@ -173,11 +173,9 @@ void timer_cancel(struct loop *l, struct timer *t)
 	struct timer *last;
 	uint32_t i;
 
-	i = t->at - 1;
-	if (!t->at || t->at == TIMER_DUE) {
-		t->at = 0;
+	if (!t->at)
 		return;
-	}
+	i = t->at - 1;
 	t->at = 0;
 	last = l->heap[--l->n_timers];
 	if (last == t)
@@ -188,36 +186,13 @@ void timer_cancel(struct loop *l, struct timer *t)
 		sift_down(l, i, last);
 }
 
-/* Those that are due are collected first: one that sets itself to "now" fires in the next batch. */
-static struct timer *take_due(struct loop *l)
+static void fire_timers(struct loop *l)
 {
-	struct timer *first = NULL, **last = &first;
-
 	for (int n = 0; n < TIMERS_A_BATCH && l->n_timers && l->heap[0]->due_ms <= l->now_ms; n++) {
 		struct timer *t = l->heap[0];
 
 		timer_cancel(l, t);
-		t->at = TIMER_DUE;
-		t->next_due = NULL;
-		*last = t;
-		last = &t->next_due;
-	}
-	return first;
-}
-
-static void fire_timers(struct loop *l)
-{
-	struct timer *t = take_due(l);
-
-	while (t) {
-		struct timer *next = t->next_due;
-
-		/* an earlier one may have cancelled it, or set it anew */
-		if (t->at == TIMER_DUE) {
-			t->at = 0;
-			t->fire(t);
-		}
-		t = next;
+		t->fire(t);
 	}
 }
 

@@ -32,11 +32,9 @@ struct source {
 struct timer {
 	void (*fire)(struct timer *t);
 	uint64_t due_ms;
-	uint32_t at; /* place in the heap + 1; 0: not set; TIMER_DUE: about to fire */
-	struct timer *next_due;
+	uint32_t at; /* place in the heap + 1; 0: not set */
 };
 
-#define TIMER_DUE UINT32_MAX
 /*
  * Timers that fire in one batch.  Thousands that are due at once, such as idle-timeout of sessions
  * that began together, must not hold up the sessions that are at work.
@@ -82,7 +80,10 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
  * Make sure that N timers can be set.  timer_set() cannot fail afterwards.  -ENOMEM.
  */
 int loop_reserve_timers(struct loop *l, uint32_t n);
-/* Set, or move, T to DUE_MS on the clock of now_ms. */
+/*
+ * Set, or move, T to DUE_MS on the clock of now_ms.  A timer that fires may set itself to "now": it
+ * fires again in this batch or in the next one.
+ */
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms);
 void timer_cancel(struct loop *l, struct timer *t);
 

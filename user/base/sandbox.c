@@ -91,52 +91,32 @@ static int reduce_capabilities(const cap_value_t *keep, int n)
 	return r;
 }
 
-/* A NULL: keep the uid.  RET_STEP names the step that failed. */
-static int give_up(const struct account *a, const cap_value_t *keep, int n, const char **ret_step)
+/* A NULL: keep the uid. */
+static int give_up(const struct account *a, const cap_value_t *keep, int n)
 {
-	int r;
+	int r = reduce_bounding_set(keep, n);
 
-	*ret_step = "capability bounding set";
-	r = reduce_bounding_set(keep, n);
-	if (r)
-		return r;
-	if (geteuid() == 0) {
-		*ret_step = "supplementary groups";
-		if (setgroups(0, NULL))
-			return -errno;
-		*ret_step = "group id";
-		if (a && setresgid(a->gid, a->gid, a->gid))
-			return -errno;
-		*ret_step = "user id";
-		if (a && setresuid(a->uid, a->uid, a->uid))
-			return -errno;
-	}
-	*ret_step = "capabilities";
-	r = reduce_capabilities(keep, n);
-	if (r)
-		return r;
-	*ret_step = "no_new_privs";
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-		return -errno;
-	/* A process of the same account must not trace this one; without a change of uid the
-	 * kernel would let it. */
-	*ret_step = "being traceable";
-	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
-		return -errno;
-	*ret_step = "root was still to be had";
-	return a && a->uid && setuid(0) == 0 ? -EPERM : 0;
+	if (!r && geteuid() == 0 &&
+	    (setgroups(0, NULL) || (a && (setresgid(a->gid, a->gid, a->gid) ||
+					  setresuid(a->uid, a->uid, a->uid)))))
+		r = -errno;
+	r = r ?: reduce_capabilities(keep, n);
+	/* Not dumpable: a process of the same account must not trace this one; without a change of
+	 * uid the kernel would let it. */
+	if (!r && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)))
+		r = -errno;
+	return r ?: a && a->uid && setuid(0) == 0 ? -EPERM : 0;
 }
 
 int sandbox_enter(const struct account *a, const cap_value_t *keep, int n, char *err, size_t errlen)
 {
-	const char *step;
-	int r = give_up(a, keep, n, &step);
+	int r = give_up(a, keep, n);
 
 	if (r)
-		snprintf(err, errlen, "cannot give up privileges: %s: %s (root needs CAP_SETUID, "
+		snprintf(err, errlen, "cannot give up privileges: %s (root needs CAP_SETUID, "
 			 "CAP_SETGID and CAP_SETPCAP, and a user namespace must have the account "
 			 "%s: give another with --user, or start culvert as an account that is "
-			 "not root)", step, strerror(-r), a ? a->name : "");
+			 "not root)", strerror(-r), a ? a->name : "");
 	return r;
 }
 

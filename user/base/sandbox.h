@@ -27,7 +27,7 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
  * ambient included) but those N to KEEP, as far as there are any; no_new_privs, and not dumpable:
  * no process of the same account can trace this one or read its memory, and there are no core
  * dumps.  A NULL: the process goes on with its uid.  To be called before threads exist.  Without
- * root only the latter and the capabilities are dealt with.  -errno; ERR says which step failed.
+ * root only the latter and the capabilities are dealt with.  -errno; ERR says what root lacks.
  */
 int sandbox_enter(const struct account *a, const cap_value_t *keep, int n, char *err, size_t errlen);
 

@@ -577,7 +577,8 @@ static void take_end_signal(struct daemon *d, int sig)
 	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
 		 admission_sessions(d->shared.admission));
 	sd_notify(0, "STATUS=Resets the sessions that still run");
-	threads_hurry(&d->threads);
+	atomic_store(&d->shared.grace_ms, 0);
+	threads_stop(&d->threads);
 }
 
 static void serve(struct daemon *d, int sig)

@@ -178,26 +178,14 @@ static void stop(void *arg)
 	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }
 
-static void hurry(void *arg)
-{
-	struct worker *w = arg;
-
-	timer_set(&w->loop, &w->grace, w->loop.now_ms);
-}
-
-static void call_all(struct threads *ts, void (*fn)(void *worker))
+void threads_stop(struct threads *ts)
 {
 	for (unsigned int i = 0; i < ts->n; i++) {
 		struct worker *w = &ts->workers[i];
 
-		while (w->started && loop_call(&w->loop, fn, w, PATIENCE_MS) == -ETIMEDOUT)
+		while (w->started && loop_call(&w->loop, stop, w, PATIENCE_MS) == -ETIMEDOUT)
 			log_error("worker %u does not answer, and is waited for", i);
 	}
-}
-
-void threads_stop(struct threads *ts)
-{
-	call_all(ts, stop);
 }
 
 bool threads_ended(struct threads *ts)
@@ -212,11 +200,6 @@ bool threads_ended(struct threads *ts)
 		all = all && !w->started;
 	}
 	return all;
-}
-
-void threads_hurry(struct threads *ts)
-{
-	call_all(ts, hurry);
 }
 
 void threads_close(struct threads *ts)

@@ -94,12 +94,13 @@ struct threads {
 int threads_open(struct threads *ts, struct shared *shared, struct listening *list);
 /* Let them run.  -errno: some may. */
 int threads_start(struct threads *ts);
-/* Accept no more, and give the sessions shared->grace_ms; a worker ends with its last one. */
+/*
+ * Accept no more, and give the sessions shared->grace_ms; a worker ends with its last one.  Another
+ * call gives the sessions that are left the grace_ms of now.
+ */
 void threads_stop(struct threads *ts);
 /* Stopping: have all ended?  Waits for nothing. */
 bool threads_ended(struct threads *ts);
-/* Stopping: reset the sessions that are left. */
-void threads_hurry(struct threads *ts);
 void threads_close(struct threads *ts);
 
 #endif
