@@ -102,7 +102,7 @@ def check_reload():
     configure(GOOD + forward("low", 443) + forward("marked", 444, mark=7) +
               forward("transparent", 445, transparent="yes", proxy_protocol="receive"))
     systemctl("reload", UNIT)
-    wait_status("7 forwards")
+    wait_status("reload: 3 forwards added")
     serve(443)
     marked = Session(444)
     if "fwmark:0x7" not in run("ss", "-Htne", "state", "established", "dst", "127.0.0.1:9100"):

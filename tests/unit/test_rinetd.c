@@ -36,6 +36,7 @@ static const char sample[] =
 	"# comment\n"
 	"allow 192.168.2.*\n"
 	"allow fe80:*\n"
+	"allow ::ffff:192.168.2.*\n"
 	"  deny 192.168.2.1?\n"
 	"\n"
 	"0.0.0.0\t8080\t192.168.1.2\t80\n"

@@ -16,6 +16,7 @@
 #include "config/rinetd.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -35,6 +36,16 @@ struct reader {
 
 /* --- allow and deny --- */
 
+/*
+ * True if PATTERN is for IPv4 clients, and FC ("*:PORT") listens on "::".  rinetd has such a client
+ * there as ::ffff:192.0.2.7, which begins with no digit, so PATTERN matches nobody.
+ */
+static bool matches_nobody(const struct forward_conf *fc, const char *pattern)
+{
+	return *fc->name == '*' && isdigit((unsigned char)*pattern) &&
+	       !strpbrk(pattern, ":/");
+}
+
 /* Add ELEMENT to the rules of the last forward. */
 static void add_rule(struct reader *p, const struct option_def *o, const char *element)
 {
@@ -42,8 +53,10 @@ static void add_rule(struct reader *p, const struct option_def *o, const char *e
 
 	if (fc->said.n > ACL_RULES_MAX)
 		config_mistake_at(p->in, fc->line, "more than %d rules", ACL_RULES_MAX);
-	else
+	else if (!matches_nobody(fc, element))
 		config_take(p->in, fc, o, o->name, element);
+	else
+		config_take(p->in, fc, o, o->name, config_keep(p->in->c, "%s&::/0", element));
 }
 
 static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)

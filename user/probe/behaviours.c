@@ -245,6 +245,9 @@ static bool is_stalled(struct trial *t)
 		rig_set_buffers(t->inner[DOWN], t->outer[DOWN], RIG_WIDE);
 		t->stalled = false;
 	}
+	/* SO_BUF_LOCK, with which a carrier fixes a receive buffer, sets the send buffer free */
+	if (t->stalled)
+		rig_set_buffers(t->inner[DOWN], t->outer[DOWN], RIG_SMALL);
 	return t->stalled;
 }
 
