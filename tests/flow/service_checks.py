@@ -251,9 +251,9 @@ def check_privileged_end():
     """The daemon goes on without its helper, and says so; a restart brings it back."""
     pid = main_pid()
     os.kill(privileged_of(pid), signal.SIGKILL)
-    wait_logged("the privileged process was ended by signal 9", pid)
     serve(81)
     systemctl("reload", UNIT, code=1)
+    wait_logged("the privileged process has ended", pid)
     wait_goes_on(pid)
     systemctl("restart", UNIT)
     systemctl("reload", UNIT)
