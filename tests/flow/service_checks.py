@@ -272,10 +272,11 @@ def check_watchdog():
 
 def waiting_thread(pid):
     """A worker that waits in epoll_wait(2), if there is any just now. The main thread, which does
-    so as well, is the one that tells."""
-    for task in sorted(pathlib.Path(f"/proc/{pid}/task").iterdir()):
-        if task.name != str(pid) and (task / "syscall").read_text().split()[0] in EPOLL_WAIT:
-            return int(task.name)
+    so as well, is the one that tells; the next is the one that reloads, which nobody watches."""
+    tasks = sorted(int(task.name) for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
+    for tid in tasks[2:]:
+        if pathlib.Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()[0] in EPOLL_WAIT:
+            return tid
     return None
 
 

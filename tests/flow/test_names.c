@@ -445,7 +445,7 @@ static void start_hangs(void **state)
 			      "no", "hangs.test:9002", RIG_UPSTREAM, NULL);
 			_exit(127);
 		}
-		while (name_server_asked() == asked)
+		while (name_server_asked() < asked + 2) /* A and AAAA: none may come later */
 			poll(NULL, 0, 5);
 		kill(pid, signals[i]);
 		assert_int_equal(waitpid(pid, &status, 0), pid);

@@ -410,8 +410,10 @@ static void watch_threads(struct daemon *d)
 		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
 	if (r > 0)
 		d->turns_seen = calloc(d->threads.n + 1, sizeof(*d->turns_seen));
-	if (d->turns_seen)
-		d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
+	if (!d->turns_seen)
+		return;
+	memset(d->turns_seen, 0xff, (d->threads.n + 1) * sizeof(*d->turns_seen)); /* none was asked */
+	d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 }
 
 /* Has thread I taken a turn since it was asked for one?  If so, ask again. */
@@ -424,7 +426,7 @@ static bool is_alive(struct daemon *d, unsigned int i)
 
 	if (worker)
 		snprintf(name, sizeof(name), "worker %u", i);
-	if (turns && turns == d->turns_seen[i]) {
+	if (turns == d->turns_seen[i]) {
 		log_error("%s has hung for %.1f s: systemd is no longer told that culvert is "
 			  "alive, and may restart it", name, (double)d->watchdog_ms / 1000);
 		return false;
