@@ -31,7 +31,8 @@ static const struct {
 	  " (no socket with a mark or for transparent forwarding was to be had within "
 	  "connect-timeout: the privileged process, which makes them, is too slow, or hangs)" },
 	{ ADVICE_RESOURCES, { EAGAIN },
-	  " (raise RLIMIT_NPROC, TasksMax= of the unit or kernel.threads-max, or lower --workers)" },
+	  " (raise RLIMIT_NPROC, TasksMax= of the unit or kernel.threads-max, or lower "
+	  "--workers)" },
 	{ ADVICE_RESOURCES | ADVICE_LISTEN, { EMFILE, ENFILE },
 	  " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --workers)" },
 	{ ADVICE_LOG_FILE, { EACCES, EPERM },

@@ -6,8 +6,9 @@
 #include <seccomp.h>
 
 /*
- * What the daemon's seccomp filter allows (daemon/syscall_filter.h).  Each module says beside its code which system calls it makes while
- * the daemon runs, and with which arguments where that matters:
+ * What the daemon's seccomp filter allows (daemon/syscall_filter.h).  Each module says beside its
+ * code which system calls it makes while the daemon runs, and with which arguments where that
+ * matters:
  *
  *   SYSCALLS_NEEDED(
  *           SYSCALL(accept4),

@@ -144,8 +144,9 @@ struct config_source {
 
 /*
  * Fill RET from the arguments of `culvert run` (ARGV[0] is "run") and from FROM, the content of the
- * file that --config names; FROM NULL: from that file.  Where both say something, the arguments count.  Strings point into ARGV, or are kept.
- * Host names are not looked up: they have no address yet, see names.h.
+ * file that --config names; FROM NULL: from that file.  Where both say something, the arguments
+ * count.  Strings point into ARGV, or are kept.  Host names are not looked up: they have no address
+ * yet, see names.h.
  *
  * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
  * and returns -EINVAL, or what open(2) says of the file.  --help prints the help and returns 1.

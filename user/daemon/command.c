@@ -142,7 +142,8 @@ bool session_filter_matches(const struct session_filter *f, const struct session
 
 static const char *const expectations[] = {
 	[TYPE_TEXT] = "a text that is not empty",
-	[TYPE_CLIENTS] = "addresses or prefixes without host bits, as \"10.0.0.0/8, ::1\"; or \"unix:\"",
+	[TYPE_CLIENTS] = ("addresses or prefixes without host bits, as \"10.0.0.0/8, ::1\"; or "
+			  "\"unix:\""),
 	[TYPE_CARRIER] = "copy, splice or sockmap",
 	[TYPE_ENGINE] = "auto, sockmap, splice, copy or default",
 	[TYPE_LEVEL] = "error, warning, notice, info or debug",

@@ -2,11 +2,11 @@
 /*
  * Theory of operation: everything that needs root is done first, in this order: the privileged
  * process, which keeps some of it, descriptor limits, BPF program and maps, and whether they can be
- * trusted, listening sockets, control socket, logs.  Root is given up for good, and only then, since
- * capabilities are each thread's own, do the threads start: one per worker, one for the session log, one that reloads, one for
- * the control socket; and this one, whose event loop takes signals, by a signalfd(2), looks up names,
- * and has sockets made that need privileges.  When all run, the seccomp filter is loaded for all of
- * them.
+ * trusted, listening sockets, control socket, logs.  Root is given up for good.  Only then do the
+ * threads start, since capabilities are each thread's own: one for each worker, one for the session
+ * log, one that reloads, one for the control socket.  The main thread's event loop takes signals from
+ * a signalfd(2), looks up names, and has sockets made that need privileges.  When all threads run,
+ * the seccomp filter is loaded for all of them.
  */
 #include "daemon/daemon.h"
 
@@ -412,7 +412,8 @@ static void watch_threads(struct daemon *d)
 		d->turns_seen = calloc(d->threads.n + 1, sizeof(*d->turns_seen));
 	if (!d->turns_seen)
 		return;
-	memset(d->turns_seen, 0xff, (d->threads.n + 1) * sizeof(*d->turns_seen)); /* none was asked */
+	for (unsigned int i = 0; i <= d->threads.n; i++)
+		d->turns_seen[i] = UINT64_MAX; /* the thread was not asked yet */
 	d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 }
 

@@ -571,15 +571,15 @@ static struct json_object *do_drain(const struct asked *a)
 	f = forwards_find(a->forwards, name);
 	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
 	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
-	json_add_text(o, "warning", undo || reload->privileged ? "" : "this cannot be undone, and a reload cannot end "
-		      "it: there is no privileged process; only a new start of culvert makes it "
-		      "listen again");
+	json_add_text(o, "warning", undo || reload->privileged ? "" :
+		      "this cannot be undone, and a reload cannot end it: there is no privileged "
+		      "process; only a new start of culvert makes it listen again");
 	return o;
 }
 
 /* --- reload, log level --- */
 
-/* A reload may wait for a name server, so the answer is a number to wait for. */
+/* A reload waits for the privileged process and the workers: the answer is a number to wait for. */
 static struct json_object *do_reload(const struct asked *a)
 {
 	uint64_t n = reload_ask(a->o->reload);
