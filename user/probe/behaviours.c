@@ -309,6 +309,9 @@ static void run_user(struct trial *t, unsigned int dir)
 			      .dst = t->inner[!dir], .limit = UINT64_MAX };
 	enum pump r = t->plan->splice ? splice_pump(&io) : copy_pump(&io);
 
+	/* bytes have come between splice(2), which found none, and the look for the reason */
+	if (r == PUMP_UNSUPPORTED)
+		r = splice_pump(&io);
 	if (r >= PUMP_STARVED)
 		step(t, io.error ? -io.error : -EIO, "carrying by user space");
 	if (dir == UP && r == PUMP_BLOCKED)
