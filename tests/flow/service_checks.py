@@ -271,13 +271,12 @@ def check_watchdog():
 
 
 def waiting_thread(pid):
-    """A worker that waits in epoll_wait(2), if there is any just now. The main thread, which does
-    so as well, is the one that tells; the next is the one that reloads, which nobody watches."""
-    tasks = sorted(int(task.name) for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
-    for tid in tasks[2:]:
-        if pathlib.Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()[0] in EPOLL_WAIT:
-            return tid
-    return None
+    """The first worker, if it waits in epoll_wait(2) just now. The thread that was started first,
+    after the main one, is a worker; that which reloads waits in the same call, and is watched by
+    nobody."""
+    tid = sorted(int(task.name) for task in pathlib.Path(f"/proc/{pid}/task").iterdir())[1]
+    words = pathlib.Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
+    return tid if words[0] in EPOLL_WAIT else None
 
 
 def hang_thread(pid):

@@ -487,7 +487,7 @@ static void directory_of_root(void **state)
 	assert_int_equal(fchown(fd, NOBODY, NOBODY), 0);
 	close(fd);
 	daemon_signal(d, SIGUSR1);
-	rig_wait_log(d, "opened anew");
+	rig_wait_log(d, "log: opened anew");
 	short_session();
 	rig_wait_status(d, "session_log.lines", 2);
 	forget_lines();
