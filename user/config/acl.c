@@ -2,7 +2,6 @@
 #include "config/acl.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -12,19 +11,24 @@
 #include "base/size.h"
 
 #define SEPARATORS ", \t"
-#define PARTS_MAX 4     /* of an element: A&B&C&D */
 #define MAPPED_LEN 12
+#define UNIX_TEXT "unix" /* of every client of a unix socket; no pattern but "*" and "?" matches */
 
 /* All addresses are kept as IPv6 addresses; those of IPv4 begin like this. */
 static const uint8_t mapped[MAPPED_LEN] = { [10] = 0xff, [11] = 0xff };
+static const uint8_t all_ones[16] = { [0 ... 15] = 0xff };
 
 /* IPv4 in IPv6 form is IPv4: it is the same client. */
 static void set_family(struct acl_rule *r)
 {
-	r->family = AF_INET;
-	for (size_t i = 0; i < MAPPED_LEN; i++)
-		if (r->mask[i] != 0xff || r->addr[i] != mapped[i])
-			r->family = AF_INET6;
+	r->family = !memcmp(r->addr, mapped, MAPPED_LEN) &&
+		    !memcmp(r->mask, all_ones, MAPPED_LEN) ? AF_INET : AF_INET6;
+}
+
+/* Where an address of FAMILY begins. */
+static size_t first_byte(int family)
+{
+	return family == AF_INET ? MAPPED_LEN : 0;
 }
 
 /* --- from text --- */
@@ -32,7 +36,7 @@ static void set_family(struct acl_rule *r)
 /* TEXT is what follows the slash, for an address of FAMILY in R. */
 static int parse_mask(const char *text, int family, struct acl_rule *r)
 {
-	size_t first = family == AF_INET ? MAPPED_LEN : 0;
+	size_t first = first_byte(family);
 	uint64_t bits;
 
 	if (inet_pton(family, text, r->mask + first) == 1)
@@ -46,15 +50,13 @@ static int parse_mask(const char *text, int family, struct acl_rule *r)
 
 static int parse_prefix(char *text, struct acl_rule *r)
 {
-	char *slash = strchr(text, '/');
 	int family = strchr(text, ':') ? AF_INET6 : AF_INET;
+	const char *address = strsep(&text, "/");
 
-	if (slash)
-		*slash++ = '\0';
-	memset(r->mask, 0xff, sizeof(r->mask));
+	memcpy(r->mask, all_ones, sizeof(r->mask));
 	memcpy(r->addr, mapped, MAPPED_LEN);
-	if (inet_pton(family, text, r->addr + (family == AF_INET ? MAPPED_LEN : 0)) != 1 ||
-	    (slash && parse_mask(slash, family, r)))
+	if (inet_pton(family, address, r->addr + first_byte(family)) != 1 ||
+	    (text && parse_mask(text, family, r)))
 		return -EINVAL;
 	for (size_t i = 0; i < sizeof(r->addr); i++)
 		if (r->addr[i] & ~r->mask[i])
@@ -63,72 +65,79 @@ static int parse_prefix(char *text, struct acl_rule *r)
 	return 0;
 }
 
-/* Addresses are compared in lower case, as inet_ntop(3) writes them. */
 static int parse_pattern(const char *text, struct acl_rule *r)
 {
-	size_t len = strlen(text);
-
-	if (len >= sizeof(r->pattern) || text[strspn(text, "0123456789abcdefABCDEF:.*?")])
+	if (strlen(text) >= sizeof(r->pattern) || text[strspn(text, "0123456789abcdefABCDEF:.*?")])
 		return -EINVAL;
-	for (size_t i = 0; i < len; i++)
-		r->pattern[i] = (char)tolower(text[i]);
+	strcpy(r->pattern, text);
 	return 0;
 }
 
-static int parse_part(char *text, struct acl_rule *r)
+static void append(struct acl *a, const struct acl_rule *r)
 {
-	if (!strcmp(text, "all") || !strcmp(text, "*"))
-		return 0;
-	if (!strcmp(text, "unix:")) {
-		r->family = AF_UNIX;
-		return 0;
-	}
-	return strpbrk(text, "*?") ? parse_pattern(text, r) : parse_prefix(text, r);
+	a->rules = array_grow(a->rules, a->n, sizeof(*a->rules));
+	a->rules[a->n++] = *r;
+	a->allows |= r->allow;
 }
 
-/* Split the element TEXT into the parts R.  Returns how many, or -EINVAL. */
-static int parse_element(char *text, bool allow, struct acl_rule r[PARTS_MAX])
+/* Add the part TEXT of an element.  AND_NEXT: it has another one. */
+static int add_part(struct acl *a, bool allow, bool and_next, char *text)
 {
-	int n = 0;
-	char *part;
+	struct acl_rule r = { .allow = allow, .and_next = and_next };
+	int error = 0;
 
-	while ((part = strsep(&text, "&"))) {
-		if (n == PARTS_MAX)
-			return -EINVAL;
-		r[n] = (struct acl_rule){ .family = AF_UNSPEC, .allow = allow };
-		if (parse_part(part, &r[n]))
-			return -EINVAL;
-		if (n)
-			r[n - 1].and_next = true;
-		n++;
-	}
-	return n;
+	if (a->n == ACL_RULES_MAX)
+		return -E2BIG;
+	if (!strcmp(text, "all"))
+		strcpy(r.pattern, "*");
+	else if (!strcmp(text, "unix:"))
+		strcpy(r.pattern, UNIX_TEXT);
+	else
+		error = strpbrk(text, "*?") ? parse_pattern(text, &r) : parse_prefix(text, &r);
+	if (!error)
+		append(a, &r);
+	return error;
+}
+
+int acl_add(struct acl *a, bool allow, const char *text)
+{
+	char *copy = allocated(strdup(text)), *at, *part;
+	char *element = strtok_r(copy, SEPARATORS, &at);
+	int r = element ? 0 : -EINVAL;
+
+	for (; element && !r; element = strtok_r(NULL, SEPARATORS, &at))
+		while (!r && (part = strsep(&element, "&")))
+			r = add_part(a, allow, element, part);
+	free(copy);
+	return r;
 }
 
 /* --- who matches --- */
 
+/* The rule that matches CLIENT alone, with the text of its address as pattern. */
 static struct acl_rule rule_of(const struct sockaddr *client)
 {
-	struct acl_rule r = { .family = client->sa_family };
+	struct acl_rule r = { .pattern = UNIX_TEXT };
 
-	if (r.family != AF_INET && r.family != AF_INET6)
-		return r;
-	memset(r.mask, 0xff, sizeof(r.mask));
 	memcpy(r.addr, mapped, MAPPED_LEN);
-	if (r.family == AF_INET)
+	if (client->sa_family == AF_INET)
 		memcpy(r.addr + MAPPED_LEN, &((const struct sockaddr_in *)client)->sin_addr, 4);
-	else
+	else if (client->sa_family == AF_INET6)
 		memcpy(r.addr, &((const struct sockaddr_in6 *)client)->sin6_addr, 16);
+	else
+		return r;
+	memcpy(r.mask, all_ones, sizeof(r.mask));
 	set_family(&r);
+	inet_ntop(r.family, r.addr + first_byte(r.family), r.pattern, sizeof(r.pattern));
 	return r;
 }
 
-/* True if R matches the client WHOM, whose pattern is its text. */
+/* True if R matches the client WHOM. */
 static bool matches(const struct acl_rule *r, const struct acl_rule *whom)
 {
 	if (r->pattern[0])
-		return !fnmatch(r->pattern, whom->pattern, 0);
-	if (r->family != AF_UNSPEC && r->family != whom->family)
+		return !fnmatch(r->pattern, whom->pattern, FNM_CASEFOLD);
+	if (r->family != whom->family)
 		return false;
 	for (size_t i = 0; i < sizeof(r->addr); i++)
 		if ((r->addr[i] ^ whom->addr[i]) & r->mask[i])
@@ -138,59 +147,24 @@ static bool matches(const struct acl_rule *r, const struct acl_rule *whom)
 
 bool acl_allows(const struct acl *a, const struct sockaddr *client)
 {
-	struct acl_rule whom = rule_of(client);
+	struct acl_rule whom;
 	bool all = true; /* parts of the element match so far */
 
-	if (a->patterns && whom.family != AF_UNIX)
-		inet_ntop(whom.family, whom.addr + (whom.family == AF_INET ? MAPPED_LEN : 0),
-			  whom.pattern, sizeof(whom.pattern));
+	if (!a->n)
+		return true;
+	whom = rule_of(client);
 	for (size_t i = 0; i < a->n; i++) {
 		const struct acl_rule *r = &a->rules[i];
 
 		all = all && matches(r, &whom);
-		if (r->and_next)
-			continue;
-		if (all)
+		if (all && !r->and_next)
 			return r->allow;
-		all = true;
+		all = all || !r->and_next;
 	}
 	return !a->allows;
 }
 
 /* --- lists --- */
-
-static void append(struct acl *a, const struct acl_rule *r)
-{
-	a->rules = array_grow(a->rules, a->n, sizeof(*a->rules));
-	a->rules[a->n++] = *r;
-	a->allows |= r->allow;
-	a->patterns |= r->pattern[0] != '\0';
-}
-
-static int add_element(struct acl *a, bool allow, char *text)
-{
-	struct acl_rule parts[PARTS_MAX];
-	int n = parse_element(text, allow, parts);
-
-	if (n < 0)
-		return n;
-	if (a->n + (size_t)n > ACL_RULES_MAX)
-		return -E2BIG;
-	for (int i = 0; i < n; i++)
-		append(a, &parts[i]);
-	return 0;
-}
-
-int acl_add(struct acl *a, bool allow, const char *text)
-{
-	char *copy = allocated(strdup(text)), *at, *element = strtok_r(copy, SEPARATORS, &at);
-	int r = element ? 0 : -EINVAL;
-
-	for (; element && !r; element = strtok_r(NULL, SEPARATORS, &at))
-		r = add_element(a, allow, element);
-	free(copy);
-	return r;
-}
 
 bool acl_same(const struct acl *a, const struct acl *b)
 {

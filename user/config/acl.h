@@ -18,10 +18,10 @@
 
 /* One condition on a client's address. */
 struct acl_rule {
+	char pattern[ACL_PATTERN_LEN]; /* fnmatch(3) on the text of the address; "": the others */
 	uint8_t addr[16];  /* IPv6, in network order; 0 where MASK is 0 */
 	uint8_t mask[16];  /* bits that must be equal: most often a prefix */
-	char pattern[ACL_PATTERN_LEN]; /* not "": fnmatch(3) on the text of the address, instead */
-	uint16_t family;   /* AF_INET, AF_INET6, AF_UNIX; AF_UNSPEC: every client */
+	uint16_t family;   /* AF_INET, AF_INET6 */
 	bool allow;
 	bool and_next;     /* the rule behind this one must match, too, and is not looked at alone */
 };
@@ -29,8 +29,7 @@ struct acl_rule {
 struct acl {
 	struct acl_rule *rules; /* owned */
 	size_t n;
-	bool allows;   /* some rule allows */
-	bool patterns; /* some rule has a pattern */
+	bool allows; /* some rule allows */
 };
 
 /*
@@ -44,8 +43,8 @@ struct acl {
  *	all, *                      every client
  *	A&B                         clients that both A and B match
  *
- * IPv4-mapped IPv6 addresses are IPv4.  -EINVAL: syntax; -E2BIG: more than ACL_RULES_MAX.  Rules
- * added before the error are kept.
+ * IPv4-mapped IPv6 addresses are IPv4.  -EINVAL: syntax; -E2BIG: more than ACL_RULES_MAX.  After an
+ * error A can only be closed.
  */
 int acl_add(struct acl *a, bool allow, const char *text);
 
