@@ -10,22 +10,21 @@
 #define BUILT_WITH(feature) 0
 #endif
 
-#if defined(__SANITIZE_ADDRESS__) || BUILT_WITH(address_sanitizer)
-#define BUILT_WITH_ASAN 1
-#else
-#define BUILT_WITH_ASAN 0
-#endif
-
 #if defined(__SANITIZE_THREAD__) || BUILT_WITH(thread_sanitizer)
 #define BUILT_WITH_TSAN 1
 #else
 #define BUILT_WITH_TSAN 0
 #endif
 
-#if BUILT_WITH(memory_sanitizer)
-#define BUILT_WITH_MSAN 1
+/* What stands behind -fsanitize=, or NULL. */
+#if defined(__SANITIZE_ADDRESS__) || BUILT_WITH(address_sanitizer)
+#define BUILT_WITH_SANITIZER "address"
+#elif BUILT_WITH_TSAN
+#define BUILT_WITH_SANITIZER "thread"
+#elif BUILT_WITH(memory_sanitizer)
+#define BUILT_WITH_SANITIZER "memory"
 #else
-#define BUILT_WITH_MSAN 0
+#define BUILT_WITH_SANITIZER NULL
 #endif
 
 #endif

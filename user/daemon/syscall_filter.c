@@ -86,10 +86,7 @@ extern const struct syscall_need *const __stop_syscall_needs[];
 
 const char *syscall_filter_hindrance(void)
 {
-	return BUILT_WITH_ASAN ? "address" :
-	       BUILT_WITH_TSAN ? "thread" :
-	       BUILT_WITH_MSAN ? "memory" :
-				 NULL;
+	return BUILT_WITH_SANITIZER;
 }
 
 static int allow(scmp_filter_ctx ctx, const struct syscall_need *need)
