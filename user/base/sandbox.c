@@ -3,10 +3,8 @@
 #include "base/sandbox.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -52,36 +50,27 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 	return 0;
 }
 
-static bool is_among(cap_value_t c, const cap_value_t *keep, int n)
-{
-	while (n > 0)
-		if (keep[--n] == c)
-			return true;
-	return false;
-}
-
 /* Without CAP_SETPCAP the bounding set stays as it is; an account other than root cannot use it. */
-static int reduce_bounding_set(const cap_value_t *keep, int n)
+static int reduce_bounding_set(uint64_t keep)
 {
 	for (cap_value_t c = 0; CAP_IS_SUPPORTED(c); c++)
-		if (cap_get_bound(c) > 0 && !is_among(c, keep, n) && cap_drop_bound(c) &&
-		    geteuid() == 0)
+		if (!(keep >> c & 1) && cap_get_bound(c) > 0 && cap_drop_bound(c) && geteuid() == 0)
 			return -errno;
 	return 0;
 }
 
 /* Keep those of KEEP that the process has, and make none inheritable. */
-static int reduce_capabilities(const cap_value_t *keep, int n)
+static int reduce_capabilities(uint64_t keep)
 {
 	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
 	int r = had && set ? 0 : -ENOMEM;
 
-	for (int i = 0; !r && i < n; i++) {
+	for (cap_value_t c = 0; !r && keep >> c; c++) {
 		cap_flag_value_t has;
 
-		if (cap_get_flag(had, keep[i], CAP_PERMITTED, &has) ||
-		    cap_set_flag(set, CAP_PERMITTED, 1, &keep[i], has) ||
-		    cap_set_flag(set, CAP_EFFECTIVE, 1, &keep[i], has))
+		if (keep >> c & 1 && (cap_get_flag(had, c, CAP_PERMITTED, &has) ||
+				      cap_set_flag(set, CAP_PERMITTED, 1, &c, has) ||
+				      cap_set_flag(set, CAP_EFFECTIVE, 1, &c, has)))
 			r = -errno;
 	}
 	if (!r && cap_set_proc(set))
@@ -92,15 +81,15 @@ static int reduce_capabilities(const cap_value_t *keep, int n)
 }
 
 /* A NULL: keep the uid. */
-static int give_up(const struct account *a, const cap_value_t *keep, int n)
+static int give_up(const struct account *a, uint64_t keep)
 {
-	int r = reduce_bounding_set(keep, n);
+	int r = reduce_bounding_set(keep);
 
 	if (!r && geteuid() == 0 &&
 	    (setgroups(0, NULL) || (a && (setresgid(a->gid, a->gid, a->gid) ||
 					  setresuid(a->uid, a->uid, a->uid)))))
 		r = -errno;
-	r = r ?: reduce_capabilities(keep, n);
+	r = r ?: reduce_capabilities(keep);
 	/* Not dumpable: a process of the same account must not trace this one; without a change of
 	 * uid the kernel would let it. */
 	if (!r && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)))
@@ -108,9 +97,9 @@ static int give_up(const struct account *a, const cap_value_t *keep, int n)
 	return r ?: a && a->uid && setuid(0) == 0 ? -EPERM : 0;
 }
 
-int sandbox_enter(const struct account *a, const cap_value_t *keep, int n, char *err, size_t errlen)
+int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen)
 {
-	int r = give_up(a, keep, n);
+	int r = give_up(a, keep);
 
 	if (r)
 		snprintf(err, errlen, "cannot give up privileges: %s (root needs CAP_SETUID, "

@@ -3,6 +3,7 @@
 #define CULVERT_SANDBOX_H
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/capability.h>
 #include <sys/types.h>
 
@@ -24,12 +25,13 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 
 /*
  * Give up root for good: groups, uid and gid of A, all capabilities in all sets (bounding and
- * ambient included) but those N to KEEP, as far as there are any; no_new_privs, and not dumpable:
- * no process of the same account can trace this one or read its memory, and there are no core
- * dumps.  A NULL: the process goes on with its uid.  To be called before threads exist.  Without
- * root only the latter and the capabilities are dealt with.  -errno; ERR says what root lacks.
+ * ambient included) but KEEP, a set of 1 << CAP_..., as far as there are any; no_new_privs, and not
+ * dumpable: no process of the same account can trace this one or read its memory, and there are no
+ * core dumps.  A NULL: the process goes on with its uid.  To be called before threads exist.
+ * Without root only the latter and the capabilities are dealt with.  -errno; ERR says what root
+ * lacks.
  */
-int sandbox_enter(const struct account *a, const cap_value_t *keep, int n, char *err, size_t errlen);
+int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen);
 
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);

@@ -119,7 +119,7 @@ static void check_upstreams(struct config *c)
 	r = r ?: names_open(&l.loop, NULL, NULL, &l.names, err, sizeof(err));
 	if (!r && !geteuid())
 		r = account_find(c->user, &account, err, sizeof(err)) ?:
-		    sandbox_enter(&account, NULL, 0, err, sizeof(err));
+		    sandbox_enter(&account, 0, err, sizeof(err));
 	if (r)
 		log_complain(0, "%s: warning: its host names have not been looked up", c->file);
 	else

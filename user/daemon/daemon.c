@@ -329,7 +329,7 @@ static int set_up(struct daemon *d)
 		return r;
 	d->shared.admission = admission_open(&d->config);
 	connect_learn_ports();
-	r = sandbox_enter(&d->account, NULL, 0, err, sizeof(err));
+	r = sandbox_enter(&d->account, 0, err, sizeof(err));
 	return r ? log_failure(EXIT_CODE_UNSUPPORTED, "%s", err) : 0;
 }
 

@@ -193,7 +193,7 @@ static const struct syscall_need needed[] = {
  */
 static int confine(int fd, const struct config *c, char *err, size_t errlen)
 {
-	const cap_value_t keep[] = { CAP_NET_ADMIN, CAP_NET_BIND_SERVICE };
+	const uint64_t ports = c->file ? 1U << CAP_NET_BIND_SERVICE : 0;
 	const struct rlimit descriptors = { DESCRIPTORS, DESCRIPTORS };
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 	sigset_t all;
@@ -212,7 +212,7 @@ static int confine(int fd, const struct config *c, char *err, size_t errlen)
 	/* what the C library opens for it must be open */
 	/* cppcheck-suppress getservbynameCalled ; there is one thread */
 	(void)getservbyname("http", "tcp");
-	r = sandbox_enter(NULL, keep, c->file ? 2 : 1, err, errlen);
+	r = sandbox_enter(NULL, 1U << CAP_NET_ADMIN | ports, err, errlen);
 	if (!r && !syscall_filter_hindrance())
 		r = syscall_filter_enter(c->seccomp, needed, 0, err, errlen);
 	return r;

@@ -322,13 +322,6 @@ static void run_user(struct trial *t, unsigned int dir)
 		try_enter(t, dir);
 }
 
-/* Flow UP is in user space again; after the last stay the streams end. */
-static void end_stay(struct trial *t)
-{
-	if (!--t->stays)
-		t->streams[UP].len = t->streams[DOWN].len = 0;
-}
-
 /* Move flow DIR on, from phase to phase if it can. */
 static void run_flow(struct trial *t, unsigned int dir)
 {
@@ -358,8 +351,8 @@ static void run_flow(struct trial *t, unsigned int dir)
 		flow_set_phase(f, FLOW_FINISHING);
 	else if (dir == UP && t->stays && sockmap_redirected(t->kernel, io.slot, f) > t->upto)
 		flow_set_phase(f, FLOW_LEAVING);
-	if (phase == FLOW_DRAINING)
-		end_stay(t);
+	if (phase == FLOW_DRAINING && !--t->stays) /* the last one ends the streams */
+		t->streams[UP].len = t->streams[DOWN].len = 0;
 }
 
 /* --- all of it --- */

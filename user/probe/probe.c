@@ -7,7 +7,6 @@
 #include "probe/probe.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -40,6 +39,7 @@ struct results {
 		char detail[PROBE_DETAIL];
 	} of[BEHAVIOURS];
 	unsigned int carriers; /* that are asked about */
+	size_t at; /* the behaviour that the child tries */
 	unsigned int took_ms;
 	char why[PROBE_DETAIL]; /* the child has ended early */
 };
@@ -58,28 +58,21 @@ static struct results *results_new(unsigned int carriers)
 
 /* --- trying --- */
 
-static bool is_asked(const struct results *results, size_t i)
-{
-	return behaviours[i].carrier & results->carriers;
-}
-
 static _Noreturn void try_each(struct kernel *kernel, struct results *results)
 {
 	const struct account nobody = { "nobody", 65534, 65534 };
 	unsigned int failed = kernel ? 0 : PROBE_SOCKMAP; /* carriers */
 
 	alarm(TOTAL_S);
-	if (sandbox_enter(&nobody, NULL, 0, results->why, sizeof(results->why)))
+	if (sandbox_enter(&nobody, 0, results->why, sizeof(results->why)))
 		_exit(1);
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
 
-		if (!is_asked(results, i))
+		if (!(b->carrier & results->carriers & ~failed))
 			continue;
-		if (failed & b->carrier) {
-			results->of[i].outcome = SKIPPED;
-			strcpy(results->of[i].detail, "one before it fails");
-		} else if (behaviour_holds(b, kernel, false, results->of[i].detail)) {
+		results->at = i;
+		if (behaviour_holds(b, kernel, false, results->of[i].detail)) {
 			results->of[i].outcome = HOLDS;
 		} else {
 			failed |= b->carrier;
@@ -92,11 +85,17 @@ static _Noreturn void try_each(struct kernel *kernel, struct results *results)
 /* Try in a child what RESULTS asks about.  KERNEL: what is loaded, or NULL. */
 static void try_behaviours(struct kernel *kernel, struct results *results)
 {
-	enum outcome left = FAILS; /* of the first without a result */
 	uint64_t start = clock_ms();
-	pid_t pid = fork();
 	int status = 0;
+	pid_t pid;
 
+	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
+		if (behaviours[i].carrier & results->carriers)
+			results->of[i].outcome = SKIPPED;
+		strcpy(results->of[i].detail, "one before it fails");
+	}
+	results->at = LOAD + 1;
+	pid = fork();
 	if (!pid)
 		try_each(kernel, results);
 	if (pid < 0)
@@ -107,13 +106,10 @@ static void try_behaviours(struct kernel *kernel, struct results *results)
 	if (WIFSIGNALED(status))
 		snprintf(results->why, sizeof(results->why), "the process that tried it was "
 			 "killed: %s", strsignal(WTERMSIG(status)));
-	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
-		if (!is_asked(results, i) || results->of[i].outcome != UNASKED)
-			continue;
-		results->of[i].outcome = left;
+	if (results->why[0])
+		results->of[results->at].outcome = FAILS;
+	for (size_t i = results->at; results->why[0] && i < BEHAVIOURS; i++)
 		strcpy(results->of[i].detail, results->why);
-		left = SKIPPED;
-	}
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
@@ -291,19 +287,11 @@ int probe_run(int argc, char **argv)
 	struct results *results = results_new(PROBE_BOTH);
 	struct utsname uts = { .release = "?" };
 	struct kernel *kernel = NULL;
-	bool json = false;
+	bool json = argc > 1 && !strcmp(argv[1], "--json");
 
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--help")) {
-			probe_help();
-			return EXIT_CODE_OK;
-		}
-		if (strcmp(argv[i], "--json"))
-			return log_complain(EXIT_CODE_USAGE,
-					    "\"%.256s\": unknown argument (`culvert help probe` "
-					    "lists them)", argv[i]);
-		json = true;
-	}
+	if (argc > 1 + json)
+		return log_complain(EXIT_CODE_USAGE, "\"%.256s\": unknown argument (`culvert help "
+				    "probe` lists them)", argv[1 + json]);
 	uname(&uts);
 	load(&limits, &kernel, results);
 	try_behaviours(kernel, results);
