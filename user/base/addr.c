@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/syscalls_needed.h"
 
 /* if_nametoindex(3), when a configuration is read again */
@@ -55,46 +56,42 @@ static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char
 {
 	int n = len > PATH_OFFSET ? (int)(len - PATH_OFFSET) : 0;
 	bool abstract = n > 0 && !un->sun_path[0];
+	char text[ADDR_STRLEN];
 
 	if (n > (int)sizeof(un->sun_path))
 		n = sizeof(un->sun_path);
-	snprintf(buf, size, "unix:%s%.*s", !n ? "(unnamed)" : abstract ? "@" : "", n - abstract,
-		 un->sun_path + abstract);
-	for (char *c = buf; *c; c++)
-		if (*c < 0x20 || *c > 0x7e)
-			*c = '?';
-	return buf;
+	snprintf(text, sizeof(text), "unix:%s%.*s", !n ? "(unnamed)" : abstract ? "@" : "",
+		 n - abstract, un->sun_path + abstract);
+	return log_escape(text, buf, size);
 }
 
 static const char *format_inet6(const struct sockaddr_in6 *in6, char *buf, size_t size)
 {
 	char host[INET6_ADDRSTRLEN], scope[16] = "";
 
-	inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
 	if (in6->sin6_scope_id)
 		snprintf(scope, sizeof(scope), "%%%u", in6->sin6_scope_id);
-	snprintf(buf, size, "[%s%s]:%u", host, scope, ntohs(in6->sin6_port));
+	snprintf(buf, size, "[%s%s]:%u",
+		 inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host)), scope,
+		 ntohs(in6->sin6_port));
 	return buf;
 }
 
 const char *addr_format(const struct sockaddr *sa, socklen_t len, char *buf, size_t size)
 {
+	sa_family_t family = len >= sizeof(sa->sa_family) ? sa->sa_family : AF_UNSPEC;
+	const struct sockaddr_in *in = (const void *)sa;
 	char host[INET_ADDRSTRLEN];
 
-	if (len >= sizeof(sa->sa_family)) {
-		const struct sockaddr_in *in = (const void *)sa;
-
-		if (sa->sa_family == AF_UNIX)
-			return format_unix((const void *)sa, len, buf, size);
-		if (sa->sa_family == AF_INET6 && len >= sizeof(struct sockaddr_in6))
-			return format_inet6((const void *)sa, buf, size);
-		if (sa->sa_family == AF_INET && len >= sizeof(*in)) {
-			inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-			snprintf(buf, size, "%s:%u", host, ntohs(in->sin_port));
-			return buf;
-		}
-	}
-	snprintf(buf, size, "?");
+	if (family == AF_UNIX)
+		return format_unix((const void *)sa, len, buf, size);
+	if (family == AF_INET6 && len >= sizeof(struct sockaddr_in6))
+		return format_inet6((const void *)sa, buf, size);
+	if (family == AF_INET && len >= sizeof(*in))
+		snprintf(buf, size, "%s:%u", inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host)),
+			 ntohs(in->sin_port));
+	else
+		snprintf(buf, size, "?");
 	return buf;
 }
 

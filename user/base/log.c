@@ -62,32 +62,20 @@ const char *log_level_name(int level)
 
 /* --- text --- */
 
-static void make_printable(char *text)
+/* Finish TEXT, of which snprintf(3) has returned LEN: mark what was cut, keep printable ASCII. */
+static const char *finish(char *text, size_t size, int len)
 {
-	for (; *text; text++)
-		if (*text < 0x20 || *text > 0x7e)
-			*text = '?';
+	if ((size_t)len >= size)
+		strcpy(text + size - sizeof("..."), "...");
+	for (char *c = text; *c; c++)
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
+	return text;
 }
 
 const char *log_escape(const char *text, char *buf, size_t size)
 {
-	if ((size_t)snprintf(buf, size, "%s", text) >= size)
-		strcpy(buf + size - sizeof("..."), "...");
-	make_printable(buf);
-	return buf;
-}
-
-/* Format a message as printable ASCII.  One that does not fit ends in "...". */
-__attribute__((format(printf, 2, 0)))
-static void format(char message[MESSAGE_MAX], const char *fmt, va_list ap)
-{
-	int n = vsnprintf(message, MESSAGE_MAX, fmt, ap);
-
-	if (n < 0)
-		strcpy(message, "(message could not be formatted)");
-	else if (n >= MESSAGE_MAX)
-		strcpy(message + MESSAGE_MAX - sizeof("..."), "...");
-	make_printable(message);
+	return finish(buf, size, snprintf(buf, size, "%s", text));
 }
 
 const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN])
@@ -147,7 +135,7 @@ static void write_or_lose(int level, unsigned int suppressed, const char *fmt, v
 	char message[MESSAGE_MAX], time[LOG_TIME_LEN], prefix[64], note[128] = "";
 	int err = errno, n = 0;
 
-	format(message, fmt, ap);
+	finish(message, sizeof(message), vsnprintf(message, sizeof(message), fmt, ap));
 	if (is_journal())
 		snprintf(prefix, sizeof(prefix), "<%d>", level & LOG_PRIMASK);
 	else
@@ -232,7 +220,7 @@ int log_complain(int code, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	format(message, fmt, ap);
+	finish(message, sizeof(message), vsnprintf(message, sizeof(message), fmt, ap));
 	va_end(ap);
 	if (!complaint.buf)
 		write_line(is_journal() ? "<3>culvert: " : "culvert: ", message, ""); /* LOG_ERR */

@@ -38,11 +38,7 @@ void log_write(int level, const char *fmt, ...) __attribute__((format(printf, 2,
 #define log_failure(code, ...) (log_error(__VA_ARGS__), (code))
 #define log_warning(...) log_write(LOG_WARNING, __VA_ARGS__)
 #define log_info(...) log_write(LOG_INFO, __VA_ARGS__)
-#define log_debug(...)                                                                             \
-	do {                                                                                       \
-		if (log_get_level() >= LOG_DEBUG)                                                  \
-			log_write(LOG_DEBUG, __VA_ARGS__);                                         \
-	} while (0)
+#define log_debug(...) log_write(LOG_DEBUG, __VA_ARGS__)
 
 /*
  * Limit the rate of each call site: LOG_BURST messages pass in a window of LOG_WINDOW_MS.  The
