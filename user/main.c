@@ -45,53 +45,43 @@ static void usage(FILE *to)
 	      to);
 }
 
-/* N_OWN: none. */
-static size_t find_own(const char *name)
+static bool is_help(const char *word)
 {
-	size_t i = 0;
-
-	while (i < N_OWN && strcmp(own_commands[i].name, name) != 0)
-		i++;
-	return i;
-}
-
-static int help(int argc, char **argv)
-{
-	size_t own = argc > 2 ? find_own(argv[2]) : N_OWN;
-	const struct command *c = argc > 2 ? command_find(argv[2]) : NULL;
-
-	if (own < N_OWN)
-		own_commands[own].help();
-	else if (c)
-		client_help(c);
-	else if (argc <= 2)
-		usage(stdout);
-	else
-		fprintf(stderr, "culvert: no such command: %s\n", argv[2]);
-	return argc <= 2 || own < N_OWN || c ? EXIT_CODE_OK : EXIT_CODE_USAGE;
+	return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
 int main(int argc, char **argv)
 {
-	size_t own;
+	static char help_option[] = "--help";
+	bool help;
 
 	if (argc < 2) {
 		usage(stderr);
 		return EXIT_CODE_USAGE;
 	}
-	if (!strcmp(argv[1], "help") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-		return help(argc, argv);
 	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
 		puts("culvert " CULVERT_VERSION);
 		return EXIT_CODE_OK;
 	}
-	own = find_own(argv[1]);
-	if (own < N_OWN && argc == 3 && (!strcmp(argv[2], "--help") || !strcmp(argv[2], "-h"))) {
-		own_commands[own].help();
+	if (!strcmp(argv[1], "help") || is_help(argv[1])) {
+		if (argc == 2) {
+			usage(stdout);
+			return EXIT_CODE_OK;
+		}
+		/* "help COMMAND" is "COMMAND --help" */
+		argv[1] = argv[2];
+		argv[2] = help_option;
+		argc = 3;
+	}
+	help = argc > 2 && is_help(argv[argc - 1]);
+	for (size_t i = 0; i < N_OWN; i++) {
+		if (strcmp(own_commands[i].name, argv[1]) != 0)
+			continue;
+		if (!help)
+			return own_commands[i].run(argc - 1, argv + 1);
+		own_commands[i].help();
 		return EXIT_CODE_OK;
 	}
-	if (own < N_OWN)
-		return own_commands[own].run(argc - 1, argv + 1);
 	if (command_find(argv[1]))
 		return client_run(argc - 1, argv + 1);
 	fprintf(stderr, "culvert: no such command: %s (try: culvert help)\n", argv[1]);
