@@ -71,7 +71,7 @@ static const struct {
 	int error;
 	const char *complaint;
 } bad[] = {
-	{ "", CONNECT, -EINVAL, "empty" },
+	{ "", CONNECT, -EINVAL, "no port" },
 	{ "1.2.3.4:80\n", CONNECT, -EINVAL, "bad port" },
 	{ A100 A100 A50 A10 A10 A10 "12345:80", CONNECT, -EINVAL, "longer than 287" },
 

@@ -240,7 +240,7 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 /* Store LINES in FC, or in C.  Their rules take the place of those that FC has. */
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
-	char buf[OPTION_WRONG_LEN];
+	char wrong[OPTION_WRONG_LEN];
 	bool has_rules = false;
 
 	for (size_t i = 0; i < lines->n; i++) {
@@ -251,10 +251,9 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
-		r = option_store(c, fc, l->option, l->value);
+		r = option_store(c, fc, l->option, l->value, wrong);
 		if (r)
-			return config_complain(c->file, l->line, "%s: %s", l->key,
-					       option_wrong(l->option, r, l->value, buf));
+			return config_complain(c->file, l->line, "%s: %s", l->key, wrong);
 	}
 	return 0;
 }

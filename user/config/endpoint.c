@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "config/endpoint.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -60,10 +59,9 @@ static const char *parse_unix(const char *path, struct endpoint *ret)
 	struct addr a = { .len = 0 };
 	size_t n = strlen(path);
 
-	if ((path[0] != '/' && path[0] != '@') || n == 1)
-		return "expected unix:/path, or unix:@name for an abstract socket";
-	if (n >= PATH_ROOM)
-		return "the path of a unix socket has at most 107 bytes";
+	if ((path[0] != '/' && path[0] != '@') || n == 1 || n >= PATH_ROOM)
+		return "expected unix:/path, or unix:@name for an abstract socket, of at most 107 "
+		       "bytes";
 	memcpy(un.sun_path, path, n);
 	if (path[0] == '@')
 		un.sun_path[0] = '\0';
@@ -152,7 +150,7 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 	if (strchr(text, '/'))
 		return "expected HOST:PORT, without scheme or path, or unix:/path";
 	if (!end || (bracketed && end[1] != ':'))
-		return "no port, expected HOST:PORT or [IPV6]:PORT";
+		return "no port, expected HOST:PORT, [IPV6]:PORT or unix:/path";
 	port = end + (bracketed ? 2 : 1);
 	if (strchr(port, ':'))
 		return "an IPv6 address needs brackets, as in [::1]:80";
@@ -168,8 +166,6 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 
 static const char *parse(const char *text, bool passive, struct endpoint *ret)
 {
-	if (!text[0])
-		return "empty, expected HOST:PORT or unix:/path";
 	if (strlen(text) >= sizeof(ret->text))
 		return "longer than 287 bytes";
 	strcpy(ret->text, text);

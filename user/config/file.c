@@ -41,8 +41,6 @@ char *config_next_line(struct config_reader *r)
 	for (const char *at = line; at < end; at++)
 		if (((unsigned char)*at < 0x20 && *at != '\t') || *at == 0x7f)
 			config_mistake(r, "a control character");
-	if (r->line == 1 && !strncmp(line, BOM, strlen(BOM)))
-		line += strlen(BOM);
 	return r->error ? NULL : line;
 }
 
@@ -79,8 +77,6 @@ void config_take(struct config_reader *r, struct forward_conf *fc, const struct 
 
 /* --- sections --- */
 
-enum section { SECTION_NONE, SECTION_GLOBAL, SECTION_FORWARD };
-
 /* TEXT without the blanks around it. */
 static char *trim(char *text)
 {
@@ -102,26 +98,27 @@ static char *without_comment(char *line)
 	return trim(line);
 }
 
-/* LINE begins with "[". */
-static enum section begin_section(struct config_reader *r, const char *line)
+/* LINE begins with "[".  Returns which section it is, without the brackets. */
+static const char *begin_section(struct config_reader *r, const char *line)
 {
 	char name[sizeof(((struct endpoint *)0)->text)]; /* as that of a nameless forward */
 	int len = 0;
 
 	if (!strcmp(line, "[culvert]"))
-		return SECTION_GLOBAL;
+		return "culvert";
 	sscanf(line, "[forward%*[ ]%287[^] \t]]%n", name, &len);
 	if (!len || line[len])
 		config_mistake(r, "\"%.64s\": expected [culvert] or [forward NAME], where NAME is "
 			       "a word of at most 287 bytes, and nothing behind it", line);
 	else
 		config_begin_forward(r, name);
-	return SECTION_FORWARD;
+	return "forward NAME";
 }
 
-static void take_key(struct config_reader *r, enum section section, char *line)
+/* SECTION is what begin_section() has returned; NULL: nothing yet. */
+static void take_key(struct config_reader *r, const char *section, char *line)
 {
-	bool forward = section == SECTION_FORWARD;
+	bool forward = section && *section == 'f';
 	char *value = line + strcspn(line, "=:");
 	const struct option_def *o;
 
@@ -133,21 +130,19 @@ static void take_key(struct config_reader *r, enum section section, char *line)
 	line = trim(line);
 	value = trim(value);
 	o = option_find_key(line, forward);
-	if (section == SECTION_NONE)
+	if (!section)
 		config_mistake(r, "%s: before the first section, [culvert] or [forward NAME]",
 			       line);
-	else if (!*value)
-		config_mistake(r, "%s: needs a value", line);
 	else if (o)
 		config_take(r, forward ? config_last_forward(r) : NULL, o, o->name, value);
 	else
 		config_mistake(r, "%s: unknown key of [%s] (`culvert help run` lists them)", line,
-			       forward ? "forward NAME" : "culvert");
+			       section);
 }
 
 static void read_sections(struct config_reader *r)
 {
-	enum section section = SECTION_NONE;
+	const char *section = NULL;
 	char *line;
 
 	while ((line = config_next_line(r))) {
@@ -228,7 +223,9 @@ int config_file_take(const struct config_source *from, struct config *c)
 	if (from->len > CONFIG_FILE_MAX)
 		r.error = log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
 				       CONFIG_FILE_MAX);
-	c->is_rinetd = rinetd_is(copy);
+	if (!strncmp(copy, BOM, strlen(BOM)))
+		r.rest += strlen(BOM);
+	c->is_rinetd = rinetd_is(r.rest);
 	if (c->is_rinetd)
 		rinetd_read(&r);
 	else

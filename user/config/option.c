@@ -22,6 +22,7 @@
 #define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
 #define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
 #define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
+#define WHY_LEN 128
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
@@ -64,7 +65,7 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 #define ADDRESS .metavar = "ADDRESS", \
 	.expected = "a host and a port, such as 192.0.2.1:80 or db:5432, or unix:/path"
 
-static const struct option_def options[] = {
+const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "config", FILE_NAME, GLOBAL(file), .scope = SCOPE_WORDS, .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
 	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
@@ -86,8 +87,7 @@ static const struct option_def options[] = {
 	{ "resolve-interval", SECONDS(100, DAY_MS), EACH(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
 	{ "stop-timeout", SECONDS(0, DAY_MS), GLOBAL(grace_ms), .alias = "grace", .initial = "5",
-	  .change = CHANGE_BY_RELOAD,
-	  .help = "how long sessions may go on after SIGTERM" },
+	  .reloads = true, .help = "how long sessions may go on after SIGTERM" },
 	{ "drain-timeout", SECONDS(0, DAY_MS), EACH(drain_timeout_ms), .initial = "0",
 	  .help = "time for sessions of a removed forward; 0: no limit" },
 	{ "max-sessions", COUNT(1, 1000000), GLOBAL(max_sessions), .initial = "16384",
@@ -130,7 +130,8 @@ static const struct option_def options[] = {
 	  .expected = "an IPv4 or IPv6 address without a port, or any",
 	  .help = "local address of connections to the upstream" },
 	{ "interface", EACH(interface), .metavar = "NAME", .kind = KIND_INTERFACE,
-	  .expected = "the name of a network interface, or any", .initial = "any",
+	  .max = IFNAMSIZ - 1, .initial = "any",
+	  .expected = "the name of a network interface, or any",
 	  .help = "network interface of connections to the upstream" },
 	{ "mark", EACH(mark), COUNT(0, UINT32_MAX), .initial = "0",
 	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
@@ -152,7 +153,7 @@ static const struct option_def options[] = {
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
 	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .kind = KIND_LEVEL,
-	  .expected = LEVEL_NAMES, .initial = "info", .change = CHANGE_BY_RELOAD,
+	  .expected = LEVEL_NAMES, .initial = "info", .reloads = true,
 	  .help = "what is logged: " LEVEL_NAMES },
 	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
 	  .help = "gets a JSON line for each ended session; -: stdout" },
@@ -167,12 +168,7 @@ static const struct option_def options[] = {
 	  .help = "sessions of one client at the forward" },
 	{ "help", .kind = KIND_HELP, .scope = SCOPE_WORDS,
 	  .help = "show this help; also -h" },
-	{ "spread", .kind = KIND_ANY, .scope = SCOPE_GONE },
 };
-
-#define N_OPTIONS (sizeof(options) / sizeof(options[0]))
-
-_Static_assert(N_OPTIONS < OPTIONS_MAX, "option_number()");
 
 const char *engine_name(enum engine e)
 {
@@ -189,36 +185,21 @@ const char *proxy_use_text(unsigned int use)
 /* The option NAME of one of SCOPES, a set of 1 << enum option_scope; or NULL. */
 static const struct option_def *find(const char *name, unsigned int scopes)
 {
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		const struct option_def *o = &options[i];
-
+	for (const struct option_def *o = option_table; o->name; o++)
 		if (scopes & 1U << o->scope &&
 		    (!strcmp(o->name, name) || (o->alias && !strcmp(o->alias, name))))
 			return o;
-	}
 	return NULL;
 }
 
 const struct option_def *option_find(const char *name)
 {
-	return find(name, 1U << SCOPE_GLOBAL | 1U << SCOPE_WORDS | 1U << SCOPE_EACH |
-			  1U << SCOPE_GONE);
+	return find(name, 1U << SCOPE_GLOBAL | 1U << SCOPE_WORDS | 1U << SCOPE_EACH);
 }
 
 const struct option_def *option_find_key(const char *name, bool forward)
 {
-	return find(name, 1U << SCOPE_EACH | (forward ? 1U << SCOPE_FORWARD :
-							1U << SCOPE_GLOBAL | 1U << SCOPE_GONE));
-}
-
-size_t option_number(const struct option_def *o)
-{
-	return (size_t)(o - options);
-}
-
-const struct option_def *option_at(size_t number)
-{
-	return number < N_OPTIONS ? &options[number] : NULL;
+	return find(name, 1U << SCOPE_EACH | 1U << (forward ? SCOPE_FORWARD : SCOPE_GLOBAL));
 }
 
 /* --- values --- */
@@ -248,13 +229,14 @@ static int parse_number(const struct option_def *o, const char *text, uint64_t *
 	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
 }
 
-/* Accept what dev_valid_name() of the kernel accepts. */
-static int parse_interface(const char *text, const char **ret)
+static int parse_text(const struct option_def *o, const char *text, const char **ret)
 {
-	if (!*text || strlen(text) >= IFNAMSIZ || !strcmp(text, ".") || !strcmp(text, "..") ||
-	    strpbrk(text, "/: \t"))
+	bool interface = o->kind == KIND_INTERFACE;
+
+	/* what dev_valid_name() of the kernel refuses */
+	if (!text[0] || strlen(text) > o->max || (interface && strpbrk(text, "/: \t")))
 		return -EINVAL;
-	*ret = strcmp(text, "any") != 0 ? text : NULL;
+	*ret = interface && !strcmp(text, "any") ? NULL : text;
 	return 0;
 }
 
@@ -270,9 +252,36 @@ static int parse_source(const char *text, struct addr *ret)
 	return r;
 }
 
-static int store(void *field, const struct option_def *o, const char *value)
+const char *option_expectation(const struct option_def *o, char *buf, size_t size)
 {
-	char err[128];
+	char min[SIZE_STRLEN], max[SIZE_STRLEN];
+
+	if (o->expected)
+		return o->expected;
+	switch (o->kind) {
+	case KIND_BOOL:
+		return "yes or no";
+	case KIND_COUNT:
+		snprintf(buf, size, "a whole number from %llu to %llu", (unsigned long long)o->min,
+			 (unsigned long long)o->max);
+		return buf;
+	case KIND_SECONDS:
+		snprintf(buf, size, "seconds from %g to %g, such as 5 or 0.5",
+			 (double)o->min / 1000, (double)o->max / 1000);
+		return buf;
+	case KIND_SIZE:
+		snprintf(buf, size, "a size from %s to %s, such as 64K or 1M",
+			 size_format(o->min, min, sizeof(min)),
+			 size_format(o->max, max, sizeof(max)));
+		return buf;
+	default:
+		return "no value";
+	}
+}
+
+/* WHY gets what is wrong with an address. */
+static int store(void *field, const struct option_def *o, const char *value, char why[WHY_LEN])
+{
 	uint64_t number;
 	int r;
 
@@ -288,10 +297,8 @@ static int store(void *field, const struct option_def *o, const char *value)
 			*(int *)field = r;
 		return r < 0 ? r : 0;
 	case KIND_TEXT:
-		if (!value[0] || strlen(value) > o->max)
-			return -EINVAL;
-		*(const char **)field = value;
-		return 0;
+	case KIND_INTERFACE:
+		return parse_text(o, value, field);
 	case KIND_COUNT:
 	case KIND_SECONDS:
 	case KIND_SIZE:
@@ -306,14 +313,9 @@ static int store(void *field, const struct option_def *o, const char *value)
 		return acl_add(field, o->kind == KIND_ALLOW, value);
 	case KIND_SOURCE:
 		return parse_source(value, field);
-	case KIND_INTERFACE:
-		return parse_interface(value, field);
 	case KIND_LISTEN:
 	case KIND_UPSTREAM:
-		return endpoint_parse_offline(value, o->kind == KIND_LISTEN, field, err,
-					      sizeof(err));
-	case KIND_ANY:
-		return 0;
+		return endpoint_parse_offline(value, o->kind == KIND_LISTEN, field, why, WHY_LEN);
 	case KIND_HELP:
 		break;
 	}
@@ -321,9 +323,19 @@ static int store(void *field, const struct option_def *o, const char *value)
 }
 
 int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
-		 const char *value)
+		 const char *value, char *wrong)
 {
-	return store((option_is_forwards(o) ? (char *)fc : (char *)c) + o->offset, o, value);
+	char *in = option_is_forwards(o) ? (char *)fc : (char *)c, why[WHY_LEN] = "";
+	int r = store(in + o->offset, o, value, why);
+
+	if (r && *why)
+		snprintf(wrong, OPTION_WRONG_LEN, "\"%.320s\": %s", value, why);
+	else if (r == -E2BIG)
+		snprintf(wrong, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
+	else if (r)
+		snprintf(wrong, OPTION_WRONG_LEN, "\"%.256s\" is not valid, expected %s", value,
+			 option_expectation(o, why, sizeof(why)));
+	return r;
 }
 
 /* CPUs that this process may use: in a container fewer than the machine has. */
@@ -352,6 +364,7 @@ void options_default(struct config *c)
 	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
 	static unsigned int cpus;
 	static uint64_t memory;
+	char wrong[OPTION_WRONG_LEN]; /* of a default, which is not */
 
 	if (!cpus) {
 		cpus = usable_cpus();
@@ -359,9 +372,9 @@ void options_default(struct config *c)
 	}
 	c->workers = cpus;
 	c->kernel_memory = memory;
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (options[i].initial)
-			option_store(c, &c->defaults, &options[i], options[i].initial);
+	for (const struct option_def *o = option_table; o->name; o++)
+		if (o->initial)
+			option_store(c, &c->defaults, o, o->initial, wrong);
 }
 
 static bool same_value(const struct option_def *o, const void *a, const void *b)
@@ -391,16 +404,13 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	}
 }
 
-/* The first option of SCOPES that differs in A and B, but for CHANGE_BY_RELOAD; or NULL. */
+/* The first option of SCOPES that differs in A and B, and that needs a new start; or NULL. */
 static const struct option_def *find_other(const void *a, const void *b, unsigned int scopes)
 {
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		const struct option_def *o = &options[i];
-
-		if (scopes & 1U << o->scope && o->change == CHANGE_BY_START &&
+	for (const struct option_def *o = option_table; o->name; o++)
+		if (scopes & 1U << o->scope && !o->reloads &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
-	}
 	return NULL;
 }
 
@@ -415,49 +425,6 @@ const struct option_def *options_fixed(const struct config *a, const struct conf
 }
 
 /* --- what people read --- */
-
-const char *option_expectation(const struct option_def *o, char *buf, size_t size)
-{
-	char min[SIZE_STRLEN], max[SIZE_STRLEN];
-
-	if (o->expected)
-		return o->expected;
-	switch (o->kind) {
-	case KIND_BOOL:
-		return "yes or no";
-	case KIND_COUNT:
-		snprintf(buf, size, "a whole number from %llu to %llu", (unsigned long long)o->min,
-			 (unsigned long long)o->max);
-		return buf;
-	case KIND_SECONDS:
-		snprintf(buf, size, "seconds from %g to %g, such as 5 or 0.5",
-			 (double)o->min / 1000, (double)o->max / 1000);
-		return buf;
-	case KIND_SIZE:
-		snprintf(buf, size, "a size from %s to %s, such as 64K or 1M",
-			 size_format(o->min, min, sizeof(min)),
-			 size_format(o->max, max, sizeof(max)));
-		return buf;
-	default:
-		return "no value";
-	}
-}
-
-const char *option_wrong(const struct option_def *o, int error, const char *value, char *buf)
-{
-	char expected[128];
-	struct endpoint e;
-
-	if ((o->kind == KIND_LISTEN || o->kind == KIND_UPSTREAM) &&
-	    endpoint_parse_offline(value, o->kind == KIND_LISTEN, &e, expected, sizeof(expected)))
-		snprintf(buf, OPTION_WRONG_LEN, "\"%.320s\": %s", value, expected);
-	else if (error == -E2BIG)
-		snprintf(buf, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
-	else
-		snprintf(buf, OPTION_WRONG_LEN, "\"%.256s\" is not valid, expected %s", value,
-			 option_expectation(o, expected, sizeof(expected)));
-	return buf;
-}
 
 static void option_help(const struct option_def *o)
 {
@@ -474,7 +441,7 @@ static void option_help(const struct option_def *o)
 
 void options_help(bool forward)
 {
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (forward == (options[i].scope == SCOPE_FORWARD) && options[i].help)
-			option_help(&options[i]);
+	for (const struct option_def *o = option_table; o->name; o++)
+		if (forward == (o->scope == SCOPE_FORWARD))
+			option_help(o);
 }

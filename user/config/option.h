@@ -20,13 +20,6 @@ enum option_scope {
 	SCOPE_WORDS,   /* on the command line only */
 	SCOPE_EACH,    /* as SCOPE_GLOBAL; and in [forward NAME], for that forward instead */
 	SCOPE_FORWARD, /* in [forward NAME] only; another option of SCOPE_GLOBAL may have its name */
-	SCOPE_GONE,    /* of older versions: as SCOPE_GLOBAL, does nothing, and is shown nowhere */
-};
-
-/* When a changed value takes effect.  Options of forwards do not use this. */
-enum option_change {
-	CHANGE_BY_START,  /* when the daemon is started again */
-	CHANGE_BY_RELOAD, /* when the file is read again */
 };
 
 /* What a value is, and the type of the field that stores it. */
@@ -39,16 +32,15 @@ enum option_kind {
 	KIND_SECONDS,   /* unsigned int, milliseconds */
 	KIND_SIZE,      /* uint64_t, bytes */
 	KIND_TEXT,      /* const char *, at most `max` bytes */
+	KIND_INTERFACE, /* the same; NULL: any */
 	KIND_ALLOW,     /* struct acl, to which each value adds rules */
 	KIND_DENY,      /* the same */
 	KIND_SOURCE,    /* struct addr without a port; length 0: any */
-	KIND_INTERFACE, /* const char *; NULL: any */
 	KIND_LISTEN,    /* struct endpoint */
 	KIND_UPSTREAM,  /* the same */
-	KIND_ANY,       /* nothing is stored */
 };
 
-#define OPTIONS_MAX 64 /* there are fewer */
+#define OPTIONS_MAX 64
 #define WORKERS_MAX 1024
 
 struct option_def {
@@ -62,19 +54,17 @@ struct option_def {
 	const char *const *choices; /* KIND_CHOICE; the last one is NULL */
 	enum option_kind kind;
 	enum option_scope scope;
-	enum option_change change;
+	bool reloads;      /* a changed value needs no new start; not of options of forwards */
 	size_t offset;     /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf; else struct config */
 	uint64_t min, max; /* in the unit of the field */
 };
+
+extern const struct option_def option_table[OPTIONS_MAX + 1]; /* the last one has no name */
 
 /* The option NAME of the command line, or NULL. */
 const struct option_def *option_find(const char *name);
 /* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
 const struct option_def *option_find_key(const char *name, bool forward);
-
-/* The place of O in the table, below OPTIONS_MAX; and the option there, NULL behind the last. */
-size_t option_number(const struct option_def *o);
-const struct option_def *option_at(size_t number);
 
 /* True if O is a setting of a forward, and so a field of struct forward_conf. */
 static inline bool option_is_forwards(const struct option_def *o)
@@ -90,10 +80,12 @@ static inline bool option_is_list(const struct option_def *o)
 
 /*
  * Store VALUE in FC if O is a setting of a forward, else in C.  Text is kept as a pointer: VALUE
- * must live as long.  0, -EINVAL or -ERANGE; of rules also what acl_add() returns.
+ * must live as long.  0, -EINVAL or -ERANGE, of rules also what acl_add() returns; then WRONG, of
+ * OPTION_WRONG_LEN bytes, says why.
  */
+#define OPTION_WRONG_LEN 600
 int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
-		 const char *value);
+		 const char *value, char *wrong);
 
 /* Set each option to its default, in C and in the settings that its forwards inherit. */
 void options_default(struct config *c);
@@ -102,10 +94,6 @@ void options_default(struct config *c);
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b);
 /* The first option that differs in A and B and that only a new start can change; NULL: none. */
 const struct option_def *options_fixed(const struct config *a, const struct config *b);
-
-/* Describe in BUF why storing VALUE has returned ERROR.  Returns BUF. */
-#define OPTION_WRONG_LEN 600
-const char *option_wrong(const struct option_def *o, int error, const char *value, char *buf);
 
 /* What a value of O looks like, for messages.  BUF may be used for it. */
 const char *option_expectation(const struct option_def *o, char *buf, size_t size);

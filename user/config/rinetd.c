@@ -17,7 +17,6 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,10 +52,9 @@ static void add_rule(struct reader *p, const struct option_def *o, const char *e
 
 	if (fc->said.n > ACL_RULES_MAX)
 		config_mistake_at(p->in, fc->line, "more than %d rules", ACL_RULES_MAX);
-	else if (!matches_nobody(fc, element))
-		config_take(p->in, fc, o, o->name, element);
 	else
-		config_take(p->in, fc, o, o->name, config_keep(p->in->c, "%s&::/0", element));
+		config_take(p->in, fc, o, o->name, config_keep(p->in->c, "%s%s", element,
+				matches_nobody(fc, element) ? "&::/0" : ""));
 }
 
 static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)
@@ -102,10 +100,11 @@ static void end_forward(struct reader *p)
 static void take_access(struct reader *p, const struct option_def *o, const char *pattern)
 {
 	struct forward_conf scratch = { 0 };
+	char wrong[OPTION_WRONG_LEN];
 	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED)) && strpbrk(pattern, "*?");
 
 	if (pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] ||
-	    option_store(p->in->c, &scratch, o, pattern))
+	    option_store(p->in->c, &scratch, o, pattern, wrong))
 		config_mistake(p->in, "\"%.64s\" is not valid, expected an address, in which ? is "
 			       "any character and * any number of them, or a prefix without host "
 			       "bits", pattern);
@@ -271,8 +270,6 @@ bool rinetd_is(const char *text)
 {
 	size_t len;
 
-	if (!strncmp(text, "\xef\xbb\xbf", 3))
-		text += 3;
 	text += strspn(text, BLANKS "\r\n");
 	while (*text == '#' || *text == ';') {
 		text += strcspn(text, "\n");

@@ -29,7 +29,7 @@ struct page {
 	const char *path;
 	unsigned int line;
 	bool has_keys;
-	bool given[OPTIONS_MAX]; /* by option_number() */
+	bool given[OPTIONS_MAX]; /* by the place in the table */
 };
 
 __attribute__((format(printf, 2, 3), noreturn))
@@ -108,10 +108,8 @@ static void put_option(const struct option_def *o)
 
 static void put_options(void)
 {
-	const struct option_def *o;
-
-	for (size_t i = 0; (o = option_at(i)); i++)
-		if (o->scope != SCOPE_FORWARD && o->scope != SCOPE_GONE)
+	for (const struct option_def *o = option_table; o->name; o++)
+		if (o->scope != SCOPE_FORWARD)
 			put_option(o);
 }
 
@@ -127,9 +125,9 @@ static void put_head(struct page *p, const struct option_def *o)
 {
 	char buf[256];
 
-	if (p->given[option_number(o)])
+	if (p->given[o - option_table])
 		fail(p, "%s: has a text already", o->name);
-	p->has_keys = p->given[option_number(o)] = true;
+	p->has_keys = p->given[o - option_table] = true;
 	fputs(".TP\n\\fB", stdout);
 	put_text(o->name, false);
 	fputs(" =\\fR \\fI", stdout);
@@ -147,9 +145,7 @@ static void put_head(struct page *p, const struct option_def *o)
 
 static void put_key(struct page *p, const char *name, bool forward)
 {
-	const struct option_def *o;
-
-	for (size_t i = 0; (o = option_at(i)); i++) {
+	for (const struct option_def *o = option_table; o->name; o++) {
 		if (is_key(o, forward) && !strcmp(o->name, name)) {
 			put_head(p, o);
 			return;
@@ -161,12 +157,10 @@ static void put_key(struct page *p, const char *name, bool forward)
 /* A page that has texts for keys has one for each. */
 static void check_keys(struct page *p)
 {
-	const struct option_def *o;
-
-	for (size_t i = 0; p->has_keys && (o = option_at(i)); i++) {
+	for (const struct option_def *o = option_table; p->has_keys && o->name; o++) {
 		bool forward = is_key(o, true);
 
-		if ((forward || is_key(o, false)) && !p->given[i])
+		if ((forward || is_key(o, false)) && !p->given[o - option_table])
 			fail(p, "the key %s of %s has no text: write \"%s %s\" and a sentence or "
 			     "two of what it is for", o->name, forward ? "[forward]" : "[culvert]",
 			     forward ? "@forward-key" : "@key", o->name);
@@ -176,11 +170,10 @@ static void check_keys(struct page *p)
 /* One line: the keys of the daemon that a reload can change. */
 static void put_reloaded(void)
 {
-	const struct option_def *o;
 	const char *between = ".BR ";
 
-	for (size_t i = 0; (o = option_at(i)); i++) {
-		if (o->scope != SCOPE_GLOBAL || o->change != CHANGE_BY_RELOAD)
+	for (const struct option_def *o = option_table; o->name; o++) {
+		if (o->scope != SCOPE_GLOBAL || !o->reloads)
 			continue;
 		fputs(between, stdout);
 		put_text(o->name, false);
