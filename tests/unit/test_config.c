@@ -114,7 +114,7 @@ static void test_every_option(void **state)
 	config_close(&c);
 
 	GOOD(&c, "--max-sessions", "1000000", "--copy-buffer=1k", "--soft-limit", "4096",
-	     "--hard-limit=1GiB", "--kernel-memory", "8M", "--log-level", "debug", FORWARD);
+	     "--hard-limit=1G", "--kernel-memory", "8M", "--log-level", "debug", FORWARD);
 	assert_int_equal(c.kernel_memory, 8 << 20);
 	assert_int_equal(c.max_sessions, 1000000);
 	assert_int_equal(c.defaults.copy_buffer, 1024);

@@ -15,8 +15,8 @@ static void test_size_parse(void **state)
 		const char *text;
 		uint64_t bytes;
 	} good[] = {
-		{ "0", 0 }, { "123", 123 }, { "123B", 123 }, { "64K", 65536 }, { "64kib", 65536 },
-		{ "64KB", 65536 }, { "1M", 1 << 20 }, { "2g", 2ULL << 30 }, { "007", 7 },
+		{ "0", 0 }, { "123", 123 }, { "64K", 65536 }, { "64k", 65536 },
+		{ "1M", 1 << 20 }, { "2g", 2ULL << 30 }, { "007", 7 },
 		{ "18446744073709551615", UINT64_MAX },
 		{ "17179869183G", 17179869183ULL << 30 },
 	};
@@ -26,7 +26,8 @@ static void test_size_parse(void **state)
 	} bad[] = {
 		{ "", -EINVAL }, { "K", -EINVAL }, { "-1", -EINVAL }, { "+1", -EINVAL },
 		{ " 1", -EINVAL }, { "1 ", -EINVAL }, { "1 K", -EINVAL }, { "1.5M", -EINVAL },
-		{ "1T", -EINVAL }, { "1iB", -EINVAL }, { "1Ki", -EINVAL }, { "1KBx", -EINVAL },
+		{ "1T", -EINVAL }, { "1iB", -EINVAL }, { "1Ki", -EINVAL }, { "1KB", -EINVAL },
+		{ "1B", -EINVAL }, { "1KiB", -EINVAL },
 		{ "0x10", -EINVAL }, { "99999999999999999999X", -EINVAL },
 		{ "18446744073709551616", -ERANGE }, { "17179869184G", -ERANGE },
 	};

@@ -5,36 +5,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-
-static int suffix_shift(const char *suffix)
-{
-	static const char letters[] = "kmg";
-	const char *letter;
-
-	if (!suffix[0] || strcasecmp(suffix, "B") == 0)
-		return 0;
-	letter = strchr(letters, suffix[0] | 0x20);
-	if (!letter || !*letter)
-		return -EINVAL;
-	if (suffix[1] && strcasecmp(suffix + 1, "B") != 0 && strcasecmp(suffix + 1, "iB") != 0)
-		return -EINVAL;
-	return (int)(letter - letters + 1) * 10;
-}
 
 int size_parse(const char *text, uint64_t *ret)
 {
-	char *suffix;
+	static const char suffixes[] = "kmg";
+	const char *suffix;
+	unsigned int shift = 0;
 	uint64_t value;
-	int shift;
+	char *end;
 
 	if (*text < '0' || *text > '9')
 		return -EINVAL; /* strtoull(3) would take blanks and signs */
 	errno = 0;
-	value = strtoull(text, &suffix, 10);
-	shift = suffix_shift(suffix);
-	if (shift < 0)
-		return -EINVAL;
+	value = strtoull(text, &end, 10);
+	if (*end) {
+		suffix = strchr(suffixes, *end | 0x20);
+		if (!suffix || end[1])
+			return -EINVAL;
+		shift = 10 * (unsigned int)(suffix - suffixes + 1);
+	}
 	if (errno || value > UINT64_MAX >> shift)
 		return -ERANGE;
 	*ret = value << shift;

@@ -11,8 +11,8 @@
 #define SIZE_STRLEN 16
 
 /*
- * "64K", "1M", "4MiB", "123": bytes.  Suffixes K, M, G (powers of 1024, any case, optional "iB" or
- * "B").  Returns 0, -EINVAL (syntax), -ERANGE (overflow).
+ * "64K", "1m", "123": bytes.  Suffixes K, M, G (powers of 1024, any case).  Returns 0, -EINVAL
+ * (syntax), -ERANGE (overflow).
  */
 int size_parse(const char *text, uint64_t *ret);
 
