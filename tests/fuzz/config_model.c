@@ -65,8 +65,8 @@ void model_must_be_sane(const struct config *c)
 		must(e->named != (e->n_addrs > 0) && up->named != (up->n_addrs > 0),
 		     "%s: a name looked up, or no address", e->text);
 		for (size_t k = 0; k < i; k++)
-			must(strcmp(e->text, c->forwards[k].listen.text) || strstr(e->text, ":0"),
-			     "%s twice", e->text);
+			must(e->named || strcmp(e->text, c->forwards[k].listen.text) ||
+			     strstr(e->text, ":0"), "%s twice", e->text);
 	}
 }
 

@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <strings.h>
 
 #include "base/array.h"
 #include "base/exit_codes.h"
@@ -126,16 +125,8 @@ static int read_words(int argc, char **argv, struct config *c, char **words, siz
 
 /* --- addresses --- */
 
-/* True whatever the addresses of the name are.  Port 0 is another port each time. */
-static bool same_name(const struct endpoint *a, const struct endpoint *b)
+static bool feeds_itself(const struct forward_conf *fc)
 {
-	return a->named && b->named && a->named_port && !strcasecmp(a->text, b->text);
-}
-
-static bool config_feeds_itself(const struct forward_conf *fc)
-{
-	if (same_name(&fc->listen, &fc->upstream))
-		return true;
 	for (size_t i = 0; i < fc->listen.n_addrs; i++)
 		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
 			if (addr_leads_to(&fc->upstream.addrs[j], &fc->listen.addrs[i]))
@@ -161,8 +152,6 @@ static const struct endpoint *find_overlap(const struct config *c, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		const struct endpoint *a = &c->forwards[i].listen;
 
-		if (same_name(a, b))
-			return a;
 		for (size_t k = 0; k < a->n_addrs * b->n_addrs; k++)
 			if (overlap(&a->addrs[k / b->n_addrs], &b->addrs[k % b->n_addrs]))
 				return a;
@@ -188,7 +177,7 @@ int config_check_addresses(const struct config *c, char *err, size_t errlen)
 		const struct forward_conf *fc = &c->forwards[i];
 		const struct endpoint *e = find_overlap(c, i);
 
-		if (!e && !config_feeds_itself(fc))
+		if (!e && !feeds_itself(fc))
 			continue;
 		snprintf(why, sizeof(why), "takes the same connections as the earlier \"%s\"",
 			 e ? e->text : "");
