@@ -68,18 +68,11 @@ SYSCALLS_NEEDED(
 
 struct daemon {
 	struct config config;
-	int argc;             /* what it was started with */
-	char **argv;
 	struct account account;
-	struct privileged *privileged; /* NULL: none */
 	struct probe_start probe;
-	struct listening *listening; /* list */
-	struct shared shared;        /* names, session log */
-	struct forwards forwards;
+	struct shared shared;  /* names, session log */
+	struct reload reload;  /* forwards, workers, the privileged process */
 	struct control *control;
-	struct stock_keeper *keeper; /* NULL: there is no privileged process */
-	struct reload reload;
-	struct threads threads;
 	struct operate operate;
 
 	/* the main thread */
@@ -152,6 +145,7 @@ static void limit_descriptors(const struct config *c)
 static int start_privileged(struct daemon *d)
 {
 	const struct config *c = &d->config;
+	struct reload *l = &d->reload;
 	bool needed = c->file;
 	char err[512];
 	int r;
@@ -160,11 +154,13 @@ static int start_privileged(struct daemon *d)
 		needed = needed || forward_needs_privileges(&c->forwards[i]);
 	if (!needed || !c->privileged_process)
 		return 0;
-	r = privileged_start(c, d->argc, d->argv, &d->privileged, err, sizeof(err));
+	r = privileged_start(c, l->argc, l->argv, &l->privileged, err, sizeof(err));
 	if (r)
 		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
 				   err);
-	log_info("the privileged process is %d", (int)d->privileged->pid);
+	log_info("the privileged process is %d", (int)l->privileged->pid);
+	if (stock_keeper_open(privileged_sockets, l->privileged, &d->loop, &l->keeper))
+		return log_failure(EXIT_CODE_FAILURE, "out of memory");
 	return 0;
 }
 
@@ -191,59 +187,22 @@ static int open_control(struct daemon *d)
 	return log_failure(code_of_file(r), "%s", err);
 }
 
-static int make_forwards(struct daemon *d)
+static int open_forwards(struct daemon *d)
 {
 	const struct config *c = &d->config;
+	char err[1024];
+	int r;
 
 	if (!probe_allows_later(&d->probe.splice, c->probe))
 		policy_forbid_splice();
 	policy_settle(c->settle_ms);
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		struct forward *f;
-		int r = forward_new(&c->forwards[i], c, NULL, NULL, &f);
-
-		if (!r)
-			forwards_add(&d->forwards, f);
-		if (r || names_add(d->shared.names, &f->upstream))
-			return log_failure(EXIT_CODE_FAILURE, "out of memory for %zu forwards: is "
-					   "there a limit, such as MemoryMax= of the unit?",
-					   c->n_forwards);
-	}
-	return 0;
-}
-
-/* All addresses of F, which is made of FC. */
-static int listen_for(struct daemon *d, struct forward *f, struct forward_conf *fc)
-{
-	struct endpoint *e = &fc->listen;
-	char err[512];
-
-	for (size_t i = 0; i < e->n_addrs; i++) {
-		struct listening *l;
-
-		if (listening_open(NULL, fc, f, &e->addrs[i], false, d->config.workers, &l, err,
-				   sizeof(err)))
-			return log_failure(EXIT_CODE_FAILURE, "%s", err);
-		listening_adopt(l, e, &e->addrs[i]);
-		l->next = d->listening;
-		d->listening = l;
-	}
-	return 0;
-}
-
-static int open_listening(struct daemon *d)
-{
-	struct forward *f = d->forwards.first;
-	char err[512];
-	int r = 0;
-
 	if (given_take(err, sizeof(err)))
 		return log_failure(EXIT_CODE_USAGE, "%s", err);
-	for (size_t i = 0; !r && i < d->config.n_forwards; i++, f = f->next)
-		r = listen_for(d, f, &d->config.forwards[i]);
-	if (!r && given_check(err, sizeof(err)))
-		r = log_failure(EXIT_CODE_USAGE, "%s", err);
-	return r;
+	r = reload_first(&d->reload, err, sizeof(err));
+	if (r)
+		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
+				   err);
+	return given_check(err, sizeof(err)) ? log_failure(EXIT_CODE_USAGE, "%s", err) : 0;
 }
 
 static int open_session_log(struct daemon *d)
@@ -264,15 +223,15 @@ static void tell_workers(void *arg)
 	struct daemon *d = arg;
 
 	atomic_fetch_add(&d->shared.name_news, 1);
-	for (unsigned int i = 0; i < d->threads.n; i++)
-		loop_wake(&d->threads.workers[i].loop);
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
 static int open_names(struct daemon *d)
 {
 	char err[512];
 
-	if ((!names_needed(&d->config) && !d->privileged) ||
+	if ((!names_needed(&d->config) && !d->reload.privileged) ||
 	    !names_open(&d->loop, tell_workers, d, &d->shared.names, err, sizeof(err)))
 		return 0;
 	return log_failure(EXIT_CODE_FAILURE, "%s", err);
@@ -323,8 +282,7 @@ static int set_up(struct daemon *d)
 		return r;
 	limit_descriptors(&d->config);
 	r = probe_start(&d->config, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
-	    make_forwards(d) ?: open_listening(d) ?: open_control(d) ?: open_session_log(d) ?:
-	    make_pid_file(&d->config);
+	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config);
 	if (r)
 		return r;
 	d->shared.admission = admission_open(&d->config);
@@ -336,32 +294,8 @@ static int set_up(struct daemon *d)
 static void tear_down(struct daemon *d)
 {
 	admission_close(d->shared.admission);
-	listening_close_all(d->listening);
 	kernel_close(d->shared.kernel);
-	privileged_stop(d->privileged);
-}
-
-/* --- threads --- */
-
-/* Sockets in stock, for the forwards that need them.  The first of them shows if they can be made. */
-static int fill_stocks(struct daemon *d)
-{
-	struct forward *f = d->forwards.first;
-	char err[512];
-	int r = 0;
-
-	if (d->privileged &&
-	    stock_keeper_open(privileged_sockets, d->privileged, &d->loop, &d->keeper))
-		return log_failure(EXIT_CODE_FAILURE, "out of memory");
-	for (size_t i = 0; i < d->config.n_forwards; i++, f = f->next) {
-		if (forward_needs_privileges(f->conf))
-			r = socket_stock_open(d->keeper, f->conf, &f->stock, err, sizeof(err));
-		if (r)
-			return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE,
-					   "forward %s has a mark or is transparent, which needs "
-					   "CAP_NET_ADMIN: %s", forward_name(f->conf), err);
-	}
-	return 0;
+	privileged_stop(d->reload.privileged);
 }
 
 /* --- running --- */
@@ -371,7 +305,7 @@ static unsigned int parts_in_use(const struct daemon *d)
 	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
 			     (d->shared.names ? PART_NAMES : 0);
 
-	return parts | (d->privileged ? PART_PRIVILEGED : 0) |
+	return parts | (d->reload.privileged ? PART_PRIVILEGED : 0) |
 	       (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
 	       (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 }
@@ -409,10 +343,10 @@ static void watch_threads(struct daemon *d)
 	if (r < 0)
 		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
 	if (r > 0)
-		d->turns_seen = calloc(d->threads.n + 1, sizeof(*d->turns_seen));
+		d->turns_seen = calloc(d->reload.threads.n + 1, sizeof(*d->turns_seen));
 	if (!d->turns_seen)
 		return;
-	for (unsigned int i = 0; i <= d->threads.n; i++)
+	for (unsigned int i = 0; i <= d->reload.threads.n; i++)
 		d->turns_seen[i] = UINT64_MAX; /* the thread was not asked yet */
 	d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 }
@@ -420,8 +354,8 @@ static void watch_threads(struct daemon *d)
 /* Has thread I taken a turn since it was asked for one?  If so, ask again. */
 static bool is_alive(struct daemon *d, unsigned int i)
 {
-	bool worker = i < d->threads.n;
-	struct loop *loop = worker ? &d->threads.workers[i].loop : control_loop(d->control);
+	bool worker = i < d->reload.threads.n;
+	struct loop *loop = worker ? &d->reload.threads.workers[i].loop : control_loop(d->control);
 	uint64_t turns = atomic_load(&loop->turns);
 	char name[32] = "the control thread";
 
@@ -439,7 +373,7 @@ static bool is_alive(struct daemon *d, unsigned int i)
 
 static void watchdog_look(struct daemon *d)
 {
-	unsigned int n = d->threads.n + (d->control != NULL);
+	unsigned int n = d->reload.threads.n + (d->control != NULL);
 	bool alive = true;
 
 	if (!d->watchdog_ms || d->loop.now_ms < d->watchdog_due_ms)
@@ -461,7 +395,6 @@ static void announce_ready(const struct daemon *d)
 
 		log_info("listening on %s, upstream %s, engine %s", fc->listen.text,
 			 fc->upstream.text, engine_name(fc->engine));
-		forward_warn(fc);
 	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->defaults.engine),
 		 c->workers, d->account.name,
@@ -474,25 +407,9 @@ static void announce_ready(const struct daemon *d)
 			    "NOTIFY_SOCKET right?)", strerror(-r));
 }
 
-static int start_reload(struct daemon *d)
-{
-	d->reload = (struct reload){
-		.argc = d->argc,
-		.argv = d->argv,
-		.start = &d->config,
-		.privileged = d->privileged,
-		.shared = &d->shared,
-		.forwards = &d->forwards,
-		.listening = &d->listening,
-		.workers = d->threads.workers,
-		.n_workers = d->config.workers,
-		.keeper = d->keeper,
-	};
-	return reload_start(&d->reload);
-}
-
 static int begin(struct daemon *d)
 {
+	struct threads *ts = &d->reload.threads;
 	int r;
 
 	d->operate = (struct operate){
@@ -502,13 +419,10 @@ static int begin(struct daemon *d)
 		.started_ms = clock_ms(),
 		.descriptors = opendir("/proc/self/fd"),
 	};
-	r = fill_stocks(d);
-	if (r)
-		return r;
-	r = threads_open(&d->threads, &d->shared, d->listening) ?: threads_start(&d->threads);
+	r = threads_open(ts, &d->shared, d->reload.listening) ?: threads_start(ts);
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
-	r = r ?: start_reload(d);
+	r = r ?: reload_start(&d->reload);
 	if (!r && d->control)
 		r = control_start(d->control, operate, &d->operate);
 	if (r)
@@ -558,7 +472,7 @@ static void on_look(struct timer *t)
 	uint64_t now = d->loop.now_ms, due = now + LOOK_MS;
 
 	if (d->ending) {
-		d->loop.stop = threads_ended(&d->threads);
+		d->loop.stop = threads_ended(&d->reload.threads);
 		due = now + LOOK_ENDING_MS;
 	} else {
 		watchdog_look(d);
@@ -581,7 +495,7 @@ static void take_end_signal(struct daemon *d, int sig)
 		 admission_sessions(d->shared.admission));
 	sd_notify(0, "STATUS=Resets the sessions that still run");
 	atomic_store(&d->shared.grace_ms, 0);
-	threads_stop(&d->threads);
+	threads_stop(&d->reload.threads);
 }
 
 static void serve(struct daemon *d, int sig)
@@ -616,14 +530,15 @@ static void after_batch(void *arg)
 
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
-	if (d->keeper)
-		stock_keeper_after_batch(d->keeper);
+	if (d->reload.keeper)
+		stock_keeper_after_batch(d->reload.keeper);
 }
 
-static int open_loop(struct daemon *d)
+/* The main thread's, and that of the thread that reloads. */
+static int open_loops(struct daemon *d)
 {
 	sigset_t set = taken_set();
-	int r = loop_open(&d->loop, after_batch, d);
+	int e = reload_open(&d->reload), r = loop_open(&d->loop, after_batch, d) ?: e;
 
 	d->look.fire = on_look;
 	d->signals = (struct source){ .handle = on_signals, .fd = -1 };
@@ -660,35 +575,34 @@ static void run_loop(struct daemon *d)
 /* Workers end with their last sessions, which whoever asks may see until then. */
 static void end(struct daemon *d)
 {
+	struct threads *ts = &d->reload.threads;
+
 	reload_stop(&d->reload);
 	free(d->turns_seen);
 	d->watchdog_ms = 0;
-	threads_stop(&d->threads);
-	if (!threads_ended(&d->threads)) {
+	threads_stop(ts);
+	if (!threads_ended(ts)) {
 		d->ending = true;
 		d->one_until_ms = clock_ms() + ONE_SIGNAL_MS;
 		run_loop(d);
 	}
-	while (!threads_ended(&d->threads)) /* should the loop have failed */
+	while (!threads_ended(ts)) /* should the loop have failed */
 		poll(NULL, 0, 100);
 	control_close(d->control);
-	reload_close(&d->reload);
 	session_log_close(d->shared.session_log);
-	threads_close(&d->threads);
+	threads_close(ts);
 	if (d->operate.descriptors)
 		closedir(d->operate.descriptors);
 	names_close(d->shared.names);
-	forwards_close(&d->forwards);
-	stock_keeper_close(d->keeper);
+	reload_close(&d->reload);
+	stock_keeper_close(d->reload.keeper);
 }
 
 static int run(struct daemon *d)
 {
 	int r;
 
-	forwards_init(&d->forwards);
-	d->shared.grace_ms = d->config.grace_ms;
-	r = open_loop(d) ?: set_up(d) ?: begin(d);
+	r = open_loops(d) ?: set_up(d) ?: begin(d);
 	if (!r) {
 		run_loop(d);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
@@ -711,12 +625,13 @@ static void end_at_once(int sig)
 
 int daemon_run(int argc, char **argv)
 {
-	struct daemon d = { .argc = argc, .argv = argv };
+	struct daemon d = { .shared.config = &d.config,
+			    .reload = { .argc = argc, .argv = argv, .start = &d.config,
+					.shared = &d.shared } };
 	struct config *c = &d.config;
 	char err[512];
 	int r;
 
-	d.shared.config = c;
 	if (reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */

@@ -79,11 +79,11 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 	const struct reload *reload = r->asked->o->reload;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
-	for (unsigned int i = 0; i < reload->n_workers; i++) {
+	for (unsigned int i = 0; i < reload->threads.n; i++) {
 		uint64_t now = clock_ms();
 		int e, left = end_ms > now + ROUND_LEAST_MS ? (int)(end_ms - now) : ROUND_LEAST_MS;
 
-		r->worker = &reload->workers[i];
+		r->worker = &reload->threads.workers[i];
 		e = loop_call(&r->worker->loop, fn, r, left);
 		if (e == -ESRCH)
 			fn(r);
@@ -333,14 +333,15 @@ static struct json_object *do_forwards(const struct asked *a)
 static struct json_object *carriers_json(const struct operate *op, const struct round *r)
 {
 	struct json_object *list = json_object_new_array();
+	const struct threads *ts = &op->reload->threads;
 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
 		/* of one moment: a session that has ended since then is not counted twice */
 		uint64_t bytes = c == CARRIER_SOCKMAP ? r->kernel_bytes : 0;
 
-		for (unsigned int w = 0; w < op->reload->n_workers && c != CARRIER_SOCKMAP; w++)
-			bytes += count_get(&op->reload->workers[w].stats.carrier_bytes[c]);
+		for (unsigned int w = 0; w < ts->n && c != CARRIER_SOCKMAP; w++)
+			bytes += count_get(&ts->workers[w].stats.carrier_bytes[c]);
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
 		json_add_int(o, "bytes", bytes);
@@ -352,14 +353,15 @@ static struct json_object *carriers_json(const struct operate *op, const struct 
 static struct json_object *counters_json(const struct operate *op, bool errors)
 {
 	struct json_object *o = json_object_new_object();
+	const struct threads *ts = &op->reload->threads;
 
 	for (unsigned int i = 0; i < (errors ? (unsigned int)CAUSES : (unsigned int)HANDOVERS);
 	     i++) {
 		uint64_t n = 0;
 
-		for (unsigned int w = 0; w < op->reload->n_workers; w++)
-			n += count_get(errors ? &op->reload->workers[w].stats.errors[i]
-					      : &op->reload->workers[w].stats.handovers[i]);
+		for (unsigned int w = 0; w < ts->n; w++)
+			n += count_get(errors ? &ts->workers[w].stats.errors[i]
+					      : &ts->workers[w].stats.handovers[i]);
 		json_add_int(o, errors ? cause_name(i) : handover_name(i), n);
 	}
 	return o;
@@ -437,7 +439,7 @@ static struct json_object *do_status(const struct asked *a)
 	json_add_int(o, "pid", (uint64_t)getpid());
 	json_add_int(o, "uptime_ms", clock_ms() - a->o->started_ms);
 	json_add_text(o, "engine", engine_name(c->defaults.engine));
-	json_add_int(o, "workers", a->o->reload->n_workers);
+	json_add_int(o, "workers", a->o->reload->threads.n);
 	json_add_int(o, "workers_silent", r.silent);
 	json_add_int(o, "max_sessions", c->max_sessions);
 	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
@@ -628,7 +630,7 @@ static bool is_named(const struct forwards *all, const char *name)
 struct json_object *operate(void *arg, const struct command_request *req)
 {
 	const struct operate *o = arg;
-	struct asked a = { o, req, o->reload->shared, o->reload->forwards };
+	struct asked a = { o, req, o->reload->shared, &o->reload->forwards };
 	struct json_object *answer;
 
 	pthread_mutex_lock(&a.forwards->lock);

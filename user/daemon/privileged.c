@@ -298,6 +298,12 @@ static int read_config(struct server *s, bool took)
 	return 0;
 }
 
+static void close_all(int *fds, size_t n)
+{
+	while (n > 0)
+		close(fds[--n]);
+}
+
 /* One that can be connected: a descriptor or -errno. */
 static int make_socket(const struct forward_conf *fc, int family)
 {
@@ -314,19 +320,16 @@ static int make_socket(const struct forward_conf *fc, int family)
 	return r ?: fd;
 }
 
-static int make_sockets(const struct privileged_request *q, const struct forward_conf *fc, int *fds)
+static int make_sockets(const struct privileged_request *q, const struct forward_conf *fc, int *fds,
+			char *err, size_t errlen)
 {
-	size_t n = 0;
-
-	while (n < q->count) {
-		int fd = make_socket(fc, (int)q->family);
-
-		if (fd < 0) {
-			while (n)
-				close(fds[--n]);
-			return fd;
+	for (size_t n = 0; n < q->count; n++) {
+		fds[n] = make_socket(fc, (int)q->family);
+		if (fds[n] < 0) {
+			snprintf(err, errlen, "%s", strerror(-fds[n]));
+			close_all(fds, n);
+			return fds[n];
 		}
-		fds[n++] = fd;
 	}
 	return 0;
 }
@@ -353,15 +356,12 @@ static void serve(struct server *s, const struct privileged_request *q, size_t l
 		a.error = read_config(s, q->took);
 		log_keep_complaint(NULL, 0);
 	} else {
-		bool listens = q->op == PRIVILEGED_LISTEN;
-
 		a.addr = q->addr;
-		r = listens ? listener_sockets(fc, &a.addr, q->joins, q->count, fds) :
-			      make_sockets(q, fc, fds);
-		if (r)
-			snprintf(a.text, sizeof(a.text), "%s%s", strerror(-r),
-				 listens ? advice(ADVICE_LISTEN, -r) : "");
-		else
+		r = q->op == PRIVILEGED_LISTEN ?
+		    listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
+				     sizeof(a.text)) :
+		    make_sockets(q, fc, fds, a.text, sizeof(a.text));
+		if (!r)
 			hand_over(fds, q->count);
 		a.error = -r;
 	}
@@ -428,12 +428,6 @@ static size_t take_descriptors(struct msghdr *m, int *fds, size_t n, size_t max)
 		}
 	}
 	return n;
-}
-
-static void close_all(int *fds, size_t n)
-{
-	while (n > 0)
-		close(fds[--n]);
 }
 
 /*

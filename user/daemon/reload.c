@@ -13,7 +13,8 @@
  * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
  * the same name replaces it, and sessions go on with what they began with.
  *
- * A drain is the same change with a smaller plan: one forward's addresses are closed, or opened.
+ * The start is the same change, of nothing.  A drain is one with a smaller plan: one forward's
+ * addresses are closed, or opened.
  */
 #include "daemon/reload.h"
 
@@ -34,18 +35,16 @@
 
 #define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
 #define DRAIN_PATIENCE_MS 2000 /* of the control thread, for a reload to come to its end */
-#define STOCK_LOOK_MS 2000
-#define WORKER_PATIENCE_MS 10000
+#define LOOK_MS 2000
 
 struct plan {
 	struct reload *r;
-	struct config_version *next; /* NULL: a drain */
+	struct config *config;       /* NULL: a drain */
+	struct config_version *next; /* has it; NULL: it is that of the start */
 	struct forward **forwards;   /* active afterwards, in order; owned */
 	size_t n;
 	struct listening *opened;    /* list of addresses that are new */
 	struct reload_result result;
-	char *err;                   /* why it is refused */
-	size_t errlen;
 };
 
 static int refuse(struct plan *p, int error, const char *fmt, ...)
@@ -55,53 +54,42 @@ static int refuse(struct plan *p, int error, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(p->err, p->errlen, fmt, ap);
+	vsnprintf(p->result.error, sizeof(p->result.error), fmt, ap);
 	va_end(ap);
 	return error;
 }
 
 static int no_memory(struct plan *p)
 {
-	return refuse(p, -ENOMEM, "out of memory");
+	return refuse(p, -ENOMEM, "out of memory: is there a limit, such as MemoryMax= of the "
+		      "unit?");
 }
 
 /* --- read --- */
 
-/* Sessions are led to these now; the name may have moved since the start. */
-static int copy_current(struct upstream *from, struct endpoint *to)
+/* A name to listen at that is known already has the addresses that it had. */
+static int know_again(const struct reload *r, struct endpoint *e)
 {
-	struct addr_list *list = upstream_get(from);
-	int e = endpoint_copy_addrs(to, list->addrs, list->n);
+	for (struct forward *f = r->forwards.first; f; f = f->next) {
+		const struct endpoint *known = &f->conf->listen;
 
-	addr_list_put(list);
-	return e;
-}
-
-/* Give a name that is known already the addresses that it had, if any. */
-static int know_again(const struct reload *r, struct endpoint *e, bool listen)
-{
-	for (struct forward *f = r->forwards->first; f; f = f->next) {
-		const struct endpoint *known = listen ? &f->conf->listen : &f->conf->upstream;
-
-		if ((listen || f->state == FORWARD_ACTIVE) && !strcmp(known->text, e->text))
-			return listen ? endpoint_copy_addrs(e, known->addrs, known->n_addrs) :
-					copy_current(&f->upstream, e);
+		if (!strcmp(known->text, e->text))
+			return endpoint_copy_addrs(e, known->addrs, known->n_addrs);
 	}
 	return 0;
 }
 
-static int find_addresses(struct plan *p, struct config *c)
+static int find_addresses(struct plan *p)
 {
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		struct endpoint *listen = &c->forwards[i].listen, *up = &c->forwards[i].upstream;
-		int e = listen->n_addrs ? 0 : know_again(p->r, listen, true);
+	struct config *c = p->config;
 
-		if (!e && !up->n_addrs)
-			e = know_again(p->r, up, false);
-		if (e)
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		struct endpoint *listen = &c->forwards[i].listen;
+
+		if (!listen->n_addrs && know_again(p->r, listen))
 			return no_memory(p);
 	}
-	return names_find_listeners(c, true, p->err, p->errlen);
+	return names_find_listeners(c, true, p->result.error, sizeof(p->result.error));
 }
 
 /* To parse a file ends the program where there is no memory (array.h): look first. */
@@ -117,12 +105,14 @@ static int read_config(struct plan *p)
 {
 	struct config_source from = { 0 };
 	struct reload *r = p->r;
+	char *err = p->result.error;
+	size_t errlen = sizeof(p->result.error);
 	int fd, e;
 
 	if (!r->start->file)
 		return refuse(p, -ENOENT, "there is no configuration file to read: culvert was "
 			      "started without one (--config)");
-	fd = privileged_open_config(r->privileged, r->took, p->err, p->errlen);
+	fd = privileged_open_config(r->privileged, r->took, err, errlen);
 	r->took = false;
 	if (fd < 0)
 		return fd;
@@ -132,13 +122,14 @@ static int read_config(struct plan *p)
 		return no_memory(p);
 	}
 	p->next->refs = 1;
-	log_keep_complaint(p->err, p->errlen);
+	p->config = &p->next->config;
+	log_keep_complaint(err, errlen);
 	e = config_file_load(fd, r->start->file, &from);
-	e = e ?: config_parse(r->argc, r->argv, &from, &p->next->config);
+	e = e ?: config_parse(r->argc, r->argv, &from, p->config);
 	log_keep_complaint(NULL, 0);
 	free((char *)from.text);
 	close(fd);
-	return e ?: find_addresses(p, &p->next->config);
+	return e ?: find_addresses(p);
 }
 
 /* --- plan: forwards --- */
@@ -146,7 +137,7 @@ static int read_config(struct plan *p)
 /* What cannot be done without a new start is refused, rather than left undone. */
 static int check_globals(struct plan *p)
 {
-	const struct config *c = &p->next->config;
+	const struct config *c = p->config;
 	const struct option_def *o = options_fixed(p->r->start, c);
 	char at[CONFIG_PLACE_LEN];
 
@@ -167,9 +158,9 @@ static struct forward *find_before(const struct reload *r, const struct forward_
 	struct listening *l;
 
 	if (fc->name)
-		return forwards_find(r->forwards, fc->name);
+		return forwards_find(&r->forwards, fc->name);
 	/* the name of one from the command line may be a port that the kernel has picked */
-	l = listening_find(*r->listening, NULL, &fc->listen.addrs[0]);
+	l = listening_find(r->listening, NULL, &fc->listen.addrs[0]);
 	return l && !l->forward->conf->name ? l->forward : NULL;
 }
 
@@ -180,7 +171,7 @@ static bool is_unchanged(const struct reload *r, struct forward *before,
 	    fc->listen.n_addrs != before->conf->listen.n_addrs)
 		return false;
 	for (size_t i = 0; i < fc->listen.n_addrs; i++) {
-		struct listening *l = listening_find(*r->listening, before, &fc->listen.addrs[i]);
+		struct listening *l = listening_find(r->listening, before, &fc->listen.addrs[i]);
 
 		if (!l || l->forward != before)
 			return false;
@@ -191,13 +182,12 @@ static bool is_unchanged(const struct reload *r, struct forward *before,
 /* Forward number I of the new configuration, which replaces BEFORE, if any. */
 static int make_forward(struct plan *p, size_t i, struct forward *before)
 {
-	struct config *c = &p->next->config;
-	const struct forward_conf *fc = &c->forwards[i];
+	const struct forward_conf *fc = &p->config->forwards[i];
 	char why[512];
 	struct forward *f;
 	int e;
 
-	if (forward_new(fc, c, p->next, before, &f))
+	if (forward_new(fc, p->config, p->next, before, &f))
 		return no_memory(p);
 	p->forwards[i] = f;
 	if (names_add(p->r->shared->names, &f->upstream))
@@ -208,33 +198,8 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 		return refuse(p, -EPERM, "forward %s: there is no privileged process, and its "
 			      "sockets need it", forward_name(fc));
 	e = socket_stock_open(p->r->keeper, fc, &f->stock, why, sizeof(why));
-	return e ? refuse(p, e, "forward %s: %s", forward_name(fc), why) : 0;
-}
-
-static int plan_forwards(struct plan *p)
-{
-	const struct config *c = &p->next->config;
-	int e = 0;
-
-	p->n = c->n_forwards;
-	p->forwards = calloc(p->n, sizeof(struct forward *));
-	if (!p->forwards)
-		return no_memory(p);
-	for (size_t i = 0; !e && i < p->n; i++) {
-		struct forward *before = find_before(p->r, &c->forwards[i]);
-
-		if (before && is_unchanged(p->r, before, &c->forwards[i])) {
-			p->forwards[i] = before;
-			p->result.kept++;
-			continue;
-		}
-		e = make_forward(p, i, before);
-		if (before)
-			p->result.changed++;
-		else
-			p->result.added++;
-	}
-	return e;
+	return e ? refuse(p, e, "forward %s has a mark or is transparent, which needs "
+			  "CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
 }
 
 /* --- plan: addresses --- */
@@ -242,7 +207,7 @@ static int plan_forwards(struct plan *p)
 /* Do culvert's own sockets listen on A's port? */
 static bool is_in_the_way(const struct reload *r, const struct addr *a)
 {
-	for (const struct listening *l = *r->listening; l; l = l->next)
+	for (const struct listening *l = r->listening; l; l = l->next)
 		if (addr_is_inet(a) && l->addr.ss.ss_family == a->ss.ss_family &&
 		    addr_port(&l->addr) == addr_port(a))
 			return true;
@@ -253,10 +218,11 @@ static bool is_in_the_way(const struct reload *r, const struct addr *a)
 static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 			struct listening **ret)
 {
-	const struct listening_maker by = { privileged_listen, p->r->privileged };
+	const struct listening_maker root = { listener_sockets, NULL };
+	const struct listening_maker other = { privileged_listen, p->r->privileged };
 	char why[512];
-	int e = listening_open(&by, f->conf, f, a, is_in_the_way(p->r, a), p->r->n_workers, ret,
-			       why, sizeof(why));
+	int e = listening_open(p->config == p->r->start ? &root : &other, f->conf, f, a,
+			       is_in_the_way(p->r, a), p->r->start->workers, ret, why, sizeof(why));
 
 	if (e)
 		return refuse(p, e, "forward %s: %s", forward_name(f->conf), why);
@@ -269,7 +235,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc,
 			const struct forward *before, struct addr *a)
 {
-	struct listening *l = listening_find(*p->r->listening, before, a);
+	struct listening *l = listening_find(p->r->listening, before, a);
 	int e = 0;
 
 	if (l && l->transparent != fc->transparent && !l->given)
@@ -285,19 +251,34 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 	return e;
 }
 
-static int plan_addresses(struct plan *p)
+/* Forward number I of the configuration, with its addresses. */
+static int plan_forward(struct plan *p, size_t i)
+{
+	struct forward_conf *fc = &p->config->forwards[i];
+	struct forward *before = find_before(p->r, fc);
+	int e = 0;
+
+	if (before && is_unchanged(p->r, before, fc))
+		p->forwards[i] = before;
+	else
+		e = make_forward(p, i, before);
+	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
+		e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
+	return e;
+}
+
+static int plan_all(struct plan *p)
 {
 	int e = 0;
 
-	for (struct listening *l = *p->r->listening; l; l = l->next)
+	p->n = p->config->n_forwards;
+	p->forwards = calloc(p->n, sizeof(struct forward *));
+	if (!p->forwards)
+		return no_memory(p);
+	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
-	for (size_t i = 0; !e && i < p->n; i++) {
-		struct forward_conf *fc = &p->next->config.forwards[i];
-		const struct forward *before = find_before(p->r, fc);
-
-		for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
-			e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
-	}
+	for (size_t i = 0; !e && i < p->n; i++)
+		e = plan_forward(p, i);
 	return e;
 }
 
@@ -312,39 +293,27 @@ static void give_up(struct plan *p)
 
 /* --- change --- */
 
-struct worker_change {
-	const struct plan *plan;
-	struct worker *worker;
-};
-
-static void change_worker(void *arg)
+static void change_worker(struct worker *w, const void *arg)
 {
-	const struct worker_change *c = arg;
+	const struct plan *p = arg;
 
-	for (struct listening *l = *c->plan->r->listening; l; l = l->next) {
-		struct listener *ls = &l->at[c->worker->index];
+	for (struct listening *l = p->r->listening; l; l = l->next) {
+		struct listener *ls = &l->at[w->index];
 
 		if (l->becomes)
 			ls->forward = l->becomes;
 		else
 			listener_end(ls);
 	}
-	for (struct listening *l = c->plan->opened; l; l = l->next)
-		listener_start(l, c->worker);
+	for (struct listening *l = p->opened; l; l = l->next)
+		listener_start(l, w);
 }
 
-/* Waits for workers however slow they are, since half a change is none. */
 static void change_addresses(struct plan *p)
 {
-	struct listening **at = p->r->listening;
+	struct listening **at = &p->r->listening;
 
-	for (unsigned int w = 0; w < p->r->n_workers; w++) {
-		struct worker_change c = { p, &p->r->workers[w] };
-
-		while (loop_call(&c.worker->loop, change_worker, &c, WORKER_PATIENCE_MS) ==
-		       -ETIMEDOUT)
-			log_error("worker %u is slow, and the change of its listeners waits", w);
-	}
+	threads_call(&p->r->threads, change_worker, p);
 	while (*at) {
 		struct listening *l = *at;
 
@@ -376,7 +345,7 @@ static void retire(struct plan *p, struct forward *f, bool replaced)
 static void change_forwards(struct plan *p)
 {
 	struct forward *gone = NULL, **at = &gone, *next;
-	struct forwards *all = p->r->forwards;
+	struct forwards *all = &p->r->forwards;
 
 	for (struct forward *f = all->first; f; f = next) {
 		bool stays = false, replaced = false;
@@ -410,32 +379,52 @@ static void change_forwards(struct plan *p)
 static void put_in_force(struct plan *p)
 {
 	struct reload *r = p->r;
-	const struct config *c = &p->next->config;
 
-	pthread_mutex_lock(&r->forwards->lock);
+	pthread_mutex_lock(&r->forwards.lock);
 	change_addresses(p);
 	change_forwards(p);
-	pthread_mutex_unlock(&r->forwards->lock);
+	pthread_mutex_unlock(&r->forwards.lock);
 	r->took = true;
-	log_set_level(c->log_level);
-	atomic_store(&r->shared->grace_ms, c->grace_ms);
-	for (size_t i = 0; i < p->n; i++)
-		if (p->forwards[i]->from == p->next)
-			forward_warn(p->forwards[i]->conf);
+	log_set_level(p->config->log_level);
+	atomic_store(&r->shared->grace_ms, p->config->grace_ms);
+	for (size_t i = 0; i < p->n; i++) {
+		const struct forward *f = p->forwards[i];
+
+		if (f->from != p->next) {
+			p->result.kept++;
+			continue;
+		}
+		forward_warn(f->conf);
+		if (f->totals->refs > 1) /* those of the forward before */
+			p->result.changed++;
+		else
+			p->result.added++;
+	}
 }
 
-/* --- reload --- */
-
-static int apply(struct plan *p)
+/* E: what has been found wrong already. */
+static int apply(struct plan *p, int e)
 {
-	int e = read_config(p) ?: check_globals(p) ?: plan_forwards(p) ?: plan_addresses(p);
-
+	e = e ?: plan_all(p);
 	if (e)
 		give_up(p);
 	else
 		put_in_force(p);
+	free(p->forwards);
+	config_version_drop(p->next);
 	return e;
 }
+
+int reload_first(struct reload *r, char *err, size_t errlen)
+{
+	struct plan p = { .r = r, .config = r->start };
+	int e = apply(&p, 0);
+
+	snprintf(err, errlen, "%s", p.result.error);
+	return e;
+}
+
+/* --- reload --- */
 
 static void tell_systemd(const char *state, const char *status)
 {
@@ -443,39 +432,27 @@ static void tell_systemd(const char *state, const char *status)
 		   (unsigned long long)clock_ns() / 1000, status);
 }
 
-/* The lock is held. */
-static void record(struct reload *r, uint64_t number, const struct reload_result *res,
-		   const char *err)
-{
-	r->finished = number;
-	r->ok = !err[0];
-	snprintf(r->error, sizeof(r->error), "%s", err);
-	r->result = *res;
-}
-
 static void reload_now(struct reload *r, uint64_t number)
 {
-	char err[sizeof(r->error)] = "", said[sizeof(err) + 80];
-	struct plan p = { .r = r, .err = err, .errlen = sizeof(err) };
+	struct plan p = { .r = r };
+	char said[sizeof(p.result.error) + 80];
 	int e;
 
 	tell_systemd("RELOADING=1", "Reads the configuration again");
-	e = apply(&p);
+	e = apply(&p, read_config(&p) ?: check_globals(&p));
 	if (e) {
-		p.result = (struct reload_result){ 0 };
-		snprintf(said, sizeof(said), "reload: nothing has changed: %s", err);
+		snprintf(said, sizeof(said), "reload: nothing has changed: %s", p.result.error);
 	} else {
 		snprintf(said, sizeof(said), "reload: %u forward%s added, %u changed, %u removed, "
 			 "%u as before", p.result.added, p.result.added == 1 ? "" : "s",
 			 p.result.changed, p.result.removed, p.result.kept);
 	}
 	log_write(e ? LOG_ERR : LOG_INFO, "%s", said);
-	free(p.forwards);
-	config_version_drop(p.next);
 	/* systemd is told before those who wait for this reload */
 	tell_systemd("READY=1", said);
 	pthread_mutex_lock(&r->lock);
-	record(r, number, &p.result, err);
+	r->finished = number;
+	r->last = p.result;
 	pthread_mutex_unlock(&r->lock);
 }
 
@@ -507,14 +484,14 @@ static void drain(void *arg)
 {
 	struct drain *d = arg;
 	struct plan *p = &d->plan;
-	struct forwards *all = p->r->forwards;
+	struct forwards *all = &p->r->forwards;
 	struct forward *f = forwards_find(all, d->name);
 
 	if (!f)
 		d->error = refuse(p, -ENOENT, "no forward is named \"%.64s\"", d->name);
 	if (!f || (d->undo && !f->draining))
 		return;
-	for (struct listening *l = *p->r->listening; l; l = l->next)
+	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = l->forward == f && !d->undo ? NULL : l->forward;
 	if (d->undo)
 		d->error = open_all(p, f);
@@ -530,72 +507,58 @@ static void drain(void *arg)
 int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
 		 size_t errlen)
 {
-	struct drain d = { .plan = { .r = r, .err = err, .errlen = errlen }, .name = name,
-			   .undo = undo, .due_ms = due_ms };
+	struct drain d = { .plan.r = r, .name = name, .undo = undo, .due_ms = due_ms };
 	int e = loop_call(&r->loop, drain, &d, DRAIN_PATIENCE_MS);
 
 	if (e == -ESRCH)
-		return refuse(&d.plan, -ESHUTDOWN, RELOAD_STOPPING);
-	if (e)
-		return refuse(&d.plan, -EBUSY, "a reload is under way; ask again");
+		d.error = refuse(&d.plan, -ESHUTDOWN, RELOAD_STOPPING);
+	else if (e)
+		d.error = refuse(&d.plan, -EBUSY, "a reload is under way; ask again");
+	snprintf(err, errlen, "%s", d.plan.result.error);
 	return d.error;
 }
 
 /* --- what is due --- */
-
-struct ending {
-	struct worker *worker;
-	const struct forward *forward;
-};
 
 static bool is_of(const void *arg, const struct session *s)
 {
 	return s->forward == arg;
 }
 
-static void end_sessions(void *arg)
+static void end_sessions(struct worker *w, const void *arg)
 {
-	const struct ending *e = arg;
-
-	session_end_some(e->worker, is_of, e->forward, CAUSE_DRAIN_OVER);
+	session_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
 }
 
-static void end_forward(const struct reload *r, const struct forward *f)
+static void end_forward(struct reload *r, const struct forward *f)
 {
 	unsigned int n = atomic_load(&f->sessions);
 
 	log_info("forward %s: its time to drain is over: %u session%s reset", forward_name(f->conf),
 		 n, n == 1 ? " is" : "s are");
-	for (unsigned int w = 0; w < r->n_workers; w++) {
-		struct ending e = { .worker = &r->workers[w], .forward = f };
-
-		loop_call(&e.worker->loop, end_sessions, &e, WORKER_PATIENCE_MS);
-	}
+	threads_call(&r->threads, end_sessions, f);
 }
 
 /*
  * End the sessions whose time is over, and free the forwards that are gone.  When there will be
  * something to do again; UINT64_MAX: not before the next change.
  */
-static uint64_t look(const struct reload *r)
+static uint64_t look(struct reload *r)
 {
 	uint64_t now_ms = clock_ms(), due = UINT64_MAX;
 
-	for (struct forward *f = r->forwards->first; f; f = f->next) {
+	for (struct forward *f = r->forwards.first; f; f = f->next) {
 		uint64_t ms = f->totals->due_ms;
 
 		if (ms <= now_ms && atomic_load(&f->sessions))
 			end_forward(r, f);
-		if (ms <= now_ms) /* ask a worker that did not answer again */
-			ms = now_ms + WORKER_PATIENCE_MS;
-		if (atomic_load(&f->sessions) && ms < due)
+		if (ms > now_ms && ms < due)
 			due = ms;
+		/* it waits for its last session, and its stock of descriptors with it */
+		if (f->state != FORWARD_ACTIVE && now_ms + LOOK_MS < due)
+			due = now_ms + LOOK_MS;
 	}
-	forwards_reap(r->forwards);
-	/* what is left waits for its last session, and its stock of descriptors with it */
-	for (struct forward *f = r->forwards->first; f; f = f->next)
-		if (f->state != FORWARD_ACTIVE && f->stock && now_ms + STOCK_LOOK_MS < due)
-			due = now_ms + STOCK_LOOK_MS;
+	forwards_reap(&r->forwards);
 	return due;
 }
 
@@ -613,7 +576,8 @@ static void after_batch(void *arg)
 	stop = r->stop;
 	if (stop && number != r->finished) {
 		log_info("reload: nothing has changed: " RELOAD_STOPPING);
-		record(r, number, &(struct reload_result){ 0 }, RELOAD_STOPPING);
+		r->finished = number;
+		r->last = (struct reload_result){ .error = RELOAD_STOPPING };
 	}
 	pthread_mutex_unlock(&r->lock);
 	r->loop.stop = stop;
@@ -638,14 +602,18 @@ static void *run(void *arg)
 	return NULL;
 }
 
-int reload_start(struct reload *r)
+int reload_open(struct reload *r)
 {
-	int e = loop_open(&r->loop, after_batch, r);
-
+	forwards_init(&r->forwards);
 	pthread_mutex_init(&r->lock, NULL);
 	r->look.fire = on_look;
-	r->ok = r->opened = true;
-	e = e ?: -pthread_create(&r->thread, NULL, run, r);
+	return loop_open(&r->loop, after_batch, r);
+}
+
+int reload_start(struct reload *r)
+{
+	int e = -pthread_create(&r->thread, NULL, run, r);
+
 	r->started = !e;
 	return e;
 }
@@ -664,9 +632,9 @@ void reload_stop(struct reload *r)
 
 void reload_close(struct reload *r)
 {
-	if (!r->opened)
-		return;
 	loop_close(&r->loop);
+	forwards_close(&r->forwards);
+	listening_close_all(r->listening);
 	pthread_mutex_destroy(&r->lock);
 }
 
@@ -689,12 +657,12 @@ struct json_object *reload_json(struct reload *r)
 	pthread_mutex_lock(&r->lock);
 	json_add_int(o, "asked", r->asked);
 	json_add_int(o, "finished", r->finished);
-	json_add(o, "ok", json_object_new_boolean(r->ok));
-	json_add(o, "error", json_object_new_string(r->error));
-	json_add_int(o, "added", r->result.added);
-	json_add_int(o, "changed", r->result.changed);
-	json_add_int(o, "removed", r->result.removed);
-	json_add_int(o, "kept", r->result.kept);
+	json_add_bool(o, "ok", !r->last.error[0]);
+	json_add_text(o, "error", r->last.error);
+	json_add_int(o, "added", r->last.added);
+	json_add_int(o, "changed", r->last.changed);
+	json_add_int(o, "removed", r->last.removed);
+	json_add_int(o, "kept", r->last.kept);
 	pthread_mutex_unlock(&r->lock);
 	return o;
 }

@@ -17,9 +17,9 @@
 #include "relay/worker.h"
 
 /*
- * What changes while culvert runs: `culvert reload` and SIGHUP put the configuration file in force
- * as it is now, or say why not; `culvert drain` closes one forward's sockets; sessions of forwards
- * that are removed or drain end when their time is over.
+ * What culvert forwards, and how that changes: `culvert reload` and SIGHUP put the configuration
+ * file in force as it is now, or say why not; `culvert drain` closes one forward's sockets; sessions
+ * of forwards that are removed or drain end when their time is over.
  */
 
 /* Why nothing changes after reload_stop(). */
@@ -27,39 +27,44 @@
 
 struct reload_result {
 	unsigned int added, changed, removed, kept; /* forwards */
+	char error[1024]; /* why nothing has changed; "": it has */
 };
 
 struct reload {
 	/* set by the caller */
 	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
 	char **argv;
-	const struct config *start;    /* an option that only a new start can change is as it says */
-	struct privileged *privileged; /* NULL: there is none */
+	struct config *start;          /* an option that only a new start can change is as it says */
 	struct shared *shared;
-	struct forwards *forwards;
-	struct listening **listening;  /* list of all addresses */
-	struct worker *workers;
-	unsigned int n_workers;
-	struct stock_keeper *keeper;   /* see socket_stock.h */
+	struct privileged *privileged; /* NULL: there is none */
+	struct stock_keeper *keeper;   /* the same; see socket_stock.h */
+	struct threads threads;
 
 	/*
 	 * The thread that makes all changes, which may wait for another process.  It may go through
-	 * the lists of forwards and addresses; to change them takes forwards->lock too.
+	 * the lists of forwards and addresses; to change them takes forwards.lock too.
 	 */
 	pthread_t thread;
 	struct loop loop;
 	struct timer look;   /* something is due */
+	struct forwards forwards;
+	struct listening *listening; /* list of all addresses */
 	bool took;           /* the file that was read last is in force */
-	bool opened, started;
+	bool started;
 
 	pthread_mutex_t lock; /* of what follows */
 	bool stop;
 	uint64_t asked, finished; /* reloads, since the start */
-	bool ok;                  /* the last one */
-	char error[1024];         /* "": it went well */
-	struct reload_result result;
+	struct reload_result last;
 };
 
+/* Without forwards.  -errno; reload_close() is due in any case. */
+int reload_open(struct reload *r);
+/*
+ * Make the forwards of the configuration of the start, and open their addresses, which this process
+ * can still do itself.  -errno; ERR says what is wrong.
+ */
+int reload_first(struct reload *r, char *err, size_t errlen);
 /* Start the thread.  -errno. */
 int reload_start(struct reload *r);
 /*
@@ -67,7 +72,7 @@ int reload_start(struct reload *r);
  * A change that is under way is waited for.  One that was never started is fine.
  */
 void reload_stop(struct reload *r);
-/* When nobody asks any more. */
+/* When nobody asks any more, and no worker runs: forwards and addresses are closed, too. */
 void reload_close(struct reload *r);
 
 /*

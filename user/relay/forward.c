@@ -26,15 +26,6 @@ void forwards_close(struct forwards *all)
 	pthread_mutex_destroy(&all->lock);
 }
 
-void forwards_add(struct forwards *all, struct forward *f)
-{
-	struct forward **at = &all->first;
-
-	while (*at)
-		at = &(*at)->next;
-	*at = f;
-}
-
 struct forward *forwards_find(const struct forwards *all, const char *name)
 {
 	struct forward *f = all->first;
@@ -145,6 +136,8 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 		forward_free(f);
 		return -ENOMEM;
 	}
+	if (before && !strcmp(before->conf->upstream.text, fc->upstream.text))
+		upstream_know(&f->upstream, &before->upstream);
 	*ret = f;
 	return 0;
 }

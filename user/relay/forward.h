@@ -73,8 +73,6 @@ struct forwards {
 void forwards_init(struct forwards *all);
 /* Free all of them, when all sessions have ended. */
 void forwards_close(struct forwards *all);
-/* Put F at the end. */
-void forwards_add(struct forwards *all, struct forward *f);
 /* Find the active forward of that name, or NULL. */
 struct forward *forwards_find(const struct forwards *all, const char *name);
 /* Free what is not active and has no sessions.  Takes the lock to unlink, but not to free. */
@@ -82,7 +80,7 @@ void forwards_reap(struct forwards *all);
 
 /*
  * Make a forward of FC, which is part of C, which is that of FROM and must live as long.  BEFORE:
- * the forward that it replaces, or NULL.  -ENOMEM.
+ * the forward that it replaces, or NULL; the addresses of the upstream's name stay known.  -ENOMEM.
  */
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret);

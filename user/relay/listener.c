@@ -322,12 +322,13 @@ static void remove_stale(const struct addr *a)
 	close(fd);
 }
 
-int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, unsigned int n,
-		     int *fds)
+int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
+		     unsigned int n, int *fds, char *err, size_t errlen)
 {
 	unsigned int i = 0;
 	int fd = -1, r = 0;
 
+	(void)unused;
 	if (!addr_is_inet(a)) {
 		remove_stale(a);
 	} else if (!joins) {
@@ -343,8 +344,11 @@ int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, 
 			getsockname(fds[i], (struct sockaddr *)&a->ss, &len);
 		i += !r;
 	}
-	while (r && i > 0)
+	if (!r)
+		return 0;
+	while (i > 0)
 		close(fds[--i]);
+	snprintf(err, errlen, "%s%s", strerror(-r), advice(ADVICE_LISTEN, -r));
 	return r;
 }
 
@@ -446,19 +450,11 @@ static int get_sockets(struct listening *l, const struct listening_maker *by,
 		       size_t errlen)
 {
 	unsigned int n = l->shared ? 1 : l->n_workers;
-	int r;
 
 	fds[0] = open_given(&l->addr);
-	if (fds[0] >= 0) {
-		l->given = l->shared = true;
-		return 0;
-	}
-	if (by)
-		return by->make(by->arg, fc, &l->addr, joins, n, fds, err, errlen);
-	r = listener_sockets(fc, &l->addr, joins, n, fds);
-	if (r)
-		snprintf(err, errlen, "%s%s", strerror(-r), advice(ADVICE_LISTEN, -r));
-	return r;
+	l->given = fds[0] >= 0;
+	l->shared = l->shared || l->given;
+	return l->given ? 0 : by->make(by->arg, fc, &l->addr, joins, n, fds, err, errlen);
 }
 
 int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
@@ -480,11 +476,8 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 		free(l);
 		return r;
 	}
-	if (l->given)
-		listening_set_options(l, fc);
 	l->transparent = fc->transparent;
-	if (by)
-		listening_set_options(l, fc);
+	listening_set_options(l, fc);
 	*ret = l;
 	return 0;
 }

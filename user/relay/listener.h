@@ -55,17 +55,17 @@ struct listening {
  * Make N sockets that listen on A, an address of FC; port 0 in A becomes the one that the kernel
  * has picked.  JOINS: this daemon has sockets that may be in the way of A; otherwise A must be
  * free, since SO_REUSEPORT would let a second culvert of the same user share it in silence.  A
- * unix socket's file that nobody listens on is left over from a crash, and is removed.  -errno.
+ * unix socket's file that nobody listens on is left over from a crash, and is removed.  -errno; ERR
+ * says what is wrong.
  *
  * The kernel wants all sockets of one SO_REUSEPORT group to be made under the same effective uid.
  */
-int listener_sockets(const struct forward_conf *fc, struct addr *a, bool joins, unsigned int n,
-		     int *fds);
+int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
+		     unsigned int n, int *fds, char *err, size_t errlen);
 
-/* Calls listener_sockets() in another process, for a confined daemon.  ERR says what is wrong. */
+/* listener_sockets(), or what calls it in another process for a daemon that is confined. */
 struct listening_maker {
-	int (*make)(void *arg, const struct forward_conf *fc, struct addr *a, bool joins,
-		    unsigned int n, int *fds, char *err, size_t errlen);
+	typeof(listener_sockets) *make;
 	void *arg;
 };
 
@@ -87,9 +87,8 @@ int given_check(char *err, size_t errlen);
 /* --- addresses --- */
 
 /*
- * Listen on A, an address of FC, for F, with a socket for each of N workers that BY makes (NULL:
- * this process), or with the one that systemd has opened.  Nobody accepts yet.  -errno; ERR names
- * A and says why.
+ * Listen on A, an address of FC, for F, with a socket for each of N workers that BY makes, or with
+ * the one that systemd has opened.  Nobody accepts yet.  -errno; ERR names A and says why.
  */
 int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
 		   struct forward *f, const struct addr *a, bool joins, unsigned int n,

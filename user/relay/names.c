@@ -174,6 +174,12 @@ struct addr_list *upstream_get(struct upstream *u)
 	return list;
 }
 
+void upstream_know(struct upstream *u, struct upstream *before)
+{
+	addr_list_put(u->list);
+	u->list = upstream_get(before);
+}
+
 void upstream_record(struct upstream *u, struct lookup_record *ret)
 {
 	pthread_mutex_lock(&u->lock);

@@ -158,6 +158,33 @@ int threads_start(struct threads *ts)
 	return r;
 }
 
+/* --- what all of them do --- */
+
+struct call {
+	struct worker *worker;
+	void (*fn)(struct worker *w, const void *arg);
+	const void *arg;
+};
+
+static void call_one(void *arg)
+{
+	const struct call *c = arg;
+
+	c->fn(c->worker, c->arg);
+}
+
+void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *arg),
+		  const void *arg)
+{
+	for (unsigned int i = 0; i < ts->n; i++) {
+		struct worker *w = &ts->workers[i];
+		struct call c = { w, fn, arg };
+
+		while (w->started && loop_call(&w->loop, call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
+			log_error("worker %u does not answer, and is waited for", i);
+	}
+}
+
 /* --- stopping --- */
 
 static void on_grace_over(struct timer *timer)
@@ -167,10 +194,9 @@ static void on_grace_over(struct timer *timer)
 	session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
 }
 
-static void stop(void *arg)
+static void stop(struct worker *w, const void *arg)
 {
-	struct worker *w = arg;
-
+	(void)arg;
 	while (w->listeners)
 		listener_end(w->listeners);
 	w->stopping = true;
@@ -180,12 +206,7 @@ static void stop(void *arg)
 
 void threads_stop(struct threads *ts)
 {
-	for (unsigned int i = 0; i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
-
-		while (w->started && loop_call(&w->loop, stop, w, PATIENCE_MS) == -ETIMEDOUT)
-			log_error("worker %u does not answer, and is waited for", i);
-	}
+	threads_call(ts, stop, NULL);
 }
 
 bool threads_ended(struct threads *ts)

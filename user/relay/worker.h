@@ -95,6 +95,12 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 /* Let them run.  -errno: some may. */
 int threads_start(struct threads *ts);
 /*
+ * Run FN(W, ARG) on the thread of each worker W that runs, one after the other.  Waits for them
+ * however slow they are, since half a change is none.
+ */
+void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *arg),
+		  const void *arg);
+/*
  * Accept no more, and give the sessions shared->grace_ms; a worker ends with its last one.  Another
  * call gives the sessions that are left the grace_ms of now.
  */
