@@ -159,8 +159,7 @@ static int start_privileged(struct daemon *d)
 		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
 				   err);
 	log_info("the privileged process is %d", (int)l->privileged->pid);
-	if (stock_keeper_open(privileged_sockets, l->privileged, &d->loop, &l->keeper))
-		return log_failure(EXIT_CODE_FAILURE, "out of memory");
+	stock_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
 	return 0;
 }
 
@@ -530,8 +529,7 @@ static void after_batch(void *arg)
 
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
-	if (d->reload.keeper)
-		stock_keeper_after_batch(d->reload.keeper);
+	stock_keeper_after_batch(&d->reload.keeper);
 }
 
 /* The main thread's, and that of the thread that reloads. */
@@ -595,7 +593,6 @@ static void end(struct daemon *d)
 		closedir(d->operate.descriptors);
 	names_close(d->shared.names);
 	reload_close(&d->reload);
-	stock_keeper_close(d->reload.keeper);
 }
 
 static int run(struct daemon *d)

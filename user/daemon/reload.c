@@ -194,10 +194,10 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 		return no_memory(p);
 	if (!forward_needs_privileges(fc))
 		return 0;
-	if (!p->r->keeper)
+	if (!p->r->privileged)
 		return refuse(p, -EPERM, "forward %s: there is no privileged process, and its "
 			      "sockets need it", forward_name(fc));
-	e = socket_stock_open(p->r->keeper, fc, &f->stock, why, sizeof(why));
+	e = socket_stock_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
 	return e ? refuse(p, e, "forward %s has a mark or is transparent, which needs "
 			  "CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
 }
@@ -634,6 +634,7 @@ void reload_close(struct reload *r)
 {
 	loop_close(&r->loop);
 	forwards_close(&r->forwards);
+	stock_keeper_after_batch(&r->keeper);
 	listening_close_all(r->listening);
 	pthread_mutex_destroy(&r->lock);
 }

@@ -37,7 +37,7 @@ struct reload {
 	struct config *start;          /* an option that only a new start can change is as it says */
 	struct shared *shared;
 	struct privileged *privileged; /* NULL: there is none */
-	struct stock_keeper *keeper;   /* the same; see socket_stock.h */
+	struct stock_keeper keeper;    /* asks it, see socket_stock.h */
 	struct threads threads;
 
 	/*

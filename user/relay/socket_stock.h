@@ -2,6 +2,9 @@
 #ifndef CULVERT_SOCKET_STOCK_H
 #define CULVERT_SOCKET_STOCK_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,7 +17,6 @@
  * forward has some in stock, for each family that its upstream has shown to need.  The main thread
  * fills up what is taken.
  */
-struct stock_keeper;
 struct socket_stock;
 
 #define SOCKET_STOCK 32 /* of a forward, for each family */
@@ -23,17 +25,27 @@ struct socket_stock;
 typedef int socket_maker_fn(void *arg, const struct forward_conf *fc, int family, unsigned int n,
 			    int *fds, char *err, size_t errlen);
 
-/* LOOP is the main thread's, which asks MAKE(ARG).  -ENOMEM. */
-int stock_keeper_open(socket_maker_fn *make, void *arg, struct loop *loop,
-		      struct stock_keeper **ret);
-/* To be called after each batch of LOOP: make what is wanted. */
+/* One of zeroes has no stocks. */
+struct stock_keeper {
+	socket_maker_fn *make;
+	void *arg;
+	struct loop *loop;    /* of the main thread */
+	_Atomic bool asked;   /* something is wanted, or to be freed */
+	pthread_mutex_t lock; /* of what follows, and of all stocks */
+	struct socket_stock *first;
+};
+
+/* LOOP is the main thread's, which asks MAKE(ARG). */
+void stock_keeper_open(struct stock_keeper *k, socket_maker_fn *make, void *arg,
+		       struct loop *loop);
+/*
+ * Make what is wanted, free what is closed: to be called after each batch of LOOP, and when all
+ * stocks are closed and LOOP runs no more.
+ */
 void stock_keeper_after_batch(struct stock_keeper *k);
-/* When all stocks are closed.  NULL is fine. */
-void stock_keeper_close(struct stock_keeper *k);
 
 /*
- * A stock for FC, which must live as long, filled.  -errno of the privileged process; ERR says what
- * is wrong.
+ * A stock for FC, filled.  -errno of the privileged process; ERR says what is wrong.
  */
 int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
 		      struct socket_stock **ret, char *err, size_t errlen);
