@@ -49,8 +49,6 @@ static void warn_of_upstream(const struct config *c, const struct forward_conf *
 {
 	char err[1024], why[LOOKUP_WHY_LEN + 64];
 
-	if (u->list->n)
-		return;
 	snprintf(why, sizeof(why), "%s (culvert starts all the same, and looks again)",
 		 u->record.lookups ? u->record.why : "no name server has answered in time");
 	config_say_address(c, fc, false, why, err, sizeof(err));
@@ -62,7 +60,7 @@ struct lookups {
 	struct loop loop;
 	struct timer deadline;
 	struct names *names;
-	struct upstream *upstreams; /* one for each forward; zeroes if that has no name */
+	struct upstream *upstreams; /* one for each forward */
 	size_t n;
 };
 
@@ -73,7 +71,7 @@ static void after_batch(void *arg)
 	names_after_batch(l->names);
 	l->loop.stop = true;
 	for (size_t i = 0; i < l->n; i++)
-		if (l->upstreams[i].list && !l->upstreams[i].record.lookups)
+		if (!l->upstreams[i].list->n && !l->upstreams[i].record.lookups)
 			l->loop.stop = false;
 }
 
@@ -92,16 +90,15 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 		struct forward_conf *fc = &c->forwards[i];
 		struct upstream *u = &l->upstreams[i];
 
-		if (fc->upstream.named &&
-		    (upstream_open(u, &fc->upstream, &fc->listen, UINT32_MAX, clock_ms()) ||
-		     names_add(l->names, u)))
+		if (upstream_open(u, &fc->upstream, &fc->listen, UINT32_MAX, clock_ms()) ||
+		    names_add(l->names, u))
 			allocated(NULL);
 	}
 	l->deadline.fire = on_deadline;
 	timer_set(&l->loop, &l->deadline, clock_ms() + PATIENCE_S * 1000);
 	loop_run(&l->loop);
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		if (l->upstreams[i].list)
+		if (!l->upstreams[i].list->n)
 			warn_of_upstream(c, &c->forwards[i], &l->upstreams[i]);
 		upstream_close(&l->upstreams[i]);
 	}

@@ -158,18 +158,13 @@ void upstream_close(struct upstream *u)
 	pthread_mutex_destroy(&u->lock);
 }
 
-static struct addr_list *take_reference(struct upstream *u)
-{
-	atomic_fetch_add_explicit(&u->list->refs, 1, memory_order_relaxed);
-	return u->list;
-}
-
 struct addr_list *upstream_get(struct upstream *u)
 {
 	struct addr_list *list;
 
 	pthread_mutex_lock(&u->lock);
-	list = take_reference(u);
+	list = u->list;
+	atomic_fetch_add_explicit(&list->refs, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&u->lock);
 	return list;
 }
@@ -519,19 +514,18 @@ void upstream_failed(struct upstream *u)
 
 int upstream_await(struct upstream *u, struct addr_list **ret)
 {
-	int r = 0;
+	struct addr_list *list = upstream_get(u);
+	struct lookup_record record;
 
-	pthread_mutex_lock(&u->lock);
-	if (u->list->n) {
-		*ret = take_reference(u);
-		r = 1;
-	} else if (u->record.why[0] || !u->names) {
-		r = -ENOENT;
+	if (list->n) {
+		*ret = list;
+		return 1;
 	}
-	pthread_mutex_unlock(&u->lock);
-	if (r < 1)
-		upstream_failed(u);
-	return r;
+	addr_list_put(list);
+	/* one that ends from here on wakes the workers afterwards */
+	upstream_record(u, &record);
+	upstream_failed(u);
+	return record.why[0] || !u->names ? -ENOENT : 0;
 }
 
 /* --- beginning and end --- */
