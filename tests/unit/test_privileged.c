@@ -38,7 +38,7 @@
 		"[forward b]\nlisten = [::1]:0\nupstream = 127.0.0.1:9\n"
 #define NAMED HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = db.invalid:5432\n"
 #define SERVICE HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:http\n"
-#define MANY 600 /* descriptors: more than fit into two packets */
+#define MANY WORKERS_MAX /* descriptors: as many as can be asked for */
 
 static char folder[TEMP_DIR_LEN];
 static char path[64], err[2048];

@@ -41,7 +41,7 @@ enum option_kind {
 };
 
 #define OPTIONS_MAX 64
-#define WORKERS_MAX 1024
+#define WORKERS_MAX 250 /* their sockets at one address fit into one message (SCM_RIGHTS: 253) */
 
 struct option_def {
 	const char *name;  /* on the command line behind "--" */

@@ -44,7 +44,12 @@
 #include "relay/listener.h"
 
 #define PRIVILEGED_FD 3 /* the pair, as this process knows it */
-#define FDS_PER_PACKET 250 /* the kernel takes 253 */
+
+/* What comes with descriptors. */
+union descriptors {
+	char room[CMSG_SPACE(sizeof(int) * WORKERS_MAX)];
+	struct cmsghdr align;
+};
 
 /* --- what it may be asked for: no system calls --- */
 
@@ -94,20 +99,17 @@ static bool is_port(in_port_t written, in_port_t port)
 
 static bool may_listen(const struct endpoint *e, struct addr a)
 {
-	in_port_t port;
+	in_port_t port = addr_port(&a);
 
-	for (size_t i = 0; i < e->n_addrs; i++)
-		if (addr_equal(&e->addrs[i], &a))
-			return true;
-	if (!addr_is_inet(&a))
-		return false;
-	port = addr_port(&a);
 	if (!e->n_addrs) /* a host name, whose addresses the daemon has looked up */
-		return is_port(e->named_port, port);
-	addr_set_port(&a, 0);
-	for (size_t i = 0; i < e->n_addrs; i++)
-		if (addr_equal(&e->addrs[i], &a) && is_port(0, port))
+		return addr_is_inet(&a) && is_port(e->named_port, port);
+	for (size_t i = 0; i < e->n_addrs; i++) {
+		in_port_t written = addr_port(&e->addrs[i]);
+
+		addr_set_port(&a, written);
+		if (addr_equal(&e->addrs[i], &a) && is_port(written, port))
 			return true;
+	}
 	return false;
 }
 
@@ -227,31 +229,27 @@ static void send_packet(struct msghdr *m)
 		_exit(1);
 }
 
+static void close_all(int *fds, size_t n)
+{
+	while (n > 0)
+		close(fds[--n]);
+}
+
 /* Hand over N descriptors, and close them here. */
 static void hand_over(int *fds, size_t n)
 {
-	union {
-		char room[CMSG_SPACE(sizeof(int) * FDS_PER_PACKET)];
-		struct cmsghdr align;
-	} control = { 0 };
+	union descriptors control = { 0 };
 	struct iovec iov = { (char[]){ 'f' }, 1 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			    .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 
-	while (n) {
-		size_t some = n < FDS_PER_PACKET ? n : FDS_PER_PACKET;
-		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
-				    .msg_controllen = CMSG_SPACE(sizeof(int) * some) };
-		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-
-		c->cmsg_level = SOL_SOCKET;
-		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(sizeof(int) * some);
-		memcpy(CMSG_DATA(c), fds, sizeof(int) * some);
-		send_packet(&m);
-		for (size_t i = 0; i < some; i++)
-			close(fds[i]);
-		fds += some;
-		n -= some;
-	}
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int) * n);
+	memcpy(CMSG_DATA(c), fds, sizeof(int) * n);
+	send_packet(&m);
+	close_all(fds, n);
 }
 
 static void send_answer(struct privileged_answer *a)
@@ -296,12 +294,6 @@ static int read_config(struct server *s, bool took)
 	lseek(fd, 0, SEEK_SET);
 	hand_over(&fd, 1);
 	return 0;
-}
-
-static void close_all(int *fds, size_t n)
-{
-	while (n > 0)
-		close(fds[--n]);
 }
 
 /* One that can be connected: a descriptor or -errno. */
@@ -409,24 +401,16 @@ static int give_up(struct privileged *p, const char *why)
 	return -EPIPE;
 }
 
-/* Append the descriptors that came with M to the N at FDS, MAX at most.  Returns how many there are. */
-static size_t take_descriptors(struct msghdr *m, int *fds, size_t n, size_t max)
+/* Store the descriptors that came with M, at most MAX, in FDS.  Returns how many there are. */
+static size_t take_descriptors(struct msghdr *m, int *fds, size_t max)
 {
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-		size_t len = c->cmsg_len - CMSG_LEN(0);
+	const struct cmsghdr *c = CMSG_FIRSTHDR(m);
+	size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
 
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t at = 0; at + sizeof(int) <= len; at += sizeof(int)) {
-			int fd;
-
-			memcpy(&fd, CMSG_DATA(c) + at, sizeof(fd));
-			if (n < max)
-				fds[n++] = fd;
-			else
-				close(fd);
-		}
-	}
+	if (n > max) /* it would never send so many */
+		n = max;
+	if (n)
+		memcpy(fds, CMSG_DATA(c), n * sizeof(int));
 	return n;
 }
 
@@ -437,10 +421,7 @@ static size_t take_descriptors(struct msghdr *m, int *fds, size_t n, size_t max)
 static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t max,
 		   size_t *ret_n)
 {
-	union {
-		char room[CMSG_SPACE(sizeof(int) * FDS_PER_PACKET)];
-		struct cmsghdr align;
-	} control;
+	union descriptors control;
 	struct iovec iov = { a, sizeof(*a) };
 	ssize_t len;
 
@@ -450,8 +431,8 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 				    .msg_controllen = sizeof(control) };
 
 		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
-		if (len > 0)
-			*ret_n = take_descriptors(&m, fds, *ret_n, max);
+		if (len == 1)
+			*ret_n = take_descriptors(&m, fds, max);
 	} while (len == 1 || (len < 0 && errno == EINTR));
 	if (len == sizeof(*a)) {
 		a->text[sizeof(a->text) - 1] = '\0';

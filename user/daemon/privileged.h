@@ -19,7 +19,7 @@
  * and those with a mark or for transparent forwarding.
  *
  * The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time.  A request is one
- * struct, and so is its answer; packets of one byte with descriptors (SCM_RIGHTS) may come before
+ * struct, and so is its answer; a packet of one byte with descriptors (SCM_RIGHTS) may come before
  * the answer.  The privileged process closes its copies of the descriptors before it answers, and
  * the daemon uses none before the answer has come: a file that another process holds too stays in
  * epoll when the daemon closes it, and close(2) sends neither FIN nor RST.
