@@ -84,8 +84,7 @@ struct daemon {
 	struct source signals;
 	struct timer look;      /* at what may be due although no signal comes */
 	int sig;                /* that ends culvert; 0: none has come */
-	bool ending;
-	uint64_t one_until_ms;  /* signals until then are one with the first */
+	uint64_t ended_ms;      /* when the end began; 0: it has not */
 };
 
 /* --- what needs root: descriptors --- */
@@ -470,7 +469,7 @@ static void on_look(struct timer *t)
 	struct daemon *d = container_of(t, struct daemon, look);
 	uint64_t now = d->loop.now_ms, due = now + LOOK_MS;
 
-	if (d->ending) {
+	if (d->ended_ms) {
 		d->loop.stop = threads_ended(&d->reload.threads);
 		due = now + LOOK_ENDING_MS;
 	} else {
@@ -483,12 +482,12 @@ static void on_look(struct timer *t)
 
 static void take_end_signal(struct daemon *d, int sig)
 {
-	if (!d->ending) {
+	if (!d->ended_ms) {
 		d->sig = sig;
 		d->loop.stop = true;
 		return;
 	}
-	if (d->loop.now_ms < d->one_until_ms)
+	if (d->loop.now_ms < d->ended_ms + ONE_SIGNAL_MS)
 		return;
 	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
 		 admission_sessions(d->shared.admission));
@@ -505,7 +504,7 @@ static void serve(struct daemon *d, int sig)
 			session_log_reopen(d->shared.session_log);
 		break;
 	case SIGHUP:
-		if (!d->ending)
+		if (!d->ended_ms)
 			reload_ask(&d->reload);
 		break;
 	default:
@@ -579,11 +578,9 @@ static void end(struct daemon *d)
 	free(d->turns_seen);
 	d->watchdog_ms = 0;
 	threads_stop(ts);
-	if (!threads_ended(ts)) {
-		d->ending = true;
-		d->one_until_ms = clock_ms() + ONE_SIGNAL_MS;
+	d->ended_ms = clock_ms();
+	if (!threads_ended(ts))
 		run_loop(d);
-	}
 	while (!threads_ended(ts)) /* should the loop have failed */
 		poll(NULL, 0, 100);
 	control_close(d->control);

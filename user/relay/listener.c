@@ -68,11 +68,6 @@ static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 	wake_at(w, due_ms);
 }
 
-static void pause_accepting(struct listener *ls, enum cause cause)
-{
-	pause_until(ls, cause, ls->worker->loop.now_ms + PAUSE_MS);
-}
-
 /* Of the workers that all watch one socket, only one is woken at a time. */
 static void start_accepting(struct listener *ls)
 {
@@ -154,7 +149,7 @@ static bool may_accept(struct listener *ls, bool waiting)
 	enum cause full;
 
 	if (!admission_enter(w->shared->admission, ls->forward, &full)) {
-		pause_accepting(ls, full);
+		pause_until(ls, full, w->loop.now_ms + PAUSE_MS);
 		return false;
 	}
 	if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
@@ -188,7 +183,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 		if (error == ECONNABORTED || error == EINTR || error == EPROTO ||
 		    error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH)
 			return true;
-		pause_accepting(ls, accept_cause(error));
+		pause_until(ls, accept_cause(error), w->loop.now_ms + PAUSE_MS);
 		return false;
 	}
 	ls->paused = false;

@@ -255,7 +255,6 @@ struct names {
 	pthread_mutex_t lock;  /* of all that follows */
 	ares_channel channel;  /* NULL: names_close() has begun */
 	struct name *list;
-	unsigned int open;     /* look-ups that are under way */
 };
 
 bool names_needed(const struct config *c)
@@ -348,7 +347,6 @@ static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo 
 
 	(void)timeouts;
 	m->open = false;
-	m->names->open--;
 	if (m->upstream && m->names->channel) {
 		if (answer)
 			n = copy_answer(answer, m->upstream->conf->named_port, addrs);
@@ -380,14 +378,13 @@ static void look_up(struct name *m)
 		return;
 	}
 	m->open = true;
-	n->open++;
 	ares_getaddrinfo(n->channel, m->host, NULL, &hints, on_answer, m);
 }
 
 /* Begin what is due, free what is no longer used, and set the timer.  The lock is held. */
 static void serve(struct names *n)
 {
-	uint64_t now = n->loop->now_ms, next = n->open ? now + TICK_MS : NEVER;
+	uint64_t now = n->loop->now_ms, next = NEVER, due;
 	struct name **p = &n->list;
 	unsigned int begun = 0;
 
@@ -400,16 +397,14 @@ static void serve(struct names *n)
 			continue;
 		}
 		p = &m->next;
-		if (!m->upstream || m->open)
-			continue;
-		if (atomic_load(&m->upstream->wanted) && m->due_ms > m->asked_ms + UPSTREAM_ASK_MS)
+		if (!m->open && atomic_load(&m->upstream->wanted) &&
+		    m->due_ms > m->asked_ms + UPSTREAM_ASK_MS)
 			m->due_ms = m->asked_ms + UPSTREAM_ASK_MS;
-		if (m->due_ms <= now && begun++ < AT_ONCE)
+		if (!m->open && m->due_ms <= now && begun++ < AT_ONCE)
 			look_up(m);
-		if (m->open && now + TICK_MS < next)
-			next = now + TICK_MS;
-		else if (!m->open && m->due_ms < next)
-			next = m->due_ms;
+		due = m->open ? now + TICK_MS : m->due_ms;
+		if (due < next)
+			next = due;
 	}
 	if (next == NEVER)
 		timer_cancel(n->loop, &n->timer);
