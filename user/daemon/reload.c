@@ -262,6 +262,8 @@ static int plan_forward(struct plan *p, size_t i)
 		p->forwards[i] = before;
 	else
 		e = make_forward(p, i, before);
+	if (before)
+		before->becomes = p->forwards[i];
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
 		e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
 	return e;
@@ -277,6 +279,8 @@ static int plan_all(struct plan *p)
 		return no_memory(p);
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
+	for (struct forward *f = p->r->forwards.first; f; f = f->next)
+		f->becomes = NULL;
 	for (size_t i = 0; !e && i < p->n; i++)
 		e = plan_forward(p, i);
 	return e;
@@ -330,15 +334,15 @@ static void change_addresses(struct plan *p)
 	*at = p->opened;
 }
 
-/* The active F goes.  REPLACED: another has its totals, and so its name. */
-static void retire(struct plan *p, struct forward *f, bool replaced)
+/* The active F goes. */
+static void retire(struct plan *p, struct forward *f)
 {
 	uint64_t timeout = f->conf->drain_timeout_ms, due = clock_ms() + timeout;
 
-	f->state = replaced ? FORWARD_REPLACED : FORWARD_REMOVED;
-	p->result.removed += !replaced;
+	f->state = f->becomes ? FORWARD_REPLACED : FORWARD_REMOVED;
+	p->result.removed += !f->becomes;
 	/* an earlier deadline that an operator has set stays */
-	if (!replaced && timeout && due < f->totals->due_ms)
+	if (!f->becomes && timeout && due < f->totals->due_ms)
 		f->totals->due_ms = due;
 }
 
@@ -348,17 +352,11 @@ static void change_forwards(struct plan *p)
 	struct forwards *all = &p->r->forwards;
 
 	for (struct forward *f = all->first; f; f = next) {
-		bool stays = false, replaced = false;
-
 		next = f->next;
-		for (size_t i = 0; i < p->n; i++) {
-			stays = stays || p->forwards[i] == f;
-			replaced = replaced || p->forwards[i]->totals == f->totals;
-		}
-		if (stays)
+		if (f->becomes == f)
 			continue;
 		if (f->state == FORWARD_ACTIVE)
-			retire(p, f, replaced);
+			retire(p, f);
 		*at = f;
 		at = &f->next;
 	}

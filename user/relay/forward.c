@@ -44,27 +44,18 @@ static bool is_gone(const struct forward *f)
 
 void forwards_reap(struct forwards *all)
 {
-	struct forward **at = &all->first, *gone = NULL;
+	struct forward **at = &all->first, *f;
 
 	pthread_mutex_lock(&all->lock);
-	while (*at) {
-		struct forward *f = *at;
-
-		if (!is_gone(f)) {
+	while ((f = *at)) {
+		if (is_gone(f)) {
+			*at = f->next;
+			forward_free(f);
+		} else {
 			at = &f->next;
-			continue;
 		}
-		*at = f->next;
-		f->next = gone;
-		gone = f;
 	}
 	pthread_mutex_unlock(&all->lock);
-	while (gone) {
-		struct forward *f = gone;
-
-		gone = f->next;
-		forward_free(f);
-	}
 }
 
 static struct forward_totals *totals_new(unsigned int n_workers)

@@ -60,6 +60,8 @@ struct forward {
 	struct config_version *from;   /* has CONF; NULL: the configuration of the start */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */
 	bool draining;                 /* its sockets are closed, see reload_drain() */
+	struct forward *becomes;       /* with the change that is planned: itself, or what replaces
+					* it; NULL: it is removed */
 	struct forward *next;
 };
 
@@ -75,7 +77,7 @@ void forwards_init(struct forwards *all);
 void forwards_close(struct forwards *all);
 /* Find the active forward of that name, or NULL. */
 struct forward *forwards_find(const struct forwards *all, const char *name);
-/* Free what is not active and has no sessions.  Takes the lock to unlink, but not to free. */
+/* Free what is not active and has no sessions.  Takes the lock. */
 void forwards_reap(struct forwards *all);
 
 /*
