@@ -8,9 +8,9 @@
  *     ▲                                             │
  *     └── upstream->list, name_news, loop_wake() ◀──┘
  *
- * One timer serves all names.  When it fires, and after each answer, serve() goes through the list
- * and begins what is due.  It begins few look-ups at a time, so thousands of names do not flood the
- * name server; it does not limit how many are under way, so names that hang hold up no others.
+ * One timer serves all names.  After each batch of the loop serve() goes through the list and begins
+ * what is due.  It begins few look-ups at a time, so thousands of names do not flood the name
+ * server; it does not limit how many are under way, so names that hang hold up no others.
  *
  * Files: the process is confined once it serves, and can open no file any more.  c-ares reads
  * /etc/resolv.conf when its channel is made, before that; it would read /etc/hosts for each
@@ -250,7 +250,6 @@ struct names {
 	size_t n_hosts;
 	names_tell_fn *tell;
 	void *tell_arg;
-	_Atomic bool asked;    /* there is work for serve() */
 
 	pthread_mutex_t lock;  /* of all that follows */
 	ares_channel channel;  /* NULL: names_close() has begun */
@@ -265,12 +264,6 @@ bool names_needed(const struct config *c)
 		if (c->forwards[i].upstream.named)
 			return true;
 	return false;
-}
-
-static void wake(struct names *n)
-{
-	atomic_store(&n->asked, true);
-	loop_wake(n->loop);
 }
 
 /* Look M up after its interval, less up to an eighth, so that names spread out in time. */
@@ -406,10 +399,11 @@ static void serve(struct names *n)
 		if (due < next)
 			next = due;
 	}
-	if (next == NEVER)
-		timer_cancel(n->loop, &n->timer);
-	else
-		timer_set(n->loop, &n->timer, next > now + PAUSE_MS ? next : now + PAUSE_MS);
+	if (next < now + PAUSE_MS)
+		next = now + PAUSE_MS;
+	/* batches may come so often that the timer would never fire if each put it off */
+	if (!n->timer.at || next < n->timer.due_ms)
+		timer_set(n->loop, &n->timer, next);
 }
 
 static void on_timer(struct timer *t)
@@ -418,7 +412,6 @@ static void on_timer(struct timer *t)
 
 	pthread_mutex_lock(&n->lock);
 	ares_process_fd(n->channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
-	serve(n);
 	pthread_mutex_unlock(&n->lock);
 }
 
@@ -435,7 +428,6 @@ static void on_sockets(struct source *source, uint32_t events)
 				ready[i].events & ~(uint32_t)EPOLLOUT ? ready[i].data.fd :
 									ARES_SOCKET_BAD,
 				ready[i].events & EPOLLOUT ? ready[i].data.fd : ARES_SOCKET_BAD);
-	serve(n);
 	pthread_mutex_unlock(&n->lock);
 }
 
@@ -454,8 +446,6 @@ static void on_interest(void *arg, ares_socket_t fd, int readable, int writable)
 
 void names_after_batch(struct names *n)
 {
-	if (!atomic_exchange(&n->asked, false))
-		return;
 	pthread_mutex_lock(&n->lock);
 	serve(n);
 	pthread_mutex_unlock(&n->lock);
@@ -483,7 +473,7 @@ int names_add(struct names *n, struct upstream *u)
 	m->next = n->list;
 	n->list = m;
 	pthread_mutex_unlock(&n->lock);
-	wake(n);
+	loop_wake(n->loop);
 	return 0;
 }
 
@@ -498,13 +488,13 @@ static void names_remove(struct upstream *u)
 		if (m->upstream == u)
 			m->upstream = NULL;
 	pthread_mutex_unlock(&n->lock);
-	wake(n);
+	loop_wake(n->loop);
 }
 
 void upstream_failed(struct upstream *u)
 {
 	if (u->names && !atomic_exchange(&u->wanted, true))
-		wake(u->names);
+		loop_wake(u->names->loop);
 }
 
 int upstream_await(struct upstream *u, struct addr_list **ret)

@@ -121,7 +121,7 @@ void names_close(struct names *n);
  */
 int names_add(struct names *n, struct upstream *u);
 
-/* To be called after each batch of the loop: begin the look-ups that other threads want. */
+/* To be called after each batch of the loop: begin the look-ups that are due, or wanted. */
 void names_after_batch(struct names *n);
 
 /*
