@@ -30,8 +30,10 @@ static bool model_add(bool allow, char *list)
 	for (; element; element = strtok_r(NULL, ", \t", &at)) {
 		must(n_model < MODEL_MAX, "more elements than there can be");
 		model[n_model] = (struct acl){ 0 };
-		if (acl_add(&model[n_model], true, element))
+		if (acl_add(&model[n_model], true, element)) {
+			acl_close(&model[n_model]);
 			return false;
+		}
 		model_allow[n_model++] = allow;
 	}
 	return true;

@@ -19,6 +19,12 @@ static void expect_format(const void *sa, size_t len, const char *expected)
 	char buf[ADDR_STRLEN];
 
 	assert_string_equal(addr_format(sa, (socklen_t)len, buf, sizeof(buf)), expected);
+	for (size_t size = 1; size < sizeof(buf); size++) { /* what fits, and not a byte more */
+		memset(buf, 'x', sizeof(buf));
+		addr_format(sa, (socklen_t)len, buf, size);
+		assert_true(strlen(buf) < size && !strncmp(buf, expected, strlen(buf)));
+		assert_int_equal(buf[size], 'x');
+	}
 }
 
 static void test_format_odd(void **state)

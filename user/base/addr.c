@@ -13,7 +13,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/syscalls_needed.h"
 
 /* if_nametoindex(3), when a configuration is read again */
@@ -56,13 +55,15 @@ static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char
 {
 	int n = len > PATH_OFFSET ? (int)(len - PATH_OFFSET) : 0;
 	bool abstract = n > 0 && !un->sun_path[0];
-	char text[ADDR_STRLEN];
 
 	if (n > (int)sizeof(un->sun_path))
 		n = sizeof(un->sun_path);
-	snprintf(text, sizeof(text), "unix:%s%.*s", !n ? "(unnamed)" : abstract ? "@" : "",
-		 n - abstract, un->sun_path + abstract);
-	return log_escape(text, buf, size);
+	snprintf(buf, size, "unix:%s%.*s", !n ? "(unnamed)" : abstract ? "@" : "", n - abstract,
+		 un->sun_path + abstract);
+	for (char *c = buf; *c; c++)
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
+	return buf;
 }
 
 static const char *format_inet6(const struct sockaddr_in6 *in6, char *buf, size_t size)
