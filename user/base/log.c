@@ -132,7 +132,7 @@ static void write_or_lose(int level, unsigned int suppressed, const char *fmt, v
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static unsigned long lost;
 	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
-	char message[MESSAGE_MAX], time[LOG_TIME_LEN], prefix[64], note[128] = "";
+	char message[MESSAGE_MAX] = "", time[LOG_TIME_LEN], prefix[64], note[128] = "";
 	int err = errno, n = 0;
 
 	finish(message, sizeof(message), vsnprintf(message, sizeof(message), fmt, ap));
@@ -215,7 +215,7 @@ void log_keep_complaint(char *buf, size_t size)
 
 int log_complain(int code, const char *fmt, ...)
 {
-	char message[MESSAGE_MAX];
+	char message[MESSAGE_MAX] = "";
 	int err = errno;
 	va_list ap;
 
