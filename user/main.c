@@ -53,7 +53,7 @@ static bool is_help(const char *word)
 int main(int argc, char **argv)
 {
 	static char help_option[] = "--help";
-	bool help;
+	bool help = false;
 
 	if (argc < 2) {
 		usage(stderr);
@@ -73,7 +73,8 @@ int main(int argc, char **argv)
 		argv[2] = help_option;
 		argc = 3;
 	}
-	help = argc > 2 && is_help(argv[argc - 1]);
+	for (int i = 2; i < argc; i++)
+		help = help || is_help(argv[i]);
 	for (size_t i = 0; i < N_OWN; i++) {
 		if (strcmp(own_commands[i].name, argv[1]) != 0)
 			continue;

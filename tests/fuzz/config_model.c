@@ -53,7 +53,7 @@ static void check_number(const struct option_def *o, const void *field)
 void model_must_be_sane(const struct config *c)
 {
 	for (const struct option_def *o = option_table; o->name; o++) {
-		if (!option_is_forwards(o) && o->kind != KIND_HELP)
+		if (!option_is_forwards(o))
 			check_number(o, (const char *)c + o->offset);
 		for (size_t i = 0; option_is_forwards(o) && i < c->n_forwards; i++)
 			check_number(o, (const char *)&c->forwards[i] + o->offset);

@@ -57,8 +57,7 @@ static unsigned int line_of(const struct config *c, const struct forward_conf *f
 /* Take the option at ARGV[*POS] and its value.  Leave *POS on the last word used. */
 static int take_option(int argc, char **argv, int *pos, struct config *c)
 {
-	const char *word = !strcmp(argv[*pos], "-c") ? "--config" :
-			   !strcmp(argv[*pos], "-h") ? "--help" : argv[*pos];
+	const char *word = strcmp(argv[*pos], "-c") != 0 ? argv[*pos] : "--config";
 	const char *value = strchr(word, '=');
 	char name[256], buf[OPTION_WRONG_LEN];
 	const struct option_def *o;
@@ -68,8 +67,6 @@ static int take_option(int argc, char **argv, int *pos, struct config *c)
 	if (!o)
 		return log_complain(-EINVAL, "%s: unknown option (`culvert help run` lists them)",
 				    name);
-	if (o->kind == KIND_HELP)
-		return value ? log_complain(-EINVAL, "--%s: takes no value", o->name) : 1;
 	/* Another option here is a forgotten value; "=--x" says that it is meant. */
 	if (!value && (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0))
 		return log_complain(-EINVAL, "--%s: needs a value: %s", o->name,
@@ -325,8 +322,6 @@ int config_parse_any(int argc, char **argv, const struct config_source *from, st
 
 	*ret = (struct config){ 0 };
 	r = read_all(argc, argv, from, ret, words);
-	if (r == 1)
-		config_help();
 	free(words);
 	return r;
 }
@@ -435,7 +430,8 @@ void config_help(void)
 	     "\n"
 	     "Options:");
 	options_help(false);
-	puts("  --                           end of the options\n"
+	puts("  --help                       show this help; also -h\n"
+	     "  --                           end of the options\n"
 	     "\n"
 	     "A SIZE is in bytes, or has the suffix K, M or G.  A client is one IPv4 address or\n"
 	     "one IPv6 /64 prefix.  CLIENTS are addresses, prefixes, patterns (10.*), \"unix:\"\n"

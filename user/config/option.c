@@ -166,8 +166,6 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "max-sessions-per-client", COUNT(0, 1000000), OWN(max_sessions_per_client),
 	  .computed = "no limit of its own",
 	  .help = "sessions of one client at the forward" },
-	{ "help", .kind = KIND_HELP, .scope = SCOPE_WORDS,
-	  .help = "show this help; also -h" },
 };
 
 const char *engine_name(enum engine e)
@@ -316,8 +314,6 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_LISTEN:
 	case KIND_UPSTREAM:
 		return endpoint_parse_offline(value, o->kind == KIND_LISTEN, field, why, WHY_LEN);
-	case KIND_HELP:
-		break;
 	}
 	return -EINVAL;
 }
@@ -432,7 +428,7 @@ static void option_help(const struct option_def *o)
 	char left[40];
 
 	snprintf(left, sizeof(left), "%s%s %s", o->scope == SCOPE_FORWARD ? "" : "--", o->name,
-		 o->metavar ? o->metavar : "");
+		 o->metavar);
 	printf("%c %-29s%s", o->scope == SCOPE_EACH ? '*' : ' ', left, o->help);
 	if (initial)
 		printf(" (default %s)", initial);

@@ -24,7 +24,6 @@ enum option_scope {
 
 /* What a value is, and the type of the field that stores it. */
 enum option_kind {
-	KIND_HELP,
 	KIND_CHOICE,    /* unsigned int or enum: the place in `choices` */
 	KIND_BOOL,      /* bool */
 	KIND_LEVEL,     /* int, of <syslog.h> */
