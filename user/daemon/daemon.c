@@ -225,6 +225,7 @@ static void tell_workers(void *arg)
 		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
+/* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int open_names(struct daemon *d)
 {
 	char err[512];

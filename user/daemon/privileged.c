@@ -483,7 +483,7 @@ int privileged_start(const struct config *c, int argc, char **argv, struct privi
 {
 	const struct timeval patience = { .tv_sec = PRIVILEGED_PATIENCE_S };
 	struct privileged *p = allocated(calloc(1, sizeof(*p)));
-	struct privileged_answer a;
+	struct privileged_answer a = { 0 };
 	int fds[2], r;
 	size_t n;
 

@@ -258,8 +258,6 @@ struct names {
 
 bool names_needed(const struct config *c)
 {
-	if (c->file)
-		return true; /* it may have a name when read again: too late to read resolv.conf */
 	for (size_t i = 0; i < c->n_forwards; i++)
 		if (c->forwards[i].upstream.named)
 			return true;

@@ -100,7 +100,7 @@ bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const cha
 
 /* --- looking names up --- */
 
-/* True if C, or what its file may say later, needs any of this. */
+/* True if C has an upstream that is a name. */
 bool names_needed(const struct config *c);
 
 typedef void names_tell_fn(void *arg);
