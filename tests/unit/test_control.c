@@ -31,7 +31,7 @@
 #define PATIENCE_MS 8000
 #define REQUEST_MS 500 /* the daemon's deadlines, */
 #define ANSWER_MS 2000
-#define PLACES 8       /* and how many clients it serves at a time */
+#define PLACES 4       /* and how many clients it serves at a time */
 #define LARGE_BYTES 3000000
 #define STATUS "{\"command\":\"status\"}"
 #define LARGE "{\"command\":\"sessions\"}" /* its answer has LARGE_BYTES */
@@ -49,7 +49,7 @@ struct rig {
 
 static unsigned int descriptors_before;
 
-/* On the control thread. */
+/* On a control thread. */
 static struct json_object *answer(void *arg, const struct command_request *req)
 {
 	static char large[LARGE_BYTES - sizeof("{\"x\":\"\"}")];
@@ -308,7 +308,7 @@ static void test_close_is_quick(void **state)
 	close(fds[1]);
 }
 
-/* With no descriptor left, one client a time has the spare one. */
+/* With no descriptor left, each client has the spare one of a thread. */
 static void test_no_descriptor(void **state)
 {
 	struct rlimit before, none;

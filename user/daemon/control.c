@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: one thread serves a few clients in an event loop.  A client sends one line,
- * is sent one line, and its connection is closed.  It has REQUEST_MS for the request and
- * ANSWER_MS to take the answer, so a client that is slow, silent or deaf keeps its place for two
- * and a half seconds.  While all places are taken, the others wait in the backlog of listen(2).
- * A spare descriptor is kept for the one who asks why there is none left.
+ * Theory of operation: a few threads serve one client at a time each.  A client sends one line, is
+ * sent one line, and its connection is closed.  It has REQUEST_MS for the request and ANSWER_MS to
+ * take the answer, so a client that is slow, silent or deaf keeps its thread for two and a half
+ * seconds.  While all threads are taken, the others wait in the backlog of listen(2).  Each thread
+ * keeps a descriptor for its client, who may ask why the daemon has none left.
  *
  * The mode of the socket's file says who may connect, and so may look.  The kernel says who is at
  * the other end: whoever may only look is refused when the request turns out to be a change.
@@ -13,10 +13,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -29,7 +29,7 @@
 #include "base/syscalls_needed.h"
 
 #define BACKLOG 16
-#define CLIENTS_MAX 8 /* at a time; with thousands of sessions an answer is megabytes */
+#define THREADS 4
 #define REQUEST_MS 500
 #define ANSWER_MS 2000
 #define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
@@ -39,41 +39,36 @@ SYSCALLS_NEEDED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
 	SYSCALL(recvfrom),
 	SYSCALL(sendto),
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* the spare */
+	SYSCALL(poll),
+	SYSCALL(ppoll), /* where there is no poll(2) */
+	SYSCALL(shutdown),
 	SYSCALL(close),
+	SYSCALL(dup3),
 	/* lstat(2) and unlink(2) at the end */
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_SYMLINK_NOFOLLOW)),
 	SYSCALL(lstat),
 	SYSCALL(unlink),
 	SYSCALL(unlinkat));
 
-/* A place for a client.  ANSWER NULL: the request is not complete. */
-struct client {
-	struct source source; /* fd -1: the place is free */
-	struct timer deadline;
+struct server {
 	struct control *control;
-	struct control_peer peer;
-	char request[CONTROL_REQUEST_MAX];
-	size_t got;
-	char *answer; /* owned */
-	size_t len, sent;
+	pthread_t thread;
+	int fd; /* its client, or else a copy of the listener, to be closed for the next client */
 };
 
 struct control {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	struct loop loop;
-	struct source listener;
-	struct timer again; /* to accept after a shortage */
-	int spare;
-	_Atomic bool stop;
-	bool bound, started;
+	int listener; /* is shut down when the threads are to end */
+	bool bound;
 	dev_t dev; /* of the socket's file, */
 	ino_t ino; /* so that a newer daemon's is not removed */
-	pthread_t thread;
+	struct server servers[THREADS];
+	unsigned int n_servers;
+	pthread_mutex_t accepting; /* one thread waits for the next client */
+	pthread_mutex_t answering; /* with thousands of sessions an answer takes megabytes */
 	control_answer_fn *answer;
 	void *arg;
 	uid_t uid; /* who may change */
-	struct client clients[CLIENTS_MAX];
 };
 
 /* --- set-up --- */
@@ -162,27 +157,20 @@ static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 	r = r ?: remove_stale(&un);
 	if (r)
 		return r;
-	c->listener.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (c->listener.fd < 0)
+	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->listener < 0)
 		return -errno;
 	mask = umask(0117);
-	r = bind_as(c->listener.fd, &un, uid, gid);
+	r = bind_as(c->listener, &un, uid, gid);
 	umask(mask);
 	if (r)
 		return r;
 	c->bound = true;
-	if (listen(c->listener.fd, BACKLOG) || lstat(c->path, &st))
+	if (listen(c->listener, BACKLOG) || lstat(c->path, &st))
 		return -errno;
 	c->dev = st.st_dev;
 	c->ino = st.st_ino;
 	return 0;
-}
-
-static void stop_if_told(void *arg)
-{
-	struct control *c = arg;
-
-	c->loop.stop = c->stop;
 }
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
@@ -192,15 +180,14 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 	size_t len = strlen(path);
 	int r;
 
-	c->listener.fd = -1;
+	c->listener = -1;
 	c->uid = uid;
-	r = loop_open(&c->loop, stop_if_told, c) ?: loop_reserve_timers(&c->loop, CLIENTS_MAX + 1);
-	if (!r)
-		r = !len ? -EINVAL : len >= sizeof(c->path) ? -ENAMETOOLONG : 0;
+	pthread_mutex_init(&c->accepting, NULL);
+	pthread_mutex_init(&c->answering, NULL);
+	r = !len ? -EINVAL : len >= sizeof(c->path) ? -ENAMETOOLONG : 0;
 	if (!r)
 		memcpy(c->path, path, len + 1);
 	r = r ?: bind_socket(c, uid, gid);
-	c->spare = fcntl(c->listener.fd, F_DUPFD_CLOEXEC, 0);
 	if (!r) {
 		*ret = c;
 		return 0;
@@ -240,20 +227,80 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 	return answer;
 }
 
-static void accept_more(struct control *c);
-
-static void drop(struct client *c)
+/*
+ * Make the answer to LINE, of the client at FD, with a newline.  The caller frees it.  NULL: there
+ * is no memory.  Only its text is kept, since the tree of objects is many times as large.
+ */
+static char *make_answer(struct control *c, int fd, const char *line, size_t *ret_len)
 {
-	struct control *control = c->control;
+	struct ucred peer = { .uid = (uid_t)-1 };
+	socklen_t peer_len = sizeof(peer);
+	struct control_peer who;
+	struct json_object *answer;
+	const char *text;
+	char *copy;
 
-	loop_watch(&control->loop, &c->source, 0, false);
-	timer_cancel(&control->loop, &c->deadline);
-	close(c->source.fd);
-	free(c->answer);
-	*c = (struct client){ .source.fd = -1, .control = control };
-	if (control->spare < 0)
-		control->spare = fcntl(control->listener.fd, F_DUPFD_CLOEXEC, 0);
-	accept_more(control);
+	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len);
+	who = (struct control_peer){ peer.uid == 0 || peer.uid == c->uid, peer.uid, peer.pid };
+	pthread_mutex_lock(&c->answering);
+	answer = control_answer_line(c->answer, c->arg, &who, line);
+	text = json_line(answer, 0, ret_len);
+	copy = text ? malloc(*ret_len + 1) : NULL;
+	if (copy) {
+		memcpy(copy, text, *ret_len);
+		copy[(*ret_len)++] = '\n';
+	}
+	json_object_put(answer);
+	pthread_mutex_unlock(&c->answering);
+	return copy;
+}
+
+/* --- clients --- */
+
+/* Wait for EVENTS of FD.  False: they have not come by END_MS, or the threads are to end. */
+static bool wait_for(const struct control *c, int fd, short events, uint64_t end_ms)
+{
+	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
+	uint64_t now_ms = clock_ms();
+	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0;
+
+	return poll(p, 2, left) > 0 && !p[1].revents;
+}
+
+/* A newline ends the request, or the end of what the client writes (shutdown(2)).  -errno. */
+static int read_request(const struct control *c, int fd, char *line)
+{
+	uint64_t end_ms = clock_ms() + REQUEST_MS;
+	size_t room = CONTROL_REQUEST_MAX - 1;
+	char *newline;
+	ssize_t n;
+
+	do {
+		if (!room)
+			return -E2BIG;
+		if (!wait_for(c, fd, POLLIN, end_ms))
+			return -ETIMEDOUT;
+		n = recv(fd, line, room, MSG_DONTWAIT);
+		if (n < 0)
+			return -errno;
+		newline = memchr(line, '\n', (size_t)n);
+		line += n;
+		room -= (size_t)n;
+	} while (n && !newline);
+	*(newline ?: line) = '\0';
+	return 0;
+}
+
+static void send_answer(const struct control *c, int fd, const char *text, size_t len)
+{
+	uint64_t end_ms = clock_ms() + ANSWER_MS;
+	ssize_t n;
+
+	for (; len && wait_for(c, fd, POLLOUT, end_ms); text += n, len -= (size_t)n) {
+		n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n < 0)
+			return;
+	}
 }
 
 /* Send an error that needs no memory.  A socket to which nothing was written has room for it. */
@@ -266,176 +313,67 @@ static void refuse(int fd, const char *code, const char *message)
 	(void)send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void write_some(struct client *c)
+static void serve(struct control *c, int fd)
 {
-	ssize_t n = send(c->source.fd, c->answer + c->sent, c->len - c->sent,
-			 MSG_DONTWAIT | MSG_NOSIGNAL);
+	char line[CONTROL_REQUEST_MAX], *answer;
+	int r = read_request(c, fd, line);
+	size_t len;
 
-	if (n < 0 && (errno == EAGAIN || errno == EINTR))
-		return;
-	if (n > 0)
-		c->sent += (size_t)n;
-	if (n < 0 || c->sent == c->len)
-		drop(c);
-}
-
-/*
- * Make the answer and begin to write it.  Only its text is kept, since the tree of objects is many
- * times as large.
- */
-static void answer_request(struct client *c, bool too_long)
-{
-	struct control *control = c->control;
-	struct json_object *answer;
-	const char *text;
-
-	answer = too_long ? command_error_json(ERROR_TOO_LONG, "the request is too long: at most "
-					       "%d bytes and a newline", CONTROL_REQUEST_MAX - 2) :
-			    control_answer_line(control->answer, control->arg, &c->peer,
-						c->request);
-	text = json_line(answer, 0, &c->len);
-	c->answer = text ? malloc(c->len + 1) : NULL;
-	if (c->answer) {
-		memcpy(c->answer, text, c->len);
-		c->answer[c->len++] = '\n';
-	}
-	json_object_put(answer);
-	timer_set(&control->loop, &c->deadline, clock_ms() + ANSWER_MS);
-	if (c->answer && !loop_watch(&control->loop, &c->source, EPOLLOUT, true)) {
-		write_some(c);
+	if (r) {
+		if (r == -E2BIG)
+			refuse(fd, ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
+		else if (r == -ETIMEDOUT)
+			refuse(fd, ERROR_TIMEOUT, "the request was not complete in time");
 		return;
 	}
-	refuse(c->source.fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
-	drop(c);
-}
-
-/* Read on.  A newline ends the request, or the end of what the client writes (shutdown(2)). */
-static void read_some(struct client *c)
-{
-	size_t room = sizeof(c->request) - 1 - c->got;
-	ssize_t n = recv(c->source.fd, c->request + c->got, room, MSG_DONTWAIT);
-	char *end;
-
-	if (n < 0) {
-		if (errno != EAGAIN && errno != EINTR)
-			drop(c);
-		return;
-	}
-	end = memchr(c->request + c->got, '\n', (size_t)n);
-	c->got = end ? (size_t)(end - c->request) : c->got + (size_t)n;
-	c->request[c->got] = '\0';
-	if (end || !n || (size_t)n == room)
-		answer_request(c, !end && (size_t)n == room);
-}
-
-static void on_client(struct source *s, uint32_t events)
-{
-	struct client *c = container_of(s, struct client, source);
-
-	(void)events;
-	if (c->answer)
-		write_some(c);
+	answer = make_answer(c, fd, line, &len);
+	if (answer)
+		send_answer(c, fd, answer, len);
 	else
-		read_some(c);
+		refuse(fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+	free(answer);
 }
 
-static void on_deadline(struct timer *t)
-{
-	struct client *c = container_of(t, struct client, deadline);
-
-	if (!c->answer)
-		refuse(c->source.fd, ERROR_TIMEOUT, "the request was not complete in time");
-	drop(c);
-}
-
-/* --- accepting --- */
-
-static struct client *free_place(struct control *c)
-{
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (c->clients[i].source.fd < 0)
-			return &c->clients[i];
-	return NULL;
-}
-
-static void accept_more(struct control *c)
-{
-	loop_watch(&c->loop, &c->listener, EPOLLIN, free_place(c));
-}
-
-static void on_again(struct timer *t)
-{
-	accept_more(container_of(t, struct control, again));
-}
-
-static void take_client(struct control *c, int fd)
-{
-	struct client *place = free_place(c);
-	struct ucred peer = { .uid = (uid_t)-1 };
-	socklen_t len = sizeof(peer);
-
-	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len);
-	place->peer = (struct control_peer){ peer.uid == 0 || peer.uid == c->uid, peer.uid,
-					     peer.pid };
-	place->source.fd = fd;
-	place->source.handle = on_client;
-	place->deadline.fire = on_deadline;
-	timer_set(&c->loop, &place->deadline, clock_ms() + REQUEST_MS);
-	if (loop_watch(&c->loop, &place->source, EPOLLIN, true))
-		drop(place);
-	accept_more(c);
-}
-
-/* Accept one.  With no descriptor left, it gets the spare one. */
-static void on_listener(struct source *s, uint32_t events)
-{
-	struct control *c = container_of(s, struct control, listener);
-	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-
-	(void)events;
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE) && c->spare >= 0) {
-		close(c->spare);
-		c->spare = -1;
-		fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	}
-	if (fd >= 0) {
-		take_client(c, fd);
-	} else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-		loop_watch(&c->loop, s, 0, false);
-		timer_set(&c->loop, &c->again, clock_ms() + ACCEPT_PAUSE_MS);
-	}
-}
+/* --- the threads --- */
 
 static void *run(void *arg)
 {
-	struct control *c = arg;
+	struct server *s = arg;
+	struct control *c = s->control;
 
-	accept_more(c);
-	loop_run(&c->loop);
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		if (c->clients[i].source.fd >= 0)
-			drop(&c->clients[i]);
+	pthread_mutex_lock(&c->accepting);
+	while (wait_for(c, c->listener, POLLIN, NEVER)) {
+		if (s->fd >= 0)
+			close(s->fd);
+		s->fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		pthread_mutex_unlock(&c->accepting);
+		if (s->fd >= 0) {
+			serve(c, s->fd);
+			dup3(c->listener, s->fd, O_CLOEXEC); /* closes the client's */
+		} else {
+			poll(NULL, 0, ACCEPT_PAUSE_MS);
+		}
+		pthread_mutex_lock(&c->accepting);
+	}
+	pthread_mutex_unlock(&c->accepting);
 	return NULL;
 }
 
 int control_start(struct control *c, control_answer_fn *answer, void *arg)
 {
-	int r;
-
 	c->answer = answer;
 	c->arg = arg;
-	c->listener.handle = on_listener;
-	c->again.fire = on_again;
-	for (size_t i = 0; i < CLIENTS_MAX; i++)
-		c->clients[i] = (struct client){ .source.fd = -1, .control = c };
-	r = -pthread_create(&c->thread, NULL, run, c);
-	c->started = !r;
-	return r;
-}
+	while (c->n_servers < THREADS) {
+		struct server *s = &c->servers[c->n_servers];
+		int r;
 
-struct loop *control_loop(struct control *c)
-{
-	return &c->loop;
+		*s = (struct server){ c, .fd = fcntl(c->listener, F_DUPFD_CLOEXEC, 0) };
+		r = -pthread_create(&s->thread, NULL, run, s);
+		if (r)
+			return r;
+		c->n_servers++;
+	}
+	return 0;
 }
 
 void control_close(struct control *c)
@@ -444,17 +382,16 @@ void control_close(struct control *c)
 
 	if (!c)
 		return;
-	if (c->started) {
-		c->stop = true;
-		loop_wake(&c->loop);
-		pthread_join(c->thread, NULL);
+	shutdown(c->listener, SHUT_RDWR);
+	for (unsigned int i = 0; i < c->n_servers; i++) {
+		pthread_join(c->servers[i].thread, NULL);
+		close(c->servers[i].fd);
 	}
 	if (c->bound && !lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
 		unlink(c->path);
-	if (c->listener.fd >= 0)
-		close(c->listener.fd);
-	if (c->spare >= 0)
-		close(c->spare);
-	loop_close(&c->loop);
+	if (c->listener >= 0)
+		close(c->listener);
+	pthread_mutex_destroy(&c->accepting);
+	pthread_mutex_destroy(&c->answering);
 	free(c);
 }

@@ -7,11 +7,10 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "base/loop.h"
 #include "daemon/command.h"
 
 /*
- * The control socket: a thread that answers one request per connection, of a few clients at a time.
+ * The control socket: threads that answer one request per connection, of a few clients at a time.
  * A request is one line (command.h); the answer is one line of JSON (docs/control.md).
  */
 struct control;
@@ -25,7 +24,7 @@ struct control_peer {
 	pid_t pid;
 };
 
-/* Make the answer to REQ.  The caller releases it. */
+/* Make the answer to REQ.  The caller releases it.  One is made at a time. */
 typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req);
 
 /*
@@ -43,9 +42,7 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen);
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
-/* For the watchdog. */
-struct loop *control_loop(struct control *c);
-/* Stop the thread, close the socket, remove the file if the directory still allows it. */
+/* Stop the threads, close the socket, remove the file if the directory still allows it. */
 void control_close(struct control *c);
 
 #endif

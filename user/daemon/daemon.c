@@ -4,9 +4,9 @@
  * process, which keeps some of it, descriptor limits, BPF program and maps, and whether they can be
  * trusted, listening sockets, control socket, logs.  Root is given up for good.  Only then do the
  * threads start, since capabilities are each thread's own: one for each worker, one for the session
- * log, one that reloads, one for the control socket.  The main thread's event loop takes signals from
- * a signalfd(2), looks up names, and has sockets made that need privileges.  When all threads run,
- * the seccomp filter is loaded for all of them.
+ * log, one that reloads, a few for the control socket.  The main thread's event loop takes signals
+ * from a signalfd(2), looks up names, and has sockets made that need privileges.  When all threads
+ * run, the seccomp filter is loaded for all of them.
  */
 #include "daemon/daemon.h"
 
@@ -76,8 +76,7 @@ struct daemon {
 	struct operate operate;
 
 	/* the main thread */
-	uint64_t *turns_seen;     /* of each worker and, at the end, of the control thread, when it was
-				   * asked for the next; owned */
+	uint64_t *turns_seen;     /* of each worker, when it was asked for the next; owned */
 	uint64_t watchdog_ms;     /* between two looks; 0: systemd has no watchdog */
 	uint64_t watchdog_due_ms; /* the next look */
 	struct loop loop;
@@ -326,11 +325,12 @@ static int confine(const struct daemon *d)
 }
 
 /*
- * systemd's watchdog is told by WATCHDOG=1 that the workers and the control thread still take their
- * turns.  The main thread tells it, so that one is watched as well.
+ * systemd's watchdog is told by WATCHDOG=1 that the workers still take their turns.  The main
+ * thread tells it, so that one is watched as well.  The others are not: when one of them hangs,
+ * sessions go on, and a restart would end them all.
  *
- * At each look all threads are asked to take a turn, and must have taken it by the next look: a
- * thread may be busy with one thing for half of WATCHDOG_USEC without any harm.
+ * At each look all workers are asked to take a turn, and must have taken it by the next look: a
+ * worker may be busy with one thing for half of WATCHDOG_USEC without any harm.
  */
 #define WATCHDOG_LOOKS 4 /* within WATCHDOG_USEC */
 
@@ -342,27 +342,23 @@ static void watch_threads(struct daemon *d)
 	if (r < 0)
 		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
 	if (r > 0)
-		d->turns_seen = calloc(d->reload.threads.n + 1, sizeof(*d->turns_seen));
+		d->turns_seen = calloc(d->reload.threads.n, sizeof(*d->turns_seen));
 	if (!d->turns_seen)
 		return;
-	for (unsigned int i = 0; i <= d->reload.threads.n; i++)
-		d->turns_seen[i] = UINT64_MAX; /* the thread was not asked yet */
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		d->turns_seen[i] = UINT64_MAX; /* the worker was not asked yet */
 	d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 }
 
-/* Has thread I taken a turn since it was asked for one?  If so, ask again. */
+/* Has worker I taken a turn since it was asked for one?  If so, ask again. */
 static bool is_alive(struct daemon *d, unsigned int i)
 {
-	bool worker = i < d->reload.threads.n;
-	struct loop *loop = worker ? &d->reload.threads.workers[i].loop : control_loop(d->control);
+	struct loop *loop = &d->reload.threads.workers[i].loop;
 	uint64_t turns = atomic_load(&loop->turns);
-	char name[32] = "the control thread";
 
-	if (worker)
-		snprintf(name, sizeof(name), "worker %u", i);
 	if (turns == d->turns_seen[i]) {
-		log_error("%s has hung for %.1f s: systemd is no longer told that culvert is "
-			  "alive, and may restart it", name, (double)d->watchdog_ms / 1000);
+		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
+			  "is alive, and may restart it", i, (double)d->watchdog_ms / 1000);
 		return false;
 	}
 	d->turns_seen[i] = turns;
@@ -372,13 +368,12 @@ static bool is_alive(struct daemon *d, unsigned int i)
 
 static void watchdog_look(struct daemon *d)
 {
-	unsigned int n = d->reload.threads.n + (d->control != NULL);
 	bool alive = true;
 
 	if (!d->watchdog_ms || d->loop.now_ms < d->watchdog_due_ms)
 		return;
 	d->watchdog_due_ms = d->loop.now_ms + d->watchdog_ms;
-	for (unsigned int i = 0; i < n; i++)
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
 		alive = is_alive(d, i) && alive;
 	if (alive)
 		sd_notify(0, "WATCHDOG=1");
