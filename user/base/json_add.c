@@ -5,11 +5,6 @@
 
 static _Thread_local bool lacks;
 
-void json_lack(void)
-{
-	lacks = true;
-}
-
 void json_add(struct json_object *object, const char *key, struct json_object *value)
 {
 	if (object && value && !json_object_object_add(object, key, value))

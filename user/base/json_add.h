@@ -19,9 +19,6 @@ void json_add_text(struct json_object *object, const char *key, const char *valu
 void json_add_bool(struct json_object *object, const char *key, bool value);
 void json_append(struct json_object *array, struct json_object *value);
 
-/* Remember that something is missing. */
-void json_lack(void);
-
 /*
  * Write OBJECT, which owns the text, as one line without blanks; FLAGS are further flags of json-c.
  * NULL: there is no memory, or OBJECT is NULL, or something is missing, which is forgotten then.

@@ -69,7 +69,7 @@ void client_help(const struct command *c)
 			printf(needed ? " %s%s" : " [%s%s]", key->metavar,
 			       key->type == TYPE_IDS ? "..." : "");
 	}
-	printf(" [options]\n\n%s\n\nOptions:\n", c->about);
+	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
 	for (size_t i = 0; i < c->n_keys; i++)
 		print_option(&command_keys[c->keys[i]]);
 	for (size_t i = 0; i < OWNS; i++)

@@ -43,50 +43,34 @@ const struct command_key_def command_keys[KEYS] = {
 const struct command commands[COMMANDS] = {
 	[COMMAND_SESSIONS] = {
 		.name = "sessions", .summary = "show the live sessions of a running daemon",
-		.about = "List the live sessions, and for each direction its carrier and the "
-			 "reason for it.",
 		KEYS_OF(KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID) },
 	[COMMAND_STATUS] = {
 		.name = "status", .summary = "show totals, errors and resources",
-		.about = "Show the forwards, what carries them, errors and resources of the "
-			 "running daemon.",
 		KEYS_OF(KEY_BRIEF) },
 	[COMMAND_FORWARDS] = {
 		.name = "forwards", .summary = "show the forwards: engine, state, sessions, limits",
-		.about = "List the forwards: what they listen on and lead to, engine, state, "
-			 "totals and limits.",
 		KEYS_OF(KEY_FORWARD) },
 	[COMMAND_KILL] = {
-		.name = "kill", .summary = "reset sessions", .changes = COMMAND_ALWAYS,
-		.needs_some = true,
-		.about = "Reset sessions: both ends see RST.  Name them by number, by filters (all "
-			 "of which\nmust hold), or by --all.",
+		.name = "kill", .summary = "reset sessions: of these ids, of all filters, or --all",
+		.changes = COMMAND_ALWAYS, .needs_some = true,
 		.positional = BIT(KEY_ID),
 		KEYS_OF(KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL) },
 	[COMMAND_ENGINE] = {
 		.name = "engine", .summary = "show or set what carries a forward's sessions",
 		.changes = BIT(KEY_ENGINE),
-		.about = "Show what carries the payload of a forward, or change it until the "
-			 "daemon ends,\nor a reload finds the forward changed or draining.  Live "
-			 "sessions move as well:\nwith `copy`, strace sees their payload.",
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
 		KEYS_OF(KEY_FORWARD, KEY_ENGINE) },
 	[COMMAND_DRAIN] = {
-		.name = "drain", .summary = "let a forward take no new sessions",
+		.name = "drain", .summary = "let a forward take no new sessions; --undo ends that",
 		.changes = COMMAND_ALWAYS,
-		.about = "Close the sockets of a forward: new clients are refused, its sessions "
-			 "go on.\n--undo or a reload opens the sockets again.",
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD),
 		KEYS_OF(KEY_FORWARD, KEY_DEADLINE, KEY_UNDO) },
 	[COMMAND_RELOAD] = {
-		.name = "reload", .summary = "read the configuration file again",
-		.changes = COMMAND_ALWAYS,
-		.about = "Read the configuration file again, as SIGHUP does, and say what has "
-			 "changed.\nA file with a mistake changes nothing." },
+		.name = "reload", .summary = "read the configuration file again, as SIGHUP does",
+		.changes = COMMAND_ALWAYS },
 	[COMMAND_LOG_LEVEL] = {
 		.name = "log-level", .summary = "show or set how much the daemon logs",
 		.changes = BIT(KEY_LEVEL),
-		.about = "Show the log level, or change it until the daemon ends or a reload.",
 		.positional = BIT(KEY_LEVEL),
 		KEYS_OF(KEY_LEVEL) },
 };

@@ -72,8 +72,7 @@ static inline const char *command_key_option(const struct command_key_def *key)
 
 struct command {
 	const char *name;
-	const char *summary; /* in the list of commands */
-	const char *about;
+	const char *summary;
 	unsigned int changes;    /* bits 1 << key: with one of them it changes something, which not
 				  * everybody may who may ask; COMMAND_ALWAYS: without any, too */
 	unsigned int required;   /* bits */

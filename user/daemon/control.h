@@ -24,7 +24,7 @@ struct control_peer {
 	pid_t pid;
 };
 
-/* Make the answer to REQ.  The caller releases it.  One is made at a time. */
+/* Make the answer to REQ, one at a time.  The caller releases it.  NULL: there is no memory. */
 typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req);
 
 /*

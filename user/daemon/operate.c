@@ -206,16 +206,16 @@ static struct json_object *session_json(const struct session_view *v)
 
 static struct json_object *do_sessions(const struct asked *a)
 {
-	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 	/* some come meanwhile */
 	struct round r = { .asked = a,
 			   .room = 2 * (size_t)admission_sessions(a->shared->admission) + 1024 };
+	struct json_object *o, *list;
 
 	r.views = calloc(r.room, sizeof(*r.views));
-	if (!r.views) {
-		r.room = 0;
-		json_lack();
-	}
+	if (!r.views)
+		return NULL;
+	o = json_object_new_object();
+	list = json_object_new_array();
 	ask_workers(&r, look);
 	for (size_t i = 0; i < r.n_views; i++)
 		json_append(list, session_json(&r.views[i]));

@@ -20,7 +20,10 @@ struct operate {
 				    * opened; NULL: there is no /proc */
 };
 
-/* The answer to REQ as JSON (docs/control.md).  ARG is a struct operate.  On the control thread. */
+/*
+ * The answer to REQ as JSON (docs/control.md).  NULL: there is no memory.  ARG is a struct operate.
+ * On a control thread, one at a time.
+ */
 struct json_object *operate(void *arg, const struct command_request *req);
 
 #endif
