@@ -89,22 +89,18 @@ const char *syscall_filter_hindrance(void)
 	return BUILT_WITH_SANITIZER;
 }
 
-static int allow(scmp_filter_ctx ctx, const struct syscall_need *need)
-{
-	unsigned int n = 0;
-
-	while (n < SYSCALL_ARGS_MAX && need->args[n].op)
-		n++;
-	return seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, need->call, n, need->args);
-}
-
 static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, unsigned int parts)
 {
 	int r = 0;
 
-	for (; need->call != SYSCALLS_END; need++)
-		if (!r && (!need->part || need->part & parts))
-			r = allow(ctx, need);
+	for (; !r && need->call != SYSCALLS_END; need++) {
+		unsigned int n = 0;
+
+		while (n < SYSCALL_ARGS_MAX && need->args[n].op)
+			n++;
+		if (!need->part || need->part & parts)
+			r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, need->call, n, need->args);
+	}
 	return r;
 }
 

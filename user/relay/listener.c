@@ -22,7 +22,7 @@
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
-#include "config/config.h"
+#include "config/option.h"
 #include "relay/session.h"
 
 #define BACKLOG 4096
@@ -457,14 +457,13 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 		   struct listening **ret, char *err, size_t errlen)
 {
 	struct listening *l = new_listening(f, a, n);
-	int *fds = calloc(n, sizeof(*fds)), r = -ENOMEM;
+	int fds[WORKERS_MAX], r = -ENOMEM;
 	char text[ADDR_STRLEN], why[256] = "out of memory";
 
-	if (l && fds)
+	if (l)
 		r = get_sockets(l, by, fc, joins, fds, why, sizeof(why));
 	for (unsigned int i = 0; !r && i < n; i++)
 		l->at[i].source.fd = fds[l->shared ? 0 : i];
-	free(fds);
 	if (r) {
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
 		snprintf(err, errlen, "cannot listen on %s: %s", text, why);

@@ -92,11 +92,10 @@ static int open_ring(struct worker *w)
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
-int worker_open(struct worker *w, struct shared *shared, unsigned int index)
+static int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 {
 	int r;
 
-	memset(w, 0, sizeof(*w));
 	w->shared = shared;
 	w->index = index;
 	pool_init(&w->pool, shared->config->defaults.copy_buffer);
@@ -109,7 +108,7 @@ int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 	return r;
 }
 
-void worker_close(struct worker *w)
+static void worker_close(struct worker *w)
 {
 	kernel_ring_close(w->ring);
 	pool_close(&w->pool);

@@ -76,10 +76,6 @@ struct worker {
 /* Timers of a worker beside those of sessions: sweep, grace, resume. */
 #define WORKER_TIMERS 3
 
-int worker_open(struct worker *w, struct shared *shared, unsigned int index);
-/* All sessions must be gone. */
-void worker_close(struct worker *w);
-
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);
 
@@ -107,6 +103,7 @@ void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *a
 void threads_stop(struct threads *ts);
 /* Stopping: have all ended?  Waits for nothing. */
 bool threads_ended(struct threads *ts);
+/* All have ended. */
 void threads_close(struct threads *ts);
 
 #endif
