@@ -76,12 +76,11 @@ struct daemon {
 	struct operate operate;
 
 	/* the main thread */
-	uint64_t *turns_seen;     /* of each worker, when it was asked for the next; owned */
-	uint64_t watchdog_ms;     /* between two looks; 0: systemd has no watchdog */
-	uint64_t watchdog_due_ms; /* the next look */
+	uint64_t *turns_seen;   /* of each worker, when it was asked for the next; owned */
 	struct loop loop;
 	struct source signals;
-	struct timer look;      /* at what may be due although no signal comes */
+	struct timer look;      /* for the watchdog; at the end, whether the workers have ended */
+	uint64_t look_ms;       /* between two looks; 0: nobody wants to know */
 	int sig;                /* that ends culvert; 0: none has come */
 	uint64_t ended_ms;      /* when the end began; 0: it has not */
 };
@@ -347,7 +346,7 @@ static void watch_threads(struct daemon *d)
 		return;
 	for (unsigned int i = 0; i < d->reload.threads.n; i++)
 		d->turns_seen[i] = UINT64_MAX; /* the worker was not asked yet */
-	d->watchdog_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
+	d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 }
 
 /* Has worker I taken a turn since it was asked for one?  If so, ask again. */
@@ -358,7 +357,7 @@ static bool is_alive(struct daemon *d, unsigned int i)
 
 	if (turns == d->turns_seen[i]) {
 		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
-			  "is alive, and may restart it", i, (double)d->watchdog_ms / 1000);
+			  "is alive, and may restart it", i, (double)d->look_ms / 1000);
 		return false;
 	}
 	d->turns_seen[i] = turns;
@@ -370,9 +369,6 @@ static void watchdog_look(struct daemon *d)
 {
 	bool alive = true;
 
-	if (!d->watchdog_ms || d->loop.now_ms < d->watchdog_due_ms)
-		return;
-	d->watchdog_due_ms = d->loop.now_ms + d->watchdog_ms;
 	for (unsigned int i = 0; i < d->reload.threads.n; i++)
 		alive = is_alive(d, i) && alive;
 	if (alive)
@@ -431,7 +427,6 @@ static int begin(struct daemon *d)
 
 /* --- the main thread --- */
 
-#define LOOK_MS 5000
 #define LOOK_ENDING_MS 20 /* between two looks whether the workers have ended */
 /* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
 #define ONE_SIGNAL_MS 100
@@ -463,17 +458,12 @@ static void take_signals(void)
 static void on_look(struct timer *t)
 {
 	struct daemon *d = container_of(t, struct daemon, look);
-	uint64_t now = d->loop.now_ms, due = now + LOOK_MS;
 
-	if (d->ended_ms) {
+	if (d->ended_ms)
 		d->loop.stop = threads_ended(&d->reload.threads);
-		due = now + LOOK_ENDING_MS;
-	} else {
+	else
 		watchdog_look(d);
-		if (d->watchdog_ms && d->watchdog_due_ms < due)
-			due = d->watchdog_due_ms;
-	}
-	timer_set(&d->loop, t, due);
+	timer_set(&d->loop, t, d->loop.now_ms + d->look_ms);
 }
 
 static void take_end_signal(struct daemon *d, int sig)
@@ -555,7 +545,8 @@ static void run_loop(struct daemon *d)
 	int r;
 
 	d->loop.stop = false;
-	timer_set(&d->loop, &d->look, clock_ms());
+	if (d->look_ms)
+		timer_set(&d->loop, &d->look, clock_ms());
 	r = loop_run(&d->loop);
 	if (r)
 		log_error("the main thread cannot wait for signals any more: %s", strerror(-r));
@@ -572,7 +563,7 @@ static void end(struct daemon *d)
 
 	reload_stop(&d->reload);
 	free(d->turns_seen);
-	d->watchdog_ms = 0;
+	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	d->ended_ms = clock_ms();
 	if (!threads_ended(ts))
