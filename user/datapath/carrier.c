@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "datapath/tcp.h"
 
@@ -122,11 +123,6 @@ static enum pump copy_fill(struct pump_io *io, struct buffer *b, size_t want, ui
 	return PUMP_MORE;
 }
 
-static size_t at_most(uint64_t want, uint64_t limit)
-{
-	return (size_t)(want < limit ? want : limit);
-}
-
 enum pump copy_pump(struct pump_io *io)
 {
 	struct flow *f = io->flow;
@@ -142,7 +138,7 @@ enum pump copy_pump(struct pump_io *io)
 			spare = pool_buffer_get(io->pool, io->buffer_size);
 		if (!spare)
 			return PUMP_STARVED;
-		want = at_most(spare->size, io->limit - io->read);
+		want = smaller(spare->size, io->limit - io->read);
 		result = copy_fill(io, spare, want, &n);
 		if (result != PUMP_MORE)
 			break;
@@ -173,7 +169,7 @@ enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
 				return PUMP_STARVED;
 			room = b->size;
 		}
-		result = copy_fill(io, b, at_most(room, io->limit - io->read), &n);
+		result = copy_fill(io, b, smaller(room, io->limit - io->read), &n);
 		if (b != f->tail && n)
 			append(f, b);
 		else if (b != f->tail)
@@ -230,11 +226,9 @@ static enum pump look_closer(struct pump_io *io)
 static enum pump splice_fill(struct pump_io *io)
 {
 	struct flow *f = io->flow;
-	size_t want = f->pipe->size;
+	size_t want = smaller(f->pipe->size, io->limit - io->read);
 	ssize_t n;
 
-	if (want > io->limit - io->read)
-		want = (size_t)(io->limit - io->read);
 	do
 		n = splice(io->src, NULL, f->pipe->write_fd, NULL, want, SPLICE_FLAGS);
 	while (n < 0 && errno == EINTR);
@@ -270,7 +264,7 @@ static bool was_all(const struct pump_io *io, uint64_t n)
 enum pump splice_pump(struct pump_io *io)
 {
 	struct flow *f = io->flow;
-	uint64_t turn = io->limit < PUMP_BYTES ? io->limit : PUMP_BYTES;
+	uint64_t turn = smaller(io->limit, PUMP_BYTES);
 	enum pump result = PUMP_MORE;
 
 	if (!f->pipe) {

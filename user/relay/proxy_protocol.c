@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/order.h"
+
 /* --- the bytes on the wire --- */
 
 #define LINE_MAX_V1 (PROXY_PROTOCOL_WRITE_MAX - 1)
@@ -21,11 +23,6 @@
 static const uint8_t signature[] = { '\r', '\n', '\r', '\n', 0,   '\r',
 				     '\n', 'Q',  'U',  'I',  'T', '\n' };
 static const uint8_t mapped[] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff };
-
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
 
 static int malformed(const char **ret_reason, const char *reason)
 {

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/order.h"
 #include "relay/limits.h"
 #include "relay/session.h"
 
@@ -43,7 +44,7 @@ static void fill(struct bucket *b, uint64_t now_ms)
 	uint64_t ms = now_ms > b->at_ms ? now_ms - b->at_ms : 0;
 
 	b->at_ms += ms;
-	b->level += (int64_t)(b->rate * (ms < FILL_MS_MAX ? ms : FILL_MS_MAX));
+	b->level += (int64_t)(b->rate * smaller(ms, FILL_MS_MAX));
 	if (b->level > b->most)
 		b->level = b->most;
 }
@@ -105,16 +106,6 @@ struct bandwidth {
 	_Atomic unsigned int refs;
 	struct bucket ways[2]; /* by flow */
 };
-
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
 
 static uint32_t turn_of(uint64_t rate)
 {
