@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "relay/session.h"
 
@@ -19,11 +20,6 @@ SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 
 /* TCP's clock for these has ticks of up to 10 ms (CONFIG_HZ=100). */
 #define TICK_MS 10
-
-static uint64_t later(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
 
 /* Turn "so long ago", as a socket tells it, into a time that is not too early. */
 static uint64_t ago(uint64_t now_ms, uint32_t ago_ms)
@@ -43,17 +39,17 @@ static uint64_t last_byte(const struct idle *i, uint64_t now_ms, const struct tc
 	uint64_t heard_ms = ago(now_ms, side->data_received_ago_ms);
 
 	if (!side->owed && !i->owed[which])
-		return later(heard_ms, ago(now_ms, side->data_sent_ago_ms));
+		return larger(heard_ms, ago(now_ms, side->data_sent_ago_ms));
 	if (side->acked != i->taken[which])
-		return later(heard_ms, ago(now_ms, side->ack_received_ago_ms));
+		return larger(heard_ms, ago(now_ms, side->ack_received_ago_ms));
 	return heard_ms;
 }
 
 void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[2])
 {
-	i->since_ms = later(i->since_ms, i->read_ms);
+	i->since_ms = larger(i->since_ms, i->read_ms);
 	for (unsigned int which = 0; which < 2; which++) {
-		i->since_ms = later(i->since_ms, last_byte(i, now_ms, &sides[which], which));
+		i->since_ms = larger(i->since_ms, last_byte(i, now_ms, &sides[which], which));
 		i->taken[which] = sides[which].acked;
 		i->owed[which] = sides[which].owed;
 	}
@@ -77,15 +73,9 @@ static uint64_t limit_ms(const struct session *s, enum cause *ret_cause)
 	return fc->idle_timeout_ms;
 }
 
-static bool half_closed(const struct session *s)
+static bool has_ended(const struct flow *f)
 {
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		enum flow_phase phase = s->flows[dir].phase;
-
-		if (phase == FLOW_FINISHING || phase == FLOW_DONE)
-			return true;
-	}
-	return false;
+	return f->phase == FLOW_FINISHING || f->phase == FLOW_DONE;
 }
 
 uint64_t session_idle_due(struct session *s)
@@ -101,7 +91,7 @@ uint64_t session_idle_due(struct session *s)
 		s->idle = calloc(1, sizeof(*s->idle));
 	if (!s->idle)
 		return now + NO_MEMORY_MS;
-	half = half_closed(s);
+	half = has_ended(&s->flows[CLIENT]) || has_ended(&s->flows[UPSTREAM]);
 	if (!s->idle->since_ms || half != s->idle->half) { /* the silence begins now */
 		s->idle->since_ms = now;
 		s->idle->half = half;
@@ -110,13 +100,10 @@ uint64_t session_idle_due(struct session *s)
 	return limit ? s->idle->since_ms + limit : UINT64_MAX;
 }
 
-/* True if culvert itself holds S up, for want of bandwidth or memory. */
-static bool held_up(const struct session *s)
+/* True if culvert itself holds F up, for want of bandwidth or memory. */
+static bool is_held_up(const struct flow *f)
 {
-	for (unsigned int dir = 0; dir < 2; dir++)
-		if (s->flows[dir].paced || s->flows[dir].starved)
-			return true;
-	return false;
+	return f->paced || f->starved;
 }
 
 /* The kernel knows no times of a unix socket, but user space has read each of its bytes. */
@@ -153,7 +140,7 @@ void session_idle_timer(struct session *s)
 	if (r) /* TCP itself does not refuse this, but a BPF program of the cgroup may */
 		log_limited(LOG_WARNING, "session %llu: cannot see whether it is idle: %s",
 			    (unsigned long long)s->id, strerror(-r));
-	if (r || held_up(s))
+	if (r || is_held_up(&s->flows[CLIENT]) || is_held_up(&s->flows[UPSTREAM]))
 		s->idle->since_ms = now;
 	else
 		idle_look(s->idle, now, sides);
