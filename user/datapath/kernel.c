@@ -47,7 +47,8 @@ struct kernel {
 
 	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
 	uint32_t *free;
-	unsigned int n_free, n_pairs;
+	_Atomic unsigned int n_free; /* read by status without the lock */
+	unsigned int n_pairs;
 };
 
 struct kernel_ring {
@@ -229,12 +230,7 @@ void kernel_pair_put(struct kernel *k, uint32_t pair)
 
 unsigned int kernel_pairs_used(struct kernel *k)
 {
-	unsigned int n;
-
-	pthread_mutex_lock(&k->lock);
-	n = k->n_pairs - k->n_free;
-	pthread_mutex_unlock(&k->lock);
-	return n;
+	return k->n_pairs - atomic_load(&k->n_free);
 }
 
 unsigned int kernel_pairs_total(const struct kernel *k)

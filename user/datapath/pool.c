@@ -187,20 +187,27 @@ static struct pipe *pipe_open(void)
 	return pipe;
 }
 
-struct pipe *pool_pipe_get(struct pool *p)
+static struct pipe *take_idle_pipe(struct pool *p)
 {
 	struct pipe *pipe = p->pipes;
 
 	if (pipe) {
 		p->pipes = pipe->next;
 		p->pipes_idle--;
-		pipe_enlarge(pipe);
-	} else {
-		pipe = pipe_open();
-		if (!pipe)
-			return NULL;
 	}
-	p->pipes_lent++;
+	return pipe;
+}
+
+struct pipe *pool_pipe_get(struct pool *p)
+{
+	struct pipe *pipe = take_idle_pipe(p);
+
+	if (pipe)
+		pipe_enlarge(pipe);
+	else
+		pipe = pipe_open();
+	if (pipe)
+		p->pipes_lent++;
 	return pipe;
 }
 
@@ -218,11 +225,6 @@ void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
 
 void pool_trim(struct pool *p)
 {
-	while (p->pipes) {
-		struct pipe *pipe = p->pipes;
-
-		p->pipes = pipe->next;
-		p->pipes_idle--;
-		pipe_close(pipe);
-	}
+	while (p->pipes)
+		pipe_close(take_idle_pipe(p));
 }

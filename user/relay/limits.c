@@ -244,10 +244,5 @@ unsigned int admission_sessions(struct admission *a)
 
 unsigned int admission_clients(struct admission *a)
 {
-	unsigned int n;
-
-	pthread_mutex_lock(&a->clients.lock);
-	n = a->clients.n;
-	pthread_mutex_unlock(&a->clients.lock);
-	return n;
+	return atomic_load(&a->clients.n);
 }

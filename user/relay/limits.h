@@ -30,7 +30,7 @@ struct forward;
 struct clients {
 	pthread_mutex_t lock; /* of the rest */
 	void *tree;           /* of tsearch(3) */
-	unsigned int n;
+	_Atomic unsigned int n; /* status reads it without the lock */
 };
 
 void clients_init(struct clients *c);
