@@ -24,6 +24,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPINTVL)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPCNT)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
 	SYSCALL_IF(PART_SOCKMAP, setsockopt, SYSCALL_ARG(1, SOL_SOCKET),
 		   SYSCALL_ARG(2, SO_BUF_LOCK)),
@@ -67,6 +68,14 @@ ssize_t tcp_peek(int fd, void *buf, size_t len, int flags)
 			n = recv(fd, buf, len, flags);
 	} while (n < 0 && errno == EINTR);
 	return n;
+}
+
+int tcp_take_error(int fd)
+{
+	socklen_t len = sizeof(int);
+	int error = 0;
+
+	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) ? errno : error;
 }
 
 int tcp_unread(int fd, uint64_t *ret)

@@ -16,7 +16,10 @@
 #define SOCK_RCVBUF_LOCK 2
 #endif
 
-/* What TCP knows of a socket, and what can be set there.  All but tcp_peek() return 0 or -errno. */
+/*
+ * What TCP knows of a socket, and what can be set there.  Where nothing else is said, 0 or -errno is
+ * returned.
+ */
 
 /*
  * recv(2) that takes nothing, waits for nothing, and is not interrupted; FLAGS in addition.  An
@@ -24,6 +27,9 @@
  * FIN.
  */
 ssize_t tcp_peek(int fd, void *buf, size_t len, int flags);
+
+/* The errno that the socket has for its owner, who is told once; 0: none. */
+int tcp_take_error(int fd);
 
 /*
  * Before connect(2) or listen(2), whose accepted sockets inherit it: what a session's sockets have.

@@ -26,6 +26,7 @@
 #include "base/advice.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "datapath/tcp.h"
 #include "relay/session_flow.h"
@@ -56,8 +57,6 @@ SYSCALLS_NEEDED(
 		   SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE), SYSCALL_ARG(2, 0)),
 	SYSCALL(connect),
 	SYSCALL(getsockname),
-	SYSCALL(close),
-	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
 
 /* An attempt that runs beside the first. */
@@ -91,17 +90,11 @@ static enum cause cause_of(int error)
 		return CAUSE_CONNECT_TIMEOUT;
 	case ENOSR:
 		return CAUSE_NO_SOCKET;
-	case EMFILE:
-	case ENFILE:
-		return CAUSE_NO_DESCRIPTOR;
-	case ENOMEM:
-	case ENOBUFS:
-		return CAUSE_NO_MEMORY;
 	case ENETUNREACH:
 	case EHOSTUNREACH:
 		return CAUSE_CONNECT_UNREACHABLE;
 	default:
-		return CAUSE_CONNECT_FAILED;
+		return cause_of_want(error, CAUSE_CONNECT_FAILED);
 	}
 }
 
@@ -279,14 +272,7 @@ static void on_rival(struct source *source, uint32_t events)
  */
 static void close_attempt(struct session *s, unsigned int i)
 {
-	struct source *source = source_of(s, i);
-
-	if (source->fd < 0)
-		return;
-	session_arm_reset(source->fd);
-	source->registered = false; /* close(2) takes it out of epoll */
-	close(source->fd);
-	source->fd = -1;
+	session_close_socket(source_of(s, i), true);
 }
 
 /* Attempt I has won: its socket becomes the session's.  0, or errno: it stays what it was. */
@@ -418,14 +404,12 @@ static void connect_more(struct session *s)
 
 void session_connect_answered(struct session *s, unsigned int i, uint32_t events)
 {
-	socklen_t len = sizeof(int);
 	int error = 0;
 
 	if (s->state != SESSION_CONNECTING)
 		return;
-	if (events & (EPOLLERR | EPOLLHUP) &&
-	    getsockopt(source_of(s, i)->fd, SOL_SOCKET, SO_ERROR, &error, &len))
-		error = errno;
+	if (events & (EPOLLERR | EPOLLHUP))
+		error = tcp_take_error(source_of(s, i)->fd);
 	error = error ?: take_winner(s, i);
 	if (!error) {
 		connected(s);
@@ -502,12 +486,6 @@ int session_connect_expect(struct session *s)
 	return 0;
 }
 
-void session_connect_forget(struct session *s)
-{
-	free(s->connecting);
-	s->connecting = NULL;
-}
-
 void session_connect(struct session *s)
 {
 	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
@@ -548,20 +526,15 @@ bool session_connect_is_quiet(const struct session *s)
 	return s->worker->loop.now_ms < s->born_ms + CONNECT_QUIET_MS;
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 uint64_t session_connect_due(struct session *s)
 {
 	struct connecting *c = s->connecting;
 	uint64_t due = c->due_ms;
 
 	if (!is_nameless(s) && may_begin(s))
-		due = earlier(due, c->next_ms);
+		due = smaller(due, c->next_ms);
 	if (session_connect_is_quiet(s))
-		due = earlier(due, s->born_ms + CONNECT_QUIET_MS);
+		due = smaller(due, s->born_ms + CONNECT_QUIET_MS);
 	return due;
 }
 

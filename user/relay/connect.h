@@ -20,10 +20,8 @@ struct connecting; /* what a session needs until it is OPEN */
  */
 void connect_learn_ports(void);
 
-/* S will connect.  -ENOMEM. */
+/* S will connect: it gets s->connecting.  -ENOMEM. */
 int session_connect_expect(struct session *s);
-/* S does not begin after all. */
-void session_connect_forget(struct session *s);
 
 /* Begin with the first address, as soon as there is one. */
 void session_connect(struct session *s);

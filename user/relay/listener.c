@@ -87,13 +87,6 @@ static void on_resume(struct timer *t)
 		start_accepting(ls);
 }
 
-static enum cause accept_cause(int error)
-{
-	if (error == EMFILE || error == ENFILE)
-		return CAUSE_NO_DESCRIPTOR;
-	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : CAUSE_ACCEPT_FAILED;
-}
-
 /* No client came, or none that may have a session. */
 static void cancel(struct listener *ls)
 {
@@ -183,7 +176,8 @@ static bool accept_one(struct listener *ls, bool waiting)
 		if (error == ECONNABORTED || error == EINTR || error == EPROTO ||
 		    error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH)
 			return true;
-		pause_until(ls, accept_cause(error), w->loop.now_ms + PAUSE_MS);
+		pause_until(ls, cause_of_want(error, CAUSE_ACCEPT_FAILED),
+			    w->loop.now_ms + PAUSE_MS);
 		return false;
 	}
 	ls->paused = false;

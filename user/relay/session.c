@@ -44,7 +44,6 @@
 #define ONCE (READABLE | EPOLLPRI | EPOLLET)
 
 SYSCALLS_NEEDED(
-	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
 	SYSCALL(connect), /* to nowhere: see session_arm_reset() */
 	SYSCALL(close));
@@ -186,15 +185,6 @@ void session_update(struct session *s)
 
 /* --- what comes --- */
 
-static int socket_error(int fd)
-{
-	socklen_t len = sizeof(int);
-	int error = 0;
-
-	getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len);
-	return error;
-}
-
 /* EVENTS of SIDE, in a session that is OPEN. */
 static void run_flows(struct session *s, unsigned int side, uint32_t events)
 {
@@ -223,7 +213,7 @@ static void on_event(struct session *s, unsigned int side, uint32_t events)
 	}
 	/* EPOLLERR is RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (events & EPOLLERR)
-		session_part(s, side, session_cause(side, socket_error(s->sides[side].fd)));
+		session_part(s, side, session_cause(side, tcp_take_error(s->sides[side].fd)));
 	else if (s->state == SESSION_HEADER)
 		session_header_look(s, events & (EPOLLRDHUP | EPOLLHUP));
 	else if (s->state == SESSION_OPEN)
@@ -289,7 +279,7 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	client_addr_set(&s->client, client);
 	r = worker_reserve_timer(w) ?: session_connect_expect(s) ?: session_header_expect(s);
 	if (r) {
-		session_connect_forget(s);
+		free(s->connecting);
 		free(s);
 		return r;
 	}
@@ -319,6 +309,13 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 
 /* --- its end --- */
 
+enum cause cause_of_want(int error, enum cause other)
+{
+	if (error == EMFILE || error == ENFILE)
+		return CAUSE_NO_DESCRIPTOR;
+	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : other;
+}
+
 enum cause session_cause(unsigned int side, int error)
 {
 	switch (error) {
@@ -327,11 +324,9 @@ enum cause session_cause(unsigned int side, int error)
 	case ENOTCONN:
 	case 0:
 		return side == CLIENT ? CAUSE_CLIENT_RESET : CAUSE_UPSTREAM_RESET;
-	case ENOMEM:
-	case ENOBUFS:
-		return CAUSE_NO_MEMORY;
 	default:
-		return side == CLIENT ? CAUSE_CLIENT_LOST : CAUSE_UPSTREAM_LOST;
+		return cause_of_want(error, side == CLIENT ? CAUSE_CLIENT_LOST :
+							     CAUSE_UPSTREAM_LOST);
 	}
 }
 
@@ -347,22 +342,20 @@ void session_arm_reset(int fd)
 		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
 
-static void close_side(struct session *s, unsigned int which, bool rst)
+void session_close_socket(struct source *source, bool rst)
 {
-	struct source *side = &s->sides[which];
-
-	if (side->fd < 0)
+	if (source->fd < 0)
 		return;
 	if (rst)
-		session_arm_reset(side->fd);
+		session_arm_reset(source->fd);
 	/*
 	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
 	 * Nothing is forked while there are sessions, and a descriptor of the privileged process is
 	 * used only once that has closed its copy (PRIVILEGED_CLOSED).
 	 */
-	side->registered = false;
-	close(side->fd);
-	side->fd = -1;
+	source->registered = false;
+	close(source->fd);
+	source->fd = -1;
 }
 
 /* Because of END: a cause, or SESSION_FINISHED. */
@@ -384,8 +377,8 @@ static void end(struct session *s, bool rst, unsigned int end)
 	count_add(&fs->finished, 1);
 	session_connect_end(s);
 	session_pace_stop(s);
-	close_side(s, CLIENT, rst);
-	close_side(s, UPSTREAM, rst);
+	session_close_socket(&s->sides[CLIENT], rst);
+	session_close_socket(&s->sides[UPSTREAM], rst);
 	session_give_slots(s);
 	timer_cancel(&w->loop, &s->timer);
 

@@ -164,10 +164,16 @@ void session_finish(struct session *s);
 /* The cause to count for errno ERROR on SIDE. */
 enum cause session_cause(unsigned int side, int error);
 
+/* The cause of errno ERROR if it tells that this machine has too little of something; else OTHER. */
+enum cause cause_of_want(int error, enum cause other);
+
 /*
  * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
  */
 void session_arm_reset(int fd);
+
+/* Close SOURCE if it is open, with RST or in peace. */
+void session_close_socket(struct source *source, bool rst);
 
 /* Free what died during the batch of events. */
 void session_reap(struct worker *w);

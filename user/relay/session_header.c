@@ -171,8 +171,7 @@ bool session_header_send(struct session *s)
 		s->header_out = (uint8_t)size;
 		return true;
 	}
-	r = n < 0 ? errno : EAGAIN;
-	session_reset(s, r == EAGAIN || r == ENOMEM || r == ENOBUFS ? CAUSE_NO_MEMORY :
-								      session_cause(UPSTREAM, r));
+	/* no room on a socket that nothing was written to: memory is short */
+	session_reset(s, session_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
 	return false;
 }
