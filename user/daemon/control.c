@@ -262,9 +262,12 @@ static bool wait_for(const struct control *c, int fd, short events, uint64_t end
 {
 	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
 	uint64_t now_ms = clock_ms();
-	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0;
+	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0, n;
 
-	return poll(p, 2, left) > 0 && !p[1].revents;
+	do {
+		n = poll(p, 2, left);
+	} while (n < 0); /* EINTR */
+	return n && !p[1].revents;
 }
 
 /* A newline ends the request, or the end of what the client writes (shutdown(2)).  -errno. */
@@ -272,7 +275,7 @@ static int read_request(const struct control *c, int fd, char *line)
 {
 	uint64_t end_ms = clock_ms() + REQUEST_MS;
 	size_t room = CONTROL_REQUEST_MAX - 1;
-	char *newline;
+	char *newline = NULL;
 	ssize_t n;
 
 	do {
@@ -281,6 +284,8 @@ static int read_request(const struct control *c, int fd, char *line)
 		if (!wait_for(c, fd, POLLIN, end_ms))
 			return -ETIMEDOUT;
 		n = recv(fd, line, room, MSG_DONTWAIT);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
 		if (n < 0)
 			return -errno;
 		newline = memchr(line, '\n', (size_t)n);
@@ -294,12 +299,16 @@ static int read_request(const struct control *c, int fd, char *line)
 static void send_answer(const struct control *c, int fd, const char *text, size_t len)
 {
 	uint64_t end_ms = clock_ms() + ANSWER_MS;
-	ssize_t n;
 
-	for (; len && wait_for(c, fd, POLLOUT, end_ms); text += n, len -= (size_t)n) {
-		n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n < 0)
+	while (len && wait_for(c, fd, POLLOUT, end_ms)) {
+		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return;
+		if (n > 0) {
+			text += n;
+			len -= (size_t)n;
+		}
 	}
 }
 
