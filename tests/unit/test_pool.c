@@ -157,7 +157,7 @@ static void test_pipe_with_bytes(void **state)
 	expect_pipes(p, 0, 1);
 }
 
-/* No descriptor, or only one: the answer is NULL with errno, and nothing is left open. */
+/* No descriptor, or only one: the answer is NULL, and nothing is left open. */
 static void test_pipe_no_descriptors(void **state)
 {
 	struct pool *p = *state;
@@ -170,12 +170,8 @@ static void test_pipe_no_descriptors(void **state)
 	pool_limit_pipes(1); /* a pipe that cannot be made does not count */
 	for (tight.rlim_cur = 1; !pipe; tight.rlim_cur++) {
 		assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
-		errno = 0;
 		pipe = pool_pipe_get(p);
-		if (!pipe) {
-			assert_int_equal(errno, EMFILE);
-			failures++;
-		}
+		failures += !pipe;
 		assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 		expect_pipes(p, pipe != NULL, 0);
 	}
@@ -201,10 +197,8 @@ static void test_pipe_budget(void **state)
 	pool_limit_pipes(2);
 	a = pool_pipe_get(p);
 	b = pool_pipe_get(&other);
-	errno = 0;
 	c = pool_pipe_get(p);
 	assert_null(c);
-	assert_int_equal(errno, EMFILE);
 	assert_int_equal(p->pipes_lent, 1);
 	assert_int_equal(count_descriptors(), descriptors_before + 4);
 	pool_pipe_put(&other, b, true);
@@ -270,8 +264,8 @@ static const char *lend_all(struct pool *p)
 
 	while (n < LENT_MAX && (pipes[n] = pool_pipe_get(p)))
 		bytes += pipes[n++]->size;
-	if (n == LENT_MAX || errno != EMFILE)
-		return "no end, or another one";
+	if (n == LENT_MAX)
+		return "no end";
 	if (n < 300 || bytes > 64 << 20) /* others of this user may have some */
 		return "fewer than fit";
 	for (unsigned int i = 0; i < n; i++)
@@ -284,7 +278,7 @@ static const char *lend_all(struct pool *p)
 	begin = clock_now_ms();
 	tried = pipes_tried;
 	for (int i = 0; i < 10000; i++)
-		if (pool_pipe_get(p) || errno != EMFILE)
+		if (pool_pipe_get(p))
 			return "one too many";
 	if (pipes_tried - tried > 1 + (clock_now_ms() - begin) / RETRY_MS)
 		return "tried again each time";

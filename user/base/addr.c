@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/syscalls_needed.h"
@@ -159,6 +159,28 @@ bool addr_leads_to(const struct addr *to, const struct addr *listener)
 	if (addr_is_any(&a))
 		return addr_is_any(listener) || is_loopback(listener);
 	return addr_equal(&a, listener) || (addr_is_any(listener) && is_loopback(&a));
+}
+
+int unix_remove_stale(const struct sockaddr_un *un, socklen_t len)
+{
+	struct stat st;
+	int fd, r = 0;
+
+	if (!un->sun_path[0])
+		return 0;
+	if (lstat(un->sun_path, &st))
+		return errno == ENOENT ? 0 : -errno;
+	if (!S_ISSOCK(st.st_mode))
+		return -EEXIST;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (!connect(fd, (const struct sockaddr *)un, len) || errno == EAGAIN)
+		r = -EADDRINUSE;
+	else if (errno == ECONNREFUSED)
+		r = unlink(un->sun_path) ? -errno : 0;
+	close(fd);
+	return r;
 }
 
 void client_addr_set(union client_addr *a, const struct sockaddr *sa)

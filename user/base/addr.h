@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 /* Room for any formatted address: "[ipv6%scope]:port" or "unix:" and a full sun_path. */
 #define ADDR_STRLEN 160
@@ -48,6 +49,13 @@ bool addr_equal(const struct addr *a, const struct addr *b);
 
 /* A; of an IPv4 address in IPv6 form ([::ffff:1.2.3.4]) the IPv4 address. */
 struct addr addr_unmapped(const struct addr *a);
+
+/*
+ * Remove the file of a unix socket that nobody listens on, so that it can be bound to again.
+ * -EADDRINUSE: somebody does; -EEXIST: the file is no socket; else -errno.  A file that is missing,
+ * and an abstract name, are no error.
+ */
+int unix_remove_stale(const struct sockaddr_un *un, socklen_t len);
 
 /* 0.0.0.0 or [::]. */
 bool addr_is_any(const struct addr *a);

@@ -316,26 +316,6 @@ static int ask(const char *control, const char *line, struct json_object **ret)
 }
 
 /*
- * The JSON as json-c writes it, which escapes the control characters below the blank.  DEL and the
- * C1 control characters, two bytes in UTF-8, mean something to terminals too.
- */
-static void print_json(struct json_object *answer)
-{
-	const char *text = json_object_to_json_string_ext(
-		answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
-
-	for (const unsigned char *p = allocated((void *)text); *p; p++) {
-		if (*p == 0x7f)
-			fputs("\\u007f", stdout);
-		else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
-			printf("\\u00%02x", *++p);
-		else
-			putchar(*p);
-	}
-	putchar('\n');
-}
-
-/*
  * A reload is answered at once, with its number, because the daemon serves others meanwhile: wait
  * until its status says that it is done.  ANSWER becomes what the status says of it.
  */
@@ -385,7 +365,8 @@ static int converse(const struct command *c, const struct client_words *words)
 			failed = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
 					      json_object_get_string(error));
 		if (words->json)
-			print_json(answer);
+			puts(json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN |
+					     JSON_C_TO_STRING_NOSLASHESCAPE));
 		else if (!failed)
 			view_print(answer, stdout);
 		if (fflush(stdout) != 0 || ferror(stdout))

@@ -3,7 +3,6 @@
 #define CULVERT_CLIENT_H
 
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "daemon/command.h"
 

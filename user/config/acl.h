@@ -2,7 +2,6 @@
 #ifndef CULVERT_ACL_H
 #define CULVERT_ACL_H
 
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

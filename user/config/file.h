@@ -2,8 +2,6 @@
 #ifndef CULVERT_CONFIG_FILE_H
 #define CULVERT_CONFIG_FILE_H
 
-#include <stdbool.h>
-#include <stddef.h>
 
 #include "config/config.h"
 

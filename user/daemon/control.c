@@ -22,6 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/addr.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"
@@ -77,7 +78,6 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 {
 	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	char *slash;
-	int fd, r;
 
 	snprintf(dir, sizeof(dir), "%s", path);
 	slash = strrchr(dir, '/');
@@ -86,15 +86,8 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 	*slash = '\0';
 	if (mkdir(dir, 0755))
 		return errno == EEXIST ? 0 : -errno;
-	if (geteuid())
-		return 0;
 	/* the unprivileged daemon may then remove the socket when it exits */
-	fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	r = fchown(fd, uid, gid) ? -errno : 0;
-	close(fd);
-	return r;
+	return geteuid() == 0 && lchown(dir, uid, gid) ? -errno : 0;
 }
 
 /*
@@ -125,26 +118,6 @@ static int bind_as(int fd, const struct sockaddr_un *un, uid_t uid, gid_t gid)
 	return 0;
 }
 
-static int remove_stale(const struct sockaddr_un *un)
-{
-	struct stat st;
-	int fd, r = 0;
-
-	if (lstat(un->sun_path, &st))
-		return errno == ENOENT ? 0 : -errno;
-	if (!S_ISSOCK(st.st_mode))
-		return -EEXIST;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	if (!connect(fd, (const struct sockaddr *)un, sizeof(*un)) || errno == EAGAIN)
-		r = -EADDRINUSE;
-	else if (errno == ECONNREFUSED)
-		r = unlink(un->sun_path) ? -errno : 0;
-	close(fd);
-	return r;
-}
-
 static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
@@ -154,7 +127,7 @@ static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 
 	memcpy(un.sun_path, c->path, sizeof(un.sun_path));
 	r = make_directory(c->path, uid, gid);
-	r = r ?: remove_stale(&un);
+	r = r ?: unix_remove_stale(&un, sizeof(un));
 	if (r)
 		return r;
 	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -2,7 +2,6 @@
 #ifndef CULVERT_SYSCALL_FILTER_H
 #define CULVERT_SYSCALL_FILTER_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/syscalls_needed.h"

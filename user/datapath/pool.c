@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/pool.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
@@ -92,27 +91,18 @@ void pool_buffer_put(struct pool *p, struct buffer *b)
 	p->buffers_idle++;
 }
 
-/* Takes one of those that may be open.  Two threads may both find the last one taken. */
-static bool pipe_admit(void)
-{
-	if (atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed) < pipes_max)
-		return true;
-	atomic_fetch_sub_explicit(&pipes_open, 1, memory_order_relaxed);
-	errno = EMFILE;
-	return false;
-}
-
-static void pipe_count_closed(void)
+/* PIPE, which is closed or was never opened, does not count any more. */
+static void pipe_forget(struct pipe *pipe)
 {
 	atomic_fetch_sub_explicit(&pipes_open, 1, memory_order_relaxed);
+	free(pipe);
 }
 
 static void pipe_close(struct pipe *pipe)
 {
 	close(pipe->read_fd);
 	close(pipe->write_fd);
-	pipe_count_closed();
-	free(pipe);
+	pipe_forget(pipe);
 }
 
 /*
@@ -156,35 +146,24 @@ static bool pipes_exhausted(void)
 
 static struct pipe *pipe_open(void)
 {
-	struct pipe *pipe;
+	struct pipe *pipe = pipes_exhausted() ? NULL : malloc(sizeof(*pipe));
 	int fds[2];
 
-	if (pipes_exhausted()) {
-		errno = EMFILE;
-		return NULL;
-	}
-	pipe = malloc(sizeof(*pipe));
 	if (!pipe)
 		return NULL;
-	if (!pipe_admit()) {
-		free(pipe);
-		return NULL;
-	}
-	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
-		pipe_count_closed();
-		free(pipe);
+	/* two threads may both find the last one taken */
+	if (atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed) >= pipes_max ||
+	    pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
+		pipe_forget(pipe);
 		return NULL;
 	}
 	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1] };
 	pipe_enlarge(pipe);
-	if (pipe->size < PIPE_SIZE_MIN) {
-		pipe_close(pipe);
-		atomic_store_explicit(&pipes_retry_ms, clock_ms() + PIPE_RETRY_MS,
-				      memory_order_relaxed);
-		errno = EMFILE;
-		return NULL;
-	}
-	return pipe;
+	if (pipe->size >= PIPE_SIZE_MIN)
+		return pipe;
+	pipe_close(pipe);
+	atomic_store_explicit(&pipes_retry_ms, clock_ms() + PIPE_RETRY_MS, memory_order_relaxed);
+	return NULL;
 }
 
 static struct pipe *take_idle_pipe(struct pool *p)

@@ -46,8 +46,8 @@ struct buffer *pool_buffer_get(struct pool *p, size_t size);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
 /*
- * NULL: out of memory, descriptors, or a limit is reached, EMFILE (errno is set): that of
- * pool_limit_pipes(), or the kernel's for what one user may have in pipes.
+ * NULL: out of memory or descriptors, or a limit is reached: that of pool_limit_pipes(), or the
+ * kernel's for what one user may have in pipes.
  */
 struct pipe *pool_pipe_get(struct pool *p);
 /* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */

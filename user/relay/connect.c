@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #include "base/advice.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/order.h"
 #include "base/syscalls_needed.h"

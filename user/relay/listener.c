@@ -295,22 +295,6 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 	return r;
 }
 
-static void remove_stale(const struct addr *a)
-{
-	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
-	struct stat st;
-	int fd;
-
-	if (!un->sun_path[0] || lstat(un->sun_path, &st) || !S_ISSOCK(st.st_mode))
-		return;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return;
-	if (connect(fd, (const struct sockaddr *)un, a->len) && errno == ECONNREFUSED)
-		unlink(un->sun_path);
-	close(fd);
-}
-
 int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
 		     unsigned int n, int *fds, char *err, size_t errlen)
 {
@@ -319,7 +303,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 
 	(void)unused;
 	if (!addr_is_inet(a)) {
-		remove_stale(a);
+		unix_remove_stale((const struct sockaddr_un *)&a->ss, a->len);
 	} else if (!joins) {
 		r = open_socket(fc, a, false, &fd);
 		if (!r)

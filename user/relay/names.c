@@ -19,7 +19,6 @@
 #include "relay/names.h"
 
 #include <ares.h>
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>

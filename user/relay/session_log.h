@@ -3,7 +3,6 @@
 #define CULVERT_SESSION_LOG_H
 
 #include <json-c/json.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
