@@ -598,6 +598,12 @@ static int run(struct daemon *d)
 	return r;
 }
 
+static void end_at_once(int sig)
+{
+	(void)sig;
+	_exit(EXIT_CODE_OK);
+}
+
 int daemon_run(int argc, char **argv)
 {
 	struct daemon d = { .shared.config = &d.config,
@@ -617,6 +623,10 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
+	/* getaddrinfo(3) may take long, and there is nothing yet that would have to be ended */
+	signal(SIGTERM, end_at_once);
+	signal(SIGINT, end_at_once);
+	signal(SIGQUIT, end_at_once);
 	r = names_find_listeners(c, false, err, sizeof(err));
 	if (r) {
 		r = log_failure(config_exit_code(r), "%s", err);
