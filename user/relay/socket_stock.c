@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the main thread asks the privileged process, in its event loop; a worker that
- * takes a socket wakes it.  `lock` guards all stocks and is held for a few instructions, not while
- * the main thread asks, which may take seconds.  So the main thread alone frees a stock that is
- * closed.  A shelf that could not be filled is tried again when the next session wants something of
- * it.
+ * takes a socket wakes it.  `lock` guards all stocks.  It is held for a few instructions, or while
+ * the sockets of one stock are closed, but not while the main thread asks, which may take seconds.
+ * So the main thread alone frees a stock that is closed.  A shelf that could not be filled is tried
+ * again when the next session wants something of it.
  */
 #include "relay/socket_stock.h"
 
@@ -55,6 +55,8 @@ static int fill(struct socket_stock *s, unsigned int which, char *err, size_t er
 	h->wanted = false;
 	if (!n)
 		return 0;
+	if (h->error == -EMFILE) /* all or none: there may be room for one */
+		n = 1;
 	pthread_mutex_unlock(&k->lock);
 	r = k->make(k->arg, &s->conf, families[which], n, fds, err, errlen);
 	pthread_mutex_lock(&k->lock);
