@@ -22,7 +22,6 @@
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
-#include "config/option.h"
 #include "relay/session.h"
 
 #define BACKLOG 4096
@@ -90,7 +89,7 @@ static void on_resume(struct timer *t)
 /* No client came, or none that may have a session. */
 static void cancel(struct listener *ls)
 {
-	bucket_give_back(&ls->forward->accepts, 1); /* first: the forward may be freed then */
+	bucket_give_back(&ls->forward->accepts, 1);
 	admission_cancel(ls->worker->shared->admission, ls->forward);
 }
 
@@ -138,18 +137,17 @@ static bool begin_session(struct listener *ls, int fd, const struct sockaddr *cl
 static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
-	uint64_t due_ms;
-	enum cause full;
+	uint64_t due_ms = w->loop.now_ms + PAUSE_MS;
+	enum cause why;
 
-	if (!admission_enter(w->shared->admission, ls->forward, &full)) {
-		pause_until(ls, full, w->loop.now_ms + PAUSE_MS);
-		return false;
+	if (admission_enter(w->shared->admission, ls->forward, &why)) {
+		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
+			return true;
+		admission_cancel(w->shared->admission, ls->forward);
+		why = CAUSE_ACCEPT_RATE;
 	}
-	if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
-		return true;
-	admission_cancel(w->shared->admission, ls->forward);
 	if (waiting) /* else epoll says so if one does, and nobody is made to wait for nothing */
-		pause_until(ls, CAUSE_ACCEPT_RATE, due_ms);
+		pause_until(ls, why, due_ms);
 	return false;
 }
 
@@ -232,7 +230,7 @@ void listener_end(struct listener *ls)
 	int i = 0;
 
 	/* who waits at systemd's socket is served when culvert is back */
-	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls, true))
+	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls, false))
 		;
 	loop_watch(&w->loop, &ls->source, 0, false);
 	if (!ls->on->shared) {
