@@ -155,13 +155,20 @@ static void test_own_by_loopback(void **state)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct endpoint listen;
-		struct upstream u;
+		struct upstream u, heir;
 
 		parse(rows[i].listen, true, &listen);
 		assert_int_equal(upstream_open(&u, &rig->conf, &listen, INTERVAL_MS, 500), 0);
 		find(&u, rows[i].found, 600);
 		if (!record_of(&u).why[0] != rows[i].good)
 			fail_msg("%s at %s", rows[i].found, rows[i].listen);
+		/* a reload that has changed the address to listen at */
+		assert_int_equal(upstream_open(&heir, &rig->conf, &listen, INTERVAL_MS, 500), 0);
+		find(&rig->u, rows[i].found, 600);
+		upstream_know(&heir, &rig->u);
+		if (heir.list->n != rows[i].good || heir.record.lookups != rows[i].good * (i + 1))
+			fail_msg("%s, known, at %s", rows[i].found, rows[i].listen);
+		upstream_close(&heir);
 		upstream_close(&u);
 		endpoint_close(&listen);
 	}

@@ -213,7 +213,7 @@ static int open_session_log(struct daemon *d)
 			   config_option_place(c, "session-log", at), c->session_log, err);
 }
 
-/* A look-up has ended that sessions wait for. */
+/* A look-up of an upstream without an address has ended: sessions may wait for it. */
 static void tell_workers(void *arg)
 {
 	struct daemon *d = arg;

@@ -190,8 +190,6 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	if (forward_new(fc, p->config, p->next, before, &f))
 		return no_memory(p);
 	p->forwards[i] = f;
-	if (names_add(p->r->shared->names, &f->upstream))
-		return no_memory(p);
 	if (!forward_needs_privileges(fc))
 		return 0;
 	if (!p->r->privileged)
@@ -266,6 +264,10 @@ static int plan_forward(struct plan *p, size_t i)
 		before->becomes = p->forwards[i];
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
 		e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
+	/* last: from then on the main thread reads the addresses to listen at */
+	if (!e && p->forwards[i] != before &&
+	    names_add(p->r->shared->names, &p->forwards[i]->upstream))
+		e = no_memory(p);
 	return e;
 }
 

@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "config/config.h"
 
 void forwards_init(struct forwards *all)
 {

@@ -32,7 +32,6 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "config/config.h"
 #include "base/syscalls_needed.h"
 
 /* c-ares: the sockets to name servers, and those that tell which addresses have a route. */
@@ -168,12 +167,6 @@ struct addr_list *upstream_get(struct upstream *u)
 	return list;
 }
 
-void upstream_know(struct upstream *u, struct upstream *before)
-{
-	addr_list_put(u->list);
-	u->list = upstream_get(before);
-}
-
 void upstream_record(struct upstream *u, struct lookup_record *ret)
 {
 	pthread_mutex_lock(&u->lock);
@@ -189,6 +182,20 @@ static bool is_acceptable(const struct upstream *u, const struct addr *a)
 		if (addr_leads_to(a, &u->listen->addrs[i]))
 			return false;
 	return true;
+}
+
+void upstream_know(struct upstream *u, struct upstream *before)
+{
+	struct addr_list *list = upstream_get(before), *other = u->list;
+	bool good = true;
+
+	for (size_t i = 0; u->conf->named && i < list->n; i++)
+		good = good && is_acceptable(u, &list->addrs[i]);
+	if (good) {
+		u->list = list;
+		upstream_record(before, &u->record);
+	}
+	addr_list_put(good ? other : list);
 }
 
 bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const char *why,
@@ -244,6 +251,7 @@ struct host {
 struct names {
 	struct loop *loop;
 	struct timer timer;
+	uint64_t begin_ms;     /* no look-up begins before; see AT_ONCE */
 	struct source sockets; /* an epoll of c-ares' sockets */
 	struct host *hosts;    /* what /etc/hosts said at the start */
 	size_t n_hosts;
@@ -296,16 +304,15 @@ static void say(const struct upstream *u)
 static void finish(struct name *m, struct addr *addrs, size_t n, const char *why)
 {
 	struct upstream *u = m->upstream;
-	bool news;
+	bool awaited = !u->list->n, news;
 
 	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
 	news = upstream_update(u, addrs, n, why, m->names->loop->now_ms);
 	look_later(m, u->record.why[0]);
-	if (!m->names->tell)
-		return;
-	if (news)
+	if (m->names->tell && news)
 		say(u);
-	m->names->tell(m->names->tell_arg);
+	if (m->names->tell && awaited)
+		m->names->tell(m->names->tell_arg);
 }
 
 static struct addr with_port(const struct sockaddr *sa, socklen_t len, in_port_t port)
@@ -390,8 +397,11 @@ static void serve(struct names *n)
 		if (!m->open && atomic_load(&m->upstream->wanted) &&
 		    m->due_ms > m->asked_ms + UPSTREAM_ASK_MS)
 			m->due_ms = m->asked_ms + UPSTREAM_ASK_MS;
-		if (!m->open && m->due_ms <= now && begun++ < AT_ONCE)
+		if (!m->open && m->due_ms <= now && now >= n->begin_ms) {
 			look_up(m);
+			if (++begun == AT_ONCE)
+				n->begin_ms = now + PAUSE_MS;
+		}
 		due = m->open ? now + TICK_MS : m->due_ms;
 		if (due < next)
 			next = due;
@@ -399,7 +409,7 @@ static void serve(struct names *n)
 	if (next < now + PAUSE_MS)
 		next = now + PAUSE_MS;
 	/* batches may come so often that the timer would never fire if each put it off */
-	if (!n->timer.at || next < n->timer.due_ms)
+	if (next != NEVER && (!n->timer.at || next < n->timer.due_ms))
 		timer_set(n->loop, &n->timer, next);
 }
 
@@ -466,7 +476,7 @@ int names_add(struct names *n, struct upstream *u)
 	u->names = n;
 	pthread_mutex_lock(&n->lock);
 	if (u->list->n)
-		look_later(m, false);
+		look_later(m, u->record.why[0]);
 	m->next = n->list;
 	n->list = m;
 	pthread_mutex_unlock(&n->lock);

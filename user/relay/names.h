@@ -66,7 +66,10 @@ struct upstream {
 /* CONF is numbers, or a name whose addresses may be known.  -ENOMEM. */
 int upstream_open(struct upstream *u, const struct endpoint *conf, const struct endpoint *listen,
 		  unsigned int interval_ms, uint64_t now_ms);
-/* Give U, which nobody uses yet and which is of the same text, the addresses of BEFORE. */
+/*
+ * Give U the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody uses
+ * U yet.  If U is a name and one of the addresses is its forward's own listener, U stays as it is.
+ */
 void upstream_know(struct upstream *u, struct upstream *before);
 /* Also ends its look-ups.  An upstream of zeroes is fine. */
 void upstream_close(struct upstream *u);
@@ -108,7 +111,8 @@ typedef void names_tell_fn(void *arg);
 /*
  * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  What follows
  * happens in LOOP, by the thread that runs it.  TELL(ARG) is called by that thread when a look-up
- * has ended; it may be NULL, and then nothing is logged, either.  -errno; ERR says why.
+ * of an upstream without an address has ended.  TELL may be NULL, and then nothing is logged, either.
+ * -errno; ERR says why.
  */
 int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
 	       size_t errlen);
@@ -116,8 +120,9 @@ int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names *
 void names_close(struct names *n);
 
 /*
- * Look U up from now on, if it is a name, until U is closed.  To be called before sessions use U.
- * N may be NULL.  By any thread.  -ENOMEM.
+ * Look U up from now on, if it is a name, until U is closed.  To be called before sessions use U,
+ * and when the addresses to listen at are final: the main thread reads them from now on.  N may be
+ * NULL.  By any thread.  -ENOMEM.
  */
 int names_add(struct names *n, struct upstream *u);
 

@@ -26,8 +26,6 @@
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "datapath/tcp.h"
-#include "relay/proxy_protocol.h"
-#include "config/config.h"
 #include "relay/limits.h"
 #include "relay/connect.h"
 

@@ -14,15 +14,7 @@
 #include "datapath/pool.h"
 #include "datapath/stats.h"
 
-struct admission;
-struct listener;
 struct listening;
-struct session;
-struct session_log;
-struct worker;
-
-struct connecting;
-struct names;
 
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
@@ -31,7 +23,7 @@ struct shared {
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
-	_Atomic uint64_t name_news;    /* ends of look-ups that sessions have waited for */
+	_Atomic uint64_t name_news;    /* ends of look-ups that sessions may have waited for */
 	_Atomic uint64_t last_id;     /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 };
