@@ -399,7 +399,8 @@ static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 	if (old > skb->len || (old && !cut(skb, old)))
 		return false;
 	st->next_seq = end;
-	st->overlap += old;
+	if (old) /* else its cache line stays clean */
+		st->overlap += old;
 	return true;
 }
 

@@ -61,6 +61,7 @@ static void test_seconds_parse(void **state)
 	static const char *const bad[] = {
 		"", ".", "1.", "..5", ".5.", "-1", "-.5", ".-5", "+1", "1e3", "nan", "inf", "1,5",
 		" 1", "1 ", "0x1", "1s", ".5s", "1.5.5", "99999999999999999999",
+		"0.0004", "1.2500",
 	};
 	uint64_t ms;
 

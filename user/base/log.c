@@ -147,7 +147,7 @@ static void write_or_lose(int level, unsigned int suppressed, const char *fmt, v
 	if (lost)
 		snprintf(note + n, sizeof(note) - (size_t)n, " (%lu line%s lost before)", lost,
 			 lost == 1 ? "" : "s");
-	if (poll(&p, 1, 0) && write_line(prefix, message, note))
+	if (poll(&p, 1, 0) > 0 && write_line(prefix, message, note))
 		lost = 0;
 	else
 		lost++;

@@ -11,6 +11,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/order.h"
+
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
 {
 	struct passwd *pw = getpwnam(name ?: "culvert");
@@ -105,18 +107,19 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 		snprintf(err, errlen, "cannot give up privileges: %s (root needs CAP_SETUID, "
 			 "CAP_SETGID and CAP_SETPCAP, and a user namespace must have the account "
 			 "%s: give another with --user, or start culvert as an account that is "
-			 "not root)", strerror(-r), a ? a->name : "");
+			 "not root)", strerror(-r), a ? a->name : "of --user");
 	return r;
 }
 
 unsigned long sandbox_raise_nofile(unsigned long want)
 {
-	struct rlimit rl, more = { want, want };
+	struct rlimit rl, more = { .rlim_cur = want };
 
 	if (getrlimit(RLIMIT_NOFILE, &rl))
 		return 0;
 	if (rl.rlim_cur >= want)
 		return rl.rlim_cur;
+	more.rlim_max = larger(want, rl.rlim_max); /* lowered, it could not be raised again */
 	if (!setrlimit(RLIMIT_NOFILE, &more)) /* with CAP_SYS_RESOURCE beyond the hard limit, too */
 		return want;
 	rl.rlim_cur = rl.rlim_max;

@@ -42,7 +42,7 @@ int seconds_parse(const char *text, uint64_t *ret)
 	size_t len = strlen(text), point = strcspn(text, ".");
 
 	if (!len || len > 16 || text[strspn(text, "0123456789.")] || point + 1 == len ||
-	    strchr(text + point + (point < len), '.'))
+	    len - point > 4 || strchr(text + point + (point < len), '.'))
 		return -EINVAL;
 	*ret = (uint64_t)(strtod(text, NULL) * 1000 + 0.5);
 	return 0;

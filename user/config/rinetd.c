@@ -110,7 +110,7 @@ static void take_access(struct reader *p, const struct option_def *o, const char
 			       "bits", pattern);
 	acl_close(&scratch.acl);
 	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
-		.option = o, .value = config_keep(p->in->c, "%.64s%s",
+		.option = o, .value = config_keep(p->in->c, "%s%s",
 						  pattern + (mapped ? strlen(MAPPED) : 0),
 						  mapped ? "&0.0.0.0/0" : "") });
 }

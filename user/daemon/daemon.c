@@ -278,7 +278,7 @@ static int set_up(struct daemon *d)
 	if (r)
 		return r;
 	limit_descriptors(&d->config);
-	r = probe_start(&d->config, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
+	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
 	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config);
 	if (r)
 		return r;

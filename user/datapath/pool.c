@@ -12,7 +12,7 @@
 #include "base/syscalls_needed.h"
 
 #define BUFFERS_KEPT 8
-#define PIPES_KEPT 8 /* idle ones; a flow lends one while it holds bytes */
+#define PIPES_KEPT 8 /* idle ones; a flow borrows one while it holds bytes */
 
 /*
  * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
@@ -69,9 +69,9 @@ struct buffer *pool_buffer_get(struct pool *p, size_t size)
 	struct buffer *b = take_idle(p);
 
 	size = size ?: p->buffer_size;
-	if (b && b->size != size) { /* of another forward, or from before a reload */
+	while (b && b->size != size) { /* of another forward, or from before a reload */
 		free(b);
-		b = NULL;
+		b = take_idle(p);
 	}
 	b = b ?: malloc(sizeof(*b) + size);
 	if (!b)

@@ -7,6 +7,7 @@
 #include "probe/probe.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,7 +21,6 @@
 #include "base/exit_codes.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "base/sandbox.h"
 #include "probe/behaviours.h"
 
 #define TOTAL_S 60 /* for all behaviours together */
@@ -58,13 +58,13 @@ static struct results *results_new(unsigned int carriers)
 
 /* --- trying --- */
 
-static _Noreturn void try_each(struct kernel *kernel, struct results *results)
+static _Noreturn void try_each(struct kernel *k, const struct account *a, struct results *results)
 {
-	const struct account nobody = { "nobody", 65534, 65534 };
-	unsigned int failed = kernel ? 0 : PROBE_SOCKMAP; /* carriers */
+	unsigned int failed = k ? 0 : PROBE_SOCKMAP; /* carriers */
 
+	signal(SIGALRM, SIG_DFL); /* the daemon ignores it */
 	alarm(TOTAL_S);
-	if (sandbox_enter(&nobody, 0, results->why, sizeof(results->why)))
+	if (sandbox_enter(a, 0, results->why, sizeof(results->why)))
 		_exit(1);
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
@@ -72,7 +72,7 @@ static _Noreturn void try_each(struct kernel *kernel, struct results *results)
 		if (!(b->carrier & results->carriers & ~failed))
 			continue;
 		results->at = i;
-		if (behaviour_holds(b, kernel, false, results->of[i].detail)) {
+		if (behaviour_holds(b, k, false, results->of[i].detail)) {
 			results->of[i].outcome = HOLDS;
 		} else {
 			failed |= b->carrier;
@@ -82,8 +82,8 @@ static _Noreturn void try_each(struct kernel *kernel, struct results *results)
 	_exit(0);
 }
 
-/* Try in a child what RESULTS asks about.  KERNEL: what is loaded, or NULL. */
-static void try_behaviours(struct kernel *kernel, struct results *results)
+/* Try in a child, as A, what RESULTS asks about.  KERNEL: what is loaded, or NULL. */
+static void try_behaviours(struct kernel *kernel, const struct account *a, struct results *results)
 {
 	uint64_t start = clock_ms();
 	int status = 0;
@@ -97,7 +97,7 @@ static void try_behaviours(struct kernel *kernel, struct results *results)
 	results->at = LOAD + 1;
 	pid = fork();
 	if (!pid)
-		try_each(kernel, results);
+		try_each(kernel, a, results);
 	if (pid < 0)
 		snprintf(results->why, sizeof(results->why), "cannot start a process for it: %s%s",
 			 strerror(errno), advice(ADVICE_RESOURCES, errno));
@@ -181,7 +181,8 @@ static int announce(const struct config *c, enum engine engine, enum probe_carri
 	return EXIT_CODE_UNSUPPORTED;
 }
 
-int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret)
+int probe_start(const struct config *c, const struct account *account, struct kernel **ret_kernel,
+		struct probe_start *ret)
 {
 	struct kernel_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
 	struct results *results = results_new(carriers_of(c));
@@ -195,7 +196,7 @@ int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe
 	if (results->carriers & PROBE_SOCKMAP)
 		load(&limits, ret_kernel, results);
 	if (c->probe && results->carriers) {
-		try_behaviours(*ret_kernel, results);
+		try_behaviours(*ret_kernel, account, results);
 		judge(results, PROBE_SPLICE, &ret->splice);
 		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
 	}
@@ -287,14 +288,17 @@ int probe_run(int argc, char **argv)
 	struct results *results = results_new(PROBE_BOTH);
 	struct utsname uts = { .release = "?" };
 	struct kernel *kernel = NULL;
+	struct account account;
 	bool json = argc > 1 && !strcmp(argv[1], "--json");
 
 	if (argc > 1 + json)
 		return log_complain(EXIT_CODE_USAGE, "\"%.256s\": unknown argument (`culvert help "
 				    "probe` lists them)", argv[1 + json]);
+	if (account_find(NULL, &account, results->why, sizeof(results->why)))
+		return log_complain(EXIT_CODE_USAGE, "%s", results->why);
 	uname(&uts);
 	load(&limits, &kernel, results);
-	try_behaviours(kernel, results);
+	try_behaviours(kernel, &account, results);
 	kernel_close(kernel);
 	if (json)
 		print_json(uts.release, results);

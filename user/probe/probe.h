@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "base/sandbox.h"
 #include "config/config.h"
 #include "datapath/kernel.h"
 
@@ -53,7 +54,8 @@ struct probe_start {
  * hangs.  Needs the privileges of kernel_open(); to be called before they are given up, and before
  * there are threads.
  */
-int probe_start(const struct config *c, struct kernel **ret_kernel, struct probe_start *ret);
+int probe_start(const struct config *c, const struct account *account, struct kernel **ret_kernel,
+		struct probe_start *ret);
 
 /*
  * True if an engine that is asked for later may use a carrier.  What no engine had asked for at the
