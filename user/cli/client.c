@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <ini.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -190,16 +189,6 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 	return r;
 }
 
-/* For inih, which goes on whatever is returned. */
-static int on_key(void *arg, const char *section, const char *key, const char *value)
-{
-	char **ret = arg;
-
-	if (!*ret && value && *value && !strcmp(section, "culvert") && !strcmp(key, "control"))
-		*ret = allocated(strdup(value));
-	return 1;
-}
-
 /*
  * The socket to ask at.  --control counts more than --config.  Lines of the configuration file that
  * are wrong are passed over: the daemon is running, and its reload says what is wrong.
@@ -207,17 +196,10 @@ static int on_key(void *arg, const char *section, const char *key, const char *v
 static int find_control(struct client_words *w)
 {
 	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
+	int r = !w->control && w->config ? config_file_control(w->config, &w->named) : 0;
 
-	if (!w->control && w->config) {
-		int fd = config_file_open(w->config);
-		FILE *f;
-
-		if (fd < 0)
-			return fd;
-		f = allocated(fdopen(fd, "r"));
-		ini_parse_file(f, on_key, &w->named);
-		fclose(f);
-	}
+	if (r)
+		return r;
 	w->control = w->control ?: w->named ?: CONFIG_CONTROL_DEFAULT;
 	if (strlen(w->control) < room)
 		return 0;
@@ -299,8 +281,10 @@ static int ask(const char *control, const char *line, struct json_object **ret)
 
 	*ret = NULL;
 	/* bounds each read(2) and send(2), and connect(2) too, where the backlog is full */
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (fd >= 0) {
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	}
 	memcpy(un.sun_path, control, strlen(control) + 1);
 	/* a daemon that refuses says why, although it has closed before send(2): EPIPE */
 	if (fd >= 0 && !connect(fd, (struct sockaddr *)&un, sizeof(un)) &&

@@ -204,27 +204,66 @@ int config_file_open(const char *path)
 
 int config_file_load(int fd, const char *path, struct config_source *ret)
 {
-	char *text = allocated(malloc(CONFIG_FILE_MAX + 1)); /* one more than a file may have */
+	char *text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* to see one too many, and a NUL */
 	ssize_t n;
 
 	*ret = (struct config_source){ .text = text };
 	while ((n = read(fd, text + ret->len, CONFIG_FILE_MAX + 1 - ret->len)) > 0)
 		ret->len += (size_t)n;
+	text[ret->len] = '\0';
 	return n < 0 ? log_complain(-errno, "%s: cannot be read", path) : 0;
+}
+
+/* Read TEXT of LEN bytes, which ends with a NUL, from its beginning. */
+static void begin(struct config_reader *r, char *text, size_t len)
+{
+	r->rest = strncmp(text, BOM, strlen(BOM)) ? text : text + strlen(BOM);
+	r->end = text + len;
+}
+
+int config_file_control(const char *path, char **ret)
+{
+	struct config c = { .file = path };
+	struct config_reader r = { .c = &c };
+	struct config_source source;
+	int fd = config_file_open(path), e;
+	bool global = false;
+	char *line;
+
+	*ret = NULL;
+	if (fd < 0)
+		return fd;
+	e = config_file_load(fd, path, &source);
+	close(fd);
+	begin(&r, (char *)source.text, source.len);
+	while (!e && !*ret && (line = config_next_line(&r))) {
+		char *value;
+
+		line = without_comment(line);
+		value = line + strcspn(line, "=:");
+		if (*line == '[')
+			global = !strcmp(line, "[culvert]");
+		if (!global || !*value)
+			continue;
+		*value = '\0';
+		if (!strcmp(trim(line), "control"))
+			*ret = allocated(strdup(trim(value + 1)));
+	}
+	free((char *)source.text);
+	return e ?: r.error;
 }
 
 int config_file_take(const struct config_source *from, struct config *c)
 {
 	char *copy = allocated(calloc(1, from->len + 1));
-	struct config_reader r = { .c = c, .rest = copy, .end = copy + from->len };
+	struct config_reader r = { .c = c };
 
 	if (from->len)
 		memcpy(copy, from->text, from->len);
 	if (from->len > CONFIG_FILE_MAX)
 		r.error = log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
 				       CONFIG_FILE_MAX);
-	if (!strncmp(copy, BOM, strlen(BOM)))
-		r.rest += strlen(BOM);
+	begin(&r, copy, from->len);
 	c->is_rinetd = rinetd_is(r.rest);
 	if (c->is_rinetd)
 		rinetd_read(&r);

@@ -20,6 +20,13 @@ int config_file_open(const char *path);
 int config_file_load(int fd, const char *path, struct config_source *ret);
 
 /*
+ * What the file PATH says of `control` in [culvert], the path of the control socket: RET, which the
+ * caller frees; NULL: nothing.  Keys that are unknown or wrong are passed over.  -errno, after a
+ * complaint, if the file cannot be read.
+ */
+int config_file_control(const char *path, char **ret);
+
+/*
  * Add to C what FROM says, the content of the file that C names.  A file that does not begin with a
  * section is a rinetd.conf.  On a mistake prints one line to stderr, with file and line, and returns
  * -EINVAL.

@@ -110,7 +110,7 @@ static void check_upstreams(struct config *c)
 {
 	struct lookups l = { .n = 0 };
 	struct account account;
-	char err[512];
+	char err[512] = "no event loop";
 	int r = loop_open(&l.loop, after_batch, &l);
 
 	r = r ?: names_open(&l.loop, NULL, NULL, &l.names, err, sizeof(err));
@@ -118,7 +118,8 @@ static void check_upstreams(struct config *c)
 		r = account_find(c->user, &account, err, sizeof(err)) ?:
 		    sandbox_enter(&account, 0, err, sizeof(err));
 	if (r)
-		log_complain(0, "%s: warning: its host names have not been looked up", c->file);
+		log_complain(0, "%s: warning: its host names have not been looked up: %s", c->file,
+			     err);
 	else
 		look_up_upstreams(&l, c);
 	names_close(l.names);
@@ -130,11 +131,8 @@ static int check_names(struct config *c)
 	char err[1024];
 	int r = names_find_listeners(c, false, err, sizeof(err));
 
-	for (size_t i = 0; !r && i < c->n_forwards; i++)
-		if (c->forwards[i].upstream.named) {
-			check_upstreams(c);
-			break;
-		}
+	if (!r && names_needed(c))
+		check_upstreams(c);
 	return r ? log_complain(r, "%s", err) : 0;
 }
 

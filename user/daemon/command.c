@@ -11,7 +11,7 @@
 #include "config/config.h"
 #include "relay/session.h"
 
-/* The object, and an array in it. */
+/* The object, an array in it, and the array's numbers: json-c counts all three. */
 #define DEPTH_MAX 3
 #define SECONDS_MAX 86400
 #define SHOWN 64 /* bytes of what is wrong */

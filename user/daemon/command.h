@@ -73,8 +73,8 @@ static inline const char *command_key_option(const struct command_key_def *key)
 struct command {
 	const char *name;
 	const char *summary;
-	unsigned int changes;    /* bits 1 << key: with one of them it changes something, which not
-				  * everybody may who may ask; COMMAND_ALWAYS: without any, too */
+	unsigned int changes;    /* bits 1 << key: a request with one of these makes a change, which
+				  * needs more rights than a look; COMMAND_ALWAYS: every one does */
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */

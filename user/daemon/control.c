@@ -91,9 +91,9 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 }
 
 /*
- * As root: bind as the account, so that the file is its own from the start.  To bind as root and
- * chown(2) afterwards would follow whatever the account has put into its directory meanwhile.  In a
- * directory where the account may not create files it cannot do that either, and there root binds.
+ * As root: bind as the account, so that the file is the account's from the start.  If root bound it
+ * and then changed its owner, the account could put another file in its place in between.  Where
+ * the account may not create files it cannot do so, and root binds.
  */
 static int bind_as(int fd, const struct sockaddr_un *un, uid_t uid, gid_t gid)
 {
@@ -273,7 +273,7 @@ static void send_answer(const struct control *c, int fd, const char *text, size_
 {
 	uint64_t end_ms = clock_ms() + ANSWER_MS;
 
-	while (len && wait_for(c, fd, POLLOUT, end_ms)) {
+	do { /* first without waiting: wait_for() is false once the threads are to end */
 		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
@@ -282,7 +282,7 @@ static void send_answer(const struct control *c, int fd, const char *text, size_
 			text += n;
 			len -= (size_t)n;
 		}
-	}
+	} while (len && wait_for(c, fd, POLLOUT, end_ms));
 }
 
 /* Send an error that needs no memory.  A socket to which nothing was written has room for it. */

@@ -41,6 +41,7 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen);
+/* Start the threads.  -errno: some may run, until control_close(). */
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
 /* Stop the threads, close the socket, remove the file if the directory still allows it. */
 void control_close(struct control *c);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: everything that needs root is done first, in this order: the privileged
- * process, which keeps some of it, descriptor limits, BPF program and maps, and whether they can be
- * trusted, listening sockets, control socket, logs.  Root is given up for good.  Only then do the
- * threads start, since capabilities are each thread's own: one for each worker, one for the session
- * log, one that reloads, a few for the control socket.  The main thread's event loop takes signals
- * from a signalfd(2), looks up names, and has sockets made that need privileges.  When all threads
- * run, the seccomp filter is loaded for all of them.
+ * Theory of operation: what needs root comes first, in this order: start the privileged process,
+ * which keeps some of root's rights; raise the descriptor limit; load and try the BPF program; read
+ * resolv.conf; open the listening sockets, the control socket, the session log and the pid file.
+ * Then root is given up for good.  Only then do the threads start, since capabilities are each
+ * thread's own: one for each worker, one for the session log, one that reloads, a few for the
+ * control socket.  The main thread's event loop takes signals from a signalfd(2), looks up names,
+ * fills the stocks of sockets, and tells systemd's watchdog.  When all threads run, the seccomp
+ * filter is loaded for all of them.
  */
 #include "daemon/daemon.h"
 
@@ -28,6 +29,7 @@
 #include <unistd.h>
 
 #include "base/advice.h"
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
@@ -76,7 +78,7 @@ struct daemon {
 	struct operate operate;
 
 	/* the main thread */
-	uint64_t *turns_seen;   /* of each worker, when it was asked for the next; owned */
+	uint64_t *turns_seen;   /* by worker: its loop.turns when it was last asked for a turn; owned */
 	struct loop loop;
 	struct source signals;
 	struct timer look;      /* for the watchdog; at the end, whether the workers have ended */
@@ -138,7 +140,7 @@ static void limit_descriptors(const struct config *c)
 
 /* --- what the kernel has, what needs privileges --- */
 
-/* If it is needed by the configuration that is, or that the file may be changed to. */
+/* Start the process if the configuration needs it, or may need it after a reload. */
 static int start_privileged(struct daemon *d)
 {
 	const struct config *c = &d->config;
@@ -341,7 +343,7 @@ static void watch_threads(struct daemon *d)
 	if (r < 0)
 		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
 	if (r > 0)
-		d->turns_seen = calloc(d->reload.threads.n, sizeof(*d->turns_seen));
+		d->turns_seen = allocated(calloc(d->reload.threads.n, sizeof(*d->turns_seen)));
 	if (!d->turns_seen)
 		return;
 	for (unsigned int i = 0; i < d->reload.threads.n; i++)
@@ -428,7 +430,7 @@ static int begin(struct daemon *d)
 /* --- the main thread --- */
 
 #define LOOK_ENDING_MS 20 /* between two looks whether the workers have ended */
-/* What comes so soon after the first signal was meant as one: timeout(1) sends its own twice. */
+/* A second signal this soon is a repetition of the first: timeout(1) sends its signal twice. */
 #define ONE_SIGNAL_MS 100
 
 static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
@@ -556,16 +558,16 @@ static void run_loop(struct daemon *d)
 
 /* --- start and end --- */
 
-/* Workers end with their last sessions, which whoever asks may see until then. */
+/* The control socket is closed after the workers have ended, so operators see the last sessions. */
 static void end(struct daemon *d)
 {
 	struct threads *ts = &d->reload.threads;
 
+	d->ended_ms = clock_ms();
 	reload_stop(&d->reload);
 	free(d->turns_seen);
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
-	d->ended_ms = clock_ms();
 	if (!threads_ended(ts))
 		run_loop(d);
 	while (!threads_ended(ts)) /* should the loop have failed */

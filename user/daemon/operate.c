@@ -3,7 +3,7 @@
  * Theory of operation: the commands of the control socket, one function each; the table is at the
  * end.  What looks at sessions or changes them runs on their workers' threads, one after the other,
  * between two batches of events, so there are no locks on the payload path.  A look takes a snapshot
- * of plain structs, of which the JSON is made afterwards, on the control thread.  A worker that does
+ * of plain structs, of which the JSON is made afterwards, on a control thread.  A worker that does
  * not answer in time is counted, and what it has is missing.
  */
 #include "daemon/operate.h"
@@ -32,7 +32,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
 	SYSCALL(getdents64));
 
-/* A request, and the daemon.  The lock of forwards is held: sessions that end point to theirs. */
+/* A request.  The lock of forwards is held, so no forward that a session points to is freed. */
 struct asked {
 	const struct operate *o;
 	const struct command_request *req;
@@ -48,7 +48,7 @@ static struct json_object *no_such_forward(const char *name)
 /* --- rounds --- */
 
 struct session_view {
-	struct session session; /* a copy: its pointers are not to be followed */
+	struct session session; /* a copy: of its pointers only `forward` may be followed */
 	union client_addr via;  /* AF_UNSPEC: the client has connected itself */
 	struct addr upstream;   /* len 0: it has not begun to connect */
 	unsigned int worker;
@@ -71,8 +71,8 @@ struct round {
 };
 
 /*
- * Run FN on the thread of each worker.  One that has ended has no sessions left, and its thread
- * touches nothing any more, so FN runs on this one.
+ * Run FN on the thread of each worker.  The thread of a worker that has ended touches nothing any
+ * more, so FN runs on this thread.
  */
 static void ask_workers(struct round *r, void (*fn)(void *arg))
 {
@@ -267,7 +267,8 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	for (unsigned int w = 0; w < f->totals->n_workers; w++) {
 		struct forward_stats *fs = &f->totals->stats[w];
 
-		/* first: what has been accepted since then is not missing among the finished */
+		/* finished first: a session that comes and goes meanwhile must not make it exceed
+		 * accepted */
 		finished += count_get(&fs->finished);
 		accepted += count_get(&fs->accepted);
 		denied += count_get(&fs->denied);
@@ -550,30 +551,30 @@ static struct json_object *do_engine(const struct asked *a)
 
 /* --- drain --- */
 
-static struct json_object *do_drain(const struct asked *a)
+/* Drain a forward, or take sessions again, before the lock is taken.  NULL: done; else the answer. */
+static struct json_object *drain(const struct asked *a)
 {
-	struct reload *reload = a->o->reload;
-	const char *name = a->req->filter.forward;
-	bool undo = command_has(a->req, KEY_UNDO);
 	uint64_t due = command_has(a->req, KEY_DEADLINE) ? clock_ms() + a->req->deadline_ms
 							 : UINT64_MAX;
-	struct json_object *o;
-	const struct forward *f;
 	char why[640];
-	int e;
+	int e = reload_drain(a->o->reload, a->req->filter.forward, command_has(a->req, KEY_UNDO),
+			     due, why, sizeof(why));
 
-	pthread_mutex_unlock(&a->forwards->lock); /* it is taken for the change alone */
-	e = reload_drain(reload, name, undo, due, why, sizeof(why));
-	pthread_mutex_lock(&a->forwards->lock);
-	if (e)
-		return command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
-					  e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED, "%s", why);
-	o = json_object_new_object();
+	return !e ? NULL : command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
+					      e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED,
+					      "%s", why);
+}
+
+static struct json_object *do_drain(const struct asked *a)
+{
+	const char *name = a->req->filter.forward;
+	const struct forward *f = forwards_find(a->forwards, name);
+	struct json_object *o = json_object_new_object();
+
 	json_add_text(o, "forward", name);
-	f = forwards_find(a->forwards, name);
 	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
 	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
-	json_add_text(o, "warning", undo || reload->privileged ? "" :
+	json_add_text(o, "warning", command_has(a->req, KEY_UNDO) || a->o->reload->privileged ? "" :
 		      "this cannot be undone, and a reload cannot end it: there is no privileged "
 		      "process; only a new start of culvert makes it listen again");
 	return o;
@@ -631,9 +632,15 @@ struct json_object *operate(void *arg, const struct command_request *req)
 {
 	const struct operate *o = arg;
 	struct asked a = { o, req, o->reload->shared, &o->reload->forwards };
-	struct json_object *answer;
+	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&a) :
+										     NULL;
+	struct timespec end = clock_timespec(clock_ms() + ROUND_TIMEOUT_MS);
 
-	pthread_mutex_lock(&a.forwards->lock);
+	if (answer)
+		return answer;
+	if (pthread_mutex_clocklock(&a.forwards->lock, CLOCK_MONOTONIC, &end))
+		return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a worker "
+					  "that does not answer; ask again");
 	answer = is_named(a.forwards, req->filter.forward) ?
 			 handlers[command_number(req->command)](&a) :
 			 no_such_forward(req->filter.forward);

@@ -190,8 +190,9 @@ static const struct syscall_need needed[] = {
 
 /*
  * Take from this process all that it does not need: descriptors but FD, which becomes PRIVILEGED_FD,
- * and stderr; signals; capabilities; system calls.  A configuration that is read again may bring
- * marks, transparent forwards, and low ports.  Without one there is a forward with the former.
+ * and stderr; signals; capabilities; system calls.  A configuration file that is read again may
+ * bring marks, transparent forwards, and low ports.  Without a file the process serves a mark or a
+ * transparent forward of the command line, which needs CAP_NET_ADMIN alone.
  */
 static int confine(int fd, const struct config *c, char *err, size_t errlen)
 {
@@ -393,8 +394,8 @@ SYSCALLS_NEEDED(
 static int give_up(struct privileged *p, const char *why)
 {
 	if (!p->ended)
-		log_error("%s: no reload and no new listener until culvert is started again; all "
-			  "else goes on", why);
+		log_error("%s: until culvert is started again there is no reload, no new listener "
+			  "and no new socket for mark or transparent; all else goes on", why);
 	p->ended = true;
 	/* whatever it still says belongs to no request */
 	shutdown(p->fd, SHUT_RDWR);

@@ -31,8 +31,9 @@
 /* --- for the daemon --- */
 
 /*
- * All of these take NULL for P: then there is no such process, which is an error like others.  They
- * return 0 or -errno, and ERR then says in one line what is wrong.  -EPIPE: the process has ended,
+ * privileged_open_config(), privileged_listen() and privileged_sockets() take NULL for P: then there
+ * is no such process, which is an error like others.  On failure the functions return -errno, and
+ * ERR says in one line what is wrong.  -EPIPE: the process has ended,
  * or was silent for PRIVILEGED_PATIENCE_S, and there will be none until culvert is started again;
  * the daemon goes on without.  They wait for the answer, so no worker may ask.
  */
@@ -40,7 +41,7 @@ struct privileged {
 	int fd;
 	pid_t pid;
 	pthread_mutex_t lock; /* one request at a time */
-	_Atomic bool ended;   /* changed with the lock */
+	bool ended;           /* with the lock only */
 };
 
 #define PRIVILEGED_PATIENCE_S 5
@@ -51,7 +52,7 @@ struct privileged {
  */
 int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret,
 		     char *err, size_t errlen);
-/* It ends by itself, now or when this process ends.  NULL is fine. */
+/* The process ends by itself, now or when this process ends.  NULL is fine. */
 void privileged_stop(struct privileged *p);
 
 /*

@@ -34,7 +34,7 @@
 #include "relay/session.h"
 
 #define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
-#define DRAIN_PATIENCE_MS 2000 /* of the control thread, for a reload to come to its end */
+#define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
 #define LOOK_MS 2000
 
 struct plan {
@@ -156,12 +156,15 @@ static int check_globals(struct plan *p)
 static struct forward *find_before(const struct reload *r, const struct forward_conf *fc)
 {
 	struct listening *l;
+	struct forward *f;
 
 	if (fc->name)
 		return forwards_find(&r->forwards, fc->name);
 	/* the name of one from the command line may be a port that the kernel has picked */
 	l = listening_find(r->listening, NULL, &fc->listen.addrs[0]);
-	return l && !l->forward->conf->name ? l->forward : NULL;
+	/* one that drains listens nowhere */
+	f = l ? l->forward : forwards_find(&r->forwards, fc->listen.text);
+	return f && !f->conf->name ? f : NULL;
 }
 
 static bool is_unchanged(const struct reload *r, struct forward *before,
@@ -458,7 +461,7 @@ static void reload_now(struct reload *r, uint64_t number)
 
 /* --- drain --- */
 
-/* A drain, or its end, as the control thread asks for it. */
+/* A drain, or its end, as a control thread asks for it. */
 struct drain {
 	struct plan plan;
 	const char *name;

@@ -58,7 +58,7 @@ struct reload {
 	struct reload_result last;
 };
 
-/* Without forwards.  -errno; reload_close() is due in any case. */
+/* Begin with no forwards.  -errno; call reload_close() in any case. */
 int reload_open(struct reload *r);
 /*
  * Make the forwards of the configuration of the start, and open their addresses, which this process
