@@ -40,6 +40,8 @@
 #define PIECE 3001
 /* What each stay in the kernel carries, at least, of a flow that comes and goes. */
 #define REDIRECTED (16 * KIB)
+/* A sender that may not send sleeps after so long: else the senders take the CPUs from the kernel. */
+#define BUSY_MS 1
 /* One interval of looks may pass before the program looks again, and each skb costs overhead. */
 #define BACKLOG_SLACK (256 * KIB)
 
@@ -192,18 +194,21 @@ static void close_session(struct trial *t)
 static void *send_all(void *arg)
 {
 	struct stream *s = arg;
+	uint64_t sent_ms = 0; /* when the last piece was */
 	ssize_t n = 0;
 
 	while (s->sent < s->len && n >= 0) {
 		size_t most = s->len - s->sent < PIECE ? s->len - s->sent : PIECE;
 
 		n = s->sent - s->got < s->ahead ? rig_send(s->fd, s->offset + s->sent, most) : 0;
-		if (n > 0)
+		if (n > 0) {
 			s->sent += (uint64_t)n;
-		else if (s->ahead == UINT64_MAX)
+			sent_ms = clock_ms();
+		} else if (s->ahead == UINT64_MAX || clock_ms() > sent_ms + BUSY_MS) {
 			usleep(50);
-		else
+		} else {
 			sched_yield(); /* a sleep would last longer than a removal */
+		}
 	}
 	shutdown(s->fd, SHUT_WR);
 	return NULL;
