@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The contract between the verdict program (bpf/culvert.bpf.c) and the daemon (user/datapath/kernel.c).
+ * The contract between the verdict program (bpf/culvert.bpf.c) and the daemon
+ * (user/datapath/kernel.c).
  *
  * A session has two sockets and two slots: 2n for the client's, 2n + 1 for the upstream's.  What is
  * said here of a slot is said of the flow that is *read* from that slot's socket; its target is the
@@ -14,7 +15,8 @@
  *            survive every removal from rx.
  *   slots    socket cookie -> slot.
  *   stats    struct culvert_stat by slot, mapped into the daemon.  Written by the program only, and
- *            only while it holds the source's socket lock: one writer at a time.  Never reset; the
+ *            only while it holds the source's socket lock: one writer at a time.  Never reset, but
+ *            backlog_max, which the daemon clears while no socket has the slot.  Of the others the
  *            daemon remembers the values at which a session began.
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
@@ -47,10 +49,10 @@
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
  * limit it passes (if the gate is not what bounds memory), and goes on passing until the daemon has
- * caught up.  The two counters are a
- * Dekker pair: the program stores `passed`, then loads `credit` again; the daemon stores `credit`,
- * then loads `passed`; both with full barriers.  So either the daemon sees the new passed byte or
- * the program sees the new credit and sends CULVERT_EVENT_PASSED: no wake-up is lost.
+ * caught up.  The two counters are a Dekker pair: the program stores `passed`, then loads `credit`
+ * again; the daemon stores `credit`, then loads `passed`; both with full barriers.  So either the
+ * daemon sees the new passed byte or the program sees the new credit and sends
+ * CULVERT_EVENT_PASSED: no wake-up is lost.
  */
 #ifndef CULVERT_CONTRACT_H
 #define CULVERT_CONTRACT_H

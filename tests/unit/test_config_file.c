@@ -133,7 +133,7 @@ static const struct rig_mistake mistakes[] = {
 	  "[culvert]\nstop-timeout = 5s\n" },
 	{ 4, "soft-limit: \"1K\" is not valid, expected a size from 4 KiB to 1 GiB",
 	  FORWARD "soft-limit = 1K\n" },
-	{ 4, "proxy-protocol: \"yes\" is not valid, expected off, or receive, send-v1 or send-v2",
+	{ 4, "proxy-protocol: \"yes\" is not valid, expected off, receive, send-v1, send-v2, ",
 	  FORWARD "proxy-protocol = yes\n" },
 	{ 4, "proxy-protocol: \"send-v1, send-v2\" is not valid",
 	  FORWARD "proxy-protocol = send-v1, send-v2\n" },

@@ -22,8 +22,8 @@ struct addr {
 };
 
 /*
- * An IPv4 or IPv6 address alone, with or without brackets, without a port: "1.2.3.4", "::1",
- * "[fe80::1%eth0]".  Port 0.  -EINVAL.
+ * An IPv4 or IPv6 address alone, without a port: "1.2.3.4", "::1", "[fe80::1%eth0]".  Brackets are
+ * for IPv6 alone: "[1.2.3.4]" is refused.  Port 0.  -EINVAL.
  */
 int addr_parse_host(const char *text, struct addr *ret);
 
@@ -37,7 +37,10 @@ const char *addr_format(const struct sockaddr *sa, socklen_t len, char *buf, siz
 /* True for AF_INET and AF_INET6. */
 bool addr_is_inet(const struct addr *a);
 
-/* The port, in network order; 0 of what is no AF_INET or AF_INET6, which has none to set either. */
+/*
+ * The port, in network order.  For other families than AF_INET and AF_INET6 addr_port() is 0, and
+ * addr_set_port() does nothing.
+ */
 in_port_t addr_port(const struct addr *a);
 void addr_set_port(struct addr *a, in_port_t port);
 
@@ -53,7 +56,8 @@ struct addr addr_unmapped(const struct addr *a);
 /*
  * Remove the file of a unix socket that nobody listens on, so that it can be bound to again.
  * -EADDRINUSE: somebody does; -EEXIST: the file is no socket; else -errno.  A file that is missing,
- * and an abstract name, are no error.
+ * and an abstract name, are no error.  0 also if connect(2) fails in another way: then bind(2) says
+ * EADDRINUSE.
  */
 int unix_remove_stale(const struct sockaddr_un *un, socklen_t len);
 

@@ -16,8 +16,8 @@
  *
  * The time is UTC: local time would need /etc/localtime, which the sandbox closes off.
  * A byte that is not printable ASCII becomes "?": a peer that chooses a name forges no line and
- * drives no terminal.  A message of more than about 1000 bytes ends in "...".  errno is preserved, and %m
- * works.
+ * drives no terminal.  A message of more than about 1000 bytes ends in "...".  errno is preserved,
+ * and %m works.
  *
  * No thread waits for the reader of the log.  A line that stderr does not take at once is lost;
  * the next line that stderr takes ends in "(N lines lost before)".

@@ -15,21 +15,24 @@ struct account {
 };
 
 /*
- * Look up NAME, or the default (`culvert` if that account exists, else `nobody`) if NAME is NULL.
- * -ENOENT; ERR says what to do.
+ * The account that this process shall become.  For root: NAME, or if NAME is NULL the default,
+ * which is `culvert` if that account exists, else `nobody`.  For any other: its own account, and
+ * NAME must be NULL or that one.  Returns 0; -ENOENT: no such account; -EINVAL: NAME is root; -EPERM: another
+ * account, without root.  ERR says what to do.
  */
 int account_find(const char *name, struct account *ret, char *err, size_t errlen);
 
-/* The same whoever asks: the one that a daemon of root's becomes. */
+/* The same as for root, whoever asks. */
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen);
 
 /*
- * Give up root for good: groups, uid and gid of A, all capabilities in all sets (bounding and
- * ambient included) but KEEP, a set of 1 << CAP_..., as far as there are any; no_new_privs, and not
- * dumpable: no process of the same account can trace this one or read its memory, and there are no
- * core dumps.  A NULL: the process goes on with its uid.  To be called before threads exist.
- * Without root only the latter and the capabilities are dealt with.  -errno; ERR says what root
- * lacks.
+ * Give up root for good.  The process takes the uid and gid of A, and has no other groups.  A NULL:
+ * it keeps its uid and gid.  It loses all capabilities in all sets, bounding and ambient included,
+ * but those in KEEP, a set of UINT64_C(1) << CAP_...  It has no_new_privs.  It is not dumpable: no
+ * process of the same account can trace it or read its memory, and there are no core dumps.
+ *
+ * Without root the uid, gid and groups stay.  To be called before threads exist.  Returns 0 or
+ * -errno; ERR says what root lacks.
  */
 int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen);
 

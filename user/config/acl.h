@@ -17,7 +17,7 @@
 
 /* One condition on a client's address. */
 struct acl_rule {
-	char pattern[ACL_PATTERN_LEN]; /* fnmatch(3) on the text of the address; "": the others */
+	char pattern[ACL_PATTERN_LEN]; /* for fnmatch(3); "": addr, mask and family decide instead */
 	uint8_t addr[16];  /* IPv6, in network order; 0 where MASK is 0 */
 	uint8_t mask[16];  /* bits that must be equal: most often a prefix */
 	uint16_t family;   /* AF_INET, AF_INET6 */

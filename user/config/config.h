@@ -149,7 +149,8 @@ struct config_source {
  * yet, see names.h.
  *
  * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
- * and returns -EINVAL, or what open(2) says of the file.  RET may always be given to config_close().
+ * and returns -EINVAL, or what open(2) says of the file.  RET may always be given to
+ * config_close().
  */
 int config_parse(int argc, char **argv, const struct config_source *from, struct config *ret);
 /* The same, but it may have no forward. */

@@ -4,7 +4,9 @@
  *
  *	[culvert]            options that the command line has as well, without "--"
  *	[forward NAME]       listen = ADDRESS, upstream = ADDRESS, and options for it alone
- *	# or ; at the beginning of a line, behind a blank, or before a value, begin a comment
+ *
+ * ; or # begins a comment at the beginning of a line, and behind a blank, "=" or ":".  A colon may
+ * stand for "=".
  */
 #include "config/file.h"
 

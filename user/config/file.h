@@ -2,7 +2,6 @@
 #ifndef CULVERT_CONFIG_FILE_H
 #define CULVERT_CONFIG_FILE_H
 
-
 #include "config/config.h"
 
 #define CONFIG_FILE_MAX (1 << 20) /* bytes that a file may have */

@@ -28,7 +28,8 @@
 #define ENGINE_NAMES "auto, sockmap, splice or copy"
 #define FILTER_NAMES "errno, kill or off"
 #define LEVEL_NAMES "error, warning, notice, info or debug"
-#define PROXY_USE_NAMES "off, or receive, send-v1 or send-v2, or receive and one of these two"
+#define PROXY_USE_NAMES "off, receive, send-v1, send-v2, \"receive, send-v1\" or " \
+	"\"receive, send-v2\""
 #define CLIENTS "addresses, prefixes without host bits, patterns, unix: or all, such as " \
 	"10.0.0.0/8, 2001:db8::1, 192.168.*"
 

@@ -12,7 +12,8 @@
 
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
- * functions report, and session_flow.c moves the flow from phase to phase.
+ * functions report.  Only session_flow.c, and the probe's sessions (behaviours.c), call
+ * flow_set_phase().
  */
 struct sockmap_io {
 	struct flow *flow;

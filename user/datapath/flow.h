@@ -9,7 +9,8 @@
  * One direction of a session: bytes read from a source socket, written to a target socket.
  *
  * This file holds the state of a flow and the decisions about it, and makes no system call.  The
- * carriers (carrier*.c) do the work; session_flow.c is the only caller of flow_set_phase().
+ * carriers (carrier*.c) do the work.  Only session_flow.c, and the probe's sessions (behaviours.c),
+ * call flow_set_phase().
  *
  * Phases, what is allowed in each, and where they lead:
  *

@@ -32,8 +32,8 @@
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
 /*
- * What holds for all of them, to be called before there are threads.  SETTLE_MS: in user space, and
- * since the worker was busy, before a promotion.
+ * Set what holds for all sessions; to be called before there are threads.  A promotion waits until
+ * user space has carried the flow for SETTLE_MS, and the worker was not busy for as long.
  */
 void policy_settle(unsigned int settle_ms);
 /* Use no splice, which does not work on this kernel: copy does what it would do. */
@@ -87,7 +87,7 @@ struct decision {
 	enum reason reason;
 };
 
-/* The first carrier of a session's flows.  SPLICE, SOCKMAP: see policy_user(). */
+/* The first carrier of a session's flows. */
 struct decision policy_start(enum engine engine);
 
 /* What a flow finds around it. */

@@ -10,7 +10,8 @@
 
 /*
  * Find out which carriers can be trusted on this kernel, by trying the behaviours that they rely on
- * (behaviours.h).  `culvert probe` and the daemon, at its start, try the same.
+ * (behaviours.h).  `culvert probe` tries all, the daemon at its start those of the carriers that
+ * its engines may use.  The parent loads the program, a child without privileges tries the rest.
  */
 
 /*
@@ -30,9 +31,9 @@ void probe_help(void);
 #define PROBE_WHY_LEN 800
 
 enum probe_verdict {
-	PROBE_OK,      /* all that the carrier relies on holds */
+	PROBE_OK,      /* what was tried holds; sockmap with --probe no: the program is loaded */
 	PROBE_BROKEN,  /* something does not, or cannot be tried: the carrier is not used */
-	PROBE_UNASKED, /* no engine needs the carrier, or --probe no */
+	PROBE_UNASKED, /* no engine needs the carrier; splice with --probe no */
 };
 
 struct probe_finding {
@@ -51,8 +52,8 @@ struct probe_start {
  * be trusted on this kernel; log what cannot.  RET_KERNEL: the loaded program, for the caller to
  * close; NULL if sockmap is not to be used.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that
  * was asked for by name and cannot work.  Takes some 50 ms, and a minute at most on a kernel that
- * hangs.  Needs the privileges of kernel_open(); to be called before they are given up, and before
- * there are threads.
+ * hangs.  The child becomes ACCOUNT.  Needs the privileges of kernel_open(); to be called before
+ * they are given up, and before there are threads.
  */
 int probe_start(const struct config *c, const struct account *account, struct kernel **ret_kernel,
 		struct probe_start *ret);
