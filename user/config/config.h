@@ -74,7 +74,7 @@ struct forward_conf {
 	struct endpoint listen;
 	struct endpoint upstream;
 	enum engine engine;
-	unsigned int connect_timeout_ms; /* for one upstream address */
+	unsigned int connect_timeout_ms; /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;    /* 0: never */
 	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
 	unsigned int resolve_interval_ms; /* between two look-ups of the upstream's name */

@@ -38,7 +38,7 @@
  * descriptor. */
 #define AT_ONCE 8
 #define RIVALS (AT_ONCE - 1)
-/* A connect that could not begin (no socket in stock, full unix backlog) is tried again this soon. */
+/* Try again so soon: no socket in stock, no descriptor beside other attempts, full unix backlog. */
 #define RETRY_MS 20
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
@@ -93,7 +93,7 @@ static enum cause cause_of(int error)
 	case EHOSTUNREACH:
 		return CAUSE_CONNECT_UNREACHABLE;
 	default:
-		return cause_of_want(error, CAUSE_CONNECT_FAILED);
+		return cause_of_shortage(error, CAUSE_CONNECT_FAILED);
 	}
 }
 

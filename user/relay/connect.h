@@ -5,7 +5,7 @@
 #include "relay/session.h"
 
 /*
- * From the accepted client to the connected upstream: the state CONNECTING.  Used by session.c.
+ * From the accepted client to the connected upstream: the state CONNECTING.
  * session_connect(), _answered() and _timer() may open the session or end it: look at s->state
  * afterwards.
  */

@@ -87,7 +87,7 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
-/* Both the sessions of F and those of BEFORE, or NULL, share a bandwidth that stays the same. */
+/* Set F's limits.  If BEFORE (or NULL) has the same bandwidth, F shares its tokens. */
 static int make_limits(struct forward *f, const struct forward *before)
 {
 	const struct forward_conf *fc = f->conf;

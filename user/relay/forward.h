@@ -15,8 +15,8 @@
 
 /*
  * A forward at run time.  Its configuration never changes: a reload that changes a forward replaces
- * the struct, and sessions keep the one that they began with.  All structs of one name share its
- * totals.
+ * the struct, and sessions keep the one that they began with.  A forward and those that replace it
+ * share totals.  A name that was removed and comes back begins with new ones.
  *
  *   ACTIVE    accepts sessions, unless it is draining
  *     -> REPLACED  a reload has put another of the same name in its place; freed after the last of
@@ -58,10 +58,11 @@ struct forward {
 	struct clients *clients;       /* of totals; NULL: this forward does not limit clients */
 	_Atomic unsigned int sessions; /* that point to it */
 	struct config_version *from;   /* has CONF; NULL: the configuration of the start */
+	struct forward *becomes;       /* with the change that is planned: itself, or what replaces
+					* it; NULL: it is removed.  Written without the lock, by the
+					* thread that reloads alone */
 	enum forward_state state;      /* the rest is guarded by forwards->lock */
 	bool draining;                 /* its sockets are closed, see reload_drain() */
-	struct forward *becomes;       /* with the change that is planned: itself, or what replaces
-					* it; NULL: it is removed */
 	struct forward *next;
 };
 
@@ -81,8 +82,9 @@ struct forward *forwards_find(const struct forwards *all, const char *name);
 void forwards_reap(struct forwards *all);
 
 /*
- * Make a forward of FC, which is part of C, which is that of FROM and must live as long.  BEFORE:
- * the forward that it replaces, or NULL; the addresses of the upstream's name stay known.  -ENOMEM.
+ * Make a forward of FC, a forward of the configuration C.  FROM holds C, and the forward takes a
+ * reference to it; NULL: C is the configuration of the start.  BEFORE: the forward that the new one
+ * replaces, or NULL; if both have the same upstream, the addresses of its name are kept.  -ENOMEM.
  */
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret);

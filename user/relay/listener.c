@@ -174,7 +174,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 		if (error == ECONNABORTED || error == EINTR || error == EPROTO ||
 		    error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH)
 			return true;
-		pause_until(ls, cause_of_want(error, CAUSE_ACCEPT_FAILED),
+		pause_until(ls, cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
 			    w->loop.now_ms + PAUSE_MS);
 		return false;
 	}

@@ -112,14 +112,16 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc);
 /* --- one worker's side; on its thread, or while it does not run --- */
 
 /*
- * Begin to accept on L.  Out of descriptors, memory or sessions, a listener pauses, and clients
- * wait in the backlog.
+ * Begin to accept on L.  Where accept(2) finds no descriptor or memory, or at a limit of sessions,
+ * a listener pauses, and clients wait in the backlog.  A client that was accepted and for whose
+ * session there is no memory is reset.
  */
 void listener_start(struct listening *l, struct worker *w);
 /*
  * Stop accepting, and close the worker's own socket.  Connections that the kernel has completed
- * already are taken first: a client that saw its connect succeed is served.  To be called by
- * loop_call(), when no event for LS can be at hand.
+ * already are taken first: a client that saw its connect succeed is served.  At a limit of sessions
+ * the rest of the backlog is reset.  To be called by loop_call(), when no event for LS can be at
+ * hand.
  */
 void listener_end(struct listener *ls);
 

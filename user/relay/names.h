@@ -67,8 +67,9 @@ struct upstream {
 int upstream_open(struct upstream *u, const struct endpoint *conf, const struct endpoint *listen,
 		  unsigned int interval_ms, uint64_t now_ms);
 /*
- * Give U the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody uses
- * U yet.  If U is a name and one of the addresses is its forward's own listener, U stays as it is.
+ * Give U the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody
+ * uses U yet.  If U is a name and one of the addresses is its forward's own listener, U stays as it
+ * is.
  */
 void upstream_know(struct upstream *u, struct upstream *before);
 /* Also ends its look-ups.  An upstream of zeroes is fine. */
@@ -111,8 +112,8 @@ typedef void names_tell_fn(void *arg);
 /*
  * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  What follows
  * happens in LOOP, by the thread that runs it.  TELL(ARG) is called by that thread when a look-up
- * of an upstream without an address has ended.  TELL may be NULL, and then nothing is logged, either.
- * -errno; ERR says why.
+ * of an upstream without an address has ended.  TELL may be NULL, and then nothing is logged,
+ * either.  -errno; ERR says why.
  */
 int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
 	       size_t errlen);
@@ -131,8 +132,9 @@ void names_after_batch(struct names *n);
 
 /*
  * Find the addresses of C's names to listen at, which must be known before they can be bound, by
- * getaddrinfo(3).  CONFINED: that is impossible, so a name without an address is an error.  -EINVAL:
- * two forwards have the same address; ERR names the forward.
+ * getaddrinfo(3).  CONFINED: that is impossible, so a name without an address is -EINVAL.  So are
+ * two forwards with the same address.  Else as endpoint_parse().  ERR says why, and names the
+ * forward.
  */
 int names_find_listeners(struct config *c, bool confined, char *err, size_t errlen);
 

@@ -309,7 +309,7 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 
 /* --- its end --- */
 
-enum cause cause_of_want(int error, enum cause other)
+enum cause cause_of_shortage(int error, enum cause other)
 {
 	if (error == EMFILE || error == ENFILE)
 		return CAUSE_NO_DESCRIPTOR;
@@ -325,8 +325,8 @@ enum cause session_cause(unsigned int side, int error)
 	case 0:
 		return side == CLIENT ? CAUSE_CLIENT_RESET : CAUSE_UPSTREAM_RESET;
 	default:
-		return cause_of_want(error, side == CLIENT ? CAUSE_CLIENT_LOST :
-							     CAUSE_UPSTREAM_LOST);
+		return cause_of_shortage(error, side == CLIENT ? CAUSE_CLIENT_LOST :
+								 CAUSE_UPSTREAM_LOST);
 	}
 }
 
@@ -350,8 +350,8 @@ void session_close_socket(struct source *source, bool rst)
 		session_arm_reset(source->fd);
 	/*
 	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
-	 * Nothing is forked while there are sessions, and a descriptor of the privileged process is
-	 * used only once that has closed its copy (PRIVILEGED_CLOSED).
+	 * Nothing is forked while there are sessions.  A descriptor of the privileged process is
+	 * used only after its answer, before which that process closes its copy.
 	 */
 	source->registered = false;
 	close(source->fd);

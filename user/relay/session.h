@@ -23,10 +23,9 @@
  *   HEADER      the client is a proxy that says first for whom it speaks; only where that is asked
  *                 -> CONNECTING  the PROXY header was read, and no byte behind it
  *                 -> DEAD        it is bad or late, or its client may have no session; or reset
- *   CONNECTING  the upstream has not answered; the client's bytes wait in its socket.  While its
- *               name has no address yet, there are no `addrs`.  Then one address is tried in
- *               sides[UPSTREAM]; more of them at the same time, if it has more and the first is
- *               slow
+ *   CONNECTING  the upstream has not answered; the client's bytes wait in the client's socket.
+ *               While the upstream's name has no address yet, `addrs` is NULL.  Then one address is
+ *               tried in sides[UPSTREAM].  If that is slow, others are tried at the same time
  *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
  *                 -> DEAD  there is no address, or none answered, or the client reset
  *   OPEN        both flows run on their own
@@ -164,8 +163,8 @@ void session_finish(struct session *s);
 /* The cause to count for errno ERROR on SIDE. */
 enum cause session_cause(unsigned int side, int error);
 
-/* The cause of errno ERROR if it tells that this machine has too little of something; else OTHER. */
-enum cause cause_of_want(int error, enum cause other);
+/* The cause of errno ERROR if it tells that this machine is short of something; else OTHER. */
+enum cause cause_of_shortage(int error, enum cause other);
 
 /*
  * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.

@@ -38,11 +38,12 @@ static void on_ring(struct source *source, uint32_t events)
 }
 
 /*
- * The backstop for a full ring: the program counts the events it could not send.  The same for
- * kernel memory that is short: a quiet flow may be charged more than it has.  And the review:
- * whether a worker is busy shows only while it carries flows itself, so some that the kernel has
- * carried for long are judged again.  It costs one wake-up a second, and only while sessions are in
- * the kernel.
+ * Once a second, while sessions are in the kernel, look for:
+ *
+ *   events lost     the ring was full; the program counts the events that it could not send
+ *   kernel memory   it is short, and a quiet flow may be charged more than it has
+ *   review          whether a worker is busy shows only while it carries flows itself, so some that
+ *                   the kernel has carried for long are judged again
  */
 static void on_sweep(struct timer *timer)
 {

@@ -39,7 +39,7 @@ struct worker {
 
 	struct session *sessions; /* list of those that live */
 	struct session *dead;     /* to be freed after the batch */
-	struct connecting *connected; /* to be freed after the batch, too */
+	struct connecting *connected; /* list of struct connecting to be freed after the batch */
 	unsigned int n_sessions;  /* that live */
 	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
 	uint64_t news_seen;       /* of shared->name_news */
