@@ -88,7 +88,7 @@ static void the_daemon_outlives_it(void **state)
 	assert_int_equal(kill(pid, SIGKILL), 0);
 	wait_gone(pid);
 	daemon_signal(d, SIGHUP);
-	rig_wait_log(d, "the privileged process has ended: no reload");
+	rig_wait_log(d, "the privileged process has ended: until culvert");
 	rig_talk_on(first, 5);
 	is_served(LISTEN);
 	rig_stop(d);

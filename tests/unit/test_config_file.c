@@ -520,7 +520,7 @@ static void check_refuses(const char *text, unsigned int line, const char *want)
 		fail_msg("%s instead of %s", err, at);
 }
 
-static void test_check_machine(void **state)
+static void test_check_account(void **state)
 {
 	static const char *const empty[] = {
 		"", "[culvert]\nengine = copy\n", "# nothing\n",
@@ -533,12 +533,10 @@ static void test_check_machine(void **state)
 	check_refuses("[culvert]\nuser = nosuchuser\n" FORWARD, 2,
 		      "no such account: nosuchuser");
 	check_refuses("[culvert]\nuser = root\n" FORWARD, 2, "account root is root");
-	check_refuses("[culvert]\n\nsession-log = /proc/none/dir/x\n" FORWARD, 3,
-		      "session-log /proc/none/dir/x: No such file or directory");
 	/* made by who starts it, or by itself */
 	for (int i = 0; i < 2; i++) {
 		rig_write(i ? "[culvert]\npid-file = /run/culvert/p\n"
-			      "session-log = /var/log/culvert/s\n" FORWARD :
+			      "session-log = /run/none/s\n" FORWARD :
 			      "[culvert]\ncontrol = /run/none/c\n"
 			      "session-log = -\n" FORWARD);
 		capture_begin(&capture, STDOUT_FILENO);
@@ -595,7 +593,7 @@ int main(void)
 		cmocka_unit_test(test_link),
 		cmocka_unit_test(test_owner),
 		cmocka_unit_test(test_check),
-		cmocka_unit_test(test_check_machine),
+		cmocka_unit_test(test_check_account),
 	};
 
 	return cmocka_run_group_tests(tests, rig_open, rig_close);

@@ -105,17 +105,6 @@ int log_file_open(const char *path, const struct account *a, char *err, size_t e
 	return r;
 }
 
-int log_file_check(const char *path, const struct account *a, char *err, size_t errlen)
-{
-	const char *name;
-	int dir = open_directory(path, &name, a, err, errlen);
-
-	if (dir >= 0)
-		close(dir);
-	/* the account that asks may see less than the account that culvert becomes */
-	return dir >= 0 || dir == -EACCES ? 0 : dir;
-}
-
 int log_file_open_as(const char *path, const struct account *a, char *err, size_t errlen)
 {
 	struct stat st;

@@ -33,7 +33,4 @@ int log_file_open(const char *path, const struct account *account, char *err, si
  */
 int log_file_open_as(const char *path, const struct account *account, char *err, size_t errlen);
 
-/* Look at the directory of PATH only: neither open nor make the file. */
-int log_file_check(const char *path, const struct account *account, char *err, size_t errlen);
-
 #endif

@@ -16,33 +16,21 @@
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/log_file.h"
 #include "base/sandbox.h"
 #include "relay/names.h"
 
-/* --- what is on this machine --- */
+/* --- the account --- */
 
-/* The account that culvert becomes, and where it writes. */
-static int check_machine(const struct config *c)
+static int check_account(const struct config *c)
 {
-	char err[8192], at[CONFIG_PLACE_LEN];
+	char err[512], at[CONFIG_PLACE_LEN];
 	struct account account;
-	int r = 0;
 
-	if (account_find_as_root(c->user, &account, err, sizeof(err)))
-		return log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err);
-	/* systemd makes that directory before it starts the unit */
-	if (log_file_is_path(c->session_log) && strncmp(c->session_log, "/var/log/culvert/", 17) != 0)
-		r = log_file_check(c->session_log, &account, err, sizeof(err));
-	if (r)
-		return log_complain(r, "%ssession-log %s: %s",
-				    config_option_place(c, "session-log", at), c->session_log, err);
-	return 0;
+	return account_find_as_root(c->user, &account, err, sizeof(err)) ?
+		       log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err) : 0;
 }
 
 /* --- names --- */
-
-#define PATIENCE_S 10
 
 static void warn_of_upstream(const struct config *c, const struct forward_conf *fc,
 			     const struct upstream *u)
@@ -50,7 +38,7 @@ static void warn_of_upstream(const struct config *c, const struct forward_conf *
 	char err[1024], why[LOOKUP_WHY_LEN + 64];
 
 	snprintf(why, sizeof(why), "%s (culvert starts all the same, and looks again)",
-		 u->record.lookups ? u->record.why : "no name server has answered in time");
+		 u->record.why);
 	config_say_address(c, fc, false, why, err, sizeof(err));
 	log_complain(0, "warning: %s", err);
 }
@@ -58,7 +46,6 @@ static void warn_of_upstream(const struct config *c, const struct forward_conf *
 /* All names are looked up at the same time. */
 struct lookups {
 	struct loop loop;
-	struct timer deadline;
 	struct names *names;
 	struct upstream *upstreams; /* one for each forward */
 	size_t n;
@@ -75,13 +62,6 @@ static void after_batch(void *arg)
 			l->loop.stop = false;
 }
 
-static void on_deadline(struct timer *t)
-{
-	struct lookups *l = container_of(t, struct lookups, deadline);
-
-	l->n = 0;
-}
-
 static void look_up_upstreams(struct lookups *l, struct config *c)
 {
 	l->n = c->n_forwards;
@@ -94,10 +74,8 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 		    names_add(l->names, u))
 			allocated(NULL);
 	}
-	l->deadline.fire = on_deadline;
-	timer_set(&l->loop, &l->deadline, clock_ms() + PATIENCE_S * 1000);
 	loop_run(&l->loop);
-	for (size_t i = 0; i < c->n_forwards; i++) {
+	for (size_t i = 0; i < l->n; i++) {
 		if (!l->upstreams[i].list->n)
 			warn_of_upstream(c, &c->forwards[i], &l->upstreams[i]);
 		upstream_close(&l->upstreams[i]);
@@ -166,7 +144,7 @@ static int finish(struct config *c, int r)
 int check_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, &c) ?: check_machine(&c) ?: check_names(&c);
+	int r = parse(argc, argv, &c) ?: check_account(&c) ?: check_names(&c);
 
 	if (!r)
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
@@ -179,10 +157,10 @@ void check_help(void)
 	puts("Usage: culvert check FILE\n"
 	     "\n"
 	     "Read a configuration file as `culvert run --config FILE` would, look up its host\n"
-	     "names, for 10 seconds at most, and say what is wrong with it, with file and line.\n"
+	     "names, and say what is wrong with it, with file and line.\n"
 	     "An upstream's name that is not found is a warning: culvert would start, and look\n"
-	     "for it again and again; a file without a forward is one too.  The account and the\n"
-	     "directories of the logs must be there.  Nothing is started.\n"
+	     "for it again and again; a file without a forward is one too.  The account that\n"
+	     "culvert becomes must exist.  Nothing is started.\n"
 	     "A file that does not begin with a section is read as a rinetd.conf.\n"
 	     "\n"
 	     "Exit code: 0 no mistake; 2 a mistake, a name to listen at that does not exist, or\n"

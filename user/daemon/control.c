@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -97,25 +98,18 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
  */
 static int bind_as(int fd, const struct sockaddr_un *un, uid_t uid, gid_t gid)
 {
-	int r = -EACCES;
+	int r;
 
-	if (geteuid() == 0) {
-		if (!setegid(gid)) {
-			if (!seteuid(uid))
-				r = bind(fd, (const struct sockaddr *)un, sizeof(*un)) ? -errno : 0;
-			if (seteuid(0))
-				return -errno;
-		}
-		if (setegid(0))
-			return -errno;
-		if (r != -EACCES)
-			return r;
-	}
+	setfsgid(gid);
+	setfsuid(uid);
+	r = bind(fd, (const struct sockaddr *)un, sizeof(*un)) ? -errno : 0;
+	setfsuid(geteuid());
+	setfsgid(getegid());
+	if (r != -EACCES || geteuid())
+		return r;
 	if (bind(fd, (const struct sockaddr *)un, sizeof(*un)))
 		return -errno;
-	if (geteuid() == 0 && lchown(un->sun_path, uid, gid))
-		return -errno;
-	return 0;
+	return lchown(un->sun_path, uid, gid) ? -errno : 0;
 }
 
 static int bind_socket(struct control *c, uid_t uid, gid_t gid)
