@@ -337,19 +337,21 @@ static void *run(void *arg)
 
 int control_start(struct control *c, control_answer_fn *answer, void *arg)
 {
+	int r = 0;
+
 	c->answer = answer;
 	c->arg = arg;
-	while (c->n_servers < THREADS) {
+	/* serve nobody before each thread has its descriptor: status counts them */
+	pthread_mutex_lock(&c->accepting);
+	while (!r && c->n_servers < THREADS) {
 		struct server *s = &c->servers[c->n_servers];
-		int r;
 
 		*s = (struct server){ c, .fd = fcntl(c->listener, F_DUPFD_CLOEXEC, 0) };
 		r = -pthread_create(&s->thread, NULL, run, s);
-		if (r)
-			return r;
-		c->n_servers++;
+		c->n_servers += !r;
 	}
-	return 0;
+	pthread_mutex_unlock(&c->accepting);
+	return r;
 }
 
 void control_close(struct control *c)
