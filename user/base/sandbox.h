@@ -17,8 +17,8 @@ struct account {
 /*
  * The account that this process shall become.  For root: NAME, or if NAME is NULL the default,
  * which is `culvert` if that account exists, else `nobody`.  For any other: its own account, and
- * NAME must be NULL or that one.  Returns 0; -ENOENT: no such account; -EINVAL: NAME is root; -EPERM: another
- * account, without root.  ERR says what to do.
+ * NAME must be NULL or that one.  Returns 0; -ENOENT: no such account; -EINVAL: NAME is root;
+ * -EPERM: another account, without root.  ERR says what to do.
  */
 int account_find(const char *name, struct account *ret, char *err, size_t errlen);
 

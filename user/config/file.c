@@ -100,6 +100,18 @@ static char *without_comment(char *line)
 	return trim(line);
 }
 
+/* Split *LINE at the first "=" or ":" into the key *LINE and the value; NULL: there is neither. */
+static char *split(char **line)
+{
+	char *value = *line + strcspn(*line, "=:");
+
+	if (!*value)
+		return NULL;
+	*value++ = '\0';
+	*line = trim(*line);
+	return trim(value);
+}
+
 /* LINE begins with "[".  Returns which section it is, without the brackets. */
 static const char *begin_section(struct config_reader *r, const char *line)
 {
@@ -121,16 +133,13 @@ static const char *begin_section(struct config_reader *r, const char *line)
 static void take_key(struct config_reader *r, const char *section, char *line)
 {
 	bool forward = section && *section == 'f';
-	char *value = line + strcspn(line, "=:");
+	const char *value = split(&line);
 	const struct option_def *o;
 
-	if (!*value) {
+	if (!value) {
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE");
 		return;
 	}
-	*value++ = '\0';
-	line = trim(line);
-	value = trim(value);
 	o = option_find_key(line, forward);
 	if (!section)
 		config_mistake(r, "%s: before the first section, [culvert] or [forward NAME]",
@@ -239,17 +248,13 @@ int config_file_control(const char *path, char **ret)
 	close(fd);
 	begin(&r, (char *)source.text, source.len);
 	while (!e && !*ret && (line = config_next_line(&r))) {
-		char *value;
+		const char *value;
 
 		line = without_comment(line);
-		value = line + strcspn(line, "=:");
 		if (*line == '[')
 			global = !strcmp(line, "[culvert]");
-		if (!global || !*value)
-			continue;
-		*value = '\0';
-		if (!strcmp(trim(line), "control"))
-			*ret = allocated(strdup(trim(value + 1)));
+		else if (global && (value = split(&line)) && !strcmp(line, "control"))
+			*ret = allocated(strdup(value));
 	}
 	free((char *)source.text);
 	return e ?: r.error;

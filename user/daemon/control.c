@@ -4,7 +4,8 @@
  * sent one line, and its connection is closed.  It has REQUEST_MS for the request and ANSWER_MS to
  * take the answer, so a client that is slow, silent or deaf keeps its thread for two and a half
  * seconds.  While all threads are taken, the others wait in the backlog of listen(2).  Each thread
- * keeps a descriptor for its client, who may ask why the daemon has none left.
+ * keeps a descriptor and closes it just before accept4(2).  So a client can ask why the daemon has
+ * none left, unless a worker takes that one in between.
  *
  * The mode of the socket's file says who may connect, and so may look.  The kernel says who is at
  * the other end: whoever may only look is refused when the request turns out to be a change.

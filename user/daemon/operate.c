@@ -551,7 +551,7 @@ static struct json_object *do_engine(const struct asked *a)
 
 /* --- drain --- */
 
-/* Drain a forward, or take sessions again, before the lock is taken.  NULL: done; else the answer. */
+/* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
 static struct json_object *drain(const struct asked *a)
 {
 	uint64_t due = command_has(a->req, KEY_DEADLINE) ? clock_ms() + a->req->deadline_ms

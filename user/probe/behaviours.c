@@ -40,7 +40,7 @@
 #define PIECE 3001
 /* What each stay in the kernel carries, at least, of a flow that comes and goes. */
 #define REDIRECTED (16 * KIB)
-/* A sender that may not send sleeps after so long: else the senders take the CPUs from the kernel. */
+/* A sender that may not send sleeps after so long, to leave CPUs to the kernel's workers. */
 #define BUSY_MS 1
 /* One interval of looks may pass before the program looks again, and each skb costs overhead. */
 #define BACKLOG_SLACK (256 * KIB)
