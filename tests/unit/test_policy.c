@@ -288,7 +288,7 @@ static void test_memory_short(void **state)
 /* --- what a session (habit) and a worker (load) have been doing --- */
 
 /* Percent of a CPU that the thread uses. */
-static unsigned int cpu = 50;
+static unsigned int cpu = 25;
 
 /* N batches with READS small reads each, all at NOW_MS. */
 static void batches(struct load *l, unsigned int n, unsigned int reads,
@@ -331,10 +331,10 @@ static void test_load_asleep(void **state)
 	struct load l = { 0 };
 
 	(void)state;
-	cpu = 49;
+	cpu = 24;
 	batches(&l, 100, 5, 10000);
 	assert_false(load_busy(&l, 10000));
-	cpu = 50;
+	cpu = 25;
 	batches(&l, 100, 5, 10100);
 	assert_true(load_busy(&l, 10100));
 }

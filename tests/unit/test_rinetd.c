@@ -202,6 +202,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "logcommon: culvert has a log format of its own", GOOD "\nlogcommon\n" },
 	{ 3, "logfile: given twice, first in line 1", "logfile /a\n" GOOD "\nlogfile /b\n" },
 	{ 1, "logfile: \"\" is not valid", "logfile\n" GOOD },
+	{ 1, "logfile: culvert takes no file name with ; or #", "logfile ;\n" GOOD },
 	{ 1, "\"/b\": nothing but a comment may follow", "logfile /a /b\n" GOOD },
 	{ 1, "\"localhost\" is not valid, expected an address", "allow localhost\n" GOOD },
 	{ 1, "\"10.0.0.2\": nothing but a comment may follow", "allow 10.0.0.1 10.0.0.2\n" GOOD },

@@ -227,6 +227,8 @@ static void take_file(struct reader *p, const char *word, const char *key, char 
 		value[len - 1] = '\0';
 		value++;
 	}
+	if (strpbrk(value, ";#")) /* a comment, where `culvert convert` would write it */
+		config_mistake(p->in, "%s: culvert takes no file name with ; or #", word);
 	config_take(p->in, NULL, option_find(key), word, value);
 	end_line(p, rest);
 }

@@ -28,7 +28,7 @@
 #define WINDOW (4 * 1024 * 1024)  /* bytes after which a session is judged afresh */
 #define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
 #define BUSY_READS 250  /* small reads for 100 batches of a worker that is busy, */
-#define BUSY_CPU 50     /* and percent of a CPU that its thread uses */
+#define BUSY_CPU 25     /* and percent of a CPU that its thread uses */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
 /*
