@@ -634,11 +634,12 @@ struct json_object *operate(void *arg, const struct command_request *req)
 	struct asked a = { o, req, o->reload->shared, &o->reload->forwards };
 	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&a) :
 										     NULL;
-	struct timespec end = clock_timespec(clock_ms() + ROUND_TIMEOUT_MS);
+	struct timespec end = clock_timespec(clock_real_ms() + ROUND_TIMEOUT_MS);
 
 	if (answer)
 		return answer;
-	if (pthread_mutex_clocklock(&a.forwards->lock, CLOCK_MONOTONIC, &end))
+	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
+	if (pthread_mutex_timedlock(&a.forwards->lock, &end))
 		return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a worker "
 					  "that does not answer; ask again");
 	answer = is_named(a.forwards, req->filter.forward) ?
