@@ -66,7 +66,7 @@ static void value_text(const char *key, struct json_object *value, char *buf)
 		log_escape(json_object_get_string(value), buf, TEXT_MAX);
 	else if (strstr(key, "_ms"))
 		age_format(n, buf);
-	else if (strstr(key, "bytes") || strstr(key, "backlog") || strstr(key, "memory"))
+	else if (strstr(key, "bytes") || strstr(key, "backlog") || strstr(key, "_memory"))
 		size_format(n, buf, TEXT_MAX);
 	else
 		snprintf(buf, TEXT_MAX, "%" PRIu64, n);

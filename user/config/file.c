@@ -147,8 +147,8 @@ static void take_key(struct config_reader *r, const char *section, char *line)
 	else if (o)
 		config_take(r, forward ? config_last_forward(r) : NULL, o, o->name, value);
 	else
-		config_mistake(r, "%s: unknown key of [%s] (`culvert help run` lists them)", line,
-			       section);
+		config_mistake(r, "%s: unknown key of [%s]%s", line, section,
+			       option_find_key(line, !forward) ? ", but of the other" : "");
 }
 
 static void read_sections(struct config_reader *r)

@@ -131,7 +131,7 @@ static char *next_word(char **text)
 /* Refuse anything but a comment in REST, the end of a line. */
 static void end_line(struct reader *p, char *rest)
 {
-	const char *word = next_word(&rest); /* NOLINT(clang-analyzer-core.NonNullParamChecker) */
+	const char *word = next_word(&rest);
 
 	if (*word && *word != '#')
 		config_mistake(p->in, "\"%.64s\": nothing but a comment may follow", word);
@@ -211,7 +211,7 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	end_forward(p);
 	if (!p->in->error)
 		begin_forward(p, words);
-	if (!p->in->error && options) {
+	if (!p->in->error && end) {
 		take_options(p, options);
 		end_line(p, end);
 	}

@@ -47,7 +47,6 @@ struct results {
 /* Memory that a child shares. */
 static struct results *results_new(unsigned int carriers)
 {
-	/* cppcheck-suppress invalidFunctionArg ; -1 is the descriptor of anonymous memory */
 	struct results *results = mmap(NULL, sizeof(*results), PROT_READ | PROT_WRITE,
 				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 

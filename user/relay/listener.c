@@ -433,7 +433,7 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 		   struct listening **ret, char *err, size_t errlen)
 {
 	struct listening *l = new_listening(f, a, n);
-	int fds[WORKERS_MAX], r = -ENOMEM;
+	int fds[WORKERS_MAX] = { -1 }, r = -ENOMEM;
 	char text[ADDR_STRLEN], why[256] = "out of memory";
 
 	if (l)

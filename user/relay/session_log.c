@@ -159,8 +159,8 @@ static void put_ended(struct line *l, const struct session *s, const uint64_t ke
 	    "\"bytes_to_upstream\":%llu,\"bytes_to_client\":%llu,\"flows\":[",
 	    a ? quote(text, quoted) : "null", end == SESSION_FINISHED ? "finished" : cause_name(end),
 	    (unsigned long long)duration, connect,
-	    (unsigned long long)(s->flows[CLIENT].user_out + kernel[CLIENT]),
-	    (unsigned long long)(s->flows[UPSTREAM].user_out + kernel[UPSTREAM]));
+	    (unsigned long long)s->flows[CLIENT].user_out + kernel[CLIENT],
+	    (unsigned long long)s->flows[UPSTREAM].user_out + kernel[UPSTREAM]);
 	if (s->connected_ms) {
 		put_flow(l, &s->flows[CLIENT], "client-to-upstream", kernel[CLIENT]);
 		put(l, ",");
