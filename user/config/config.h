@@ -29,6 +29,7 @@ enum engine {
 	ENGINE_SOCKMAP,
 	ENGINE_SPLICE,
 	ENGINE_COPY,
+	ENGINE_GRAFT,
 	ENGINES,
 };
 
@@ -74,6 +75,7 @@ struct forward_conf {
 	struct endpoint listen;
 	struct endpoint upstream;
 	enum engine engine;
+	bool graft;            /* engine auto may graft */
 	unsigned int connect_timeout_ms; /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;    /* 0: never */
 	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */

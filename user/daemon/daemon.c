@@ -236,6 +236,25 @@ static int open_names(struct daemon *d)
 	return log_failure(EXIT_CODE_FAILURE, "%s", err);
 }
 
+/* What engine graft needs must be there; auto has other carriers. */
+static int open_grafts(struct daemon *d)
+{
+	const struct config *c = &d->config;
+	/* a slot is used again as late as possible, so there are more than sessions */
+	struct graft_limits limits = { c->max_sessions + c->max_sessions / 8 + 64, c->workers };
+	bool asked = config_forward_with(c, ENGINE_GRAFT), wanted = asked;
+	char err[512];
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
+	if (!wanted || !grafts_open(&limits, &d->shared.grafts, err, sizeof(err)))
+		return 0;
+	if (asked)
+		return log_failure(EXIT_CODE_UNSUPPORTED, "engine graft cannot be used: %s", err);
+	log_warning("no session is grafted: %s", err);
+	return 0;
+}
+
 /* --- the pid file --- */
 
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
@@ -280,7 +299,7 @@ static int set_up(struct daemon *d)
 	if (r)
 		return r;
 	limit_descriptors(&d->config);
-	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
+	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_grafts(d) ?: open_names(d) ?:
 	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config);
 	if (r)
 		return r;
@@ -294,6 +313,7 @@ static void tear_down(struct daemon *d)
 {
 	admission_close(d->shared.admission);
 	kernel_close(d->shared.kernel);
+	grafts_close(d->shared.grafts);
 	privileged_stop(d->reload.privileged);
 }
 
@@ -302,6 +322,7 @@ static void tear_down(struct daemon *d)
 static unsigned int parts_in_use(const struct daemon *d)
 {
 	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
+			     (d->shared.grafts ? PART_GRAFT : 0) |
 			     (d->shared.names ? PART_NAMES : 0);
 
 	return parts | (d->reload.privileged ? PART_PRIVILEGED : 0) |

@@ -12,6 +12,7 @@ static const char *const carrier_names[CARRIERS] = {
 	[CARRIER_COPY] = "copy",
 	[CARRIER_SPLICE] = "splice",
 	[CARRIER_SOCKMAP] = "sockmap",
+	[CARRIER_GRAFT] = "graft",
 };
 
 static const char *const phase_names[FLOW_PHASES] = {
@@ -56,6 +57,8 @@ const char *reason_name(enum reason r)
 
 enum carrier flow_carrier(const struct flow *f)
 {
+	if (f->grafted)
+		return CARRIER_GRAFT;
 	switch ((enum flow_phase)f->phase) {
 	case FLOW_KERNEL:
 	case FLOW_FINISHING:
@@ -211,6 +214,7 @@ static const char *const handover_names[HANDOVERS] = {
 	[CARRIER_COPY] = "to_copy",
 	[CARRIER_SPLICE] = "to_splice",
 	[CARRIER_SOCKMAP] = "to_sockmap",
+	[CARRIER_GRAFT] = "to_graft",
 	[HANDOVER_FAILED] = "failed",
 };
 

@@ -13,6 +13,7 @@
 #include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "relay/session.h"
+#include "relay/session_graft.h"
 
 SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 
@@ -92,6 +93,11 @@ uint64_t session_idle_due(struct session *s)
 	if (!s->idle)
 		return now + NO_MEMORY_MS;
 	half = has_ended(&s->flows[CLIENT]) || has_ended(&s->flows[UPSTREAM]);
+	if (session_is_grafted(s)) {
+		uint64_t active_ms = session_graft_active_ms(s, &half);
+
+		s->idle->since_ms = larger(s->idle->since_ms, active_ms);
+	}
 	if (!s->idle->since_ms || half != s->idle->half) { /* the silence begins now */
 		s->idle->since_ms = now;
 		s->idle->half = half;

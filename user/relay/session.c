@@ -37,6 +37,7 @@
 #include "relay/limits.h"
 #include "relay/connect.h"
 #include "relay/session_flow.h"
+#include "relay/session_graft.h"
 #include "relay/session_header.h"
 #include "relay/session_log.h"
 
@@ -286,6 +287,7 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
 	s->pair = NO_PAIR;
+	s->graft = NO_GRAFT;
 	s->timer.fire = on_timer;
 	s->tcp = client->sa_family != AF_UNIX && !endpoint_is_unix(&f->conf->upstream);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
@@ -364,19 +366,23 @@ static void end(struct session *s, bool rst, unsigned int end)
 	struct worker *w = s->worker;
 	struct forward_stats *fs = forward_stats(s->forward, w->index);
 	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
+	enum carrier carrier = session_kernel_carrier(s);
 	uint64_t kernel[2];
 
-	for (unsigned int dir = 0; dir < 2; dir++)
+	for (unsigned int dir = 0; dir < 2; dir++) {
 		kernel[dir] = session_kernel_bytes(s, dir);
+		s->flows[dir].grafted = session_is_grafted(s);
+	}
 	session_log_ended(w->shared->session_log, s, kernel, end);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		count_add(&fs->bytes[dir], session_bytes(s, dir));
-		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel[dir]);
+		count_add(&w->stats.carrier_bytes[carrier], kernel[dir]);
 		carrier_release(&s->flows[dir], &w->pool);
 	}
 	count_add(&fs->finished, 1);
 	session_connect_end(s);
 	session_pace_stop(s);
+	rst = session_graft_end(s, rst) || rst;
 	session_close_socket(&s->sides[CLIENT], rst);
 	session_close_socket(&s->sides[UPSTREAM], rst);
 	session_give_slots(s);

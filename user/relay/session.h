@@ -48,6 +48,7 @@ enum session_state {
 enum { CLIENT = 0, UPSTREAM = 1 };
 
 #define NO_PAIR UINT32_MAX
+#define NO_GRAFT UINT32_MAX
 
 /* What a PROXY header has told, or is to tell, of a session's client. */
 struct told {
@@ -75,6 +76,8 @@ struct session {
 	struct connecting *connecting; /* owned; until the session is OPEN, see connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
+	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
+	uint32_t held_ms;        /* since when its senders are held (low half) */
 	union {
 		uint32_t watched_ms; /* OPEN: when it last entered or left the kernel, or followed
 				      * another engine (low half) */
@@ -86,6 +89,7 @@ struct session {
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
+	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
 	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
 	uint8_t end_cause;       /* PARTING: enum cause of its reset */
 	uint8_t parted;          /* PARTING: the side that is dead */

@@ -9,6 +9,7 @@
 
 #include "base/loop.h"
 #include "config/config.h"
+#include "datapath/graft.h"
 #include "datapath/kernel.h"
 #include "datapath/policy.h"
 #include "datapath/pool.h"
@@ -20,6 +21,7 @@ struct listening;
 struct shared {
 	const struct config *config;
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
+	struct grafts *grafts;        /* NULL: no session is grafted */
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
@@ -51,6 +53,10 @@ struct worker {
 
 	struct kernel_ring *ring;
 	struct source ring_source;
+	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
+	struct graft_ring *graft_ring;
+	struct source graft_source;
+	uint64_t graft_events_lost;
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	uint32_t review_at;        /* the slot pair that the last review has ended at */

@@ -1,0 +1,1448 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The packet programs: they join the two TCP connections of a session.  include/graft.h has the
+ * states and who writes what; docs/design.md ("Graft") the whole story.
+ *
+ * Theory of operation
+ *   - graft_offer is run by the daemon (BPF_PROG_TEST_RUN) when it has none of the session's bytes
+ *     in its hands.  It notes both sockets' sequence numbers, from which all offsets follow, and
+ *     enters both tuples in `flows`.
+ *   - graft_in sees what arrives on an interface.  While a session is OFFERED it looks at both
+ *     sockets: if neither has anything unread, unsent or unacknowledged, this very packet may be
+ *     the first one that is translated.  Each of the numbers looked at only grows, and is at its
+ *     bound when they are all equal, so no socket lock is needed.
+ *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
+ *     windows and options, and sends the packet to the other end.
+ *   - graft_out sees what leaves.  The frozen sockets' packets do not: they are dropped, or given
+ *     back as the ACK that the socket waits for.
+ *   - What was sent by us carries a mark in skb->cb, so that graft_out lets it go.
+ *
+ * Memory order.  g->state is changed by compare-and-swap alone, which is a full barrier: whoever
+ * sees ACTIVE sees the offsets.  What is "tracked" may be behind by the packets that other CPUs have
+ * in hand.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "culvert_graft.h"
+#include "vmlinux.h"
+
+#define PASS TC_ACT_UNSPEC /* to the next program, or to the stack: TCX_NEXT is the same */
+#define DROP TC_ACT_SHOT
+
+#define ESTABLISHED 1
+#define LOOPBACK 1 /* ifindex in each network namespace */
+
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+
+#define TCP_HEADER_MAX 60
+/* NOP, NOP, and the header of a timestamp option: what nearly each segment begins with. */
+#define TIMESTAMP_WORD bpf_htonl(0x0101080a)
+#define OPTION_TIMESTAMP 8
+#define OPTION_SACK 5
+
+/* skb->cb of what we have sent; skb->mark of what we give back to a socket, and of our resets. */
+#define SENT_1 0x67726166
+#define SENT_2 0x74656421
+#define MARK_TO_SOCKET 0x67726131
+#define MARK_RESET 0x67726132
+
+/* Linux 6.16; older kernels refuse it with EINVAL. */
+#define CSUM_IPV6 (1ULL << 7)
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+
+/* map sizes are placeholders: the daemon sets them before it loads */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct graft_entry);
+} grafts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2);
+	__type(key, struct graft_tuple);
+	__type(value, struct graft_place);
+} flows SEC(".maps");
+
+/* Interfaces that both programs are attached to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} interfaces SEC(".maps");
+
+struct graft_ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct graft_ring);
+} graft_rings SEC(".maps");
+
+/* A TCP header; the rest is for what the verifier cannot see that no option reaches. */
+struct scratch {
+	__u8 was[64], is[64 + 36];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+__u64 graft_events_lost; /* the ring was full: the states say it all */
+__u64 graft_outside;     /* packets dropped because they are not in the window */
+
+static __s32 diff(__u32 a, __u32 b)
+{
+	return (__s32)(a - b);
+}
+
+static void tell(const struct graft_entry *g, __u32 slot, __u32 kind)
+{
+	struct graft_event ev = { .slot = slot, .kind = kind, .id = g->id };
+	__u32 worker = g->worker;
+	void *ring = bpf_map_lookup_elem(&graft_rings, &worker);
+
+	if (!ring || bpf_ringbuf_output(ring, &ev, sizeof(ev), 0))
+		__sync_fetch_and_add(&graft_events_lost, 1);
+}
+
+/* --- a packet --- */
+
+/* For the verifier, which forgets what it knew of the two offsets once they are in memory. */
+#define L3_BITS 15
+#define L4_BITS 63
+
+struct packet {
+	struct graft_tuple tuple; /* of a packet that arrives; see reverse() */
+	__u32 l3, l4;             /* offsets of the headers */
+	__u32 seq, ack;
+	__u32 header; /* bytes of the TCP header */
+	__u32 len;    /* of payload */
+	__u16 window;
+	__u8 flags;
+	__u8 ipv6;
+	__u8 ttl;
+};
+
+static __u32 end_of(const struct packet *p)
+{
+	return p->seq + p->len + (p->flags & FIN);
+}
+
+static __always_inline bool parse_addresses(struct packet *p, void *at, void *end, __u32 *ret_total)
+{
+	if (!p->ipv6) {
+		struct iphdr *ip = at;
+
+		if ((void *)(ip + 1) > end || *(__u8 *)ip != 0x45 || ip->protocol != IPPROTO_TCP ||
+		    ip->frag_off & bpf_htons(0x3fff))
+			return false;
+		p->tuple.remote.w[2] = p->tuple.local.w[2] = bpf_htonl(0xffff);
+		p->tuple.remote.w[3] = ip->saddr;
+		p->tuple.local.w[3] = ip->daddr;
+		p->ttl = ip->ttl;
+		*ret_total = bpf_ntohs(ip->tot_len);
+	} else {
+		struct ipv6hdr *ip = at;
+
+		if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
+			return false;
+		__builtin_memcpy(&p->tuple.remote, &ip->saddr, sizeof(p->tuple.remote));
+		__builtin_memcpy(&p->tuple.local, &ip->daddr, sizeof(p->tuple.local));
+		p->ttl = ip->hop_limit;
+		*ret_total = bpf_ntohs(ip->payload_len);
+		if (*ret_total)
+			*ret_total += sizeof(*ip);
+	}
+	return true;
+}
+
+/*
+ * False: not a packet that could be of a graft.  An accelerated VLAN tag means that the packet is
+ * for another device than this one, which will see it again.  GSO packets above 64 KiB (BIG TCP) have
+ * no total length, or none that fits.
+ */
+static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct tcphdr *t;
+	__u32 total;
+
+	if (skb->vlan_present)
+		return false;
+	__builtin_memset(p, 0, sizeof(*p));
+	p->l3 = l2;
+	p->ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	if (!p->ipv6 && skb->protocol != bpf_htons(ETH_P_IP))
+		return false;
+	p->l4 = l2 + (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	if (data + p->l4 + sizeof(*t) > end) {
+		if (skb->len < p->l4 + sizeof(*t) || bpf_skb_pull_data(skb, p->l4 + sizeof(*t)))
+			return false;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + p->l4 + sizeof(*t) > end)
+			return false;
+	}
+	if (!parse_addresses(p, data + l2, end, &total))
+		return false;
+	t = data + p->l4;
+	if ((void *)(t + 1) > end)
+		return false;
+	p->tuple.remote_port = t->source;
+	p->tuple.local_port = t->dest;
+	p->seq = bpf_ntohl(t->seq);
+	p->ack = bpf_ntohl(t->ack_seq);
+	p->window = bpf_ntohs(t->window);
+	p->flags = ((__u8 *)t)[13];
+	p->header = (((__u8 *)t)[12] >> 4) * 4;
+	if (!total || skb->len - l2 > 65535)
+		total = skb->len - l2;
+	if (p->header < sizeof(*t) || total < p->l4 - l2 + p->header)
+		return false;
+	p->len = total - (p->l4 - l2) - p->header;
+	return true;
+}
+
+/* As if the packet, which leaves, had arrived from where it goes to. */
+static __always_inline void reverse(struct packet *p)
+{
+	struct graft_addr a = p->tuple.remote;
+	__u16 port = p->tuple.remote_port;
+
+	p->tuple.remote = p->tuple.local;
+	p->tuple.local = a;
+	p->tuple.remote_port = p->tuple.local_port;
+	p->tuple.local_port = port;
+}
+
+static __always_inline bool same_tuple(const struct graft_tuple *a, const struct graft_tuple *b)
+{
+	__u32 other = 0;
+
+	for (int i = 0; i < 4; i++)
+		other |= (a->remote.w[i] ^ b->remote.w[i]) | (a->local.w[i] ^ b->local.w[i]);
+	return !other && a->remote_port == b->remote_port && a->local_port == b->local_port;
+}
+
+struct found {
+	struct graft_entry *g;
+	struct graft_side *mine, *other; /* of the packet's side */
+	__u32 slot;
+	__u32 side;
+};
+
+/* False: P belongs to no graft.  An entry may be old, and its slot another session's. */
+static __always_inline bool find(const struct packet *p, struct found *f)
+{
+	struct graft_place *place = bpf_map_lookup_elem(&flows, &p->tuple);
+
+	if (!place)
+		return false;
+	f->slot = place->slot;
+	f->side = place->side & 1;
+	f->g = bpf_map_lookup_elem(&grafts, &f->slot);
+	if (!f->g)
+		return false;
+	f->mine = f->side ? &f->g->side[1] : &f->g->side[0];
+	f->other = f->side ? &f->g->side[0] : &f->g->side[1];
+	return same_tuple(&f->mine->tuple, &p->tuple);
+}
+
+/* --- the sockets --- */
+
+static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const struct graft_side *s)
+{
+	struct bpf_sock_tuple t = { 0 };
+
+	if (s->ipv6) {
+		__builtin_memcpy(t.ipv6.saddr, &s->tuple.remote, sizeof(t.ipv6.saddr));
+		__builtin_memcpy(t.ipv6.daddr, &s->tuple.local, sizeof(t.ipv6.daddr));
+		t.ipv6.sport = s->tuple.remote_port;
+		t.ipv6.dport = s->tuple.local_port;
+		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
+	}
+	t.ipv4.saddr = s->tuple.remote.w[3];
+	t.ipv4.daddr = s->tuple.local.w[3];
+	t.ipv4.sport = s->tuple.remote_port;
+	t.ipv4.dport = s->tuple.local_port;
+	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* What is needed of one socket. */
+struct seen {
+	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, max_window, clock, ts_recent;
+	__u16 state;
+	__u16 unordered; /* segments wait for earlier ones */
+};
+
+/* TSval that the socket would send now: never less than one that it has sent. */
+static __always_inline __u32 clock_of(const struct tcp_sock *tp)
+{
+	__u64 now = bpf_ktime_get_ns(), last = tp->tcp_wstamp_ns;
+	__u32 unit = 1000000;
+
+	if (bpf_core_field_exists(tp->tcp_usec_ts) && BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts))
+		unit = 1000;
+	return (__u32)((now > last ? now : last) / unit) + tp->tsoffset;
+}
+
+static __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
+{
+	struct bpf_sock *sk;
+	struct tcp_sock *tp;
+
+	if (!s || !r)
+		return GRAFT_LOOK_GONE;
+	sk = look_up(skb, s);
+	if (!sk)
+		return GRAFT_LOOK_GONE;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp) {
+		bpf_sk_release(sk);
+		return GRAFT_LOOK_GONE;
+	}
+	r->state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	r->rcv_nxt = tp->rcv_nxt;
+	r->copied = tp->copied_seq;
+	r->rcv_wup = tp->rcv_wup;
+	r->snd_una = tp->snd_una;
+	r->snd_nxt = tp->snd_nxt;
+	r->write_seq = tp->write_seq;
+	r->max_window = tp->max_window;
+	r->unordered = tp->out_of_order_queue.rb_node != NULL;
+	r->ts_recent = tp->rx_opt.ts_recent;
+	r->clock = clock_of(tp);
+	bpf_sk_release(sk);
+	return r->state == ESTABLISHED ? GRAFT_LOOK_OK : GRAFT_LOOK_CLOSED;
+}
+
+/* --- offer --- */
+
+/* What must fit of one connection to the other. */
+struct traits {
+	__u32 mss, advmss, ifindex, mark, copied, write_seq;
+	__u8 timestamps, sack, ecn, mptcp, snd_shift, rcv_shift;
+};
+
+static __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, struct traits *r)
+{
+	struct bpf_sock *sk;
+	struct tcp_sock *tp;
+	struct dst_entry *dst;
+	__u8 state;
+
+	if (!s || !r)
+		return GRAFT_NO_SOCKET;
+	sk = look_up(skb, s);
+	if (!sk)
+		return GRAFT_NO_SOCKET;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp) {
+		bpf_sk_release(sk);
+		return GRAFT_NO_SOCKET;
+	}
+	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	r->mss = tp->mss_cache;
+	r->advmss = tp->advmss;
+	r->copied = tp->copied_seq;
+	r->write_seq = tp->write_seq;
+	r->timestamps = BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok);
+	r->sack = BPF_CORE_READ_BITFIELD(tp, rx_opt.sack_ok) != 0;
+	r->snd_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.snd_wscale);
+	r->rcv_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
+	r->ecn = tp->ecn_flags;
+	r->mptcp = 0;
+	if (bpf_core_field_exists(tp->is_mptcp))
+		r->mptcp = tp->is_mptcp;
+	r->mark = tp->inet_conn.icsk_inet.sk.sk_mark;
+	dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
+	r->ifindex = dst && dst->dev ? dst->dev->ifindex : 0;
+	bpf_sk_release(sk);
+	return state == ESTABLISHED ? GRAFT_OK : GRAFT_CLOSING;
+}
+
+#define ECN_OK 0x01        /* TCP_ECN_OK */
+#define ECN_ACCURATE 0x10  /* TCP_ECN_MODE_ACCECN, since Linux 6.18: it counts, end to end */
+
+static __always_inline int fit(const struct traits *a, const struct traits *b)
+{
+	__u32 options = a->timestamps ? 12 : 0;
+
+	if (a->timestamps != b->timestamps)
+		return GRAFT_TIMESTAMPS;
+	if ((a->ecn & ECN_OK) != (b->ecn & ECN_OK) ||
+	    (a->ecn & ECN_OK && (a->ecn | b->ecn) & ECN_ACCURATE))
+		return GRAFT_ECN;
+	if (a->mptcp || b->mptcp)
+		return GRAFT_MPTCP;
+	if (a->advmss - options > b->mss || b->advmss - options > a->mss)
+		return GRAFT_MSS;
+	if (!bpf_map_lookup_elem(&interfaces, &a->ifindex) ||
+	    !bpf_map_lookup_elem(&interfaces, &b->ifindex))
+		return GRAFT_INTERFACE;
+	return GRAFT_OK;
+}
+
+static __always_inline void set_up(struct graft_side *s, const struct traits *own,
+				   const struct traits *other)
+{
+	s->ifindex = own->ifindex;
+	s->mark = own->mark;
+	s->base_read = own->copied;
+	s->base_write = own->write_seq;
+	s->seq_add = other->write_seq - own->copied;
+	s->ack_add = other->copied - own->write_seq;
+	s->window_left = own->snd_shift;
+	s->window_right = other->rcv_shift;
+	s->read_shift = own->rcv_shift;
+	s->timestamps = own->timestamps;
+	s->no_sack = own->sack && !other->sack;
+}
+
+static __always_inline bool is_ipv4(const struct graft_addr *a)
+{
+	return !a->w[0] && !a->w[1] && a->w[2] == bpf_htonl(0xffff);
+}
+
+/* What the slot's last session has left in `flows`. */
+static __always_inline void forget(struct graft_entry *g, __u32 slot)
+{
+	for (int i = 0; i < 2; i++) {
+		struct graft_place *place = bpf_map_lookup_elem(&flows, &g->side[i].tuple);
+
+		if (place && place->slot == slot)
+			bpf_map_delete_elem(&flows, &g->side[i].tuple);
+	}
+}
+
+static __always_inline int offer(struct __sk_buff *skb, const struct graft_request *q,
+				 struct graft_entry *g)
+{
+	struct traits a = { 0 }, b = { 0 };
+	struct graft_place place = { .slot = q->slot };
+	int r;
+
+	if (READ_ONCE(g->state) != GRAFT_FREE)
+		return GRAFT_BAD_REQUEST;
+	forget(g, q->slot);
+	__builtin_memset(&g->side[0], 0, sizeof(g->side[0]));
+	__builtin_memset(&g->side[1], 0, sizeof(g->side[1]));
+	g->side[0].tuple = q->tuples[0];
+	g->side[1].tuple = q->tuples[1];
+	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
+	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
+	if (g->side[0].ipv6 != g->side[1].ipv6)
+		return GRAFT_FAMILY;
+	r = traits_of(skb, &g->side[0], &a);
+	r = r ?: traits_of(skb, &g->side[1], &b);
+	r = r ?: fit(&a, &b);
+	if (r)
+		return r;
+	set_up(&g->side[0], &a, &b);
+	set_up(&g->side[1], &b, &a);
+	g->looks = 0;
+	g->why_not = 0;
+	g->hold = q->hold;
+	g->worker = q->worker;
+	g->forward = q->forward;
+	g->id = q->id;
+	g->offered_ns = bpf_ktime_get_ns();
+	g->active_ns = g->ended_ns = 0;
+	if (bpf_map_update_elem(&flows, &g->side[0].tuple, &place, BPF_ANY))
+		return GRAFT_NO_SLOT;
+	place.side = 1;
+	if (bpf_map_update_elem(&flows, &g->side[1].tuple, &place, BPF_ANY)) {
+		bpf_map_delete_elem(&flows, &g->side[0].tuple);
+		return GRAFT_NO_SLOT;
+	}
+	__sync_val_compare_and_swap(&g->state, GRAFT_FREE, GRAFT_OFFERED);
+	return GRAFT_OK;
+}
+
+/* --- a packet that may be the first --- */
+
+/* The two words of P's timestamp option, if that is where it always is. */
+static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct packet *p,
+					 __u32 words[2])
+{
+	__u32 option[3];
+
+	if (p->header < 32 || bpf_skb_load_bytes(skb, p->l4 + 20, option, sizeof(option)) ||
+	    option[0] != TIMESTAMP_WORD)
+		return false;
+	words[0] = bpf_ntohl(option[1]);
+	words[1] = bpf_ntohl(option[2]);
+	return true;
+}
+
+/* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */
+static __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
+			   const struct packet *p)
+{
+	struct graft_side *mine, *other;
+	struct seen a, b;
+	__u32 ts[2];
+	int r;
+
+	if (!g || !p)
+		return GRAFT_LOOK_GONE;
+	mine = side ? &g->side[1] : &g->side[0];
+	other = side ? &g->side[0] : &g->side[1];
+	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->ttl < 2)
+		return GRAFT_LOOK_KIND;
+	r = see(skb, mine, &a);
+	if (r)
+		return r;
+	if (a.rcv_nxt != p->seq || a.unordered || (mine->has_passed && mine->passed != p->seq))
+		return GRAFT_LOOK_ORDER;
+	if (a.copied != p->seq)
+		return GRAFT_LOOK_UNREAD;
+	if (a.snd_nxt != p->ack || a.write_seq != p->ack)
+		return GRAFT_LOOK_OWED;
+	if (!p->len && a.rcv_wup != a.rcv_nxt)
+		return GRAFT_LOOK_ACK_DUE;
+	r = see(skb, other, &b);
+	if (r)
+		return r;
+	if (b.copied != b.rcv_nxt || b.unordered ||
+	    (other->has_passed && other->passed != b.rcv_nxt))
+		return GRAFT_LOOK_OTHER_UNREAD;
+	if (b.snd_una != b.write_seq || b.snd_nxt != b.write_seq)
+		return GRAFT_LOOK_OTHER_OWED;
+	if (b.write_seq - other->base_write != a.copied - mine->base_read ||
+	    a.write_seq - mine->base_write != b.copied - other->base_read)
+		return GRAFT_LOOK_IN_HAND;
+	if (mine->timestamps) {
+		if (!timestamp_of(skb, p, ts))
+			return GRAFT_LOOK_TIMESTAMP;
+		mine->tsval_add = b.clock - ts[0];
+		other->tsval_add = a.clock - b.ts_recent;
+		mine->tsecr_add = -other->tsval_add;
+		other->tsecr_add = -mine->tsval_add;
+		mine->tsecr_least = b.ts_recent;
+		other->tsecr_least = a.ts_recent;
+		mine->tsecr_clamped = other->tsecr_clamped = 1;
+		mine->tsval_sent = a.clock;
+		other->tsval_sent = b.clock;
+	}
+	mine->frozen_write = a.write_seq;
+	mine->frozen_read = a.rcv_nxt;
+	other->frozen_write = b.write_seq;
+	other->frozen_read = b.rcv_nxt;
+	mine->data_ns = other->data_ns = bpf_ktime_get_coarse_ns();
+	mine->window = a.max_window;
+	other->window = b.max_window;
+	/* so that no count of either is ever below 0 */
+	mine->acked = (1ULL << 32) + p->ack;
+	mine->end = (1ULL << 32) + p->seq;
+	other->acked = (1ULL << 32) + b.snd_una;
+	other->end = (1ULL << 32) + b.rcv_nxt;
+	return GRAFT_LOOK_OK;
+}
+
+/* Let *AT grow to END, whose low half is compared; other CPUs may do the same. */
+static __always_inline void grow(__u64 *at, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u64 was = READ_ONCE(*at);
+		__s32 more = diff(to, (__u32)was);
+
+		if (more <= 0 || __sync_val_compare_and_swap(at, was, was + more) == was)
+			return;
+	}
+}
+
+static __always_inline void grow_32(__u32 *at, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u32 was = READ_ONCE(*at);
+
+		if (diff(to, was) <= 0 || __sync_val_compare_and_swap(at, was, to) == was)
+			return;
+	}
+}
+
+/* P goes to its socket while its session is OFFERED. */
+static __always_inline void let_pass(struct graft_side *mine, const struct packet *p)
+{
+	if (!mine->has_passed) {
+		mine->passed = end_of(p);
+		mine->has_passed = 1;
+	} else {
+		grow_32(&mine->passed, end_of(p));
+	}
+}
+
+/*
+ * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket.  If another packet is
+ * looking just now, the count that P leaves keeps that one from activating the graft.
+ */
+static __always_inline bool lock_offer(struct found *f, const struct packet *p, __u32 *ret_state)
+{
+	for (int i = 0; i < 32; i++) {
+		__u32 state = READ_ONCE(f->g->state);
+
+		*ret_state = state & GRAFT_STATE_MASK;
+		if (*ret_state == GRAFT_OFFERED) {
+			if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_LOCKED) == state)
+				return true;
+		} else if (*ret_state == GRAFT_LOCKED) {
+			if (__sync_val_compare_and_swap(&f->g->state, state,
+							state + GRAFT_PASSED_ONE) == state) {
+				let_pass(f->mine, p);
+				return false;
+			}
+		} else {
+			return false;
+		}
+	}
+	*ret_state = GRAFT_LOCKED;
+	return false;
+}
+
+/* Packets that look; then one of 16, for a session that is hardly ever quiet. */
+#define LOOKS 256
+
+/* Returns the state in which P finds its session.  OFFERED: P goes to its socket. */
+static __always_inline __u32 try_offer(struct __sk_buff *skb, struct found *f,
+				       const struct packet *p)
+{
+	int why = GRAFT_LOOK_RACE;
+	__u32 state;
+
+	if (!lock_offer(f, p, &state))
+		return state == GRAFT_LOCKED ? GRAFT_OFFERED : state;
+	if (f->g->looks++ < LOOKS || !(f->g->looks & 15) || f->g->hold)
+		why = look(skb, f->g, f->side, p);
+	if (!why) {
+		f->g->active_ns = bpf_ktime_get_ns();
+		if (__sync_val_compare_and_swap(&f->g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
+		    GRAFT_LOCKED)
+			return GRAFT_ACTIVE;
+		why = GRAFT_LOOK_RACE;
+	}
+	f->g->why_not = why;
+	let_pass(f->mine, p);
+	for (int i = 0; i < 32; i++) {
+		state = READ_ONCE(f->g->state);
+		if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_OFFERED) == state)
+			break;
+	}
+	return GRAFT_OFFERED;
+}
+
+/* --- translation --- */
+
+/* How a packet is changed: on its way to the other end, or between the wire and a socket. */
+struct change {
+	const struct graft_tuple *to; /* local: its new source; remote: its new destination */
+	struct graft_side *mine, *other; /* graft only: both remember clocks; else NULL */
+	__u32 seq_add, ack_add, tsval_add, tsecr_add;
+	__u8 left, right; /* shifts of the window */
+	__u8 no_sack;
+	bool reverse;     /* TO is of the packet as it arrives, and this one leaves */
+};
+
+static __always_inline struct change through(struct graft_side *mine, struct graft_side *other)
+{
+	return (struct change){
+		.to = &other->tuple, .mine = mine, .other = other,
+		.seq_add = mine->seq_add, .ack_add = mine->ack_add,
+		.tsval_add = mine->tsval_add, .tsecr_add = mine->tsecr_add,
+		.left = mine->window_left & 15, .right = mine->window_right & 15,
+		.no_sack = mine->no_sack,
+	};
+}
+
+/* TSecr for the other end, which must not see a clock that it has not sent yet, or has forgotten. */
+static __always_inline __u32 new_tsecr(const struct change *c, __u32 tsecr)
+{
+	__u32 is = tsecr + c->tsecr_add;
+
+	if (!c->mine || !c->mine->tsecr_clamped)
+		return is;
+	if (diff(is, c->mine->tsecr_least) < 0)
+		return c->mine->tsecr_least;
+	c->mine->tsecr_clamped = 0;
+	return is;
+}
+
+static __always_inline __u32 new_tsval(const struct change *c, __u32 tsval)
+{
+	__u32 is = tsval + c->tsval_add;
+
+	if (c->other)
+		grow_32(&c->other->tsval_sent, is);
+	return is;
+}
+
+static __always_inline __u16 new_window(const struct change *c, __u32 window)
+{
+	window = (window << c->left) >> c->right;
+	return window > 65535 ? 65535 : window;
+}
+
+/* Give P the addresses of TO, one hop less if it is sent on, and sums that hold after TCP_DIFF. */
+static __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
+				    const struct graft_tuple *to, __s64 tcp_diff)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 sum, l3;
+	__s64 addr_diff;
+
+	if (!p || !to)
+		return -1;
+	l3 = p->l3 & L3_BITS;
+	sum = p->l4 + 16;
+	if (!p->ipv6) {
+		struct iphdr *ip = data + l3;
+		__u32 was[3] = { 0 }, is[3] = { 0 };
+		__s64 ip_diff;
+
+		if ((void *)(ip + 1) > end)
+			return -1;
+		*(__u8 *)was = ip->ttl;
+		*(__u8 *)is = ip->ttl = ip->ttl - 1;
+		was[1] = ip->saddr;
+		was[2] = ip->daddr;
+		is[1] = ip->saddr = to->local.w[3];
+		is[2] = ip->daddr = to->remote.w[3];
+		addr_diff = bpf_csum_diff(was + 1, 8, is + 1, 8, 0);
+		ip_diff = bpf_csum_diff(was, 12, is, 12, 0);
+		bpf_l3_csum_replace(skb, l3 + 10, 0, ip_diff, 0);
+		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
+		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
+	} else {
+		struct ipv6hdr *ip = data + l3;
+		struct graft_addr was[2], is[2] = { to->local, to->remote };
+
+		if ((void *)(ip + 1) > end)
+			return -1;
+		__builtin_memcpy(was, &ip->saddr, sizeof(was));
+		__builtin_memcpy(&ip->saddr, is, sizeof(is));
+		ip->hop_limit--;
+		addr_diff = bpf_csum_diff((__be32 *)was, 32, (__be32 *)is, 32, 0);
+		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
+		if (!bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR | CSUM_IPV6))
+			return 0;
+		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
+	}
+}
+
+/* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */
+static __always_inline int change_usual(struct __sk_buff *skb, const struct packet *p,
+					const struct change *c, __s64 *ret_diff)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 was[8], is[8], *at;
+
+	if (p->header != 32 || !(p->flags & ACK))
+		return -1;
+	at = data + (p->l4 & L4_BITS);
+	if ((void *)(at + 8) > end || at[5] != TIMESTAMP_WORD)
+		return -1;
+	__builtin_memcpy(was, at, sizeof(was));
+	was[4] = 0; /* checksum, and the urgent pointer, which stays */
+	__builtin_memcpy(is, was, sizeof(is));
+	if (c->reverse)
+		is[0] = c->to->remote_port | (__u32)c->to->local_port << 16;
+	else
+		is[0] = c->to->local_port | (__u32)c->to->remote_port << 16;
+	is[1] = bpf_htonl(p->seq + c->seq_add);
+	is[2] = bpf_htonl(p->ack + c->ack_add);
+	is[3] = (was[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
+	is[6] = bpf_htonl(new_tsval(c, bpf_ntohl(was[6])));
+	is[7] = bpf_htonl(new_tsecr(c, bpf_ntohl(was[7])));
+	at[0] = is[0];
+	at[1] = is[1];
+	at[2] = is[2];
+	at[3] = is[3];
+	at[6] = is[6];
+	at[7] = is[7];
+	*ret_diff = bpf_csum_diff(was, 32, is, 32, 0);
+	return 0;
+}
+
+struct walk {
+	struct scratch *s;
+	const struct change *c;
+	__u32 at, header;
+};
+
+static __always_inline void change_timestamp(struct walk *w, __u32 at)
+{
+	__u32 words[2];
+
+	__builtin_memcpy(words, &w->s->is[at & 63], sizeof(words));
+	words[0] = bpf_htonl(new_tsval(w->c, bpf_ntohl(words[0])));
+	words[1] = bpf_htonl(new_tsecr(w->c, bpf_ntohl(words[1])));
+	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
+}
+
+/* SACK blocks at AT, LEN bytes; the header of the option is before them. */
+static __always_inline void change_sack(struct walk *w, __u32 at, __u32 len)
+{
+	for (__u32 i = 0; i < 32; i += 4) {
+		__u32 edge;
+
+		if (i + 4 > len)
+			break;
+		__builtin_memcpy(&edge, &w->s->is[(at + i) & 63], sizeof(edge));
+		edge = bpf_htonl(bpf_ntohl(edge) + w->c->ack_add);
+		__builtin_memcpy(&w->s->is[(at + i) & 63], &edge, sizeof(edge));
+	}
+}
+
+static __always_inline void erase(struct walk *w, __u32 at, __u32 len)
+{
+	for (__u32 i = 0; i < 34 && i < len; i++)
+		w->s->is[(at + i) & 63] = 1; /* NOP */
+}
+
+static long change_option(__u32 index, struct walk *w)
+{
+	__u32 at = w->at, len;
+	__u8 kind;
+
+	if (!w->s || !w->c || at >= w->header || at >= TCP_HEADER_MAX)
+		return 1;
+	kind = w->s->is[at & 63];
+	if (kind == 0)
+		return 1;
+	if (kind == 1) {
+		w->at++;
+		return 0;
+	}
+	len = w->s->is[(at + 1) & 63];
+	if (len < 2 || at + len > w->header)
+		return 1;
+	if (kind == OPTION_TIMESTAMP && len == 10)
+		change_timestamp(w, at + 2);
+	else if (kind == OPTION_SACK && w->c->no_sack)
+		erase(w, at, len);
+	else if (kind == OPTION_SACK)
+		change_sack(w, at + 2, len - 2);
+	w->at += len;
+	return 0;
+}
+
+/* Any TCP header. */
+static __noinline int change_any(struct __sk_buff *skb, const struct packet *p,
+				 const struct change *c, __s64 *ret_diff)
+{
+	__u32 zero = 0, header;
+	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct walk w = { .at = 20 };
+	struct tcphdr *t;
+
+	if (!s || !p || !c || !ret_diff)
+		return -1;
+	header = p->header;
+	/* LLVM would make one comparison of both, of which the verifier of 6.1 learns nothing */
+	if (header < 20)
+		return -1;
+	barrier_var(header);
+	if (header > TCP_HEADER_MAX)
+		return -1;
+	barrier_var(header);
+	__builtin_memset(s->was, 0, sizeof(s->was));
+	if (bpf_skb_load_bytes(skb, p->l4, s->was, header))
+		return -1;
+	s->was[16] = s->was[17] = 0; /* the checksum */
+	__builtin_memcpy(s->is, s->was, sizeof(s->was));
+	t = (struct tcphdr *)s->is;
+	t->source = c->reverse ? c->to->remote_port : c->to->local_port;
+	t->dest = c->reverse ? c->to->local_port : c->to->remote_port;
+	t->seq = bpf_htonl(p->seq + c->seq_add);
+	if (p->flags & ACK)
+		t->ack_seq = bpf_htonl(p->ack + c->ack_add);
+	t->window = bpf_htons(new_window(c, p->window));
+	w.s = s;
+	w.c = c;
+	w.header = header;
+	bpf_loop(TCP_HEADER_MAX - 20, change_option, &w, 0);
+	*ret_diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
+	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
+		return -1;
+	if (header == 20)
+		return 0;
+	header -= 20;
+	barrier_var(header);
+	if (header < 1 || header > TCP_HEADER_MAX - 20)
+		return -1;
+	return bpf_skb_store_bytes(skb, p->l4 + 20, s->is + 20, header, 0);
+}
+
+static __always_inline int change_header(struct __sk_buff *skb, const struct packet *p,
+					 const struct change *c, __s64 *ret_diff)
+{
+	if (!change_usual(skb, p, c, ret_diff))
+		return 0;
+	return change_any(skb, p, c, ret_diff);
+}
+
+static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s)
+{
+	skb->mark = s->mark;
+	skb->cb[3] = SENT_1;
+	skb->cb[4] = SENT_2;
+	return bpf_redirect_neigh(s->ifindex, NULL, 0, 0);
+}
+
+/* --- a session at work --- */
+
+/* Accept what a TCP would accept, and some more: windows shrink, and our view is a packet late. */
+#define WINDOW_LEAST 65536
+
+/* The segments that the other end has acknowledged, in the numbers of this side. */
+static __always_inline __u32 acked_of(const struct graft_side *mine, const struct graft_side *other)
+{
+	return (__u32)READ_ONCE(other->acked) + other->ack_add;
+}
+
+/*
+ * Is P in the window?  A blind attacker has to guess that, as with plain TCP: what is outside does
+ * not change what we remember, and does not reach the other end.
+ */
+static __always_inline bool is_inside(const struct packet *p, const struct graft_side *mine,
+				      const struct graft_side *other)
+{
+	__u32 window = READ_ONCE(other->window), back = READ_ONCE(mine->window);
+	__u32 acked = acked_of(mine, other), sent;
+
+	window = window > WINDOW_LEAST ? window : WINDOW_LEAST;
+	if (diff(p->seq, acked) > (__s32)window || diff(end_of(p), acked) < -(__s32)window)
+		return false;
+	if (!(p->flags & ACK))
+		return p->flags & RST;
+	/* the highest that was sent to this end, in the numbers of this side */
+	sent = (__u32)READ_ONCE(other->end) + other->seq_add;
+	back = back > WINDOW_LEAST ? back : WINDOW_LEAST;
+	return diff(p->ack, sent) <= 0 && diff(p->ack, sent) >= -(__s32)back * 2;
+}
+
+/* Both ends have the other's FIN, or P is a reset: true, to the first who sees it. */
+static __always_inline bool ends(struct found *f, const struct packet *p)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+
+	if (p->flags & RST)
+		return diff(p->seq, acked_of(mine, other)) >= 0 &&
+		       diff(p->seq, (__u32)mine->end) <= 0;
+	if (p->flags & FIN && !mine->fin) {
+		mine->fin_end = end_of(p);
+		mine->fin = 1;
+	}
+	if (other->fin == 1 && p->flags & ACK && diff(p->ack + mine->ack_add, other->fin_end) >= 0)
+		other->fin = 2;
+	return mine->fin == 2 && other->fin == 2;
+}
+
+static __always_inline void end(struct found *f, __u32 state)
+{
+	if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_DONE) != state)
+		return;
+	f->g->ended_ns = f->mine->heard_ns;
+	tell(f->g, f->slot, GRAFT_EVENT_ENDED);
+}
+
+static __always_inline void track(struct found *f, const struct packet *p, __u32 state)
+{
+	struct graft_side *mine = f->mine;
+	__u32 window = (__u32)p->window << (mine->window_left & 15);
+
+	mine->packets++;
+	mine->heard_ns = bpf_ktime_get_coarse_ns();
+	if (diff(end_of(p), (__u32)mine->end) > 0 || diff(p->ack, (__u32)mine->acked) > 0)
+		mine->data_ns = mine->heard_ns;
+	if (window > mine->window)
+		mine->window = window;
+	if (p->flags & ACK)
+		grow(&mine->acked, p->ack);
+	grow(&mine->end, end_of(p));
+	if ((p->flags & (FIN | RST) || f->other->fin) && ends(f, p) &&
+	    (state == GRAFT_ACTIVE || state == GRAFT_RETURNING))
+		end(f, state);
+}
+
+/* Translate P and send it to the other end. */
+static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const struct packet *p,
+				   __u32 state)
+{
+	struct change c = through(f->mine, f->other);
+	__s64 tcp_diff;
+
+	if (p->ttl < 2)
+		return DROP;
+	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
+	if (!(p->flags & SYN)) {
+		if (!is_inside(p, f->mine, f->other)) {
+			__sync_fetch_and_add(&graft_outside, 1);
+			return DROP;
+		}
+		track(f, p, state);
+	}
+	if (change_header(skb, p, &c, &tcp_diff) || set_addresses(skb, p, c.to, tcp_diff))
+		return DROP;
+	return send_to(skb, f->other);
+}
+
+/* --- back to the sockets --- */
+
+/* May the session go back to its sockets with P?  The caller holds LOCKED_2. */
+static __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
+				const struct packet *p)
+{
+	struct graft_side *mine, *other;
+	struct seen a, b;
+
+	if (!g || !p)
+		return GRAFT_LOOK_GONE;
+	mine = side ? &g->side[1] : &g->side[0];
+	other = side ? &g->side[0] : &g->side[1];
+	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
+		return GRAFT_LOOK_KIND;
+	if (p->seq != (__u32)mine->end)
+		return GRAFT_LOOK_ORDER;
+	if (acked_of(mine, other) != p->seq)
+		return GRAFT_LOOK_OTHER_OWED;
+	if (p->ack + mine->ack_add != (__u32)other->end)
+		return GRAFT_LOOK_OWED;
+	if (see(skb, mine, &a) || see(skb, other, &b))
+		return GRAFT_LOOK_CLOSED;
+	if (a.write_seq != mine->frozen_write || a.rcv_nxt != mine->frozen_read ||
+	    b.write_seq != other->frozen_write || b.rcv_nxt != other->frozen_read)
+		return GRAFT_LOOK_IN_HAND;
+	mine->back_read = p->seq - mine->frozen_read;
+	mine->back_write = p->ack - mine->frozen_write;
+	mine->back_ts = mine->tsval_sent - a.clock + 1;
+	other->back_read = (__u32)other->end - other->frozen_read;
+	other->back_write = (__u32)other->acked - other->frozen_write;
+	other->back_ts = other->tsval_sent - b.clock + 1;
+	return GRAFT_LOOK_OK;
+}
+
+/* RETURNING or LOCKED_2.  Returns the state in which P finds its session; 0: drop it. */
+static __always_inline __u32 try_return(struct __sk_buff *skb, struct found *f,
+					const struct packet *p)
+{
+	__u32 state;
+	int why;
+
+	for (int i = 0; i < 32; i++) {
+		state = READ_ONCE(f->g->state);
+		if (state == GRAFT_RETURNING &&
+		    __sync_val_compare_and_swap(&f->g->state, state, GRAFT_LOCKED_2) == state)
+			goto locked;
+		if (state != GRAFT_RETURNING && state != GRAFT_LOCKED_2)
+			return state;
+	}
+	return 0; /* it will be sent again */
+locked:
+	why = look_back(skb, f->g, f->side, p);
+	if (!why) {
+		__sync_val_compare_and_swap(&f->g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
+		tell(f->g, f->slot, GRAFT_EVENT_RETURNED);
+		return GRAFT_RETURNED;
+	}
+	f->g->why_not = why;
+	/* before it is unlocked: the next one that looks must know of it */
+	if (is_inside(p, f->mine, f->other)) {
+		grow(&f->mine->end, end_of(p));
+		if (p->flags & ACK)
+			grow(&f->mine->acked, p->ack);
+	}
+	__sync_val_compare_and_swap(&f->g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
+	return GRAFT_RETURNING;
+}
+
+/* Between the wire and the socket of a session that is back: OUT: it leaves. */
+static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
+				 const struct packet *p, bool out)
+{
+	struct change c = { .to = &s->tuple, .reverse = !out };
+	__s64 tcp_diff;
+
+	if (out) {
+		c.seq_add = s->back_write;
+		c.ack_add = s->back_read;
+		c.tsval_add = s->back_ts;
+	} else {
+		c.seq_add = -s->back_read;
+		c.ack_add = -s->back_write;
+		c.tsecr_add = -s->back_ts;
+	}
+	if (change_header(skb, p, &c, &tcp_diff))
+		return DROP;
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
+	return PASS;
+}
+
+/* --- what arrives --- */
+
+#define TELL_NS 10000000 /* between two events of one session */
+
+/* KILLED, and the remote end is still there: a reset with the number that it expects has to follow. */
+static __always_inline int heard_of_killed(struct found *f, const struct packet *p)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (p->flags & RST || !is_inside(p, f->mine, f->other))
+		return DROP;
+	if (p->flags & ACK)
+		grow(&f->mine->acked, p->ack);
+	grow(&f->mine->end, end_of(p));
+	if (now - f->mine->told_ns > TELL_NS) {
+		f->mine->told_ns = now;
+		tell(f->g, f->slot, GRAFT_EVENT_HEARD);
+	}
+	return DROP;
+}
+
+static __always_inline int arrived(struct __sk_buff *skb, struct found *f, const struct packet *p)
+{
+	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
+
+	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED)
+		state = try_offer(skb, f, p);
+	else if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2)
+		state = try_return(skb, f, p);
+	switch (state) {
+	case 0:
+		return READ_ONCE(f->g->state) ? DROP : PASS;
+	case GRAFT_OFFERED:
+		return PASS;
+	case GRAFT_RETURNED:
+		return p->flags & SYN ? PASS : shift(skb, f->mine, p, false);
+	case GRAFT_KILLED:
+		return heard_of_killed(f, p);
+	case GRAFT_CLOSED:
+		if (p->flags & SYN) { /* a new connection */
+			forget(f->g, f->slot);
+			return PASS;
+		}
+		break;
+	case GRAFT_DONE:
+		if (p->flags & SYN)
+			return PASS;
+	}
+	return pass_on(skb, f, p, state);
+}
+
+/* From the daemon by way of the loopback device: to the end that it is for. */
+static __always_inline int send_reset(struct __sk_buff *skb, struct packet *p)
+{
+	struct found f;
+
+	reverse(p);
+	return find(p, &f) ? send_to(skb, f.mine) : DROP;
+}
+
+static __always_inline int in(struct __sk_buff *skb, __u32 l2)
+{
+	struct packet p;
+	struct found f;
+
+	if (skb->mark == MARK_TO_SOCKET) {
+		skb->mark = 0;
+		bpf_skb_change_type(skb, 0); /* PACKET_HOST: it was on its way out */
+		return PASS;
+	}
+	if (!parse(skb, l2, &p))
+		return PASS;
+	if (skb->mark == MARK_RESET)
+		return send_reset(skb, &p);
+	return find(&p, &f) ? arrived(skb, &f, &p) : PASS;
+}
+
+/* --- what leaves --- */
+
+/* Bytes of a TCP header that is given back. */
+static __always_inline __u32 kept(const struct packet *p)
+{
+	return p->header == 32 ? 32 : 20;
+}
+
+/*
+ * Turn P, which a frozen socket has sent, into an answer to it: with FLAGS, SEQ and ACK.  The stack
+ * has left the checksum to the device, so it is not looked at.
+ */
+static __noinline int give_back(struct __sk_buff *skb, const struct packet *p, __u32 seq, __u32 ack,
+				__u32 flags)
+{
+	__u32 len, l3;
+	void *data, *end;
+	struct tcphdr *t;
+
+	if (!p)
+		return DROP;
+	l3 = p->l3 & L3_BITS;
+	len = kept(p);
+	if (bpf_skb_change_tail(skb, p->l4 + len, 0) || bpf_skb_pull_data(skb, p->l4 + len))
+		return DROP;
+	data = (void *)(long)skb->data;
+	end = (void *)(long)skb->data_end;
+	t = data + (p->l4 & L4_BITS);
+	if ((void *)(t + 1) > end)
+		return DROP;
+	if (p->header == 32 && (void *)t + 32 <= end) {
+		__u32 *words = (void *)t, tsval = words[6];
+
+		words[6] = words[7];
+		words[7] = tsval;
+	}
+	t->source = p->tuple.remote_port;
+	t->dest = p->tuple.local_port;
+	t->seq = bpf_htonl(seq);
+	t->ack_seq = bpf_htonl(ack);
+	((__u8 *)t)[12] = len << 2;
+	((__u8 *)t)[13] = flags;
+	t->urg_ptr = 0;
+	if (!p->ipv6) {
+		struct iphdr *ip = data + l3;
+		__u16 was, is = bpf_htons(20 + len);
+
+		if ((void *)(ip + 1) > end)
+			return DROP;
+		ip->saddr = p->tuple.remote.w[3];
+		ip->daddr = p->tuple.local.w[3];
+		was = ip->tot_len;
+		ip->tot_len = is;
+		bpf_l3_csum_replace(skb, l3 + 10, was, is, 2);
+	} else {
+		struct ipv6hdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return DROP;
+		__builtin_memcpy(&ip->saddr, &p->tuple.remote, sizeof(ip->saddr));
+		__builtin_memcpy(&ip->daddr, &p->tuple.local, sizeof(ip->daddr));
+		ip->payload_len = bpf_htons(len);
+	}
+	skb->mark = MARK_TO_SOCKET;
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
+/*
+ * A packet of a frozen socket.  It may send again what the first translated packet has
+ * acknowledged, probe the peer, or send FIN because the daemon died: it gets an ACK for all of that.
+ * A new socket that was given the same tuple is refused.
+ */
+static __always_inline int of_frozen(struct __sk_buff *skb, const struct found *f,
+				     const struct packet *p)
+{
+	__u32 ack = f->mine->frozen_write;
+
+	if (p->flags & SYN)
+		return give_back(skb, p, 0, p->seq + 1, RST | ACK);
+	if (p->flags & RST)
+		return DROP;
+	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
+		return DROP;
+	if (diff(end_of(p), ack) > 0)
+		ack = end_of(p);
+	return give_back(skb, p, f->mine->frozen_read, ack, ACK);
+}
+
+/*
+ * Hold: the right edge of the window that our socket offers stays where it is, so the sender runs
+ * dry, without loss, and the session is quiet for a moment.
+ */
+static __always_inline int hold(struct __sk_buff *skb, struct graft_side *mine,
+				const struct packet *p)
+{
+	__u32 shift = mine->read_shift & 15, edge = p->ack + ((__u32)p->window << shift), room;
+	__u16 was = bpf_htons(p->window), is;
+
+	if (!(p->flags & ACK) || p->flags & (SYN | RST | FIN))
+		return PASS;
+	if (!mine->has_edge) {
+		mine->edge = edge;
+		mine->has_edge = 1;
+	}
+	room = diff(mine->edge, p->ack) > 0 ? mine->edge - p->ack : 0;
+	is = bpf_htons(room >> shift);
+	if (room >> shift >= p->window)
+		return PASS;
+	bpf_skb_store_bytes(skb, p->l4 + 14, &is, sizeof(is), 0);
+	bpf_l4_csum_replace(skb, p->l4 + 16, was, is, 2);
+	return PASS;
+}
+
+static __always_inline int leaves(struct __sk_buff *skb, struct found *f, const struct packet *p)
+{
+	switch (READ_ONCE(f->g->state) & GRAFT_STATE_MASK) {
+	case GRAFT_FREE:
+		return PASS;
+	case GRAFT_OFFERED:
+	case GRAFT_LOCKED:
+		return f->g->hold ? hold(skb, f->mine, p) : PASS;
+	case GRAFT_CLOSED:
+		if (p->flags & SYN) { /* of a new socket */
+			forget(f->g, f->slot);
+			return PASS;
+		}
+		return of_frozen(skb, f, p);
+	case GRAFT_RETURNED:
+		return p->flags & SYN ? PASS : shift(skb, f->mine, p, true);
+	default:
+		return of_frozen(skb, f, p);
+	}
+}
+
+static __always_inline int out(struct __sk_buff *skb, __u32 l2)
+{
+	struct packet p;
+	struct found f;
+
+	if (skb->cb[3] == SENT_1 && skb->cb[4] == SENT_2) {
+		skb->cb[3] = skb->cb[4] = 0;
+		return PASS;
+	}
+	if (!parse(skb, l2, &p))
+		return PASS;
+	reverse(&p);
+	return find(&p, &f) ? leaves(skb, &f, &p) : PASS;
+}
+
+/* --- RST to an end, by the daemon --- */
+
+#define RESET_TTL 64
+
+static __always_inline void reset_ipv4(struct iphdr *ip, const struct graft_tuple *t)
+{
+	__builtin_memset(ip, 0, sizeof(*ip));
+	*(__u8 *)ip = 0x45;
+	ip->tot_len = bpf_htons(40);
+	ip->ttl = RESET_TTL;
+	ip->protocol = IPPROTO_TCP;
+	ip->saddr = t->local.w[3];
+	ip->daddr = t->remote.w[3];
+}
+
+static __always_inline __u16 folded(__s64 sum)
+{
+	__u32 s = (__u32)sum;
+
+	s = (s & 0xffff) + (s >> 16);
+	s = (s & 0xffff) + (s >> 16);
+	return (__u16)~s;
+}
+
+/* The packet of the test run becomes the reset, and goes to graft_in on the loopback device. */
+static __noinline int reset(struct __sk_buff *skb, struct graft_entry *g, __u32 side)
+{
+	struct {
+		struct graft_addr from, to;
+		__u32 len, protocol;
+	} pseudo = { .len = bpf_htonl(20), .protocol = bpf_htonl(IPPROTO_TCP) };
+	struct graft_side *s;
+	struct tcphdr t = { 0 };
+	__u32 l4;
+
+	if (!g)
+		return GRAFT_BAD_REQUEST;
+	s = side ? &g->side[1] : &g->side[0];
+	l4 = ETH_HLEN + (s->ipv6 ? 40 : 20);
+	if (bpf_skb_change_tail(skb, l4 + 20, 0))
+		return GRAFT_BAD_REQUEST;
+	t.source = s->tuple.local_port;
+	t.dest = s->tuple.remote_port;
+	t.seq = bpf_htonl((__u32)s->acked);
+	t.ack_seq = bpf_htonl((__u32)s->end);
+	((__u8 *)&t)[12] = 5 << 4;
+	((__u8 *)&t)[13] = RST | ACK;
+	pseudo.from = s->tuple.local;
+	pseudo.to = s->tuple.remote;
+	if (!s->ipv6) {
+		struct iphdr ip;
+
+		/* ::ffff:0:0/96 is no part of the sum */
+		pseudo.from.w[2] = pseudo.to.w[2] = 0;
+		reset_ipv4(&ip, &s->tuple);
+		ip.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+		bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
+	} else {
+		struct ipv6hdr ip = { 0 };
+
+		*(__u8 *)&ip = 0x60;
+		ip.payload_len = bpf_htons(20);
+		ip.nexthdr = IPPROTO_TCP;
+		ip.hop_limit = RESET_TTL;
+		__builtin_memcpy(&ip.saddr, &s->tuple.local, sizeof(ip.saddr));
+		__builtin_memcpy(&ip.daddr, &s->tuple.remote, sizeof(ip.daddr));
+		bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
+	}
+	t.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&t, sizeof(t),
+				       bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo),
+						     0)));
+	bpf_skb_store_bytes(skb, l4, &t, sizeof(t), 0);
+	skb->mark = MARK_RESET;
+	return bpf_clone_redirect(skb, LOOPBACK, BPF_F_INGRESS) ? GRAFT_BAD_REQUEST : GRAFT_OK;
+}
+
+/* --- entry points: devices with an Ethernet header, and those without --- */
+
+SEC("tc")
+int graft_offer(struct __sk_buff *skb)
+{
+	struct graft_request q;
+	struct graft_entry *g;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &q, sizeof(q)))
+		return GRAFT_BAD_REQUEST;
+	g = bpf_map_lookup_elem(&grafts, &q.slot);
+	if (!g)
+		return GRAFT_BAD_REQUEST;
+	return q.op == GRAFT_RESET ? reset(skb, g, q.side) : offer(skb, &q, g);
+}
+
+SEC("tc")
+int graft_in(struct __sk_buff *skb)
+{
+	return in(skb, ETH_HLEN);
+}
+
+SEC("tc")
+int graft_out(struct __sk_buff *skb)
+{
+	return out(skb, ETH_HLEN);
+}
+
+SEC("tc")
+int graft_in_l3(struct __sk_buff *skb)
+{
+	return in(skb, 0);
+}
+
+SEC("tc")
+int graft_out_l3(struct __sk_buff *skb)
+{
+	return out(skb, 0);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

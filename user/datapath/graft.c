@@ -1,0 +1,601 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * Slots.  A slot that was given back is used again only after all others: until then its tuples stay
+ * in `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer program
+ * removes them when the slot gets its next session.
+ *
+ * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Before there is a filter
+ * of clsact at each hook, which stays until it is removed.
+ */
+#include "datapath/graft.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if_arp.h>
+#include <linux/if_ether.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "bpf/graft.skel.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)));
+
+/* enum bpf_attach_type; older headers do not name them. */
+#define TCX_INGRESS 46
+#define TCX_EGRESS 47
+
+/* Of our filters, where there is no TCX: not what others pick by default. */
+#define CLSACT_HANDLE 0xc01
+#define CLSACT_PRIORITY 7
+
+/* TIME_WAIT, and then some: so long are packets of a closed session that is back shifted. */
+#define RETURNED_MS 70000
+
+#define RING_SIZE (256U * 1024)
+
+enum hook { HOOK_IN, HOOK_OUT, HOOKS };
+
+struct attachment {
+	struct attachment *next;
+	unsigned int ifindex;
+	int links[HOOKS]; /* -1: a filter of clsact */
+};
+
+struct slot {
+	uint32_t next;     /* in the queue of free slots */
+	uint32_t put_ms;   /* when it was given back (low half) */
+};
+
+struct grafts {
+	struct graft *skel;
+	struct graft_entry *all; /* by slot, mapped */
+	size_t all_size;
+	int offer;         /* the program */
+	struct attachment *attachments;
+	int *rings;        /* fds, by worker */
+	unsigned int n_rings;
+
+	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
+	struct slot *slots;
+	uint32_t first, last; /* of free slots, oldest first */
+	unsigned int n_slots, n_free;
+};
+
+struct graft_ring {
+	struct ring_buffer *rb;
+	graft_event_fn *handle;
+	void *arg;
+};
+
+/* --- names --- */
+
+const char *graft_refusal_name(enum graft_refusal r)
+{
+	static const char *const names[GRAFT_REFUSALS] = {
+		[GRAFT_OK] = "ok", [GRAFT_NO_SOCKET] = "socket not found",
+		[GRAFT_CLOSING] = "closing", [GRAFT_TIMESTAMPS] = "timestamps differ",
+		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
+		[GRAFT_INTERFACE] = "interface not supported", [GRAFT_FAMILY] = "families differ",
+		[GRAFT_BAD_REQUEST] = "slot in use", [GRAFT_NO_SLOT] = "no slot",
+	};
+
+	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
+}
+
+const char *graft_look_name(enum graft_look l)
+{
+	static const char *const names[GRAFT_LOOKS] = {
+		[GRAFT_LOOK_OK] = "not tried yet", [GRAFT_LOOK_KIND] = "closing",
+		[GRAFT_LOOK_GONE] = "socket not found", [GRAFT_LOOK_CLOSED] = "closing",
+		[GRAFT_LOOK_ORDER] = "out of order", [GRAFT_LOOK_UNREAD] = "never quiet",
+		[GRAFT_LOOK_OWED] = "never quiet", [GRAFT_LOOK_ACK_DUE] = "never quiet",
+		[GRAFT_LOOK_OTHER_UNREAD] = "never quiet", [GRAFT_LOOK_OTHER_OWED] = "never quiet",
+		[GRAFT_LOOK_IN_HAND] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
+		[GRAFT_LOOK_RACE] = "never quiet",
+	};
+
+	return (unsigned int)l < GRAFT_LOOKS ? names[l] : "?";
+}
+
+/* --- interfaces --- */
+
+static int attach_tcx(struct attachment *a, const int progs[HOOKS])
+{
+	for (int hook = 0; hook < HOOKS; hook++) {
+		enum bpf_attach_type type = (enum bpf_attach_type)(TCX_INGRESS + hook);
+		int fd = bpf_link_create(progs[hook], (int)a->ifindex, type, NULL);
+
+		if (fd < 0)
+			return fd;
+		a->links[hook] = fd;
+	}
+	return 0;
+}
+
+static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
+{
+	static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
+	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)a->ifindex,
+		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
+	int r = bpf_tc_hook_create(&both);
+
+	if (r && r != -EEXIST)
+		return r;
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
+			    .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = progs[hook], .handle = CLSACT_HANDLE,
+			    .priority = CLSACT_PRIORITY, .flags = BPF_TC_F_REPLACE);
+
+		r = bpf_tc_attach(&at, &opts);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+static void detach(struct attachment *a)
+{
+	static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
+			    .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = CLSACT_HANDLE,
+			    .priority = CLSACT_PRIORITY);
+
+		if (a->links[hook] >= 0)
+			close(a->links[hook]);
+		else
+			bpf_tc_detach(&at, &opts);
+	}
+	free(a);
+}
+
+/* True: frames begin with an Ethernet header; false: with that of IP.  -ENOTSUP: neither. */
+static int has_ethernet(const char *name, bool *ret)
+{
+	struct ifreq q = { 0 };
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), r;
+
+	if (fd < 0)
+		return -errno;
+	snprintf(q.ifr_name, sizeof(q.ifr_name), "%s", name);
+	r = ioctl(fd, SIOCGIFHWADDR, &q) ? -errno : 0;
+	close(fd);
+	if (r)
+		return r;
+	*ret = q.ifr_hwaddr.sa_family == ARPHRD_ETHER || q.ifr_hwaddr.sa_family == ARPHRD_LOOPBACK;
+	return *ret || q.ifr_hwaddr.sa_family == ARPHRD_NONE ||
+	       q.ifr_hwaddr.sa_family == ARPHRD_PPP ? 0 : -ENOTSUP;
+}
+
+static int attach(struct grafts *gs, const char *name, unsigned int ifindex)
+{
+	struct attachment *a;
+	bool ethernet = false;
+	int r = has_ethernet(name, &ethernet), progs[HOOKS];
+	uint32_t one = 1;
+
+	if (r)
+		return r;
+	progs[HOOK_IN] = bpf_program__fd(ethernet ? gs->skel->progs.graft_in :
+						    gs->skel->progs.graft_in_l3);
+	progs[HOOK_OUT] = bpf_program__fd(ethernet ? gs->skel->progs.graft_out :
+						     gs->skel->progs.graft_out_l3);
+	a = allocated(malloc(sizeof(*a)));
+	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
+	r = attach_tcx(a, progs);
+	if (r == -EINVAL) /* Linux before 6.6 */
+		r = attach_clsact(a, progs);
+	if (!r && bpf_map_update_elem(bpf_map__fd(gs->skel->maps.interfaces), &ifindex, &one,
+				      BPF_ANY))
+		r = -errno;
+	if (r) {
+		detach(a);
+		return r;
+	}
+	a->next = gs->attachments;
+	gs->attachments = a;
+	return 0;
+}
+
+static bool is_attached(const struct grafts *gs, unsigned int ifindex)
+{
+	for (const struct attachment *a = gs->attachments; a; a = a->next)
+		if (a->ifindex == ifindex)
+			return true;
+	return false;
+}
+
+/* A session may have an address of I.  Link-local ones are not unique, so they do not count. */
+static bool is_useful(const struct ifaddrs *i)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)i->ifa_addr;
+
+	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
+		return false;
+	return i->ifa_addr->sa_family == AF_INET ||
+	       (i->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr));
+}
+
+static int attach_all(struct grafts *gs)
+{
+	struct ifaddrs *list;
+	int r = getifaddrs(&list) ? -errno : 0;
+
+	if (r)
+		return r;
+	for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+		unsigned int ifindex = is_useful(i) ? if_nametoindex(i->ifa_name) : 0;
+
+		if (!ifindex || is_attached(gs, ifindex))
+			continue;
+		r = attach(gs, i->ifa_name, ifindex);
+		if (r)
+			log_info("graft: not on %s: %s", i->ifa_name, strerror(-r));
+	}
+	freeifaddrs(list);
+	return gs->attachments ? 0 : r ?: -ENODEV;
+}
+
+/* --- all of it --- */
+
+static void fill_queue(struct grafts *gs, unsigned int n)
+{
+	gs->slots = allocated(calloc(n, sizeof(*gs->slots)));
+	for (unsigned int i = 0; i < n; i++)
+		gs->slots[i].next = i + 1;
+	gs->last = n - 1;
+	gs->n_slots = gs->n_free = n;
+}
+
+static int set_sizes(struct grafts *gs, const struct graft_limits *limits)
+{
+	return bpf_map__set_max_entries(gs->skel->maps.grafts, limits->slots) ?:
+	       bpf_map__set_max_entries(gs->skel->maps.flows, limits->slots * 2) ?:
+	       bpf_map__set_max_entries(gs->skel->maps.graft_rings, limits->workers);
+}
+
+static int open_rings(struct grafts *gs, unsigned int workers)
+{
+	gs->rings = allocated(calloc(workers, sizeof(*gs->rings)));
+	for (unsigned int i = 0; i < workers; i++) {
+		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "graft_ring", 0, 0, RING_SIZE, NULL);
+
+		if (fd < 0)
+			return -errno;
+		gs->rings[gs->n_rings++] = fd;
+		if (bpf_map_update_elem(bpf_map__fd(gs->skel->maps.graft_rings), &i, &fd, BPF_ANY))
+			return -errno;
+	}
+	return 0;
+}
+
+static int map_grafts(struct grafts *gs)
+{
+	size_t size = sizeof(struct graft_entry) * gs->n_slots;
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED,
+		       bpf_map__fd(gs->skel->maps.grafts), 0);
+
+	if (p == MAP_FAILED)
+		return -errno;
+	gs->all = p;
+	gs->all_size = size;
+	return 0;
+}
+
+int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
+{
+	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
+	const char *what = "cannot load the packet programs";
+	int r;
+
+	pthread_mutex_init(&gs->lock, NULL);
+	fill_queue(gs, limits->slots);
+	if (log_get_level() < LOG_DEBUG)
+		libbpf_set_print(NULL); /* else it writes to stderr */
+	gs->skel = graft__open();
+	r = gs->skel ? set_sizes(gs, limits) ?: graft__load(gs->skel) : -errno;
+	if (!r) {
+		gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
+		what = "cannot map the sessions, or create the ring buffers";
+		r = map_grafts(gs) ?: open_rings(gs, limits->workers);
+	}
+	if (!r) {
+		what = "cannot attach the packet programs to any interface";
+		r = attach_all(gs);
+	}
+	if (r) {
+		snprintf(err, errlen, "%s: %s", what, strerror(-r));
+		grafts_close(gs);
+		return r;
+	}
+	*ret = gs;
+	return 0;
+}
+
+void grafts_close(struct grafts *gs)
+{
+	if (!gs)
+		return;
+	while (gs->attachments) {
+		struct attachment *a = gs->attachments;
+
+		gs->attachments = a->next;
+		detach(a);
+	}
+	for (unsigned int i = 0; i < gs->n_rings; i++)
+		close(gs->rings[i]);
+	free(gs->rings);
+	if (gs->all)
+		munmap(gs->all, gs->all_size);
+	graft__destroy(gs->skel);
+	pthread_mutex_destroy(&gs->lock);
+	free(gs->slots);
+	free(gs);
+}
+
+/* --- states --- */
+
+static uint32_t raw_state(const struct grafts *gs, uint32_t slot)
+{
+	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
+}
+
+enum graft_state graft_state(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t state = raw_state(gs, slot) & GRAFT_STATE_MASK;
+
+	if (state == GRAFT_LOCKED)
+		return GRAFT_OFFERED;
+	return state == GRAFT_LOCKED_2 ? GRAFT_RETURNING : (enum graft_state)state;
+}
+
+const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
+{
+	return &gs->all[slot];
+}
+
+/* From FROM to TO, waiting for a packet that holds LOCK: it does so for less than a microsecond. */
+static bool change(struct grafts *gs, uint32_t slot, enum graft_state from, enum graft_state lock,
+		   enum graft_state to)
+{
+	for (;;) {
+		uint32_t state = raw_state(gs, slot);
+
+		if (state == (uint32_t)from &&
+		    __atomic_compare_exchange_n(&gs->all[slot].state, &state, (uint32_t)to, false,
+						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+		state &= GRAFT_STATE_MASK;
+		if (state != (uint32_t)from && state != (uint32_t)lock)
+			return false;
+	}
+}
+
+bool graft_withdraw(struct grafts *gs, uint32_t slot)
+{
+	return change(gs, slot, GRAFT_OFFERED, GRAFT_LOCKED, GRAFT_FREE);
+}
+
+void graft_hold(struct grafts *gs, uint32_t slot, bool on)
+{
+	__atomic_store_n(&gs->all[slot].hold, on, __ATOMIC_RELEASE);
+}
+
+bool graft_return(struct grafts *gs, uint32_t slot, bool back)
+{
+	return back ? change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_RETURNING) :
+		      change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_ACTIVE);
+}
+
+void graft_kill(struct grafts *gs, uint32_t slot)
+{
+	if (change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_KILLED) ||
+	    change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_KILLED))
+		graft_reset(gs, slot);
+}
+
+/* --- requests --- */
+
+/* What the offer program is run on: a frame, of which it reads the part behind the header. */
+struct frame {
+	struct ethhdr eth;
+	struct graft_request q;
+} __attribute__((packed));
+
+static int run(struct grafts *gs, const struct graft_request *q, bool ipv6)
+{
+	struct frame in = { .eth.h_proto = htons(ipv6 ? ETH_P_IPV6 : ETH_P_IP), .q = *q };
+	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
+		    .repeat = 1);
+
+	return bpf_prog_test_run_opts(gs->offer, &opts) ? GRAFT_BAD_REQUEST : (int)opts.retval;
+}
+
+static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
+{
+	const struct sockaddr_in *in = (const struct sockaddr_in *)sa;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
+
+	if (sa->sa_family == AF_INET) {
+		*a = (struct graft_addr){ { 0, 0, htonl(0xffff), in->sin_addr.s_addr } };
+		*port = in->sin_port;
+	} else {
+		memcpy(a, &in6->sin6_addr, sizeof(*a));
+		*port = in6->sin6_port;
+	}
+}
+
+static uint32_t now_ms(void)
+{
+	return (uint32_t)clock_ms();
+}
+
+/* The slot that was given back first, if it can be used again. */
+static int take(struct grafts *gs, uint32_t *ret)
+{
+	int r = -ENOSPC;
+	uint32_t slot;
+
+	pthread_mutex_lock(&gs->lock);
+	slot = gs->first;
+	/* so that the queue never gets empty, its last slot stays */
+	if (gs->n_free > 1 && (graft_state(gs, slot) != GRAFT_RETURNED ||
+			       now_ms() - gs->slots[slot].put_ms >= RETURNED_MS)) {
+		gs->first = gs->slots[slot].next;
+		gs->n_free--;
+		r = 0;
+	}
+	pthread_mutex_unlock(&gs->lock);
+	if (!r)
+		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+	*ret = slot;
+	return r;
+}
+
+static void put(struct grafts *gs, uint32_t slot)
+{
+	pthread_mutex_lock(&gs->lock);
+	gs->slots[slot].put_ms = now_ms();
+	gs->slots[gs->last].next = slot;
+	gs->last = slot;
+	gs->n_free++;
+	pthread_mutex_unlock(&gs->lock);
+}
+
+enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot)
+{
+	struct graft_request q = { .op = GRAFT_OFFER, .hold = o->hold, .worker = o->worker,
+				   .id = o->id, .forward = o->forward };
+	int r;
+
+	for (int side = 0; side < 2; side++) {
+		struct graft_tuple *t = &q.tuples[side];
+
+		set_addr(&t->remote, &t->remote_port, o->remote[side]);
+		set_addr(&t->local, &t->local_port, o->local[side]);
+	}
+	if (take(gs, &q.slot))
+		return GRAFT_NO_SLOT;
+	r = run(gs, &q, false);
+	if (r)
+		put(gs, q.slot);
+	else
+		*ret_slot = q.slot;
+	return (enum graft_refusal)r;
+}
+
+void graft_reset(struct grafts *gs, uint32_t slot)
+{
+	struct graft_request q = { .op = GRAFT_RESET, .slot = slot };
+
+	for (q.side = 0; q.side < 2; q.side++)
+		if (run(gs, &q, gs->all[slot].side[q.side].ipv6))
+			log_limited(LOG_WARNING, "graft: an end was not told that its session was "
+				    "reset");
+}
+
+void graft_put(struct grafts *gs, uint32_t slot)
+{
+	change(gs, slot, GRAFT_DONE, GRAFT_DONE, GRAFT_CLOSED);
+	put(gs, slot);
+}
+
+uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
+{
+	const volatile struct graft_side *to = &gs->all[slot].side[!dir];
+	const volatile struct graft_side *from = &gs->all[slot].side[dir];
+	uint64_t since = (UINT64_C(1) << 32) + to->frozen_write, acked = to->acked;
+
+	switch (graft_state(gs, slot)) {
+	case GRAFT_FREE:
+	case GRAFT_OFFERED:
+		return 0;
+	default:
+		return acked > since ? acked - since - (from->fin == 2) : 0;
+	}
+}
+
+unsigned int grafts_used(struct grafts *gs)
+{
+	unsigned int n;
+
+	pthread_mutex_lock(&gs->lock);
+	n = gs->n_slots - gs->n_free;
+	pthread_mutex_unlock(&gs->lock);
+	return n;
+}
+
+unsigned int grafts_total(const struct grafts *gs)
+{
+	return gs->n_slots;
+}
+
+/* --- events --- */
+
+static int on_record(void *ctx, void *data, size_t size)
+{
+	struct graft_ring *r = ctx;
+
+	if (size >= sizeof(struct graft_event))
+		r->handle(r->arg, data);
+	return 0;
+}
+
+int graft_ring_open(struct grafts *gs, unsigned int worker, graft_event_fn *handle, void *arg,
+		    struct graft_ring **ret)
+{
+	struct graft_ring *r = allocated(calloc(1, sizeof(*r)));
+	int e;
+
+	*r = (struct graft_ring){ .handle = handle, .arg = arg };
+	r->rb = ring_buffer__new(gs->rings[worker], on_record, r, NULL);
+	e = r->rb ? 0 : -errno;
+	if (e)
+		graft_ring_close(r);
+	else
+		*ret = r;
+	return e;
+}
+
+void graft_ring_close(struct graft_ring *r)
+{
+	if (!r)
+		return;
+	ring_buffer__free(r->rb);
+	free(r);
+}
+
+int graft_ring_fd(const struct graft_ring *r)
+{
+	return ring_buffer__epoll_fd(r->rb);
+}
+
+int graft_ring_consume(struct graft_ring *r)
+{
+	return ring_buffer__consume(r->rb);
+}
+
+uint64_t graft_events_lost(const struct grafts *gs)
+{
+	return *(volatile __u64 *)&gs->skel->bss->graft_events_lost;
+}

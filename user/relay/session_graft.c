@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/session_graft.h"
+
+#include <string.h>
+
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+
+SYSCALLS_NEEDED(SYSCALL(getsockname));
+
+/* So long are the senders of a stream that is never quiet held, before it is given up. */
+#define HOLD_MS 200
+
+static struct grafts *grafts_of(const struct session *s)
+{
+	return s->worker->shared->grafts;
+}
+
+static bool is_wanted(const struct session *s)
+{
+	enum engine engine = engine_of(s);
+
+	return engine == ENGINE_GRAFT || (engine == ENGINE_AUTO && forward_of(s)->graft);
+}
+
+/* User space carries flow DIR, and has none of its bytes. */
+static bool is_empty(const struct session *s, unsigned int dir)
+{
+	const struct flow *f = &s->flows[dir];
+
+	return f->phase == FLOW_USER && !f->pending && !f->eof;
+}
+
+bool session_is_grafted(const struct session *s)
+{
+	if (s->graft == NO_GRAFT)
+		return false;
+	switch (graft_state(grafts_of(s), s->graft)) {
+	case GRAFT_ACTIVE:
+	case GRAFT_DONE:
+	case GRAFT_KILLED:
+	case GRAFT_RETURNING:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* --- offers --- */
+
+static int addresses(const struct session *s, struct addr local[2])
+{
+	for (unsigned int side = 0; side < 2; side++) {
+		local[side].len = sizeof(local[side].ss);
+		if (getsockname(s->sides[side].fd, (struct sockaddr *)&local[side].ss,
+				&local[side].len))
+			return -1;
+	}
+	return 0;
+}
+
+void session_graft_offer(struct session *s)
+{
+	struct grafts *gs = grafts_of(s);
+	struct addr local[2];
+	struct graft_offer o = {
+		.remote = { &session_peer(s)->sa,
+			    s->addrs ? (struct sockaddr *)&s->addrs->addrs[s->upstream].ss : NULL },
+		.local = { (struct sockaddr *)&local[0].ss, (struct sockaddr *)&local[1].ss },
+		.id = s->id,
+		.worker = s->worker->index,
+	};
+	uint32_t slot;
+
+	if (!gs || !s->tcp || s->graft != NO_GRAFT || s->pair != NO_PAIR || s->graft_refusal ||
+	    !is_wanted(s) || s->pace || !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
+		return;
+	s->graft_refusal = addresses(s, local) || !s->addrs ? GRAFT_NO_SOCKET :
+							      (uint8_t)graft_try(gs, &o, &slot);
+	if (s->graft_refusal)
+		return;
+	s->graft = slot;
+	s->worker->grafted[slot] = s;
+}
+
+static void give_slot(struct session *s)
+{
+	s->worker->grafted[s->graft] = NULL;
+	graft_put(grafts_of(s), s->graft);
+	s->graft = NO_GRAFT;
+}
+
+bool session_graft_withdraw(struct session *s)
+{
+	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) == GRAFT_RETURNED)
+		return true;
+	if (!graft_withdraw(grafts_of(s), s->graft))
+		return false;
+	s->graft_refusal = GRAFT_CLOSING;
+	give_slot(s);
+	return true;
+}
+
+void session_graft_hurry(struct session *s)
+{
+	const volatile struct graft_entry *e;
+	uint32_t now = (uint32_t)s->worker->loop.now_ms;
+
+	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) != GRAFT_OFFERED)
+		return;
+	e = graft_of(grafts_of(s), s->graft);
+	if (!e->hold) {
+		graft_hold(grafts_of(s), s->graft, true);
+		s->held_ms = now;
+	} else if (now - s->held_ms >= HOLD_MS && session_graft_withdraw(s)) {
+		s->graft_refusal = GRAFT_IN_HAND;
+	}
+}
+
+bool session_graft_leave(struct session *s)
+{
+	struct grafts *gs = grafts_of(s);
+
+	if (s->graft == NO_GRAFT)
+		return true;
+	switch (graft_state(gs, s->graft)) {
+	case GRAFT_OFFERED:
+		if (session_graft_withdraw(s)) {
+			s->graft_refusal = GRAFT_OK; /* it may be offered again */
+			return true;
+		}
+		return session_graft_leave(s);
+	case GRAFT_ACTIVE:
+		graft_return(gs, s->graft, true);
+		return false;
+	case GRAFT_RETURNING:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* --- its end --- */
+
+bool session_graft_end(struct session *s, bool reset)
+{
+	struct grafts *gs = grafts_of(s);
+	bool grafted;
+
+	if (s->graft == NO_GRAFT)
+		return false;
+	grafted = graft_state(gs, s->graft) != GRAFT_RETURNED && !graft_withdraw(gs, s->graft);
+	if (grafted && reset)
+		graft_kill(gs, s->graft);
+	give_slot(s);
+	return grafted;
+}
+
+const char *session_graft_hindrance(const struct session *s)
+{
+	enum graft_refusal why = (enum graft_refusal)s->graft_refusal;
+
+	if (s->graft != NO_GRAFT && graft_state(grafts_of(s), s->graft) == GRAFT_OFFERED)
+		return graft_look_name(
+			(enum graft_look)graft_of(grafts_of(s), s->graft)->why_not);
+	if (!is_wanted(s) || why == GRAFT_OK)
+		return "";
+	return graft_refusal_name(why);
+}
+
+uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
+{
+	const volatile struct graft_entry *e = graft_of(grafts_of(s), s->graft);
+	uint64_t client = e->side[CLIENT].data_ns, upstream = e->side[UPSTREAM].data_ns;
+
+	*ret_half = e->side[CLIENT].fin || e->side[UPSTREAM].fin;
+	return (client > upstream ? client : upstream) / 1000000;
+}
+
+/* --- events --- */
+
+static void look_at(struct session *s)
+{
+	switch (graft_state(grafts_of(s), s->graft)) {
+	case GRAFT_DONE:
+		session_finish(s);
+		break;
+	default:
+		break;
+	}
+	session_update(s);
+}
+
+void session_graft_event(void *worker, const struct graft_event *ev)
+{
+	struct worker *w = worker;
+	struct grafts *gs = w->shared->grafts;
+	struct session *s = w->grafted[ev->slot];
+
+	if (s && s->id == ev->id)
+		look_at(s);
+	else if (ev->kind == GRAFT_EVENT_HEARD && graft_of(gs, ev->slot)->id == ev->id &&
+		 graft_state(gs, ev->slot) == GRAFT_KILLED)
+		graft_reset(gs, ev->slot);
+}
+
+void session_graft_sweep(struct worker *w)
+{
+	struct session *next;
+
+	for (struct session *s = w->sessions; s; s = next) {
+		next = s->next;
+		if (s->graft != NO_GRAFT)
+			look_at(s);
+	}
+}
