@@ -295,6 +295,7 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const str
 
 /* What is needed of one socket. */
 struct seen {
+	__u64 received; /* bytes of payload since the connection began */
 	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, max_window, clock, ts_recent;
 	__u16 state;
 	__u16 unordered; /* segments wait for earlier ones */
@@ -334,6 +335,7 @@ static __noinline int see(struct __sk_buff *skb, const struct graft_side *s, str
 	r->snd_nxt = tp->snd_nxt;
 	r->write_seq = tp->write_seq;
 	r->max_window = tp->max_window;
+	r->received = tp->bytes_received;
 	r->unordered = tp->out_of_order_queue.rb_node != NULL;
 	r->ts_recent = tp->rx_opt.ts_recent;
 	r->clock = clock_of(tp);
@@ -555,6 +557,8 @@ static __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 s
 	other->frozen_write = b.write_seq;
 	other->frozen_read = b.rcv_nxt;
 	mine->data_ns = other->data_ns = bpf_ktime_get_coarse_ns();
+	g->before[side & 1] = a.received;
+	g->before[!(side & 1)] = b.received;
 	mine->window = a.max_window;
 	other->window = b.max_window;
 	/* so that no count of either is ever below 0 */

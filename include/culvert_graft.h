@@ -150,9 +150,10 @@ struct graft_entry {
 	__u32 why_not;       /* the last look: enum graft_look */
 	__u32 hold;          /* by the daemon: 1: let the senders run dry, see hold() */
 	__u32 worker;        /* by the daemon: whose ring */
-	__u32 forward;       /* by the daemon: a hash of its forward's name; for who adopts it */
+	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
 	__u64 id;            /* by the daemon: of the session */
 	__u64 offered_ns, active_ns, ended_ns; /* CLOCK_MONOTONIC */
+	__u64 before[2];     /* bytes received from each remote end before the graft */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 

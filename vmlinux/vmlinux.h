@@ -71,6 +71,7 @@ struct tcp_sock {
 	__u32 rcv_wup;    /* rcv_nxt when an ACK was sent last */
 	__u32 snd_una;    /* first byte that is not acknowledged */
 	__u32 snd_nxt;    /* next that is sent */
+	__u64 bytes_received;
 	__u32 max_window; /* largest window that the peer has offered */
 	__u32 mss_cache;  /* largest segment to send, now */
 	__u32 tsoffset;

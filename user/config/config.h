@@ -116,6 +116,7 @@ struct config {
 	unsigned int workers;            /* threads; never 0 after config_parse() */
 	const char *control;             /* path of the control socket */
 	const char *pid_file;            /* NULL: none */
+	const char *graft_pins;          /* folder of a BPF file system; "none" */
 	unsigned int grace_ms;           /* SIGTERM to forced close */
 	unsigned int max_sessions;       /* of all forwards together */
 	unsigned int max_sessions_per_client; /* the same; 0: no limit */

@@ -6,6 +6,11 @@
  * in `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer program
  * removes them when the slot gets its next session.
  *
+ * Pins.  Maps and links are pinned in a folder of a BPF file system, so the programs go on when the
+ * daemon ends.  The next one loads its own programs, gives them the old maps, and puts them into the
+ * links in place of the old ones.  The folder's name has the number of the layout: what another
+ * version has left is not touched.
+ *
  * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Before there is a filter
  * of clsact at each hook, which stays until it is removed.
  */
@@ -14,9 +19,12 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if_arp.h>
+#include <limits.h>
 #include <linux/if_ether.h>
+#include <linux/magic.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -26,6 +34,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -33,9 +43,11 @@
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "bpf/graft.skel.h"
+#include "config/option.h"
 
 SYSCALLS_NEEDED(
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)));
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)),
+	SYSCALL_IF(PART_GRAFT, unlinkat));
 
 /* enum bpf_attach_type; older headers do not name them. */
 #define TCX_INGRESS 46
@@ -55,7 +67,8 @@ enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 struct attachment {
 	struct attachment *next;
 	unsigned int ifindex;
-	int links[HOOKS]; /* -1: a filter of clsact */
+	int links[HOOKS]; /* -1: none */
+	bool tcx;         /* else it is filters of clsact */
 };
 
 struct slot {
@@ -68,6 +81,8 @@ struct grafts {
 	struct graft_entry *all; /* by slot, mapped */
 	size_t all_size;
 	int offer;         /* the program */
+	char *pins;        /* folder; NULL: nothing is pinned */
+	int top;           /* the folder that it is in, for the time when there is no root any more */
 	struct attachment *attachments;
 	int *rings;        /* fds, by worker */
 	unsigned int n_rings;
@@ -114,17 +129,158 @@ const char *graft_look_name(enum graft_look l)
 	return (unsigned int)l < GRAFT_LOOKS ? names[l] : "?";
 }
 
+/* --- pins --- */
+
+/* NAME in the folder GS->pins; "": the folder itself. */
+static const char *pin_path(const struct grafts *gs, const char *name, char path[PATH_MAX])
+{
+	snprintf(path, PATH_MAX, "%s/%s", gs->pins, name);
+	return path;
+}
+
+static const char *link_path(const struct grafts *gs, unsigned int ifindex, enum hook hook,
+			     char path[PATH_MAX])
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "link_%u_%s", ifindex, hook == HOOK_IN ? "in" : "out");
+	return pin_path(gs, name, path);
+}
+
+/* The same, as gs->top sees it. */
+static const char *from_top(const struct grafts *gs, const char *path)
+{
+	return path + (strrchr(gs->pins, '/') + 1 - gs->pins);
+}
+
+/* The maps that outlive the daemon, until NULL. */
+static struct bpf_map *pinned_map(const struct grafts *gs, int i)
+{
+	struct bpf_map *const maps[] = { gs->skel->maps.grafts, gs->skel->maps.flows,
+					 gs->skel->maps.interfaces, gs->skel->maps.graft_rings };
+
+	return i < (int)(sizeof(maps) / sizeof(maps[0])) ? maps[i] : NULL;
+}
+
+/* Make the folder AT for UID, who may remove what is in it. */
+static int make_folder(const char *at, uid_t uid)
+{
+	if ((mkdir(at, 0700) && errno != EEXIST) || chown(at, uid, (gid_t)-1))
+		return -errno;
+	return 0;
+}
+
+/* Make the folder of pins, and the one that it is in; if that cannot be, there are no pins. */
+static void open_pins(struct grafts *gs, const struct graft_limits *limits)
+{
+	char *top = strdup(limits->pins), *slash = top ? strrchr(top, '/') : NULL;
+	struct statfs fs;
+	int r = -EINVAL;
+
+	if (slash && slash != top) {
+		*slash = '\0';
+		r = make_folder(top, limits->uid);
+		if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
+			r = -EMEDIUMTYPE; /* not on a BPF file system */
+	}
+	if (!r && asprintf(&gs->pins, "%s_%d", limits->pins, GRAFT_LAYOUT) < 0)
+		r = -ENOMEM;
+	r = r ?: make_folder(gs->pins, limits->uid);
+	if (!r && (gs->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0)
+		r = -errno;
+	if (r) {
+		log_info("graft: no session survives the daemon: %s: %s", limits->pins,
+			 r == -EMEDIUMTYPE ? "not on a BPF file system" : strerror(-r));
+		free(gs->pins);
+		gs->pins = NULL;
+	}
+	free(top);
+}
+
+/* What another daemon has left of interfaces that are gone stays, and so does the folder. */
+static void remove_folder(struct grafts *gs)
+{
+	const char *name = strrchr(gs->pins, '/') + 1;
+	char path[PATH_MAX];
+	struct bpf_map *map;
+
+	for (int i = 0; (map = pinned_map(gs, i)); i++)
+		unlinkat(gs->top, from_top(gs, pin_path(gs, bpf_map__name(map), path)), 0);
+	for (const struct attachment *a = gs->attachments; a; a = a->next)
+		for (int hook = 0; hook < HOOKS; hook++)
+			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
+	if (unlinkat(gs->top, name, AT_REMOVEDIR))
+		log_warning("graft: %s is not removed: %s", gs->pins, strerror(errno));
+}
+
+/* Use the maps that were left, if all are there and have room for N sessions, or have some live. */
+static bool reuse_maps(struct grafts *gs)
+{
+	char path[PATH_MAX];
+	struct bpf_map *map;
+
+	for (int i = 0; (map = pinned_map(gs, i)); i++) {
+		int fd = bpf_obj_get(pin_path(gs, bpf_map__name(map), path));
+		int r = fd < 0 ? fd : bpf_map__reuse_fd(map, fd);
+
+		if (fd >= 0)
+			close(fd);
+		if (r && i)
+			log_warning("graft: %s cannot be used: %s", path, strerror(-r));
+		if (r)
+			return false;
+	}
+	return true;
+}
+
+static int pin_maps(struct grafts *gs)
+{
+	char path[PATH_MAX];
+	struct bpf_map *map;
+	int r = 0;
+
+	for (int i = 0; !r && (map = pinned_map(gs, i)); i++) {
+		unlink(pin_path(gs, bpf_map__name(map), path));
+		r = bpf_obj_pin(bpf_map__fd(map), path);
+	}
+	return r;
+}
+
 /* --- interfaces --- */
 
-static int attach_tcx(struct attachment *a, const int progs[HOOKS])
+/* Put PROG into the link at HOOK that was left, if there is one.  Returns its descriptor, or -1. */
+static int renew_link(const struct grafts *gs, unsigned int ifindex, enum hook hook, int prog)
 {
+	char path[PATH_MAX];
+	int fd = gs->pins ? bpf_obj_get(link_path(gs, ifindex, hook, path)) : -1;
+
+	if (fd >= 0 && bpf_link_update(fd, prog, NULL)) {
+		close(fd); /* its interface is gone, and another one has the number now */
+		unlink(path);
+		fd = -1;
+	}
+	return fd < 0 ? -1 : fd;
+}
+
+static int attach_tcx(const struct grafts *gs, struct attachment *a, const int progs[HOOKS])
+{
+	char path[PATH_MAX];
+
 	for (int hook = 0; hook < HOOKS; hook++) {
 		enum bpf_attach_type type = (enum bpf_attach_type)(TCX_INGRESS + hook);
-		int fd = bpf_link_create(progs[hook], (int)a->ifindex, type, NULL);
+		int fd = renew_link(gs, a->ifindex, hook, progs[hook]), r = 0;
 
+		if (fd < 0) {
+			fd = bpf_link_create(progs[hook], (int)a->ifindex, type, NULL);
+			if (fd >= 0 && gs->pins)
+				r = bpf_obj_pin(fd, link_path(gs, a->ifindex, hook, path));
+		}
 		if (fd < 0)
 			return fd;
 		a->links[hook] = fd;
+		a->tcx = true;
+		if (r)
+			return r;
 	}
 	return 0;
 }
@@ -151,7 +307,8 @@ static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
 	return 0;
 }
 
-static void detach(struct attachment *a)
+/* Close A, and take the programs off; with KEEP they stay if they are pinned, or filters. */
+static void detach(struct attachment *a, bool keep)
 {
 	static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
 
@@ -163,7 +320,7 @@ static void detach(struct attachment *a)
 
 		if (a->links[hook] >= 0)
 			close(a->links[hook]);
-		else
+		if (!a->tcx && !keep)
 			bpf_tc_detach(&at, &opts);
 	}
 	free(a);
@@ -202,14 +359,14 @@ static int attach(struct grafts *gs, const char *name, unsigned int ifindex)
 						     gs->skel->progs.graft_out_l3);
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
-	r = attach_tcx(a, progs);
+	r = attach_tcx(gs, a, progs);
 	if (r == -EINVAL) /* Linux before 6.6 */
 		r = attach_clsact(a, progs);
 	if (!r && bpf_map_update_elem(bpf_map__fd(gs->skel->maps.interfaces), &ifindex, &one,
 				      BPF_ANY))
 		r = -errno;
 	if (r) {
-		detach(a);
+		detach(a, false);
 		return r;
 	}
 	a->next = gs->attachments;
@@ -258,20 +415,55 @@ static int attach_all(struct grafts *gs)
 
 /* --- all of it --- */
 
-static void fill_queue(struct grafts *gs, unsigned int n)
+static uint32_t raw_state(const struct grafts *gs, uint32_t slot)
 {
-	gs->slots = allocated(calloc(n, sizeof(*gs->slots)));
-	for (unsigned int i = 0; i < n; i++)
-		gs->slots[i].next = i + 1;
-	gs->last = n - 1;
-	gs->n_slots = gs->n_free = n;
+	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
+}
+
+/* A session that was left, and that needs its slot: its ends still talk, or have just ended. */
+static bool is_left(const struct grafts *gs, uint32_t slot)
+{
+	switch (raw_state(gs, slot) & GRAFT_STATE_MASK) {
+	case GRAFT_ACTIVE:
+	case GRAFT_RETURNING:
+	case GRAFT_LOCKED_2:
+	case GRAFT_DONE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * All slots but those of sessions that were left.  What a daemon had only offered has lost its
+ * sockets; what was to go back to its sockets has none to go back to.
+ */
+static void fill_queue(struct grafts *gs)
+{
+	uint32_t *end = &gs->first;
+
+	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
+	for (uint32_t i = 0; i < gs->n_slots; i++) {
+		uint32_t state = raw_state(gs, i) & GRAFT_STATE_MASK;
+
+		if (state == GRAFT_OFFERED || state == GRAFT_LOCKED)
+			__atomic_store_n(&gs->all[i].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+		if (state == GRAFT_RETURNING)
+			graft_return(gs, i, false);
+		if (is_left(gs, i))
+			continue;
+		gs->slots[i].put_ms = (uint32_t)clock_ms();
+		*end = gs->last = i;
+		end = &gs->slots[i].next;
+		gs->n_free++;
+	}
 }
 
 static int set_sizes(struct grafts *gs, const struct graft_limits *limits)
 {
 	return bpf_map__set_max_entries(gs->skel->maps.grafts, limits->slots) ?:
 	       bpf_map__set_max_entries(gs->skel->maps.flows, limits->slots * 2) ?:
-	       bpf_map__set_max_entries(gs->skel->maps.graft_rings, limits->workers);
+	       bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
 }
 
 static int open_rings(struct grafts *gs, unsigned int workers)
@@ -291,15 +483,26 @@ static int open_rings(struct grafts *gs, unsigned int workers)
 
 static int map_grafts(struct grafts *gs)
 {
-	size_t size = sizeof(struct graft_entry) * gs->n_slots;
+	unsigned int n = bpf_map__max_entries(gs->skel->maps.grafts);
+	size_t size = sizeof(struct graft_entry) * n;
 	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED,
 		       bpf_map__fd(gs->skel->maps.grafts), 0);
 
+	gs->n_slots = n;
 	if (p == MAP_FAILED)
 		return -errno;
 	gs->all = p;
 	gs->all_size = size;
 	return 0;
+}
+
+/* The maps are those that were left, or new ones. */
+static int load(struct grafts *gs, const struct graft_limits *limits)
+{
+	bool left = gs->pins && reuse_maps(gs);
+	int r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
+
+	return r || left || !gs->pins ? r : pin_maps(gs);
 }
 
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
@@ -309,39 +512,62 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	int r;
 
 	pthread_mutex_init(&gs->lock, NULL);
-	fill_queue(gs, limits->slots);
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	gs->skel = graft__open();
-	r = gs->skel ? set_sizes(gs, limits) ?: graft__load(gs->skel) : -errno;
+	if (limits->pins)
+		open_pins(gs, limits);
+	r = gs->skel ? load(gs, limits) : -errno;
 	if (!r) {
 		gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
 		what = "cannot map the sessions, or create the ring buffers";
 		r = map_grafts(gs) ?: open_rings(gs, limits->workers);
 	}
+	if (!r)
+		fill_queue(gs);
 	if (!r) {
 		what = "cannot attach the packet programs to any interface";
 		r = attach_all(gs);
 	}
 	if (r) {
 		snprintf(err, errlen, "%s: %s", what, strerror(-r));
-		grafts_close(gs);
+		grafts_close(gs, true);
 		return r;
 	}
 	*ret = gs;
 	return 0;
 }
 
-void grafts_close(struct grafts *gs)
+bool grafts_survive(const struct grafts *gs)
+{
+	return gs->pins;
+}
+
+unsigned int grafts_live(const struct grafts *gs)
+{
+	unsigned int n = 0;
+
+	for (uint32_t i = 0; gs->all && i < gs->n_slots; i++)
+		n += is_left(gs, i) && graft_state(gs, i) != GRAFT_DONE;
+	return n;
+}
+
+void grafts_close(struct grafts *gs, bool keep)
 {
 	if (!gs)
 		return;
+	keep = keep && gs->pins && grafts_live(gs);
+	if (gs->pins && !keep)
+		remove_folder(gs);
+	if (gs->pins)
+		close(gs->top);
 	while (gs->attachments) {
 		struct attachment *a = gs->attachments;
 
 		gs->attachments = a->next;
-		detach(a);
+		detach(a, keep);
 	}
+	free(gs->pins);
 	for (unsigned int i = 0; i < gs->n_rings; i++)
 		close(gs->rings[i]);
 	free(gs->rings);
@@ -354,11 +580,6 @@ void grafts_close(struct grafts *gs)
 }
 
 /* --- states --- */
-
-static uint32_t raw_state(const struct grafts *gs, uint32_t slot)
-{
-	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
-}
 
 enum graft_state graft_state(const struct grafts *gs, uint32_t slot)
 {
@@ -445,11 +666,6 @@ static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr
 	}
 }
 
-static uint32_t now_ms(void)
-{
-	return (uint32_t)clock_ms();
-}
-
 /* The slot that was given back first, if it can be used again. */
 static int take(struct grafts *gs, uint32_t *ret)
 {
@@ -460,7 +676,7 @@ static int take(struct grafts *gs, uint32_t *ret)
 	slot = gs->first;
 	/* so that the queue never gets empty, its last slot stays */
 	if (gs->n_free > 1 && (graft_state(gs, slot) != GRAFT_RETURNED ||
-			       now_ms() - gs->slots[slot].put_ms >= RETURNED_MS)) {
+			       (uint32_t)clock_ms() - gs->slots[slot].put_ms >= RETURNED_MS)) {
 		gs->first = gs->slots[slot].next;
 		gs->n_free--;
 		r = 0;
@@ -475,7 +691,7 @@ static int take(struct grafts *gs, uint32_t *ret)
 static void put(struct grafts *gs, uint32_t slot)
 {
 	pthread_mutex_lock(&gs->lock);
-	gs->slots[slot].put_ms = now_ms();
+	gs->slots[slot].put_ms = (uint32_t)clock_ms();
 	gs->slots[gs->last].next = slot;
 	gs->last = slot;
 	gs->n_free++;
@@ -518,6 +734,38 @@ void graft_put(struct grafts *gs, uint32_t slot)
 {
 	change(gs, slot, GRAFT_DONE, GRAFT_DONE, GRAFT_CLOSED);
 	put(gs, slot);
+}
+
+bool graft_adopt(struct grafts *gs, uint32_t *at)
+{
+	while (*at < gs->n_slots && !is_left(gs, *at))
+		++*at;
+	return *at < gs->n_slots;
+}
+
+void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker)
+{
+	__atomic_store_n(&gs->all[slot].worker, worker, __ATOMIC_RELEASE);
+}
+
+void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
+		   struct sockaddr_storage *ret, socklen_t *ret_len)
+{
+	const struct graft_side *s = &gs->all[slot].side[side];
+	const struct graft_addr *a = local ? &s->tuple.local : &s->tuple.remote;
+	in_port_t port = local ? s->tuple.local_port : s->tuple.remote_port;
+
+	if (s->ipv6) {
+		struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = port };
+
+		memcpy(&in6.sin6_addr, a, sizeof(in6.sin6_addr));
+		memcpy(ret, &in6, *ret_len = sizeof(in6));
+	} else {
+		struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = port,
+					  .sin_addr.s_addr = a->w[3] };
+
+		memcpy(ret, &in, *ret_len = sizeof(in));
+	}
 }
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)

@@ -19,6 +19,9 @@ struct grafts;
 struct graft_limits {
 	unsigned int slots;   /* sessions that may be grafted at a time, and those that still end */
 	unsigned int workers; /* one ring buffer each */
+	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon; NULL:
+			       * none.  It and the folder around it become UID's */
+	uid_t uid;
 };
 
 /*
@@ -26,8 +29,26 @@ struct graft_limits {
  * -errno: ERR says why no session can be grafted.
  */
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
-/* Detach, unless sessions are to survive.  NULL is fine. */
-void grafts_close(struct grafts *gs);
+/*
+ * Detach and unpin, which needs root unless TCX is used; with KEEP, only if no session is grafted.
+ * NULL is fine.
+ */
+void grafts_close(struct grafts *gs, bool keep);
+
+/* True if sessions that are grafted go on after the daemon has ended. */
+bool grafts_survive(const struct grafts *gs);
+/* Sessions whose packets are translated. */
+unsigned int grafts_live(const struct grafts *gs);
+
+/*
+ * The sessions that a daemon before this one has left, before there are threads: from *AT on; false:
+ * there is none.  Each is this daemon's from now on, and WORKER's if it is taken; see graft_put().
+ */
+bool graft_adopt(struct grafts *gs, uint32_t *at);
+void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
+/* The addresses of a session, as its sockets had them. */
+void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
+		   struct sockaddr_storage *ret, socklen_t *ret_len);
 
 /* A session that is to be grafted. */
 struct graft_offer {

@@ -132,13 +132,14 @@ void session_idle_timer(struct session *s)
 {
 	/* not the time at which the batch began: sockets tell the time that has passed until now */
 	uint64_t now = clock_ms();
+	bool grafted = session_is_grafted(s); /* session_idle_due() has looked */
 	struct tcp_activity sides[2];
 	enum cause cause;
 	int r = 0;
 
 	if (s->state != SESSION_OPEN || now < session_idle_due(s) || !s->idle)
 		return;
-	for (unsigned int side = 0; !r && side < 2; side++) {
+	for (unsigned int side = 0; !grafted && !r && side < 2; side++) {
 		r = tcp_activity(s->sides[side].fd, &sides[side]);
 		if (r == -EOPNOTSUPP)
 			r = look_at_unix(s, side, &sides[side]);
@@ -148,7 +149,7 @@ void session_idle_timer(struct session *s)
 			    (unsigned long long)s->id, strerror(-r));
 	if (r || is_held_up(&s->flows[CLIENT]) || is_held_up(&s->flows[UPSTREAM]))
 		s->idle->since_ms = now;
-	else
+	else if (!grafted)
 		idle_look(s->idle, now, sides);
 	if (now - s->idle->since_ms >= limit_ms(s, &cause))
 		session_reset(s, cause);

@@ -143,6 +143,9 @@ uint64_t session_bytes(const struct session *s, unsigned int dir);
  */
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
 
+/* A session in HEADER, without sockets and id; to be counted in by the caller.  NULL: no memory. */
+struct session *session_new(struct worker *w, struct forward *f, const struct sockaddr *client);
+
 /*
  * What S waits for from now on, by epoll and by its timer: computed from its state and its flows,
  * never remembered.  To be called after each handler; S may be DEAD, and may be afterwards.
@@ -163,6 +166,9 @@ void session_reset(struct session *s, enum cause cause);
 
 /* Both flows are done: close in peace. */
 void session_finish(struct session *s);
+
+/* S, which is grafted, goes on without this daemon. */
+void session_leave(struct session *s);
 
 /* The cause to count for errno ERROR on SIDE. */
 enum cause session_cause(unsigned int side, int error);

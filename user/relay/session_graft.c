@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/session_graft.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
+#include "relay/limits.h"
 
-SYSCALLS_NEEDED(SYSCALL(getsockname));
+SYSCALLS_NEEDED(
+	SYSCALL(getsockname),
+	SYSCALL_IF(PART_GRAFT, bind));
 
 /* So long are the senders of a stream that is never quiet held, before it is given up. */
 #define HOLD_MS 200
@@ -69,6 +76,7 @@ void session_graft_offer(struct session *s)
 		.local = { (struct sockaddr *)&local[0].ss, (struct sockaddr *)&local[1].ss },
 		.id = s->id,
 		.worker = s->worker->index,
+		.forward = session_graft_tag(s->forward),
 	};
 	uint32_t slot;
 
@@ -202,6 +210,111 @@ void session_graft_event(void *worker, const struct graft_event *ev)
 	else if (ev->kind == GRAFT_EVENT_HEARD && graft_of(gs, ev->slot)->id == ev->id &&
 		 graft_state(gs, ev->slot) == GRAFT_KILLED)
 		graft_reset(gs, ev->slot);
+}
+
+/* --- sessions that outlive a daemon --- */
+
+#define PORT_MS 1000 /* between two tries to get the port of an adopted session */
+
+uint32_t session_graft_tag(const struct forward *f)
+{
+	uint32_t hash = 2166136261; /* FNV-1a */
+
+	for (const char *c = forward_name(f->conf); *c; c++)
+		hash = (hash ^ (uint8_t)*c) * 16777619;
+	return hash;
+}
+
+static bool is_left_behind(struct session *s)
+{
+	if (s->state != SESSION_OPEN)
+		return false;
+	session_graft_offer(s);
+	if (s->graft == NO_GRAFT)
+		return false;
+	graft_hold(grafts_of(s), s->graft, true);
+	return graft_state(grafts_of(s), s->graft) == GRAFT_ACTIVE;
+}
+
+void session_graft_leave_behind(struct worker *w)
+{
+	struct session *next;
+
+	if (!w->shared->grafts || !grafts_survive(w->shared->grafts))
+		return;
+	for (struct session *s = w->sessions; s; s = next) {
+		next = s->next;
+		if (is_left_behind(s))
+			session_leave(s);
+	}
+}
+
+/* A list of one address, as that of an upstream. */
+static struct addr_list *upstream_of_slot(const struct grafts *gs, uint32_t slot)
+{
+	struct addr a = { 0 };
+
+	graft_address(gs, slot, UPSTREAM, false, &a.ss, &a.len);
+	return addr_list_new(&a, 1);
+}
+
+int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
+{
+	struct grafts *gs = w->shared->grafts;
+	const volatile struct graft_entry *e = graft_of(gs, slot);
+	struct sockaddr_storage client;
+	struct session *s;
+	socklen_t len;
+
+	graft_address(gs, slot, CLIENT, false, &client, &len);
+	s = session_new(w, f, (struct sockaddr *)&client);
+	if (!s)
+		return -ENOMEM;
+	s->id = e->id;
+	if (atomic_load(&w->shared->last_id) < s->id)
+		atomic_store(&w->shared->last_id, s->id);
+	s->born_ms = s->connected_ms = e->offered_ns / 1000000;
+	s->addrs = upstream_of_slot(gs, slot);
+	s->graft = slot;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
+		s->flows[dir].reason = REASON_ADOPTED;
+		s->engines[dir] = (uint8_t)engine_of(s);
+	}
+	w->grafted[slot] = s;
+	graft_set_worker(gs, slot, w->index);
+	session_set_state(s, SESSION_CONNECTING);
+	session_set_state(s, SESSION_OPEN);
+	look_at(s); /* it may have ended without a daemon */
+	return 0;
+}
+
+uint64_t session_graft_port_due(const struct session *s)
+{
+	if (s->graft == NO_GRAFT || s->sides[UPSTREAM].fd >= 0)
+		return UINT64_MAX;
+	return s->worker->loop.now_ms + PORT_MS;
+}
+
+/*
+ * The kernel must not give the local port of S's upstream side to another connection.  The socket of
+ * the daemon before this one has it until it is through FIN_WAIT2; then a socket that is only bound.
+ */
+void session_graft_port_timer(struct session *s)
+{
+	struct sockaddr_storage local;
+	socklen_t len;
+	int fd;
+
+	if (s->graft == NO_GRAFT || s->sides[UPSTREAM].fd >= 0)
+		return;
+	graft_address(grafts_of(s), s->graft, UPSTREAM, true, &local, &len);
+	fd = socket(local.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+	if (fd >= 0 && bind(fd, (struct sockaddr *)&local, len)) {
+		close(fd);
+		return;
+	}
+	s->sides[UPSTREAM].fd = fd;
 }
 
 void session_graft_sweep(struct worker *w)

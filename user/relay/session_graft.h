@@ -40,6 +40,27 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
 /* The packet programs have sent EV to WORKER. */
 void session_graft_event(void *worker, const struct graft_event *ev);
 
+/* --- sessions that outlive a daemon --- */
+
+/*
+ * The worker stops: offer what can be grafted, hold its senders, and leave what is grafted to the
+ * next daemon.  To be called again while sessions are left.
+ */
+void session_graft_leave_behind(struct worker *w);
+
+/*
+ * Make the session of SLOT, which a daemon before this one has left, one of F and of W, before W
+ * runs.  -errno: it cannot be.
+ */
+int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot);
+
+/* What a session remembers of its forward for the next daemon. */
+uint32_t session_graft_tag(const struct forward *f);
+
+/* When to try again to keep the local port of an adopted session from others; UINT64_MAX: never. */
+uint64_t session_graft_port_due(const struct session *s);
+void session_graft_port_timer(struct session *s);
+
 /* Events were lost: look at all sessions that are grafted. */
 void session_graft_sweep(struct worker *w);
 

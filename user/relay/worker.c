@@ -228,12 +228,25 @@ static void on_grace_over(struct timer *timer)
 	session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
 }
 
+/* What can be grafted goes on without the daemon; some sessions need a moment for that. */
+static void on_leave(struct timer *timer)
+{
+	struct worker *w = container_of(timer, struct worker, leave);
+
+	session_graft_leave_behind(w);
+	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
+}
+
 static void stop(struct worker *w, const void *arg)
 {
 	(void)arg;
 	while (w->listeners)
 		listener_end(w->listeners);
 	w->stopping = true;
+	if (w->shared->grafts && grafts_survive(w->shared->grafts)) {
+		w->leave.fire = on_leave;
+		timer_set(&w->loop, &w->leave, w->loop.now_ms);
+	}
 	w->grace.fire = on_grace_over;
 	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }

@@ -66,13 +66,17 @@ struct worker {
 	bool started;       /* of the thread that starts and stops it */
 	bool stopping;      /* ends with its last session; the others have until then: */
 	struct timer grace;
+	struct timer leave;         /* leaves sessions to the next daemon */
 };
 
 /* How often a worker with sessions in the kernel looks at the program's counters. */
 #define WORKER_SWEEP_MS 1000
 
-/* Timers of a worker beside those of sessions: sweep, grace, resume. */
-#define WORKER_TIMERS 3
+/* How often a worker that stops looks which sessions are grafted by now. */
+#define WORKER_LEAVE_MS 10
+
+/* Timers of a worker beside those of sessions: sweep, grace, resume, leave. */
+#define WORKER_TIMERS 4
 
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);
