@@ -4,7 +4,7 @@
 import time
 from contextlib import contextmanager
 
-from bench_clients import Timing, load_seconds, measured_seconds
+from bench_clients import REDIS, Timing, load_seconds, measured_seconds
 from bench_meter import (Recorder, changes_between, peak_beyond_first, MachineProbe, read_text,
                          scaled, sockets_in_use)
 from cost import CountingUnavailable
@@ -94,7 +94,7 @@ class Cells:
         AT_BEGIN().
         """
         recorder = Recorder(probe)
-        process = None
+        process, started = None, time.monotonic()
         try:
             process = self._clients.start(workload, targets, timing)
             self._clients.wait_for_warmup(process, workload, timing)
@@ -105,7 +105,7 @@ class Cells:
             if process and process.poll() is None:
                 self._clients.stop(process)
         measurement = self._clients.finish(workload, process)
-        seconds = measured_seconds(workload, timing)
+        seconds = end - started if workload.tool == REDIS else measured_seconds(workload, timing)
         begin, until = end - seconds, end - END_SECONDS
         if measurement.began:  # draining may take longer than END_SECONDS
             begin, until = measurement.began, measurement.began + seconds

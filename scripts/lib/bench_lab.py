@@ -4,7 +4,9 @@
 import signal
 from contextlib import contextmanager
 
-from labkit import SIGNALS, Interrupted, Lab, LabError, tail, wait_until
+from bench_clients import IPERF3, REDIS, WRK
+from labkit import (REDIS_PORT, RELAY, SERVER, SIGNALS, Interrupted, Lab, LabError, tail,
+                    wait_until)
 
 
 class Interrupts:
@@ -64,10 +66,22 @@ class BenchLab(Lab):
         finally:
             self._enter = self._started = None
 
+    def start_servers(self, tools):
+        """Those of load generators that are not culvert-bench."""
+        if WRK in tools:
+            self.start_nginx(1 << 20)
+        if IPERF3 in tools:
+            self.start_iperf3()
+        if REDIS in tools:
+            self.start_server("server", REDIS_PORT, "redis-server", "--bind", SERVER, "--port",
+                              str(REDIS_PORT), "--save", "", "--protected-mode", "no", "--dir",
+                              self.home)
+
     def start_sink(self, bench, host, ports, processes):
         """The server of all workloads of culvert-bench."""
         listen = [word for port in ports for word in ("--listen", f"{host}:{port}")]
-        process = self.start("server", bench, "sink", "--processes", str(processes), *listen)
+        process = self.start("relay" if host == RELAY else "server", bench, "sink",
+                             "--processes", str(processes), *listen)
 
         def is_ready():
             if process.poll() is not None:

@@ -32,9 +32,10 @@ def size_text(size):
 
 @dataclass(frozen=True)
 class Forward:
-    """From a port of the relay's address to a port of the server's."""
+    """From a port of the relay's address to one of the server's, or of the relay's own."""
     listen: int
     upstream: int
+    host: str = SERVER
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Contender:
     # Where not every number of sessions can be asked for: how many, and why.
     most_sessions = None
     why_not_more = ""
-    forks = False       # a process for each session
+    alone = False       # packets of others would cost more while it runs
 
     def __init__(self, name):
         self.name = name
@@ -105,6 +106,7 @@ class Culvert(Contender):
     def __init__(self, name, engine, copy_buffer=None, workers=None):
         super().__init__(name)
         self.engine = engine
+        self.alone = engine == "graft"  # its programs see each packet of an interface
         self.options = ["--copy-buffer", size_text(copy_buffer)] if copy_buffer else []
         self.options += ["--workers", str(workers)] if workers else []
 
@@ -118,7 +120,7 @@ class Culvert(Contender):
     def start(self, place, _config):
         forward = place.forward
         return Daemon(place.lab, place.culvert, self.engine,
-                      [(f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}")],
+                      [(f"{RELAY}:{forward.listen}", f"{forward.host}:{forward.upstream}")],
                       *self.options,
                       # all connections come from one address
                       "--max-sessions-per-client", "16384")
@@ -150,7 +152,7 @@ def haproxy_conf(config, forward, sessions):
     return HAPROXY_CONF.format(nbthread=config["nbthread"], bufsize=config["bufsize"],
                                sessions=sessions, tuning="\n".join(tuning),
                                options="\n".join(f"    option {option}" for option in options),
-                               relay=RELAY, server=SERVER, listen=forward.listen,
+                               relay=RELAY, server=forward.host, listen=forward.listen,
                                upstream=forward.upstream, backlog=BACKLOG)
 
 
@@ -210,7 +212,7 @@ stream {{
 
 def nginx_conf(config, forward, sessions, home, load=""):
     return NGINX_CONF.format(load=load, home=home, workers=config["worker_processes"],
-                             connections=2 * sessions + 64, relay=RELAY, server=SERVER,
+                             connections=2 * sessions + 64, relay=RELAY, server=forward.host,
                              listen=forward.listen, upstream=forward.upstream, backlog=BACKLOG,
                              reuseport=" reuseport" if config["worker_processes"] > 1 else "",
                              buffer=config["proxy_buffer_size"])
@@ -261,7 +263,7 @@ def socat_command(config, forward):
     # -t: how long it waits for the other direction after one has ended; 0.5 s cuts slow answers off
     return ["socat", "-b", str(config["buffer"]), "-t", "30",
             f"TCP4-LISTEN:{forward.listen},bind={RELAY},fork,reuseaddr,backlog={BACKLOG}{nodelay}",
-            f"TCP4:{SERVER}:{forward.upstream}{nodelay}"]
+            f"TCP4:{forward.host}:{forward.upstream}{nodelay}"]
 
 
 class Forking(Contender):
@@ -269,7 +271,6 @@ class Forking(Contender):
 
     most_sessions = 1000
     why_not_more = "it needs a process for each session"
-    forks = True
 
 
 class Socat(Forking):
@@ -292,14 +293,14 @@ class Rinetd(Contender):
 
     def start(self, place, _config):
         forward = place.forward
-        conf = place.write(".conf", f"{RELAY} {forward.listen} {SERVER} {forward.upstream}\n")
+        conf = place.write(".conf", f"{RELAY} {forward.listen} {forward.host} {forward.upstream}\n")
         place.lab.start_server("relay", forward.listen, self.program, "-f", "-c", conf)
 
 
 def redir_command(config, forward):
     # Not "-l none", which lets all messages through: two for each connection, to the console.
     return ["redir", "-n", "-l", "err", f"--bufsize={config['bufsize']}",
-            f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}"]
+            f"{RELAY}:{forward.listen}", f"{forward.host}:{forward.upstream}"]
 
 
 class Redir(Forking):
@@ -316,6 +317,7 @@ class Redir(Forking):
 CONTENDERS = {contender.name: contender for contender in (
     Direct("direct"),
     Culvert("auto", "auto"),
+    Culvert("graft", "graft"),
     Culvert("sockmap", "sockmap"),
     Culvert("splice", "splice"),
     Culvert("copy", "copy"),
@@ -341,28 +343,23 @@ def carriers_of(status):
 class Relay:
     """A contender that runs: one or more instances, each with a forward of its own.
 
-    METER is what shall tell its CPU time (see bench_meter); it belongs to the relay from now on.
-    `cpu` is the same, or None where it cannot know.
+    CPU is what shall tell its CPU time (see bench_meter), or None; it belongs to the relay from
+    now on.
     """
 
-    def __init__(self, lab, contender, config, forwards, meter):
+    def __init__(self, lab, contender, config, forwards, cpu):
         self.contender = contender
         self.config = config
         self.forwards = forwards
-        self.cpu = None if contender.forks and not meter.has_ended else meter
-        self._meter = meter
+        self.cpu = cpu
         self._lab = lab
         self._processes = []
         self._daemons = []
 
-    def _add(self, process):
-        self._processes.append(process)
-        self._meter.add(process.pid)
-
     def start(self, culvert, sessions):
         """CULVERT: the program. SESSIONS: how many each instance must be able to hold."""
         try:
-            with self._lab.watched(self._meter.enter, self._add):
+            with self._lab.watched(self.cpu and self.cpu.enter, self._processes.append):
                 for forward in self.forwards:
                     place = Place(self._lab, culvert, forward, sessions)
                     started = self.contender.start(place, self.config)
@@ -381,7 +378,7 @@ class Relay:
     def targets(self):
         """(address, port) pairs that a client connects to."""
         if self.is_direct:
-            return [(SERVER, forward.upstream) for forward in self.forwards]
+            return [(forward.host, forward.upstream) for forward in self.forwards]
         return [(RELAY, forward.listen) for forward in self.forwards]
 
     @property
@@ -416,4 +413,5 @@ class Relay:
             self._lab.stop(process)
         self._processes.clear()
         self._daemons.clear()
-        self._meter.close()
+        if self.cpu:
+            self.cpu.close()

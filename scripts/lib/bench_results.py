@@ -24,7 +24,7 @@ SYSCTLS = ("net.ipv4.tcp_congestion_control", "net.ipv4.ip_local_port_range",
 # What takes part: (program, Debian package, how it tells its version otherwise).
 PROGRAMS = (("haproxy", "haproxy", "-v"), ("nginx", "nginx", "-v"), ("socat", "socat", "-V"),
             ("rinetd", "rinetd", "-v"), ("redir", "redir", "-v"), ("iperf3", "iperf3", "-v"),
-            ("wrk", "wrk", "-v"))
+            ("wrk", "wrk", "-v"), ("redis-server", "redis-server", "-v"))
 
 
 def output_of(*command):

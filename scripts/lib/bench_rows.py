@@ -6,14 +6,15 @@ import random
 from dataclasses import dataclass
 
 import bench_relays
-from bench_clients import CULVERT_BENCH, IPERF3, WRK, Workload
+from bench_clients import CULVERT_BENCH, IPERF3, REDIS, WRK, Workload
 from bench_relays import BULK, CONNECT, CONVERSATION, IDLE
+from labkit import RELAY
 from rivals import CONTROL, CONTROLLED, SUBJECT
 
 K = 1024
 IDLE_TOOL = "idle sessions"
 
-ENGINES = ("auto", "sockmap", "splice", "copy")
+ENGINES = ("auto", "graft", "sockmap", "splice", "copy")
 PEERS = ("haproxy", "haproxy-splice", "nginx", "socat", "rinetd", "redir")
 # Only if asked for by name: culvert with other options than its defaults.
 OPTIONAL = ("auto-1w",)
@@ -80,6 +81,10 @@ WRK_NOTE = ("wrk to nginx, answers of 1,000 bytes from memory, kept alive. wrk m
             "seconds and has no warm-up. It corrects its latencies for coordinated omission "
             "by itself (it adds samples that nobody waited for): do not compare them with those of "
             "other rows.")
+REDIS_NOTE = ("SET and GET one after the other, as many of each: a number of requests, and so no "
+              "given time. Latencies are those of the slower kind.")
+LOCAL_NOTE = ("The server's program runs in the relay's namespace, behind its loopback device; "
+              "direct is the client's connection to that program.")
 CRR_NOTE = ("Connect, one request and response of 64 B, close: as many loops at a time, over 16 "
             "source addresses. The latency is that of the whole transaction.")
 SLOW_NOTE = ("Each client reads 1 MB/s of what the server sends as fast as it can. The figure is "
@@ -131,6 +136,10 @@ ROWS = (
           quick=True),
     _talk("wrk", "wrk to nginx, keep-alive, 64 connections", Workload(WRK, connections=64),
           note=WRK_NOTE, quick=True),
+    _talk("redis", "redis-benchmark to Redis, 50 connections", Workload(REDIS, connections=50),
+          note=REDIS_NOTE),
+    _talk("local", "Request/response, 64 B, 64 connections, upstream on the relay",
+          _bench("rr", 64, 64, host=RELAY), note=LOCAL_NOTE),
     Row("crr", "Connect, request/response, close: 16 at a time", "connect", "rate",
         "transactions/s", "transaction", CONNECT, _bench("crr", 16, 64), note=CRR_NOTE,
         quick=True),

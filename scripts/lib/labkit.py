@@ -26,6 +26,7 @@ ENGINES = ("copy", "splice", "sockmap", "auto")
 
 HTTP_PORT = 80
 IPERF_PORT = 5201
+REDIS_PORT = 6379
 SMALL_FILES = 16
 SMALL_SIZE = 1000
 
