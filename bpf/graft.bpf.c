@@ -53,10 +53,13 @@
 #define OPTION_TIMESTAMP 8
 #define OPTION_SACK 5
 
-/* skb->cb of what we have sent; skb->mark of what we give back to a socket, and of our resets. */
-#define SENT_1 0x67726166
-#define SENT_2 0x74656421
-#define MARK_TO_SOCKET 0x67726131
+/*
+ * skb->cb of what we have sent, and of what we give back to a socket; skb->mark of our resets.  The
+ * next program of the hook may be that of another daemon, whose packet it is: so nothing is erased.
+ */
+#define OURS 0x67726166
+#define SENT 0x74656421
+#define TO_SOCKET 0x74656422
 #define MARK_RESET 0x67726132
 
 /* Linux 6.16; older kernels refuse it with EINVAL. */
@@ -118,6 +121,17 @@ __u64 graft_outside;     /* packets dropped because they are not in the window *
 static __s32 diff(__u32 a, __u32 b)
 {
 	return (__s32)(a - b);
+}
+
+static __always_inline bool is_kind(const struct __sk_buff *skb, __u32 kind)
+{
+	return skb->cb[3] == OURS && skb->cb[4] == kind;
+}
+
+static __always_inline void set_kind(struct __sk_buff *skb, __u32 kind)
+{
+	skb->cb[3] = OURS;
+	skb->cb[4] = kind;
 }
 
 static void tell(const struct graft_entry *g, __u32 slot, __u32 kind)
@@ -351,6 +365,16 @@ struct traits {
 	__u8 timestamps, sack, ecn, mptcp, snd_shift, rcv_shift;
 };
 
+/* The largest segment, with options, that gets to the peer, which is willing to take it. */
+static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
+{
+	/* not mss_cache, which is never more than half of the peer's window: 32 KiB at first */
+	__u32 clamp = tp->rx_opt.mss_clamp;
+	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
+
+	return mtu < clamp ? mtu : clamp;
+}
+
 static __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, struct traits *r)
 {
 	struct bpf_sock *sk;
@@ -369,7 +393,7 @@ static __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *
 		return GRAFT_NO_SOCKET;
 	}
 	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
-	r->mss = tp->mss_cache;
+	r->mss = mss_of(tp, s->ipv6);
 	r->advmss = tp->advmss;
 	r->copied = tp->copied_seq;
 	r->write_seq = tp->write_seq;
@@ -393,8 +417,6 @@ static __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *
 
 static __always_inline int fit(const struct traits *a, const struct traits *b)
 {
-	__u32 options = a->timestamps ? 12 : 0;
-
 	if (a->timestamps != b->timestamps)
 		return GRAFT_TIMESTAMPS;
 	if ((a->ecn & ECN_OK) != (b->ecn & ECN_OK) ||
@@ -402,7 +424,7 @@ static __always_inline int fit(const struct traits *a, const struct traits *b)
 		return GRAFT_ECN;
 	if (a->mptcp || b->mptcp)
 		return GRAFT_MPTCP;
-	if (a->advmss - options > b->mss || b->advmss - options > a->mss)
+	if (a->advmss > b->mss || b->advmss > a->mss)
 		return GRAFT_MSS;
 	if (!bpf_map_lookup_elem(&interfaces, &a->ifindex) ||
 	    !bpf_map_lookup_elem(&interfaces, &b->ifindex))
@@ -913,8 +935,7 @@ static __always_inline int change_header(struct __sk_buff *skb, const struct pac
 static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s)
 {
 	skb->mark = s->mark;
-	skb->cb[3] = SENT_1;
-	skb->cb[4] = SENT_2;
+	set_kind(skb, SENT);
 	return bpf_redirect_neigh(s->ifindex, NULL, 0, 0);
 }
 
@@ -1164,7 +1185,7 @@ static __always_inline int send_reset(struct __sk_buff *skb, struct packet *p)
 	struct found f;
 
 	reverse(p);
-	return find(p, &f) ? send_to(skb, f.mine) : DROP;
+	return find(p, &f) ? send_to(skb, f.mine) : PASS;
 }
 
 static __always_inline int in(struct __sk_buff *skb, __u32 l2)
@@ -1172,7 +1193,7 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 	struct packet p;
 	struct found f;
 
-	if (skb->mark == MARK_TO_SOCKET) {
+	if (is_kind(skb, TO_SOCKET)) {
 		skb->mark = 0;
 		bpf_skb_change_type(skb, 0); /* PACKET_HOST: it was on its way out */
 		return PASS;
@@ -1247,7 +1268,7 @@ static __noinline int give_back(struct __sk_buff *skb, const struct packet *p, _
 		__builtin_memcpy(&ip->daddr, &p->tuple.local, sizeof(ip->daddr));
 		ip->payload_len = bpf_htons(len);
 	}
-	skb->mark = MARK_TO_SOCKET;
+	set_kind(skb, TO_SOCKET);
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
@@ -1323,11 +1344,7 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	struct packet p;
 	struct found f;
 
-	if (skb->cb[3] == SENT_1 && skb->cb[4] == SENT_2) {
-		skb->cb[3] = skb->cb[4] = 0;
-		return PASS;
-	}
-	if (!parse(skb, l2, &p))
+	if (is_kind(skb, SENT) || !parse(skb, l2, &p))
 		return PASS;
 	reverse(&p);
 	return find(&p, &f) ? leaves(skb, &f, &p) : PASS;

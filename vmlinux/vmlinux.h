@@ -46,6 +46,7 @@ struct inet_sock {
 
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	__u32 icsk_pmtu_cookie; /* MTU of the path, as far as it is known */
 };
 
 /* include/linux/rbtree_types.h */
@@ -61,6 +62,7 @@ struct tcp_options_received {
 	      sack_ok : 3,
 	      snd_wscale : 4,
 	      rcv_wscale : 4;
+	__u16 mss_clamp;   /* largest segment that the peer takes */
 };
 
 struct tcp_sock {
@@ -73,7 +75,6 @@ struct tcp_sock {
 	__u32 snd_nxt;    /* next that is sent */
 	__u64 bytes_received;
 	__u32 max_window; /* largest window that the peer has offered */
-	__u32 mss_cache;  /* largest segment to send, now */
 	__u32 tsoffset;
 	__u64 tcp_wstamp_ns; /* departure time of the last packet */
 	__u16 advmss;     /* largest segment that we have asked for */
