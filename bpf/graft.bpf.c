@@ -183,22 +183,20 @@ static __always_inline bool parse_addresses(struct packet *p, void *at, void *en
 	} else {
 		struct ipv6hdr *ip = at;
 
-		if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
+		if ((void *)(ip + 1) > end || *(__u8 *)ip >> 4 != 6 || ip->nexthdr != IPPROTO_TCP)
 			return false;
 		__builtin_memcpy(&p->tuple.remote, &ip->saddr, sizeof(p->tuple.remote));
 		__builtin_memcpy(&p->tuple.local, &ip->daddr, sizeof(p->tuple.local));
 		p->ttl = ip->hop_limit;
-		*ret_total = bpf_ntohs(ip->payload_len);
-		if (*ret_total)
-			*ret_total += sizeof(*ip);
+		*ret_total = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	}
 	return true;
 }
 
 /*
- * False: not a packet that could be of a graft.  An accelerated VLAN tag means that the packet is
- * for another device than this one, which will see it again.  GSO packets above 64 KiB (BIG TCP) have
- * no total length, or none that fits.
+ * False: not a packet that could be of a graft, or none that the stack would take.  An accelerated
+ * VLAN tag means that the packet is for another device than this one, which will see it again.  GSO
+ * packets above 64 KiB (BIG TCP) have no total length, or none that fits.
  */
 static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet *p)
 {
@@ -234,9 +232,9 @@ static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet
 	p->window = bpf_ntohs(t->window);
 	p->flags = ((__u8 *)t)[13];
 	p->header = (((__u8 *)t)[12] >> 4) * 4;
-	if (!total || skb->len - l2 > 65535)
+	if (skb->len - l2 > 65535)
 		total = skb->len - l2;
-	if (p->header < sizeof(*t) || total < p->l4 - l2 + p->header)
+	if (p->header < sizeof(*t) || total < p->l4 - l2 + p->header || total > skb->len - l2)
 		return false;
 	p->len = total - (p->l4 - l2) - p->header;
 	return true;
