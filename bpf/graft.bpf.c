@@ -268,7 +268,10 @@ struct found {
 	__u32 side;
 };
 
-/* False: P belongs to no graft.  An entry may be old, and its slot another session's. */
+/*
+ * False: P belongs to no graft.  An entry may be old, and its slot another session's.  An IPv6 header
+ * with IPv4-mapped addresses is not of an IPv4 session.
+ */
 static __always_inline bool find(const struct packet *p, struct found *f)
 {
 	struct graft_place *place = bpf_map_lookup_elem(&flows, &p->tuple);
@@ -282,7 +285,7 @@ static __always_inline bool find(const struct packet *p, struct found *f)
 		return false;
 	f->mine = f->side ? &f->g->side[1] : &f->g->side[0];
 	f->other = f->side ? &f->g->side[0] : &f->g->side[1];
-	return same_tuple(&f->mine->tuple, &p->tuple);
+	return f->mine->ipv6 == p->ipv6 && same_tuple(&f->mine->tuple, &p->tuple);
 }
 
 /* --- the sockets --- */
