@@ -40,6 +40,7 @@
 #define DROP TC_ACT_SHOT
 
 #define ESTABLISHED 1
+#define PACKET_TO_US 0 /* PACKET_HOST */
 #define LOOPBACK 1 /* ifindex in each network namespace */
 
 #define FIN 0x01
@@ -1196,10 +1197,11 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 
 	if (is_kind(skb, TO_SOCKET)) {
 		skb->mark = 0;
-		bpf_skb_change_type(skb, 0); /* PACKET_HOST: it was on its way out */
+		bpf_skb_change_type(skb, PACKET_TO_US); /* it was on its way out */
 		return PASS;
 	}
-	if (!parse(skb, l2, &p))
+	/* as TCP does: promiscuous devices see others' packets, and copies of ours */
+	if (skb->pkt_type != PACKET_TO_US || !parse(skb, l2, &p))
 		return PASS;
 	if (skb->mark == MARK_RESET)
 		return send_reset(skb, &p);
