@@ -973,14 +973,35 @@ static __always_inline bool is_inside(const struct packet *p, const struct graft
 	return diff(p->ack, sent) <= 0 && diff(p->ack, sent) >= -(__s32)back * 2;
 }
 
-/* Both ends have the other's FIN, or P is a reset: true, to the first who sees it. */
-static __always_inline bool ends(struct found *f, const struct packet *p)
+/* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
+static __always_inline void note(struct graft_side *mine, const struct packet *p)
+{
+	bool more = !(p->flags & RST) && diff(end_of(p), (__u32)mine->end) > 0;
+	bool acked = p->flags & ACK && diff(p->ack, (__u32)mine->acked) > 0;
+
+	if (more)
+		grow(&mine->end, end_of(p));
+	if (acked)
+		grow(&mine->acked, p->ack);
+	if (more || acked)
+		mine->data_ns = bpf_ktime_get_coarse_ns();
+}
+
+/*
+ * P is a reset that the other end takes, but for bytes that are on their way to it.  One beyond what
+ * was sent would only be challenged (RFC 5961).
+ */
+static __always_inline bool is_reset(const struct found *f, const struct packet *p)
+{
+	return p->flags & RST && diff(p->seq, acked_of(f->mine, f->other)) >= 0 &&
+	       diff(p->seq, (__u32)f->mine->end) <= 0;
+}
+
+/* Returns true if both ends have the other's FIN. */
+static __always_inline bool track_fin(struct found *f, const struct packet *p)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
 
-	if (p->flags & RST)
-		return diff(p->seq, acked_of(mine, other)) >= 0 &&
-		       diff(p->seq, (__u32)mine->end) <= 0;
 	if (p->flags & FIN && !mine->fin) {
 		mine->fin_end = end_of(p);
 		mine->fin = 1;
@@ -1002,18 +1023,16 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 {
 	struct graft_side *mine = f->mine;
 	__u32 window = (__u32)p->window << (mine->window_left & 15);
+	bool last = is_reset(f, p);
 
 	mine->packets++;
 	mine->heard_ns = bpf_ktime_get_coarse_ns();
-	if (diff(end_of(p), (__u32)mine->end) > 0 || diff(p->ack, (__u32)mine->acked) > 0)
-		mine->data_ns = mine->heard_ns;
 	if (window > mine->window)
 		mine->window = window;
-	if (p->flags & ACK)
-		grow(&mine->acked, p->ack);
-	grow(&mine->end, end_of(p));
-	if ((p->flags & (FIN | RST) || f->other->fin) && ends(f, p) &&
-	    (state == GRAFT_ACTIVE || state == GRAFT_RETURNING))
+	note(mine, p);
+	if (!(p->flags & RST) && (p->flags & FIN || f->other->fin))
+		last = track_fin(f, p);
+	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING))
 		end(f, state);
 }
 
@@ -1099,11 +1118,8 @@ locked:
 	}
 	f->g->why_not = why;
 	/* before it is unlocked: the next one that looks must know of it */
-	if (is_inside(p, f->mine, f->other)) {
-		grow(&f->mine->end, end_of(p));
-		if (p->flags & ACK)
-			grow(&f->mine->acked, p->ack);
-	}
+	if (!(p->flags & SYN) && p->ttl > 1 && is_inside(p, f->mine, f->other))
+		note(f->mine, p);
 	__sync_val_compare_and_swap(&f->g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
 	return GRAFT_RETURNING;
 }
@@ -1141,9 +1157,7 @@ static __always_inline int heard_of_killed(struct found *f, const struct packet 
 
 	if (p->flags & RST || !is_inside(p, f->mine, f->other))
 		return DROP;
-	if (p->flags & ACK)
-		grow(&f->mine->acked, p->ack);
-	grow(&f->mine->end, end_of(p));
+	note(f->mine, p);
 	if (now - f->mine->told_ns > TELL_NS) {
 		f->mine->told_ns = now;
 		tell(f->g, f->slot, GRAFT_EVENT_HEARD);
