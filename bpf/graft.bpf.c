@@ -1255,8 +1255,12 @@ static __noinline int give_back(struct __sk_buff *skb, const struct packet *p, _
 	if (p->header == 32 && (void *)t + 32 <= end) {
 		__u32 *words = (void *)t, tsval = words[6];
 
-		words[6] = words[7];
-		words[7] = tsval;
+		if (words[5] == TIMESTAMP_WORD) {
+			words[6] = words[7];
+			words[7] = tsval;
+		} else { /* SACK */
+			words[5] = words[6] = words[7] = bpf_htonl(0x01010101); /* NOP */
+		}
 	}
 	t->source = p->tuple.remote_port;
 	t->dest = p->tuple.local_port;
