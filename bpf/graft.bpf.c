@@ -49,6 +49,7 @@
 #define ACK 0x10
 
 #define TCP_HEADER_MAX 60
+#define OPTIONS_MAX (TCP_HEADER_MAX - 20)
 /* NOP, NOP, and the header of a timestamp option: what nearly each segment begins with. */
 #define TIMESTAMP_WORD bpf_htonl(0x0101080a)
 #define OPTION_TIMESTAMP 8
@@ -835,7 +836,7 @@ static __always_inline void change_timestamp(struct walk *w, __u32 at)
 /* SACK blocks at AT, LEN bytes; the header of the option is before them. */
 static __always_inline void change_sack(struct walk *w, __u32 at, __u32 len)
 {
-	for (__u32 i = 0; i < 32; i += 4) {
+	for (__u32 i = 0; i < OPTIONS_MAX; i += 4) {
 		__u32 edge;
 
 		if (i + 4 > len)
@@ -848,7 +849,7 @@ static __always_inline void change_sack(struct walk *w, __u32 at, __u32 len)
 
 static __always_inline void erase(struct walk *w, __u32 at, __u32 len)
 {
-	for (__u32 i = 0; i < 34 && i < len; i++)
+	for (__u32 i = 0; i < OPTIONS_MAX && i < len; i++)
 		w->s->is[(at + i) & 63] = 1; /* NOP */
 }
 
@@ -913,7 +914,7 @@ static __noinline int change_any(struct __sk_buff *skb, const struct packet *p,
 	w.s = s;
 	w.c = c;
 	w.header = header;
-	bpf_loop(TCP_HEADER_MAX - 20, change_option, &w, 0);
+	bpf_loop(OPTIONS_MAX, change_option, &w, 0);
 	*ret_diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
 	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
 		return -1;
@@ -921,7 +922,7 @@ static __noinline int change_any(struct __sk_buff *skb, const struct packet *p,
 		return 0;
 	header -= 20;
 	barrier_var(header);
-	if (header < 1 || header > TCP_HEADER_MAX - 20)
+	if (header < 1 || header > OPTIONS_MAX)
 		return -1;
 	return bpf_skb_store_bytes(skb, p->l4 + 20, s->is + 20, header, 0);
 }
