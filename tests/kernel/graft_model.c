@@ -193,6 +193,19 @@ static bool find(struct model *m, const struct graft_tuple *tuple, bool ipv6, st
 	return false;
 }
 
+/* P leaves: as if it had arrived from where it goes to. */
+static bool find_leaving(struct model *m, const struct parts *p, struct place *ret)
+{
+	struct graft_tuple t;
+
+	memset(&t, 0, sizeof(t));
+	t.remote = p->from.local;
+	t.local = p->from.remote;
+	t.remote_port = p->from.local_port;
+	t.local_port = p->from.remote_port;
+	return find(m, &t, p->ipv6, ret);
+}
+
 static void forget(struct model *m, const struct place *at)
 {
 	for (struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
@@ -382,7 +395,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 	p->ip[p->ipv6 ? 7 : 8]--;
 	sum_again(f, p, ip_was, tcp_was);
 	f->mark = at->other->mark;
-	f->ours = true;
+	f->kind = MODEL_OURS;
 	return MODEL_SENT;
 }
 
@@ -447,6 +460,17 @@ static enum model_verdict killed(struct model *m, const struct place *at, const 
 	return MODEL_DROP;
 }
 
+static enum model_verdict send_reset(struct model *m, struct model_frame *f, const struct parts *p)
+{
+	struct place at;
+
+	if (!find_leaving(m, p, &at))
+		return MODEL_PASS;
+	f->mark = at.mine->mark;
+	f->kind = MODEL_OURS;
+	return MODEL_SENT;
+}
+
 enum model_verdict model_in(struct model *m, struct model_frame *f)
 {
 	static const uint8_t loopback[6];
@@ -455,13 +479,16 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	uint32_t state;
 
 	m->inside = false;
-	if (f->mark == MODEL_TO_SOCKET) {
-		f->mark = 0;
+	if (f->kind == MODEL_TO_SOCKET) {
+		f->mark = 0; /* it was for the way out */
 		return MODEL_PASS;
 	}
 	/* TCP takes only what is sent to this host */
-	if (memcmp(f->bytes, loopback, 6) || !take_apart(f, &p) ||
-	    !find(m, &p.from, p.ipv6, &at))
+	if (memcmp(f->bytes, loopback, 6) || !take_apart(f, &p))
+		return MODEL_PASS;
+	if (f->mark == MODEL_MARK_RESET)
+		return send_reset(m, f, &p);
+	if (!find(m, &p.from, p.ipv6, &at))
 		return MODEL_PASS;
 	state = at.g->state & GRAFT_STATE_MASK;
 	switch (state) {
@@ -500,13 +527,12 @@ static enum model_verdict give_back(struct model_frame *f, const struct parts *p
 {
 	static const uint8_t stamps[4] = { 1, 1, 8, 10 };
 	uint32_t len = p->header == 32 ? 32 : 20, ip_was = ip_sum(p);
-	uint8_t was[4];
-
 	set_addresses(p, &p->from);
 	if (len == 32 && !memcmp(p->tcp + 20, stamps, 4)) {
-		memcpy(was, p->tcp + 24, 4);
-		memcpy(p->tcp + 24, p->tcp + 28, 4);
-		memcpy(p->tcp + 28, was, 4);
+		uint32_t tsval = get32(p->tcp + 24);
+
+		put32(p->tcp + 24, get32(p->tcp + 28));
+		put32(p->tcp + 28, tsval);
 	} else if (len == 32) {
 		memset(p->tcp + 20, 1, 12);
 	}
@@ -526,7 +552,7 @@ static enum model_verdict give_back(struct model_frame *f, const struct parts *p
 	/* our own stack has not made a sum, and does not look at it */
 	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
 	f->any_tcp_sum = true;
-	f->mark = MODEL_TO_SOCKET;
+	f->kind = MODEL_TO_SOCKET;
 	return MODEL_SENT;
 }
 
@@ -569,23 +595,11 @@ static enum model_verdict hold(struct model_frame *f, struct graft_side *mine,
 
 enum model_verdict model_out(struct model *m, struct model_frame *f)
 {
-	struct graft_tuple arrives;
 	struct parts p;
 	struct place at;
 
 	m->inside = false;
-	if (f->ours) {
-		f->ours = false;
-		return MODEL_PASS;
-	}
-	if (!take_apart(f, &p))
-		return MODEL_PASS;
-	memset(&arrives, 0, sizeof(arrives));
-	arrives.remote = p.from.local;
-	arrives.local = p.from.remote;
-	arrives.remote_port = p.from.local_port;
-	arrives.local_port = p.from.remote_port;
-	if (!find(m, &arrives, p.ipv6, &at))
+	if (f->kind == MODEL_OURS || !take_apart(f, &p) || !find_leaving(m, &p, &at))
 		return MODEL_PASS;
 	switch (at.g->state & GRAFT_STATE_MASK) {
 	case GRAFT_FREE:

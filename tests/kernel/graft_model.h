@@ -21,8 +21,11 @@
 #define MODEL_BYTES 2048
 #define MODEL_ETHERNET 14
 
-/* skb->mark of a packet that is for a socket of ours. */
-#define MODEL_TO_SOCKET 0x67726131
+/* skb->mark of a reset by the daemon, which comes by way of the loopback device. */
+#define MODEL_MARK_RESET 0x67726132
+
+/* What the packet programs have noted in skb->cb. */
+enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET };
 
 enum model_verdict { MODEL_PASS = -1, MODEL_DROP = 2, MODEL_SENT = 7 };
 
@@ -30,7 +33,7 @@ struct model_frame {
 	uint8_t bytes[MODEL_BYTES]; /* an Ethernet frame */
 	size_t len;
 	uint32_t mark;
-	bool ours; /* sent by a packet program: cb says so */
+	enum model_kind kind;
 	/* Offsets of checksums, of IP and TCP, where 0 is as good as 0xffff; 0: nowhere. */
 	size_t sums[2];
 	bool any_tcp_sum; /* nobody looks at that one */

@@ -17,8 +17,8 @@
 
 #define LO 1
 #define PER_WORLD 40
-#define SENT_1 0x67726166 /* what is in skb->cb of a packet that we have sent */
-#define SENT_2 0x74656421
+#define CB_OURS 0x67726166 /* the first word in skb->cb, and the second by kind */
+#define CB_KIND 0x74656420
 
 #define FIN 0x01
 #define SYN 0x02
@@ -418,7 +418,7 @@ static void spoil(struct model_frame *f)
 
 static void print_frame(const char *what, const struct model_frame *f)
 {
-	print_error("%s: %zu bytes, mark %#x%s\n", what, f->len, f->mark, f->ours ? ", ours" : "");
+	print_error("%s: %zu bytes, mark %#x, kind %d\n", what, f->len, f->mark, (int)f->kind);
 	for (size_t i = 0; i < f->len && i < 160; i++)
 		print_error("%02x%s", f->bytes[i],
 			    i + 1 == f->len || i == 159 || i % 16 == 13 ? "\n" : " ");
@@ -429,15 +429,16 @@ static int run(int prog, struct model_frame *f)
 {
 	static uint8_t in[MODEL_BYTES];
 	struct __sk_buff before = { .ifindex = LO, .mark = f->mark }, after = { 0 };
-	LIBBPF_OPTS(bpf_test_run_opts, o, .data_in = in, .data_size_in = (uint32_t)f->len,
-		    .data_out = f->bytes, .data_size_out = sizeof(f->bytes), .ctx_in = &before,
-		    .ctx_size_in = sizeof(before), .ctx_out = &after,
-		    .ctx_size_out = sizeof(after));
+	struct bpf_test_run_opts o = {
+		.sz = sizeof(o), .data_in = in, .data_size_in = (uint32_t)f->len,
+		.data_out = f->bytes, .data_size_out = sizeof(f->bytes), .ctx_in = &before,
+		.ctx_size_in = sizeof(before), .ctx_out = &after, .ctx_size_out = sizeof(after),
+	};
 	int r;
 
-	if (f->ours) {
-		before.cb[3] = SENT_1;
-		before.cb[4] = SENT_2;
+	if (f->kind) {
+		before.cb[3] = CB_OURS;
+		before.cb[4] = CB_KIND + f->kind;
 	}
 	memcpy(in, f->bytes, f->len);
 	r = bpf_prog_test_run_opts(prog, &o);
@@ -445,7 +446,7 @@ static int run(int prog, struct model_frame *f)
 		return -EINVAL;
 	f->len = o.data_size_out;
 	f->mark = after.mark;
-	f->ours = after.cb[3] == SENT_1 && after.cb[4] == SENT_2;
+	f->kind = after.cb[3] == CB_OURS ? after.cb[4] - CB_KIND : MODEL_OTHER;
 	return (int)o.retval;
 }
 
@@ -459,7 +460,7 @@ static bool same_frame(const struct model_frame *is, const struct model_frame *w
 {
 	struct model_frame a = *is, b = *want;
 
-	if (a.len != b.len || a.mark != b.mark || a.ours != b.ours)
+	if (a.len != b.len || a.mark != b.mark || a.kind != b.kind)
 		return false;
 	for (int i = 0; i < 2; i++) {
 		if (!b.sums[i])
@@ -593,11 +594,11 @@ static void packets_become_what_the_model_says(void **state)
 		draw_world(&m);
 		put_world(&m);
 		for (int j = 0; j < PER_WORLD; j++) {
-			bool out = one_in(4);
+			bool out = one_in(4), reset = one_in(16);
 
-			draw_frame(&m.slots[below(MODEL_SLOTS)], below(2), out, &f);
-			f.ours = out && one_in(16);
-			f.mark = one_in(16) ? one_in(2) ? MODEL_TO_SOCKET : 7 : 0;
+			draw_frame(&m.slots[below(MODEL_SLOTS)], below(2), out || reset, &f);
+			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
+			f.mark = reset ? MODEL_MARK_RESET : one_in(16) ? 7 : 0;
 			if (one_in(4))
 				spoil(&f);
 			compare(&m, &f, out, &tallies[out]);
