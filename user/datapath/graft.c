@@ -770,16 +770,15 @@ void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bo
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 {
-	const volatile struct graft_side *to = &gs->all[slot].side[!dir];
 	const volatile struct graft_side *from = &gs->all[slot].side[dir];
-	uint64_t since = (UINT64_C(1) << 32) + to->frozen_write, acked = to->acked;
+	uint64_t since = (UINT64_C(1) << 32) + from->frozen_read, end = from->end;
 
 	switch (graft_state(gs, slot)) {
 	case GRAFT_FREE:
 	case GRAFT_OFFERED:
 		return 0;
 	default:
-		return acked > since ? acked - since - (from->fin == 2) : 0;
+		return end > since ? end - since - (from->fin != 0) : 0;
 	}
 }
 

@@ -85,7 +85,7 @@ bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 void graft_kill(struct grafts *gs, uint32_t slot);
 void graft_reset(struct grafts *gs, uint32_t slot);
 
-/* Bytes that the end of side !DIR has acknowledged of those of side DIR, since the graft began. */
+/* Bytes that the end of side DIR has sent since the graft began; the other may not have got all. */
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
 
 /*
