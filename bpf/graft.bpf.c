@@ -49,7 +49,6 @@
 #define ACK 0x10
 
 #define TCP_HEADER_MAX 60
-#define OPTIONS_MAX (TCP_HEADER_MAX - 20)
 /* NOP, NOP, and the header of a timestamp option: what nearly each segment begins with. */
 #define TIMESTAMP_WORD bpf_htonl(0x0101080a)
 #define OPTION_TIMESTAMP 8
@@ -817,10 +816,13 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 	return 0;
 }
 
+/* One step for each byte at most: a header has room for 40 bytes of options. */
 struct walk {
 	struct scratch *s;
 	const struct change *c;
 	__u32 at, header;
+	__u32 edges; /* bytes of SACK blocks that follow */
+	__u32 erase; /* bytes that become NOPs */
 };
 
 static __always_inline void change_timestamp(struct walk *w, __u32 at)
@@ -833,49 +835,54 @@ static __always_inline void change_timestamp(struct walk *w, __u32 at)
 	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
 }
 
-/* SACK blocks at AT, LEN bytes; the header of the option is before them. */
-static __always_inline void change_sack(struct walk *w, __u32 at, __u32 len)
+static __always_inline void change_edge(struct walk *w)
 {
-	for (__u32 i = 0; i < OPTIONS_MAX; i += 4) {
-		__u32 edge;
+	__u32 edge;
 
-		if (i + 4 > len)
-			break;
-		__builtin_memcpy(&edge, &w->s->is[(at + i) & 63], sizeof(edge));
-		edge = bpf_htonl(bpf_ntohl(edge) + w->c->ack_add);
-		__builtin_memcpy(&w->s->is[(at + i) & 63], &edge, sizeof(edge));
-	}
-}
-
-static __always_inline void erase(struct walk *w, __u32 at, __u32 len)
-{
-	for (__u32 i = 0; i < OPTIONS_MAX && i < len; i++)
-		w->s->is[(at + i) & 63] = 1; /* NOP */
+	__builtin_memcpy(&edge, &w->s->is[w->at & 63], sizeof(edge));
+	edge = bpf_htonl(bpf_ntohl(edge) + w->c->ack_add);
+	__builtin_memcpy(&w->s->is[w->at & 63], &edge, sizeof(edge));
+	w->at += sizeof(edge);
+	w->edges -= sizeof(edge);
 }
 
 static long change_option(__u32 index, struct walk *w)
 {
-	__u32 at = w->at, len;
+	__u32 len;
 	__u8 kind;
 
-	if (!w->s || !w->c || at >= w->header || at >= TCP_HEADER_MAX)
+	if (!w->s || !w->c || w->at >= w->header || w->at >= TCP_HEADER_MAX)
 		return 1;
-	kind = w->s->is[at & 63];
-	if (kind == 0)
+	if (w->edges >= sizeof(__u32)) {
+		change_edge(w);
+		return 0;
+	}
+	w->at += w->edges; /* no whole edge */
+	w->edges = 0;
+	if (w->at >= w->header)
 		return 1;
-	if (kind == 1) {
+	kind = w->s->is[w->at & 63];
+	if (w->erase || kind == 1) {
+		w->s->is[w->at & 63] = 1;
+		w->erase -= !!w->erase;
 		w->at++;
 		return 0;
 	}
-	len = w->s->is[(at + 1) & 63];
-	if (len < 2 || at + len > w->header)
+	if (kind == 0)
 		return 1;
-	if (kind == OPTION_TIMESTAMP && len == 10)
-		change_timestamp(w, at + 2);
-	else if (kind == OPTION_SACK && w->c->no_sack)
-		erase(w, at, len);
-	else if (kind == OPTION_SACK)
-		change_sack(w, at + 2, len - 2);
+	len = w->s->is[(w->at + 1) & 63];
+	if (len < 2 || w->at + len > w->header)
+		return 1;
+	if (kind == OPTION_SACK && w->c->no_sack) {
+		w->erase = len;
+		return 0;
+	}
+	if (kind == OPTION_SACK) {
+		w->edges = len - 2;
+		len = 2;
+	} else if (kind == OPTION_TIMESTAMP && len == 10) {
+		change_timestamp(w, w->at + 2);
+	}
 	w->at += len;
 	return 0;
 }
@@ -1295,11 +1302,44 @@ static __noinline int give_back(struct __sk_buff *skb, const struct packet *p, _
 }
 
 /*
+ * Has the remote end been heard since the frozen socket probed it last (SO_KEEPALIVE)?  Then the
+ * socket is told so, and it asks again after its interval.
+ */
+static __always_inline bool is_heard(struct graft_side *mine)
+{
+	bool heard = mine->heard_ns >= mine->probed_ns;
+
+	mine->probed_ns = bpf_ktime_get_coarse_ns();
+	return heard;
+}
+
+/*
+ * Let P, a keepalive probe, go out with the numbers of the wire.  If the remote end is there it
+ * answers, and is heard; if not, the frozen socket gives up as any other.
+ */
+static __always_inline int probe(struct __sk_buff *skb, struct found *f, const struct packet *p)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+	struct change c = { .to = &mine->tuple };
+	__s64 tcp_diff;
+	__u32 ts[2];
+
+	c.seq_add = (__u32)other->end + other->seq_add - 1 - p->seq;
+	c.ack_add = (__u32)mine->end - p->ack;
+	if (timestamp_of(skb, p, ts) && diff(mine->tsval_sent, ts[0]) > 0)
+		c.tsval_add = mine->tsval_sent - ts[0];
+	if (change_header(skb, p, &c, &tcp_diff))
+		return DROP;
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
+	return PASS;
+}
+
+/*
  * A packet of a frozen socket.  It may send again what the first translated packet has
  * acknowledged, probe the peer, or send FIN because the daemon died: it gets an ACK for all of that.
  * A new socket that was given the same tuple is refused.
  */
-static __always_inline int of_frozen(struct __sk_buff *skb, const struct found *f,
+static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 				     const struct packet *p)
 {
 	__u32 ack = f->mine->frozen_write;
@@ -1310,6 +1350,8 @@ static __always_inline int of_frozen(struct __sk_buff *skb, const struct found *
 		return DROP;
 	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
 		return DROP;
+	if (!p->len && !(p->flags & FIN) && p->seq == ack - 1 && !is_heard(f->mine))
+		return probe(skb, f, p);
 	if (diff(end_of(p), ack) > 0)
 		ack = end_of(p);
 	return give_back(skb, p, f->mine->frozen_read, ack, ACK);

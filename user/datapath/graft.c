@@ -393,6 +393,20 @@ static bool is_useful(const struct ifaddrs *i)
 	       (i->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr));
 }
 
+/* Is there an interface without Ethernet headers?  To verify programs takes a while. */
+static bool needs_l3(void)
+{
+	struct ifaddrs *list;
+	bool ethernet, found = false;
+
+	if (getifaddrs(&list))
+		return false;
+	for (const struct ifaddrs *i = list; i && !found; i = i->ifa_next)
+		found = is_useful(i) && !has_ethernet(i->ifa_name, &ethernet) && !ethernet;
+	freeifaddrs(list);
+	return found;
+}
+
 static int attach_all(struct grafts *gs)
 {
 	struct ifaddrs *list;
@@ -499,8 +513,12 @@ static int map_grafts(struct grafts *gs)
 /* The maps are those that were left, or new ones. */
 static int load(struct grafts *gs, const struct graft_limits *limits)
 {
-	bool left = gs->pins && reuse_maps(gs);
-	int r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
+	bool left = gs->pins && reuse_maps(gs), l3 = needs_l3();
+	int r;
+
+	bpf_program__set_autoload(gs->skel->progs.graft_in_l3, l3);
+	bpf_program__set_autoload(gs->skel->progs.graft_out_l3, l3);
+	r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
 
 	return r || left || !gs->pins ? r : pin_maps(gs);
 }

@@ -160,6 +160,10 @@ static void set_options(struct session *s, int fd)
 	const struct forward_conf *fc = forward_of(s);
 	int r = tcp_set_session_options(fd, false, fc->keepalive_s);
 
+	/* a graft needs an upstream that sends no larger segments than the client takes */
+	if (s->tcp && atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed))
+		tcp_copy_mss(fd, s->sides[CLIENT].fd);
+
 	s->nodelay_due = fc->nodelay;
 	if (r)
 		log_limited(LOG_WARNING, "session %llu: no keepalive for the upstream: %s",

@@ -85,6 +85,8 @@ void session_graft_offer(struct session *s)
 		return;
 	s->graft_refusal = addresses(s, local) || !s->addrs ? GRAFT_NO_SOCKET :
 							      (uint8_t)graft_try(gs, &o, &slot);
+	if (s->graft_refusal == GRAFT_MSS) /* those that follow may have luck */
+		atomic_store_explicit(&s->forward->clamp_mss, true, memory_order_relaxed);
 	if (s->graft_refusal)
 		return;
 	s->graft = slot;
