@@ -49,6 +49,7 @@
 #define ACK 0x10
 
 #define TCP_HEADER_MAX 60
+#define OPTIONS_MAX (TCP_HEADER_MAX - 20)
 /* NOP, NOP, and the header of a timestamp option: what nearly each segment begins with. */
 #define TIMESTAMP_WORD bpf_htonl(0x0101080a)
 #define OPTION_TIMESTAMP 8
