@@ -168,11 +168,12 @@ static void draw_world(struct model *m)
 	for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++)
 		draw_slot(m, slot);
 	for (uint32_t i = MODEL_SLOTS * 2; i < MODEL_FLOWS; i++) {
+		struct graft_place place = { below(MODEL_SLOTS), below(2) };
 		struct graft_side old = { 0 };
 
-		draw_side(&old, one_in(2));
+		draw_side(&old, m->slots[place.slot].side[0].ipv6);
 		m->flows[i] = (struct model_flow){ .present = true, .tuple = old.tuple,
-						   .place = { below(MODEL_SLOTS), below(2) } };
+						   .place = place };
 	}
 }
 
@@ -234,7 +235,7 @@ static size_t draw_option(uint8_t *p, size_t room)
 		return 10;
 	case 3:
 	case 4:
-		len = 2 + 8 * (1 + below(4));
+		len = 2 + (one_in(4) ? below(39) : 8 * (1 + below(4)));
 		if (len > room)
 			break;
 		p[0] = 5;
@@ -309,12 +310,15 @@ static uint32_t draw_ack(const struct graft_side *mine, const struct graft_side 
 	return one_in(3) ? sent : near(numbers, 8);
 }
 
-/* As it would come from the remote end of SIDE, or, OUT, leave for it. */
-static void draw_frame(const struct graft_entry *g, uint32_t side, bool out, struct model_frame *f)
+/* As it would come from the remote end of FLOW, or, OUT, leave for it. */
+static void draw_frame(const struct model *m, const struct model_flow *flow, bool out,
+		       struct model_frame *f)
 {
 	static const uint8_t hops[] = { 0, 1, 2, 64, 64, 64, 255 };
-	const struct graft_side *mine = &g->side[side], *other = &g->side[!side];
-	const struct graft_tuple *to = &mine->tuple;
+	const struct graft_entry *g = &m->slots[flow->place.slot];
+	const struct graft_side *mine = &g->side[flow->place.side];
+	const struct graft_side *other = &g->side[!flow->place.side];
+	const struct graft_tuple *to = &flow->tuple;
 	uint32_t payload = one_in(3) ? 0 : below(one_in(2) ? 8 : 1400), header;
 	size_t l3 = mine->ipv6 ? 40 : 20, len = mine->ipv6 ? 16 : 4;
 	uint8_t *ip = f->bytes + MODEL_ETHERNET, *tcp = ip + l3, *at = ip + (mine->ipv6 ? 8 : 12);
@@ -345,10 +349,18 @@ static void draw_frame(const struct graft_entry *g, uint32_t side, bool out, str
 	tcp[12] = (uint8_t)(header << 2 | below(16));
 	tcp[13] = draw_flags();
 	put16(tcp + 14, (uint32_t)draw() >> below(16));
+	if (out && one_in(4)) /* the window ends about where it is held */
+		put32(tcp + 8, mine->edge - ((((uint32_t)tcp[14] << 8 | tcp[15]) + below(4))
+					     << mine->read_shift));
 	put16(tcp + 18, one_in(4) ? (uint32_t)draw() : 0);
 	f->len = MODEL_ETHERNET + l3 + header + payload;
 	if (!one_in(8))
 		model_sum(f);
+}
+
+static const struct model_flow *draw_flow(const struct model *m)
+{
+	return &m->flows[one_in(8) ? below(MODEL_FLOWS) : below(MODEL_SLOTS * 2)];
 }
 
 /* What is no packet of the session, or not quite. */
@@ -596,7 +608,7 @@ static void packets_become_what_the_model_says(void **state)
 		for (int j = 0; j < PER_WORLD; j++) {
 			bool out = one_in(4), reset = one_in(16);
 
-			draw_frame(&m.slots[below(MODEL_SLOTS)], below(2), out || reset, &f);
+			draw_frame(&m, draw_flow(&m), out || reset, &f);
 			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
 			f.mark = reset ? MODEL_MARK_RESET : one_in(16) ? 7 : 0;
 			if (one_in(4))
@@ -625,7 +637,7 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 		s->window = 65536;
 	}
 	do
-		draw_frame(g, 0, false, f);
+		draw_frame(m, &m->flows[0], false, f);
 	while (f->bytes[MODEL_ETHERNET + (g->side[0].ipv6 ? 7 : 8)] < 2);
 	return g;
 }
