@@ -1041,8 +1041,10 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	note(mine, p);
 	if (!(p->flags & RST) && (p->flags & FIN || f->other->fin))
 		last = track_fin(f, p);
-	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING))
+	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)) {
+		mine->reset = !!(p->flags & RST);
 		end(f, state);
+	}
 }
 
 /* Translate P and send it to the other end. */
@@ -1439,26 +1441,24 @@ static __always_inline __u16 folded(__s64 sum)
 	return (__u16)~s;
 }
 
-/* The packet of the test run becomes the reset, and goes to graft_in on the loopback device. */
-static __noinline int reset(struct __sk_buff *skb, struct graft_entry *g, __u32 side)
+/* The packet of the test run becomes a reset with SEQ, and goes to graft_in on the loopback device. */
+static __noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32 seq)
 {
 	struct {
 		struct graft_addr from, to;
 		__u32 len, protocol;
 	} pseudo = { .len = bpf_htonl(20), .protocol = bpf_htonl(IPPROTO_TCP) };
-	struct graft_side *s;
 	struct tcphdr t = { 0 };
 	__u32 l4;
 
-	if (!g)
+	if (!s)
 		return GRAFT_BAD_REQUEST;
-	s = side ? &g->side[1] : &g->side[0];
 	l4 = ETH_HLEN + (s->ipv6 ? 40 : 20);
 	if (bpf_skb_change_tail(skb, l4 + 20, 0))
 		return GRAFT_BAD_REQUEST;
 	t.source = s->tuple.local_port;
 	t.dest = s->tuple.remote_port;
-	t.seq = bpf_htonl((__u32)s->acked);
+	t.seq = bpf_htonl(seq);
 	t.ack_seq = bpf_htonl((__u32)s->end);
 	((__u8 *)&t)[12] = 5 << 4;
 	((__u8 *)&t)[13] = RST | ACK;
@@ -1489,6 +1489,20 @@ static __noinline int reset(struct __sk_buff *skb, struct graft_entry *g, __u32 
 	bpf_skb_store_bytes(skb, l4, &t, sizeof(t), 0);
 	skb->mark = MARK_RESET;
 	return bpf_clone_redirect(skb, LOOPBACK, BPF_F_INGRESS) ? GRAFT_BAD_REQUEST : GRAFT_OK;
+}
+
+/*
+ * An end takes no other reset than one with the number that it expects next.  That is between the last
+ * that it has acknowledged, and the last that was sent to it: what it has got, it acknowledges late.
+ */
+static __always_inline int reset(struct __sk_buff *skb, const struct graft_entry *g, __u32 side)
+{
+	const struct graft_side *mine = side ? &g->side[1] : &g->side[0];
+	const struct graft_side *other = side ? &g->side[0] : &g->side[1];
+	__u32 acked = (__u32)mine->acked, sent = (__u32)other->end + other->seq_add;
+	int r = reset_at(skb, mine, acked);
+
+	return r || sent == acked ? r : reset_at(skb, mine, sent);
 }
 
 /* --- entry points: devices with an Ethernet header, and those without --- */

@@ -142,6 +142,7 @@ struct graft_side {
 	__u64 data_ns;       /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns;     /* of the last keepalive probe of the frozen socket */
 	__u64 told_ns;       /* KILLED: of the last GRAFT_EVENT_HEARD */
+	__u32 reset;         /* DONE: the remote end has sent RST */
 } __attribute__((aligned(64)));
 
 struct graft_entry {

@@ -293,6 +293,7 @@ static void track(struct model *m, const struct place *at, const struct parts *p
 		last = mine->fin == 2 && at->other->fin == 2;
 	}
 	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)) {
+		mine->reset = !!(p->flags & RST);
 		at->g->state = GRAFT_DONE;
 		at->g->ended_ns = 1;
 		m->events[GRAFT_EVENT_ENDED]++;

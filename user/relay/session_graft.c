@@ -189,11 +189,24 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
 
 /* --- events --- */
 
+/* The packet programs have seen its end. */
+static void finish(struct session *s)
+{
+	const volatile struct graft_entry *e = graft_of(grafts_of(s), s->graft);
+
+	if (e->side[CLIENT].reset)
+		session_reset(s, CAUSE_CLIENT_RESET);
+	else if (e->side[UPSTREAM].reset)
+		session_reset(s, CAUSE_UPSTREAM_RESET);
+	else
+		session_finish(s);
+}
+
 static void look_at(struct session *s)
 {
 	switch (graft_state(grafts_of(s), s->graft)) {
 	case GRAFT_DONE:
-		session_finish(s);
+		finish(s);
 		break;
 	default:
 		break;
