@@ -114,13 +114,13 @@ class Cells:
         except ValueError as error:
             raise TooShort(f"{process.title}: {error}") from None
 
-    def measure(self, workload, relay, timing):
+    def measure(self, workload, relay, timing, at_begin=None):
         """One cell as it is in the results, without its round."""
         left = self._namespaces.drain()
         relay.check()
         measurement, samples, changes, carriers = tried(lambda: self._run(
             workload, relay.targets, timing,
-            MachineProbe(None if relay.is_direct else relay.cpu), relay.carriers))
+            MachineProbe(None if relay.is_direct else relay.cpu), at_begin or relay.carriers))
         relay.check()
         cell = cell_of(measurement, changes, peak_beyond_first(samples, "kernel"), left)
         cell["carriers"] = difference(carriers, relay.carriers())
@@ -128,7 +128,12 @@ class Cells:
 
     def measure_row(self, row, relay, timing):
         """A cell of ROW."""
-        cell = self.measure(row.workload, relay, timing)
+        cell = self.measure(row.workload, relay, timing,
+                            relay.kill if row.kind == "gap" else None)
+        if row.kind == "gap":
+            if cell["errors"]:
+                raise LabError(f"{cell['errors']} sessions were lost")
+            cell["value"] = cell["latency_us"]["max"] / 1000
         if row.kind == "memory":
             cell["value"] = cell["kernel_peak_bytes"] / row.workload.connections
         return cell

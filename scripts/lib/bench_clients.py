@@ -276,6 +276,7 @@ class Clients:
             raise LabError(f"{process.title} ended with {code} and without a report ({error}): "
                            f"{text.strip()[-200:]}") from None
         if code != 0 and not measurement.wrong:
+            said = [line for line in text.splitlines() if "connections were lost" in line]
             raise LabError(f"{process.title} ended with {code}; it counted {measurement.errors} "
-                           "errors")
+                           f"errors {''.join(said)}")
         return measurement

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The lab as the benchmark needs it: interruptible at any moment, with its servers."""
 
+import os
 import signal
+import subprocess
 from contextlib import contextmanager
 
 from bench_clients import IPERF3, REDIS, WRK
@@ -55,6 +57,19 @@ class BenchLab(Lab):
             if self._started:
                 self._started(process)
         return process
+
+    def bpf_folder(self):
+        """A BPF file system, which goes with the lab."""
+        path = self.path("bpf")
+        if not os.path.isdir(path):
+            os.mkdir(path)
+            subprocess.run(["mount", "-t", "bpf", "-o", "mode=755", "bpf", path], check=True)
+        return path
+
+    def close(self):
+        if os.path.isdir(self.path("bpf")):
+            subprocess.run(["umount", "-l", self.path("bpf")], check=False)
+        super().close()
 
     @contextmanager
     def watched(self, enter, started):

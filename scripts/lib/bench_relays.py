@@ -8,26 +8,23 @@ name of its own, so that nobody's figure is the best of several but the peers'.
 
 import itertools
 import os
-import re
 import shutil
-import subprocess
+import time
 from dataclasses import dataclass
 
 from labkit import RELAY, SERVER, Daemon, LabError, tail
 
-BULK, CONVERSATION, CONNECT, IDLE = "bulk", "conversation", "connect", "idle"
+BULK, CONVERSATION, CONNECT, IDLE, KILLED = "bulk", "conversation", "connect", "idle", "killed"
 
 K = 1024
 BACKLOG = 16384
 # Sessions that a relay must hold in rows other than the idle ones.
 PLENTY = 4096
+# So long after it is told to be killed it is: by then its load is measured.
+KILL_SECONDS = 0.1
 # Descriptors that a relay needs for other things than sessions and pipes.
 RESERVE = 512
 MAXIMUM_PIPES = 512
-
-
-def size_text(size):
-    return f"{size // K}K" if size % K == 0 else str(size)
 
 
 @dataclass(frozen=True)
@@ -103,25 +100,27 @@ class Direct(Contender):
 class Culvert(Contender):
     family = "culvert"
 
-    def __init__(self, name, engine, copy_buffer=None, workers=None):
+    def __init__(self, name, engine):
         super().__init__(name)
         self.engine = engine
         self.alone = engine == "graft"  # its programs see each packet of an interface
-        self.options = ["--copy-buffer", size_text(copy_buffer)] if copy_buffer else []
-        self.options += ["--workers", str(workers)] if workers else []
 
-    def describe(self, _config):
-        return " ".join(["--engine", self.engine, *self.options])
+    def configs(self, goal, _cpus):
+        return [{"pins": True} if goal == KILLED else {}]
+
+    def describe(self, config):
+        return f"--engine {self.engine}{' --graft-pins' if config else ''}"
 
     def sessions_per_process(self, descriptors):
         # Its default for --max-sessions is the other limit.
         return min(super().sessions_per_process(descriptors), 16000)
 
-    def start(self, place, _config):
+    def start(self, place, config):
         forward = place.forward
+        pins = ["--graft-pins", place.lab.bpf_folder()] if config else []
         return Daemon(place.lab, place.culvert, self.engine,
                       [(f"{RELAY}:{forward.listen}", f"{forward.host}:{forward.upstream}")],
-                      *self.options,
+                      *pins,
                       # all connections come from one address
                       "--max-sessions-per-client", "16384")
 
@@ -192,8 +191,10 @@ class HaproxySplice(Haproxy):
         return (descriptors - RESERVE - 2 * MAXIMUM_PIPES) // 2
 
 
+NGINX_STREAM = "/usr/lib/nginx/modules/ngx_stream_module.so"
 NGINX_CONF = """\
-{load}daemon off;
+load_module {stream};
+daemon off;
 pid {home}.pid;
 error_log {home}.errors;
 worker_processes {workers};
@@ -210,41 +211,21 @@ stream {{
 """
 
 
-def nginx_conf(config, forward, sessions, home, load=""):
-    return NGINX_CONF.format(load=load, home=home, workers=config["worker_processes"],
+def nginx_conf(config, forward, sessions, home):
+    return NGINX_CONF.format(stream=NGINX_STREAM, home=home, workers=config["worker_processes"],
                              connections=2 * sessions + 64, relay=RELAY, server=forward.host,
                              listen=forward.listen, upstream=forward.upstream, backlog=BACKLOG,
                              reuseport=" reuseport" if config["worker_processes"] > 1 else "",
                              buffer=config["proxy_buffer_size"])
 
 
-def nginx_stream_module(version_text):
-    """Of what nginx -V says: "" if it has the stream module, the file to load, or None."""
-    if not re.search(r"--with-stream(\s|=|$)", version_text):
-        return None
-    if "--with-stream=dynamic" not in version_text:
-        return ""
-    folder = re.search(r"--modules-path=(\S+)", version_text)
-    return os.path.join(folder.group(1) if folder else "", "ngx_stream_module.so")
-
-
 class Nginx(Contender):
     program = "nginx"
 
-    def __init__(self, name):
-        super().__init__(name)
-        self._load = ""
-
     def why_missing(self):
-        if reason := super().why_missing():
-            return reason
-        text = subprocess.run([self.program, "-V"], stderr=subprocess.PIPE, text=True,
-                              check=False).stderr
-        module = nginx_stream_module(text)
-        if module is None or module and not os.path.exists(module):
+        if not os.path.exists(NGINX_STREAM):
             return "nginx has no stream module (Debian: libnginx-mod-stream)"
-        self._load = f"load_module {module};\n" if module else ""
-        return None
+        return super().why_missing()
 
     def configs(self, goal, cpus):
         sizes = {BULK: (64 * K, 256 * K, 16 * K), IDLE: (16 * K, 4 * K)}
@@ -253,7 +234,7 @@ class Nginx(Contender):
 
     def start(self, place, config):
         conf = place.write(".conf", nginx_conf(config, place.forward, place.sessions,
-                                               place.file(".nginx"), self._load))
+                                               place.file(".nginx")))
         place.lab.start_server("relay", place.forward.listen, self.program, "-e",
                                place.file(".nginx.errors"), "-c", conf)
 
@@ -321,17 +302,12 @@ CONTENDERS = {contender.name: contender for contender in (
     Culvert("sockmap", "sockmap"),
     Culvert("splice", "splice"),
     Culvert("copy", "copy"),
-    Culvert("copy-8K", "copy", 8 * K),
-    Culvert("copy-16K", "copy", 16 * K),
-    Culvert("copy-64K", "copy", 64 * K),
-    Culvert("copy-256K", "copy", 256 * K),
     Haproxy("haproxy"),
     HaproxySplice("haproxy-splice"),
     Nginx("nginx"),
     Socat("socat"),
     Rinetd("rinetd"),
     Redir("redir"),
-    Culvert("auto-1w", "auto", workers=1),
 )}
 
 
@@ -370,6 +346,14 @@ class Relay:
             raise
         return self
 
+    def kill(self):
+        """The daemon, which is started again at once."""
+        time.sleep(KILL_SECONDS)
+        for daemon in self._daemons:
+            self._processes.remove(daemon.process)
+            with self._lab.watched(self.cpu and self.cpu.enter, self._processes.append):
+                daemon.kill()
+
     @property
     def is_direct(self):
         return self.contender.family == "direct"
@@ -380,11 +364,6 @@ class Relay:
         if self.is_direct:
             return [(forward.host, forward.upstream) for forward in self.forwards]
         return [(RELAY, forward.listen) for forward in self.forwards]
-
-    @property
-    def daemon(self):
-        """The first instance, if it is culvert."""
-        return self._daemons[0] if self._daemons else None
 
     @property
     def pids(self):

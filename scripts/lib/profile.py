@@ -27,8 +27,7 @@ from bench_rows import IDLE_TOOL, ROWS
 from cost import machine_cpu_seconds
 from labkit import RELAY, Interrupted, LabError
 
-WORKLOADS = {row.name: row for row in ROWS
-             if row.workload.tool != IDLE_TOOL and row.group != "sweep"}
+WORKLOADS = {row.name: row for row in ROWS if row.workload.tool != IDLE_TOOL}
 PROFILED = {name: one for name, one in CONTENDERS.items() if one.family != "direct"}
 FREQUENCY = 999  # samples a second on each CPU
 WARM_UP = 1.0

@@ -21,8 +21,7 @@ import figures
 SUBJECT = "auto"
 # The subject once more, under a name of its own.
 CONTROL = "auto-again"
-# The engines that auto chooses from, at their default settings. The copies with other buffers are
-# variants of one of them.
+# The engines that auto chooses from.
 SINGLE_ENGINES = ("sockmap", "splice", "copy")
 # By how much (as a logarithm) the second best may always be behind the best and still take part.
 NEAR = math.log(1.05)
