@@ -875,7 +875,9 @@ static long change_option(__u32 index, struct walk *w)
 	if (len < 2 || w->at + len > w->header)
 		return 1;
 	if (kind == OPTION_SACK && w->c->no_sack) {
-		w->erase = len;
+		w->s->is[w->at & 63] = 1;
+		w->at++;
+		w->erase = len - 1;
 		return 0;
 	}
 	if (kind == OPTION_SACK) {
