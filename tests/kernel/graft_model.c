@@ -522,14 +522,21 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 
 /* --- what leaves --- */
 
+/* NOP, NOP, and a timestamp option. */
+static bool begins_with_clocks(const struct parts *p)
+{
+	static const uint8_t usual[4] = { 1, 1, 8, 10 };
+
+	return p->header >= 32 && !memcmp(p->tcp + 20, usual, sizeof(usual));
+}
+
 /* F, of a frozen socket, becomes an answer to itself. */
 static enum model_verdict give_back(struct model_frame *f, const struct parts *p, uint32_t seq,
 				    uint32_t ack, uint8_t flags)
 {
-	static const uint8_t stamps[4] = { 1, 1, 8, 10 };
 	uint32_t len = p->header == 32 ? 32 : 20, ip_was = ip_sum(p);
 	set_addresses(p, &p->from);
-	if (len == 32 && !memcmp(p->tcp + 20, stamps, 4)) {
+	if (len == 32 && begins_with_clocks(p)) {
 		uint32_t tsval = get32(p->tcp + 24);
 
 		put32(p->tcp + 24, get32(p->tcp + 28));
@@ -557,6 +564,23 @@ static enum model_verdict give_back(struct model_frame *f, const struct parts *p
 	return MODEL_SENT;
 }
 
+/* A keepalive probe of a frozen socket goes to the remote end, with the numbers of the wire. */
+static enum model_verdict probe(struct model_frame *f, const struct place *at,
+				const struct parts *p)
+{
+	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
+	struct change c = {
+		.seq = (uint32_t)at->other->end + at->other->seq_add - 1 - p->seq,
+		.ack = (uint32_t)at->mine->end - p->ack,
+	};
+
+	if (begins_with_clocks(p) && ahead(at->mine->tsval_sent, get32(p->tcp + 24)) > 0)
+		c.tsval = at->mine->tsval_sent - get32(p->tcp + 24);
+	change_numbers(p, &c);
+	sum_again(f, p, ip_was, tcp_was);
+	return MODEL_PASS;
+}
+
 static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 				 const struct parts *p)
 {
@@ -568,6 +592,13 @@ static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 		return MODEL_DROP;
 	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
 		return MODEL_DROP;
+	if (end_of(p) == p->seq && p->seq + 1 == ack) {
+		bool heard = at->mine->heard_ns >= at->mine->probed_ns;
+
+		at->mine->probed_ns = 1;
+		if (!heard)
+			return probe(f, at, p);
+	}
 	if (ahead(end_of(p), ack) > 0)
 		ack = end_of(p);
 	return give_back(f, p, at->mine->frozen_read, ack, ACK);

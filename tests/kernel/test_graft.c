@@ -129,6 +129,8 @@ static void draw_side(struct graft_side *s, bool ipv6)
 	s->back_read = draw_number();
 	s->back_write = draw_number();
 	s->back_ts = draw_number();
+	s->heard_ns = one_in(2);
+	s->probed_ns = one_in(2);
 	s->has_edge = one_in(2);
 	s->edge = draw_number();
 	s->has_passed = one_in(2);
@@ -292,11 +294,11 @@ static uint32_t draw_seq(const struct graft_side *mine, const struct graft_side 
 	uint32_t window = other->window > 65536 ? other->window : 65536;
 	uint32_t in[] = { acked, (uint32_t)mine->end, acked + window, acked - window,
 			  acked + below(3000), acked - below(3000), (uint32_t)draw() };
-	uint32_t frozen[] = { mine->frozen_write, mine->frozen_write - below(2000),
-			      (uint32_t)draw() };
+	uint32_t frozen[] = { mine->frozen_write, mine->frozen_write - 1,
+			      mine->frozen_write - below(2000), (uint32_t)draw() };
 
 	if (out)
-		return near(frozen, 3);
+		return near(frozen, 4);
 	return one_in(3) ? (uint32_t)mine->end : near(in, 7);
 }
 
@@ -491,6 +493,7 @@ static void round_times(struct graft_entry *g)
 		g->side[side].heard_ns = !!g->side[side].heard_ns;
 		g->side[side].data_ns = !!g->side[side].data_ns;
 		g->side[side].told_ns = !!g->side[side].told_ns;
+		g->side[side].probed_ns = !!g->side[side].probed_ns;
 	}
 }
 
