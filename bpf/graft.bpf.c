@@ -274,9 +274,9 @@ struct found {
  * False: P belongs to no graft.  An entry may be old, and its slot another session's.  An IPv6 header
  * with IPv4-mapped addresses is not of an IPv4 session.
  */
-static __always_inline bool find(const struct packet *p, struct found *f)
+static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct found *f)
 {
-	struct graft_place *place = bpf_map_lookup_elem(&flows, &p->tuple);
+	struct graft_place *place = bpf_map_lookup_elem(&flows, t);
 
 	if (!place)
 		return false;
@@ -287,7 +287,7 @@ static __always_inline bool find(const struct packet *p, struct found *f)
 		return false;
 	f->mine = f->side ? &f->g->side[1] : &f->g->side[0];
 	f->other = f->side ? &f->g->side[0] : &f->g->side[1];
-	return f->mine->ipv6 == p->ipv6 && same_tuple(&f->mine->tuple, &p->tuple);
+	return f->mine->ipv6 == ipv6 && same_tuple(&f->mine->tuple, t);
 }
 
 /* --- the sockets --- */
@@ -1159,6 +1159,168 @@ static __always_inline int shift(struct __sk_buff *skb, const struct graft_side 
 	return PASS;
 }
 
+/* --- path MTU --- */
+
+#define ICMP_V4 1
+#define ICMP_V4_UNREACHABLE 3
+#define ICMP_V4_TOO_BIG 4
+#define ICMP_V6 58
+#define ICMP_V6_TOO_BIG 2
+
+static __always_inline __u16 folded(__s64 sum)
+{
+	__u32 s = (__u32)sum;
+
+	s = (s & 0xffff) + (s >> 16);
+	s = (s & 0xffff) + (s >> 16);
+	return (__u16)~s;
+}
+
+/* The beginning of a packet that was too big, as ICMP quotes it.  The message ends here. */
+struct quote_v4 {
+	__u8 type, code;
+	__u16 sum;
+	__u32 mtu;
+	struct iphdr ip;
+	__u16 source, dest;
+	__u32 seq;
+};
+
+struct quote_v6 {
+	__u8 type, code;
+	__u16 sum;
+	__u32 mtu;
+	struct ipv6hdr ip;
+	__u16 source, dest;
+	__u32 seq;
+};
+
+/*
+ * TUPLE is that of the packet that was too big, turned round.  Find the graft that has sent it to
+ * F->mine on behalf of F->other.  Its number must be of what is on the way: who guesses it can as well
+ * forge the message for plain TCP.
+ */
+static __always_inline bool find_sender(const struct graft_tuple *tuple, bool ipv6, __u32 seq,
+					struct found *f)
+{
+	__u32 state;
+
+	if (!find(tuple, ipv6, f))
+		return false;
+	state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
+	return (state == GRAFT_ACTIVE || state == GRAFT_RETURNING) &&
+	       diff(seq, (__u32)f->mine->acked) >= 0 &&
+	       diff(seq, (__u32)f->other->end + f->other->seq_add) < 0;
+}
+
+/* "Fragmentation needed" concerns the end that has sent the segment: it gets it from us. */
+static __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
+{
+	struct graft_tuple tuple = { 0 };
+	__u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct quote_v4 *q;
+	struct iphdr *ip;
+	struct found f;
+
+	if (!s)
+		return PASS;
+	q = (void *)s->was;
+	ip = (void *)s->is;
+	if (bpf_skb_load_bytes(skb, l3, ip, sizeof(*ip)) || *(__u8 *)ip != 0x45 ||
+	    bpf_skb_load_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q)) ||
+	    q->type != ICMP_V4_UNREACHABLE || q->code != ICMP_V4_TOO_BIG ||
+	    *(__u8 *)&q->ip != 0x45 || q->ip.protocol != IPPROTO_TCP)
+		return PASS;
+	tuple.remote.w[2] = tuple.local.w[2] = bpf_htonl(0xffff);
+	tuple.remote.w[3] = q->ip.daddr;
+	tuple.local.w[3] = q->ip.saddr;
+	tuple.remote_port = q->dest;
+	tuple.local_port = q->source;
+	if (!find_sender(&tuple, false, bpf_ntohl(q->seq), &f))
+		return PASS;
+	q->ip.saddr = f.other->tuple.remote.w[3];
+	q->ip.daddr = f.other->tuple.local.w[3];
+	q->ip.check = 0;
+	q->ip.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&q->ip, sizeof(q->ip), 0));
+	q->source = f.other->tuple.remote_port;
+	q->dest = f.other->tuple.local_port;
+	q->seq = bpf_htonl(bpf_ntohl(q->seq) - f.other->seq_add);
+	q->sum = 0;
+	q->sum = folded(bpf_csum_diff(NULL, 0, (__be32 *)q, sizeof(*q), 0));
+	ip->saddr = f.other->tuple.local.w[3];
+	ip->daddr = f.other->tuple.remote.w[3];
+	ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(*q));
+	ip->ttl--;
+	ip->check = 0;
+	ip->check = folded(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
+	if (!ip->ttl || bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
+	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
+	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
+		return DROP;
+	return send_to(skb, f.other);
+}
+
+/* The same as "packet too big". */
+static __noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
+{
+	struct graft_tuple tuple = { 0 };
+	__u32 zero = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct quote_v6 *q;
+	struct ipv6hdr *ip;
+	struct found f;
+	__u32 tail[2] = { bpf_htonl(sizeof(*q)), bpf_htonl(ICMP_V6) };
+	__s64 sum;
+
+	if (!s)
+		return PASS;
+	q = (void *)s->was;
+	ip = (void *)s->is;
+	if (bpf_skb_load_bytes(skb, l3, ip, sizeof(*ip)) ||
+	    bpf_skb_load_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q)) ||
+	    q->type != ICMP_V6_TOO_BIG || q->ip.nexthdr != IPPROTO_TCP)
+		return PASS;
+	__builtin_memcpy(&tuple.remote, &q->ip.daddr, sizeof(tuple.remote));
+	__builtin_memcpy(&tuple.local, &q->ip.saddr, sizeof(tuple.local));
+	tuple.remote_port = q->dest;
+	tuple.local_port = q->source;
+	if (!find_sender(&tuple, true, bpf_ntohl(q->seq), &f))
+		return PASS;
+	__builtin_memcpy(&q->ip.saddr, &f.other->tuple.remote, sizeof(q->ip.saddr));
+	__builtin_memcpy(&q->ip.daddr, &f.other->tuple.local, sizeof(q->ip.daddr));
+	q->source = f.other->tuple.remote_port;
+	q->dest = f.other->tuple.local_port;
+	q->seq = bpf_htonl(bpf_ntohl(q->seq) - f.other->seq_add);
+	__builtin_memcpy(&ip->saddr, &f.other->tuple.local, sizeof(ip->saddr));
+	__builtin_memcpy(&ip->daddr, &f.other->tuple.remote, sizeof(ip->daddr));
+	ip->payload_len = bpf_htons(sizeof(*q));
+	ip->hop_limit--;
+	q->sum = 0;
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&ip->saddr, 32, 0);
+	sum = bpf_csum_diff(NULL, 0, tail, sizeof(tail), (__u32)sum);
+	q->sum = folded(bpf_csum_diff(NULL, 0, (__be32 *)q, sizeof(*q), (__u32)sum));
+	if (!ip->hop_limit || bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
+	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
+	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
+		return DROP;
+	return send_to(skb, f.other);
+}
+
+/* A packet that is not TCP. */
+static __always_inline int not_tcp(struct __sk_buff *skb, __u32 l3)
+{
+	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	__u8 protocol;
+
+	if (skb->vlan_present || (!ipv6 && skb->protocol != bpf_htons(ETH_P_IP)) ||
+	    bpf_skb_load_bytes(skb, l3 + (ipv6 ? 6 : 9), &protocol, sizeof(protocol)))
+		return PASS;
+	if (!ipv6 && protocol == ICMP_V4)
+		return too_big_v4(skb, l3);
+	return ipv6 && protocol == ICMP_V6 ? too_big_v6(skb, l3) : PASS;
+}
+
 /* --- what arrives --- */
 
 #define TELL_NS 10000000 /* between two events of one session */
@@ -1214,7 +1376,7 @@ static __always_inline int send_reset(struct __sk_buff *skb, struct packet *p)
 	struct found f;
 
 	reverse(p);
-	return find(p, &f) ? send_to(skb, f.mine) : PASS;
+	return find(&p->tuple, p->ipv6, &f) ? send_to(skb, f.mine) : PASS;
 }
 
 static __always_inline int in(struct __sk_buff *skb, __u32 l2)
@@ -1228,11 +1390,13 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return PASS;
 	}
 	/* as TCP does: promiscuous devices see others' packets, and copies of ours */
-	if (skb->pkt_type != PACKET_TO_US || !parse(skb, l2, &p))
+	if (skb->pkt_type != PACKET_TO_US)
 		return PASS;
+	if (!parse(skb, l2, &p))
+		return not_tcp(skb, l2);
 	if (skb->mark == MARK_RESET)
 		return send_reset(skb, &p);
-	return find(&p, &f) ? arrived(skb, &f, &p) : PASS;
+	return find(&p.tuple, p.ipv6, &f) ? arrived(skb, &f, &p) : PASS;
 }
 
 /* --- what leaves --- */
@@ -1416,7 +1580,7 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	if (is_kind(skb, SENT) || !parse(skb, l2, &p))
 		return PASS;
 	reverse(&p);
-	return find(&p, &f) ? leaves(skb, &f, &p) : PASS;
+	return find(&p.tuple, p.ipv6, &f) ? leaves(skb, &f, &p) : PASS;
 }
 
 /* --- RST to an end, by the daemon --- */
@@ -1432,15 +1596,6 @@ static __always_inline void reset_ipv4(struct iphdr *ip, const struct graft_tupl
 	ip->protocol = IPPROTO_TCP;
 	ip->saddr = t->local.w[3];
 	ip->daddr = t->remote.w[3];
-}
-
-static __always_inline __u16 folded(__s64 sum)
-{
-	__u32 s = (__u32)sum;
-
-	s = (s & 0xffff) + (s >> 16);
-	s = (s & 0xffff) + (s >> 16);
-	return (__u16)~s;
 }
 
 /* The packet of the test run becomes a reset with SEQ, and goes to graft_in on the loopback device. */
