@@ -22,6 +22,8 @@
 
 /* Where the daemon listens for control requests, and where the clients look for it. */
 #define CONFIG_CONTROL_DEFAULT "/run/culvert/control.sock"
+/* Where grafted sessions outlive the daemon. */
+#define CONFIG_GRAFT_PINS_DEFAULT "/sys/fs/bpf/culvert"
 #define BANDWIDTH_MAX (UINT64_C(1) << 37) /* bytes a second */
 
 enum engine {

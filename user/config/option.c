@@ -76,7 +76,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "auto: join the connections of a session at packet level" },
 	{ "graft-pins", GLOBAL(graft_pins), .metavar = "DIR", .kind = KIND_TEXT,
 	  .max = 200, .expected = "a folder of at most 200 bytes, or none",
-	  .initial = "/sys/fs/bpf/culvert",
+	  .initial = CONFIG_GRAFT_PINS_DEFAULT,
 	  .help = "where grafted sessions outlive the daemon, or none" },
 	{ "workers", COUNT(1, WORKERS_MAX), GLOBAL(workers), .computed = "one per CPU",
 	  .help = "worker threads" },

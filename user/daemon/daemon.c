@@ -11,7 +11,6 @@
  */
 #include "daemon/daemon.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -39,6 +38,7 @@
 #include "base/sandbox.h"
 #include "base/syscalls_needed.h"
 #include "config/file.h"
+#include "daemon/adopt.h"
 #include "daemon/control.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
@@ -49,8 +49,6 @@
 #include "relay/limits.h"
 #include "relay/listener.h"
 #include "relay/names.h"
-#include "relay/session.h"
-#include "relay/session_graft.h"
 #include "relay/session_log.h"
 #include "relay/socket_stock.h"
 #include "relay/worker.h"
@@ -269,86 +267,6 @@ static int make_pid_file(const struct config *c)
 			       strerror(-r)) : 0;
 }
 
-/* --- grafts --- */
-
-/* A folder for each control socket, which one daemon has at a time: a name of a BPF file has no dot. */
-static char *graft_folder(const struct config *c)
-{
-	char *folder = NULL;
-
-	if (!strcmp(c->graft_pins, "none") ||
-	    asprintf(&folder, "%s/%s", c->graft_pins, c->control) < 0)
-		return NULL;
-	for (char *at = folder + strlen(c->graft_pins) + 1; *at; at++)
-		if (!isalnum((unsigned char)*at))
-			*at = '_';
-	return folder;
-}
-
-/* What engine graft needs must be there; auto has other carriers. */
-static int open_grafts(struct daemon *d)
-{
-	const struct config *c = &d->config;
-	bool asked = config_forward_with(c, ENGINE_GRAFT), wanted = asked;
-	/* a slot is used again as late as possible, so there are more than sessions */
-	struct graft_limits limits = { c->max_sessions + c->max_sessions / 8 + 64, c->workers,
-				       graft_folder(c), d->account.uid };
-	char err[512];
-	int r = 0;
-
-	for (size_t i = 0; i < c->n_forwards; i++)
-		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
-	if (wanted)
-		r = grafts_open(&limits, &d->shared.grafts, err, sizeof(err));
-	free((char *)limits.pins);
-	if (r && asked)
-		return log_failure(EXIT_CODE_UNSUPPORTED, "engine graft cannot be used: %s", err);
-	if (r)
-		log_warning("no session is grafted: %s", err);
-	return 0;
-}
-
-static struct forward *forward_of_tag(struct daemon *d, uint32_t tag)
-{
-	struct forward *f = d->reload.forwards.first;
-
-	while (f && session_graft_tag(f) != tag)
-		f = f->next;
-	return f;
-}
-
-/* Sessions that a daemon before this one has left: they are this one's, or reset. */
-static void adopt_grafts(struct daemon *d)
-{
-	struct grafts *gs = d->shared.grafts;
-	struct threads *ts = &d->reload.threads;
-	unsigned int adopted = 0, reset = 0;
-	enum cause why;
-
-	for (uint32_t slot = 0; gs && graft_adopt(gs, &slot); slot++) {
-		struct forward *f = forward_of_tag(d, graft_of(gs, slot)->forward);
-		struct sockaddr_storage client;
-		socklen_t len;
-
-		graft_address(gs, slot, CLIENT, false, &client, &len);
-		if (f && admission_enter(d->shared.admission, f, &why)) {
-			if (admission_enter_client(d->shared.admission, f,
-						   (struct sockaddr *)&client, &why) &&
-			    !session_graft_adopt(&ts->workers[slot % ts->n], f, slot)) {
-				adopted++;
-				continue;
-			}
-			admission_cancel(d->shared.admission, f);
-		}
-		graft_kill(gs, slot);
-		graft_put(gs, slot);
-		reset++;
-	}
-	if (adopted || reset)
-		log_info("%u sessions of the daemon before are adopted, %u are reset: no forward "
-			   "has their name, or a limit is reached", adopted, reset);
-}
-
 /* --- all of it, and to give up root --- */
 
 static int set_up(struct daemon *d)
@@ -365,7 +283,7 @@ static int set_up(struct daemon *d)
 	limit_descriptors(&d->config);
 	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
 	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config) ?:
-	    open_grafts(d);
+	    adopt_open(&d->config, d->account.uid, &d->shared.grafts);
 	if (r)
 		return r;
 	d->shared.admission = admission_open(&d->config);
@@ -502,7 +420,7 @@ static int begin(struct daemon *d)
 	};
 	r = threads_open(ts, &d->shared, d->reload.listening);
 	if (!r) {
-		adopt_grafts(d);
+		adopt_sessions(&d->shared, ts, d->reload.forwards.first);
 		r = threads_start(ts);
 	}
 	if (!r && d->shared.session_log)
