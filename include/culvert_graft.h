@@ -41,7 +41,8 @@
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
- * compare-and-swap where two CPUs must not undo each other.  The daemon writes none of them.
+ * compare-and-swap where two CPUs must not undo each other.  The daemon writes none of them but
+ * `ifindex`, when routes change while the session is ACTIVE.
  */
 #ifndef CULVERT_GRAFT_CONTRACT_H
 #define CULVERT_GRAFT_CONTRACT_H

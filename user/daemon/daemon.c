@@ -42,6 +42,7 @@
 #include "daemon/control.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
+#include "daemon/routes.h"
 #include "daemon/syscall_filter.h"
 #include "datapath/pool.h"
 #include "probe/probe.h"
@@ -81,6 +82,7 @@ struct daemon {
 	/* the main thread */
 	uint64_t *turns_seen;   /* by worker: its loop.turns when it was last asked for a turn; owned */
 	struct loop loop;
+	struct routes routes;
 	struct source signals;
 	struct timer look;      /* for the watchdog; at the end, whether the workers have ended */
 	uint64_t look_ms;       /* between two looks; 0: nobody wants to know */
@@ -226,6 +228,16 @@ static void tell_workers(void *arg)
 		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
+/* Routes have changed: grafted sessions may have been reset. */
+static void tell_of_grafts(void *arg)
+{
+	struct daemon *d = arg;
+
+	atomic_fetch_add(&d->shared.graft_news, 1);
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
+}
+
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int open_names(struct daemon *d)
 {
@@ -286,6 +298,11 @@ static int set_up(struct daemon *d)
 	    adopt_open(&d->config, d->account.uid, &d->shared.grafts);
 	if (r)
 		return r;
+	r = d->shared.grafts ? routes_open(&d->routes, &d->loop, d->shared.grafts, tell_of_grafts,
+						 d) : 0;
+	if (r)
+		return log_failure(EXIT_CODE_FAILURE, "changes of routes cannot be watched: %s",
+				   strerror(-r));
 	d->shared.admission = admission_open(&d->config);
 	connect_learn_ports();
 	r = sandbox_enter(&d->account, 0, err, sizeof(err));
@@ -295,6 +312,7 @@ static int set_up(struct daemon *d)
 static void tear_down(struct daemon *d)
 {
 	admission_close(d->shared.admission);
+	routes_close(&d->routes);
 	kernel_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts "

@@ -208,6 +208,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_GRACE_OVER] = "grace-over",
 	[CAUSE_NO_SOCKET] = "no-socket",
 	[CAUSE_DRAIN_OVER] = "drain-over",
+	[CAUSE_NO_ROUTE] = "no-route",
 	[CAUSE_INTERNAL] = "internal",
 };
 

@@ -766,6 +766,14 @@ void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker)
 	__atomic_store_n(&gs->all[slot].worker, worker, __ATOMIC_RELEASE);
 }
 
+void graft_reroute(struct grafts *gs, uint32_t slot, unsigned int side, unsigned int ifindex)
+{
+	if (is_attached(gs, ifindex))
+		__atomic_store_n(&gs->all[slot].side[side].ifindex, ifindex, __ATOMIC_RELEASE);
+	else
+		graft_kill(gs, slot);
+}
+
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
 		   struct sockaddr_storage *ret, socklen_t *ret_len)
 {

@@ -46,6 +46,12 @@ unsigned int grafts_live(const struct grafts *gs);
  */
 bool graft_adopt(struct grafts *gs, uint32_t *at);
 void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
+/*
+ * Packets to the remote end of SIDE have to go out by IFINDEX, 0: by none.  If no packet program is
+ * there the session is KILLED: not even its sockets could go on, whose numbers nobody would shift.
+ */
+void graft_reroute(struct grafts *gs, uint32_t slot, unsigned int side, unsigned int ifindex);
+
 /* The addresses of a session, as its sockets had them. */
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
 		   struct sockaddr_storage *ret, socklen_t *ret_len);

@@ -208,6 +208,9 @@ static void look_at(struct session *s)
 	case GRAFT_DONE:
 		finish(s);
 		break;
+	case GRAFT_KILLED: /* not by us */
+		session_reset(s, CAUSE_NO_ROUTE);
+		break;
 	default:
 		break;
 	}
@@ -341,4 +344,14 @@ void session_graft_sweep(struct worker *w)
 		if (s->graft != NO_GRAFT)
 			look_at(s);
 	}
+}
+
+void session_graft_news(struct worker *w)
+{
+	uint64_t news = atomic_load_explicit(&w->shared->graft_news, memory_order_acquire);
+
+	if (news == w->graft_news_seen)
+		return;
+	w->graft_news_seen = news;
+	session_graft_sweep(w);
 }

@@ -63,5 +63,7 @@ void session_graft_port_timer(struct session *s);
 
 /* Events were lost: look at all sessions that are grafted. */
 void session_graft_sweep(struct worker *w);
+/* After a batch of events: the same, if shared->graft_news says so. */
+void session_graft_news(struct worker *w);
 
 #endif

@@ -68,6 +68,7 @@ static void after_batch(void *arg)
 	if (load_batch(&w->load, w->loop.now_ms))
 		load_look(&w->load, w->loop.now_ms, clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
 	session_connect_news(w);
+	session_graft_news(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;

@@ -26,6 +26,7 @@ struct shared {
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	_Atomic uint64_t name_news;    /* ends of look-ups that sessions may have waited for */
+	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;     /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 };
@@ -57,6 +58,7 @@ struct worker {
 	struct graft_ring *graft_ring;
 	struct source graft_source;
 	uint64_t graft_events_lost;
+	uint64_t graft_news_seen;  /* of shared->graft_news */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	uint32_t review_at;        /* the slot pair that the last review has ended at */
