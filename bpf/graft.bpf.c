@@ -483,8 +483,6 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	g->side[1].tuple = q->tuples[1];
 	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
 	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
-	if (g->side[0].ipv6 != g->side[1].ipv6)
-		return GRAFT_FAMILY;
 	r = traits_of(skb, &g->side[0], &a);
 	r = r ?: traits_of(skb, &g->side[1], &b);
 	r = r ?: fit(&a, &b);
@@ -687,6 +685,15 @@ static __always_inline __u32 try_offer(struct __sk_buff *skb, struct found *f,
 
 /* --- translation --- */
 
+static __always_inline __u16 folded(__s64 sum)
+{
+	__u32 s = (__u32)sum;
+
+	s = (s & 0xffff) + (s >> 16);
+	s = (s & 0xffff) + (s >> 16);
+	return (__u16)~s;
+}
+
 /* How a packet is changed: on its way to the other end, or between the wire and a socket. */
 struct change {
 	const struct graft_tuple *to; /* local: its new source; remote: its new destination */
@@ -781,6 +788,60 @@ static __noinline int set_addresses(struct __sk_buff *skb, const struct packet *
 			return 0;
 		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
 	}
+}
+
+/*
+ * The same where the other end has the other family: P gets a new IP header.  The pseudo header's
+ * length and protocol add up to the same in both.
+ */
+static __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
+				 const struct graft_tuple *to, __s64 tcp_diff)
+{
+	struct iphdr v4 = { 0 };
+	struct ipv6hdr v6 = { 0 };
+	__u32 l3, len;
+	__s64 addr_diff;
+	__u8 traffic;
+
+	if (!p || !to)
+		return -1;
+	l3 = p->l3 & L3_BITS;
+	len = p->header + p->len;
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
+	if (!p->ipv6) {
+		if (bpf_skb_load_bytes(skb, l3, &v4, sizeof(v4)) ||
+		    bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))
+			return -1;
+		*(__be32 *)&v6 = bpf_htonl(6U << 28 | (__u32)v4.tos << 20);
+		v6.payload_len = bpf_htons(len > 65535 ? 0 : len);
+		v6.nexthdr = IPPROTO_TCP;
+		v6.hop_limit = v4.ttl - 1;
+		__builtin_memcpy(&v6.saddr, &to->local, sizeof(v6.saddr));
+		__builtin_memcpy(&v6.daddr, &to->remote, sizeof(v6.daddr));
+		addr_diff = bpf_csum_diff(&v4.saddr, 8, (__be32 *)&v6.saddr, 32, 0);
+		if (bpf_skb_store_bytes(skb, l3, &v6, sizeof(v6), 0))
+			return -1;
+		return bpf_l4_csum_replace(skb, l3 + sizeof(v6) + 16, 0, addr_diff,
+					   BPF_F_PSEUDO_HDR);
+	}
+	if (bpf_skb_load_bytes(skb, l3, &v6, sizeof(v6)) ||
+	    bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+		return -1;
+	traffic = (bpf_ntohl(*(__be32 *)&v6) >> 20) & 0xff;
+	*(__u8 *)&v4 = 0x45;
+	v4.tos = traffic;
+	len += sizeof(v4);
+	v4.tot_len = bpf_htons(len > 65535 ? 0 : len);
+	v4.frag_off = bpf_htons(0x4000); /* as the TCP of IPv6 expects */
+	v4.ttl = v6.hop_limit - 1;
+	v4.protocol = IPPROTO_TCP;
+	v4.saddr = to->local.w[3];
+	v4.daddr = to->remote.w[3];
+	v4.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&v4, sizeof(v4), 0));
+	addr_diff = bpf_csum_diff((__be32 *)&v6.saddr, 32, &v4.saddr, 8, 0);
+	if (bpf_skb_store_bytes(skb, l3, &v4, sizeof(v4), 0))
+		return -1;
+	return bpf_l4_csum_replace(skb, l3 + sizeof(v4) + 16, 0, addr_diff, BPF_F_PSEUDO_HDR);
 }
 
 /* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */
@@ -1066,7 +1127,10 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 		}
 		track(f, p, state);
 	}
-	if (change_header(skb, p, &c, &tcp_diff) || set_addresses(skb, p, c.to, tcp_diff))
+	if (change_header(skb, p, &c, &tcp_diff))
+		return DROP;
+	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, c.to, tcp_diff) :
+					set_family(skb, p, c.to, tcp_diff))
 		return DROP;
 	return send_to(skb, f->other);
 }
@@ -1167,15 +1231,6 @@ static __always_inline int shift(struct __sk_buff *skb, const struct graft_side 
 #define ICMP_V6 58
 #define ICMP_V6_TOO_BIG 2
 
-static __always_inline __u16 folded(__s64 sum)
-{
-	__u32 s = (__u32)sum;
-
-	s = (s & 0xffff) + (s >> 16);
-	s = (s & 0xffff) + (s >> 16);
-	return (__u16)~s;
-}
-
 /* The beginning of a packet that was too big, as ICMP quotes it.  The message ends here. */
 struct quote_v4 {
 	__u8 type, code;
@@ -1237,7 +1292,7 @@ static __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
 	tuple.local.w[3] = q->ip.saddr;
 	tuple.remote_port = q->dest;
 	tuple.local_port = q->source;
-	if (!find_sender(&tuple, false, bpf_ntohl(q->seq), &f))
+	if (!find_sender(&tuple, false, bpf_ntohl(q->seq), &f) || f.other->ipv6)
 		return PASS;
 	q->ip.saddr = f.other->tuple.remote.w[3];
 	q->ip.daddr = f.other->tuple.local.w[3];
@@ -1285,7 +1340,7 @@ static __noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
 	__builtin_memcpy(&tuple.local, &q->ip.saddr, sizeof(tuple.local));
 	tuple.remote_port = q->dest;
 	tuple.local_port = q->source;
-	if (!find_sender(&tuple, true, bpf_ntohl(q->seq), &f))
+	if (!find_sender(&tuple, true, bpf_ntohl(q->seq), &f) || !f.other->ipv6)
 		return PASS;
 	__builtin_memcpy(&q->ip.saddr, &f.other->tuple.remote, sizeof(q->ip.saddr));
 	__builtin_memcpy(&q->ip.daddr, &f.other->tuple.local, sizeof(q->ip.daddr));

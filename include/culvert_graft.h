@@ -79,7 +79,6 @@ enum graft_refusal {
 	GRAFT_ECN,         /* one connection has ECN, the other has not, or another kind */
 	GRAFT_MPTCP,
 	GRAFT_INTERFACE,   /* no packet program there */
-	GRAFT_FAMILY,      /* one connection is IPv4, the other IPv6 */
 	GRAFT_IN_HAND,     /* bytes are on the way through the daemon */
 	GRAFT_BAD_REQUEST, /* the slot is in use */
 	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */

@@ -107,7 +107,7 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_OK] = "ok", [GRAFT_NO_SOCKET] = "socket not found",
 		[GRAFT_CLOSING] = "closing", [GRAFT_TIMESTAMPS] = "timestamps differ",
 		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
-		[GRAFT_INTERFACE] = "interface not supported", [GRAFT_FAMILY] = "families differ",
+		[GRAFT_INTERFACE] = "interface not supported",
 		[GRAFT_BAD_REQUEST] = "slot in use", [GRAFT_NO_SLOT] = "no slot",
 	};
 
