@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
+#include "relay/connect.h"
 #include "relay/limits.h"
 
 SYSCALLS_NEEDED(
@@ -327,7 +328,7 @@ void session_graft_port_timer(struct session *s)
 	if (s->graft == NO_GRAFT || s->sides[UPSTREAM].fd >= 0)
 		return;
 	graft_address(grafts_of(s), s->graft, UPSTREAM, true, &local, &len);
-	fd = socket(local.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+	fd = socket(local.ss_family, UPSTREAM_SOCKET_TYPE, 0);
 	if (fd >= 0 && bind(fd, (struct sockaddr *)&local, len)) {
 		close(fd);
 		return;
