@@ -368,8 +368,34 @@ static void set_addresses(const struct parts *p, const struct graft_tuple *to)
 	memcpy(p->tcp + 2, &to->remote_port, 2);
 }
 
+/* The other IP header, made anew; what stays is the traffic class.  Ethernet's is made later. */
+static void change_family(struct model_frame *f, struct parts *p)
+{
+	uint32_t segment = p->header + p->payload, class, hops = p->hops - 1U;
+	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->tcp - f->bytes);
+
+	class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
+	memmove(p->ip + l3, p->tcp, rest);
+	memset(p->ip, 0, l3);
+	p->tcp = p->ip + l3;
+	p->ipv6 = !p->ipv6;
+	f->len = (size_t)(p->tcp - f->bytes) + rest;
+	if (p->ipv6) {
+		put16(p->ip, 6 << 12 | class << 4);
+		put16(p->ip + 4, segment);
+		p->ip[6] = TCP;
+		p->ip[7] = (uint8_t)hops;
+	} else {
+		put16(p->ip, 0x4500 | class);
+		put16(p->ip + 2, 20 + segment);
+		put16(p->ip + 6, 0x4000); /* no fragments, as in IPv6 */
+		p->ip[8] = (uint8_t)hops;
+		p->ip[9] = TCP;
+	}
+}
+
 static enum model_verdict translate(struct model *m, struct model_frame *f, const struct place *at,
-				    const struct parts *p, uint32_t state)
+				    struct parts *p, uint32_t state)
 {
 	struct change c = {
 		.seq = at->mine->seq_add, .ack = at->mine->ack_add, .tsval = at->mine->tsval_add,
@@ -392,8 +418,13 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 	change_numbers(p, &c);
 	window = p->window << at->mine->window_left >> at->mine->window_right;
 	put16(p->tcp + 14, window < 65535 ? window : 65535);
+	if (at->other->ipv6 != p->ipv6) {
+		change_family(f, p);
+		ip_was = 0;
+	} else {
+		p->ip[p->ipv6 ? 7 : 8]--;
+	}
 	set_addresses(p, &at->other->tuple);
-	p->ip[p->ipv6 ? 7 : 8]--;
 	sum_again(f, p, ip_was, tcp_was);
 	f->mark = at->other->mark;
 	f->kind = MODEL_OURS;

@@ -147,7 +147,7 @@ static uint32_t draw_state(void)
 static void draw_slot(struct model *m, uint32_t slot)
 {
 	struct graft_entry *g = &m->slots[slot];
-	bool ipv6 = one_in(2);
+	bool ipv6 = one_in(2), other = one_in(3) ? !ipv6 : ipv6;
 
 	g->state = draw_state();
 	g->hold = one_in(2);
@@ -155,7 +155,7 @@ static void draw_slot(struct model *m, uint32_t slot)
 	for (uint32_t side = 0; side < 2; side++) {
 		struct model_flow *f = &m->flows[slot * 2 + side];
 
-		draw_side(&g->side[side], ipv6);
+		draw_side(&g->side[side], side ? other : ipv6);
 		*f = (struct model_flow){ .present = true, .tuple = g->side[side].tuple,
 					  .place = { slot, side } };
 	}
@@ -173,7 +173,7 @@ static void draw_world(struct model *m)
 		struct graft_place place = { below(MODEL_SLOTS), below(2) };
 		struct graft_side old = { 0 };
 
-		draw_side(&old, m->slots[place.slot].side[0].ipv6);
+		draw_side(&old, m->slots[place.slot].side[place.side].ipv6);
 		m->flows[i] = (struct model_flow){ .present = true, .tuple = old.tuple,
 						   .place = place };
 	}
@@ -330,12 +330,13 @@ static void draw_frame(const struct model *m, const struct model_flow *flow, boo
 	header = draw_options(tcp);
 	put16(f->bytes + 12, mine->ipv6 ? 0x86dd : 0x0800);
 	if (mine->ipv6) {
-		ip[0] = 0x60;
+		put16(ip, 0x6000 | (uint32_t)draw() >> 20);
+		put16(ip + 2, (uint32_t)draw());
 		put16(ip + 4, header + payload);
 		ip[6] = 6;
 		ip[7] = hops[below(7)];
 	} else {
-		ip[0] = 0x45;
+		put16(ip, 0x4500 | below(256));
 		put16(ip + 2, 20 + header + payload);
 		put16(ip + 4, (uint32_t)draw());
 		ip[6] = 0x40;
@@ -370,7 +371,7 @@ static void spoil(struct model_frame *f)
 {
 	static const uint16_t types[] = { 0x8100, 0x88a8, 0x0806, 0x86dd, 0x0800 };
 	uint8_t *ip = f->bytes + MODEL_ETHERNET;
-	size_t l3 = ip[0] == 0x60 ? 40 : 20;
+	size_t l3 = ip[0] >> 4 == 6 ? 40 : 20;
 
 	switch (below(12)) {
 	case 0: /* one bit of the tuple */
