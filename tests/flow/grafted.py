@@ -1,0 +1,262 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""Grafted sessions in the lab: what no other carrier can do, and what only they could break.
+
+    echo conversations, every byte compared  -->  culvert --engine graft  -->  echo server
+
+The daemon is killed, stopped and started again under them; they go back to their sockets; routes
+change; a router has a smaller MTU; an end vanishes; local ports are short. Exits with 77 and the
+reason where this cannot run.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, handle_signals,
+                    has_ipv6, tail, wait_until)
+
+EXIT_SKIP = 77
+PORT = 7100
+LISTEN = 9100
+
+SERVE = """
+import asyncio, sys
+async def echo(r, w):
+    try:
+        while data := await r.read(65536):
+            w.write(data)
+            await w.drain()
+        w.write_eof()
+    except OSError:
+        pass
+    w.close()
+async def main():
+    s = await asyncio.start_server(echo, None, int(sys.argv[1]), backlog=4096)
+    await s.serve_forever()
+asyncio.run(main())
+"""
+
+# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations; a line of JSON: what became of them.
+TALK = """
+import asyncio, json, os, sys, time
+address, port, n, seconds, size = sys.argv[1], *map(int, sys.argv[2:])
+did = {"rounds": 0, "wrong": 0, "reset": 0, "ended": 0, "gap_ms": 0}
+async def talk():
+    try:
+        r, w = await asyncio.open_connection(address, port)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            data, start = os.urandom(size), time.monotonic()
+            w.write(data)
+            did["wrong"] += await r.readexactly(size) != data
+            did["rounds"] += 1
+            did["gap_ms"] = max(did["gap_ms"], (time.monotonic() - start) * 1000)
+            await asyncio.sleep(0.001)
+        w.write_eof()
+        did["wrong"] += await r.read() != b""
+        did["ended"] += 1
+        w.close()
+    except (OSError, asyncio.IncompleteReadError):
+        did["reset"] += 1
+async def main():
+    await asyncio.gather(*(talk() for i in range(n)))
+    print(json.dumps(did))
+asyncio.run(main())
+"""
+
+
+def expect(condition, what):
+    if not condition:
+        raise LabError(what)
+
+
+class Trial:
+    """A lab with a daemon that grafts; `pins` is a BPF file system of its own."""
+
+    def __init__(self, lab, program):
+        self.lab = lab
+        self.program = program
+        self.pins = lab.path("bpf")
+        os.mkdir(self.pins)
+        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
+        lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
+        self.daemon = None
+
+    def begin(self, *options, forwards=((f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}"),)):
+        self.daemon = Daemon(self.lab, self.program, "graft", forwards, "--graft-pins",
+                             os.path.join(self.pins, "culvert"), *options)
+
+    def end(self):
+        if self.daemon:
+            self.daemon.stop()
+            self.remove()
+        self.daemon = None
+
+    def remove(self):
+        script = os.path.join(TOP, "scripts", "lab")
+        result = subprocess.run(
+            [script, "exec", "relay", self.program, "graft", "--remove", "--control",
+             self.daemon.control, "--graft-pins", os.path.join(self.pins, "culvert")],
+            env=dict(os.environ, CULVERT_LAB=self.lab.name), check=False, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        expect(result.returncode == 0, f"graft --remove: {result.stdout}")
+
+    def talk(self, connections, seconds, size=500, address=RELAY, port=LISTEN):
+        return self.lab.start("client", sys.executable, "-c", TALK, address, str(port),
+                              str(connections), str(seconds), str(size), stdout=subprocess.PIPE,
+                              text=True)
+
+    def run(self, namespace, *command):
+        self.lab.finish(self.lab.start(namespace, *command), 10)
+
+    def grafted(self):
+        return sum(s["flows"][0]["carrier"] == "graft"
+                   for s in self.daemon.ask("sessions")["sessions"])
+
+    def wait_grafted(self, n):
+        wait_until(lambda: self.grafted() == n, f"{n} grafted sessions")
+
+    def said(self, process, seconds=30):
+        did = json.loads(process.communicate(timeout=seconds)[0] or "{}")
+        self.lab.finish(process, 1)
+        expect(did["wrong"] == 0, f"wrong answers: {did}")
+        return did
+
+    def expect_log(self, text):
+        wait_until(lambda: text in tail(self.daemon.process.log, 100), f'"{text}" in the log')
+
+    # --- cases ---
+
+    def test_survives_kill(self):
+        self.begin()
+        talk = self.talk(20, 8)
+        self.wait_grafted(20)
+        for _ in range(3):
+            self.daemon.kill()
+            self.expect_log("20 grafted sessions of the daemon before are adopted")
+        did = self.said(talk)
+        expect(did["ended"] == 20, f"sessions were lost: {did}")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
+        forward = self.daemon.ask("status")["forwards"][0]
+        expect(forward["bytes_to_upstream"] == forward["bytes_to_client"] == did["rounds"] * 500,
+               f"counted {forward}, but there were {did['rounds']} rounds of 500 bytes")
+
+    def test_survives_stop(self):
+        self.begin()
+        talk, bulk = self.talk(5, 6), self.talk(2, 6, 4000000)
+        self.wait_grafted(7)
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        self.daemon._start()  # pylint: disable=protected-access
+        self.expect_log("7 grafted sessions of the daemon before are adopted")
+        expect(self.said(talk)["ended"] + self.said(bulk)["ended"] == 7, "sessions were lost")
+
+    def test_adopted_are_killed(self):
+        self.begin()
+        talk = self.talk(6, 20)
+        self.wait_grafted(6)
+        self.daemon.kill()
+        self.wait_grafted(6)
+        subprocess.run([self.program, "kill", "--all", "--control", self.daemon.control],
+                       check=True, stdout=subprocess.DEVNULL)
+        expect(self.said(talk, 5)["reset"] == 6, "not all ends were reset")
+
+    def test_back_to_sockets(self):
+        self.begin()
+        talk = self.talk(8, 5)
+        self.wait_grafted(8)
+        subprocess.run([self.program, "engine", f"{RELAY}:{LISTEN}", "copy", "--control",
+                        self.daemon.control], check=True, stdout=subprocess.DEVNULL)
+        self.wait_grafted(0)
+        expect(self.said(talk)["ended"] == 8, "sessions were lost")
+
+    def test_ports_are_kept(self):
+        self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40031",
+                 "net.ipv4.tcp_fin_timeout=1")
+        self.begin()
+        talk = self.talk(6, 12)
+        self.wait_grafted(6)
+        self.daemon.kill()
+        time.sleep(4)  # FIN_WAIT2 of the dead daemon's sockets, and a look of the new one
+        for _ in range(20):
+            self.said(self.talk(1, 0))
+        errors = self.daemon.ask("status")["errors"]
+        expect(not errors["connect-refused"], f"a port was given away: {errors}")
+        expect(self.said(talk)["ended"] == 6, "sessions were lost")
+        self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999")
+
+    def test_dead_end(self):
+        self.begin("--keepalive", "2")
+        talk = self.talk(3, 30)
+        self.wait_grafted(3)
+        self.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "dead ends to be found",
+                   15)
+        self.lab.stop(talk)
+        self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
+
+    def test_families(self):
+        forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),
+                    (f"[fd00:1::2]:{LISTEN + 1}", f"[fd00:2::2]:{PORT}"))
+        self.begin(forwards=forwards)
+        self.said(self.talk(1, 0, 500, "fd00:1::2"))  # learns the segment size
+        mixed = self.talk(4, 3, 30000, "fd00:1::2")
+        same = self.talk(4, 3, 30000, "fd00:1::2", LISTEN + 1)
+        self.wait_grafted(8)
+        expect(self.said(mixed)["ended"] + self.said(same)["ended"] == 8, "sessions were lost")
+
+    def test_nothing_is_left(self):
+        self.begin()
+        expect(self.said(self.talk(3, 1))["ended"] == 3, "sessions were lost")
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if not has_ipv6():
+        return "this kernel has no IPv6"
+    return None if shutil.which("ip") else "missing: ip (scripts/deps demo)"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    reason = why_not()
+    if reason:
+        print(f"SKIP: {reason}")
+        return EXIT_SKIP
+    handle_signals()
+    failures = 0
+    names = [n for n in dir(Trial) if n.startswith("test_") and options.only in n]
+    with Lab() as lab:
+        trial = Trial(lab, os.path.abspath(options.culvert))
+        try:
+            for name in names:
+                start, verdict = time.monotonic(), "ok    "
+                try:
+                    getattr(trial, name)()
+                except (LabError, subprocess.SubprocessError) as error:
+                    failures += 1
+                    verdict = "not ok"
+                    print(f"# {error}\n{tail(trial.daemon.process.log)}")
+                trial.end()
+                print(f"{verdict} {name[5:]} ({time.monotonic() - start:.1f} s)", flush=True)
+        except Interrupted as number:
+            return 128 + number.args[0]
+        finally:
+            subprocess.run(["umount", "-l", trial.pins], check=False)
+    return 1 if failures else 0
+
+
+sys.exit(main())
