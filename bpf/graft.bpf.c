@@ -1283,6 +1283,7 @@ static __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
 	q = (void *)s->was;
 	ip = (void *)s->is;
 	if (bpf_skb_load_bytes(skb, l3, ip, sizeof(*ip)) || *(__u8 *)ip != 0x45 ||
+	    ip->frag_off & bpf_htons(0x3fff) ||
 	    bpf_skb_load_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q)) ||
 	    q->type != ICMP_V4_UNREACHABLE || q->code != ICMP_V4_TOO_BIG ||
 	    *(__u8 *)&q->ip != 0x45 || q->ip.protocol != IPPROTO_TCP)
@@ -1294,6 +1295,8 @@ static __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
 	tuple.local_port = q->source;
 	if (!find_sender(&tuple, false, bpf_ntohl(q->seq), &f) || f.other->ipv6)
 		return PASS;
+	if (ip->ttl < 2)
+		return DROP;
 	q->ip.saddr = f.other->tuple.remote.w[3];
 	q->ip.daddr = f.other->tuple.local.w[3];
 	q->ip.check = 0;
@@ -1309,7 +1312,7 @@ static __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
 	ip->ttl--;
 	ip->check = 0;
 	ip->check = folded(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
-	if (!ip->ttl || bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
+	if (bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
 	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
 	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
 		return DROP;
@@ -1332,7 +1335,7 @@ static __noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
 		return PASS;
 	q = (void *)s->was;
 	ip = (void *)s->is;
-	if (bpf_skb_load_bytes(skb, l3, ip, sizeof(*ip)) ||
+	if (bpf_skb_load_bytes(skb, l3, ip, sizeof(*ip)) || *(__u8 *)ip >> 4 != 6 ||
 	    bpf_skb_load_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q)) ||
 	    q->type != ICMP_V6_TOO_BIG || q->ip.nexthdr != IPPROTO_TCP)
 		return PASS;
@@ -1342,6 +1345,8 @@ static __noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
 	tuple.local_port = q->source;
 	if (!find_sender(&tuple, true, bpf_ntohl(q->seq), &f) || !f.other->ipv6)
 		return PASS;
+	if (ip->hop_limit < 2)
+		return DROP;
 	__builtin_memcpy(&q->ip.saddr, &f.other->tuple.remote, sizeof(q->ip.saddr));
 	__builtin_memcpy(&q->ip.daddr, &f.other->tuple.local, sizeof(q->ip.daddr));
 	q->source = f.other->tuple.remote_port;
@@ -1355,7 +1360,7 @@ static __noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&ip->saddr, 32, 0);
 	sum = bpf_csum_diff(NULL, 0, tail, sizeof(tail), (__u32)sum);
 	q->sum = folded(bpf_csum_diff(NULL, 0, (__be32 *)q, sizeof(*q), (__u32)sum));
-	if (!ip->hop_limit || bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
+	if (bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
 	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
 	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
 		return DROP;
