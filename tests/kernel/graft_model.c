@@ -503,6 +503,73 @@ static enum model_verdict send_reset(struct model *m, struct model_frame *f, con
 	return MODEL_SENT;
 }
 
+/* --- path MTU --- */
+
+/*
+ * A router says that a segment, of which it quotes the beginning, is too big.  We have sent that on,
+ * so the end that it came from is told, with the numbers that it knows.
+ */
+static enum model_verdict too_big(struct model *m, struct model_frame *f)
+{
+	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp, *quote, *tcp;
+	bool ipv6 = get16(f->bytes + 12) == ETHERTYPE_IPV6;
+	size_t l3 = ipv6 ? 40 : 20, len = 8 + l3 + 8, at = ipv6 ? 8 : 12, size = ipv6 ? 16 : 4;
+	struct graft_tuple t;
+	struct place p;
+	int64_t first, beyond;
+
+	if ((!ipv6 && get16(f->bytes + 12) != ETHERTYPE_IPV4) ||
+	    f->len < MODEL_ETHERNET + l3 + len)
+		return MODEL_PASS;
+	icmp = ip + l3;
+	quote = icmp + 8;
+	tcp = quote + l3;
+	if (ipv6 ? ip[0] >> 4 != 6 || ip[6] != 58 || icmp[0] != 2 || quote[6] != TCP :
+		   ip[0] != 0x45 || get16(ip + 6) & 0x3fff || ip[9] != 1 || icmp[0] != 3 ||
+		   icmp[1] != 4 || quote[0] != 0x45 || quote[9] != TCP)
+		return MODEL_PASS;
+	memset(&t, 0, sizeof(t));
+	address(&t.local, quote + at, ipv6);
+	address(&t.remote, quote + at + size, ipv6);
+	memcpy(&t.local_port, tcp, 2);
+	memcpy(&t.remote_port, tcp + 2, 2);
+	if (!find(m, &t, ipv6, &p) || p.other->ipv6 != ipv6 ||
+	    (p.g->state != GRAFT_ACTIVE && p.g->state != GRAFT_RETURNING))
+		return MODEL_PASS;
+	/* of what is on its way */
+	first = ahead(get32(tcp + 4), (uint32_t)p.mine->acked);
+	beyond = ahead(get32(tcp + 4), (uint32_t)p.other->end + p.other->seq_add);
+	if (first < 0 || beyond >= 0)
+		return MODEL_PASS;
+	if (ip[ipv6 ? 7 : 8] < 2)
+		return MODEL_DROP;
+
+	memcpy(quote + at, (const uint8_t *)&p.other->tuple.remote + 16 - size, size);
+	memcpy(quote + at + size, (const uint8_t *)&p.other->tuple.local + 16 - size, size);
+	memcpy(tcp, &p.other->tuple.remote_port, 2);
+	memcpy(tcp + 2, &p.other->tuple.local_port, 2);
+	add32(tcp + 4, -p.other->seq_add);
+	memcpy(ip + at, (const uint8_t *)&p.other->tuple.local + 16 - size, size);
+	memcpy(ip + at + size, (const uint8_t *)&p.other->tuple.remote + 16 - size, size);
+	ip[ipv6 ? 7 : 8]--;
+	f->len = MODEL_ETHERNET + l3 + len;
+	if (ipv6) {
+		put16(ip + 4, (uint32_t)len);
+		mend(icmp + 2, (sum_of(icmp, len) + sum_of(ip + 8, 32) + (uint32_t)len + 58) % 65535,
+		     0);
+	} else {
+		put16(ip + 2, (uint32_t)(20 + len));
+		mend(ip + 10, sum_of(ip, 20), 0);
+		mend(quote + 10, sum_of(quote, 20), 0);
+		mend(icmp + 2, sum_of(icmp, len), 0);
+		f->sums[0] = (size_t)(ip + 10 - f->bytes);
+	}
+	f->sums[1] = (size_t)(icmp + 2 - f->bytes);
+	f->mark = p.other->mark;
+	f->kind = MODEL_OURS;
+	return MODEL_SENT;
+}
+
 enum model_verdict model_in(struct model *m, struct model_frame *f)
 {
 	static const uint8_t loopback[6];
@@ -516,8 +583,10 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return MODEL_PASS;
 	}
 	/* TCP takes only what is sent to this host */
-	if (memcmp(f->bytes, loopback, 6) || !take_apart(f, &p))
+	if (memcmp(f->bytes, loopback, 6))
 		return MODEL_PASS;
+	if (!take_apart(f, &p))
+		return too_big(m, f);
 	if (f->mark == MODEL_MARK_RESET)
 		return send_reset(m, f, &p);
 	if (!find(m, &p.from, p.ipv6, &at))

@@ -361,6 +361,36 @@ static void draw_frame(const struct model *m, const struct model_flow *flow, boo
 		model_sum(f);
 }
 
+/* F, which leaves, becomes the complaint of a router that it is too big. */
+static void complain(const struct graft_side *mine, struct model_frame *f)
+{
+	static uint8_t was[MODEL_BYTES];
+	size_t l3 = mine->ipv6 ? 40 : 20, quoted = f->len - MODEL_ETHERNET;
+	uint8_t *ip = f->bytes + MODEL_ETHERNET;
+
+	if (quoted > 576)
+		quoted = 576;
+	memcpy(was, ip, quoted);
+	if (one_in(2)) /* of what was not acknowledged, or nearly */
+		put32(was + l3 + 4, (uint32_t)mine->acked + below(3000) - 2);
+	memcpy(ip + l3 + 8, was, quoted);
+	memset(ip + l3, 0, 8);
+	put16(ip + l3 + 6, 1280 + below(200));
+	if (mine->ipv6) {
+		ip[l3] = 2;
+		ip[6] = 58;
+		put16(ip + 4, (uint32_t)(8 + quoted));
+	} else {
+		put16(ip + l3, 3 << 8 | 4);
+		ip[9] = 1;
+		put16(ip + 2, (uint32_t)(28 + quoted));
+	}
+	draw_bytes(ip + (mine->ipv6 ? 8 : 12), mine->ipv6 ? 16 : 4); /* the router's address */
+	f->len = MODEL_ETHERNET + l3 + 8 + quoted - (one_in(8) ? below(80) : 0);
+	if (one_in(4))
+		ip[below((uint32_t)l3 * 2 + 8)] = (uint8_t)draw();
+}
+
 static const struct model_flow *draw_flow(const struct model *m)
 {
 	return &m->flows[one_in(8) ? below(MODEL_FLOWS) : below(MODEL_SLOTS * 2)];
@@ -603,6 +633,7 @@ static void packets_become_what_the_model_says(void **state)
 	static struct model m;
 	static struct model_frame f;
 	struct tally tallies[2] = { 0 };
+	unsigned int told = 0;
 
 	(void)state;
 	chance = t.seed;
@@ -610,18 +641,23 @@ static void packets_become_what_the_model_says(void **state)
 		draw_world(&m);
 		put_world(&m);
 		for (int j = 0; j < PER_WORLD; j++) {
-			bool out = one_in(4), reset = one_in(16);
+			const struct model_flow *flow = draw_flow(&m);
+			bool out = one_in(4), reset = one_in(16), icmp = !out && one_in(8);
 
-			draw_frame(&m, draw_flow(&m), out || reset, &f);
+			draw_frame(&m, flow, out || reset || icmp, &f);
+			if (icmp)
+				complain(&m.slots[flow->place.slot].side[flow->place.side], &f);
 			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
 			f.mark = reset ? MODEL_MARK_RESET : one_in(16) ? 7 : 0;
-			if (one_in(4))
+			if (one_in(4) && !icmp)
 				spoil(&f);
-			compare(&m, &f, out, &tallies[out]);
+			told += compare(&m, &f, out, &tallies[out]) == MODEL_SENT && icmp;
 		}
 	}
 	print_tally("in", &tallies[0]);
 	print_tally("out", &tallies[1]);
+	print_message("%u complaints of routers sent on\n", told);
+	assert_true(told > tallies[0].all / 1000);
 	assert_true(tallies[0].sent > tallies[0].all / 20);
 	assert_true(tallies[1].sent > tallies[1].all / 20);
 }
