@@ -351,7 +351,8 @@ static void check_options(struct daemon *d, int local, int peer, int nodelay, in
 {
 	int fd = borrow_socket(d, local, peer);
 
-	assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
+	if (nodelay >= 0)
+		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_OOBINLINE), 1);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
 	if (keepalive) {
@@ -386,8 +387,10 @@ static void socket_options(void **state)
 		e = rig_open_carried(d, *state, "any", ONE);
 		check_options(d, net_port(e.client, true), net_port(e.client, false),
 			      want[i].nodelay, want[i].keepalive);
+		/* the upstream's gets it with the second turn, which it may not have before a graft */
 		check_options(d, net_port(e.server, true), net_port(e.server, false),
-			      want[i].nodelay, want[i].keepalive);
+			      strcmp(*state, "graft") != 0 ? want[i].nodelay : -1,
+			      want[i].keepalive);
 		rig_hang_up(e);
 		rig_wait_status(d, "resources.sessions", 0);
 	}

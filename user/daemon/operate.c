@@ -122,7 +122,7 @@ static void look_at_session(struct round *r, const struct session *s)
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		fs->seen[dir] += session_bytes(s, dir);
 		r->kernel_bytes[session_kernel_carrier(s)] += session_kernel_bytes(s, dir);
-		r->flows[session_is_grafted(s) ? CARRIER_GRAFT : flow_carrier(&s->flows[dir])]++;
+		r->flows[session_carrier(s, dir)]++;
 	}
 	if (r->n_views < r->room && session_filter_matches(&r->asked->req->filter, s))
 		view_session(r, s);

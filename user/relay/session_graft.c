@@ -11,6 +11,7 @@
 #include "base/syscalls_needed.h"
 #include "relay/connect.h"
 #include "relay/limits.h"
+#include "relay/session_flow.h"
 
 SYSCALLS_NEEDED(
 	SYSCALL(getsockname),
@@ -52,6 +53,11 @@ bool session_is_grafted(const struct session *s)
 	default:
 		return false;
 	}
+}
+
+enum carrier session_carrier(const struct session *s, unsigned int dir)
+{
+	return session_is_grafted(s) ? CARRIER_GRAFT : flow_carrier(&s->flows[dir]);
 }
 
 /* --- offers --- */
@@ -174,6 +180,8 @@ const char *session_graft_hindrance(const struct session *s)
 	if (s->graft != NO_GRAFT && graft_state(grafts_of(s), s->graft) == GRAFT_OFFERED)
 		return graft_look_name(
 			(enum graft_look)graft_of(grafts_of(s), s->graft)->why_not);
+	if (is_wanted(s) && s->pace)
+		return reason_name(REASON_BANDWIDTH);
 	if (!is_wanted(s) || why == GRAFT_OK)
 		return "";
 	return graft_refusal_name(why);
@@ -211,6 +219,10 @@ static void look_at(struct session *s)
 		break;
 	case GRAFT_KILLED: /* not by us */
 		session_reset(s, CAUSE_NO_ROUTE);
+		break;
+	case GRAFT_RETURNED: /* it follows another engine */
+		for (unsigned int dir = 0; dir < 2; dir++)
+			session_flow_run(s, dir, false);
 		break;
 	default:
 		break;

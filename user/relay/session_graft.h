@@ -16,6 +16,9 @@ void session_graft_offer(struct session *s);
 /* True if packets of S are translated, or were until it ended. */
 bool session_is_grafted(const struct session *s);
 
+/* What carries flow DIR. */
+enum carrier session_carrier(const struct session *s, unsigned int dir);
+
 /* S is offered, and has moved much, or many messages: hold its senders for a moment, or give it up. */
 void session_graft_hurry(struct session *s);
 
