@@ -313,7 +313,7 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const str
 /* What is needed of one socket. */
 struct seen {
 	__u64 received; /* bytes of payload since the connection began */
-	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, max_window, clock, ts_recent;
+	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock, ts_recent;
 	__u16 state;
 	__u16 unordered; /* segments wait for earlier ones */
 };
@@ -351,6 +351,7 @@ static __noinline int see(struct __sk_buff *skb, const struct graft_side *s, str
 	r->snd_una = tp->snd_una;
 	r->snd_nxt = tp->snd_nxt;
 	r->write_seq = tp->write_seq;
+	r->snd_wnd = tp->snd_wnd;
 	r->max_window = tp->max_window;
 	r->received = tp->bytes_received;
 	r->unordered = tp->out_of_order_queue.rb_node != NULL;
@@ -364,7 +365,7 @@ static __noinline int see(struct __sk_buff *skb, const struct graft_side *s, str
 
 /* What must fit of one connection to the other. */
 struct traits {
-	__u32 mss, advmss, ifindex, mark, copied, write_seq;
+	__u32 mss, advmss, max_window, ifindex, mark, copied, write_seq;
 	__u8 timestamps, sack, ecn, mptcp, snd_shift, rcv_shift;
 };
 
@@ -398,6 +399,7 @@ static __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *
 	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
 	r->mss = mss_of(tp, s->ipv6);
 	r->advmss = tp->advmss;
+	r->max_window = tp->max_window;
 	r->copied = tp->copied_seq;
 	r->write_seq = tp->write_seq;
 	r->timestamps = BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok);
@@ -429,6 +431,13 @@ static __always_inline int fit(const struct traits *a, const struct traits *b)
 		return GRAFT_MPTCP;
 	if (a->advmss > b->mss || b->advmss > a->mss)
 		return GRAFT_MSS;
+	/*
+	 * A sender's segments are never more than half of the window that it knows, so far ours.  To a
+	 * receiver without a window scale that is given more than it has offered, Linux may never offer
+	 * anything again: it rounds its window down to such segments.
+	 */
+	if (a->advmss > b->max_window || b->advmss > a->max_window)
+		return GRAFT_WINDOW;
 	if (!bpf_map_lookup_elem(&interfaces, &a->ifindex) ||
 	    !bpf_map_lookup_elem(&interfaces, &b->ifindex))
 		return GRAFT_INTERFACE;
@@ -562,6 +571,8 @@ static __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 s
 	if (b.write_seq - other->base_write != a.copied - mine->base_read ||
 	    a.write_seq - mine->base_write != b.copied - other->base_read)
 		return GRAFT_LOOK_IN_HAND;
+	if (p->len > b.snd_wnd)
+		return GRAFT_LOOK_WINDOW;
 	if (mine->timestamps) {
 		if (!timestamp_of(skb, p, ts))
 			return GRAFT_LOOK_TIMESTAMP;
@@ -737,10 +748,17 @@ static __always_inline __u32 new_tsval(const struct change *c, __u32 tsval)
 	return is;
 }
 
+/*
+ * A window that is not closed stays so: of one with less than a unit nobody would tell when it grows.
+ * TCP takes what goes beyond it, or lets it come again.
+ */
 static __always_inline __u16 new_window(const struct change *c, __u32 window)
 {
-	window = (window << c->left) >> c->right;
-	return window > 65535 ? 65535 : window;
+	__u32 is = (window << c->left) >> c->right;
+
+	if (!is)
+		return window != 0;
+	return is > 65535 ? 65535 : is;
 }
 
 /* Give P the addresses of TO, one hop less if it is sent on, and sums that hold after TCP_DIFF. */

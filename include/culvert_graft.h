@@ -82,6 +82,7 @@ enum graft_refusal {
 	GRAFT_IN_HAND,     /* bytes are on the way through the daemon */
 	GRAFT_BAD_REQUEST, /* the slot is in use */
 	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */
+	GRAFT_WINDOW,      /* one end may send larger segments than the other has room for */
 	GRAFT_REFUSALS,
 };
 
@@ -176,6 +177,7 @@ enum graft_look {
 	GRAFT_LOOK_IN_HAND,   /* the daemon has read bytes that it has not written yet */
 	GRAFT_LOOK_TIMESTAMP, /* none, where there should be one */
 	GRAFT_LOOK_RACE,      /* another packet came at the same time */
+	GRAFT_LOOK_WINDOW,    /* the other end has no room for it */
 	GRAFT_LOOKS,
 };
 

@@ -74,6 +74,7 @@ struct tcp_sock {
 	__u32 snd_una;    /* first byte that is not acknowledged */
 	__u32 snd_nxt;    /* next that is sent */
 	__u64 bytes_received;
+	__u32 snd_wnd;    /* window that the peer offers */
 	__u32 max_window; /* largest window that the peer has offered */
 	__u32 tsoffset;
 	__u64 tcp_wstamp_ns; /* departure time of the last packet */

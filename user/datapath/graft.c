@@ -109,6 +109,7 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
 		[GRAFT_INTERFACE] = "interface not supported",
 		[GRAFT_BAD_REQUEST] = "slot in use", [GRAFT_NO_SLOT] = "no slot",
+		[GRAFT_WINDOW] = "small window",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
@@ -123,7 +124,7 @@ const char *graft_look_name(enum graft_look l)
 		[GRAFT_LOOK_OWED] = "never quiet", [GRAFT_LOOK_ACK_DUE] = "never quiet",
 		[GRAFT_LOOK_OTHER_UNREAD] = "never quiet", [GRAFT_LOOK_OTHER_OWED] = "never quiet",
 		[GRAFT_LOOK_IN_HAND] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
-		[GRAFT_LOOK_RACE] = "never quiet",
+		[GRAFT_LOOK_RACE] = "never quiet", [GRAFT_LOOK_WINDOW] = "slow receiver",
 	};
 
 	return (unsigned int)l < GRAFT_LOOKS ? names[l] : "?";
