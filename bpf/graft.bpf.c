@@ -365,7 +365,7 @@ static __noinline int see(struct __sk_buff *skb, const struct graft_side *s, str
 
 /* What must fit of one connection to the other. */
 struct traits {
-	__u32 mss, advmss, max_window, ifindex, mark, copied, write_seq;
+	__u32 mss, advmss, max_window, ifindex, mark, copied, rcv_nxt, write_seq;
 	__u8 timestamps, sack, ecn, mptcp, snd_shift, rcv_shift;
 };
 
@@ -401,6 +401,7 @@ static __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *
 	r->advmss = tp->advmss;
 	r->max_window = tp->max_window;
 	r->copied = tp->copied_seq;
+	r->rcv_nxt = tp->rcv_nxt;
 	r->write_seq = tp->write_seq;
 	r->timestamps = BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok);
 	r->sack = BPF_CORE_READ_BITFIELD(tp, rx_opt.sack_ok) != 0;
@@ -451,6 +452,7 @@ static __always_inline void set_up(struct graft_side *s, const struct traits *ow
 	s->mark = own->mark;
 	s->base_read = own->copied;
 	s->base_write = own->write_seq;
+	s->passed = own->rcv_nxt;
 	s->seq_add = other->write_seq - own->copied;
 	s->ack_add = other->copied - own->write_seq;
 	s->window_left = own->snd_shift;
@@ -552,7 +554,7 @@ static __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 s
 	r = see(skb, mine, &a);
 	if (r)
 		return r;
-	if (a.rcv_nxt != p->seq || a.unordered || (mine->has_passed && mine->passed != p->seq))
+	if (a.rcv_nxt != p->seq || a.unordered || mine->passed != p->seq)
 		return GRAFT_LOOK_ORDER;
 	if (a.copied != p->seq)
 		return GRAFT_LOOK_UNREAD;
@@ -563,8 +565,7 @@ static __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 s
 	r = see(skb, other, &b);
 	if (r)
 		return r;
-	if (b.copied != b.rcv_nxt || b.unordered ||
-	    (other->has_passed && other->passed != b.rcv_nxt))
+	if (b.copied != b.rcv_nxt || b.unordered || other->passed != b.rcv_nxt)
 		return GRAFT_LOOK_OTHER_UNREAD;
 	if (b.snd_una != b.write_seq || b.snd_nxt != b.write_seq)
 		return GRAFT_LOOK_OTHER_OWED;
@@ -625,20 +626,10 @@ static __always_inline void grow_32(__u32 *at, __u32 to)
 	}
 }
 
-/* P goes to its socket while its session is OFFERED. */
-static __always_inline void let_pass(struct graft_side *mine, const struct packet *p)
-{
-	if (!mine->has_passed) {
-		mine->passed = end_of(p);
-		mine->has_passed = 1;
-	} else {
-		grow_32(&mine->passed, end_of(p));
-	}
-}
-
 /*
- * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket.  If another packet is
- * looking just now, the count that P leaves keeps that one from activating the graft.
+ * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket, or is dropped: *RET_STATE
+ * is 0.  If another packet is looking just now, the count that P leaves keeps that one from activating
+ * the graft.  Whoever looks after that one must find P's end in `passed`, so that is first.
  */
 static __always_inline bool lock_offer(struct found *f, const struct packet *p, __u32 *ret_state)
 {
@@ -650,16 +641,15 @@ static __always_inline bool lock_offer(struct found *f, const struct packet *p, 
 			if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_LOCKED) == state)
 				return true;
 		} else if (*ret_state == GRAFT_LOCKED) {
+			grow_32(&f->mine->passed, end_of(p));
 			if (__sync_val_compare_and_swap(&f->g->state, state,
-							state + GRAFT_PASSED_ONE) == state) {
-				let_pass(f->mine, p);
+							state + GRAFT_PASSED_ONE) == state)
 				return false;
-			}
 		} else {
 			return false;
 		}
 	}
-	*ret_state = GRAFT_LOCKED;
+	*ret_state = 0; /* it will be sent again */
 	return false;
 }
 
@@ -685,10 +675,11 @@ static __always_inline __u32 try_offer(struct __sk_buff *skb, struct found *f,
 		why = GRAFT_LOOK_RACE;
 	}
 	f->g->why_not = why;
-	let_pass(f->mine, p);
+	grow_32(&f->mine->passed, end_of(p)); /* it goes to its socket */
 	for (int i = 0; i < 32; i++) {
 		state = READ_ONCE(f->g->state);
-		if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_OFFERED) == state)
+		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED ||
+		    __sync_val_compare_and_swap(&f->g->state, state, GRAFT_OFFERED) == state)
 			break;
 	}
 	return GRAFT_OFFERED;
@@ -1629,9 +1620,32 @@ static __always_inline int hold(struct __sk_buff *skb, struct graft_side *mine,
 	return PASS;
 }
 
+/*
+ * The state in which a packet that leaves finds its session; GRAFT_STATES: drop it.  It acknowledges,
+ * and who looks just now may have read the numbers of before: so it counts.  That one may as well
+ * begin a moment later; then the barrier lets it see what is acknowledged.
+ */
+static __always_inline __u32 state_for_leaving(struct graft_entry *g)
+{
+	for (int i = 0; i < 32; i++) {
+		__u32 state = READ_ONCE(g->state);
+
+		if (state == GRAFT_OFFERED)
+			state = __sync_fetch_and_add(&g->state, 0);
+		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED)
+			return state & GRAFT_STATE_MASK;
+		if (__sync_val_compare_and_swap(&g->state, state, state + GRAFT_PASSED_ONE) ==
+		    state)
+			return GRAFT_LOCKED;
+	}
+	return GRAFT_STATES;
+}
+
 static __always_inline int leaves(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
-	switch (READ_ONCE(f->g->state) & GRAFT_STATE_MASK) {
+	switch (state_for_leaving(f->g)) {
+	case GRAFT_STATES:
+		return DROP;
 	case GRAFT_FREE:
 		return PASS;
 	case GRAFT_OFFERED:

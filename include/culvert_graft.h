@@ -25,8 +25,8 @@
  *              -> FREE       the daemon carries the session itself
  *   LOCKED     -> OFFERED    it may not: it goes to its socket
  *              -> ACTIVE     it may, and it is translated, as are all that follow
- *              -> LOCKED     another packet has passed to its socket meanwhile: the count in the
- *                            upper bits changes, so that the one that looks cannot activate
+ *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the count
+ *                            in the upper bits changes, so that the one that looks cannot activate
  *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST
  *              -> KILLED     the daemon resets both ends
  *              -> RETURNING  the daemon wants to carry the session again
@@ -125,7 +125,7 @@ struct graft_side {
 	__u32 frozen_write, frozen_read;
 
 	/* OFFERED: tracked: the end of what was let pass to the socket. */
-	__u32 passed, has_passed;
+	__u32 passed;
 	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
 
 	/* RETURNED: the wire's numbers minus the socket's; ts: of what we send. */

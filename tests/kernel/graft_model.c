@@ -452,9 +452,8 @@ static enum model_verdict shift(struct model_frame *f, const struct graft_side *
 
 static void let_pass(struct graft_side *mine, const struct parts *p)
 {
-	if (!mine->has_passed || ahead(end_of(p), mine->passed) > 0)
+	if (ahead(end_of(p), mine->passed) > 0)
 		mine->passed = end_of(p);
-	mine->has_passed = 1;
 }
 
 /* There are no sockets, so it is not the first that is translated. */
@@ -738,8 +737,10 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 	switch (at.g->state & GRAFT_STATE_MASK) {
 	case GRAFT_FREE:
 		return MODEL_PASS;
+	case GRAFT_LOCKED: /* it acknowledges what the one that looks may not know */
+		at.g->state += GRAFT_PASSED_ONE;
+		/* fall through */
 	case GRAFT_OFFERED:
-	case GRAFT_LOCKED:
 		return at.g->hold ? hold(f, at.mine, &p) : MODEL_PASS;
 	case GRAFT_RETURNED:
 		return p.flags & SYN ? MODEL_PASS : shift(f, at.mine, &p, true);

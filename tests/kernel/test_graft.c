@@ -133,7 +133,6 @@ static void draw_side(struct graft_side *s, bool ipv6)
 	s->probed_ns = one_in(2);
 	s->has_edge = one_in(2);
 	s->edge = draw_number();
-	s->has_passed = one_in(2);
 	s->passed = draw_number();
 }
 
