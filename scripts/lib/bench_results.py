@@ -72,8 +72,8 @@ def describe_machine(lab, methods):
             "cpu": model.group(1) if model else platform.machine(),
             "cpus": len(os.sched_getaffinity(0)),
             "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            "virtualization": output_of("systemd-detect-virt") or "not known", "sysctls": read_sysctls(lab),
-            "packages": packages(), "methods": methods}
+            "virtualization": output_of("systemd-detect-virt") or "not known",
+            "sysctls": read_sysctls(lab), "packages": packages(), "methods": methods}
 
 
 def describe_culvert(program):
