@@ -27,8 +27,11 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 import labkit  # noqa: E402  pylint: disable=wrong-import-position
 
-PORT, UPSTREAM_PORT = 7000, 7001
-FORWARDS = {4: ("10.0.1.2", "10.0.2.2"), 6: ("fd00:1::2", "fd00:2::2")}
+UPSTREAM_PORT = 7001
+RELAYS = {4: "10.0.1.2", 6: "fd00:1::2"}
+SERVERS = {4: "10.0.2.2", 6: "fd00:2::2"}
+# The port of the relay by the families of the client and of the server.
+FORWARDS = {(4, 4): 7044, (6, 6): 7066, (6, 4): 7064, (4, 6): 7046}
 INTERFACES = ("to-client", "to-server")  # by side
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 OUTGOING = 4
@@ -110,13 +113,13 @@ class Packet:
         if raw[12:14] == b"\x08\0":
             self.family, l3 = 4, 20
             self.ttl, total = ip[8], int.from_bytes(ip[2:4], "big")
-            self.kept = ip[0:8]  # all but TTL, sum, addresses
+            self.traffic, self.kept = ip[1], ip[0:8]  # all but TTL, sum, addresses
             self.src, self.dst = ip[12:16], ip[16:20]
             self.ip_ok = sum16(ip[:20]) == 0
         else:
             self.family, l3 = 6, 40
             self.ttl, total = ip[7], int.from_bytes(ip[4:6], "big") + 40
-            self.kept = ip[0:7]
+            self.traffic, self.kept = int.from_bytes(ip[0:2], "big") >> 4 & 0xff, ip[0:7]
             self.src, self.dst = ip[8:24], ip[24:40]
             self.ip_ok = True
         tcp = ip[l3:total]
@@ -217,6 +220,7 @@ class Session:
     def __init__(self, packets, tally):
         self.packets, self.tally = packets, tally
         syn = {(p.side, p.out): p for p in reversed(packets) if p.flags & SYN}
+        self.families = syn[0, False].family, syn[1, True].family
         client, ours = syn[0, False], syn[0, True]
         us, server = syn[1, True], syn[1, False]
         self.tuples = [(us.src, us.dst, us.sport, us.dport),
@@ -266,7 +270,8 @@ class Session:
 
     def is_translation(self, was, now):
         return (not was.used and was.side != now.side and was.payload == now.payload and
-                was.flags == now.flags and was.kept == now.kept and
+                was.flags == now.flags and was.traffic == now.traffic and
+                (was.kept == now.kept or was.family != now.family) and
                 plus(was.seq, self.seq[was.side]) == now.seq and
                 (not was.flags & ACK or plus(was.ack, self.ack[was.side]) == now.ack) and
                 list(self.options_after(was)) == [(k, b"" if k == 8 else v)
@@ -322,7 +327,7 @@ class Session:
         for p in waiting:
             if p.expected and not p.used:
                 self.fail("not sent on", p)
-        self.tally["sessions grafted"] += grafted
+        self.tally[f"grafted IPv{self.families[0]} to IPv{self.families[1]}"] += grafted
         self.tally["sessions"] += 1
 
 
@@ -353,7 +358,7 @@ def listen(lab, family):
     with within(lab, "server"):
         sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((FORWARDS[family][1], UPSTREAM_PORT))
+    sock.bind((SERVERS[family], UPSTREAM_PORT))
     sock.listen(64)
 
     def run():
@@ -364,12 +369,13 @@ def listen(lab, family):
     return sock
 
 
-def converse(lab, family, chance, exchanges):
+def converse(lab, families, chance, exchanges):
+    family = families[0]
     with within(lab, "client"):
         sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
     sock.settimeout(PATIENCE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.connect((FORWARDS[family][0], PORT))
+    sock.connect((RELAYS[family], FORWARDS[families]))
     with sock:
         for _ in range(exchanges):
             size, wanted = (int(2 ** chance.uniform(0, 15)) for _ in range(2))
@@ -413,6 +419,10 @@ def prepare(lab, machine, loss, settings):
     return lose(lab, machine, loss)
 
 
+def with_port(address, port):
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 def run(program, sessions, scene):
     what, loss, *settings = scene
     tally = collections.Counter()
@@ -420,15 +430,14 @@ def run(program, sessions, scene):
         links = [prepare(lab, machine, loss, of)
                  for machine, of in zip(("client", "server"), settings)]
         no_offload(lab, "relay", *INTERFACES)
-        servers = [listen(lab, family) for family in FORWARDS]
-        forwards = [(f"[{here}]:{PORT}" if family == 6 else f"{here}:{PORT}",
-                     f"[{there}]:{UPSTREAM_PORT}" if family == 6 else f"{there}:{UPSTREAM_PORT}")
-                    for family, (here, there) in FORWARDS.items()]
+        servers = [listen(lab, family) for family in SERVERS]
+        forwards = [(with_port(RELAYS[here], port), with_port(SERVERS[there], UPSTREAM_PORT))
+                    for (here, there), port in FORWARDS.items()]
         daemon = labkit.Daemon(lab, program, "graft", forwards, "--graft-pins", "none")
         capture = Capture(lab)
         chance = random.Random(1)
         for n in range(sessions):
-            converse(lab, 4 + 2 * (n % 2), chance, 30)
+            converse(lab, list(FORWARDS)[n % len(FORWARDS)], chance, 30)
         time.sleep(1)
         packets = list(capture.packets(tally))
         daemon.stop()
@@ -451,7 +460,9 @@ def main():
     good = True
     for scene in SCENES:
         tally = run(options.program, options.sessions, scene)
-        good &= not tally["faults"] and tally["sessions grafted"] == options.sessions
+        # segments of IPv4 do not fit into packets of IPv6, so not all mixed ones are grafted
+        good &= not tally["faults"] and all(
+            tally[f"grafted IPv{f} to IPv{f}"] >= options.sessions // len(FORWARDS) for f in (4, 6))
     return 0 if good else 1
 
 

@@ -507,8 +507,8 @@ static enum model_verdict send_reset(struct model *m, struct model_frame *f, con
 /* --- path MTU --- */
 
 /*
- * A router says that a segment, of which it quotes the beginning, is too big.  We have sent that on,
- * so the end that it came from is told, with the numbers that it knows.
+ * A router says that a segment, of which it quotes the beginning, is too big.  We have sent that
+ * on, so the end that it came from is told, with the numbers that it knows.
  */
 static enum model_verdict too_big(struct model *m, struct model_frame *f)
 {
@@ -556,8 +556,8 @@ static enum model_verdict too_big(struct model *m, struct model_frame *f)
 	f->len = MODEL_ETHERNET + l3 + len;
 	if (ipv6) {
 		put16(ip + 4, (uint32_t)len);
-		mend(icmp + 2, (sum_of(icmp, len) + sum_of(ip + 8, 32) + (uint32_t)len + 58) % 65535,
-		     0);
+		mend(icmp + 2, (sum_of(icmp, len) + sum_of(ip + 8, 32) + (uint32_t)len + 58) %
+		     65535, 0);
 	} else {
 		put16(ip + 2, (uint32_t)(20 + len));
 		mend(ip + 10, sum_of(ip, 20), 0);
