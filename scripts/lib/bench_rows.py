@@ -82,7 +82,7 @@ REDIS_NOTE = ("SET and GET one after the other, as many of each: a number of req
 LOCAL_NOTE = ("The server's program runs in the relay's namespace, behind its loopback device; "
               "direct is the client's connection to that program.")
 KILLED_NOTE = ("The daemon gets SIGKILL when measuring has begun, and another one is started. The "
-               "figure is the longest time that any connection waited for an answer; on the direct path "
+               "figure is the longest that any connection waited for an answer; on the direct path "
                "nobody is killed. A lost connection fails the cell.")
 CRR_NOTE = ("Connect, one request and response of 64 B, close: as many loops at a time, over 16 "
             "source addresses. The latency is that of the whole transaction.")
