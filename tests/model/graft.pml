@@ -17,8 +17,8 @@
  * for its timer.  That no byte is lost rests on the counting of packets that leave while one looks:
  * each of them acknowledges.  MAY_FREEZE leaves out the assertions of the former.
  *
- * The program is not like that yet (commit 9f267c1): it does what M_COUNT_FIRST, M_PASSED_UNSET and
- * M_LEAVES_UNCOUNTED do.
+ * The program did what M_COUNT_FIRST, M_PASSED_UNSET and M_LEAVES_UNCOUNTED do until this model was
+ * made (commit 9f267c1).
  *
  * Not modelled: the out-of-order queue, timestamps, FIN, RST.
  */
