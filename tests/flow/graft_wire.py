@@ -391,14 +391,29 @@ def converse(lab, families, chance, exchanges):
 # ---- all of it
 
 
+def connections_of(packets, side):
+    """A list of packets for each, in the order of their SYNs.  Ports are used again."""
+    found, current = [], {}
+    for p in packets:
+        if p.side != side:
+            continue
+        key = p.family, p.port()
+        if p.flags & (SYN | ACK) == SYN and (key not in current or
+                                             current[key][0].seq != p.seq):
+            current[key] = []
+            found.append(current[key])
+        if key in current:
+            current[key].append(p)
+    return found
+
+
 def sessions_of(packets, tally):
-    """By the addresses of both wires; the relay's port leads from one to the other."""
-    wires = [collections.defaultdict(list), collections.defaultdict(list)]
+    """One after the other: the n-th connection of one wire is the n-th of the other."""
     for order, p in enumerate(packets):
         p.order = order
-        wires[p.side][p.family, p.port()].append(p)
-    # one after the other: the n-th connection of one wire is the n-th of the other
-    for near, far in zip(wires[0].values(), wires[1].values()):
+    wires = [connections_of(packets, side) for side in range(2)]
+    assert len(wires[0]) == len(wires[1])
+    for near, far in zip(*wires):
         yield Session(sorted(near + far, key=lambda p: p.order), tally)
 
 
