@@ -109,6 +109,7 @@ static void view_session(struct round *r, const struct session *s)
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		v->kernel_bytes[dir] = session_kernel_bytes(s, dir);
 		v->session.flows[dir].grafted = session_is_grafted(s);
+		v->session.flows[dir].handovers += v->session.flows[dir].grafted;
 		if (s->pair != NO_PAIR)
 			v->backlog_max[dir] = kernel_stat(w->shared->kernel,
 							  s->pair * 2 + dir)->backlog_max;
@@ -203,8 +204,7 @@ static struct json_object *session_json(const struct session_view *v)
 	json_add_int(o, "worker", v->worker);
 	json_add_text(o, "state", states[s->state]);
 	json_add_int(o, "age_ms", v->age_ms);
-	if (*v->no_graft)
-		json_add_text(o, "not_grafted", v->no_graft);
+	json_add_text(o, "not_grafted", v->no_graft);
 	json_append(flows, flow_json(v, 0));
 	json_append(flows, flow_json(v, 1));
 	json_add(o, "flows", flows);

@@ -407,6 +407,8 @@ static void end(struct session *s, bool rst, unsigned int end)
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		kernel[dir] = session_kernel_bytes(s, dir);
 		s->flows[dir].grafted = session_is_grafted(s);
+		s->flows[dir].handovers += s->flows[dir].grafted;
+		count_add(&w->stats.handovers[CARRIER_GRAFT], s->flows[dir].grafted);
 	}
 	session_log_ended(w->shared->session_log, s, kernel, end);
 	for (unsigned int dir = 0; dir < 2; dir++) {
