@@ -361,8 +361,11 @@ static void draw_frame(const struct model *m, const struct model_flow *flow, boo
 }
 
 /* F, which leaves, becomes the complaint of a router that it is too big. */
-static void complain(const struct graft_side *mine, struct model_frame *f)
+static void complain(const struct graft_side *mine, const struct graft_side *other,
+		     struct model_frame *f)
 {
+	uint32_t numbers[] = { (uint32_t)mine->acked, (uint32_t)mine->acked + below(3000),
+			       (uint32_t)other->end + other->seq_add };
 	static uint8_t was[MODEL_BYTES];
 	size_t l3 = mine->ipv6 ? 40 : 20, quoted = f->len - MODEL_ETHERNET;
 	uint8_t *ip = f->bytes + MODEL_ETHERNET;
@@ -371,7 +374,7 @@ static void complain(const struct graft_side *mine, struct model_frame *f)
 		quoted = 576;
 	memcpy(was, ip, quoted);
 	if (one_in(2)) /* of what was not acknowledged, or nearly */
-		put32(was + l3 + 4, (uint32_t)mine->acked + below(3000) - 2);
+		put32(was + l3 + 4, near(numbers, 3));
 	memcpy(ip + l3 + 8, was, quoted);
 	memset(ip + l3, 0, 8);
 	put16(ip + l3 + 6, 1280 + below(200));
@@ -645,7 +648,8 @@ static void packets_become_what_the_model_says(void **state)
 
 			draw_frame(&m, flow, out || reset || icmp, &f);
 			if (icmp)
-				complain(&m.slots[flow->place.slot].side[flow->place.side], &f);
+				complain(&m.slots[flow->place.slot].side[flow->place.side],
+					 &m.slots[flow->place.slot].side[!flow->place.side], &f);
 			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
 			f.mark = reset ? MODEL_MARK_RESET : one_in(16) ? 7 : 0;
 			if (one_in(4) && !icmp)
