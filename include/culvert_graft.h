@@ -151,6 +151,7 @@ struct graft_entry {
 	__u32 looks;         /* packets that looked whether they may be the first */
 	__u32 why_not;       /* the last look: enum graft_look */
 	__u32 hold;          /* by the daemon: 1: let the senders run dry, see hold() */
+	__u32 held_ms;       /* by the daemon: since when (low half) */
 	__u32 worker;        /* by the daemon: whose ring */
 	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
 	__u64 id;            /* by the daemon: of the session */

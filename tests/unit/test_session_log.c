@@ -170,7 +170,7 @@ static void test_ended(void **state)
 				 { .len = sizeof(struct sockaddr_un) } };
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a\"b" };
 	struct session s = { .worker = &worker, .forward = &forward, .state = SESSION_OPEN,
-			     .id = 5, .born_ms = 1000, .connected_ms = 1010, .upstream = 1 };
+			     .id = 5, .born_ms = 1000, .connect_ms = 11, .upstream = 1 };
 
 	(void)state;
 	memcpy(&addrs[1].ss, &un, sizeof(un));
@@ -202,7 +202,7 @@ static void test_ended(void **state)
 	s.addrs = NULL;
 	s.told = &told;
 	told.peer.in.sin_family = AF_INET;
-	s.connected_ms = 0;
+	s.connect_ms = 0;
 	memset(s.flows, 0, sizeof(s.flows));
 	assert_string_equal(
 		strstr(line_of(&s, (uint64_t[2]){ 0 }, SESSION_FINISHED), ",\"client\""),
@@ -256,7 +256,7 @@ static void test_names(void **state)
 	memset(longest, 1, sizeof(longest) - 1);
 	longest[sizeof(longest) - 1] = '\0';
 	web.name = longest; /* it is cut, and there is room for all else */
-	s.connected_ms = UINT64_MAX;
+	s.connect_ms = UINT32_MAX;
 	line_of(&s, (uint64_t[2]){ UINT64_MAX, UINT64_MAX }, 0);
 	web.name = "web";
 }

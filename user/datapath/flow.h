@@ -76,7 +76,8 @@ struct buffer;
 struct pipe;
 
 struct flow {
-	uint8_t phase;          /* enum flow_phase, set by flow_set_phase() only */
+	uint8_t phase : 4;      /* enum flow_phase, set by flow_set_phase() only */
+	uint8_t engine : 4;     /* enum engine that carrier and reason follow */
 	uint8_t user_carrier;   /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
 	uint8_t reason;         /* enum reason */
 	bool eof : 1;           /* recv() returned 0: no byte will follow */

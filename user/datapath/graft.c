@@ -638,6 +638,7 @@ bool graft_withdraw(struct grafts *gs, uint32_t slot)
 
 void graft_hold(struct grafts *gs, uint32_t slot, bool on)
 {
+	gs->all[slot].held_ms = (uint32_t)clock_ms();
 	__atomic_store_n(&gs->all[slot].hold, on, __ATOMIC_RELEASE);
 }
 

@@ -72,27 +72,25 @@ struct session {
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
-	uint64_t connected_ms;   /* 0: not yet */
 	struct connecting *connecting; /* owned; until the session is OPEN, see connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
-	uint32_t held_ms;        /* since when its senders are held (low half) */
 	union {
 		uint32_t watched_ms; /* OPEN: when it last entered or left the kernel, or followed
 				      * another engine (low half) */
 		uint32_t parted_ms;  /* PARTING: since when (low half) */
 	};
+	uint32_t connect_ms;     /* so long it took to connect, and 1; 0: it is not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
+	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
-	uint8_t engines[2];      /* enum engine that each flow's carrier and reason follow */
 	uint8_t end_cause;       /* PARTING: enum cause of its reset */
-	uint8_t parted;          /* PARTING: the side that is dead */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client has connected itself */
 	struct pace *pace;       /* owned; NULL: its bandwidth has no limit, see rates.h */

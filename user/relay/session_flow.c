@@ -10,7 +10,7 @@
  * is done; the caller waits for what flow_wants() says meanwhile.
  *
  * The engine of a forward may change while its sessions run.  A flow remembers which engine it
- * follows (s->engines), and begins anew with the other one when nothing of it is pending.
+ * follows (f->engine), and begins anew with the other one when nothing of it is pending.
  *
  * PARTING: one end has sent RST, or TCP has given it up.  What it had said before is in its receive
  * queue, in the kernel's backlog or in buffers here, and without culvert in between the other end
@@ -107,7 +107,7 @@ static void begin_by(struct session *s, unsigned int dir, enum engine engine)
 	struct decision d = policy_start(engine);
 	struct flow *f = &s->flows[dir];
 
-	s->engines[dir] = (uint8_t)engine;
+	s->flows[dir].engine = engine;
 	f->user_carrier = d.carrier;
 	f->reason = d.reason;
 	if (may_be_in_kernel(engine)) {
@@ -124,7 +124,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	struct flow *f = &s->flows[dir];
 	uint8_t before = f->user_carrier;
 
-	if (s->engines[dir] == engine)
+	if (s->flows[dir].engine == engine)
 		return;
 	begin_by(s, dir, engine);
 	s->graft_refusal = GRAFT_OK;
@@ -354,7 +354,7 @@ static void enter(struct session *s, unsigned int dir, enum reason reason)
 	}
 	if (dir == CLIENT)
 		session_set_nodelay(s);
-	s->engines[dir] = (uint8_t)engine;
+	s->flows[dir].engine = engine;
 	f->reason = reason;
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
 	f->entered_packets = packets(s, dir);
@@ -398,7 +398,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	};
 	struct decision d;
 
-	if (f->pending && s->engines[dir] != engine)
+	if (f->pending && s->flows[dir].engine != engine)
 		return; /* it follows once nothing is pending: a pipe is not for copy */
 	follow_engine(s, dir, engine);
 	around.kernel_ok = may_enter(s, dir);
@@ -434,7 +434,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
  */
 static uint64_t may_read(struct session *s, unsigned int dir)
 {
-	if (s->flows[dir].pending && s->engines[dir] != engine_of(s))
+	if (s->flows[dir].pending && s->flows[dir].engine != engine_of(s))
 		return 0;
 	return session_pace_left(s, dir);
 }
@@ -623,8 +623,8 @@ void session_flows_start(struct session *s)
 {
 	enum engine engine = engine_of(s);
 
-	s->connected_ms = s->worker->loop.now_ms;
-	s->watched_ms = (uint32_t)s->connected_ms;
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	s->connect_ms = s->watched_ms - (uint32_t)s->born_ms + 1;
 	session_pace_start(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		begin_by(s, dir, engine);
@@ -704,7 +704,7 @@ void session_part(struct session *s, unsigned int side, enum cause cause)
 	}
 	session_set_state(s, SESSION_PARTING);
 	s->end_cause = (uint8_t)cause;
-	s->parted = (uint8_t)side;
+	s->parted = side;
 	s->parted_ms = (uint32_t)s->worker->loop.now_ms;
 	flow_look_reset(f);
 	go_on_parting(s);
@@ -829,7 +829,7 @@ static bool has_followed(struct session *s, unsigned int dir)
 	enum engine engine = engine_of(s);
 	struct flow *f = &s->flows[dir];
 
-	if (s->engines[dir] == engine)
+	if (s->flows[dir].engine == engine)
 		return true;
 	if (engine != ENGINE_GRAFT && !session_graft_leave(s))
 		return false;
@@ -837,7 +837,7 @@ static bool has_followed(struct session *s, unsigned int dir)
 		leave(s, dir, policy_start(engine));
 	session_flow_run(s, dir, false);
 	return s->state != SESSION_OPEN || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
-	       s->engines[dir] == engine;
+	       s->flows[dir].engine == engine;
 }
 
 unsigned int session_follow_engines(struct worker *w)

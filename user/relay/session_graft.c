@@ -128,8 +128,7 @@ void session_graft_hurry(struct session *s)
 	e = graft_of(grafts_of(s), s->graft);
 	if (!e->hold) {
 		graft_hold(grafts_of(s), s->graft, true);
-		s->held_ms = now;
-	} else if (now - s->held_ms >= HOLD_MS && session_graft_withdraw(s)) {
+	} else if (now - e->held_ms >= HOLD_MS && session_graft_withdraw(s)) {
 		s->graft_refusal = GRAFT_IN_HAND;
 	}
 }
@@ -304,13 +303,14 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	s->id = e->id;
 	if (atomic_load(&w->shared->last_id) < s->id)
 		atomic_store(&w->shared->last_id, s->id);
-	s->born_ms = s->connected_ms = e->offered_ns / 1000000;
+	s->born_ms = e->offered_ns / 1000000;
+	s->connect_ms = 1; /* how long it took is not known */
 	s->addrs = upstream_of_slot(gs, slot);
 	s->graft = slot;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
 		s->flows[dir].reason = REASON_ADOPTED;
-		s->engines[dir] = (uint8_t)engine_of(s);
+		s->flows[dir].engine = engine_of(s);
 	}
 	w->grafted[slot] = s;
 	graft_set_worker(gs, slot, w->index);

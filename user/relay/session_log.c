@@ -152,16 +152,16 @@ static void put_ended(struct line *l, const struct session *s, const uint64_t ke
 		put(l, ",\"via\":\"%s\"", client_addr_text(session_via(s), text, sizeof(text)));
 	if (a)
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
-	if (s->connected_ms)
+	if (s->connect_ms)
 		snprintf(connect, sizeof(connect), "%llu",
-			 (unsigned long long)(s->connected_ms - s->born_ms));
+			 (unsigned long long)s->connect_ms - 1);
 	put(l, ",\"upstream\":%s,\"end\":\"%s\",\"duration_ms\":%llu,\"connect_ms\":%s,"
 	    "\"bytes_to_upstream\":%llu,\"bytes_to_client\":%llu,\"flows\":[",
 	    a ? quote(text, quoted) : "null", end == SESSION_FINISHED ? "finished" : cause_name(end),
 	    (unsigned long long)duration, connect,
 	    (unsigned long long)s->flows[CLIENT].user_out + kernel[CLIENT],
 	    (unsigned long long)s->flows[UPSTREAM].user_out + kernel[UPSTREAM]);
-	if (s->connected_ms) {
+	if (s->connect_ms) {
 		put_flow(l, &s->flows[CLIENT], "client-to-upstream", kernel[CLIENT]);
 		put(l, ",");
 		put_flow(l, &s->flows[UPSTREAM], "upstream-to-client", kernel[UPSTREAM]);
