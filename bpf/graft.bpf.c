@@ -105,9 +105,15 @@ struct {
 	__array(values, struct graft_ring);
 } graft_rings SEC(".maps");
 
-/* A TCP header; the rest is for what the verifier cannot see that no option reaches. */
+/*
+ * A TCP header; the rest is for what the verifier cannot see that no option reaches.  The walk over
+ * the options is here and not on the stack, whose values the verifier would follow through each step.
+ */
 struct scratch {
-	__u8 was[64], is[64 + 36];
+	__u8 was[64] __attribute__((aligned(8))), is[64 + 36] __attribute__((aligned(8)));
+	__u32 at, header;
+	__u32 edges; /* bytes of SACK blocks that follow */
+	__u32 erase; /* bytes that become NOPs */
 };
 
 struct {
@@ -329,7 +335,7 @@ static __always_inline __u32 clock_of(const struct tcp_sock *tp)
 	return (__u32)((now > last ? now : last) / unit) + tp->tsoffset;
 }
 
-static __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
+__noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
@@ -379,7 +385,7 @@ static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 	return mtu < clamp ? mtu : clamp;
 }
 
-static __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, struct traits *r)
+__noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, struct traits *r)
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
@@ -537,7 +543,7 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 }
 
 /* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */
-static __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
+__noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 			   const struct packet *p)
 {
 	struct graft_side *mine, *other;
@@ -631,18 +637,19 @@ static __always_inline void grow_32(__u32 *at, __u32 to)
  * is 0.  If another packet is looking just now, the count that P leaves keeps that one from activating
  * the graft.  Whoever looks after that one must find P's end in `passed`, so that is first.
  */
-static __always_inline bool lock_offer(struct found *f, const struct packet *p, __u32 *ret_state)
+static __always_inline bool lock_offer(struct graft_entry *g, struct graft_side *mine,
+				       const struct packet *p, __u32 *ret_state)
 {
 	for (int i = 0; i < 32; i++) {
-		__u32 state = READ_ONCE(f->g->state);
+		__u32 state = READ_ONCE(g->state);
 
 		*ret_state = state & GRAFT_STATE_MASK;
 		if (*ret_state == GRAFT_OFFERED) {
-			if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_LOCKED) == state)
+			if (__sync_val_compare_and_swap(&g->state, state, GRAFT_LOCKED) == state)
 				return true;
 		} else if (*ret_state == GRAFT_LOCKED) {
-			grow_32(&f->mine->passed, end_of(p));
-			if (__sync_val_compare_and_swap(&f->g->state, state,
+			grow_32(&mine->passed, end_of(p));
+			if (__sync_val_compare_and_swap(&g->state, state,
 							state + GRAFT_PASSED_ONE) == state)
 				return false;
 		} else {
@@ -657,29 +664,33 @@ static __always_inline bool lock_offer(struct found *f, const struct packet *p, 
 #define LOOKS 256
 
 /* Returns the state in which P finds its session.  OFFERED: P goes to its socket. */
-static __always_inline __u32 try_offer(struct __sk_buff *skb, struct found *f,
-				       const struct packet *p)
+__noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
+	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
+	struct graft_side *mine;
 	int why = GRAFT_LOOK_RACE;
 	__u32 state;
 
-	if (!lock_offer(f, p, &state))
+	if (!g || !p)
+		return 0;
+	mine = side ? &g->side[1] : &g->side[0];
+	if (!lock_offer(g, mine, p, &state))
 		return state == GRAFT_LOCKED ? GRAFT_OFFERED : state;
-	if (f->g->looks++ < LOOKS || !(f->g->looks & 15) || f->g->hold)
-		why = look(skb, f->g, f->side, p);
+	if (g->looks++ < LOOKS || !(g->looks & 15) || g->hold)
+		why = look(skb, g, side, p);
 	if (!why) {
-		f->g->active_ns = bpf_ktime_get_ns();
-		if (__sync_val_compare_and_swap(&f->g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
+		g->active_ns = bpf_ktime_get_ns();
+		if (__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
 		    GRAFT_LOCKED)
 			return GRAFT_ACTIVE;
 		why = GRAFT_LOOK_RACE;
 	}
-	f->g->why_not = why;
-	grow_32(&f->mine->passed, end_of(p)); /* it goes to its socket */
+	g->why_not = why;
+	grow_32(&mine->passed, end_of(p)); /* it goes to its socket */
 	for (int i = 0; i < 32; i++) {
-		state = READ_ONCE(f->g->state);
+		state = READ_ONCE(g->state);
 		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED ||
-		    __sync_val_compare_and_swap(&f->g->state, state, GRAFT_OFFERED) == state)
+		    __sync_val_compare_and_swap(&g->state, state, GRAFT_OFFERED) == state)
 			break;
 	}
 	return GRAFT_OFFERED;
@@ -698,45 +709,48 @@ static __always_inline __u16 folded(__s64 sum)
 
 /* How a packet is changed: on its way to the other end, or between the wire and a socket. */
 struct change {
-	const struct graft_tuple *to; /* local: its new source; remote: its new destination */
-	struct graft_side *mine, *other; /* graft only: both remember clocks; else NULL */
+	__s64 diff; /* returned: of the checksum, without addresses */
 	__u32 seq_add, ack_add, tsval_add, tsecr_add;
-	__u8 left, right; /* shifts of the window */
+	__u16 source, dest; /* ports */
+	__u8 left, right;   /* shifts of the window */
 	__u8 no_sack;
-	bool reverse;     /* TO is of the packet as it arrives, and this one leaves */
+	__u8 grafted; /* both sides remember clocks: */
+	__u32 slot, side;
 };
 
-static __always_inline struct change through(struct graft_side *mine, struct graft_side *other)
+static __always_inline struct change through(const struct found *f)
 {
+	const struct graft_side *mine = f->mine;
+
 	return (struct change){
-		.to = &other->tuple, .mine = mine, .other = other,
+		.source = f->other->tuple.local_port, .dest = f->other->tuple.remote_port,
 		.seq_add = mine->seq_add, .ack_add = mine->ack_add,
 		.tsval_add = mine->tsval_add, .tsecr_add = mine->tsecr_add,
 		.left = mine->window_left & 15, .right = mine->window_right & 15,
 		.no_sack = mine->no_sack,
+		.grafted = 1, .slot = f->slot, .side = f->side,
 	};
 }
 
-/* TSecr for the other end, which must not see a clock that it has not sent yet, or has forgotten. */
-static __always_inline __u32 new_tsecr(const struct change *c, __u32 tsecr)
+/*
+ * Change TSval and TSecr.  MINE, OTHER: of a graft, else NULL.  The other end must not be told of a
+ * clock that it has not sent yet, or has forgotten.
+ */
+static __always_inline void change_clocks(const struct change *c, struct graft_side *mine,
+					  struct graft_side *other, __u32 words[2])
 {
-	__u32 is = tsecr + c->tsecr_add;
+	__u32 tsval = bpf_ntohl(words[0]) + c->tsval_add, tsecr = bpf_ntohl(words[1]) + c->tsecr_add;
 
-	if (!c->mine || !c->mine->tsecr_clamped)
-		return is;
-	if (diff(is, c->mine->tsecr_least) < 0)
-		return c->mine->tsecr_least;
-	c->mine->tsecr_clamped = 0;
-	return is;
-}
-
-static __always_inline __u32 new_tsval(const struct change *c, __u32 tsval)
-{
-	__u32 is = tsval + c->tsval_add;
-
-	if (c->other)
-		grow_32(&c->other->tsval_sent, is);
-	return is;
+	if (other)
+		grow_32(&other->tsval_sent, tsval);
+	if (mine && mine->tsecr_clamped) {
+		if (diff(tsecr, mine->tsecr_least) < 0)
+			tsecr = mine->tsecr_least;
+		else
+			mine->tsecr_clamped = 0;
+	}
+	words[0] = bpf_htonl(tsval);
+	words[1] = bpf_htonl(tsecr);
 }
 
 /*
@@ -753,7 +767,7 @@ static __always_inline __u16 new_window(const struct change *c, __u32 window)
 }
 
 /* Give P the addresses of TO, one hop less if it is sent on, and sums that hold after TCP_DIFF. */
-static __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
+__noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 				    const struct graft_tuple *to, __s64 tcp_diff)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -803,7 +817,7 @@ static __noinline int set_addresses(struct __sk_buff *skb, const struct packet *
  * The same where the other end has the other family: P gets a new IP header.  The pseudo header's
  * length and protocol add up to the same in both.
  */
-static __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
+__noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 				 const struct graft_tuple *to, __s64 tcp_diff)
 {
 	struct iphdr v4 = { 0 };
@@ -855,7 +869,8 @@ static __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 
 /* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */
 static __always_inline int change_usual(struct __sk_buff *skb, const struct packet *p,
-					const struct change *c, __s64 *ret_diff)
+					struct change *c, struct graft_side *mine,
+					struct graft_side *other)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 was[8], is[8], *at;
@@ -868,32 +883,25 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 	__builtin_memcpy(was, at, sizeof(was));
 	was[4] = 0; /* checksum, and the urgent pointer, which stays */
 	__builtin_memcpy(is, was, sizeof(is));
-	if (c->reverse)
-		is[0] = c->to->remote_port | (__u32)c->to->local_port << 16;
-	else
-		is[0] = c->to->local_port | (__u32)c->to->remote_port << 16;
+	is[0] = c->source | (__u32)c->dest << 16;
 	is[1] = bpf_htonl(p->seq + c->seq_add);
 	is[2] = bpf_htonl(p->ack + c->ack_add);
 	is[3] = (was[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
-	is[6] = bpf_htonl(new_tsval(c, bpf_ntohl(was[6])));
-	is[7] = bpf_htonl(new_tsecr(c, bpf_ntohl(was[7])));
+	change_clocks(c, mine, other, is + 6);
 	at[0] = is[0];
 	at[1] = is[1];
 	at[2] = is[2];
 	at[3] = is[3];
 	at[6] = is[6];
 	at[7] = is[7];
-	*ret_diff = bpf_csum_diff(was, 32, is, 32, 0);
+	c->diff = bpf_csum_diff(was, 32, is, 32, 0);
 	return 0;
 }
 
-/* One step for each byte at most: a header has room for 40 bytes of options. */
 struct walk {
 	struct scratch *s;
 	const struct change *c;
-	__u32 at, header;
-	__u32 edges; /* bytes of SACK blocks that follow */
-	__u32 erase; /* bytes that become NOPs */
+	struct graft_side *mine, *other; /* for change_clocks() */
 };
 
 static __always_inline void change_timestamp(struct walk *w, __u32 at)
@@ -901,76 +909,86 @@ static __always_inline void change_timestamp(struct walk *w, __u32 at)
 	__u32 words[2];
 
 	__builtin_memcpy(words, &w->s->is[at & 63], sizeof(words));
-	words[0] = bpf_htonl(new_tsval(w->c, bpf_ntohl(words[0])));
-	words[1] = bpf_htonl(new_tsecr(w->c, bpf_ntohl(words[1])));
+	change_clocks(w->c, w->mine, w->other, words);
 	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
 }
 
-static __always_inline void change_edge(struct walk *w)
+static __always_inline void change_edge(struct scratch *s, __u32 ack_add)
 {
 	__u32 edge;
 
-	__builtin_memcpy(&edge, &w->s->is[w->at & 63], sizeof(edge));
-	edge = bpf_htonl(bpf_ntohl(edge) + w->c->ack_add);
-	__builtin_memcpy(&w->s->is[w->at & 63], &edge, sizeof(edge));
-	w->at += sizeof(edge);
-	w->edges -= sizeof(edge);
+	__builtin_memcpy(&edge, &s->is[s->at & 63], sizeof(edge));
+	edge = bpf_htonl(bpf_ntohl(edge) + ack_add);
+	__builtin_memcpy(&s->is[s->at & 63], &edge, sizeof(edge));
+	s->at += sizeof(edge);
+	s->edges -= sizeof(edge);
 }
 
+/* One step for each byte at most: a header has room for 40 bytes of options. */
 static long change_option(__u32 index, struct walk *w)
 {
+	struct scratch *s = w->s;
 	__u32 len;
 	__u8 kind;
 
-	if (!w->s || !w->c || w->at >= w->header || w->at >= TCP_HEADER_MAX)
+	if (!s || !w->c || s->at >= s->header || s->at >= TCP_HEADER_MAX)
 		return 1;
-	if (w->edges >= sizeof(__u32)) {
-		change_edge(w);
+	if (s->edges >= sizeof(__u32)) {
+		change_edge(s, w->c->ack_add);
 		return 0;
 	}
-	w->at += w->edges; /* no whole edge */
-	w->edges = 0;
-	if (w->at >= w->header)
+	s->at += s->edges; /* no whole edge */
+	s->edges = 0;
+	if (s->at >= s->header)
 		return 1;
-	kind = w->s->is[w->at & 63];
-	if (w->erase || kind == 1) {
-		w->s->is[w->at & 63] = 1;
-		w->erase -= !!w->erase;
-		w->at++;
+	kind = s->is[s->at & 63];
+	if (s->erase || kind == 1) {
+		s->is[s->at & 63] = 1;
+		s->erase -= !!s->erase;
+		s->at++;
 		return 0;
 	}
 	if (kind == 0)
 		return 1;
-	len = w->s->is[(w->at + 1) & 63];
-	if (len < 2 || w->at + len > w->header)
+	len = s->is[(s->at + 1) & 63];
+	if (len < 2 || s->at + len > s->header)
 		return 1;
 	if (kind == OPTION_SACK && w->c->no_sack) {
-		w->s->is[w->at & 63] = 1;
-		w->at++;
-		w->erase = len - 1;
+		s->is[s->at & 63] = 1;
+		s->at++;
+		s->erase = len - 1;
 		return 0;
 	}
 	if (kind == OPTION_SACK) {
-		w->edges = len - 2;
+		s->edges = len - 2;
 		len = 2;
 	} else if (kind == OPTION_TIMESTAMP && len == 10) {
-		change_timestamp(w, w->at + 2);
+		change_timestamp(w, s->at + 2);
 	}
-	w->at += len;
+	s->at += len;
 	return 0;
 }
 
 /* Any TCP header. */
-static __noinline int change_any(struct __sk_buff *skb, const struct packet *p,
-				 const struct change *c, __s64 *ret_diff)
+__noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct change *c)
 {
 	__u32 zero = 0, header;
 	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
-	struct walk w = { .at = 20 };
+	struct walk w = { .s = s, .c = c };
+	struct graft_entry *g;
 	struct tcphdr *t;
 
-	if (!s || !p || !c || !ret_diff)
+	if (!s || !p || !c)
 		return -1;
+	if (c->grafted) {
+		__u32 slot = c->slot;
+
+		g = bpf_map_lookup_elem(&grafts, &slot);
+		if (!g)
+			return -1;
+		w.mine = c->side ? &g->side[1] : &g->side[0];
+		w.other = c->side ? &g->side[0] : &g->side[1];
+	}
 	header = p->header;
 	/* LLVM would make one comparison of both, of which the verifier of 6.1 learns nothing */
 	if (header < 20)
@@ -985,17 +1003,17 @@ static __noinline int change_any(struct __sk_buff *skb, const struct packet *p,
 	s->was[16] = s->was[17] = 0; /* the checksum */
 	__builtin_memcpy(s->is, s->was, sizeof(s->was));
 	t = (struct tcphdr *)s->is;
-	t->source = c->reverse ? c->to->remote_port : c->to->local_port;
-	t->dest = c->reverse ? c->to->local_port : c->to->remote_port;
+	t->source = c->source;
+	t->dest = c->dest;
 	t->seq = bpf_htonl(p->seq + c->seq_add);
 	if (p->flags & ACK)
 		t->ack_seq = bpf_htonl(p->ack + c->ack_add);
 	t->window = bpf_htons(new_window(c, p->window));
-	w.s = s;
-	w.c = c;
-	w.header = header;
+	s->at = 20;
+	s->header = header;
+	s->edges = s->erase = 0;
 	bpf_loop(OPTIONS_MAX, change_option, &w, 0);
-	*ret_diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
+	c->diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
 	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
 		return -1;
 	if (header == 20)
@@ -1008,11 +1026,10 @@ static __noinline int change_any(struct __sk_buff *skb, const struct packet *p,
 }
 
 static __always_inline int change_header(struct __sk_buff *skb, const struct packet *p,
-					 const struct change *c, __s64 *ret_diff)
+					 struct change *c, struct graft_side *mine,
+					 struct graft_side *other)
 {
-	if (!change_usual(skb, p, c, ret_diff))
-		return 0;
-	return change_any(skb, p, c, ret_diff);
+	return change_usual(skb, p, c, mine, other) ? change_any(skb, p, c) : 0;
 }
 
 static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s)
@@ -1069,13 +1086,14 @@ static __always_inline void note(struct graft_side *mine, const struct packet *p
 }
 
 /*
- * P is a reset that the other end takes, but for bytes that are on their way to it.  One beyond what
- * was sent would only be challenged (RFC 5961).
+ * P is a reset that the other end takes: it has the number that is expected there, behind all that
+ * was acknowledged, or behind all that was sent.  Any other is only challenged (RFC 5961), and who is
+ * challenged knows the number.
  */
 static __always_inline bool is_reset(const struct found *f, const struct packet *p)
 {
-	return p->flags & RST && diff(p->seq, acked_of(f->mine, f->other)) >= 0 &&
-	       diff(p->seq, (__u32)f->mine->end) <= 0;
+	return p->flags & RST &&
+	       (p->seq == acked_of(f->mine, f->other) || p->seq == (__u32)f->mine->end);
 }
 
 /* Returns true if both ends have the other's FIN. */
@@ -1123,8 +1141,7 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				   __u32 state)
 {
-	struct change c = through(f->mine, f->other);
-	__s64 tcp_diff;
+	struct change c = through(f);
 
 	if (p->ttl < 2)
 		return DROP;
@@ -1136,10 +1153,10 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 		}
 		track(f, p, state);
 	}
-	if (change_header(skb, p, &c, &tcp_diff))
+	if (change_header(skb, p, &c, f->mine, f->other))
 		return DROP;
-	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, c.to, tcp_diff) :
-					set_family(skb, p, c.to, tcp_diff))
+	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, &f->other->tuple, c.diff) :
+					set_family(skb, p, &f->other->tuple, c.diff))
 		return DROP;
 	return send_to(skb, f->other);
 }
@@ -1147,7 +1164,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 /* --- back to the sockets --- */
 
 /* May the session go back to its sockets with P?  The caller holds LOCKED_2. */
-static __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
+__noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 				const struct packet *p)
 {
 	struct graft_side *mine, *other;
@@ -1180,33 +1197,38 @@ static __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __
 }
 
 /* RETURNING or LOCKED_2.  Returns the state in which P finds its session; 0: drop it. */
-static __always_inline __u32 try_return(struct __sk_buff *skb, struct found *f,
-					const struct packet *p)
+__noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
+	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
+	struct graft_side *mine, *other;
 	__u32 state;
 	int why;
 
+	if (!g || !p)
+		return 0;
+	mine = side ? &g->side[1] : &g->side[0];
+	other = side ? &g->side[0] : &g->side[1];
 	for (int i = 0; i < 32; i++) {
-		state = READ_ONCE(f->g->state);
+		state = READ_ONCE(g->state);
 		if (state == GRAFT_RETURNING &&
-		    __sync_val_compare_and_swap(&f->g->state, state, GRAFT_LOCKED_2) == state)
+		    __sync_val_compare_and_swap(&g->state, state, GRAFT_LOCKED_2) == state)
 			goto locked;
 		if (state != GRAFT_RETURNING && state != GRAFT_LOCKED_2)
 			return state;
 	}
 	return 0; /* it will be sent again */
 locked:
-	why = look_back(skb, f->g, f->side, p);
+	why = look_back(skb, g, side, p);
 	if (!why) {
-		__sync_val_compare_and_swap(&f->g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
-		tell(f->g, f->slot, GRAFT_EVENT_RETURNED);
+		__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
+		tell(g, slot, GRAFT_EVENT_RETURNED);
 		return GRAFT_RETURNED;
 	}
-	f->g->why_not = why;
+	g->why_not = why;
 	/* before it is unlocked: the next one that looks must know of it */
-	if (!(p->flags & SYN) && p->ttl > 1 && is_inside(p, f->mine, f->other))
-		note(f->mine, p);
-	__sync_val_compare_and_swap(&f->g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
+	if (!(p->flags & SYN) && p->ttl > 1 && is_inside(p, mine, other))
+		note(mine, p);
+	__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
 	return GRAFT_RETURNING;
 }
 
@@ -1214,8 +1236,8 @@ locked:
 static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
 				 const struct packet *p, bool out)
 {
-	struct change c = { .to = &s->tuple, .reverse = !out };
-	__s64 tcp_diff;
+	__u16 remote = s->tuple.remote_port, local = s->tuple.local_port;
+	struct change c = { .source = out ? local : remote, .dest = out ? remote : local };
 
 	if (out) {
 		c.seq_add = s->back_write;
@@ -1226,9 +1248,9 @@ static __always_inline int shift(struct __sk_buff *skb, const struct graft_side 
 		c.ack_add = -s->back_write;
 		c.tsecr_add = -s->back_ts;
 	}
-	if (change_header(skb, p, &c, &tcp_diff))
+	if (change_header(skb, p, &c, NULL, NULL))
 		return DROP;
-	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c.diff, 0);
 	return PASS;
 }
 
@@ -1278,7 +1300,7 @@ static __always_inline bool find_sender(const struct graft_tuple *tuple, bool ip
 }
 
 /* "Fragmentation needed" concerns the end that has sent the segment: it gets it from us. */
-static __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
+__noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
 {
 	struct graft_tuple tuple = { 0 };
 	__u32 zero = 0;
@@ -1329,7 +1351,7 @@ static __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
 }
 
 /* The same as "packet too big". */
-static __noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
+__noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
 {
 	struct graft_tuple tuple = { 0 };
 	__u32 zero = 0;
@@ -1414,9 +1436,9 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, const
 	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
 
 	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED)
-		state = try_offer(skb, f, p);
+		state = try_offer(skb, p, f->slot, f->side);
 	else if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2)
-		state = try_return(skb, f, p);
+		state = try_return(skb, p, f->slot, f->side);
 	switch (state) {
 	case 0:
 		return READ_ONCE(f->g->state) ? DROP : PASS;
@@ -1480,7 +1502,7 @@ static __always_inline __u32 kept(const struct packet *p)
  * Turn P, which a frozen socket has sent, into an answer to it: with FLAGS, SEQ and ACK.  The stack
  * has left the checksum to the device, so it is not looked at.
  */
-static __noinline int give_back(struct __sk_buff *skb, const struct packet *p, __u32 seq, __u32 ack,
+__noinline int give_back(struct __sk_buff *skb, const struct packet *p, __u32 seq, __u32 ack,
 				__u32 flags)
 {
 	__u32 len, l3;
@@ -1558,17 +1580,16 @@ static __always_inline bool is_heard(struct graft_side *mine)
 static __always_inline int probe(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
-	struct change c = { .to = &mine->tuple };
-	__s64 tcp_diff;
+	struct change c = { .source = mine->tuple.local_port, .dest = mine->tuple.remote_port };
 	__u32 ts[2];
 
 	c.seq_add = (__u32)other->end + other->seq_add - 1 - p->seq;
 	c.ack_add = (__u32)mine->end - p->ack;
 	if (timestamp_of(skb, p, ts) && diff(mine->tsval_sent, ts[0]) > 0)
 		c.tsval_add = mine->tsval_sent - ts[0];
-	if (change_header(skb, p, &c, &tcp_diff))
+	if (change_header(skb, p, &c, NULL, NULL))
 		return DROP;
-	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c.diff, 0);
 	return PASS;
 }
 
@@ -1691,7 +1712,7 @@ static __always_inline void reset_ipv4(struct iphdr *ip, const struct graft_tupl
 }
 
 /* The packet of the test run becomes a reset with SEQ, and goes to graft_in on the loopback device. */
-static __noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32 seq)
+__noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32 seq)
 {
 	struct {
 		struct graft_addr from, to;

@@ -256,12 +256,12 @@ static void note(const struct place *at, const struct parts *p)
 		mine->data_ns = 1;
 }
 
-/* The end that gets P, a reset, would take it, but for the bytes that are on their way. */
+/* The end that gets P, a reset, takes it: it may expect one of these two numbers. */
 static bool is_reset(const struct place *at, const struct parts *p)
 {
-	return p->flags & RST &&
-	       ahead(p->seq, (uint32_t)at->other->acked + at->other->ack_add) >= 0 &&
-	       ahead(p->seq, (uint32_t)at->mine->end) <= 0;
+	uint32_t got = (uint32_t)at->other->acked + at->other->ack_add;
+
+	return p->flags & RST && (p->seq == got || p->seq == (uint32_t)at->mine->end);
 }
 
 static void track_fin(const struct place *at, const struct parts *p)

@@ -30,25 +30,21 @@ static char *folder_of(const char *pins, const char *control)
 }
 
 /* What engine graft needs must be there; auto has other carriers. */
-int adopt_open(const struct config *c, uid_t uid, struct grafts **ret)
+int adopt_open(const struct config *c, const struct account *a, struct grafts **ret,
+	       struct probe_finding *ret_finding)
 {
-	bool asked = config_forward_with(c, ENGINE_GRAFT), wanted = asked;
+	bool wanted = config_forward_with(c, ENGINE_GRAFT);
 	/* a slot is used again as late as possible, so there are more than sessions */
 	struct graft_limits limits = { c->max_sessions + c->max_sessions / 8 + 64, c->workers,
-				       folder_of(c->graft_pins, c->control), uid };
-	char err[512];
+				       folder_of(c->graft_pins, c->control), a->uid, false };
 	int r = 0;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
 		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
 	if (wanted)
-		r = grafts_open(&limits, ret, err, sizeof(err));
+		r = probe_graft(c, a, &limits, ret, ret_finding);
 	free((char *)limits.pins);
-	if (r && asked)
-		return log_failure(EXIT_CODE_UNSUPPORTED, "engine graft cannot be used: %s", err);
-	if (r)
-		log_warning("no session is grafted: %s", err);
-	return 0;
+	return r;
 }
 
 static struct forward *forward_of_tag(struct forward *f, uint32_t tag)

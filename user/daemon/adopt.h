@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include "config/config.h"
+#include "probe/probe.h"
 #include "relay/worker.h"
 
 struct forward;
@@ -14,10 +15,11 @@ struct forward;
 /*
  * Open what grafts sessions, if a forward of C wants it; what a daemon before this one has left is
  * used.  RET is NULL if no session can be grafted.  Needs root, and the control socket, which only one
- * daemon has at a time.  UID: of the account that the daemon becomes.  Returns 0, or an exit code if
+ * daemon has at a time.  A: what the daemon becomes.  Returns 0, or an exit code if
  * an engine was asked for by name and cannot work.
  */
-int adopt_open(const struct config *c, uid_t uid, struct grafts **ret);
+int adopt_open(const struct config *c, const struct account *a, struct grafts **ret,
+	       struct probe_finding *ret_finding);
 
 /* Make the sessions that were left ones of TS and FIRST, before the workers start; or reset them. */
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first);

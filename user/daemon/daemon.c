@@ -295,7 +295,7 @@ static int set_up(struct daemon *d)
 	limit_descriptors(&d->config);
 	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
 	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config) ?:
-	    adopt_open(&d->config, d->account.uid, &d->shared.grafts);
+	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe.graft);
 	if (r)
 		return r;
 	r = d->shared.grafts ? routes_open(&d->routes, &d->loop, d->shared.grafts, tell_of_grafts,

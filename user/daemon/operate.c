@@ -397,6 +397,7 @@ static struct json_object *kernel_json(const struct asked *a)
 	json_add_text(o, "reason", a->o->kernel_reason);
 	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !a->shared->config->probe,
 		    p->splice.why);
+	add_feature(list, "graft", a->shared->grafts != NULL, p->graft.why);
 	add_feature(list, "tried at the start", a->shared->config->probe &&
 		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
 		    p->summary);

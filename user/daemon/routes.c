@@ -79,6 +79,7 @@ static void on_due(struct timer *t)
 	struct routes *r = container_of(t, struct routes, due);
 	unsigned int moved = 0;
 
+	grafts_follow_interfaces(r->grafts);
 	for (uint32_t slot = 0; graft_adopt(r->grafts, &slot); slot++) {
 		const volatile struct graft_entry *e = graft_of(r->grafts, slot);
 
@@ -114,7 +115,8 @@ int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*t
 		void *arg)
 {
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
-				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_ROUTE |
+				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
+						RTMGRP_IPV6_IFADDR | RTMGRP_IPV4_ROUTE |
 						RTMGRP_IPV6_ROUTE };
 	struct timeval patience = { .tv_sec = 1 };
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);

@@ -6,9 +6,9 @@
 #include "datapath/graft.h"
 
 /*
- * Grafted packets go out by the interface that was right when the graft began.  When routes or links
- * change, the interface of each session is looked up again; where there is none with the packet
- * programs, the session is reset, which tells its ends more than silence would.
+ * Grafted packets go out by the interface that was right when the graft began.  When routes, addresses
+ * or links change, new interfaces get the packet programs, and the interface of each session is looked
+ * up again.  Where there is none, the session is reset, which tells its ends more than silence would.
  */
 struct routes {
 	struct loop *loop;

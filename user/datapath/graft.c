@@ -11,8 +11,9 @@
  * links in place of the old ones.  The folder's name has the number of the layout: what another
  * version has left is not touched.
  *
- * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Before there is a filter
- * of clsact at each hook, which stays until it is removed.
+ * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Who has a program may
+ * attach it, without a capability: so interfaces that come later are no matter of privilege.  Before
+ * there is a filter of clsact at each hook, which stays until somebody with CAP_NET_ADMIN removes it.
  */
 #include "datapath/graft.h"
 
@@ -21,18 +22,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <net/if_arp.h>
 #include <limits.h>
 #include <linux/if_ether.h>
 #include <linux/magic.h>
 #include <net/if.h>
+#include <net/if_arp.h>
 #include <netinet/in.h>
+#include <netpacket/packet.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -47,7 +48,21 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)),
-	SYSCALL_IF(PART_GRAFT, unlinkat));
+	SYSCALL_IF(PART_GRAFT, unlinkat),
+	/* interfaces that come later */
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_LINK_CREATE)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_LINK_UPDATE)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_PIN)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_GET)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_DELETE_ELEM)),
+	SYSCALL_IF(PART_GRAFT, unlink),
+	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
+	SYSCALL_IF(PART_GRAFT, bind),
+	SYSCALL_IF(PART_GRAFT, getsockname),
+	SYSCALL_IF(PART_GRAFT, sendto),
+	SYSCALL_IF(PART_GRAFT, recvmsg),
+	SYSCALL_IF(PART_GRAFT, close));
 
 /* enum bpf_attach_type; older headers do not name them. */
 #define TCX_INGRESS 46
@@ -81,6 +96,7 @@ struct grafts {
 	struct graft_entry *all; /* by slot, mapped */
 	size_t all_size;
 	int offer;         /* the program */
+	bool on_loopback;
 	char *pins;        /* folder; NULL: nothing is pinned */
 	int top;           /* the folder that it is in, for the time when there is no root any more */
 	struct attachment *attachments;
@@ -327,44 +343,38 @@ static void detach(struct attachment *a, bool keep)
 	free(a);
 }
 
-/* True: frames begin with an Ethernet header; false: with that of IP.  -ENOTSUP: neither. */
-static int has_ethernet(const char *name, bool *ret)
+/* Frames of such interfaces begin with an Ethernet header; */
+static bool has_ethernet(unsigned short type)
 {
-	struct ifreq q = { 0 };
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), r;
-
-	if (fd < 0)
-		return -errno;
-	snprintf(q.ifr_name, sizeof(q.ifr_name), "%s", name);
-	r = ioctl(fd, SIOCGIFHWADDR, &q) ? -errno : 0;
-	close(fd);
-	if (r)
-		return r;
-	*ret = q.ifr_hwaddr.sa_family == ARPHRD_ETHER || q.ifr_hwaddr.sa_family == ARPHRD_LOOPBACK;
-	return *ret || q.ifr_hwaddr.sa_family == ARPHRD_NONE ||
-	       q.ifr_hwaddr.sa_family == ARPHRD_PPP ? 0 : -ENOTSUP;
+	return type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 }
 
-static int attach(struct grafts *gs, const char *name, unsigned int ifindex)
+/* ... of such with that of IP. */
+static bool has_bare_ip(unsigned short type)
 {
-	struct attachment *a;
-	bool ethernet = false;
-	int r = has_ethernet(name, &ethernet), progs[HOOKS];
-	uint32_t one = 1;
+	return type == ARPHRD_NONE || type == ARPHRD_PPP;
+}
 
-	if (r)
-		return r;
-	progs[HOOK_IN] = bpf_program__fd(ethernet ? gs->skel->progs.graft_in :
-						    gs->skel->progs.graft_in_l3);
-	progs[HOOK_OUT] = bpf_program__fd(ethernet ? gs->skel->progs.graft_out :
-						     gs->skel->progs.graft_out_l3);
+static int attach(struct grafts *gs, const struct sockaddr_ll *link)
+{
+	const struct graft *skel = gs->skel;
+	bool ethernet = has_ethernet(link->sll_hatype);
+	const int progs[HOOKS] = {
+		bpf_program__fd(ethernet ? skel->progs.graft_in : skel->progs.graft_in_l3),
+		bpf_program__fd(ethernet ? skel->progs.graft_out : skel->progs.graft_out_l3),
+	};
+	uint32_t ifindex = (uint32_t)link->sll_ifindex, one = 1;
+	struct attachment *a;
+	int r;
+
+	if (!ethernet && !has_bare_ip(link->sll_hatype))
+		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
 	r = attach_tcx(gs, a, progs);
 	if (r == -EINVAL) /* Linux before 6.6 */
 		r = attach_clsact(a, progs);
-	if (!r && bpf_map_update_elem(bpf_map__fd(gs->skel->maps.interfaces), &ifindex, &one,
-				      BPF_ANY))
+	if (!r && bpf_map_update_elem(bpf_map__fd(skel->maps.interfaces), &ifindex, &one, BPF_ANY))
 		r = -errno;
 	if (r) {
 		detach(a, false);
@@ -394,38 +404,70 @@ static bool is_useful(const struct ifaddrs *i)
 	       (i->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr));
 }
 
-/* Is there an interface without Ethernet headers?  To verify programs takes a while. */
-static bool needs_l3(void)
+static bool has_address(const struct ifaddrs *list, const char *name)
 {
-	struct ifaddrs *list;
-	bool ethernet, found = false;
-
-	if (getifaddrs(&list))
-		return false;
-	for (const struct ifaddrs *i = list; i && !found; i = i->ifa_next)
-		found = is_useful(i) && !has_ethernet(i->ifa_name, &ethernet) && !ethernet;
-	freeifaddrs(list);
-	return found;
+	while (list && (strcmp(list->ifa_name, name) || !is_useful(list)))
+		list = list->ifa_next;
+	return list;
 }
 
-static int attach_all(struct grafts *gs)
+/* I as a link, or NULL. */
+static const struct sockaddr_ll *link_of(const struct ifaddrs *i)
+{
+	return i->ifa_addr && i->ifa_addr->sa_family == AF_PACKET ?
+		       (const struct sockaddr_ll *)i->ifa_addr : NULL;
+}
+
+static bool is_listed(const struct ifaddrs *list, unsigned int ifindex)
+{
+	for (; list; list = list->ifa_next)
+		if (link_of(list) && link_of(list)->sll_ifindex == (int)ifindex)
+			return true;
+	return false;
+}
+
+/* Forget interfaces that are not in LIST any more. */
+static void forget_gone(struct grafts *gs, const struct ifaddrs *list)
+{
+	char path[PATH_MAX];
+	struct attachment **at = &gs->attachments, *a;
+
+	while ((a = *at)) {
+		if (is_listed(list, a->ifindex)) {
+			at = &a->next;
+			continue;
+		}
+		bpf_map_delete_elem(bpf_map__fd(gs->skel->maps.interfaces), &a->ifindex);
+		for (int hook = 0; gs->pins && hook < HOOKS; hook++)
+			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
+		*at = a->next;
+		detach(a, true); /* its filters are gone with it */
+	}
+}
+
+int grafts_follow_interfaces(struct grafts *gs)
 {
 	struct ifaddrs *list;
 	int r = getifaddrs(&list) ? -errno : 0;
 
 	if (r)
 		return r;
+	forget_gone(gs, list);
 	for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
-		unsigned int ifindex = is_useful(i) ? if_nametoindex(i->ifa_name) : 0;
+		const struct sockaddr_ll *link = link_of(i);
+		int e;
 
-		if (!ifindex || is_attached(gs, ifindex))
+		if (!link || is_attached(gs, (unsigned int)link->sll_ifindex) ||
+		    !has_address(list, i->ifa_name) ||
+		    (gs->on_loopback && link->sll_hatype != ARPHRD_LOOPBACK))
 			continue;
-		r = attach(gs, i->ifa_name, ifindex);
-		if (r)
-			log_info("graft: not on %s: %s", i->ifa_name, strerror(-r));
+		e = attach(gs, link);
+		if (e)
+			log_limited(LOG_INFO, "graft: not on %s: %s", i->ifa_name, strerror(-e));
+		r = e ?: r;
 	}
 	freeifaddrs(list);
-	return gs->attachments ? 0 : r ?: -ENODEV;
+	return gs->attachments ? 0 : r;
 }
 
 /* --- all of it --- */
@@ -514,12 +556,8 @@ static int map_grafts(struct grafts *gs)
 /* The maps are those that were left, or new ones. */
 static int load(struct grafts *gs, const struct graft_limits *limits)
 {
-	bool left = gs->pins && reuse_maps(gs), l3 = needs_l3();
-	int r;
-
-	bpf_program__set_autoload(gs->skel->progs.graft_in_l3, l3);
-	bpf_program__set_autoload(gs->skel->progs.graft_out_l3, l3);
-	r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
+	bool left = gs->pins && reuse_maps(gs);
+	int r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
 
 	return r || left || !gs->pins ? r : pin_maps(gs);
 }
@@ -530,6 +568,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	const char *what = "cannot load the packet programs";
 	int r;
 
+	gs->on_loopback = limits->on_loopback;
 	pthread_mutex_init(&gs->lock, NULL);
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
@@ -546,7 +585,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 		fill_queue(gs);
 	if (!r) {
 		what = "cannot attach the packet programs to any interface";
-		r = attach_all(gs);
+		r = grafts_follow_interfaces(gs);
 	}
 	if (r) {
 		snprintf(err, errlen, "%s: %s", what, strerror(-r));

@@ -22,6 +22,7 @@ struct graft_limits {
 	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon; NULL:
 			       * none.  It and the folder around it become UID's */
 	uid_t uid;
+	bool on_loopback; /* attach to the loopback device alone */
 };
 
 /*
@@ -29,6 +30,11 @@ struct graft_limits {
  * -errno: ERR says why no session can be grafted.
  */
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
+/*
+ * The same for interfaces that have come since, which needs no privilege with TCX; those that are gone
+ * are forgotten.  By the thread that calls graft_reroute().  -errno: there is none, for that reason.
+ */
+int grafts_follow_interfaces(struct grafts *gs);
 /*
  * Detach and unpin, which needs root unless TCX is used; with KEEP, only if no session is grafted.
  * NULL is fine.
