@@ -451,16 +451,18 @@ static __always_inline int fit(const struct traits *a, const struct traits *b)
 	return GRAFT_OK;
 }
 
-static __always_inline void set_up(struct graft_side *s, const struct traits *own,
-				   const struct traits *other)
+/* Numbers to add are those of the wire, all others those of the socket. */
+static __always_inline void set_up(struct graft_side *s, const struct graft_side *o,
+				   const struct traits *own, const struct traits *other)
 {
 	s->ifindex = own->ifindex;
 	s->mark = own->mark;
 	s->base_read = own->copied;
 	s->base_write = own->write_seq;
 	s->passed = own->rcv_nxt;
-	s->seq_add = other->write_seq - own->copied;
-	s->ack_add = other->copied - own->write_seq;
+	s->has_edge = 0;
+	s->seq_add = other->write_seq + o->back_write - own->copied - s->back_read;
+	s->ack_add = other->copied + o->back_read - own->write_seq - s->back_write;
 	s->window_left = own->snd_shift;
 	s->window_right = other->rcv_shift;
 	s->read_shift = own->rcv_shift;
@@ -484,15 +486,9 @@ static __always_inline void forget(struct graft_entry *g, __u32 slot)
 	}
 }
 
-static __always_inline int offer(struct __sk_buff *skb, const struct graft_request *q,
-				 struct graft_entry *g)
+/* The slot's new session. */
+static __always_inline void clear(struct graft_entry *g, const struct graft_request *q)
 {
-	struct traits a = { 0 }, b = { 0 };
-	struct graft_place place = { .slot = q->slot };
-	int r;
-
-	if (READ_ONCE(g->state) != GRAFT_FREE)
-		return GRAFT_BAD_REQUEST;
 	forget(g, q->slot);
 	__builtin_memset(&g->side[0], 0, sizeof(g->side[0]));
 	__builtin_memset(&g->side[1], 0, sizeof(g->side[1]));
@@ -500,30 +496,53 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	g->side[1].tuple = q->tuples[1];
 	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
 	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
+	g->shifted = 0;
+	g->active_ns = g->ended_ns = 0;
+	g->worker = q->worker;
+	g->forward = q->forward;
+	g->id = q->id;
+}
+
+static __always_inline int enter(const struct graft_entry *g, __u32 slot)
+{
+	struct graft_place place = { .slot = slot };
+
+	if (bpf_map_update_elem(&flows, &g->side[0].tuple, &place, BPF_ANY))
+		return GRAFT_NO_SLOT;
+	place.side = 1;
+	if (!bpf_map_update_elem(&flows, &g->side[1].tuple, &place, BPF_ANY))
+		return GRAFT_OK;
+	bpf_map_delete_elem(&flows, &g->side[0].tuple);
+	return GRAFT_NO_SLOT;
+}
+
+static __always_inline int offer(struct __sk_buff *skb, const struct graft_request *q,
+				 struct graft_entry *g)
+{
+	__u32 from = q->op == GRAFT_OFFER ? GRAFT_FREE : GRAFT_RETURNED;
+	struct traits a = { 0 }, b = { 0 };
+	int r;
+
+	if (READ_ONCE(g->state) != from)
+		return GRAFT_BAD_REQUEST;
+	if (from == GRAFT_FREE)
+		clear(g, q);
 	r = traits_of(skb, &g->side[0], &a);
 	r = r ?: traits_of(skb, &g->side[1], &b);
 	r = r ?: fit(&a, &b);
 	if (r)
 		return r;
-	set_up(&g->side[0], &a, &b);
-	set_up(&g->side[1], &b, &a);
+	set_up(&g->side[0], &g->side[1], &a, &b);
+	set_up(&g->side[1], &g->side[0], &b, &a);
 	g->looks = 0;
 	g->why_not = 0;
 	g->hold = q->hold;
-	g->worker = q->worker;
-	g->forward = q->forward;
-	g->id = q->id;
 	g->offered_ns = bpf_ktime_get_ns();
-	g->active_ns = g->ended_ns = 0;
-	if (bpf_map_update_elem(&flows, &g->side[0].tuple, &place, BPF_ANY))
-		return GRAFT_NO_SLOT;
-	place.side = 1;
-	if (bpf_map_update_elem(&flows, &g->side[1].tuple, &place, BPF_ANY)) {
-		bpf_map_delete_elem(&flows, &g->side[0].tuple);
-		return GRAFT_NO_SLOT;
-	}
-	__sync_val_compare_and_swap(&g->state, GRAFT_FREE, GRAFT_OFFERED);
-	return GRAFT_OK;
+	if (from == GRAFT_FREE)
+		r = enter(g, q->slot);
+	if (!r)
+		__sync_val_compare_and_swap(&g->state, from, GRAFT_OFFERED);
+	return r;
 }
 
 /* --- a packet that may be the first --- */
@@ -542,29 +561,41 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 	return true;
 }
 
+/* S has sent up to END, and acknowledged up to ACKED; no count of either is ever below 0. */
+static __always_inline void begin(struct graft_side *s, __u32 end, __u32 acked)
+{
+	__u64 carried = s->end - s->begun;
+
+	s->acked = (1ULL << 32) + acked;
+	s->end = (1ULL << 32) + end;
+	s->begun = s->end - carried;
+}
+
 /* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */
 __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 			   const struct packet *p)
 {
 	struct graft_side *mine, *other;
 	struct seen a, b;
-	__u32 ts[2];
+	__u32 ts[2], seq, ack; /* as the socket numbers them */
 	int r;
 
 	if (!g || !p)
 		return GRAFT_LOOK_GONE;
 	mine = side ? &g->side[1] : &g->side[0];
 	other = side ? &g->side[0] : &g->side[1];
+	seq = p->seq - mine->back_read;
+	ack = p->ack - mine->back_write;
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->ttl < 2)
 		return GRAFT_LOOK_KIND;
 	r = see(skb, mine, &a);
 	if (r)
 		return r;
-	if (a.rcv_nxt != p->seq || a.unordered || mine->passed != p->seq)
+	if (a.rcv_nxt != seq || a.unordered || mine->passed != seq)
 		return GRAFT_LOOK_ORDER;
-	if (a.copied != p->seq)
+	if (a.copied != seq)
 		return GRAFT_LOOK_UNREAD;
-	if (a.snd_nxt != p->ack || a.write_seq != p->ack)
+	if (a.snd_nxt != ack || a.write_seq != ack)
 		return GRAFT_LOOK_OWED;
 	if (!p->len && a.rcv_wup != a.rcv_nxt)
 		return GRAFT_LOOK_ACK_DUE;
@@ -583,6 +614,8 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	if (mine->timestamps) {
 		if (!timestamp_of(skb, p, ts))
 			return GRAFT_LOOK_TIMESTAMP;
+		a.clock += mine->back_ts;
+		b.clock += other->back_ts;
 		mine->tsval_add = b.clock - ts[0];
 		other->tsval_add = a.clock - b.ts_recent;
 		mine->tsecr_add = -other->tsval_add;
@@ -602,11 +635,8 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	g->before[!(side & 1)] = b.received;
 	mine->window = a.max_window;
 	other->window = b.max_window;
-	/* so that no count of either is ever below 0 */
-	mine->acked = (1ULL << 32) + p->ack;
-	mine->end = (1ULL << 32) + p->seq;
-	other->acked = (1ULL << 32) + b.snd_una;
-	other->end = (1ULL << 32) + b.rcv_nxt;
+	begin(mine, p->seq, p->ack);
+	begin(other, b.rcv_nxt + other->back_read, b.snd_una + other->back_write);
 	return GRAFT_LOOK_OK;
 }
 
@@ -648,7 +678,7 @@ static __always_inline bool lock_offer(struct graft_entry *g, struct graft_side 
 			if (__sync_val_compare_and_swap(&g->state, state, GRAFT_LOCKED) == state)
 				return true;
 		} else if (*ret_state == GRAFT_LOCKED) {
-			grow_32(&mine->passed, end_of(p));
+			grow_32(&mine->passed, end_of(p) - mine->back_read);
 			if (__sync_val_compare_and_swap(&g->state, state,
 							state + GRAFT_PASSED_ONE) == state)
 				return false;
@@ -686,7 +716,7 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 		why = GRAFT_LOOK_RACE;
 	}
 	g->why_not = why;
-	grow_32(&mine->passed, end_of(p)); /* it goes to its socket */
+	grow_32(&mine->passed, end_of(p) - mine->back_read); /* it goes to its socket */
 	for (int i = 0; i < 32; i++) {
 		state = READ_ONCE(g->state);
 		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED ||
@@ -1193,6 +1223,7 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	other->back_read = (__u32)other->end - other->frozen_read;
 	other->back_write = (__u32)other->acked - other->frozen_write;
 	other->back_ts = other->tsval_sent - b.clock + 1;
+	g->shifted = 1;
 	return GRAFT_LOOK_OK;
 }
 
@@ -1232,26 +1263,35 @@ locked:
 	return GRAFT_RETURNING;
 }
 
-/* Between the wire and the socket of a session that is back: OUT: it leaves. */
-static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
-				 const struct packet *p, bool out)
+/* Give P, on its way between the wire and a socket, the numbers of where it goes. */
+static __always_inline int shift(struct __sk_buff *skb, const struct packet *p, struct change *c)
 {
-	__u16 remote = s->tuple.remote_port, local = s->tuple.local_port;
-	struct change c = { .source = out ? local : remote, .dest = out ? remote : local };
-
-	if (out) {
-		c.seq_add = s->back_write;
-		c.ack_add = s->back_read;
-		c.tsval_add = s->back_ts;
-	} else {
-		c.seq_add = -s->back_read;
-		c.ack_add = -s->back_write;
-		c.tsecr_add = -s->back_ts;
-	}
-	if (change_header(skb, p, &c, NULL, NULL))
+	if (p->flags & SYN) /* of another connection */
+		return PASS;
+	if (change_header(skb, p, c, NULL, NULL))
 		return DROP;
-	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c.diff, 0);
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c->diff, 0);
 	return PASS;
+}
+
+static __always_inline int to_socket(struct __sk_buff *skb, const struct graft_side *s,
+				     const struct packet *p)
+{
+	struct change c = { .source = s->tuple.remote_port, .dest = s->tuple.local_port,
+			    .seq_add = -s->back_read, .ack_add = -s->back_write,
+			    .tsecr_add = -s->back_ts };
+
+	return shift(skb, p, &c);
+}
+
+static __always_inline int to_wire(struct __sk_buff *skb, const struct graft_side *s,
+				   const struct packet *p)
+{
+	struct change c = { .source = s->tuple.local_port, .dest = s->tuple.remote_port,
+			    .seq_add = s->back_write, .ack_add = s->back_read,
+			    .tsval_add = s->back_ts };
+
+	return shift(skb, p, &c);
 }
 
 /* --- path MTU --- */
@@ -1443,9 +1483,9 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, const
 	case 0:
 		return READ_ONCE(f->g->state) ? DROP : PASS;
 	case GRAFT_OFFERED:
-		return PASS;
+		return f->g->shifted ? to_socket(skb, f->mine, p) : PASS;
 	case GRAFT_RETURNED:
-		return p->flags & SYN ? PASS : shift(skb, f->mine, p, false);
+		return to_socket(skb, f->mine, p);
 	case GRAFT_KILLED:
 		return heard_of_killed(f, p);
 	case GRAFT_CLOSED:
@@ -1620,14 +1660,13 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
  * Hold: the right edge of the window that our socket offers stays where it is, so the sender runs
  * dry, without loss, and the session is quiet for a moment.
  */
-static __always_inline int hold(struct __sk_buff *skb, struct graft_side *mine,
-				const struct packet *p)
+static __always_inline void hold(struct __sk_buff *skb, struct graft_side *mine, struct packet *p)
 {
 	__u32 shift = mine->read_shift & 15, edge = p->ack + ((__u32)p->window << shift), room;
 	__u16 was = bpf_htons(p->window), is;
 
 	if (!(p->flags & ACK) || p->flags & (SYN | RST | FIN))
-		return PASS;
+		return;
 	if (!mine->has_edge) {
 		mine->edge = edge;
 		mine->has_edge = 1;
@@ -1635,10 +1674,10 @@ static __always_inline int hold(struct __sk_buff *skb, struct graft_side *mine,
 	room = diff(mine->edge, p->ack) > 0 ? mine->edge - p->ack : 0;
 	is = bpf_htons(room >> shift);
 	if (room >> shift >= p->window)
-		return PASS;
+		return;
 	bpf_skb_store_bytes(skb, p->l4 + 14, &is, sizeof(is), 0);
 	bpf_l4_csum_replace(skb, p->l4 + 16, was, is, 2);
-	return PASS;
+	p->window = room >> shift;
 }
 
 /*
@@ -1662,7 +1701,7 @@ static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 	return GRAFT_STATES;
 }
 
-static __always_inline int leaves(struct __sk_buff *skb, struct found *f, const struct packet *p)
+static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
 	switch (state_for_leaving(f->g)) {
 	case GRAFT_STATES:
@@ -1671,7 +1710,9 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, const 
 		return PASS;
 	case GRAFT_OFFERED:
 	case GRAFT_LOCKED:
-		return f->g->hold ? hold(skb, f->mine, p) : PASS;
+		if (f->g->hold)
+			hold(skb, f->mine, p);
+		return f->g->shifted ? to_wire(skb, f->mine, p) : PASS;
 	case GRAFT_CLOSED:
 		if (p->flags & SYN) { /* of a new socket */
 			forget(f->g, f->slot);
@@ -1679,7 +1720,7 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, const 
 		}
 		return of_frozen(skb, f, p);
 	case GRAFT_RETURNED:
-		return p->flags & SYN ? PASS : shift(skb, f->mine, p, true);
+		return to_wire(skb, f->mine, p);
 	default:
 		return of_frozen(skb, f, p);
 	}

@@ -23,6 +23,7 @@
  *   OFFERED    -> LOCKED     a packet of either side, to look whether it may be the first one that
  *                            is translated.  One packet looks at a time
  *              -> FREE       the daemon carries the session itself
+ *              -> RETURNED   the same, if it was grafted before
  *   LOCKED     -> OFFERED    it may not: it goes to its socket
  *              -> ACTIVE     it may, and it is translated, as are all that follow
  *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the count
@@ -36,8 +37,10 @@
  *   LOCKED_2   -> RETURNING  it may not, and is translated
  *              -> RETURNED   it may.  From now on packets are shifted between the wire and the
  *                            sockets, for the rest of the session
- *   DONE, KILLED, RETURNED -> CLOSED   the daemon closes the sockets
- *   CLOSED     -> FREE       the slot is used again; late packets are translated until then
+ *   RETURNED   -> OFFERED    offer, again: nothing of the session is in the daemon's hand
+ *   DONE, KILLED -> CLOSED   the daemon closes the sockets
+ *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
+ *                            until then
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
@@ -121,19 +124,20 @@ struct graft_side {
 	__u8 no_sack;        /* 1: the other end knows no SACK */
 	__u8 ipv6;           /* 1: on the wire */
 
-	/* The frozen socket's: write_seq and rcv_nxt when the graft began. */
+	/* The frozen socket's write_seq and rcv_nxt. */
 	__u32 frozen_write, frozen_read;
 
 	/* OFFERED: tracked: the end of what was let pass to the socket. */
 	__u32 passed;
 	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
 
-	/* RETURNED: the wire's numbers minus the socket's; ts: of what we send. */
+	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */
 	__u32 back_read, back_write, back_ts;
 
 	/* Tracked.  64 bits: the low half is the sequence number, so the difference of two counts bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
 	__u64 end;           /* end of what the remote end has sent, a FIN included */
+	__u64 begun;         /* not tracked: `end` minus this is what was carried, by all grafts */
 	__u32 window;        /* largest that the remote end has offered, in bytes */
 	__u32 tsval_sent;    /* highest that was sent to the remote end */
 	__u32 fin;           /* 1: the remote end has sent FIN, 2: and it is acknowledged */
@@ -156,7 +160,8 @@ struct graft_entry {
 	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
 	__u64 id;            /* by the daemon: of the session */
 	__u64 offered_ns, active_ns, ended_ns; /* CLOCK_MONOTONIC */
-	__u64 before[2];     /* bytes received from each remote end before the graft */
+	__u64 before[2];     /* bytes that each socket has received */
+	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
@@ -185,6 +190,7 @@ enum graft_look {
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {
 	GRAFT_OFFER,  /* put the session into `slot`, which is FREE */
+	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
 	GRAFT_RESET,  /* KILLED: send RST to the remote end of `side` */
 };
 

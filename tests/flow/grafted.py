@@ -25,6 +25,7 @@ from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, hand
 EXIT_SKIP = 77
 PORT = 7100
 LISTEN = 9100
+LINKS = 4 + 2 * 3  # pins: maps; lo, to-client, to-server
 
 SERVE = """
 import asyncio, sys
@@ -141,12 +142,7 @@ class Trial:
         for _ in range(3):
             self.daemon.kill()
             self.expect_log("20 grafted sessions of the daemon before are adopted")
-        did = self.said(talk)
-        expect(did["ended"] == 20, f"sessions were lost: {did}")
-        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
-        forward = self.daemon.ask("status")["forwards"][0]
-        expect(forward["bytes_to_upstream"] == forward["bytes_to_client"] == did["rounds"] * 500,
-               f"counted {forward}, but there were {did['rounds']} rounds of 500 bytes")
+        self.expect_counted(self.said(talk), 20)
 
     def test_survives_stop(self):
         self.begin()
@@ -169,12 +165,20 @@ class Trial:
 
     def test_back_to_sockets(self):
         self.begin()
-        talk = self.talk(8, 5)
+        talk = self.talk(8, 6)
         self.wait_grafted(8)
-        subprocess.run([self.program, "engine", f"{RELAY}:{LISTEN}", "copy", "--control",
-                        self.daemon.control], check=True, stdout=subprocess.DEVNULL)
-        self.wait_grafted(0)
-        expect(self.said(talk)["ended"] == 8, "sessions were lost")
+        for engine, grafted in ("copy", 0), ("graft", 8), ("copy", 0), ("auto", 8):
+            subprocess.run([self.program, "engine", f"{RELAY}:{LISTEN}", engine, "--control",
+                            self.daemon.control], check=True, stdout=subprocess.DEVNULL)
+            self.wait_grafted(grafted)
+        self.expect_counted(self.said(talk), 8)
+
+    def expect_counted(self, did, sessions):
+        expect(did["ended"] == sessions, f"sessions were lost: {did}")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
+        forward = self.daemon.ask("status")["forwards"][0]
+        expect(forward["bytes_to_upstream"] == forward["bytes_to_client"] == did["rounds"] * 500,
+               f"counted {forward}, but there were {did['rounds']} rounds of 500 bytes")
 
     def test_ports_are_kept(self):
         self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40031",
@@ -210,6 +214,58 @@ class Trial:
         same = self.talk(4, 3, 30000, "fd00:1::2", LISTEN + 1)
         self.wait_grafted(8)
         expect(self.said(mixed)["ended"] + self.said(same)["ended"] == 8, "sessions were lost")
+
+    def test_interfaces_come_and_go(self):
+        self.begin(forwards=((f"0.0.0.0:{LISTEN}", f"{SERVER}:{PORT}"),))
+        self.run("relay", "ip", "link", "add", "late", "type", "veth", "peer", "name", "late",
+                 "netns", f"{self.lab.name}-client")
+        for namespace, address in ("relay", "10.0.9.2/24"), ("client", "10.0.9.1/24"):
+            self.run(namespace, "ip", "link", "set", "late", "up")
+            self.run(namespace, "ip", "address", "add", address, "dev", "late")
+        wait_until(lambda: len(os.listdir(self.pins_of_daemon())) == LINKS + 2, "new links")
+        talk = self.talk(4, 30, 500, "10.0.9.2")
+        self.wait_grafted(4)
+        self.run("relay", "ip", "link", "del", "late")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "sessions to end")
+        errors = self.daemon.ask("status")["errors"]
+        expect(errors["no-route"] == 4, f"they ended otherwise: {errors}")
+        wait_until(lambda: len(os.listdir(self.pins_of_daemon())) == LINKS, "links to go")
+        self.lab.stop(talk)
+
+    def pins_of_daemon(self):
+        top = os.path.join(self.pins, "culvert")
+        return os.path.join(top, *os.listdir(top))
+
+    def test_firewall(self):
+        """What docs/security.md says of nftables."""
+        self.begin()
+        talk = self.talk(4, 8)
+        self.wait_grafted(4)
+        with open(os.path.join(TOP, "docs/security.md"), encoding="utf-8") as file:
+            rules = [part.split("```")[0] for part in file.read().split("```nft\n")[1:]]
+        for blind, text in zip((True, False), rules):
+            self.nft(text)
+            rounds = self.bytes_now()
+            if blind:
+                wait_until(lambda seen=rounds: self.bytes_now() > seen, "sessions to go on")
+            else:
+                wait_until(self.is_still, "sessions to be stopped")
+            self.nft("flush ruleset")
+        self.expect_counted(self.said(talk), 4)
+
+    def nft(self, text):
+        path = self.lab.path("rules")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.run("relay", "nft", "-f", path)
+
+    def bytes_now(self):
+        return self.daemon.ask("status")["forwards"][0]["bytes_to_upstream"]
+
+    def is_still(self):
+        before = self.bytes_now()
+        time.sleep(0.3)
+        return self.bytes_now() == before
 
     def test_nothing_is_left(self):
         self.begin()

@@ -440,6 +440,8 @@ static enum model_verdict shift(struct model_frame *f, const struct graft_side *
 	struct change c = { .seq = -s->back_read, .ack = -s->back_write, .tsecr = -s->back_ts };
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 
+	if (p->flags & SYN) /* of another connection */
+		return MODEL_PASS;
 	if (out)
 		c = (struct change){ .seq = s->back_write, .ack = s->back_read,
 				     .tsval = s->back_ts };
@@ -450,14 +452,17 @@ static enum model_verdict shift(struct model_frame *f, const struct graft_side *
 
 /* --- what arrives --- */
 
+/* `passed` is in the numbers of the socket. */
 static void let_pass(struct graft_side *mine, const struct parts *p)
 {
-	if (ahead(end_of(p), mine->passed) > 0)
-		mine->passed = end_of(p);
+	uint32_t end = end_of(p) - mine->back_read;
+
+	if (ahead(end, mine->passed) > 0)
+		mine->passed = end;
 }
 
 /* There are no sockets, so it is not the first that is translated. */
-static enum model_verdict look(struct place *at, const struct parts *p)
+static enum model_verdict look(struct model_frame *f, struct place *at, const struct parts *p)
 {
 	if ((at->g->state & GRAFT_STATE_MASK) == GRAFT_LOCKED) {
 		at->g->state += GRAFT_PASSED_ONE;
@@ -467,7 +472,7 @@ static enum model_verdict look(struct place *at, const struct parts *p)
 				 GRAFT_LOOK_KIND : GRAFT_LOOK_GONE;
 	}
 	let_pass(at->mine, p);
-	return MODEL_PASS;
+	return at->g->shifted ? shift(f, at->mine, p, false) : MODEL_PASS;
 }
 
 static uint32_t why_not_back(const struct place *at, const struct parts *p)
@@ -598,11 +603,11 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return MODEL_PASS;
 	case GRAFT_OFFERED:
 	case GRAFT_LOCKED:
-		return look(&at, &p);
+		return look(f, &at, &p);
 	case GRAFT_LOCKED_2: /* forever, here */
 		return MODEL_DROP;
 	case GRAFT_RETURNED:
-		return p.flags & SYN ? MODEL_PASS : shift(f, at.mine, &p, false);
+		return shift(f, at.mine, &p, false);
 	case GRAFT_KILLED:
 		return killed(m, &at, &p);
 	case GRAFT_RETURNING:
@@ -706,14 +711,13 @@ static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 }
 
 /* The right edge of the window stays. */
-static enum model_verdict hold(struct model_frame *f, struct graft_side *mine,
-			       const struct parts *p)
+static void hold(struct model_frame *f, struct graft_side *mine, const struct parts *p)
 {
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 	int64_t room;
 
 	if (!(p->flags & ACK) || p->flags & (FIN | SYN | RST))
-		return MODEL_PASS;
+		return;
 	if (!mine->has_edge)
 		mine->edge = p->ack + (p->window << mine->read_shift);
 	mine->has_edge = 1;
@@ -723,7 +727,6 @@ static enum model_verdict hold(struct model_frame *f, struct graft_side *mine,
 		put16(p->tcp + 14, (uint32_t)room);
 		sum_again(f, p, ip_was, tcp_was);
 	}
-	return MODEL_PASS;
 }
 
 enum model_verdict model_out(struct model *m, struct model_frame *f)
@@ -741,9 +744,11 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		at.g->state += GRAFT_PASSED_ONE;
 		/* fall through */
 	case GRAFT_OFFERED:
-		return at.g->hold ? hold(f, at.mine, &p) : MODEL_PASS;
+		if (at.g->hold)
+			hold(f, at.mine, &p);
+		return at.g->shifted ? shift(f, at.mine, &p, true) : MODEL_PASS;
 	case GRAFT_RETURNED:
-		return p.flags & SYN ? MODEL_PASS : shift(f, at.mine, &p, true);
+		return shift(f, at.mine, &p, true);
 	case GRAFT_CLOSED:
 		if (p.flags & SYN) {
 			forget(m, &at);

@@ -104,7 +104,7 @@ static void draw_stream(struct graft_side *mine, struct graft_side *other)
 	}
 }
 
-static void draw_side(struct graft_side *s, bool ipv6)
+static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 {
 	draw_address(&s->tuple.remote, ipv6);
 	draw_address(&s->tuple.local, ipv6);
@@ -126,9 +126,11 @@ static void draw_side(struct graft_side *s, bool ipv6)
 	s->no_sack = one_in(4);
 	s->frozen_write = draw_number();
 	s->frozen_read = draw_number();
-	s->back_read = draw_number();
-	s->back_write = draw_number();
-	s->back_ts = draw_number();
+	if (shifted) {
+		s->back_read = draw_number();
+		s->back_write = draw_number();
+		s->back_ts = draw_number();
+	}
 	s->heard_ns = one_in(2);
 	s->probed_ns = one_in(2);
 	s->has_edge = one_in(2);
@@ -150,11 +152,12 @@ static void draw_slot(struct model *m, uint32_t slot)
 
 	g->state = draw_state();
 	g->hold = one_in(2);
+	g->shifted = one_in(2);
 	g->id = slot + 1;
 	for (uint32_t side = 0; side < 2; side++) {
 		struct model_flow *f = &m->flows[slot * 2 + side];
 
-		draw_side(&g->side[side], side ? other : ipv6);
+		draw_side(&g->side[side], side ? other : ipv6, g->shifted);
 		*f = (struct model_flow){ .present = true, .tuple = g->side[side].tuple,
 					  .place = { slot, side } };
 	}
@@ -172,7 +175,7 @@ static void draw_world(struct model *m)
 		struct graft_place place = { below(MODEL_SLOTS), below(2) };
 		struct graft_side old = { 0 };
 
-		draw_side(&old, m->slots[place.slot].side[place.side].ipv6);
+		draw_side(&old, m->slots[place.slot].side[place.side].ipv6, false);
 		m->flows[i] = (struct model_flow){ .present = true, .tuple = old.tuple,
 						   .place = place };
 	}

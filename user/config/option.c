@@ -72,7 +72,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
 	  .choices = engines, .expected = ENGINE_NAMES, .initial = "auto",
 	  .help = "what carries the bytes: " ENGINE_NAMES },
-	{ "graft", YES_NO, EACH(graft), .initial = "no",
+	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
 	{ "graft-pins", GLOBAL(graft_pins), .metavar = "DIR", .kind = KIND_TEXT,
 	  .max = 200, .expected = "a folder of at most 200 bytes, or none",

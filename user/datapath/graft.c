@@ -504,7 +504,7 @@ static void fill_queue(struct grafts *gs)
 		uint32_t state = raw_state(gs, i) & GRAFT_STATE_MASK;
 
 		if (state == GRAFT_OFFERED || state == GRAFT_LOCKED)
-			__atomic_store_n(&gs->all[i].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+			graft_withdraw(gs, i);
 		if (state == GRAFT_RETURNING)
 			graft_return(gs, i, false);
 		if (is_left(gs, i))
@@ -672,7 +672,8 @@ static bool change(struct grafts *gs, uint32_t slot, enum graft_state from, enum
 
 bool graft_withdraw(struct grafts *gs, uint32_t slot)
 {
-	return change(gs, slot, GRAFT_OFFERED, GRAFT_LOCKED, GRAFT_FREE);
+	return change(gs, slot, GRAFT_OFFERED, GRAFT_LOCKED,
+		      gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
 }
 
 void graft_hold(struct grafts *gs, uint32_t slot, bool on)
@@ -757,6 +758,13 @@ static void put(struct grafts *gs, uint32_t slot)
 	pthread_mutex_unlock(&gs->lock);
 }
 
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, bool hold)
+{
+	struct graft_request q = { .op = GRAFT_OFFER_AGAIN, .slot = slot, .hold = hold };
+
+	return (enum graft_refusal)run(gs, &q, false);
+}
+
 enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot)
 {
 	struct graft_request q = { .op = GRAFT_OFFER, .hold = o->hold, .worker = o->worker,
@@ -838,15 +846,15 @@ void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bo
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 {
 	const volatile struct graft_side *from = &gs->all[slot].side[dir];
-	uint64_t since = (UINT64_C(1) << 32) + from->frozen_read, end = from->end;
+	uint32_t state;
+	uint64_t n;
 
-	switch (graft_state(gs, slot)) {
-	case GRAFT_FREE:
-	case GRAFT_OFFERED:
-		return 0;
-	default:
-		return end > since ? end - since - (from->fin != 0) : 0;
-	}
+	/* both numbers change when a graft begins */
+	do {
+		state = raw_state(gs, slot);
+		n = from->end - from->begun - (from->fin != 0);
+	} while ((state & GRAFT_STATE_MASK) == GRAFT_LOCKED || raw_state(gs, slot) != state);
+	return n;
 }
 
 unsigned int grafts_used(struct grafts *gs)

@@ -76,6 +76,8 @@ struct graft_offer {
  * there is none.  The session goes on at its sockets until a packet makes it ACTIVE.
  */
 enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot);
+/* The same with the session of SLOT, which is RETURNED. */
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, bool hold);
 /* In the words of operators. */
 const char *graft_refusal_name(enum graft_refusal r);
 const char *graft_look_name(enum graft_look l);
@@ -84,7 +86,9 @@ const char *graft_look_name(enum graft_look l);
 enum graft_state graft_state(const struct grafts *gs, uint32_t slot);
 const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
 
-/* OFFERED: take the offer back.  False: packets are translated already. */
+/*
+ * OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already.
+ */
 bool graft_withdraw(struct grafts *gs, uint32_t slot);
 /* OFFERED: from now on with, or without hold. */
 void graft_hold(struct grafts *gs, uint32_t slot, bool on);
@@ -97,7 +101,7 @@ bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 void graft_kill(struct grafts *gs, uint32_t slot);
 void graft_reset(struct grafts *gs, uint32_t slot);
 
-/* Bytes that the end of side DIR has sent since the graft began; the other may not have got all. */
+/* Bytes that the end of side DIR has sent while grafted; the other may not have got all. */
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
 
 /*

@@ -831,7 +831,7 @@ static bool has_followed(struct session *s, unsigned int dir)
 
 	if (s->flows[dir].engine == engine)
 		return true;
-	if (engine != ENGINE_GRAFT && !session_graft_leave(s))
+	if (!session_graft_leave(s))
 		return false;
 	if (f->phase == FLOW_KERNEL)
 		leave(s, dir, policy_start(engine));

@@ -85,11 +85,16 @@ void session_graft_offer(struct session *s)
 		.worker = s->worker->index,
 		.forward = session_graft_tag(s->forward),
 	};
-	uint32_t slot;
+	uint32_t slot = s->graft;
 
-	if (!gs || !s->tcp || s->graft != NO_GRAFT || s->pair != NO_PAIR || s->graft_refusal ||
-	    !is_wanted(s) || s->pace || !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
+	if (!gs || !s->tcp || s->pair != NO_PAIR || s->graft_refusal || !is_wanted(s) || s->pace ||
+	    !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
 		return;
+	if (slot != NO_GRAFT) {
+		if (graft_state(gs, slot) == GRAFT_RETURNED)
+			s->graft_refusal = (uint8_t)graft_try_again(gs, slot, false);
+		return;
+	}
 	s->graft_refusal = addresses(s, local) || !s->addrs ? GRAFT_NO_SOCKET :
 							      (uint8_t)graft_try(gs, &o, &slot);
 	if (s->graft_refusal == GRAFT_MSS) /* those that follow may have luck */
@@ -114,7 +119,8 @@ bool session_graft_withdraw(struct session *s)
 	if (!graft_withdraw(grafts_of(s), s->graft))
 		return false;
 	s->graft_refusal = GRAFT_CLOSING;
-	give_slot(s);
+	if (graft_state(grafts_of(s), s->graft) != GRAFT_RETURNED)
+		give_slot(s);
 	return true;
 }
 
@@ -137,7 +143,7 @@ bool session_graft_leave(struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
 
-	if (s->graft == NO_GRAFT)
+	if (s->graft == NO_GRAFT || is_wanted(s))
 		return true;
 	switch (graft_state(gs, s->graft)) {
 	case GRAFT_OFFERED:
