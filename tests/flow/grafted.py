@@ -122,7 +122,12 @@ class Trial:
                    for s in self.daemon.ask("sessions")["sessions"])
 
     def wait_grafted(self, n):
-        wait_until(lambda: self.grafted() == n, f"{n} grafted sessions")
+        try:
+            wait_until(lambda: self.grafted() == n, f"{n} grafted sessions")
+        except LabError as error:
+            why = [(s["flows"][0]["carrier"], s["state"], s["not_grafted"])
+                   for s in self.daemon.ask("sessions")["sessions"]]
+            raise LabError(f"{error}: {why}") from None
 
     def said(self, process, seconds=30):
         did = json.loads(process.communicate(timeout=seconds)[0] or "{}")
@@ -209,7 +214,6 @@ class Trial:
         forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),
                     (f"[fd00:1::2]:{LISTEN + 1}", f"[fd00:2::2]:{PORT}"))
         self.begin(forwards=forwards)
-        self.said(self.talk(1, 0, 500, "fd00:1::2"))  # learns the segment size
         mixed = self.talk(4, 3, 30000, "fd00:1::2")
         same = self.talk(4, 3, 30000, "fd00:1::2", LISTEN + 1)
         self.wait_grafted(8)
