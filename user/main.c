@@ -31,8 +31,8 @@ static const struct {
 static void usage(FILE *to)
 {
 	fputs("usage: culvert COMMAND [OPTIONS]\n\n"
-	      "A TCP forwarder that picks what carries each flow: sockmap (the kernel alone),\n"
-	      "splice or copy.\n\n",
+	      "A TCP forwarder that picks what carries each session: graft (packet by\n"
+	      "packet), sockmap (socket to socket), splice or copy.\n\n",
 	      to);
 	for (size_t i = 0; i < N_OWN; i++)
 		fprintf(to, "  %-10s %s\n", own_commands[i].name, own_commands[i].summary);

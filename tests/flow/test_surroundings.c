@@ -288,7 +288,8 @@ static void lacks_something(void **state)
 	if (cases_start(&c))
 		fail_msg("%s", c.why);
 	assert_runs(row->no_sockmap, row->no_splice, true);
-	for (size_t i = 0; row->refused && i < 4; i++) {
+	/* the trial of graft, the first one, yields as well */
+	for (size_t i = row->nr == SYS_sched_yield; row->refused && i < 4; i++) {
 		c.engine = names[i];
 		if (strcmp(names[i], row->refused) != 0) {
 			assert_int_equal(cases_start(&c), 0);

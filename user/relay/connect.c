@@ -158,11 +158,12 @@ static int get_socket(struct session *s, const struct addr *to, bool alone)
 static void set_options(struct session *s, int fd, int family)
 {
 	const struct forward_conf *fc = forward_of(s);
-	bool clamp = atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
+	bool clamp = family != session_peer(s)->sa.sa_family ||
+		     atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
 	int r = tcp_set_session_options(fd, false, fc->keepalive_s);
 
 	/* a graft needs an upstream that sends no larger segments than the client takes */
-	if (s->tcp && (clamp || family != session_peer(s)->sa.sa_family))
+	if (s->tcp && s->worker->shared->grafts && clamp)
 		tcp_copy_mss(fd, s->sides[CLIENT].fd);
 
 	s->nodelay_due = fc->nodelay;
