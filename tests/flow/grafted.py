@@ -12,7 +12,9 @@ reason where this cannot run.
 import argparse
 import json
 import os
+import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +27,7 @@ from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, hand
 EXIT_SKIP = 77
 PORT = 7100
 LISTEN = 9100
+CROWD = 200
 LINKS = 4 + 2 * 3  # pins: maps; lo, to-client, to-server
 
 SERVE = """
@@ -153,8 +156,7 @@ class Trial:
         self.begin()
         talk, bulk = self.talk(5, 6), self.talk(2, 6, 4000000)
         self.wait_grafted(7)
-        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
-        self.daemon._start()  # pylint: disable=protected-access
+        self.restart()
         self.expect_log("7 grafted sessions of the daemon before are adopted")
         expect(self.said(talk)["ended"] + self.said(bulk)["ended"] == 7, "sessions were lost")
 
@@ -271,6 +273,31 @@ class Trial:
         time.sleep(0.3)
         return self.bytes_now() == before
 
+    def storm(self, sessions, seed):
+        """SESSIONS, while the daemon is killed, stopped and started, or paused, at random."""
+        chance = random.Random(seed)
+        self.begin()
+        for _ in range(0, sessions, CROWD):
+            talk = self.talk(CROWD, 6, chance.choice((1, 500, 20000)))
+            self.wait_grafted(CROWD)
+            for _ in range(chance.randint(1, 3)):
+                chance.choice((self.daemon.kill, self.restart, self.pause))()
+                time.sleep(chance.random() / 4)
+            did = self.said(talk)
+            expect(did["ended"] == CROWD, f"sessions were lost: {did}")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
+
+    def restart(self):
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        self.daemon._start()  # pylint: disable=protected-access
+
+    def pause(self):
+        os.kill(self.daemon.pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.kill(self.daemon.pid, signal.SIGCONT)
+
     def test_nothing_is_left(self):
         self.begin()
         expect(self.said(self.talk(3, 1))["ended"] == 3, "sessions were lost")
@@ -290,6 +317,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
     parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--storm", type=int, help="instead of the cases, that many sessions")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     os.environ["PATH"] += ":/usr/sbin:/sbin"
     reason = why_not()
@@ -299,19 +328,23 @@ def main():
     handle_signals()
     failures = 0
     names = [n for n in dir(Trial) if n.startswith("test_") and options.only in n]
+    arguments = ()
+    if options.storm:
+        print(f"seed {options.seed}")
+        names, arguments = ["storm"], (options.storm, options.seed)
     with Lab() as lab:
         trial = Trial(lab, os.path.abspath(options.culvert))
         try:
             for name in names:
                 start, verdict = time.monotonic(), "ok    "
                 try:
-                    getattr(trial, name)()
+                    getattr(trial, name)(*arguments)
                 except (LabError, subprocess.SubprocessError) as error:
                     failures += 1
                     verdict = "not ok"
                     print(f"# {error}\n{tail(trial.daemon.process.log)}")
                 trial.end()
-                print(f"{verdict} {name[5:]} ({time.monotonic() - start:.1f} s)", flush=True)
+                print(f"{verdict} {name.removeprefix('test_')} ({time.monotonic() - start:.1f} s)", flush=True)
         except Interrupted as number:
             return 128 + number.args[0]
         finally:
