@@ -162,9 +162,9 @@ struct packet {
 	struct graft_tuple tuple; /* of a packet that arrives; see reverse() */
 	__u32 l3, l4;             /* offsets of the headers */
 	__u32 seq, ack;
-	__u32 header; /* bytes of the TCP header */
 	__u32 len;    /* of payload */
 	__u16 window;
+	__u8 header; /* bytes of the TCP header */
 	__u8 flags;
 	__u8 ipv6;
 	__u8 ttl;
@@ -316,12 +316,13 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const str
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
 }
 
-/* What is needed of one socket. */
+/*
+ * What is needed of one socket, and no more: graft_in, try_offer, look and see share 512 bytes of
+ * stack, of which Linux 6.1 gives each a multiple of 32.
+ */
 struct seen {
 	__u64 received; /* bytes of payload since the connection began */
 	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock, ts_recent;
-	__u16 state;
-	__u16 unordered; /* segments wait for earlier ones */
 };
 
 /* TSval that the socket would send now: never less than one that it has sent. */
@@ -339,6 +340,8 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
+	bool unordered;
+	__u8 state;
 
 	if (!s || !r)
 		return GRAFT_LOOK_GONE;
@@ -350,7 +353,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 		bpf_sk_release(sk);
 		return GRAFT_LOOK_GONE;
 	}
-	r->state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
 	r->rcv_nxt = tp->rcv_nxt;
 	r->copied = tp->copied_seq;
 	r->rcv_wup = tp->rcv_wup;
@@ -360,11 +363,13 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	r->snd_wnd = tp->snd_wnd;
 	r->max_window = tp->max_window;
 	r->received = tp->bytes_received;
-	r->unordered = tp->out_of_order_queue.rb_node != NULL;
+	unordered = tp->out_of_order_queue.rb_node != NULL;
 	r->ts_recent = tp->rx_opt.ts_recent;
 	r->clock = clock_of(tp);
 	bpf_sk_release(sk);
-	return r->state == ESTABLISHED ? GRAFT_LOOK_OK : GRAFT_LOOK_CLOSED;
+	if (state != ESTABLISHED)
+		return GRAFT_LOOK_CLOSED;
+	return unordered ? GRAFT_LOOK_ORDER : GRAFT_LOOK_OK;
 }
 
 /* --- offer --- */
@@ -591,7 +596,7 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	r = see(skb, mine, &a);
 	if (r)
 		return r;
-	if (a.rcv_nxt != seq || a.unordered || mine->passed != seq)
+	if (a.rcv_nxt != seq || mine->passed != seq)
 		return GRAFT_LOOK_ORDER;
 	if (a.copied != seq)
 		return GRAFT_LOOK_UNREAD;
@@ -602,7 +607,7 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	r = see(skb, other, &b);
 	if (r)
 		return r;
-	if (b.copied != b.rcv_nxt || b.unordered || other->passed != b.rcv_nxt)
+	if (b.copied != b.rcv_nxt || other->passed != b.rcv_nxt)
 		return GRAFT_LOOK_OTHER_UNREAD;
 	if (b.snd_una != b.write_seq || b.snd_nxt != b.write_seq)
 		return GRAFT_LOOK_OTHER_OWED;
@@ -903,28 +908,27 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 					struct graft_side *other)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 was[8], is[8], *at;
+	__u32 is[8], *at;
 
 	if (p->header != 32 || !(p->flags & ACK))
 		return -1;
 	at = data + (p->l4 & L4_BITS);
 	if ((void *)(at + 8) > end || at[5] != TIMESTAMP_WORD)
 		return -1;
-	__builtin_memcpy(was, at, sizeof(was));
-	was[4] = 0; /* checksum, and the urgent pointer, which stays */
-	__builtin_memcpy(is, was, sizeof(is));
+	__builtin_memcpy(is, at, sizeof(is));
 	is[0] = c->source | (__u32)c->dest << 16;
 	is[1] = bpf_htonl(p->seq + c->seq_add);
 	is[2] = bpf_htonl(p->ack + c->ack_add);
-	is[3] = (was[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
+	is[3] = (is[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
 	change_clocks(c, mine, other, is + 6);
+	/* before the packet is changed: a copy of it would be too much for the stack, see struct seen */
+	c->diff = bpf_csum_diff(at, sizeof(is), is, sizeof(is), 0);
 	at[0] = is[0];
 	at[1] = is[1];
 	at[2] = is[2];
 	at[3] = is[3];
 	at[6] = is[6];
 	at[7] = is[7];
-	c->diff = bpf_csum_diff(was, 32, is, 32, 0);
 	return 0;
 }
 
@@ -1046,13 +1050,11 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	c->diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
 	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
 		return -1;
-	if (header == 20)
-		return 0;
-	header -= 20;
 	barrier_var(header);
-	if (header < 1 || header > OPTIONS_MAX)
-		return -1;
-	return bpf_skb_store_bytes(skb, p->l4 + 20, s->is + 20, header, 0);
+	/* nor does it learn of "not 20" that something is left */
+	if (header < 24)
+		return 0;
+	return bpf_skb_store_bytes(skb, p->l4 + 20, s->is + 20, header - 20, 0);
 }
 
 static __always_inline int change_header(struct __sk_buff *skb, const struct packet *p,

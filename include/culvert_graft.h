@@ -174,7 +174,7 @@ enum graft_look {
 	GRAFT_LOOK_KIND,      /* SYN, FIN or RST, no ACK, or a header that is not translated */
 	GRAFT_LOOK_GONE,      /* a socket is */
 	GRAFT_LOOK_CLOSED,    /* not ESTABLISHED, or half closed */
-	GRAFT_LOOK_ORDER,     /* it is not the next one of its stream */
+	GRAFT_LOOK_ORDER,     /* it is not the next one, or a socket waits for earlier ones */
 	GRAFT_LOOK_UNREAD,    /* the daemon has not read what came before */
 	GRAFT_LOOK_OWED,      /* the remote end has not acknowledged all that its socket sent */
 	GRAFT_LOOK_ACK_DUE,   /* its ACK would be lost: it acknowledges bytes just received */
