@@ -103,7 +103,7 @@ class Culvert(Contender):
     def __init__(self, name, engine):
         super().__init__(name)
         self.engine = engine
-        self.alone = engine == "graft"  # its programs see each packet of an interface
+        self.alone = engine in ("auto", "graft")  # its programs see each packet of an interface
 
     def configs(self, goal, _cpus):
         return [{"pins": True} if goal == KILLED else {}]

@@ -360,7 +360,9 @@ class Daemon:
         # Each has a folder of its own: the daemon cannot remove its socket once it is not root.
         self.control = os.path.join(tempfile.mkdtemp(prefix="control.", dir=lab.home), "socket")
         os.chmod(os.path.dirname(self.control), 0o755)
-        self._arguments = [*options, *(address for forward in forwards for address in forward)]
+        # Nothing stays behind, unless it is to: the last of two options counts.
+        self._arguments = ["--graft-pins", "none", *options,
+                           *(address for forward in forwards for address in forward)]
         self._start()
 
     def _start(self):
