@@ -137,6 +137,7 @@ class DecisiveRounds(unittest.TestCase):
         self.plan = plan(["crr"], self.VALUES)
         with mock.patch.object(bench, "Counter"):
             self.bench = bench.Benchmark(self.plan, self.results, None, 1000)
+        self.bench.namespaces = mock.Mock()
         self.bench.progress.say = lambda _text: None
         self.bench.cells = mock.Mock(
             measure_row=lambda _row, name, _timing: {**CELL, "value": self.VALUES[name]})
