@@ -74,7 +74,7 @@ def check_engines():
     """Every engine carries what it should, in the sandbox."""
     for name, port in ENGINES.items():
         session = Session(port)
-        session.talk_until(name, "sockmap" if name == "auto" else name)
+        session.talk_until(name, "graft" if name == "auto" else name)
         session.close()
 
 
@@ -85,6 +85,21 @@ def check_session_log():
     expect(sorted(line["forward"] for line in lines), sorted(ENGINES), "forwards")
     expect({line["end"] for line in lines}, {"finished"}, "ends")
     expect(os.stat(SESSION_LOG).st_uid, int(status_of(main_pid())["Uid"].split()[0]), "owner")
+
+
+def check_restart():
+    """`systemctl restart` ends no grafted session, and a stop without any leaves nothing."""
+    session = Session(ENGINES["auto"])
+    session.talk_until("auto", "graft")
+    systemctl("restart", UNIT)
+    wait_logged("1 grafted sessions of the daemon before are adopted", main_pid())
+    session.talk(50)
+    session.talk_until("auto", "graft")
+    session.close()
+    wait_until(lambda: not ask("sessions")["sessions"], "the session's end")
+    systemctl("stop", UNIT)
+    expect(os.listdir("/sys/fs/bpf/culvert"), [], "pins")
+    systemctl("start", UNIT)
 
 
 def session_lines(path):

@@ -182,7 +182,10 @@ static struct bpf_map *pinned_map(const struct grafts *gs, int i)
 /* Make the folder AT for UID, who may remove what is in it. */
 static int make_folder(const char *at, uid_t uid)
 {
-	if ((mkdir(at, 0700) && errno != EEXIST) || chown(at, uid, (gid_t)-1))
+	struct stat st;
+
+	if ((mkdir(at, 0700) && errno != EEXIST) || stat(at, &st) ||
+	    (st.st_uid != uid && chown(at, uid, (gid_t)-1)))
 		return -errno;
 	return 0;
 }
