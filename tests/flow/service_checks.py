@@ -240,8 +240,8 @@ def check_bad_start():
 
 
 def crash(what, result):
-    """WHAT ends the daemon: systemd starts it again, whatever has become of the sessions."""
-    pid, restarts, lost = main_pid(), int(prop("NRestarts")), Session(81)
+    """WHAT ends the daemon: systemd starts it again, whatever has become of sessions."""
+    pid, restarts, lost = main_pid(), int(prop("NRestarts")), Session(ENGINES["copy"])
     lost.talk()
     helper = privileged_of(pid)
     what(pid)
