@@ -13,7 +13,9 @@
  *
  * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Who has a program may
  * attach it, without a capability: so interfaces that come later are no matter of privilege.  Before
- * there is a filter of clsact at each hook, which stays until somebody with CAP_NET_ADMIN removes it.
+ * there is a filter of clsact at each hook, and only CAP_NET_ADMIN can remove it: `culvert graft
+ * --remove` does, and the next daemon puts its own there.  Both know its handle, which follows from
+ * the name of the pins.  The qdisc stays, since others may use it.
  */
 #include "datapath/graft.h"
 
@@ -25,6 +27,7 @@
 #include <limits.h>
 #include <linux/if_ether.h>
 #include <linux/magic.h>
+#include <linux/netlink.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <netinet/in.h>
@@ -59,6 +62,8 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_GRAFT, unlink),
 	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
 	SYSCALL_IF(PART_GRAFT, bind),
+	SYSCALL_IF(PART_GRAFT, setsockopt, SYSCALL_ARG(1, SOL_NETLINK),
+		   SYSCALL_ARG(2, NETLINK_EXT_ACK)),
 	SYSCALL_IF(PART_GRAFT, getsockname),
 	SYSCALL_IF(PART_GRAFT, sendto),
 	SYSCALL_IF(PART_GRAFT, recvmsg),
@@ -69,8 +74,8 @@ SYSCALLS_NEEDED(
 #define TCX_EGRESS 47
 
 /* Of our filters, where there is no TCX: not what others pick by default. */
-#define CLSACT_HANDLE 0xc01
 #define CLSACT_PRIORITY 7
+#define CLSACT_NAMED (1U << 31) /* of a handle that is no pid */
 
 /* TIME_WAIT, and then some: so long are packets of a closed session that is back shifted. */
 #define RETURNED_MS 70000
@@ -100,6 +105,7 @@ struct grafts {
 	char *pins;        /* folder; NULL: nothing is pinned */
 	int top;           /* the folder that it is in, for the time when there is no root any more */
 	struct attachment *attachments;
+	uint32_t handle;   /* of filters of clsact */
 	int *rings;        /* fds, by worker */
 	unsigned int n_rings;
 
@@ -305,9 +311,21 @@ static int attach_tcx(const struct grafts *gs, struct attachment *a, const int p
 	return 0;
 }
 
-static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
+/* PINS may be NULL: then nobody looks for the filters later. */
+static uint32_t clsact_handle(const char *pins)
 {
-	static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
+	uint32_t hash = 2166136261; /* FNV-1a */
+
+	for (const char *c = pins; c && *c; c++)
+		hash = (hash ^ (uint8_t)*c) * 16777619;
+	return pins ? hash | CLSACT_NAMED : (uint32_t)getpid();
+}
+
+static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
+
+static int attach_clsact(const struct grafts *gs, const struct attachment *a,
+			 const int progs[HOOKS])
+{
 	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)a->ifindex,
 		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
 	int r = bpf_tc_hook_create(&both);
@@ -317,7 +335,7 @@ static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
 	for (int hook = 0; hook < HOOKS; hook++) {
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
 			    .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = progs[hook], .handle = CLSACT_HANDLE,
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = progs[hook], .handle = gs->handle,
 			    .priority = CLSACT_PRIORITY, .flags = BPF_TC_F_REPLACE);
 
 		r = bpf_tc_attach(&at, &opts);
@@ -327,22 +345,33 @@ static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
 	return 0;
 }
 
-/* Close A, and take the programs off; with KEEP they stay if they are pinned, or filters. */
-static void detach(struct attachment *a, bool keep)
+/* Remove our filters from IFINDEX, if there are any. */
+static void remove_filters(const struct grafts *gs, unsigned int ifindex)
 {
-	static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
-
 	for (int hook = 0; hook < HOOKS; hook++) {
-		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
-			    .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = CLSACT_HANDLE,
-			    .priority = CLSACT_PRIORITY);
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = gs->handle, .priority = CLSACT_PRIORITY);
 
+		bpf_tc_detach(&at, &opts);
+	}
+}
+
+/* Those of interfaces that have no address any more, too: a daemon before may have had them. */
+static void remove_all_filters(const struct grafts *gs)
+{
+	struct if_nameindex *all = if_nameindex();
+
+	for (const struct if_nameindex *i = all; i && i->if_index; i++)
+		remove_filters(gs, i->if_index);
+	if_freenameindex(all);
+}
+
+/* Close A; programs stay where they are pinned, or filters. */
+static void detach(struct attachment *a)
+{
+	for (int hook = 0; hook < HOOKS; hook++)
 		if (a->links[hook] >= 0)
 			close(a->links[hook]);
-		if (!a->tcx && !keep)
-			bpf_tc_detach(&at, &opts);
-	}
 	free(a);
 }
 
@@ -376,11 +405,13 @@ static int attach(struct grafts *gs, const struct sockaddr_ll *link)
 	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
 	r = attach_tcx(gs, a, progs);
 	if (r == -EINVAL) /* Linux before 6.6 */
-		r = attach_clsact(a, progs);
+		r = attach_clsact(gs, a, progs);
 	if (!r && bpf_map_update_elem(bpf_map__fd(skel->maps.interfaces), &ifindex, &one, BPF_ANY))
 		r = -errno;
 	if (r) {
-		detach(a, false);
+		if (!a->tcx)
+			remove_filters(gs, ifindex);
+		detach(a);
 		return r;
 	}
 	a->next = gs->attachments;
@@ -444,7 +475,7 @@ static void forget_gone(struct grafts *gs, const struct ifaddrs *list)
 		for (int hook = 0; gs->pins && hook < HOOKS; hook++)
 			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
 		*at = a->next;
-		detach(a, true); /* its filters are gone with it */
+		detach(a);
 	}
 }
 
@@ -572,6 +603,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	int r;
 
 	gs->on_loopback = limits->on_loopback;
+	gs->handle = clsact_handle(limits->pins);
 	pthread_mutex_init(&gs->lock, NULL);
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
@@ -615,6 +647,8 @@ unsigned int grafts_live(const struct grafts *gs)
 
 void grafts_close(struct grafts *gs, bool keep)
 {
+	bool clsact = false;
+
 	if (!gs)
 		return;
 	keep = keep && gs->pins && grafts_live(gs);
@@ -626,8 +660,11 @@ void grafts_close(struct grafts *gs, bool keep)
 		struct attachment *a = gs->attachments;
 
 		gs->attachments = a->next;
-		detach(a, keep);
+		clsact = clsact || !a->tcx;
+		detach(a);
 	}
+	if (clsact && !keep)
+		remove_all_filters(gs);
 	free(gs->pins);
 	for (unsigned int i = 0; i < gs->n_rings; i++)
 		close(gs->rings[i]);
