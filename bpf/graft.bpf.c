@@ -1064,8 +1064,11 @@ static __always_inline int change_header(struct __sk_buff *skb, const struct pac
 	return change_usual(skb, p, c, mine, other) ? change_any(skb, p, c) : 0;
 }
 
-static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s)
+/* bpf_redirect_neigh() takes an Ethernet header off, and drops what has none. */
+static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s, __u32 l3)
 {
+	if (!l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return DROP;
 	skb->mark = s->mark;
 	set_kind(skb, SENT);
 	return bpf_redirect_neigh(s->ifindex, NULL, 0, 0);
@@ -1190,7 +1193,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, &f->other->tuple, c.diff) :
 					set_family(skb, p, &f->other->tuple, c.diff))
 		return DROP;
-	return send_to(skb, f->other);
+	return send_to(skb, f->other, p->l3);
 }
 
 /* --- back to the sockets --- */
@@ -1389,7 +1392,7 @@ __noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
 	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
 	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
 		return DROP;
-	return send_to(skb, f.other);
+	return send_to(skb, f.other, l3);
 }
 
 /* The same as "packet too big". */
@@ -1437,7 +1440,7 @@ __noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
 	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
 	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
 		return DROP;
-	return send_to(skb, f.other);
+	return send_to(skb, f.other, l3);
 }
 
 /* A packet that is not TCP. */
@@ -1509,7 +1512,7 @@ static __always_inline int send_reset(struct __sk_buff *skb, struct packet *p)
 	struct found f;
 
 	reverse(p);
-	return find(&p->tuple, p->ipv6, &f) ? send_to(skb, f.mine) : PASS;
+	return find(&p->tuple, p->ipv6, &f) ? send_to(skb, f.mine, p->l3) : PASS;
 }
 
 static __always_inline int in(struct __sk_buff *skb, __u32 l2)

@@ -77,6 +77,25 @@ asyncio.run(main())
 """
 
 
+# Two tun devices, and what carries packets from one to the other.
+TUN = """
+import fcntl, os, struct, threading
+def tun(name):
+    fd = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(fd, 0x400454ca, struct.pack("16sH22x", name, 0x1001))  # TUNSETIFF: bare packets
+    return fd
+def carry(a, b):
+    while True:
+        try:
+            os.write(b, os.read(a, 65536))
+        except OSError:  # one is down
+            pass
+a, b = tun(b"tun-relay"), tun(b"tun-client")
+threading.Thread(target=carry, args=(b, a)).start()
+carry(a, b)
+"""
+
+
 def expect(condition, what):
     if not condition:
         raise LabError(what)
@@ -120,6 +139,10 @@ class Trial:
 
     def run(self, namespace, *command):
         self.lab.finish(self.lab.start(namespace, *command), 10)
+
+    def output(self, namespace, *command):
+        process = self.lab.start(namespace, *command, stdout=subprocess.PIPE, text=True)
+        return process.communicate(timeout=10)[0]
 
     def grafted(self):
         return sum(s["flows"][0]["carrier"] == "graft"
@@ -176,10 +199,13 @@ class Trial:
         talk = self.talk(8, 6)
         self.wait_grafted(8)
         for engine, grafted in ("copy", 0), ("graft", 8), ("copy", 0), ("auto", 8):
-            subprocess.run([self.program, "engine", f"{RELAY}:{LISTEN}", engine, "--control",
-                            self.daemon.control], check=True, stdout=subprocess.DEVNULL)
+            self.set_engine(f"{RELAY}:{LISTEN}", engine)
             self.wait_grafted(grafted)
         self.expect_counted(self.said(talk), 8)
+
+    def set_engine(self, forward, engine):
+        subprocess.run([self.program, "engine", forward, engine, "--control",
+                        self.daemon.control], check=True, stdout=subprocess.DEVNULL)
 
     def expect_counted(self, did, sessions):
         expect(did["ended"] == sessions, f"sessions were lost: {did}")
@@ -292,6 +318,26 @@ class Trial:
             talk, bulk = self.talk(4, 3), self.talk(2, 3, 1000000)
             self.wait_grafted(6)
             expect(self.said(talk)["ended"] + self.said(bulk)["ended"] == 6, "sessions were lost")
+
+    def test_tun(self):
+        """Devices whose packets have no Ethernet header."""
+        tun = self.lab.start("relay", sys.executable, "-c", TUN)
+        wait_until(lambda: "tun-client" in self.output("relay", "ip", "link"), "tun devices")
+        up = "ip address add 10.0.8.$1/24 dev $2; ip address add fd00:8::$1/64 dev $2 nodad; " \
+             "ip link set $2 up"
+        self.run("relay", "ip", "link", "set", "tun-client", "netns", f"{self.lab.name}-client")
+        self.run("relay", "sh", "-ec", up, "-", "2", "tun-relay")
+        self.run("client", "sh", "-ec", up, "-", "1", "tun-client")
+        self.begin(forwards=((f"10.0.8.2:{LISTEN}", f"{SERVER}:{PORT}"),
+                             (f"[fd00:8::2]:{LISTEN}", f"{SERVER}:{PORT}")))
+        talks = [self.talk(4, 4, size, address) for size in (500, 100000)
+                 for address in ("10.0.8.2", "fd00:8::2")]
+        self.wait_grafted(16)
+        for engine in "copy", "graft":
+            self.set_engine(f"10.0.8.2:{LISTEN}", engine)
+            self.wait_grafted(8 if engine == "copy" else 16)
+        expect(sum(self.said(talk)["ended"] for talk in talks) == 16, "sessions were lost")
+        self.lab.stop(tun)
 
     def wait_rounds(self, rounds):
         until = self.bytes_now() + rounds * 500

@@ -363,7 +363,8 @@ static void remove_all_filters(const struct grafts *gs)
 
 	for (const struct if_nameindex *i = all; i && i->if_index; i++)
 		remove_filters(gs, i->if_index);
-	if_freenameindex(all);
+	if (all)
+		if_freenameindex(all);
 }
 
 /* Close A; programs stay where they are pinned, or filters. */
@@ -387,19 +388,19 @@ static bool has_bare_ip(unsigned short type)
 	return type == ARPHRD_NONE || type == ARPHRD_PPP;
 }
 
-static int attach(struct grafts *gs, const struct sockaddr_ll *link)
+static int attach(struct grafts *gs, unsigned int ifindex, unsigned short type)
 {
 	const struct graft *skel = gs->skel;
-	bool ethernet = has_ethernet(link->sll_hatype);
+	bool ethernet = has_ethernet(type);
 	const int progs[HOOKS] = {
 		bpf_program__fd(ethernet ? skel->progs.graft_in : skel->progs.graft_in_l3),
 		bpf_program__fd(ethernet ? skel->progs.graft_out : skel->progs.graft_out_l3),
 	};
-	uint32_t ifindex = (uint32_t)link->sll_ifindex, one = 1;
+	uint32_t one = 1;
 	struct attachment *a;
 	int r;
 
-	if (!ethernet && !has_bare_ip(link->sll_hatype))
+	if (!ethernet && !has_bare_ip(type))
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
@@ -445,23 +446,25 @@ static bool has_address(const struct ifaddrs *list, const char *name)
 	return list;
 }
 
-/* I as a link, or NULL. */
-static const struct sockaddr_ll *link_of(const struct ifaddrs *i)
-{
-	return i->ifa_addr && i->ifa_addr->sa_family == AF_PACKET ?
-		       (const struct sockaddr_ll *)i->ifa_addr : NULL;
-}
-
-static bool is_listed(const struct ifaddrs *list, unsigned int ifindex)
+/* ARPHRD_*.  Interfaces without an address of their own, such as tun, are listed without a type. */
+static unsigned short type_of(const struct ifaddrs *list, const char *name)
 {
 	for (; list; list = list->ifa_next)
-		if (link_of(list) && link_of(list)->sll_ifindex == (int)ifindex)
-			return true;
-	return false;
+		if (list->ifa_addr && list->ifa_addr->sa_family == AF_PACKET &&
+		    !strcmp(list->ifa_name, name))
+			return ((const struct sockaddr_ll *)list->ifa_addr)->sll_hatype;
+	return ARPHRD_NONE;
+}
+
+static bool is_listed(const struct if_nameindex *list, unsigned int ifindex)
+{
+	while (list->if_index && list->if_index != ifindex)
+		list++;
+	return list->if_index;
 }
 
 /* Forget interfaces that are not in LIST any more. */
-static void forget_gone(struct grafts *gs, const struct ifaddrs *list)
+static void forget_gone(struct grafts *gs, const struct if_nameindex *list)
 {
 	char path[PATH_MAX];
 	struct attachment **at = &gs->attachments, *a;
@@ -481,26 +484,27 @@ static void forget_gone(struct grafts *gs, const struct ifaddrs *list)
 
 int grafts_follow_interfaces(struct grafts *gs)
 {
-	struct ifaddrs *list;
-	int r = getifaddrs(&list) ? -errno : 0;
+	struct if_nameindex *all = if_nameindex();
+	struct ifaddrs *list = NULL;
+	int r = !all || getifaddrs(&list) ? -errno : 0;
 
-	if (r)
-		return r;
-	forget_gone(gs, list);
-	for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
-		const struct sockaddr_ll *link = link_of(i);
+	if (!r)
+		forget_gone(gs, all);
+	for (const struct if_nameindex *i = all; list && i->if_index; i++) {
+		unsigned short type = type_of(list, i->if_name);
 		int e;
 
-		if (!link || is_attached(gs, (unsigned int)link->sll_ifindex) ||
-		    !has_address(list, i->ifa_name) ||
-		    (gs->on_loopback && link->sll_hatype != ARPHRD_LOOPBACK))
+		if (is_attached(gs, i->if_index) || !has_address(list, i->if_name) ||
+		    (gs->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
-		e = attach(gs, link);
+		e = attach(gs, i->if_index, type);
 		if (e)
-			log_limited(LOG_INFO, "graft: not on %s: %s", i->ifa_name, strerror(-e));
+			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
 		r = e ?: r;
 	}
 	freeifaddrs(list);
+	if (all)
+		if_freenameindex(all);
 	return gs->attachments ? 0 : r;
 }
 
