@@ -25,6 +25,7 @@
 #include <limits.h>
 #include <linux/if_ether.h>
 #include <linux/magic.h>
+#include <linux/netlink.h>
 #include <net/if.h>
 #include <net/if_arp.h>
 #include <netinet/in.h>
@@ -58,6 +59,8 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_DELETE_ELEM)),
 	SYSCALL_IF(PART_GRAFT, unlink),
 	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
+	SYSCALL_IF(PART_GRAFT, setsockopt, SYSCALL_ARG(1, SOL_NETLINK),
+		   SYSCALL_ARG(2, NETLINK_EXT_ACK)), /* libbpf: clsact */
 	SYSCALL_IF(PART_GRAFT, bind),
 	SYSCALL_IF(PART_GRAFT, getsockname),
 	SYSCALL_IF(PART_GRAFT, sendto),
@@ -69,7 +72,6 @@ SYSCALLS_NEEDED(
 #define TCX_EGRESS 47
 
 /* Of our filters, where there is no TCX: not what others pick by default. */
-#define CLSACT_HANDLE 0xc01
 #define CLSACT_PRIORITY 7
 
 /* TIME_WAIT, and then some: so long are packets of a closed session that is back shifted. */
@@ -97,6 +99,7 @@ struct grafts {
 	size_t all_size;
 	int offer;         /* the program */
 	bool on_loopback;
+	uint32_t handle;   /* of filters of clsact */
 	char *pins;        /* folder; NULL: nothing is pinned */
 	int top;           /* the folder that it is in, for the time when there is no root any more */
 	struct attachment *attachments;
@@ -125,7 +128,7 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
 		[GRAFT_INTERFACE] = "interface not supported",
 		[GRAFT_BAD_REQUEST] = "slot in use", [GRAFT_NO_SLOT] = "no slot",
-		[GRAFT_WINDOW] = "small window",
+		[GRAFT_WINDOW] = "small window", [GRAFT_IN_HAND] = "never quiet",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
@@ -302,7 +305,21 @@ static int attach_tcx(const struct grafts *gs, struct attachment *a, const int p
 	return 0;
 }
 
-static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
+/*
+ * The same for each daemon with these LIMITS, so that it replaces the filters that it has left; and no
+ * other's: filters have a list for each hook, and the probe must not take a daemon's place there.
+ */
+static uint32_t handle_of(const struct graft_limits *limits)
+{
+	uint32_t h = 1;
+
+	for (const char *at = limits->on_loopback ? "probe" : limits->pins ?: ""; *at; at++)
+		h = h * 31 + (unsigned char)*at;
+	return h ?: 1;
+}
+
+static int attach_clsact(const struct grafts *gs, const struct attachment *a,
+			 const int progs[HOOKS])
 {
 	static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
 	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)a->ifindex,
@@ -314,7 +331,7 @@ static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
 	for (int hook = 0; hook < HOOKS; hook++) {
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
 			    .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = progs[hook], .handle = CLSACT_HANDLE,
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = progs[hook], .handle = gs->handle,
 			    .priority = CLSACT_PRIORITY, .flags = BPF_TC_F_REPLACE);
 
 		r = bpf_tc_attach(&at, &opts);
@@ -324,15 +341,18 @@ static int attach_clsact(const struct attachment *a, const int progs[HOOKS])
 	return 0;
 }
 
-/* Close A, and take the programs off; with KEEP they stay if they are pinned, or filters. */
-static void detach(struct attachment *a, bool keep)
+/*
+ * Close A, and take the programs off; with KEEP they stay if they are pinned, or filters.  Without
+ * CAP_NET_ADMIN filters always stay, with nothing to translate, until they are replaced.
+ */
+static void detach(const struct grafts *gs, struct attachment *a, bool keep)
 {
 	static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
 
 	for (int hook = 0; hook < HOOKS; hook++) {
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
 			    .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = CLSACT_HANDLE,
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = gs->handle,
 			    .priority = CLSACT_PRIORITY);
 
 		if (a->links[hook] >= 0)
@@ -373,11 +393,11 @@ static int attach(struct grafts *gs, const struct sockaddr_ll *link)
 	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
 	r = attach_tcx(gs, a, progs);
 	if (r == -EINVAL) /* Linux before 6.6 */
-		r = attach_clsact(a, progs);
+		r = attach_clsact(gs, a, progs);
 	if (!r && bpf_map_update_elem(bpf_map__fd(skel->maps.interfaces), &ifindex, &one, BPF_ANY))
 		r = -errno;
 	if (r) {
-		detach(a, false);
+		detach(gs, a, false);
 		return r;
 	}
 	a->next = gs->attachments;
@@ -441,7 +461,7 @@ static void forget_gone(struct grafts *gs, const struct ifaddrs *list)
 		for (int hook = 0; gs->pins && hook < HOOKS; hook++)
 			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
 		*at = a->next;
-		detach(a, true); /* its filters are gone with it */
+		detach(gs, a, true); /* its filters are gone with it */
 	}
 }
 
@@ -569,6 +589,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	int r;
 
 	gs->on_loopback = limits->on_loopback;
+	gs->handle = handle_of(limits);
 	pthread_mutex_init(&gs->lock, NULL);
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
@@ -623,7 +644,7 @@ void grafts_close(struct grafts *gs, bool keep)
 		struct attachment *a = gs->attachments;
 
 		gs->attachments = a->next;
-		detach(a, keep);
+		detach(gs, a, keep);
 	}
 	free(gs->pins);
 	for (unsigned int i = 0; i < gs->n_rings; i++)
