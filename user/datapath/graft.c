@@ -311,12 +311,15 @@ static int attach_tcx(const struct grafts *gs, struct attachment *a, const int p
 	return 0;
 }
 
-/* PINS may be NULL: then nobody looks for the filters later. */
+/*
+ * Follows from the last part of PINS: a service may have its folder elsewhere than `graft --remove`.
+ * NULL: then nobody looks for the filters later.
+ */
 static uint32_t clsact_handle(const char *pins)
 {
 	uint32_t hash = 2166136261; /* FNV-1a */
 
-	for (const char *c = pins; c && *c; c++)
+	for (const char *c = pins ? strrchr(pins, '/') : NULL; c && *c; c++)
 		hash = (hash ^ (uint8_t)*c) * 16777619;
 	return pins ? hash | CLSACT_NAMED : (uint32_t)getpid();
 }
