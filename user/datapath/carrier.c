@@ -207,7 +207,7 @@ static enum pump splice_flush(struct pump_io *io)
 static enum pump look_closer(struct pump_io *io)
 {
 	char c;
-	ssize_t n = tcp_peek(io->src, &c, 1, 0);
+	ssize_t n = tcp_recv(io->src, &c, 1, MSG_PEEK);
 
 	if (n == 0)
 		return PUMP_EOF;

@@ -163,7 +163,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	char c;
 	int r;
 
-	if (tcp_peek(io->src, &c, 1, 0) >= 0)
+	if (tcp_recv(io->src, &c, 1, MSG_PEEK) >= 0)
 		return -EAGAIN;
 	if (errno != EAGAIN) {
 		io->error = errno;
@@ -197,7 +197,7 @@ enum step sockmap_kick(struct sockmap_io *io)
 {
 	char c;
 
-	if (tcp_peek(io->src, &c, 1, 0) < 0 && errno != EAGAIN) {
+	if (tcp_recv(io->src, &c, 1, MSG_PEEK) < 0 && errno != EAGAIN) {
 		io->error = errno;
 		return STEP_SRC_ERROR;
 	}

@@ -56,11 +56,11 @@ static int get_info(int fd, struct tcp_info *ret)
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, ret, &len) ? -errno : 0;
 }
 
-ssize_t tcp_peek(int fd, void *buf, size_t len, int flags)
+ssize_t tcp_recv(int fd, void *buf, size_t len, int flags)
 {
 	ssize_t n;
 
-	flags |= MSG_PEEK | MSG_DONTWAIT;
+	flags |= MSG_DONTWAIT;
 	do {
 		/* ThreadSanitizer's recv() takes the length that MSG_TRUNC returns for bytes
 		 * written, at NULL. */
@@ -87,7 +87,7 @@ int tcp_unread(int fd, uint64_t *ret)
 	 * spite of everything, which would be copied, this is EFAULT.
 	 */
 	/* cppcheck-suppress nullPointer */
-	ssize_t n = tcp_peek(fd, NULL, INT_MAX, MSG_TRUNC);
+	ssize_t n = tcp_recv(fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC);
 
 	if (n < 0 && errno != EAGAIN)
 		return -errno;

@@ -22,11 +22,10 @@
  */
 
 /*
- * recv(2) that takes nothing, waits for nothing, and is not interrupted; FLAGS in addition.  An
- * error that it returns is told once: the next call would say EOF, and a reset would look like a
- * FIN.
+ * recv(2) that waits for nothing, and is not interrupted.  An error that it returns is told once:
+ * the next call would say EOF, and a reset would look like a FIN.
  */
-ssize_t tcp_peek(int fd, void *buf, size_t len, int flags);
+ssize_t tcp_recv(int fd, void *buf, size_t len, int flags);
 
 /* The errno that the socket has for its owner, who is told once; 0: none. */
 int tcp_take_error(int fd);

@@ -184,7 +184,7 @@ static int spare_an_ack(const struct session *s, int fd)
 {
 	int seconds = 1;
 	char c;
-	ssize_t n = tcp_peek(s->sides[CLIENT].fd, &c, 1, 0);
+	ssize_t n = tcp_recv(s->sides[CLIENT].fd, &c, 1, MSG_PEEK);
 
 	if (n < 0 && errno != EAGAIN)
 		return errno;

@@ -69,7 +69,7 @@ static void refuse(struct session *s, enum cause cause, const char *reason)
 /* Read the header, which was seen whole, and no byte more. */
 static void take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 {
-	ssize_t n = recv(s->sides[CLIENT].fd, buf, h->size, MSG_DONTWAIT);
+	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, h->size, 0);
 	enum cause why;
 
 	if (n != (ssize_t)h->size) {
@@ -95,7 +95,7 @@ void session_header_look(struct session *s, bool ended)
 	uint8_t buf[PROXY_PROTOCOL_MAX];
 	struct proxy_header h;
 	const char *reason;
-	ssize_t n = tcp_peek(s->sides[CLIENT].fd, buf, sizeof(buf), 0);
+	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
 	int r;
 
 	if (n < 0) {
