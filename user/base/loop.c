@@ -217,8 +217,9 @@ static int run_batches(struct loop *l)
 		int n;
 
 		l->batch++;
-		n = epoll_wait(l->epoll, ev, BATCH, next_timeout(l));
-		if (n < 0 && errno != EINTR)
+		/* no timer fires before what has come is handled, not even after SIGCONT */
+		n = (int)TEMP_FAILURE_RETRY(epoll_wait(l->epoll, ev, BATCH, next_timeout(l)));
+		if (n < 0)
 			return -errno;
 		l->now_ms = clock_ms();
 		for (int i = 0; i < n; i++) {
