@@ -131,7 +131,7 @@ $(SKELS) $(KSKELS) $(FSKELS): $(O)/%.skel.h: $(O)/%.bpf.o
 		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F)))) && \
 		echo '// NOLINTEND'; } > $@
 
-$(O)/user/datapath/kernel.o: $(SKELS)
+$(O)/user/datapath/kernel.o $(O)/user/datapath/graft.o: $(SKELS)
 $(faults_src:%.c=$(O)/%.o) $(faults_lib): $(FSKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
 

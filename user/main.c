@@ -5,6 +5,7 @@
 #include "base/exit_codes.h"
 #include "cli/client.h"
 #include "config/config.h"
+#include "daemon/adopt.h"
 #include "daemon/check.h"
 #include "daemon/command.h"
 #include "daemon/daemon.h"
@@ -21,6 +22,7 @@ static const struct {
 	{ "check", "find mistakes in a configuration file", check_run, check_help },
 	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
 	  convert_run, convert_help },
+	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_help },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_help },
 };
 
@@ -29,8 +31,8 @@ static const struct {
 static void usage(FILE *to)
 {
 	fputs("usage: culvert COMMAND [OPTIONS]\n\n"
-	      "A TCP forwarder that picks what carries each flow: sockmap (the kernel alone),\n"
-	      "splice or copy.\n\n",
+	      "A TCP forwarder that picks what carries each session: graft (packet by\n"
+	      "packet), sockmap (socket to socket), splice or copy.\n\n",
 	      to);
 	for (size_t i = 0; i < N_OWN; i++)
 		fprintf(to, "  %-10s %s\n", own_commands[i].name, own_commands[i].summary);

@@ -18,10 +18,72 @@
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+/* include/linux/netdevice.h */
+struct net_device {
+	int ifindex;
+};
+
+/* include/net/dst.h */
+struct dst_entry {
+	struct net_device *dev;
+};
+
+/* include/net/sock.h */
+struct sock_common {
+	volatile unsigned char skc_state;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	__u32 sk_mark;
+	struct dst_entry *sk_dst_cache;
+};
+
+/* include/net/inet_sock.h, include/net/inet_connection_sock.h */
+struct inet_sock {
+	struct sock sk;
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	__u32 icsk_pmtu_cookie; /* MTU of the path, as far as it is known */
+};
+
+/* include/linux/rbtree_types.h */
+struct rb_node;
+struct rb_root {
+	struct rb_node *rb_node;
+};
+
 /* include/linux/tcp.h */
+struct tcp_options_received {
+	__u32 ts_recent;   /* the last TSval that is to be echoed */
+	__u16 tstamp_ok : 1,
+	      sack_ok : 3,
+	      snd_wscale : 4,
+	      rcv_wscale : 4;
+	__u16 mss_clamp;   /* largest segment that the peer takes */
+};
+
 struct tcp_sock {
+	struct inet_connection_sock inet_conn;
 	__u32 write_seq;  /* tail + 1 of the data held in the send buffer */
 	__u32 copied_seq; /* head of the data that was not read yet */
+	__u32 rcv_nxt;    /* what is expected next */
+	__u32 rcv_wup;    /* rcv_nxt when an ACK was sent last */
+	__u32 snd_una;    /* first byte that is not acknowledged */
+	__u32 snd_nxt;    /* next that is sent */
+	__u64 bytes_received;
+	__u32 snd_wnd;    /* window that the peer offers */
+	__u32 max_window; /* largest window that the peer has offered */
+	__u32 tsoffset;
+	__u64 tcp_wstamp_ns; /* departure time of the last packet */
+	__u16 advmss;     /* largest segment that we have asked for */
+	struct tcp_options_received rx_opt;
+	struct rb_root out_of_order_queue;
+	__u8 ecn_flags;
+	_Bool is_mptcp;   /* CONFIG_MPTCP */
+	__u8 tcp_usec_ts : 1; /* since Linux 6.7: timestamps in microseconds */
 };
 
 /* include/net/tcp.h: lies in sk_buff.cb while TCP has the skb */

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from bench_cells import Cells, Namespaces, apply_counts, failed_cell, one_line
 from bench_choice import Choice
-from bench_clients import CULVERT_BENCH, IPERF3, WRK, Clients
+from bench_clients import CULVERT_BENCH, Clients
 from bench_command import (announce, conclude, make_report, open_results, parse_options,
                            print_list, split_names)
 from bench_idle import IdleCells, capacity_note, processes_needed
@@ -17,10 +17,10 @@ from bench_meter import Counter, CpuMeters, is_slab_shrinkable
 from bench_plan import COUNT_TIMING, Plan, Progress, cell_text, minutes_text
 from bench_relays import PLENTY, Forward, Relay
 from bench_results import OutputError, describe_machine
-from bench_rows import (CONTENDERS, IDLE_TOOL, SelectionError, order_of_round, select_contenders,
-                        select_rows)
+from bench_rows import (CONTENDERS, IDLE_SESSIONS, IDLE_TOOL, SelectionError, order_of_round,
+                        select_contenders, select_rows)
 from bench_running import RowRelays
-from labkit import SERVER, Interrupted, LabError
+from labkit import Interrupted, LabError
 from rivals import deciders
 from rivals import BY_ITSELF
 
@@ -56,7 +56,7 @@ class Benchmark:
         self.lab = lab
         self.clients = Clients(lab, self.options.bench_tool, max(1, self.plan.cpus // 2))
         self.results.describe(machine=describe_machine(lab, self._methods()))
-        self._start_servers()
+        lab.start_servers({row.workload.tool for rows in self.plan.groups for row in rows})
         self.namespaces = Namespaces(lab)
         self.cells = Cells(self.clients, self.namespaces, self.counter)
         self.idle = IdleCells(lab, self.options.bench_tool, self.cells, self.namespaces,
@@ -77,34 +77,28 @@ class Benchmark:
                 "descriptors a process": str(self.descriptors),
                 "processes of load generator and sink": str(self.clients.processes)}
 
-    def _start_servers(self):
-        tools = {row.workload.tool for rows in self.plan.groups for row in rows}
-        if WRK in tools:
-            self.lab.start_nginx(1 << 20)
-        if IPERF3 in tools:
-            self.lab.start_iperf3()
-
     # Relays
 
-    def _forwards(self, contender, instances, port=None, skip=0):
-        """PORT: of the server, if it does not listen at ports for each contender. SKIP: so many
-        of the contender's ports are taken."""
+    def _forwards(self, contender, instances, workload, skip=0):
+        """SKIP: so many of the contender's ports are taken."""
         first = list(CONTENDERS).index(contender.name) * PORTS_EACH + skip
-        return [Forward(LISTEN_PORT + first + number, port or SINK_PORT + first + number)
-                for number in range(instances)]
+        port = self.clients.upstream_port(workload)
+        return [Forward(LISTEN_PORT + first + number, port or SINK_PORT + first + number,
+                        workload.host) for number in range(instances)]
 
-    def _start_relay(self, contender, config, instances=1, sessions=None, port=None, skip=0):
+    def _start_relay(self, contender, config, instances=1, sessions=None, workload=IDLE_SESSIONS,
+                     skip=0):
         """SESSIONS: how many each instance must be able to hold; None: plenty."""
         sessions = sessions or min(PLENTY, contender.sessions_per_process(self.descriptors))
-        forwards = self._forwards(contender, instances, port, skip)
+        forwards = self._forwards(contender, instances, workload, skip)
         relay = Relay(self.lab, contender, config, forwards, self.meters.make())
         return relay.start(self.options.culvert, sessions)
 
     @contextmanager
-    def _sink(self, contenders, instances, processes):
+    def _sink(self, contenders, instances, processes, workload):
         ports = [forward.upstream for contender in contenders
-                 for forward in self._forwards(contender, instances)]
-        sink = self.lab.start_sink(self.options.bench_tool, SERVER, ports, processes)
+                 for forward in self._forwards(contender, instances, workload)]
+        sink = self.lab.start_sink(self.options.bench_tool, workload.host, ports, processes)
         try:
             yield
         finally:
@@ -120,25 +114,26 @@ class Benchmark:
             return
         elif rows[0].workload.tool == CULVERT_BENCH:
             trials = max(len(self.plan.configs_of(rows[0], one)) for one in contenders)
-            with self._sink(contenders, trials, self.clients.processes):
+            with self._sink(contenders, trials, self.clients.processes, rows[0].workload):
                 self._run_row(rows[0], contenders)
         else:
             self._run_row(rows[0], contenders)
 
     def _run_row(self, row, contenders):
         self.results.add_row(row)
-        port = self.clients.upstream_port(row.workload)
         configs = {}
         for contender in contenders:
-            configs[contender.name] = self.choice.for_row(row, contender, port)
+            configs[contender.name] = self.choice.for_row(row, contender)
             self.results.add_contender(row, contender,
                                        contender.describe(configs[contender.name]))
         relays = RowRelays({
-            one.name: lambda one=one: self._start_relay(one, configs[one.name], port=port)
-            for one in contenders})
+            one.name: lambda one=one: self._start_relay(one, configs[one.name],
+                                                        workload=row.workload)
+            for one in contenders}, [one.name for one in contenders if one.alone])
         try:
             relays.start()
             with self.namespaces.taken_for_idle():
+                relays.rest()
                 ordinary = self.plan.rounds_of(row)
                 self._run_rounds(row, contenders, range(1, ordinary + 1), relays)
                 self._count(row, contenders, relays)
@@ -158,9 +153,16 @@ class Benchmark:
                                                   self.plan.timing_of(row))
                 except LabError as error:
                     cell = failed_cell(error)
+                self._rest(relays, contender)
                 self._keep(row, contender, number, cell)
                 self.progress.advance(self.plan.cell_seconds(row))
             self.results.write()
+
+    def _rest(self, relays, contender):
+        """Its connections end first: they do not outlive it."""
+        if contender.alone:
+            self.namespaces.drain()
+            relays.rest()
 
     def _keep(self, row, contender, number, cell):
         self.results.add_cell(row, contender.name, number, cell)
@@ -204,6 +206,7 @@ class Benchmark:
                 self.progress.say(f"{row.name}: {contender.name}: not counted: "
                                   f"{one_line(error)}")
                 counted = None
+            self._rest(relays, contender)
             entry = self.results.contender(row, contender.name)
             entry["counted"] = counted
             for cell in entry["cells"]:
@@ -219,7 +222,7 @@ class Benchmark:
         instances = max((capacity.instances for capacity in capacities.values()), default=1)
         processes = processes_needed(self.options.idle, self.descriptors, self.clients.processes)
         everyone = {one.name: one for one in (CONTENDERS["direct"], *contenders)}
-        with self._sink(everyone.values(), instances, processes):
+        with self._sink(everyone.values(), instances, processes, IDLE_SESSIONS):
             configs = {one.name: self.choice.for_idle(rows[0], one) for one in contenders}
             for row in rows:
                 self._begin_idle_row(row, contenders, configs, capacities)

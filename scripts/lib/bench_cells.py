@@ -4,7 +4,7 @@
 import time
 from contextlib import contextmanager
 
-from bench_clients import Timing, load_seconds, measured_seconds
+from bench_clients import REDIS, Timing, load_seconds, measured_seconds
 from bench_meter import (Recorder, changes_between, peak_beyond_first, MachineProbe, read_text,
                          scaled, sockets_in_use)
 from cost import CountingUnavailable
@@ -94,7 +94,7 @@ class Cells:
         AT_BEGIN().
         """
         recorder = Recorder(probe)
-        process = None
+        process, started = None, time.monotonic()
         try:
             process = self._clients.start(workload, targets, timing)
             self._clients.wait_for_warmup(process, workload, timing)
@@ -105,7 +105,7 @@ class Cells:
             if process and process.poll() is None:
                 self._clients.stop(process)
         measurement = self._clients.finish(workload, process)
-        seconds = measured_seconds(workload, timing)
+        seconds = end - started if workload.tool == REDIS else measured_seconds(workload, timing)
         begin, until = end - seconds, end - END_SECONDS
         if measurement.began:  # draining may take longer than END_SECONDS
             begin, until = measurement.began, measurement.began + seconds
@@ -114,13 +114,13 @@ class Cells:
         except ValueError as error:
             raise TooShort(f"{process.title}: {error}") from None
 
-    def measure(self, workload, relay, timing):
+    def measure(self, workload, relay, timing, at_begin=None):
         """One cell as it is in the results, without its round."""
         left = self._namespaces.drain()
         relay.check()
         measurement, samples, changes, carriers = tried(lambda: self._run(
             workload, relay.targets, timing,
-            MachineProbe(None if relay.is_direct else relay.cpu), relay.carriers))
+            MachineProbe(None if relay.is_direct else relay.cpu), at_begin or relay.carriers))
         relay.check()
         cell = cell_of(measurement, changes, peak_beyond_first(samples, "kernel"), left)
         cell["carriers"] = difference(carriers, relay.carriers())
@@ -128,7 +128,12 @@ class Cells:
 
     def measure_row(self, row, relay, timing):
         """A cell of ROW."""
-        cell = self.measure(row.workload, relay, timing)
+        cell = self.measure(row.workload, relay, timing,
+                            relay.kill if row.kind == "gap" else None)
+        if row.kind == "gap":
+            if cell["errors"]:
+                raise LabError(f"{cell['errors']} sessions were lost")
+            cell["value"] = cell["latency_us"]["max"] / 1000
         if row.kind == "memory":
             cell["value"] = cell["kernel_peak_bytes"] / row.workload.connections
         return cell

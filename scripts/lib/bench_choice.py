@@ -43,7 +43,7 @@ def _distance(value, best):
 
 
 class Choice:
-    """Tries configurations. START_RELAY(contender, config, port=, skip=): of the benchmark."""
+    """Tries configurations. START_RELAY(contender, config, workload=, skip=): of the benchmark."""
 
     def __init__(self, plan, results, progress, cells, idle, namespaces, start_relay):
         self._plan = plan
@@ -54,10 +54,10 @@ class Choice:
         self._namespaces = namespaces
         self._start_relay = start_relay
 
-    def for_row(self, row, contender, port):
-        """The best configuration for ROW. PORT: the server's, or None."""
+    def for_row(self, row, contender):
+        """The best configuration for ROW."""
         return self._choose(row, contender,
-                            lambda configs: self._try_all(row, contender, configs, port))
+                            lambda configs: self._try_all(row, contender, configs))
 
     def for_idle(self, row, contender):
         """The one that needs the least memory for idle sessions."""
@@ -84,11 +84,11 @@ class Choice:
         self._progress.advance(self._plan.calibration_seconds(row, contender))
         return best
 
-    def _try_all(self, row, contender, configs, port):
+    def _try_all(self, row, contender, configs):
         """Each configuration at ports of its own, so that they can follow each other at once."""
         relays = RowRelays({
             index: lambda config=config, index=index: self._start_relay(
-                contender, config, port=port, skip=index)
+                contender, config, workload=row.workload, skip=index)
             for index, config in enumerate(configs)})
         figures = {index: [] for index in range(len(configs))}
         try:

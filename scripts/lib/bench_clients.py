@@ -5,6 +5,7 @@ Each answers a Measurement. All are started in the client's namespace, with thei
 file, and end by themselves.
 """
 
+import csv
 import json
 import math
 import os
@@ -12,14 +13,16 @@ import select
 import time
 from dataclasses import dataclass, field
 
-from labkit import HTTP_PORT, IPERF_PORT, LabError, tail
+from labkit import HTTP_PORT, IPERF_PORT, REDIS_PORT, SERVER, LabError, tail
 
 SOURCES = "10.0.1.11-10.0.1.26"
 LATENCIES = ("mean", "p50", "p90", "p99", "p99_9", "max")
 # What reading a relay's counters may take.
 WARMUP_MARGIN = 0.05
 
-CULVERT_BENCH, IPERF3, WRK = "culvert-bench", "iperf3", "wrk"
+CULVERT_BENCH, IPERF3, WRK, REDIS = "culvert-bench", "iperf3", "wrk", "redis-benchmark"
+# Requests of each kind for a second of measured time: as many as no path can serve in it.
+REDIS_REQUESTS = 60_000
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Workload:
     size: int = 0         # bytes of a message, 0: not messages
     rate: int = 0         # bytes per second and connection, of slow readers
     verify: str = "full"
+    host: str = SERVER    # where the upstream runs
 
 
 @dataclass(frozen=True)
@@ -172,10 +176,34 @@ def parse_wrk(text):
                        errors=sum(report["errors"].values()))
 
 
+# redis-benchmark
+
+def redis_command(workload, target, timing):
+    """It has no time, but a number of requests."""
+    return ["redis-benchmark", "-h", target[0], "-p", str(target[1]), "-c",
+            str(workload.connections), "-t", "set,get", "--csv", "-n",
+            str(math.ceil(REDIS_REQUESTS * timing.seconds))]
+
+
+def parse_redis(text):
+    """All requests by the time of all; latencies are those of the slower kind."""
+    kinds = [{name: float(figure) for name, figure in row.items() if name != "test"}
+             for row in csv.DictReader(text.splitlines())]
+    if len(kinds) != 2:
+        raise LabError("not a line for each kind of request")
+    rate = 2 / sum(1 / kind["rps"] for kind in kinds)
+    slower = min(kinds, key=lambda kind: kind["rps"])
+    return Measurement(value=rate, per_second=rate, latency={
+        name: slower.get(f"{'avg' if name == 'mean' else name}_latency_ms", 0) * 1000
+        for name in ("mean", "p50", "p99", "max")})
+
+
 # All of them
 
 def measured_seconds(workload, timing):
-    """How long the load generator measures."""
+    """How long the load generator measures; about, if it does a number of requests."""
+    if workload.tool == REDIS:
+        return 2 * timing.seconds
     return timing.seconds if workload.tool == CULVERT_BENCH else math.ceil(timing.seconds)
 
 
@@ -207,13 +235,15 @@ class Clients:
 
     def upstream_port(self, workload):
         """Where the server of the workload listens; None: at a port of each contender's own."""
-        return {IPERF3: IPERF_PORT, WRK: HTTP_PORT}.get(workload.tool)
+        return {IPERF3: IPERF_PORT, WRK: HTTP_PORT, REDIS: REDIS_PORT}.get(workload.tool)
 
     def start(self, workload, targets, timing):
         if workload.tool == IPERF3:
             command = iperf3_command(workload, targets[0], timing)
         elif workload.tool == WRK:
             command = wrk_command(workload, targets[0], timing, self._script, self.processes)
+        elif workload.tool == REDIS:
+            command = redis_command(workload, targets[0], timing)
         else:
             command = bench_command(self._bench, workload, targets, timing, self.processes)
         return self._lab.start("client", *command)
@@ -235,7 +265,8 @@ class Clients:
 
     def finish(self, workload, process):
         """The Measurement of PROCESS, which has ended."""
-        parse = {IPERF3: parse_iperf3, WRK: parse_wrk}.get(workload.tool, parse_bench)
+        parse = {IPERF3: parse_iperf3, WRK: parse_wrk, REDIS: parse_redis}.get(workload.tool,
+                                                                             parse_bench)
         code = self._lab.stop(process)
         with open(process.log, encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -245,6 +276,7 @@ class Clients:
             raise LabError(f"{process.title} ended with {code} and without a report ({error}): "
                            f"{text.strip()[-200:]}") from None
         if code != 0 and not measurement.wrong:
+            said = [line for line in text.splitlines() if "connections were lost" in line]
             raise LabError(f"{process.title} ended with {code}; it counted {measurement.errors} "
-                           "errors")
+                           f"errors {''.join(said)}")
         return measurement

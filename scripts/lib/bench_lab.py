@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The lab as the benchmark needs it: interruptible at any moment, with its servers."""
 
+import os
 import signal
+import subprocess
 from contextlib import contextmanager
 
-from labkit import SIGNALS, Interrupted, Lab, LabError, tail, wait_until
+from bench_clients import IPERF3, REDIS, WRK
+from labkit import (REDIS_PORT, RELAY, SERVER, SIGNALS, Interrupted, Lab, LabError, tail,
+                    wait_until)
 
 
 class Interrupts:
@@ -54,6 +58,19 @@ class BenchLab(Lab):
                 self._started(process)
         return process
 
+    def bpf_folder(self):
+        """A BPF file system, which goes with the lab."""
+        path = self.path("bpf")
+        if not os.path.isdir(path):
+            os.mkdir(path)
+            subprocess.run(["mount", "-t", "bpf", "-o", "mode=755", "bpf", path], check=True)
+        return path
+
+    def close(self):
+        if os.path.isdir(self.path("bpf")):
+            subprocess.run(["umount", "-l", self.path("bpf")], check=False)
+        super().close()
+
     @contextmanager
     def watched(self, enter, started):
         """Within it, each new process calls ENTER() before anything else, and then the benchmark
@@ -64,10 +81,22 @@ class BenchLab(Lab):
         finally:
             self._enter = self._started = None
 
+    def start_servers(self, tools):
+        """Those of load generators that are not culvert-bench."""
+        if WRK in tools:
+            self.start_nginx(1 << 20)
+        if IPERF3 in tools:
+            self.start_iperf3()
+        if REDIS in tools:
+            self.start_server("server", REDIS_PORT, "redis-server", "--bind", SERVER, "--port",
+                              str(REDIS_PORT), "--save", "", "--protected-mode", "no", "--dir",
+                              self.home)
+
     def start_sink(self, bench, host, ports, processes):
         """The server of all workloads of culvert-bench."""
         listen = [word for port in ports for word in ("--listen", f"{host}:{port}")]
-        process = self.start("server", bench, "sink", "--processes", str(processes), *listen)
+        process = self.start("relay" if host == RELAY else "server", bench, "sink",
+                             "--processes", str(processes), *listen)
 
         def is_ready():
             if process.poll() is not None:

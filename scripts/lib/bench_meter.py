@@ -5,11 +5,9 @@ CPU of the machine   what all CPUs were not idle, not waiting for a disk, and no
                      a hypervisor (steal): see cost.py, why not what /proc/stat says of user, system
                      and interrupts.
 CPU of the relay     all its threads and processes, also those that have ended: from cpu.stat of a
-                     cgroup of its own (version 2, nanoseconds underneath), or where there is none,
-                     from /proc/PID/stat of its processes and what they have reaped (10 ms steps);
-                     not of a relay that forks for each session then, whose ended processes may
-                     be in no sum. Interrupts that were served on top of its threads are part of
-                     it. Both are read one right after the other, in every sample.
+                     cgroup of its own (version 2, nanoseconds underneath); not known where none can
+                     be made. Interrupts that were served on top of its threads are part of it. Both
+                     are read one right after the other, in every sample.
 calls and switches   perf events over all its threads and those that they create. Counting slows
                      system calls of the whole machine down a little, so it is done in a run of its
                      own and never while speed is measured.
@@ -28,7 +26,7 @@ import re
 import threading
 import time
 
-from cost import (PERF_TYPE_TRACEPOINT, TICKS, CountingUnavailable, TaskEvents, parse_machine_cpu,
+from cost import (PERF_TYPE_TRACEPOINT, CountingUnavailable, TaskEvents, parse_machine_cpu,
                   tracepoint_id)
 from labkit import LabError
 
@@ -43,30 +41,15 @@ def read_text(path):
 
 # Processes of a relay
 
-def parse_process_stat(text):
-    """Of the text of /proc/PID/stat: the session, and CPU seconds with those of reaped children."""
-    fields = text.rpartition(")")[2].split()
-    return int(fields[3]), sum(int(field) for field in fields[11:15]) / TICKS
-
-
-def processes_of(leaders, others=None):
-    """{pid: CPU seconds} of all processes in the sessions that the pids LEADERS lead.
-
-    OTHERS: a set that remembers what is not worth reading again.
-    """
-    wanted, found = set(leaders), {}
-    others = set() if others is None else others
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or name in others:
-            continue
+def processes_of(leaders):
+    """The pids of all processes in the sessions that the pids LEADERS lead."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            session, seconds = parse_process_stat(read_text(f"/proc/{name}/stat"))
+            if os.getsid(int(name)) in leaders:
+                found.append(int(name))
         except OSError:
-            continue
-        if session in wanted:
-            found[int(name)] = seconds
-        else:
-            others.add(name)
+            continue  # it has just ended
     return found
 
 
@@ -113,10 +96,6 @@ class GroupCpu:
     client and server together, and the figures would be others.
     """
 
-    name = "cgroup cpu.stat"
-    interval = SAMPLE_SECONDS
-    has_ended = True  # CPU time of processes that have ended is in it, whoever reaped them
-
     def __init__(self, folder):
         self._folder = folder
         os.mkdir(folder)
@@ -132,9 +111,6 @@ class GroupCpu:
         """Puts the calling process into it: to be called between fork and exec."""
         with open(f"{self._folder}/cgroup.procs", "w", encoding="ascii") as file:
             file.write("0")
-
-    def add(self, _pid):
-        """After the start: nothing to do, it has entered."""
 
     def seconds(self):
         return parse_cgroup_cpu(read_text(f"{self._folder}/cpu.stat"))
@@ -152,31 +128,6 @@ class GroupCpu:
         return True
 
 
-class TreeCpu:
-    """The same by adding up /proc/PID/stat. What ended without being reaped by them is missing."""
-
-    name = "/proc/PID/stat"
-    interval = 2 * SAMPLE_SECONDS  # it reads much of /proc
-    has_ended = False
-
-    def __init__(self):
-        self._leaders = []
-        self._others = set()
-
-    def enter(self):
-        """Nothing to do before exec."""
-
-    def add(self, pid):
-        self._leaders.append(pid)
-        self._others.clear()
-
-    def seconds(self):
-        return sum(processes_of(self._leaders, self._others).values())
-
-    def close(self):
-        self._leaders.clear()
-
-
 def remove_stale_groups(folder):
     """Removes the groups of benchmarks that were killed; one that holds a process stays."""
     for name in os.listdir(folder):
@@ -189,25 +140,25 @@ def remove_stale_groups(folder):
 
 
 class CpuMeters:
-    """Makes the object that tells a relay's CPU time, in the best way that works here."""
+    """Makes the object that tells a relay's CPU time, None where nothing does."""
 
     def __init__(self):
         self._made = []
         self._folder = parse_cgroup2_folder(read_text("/proc/self/mountinfo"),
                                             read_text("/proc/self/cgroup"))
-        self.method = TreeCpu.name
+        self.method = "not known: no cgroup of version 2"
         if self._folder is None:
             return
         remove_stale_groups(self._folder)
         try:
             self.make().close()
-            self.method = GroupCpu.name
+            self.method = "cgroup cpu.stat"
         except (OSError, KeyError):
             self._folder = None
 
     def make(self):
         if not self._folder:
-            return TreeCpu()
+            return None
         number = len(self._made) + 1
         self._made.append(GroupCpu(f"{self._folder}/culvert-bench-{os.getpid()}-{number}"))
         return self._made[-1]
@@ -360,7 +311,7 @@ def beyond_two_sockets(relay, direct, pair):
 # What a span of time cost
 
 class Recorder:
-    """Calls PROBE(), which answers {name: number}, 20 times a second or as often as it says.
+    """Calls PROBE(), which answers {name: number}, 20 times a second.
 
     So it need not be known beforehand when a load generator measures. All numbers of a sample are
     of one moment.
@@ -368,7 +319,6 @@ class Recorder:
 
     def __init__(self, probe):
         self._probe = probe
-        self._interval = getattr(probe, "interval", SAMPLE_SECONDS)
         self._stop = threading.Event()
         self._samples = []
         self._take()
@@ -379,7 +329,7 @@ class Recorder:
         self._samples.append((time.monotonic(), self._probe()))
 
     def _record(self):
-        while not self._stop.wait(self._interval):
+        while not self._stop.wait(SAMPLE_SECONDS):
             self._take()
 
     def close(self):
@@ -394,7 +344,6 @@ class MachineProbe:
 
     def __init__(self, relay_cpu):
         self._relay_cpu = relay_cpu
-        self.interval = relay_cpu.interval if relay_cpu else SAMPLE_SECONDS
 
     def __call__(self):
         sample = {"relay": self._relay_cpu.seconds()} if self._relay_cpu else {}

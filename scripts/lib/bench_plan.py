@@ -63,7 +63,7 @@ def cell_text(row, cell):
     """What one cell says, for the progress line."""
     if "failed" in cell:
         return f"FAILED: {cell['failed']}"
-    digits = 2 if row.kind == "throughput" else 0
+    digits = 2 if row.kind in ("throughput", "gap") else 0
     text = f"{cell['value']:,.{digits}f} {row.unit}"
     if cell["cpu_seconds"] and cell["work"]:
         scale, unit = (1, "s") if row.work_unit == "GB" else (1e6, "us")

@@ -8,33 +8,31 @@ name of its own, so that nobody's figure is the best of several but the peers'.
 
 import itertools
 import os
-import re
 import shutil
-import subprocess
+import time
 from dataclasses import dataclass
 
 from labkit import RELAY, SERVER, Daemon, LabError, tail
 
-BULK, CONVERSATION, CONNECT, IDLE = "bulk", "conversation", "connect", "idle"
+BULK, CONVERSATION, CONNECT, IDLE, KILLED = "bulk", "conversation", "connect", "idle", "killed"
 
 K = 1024
 BACKLOG = 16384
 # Sessions that a relay must hold in rows other than the idle ones.
 PLENTY = 4096
+# So long after it is told to be killed it is: by then its load is measured.
+KILL_SECONDS = 0.1
 # Descriptors that a relay needs for other things than sessions and pipes.
 RESERVE = 512
 MAXIMUM_PIPES = 512
 
 
-def size_text(size):
-    return f"{size // K}K" if size % K == 0 else str(size)
-
-
 @dataclass(frozen=True)
 class Forward:
-    """From a port of the relay's address to a port of the server's."""
+    """From a port of the relay's address to one of the server's, or of the relay's own."""
     listen: int
     upstream: int
+    host: str = SERVER
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Contender:
     # Where not every number of sessions can be asked for: how many, and why.
     most_sessions = None
     why_not_more = ""
-    forks = False       # a process for each session
+    alone = False       # packets of others would cost more while it runs
 
     def __init__(self, name):
         self.name = name
@@ -102,24 +100,27 @@ class Direct(Contender):
 class Culvert(Contender):
     family = "culvert"
 
-    def __init__(self, name, engine, copy_buffer=None, workers=None):
+    def __init__(self, name, engine):
         super().__init__(name)
         self.engine = engine
-        self.options = ["--copy-buffer", size_text(copy_buffer)] if copy_buffer else []
-        self.options += ["--workers", str(workers)] if workers else []
+        self.alone = engine in ("auto", "graft")  # its programs see each packet of an interface
 
-    def describe(self, _config):
-        return " ".join(["--engine", self.engine, *self.options])
+    def configs(self, goal, _cpus):
+        return [{"pins": True} if goal == KILLED else {}]
+
+    def describe(self, config):
+        return f"--engine {self.engine}{' --graft-pins' if config else ''}"
 
     def sessions_per_process(self, descriptors):
         # Its default for --max-sessions is the other limit.
         return min(super().sessions_per_process(descriptors), 16000)
 
-    def start(self, place, _config):
+    def start(self, place, config):
         forward = place.forward
+        pins = ["--graft-pins", place.lab.bpf_folder()] if config else []
         return Daemon(place.lab, place.culvert, self.engine,
-                      [(f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}")],
-                      *self.options,
+                      [(f"{RELAY}:{forward.listen}", f"{forward.host}:{forward.upstream}")],
+                      *pins,
                       # all connections come from one address
                       "--max-sessions-per-client", "16384")
 
@@ -150,7 +151,7 @@ def haproxy_conf(config, forward, sessions):
     return HAPROXY_CONF.format(nbthread=config["nbthread"], bufsize=config["bufsize"],
                                sessions=sessions, tuning="\n".join(tuning),
                                options="\n".join(f"    option {option}" for option in options),
-                               relay=RELAY, server=SERVER, listen=forward.listen,
+                               relay=RELAY, server=forward.host, listen=forward.listen,
                                upstream=forward.upstream, backlog=BACKLOG)
 
 
@@ -190,8 +191,10 @@ class HaproxySplice(Haproxy):
         return (descriptors - RESERVE - 2 * MAXIMUM_PIPES) // 2
 
 
+NGINX_STREAM = "/usr/lib/nginx/modules/ngx_stream_module.so"
 NGINX_CONF = """\
-{load}daemon off;
+load_module {stream};
+daemon off;
 pid {home}.pid;
 error_log {home}.errors;
 worker_processes {workers};
@@ -208,41 +211,21 @@ stream {{
 """
 
 
-def nginx_conf(config, forward, sessions, home, load=""):
-    return NGINX_CONF.format(load=load, home=home, workers=config["worker_processes"],
-                             connections=2 * sessions + 64, relay=RELAY, server=SERVER,
+def nginx_conf(config, forward, sessions, home):
+    return NGINX_CONF.format(stream=NGINX_STREAM, home=home, workers=config["worker_processes"],
+                             connections=2 * sessions + 64, relay=RELAY, server=forward.host,
                              listen=forward.listen, upstream=forward.upstream, backlog=BACKLOG,
                              reuseport=" reuseport" if config["worker_processes"] > 1 else "",
                              buffer=config["proxy_buffer_size"])
 
 
-def nginx_stream_module(version_text):
-    """Of what nginx -V says: "" if it has the stream module, the file to load, or None."""
-    if not re.search(r"--with-stream(\s|=|$)", version_text):
-        return None
-    if "--with-stream=dynamic" not in version_text:
-        return ""
-    folder = re.search(r"--modules-path=(\S+)", version_text)
-    return os.path.join(folder.group(1) if folder else "", "ngx_stream_module.so")
-
-
 class Nginx(Contender):
     program = "nginx"
 
-    def __init__(self, name):
-        super().__init__(name)
-        self._load = ""
-
     def why_missing(self):
-        if reason := super().why_missing():
-            return reason
-        text = subprocess.run([self.program, "-V"], stderr=subprocess.PIPE, text=True,
-                              check=False).stderr
-        module = nginx_stream_module(text)
-        if module is None or module and not os.path.exists(module):
+        if not os.path.exists(NGINX_STREAM):
             return "nginx has no stream module (Debian: libnginx-mod-stream)"
-        self._load = f"load_module {module};\n" if module else ""
-        return None
+        return super().why_missing()
 
     def configs(self, goal, cpus):
         sizes = {BULK: (64 * K, 256 * K, 16 * K), IDLE: (16 * K, 4 * K)}
@@ -251,7 +234,7 @@ class Nginx(Contender):
 
     def start(self, place, config):
         conf = place.write(".conf", nginx_conf(config, place.forward, place.sessions,
-                                               place.file(".nginx"), self._load))
+                                               place.file(".nginx")))
         place.lab.start_server("relay", place.forward.listen, self.program, "-e",
                                place.file(".nginx.errors"), "-c", conf)
 
@@ -261,7 +244,7 @@ def socat_command(config, forward):
     # -t: how long it waits for the other direction after one has ended; 0.5 s cuts slow answers off
     return ["socat", "-b", str(config["buffer"]), "-t", "30",
             f"TCP4-LISTEN:{forward.listen},bind={RELAY},fork,reuseaddr,backlog={BACKLOG}{nodelay}",
-            f"TCP4:{SERVER}:{forward.upstream}{nodelay}"]
+            f"TCP4:{forward.host}:{forward.upstream}{nodelay}"]
 
 
 class Forking(Contender):
@@ -269,7 +252,6 @@ class Forking(Contender):
 
     most_sessions = 1000
     why_not_more = "it needs a process for each session"
-    forks = True
 
 
 class Socat(Forking):
@@ -292,14 +274,14 @@ class Rinetd(Contender):
 
     def start(self, place, _config):
         forward = place.forward
-        conf = place.write(".conf", f"{RELAY} {forward.listen} {SERVER} {forward.upstream}\n")
+        conf = place.write(".conf", f"{RELAY} {forward.listen} {forward.host} {forward.upstream}\n")
         place.lab.start_server("relay", forward.listen, self.program, "-f", "-c", conf)
 
 
 def redir_command(config, forward):
     # Not "-l none", which lets all messages through: two for each connection, to the console.
     return ["redir", "-n", "-l", "err", f"--bufsize={config['bufsize']}",
-            f"{RELAY}:{forward.listen}", f"{SERVER}:{forward.upstream}"]
+            f"{RELAY}:{forward.listen}", f"{forward.host}:{forward.upstream}"]
 
 
 class Redir(Forking):
@@ -316,20 +298,16 @@ class Redir(Forking):
 CONTENDERS = {contender.name: contender for contender in (
     Direct("direct"),
     Culvert("auto", "auto"),
+    Culvert("graft", "graft"),
     Culvert("sockmap", "sockmap"),
     Culvert("splice", "splice"),
     Culvert("copy", "copy"),
-    Culvert("copy-8K", "copy", 8 * K),
-    Culvert("copy-16K", "copy", 16 * K),
-    Culvert("copy-64K", "copy", 64 * K),
-    Culvert("copy-256K", "copy", 256 * K),
     Haproxy("haproxy"),
     HaproxySplice("haproxy-splice"),
     Nginx("nginx"),
     Socat("socat"),
     Rinetd("rinetd"),
     Redir("redir"),
-    Culvert("auto-1w", "auto", workers=1),
 )}
 
 
@@ -341,28 +319,23 @@ def carriers_of(status):
 class Relay:
     """A contender that runs: one or more instances, each with a forward of its own.
 
-    METER is what shall tell its CPU time (see bench_meter); it belongs to the relay from now on.
-    `cpu` is the same, or None where it cannot know.
+    CPU is what shall tell its CPU time (see bench_meter), or None; it belongs to the relay from
+    now on.
     """
 
-    def __init__(self, lab, contender, config, forwards, meter):
+    def __init__(self, lab, contender, config, forwards, cpu):
         self.contender = contender
         self.config = config
         self.forwards = forwards
-        self.cpu = None if contender.forks and not meter.has_ended else meter
-        self._meter = meter
+        self.cpu = cpu
         self._lab = lab
         self._processes = []
         self._daemons = []
 
-    def _add(self, process):
-        self._processes.append(process)
-        self._meter.add(process.pid)
-
     def start(self, culvert, sessions):
         """CULVERT: the program. SESSIONS: how many each instance must be able to hold."""
         try:
-            with self._lab.watched(self._meter.enter, self._add):
+            with self._lab.watched(self.cpu and self.cpu.enter, self._processes.append):
                 for forward in self.forwards:
                     place = Place(self._lab, culvert, forward, sessions)
                     started = self.contender.start(place, self.config)
@@ -373,6 +346,14 @@ class Relay:
             raise
         return self
 
+    def kill(self):
+        """The daemon, which is started again at once."""
+        time.sleep(KILL_SECONDS)
+        for daemon in self._daemons:
+            self._processes.remove(daemon.process)
+            with self._lab.watched(self.cpu and self.cpu.enter, self._processes.append):
+                daemon.kill()
+
     @property
     def is_direct(self):
         return self.contender.family == "direct"
@@ -381,13 +362,8 @@ class Relay:
     def targets(self):
         """(address, port) pairs that a client connects to."""
         if self.is_direct:
-            return [(SERVER, forward.upstream) for forward in self.forwards]
+            return [(forward.host, forward.upstream) for forward in self.forwards]
         return [(RELAY, forward.listen) for forward in self.forwards]
-
-    @property
-    def daemon(self):
-        """The first instance, if it is culvert."""
-        return self._daemons[0] if self._daemons else None
 
     @property
     def pids(self):
@@ -416,4 +392,5 @@ class Relay:
             self._lab.stop(process)
         self._processes.clear()
         self._daemons.clear()
-        self._meter.close()
+        if self.cpu:
+            self.cpu.close()

@@ -21,10 +21,8 @@ SYSCTLS = ("net.ipv4.tcp_congestion_control", "net.ipv4.ip_local_port_range",
            "net.core.default_qdisc", "net.core.netdev_max_backlog", "fs.pipe-max-size",
            "kernel.pid_max")
 
-# What takes part: (program, Debian package, how it tells its version otherwise).
-PROGRAMS = (("haproxy", "haproxy", "-v"), ("nginx", "nginx", "-v"), ("socat", "socat", "-V"),
-            ("rinetd", "rinetd", "-v"), ("redir", "redir", "-v"), ("iperf3", "iperf3", "-v"),
-            ("wrk", "wrk", "-v"))
+# Packages of what takes part.
+PACKAGES = ("haproxy", "nginx", "socat", "rinetd", "redir", "iperf3", "wrk", "redis-server")
 
 
 def output_of(*command):
@@ -47,19 +45,10 @@ def find_version(text):
     return match.group(0) if match else "unknown"
 
 
-def version_of(program, package, option):
-    if shutil.which("dpkg-query"):
-        result = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package],
-                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                check=False)
-        if result.returncode == 0 and result.stdout:
-            return result.stdout
-    return find_version(output_of(program, option))
-
-
 def packages():
-    return {package: version_of(program, package, option)
-            for program, package, option in PROGRAMS if shutil.which(program)}
+    """{name: version} of those that are installed."""
+    lines = output_of("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *PACKAGES).splitlines()
+    return dict(line.split() for line in lines if len(line.split()) == 2)
 
 
 def read_sysctls(lab):
@@ -74,31 +63,17 @@ def read_sysctls(lab):
             for path, _, value in lines}
 
 
-def cpu_model(text):
-    """Of the text of /proc/cpuinfo."""
-    for key in ("model name", "Model", "Processor", "cpu"):
-        match = re.search(rf"^{key}\s*:\s*(.+)$", text, re.M)
-        if match:
-            return match.group(1)
-    return platform.machine()
-
-
-def virtualization(cpuinfo):
-    found = output_of("systemd-detect-virt") if shutil.which("systemd-detect-virt") else ""
-    if found:
-        return found
-    return "a hypervisor" if re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.M) else "none"
-
-
 def describe_machine(lab, methods):
     """METHODS: texts of how things were measured that may differ from machine to machine."""
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         cpuinfo = file.read()
+    model = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", cpuinfo, re.M)
     return {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
-            "cpu": cpu_model(cpuinfo), "cpus": len(os.sched_getaffinity(0)),
+            "cpu": model.group(1) if model else platform.machine(),
+            "cpus": len(os.sched_getaffinity(0)),
             "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            "virtualization": virtualization(cpuinfo), "sysctls": read_sysctls(lab),
-            "packages": packages(), "methods": methods}
+            "virtualization": output_of("systemd-detect-virt") or "not known",
+            "sysctls": read_sysctls(lab), "packages": packages(), "methods": methods}
 
 
 def describe_culvert(program):

@@ -6,21 +6,18 @@ import random
 from dataclasses import dataclass
 
 import bench_relays
-from bench_clients import CULVERT_BENCH, IPERF3, WRK, Workload
-from bench_relays import BULK, CONNECT, CONVERSATION, IDLE
+from bench_clients import CULVERT_BENCH, IPERF3, REDIS, WRK, Workload
+from bench_relays import BULK, CONNECT, CONVERSATION, IDLE, KILLED
+from labkit import RELAY
 from rivals import CONTROL, CONTROLLED, SUBJECT
 
 K = 1024
 IDLE_TOOL = "idle sessions"
 
-ENGINES = ("auto", "sockmap", "splice", "copy")
+ENGINES = ("auto", "graft", "sockmap", "splice", "copy")
 PEERS = ("haproxy", "haproxy-splice", "nginx", "socat", "rinetd", "redir")
-# Only if asked for by name: culvert with other options than its defaults.
-OPTIONAL = ("auto-1w",)
-# `auto` with all workers in use, whatever the load: what choosing their number is worth.
-ALL = ("direct", *ENGINES, *PEERS, *OPTIONAL)
+ALL = ("direct", *ENGINES, *PEERS)
 RELAYS = ALL[1:]
-SWEEP = ("direct", "copy-8K", "copy-16K", "copy-64K", "copy-256K")
 QUICK = ("direct", *ENGINES, "haproxy", "haproxy-splice", "nginx")
 # The control is the subject once more: its ratio to itself shows what a difference means.
 CONTENDERS = {**bench_relays.CONTENDERS,
@@ -80,6 +77,13 @@ WRK_NOTE = ("wrk to nginx, answers of 1,000 bytes from memory, kept alive. wrk m
             "seconds and has no warm-up. It corrects its latencies for coordinated omission "
             "by itself (it adds samples that nobody waited for): do not compare them with those of "
             "other rows.")
+REDIS_NOTE = ("SET and GET one after the other, as many of each: a number of requests, and so no "
+              "given time. Latencies are those of the slower kind.")
+LOCAL_NOTE = ("The server's program runs in the relay's namespace, behind its loopback device; "
+              "direct is the client's connection to that program.")
+KILLED_NOTE = ("The daemon gets SIGKILL when measuring has begun, and another one is started. The "
+               "figure is the longest that any connection waited for an answer; on the direct path "
+               "nobody is killed. A lost connection fails the cell.")
 CRR_NOTE = ("Connect, one request and response of 64 B, close: as many loops at a time, over 16 "
             "source addresses. The latency is that of the whole transaction.")
 SLOW_NOTE = ("Each client reads 1 MB/s of what the server sends as fast as it can. The figure is "
@@ -131,9 +135,16 @@ ROWS = (
           quick=True),
     _talk("wrk", "wrk to nginx, keep-alive, 64 connections", Workload(WRK, connections=64),
           note=WRK_NOTE, quick=True),
+    _talk("redis", "redis-benchmark to Redis, 50 connections", Workload(REDIS, connections=50),
+          note=REDIS_NOTE),
+    _talk("local", "Request/response, 64 B, 64 connections, upstream on the relay",
+          _bench("rr", 64, 64, host=RELAY), note=LOCAL_NOTE),
     Row("crr", "Connect, request/response, close: 16 at a time", "connect", "rate",
         "transactions/s", "transaction", CONNECT, _bench("crr", 16, 64), note=CRR_NOTE,
         quick=True),
+    Row("killed", "Request/response, 64 B, 64 connections, while the daemon is killed", "killed",
+        "gap", "ms", "request", KILLED, _bench("rr", 64, 64), ("direct", "graft"), "lower",
+        KILLED_NOTE, stretch=3.0, most_rounds=3),
     Row("idle", "Idle sessions: marginal memory of the relay", "idle", "memory", "bytes/session",
         "session", IDLE, IDLE_SESSIONS, RELAYS, "lower", IDLE_NOTE, most_rounds=3),
     Row("mixed-0", "64 B x 64 request/response, no idle sessions", "mixed", "rate", "requests/s",
@@ -143,10 +154,6 @@ ROWS = (
     Row("slow", "32 slow readers: kernel memory", "slow", "memory", "bytes/session", "GB", BULK,
         _bench("slow", 32, rate=SLOW_RATE), better="lower", note=SLOW_NOTE, stretch=2.0,
         most_rounds=3, calibrated=False),
-    Row("sweep-bulk", "Copy by buffer: bulk, 1 stream", "sweep", "throughput", "Gbit/s", "GB",
-        BULK, _bench("bulk-up", 1, verify="sample"), SWEEP, note=BULK_NOTE),
-    Row("sweep-rr", "Copy by buffer: request/response, 16 KiB, 64 connections", "sweep", "rate",
-        "requests/s", "request", CONVERSATION, _bench("rr", 64, 16 * K), SWEEP),
 )
 
 
@@ -171,7 +178,7 @@ def _matches(row, pattern):
 def select_contenders(names, quick, known):
     """The set of contenders to take; KNOWN: all names."""
     if not names:
-        return {*QUICK, CONTROL} if quick else set(known) - set(OPTIONAL)
+        return {*QUICK, CONTROL} if quick else set(known)
     for name in names:
         if name not in known:
             raise SelectionError(f"no contender is named {name}; --list shows them")

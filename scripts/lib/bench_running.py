@@ -8,11 +8,13 @@ from labkit import LabError
 class RowRelays:
     """Relays that run at the same time, by name; one that died is started again.
 
-    STARTERS: {name: function that starts the relay and returns it}.
+    STARTERS: {name: function that starts the relay and returns it}. ALONE: the names of those that
+    run only from get() to rest(), so that no packet of the others passes their programs.
     """
 
-    def __init__(self, starters):
+    def __init__(self, starters, alone=()):
         self._starters = starters
+        self._alone = alone
         self._running = {}
         self._failed = {}
 
@@ -32,7 +34,13 @@ class RowRelays:
             if relay := self._running.pop(name, None):
                 relay.stop()
             self._failed.pop(name, None)
-            self._start(name)
+            if name not in self._alone:
+                self._start(name)
+
+    def rest(self):
+        for name in self._alone:
+            if relay := self._running.pop(name, None):
+                relay.stop()
 
     def get(self, name):
         """Raises LabError if it cannot be had."""

@@ -26,6 +26,7 @@ ENGINES = ("copy", "splice", "sockmap", "auto")
 
 HTTP_PORT = 80
 IPERF_PORT = 5201
+REDIS_PORT = 6379
 SMALL_FILES = 16
 SMALL_SIZE = 1000
 
@@ -359,10 +360,21 @@ class Daemon:
         # Each has a folder of its own: the daemon cannot remove its socket once it is not root.
         self.control = os.path.join(tempfile.mkdtemp(prefix="control.", dir=lab.home), "socket")
         os.chmod(os.path.dirname(self.control), 0o755)
-        addresses = [address for forward in forwards for address in forward]
-        self.process = lab.start("relay", self.program, "run", "--engine", engine, "--control",
-                                 self.control, *options, *addresses)
-        wait_until(self._is_ready, f"culvert --engine {engine} to be ready")
+        # Nothing stays behind, unless it is to: the last of two options counts.
+        self._arguments = ["--graft-pins", "none", *options,
+                           *(address for forward in forwards for address in forward)]
+        self._start()
+
+    def _start(self):
+        self.process = self.lab.start("relay", self.program, "run", "--engine", self.engine,
+                                      "--control", self.control, *self._arguments)
+        wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready")
+
+    def kill(self):
+        """Without a chance to say good-bye; and the next one is started."""
+        self.process.kill()
+        self.lab.stop(self.process)
+        self._start()
 
     def _is_ready(self):
         with open(self.process.log, encoding="utf-8", errors="replace") as file:

@@ -161,13 +161,11 @@ def print_result(result):
 
 def judge_unreached(results):
     """Code that no search of the protocol reaches must be explained. Returns what is not."""
-    searches = [r.unreached for r in results
-                if r.row.kind == "protocol" and r.row.model == "handover"
-                and r.row.expected == model_rows.NOTHING]
-    never = set.intersection(*searches)
-    for result in results:
-        if result.row.kind == "protocol" and result.row.model != "handover":
-            never |= result.unreached
+    never = set()
+    for model in {r.row.model for r in results}:
+        never |= set.intersection(*(r.unreached for r in results
+                                    if r.row.kind == "protocol" and r.row.model == model
+                                    and r.row.expected == model_rows.NOTHING))
     without = 0
     for process, line, statement in sorted(never):
         why = model_rows.EXPLAINED.get((process, statement))

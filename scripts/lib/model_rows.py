@@ -11,6 +11,9 @@ TRUNCATED = "assertion violated (fin&&(accepted==recvd))"
 RESET = "assertion violated excused"
 STUCK = "invalid end state"
 LOST = "assertion violated (delivered==5)"
+MISSING = "assertion violated again"
+NEEDLESS = "assertion violated excused"
+FROZEN = "assertion violated ((state!=3)||early[me])"
 SWAPPED = "assertion violated (next==(delivered+1))"
 
 
@@ -33,6 +36,8 @@ MEMORY = "N=3 HARD=2 PRESSURE=1 STAY=1 REVERSE=0 ENTRIES=1"
 INTERVAL = "N=4 CHECK=2 STAY=1 REVERSE=0 ENTRIES=1"
 BUILT = "N=3 HARD=0 REVERSE=0 ENTRIES=1"
 
+ANSWERED = "N_0=2 ANSWERS=1"
+
 PROTOCOL = [
     ("runs", "handover", RUNS, NOTHING),
     ("limits", "handover", LIMITS, NOTHING),
@@ -43,6 +48,12 @@ PROTOCOL = [
     ("memory", "handover", MEMORY, NOTHING),
     ("cycles", "handover", "N=2 HARD=0 STAY=1 REVERSE=0", ACYCLIC),
     ("stores", "wakeup", "", NOTHING),
+    ("graft-answers", "graft", ANSWERED, NOTHING),
+    ("graft-twice", "graft", "TWICE=1", NOTHING),
+    ("graft-withdrawal", "graft", "OFFERS=2 WITHDRAWALS=1", NOTHING),
+    ("graft-loss", "graft", "LOSSES=1", NOTHING),
+    ("graft-cpus", "graft", "CPUS=3", NOTHING),
+    ("graft-cycles", "graft", "", ACYCLIC),
 ]
 
 MUTATIONS = [
@@ -81,6 +92,23 @@ MUTATIONS = [
     ("stores-credit-before-write", "wakeup", "M_CREDIT_FIRST", SWAPPED),
     ("stores-no-look-after-credit", "wakeup", "M_NO_RECHECK", LOST),
     ("stores-notify-once", "wakeup", "M_NOTIFY_ONCE", LOST),
+    ("graft-no-order", "graft", "M_ORDER", MISSING),
+    ("graft-no-passed", "graft", "M_PASSED", FROZEN),
+    ("graft-no-unread", "graft", "M_UNREAD", MISSING),
+    ("graft-no-owed", "graft", "LOSSES=1 MAY_FREEZE M_OWED", MISSING),
+    ("graft-no-ack-due", "graft", "M_ACK_DUE", NEEDLESS),
+    ("graft-no-other-unread", "graft", "M_OTHER_UNREAD", MISSING),
+    ("graft-no-other-passed", "graft", ANSWERED + " M_OTHER_PASSED", FROZEN),
+    ("graft-no-other-owed", "graft", "LOSSES=1 M_OTHER_OWED", MISSING),
+    ("graft-no-in-hand", "graft", "M_IN_HAND", MISSING),
+    ("graft-offer-in-hand", "graft", "M_OFFER_IN_HAND", MISSING),
+    ("graft-no-compare-and-swap", "graft", "M_NO_CAS", FROZEN),
+    ("graft-no-count", "graft", "M_NO_COUNT", FROZEN),
+    ("graft-count-before-passed", "graft", ANSWERED + " M_COUNT_FIRST", FROZEN),
+    ("graft-passed-unset", "graft", "M_PASSED_UNSET", FROZEN),
+    ("graft-leaves-uncounted", "graft", "M_LEAVES_UNCOUNTED", MISSING),
+    ("graft-withdraw-blindly", "graft", "WITHDRAWALS=1 M_WITHDRAW_BLINDLY",
+     "assertion violated (state!=3)"),
 ]
 
 REDUNDANT = [
@@ -90,6 +118,8 @@ REDUNDANT = [
     ("enter-after-partial-read-trimmed", "handover", SKBS + " M_ENTER_UNREAD", NOTHING),
     ("no-trim-at-entry", "handover", SKBS + " M_NO_TRIM", NOTHING),
     ("notify-once-as-built", "handover", BUILT + " M_NOTIFY_ONCE", NOTHING),
+    ("graft-bytes-without-passed", "graft",
+     "MAY_FREEZE M_PASSED M_OTHER_PASSED M_NO_COUNT", NOTHING),
 ]
 
 ROWS = [

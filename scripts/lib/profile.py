@@ -9,7 +9,6 @@ figure is per request, per transaction or per GB, and two relays can be put side
 
 import argparse
 import collections
-import json
 import os
 import re
 import shutil
@@ -19,17 +18,16 @@ import sys
 import time
 
 from bench import raise_descriptor_limit
-from bench_clients import (CULVERT_BENCH, WRK, WRK_SCRIPT, Timing, bench_command, last_json_line,
-                           wrk_command)
+from bench_clients import CULVERT_BENCH, Clients, Timing
+from bench_cells import PATIENCE_SECONDS
 from bench_lab import BenchLab, Interrupts
 from bench_meter import CpuMeters, processes_of
 from bench_relays import CONTENDERS, PLENTY, Forward, Relay
-from bench_rows import ROWS
+from bench_rows import IDLE_TOOL, ROWS
 from cost import machine_cpu_seconds
-from labkit import HTTP_PORT, RELAY, SERVER, Interrupted, LabError, tail, wait_until
+from labkit import RELAY, Interrupted, LabError
 
-WORKLOADS = {row.name: row for row in ROWS
-             if row.workload.tool in (CULVERT_BENCH, WRK) and row.group != "sweep"}
+WORKLOADS = {row.name: row for row in ROWS if row.workload.tool != IDLE_TOOL}
 PROFILED = {name: one for name, one in CONTENDERS.items() if one.family != "direct"}
 FREQUENCY = 999  # samples a second on each CPU
 WARM_UP = 1.0
@@ -140,43 +138,31 @@ class Load:
     """Servers in the lab, and clients that go on until they are told to end."""
 
     def __init__(self, lab, program, row):
-        self._lab, self._program, self._row = lab, program, row
-        self._processes = max(1, len(os.sched_getaffinity(0)) // 2)  # as in the benchmark
-        self.is_http = row.workload.tool == WRK
-        self.forward = Forward(9000, HTTP_PORT if self.is_http else 7000)
-        if self.is_http:
-            lab.start_nginx(4096)
-            self._script = lab.path("wrk.lua")
-            with open(self._script, "w", encoding="ascii") as file:
-                file.write(WRK_SCRIPT)
-        else:
-            lab.start_sink(program, SERVER, [self.forward.upstream], self._processes)
+        self._row = row
+        # as in the benchmark
+        self._clients = Clients(lab, program, max(1, len(os.sched_getaffinity(0)) // 2))
+        port = self._clients.upstream_port(row.workload)
+        self.forward = Forward(9000, port or 7000, row.workload.host)
+        lab.start_servers({row.workload.tool})
+        if not port:
+            lab.start_sink(program, row.workload.host, [7000], self._clients.processes)
 
     def start(self, seconds):
         """A client that measures for SECONDS, after a warm-up that is over when this returns."""
-        timing, target = Timing(seconds, WARM_UP), (RELAY, self.forward.listen)
-        if self.is_http:
-            command = wrk_command(self._row.workload, target, Timing(seconds + WARM_UP, 0),
-                                  self._script, self._processes)
-        else:
-            command = bench_command(self._program, self._row.workload, [target], timing,
-                                    self._processes)
-        client = self._lab.start("client", *command, stdout=subprocess.PIPE, text=True)
+        workload = self._row.workload
+        timing = Timing(seconds, WARM_UP) if workload.tool == CULVERT_BENCH else \
+            Timing(seconds + WARM_UP, 0)
+        client = self._clients.start(workload, [(RELAY, self.forward.listen)], timing)
         time.sleep(WARM_UP)
         return client
 
     def finish(self, client):
         """Units of work a second, as the client reports them."""
-        with client.stdout:
-            text = client.stdout.read()
-        if self._lab.stop(client, 30):
-            raise LabError(f"the load generator failed:\n{tail(client.log)}")
-        report = last_json_line(text)
-        if report.get("wrong", 0) + report["errors"].get("status", 0):
-            raise LabError("wrong answers or bytes")
-        if self.is_http:
-            return report["requests"] * 1e6 / report["microseconds"]
-        return report["rate"] or report["gbps"] / 8
+        self._clients.wait(client, PATIENCE_SECONDS)
+        measurement = self._clients.finish(self._row.workload, client)
+        if measurement.wrong:
+            raise LabError("wrong bytes")
+        return measurement.per_second
 
 
 # The two runs
@@ -205,7 +191,6 @@ class Profile:
             return answer, rate
         finally:
             if client:
-                client.stdout.close()
                 self._lab.stop(client)
             relay.stop()
 

@@ -130,8 +130,7 @@ def verdict(row, rival):
 
 def compared_rows(results):
     """The rows in which auto is compared with others."""
-    return [row for row in results["rows"] if row["group"] != "sweep"
-            and figures.find_contender(row, rivals.SUBJECT)]
+    return [row for row in results["rows"] if figures.find_contender(row, rivals.SUBJECT)]
 
 
 # ---- the plot -----------------------------------------------------------------------------------

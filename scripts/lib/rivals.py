@@ -21,9 +21,8 @@ import figures
 SUBJECT = "auto"
 # The subject once more, under a name of its own.
 CONTROL = "auto-again"
-# The engines that auto chooses from, at their default settings. The copies with other buffers are
-# variants of one of them.
-SINGLE_ENGINES = ("sockmap", "splice", "copy")
+# The engines that auto chooses from.
+SINGLE_ENGINES = ("graft", "sockmap", "splice", "copy")
 # By how much (as a logarithm) the second best may always be behind the best and still take part.
 NEAR = math.log(1.05)
 # Rows that have decisive rounds: of auto against others, and of auto (and its control) alone. Those

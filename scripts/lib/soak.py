@@ -28,7 +28,8 @@ UNPROVED = 1e-4
 def parse_options():
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
     parser.add_argument("minutes", type=float)
-    parser.add_argument("--engine", default="auto", choices=("auto", "sockmap", "splice", "copy"))
+    parser.add_argument("--engine", default="auto",
+                        choices=("auto", "graft", "sockmap", "splice", "copy"))
     parser.add_argument("--build", default="build", help="where the programs are")
     parser.add_argument("--out", default="build/soak", help="folder of the results")
     parser.add_argument("--seed", type=int, default=int(time.time()))

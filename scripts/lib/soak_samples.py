@@ -15,7 +15,7 @@ from labkit import LabError
 
 # In the order of the CSV's columns; those of the daemon's status first.
 STATUS = ("sessions", "slots_used", "pipes", "pipes_idle", "buffers")
-CARRIERS = ("copy", "splice", "sockmap")
+CARRIERS = ("copy", "splice", "sockmap", "graft")
 COLUMNS = ("second", "phase", *STATUS, "fds", "rss_kib", "tcp_mem_kib", "tcp_sockets",
            "relay_tcp_kib", "slab_kib", "slab_unreclaimable_kib",
            *(f"{name}_bytes" for name in CARRIERS),

@@ -46,7 +46,8 @@ int case_stop(struct cases *c)
 		   "A nd H20000:64:64 E F", &ends[2], &ends[3]);
 	r = peers_run(all, 4, 20000, stop_tick, &stop, c->why, sizeof(c->why));
 	daemon_signal(c->d, SIGCONT);
-	if (!r && !stop.continued)
+	/* a grafted session goes on without the daemon, so it may be over first */
+	if (!r && (strcmp(c->engine, "graft") != 0 ? !stop.continued : !stop.stopped_at))
 		return cases_fail(c, "over before the daemon could be stopped and continued");
 	return r;
 }

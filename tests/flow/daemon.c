@@ -133,12 +133,15 @@ static void give(const struct daemon_conf *conf)
 
 static void exec_daemon(const struct daemon_conf *conf, const char *control, int log)
 {
-	/* sessions are short here: --engine auto shall make up its mind at once */
+	/*
+	 * sessions are short here: --engine auto shall make up its mind at once, and among the
+	 * carriers behind graft, which is an engine of its own here; and they end with the daemon
+	 */
 	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control, "--settle", "0",
-					"--seccomp", "kill" };
+					"--seccomp", "kill", "--graft-pins", "none", "--graft", "no" };
 	struct rlimit lim = { conf->nofile, conf->nofile };
 	char path[PATH_MAX];
-	int n = 8;
+	int n = 12;
 
 	if (conf->engine) {
 		argv[n++] = "--engine";

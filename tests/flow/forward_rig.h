@@ -455,7 +455,7 @@ struct rig_row {
 	bool once; /* with `auto` only: the engine makes no difference */
 };
 
-static char rig_engines[][8] = { "auto", "sockmap", "splice", "copy" };
+static char rig_engines[][8] = { "auto", "graft", "sockmap", "splice", "copy" };
 #define RIG_ENGINES (sizeof(rig_engines) / sizeof(rig_engines[0]))
 
 static const struct rig_rows {

@@ -234,7 +234,7 @@ class Trial:
                 expect(received.read() == original.read(), f"small file {number} differs")
 
     def test_conversation(self):
-        carrier = "sockmap" if self.engine == "auto" else self.engine
+        carrier = "graft" if self.engine == "auto" else self.engine
         wanted = {"client-to-upstream": carrier, "upstream-to-client": carrier}
         client = self.watched(
             lambda seconds: self.lab.start("client", CONVERSATION, RELAY, str(HTTP),
@@ -308,7 +308,7 @@ class Trial:
         if self.engine == "sockmap":
             self.run_iperf3(check=lambda seconds: self.expect_kernel_bytes(IPERF, seconds))
             return
-        wanted = {"client-to-upstream": "splice" if self.engine == "auto" else self.engine}
+        wanted = {"client-to-upstream": "graft" if self.engine == "auto" else self.engine}
         self.run_iperf3(check=lambda seconds: self.expect_carriers(IPERF, wanted, seconds))
 
     def test_iperf3_reverse(self):

@@ -30,6 +30,7 @@ WATCHDOG = 4  # the same of a daemon that says that it is alive
 EXPOSURE = 2.0  # as systemd-analyze security counts; docs/security.md says what it is made of
 NET_ADMIN, NET_BIND_SERVICE = 12, 10
 PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+SYS_BPF = {"x86_64": 321, "aarch64": 280}
 EPOLL_WAIT = {"232", "281", "22"}  # x86-64; epoll_pwait there and on 64-bit ARM
 GLOBAL = (f"[culvert]\nworkers = 2\ngrace = {GRACE}\nsession-log = {SESSION_LOG}\n")
 GOOD = GLOBAL + "".join(forward(name, port, engine=name) for name, port in ENGINES.items())
@@ -74,7 +75,7 @@ def check_engines():
     """Every engine carries what it should, in the sandbox."""
     for name, port in ENGINES.items():
         session = Session(port)
-        session.talk_until(name, "sockmap" if name == "auto" else name)
+        session.talk_until(name, "graft" if name == "auto" else name)
         session.close()
 
 
@@ -85,6 +86,41 @@ def check_session_log():
     expect(sorted(line["forward"] for line in lines), sorted(ENGINES), "forwards")
     expect({line["end"] for line in lines}, {"finished"}, "ends")
     expect(os.stat(SESSION_LOG).st_uid, int(status_of(main_pid())["Uid"].split()[0]), "owner")
+
+
+def check_restart():
+    """`systemctl restart` ends no grafted session; what a stop leaves, `culvert graft` removes."""
+    session = Session(ENGINES["auto"])
+    session.talk_until("auto", "graft")
+    restart = subprocess.Popen(["systemctl", "restart", UNIT])
+    rounds = 0
+    while restart.poll() is None:
+        session.talk()
+        rounds += 1
+    expect(restart.returncode, 0, "systemctl restart")
+    wait_logged("1 grafted sessions of the daemon before are adopted", main_pid())
+    session.talk_until("auto", "graft")
+    systemctl("stop", UNIT)
+    session.talk(50)
+    expect(packet_programs() > 0, True, "programs after a stop")
+    expect(run("culvert", "graft", "--remove"), "sessions reset  1\n", "culvert graft")
+    expect(session.ends(), "reset", "its end")
+    expect((os.listdir("/sys/fs/bpf/culvert"), packet_programs()), ([], 0), "what is left")
+    session.close()
+    systemctl("start", UNIT)
+    return f"{rounds} rounds during a restart"
+
+
+def packet_programs():
+    """How many there are at lo. Filters count lines; of TCX (Linux 6.6) tc(8) shows nothing."""
+    count = 0
+    for hook, number in ("ingress", 46), ("egress", 47):
+        # BPF_PROG_QUERY: ifindex, hook, two flags, ids, count, and what later kernels have
+        query = (ctypes.c_uint32 * 16)(1, number)
+        if not ctypes.CDLL(None).syscall(SYS_BPF[os.uname().machine], 16, query, 64):
+            count += query[6]
+        count += len(run("tc", "filter", "show", "dev", "lo", hook).splitlines())
+    return count
 
 
 def session_lines(path):
@@ -225,8 +261,8 @@ def check_bad_start():
 
 
 def crash(what, result):
-    """WHAT ends the daemon: systemd starts it again, whatever has become of the sessions."""
-    pid, restarts, lost = main_pid(), int(prop("NRestarts")), Session(81)
+    """WHAT ends the daemon: systemd starts it again, whatever has become of sessions."""
+    pid, restarts, lost = main_pid(), int(prop("NRestarts")), Session(ENGINES["copy"])
     lost.talk()
     helper = privileged_of(pid)
     what(pid)

@@ -2,6 +2,7 @@
 """What service_checks.py works with: the unit as systemctl shows it, and sessions through it."""
 
 import json
+import os
 import pathlib
 import socket
 import subprocess
@@ -158,8 +159,9 @@ class Session:
     def talk(self, rounds=1):
         for _ in range(rounds):
             for sender, receiver in ((self.client, self.server), (self.server, self.client)):
-                sender.sendall(b"x" * MESSAGE)
-                expect(receiver.recv(MESSAGE, socket.MSG_WAITALL), b"x" * MESSAGE, "bytes")
+                message = os.urandom(MESSAGE)
+                sender.sendall(message)
+                expect(receiver.recv(MESSAGE, socket.MSG_WAITALL), message, "bytes")
 
     def talk_until(self, name, carrier):
         """As long as it takes until CARRIER has both directions."""

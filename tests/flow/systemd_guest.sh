@@ -55,6 +55,7 @@ kernel() {
 	mount -t sysfs sysfs "$root/sys"
 	mount -o remount,bind,ro "$root/sys"
 	mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+	mount -t bpf -o mode=700 bpf "$root/sys/fs/bpf"
 }
 
 settings() {

@@ -177,7 +177,7 @@ static struct row rows[] = {
 
 #define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
-static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
+static const char *const engines[] = { "auto", "graft", "sockmap", "splice", "copy" };
 
 #define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
 

@@ -146,9 +146,11 @@ static void removed(void **state)
 		{ "drain-timeout = 3600\n", "0.5" },
 		{ "drain-timeout = 0.2\n", "3600" },
 	};
-	struct daemon *d = rig_start(*state, OTHER);
+	/* the first one sees to it that its engine is there */
+	struct daemon *d = rig_start(*state, LIVE("") OTHER);
 	struct ends other = rig_open(TWO);
 
+	rig_reload_good(d, OTHER);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct ends e[2];
 		char text[512];

@@ -252,6 +252,8 @@ static void engine(void **state)
 				     ANY
 				     "[forward auto]\nlisten = 127.0.0.1:9010\n" TO_UPSTREAM
 				     "engine = auto\n"
+				     "[forward graft]\nlisten = 127.0.0.1:9014\n" TO_UPSTREAM
+				     "engine = graft\n"
 				     "[forward sockmap]\nlisten = 127.0.0.1:9011\n" TO_UPSTREAM
 				     "engine = sockmap\n"
 				     "[forward splice]\nlisten = 127.0.0.1:9012\n" TO_UPSTREAM
@@ -259,7 +261,8 @@ static void engine(void **state)
 				     "[forward copy]\nlisten = 127.0.0.1:9013\n" TO_UPSTREAM
 				     "engine = copy\n");
 	static const char *const listen[] = {
-		"127.0.0.1:9010", "127.0.0.1:9011", "127.0.0.1:9012", "127.0.0.1:9013",
+		"127.0.0.1:9010", "127.0.0.1:9014", "127.0.0.1:9011", "127.0.0.1:9012",
+		"127.0.0.1:9013",
 	};
 	struct ends each[RIG_ENGINES];
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
@@ -273,7 +276,9 @@ static void engine(void **state)
 			rig_talk_on(each[i], 100);
 	assert_true(rig_flow_int(d, "auto", 0, "handovers") >= 3);
 	for (size_t i = 1; i < RIG_ENGINES; i++) {
-		assert_int_equal(rig_flow_int(d, rig_engines[i], 0, "handovers"), i == 1);
+		assert_int_equal(rig_flow_int(d, rig_engines[i], 0, "handovers"),
+				 !strcmp(rig_engines[i], "sockmap") ||
+				 !strcmp(rig_engines[i], "graft"));
 		assert_string_equal(rig_flow_text(d, rig_engines[i], 0, "reason"), "engine");
 		assert_string_equal(rig_flow_text(d, rig_engines[i], 1, "carrier"), rig_engines[i]);
 	}
@@ -347,7 +352,8 @@ static void check_options(struct daemon *d, int local, int peer, int nodelay, in
 {
 	int fd = borrow_socket(d, local, peer);
 
-	assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
+	if (nodelay >= 0)
+		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_OOBINLINE), 1);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
 	if (keepalive) {
@@ -382,8 +388,10 @@ static void socket_options(void **state)
 		e = rig_open_carried(d, *state, "any", ONE);
 		check_options(d, net_port(e.client, true), net_port(e.client, false),
 			      want[i].nodelay, want[i].keepalive);
+		/* the upstream's gets it with the second turn, which it may not have before a graft */
 		check_options(d, net_port(e.server, true), net_port(e.server, false),
-			      want[i].nodelay, want[i].keepalive);
+			      strcmp(*state, "graft") != 0 ? want[i].nodelay : -1,
+			      want[i].keepalive);
 		rig_hang_up(e);
 		rig_wait_status(d, "resources.sessions", 0);
 	}

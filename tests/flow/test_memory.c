@@ -31,7 +31,7 @@
 #define SLACK (64 << 20) /* of slab, above a hard limit for each flow */
 #define FLOW_SLACK (1 << 20) /* bytes: a pipe or buffer, and one interval of the limit's check */
 
-static const char *const engines[] = { "auto", "sockmap", "splice", "copy" };
+static const char *const engines[] = { "auto", "graft", "sockmap", "splice", "copy" };
 
 static const struct memory_variant variants[] = {
 	{ .name = "bulk" },

@@ -389,7 +389,11 @@ static void exists_later(void **state)
 		wait_address(d, 0, addresses[i][1]);
 		client = rig_dial(NULL, ONE);
 		server = accept_at(listeners[i]);
-		rig_talk_until(d, "later", rig_carrier(d, *state), client, server);
+		/* IPv6 takes smaller segments on lo than IPv4 may send, so that is not grafted */
+		if (!i && !strcmp(*state, "graft"))
+			rig_talk(client, server, 50);
+		else
+			rig_talk_until(d, "later", rig_carrier(d, *state), client, server);
 		rig_reset(client);
 		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
 		rig_wait_status(d, "resources.sessions", 0);

@@ -39,7 +39,7 @@
 
 /* Their names are an interface: of the JSON. */
 static const char *const names[] = {
-	"load", "splice", "redirect", "fin", "hard-limit", "leave",
+	"load", "splice", "redirect", "fin", "hard-limit", "leave", "packet-programs", "graft",
 };
 
 #define N_NAMES (sizeof(names) / sizeof(names[0]))
@@ -165,7 +165,7 @@ static void without_privileges_the_rest_is_tried(void **state)
 	assert_says(o, "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)");
 	assert_says(o, " one before it fails\n");
 	assert_says(o, UNUSABLE);
-	assert_json(PRIVILEGES, 3, 1, 1, false); /* splice; load */
+	assert_json(PRIVILEGES, 3, 1, 2, false); /* splice; load, packet-programs */
 }
 
 static void what_is_missing_is_explained(void **state)

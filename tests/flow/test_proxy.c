@@ -404,7 +404,9 @@ static void send_one(struct daemon *d, const char *forward, const char *to, unsi
 	struct bytes want = expected(e.client, version);
 
 	expect_bytes(e.server, &want);
-	if (strncmp(to, "unix:", 5) != 0)
+	if (to[0] == '[' && !strcmp(carrier, "graft"))
+		rig_talk(e.client, e.server, 50); /* IPv4 may send larger segments on lo */
+	else if (strncmp(to, "unix:", 5) != 0)
 		rig_talk_until(d, forward, carrier, e.client, e.server);
 	close_both(e);
 	rig_wait_status(d, "resources.sessions", 0);

@@ -54,7 +54,7 @@ static void accept_rate(void **state)
 /* What `sessions` says of all flows of FORWARD. */
 static void check_reasons(struct daemon *d, const char *engine, const char *forward)
 {
-	bool by_name = !strcmp(engine, "copy") || !strcmp(engine, "splice");
+	bool by_name = strcmp(engine, "auto") != 0 && strcmp(engine, "sockmap") != 0;
 	struct json_object *s;
 
 	for (size_t dir = 0; dir < 2; dir++) {

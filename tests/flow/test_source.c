@@ -167,6 +167,8 @@ static void leaving(void **state)
 		"[forward c]\nlisten = " GATE4 ":9005\nupstream = " TWICE "\ninterface = c\n"
 		"[forward all]\nlisten = " GATE4 ":9006\nupstream = " HIDDEN4 "\nmark = 77\n"
 		"source = 10.77.2.3\ninterface = s\n");
+	/* a packet that comes by one interface does not find a socket that is bound to another */
+	const char *bound = strcmp(*state, "graft") != 0 ? *state : "copy";
 
 	converse(d, *state, "source4", GATE4 ":9001", server4, "10.77.2.3");
 	converse(d, *state, "source6", GATE6 ":9001", server6, "[fd77:2::3]");
@@ -174,8 +176,8 @@ static void leaving(void **state)
 	converse(d, *state, "mark6", GATE6 ":9002", hidden6, "[fd77:2::2]");
 	converse(d, *state, "both", GATE4 ":9003", hidden4, "10.77.2.3");
 	converse(d, *state, "nearest", GATE4 ":9004", twice_server, "10.77.2.2");
-	converse(d, *state, "c", GATE4 ":9005", twice_client, GATE4);
-	converse(d, *state, "all", GATE4 ":9006", hidden4, "10.77.2.3");
+	converse(d, bound, "c", GATE4 ":9005", twice_client, GATE4);
+	converse(d, bound, "all", GATE4 ":9006", hidden4, "10.77.2.3");
 	rig_stop(d);
 }
 

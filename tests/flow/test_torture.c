@@ -40,13 +40,13 @@ static atomic_bool over;
 static atomic_uint carriers_seen; /* bit: index in carrier_names */
 static atomic_ullong stops;
 
-static const char *const carrier_names[] = { "copy", "splice", "sockmap" };
-#define N_CARRIERS 3
+static const char *const carrier_names[] = { "copy", "splice", "sockmap", "graft" };
+#define N_CARRIERS 4
 
 static const char help[] =
 	"test_torture [options] [-- options of the daemon]\n"
 	"  --culvert PATH       the daemon (default: the one built together with this program)\n"
-	"  --engine E           auto, sockmap, splice or copy (default auto)\n"
+	"  --engine E           auto, graft, sockmap, splice or copy (default auto)\n"
 	"  --sessions N         how many (default 1000)\n"
 	"  --minutes M          run until the time is over instead\n"
 	"  --concurrency C      at once (default 48)\n"

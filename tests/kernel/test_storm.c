@@ -21,7 +21,7 @@ static void storm(const char *name, bool small)
 	while (strcmp(b->name, name) != 0)
 		b++;
 	for (; holds && kt_now_ms() < end; n++)
-		holds = behaviour_holds(b, kt_culvert, small, detail);
+		holds = behaviour_holds(b, kt_culvert, NULL, small, detail);
 	print_message("%s: %u times; %s\n", name, n, detail);
 	assert_true(holds);
 }

@@ -234,8 +234,8 @@ static void test_help(void **state)
 	capture_begin(&capture, STDOUT_FILENO);
 	config_help();
 	capture_end(&capture, out, sizeof(out));
-	assert_non_null(strstr(out, "--engine ENGINE              what carries the bytes: auto, "
-				    "sockmap, splice or copy (default auto)\n"));
+	assert_non_null(strstr(out, "--engine ENGINE              the carrier: auto, "
+				    "graft, sockmap, splice or copy (default auto)\n"));
 	for (char *line = strtok(out, "\n"); line; line = strtok(NULL, "\n"))
 		assert_true(strlen(line) <= 100);
 }

@@ -127,7 +127,7 @@ static const struct rig_mistake mistakes[] = {
 	  "[culvert]\r\n\r\n[forward a]\r\nupstream = 127.0.0.1:1\r\n" },
 	{ 4, "[forward a]: the name is taken in line 1", FORWARD FORWARD },
 
-	{ 2, "engine: \"fast\" is not valid, expected auto, sockmap",
+	{ 2, "engine: \"fast\" is not valid, expected auto, graft, sockmap",
 	  "[culvert]\nengine = fast\n" },
 	{ 2, "stop-timeout: \"5s\" is not valid, expected seconds from 0 to 86400, such as 5 or 0.5",
 	  "[culvert]\nstop-timeout = 5s\n" },

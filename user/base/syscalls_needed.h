@@ -21,6 +21,7 @@
 /* Parts of the daemon that not every configuration has; the calls of the others are refused too. */
 enum {
 	PART_SOCKMAP = 1, /* the kernel side is in use */
+	PART_GRAFT = 2, /* sessions may be grafted */
 	PART_NOTIFY = 4,  /* systemd is told */
 	PART_PRIVILEGED = 8, /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */

@@ -22,6 +22,8 @@
 
 /* Where the daemon listens for control requests, and where the clients look for it. */
 #define CONFIG_CONTROL_DEFAULT "/run/culvert/control.sock"
+/* Where grafted sessions outlive the daemon. */
+#define CONFIG_GRAFT_PINS_DEFAULT "/sys/fs/bpf/culvert"
 #define BANDWIDTH_MAX (UINT64_C(1) << 37) /* bytes a second */
 
 enum engine {
@@ -29,6 +31,7 @@ enum engine {
 	ENGINE_SOCKMAP,
 	ENGINE_SPLICE,
 	ENGINE_COPY,
+	ENGINE_GRAFT,
 	ENGINES,
 };
 
@@ -74,6 +77,7 @@ struct forward_conf {
 	struct endpoint listen;
 	struct endpoint upstream;
 	enum engine engine;
+	bool graft;            /* engine auto may graft */
 	unsigned int connect_timeout_ms; /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;    /* 0: never */
 	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
@@ -114,6 +118,7 @@ struct config {
 	unsigned int workers;            /* threads; never 0 after config_parse() */
 	const char *control;             /* path of the control socket */
 	const char *pid_file;            /* NULL: none */
+	const char *graft_pins;          /* folder of a BPF file system; "none" */
 	unsigned int grace_ms;           /* SIGTERM to forced close */
 	unsigned int max_sessions;       /* of all forwards together */
 	unsigned int max_sessions_per_client; /* the same; 0: no limit */

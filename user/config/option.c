@@ -25,7 +25,7 @@
 #define WHY_LEN 128
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
-#define ENGINE_NAMES "auto, sockmap, splice or copy"
+#define ENGINE_NAMES "auto, graft, sockmap, splice or copy"
 #define FILTER_NAMES "errno, kill or off"
 #define LEVEL_NAMES "error, warning, notice, info or debug"
 #define PROXY_USE_NAMES "off, receive, send-v1, send-v2, \"receive, send-v1\" or " \
@@ -35,7 +35,7 @@
 
 static const char *const engines[] = {
 	[ENGINE_AUTO] = "auto", [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
-	[ENGINE_COPY] = "copy", [ENGINES] = NULL,
+	[ENGINE_COPY] = "copy", [ENGINE_GRAFT] = "graft", [ENGINES] = NULL,
 };
 /* Each set of enum proxy_use that makes sense. */
 static const char *const proxy_uses[] = {
@@ -71,7 +71,13 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "configuration file to read; also -c FILE" },
 	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
 	  .choices = engines, .expected = ENGINE_NAMES, .initial = "auto",
-	  .help = "what carries the bytes: " ENGINE_NAMES },
+	  .help = "the carrier: " ENGINE_NAMES },
+	{ "graft", YES_NO, EACH(graft), .initial = "yes",
+	  .help = "auto: join the connections of a session at packet level" },
+	{ "graft-pins", GLOBAL(graft_pins), .metavar = "DIR", .kind = KIND_TEXT,
+	  .max = 200, .expected = "a folder of at most 200 bytes, or none",
+	  .initial = CONFIG_GRAFT_PINS_DEFAULT,
+	  .help = "for what outlives the daemon, or none" },
 	{ "workers", COUNT(1, WORKERS_MAX), GLOBAL(workers), .computed = "one per CPU",
 	  .help = "worker threads" },
 	{ "control", GLOBAL(control), .metavar = "PATH", .kind = KIND_TEXT, .max = SOCKET_PATH_MAX,

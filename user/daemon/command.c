@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "config/config.h"
 #include "relay/session.h"
+#include "relay/session_graft.h"
 
 /* The object, an array in it, and the array's numbers: json-c counts all three. */
 #define DEPTH_MAX 3
@@ -114,8 +115,8 @@ bool session_filter_matches(const struct session_filter *f, const struct session
 {
 	if (!has_id(f, s->id))
 		return false;
-	if (f->carrier != FILTER_ANY && (int)flow_carrier(&s->flows[0]) != f->carrier &&
-	    (int)flow_carrier(&s->flows[1]) != f->carrier)
+	if (f->carrier != FILTER_ANY && (int)session_carrier(s, CLIENT) != f->carrier &&
+	    (int)session_carrier(s, UPSTREAM) != f->carrier)
 		return false;
 	if (f->forward && strcmp(forward_name(forward_of(s)), f->forward) != 0)
 		return false;

@@ -38,9 +38,11 @@
 #include "base/sandbox.h"
 #include "base/syscalls_needed.h"
 #include "config/file.h"
+#include "daemon/adopt.h"
 #include "daemon/control.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
+#include "daemon/routes.h"
 #include "daemon/syscall_filter.h"
 #include "datapath/pool.h"
 #include "probe/probe.h"
@@ -80,6 +82,7 @@ struct daemon {
 	/* the main thread */
 	uint64_t *turns_seen;   /* by worker: its loop.turns when it was last asked for a turn; owned */
 	struct loop loop;
+	struct routes routes;
 	struct source signals;
 	struct timer look;      /* for the watchdog; at the end, whether the workers have ended */
 	uint64_t look_ms;       /* between two looks; 0: nobody wants to know */
@@ -225,6 +228,16 @@ static void tell_workers(void *arg)
 		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
+/* Routes have changed: grafted sessions may have been reset. */
+static void tell_of_grafts(void *arg)
+{
+	struct daemon *d = arg;
+
+	atomic_fetch_add(&d->shared.graft_news, 1);
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
+}
+
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int open_names(struct daemon *d)
 {
@@ -281,9 +294,15 @@ static int set_up(struct daemon *d)
 		return r;
 	limit_descriptors(&d->config);
 	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
-	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config);
+	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config) ?:
+	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe.graft);
 	if (r)
 		return r;
+	r = d->shared.grafts ? routes_open(&d->routes, &d->loop, d->shared.grafts, tell_of_grafts,
+						 d) : 0;
+	if (r)
+		return log_failure(EXIT_CODE_FAILURE, "changes of routes cannot be watched: %s",
+				   strerror(-r));
 	d->shared.admission = admission_open(&d->config);
 	connect_learn_ports();
 	r = sandbox_enter(&d->account, 0, err, sizeof(err));
@@ -293,7 +312,12 @@ static int set_up(struct daemon *d)
 static void tear_down(struct daemon *d)
 {
 	admission_close(d->shared.admission);
+	routes_close(&d->routes);
 	kernel_close(d->shared.kernel);
+	if (d->shared.grafts && grafts_live(d->shared.grafts))
+		log_info("%u grafted sessions go on without the daemon; the next one adopts "
+			   "them", grafts_live(d->shared.grafts));
+	grafts_close(d->shared.grafts, true);
 	privileged_stop(d->reload.privileged);
 }
 
@@ -302,6 +326,7 @@ static void tear_down(struct daemon *d)
 static unsigned int parts_in_use(const struct daemon *d)
 {
 	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
+			     (d->shared.grafts ? PART_GRAFT : 0) |
 			     (d->shared.names ? PART_NAMES : 0);
 
 	return parts | (d->reload.privileged ? PART_PRIVILEGED : 0) |
@@ -411,7 +436,11 @@ static int begin(struct daemon *d)
 		.started_ms = clock_ms(),
 		.descriptors = opendir("/proc/self/fd"),
 	};
-	r = threads_open(ts, &d->shared, d->reload.listening) ?: threads_start(ts);
+	r = threads_open(ts, &d->shared, d->reload.listening);
+	if (!r) {
+		adopt_sessions(&d->shared, ts, d->reload.forwards.first);
+		r = threads_start(ts);
+	}
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: reload_start(&d->reload);

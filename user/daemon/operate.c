@@ -22,6 +22,7 @@
 #include "relay/names.h"
 #include "relay/session.h"
 #include "relay/session_flow.h"
+#include "relay/session_graft.h"
 #include "relay/session_log.h"
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
@@ -55,6 +56,7 @@ struct session_view {
 	uint64_t age_ms;
 	uint64_t kernel_bytes[2];
 	uint64_t backlog_max[2];
+	const char *no_graft; /* see session_graft_hindrance() */
 };
 
 /* What each worker does in its turn, and what all of them have found. */
@@ -65,7 +67,7 @@ struct round {
 	unsigned int n;            /* sessions that were reset, or flows that move */
 	struct session_view *views; /* owned; of sessions that the filter matches */
 	size_t n_views, room;      /* no room: only the sums are wanted */
-	uint64_t kernel_bytes;     /* by sockmap: of finished and of live sessions */
+	uint64_t kernel_bytes[CARRIERS]; /* sockmap, graft: of finished and of live sessions */
 	uint64_t flows[CARRIERS];
 	uint64_t pipes, pipes_idle, buffers;
 };
@@ -99,12 +101,15 @@ static void view_session(struct round *r, const struct session *s)
 
 	*v = (struct session_view){ .session = *s, .worker = w->index };
 	v->age_ms = w->loop.now_ms > s->born_ms ? w->loop.now_ms - s->born_ms : 0;
+	v->no_graft = session_graft_hindrance(s);
 	if (s->addrs)
 		v->upstream = s->addrs->addrs[s->upstream];
 	if (session_via(s))
 		v->via = *session_via(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		v->kernel_bytes[dir] = session_kernel_bytes(s, dir);
+		v->session.flows[dir].grafted = session_is_grafted(s);
+		v->session.flows[dir].handovers += v->session.flows[dir].grafted;
 		if (s->pair != NO_PAIR)
 			v->backlog_max[dir] = kernel_stat(w->shared->kernel,
 							  s->pair * 2 + dir)->backlog_max;
@@ -117,8 +122,8 @@ static void look_at_session(struct round *r, const struct session *s)
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		fs->seen[dir] += session_bytes(s, dir);
-		r->kernel_bytes += session_kernel_bytes(s, dir);
-		r->flows[flow_carrier(&s->flows[dir])]++;
+		r->kernel_bytes[session_kernel_carrier(s)] += session_kernel_bytes(s, dir);
+		r->flows[session_carrier(s, dir)]++;
 	}
 	if (r->n_views < r->room && session_filter_matches(&r->asked->req->filter, s))
 		view_session(r, s);
@@ -138,7 +143,8 @@ static void look(void *arg)
 	}
 	for (const struct session *s = w->sessions; s; s = s->next)
 		look_at_session(r, s);
-	r->kernel_bytes += count_get(&w->stats.carrier_bytes[CARRIER_SOCKMAP]);
+	for (int c = CARRIER_SOCKMAP; c < CARRIERS; c++)
+		r->kernel_bytes[c] += count_get(&w->stats.carrier_bytes[c]);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -198,6 +204,7 @@ static struct json_object *session_json(const struct session_view *v)
 	json_add_int(o, "worker", v->worker);
 	json_add_text(o, "state", states[s->state]);
 	json_add_int(o, "age_ms", v->age_ms);
+	json_add_text(o, "not_grafted", v->no_graft);
 	json_append(flows, flow_json(v, 0));
 	json_append(flows, flow_json(v, 1));
 	json_add(o, "flows", flows);
@@ -339,9 +346,9 @@ static struct json_object *carriers_json(const struct operate *op, const struct 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
 		/* of one moment: a session that has ended since then is not counted twice */
-		uint64_t bytes = c == CARRIER_SOCKMAP ? r->kernel_bytes : 0;
+		uint64_t bytes = r->kernel_bytes[c];
 
-		for (unsigned int w = 0; w < ts->n && c != CARRIER_SOCKMAP; w++)
+		for (unsigned int w = 0; w < ts->n && c < CARRIER_SOCKMAP; w++)
 			bytes += count_get(&ts->workers[w].stats.carrier_bytes[c]);
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
@@ -390,6 +397,7 @@ static struct json_object *kernel_json(const struct asked *a)
 	json_add_text(o, "reason", a->o->kernel_reason);
 	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !a->shared->config->probe,
 		    p->splice.why);
+	add_feature(list, "graft", a->shared->grafts != NULL, p->graft.why);
 	add_feature(list, "tried at the start", a->shared->config->probe &&
 		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
 		    p->summary);
@@ -506,6 +514,8 @@ static const char *engine_hindrance(const struct asked *a, enum engine engine)
 
 	if (engine == ENGINE_SOCKMAP && !a->shared->kernel)
 		return a->o->kernel_reason;
+	if (engine == ENGINE_GRAFT && !a->shared->grafts)
+		return "no engine of the start could graft: restart culvert";
 	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, a->shared->config->probe))
 		return splice->why;
 	return NULL;

@@ -149,6 +149,11 @@ static int check_globals(struct plan *p)
 			return refuse(p, -EOPNOTSUPP, "forward %s: engine sockmap: the kernel path "
 				      "was not set up at the start: restart culvert",
 				      forward_name(&c->forwards[i]));
+	for (size_t i = 0; i < c->n_forwards; i++)
+		if (c->forwards[i].engine == ENGINE_GRAFT && !p->r->shared->grafts)
+			return refuse(p, -EOPNOTSUPP, "forward %s: engine graft: the packet "
+				      "programs were not set up at the start: restart culvert",
+				      forward_name(&c->forwards[i]));
 	return 0;
 }
 

@@ -12,6 +12,7 @@ static const char *const carrier_names[CARRIERS] = {
 	[CARRIER_COPY] = "copy",
 	[CARRIER_SPLICE] = "splice",
 	[CARRIER_SOCKMAP] = "sockmap",
+	[CARRIER_GRAFT] = "graft",
 };
 
 static const char *const phase_names[FLOW_PHASES] = {
@@ -36,6 +37,7 @@ static const char *const reason_names[REASONS] = {
 	[REASON_CLOSING] = "peer is closing",
 	[REASON_REFUSED] = "refused by the kernel",
 	[REASON_BANDWIDTH] = "bandwidth limit",
+	[REASON_ADOPTED] = "adopted",
 	[REASON_NO_PIPE] = "no pipe",
 };
 
@@ -56,6 +58,8 @@ const char *reason_name(enum reason r)
 
 enum carrier flow_carrier(const struct flow *f)
 {
+	if (f->grafted)
+		return CARRIER_GRAFT;
 	switch ((enum flow_phase)f->phase) {
 	case FLOW_KERNEL:
 	case FLOW_FINISHING:
@@ -204,6 +208,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_GRACE_OVER] = "grace-over",
 	[CAUSE_NO_SOCKET] = "no-socket",
 	[CAUSE_DRAIN_OVER] = "drain-over",
+	[CAUSE_NO_ROUTE] = "no-route",
 	[CAUSE_INTERNAL] = "internal",
 };
 
@@ -211,6 +216,7 @@ static const char *const handover_names[HANDOVERS] = {
 	[CARRIER_COPY] = "to_copy",
 	[CARRIER_SPLICE] = "to_splice",
 	[CARRIER_SOCKMAP] = "to_sockmap",
+	[CARRIER_GRAFT] = "to_graft",
 	[HANDOVER_FAILED] = "failed",
 };
 

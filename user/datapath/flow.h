@@ -45,6 +45,7 @@ enum carrier {
 	CARRIER_COPY,
 	CARRIER_SPLICE,
 	CARRIER_SOCKMAP,
+	CARRIER_GRAFT,
 	CARRIERS,
 };
 
@@ -66,6 +67,7 @@ enum reason {
 	REASON_CLOSING,      /* a FIN came before the flow could enter the kernel */
 	REASON_REFUSED,      /* the kernel refused the socket for another cause */
 	REASON_BANDWIDTH,    /* a limit, which the kernel cannot keep */
+	REASON_ADOPTED,      /* grafted by a daemon before this one */
 	REASON_NO_PIPE,      /* no pipe for splice: out of descriptors, or of pages */
 	REASONS,
 };
@@ -83,6 +85,7 @@ struct flow {
 	bool starved : 1;       /* no buffer or pipe was to be had: try again later */
 	bool blocked : 1;       /* LEAVING, DRAINING, FINISHING: the target is full */
 	bool no_enter : 1;      /* the kernel cannot carry this flow any more; see reason */
+	bool grafted : 1;       /* packets are translated, and the sockets see none */
 	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
 	bool quiet : 1;         /* epoll has yet to tell of whatever there is to read: it was read empty
 				 * since the last event of the source, or the source was registered */

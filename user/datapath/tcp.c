@@ -23,6 +23,8 @@ SYSCALLS_NEEDED(
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPIDLE)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPINTVL)),
 	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_KEEPCNT)),
+	SYSCALL_IF(PART_GRAFT, setsockopt, SYSCALL_ARG(1, IPPROTO_TCP),
+		   SYSCALL_ARG(2, TCP_MAXSEG)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
@@ -170,6 +172,19 @@ void tcp_free_buffer(int fd)
 
 /* Unanswered, before the peer is given up. */
 #define KEEPALIVE_PROBES 4
+
+void tcp_copy_mss(int fd, int other)
+{
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(info);
+	int options;
+
+	if (getsockopt(other, IPPROTO_TCP, TCP_INFO, &info, &len))
+		return;
+	/* what is sent is smaller by the timestamps that each segment has */
+	options = info.tcpi_options & TCPI_OPT_TIMESTAMPS ? 12 : 0;
+	set_int(fd, IPPROTO_TCP, TCP_MAXSEG, (int)info.tcpi_snd_mss + options);
+}
 
 void tcp_set_nodelay(int fd)
 {

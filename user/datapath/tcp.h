@@ -39,6 +39,9 @@ int tcp_take_error(int fd);
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive);
 
+/* Before connect(2): let the peer of FD send no larger segments than can be sent on OTHER. */
+void tcp_copy_mss(int fd, int other);
+
 /* Also in the middle of a connection: what TCP holds back by then is sent. */
 void tcp_set_nodelay(int fd);
 

@@ -52,7 +52,7 @@ struct plan {
 	uint64_t len[2];     /* bytes of the streams; with STAYS: more than it takes */
 	uint64_t ahead;      /* what a sender may be ahead of its receiver */
 	unsigned int stays;  /* so often flow UP enters the kernel and leaves it, then all ends */
-	bool splice;         /* splice carries; else the kernel */
+	enum probe_carrier by; /* 0: sockmap */
 	uint64_t hard_limit; /* bytes */
 	enum { AT_ONCE, BLOCKED, PASSED, OTHER_ENDS } until; /* then the server receives */
 };
@@ -70,11 +70,14 @@ struct stream {
 struct trial {
 	const struct plan *plan;
 	struct kernel *kernel;
+	struct grafts *grafts;
 	bool small;
 	struct pool pool;
 	int outer[2], inner[2]; /* -1: closed */
 	uint32_t pair;
 	bool has_pair;
+	uint32_t graft; /* slot */
+	bool has_graft;
 	struct flow flows[2];
 	struct stream streams[2];
 	uint64_t base[2];    /* bytes redirected and passed by the slots' earlier owners */
@@ -157,7 +160,7 @@ static void open_session(struct trial *t)
 
 	step(t, rig_connect(t->small, &t->outer[UP], &t->inner[UP]), what);
 	step(t, rig_connect(small, &t->inner[DOWN], &t->outer[DOWN]), what);
-	if (!t->plan->splice)
+	if (!t->plan->by)
 		admit(t);
 }
 
@@ -170,8 +173,23 @@ static void join_senders(struct trial *t)
 	}
 }
 
+/* Frozen sockets are closed with RST, which does not leave. */
+static void close_graft(struct trial *t)
+{
+	const struct linger now = { .l_onoff = 1 };
+
+	if (!t->has_graft)
+		return;
+	if (!graft_withdraw(t->grafts, t->graft))
+		graft_kill(t->grafts, t->graft);
+	graft_put(t->grafts, t->graft);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		setsockopt(t->inner[dir], SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+}
+
 static void close_session(struct trial *t)
 {
+	close_graft(t);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		t->streams[dir].len = 0; /* a sender that is ahead enough sees no error */
 		shutdown(t->outer[dir], SHUT_RDWR);
@@ -312,7 +330,7 @@ static void run_user(struct trial *t, unsigned int dir)
 	struct flow *f = &t->flows[dir];
 	struct pump_io io = { .flow = f, .pool = &t->pool, .src = t->inner[dir],
 			      .dst = t->inner[!dir], .limit = UINT64_MAX };
-	enum pump r = t->plan->splice ? splice_pump(&io) : copy_pump(&io);
+	enum pump r = t->plan->by == PROBE_SPLICE ? splice_pump(&io) : copy_pump(&io);
 
 	/* bytes have come between splice(2), which found none, and the look for the reason */
 	if (r == PUMP_UNSUPPORTED)
@@ -323,7 +341,7 @@ static void run_user(struct trial *t, unsigned int dir)
 		t->blocked = true;
 	if (r == PUMP_EOF)
 		end_flow(t, dir);
-	else if (!f->pending && !t->plan->splice && (!t->plan->stays || t->stays))
+	else if (!f->pending && !t->plan->by && (!t->plan->stays || t->stays))
 		try_enter(t, dir);
 }
 
@@ -360,13 +378,62 @@ static void run_flow(struct trial *t, unsigned int dir)
 		t->streams[UP].len = t->streams[DOWN].len = 0;
 }
 
+/* --- graft --- */
+
+static void offer(struct trial *t)
+{
+	struct sockaddr_storage addrs[2][2];
+	struct graft_offer o = { .hold = true };
+
+	if (t->flows[UP].pending || t->flows[DOWN].pending)
+		return;
+	for (unsigned int side = 0; side < 2; side++) {
+		socklen_t len[2] = { sizeof(addrs[0][0]), sizeof(addrs[0][0]) };
+
+		o.remote[side] = (struct sockaddr *)&addrs[side][0];
+		o.local[side] = (struct sockaddr *)&addrs[side][1];
+		step(t, getpeername(t->inner[side], (struct sockaddr *)&addrs[side][0], &len[0]) ||
+			getsockname(t->inner[side], (struct sockaddr *)&addrs[side][1], &len[1]) ?
+			-errno : 0, "addresses");
+	}
+	enum graft_refusal r = graft_try(t->grafts, &o, &t->graft);
+
+	if (r)
+		give_up(t, "a session that is offered: %s", graft_refusal_name(r));
+	t->has_graft = true;
+}
+
+/* True if packet programs carry the session, or have until it ended.  Both ends stop after a while. */
+static bool is_grafted(struct trial *t)
+{
+	if (t->plan->by != PROBE_GRAFT)
+		return false;
+	if (!t->has_graft)
+		offer(t);
+	if (!t->has_graft || graft_state(t->grafts, t->graft) == GRAFT_OFFERED)
+		return false;
+	if (graft_bytes(t->grafts, t->graft, UP) > REDIRECTED)
+		t->streams[UP].len = t->streams[DOWN].len = 0;
+	return true;
+}
+
+static void check_graft(struct trial *t)
+{
+	if (!t->has_graft || graft_state(t->grafts, t->graft) != GRAFT_DONE)
+		give_up(t, "the session was not grafted to its end: %s", !t->has_graft ? "no offer" :
+			graft_look_name((enum graft_look)graft_of(t->grafts, t->graft)->why_not));
+}
+
 /* --- all of it --- */
 
 static void run_session(struct trial *t)
 {
 	while (!t->streams[UP].eof || !t->streams[DOWN].eof) {
+		bool grafted = is_grafted(t);
+
 		for (unsigned int dir = 0; dir < 2; dir++) {
-			run_flow(t, dir);
+			if (!grafted)
+				run_flow(t, dir);
 			if (dir == DOWN || !is_stalled(t))
 				receive(t, dir);
 		}
@@ -397,15 +464,17 @@ static void check_counters(struct trial *t)
 static void try_session(struct trial *t)
 {
 	open_session(t);
-	for (unsigned int dir = 0; dir < 2 && !t->plan->splice; dir++)
+	for (unsigned int dir = 0; dir < 2 && !t->plan->by; dir++)
 		try_enter(t, dir);
 	start_senders(t);
 	run_session(t);
 	join_senders(t);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		same(t, "bytes delivered", t->streams[dir].got, t->streams[dir].sent);
-	if (!t->plan->splice)
+	if (!t->plan->by)
 		check_counters(t);
+	if (t->plan->by == PROBE_GRAFT)
+		check_graft(t);
 }
 
 /* --- the table --- */
@@ -418,7 +487,7 @@ const struct behaviour behaviours[BEHAVIOURS] = {
 	{ "splice", PROBE_SPLICE,
 	  "splice(2) carries bytes unchanged past a full target, and tells empty from ended",
 	  "payload would be corrupted, truncated, or hang",
-	  &(const struct plan){ { 512 * KIB, 1000 }, WIDE, .splice = true, .until = BLOCKED } },
+	  &(const struct plan){ { 512 * KIB, 1000 }, WIDE, .by = PROBE_SPLICE, .until = BLOCKED } },
 	{ "redirect", PROBE_SOCKMAP, "redirected bytes arrive unchanged and in order, both ways",
 	  "payload would be corrupted", &(const struct plan){ { MIB, MIB }, WIDE } },
 	{ "fin", PROBE_SOCKMAP, "a FIN in one direction does not break the other",
@@ -433,6 +502,13 @@ const struct behaviour behaviours[BEHAVIOURS] = {
 	  "bulk and slow flows could not be handed back to user space",
 	  &(const struct plan){ { UINT64_MAX, UINT64_MAX }, 64 * KIB, .stays = 5,
 				.hard_limit = 4 * MIB } },
+	{ "packet-programs", PROBE_GRAFT,
+	  "the packet programs pass the verifier and attach to network interfaces",
+	  "without them nothing can be grafted", NULL },
+	{ "graft", PROBE_GRAFT,
+	  "two busy connections are joined without losing a byte, and end with their FINs",
+	  "payload would be corrupted, or lost",
+	  &(const struct plan){ { UINT64_MAX, UINT64_MAX }, 64 * KIB, .by = PROBE_GRAFT } },
 };
 
 /* A function of its own, for none of its variables may change between setjmp() and longjmp(). */
@@ -444,11 +520,13 @@ static bool run(struct trial *t)
 	return true;
 }
 
-bool behaviour_holds(const struct behaviour *b, struct kernel *k, bool small, char *ret_detail)
+bool behaviour_holds(const struct behaviour *b, struct kernel *k, struct grafts *gs, bool small,
+		     char *ret_detail)
 {
 	struct trial t = {
 		.plan = b->plan,
 		.kernel = k,
+		.grafts = gs,
 		.small = small,
 		.outer = { -1, -1 },
 		.inner = { -1, -1 },

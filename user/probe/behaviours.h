@@ -4,21 +4,23 @@
 
 #include <stdbool.h>
 
+#include "datapath/graft.h"
 #include "datapath/kernel.h"
 
 /*
  * What the carriers rely on, as behaviours of the kernel that can be tried.  Each is tried with the
- * real verdict program and the real hand-over code, on connections of its own.
+ * real programs and the real hand-over code, on connections of its own.
  */
 
 /* Which carrier relies on a behaviour; a set where several are asked about. */
 enum probe_carrier {
 	PROBE_SOCKMAP = 1,
 	PROBE_SPLICE = 2,
-	PROBE_BOTH = 3,
+	PROBE_GRAFT = 4,
+	PROBE_ALL = 7,
 };
 
-#define BEHAVIOURS 6
+#define BEHAVIOURS 8
 #define PROBE_DETAIL 400
 
 struct plan;
@@ -28,16 +30,18 @@ struct behaviour {
 	enum probe_carrier carrier;
 	const char *shows;     /* what must hold, and since which Linux if that is known */
 	const char *why;       /* what goes wrong if it does not */
-	const struct plan *plan; /* NULL: kernel_open(), which is the caller's, tries it */
+	const struct plan *plan; /* NULL: kernel_open() or grafts_open(), the caller's, tries it */
 };
 
 /* In the order in which they are to be tried. */
 extern const struct behaviour behaviours[BEHAVIOURS];
 
 /*
- * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, tells what failed.  K: the loaded
- * program, which PROBE_SOCKMAP needs.  SMALL: small buffers for all sockets, which is harder.
+ * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, tells what failed.  K and GS: the loaded
+ * programs, which PROBE_SOCKMAP and PROBE_GRAFT need.  SMALL: small buffers for all sockets, which is
+ * harder.
  */
-bool behaviour_holds(const struct behaviour *b, struct kernel *k, bool small, char *ret_detail);
+bool behaviour_holds(const struct behaviour *b, struct kernel *k, struct grafts *gs, bool small,
+		     char *ret_detail);
 
 #endif

@@ -24,7 +24,10 @@
 #include "probe/behaviours.h"
 
 #define TOTAL_S 60 /* for all behaviours together */
-#define LOAD 0     /* index of the behaviour that the parent tries */
+
+/* Indices of behaviours that the parent tries. */
+#define LOAD 0
+#define PACKET_PROGRAMS 6
 
 enum outcome {
 	UNASKED, /* not to be tried */
@@ -57,9 +60,10 @@ static struct results *results_new(unsigned int carriers)
 
 /* --- trying --- */
 
-static _Noreturn void try_each(struct kernel *k, const struct account *a, struct results *results)
+static _Noreturn void try_each(struct kernel *k, struct grafts *gs, const struct account *a,
+			       struct results *results)
 {
-	unsigned int failed = k ? 0 : PROBE_SOCKMAP; /* carriers */
+	unsigned int failed = (k ? 0 : PROBE_SOCKMAP) | (gs ? 0 : PROBE_GRAFT); /* carriers */
 
 	signal(SIGALRM, SIG_DFL); /* the daemon ignores it */
 	alarm(TOTAL_S);
@@ -68,10 +72,10 @@ static _Noreturn void try_each(struct kernel *k, const struct account *a, struct
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
 
-		if (!(b->carrier & results->carriers & ~failed))
+		if (!b->plan || !(b->carrier & results->carriers & ~failed))
 			continue;
 		results->at = i;
-		if (behaviour_holds(b, k, false, results->of[i].detail)) {
+		if (behaviour_holds(b, k, gs, false, results->of[i].detail)) {
 			results->of[i].outcome = HOLDS;
 		} else {
 			failed |= b->carrier;
@@ -81,14 +85,17 @@ static _Noreturn void try_each(struct kernel *k, const struct account *a, struct
 	_exit(0);
 }
 
-/* Try in a child, as A, what RESULTS asks about.  KERNEL: what is loaded, or NULL. */
-static void try_behaviours(struct kernel *kernel, const struct account *a, struct results *results)
+/* Try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL. */
+static void try_behaviours(struct kernel *kernel, struct grafts *grafts, const struct account *a,
+			   struct results *results)
 {
 	uint64_t start = clock_ms();
 	int status = 0;
 	pid_t pid;
 
 	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
+		if (!behaviours[i].plan)
+			continue;
 		if (behaviours[i].carrier & results->carriers)
 			results->of[i].outcome = SKIPPED;
 		strcpy(results->of[i].detail, "one before it fails");
@@ -96,7 +103,7 @@ static void try_behaviours(struct kernel *kernel, const struct account *a, struc
 	results->at = LOAD + 1;
 	pid = fork();
 	if (!pid)
-		try_each(kernel, a, results);
+		try_each(kernel, grafts, a, results);
 	if (pid < 0)
 		snprintf(results->why, sizeof(results->why), "cannot start a process for it: %s%s",
 			 strerror(errno), advice(ADVICE_RESOURCES, errno));
@@ -108,7 +115,8 @@ static void try_behaviours(struct kernel *kernel, const struct account *a, struc
 	if (results->why[0])
 		results->of[results->at].outcome = FAILS;
 	for (size_t i = results->at; results->why[0] && i < BEHAVIOURS; i++)
-		strcpy(results->of[i].detail, results->why);
+		if (behaviours[i].plan)
+			strcpy(results->of[i].detail, results->why);
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
@@ -119,6 +127,14 @@ static void load(const struct kernel_limits *limits, struct kernel **ret_kernel,
 	int r = kernel_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
 
 	results->of[LOAD].outcome = r ? FAILS : HOLDS;
+}
+
+static void load_packet_programs(const struct graft_limits *limits, struct grafts **ret_grafts,
+				 struct results *results)
+{
+	int r = grafts_open(limits, ret_grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL);
+
+	results->of[PACKET_PROGRAMS].outcome = r ? FAILS : HOLDS;
 }
 
 /* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
@@ -142,7 +158,7 @@ static bool holds(const struct results *results, unsigned int carriers)
 static unsigned int carriers_of(const struct config *c)
 {
 	if (config_forward_with(c, ENGINE_AUTO) || config_forward_with(c, ENGINE_SOCKMAP))
-		return PROBE_BOTH;
+		return PROBE_SOCKMAP | PROBE_SPLICE;
 	return config_forward_with(c, ENGINE_SPLICE) ? PROBE_SPLICE : 0;
 }
 
@@ -164,6 +180,7 @@ static void judge(const struct results *results, enum probe_carrier carrier,
 static const char *const meanwhile[] = {
 	[PROBE_SOCKMAP] = "everything is carried in user space",
 	[PROBE_SPLICE] = "copy is used where splice would be better",
+	[PROBE_GRAFT] = "no session is grafted",
 };
 
 /* An engine that was asked for by name must work; the others have a substitute. */
@@ -188,14 +205,15 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 	const char *unasked = c->probe ? "no forward's engine uses it" : "not tried: --probe no";
 
 	*ret_kernel = NULL;
-	*ret = (struct probe_start){ { PROBE_UNASKED, "" }, { PROBE_UNASKED, "" },
-				     "no behaviour was tried" };
+	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
+	ret->sockmap.verdict = ret->splice.verdict = ret->graft.verdict = PROBE_UNASKED;
 	snprintf(ret->sockmap.why, sizeof(ret->sockmap.why), "%s", unasked);
 	snprintf(ret->splice.why, sizeof(ret->splice.why), "%s", unasked);
+	snprintf(ret->graft.why, sizeof(ret->graft.why), "no forward grafts sessions");
 	if (results->carriers & PROBE_SOCKMAP)
 		load(&limits, ret_kernel, results);
 	if (c->probe && results->carriers) {
-		try_behaviours(*ret_kernel, account, results);
+		try_behaviours(*ret_kernel, NULL, account, results);
 		judge(results, PROBE_SPLICE, &ret->splice);
 		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
 	}
@@ -208,6 +226,24 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 	munmap(results, sizeof(*results));
 	return announce(c, ENGINE_SOCKMAP, PROBE_SOCKMAP, &ret->sockmap) ?:
 	       announce(c, ENGINE_SPLICE, PROBE_SPLICE, &ret->splice);
+}
+
+int probe_graft(const struct config *c, const struct account *account,
+		const struct graft_limits *limits, struct grafts **ret_grafts,
+		struct probe_finding *ret)
+{
+	struct results *results = results_new(PROBE_GRAFT);
+
+	load_packet_programs(limits, ret_grafts, results);
+	if (c->probe && *ret_grafts)
+		try_behaviours(NULL, *ret_grafts, account, results);
+	judge(results, PROBE_GRAFT, ret);
+	if (ret->verdict == PROBE_BROKEN) {
+		grafts_close(*ret_grafts, true);
+		*ret_grafts = NULL;
+	}
+	munmap(results, sizeof(*results));
+	return announce(c, ENGINE_GRAFT, PROBE_GRAFT, ret);
 }
 
 /* --- the command --- */
@@ -226,7 +262,8 @@ static void print_finding(const struct results *results, enum probe_carrier carr
 		printf("\n%s: %s\n", meanwhile[carrier], f.why);
 	else
 		printf("\nthe %s carrier can be used here\n",
-		       carrier == PROBE_SOCKMAP ? "sockmap" : "splice");
+		       carrier == PROBE_SOCKMAP ? "sockmap" :
+		       carrier == PROBE_SPLICE  ? "splice" : "graft");
 }
 
 static void print_table(const char *kernel, const struct results *results)
@@ -239,6 +276,7 @@ static void print_table(const char *kernel, const struct results *results)
 		       detail_of(results, i));
 	print_finding(results, PROBE_SOCKMAP);
 	print_finding(results, PROBE_SPLICE);
+	print_finding(results, PROBE_GRAFT);
 }
 
 static void print_json(const char *kernel, const struct results *results)
@@ -248,6 +286,7 @@ static void print_json(const char *kernel, const struct results *results)
 	json_add_text(o, "kernel", kernel);
 	json_add_bool(o, "usable", holds(results, PROBE_SOCKMAP));
 	json_add_bool(o, "splice_usable", holds(results, PROBE_SPLICE));
+	json_add_bool(o, "graft_usable", holds(results, PROBE_GRAFT));
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
 		enum outcome outcome = results->of[i].outcome;
 		struct json_object *check = json_object_new_object();
@@ -270,9 +309,9 @@ static void print_json(const char *kernel, const struct results *results)
 void probe_help(void)
 {
 	puts("Usage: culvert probe [options]\n\n"
-	     "Try each kernel behaviour that the sockmap and splice carriers rely on, on loopback\n"
-	     "connections of its own, as `culvert run` does when it starts. Needs the privileges\n"
-	     "of `culvert run`. Ends with 0 if all hold, 3 if not.\n\n"
+	     "Try each kernel behaviour that the sockmap, splice and graft carriers rely on, on\n"
+	     "loopback connections of its own, as `culvert run` does when it starts. Needs the\n"
+	     "privileges of `culvert run`. Ends with 0 if all hold, 3 if not.\n\n"
 	     "Options:\n"
 	     "  --json            print the results as JSON\n"
 	     "  --help            show this help\n\n"
@@ -284,9 +323,11 @@ void probe_help(void)
 int probe_run(int argc, char **argv)
 {
 	const struct kernel_limits limits = { .pairs = 1, .workers = 1 };
-	struct results *results = results_new(PROBE_BOTH);
+	const struct graft_limits graft_limits = { .slots = 4, .workers = 1, .on_loopback = true };
+	struct results *results = results_new(PROBE_ALL);
 	struct utsname uts = { .release = "?" };
 	struct kernel *kernel = NULL;
+	struct grafts *grafts = NULL;
 	struct account account;
 	bool json = argc > 1 && !strcmp(argv[1], "--json");
 
@@ -297,7 +338,9 @@ int probe_run(int argc, char **argv)
 		return log_complain(EXIT_CODE_USAGE, "%s", results->why);
 	uname(&uts);
 	load(&limits, &kernel, results);
-	try_behaviours(kernel, &account, results);
+	load_packet_programs(&graft_limits, &grafts, results);
+	try_behaviours(kernel, grafts, &account, results);
+	grafts_close(grafts, false);
 	kernel_close(kernel);
 	if (json)
 		print_json(uts.release, results);
@@ -306,5 +349,5 @@ int probe_run(int argc, char **argv)
 	if (fflush(stdout) || ferror(stdout))
 		return log_complain(EXIT_CODE_FAILURE, "cannot write the results: %s",
 				    strerror(errno));
-	return holds(results, PROBE_BOTH) ? EXIT_CODE_OK : EXIT_CODE_UNSUPPORTED;
+	return holds(results, PROBE_ALL) ? EXIT_CODE_OK : EXIT_CODE_UNSUPPORTED;
 }

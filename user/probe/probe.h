@@ -6,6 +6,7 @@
 
 #include "base/sandbox.h"
 #include "config/config.h"
+#include "datapath/graft.h"
 #include "datapath/kernel.h"
 
 /*
@@ -19,8 +20,8 @@
  * the exit code: 0 when all hold, 3 when one does not or cannot be tried, 2 for a mistake in ARGV.
  * With --json one line goes to stdout:
  *
- *	{"kernel":"6.18.44","usable":true,"splice_usable":true,"checks":[{"name":"load","ok":true,
- *	 "detail":"...","why":"..."}, ...]}
+ *	{"kernel":"6.18.44","usable":true,"splice_usable":true,"graft_usable":true,
+ *	 "checks":[{"name":"load","ok":true,"detail":"...","why":"..."}, ...]}
  *
  * where "ok" is null for a behaviour that was skipped because one before it does not hold; "usable"
  * is about sockmap.
@@ -43,7 +44,7 @@ struct probe_finding {
 
 /* What the daemon may use on this kernel. */
 struct probe_start {
-	struct probe_finding sockmap, splice;
+	struct probe_finding sockmap, splice, graft;
 	char summary[32]; /* of the probe: "tried in 40 ms" */
 };
 
@@ -57,6 +58,14 @@ struct probe_start {
  */
 int probe_start(const struct config *c, const struct account *account, struct kernel **ret_kernel,
 		struct probe_start *ret);
+
+/*
+ * The same for the packet programs, which are loaded: RET_GRAFTS, or NULL if no session is to be
+ * grafted.
+ */
+int probe_graft(const struct config *c, const struct account *account,
+		const struct graft_limits *limits, struct grafts **ret_grafts,
+		struct probe_finding *ret);
 
 /*
  * True if an engine that is asked for later may use a carrier.  What no engine had asked for at the

@@ -155,10 +155,16 @@ static int get_socket(struct session *s, const struct addr *to, bool alone)
 }
 
 /* Accepted sockets inherit theirs from the listener. */
-static void set_options(struct session *s, int fd)
+static void set_options(struct session *s, int fd, int family)
 {
 	const struct forward_conf *fc = forward_of(s);
+	bool clamp = family != session_peer(s)->sa.sa_family ||
+		     atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
 	int r = tcp_set_session_options(fd, false, fc->keepalive_s);
+
+	/* a graft needs an upstream that sends no larger segments than the client takes */
+	if (s->tcp && s->worker->shared->grafts && clamp)
+		tcp_copy_mss(fd, s->sides[CLIENT].fd);
 
 	s->nodelay_due = fc->nodelay;
 	if (r)
@@ -316,7 +322,7 @@ static int begin_attempt(struct session *s, unsigned int i)
 	if (fd < 0)
 		return -fd;
 	if (addr_is_inet(a)) {
-		set_options(s, fd);
+		set_options(s, fd, a->ss.ss_family);
 		error = spare_an_ack(s, fd);
 		if (error) {
 			close(fd);

@@ -50,6 +50,7 @@ struct config_version {
 struct forward {
 	const struct forward_conf *conf;
 	_Atomic unsigned int engine;   /* enum engine, as it is now */
+	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see connect.c */
 	struct upstream upstream;
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */

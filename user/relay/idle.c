@@ -13,12 +13,13 @@
 #include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "relay/session.h"
+#include "relay/session_graft.h"
 
 SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 
 /* --- since when it is silent --- */
 
-/* TCP's clock for these has ticks of up to 10 ms (CONFIG_HZ=100). */
+/* TCP's clock for these, and that of the packet programs, has ticks of up to 10 ms (CONFIG_HZ=100). */
 #define TICK_MS 10
 
 /* Turn "so long ago", as a socket tells it, into a time that is not too early. */
@@ -81,7 +82,7 @@ static bool has_ended(const struct flow *f)
 uint64_t session_idle_due(struct session *s)
 {
 	const struct forward_conf *fc = forward_of(s);
-	uint64_t now = s->worker->loop.now_ms, limit;
+	uint64_t now = s->worker->loop.now_ms, limit, due;
 	enum cause cause;
 	bool half;
 
@@ -92,12 +93,22 @@ uint64_t session_idle_due(struct session *s)
 	if (!s->idle)
 		return now + NO_MEMORY_MS;
 	half = has_ended(&s->flows[CLIENT]) || has_ended(&s->flows[UPSTREAM]);
+	if (session_is_grafted(s)) {
+		uint64_t last = session_graft_active_ms(s, &half) + TICK_MS;
+
+		s->idle->half = half; /* it has told the time of FIN as well */
+		s->idle->since_ms = larger(s->idle->since_ms, smaller(last, clock_ms()));
+	}
 	if (!s->idle->since_ms || half != s->idle->half) { /* the silence begins now */
 		s->idle->since_ms = now;
 		s->idle->half = half;
 	}
 	limit = limit_ms(s, &cause);
-	return limit ? s->idle->since_ms + limit : UINT64_MAX;
+	due = limit ? s->idle->since_ms + limit : UINT64_MAX;
+	/* nobody tells of a FIN that does not come to its socket: it is found in time */
+	if (s->graft != NO_GRAFT && fc->fin_timeout_ms)
+		due = smaller(due, now + fc->fin_timeout_ms);
+	return due;
 }
 
 /* True if culvert itself holds F up, for want of bandwidth or memory. */
@@ -125,14 +136,15 @@ static int look_at_unix(const struct session *s, unsigned int side, struct tcp_a
 void session_idle_timer(struct session *s)
 {
 	/* not the time at which the batch began: sockets tell the time that has passed until now */
-	uint64_t now = clock_ms();
+	uint64_t now = clock_ms(), limit;
+	bool grafted = session_is_grafted(s); /* session_idle_due() has looked */
 	struct tcp_activity sides[2];
 	enum cause cause;
 	int r = 0;
 
 	if (s->state != SESSION_OPEN || now < session_idle_due(s) || !s->idle)
 		return;
-	for (unsigned int side = 0; !r && side < 2; side++) {
+	for (unsigned int side = 0; !grafted && !r && side < 2; side++) {
 		r = tcp_activity(s->sides[side].fd, &sides[side]);
 		if (r == -EOPNOTSUPP)
 			r = look_at_unix(s, side, &sides[side]);
@@ -142,8 +154,9 @@ void session_idle_timer(struct session *s)
 			    (unsigned long long)s->id, strerror(-r));
 	if (r || is_held_up(&s->flows[CLIENT]) || is_held_up(&s->flows[UPSTREAM]))
 		s->idle->since_ms = now;
-	else
+	else if (!grafted)
 		idle_look(s->idle, now, sides);
-	if (now - s->idle->since_ms >= limit_ms(s, &cause))
+	limit = limit_ms(s, &cause);
+	if (limit && now >= s->idle->since_ms + limit)
 		session_reset(s, cause);
 }

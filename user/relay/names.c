@@ -91,7 +91,7 @@ static void sort(const struct addr *in, struct addr *out, size_t n)
 	}
 }
 
-static struct addr_list *addr_list_new(const struct addr *addrs, size_t n)
+struct addr_list *addr_list_new(const struct addr *addrs, size_t n)
 {
 	struct addr_list *list = malloc(sizeof(*list) + n * sizeof(*addrs));
 

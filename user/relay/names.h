@@ -35,6 +35,8 @@ struct addr_list {
 	struct addr addrs[]; /* no address twice; in the order in which to try them */
 };
 
+/* A list with one reference.  NULL: no memory. */
+struct addr_list *addr_list_new(const struct addr *addrs, size_t n);
 void addr_list_put(struct addr_list *list); /* NULL is fine */
 
 /* --- upstreams --- */

@@ -31,12 +31,14 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "datapath/carrier.h"
 #include "datapath/tcp.h"
 #include "relay/limits.h"
 #include "relay/connect.h"
 #include "relay/session_flow.h"
+#include "relay/session_graft.h"
 #include "relay/session_header.h"
 #include "relay/session_log.h"
 
@@ -131,8 +133,8 @@ static int watch_side(struct session *s, unsigned int side)
 	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix(s, side);
 	uint32_t events;
 
-	if (source->fd < 0)
-		return 0;
+	if (source->fd < 0 || (s->graft != NO_GRAFT && s->sides[CLIENT].fd < 0))
+		return 0; /* adopted: one of its sockets only keeps a port */
 	if (s->state == SESSION_PARTING)
 		return loop_watch(&s->worker->loop, source, 0, false);
 	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
@@ -151,7 +153,7 @@ static uint64_t next_due(struct session *s)
 		return session_connect_due(s);
 	if (s->state == SESSION_PARTING)
 		return s->flows[s->parted].due_ms;
-	due = session_idle_due(s);
+	due = smaller(session_idle_due(s), session_graft_port_due(s));
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
 
@@ -250,6 +252,7 @@ static void on_timer(struct timer *timer)
 			session_flow_run(s, dir, false);
 		}
 	}
+	session_graft_port_timer(s);
 	session_idle_timer(s);
 	session_update(s);
 }
@@ -264,39 +267,58 @@ void session_set_nodelay(struct session *s)
 /* --- its beginning --- */
 
 /* With what malloc(3) adds, a session that is idle takes less than half a kilobyte. */
-_Static_assert(sizeof(struct session) <= 456, "put what few sessions need apart");
+_Static_assert(sizeof(struct session) <= 464, "put what few sessions need apart");
 
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)
+struct session *session_new(struct worker *w, struct forward *f, const struct sockaddr *client)
 {
-	struct session *s;
-	int r;
+	struct session *s = calloc(1, sizeof(*s));
 
-	s = calloc(1, sizeof(*s));
-	if (!s)
-		return -ENOMEM;
+	if (!s || worker_reserve_timer(w)) {
+		free(s);
+		return NULL;
+	}
 	s->worker = w;
 	s->forward = f;
 	client_addr_set(&s->client, client);
-	r = worker_reserve_timer(w) ?: session_connect_expect(s) ?: session_header_expect(s);
-	if (r) {
-		free(s->connecting);
-		free(s);
-		return r;
-	}
-	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
-	s->born_ms = w->loop.now_ms;
 	s->pair = NO_PAIR;
+	s->graft = NO_GRAFT;
 	s->timer.fire = on_timer;
 	s->tcp = client->sa_family != AF_UNIX && !endpoint_is_unix(&f->conf->upstream);
-	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = fd };
+	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = -1 };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
-
 	s->prev = &w->sessions;
 	s->next = w->sessions;
 	if (s->next)
 		s->next->prev = &s->next;
 	w->sessions = s;
 	w->n_sessions++;
+	return s;
+}
+
+static void forget(struct session *s)
+{
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	s->worker->n_sessions--;
+}
+
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)
+{
+	struct session *s = session_new(w, f, client);
+	int r = s ? session_connect_expect(s) ?: session_header_expect(s) : -ENOMEM;
+
+	if (r) {
+		if (s) {
+			forget(s);
+			free(s->connecting);
+		}
+		free(s);
+		return r;
+	}
+	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
+	s->born_ms = w->loop.now_ms;
+	s->sides[CLIENT].fd = fd;
 	count_add(&forward_stats(f, w->index)->accepted, 1);
 
 	if (s->state == SESSION_HEADER)
@@ -358,41 +380,62 @@ void session_close_socket(struct source *source, bool rst)
 	source->fd = -1;
 }
 
-/* Because of END: a cause, or SESSION_FINISHED. */
-static void end(struct session *s, bool rst, unsigned int end)
+/* S has given everything back but its place in the lists, and in the limits if it is ADMITTED. */
+static void die(struct session *s, bool admitted)
 {
 	struct worker *w = s->worker;
-	struct forward_stats *fs = forward_stats(s->forward, w->index);
-	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
-	uint64_t kernel[2];
-
-	for (unsigned int dir = 0; dir < 2; dir++)
-		kernel[dir] = session_kernel_bytes(s, dir);
-	session_log_ended(w->shared->session_log, s, kernel, end);
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		count_add(&fs->bytes[dir], session_bytes(s, dir));
-		count_add(&w->stats.carrier_bytes[CARRIER_SOCKMAP], kernel[dir]);
-		carrier_release(&s->flows[dir], &w->pool);
-	}
-	count_add(&fs->finished, 1);
-	session_connect_end(s);
-	session_pace_stop(s);
-	session_close_socket(&s->sides[CLIENT], rst);
-	session_close_socket(&s->sides[UPSTREAM], rst);
-	session_give_slots(s);
-	timer_cancel(&w->loop, &s->timer);
 
 	session_set_state(s, SESSION_DEAD);
-	*s->prev = s->next;
-	if (s->next)
-		s->next->prev = s->prev;
-	w->n_sessions--;
+	forget(s);
 	s->next = w->dead;
 	w->dead = s;
 	if (admitted)
 		admission_leave(w->shared->admission, s->forward, &s->client.sa);
 	else
 		admission_cancel(w->shared->admission, s->forward);
+}
+
+/* Because of END: a cause, or SESSION_FINISHED. */
+static void end(struct session *s, bool rst, unsigned int end)
+{
+	struct worker *w = s->worker;
+	struct forward_stats *fs = forward_stats(s->forward, w->index);
+	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
+	enum carrier carrier = session_kernel_carrier(s);
+	uint64_t kernel[2];
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		kernel[dir] = session_kernel_bytes(s, dir);
+		s->flows[dir].grafted = session_is_grafted(s);
+		s->flows[dir].handovers += s->flows[dir].grafted;
+		count_add(&w->stats.handovers[CARRIER_GRAFT], s->flows[dir].grafted);
+	}
+	session_log_ended(w->shared->session_log, s, kernel, end);
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		count_add(&fs->bytes[dir], session_bytes(s, dir));
+		count_add(&w->stats.carrier_bytes[carrier], kernel[dir]);
+		carrier_release(&s->flows[dir], &w->pool);
+	}
+	count_add(&fs->finished, 1);
+	session_connect_end(s);
+	session_pace_stop(s);
+	rst = session_graft_end(s, rst) || rst;
+	session_close_socket(&s->sides[CLIENT], rst);
+	session_close_socket(&s->sides[UPSTREAM], rst);
+	session_give_slots(s);
+	timer_cancel(&w->loop, &s->timer);
+
+	die(s, admitted);
+}
+
+void session_leave(struct session *s)
+{
+	s->worker->grafted[s->graft] = NULL;
+	s->graft = NO_GRAFT;
+	session_close_socket(&s->sides[CLIENT], false);
+	session_close_socket(&s->sides[UPSTREAM], false);
+	timer_cancel(&s->worker->loop, &s->timer);
+	die(s, true);
 }
 
 void session_finish(struct session *s)

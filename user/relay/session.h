@@ -48,6 +48,7 @@ enum session_state {
 enum { CLIENT = 0, UPSTREAM = 1 };
 
 #define NO_PAIR UINT32_MAX
+#define NO_GRAFT UINT32_MAX
 
 /* What a PROXY header has told, or is to tell, of a session's client. */
 struct told {
@@ -74,6 +75,7 @@ struct session {
 	struct connecting *connecting; /* owned; until the session is OPEN, see connect.h */
 	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
+	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
 	union {
 		uint32_t watched_ms; /* OPEN: when it last entered or left the kernel, or followed
 				      * another engine (low half) */
@@ -87,6 +89,7 @@ struct session {
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
+	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
 	uint8_t end_cause;       /* PARTING: enum cause of its reset */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client has connected itself */
@@ -138,6 +141,9 @@ uint64_t session_bytes(const struct session *s, unsigned int dir);
  */
 int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
 
+/* A session in HEADER, without sockets and id; to be counted in by the caller.  NULL: no memory. */
+struct session *session_new(struct worker *w, struct forward *f, const struct sockaddr *client);
+
 /*
  * What S waits for from now on, by epoll and by its timer: computed from its state and its flows,
  * never remembered.  To be called after each handler; S may be DEAD, and may be afterwards.
@@ -158,6 +164,9 @@ void session_reset(struct session *s, enum cause cause);
 
 /* Both flows are done: close in peace. */
 void session_finish(struct session *s);
+
+/* S, which is grafted, goes on without this daemon. */
+void session_leave(struct session *s);
 
 /* The cause to count for errno ERROR on SIDE. */
 enum cause session_cause(unsigned int side, int error);

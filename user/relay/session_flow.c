@@ -34,6 +34,7 @@
 #include "datapath/carrier.h"
 #include "datapath/carrier_sockmap.h"
 #include "datapath/tcp.h"
+#include "relay/session_graft.h"
 
 /* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
 #define RUN_STEPS 8
@@ -79,8 +80,15 @@ static void count_handover(struct session *s, struct flow *f, enum carrier c)
 	count_add(&s->worker->stats.handovers[c], 1);
 }
 
+enum carrier session_kernel_carrier(const struct session *s)
+{
+	return s->graft != NO_GRAFT ? CARRIER_GRAFT : CARRIER_SOCKMAP;
+}
+
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 {
+	if (s->graft != NO_GRAFT)
+		return graft_bytes(s->worker->shared->grafts, s->graft, dir);
 	if (s->pair == NO_PAIR)
 		return 0;
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
@@ -119,6 +127,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	if (s->flows[dir].engine == engine)
 		return;
 	begin_by(s, dir, engine);
+	s->graft_refusal = GRAFT_OK;
 	f->no_enter = false;
 	if (s->pair != NO_PAIR && engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
 		tcp_free_buffer(s->sides[dir].fd);
@@ -266,7 +275,8 @@ static bool may_enter(const struct session *s, unsigned int dir)
 {
 	const struct flow *f = &s->flows[dir];
 
-	return s->worker->shared->kernel && s->tcp && !s->pace && !f->no_enter && !f->eof;
+	return s->worker->shared->kernel && s->tcp && !s->pace && s->graft == NO_GRAFT &&
+	       !f->no_enter && !f->eof;
 }
 
 /* The kernel has refused flow DIR: remember why.  User space goes on. */
@@ -395,6 +405,10 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	around.memory_short = around.kernel_ok && kernel_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)now - s->watched_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
+	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)
+		session_graft_hurry(s);
+	else if (empty)
+		session_graft_offer(s);
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
 			return;
@@ -509,6 +523,10 @@ static void flow_finished(struct session *s, unsigned int dir)
 	struct flow *f = &s->flows[dir];
 	bool last = s->flows[!dir].phase == FLOW_DONE;
 
+	if (!session_graft_withdraw(s)) {
+		session_reset(s, CAUSE_INTERNAL);
+		return;
+	}
 	/* of the last one, close(2) sends the FIN */
 	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
 		session_part(s, !dir, session_cause(!dir, errno));
@@ -674,6 +692,10 @@ void session_part(struct session *s, unsigned int side, enum cause cause)
 {
 	struct flow *f = &s->flows[side];
 
+	if (s->state == SESSION_OPEN && !session_graft_withdraw(s)) {
+		session_reset(s, cause);
+		return;
+	}
 	if (s->state == SESSION_PARTING && s->parted == side)
 		return; /* a write has found it out, and epoll says so as well */
 	if (s->state != SESSION_OPEN || f->phase == FLOW_DONE) {
@@ -809,6 +831,8 @@ static bool has_followed(struct session *s, unsigned int dir)
 
 	if (s->flows[dir].engine == engine)
 		return true;
+	if (!session_graft_leave(s))
+		return false;
 	if (f->phase == FLOW_KERNEL)
 		leave(s, dir, policy_start(engine));
 	session_flow_run(s, dir, false);

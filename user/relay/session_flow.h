@@ -26,7 +26,10 @@ void session_part_timer(struct session *s);
 /* Give back the slots of S in the kernel's maps, if it has some.  Its sockets are closed. */
 void session_give_slots(struct session *s);
 
-/* What the program has redirected of flow DIR, in bytes. */
+/* What carries S in the kernel, if anything has: a session never has both. */
+enum carrier session_kernel_carrier(const struct session *s);
+
+/* What that has carried of flow DIR, in bytes. */
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
 
 /* --- what a worker asks of all its sessions --- */

@@ -23,6 +23,7 @@
 #include "relay/session.h"
 #include "relay/connect.h"
 #include "relay/session_flow.h"
+#include "relay/session_graft.h"
 
 #define PATIENCE_MS 10000
 
@@ -67,6 +68,7 @@ static void after_batch(void *arg)
 	if (load_batch(&w->load, w->loop.now_ms))
 		load_look(&w->load, w->loop.now_ms, clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
 	session_connect_news(w);
+	session_graft_news(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
@@ -93,6 +95,35 @@ static int open_ring(struct worker *w)
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
+static void on_graft_ring(struct source *source, uint32_t events)
+{
+	struct worker *w = container_of(source, struct worker, graft_source);
+	uint64_t lost = graft_events_lost(w->shared->grafts);
+
+	(void)events;
+	graft_ring_consume(w->graft_ring);
+	if (lost != w->graft_events_lost) {
+		w->graft_events_lost = lost;
+		session_graft_sweep(w);
+	}
+}
+
+static int open_grafts(struct worker *w)
+{
+	struct grafts *gs = w->shared->grafts;
+	int r;
+
+	w->grafted = calloc(grafts_total(gs), sizeof(struct session *));
+	if (!w->grafted)
+		return -ENOMEM;
+	r = graft_ring_open(gs, w->index, session_graft_event, w, &w->graft_ring);
+	if (r)
+		return r;
+	w->graft_source = (struct source){ .handle = on_graft_ring,
+					   .fd = graft_ring_fd(w->graft_ring) };
+	return loop_watch(&w->loop, &w->graft_source, EPOLLIN, true);
+}
+
 static int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 {
 	int r;
@@ -106,6 +137,8 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	r = worker_reserve_timer(w);
 	if (!r && shared->kernel)
 		r = open_ring(w);
+	if (!r && shared->grafts)
+		r = open_grafts(w);
 	return r;
 }
 
@@ -114,6 +147,8 @@ static void worker_close(struct worker *w)
 	kernel_ring_close(w->ring);
 	pool_close(&w->pool);
 	free(w->owners);
+	graft_ring_close(w->graft_ring);
+	free(w->grafted);
 	loop_close(&w->loop);
 }
 
@@ -194,12 +229,25 @@ static void on_grace_over(struct timer *timer)
 	session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
 }
 
+/* What can be grafted goes on without the daemon; some sessions need a moment for that. */
+static void on_leave(struct timer *timer)
+{
+	struct worker *w = container_of(timer, struct worker, leave);
+
+	session_graft_leave_behind(w);
+	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
+}
+
 static void stop(struct worker *w, const void *arg)
 {
 	(void)arg;
 	while (w->listeners)
 		listener_end(w->listeners);
 	w->stopping = true;
+	if (w->shared->grafts && grafts_survive(w->shared->grafts)) {
+		w->leave.fire = on_leave;
+		timer_set(&w->loop, &w->leave, w->loop.now_ms);
+	}
 	w->grace.fire = on_grace_over;
 	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }

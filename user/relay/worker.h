@@ -9,6 +9,7 @@
 
 #include "base/loop.h"
 #include "config/config.h"
+#include "datapath/graft.h"
 #include "datapath/kernel.h"
 #include "datapath/policy.h"
 #include "datapath/pool.h"
@@ -20,10 +21,12 @@ struct listening;
 struct shared {
 	const struct config *config;
 	struct kernel *kernel;        /* NULL: everything is carried in user space */
+	struct grafts *grafts;        /* NULL: no session is grafted */
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	_Atomic uint64_t name_news;    /* ends of look-ups that sessions may have waited for */
+	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;     /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 };
@@ -51,6 +54,11 @@ struct worker {
 
 	struct kernel_ring *ring;
 	struct source ring_source;
+	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
+	struct graft_ring *graft_ring;
+	struct source graft_source;
+	uint64_t graft_events_lost;
+	uint64_t graft_news_seen;  /* of shared->graft_news */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	uint32_t review_at;        /* the slot pair that the last review has ended at */
@@ -60,13 +68,17 @@ struct worker {
 	bool started;       /* of the thread that starts and stops it */
 	bool stopping;      /* ends with its last session; the others have until then: */
 	struct timer grace;
+	struct timer leave;         /* leaves sessions to the next daemon */
 };
 
 /* How often a worker with sessions in the kernel looks at the program's counters. */
 #define WORKER_SWEEP_MS 1000
 
-/* Timers of a worker beside those of sessions: sweep, grace, resume. */
-#define WORKER_TIMERS 3
+/* How often a worker that stops looks which sessions are grafted by now. */
+#define WORKER_LEAVE_MS 10
+
+/* Timers of a worker beside those of sessions: sweep, grace, resume, leave. */
+#define WORKER_TIMERS 4
 
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The contract between the packet programs (bpf/graft.bpf.c) and the daemon (user/datapath/graft.c).
+ *
+ * A graft joins the two TCP connections of a session at packet level: what arrives from one remote
+ * end is translated and sent on to the other.  Both sockets of the daemon stay as they are, frozen:
+ * none of their packets leave the machine, and none of the remote ends' reach them.
+ *
+ * Maps
+ *   grafts   struct graft_entry by session slot, mapped into the daemon.
+ *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and, for
+ *            tuples that are used anew, by the packet programs.
+ *   rings    worker -> ring buffer of struct graft_event.
+ *   .bss     counters.
+ *
+ * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
+ * side is the remote end of the other side.  Sequence numbers of a side are those on its wire; so an
+ * ACK from the client acknowledges numbers of side 0, whoever has sent the bytes.
+ *
+ * Transitions of the state, and by whom:
+ *
+ *   FREE       -> OFFERED    offer: nothing of the session is in the daemon's hand
+ *   OFFERED    -> LOCKED     a packet of either side, to look whether it may be the first one that
+ *                            is translated.  One packet looks at a time
+ *              -> FREE       the daemon carries the session itself
+ *              -> RETURNED   the same, if it was grafted before
+ *   LOCKED     -> OFFERED    it may not: it goes to its socket
+ *              -> ACTIVE     it may, and it is translated, as are all that follow
+ *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the count
+ *                            in the upper bits changes, so that the one that looks cannot activate
+ *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST
+ *              -> KILLED     the daemon resets both ends
+ *              -> RETURNING  the daemon wants to carry the session again
+ *   RETURNING  -> LOCKED_2   a packet, to look whether the session may go back with it
+ *              -> DONE       as above
+ *              -> ACTIVE     the daemon does not want it any more
+ *   LOCKED_2   -> RETURNING  it may not, and is translated
+ *              -> RETURNED   it may.  From now on packets are shifted between the wire and the
+ *                            sockets, for the rest of the session
+ *   RETURNED   -> OFFERED    offer, again: nothing of the session is in the daemon's hand
+ *   DONE, KILLED -> CLOSED   the daemon closes the sockets
+ *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
+ *                            until then
+ *
+ * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
+ * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
+ * compare-and-swap where two CPUs must not undo each other.  The daemon writes none of them but
+ * `ifindex`, when routes change while the session is ACTIVE.
+ */
+#ifndef CULVERT_GRAFT_CONTRACT_H
+#define CULVERT_GRAFT_CONTRACT_H
+
+#include <linux/types.h>
+
+/* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
+#define GRAFT_LAYOUT 1
+
+enum graft_state {
+	GRAFT_FREE,
+	GRAFT_OFFERED,
+	GRAFT_LOCKED,
+	GRAFT_ACTIVE,
+	GRAFT_DONE,
+	GRAFT_KILLED,
+	GRAFT_RETURNING,
+	GRAFT_LOCKED_2,
+	GRAFT_RETURNED,
+	GRAFT_CLOSED,
+	GRAFT_STATES,
+};
+
+#define GRAFT_STATE_MASK 0xff /* of graft.state; above it the count of LOCKED */
+#define GRAFT_PASSED_ONE 0x100
+
+/* Why a session is not grafted: answer of the offer program. */
+enum graft_refusal {
+	GRAFT_OK,
+	GRAFT_NO_SOCKET,   /* gone, or of another network namespace */
+	GRAFT_CLOSING,     /* not ESTABLISHED, or half closed */
+	GRAFT_TIMESTAMPS,  /* one connection has TCP timestamps, the other has not */
+	GRAFT_MSS,         /* one end may send larger segments than the other takes */
+	GRAFT_ECN,         /* one connection has ECN, the other has not, or another kind */
+	GRAFT_MPTCP,
+	GRAFT_INTERFACE,   /* no packet program there */
+	GRAFT_IN_HAND,     /* bytes are on the way through the daemon */
+	GRAFT_BAD_REQUEST, /* the slot is in use */
+	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */
+	GRAFT_WINDOW,      /* one end may send larger segments than the other has room for */
+	GRAFT_REFUSALS,
+};
+
+/* In network byte order; IPv4 as ::ffff:a.b.c.d. */
+struct graft_addr {
+	__u32 w[4];
+};
+
+/* As in a packet that arrives from the remote end.  Ports in network byte order. */
+struct graft_tuple {
+	struct graft_addr remote, local;
+	__u16 remote_port, local_port;
+};
+
+struct graft_place {
+	__u32 slot;
+	__u32 side;
+};
+
+struct graft_side {
+	struct graft_tuple tuple;
+	__u32 ifindex;       /* of the interface towards the remote end */
+	__u32 mark;          /* of the socket, which routes may depend on */
+	__u32 base_read;     /* offer: copied_seq of the socket, */
+	__u32 base_write;    /* and its write_seq */
+
+	/* Translation of packets that arrive from this side's remote end.  "+": added, modulo 2^32. */
+	__u32 seq_add, ack_add;
+	__u32 tsval_add, tsecr_add;
+	__u32 tsecr_least;   /* the other end has not seen this clock yet: TSecr is at least that, */
+	__u32 tsecr_clamped; /* while this is 1 */
+	__u8 window_left;    /* shift that the remote end announced, */
+	__u8 window_right;   /* and that the other end expects */
+	__u8 read_shift;     /* of windows that our socket announces */
+	__u8 timestamps;     /* 1: on both connections */
+	__u8 no_sack;        /* 1: the other end knows no SACK */
+	__u8 ipv6;           /* 1: on the wire */
+
+	/* The frozen socket's write_seq and rcv_nxt. */
+	__u32 frozen_write, frozen_read;
+
+	/* OFFERED: tracked: the end of what was let pass to the socket. */
+	__u32 passed;
+	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
+
+	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */
+	__u32 back_read, back_write, back_ts;
+
+	/* Tracked.  64 bits: the low half is the sequence number, so the difference of two counts bytes. */
+	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
+	__u64 end;           /* end of what the remote end has sent, a FIN included */
+	__u64 begun;         /* not tracked: `end` minus this is what was carried, by all grafts */
+	__u32 window;        /* largest that the remote end has offered, in bytes */
+	__u32 tsval_sent;    /* highest that was sent to the remote end */
+	__u32 fin;           /* 1: the remote end has sent FIN, 2: and it is acknowledged */
+	__u32 fin_end;
+	__u64 packets;
+	__u64 heard_ns;      /* CLOCK_MONOTONIC of the last packet, */
+	__u64 data_ns;       /* and of the last with new payload, or a new ACK of some */
+	__u64 probed_ns;     /* of the last keepalive probe of the frozen socket */
+	__u64 told_ns;       /* KILLED: of the last GRAFT_EVENT_HEARD */
+	__u32 reset;         /* DONE: the remote end has sent RST */
+} __attribute__((aligned(64)));
+
+struct graft_entry {
+	__u32 state;
+	__u32 looks;         /* packets that looked whether they may be the first */
+	__u32 why_not;       /* the last look: enum graft_look */
+	__u32 hold;          /* by the daemon: 1: let the senders run dry, see hold() */
+	__u32 held_ms;       /* by the daemon: since when (low half) */
+	__u32 worker;        /* by the daemon: whose ring */
+	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
+	__u64 id;            /* by the daemon: of the session */
+	__u64 offered_ns, active_ns, ended_ns; /* CLOCK_MONOTONIC */
+	__u64 before[2];     /* bytes that each socket has received */
+	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
+	struct graft_side side[2];
+} __attribute__((aligned(64)));
+
+/* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
+_Static_assert(sizeof(struct graft_entry) <= 640, "memory of a session");
+
+/* What keeps a packet from being the first one that is translated. */
+enum graft_look {
+	GRAFT_LOOK_OK,
+	GRAFT_LOOK_KIND,      /* SYN, FIN or RST, no ACK, or a header that is not translated */
+	GRAFT_LOOK_GONE,      /* a socket is */
+	GRAFT_LOOK_CLOSED,    /* not ESTABLISHED, or half closed */
+	GRAFT_LOOK_ORDER,     /* it is not the next one, or a socket waits for earlier ones */
+	GRAFT_LOOK_UNREAD,    /* the daemon has not read what came before */
+	GRAFT_LOOK_OWED,      /* the remote end has not acknowledged all that its socket sent */
+	GRAFT_LOOK_ACK_DUE,   /* its ACK would be lost: it acknowledges bytes just received */
+	GRAFT_LOOK_OTHER_UNREAD, /* the same of the other side */
+	GRAFT_LOOK_OTHER_OWED,
+	GRAFT_LOOK_IN_HAND,   /* the daemon has read bytes that it has not written yet */
+	GRAFT_LOOK_TIMESTAMP, /* none, where there should be one */
+	GRAFT_LOOK_RACE,      /* another packet came at the same time */
+	GRAFT_LOOK_WINDOW,    /* the other end has no room for it */
+	GRAFT_LOOKS,
+};
+
+/* Input of the offer program, behind an Ethernet header. */
+enum graft_op {
+	GRAFT_OFFER,  /* put the session into `slot`, which is FREE */
+	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
+	GRAFT_RESET,  /* KILLED: send RST to the remote end of `side` */
+};
+
+struct graft_request {
+	__u32 op;
+	__u32 slot;
+	__u32 side; /* RESET: whose remote end */
+	__u32 worker;
+	__u64 id;
+	__u32 forward;
+	__u32 hold;
+	struct graft_tuple tuples[2];
+};
+
+enum graft_event_kind {
+	GRAFT_EVENT_ENDED = 1, /* DONE */
+	GRAFT_EVENT_RETURNED,
+	GRAFT_EVENT_HEARD,     /* KILLED: an end is still there */
+};
+
+struct graft_event {
+	__u32 slot;
+	__u32 kind;
+	__u64 id; /* of the session that it is about */
+};
+
+#endif

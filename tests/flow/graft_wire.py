@@ -1,0 +1,486 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""An oracle on both wires of the relay: is each grafted packet what it has to be?
+
+Conversations run through `culvert --engine graft` in a lab, with IPv4 and IPv6, with and without
+loss, SACK, window scaling and timestamps.  All packets of both wires are captured.  The offsets of
+a session follow from its two handshakes alone; from then on each packet that the relay sends on
+must be one that has come, with these offsets, and each that comes must be sent on, until the
+session ends.  Nothing else may leave.  A TSecr must be a clock that the end itself has sent.
+
+usage: graft_wire.py [--program build/culvert] [--sessions N]        (as root)
+"""
+
+import argparse
+import collections
+import contextlib
+import ctypes
+import fcntl
+import os
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+import labkit  # noqa: E402  pylint: disable=wrong-import-position
+
+UPSTREAM_PORT = 7001
+RELAYS = {4: "10.0.1.2", 6: "fd00:1::2"}
+SERVERS = {4: "10.0.2.2", 6: "fd00:2::2"}
+# The port of the relay by the families of the client and of the server.
+FORWARDS = {(4, 4): 7044, (6, 6): 7066, (6, 4): 7064, (4, 6): 7046}
+INTERFACES = ("to-client", "to-server")  # by side
+FIN, SYN, RST, ACK = 1, 2, 4, 16
+OUTGOING = 4
+OWN_TTL = 64
+PATIENCE = 30
+ABORT = struct.pack("ii", 1, 0)
+
+# ---- places
+
+
+def name_of(lab, machine):
+    return f"/run/netns/{lab.name}-{machine}"
+
+
+@contextlib.contextmanager
+def within(lab, machine):
+    """Sockets that this thread makes meanwhile are that machine's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net", encoding="ascii") as here, \
+            open(name_of(lab, machine), encoding="ascii") as there:
+        if libc.setns(there.fileno(), 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        try:
+            yield
+        finally:
+            libc.setns(here.fileno(), 0)
+
+
+def no_offload(lab, machine, *interfaces):
+    """Packets are on the wire as in the relay: one by one, with whole checksums."""
+    with within(lab, machine), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for interface in interfaces:
+            for command in (0x1f, 0x24, 0x2c, 0x17):  # TSO, GSO, GRO, checksums
+                value = ctypes.create_string_buffer(struct.pack("II", command, 0))
+                request = struct.pack("16sP8x", interface.encode(), ctypes.addressof(value))
+                fcntl.ioctl(sock, 0x8946, request)  # SIOCETHTOOL
+
+
+def bpf(command, attributes):
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(attributes, 128)
+    fd = libc.syscall(ctypes.c_long(321), ctypes.c_long(command), buffer, ctypes.c_long(128))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "bpf")
+    return fd
+
+
+def lose(lab, machine, percent):
+    """MACHINE loses so much of what the relay sends to it, until the returned file is closed."""
+    code = b"".join(struct.pack("BBhi", *instruction) for instruction in (
+        (0x85, 0, 0, 7),                             # a random number
+        (0xa6, 0, 2, int(percent / 100 * 2 ** 32)),  # less than that: drop
+        (0xb4, 0, 0, -1), (0x95, 0, 0, 0),
+        (0xb7, 0, 0, 2), (0x95, 0, 0, 0)))
+    memory, license_of = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"BSD")
+    program = bpf(5, struct.pack("IIQQ", 3, len(code) // 8, ctypes.addressof(memory),
+                                 ctypes.addressof(license_of)))
+    with within(lab, machine):
+        link = bpf(28, struct.pack("IIII", program, socket.if_nametoindex("to-relay"), 46, 0))
+    os.close(program)
+    return link
+
+
+# ---- packets
+
+
+def sum16(data):
+    if len(data) & 1:
+        data += b"\0"
+    return sum(struct.unpack(f"!{len(data) // 2}H", data)) % 65535
+
+
+class Packet:
+    """A TCP packet on the wire of SIDE; out: it leaves the relay."""
+
+    def __init__(self, raw, side, out):
+        self.side, self.out, self.used = side, out, False
+        ip = raw[14:]
+        if raw[12:14] == b"\x08\0":
+            self.family, l3 = 4, 20
+            self.ttl, total = ip[8], int.from_bytes(ip[2:4], "big")
+            self.traffic, self.kept = ip[1], ip[0:8]  # all but TTL, sum, addresses
+            self.src, self.dst = ip[12:16], ip[16:20]
+            self.ip_ok = sum16(ip[:20]) == 0
+        else:
+            self.family, l3 = 6, 40
+            self.ttl, total = ip[7], int.from_bytes(ip[4:6], "big") + 40
+            self.traffic, self.kept = int.from_bytes(ip[0:2], "big") >> 4 & 0xff, ip[0:7]
+            self.src, self.dst = ip[8:24], ip[24:40]
+            self.ip_ok = True
+        tcp = ip[l3:total]
+        (self.sport, self.dport, self.seq, self.ack, offset, self.flags, self.window, _,
+         self.urgent) = struct.unpack("!HHIIBBHHH", tcp[:20])
+        header = (offset >> 4) * 4
+        self.options, self.payload = tcp[20:header], tcp[header:]
+        self.reserved = offset & 15
+        self.tcp_ok = (sum16(self.src + self.dst) + 6 + len(tcp) + sum16(tcp)) % 65535 == 0
+
+    def end(self):
+        return self.seq + len(self.payload) + (self.flags & FIN)
+
+    def port(self):
+        """The remote end's on side 0, the relay's on side 1: names the connection."""
+        return self.sport if self.out == (self.side == 1) else self.dport
+
+    def walk(self):
+        """(kind, value) of each option; NOPs as well."""
+        at = 0
+        while at < len(self.options) and self.options[at]:
+            if self.options[at] == 1:
+                yield 1, b""
+                at += 1
+                continue
+            length = self.options[at + 1]
+            yield self.options[at], self.options[at + 2:at + length]
+            at += length
+
+    def option(self, kind):
+        return next((value for k, value in self.walk() if k == kind), None)
+
+    def clocks(self):
+        value = self.option(8)
+        return struct.unpack("!II", value) if value else None
+
+    def __str__(self):
+        return (f"side {self.side} {'out' if self.out else 'in'} seq {self.seq} ack {self.ack} "
+                f"flags {self.flags:#x} window {self.window} ttl {self.ttl} "
+                f"{len(self.payload)} bytes, options {self.options.hex()}")
+
+
+class Capture:
+    """All TCP packets of both wires, in the order in which the relay has them."""
+
+    def __init__(self, lab):
+        with within(lab, "relay"):
+            self.sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            self.sides = {name: side for side, name in enumerate(INTERFACES)}
+            self.own = [fcntl.ioctl(self.sock, 0x8927, name.encode().ljust(40, b"\0"))[18:24]
+                        for name in INTERFACES]  # SIOCGIFHWADDR
+        self.sock.setsockopt(socket.SOL_SOCKET, 33, 256 << 20)  # SO_RCVBUFFORCE
+        self.sock.settimeout(0.2)
+        self.records, self.ended = [], False
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        while not self.ended:
+            try:
+                self.records.append(self.sock.recvfrom(65535))
+            except TimeoutError:
+                pass
+
+    def packets(self, tally):
+        """What a frozen socket has sent comes back on its interface, but was on no wire."""
+        self.ended = True
+        self.thread.join()
+        _, lost = struct.unpack("II", self.sock.getsockopt(263, 6, 8))
+        self.sock.close()
+        assert not lost, f"{lost} packets were not captured"
+        for raw, (interface, _, kind, *_) in self.records:
+            tcp = (raw[12:14] == b"\x08\0" and raw[23] == 6) or (raw[12:14] == b"\x86\xdd" and
+                                                               raw[20] == 6)
+            if not tcp or interface not in self.sides:
+                continue
+            side, out = self.sides[interface], kind == OUTGOING
+            if not out and raw[6:12] == self.own[side]:
+                tally["given back"] += 1
+            else:
+                yield Packet(raw, side, out)
+
+
+# ---- the model
+
+
+def plus(a, b):
+    return (a + b) & 0xffffffff
+
+
+def ahead(a, b):
+    return ((a - b + (1 << 31)) & 0xffffffff) - (1 << 31)
+
+
+class Session:
+    """What the handshakes on both wires say, and all packets."""
+
+    def __init__(self, packets, tally):
+        self.packets, self.tally = packets, tally
+        syn = {(p.side, p.out): p for p in reversed(packets) if p.flags & SYN}
+        self.families = syn[0, False].family, syn[1, True].family
+        client, ours = syn[0, False], syn[0, True]
+        us, server = syn[1, True], syn[1, False]
+        self.tuples = [(us.src, us.dst, us.sport, us.dport),
+                       (ours.src, ours.dst, ours.sport, ours.dport)]  # of what leaves, by side
+        self.seq = [us.seq - client.seq, ours.seq - server.seq]
+        self.ack = [server.seq - ours.seq, client.seq - us.seq]
+        scaled = [all(p.option(3) for p in pair) for pair in ((client, ours), (us, server))]
+        self.left = [p.option(3)[0] if on else 0 for p, on in zip((client, server), scaled)]
+        self.right = [p.option(3)[0] if on else 0 for p, on in zip((us, ours), reversed(scaled))]
+        self.sack = [bool(client.option(4) is not None), bool(server.option(4) is not None)]
+        self.tsval = [None, None]
+        self.unclamped = [False, False]
+        self.sent_clocks = [set(), set()]  # by the remote end of a side
+        self.own_clock = [None, None]      # the relay's own, last on the wire of a side
+
+    def fail(self, what, *packets):
+        self.tally["faults"] += 1
+        if self.tally["faults"] <= 20:
+            print(f"FAULT: {what}", *packets, sep="\n  ")
+
+    def check_clocks(self, was, now):
+        side, there = was.side, 1 - was.side
+        (val, echo), (new_val, new_echo) = was.clocks(), now.clocks()
+        if self.tsval[side] is None:
+            self.tsval[side] = new_val - val
+            if ahead(new_val, self.own_clock[there]) < 0:
+                self.fail("the first clock is before the relay's own", was, now)
+        if plus(val, self.tsval[side]) != new_val:
+            self.fail("TSval", was, now)
+        if now.flags & ACK and new_echo not in self.sent_clocks[there]:
+            self.fail("TSecr was never sent", was, now)
+        if self.tsval[there] is not None and plus(echo, -self.tsval[there]) == new_echo:
+            self.unclamped[side] = True
+        elif self.unclamped[side]:
+            self.fail("TSecr", was, now)
+
+    def options_after(self, was):
+        """All but the clocks, which are checked with what came before."""
+        for kind, value in was.walk():
+            if kind == 5 and not self.sack[1 - was.side]:
+                yield from [(1, b"")] * (len(value) + 2)
+                continue
+            if kind == 5:
+                edges = struct.unpack(f"!{len(value) // 4}I", value)
+                value = b"".join(struct.pack("!I", plus(e, self.ack[was.side])) for e in edges)
+            yield kind, b"" if kind == 8 else value
+
+    def is_translation(self, was, now):
+        return (not was.used and was.side != now.side and was.payload == now.payload and
+                was.flags == now.flags and was.traffic == now.traffic and
+                (was.kept == now.kept or was.family != now.family) and
+                plus(was.seq, self.seq[was.side]) == now.seq and
+                (not was.flags & ACK or plus(was.ack, self.ack[was.side]) == now.ack) and
+                list(self.options_after(was)) == [(k, b"" if k == 8 else v)
+                                                  for k, v in now.walk()])
+
+    def origin(self, waiting, now):
+        """Of several that differ in their clocks alone, the one whose clock fits."""
+        may_be = [was for was in waiting[-1000:] if self.is_translation(was, now)]
+        for was in reversed(may_be):
+            add = self.tsval[was.side]
+            if not was.clocks() or add is None or plus(was.clocks()[0], add) == now.clocks()[0]:
+                return was
+        return may_be[-1] if may_be else None
+
+    def check(self, was, now):
+        side = was.side
+        window = was.window << self.left[side] >> self.right[side]
+        if now.window != min(65535, window or bool(was.window)):  # open ones stay open
+            self.fail(f"window, {self.left[side]} to {self.right[side]}", was, now)
+        if (now.src, now.dst, now.sport, now.dport) != self.tuples[side]:
+            self.fail("addresses or ports", was, now)
+        if now.ttl != was.ttl - 1 or now.urgent != was.urgent or now.reserved != was.reserved:
+            self.fail("TTL, or what stays", was, now)
+        if was.ip_ok and was.tcp_ok and not (now.ip_ok and now.tcp_ok):
+            self.fail("checksum", was, now)
+        self.tally["SACK"] += was.option(5) is not None
+        if was.clocks():
+            self.check_clocks(was, now)
+
+    def run(self):
+        waiting, grafted, ended = [], False, 0
+        for p in self.packets:
+            if not p.out:
+                waiting.append(p)
+                if p.clocks():
+                    self.sent_clocks[p.side].add(p.clocks()[0])
+                p.expected = grafted and not ended
+                self.tally["in, grafted"] += p.expected
+                continue
+            if p.ttl == OWN_TTL:
+                if p.clocks():
+                    self.own_clock[p.side] = p.clocks()[0]
+                if grafted:
+                    self.fail("a packet of the relay itself", p)
+                continue
+            was = self.origin(waiting, p)
+            if not was:
+                self.fail("sent on, but it did not come like this", p)
+                continue
+            was.used = grafted = True
+            self.tally["pairs"] += 1
+            self.check(was, p)
+            ended += bool(p.flags & RST)
+        for p in waiting:
+            if p.expected and not p.used:
+                self.fail("not sent on", p)
+        self.tally[f"grafted IPv{self.families[0]} to IPv{self.families[1]}"] += grafted
+        self.tally["sessions"] += 1
+
+
+# ---- traffic
+
+
+def exactly(sock, size):
+    data = bytearray()
+    while len(data) < size:
+        part = sock.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the stream ended early")
+        data += part
+    return bytes(data)
+
+
+def serve(sock):
+    """Answer each request with as many bytes as it asks for, which follow from its own."""
+    sock.settimeout(PATIENCE)
+    with sock, contextlib.suppress(OSError):
+        while True:
+            size, wanted = struct.unpack("!II", exactly(sock, 8))
+            request = exactly(sock, size)
+            sock.sendall((request * (wanted // max(size, 1) + 1))[:wanted])
+
+
+def listen(lab, family):
+    with within(lab, "server"):
+        sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((SERVERS[family], UPSTREAM_PORT))
+    sock.listen(64)
+
+    def run():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(sock.accept()[0],), daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
+    return sock
+
+
+def converse(lab, families, chance, exchanges):
+    family = families[0]
+    with within(lab, "client"):
+        sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+    sock.settimeout(PATIENCE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.connect((RELAYS[family], FORWARDS[families]))
+    with sock:
+        for _ in range(exchanges):
+            size, wanted = (int(2 ** chance.uniform(0, 15)) for _ in range(2))
+            request = chance.randbytes(size)
+            sock.sendall(struct.pack("!II", size, wanted) + request)
+            if exactly(sock, wanted) != (request * (wanted // size + 1))[:wanted]:
+                raise ValueError("wrong bytes")
+        if chance.random() < 0.3:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
+
+
+# ---- all of it
+
+
+def connections_of(packets, side):
+    """A list of packets for each, in the order of their SYNs.  Ports are used again."""
+    found, current = [], {}
+    for p in packets:
+        if p.side != side:
+            continue
+        key = p.family, p.port()
+        if p.flags & (SYN | ACK) == SYN and (key not in current or
+                                             current[key][0].seq != p.seq):
+            current[key] = []
+            found.append(current[key])
+        if key in current:
+            current[key].append(p)
+    return found
+
+
+def sessions_of(packets, tally):
+    """One after the other: the n-th connection of one wire is the n-th of the other."""
+    for order, p in enumerate(packets):
+        p.order = order
+    wires = [connections_of(packets, side) for side in range(2)]
+    assert len(wires[0]) == len(wires[1])
+    for near, far in zip(*wires):
+        yield Session(sorted(near + far, key=lambda p: p.order), tally)
+
+
+# what, percent lost, settings of the client and of the server below /proc/sys/net/ipv4
+SCENES = (
+    ("plain", 0, {}, {}),
+    ("loss", 2, {}, {}),
+    ("loss, the server without SACK and window scaling", 2, {},
+     {"tcp_sack": "0", "tcp_window_scaling": "0"}),
+    ("loss, no timestamps, small buffers of the client", 2,
+     {"tcp_timestamps": "0", "tcp_rmem": "4096 16384 32768"}, {"tcp_timestamps": "0"}),
+)
+
+
+def prepare(lab, machine, loss, settings):
+    no_offload(lab, machine, "to-relay")
+    for name, value in settings.items():
+        lab.finish(lab.start(machine, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/{name}"), 10)
+    return lose(lab, machine, loss)
+
+
+def with_port(address, port):
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def run(program, sessions, scene):
+    what, loss, *settings = scene
+    tally = collections.Counter()
+    with labkit.Lab() as lab:
+        links = [prepare(lab, machine, loss, of)
+                 for machine, of in zip(("client", "server"), settings)]
+        no_offload(lab, "relay", *INTERFACES)
+        servers = [listen(lab, family) for family in SERVERS]
+        forwards = [(with_port(RELAYS[here], port), with_port(SERVERS[there], UPSTREAM_PORT))
+                    for (here, there), port in FORWARDS.items()]
+        daemon = labkit.Daemon(lab, program, "graft", forwards, "--graft-pins", "none")
+        capture = Capture(lab)
+        chance = random.Random(1)
+        for n in range(sessions):
+            converse(lab, list(FORWARDS)[n % len(FORWARDS)], chance, 30)
+        time.sleep(1)
+        packets = list(capture.packets(tally))
+        daemon.stop()
+        for server in servers:
+            server.close()
+        for link in links:
+            os.close(link)
+    for session in sessions_of(packets, tally):
+        session.run()
+    print(f"{what}:", ", ".join(f"{count} {what}" for what, count in tally.items()))
+    return tally
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", default=os.path.join(labkit.TOP, "build/culvert"))
+    parser.add_argument("--sessions", type=int, default=40)
+    options = parser.parse_args()
+    labkit.handle_signals()
+    good = True
+    for scene in SCENES:
+        tally = run(options.program, options.sessions, scene)
+        # segments of IPv4 do not fit into packets of IPv6, so not all mixed ones are grafted
+        good &= not tally["faults"] and all(
+            tally[f"grafted IPv{f} to IPv{f}"] >= options.sessions // len(FORWARDS) for f in (4, 6))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

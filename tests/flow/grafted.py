@@ -1,0 +1,442 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""Grafted sessions in the lab: what no other carrier can do, and what only they could break.
+
+    echo conversations, every byte compared  -->  culvert --engine graft  -->  echo server
+
+The daemon is killed, stopped and started again under them; they go back to their sockets; routes
+change; a router has a smaller MTU; an end vanishes; local ports are short. Exits with 77 and the
+reason where this cannot run.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, handle_signals,
+                    has_ipv6, tail, wait_until)
+
+EXIT_SKIP = 77
+PORT = 7100
+LISTEN = 9100
+CROWD = 200
+LINKS = 4 + 2 * 3  # pins: maps; lo, to-client, to-server
+
+SERVE = """
+import asyncio, sys
+async def echo(r, w):
+    try:
+        while data := await r.read(65536):
+            w.write(data)
+            await w.drain()
+        w.write_eof()
+    except OSError:
+        pass
+    w.close()
+async def main():
+    s = await asyncio.start_server(echo, None, int(sys.argv[1]), backlog=4096)
+    await s.serve_forever()
+asyncio.run(main())
+"""
+
+# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations; a line of JSON: what became of them.
+TALK = """
+import asyncio, json, os, sys, time
+address, port, n, seconds, size = sys.argv[1], *map(int, sys.argv[2:])
+did = {"rounds": 0, "wrong": 0, "reset": 0, "ended": 0, "gap_ms": 0}
+async def talk():
+    try:
+        r, w = await asyncio.open_connection(address, port)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            data, start = os.urandom(size), time.monotonic()
+            w.write(data)
+            did["wrong"] += await r.readexactly(size) != data
+            did["rounds"] += 1
+            did["gap_ms"] = max(did["gap_ms"], (time.monotonic() - start) * 1000)
+            await asyncio.sleep(0.001)
+        w.write_eof()
+        did["wrong"] += await r.read() != b""
+        did["ended"] += 1
+        w.close()
+    except (OSError, asyncio.IncompleteReadError):
+        did["reset"] += 1
+async def main():
+    await asyncio.gather(*(talk() for i in range(n)))
+    print(json.dumps(did))
+asyncio.run(main())
+"""
+
+
+# Two tun devices, and what carries packets from one to the other.
+TUN = """
+import fcntl, os, struct, threading
+def tun(name):
+    fd = os.open("/dev/net/tun", os.O_RDWR)
+    fcntl.ioctl(fd, 0x400454ca, struct.pack("16sH22x", name, 0x1001))  # TUNSETIFF: bare packets
+    return fd
+def carry(a, b):
+    while True:
+        try:
+            os.write(b, os.read(a, 65536))
+        except OSError:  # one is down
+            pass
+a, b = tun(b"tun-relay"), tun(b"tun-client")
+threading.Thread(target=carry, args=(b, a)).start()
+carry(a, b)
+"""
+
+
+def expect(condition, what):
+    if not condition:
+        raise LabError(what)
+
+
+class Trial:
+    """A lab with a daemon that grafts; `pins` is a BPF file system of its own."""
+
+    def __init__(self, lab, program):
+        self.lab = lab
+        self.program = program
+        self.pins = lab.path("bpf")
+        os.mkdir(self.pins)
+        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
+        lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
+        self.daemon = None
+
+    def begin(self, *options, forwards=((f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}"),)):
+        self.daemon = Daemon(self.lab, self.program, "graft", forwards, "--graft-pins",
+                             os.path.join(self.pins, "culvert"), *options)
+
+    def end(self):
+        if self.daemon:
+            self.daemon.stop()
+            self.remove()
+        self.daemon = None
+
+    def remove(self):
+        script = os.path.join(TOP, "scripts", "lab")
+        result = subprocess.run(
+            [script, "exec", "relay", self.program, "graft", "--remove", "--control",
+             self.daemon.control, "--graft-pins", os.path.join(self.pins, "culvert")],
+            env=dict(os.environ, CULVERT_LAB=self.lab.name), check=False, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        expect(result.returncode == 0, f"graft --remove: {result.stdout}")
+
+    def talk(self, connections, seconds, size=500, address=RELAY, port=LISTEN):
+        return self.lab.start("client", sys.executable, "-c", TALK, address, str(port),
+                              str(connections), str(seconds), str(size), stdout=subprocess.PIPE,
+                              text=True)
+
+    def run(self, namespace, *command):
+        self.lab.finish(self.lab.start(namespace, *command), 10)
+
+    def output(self, namespace, *command):
+        process = self.lab.start(namespace, *command, stdout=subprocess.PIPE, text=True)
+        return process.communicate(timeout=10)[0]
+
+    def grafted(self):
+        return sum(s["flows"][0]["carrier"] == "graft"
+                   for s in self.daemon.ask("sessions")["sessions"])
+
+    def wait_grafted(self, n):
+        try:
+            wait_until(lambda: self.grafted() == n, f"{n} grafted sessions")
+        except LabError as error:
+            why = [(s["flows"][0]["carrier"], s["state"], s["not_grafted"])
+                   for s in self.daemon.ask("sessions")["sessions"]]
+            raise LabError(f"{error}: {why}") from None
+
+    def said(self, process, seconds=30):
+        did = json.loads(process.communicate(timeout=seconds)[0] or "{}")
+        self.lab.finish(process, 1)
+        expect(did["wrong"] == 0, f"wrong answers: {did}")
+        return did
+
+    def expect_log(self, text):
+        wait_until(lambda: text in tail(self.daemon.process.log, 100), f'"{text}" in the log')
+
+    # --- cases ---
+
+    def test_survives_kill(self):
+        self.begin()
+        talk = self.talk(20, 8)
+        self.wait_grafted(20)
+        for _ in range(3):
+            self.daemon.kill()
+            self.expect_log("20 grafted sessions of the daemon before are adopted")
+        self.expect_counted(self.said(talk), 20)
+
+    def test_survives_stop(self):
+        self.begin()
+        talk, bulk = self.talk(5, 6), self.talk(2, 6, 4000000)
+        self.wait_grafted(7)
+        self.restart()
+        self.expect_log("7 grafted sessions of the daemon before are adopted")
+        expect(self.said(talk)["ended"] + self.said(bulk)["ended"] == 7, "sessions were lost")
+
+    def test_adopted_are_killed(self):
+        self.begin()
+        talk = self.talk(6, 20)
+        self.wait_grafted(6)
+        self.daemon.kill()
+        self.wait_grafted(6)
+        subprocess.run([self.program, "kill", "--all", "--control", self.daemon.control],
+                       check=True, stdout=subprocess.DEVNULL)
+        expect(self.said(talk, 5)["reset"] == 6, "not all ends were reset")
+
+    def test_back_to_sockets(self):
+        self.begin()
+        talk = self.talk(8, 6)
+        self.wait_grafted(8)
+        for engine, grafted in ("copy", 0), ("graft", 8), ("copy", 0), ("auto", 8):
+            self.set_engine(f"{RELAY}:{LISTEN}", engine)
+            self.wait_grafted(grafted)
+        self.expect_counted(self.said(talk), 8)
+
+    def set_engine(self, forward, engine):
+        subprocess.run([self.program, "engine", forward, engine, "--control",
+                        self.daemon.control], check=True, stdout=subprocess.DEVNULL)
+
+    def expect_counted(self, did, sessions):
+        expect(did["ended"] == sessions, f"sessions were lost: {did}")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
+        forward = self.daemon.ask("status")["forwards"][0]
+        expect(forward["bytes_to_upstream"] == forward["bytes_to_client"] == did["rounds"] * 500,
+               f"counted {forward}, but there were {did['rounds']} rounds of 500 bytes")
+
+    def test_ports_are_kept(self):
+        self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40031",
+                 "net.ipv4.tcp_fin_timeout=1")
+        self.begin()
+        talk = self.talk(6, 12)
+        self.wait_grafted(6)
+        self.daemon.kill()
+        time.sleep(4)  # FIN_WAIT2 of the dead daemon's sockets, and a look of the new one
+        for _ in range(20):
+            self.said(self.talk(1, 0))
+        errors = self.daemon.ask("status")["errors"]
+        expect(not errors["connect-refused"], f"a port was given away: {errors}")
+        expect(self.said(talk)["ended"] == 6, "sessions were lost")
+        self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999")
+
+    def test_dead_end(self):
+        self.begin("--keepalive", "2")
+        talk = self.talk(3, 30)
+        self.wait_grafted(3)
+        self.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "dead ends to be found",
+                   15)
+        self.lab.stop(talk)
+        self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
+
+    def test_families(self):
+        forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),
+                    (f"[fd00:1::2]:{LISTEN + 1}", f"[fd00:2::2]:{PORT}"))
+        self.begin(forwards=forwards)
+        mixed = self.talk(4, 3, 30000, "fd00:1::2")
+        same = self.talk(4, 3, 30000, "fd00:1::2", LISTEN + 1)
+        self.wait_grafted(8)
+        expect(self.said(mixed)["ended"] + self.said(same)["ended"] == 8, "sessions were lost")
+
+    def test_interfaces_come_and_go(self):
+        self.begin(forwards=((f"0.0.0.0:{LISTEN}", f"{SERVER}:{PORT}"),))
+        self.run("relay", "ip", "link", "add", "late", "type", "veth", "peer", "name", "late",
+                 "netns", f"{self.lab.name}-client")
+        for namespace, address in ("relay", "10.0.9.2/24"), ("client", "10.0.9.1/24"):
+            self.run(namespace, "ip", "link", "set", "late", "up")
+            self.run(namespace, "ip", "address", "add", address, "dev", "late")
+        wait_until(lambda: len(os.listdir(self.pins_of_daemon())) == LINKS + 2, "new links")
+        talk = self.talk(4, 30, 500, "10.0.9.2")
+        self.wait_grafted(4)
+        self.run("relay", "ip", "link", "del", "late")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "sessions to end")
+        errors = self.daemon.ask("status")["errors"]
+        expect(errors["no-route"] == 4, f"they ended otherwise: {errors}")
+        wait_until(lambda: len(os.listdir(self.pins_of_daemon())) == LINKS, "links to go")
+        self.lab.stop(talk)
+
+    def pins_of_daemon(self):
+        top = os.path.join(self.pins, "culvert")
+        return os.path.join(top, *os.listdir(top))
+
+    def test_firewall(self):
+        """What docs/security.md says of nftables."""
+        with open(os.path.join(TOP, "docs/security.md"), encoding="utf-8") as file:
+            rules = [part.split("```")[0] for part in file.read().split("```nft\n")[1:]]
+        expect(len(rules) == 2, f"{len(rules)} rulesets in docs/security.md")
+        self.begin()
+        talk = self.talk(4, 6)
+        self.wait_grafted(4)
+        self.nft(rules[0])
+        self.wait_rounds(100)
+        new = self.talk(1, 0)
+        time.sleep(1)
+        expect(new.poll() is None, "the rules drop nothing")
+        self.nft("flush ruleset")
+        expect(self.said(new)["ended"] == 1, "the rules went, and no session began")
+        self.expect_counted(self.said(talk), 4)
+        self.end()
+        with self.bridge():
+            self.begin()
+            talk = self.talk(4, 6)
+            self.wait_grafted(4)
+            self.nft(rules[1])
+            wait_until(self.is_still, "sessions to be stopped", 3)
+            self.nft("flush ruleset")
+            self.wait_rounds(100)
+            self.expect_counted(self.said(talk), 4)
+
+    @contextlib.contextmanager
+    def bridge(self):
+        """The relay's address towards the client is that of br0, and to-client is a port."""
+        move = """
+            ip address flush dev $1
+            ip link set $2 up
+            ip address add 10.0.1.2/24 dev $2
+            ip address add fd00:1::2/64 dev $2 nodad"""
+        self.run("relay", "sh", "-ec", "ip link add br0 type bridge; ip link set br0 up; "
+                 "ip link set to-client master br0" + move, "-", "to-client", "br0")
+        try:
+            yield
+        finally:
+            self.run("relay", "sh", "-ec", "ip link del br0" + move, "-", "to-client",
+                     "to-client")
+
+    def test_bridge(self):
+        with self.bridge():
+            self.begin()
+            talk, bulk = self.talk(4, 3), self.talk(2, 3, 1000000)
+            self.wait_grafted(6)
+            expect(self.said(talk)["ended"] + self.said(bulk)["ended"] == 6, "sessions were lost")
+
+    def test_tun(self):
+        """Devices whose packets have no Ethernet header."""
+        tun = self.lab.start("relay", sys.executable, "-c", TUN)
+        wait_until(lambda: "tun-client" in self.output("relay", "ip", "link"), "tun devices")
+        up = "ip address add 10.0.8.$1/24 dev $2; ip address add fd00:8::$1/64 dev $2 nodad; " \
+             "ip link set $2 up"
+        self.run("relay", "ip", "link", "set", "tun-client", "netns", f"{self.lab.name}-client")
+        self.run("relay", "sh", "-ec", up, "-", "2", "tun-relay")
+        self.run("client", "sh", "-ec", up, "-", "1", "tun-client")
+        self.begin(forwards=((f"10.0.8.2:{LISTEN}", f"{SERVER}:{PORT}"),
+                             (f"[fd00:8::2]:{LISTEN}", f"{SERVER}:{PORT}")))
+        talks = [self.talk(4, 4, size, address) for size in (500, 100000)
+                 for address in ("10.0.8.2", "fd00:8::2")]
+        self.wait_grafted(16)
+        for engine in "copy", "graft":
+            self.set_engine(f"10.0.8.2:{LISTEN}", engine)
+            self.wait_grafted(8 if engine == "copy" else 16)
+        expect(sum(self.said(talk)["ended"] for talk in talks) == 16, "sessions were lost")
+        self.lab.stop(tun)
+
+    def wait_rounds(self, rounds):
+        until = self.bytes_now() + rounds * 500
+        wait_until(lambda: self.bytes_now() >= until, "sessions to go on", 3)
+
+    def nft(self, text):
+        path = self.lab.path("rules")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.run("relay", "nft", "-f", path)
+
+    def bytes_now(self):
+        return self.daemon.ask("status")["forwards"][0]["bytes_to_upstream"]
+
+    def is_still(self):
+        before = self.bytes_now()
+        time.sleep(0.7)
+        return self.bytes_now() == before
+
+    def storm(self, sessions, seed):
+        """SESSIONS, while the daemon is killed, stopped and started, or paused, at random."""
+        chance = random.Random(seed)
+        self.begin()
+        for _ in range(0, sessions, CROWD):
+            talk = self.talk(CROWD, 6, chance.choice((1, 500, 20000)))
+            self.wait_grafted(CROWD)
+            for _ in range(chance.randint(1, 3)):
+                chance.choice((self.daemon.kill, self.restart, self.pause))()
+                time.sleep(chance.random() / 4)
+            did = self.said(talk)
+            expect(did["ended"] == CROWD, f"sessions were lost: {did}")
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
+
+    def restart(self):
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        self.daemon._start()  # pylint: disable=protected-access
+
+    def pause(self):
+        os.kill(self.daemon.pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.kill(self.daemon.pid, signal.SIGCONT)
+
+    def test_nothing_is_left(self):
+        self.begin()
+        expect(self.said(self.talk(3, 1))["ended"] == 3, "sessions were lost")
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if not has_ipv6():
+        return "this kernel has no IPv6"
+    return None if shutil.which("ip") else "missing: ip (scripts/deps demo)"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--storm", type=int, help="instead of the cases, that many sessions")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    reason = why_not()
+    if reason:
+        print(f"SKIP: {reason}")
+        return EXIT_SKIP
+    handle_signals()
+    failures = 0
+    names = [n for n in dir(Trial) if n.startswith("test_") and options.only in n]
+    arguments = ()
+    if options.storm:
+        print(f"seed {options.seed}")
+        names, arguments = ["storm"], (options.storm, options.seed)
+    with Lab() as lab:
+        trial = Trial(lab, os.path.abspath(options.culvert))
+        try:
+            for name in names:
+                if name == "test_firewall" and not shutil.which("nft"):
+                    print("skip   firewall: missing: nft (scripts/deps test)")
+                    continue
+                start, verdict = time.monotonic(), "ok    "
+                try:
+                    getattr(trial, name)(*arguments)
+                except (LabError, subprocess.SubprocessError) as error:
+                    failures += 1
+                    verdict = "not ok"
+                    print(f"# {error}\n{tail(trial.daemon.process.log) if trial.daemon else ''}")
+                trial.end()
+                print(f"{verdict} {name.removeprefix('test_')} ({time.monotonic() - start:.1f} s)", flush=True)
+        except Interrupted as number:
+            return 128 + number.args[0]
+        finally:
+            subprocess.run(["umount", "-l", trial.pins], check=False)
+    return 1 if failures else 0
+
+
+sys.exit(main())

@@ -1,0 +1,759 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "graft_model.h"
+
+#include <string.h>
+
+#define ETHERTYPE_IPV4 0x0800
+#define ETHERTYPE_IPV6 0x86dd
+#define TCP 6
+
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+
+/* The least that is believed to be a window: those that are told may be old, or have shrunk. */
+#define WINDOW_LEAST 65536
+
+/* --- bytes --- */
+
+static uint32_t get16(const uint8_t *p)
+{
+	return (uint32_t)p[0] << 8 | p[1];
+}
+
+static uint32_t get32(const uint8_t *p)
+{
+	return get16(p) << 16 | get16(p + 2);
+}
+
+static void put16(uint8_t *p, uint32_t v)
+{
+	p[0] = (uint8_t)(v >> 8);
+	p[1] = (uint8_t)v;
+}
+
+static void put32(uint8_t *p, uint32_t v)
+{
+	put16(p, v >> 16);
+	put16(p + 2, v);
+}
+
+static void add32(uint8_t *p, uint32_t v)
+{
+	put32(p, get32(p) + v);
+}
+
+/* How far A is ahead of B, as sequence numbers go. */
+static int64_t ahead(uint32_t a, uint32_t b)
+{
+	return (int32_t)(a - b);
+}
+
+/* Sum of 16-bit numbers modulo 65535: 0 where a checksum is among them, and right. */
+static uint32_t sum_of(const uint8_t *p, size_t len)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < len; i++)
+		sum += (uint64_t)p[i] << (i & 1 ? 0 : 8);
+	return (uint32_t)(sum % 65535);
+}
+
+/* --- a frame, taken apart --- */
+
+struct parts {
+	uint8_t *ip, *tcp;
+	bool ipv6;
+	uint32_t header;  /* bytes of the TCP header, */
+	uint32_t payload; /* and of what follows */
+	uint32_t seq, ack, window;
+	uint8_t flags, hops;
+	struct graft_tuple from; /* remote: the source */
+};
+
+static uint32_t end_of(const struct parts *p)
+{
+	return p->seq + p->payload + (p->flags & FIN ? 1 : 0);
+}
+
+static void address(struct graft_addr *a, const uint8_t *at, bool ipv6)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	if (ipv6) {
+		memcpy(a, at, 16);
+	} else {
+		memcpy(a, mapped, 12);
+		memcpy((uint8_t *)a + 12, at, 4);
+	}
+}
+
+/* False: not one that TCP of this host would take, or more than a plain IP header before it. */
+static bool take_apart(struct model_frame *f, struct parts *p)
+{
+	size_t room = f->len - MODEL_ETHERNET, l3, total;
+	uint32_t type = get16(f->bytes + 12);
+
+	memset(p, 0, sizeof(*p));
+	p->ip = f->bytes + MODEL_ETHERNET;
+	if (type == ETHERTYPE_IPV4) {
+		l3 = 20;
+		if (room < l3 + 20 || p->ip[0] != 0x45 || get16(p->ip + 6) & 0x3fff ||
+		    p->ip[9] != TCP)
+			return false;
+		total = get16(p->ip + 2);
+		p->hops = p->ip[8];
+	} else if (type == ETHERTYPE_IPV6) {
+		p->ipv6 = true;
+		l3 = 40;
+		if (room < l3 + 20 || p->ip[0] >> 4 != 6 || p->ip[6] != TCP)
+			return false;
+		total = get16(p->ip + 4) + l3;
+		p->hops = p->ip[7];
+	} else {
+		return false;
+	}
+	p->tcp = p->ip + l3;
+	p->header = (p->tcp[12] >> 4) * 4U;
+	if (total > room || p->header < 20 || total < l3 + p->header)
+		return false;
+	p->payload = (uint32_t)(total - l3 - p->header);
+	p->seq = get32(p->tcp + 4);
+	p->ack = get32(p->tcp + 8);
+	p->flags = p->tcp[13];
+	p->window = get16(p->tcp + 14);
+	address(&p->from.remote, p->ip + (p->ipv6 ? 8 : 12), p->ipv6);
+	address(&p->from.local, p->ip + (p->ipv6 ? 24 : 16), p->ipv6);
+	memcpy(&p->from.remote_port, p->tcp, 2);
+	memcpy(&p->from.local_port, p->tcp + 2, 2);
+	return true;
+}
+
+/* Of the pseudo header and the segment. */
+static uint32_t tcp_sum(const struct parts *p)
+{
+	uint32_t len = p->header + p->payload;
+
+	return (sum_of(p->ip + (p->ipv6 ? 8 : 12), p->ipv6 ? 32 : 8) + len + TCP +
+		sum_of(p->tcp, len)) % 65535;
+}
+
+static uint32_t ip_sum(const struct parts *p)
+{
+	return p->ipv6 ? 0 : sum_of(p->ip, 20);
+}
+
+/* Change the checksum at AT, of what has the sum IS, so that it becomes WAS. */
+static void mend(uint8_t *at, uint32_t is, uint32_t was)
+{
+	put16(at, (get16(at) + was + 65535 - is) % 65535);
+}
+
+/* What was right is right, and what was not is as wrong as before. */
+static void sum_again(struct model_frame *f, const struct parts *p, uint32_t ip_was,
+		      uint32_t tcp_was)
+{
+	if (!p->ipv6) {
+		mend(p->ip + 10, ip_sum(p), ip_was);
+		f->sums[0] = (size_t)(p->ip + 10 - f->bytes);
+	}
+	mend(p->tcp + 16, tcp_sum(p), tcp_was);
+	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
+}
+
+void model_sum(struct model_frame *f)
+{
+	struct parts p;
+
+	if (take_apart(f, &p))
+		sum_again(f, &p, 0, 0);
+}
+
+/* --- a session --- */
+
+struct place {
+	struct graft_entry *g;
+	struct graft_side *mine, *other;
+	uint32_t slot;
+};
+
+/* TUPLE: as it arrives.  False: of no session. */
+static bool find(struct model *m, const struct graft_tuple *tuple, bool ipv6, struct place *ret)
+{
+	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++) {
+		if (!f->present || memcmp(&f->tuple, tuple, sizeof(*tuple)))
+			continue;
+		ret->slot = f->place.slot;
+		ret->g = &m->slots[ret->slot];
+		ret->mine = &ret->g->side[f->place.side];
+		ret->other = &ret->g->side[!f->place.side];
+		return !memcmp(&ret->mine->tuple, tuple, sizeof(*tuple)) && ipv6 == ret->mine->ipv6;
+	}
+	return false;
+}
+
+/* P leaves: as if it had arrived from where it goes to. */
+static bool find_leaving(struct model *m, const struct parts *p, struct place *ret)
+{
+	struct graft_tuple t;
+
+	memset(&t, 0, sizeof(t));
+	t.remote = p->from.local;
+	t.local = p->from.remote;
+	t.remote_port = p->from.local_port;
+	t.local_port = p->from.remote_port;
+	return find(m, &t, p->ipv6, ret);
+}
+
+static void forget(struct model *m, const struct place *at)
+{
+	for (struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
+		for (int side = 0; side < 2; side++)
+			if (f->present && f->place.slot == at->slot &&
+			    !memcmp(&f->tuple, &at->g->side[side].tuple, sizeof(f->tuple)))
+				f->present = false;
+}
+
+/* A packet of MINE may be one of the connection, as far as we know its windows. */
+static bool is_inside(const struct place *at, const struct parts *p)
+{
+	int64_t theirs = at->other->window, ours = at->mine->window, from;
+	/* what the other end has got, and what was sent to this one; both as on this side's wire */
+	uint32_t got = (uint32_t)at->other->acked + at->other->ack_add;
+	uint32_t sent = (uint32_t)at->other->end + at->other->seq_add;
+
+	theirs = theirs < WINDOW_LEAST ? WINDOW_LEAST : theirs;
+	ours = ours < WINDOW_LEAST ? WINDOW_LEAST : ours;
+	from = ahead(p->seq, got);
+	if (from > theirs || ahead(end_of(p), got) < -theirs)
+		return false;
+	if (!(p->flags & ACK))
+		return p->flags & RST;
+	from = ahead(p->ack, sent);
+	return from <= 0 && from >= -2 * ours;
+}
+
+static void grow(__u64 *at, uint32_t to)
+{
+	int64_t more = ahead(to, (uint32_t)*at);
+
+	if (more > 0)
+		*at += (uint64_t)more;
+}
+
+/* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
+static void note(const struct place *at, const struct parts *p)
+{
+	struct graft_side *mine = at->mine;
+	uint64_t end = mine->end, acked = mine->acked;
+
+	if (!(p->flags & RST))
+		grow(&mine->end, end_of(p));
+	if (p->flags & ACK)
+		grow(&mine->acked, p->ack);
+	if (end != mine->end || acked != mine->acked)
+		mine->data_ns = 1;
+}
+
+/* The end that gets P, a reset, takes it: it may expect one of these two numbers. */
+static bool is_reset(const struct place *at, const struct parts *p)
+{
+	uint32_t got = (uint32_t)at->other->acked + at->other->ack_add;
+
+	return p->flags & RST && (p->seq == got || p->seq == (uint32_t)at->mine->end);
+}
+
+static void track_fin(const struct place *at, const struct parts *p)
+{
+	struct graft_side *mine = at->mine, *other = at->other;
+
+	if (p->flags & FIN && !mine->fin) {
+		mine->fin = 1;
+		mine->fin_end = end_of(p);
+	}
+	if (other->fin == 1 && p->flags & ACK &&
+	    ahead(p->ack + mine->ack_add, other->fin_end) >= 0)
+		other->fin = 2;
+}
+
+static void track(struct model *m, const struct place *at, const struct parts *p, uint32_t state)
+{
+	struct graft_side *mine = at->mine;
+	uint32_t window = p->window << mine->window_left;
+	bool last = is_reset(at, p);
+
+	mine->packets++;
+	mine->heard_ns = 1;
+	if (window > mine->window)
+		mine->window = window;
+	note(at, p);
+	if (!(p->flags & RST)) {
+		track_fin(at, p);
+		last = mine->fin == 2 && at->other->fin == 2;
+	}
+	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)) {
+		mine->reset = !!(p->flags & RST);
+		at->g->state = GRAFT_DONE;
+		at->g->ended_ns = 1;
+		m->events[GRAFT_EVENT_ENDED]++;
+	}
+}
+
+/* --- the header --- */
+
+/* What is added, and to what is remembered of the clocks, if anything is. */
+struct change {
+	uint32_t seq, ack, tsval, tsecr;
+	struct graft_side *mine, *other;
+	bool erase_sack;
+};
+
+static void change_clocks(uint8_t *option, const struct change *c)
+{
+	uint32_t tsval = get32(option) + c->tsval, tsecr = get32(option + 4) + c->tsecr;
+
+	if (c->mine && c->mine->tsecr_clamped) {
+		if (ahead(tsecr, c->mine->tsecr_least) < 0)
+			tsecr = c->mine->tsecr_least;
+		else
+			c->mine->tsecr_clamped = 0;
+	}
+	if (c->other && ahead(tsval, c->other->tsval_sent) > 0)
+		c->other->tsval_sent = tsval;
+	put32(option, tsval);
+	put32(option + 4, tsecr);
+}
+
+static void change_options(uint8_t *at, const uint8_t *end, const struct change *c)
+{
+	while (at < end && at[0]) {
+		size_t len;
+
+		if (at[0] == 1) {
+			at++;
+			continue;
+		}
+		if (end - at < 2)
+			return;
+		len = at[1];
+		if (len < 2 || len > (size_t)(end - at))
+			return;
+		if (at[0] == 8 && len == 10)
+			change_clocks(at + 2, c);
+		else if (at[0] == 5 && c->erase_sack)
+			memset(at, 1, len);
+		else if (at[0] == 5)
+			for (size_t i = 2; i + 4 <= len; i += 4)
+				add32(at + i, c->ack);
+		at += len;
+	}
+}
+
+static void change_numbers(const struct parts *p, const struct change *c)
+{
+	add32(p->tcp + 4, c->seq);
+	if (p->flags & ACK)
+		add32(p->tcp + 8, c->ack);
+	change_options(p->tcp + 20, p->tcp + p->header, c);
+}
+
+static void set_addresses(const struct parts *p, const struct graft_tuple *to)
+{
+	size_t len = p->ipv6 ? 16 : 4, at = p->ipv6 ? 8 : 12;
+
+	memcpy(p->ip + at, (const uint8_t *)&to->local + 16 - len, len);
+	memcpy(p->ip + at + len, (const uint8_t *)&to->remote + 16 - len, len);
+	memcpy(p->tcp, &to->local_port, 2);
+	memcpy(p->tcp + 2, &to->remote_port, 2);
+}
+
+/* The other IP header, made anew; what stays is the traffic class.  Ethernet's is made later. */
+static void change_family(struct model_frame *f, struct parts *p)
+{
+	uint32_t segment = p->header + p->payload, class, hops = p->hops - 1U;
+	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->tcp - f->bytes);
+
+	class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
+	memmove(p->ip + l3, p->tcp, rest);
+	memset(p->ip, 0, l3);
+	p->tcp = p->ip + l3;
+	p->ipv6 = !p->ipv6;
+	f->len = (size_t)(p->tcp - f->bytes) + rest;
+	if (p->ipv6) {
+		put16(p->ip, 6 << 12 | class << 4);
+		put16(p->ip + 4, segment);
+		p->ip[6] = TCP;
+		p->ip[7] = (uint8_t)hops;
+	} else {
+		put16(p->ip, 0x4500 | class);
+		put16(p->ip + 2, 20 + segment);
+		put16(p->ip + 6, 0x4000); /* no fragments, as in IPv6 */
+		p->ip[8] = (uint8_t)hops;
+		p->ip[9] = TCP;
+	}
+}
+
+static enum model_verdict translate(struct model *m, struct model_frame *f, const struct place *at,
+				    struct parts *p, uint32_t state)
+{
+	struct change c = {
+		.seq = at->mine->seq_add, .ack = at->mine->ack_add, .tsval = at->mine->tsval_add,
+		.tsecr = at->mine->tsecr_add, .mine = at->mine, .other = at->other,
+		.erase_sack = at->mine->no_sack,
+	};
+	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), window;
+
+	if (p->hops < 2)
+		return MODEL_DROP;
+	/* one end answers a SYN itself (RFC 5961, 4.2), and that is what the other wants to know */
+	if (!(p->flags & SYN)) {
+		m->inside = is_inside(at, p);
+		if (!m->inside) {
+			m->outside++;
+			return MODEL_DROP;
+		}
+		track(m, at, p, state);
+	}
+	change_numbers(p, &c);
+	window = p->window << at->mine->window_left >> at->mine->window_right;
+	if (!window && p->window)
+		window = 1;
+	put16(p->tcp + 14, window < 65535 ? window : 65535);
+	if (at->other->ipv6 != p->ipv6) {
+		change_family(f, p);
+		ip_was = 0;
+	} else {
+		p->ip[p->ipv6 ? 7 : 8]--;
+	}
+	set_addresses(p, &at->other->tuple);
+	sum_again(f, p, ip_was, tcp_was);
+	f->mark = at->other->mark;
+	f->kind = MODEL_OURS;
+	return MODEL_SENT;
+}
+
+/* Between the wire and a socket that is at work again. */
+static enum model_verdict shift(struct model_frame *f, const struct graft_side *s,
+				const struct parts *p, bool out)
+{
+	struct change c = { .seq = -s->back_read, .ack = -s->back_write, .tsecr = -s->back_ts };
+	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
+
+	if (p->flags & SYN) /* of another connection */
+		return MODEL_PASS;
+	if (out)
+		c = (struct change){ .seq = s->back_write, .ack = s->back_read,
+				     .tsval = s->back_ts };
+	change_numbers(p, &c);
+	sum_again(f, p, ip_was, tcp_was);
+	return MODEL_PASS;
+}
+
+/* --- what arrives --- */
+
+/* `passed` is in the numbers of the socket. */
+static void let_pass(struct graft_side *mine, const struct parts *p)
+{
+	uint32_t end = end_of(p) - mine->back_read;
+
+	if (ahead(end, mine->passed) > 0)
+		mine->passed = end;
+}
+
+/* There are no sockets, so it is not the first that is translated. */
+static enum model_verdict look(struct model_frame *f, struct place *at, const struct parts *p)
+{
+	if ((at->g->state & GRAFT_STATE_MASK) == GRAFT_LOCKED) {
+		at->g->state += GRAFT_PASSED_ONE;
+	} else {
+		at->g->looks++;
+		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->hops < 2 ?
+				 GRAFT_LOOK_KIND : GRAFT_LOOK_GONE;
+	}
+	let_pass(at->mine, p);
+	return at->g->shifted ? shift(f, at->mine, p, false) : MODEL_PASS;
+}
+
+static uint32_t why_not_back(const struct place *at, const struct parts *p)
+{
+	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || at->mine->fin || at->other->fin)
+		return GRAFT_LOOK_KIND;
+	if (p->seq != (uint32_t)at->mine->end)
+		return GRAFT_LOOK_ORDER;
+	if ((uint32_t)at->other->acked + at->other->ack_add != p->seq)
+		return GRAFT_LOOK_OTHER_OWED;
+	if (p->ack + at->mine->ack_add != (uint32_t)at->other->end)
+		return GRAFT_LOOK_OWED;
+	return GRAFT_LOOK_CLOSED;
+}
+
+static enum model_verdict killed(struct model *m, const struct place *at, const struct parts *p)
+{
+	if (p->flags & RST || !is_inside(at, p))
+		return MODEL_DROP;
+	note(at, p);
+	at->mine->told_ns = 1;
+	m->events[GRAFT_EVENT_HEARD]++;
+	return MODEL_DROP;
+}
+
+static enum model_verdict send_reset(struct model *m, struct model_frame *f, const struct parts *p)
+{
+	struct place at;
+
+	if (!find_leaving(m, p, &at))
+		return MODEL_PASS;
+	f->mark = at.mine->mark;
+	f->kind = MODEL_OURS;
+	return MODEL_SENT;
+}
+
+/* --- path MTU --- */
+
+/*
+ * A router says that a segment, of which it quotes the beginning, is too big.  We have sent that
+ * on, so the end that it came from is told, with the numbers that it knows.
+ */
+static enum model_verdict too_big(struct model *m, struct model_frame *f)
+{
+	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp, *quote, *tcp;
+	bool ipv6 = get16(f->bytes + 12) == ETHERTYPE_IPV6;
+	size_t l3 = ipv6 ? 40 : 20, len = 8 + l3 + 8, at = ipv6 ? 8 : 12, size = ipv6 ? 16 : 4;
+	struct graft_tuple t;
+	struct place p;
+	int64_t first, beyond;
+
+	if ((!ipv6 && get16(f->bytes + 12) != ETHERTYPE_IPV4) ||
+	    f->len < MODEL_ETHERNET + l3 + len)
+		return MODEL_PASS;
+	icmp = ip + l3;
+	quote = icmp + 8;
+	tcp = quote + l3;
+	if (ipv6 ? ip[0] >> 4 != 6 || ip[6] != 58 || icmp[0] != 2 || quote[6] != TCP :
+		   ip[0] != 0x45 || get16(ip + 6) & 0x3fff || ip[9] != 1 || icmp[0] != 3 ||
+		   icmp[1] != 4 || quote[0] != 0x45 || quote[9] != TCP)
+		return MODEL_PASS;
+	memset(&t, 0, sizeof(t));
+	address(&t.local, quote + at, ipv6);
+	address(&t.remote, quote + at + size, ipv6);
+	memcpy(&t.local_port, tcp, 2);
+	memcpy(&t.remote_port, tcp + 2, 2);
+	if (!find(m, &t, ipv6, &p) || p.other->ipv6 != ipv6 ||
+	    (p.g->state != GRAFT_ACTIVE && p.g->state != GRAFT_RETURNING))
+		return MODEL_PASS;
+	/* of what is on its way */
+	first = ahead(get32(tcp + 4), (uint32_t)p.mine->acked);
+	beyond = ahead(get32(tcp + 4), (uint32_t)p.other->end + p.other->seq_add);
+	if (first < 0 || beyond >= 0)
+		return MODEL_PASS;
+	if (ip[ipv6 ? 7 : 8] < 2)
+		return MODEL_DROP;
+
+	memcpy(quote + at, (const uint8_t *)&p.other->tuple.remote + 16 - size, size);
+	memcpy(quote + at + size, (const uint8_t *)&p.other->tuple.local + 16 - size, size);
+	memcpy(tcp, &p.other->tuple.remote_port, 2);
+	memcpy(tcp + 2, &p.other->tuple.local_port, 2);
+	add32(tcp + 4, -p.other->seq_add);
+	memcpy(ip + at, (const uint8_t *)&p.other->tuple.local + 16 - size, size);
+	memcpy(ip + at + size, (const uint8_t *)&p.other->tuple.remote + 16 - size, size);
+	ip[ipv6 ? 7 : 8]--;
+	f->len = MODEL_ETHERNET + l3 + len;
+	if (ipv6) {
+		put16(ip + 4, (uint32_t)len);
+		mend(icmp + 2, (sum_of(icmp, len) + sum_of(ip + 8, 32) + (uint32_t)len + 58) %
+		     65535, 0);
+	} else {
+		put16(ip + 2, (uint32_t)(20 + len));
+		mend(ip + 10, sum_of(ip, 20), 0);
+		mend(quote + 10, sum_of(quote, 20), 0);
+		mend(icmp + 2, sum_of(icmp, len), 0);
+		f->sums[0] = (size_t)(ip + 10 - f->bytes);
+	}
+	f->sums[1] = (size_t)(icmp + 2 - f->bytes);
+	f->mark = p.other->mark;
+	f->kind = MODEL_OURS;
+	return MODEL_SENT;
+}
+
+enum model_verdict model_in(struct model *m, struct model_frame *f)
+{
+	static const uint8_t loopback[6];
+	struct parts p;
+	struct place at;
+	uint32_t state;
+
+	m->inside = false;
+	if (f->kind == MODEL_TO_SOCKET) {
+		f->mark = 0; /* it was for the way out */
+		return MODEL_PASS;
+	}
+	/* TCP takes only what is sent to this host */
+	if (memcmp(f->bytes, loopback, 6))
+		return MODEL_PASS;
+	if (!take_apart(f, &p))
+		return too_big(m, f);
+	if (f->mark == MODEL_MARK_RESET)
+		return send_reset(m, f, &p);
+	if (!find(m, &p.from, p.ipv6, &at))
+		return MODEL_PASS;
+	state = at.g->state & GRAFT_STATE_MASK;
+	switch (state) {
+	case GRAFT_FREE:
+		return MODEL_PASS;
+	case GRAFT_OFFERED:
+	case GRAFT_LOCKED:
+		return look(f, &at, &p);
+	case GRAFT_LOCKED_2: /* forever, here */
+		return MODEL_DROP;
+	case GRAFT_RETURNED:
+		return shift(f, at.mine, &p, false);
+	case GRAFT_KILLED:
+		return killed(m, &at, &p);
+	case GRAFT_RETURNING:
+		at.g->why_not = why_not_back(&at, &p);
+		break;
+	case GRAFT_CLOSED:
+		if (p.flags & SYN) {
+			forget(m, &at);
+			return MODEL_PASS;
+		}
+		break;
+	case GRAFT_DONE:
+		if (p.flags & SYN)
+			return MODEL_PASS;
+	}
+	return translate(m, f, &at, &p, state);
+}
+
+/* --- what leaves --- */
+
+/* NOP, NOP, and a timestamp option. */
+static bool begins_with_clocks(const struct parts *p)
+{
+	static const uint8_t usual[4] = { 1, 1, 8, 10 };
+
+	return p->header >= 32 && !memcmp(p->tcp + 20, usual, sizeof(usual));
+}
+
+/* F, of a frozen socket, becomes an answer to itself. */
+static enum model_verdict give_back(struct model_frame *f, const struct parts *p, uint32_t seq,
+				    uint32_t ack, uint8_t flags)
+{
+	uint32_t len = p->header == 32 ? 32 : 20, ip_was = ip_sum(p);
+	set_addresses(p, &p->from);
+	if (len == 32 && begins_with_clocks(p)) {
+		uint32_t tsval = get32(p->tcp + 24);
+
+		put32(p->tcp + 24, get32(p->tcp + 28));
+		put32(p->tcp + 28, tsval);
+	} else if (len == 32) {
+		memset(p->tcp + 20, 1, 12);
+	}
+	put32(p->tcp + 4, seq);
+	put32(p->tcp + 8, ack);
+	p->tcp[12] = (uint8_t)(len << 2);
+	p->tcp[13] = flags;
+	put16(p->tcp + 18, 0);
+	if (p->ipv6) {
+		put16(p->ip + 4, len);
+	} else {
+		put16(p->ip + 2, 20 + len);
+		mend(p->ip + 10, ip_sum(p), ip_was);
+		f->sums[0] = (size_t)(p->ip + 10 - f->bytes);
+	}
+	f->len = (size_t)(p->tcp - f->bytes) + len;
+	/* our own stack has not made a sum, and does not look at it */
+	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
+	f->any_tcp_sum = true;
+	f->kind = MODEL_TO_SOCKET;
+	return MODEL_SENT;
+}
+
+/* A keepalive probe of a frozen socket goes to the remote end, with the numbers of the wire. */
+static enum model_verdict probe(struct model_frame *f, const struct place *at,
+				const struct parts *p)
+{
+	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
+	struct change c = {
+		.seq = (uint32_t)at->other->end + at->other->seq_add - 1 - p->seq,
+		.ack = (uint32_t)at->mine->end - p->ack,
+	};
+
+	if (begins_with_clocks(p) && ahead(at->mine->tsval_sent, get32(p->tcp + 24)) > 0)
+		c.tsval = at->mine->tsval_sent - get32(p->tcp + 24);
+	change_numbers(p, &c);
+	sum_again(f, p, ip_was, tcp_was);
+	return MODEL_PASS;
+}
+
+static enum model_verdict frozen(struct model_frame *f, const struct place *at,
+				 const struct parts *p)
+{
+	uint32_t ack = at->mine->frozen_write;
+
+	if (p->flags & SYN) /* of a new socket */
+		return give_back(f, p, 0, p->seq + 1, RST | ACK);
+	if (p->flags & RST)
+		return MODEL_DROP;
+	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
+		return MODEL_DROP;
+	if (end_of(p) == p->seq && p->seq + 1 == ack) {
+		bool heard = at->mine->heard_ns >= at->mine->probed_ns;
+
+		at->mine->probed_ns = 1;
+		if (!heard)
+			return probe(f, at, p);
+	}
+	if (ahead(end_of(p), ack) > 0)
+		ack = end_of(p);
+	return give_back(f, p, at->mine->frozen_read, ack, ACK);
+}
+
+/* The right edge of the window stays. */
+static void hold(struct model_frame *f, struct graft_side *mine, const struct parts *p)
+{
+	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
+	int64_t room;
+
+	if (!(p->flags & ACK) || p->flags & (FIN | SYN | RST))
+		return;
+	if (!mine->has_edge)
+		mine->edge = p->ack + (p->window << mine->read_shift);
+	mine->has_edge = 1;
+	room = ahead(mine->edge, p->ack);
+	room = (room > 0 ? room : 0) >> mine->read_shift;
+	if (room < p->window) {
+		put16(p->tcp + 14, (uint32_t)room);
+		sum_again(f, p, ip_was, tcp_was);
+	}
+}
+
+enum model_verdict model_out(struct model *m, struct model_frame *f)
+{
+	struct parts p;
+	struct place at;
+
+	m->inside = false;
+	if (f->kind == MODEL_OURS || !take_apart(f, &p) || !find_leaving(m, &p, &at))
+		return MODEL_PASS;
+	switch (at.g->state & GRAFT_STATE_MASK) {
+	case GRAFT_FREE:
+		return MODEL_PASS;
+	case GRAFT_LOCKED: /* it acknowledges what the one that looks may not know */
+		at.g->state += GRAFT_PASSED_ONE;
+		/* fall through */
+	case GRAFT_OFFERED:
+		if (at.g->hold)
+			hold(f, at.mine, &p);
+		return at.g->shifted ? shift(f, at.mine, &p, true) : MODEL_PASS;
+	case GRAFT_RETURNED:
+		return shift(f, at.mine, &p, true);
+	case GRAFT_CLOSED:
+		if (p.flags & SYN) {
+			forget(m, &at);
+			return MODEL_PASS;
+		}
+	}
+	return frozen(f, &at, &p);
+}

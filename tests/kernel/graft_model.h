@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A model of bpf/graft.bpf.c in user space: what must become of one packet, and of what is
+ * remembered of its session.  It is written from the contract (include/culvert_graft.h) and the
+ * RFCs, byte by byte, and makes its checksums anew from the whole packet.
+ *
+ * It knows no sockets: what depends on them (the first translated packet, the way back) fails as it
+ * does where the sockets are gone.
+ */
+#ifndef GRAFT_MODEL_H
+#define GRAFT_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "culvert_graft.h"
+
+#define MODEL_SLOTS 3
+#define MODEL_FLOWS (MODEL_SLOTS * 2 + 2)
+#define MODEL_BYTES 2048
+#define MODEL_ETHERNET 14
+
+/* skb->mark of a reset by the daemon, which comes by way of the loopback device. */
+#define MODEL_MARK_RESET 0x67726132
+
+/* What the packet programs have noted in skb->cb. */
+enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET };
+
+enum model_verdict { MODEL_PASS = -1, MODEL_DROP = 2, MODEL_SENT = 7 };
+
+struct model_frame {
+	uint8_t bytes[MODEL_BYTES]; /* an Ethernet frame */
+	size_t len;
+	uint32_t mark;
+	enum model_kind kind;
+	/* Offsets of checksums, of IP and TCP, where 0 is as good as 0xffff; 0: nowhere. */
+	size_t sums[2];
+	bool any_tcp_sum; /* nobody looks at that one */
+};
+
+struct model_flow {
+	bool present;
+	struct graft_tuple tuple;
+	struct graft_place place;
+};
+
+/* All that the programs remember.  Times are 1 once they are set. */
+struct model {
+	struct graft_entry slots[MODEL_SLOTS];
+	struct model_flow flows[MODEL_FLOWS];
+	unsigned int events[4]; /* by kind */
+	uint64_t outside;       /* packets that were not in the window */
+	bool inside;            /* the last one was */
+};
+
+/* F arrives at an interface, or is about to leave: changes it, and M. */
+enum model_verdict model_in(struct model *m, struct model_frame *f);
+enum model_verdict model_out(struct model *m, struct model_frame *f);
+
+/* Make the checksums right, if F is an IP packet with TCP. */
+void model_sum(struct model_frame *f);
+#endif

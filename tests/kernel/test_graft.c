@@ -1,0 +1,823 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The packet programs against the model of graft_model.h: they are run on generated packets
+ * (BPF_PROG_TEST_RUN), and each byte that they leave, each verdict and all that they remember must
+ * be what the model says.  Entries are written by hand, so there are no sockets and no traffic.
+ *
+ * test_graft [SEED [WORLDS]]: other packets, or more of them.
+ */
+#include "kt.h"
+
+#include <bpf/bpf.h>
+#include <linux/bpf.h>
+#include <sys/mman.h>
+
+#include "bpf/graft.skel.h"
+#include "graft_model.h"
+
+#define LO 1
+#define PER_WORLD 40
+#define CB_OURS 0x67726166 /* the first word in skb->cb, and the second by kind */
+#define CB_KIND 0x74656420
+
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+
+static struct {
+	struct graft *skel;
+	struct graft_entry *slots; /* mapped */
+	struct ring_buffer *ring;
+	unsigned int events[4];
+	uint64_t seed;
+	unsigned int worlds;
+} t = { .seed = 1, .worlds = 2000 };
+
+/* --- chance --- */
+
+static uint64_t chance;
+
+static uint64_t draw(void) /* splitmix64 */
+{
+	uint64_t z = chance += 0x9e3779b97f4a7c15;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+	z = (z ^ z >> 27) * 0x94d049bb133111eb;
+	return z ^ z >> 31;
+}
+
+static uint32_t below(uint32_t n)
+{
+	return (uint32_t)(draw() % n);
+}
+
+static bool one_in(uint32_t n)
+{
+	return !below(n);
+}
+
+static void draw_bytes(void *p, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		((uint8_t *)p)[i] = (uint8_t)draw();
+}
+
+/* Close to where something changes its sign or its size, or anywhere. */
+static uint32_t draw_number(void)
+{
+	static const uint32_t edges[] = { 0, 0x80000000, 0xffff0000, 0x7fffff00 };
+
+	return one_in(2) ? (uint32_t)draw() : edges[below(4)] + below(1000) - 500;
+}
+
+/* --- a world: what the programs remember --- */
+
+static void draw_address(struct graft_addr *a, bool ipv6)
+{
+	draw_bytes(a, sizeof(*a));
+	if (!ipv6) {
+		a->w[0] = a->w[1] = 0;
+		a->w[2] = htonl(0xffff);
+	}
+}
+
+static uint32_t draw_window(void)
+{
+	static const uint32_t windows[] = { 0, 1000, 65535, 65536, 65537, 1 << 20, 65535U << 14 };
+
+	return windows[below(7)];
+}
+
+/* MINE's remote end has sent a stream up to a number, of which the other has acknowledged most. */
+static void draw_stream(struct graft_side *mine, struct graft_side *other)
+{
+	uint32_t end = draw_number(), flight = one_in(3) ? 0 : below(one_in(2) ? 3000 : 60000);
+
+	mine->seq_add = draw_number();
+	other->ack_add = -mine->seq_add;
+	mine->end = (1ULL + below(3)) << 32 | end;
+	other->acked = (1ULL << 32) | (end - flight + mine->seq_add);
+	if (one_in(6)) {
+		mine->fin = 1 + below(2);
+		mine->fin_end = end;
+	}
+}
+
+static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
+{
+	draw_address(&s->tuple.remote, ipv6);
+	draw_address(&s->tuple.local, ipv6);
+	s->tuple.remote_port = (uint16_t)draw();
+	s->tuple.local_port = (uint16_t)draw();
+	s->ipv6 = ipv6;
+	s->ifindex = LO;
+	s->mark = one_in(2) ? 0 : 1 + below(1000);
+	s->tsval_add = draw_number();
+	s->tsecr_add = draw_number();
+	s->tsecr_least = draw_number();
+	s->tsecr_clamped = one_in(3);
+	s->tsval_sent = draw_number();
+	s->window = draw_window();
+	s->window_left = (uint8_t)below(15);
+	s->window_right = (uint8_t)below(15);
+	s->read_shift = (uint8_t)below(15);
+	s->timestamps = one_in(2);
+	s->no_sack = one_in(4);
+	s->frozen_write = draw_number();
+	s->frozen_read = draw_number();
+	if (shifted) {
+		s->back_read = draw_number();
+		s->back_write = draw_number();
+		s->back_ts = draw_number();
+	}
+	s->heard_ns = one_in(2);
+	s->probed_ns = one_in(2);
+	s->has_edge = one_in(2);
+	s->edge = draw_number();
+	s->passed = draw_number();
+}
+
+static uint32_t draw_state(void)
+{
+	uint32_t state = one_in(2) ? GRAFT_ACTIVE : below(GRAFT_STATES);
+
+	return state == GRAFT_LOCKED ? state + GRAFT_PASSED_ONE * below(3) : state;
+}
+
+static void draw_slot(struct model *m, uint32_t slot)
+{
+	struct graft_entry *g = &m->slots[slot];
+	bool ipv6 = one_in(2), other = one_in(3) ? !ipv6 : ipv6;
+
+	g->state = draw_state();
+	g->hold = one_in(2);
+	g->shifted = one_in(2);
+	g->id = slot + 1;
+	for (uint32_t side = 0; side < 2; side++) {
+		struct model_flow *f = &m->flows[slot * 2 + side];
+
+		draw_side(&g->side[side], side ? other : ipv6, g->shifted);
+		*f = (struct model_flow){ .present = true, .tuple = g->side[side].tuple,
+					  .place = { slot, side } };
+	}
+	draw_stream(&g->side[0], &g->side[1]);
+	draw_stream(&g->side[1], &g->side[0]);
+}
+
+/* The last two flows are old: their slots have other owners. */
+static void draw_world(struct model *m)
+{
+	memset(m, 0, sizeof(*m));
+	for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++)
+		draw_slot(m, slot);
+	for (uint32_t i = MODEL_SLOTS * 2; i < MODEL_FLOWS; i++) {
+		struct graft_place place = { below(MODEL_SLOTS), below(2) };
+		struct graft_side old = { 0 };
+
+		draw_side(&old, m->slots[place.slot].side[place.side].ipv6, false);
+		m->flows[i] = (struct model_flow){ .present = true, .tuple = old.tuple,
+						   .place = place };
+	}
+}
+
+static int flows_fd(void)
+{
+	return bpf_map__fd(t.skel->maps.flows);
+}
+
+static void put_world(const struct model *m)
+{
+	struct graft_tuple key;
+
+	while (!bpf_map_get_next_key(flows_fd(), NULL, &key))
+		assert_int_equal(bpf_map_delete_elem(flows_fd(), &key), 0);
+	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
+		if (f->present)
+			assert_int_equal(bpf_map_update_elem(flows_fd(), &f->tuple, &f->place, 0),
+					 0);
+	memcpy(t.slots, m->slots, sizeof(m->slots));
+	memset(t.events, 0, sizeof(t.events));
+	t.skel->bss->graft_outside = 0;
+}
+
+/* --- a packet --- */
+
+static void put16(uint8_t *p, uint32_t v)
+{
+	p[0] = (uint8_t)(v >> 8);
+	p[1] = (uint8_t)v;
+}
+
+static void put32(uint8_t *p, uint32_t v)
+{
+	put16(p, v >> 16);
+	put16(p + 2, v);
+}
+
+/* One option that fits into ROOM bytes, or nearly. */
+static size_t draw_option(uint8_t *p, size_t room)
+{
+	static const uint8_t stamps[] = { 8, 10 }, aligned[] = { 1, 1, 8, 10 };
+	size_t len;
+
+	switch (below(8)) {
+	case 0:
+	case 1:
+		if (room < 12)
+			break;
+		memcpy(p, aligned, 4);
+		put32(p + 4, draw_number());
+		put32(p + 8, draw_number());
+		return 12;
+	case 2:
+		if (room < 10)
+			break;
+		memcpy(p, stamps, 2);
+		put32(p + 2, draw_number());
+		put32(p + 6, draw_number());
+		return 10;
+	case 3:
+	case 4:
+		len = 2 + (one_in(4) ? below(39) : 8 * (1 + below(4)));
+		if (len > room)
+			break;
+		p[0] = 5;
+		p[1] = (uint8_t)len;
+		draw_bytes(p + 2, len - 2);
+		return len;
+	case 5: /* of a kind or a length that is none */
+		draw_bytes(p, room < 2 ? room : 2);
+		if (room > 1 && one_in(2))
+			p[1] = (uint8_t)below((uint32_t)room + 2);
+		return room < 2 ? room : p[1] && p[1] <= room ? p[1] : 2;
+	case 6:
+		p[0] = one_in(8) ? 0 : 1;
+		return 1;
+	}
+	p[0] = 1;
+	return 1;
+}
+
+/* Returns the length of the header. */
+static uint32_t draw_options(uint8_t *tcp)
+{
+	uint32_t len = one_in(3) ? 12 : 4 * below(11);
+
+	draw_bytes(tcp + 20, len);
+	if (len == 12 && one_in(2)) {
+		while (draw_option(tcp + 20, 12) != 12 || tcp[20] != 1)
+			;
+		return 32;
+	}
+	if (!one_in(16))
+		for (uint32_t at = 0; at < len;)
+			at += (uint32_t)draw_option(tcp + 20 + at, len - at);
+	return 20 + len;
+}
+
+static uint8_t draw_flags(void)
+{
+	static const uint8_t flags[] = { ACK, ACK, ACK, ACK | 8, ACK | FIN, ACK | RST, RST, SYN,
+					 ACK | SYN };
+
+	return one_in(8) ? (uint8_t)draw() : flags[below(9)];
+}
+
+/* Numbers that matter to somebody, one more, one less. */
+static uint32_t near(const uint32_t *numbers, uint32_t n)
+{
+	return numbers[below(n)] + (one_in(3) ? 0 : below(3) - 1);
+}
+
+static uint32_t draw_seq(const struct graft_side *mine, const struct graft_side *other, bool out)
+{
+	uint32_t acked = (uint32_t)other->acked + other->ack_add;
+	uint32_t window = other->window > 65536 ? other->window : 65536;
+	uint32_t in[] = { acked, (uint32_t)mine->end, acked + window, acked - window,
+			  acked + below(3000), acked - below(3000), (uint32_t)draw() };
+	uint32_t frozen[] = { mine->frozen_write, mine->frozen_write - 1,
+			      mine->frozen_write - below(2000), (uint32_t)draw() };
+
+	if (out)
+		return near(frozen, 4);
+	return one_in(3) ? (uint32_t)mine->end : near(in, 7);
+}
+
+static uint32_t draw_ack(const struct graft_side *mine, const struct graft_side *other)
+{
+	uint32_t sent = (uint32_t)other->end + other->seq_add;
+	uint32_t window = mine->window > 65536 ? mine->window : 65536;
+	uint32_t numbers[] = { sent, (uint32_t)mine->acked, sent - 2 * window, sent - below(3000),
+			       sent - 65536, mine->edge, mine->edge - 65535, (uint32_t)draw() };
+
+	return one_in(3) ? sent : near(numbers, 8);
+}
+
+/* As it would come from the remote end of FLOW, or, OUT, leave for it. */
+static void draw_frame(const struct model *m, const struct model_flow *flow, bool out,
+		       struct model_frame *f)
+{
+	static const uint8_t hops[] = { 0, 1, 2, 64, 64, 64, 255 };
+	const struct graft_entry *g = &m->slots[flow->place.slot];
+	const struct graft_side *mine = &g->side[flow->place.side];
+	const struct graft_side *other = &g->side[!flow->place.side];
+	const struct graft_tuple *to = &flow->tuple;
+	uint32_t payload = one_in(3) ? 0 : below(one_in(2) ? 8 : 1400), header;
+	size_t l3 = mine->ipv6 ? 40 : 20, len = mine->ipv6 ? 16 : 4;
+	uint8_t *ip = f->bytes + MODEL_ETHERNET, *tcp = ip + l3, *at = ip + (mine->ipv6 ? 8 : 12);
+
+	memset(f, 0, offsetof(struct model_frame, bytes[MODEL_ETHERNET + 40 + 60]));
+	draw_bytes(tcp + 20, 40 + payload);
+	header = draw_options(tcp);
+	put16(f->bytes + 12, mine->ipv6 ? 0x86dd : 0x0800);
+	if (mine->ipv6) {
+		put16(ip, 0x6000 | (uint32_t)draw() >> 20);
+		put16(ip + 2, (uint32_t)draw());
+		put16(ip + 4, header + payload);
+		ip[6] = 6;
+		ip[7] = hops[below(7)];
+	} else {
+		put16(ip, 0x4500 | below(256));
+		put16(ip + 2, 20 + header + payload);
+		put16(ip + 4, (uint32_t)draw());
+		ip[6] = 0x40;
+		ip[8] = hops[below(7)];
+		ip[9] = 6;
+	}
+	memcpy(at, (const uint8_t *)(out ? &to->local : &to->remote) + 16 - len, len);
+	memcpy(at + len, (const uint8_t *)(out ? &to->remote : &to->local) + 16 - len, len);
+	memcpy(tcp, out ? &to->local_port : &to->remote_port, 2);
+	memcpy(tcp + 2, out ? &to->remote_port : &to->local_port, 2);
+	put32(tcp + 4, draw_seq(mine, other, out));
+	put32(tcp + 8, draw_ack(mine, other));
+	tcp[12] = (uint8_t)(header << 2 | below(16));
+	tcp[13] = draw_flags();
+	put16(tcp + 14, (uint32_t)draw() >> below(16));
+	if (out && one_in(4)) /* the window ends about where it is held */
+		put32(tcp + 8, mine->edge - ((((uint32_t)tcp[14] << 8 | tcp[15]) + below(4))
+					     << mine->read_shift));
+	put16(tcp + 18, one_in(4) ? (uint32_t)draw() : 0);
+	f->len = MODEL_ETHERNET + l3 + header + payload;
+	if (!one_in(8))
+		model_sum(f);
+}
+
+/* F, which leaves, becomes the complaint of a router that it is too big. */
+static void complain(const struct graft_side *mine, const struct graft_side *other,
+		     struct model_frame *f)
+{
+	uint32_t numbers[] = { (uint32_t)mine->acked, (uint32_t)mine->acked + below(3000),
+			       (uint32_t)other->end + other->seq_add };
+	static uint8_t was[MODEL_BYTES];
+	size_t l3 = mine->ipv6 ? 40 : 20, quoted = f->len - MODEL_ETHERNET;
+	uint8_t *ip = f->bytes + MODEL_ETHERNET;
+
+	if (quoted > 576)
+		quoted = 576;
+	memcpy(was, ip, quoted);
+	if (one_in(2)) /* of what was not acknowledged, or nearly */
+		put32(was + l3 + 4, near(numbers, 3));
+	memcpy(ip + l3 + 8, was, quoted);
+	memset(ip + l3, 0, 8);
+	put16(ip + l3 + 6, 1280 + below(200));
+	if (mine->ipv6) {
+		ip[l3] = 2;
+		ip[6] = 58;
+		put16(ip + 4, (uint32_t)(8 + quoted));
+	} else {
+		put16(ip + l3, 3 << 8 | 4);
+		ip[9] = 1;
+		put16(ip + 2, (uint32_t)(28 + quoted));
+	}
+	draw_bytes(ip + (mine->ipv6 ? 8 : 12), mine->ipv6 ? 16 : 4); /* the router's address */
+	f->len = MODEL_ETHERNET + l3 + 8 + quoted - (one_in(8) ? below(80) : 0);
+	if (one_in(4))
+		ip[below((uint32_t)l3 * 2 + 8)] = (uint8_t)draw();
+}
+
+static const struct model_flow *draw_flow(const struct model *m)
+{
+	return &m->flows[one_in(8) ? below(MODEL_FLOWS) : below(MODEL_SLOTS * 2)];
+}
+
+/* What is no packet of the session, or not quite. */
+static void spoil(struct model_frame *f)
+{
+	static const uint16_t types[] = { 0x8100, 0x88a8, 0x0806, 0x86dd, 0x0800 };
+	uint8_t *ip = f->bytes + MODEL_ETHERNET;
+	size_t l3 = ip[0] >> 4 == 6 ? 40 : 20;
+
+	switch (below(12)) {
+	case 0: /* one bit of the tuple */
+		ip[l3 == 40 ? 8 + below(32) : 12 + below(8)] ^= (uint8_t)(1 << below(8));
+		break;
+	case 1:
+		ip[l3 + below(4)] ^= (uint8_t)(1 << below(8));
+		break;
+	case 2: /* cut short */
+		f->len = MODEL_ETHERNET + below((uint32_t)f->len - MODEL_ETHERNET);
+		break;
+	case 3: /* as Ethernet pads */
+		f->len += 1 + below(40);
+		break;
+	case 4:
+		put16(ip + (l3 == 40 ? 4 : 2), one_in(2) ? below(1500) : 0);
+		break;
+	case 5: /* a fragment */
+		if (l3 == 20)
+			put16(ip + 6, one_in(2) ? 0x2000 : below(0x2000));
+		else
+			ip[6] = 44;
+		break;
+	case 6: /* options, another version */
+		ip[0] = (uint8_t)draw();
+		break;
+	case 7: /* another protocol */
+		ip[l3 == 40 ? 6 : 9] = (uint8_t)below(256);
+		break;
+	case 8:
+		put16(f->bytes + 12, types[below(5)]);
+		break;
+	case 9: /* for another host */
+		f->bytes[below(6)] = (uint8_t)draw();
+		break;
+	case 10: /* a TCP header of another length */
+		ip[l3 + 12] = (uint8_t)draw();
+		break;
+	case 11: /* of the other family */
+		if (l3 == 20) {
+			memmove(ip + 40, ip + 20, f->len - MODEL_ETHERNET - 20);
+			memmove(ip + 36, ip + 16, 4);
+			memmove(ip + 20, ip + 12, 4);
+			memset(ip + 24, 0, 10);
+			memset(ip + 8, 0, 10);
+			memset(ip + 18, 0xff, 2);
+			memset(ip + 34, 0xff, 2);
+			f->len += 20;
+			put16(f->bytes + 12, 0x86dd);
+			put32(ip, 0x60000000);
+			put16(ip + 4, (uint32_t)(f->len - MODEL_ETHERNET - 40));
+			ip[6] = 6;
+			ip[7] = 64;
+		}
+	}
+}
+
+/* --- the comparison --- */
+
+static void print_frame(const char *what, const struct model_frame *f)
+{
+	print_error("%s: %zu bytes, mark %#x, kind %d\n", what, f->len, f->mark, (int)f->kind);
+	for (size_t i = 0; i < f->len && i < 160; i++)
+		print_error("%02x%s", f->bytes[i],
+			    i + 1 == f->len || i == 159 || i % 16 == 13 ? "\n" : " ");
+}
+
+/* Returns the verdict; -EINVAL: the kernel does not take such a packet for a test run. */
+static int run(int prog, struct model_frame *f)
+{
+	static uint8_t in[MODEL_BYTES];
+	struct __sk_buff before = { .ifindex = LO, .mark = f->mark }, after = { 0 };
+	struct bpf_test_run_opts o = {
+		.sz = sizeof(o), .data_in = in, .data_size_in = (uint32_t)f->len,
+		.data_out = f->bytes, .data_size_out = sizeof(f->bytes), .ctx_in = &before,
+		.ctx_size_in = sizeof(before), .ctx_out = &after, .ctx_size_out = sizeof(after),
+	};
+	int r;
+
+	if (f->kind) {
+		before.cb[3] = CB_OURS;
+		before.cb[4] = CB_KIND + f->kind;
+	}
+	memcpy(in, f->bytes, f->len);
+	r = bpf_prog_test_run_opts(prog, &o);
+	if (r)
+		return -EINVAL;
+	f->len = o.data_size_out;
+	f->mark = after.mark;
+	f->kind = after.cb[3] == CB_OURS ? after.cb[4] - CB_KIND : MODEL_OTHER;
+	return (int)o.retval;
+}
+
+static void plain_zero(uint8_t *sum, bool any)
+{
+	if (any || (sum[0] == 0xff && sum[1] == 0xff))
+		sum[0] = sum[1] = 0;
+}
+
+static bool same_frame(const struct model_frame *is, const struct model_frame *want)
+{
+	struct model_frame a = *is, b = *want;
+
+	if (a.len != b.len || a.mark != b.mark || a.kind != b.kind)
+		return false;
+	for (int i = 0; i < 2; i++) {
+		if (!b.sums[i])
+			continue;
+		plain_zero(a.bytes + b.sums[i], i && b.any_tcp_sum);
+		plain_zero(b.bytes + b.sums[i], i && b.any_tcp_sum);
+	}
+	return !memcmp(a.bytes, b.bytes, a.len);
+}
+
+/* A time that is set is 1, as in the model. */
+static void round_times(struct graft_entry *g)
+{
+	g->ended_ns = !!g->ended_ns;
+	for (int side = 0; side < 2; side++) {
+		g->side[side].heard_ns = !!g->side[side].heard_ns;
+		g->side[side].data_ns = !!g->side[side].data_ns;
+		g->side[side].told_ns = !!g->side[side].told_ns;
+		g->side[side].probed_ns = !!g->side[side].probed_ns;
+	}
+}
+
+static bool same_slots(struct model *m)
+{
+	bool same = true;
+
+	for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++) {
+		const uint8_t *is = (const uint8_t *)&t.slots[slot];
+		const uint8_t *want = (const uint8_t *)&m->slots[slot];
+
+		round_times(&t.slots[slot]);
+		for (size_t i = 0; i < sizeof(struct graft_entry); i++) {
+			size_t at = i - offsetof(struct graft_entry, side);
+
+			if (is[i] == want[i])
+				continue;
+			print_error("slot %u, byte %zu (side %zu, byte %zu): %#x, not %#x\n", slot,
+				    i, at / sizeof(struct graft_side),
+				    at % sizeof(struct graft_side), is[i], want[i]);
+			same = false;
+		}
+	}
+	return same;
+}
+
+static bool same_flows(const struct model *m)
+{
+	struct graft_place place;
+
+	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
+		if (f->present == !!bpf_map_lookup_elem(flows_fd(), &f->tuple, &place))
+			return false;
+	return true;
+}
+
+static int count_event(void *arg, void *data, size_t size)
+{
+	const struct graft_event *ev = data;
+
+	(void)arg;
+	(void)size;
+	assert_in_range(ev->slot, 0, MODEL_SLOTS - 1);
+	assert_int_equal(ev->id, ev->slot + 1);
+	t.events[ev->kind & 3]++;
+	return 0;
+}
+
+struct tally {
+	unsigned int all, sent, dropped, passed, refused;
+};
+
+/* Run the program on F, and compare it with the model, which both change. */
+static enum model_verdict compare(struct model *m, struct model_frame *f, bool out,
+				  struct tally *tally)
+{
+	struct model was = *m;
+	struct model_frame is = *f, want = *f;
+	int prog = bpf_program__fd(out ? t.skel->progs.graft_out : t.skel->progs.graft_in);
+	enum model_verdict v = out ? model_out(m, &want) : model_in(m, &want);
+	int r = run(prog, &is);
+	bool right;
+
+	tally->all++;
+	if (r == -EINVAL && f->len < MODEL_ETHERNET + 40) {
+		tally->refused++;
+		*m = was;
+		return MODEL_DROP;
+	}
+	ring_buffer__consume(t.ring);
+	right = r == (int)v && (v == MODEL_DROP || same_frame(&is, &want));
+	right = same_slots(m) && right;
+	right = same_flows(m) && right;
+	if (memcmp(t.events, m->events, sizeof(t.events)) ||
+	    t.skel->bss->graft_outside != m->outside) {
+		print_error("other events, or another count of packets outside\n");
+		right = false;
+	}
+	if (!right) {
+		print_error("seed %#jx, packet %u, %s: verdict %d, not %d\n", (uintmax_t)t.seed,
+			    tally->all, out ? "out" : "in", r, (int)v);
+		for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++)
+			print_error("state of slot %u: %#x\n", slot, was.slots[slot].state);
+		print_frame("packet", f);
+		print_frame("the program's", &is);
+		print_frame("the model's", &want);
+		fail();
+	}
+	tally->sent += v == MODEL_SENT;
+	tally->dropped += v == MODEL_DROP;
+	tally->passed += v == MODEL_PASS;
+	return v;
+}
+
+static void print_tally(const char *what, const struct tally *y)
+{
+	print_message("%s: %u packets: %u sent on, %u passed, %u dropped, %u not runnable\n", what,
+		      y->all, y->sent, y->passed, y->dropped, y->refused);
+}
+
+/* --- tests --- */
+
+/* All states, all kinds of packets, both directions. */
+static void packets_become_what_the_model_says(void **state)
+{
+	static struct model m;
+	static struct model_frame f;
+	struct tally tallies[2] = { 0 };
+	unsigned int told = 0;
+
+	(void)state;
+	chance = t.seed;
+	for (unsigned int i = 0; i < t.worlds; i++) {
+		draw_world(&m);
+		put_world(&m);
+		for (int j = 0; j < PER_WORLD; j++) {
+			const struct model_flow *flow = draw_flow(&m);
+			bool out = one_in(4), reset = one_in(16), icmp = !out && one_in(8);
+
+			draw_frame(&m, flow, out || reset || icmp, &f);
+			if (icmp)
+				complain(&m.slots[flow->place.slot].side[flow->place.side],
+					 &m.slots[flow->place.slot].side[!flow->place.side], &f);
+			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
+			f.mark = reset ? MODEL_MARK_RESET : one_in(16) ? 7 : 0;
+			if (one_in(4) && !icmp)
+				spoil(&f);
+			told += compare(&m, &f, out, &tallies[out]) == MODEL_SENT && icmp;
+		}
+	}
+	print_tally("in", &tallies[0]);
+	print_tally("out", &tallies[1]);
+	print_message("%u complaints of routers sent on\n", told);
+	assert_true(told > tallies[0].all / 1000);
+	assert_true(tallies[0].sent > tallies[0].all / 20);
+	assert_true(tallies[1].sent > tallies[1].all / 20);
+}
+
+/* A world with one session at work, nothing on its way, and a plain packet of it. */
+static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
+{
+	struct graft_entry *g = &m->slots[0];
+
+	draw_world(m);
+	g->state = GRAFT_ACTIVE;
+	for (int side = 0; side < 2; side++) {
+		struct graft_side *s = &g->side[side], *other = &g->side[!side];
+
+		other->acked = (1ULL << 32) | (uint32_t)((uint32_t)s->end + s->seq_add);
+		s->fin = s->fin_end = 0;
+		s->window = 65536;
+	}
+	do
+		draw_frame(m, &m->flows[0], false, f);
+	while (f->bytes[MODEL_ETHERNET + (g->side[0].ipv6 ? 7 : 8)] < 2);
+	return g;
+}
+
+/* Set the numbers of F, a packet of side 0. */
+static void number(const struct graft_entry *g, struct model_frame *f, uint32_t seq, uint32_t ack,
+		   uint8_t flags)
+{
+	uint8_t *tcp = f->bytes + MODEL_ETHERNET + (g->side[0].ipv6 ? 40 : 20);
+
+	put32(tcp + 4, seq);
+	put32(tcp + 8, ack);
+	tcp[13] = flags;
+	model_sum(f);
+}
+
+/* Each bit of the tuple counts. */
+static void another_tuple_is_left_alone(void **state)
+{
+	static struct model m;
+	static struct model_frame f;
+	struct tally tally = { 0 };
+
+	(void)state;
+	chance = t.seed;
+	for (int i = 0; i < 20; i++) {
+		const struct graft_entry *g = draw_quiet(&m, &f);
+		const struct graft_side *s = &g->side[0];
+		size_t from = MODEL_ETHERNET + (s->ipv6 ? 8 : 12), bits = s->ipv6 ? 288 : 96;
+
+		number(g, &f, (uint32_t)s->end, (uint32_t)s->acked, ACK);
+		put_world(&m);
+		for (size_t bit = 0; bit < bits; bit++) {
+			f.bytes[from + bit / 8] ^= (uint8_t)(1 << bit % 8);
+			assert_int_equal(compare(&m, &f, false, &tally), MODEL_PASS);
+			f.bytes[from + bit / 8] ^= (uint8_t)(1 << bit % 8);
+		}
+		assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
+	}
+	print_tally("neighbours", &tally);
+}
+
+/* Who knows the tuple alone guesses two numbers of 32 bits, each to within some 2^17. */
+static void a_blind_attacker_gets_nothing_through(void **state)
+{
+	static const uint8_t flags[] = { ACK, ACK | FIN, ACK | RST, 0 };
+	static struct model m;
+	static struct model_frame f;
+	struct tally tally = { 0 };
+
+	(void)state;
+	chance = t.seed;
+	for (unsigned int i = 0; i < t.worlds / 20; i++) {
+		const struct graft_entry *g = draw_quiet(&m, &f);
+
+		put_world(&m);
+		for (int j = 0; j < 2000; j++) {
+			number(g, &f, (uint32_t)draw(), (uint32_t)draw(), flags[below(4)]);
+			compare(&m, &f, false, &tally);
+		}
+		assert_int_equal(t.slots[0].state, GRAFT_ACTIVE);
+	}
+	print_tally("blind", &tally);
+	assert_true(tally.sent <= tally.all / 100000);
+}
+
+/* A reset needs no ACK: a few of these get to the other end, which takes the exact number only. */
+static void a_sweep_of_resets_ends_no_session(void **state)
+{
+	static struct model m;
+	static struct model_frame f;
+	struct tally tally = { 0 };
+	const struct graft_entry *g;
+	uint32_t end;
+
+	(void)state;
+	chance = t.seed;
+	g = draw_quiet(&m, &f);
+	end = (uint32_t)g->side[0].end;
+	put_world(&m);
+	for (uint32_t i = 0; i < 65536; i++) {
+		number(g, &f, end + 1 + below(65535) + (i << 16), 0, RST);
+		compare(&m, &f, false, &tally);
+	}
+	print_tally("resets", &tally);
+	assert_in_range(tally.sent, 1, 3);
+	assert_int_equal(t.slots[0].state, GRAFT_ACTIVE);
+	number(g, &f, end, 0, RST);
+	assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
+	assert_int_equal(t.slots[0].state, GRAFT_DONE);
+}
+
+static int load(void **state)
+{
+	int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "graft_ring", 0, 0, 4096, NULL);
+	uint32_t worker = 0;
+
+	(void)state;
+	t.skel = graft__open();
+	if (!t.skel || fd < 0)
+		return -1;
+	bpf_map__set_max_entries(t.skel->maps.grafts, MODEL_SLOTS);
+	bpf_map__set_max_entries(t.skel->maps.flows, MODEL_FLOWS);
+	if (graft__load(t.skel) ||
+	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.graft_rings), &worker, &fd, 0))
+		return -1;
+	t.slots = mmap(NULL, sizeof(struct graft_entry) * MODEL_SLOTS, PROT_READ | PROT_WRITE,
+		       MAP_SHARED, bpf_map__fd(t.skel->maps.grafts), 0);
+	t.ring = ring_buffer__new(fd, count_event, NULL, NULL);
+	close(fd);
+	return t.slots == MAP_FAILED || !t.ring ? -1 : 0;
+}
+
+static int unload(void **state)
+{
+	(void)state;
+	ring_buffer__free(t.ring);
+	graft__destroy(t.skel);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(packets_become_what_the_model_says),
+		cmocka_unit_test(another_tuple_is_left_alone),
+		cmocka_unit_test(a_blind_attacker_gets_nothing_through),
+		cmocka_unit_test(a_sweep_of_resets_ends_no_session),
+	};
+
+	if (argc > 1)
+		t.seed = strtoull(argv[1], NULL, 0);
+	if (argc > 2)
+		t.worlds = (unsigned int)strtoul(argv[2], NULL, 0);
+	kt_enter();
+	return cmocka_run_group_tests(tests, load, unload);
+}

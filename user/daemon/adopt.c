@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "daemon/adopt.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/addr.h"
+#include "base/exit_codes.h"
+#include "base/log.h"
+#include "relay/limits.h"
+#include "relay/session.h"
+#include "relay/session_graft.h"
+
+/* A folder for each control socket, which one daemon has at a time: a name of a BPF file has no dot. */
+static char *folder_of(const char *pins, const char *control)
+{
+	char *folder = NULL;
+
+	if (!strcmp(pins, "none") || asprintf(&folder, "%s/%s", pins, control) < 0)
+		return NULL;
+	for (char *at = folder + strlen(pins) + 1; *at; at++)
+		if (!isalnum((unsigned char)*at))
+			*at = '_';
+	return folder;
+}
+
+/* What engine graft needs must be there; auto has other carriers. */
+int adopt_open(const struct config *c, const struct account *a, struct grafts **ret,
+	       struct probe_finding *ret_finding)
+{
+	bool wanted = config_forward_with(c, ENGINE_GRAFT);
+	/* a slot is used again as late as possible, so there are more than sessions */
+	struct graft_limits limits = { c->max_sessions + c->max_sessions / 8 + 64, c->workers,
+				       folder_of(c->graft_pins, c->control), a->uid, false };
+	int r = 0;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
+	if (wanted)
+		r = probe_graft(c, a, &limits, ret, ret_finding);
+	free((char *)limits.pins);
+	return r;
+}
+
+static struct forward *forward_of_tag(struct forward *f, uint32_t tag)
+{
+	while (f && session_graft_tag(f) != tag)
+		f = f->next;
+	return f;
+}
+
+/* One session, counted in. */
+static bool adopt(struct shared *shared, struct worker *w, struct forward *f, uint32_t slot)
+{
+	struct sockaddr_storage client;
+	enum cause why;
+	socklen_t len;
+
+	graft_address(shared->grafts, slot, CLIENT, false, &client, &len);
+	if (!f || !admission_enter(shared->admission, f, &why))
+		return false;
+	if (!admission_enter_client(shared->admission, f, (struct sockaddr *)&client, &why)) {
+		admission_cancel(shared->admission, f);
+		return false;
+	}
+	if (session_graft_adopt(w, f, slot)) {
+		admission_leave(shared->admission, f, (struct sockaddr *)&client);
+		return false;
+	}
+	return true;
+}
+
+void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first)
+{
+	struct grafts *gs = shared->grafts;
+	unsigned int adopted = 0, reset = 0;
+
+	for (uint32_t slot = 0; gs && graft_adopt(gs, &slot); slot++) {
+		struct forward *f = forward_of_tag(first, graft_of(gs, slot)->forward);
+
+		if (adopt(shared, &ts->workers[slot % ts->n], f, slot)) {
+			adopted++;
+			continue;
+		}
+		graft_kill(gs, slot);
+		graft_put(gs, slot);
+		reset++;
+	}
+	if (adopted)
+		log_info("%u grafted sessions of the daemon before are adopted", adopted);
+	if (reset)
+		log_warning("%u grafted sessions of the daemon before are reset: no forward has "
+			    "their name, or a limit is reached", reset);
+}
+
+/* --- culvert graft --- */
+
+void graft_help(void)
+{
+	puts("Usage: culvert graft --remove [--control PATH] [--graft-pins DIR]\n"
+	     "\n"
+	     "After a daemon has died, or has left grafted sessions: reset these sessions, take the\n"
+	     "packet programs off all interfaces, and remove what is pinned.  Needs root.  A daemon\n"
+	     "that runs is left alone.\n"
+	     "\n"
+	     "  --control PATH     of the daemon (default " CONFIG_CONTROL_DEFAULT ")\n"
+	     "  --graft-pins DIR   of the daemon (default " CONFIG_GRAFT_PINS_DEFAULT ")\n"
+	     "\n"
+	     "Exit code: 0 nothing is left; 1 it cannot be removed, or a daemon runs; 2 usage.");
+}
+
+static int remove_left(const char *pins, const char *control)
+{
+	struct graft_limits limits = { .slots = 1, .workers = 1,
+				       .pins = folder_of(pins, control), .uid = geteuid() };
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	unsigned int n = 0;
+	struct grafts *gs;
+	char err[512];
+	int r;
+
+	snprintf(un.sun_path, sizeof(un.sun_path), "%s", control);
+	r = unix_remove_stale(&un, sizeof(un));
+	if (r)
+		return log_failure(EXIT_CODE_FAILURE, "%s: %s", control,
+				   r == -EADDRINUSE ? "a daemon runs" : strerror(-r));
+	r = grafts_open(&limits, &gs, err, sizeof(err));
+	free((char *)limits.pins);
+	if (r)
+		return log_failure(EXIT_CODE_FAILURE, "%s", err);
+	for (uint32_t slot = 0; graft_adopt(gs, &slot); slot++, n++)
+		graft_kill(gs, slot);
+	grafts_close(gs, false);
+	printf("sessions reset  %u\n", n);
+	return EXIT_CODE_OK;
+}
+
+int graft_run(int argc, char **argv)
+{
+	static const struct option options[] = { { "remove", no_argument, NULL, 'r' },
+						 { "control", required_argument, NULL, 'c' },
+						 { "graft-pins", required_argument, NULL, 'p' },
+						 { NULL, 0, NULL, 0 } };
+	const char *control = CONFIG_CONTROL_DEFAULT, *pins = CONFIG_GRAFT_PINS_DEFAULT;
+	bool remove = false;
+	int o;
+
+	while ((o = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (o == '?')
+			return EXIT_CODE_USAGE;
+		remove = remove || o == 'r';
+		control = o == 'c' ? optarg : control;
+		pins = o == 'p' ? optarg : pins;
+	}
+	if (!remove || optind < argc)
+		return log_failure(EXIT_CODE_USAGE, "expected --remove (`culvert help graft`)");
+	return remove_left(pins, control);
+}

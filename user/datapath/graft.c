@@ -1,0 +1,970 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * Slots.  A slot that was given back is used again only after all others: until then its tuples stay
+ * in `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer program
+ * removes them when the slot gets its next session.
+ *
+ * Pins.  Maps and links are pinned in a folder of a BPF file system, so the programs go on when the
+ * daemon ends.  The next one loads its own programs, gives them the old maps, and puts them into the
+ * links in place of the old ones.  The folder's name has the number of the layout: what another
+ * version has left is not touched.
+ *
+ * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Who has a program may
+ * attach it, without a capability: so interfaces that come later are no matter of privilege.  Before
+ * there is a filter of clsact at each hook, and only CAP_NET_ADMIN can remove it: `culvert graft
+ * --remove` does, and the next daemon puts its own there.  Both know its handle, which follows from
+ * the name of the pins.  The qdisc stays, since others may use it.
+ */
+#include "datapath/graft.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <linux/if_ether.h>
+#include <linux/magic.h>
+#include <linux/netlink.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <netinet/in.h>
+#include <netpacket/packet.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "bpf/graft.skel.h"
+#include "config/option.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)),
+	SYSCALL_IF(PART_GRAFT, unlinkat),
+	/* interfaces that come later */
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_LINK_CREATE)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_LINK_UPDATE)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_PIN)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_GET)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_DELETE_ELEM)),
+	SYSCALL_IF(PART_GRAFT, unlink),
+	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
+	SYSCALL_IF(PART_GRAFT, bind),
+	SYSCALL_IF(PART_GRAFT, setsockopt, SYSCALL_ARG(1, SOL_NETLINK),
+		   SYSCALL_ARG(2, NETLINK_EXT_ACK)),
+	SYSCALL_IF(PART_GRAFT, getsockname),
+	SYSCALL_IF(PART_GRAFT, sendto),
+	SYSCALL_IF(PART_GRAFT, recvmsg),
+	SYSCALL_IF(PART_GRAFT, close));
+
+/* enum bpf_attach_type; older headers do not name them. */
+#define TCX_INGRESS 46
+#define TCX_EGRESS 47
+
+/* Of our filters, where there is no TCX: not what others pick by default. */
+#define CLSACT_PRIORITY 7
+#define CLSACT_NAMED (1U << 31) /* of a handle that is no pid */
+
+/* TIME_WAIT, and then some: so long are packets of a closed session that is back shifted. */
+#define RETURNED_MS 70000
+
+#define RING_SIZE (256U * 1024)
+
+enum hook { HOOK_IN, HOOK_OUT, HOOKS };
+
+struct attachment {
+	struct attachment *next;
+	unsigned int ifindex;
+	int links[HOOKS]; /* -1: none */
+	bool tcx;         /* else it is filters of clsact */
+};
+
+struct slot {
+	uint32_t next;     /* in the queue of free slots */
+	uint32_t put_ms;   /* when it was given back (low half) */
+};
+
+struct grafts {
+	struct graft *skel;
+	struct graft_entry *all; /* by slot, mapped */
+	size_t all_size;
+	int offer;         /* the program */
+	bool on_loopback;
+	char *pins;        /* folder; NULL: nothing is pinned */
+	int top;           /* the folder that it is in, for the time when there is no root any more */
+	struct attachment *attachments;
+	uint32_t handle;   /* of filters of clsact */
+	int *rings;        /* fds, by worker */
+	unsigned int n_rings;
+
+	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
+	struct slot *slots;
+	uint32_t first, last; /* of free slots, oldest first */
+	unsigned int n_slots, n_free;
+};
+
+struct graft_ring {
+	struct ring_buffer *rb;
+	graft_event_fn *handle;
+	void *arg;
+};
+
+/* --- names --- */
+
+const char *graft_refusal_name(enum graft_refusal r)
+{
+	static const char *const names[GRAFT_REFUSALS] = {
+		[GRAFT_OK] = "ok", [GRAFT_NO_SOCKET] = "socket not found",
+		[GRAFT_CLOSING] = "closing", [GRAFT_TIMESTAMPS] = "timestamps differ",
+		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
+		[GRAFT_INTERFACE] = "interface not supported",
+		[GRAFT_BAD_REQUEST] = "slot in use", [GRAFT_NO_SLOT] = "no slot",
+		[GRAFT_WINDOW] = "small window",
+	};
+
+	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
+}
+
+const char *graft_look_name(enum graft_look l)
+{
+	static const char *const names[GRAFT_LOOKS] = {
+		[GRAFT_LOOK_OK] = "not tried yet", [GRAFT_LOOK_KIND] = "closing",
+		[GRAFT_LOOK_GONE] = "socket not found", [GRAFT_LOOK_CLOSED] = "closing",
+		[GRAFT_LOOK_ORDER] = "out of order", [GRAFT_LOOK_UNREAD] = "never quiet",
+		[GRAFT_LOOK_OWED] = "never quiet", [GRAFT_LOOK_ACK_DUE] = "never quiet",
+		[GRAFT_LOOK_OTHER_UNREAD] = "never quiet", [GRAFT_LOOK_OTHER_OWED] = "never quiet",
+		[GRAFT_LOOK_IN_HAND] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
+		[GRAFT_LOOK_RACE] = "never quiet", [GRAFT_LOOK_WINDOW] = "slow receiver",
+	};
+
+	return (unsigned int)l < GRAFT_LOOKS ? names[l] : "?";
+}
+
+/* --- pins --- */
+
+/* NAME in the folder GS->pins; "": the folder itself. */
+static const char *pin_path(const struct grafts *gs, const char *name, char path[PATH_MAX])
+{
+	snprintf(path, PATH_MAX, "%s/%s", gs->pins, name);
+	return path;
+}
+
+static const char *link_path(const struct grafts *gs, unsigned int ifindex, enum hook hook,
+			     char path[PATH_MAX])
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "link_%u_%s", ifindex, hook == HOOK_IN ? "in" : "out");
+	return pin_path(gs, name, path);
+}
+
+/* The same, as gs->top sees it. */
+static const char *from_top(const struct grafts *gs, const char *path)
+{
+	return path + (strrchr(gs->pins, '/') + 1 - gs->pins);
+}
+
+/* The maps that outlive the daemon, until NULL. */
+static struct bpf_map *pinned_map(const struct grafts *gs, int i)
+{
+	struct bpf_map *const maps[] = { gs->skel->maps.grafts, gs->skel->maps.flows,
+					 gs->skel->maps.interfaces, gs->skel->maps.graft_rings };
+
+	return i < (int)(sizeof(maps) / sizeof(maps[0])) ? maps[i] : NULL;
+}
+
+/* Make the folder AT for UID, who may remove what is in it. */
+static int make_folder(const char *at, uid_t uid)
+{
+	struct stat st;
+
+	if ((mkdir(at, 0700) && errno != EEXIST) || stat(at, &st) ||
+	    (st.st_uid != uid && chown(at, uid, (gid_t)-1)))
+		return -errno;
+	return 0;
+}
+
+/* Make the folder of pins, and the one that it is in; if that cannot be, there are no pins. */
+static void open_pins(struct grafts *gs, const struct graft_limits *limits)
+{
+	char *top = strdup(limits->pins), *slash = top ? strrchr(top, '/') : NULL;
+	struct statfs fs;
+	int r = -EINVAL;
+
+	if (slash && slash != top) {
+		*slash = '\0';
+		r = make_folder(top, limits->uid);
+		if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
+			r = -EMEDIUMTYPE; /* not on a BPF file system */
+	}
+	if (!r && asprintf(&gs->pins, "%s_%d", limits->pins, GRAFT_LAYOUT) < 0)
+		r = -ENOMEM;
+	r = r ?: make_folder(gs->pins, limits->uid);
+	if (!r && (gs->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0)
+		r = -errno;
+	if (r) {
+		log_info("graft: no session survives the daemon: %s: %s", limits->pins,
+			 r == -EMEDIUMTYPE ? "not on a BPF file system" : strerror(-r));
+		free(gs->pins);
+		gs->pins = NULL;
+	}
+	free(top);
+}
+
+/* What another daemon has left of interfaces that are gone stays, and so does the folder. */
+static void remove_folder(struct grafts *gs)
+{
+	const char *name = strrchr(gs->pins, '/') + 1;
+	char path[PATH_MAX];
+	struct bpf_map *map;
+
+	for (int i = 0; (map = pinned_map(gs, i)); i++)
+		unlinkat(gs->top, from_top(gs, pin_path(gs, bpf_map__name(map), path)), 0);
+	for (const struct attachment *a = gs->attachments; a; a = a->next)
+		for (int hook = 0; hook < HOOKS; hook++)
+			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
+	if (unlinkat(gs->top, name, AT_REMOVEDIR))
+		log_warning("graft: %s is not removed: %s", gs->pins, strerror(errno));
+}
+
+/* Use the maps that were left, if all are there and have room for N sessions, or have some live. */
+static bool reuse_maps(struct grafts *gs)
+{
+	char path[PATH_MAX];
+	struct bpf_map *map;
+
+	for (int i = 0; (map = pinned_map(gs, i)); i++) {
+		int fd = bpf_obj_get(pin_path(gs, bpf_map__name(map), path));
+		int r = fd < 0 ? fd : bpf_map__reuse_fd(map, fd);
+
+		if (fd >= 0)
+			close(fd);
+		if (r && i)
+			log_warning("graft: %s cannot be used: %s", path, strerror(-r));
+		if (r)
+			return false;
+	}
+	return true;
+}
+
+static int pin_maps(struct grafts *gs)
+{
+	char path[PATH_MAX];
+	struct bpf_map *map;
+	int r = 0;
+
+	for (int i = 0; !r && (map = pinned_map(gs, i)); i++) {
+		unlink(pin_path(gs, bpf_map__name(map), path));
+		r = bpf_obj_pin(bpf_map__fd(map), path);
+	}
+	return r;
+}
+
+/* --- interfaces --- */
+
+/* Put PROG into the link at HOOK that was left, if there is one.  Returns its descriptor, or -1. */
+static int renew_link(const struct grafts *gs, unsigned int ifindex, enum hook hook, int prog)
+{
+	char path[PATH_MAX];
+	int fd = gs->pins ? bpf_obj_get(link_path(gs, ifindex, hook, path)) : -1;
+
+	if (fd >= 0 && bpf_link_update(fd, prog, NULL)) {
+		close(fd); /* its interface is gone, and another one has the number now */
+		unlink(path);
+		fd = -1;
+	}
+	return fd < 0 ? -1 : fd;
+}
+
+static int attach_tcx(const struct grafts *gs, struct attachment *a, const int progs[HOOKS])
+{
+	char path[PATH_MAX];
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		enum bpf_attach_type type = (enum bpf_attach_type)(TCX_INGRESS + hook);
+		int fd = renew_link(gs, a->ifindex, hook, progs[hook]), r = 0;
+
+		if (fd < 0) {
+			fd = bpf_link_create(progs[hook], (int)a->ifindex, type, NULL);
+			if (fd >= 0 && gs->pins)
+				r = bpf_obj_pin(fd, link_path(gs, a->ifindex, hook, path));
+		}
+		if (fd < 0)
+			return fd;
+		a->links[hook] = fd;
+		a->tcx = true;
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/*
+ * Follows from the last part of PINS: a service may have its folder elsewhere than `graft --remove`.
+ * NULL: then nobody looks for the filters later.
+ */
+static uint32_t clsact_handle(const char *pins)
+{
+	uint32_t hash = 2166136261; /* FNV-1a */
+
+	for (const char *c = pins ? strrchr(pins, '/') : NULL; c && *c; c++)
+		hash = (hash ^ (uint8_t)*c) * 16777619;
+	return pins ? hash | CLSACT_NAMED : (uint32_t)getpid();
+}
+
+static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
+
+static int attach_clsact(const struct grafts *gs, const struct attachment *a,
+			 const int progs[HOOKS])
+{
+	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)a->ifindex,
+		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
+	int r = bpf_tc_hook_create(&both);
+
+	if (r && r != -EEXIST)
+		return r;
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
+			    .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = progs[hook], .handle = gs->handle,
+			    .priority = CLSACT_PRIORITY, .flags = BPF_TC_F_REPLACE);
+
+		r = bpf_tc_attach(&at, &opts);
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/* Remove our filters from IFINDEX, if there are any. */
+static void remove_filters(const struct grafts *gs, unsigned int ifindex)
+{
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = gs->handle, .priority = CLSACT_PRIORITY);
+
+		bpf_tc_detach(&at, &opts);
+	}
+}
+
+/* Those of interfaces that have no address any more, too: a daemon before may have had them. */
+static void remove_all_filters(const struct grafts *gs)
+{
+	struct if_nameindex *all = if_nameindex();
+
+	for (const struct if_nameindex *i = all; i && i->if_index; i++)
+		remove_filters(gs, i->if_index);
+	if (all)
+		if_freenameindex(all);
+}
+
+/* Close A; programs stay where they are pinned, or filters. */
+static void detach(struct attachment *a)
+{
+	for (int hook = 0; hook < HOOKS; hook++)
+		if (a->links[hook] >= 0)
+			close(a->links[hook]);
+	free(a);
+}
+
+/* Frames of such interfaces begin with an Ethernet header; */
+static bool has_ethernet(unsigned short type)
+{
+	return type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
+}
+
+/* ... of such with that of IP. */
+static bool has_bare_ip(unsigned short type)
+{
+	return type == ARPHRD_NONE || type == ARPHRD_PPP;
+}
+
+static int attach(struct grafts *gs, unsigned int ifindex, unsigned short type)
+{
+	const struct graft *skel = gs->skel;
+	bool ethernet = has_ethernet(type);
+	const int progs[HOOKS] = {
+		bpf_program__fd(ethernet ? skel->progs.graft_in : skel->progs.graft_in_l3),
+		bpf_program__fd(ethernet ? skel->progs.graft_out : skel->progs.graft_out_l3),
+	};
+	uint32_t one = 1;
+	struct attachment *a;
+	int r;
+
+	if (!ethernet && !has_bare_ip(type))
+		return -ENOTSUP;
+	a = allocated(malloc(sizeof(*a)));
+	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
+	r = attach_tcx(gs, a, progs);
+	if (r == -EINVAL) /* Linux before 6.6 */
+		r = attach_clsact(gs, a, progs);
+	if (!r && bpf_map_update_elem(bpf_map__fd(skel->maps.interfaces), &ifindex, &one, BPF_ANY))
+		r = -errno;
+	if (r) {
+		if (!a->tcx)
+			remove_filters(gs, ifindex);
+		detach(a);
+		return r;
+	}
+	a->next = gs->attachments;
+	gs->attachments = a;
+	return 0;
+}
+
+static bool is_attached(const struct grafts *gs, unsigned int ifindex)
+{
+	for (const struct attachment *a = gs->attachments; a; a = a->next)
+		if (a->ifindex == ifindex)
+			return true;
+	return false;
+}
+
+/* A session may have an address of I.  Link-local ones are not unique, so they do not count. */
+static bool is_useful(const struct ifaddrs *i)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)i->ifa_addr;
+
+	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
+		return false;
+	return i->ifa_addr->sa_family == AF_INET ||
+	       (i->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr));
+}
+
+static bool has_address(const struct ifaddrs *list, const char *name)
+{
+	while (list && (strcmp(list->ifa_name, name) || !is_useful(list)))
+		list = list->ifa_next;
+	return list;
+}
+
+/* ARPHRD_*.  Interfaces without an address of their own, such as tun, are listed without a type. */
+static unsigned short type_of(const struct ifaddrs *list, const char *name)
+{
+	for (; list; list = list->ifa_next)
+		if (list->ifa_addr && list->ifa_addr->sa_family == AF_PACKET &&
+		    !strcmp(list->ifa_name, name))
+			return ((const struct sockaddr_ll *)list->ifa_addr)->sll_hatype;
+	return ARPHRD_NONE;
+}
+
+static bool is_listed(const struct if_nameindex *list, unsigned int ifindex)
+{
+	while (list->if_index && list->if_index != ifindex)
+		list++;
+	return list->if_index;
+}
+
+/* Forget interfaces that are not in LIST any more. */
+static void forget_gone(struct grafts *gs, const struct if_nameindex *list)
+{
+	char path[PATH_MAX];
+	struct attachment **at = &gs->attachments, *a;
+
+	while ((a = *at)) {
+		if (is_listed(list, a->ifindex)) {
+			at = &a->next;
+			continue;
+		}
+		bpf_map_delete_elem(bpf_map__fd(gs->skel->maps.interfaces), &a->ifindex);
+		for (int hook = 0; gs->pins && hook < HOOKS; hook++)
+			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
+		*at = a->next;
+		detach(a);
+	}
+}
+
+int grafts_follow_interfaces(struct grafts *gs)
+{
+	struct if_nameindex *all = if_nameindex();
+	struct ifaddrs *list = NULL;
+	int r = !all || getifaddrs(&list) ? -errno : 0;
+
+	if (!r)
+		forget_gone(gs, all);
+	for (const struct if_nameindex *i = all; list && i->if_index; i++) {
+		unsigned short type = type_of(list, i->if_name);
+		int e;
+
+		if (is_attached(gs, i->if_index) || !has_address(list, i->if_name) ||
+		    (gs->on_loopback && type != ARPHRD_LOOPBACK))
+			continue;
+		e = attach(gs, i->if_index, type);
+		if (e)
+			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
+		r = e ?: r;
+	}
+	freeifaddrs(list);
+	if (all)
+		if_freenameindex(all);
+	return gs->attachments ? 0 : r;
+}
+
+/* --- all of it --- */
+
+static uint32_t raw_state(const struct grafts *gs, uint32_t slot)
+{
+	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
+}
+
+/* A session that was left, and that needs its slot: its ends still talk, or have just ended. */
+static bool is_left(const struct grafts *gs, uint32_t slot)
+{
+	switch (raw_state(gs, slot) & GRAFT_STATE_MASK) {
+	case GRAFT_ACTIVE:
+	case GRAFT_RETURNING:
+	case GRAFT_LOCKED_2:
+	case GRAFT_DONE:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/*
+ * All slots but those of sessions that were left.  What a daemon had only offered has lost its
+ * sockets; what was to go back to its sockets has none to go back to.
+ */
+static void fill_queue(struct grafts *gs)
+{
+	uint32_t *end = &gs->first;
+
+	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
+	for (uint32_t i = 0; i < gs->n_slots; i++) {
+		uint32_t state = raw_state(gs, i) & GRAFT_STATE_MASK;
+
+		if (state == GRAFT_OFFERED || state == GRAFT_LOCKED)
+			graft_withdraw(gs, i);
+		if (state == GRAFT_RETURNING)
+			graft_return(gs, i, false);
+		if (is_left(gs, i))
+			continue;
+		gs->slots[i].put_ms = (uint32_t)clock_ms();
+		*end = gs->last = i;
+		end = &gs->slots[i].next;
+		gs->n_free++;
+	}
+}
+
+static int set_sizes(struct grafts *gs, const struct graft_limits *limits)
+{
+	return bpf_map__set_max_entries(gs->skel->maps.grafts, limits->slots) ?:
+	       bpf_map__set_max_entries(gs->skel->maps.flows, limits->slots * 2) ?:
+	       bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
+}
+
+static int open_rings(struct grafts *gs, unsigned int workers)
+{
+	gs->rings = allocated(calloc(workers, sizeof(*gs->rings)));
+	for (unsigned int i = 0; i < workers; i++) {
+		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "graft_ring", 0, 0, RING_SIZE, NULL);
+
+		if (fd < 0)
+			return -errno;
+		gs->rings[gs->n_rings++] = fd;
+		if (bpf_map_update_elem(bpf_map__fd(gs->skel->maps.graft_rings), &i, &fd, BPF_ANY))
+			return -errno;
+	}
+	return 0;
+}
+
+static int map_grafts(struct grafts *gs)
+{
+	unsigned int n = bpf_map__max_entries(gs->skel->maps.grafts);
+	size_t size = sizeof(struct graft_entry) * n;
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED,
+		       bpf_map__fd(gs->skel->maps.grafts), 0);
+
+	gs->n_slots = n;
+	if (p == MAP_FAILED)
+		return -errno;
+	gs->all = p;
+	gs->all_size = size;
+	return 0;
+}
+
+/* The maps are those that were left, or new ones. */
+static int load(struct grafts *gs, const struct graft_limits *limits)
+{
+	bool left = gs->pins && reuse_maps(gs);
+	int r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
+
+	return r || left || !gs->pins ? r : pin_maps(gs);
+}
+
+int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
+{
+	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
+	const char *what = "cannot load the packet programs";
+	int r;
+
+	gs->on_loopback = limits->on_loopback;
+	gs->handle = clsact_handle(limits->pins);
+	pthread_mutex_init(&gs->lock, NULL);
+	if (log_get_level() < LOG_DEBUG)
+		libbpf_set_print(NULL); /* else it writes to stderr */
+	gs->skel = graft__open();
+	if (limits->pins)
+		open_pins(gs, limits);
+	r = gs->skel ? load(gs, limits) : -errno;
+	if (!r) {
+		gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
+		what = "cannot map the sessions, or create the ring buffers";
+		r = map_grafts(gs) ?: open_rings(gs, limits->workers);
+	}
+	if (!r)
+		fill_queue(gs);
+	if (!r) {
+		what = "cannot attach the packet programs to any interface";
+		r = grafts_follow_interfaces(gs);
+	}
+	if (r) {
+		snprintf(err, errlen, "%s: %s", what, strerror(-r));
+		grafts_close(gs, true);
+		return r;
+	}
+	*ret = gs;
+	return 0;
+}
+
+bool grafts_survive(const struct grafts *gs)
+{
+	return gs->pins;
+}
+
+unsigned int grafts_live(const struct grafts *gs)
+{
+	unsigned int n = 0;
+
+	for (uint32_t i = 0; gs->all && i < gs->n_slots; i++)
+		n += is_left(gs, i) && graft_state(gs, i) != GRAFT_DONE;
+	return n;
+}
+
+void grafts_close(struct grafts *gs, bool keep)
+{
+	bool clsact = false;
+
+	if (!gs)
+		return;
+	keep = keep && gs->pins && grafts_live(gs);
+	if (gs->pins && !keep)
+		remove_folder(gs);
+	if (gs->pins)
+		close(gs->top);
+	while (gs->attachments) {
+		struct attachment *a = gs->attachments;
+
+		gs->attachments = a->next;
+		clsact = clsact || !a->tcx;
+		detach(a);
+	}
+	if (clsact && !keep)
+		remove_all_filters(gs);
+	free(gs->pins);
+	for (unsigned int i = 0; i < gs->n_rings; i++)
+		close(gs->rings[i]);
+	free(gs->rings);
+	if (gs->all)
+		munmap(gs->all, gs->all_size);
+	graft__destroy(gs->skel);
+	pthread_mutex_destroy(&gs->lock);
+	free(gs->slots);
+	free(gs);
+}
+
+/* --- states --- */
+
+enum graft_state graft_state(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t state = raw_state(gs, slot) & GRAFT_STATE_MASK;
+
+	if (state == GRAFT_LOCKED)
+		return GRAFT_OFFERED;
+	return state == GRAFT_LOCKED_2 ? GRAFT_RETURNING : (enum graft_state)state;
+}
+
+const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
+{
+	return &gs->all[slot];
+}
+
+/* From FROM to TO, waiting for a packet that holds LOCK: it does so for less than a microsecond. */
+static bool change(struct grafts *gs, uint32_t slot, enum graft_state from, enum graft_state lock,
+		   enum graft_state to)
+{
+	for (;;) {
+		uint32_t state = raw_state(gs, slot);
+
+		if (state == (uint32_t)from &&
+		    __atomic_compare_exchange_n(&gs->all[slot].state, &state, (uint32_t)to, false,
+						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+			return true;
+		state &= GRAFT_STATE_MASK;
+		if (state != (uint32_t)from && state != (uint32_t)lock)
+			return false;
+	}
+}
+
+bool graft_withdraw(struct grafts *gs, uint32_t slot)
+{
+	return change(gs, slot, GRAFT_OFFERED, GRAFT_LOCKED,
+		      gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
+}
+
+void graft_hold(struct grafts *gs, uint32_t slot, bool on)
+{
+	gs->all[slot].held_ms = (uint32_t)clock_ms();
+	__atomic_store_n(&gs->all[slot].hold, on, __ATOMIC_RELEASE);
+}
+
+bool graft_return(struct grafts *gs, uint32_t slot, bool back)
+{
+	return back ? change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_RETURNING) :
+		      change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_ACTIVE);
+}
+
+void graft_kill(struct grafts *gs, uint32_t slot)
+{
+	if (change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_KILLED) ||
+	    change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_KILLED))
+		graft_reset(gs, slot);
+}
+
+/* --- requests --- */
+
+/* What the offer program is run on: a frame, of which it reads the part behind the header. */
+struct frame {
+	struct ethhdr eth;
+	struct graft_request q;
+} __attribute__((packed));
+
+static int run(struct grafts *gs, const struct graft_request *q, bool ipv6)
+{
+	struct frame in = { .eth.h_proto = htons(ipv6 ? ETH_P_IPV6 : ETH_P_IP), .q = *q };
+	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
+		    .repeat = 1);
+
+	return bpf_prog_test_run_opts(gs->offer, &opts) ? GRAFT_BAD_REQUEST : (int)opts.retval;
+}
+
+static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
+{
+	const struct sockaddr_in *in = (const struct sockaddr_in *)sa;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
+
+	if (sa->sa_family == AF_INET) {
+		*a = (struct graft_addr){ { 0, 0, htonl(0xffff), in->sin_addr.s_addr } };
+		*port = in->sin_port;
+	} else {
+		memcpy(a, &in6->sin6_addr, sizeof(*a));
+		*port = in6->sin6_port;
+	}
+}
+
+/* The slot that was given back first, if it can be used again. */
+static int take(struct grafts *gs, uint32_t *ret)
+{
+	int r = -ENOSPC;
+	uint32_t slot;
+
+	pthread_mutex_lock(&gs->lock);
+	slot = gs->first;
+	/* so that the queue never gets empty, its last slot stays */
+	if (gs->n_free > 1 && (graft_state(gs, slot) != GRAFT_RETURNED ||
+			       (uint32_t)clock_ms() - gs->slots[slot].put_ms >= RETURNED_MS)) {
+		gs->first = gs->slots[slot].next;
+		gs->n_free--;
+		r = 0;
+	}
+	pthread_mutex_unlock(&gs->lock);
+	if (!r)
+		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+	*ret = slot;
+	return r;
+}
+
+static void put(struct grafts *gs, uint32_t slot)
+{
+	pthread_mutex_lock(&gs->lock);
+	gs->slots[slot].put_ms = (uint32_t)clock_ms();
+	gs->slots[gs->last].next = slot;
+	gs->last = slot;
+	gs->n_free++;
+	pthread_mutex_unlock(&gs->lock);
+}
+
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, bool hold)
+{
+	struct graft_request q = { .op = GRAFT_OFFER_AGAIN, .slot = slot, .hold = hold };
+
+	return (enum graft_refusal)run(gs, &q, false);
+}
+
+enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot)
+{
+	struct graft_request q = { .op = GRAFT_OFFER, .hold = o->hold, .worker = o->worker,
+				   .id = o->id, .forward = o->forward };
+	int r;
+
+	for (int side = 0; side < 2; side++) {
+		struct graft_tuple *t = &q.tuples[side];
+
+		set_addr(&t->remote, &t->remote_port, o->remote[side]);
+		set_addr(&t->local, &t->local_port, o->local[side]);
+	}
+	if (take(gs, &q.slot))
+		return GRAFT_NO_SLOT;
+	r = run(gs, &q, false);
+	if (r)
+		put(gs, q.slot);
+	else
+		*ret_slot = q.slot;
+	return (enum graft_refusal)r;
+}
+
+void graft_reset(struct grafts *gs, uint32_t slot)
+{
+	struct graft_request q = { .op = GRAFT_RESET, .slot = slot };
+
+	for (q.side = 0; q.side < 2; q.side++)
+		if (run(gs, &q, gs->all[slot].side[q.side].ipv6))
+			log_limited(LOG_WARNING, "graft: an end was not told that its session was "
+				    "reset");
+}
+
+void graft_put(struct grafts *gs, uint32_t slot)
+{
+	change(gs, slot, GRAFT_DONE, GRAFT_DONE, GRAFT_CLOSED);
+	put(gs, slot);
+}
+
+bool graft_adopt(struct grafts *gs, uint32_t *at)
+{
+	while (*at < gs->n_slots && !is_left(gs, *at))
+		++*at;
+	return *at < gs->n_slots;
+}
+
+void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker)
+{
+	__atomic_store_n(&gs->all[slot].worker, worker, __ATOMIC_RELEASE);
+}
+
+void graft_reroute(struct grafts *gs, uint32_t slot, unsigned int side, unsigned int ifindex)
+{
+	if (is_attached(gs, ifindex))
+		__atomic_store_n(&gs->all[slot].side[side].ifindex, ifindex, __ATOMIC_RELEASE);
+	else
+		graft_kill(gs, slot);
+}
+
+void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
+		   struct sockaddr_storage *ret, socklen_t *ret_len)
+{
+	const struct graft_side *s = &gs->all[slot].side[side];
+	const struct graft_addr *a = local ? &s->tuple.local : &s->tuple.remote;
+	in_port_t port = local ? s->tuple.local_port : s->tuple.remote_port;
+
+	if (s->ipv6) {
+		struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = port };
+
+		memcpy(&in6.sin6_addr, a, sizeof(in6.sin6_addr));
+		memcpy(ret, &in6, *ret_len = sizeof(in6));
+	} else {
+		struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = port,
+					  .sin_addr.s_addr = a->w[3] };
+
+		memcpy(ret, &in, *ret_len = sizeof(in));
+	}
+}
+
+uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
+{
+	const volatile struct graft_side *from = &gs->all[slot].side[dir];
+	uint32_t state;
+	uint64_t n;
+
+	/* both numbers change when a graft begins */
+	do {
+		state = raw_state(gs, slot);
+		n = from->end - from->begun - (from->fin != 0);
+	} while ((state & GRAFT_STATE_MASK) == GRAFT_LOCKED || raw_state(gs, slot) != state);
+	return n;
+}
+
+unsigned int grafts_used(struct grafts *gs)
+{
+	unsigned int n;
+
+	pthread_mutex_lock(&gs->lock);
+	n = gs->n_slots - gs->n_free;
+	pthread_mutex_unlock(&gs->lock);
+	return n;
+}
+
+unsigned int grafts_total(const struct grafts *gs)
+{
+	return gs->n_slots;
+}
+
+/* --- events --- */
+
+static int on_record(void *ctx, void *data, size_t size)
+{
+	struct graft_ring *r = ctx;
+
+	if (size >= sizeof(struct graft_event))
+		r->handle(r->arg, data);
+	return 0;
+}
+
+int graft_ring_open(struct grafts *gs, unsigned int worker, graft_event_fn *handle, void *arg,
+		    struct graft_ring **ret)
+{
+	struct graft_ring *r = allocated(calloc(1, sizeof(*r)));
+	int e;
+
+	*r = (struct graft_ring){ .handle = handle, .arg = arg };
+	r->rb = ring_buffer__new(gs->rings[worker], on_record, r, NULL);
+	e = r->rb ? 0 : -errno;
+	if (e)
+		graft_ring_close(r);
+	else
+		*ret = r;
+	return e;
+}
+
+void graft_ring_close(struct graft_ring *r)
+{
+	if (!r)
+		return;
+	ring_buffer__free(r->rb);
+	free(r);
+}
+
+int graft_ring_fd(const struct graft_ring *r)
+{
+	return ring_buffer__epoll_fd(r->rb);
+}
+
+int graft_ring_consume(struct graft_ring *r)
+{
+	return ring_buffer__consume(r->rb);
+}
+
+uint64_t graft_events_lost(const struct grafts *gs)
+{
+	return *(volatile __u64 *)&gs->skel->bss->graft_events_lost;
+}

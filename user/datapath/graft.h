@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_GRAFT_H
+#define CULVERT_GRAFT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "culvert_graft.h"
+
+/*
+ * The carrier graft: the packet programs (bpf/graft.bpf.c) join both connections of a session, and
+ * the daemon sees none of its packets any more.  include/graft.h has the states.  Mechanism only:
+ * session_graft.c decides.
+ */
+struct grafts;
+
+struct graft_limits {
+	unsigned int slots;   /* sessions that may be grafted at a time, and those that still end */
+	unsigned int workers; /* one ring buffer each */
+	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon; NULL:
+			       * none.  It and the folder around it become UID's */
+	uid_t uid;
+	bool on_loopback; /* attach to the loopback device alone */
+};
+
+/*
+ * Load the programs and attach them to all interfaces that are up and have an address.  Needs root.
+ * -errno: ERR says why no session can be grafted.
+ */
+int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
+/*
+ * The same for interfaces that have come since, which needs no privilege with TCX; those that are gone
+ * are forgotten.  By the thread that calls graft_reroute().  -errno: there is none, for that reason.
+ */
+int grafts_follow_interfaces(struct grafts *gs);
+/*
+ * Detach and unpin, which needs root unless TCX is used; with KEEP, only if no session is grafted.
+ * NULL is fine.
+ */
+void grafts_close(struct grafts *gs, bool keep);
+
+/* True if sessions that are grafted go on after the daemon has ended. */
+bool grafts_survive(const struct grafts *gs);
+/* Sessions whose packets are translated. */
+unsigned int grafts_live(const struct grafts *gs);
+
+/*
+ * The sessions that a daemon before this one has left, before there are threads: from *AT on; false:
+ * there is none.  Each is this daemon's from now on, and WORKER's if it is taken; see graft_put().
+ */
+bool graft_adopt(struct grafts *gs, uint32_t *at);
+void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
+/*
+ * Packets to the remote end of SIDE have to go out by IFINDEX, 0: by none.  If no packet program is
+ * there the session is KILLED: not even its sockets could go on, whose numbers nobody would shift.
+ */
+void graft_reroute(struct grafts *gs, uint32_t slot, unsigned int side, unsigned int ifindex);
+
+/* The addresses of a session, as its sockets had them. */
+void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
+		   struct sockaddr_storage *ret, socklen_t *ret_len);
+
+/* A session that is to be grafted. */
+struct graft_offer {
+	const struct sockaddr *remote[2], *local[2]; /* of both sockets, by side */
+	uint64_t id;
+	uint32_t worker;
+	uint32_t forward;
+	bool hold; /* let the senders run dry, for a stream that is never quiet */
+};
+
+/*
+ * Offer a session, of which the caller has no byte in hand, and give it RET_SLOT.  GRAFT_NO_SLOT if
+ * there is none.  The session goes on at its sockets until a packet makes it ACTIVE.
+ */
+enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot);
+/* The same with the session of SLOT, which is RETURNED. */
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, bool hold);
+/* In the words of operators. */
+const char *graft_refusal_name(enum graft_refusal r);
+const char *graft_look_name(enum graft_look l);
+
+/* The state as it is now; LOCKED counts as OFFERED, LOCKED_2 as RETURNING. */
+enum graft_state graft_state(const struct grafts *gs, uint32_t slot);
+const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
+
+/*
+ * OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already.
+ */
+bool graft_withdraw(struct grafts *gs, uint32_t slot);
+/* OFFERED: from now on with, or without hold. */
+void graft_hold(struct grafts *gs, uint32_t slot, bool on);
+/* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
+bool graft_return(struct grafts *gs, uint32_t slot, bool back);
+/*
+ * ACTIVE or RETURNING: reset both ends.  From then on the caller has to close the sockets, and to
+ * call graft_reset() once more for each GRAFT_EVENT_HEARD.
+ */
+void graft_kill(struct grafts *gs, uint32_t slot);
+void graft_reset(struct grafts *gs, uint32_t slot);
+
+/* Bytes that the end of side DIR has sent while grafted; the other may not have got all. */
+uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
+
+/*
+ * Give the slot back.  The sockets are closed, or will be, with RST (SO_LINGER) unless the session
+ * is RETURNED.  Late packets are translated until another session needs the slot.
+ */
+void graft_put(struct grafts *gs, uint32_t slot);
+
+unsigned int grafts_used(struct grafts *gs);
+unsigned int grafts_total(const struct grafts *gs);
+
+/* Events for one worker, as those of struct kernel_ring. */
+struct graft_ring;
+typedef void graft_event_fn(void *arg, const struct graft_event *ev);
+int graft_ring_open(struct grafts *gs, unsigned int worker, graft_event_fn *handle, void *arg,
+		    struct graft_ring **ret);
+void graft_ring_close(struct graft_ring *r);
+int graft_ring_fd(const struct graft_ring *r);
+int graft_ring_consume(struct graft_ring *r);
+
+/* Events that did not fit into a ring since the start. */
+uint64_t graft_events_lost(const struct grafts *gs);
+
+#endif

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/session_graft.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "relay/connect.h"
+#include "relay/limits.h"
+#include "relay/session_flow.h"
+
+SYSCALLS_NEEDED(
+	SYSCALL(getsockname),
+	SYSCALL_IF(PART_GRAFT, bind));
+
+/* So long are the senders of a stream that is never quiet held, before it is given up. */
+#define HOLD_MS 200
+
+static struct grafts *grafts_of(const struct session *s)
+{
+	return s->worker->shared->grafts;
+}
+
+static bool is_wanted(const struct session *s)
+{
+	enum engine engine = engine_of(s);
+
+	return engine == ENGINE_GRAFT || (engine == ENGINE_AUTO && forward_of(s)->graft);
+}
+
+/* User space carries flow DIR, and has none of its bytes. */
+static bool is_empty(const struct session *s, unsigned int dir)
+{
+	const struct flow *f = &s->flows[dir];
+
+	return f->phase == FLOW_USER && !f->pending && !f->eof;
+}
+
+bool session_is_grafted(const struct session *s)
+{
+	if (s->graft == NO_GRAFT)
+		return false;
+	switch (graft_state(grafts_of(s), s->graft)) {
+	case GRAFT_ACTIVE:
+	case GRAFT_DONE:
+	case GRAFT_KILLED:
+	case GRAFT_RETURNING:
+		return true;
+	default:
+		return false;
+	}
+}
+
+enum carrier session_carrier(const struct session *s, unsigned int dir)
+{
+	return session_is_grafted(s) ? CARRIER_GRAFT : flow_carrier(&s->flows[dir]);
+}
+
+/* --- offers --- */
+
+static int addresses(const struct session *s, struct addr local[2])
+{
+	for (unsigned int side = 0; side < 2; side++) {
+		local[side].len = sizeof(local[side].ss);
+		if (getsockname(s->sides[side].fd, (struct sockaddr *)&local[side].ss,
+				&local[side].len))
+			return -1;
+	}
+	return 0;
+}
+
+void session_graft_offer(struct session *s)
+{
+	struct grafts *gs = grafts_of(s);
+	struct addr local[2];
+	struct graft_offer o = {
+		.remote = { &session_peer(s)->sa,
+			    s->addrs ? (struct sockaddr *)&s->addrs->addrs[s->upstream].ss : NULL },
+		.local = { (struct sockaddr *)&local[0].ss, (struct sockaddr *)&local[1].ss },
+		.id = s->id,
+		.worker = s->worker->index,
+		.forward = session_graft_tag(s->forward),
+	};
+	uint32_t slot = s->graft;
+
+	if (!gs || !s->tcp || s->pair != NO_PAIR || s->graft_refusal || !is_wanted(s) || s->pace ||
+	    !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
+		return;
+	if (slot != NO_GRAFT) {
+		if (graft_state(gs, slot) == GRAFT_RETURNED)
+			s->graft_refusal = (uint8_t)graft_try_again(gs, slot, false);
+		return;
+	}
+	s->graft_refusal = addresses(s, local) || !s->addrs ? GRAFT_NO_SOCKET :
+							      (uint8_t)graft_try(gs, &o, &slot);
+	if (s->graft_refusal == GRAFT_MSS) /* those that follow may have luck */
+		atomic_store_explicit(&s->forward->clamp_mss, true, memory_order_relaxed);
+	if (s->graft_refusal)
+		return;
+	s->graft = slot;
+	s->worker->grafted[slot] = s;
+}
+
+static void give_slot(struct session *s)
+{
+	s->worker->grafted[s->graft] = NULL;
+	graft_put(grafts_of(s), s->graft);
+	s->graft = NO_GRAFT;
+}
+
+bool session_graft_withdraw(struct session *s)
+{
+	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) == GRAFT_RETURNED)
+		return true;
+	if (!graft_withdraw(grafts_of(s), s->graft))
+		return false;
+	s->graft_refusal = GRAFT_CLOSING;
+	if (graft_state(grafts_of(s), s->graft) != GRAFT_RETURNED)
+		give_slot(s);
+	return true;
+}
+
+void session_graft_hurry(struct session *s)
+{
+	const volatile struct graft_entry *e;
+	uint32_t now = (uint32_t)s->worker->loop.now_ms;
+
+	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) != GRAFT_OFFERED)
+		return;
+	e = graft_of(grafts_of(s), s->graft);
+	if (!e->hold) {
+		graft_hold(grafts_of(s), s->graft, true);
+	} else if (now - e->held_ms >= HOLD_MS && session_graft_withdraw(s)) {
+		s->graft_refusal = GRAFT_IN_HAND;
+	}
+}
+
+bool session_graft_leave(struct session *s)
+{
+	struct grafts *gs = grafts_of(s);
+
+	if (s->graft == NO_GRAFT || is_wanted(s))
+		return true;
+	switch (graft_state(gs, s->graft)) {
+	case GRAFT_OFFERED:
+		if (session_graft_withdraw(s)) {
+			s->graft_refusal = GRAFT_OK; /* it may be offered again */
+			return true;
+		}
+		return session_graft_leave(s);
+	case GRAFT_ACTIVE:
+		graft_return(gs, s->graft, true);
+		return false;
+	case GRAFT_RETURNING:
+		return false;
+	default:
+		return true;
+	}
+}
+
+/* --- its end --- */
+
+bool session_graft_end(struct session *s, bool reset)
+{
+	struct grafts *gs = grafts_of(s);
+	bool grafted;
+
+	if (s->graft == NO_GRAFT)
+		return false;
+	grafted = graft_state(gs, s->graft) != GRAFT_RETURNED && !graft_withdraw(gs, s->graft);
+	if (grafted && reset)
+		graft_kill(gs, s->graft);
+	give_slot(s);
+	return grafted;
+}
+
+const char *session_graft_hindrance(const struct session *s)
+{
+	enum graft_refusal why = (enum graft_refusal)s->graft_refusal;
+
+	if (s->graft != NO_GRAFT && graft_state(grafts_of(s), s->graft) == GRAFT_OFFERED)
+		return graft_look_name(
+			(enum graft_look)graft_of(grafts_of(s), s->graft)->why_not);
+	if (is_wanted(s) && s->pace)
+		return reason_name(REASON_BANDWIDTH);
+	if (!is_wanted(s) || why == GRAFT_OK)
+		return "";
+	return graft_refusal_name(why);
+}
+
+uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
+{
+	const volatile struct graft_entry *e = graft_of(grafts_of(s), s->graft);
+	uint64_t client = e->side[CLIENT].data_ns, upstream = e->side[UPSTREAM].data_ns;
+
+	*ret_half = e->side[CLIENT].fin || e->side[UPSTREAM].fin;
+	return (client > upstream ? client : upstream) / 1000000;
+}
+
+/* --- events --- */
+
+/* The packet programs have seen its end. */
+static void finish(struct session *s)
+{
+	const volatile struct graft_entry *e = graft_of(grafts_of(s), s->graft);
+
+	if (e->side[CLIENT].reset)
+		session_reset(s, CAUSE_CLIENT_RESET);
+	else if (e->side[UPSTREAM].reset)
+		session_reset(s, CAUSE_UPSTREAM_RESET);
+	else
+		session_finish(s);
+}
+
+static void look_at(struct session *s)
+{
+	switch (graft_state(grafts_of(s), s->graft)) {
+	case GRAFT_DONE:
+		finish(s);
+		break;
+	case GRAFT_KILLED: /* not by us */
+		session_reset(s, CAUSE_NO_ROUTE);
+		break;
+	case GRAFT_RETURNED: /* it follows another engine */
+		for (unsigned int dir = 0; dir < 2; dir++)
+			session_flow_run(s, dir, false);
+		break;
+	default:
+		break;
+	}
+	session_update(s);
+}
+
+void session_graft_event(void *worker, const struct graft_event *ev)
+{
+	struct worker *w = worker;
+	struct grafts *gs = w->shared->grafts;
+	struct session *s = w->grafted[ev->slot];
+
+	if (s && s->id == ev->id)
+		look_at(s);
+	else if (ev->kind == GRAFT_EVENT_HEARD && graft_of(gs, ev->slot)->id == ev->id &&
+		 graft_state(gs, ev->slot) == GRAFT_KILLED)
+		graft_reset(gs, ev->slot);
+}
+
+/* --- sessions that outlive a daemon --- */
+
+#define PORT_MS 1000 /* between two tries to get the port of an adopted session */
+
+uint32_t session_graft_tag(const struct forward *f)
+{
+	uint32_t hash = 2166136261; /* FNV-1a */
+
+	for (const char *c = forward_name(f->conf); *c; c++)
+		hash = (hash ^ (uint8_t)*c) * 16777619;
+	return hash;
+}
+
+static bool is_left_behind(struct session *s)
+{
+	if (s->state != SESSION_OPEN)
+		return false;
+	session_graft_offer(s);
+	if (s->graft == NO_GRAFT)
+		return false;
+	graft_hold(grafts_of(s), s->graft, true);
+	return graft_state(grafts_of(s), s->graft) == GRAFT_ACTIVE;
+}
+
+void session_graft_leave_behind(struct worker *w)
+{
+	struct session *next;
+
+	if (!w->shared->grafts || !grafts_survive(w->shared->grafts))
+		return;
+	for (struct session *s = w->sessions; s; s = next) {
+		next = s->next;
+		if (is_left_behind(s))
+			session_leave(s);
+	}
+}
+
+/* A list of one address, as that of an upstream. */
+static struct addr_list *upstream_of_slot(const struct grafts *gs, uint32_t slot)
+{
+	struct addr a = { 0 };
+
+	graft_address(gs, slot, UPSTREAM, false, &a.ss, &a.len);
+	return addr_list_new(&a, 1);
+}
+
+int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
+{
+	struct grafts *gs = w->shared->grafts;
+	const volatile struct graft_entry *e = graft_of(gs, slot);
+	struct sockaddr_storage client;
+	struct session *s;
+	socklen_t len;
+
+	graft_address(gs, slot, CLIENT, false, &client, &len);
+	s = session_new(w, f, (struct sockaddr *)&client);
+	if (!s)
+		return -ENOMEM;
+	s->id = e->id;
+	if (atomic_load(&w->shared->last_id) < s->id)
+		atomic_store(&w->shared->last_id, s->id);
+	s->born_ms = e->offered_ns / 1000000;
+	s->connect_ms = 1; /* how long it took is not known */
+	s->addrs = upstream_of_slot(gs, slot);
+	s->graft = slot;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
+		s->flows[dir].reason = REASON_ADOPTED;
+		s->flows[dir].engine = engine_of(s);
+	}
+	w->grafted[slot] = s;
+	graft_set_worker(gs, slot, w->index);
+	session_set_state(s, SESSION_CONNECTING);
+	session_set_state(s, SESSION_OPEN);
+	look_at(s); /* it may have ended without a daemon */
+	return 0;
+}
+
+uint64_t session_graft_port_due(const struct session *s)
+{
+	if (s->graft == NO_GRAFT || s->sides[UPSTREAM].fd >= 0)
+		return UINT64_MAX;
+	return s->worker->loop.now_ms + PORT_MS;
+}
+
+/*
+ * The kernel must not give the local port of S's upstream side to another connection.  The socket of
+ * the daemon before this one has it until it is through FIN_WAIT2; then a socket that is only bound.
+ */
+void session_graft_port_timer(struct session *s)
+{
+	struct sockaddr_storage local;
+	socklen_t len;
+	int fd;
+
+	if (s->graft == NO_GRAFT || s->sides[UPSTREAM].fd >= 0)
+		return;
+	graft_address(grafts_of(s), s->graft, UPSTREAM, true, &local, &len);
+	fd = socket(local.ss_family, UPSTREAM_SOCKET_TYPE, 0);
+	if (fd >= 0 && bind(fd, (struct sockaddr *)&local, len)) {
+		close(fd);
+		return;
+	}
+	s->sides[UPSTREAM].fd = fd;
+}
+
+void session_graft_sweep(struct worker *w)
+{
+	struct session *next;
+
+	for (struct session *s = w->sessions; s; s = next) {
+		next = s->next;
+		if (s->graft != NO_GRAFT)
+			look_at(s);
+	}
+}
+
+void session_graft_news(struct worker *w)
+{
+	uint64_t news = atomic_load_explicit(&w->shared->graft_news, memory_order_acquire);
+
+	if (news == w->graft_news_seen)
+		return;
+	w->graft_news_seen = news;
+	session_graft_sweep(w);
+}
