@@ -541,7 +541,7 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	set_up(&g->side[1], &g->side[0], &b, &a);
 	g->looks = 0;
 	g->why_not = 0;
-	g->hold = q->hold;
+	g->hold = 0;
 	g->offered_ns = bpf_ktime_get_ns();
 	if (from == GRAFT_FREE)
 		r = enter(g, q->slot);
@@ -591,6 +591,8 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	other = side ? &g->side[0] : &g->side[1];
 	seq = p->seq - mine->back_read;
 	ack = p->ack - mine->back_write;
+	if (!p->len && seq + 1 == mine->passed)
+		seq++; /* a window probe: all that a sender sends whose window is closed */
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->ttl < 2)
 		return GRAFT_LOOK_KIND;
 	r = see(skb, mine, &a);
@@ -640,7 +642,7 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	g->before[!(side & 1)] = b.received;
 	mine->window = a.max_window;
 	other->window = b.max_window;
-	begin(mine, p->seq, p->ack);
+	begin(mine, seq + mine->back_read, p->ack);
 	begin(other, b.rcv_nxt + other->back_read, b.snd_una + other->back_write);
 	return GRAFT_LOOK_OK;
 }
@@ -1661,9 +1663,16 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 	return give_back(skb, p, f->mine->frozen_read, ack, ACK);
 }
 
+static __always_inline bool is_held(const struct graft_entry *g)
+{
+	return g->hold && (__u32)(bpf_ktime_get_ns() / 1000000) - g->held_ms < GRAFT_HOLD_MS;
+}
+
 /*
  * Hold: the right edge of the window that our socket offers stays where it is, so the sender runs
- * dry, without loss, and the session is quiet for a moment.
+ * dry, without loss, and the session is quiet for a moment.  That ends after GRAFT_HOLD_MS by itself:
+ * nothing may happen that would let the daemon end it, and the daemon may be stopped.  The next
+ * window probe is then told of the real window.
  */
 static __always_inline void hold(struct __sk_buff *skb, struct graft_side *mine, struct packet *p)
 {
@@ -1715,7 +1724,7 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 		return PASS;
 	case GRAFT_OFFERED:
 	case GRAFT_LOCKED:
-		if (f->g->hold)
+		if (is_held(f->g))
 			hold(skb, f->mine, p);
 		return f->g->shifted ? to_wire(skb, f->mine, p) : PASS;
 	case GRAFT_CLOSED:

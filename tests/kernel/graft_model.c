@@ -744,7 +744,7 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		at.g->state += GRAFT_PASSED_ONE;
 		/* fall through */
 	case GRAFT_OFFERED:
-		if (at.g->hold)
+		if (at.g->hold && (uint32_t)m->now_ms - at.g->held_ms < GRAFT_HOLD_MS)
 			hold(f, at.mine, &p);
 		return at.g->shifted ? shift(f, at.mine, &p, true) : MODEL_PASS;
 	case GRAFT_RETURNED:

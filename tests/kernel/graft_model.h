@@ -52,6 +52,7 @@ struct model {
 	unsigned int events[4]; /* by kind */
 	uint64_t outside;       /* packets that were not in the window */
 	bool inside;            /* the last one was */
+	uint64_t now_ms;        /* CLOCK_MONOTONIC, about */
 };
 
 /* F arrives at an interface, or is about to leave: changes it, and M. */

@@ -12,6 +12,7 @@
 #include <linux/bpf.h>
 #include <sys/mman.h>
 
+#include "base/clock.h"
 #include "bpf/graft.skel.h"
 #include "graft_model.h"
 
@@ -152,6 +153,7 @@ static void draw_slot(struct model *m, uint32_t slot)
 
 	g->state = draw_state();
 	g->hold = one_in(2);
+	g->held_ms = (uint32_t)(m->now_ms - (one_in(3) ? 10 * GRAFT_HOLD_MS : 0));
 	g->shifted = one_in(2);
 	g->id = slot + 1;
 	for (uint32_t side = 0; side < 2; side++) {
@@ -169,6 +171,7 @@ static void draw_slot(struct model *m, uint32_t slot)
 static void draw_world(struct model *m)
 {
 	memset(m, 0, sizeof(*m));
+	m->now_ms = clock_ms();
 	for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++)
 		draw_slot(m, slot);
 	for (uint32_t i = MODEL_SLOTS * 2; i < MODEL_FLOWS; i++) {

@@ -723,10 +723,10 @@ bool graft_withdraw(struct grafts *gs, uint32_t slot)
 		      gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
 }
 
-void graft_hold(struct grafts *gs, uint32_t slot, bool on)
+void graft_hold(struct grafts *gs, uint32_t slot)
 {
 	gs->all[slot].held_ms = (uint32_t)clock_ms();
-	__atomic_store_n(&gs->all[slot].hold, on, __ATOMIC_RELEASE);
+	__atomic_store_n(&gs->all[slot].hold, 1, __ATOMIC_RELEASE);
 }
 
 bool graft_return(struct grafts *gs, uint32_t slot, bool back)
@@ -805,17 +805,17 @@ static void put(struct grafts *gs, uint32_t slot)
 	pthread_mutex_unlock(&gs->lock);
 }
 
-enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, bool hold)
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot)
 {
-	struct graft_request q = { .op = GRAFT_OFFER_AGAIN, .slot = slot, .hold = hold };
+	struct graft_request q = { .op = GRAFT_OFFER_AGAIN, .slot = slot };
 
 	return (enum graft_refusal)run(gs, &q, false);
 }
 
 enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot)
 {
-	struct graft_request q = { .op = GRAFT_OFFER, .hold = o->hold, .worker = o->worker,
-				   .id = o->id, .forward = o->forward };
+	struct graft_request q = { .op = GRAFT_OFFER, .worker = o->worker, .id = o->id,
+				   .forward = o->forward };
 	int r;
 
 	for (int side = 0; side < 2; side++) {

@@ -68,7 +68,6 @@ struct graft_offer {
 	uint64_t id;
 	uint32_t worker;
 	uint32_t forward;
-	bool hold; /* let the senders run dry, for a stream that is never quiet */
 };
 
 /*
@@ -77,7 +76,7 @@ struct graft_offer {
  */
 enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot);
 /* The same with the session of SLOT, which is RETURNED. */
-enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, bool hold);
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot);
 /* In the words of operators. */
 const char *graft_refusal_name(enum graft_refusal r);
 const char *graft_look_name(enum graft_look l);
@@ -90,8 +89,8 @@ const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t sl
  * OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already.
  */
 bool graft_withdraw(struct grafts *gs, uint32_t slot);
-/* OFFERED: from now on with, or without hold. */
-void graft_hold(struct grafts *gs, uint32_t slot, bool on);
+/* OFFERED: let the senders of a stream that is never quiet run dry, for GRAFT_HOLD_MS from now. */
+void graft_hold(struct grafts *gs, uint32_t slot);
 /* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
 bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 /*

@@ -383,7 +383,7 @@ static void run_flow(struct trial *t, unsigned int dir)
 static void offer(struct trial *t)
 {
 	struct sockaddr_storage addrs[2][2];
-	struct graft_offer o = { .hold = true };
+	struct graft_offer o = { 0 };
 
 	if (t->flows[UP].pending || t->flows[DOWN].pending)
 		return;
@@ -401,6 +401,7 @@ static void offer(struct trial *t)
 	if (r)
 		give_up(t, "a session that is offered: %s", graft_refusal_name(r));
 	t->has_graft = true;
+	graft_hold(t->grafts, t->graft);
 }
 
 /* True if packet programs carry the session, or have until it ended.  Both ends stop after a while. */

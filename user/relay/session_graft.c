@@ -17,9 +17,6 @@ SYSCALLS_NEEDED(
 	SYSCALL(getsockname),
 	SYSCALL_IF(PART_GRAFT, bind));
 
-/* So long are the senders of a stream that is never quiet held, before it is given up. */
-#define HOLD_MS 200
-
 static struct grafts *grafts_of(const struct session *s)
 {
 	return s->worker->shared->grafts;
@@ -92,7 +89,7 @@ void session_graft_offer(struct session *s)
 		return;
 	if (slot != NO_GRAFT) {
 		if (graft_state(gs, slot) == GRAFT_RETURNED)
-			s->graft_refusal = (uint8_t)graft_try_again(gs, slot, false);
+			s->graft_refusal = (uint8_t)graft_try_again(gs, slot);
 		return;
 	}
 	s->graft_refusal = addresses(s, local) || !s->addrs ? GRAFT_NO_SOCKET :
@@ -133,8 +130,8 @@ void session_graft_hurry(struct session *s)
 		return;
 	e = graft_of(grafts_of(s), s->graft);
 	if (!e->hold) {
-		graft_hold(grafts_of(s), s->graft, true);
-	} else if (now - e->held_ms >= HOLD_MS && session_graft_withdraw(s)) {
+		graft_hold(grafts_of(s), s->graft);
+	} else if (now - e->held_ms >= GRAFT_HOLD_MS && session_graft_withdraw(s)) {
 		s->graft_refusal = GRAFT_IN_HAND;
 	}
 }
@@ -268,7 +265,7 @@ static bool is_left_behind(struct session *s)
 	session_graft_offer(s);
 	if (s->graft == NO_GRAFT)
 		return false;
-	graft_hold(grafts_of(s), s->graft, true);
+	graft_hold(grafts_of(s), s->graft);
 	return graft_state(grafts_of(s), s->graft) == GRAFT_ACTIVE;
 }
 
