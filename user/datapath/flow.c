@@ -37,6 +37,7 @@ static const char *const reason_names[REASONS] = {
 	[REASON_CLOSING] = "peer is closing",
 	[REASON_REFUSED] = "refused by the kernel",
 	[REASON_BANDWIDTH] = "bandwidth limit",
+	[REASON_ELIGIBLE] = "eligible",
 	[REASON_ADOPTED] = "adopted",
 	[REASON_NO_PIPE] = "no pipe",
 };

@@ -67,6 +67,7 @@ enum reason {
 	REASON_CLOSING,      /* a FIN came before the flow could enter the kernel */
 	REASON_REFUSED,      /* the kernel refused the socket for another cause */
 	REASON_BANDWIDTH,    /* a limit, which the kernel cannot keep */
+	REASON_ELIGIBLE,     /* grafted by auto, which does so with every session that can be */
 	REASON_ADOPTED,      /* grafted by a daemon before this one */
 	REASON_NO_PIPE,      /* no pipe for splice: out of descriptors, or of pages */
 	REASONS,
