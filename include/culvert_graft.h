@@ -157,7 +157,7 @@ struct graft_entry {
 	__u32 state;
 	__u32 looks;         /* packets that looked whether they may be the first */
 	__u32 why_not;       /* the last look: enum graft_look */
-	__u32 hold;          /* by the daemon: 1: let the senders run dry, see hold() */
+	__u32 hold;          /* by the daemon while OFFERED: 1: let the senders run dry, see hold() */
 	__u32 held_ms;       /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
 	__u32 worker;        /* by the daemon: whose ring */
 	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
@@ -204,7 +204,6 @@ struct graft_request {
 	__u32 worker;
 	__u64 id;
 	__u32 forward;
-	__u32 reserved;
 	struct graft_tuple tuples[2];
 };
 

@@ -61,6 +61,12 @@ class LabError(Exception):
     """Something did not work; the text is for the user."""
 
 
+def expect(condition, what):
+    """For tests: WHAT is wrong unless CONDITION holds."""
+    if not condition:
+        raise LabError(what)
+
+
 class Interrupted(BaseException):
     """One of SIGNALS came: args[0]."""
 

@@ -22,8 +22,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, handle_signals,
-                    has_ipv6, tail, wait_until)
+from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, expect,
+                    handle_signals, has_ipv6, tail, wait_until)
 
 EXIT_SKIP = 77
 PORT = 7100
@@ -94,11 +94,6 @@ a, b = tun(b"tun-relay"), tun(b"tun-client")
 threading.Thread(target=carry, args=(b, a)).start()
 carry(a, b)
 """
-
-
-def expect(condition, what):
-    if not condition:
-        raise LabError(what)
 
 
 class Trial:

@@ -22,7 +22,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
 from labkit import (ENGINES, HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, TOP, Daemon,
-                    Interrupted, Lab, LabError, flow_of, handle_signals, has_ipv6,
+                    Interrupted, Lab, LabError, expect, flow_of, handle_signals, has_ipv6,
                     sha256_of_file, sha256_of_stream, tail, wait_until)
 
 EXIT_SKIP = 77
@@ -118,11 +118,6 @@ TELLING = (
 )
 
 CONVERSATION = os.path.join(TOP, "scripts/lib/conversation.py")
-
-
-def expect(condition, text):
-    if not condition:
-        raise LabError(text)
 
 
 class Site:

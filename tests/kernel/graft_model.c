@@ -27,18 +27,6 @@ static uint32_t get32(const uint8_t *p)
 	return get16(p) << 16 | get16(p + 2);
 }
 
-static void put16(uint8_t *p, uint32_t v)
-{
-	p[0] = (uint8_t)(v >> 8);
-	p[1] = (uint8_t)v;
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-	put16(p, v >> 16);
-	put16(p + 2, v);
-}
-
 static void add32(uint8_t *p, uint32_t v)
 {
 	put32(p, get32(p) + v);

@@ -55,6 +55,19 @@ struct model {
 	uint64_t now_ms;        /* CLOCK_MONOTONIC, about */
 };
 
+/* Network byte order, at any address. */
+static inline void put16(uint8_t *p, uint32_t v)
+{
+	p[0] = (uint8_t)(v >> 8);
+	p[1] = (uint8_t)v;
+}
+
+static inline void put32(uint8_t *p, uint32_t v)
+{
+	put16(p, v >> 16);
+	put16(p + 2, v);
+}
+
 /* F arrives at an interface, or is about to leave: changes it, and M. */
 enum model_verdict model_in(struct model *m, struct model_frame *f);
 enum model_verdict model_out(struct model *m, struct model_frame *f);

@@ -206,18 +206,6 @@ static void put_world(const struct model *m)
 
 /* --- a packet --- */
 
-static void put16(uint8_t *p, uint32_t v)
-{
-	p[0] = (uint8_t)(v >> 8);
-	p[1] = (uint8_t)v;
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-	put16(p, v >> 16);
-	put16(p + 2, v);
-}
-
 /* One option that fits into ROOM bytes, or nearly. */
 static size_t draw_option(uint8_t *p, size_t room)
 {

@@ -80,7 +80,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 	struct grafts *gs = shared->grafts;
 	unsigned int adopted = 0, reset = 0;
 
-	for (uint32_t slot = 0; gs && graft_adopt(gs, &slot); slot++) {
+	for (uint32_t slot = 0; gs && graft_next(gs, &slot); slot++) {
 		struct forward *f = forward_of_tag(first, graft_of(gs, slot)->forward);
 
 		if (adopt(shared, &ts->workers[slot % ts->n], f, slot)) {
@@ -133,7 +133,7 @@ static int remove_left(const char *pins, const char *control)
 	free((char *)limits.pins);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
-	for (uint32_t slot = 0; graft_adopt(gs, &slot); slot++, n++)
+	for (uint32_t slot = 0; graft_next(gs, &slot); slot++, n++)
 		graft_kill(gs, slot);
 	grafts_close(gs, false);
 	printf("sessions reset  %u\n", n);

@@ -218,14 +218,19 @@ static int open_session_log(struct daemon *d)
 			   config_option_place(c, "session-log", at), c->session_log, err);
 }
 
+static void wake_workers(struct daemon *d)
+{
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
+}
+
 /* A look-up of an upstream without an address has ended: sessions may wait for it. */
-static void tell_workers(void *arg)
+static void tell_of_names(void *arg)
 {
 	struct daemon *d = arg;
 
 	atomic_fetch_add(&d->shared.name_news, 1);
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
+	wake_workers(d);
 }
 
 /* Routes have changed: grafted sessions may have been reset. */
@@ -234,8 +239,7 @@ static void tell_of_grafts(void *arg)
 	struct daemon *d = arg;
 
 	atomic_fetch_add(&d->shared.graft_news, 1);
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
+	wake_workers(d);
 }
 
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
@@ -244,7 +248,7 @@ static int open_names(struct daemon *d)
 	char err[512];
 
 	if ((!names_needed(&d->config) && !d->reload.privileged) ||
-	    !names_open(&d->loop, tell_workers, d, &d->shared.names, err, sizeof(err)))
+	    !names_open(&d->loop, tell_of_names, d, &d->shared.names, err, sizeof(err)))
 		return 0;
 	return log_failure(EXIT_CODE_FAILURE, "%s", err);
 }

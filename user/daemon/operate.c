@@ -152,14 +152,6 @@ static void look(void *arg)
 
 /* --- sessions --- */
 
-/* What a grafted flow remembers is of the time before. */
-static enum reason reason_of(const struct flow *f)
-{
-	return f->grafted && f->reason != REASON_ADOPTED && f->reason != REASON_ENGINE ?
-		       REASON_ELIGIBLE :
-		       (enum reason)f->reason;
-}
-
 static struct json_object *flow_json(const struct session_view *v, unsigned int dir)
 {
 	const struct flow *f = &v->session.flows[dir];
@@ -168,7 +160,7 @@ static struct json_object *flow_json(const struct session_view *v, unsigned int 
 	json_add_text(o, "direction", dir == CLIENT ? "client-to-upstream" : "upstream-to-client");
 	json_add_text(o, "carrier", carrier_name(flow_carrier(f)));
 	json_add_text(o, "phase", flow_phase_name(f->grafted ? FLOW_KERNEL : f->phase));
-	json_add_text(o, "reason", reason_name(reason_of(f)));
+	json_add_text(o, "reason", reason_name(flow_reason(f)));
 	json_add_int(o, "bytes", f->user_out + v->kernel_bytes[dir]);
 	json_add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
 	json_add_int(o, "handovers", f->handovers);

@@ -144,16 +144,12 @@ static int check_globals(struct plan *p)
 	if (o)
 		return refuse(p, -EINVAL, "%s%s: cannot change while culvert runs: restart it",
 			      config_option_place(c, o->name, at), o->name);
-	for (size_t i = 0; i < c->n_forwards; i++)
-		if (c->forwards[i].engine == ENGINE_SOCKMAP && !p->r->shared->kernel)
-			return refuse(p, -EOPNOTSUPP, "forward %s: engine sockmap: the kernel path "
-				      "was not set up at the start: restart culvert",
-				      forward_name(&c->forwards[i]));
-	for (size_t i = 0; i < c->n_forwards; i++)
-		if (c->forwards[i].engine == ENGINE_GRAFT && !p->r->shared->grafts)
-			return refuse(p, -EOPNOTSUPP, "forward %s: engine graft: the packet "
-				      "programs were not set up at the start: restart culvert",
-				      forward_name(&c->forwards[i]));
+	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
+		if ((f->engine == ENGINE_SOCKMAP && !p->r->shared->kernel) ||
+		    (f->engine == ENGINE_GRAFT && !p->r->shared->grafts))
+			return refuse(p, -EOPNOTSUPP, "forward %s: engine %s: the kernel path was "
+				      "not set up at the start: restart culvert", forward_name(f),
+				      engine_name(f->engine));
 	return 0;
 }
 

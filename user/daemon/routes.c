@@ -80,7 +80,7 @@ static void on_due(struct timer *t)
 	unsigned int moved = 0;
 
 	grafts_follow_interfaces(r->grafts);
-	for (uint32_t slot = 0; graft_adopt(r->grafts, &slot); slot++) {
+	for (uint32_t slot = 0; graft_next(r->grafts, &slot); slot++) {
 		const volatile struct graft_entry *e = graft_of(r->grafts, slot);
 
 		for (unsigned int side = 0; side < 2; side++) {
@@ -93,10 +93,10 @@ static void on_due(struct timer *t)
 			moved++;
 		}
 	}
-	if (moved)
-		r->tell(r->arg);
-	if (moved)
-		log_info("routes have changed: %u grafted connections go another way", moved);
+	if (!moved)
+		return;
+	r->tell(r->arg);
+	log_info("routes have changed: %u grafted connections go another way", moved);
 }
 
 static void on_news(struct source *source, uint32_t events)

@@ -57,6 +57,13 @@ const char *reason_name(enum reason r)
 	return r < REASONS ? reason_names[r] : "?";
 }
 
+enum reason flow_reason(const struct flow *f)
+{
+	if (!f->grafted || f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
+		return (enum reason)f->reason;
+	return REASON_ELIGIBLE; /* what it remembers is of the time before */
+}
+
 enum carrier flow_carrier(const struct flow *f)
 {
 	if (f->grafted)

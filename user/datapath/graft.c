@@ -152,6 +152,15 @@ const char *graft_look_name(enum graft_look l)
 	return (unsigned int)l < GRAFT_LOOKS ? names[l] : "?";
 }
 
+uint32_t graft_tag(const char *name)
+{
+	uint32_t hash = 2166136261; /* FNV-1a */
+
+	for (; *name; name++)
+		hash = (hash ^ (uint8_t)*name) * 16777619;
+	return hash;
+}
+
 /* --- pins --- */
 
 /* NAME in the folder GS->pins; "": the folder itself. */
@@ -239,7 +248,7 @@ static void remove_folder(struct grafts *gs)
 		log_warning("graft: %s is not removed: %s", gs->pins, strerror(errno));
 }
 
-/* Use the maps that were left, if all are there and have room for N sessions, or have some live. */
+/* Use the maps that were left, if all are there; they keep their size. */
 static bool reuse_maps(struct grafts *gs)
 {
 	char path[PATH_MAX];
@@ -317,11 +326,9 @@ static int attach_tcx(const struct grafts *gs, struct attachment *a, const int p
  */
 static uint32_t clsact_handle(const char *pins)
 {
-	uint32_t hash = 2166136261; /* FNV-1a */
+	const char *last = pins ? strrchr(pins, '/') : NULL;
 
-	for (const char *c = pins ? strrchr(pins, '/') : NULL; c && *c; c++)
-		hash = (hash ^ (uint8_t)*c) * 16777619;
-	return pins ? hash | CLSACT_NAMED : (uint32_t)getpid();
+	return pins ? graft_tag(last ? last : "") | CLSACT_NAMED : (uint32_t)getpid();
 }
 
 static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
@@ -850,7 +857,7 @@ void graft_put(struct grafts *gs, uint32_t slot)
 	put(gs, slot);
 }
 
-bool graft_adopt(struct grafts *gs, uint32_t *at)
+bool graft_next(const struct grafts *gs, uint32_t *at)
 {
 	while (*at < gs->n_slots && !is_left(gs, *at))
 		++*at;

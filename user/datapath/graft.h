@@ -11,7 +11,7 @@
 
 /*
  * The carrier graft: the packet programs (bpf/graft.bpf.c) join both connections of a session, and
- * the daemon sees none of its packets any more.  include/graft.h has the states.  Mechanism only:
+ * the daemon sees none of its packets any more.  include/culvert_graft.h has the states.  Mechanism only:
  * session_graft.c decides.
  */
 struct grafts;
@@ -47,10 +47,11 @@ bool grafts_survive(const struct grafts *gs);
 unsigned int grafts_live(const struct grafts *gs);
 
 /*
- * The sessions that a daemon before this one has left, before there are threads: from *AT on; false:
- * there is none.  Each is this daemon's from now on, and WORKER's if it is taken; see graft_put().
+ * Set *AT to the next slot, from *AT on, whose packets are translated, or whose session has just ended.
+ * At the start these are the sessions that a daemon before this one has left: each has to be given to a
+ * worker, or back (graft_put()).  False: there is none.
  */
-bool graft_adopt(struct grafts *gs, uint32_t *at);
+bool graft_next(const struct grafts *gs, uint32_t *at);
 void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
 /*
  * Packets to the remote end of SIDE have to go out by IFINDEX, 0: by none.  If no packet program is
@@ -77,6 +78,9 @@ struct graft_offer {
 enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot);
 /* The same with the session of SLOT, which is RETURNED. */
 enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot);
+/* Short for NAME, where the kernel has room for a number: another daemon finds it again. */
+uint32_t graft_tag(const char *name);
+
 /* In the words of operators. */
 const char *graft_refusal_name(enum graft_refusal r);
 const char *graft_look_name(enum graft_look l);

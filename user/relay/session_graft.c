@@ -129,11 +129,10 @@ void session_graft_hurry(struct session *s)
 	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) != GRAFT_OFFERED)
 		return;
 	e = graft_of(grafts_of(s), s->graft);
-	if (!e->hold) {
+	if (!e->hold)
 		graft_hold(grafts_of(s), s->graft);
-	} else if (now - e->held_ms >= GRAFT_HOLD_MS && session_graft_withdraw(s)) {
+	else if (now - e->held_ms >= GRAFT_HOLD_MS && session_graft_withdraw(s))
 		s->graft_refusal = GRAFT_IN_HAND;
-	}
 }
 
 bool session_graft_leave(struct session *s)
@@ -251,11 +250,7 @@ void session_graft_event(void *worker, const struct graft_event *ev)
 
 uint32_t session_graft_tag(const struct forward *f)
 {
-	uint32_t hash = 2166136261; /* FNV-1a */
-
-	for (const char *c = forward_name(f->conf); *c; c++)
-		hash = (hash ^ (uint8_t)*c) * 16777619;
-	return hash;
+	return graft_tag(forward_name(f->conf));
 }
 
 static bool is_left_behind(struct session *s)

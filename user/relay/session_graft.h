@@ -23,8 +23,8 @@ enum carrier session_carrier(const struct session *s, unsigned int dir);
 void session_graft_hurry(struct session *s);
 
 /*
- * Unless its engine grafts, S is not to be grafted any more: its offer is taken back, or it goes back to its sockets.  False:
- * the latter, and it takes until the next time it is quiet.
+ * Unless its engine grafts, take back the offer of S, or let S go back to its sockets.  False: the
+ * latter, which takes until S is quiet.
  */
 bool session_graft_leave(struct session *s);
 

@@ -133,7 +133,7 @@ static void put_flow(struct line *l, const struct flow *f, const char *direction
 
 	put(l, "{\"direction\":\"%s\",\"carrier\":\"%s\",\"reason\":\"%s\",\"handovers\":%llu,"
 	    "\"copy_bytes\":%llu,\"splice_bytes\":%llu,\"kernel_bytes\":%llu}", direction,
-	    carrier_name(flow_carrier(f)), reason_name(f->reason), (unsigned long long)f->handovers,
+	    carrier_name(flow_carrier(f)), reason_name(flow_reason(f)), (unsigned long long)f->handovers,
 	    (unsigned long long)(f->user_out - spliced), (unsigned long long)spliced,
 	    (unsigned long long)kernel);
 }

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How a session of graft.bpf.c begins: what its sockets say, the offer, and the packet that may be
+ * the first.
+ */
+#ifndef GRAFT_BEGIN_H
+#define GRAFT_BEGIN_H
+
+#include "graft_packet.h"
+
+/* --- the sockets --- */
+
+static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const struct graft_side *s)
+{
+	struct bpf_sock_tuple t = { 0 };
+
+	if (s->ipv6) {
+		__builtin_memcpy(t.ipv6.saddr, &s->tuple.remote, sizeof(t.ipv6.saddr));
+		__builtin_memcpy(t.ipv6.daddr, &s->tuple.local, sizeof(t.ipv6.daddr));
+		t.ipv6.sport = s->tuple.remote_port;
+		t.ipv6.dport = s->tuple.local_port;
+		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
+	}
+	t.ipv4.saddr = s->tuple.remote.w[3];
+	t.ipv4.daddr = s->tuple.local.w[3];
+	t.ipv4.sport = s->tuple.remote_port;
+	t.ipv4.dport = s->tuple.local_port;
+	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
+}
+
+/*
+ * What is needed of one socket, and no more: graft_in, try_offer, look and see share 512 bytes of
+ * stack, of which Linux 6.1 gives each a multiple of 32.
+ */
+struct seen {
+	__u64 received; /* bytes of payload since the connection began */
+	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock, ts_recent;
+};
+
+/* TSval that the socket would send now: never less than one that it has sent. */
+static __always_inline __u32 clock_of(const struct tcp_sock *tp)
+{
+	__u64 now = bpf_ktime_get_ns(), last = tp->tcp_wstamp_ns;
+	__u32 unit = 1000000;
+
+	if (bpf_core_field_exists(tp->tcp_usec_ts) && BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts))
+		unit = 1000;
+	return (__u32)((now > last ? now : last) / unit) + tp->tsoffset;
+}
+
+__noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
+{
+	struct bpf_sock *sk;
+	struct tcp_sock *tp;
+	bool unordered;
+	__u8 state;
+
+	if (!s || !r)
+		return GRAFT_LOOK_GONE;
+	sk = look_up(skb, s);
+	if (!sk)
+		return GRAFT_LOOK_GONE;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp) {
+		bpf_sk_release(sk);
+		return GRAFT_LOOK_GONE;
+	}
+	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	r->rcv_nxt = tp->rcv_nxt;
+	r->copied = tp->copied_seq;
+	r->rcv_wup = tp->rcv_wup;
+	r->snd_una = tp->snd_una;
+	r->snd_nxt = tp->snd_nxt;
+	r->write_seq = tp->write_seq;
+	r->snd_wnd = tp->snd_wnd;
+	r->max_window = tp->max_window;
+	r->received = tp->bytes_received;
+	unordered = tp->out_of_order_queue.rb_node != NULL;
+	r->ts_recent = tp->rx_opt.ts_recent;
+	r->clock = clock_of(tp);
+	bpf_sk_release(sk);
+	if (state != ESTABLISHED)
+		return GRAFT_LOOK_CLOSED;
+	return unordered ? GRAFT_LOOK_ORDER : GRAFT_LOOK_OK;
+}
+
+/* --- offer --- */
+
+/* What must fit of one connection to the other. */
+struct traits {
+	__u32 mss, advmss, max_window, ifindex, mark, copied, rcv_nxt, write_seq;
+	__u8 timestamps, sack, ecn, mptcp, snd_shift, rcv_shift;
+};
+
+/* The largest segment, with options, that gets to the peer, which is willing to take it. */
+static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
+{
+	/* not mss_cache, which is never more than half of the peer's window: 32 KiB at first */
+	__u32 clamp = tp->rx_opt.mss_clamp;
+	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
+
+	return mtu < clamp ? mtu : clamp;
+}
+
+__noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, struct traits *r)
+{
+	struct bpf_sock *sk;
+	struct tcp_sock *tp;
+	struct dst_entry *dst;
+	__u8 state;
+
+	if (!s || !r)
+		return GRAFT_NO_SOCKET;
+	sk = look_up(skb, s);
+	if (!sk)
+		return GRAFT_NO_SOCKET;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp) {
+		bpf_sk_release(sk);
+		return GRAFT_NO_SOCKET;
+	}
+	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	r->mss = mss_of(tp, s->ipv6);
+	r->advmss = tp->advmss;
+	r->max_window = tp->max_window;
+	r->copied = tp->copied_seq;
+	r->rcv_nxt = tp->rcv_nxt;
+	r->write_seq = tp->write_seq;
+	r->timestamps = BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok);
+	r->sack = BPF_CORE_READ_BITFIELD(tp, rx_opt.sack_ok) != 0;
+	r->snd_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.snd_wscale);
+	r->rcv_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
+	r->ecn = tp->ecn_flags;
+	r->mptcp = 0;
+	if (bpf_core_field_exists(tp->is_mptcp))
+		r->mptcp = tp->is_mptcp;
+	r->mark = tp->inet_conn.icsk_inet.sk.sk_mark;
+	dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
+	r->ifindex = dst && dst->dev ? dst->dev->ifindex : 0;
+	bpf_sk_release(sk);
+	return state == ESTABLISHED ? GRAFT_OK : GRAFT_CLOSING;
+}
+
+#define ECN_OK 0x01        /* TCP_ECN_OK */
+#define ECN_ACCURATE 0x10  /* TCP_ECN_MODE_ACCECN, since Linux 6.18: it counts, end to end */
+
+static __always_inline int fit(const struct traits *a, const struct traits *b)
+{
+	if (a->timestamps != b->timestamps)
+		return GRAFT_TIMESTAMPS;
+	if ((a->ecn & ECN_OK) != (b->ecn & ECN_OK) ||
+	    (a->ecn & ECN_OK && (a->ecn | b->ecn) & ECN_ACCURATE))
+		return GRAFT_ECN;
+	if (a->mptcp || b->mptcp)
+		return GRAFT_MPTCP;
+	if (a->advmss > b->mss || b->advmss > a->mss)
+		return GRAFT_MSS;
+	/*
+	 * A sender's segments are never more than half of the window that it knows, so far ours.  To a
+	 * receiver without a window scale that is given more than it has offered, Linux may never offer
+	 * anything again: it rounds its window down to such segments.
+	 */
+	if (a->advmss > b->max_window || b->advmss > a->max_window)
+		return GRAFT_WINDOW;
+	if (!bpf_map_lookup_elem(&interfaces, &a->ifindex) ||
+	    !bpf_map_lookup_elem(&interfaces, &b->ifindex))
+		return GRAFT_INTERFACE;
+	return GRAFT_OK;
+}
+
+/* Numbers to add are those of the wire, all others those of the socket. */
+static __always_inline void set_up(struct graft_side *s, const struct graft_side *o,
+				   const struct traits *own, const struct traits *other)
+{
+	s->ifindex = own->ifindex;
+	s->mark = own->mark;
+	s->base_read = own->copied;
+	s->base_write = own->write_seq;
+	s->passed = own->rcv_nxt;
+	s->has_edge = 0;
+	s->seq_add = other->write_seq + o->back_write - own->copied - s->back_read;
+	s->ack_add = other->copied + o->back_read - own->write_seq - s->back_write;
+	s->window_left = own->snd_shift;
+	s->window_right = other->rcv_shift;
+	s->read_shift = own->rcv_shift;
+	s->timestamps = own->timestamps;
+	s->no_sack = own->sack && !other->sack;
+}
+
+static __always_inline bool is_ipv4(const struct graft_addr *a)
+{
+	return !a->w[0] && !a->w[1] && a->w[2] == bpf_htonl(0xffff);
+}
+
+/* What the slot's last session has left in `flows`. */
+static __always_inline void forget(struct graft_entry *g, __u32 slot)
+{
+	for (int i = 0; i < 2; i++) {
+		struct graft_place *place = bpf_map_lookup_elem(&flows, &g->side[i].tuple);
+
+		if (place && place->slot == slot)
+			bpf_map_delete_elem(&flows, &g->side[i].tuple);
+	}
+}
+
+/* The slot's new session. */
+static __always_inline void clear(struct graft_entry *g, const struct graft_request *q)
+{
+	forget(g, q->slot);
+	__builtin_memset(&g->side[0], 0, sizeof(g->side[0]));
+	__builtin_memset(&g->side[1], 0, sizeof(g->side[1]));
+	g->side[0].tuple = q->tuples[0];
+	g->side[1].tuple = q->tuples[1];
+	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
+	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
+	g->shifted = 0;
+	g->active_ns = g->ended_ns = 0;
+	g->worker = q->worker;
+	g->forward = q->forward;
+	g->id = q->id;
+}
+
+static __always_inline int enter(const struct graft_entry *g, __u32 slot)
+{
+	struct graft_place place = { .slot = slot };
+
+	if (bpf_map_update_elem(&flows, &g->side[0].tuple, &place, BPF_ANY))
+		return GRAFT_NO_SLOT;
+	place.side = 1;
+	if (!bpf_map_update_elem(&flows, &g->side[1].tuple, &place, BPF_ANY))
+		return GRAFT_OK;
+	bpf_map_delete_elem(&flows, &g->side[0].tuple);
+	return GRAFT_NO_SLOT;
+}
+
+static __always_inline int offer(struct __sk_buff *skb, const struct graft_request *q,
+				 struct graft_entry *g)
+{
+	__u32 from = q->op == GRAFT_OFFER ? GRAFT_FREE : GRAFT_RETURNED;
+	struct traits a = { 0 }, b = { 0 };
+	int r;
+
+	if (READ_ONCE(g->state) != from)
+		return GRAFT_BAD_REQUEST;
+	if (from == GRAFT_FREE)
+		clear(g, q);
+	r = traits_of(skb, &g->side[0], &a);
+	r = r ?: traits_of(skb, &g->side[1], &b);
+	r = r ?: fit(&a, &b);
+	if (r)
+		return r;
+	set_up(&g->side[0], &g->side[1], &a, &b);
+	set_up(&g->side[1], &g->side[0], &b, &a);
+	g->looks = 0;
+	g->why_not = 0;
+	g->hold = 0;
+	g->offered_ns = bpf_ktime_get_ns();
+	if (from == GRAFT_FREE)
+		r = enter(g, q->slot);
+	if (!r)
+		__sync_val_compare_and_swap(&g->state, from, GRAFT_OFFERED);
+	return r;
+}
+
+/* --- a packet that may be the first --- */
+
+/* The two words of P's timestamp option, if that is where it always is. */
+static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct packet *p,
+					 __u32 words[2])
+{
+	__u32 option[3];
+
+	if (p->header < 32 || bpf_skb_load_bytes(skb, p->l4 + 20, option, sizeof(option)) ||
+	    option[0] != TIMESTAMP_WORD)
+		return false;
+	words[0] = bpf_ntohl(option[1]);
+	words[1] = bpf_ntohl(option[2]);
+	return true;
+}
+
+/* S has sent up to END, and acknowledged up to ACKED; no count of either is ever below 0. */
+static __always_inline void begin(struct graft_side *s, __u32 end, __u32 acked)
+{
+	__u64 carried = s->end - s->begun;
+
+	s->acked = (1ULL << 32) + acked;
+	s->end = (1ULL << 32) + end;
+	s->begun = s->end - carried;
+}
+
+/* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */
+__noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
+			   const struct packet *p)
+{
+	struct graft_side *mine, *other;
+	struct seen a, b;
+	__u32 ts[2], seq, ack; /* as the socket numbers them */
+	int r;
+
+	if (!g || !p)
+		return GRAFT_LOOK_GONE;
+	mine = side ? &g->side[1] : &g->side[0];
+	other = side ? &g->side[0] : &g->side[1];
+	seq = p->seq - mine->back_read;
+	ack = p->ack - mine->back_write;
+	if (!p->len && seq + 1 == mine->passed)
+		seq++; /* a window probe: all that a sender sends whose window is closed */
+	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->ttl < 2)
+		return GRAFT_LOOK_KIND;
+	r = see(skb, mine, &a);
+	if (r)
+		return r;
+	if (a.rcv_nxt != seq || mine->passed != seq)
+		return GRAFT_LOOK_ORDER;
+	if (a.copied != seq)
+		return GRAFT_LOOK_UNREAD;
+	if (a.snd_nxt != ack || a.write_seq != ack)
+		return GRAFT_LOOK_OWED;
+	if (!p->len && a.rcv_wup != a.rcv_nxt)
+		return GRAFT_LOOK_ACK_DUE;
+	r = see(skb, other, &b);
+	if (r)
+		return r;
+	if (b.copied != b.rcv_nxt || other->passed != b.rcv_nxt)
+		return GRAFT_LOOK_OTHER_UNREAD;
+	if (b.snd_una != b.write_seq || b.snd_nxt != b.write_seq)
+		return GRAFT_LOOK_OTHER_OWED;
+	if (b.write_seq - other->base_write != a.copied - mine->base_read ||
+	    a.write_seq - mine->base_write != b.copied - other->base_read)
+		return GRAFT_LOOK_IN_HAND;
+	if (p->len > b.snd_wnd)
+		return GRAFT_LOOK_WINDOW;
+	if (mine->timestamps) {
+		if (!timestamp_of(skb, p, ts))
+			return GRAFT_LOOK_TIMESTAMP;
+		a.clock += mine->back_ts;
+		b.clock += other->back_ts;
+		mine->tsval_add = b.clock - ts[0];
+		other->tsval_add = a.clock - b.ts_recent;
+		mine->tsecr_add = -other->tsval_add;
+		other->tsecr_add = -mine->tsval_add;
+		mine->tsecr_least = b.ts_recent;
+		other->tsecr_least = a.ts_recent;
+		mine->tsecr_clamped = other->tsecr_clamped = 1;
+		mine->tsval_sent = a.clock;
+		other->tsval_sent = b.clock;
+	}
+	mine->frozen_write = a.write_seq;
+	mine->frozen_read = a.rcv_nxt;
+	other->frozen_write = b.write_seq;
+	other->frozen_read = b.rcv_nxt;
+	mine->data_ns = other->data_ns = bpf_ktime_get_coarse_ns();
+	g->before[side & 1] = a.received;
+	g->before[!(side & 1)] = b.received;
+	mine->window = a.max_window;
+	other->window = b.max_window;
+	begin(mine, seq + mine->back_read, p->ack);
+	begin(other, b.rcv_nxt + other->back_read, b.snd_una + other->back_write);
+	return GRAFT_LOOK_OK;
+}
+
+/* Let *AT grow to END, whose low half is compared; other CPUs may do the same. */
+static __always_inline void grow(__u64 *at, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u64 was = READ_ONCE(*at);
+		__s32 more = diff(to, (__u32)was);
+
+		if (more <= 0 || __sync_val_compare_and_swap(at, was, was + more) == was)
+			return;
+	}
+}
+
+static __always_inline void grow_32(__u32 *at, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u32 was = READ_ONCE(*at);
+
+		if (diff(to, was) <= 0 || __sync_val_compare_and_swap(at, was, to) == was)
+			return;
+	}
+}
+
+/*
+ * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket, or is dropped: *RET_STATE
+ * is 0.  If another packet is looking just now, the count that P leaves keeps that one from activating
+ * the graft.  Whoever looks after that one must find P's end in `passed`, so that is first.
+ */
+static __always_inline bool lock_offer(struct graft_entry *g, struct graft_side *mine,
+				       const struct packet *p, __u32 *ret_state)
+{
+	for (int i = 0; i < 32; i++) {
+		__u32 state = READ_ONCE(g->state);
+
+		*ret_state = state & GRAFT_STATE_MASK;
+		if (*ret_state == GRAFT_OFFERED) {
+			if (__sync_val_compare_and_swap(&g->state, state, GRAFT_LOCKED) == state)
+				return true;
+		} else if (*ret_state == GRAFT_LOCKED) {
+			grow_32(&mine->passed, end_of(p) - mine->back_read);
+			if (__sync_val_compare_and_swap(&g->state, state,
+							state + GRAFT_PASSED_ONE) == state)
+				return false;
+		} else {
+			return false;
+		}
+	}
+	*ret_state = 0; /* it will be sent again */
+	return false;
+}
+
+/* Packets that look; then one of 16, for a session that is hardly ever quiet. */
+#define LOOKS 256
+
+/* Returns the state in which P finds its session.  OFFERED: P goes to its socket. */
+__noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
+{
+	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
+	struct graft_side *mine;
+	int why = GRAFT_LOOK_RACE;
+	__u32 state;
+
+	if (!g || !p)
+		return 0;
+	mine = side ? &g->side[1] : &g->side[0];
+	if (!lock_offer(g, mine, p, &state))
+		return state == GRAFT_LOCKED ? GRAFT_OFFERED : state;
+	if (g->looks++ < LOOKS || !(g->looks & 15) || g->hold)
+		why = look(skb, g, side, p);
+	if (!why) {
+		g->active_ns = bpf_ktime_get_ns();
+		if (__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
+		    GRAFT_LOCKED)
+			return GRAFT_ACTIVE;
+		why = GRAFT_LOOK_RACE;
+	}
+	g->why_not = why;
+	grow_32(&mine->passed, end_of(p) - mine->back_read); /* it goes to its socket */
+	for (int i = 0; i < 32; i++) {
+		state = READ_ONCE(g->state);
+		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED ||
+		    __sync_val_compare_and_swap(&g->state, state, GRAFT_OFFERED) == state)
+			break;
+	}
+	return GRAFT_OFFERED;
+}
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The maps of graft.bpf.c; a packet, and the session that it belongs to. */
+#ifndef GRAFT_PACKET_H
+#define GRAFT_PACKET_H
+
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/tcp.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "culvert_graft.h"
+#include "vmlinux.h"
+
+#define PASS TC_ACT_UNSPEC /* to the next program, or to the stack: TCX_NEXT is the same */
+#define DROP TC_ACT_SHOT
+
+#define ESTABLISHED 1
+#define PACKET_TO_US 0 /* PACKET_HOST */
+#define LOOPBACK 1 /* ifindex in each network namespace */
+
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+
+#define TCP_HEADER_MAX 60
+#define OPTIONS_MAX (TCP_HEADER_MAX - 20)
+/* NOP, NOP, and the header of a timestamp option: what nearly each segment begins with. */
+#define TIMESTAMP_WORD bpf_htonl(0x0101080a)
+#define OPTION_TIMESTAMP 8
+#define OPTION_SACK 5
+
+/*
+ * skb->cb of what we have sent, and of what we give back to a socket; skb->mark of our resets.  The
+ * next program of the hook may be that of another daemon, whose packet it is: so nothing is erased.
+ */
+#define OURS 0x67726166
+#define SENT 0x74656421
+#define TO_SOCKET 0x74656422
+#define MARK_RESET 0x67726132
+
+/* Linux 6.16; older kernels refuse it with EINVAL. */
+#define CSUM_IPV6 (1ULL << 7)
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+
+/* map sizes are placeholders: the daemon sets them before it loads */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct graft_entry);
+} grafts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2);
+	__type(key, struct graft_tuple);
+	__type(value, struct graft_place);
+} flows SEC(".maps");
+
+/* Interfaces that both programs are attached to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} interfaces SEC(".maps");
+
+struct graft_ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct graft_ring);
+} graft_rings SEC(".maps");
+
+/*
+ * A TCP header; the rest is for what the verifier cannot see that no option reaches.  The walk over
+ * the options is here and not on the stack, whose values the verifier would follow through each step.
+ */
+struct scratch {
+	__u8 was[64] __attribute__((aligned(8))), is[64 + 36] __attribute__((aligned(8)));
+	__u32 at, header;
+	__u32 edges; /* bytes of SACK blocks that follow */
+	__u32 erase; /* bytes that become NOPs */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratch SEC(".maps");
+
+__u64 graft_events_lost; /* the ring was full: the states say it all */
+__u64 graft_outside;     /* packets dropped because they are not in the window */
+
+static __s32 diff(__u32 a, __u32 b)
+{
+	return (__s32)(a - b);
+}
+
+static __always_inline bool is_kind(const struct __sk_buff *skb, __u32 kind)
+{
+	return skb->cb[3] == OURS && skb->cb[4] == kind;
+}
+
+static __always_inline void set_kind(struct __sk_buff *skb, __u32 kind)
+{
+	skb->cb[3] = OURS;
+	skb->cb[4] = kind;
+}
+
+static void tell(const struct graft_entry *g, __u32 slot, __u32 kind)
+{
+	struct graft_event ev = { .slot = slot, .kind = kind, .id = g->id };
+	__u32 worker = g->worker;
+	void *ring = bpf_map_lookup_elem(&graft_rings, &worker);
+
+	if (!ring || bpf_ringbuf_output(ring, &ev, sizeof(ev), 0))
+		__sync_fetch_and_add(&graft_events_lost, 1);
+}
+
+/* --- a packet --- */
+
+/* For the verifier, which forgets what it knew of the two offsets once they are in memory. */
+#define L3_BITS 15
+#define L4_BITS 63
+
+struct packet {
+	struct graft_tuple tuple; /* of a packet that arrives; see reverse() */
+	__u32 l3, l4;             /* offsets of the headers */
+	__u32 seq, ack;
+	__u32 len;    /* of payload */
+	__u16 window;
+	__u8 header; /* bytes of the TCP header */
+	__u8 flags;
+	__u8 ipv6;
+	__u8 ttl;
+};
+
+static __u32 end_of(const struct packet *p)
+{
+	return p->seq + p->len + (p->flags & FIN);
+}
+
+static __always_inline bool parse_addresses(struct packet *p, void *at, void *end, __u32 *ret_total)
+{
+	if (!p->ipv6) {
+		struct iphdr *ip = at;
+
+		if ((void *)(ip + 1) > end || *(__u8 *)ip != 0x45 || ip->protocol != IPPROTO_TCP ||
+		    ip->frag_off & bpf_htons(0x3fff))
+			return false;
+		p->tuple.remote.w[2] = p->tuple.local.w[2] = bpf_htonl(0xffff);
+		p->tuple.remote.w[3] = ip->saddr;
+		p->tuple.local.w[3] = ip->daddr;
+		p->ttl = ip->ttl;
+		*ret_total = bpf_ntohs(ip->tot_len);
+	} else {
+		struct ipv6hdr *ip = at;
+
+		if ((void *)(ip + 1) > end || *(__u8 *)ip >> 4 != 6 || ip->nexthdr != IPPROTO_TCP)
+			return false;
+		__builtin_memcpy(&p->tuple.remote, &ip->saddr, sizeof(p->tuple.remote));
+		__builtin_memcpy(&p->tuple.local, &ip->daddr, sizeof(p->tuple.local));
+		p->ttl = ip->hop_limit;
+		*ret_total = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	}
+	return true;
+}
+
+/*
+ * False: not a packet that could be of a graft, or none that the stack would take.  An accelerated
+ * VLAN tag means that the packet is for another device than this one, which will see it again.  GSO
+ * packets above 64 KiB (BIG TCP) have no total length, or none that fits.
+ */
+static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct tcphdr *t;
+	__u32 total;
+
+	if (skb->vlan_present)
+		return false;
+	__builtin_memset(p, 0, sizeof(*p));
+	p->l3 = l2;
+	p->ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	if (!p->ipv6 && skb->protocol != bpf_htons(ETH_P_IP))
+		return false;
+	p->l4 = l2 + (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	if (data + p->l4 + sizeof(*t) > end) {
+		if (skb->len < p->l4 + sizeof(*t) || bpf_skb_pull_data(skb, p->l4 + sizeof(*t)))
+			return false;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		if (data + p->l4 + sizeof(*t) > end)
+			return false;
+	}
+	if (!parse_addresses(p, data + l2, end, &total))
+		return false;
+	t = data + p->l4;
+	if ((void *)(t + 1) > end)
+		return false;
+	p->tuple.remote_port = t->source;
+	p->tuple.local_port = t->dest;
+	p->seq = bpf_ntohl(t->seq);
+	p->ack = bpf_ntohl(t->ack_seq);
+	p->window = bpf_ntohs(t->window);
+	p->flags = ((__u8 *)t)[13];
+	p->header = (((__u8 *)t)[12] >> 4) * 4;
+	if (skb->len - l2 > 65535)
+		total = skb->len - l2;
+	if (p->header < sizeof(*t) || total < p->l4 - l2 + p->header || total > skb->len - l2)
+		return false;
+	p->len = total - (p->l4 - l2) - p->header;
+	return true;
+}
+
+/* As if the packet, which leaves, had arrived from where it goes to. */
+static __always_inline void reverse(struct packet *p)
+{
+	struct graft_addr a = p->tuple.remote;
+	__u16 port = p->tuple.remote_port;
+
+	p->tuple.remote = p->tuple.local;
+	p->tuple.local = a;
+	p->tuple.remote_port = p->tuple.local_port;
+	p->tuple.local_port = port;
+}
+
+static __always_inline bool same_tuple(const struct graft_tuple *a, const struct graft_tuple *b)
+{
+	__u32 other = 0;
+
+	for (int i = 0; i < 4; i++)
+		other |= (a->remote.w[i] ^ b->remote.w[i]) | (a->local.w[i] ^ b->local.w[i]);
+	return !other && a->remote_port == b->remote_port && a->local_port == b->local_port;
+}
+
+struct found {
+	struct graft_entry *g;
+	struct graft_side *mine, *other; /* of the packet's side */
+	__u32 slot;
+	__u32 side;
+};
+
+/*
+ * False: P belongs to no graft.  An entry may be old, and its slot another session's.  An IPv6 header
+ * with IPv4-mapped addresses is not of an IPv4 session.
+ */
+static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct found *f)
+{
+	struct graft_place *place = bpf_map_lookup_elem(&flows, t);
+
+	if (!place)
+		return false;
+	f->slot = place->slot;
+	f->side = place->side & 1;
+	f->g = bpf_map_lookup_elem(&grafts, &f->slot);
+	if (!f->g)
+		return false;
+	f->mine = f->side ? &f->g->side[1] : &f->g->side[0];
+	f->other = f->side ? &f->g->side[0] : &f->g->side[1];
+	return f->mine->ipv6 == ipv6 && same_tuple(&f->mine->tuple, t);
+}
+
+#endif

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* How graft.bpf.c changes a packet: numbers, options, addresses, checksums. */
+#ifndef GRAFT_TRANSLATE_H
+#define GRAFT_TRANSLATE_H
+
+#include "graft_packet.h"
+
+/* --- translation --- */
+
+static __always_inline __u16 folded(__s64 sum)
+{
+	__u32 s = (__u32)sum;
+
+	s = (s & 0xffff) + (s >> 16);
+	s = (s & 0xffff) + (s >> 16);
+	return (__u16)~s;
+}
+
+/* How a packet is changed: on its way to the other end, or between the wire and a socket. */
+struct change {
+	__s64 diff; /* returned: of the checksum, without addresses */
+	__u32 seq_add, ack_add, tsval_add, tsecr_add;
+	__u16 source, dest; /* ports */
+	__u8 left, right;   /* shifts of the window */
+	__u8 no_sack;
+	__u8 grafted; /* both sides remember clocks: */
+	__u32 slot, side;
+};
+
+static __always_inline struct change through(const struct found *f)
+{
+	const struct graft_side *mine = f->mine;
+
+	return (struct change){
+		.source = f->other->tuple.local_port, .dest = f->other->tuple.remote_port,
+		.seq_add = mine->seq_add, .ack_add = mine->ack_add,
+		.tsval_add = mine->tsval_add, .tsecr_add = mine->tsecr_add,
+		.left = mine->window_left & 15, .right = mine->window_right & 15,
+		.no_sack = mine->no_sack,
+		.grafted = 1, .slot = f->slot, .side = f->side,
+	};
+}
+
+/*
+ * Change TSval and TSecr.  MINE, OTHER: of a graft, else NULL.  The other end must not be told of a
+ * clock that it has not sent yet, or has forgotten.
+ */
+static __always_inline void change_clocks(const struct change *c, struct graft_side *mine,
+					  struct graft_side *other, __u32 words[2])
+{
+	__u32 tsval = bpf_ntohl(words[0]) + c->tsval_add, tsecr = bpf_ntohl(words[1]) + c->tsecr_add;
+
+	if (other)
+		grow_32(&other->tsval_sent, tsval);
+	if (mine && mine->tsecr_clamped) {
+		if (diff(tsecr, mine->tsecr_least) < 0)
+			tsecr = mine->tsecr_least;
+		else
+			mine->tsecr_clamped = 0;
+	}
+	words[0] = bpf_htonl(tsval);
+	words[1] = bpf_htonl(tsecr);
+}
+
+/*
+ * A window that is not closed stays so: of one with less than a unit nobody would tell when it grows.
+ * TCP takes what goes beyond it, or lets it come again.
+ */
+static __always_inline __u16 new_window(const struct change *c, __u32 window)
+{
+	__u32 is = (window << c->left) >> c->right;
+
+	if (!is)
+		return window != 0;
+	return is > 65535 ? 65535 : is;
+}
+
+/* Give P the addresses of TO, one hop less if it is sent on, and sums that hold after TCP_DIFF. */
+__noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
+				    const struct graft_tuple *to, __s64 tcp_diff)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 sum, l3;
+	__s64 addr_diff;
+
+	if (!p || !to)
+		return -1;
+	l3 = p->l3 & L3_BITS;
+	sum = p->l4 + 16;
+	if (!p->ipv6) {
+		struct iphdr *ip = data + l3;
+		__u32 was[3] = { 0 }, is[3] = { 0 };
+		__s64 ip_diff;
+
+		if ((void *)(ip + 1) > end)
+			return -1;
+		*(__u8 *)was = ip->ttl;
+		*(__u8 *)is = ip->ttl = ip->ttl - 1;
+		was[1] = ip->saddr;
+		was[2] = ip->daddr;
+		is[1] = ip->saddr = to->local.w[3];
+		is[2] = ip->daddr = to->remote.w[3];
+		addr_diff = bpf_csum_diff(was + 1, 8, is + 1, 8, 0);
+		ip_diff = bpf_csum_diff(was, 12, is, 12, 0);
+		bpf_l3_csum_replace(skb, l3 + 10, 0, ip_diff, 0);
+		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
+		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
+	} else {
+		struct ipv6hdr *ip = data + l3;
+		struct graft_addr was[2], is[2] = { to->local, to->remote };
+
+		if ((void *)(ip + 1) > end)
+			return -1;
+		__builtin_memcpy(was, &ip->saddr, sizeof(was));
+		__builtin_memcpy(&ip->saddr, is, sizeof(is));
+		ip->hop_limit--;
+		addr_diff = bpf_csum_diff((__be32 *)was, 32, (__be32 *)is, 32, 0);
+		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
+		if (!bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR | CSUM_IPV6))
+			return 0;
+		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
+	}
+}
+
+/*
+ * The same where the other end has the other family: P gets a new IP header.  The pseudo header's
+ * length and protocol add up to the same in both.
+ */
+__noinline int set_family(struct __sk_buff *skb, const struct packet *p,
+				 const struct graft_tuple *to, __s64 tcp_diff)
+{
+	struct iphdr v4 = { 0 };
+	struct ipv6hdr v6 = { 0 };
+	__u32 l3, len;
+	__s64 addr_diff;
+	__u8 traffic;
+
+	if (!p || !to)
+		return -1;
+	l3 = p->l3 & L3_BITS;
+	len = p->header + p->len;
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
+	if (!p->ipv6) {
+		if (bpf_skb_load_bytes(skb, l3, &v4, sizeof(v4)) ||
+		    bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))
+			return -1;
+		*(__be32 *)&v6 = bpf_htonl(6U << 28 | (__u32)v4.tos << 20);
+		v6.payload_len = bpf_htons(len > 65535 ? 0 : len);
+		v6.nexthdr = IPPROTO_TCP;
+		v6.hop_limit = v4.ttl - 1;
+		__builtin_memcpy(&v6.saddr, &to->local, sizeof(v6.saddr));
+		__builtin_memcpy(&v6.daddr, &to->remote, sizeof(v6.daddr));
+		addr_diff = bpf_csum_diff(&v4.saddr, 8, (__be32 *)&v6.saddr, 32, 0);
+		if (bpf_skb_store_bytes(skb, l3, &v6, sizeof(v6), 0))
+			return -1;
+		return bpf_l4_csum_replace(skb, l3 + sizeof(v6) + 16, 0, addr_diff,
+					   BPF_F_PSEUDO_HDR);
+	}
+	if (bpf_skb_load_bytes(skb, l3, &v6, sizeof(v6)) ||
+	    bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+		return -1;
+	traffic = (bpf_ntohl(*(__be32 *)&v6) >> 20) & 0xff;
+	*(__u8 *)&v4 = 0x45;
+	v4.tos = traffic;
+	len += sizeof(v4);
+	v4.tot_len = bpf_htons(len > 65535 ? 0 : len);
+	v4.frag_off = bpf_htons(0x4000); /* as the TCP of IPv6 expects */
+	v4.ttl = v6.hop_limit - 1;
+	v4.protocol = IPPROTO_TCP;
+	v4.saddr = to->local.w[3];
+	v4.daddr = to->remote.w[3];
+	v4.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&v4, sizeof(v4), 0));
+	addr_diff = bpf_csum_diff((__be32 *)&v6.saddr, 32, &v4.saddr, 8, 0);
+	if (bpf_skb_store_bytes(skb, l3, &v4, sizeof(v4), 0))
+		return -1;
+	return bpf_l4_csum_replace(skb, l3 + sizeof(v4) + 16, 0, addr_diff, BPF_F_PSEUDO_HDR);
+}
+
+/* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */
+static __always_inline int change_usual(struct __sk_buff *skb, const struct packet *p,
+					struct change *c, struct graft_side *mine,
+					struct graft_side *other)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 is[8], *at;
+
+	if (p->header != 32 || !(p->flags & ACK))
+		return -1;
+	at = data + (p->l4 & L4_BITS);
+	if ((void *)(at + 8) > end || at[5] != TIMESTAMP_WORD)
+		return -1;
+	__builtin_memcpy(is, at, sizeof(is));
+	is[0] = c->source | (__u32)c->dest << 16;
+	is[1] = bpf_htonl(p->seq + c->seq_add);
+	is[2] = bpf_htonl(p->ack + c->ack_add);
+	is[3] = (is[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
+	change_clocks(c, mine, other, is + 6);
+	/* before the packet is changed: a copy of it would be too much for the stack, see struct seen */
+	c->diff = bpf_csum_diff(at, sizeof(is), is, sizeof(is), 0);
+	at[0] = is[0];
+	at[1] = is[1];
+	at[2] = is[2];
+	at[3] = is[3];
+	at[6] = is[6];
+	at[7] = is[7];
+	return 0;
+}
+
+struct walk {
+	struct scratch *s;
+	const struct change *c;
+	struct graft_side *mine, *other; /* for change_clocks() */
+};
+
+static __always_inline void change_timestamp(struct walk *w, __u32 at)
+{
+	__u32 words[2];
+
+	__builtin_memcpy(words, &w->s->is[at & 63], sizeof(words));
+	change_clocks(w->c, w->mine, w->other, words);
+	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
+}
+
+static __always_inline void change_edge(struct scratch *s, __u32 ack_add)
+{
+	__u32 edge;
+
+	__builtin_memcpy(&edge, &s->is[s->at & 63], sizeof(edge));
+	edge = bpf_htonl(bpf_ntohl(edge) + ack_add);
+	__builtin_memcpy(&s->is[s->at & 63], &edge, sizeof(edge));
+	s->at += sizeof(edge);
+	s->edges -= sizeof(edge);
+}
+
+/* One step for each byte at most: a header has room for 40 bytes of options. */
+static long change_option(__u32 index, struct walk *w)
+{
+	struct scratch *s = w->s;
+	__u32 len;
+	__u8 kind;
+
+	if (!s || !w->c || s->at >= s->header || s->at >= TCP_HEADER_MAX)
+		return 1;
+	if (s->edges >= sizeof(__u32)) {
+		change_edge(s, w->c->ack_add);
+		return 0;
+	}
+	s->at += s->edges; /* no whole edge */
+	s->edges = 0;
+	if (s->at >= s->header)
+		return 1;
+	kind = s->is[s->at & 63];
+	if (s->erase || kind == 1) {
+		s->is[s->at & 63] = 1;
+		s->erase -= !!s->erase;
+		s->at++;
+		return 0;
+	}
+	if (kind == 0)
+		return 1;
+	len = s->is[(s->at + 1) & 63];
+	if (len < 2 || s->at + len > s->header)
+		return 1;
+	if (kind == OPTION_SACK && w->c->no_sack) {
+		s->is[s->at & 63] = 1;
+		s->at++;
+		s->erase = len - 1;
+		return 0;
+	}
+	if (kind == OPTION_SACK) {
+		s->edges = len - 2;
+		len = 2;
+	} else if (kind == OPTION_TIMESTAMP && len == 10) {
+		change_timestamp(w, s->at + 2);
+	}
+	s->at += len;
+	return 0;
+}
+
+/* Any TCP header. */
+__noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct change *c)
+{
+	__u32 zero = 0, header;
+	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct walk w = { .s = s, .c = c };
+	struct graft_entry *g;
+	struct tcphdr *t;
+
+	if (!s || !p || !c)
+		return -1;
+	if (c->grafted) {
+		__u32 slot = c->slot;
+
+		g = bpf_map_lookup_elem(&grafts, &slot);
+		if (!g)
+			return -1;
+		w.mine = c->side ? &g->side[1] : &g->side[0];
+		w.other = c->side ? &g->side[0] : &g->side[1];
+	}
+	header = p->header;
+	/* LLVM would make one comparison of both, of which the verifier of 6.1 learns nothing */
+	if (header < 20)
+		return -1;
+	barrier_var(header);
+	if (header > TCP_HEADER_MAX)
+		return -1;
+	barrier_var(header);
+	__builtin_memset(s->was, 0, sizeof(s->was));
+	if (bpf_skb_load_bytes(skb, p->l4, s->was, header))
+		return -1;
+	s->was[16] = s->was[17] = 0; /* the checksum */
+	__builtin_memcpy(s->is, s->was, sizeof(s->was));
+	t = (struct tcphdr *)s->is;
+	t->source = c->source;
+	t->dest = c->dest;
+	t->seq = bpf_htonl(p->seq + c->seq_add);
+	if (p->flags & ACK)
+		t->ack_seq = bpf_htonl(p->ack + c->ack_add);
+	t->window = bpf_htons(new_window(c, p->window));
+	s->at = 20;
+	s->header = header;
+	s->edges = s->erase = 0;
+	bpf_loop(OPTIONS_MAX, change_option, &w, 0);
+	c->diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
+	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
+		return -1;
+	barrier_var(header);
+	/* nor does it learn of "not 20" that something is left */
+	if (header < 24)
+		return 0;
+	return bpf_skb_store_bytes(skb, p->l4 + 20, s->is + 20, header - 20, 0);
+}
+
+static __always_inline int change_header(struct __sk_buff *skb, const struct packet *p,
+					 struct change *c, struct graft_side *mine,
+					 struct graft_side *other)
+{
+	return change_usual(skb, p, c, mine, other) ? change_any(skb, p, c) : 0;
+}
+
+/* bpf_redirect_neigh() takes an Ethernet header off, and drops what has none. */
+static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s, __u32 l3)
+{
+	if (!l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return DROP;
+	skb->mark = s->mark;
+	set_kind(skb, SENT);
+	return bpf_redirect_neigh(s->ifindex, NULL, 0, 0);
+}
+
+#endif
