@@ -21,7 +21,7 @@ TORTURE = (f"{BIN}/test_torture --culvert {BIN}/culvert --soft-limit 100K --hard
 def parse_options(arguments):
     parser = argparse.ArgumentParser(prog="kernels", add_help=False, allow_abbrev=False)
     parser.add_argument("--kernel", action="append", dest="kernels")
-    parser.add_argument("--limit", type=float, default=300)
+    parser.add_argument("--limit", type=float, default=500)
     parser.add_argument("--build", default=os.path.join(TOP, "build"))
     parser.add_argument("--out", default=os.path.join(TOP, "build/kernels"))
     parser.add_argument("--cache")
@@ -40,12 +40,15 @@ def plan(tests):
     yield "probe", 60, f"{BIN}/culvert probe --json"
     for test in map(os.path.basename, tests):
         yield f"kernel/{test.removeprefix('test_')}", 150, f"{BIN}/{test}"
-    for name, arguments in (("sockmap", "sockmap"), ("auto", "auto"),
-                            ("sockmap-loss", "sockmap loss")):
-        yield f"veth/{name}", 90, f"/bin/sh /culvert/kernels_veth.sh {BIN} {arguments}"
-    for engine in "sockmap", "auto":
+    for name in "sockmap", "auto", "graft", "sockmap loss", "graft loss":
+        yield (f"veth/{name.replace(' ', '-')}", 90,
+               f"/bin/sh /culvert/kernels_veth.sh {BIN} {name}")
+    for engine in "sockmap", "auto", "graft":
         yield f"torture/{engine}", 80, f"{TORTURE} --engine {engine} --sessions 20"
-    yield "torture/sockmap-storm", 65, f"{TORTURE} --engine sockmap --storm --minutes 0.0833"
+    for engine in "sockmap", "graft":
+        yield (f"torture/{engine}-storm", 65,
+               f"{TORTURE} --engine {engine} --storm --minutes 0.0833")
+    yield "flow/graft", 200, f"{BIN}/test_cases --culvert {BIN}/culvert --engine graft"
     yield "log", 30, "/bin/sh /culvert/kernels_log.sh"
 
 
@@ -54,8 +57,8 @@ def try_kernel(series, options):
     package = packages.fetch(series, options.cache)
     print(f"kernel {series}: {os.path.basename(package)}", flush=True)
     tests = kernel_tests(options.build)
-    programs = [os.path.join(options.build, name) for name in
-                ("culvert", "culvert-bench", "tests/flow/test_torture")] + tests
+    programs = [os.path.join(options.build, name) for name in (
+        "culvert", "culvert-bench", "tests/flow/test_torture", "tests/flow/test_cases")] + tests
     steps = list(plan(tests))
     text = "".join(f"{name} {limit} {command}\n" for name, limit, command in steps)
     outcome = guest.boot(package, os.path.join(options.out, series), text, programs, options.limit)

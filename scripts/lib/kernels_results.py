@@ -89,7 +89,7 @@ def torture_row(name, step):
         row.state = FAILED
     found = next((json.loads(line) for line in step.lines if line.startswith("{")), None)
     if found:
-        entered = found["handovers"].get("to_sockmap", 0)
+        entered = sum(found["handovers"].get(f"to_{way}", 0) for way in ("sockmap", "graft"))
         row.detail = (f"{found['sessions']} sessions, {found['bytes'] >> 20} MiB verified, "
                       f"{entered} flows into the kernel; seed {found['seed']}; {row.detail[:60]}")
         if not entered and "auto" not in name:

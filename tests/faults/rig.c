@@ -131,6 +131,22 @@ void rig_show_warnings(struct rig *rig)
 	free(log);
 }
 
+void rig_show_broken_sessions(void)
+{
+	char path[128], *line = NULL;
+	size_t size = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/sessions.log", env_dir());
+	f = fopen(path, "re");
+	while (f && getline(&line, &size, f) > 0)
+		if (!strstr(line, "\"end\":\"finished\""))
+			fprintf(stderr, "     | %s", line);
+	free(line);
+	if (f)
+		fclose(f);
+}
+
 void rig_kill(struct rig *rig)
 {
 	if (rig->d)

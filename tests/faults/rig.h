@@ -25,6 +25,8 @@ void rig_kill(struct rig *rig);
 
 /* Print what it has complained of, if it runs. */
 void rig_show_warnings(struct rig *rig);
+/* Print the lines of its session log, since it was started, of sessions that have not finished. */
+void rig_show_broken_sessions(void);
 
 /* The sum of what the daemon has counted under "errors". */
 int rig_errors(struct rig *rig, int64_t *ret);

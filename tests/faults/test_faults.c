@@ -516,6 +516,8 @@ static int inject(struct sweep *s, const struct injection *in, uint32_t *ret_hit
 	if (!fault && (r || !may_end_privileged(in)))
 		return r;
 	s->bad += fault != NULL;
+	if (fault)
+		rig_show_broken_sessions();
 	rig_kill(&s->rig);
 	return start_daemon(s);
 }

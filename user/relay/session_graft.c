@@ -141,14 +141,12 @@ bool session_graft_leave(struct session *s)
 
 	if (s->graft == NO_GRAFT || is_wanted(s))
 		return true;
+	if (graft_state(gs, s->graft) == GRAFT_OFFERED && session_graft_withdraw(s)) {
+		s->graft_refusal = GRAFT_OK; /* it may be offered again */
+		return true;
+	}
 	switch (graft_state(gs, s->graft)) {
-	case GRAFT_OFFERED:
-		if (session_graft_withdraw(s)) {
-			s->graft_refusal = GRAFT_OK; /* it may be offered again */
-			return true;
-		}
-		return session_graft_leave(s);
-	case GRAFT_ACTIVE:
+	case GRAFT_ACTIVE: /* by a packet that was faster, too */
 		graft_return(gs, s->graft, true);
 		return false;
 	case GRAFT_RETURNING:
