@@ -106,9 +106,10 @@ void stock_keeper_open(struct stock_keeper *k, socket_maker_fn *make, void *arg,
 
 /* --- stocks --- */
 
-static void want(struct stock_keeper *k)
+/* URGENT: somebody waits, whose earlier call may not have woken the main thread. */
+static void want(struct stock_keeper *k, bool urgent)
 {
-	if (!atomic_exchange(&k->asked, true))
+	if (!atomic_exchange(&k->asked, true) || urgent)
 		loop_wake(k->loop);
 }
 
@@ -151,7 +152,7 @@ void socket_stock_close(struct socket_stock *s)
 	pthread_mutex_lock(&k->lock);
 	s->closed = true;
 	pthread_mutex_unlock(&k->lock);
-	want(k);
+	want(k, false);
 }
 
 int socket_stock_take(struct socket_stock *s, int family)
@@ -167,6 +168,6 @@ int socket_stock_take(struct socket_stock *s, int family)
 		fd = h->error; /* to wait would be in vain */
 	h->wanted = true;
 	pthread_mutex_unlock(&k->lock);
-	want(k);
+	want(k, fd == -ENOSR);
 	return fd;
 }
