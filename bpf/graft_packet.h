@@ -105,6 +105,7 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
+__u64 graft_woken_ns[GRAFT_WORKERS]; /* CLOCK_MONOTONIC */
 __u64 graft_events_lost; /* the ring was full: the states say it all */
 __u64 graft_outside;     /* packets dropped because they are not in the window */
 
@@ -128,9 +129,14 @@ static void tell(const struct graft_entry *g, __u32 slot, __u32 kind)
 {
 	struct graft_event ev = { .slot = slot, .kind = kind, .id = g->id };
 	__u32 worker = g->worker;
+	__u64 *woken = &graft_woken_ns[worker & (GRAFT_WORKERS - 1)], now = bpf_ktime_get_ns();
+	bool quiet = now - READ_ONCE(*woken) < GRAFT_QUIET_MS * 1000000ULL;
 	void *ring = bpf_map_lookup_elem(&graft_rings, &worker);
 
-	if (!ring || bpf_ringbuf_output(ring, &ev, sizeof(ev), 0))
+	if (!quiet)
+		*woken = now;
+	if (!ring || bpf_ringbuf_output(ring, &ev, sizeof(ev),
+					quiet ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP))
 		__sync_fetch_and_add(&graft_events_lost, 1);
 }
 

@@ -207,6 +207,14 @@ struct graft_request {
 	struct graft_tuple tuples[2];
 };
 
+/*
+ * A wake-up is an interrupt that the CPU sends to itself, which costs more than all else about an
+ * event.  So a worker is woken for the first event, and looks by itself for those that follow within
+ * GRAFT_QUIET_MS.
+ */
+#define GRAFT_QUIET_MS 4
+#define GRAFT_WORKERS 256
+
 enum graft_event_kind {
 	GRAFT_EVENT_ENDED = 1, /* DONE */
 	GRAFT_EVENT_RETURNED,

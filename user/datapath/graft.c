@@ -81,6 +81,7 @@ SYSCALLS_NEEDED(
 #define RETURNED_MS 70000
 
 #define RING_SIZE (256U * 1024)
+_Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 
 enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 

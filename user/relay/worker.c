@@ -95,17 +95,30 @@ static int open_ring(struct worker *w)
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
-static void on_graft_ring(struct source *source, uint32_t events)
+static void take_graft_events(struct worker *w)
 {
-	struct worker *w = container_of(source, struct worker, graft_source);
 	uint64_t lost = graft_events_lost(w->shared->grafts);
 
-	(void)events;
 	graft_ring_consume(w->graft_ring);
 	if (lost != w->graft_events_lost) {
 		w->graft_events_lost = lost;
 		session_graft_sweep(w);
 	}
+}
+
+static void on_graft_look(struct timer *timer)
+{
+	take_graft_events(container_of(timer, struct worker, graft_look));
+}
+
+/* Nobody is woken for the events of the next GRAFT_QUIET_MS; now_ms is up to 1 ms behind. */
+static void on_graft_ring(struct source *source, uint32_t events)
+{
+	struct worker *w = container_of(source, struct worker, graft_source);
+
+	(void)events;
+	timer_set(&w->loop, &w->graft_look, w->loop.now_ms + GRAFT_QUIET_MS + 2);
+	take_graft_events(w);
 }
 
 static int open_grafts(struct worker *w)
@@ -119,6 +132,7 @@ static int open_grafts(struct worker *w)
 	r = graft_ring_open(gs, w->index, session_graft_event, w, &w->graft_ring);
 	if (r)
 		return r;
+	w->graft_look.fire = on_graft_look;
 	w->graft_source = (struct source){ .handle = on_graft_ring,
 					   .fd = graft_ring_fd(w->graft_ring) };
 	return loop_watch(&w->loop, &w->graft_source, EPOLLIN, true);

@@ -57,6 +57,7 @@ struct worker {
 	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
 	struct graft_ring *graft_ring;
 	struct source graft_source;
+	struct timer graft_look;
 	uint64_t graft_events_lost;
 	uint64_t graft_news_seen;  /* of shared->graft_news */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
@@ -77,8 +78,8 @@ struct worker {
 /* How often a worker that stops looks which sessions are grafted by now. */
 #define WORKER_LEAVE_MS 10
 
-/* Timers of a worker beside those of sessions: sweep, grace, resume, leave. */
-#define WORKER_TIMERS 4
+/* Timers of a worker beside those of sessions: sweep, grace, resume, leave, graft_look. */
+#define WORKER_TIMERS 5
 
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);
