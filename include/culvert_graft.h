@@ -212,7 +212,7 @@ struct graft_request {
  * event.  So a worker is woken for the first event, and looks by itself for those that follow within
  * GRAFT_QUIET_MS.
  */
-#define GRAFT_QUIET_MS 4
+#define GRAFT_QUIET_MS 1
 #define GRAFT_WORKERS 256
 
 enum graft_event_kind {

@@ -40,7 +40,7 @@ def plan(tests):
     yield "probe", 60, f"{BIN}/culvert probe --json"
     for test in map(os.path.basename, tests):
         yield f"kernel/{test.removeprefix('test_')}", 150, f"{BIN}/{test}"
-    for name in "sockmap", "auto", "graft", "sockmap loss", "graft loss":
+    for name in "sockmap", "auto", "graft", "sockmap loss", "graft loss", "graft vlan":
         yield (f"veth/{name.replace(' ', '-')}", 90,
                f"/bin/sh /culvert/kernels_veth.sh {BIN} {name}")
     for engine in "sockmap", "auto", "graft":

@@ -17,7 +17,7 @@ LIB = os.path.dirname(os.path.abspath(__file__))
 # veth is a module of Debian's cloud kernels; what else the tests need is one, too.
 REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
-OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag")
+OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q")
 # A warning, an oops and a panic end the guest at once (-no-reboot: and qemu). With loglevel=5 the
 # console shows the warning itself, too ("quiet" leaves only that there was one).
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"

@@ -3,14 +3,15 @@
 #
 # Traffic through culvert between three network namespaces, joined by veth, every byte verified.
 #
-# Usage: kernels_veth.sh DIRECTORY ENGINE [loss]
+# Usage: kernels_veth.sh DIRECTORY ENGINE [loss | vlan]
 #   DIRECTORY  of culvert and culvert-bench
 #   loss       the gateway's devices lose, repeat and reorder packets
-# Ends with 77 if there is no veth or, for loss, no netem.
+#   vlan       addresses are those of VLAN devices over veth
+# Ends with 77 if there is no veth, or no netem or VLAN device that is asked for.
 set -u
 bin=$1
 engine=$2
-bad_net=${3:-}
+net=${3:-}
 
 if ! work=$(mktemp -d /tmp/culvert-veth.XXXXXX); then
 	exit 1
@@ -53,10 +54,23 @@ in_ns() (
 # FROM TO NET: a cable with addresses .1 and .2
 join() {
 	ip link add "v$2" netns "$name$1" type veth peer name "v$1" netns "$name$2" || return 1
-	ip -n "$name$1" addr add "$3.1/24" dev "v$2"
-	ip -n "$name$2" addr add "$3.2/24" dev "v$1"
-	ip -n "$name$1" link set "v$2" up
-	ip -n "$name$2" link set "v$1" up
+	address "$1" "v$2" "$3.1/24"
+	address "$2" "v$1" "$3.2/24"
+}
+
+# NAMESPACE DEVICE ADDRESS
+address() {
+	device=$2
+	ip -n "$name$1" link set "$2" up
+	if [ "$net" = vlan ]; then
+		device=$2.7
+		if ! ip -n "$name$1" link add link "$2" name "$device" type vlan id 7; then
+			printf 'skipped: no VLAN devices in this kernel\n'
+			exit 77
+		fi
+		ip -n "$name$1" link set "$device" up
+	fi
+	ip -n "$name$1" addr add "$3" dev "$device"
 }
 
 make_lab() {
@@ -68,7 +82,7 @@ make_lab() {
 		printf 'skipped: no veth in this kernel\n'
 		exit 77
 	fi
-	[ -n "$bad_net" ] || return 0
+	[ "$net" = loss ] || return 0
 	for device in vc vu; do
 		if ! in_ns g tc qdisc add dev "$device" root netem delay 1ms loss 1% duplicate 1% \
 			reorder 20% 50% 2>/dev/null; then

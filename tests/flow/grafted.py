@@ -147,9 +147,7 @@ class Trial:
         try:
             wait_until(lambda: self.grafted() == n, f"{n} grafted sessions")
         except LabError as error:
-            why = [(s["flows"][0]["carrier"], s["state"], s["not_grafted"])
-                   for s in self.daemon.ask("sessions")["sessions"]]
-            raise LabError(f"{error}: {why}") from None
+            raise LabError(f"{error}: {self.daemon.ask('sessions')['sessions']}") from None
 
     def said(self, process, seconds=30):
         did = json.loads(process.communicate(timeout=seconds)[0] or "{}")

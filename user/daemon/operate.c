@@ -135,6 +135,7 @@ static void look(void *arg)
 	struct round *r = arg;
 	struct worker *w = r->worker;
 
+	worker_catch_up(w);
 	for (struct forward *f = r->asked->forwards->first; f; f = f->next) {
 		struct forward_stats *fs = forward_stats(f, w->index);
 

@@ -195,13 +195,16 @@ static struct bpf_map *pinned_map(const struct grafts *gs, int i)
 	return i < (int)(sizeof(maps) / sizeof(maps[0])) ? maps[i] : NULL;
 }
 
-/* Make the folder AT for UID, who may remove what is in it. */
+/* Make the folder AT for UID, who alone may use what is in it. */
 static int make_folder(const char *at, uid_t uid)
 {
 	struct stat st;
 
-	if ((mkdir(at, 0700) && errno != EEXIST) || stat(at, &st) ||
-	    (st.st_uid != uid && chown(at, uid, (gid_t)-1)))
+	if ((mkdir(at, 0700) && errno != EEXIST) || lstat(at, &st))
+		return -errno;
+	if (!S_ISDIR(st.st_mode)) /* a link may lead anywhere */
+		return -ENOTDIR;
+	if ((st.st_uid != uid && chown(at, uid, (gid_t)-1)) || (st.st_mode & 077 && chmod(at, 0700)))
 		return -errno;
 	return 0;
 }

@@ -95,10 +95,13 @@ static int open_ring(struct worker *w)
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
-static void take_graft_events(struct worker *w)
+void worker_catch_up(struct worker *w)
 {
-	uint64_t lost = graft_events_lost(w->shared->grafts);
+	uint64_t lost;
 
+	if (!w->graft_ring)
+		return;
+	lost = graft_events_lost(w->shared->grafts);
 	graft_ring_consume(w->graft_ring);
 	if (lost != w->graft_events_lost) {
 		w->graft_events_lost = lost;
@@ -108,7 +111,7 @@ static void take_graft_events(struct worker *w)
 
 static void on_graft_look(struct timer *timer)
 {
-	take_graft_events(container_of(timer, struct worker, graft_look));
+	worker_catch_up(container_of(timer, struct worker, graft_look));
 }
 
 /* Nobody is woken for the events of the next GRAFT_QUIET_MS; now_ms is up to 1 ms behind. */
@@ -118,7 +121,7 @@ static void on_graft_ring(struct source *source, uint32_t events)
 
 	(void)events;
 	timer_set(&w->loop, &w->graft_look, w->loop.now_ms + GRAFT_QUIET_MS + 2);
-	take_graft_events(w);
+	worker_catch_up(w);
 }
 
 static int open_grafts(struct worker *w)

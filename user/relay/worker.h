@@ -81,6 +81,9 @@ struct worker {
 /* Timers of a worker beside those of sessions: sweep, grace, resume, leave, graft_look. */
 #define WORKER_TIMERS 5
 
+/* On W's thread: end the sessions of which the packet programs have told, woken or not. */
+void worker_catch_up(struct worker *w);
+
 /* Room for one timer more than there are sessions.  -ENOMEM. */
 int worker_reserve_timer(struct worker *w);
 
