@@ -418,8 +418,12 @@ static bool is_grafted(struct trial *t)
 	return true;
 }
 
+/* Both ends have both FINs by now; the ACK of the last one may still be on its way. */
 static void check_graft(struct trial *t)
 {
+	while (t->has_graft && graft_state(t->grafts, t->graft) == GRAFT_ACTIVE &&
+	       clock_ms() < t->deadline_ms)
+		poll(NULL, 0, 1);
 	if (!t->has_graft || graft_state(t->grafts, t->graft) != GRAFT_DONE)
 		give_up(t, "the session was not grafted to its end: %s", !t->has_graft ? "no offer" :
 			graft_look_name((enum graft_look)graft_of(t->grafts, t->graft)->why_not));
