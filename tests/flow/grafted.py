@@ -29,7 +29,7 @@ EXIT_SKIP = 77
 PORT = 7100
 LISTEN = 9100
 CROWD = 200
-LINKS = 4 + 2 * 3  # pins: maps; lo, to-client, to-server
+PROGRAMS = 2 * 3  # at lo, to-client, to-server
 
 SERVE = """
 import asyncio, sys
@@ -248,19 +248,55 @@ class Trial:
         for namespace, address in ("relay", "10.0.9.2/24"), ("client", "10.0.9.1/24"):
             self.run(namespace, "ip", "link", "set", "late", "up")
             self.run(namespace, "ip", "address", "add", address, "dev", "late")
-        wait_until(lambda: len(os.listdir(self.pins_of_daemon())) == LINKS + 2, "new links")
+        self.wait_programs(PROGRAMS + 2)
         talk = self.talk(4, 30, 500, "10.0.9.2")
         self.wait_grafted(4)
         self.run("relay", "ip", "link", "del", "late")
         wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "sessions to end")
         errors = self.daemon.ask("status")["errors"]
         expect(errors["no-route"] == 4, f"they ended otherwise: {errors}")
-        wait_until(lambda: len(os.listdir(self.pins_of_daemon())) == LINKS, "links to go")
+        self.wait_programs(PROGRAMS)
         self.lab.stop(talk)
 
-    def pins_of_daemon(self):
+    def test_filters_of_others(self):
+        """Who removes clsact, or has a filter there."""
+        self.begin()
+        if not self.filters():
+            return  # TCX
+        talk = self.talk(4, 6)
+        self.wait_grafted(4)
+        self.run("relay", "tc", "qdisc", "del", "dev", "to-client", "clsact")
+        self.wait_programs(PROGRAMS)
+        self.run("relay", "tc", "filter", "add", "dev", "to-server", "ingress", "matchall",
+                 "action", "pass")
+        self.expect_counted(self.said(talk), 4)
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        left = self.filters()
+        expect(len(left) == 1 and "matchall" in left[0], f"filters: {left}")
+        self.run("relay", "tc", "qdisc", "del", "dev", "to-server", "clsact")
+        self.expect_nothing_left()
+
+    def wait_programs(self, n):
+        wait_until(lambda: self.programs() == n, f"{n} packet programs")
+
+    def programs(self):
+        """How many are at the interfaces: links of TCX, which are pinned, or filters of clsact."""
         top = os.path.join(self.pins, "culvert")
-        return os.path.join(top, *os.listdir(top))
+        names = os.listdir(os.path.join(top, *os.listdir(top)))
+        return sum(name.startswith("link_") for name in names) or len(self.filters())
+
+    def filters(self):
+        devices = [words.split(":")[1].split("@")[0].strip()
+                   for words in self.output("relay", "ip", "-o", "link").splitlines()]
+        return [line for device in devices for hook in ("ingress", "egress")
+                for line in self.output("relay", "tc", "filter", "show", "dev", device,
+                                        hook).splitlines() if "handle" in line]
+
+    def expect_nothing_left(self):
+        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
+        left = self.filters() + [line for line in self.output(
+            "relay", "tc", "qdisc").splitlines() if "clsact" in line]
+        expect(not left, f"at interfaces: {left}")
 
     def test_firewall(self):
         """What docs/security.md says of nftables."""
@@ -379,7 +415,18 @@ class Trial:
         self.begin()
         expect(self.said(self.talk(3, 1))["ended"] == 3, "sessions were lost")
         expect(self.daemon.stop() == 0, "the daemon did not stop in order")
-        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
+        self.expect_nothing_left()
+        self.begin()
+        self.daemon.process.kill()
+        self.lab.stop(self.daemon.process)
+        expect(self.programs() == PROGRAMS, "the programs went with the daemon")
+        self.remove()
+        self.expect_nothing_left()
+        self.begin("--graft-pins", "none")
+        self.daemon.process.kill()
+        self.lab.stop(self.daemon.process)
+        wait_until(lambda: not self.filters(), "filters that nobody could find to go")
+        self.expect_nothing_left()
 
 
 def why_not():

@@ -3,8 +3,11 @@
 #include "base/sandbox.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -109,6 +112,29 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 			 "%s: give another with --user, or start culvert as an account that is "
 			 "not root)", strerror(-r), a ? a->name : "of --user");
 	return r;
+}
+
+int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char *err, size_t errlen)
+{
+	const struct rlimit descriptors = { max, max };
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC), behind = SANDBOX_CHILD_FD + (int)n;
+	bool failed = null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0;
+	sigset_t all;
+
+	for (size_t i = 0; i < n; i++) /* out of the way */
+		fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, behind);
+	for (size_t i = 0; i < n; i++)
+		failed = failed || dup2(fds[i], SANDBOX_CHILD_FD + (int)i) < 0;
+	if (failed) {
+		snprintf(err, errlen, "cannot order its descriptors: %s", strerror(errno));
+		return -errno;
+	}
+	closefrom(behind);
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, NULL);
+	prctl(PR_SET_NAME, name, 0, 0, 0);
+	setrlimit(RLIMIT_NOFILE, &descriptors);
+	return 0;
 }
 
 unsigned long sandbox_raise_nofile(unsigned long want)

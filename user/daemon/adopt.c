@@ -12,6 +12,7 @@
 #include "base/addr.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
+#include "daemon/keeper.h"
 #include "relay/limits.h"
 #include "relay/session.h"
 #include "relay/session_graft.h"
@@ -37,6 +38,8 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	/* a slot is used again as late as possible, so there are more than sessions */
 	struct graft_limits limits = { c->max_sessions + c->max_sessions / 8 + 64, c->workers,
 				       folder_of(c->graft_pins, c->control), a->uid, false };
+	struct clsact *clsact;
+	char err[512];
 	int r = 0;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
@@ -44,6 +47,10 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	if (wanted)
 		r = probe_graft(c, a, &limits, ret, ret_finding);
 	free((char *)limits.pins);
+	clsact = *ret ? grafts_clsact(*ret) : NULL;
+	if (!r && clsact && c->privileged_process &&
+	    keeper_start(clsact, c->seccomp, err, sizeof(err)))
+		r = log_failure(EXIT_CODE_FAILURE, "%s", err);
 	return r;
 }
 

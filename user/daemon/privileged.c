@@ -20,14 +20,11 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -43,7 +40,7 @@
 #include "datapath/tcp.h"
 #include "relay/listener.h"
 
-#define PRIVILEGED_FD 3 /* the pair, as this process knows it */
+#define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
 
 /* What comes with descriptors. */
 union descriptors {
@@ -197,21 +194,10 @@ static const struct syscall_need needed[] = {
 static int confine(int fd, const struct config *c, char *err, size_t errlen)
 {
 	const uint64_t ports = c->file ? 1U << CAP_NET_BIND_SERVICE : 0;
-	const struct rlimit descriptors = { DESCRIPTORS, DESCRIPTORS };
-	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-	sigset_t all;
-	int r;
+	int r = sandbox_child("culvert-priv", &fd, 1, DESCRIPTORS, err, errlen);
 
-	if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 ||
-	    dup2(fd, PRIVILEGED_FD) < 0) {
-		snprintf(err, errlen, "cannot order its descriptors: %s", strerror(errno));
-		return -errno;
-	}
-	closefrom(PRIVILEGED_FD + 1);
-	sigfillset(&all);
-	sigprocmask(SIG_SETMASK, &all, NULL);
-	prctl(PR_SET_NAME, "culvert-priv", 0, 0, 0);
-	setrlimit(RLIMIT_NOFILE, &descriptors);
+	if (r)
+		return r;
 	/* what the C library opens for it must be open */
 	/* cppcheck-suppress getservbynameCalled ; there is one thread */
 	(void)getservbyname("http", "tcp");

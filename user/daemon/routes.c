@@ -117,7 +117,7 @@ int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*t
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
 				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
 						RTMGRP_IPV6_IFADDR | RTMGRP_IPV4_ROUTE |
-						RTMGRP_IPV6_ROUTE };
+						RTMGRP_IPV6_ROUTE | RTMGRP_TC };
 	struct timeval patience = { .tv_sec = 1 };
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
 

@@ -13,9 +13,7 @@
  *
  * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Who has a program may
  * attach it, without a capability: so interfaces that come later are no matter of privilege.  Before
- * there is a filter of clsact at each hook, and only CAP_NET_ADMIN can remove it: `culvert graft
- * --remove` does, and the next daemon puts its own there.  Both know its handle, which follows from
- * the name of the pins.  The qdisc stays, since others may use it.
+ * there is a filter of clsact at each hook: graft_clsact.c.
  */
 #include "datapath/graft.h"
 
@@ -48,6 +46,7 @@
 #include "base/syscalls_needed.h"
 #include "bpf/graft.skel.h"
 #include "config/option.h"
+#include "datapath/graft_clsact.h"
 
 SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)),
@@ -73,23 +72,16 @@ SYSCALLS_NEEDED(
 #define TCX_INGRESS 46
 #define TCX_EGRESS 47
 
-/* Of our filters, where there is no TCX: not what others pick by default. */
-#define CLSACT_PRIORITY 7
-#define CLSACT_NAMED (1U << 31) /* of a handle that is no pid */
-
 /* TIME_WAIT, and then some: so long are packets of a closed session that is back shifted. */
 #define RETURNED_MS 70000
 
 #define RING_SIZE (256U * 1024)
 _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 
-enum hook { HOOK_IN, HOOK_OUT, HOOKS };
-
 struct attachment {
 	struct attachment *next;
 	unsigned int ifindex;
-	int links[HOOKS]; /* -1: none */
-	bool tcx;         /* else it is filters of clsact */
+	int links[HOOKS]; /* of TCX; -1: none */
 };
 
 struct slot {
@@ -106,7 +98,8 @@ struct grafts {
 	char *pins;        /* folder; NULL: nothing is pinned */
 	int top;           /* the folder that it is in, for the time when there is no root any more */
 	struct attachment *attachments;
-	uint32_t handle;   /* of filters of clsact */
+	struct clsact clsact;
+	bool is_clsact;    /* else it is TCX */
 	int *rings;        /* fds, by worker */
 	unsigned int n_rings;
 
@@ -317,68 +310,10 @@ static int attach_tcx(const struct grafts *gs, struct attachment *a, const int p
 		if (fd < 0)
 			return fd;
 		a->links[hook] = fd;
-		a->tcx = true;
 		if (r)
 			return r;
 	}
 	return 0;
-}
-
-/*
- * Follows from the last part of PINS: a service may have its folder elsewhere than `graft --remove`.
- * NULL: then nobody looks for the filters later.
- */
-static uint32_t clsact_handle(const char *pins)
-{
-	const char *last = pins ? strrchr(pins, '/') : NULL;
-
-	return pins ? graft_tag(last ? last : "") | CLSACT_NAMED : (uint32_t)getpid();
-}
-
-static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
-
-static int attach_clsact(const struct grafts *gs, const struct attachment *a,
-			 const int progs[HOOKS])
-{
-	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)a->ifindex,
-		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
-	int r = bpf_tc_hook_create(&both);
-
-	if (r && r != -EEXIST)
-		return r;
-	for (int hook = 0; hook < HOOKS; hook++) {
-		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)a->ifindex,
-			    .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = progs[hook], .handle = gs->handle,
-			    .priority = CLSACT_PRIORITY, .flags = BPF_TC_F_REPLACE);
-
-		r = bpf_tc_attach(&at, &opts);
-		if (r)
-			return r;
-	}
-	return 0;
-}
-
-/* Remove our filters from IFINDEX, if there are any. */
-static void remove_filters(const struct grafts *gs, unsigned int ifindex)
-{
-	for (int hook = 0; hook < HOOKS; hook++) {
-		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = gs->handle, .priority = CLSACT_PRIORITY);
-
-		bpf_tc_detach(&at, &opts);
-	}
-}
-
-/* Those of interfaces that have no address any more, too: a daemon before may have had them. */
-static void remove_all_filters(const struct grafts *gs)
-{
-	struct if_nameindex *all = if_nameindex();
-
-	for (const struct if_nameindex *i = all; i && i->if_index; i++)
-		remove_filters(gs, i->if_index);
-	if (all)
-		if_freenameindex(all);
 }
 
 /* Close A; programs stay where they are pinned, or filters. */
@@ -404,12 +339,7 @@ static bool has_bare_ip(unsigned short type)
 
 static int attach(struct grafts *gs, unsigned int ifindex, unsigned short type)
 {
-	const struct graft *skel = gs->skel;
 	bool ethernet = has_ethernet(type);
-	const int progs[HOOKS] = {
-		bpf_program__fd(ethernet ? skel->progs.graft_in : skel->progs.graft_in_l3),
-		bpf_program__fd(ethernet ? skel->progs.graft_out : skel->progs.graft_out_l3),
-	};
 	uint32_t one = 1;
 	struct attachment *a;
 	int r;
@@ -418,14 +348,13 @@ static int attach(struct grafts *gs, unsigned int ifindex, unsigned short type)
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
-	r = attach_tcx(gs, a, progs);
-	if (r == -EINVAL) /* Linux before 6.6 */
-		r = attach_clsact(gs, a, progs);
-	if (!r && bpf_map_update_elem(bpf_map__fd(skel->maps.interfaces), &ifindex, &one, BPF_ANY))
+	r = gs->is_clsact ? clsact_attach(&gs->clsact, ifindex, ethernet) :
+			    attach_tcx(gs, a, gs->clsact.programs[ethernet]);
+	/* clsact_attach() may have an entry there */
+	if (!r && bpf_map_update_elem(gs->clsact.interfaces, &ifindex, &one, BPF_NOEXIST) &&
+	    errno != EEXIST)
 		r = -errno;
 	if (r) {
-		if (!a->tcx)
-			remove_filters(gs, ifindex);
 		detach(a);
 		return r;
 	}
@@ -477,18 +406,19 @@ static bool is_listed(const struct if_nameindex *list, unsigned int ifindex)
 	return list->if_index;
 }
 
-/* Forget interfaces that are not in LIST any more. */
+/* Forget interfaces that are not in LIST any more, and those where others have removed filters. */
 static void forget_gone(struct grafts *gs, const struct if_nameindex *list)
 {
 	char path[PATH_MAX];
 	struct attachment **at = &gs->attachments, *a;
 
 	while ((a = *at)) {
-		if (is_listed(list, a->ifindex)) {
+		if (is_listed(list, a->ifindex) &&
+		    !(gs->is_clsact && clsact_is_lost(&gs->clsact, a->ifindex))) {
 			at = &a->next;
 			continue;
 		}
-		bpf_map_delete_elem(bpf_map__fd(gs->skel->maps.interfaces), &a->ifindex);
+		bpf_map_delete_elem(gs->clsact.interfaces, &a->ifindex);
 		for (int hook = 0; gs->pins && hook < HOOKS; hook++)
 			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
 		*at = a->next;
@@ -605,6 +535,21 @@ static int map_grafts(struct grafts *gs)
 	return 0;
 }
 
+/* TCX or clsact: which of them does the kernel have?  No interface has that number. */
+static void choose_attachment(struct grafts *gs)
+{
+	const struct graft *skel = gs->skel;
+	const int in = bpf_program__fd(skel->progs.graft_in);
+
+	gs->is_clsact = bpf_link_create(in, INT_MAX, TCX_INGRESS, NULL) == -EINVAL;
+	gs->clsact.pinned = gs->pins;
+	gs->clsact.interfaces = bpf_map__fd(skel->maps.interfaces);
+	gs->clsact.programs[0][HOOK_IN] = bpf_program__fd(skel->progs.graft_in_l3);
+	gs->clsact.programs[0][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out_l3);
+	gs->clsact.programs[1][HOOK_IN] = in;
+	gs->clsact.programs[1][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out);
+}
+
 /* The maps are those that were left, or new ones. */
 static int load(struct grafts *gs, const struct graft_limits *limits)
 {
@@ -621,7 +566,8 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	int r;
 
 	gs->on_loopback = limits->on_loopback;
-	gs->handle = clsact_handle(limits->pins);
+	gs->clsact.handle = clsact_handle(limits->pins);
+	gs->clsact.keeper = -1;
 	pthread_mutex_init(&gs->lock, NULL);
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
@@ -637,6 +583,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	if (!r)
 		fill_queue(gs);
 	if (!r) {
+		choose_attachment(gs);
 		what = "cannot attach the packet programs to any interface";
 		r = grafts_follow_interfaces(gs);
 	}
@@ -647,6 +594,11 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	}
 	*ret = gs;
 	return 0;
+}
+
+struct clsact *grafts_clsact(struct grafts *gs)
+{
+	return gs->is_clsact ? &gs->clsact : NULL;
 }
 
 bool grafts_survive(const struct grafts *gs)
@@ -665,7 +617,7 @@ unsigned int grafts_live(const struct grafts *gs)
 
 void grafts_close(struct grafts *gs, bool keep)
 {
-	bool clsact = false;
+	int r;
 
 	if (!gs)
 		return;
@@ -678,11 +630,13 @@ void grafts_close(struct grafts *gs, bool keep)
 		struct attachment *a = gs->attachments;
 
 		gs->attachments = a->next;
-		clsact = clsact || !a->tcx;
 		detach(a);
 	}
-	if (clsact && !keep)
-		remove_all_filters(gs);
+	r = gs->is_clsact && !keep ? clsact_remove_all(&gs->clsact) : 0;
+	if (r)
+		log_warning("graft: the packet programs stay at the interfaces: %s", strerror(-r));
+	if (gs->clsact.keeper >= 0)
+		close(gs->clsact.keeper);
 	free(gs->pins);
 	for (unsigned int i = 0; i < gs->n_rings; i++)
 		close(gs->rings[i]);

@@ -15,6 +15,7 @@
  * session_graft.c decides.
  */
 struct grafts;
+struct clsact;
 
 struct graft_limits {
 	unsigned int slots;   /* sessions that may be grafted at a time, and those that still end */
@@ -31,15 +32,17 @@ struct graft_limits {
  */
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
 /*
- * The same for interfaces that have come since, which needs no privilege with TCX; those that are gone
- * are forgotten.  By the thread that calls graft_reroute().  -errno: there is none, for that reason.
+ * The same for interfaces that have come since, which needs a filter keeper, or no privilege with TCX;
+ * those that are gone are forgotten.  By the thread that calls graft_reroute().  -errno: there is none, for that reason.
  */
 int grafts_follow_interfaces(struct grafts *gs);
 /*
- * Detach and unpin, which needs root unless TCX is used; with KEEP, only if no session is grafted.
+ * Detach and unpin, which needs root, a filter keeper, or TCX; with KEEP, only if no session is grafted.
  * NULL is fine.
  */
 void grafts_close(struct grafts *gs, bool keep);
+/* What needs a filter keeper, once root is given up (graft_clsact.h); NULL: nothing, there is TCX. */
+struct clsact *grafts_clsact(struct grafts *gs);
 
 /* True if sessions that are grafted go on after the daemon has ended. */
 bool grafts_survive(const struct grafts *gs);

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: as the privileged process (privileged.c), but of one purpose, and with one
+ * capability.  It has stderr, one end of a pair of sockets, the four packet programs and the map of
+ * interfaces, and runs clsact_keep().
+ */
+#include "daemon/keeper.h"
+
+#include <errno.h>
+#include <linux/bpf.h>
+#include <linux/netlink.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "base/advice.h"
+#include "base/log.h"
+#include "base/sandbox.h"
+#include "base/syscalls_needed.h"
+#include "daemon/syscall_filter.h"
+
+#define PATIENCE_S 5
+#define DESCRIPTORS 32 /* RLIMIT_NOFILE */
+
+static const struct syscall_need needed[] = {
+	/* the pair, netlink */
+	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(recvmsg), SYSCALL(close),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_NETLINK), SYSCALL_ARG(2, NETLINK_ROUTE)),
+	SYSCALL(bind), SYSCALL(getsockname),
+	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_NETLINK), SYSCALL_ARG(2, NETLINK_EXT_ACK)),
+	/* names of programs, the map */
+	SYSCALL(bpf, SYSCALL_ARG(0, BPF_OBJ_GET_INFO_BY_FD)),
+	SYSCALL(bpf, SYSCALL_ARG(0, BPF_MAP_LOOKUP_ELEM)),
+	SYSCALL(bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
+	/* stderr */
+	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
+	{ .call = SYSCALLS_END },
+};
+
+/* Programs and the map get other numbers in C. */
+static int confine(struct clsact *c, int fd, enum filter_mode seccomp, char *err, size_t errlen)
+{
+	int kept[] = { fd, c->interfaces, c->programs[0][HOOK_IN], c->programs[0][HOOK_OUT],
+		       c->programs[1][HOOK_IN], c->programs[1][HOOK_OUT] };
+	int r = sandbox_child("culvert-filters", kept, sizeof(kept) / sizeof(kept[0]), DESCRIPTORS,
+			      err, errlen);
+	int at = SANDBOX_CHILD_FD + 1;
+
+	c->interfaces = at++;
+	for (int ethernet = 0; ethernet < 2; ethernet++)
+		for (int hook = 0; hook < HOOKS; hook++)
+			c->programs[ethernet][hook] = at++;
+	r = r ?: sandbox_enter(NULL, 1U << CAP_NET_ADMIN, err, errlen);
+	if (!r && !syscall_filter_hindrance())
+		r = syscall_filter_enter(seccomp, needed, 0, err, errlen);
+	return r;
+}
+
+static _Noreturn void run(struct clsact c, int fd, enum filter_mode seccomp)
+{
+	char err[512];
+
+	if (confine(&c, fd, seccomp, err, sizeof(err))) {
+		log_error("the filter keeper: %s", err);
+		_exit(1);
+	}
+	if (send(SANDBOX_CHILD_FD, "r", 1, MSG_NOSIGNAL) == 1)
+		clsact_keep(&c, SANDBOX_CHILD_FD);
+	_exit(0);
+}
+
+int keeper_start(struct clsact *c, enum filter_mode seccomp, char *err, size_t errlen)
+{
+	const struct timeval patience = { .tv_sec = PATIENCE_S };
+	int fds[2];
+	char ready;
+	pid_t pid;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (pid = fork()) < 0) {
+		int r = -errno;
+
+		snprintf(err, errlen, "cannot start the filter keeper: %s%s", strerror(-r),
+			 advice(ADVICE_RESOURCES, -r));
+		return r;
+	}
+	if (!pid)
+		run(*c, fds[1], seccomp);
+	close(fds[1]);
+	setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fds[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	if (recv(fds[0], &ready, sizeof(ready), 0) != sizeof(ready)) {
+		close(fds[0]);
+		snprintf(err, errlen, "the filter keeper does not start");
+		return -EPIPE;
+	}
+	log_info("the filter keeper is %d", (int)pid);
+	c->keeper = fds[0];
+	return 0;
+}

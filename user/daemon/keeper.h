@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_KEEPER_H
+#define CULVERT_KEEPER_H
+
+#include <stddef.h>
+
+#include "config/config.h"
+#include "datapath/graft_clsact.h"
+
+/*
+ * Start the filter keeper, a child that attaches and removes the packet programs where that needs
+ * CAP_NET_ADMIN (Linux before 6.6).  Before there are threads and before root is given up.  C asks it
+ * from now on, and it ends when C is closed or this process ends.  -errno; ERR says what is wrong.
+ */
+int keeper_start(struct clsact *c, enum filter_mode seccomp, char *err, size_t errlen);
+
+#endif

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation.  Filters outlive the process that attaches them.  Their handle tells those of one
+ * daemon from all others; the map `interfaces`, which is pinned, tells whose qdisc was made for them.
+ * So the next daemon puts its programs in place of the old ones, and `culvert graft --remove` leaves
+ * nothing.
+ *
+ * The keeper believes the daemon nothing but a number of an interface and the kind of its frames.  Whatever
+ * these are, they can only lead to our own programs at some interface, to none of our filters
+ * anywhere, or to an empty clsact that is gone.
+ */
+#include "datapath/graft_clsact.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <linux/netlink.h>
+#include <linux/pkt_sched.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "datapath/graft.h"
+
+/* to the keeper; libbpf asks the kernel for a filter with the calls that graft.c lists */
+SYSCALLS_NEEDED(
+	SYSCALL_IF(PART_GRAFT, sendto),
+	SYSCALL_IF(PART_GRAFT, recvfrom),
+	SYSCALL_IF(PART_GRAFT, close));
+
+/* Not what others pick by default. */
+#define PRIORITY 7
+#define NAMED (1U << 31) /* of a handle that is no pid */
+
+#define QDISC_IS_OURS 2 /* in the map, where any value says that our programs are attached */
+
+struct request {
+	uint32_t ifindex;  /* 0: remove all */
+	uint32_t ethernet; /* 0 or 1 */
+};
+
+uint32_t clsact_handle(const char *pins)
+{
+	const char *last = pins ? strrchr(pins, '/') : NULL;
+
+	return pins ? graft_tag(last ? last : "") | NAMED : (uint32_t)getpid();
+}
+
+/* --- with CAP_NET_ADMIN --- */
+
+static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
+
+/* True also if it cannot be known. */
+static bool has_filters(unsigned int ifindex, enum hook hook)
+{
+	const struct {
+		struct nlmsghdr head;
+		struct tcmsg tc;
+	} q = {
+		.head = { .nlmsg_len = sizeof(q), .nlmsg_type = RTM_GETTFILTER,
+			  .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+		.tc = { .tcm_ifindex = (int)ifindex,
+			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, hook == HOOK_IN ? TC_H_MIN_INGRESS :
+									      TC_H_MIN_EGRESS) },
+	};
+	struct nlmsghdr answer[512];
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+	bool none = fd >= 0 && sendto(fd, &q, sizeof(q), 0, NULL, 0) == sizeof(q) &&
+		    recvfrom(fd, answer, sizeof(answer), 0, NULL, NULL) >= (ssize_t)NLMSG_HDRLEN &&
+		    answer->nlmsg_type == NLMSG_DONE;
+
+	if (fd >= 0)
+		close(fd);
+	return !none;
+}
+
+/* Remove our filters from IFINDEX, if there are any, and the qdisc, if it was MADE for them. */
+static int release(const struct clsact *c, unsigned int ifindex, bool made)
+{
+	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
+		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
+	int r = 0;
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
+
+		if (bpf_tc_detach(&at, &opts) == -EPERM) /* else there is none */
+			r = -EPERM;
+	}
+	if (made && !has_filters(ifindex, HOOK_IN) && !has_filters(ifindex, HOOK_OUT))
+		bpf_tc_hook_destroy(&both);
+	return r;
+}
+
+static int attach(const struct clsact *c, unsigned int ifindex, const int programs[HOOKS])
+{
+	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
+		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
+	int r = bpf_tc_hook_create(&both);
+	const uint32_t ours = QDISC_IS_OURS;
+	bool made = !r;
+
+	r = r == -EEXIST ? 0 : r;
+	for (int hook = 0; !r && hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = programs[hook], .handle = c->handle,
+			    .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
+
+		r = bpf_tc_attach(&at, &opts);
+	}
+	if (!r && made && bpf_map_update_elem(c->interfaces, &ifindex, &ours, BPF_ANY))
+		r = -errno;
+	if (r)
+		release(c, ifindex, made);
+	return r;
+}
+
+static int remove_all(const struct clsact *c)
+{
+	struct if_nameindex *all = if_nameindex();
+	int r = all ? 0 : -errno;
+
+	for (const struct if_nameindex *i = all; i && i->if_index; i++) {
+		uint32_t value = 0;
+
+		bpf_map_lookup_elem(c->interfaces, &i->if_index, &value);
+		r = release(c, i->if_index, value == QDISC_IS_OURS) ?: r;
+	}
+	if (all)
+		if_freenameindex(all);
+	return r;
+}
+
+void clsact_keep(const struct clsact *c, int fd)
+{
+	struct request q;
+
+	while (recv(fd, &q, sizeof(q), MSG_TRUNC) == sizeof(q) && q.ethernet <= 1) {
+		int32_t r = q.ifindex ? attach(c, q.ifindex, c->programs[q.ethernet]) :
+					remove_all(c);
+
+		if (send(fd, &r, sizeof(r), MSG_NOSIGNAL) < 0)
+			break;
+	}
+	if (!c->pinned)
+		remove_all(c);
+}
+
+/* --- with CAP_NET_ADMIN, or with a keeper --- */
+
+static int ask(struct clsact *c, unsigned int ifindex, bool ethernet)
+{
+	const struct request q = { ifindex, ethernet };
+	int32_t r;
+
+	if (send(c->keeper, &q, sizeof(q), MSG_NOSIGNAL) == sizeof(q) &&
+	    recv(c->keeper, &r, sizeof(r), 0) == sizeof(r))
+		return r;
+	log_error("graft: the filter keeper has ended, or does not answer: interfaces that come from "
+		  "now on get no packet program, until culvert is started again");
+	close(c->keeper);
+	c->keeper = -1;
+	return -EPIPE;
+}
+
+int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet)
+{
+	return c->keeper < 0 ? attach(c, ifindex, c->programs[ethernet]) : ask(c, ifindex, ethernet);
+}
+
+int clsact_remove_all(struct clsact *c)
+{
+	return c->keeper < 0 ? remove_all(c) : ask(c, 0, false);
+}
+
+bool clsact_is_lost(const struct clsact *c, unsigned int ifindex)
+{
+	bool lost = false;
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
+		int r = bpf_tc_query(&at, &opts);
+
+		lost = lost || r == -ENOENT || r == -EINVAL; /* no filter; no qdisc */
+	}
+	return lost;
+}

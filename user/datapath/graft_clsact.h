@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_GRAFT_CLSACT_H
+#define CULVERT_GRAFT_CLSACT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * The packet programs as filters of the qdisc clsact, where there is no TCX (Linux before 6.6).  Only
+ * CAP_NET_ADMIN attaches and removes filters, so a daemon without it asks its filter keeper
+ * (daemon/keeper.h), which has held the programs since before the daemon gave up root.
+ */
+enum hook { HOOK_IN, HOOK_OUT, HOOKS };
+
+struct clsact {
+	uint32_t handle;        /* of our filters */
+	bool pinned;            /* another daemon may use the filters after this one has ended */
+	int programs[2][HOOKS]; /* descriptors; [1]: for frames that begin with an Ethernet header */
+	int interfaces;         /* descriptor of the map */
+	int keeper;             /* end of a pair of SOCK_SEQPACKET; -1: this process acts itself */
+};
+
+/*
+ * Follows from the last part of PINS: a service may have its folder elsewhere than `graft --remove`.
+ * NULL: then nobody looks for the filters later.
+ */
+uint32_t clsact_handle(const char *pins);
+
+/* Attach to IFINDEX, and make the qdisc if there is none.  0 or -errno; then nothing is attached. */
+int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet);
+/* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
+bool clsact_is_lost(const struct clsact *c, unsigned int ifindex);
+/*
+ * Remove our filters from all interfaces, those too that have no address any more: a daemon before may
+ * have had them.  A qdisc that was made for them goes as well, unless others have filters there.
+ */
+int clsact_remove_all(struct clsact *c);
+
+/*
+ * For the keeper: do what the process at the other end of FD asks for, until it ends.  If nobody could
+ * find the filters later, remove them then.
+ */
+void clsact_keep(const struct clsact *c, int fd);
+
+#endif
