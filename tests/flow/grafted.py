@@ -267,12 +267,12 @@ class Trial:
         self.wait_grafted(4)
         self.run("relay", "tc", "qdisc", "del", "dev", "to-client", "clsact")
         self.wait_programs(PROGRAMS)
-        self.run("relay", "tc", "filter", "add", "dev", "to-server", "ingress", "matchall",
-                 "action", "pass")
+        self.run("relay", "tc", "filter", "add", "dev", "to-server", "ingress", "bpf",
+                 "bytecode", "1,6 0 0 0,")
         self.expect_counted(self.said(talk), 4)
         expect(self.daemon.stop() == 0, "the daemon did not stop in order")
         left = self.filters()
-        expect(len(left) == 1 and "matchall" in left[0], f"filters: {left}")
+        expect(len(left) == 1 and "bytecode" in left[0], f"filters: {left}")
         self.run("relay", "tc", "qdisc", "del", "dev", "to-server", "clsact")
         self.expect_nothing_left()
 
