@@ -17,10 +17,14 @@ BIN = "/culvert/bin"
 TORTURE = (f"{BIN}/test_torture --culvert {BIN}/culvert --soft-limit 100K --hard-limit 200K "
            "--concurrency 8 --stall-timeout 120")
 
+# What depends on how the packet programs are attached, or on the kind of the device.
+GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_kill", "bridge", "tun")
+
 
 def parse_options(arguments):
     parser = argparse.ArgumentParser(prog="kernels", add_help=False, allow_abbrev=False)
     parser.add_argument("--kernel", action="append", dest="kernels")
+    parser.add_argument("--only", default="")
     parser.add_argument("--limit", type=float, default=500)
     parser.add_argument("--build", default=os.path.join(TOP, "build"))
     parser.add_argument("--out", default=os.path.join(TOP, "build/kernels"))
@@ -40,7 +44,8 @@ def plan(tests):
     yield "probe", 60, f"{BIN}/culvert probe --json"
     for test in map(os.path.basename, tests):
         yield f"kernel/{test.removeprefix('test_')}", 150, f"{BIN}/{test}"
-    for name in "sockmap", "auto", "graft", "sockmap loss", "graft loss", "graft vlan":
+    for name in ("sockmap", "auto", "graft", "sockmap loss", "graft loss", "graft vlan",
+                 "graft wireguard"):
         yield (f"veth/{name.replace(' ', '-')}", 90,
                f"/bin/sh /culvert/kernels_veth.sh {BIN} {name}")
     for engine in "sockmap", "auto", "graft":
@@ -49,6 +54,9 @@ def plan(tests):
         yield (f"torture/{engine}-storm", 65,
                f"{TORTURE} --engine {engine} --storm --minutes 0.0833")
     yield "flow/graft", 200, f"{BIN}/test_cases --culvert {BIN}/culvert --engine graft"
+    for case in GRAFTED:
+        yield (f"flow/grafted-{case}", 150,
+               f"/culvert/tests/flow/grafted.py --culvert {BIN}/culvert --only {case}")
     yield "log", 30, "/bin/sh /culvert/kernels_log.sh"
 
 
@@ -59,7 +67,7 @@ def try_kernel(series, options):
     tests = kernel_tests(options.build)
     programs = [os.path.join(options.build, name) for name in (
         "culvert", "culvert-bench", "tests/flow/test_torture", "tests/flow/test_cases")] + tests
-    steps = list(plan(tests))
+    steps = [step for step in plan(tests) if options.only in step[0]]
     text = "".join(f"{name} {limit} {command}\n" for name, limit, command in steps)
     outcome = guest.boot(package, os.path.join(options.out, series), text, programs, options.limit)
     return outcome.release, results.rows_of(outcome, [name for name, _, _ in steps])

@@ -14,15 +14,21 @@ import tempfile
 from dataclasses import dataclass
 
 LIB = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(LIB))
 # veth is a module of Debian's cloud kernels; what else the tests need is one, too.
 REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
-OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q")
+OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge", "tun")
 # A warning, an oops and a panic end the guest at once (-no-reboot: and qemu). With loglevel=5 the
 # console shows the warning itself, too ("quiet" leaves only that there was one).
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
 # The shell is this machine's: busybox's would prefer its own ip and tc to those in PATH.
-TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc"}
+TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc",
+         "wg": "culvert/bin/wg", "python3": "usr/bin/python3"}
+# A test in Python, what it runs, and the modules of all that it starts.
+SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab")
+MODULES = ("argparse", "asyncio", "contextlib", "encodings.ascii", "encodings.idna", "fcntl", "hashlib",
+           "json", "random", "struct", "subprocess", "tempfile")
 FILES = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -62,6 +68,17 @@ def add(root, name, data, mode=0o644):
 def add_file(root, path, name):
     with open(path, "rb") as file:
         add(root, name, file.read(), 0o755)
+
+
+def add_modules_of_python(root):
+    """With what is compiled of them, which is valid for a source of that time."""
+    files = output_of("python3", "-c", f"import sys, {', '.join(MODULES)}\n"
+                      "for module in list(sys.modules.values()):\n"
+                      "    for name in '__file__', '__cached__':\n"
+                      "        print(getattr(module, name, None) or '')", text=True)
+    for path in filter(os.path.isfile, files.splitlines()):
+        (add_program if path.endswith(".so") else add_file)(root, path, path)
+        os.utime(os.path.join(root, path.lstrip("/")), (0, os.stat(path).st_mtime))
 
 
 def add_program(root, path, name):
@@ -116,6 +133,9 @@ def build_initramfs(path, package, release, plan, programs):
             add_program(root, os.path.realpath(program), name)
         for program in programs:
             add_program(root, program, f"culvert/bin/{os.path.basename(program)}")
+        add_modules_of_python(root)
+        for script in SCRIPTS:
+            add_file(root, os.path.join(TOP, script), f"culvert/{script}")
         add_file(root, os.path.join(LIB, "kernels_init.sh"), "init")
         for script in ("kernels_veth.sh", "kernels_log.sh"):
             add_file(root, os.path.join(LIB, script), f"culvert/{script}")

@@ -3,12 +3,14 @@
 #
 # Traffic through culvert between three network namespaces, joined by veth, every byte verified.
 #
-# Usage: kernels_veth.sh DIRECTORY ENGINE [loss | vlan]
+# Usage: kernels_veth.sh DIRECTORY ENGINE [loss | vlan | wireguard]
 #   DIRECTORY  of culvert and culvert-bench
 #   loss       the gateway's devices lose, repeat and reorder packets
 #   vlan       addresses are those of VLAN devices over veth
-# Ends with 77 if there is no veth, or no netem or VLAN device that is asked for.
+#   wireguard  addresses are those of tunnels through veth
+# Ends with 77 if there is no veth, or not what else is asked for.
 set -u
+umask 077
 bin=$1
 engine=$2
 net=${3:-}
@@ -54,8 +56,31 @@ in_ns() (
 # FROM TO NET: a cable with addresses .1 and .2
 join() {
 	ip link add "v$2" netns "$name$1" type veth peer name "v$1" netns "$name$2" || return 1
+	if [ "$net" = wireguard ]; then
+		address "$1" "v$2" "172.31.${3##*.}.1/24"
+		address "$2" "v$1" "172.31.${3##*.}.2/24"
+		wg genkey >"$work/$1$2" && wg genkey >"$work/$2$1" || skip wg
+		tunnel "$1" "$2" "$3" 1 2
+		tunnel "$2" "$1" "$3" 2 1
+		return
+	fi
 	address "$1" "v$2" "$3.1/24"
 	address "$2" "v$1" "$3.2/24"
+}
+
+skip() {
+	printf 'skipped: no %s in this kernel\n' "$1"
+	exit 77
+}
+
+# NAMESPACE PEER NET NUMBER NUMBER-OF-PEER
+tunnel() {
+	ip -n "$name$1" link add "w$2" type wireguard || skip wireguard
+	in_ns "$1" wg set "w$2" listen-port "5182${3##*.}" private-key "$work/$1$2" \
+		peer "$(wg pubkey <"$work/$2$1")" allowed-ips 0.0.0.0/0 \
+		endpoint "172.31.${3##*.}.$5:5182${3##*.}" || fail 'no tunnel'
+	ip -n "$name$1" link set "w$2" up
+	ip -n "$name$1" addr add "$3.$4/24" dev "w$2"
 }
 
 # NAMESPACE DEVICE ADDRESS
@@ -64,10 +89,8 @@ address() {
 	ip -n "$name$1" link set "$2" up
 	if [ "$net" = vlan ]; then
 		device=$2.7
-		if ! ip -n "$name$1" link add link "$2" name "$device" type vlan id 7; then
-			printf 'skipped: no VLAN devices in this kernel\n'
-			exit 77
-		fi
+		ip -n "$name$1" link add link "$2" name "$device" type vlan id 7 ||
+			skip 'VLAN devices'
 		ip -n "$name$1" link set "$device" up
 	fi
 	ip -n "$name$1" addr add "$3" dev "$device"
@@ -79,15 +102,13 @@ make_lab() {
 		ip -n "$name$end" link set lo up
 	done
 	if ! join c g 10.99.1 || ! join g u 10.99.2; then
-		printf 'skipped: no veth in this kernel\n'
-		exit 77
+		skip veth
 	fi
 	[ "$net" = loss ] || return 0
 	for device in vc vu; do
 		if ! in_ns g tc qdisc add dev "$device" root netem delay 1ms loss 1% duplicate 1% \
 			reorder 20% 50% 2>/dev/null; then
-			printf 'skipped: no netem in this kernel\n'
-			exit 77
+			skip netem
 		fi
 	done
 }
@@ -126,7 +147,9 @@ start_all
 measure rr --connections 4 --size 700
 measure bulk-both --connections 2 --size 64K
 measure crr --connections 2 --size 100
-"$bin/culvert" status --json --control "$work/control" || fail "no status"
+"$bin/culvert" status --json --control "$work/control" >"$work/status" || fail "no status"
+cat "$work/status"
+[ "$engine" != graft ] || grep -q '"to_graft":[1-9]' "$work/status" || fail "no session is grafted"
 pids=${pids% *}
 kill -TERM "$daemon"
 wait "$daemon" || fail "culvert ended with $?"

@@ -22,6 +22,7 @@ RELAY = "10.0.1.2"
 SERVER = "10.0.2.2"
 # Those that end a run: the lab goes first.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SLOW = int(os.environ.get("CULVERT_TEST_SLOW", "1"))  # an emulated machine: how much longer to wait
 ENGINES = ("copy", "splice", "sockmap", "auto")
 
 HTTP_PORT = 80
@@ -81,13 +82,13 @@ def handle_signals():
 
 def wait_until(condition, what, seconds=10.0):
     """Polls CONDITION until it answers something true, which is returned."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * SLOW
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise LabError(f"waited {seconds:g} s in vain: {what}")
+            raise LabError(f"waited {seconds * SLOW:g} s in vain: {what}")
         time.sleep(0.01)
 
 

@@ -22,7 +22,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, expect,
+from labkit import (RELAY, SERVER, SLOW, TOP, Daemon, Interrupted, Lab, LabError, expect,
                     handle_signals, has_ipv6, tail, wait_until)
 
 EXIT_SKIP = 77
@@ -129,15 +129,15 @@ class Trial:
 
     def talk(self, connections, seconds, size=500, address=RELAY, port=LISTEN):
         return self.lab.start("client", sys.executable, "-c", TALK, address, str(port),
-                              str(connections), str(seconds), str(size), stdout=subprocess.PIPE,
+                              str(connections), str(seconds * SLOW), str(size), stdout=subprocess.PIPE,
                               text=True)
 
     def run(self, namespace, *command):
-        self.lab.finish(self.lab.start(namespace, *command), 10)
+        self.lab.finish(self.lab.start(namespace, *command), 10 * SLOW)
 
     def output(self, namespace, *command):
         process = self.lab.start(namespace, *command, stdout=subprocess.PIPE, text=True)
-        return process.communicate(timeout=10)[0]
+        return process.communicate(timeout=10 * SLOW)[0]
 
     def grafted(self):
         return sum(s["flows"][0]["carrier"] == "graft"
@@ -150,8 +150,8 @@ class Trial:
             raise LabError(f"{error}: {self.daemon.ask('sessions')['sessions']}") from None
 
     def said(self, process, seconds=30):
-        did = json.loads(process.communicate(timeout=seconds)[0] or "{}")
-        self.lab.finish(process, 1)
+        did = json.loads(process.communicate(timeout=seconds * SLOW)[0] or "{}")
+        self.lab.finish(process, SLOW)
         expect(did["wrong"] == 0, f"wrong answers: {did}")
         return did
 
