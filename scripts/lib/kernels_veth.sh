@@ -59,7 +59,8 @@ join() {
 	if [ "$net" = wireguard ]; then
 		address "$1" "v$2" "172.31.${3##*.}.1/24"
 		address "$2" "v$1" "172.31.${3##*.}.2/24"
-		wg genkey >"$work/$1$2" && wg genkey >"$work/$2$1" || skip wg
+		wg genkey >"$work/$1$2"
+		wg genkey >"$work/$2$1" || skip wg
 		tunnel "$1" "$2" "$3" 1 2
 		tunnel "$2" "$1" "$3" 2 1
 		return
