@@ -24,7 +24,7 @@ OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wiregua
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
 # The shell is this machine's: busybox's would prefer its own ip and tc to those in PATH.
 TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc",
-         "wg": "culvert/bin/wg", "python3": "usr/bin/python3"}
+         "wg": "culvert/bin/wg", "/usr/bin/python3": "usr/bin/python3"}
 # A test in Python, what it runs, and the modules of all that it starts.
 SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab")
 MODULES = ("argparse", "asyncio", "contextlib", "encodings.ascii", "encodings.idna", "fcntl", "hashlib",
@@ -72,7 +72,7 @@ def add_file(root, path, name):
 
 def add_modules_of_python(root):
     """With what is compiled of them, which is valid for a source of that time."""
-    files = output_of("python3", "-c", f"import sys, {', '.join(MODULES)}\n"
+    files = output_of("/usr/bin/python3", "-c", f"import sys, {', '.join(MODULES)}\n"
                       "for module in list(sys.modules.values()):\n"
                       "    for name in '__file__', '__cached__':\n"
                       "        print(getattr(module, name, None) or '')", text=True)
