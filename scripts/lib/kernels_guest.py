@@ -24,7 +24,8 @@ OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wiregua
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
 # The shell is this machine's: busybox's would prefer its own ip and tc to those in PATH.
 TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc",
-         "wg": "culvert/bin/wg", "/usr/bin/python3": "usr/bin/python3"}
+         "wg": "culvert/bin/wg", "flock": "culvert/bin/flock",
+         "/usr/bin/python3": "usr/bin/python3"}
 # A test in Python, what it runs, and the modules of all that it starts.
 SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab")
 MODULES = ("argparse", "asyncio", "contextlib", "encodings.ascii", "encodings.idna", "fcntl", "hashlib",

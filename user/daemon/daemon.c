@@ -2,12 +2,13 @@
 /*
  * Theory of operation: what needs root comes first, in this order: start the privileged process,
  * which keeps some of root's rights; raise the descriptor limit; load and try the BPF program; read
- * resolv.conf; open the listening sockets, the control socket, the session log and the pid file.
- * Then root is given up for good.  Only then do the threads start, since capabilities are each
- * thread's own: one for each worker, one for the session log, one that reloads, a few for the
- * control socket.  The main thread's event loop takes signals from a signalfd(2), looks up names,
- * fills the stocks of sockets, and tells systemd's watchdog.  When all threads run, the seccomp
- * filter is loaded for all of them.
+ * resolv.conf; open the listening sockets, the control socket, the session log and the pid file; load
+ * the packet programs and, before Linux 6.6, start the filter keeper.  Then root is given up for
+ * good.  Only then do the threads start, since capabilities are each thread's own: one for each
+ * worker, one for the session log, one that reloads, a few for the control socket.  The main
+ * thread's event loop takes signals from a signalfd(2), looks up names, fills the stocks of
+ * sockets, and tells systemd's watchdog.  When all threads run, the seccomp filter is loaded for
+ * all of them.
  */
 #include "daemon/daemon.h"
 
