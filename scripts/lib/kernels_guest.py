@@ -18,7 +18,8 @@ TOP = os.path.dirname(os.path.dirname(LIB))
 # veth is a module of Debian's cloud kernels; what else the tests need is one, too.
 REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
-OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge", "tun")
+OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge",
+                    "tun")
 # A warning, an oops and a panic end the guest at once (-no-reboot: and qemu). With loglevel=5 the
 # console shows the warning itself, too ("quiet" leaves only that there was one).
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
@@ -28,8 +29,9 @@ TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc":
          "/usr/bin/python3": "usr/bin/python3"}
 # A test in Python, what it runs, and the modules of all that it starts.
 SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab")
-MODULES = ("argparse", "asyncio", "contextlib", "encodings.ascii", "encodings.idna", "fcntl", "hashlib",
-           "json", "random", "struct", "subprocess", "tempfile")
+MODULES = ("argparse", "asyncio", "concurrent.futures.thread", "contextlib", "encodings.ascii",
+           "encodings.idna", "fcntl", "hashlib", "json", "random", "struct", "subprocess",
+           "tempfile", "threading")
 FILES = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
