@@ -424,7 +424,6 @@ class Trial:
         self.expect_nothing_left()
         self.begin("--graft-pins", "none")
         self.daemon.process.kill()
-        self.lab.stop(self.daemon.process)
         wait_until(lambda: not self.filters(), "filters that nobody could find to go")
         self.expect_nothing_left()
 
