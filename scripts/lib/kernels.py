@@ -55,7 +55,7 @@ def plan(tests):
                f"{TORTURE} --engine {engine} --storm --minutes 0.0833")
     yield "flow/graft", 200, f"{BIN}/test_cases --culvert {BIN}/culvert --engine graft"
     for case in GRAFTED:
-        yield (f"flow/grafted-{case}", 150,
+        yield (f"flow/grafted-{case}", 240,
                f"/culvert/tests/flow/grafted.py --culvert {BIN}/culvert --only {case}")
     yield "log", 30, "/bin/sh /culvert/kernels_log.sh"
 
