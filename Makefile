@@ -32,7 +32,7 @@ say      = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
 LIBS     := libbpf json-c libcap libseccomp libsystemd libcares
 # Asked once, not for each file.
 LIBS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(LIBS))
-LDLIBS   := $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz
+LDLIBS   := $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz -lm
 MULTIARCH := $(shell $(CC) -print-multiarch)
 CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \

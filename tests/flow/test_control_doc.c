@@ -113,6 +113,8 @@ static void fields(struct daemon *d)
 	static const char *const requests[] = {
 		"sessions", "status", "forwards", "log-level",
 		"{\"command\":\"engine\",\"forward\":\"live\"}",
+		"{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\"" RIG_UPSTREAM "\","
+		"\"order\":\"drain\"}",
 		"{\"command\":\"drain\",\"forward\":\"other\"}",
 		"{\"command\":\"kill\",\"all\":true}",
 		"reload", "nothing",

@@ -129,8 +129,8 @@ static const struct rig_mistake mistakes[] = {
 
 	{ 2, "engine: \"fast\" is not valid, expected auto, graft, sockmap",
 	  "[culvert]\nengine = fast\n" },
-	{ 2, "stop-timeout: \"5s\" is not valid, expected seconds from 0 to 86400, such as 5 or 0.5",
-	  "[culvert]\nstop-timeout = 5s\n" },
+	{ 2, "stop-timeout: \"5m\" is not valid, expected seconds from 0 to 86400, such as 5 or 0.5",
+	  "[culvert]\nstop-timeout = 5m\n" },
 	{ 4, "soft-limit: \"1K\" is not valid, expected a size from 4 KiB to 1 GiB",
 	  FORWARD "soft-limit = 1K\n" },
 	{ 4, "proxy-protocol: \"yes\" is not valid, expected off, receive, send-v1, send-v2, ",

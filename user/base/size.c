@@ -39,9 +39,9 @@ int count_parse(const char *text, uint64_t *ret)
 
 int seconds_parse(const char *text, uint64_t *ret)
 {
-	size_t len = strlen(text), point = strcspn(text, ".");
+	size_t len = strspn(text, "0123456789."), point = strcspn(text, ".s");
 
-	if (!len || len > 16 || text[strspn(text, "0123456789.")] || point + 1 == len ||
+	if (!len || len > 16 || (text[len] && strcmp(text + len, "s") != 0) || point + 1 == len ||
 	    len - point > 4 || strchr(text + point + (point < len), '.'))
 		return -EINVAL;
 	*ret = (uint64_t)(strtod(text, NULL) * 1000 + 0.5);

@@ -20,7 +20,7 @@ int size_parse(const char *text, uint64_t *ret);
 int count_parse(const char *text, uint64_t *ret);
 
 /*
- * "5", "0.5", ".5", "1.25": seconds with at most three decimals, as milliseconds.  0, -EINVAL.
+ * "5", "5s", "0.5", ".5", "1.25": seconds with at most three decimals, as milliseconds.  0, -EINVAL.
  */
 int seconds_parse(const char *text, uint64_t *ret);
 

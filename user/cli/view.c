@@ -34,6 +34,10 @@ static const struct table {
 	{ "forwards", "lookup",
 	  { "upstream", "lookup/age_ms", "lookup/lookups", "lookup/failures", "addresses",
 	    "lookup/error" }, NULL, { NULL } },
+	{ "forwards", "servers",
+	  { "name", "", "", "", "", "", "", "", "" }, "servers",
+	  { "", "server", "state", "weight", "backup", "live", "sessions", "failures",
+	    "last_error" } },
 	{ "carriers", NULL, { "carrier", "flows", "bytes" }, NULL, { NULL } },
 	{ "features", NULL, { "name", "available", "reason" }, NULL, { NULL } },
 };

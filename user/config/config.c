@@ -124,10 +124,14 @@ static int read_words(int argc, char **argv, struct config *c, char **words, siz
 
 static bool feeds_itself(const struct forward_conf *fc)
 {
-	for (size_t i = 0; i < fc->listen.n_addrs; i++)
-		for (size_t j = 0; j < fc->upstream.n_addrs; j++)
-			if (addr_leads_to(&fc->upstream.addrs[j], &fc->listen.addrs[i]))
+	for (size_t i = 0; i < fc->upstream.n; i++) {
+		const struct endpoint *to = &fc->upstream.servers[i].at;
+
+		for (size_t j = 0; j < to->n_addrs * fc->listen.n_addrs; j++)
+			if (addr_leads_to(&to->addrs[j / fc->listen.n_addrs],
+					  &fc->listen.addrs[j % fc->listen.n_addrs]))
 				return true;
+	}
 	return false;
 }
 
@@ -204,7 +208,7 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 				       "hard-limit (%s)",
 				       size_format(fc->soft_limit, soft, sizeof(soft)),
 				       size_format(fc->hard_limit, hard, sizeof(hard)));
-	if (endpoint_is_unix(&fc->upstream)) { /* which has nothing of these */
+	if (upstreams_are_unix(&fc->upstream)) { /* which has nothing of these */
 		fc->source.len = 0;
 		fc->interface = NULL;
 		fc->mark = 0;
@@ -374,7 +378,7 @@ void config_close(struct config *c)
 {
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		endpoint_close(&c->forwards[i].listen);
-		endpoint_close(&c->forwards[i].upstream);
+		upstreams_close(&c->forwards[i].upstream);
 		acl_close(&c->forwards[i].acl);
 		free(c->forwards[i].said.lines);
 	}
@@ -427,6 +431,7 @@ void config_help(void)
 	     "\n"
 	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
 	     "to listen also :80 (every local address) and port 0 (the kernel picks one).\n"
+	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2 10.0.2.3:80 backup\".\n"
 	     "\n"
 	     "Options:");
 	options_help(false);

@@ -9,6 +9,7 @@
 #include "config/acl.h"
 #include "config/endpoint.h"
 #include "config/option.h"
+#include "config/upstreams.h"
 
 /*
  * What culvert was asked to do, as plain values.
@@ -44,6 +45,15 @@ enum filter_mode {
 	FILTER_OFF,
 };
 
+/* Which server of a forward gets a new session. */
+enum balance {
+	BALANCE_ROUND_ROBIN,    /* the next one */
+	BALANCE_LEAST_SESSIONS, /* the one with the fewest sessions for its weight */
+	BALANCE_SOURCE,         /* always the same for a client's address */
+};
+
+const char *balance_name(enum balance b);
+
 /* What a forward does with PROXY headers: a set. */
 enum proxy_use {
 	PROXY_RECEIVE = 1 << 0, /* each client begins with a header, of either version */
@@ -75,13 +85,17 @@ struct forward_conf {
 	struct config_lines said; /* of this forward alone */
 	unsigned int line;        /* of the file, where it begins */
 	struct endpoint listen;
-	struct endpoint upstream;
+	struct upstreams upstream;
 	enum engine engine;
 	bool graft;            /* engine auto may graft */
 	unsigned int connect_timeout_ms; /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;    /* 0: never */
 	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
 	unsigned int resolve_interval_ms; /* between two look-ups of the upstream's name */
+	enum balance balance;
+	bool each_address;     /* each address of a name is a server of its own */
+	unsigned int check_ms; /* between two checks of a server; 0: none */
+	unsigned int rise, fall; /* checks in a row after which a server is up, or down */
 	unsigned int drain_timeout_ms;   /* from its removal to a forced close; 0: no limit */
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
 	struct acl acl;                  /* owned */

@@ -22,7 +22,7 @@
 #define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
 #define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
 #define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
-#define WHY_LEN 128
+#define WHY_LEN 256
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
 #define ENGINE_NAMES "auto, graft, sockmap, splice or copy"
@@ -30,6 +30,7 @@
 #define LEVEL_NAMES "error, warning, notice, info or debug"
 #define PROXY_USE_NAMES "off, receive, send-v1, send-v2, \"receive, send-v1\" or " \
 	"\"receive, send-v2\""
+#define BALANCE_NAMES "round-robin, least-sessions or source"
 #define CLIENTS "addresses, prefixes without host bits, patterns, unix: or all, such as " \
 	"10.0.0.0/8, 2001:db8::1, 192.168.*"
 
@@ -43,11 +44,16 @@ static const char *const proxy_uses[] = {
 	[PROXY_SEND_V1] = "send-v1", [PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
 	[PROXY_SEND_V2] = "send-v2", [PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
 };
+static const char *const balances[] = {
+	[BALANCE_ROUND_ROBIN] = "round-robin", [BALANCE_LEAST_SESSIONS] = "least-sessions",
+	[BALANCE_SOURCE] = "source", NULL,
+};
 static const char *const filters[] = {
 	[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off", NULL,
 };
 
 _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
+		       sizeof(enum balance) == sizeof(unsigned int) &&
 		       sizeof(enum filter_mode) == sizeof(unsigned int),
 	       "parse_choice() stores enums");
 
@@ -93,6 +99,17 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
 	{ "resolve-interval", SECONDS(100, DAY_MS), EACH(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
+	{ "balance", EACH(balance), .metavar = "HOW", .kind = KIND_CHOICE,
+	  .choices = balances, .expected = BALANCE_NAMES, .initial = "round-robin",
+	  .help = "of servers: " BALANCE_NAMES },
+	{ "each-address", YES_NO, EACH(each_address), .initial = "no",
+	  .help = "each address of a host name is a server of its own" },
+	{ "check", SECONDS(0, DAY_MS), EACH(check_ms), .initial = "0",
+	  .help = "how often to try to connect to each server; 0: never" },
+	{ "rise", COUNT(1, 100), EACH(rise), .initial = "2",
+	  .help = "good checks in a row that bring a server back" },
+	{ "fall", COUNT(1, 100), EACH(fall), .initial = "3",
+	  .help = "failed checks in a row that take a server out" },
 	{ "stop-timeout", SECONDS(0, DAY_MS), GLOBAL(grace_ms), .alias = "grace", .initial = "5",
 	  .reloads = true, .help = "how long sessions may go on after SIGTERM" },
 	{ "drain-timeout", SECONDS(0, DAY_MS), EACH(drain_timeout_ms), .initial = "0",
@@ -167,7 +184,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "listen", OWN(listen), .kind = KIND_LISTEN, ADDRESS,
 	  .help = "where clients connect" },
 	{ "upstream", OWN(upstream), .kind = KIND_UPSTREAM, ADDRESS,
-	  .help = "where the daemon connects for them" },
+	  .help = "where the daemon connects for them; one server or several" },
 	{ "max-sessions", COUNT(1, 1000000), OWN(max_sessions), .computed = "no limit of its own",
 	  .help = "sessions of the forward at a time" },
 	{ "max-sessions-per-client", COUNT(0, 1000000), OWN(max_sessions_per_client),
@@ -178,6 +195,11 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 const char *engine_name(enum engine e)
 {
 	return (size_t)e < ENGINES ? engines[e] : "?";
+}
+
+const char *balance_name(enum balance b)
+{
+	return balances[b];
 }
 
 const char *proxy_use_text(unsigned int use)
@@ -319,8 +341,9 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_SOURCE:
 		return parse_source(value, field);
 	case KIND_LISTEN:
+		return endpoint_parse_offline(value, true, field, why, WHY_LEN);
 	case KIND_UPSTREAM:
-		return endpoint_parse_offline(value, o->kind == KIND_LISTEN, field, why, WHY_LEN);
+		return upstreams_parse(value, field, why, WHY_LEN);
 	}
 	return -EINVAL;
 }
@@ -388,8 +411,8 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	case KIND_LISTEN:
 		return true;
 	case KIND_UPSTREAM:
-		return !strcmp(((const struct endpoint *)a)->text,
-			       ((const struct endpoint *)b)->text);
+		return !strcmp(((const struct upstreams *)a)->text,
+			       ((const struct upstreams *)b)->text);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_same(a, b);

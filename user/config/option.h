@@ -36,7 +36,7 @@ enum option_kind {
 	KIND_DENY,      /* the same */
 	KIND_SOURCE,    /* struct addr without a port; length 0: any */
 	KIND_LISTEN,    /* struct endpoint */
-	KIND_UPSTREAM,  /* the same */
+	KIND_UPSTREAM,  /* struct upstreams */
 };
 
 #define OPTIONS_MAX 64

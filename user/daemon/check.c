@@ -35,9 +35,10 @@ static int check_account(const struct config *c)
 static void warn_of_upstream(const struct config *c, const struct forward_conf *fc,
 			     const struct upstream *u)
 {
-	char err[1024], why[LOOKUP_WHY_LEN + 64];
+	char err[1024], why[LOOKUP_WHY_LEN + sizeof(u->conf->text) + 64];
 
-	snprintf(why, sizeof(why), "%s (culvert starts all the same, and looks again)",
+	snprintf(why, sizeof(why), "%s%s%s (culvert starts all the same, and looks again)",
+		 fc->upstream.n > 1 ? u->conf->text : "", fc->upstream.n > 1 ? ": " : "",
 		 u->record.why);
 	config_say_address(c, fc, false, why, err, sizeof(err));
 	log_complain(0, "warning: %s", err);
@@ -47,7 +48,7 @@ static void warn_of_upstream(const struct config *c, const struct forward_conf *
 struct lookups {
 	struct loop loop;
 	struct names *names;
-	struct upstream *upstreams; /* one for each forward */
+	struct upstream *upstreams; /* one for each server of each forward */
 	size_t n;
 };
 
@@ -64,22 +65,28 @@ static void after_batch(void *arg)
 
 static void look_up_upstreams(struct lookups *l, struct config *c)
 {
-	l->n = c->n_forwards;
-	l->upstreams = allocated(calloc(l->n, sizeof(*l->upstreams)));
-	for (size_t i = 0; i < l->n; i++) {
-		struct forward_conf *fc = &c->forwards[i];
-		struct upstream *u = &l->upstreams[i];
+	size_t n = 0;
 
-		if (upstream_open(u, &fc->upstream, &fc->listen, UINT32_MAX, clock_ms()) ||
-		    names_add(l->names, u))
-			allocated(NULL);
-	}
+	for (size_t i = 0; i < c->n_forwards; i++)
+		l->n += c->forwards[i].upstream.n;
+	l->upstreams = allocated(calloc(l->n, sizeof(*l->upstreams)));
+	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++)
+		for (size_t j = 0; j < fc->upstream.n; j++) {
+			struct upstream *u = &l->upstreams[n++];
+
+			if (upstream_open(u, &fc->upstream.servers[j].at, &fc->listen, UINT32_MAX,
+					  clock_ms()) ||
+			    names_add(l->names, u))
+				allocated(NULL);
+		}
 	loop_run(&l->loop);
-	for (size_t i = 0; i < l->n; i++) {
-		if (!l->upstreams[i].list->n)
-			warn_of_upstream(c, &c->forwards[i], &l->upstreams[i]);
-		upstream_close(&l->upstreams[i]);
-	}
+	n = 0;
+	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++)
+		for (size_t j = 0; j < fc->upstream.n; j++, n++) {
+			if (!l->upstreams[n].list->n)
+				warn_of_upstream(c, fc, &l->upstreams[n]);
+			upstream_close(&l->upstreams[n]);
+		}
 	free(l->upstreams);
 }
 

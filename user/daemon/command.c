@@ -9,6 +9,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "config/config.h"
+#include "relay/balance.h"
 #include "relay/session.h"
 #include "relay/session_graft.h"
 
@@ -28,11 +29,14 @@ const struct command_key_def command_keys[KEYS] = {
 	[KEY_CLIENT] = { "client", TYPE_CLIENTS, "ADDR",
 			 "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:", NULL },
 	[KEY_CARRIER] = { "carrier", TYPE_CARRIER, "NAME",
-			  "with a flow on copy, splice or sockmap", NULL },
+			  "with a flow on copy, splice, sockmap or graft", NULL },
 	[KEY_ID] = { "id", TYPE_IDS, "ID", "of this number, as `culvert sessions` shows", NULL },
 	[KEY_ALL] = { "all", TYPE_FLAG, NULL, "all sessions", NULL },
 	[KEY_ENGINE] = { "engine", TYPE_ENGINE, "ENGINE",
-			 "auto, sockmap, splice, copy; default: as configured", NULL },
+			 "auto, graft, sockmap, splice, copy; default: as configured", NULL },
+	[KEY_SERVER] = { "server", TYPE_SERVER, "SERVER", "as `culvert forwards` names it", NULL },
+	[KEY_ORDER] = { "order", TYPE_ORDER, "ORDER",
+			"drain: no new sessions; down: no sessions; ready", NULL },
 	[KEY_DEADLINE] = { "deadline", TYPE_SECONDS, "SECONDS",
 			   "reset the sessions that are left after so long", "drain-timeout" },
 	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again", NULL },
@@ -61,6 +65,12 @@ const struct command commands[COMMANDS] = {
 		.changes = BIT(KEY_ENGINE),
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
 		KEYS_OF(KEY_FORWARD, KEY_ENGINE) },
+	[COMMAND_UPSTREAM] = {
+		.name = "upstream", .summary = "drain a server of a forward, take it down, or end that",
+		.changes = COMMAND_ALWAYS,
+		.required = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
+		.positional = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
+		KEYS_OF(KEY_FORWARD, KEY_SERVER, KEY_ORDER) },
 	[COMMAND_DRAIN] = {
 		.name = "drain", .summary = "let a forward take no new sessions; --undo ends that",
 		.changes = COMMAND_ALWAYS,
@@ -129,8 +139,10 @@ static const char *const expectations[] = {
 	[TYPE_TEXT] = "a text that is not empty",
 	[TYPE_CLIENTS] = ("addresses or prefixes without host bits, as \"10.0.0.0/8, ::1\"; or "
 			  "\"unix:\""),
-	[TYPE_CARRIER] = "copy, splice or sockmap",
-	[TYPE_ENGINE] = "auto, sockmap, splice, copy or default",
+	[TYPE_CARRIER] = "copy, splice, sockmap or graft",
+	[TYPE_ENGINE] = "auto, graft, sockmap, splice, copy or default",
+	[TYPE_SERVER] = "a text that is not empty",
+	[TYPE_ORDER] = "drain, down or ready",
 	[TYPE_LEVEL] = "error, warning, notice, info or debug",
 	[TYPE_IDS] = "a whole number from 1 to 2^63 - 1, or several in an array",
 	[TYPE_SECONDS] = "seconds, from 0 to 86400",
@@ -181,6 +193,15 @@ static bool take_engine(struct command_request *req, const char *name)
 	return req->engine != ENGINE_DEFAULT || !strcmp(name, "default");
 }
 
+static bool take_order(struct command_request *req, const char *name)
+{
+	req->order = ORDERS;
+	for (unsigned int i = 0; i < ORDERS; i++)
+		if (!strcmp(name, server_order_name((enum server_order)i)))
+			req->order = i;
+	return req->order < ORDERS;
+}
+
 static bool take_seconds(struct command_request *req, struct json_object *value)
 {
 	double seconds = json_object_get_double(value);
@@ -209,6 +230,11 @@ static bool take_value(struct command_request *req, enum command_type type,
 	case TYPE_TEXT:
 		req->filter.forward = text;
 		return text;
+	case TYPE_SERVER:
+		req->server = text;
+		return text;
+	case TYPE_ORDER:
+		return text && take_order(req, text);
 	case TYPE_CLIENTS:
 		return text && !acl_add(&req->filter.clients, true, text);
 	case TYPE_CARRIER:

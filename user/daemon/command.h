@@ -22,6 +22,7 @@ enum command_id {
 	COMMAND_FORWARDS,
 	COMMAND_KILL,
 	COMMAND_ENGINE,
+	COMMAND_UPSTREAM,
 	COMMAND_DRAIN,
 	COMMAND_RELOAD,
 	COMMAND_LOG_LEVEL,
@@ -36,6 +37,8 @@ enum command_key {
 	KEY_ID,
 	KEY_ALL,
 	KEY_ENGINE,
+	KEY_SERVER,
+	KEY_ORDER,
 	KEY_LEVEL,
 	KEY_DEADLINE,
 	KEY_UNDO,
@@ -48,6 +51,8 @@ enum command_type {
 	TYPE_CLIENTS, /* a string that acl_add() takes */
 	TYPE_CARRIER, /* the name of one */
 	TYPE_ENGINE,  /* the name of one, or "default" */
+	TYPE_SERVER,  /* the name of one */
+	TYPE_ORDER,   /* the name of one */
 	TYPE_LEVEL,   /* the name of one */
 	TYPE_IDS,     /* a whole number from 1 to INT64_MAX, or an array of such */
 	TYPE_SECONDS, /* a number from 0 to a day's */
@@ -119,6 +124,8 @@ struct command_request {
 	unsigned int given;           /* bits 1 << key */
 	struct session_filter filter; /* KEY_FORWARD is there, too, where it is no filter */
 	int engine;                   /* enum engine, or ENGINE_DEFAULT */
+	const char *server;
+	unsigned int order;           /* enum server_order */
 	int level;                    /* of <syslog.h> */
 	unsigned int deadline_ms;
 	struct json_object *json;     /* owned; texts point into it */

@@ -48,6 +48,7 @@
 #include "datapath/pool.h"
 #include "probe/probe.h"
 #include "relay/connect.h"
+#include "relay/health_check.h"
 #include "relay/limits.h"
 #include "relay/listener.h"
 #include "relay/names.h"
@@ -248,6 +249,7 @@ static int open_names(struct daemon *d)
 {
 	char err[512];
 
+	d->shared.checks = checks_open(&d->loop);
 	if ((!names_needed(&d->config) && !d->reload.privileged) ||
 	    !names_open(&d->loop, tell_of_names, d, &d->shared.names, err, sizeof(err)))
 		return 0;
@@ -550,6 +552,8 @@ static void after_batch(void *arg)
 
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
+	if (d->shared.checks)
+		checks_after_batch(d->shared.checks);
 	stock_keeper_after_batch(&d->reload.keeper);
 }
 
@@ -612,6 +616,7 @@ static void end(struct daemon *d)
 	if (d->operate.descriptors)
 		closedir(d->operate.descriptors);
 	names_close(d->shared.names);
+	checks_close(d->shared.checks);
 	reload_close(&d->reload);
 }
 

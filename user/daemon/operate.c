@@ -170,14 +170,13 @@ static struct json_object *flow_json(const struct session_view *v, unsigned int 
 	return o;
 }
 
-/* Where it leads to, or will begin with; before a name has an address, the name. */
+/* Where it leads to, or tries to; before a server has been chosen, all of them. */
 static void add_upstream(struct json_object *o, const struct session_view *v)
 {
-	const struct endpoint *e = upstream_of(&v->session);
-	const struct addr *up = v->upstream.len ? &v->upstream : e->addrs;
+	const struct addr *up = &v->upstream;
 	char text[ADDR_STRLEN];
 
-	json_add_text(o, "upstream", !up ? e->text :
+	json_add_text(o, "upstream", !up->len ? forward_of(&v->session)->upstream.text :
 				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
 						 sizeof(text)));
 }
@@ -235,34 +234,76 @@ static struct json_object *do_sessions(const struct asked *a)
 
 /* --- forwards --- */
 
-/* ADDRESSES, in the order in which new sessions try them; and LOOKUP, null unless of a name. */
-static void add_upstream_state(struct json_object *o, struct upstream *u, uint64_t now_ms)
+/* How look-ups of U go; NULL: no server is a name. */
+static struct json_object *lookup_json(struct upstream *u, uint64_t now_ms)
 {
-	struct json_object *addresses = json_object_new_array(), *lookup;
-	struct addr_list *list = upstream_get(u);
+	struct json_object *o = u ? json_object_new_object() : NULL;
 	struct lookup_record record;
+
+	if (!u)
+		return NULL;
+	upstream_record(u, &record);
+	json_add_int(o, "interval_ms", u->interval_ms);
+	json_add_int(o, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
+	json_add_int(o, "lookups", record.lookups);
+	json_add_int(o, "failures", record.failures);
+	json_add_text(o, "error", record.why);
+	return o;
+}
+
+/* Add the addresses of M to LIST, in the order in which new sessions try them. */
+static void append_addresses(struct json_object *list, const struct member *m)
+{
+	struct addr_list *addresses = member_list(m);
 	char text[ADDR_STRLEN];
 
-	for (size_t i = 0; i < list->n; i++) {
-		const struct addr *a = &list->addrs[i];
+	for (size_t i = 0; i < addresses->n; i++) {
+		const struct addr *a = &addresses->addrs[i];
 
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
-		json_append(addresses, json_object_new_string(text));
+		json_append(list, json_object_new_string(text));
 	}
-	addr_list_put(list);
+	addr_list_put(addresses);
+}
+
+static struct json_object *server_json(const struct member *m, uint64_t now_ms)
+{
+	struct json_object *o = json_object_new_object(), *addresses = json_object_new_array();
+	struct server *s = m->server;
+
+	append_addresses(addresses, m);
+	json_add_text(o, "server", s->name);
+	json_add_text(o, "state", server_state_name(health_state(&s->health, now_ms)));
+	json_add_int(o, "weight", m->conf->weight);
+	json_add_bool(o, "backup", m->conf->backup);
+	json_add_int(o, "live", atomic_load(&s->live));
+	json_add_int(o, "sessions", s->sessions);
+	json_add_int(o, "failures", s->failures);
+	json_add_text(o, "last_error", s->error);
+	json_add_int(o, "last_error_age_ms",
+		     s->error_ms && now_ms > s->error_ms ? now_ms - s->error_ms : 0);
 	json_add(o, "addresses", addresses);
-	if (!u->conf->named) {
-		json_add_null(o, "lookup");
-		return;
+	return o;
+}
+
+static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_ms)
+{
+	struct json_object *list = json_object_new_array(), *addresses = json_object_new_array();
+	struct json_object *lookup = lookup_json(servers_first_name(ss), now_ms);
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	for (size_t i = 0; i < ss->n; i++) {
+		append_addresses(addresses, &ss->members[i]);
+		json_append(list, server_json(&ss->members[i], now_ms));
 	}
-	upstream_record(u, &record);
-	lookup = json_object_new_object();
-	json_add_int(lookup, "interval_ms", u->interval_ms);
-	json_add_int(lookup, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
-	json_add_int(lookup, "lookups", record.lookups);
-	json_add_int(lookup, "failures", record.failures);
-	json_add_text(lookup, "error", record.why);
-	json_add(o, "lookup", lookup);
+	pthread_mutex_unlock(ss->lock);
+	json_add(o, "addresses", addresses);
+	if (lookup)
+		json_add(o, "lookup", lookup);
+	else
+		json_add_null(o, "lookup");
+	json_add(o, "servers", list);
 }
 
 static struct json_object *forward_json(struct forward *f, const struct config *c,
@@ -287,7 +328,8 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "name", forward_name(fc));
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
-	add_upstream_state(o, &f->upstream, now_ms);
+	json_add_text(o, "balance", balance_name(fc->balance));
+	add_servers(o, &f->servers, now_ms);
 	json_add_text(o, "engine", engine_name(forward_engine(f)));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
@@ -560,6 +602,54 @@ static struct json_object *do_engine(const struct asked *a)
 	return o;
 }
 
+/* --- upstream --- */
+
+struct leaving {
+	struct round round;
+	const struct server *server;
+};
+
+static bool is_of_server(const void *arg, const struct session *s)
+{
+	return s->server == arg;
+}
+
+static void leave_server(void *arg)
+{
+	struct leaving *l = container_of(arg, struct leaving, round);
+
+	l->round.n += session_end_some(l->round.worker, is_of_server, l->server, CAUSE_KILLED);
+}
+
+/* Give a server an order.  One that is down loses its sessions at once. */
+static struct json_object *do_upstream(const struct asked *a)
+{
+	struct forward *f = forwards_find(a->forwards, a->req->filter.forward);
+	struct leaving l = { .round = { .asked = a } };
+	struct json_object *o;
+	struct server *s;
+
+	if (!f)
+		return no_such_forward(a->req->filter.forward);
+	s = servers_order(&f->servers, a->req->server, (enum server_order)a->req->order);
+	if (!s)
+		return command_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
+					  "`culvert forwards` lists them", a->req->filter.forward,
+					  a->req->server);
+	l.server = s;
+	if (a->req->order == ORDER_DOWN)
+		ask_workers(&l.round, leave_server);
+	o = json_object_new_object();
+	json_add_text(o, "forward", a->req->filter.forward);
+	json_add_text(o, "server", s->name);
+	json_add_text(o, "order", server_order_name((enum server_order)a->req->order));
+	json_add_int(o, "live", atomic_load(&s->live));
+	json_add_int(o, "killed", l.round.n);
+	json_add_int(o, "workers_silent", l.round.silent);
+	server_put(s);
+	return o;
+}
+
 /* --- drain --- */
 
 /* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
@@ -624,6 +714,7 @@ static struct json_object *(*const handlers[COMMANDS])(const struct asked *a) = 
 	[COMMAND_FORWARDS] = do_forwards,
 	[COMMAND_KILL] = do_kill,
 	[COMMAND_ENGINE] = do_engine,
+	[COMMAND_UPSTREAM] = do_upstream,
 	[COMMAND_DRAIN] = do_drain,
 	[COMMAND_RELOAD] = do_reload,
 	[COMMAND_LOG_LEVEL] = do_log_level,

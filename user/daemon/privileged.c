@@ -246,14 +246,14 @@ static void send_answer(struct privileged_answer *a)
 	send_packet(&(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
 }
 
-struct server {
+struct serving {
 	int argc;
 	char **argv;
 	struct config configs[2]; /* that the daemon works with; the last that was read */
 };
 
 /* Returns an errno, after a complaint. */
-static int read_config(struct server *s, bool took)
+static int read_config(struct serving *s, bool took)
 {
 	struct config_source from = { 0 };
 	struct config c = { 0 };
@@ -313,7 +313,7 @@ static int make_sockets(const struct privileged_request *q, const struct forward
 	return 0;
 }
 
-static void serve(struct server *s, const struct privileged_request *q, size_t len)
+static void serve(struct serving *s, const struct privileged_request *q, size_t len)
 {
 	struct privileged_answer a = { 0 };
 	const struct forward_conf *fc;
@@ -349,7 +349,7 @@ static void serve(struct server *s, const struct privileged_request *q, size_t l
 
 void privileged_run(int fd, const struct config *c, int argc, char **argv)
 {
-	struct server s = { .argc = argc, .argv = argv, .configs[0] = *c };
+	struct serving s = { .argc = argc, .argv = argv, .configs[0] = *c };
 	struct privileged_request q;
 	struct privileged_answer ready = { 0 };
 	ssize_t n;

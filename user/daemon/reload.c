@@ -31,6 +31,7 @@
 #include "base/log.h"
 #include "config/file.h"
 #include "config/option.h"
+#include "relay/health_check.h"
 #include "relay/session.h"
 
 #define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
@@ -270,7 +271,7 @@ static int plan_forward(struct plan *p, size_t i)
 		e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
 	/* last: from then on the main thread reads the addresses to listen at */
 	if (!e && p->forwards[i] != before &&
-	    names_add(p->r->shared->names, &p->forwards[i]->upstream))
+	    servers_add_names(&p->forwards[i]->servers, p->r->shared->names))
 		e = no_memory(p);
 	return e;
 }
@@ -346,6 +347,7 @@ static void retire(struct plan *p, struct forward *f)
 	uint64_t timeout = f->conf->drain_timeout_ms, due = clock_ms() + timeout;
 
 	f->state = f->becomes ? FORWARD_REPLACED : FORWARD_REMOVED;
+	checks_remove(f);
 	p->result.removed += !f->becomes;
 	/* an earlier deadline that an operator has set stays */
 	if (!f->becomes && timeout && due < f->totals->due_ms)
@@ -373,6 +375,7 @@ static void change_forwards(struct plan *p)
 
 		f->totals->due_ms = UINT64_MAX;
 		f->draining = false;
+		checks_add(p->r->shared->checks, f);
 		*at = f;
 		at = &f->next;
 	}

@@ -196,6 +196,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_IDLE_TIMEOUT] = "idle-timeout",
 	[CAUSE_FIN_TIMEOUT] = "fin-timeout",
 	[CAUSE_NO_ADDRESS] = "no-address",
+	[CAUSE_NO_SERVER] = "no-server",
 	[CAUSE_CONNECT_REFUSED] = "connect-refused",
 	[CAUSE_CONNECT_TIMEOUT] = "connect-timeout",
 	[CAUSE_CONNECT_UNREACHABLE] = "connect-unreachable",

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the addresses of the upstream are tried as RFC 8305 ("Happy Eyeballs") says.
+ * Theory of operation: servers.c chooses a server.  When none of its addresses can be connected to, or
+ * its part of connect-timeout is over, the next server is chosen, until none is left that has not been
+ * tried.  No byte of the client has been read by then.
+ *
+ * The addresses of a server are tried as RFC 8305 ("Happy Eyeballs") says.
  * names.c has put them in order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS
  * after the last one began, whichever comes first.  Those before go on beside it; the first that is
- * connected wins, and the others are reset.  When connect-timeout is over, all have failed.
+ * connected wins, and the others are reset.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
  * winner need not move.  Attempts beside it are rivals.
  *
- * An upstream whose name has no address yet: the session waits, nameless, until a look-up has ended
+ * Servers whose names have no address yet: the session waits, nameless, until a look-up has ended
  * or connect-timeout is over.
  */
 #include "relay/connect.h"
@@ -69,6 +73,9 @@ struct rival {
 struct connecting {
 	struct connecting *next; /* in worker->connected */
 	uint64_t due_ms;         /* give up */
+	uint64_t server_due_ms;  /* give the server up */
+	struct server **tried;   /* owned, with references: servers that were given up */
+	size_t n_tried;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
 	uint16_t first;          /* index of the address to begin with; the others follow in order */
@@ -110,20 +117,19 @@ static int bind_socket(const struct forward_conf *fc, const struct sockaddr *sou
 	return r;
 }
 
-/* A socket that can be connected to TO: with the forward's mark, interface and source.  -errno. */
-static int make_socket(const struct session *s, const struct addr *to)
+int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = f->conf;
 	const struct sockaddr *source = fc->source.len ? (const struct sockaddr *)&fc->source.ss :
 							 NULL;
 	int fd, r;
 
 	if (fc->transparent)
-		source = &s->client.sa;
+		source = client;
 	if (source && source->sa_family != to->ss.ss_family)
 		return -EAFNOSUPPORT;
-	if (s->forward->stock) {
-		fd = socket_stock_take(s->forward->stock, to->ss.ss_family);
+	if (f->stock) {
+		fd = socket_stock_take(f->stock, to->ss.ss_family);
 	} else {
 		fd = socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
 		if (fd < 0)
@@ -144,14 +150,14 @@ static int make_socket(const struct session *s, const struct addr *to)
  */
 static int get_socket(struct session *s, const struct addr *to, bool alone)
 {
-	int fd = make_socket(s, to);
+	int fd = upstream_socket(s->forward, &s->client.sa, to);
 
 	if (fd != -EMFILE && fd != -ENFILE)
 		return fd;
 	if (!alone)
 		return -EAGAIN;
 	pool_trim(&s->worker->pool);
-	return make_socket(s, to);
+	return upstream_socket(s->forward, &s->client.sa, to);
 }
 
 /* Accepted sockets inherit theirs from the listener. */
@@ -229,8 +235,7 @@ static bool has_met_itself(int fd, const struct addr *to)
 	return addr_equal(&own, &unmapped);
 }
 
-/* As connect(2): 0 or errno. */
-static int connect_to(int fd, const struct addr *to)
+int upstream_connect(int fd, const struct addr *to)
 {
 	int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
 
@@ -301,6 +306,7 @@ static int take_winner(struct session *s, unsigned int i)
 /* Most clients have spoken by now: to look at once saves a round through epoll. */
 static void connected(struct session *s)
 {
+	servers_connected(&s->forward->servers, s->server, s->worker->loop.now_ms);
 	if (s->connecting->begun > 1)
 		atomic_store_explicit(&s->addrs->first, s->upstream, memory_order_relaxed);
 	if (!session_header_send(s))
@@ -331,7 +337,7 @@ static int begin_attempt(struct session *s, unsigned int i)
 		}
 	}
 	source->fd = fd;
-	error = connect_to(fd, a);
+	error = upstream_connect(fd, a);
 	if (!error)
 		error = take_winner(s, i);
 	else if (error == EINPROGRESS)
@@ -340,6 +346,48 @@ static int begin_attempt(struct session *s, unsigned int i)
 	if (!error)
 		connected(s);
 	return error;
+}
+
+/* S gets a server that it has not tried.  As servers_pick(). */
+static int choose_server(struct session *s)
+{
+	struct connecting *c = s->connecting;
+	uint64_t now = s->worker->loop.now_ms, left = c->due_ms > now ? c->due_ms - now : 0;
+	struct server *server;
+	struct addr_list *list;
+	int n = servers_pick(&s->forward->servers, &s->client, c->tried, c->n_tried, now, &server,
+			     &list);
+
+	if (n <= 0)
+		return n;
+	if (s->server)
+		server_leave(s->server);
+	addr_list_put(s->addrs);
+	s->server = server;
+	s->addrs = list;
+	c->first = atomic_load_explicit(&list->first, memory_order_relaxed);
+	c->begun = 0;
+	c->next_ms = 0;
+	c->server_due_ms = now + left / (unsigned int)n; /* those after it need time, too */
+	return n;
+}
+
+/* S's server has failed, with ERROR.  False: S has no other, or this machine is at fault. */
+static bool next_server(struct session *s, int error)
+{
+	struct connecting *c = s->connecting;
+	enum cause cause = cause_of(error);
+	struct server **tried;
+
+	if (cause == CAUSE_NO_SOCKET || cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
+		return false;
+	servers_refused(&s->forward->servers, s->server, error, s->worker->loop.now_ms);
+	tried = realloc(c->tried, (c->n_tried + 1) * sizeof(struct server *));
+	if (!tried)
+		return false;
+	c->tried = tried;
+	tried[c->n_tried++] = server_get(s->server);
+	return s->worker->loop.now_ms < c->due_ms && choose_server(s) > 0;
 }
 
 /* Attempt I has failed with ERROR. */
@@ -361,8 +409,8 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	if (c->begun < s->addrs->n || c->running)
 		return;
 	s->upstream = *index_of(s, i); /* for the session log */
-	upstream_failed(&s->forward->upstream);
-	session_reset(s, cause_of(error));
+	if (!next_server(s, error))
+		session_reset(s, cause_of(error));
 }
 
 static bool may_begin(const struct session *s)
@@ -396,7 +444,7 @@ static void connect_more(struct session *s)
 		c->next_ms = now + HAPPY_DELAY_MS;
 		error = begin_attempt(s, i);
 		/* no socket in stock, no descriptor, or a full backlog of a unix socket */
-		if ((error == ENOSR || error == EAGAIN) && now < c->due_ms) {
+		if ((error == ENOSR || error == EAGAIN) && now < c->server_due_ms) {
 			close_attempt(s, i);
 			c->begun--;
 			c->running--;
@@ -433,27 +481,31 @@ static bool is_nameless(const struct session *s)
 
 static void give_up_name(struct session *s)
 {
-	struct lookup_record record;
+	char why[LOOKUP_WHY_LEN];
 
-	upstream_record(&s->forward->upstream, &record);
+	servers_why_nameless(&s->forward->servers, why, sizeof(why));
 	log_limited(LOG_WARNING, "session %llu, forward %s: upstream %s has no address: %s",
-		    (unsigned long long)s->id, forward_name(forward_of(s)), upstream_of(s)->text,
-		    record.why[0] ? record.why : "its look-up was not over in connect-timeout");
+		    (unsigned long long)s->id, forward_name(forward_of(s)),
+		    forward_of(s)->upstream.text, why);
 	session_reset(s, CAUSE_NO_ADDRESS);
 }
 
-/* S, which is nameless, connects if there is an address, or is reset if there will be none. */
+/* S, which is nameless, connects if there is a server, or is reset if there will be none. */
 static void begin(struct session *s)
 {
-	struct upstream *u = &s->forward->upstream;
-	int r = upstream_await(u, &s->addrs);
+	int r = choose_server(s);
 
-	if (r < 0)
+	if (r == -EHOSTDOWN) {
+		log_limited(LOG_WARNING, "session %llu, forward %s: no server of upstream %s can be "
+			    "used", (unsigned long long)s->id, forward_name(forward_of(s)),
+			    forward_of(s)->upstream.text);
+		session_reset(s, CAUSE_NO_SERVER);
+	} else if (r < 0) {
 		give_up_name(s);
+	}
 	if (r <= 0)
 		return;
 	s->worker->n_nameless--;
-	s->connecting->first = atomic_load_explicit(&s->addrs->first, memory_order_relaxed);
 	connect_more(s);
 }
 
@@ -520,6 +572,9 @@ void session_connect_reap(struct worker *w)
 		struct connecting *c = w->connected;
 
 		w->connected = c->next;
+		while (c->n_tried > 0)
+			server_put(c->tried[--c->n_tried]);
+		free(c->tried);
 		free(c);
 	}
 }
@@ -534,7 +589,7 @@ bool session_connect_is_quiet(const struct session *s)
 uint64_t session_connect_due(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	uint64_t due = c->due_ms;
+	uint64_t due = is_nameless(s) ? c->due_ms : c->server_due_ms;
 
 	if (!is_nameless(s) && may_begin(s))
 		due = smaller(due, c->next_ms);
@@ -546,10 +601,10 @@ uint64_t session_connect_due(struct session *s)
 void session_connect_timer(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	bool late = s->worker->loop.now_ms >= c->due_ms;
+	bool late = s->worker->loop.now_ms >= c->server_due_ms;
 
 	if (is_nameless(s)) {
-		if (late)
+		if (s->worker->loop.now_ms >= c->due_ms)
 			give_up_name(s);
 		return;
 	}

@@ -20,6 +20,14 @@ struct connecting; /* what a session needs until it is OPEN */
  */
 void connect_learn_ports(void);
 
+/*
+ * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:
+ * where it comes from if F is transparent; NULL: from this machine.  -errno.  By any thread.
+ */
+int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to);
+/* As connect(2), but a socket that would meet itself is refused: 0 or errno. */
+int upstream_connect(int fd, const struct addr *to);
+
 /* S will connect: it gets s->connecting.  -ENOMEM. */
 int session_connect_expect(struct session *s);
 

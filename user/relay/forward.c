@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "relay/health_check.h"
 
 void forwards_init(struct forwards *all)
 {
@@ -68,6 +69,7 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 	t->n_workers = n_workers;
 	t->due_ms = UINT64_MAX;
 	clients_init(&t->clients);
+	pthread_mutex_init(&t->servers, NULL);
 	return t;
 }
 
@@ -76,6 +78,7 @@ static void totals_drop(struct forward_totals *t)
 	if (!t || --t->refs)
 		return;
 	clients_close(&t->clients);
+	pthread_mutex_destroy(&t->servers);
 	free(t);
 }
 
@@ -120,14 +123,12 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	if (from)
 		from->refs++;
 	r = f->totals ? make_limits(f, before) : -ENOMEM;
-	r = r ?: upstream_open(&f->upstream, &fc->upstream, &fc->listen, fc->resolve_interval_ms,
-			       clock_ms());
+	r = r ?: servers_open(&f->servers, fc, before ? &before->servers : NULL,
+			      &f->totals->servers, clock_ms());
 	if (r) {
 		forward_free(f);
 		return -ENOMEM;
 	}
-	if (before && !strcmp(before->conf->upstream.text, fc->upstream.text))
-		upstream_know(&f->upstream, &before->upstream);
 	*ret = f;
 	return 0;
 }
@@ -136,8 +137,9 @@ void forward_free(struct forward *f)
 {
 	if (!f)
 		return;
+	checks_remove(f);
 	socket_stock_close(f->stock);
-	upstream_close(&f->upstream);
+	servers_close(&f->servers);
 	bandwidth_put(f->bandwidth);
 	totals_drop(f->totals);
 	config_version_drop(f->from);

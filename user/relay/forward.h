@@ -11,7 +11,7 @@
 #include "relay/limits.h"
 #include "relay/rates.h"
 #include "relay/socket_stock.h"
-#include "relay/names.h"
+#include "relay/servers.h"
 
 /*
  * A forward at run time.  Its configuration never changes: a reload that changes a forward replaces
@@ -38,6 +38,7 @@ struct forward_totals {
 	uint64_t due_ms;           /* of CLOCK_MONOTONIC: sessions of a forward that is removed, or
 				    * draining, are reset then; for the thread that reloads only */
 	struct clients clients;
+	pthread_mutex_t servers;   /* lock, see servers.h */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -51,7 +52,9 @@ struct forward {
 	const struct forward_conf *conf;
 	_Atomic unsigned int engine;   /* enum engine, as it is now */
 	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see connect.c */
-	struct upstream upstream;
+	struct servers servers;
+	struct checks *checks;         /* who checks the servers, and the next one: see */
+	struct forward *next_checked;  /* health_check.h */
 	struct forward_totals *totals;
 	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */
@@ -85,7 +88,7 @@ void forwards_reap(struct forwards *all);
 /*
  * Make a forward of FC, a forward of the configuration C.  FROM holds C, and the forward takes a
  * reference to it; NULL: C is the configuration of the start.  BEFORE: the forward that the new one
- * replaces, or NULL; if both have the same upstream, the addresses of its name are kept.  -ENOMEM.
+ * replaces, or NULL; of servers that both have, what is known stays.  -ENOMEM.
  */
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret);

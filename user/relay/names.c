@@ -266,8 +266,9 @@ struct names {
 bool names_needed(const struct config *c)
 {
 	for (size_t i = 0; i < c->n_forwards; i++)
-		if (c->forwards[i].upstream.named)
-			return true;
+		for (size_t j = 0; j < c->forwards[i].upstream.n; j++)
+			if (c->forwards[i].upstream.servers[j].at.named)
+				return true;
 	return false;
 }
 

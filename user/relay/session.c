@@ -96,7 +96,7 @@ static bool is_unix(const struct session *s, unsigned int side)
 {
 	if (side == CLIENT)
 		return session_peer(s)->sa.sa_family == AF_UNIX;
-	return endpoint_is_unix(upstream_of(s));
+	return upstreams_are_unix(&forward_of(s)->upstream);
 }
 
 /* EVENTS are wanted of SIDE.  What to register it for: that, or what it has, or will, once. */
@@ -267,7 +267,7 @@ void session_set_nodelay(struct session *s)
 /* --- its beginning --- */
 
 /* With what malloc(3) adds, a session that is idle takes less than half a kilobyte. */
-_Static_assert(sizeof(struct session) <= 464, "put what few sessions need apart");
+_Static_assert(sizeof(struct session) <= 472, "put what few sessions need apart");
 
 struct session *session_new(struct worker *w, struct forward *f, const struct sockaddr *client)
 {
@@ -283,7 +283,7 @@ struct session *session_new(struct worker *w, struct forward *f, const struct so
 	s->pair = NO_PAIR;
 	s->graft = NO_GRAFT;
 	s->timer.fire = on_timer;
-	s->tcp = client->sa_family != AF_UNIX && !endpoint_is_unix(&f->conf->upstream);
+	s->tcp = client->sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = -1 };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 	s->prev = &w->sessions;
@@ -389,6 +389,8 @@ static void die(struct session *s, bool admitted)
 	forget(s);
 	s->next = w->dead;
 	w->dead = s;
+	if (s->server)
+		server_leave(s->server);
 	if (admitted)
 		admission_leave(w->shared->admission, s->forward, &s->client.sa);
 	else

@@ -24,8 +24,9 @@
  *                 -> CONNECTING  the PROXY header was read, and no byte behind it
  *                 -> DEAD        it is bad or late, or its client may have no session; or reset
  *   CONNECTING  the upstream has not answered; the client's bytes wait in the client's socket.
- *               While the upstream's name has no address yet, `addrs` is NULL.  Then one address is
- *               tried in sides[UPSTREAM].  If that is slow, others are tried at the same time
+ *               While no server has an address yet, `addrs` is NULL.  Then one address is
+ *               tried in sides[UPSTREAM].  If that is slow, others are tried at the same time; if
+ *               all fail, another server is chosen
  *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
  *                 -> DEAD  there is no address, or none answered, or the client reset
  *   OPEN        both flows run on their own
@@ -73,7 +74,8 @@ struct session {
 	uint64_t id;
 	uint64_t born_ms;
 	struct connecting *connecting; /* owned; until the session is OPEN, see connect.h */
-	struct addr_list *addrs; /* the upstream's when it began to connect; NULL: not yet */
+	struct server *server;   /* see server_leave(); NULL: none yet, or that of a daemon before */
+	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
 	union {
@@ -105,11 +107,6 @@ void session_set_state(struct session *s, enum session_state to);
 static inline const struct forward_conf *forward_of(const struct session *s)
 {
 	return s->forward->conf;
-}
-
-static inline const struct endpoint *upstream_of(const struct session *s)
-{
-	return &s->forward->conf->upstream;
 }
 
 static inline enum engine engine_of(const struct session *s)

@@ -302,6 +302,8 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	s->born_ms = e->offered_ns / 1000000;
 	s->connect_ms = 1; /* how long it took is not known */
 	s->addrs = upstream_of_slot(gs, slot);
+	if (s->addrs)
+		s->server = servers_find(&f->servers, &s->addrs->addrs[0]);
 	s->graft = slot;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];

@@ -116,7 +116,7 @@ static void want(struct stock_keeper *k, bool urgent)
 int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
 		      struct socket_stock **ret, char *err, size_t errlen)
 {
-	const struct endpoint *up = &fc->upstream;
+	const struct upstreams *up = &fc->upstream;
 	struct socket_stock *s = calloc(1, sizeof(*s));
 	int r = 0;
 
@@ -125,10 +125,12 @@ int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
 		return -ENOMEM;
 	s->keeper = k;
 	s->conf = *fc;
-	for (size_t i = 0; i < up->n_addrs; i++)
-		shelf_of(s, up->addrs[i].ss.ss_family)->wanted = true;
-	if (!up->n_addrs) /* a name; which family it needs is known when a session asks */
-		shelf_of(s, AF_INET)->wanted = true;
+	for (size_t i = 0; i < up->n; i++) {
+		const struct endpoint *to = &up->servers[i].at;
+
+		/* which family a name needs is known when a session asks */
+		shelf_of(s, to->n_addrs ? to->addrs[0].ss.ss_family : AF_INET)->wanted = true;
+	}
 	pthread_mutex_lock(&k->lock);
 	for (unsigned int i = 0; !r && i < FAMILIES; i++)
 		r = fill(s, i, err, errlen);

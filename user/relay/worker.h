@@ -25,6 +25,7 @@ struct shared {
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
+	struct checks *checks;
 	_Atomic uint64_t name_news;    /* ends of look-ups that sessions may have waited for */
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;     /* of sessions */

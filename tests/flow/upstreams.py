@@ -1,0 +1,361 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""Several servers of one forward: which gets a session, and what becomes of clients when servers fail.
+
+    clients from 16 addresses  -->  culvert, and HAProxy beside it  -->  servers, each says its name
+
+Servers refuse, fall silent, are killed and started again under load; each client must be served as
+long as one server lives. Exits with 77 and the reason where this cannot run.
+"""
+
+import argparse
+import collections
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, expect,
+                    handle_signals, tail, wait_until)
+
+EXIT_SKIP = 77
+LISTEN, RIVAL = 9100, 9200
+PORTS = [7101, 7102, 7103, 7104]
+CLIENTS = [f"10.0.1.{n}" for n in range(11, 27)]
+CALM = 0.8  # seconds of load before and after each fault
+# At least one server is well at any time.
+FAULTS = (("reject with tcp reset", (7101, 7102)), ("drop", (7103,)), ("kill", (7101, 7102)),
+          ("drop", (7102, 7103)), ("kill", (7103,)))
+
+# Says its port to each client, and then what the client says.
+SERVE = """
+import asyncio, sys
+async def serve(r, w):
+    try:
+        w.write(sys.argv[1].encode() + b"\\n")
+        while data := await r.read(65536):
+            w.write(data)
+            await w.drain()
+    except OSError:
+        pass
+    w.close()
+async def main():
+    s = await asyncio.start_server(serve, None, int(sys.argv[1]), backlog=1024)
+    await s.serve_forever()
+asyncio.run(main())
+"""
+
+# PORT HOW COUNT: connections one after the other, or (load) 16 at a time until stdin ends; prints
+# what became of them. "keep" keeps them open until stdin ends. `lost`: refused before a server spoke.
+CLIENT = """
+import asyncio, json, sys, time
+port, how, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+clients = [f"10.0.1.{n}" for n in range(11, 27)]
+did = {"servers": {}, "of": {}, "lost": 0, "cut": 0, "slowest_ms": 0}
+kept = []
+async def talk(source):
+    start = time.monotonic()
+    try:
+        r, w = await asyncio.open_connection("10.0.1.2", port, local_addr=(source, 0))
+        name = (await r.readuntil(b"\\n")).decode().strip()
+    except (OSError, asyncio.IncompleteReadError):
+        did["lost"] += 1
+        return
+    did["slowest_ms"] = max(did["slowest_ms"], (time.monotonic() - start) * 1000)
+    did["servers"][name] = did["servers"].get(name, 0) + 1
+    did["of"].setdefault(source, {})[name] = 1
+    try:
+        w.write(b"x" * 200)
+        did["cut"] += await r.readexactly(200) != b"x" * 200
+        if how == "keep":
+            kept.append(w)
+            return
+        w.close()
+        await w.wait_closed()
+    except (OSError, asyncio.IncompleteReadError):
+        did["cut"] += 1
+async def load(source, ended):
+    while not ended.is_set():
+        await talk(source)
+        await asyncio.sleep(0.01)
+async def main():
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(0, ended.set)
+    if how == "load":
+        await asyncio.gather(*(load(source, ended) for source in clients))
+    else:
+        for n in range(count):
+            await talk(clients[n % len(clients)])
+    print(json.dumps(did), flush=True)
+    if how == "keep":
+        await ended.wait()
+asyncio.run(main())
+"""
+
+HAPROXY = """
+global
+  stats socket {home}/haproxy.sock
+defaults
+  mode tcp
+  timeout connect 2s
+  timeout client 30s
+  timeout server 30s
+  retries 3
+  option redispatch 1
+listen test
+  bind 10.0.1.2:{port}
+  balance roundrobin
+  default-server check inter 200ms rise 2 fall 3
+{servers}
+"""
+
+
+class Trial:
+    """A lab with servers, and a daemon with a configuration file."""
+
+    def __init__(self, lab, program):
+        self.lab = lab
+        self.program = program
+        self.config = lab.path("culvert.conf")
+        self.daemon = None
+        self.servers = {}
+        for port in PORTS:
+            self.serve(port)
+        self.rules("add table inet faults")
+        self.rules("add chain inet faults in { type filter hook input priority 0 ; }")
+
+    def serve(self, port):
+        self.servers[port] = self.lab.start_server("server", port, sys.executable, "-c", SERVE,
+                                                   str(port))
+
+    def rules(self, *text):
+        self.lab.finish(self.lab.start("server", "nft", *text), 10)
+
+    def fault(self, port, verdict):
+        """New connections to PORT are refused ("reject with tcp reset") or unheard ("drop")."""
+        self.rules(f"add rule inet faults in tcp dport {port} tcp flags & (syn|ack) == syn {verdict}")
+
+    def heal(self):
+        self.rules("flush chain inet faults in")
+
+    def write_config(self, upstream, *lines):
+        with open(self.config, "w", encoding="ascii") as file:
+            file.write("[forward web]\n" + f"listen = {RELAY}:{LISTEN}\n" +
+                       f"upstream = {upstream}\n" + "".join(f"{line}\n" for line in lines))
+
+    def begin(self, upstream, *lines):
+        self.write_config(upstream, *lines)
+        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config", self.config)
+
+    def reload(self, upstream, *lines):
+        self.write_config(upstream, *lines)
+        before = self.daemon.ask("status")["reload"]["finished"]
+        self.command("reload")
+        wait_until(lambda: self.daemon.ask("status")["reload"]["finished"] > before, "the reload")
+
+    def end(self):
+        self.heal()
+        if self.daemon:
+            expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        self.daemon = None
+
+    def command(self, *words):
+        result = subprocess.run([self.program, *words, "--control", self.daemon.control],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                timeout=20, check=False)
+        expect(result.returncode == 0, f"culvert {' '.join(words)}: {result.stdout}")
+
+    def server(self, port):
+        forward = self.daemon.ask("forwards")["forwards"][0]
+        return next(s for s in forward["servers"] if s["server"] == f"{SERVER}:{port}")
+
+    def wait_state(self, port, *states):
+        wait_until(lambda: self.server(port)["state"] in states, f"{port} to be {states}")
+
+    def errors(self):
+        return self.daemon.ask("status")["errors"]
+
+    def start_clients(self, port, how, count=0):
+        return self.lab.start("client", sys.executable, "-c", CLIENT, str(port), how, str(count),
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def finish_clients(self, process):
+        process.stdin.close()
+        line = process.stdout.readline()
+        self.lab.finish(process, 30)
+        return json.loads(line)
+
+    def shares(self, count):
+        did = self.finish_clients(self.start_clients(LISTEN, "one", count))
+        expect(not did["lost"] and not did["cut"], f"clients were not served: {did}")
+        return {int(port): n for port, n in did["servers"].items()}, did["of"]
+
+    # --- which server ---
+
+    def test_round_robin(self):
+        a, b, c, _ = (f"{SERVER}:{port}" for port in PORTS)
+        self.begin(f"{a} weight=2 {b} {c} backup")
+        expect(self.shares(30)[0] == {7101: 20, 7102: 10}, "weights or backup are not kept")
+
+    def test_least_sessions(self):
+        a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
+        self.begin(f"{a} {b}", "balance = least-sessions")
+        kept = self.start_clients(LISTEN, "keep", 6)
+        wait_until(lambda: self.server(7101)["live"] == 3 and self.server(7102)["live"] == 3,
+                   "six sessions, three each")
+        self.command("upstream", "web", a, "down")
+        expect(self.server(7101)["live"] == 0, "a server that is down has sessions")
+        self.command("upstream", "web", a, "ready")
+        expect(self.shares(4)[0] == {7101: 4}, "the idle server does not get the sessions")
+        self.finish_clients(kept)
+
+    def test_source(self):
+        names = [f"{SERVER}:{port}" for port in PORTS]
+        self.begin(" ".join(names[:3]), "balance = source")
+        first = self.shares(64)[1]
+        expect(all(len(servers) == 1 for servers in first.values()), "a client changes its server")
+        expect(len({str(servers) for servers in first.values()}) == 3, "a server has no client")
+        self.reload(" ".join(names), "balance = source")
+        second = self.shares(16)[1]
+        moved = [client for client in CLIENTS if first[client] != second[client]]
+        expect(all(second[client] == {"7104": 1} for client in moved),
+               "a new server moves clients between others")
+        expect(len(moved) <= 9, f"a fourth server moves {len(moved)} of 16 clients")
+
+    # --- orders ---
+
+    def test_orders(self):
+        a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
+        self.begin(f"{a} {b}")
+        kept = self.start_clients(LISTEN, "keep", 2)
+        wait_until(lambda: self.server(7101)["live"] == 1, "a session")
+        self.command("upstream", "web", a, "drain")
+        expect(self.shares(4)[0] == {7102: 4}, "a server that drains gets sessions")
+        expect(self.server(7101)["live"] == 1, "a server that drains has lost its session")
+        self.reload(f"{a} weight=3 {b}")
+        expect(self.server(7101)["state"] == "drain", "an order does not survive a reload")
+        self.command("upstream", "web", b, "down")
+        did = self.finish_clients(self.start_clients(LISTEN, "one", 3))
+        expect(did["lost"] == 3, f"clients of no server: {did}")
+        expect(self.errors()["no-server"] == 3, "they are not counted")
+        self.command("upstream", "web", a, "ready")
+        expect(self.shares(4)[0] == {7101: 4}, "a server that is ready gets no sessions")
+        self.finish_clients(kept)
+
+    # --- faults ---
+
+    def test_all_down(self):
+        self.begin(f"{SERVER}:7101 {SERVER}:7102 backup", "check = 0.1", "fall = 2")
+        self.wait_state(7102, "up")
+        self.fault(7101, "drop")
+        self.wait_state(7101, "failed")
+        expect(self.shares(3)[0] == {7102: 3}, "the backup does not take over")
+        self.fault(7102, "reject with tcp reset")
+        self.wait_state(7102, "failed")
+        did = self.finish_clients(self.start_clients(LISTEN, "one", 2))
+        expect(did["lost"] == 2 and self.errors()["no-server"] == 2, f"all servers are down: {did}")
+        self.heal()
+        self.wait_state(7101, "returning", "up")
+        expect(self.shares(3)[0] == {7101: 3}, "the server is not used again")
+
+    def refused(self):
+        """Clients that were refused because of a server; not: whose server has died meanwhile."""
+        errors = self.errors()
+        return {cause: errors[cause] for cause in (
+            "connect-refused", "connect-timeout", "connect-unreachable", "connect-failed",
+            "no-server", "no-address") if errors[cause]}
+
+    def disturb(self):
+        for kind, victims in FAULTS:
+            for port in victims:
+                if kind == "kill":
+                    pids = subprocess.run(["pgrep", "-s", str(self.servers[port].pid)], text=True,
+                                          stdout=subprocess.PIPE, check=True).stdout.split()
+                    for pid in map(int, pids):
+                        os.kill(pid, signal.SIGKILL)
+                else:
+                    self.fault(port, kind)
+            time.sleep(CALM)  # of load
+            for port in victims:
+                if kind == "kill":
+                    self.lab.stop(self.servers[port])
+                    self.serve(port)
+            self.heal()
+            time.sleep(CALM)
+
+    def failover(self, *lines):
+        names = [f"{SERVER}:{port}" for port in PORTS[:3]]
+        self.begin(" ".join(names), "connect-timeout = 2", *lines)
+        with open(self.lab.path("haproxy.cfg"), "w", encoding="ascii") as file:
+            file.write(HAPROXY.format(home=self.lab.home, port=RIVAL, servers="\n".join(
+                f"  server s{n} {name}" for n, name in enumerate(names))))
+        rival = self.lab.start_server("relay", RIVAL, "haproxy", "-f",
+                                      self.lab.path("haproxy.cfg"))
+        loads = [self.start_clients(LISTEN, "load"), self.start_clients(RIVAL, "load")]
+        self.disturb()
+        did = [self.finish_clients(load) for load in loads]
+        self.lab.stop(rival)
+        for who, counts in zip(("culvert", "haproxy"), did):
+            print(f"# {who}: served {sum(counts['servers'].values())}, lost {counts['lost']}, cut "
+                  f"{counts['cut']}, slowest {counts['slowest_ms']:.0f} ms")
+        expect(not self.refused(), f"clients that could be served were refused: {self.refused()}")
+        # a server that is killed takes the sessions with it that it has at that moment
+        expect(did[0]["lost"] + did[0]["cut"] <= 4 * len(CLIENTS), f"too many were lost: {did[0]}")
+        for port in PORTS[:3]:
+            expect(self.server(port)["failures"] > 0, f"{port} has not failed")
+            expect(collections.Counter(did[0]["servers"])[str(port)] > 50, f"{port} was not used")
+
+    def test_failover(self):
+        self.failover()
+
+    def test_failover_with_checks(self):
+        self.failover("check = 0.2s")
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [name for name in ("ip", "nft", "haproxy", "pgrep") if not shutil.which(name)]
+    return f"missing: {' '.join(missing)} (scripts/deps test)" if missing else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    parser.add_argument("--only", default="", help="cases whose name holds this")
+    options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    reason = why_not()
+    if reason:
+        print(f"SKIP: {reason}")
+        return EXIT_SKIP
+    handle_signals()
+    failures = 0
+    with Lab() as lab:
+        try:
+            trial = Trial(lab, os.path.abspath(options.culvert))
+            for name in dir(trial):
+                if not name.startswith("test_") or options.only not in name:
+                    continue
+                start, verdict = time.monotonic(), "ok    "
+                try:
+                    getattr(trial, name)()
+                    trial.end()
+                except (LabError, subprocess.SubprocessError) as error:
+                    failures += 1
+                    verdict = "not ok"
+                    print(f"# {error}\n{tail(trial.daemon.process.log) if trial.daemon else ''}")
+                    trial.end()
+                print(f"{verdict} {name.removeprefix('test_')} ({time.monotonic() - start:.1f} s)",
+                      flush=True)
+        except Interrupted as number:
+            return 128 + number.args[0]
+    return 1 if failures else 0
+
+
+sys.exit(main())

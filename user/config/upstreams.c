@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "config/upstreams.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/size.h"
+
+#define BLANKS " \t"
+
+/* Take WORD, which stands behind a server: true if it says something of that server S. */
+static bool take_word(const char *word, struct server_conf *s, const char **ret_wrong)
+{
+	uint64_t weight;
+
+	if (!strcmp(word, "backup")) {
+		s->backup = true;
+		return true;
+	}
+	if (strncmp(word, "weight=", 7) != 0)
+		return false;
+	if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
+		*ret_wrong = "expected a weight from 1 to 100";
+	else
+		s->weight = (unsigned int)weight;
+	return true;
+}
+
+static const struct server_conf *find(const struct upstreams *u, const char *text)
+{
+	for (size_t i = 0; i < u->n; i++)
+		if (!strcmp(u->servers[i].at.text, text))
+			return &u->servers[i];
+	return NULL;
+}
+
+static const char *add_server(const char *word, struct upstreams *u, char *why, size_t whylen)
+{
+	struct server_conf s = { .weight = 1 };
+
+	if (find(u, word))
+		return "given twice";
+	if (u->n == SERVERS_MAX)
+		return "more than 64 servers";
+	if (endpoint_parse_offline(word, false, &s.at, why, whylen))
+		return why;
+	u->servers = array_grow(u->servers, u->n, sizeof(*u->servers));
+	u->servers[u->n++] = s;
+	if (endpoint_is_unix(&s.at) != upstreams_are_unix(u))
+		return "unix sockets and other addresses do not mix";
+	return NULL;
+}
+
+/* Returns what is wrong, or NULL. */
+static const char *check(const struct upstreams *u)
+{
+	for (size_t i = 0; i < u->n; i++)
+		if (!u->servers[i].backup)
+			return NULL;
+	return u->n ? "every server is a backup" : "no server";
+}
+
+int upstreams_parse(const char *text, struct upstreams *ret, char *err, size_t errlen)
+{
+	char *copy = allocated(strdup(text)), *rest = copy, *word = NULL;
+	const char *wrong = NULL;
+	char why[128];
+
+	*ret = (struct upstreams){ .text = text };
+	while (!wrong && (word = strsep(&rest, BLANKS))) {
+		if (!*word || (ret->n && take_word(word, &ret->servers[ret->n - 1], &wrong)))
+			continue;
+		wrong = wrong ?: add_server(word, ret, why, sizeof(why));
+	}
+	if (wrong && strcmp(word, text) != 0)
+		snprintf(err, errlen, "%.64s: %s", word, wrong);
+	else if (wrong || (wrong = check(ret)))
+		snprintf(err, errlen, "%s", wrong);
+	free(copy);
+	if (wrong)
+		upstreams_close(ret);
+	return wrong ? -EINVAL : 0;
+}
+
+void upstreams_close(struct upstreams *u)
+{
+	for (size_t i = 0; i < u->n; i++)
+		endpoint_close(&u->servers[i].at);
+	free(u->servers);
+	*u = (struct upstreams){ 0 };
+}
+
+bool upstreams_are_unix(const struct upstreams *u)
+{
+	return u->n && endpoint_is_unix(&u->servers[0].at);
+}

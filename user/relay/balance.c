@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * round-robin: each candidate's account gets its weight, the richest is chosen and pays the sum of
+ * all weights.  So servers take turns evenly: with weights 2, 1, 1 as a b c a, not a a b c.
+ *
+ * source: rendezvous hashing (Thaler and Ravishankar 1998) with weights: each pair of client and
+ * server has a score, and the best score wins.  A server that comes takes its share of clients from
+ * all others, one that goes leaves its clients to all others, and nobody else moves.
+ *
+ * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of a
+ * server that was set aside is over, one session tries it, with the full share of the server: so a
+ * server that is silent keeps one session waiting, not many.
+ */
+#include "relay/balance.h"
+
+#include <math.h>
+
+const char *server_order_name(enum server_order o)
+{
+	static const char *const names[ORDERS] = {
+		[ORDER_READY] = "ready", [ORDER_DRAIN] = "drain", [ORDER_DOWN] = "down",
+	};
+
+	return (unsigned int)o < ORDERS ? names[o] : "?";
+}
+
+const char *server_state_name(enum server_state s)
+{
+	static const char *const names[SERVER_STATES] = {
+		[SERVER_UP] = "up", [SERVER_RETURNING] = "returning", [SERVER_ASIDE] = "aside",
+		[SERVER_FAILED] = "failed", [SERVER_DRAIN] = "drain", [SERVER_DOWN] = "down",
+	};
+
+	return (unsigned int)s < SERVER_STATES ? names[s] : "?";
+}
+
+/* --- health --- */
+
+enum server_state health_state(const struct health *h, uint64_t now_ms)
+{
+	if (h->order != ORDER_READY)
+		return h->order == ORDER_DRAIN ? SERVER_DRAIN : SERVER_DOWN;
+	if (h->down)
+		return SERVER_FAILED;
+	if (h->refused)
+		return now_ms < h->aside_ms ? SERVER_ASIDE : SERVER_TRIAL;
+	return h->back_ms && now_ms < h->back_ms + BACK_SLOWLY_MS ? SERVER_RETURNING : SERVER_UP;
+}
+
+static uint64_t aside_until(const struct health *h, uint64_t now_ms)
+{
+	uint64_t wait = h->refused < 7 ? (uint64_t)ASIDE_MS << (h->refused - 1) : ASIDE_MAX_MS;
+
+	return now_ms + (wait < ASIDE_MAX_MS ? wait : ASIDE_MAX_MS);
+}
+
+void health_try(struct health *h, uint64_t now_ms)
+{
+	h->trial = true;
+	h->aside_ms = aside_until(h, now_ms);
+}
+
+void health_refused(struct health *h, uint64_t now_ms)
+{
+	if (h->refused && !h->trial && now_ms < h->aside_ms)
+		return;
+	h->trial = false;
+	h->refused++;
+	h->aside_ms = aside_until(h, now_ms);
+}
+
+static void come_back(struct health *h, uint64_t now_ms)
+{
+	h->trial = false;
+	h->refused = 0;
+	h->back_ms = now_ms;
+}
+
+void health_connected(struct health *h, uint64_t now_ms)
+{
+	if (h->refused)
+		come_back(h, now_ms);
+}
+
+void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
+		    uint64_t now_ms)
+{
+	/* nothing is known before the first one */
+	unsigned int needed = !h->checked ? 1 : h->down ? rise : fall;
+
+	h->checked = true;
+	if (good && h->refused)
+		come_back(h, now_ms);
+	if (good != h->down) {
+		h->streak = 0;
+		return;
+	}
+	if (++h->streak < needed)
+		return;
+	h->streak = 0;
+	h->down = !good;
+	come_back(h, now_ms);
+}
+
+unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms)
+{
+	uint64_t since = now_ms > h->back_ms ? now_ms - h->back_ms : 0;
+	unsigned int full = weight * FULL_SHARE;
+
+	if (!h->back_ms || since >= BACK_SLOWLY_MS || h->refused) /* a trial must not wait long */
+		return full;
+	return 1 + (unsigned int)((full - 1) * since / BACK_SLOWLY_MS);
+}
+
+/* --- choosing one --- */
+
+uint64_t balance_hash(const void *p, size_t len, uint64_t seed)
+{
+	uint64_t hash = 14695981039346656037U ^ seed; /* FNV-1a */
+
+	for (const unsigned char *at = p; len--; at++)
+		hash = (hash ^ *at) * 1099511628211U;
+	/* its upper bits depend little on the last bytes: the finalizer of SplitMix64 */
+	hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9U;
+	hash = (hash ^ hash >> 27) * 0x94d049bb133111ebU;
+	return hash ^ hash >> 31;
+}
+
+enum { RANKS = 4, NO_RANK = RANKS };
+
+static unsigned int rank_of(const struct candidate *c)
+{
+	if (c->state > SERVER_ASIDE)
+		return NO_RANK;
+	return (c->state == SERVER_ASIDE ? 2 : 0) + c->backup;
+}
+
+/* An exponential variate with the server's weight as its rate: the least of all wins. */
+static double distance(const struct candidate *c, uint64_t client)
+{
+	uint64_t hash = balance_hash(&c->name, sizeof(c->name), client);
+
+	return -log(((double)(hash >> 11) + 0.5) / (double)(1ULL << 53)) / c->weight;
+}
+
+/* Is A the better choice than B? */
+static bool is_better(enum balance how, const struct candidate *a, const struct candidate *b,
+		      uint64_t client)
+{
+	uint64_t x = (uint64_t)(a->live + 1) * b->weight, y = (uint64_t)(b->live + 1) * a->weight;
+
+	if (how == BALANCE_SOURCE)
+		return distance(a, client) < distance(b, client);
+	if (how == BALANCE_LEAST_SESSIONS && x != y)
+		return x < y;
+	return *a->turn > *b->turn;
+}
+
+size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client)
+{
+	unsigned int rank = NO_RANK;
+	int64_t sum = 0;
+	size_t best = n;
+
+	for (size_t i = 0; i < n; i++)
+		if (rank_of(&c[i]) < rank)
+			rank = rank_of(&c[i]);
+	for (size_t i = 0; rank < NO_RANK && i < n; i++) {
+		if (rank_of(&c[i]) != rank)
+			continue;
+		*c[i].turn += c[i].weight;
+		sum += c[i].weight;
+		if (best == n || is_better(how, &c[i], &c[best], client))
+			best = i;
+	}
+	if (best < n)
+		*c[best].turn -= sum;
+	return best;
+}

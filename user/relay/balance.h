@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_BALANCE_H
+#define CULVERT_BALANCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/config.h"
+
+/*
+ * Which server gets a session, and which servers may have one.  Pure decisions: no system calls, no
+ * locks; times are milliseconds of one clock.
+ */
+
+/* --- the health of a server --- */
+
+/* What an operator has ordered. */
+enum server_order {
+	ORDER_READY,
+	ORDER_DRAIN, /* no new sessions; those that run go on */
+	ORDER_DOWN,  /* no sessions */
+	ORDERS,
+};
+
+const char *server_order_name(enum server_order o);
+
+/*
+ *   UP         -> ASIDE      a session could not connect
+ *              -> FAILED     `fall` checks in a row have failed; or the first of all
+ *   ASIDE      -> TRIAL      its time is over
+ *              -> RETURNING  a session has connected, or a check has succeeded
+ *   TRIAL      -> ASIDE      it has got a session, as a trial
+ *   FAILED     -> RETURNING  `rise` checks in a row have succeeded
+ *   RETURNING  -> UP         BACK_SLOWLY_MS have passed
+ *              -> ASIDE, FAILED   as from UP
+ *
+ * The state is computed from struct health.  An order other than ORDER_READY hides it.
+ */
+enum server_state {
+	SERVER_UP,
+	SERVER_RETURNING, /* gets a share of the sessions that grows */
+	SERVER_TRIAL,     /* gets one session */
+	SERVER_ASIDE,     /* gets sessions only where all others have failed */
+	SERVER_FAILED,    /* gets none */
+	SERVER_DRAIN,     /* gets none: ordered */
+	SERVER_DOWN,      /* gets none: ordered */
+	SERVER_STATES,
+};
+
+const char *server_state_name(enum server_state s);
+
+struct health {
+	enum server_order order;
+	bool checked;         /* a check has ended */
+	bool down;            /* checks say so */
+	unsigned int streak;  /* checks in a row that say the contrary of `down` */
+	unsigned int refused; /* connects in a row that failed; those while it is aside do not count */
+	bool trial;           /* it is aside while one session tries */
+	uint64_t aside_ms;    /* it is set aside until then */
+	uint64_t back_ms;     /* since when it is back; 0: it was never away */
+};
+
+/* The first failure sets a server aside for so long, each that follows for twice as long. */
+#define ASIDE_MS 1000
+#define ASIDE_MAX_MS 60000
+/* A server that comes back gets its whole share after so long. */
+#define BACK_SLOWLY_MS 10000
+
+enum server_state health_state(const struct health *h, uint64_t now_ms);
+
+/* A server that is in TRIAL has got a session. */
+void health_try(struct health *h, uint64_t now_ms);
+/* A session could not connect; a session has connected. */
+void health_refused(struct health *h, uint64_t now_ms);
+void health_connected(struct health *h, uint64_t now_ms);
+/* A check has ended: RISE good ones in a row, or FALL others, change the state. */
+void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
+		    uint64_t now_ms);
+
+/* --- choosing one --- */
+
+/* A server's weight of 1 in struct candidate; less while it is RETURNING. */
+#define FULL_SHARE 16
+
+struct candidate {
+	enum server_state state;
+	bool backup;
+	unsigned int weight;  /* as health_weight() says; not 0 */
+	unsigned int live;    /* sessions */
+	uint64_t name;        /* balance_hash() of its name */
+	int64_t *turn;        /* its account; begins with 0 */
+};
+
+unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms);
+
+/* 64 bits that depend on all LEN bytes at P, and on SEED. */
+uint64_t balance_hash(const void *p, size_t len, uint64_t seed);
+
+/*
+ * Choose one of the N candidates at C for the client CLIENT (a balance_hash()).  Servers that are up
+ * or returning come first, backups only if there is no such server, and then those that are set
+ * aside, in the same order.  Returns N if none may have a session.
+ */
+size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client);
+
+#endif

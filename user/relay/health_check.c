@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: one lock guards the list of forwards; the attempts belong to the main thread
+ * alone.  A forward may be freed by another thread while one of its servers is checked: the attempt
+ * then has no forward any more, and its result is thrown away.  A check ends before the next one of
+ * its server is due.
+ */
+#include "relay/health_check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/order.h"
+#include "datapath/tcp.h"
+#include "relay/connect.h"
+#include "relay/session.h"
+
+#define AT_ONCE 32  /* checks that begin in a batch */
+#define PAUSE_MS 10 /* until the next batch of them */
+
+struct attempt {
+	struct attempt *next;
+	struct source source;
+	struct checks *checks;
+	struct forward *forward; /* NULL: it is gone */
+	struct server *server;   /* a reference */
+	uint64_t late_ms;
+	bool done;
+};
+
+struct checks {
+	struct loop *loop;
+	struct timer timer;
+	struct attempt *attempts;
+	pthread_mutex_t lock; /* of what follows */
+	struct forward *first;
+};
+
+/* --- one check --- */
+
+/* The result is ERROR.  With the lock; the attempt is freed at the end of the batch. */
+static void finish(struct attempt *a, int error)
+{
+	session_close_socket(&a->source, true);
+	a->done = true;
+	if (a->forward)
+		servers_checked(&a->forward->servers, a->server, error, a->checks->loop->now_ms);
+}
+
+static void on_answer(struct source *source, uint32_t events)
+{
+	struct attempt *a = container_of(source, struct attempt, source);
+
+	(void)events;
+	pthread_mutex_lock(&a->checks->lock);
+	if (!a->done)
+		finish(a, tcp_take_error(source->fd));
+	pthread_mutex_unlock(&a->checks->lock);
+}
+
+/* Connect to TO, which S has. */
+static void begin(struct checks *c, struct forward *f, struct server *s, const struct addr *to)
+{
+	struct attempt *a = allocated(calloc(1, sizeof(*a)));
+	int fd = upstream_socket(f, NULL, to), error = fd < 0 ? -fd : upstream_connect(fd, to);
+	uint64_t patience = smaller(f->conf->check_ms, f->conf->connect_timeout_ms);
+
+	*a = (struct attempt){ .next = c->attempts, .checks = c, .forward = f, .server = s,
+			       .source = { .handle = on_answer, .fd = fd },
+			       .late_ms = c->loop->now_ms + patience };
+	c->attempts = a;
+	if (error == EINPROGRESS)
+		error = -loop_watch(c->loop, &a->source, EPOLLOUT, true);
+	else if (!error)
+		error = -1; /* a unix socket connects at once */
+	if (error)
+		finish(a, error < 0 ? 0 : error);
+}
+
+/* --- all of them --- */
+
+struct due {
+	struct server *server;
+	struct addr_list *list;
+};
+
+/* Those of F's servers that are due, at most ROOM, with references; *NEXT: when others are. */
+static size_t find_due(struct forward *f, struct due *due, size_t room, uint64_t now,
+		       uint64_t *next)
+{
+	struct servers *ss = &f->servers;
+	size_t n = 0;
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	for (size_t i = 0; i < ss->n; i++) {
+		struct server *s = ss->members[i].server;
+		struct addr_list *list;
+
+		if (s->check_ms > now || n == room) {
+			*next = smaller(*next, larger(s->check_ms, now + PAUSE_MS));
+			continue;
+		}
+		s->check_ms = now + f->conf->check_ms;
+		*next = smaller(*next, s->check_ms);
+		list = member_list(&ss->members[i]);
+		if (list->n)
+			due[n++] = (struct due){ server_get(s), list };
+		else /* a name; its look-ups fail by themselves */
+			addr_list_put(list);
+	}
+	pthread_mutex_unlock(ss->lock);
+	return n;
+}
+
+static void reap(struct checks *c)
+{
+	for (struct attempt **at = &c->attempts, *a; (a = *at);) {
+		if (!a->done) {
+			at = &a->next;
+			continue;
+		}
+		*at = a->next;
+		server_put(a->server);
+		free(a);
+	}
+}
+
+void checks_after_batch(struct checks *c)
+{
+	uint64_t now = c->loop->now_ms, next = UINT64_MAX;
+	struct due due[AT_ONCE];
+	size_t room = AT_ONCE;
+
+	pthread_mutex_lock(&c->lock);
+	for (struct forward *f = c->first; f; f = f->next_checked) {
+		size_t n = find_due(f, due, room, now, &next);
+
+		for (size_t i = 0; i < n; i++) {
+			begin(c, f, due[i].server,
+			      &due[i].list->addrs[atomic_load(&due[i].list->first)]);
+			addr_list_put(due[i].list);
+		}
+		room -= n;
+	}
+	for (struct attempt *a = c->attempts; a; a = a->next) {
+		if (!a->done && a->late_ms <= now)
+			finish(a, ETIMEDOUT);
+		next = smaller(next, a->done ? next : a->late_ms);
+	}
+	reap(c);
+	pthread_mutex_unlock(&c->lock);
+	if (next != UINT64_MAX && (!c->timer.at || next < c->timer.due_ms))
+		timer_set(c->loop, &c->timer, larger(next, now + 1));
+}
+
+/* What is due begins after the batch. */
+static void on_timer(struct timer *t)
+{
+	(void)t;
+}
+
+/* --- forwards --- */
+
+void checks_add(struct checks *c, struct forward *f)
+{
+	if (!f->conf->check_ms || f->checks)
+		return;
+	f->checks = c;
+	pthread_mutex_lock(&c->lock);
+	f->next_checked = c->first;
+	c->first = f;
+	pthread_mutex_unlock(&c->lock);
+	loop_wake(c->loop);
+}
+
+void checks_remove(struct forward *f)
+{
+	struct checks *c = f->checks;
+
+	if (!c)
+		return;
+	pthread_mutex_lock(&c->lock);
+	for (struct forward **at = &c->first; *at; at = &(*at)->next_checked)
+		if (*at == f) {
+			*at = f->next_checked;
+			break;
+		}
+	for (struct attempt *a = c->attempts; a; a = a->next)
+		if (a->forward == f)
+			a->forward = NULL;
+	pthread_mutex_unlock(&c->lock);
+	f->checks = NULL;
+}
+
+struct checks *checks_open(struct loop *loop)
+{
+	struct checks *c = allocated(calloc(1, sizeof(*c)));
+
+	c->loop = loop;
+	c->timer.fire = on_timer;
+	pthread_mutex_init(&c->lock, NULL);
+	return c;
+}
+
+void checks_close(struct checks *c)
+{
+	if (!c)
+		return;
+	while (c->first)
+		checks_remove(c->first);
+	for (struct attempt *a = c->attempts; a; a = a->next)
+		if (!a->done) {
+			a->forward = NULL;
+			finish(a, 0);
+		}
+	reap(c);
+	timer_cancel(c->loop, &c->timer);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}

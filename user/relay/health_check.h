@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_HEALTH_CHECK_H
+#define CULVERT_HEALTH_CHECK_H
+
+#include "base/loop.h"
+#include "relay/forward.h"
+
+/*
+ * Checks of servers, for forwards that ask for them (`check`): a TCP connection that is reset as soon
+ * as it is there.  Everything happens on the main thread, so no worker waits for a check.
+ */
+struct checks;
+
+/* LOOP is the main thread's.  To be closed when no worker runs, and before forwards are freed. */
+struct checks *checks_open(struct loop *loop);
+void checks_close(struct checks *c);
+
+/* Check F's servers until checks_remove(), or F is freed.  F may want no checks.  By any thread. */
+void checks_add(struct checks *c, struct forward *f);
+void checks_remove(struct forward *f);
+
+/* To be called after each batch of the loop: begin the checks that are due, and end late ones. */
+void checks_after_batch(struct checks *c);
+
+#endif

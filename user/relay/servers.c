@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/servers.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+struct place {
+	struct upstream upstream;
+	struct addr_list *seen; /* each-address: that its members were made of; a reference */
+};
+
+/* --- a server --- */
+
+static struct server *server_new(const char *name)
+{
+	struct server *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	atomic_init(&s->refs, 1);
+	snprintf(s->name, sizeof(s->name), "%s", name);
+	s->hash = balance_hash(name, strlen(name), 0);
+	return s;
+}
+
+struct server *server_get(struct server *s)
+{
+	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	return s;
+}
+
+void server_put(struct server *s)
+{
+	if (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1)
+		free(s);
+}
+
+void server_leave(struct server *s)
+{
+	atomic_fetch_sub_explicit(&s->live, 1, memory_order_relaxed);
+	server_put(s);
+}
+
+static struct server *server_enter(struct server *s)
+{
+	atomic_fetch_add_explicit(&s->live, 1, memory_order_relaxed);
+	return server_get(s);
+}
+
+/* --- members --- */
+
+static struct server *find_name(const struct servers *ss, const char *name)
+{
+	for (size_t i = 0; ss && i < ss->n; i++)
+		if (!strcmp(ss->members[i].server->name, name))
+			return ss->members[i].server;
+	return NULL;
+}
+
+/*
+ * Add to SS the server NAME of CONF and P, which BEFORE or OTHER may have already.  A: its only
+ * address; NULL: those of P.  -ENOMEM.
+ */
+static int add_member(struct servers *ss, const struct servers *before, const struct servers *other,
+		      const struct server_conf *conf, struct place *p, const char *name,
+		      const struct addr *a)
+{
+	struct server *known = find_name(before, name) ?: find_name(other, name);
+	struct member m = { .conf = conf, .upstream = &p->upstream };
+
+	if (ss->n == SERVERS_IN_USE_MAX || find_name(ss, name))
+		return 0;
+	m.server = known ? server_get(known) : server_new(name);
+	m.list = a ? addr_list_new(a, 1) : NULL;
+	if (!m.server || (a && !m.list)) {
+		server_put(m.server);
+		return -ENOMEM;
+	}
+	if (known && !ss->conf->check_ms) { /* nobody would find out that it is back */
+		known->health.checked = false;
+		known->health.down = false;
+	}
+	ss->members[ss->n++] = m;
+	return 0;
+}
+
+static void drop_members(struct servers *ss)
+{
+	for (size_t i = 0; i < ss->n; i++) {
+		addr_list_put(ss->members[i].list);
+		server_put(ss->members[i].server);
+	}
+	free(ss->members);
+	ss->members = NULL;
+	ss->n = 0;
+}
+
+static int add_place(struct servers *ss, const struct servers *before, const struct servers *other,
+		     const struct server_conf *conf, struct place *p)
+{
+	struct addr_list *list = upstream_get(&p->upstream);
+	bool each = ss->conf->each_address && conf->at.named && list->n;
+	char name[ADDR_STRLEN];
+	int r = each ? 0 : add_member(ss, before, other, conf, p, conf->at.text, NULL);
+
+	for (size_t i = 0; each && !r && i < list->n; i++) {
+		const struct addr *a = &list->addrs[i];
+
+		addr_format((const struct sockaddr *)&a->ss, a->len, name, sizeof(name));
+		r = add_member(ss, before, other, conf, p, name, a);
+	}
+	addr_list_put(p->seen);
+	p->seen = list;
+	return r;
+}
+
+/* Make the members anew.  -ENOMEM: those before stay. */
+static int make_members(struct servers *ss, const struct servers *before)
+{
+	struct servers fresh = { .conf = ss->conf };
+	const struct upstreams *up = &ss->conf->upstream;
+	int r = 0;
+
+	fresh.members = calloc(SERVERS_IN_USE_MAX, sizeof(*fresh.members));
+	if (!fresh.members)
+		return -ENOMEM;
+	for (size_t i = 0; !r && i < up->n; i++)
+		r = add_place(&fresh, ss, before, &up->servers[i], &ss->places[i]);
+	if (!r) {
+		struct servers old = *ss;
+
+		ss->members = realloc(fresh.members, fresh.n * sizeof(*fresh.members));
+		ss->members = ss->members ?: fresh.members;
+		ss->n = fresh.n;
+		fresh = old;
+	}
+	drop_members(&fresh);
+	return r;
+}
+
+void servers_refresh(struct servers *ss)
+{
+	bool stale = false;
+
+	for (size_t i = 0; ss->conf->each_address && i < ss->conf->upstream.n; i++) {
+		struct place *p = &ss->places[i];
+		struct addr_list *list;
+
+		if (!ss->conf->upstream.servers[i].at.named)
+			continue;
+		list = upstream_get(&p->upstream);
+		stale = stale || list != p->seen;
+		addr_list_put(list);
+	}
+	if (stale && make_members(ss, NULL))
+		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
+			    ss->conf->upstream.text);
+}
+
+struct addr_list *member_list(const struct member *m)
+{
+	if (!m->list)
+		return upstream_get(m->upstream);
+	atomic_fetch_add_explicit(&m->list->refs, 1, memory_order_relaxed);
+	return m->list;
+}
+
+static struct member *member_of(struct servers *ss, const struct server *s)
+{
+	for (size_t i = 0; i < ss->n; i++)
+		if (ss->members[i].server == s)
+			return &ss->members[i];
+	return NULL;
+}
+
+/* --- beginning and end --- */
+
+/* The place of BEFORE with that text knows the addresses of its name. */
+static void know_addresses(struct place *p, struct servers *before, const char *text)
+{
+	for (size_t i = 0; before && i < before->conf->upstream.n; i++)
+		if (!strcmp(before->conf->upstream.servers[i].at.text, text))
+			upstream_know(&p->upstream, &before->places[i].upstream);
+}
+
+int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
+		 pthread_mutex_t *lock, uint64_t now_ms)
+{
+	const struct upstreams *up = &fc->upstream;
+	int r;
+
+	*ss = (struct servers){ .conf = fc, .lock = lock };
+	ss->places = calloc(up->n, sizeof(*ss->places));
+	if (!ss->places)
+		return -ENOMEM;
+	for (size_t i = 0; i < up->n; i++) {
+		struct place *p = &ss->places[i];
+
+		if (upstream_open(&p->upstream, &up->servers[i].at, &fc->listen,
+				  fc->resolve_interval_ms, now_ms))
+			return -ENOMEM;
+		know_addresses(p, before, up->servers[i].at.text);
+	}
+	pthread_mutex_lock(lock);
+	r = make_members(ss, before);
+	pthread_mutex_unlock(lock);
+	return r;
+}
+
+void servers_close(struct servers *ss)
+{
+	for (size_t i = 0; ss->places && i < ss->conf->upstream.n; i++) {
+		upstream_close(&ss->places[i].upstream);
+		addr_list_put(ss->places[i].seen);
+	}
+	drop_members(ss);
+	free(ss->places);
+	ss->places = NULL;
+}
+
+int servers_add_names(struct servers *ss, struct names *names)
+{
+	int r = 0;
+
+	for (size_t i = 0; !r && i < ss->conf->upstream.n; i++)
+		r = names_add(names, &ss->places[i].upstream);
+	return r;
+}
+
+/* --- choosing one --- */
+
+static bool is_among(struct server *const *tried, size_t n, const struct server *s)
+{
+	while (n > 0)
+		if (tried[--n] == s)
+			return true;
+	return false;
+}
+
+/* A client is an IPv4 address, or an IPv6 /64 prefix. */
+static uint64_t hash_of(const union client_addr *client)
+{
+	if (client->sa.sa_family == AF_INET)
+		return balance_hash(&client->in.sin_addr, sizeof(client->in.sin_addr), 0);
+	return client->sa.sa_family == AF_INET6 ? balance_hash(&client->in6.sin6_addr, 8, 0) : 0;
+}
+
+/* What is known of each member that can be connected to; of the others a name that has no address. */
+struct choice {
+	size_t n;
+	struct member *members[SERVERS_IN_USE_MAX];
+	struct candidate candidates[SERVERS_IN_USE_MAX];
+	struct upstream *nameless;
+};
+
+static void consider(struct choice *c, struct member *m, uint64_t now_ms)
+{
+	const struct health *h = &m->server->health;
+	enum server_state state = health_state(h, now_ms);
+	struct addr_list *list;
+	bool empty;
+
+	if (state > SERVER_ASIDE)
+		return;
+	list = member_list(m);
+	empty = !list->n;
+	addr_list_put(list);
+	if (empty) {
+		c->nameless = m->upstream;
+		return;
+	}
+	c->members[c->n] = m;
+	c->candidates[c->n++] = (struct candidate){
+		.state = state, .backup = m->conf->backup,
+		.weight = health_weight(h, m->conf->weight, now_ms),
+		.live = atomic_load_explicit(&m->server->live, memory_order_relaxed),
+		.name = m->server->hash, .turn = &m->turn,
+	};
+}
+
+int servers_pick(struct servers *ss, const union client_addr *client,
+		 struct server *const *tried, size_t n, uint64_t now_ms, struct server **ret,
+		 struct addr_list **ret_list)
+{
+	struct choice c;
+	struct server *s;
+	size_t best;
+	int r;
+
+	c.n = 0;
+	c.nameless = NULL;
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	for (size_t i = 0; i < ss->n; i++)
+		if (!is_among(tried, n, ss->members[i].server))
+			consider(&c, &ss->members[i], now_ms);
+	best = balance_pick(ss->conf->balance, c.candidates, c.n, hash_of(client));
+	if (best == c.n) {
+		pthread_mutex_unlock(ss->lock);
+		r = c.nameless ? upstream_await(c.nameless, ret_list) : -EHOSTDOWN;
+		if (r <= 0)
+			return r;
+		addr_list_put(*ret_list); /* it has just come */
+		return servers_pick(ss, client, tried, n, now_ms, ret, ret_list);
+	}
+	s = server_enter(c.members[best]->server);
+	s->sessions++;
+	if (c.candidates[best].state == SERVER_TRIAL)
+		health_try(&s->health, now_ms);
+	*ret = s;
+	*ret_list = member_list(c.members[best]);
+	pthread_mutex_unlock(ss->lock);
+	return (int)c.n;
+}
+
+/* --- how they fare --- */
+
+/* Log it if S is not in state WAS any more. */
+static void say(const struct servers *ss, const struct server *s, enum server_state was,
+		uint64_t now_ms)
+{
+	enum server_state is = health_state(&s->health, now_ms);
+
+	if (is == was)
+		return;
+	if (is == SERVER_ASIDE && was != SERVER_TRIAL)
+		log_warning("upstream %s: server %s is set aside for %.0f s: %s",
+			    ss->conf->upstream.text, s->name,
+			    (double)(s->health.aside_ms - now_ms) / 1000, s->error);
+	else if (is == SERVER_FAILED)
+		log_warning("upstream %s: server %s has failed its checks: %s",
+			    ss->conf->upstream.text, s->name, s->error);
+	else if (is == SERVER_RETURNING)
+		log_info("upstream %s: server %s is back", ss->conf->upstream.text, s->name);
+}
+
+static void note_error(struct server *s, int error, uint64_t now_ms)
+{
+	snprintf(s->error, sizeof(s->error), "%s", strerror(error));
+	s->error_ms = now_ms;
+}
+
+void servers_refused(struct servers *ss, struct server *s, int error, uint64_t now_ms)
+{
+	enum server_state was;
+	struct member *m;
+
+	pthread_mutex_lock(ss->lock);
+	was = health_state(&s->health, now_ms);
+	m = member_of(ss, s);
+	if (m)
+		upstream_failed(m->upstream);
+	s->failures++;
+	note_error(s, error, now_ms);
+	/* one alone gets every session, whatever has become of those before */
+	if (ss->n > 1) {
+		atomic_store_explicit(&s->refuses, true, memory_order_relaxed);
+		health_refused(&s->health, now_ms);
+		say(ss, s, was, now_ms);
+	}
+	pthread_mutex_unlock(ss->lock);
+}
+
+void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms)
+{
+	enum server_state was;
+
+	if (!atomic_load_explicit(&s->refuses, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(ss->lock);
+	atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
+	was = health_state(&s->health, now_ms);
+	health_connected(&s->health, now_ms);
+	say(ss, s, was, now_ms);
+	pthread_mutex_unlock(ss->lock);
+}
+
+void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms)
+{
+	enum server_state was;
+
+	pthread_mutex_lock(ss->lock);
+	was = health_state(&s->health, now_ms);
+	if (error)
+		note_error(s, error, now_ms);
+	health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
+	say(ss, s, was, now_ms);
+	pthread_mutex_unlock(ss->lock);
+}
+
+/* --- by name, by address --- */
+
+struct server *servers_find(struct servers *ss, const struct addr *addr)
+{
+	struct server *found = NULL;
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	for (size_t i = 0; !found && i < ss->n; i++) {
+		struct addr_list *list = member_list(&ss->members[i]);
+
+		for (size_t j = 0; !found && j < list->n; j++)
+			if (addr_equal(&list->addrs[j], addr))
+				found = server_enter(ss->members[i].server);
+		addr_list_put(list);
+	}
+	pthread_mutex_unlock(ss->lock);
+	return found;
+}
+
+struct server *servers_order(struct servers *ss, const char *name, enum server_order order)
+{
+	struct server *s;
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	s = find_name(ss, name);
+	if (s) {
+		s->health.order = order;
+		server_get(s);
+	}
+	pthread_mutex_unlock(ss->lock);
+	return s;
+}
+
+struct upstream *servers_first_name(struct servers *ss)
+{
+	for (size_t i = 0; i < ss->conf->upstream.n; i++)
+		if (ss->conf->upstream.servers[i].at.named)
+			return &ss->places[i].upstream;
+	return NULL;
+}
+
+void servers_why_nameless(struct servers *ss, char *why, size_t len)
+{
+	struct lookup_record record;
+
+	snprintf(why, len, "its look-up was not over in connect-timeout");
+	for (size_t i = 0; i < ss->conf->upstream.n; i++) {
+		upstream_record(&ss->places[i].upstream, &record);
+		if (record.why[0])
+			snprintf(why, len, "%s", record.why);
+	}
+}

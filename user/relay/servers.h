@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SERVERS_H
+#define CULVERT_SERVERS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/addr.h"
+#include "config/config.h"
+#include "relay/balance.h"
+#include "relay/names.h"
+
+/*
+ * The servers of a forward: which there are, how each fares, and which one gets the next session.
+ *
+ * A server is what the configuration names, or, with `each-address`, one address of a name.  What
+ * is known of it stays when a reload replaces its forward, as long as the new forward has a server
+ * of that name.
+ */
+
+#define SERVER_NAME_LEN sizeof(((struct endpoint *)0)->text)
+#define SERVERS_IN_USE_MAX 256 /* of a forward, with each address of its names */
+#define SERVER_ERROR_LEN 64
+
+struct server {
+	_Atomic unsigned int refs; /* sessions, forwards, a check */
+	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
+	_Atomic bool refuses;      /* the last connect has failed */
+	char name[SERVER_NAME_LEN];
+	uint64_t hash;             /* balance_hash() of its name */
+
+	/* with the lock of struct servers */
+	struct health health;
+	uint64_t sessions, failures; /* connects since the start */
+	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
+	uint64_t error_ms;            /* when that was */
+	uint64_t check_ms;            /* when the next check is due */
+};
+
+/* Take a reference; drop one (NULL is fine). */
+struct server *server_get(struct server *s);
+void server_put(struct server *s);
+/* The session that servers_pick() chose S for has ended, or goes to another server. */
+void server_leave(struct server *s);
+
+/* A server of one forward, in the order of the configuration. */
+struct member {
+	struct server *server;    /* a reference */
+	const struct server_conf *conf;
+	struct upstream *upstream;
+	struct addr_list *list;   /* of its one address; NULL: the upstream's */
+	int64_t turn;             /* see balance.h */
+};
+
+struct place; /* a server as configured, and the look-ups of its name */
+
+struct servers {
+	const struct forward_conf *conf;
+	pthread_mutex_t *lock; /* of what follows, and of each server; shared with the forward before */
+	struct place *places;  /* owned, by server of conf */
+	struct member *members;
+	size_t n;
+};
+
+/*
+ * BEFORE: those of the forward that is replaced, or NULL.  LOCK outlives both.  -ENOMEM; call
+ * servers_close() in any case.
+ */
+int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
+		 pthread_mutex_t *lock, uint64_t now_ms);
+/* When no session uses it.  One of zeroes is fine. */
+void servers_close(struct servers *ss);
+/* See names_add(). */
+int servers_add_names(struct servers *ss, struct names *names);
+
+/*
+ * Choose a server for a session of CLIENT, other than the N servers TRIED.  Returns how many there
+ * were to choose from; *RET is the server, to be given to server_leave(), and *RET_LIST
+ * its addresses, to be given to addr_list_put().  0: the first look-up of a name has not ended; see
+ * upstream_await().  -ENOENT: only names without an address are left, and look-ups have failed;
+ * -EHOSTDOWN: no server is left that may have a session.  By any thread.
+ */
+int servers_pick(struct servers *ss, const union client_addr *client,
+		 struct server *const *tried, size_t n, uint64_t now_ms, struct server **ret,
+		 struct addr_list **ret_list);
+/* S, of which all addresses were tried, could not be connected to, because of errno ERROR. */
+void servers_refused(struct servers *ss, struct server *s, int error, uint64_t now_ms);
+/* S has been connected to. */
+void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms);
+/* A check of S has ended: 0, or an errno. */
+void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
+
+/* Follow changes of names: to be called with the lock, before members are looked at. */
+void servers_refresh(struct servers *ss);
+/* The addresses of M, with a reference; with the lock. */
+struct addr_list *member_list(const struct member *m);
+
+/* The server that has ADDR, with a reference and counted as live; or NULL. */
+struct server *servers_find(struct servers *ss, const struct addr *addr);
+
+/* Give the server NAME an order.  A reference to it, or NULL: there is none. */
+struct server *servers_order(struct servers *ss, const char *name, enum server_order order);
+
+/* The first name among the servers as configured, or NULL. */
+struct upstream *servers_first_name(struct servers *ss);
+/* Why names without an address have none. */
+void servers_why_nameless(struct servers *ss, char *why, size_t len);
+
+#endif
