@@ -385,6 +385,7 @@ void config_close(struct config *c)
 	for (size_t i = 0; i < c->n_kept; i++)
 		free(c->kept[i]);
 	acl_close(&c->defaults.acl);
+	endpoint_close(&c->metrics);
 	free(c->forwards);
 	free(c->said.lines);
 	free(c->words.lines);

@@ -97,44 +97,57 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
  * and then changed its owner, the account could put another file in its place in between.  Where
  * the account may not create files it cannot do so, and root binds.
  */
-static int bind_as(int fd, const struct sockaddr_un *un, uid_t uid, gid_t gid)
+static int bind_as(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
 {
 	int r;
 
 	setfsgid(gid);
 	setfsuid(uid);
-	r = bind(fd, (const struct sockaddr *)un, sizeof(*un)) ? -errno : 0;
+	r = bind(fd, (const struct sockaddr *)un, len) ? -errno : 0;
 	setfsuid(geteuid());
 	setfsgid(getegid());
 	if (r != -EACCES || geteuid())
 		return r;
-	if (bind(fd, (const struct sockaddr *)un, sizeof(*un)))
+	if (bind(fd, (const struct sockaddr *)un, len))
 		return -errno;
 	return lchown(un->sun_path, uid, gid) ? -errno : 0;
+}
+
+int control_bind(const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid, int *ret_fd)
+{
+	mode_t mask;
+	int fd, r;
+
+	r = make_directory(un->sun_path, uid, gid);
+	r = r ?: unix_remove_stale(un, len);
+	if (r)
+		return r;
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	mask = umask(0117);
+	r = bind_as(fd, un, len, uid, gid);
+	umask(mask);
+	r = r ?: listen(fd, BACKLOG) ? -errno : 0;
+	if (r)
+		close(fd);
+	else
+		*ret_fd = fd;
+	return r;
 }
 
 static int bind_socket(struct control *c, uid_t uid, gid_t gid)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	struct stat st;
-	mode_t mask;
 	int r;
 
 	memcpy(un.sun_path, c->path, sizeof(un.sun_path));
-	r = make_directory(c->path, uid, gid);
-	r = r ?: unix_remove_stale(&un, sizeof(un));
-	if (r)
-		return r;
-	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (c->listener < 0)
-		return -errno;
-	mask = umask(0117);
-	r = bind_as(c->listener, &un, uid, gid);
-	umask(mask);
+	r = control_bind(&un, sizeof(un), uid, gid, &c->listener);
 	if (r)
 		return r;
 	c->bound = true;
-	if (listen(c->listener, BACKLOG) || lstat(c->path, &st))
+	if (lstat(c->path, &st))
 		return -errno;
 	c->dev = st.st_dev;
 	c->ino = st.st_ino;

@@ -5,10 +5,10 @@
  * resolv.conf; open the listening sockets, the control socket, the session log and the pid file; load
  * the packet programs and, before Linux 6.6, start the filter keeper.  Then root is given up for
  * good.  Only then do the threads start, since capabilities are each thread's own: one for each
- * worker, one for the session log, one that reloads, a few for the control socket.  The main
- * thread's event loop takes signals from a signalfd(2), looks up names, fills the stocks of
- * sockets, and tells systemd's watchdog.  When all threads run, the seccomp filter is loaded for
- * all of them.
+ * worker, one for the session log, one that reloads, a few for the control socket, one for metrics.
+ * The main thread's event loop takes signals from a signalfd(2), looks up names, checks servers, fills
+ * the stocks of sockets, and tells systemd's watchdog.  When all threads run, the seccomp filter is
+ * loaded for all of them.
  */
 #include "daemon/daemon.h"
 
@@ -41,6 +41,7 @@
 #include "config/file.h"
 #include "daemon/adopt.h"
 #include "daemon/control.h"
+#include "daemon/metrics.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
 #include "daemon/routes.h"
@@ -79,6 +80,7 @@ struct daemon {
 	struct shared shared;  /* names, session log */
 	struct reload reload;  /* forwards, workers, the privileged process */
 	struct control *control;
+	struct metrics *metrics; /* NULL: none */
 	struct operate operate;
 
 	/* the main thread */
@@ -220,6 +222,17 @@ static int open_session_log(struct daemon *d)
 			   config_option_place(c, "session-log", at), c->session_log, err);
 }
 
+static int open_metrics(struct daemon *d)
+{
+	const struct config *c = &d->config;
+	char err[512], at[CONFIG_PLACE_LEN];
+
+	if (!c->metrics.n_addrs ||
+	    !metrics_open(&c->metrics, &d->account, &d->metrics, err, sizeof(err)))
+		return 0;
+	return log_failure(EXIT_CODE_FAILURE, "%s%s", config_option_place(c, "metrics", at), err);
+}
+
 static void wake_workers(struct daemon *d)
 {
 	for (unsigned int i = 0; i < d->reload.threads.n; i++)
@@ -301,7 +314,8 @@ static int set_up(struct daemon *d)
 		return r;
 	limit_descriptors(&d->config);
 	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
-	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: make_pid_file(&d->config) ?:
+	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: open_metrics(d) ?:
+	    make_pid_file(&d->config) ?:
 	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe.graft);
 	if (r)
 		return r;
@@ -337,6 +351,7 @@ static unsigned int parts_in_use(const struct daemon *d)
 			     (d->shared.names ? PART_NAMES : 0);
 
 	return parts | (d->reload.privileged ? PART_PRIVILEGED : 0) |
+	       (d->metrics ? PART_METRICS : 0) |
 	       (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
 	       (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 }
@@ -453,6 +468,8 @@ static int begin(struct daemon *d)
 	r = r ?: reload_start(&d->reload);
 	if (!r && d->control)
 		r = control_start(d->control, operate, &d->operate);
+	if (!r && d->metrics)
+		r = metrics_start(d->metrics, &d->operate);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), advice(ADVICE_RESOURCES, -r));
@@ -611,6 +628,7 @@ static void end(struct daemon *d)
 	while (!threads_ended(ts)) /* should the loop have failed */
 		poll(NULL, 0, 100);
 	control_close(d->control);
+	metrics_close(d->metrics);
 	session_log_close(d->shared.session_log);
 	threads_close(ts);
 	if (d->operate.descriptors)

@@ -9,8 +9,10 @@
 #include "daemon/operate.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -30,6 +32,8 @@
 
 SYSCALLS_NEEDED(
 	SYSCALL(getpid),
+	SYSCALL(fstat),
+	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
 	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
 	SYSCALL(getdents64));
 
@@ -67,7 +71,6 @@ struct round {
 	unsigned int n;            /* sessions that were reset, or flows that move */
 	struct session_view *views; /* owned; of sessions that the filter matches */
 	size_t n_views, room;      /* no room: only the sums are wanted */
-	uint64_t kernel_bytes[CARRIERS]; /* sockmap, graft: of finished and of live sessions */
 	uint64_t flows[CARRIERS];
 	uint64_t pipes, pipes_idle, buffers;
 };
@@ -116,13 +119,13 @@ static void view_session(struct round *r, const struct session *s)
 	}
 }
 
-static void look_at_session(struct round *r, const struct session *s)
+static void look_at_session(struct round *r, struct session *s)
 {
 	struct forward_stats *fs = forward_stats(s->forward, r->worker->index);
 
+	session_count_kernel(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		fs->seen[dir] += session_bytes(s, dir);
-		r->kernel_bytes[session_kernel_carrier(s)] += session_kernel_bytes(s, dir);
 		r->flows[session_carrier(s, dir)]++;
 	}
 	if (r->n_views < r->room && session_filter_matches(&r->asked->req->filter, s))
@@ -142,10 +145,8 @@ static void look(void *arg)
 		for (unsigned int dir = 0; dir < 2; dir++)
 			fs->seen[dir] = count_get(&fs->bytes[dir]);
 	}
-	for (const struct session *s = w->sessions; s; s = s->next)
+	for (struct session *s = w->sessions; s; s = s->next)
 		look_at_session(r, s);
-	for (int c = CARRIER_SOCKMAP; c < CARRIERS; c++)
-		r->kernel_bytes[c] += count_get(&w->stats.carrier_bytes[c]);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -388,10 +389,9 @@ static struct json_object *carriers_json(const struct operate *op, const struct 
 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
-		/* of one moment: a session that has ended since then is not counted twice */
-		uint64_t bytes = r->kernel_bytes[c];
+		uint64_t bytes = 0;
 
-		for (unsigned int w = 0; w < ts->n && c < CARRIER_SOCKMAP; w++)
+		for (unsigned int w = 0; w < ts->n; w++)
 			bytes += count_get(&ts->workers[w].stats.carrier_bytes[c]);
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
@@ -410,9 +410,13 @@ static struct json_object *counters_json(const struct operate *op, bool errors)
 	     i++) {
 		uint64_t n = 0;
 
-		for (unsigned int w = 0; w < ts->n; w++)
-			n += count_get(errors ? &ts->workers[w].stats.errors[i]
-					      : &ts->workers[w].stats.handovers[i]);
+		for (unsigned int w = 0; w < ts->n; w++) {
+			struct stats *s = &ts->workers[w].stats;
+
+			n += errors ? count_get(&s->errors[i]) : 0;
+			for (unsigned int why = 0; !errors && why < REASONS; why++)
+				n += count_get(&s->handovers[i][why]);
+		}
 		json_add_int(o, errors ? cause_name(i) : handover_name(i), n);
 	}
 	return o;
@@ -449,13 +453,20 @@ static struct json_object *kernel_json(const struct asked *a)
 	return o;
 }
 
-/* Count the entries of D but for ".", ".." and the directory itself.  0 where there is no /proc. */
-static unsigned int open_descriptors(DIR *d)
+/*
+ * Since Linux 6.2 the size of the directory is the number of descriptors.  Before, count the entries
+ * but for "." and "..".  Without that of D; 0 where there is no /proc.
+ */
+unsigned int operate_descriptors(const struct operate *o)
 {
+	DIR *d = o->descriptors;
+	struct stat st;
 	unsigned int n = 0;
 
 	if (!d)
 		return 0;
+	if (!fstat(dirfd(d), &st) && st.st_size > 0)
+		return (unsigned int)st.st_size - 1;
 	rewinddir(d);
 	while (readdir(d))
 		n++;
@@ -476,7 +487,7 @@ static struct json_object *resources_json(const struct asked *a, const struct ro
 	json_add_int(o, "pipes", r->pipes);
 	json_add_int(o, "pipes_idle", r->pipes_idle);
 	json_add_int(o, "buffers", r->buffers);
-	json_add_int(o, "fds", open_descriptors(a->o->descriptors));
+	json_add_int(o, "fds", operate_descriptors(a->o));
 	return o;
 }
 

@@ -26,4 +26,7 @@ struct operate {
  */
 struct json_object *operate(void *arg, const struct command_request *req);
 
+/* Descriptors that are open.  Under the lock of forwards. */
+unsigned int operate_descriptors(const struct operate *o);
+
 #endif

@@ -57,11 +57,16 @@ const char *reason_name(enum reason r)
 	return r < REASONS ? reason_names[r] : "?";
 }
 
-enum reason flow_reason(const struct flow *f)
+enum reason flow_graft_reason(const struct flow *f)
 {
-	if (!f->grafted || f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
+	if (f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
 		return (enum reason)f->reason;
 	return REASON_ELIGIBLE; /* what it remembers is of the time before */
+}
+
+enum reason flow_reason(const struct flow *f)
+{
+	return f->grafted ? flow_graft_reason(f) : (enum reason)f->reason;
 }
 
 enum carrier flow_carrier(const struct flow *f)
@@ -187,6 +192,19 @@ enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b)
 }
 
 /* --- counters --- */
+
+#define MS UINT64_C(1000)
+#define S (1000 * MS)
+#define HOUR (3600 * S)
+
+const uint64_t connect_bounds_us[HISTOGRAM_BOUNDS] = {
+	MS / 4, MS / 2, MS, 2 * MS, 5 * MS, 10 * MS, 25 * MS, 50 * MS, 100 * MS, 250 * MS, S,
+	2 * S + S / 2, 5 * S, 10 * S,
+};
+const uint64_t duration_bounds_us[HISTOGRAM_BOUNDS] = {
+	10 * MS, 30 * MS, 100 * MS, 300 * MS, S, 3 * S, 10 * S, 30 * S, 60 * S, 300 * S, 1800 * S,
+	HOUR, 6 * HOUR, 24 * HOUR,
+};
 
 static const char *const cause_names[CAUSES] = {
 	[CAUSE_CLIENT_RESET] = "client-reset",

@@ -117,8 +117,9 @@ const char *carrier_name(enum carrier c);
 const char *flow_phase_name(enum flow_phase p);
 const char *reason_name(enum reason r);
 
-/* Why F has the carrier that flow_carrier() tells. */
+/* Why F has the carrier that flow_carrier() tells; the same, if it is grafted. */
 enum reason flow_reason(const struct flow *f);
+enum reason flow_graft_reason(const struct flow *f);
 
 /* The carrier that carries F now, or has carried it to its end. */
 enum carrier flow_carrier(const struct flow *f);

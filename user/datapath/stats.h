@@ -59,10 +59,24 @@ const char *handover_name(unsigned int h);
 
 typedef _Atomic uint64_t counter;
 
+/* How often something took how long, by the least bound that it did not exceed. */
+#define HISTOGRAM_BOUNDS 14
+
+struct histogram {
+	counter n[HISTOGRAM_BOUNDS + 1]; /* the last: longer than all bounds */
+	counter sum_us;
+};
+
+/* In microseconds; in ascending order.  In flow.c. */
+extern const uint64_t connect_bounds_us[HISTOGRAM_BOUNDS], duration_bounds_us[HISTOGRAM_BOUNDS];
+
 /* Workers count side by side: no two sets in one cache line. */
 struct forward_stats {
 	_Alignas(64) counter accepted;
 	counter finished, denied;
+	/* read from each side; in the kernel: as last looked at, by session_count_kernel() */
+	counter carried[2][CARRIERS];
+	struct histogram connects, durations; /* of upstreams that answered; of ended sessions */
 	counter bytes[2]; /* of ended sessions; 0: to the upstream, 1: to the client */
 	/* the same with live sessions, at the last look; the looker's, and the worker's meanwhile */
 	uint64_t seen[2];
@@ -70,8 +84,8 @@ struct forward_stats {
 
 struct stats {
 	counter errors[CAUSES];
-	counter handovers[HANDOVERS];
-	counter carrier_bytes[CARRIERS]; /* sockmap: of finished sessions */
+	counter handovers[HANDOVERS][REASONS];
+	counter carrier_bytes[CARRIERS]; /* as forward_stats.carried, of all forwards ever */
 };
 
 static inline void count_add(counter *c, uint64_t n)
@@ -83,6 +97,17 @@ static inline void count_add(counter *c, uint64_t n)
 static inline uint64_t count_get(counter *c)
 {
 	return atomic_load_explicit(c, memory_order_relaxed);
+}
+
+static inline void histogram_add(struct histogram *h, const uint64_t bounds_us[HISTOGRAM_BOUNDS],
+				 uint64_t us)
+{
+	unsigned int i = 0;
+
+	while (i < HISTOGRAM_BOUNDS && us > bounds_us[i])
+		i++;
+	count_add(&h->n[i], 1);
+	count_add(&h->sum_us, us);
 }
 
 #endif

@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/advice.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/order.h"
 #include "base/syscalls_needed.h"
@@ -76,6 +77,7 @@ struct connecting {
 	uint64_t server_due_ms;  /* give the server up */
 	struct server **tried;   /* owned, with references: servers that were given up */
 	size_t n_tried;
+	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
 	uint16_t first;          /* index of the address to begin with; the others follow in order */
@@ -306,6 +308,10 @@ static int take_winner(struct session *s, unsigned int i)
 /* Most clients have spoken by now: to look at once saves a round through epoll. */
 static void connected(struct session *s)
 {
+	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+
+	histogram_add(&fs->connects, connect_bounds_us,
+		      (clock_ns() - s->connecting->began_ns) / 1000);
 	servers_connected(&s->forward->servers, s->server, s->worker->loop.now_ms);
 	if (s->connecting->begun > 1)
 		atomic_store_explicit(&s->addrs->first, s->upstream, memory_order_relaxed);
@@ -546,6 +552,7 @@ int session_connect_expect(struct session *s)
 void session_connect(struct session *s)
 {
 	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
+	s->connecting->began_ns = clock_ns();
 	s->worker->n_nameless++;
 	begin(s);
 }

@@ -403,22 +403,21 @@ static void end(struct session *s, bool rst, unsigned int end)
 	struct worker *w = s->worker;
 	struct forward_stats *fs = forward_stats(s->forward, w->index);
 	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
-	enum carrier carrier = session_kernel_carrier(s);
 	uint64_t kernel[2];
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		kernel[dir] = session_kernel_bytes(s, dir);
 		s->flows[dir].grafted = session_is_grafted(s);
 		s->flows[dir].handovers += s->flows[dir].grafted;
-		count_add(&w->stats.handovers[CARRIER_GRAFT], s->flows[dir].grafted);
 	}
+	session_count_kernel(s);
 	session_log_ended(w->shared->session_log, s, kernel, end);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		count_add(&fs->bytes[dir], session_bytes(s, dir));
-		count_add(&w->stats.carrier_bytes[carrier], kernel[dir]);
 		carrier_release(&s->flows[dir], &w->pool);
 	}
 	count_add(&fs->finished, 1);
+	histogram_add(&fs->durations, duration_bounds_us, (w->loop.now_ms - s->born_ms) * 1000);
 	session_connect_end(s);
 	session_pace_stop(s);
 	rst = session_graft_end(s, rst) || rst;

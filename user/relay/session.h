@@ -88,6 +88,7 @@ struct session {
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
+	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */

@@ -63,21 +63,28 @@ SYSCALLS_NEEDED(
 
 /* --- counting --- */
 
-/* Count BYTES of flow F that carrier C has read. */
+/* Count BYTES of flow DIR that carrier C has read. */
+static void count_carried(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes)
+{
+	count_add(&s->worker->stats.carrier_bytes[c], bytes);
+	count_add(&forward_stats(s->forward, s->worker->index)->carried[dir][c], bytes);
+}
+
+/* The same of flow F, which user space has read. */
 static void count_read(struct session *s, struct flow *f, enum carrier c, uint64_t bytes)
 {
 	if (!bytes)
 		return;
 	if (c == CARRIER_SPLICE)
 		f->spliced += bytes;
-	count_add(&s->worker->stats.carrier_bytes[c], bytes);
+	count_carried(s, (unsigned int)(f - s->flows), c, bytes);
 }
 
-/* Count that flow F has got carrier C, or is about to. */
+/* Count that flow F has got carrier C, or is about to, for the reason that it has. */
 static void count_handover(struct session *s, struct flow *f, enum carrier c)
 {
 	f->handovers++;
-	count_add(&s->worker->stats.handovers[c], 1);
+	count_add(&s->worker->stats.handovers[c][f->reason], 1);
 }
 
 enum carrier session_kernel_carrier(const struct session *s)
@@ -92,6 +99,24 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 	if (s->pair == NO_PAIR)
 		return 0;
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
+}
+
+void session_count_kernel(struct session *s)
+{
+	bool grafted = !s->graft_counted && session_is_grafted(s);
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		uint64_t bytes = session_kernel_bytes(s, dir), before = s->kernel_counted[dir];
+
+		if (bytes > before) { /* what packets write is read without a lock */
+			count_carried(s, dir, session_kernel_carrier(s), bytes - before);
+			s->kernel_counted[dir] = bytes;
+		}
+		if (grafted)
+			count_add(&s->worker->stats.handovers[CARRIER_GRAFT]
+						  [flow_graft_reason(&s->flows[dir])], 1);
+	}
+	s->graft_counted = s->graft_counted || grafted;
 }
 
 /* --- the engine that a flow follows --- */
@@ -297,7 +322,7 @@ static void refused(struct session *s, unsigned int dir, int error)
 		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: "
 			    "sockmap: %s", (unsigned long long)s->id, strerror(-error));
 	}
-	count_add(&s->worker->stats.handovers[HANDOVER_FAILED], 1);
+	count_add(&s->worker->stats.handovers[HANDOVER_FAILED][f->reason], 1);
 }
 
 /* Flow DIR, which is in the kernel, begins to leave it, to be carried as D says. */

@@ -32,6 +32,12 @@ enum carrier session_kernel_carrier(const struct session *s);
 /* What that has carried of flow DIR, in bytes. */
 uint64_t session_kernel_bytes(const struct session *s, unsigned int dir);
 
+/*
+ * Add what S's kernel carrier has done since the last call to the counters.  Nobody tells of these
+ * bytes, nor of a graft: so this is called when S ends, and whenever somebody wants to know.
+ */
+void session_count_kernel(struct session *s);
+
 /* --- what a worker asks of all its sessions --- */
 
 /* The verdict program has sent EV to WORKER. */
