@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -46,6 +47,8 @@
 #define TYPE_PLAIN "text/plain; version=0.0.4; charset=utf-8"
 
 SYSCALLS_NEEDED(
+	/* the thread names itself, if the filter overtakes it */
+	SYSCALL_IF(PART_METRICS, prctl, SYSCALL_ARG(0, PR_SET_NAME)),
 	SYSCALL_IF(PART_METRICS, accept4),
 	SYSCALL_IF(PART_METRICS, recvfrom),
 	SYSCALL_IF(PART_METRICS, sendto),
@@ -264,15 +267,24 @@ static void add_causes(const struct body *b, const struct threads *ts)
 	for (unsigned int c = 0; c < CAUSES; c++)
 		fprintf(b->f, "culvert_errors_total{cause=\"%s\"} %llu\n", cause_name(c),
 			(unsigned long long)sum_workers(ts, offsetof(struct stats, errors[c])));
-	begin_family(b, "culvert_handovers", "counter", "Flows that changed their carrier, or could not "
-		     "(to=\"failed\"), by the reasons of culvert sessions.");
-	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
+	begin_family(b, "culvert_handovers", "counter",
+		     "Flows that got a carrier, by the reasons of culvert sessions.");
+	for (unsigned int i = 0; i < CARRIERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
 		uint64_t n = sum_workers(ts, offsetof(struct stats, handovers[to][why]));
 
 		if (n) /* most pairs cannot be */
-			fprintf(b->f, "culvert_handovers_total{to=\"%s\",reason=\"%s\"} %llu\n",
-				handover_name(to), reason_name(why), (unsigned long long)n);
+			fprintf(b->f, "culvert_handovers_total{carrier=\"%s\",reason=\"%s\"} %llu\n",
+				carrier_name(to), reason_name(why), (unsigned long long)n);
+	}
+	begin_family(b, "culvert_handovers_failed", "counter",
+		     "Flows that the kernel refused to carry, and that stayed where they were.");
+	for (unsigned int why = 0; why < REASONS; why++) {
+		uint64_t n = sum_workers(ts, offsetof(struct stats, handovers[HANDOVER_FAILED][why]));
+
+		if (n)
+			fprintf(b->f, "culvert_handovers_failed_total{reason=\"%s\"} %llu\n",
+				reason_name(why), (unsigned long long)n);
 	}
 }
 

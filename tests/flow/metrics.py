@@ -1,0 +1,358 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""The daemon's metrics, read by curl, promtool and Prometheus itself, against `culvert status`.
+
+    conversations  -->  culvert, a forward for each carrier  -->  echo server
+                           ^ GET /metrics: curl, prometheus
+
+With --sessions N instead: the time that a scrape takes while N grafted sessions live, and the longest
+wait of conversations beside them. Exits with 77 and the reason where this cannot run.
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import stat
+import statistics
+import subprocess
+import sys
+import time
+import urllib.parse
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(TOP, "scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (RELAY, Daemon, Interrupted, Lab, LabError, expect, handle_signals, tail,
+                    wait_until)
+
+EXIT_SKIP = 77
+METRICS = 9464
+PROMETHEUS = 9090
+ECHO = 7100
+NOBODY = 7
+CARRIERS = ("copy", "splice", "sockmap", "graft")
+ROUNDS, SIZE = 40, 1000
+SCRAPES = 15
+MOST_MS = 20
+OPEN = "application/openmetrics-text;version=1.0.0"
+EXAMPLES = os.path.join(TOP, "docs/examples")
+
+ECHO_SERVER = """
+import asyncio, sys
+async def echo(r, w):
+    while data := await r.read(65536):
+        w.write(data)
+    w.close()
+async def main():
+    s = await asyncio.start_server(echo, sys.argv[1], int(sys.argv[2]))
+    await s.serve_forever()
+asyncio.run(main())
+"""
+
+# ADDRESS ROUNDS SIZE PORT...: a conversation with each, then "said"; ended when stdin is.
+TALK = """
+import os, socket, sys
+address, rounds, size, *ports = sys.argv[1], *map(int, sys.argv[2:])
+all = [socket.create_connection((address, port)) for port in ports]
+for n in range(rounds):
+    for s in all:
+        data, got = os.urandom(size), b""
+        s.sendall(data)
+        while len(got) < size:
+            got += s.recv(size - len(got)) or sys.exit("lost")
+        assert got == data
+print("said", flush=True)
+sys.stdin.read()
+"""
+
+
+def parse(text):
+    """{name: {labels, as they are written: value}} of all samples."""
+    samples = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        name, labels, value = re.fullmatch(r"([a-z_]+)(?:{(.*)})? (\S+)", line).groups()
+        rows = samples.setdefault(name, {})
+        expect(labels not in rows, f"twice: {line}")
+        rows[labels] = float(value)
+    return samples
+
+
+def total(samples, name, *labels):
+    return sum(value for key, value in samples.get(name, {}).items()
+               if all(label in key for label in labels))
+
+
+def promtool(*arguments, text=None):
+    result = subprocess.run(["promtool", *arguments], input=text, text=True, check=False,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=EXAMPLES)
+    expect(result.returncode == 0 and (text is None or not result.stdout),
+           f"promtool {' '.join(arguments)}: {result.stdout}")
+
+
+class Trial:
+    def __init__(self, lab, program):
+        self.lab = lab
+        self.program = program
+        self.daemon = None
+
+    def begin(self, config, *options):
+        path = self.lab.path("culvert.conf")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(config)
+        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config", path, "--seccomp", "kill",
+                             *options)
+
+    def curl(self, url, *options):
+        process = self.lab.start("relay", "curl", "--silent", "--show-error", "--max-time", "10",
+                                 *options, url, stdout=subprocess.PIPE, text=True)
+        text = process.communicate()[0]
+        self.lab.finish(process, 1)
+        return text
+
+    def scrape(self, *options):
+        return self.curl(f"http://127.0.0.1:{METRICS}/metrics", *options)
+
+    def talk(self, ports):
+        process = self.lab.start("client", sys.executable, "-c", TALK, RELAY, str(ROUNDS),
+                                 str(SIZE), *map(str, ports), stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True)
+        said = process.stdout.readline()
+        expect(said == "said\n", f"the conversations ended: {tail(process.log)}")
+        return process
+
+    # --- what is checked ---
+
+    def check_http(self):
+        url = f"http://127.0.0.1:{METRICS}"
+        for path, options, status in (("/metrics", ("--head",), 200), ("/", (), 200),
+                                      ("/metrics/x", (), 404), ("/metrics", ("-d", "x"), 405)):
+            got = self.curl(url + path, *options, "--output", "/dev/null", "--write-out",
+                            "%{http_code}")
+            expect(got == str(status), f"{path} {options}: {got}")
+        plain, openmetrics = self.scrape("--include"), self.scrape("--include", "-H", f"Accept: {OPEN}")
+        expect("text/plain; version=0.0.4" in plain, plain[:300])
+        expect("application/openmetrics-text; version=1.0.0; charset=utf-8" in openmetrics,
+               openmetrics[:300])
+        expect(openmetrics.endswith("# EOF\n"), "no EOF")
+        promtool("check", "metrics", text=self.scrape())
+
+    def check_agreement(self, samples):
+        """With what the control socket says; nothing moves meanwhile."""
+        status = self.daemon.ask("status")
+        for cause, value in status["errors"].items():
+            got = samples["culvert_errors_total"][f'cause="{cause}"']
+            expect(got == value, f"{cause}: {got}, status: {value}")
+        for name, value in status["handovers"].items():
+            got = total(samples, "culvert_handovers_failed_total") if name == "failed" else \
+                total(samples, "culvert_handovers_total", name.replace("to_", 'carrier="') + '"')
+            expect(got == value, f"{name}: {got}, status: {value}")
+        for carrier in status["carriers"]:
+            got = total(samples, "culvert_bytes_total", f'carrier="{carrier["carrier"]}"')
+            expect(got == carrier["bytes"], f"{carrier}: {got}")
+        for forward in status["forwards"]:
+            label = f'forward="{forward["name"]}"'
+            for key, name in (("live", "culvert_sessions"),
+                              ("accepted", "culvert_sessions_accepted_total"),
+                              ("finished", "culvert_sessions_finished_total"),
+                              ("denied", "culvert_sessions_denied_total"),
+                              ("finished", "culvert_session_duration_seconds_count")):
+                expect(samples[name][label] == forward[key], f"{name}: {samples[name]}, {forward}")
+            for direction in "upstream", "client":
+                got = total(samples, "culvert_bytes_total", label, f'-to-{direction}"')
+                expect(got == forward[f"bytes_to_{direction}"], f"{forward}: {got} bytes")
+
+    def check_live(self, samples):
+        for carrier in CARRIERS:
+            got = samples["culvert_bytes_total"]
+            mine = [got[f'forward="{carrier}",direction="{direction}",carrier="{carrier}"']
+                    for direction in ("client-to-upstream", "upstream-to-client")]
+            # the first bytes of a session, and those before a graft, are copied
+            expect(all(0.5 * ROUNDS * SIZE < n <= ROUNDS * SIZE for n in mine), f"{carrier}: {mine}")
+            expect(total(samples, "culvert_bytes_total", f'forward="{carrier}"')
+                   == 2 * ROUNDS * SIZE, f"{carrier}: {got}")
+            expect(samples["culvert_connect_duration_seconds_count"][f'forward="{carrier}"'] == 1,
+                   "connects")
+        for to, reason in ("sockmap", "engine"), ("graft", "eligible"):
+            expect(total(samples, "culvert_handovers_total", f'carrier="{to}",reason="{reason}"') == 2,
+                   f"{samples['culvert_handovers_total']}")
+
+    def check_prometheus(self, samples):
+        path = self.lab.path("prometheus.yml")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(f"""
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{EXAMPLES}/culvert-alerts.yml]
+scrape_configs:
+  - job_name: culvert
+    static_configs: [{{targets: ["127.0.0.1:{METRICS}"]}}]
+""")
+        self.lab.start_server("relay", PROMETHEUS, "prometheus", f"--config.file={path}",
+                              f"--storage.tsdb.path={self.lab.path('prometheus')}",
+                              f"--web.listen-address=127.0.0.1:{PROMETHEUS}")
+        for query, value in (
+                ("up", 1), ("count(culvert_build_info)", 1),
+                ("sum(culvert_bytes_total)", total(samples, "culvert_bytes_total")),
+                ('culvert_errors_total{cause="connect-refused"}', 1),
+                ('culvert_upstream_up{forward="refused"}', 0),
+                ("sum(culvert_session_duration_seconds_count)", 1),
+                ('histogram_quantile(1, culvert_session_duration_seconds_bucket{forward="refused"})',
+                 0.01)):
+            wait_until(lambda q=query, v=value: self.query(q) == v,
+                       f"prometheus to say {value} to {query}", 15)
+
+    def query(self, query):
+        answer = json.loads(self.curl(f"http://127.0.0.1:{PROMETHEUS}/api/v1/query?"
+                                      + urllib.parse.urlencode({"query": query})))
+        result = answer["data"]["result"] if answer["status"] == "success" else []
+        return float(result[0]["value"][1]) if len(result) == 1 else None
+
+    def check_examples(self, samples):
+        promtool("check", "rules", "culvert-alerts.yml")
+        promtool("test", "rules", os.path.join(TOP, "tests/flow/culvert-alerts.test.yml"))
+        with open(os.path.join(EXAMPLES, "culvert-alerts.yml"), encoding="ascii") as file:
+            texts = [file.read()]
+        with open(os.path.join(EXAMPLES, "grafana-dashboard.json"), encoding="ascii") as file:
+            texts += [target["expr"] for panel in json.load(file)["panels"]
+                      for target in panel["targets"]]
+        names = {name for text in texts for name in re.findall(r"\b(?:culvert|process)_[a-z_]+\b", text)}
+        unknown = names - set(samples) - {"culvert_lookup_failures_total"}
+        expect(not unknown and len(names) > 8, f"examples ask for {unknown or names}")
+
+    def check_reload(self):
+        path = self.lab.path("culvert.conf")
+        with open(path, encoding="ascii") as file:
+            config = file.read()
+        with open(path, "w", encoding="ascii") as file:
+            file.write(config.replace(f":{METRICS}", f":{METRICS + 1}"))
+        result = subprocess.run([self.program, "reload", "--control", self.daemon.control], text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        expect(result.returncode != 0 and "metrics" in result.stdout, f"reload: {result.stdout}")
+
+    # --- cases ---
+
+    def test_numbers(self):
+        forwards = "".join(f"""
+[forward {carrier}]
+listen = {RELAY}:{9000 + n}
+upstream = {RELAY}:{ECHO}
+engine = {"auto" if carrier == "graft" else carrier}
+""" for n, carrier in enumerate(CARRIERS))
+        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n{forwards}"
+                   f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n")
+        before = parse(self.scrape())
+        expect(total(before, "culvert_upstream_up") == 5, f"{before['culvert_upstream_up']}")
+        talk = self.talk(9000 + n for n in range(len(CARRIERS)))
+        self.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
+        samples = parse(self.scrape())
+        self.check_agreement(samples)
+        self.check_live(samples)
+        self.check_http()
+        self.check_prometheus(samples)
+        self.check_examples(samples)
+        talk.stdin.close()
+        self.lab.finish(talk, 5)
+        wait_until(lambda: total(parse(self.scrape()), "culvert_sessions") == 0, "no sessions")
+        after = parse(self.scrape())
+        self.check_agreement(after)
+        self.check_never_down(samples, after)
+        self.check_reload()
+        self.daemon.stop()
+
+    def check_never_down(self, before, after):
+        for name, rows in before.items():
+            for labels, value in rows.items():
+                if name.endswith(("_total", "_count", "_bucket", "_sum")):
+                    expect(after[name][labels] >= value, f"{name}{{{labels}}} went down")
+
+    def test_unix_socket(self):
+        path = self.lab.path("m/metrics.sock")
+        self.begin(f"[culvert]\nmetrics = unix:{path}\n"
+                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+        for _ in range(2):
+            got = os.stat(path)
+            expect(stat.S_IMODE(got.st_mode) == 0o660 and got.st_uid == os.stat(f"/proc/{self.daemon.pid}")
+                   .st_uid, f"{path}: {got}")
+            promtool("check", "metrics",
+                     text=self.curl("http://localhost/metrics", "--unix-socket", path))
+            self.daemon.kill()  # the socket it leaves is replaced
+        self.daemon.stop()
+        expect(not os.path.exists(path), f"{path} is still there")
+
+    def measure(self, wanted):
+        """A scrape with many sessions, and how long others wait meanwhile."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        sessions = min(wanted, (limit - 600) // 2)
+        bench = os.path.join(os.path.dirname(self.program), "culvert-bench")
+        processes = str(1 + 2 * sessions // limit)
+        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nmax-sessions = {wanted}\n"
+                   "max-sessions-per-client = 0\n"
+                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO + 1}\n")
+        self.lab.start_server("server", ECHO + 1, bench, "sink", "--listen", f"{RELAY}:{ECHO + 1}",
+                              "--processes", "2")
+        idle = self.lab.start("client", bench, "idle", "--connect", f"{RELAY}:9000", "--connections",
+                              str(sessions), "--processes", processes)
+        wait_until(lambda: total(parse(self.scrape()), "culvert_sessions") == sessions,
+                   f"{sessions} sessions", 60)
+        waits = []
+        for scrapes in 0, SCRAPES:
+            talk = self.lab.start("client", bench, "rr", "--connect", f"{RELAY}:9000",
+                                  "--connections", "4", "--seconds", "3", stdout=subprocess.PIPE, text=True)
+            times = []
+            while talk.poll() is None and len(times) < scrapes:
+                times.append(1000 * float(self.scrape("--output", "/dev/null", "--write-out",
+                                                      "%{time_total}")))
+                time.sleep(0.1)
+            waits.append(json.loads(talk.communicate()[0]))
+        grafted = parse(self.scrape())
+        print(f"{sessions} sessions, {total(grafted, 'culvert_handovers_total', 'graft')/2:g} grafted: "
+              f"a scrape takes {statistics.median(times):.1f} ms (median of {len(times)}, "
+              f"{max(times):.1f} at most)")
+        print("conversations beside them, without and with scrapes: ", *waits, sep="\n")
+        expect(statistics.median(times) < MOST_MS, f"over {MOST_MS} ms")
+        self.lab.stop(idle, 60)
+        self.daemon.stop()
+
+
+def run(program, sessions):
+    with Lab(loopback=True) as lab:
+        trial = Trial(lab, program)
+        if sessions:
+            trial.measure(sessions)
+            return
+        lab.start_server("server", ECHO, sys.executable, "-c", ECHO_SERVER, RELAY, str(ECHO))
+        trial.test_numbers()
+        trial.test_unix_socket()
+        print("ok")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    parser.add_argument("--sessions", type=int, default=0, metavar="N")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        print("SKIP: needs root, for network namespaces")
+        return EXIT_SKIP
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    missing = [name for name in ("ip", "curl", "promtool", "prometheus") if not shutil.which(name)]
+    if missing:
+        print(f"SKIP: not installed: {' '.join(missing)} (scripts/deps)")
+        return EXIT_SKIP
+    handle_signals()
+    try:
+        run(os.path.abspath(options.culvert), options.sessions)
+    except LabError as error:
+        print(f"FAIL: {error}")
+        return 1
+    except Interrupted as interrupt:
+        return 128 + interrupt.args[0]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
