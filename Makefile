@@ -206,7 +206,8 @@ $(O)/tests/fuzz/%.tidy: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) .clang-tidy $(
 $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
-EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket
+EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket docs/examples/culvert-alerts.yml \
+            docs/examples/grafana-dashboard.json
 DOCS     := docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
 # Of a link to what is not installed, the text.

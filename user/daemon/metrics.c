@@ -6,7 +6,7 @@
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For those
  * that live, a scrape asks each worker to do the same, SLICE_SESSIONS at a time, between two batches
- * of events: 0.02 ms, so no session is held up.  Only the worker knows which session has a place.
+ * of events: 0.1 ms, less than a full batch takes.  Only the worker knows which session has a place.
  * A worker that is busy may not get through in COUNT_MS.  Then the rest is counted by the next scrape:
  * such a counter is late, but never wrong, and never goes down.
  *
@@ -38,7 +38,7 @@
 #define CLIENTS 8U
 #define CLIENT_S 10U /* to send a request, and to take the answer */
 #define COUNT_MS 10  /* for all workers together */
-#define SLICE_SESSIONS 256
+#define SLICE_SESSIONS 1024
 #define SLICE_LOOKS 8192
 #define LOCK_MS 2000 /* a reload may wait for a worker */
 
