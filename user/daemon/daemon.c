@@ -469,7 +469,7 @@ static int begin(struct daemon *d)
 	if (!r && d->control)
 		r = control_start(d->control, operate, &d->operate);
 	if (!r && d->metrics)
-		r = metrics_start(d->metrics, &d->operate);
+		r = metrics_start(d->metrics, &d->operate, &d->loop);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), advice(ADVICE_RESOURCES, -r));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: one thread of libmicrohttpd answers.  Counters are atomic words, of which each
- * worker writes its own; this thread adds them up.
+ * Theory of operation: the main thread accepts, and one thread of libmicrohttpd answers.  (That would
+ * accept as well, but spins when it gets no descriptor.)  Counters are atomic words, of which each
+ * worker writes its own; the thread adds them up.  A connection is closed after its answer, so that a
+ * client holds no place until its next scrape.
  *
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For those
@@ -22,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -37,6 +40,7 @@
 #define BACKLOG 16
 #define CLIENTS 8U
 #define CLIENT_S 10U /* to send a request, and to take the answer */
+#define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 #define COUNT_MS 10  /* for all workers together */
 #define SLICE_SESSIONS 1024
 #define SLICE_LOOKS 8192
@@ -58,8 +62,10 @@ SYSCALLS_NEEDED(
 
 struct metrics {
 	struct operate *operate;
-	struct MHD_Daemon *http; /* NULL: not started; else it has the listener */
-	int listener;
+	struct MHD_Daemon *http; /* NULL: not started */
+	struct loop *loop;       /* the main thread's */
+	struct source listener;
+	struct timer resume;     /* accepting pauses until then */
 	struct sockaddr_un un;   /* "": no file */
 	uint64_t started_ms;     /* CLOCK_REALTIME */
 	struct rlimit descriptors;
@@ -420,6 +426,30 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
 
 /* --- beginning and end --- */
 
+static void on_client(struct source *source, uint32_t events)
+{
+	struct metrics *m = container_of(source, struct metrics, listener);
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+	int fd = accept4(source->fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+	(void)events;
+	if (fd >= 0) {
+		MHD_add_connection(m->http, fd, (struct sockaddr *)&ss, len); /* or closes it */
+	} else if (errno != EAGAIN) {
+		loop_watch(m->loop, source, 0, false);
+		timer_set(m->loop, &m->resume, m->loop->now_ms + ACCEPT_PAUSE_MS);
+	}
+}
+
+static void on_resume(struct timer *timer)
+{
+	struct metrics *m = container_of(timer, struct metrics, resume);
+
+	if (loop_watch(m->loop, &m->listener, EPOLLIN, true)) /* epoll has no memory */
+		timer_set(m->loop, timer, m->loop->now_ms + ACCEPT_PAUSE_MS);
+}
+
 static int listen_inet(const struct endpoint *at, int *ret_fd)
 {
 	const struct addr *a = &at->addrs[at->n_addrs - 1]; /* of both [::] and 0.0.0.0 the former, */
@@ -445,11 +475,13 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 	struct metrics *m = allocated(calloc(1, sizeof(*m)));
 	int r;
 
+	m->listener.handle = on_client;
+	m->resume.fire = on_resume;
 	if (endpoint_is_unix(at)) {
 		memcpy(&m->un, &at->addrs[0].ss, at->addrs[0].len);
-		r = control_bind(&m->un, at->addrs[0].len, account->uid, account->gid, &m->listener);
+		r = control_bind(&m->un, at->addrs[0].len, account->uid, account->gid, &m->listener.fd);
 	} else {
-		r = listen_inet(at, &m->listener);
+		r = listen_inet(at, &m->listener.fd);
 	}
 	if (!r) {
 		*ret = m;
@@ -460,16 +492,19 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 	return r;
 }
 
-int metrics_start(struct metrics *m, struct operate *o)
+int metrics_start(struct metrics *m, struct operate *o, struct loop *loop)
 {
 	m->operate = o;
+	m->loop = loop;
 	m->started_ms = clock_real_ms() - (clock_ms() - o->started_ms);
 	getrlimit(RLIMIT_NOFILE, &m->descriptors);
-	m->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, answer, m,
-				   MHD_OPTION_LISTEN_SOCKET, m->listener,
+	m->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET |
+				   MHD_USE_ITC, 0, NULL, NULL, answer, m,
 				   MHD_OPTION_CONNECTION_LIMIT, CLIENTS,
 				   MHD_OPTION_CONNECTION_TIMEOUT, CLIENT_S, MHD_OPTION_END);
-	return m->http ? 0 : -(errno ?: EIO);
+	if (!m->http)
+		return -(errno ?: EIO);
+	return loop_watch(loop, &m->listener, EPOLLIN, true);
 }
 
 void metrics_close(struct metrics *m)
@@ -480,7 +515,6 @@ void metrics_close(struct metrics *m)
 		unlink(m->un.sun_path);
 	if (m->http)
 		MHD_stop_daemon(m->http);
-	else
-		close(m->listener);
+	close(m->listener.fd);
 	free(m);
 }
