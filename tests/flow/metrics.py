@@ -279,8 +279,8 @@ engine = {"auto" if carrier == "graft" else carrier}
                    f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
         for _ in range(2):
             got = os.stat(path)
-            expect(stat.S_IMODE(got.st_mode) == 0o660 and got.st_uid == os.stat(f"/proc/{self.daemon.pid}")
-                   .st_uid, f"{path}: {got}")
+            account = os.stat(f"/proc/{self.daemon.pid}").st_uid
+            expect(stat.S_IMODE(got.st_mode) == 0o660 and got.st_uid == account, f"{path}: {got}")
             promtool("check", "metrics",
                      text=self.curl("http://localhost/metrics", "--unix-socket", path))
             self.daemon.kill()  # the socket it leaves is replaced

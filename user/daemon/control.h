@@ -37,9 +37,9 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 					const struct control_peer *peer, const char *line);
 
 /*
- * Listen at UN: mode 0660, owned by UID and GID.  Its directory is made if that is missing.  A socket
- * that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  *RET_FD does not
- * block.  -errno.
+ * Listen at UN: mode 0660, owned by UID and GID.  Its directory is made if that is missing.  A
+ * socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  *RET_FD
+ * does not block.  -errno.
  */
 int control_bind(const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid, int *ret_fd);
 

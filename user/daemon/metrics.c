@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the main thread accepts, and one thread of libmicrohttpd answers.  (That would
- * accept as well, but spins when it gets no descriptor.)  Counters are atomic words, of which each
- * worker writes its own; the thread adds them up.  A connection is closed after its answer, so that a
- * client holds no place until its next scrape.
+ * Theory of operation: the main thread accepts, and one thread of libmicrohttpd answers.  (That
+ * would accept as well, but spins when it gets no descriptor.)  Counters are atomic words, of which
+ * each worker writes its own; the thread adds them up.  A connection is closed after its answer, so
+ * that a client holds no place until its next scrape.
  *
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
- * worker adds the difference to its counters when a session ends (session_count_kernel()).  For those
- * that live, a scrape asks each worker to do the same, SLICE_SESSIONS at a time, between two batches
- * of events: 0.1 ms, less than a full batch takes.  Only the worker knows which session has a place.
- * A worker that is busy may not get through in COUNT_MS.  Then the rest is counted by the next scrape:
- * such a counter is late, but never wrong, and never goes down.
+ * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
+ * those that live, a scrape asks each worker to do the same, SLICE_SESSIONS at a time, between two
+ * batches of events: 0.1 ms, less than a full batch takes.  Only the worker knows which session has
+ * a place.  A worker that is busy may not get through in COUNT_MS.  Then the rest is counted by the
+ * next scrape: such a counter is late, but never wrong, and never goes down.
  *
- * One text serves both formats.  They differ in the name that a counter has in its TYPE line, and the
- * client says in Accept whether it wants OpenMetrics.  Series are bounded by the configuration: no
- * label is a client's address, nor anything else that comes over the network.
+ * One text serves both formats.  They differ in the name that a counter has in its TYPE line, and
+ * the client says in Accept whether it wants OpenMetrics.  Series are bounded by the configuration:
+ * no label is a client's address, nor anything else that comes over the network.
  */
 #include "daemon/metrics.h"
 
 #include <errno.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,13 +52,15 @@
 #define TYPE_PLAIN "text/plain; version=0.0.4; charset=utf-8"
 
 SYSCALLS_NEEDED(
+	SYSCALL(accept4),
 	/* the thread names itself, if the filter overtakes it */
 	SYSCALL_IF(PART_METRICS, prctl, SYSCALL_ARG(0, PR_SET_NAME)),
-	SYSCALL_IF(PART_METRICS, accept4),
 	SYSCALL_IF(PART_METRICS, recvfrom),
 	SYSCALL_IF(PART_METRICS, sendto),
 	SYSCALL_IF(PART_METRICS, sendmsg),
-	SYSCALL_IF(PART_METRICS, setsockopt, SYSCALL_ARG(1, IPPROTO_TCP)),
+	SYSCALL_IF(PART_METRICS, setsockopt, SYSCALL_ARG(1, IPPROTO_TCP),
+		   SYSCALL_ARG(2, TCP_NODELAY)),
+	SYSCALL_IF(PART_METRICS, setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_CORK)),
 	SYSCALL_IF(PART_METRICS, shutdown));
 
 struct metrics {
@@ -87,8 +90,8 @@ static void count_slice(void *arg)
 	uint32_t pairs = w->owners ? kernel_pairs_total(w->shared->kernel) : 0;
 	uint32_t end = pairs + (w->grafted ? grafts_total(w->shared->grafts) : 0);
 
-	for (unsigned int n = 0, looks = 0; sl->at < end && n < SLICE_SESSIONS && looks < SLICE_LOOKS;
-	     looks++) {
+	for (unsigned int n = 0, looks = 0;
+	     sl->at < end && n < SLICE_SESSIONS && looks < SLICE_LOOKS; looks++) {
 		uint32_t at = sl->at++;
 		struct session *s = at < pairs ? w->owners[at] : w->grafted[at - pairs];
 
@@ -194,7 +197,8 @@ static void add_histogram(const struct body *b, const char *name, const char *he
 				(unsigned long long)n);
 		}
 		fprintf(b->f, "%s_sum{%s} %g\n%s_count{%s} %llu\n", name, s->label,
-			(double)sum_forward(s->forward, at + offsetof(struct histogram, sum_us)) / 1e6,
+			(double)sum_forward(s->forward, at + offsetof(struct histogram, sum_us)) /
+				1e6,
 			name, s->label, (unsigned long long)n);
 	}
 }
@@ -227,13 +231,15 @@ static void add_sessions(const struct body *b)
 
 static void add_bytes(const struct body *b)
 {
-	begin_family(b, "culvert_bytes", "counter", "Payload, by who sends it and what carries it.");
+	begin_family(b, "culvert_bytes", "counter",
+		     "Payload, by who sends it and what carries it.");
 	for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++)
 		for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
 			unsigned int dir = i / CARRIERS, c = i % CARRIERS;
 			size_t at = offsetof(struct forward_stats, carried[dir][c]);
 
-			fprintf(b->f, "culvert_bytes_total{%s,direction=\"%s\",carrier=\"%s\"} %llu\n",
+			fprintf(b->f,
+				"culvert_bytes_total{%s,direction=\"%s\",carrier=\"%s\"} %llu\n",
 				s->label, dir ? "upstream-to-client" : "client-to-upstream",
 				carrier_name(c), (unsigned long long)sum_forward(s->forward, at));
 		}
@@ -259,9 +265,9 @@ static void add_upstreams(const struct body *b)
 			if (!s->forward->conf->upstream.named)
 				continue;
 			upstream_record(&s->forward->upstream, &record);
-			fprintf(b->f, "culvert_lookup%s_total{%s} %llu\n", failures ? "_failures" : "s",
-				s->label, (unsigned long long)(failures ? record.failures :
-									  record.lookups));
+			fprintf(b->f, "culvert_lookup%s_total{%s} %llu\n",
+				failures ? "_failures" : "s", s->label,
+				(unsigned long long)(failures ? record.failures : record.lookups));
 		}
 	}
 }
@@ -280,13 +286,15 @@ static void add_causes(const struct body *b, const struct threads *ts)
 		uint64_t n = sum_workers(ts, offsetof(struct stats, handovers[to][why]));
 
 		if (n) /* most pairs cannot be */
-			fprintf(b->f, "culvert_handovers_total{carrier=\"%s\",reason=\"%s\"} %llu\n",
+			fprintf(b->f,
+				"culvert_handovers_total{carrier=\"%s\",reason=\"%s\"} %llu\n",
 				carrier_name(to), reason_name(why), (unsigned long long)n);
 	}
 	begin_family(b, "culvert_handovers_failed", "counter",
 		     "Flows that the kernel refused to carry, and that stayed where they were.");
 	for (unsigned int why = 0; why < REASONS; why++) {
-		uint64_t n = sum_workers(ts, offsetof(struct stats, handovers[HANDOVER_FAILED][why]));
+		uint64_t n =
+			sum_workers(ts, offsetof(struct stats, handovers[HANDOVER_FAILED][why]));
 
 		if (n)
 			fprintf(b->f, "culvert_handovers_failed_total{reason=\"%s\"} %llu\n",
@@ -307,19 +315,26 @@ static void add_process(const struct body *b, const struct metrics *m)
 	add_one(b, "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
 		shared->config->max_sessions);
 	add_one(b, "culvert_kernel_memory_bytes", "gauge",
-		"Bytes queued in the kernel that sockmap is charged for.", k ? kernel_memory(k) : 0);
+		"Bytes queued in the kernel that sockmap is charged for.",
+		k ? kernel_memory(k) : 0);
 	add_one(b, "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
 		k ? kernel_memory_limit(k) : 0);
 	add_one(b, "culvert_kernel_events_lost", "counter", "Events of sockmap that found no room.",
 		k ? kernel_events_lost(k) : 0);
-	begin_family(b, "culvert_carrier_available", "gauge", "0: the kernel cannot, or no engine wants it.");
-	fprintf(b->f, "culvert_carrier_available{carrier=\"sockmap\"} %d\n"
-		"culvert_carrier_available{carrier=\"graft\"} %d\n", k != NULL, gs != NULL);
-	begin_family(b, "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.");
+	begin_family(b, "culvert_carrier_available", "gauge",
+		     "0: the kernel cannot, or no engine wants it.");
+	fprintf(b->f,
+		"culvert_carrier_available{carrier=\"sockmap\"} %d\n"
+		"culvert_carrier_available{carrier=\"graft\"} %d\n",
+		k != NULL, gs != NULL);
+	begin_family(b, "process_start_time_seconds", "gauge",
+		     "When the daemon has begun, since 1970.");
 	fprintf(b->f, "process_start_time_seconds %llu.%03u\n",
 		(unsigned long long)m->started_ms / 1000, (unsigned int)(m->started_ms % 1000));
-	add_one(b, "process_open_fds", "gauge", "Descriptors that are open.", operate_descriptors(o));
-	add_one(b, "process_max_fds", "gauge", "Descriptors that may be open.", m->descriptors.rlim_cur);
+	add_one(b, "process_open_fds", "gauge", "Descriptors that are open.",
+		operate_descriptors(o));
+	add_one(b, "process_max_fds", "gauge", "Descriptors that may be open.",
+		m->descriptors.rlim_cur);
 }
 
 static bool is_shown(const struct body *b, const char *name)
@@ -338,7 +353,8 @@ static void choose_forwards(struct body *b, const struct forwards *all)
 		struct shown *s;
 		FILE *label;
 
-		if (f->state == FORWARD_REPLACED || (f->state == FORWARD_REMOVED && is_shown(b, name)))
+		if (f->state == FORWARD_REPLACED ||
+		    (f->state == FORWARD_REMOVED && is_shown(b, name)))
 			continue;
 		b->shown = array_grow(b->shown, b->n_shown, sizeof(*b->shown));
 		s = &b->shown[b->n_shown++];
@@ -383,8 +399,8 @@ static char *make_body(const struct metrics *m, bool open_metrics, size_t *ret_l
 
 /* --- HTTP --- */
 
-static enum MHD_Result send_response(struct MHD_Connection *c, unsigned int status, char *text, size_t len,
-				     enum MHD_ResponseMemoryMode mode, const char *type)
+static enum MHD_Result send_response(struct MHD_Connection *c, unsigned int status, char *text,
+				     size_t len, enum MHD_ResponseMemoryMode mode, const char *type)
 {
 	struct MHD_Response *r = MHD_create_response_from_buffer(len, text, mode);
 	enum MHD_Result sent;
@@ -399,13 +415,16 @@ static enum MHD_Result send_response(struct MHD_Connection *c, unsigned int stat
 
 static enum MHD_Result say(struct MHD_Connection *c, unsigned int status, const char *text)
 {
-	return send_response(c, status, (char *)text, strlen(text), MHD_RESPMEM_PERSISTENT, "text/plain");
+	return send_response(c, status, (char *)text, strlen(text), MHD_RESPMEM_PERSISTENT,
+			     "text/plain");
 }
 
-static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url, const char *method,
-			      const char *version, const char *upload, size_t *upload_len, void **state)
+static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url,
+			      const char *method, const char *version, const char *upload,
+			      size_t *upload_len, void **state)
 {
-	const char *accept = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
+	const char *accept =
+		MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
 	bool open_metrics = accept && strstr(accept, OPEN_METRICS);
 	size_t len;
 	char *text;
@@ -419,7 +438,8 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
 		return say(c, MHD_HTTP_NOT_FOUND, "see /metrics\n");
 	text = make_body(arg, open_metrics, &len);
 	if (!text)
-		return say(c, MHD_HTTP_SERVICE_UNAVAILABLE, "a worker does not answer; ask again\n");
+		return say(c, MHD_HTTP_SERVICE_UNAVAILABLE,
+			   "a worker does not answer; ask again\n");
 	return send_response(c, MHD_HTTP_OK, text, len, MHD_RESPMEM_MUST_FREE,
 			     open_metrics ? TYPE_OPEN : TYPE_PLAIN);
 }
@@ -452,8 +472,9 @@ static void on_resume(struct timer *timer)
 
 static int listen_inet(const struct endpoint *at, int *ret_fd)
 {
-	const struct addr *a = &at->addrs[at->n_addrs - 1]; /* of both [::] and 0.0.0.0 the former, */
-	int one = 1, alone = at->n_addrs == 1, fd, r;       /* ... for both families */
+	/* of both [::] and 0.0.0.0 the former, for both families */
+	const struct addr *a = &at->addrs[at->n_addrs - 1];
+	int one = 1, alone = at->n_addrs == 1, fd, r;
 
 	fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
@@ -479,7 +500,8 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 	m->resume.fire = on_resume;
 	if (endpoint_is_unix(at)) {
 		memcpy(&m->un, &at->addrs[0].ss, at->addrs[0].len);
-		r = control_bind(&m->un, at->addrs[0].len, account->uid, account->gid, &m->listener.fd);
+		r = control_bind(&m->un, at->addrs[0].len, account->uid, account->gid,
+				 &m->listener.fd);
 	} else {
 		r = listen_inet(at, &m->listener.fd);
 	}
@@ -511,7 +533,8 @@ void metrics_close(struct metrics *m)
 {
 	if (!m)
 		return;
-	if (m->un.sun_path[0]) /* first: once it is closed, the file may be that of the next daemon */
+	/* first: once it is closed, the file may be that of the next daemon */
+	if (m->un.sun_path[0])
 		unlink(m->un.sun_path);
 	if (m->http)
 		MHD_stop_daemon(m->http);
