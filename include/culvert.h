@@ -123,7 +123,10 @@ struct culvert_ctl {
 			   * when all has drained after it */
 	__u32 no_pass;    /* the flow is being taken out of rx: do not begin to pass */
 	__u32 fence;      /* ... and the gate is closed */
+	__u64 counted;    /* redirected bytes that the daemon's counters have */
 } __attribute__((aligned(64)));
+
+_Static_assert(sizeof(struct culvert_ctl) == 64, "one cache line for each flow");
 
 enum culvert_event_kind {
 	CULVERT_EVENT_SOFT = 1,   /* the backlog is over the soft limit (once an epoch) */

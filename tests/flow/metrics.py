@@ -197,7 +197,7 @@ scrape_configs:
                 ("up", 1), ("count(culvert_build_info)", 1),
                 ("sum(culvert_bytes_total)", total(samples, "culvert_bytes_total")),
                 ('culvert_errors_total{cause="connect-refused"}', 1),
-                ('culvert_upstream_up{forward="refused"}', 0),
+                ('culvert_server_up{forward="refused"}', 0),
                 ("sum(culvert_session_duration_seconds_count)", 1),
                 ('histogram_quantile(1, culvert_session_duration_seconds_bucket{forward="refused"})',
                  0.01)):
@@ -249,7 +249,7 @@ engine = {"auto" if carrier == "graft" else carrier}
         self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n{forwards}"
                    f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n")
         before = parse(self.scrape())
-        expect(total(before, "culvert_upstream_up") == 5, f"{before['culvert_upstream_up']}")
+        expect(total(before, "culvert_server_up") == 5, f"{before['culvert_server_up']}")
         talk = self.talk(9000 + n for n in range(len(CARRIERS)))
         self.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
         samples = parse(self.scrape())

@@ -245,26 +245,76 @@ static void add_bytes(const struct body *b)
 		}
 }
 
-/* All that is told of the upstreams of forwards. */
-static void add_upstreams(const struct body *b)
+/* A line of the server of M, under the name NAME: VALUE. */
+static void add_server(const struct body *b, const char *name, const struct shown *s,
+		       const struct member *m, uint64_t value)
 {
-	begin_family(b, "culvert_upstream_up", "gauge",
-		     "0: the last session could connect to no address of the upstream.");
-	for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++) {
-		fprintf(b->f, "culvert_upstream_up{%s,upstream=\"", s->label);
-		escape(b->f, s->forward->conf->upstream.text);
-		fprintf(b->f, "\"} %d\n", !atomic_load(&s->forward->upstream.down));
+	fprintf(b->f, "%s{%s,server=\"", name, s->label);
+	escape(b->f, m->server->name);
+	fprintf(b->f, "\"} %llu\n", (unsigned long long)value);
+}
+
+static bool is_up(const struct member *m, uint64_t now_ms)
+{
+	struct addr_list *list = member_list(m);
+	bool up = list->n && health_state(&m->server->health, now_ms) <= SERVER_RETURNING &&
+		  !atomic_load(&m->server->refuses);
+
+	addr_list_put(list);
+	return up;
+}
+
+/* All that is told of the servers of forwards. */
+static void add_servers(const struct body *b)
+{
+	static const struct {
+		const char *name, *type, *help;
+	} families[] = {
+		{ "culvert_server_up", "gauge", "0: it gets no sessions, or the last one could not "
+		  "connect to it." },
+		{ "culvert_server_sessions", "gauge", "Sessions that it has." },
+		{ "culvert_server_chosen", "counter", "Sessions that it was chosen for." },
+		{ "culvert_server_failures", "counter", "Sessions that could not connect to it." },
+	};
+	uint64_t now_ms = clock_ms();
+
+	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+		bool counts = *families[i].type == 'c';
+		char name[64];
+
+		begin_family(b, families[i].name, families[i].type, families[i].help);
+		snprintf(name, sizeof(name), "%s%s", families[i].name, counts ? "_total" : "");
+		for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++) {
+			struct servers *ss = &s->forward->servers;
+
+			pthread_mutex_lock(ss->lock);
+			for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
+				const uint64_t values[] = { is_up(m, now_ms),
+							    atomic_load(&m->server->live),
+							    m->server->sessions,
+							    m->server->failures };
+
+				add_server(b, name, s, m, values[i]);
+			}
+			pthread_mutex_unlock(ss->lock);
+		}
 	}
+}
+
+static void add_lookups(const struct body *b)
+{
+	struct lookup_record record;
+	struct upstream *u;
+
 	for (int failures = 0; failures < 2; failures++) {
 		begin_family(b, failures ? "culvert_lookup_failures" : "culvert_lookups", "counter",
-			     failures ? "Look-ups of the upstream's name that found no address." :
-					"Look-ups of the upstream's name that have ended.");
+			     failures ? "Look-ups of a server's name that found no address." :
+					"Look-ups of a server's name that have ended.");
 		for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++) {
-			struct lookup_record record;
-
-			if (!s->forward->conf->upstream.named)
+			u = servers_first_name(&s->forward->servers);
+			if (!u)
 				continue;
-			upstream_record(&s->forward->upstream, &record);
+			upstream_record(u, &record);
 			fprintf(b->f, "culvert_lookup%s_total{%s} %llu\n",
 				failures ? "_failures" : "s", s->label,
 				(unsigned long long)(failures ? record.failures : record.lookups));
@@ -388,7 +438,8 @@ static char *make_body(const struct metrics *m, bool open_metrics, size_t *ret_l
 		      offsetof(struct forward_stats, connects), connect_bounds_us);
 	add_histogram(&b, "culvert_session_duration_seconds", "How long sessions have lived.",
 		      offsetof(struct forward_stats, durations), duration_bounds_us);
-	add_upstreams(&b);
+	add_servers(&b);
+	add_lookups(&b);
 	add_causes(&b, &l->threads);
 	pthread_mutex_unlock(&l->forwards.lock);
 	fputs("# EOF\n", b.f);

@@ -792,11 +792,13 @@ enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uin
 	if (take(gs, &q.slot))
 		return GRAFT_NO_SLOT;
 	r = run(gs, &q, false);
-	if (r)
+	if (r) {
 		put(gs, q.slot);
-	else
-		*ret_slot = q.slot;
-	return (enum graft_refusal)r;
+		return (enum graft_refusal)r;
+	}
+	gs->all[q.slot].counted[0] = gs->all[q.slot].counted[1] = 0;
+	*ret_slot = q.slot;
+	return GRAFT_OK;
 }
 
 void graft_reset(struct grafts *gs, uint32_t slot)
@@ -853,6 +855,11 @@ void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bo
 
 		memcpy(ret, &in, *ret_len = sizeof(in));
 	}
+}
+
+uint64_t *graft_counted(struct grafts *gs, uint32_t slot, unsigned int dir)
+{
+	return (uint64_t *)&gs->all[slot].counted[dir];
 }
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)

@@ -357,9 +357,9 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 		upstream_failed(m->upstream);
 	s->failures++;
 	note_error(s, error, now_ms);
+	atomic_store_explicit(&s->refuses, true, memory_order_relaxed);
 	/* one alone gets every session, whatever has become of those before */
 	if (ss->n > 1) {
-		atomic_store_explicit(&s->refuses, true, memory_order_relaxed);
 		health_refused(&s->health, now_ms);
 		say(ss, s, was, now_ms);
 	}

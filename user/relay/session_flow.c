@@ -101,16 +101,28 @@ uint64_t session_kernel_bytes(const struct session *s, unsigned int dir)
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
 }
 
+/* How much of that the counters have; NULL: S has no place in the kernel. */
+static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
+{
+	struct shared *shared = s->worker->shared;
+
+	if (s->graft != NO_GRAFT)
+		return graft_counted(shared->grafts, s->graft, dir);
+	return s->pair == NO_PAIR ? NULL : (volatile uint64_t *)
+		&kernel_ctl(shared->kernel, s->pair * 2 + dir)->counted;
+}
+
 void session_count_kernel(struct session *s)
 {
 	bool grafted = !s->graft_counted && session_is_grafted(s);
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		uint64_t bytes = session_kernel_bytes(s, dir), before = s->kernel_counted[dir];
+		volatile uint64_t *counted = counted_of(s, dir);
+		uint64_t bytes = session_kernel_bytes(s, dir);
 
-		if (bytes > before) { /* what packets write is read without a lock */
-			count_carried(s, dir, session_kernel_carrier(s), bytes - before);
-			s->kernel_counted[dir] = bytes;
+		if (counted && bytes > *counted) { /* what packets write is read without a lock */
+			count_carried(s, dir, session_kernel_carrier(s), bytes - *counted);
+			*counted = bytes;
 		}
 		if (grafted)
 			count_add(&s->worker->stats.handovers[CARRIER_GRAFT]
@@ -194,6 +206,7 @@ static int take_slots(struct session *s)
 		const volatile struct culvert_stat *st = kernel_stat(k, pair * 2 + dir);
 
 		s->flows[dir].base_bytes = st->bytes;
+		kernel_ctl(k, s->pair * 2 + dir)->counted = 0;
 		s->flows[dir].base_dropped = (uint32_t)st->dropped;
 	}
 	w->owners[pair] = s;
