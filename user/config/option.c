@@ -101,7 +101,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "how often an upstream's host name is looked up" },
 	{ "balance", EACH(balance), .metavar = "HOW", .kind = KIND_CHOICE,
 	  .choices = balances, .expected = BALANCE_NAMES, .initial = "round-robin",
-	  .help = "of servers: " BALANCE_NAMES },
+	  .help = "servers: " BALANCE_NAMES },
 	{ "each-address", YES_NO, EACH(each_address), .initial = "no",
 	  .help = "each address of a host name is a server of its own" },
 	{ "check", SECONDS(0, DAY_MS), EACH(check_ms), .initial = "0",
