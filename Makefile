@@ -6,7 +6,8 @@
 #   make unit       the unit tests alone; make unit-tests builds them; make unit-threads, those with threads
 #   make analyze    the static analysis alone: clang-tidy, cppcheck, shellcheck
 #   make fuzz       the fuzzers, FUZZ_SECONDS each (scripts/fuzz; package libclang-rt-14-dev)
-#   make man        the manual pages, below build/man
+#   make man        the manual pages, below build/man; make completions, those of shells
+#   make deb        a Debian package, in build/ (scripts/deps build package)
 #   make install    PREFIX, DESTDIR as usual (and MANDIR, DOCDIR, UNITDIR); make uninstall
 #   make clean
 #
@@ -14,7 +15,8 @@
 #   V=1             show the commands            WERROR=1                warnings are errors (CI)
 #   PROFILE=1       frame pointers, for perf (scripts/profile)
 
-VERSION := 0.1.0
+# The newest one in the change log.
+VERSION := $(shell sed -n 's/^\#\# \[\([0-9.]*\)\].*/\1/p;T;q' docs/CHANGELOG.md)
 
 CC      ?= gcc
 CLANG   ?= clang
@@ -25,6 +27,9 @@ PREFIX  ?= /usr/local
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 MANDIR  ?= $(PREFIX)/share/man
 DOCDIR  ?= $(PREFIX)/share/doc/culvert
+BASHDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHDIR  ?= $(PREFIX)/share/zsh/site-functions
+FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 FUZZ_SECONDS ?= 60
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
@@ -39,7 +44,7 @@ WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpo
             -Wwrite-strings -Wformat=2 -Wvla $(if $(WERROR),-Werror)
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 PROFFLAGS := $(if $(PROFILE),-fno-omit-frame-pointer -mno-omit-leaf-frame-pointer)
-ALLFLAGS  = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' $(WARN) $(CFLAGS) $(SANFLAGS) \
+ALLFLAGS  = -std=gnu11 -D_GNU_SOURCE $(WARN) $(CPPFLAGS) $(CFLAGS) $(SANFLAGS) \
             $(PROFFLAGS) -pthread -Iinclude -Iuser -I$(O) $(LIBS_CFLAGS)
 BPFFLAGS := -std=gnu11 -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Wno-unused-parameter \
             -Iinclude -Ivmlinux -I/usr/include/$(MULTIARCH)
@@ -75,10 +80,9 @@ flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/
 
 # Fuzz targets are for clang alone (libFuzzer), so gcc does not see them.
 c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/*/*.c))
-TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -DCULVERT_VERSION='"$(VERSION)"' -Iinclude -Iuser -isystem $(O) \
-            $(LIBS_CFLAGS)
+TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -Iuser -isystem $(O) $(LIBS_CFLAGS)
 
-.PHONY: all man tests unit-tests check unit unit-threads analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
+.PHONY: FORCE all man completions deb tests unit-tests check unit unit-threads analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
 
 all: $(O)/culvert $(O)/culvert-bench
@@ -93,10 +97,20 @@ $(O)/culvert-bench: $(O)/user/bench/main.o $(O)/libbench.a $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# The tables of options in the manual pages are those of the program.
-man: $(O)/man/culvert.8 $(O)/man/culvert.conf.5
+# Written only if they change, so that a new commit compiles user/main.c alone.
+$(O)/version.h: define = CULVERT_VERSION "$(VERSION)"
+$(O)/commit.h: define = CULVERT_COMMIT "$(shell scripts/commit)"
+$(O)/version.h $(O)/commit.h: FORCE
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '#define $(define)' | cmp -s - $@ || echo '#define $(define)' >$@
+$(O)/user/main.o: $(O)/version.h $(O)/commit.h
+$(O)/user/daemon/operate.o $(O)/user/bench/options.o $(O)/user/man/main.o: $(O)/version.h
 
-$(O)/culvert-man: $(O)/user/man/main.o $(O)/libculvert.a
+# The tables of options in the manual pages, and in completions, are those of the program.
+man: $(O)/man/culvert.8 $(O)/man/culvert.conf.5
+completions: $(O)/completions/culvert.bash $(O)/completions/culvert.zsh $(O)/completions/culvert.fish
+
+$(O)/culvert-man: $(O)/user/man/main.o $(O)/user/man/completion.o $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
@@ -104,6 +118,11 @@ $(O)/man/%: docs/man/%.in $(O)/culvert-man
 	$(call say,MAN,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(O)/culvert-man $< >$@
+
+$(O)/completions/culvert.%: $(O)/culvert-man
+	$(call say,SHELL,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(O)/culvert-man --$* >$@
 
 $(O)/libculvert.a: $(LIB_OBJ)
 	$(call say,AR,$@)
@@ -206,16 +225,17 @@ $(O)/tests/fuzz/%.tidy: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) .clang-tidy $(
 $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
-EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.socket docs/examples/culvert-alerts.yml \
-            docs/examples/grafana-dashboard.json
-DOCS     := docs/comparison.md docs/control.md docs/operations.md docs/security.md
+EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.logrotate docs/examples/culvert.socket \
+            docs/examples/culvert-alerts.yml docs/examples/grafana-dashboard.json
+DOCS     := docs/CHANGELOG.md docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
 # Of a link to what is not installed, the text.
 unlink := s|\[\([^]]*\)\](\.\./[^)]*)|\1|g; s|\[\([^]]*\)\](design\.md[^)]*)|\1|g
 
-install: all man
+install: $(O)/culvert man completions
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \
-		$(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(DOCDIR)/examples
+		$(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(BASHDIR) \
+		$(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
 	install -m 755 $(O)/culvert $(DESTDIR)$(PREFIX)/sbin/culvert
 	sed 's|/usr/local/sbin|$(PREFIX)/sbin|' scripts/culvert.service >$(DESTDIR)$(UNITDIR)/culvert.service
 	chmod 644 $(DESTDIR)$(UNITDIR)/culvert.service
@@ -228,12 +248,31 @@ install: all man
 	sed '$(unlink); s|/usr/local/share/doc/culvert|$(DOCDIR)|g; s|/usr/local|$(PREFIX)|g' \
 		docs/operations.md >$(DESTDIR)$(DOCDIR)/operations.md
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
+	install -m 644 $(O)/completions/culvert.bash $(DESTDIR)$(BASHDIR)/culvert
+	install -m 644 $(O)/completions/culvert.zsh $(DESTDIR)$(ZSHDIR)/_culvert
+	install -m 644 $(O)/completions/culvert.fish $(DESTDIR)$(FISHDIR)/culvert.fish
+
+# Also from a copy of the sources that has no git.
+DEBTREE := $(O)/deb/culvert-$(VERSION)
+deb:
+	rm -rf $(O)/deb $(O)/culvert_*.deb $(O)/culvert-dbgsym_*.deb
+	mkdir -p $(DEBTREE)
+	cp -a LICENSE Makefile README.md bpf docs include scripts user vmlinux $(DEBTREE)
+	mv $(DEBTREE)/scripts/debian $(DEBTREE)/debian
+	commit=$$(scripts/commit) && sed -i "s/^commit=.*/commit=$$commit/" $(DEBTREE)/scripts/commit && \
+		printf '%s\n\n%s\n\n%s\n' "culvert ($(VERSION)-1) unstable; urgency=medium" \
+		"  * Made of commit $$commit; changelog.gz has what is new." \
+		" -- $$(sed -n 's/^Maintainer: //p' scripts/debian/control)  $$(date -Rud \
+		"$$(sed -n 's/^## \[$(VERSION)\] - //p' docs/CHANGELOG.md)")" >$(DEBTREE)/debian/changelog
+	cd $(DEBTREE) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL dpkg-buildpackage -b -us -uc -J
+	mv $(O)/deb/*.deb $(O)
 
 # Directories that others use as well stay.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service \
 		$(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5 \
-		$(DESTDIR)$(DOCDIR)/LICENSE $(DOCS:docs/%=$(DESTDIR)$(DOCDIR)/%) \
+		$(DESTDIR)$(BASHDIR)/culvert $(DESTDIR)$(ZSHDIR)/_culvert \
+		$(DESTDIR)$(FISHDIR)/culvert.fish $(DESTDIR)$(DOCDIR)/LICENSE $(DOCS:docs/%=$(DESTDIR)$(DOCDIR)/%) \
 		$(EXAMPLES:docs/examples/%=$(DESTDIR)$(DOCDIR)/examples/%)
 	for dir in $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR); do \
 		[ ! -d $$dir ] || rmdir --ignore-fail-on-non-empty $$dir; done

@@ -4,29 +4,9 @@
 
 #include "base/exit_codes.h"
 #include "cli/client.h"
-#include "config/config.h"
-#include "daemon/adopt.h"
-#include "daemon/check.h"
-#include "daemon/command.h"
-#include "daemon/daemon.h"
-#include "probe/probe.h"
-
-/* Those that need no daemon; the others are in command.h. */
-static const struct {
-	const char *name;
-	const char *summary;
-	int (*run)(int argc, char **argv);
-	void (*help)(void);
-} own_commands[] = {
-	{ "run", "forward connections", daemon_run, config_help },
-	{ "check", "find mistakes in a configuration file", check_run, check_help },
-	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
-	  convert_run, convert_help },
-	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_help },
-	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_help },
-};
-
-#define N_OWN (sizeof(own_commands) / sizeof(own_commands[0]))
+#include "cli/own_commands.h"
+#include "commit.h"
+#include "version.h"
 
 static void usage(FILE *to)
 {
@@ -34,8 +14,8 @@ static void usage(FILE *to)
 	      "A TCP forwarder that picks what carries each session: graft (packet by\n"
 	      "packet), sockmap (socket to socket), splice or copy.\n\n",
 	      to);
-	for (size_t i = 0; i < N_OWN; i++)
-		fprintf(to, "  %-10s %s\n", own_commands[i].name, own_commands[i].summary);
+	for (const struct own_command *c = own_commands; c->name; c++)
+		fprintf(to, "  %-10s %s\n", c->name, c->summary);
 	for (size_t i = 0; i < COMMANDS; i++)
 		fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].summary);
 	fputs("\n  culvert help COMMAND    options of a command\n"
@@ -62,7 +42,7 @@ int main(int argc, char **argv)
 		return EXIT_CODE_USAGE;
 	}
 	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
-		puts("culvert " CULVERT_VERSION);
+		puts("culvert " CULVERT_VERSION " (commit " CULVERT_COMMIT ")");
 		return EXIT_CODE_OK;
 	}
 	if (!strcmp(argv[1], "help") || is_help(argv[1])) {
@@ -77,12 +57,12 @@ int main(int argc, char **argv)
 	}
 	for (int i = 2; i < argc; i++)
 		help = help || is_help(argv[i]);
-	for (size_t i = 0; i < N_OWN; i++) {
-		if (strcmp(own_commands[i].name, argv[1]) != 0)
+	for (const struct own_command *c = own_commands; c->name; c++) {
+		if (strcmp(c->name, argv[1]) != 0)
 			continue;
 		if (!help)
-			return own_commands[i].run(argc - 1, argv + 1);
-		own_commands[i].help();
+			return c->run(argc - 1, argv + 1);
+		c->help();
 		return EXIT_CODE_OK;
 	}
 	if (command_find(argv[1]))

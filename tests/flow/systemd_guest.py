@@ -2,8 +2,8 @@
 """A systemd of its own, in which a unit can be tried where another init runs, or none.
 
 It is process 1 of namespaces of its own (processes, mounts, network, IPC, host name, control
-groups), with a root in memory that systemd_guest.sh makes: the programs of this machine, and what
-is installed for it. It shares the kernel with this machine, and can change nothing of it that is
+groups), with a root in memory that systemd_guest.sh makes: the programs of this machine, or a copy
+of an image, and what is installed for it. It shares the kernel with this machine, and can change nothing of it that is
 not in a namespace. With this process it ends, and leaves nothing.
 """
 
@@ -63,11 +63,15 @@ def end_with_parent():
 
 
 class Guest:
-    """with Guest(install) as guest: install(folder) puts files into what becomes its root."""
+    """with Guest(install) as guest: install(folder) puts files into what becomes its root.
 
-    def __init__(self, install):
+    Without an IMAGE, a folder with a Debian, it has the programs of this machine, and of what is
+    installed only usr/local."""
+
+    def __init__(self, install, image=None):
         check_tools()
         self.install = install
+        self.image = image
         self.cgroup = find_cgroups() / f"culvert-guest-{os.getpid()}"
         self.folder = None
         self.process = None
@@ -100,7 +104,7 @@ class Guest:
         self.process = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup", "--fork",
              "--kill-child", HERE.with_suffix(".sh"), self.folder / "root", self.folder / "stage",
-             ROOT, os.ttyname(slave)],
+             ROOT, os.ttyname(slave), *([self.image] if self.image else [])],
             stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, preexec_fn=self.enter("guest"))
         try:
             wait_until(self.is_systemd, "systemd", START_SECONDS)

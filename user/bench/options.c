@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/size.h"
+#include "version.h"
 #include "wire.h"
 
 #define BIT(w) (1u << (w))

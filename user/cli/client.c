@@ -32,10 +32,7 @@
 #define RELOAD_DEADLINE_S 60 /* a name server may have to answer */
 #define RELOAD_POLL_MS 50
 
-/* Options that are no keys of the request. */
-enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
-
-static const struct command_key_def own_options[OWNS] = {
+const struct command_key_def client_options[OWNS] = {
 	[OWN_JSON] = { .name = "json",
 		       .help = "print the daemon's answer as JSON, see culvert(8)" },
 	[OWN_CONTROL] = { .name = "control", .metavar = "PATH",
@@ -72,7 +69,7 @@ void client_help(const struct command *c)
 	for (size_t i = 0; i < c->n_keys; i++)
 		print_option(&command_keys[c->keys[i]]);
 	for (size_t i = 0; i < OWNS; i++)
-		print_option(&own_options[i]);
+		print_option(&client_options[i]);
 }
 
 /* --- the request --- */
@@ -144,7 +141,7 @@ static void make_options(const struct command *c, struct option *options)
 			*options++ = option_of(def->option, def, VALUE_KEY + (int)c->keys[i]);
 	}
 	for (int i = 0; i < OWNS; i++)
-		*options++ = option_of(own_options[i].name, &own_options[i], VALUE_OWN + i);
+		*options++ = option_of(client_options[i].name, &client_options[i], VALUE_OWN + i);
 	*options = (struct option){ 0 };
 }
 

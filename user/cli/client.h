@@ -13,6 +13,10 @@
  */
 int client_run(int argc, char **argv);
 
+/* Options of each such command that are no keys of its request. */
+enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
+extern const struct command_key_def client_options[OWNS];
+
 void client_help(const struct command *c);
 
 /* --- for client_run() and its tests --- */

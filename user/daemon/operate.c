@@ -26,6 +26,7 @@
 #include "relay/session_flow.h"
 #include "relay/session_graft.h"
 #include "relay/session_log.h"
+#include "version.h"
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
 #define ROUND_LEAST_MS 20     /* ... but for each at least */

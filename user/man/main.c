@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
+ * culvert-man --bash|--zsh|--fish: completions of the command line, see completion.c.
+ *
  * culvert-man FILE.in: a manual page on stdout, made of FILE.in and of the table of options, so
  * that what a page says of values, defaults and ranges is what the program does.  FILE.in is roff,
  * but for lines that begin with "@":
@@ -19,7 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "completion.h"
 #include "config/option.h"
+#include "version.h"
 
 #define VERSION_MARK "@VERSION@"
 #define LINE_LEN 1024
@@ -219,8 +223,10 @@ int main(int argc, char **argv)
 	char line[LINE_LEN];
 	FILE *f;
 
+	if (p.path && !strncmp(p.path, "--", 2) && completion_put(p.path + 2))
+		return fflush(stdout) || ferror(stdout);
 	if (!p.path) {
-		fputs("usage: culvert-man FILE.in\n", stderr);
+		fputs("usage: culvert-man --bash|--zsh|--fish|FILE.in\n", stderr);
 		return 2;
 	}
 	f = fopen(p.path, "re");

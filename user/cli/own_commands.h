@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_OWN_COMMANDS_H
+#define CULVERT_OWN_COMMANDS_H
+
+#include <stddef.h>
+
+#include "daemon/command.h"
+
+/* A command that needs no daemon; the others are in daemon/command.h. */
+struct own_command {
+	const char *name;
+	const char *summary;
+	int (*run)(int argc, char **argv);
+	void (*help)(void);
+	/* for completions: its options, the last one without a name; NULL: those of option_table */
+	const struct command_key_def *options;
+	const char *word; /* what a word that is no option means; NULL: there is none */
+};
+
+extern const struct own_command own_commands[]; /* the last one has no name */
+
+#endif
