@@ -254,6 +254,7 @@ install: $(O)/culvert man completions
 
 # Also from a copy of the sources that has no git.
 DEBTREE := $(O)/deb/culvert-$(VERSION)
+OWN_TO_DEB := O PREFIX DESTDIR UNITDIR MANDIR DOCDIR BASHDIR ZSHDIR FISHDIR
 deb:
 	rm -rf $(O)/deb $(O)/culvert_*.deb $(O)/culvert-dbgsym_*.deb
 	mkdir -p $(DEBTREE)
@@ -264,7 +265,8 @@ deb:
 		"  * Made of commit $$commit; changelog.gz has what is new." \
 		" -- $$(sed -n 's/^Maintainer: //p' scripts/debian/control)  $$(date -Rud \
 		"$$(sed -n 's/^## \[$(VERSION)\] - //p' docs/CHANGELOG.md)")" >$(DEBTREE)/debian/changelog
-	cd $(DEBTREE) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL dpkg-buildpackage -b -us -uc -J
+	cd $(DEBTREE) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(OWN_TO_DEB:%=-u %) \
+		dpkg-buildpackage -b -nc -us -uc -J
 	mv $(O)/deb/*.deb $(O)
 
 # Directories that others use as well stay.

@@ -23,7 +23,7 @@ from service_rig import (PATIENCE, SESSION_LOG, UNIT, UPSTREAM, Failure, Session
                          drop_in, expect, forward, journal, main_pid, prop, run, serve, status_of,
                          systemctl, wait_goes_on, wait_logged, wait_state, wait_status, wait_until)
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = pathlib.Path("/usr/local/share/doc/culvert/examples")
 ENGINES = {"auto": 81, "sockmap": 82, "splice": 83, "copy": 84}
 GRACE = 5.0  # a session that finishes in time must do so on a busy machine, too
 WATCHDOG = 4  # the same of a daemon that says that it is alive
@@ -190,14 +190,11 @@ def check_journal():
 
 
 def check_logrotate():
-    """The example of docs/operations.md."""
+    """The example for logrotate."""
     if not shutil.which("logrotate"):
         return "skip: logrotate is not installed"
-    text = (TREE / "docs/operations.md").read_text(encoding="utf-8")
-    example = re.search(r"^    (/var/log/culvert/sessions\.log \{\n.*?^    \}\n)", text,
-                        re.MULTILINE | re.DOTALL)
     path = pathlib.Path("/etc/logrotate.culvert")
-    path.write_text(example[1], encoding="utf-8")
+    shutil.copy(EXAMPLES / "culvert.logrotate", path)
     for _ in range(2):
         old = log_a_session()
         said = run("logrotate", "--force", "--state", "/var/lib/logrotate.state", path)
@@ -328,7 +325,7 @@ def hang_thread(pid):
 
 
 SOCKET = pathlib.Path("/etc/systemd/system/culvert.socket")
-EXAMPLE = pathlib.Path("/usr/local/share/doc/culvert/examples/culvert.socket")
+EXAMPLE = EXAMPLES / "culvert.socket"
 
 
 def check_activation():
