@@ -20,10 +20,10 @@ PACKAGE, NEXT = "/opt/culvert.deb", "/opt/next.deb"
 GRAFTED, COPIED = 81, 82
 GOOD = (f"[culvert]\nstop-timeout = 10\nsession-log = {SESSION_LOG}\n" +
         forward("grafted", GRAFTED) + forward("copied", COPIED, engine="copy"))
-# What dpkg, apt, systemd and the kernel write; the account stays, as Debian's policy has it
-OTHERS = ("/dev", "/opt", "/proc", "/run", "/sys", "/tmp", "/tree", "/var/cache", "/var/lib/apt",
-          "/var/lib/dpkg", "/var/lib/systemd", "/var/log/apt", "/var/log/dpkg.log", "/var/tmp",
-          "/var/log/private", "/etc/ld.so.cache")
+# What apt, systemd, shells and others write; the account stays, as Debian's policy has it
+OTHERS = ("/dev", "/opt", "/proc", "/root", "/run", "/sys", "/tmp", "/tree", "/var/cache",
+          "/var/lib/apt", "/var/lib/dpkg", "/var/lib/logrotate", "/var/lib/systemd", "/var/log/apt",
+          "/var/log/dpkg.log", "/var/log/private", "/var/tmp", "/etc/ld.so.cache")
 ACCOUNTS = {f"/etc/{name}{old}" for name in ("passwd", "group", "shadow", "gshadow")
             for old in ("", "-")} | {"/etc/.pwd.lock"}
 
