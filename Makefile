@@ -252,7 +252,7 @@ install: $(O)/culvert man completions
 	install -m 644 $(O)/completions/culvert.zsh $(DESTDIR)$(ZSHDIR)/_culvert
 	install -m 644 $(O)/completions/culvert.fish $(DESTDIR)$(FISHDIR)/culvert.fish
 
-# Also from a copy of the sources that has no git.
+# From a copy of the sources, which needs no git. What is set for this make(1) is not for that of the copy.
 DEBTREE := $(O)/deb/culvert-$(VERSION)
 OWN_TO_DEB := O PREFIX DESTDIR UNITDIR MANDIR DOCDIR BASHDIR ZSHDIR FISHDIR
 deb:
@@ -274,7 +274,8 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service \
 		$(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5 \
 		$(DESTDIR)$(BASHDIR)/culvert $(DESTDIR)$(ZSHDIR)/_culvert \
-		$(DESTDIR)$(FISHDIR)/culvert.fish $(DESTDIR)$(DOCDIR)/LICENSE $(DOCS:docs/%=$(DESTDIR)$(DOCDIR)/%) \
+		$(DESTDIR)$(FISHDIR)/culvert.fish $(DESTDIR)$(DOCDIR)/LICENSE \
+		$(DOCS:docs/%=$(DESTDIR)$(DOCDIR)/%) \
 		$(EXAMPLES:docs/examples/%=$(DESTDIR)$(DOCDIR)/examples/%)
 	for dir in $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(DOCDIR); do \
 		[ ! -d $$dir ] || rmdir --ignore-fail-on-non-empty $$dir; done
