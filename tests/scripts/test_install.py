@@ -16,10 +16,14 @@ FILES = {
     "share/man/man8/culvert.8": 0o644,
     "share/man/man5/culvert.conf.5": 0o644,
     **{f"share/doc/culvert/{name}.md": 0o644 for name in
-       ("comparison", "control", "operations", "security")},
+       ("CHANGELOG", "comparison", "control", "operations", "security")},
     "share/doc/culvert/LICENSE": 0o644,
     "share/doc/culvert/examples/culvert.conf": 0o644,
+    "share/doc/culvert/examples/culvert.logrotate": 0o644,
     "share/doc/culvert/examples/culvert.socket": 0o644,
+    "share/bash-completion/completions/culvert": 0o644,
+    "share/zsh/site-functions/_culvert": 0o644,
+    "share/fish/vendor_completions.d/culvert.fish": 0o644,
 }
 
 
