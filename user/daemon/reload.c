@@ -541,8 +541,9 @@ static void end_forward(struct reload *r, const struct forward *f)
 {
 	unsigned int n = atomic_load(&f->sessions);
 
-	log_info("forward %s: its time to drain is over: %u session%s reset", forward_name(f->conf),
-		 n, n == 1 ? " is" : "s are");
+	log_cause(CAUSE_DRAIN_OVER, LOG_INFO,
+		  "forward %s: its time to drain is over: %u session%s reset",
+		  forward_name(f->conf), n, n == 1 ? " is" : "s are");
 	threads_call(&r->threads, end_sessions, f);
 }
 

@@ -247,6 +247,8 @@ static const char *const handover_names[HANDOVERS] = {
 	[HANDOVER_FAILED] = "failed",
 };
 
+struct log_rate cause_rates[CAUSES];
+
 const char *cause_name(enum cause c)
 {
 	return c < CAUSES ? cause_names[c] : "?";

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "base/log.h"
 #include "datapath/flow.h"
 
 /*
@@ -48,6 +49,14 @@ enum cause {
 };
 
 const char *cause_name(enum cause c);
+
+/*
+ * Log what is counted as CAUSE: its name, by which an operator finds the line from `culvert status`,
+ * and the text.  The rate of each cause is limited by itself: many of one hide none of another.
+ */
+#define log_cause(cause, level, fmt, ...)                                                          \
+	log_write_limited(&cause_rates[cause], level, "%s: " fmt, cause_name(cause), __VA_ARGS__)
+extern struct log_rate cause_rates[CAUSES];
 
 /* Hand-overs of a flow: to each carrier, and those that failed. */
 enum handover {

@@ -408,10 +408,11 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	c->next_ms = 0;
 	if (*index_of(s, i) == atomic_load_explicit(&s->addrs->first, memory_order_relaxed))
 		atomic_store_explicit(&s->addrs->first, 0, memory_order_relaxed);
-	log_limited(LOG_WARNING, "session %llu, forward %s: cannot connect to %s: %s%s",
-		    (unsigned long long)s->id, forward_name(forward_of(s)),
-		    addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
-		    strerror(error), advice(ADVICE_CONNECT, error));
+	log_cause(cause_of(error), LOG_WARNING,
+		  "session %llu, forward %s: cannot connect to %s: %s%s",
+		  (unsigned long long)s->id, forward_name(forward_of(s)),
+		  addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
+		  strerror(error), advice(ADVICE_CONNECT, error));
 	if (c->begun < s->addrs->n || c->running)
 		return;
 	s->upstream = *index_of(s, i); /* for the session log */
@@ -490,9 +491,10 @@ static void give_up_name(struct session *s)
 	char why[LOOKUP_WHY_LEN];
 
 	servers_why_nameless(&s->forward->servers, why, sizeof(why));
-	log_limited(LOG_WARNING, "session %llu, forward %s: upstream %s has no address: %s",
-		    (unsigned long long)s->id, forward_name(forward_of(s)),
-		    forward_of(s)->upstream.text, why);
+	log_cause(CAUSE_NO_ADDRESS, LOG_WARNING,
+		  "session %llu, forward %s: upstream %s has no address: %s",
+		  (unsigned long long)s->id, forward_name(forward_of(s)),
+		  forward_of(s)->upstream.text, why);
 	session_reset(s, CAUSE_NO_ADDRESS);
 }
 
@@ -502,9 +504,10 @@ static void begin(struct session *s)
 	int r = choose_server(s);
 
 	if (r == -EHOSTDOWN) {
-		log_limited(LOG_WARNING, "session %llu, forward %s: no server of upstream %s can be "
-			    "used", (unsigned long long)s->id, forward_name(forward_of(s)),
-			    forward_of(s)->upstream.text);
+		log_cause(CAUSE_NO_SERVER, LOG_WARNING,
+			  "session %llu, forward %s: no server of upstream %s can be used",
+			  (unsigned long long)s->id, forward_name(forward_of(s)),
+			  forward_of(s)->upstream.text);
 		session_reset(s, CAUSE_NO_SERVER);
 	} else if (r < 0) {
 		give_up_name(s);

@@ -222,9 +222,9 @@ bool admission_enter_client(struct admission *a, struct forward *f, const struct
 	}
 	if (r == -EUSERS) {
 		client_addr_set(&addr, client);
-		log_limited(LOG_WARNING, "forward %s: refused %s: it has %u session(s) %s",
-			    forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)),
-			    most, which);
+		log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
+			  "forward %s: refused %s: it has %u session(s) %s", forward_name(f->conf),
+			  client_addr_text(&addr, text, sizeof(text)), most, which);
 	}
 	*ret_why = r == -EUSERS ? CAUSE_CLIENT_LIMIT : CAUSE_NO_MEMORY;
 	return !r;

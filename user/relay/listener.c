@@ -59,8 +59,8 @@ static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 
 	if (!ls->paused) { /* count pauses, not the looks whether they are over */
 		count_add(&w->stats.errors[cause], 1);
-		log_limited(LOG_WARNING, "forward %s: accepting is paused, clients wait: %s",
-			    forward_name(ls->forward->conf), cause_name(cause));
+		log_cause(cause, LOG_WARNING, "forward %s: accepting is paused, clients wait",
+			  forward_name(ls->forward->conf));
 	}
 	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
@@ -101,8 +101,8 @@ static bool is_allowed(struct listener *ls, const struct sockaddr *client, sockl
 	if (acl_allows(&fc->acl, client))
 		return true;
 	count_add(&forward_stats(ls->forward, ls->worker->index)->denied, 1);
-	log_limited(LOG_NOTICE, "refused %s: forward %s does not allow it",
-		    addr_format(client, len, text, sizeof(text)), forward_name(fc));
+	log_cause(CAUSE_DENIED, LOG_NOTICE, "refused %s: forward %s does not allow it",
+		  addr_format(client, len, text, sizeof(text)), forward_name(fc));
 	return false;
 }
 
@@ -184,6 +184,9 @@ static bool accept_one(struct listener *ls, bool waiting)
 	session_arm_reset(fd);
 	close(fd);
 	count_add(&w->stats.errors[why], 1);
+	if (why == CAUSE_NO_MEMORY) /* others have been logged, with more */
+		log_cause(why, LOG_WARNING, "forward %s: a client is reset",
+			  forward_name(ls->forward->conf));
 	session_log_refused(w->shared->session_log, forward_name(ls->forward->conf), client, why);
 	return true;
 }

@@ -445,11 +445,34 @@ void session_finish(struct session *s)
 	end(s, false, SESSION_FINISHED);
 }
 
+/* Debug: a part of normal life, or logged already, with more, by who has found it. */
+static int level_of_reset(enum cause cause)
+{
+	switch (cause) {
+	case CAUSE_CLIENT_LOST:
+	case CAUSE_UPSTREAM_LOST:
+	case CAUSE_GRACE_OVER:
+		return LOG_INFO;
+	case CAUSE_NO_DESCRIPTOR:
+	case CAUSE_NO_MEMORY:
+	case CAUSE_KERNEL_LOST:
+	case CAUSE_NO_ROUTE:
+	case CAUSE_INTERNAL:
+		return LOG_WARNING;
+	default:
+		return LOG_DEBUG;
+	}
+}
+
 void session_reset(struct session *s, enum cause cause)
 {
 	if (s->state == SESSION_DEAD)
 		return;
-	log_debug("session %llu: reset: %s", (unsigned long long)s->id, cause_name(cause));
+	if (level_of_reset(cause) == LOG_DEBUG)
+		log_debug("session %llu: reset: %s", (unsigned long long)s->id, cause_name(cause));
+	else
+		log_cause(cause, level_of_reset(cause), "session %llu, forward %s: reset",
+			  (unsigned long long)s->id, forward_name(s->forward->conf));
 	count_add(&s->worker->stats.errors[cause], 1);
 	end(s, true, cause);
 }

@@ -261,15 +261,15 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 {
 	const struct flow *f = &s->flows[dir];
 
-	log_limited(LOG_WARNING,
-		    "session %llu: reset: bytes of %s could not be accounted for (%s: received "
-		    "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
-		    "if this comes again, report it, and use --engine splice meanwhile",
-		    (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
-		    flow_phase_name(f->phase), (unsigned long long)b->received,
-		    (unsigned long long)b->redirected, (unsigned long long)f->user_in,
-		    (unsigned long long)b->unread, (unsigned long long)f->user_out,
-		    (unsigned long long)b->accepted);
+	log_cause(CAUSE_HANDOVER_UNPROVED, LOG_WARNING,
+		  "session %llu: reset: bytes of %s could not be accounted for (%s: received "
+		  "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
+		  "if this comes again, report it, and use --engine splice meanwhile",
+		  (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
+		  flow_phase_name(f->phase), (unsigned long long)b->received,
+		  (unsigned long long)b->redirected, (unsigned long long)f->user_in,
+		  (unsigned long long)b->unread, (unsigned long long)f->user_out,
+		  (unsigned long long)b->accepted);
 }
 
 /* Step R of flow DIR has been tried.  False: the session has been reset, or parts. */
@@ -607,6 +607,8 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		f->starved = true;
 		flow_look_later(f, s->worker->loop.now_ms);
 		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
+		log_cause(CAUSE_NO_MEMORY, LOG_WARNING, "session %llu, forward %s: waits",
+			  (unsigned long long)s->id, forward_name(forward_of(s)));
 		return;
 	default:
 		judge(s, dir, r == PUMP_EMPTY);

@@ -59,10 +59,9 @@ static void refuse(struct session *s, enum cause cause, const char *reason)
 {
 	char text[ADDR_STRLEN];
 
-	log_limited(LOG_WARNING, "session %llu: reset: PROXY header of %s to forward %s: %s",
-		    (unsigned long long)s->id,
-		    client_addr_text(&s->told->peer, text, sizeof(text)),
-		    forward_name(forward_of(s)), reason);
+	log_cause(cause, LOG_WARNING, "session %llu: reset: PROXY header of %s to forward %s: %s",
+		  (unsigned long long)s->id, client_addr_text(&s->told->peer, text, sizeof(text)),
+		  forward_name(forward_of(s)), reason);
 	session_reset(s, cause);
 }
 
