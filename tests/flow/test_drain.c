@@ -80,7 +80,7 @@ static void deadline_of_older(void **state)
 	is_reset(e[0]);
 	is_reset(e[1]);
 	assert_int_equal(rig_status(d, "errors.drain-over"), 2);
-	rig_wait_log(d, "forward live: its time to drain is over: 1 session is reset");
+	rig_wait_log(d, "drain-over: forward live: its time to drain is over: 1 session is reset");
 	/* whoever comes back later has no deadline */
 	ask(d, DRAIN_LIVE UNDO);
 	e[0] = rig_open(ONE);

@@ -239,7 +239,7 @@ static void rules(void **state)
 	assert_int_equal(rig_status(d, "errors.denied"), 5);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 0);
 	assert_int_equal(rig_status(d, "resources.sessions"), 5);
-	rig_wait_log(d, "refused 127.0.0.12:");
+	rig_wait_log(d, "denied: refused 127.0.0.12:");
 	rig_wait_log(d, "forward six-denied does not allow it");
 	rig_stop(d);
 }

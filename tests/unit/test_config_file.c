@@ -9,18 +9,25 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <linux/capability.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/check.h"
+#include "daemon/needs.h"
 #include "config/file.h"
 #include "config_rig.h"
 
 #define FORWARD "[forward a]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9001\n"
+/* What any machine has descriptors for. */
+#define MODEST "[culvert]\nmax-sessions = 10\n"
 #define A10 "aaaaaaaaaa"
 #define A50 A10 A10 A10 A10 A10
 #define A100 A50 A50
@@ -535,9 +542,9 @@ static void test_check_account(void **state)
 	check_refuses("[culvert]\nuser = root\n" FORWARD, 2, "account root is root");
 	/* made by who starts it, or by itself */
 	for (int i = 0; i < 2; i++) {
-		rig_write(i ? "[culvert]\npid-file = /run/culvert/p\n"
+		rig_write(i ? MODEST "pid-file = /run/culvert/p\n"
 			      "session-log = /run/none/s\n" FORWARD :
-			      "[culvert]\ncontrol = /run/none/c\n"
+			      MODEST "control = /run/none/c\n"
 			      "session-log = -\n" FORWARD);
 		capture_begin(&capture, STDOUT_FILENO);
 		r = check(err, sizeof(err));
@@ -553,9 +560,79 @@ static void test_check_account(void **state)
 		capture_end(&capture, out, sizeof(out));
 		snprintf(want, sizeof(want), "culvert: %s: warning: no forward here: give LISTEN "
 			 "UPSTREAM on the command line\n", rig_path);
-		assert_string_equal(err, want);
+		assert_memory_equal(err, want, strlen(want));
 		assert_int_equal(r, 0);
 	}
+}
+
+/* In a process of its own, which may have 100 descriptors and no privilege to have more. */
+static void check_with_few_descriptors(char *err, size_t errlen)
+{
+	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { 0 };
+	struct rlimit few = { 100, 100 };
+	char *argv[] = { (char *)"check", rig_path, NULL };
+	struct capture capture;
+	int status = -1;
+	pid_t pid;
+
+	capture_begin(&capture, STDERR_FILENO);
+	pid = fork();
+	if (!pid)
+		_exit(setrlimit(RLIMIT_NOFILE, &few) || syscall(SYS_capset, &head, none) ? 99 :
+		      check_run(2, argv));
+	waitpid(pid, &status, 0);
+	capture_end(&capture, err, errlen);
+	if (status)
+		fail_msg("%#x: %s", status, err);
+}
+
+/* Each with the line of what is too much; the file is good all the same. */
+static void test_check_machine(void **state)
+{
+	char err[4096], want[sizeof(rig_path) + 256];
+
+	(void)state;
+	rig_write("[culvert]\nmax-sessions = 1000000\nkernel-memory = 1048576G\n"
+		  "[forward few]\nlisten = 127.0.0.1:1\nupstream = 127.0.0.2:2\n"
+		  "max-sessions = 1000\n"
+		  "[forward unix]\nlisten = 127.0.0.1:2\nupstream = unix:/run/x\n"
+		  "[forward many]\nlisten = 127.0.0.1:3\n"
+		  "upstream = 127.0.0.2:2 127.0.0.3:2\nmax-sessions = 200000\n");
+	check_with_few_descriptors(err, sizeof(err));
+	snprintf(want, sizeof(want), "culvert: warning: %s:2: max-sessions: only 100 descriptors: "
+		 "1000000 sessions need 2000", rig_path);
+	assert_non_null(strstr(err, want));
+	snprintf(want, sizeof(want), "culvert: warning: %s:3: kernel-memory: 1 PiB is no bound",
+		 rig_path);
+	assert_non_null(strstr(err, want));
+	snprintf(want, sizeof(want), "culvert: warning: %s:13: upstream: \"127.0.0.2:2 127.0.0.3:2"
+		 "\": max-sessions allows 200000, and 2 addresses of one port take ", rig_path);
+	assert_non_null(strstr(err, want));
+	assert_null(strstr(err, "127.0.0.2:2\": "));
+
+	rig_write(FORWARD); /* the default is not in the file */
+	check_with_few_descriptors(err, sizeof(err));
+	snprintf(want, sizeof(want), "culvert: warning: %s: max-sessions: only 100 ", rig_path);
+	assert_non_null(strstr(err, want));
+}
+
+static void test_needs(void **state)
+{
+	struct needs needs;
+	struct config c;
+
+	(void)state;
+	rig_good(&c, "[culvert]\nmax-sessions = 1000\nworkers = 3\n" FORWARD
+		 "max-sessions = 2000\n[forward two]\nlisten = 127.0.0.1:2\n"
+		 "upstream = 127.0.0.2:2\nmax-sessions = 7\n", NULL);
+	needs = needs_of(&c);
+	assert_int_equal(needs.sockets, 2 * 1000 + 2 * 3 + 256);
+	assert_int_equal(needs.descriptors, 6 * 1000 + 2 * 3 + 1024);
+	assert_in_range(needs.memory, 1000 * 8192, 1000 * 16384);
+	assert_int_equal(needs_sessions(&c, &c.forwards[0]), 1000);
+	assert_int_equal(needs_sessions(&c, &c.forwards[1]), 7);
+	config_close(&c);
 }
 
 static void test_check(void **state)
@@ -565,7 +642,7 @@ static void test_check(void **state)
 	int r;
 
 	(void)state;
-	rig_write(FORWARD);
+	rig_write(MODEST FORWARD);
 	capture_begin(&capture, STDOUT_FILENO);
 	r = check(err, sizeof(err));
 	capture_end(&capture, out, sizeof(out));
@@ -593,6 +670,8 @@ int main(void)
 		cmocka_unit_test(test_link),
 		cmocka_unit_test(test_owner),
 		cmocka_unit_test(test_check),
+		cmocka_unit_test(test_check_machine),
+		cmocka_unit_test(test_needs),
 		cmocka_unit_test(test_check_account),
 	};
 

@@ -394,11 +394,17 @@ static unsigned int usable_cpus(void)
 	return n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
 }
 
+uint64_t memory_of_machine(void)
+{
+	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+
+	return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+}
+
 /* A 16th of the machine's memory. */
 static uint64_t share_of_memory(void)
 {
-	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-	uint64_t share = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 16 : 0;
+	uint64_t share = memory_of_machine() / 16;
 
 	return share < KERNEL_MEMORY_MIN ? KERNEL_MEMORY_MIN : share;
 }

@@ -87,6 +87,9 @@ static inline bool option_is_list(const struct option_def *o)
 int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
 		 const char *value, char *wrong);
 
+/* Bytes of RAM; 0: unknown. */
+uint64_t memory_of_machine(void);
+
 /* Set each option to its default, in C and in the settings that its forwards inherit. */
 void options_default(struct config *c);
 

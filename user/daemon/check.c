@@ -2,11 +2,12 @@
 /*
  * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since
  * no daemon would start; one of an upstream is worth a warning.  Both are looked up as a daemon does
- * it at the start.
+ * it at the start.  What this machine cannot hold is worth a warning, too: fewer clients may come.
  */
 #include "daemon/check.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,10 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
+#include "base/size.h"
+#include "config/option.h"
+#include "daemon/needs.h"
+#include "relay/connect.h"
 #include "relay/names.h"
 
 /* --- the account --- */
@@ -28,6 +33,62 @@ static int check_account(const struct config *c)
 
 	return account_find_as_root(c->user, &account, err, sizeof(err)) ?
 		       log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err) : 0;
+}
+
+/* --- the machine --- */
+
+/* Of the setting OPTION, with the line that it is on, if it is not the default. */
+__attribute__((format(printf, 3, 4)))
+static void warn(const struct config *c, const char *option, const char *fmt, ...)
+{
+	char at[CONFIG_PLACE_LEN], text[NEEDS_TEXT_LEN + 128];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	config_option_place(c, option, at);
+	log_complain(0, "warning: %s%s%s: %s", *at ? at : c->file, *at ? "" : ": ", option, text);
+}
+
+/* This process may have what a daemon may have that is started in its place. */
+static void check_machine(const struct config *c)
+{
+	uint64_t ram = memory_of_machine();
+	struct needs needs = needs_of(c);
+	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
+	char text[NEEDS_TEXT_LEN], want[SIZE_STRLEN], has[SIZE_STRLEN];
+
+	if (limit < needs.descriptors)
+		warn(c, "max-sessions", "%s (the limit of this shell; a unit has its own, "
+		     "LimitNOFILE=)", needs_say_descriptors(c, limit, text));
+	if (!ram)
+		return;
+	size_format(ram, has, sizeof(has));
+	if (needs.memory > ram)
+		warn(c, "max-sessions", "%u sessions take %s at least, and this machine has %s: "
+		     "lower it", c->max_sessions, size_format(needs.memory, want, sizeof(want)),
+		     has);
+	if (c->kernel_memory >= ram)
+		warn(c, "kernel-memory", "%s is no bound, since this machine has %s: lower it",
+		     size_format(c->kernel_memory, want, sizeof(want)), has);
+}
+
+/* The servers of FC have N addresses. */
+static void check_ports(const struct config *c, const struct forward_conf *fc, size_t n)
+{
+	unsigned int sessions = needs_sessions(c, fc);
+	char err[1024], why[256];
+
+	/* a transparent forward connects from its clients' addresses */
+	if (!n || fc->transparent || upstreams_are_unix(&fc->upstream) ||
+	    sessions <= n * connect_ports())
+		return;
+	snprintf(why, sizeof(why), "max-sessions allows %u, and %zu address%s of one port "
+		 "take%s %zu (net.ipv4.ip_local_port_range): lower it, widen the range, or add a "
+		 "server", sessions, n, n == 1 ? "" : "es", n == 1 ? "s" : "", n * connect_ports());
+	config_say_address(c, fc, false, why, err, sizeof(err));
+	log_complain(0, "warning: %s", err);
 }
 
 /* --- names --- */
@@ -81,12 +142,17 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 		}
 	loop_run(&l->loop);
 	n = 0;
-	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++)
+	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++) {
+		size_t addresses = 0;
+
 		for (size_t j = 0; j < fc->upstream.n; j++, n++) {
 			if (!l->upstreams[n].list->n)
 				warn_of_upstream(c, fc, &l->upstreams[n]);
+			addresses += l->upstreams[n].list->n;
 			upstream_close(&l->upstreams[n]);
 		}
+		check_ports(c, fc, addresses);
+	}
 	free(l->upstreams);
 }
 
@@ -111,14 +177,24 @@ static void check_upstreams(struct config *c)
 	loop_close(&l.loop);
 }
 
-static int check_names(struct config *c)
+static int check_listeners(struct config *c)
 {
 	char err[1024];
 	int r = names_find_listeners(c, false, err, sizeof(err));
 
-	if (!r && names_needed(c))
-		check_upstreams(c);
 	return r ? log_complain(r, "%s", err) : 0;
+}
+
+static void check_known_upstreams(const struct config *c)
+{
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct upstreams *u = &c->forwards[i].upstream;
+		size_t addresses = 0;
+
+		for (size_t j = 0; j < u->n; j++)
+			addresses += u->servers[j].at.n_addrs;
+		check_ports(c, &c->forwards[i], addresses);
+	}
 }
 
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
@@ -151,11 +227,18 @@ static int finish(struct config *c, int r)
 int check_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, &c) ?: check_account(&c) ?: check_names(&c);
+	int r = parse(argc, argv, &c) ?: check_account(&c) ?: check_listeners(&c);
 
-	if (!r)
+	if (!r) {
+		connect_learn_ports();
+		check_machine(&c);
+		if (names_needed(&c))
+			check_upstreams(&c);
+		else
+			check_known_upstreams(&c);
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
 		       c.n_forwards == 1 ? "" : "s", c.is_rinetd ? " of a rinetd.conf" : "");
+	}
 	return finish(&c, r);
 }
 
@@ -166,8 +249,9 @@ void check_help(void)
 	     "Read a configuration file as `culvert run --config FILE` would, look up its host\n"
 	     "names, and say what is wrong with it, with file and line.\n"
 	     "An upstream's name that is not found is a warning: culvert would start, and look\n"
-	     "for it again and again; a file without a forward is one too.  The account that\n"
-	     "culvert becomes must exist.  Nothing is started.\n"
+	     "for it again and again; a file without a forward is one too, and so is what this\n"
+	     "machine has too few descriptors, too little memory or too few ports for.  The\n"
+	     "account that culvert becomes must exist.  Nothing is started.\n"
 	     "A file that does not begin with a section is read as a rinetd.conf.\n"
 	     "\n"
 	     "Exit code: 0 no mistake; 2 a mistake, a name to listen at that does not exist, or\n"

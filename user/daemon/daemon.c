@@ -42,6 +42,7 @@
 #include "daemon/adopt.h"
 #include "daemon/control.h"
 #include "daemon/metrics.h"
+#include "daemon/needs.h"
 #include "daemon/operate.h"
 #include "daemon/reload.h"
 #include "daemon/routes.h"
@@ -96,16 +97,6 @@ struct daemon {
 
 /* --- what needs root: descriptors --- */
 
-/* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
-#define SOCKETS_EACH 2UL
-#define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
-/*
- * Beside those of sessions and forwards: maps, epoll, logs, the control socket's clients, forwards
- * that a reload adds; and idle pipes.
- */
-#define OWN_DESCRIPTORS 256
-#define SPARE_DESCRIPTORS 1024
-
 /*
  * Open /dev/null as 0, 1 and 2 where they are missing: they would become a socket or a map, and the
  * log would write into it.
@@ -126,23 +117,17 @@ static int reserve_streams(void)
  */
 static void limit_descriptors(const struct config *c)
 {
-	unsigned long forwards = 0, sockets, want, limit, pipes;
+	struct needs needs = needs_of(c);
+	unsigned long limit = sandbox_raise_nofile(needs.descriptors), pipes;
+	char text[NEEDS_TEXT_LEN];
 
-	for (size_t i = 0; i < c->n_forwards; i++)
-		forwards += c->forwards[i].listen.n_addrs * c->workers +
-			    2UL * SOCKET_STOCK * forward_needs_privileges(&c->forwards[i]);
-	sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS;
-	want = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS;
-	limit = sandbox_raise_nofile(want);
 	pipes = limit / 4;
-	if (limit > sockets && limit - sockets > pipes)
-		pipes = limit - sockets;
+	if (limit > needs.sockets && limit - needs.sockets > pipes)
+		pipes = limit - needs.sockets;
 	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
 	pool_limit_pipes((unsigned int)pipes);
-	if (limit < want)
-		log_warning("only %lu descriptors: %u sessions need %lu, and %lu to splice both "
-			    "ways: raise RLIMIT_NOFILE or lower --max-sessions", limit,
-			    c->max_sessions, sockets, want);
+	if (limit < needs.descriptors)
+		log_warning("%s", needs_say_descriptors(c, limit, text));
 }
 
 /* --- what the kernel has, what needs privileges --- */
