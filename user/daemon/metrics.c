@@ -37,6 +37,7 @@
 #include "daemon/control.h"
 #include "relay/limits.h"
 #include "relay/session_flow.h"
+#include "version.h"
 
 #define BACKLOG 16
 #define CLIENTS 8U
