@@ -192,16 +192,17 @@ class Guard:
 class Lab:
     """The lab (scripts/lab) under a name of its own, and the programs inside.
 
-    LOOPBACK: one namespace plays client, relay and server.
+    LOOPBACK: one namespace plays client, relay and server. TWO_RELAYS: there is a relay2, too.
     """
 
-    def __init__(self, loopback=False):
+    def __init__(self, loopback=False, two_relays=False):
         self.home = tempfile.mkdtemp(prefix="culvert-lab.", dir=choose_folder())
         self.name = "cvl-" + self.home.rpartition(".")[2]
         # The daemon gives up root and nginx does too: both must be able to reach their files.
         os.chmod(self.home, 0o755)
         self.keep = False
         self.loopback = loopback
+        self.two_relays = two_relays
         self._is_up = False
         self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
         self._script = os.path.join(TOP, "scripts", "lab")
@@ -215,6 +216,7 @@ class Lab:
             # Interrupted half-way, it must be taken down; if it failed, it has cleaned up itself.
             self._is_up = True
             self._call("up", *["--loopback"] if self.loopback else [],
+                       *["--relays", "2"] if self.two_relays else [],
                        "--owner", str(os.getpid()), "--files", self.home)
         except BaseException as error:
             self._is_up = not isinstance(error, LabError)
@@ -358,10 +360,11 @@ class Lab:
 
 
 class Daemon:
-    """culvert in the relay namespace."""
+    """culvert in the relay namespace, or in another one."""
 
-    def __init__(self, lab, program, engine, forwards, *options):
+    def __init__(self, lab, program, engine, forwards, *options, namespace="relay"):
         self.lab = lab
+        self.namespace = namespace
         self.program = os.path.abspath(program)
         self.engine = engine
         # Each has a folder of its own: the daemon cannot remove its socket once it is not root.
@@ -373,8 +376,8 @@ class Daemon:
         self._start()
 
     def _start(self):
-        self.process = self.lab.start("relay", self.program, "run", "--engine", self.engine,
-                                      "--control", self.control, *self._arguments)
+        self.process = self.lab.start(self.namespace, self.program, "run", "--engine",
+                                      self.engine, "--control", self.control, *self._arguments)
         wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready")
 
     def kill(self):

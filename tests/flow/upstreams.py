@@ -24,6 +24,7 @@ from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, expe
                     handle_signals, tail, wait_until)
 
 EXIT_SKIP = 77
+NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
 LISTEN, RIVAL = 9100, 9200
 PORTS = [7101, 7102, 7103, 7104]
 CLIENTS = [f"10.0.1.{n}" for n in range(11, 27)]
@@ -31,24 +32,6 @@ CALM = 0.8  # seconds of load before and after each fault
 # At least one server is well at any time.
 FAULTS = (("reject with tcp reset", (7101, 7102)), ("drop", (7103,)), ("kill", (7101, 7102)),
           ("drop", (7102, 7103)), ("kill", (7103,)))
-
-# Says its port to each client, and then what the client says.
-SERVE = """
-import asyncio, sys
-async def serve(r, w):
-    try:
-        w.write(sys.argv[1].encode() + b"\\n")
-        while data := await r.read(65536):
-            w.write(data)
-            await w.drain()
-    except OSError:
-        pass
-    w.close()
-async def main():
-    s = await asyncio.start_server(serve, None, int(sys.argv[1]), backlog=1024)
-    await s.serve_forever()
-asyncio.run(main())
-"""
 
 # PORT HOW COUNT: connections one after the other, or (load) 16 at a time until stdin ends; prints
 # what became of them. "keep" keeps them open until stdin ends. `lost`: refused before a server spoke.
@@ -130,7 +113,7 @@ class Trial:
         self.rules("add chain inet faults in { type filter hook input priority 0 ; }")
 
     def serve(self, port):
-        self.servers[port] = self.lab.start_server("server", port, sys.executable, "-c", SERVE,
+        self.servers[port] = self.lab.start_server("server", port, sys.executable, NAMING_SERVER,
                                                    str(port))
 
     def rules(self, *text):
