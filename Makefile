@@ -226,7 +226,8 @@ $(O)/%.tidy: %.c $(O)/%.o .clang-tidy
 	$(run_tidy)
 
 EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.logrotate docs/examples/culvert.socket \
-            docs/examples/culvert-alerts.yml docs/examples/grafana-dashboard.json
+            docs/examples/culvert-alerts.yml docs/examples/grafana-dashboard.json \
+            docs/examples/keepalived.conf
 DOCS     := docs/CHANGELOG.md docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
 # Of a link to what is not installed, the text.

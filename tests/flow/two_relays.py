@@ -35,8 +35,8 @@ OWN = {"relay": "10.0.2.1", "relay2": "10.0.2.3"}  # as servers see them
 # Clients of 10.0.1.11-26 at once, each with one connection.
 #
 # load: one after the other, tried for a quarter of a second each. Prints "served" once all have
-# been; when stdin has ended, goes on until each was served ten times more, and prints of each client
-# its servers, and when the first connection that began after stdin's end was served.
+# been. When stdin has ended, goes on until each was served ten times more; prints the servers of
+# each, and when the first connection that began after the end of stdin was served.
 # keep: one for each, kept. Prints "served"; for each line on stdin, how each of them answers.
 CLIENT = """
 import asyncio, json, sys, time
@@ -132,7 +132,8 @@ class Trial:
         with open(os.path.join(TOP, "docs/examples/keepalived.conf"), encoding="ascii") as file:
             text = file.read()
         # who owns the sources, which culvert is a part of, is not the example's concern
-        for old, new in (("eth0", "to-client"), ("enable_script_security", ""),
+        for old, new in (("eth0", "to-client"), ("eth1", "to-server"),
+                         ("enable_script_security", ""),
                          ("/usr/local/sbin/culvert status",
                           f"{self.program} status --control {self.daemons[relay].control}")):
             expect(text.count(old) == 1, f"the example does not have one {old}")
@@ -184,13 +185,17 @@ class Trial:
             ["ip", "netns", "exec", f"{self.lab.name}-server", "ss", "-Htn", "state", "established",
              "dst", OWN[relay]], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines())
 
+    def start_grafted(self, relay):
+        kept = self.start_clients("keep")
+        self.talk(kept)
+        wait_until(lambda: self.is_grafted(relay), "kept sessions to be grafted", 30)
+        return kept
+
     def fail(self, what, fault, most):
         """FAULT(relay) happens to the relay with the address, under load; which is returned."""
         old = self.holder()
         new = next(relay for relay in OWN if relay != old)
-        kept = self.start_clients("keep")
-        self.talk(kept)
-        wait_until(lambda: self.is_grafted(old), "kept sessions to be grafted", 30)
+        kept = self.start_grafted(old)
         load = self.start_clients("load")
         began = time.monotonic()
         fault(old)
@@ -206,6 +211,7 @@ class Trial:
               f"sessions: {became}; left of all at servers: {at_servers}", flush=True)
         expect(took < most, f"new connections took {took:.2f} s")
         expect(became == {"reset": CLIENTS}, f"what became of established sessions: {became}")
+        expect(at_servers >= CLIENTS, f"servers have {at_servers} connections of the relay")
         servers_of = {source: list(client["servers"]) for source, client in did.items()}
         expect(all(len(names) == 1 for names in servers_of.values()),
                f"a client has changed its server: {servers_of}")
@@ -221,7 +227,7 @@ class Trial:
             self.ip(role, "link", "set", port, state)
 
     def kill_both(self, relay):
-        """What keepalived has forked takes the address away when it sees that keepalived is dead."""
+        """What keepalived has forked sees that keepalived is dead, and takes the address away."""
         self.daemons[relay].process.kill()
         self.keepaliveds[relay].kill()
 
@@ -238,6 +244,12 @@ class Trial:
         self.lab.stop(self.keepaliveds[old])
         self.start_culvert(old)
         self.start_keepalived(old)
+
+        kept = self.start_grafted(self.holder())
+        self.daemons[self.holder()].kill()  # and started again
+        expect(self.talk(kept) == {"answered": CLIENTS} and not self.has_address(old),
+               "culvert cannot be started again without breaking sessions")
+        self.lab.stop(kept)
 
         self.fail("culvert killed", lambda relay: self.daemons[relay].process.kill(), 10)
 
