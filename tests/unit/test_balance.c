@@ -85,6 +85,13 @@ static void test_source(void **state)
 	assert_in_range(moved, CLIENTS / 6 * 9 / 10, CLIENTS / 6 * 11 / 10);
 }
 
+static void test_each_state_has_a_name(void **state)
+{
+	(void)state;
+	for (enum server_state s = 0; s < SERVER_STATES; s++)
+		assert_non_null(server_state_name(s));
+}
+
 static void test_aside(void **state)
 {
 	struct health h = { 0 };
@@ -211,6 +218,7 @@ int main(void)
 		cmocka_unit_test(test_turns),
 		cmocka_unit_test(test_ranks),
 		cmocka_unit_test(test_source),
+		cmocka_unit_test(test_each_state_has_a_name),
 		cmocka_unit_test(test_aside),
 		cmocka_unit_test(test_checks),
 		cmocka_unit_test(test_each_address),

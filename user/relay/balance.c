@@ -29,8 +29,9 @@ const char *server_order_name(enum server_order o)
 const char *server_state_name(enum server_state s)
 {
 	static const char *const names[SERVER_STATES] = {
-		[SERVER_UP] = "up", [SERVER_RETURNING] = "returning", [SERVER_ASIDE] = "aside",
-		[SERVER_FAILED] = "failed", [SERVER_DRAIN] = "drain", [SERVER_DOWN] = "down",
+		[SERVER_UP] = "up", [SERVER_RETURNING] = "returning",
+		[SERVER_TRIAL] = "trial", [SERVER_ASIDE] = "aside", [SERVER_FAILED] = "failed",
+		[SERVER_DRAIN] = "drain", [SERVER_DOWN] = "down",
 	};
 
 	return (unsigned int)s < SERVER_STATES ? names[s] : "?";
