@@ -38,6 +38,7 @@ LIBS     := libbpf json-c libcap libseccomp libsystemd libcares libmicrohttpd
 # Asked once, not for each file.
 LIBS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(LIBS))
 LDLIBS   := $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz -lm
+LDLIBS_TOP := $(shell $(PKG_CONFIG) --libs ncursesw) # of what has all commands
 MULTIARCH := $(shell $(CC) -print-multiarch)
 CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
@@ -91,7 +92,7 @@ unit-tests: $(UNIT)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(LDLIBS_TOP)
 
 $(O)/culvert-bench: $(O)/user/bench/main.o $(O)/libbench.a $(O)/libculvert.a
 	$(call say,LINK,$@)
@@ -112,7 +113,7 @@ completions: $(O)/completions/culvert.bash $(O)/completions/culvert.zsh $(O)/com
 
 $(O)/culvert-man: $(O)/user/man/main.o $(O)/user/man/completion.o $(O)/libculvert.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(LDLIBS_TOP)
 
 $(O)/man/%: docs/man/%.in $(O)/culvert-man
 	$(call say,MAN,$@)

@@ -267,8 +267,7 @@ static int complain_unreachable(const char *path, int err)
 			    err ? strerror(err) : "its answer is not whole");
 }
 
-/* Send LINE and parse the answer, an object.  Else the exit code, after a message. */
-static int ask(const char *control, const char *line, struct json_object **ret)
+int client_ask(const char *control, const char *line, struct json_object **ret)
 {
 	struct timeval patience = { .tv_sec = PATIENCE_S };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
@@ -308,7 +307,7 @@ static int await_reload(const char *control, struct json_object **answer)
 
 	while (finished < number) {
 		struct json_object *status, *reload;
-		int r = ask(control, "{\"command\":\"status\",\"brief\":true}", &status);
+		int r = client_ask(control, "{\"command\":\"status\",\"brief\":true}", &status);
 
 		reload = json_object_object_get(status, "reload");
 		finished = json_object_get_int64(json_object_object_get(reload, "finished"));
@@ -331,7 +330,7 @@ static int await_reload(const char *control, struct json_object **answer)
 static int converse(const struct command *c, const struct client_words *words)
 {
 	struct json_object *answer, *error;
-	int r = ask(words->control, words->line, &answer), failed = 0;
+	int r = client_ask(words->control, words->line, &answer), failed = 0;
 
 	if (!r && command_number(c) == COMMAND_RELOAD)
 		r = await_reload(words->control, &answer);

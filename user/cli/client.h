@@ -19,7 +19,7 @@ extern const struct command_key_def client_options[OWNS];
 
 void client_help(const struct command *c);
 
-/* --- for client_run() and its tests --- */
+/* --- for client_run() and its tests, and for top.c --- */
 
 /* What the words of a command line say. */
 struct client_words {
@@ -38,5 +38,13 @@ struct client_words {
  */
 int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret);
 void client_words_close(struct client_words *w);
+
+/*
+ * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL, which
+ * client_words_parse() has found.  RET: the answer, an object, also where that is an error; the
+ * caller releases it.  Else the exit code, after a message by log_complain().  A daemon that says
+ * nothing is waited for some seconds.
+ */
+int client_ask(const char *control, const char *line, struct json_object **ret);
 
 #endif

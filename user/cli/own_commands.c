@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "cli/own_commands.h"
 
+#include "cli/top.h"
 #include "config/config.h"
 #include "daemon/adopt.h"
 #include "daemon/check.h"
@@ -14,6 +15,12 @@ static const struct command_key_def graft_options[] = {
 	{ .name = "graft-pins", .metavar = "DIR", .help = "graft-pins of the daemon" },
 	{ .name = NULL },
 };
+static const struct command_key_def top_options[] = {
+	{ .name = "control", .metavar = "PATH", .help = "control socket of the daemon" },
+	{ .name = "forward", .metavar = "NAME", .help = "sessions of this forward" },
+	{ .name = "client", .metavar = "ADDR", .help = "sessions of these clients" },
+	{ .name = NULL },
+};
 static const struct command_key_def probe_options[] = {
 	{ .name = "json", .help = "print the results as JSON" },
 	{ .name = NULL },
@@ -25,6 +32,8 @@ const struct own_command own_commands[] = {
 	  "FILE" },
 	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
 	  convert_run, convert_help, no_options, "FILE" },
+	{ "top", "watch the sessions of a running daemon, and change them", top_run, top_help,
+	  top_options, NULL },
 	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_help,
 	  graft_options, NULL },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_help,

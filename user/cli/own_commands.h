@@ -6,7 +6,7 @@
 
 #include "daemon/command.h"
 
-/* A command that needs no daemon; the others are in daemon/command.h. */
+/* A command that is not one request to a daemon; the others are in daemon/command.h. */
 struct own_command {
 	const char *name;
 	const char *summary;

@@ -42,21 +42,20 @@ static const struct table {
 	{ "features", NULL, { "name", "available", "reason" }, NULL, { NULL } },
 };
 
-/* "250ms", "5.3s", "2m10s", "3h05m", "2d03h". */
-static void age_format(uint64_t ms, char *buf)
+void view_age(uint64_t ms, char *buf, size_t len)
 {
 	uint64_t s = ms / 1000;
 
 	if (s == 0)
-		snprintf(buf, TEXT_MAX, "%" PRIu64 "ms", ms);
+		snprintf(buf, len, "%" PRIu64 "ms", ms);
 	else if (s < 60)
-		snprintf(buf, TEXT_MAX, "%" PRIu64 ".%" PRIu64 "s", s, ms % 1000 / 100);
+		snprintf(buf, len, "%" PRIu64 ".%" PRIu64 "s", s, ms % 1000 / 100);
 	else if (s < 3600)
-		snprintf(buf, TEXT_MAX, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
+		snprintf(buf, len, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
 	else if (s < 86400)
-		snprintf(buf, TEXT_MAX, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s / 60 % 60);
+		snprintf(buf, len, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s / 60 % 60);
 	else
-		snprintf(buf, TEXT_MAX, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s / 3600 % 24);
+		snprintf(buf, len, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s / 3600 % 24);
 }
 
 /* VALUE, which is called KEY, as printable text in BUF of TEXT_MAX bytes. */
@@ -69,7 +68,7 @@ static void value_text(const char *key, struct json_object *value, char *buf)
 	else if (!json_object_is_type(value, json_type_int))
 		log_escape(json_object_get_string(value), buf, TEXT_MAX);
 	else if (strstr(key, "_ms"))
-		age_format(n, buf);
+		view_age(n, buf, TEXT_MAX);
 	else if (strstr(key, "bytes") || strstr(key, "backlog") || strstr(key, "_memory"))
 		size_format(n, buf, TEXT_MAX);
 	else

@@ -3,6 +3,8 @@
 #define CULVERT_VIEW_H
 
 #include <json-c/json.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /*
@@ -10,5 +12,8 @@
  * characters are escaped.
  */
 void view_print(struct json_object *answer, FILE *out);
+
+/* "250ms", "5.3s", "2m10s", "3h05m", "2d03h". */
+void view_age(uint64_t ms, char *buf, size_t len);
 
 #endif

@@ -1,0 +1,203 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""culvert top in a terminal of tmux: what the screen shows, and what its keys do.
+
+    echo conversations of several speeds  -->  culvert, two forwards  -->  echo server
+
+Exits with 77 and the reason where this cannot run.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, expect,
+                    handle_signals, wait_until)
+
+EXIT_SKIP = 77
+ECHO = 7100
+WEB, DATABASE = 9100, 9101
+SESSIONS = 10  # half of them on each forward: that many rows fit
+
+CONF = f"""
+[forward web]
+listen = {RELAY}:{WEB}
+upstream = {SERVER}:{ECHO}
+[forward database]
+listen = {RELAY}:{DATABASE}
+upstream = {SERVER}:{ECHO}
+engine = splice
+"""
+
+SERVE = """
+import asyncio, sys
+async def echo(r, w):
+    while data := await r.read(65536):
+        w.write(data)
+async def main():
+    await (await asyncio.start_server(echo, None, int(sys.argv[1]))).serve_forever()
+asyncio.run(main())
+"""
+
+# ADDRESS PORT CONNECTIONS: the n-th sends n KiB at a time; those that are reset stay away.
+TALK = """
+import asyncio, sys
+async def talk(n):
+    try:
+        r, w = await asyncio.open_connection(sys.argv[1], int(sys.argv[2]))
+        while True:
+            w.write(bytes(1024 * n))
+            await r.readexactly(1024 * n)
+            await asyncio.sleep(0.02)
+    except (OSError, asyncio.IncompleteReadError):
+        pass
+async def main():
+    await asyncio.gather(*(talk(n + 1) for n in range(int(sys.argv[3]))))
+asyncio.run(main())
+"""
+
+
+class Terminal:
+    """A window of a tmux server of its own, with COMMAND in it, and at the end its exit code."""
+
+    def __init__(self, lab, *command):
+        self._tmux = ("tmux", "-L", "top", "-f", "/dev/null")
+        self._environment = dict(os.environ, TMUX_TMPDIR=lab.home, LC_ALL="C")
+        self._environment.pop("TMUX", None)
+        lab.start("relay", "env", f"TMUX_TMPDIR={lab.home}", *self._tmux, "-D")
+        wait_until(lambda: self._run("show", "-s").returncode == 0, "tmux")
+        self._run("new-session", "-d", "-x", "80", "-y", "24", "sh", "-c",
+                  '"$@"; echo "exit code $?"; read -r _', "sh", *command, check=True)
+
+    def _run(self, *words, check=False):
+        return subprocess.run([*self._tmux, *words], env=self._environment, check=check, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
+
+    def resize(self, columns, lines):
+        self._run("resize-window", "-x", str(columns), "-y", str(lines), check=True)
+
+    def press(self, *keys):
+        self._run("send-keys", *keys, check=True)
+
+    def text(self):
+        return self._run("capture-pane", "-p", check=True).stdout
+
+    def wait(self, condition, what):
+        """Polls until CONDITION, a pattern or a function of the text, holds."""
+        holds = condition if callable(condition) else re.compile(condition, re.M).search
+        try:
+            return wait_until(lambda: holds(self.text()), what)
+        except LabError as error:
+            raise LabError(f"{error}; the screen:\n{self.text()}") from None
+
+
+def session_ids(text):
+    return [int(number) for number in re.findall(r"^ *(\d+) 10\.0\.1\.1:", text, re.M)]
+
+
+def rates(text):
+    """Of the sessions, in bytes a second."""
+    units = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+    return [float(number) * units[unit] for number, unit in re.findall(
+        r"^ *\d+ 10\.0\.1\.1:\d+ +([0-9.]+) ([KM]?i?B) ", text, re.M)]
+
+
+def look(daemon, terminal):
+    """What it shows by itself, and in another order, or less of it."""
+    terminal.wait(lambda text: len(session_ids(text)) == SESSIONS, "all sessions")
+    terminal.wait(r"^web .*10\.0\.2\.2:7100.* 5 .* auto$", "the forward web")
+    terminal.wait(r"^database .* 5 .* splice$", "the forward database")
+    terminal.wait(lambda text: len(rates(text)) == SESSIONS and min(rates(text)) > 0 and
+                  rates(text) == sorted(rates(text), reverse=True), "rates, in order")
+    terminal.press(*"<<<<")  # from rate to id
+    numbers = sorted(s["id"] for s in daemon.ask("sessions")["sessions"])
+    terminal.wait(lambda text: session_ids(text) == numbers[::-1], "the newest session first")
+    terminal.press("r")
+    terminal.wait(lambda text: session_ids(text) == numbers, "the oldest session first")
+    terminal.press("/", *"SPLICE", "Enter")
+    terminal.wait(lambda text: len(session_ids(text)) == SESSIONS // 2, "filtered sessions")
+    terminal.press("Escape")
+    terminal.wait(lambda text: len(session_ids(text)) == SESSIONS, "all sessions again")
+
+
+def change(daemon, terminal):
+    """The engine of a forward, and the end of a session."""
+    def engine():
+        return {f["name"]: f["engine"] for f in daemon.ask("forwards")["forwards"]}["database"]
+
+    terminal.press("/", *"database", "Enter", "e")
+    terminal.wait("^Engine of database: .* c copy", "the menu")
+    terminal.press("x")
+    terminal.wait("^q quit", "the menu to go")
+    expect(engine() == "splice", "a wrong key has changed the engine")
+    terminal.press("e", "c")
+    terminal.wait("^database .* copy/splice$", "the new engine")
+    expect(engine() == "copy", "the engine is not changed")
+    terminal.press("Down")
+    victim = session_ids(terminal.text())[1]
+    for key, left in ("n", True), ("y", False):
+        terminal.press("k")
+        terminal.wait(fr"^Kill session {victim} of 10\.0\.1\.1:\d+\?  y/n", "the question")
+        terminal.press(key)
+        terminal.wait("^q quit" if left else r"^10\.0\.1\.1:\d+: reset", "an answer")
+        expect((victim in [s["id"] for s in daemon.ask("sessions")["sessions"]]) == left,
+               f"session {victim} after the key {key}")
+    terminal.press("Escape")
+
+
+def survive(daemon, terminal):
+    """A terminal of any size, and the end of the daemon."""
+    for size in (40, 10), (10, 3), (1, 1), (200, 50), (80, 24):
+        terminal.resize(*size)
+        head = "culvert 0."[:size[0]] if size[1] > 1 else ""
+        terminal.wait(lambda text, size=size, head=head: text.startswith(head) and
+                      len(text.splitlines()) == size[1], f"a screen of {size}")
+    terminal.wait(lambda text: len(session_ids(text)) == SESSIONS - 1, "the sessions that are left")
+    daemon.process.kill()
+    daemon.stop()
+    terminal.wait("^culvert: no answer for .*trying again", "the loss of the daemon")
+    daemon._start()  # pylint: disable=protected-access
+    terminal.wait("^culvert 0.* sessions 0/", "the new daemon")
+    terminal.press("q")
+    terminal.wait("^exit code 0", "the end")
+
+
+def run(program):
+    with Lab() as lab:
+        with open(lab.path("culvert.conf"), "w", encoding="ascii") as file:
+            file.write(CONF)
+        lab.start_server("server", ECHO, sys.executable, "-c", SERVE, str(ECHO))
+        daemon = Daemon(lab, program, "auto", (), "--config", lab.path("culvert.conf"))
+        for port in WEB, DATABASE:
+            lab.start("client", sys.executable, "-c", TALK, RELAY, str(port), str(SESSIONS // 2))
+        terminal = Terminal(lab, program, "top", "--control", daemon.control)
+        for case in look, change, survive:
+            case(daemon, terminal)
+            print(f"ok {case.__name__}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    if os.geteuid() != 0 or not shutil.which("tmux"):
+        print("SKIP: needs root, for network namespaces, and tmux (scripts/deps test)")
+        return EXIT_SKIP
+    handle_signals()
+    try:
+        run(os.path.abspath(options.culvert))
+    except LabError as error:
+        print(f"not ok: {error}")
+        return 1
+    except Interrupted as number:
+        return 128 + number.args[0]
+    return 0
+
+
+sys.exit(main())

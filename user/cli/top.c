@@ -1,0 +1,633 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * culvert top: a live view of a daemon's forwards and sessions.
+ *
+ * Theory of operation: a sample is the daemon's answers to `status` and `sessions`, and rows that
+ * point into them.  Rates are the difference to the sample before, which is then given up.  Where
+ * there is no answer, the last sample stays on the screen.  While the daemon is asked, keys wait:
+ * for some ms, or as long as client_ask() waits for a daemon that hangs.
+ *
+ * Forwards and sessions are tables alike: the columns say where the answer has what a row shows.
+ * The first column is the identity of a row.  By identity a row finds its predecessor in the sample
+ * before, and the highlight follows its row.  `shown` points to the rows that match the filter, in
+ * the order of the screen; only those on the screen are drawn.  Each drawing begins with an empty
+ * screen and the terminal's size of that moment; what does not fit is left out or cut off.
+ *
+ * There are no colours: reverse and bold work on every terminal.
+ */
+#include "cli/top.h"
+
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/exit_codes.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "cli/client.h"
+#include "cli/view.h"
+
+#include <ncurses.h> /* behind command.h: its KEY_UNDO is a macro */
+
+#define TEXT_MAX 256
+#define LINE_LEN 2048    /* of the screen, or of a request with a forward's name */
+#define FILTER_MAX 40
+#define COLUMNS_MAX 13   /* and a column without a title behind the last */
+#define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
+#define ESCAPE 27
+
+/* --- tables --- */
+
+enum kind { TEXT, COUNT, TIME, BYTES, RATE };
+
+struct column {
+	const char *title;
+	enum kind kind;
+	int width;
+	int least;            /* columns of a terminal where this one is shown */
+	const char *paths[2]; /* in a row of the answer; two texts that differ, or a sum */
+};
+
+struct row {
+	struct json_object *object;
+	const char *text[COLUMNS_MAX][2]; /* "": none */
+	uint64_t number[COLUMNS_MAX];
+	uint64_t bytes[COLUMNS_MAX];      /* that a RATE, a second, is the difference of */
+};
+
+struct rows {
+	struct row *list; /* by identity */
+	size_t n;
+};
+
+enum { FORWARDS, SESSIONS, TABLES };
+
+static struct table {
+	const char *title;
+	const char *array;   /* in the answer */
+	const char *forward; /* in a row: the name of the forward */
+	struct column columns[COLUMNS_MAX];
+	/* what the user has chosen */
+	int sort;
+	bool reverse;
+	char filter[FILTER_MAX];
+	const struct row *chosen; /* in the sample; NULL: whatever is first */
+	/* what follows from that and from the sample */
+	const struct row **shown;
+	size_t n_shown, at;       /* AT is highlighted */
+	size_t height;            /* rows on the screen */
+} tables[TABLES] = {
+	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 5, .columns = {
+		{ "NAME", TEXT, 16, 0, { "/name" } },
+		{ "LISTEN", TEXT, 21, 120, { "/listen" } },
+		{ "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
+		{ "STATE", TEXT, 9, 100, { "/state" } },
+		{ "LIVE", COUNT, 6, 0, { "/live" } },
+		{ "RATE/s", RATE, 8, 0, { "/bytes_to_upstream", "/bytes_to_client" } },
+		{ "UP/s", RATE, 8, 140, { "/bytes_to_upstream" } },
+		{ "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
+		{ "BYTES", BYTES, 8, 0, { "/bytes_to_upstream", "/bytes_to_client" } },
+		{ "DENIED", COUNT, 6, 110, { "/denied" } },
+		{ "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
+	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4, .columns = {
+		{ "ID", COUNT, 6, 0, { "/id" } },
+		{ "CLIENT", TEXT, 21, 0, { "/client" } },
+		{ "FORWARD", TEXT, 16, 120, { "/forward" } },
+		{ "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
+		{ "RATE/s", RATE, 8, 0, { "/flows/0/bytes", "/flows/1/bytes" } },
+		{ "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
+		{ "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
+		{ "AGE", TIME, 6, 100, { "/age_ms" } },
+		{ "BACKLOG", BYTES, 8, 0, { "/flows/0/backlog_max", "/flows/1/backlog_max" } },
+		{ "CARRIER", TEXT, 14, 0, { "/flows/0/carrier", "/flows/1/carrier" } },
+		{ "REASON", TEXT, 40, 0, { "/flows/0/reason", "/flows/1/reason" } },
+		{ "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
+};
+
+/* --- samples --- */
+
+struct sample {
+	uint64_t ms; /* when it was taken */
+	struct json_object *answers[TABLES];
+	struct rows rows[TABLES];
+};
+
+/* NULL: O has nothing at PATH, or there is no PATH. */
+static struct json_object *member(struct json_object *o, const char *path)
+{
+	struct json_object *value = NULL;
+
+	if (path)
+		json_pointer_get(o, path, &value);
+	return value;
+}
+
+static uint64_t number_at(struct json_object *o, const char *path)
+{
+	return json_object_get_uint64(member(o, path));
+}
+
+/* Lives as long as O. */
+static const char *text_at(struct json_object *o, const char *path)
+{
+	return json_object_get_string(member(o, path)) ?: "";
+}
+
+/* Texts rise and numbers fall. */
+static int compare_cells(const struct row *a, const struct row *b, int column)
+{
+	uint64_t m = a->number[column], n = b->number[column];
+
+	return strcmp(a->text[column][0], b->text[column][0]) ?: (m < n) - (m > n);
+}
+
+static int compare_identity(const void *one, const void *other)
+{
+	return compare_cells(one, other, 0);
+}
+
+static void take_row(struct row *r, struct json_object *o, const struct column *columns)
+{
+	r->object = o;
+	for (int i = 0; columns[i].title; i++) {
+		const struct column *c = &columns[i];
+		bool is_text = c->kind == TEXT;
+		uint64_t n = is_text ? 0 : number_at(o, c->paths[0]) + number_at(o, c->paths[1]);
+
+		r->text[i][0] = is_text ? text_at(o, c->paths[0]) : "";
+		r->text[i][1] = is_text ? text_at(o, c->paths[1]) : "";
+		r->bytes[i] = c->kind == RATE ? n : 0;
+		r->number[i] = c->kind == RATE ? 0 : n;
+	}
+}
+
+/* Take table WHICH from its answer in S.  BEFORE, for the rates, may be NULL. */
+static void take_rows(struct sample *s, int which, const struct sample *before)
+{
+	const struct column *columns = tables[which].columns;
+	struct json_object *list = member(s->answers[which], tables[which].array);
+	struct rows *rows = &s->rows[which];
+	uint64_t ms = before && s->ms > before->ms ? s->ms - before->ms : 1;
+
+	rows->n = list ? json_object_array_length(list) : 0;
+	rows->list = allocated(calloc(rows->n + 1, sizeof(struct row)));
+	for (size_t i = 0; i < rows->n; i++)
+		take_row(&rows->list[i], json_object_array_get_idx(list, i), columns);
+	qsort(rows->list, rows->n, sizeof(struct row), compare_identity);
+	for (size_t i = 0; before && i < rows->n; i++) {
+		struct row *r = &rows->list[i];
+		const struct row *old = bsearch(r, before->rows[which].list, before->rows[which].n,
+						sizeof(*r), compare_identity);
+
+		for (int c = 0; old && columns[c].title; c++)
+			if (r->bytes[c] > old->bytes[c])
+				r->number[c] = (r->bytes[c] - old->bytes[c]) * 1000 / ms;
+	}
+}
+
+/* Free S; NULL is allowed. */
+static void sample_free(struct sample *s)
+{
+	for (int t = 0; s && t < TABLES; t++) {
+		json_object_put(s->answers[t]);
+		free(s->rows[t].list);
+	}
+	free(s);
+}
+
+/* Another daemon begins its counters and the numbers of its sessions anew. */
+static bool is_same_daemon(struct json_object *now, struct json_object *then)
+{
+	return number_at(now, "/pid") == number_at(then, "/pid") &&
+	       number_at(now, "/uptime_ms") >= number_at(then, "/uptime_ms");
+}
+
+/* --- what of a sample is shown, and in which order --- */
+
+static int compare_shown(const void *one, const void *other, void *arg)
+{
+	const struct row *a = *(const struct row *const *)one;
+	const struct row *b = *(const struct row *const *)other;
+	const struct table *t = arg;
+	int r = compare_cells(a, b, t->sort) ?: compare_identity(a, b);
+
+	return t->reverse ? -r : r;
+}
+
+static bool matches(const struct table *t, const struct row *r)
+{
+	for (int i = 0; t->columns[i].title; i++)
+		if (strcasestr(r->text[i][0], t->filter) || strcasestr(r->text[i][1], t->filter))
+			return true;
+	return false;
+}
+
+static void choose(struct table *t, size_t at)
+{
+	t->at = at < t->n_shown ? at : t->n_shown ? t->n_shown - 1 : 0;
+	t->chosen = t->at ? t->shown[t->at] : NULL;
+}
+
+/*
+ * Filter and sort ROWS.  The highlight stays on its row, of which CHOSEN, of this sample or of the
+ * one before, has the identity; without that row, where it was.
+ */
+static void arrange(struct table *t, const struct rows *rows)
+{
+	size_t at = t->at;
+
+	t->shown = allocated(realloc(t->shown, (rows->n + 1) * sizeof(struct row *)));
+	t->n_shown = 0;
+	for (size_t i = 0; i < rows->n; i++)
+		if (matches(t, &rows->list[i]))
+			t->shown[t->n_shown++] = &rows->list[i];
+	qsort_r(t->shown, t->n_shown, sizeof(struct row *), compare_shown, t);
+	for (size_t i = 0; t->chosen && i < t->n_shown; i++)
+		if (!compare_identity(t->shown[i], t->chosen))
+			at = i;
+	choose(t, at);
+}
+
+/* --- drawing --- */
+
+enum mode { LOOK, FILTER, KILL, ENGINE };
+
+struct top {
+	const struct client_words *words; /* the request for sessions */
+	uint64_t due_ms;                  /* of the next sample */
+	struct sample *sample;
+	int focus; /* the table that the keys are for */
+	enum mode mode;
+	bool quit;
+	char message[TEXT_MAX]; /* what became of a command; until the next key */
+	char lost[TEXT_MAX];    /* why there is no answer; "": there is */
+	uint64_t asked_id;      /* what KILL and ENGINE are about */
+	char asked[TEXT_MAX];
+};
+
+static const char *cell_text(const struct table *t, int i, const struct row *r, char buf[TEXT_MAX])
+{
+	const char *one = r->text[i][0], *other = r->text[i][1];
+	bool both = *other && strcmp(one, other) != 0;
+	enum kind kind = t->columns[i].kind;
+
+	if (kind == TEXT)
+		snprintf(buf, TEXT_MAX, "%s%s%s", one, both ? "/" : "", both ? other : "");
+	else if (kind == COUNT)
+		snprintf(buf, TEXT_MAX, "%" PRIu64, r->number[i]);
+	else if (kind == TIME)
+		view_age(r->number[i], buf, TEXT_MAX);
+	else
+		size_format(r->number[i], buf, TEXT_MAX);
+	return buf;
+}
+
+/* The daemon sends printable ASCII; nothing else gets to the terminal. */
+__attribute__((format(printf, 3, 4)))
+static void draw_line(int y, attr_t attr, const char *fmt, ...)
+{
+	char line[LINE_LEN], clean[LINE_LEN];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	mvhline(y, 0, ' ', COLS);
+	mvaddnstr(y, 0, log_escape(line, clean, sizeof(clean)), COLS);
+	mvchgat(y, 0, -1, attr, 0, NULL);
+}
+
+/* The line of R; NULL: the titles. */
+static void draw_row(const struct table *t, int y, const struct row *r, attr_t attr)
+{
+	char line[LINE_LEN] = "", text[TEXT_MAX];
+	int len = 0;
+
+	for (int i = 0; t->columns[i].title; i++) {
+		const struct column *c = &t->columns[i];
+		int cut = c->kind == TEXT ? c->width : TEXT_MAX;
+
+		if (c->least <= COLS)
+			len += snprintf(line + len, sizeof(line) - (size_t)len, "%*.*s ",
+					c->kind == TEXT ? -c->width : c->width, cut,
+					r ? cell_text(t, i, r, text) : c->title);
+	}
+	draw_line(y, attr, "%s", line);
+}
+
+/* LINES_FREE lines from Y: one about the table, the titles, and the page with the highlight. */
+static void draw_table(struct table *t, bool focus, int y, int lines_free)
+{
+	size_t top;
+
+	t->height = lines_free > 2 ? (size_t)lines_free - 2 : 1;
+	top = t->at - t->at % t->height;
+	draw_line(y, focus ? A_REVERSE : A_NORMAL, "%s: %zu by %s%s%s", t->title, t->n_shown,
+		  t->columns[t->sort].title, *t->filter ? ", filter " : "", t->filter);
+	draw_row(t, y + 1, NULL, A_BOLD);
+	for (size_t i = 0; i < t->height && top + i < t->n_shown; i++)
+		draw_row(t, y + 2 + (int)i, t->shown[top + i],
+			 focus && top + i == t->at ? A_REVERSE : A_NORMAL);
+}
+
+/* All texts of the highlighted row, whole, and those first that are last in its line. */
+static void draw_details(const struct table *t, int y)
+{
+	const struct row *r = t->n_shown ? t->shown[t->at] : NULL;
+	char line[LINE_LEN] = "", text[TEXT_MAX];
+	int len = 0;
+
+	for (int i = COLUMNS_MAX - 1; r && i >= 0; i--)
+		if (t->columns[i].title && *r->text[i][0])
+			len += snprintf(line + len, sizeof(line) - (size_t)len, "%s %s  ",
+					t->columns[i].title, cell_text(t, i, r, text));
+	draw_line(y, A_NORMAL, "%s", line);
+}
+
+static void draw_head(const struct top *v)
+{
+	char age[TEXT_MAX], used[SIZE_STRLEN], max[SIZE_STRLEN];
+	struct json_object *status = v->sample->answers[FORWARDS];
+	uint64_t silent = number_at(v->sample->answers[SESSIONS], "/workers_silent");
+
+	view_age(*v->lost ? clock_ms() - v->sample->ms : number_at(status, "/uptime_ms"), age,
+		 sizeof(age));
+	size_format(number_at(status, "/resources/kernel_memory"), used, sizeof(used));
+	size_format(number_at(status, "/resources/kernel_memory_limit"), max, sizeof(max));
+	if (*v->lost)
+		draw_line(0, A_BOLD, "culvert: no answer for %s, trying again", age);
+	else
+		draw_line(0, A_BOLD, "culvert %s %s  sessions %" PRIu64 "/%" PRIu64
+			  "  backlog %s of %s%s", text_at(status, "/version"), age,
+			  number_at(status, "/resources/sessions"),
+			  number_at(status, "/max_sessions"), used, max,
+			  silent ? "  some workers do not answer" : "");
+}
+
+static void draw_status(const struct top *v)
+{
+	int y = LINES - 1;
+
+	if (v->mode == FILTER)
+		draw_line(y, A_BOLD, "Filter: %s_   (Enter: keep, Esc: show all)",
+			  tables[v->focus].filter);
+	else if (v->mode == KILL)
+		draw_line(y, A_BOLD, "Kill session %" PRIu64 " of %s?  y/n", v->asked_id, v->asked);
+	else if (v->mode == ENGINE)
+		draw_line(y, A_BOLD, "Engine of %s:  a auto  g graft  m sockmap  s splice  c copy  "
+			  "d default", v->asked);
+	else if (*v->message || *v->lost)
+		draw_line(y, A_BOLD, "%s", *v->message ? v->message : v->lost);
+	else
+		draw_line(y, A_NORMAL, "q quit  Tab table  < > sort  r reverse  / filter  "
+			  "e engine  k kill session");
+}
+
+static void draw(const struct top *v)
+{
+	int body = LINES - 3, most = body / 3 + 2, first = 2 + (int)tables[FORWARDS].n_shown;
+
+	if (first > most)
+		first = most;
+	erase();
+	if (body < 10) { /* no room for two */
+		draw_table(&tables[v->focus], true, 1, body);
+	} else {
+		draw_table(&tables[FORWARDS], v->focus == FORWARDS, 1, first);
+		draw_table(&tables[SESSIONS], v->focus == SESSIONS, 1 + first, body - first);
+	}
+	draw_details(&tables[v->focus], LINES - 2);
+	draw_head(v);
+	draw_status(v);
+	refresh();
+}
+
+/* --- what the daemon is asked --- */
+
+/* The answer to the request LINE.  Else the exit code, and WHY says what is wrong. */
+static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct json_object **ret)
+{
+	sigset_t resize;
+	int r;
+
+	sigemptyset(&resize);
+	sigaddset(&resize, SIGWINCH);
+	sigprocmask(SIG_BLOCK, &resize, NULL); /* it would interrupt read(2) */
+	log_keep_complaint(why, TEXT_MAX);
+	r = client_ask(v->words->control, line, ret);
+	log_keep_complaint(NULL, 0);
+	sigprocmask(SIG_UNBLOCK, &resize, NULL);
+	if (r || !member(*ret, "/error"))
+		return r;
+	snprintf(why, TEXT_MAX, "the daemon says: %s", text_at(*ret, "/error/message"));
+	json_object_put(*ret);
+	*ret = NULL;
+	return EXIT_CODE_FAILURE;
+}
+
+/* Take a sample in place of the last one.  Else the exit code, and V's LOST says why. */
+static int take_sample(struct top *v)
+{
+	struct sample *s = allocated(calloc(1, sizeof(*s))), *before = v->sample;
+	uint64_t begun_ms = clock_ms();
+	int r = ask(v, "{\"command\":\"status\"}", v->lost, &s->answers[FORWARDS]);
+
+	r = r ?: ask(v, v->words->line, v->lost, &s->answers[SESSIONS]);
+	s->ms = clock_ms();
+	v->due_ms = s->ms + INTERVAL_MS + 2 * (s->ms - begun_ms);
+	if (r) {
+		sample_free(s);
+		return r;
+	}
+	v->lost[0] = '\0';
+	if (before && !is_same_daemon(s->answers[FORWARDS], before->answers[FORWARDS])) {
+		before = NULL;
+		v->mode = LOOK; /* KILL's number is another session's now */
+	}
+	for (int i = 0; i < TABLES; i++) {
+		take_rows(s, i, before);
+		arrange(&tables[i], &s->rows[i]);
+	}
+	sample_free(v->sample);
+	v->sample = s;
+	return 0;
+}
+
+/* Change the forward that was asked about to ENGINE; NULL: kill the session. */
+static void change(struct top *v, const char *engine)
+{
+	struct json_object *name = json_object_new_string(v->asked), *answer;
+	char line[LINE_LEN];
+
+	if (engine)
+		snprintf(line, sizeof(line), "{\"command\":\"engine\",\"forward\":%s,"
+			 "\"engine\":\"%s\"}", json_object_to_json_string(name), engine);
+	else
+		snprintf(line, sizeof(line), "{\"command\":\"kill\",\"id\":%" PRIu64 "}",
+			 v->asked_id);
+	json_object_put(name);
+	if (ask(v, line, v->message, &answer))
+		return;
+	snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked, engine ? text_at(answer, "/engine") :
+		 number_at(answer, "/killed") ? "reset" : "the session had ended");
+	json_object_put(answer);
+	v->due_ms = 0;
+}
+
+/* --- keys --- */
+
+static void on_filter_key(struct top *v, struct table *t, int key)
+{
+	size_t len = strlen(t->filter);
+
+	if (key == ESCAPE || key == '\n' || key == '\r' || key == KEY_ENTER)
+		v->mode = LOOK;
+	if (key == ESCAPE)
+		memset(t->filter, 0, sizeof(t->filter));
+	else if ((key == KEY_BACKSPACE || key == 127 || key == '\b') && len)
+		t->filter[len - 1] = '\0';
+	else if (key >= ' ' && key < 127 && len < FILTER_MAX - 1)
+		t->filter[len] = (char)key; /* zeros follow */
+}
+
+static void on_answer_key(struct top *v, int key)
+{
+	static const struct {
+		enum mode mode;
+		int key;
+		const char *engine;
+	} answers[] = { { ENGINE, 'a', "auto" }, { ENGINE, 'g', "graft" },
+			{ ENGINE, 'm', "sockmap" }, { ENGINE, 's', "splice" },
+			{ ENGINE, 'c', "copy" }, { ENGINE, 'd', "default" }, { KILL, 'y', NULL } };
+	enum mode mode = v->mode;
+
+	v->mode = LOOK;
+	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++)
+		if (answers[i].mode == mode && answers[i].key == key)
+			change(v, answers[i].engine);
+}
+
+static void on_arrow_key(struct table *t, int key)
+{
+	const struct {
+		int key;
+		size_t at;
+	} moves[] = { { KEY_UP, t->at - (t->at > 0) }, { KEY_DOWN, t->at + 1 },
+		      { KEY_PPAGE, t->at > t->height ? t->at - t->height : 0 },
+		      { KEY_NPAGE, t->at + t->height }, { KEY_HOME, 0 }, { KEY_END, SIZE_MAX } };
+
+	for (size_t i = 0; i < sizeof(moves) / sizeof(moves[0]); i++)
+		if (moves[i].key == key)
+			choose(t, moves[i].at);
+}
+
+static void on_look_key(struct top *v, struct table *t, int key)
+{
+	struct json_object *o = t->n_shown ? t->shown[t->at]->object : NULL;
+
+	if (key == 'q')
+		v->quit = true;
+	else if (key == '\t')
+		v->focus = v->focus == SESSIONS ? FORWARDS : SESSIONS;
+	else if (key == '/')
+		v->mode = FILTER;
+	else if (key == ESCAPE)
+		memset(t->filter, 0, sizeof(t->filter));
+	else if (key == '>')
+		t->sort += t->columns[t->sort + 1].title != NULL;
+	else if (key == '<')
+		t->sort -= t->sort > 0;
+	else if (key == 'r')
+		t->reverse = !t->reverse;
+	else if (o && (key == 'e' || (key == 'k' && v->focus == SESSIONS))) {
+		v->mode = key == 'e' ? ENGINE : KILL;
+		v->asked_id = number_at(o, "/id");
+		snprintf(v->asked, TEXT_MAX, "%s", text_at(o, key == 'e' ? t->forward : "/client"));
+	} else {
+		on_arrow_key(t, key);
+	}
+}
+
+static void on_key(struct top *v, int key)
+{
+	struct table *t = &tables[v->focus];
+
+	v->message[0] = '\0';
+	if (v->mode == LOOK)
+		on_look_key(v, t, key);
+	else if (v->mode == FILTER)
+		on_filter_key(v, t, key);
+	else
+		on_answer_key(v, key);
+	arrange(t, &v->sample->rows[t - tables]);
+}
+
+/* --- the command --- */
+
+void top_help(void)
+{
+	puts("Usage: culvert top [options]\n\n"
+	     "To watch the forwards and sessions of a running daemon, and to change them.  The\n"
+	     "last line of the screen lists the keys.  See culvert(8).\n\n"
+	     "Options: those of `culvert sessions` but --json: --control PATH, ...");
+}
+
+static void look(struct top *v)
+{
+	while (!v->quit) {
+		uint64_t now_ms = clock_ms();
+		int key;
+
+		draw(v);
+		timeout(v->due_ms > now_ms ? (int)(v->due_ms - now_ms) : 0);
+		key = getch();
+		if (key != ERR && key != KEY_RESIZE) /* ncurses has taken the new size */
+			on_key(v, key);
+		if (clock_ms() >= v->due_ms)
+			take_sample(v);
+	}
+}
+
+static int run(struct top *v)
+{
+	int r = take_sample(v);
+
+	if (r)
+		return log_complain(r, "%s", v->lost);
+	signal(SIGHUP, SIG_DFL); /* a terminal that is gone ends the program */
+	initscr();
+	cbreak();
+	noecho();
+	curs_set(0);
+	keypad(stdscr, TRUE);
+	set_escdelay(50); /* ms, until an ESC is a key and not the begin of another */
+	look(v);
+	endwin();
+	return EXIT_CODE_OK;
+}
+
+int top_run(int argc, char **argv)
+{
+	struct client_words words;
+	struct top v = { .words = &words, .focus = SESSIONS };
+	int r = client_words_parse(&commands[COMMAND_SESSIONS], argc, argv, &words);
+
+	if (r)
+		r = EXIT_CODE_USAGE;
+	else if (words.json || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+		r = log_complain(EXIT_CODE_USAGE, "top needs a terminal; for programs there is "
+				 "`culvert sessions --json`");
+	r = r ?: run(&v);
+	sample_free(v.sample);
+	for (int i = 0; i < TABLES; i++)
+		free(tables[i].shown);
+	client_words_close(&words);
+	return r;
+}
