@@ -144,7 +144,7 @@ struct config {
 	bool privileged_process;         /* if anything can need it */
 	const char *user;                /* account to become; NULL: culvert's default */
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
-	struct endpoint metrics;         /* where they are served; no address: nowhere */
+	struct endpoint metrics;         /* where they are served; no text: nowhere */
 	const char *session_log;         /* path of the session log, "-": stdout; NULL: none */
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */

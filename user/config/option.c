@@ -181,9 +181,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "what is logged: " LEVEL_NAMES },
 	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
 	  .help = "gets a JSON line for each ended session; -: stdout" },
-	{ "metrics", GLOBAL(metrics), .metavar = "ADDRESS", .kind = KIND_SERVE, .initial = "none",
-	  .expected = "an address and a port, such as 127.0.0.1:9464 or :9464, unix:/path, or none",
-	  .help = "serves metrics by HTTP there, or none" },
+	{ "metrics", GLOBAL(metrics), .kind = KIND_LISTEN, ADDRESS, .computed = "none",
+	  .help = "serves metrics by HTTP there" },
 	{ "listen", OWN(listen), .kind = KIND_LISTEN, ADDRESS,
 	  .help = "where clients connect" },
 	{ "upstream", OWN(upstream), .kind = KIND_UPSTREAM, ADDRESS,
@@ -282,19 +281,6 @@ static int parse_source(const char *text, struct addr *ret)
 	return r;
 }
 
-static int parse_serve(const char *text, struct endpoint *ret, char why[WHY_LEN])
-{
-	endpoint_close(ret); /* the default, or the file's */
-	if (!strcmp(text, "none"))
-		return 0;
-	if (endpoint_parse_offline(text, true, ret, why, WHY_LEN))
-		return -EINVAL;
-	if (!ret->named)
-		return 0;
-	endpoint_close(ret);
-	return -EINVAL;
-}
-
 const char *option_expectation(const struct option_def *o, char *buf, size_t size)
 {
 	char min[SIZE_STRLEN], max[SIZE_STRLEN];
@@ -357,11 +343,10 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_SOURCE:
 		return parse_source(value, field);
 	case KIND_LISTEN:
+		endpoint_close(field); /* the file's, if the command line has another */
 		return endpoint_parse_offline(value, true, field, why, WHY_LEN);
 	case KIND_UPSTREAM:
 		return upstreams_parse(value, field, why, WHY_LEN);
-	case KIND_SERVE:
-		return parse_serve(value, field, why);
 	}
 	return -EINVAL;
 }
@@ -432,14 +417,12 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	const char *x, *y;
 
 	switch (o->kind) {
-	case KIND_LISTEN:
-		return true;
+	case KIND_LISTEN: /* a reload looks at those of forwards itself */
+		return o->scope == SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
+							    ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
 		return !strcmp(((const struct upstreams *)a)->text,
 			       ((const struct upstreams *)b)->text);
-	case KIND_SERVE:
-		return !strcmp(((const struct endpoint *)a)->text,
-			       ((const struct endpoint *)b)->text);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_same(a, b);

@@ -37,7 +37,6 @@ enum option_kind {
 	KIND_SOURCE,    /* struct addr without a port; length 0: any */
 	KIND_LISTEN,    /* struct endpoint */
 	KIND_UPSTREAM,  /* struct upstreams */
-	KIND_SERVE,     /* struct endpoint, not a host name; no address: none */
 };
 
 #define OPTIONS_MAX 64

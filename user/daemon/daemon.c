@@ -212,7 +212,7 @@ static int open_metrics(struct daemon *d)
 	const struct config *c = &d->config;
 	char err[512], at[CONFIG_PLACE_LEN];
 
-	if (!c->metrics.n_addrs ||
+	if (!*c->metrics.text ||
 	    !metrics_open(&c->metrics, &d->account, &d->metrics, err, sizeof(err)))
 		return 0;
 	return log_failure(EXIT_CODE_FAILURE, "%s%s", config_option_place(c, "metrics", at), err);

@@ -12,9 +12,10 @@
  * a place.  A worker that is busy may not get through in COUNT_MS.  Then the rest is counted by the
  * next scrape: such a counter is late, but never wrong, and never goes down.
  *
- * One text serves both formats.  They differ in the name that a counter has in its TYPE line, and
- * the client says in Accept whether it wants OpenMetrics.  Series are bounded by the configuration:
- * no label is a client's address, nor anything else that comes over the network.
+ * One table, families, makes the text of both formats.  They differ in the name that a counter has
+ * in its TYPE line, and the client says in Accept whether it wants OpenMetrics.  Series are bounded
+ * by the configuration: no label is a client's address, nor anything else that comes over the
+ * network.
  */
 #include "daemon/metrics.h"
 
@@ -22,6 +23,7 @@
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,11 +44,9 @@
 #define BACKLOG 16
 #define CLIENTS 8U
 #define CLIENT_S 10U /* to send a request, and to take the answer */
-#define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 #define COUNT_MS 10  /* for all workers together */
 #define SLICE_SESSIONS 1024
 #define SLICE_LOOKS 8192
-#define LOCK_MS 2000 /* a reload may wait for a worker */
 
 #define OPEN_METRICS "application/openmetrics-text"
 #define TYPE_OPEN OPEN_METRICS "; version=1.0.0; charset=utf-8"
@@ -67,9 +67,7 @@ SYSCALLS_NEEDED(
 struct metrics {
 	struct operate *operate;
 	struct MHD_Daemon *http; /* NULL: not started */
-	struct loop *loop;       /* the main thread's */
 	struct source listener;
-	struct timer resume;     /* accepting pauses until then */
 	struct sockaddr_un un;   /* "": no file */
 	uint64_t started_ms;     /* CLOCK_REALTIME */
 	struct rlimit descriptors;
@@ -110,366 +108,270 @@ static void count_live(const struct threads *ts)
 
 	for (unsigned int i = 0; i < ts->n; i++) {
 		struct slice sl = { &ts->workers[i], 0, false };
-		int r = 0;
 
-		while (!r && !sl.done && (now_ms = clock_ms()) < end_ms) {
-			r = loop_call(&sl.worker->loop, count_slice, &sl, (int)(end_ms - now_ms));
-			if (r == -ESRCH) { /* its thread has ended, and touches nothing any more */
-				count_slice(&sl);
-				r = 0;
-			}
-		}
+		while (!sl.done && (now_ms = clock_ms()) < end_ms &&
+		       !loop_call(&sl.worker->loop, count_slice, &sl, (int)(end_ms - now_ms)))
+			;
 	}
 }
 
 /* --- the text --- */
 
-struct shown {
-	struct forward *forward;
-	char label[2 * sizeof(((struct endpoint *)0)->text) + 16]; /* forward="..." */
+struct scrape {
+	const struct metrics *metrics;
+	FILE *out;
+	const struct family *family; /* which is being written */
 };
 
-struct body {
-	FILE *f;
-	bool open; /* OpenMetrics */
-	struct shown *shown; /* owned */
-	size_t n_shown;
+/* Metrics of one name. */
+struct family {
+	const char *name, *type, *help;
+	/* adds its samples: of F, for each forward, or of the daemon */
+	void (*add_forward)(const struct scrape *s, const struct forward *f);
+	void (*add_daemon)(const struct scrape *s);
+	size_t at; /* which number: where a counter is, or an enum */
 };
 
-/* Write VALUE as it stands between the quotes of a label. */
-static void escape(FILE *f, const char *value)
+#define END ((char *)NULL)
+
+/* Add a sample to the family.  Then come names and values of labels, and END. */
+static void __attribute__((sentinel)) add(const struct scrape *s, const char *suffix,
+					  double value, ...)
 {
-	for (const char *c = value; *c; c++) {
-		if (*c == '"' || *c == '\\')
-			putc('\\', f);
-		putc(*c < ' ' || *c > '~' ? '?' : *c, f);
+	const char *label, *between = "{";
+	va_list labels;
+
+	fprintf(s->out, "%s%s", s->family->name, suffix);
+	va_start(labels, value);
+	while ((label = va_arg(labels, const char *))) {
+		fprintf(s->out, "%s%s=\"", between, label);
+		for (const char *c = va_arg(labels, const char *); *c; c++) {
+			if (*c == '"' || *c == '\\')
+				putc('\\', s->out);
+			putc(*c < ' ' || *c > '~' ? '?' : *c, s->out);
+		}
+		putc('"', s->out);
+		between = ",";
 	}
-}
-
-static void begin_family(const struct body *b, const char *name, const char *type, const char *help)
-{
-	const char *end = !b->open && !strcmp(type, "counter") ? "_total" : "";
-
-	fprintf(b->f, "# HELP %s%s %s\n# TYPE %s%s %s\n", name, end, help, name, end, type);
-}
-
-static void add_one(const struct body *b, const char *name, const char *type, const char *help,
-		    uint64_t value)
-{
-	begin_family(b, name, type, help);
-	fprintf(b->f, "%s%s %llu\n", name, strcmp(type, "counter") ? "" : "_total",
-		(unsigned long long)value);
+	va_end(labels);
+	fprintf(s->out, "%s %.16g\n", *between == ',' ? "}" : "", value);
 }
 
 /* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
-static uint64_t sum_forward(const struct forward *f, size_t at)
+static double sum_forward(const struct forward *f, size_t at)
 {
 	uint64_t n = 0;
 
 	for (unsigned int w = 0; w < f->totals->n_workers; w++)
 		n += count_get((counter *)((char *)&f->totals->stats[w] + at));
-	return n;
+	return (double)n;
 }
 
-static uint64_t sum_workers(const struct threads *ts, size_t at)
+static double sum_workers(const struct scrape *s, size_t at)
 {
+	const struct threads *ts = &s->metrics->operate->reload->threads;
 	uint64_t n = 0;
 
 	for (unsigned int w = 0; w < ts->n; w++)
 		n += count_get((counter *)((char *)&ts->workers[w].stats + at));
-	return n;
+	return (double)n;
 }
 
-static void add_histogram(const struct body *b, const char *name, const char *help, size_t at,
-			  const uint64_t bounds_us[HISTOGRAM_BOUNDS])
+static void add_live(const struct scrape *s, const struct forward *f)
 {
-	begin_family(b, name, "histogram", help);
-	for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++) {
-		uint64_t n = 0;
+	add(s, "", atomic_load(&f->totals->live), "forward", forward_name(f->conf), END);
+}
 
-		for (unsigned int i = 0; i <= HISTOGRAM_BOUNDS; i++) {
-			double le = i < HISTOGRAM_BOUNDS ? (double)bounds_us[i] / 1e6 : 0;
-			char text[32] = "+Inf";
+static void add_counter(const struct scrape *s, const struct forward *f)
+{
+	add(s, "", sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
+}
 
-			n += sum_forward(s->forward, at + offsetof(struct histogram, n[i]));
-			if (i < HISTOGRAM_BOUNDS) /* 1.0, and not 1, is what OpenMetrics wants */
-				snprintf(text, sizeof(text), le < 1 ? "%g" : "%.1f", le);
-			fprintf(b->f, "%s_bucket{%s,le=\"%s\"} %llu\n", name, s->label, text,
-				(unsigned long long)n);
-		}
-		fprintf(b->f, "%s_sum{%s} %g\n%s_count{%s} %llu\n", name, s->label,
-			(double)sum_forward(s->forward, at + offsetof(struct histogram, sum_us)) /
-				1e6,
-			name, s->label, (unsigned long long)n);
+static void add_bytes(const struct scrape *s, const struct forward *f)
+{
+	for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
+		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
+
+		add(s, "", sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
+		    "forward", forward_name(f->conf),
+		    "direction", dir ? "upstream-to-client" : "client-to-upstream",
+		    "carrier", carrier_name(c), END);
 	}
 }
 
-static void add_sessions(const struct body *b)
+static void add_histogram(const struct scrape *s, const struct forward *f)
 {
-	static const struct {
-		const char *name, *help;
-		size_t at;
-	} counters[] = {
-		{ "culvert_sessions_accepted", "Sessions that have begun.",
-		  offsetof(struct forward_stats, accepted) },
-		{ "culvert_sessions_finished", "Sessions that have ended, in whatever way.",
-		  offsetof(struct forward_stats, finished) },
-		{ "culvert_sessions_denied", "Clients that allow and deny have refused.",
-		  offsetof(struct forward_stats, denied) },
-	};
+	const char *name = forward_name(f->conf);
+	size_t at = s->family->at;
+	double n = 0;
 
-	begin_family(b, "culvert_sessions", "gauge", "Sessions that live.");
-	for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++)
-		fprintf(b->f, "culvert_sessions{%s} %u\n", s->label,
-			atomic_load(&s->forward->totals->live));
-	for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
-		begin_family(b, counters[i].name, "counter", counters[i].help);
-		for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++)
-			fprintf(b->f, "%s_total{%s} %llu\n", counters[i].name, s->label,
-				(unsigned long long)sum_forward(s->forward, counters[i].at));
+	for (unsigned int i = 0; i < HISTOGRAM_BUCKETS; i++) {
+		n += sum_forward(f, at + offsetof(struct histogram, n[i]));
+		add(s, "_bucket", n, "forward", name, "le", histogram_bounds[i].text, END);
 	}
+	add(s, "_sum", sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6,
+	    "forward", name, END);
+	add(s, "_count", n, "forward", name, END);
 }
 
-static void add_bytes(const struct body *b)
-{
-	begin_family(b, "culvert_bytes", "counter",
-		     "Payload, by who sends it and what carries it.");
-	for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++)
-		for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
-			unsigned int dir = i / CARRIERS, c = i % CARRIERS;
-			size_t at = offsetof(struct forward_stats, carried[dir][c]);
+enum { IS_UP, LIVE, CHOSEN, FAILURES };
 
-			fprintf(b->f,
-				"culvert_bytes_total{%s,direction=\"%s\",carrier=\"%s\"} %llu\n",
-				s->label, dir ? "upstream-to-client" : "client-to-upstream",
-				carrier_name(c), (unsigned long long)sum_forward(s->forward, at));
-		}
-}
-
-/* A line of the server of M, under the name NAME: VALUE. */
-static void add_server(const struct body *b, const char *name, const struct shown *s,
-		       const struct member *m, uint64_t value)
-{
-	fprintf(b->f, "%s{%s,server=\"", name, s->label);
-	escape(b->f, m->server->name);
-	fprintf(b->f, "\"} %llu\n", (unsigned long long)value);
-}
-
-static bool is_up(const struct member *m, uint64_t now_ms)
+static bool is_up(const struct member *m)
 {
 	struct addr_list *list = member_list(m);
-	bool up = list->n && health_state(&m->server->health, now_ms) <= SERVER_RETURNING &&
+	bool up = list->n && health_state(&m->server->health, clock_ms()) <= SERVER_RETURNING &&
 		  !atomic_load(&m->server->refuses);
 
 	addr_list_put(list);
 	return up;
 }
 
-/* All that is told of the servers of forwards. */
-static void add_servers(const struct body *b)
+static void add_servers(const struct scrape *s, const struct forward *f)
 {
-	static const struct {
-		const char *name, *type, *help;
-	} families[] = {
-		{ "culvert_server_up", "gauge", "0: it gets no sessions, or the last one could not "
-		  "connect to it." },
-		{ "culvert_server_sessions", "gauge", "Sessions that it has." },
-		{ "culvert_server_chosen", "counter", "Sessions that it was chosen for." },
-		{ "culvert_server_failures", "counter", "Sessions that could not connect to it." },
-	};
-	uint64_t now_ms = clock_ms();
+	const struct servers *ss = &f->servers;
 
-	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-		bool counts = *families[i].type == 'c';
-		char name[64];
+	pthread_mutex_lock(ss->lock);
+	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
+		const uint64_t values[] = {
+			[IS_UP] = is_up(m),
+			[LIVE] = atomic_load(&m->server->live),
+			[CHOSEN] = m->server->sessions,
+			[FAILURES] = m->server->failures,
+		};
 
-		begin_family(b, families[i].name, families[i].type, families[i].help);
-		snprintf(name, sizeof(name), "%s%s", families[i].name, counts ? "_total" : "");
-		for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++) {
-			struct servers *ss = &s->forward->servers;
-
-			pthread_mutex_lock(ss->lock);
-			for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
-				const uint64_t values[] = { is_up(m, now_ms),
-							    atomic_load(&m->server->live),
-							    m->server->sessions,
-							    m->server->failures };
-
-				add_server(b, name, s, m, values[i]);
-			}
-			pthread_mutex_unlock(ss->lock);
-		}
+		add(s, "", (double)values[s->family->at], "forward", forward_name(f->conf),
+		    "server", m->server->name, END);
 	}
+	pthread_mutex_unlock(ss->lock);
 }
 
-static void add_lookups(const struct body *b)
+static void add_errors(const struct scrape *s)
 {
-	struct lookup_record record;
-	struct upstream *u;
-
-	for (int failures = 0; failures < 2; failures++) {
-		begin_family(b, failures ? "culvert_lookup_failures" : "culvert_lookups", "counter",
-			     failures ? "Look-ups of a server's name that found no address." :
-					"Look-ups of a server's name that have ended.");
-		for (const struct shown *s = b->shown; s < b->shown + b->n_shown; s++) {
-			u = servers_first_name(&s->forward->servers);
-			if (!u)
-				continue;
-			upstream_record(u, &record);
-			fprintf(b->f, "culvert_lookup%s_total{%s} %llu\n",
-				failures ? "_failures" : "s", s->label,
-				(unsigned long long)(failures ? record.failures : record.lookups));
-		}
-	}
-}
-
-static void add_causes(const struct body *b, const struct threads *ts)
-{
-	begin_family(b, "culvert_errors", "counter",
-		     "What went wrong, by the causes of culvert status and of the session log.");
 	for (unsigned int c = 0; c < CAUSES; c++)
-		fprintf(b->f, "culvert_errors_total{cause=\"%s\"} %llu\n", cause_name(c),
-			(unsigned long long)sum_workers(ts, offsetof(struct stats, errors[c])));
-	begin_family(b, "culvert_handovers", "counter",
-		     "Flows that got a carrier, by the reasons of culvert sessions.");
-	for (unsigned int i = 0; i < CARRIERS * REASONS; i++) {
+		add(s, "", sum_workers(s, offsetof(struct stats, errors[c])),
+		    "cause", cause_name(c), END);
+}
+
+static void add_handovers(const struct scrape *s)
+{
+	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		uint64_t n = sum_workers(ts, offsetof(struct stats, handovers[to][why]));
+		double n = sum_workers(s, offsetof(struct stats, handovers[to][why]));
 
-		if (n) /* most pairs cannot be */
-			fprintf(b->f,
-				"culvert_handovers_total{carrier=\"%s\",reason=\"%s\"} %llu\n",
-				carrier_name(to), reason_name(why), (unsigned long long)n);
-	}
-	begin_family(b, "culvert_handovers_failed", "counter",
-		     "Flows that the kernel refused to carry, and that stayed where they were.");
-	for (unsigned int why = 0; why < REASONS; why++) {
-		uint64_t n =
-			sum_workers(ts, offsetof(struct stats, handovers[HANDOVER_FAILED][why]));
-
-		if (n)
-			fprintf(b->f, "culvert_handovers_failed_total{reason=\"%s\"} %llu\n",
-				reason_name(why), (unsigned long long)n);
+		if (n > 0) /* most pairs cannot be */
+			add(s, "", n, "carrier", to < CARRIERS ? carrier_name(to) : "failed",
+			    "reason", reason_name(why), END);
 	}
 }
 
-static void add_process(const struct body *b, const struct metrics *m)
+static void add_build(const struct scrape *s)
 {
-	const struct operate *o = m->operate;
-	struct shared *shared = o->reload->shared;
-	struct kernel *k = shared->kernel;
-	struct grafts *gs = shared->grafts;
-
-	begin_family(b, "culvert_build_info", "gauge", "1; the labels tell what runs.");
-	fprintf(b->f, "culvert_build_info{version=\"%s\"} 1\n", CULVERT_VERSION);
-	add_one(b, "culvert_workers", "gauge", "Worker threads.", o->reload->threads.n);
-	add_one(b, "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
-		shared->config->max_sessions);
-	add_one(b, "culvert_kernel_memory_bytes", "gauge",
-		"Bytes queued in the kernel that sockmap is charged for.",
-		k ? kernel_memory(k) : 0);
-	add_one(b, "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
-		k ? kernel_memory_limit(k) : 0);
-	add_one(b, "culvert_kernel_events_lost", "counter", "Events of sockmap that found no room.",
-		k ? kernel_events_lost(k) : 0);
-	begin_family(b, "culvert_carrier_available", "gauge",
-		     "0: the kernel cannot, or no engine wants it.");
-	fprintf(b->f,
-		"culvert_carrier_available{carrier=\"sockmap\"} %d\n"
-		"culvert_carrier_available{carrier=\"graft\"} %d\n",
-		k != NULL, gs != NULL);
-	begin_family(b, "process_start_time_seconds", "gauge",
-		     "When the daemon has begun, since 1970.");
-	fprintf(b->f, "process_start_time_seconds %llu.%03u\n",
-		(unsigned long long)m->started_ms / 1000, (unsigned int)(m->started_ms % 1000));
-	add_one(b, "process_open_fds", "gauge", "Descriptors that are open.",
-		operate_descriptors(o));
-	add_one(b, "process_max_fds", "gauge", "Descriptors that may be open.",
-		m->descriptors.rlim_cur);
+	add(s, "", 1, "version", CULVERT_VERSION, END);
 }
 
-static bool is_shown(const struct body *b, const char *name)
+enum { MAX_SESSIONS, KERNEL_MEMORY, MAX_KERNEL_MEMORY, START_TIME, OPEN_FDS, MAX_FDS };
+
+static void add_value(const struct scrape *s)
 {
-	for (size_t i = 0; i < b->n_shown; i++)
-		if (!strcmp(forward_name(b->shown[i].forward->conf), name))
-			return true;
-	return false;
+	const struct metrics *m = s->metrics;
+	const struct shared *shared = m->operate->reload->shared;
+	const struct kernel *k = shared->kernel;
+	const double values[] = {
+		[MAX_SESSIONS] = shared->config->max_sessions,
+		[KERNEL_MEMORY] = k ? (double)kernel_memory(k) : 0,
+		[MAX_KERNEL_MEMORY] = k ? (double)kernel_memory_limit(k) : 0,
+		[START_TIME] = (double)m->started_ms / 1000,
+		[OPEN_FDS] = operate_descriptors(m->operate),
+		[MAX_FDS] = (double)m->descriptors.rlim_cur,
+	};
+
+	add(s, "", values[s->family->at], END);
 }
 
-/* Each name once, and active forwards come first.  Under the lock of forwards. */
-static void choose_forwards(struct body *b, const struct forwards *all)
-{
-	for (struct forward *f = all->first; f; f = f->next) {
-		const char *name = forward_name(f->conf);
-		struct shown *s;
-		FILE *label;
+#define DAEMON(fn) .add_daemon = (fn)
+#define FORWARD(fn) .add_forward = (fn)
+#define STATS(field) offsetof(struct forward_stats, field)
 
-		if (f->state == FORWARD_REPLACED ||
-		    (f->state == FORWARD_REMOVED && is_shown(b, name)))
-			continue;
-		b->shown = array_grow(b->shown, b->n_shown, sizeof(*b->shown));
-		s = &b->shown[b->n_shown++];
-		s->forward = f;
-		label = fmemopen(s->label, sizeof(s->label), "w");
-		fputs("forward=\"", label);
-		escape(label, name);
-		fputs("\"", label);
-		fclose(label);
-	}
+static const struct family families[] = {
+	{ "culvert_build_info", "gauge", "1; the labels tell what runs.", DAEMON(add_build) },
+	{ "culvert_sessions", "gauge", "Sessions that live.", FORWARD(add_live) },
+	{ "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
+	  DAEMON(add_value), .at = MAX_SESSIONS },
+	{ "culvert_sessions_accepted_total", "counter", "Sessions that have begun.",
+	  FORWARD(add_counter), .at = STATS(accepted) },
+	{ "culvert_sessions_finished_total", "counter", "Sessions that have ended, however.",
+	  FORWARD(add_counter), .at = STATS(finished) },
+	{ "culvert_sessions_denied_total", "counter", "Clients that allow and deny have refused.",
+	  FORWARD(add_counter), .at = STATS(denied) },
+	{ "culvert_bytes_total", "counter", "Payload, by who sends it and what carries it.",
+	  FORWARD(add_bytes) },
+	{ "culvert_connect_duration_seconds", "histogram",
+	  "From accept(2), or the PROXY header, until the upstream has answered.",
+	  FORWARD(add_histogram), .at = STATS(connects) },
+	{ "culvert_session_duration_seconds", "histogram", "How long sessions have lived.",
+	  FORWARD(add_histogram), .at = STATS(durations) },
+	{ "culvert_server_up", "gauge",
+	  "0: it gets no sessions, or the last one could not connect to it.",
+	  FORWARD(add_servers), .at = IS_UP },
+	{ "culvert_server_sessions", "gauge", "Sessions that it has.",
+	  FORWARD(add_servers), .at = LIVE },
+	{ "culvert_server_chosen_total", "counter", "Sessions that it was chosen for.",
+	  FORWARD(add_servers), .at = CHOSEN },
+	{ "culvert_server_failures_total", "counter", "Sessions that could not connect to it.",
+	  FORWARD(add_servers), .at = FAILURES },
+	{ "culvert_errors_total", "counter",
+	  "What went wrong, by the causes of culvert status and of the session log.",
+	  DAEMON(add_errors) },
+	{ "culvert_handovers_total", "counter",
+	  "Flows that got a carrier, or stayed where they were: failed.", DAEMON(add_handovers) },
+	{ "culvert_kernel_memory_bytes", "gauge",
+	  "Bytes queued in the kernel that sockmap is charged for.",
+	  DAEMON(add_value), .at = KERNEL_MEMORY },
+	{ "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
+	  DAEMON(add_value), .at = MAX_KERNEL_MEMORY },
+	{ "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.",
+	  DAEMON(add_value), .at = START_TIME },
+	{ "process_open_fds", "gauge", "Descriptors that are open.",
+	  DAEMON(add_value), .at = OPEN_FDS },
+	{ "process_max_fds", "gauge", "Descriptors that may be open.",
+	  DAEMON(add_value), .at = MAX_FDS },
+};
+
+static void add_family(struct scrape *s, const struct family *fam, bool open_metrics)
+{
+	bool strip = open_metrics && !strcmp(fam->type, "counter");
+	int len = (int)(strlen(fam->name) - (strip ? strlen("_total") : 0));
+
+	fprintf(s->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", len, fam->name, fam->help, len,
+		fam->name, fam->type);
+	s->family = fam;
+	if (fam->add_daemon)
+		fam->add_daemon(s);
+	/* active ones come first */
+	for (struct forward *f = s->metrics->operate->reload->forwards.first;
+	     f && f->state == FORWARD_ACTIVE && fam->add_forward; f = f->next)
+		fam->add_forward(s, f);
 }
 
-/* The answer, owned by the caller; NULL: a reload or drain waits for a worker. */
+/* The caller frees it. */
 static char *make_body(const struct metrics *m, bool open_metrics, size_t *ret_len)
 {
 	struct reload *l = m->operate->reload;
-	struct timespec end = clock_timespec(clock_real_ms() + LOCK_MS);
-	struct body b = { .open = open_metrics };
+	struct scrape s = { .metrics = m };
 	char *text = NULL;
 
 	count_live(&l->threads);
-	if (pthread_mutex_timedlock(&l->forwards.lock, &end))
-		return NULL;
-	b.f = allocated(open_memstream(&text, ret_len));
-	choose_forwards(&b, &l->forwards);
-	add_process(&b, m);
-	add_sessions(&b);
-	add_bytes(&b);
-	add_histogram(&b, "culvert_connect_duration_seconds",
-		      "From accept(2), or the PROXY header, until the upstream has answered.",
-		      offsetof(struct forward_stats, connects), connect_bounds_us);
-	add_histogram(&b, "culvert_session_duration_seconds", "How long sessions have lived.",
-		      offsetof(struct forward_stats, durations), duration_bounds_us);
-	add_servers(&b);
-	add_lookups(&b);
-	add_causes(&b, &l->threads);
+	s.out = allocated(open_memstream(&text, ret_len));
+	pthread_mutex_lock(&l->forwards.lock);
+	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
+		add_family(&s, &families[i], open_metrics);
 	pthread_mutex_unlock(&l->forwards.lock);
-	fputs("# EOF\n", b.f);
-	fclose(b.f);
-	free(b.shown);
+	fputs("# EOF\n", s.out);
+	fclose(s.out);
 	return text;
 }
 
 /* --- HTTP --- */
-
-static enum MHD_Result send_response(struct MHD_Connection *c, unsigned int status, char *text,
-				     size_t len, enum MHD_ResponseMemoryMode mode, const char *type)
-{
-	struct MHD_Response *r = MHD_create_response_from_buffer(len, text, mode);
-	enum MHD_Result sent;
-
-	if (!r)
-		return MHD_NO;
-	MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-	sent = MHD_queue_response(c, status, r);
-	MHD_destroy_response(r);
-	return sent;
-}
-
-static enum MHD_Result say(struct MHD_Connection *c, unsigned int status, const char *text)
-{
-	return send_response(c, status, (char *)text, strlen(text), MHD_RESPMEM_PERSISTENT,
-			     "text/plain");
-}
 
 static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url,
 			      const char *method, const char *version, const char *upload,
@@ -477,49 +379,48 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *u
 {
 	const char *accept =
 		MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
-	bool open_metrics = accept && strstr(accept, OPEN_METRICS);
-	size_t len;
-	char *text;
+	const char *type = accept && strstr(accept, OPEN_METRICS) ? TYPE_OPEN : TYPE_PLAIN;
+	unsigned int status = MHD_HTTP_OK;
+	struct MHD_Response *r;
+	enum MHD_Result queued;
+	char *text = NULL;
+	size_t len = 0;
 
 	(void)version, (void)upload, (void)upload_len, (void)state;
-	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-		return say(c, MHD_HTTP_METHOD_NOT_ALLOWED, "GET or HEAD\n");
-	if (!strcmp(url, "/"))
-		return say(c, MHD_HTTP_OK, "culvert: see /metrics\n");
 	if (strcmp(url, "/metrics") != 0)
-		return say(c, MHD_HTTP_NOT_FOUND, "see /metrics\n");
-	text = make_body(arg, open_metrics, &len);
-	if (!text)
-		return say(c, MHD_HTTP_SERVICE_UNAVAILABLE,
-			   "a worker does not answer; ask again\n");
-	return send_response(c, MHD_HTTP_OK, text, len, MHD_RESPMEM_MUST_FREE,
-			     open_metrics ? TYPE_OPEN : TYPE_PLAIN);
+		status = MHD_HTTP_NOT_FOUND;
+	else if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 &&
+		 strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+		status = MHD_HTTP_METHOD_NOT_ALLOWED;
+	else
+		text = make_body(arg, !strcmp(type, TYPE_OPEN), &len);
+	r = allocated(MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE));
+	MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+	queued = MHD_queue_response(c, status, r);
+	MHD_destroy_response(r);
+	return queued;
 }
 
 /* --- beginning and end --- */
 
+/*
+ * Edge-triggered: when there are no descriptors, clients wait until the next one comes.  There are
+ * at most BACKLOG + 1 of them.
+ */
 static void on_client(struct source *source, uint32_t events)
 {
 	struct metrics *m = container_of(source, struct metrics, listener);
 	struct sockaddr_storage ss;
-	socklen_t len = sizeof(ss);
-	int fd = accept4(source->fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	(void)events;
-	if (fd >= 0) {
-		MHD_add_connection(m->http, fd, (struct sockaddr *)&ss, len); /* or closes it */
-	} else if (errno != EAGAIN) {
-		loop_watch(m->loop, source, 0, false);
-		timer_set(m->loop, &m->resume, m->loop->now_ms + ACCEPT_PAUSE_MS);
+	for (unsigned int i = 0; i <= BACKLOG; i++) {
+		socklen_t len = sizeof(ss);
+		int fd = accept4(source->fd, (struct sockaddr *)&ss, &len,
+				 SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+		if (fd >= 0)
+			MHD_add_connection(m->http, fd, (struct sockaddr *)&ss, len);
 	}
-}
-
-static void on_resume(struct timer *timer)
-{
-	struct metrics *m = container_of(timer, struct metrics, resume);
-
-	if (loop_watch(m->loop, &m->listener, EPOLLIN, true)) /* epoll has no memory */
-		timer_set(m->loop, timer, m->loop->now_ms + ACCEPT_PAUSE_MS);
 }
 
 static int listen_inet(const struct endpoint *at, int *ret_fd)
@@ -545,11 +446,15 @@ static int listen_inet(const struct endpoint *at, int *ret_fd)
 int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret,
 		 char *err, size_t errlen)
 {
-	struct metrics *m = allocated(calloc(1, sizeof(*m)));
+	struct metrics *m;
 	int r;
 
+	if (at->named) {
+		snprintf(err, errlen, "metrics %s: needs an address, not a host name", at->text);
+		return -EINVAL;
+	}
+	m = allocated(calloc(1, sizeof(*m)));
 	m->listener.handle = on_client;
-	m->resume.fire = on_resume;
 	if (endpoint_is_unix(at)) {
 		memcpy(&m->un, &at->addrs[0].ss, at->addrs[0].len);
 		r = control_bind(&m->un, at->addrs[0].len, account->uid, account->gid,
@@ -569,7 +474,6 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 int metrics_start(struct metrics *m, struct operate *o, struct loop *loop)
 {
 	m->operate = o;
-	m->loop = loop;
 	m->started_ms = clock_real_ms() - (clock_ms() - o->started_ms);
 	getrlimit(RLIMIT_NOFILE, &m->descriptors);
 	m->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET |
@@ -578,7 +482,7 @@ int metrics_start(struct metrics *m, struct operate *o, struct loop *loop)
 				   MHD_OPTION_CONNECTION_TIMEOUT, CLIENT_S, MHD_OPTION_END);
 	if (!m->http)
 		return -(errno ?: EIO);
-	return loop_watch(loop, &m->listener, EPOLLIN, true);
+	return loop_watch(loop, &m->listener, EPOLLIN | EPOLLET, true);
 }
 
 void metrics_close(struct metrics *m)

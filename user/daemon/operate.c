@@ -456,7 +456,7 @@ static struct json_object *kernel_json(const struct asked *a)
 
 /*
  * Since Linux 6.2 the size of the directory is the number of descriptors.  Before, count the
- * entries but for "." and "..".  Without that of D; 0 where there is no /proc.
+ * entries but for "." and "..".  The directory's own descriptor is left out.  0: there is no /proc.
  */
 unsigned int operate_descriptors(const struct operate *o)
 {

@@ -2,6 +2,7 @@
 #include "datapath/flow.h"
 
 #include <assert.h>
+#include <math.h>
 
 #include "datapath/stats.h"
 
@@ -193,17 +194,13 @@ enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b)
 
 /* --- counters --- */
 
-#define MS UINT64_C(1000)
-#define S (1000 * MS)
-#define HOUR (3600 * S)
+#define BOUND(seconds) { (seconds), #seconds }
 
-const uint64_t connect_bounds_us[HISTOGRAM_BOUNDS] = {
-	MS / 4, MS / 2, MS, 2 * MS, 5 * MS, 10 * MS, 25 * MS, 50 * MS, 100 * MS, 250 * MS, S,
-	2 * S + S / 2, 5 * S, 10 * S,
-};
-const uint64_t duration_bounds_us[HISTOGRAM_BOUNDS] = {
-	10 * MS, 30 * MS, 100 * MS, 300 * MS, S, 3 * S, 10 * S, 30 * S, 60 * S, 300 * S, 1800 * S,
-	HOUR, 6 * HOUR, 24 * HOUR,
+const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS] = {
+	BOUND(0.0003), BOUND(0.001), BOUND(0.003), BOUND(0.01), BOUND(0.03), BOUND(0.1),
+	BOUND(0.3), BOUND(1.0), BOUND(3.0), BOUND(10.0), BOUND(30.0), BOUND(60.0),
+	BOUND(300.0), BOUND(1800.0), BOUND(3600.0), BOUND(21600.0), BOUND(86400.0),
+	{ INFINITY, "+Inf" },
 };
 
 static const char *const cause_names[CAUSES] = {

@@ -108,9 +108,9 @@ void graft_kill(struct grafts *gs, uint32_t slot);
 void graft_reset(struct grafts *gs, uint32_t slot);
 
 /* Bytes that the end of side DIR has sent while grafted; the other may not have got all. */
+uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
 /* Where the caller notes how many of them it has counted; 0 after graft_try(). */
 uint64_t *graft_counted(struct grafts *gs, uint32_t slot, unsigned int dir);
-uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
 
 /*
  * Give the slot back.  The sockets are closed, or will be, with RST (SO_LINGER) unless the session

@@ -68,16 +68,21 @@ const char *handover_name(unsigned int h);
 
 typedef _Atomic uint64_t counter;
 
-/* How often something took how long, by the least bound that it did not exceed. */
-#define HISTOGRAM_BOUNDS 14
+#define HISTOGRAM_BUCKETS 18
 
+/* How often something took how long, by the least bound that it did not exceed. */
 struct histogram {
-	counter n[HISTOGRAM_BOUNDS + 1]; /* the last: longer than all bounds */
+	counter n[HISTOGRAM_BUCKETS];
 	counter sum_us;
 };
 
-/* In microseconds; in ascending order.  In flow.c. */
-extern const uint64_t connect_bounds_us[HISTOGRAM_BOUNDS], duration_bounds_us[HISTOGRAM_BOUNDS];
+struct histogram_bound {
+	double seconds;
+	const char *text; /* as OpenMetrics wants it: 1.0, and not 1 */
+};
+
+/* In ascending order; the last is infinite.  In flow.c. */
+extern const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS];
 
 /* Workers count side by side: no two sets in one cache line. */
 struct forward_stats {
@@ -108,12 +113,11 @@ static inline uint64_t count_get(counter *c)
 	return atomic_load_explicit(c, memory_order_relaxed);
 }
 
-static inline void histogram_add(struct histogram *h, const uint64_t bounds_us[HISTOGRAM_BOUNDS],
-				 uint64_t us)
+static inline void histogram_add(struct histogram *h, uint64_t us)
 {
 	unsigned int i = 0;
 
-	while (i < HISTOGRAM_BOUNDS && us > bounds_us[i])
+	while ((double)us / 1e6 > histogram_bounds[i].seconds)
 		i++;
 	count_add(&h->n[i], 1);
 	count_add(&h->sum_us, us);

@@ -315,8 +315,7 @@ static void connected(struct session *s)
 {
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
 
-	histogram_add(&fs->connects, connect_bounds_us,
-		      (clock_ns() - s->connecting->began_ns) / 1000);
+	histogram_add(&fs->connects, (clock_ns() - s->connecting->began_ns) / 1000);
 	servers_connected(&s->forward->servers, s->server, s->worker->loop.now_ms);
 	if (s->connecting->begun > 1)
 		atomic_store_explicit(&s->addrs->first, s->upstream, memory_order_relaxed);

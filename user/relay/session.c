@@ -417,7 +417,7 @@ static void end(struct session *s, bool rst, unsigned int end)
 		carrier_release(&s->flows[dir], &w->pool);
 	}
 	count_add(&fs->finished, 1);
-	histogram_add(&fs->durations, duration_bounds_us, (w->loop.now_ms - s->born_ms) * 1000);
+	histogram_add(&fs->durations, (w->loop.now_ms - s->born_ms) * 1000);
 	session_connect_end(s);
 	session_pace_stop(s);
 	rst = session_graft_end(s, rst) || rst;
