@@ -30,6 +30,9 @@
 	"proxy-protocol = receive\n" \
 	"[forward named]\nlisten = 127.0.0.1:9004\nupstream = localhost:9100\n"
 
+#define DRAIN_SERVER "{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\"" RIG_UPSTREAM \
+	"\",\"order\":\"drain\"}"
+
 /* --- the page --- */
 
 static char page[1 << 16], seen[1 << 16]; /* the page; the fields of answers, as its cells say them */
@@ -113,8 +116,7 @@ static void fields(struct daemon *d)
 	static const char *const requests[] = {
 		"sessions", "status", "forwards", "log-level",
 		"{\"command\":\"engine\",\"forward\":\"live\"}",
-		"{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\"" RIG_UPSTREAM "\","
-		"\"order\":\"drain\"}",
+		DRAIN_SERVER,
 		"{\"command\":\"drain\",\"forward\":\"other\"}",
 		"{\"command\":\"kill\",\"all\":true}",
 		"reload", "nothing",

@@ -492,13 +492,14 @@ static bool is_nameless(const struct session *s)
 
 static void give_up_name(struct session *s)
 {
-	char why[LOOKUP_WHY_LEN];
+	struct lookup_record record;
 
-	servers_why_nameless(&s->forward->servers, why, sizeof(why));
+	upstream_record(servers_first_name(&s->forward->servers), &record);
 	log_cause(CAUSE_NO_ADDRESS, LOG_WARNING,
 		  "session %llu, forward %s: upstream %s has no address: %s",
 		  (unsigned long long)s->id, forward_name(forward_of(s)),
-		  forward_of(s)->upstream.text, why);
+		  forward_of(s)->upstream.text,
+		  record.why[0] ? record.why : "its look-up was not over in connect-timeout");
 	session_reset(s, CAUSE_NO_ADDRESS);
 }
 

@@ -64,20 +64,19 @@ static void on_answer(struct source *source, uint32_t events)
 /* Connect to TO, which S has. */
 static void begin(struct checks *c, struct forward *f, struct server *s, const struct addr *to)
 {
-	struct attempt *a = allocated(calloc(1, sizeof(*a)));
+	struct attempt *a = allocated(malloc(sizeof(*a)));
 	int fd = upstream_socket(f, NULL, to), error = fd < 0 ? -fd : upstream_connect(fd, to);
+	bool waits = error == EINPROGRESS; /* a unix socket connects at once */
 	uint64_t patience = smaller(f->conf->check_ms, f->conf->connect_timeout_ms);
 
 	*a = (struct attempt){ .next = c->attempts, .checks = c, .forward = f, .server = s,
 			       .source = { .handle = on_answer, .fd = fd },
 			       .late_ms = c->loop->now_ms + patience };
 	c->attempts = a;
-	if (error == EINPROGRESS)
+	if (waits)
 		error = -loop_watch(c->loop, &a->source, EPOLLOUT, true);
-	else if (!error)
-		error = -1; /* a unix socket connects at once */
-	if (error)
-		finish(a, error < 0 ? 0 : error);
+	if (!waits || error)
+		finish(a, error);
 }
 
 /* --- all of them --- */

@@ -63,14 +63,14 @@ static struct server *find_name(const struct servers *ss, const char *name)
 }
 
 /*
- * Add to SS the server NAME of CONF and P, which BEFORE or OTHER may have already.  A: its only
- * address; NULL: those of P.  -ENOMEM.
+ * Add to SS the server NAME of CONF and P, which BEFORE may have already.  A: its only address; NULL:
+ * those of P.  -ENOMEM.
  */
-static int add_member(struct servers *ss, const struct servers *before, const struct servers *other,
+static int add_member(struct servers *ss, const struct servers *before,
 		      const struct server_conf *conf, struct place *p, const char *name,
 		      const struct addr *a)
 {
-	struct server *known = find_name(before, name) ?: find_name(other, name);
+	struct server *known = find_name(before, name);
 	struct member m = { .conf = conf, .upstream = &p->upstream };
 
 	if (ss->n == SERVERS_IN_USE_MAX || find_name(ss, name))
@@ -100,29 +100,29 @@ static void drop_members(struct servers *ss)
 	ss->n = 0;
 }
 
-static int add_place(struct servers *ss, const struct servers *before, const struct servers *other,
+static int add_place(struct servers *ss, const struct servers *before,
 		     const struct server_conf *conf, struct place *p)
 {
 	struct addr_list *list = upstream_get(&p->upstream);
 	bool each = ss->conf->each_address && conf->at.named && list->n;
 	char name[ADDR_STRLEN];
-	int r = each ? 0 : add_member(ss, before, other, conf, p, conf->at.text, NULL);
+	int r = each ? 0 : add_member(ss, before, conf, p, conf->at.text, NULL);
 
 	for (size_t i = 0; each && !r && i < list->n; i++) {
 		const struct addr *a = &list->addrs[i];
 
 		addr_format((const struct sockaddr *)&a->ss, a->len, name, sizeof(name));
-		r = add_member(ss, before, other, conf, p, name, a);
+		r = add_member(ss, before, conf, p, name, a);
 	}
 	addr_list_put(p->seen);
 	p->seen = list;
 	return r;
 }
 
-/* Make the members anew.  -ENOMEM: those before stay. */
+/* Make the members of SS anew; what BEFORE, or SS itself, knows of a server stays.  -ENOMEM. */
 static int make_members(struct servers *ss, const struct servers *before)
 {
-	struct servers fresh = { .conf = ss->conf };
+	struct servers fresh = { .conf = ss->conf }, old = *ss;
 	const struct upstreams *up = &ss->conf->upstream;
 	int r = 0;
 
@@ -130,16 +130,12 @@ static int make_members(struct servers *ss, const struct servers *before)
 	if (!fresh.members)
 		return -ENOMEM;
 	for (size_t i = 0; !r && i < up->n; i++)
-		r = add_place(&fresh, ss, before, &up->servers[i], &ss->places[i]);
+		r = add_place(&fresh, before, &up->servers[i], &ss->places[i]);
 	if (!r) {
-		struct servers old = *ss;
-
-		ss->members = realloc(fresh.members, fresh.n * sizeof(*fresh.members));
-		ss->members = ss->members ?: fresh.members;
+		ss->members = fresh.members;
 		ss->n = fresh.n;
-		fresh = old;
 	}
-	drop_members(&fresh);
+	drop_members(r ? &fresh : &old);
 	return r;
 }
 
@@ -157,7 +153,7 @@ void servers_refresh(struct servers *ss)
 		stale = stale || list != p->seen;
 		addr_list_put(list);
 	}
-	if (stale && make_members(ss, NULL))
+	if (stale && make_members(ss, ss))
 		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
 			    ss->conf->upstream.text);
 }
@@ -283,39 +279,50 @@ static void consider(struct choice *c, struct member *m, uint64_t now_ms)
 	};
 }
 
-int servers_pick(struct servers *ss, const union client_addr *client,
-		 struct server *const *tried, size_t n, uint64_t now_ms, struct server **ret,
-		 struct addr_list **ret_list)
+/* As servers_pick(), with the lock; RET_NAMELESS: a name that may yet get an address, or NULL. */
+static int pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
+		size_t n, uint64_t now_ms, struct server **ret, struct addr_list **ret_list,
+		struct upstream **ret_nameless)
 {
 	struct choice c;
-	struct server *s;
 	size_t best;
-	int r;
 
 	c.n = 0;
 	c.nameless = NULL;
-	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
 	for (size_t i = 0; i < ss->n; i++)
 		if (!is_among(tried, n, ss->members[i].server))
 			consider(&c, &ss->members[i], now_ms);
+	*ret_nameless = c.nameless;
 	best = balance_pick(ss->conf->balance, c.candidates, c.n, hash_of(client));
-	if (best == c.n) {
+	if (best == c.n)
+		return -EHOSTDOWN;
+	*ret = server_enter(c.members[best]->server);
+	*ret_list = member_list(c.members[best]);
+	(*ret)->sessions++;
+	if (c.candidates[best].state == SERVER_TRIAL)
+		health_try(&(*ret)->health, now_ms);
+	return (int)c.n;
+}
+
+int servers_pick(struct servers *ss, const union client_addr *client,
+		 struct server *const *tried, size_t n, uint64_t now_ms, struct server **ret,
+		 struct addr_list **ret_list)
+{
+	struct upstream *nameless;
+	int r;
+
+	for (;;) {
+		pthread_mutex_lock(ss->lock);
+		r = pick(ss, client, tried, n, now_ms, ret, ret_list, &nameless);
 		pthread_mutex_unlock(ss->lock);
-		r = c.nameless ? upstream_await(c.nameless, ret_list) : -EHOSTDOWN;
+		if (r > 0 || !nameless)
+			return r;
+		r = upstream_await(nameless, ret_list);
 		if (r <= 0)
 			return r;
-		addr_list_put(*ret_list); /* it has just come */
-		return servers_pick(ss, client, tried, n, now_ms, ret, ret_list);
+		addr_list_put(*ret_list); /* it has just got one */
 	}
-	s = server_enter(c.members[best]->server);
-	s->sessions++;
-	if (c.candidates[best].state == SERVER_TRIAL)
-		health_try(&s->health, now_ms);
-	*ret = s;
-	*ret_list = member_list(c.members[best]);
-	pthread_mutex_unlock(ss->lock);
-	return (int)c.n;
 }
 
 /* --- how they fare --- */
@@ -434,16 +441,4 @@ struct upstream *servers_first_name(struct servers *ss)
 		if (ss->conf->upstream.servers[i].at.named)
 			return &ss->places[i].upstream;
 	return NULL;
-}
-
-void servers_why_nameless(struct servers *ss, char *why, size_t len)
-{
-	struct lookup_record record;
-
-	snprintf(why, len, "its look-up was not over in connect-timeout");
-	for (size_t i = 0; i < ss->conf->upstream.n; i++) {
-		upstream_record(&ss->places[i].upstream, &record);
-		if (record.why[0])
-			snprintf(why, len, "%s", record.why);
-	}
 }

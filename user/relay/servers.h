@@ -106,7 +106,5 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 
 /* The first name among the servers as configured, or NULL. */
 struct upstream *servers_first_name(struct servers *ss);
-/* Why names without an address have none. */
-void servers_why_nameless(struct servers *ss, char *why, size_t len);
 
 #endif
