@@ -34,7 +34,7 @@ OWN = {"relay": "10.0.2.1", "relay2": "10.0.2.3"}  # as servers see them
 
 # Clients of 10.0.1.11-26 at once, each with one connection.
 #
-# load: one after the other, tried for a quarter of a second each. Prints "served" once all have
+# load: one after the other, tried for 0.15 s each. Prints "served" once all have
 # been. When stdin has ended, goes on until each was served ten times more; prints the servers of
 # each, and when the first connection that began after the end of stdin was served.
 # keep: one for each, kept. Prints "served"; for each line on stdin, how each of them answers.
@@ -50,7 +50,7 @@ async def load(source, did, ended):
     while later < 10:
         is_late = ended.is_set()
         try:
-            name, r, w = await asyncio.wait_for(connect(source), 0.25)
+            name, r, w = await asyncio.wait_for(connect(source), 0.15)
             w.close()
             did["servers"][name] = True
             later += is_late
