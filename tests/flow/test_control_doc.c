@@ -30,8 +30,8 @@
 	"proxy-protocol = receive\n" \
 	"[forward named]\nlisten = 127.0.0.1:9004\nupstream = localhost:9100\n"
 
-#define DRAIN_SERVER "{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\"" RIG_UPSTREAM \
-	"\",\"order\":\"drain\"}"
+static const char drain_server[] = "{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\""
+				   RIG_UPSTREAM "\",\"order\":\"drain\"}";
 
 /* --- the page --- */
 
@@ -116,7 +116,7 @@ static void fields(struct daemon *d)
 	static const char *const requests[] = {
 		"sessions", "status", "forwards", "log-level",
 		"{\"command\":\"engine\",\"forward\":\"live\"}",
-		DRAIN_SERVER,
+		drain_server,
 		"{\"command\":\"drain\",\"forward\":\"other\"}",
 		"{\"command\":\"kill\",\"all\":true}",
 		"reload", "nothing",
