@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Completions of the command line, for bash, zsh and fish: the commands, their options, and the
- * values of those that have a few.  The tables of the program are first made one list of commands;
- * then each shell has a function that prints the list in its language.
+ * values of those that have a few.  The tables of the program are printed as rows that are the same
+ * for all shells: each is a call of _culvert_row, a function in the language of the shell, with
+ *
+ *   COMMAND OPTION METAVAR VALUES HELP
+ *
+ * The first row of a command has no OPTION: the others are about the words that are no options.
+ * Without METAVAR there is no value, or no such word; without VALUES it can be anything.
  */
 #include "completion.h"
 
@@ -16,308 +21,198 @@
 #include "config/config.h"
 #include "config/option.h"
 #include "datapath/flow.h"
+#include "relay/balance.h"
 
-#define VALUES_LEN 128
-#define LIST_MAX 32
+/* --- the shells --- */
 
-/* An option, or what a word that is none means. */
-struct item {
-	const char *name;
-	const char *help;
-	const char *metavar;     /* NULL: no value */
-	char values[VALUES_LEN]; /* what it can be, with blanks between; empty: anything */
+static const struct shell {
+	const char *name, *begin, *end;
+} shells[] = {
+	{ "bash",
+	  "_culvert_row() {\n"
+	  "\tif [[ $COMP_CWORD -eq 1 ]]; then\n"
+	  "\t\t[[ $2 ]] || words+=\" $1\"\n"
+	  "\telif [[ $1 == \"${COMP_WORDS[1]}\" ]]; then\n"
+	  "\t\twords+=\" $2\"\n"
+	  "\t\t[[ $2 || $cur == -* ]] || { metavar=$3 values=$4; }\n"
+	  "\t\t[[ $2 != \"$prev\" || ! $3 ]] || { metavar=$3 values=${4:- }; }\n"
+	  "\tfi\n"
+	  "}\n"
+	  "_culvert() {\n"
+	  "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
+	  "\tlocal words= metavar= values=\n"
+	  "\t_culvert_rows\n"
+	  "\tcase $prev:$metavar in\n"
+	  "\t-c:* | *:FILE | *:PATH | *:DIR)\n"
+	  "\t\tcompopt -o filenames\n"
+	  "\t\tmapfile -t COMPREPLY < <(compgen -f -- \"$cur\") ;;\n"
+	  "\t*) mapfile -t COMPREPLY < <(compgen -W \"${values:-$words}\" -- \"$cur\") ;;\n"
+	  "\tesac\n"
+	  "}\n"
+	  "_culvert_rows() {\n",
+	  "}\n"
+	  "complete -F _culvert culvert\n" },
+	{ "zsh",
+	  "#compdef culvert\n"
+	  "local -a commands options\n"
+	  "_culvert_row() {\n"
+	  "\tlocal value=\n"
+	  "\tcase $3:$4 in\n"
+	  "\t(FILE:|PATH:|DIR:) value=\":$3:_files\" ;;\n"
+	  "\t(?*:) value=\":$3: \" ;;\n"
+	  "\t(?*:?*) value=\":$3:($4)\" ;;\n"
+	  "\tesac\n"
+	  "\t[[ -n $2 ]] || commands+=(\"$1:$5\")\n"
+	  "\t[[ $1 == $words[2] ]] || return 0\n"
+	  "\t[[ -z $2 ]] || options+=(\"$2${3:+=}[$5]$value\")\n"
+	  "\t[[ -n $2 || -z $3 ]] || options+=(\"*$value\")\n"
+	  "}\n",
+	  "(( CURRENT > 2 )) || { _describe command commands; return }\n"
+	  "shift words\n"
+	  "(( CURRENT-- ))\n"
+	  "_arguments $options\n" },
+	{ "fish",
+	  "function __culvert_command\n"
+	  "\tset -l words (commandline -opc)\n"
+	  "\ttest \"$words[2]\" = \"$argv[1]\"\n"
+	  "end\n"
+	  "function _culvert_row -a command option metavar values help\n"
+	  "\tset -l row -c culvert -n \"__culvert_command $command\"\n"
+	  "\tif test -n \"$option\"\n"
+	  "\t\tset -a row -l (string sub -s 3 -- $option) -d $help\n"
+	  "\telse\n"
+	  "\t\tcomplete -c culvert -n __culvert_command -a $command -d $help\n"
+	  "\tend\n"
+	  "\tif contains -- $metavar FILE PATH DIR\n"
+	  "\t\tset -a row -rF\n"
+	  "\telse if test -n \"$metavar\"\n"
+	  "\t\tset -a row -x -a $values\n"
+	  "\tend\n"
+	  "\tcomplete $row\n"
+	  "end\n"
+	  "complete -c culvert -f\n",
+	  "" },
 };
 
-struct entry {
-	const char *name;
-	const char *summary;
-	struct item items[OPTIONS_MAX];
-	size_t n;
-	struct item word; /* without a metavar: the command takes no words */
-};
+/* --- the rows --- */
 
-static struct entry list[LIST_MAX];
-static size_t n_list;
-
-/* --- the list --- */
-
-static void add_value(struct item *it, const char *value)
+static void begin_row(const char *command, const char *option, const char *metavar)
 {
-	size_t len = strlen(it->values);
-
-	if (!strpbrk(value, ", ")) /* several at once */
-		snprintf(it->values + len, VALUES_LEN - len, "%s%s", len ? " " : "", value);
+	printf("_culvert_row %s '%s%s' '%s' '", command, *option ? "--" : "", option,
+	       metavar ? metavar : "");
 }
 
-static void add_levels(struct item *it)
+static void put_value(const char *value)
+{
+	if (!strpbrk(value, ", ")) /* several at once */
+		printf("%s ", value);
+}
+
+static void end_row(const char *help)
+{
+	fputs("' '", stdout);
+	for (; *help; help++) {
+		if (*help == '\'')
+			fputs("'\\'", stdout);
+		putchar(*help);
+	}
+	puts("'");
+}
+
+static void put_levels(void)
 {
 	for (int level = LOG_ERR; level <= LOG_DEBUG; level++)
-		add_value(it, log_level_name(level));
+		put_value(log_level_name(level));
 }
 
-static struct entry *add_entry(const char *name, const char *summary)
+static void put_option(const char *command, const struct option_def *o)
 {
-	list[n_list] = (struct entry){ .name = name, .summary = summary };
-	return &list[n_list++];
-}
-
-static struct item *add_item(struct entry *e, const char *name, const char *metavar,
-			     const char *help)
-{
-	e->items[e->n] = (struct item){ .name = name, .metavar = metavar, .help = help };
-	return &e->items[e->n++];
-}
-
-static void add_option(struct entry *e, const struct option_def *o)
-{
-	struct item *it = add_item(e, o->name, o->metavar, o->help);
-
-	if (o->kind == KIND_BOOL) {
-		add_value(it, "yes");
-		add_value(it, "no");
-	} else if (o->kind == KIND_LEVEL) {
-		add_levels(it);
-	}
+	begin_row(command, o->name, o->metavar);
+	if (o->kind == KIND_BOOL)
+		fputs("yes no", stdout);
+	else if (o->kind == KIND_LEVEL)
+		put_levels();
 	for (size_t i = 0; o->choices && o->choices[i]; i++)
-		add_value(it, o->choices[i]);
+		put_value(o->choices[i]);
+	end_row(o->help);
 }
 
-static struct item *add_key(struct entry *e, const struct command_key_def *key)
+static void put_key_values(enum command_type type)
 {
-	struct item *it = add_item(e, command_key_option(key), key->metavar, key->help);
-
-	if (key->type == TYPE_LEVEL) {
-		add_levels(it);
-	} else if (key->type == TYPE_CARRIER) {
-		for (unsigned int c = 0; c < CARRIERS; c++)
-			add_value(it, carrier_name(c));
-	} else if (key->type == TYPE_ENGINE) {
-		for (unsigned int engine = 0; engine < ENGINES; engine++)
-			add_value(it, engine_name(engine));
-		add_value(it, "default");
-	}
-	return it;
+	for (unsigned int c = 0; type == TYPE_CARRIER && c < CARRIERS; c++)
+		put_value(carrier_name(c));
+	for (unsigned int e = 0; type == TYPE_ENGINE && e < ENGINES; e++)
+		put_value(engine_name(e));
+	for (unsigned int o = 0; type == TYPE_ORDER && o < ORDERS; o++)
+		put_value(server_order_name(o));
+	if (type == TYPE_ENGINE)
+		put_value("default");
+	else if (type == TYPE_LEVEL)
+		put_levels();
 }
 
-static void list_own(const struct own_command *c)
+static void put_key(const char *command, const struct command_key_def *key)
 {
-	struct entry *e = add_entry(c->name, c->summary);
+	begin_row(command, command_key_option(key), key->metavar);
+	put_key_values(key->type);
+	end_row(key->help);
+}
 
-	e->word.metavar = c->word;
-	for (const struct command_key_def *o = c->options; o && o->name; o++)
-		add_key(e, o);
+static void put_own(const struct own_command *c)
+{
+	begin_row(c->name, "", c->word);
+	end_row(c->summary);
+	for (const struct command_key_def *key = c->options; key && key->name; key++)
+		put_key(c->name, key);
 	for (const struct option_def *o = option_table; !c->options && o->name; o++)
 		if (o->scope != SCOPE_FORWARD)
-			add_option(e, o);
+			put_option(c->name, o);
 }
 
-static void list_command(const struct command *c)
+/* Of the words the last one counts: names and ids cannot be guessed. */
+static void put_command(const struct command *c)
 {
-	struct entry *e = add_entry(c->name, c->summary);
+	const struct command_key_def *word = NULL;
 
-	for (size_t i = 0; i < c->n_keys; i++) {
-		const struct item *it = add_key(e, &command_keys[c->keys[i]]);
-
+	for (size_t i = 0; i < c->n_keys; i++)
 		if (c->positional >> c->keys[i] & 1)
-			e->word = *it; /* the last one counts: names and ids cannot be guessed */
-	}
+			word = &command_keys[c->keys[i]];
+	begin_row(c->name, "", word ? word->metavar : NULL);
+	if (word)
+		put_key_values(word->type);
+	end_row(c->summary);
+	for (size_t i = 0; i < c->n_keys; i++)
+		put_key(c->name, &command_keys[c->keys[i]]);
 	for (size_t i = 0; i < OWNS; i++)
-		add_key(e, &client_options[i]);
+		put_key(c->name, &client_options[i]);
 }
 
-static void list_commands(void)
+static void put_help(void)
 {
-	struct entry *help;
-
+	begin_row("help", "", "COMMAND");
 	for (const struct own_command *c = own_commands; c->name; c++)
-		list_own(c);
+		put_value(c->name);
 	for (size_t i = 0; i < COMMANDS; i++)
-		list_command(&commands[i]);
-	help = add_entry("help", "show the options of a command");
-	help->word.metavar = "COMMAND";
-	for (size_t i = 0; i + 1 < n_list; i++)
-		add_value(&help->word, list[i].name);
+		put_value(commands[i].name);
+	end_row("show the options of a command");
+	puts("_culvert_row --help '' '' '' 'show the commands'\n"
+	     "_culvert_row --version '' '' '' 'show version and commit'");
 }
 
-static bool is_file(const struct item *it)
+bool completion_put(const char *name)
 {
-	return it->metavar && (!strcmp(it->metavar, "FILE") || !strcmp(it->metavar, "PATH") ||
-			       !strcmp(it->metavar, "DIR"));
-}
+	const struct shell *shell = shells, *end = shells + sizeof(shells) / sizeof(shells[0]);
 
-/* TEXT between single quotes, without the characters of NOT. */
-static void put_quoted(const char *text, const char *not)
-{
-	for (; *text; text++) {
-		if (*text == '\'')
-			fputs("'\\''", stdout);
-		else if (!strchr(not, *text))
-			putchar(*text);
-	}
-}
-
-/* --- bash --- */
-
-static void put_bash_values(const struct item *it)
-{
-	if (is_file(it))
-		puts(" files=1 ;;");
-	else if (*it->values)
-		printf(" words='%s' ;;\n", it->values);
-	else
-		puts(" ;;");
-}
-
-static void put_bash_entry(const struct entry *e)
-{
-	printf("\t%s:*)\n\t\twords='", e->name);
-	for (size_t i = 0; i < e->n; i++)
-		printf("%s--%s", i ? " " : "", e->items[i].name);
-	puts("'");
-	if (is_file(&e->word))
-		puts("\t\t[[ $cur == -* ]] || files=1");
-	else if (*e->word.values)
-		printf("\t\t[[ $cur == -* ]] || words='%s'\n", e->word.values);
-	puts("\t\t;;");
-}
-
-static void put_bash(void)
-{
-	puts("_culvert() {\n"
-	     "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
-	     "\tlocal command=${COMP_WORDS[1]} words= files=\n"
-	     "\tCOMPREPLY=()\n"
-	     "\t[[ $COMP_CWORD -gt 1 ]] || command= prev=\n"
-	     "\tcase $command:$prev in");
-	for (const struct entry *e = list; e->name; e++)
-		for (size_t i = 0; i < e->n; i++)
-			if (e->items[i].metavar) {
-				printf("\t%s:--%s)", e->name, e->items[i].name);
-				put_bash_values(&e->items[i]);
-			}
-	puts("\t*:-c) files=1 ;;");
-	for (const struct entry *e = list; e->name; e++)
-		put_bash_entry(e);
-	fputs("\t:*) words='", stdout);
-	for (const struct entry *e = list; e->name; e++)
-		printf("%s ", e->name);
-	puts("--help --version' ;;\n"
-	     "\tesac\n"
-	     "\t[[ -z $words ]] || mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
-	     "\t[[ -z $files ]] || { compopt -o filenames\n"
-	     "\t\tmapfile -t COMPREPLY < <(compgen -f -- \"$cur\"); }\n"
-	     "}\n"
-	     "complete -F _culvert culvert");
-}
-
-/* --- zsh --- */
-
-/* What follows the text of an option: ":METAVAR:(VALUES)". */
-static void put_zsh_value(const struct item *it)
-{
-	printf(":%s:", it->metavar);
-	if (is_file(it))
-		fputs("_files", stdout);
-	else if (*it->values)
-		printf("(%s)", it->values);
-	else
-		putchar(' ');
-}
-
-static void put_zsh_entry(const struct entry *e)
-{
-	printf("%s)\n\t_arguments", e->name);
-	for (size_t i = 0; i < e->n; i++) {
-		printf(" \\\n\t\t'--%s%s[", e->items[i].name, e->items[i].metavar ? "=" : "");
-		put_quoted(e->items[i].help, "[]\\");
-		putchar(']');
-		if (e->items[i].metavar)
-			put_zsh_value(&e->items[i]);
-		putchar('\'');
-	}
-	if (e->word.metavar) {
-		fputs(" \\\n\t\t'*", stdout);
-		put_zsh_value(&e->word);
-		putchar('\'');
-	}
-	puts("\n\t;;");
-}
-
-static void put_zsh(void)
-{
-	puts("#compdef culvert\n"
-	     "if (( CURRENT == 2 )); then\n"
-	     "\tlocal -a commands=(");
-	for (const struct entry *e = list; e->name; e++) {
-		printf("\t\t'%s:", e->name);
-		put_quoted(e->summary, "\\");
-		puts("'");
-	}
-	puts("\t)\n"
-	     "\t_describe command commands\n"
-	     "\t_arguments '--version[show version and commit]' '--help[show the commands]'\n"
-	     "\treturn\n"
-	     "fi\n"
-	     "shift words\n"
-	     "(( CURRENT-- ))\n"
-	     "case $words[1] in");
-	for (const struct entry *e = list; e->name; e++)
-		put_zsh_entry(e);
-	puts("esac");
-}
-
-/* --- fish --- */
-
-static void put_fish_value(const struct item *it)
-{
-	if (is_file(it))
-		fputs(" -rF", stdout);
-	else if (it->metavar)
-		printf(" -x -a '%s'", it->values);
-}
-
-static void put_fish_entry(const struct entry *e)
-{
-	printf("complete -c culvert -n __culvert_command -a %s -d '", e->name);
-	put_quoted(e->summary, "'");
-	puts("'");
-	for (size_t i = 0; i < e->n; i++) {
-		printf("complete -c culvert -n '__culvert_command %s' -l %s", e->name,
-		       e->items[i].name);
-		put_fish_value(&e->items[i]);
-		fputs(" -d '", stdout);
-		put_quoted(e->items[i].help, "'\\");
-		puts("'");
-	}
-	if (is_file(&e->word))
-		printf("complete -c culvert -n '__culvert_command %s' -F\n", e->name);
-	else if (*e->word.values)
-		printf("complete -c culvert -n '__culvert_command %s' -a '%s'\n",
-		       e->name, e->word.values);
-}
-
-static void put_fish(void)
-{
-	puts("function __culvert_command\n"
-	     "\tset -l words (commandline -opc)\n"
-	     "\ttest \"$words[2]\" = \"$argv[1]\"\n"
-	     "end\n"
-	     "complete -c culvert -f\n"
-	     "complete -c culvert -n __culvert_command -l version -d 'show version and commit'\n"
-	     "complete -c culvert -n __culvert_command -l help -d 'show the commands'");
-	for (const struct entry *e = list; e->name; e++)
-		put_fish_entry(e);
-}
-
-bool completion_put(const char *shell)
-{
-	void (*put)(void) = !strcmp(shell, "bash") ? put_bash :
-			    !strcmp(shell, "zsh")  ? put_zsh :
-			    !strcmp(shell, "fish") ? put_fish : NULL;
-
-	if (!put)
+	while (shell < end && strcmp(shell->name, name) != 0)
+		shell++;
+	if (shell == end)
 		return false;
-	list_commands();
-	put();
+	fputs(shell->begin, stdout);
+	for (const struct own_command *c = own_commands; c->name; c++)
+		put_own(c);
+	for (size_t i = 0; i < COMMANDS; i++)
+		put_command(&commands[i]);
+	put_help();
+	fputs(shell->end, stdout);
 	return true;
 }
