@@ -7,7 +7,6 @@
 #include "daemon/check.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,18 +36,12 @@ static int check_account(const struct config *c)
 
 /* --- the machine --- */
 
-/* Of the setting OPTION, with the line that it is on, if it is not the default. */
-__attribute__((format(printf, 3, 4)))
-static void warn(const struct config *c, const char *option, const char *fmt, ...)
+/* The line that sets OPTION, or the file for a default, in BUF of CONFIG_PLACE_LEN bytes. */
+static const char *place_of(const struct config *c, const char *option, char *buf)
 {
-	char at[CONFIG_PLACE_LEN], text[NEEDS_TEXT_LEN + 128];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	config_option_place(c, option, at);
-	log_complain(0, "warning: %s%s%s: %s", *at ? at : c->file, *at ? "" : ": ", option, text);
+	if (!*config_option_place(c, option, buf))
+		snprintf(buf, CONFIG_PLACE_LEN, "%s: ", c->file);
+	return buf;
 }
 
 /* This process may have what a daemon may have that is started in its place. */
@@ -57,27 +50,29 @@ static void check_machine(const struct config *c)
 	uint64_t ram = memory_of_machine();
 	struct needs needs = needs_of(c);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
-	char text[NEEDS_TEXT_LEN], want[SIZE_STRLEN], has[SIZE_STRLEN];
+	char at[CONFIG_PLACE_LEN], want[SIZE_STRLEN], has[SIZE_STRLEN];
 
-	if (limit < needs.descriptors)
-		warn(c, "max-sessions", "%s (the limit of this shell; a unit has its own, "
-		     "LimitNOFILE=)", needs_say_descriptors(c, limit, text));
-	if (!ram)
-		return;
+	place_of(c, "max-sessions", at);
 	size_format(ram, has, sizeof(has));
-	if (needs.memory > ram)
-		warn(c, "max-sessions", "%u sessions take %s at least, and this machine has %s: "
-		     "lower it", c->max_sessions, size_format(needs.memory, want, sizeof(want)),
-		     has);
-	if (c->kernel_memory >= ram)
-		warn(c, "kernel-memory", "%s is no bound, since this machine has %s: lower it",
-		     size_format(c->kernel_memory, want, sizeof(want)), has);
+	if (limit < needs.descriptors)
+		log_complain(0, "warning: %smax-sessions: " FEW_DESCRIPTORS " (the limit of this "
+			     "shell; a unit has its own, LimitNOFILE=)", at, limit, c->max_sessions,
+			     needs.sockets, needs.descriptors);
+	if (ram && needs.memory > ram)
+		log_complain(0, "warning: %smax-sessions: %u sessions take %s at least, and this "
+			     "machine has %s: lower it", at, c->max_sessions,
+			     size_format(needs.memory, want, sizeof(want)), has);
+	if (ram && c->kernel_memory >= ram)
+		log_complain(0, "warning: %skernel-memory: %s is no bound, since this machine has "
+			     "%s: lower it", place_of(c, "kernel-memory", at),
+			     size_format(c->kernel_memory, want, sizeof(want)), has);
 }
 
 /* The servers of FC have N addresses. */
 static void check_ports(const struct config *c, const struct forward_conf *fc, size_t n)
 {
-	unsigned int sessions = needs_sessions(c, fc);
+	unsigned int own = fc->max_sessions ?: c->max_sessions;
+	unsigned int sessions = own < c->max_sessions ? own : c->max_sessions;
 	char err[1024], why[256];
 
 	/* a transparent forward connects from its clients' addresses */
@@ -140,7 +135,8 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 			    names_add(l->names, u))
 				allocated(NULL);
 		}
-	loop_run(&l->loop);
+	if (l->names)
+		loop_run(&l->loop);
 	n = 0;
 	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++) {
 		size_t addresses = 0;
@@ -156,7 +152,7 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 	free(l->upstreams);
 }
 
-/* As an account without privileges, since strangers answer. */
+/* Names as an account without privileges, since strangers answer. */
 static void check_upstreams(struct config *c)
 {
 	struct lookups l = { .n = 0 };
@@ -164,8 +160,9 @@ static void check_upstreams(struct config *c)
 	char err[512] = "no event loop";
 	int r = loop_open(&l.loop, after_batch, &l);
 
-	r = r ?: names_open(&l.loop, NULL, NULL, &l.names, err, sizeof(err));
-	if (!r && !geteuid())
+	if (!r && names_needed(c))
+		r = names_open(&l.loop, NULL, NULL, &l.names, err, sizeof(err));
+	if (!r && l.names && !geteuid())
 		r = account_find(c->user, &account, err, sizeof(err)) ?:
 		    sandbox_enter(&account, 0, err, sizeof(err));
 	if (r)
@@ -183,18 +180,6 @@ static int check_listeners(struct config *c)
 	int r = names_find_listeners(c, false, err, sizeof(err));
 
 	return r ? log_complain(r, "%s", err) : 0;
-}
-
-static void check_known_upstreams(const struct config *c)
-{
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct upstreams *u = &c->forwards[i].upstream;
-		size_t addresses = 0;
-
-		for (size_t j = 0; j < u->n; j++)
-			addresses += u->servers[j].at.n_addrs;
-		check_ports(c, &c->forwards[i], addresses);
-	}
 }
 
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
@@ -232,10 +217,7 @@ int check_run(int argc, char **argv)
 	if (!r) {
 		connect_learn_ports();
 		check_machine(&c);
-		if (names_needed(&c))
-			check_upstreams(&c);
-		else
-			check_known_upstreams(&c);
+		check_upstreams(&c);
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
 		       c.n_forwards == 1 ? "" : "s", c.is_rinetd ? " of a rinetd.conf" : "");
 	}

@@ -119,7 +119,6 @@ static void limit_descriptors(const struct config *c)
 {
 	struct needs needs = needs_of(c);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors), pipes;
-	char text[NEEDS_TEXT_LEN];
 
 	pipes = limit / 4;
 	if (limit > needs.sockets && limit - needs.sockets > pipes)
@@ -127,7 +126,8 @@ static void limit_descriptors(const struct config *c)
 	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
 	pool_limit_pipes((unsigned int)pipes);
 	if (limit < needs.descriptors)
-		log_warning("%s", needs_say_descriptors(c, limit, text));
+		log_warning(FEW_DESCRIPTORS, limit, c->max_sessions, needs.sockets,
+			    needs.descriptors);
 }
 
 /* --- what the kernel has, what needs privileges --- */

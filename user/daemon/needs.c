@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "daemon/needs.h"
 
-#include <stdio.h>
-
 #include "relay/socket_stock.h"
 
 /* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
@@ -32,20 +30,4 @@ struct needs needs_of(const struct config *c)
 		.descriptors = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS,
 		.memory = (uint64_t)MEMORY_EACH * c->max_sessions,
 	};
-}
-
-const char *needs_say_descriptors(const struct config *c, unsigned long limit, char *buf)
-{
-	struct needs needs = needs_of(c);
-
-	snprintf(buf, NEEDS_TEXT_LEN, "only %lu descriptors: %u sessions need %lu, and %lu to "
-		 "splice both ways: raise RLIMIT_NOFILE or lower --max-sessions", limit,
-		 c->max_sessions, needs.sockets, needs.descriptors);
-	return buf;
-}
-
-unsigned int needs_sessions(const struct config *c, const struct forward_conf *fc)
-{
-	return fc->max_sessions && fc->max_sessions < c->max_sessions ? fc->max_sessions :
-									c->max_sessions;
 }

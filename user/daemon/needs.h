@@ -17,11 +17,8 @@ struct needs {
 
 struct needs needs_of(const struct config *c);
 
-/* Say in BUF that LIMIT descriptors are too few for C.  Return BUF. */
-#define NEEDS_TEXT_LEN 256
-const char *needs_say_descriptors(const struct config *c, unsigned long limit, char *buf);
-
-/* Sessions that FC may have at once. */
-unsigned int needs_sessions(const struct config *c, const struct forward_conf *fc);
+/* What is said of too few: the limit, max_sessions, sockets, descriptors. */
+#define FEW_DESCRIPTORS "only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: " \
+	"raise RLIMIT_NOFILE or lower --max-sessions"
 
 #endif
