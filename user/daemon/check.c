@@ -152,7 +152,7 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 	free(l->upstreams);
 }
 
-/* Names as an account without privileges, since strangers answer. */
+/* Names are looked up as an account without privileges, since strangers answer. */
 static void check_upstreams(struct config *c)
 {
 	struct lookups l = { .n = 0 };
