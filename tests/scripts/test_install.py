@@ -81,14 +81,16 @@ class TestInstall(unittest.TestCase):
                 if "://" not in target and not (docs / target).exists()}
         self.assertEqual(dead, set())
         comparison = (docs / "comparison.md").read_text(encoding="utf-8")
-        self.assertIn("| splice(2) | yes | no |", comparison)
-        self.assertIn("without a start | yes, by `check` | no |", comparison)
+        self.assertIn("| splice(2) | yes | `option splice-auto`", comparison)
+        self.assertIn("without a start | yes, by `check` | `-c` |", comparison)
 
     def test_example(self):
         example = self.prefix / "share/doc/culvert/examples/culvert.conf"
         done = subprocess.run([self.prefix / "sbin/culvert", "check", example], check=False,
                               capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        # what it needs this machine may not have: that is a warning
+        mistakes = [line for line in done.stderr.splitlines() if ": warning: " not in line]
+        self.assertEqual((done.returncode, mistakes), (0, []))
 
     def test_uninstall(self):
         foreign = self.prefix / "share/doc/culvert/examples/mine"
