@@ -2,10 +2,10 @@
 /*
  * culvert top: a live view of a daemon's forwards and sessions.
  *
- * Theory of operation: a sample is the daemon's answers to `status` and `sessions`, and rows that
- * point into them.  Rates are the difference to the sample before, which is then given up.  Where
- * there is no answer, the last sample stays on the screen.  While the daemon is asked, keys wait:
- * for some ms, or as long as client_ask() waits for a daemon that hangs.
+ * Theory of operation: a sample is the daemon's answers to `status` and `sessions`, one for each
+ * table, and rows that point into them.  Rates are the difference to the sample before, which is
+ * then given up.  Where there is no answer, the last sample stays on the screen.  While the daemon
+ * is asked, keys wait: for some ms, or as long as client_ask() waits for a daemon that hangs.
  *
  * Forwards and sessions are tables alike: the columns say where the answer has what a row shows.
  * The first column is the identity of a row.  By identity a row finds its predecessor in the sample
@@ -62,11 +62,6 @@ struct row {
 	uint64_t bytes[COLUMNS_MAX];      /* that a RATE, a second, is the difference of */
 };
 
-struct rows {
-	struct row *list; /* by identity */
-	size_t n;
-};
-
 enum { FORWARDS, SESSIONS, TABLES };
 
 static struct table {
@@ -74,6 +69,10 @@ static struct table {
 	const char *array;   /* in the answer */
 	const char *forward; /* in a row: the name of the forward */
 	struct column columns[COLUMNS_MAX];
+	/* of the sample */
+	struct json_object *answer;
+	struct row *rows; /* by identity */
+	size_t n;
 	/* what the user has chosen */
 	int sort;
 	bool reverse;
@@ -112,12 +111,6 @@ static struct table {
 };
 
 /* --- samples --- */
-
-struct sample {
-	uint64_t ms; /* when it was taken */
-	struct json_object *answers[TABLES];
-	struct rows rows[TABLES];
-};
 
 /* NULL: O has nothing at PATH, or there is no PATH. */
 static struct json_object *member(struct json_object *o, const char *path)
@@ -168,40 +161,6 @@ static void take_row(struct row *r, struct json_object *o, const struct column *
 	}
 }
 
-/* Take table WHICH from its answer in S.  BEFORE, for the rates, may be NULL. */
-static void take_rows(struct sample *s, int which, const struct sample *before)
-{
-	const struct column *columns = tables[which].columns;
-	struct json_object *list = member(s->answers[which], tables[which].array);
-	struct rows *rows = &s->rows[which];
-	uint64_t ms = before && s->ms > before->ms ? s->ms - before->ms : 1;
-
-	rows->n = list ? json_object_array_length(list) : 0;
-	rows->list = allocated(calloc(rows->n + 1, sizeof(struct row)));
-	for (size_t i = 0; i < rows->n; i++)
-		take_row(&rows->list[i], json_object_array_get_idx(list, i), columns);
-	qsort(rows->list, rows->n, sizeof(struct row), compare_identity);
-	for (size_t i = 0; before && i < rows->n; i++) {
-		struct row *r = &rows->list[i];
-		const struct row *old = bsearch(r, before->rows[which].list, before->rows[which].n,
-						sizeof(*r), compare_identity);
-
-		for (int c = 0; old && columns[c].title; c++)
-			if (r->bytes[c] > old->bytes[c])
-				r->number[c] = (r->bytes[c] - old->bytes[c]) * 1000 / ms;
-	}
-}
-
-/* Free S; NULL is allowed. */
-static void sample_free(struct sample *s)
-{
-	for (int t = 0; s && t < TABLES; t++) {
-		json_object_put(s->answers[t]);
-		free(s->rows[t].list);
-	}
-	free(s);
-}
-
 /* Another daemon begins its counters and the numbers of its sessions anew. */
 static bool is_same_daemon(struct json_object *now, struct json_object *then)
 {
@@ -236,23 +195,49 @@ static void choose(struct table *t, size_t at)
 }
 
 /*
- * Filter and sort ROWS.  The highlight stays on its row, of which CHOSEN, of this sample or of the
- * one before, has the identity; without that row, where it was.
+ * Filter and sort the rows.  The highlight stays on its row, of which CHOSEN, of this sample or of
+ * the one before, has the identity; without that row, where it was.
  */
-static void arrange(struct table *t, const struct rows *rows)
+static void arrange(struct table *t)
 {
 	size_t at = t->at;
 
-	t->shown = allocated(realloc(t->shown, (rows->n + 1) * sizeof(struct row *)));
+	t->shown = allocated(realloc(t->shown, (t->n + 1) * sizeof(struct row *)));
 	t->n_shown = 0;
-	for (size_t i = 0; i < rows->n; i++)
-		if (matches(t, &rows->list[i]))
-			t->shown[t->n_shown++] = &rows->list[i];
+	for (size_t i = 0; i < t->n; i++)
+		if (matches(t, &t->rows[i]))
+			t->shown[t->n_shown++] = &t->rows[i];
 	qsort_r(t->shown, t->n_shown, sizeof(struct row *), compare_shown, t);
 	for (size_t i = 0; t->chosen && i < t->n_shown; i++)
 		if (!compare_identity(t->shown[i], t->chosen))
 			at = i;
 	choose(t, at);
+}
+
+/* Replace T's part of the sample by ANSWER, which T then owns, MS later. */
+static void take_table(struct table *t, struct json_object *answer, uint64_t ms)
+{
+	struct json_object *list = member(answer, t->array), *answer_before = t->answer;
+	size_t n = list ? json_object_array_length(list) : 0;
+	struct row *rows = allocated(calloc(n + 1, sizeof(*rows))), *before = t->rows;
+
+	for (size_t i = 0; i < n; i++) {
+		struct row *r = &rows[i];
+		const struct row *old;
+
+		take_row(r, json_object_array_get_idx(list, i), t->columns);
+		old = t->n ? bsearch(r, before, t->n, sizeof(*r), compare_identity) : NULL;
+		for (int c = 0; old && t->columns[c].title; c++)
+			if (r->bytes[c] > old->bytes[c])
+				r->number[c] = (r->bytes[c] - old->bytes[c]) * 1000 / (ms ?: 1);
+	}
+	qsort(rows, n, sizeof(*rows), compare_identity);
+	t->answer = answer;
+	t->rows = rows;
+	t->n = n;
+	arrange(t);
+	free(before);
+	json_object_put(answer_before);
 }
 
 /* --- drawing --- */
@@ -261,8 +246,7 @@ enum mode { LOOK, FILTER, KILL, ENGINE };
 
 struct top {
 	const struct client_words *words; /* the request for sessions */
-	uint64_t due_ms;                  /* of the next sample */
-	struct sample *sample;
+	uint64_t sample_ms, due_ms;       /* when the sample was taken, and the next one is due */
 	int focus; /* the table that the keys are for */
 	enum mode mode;
 	bool quit;
@@ -354,10 +338,10 @@ static void draw_details(const struct table *t, int y)
 static void draw_head(const struct top *v)
 {
 	char age[TEXT_MAX], used[SIZE_STRLEN], max[SIZE_STRLEN];
-	struct json_object *status = v->sample->answers[FORWARDS];
-	uint64_t silent = number_at(v->sample->answers[SESSIONS], "/workers_silent");
+	struct json_object *status = tables[FORWARDS].answer;
+	uint64_t silent = number_at(tables[SESSIONS].answer, "/workers_silent");
 
-	view_age(*v->lost ? clock_ms() - v->sample->ms : number_at(status, "/uptime_ms"), age,
+	view_age(*v->lost ? clock_ms() - v->sample_ms : number_at(status, "/uptime_ms"), age,
 		 sizeof(age));
 	size_format(number_at(status, "/resources/kernel_memory"), used, sizeof(used));
 	size_format(number_at(status, "/resources/kernel_memory_limit"), max, sizeof(max));
@@ -392,10 +376,9 @@ static void draw_status(const struct top *v)
 
 static void draw(const struct top *v)
 {
-	int body = LINES - 3, most = body / 3 + 2, first = 2 + (int)tables[FORWARDS].n_shown;
+	int body = LINES - 3, most = body / 3 + 2, all = 2 + (int)tables[FORWARDS].n_shown;
+	int first = all < most ? all : most;
 
-	if (first > most)
-		first = most;
 	erase();
 	if (body < 10) { /* no room for two */
 		draw_table(&tables[v->focus], true, 1, body);
@@ -435,28 +418,26 @@ static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct
 /* Take a sample in place of the last one.  Else the exit code, and V's LOST says why. */
 static int take_sample(struct top *v)
 {
-	struct sample *s = allocated(calloc(1, sizeof(*s))), *before = v->sample;
-	uint64_t begun_ms = clock_ms();
-	int r = ask(v, "{\"command\":\"status\"}", v->lost, &s->answers[FORWARDS]);
+	struct json_object *status = NULL, *sessions = NULL;
+	uint64_t begun_ms = clock_ms(), now_ms;
+	int r = ask(v, "{\"command\":\"status\"}", v->lost, &status) ?:
+		ask(v, v->words->line, v->lost, &sessions);
 
-	r = r ?: ask(v, v->words->line, v->lost, &s->answers[SESSIONS]);
-	s->ms = clock_ms();
-	v->due_ms = s->ms + INTERVAL_MS + 2 * (s->ms - begun_ms);
+	now_ms = clock_ms();
+	v->due_ms = now_ms + INTERVAL_MS + 2 * (now_ms - begun_ms);
 	if (r) {
-		sample_free(s);
+		json_object_put(status);
+		json_object_put(sessions);
 		return r;
 	}
 	v->lost[0] = '\0';
-	if (before && !is_same_daemon(s->answers[FORWARDS], before->answers[FORWARDS])) {
-		before = NULL;
+	if (!is_same_daemon(status, tables[FORWARDS].answer)) {
+		tables[FORWARDS].n = tables[SESSIONS].n = 0; /* no rates */
 		v->mode = LOOK; /* KILL's number is another session's now */
 	}
-	for (int i = 0; i < TABLES; i++) {
-		take_rows(s, i, before);
-		arrange(&tables[i], &s->rows[i]);
-	}
-	sample_free(v->sample);
-	v->sample = s;
+	take_table(&tables[FORWARDS], status, now_ms - v->sample_ms);
+	take_table(&tables[SESSIONS], sessions, now_ms - v->sample_ms);
+	v->sample_ms = now_ms;
 	return 0;
 }
 
@@ -499,33 +480,28 @@ static void on_filter_key(struct top *v, struct table *t, int key)
 
 static void on_answer_key(struct top *v, int key)
 {
-	static const struct {
-		enum mode mode;
-		int key;
-		const char *engine;
-	} answers[] = { { ENGINE, 'a', "auto" }, { ENGINE, 'g', "graft" },
-			{ ENGINE, 'm', "sockmap" }, { ENGINE, 's', "splice" },
-			{ ENGINE, 'c', "copy" }, { ENGINE, 'd', "default" }, { KILL, 'y', NULL } };
-	enum mode mode = v->mode;
+	static const char keys[] = "agmscd";
+	static const char *const engines[] = { "auto", "graft", "sockmap", "splice", "copy",
+					       "default" };
 
+	for (size_t i = 0; v->mode == ENGINE && keys[i]; i++)
+		if (keys[i] == key)
+			change(v, engines[i]);
+	if (v->mode == KILL && key == 'y')
+		change(v, NULL);
 	v->mode = LOOK;
-	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++)
-		if (answers[i].mode == mode && answers[i].key == key)
-			change(v, answers[i].engine);
 }
 
 static void on_arrow_key(struct table *t, int key)
 {
-	const struct {
-		int key;
-		size_t at;
-	} moves[] = { { KEY_UP, t->at - (t->at > 0) }, { KEY_DOWN, t->at + 1 },
-		      { KEY_PPAGE, t->at > t->height ? t->at - t->height : 0 },
-		      { KEY_NPAGE, t->at + t->height }, { KEY_HOME, 0 }, { KEY_END, SIZE_MAX } };
+	size_t n = key == KEY_UP || key == KEY_DOWN ? 1 : t->height;
 
-	for (size_t i = 0; i < sizeof(moves) / sizeof(moves[0]); i++)
-		if (moves[i].key == key)
-			choose(t, moves[i].at);
+	if (key == KEY_UP || key == KEY_PPAGE)
+		choose(t, t->at > n ? t->at - n : 0);
+	else if (key == KEY_DOWN || key == KEY_NPAGE)
+		choose(t, t->at + n);
+	else if (key == KEY_HOME || key == KEY_END)
+		choose(t, key == KEY_HOME ? 0 : SIZE_MAX);
 }
 
 static void on_look_key(struct top *v, struct table *t, int key)
@@ -566,7 +542,7 @@ static void on_key(struct top *v, int key)
 		on_filter_key(v, t, key);
 	else
 		on_answer_key(v, key);
-	arrange(t, &v->sample->rows[t - tables]);
+	arrange(t);
 }
 
 /* --- the command --- */
@@ -577,22 +553,6 @@ void top_help(void)
 	     "To watch the forwards and sessions of a running daemon, and to change them.  The\n"
 	     "last line of the screen lists the keys.  See culvert(8).\n\n"
 	     "Options: those of `culvert sessions` but --json: --control PATH, ...");
-}
-
-static void look(struct top *v)
-{
-	while (!v->quit) {
-		uint64_t now_ms = clock_ms();
-		int key;
-
-		draw(v);
-		timeout(v->due_ms > now_ms ? (int)(v->due_ms - now_ms) : 0);
-		key = getch();
-		if (key != ERR && key != KEY_RESIZE) /* ncurses has taken the new size */
-			on_key(v, key);
-		if (clock_ms() >= v->due_ms)
-			take_sample(v);
-	}
 }
 
 static int run(struct top *v)
@@ -608,7 +568,18 @@ static int run(struct top *v)
 	curs_set(0);
 	keypad(stdscr, TRUE);
 	set_escdelay(50); /* ms, until an ESC is a key and not the begin of another */
-	look(v);
+	while (!v->quit) {
+		uint64_t now_ms = clock_ms();
+		int key;
+
+		draw(v);
+		timeout(v->due_ms > now_ms ? (int)(v->due_ms - now_ms) : 0);
+		key = getch();
+		if (key != ERR && key != KEY_RESIZE) /* ncurses has taken the new size */
+			on_key(v, key);
+		if (clock_ms() >= v->due_ms)
+			take_sample(v);
+	}
 	endwin();
 	return EXIT_CODE_OK;
 }
@@ -625,9 +596,11 @@ int top_run(int argc, char **argv)
 		r = log_complain(EXIT_CODE_USAGE, "top needs a terminal; for programs there is "
 				 "`culvert sessions --json`");
 	r = r ?: run(&v);
-	sample_free(v.sample);
-	for (int i = 0; i < TABLES; i++)
+	for (int i = 0; i < TABLES; i++) {
+		json_object_put(tables[i].answer);
+		free(tables[i].rows);
 		free(tables[i].shown);
+	}
 	client_words_close(&words);
 	return r;
 }
