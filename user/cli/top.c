@@ -161,13 +161,6 @@ static void take_row(struct row *r, struct json_object *o, const struct column *
 	}
 }
 
-/* Another daemon begins its counters and the numbers of its sessions anew. */
-static bool is_same_daemon(struct json_object *now, struct json_object *then)
-{
-	return number_at(now, "/pid") == number_at(then, "/pid") &&
-	       number_at(now, "/uptime_ms") >= number_at(then, "/uptime_ms");
-}
-
 /* --- what of a sample is shown, and in which order --- */
 
 static int compare_shown(const void *one, const void *other, void *arg)
@@ -418,7 +411,7 @@ static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct
 /* Take a sample in place of the last one.  Else the exit code, and V's LOST says why. */
 static int take_sample(struct top *v)
 {
-	struct json_object *status = NULL, *sessions = NULL;
+	struct json_object *status = NULL, *sessions = NULL, *then = tables[FORWARDS].answer;
 	uint64_t begun_ms = clock_ms(), now_ms;
 	int r = ask(v, "{\"command\":\"status\"}", v->lost, &status) ?:
 		ask(v, v->words->line, v->lost, &sessions);
@@ -431,9 +424,11 @@ static int take_sample(struct top *v)
 		return r;
 	}
 	v->lost[0] = '\0';
-	if (!is_same_daemon(status, tables[FORWARDS].answer)) {
+	/* another daemon begins its counters and the numbers of its sessions anew */
+	if (number_at(status, "/pid") != number_at(then, "/pid") ||
+	    number_at(status, "/uptime_ms") < number_at(then, "/uptime_ms")) {
 		tables[FORWARDS].n = tables[SESSIONS].n = 0; /* no rates */
-		v->mode = LOOK; /* KILL's number is another session's now */
+		v->mode = LOOK;                              /* KILL's session is another now */
 	}
 	take_table(&tables[FORWARDS], status, now_ms - v->sample_ms);
 	take_table(&tables[SESSIONS], sessions, now_ms - v->sample_ms);
