@@ -164,8 +164,8 @@ struct graft_entry {
 	__u64 id;            /* by the daemon: of the session */
 	__u64 offered_ns, active_ns, ended_ns; /* CLOCK_MONOTONIC */
 	__u64 before[2];     /* bytes that each socket has received */
-	__u64 counted[2];    /* by the daemon: bytes of each side that its counters have */
 	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
+	__u64 counted[2];    /* by the daemon: bytes of each side that its counters have */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 

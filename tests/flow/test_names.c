@@ -106,6 +106,17 @@ static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t 
 	RIG_WAIT(lookup_int(d, i, path) >= n, "%s is still below %lld", path, (long long)n);
 }
 
+/* Is STATE that of the only server of forward I? */
+static bool has_state(struct daemon *d, size_t i, const char *state)
+{
+	struct json_object *o, *list = json_at(forward_status(d, &o, i), "servers");
+	struct json_object *is = json_at(json_object_array_get_idx(list, 0), "state");
+	bool same = !strcmp(json_object_get_string(is), state);
+
+	json_object_put(o);
+	return same;
+}
+
 static size_t known_addresses(struct daemon *d, size_t i)
 {
 	struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
@@ -503,6 +514,29 @@ static void others_hang(void **state)
 	rig_stop(d);
 }
 
+/* A server whose name has a silent address, too, passes its checks by the other one. */
+static void checked(void **state)
+{
+	struct daemon *d;
+
+	prepare();
+	name_server_set("both.test", "::1 127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\n"
+			      "[forward both]\nlisten = " ONE "\nupstream = both.test:9100\n"
+			      "check = 0.2s\nfall = 1\n"
+			      "[forward refused]\nlisten = " TWO "\nupstream = both.test:9102\n"
+			      "check = 0.2s\n");
+	wait_known(d, 2);
+	RIG_WAIT(has_state(d, 1, "failed"), "a server that refuses passes its checks");
+	is_turned_away(NULL, TWO);
+	assert_int_equal(rig_status(d, "errors.no-server"), 1);
+	/* not accepted there: what comes first are the checks */
+	rig_dial(NULL, ONE);
+	RIG_WAIT(has_state(d, 0, "up") && lookup_int(d, 0, "live") == 1,
+		 "the server fails its checks, or gets no session");
+	rig_stop(d);
+}
+
 /* What /etc/hosts says needs no name server. */
 static void in_hosts(void **state)
 {
@@ -559,6 +593,7 @@ static const struct rig_row rows[] = {
 	{ "listens", listens },
 	{ "start-hangs", start_hangs },
 	{ "others-hang", others_hang },
+	{ "checked", checked },
 	{ "in-hosts", in_hosts },
 	{ "not-all-answered", not_all_answered },
 };

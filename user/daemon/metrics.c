@@ -67,6 +67,8 @@ SYSCALLS_NEEDED(
 struct metrics {
 	struct operate *operate;
 	struct MHD_Daemon *http; /* NULL: not started */
+	unsigned int worker;     /* where count_live() goes on, */
+	uint32_t at;             /* and at which of its places */
 	struct source listener;
 	struct sockaddr_un un;   /* "": no file */
 	uint64_t started_ms;     /* CLOCK_REALTIME */
@@ -102,16 +104,21 @@ static void count_slice(void *arg)
 	sl->done = sl->at == end;
 }
 
-static void count_live(const struct threads *ts)
+/* From where the last call has stopped. */
+static void count_live(struct metrics *m, const struct threads *ts)
 {
 	uint64_t end_ms = clock_ms() + COUNT_MS, now_ms;
 
 	for (unsigned int i = 0; i < ts->n; i++) {
-		struct slice sl = { &ts->workers[i], 0, false };
+		struct slice sl = { &ts->workers[m->worker % ts->n], m->at, false };
+		int r = 0;
 
-		while (!sl.done && (now_ms = clock_ms()) < end_ms &&
-		       !loop_call(&sl.worker->loop, count_slice, &sl, (int)(end_ms - now_ms)))
-			;
+		while (!r && !sl.done && (now_ms = clock_ms()) < end_ms)
+			r = loop_call(&sl.worker->loop, count_slice, &sl, (int)(end_ms - now_ms));
+		m->at = r || sl.done ? 0 : sl.at;
+		if (m->at)
+			return;
+		m->worker++;
 	}
 }
 
@@ -146,9 +153,13 @@ static void __attribute__((sentinel)) add(const struct scrape *s, const char *su
 	while ((label = va_arg(labels, const char *))) {
 		fprintf(s->out, "%s%s=\"", between, label);
 		for (const char *c = va_arg(labels, const char *); *c; c++) {
+			if (*c < ' ' || *c > '~') {
+				fprintf(s->out, "\\\\x%02x", (unsigned char)*c);
+				continue;
+			}
 			if (*c == '"' || *c == '\\')
 				putc('\\', s->out);
-			putc(*c < ' ' || *c > '~' ? '?' : *c, s->out);
+			putc(*c, s->out);
 		}
 		putc('"', s->out);
 		between = ",";
@@ -216,10 +227,10 @@ static void add_histogram(const struct scrape *s, const struct forward *f)
 
 enum { IS_UP, LIVE, CHOSEN, FAILURES };
 
-static bool is_up(const struct member *m)
+static bool is_up(const struct servers *ss, const struct member *m)
 {
 	struct addr_list *list = member_list(m);
-	bool up = list->n && health_state(&m->server->health, clock_ms()) <= SERVER_RETURNING &&
+	bool up = list->n && servers_state(ss, m->server, clock_ms()) <= SERVER_RETURNING &&
 		  !atomic_load(&m->server->refuses);
 
 	addr_list_put(list);
@@ -233,7 +244,7 @@ static void add_servers(const struct scrape *s, const struct forward *f)
 	pthread_mutex_lock(ss->lock);
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
 		const uint64_t values[] = {
-			[IS_UP] = is_up(m),
+			[IS_UP] = is_up(ss, m),
 			[LIVE] = atomic_load(&m->server->live),
 			[CHOSEN] = m->server->sessions,
 			[FAILURES] = m->server->failures,
@@ -354,13 +365,13 @@ static void add_family(struct scrape *s, const struct family *fam, bool open_met
 }
 
 /* The caller frees it. */
-static char *make_body(const struct metrics *m, bool open_metrics, size_t *ret_len)
+static char *make_body(struct metrics *m, bool open_metrics, size_t *ret_len)
 {
 	struct reload *l = m->operate->reload;
 	struct scrape s = { .metrics = m };
 	char *text = NULL;
 
-	count_live(&l->threads);
+	count_live(m, &l->threads);
 	s.out = allocated(open_memstream(&text, ret_len));
 	pthread_mutex_lock(&l->forwards.lock);
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)

@@ -178,5 +178,8 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 	}
 	if (best < n)
 		*c[best].turn -= sum;
+	/* accounts decide between equals: what one has not got for long it must not get later */
+	for (size_t i = 0; how == BALANCE_LEAST_SESSIONS && i < n; i++)
+		*c[i].turn = *c[i].turn > sum ? sum : *c[i].turn < -sum ? -sum : *c[i].turn;
 	return best;
 }

@@ -88,7 +88,7 @@ struct connecting {
 
 /* --- errors --- */
 
-static enum cause cause_of(int error)
+enum cause connect_cause(int error)
 {
 	switch (error) {
 	case ECONNREFUSED:
@@ -378,16 +378,19 @@ static int choose_server(struct session *s)
 	c->first = atomic_load_explicit(&list->first, memory_order_relaxed);
 	c->begun = 0;
 	c->next_ms = 0;
-	c->server_due_ms = now + left / (unsigned int)n; /* those after it need time, too */
+	/* those after it need time, too; but one of many needs more than a round trip */
+	c->server_due_ms = now + smaller(left, larger(left / (unsigned int)n,
+						      forward_of(s)->connect_timeout_ms / 5));
 	return n;
 }
 
-/* S's server has failed, with ERROR.  False: S has no other, or this machine is at fault. */
+/* S's server has failed, with ERROR.  False: S will have no other, or this machine is at fault. */
 static bool next_server(struct session *s, int error)
 {
 	struct connecting *c = s->connecting;
-	enum cause cause = cause_of(error);
+	enum cause cause = connect_cause(error);
 	struct server **tried;
+	int r;
 
 	if (cause == CAUSE_NO_SOCKET || cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
 		return false;
@@ -397,7 +400,15 @@ static bool next_server(struct session *s, int error)
 		return false;
 	c->tried = tried;
 	tried[c->n_tried++] = server_get(s->server);
-	return s->worker->loop.now_ms < c->due_ms && choose_server(s) > 0;
+	r = s->worker->loop.now_ms < c->due_ms ? choose_server(s) : -ETIMEDOUT;
+	if (!r) { /* a name may yet get an address */
+		server_leave(s->server);
+		addr_list_put(s->addrs);
+		s->server = NULL;
+		s->addrs = NULL;
+		s->worker->n_nameless++;
+	}
+	return r >= 0;
 }
 
 /* Attempt I has failed with ERROR. */
@@ -412,7 +423,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	c->next_ms = 0;
 	if (*index_of(s, i) == atomic_load_explicit(&s->addrs->first, memory_order_relaxed))
 		atomic_store_explicit(&s->addrs->first, 0, memory_order_relaxed);
-	log_cause(cause_of(error), LOG_WARNING,
+	log_cause(connect_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s",
 		  (unsigned long long)s->id, forward_name(forward_of(s)),
 		  addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
@@ -421,12 +432,13 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 		return;
 	s->upstream = *index_of(s, i); /* for the session log */
 	if (!next_server(s, error))
-		session_reset(s, cause_of(error));
+		session_reset(s, connect_cause(error));
 }
 
 static bool may_begin(const struct session *s)
 {
-	return s->connecting->begun < s->addrs->n && s->connecting->running < AT_ONCE;
+	return s->addrs && s->connecting->begun < s->addrs->n &&
+	       s->connecting->running < AT_ONCE;
 }
 
 /* The index of the address for the next attempt. */

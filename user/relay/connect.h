@@ -31,6 +31,9 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 /* As connect(2), but a socket that would meet itself is refused: 0 or errno. */
 int upstream_connect(int fd, const struct addr *to);
 
+/* The cause to count for errno ERROR of a connect. */
+enum cause connect_cause(int error);
+
 /* S will connect: it gets s->connecting.  -ENOMEM. */
 int session_connect_expect(struct session *s);
 

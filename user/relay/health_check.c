@@ -4,6 +4,9 @@
  * alone.  A forward may be freed by another thread while one of its servers is checked: the attempt
  * then has no forward any more, and its result is thrown away.  A check ends before the next one of
  * its server is due.
+ *
+ * A server with several addresses is well if one of them can be connected to.  A check that fails
+ * because this machine is short of something says nothing.
  */
 #include "relay/health_check.h"
 
@@ -27,7 +30,9 @@ struct attempt {
 	struct checks *checks;
 	struct forward *forward; /* NULL: it is gone */
 	struct server *server;   /* a reference */
-	uint64_t late_ms;
+	struct addr_list *list;  /* its addresses; a reference */
+	size_t tried;            /* of them */
+	uint64_t late_ms;        /* for the address that is being tried */
 	bool done;
 };
 
@@ -44,39 +49,64 @@ struct checks {
 /* The result is ERROR.  With the lock; the attempt is freed at the end of the batch. */
 static void finish(struct attempt *a, int error)
 {
+	enum cause cause = connect_cause(error);
+
 	session_close_socket(&a->source, true);
 	a->done = true;
-	if (a->forward)
+	if (a->forward && cause != CAUSE_NO_SOCKET && cause != CAUSE_NO_DESCRIPTOR &&
+	    cause != CAUSE_NO_MEMORY)
 		servers_checked(&a->forward->servers, a->server, error, a->checks->loop->now_ms);
+}
+
+/* Begin with the next address, after ERROR with the one before.  With the lock. */
+static void try_next(struct attempt *a, int error)
+{
+	const struct forward_conf *fc = a->forward ? a->forward->conf : NULL;
+
+	while (fc && a->tried < a->list->n) {
+		const struct addr *to = &a->list->addrs[a->tried++];
+
+		a->late_ms = a->checks->loop->now_ms +
+			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
+		session_close_socket(&a->source, true);
+		a->source.fd = upstream_socket(a->forward, NULL, to);
+		error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);
+		if (error == EINPROGRESS &&
+		    !(error = -loop_watch(a->checks->loop, &a->source, EPOLLOUT, true)))
+			return;
+		if (!error) /* a unix socket connects at once */
+			break;
+	}
+	finish(a, error);
 }
 
 static void on_answer(struct source *source, uint32_t events)
 {
 	struct attempt *a = container_of(source, struct attempt, source);
 
+	int error;
+
 	(void)events;
 	pthread_mutex_lock(&a->checks->lock);
-	if (!a->done)
-		finish(a, tcp_take_error(source->fd));
+	if (!a->done) {
+		error = tcp_take_error(source->fd);
+		if (error)
+			try_next(a, error);
+		else
+			finish(a, 0);
+	}
 	pthread_mutex_unlock(&a->checks->lock);
 }
 
-/* Connect to TO, which S has. */
-static void begin(struct checks *c, struct forward *f, struct server *s, const struct addr *to)
+/* Takes over the references to S, and to LIST, its addresses. */
+static void begin(struct checks *c, struct forward *f, struct server *s, struct addr_list *list)
 {
 	struct attempt *a = allocated(malloc(sizeof(*a)));
-	int fd = upstream_socket(f, NULL, to), error = fd < 0 ? -fd : upstream_connect(fd, to);
-	bool waits = error == EINPROGRESS; /* a unix socket connects at once */
-	uint64_t patience = smaller(f->conf->check_ms, f->conf->connect_timeout_ms);
 
 	*a = (struct attempt){ .next = c->attempts, .checks = c, .forward = f, .server = s,
-			       .source = { .handle = on_answer, .fd = fd },
-			       .late_ms = c->loop->now_ms + patience };
+			       .list = list, .source = { .handle = on_answer, .fd = -1 } };
 	c->attempts = a;
-	if (waits)
-		error = -loop_watch(c->loop, &a->source, EPOLLOUT, true);
-	if (!waits || error)
-		finish(a, error);
+	try_next(a, 0);
 }
 
 /* --- all of them --- */
@@ -99,6 +129,8 @@ static size_t find_due(struct forward *f, struct due *due, size_t room, uint64_t
 		struct server *s = ss->members[i].server;
 		struct addr_list *list;
 
+		/* a reload may have made the time shorter */
+		s->check_ms = smaller(s->check_ms, now + f->conf->check_ms);
 		if (s->check_ms > now || n == room) {
 			*next = smaller(*next, larger(s->check_ms, now + PAUSE_MS));
 			continue;
@@ -124,6 +156,7 @@ static void reap(struct checks *c)
 		}
 		*at = a->next;
 		server_put(a->server);
+		addr_list_put(a->list);
 		free(a);
 	}
 }
@@ -138,16 +171,13 @@ void checks_after_batch(struct checks *c)
 	for (struct forward *f = c->first; f; f = f->next_checked) {
 		size_t n = find_due(f, due, room, now, &next);
 
-		for (size_t i = 0; i < n; i++) {
-			begin(c, f, due[i].server,
-			      &due[i].list->addrs[atomic_load(&due[i].list->first)]);
-			addr_list_put(due[i].list);
-		}
+		for (size_t i = 0; i < n; i++)
+			begin(c, f, due[i].server, due[i].list);
 		room -= n;
 	}
 	for (struct attempt *a = c->attempts; a; a = a->next) {
 		if (!a->done && a->late_ms <= now)
-			finish(a, ETIMEDOUT);
+			try_next(a, ETIMEDOUT);
 		next = smaller(next, a->done ? next : a->late_ms);
 	}
 	reap(c);

@@ -54,11 +54,11 @@ static struct server *server_enter(struct server *s)
 
 /* --- members --- */
 
-static struct server *find_name(const struct servers *ss, const char *name)
+static struct member *find_name(const struct servers *ss, const char *name)
 {
 	for (size_t i = 0; ss && i < ss->n; i++)
 		if (!strcmp(ss->members[i].server->name, name))
-			return ss->members[i].server;
+			return &ss->members[i];
 	return NULL;
 }
 
@@ -70,20 +70,17 @@ static int add_member(struct servers *ss, const struct servers *before,
 		      const struct server_conf *conf, struct place *p, const char *name,
 		      const struct addr *a)
 {
-	struct server *known = find_name(before, name);
-	struct member m = { .conf = conf, .upstream = &p->upstream };
+	const struct member *known = find_name(before, name);
+	struct member m = { .conf = conf, .upstream = &p->upstream, .turn = known ? known->turn : 0 };
 
 	if (ss->n == SERVERS_IN_USE_MAX || find_name(ss, name))
 		return 0;
-	m.server = known ? server_get(known) : server_new(name);
+	m.server = known ? server_get(known->server) : server_new(name);
 	m.list = a ? addr_list_new(a, 1) : NULL;
 	if (!m.server || (a && !m.list)) {
 		server_put(m.server);
+		addr_list_put(m.list);
 		return -ENOMEM;
-	}
-	if (known && !ss->conf->check_ms) { /* nobody would find out that it is back */
-		known->health.checked = false;
-		known->health.down = false;
 	}
 	ss->members[ss->n++] = m;
 	return 0;
@@ -114,8 +111,8 @@ static int add_place(struct servers *ss, const struct servers *before,
 		addr_format((const struct sockaddr *)&a->ss, a->len, name, sizeof(name));
 		r = add_member(ss, before, conf, p, name, a);
 	}
-	addr_list_put(p->seen);
-	p->seen = list;
+	addr_list_put(r ? list : p->seen);
+	p->seen = r ? p->seen : list;
 	return r;
 }
 
@@ -164,6 +161,14 @@ struct addr_list *member_list(const struct member *m)
 		return upstream_get(m->upstream);
 	atomic_fetch_add_explicit(&m->list->refs, 1, memory_order_relaxed);
 	return m->list;
+}
+
+enum server_state servers_state(const struct servers *ss, const struct server *s, uint64_t now_ms)
+{
+	struct health h = s->health;
+
+	h.down = h.down && ss->conf->check_ms; /* else nobody would find out that it is back */
+	return health_state(&h, now_ms);
 }
 
 static struct member *member_of(struct servers *ss, const struct server *s)
@@ -254,10 +259,10 @@ struct choice {
 	struct upstream *nameless;
 };
 
-static void consider(struct choice *c, struct member *m, uint64_t now_ms)
+static void consider(struct choice *c, const struct servers *ss, struct member *m, uint64_t now_ms)
 {
-	const struct health *h = &m->server->health;
-	enum server_state state = health_state(h, now_ms);
+	enum server_state state = servers_state(ss, m->server, now_ms);
+	struct lookup_record record;
 	struct addr_list *list;
 	bool empty;
 
@@ -267,13 +272,15 @@ static void consider(struct choice *c, struct member *m, uint64_t now_ms)
 	empty = !list->n;
 	addr_list_put(list);
 	if (empty) {
-		c->nameless = m->upstream;
+		upstream_record(m->upstream, &record);
+		if (!c->nameless || !record.why[0]) /* one that is being looked up comes first */
+			c->nameless = m->upstream;
 		return;
 	}
 	c->members[c->n] = m;
 	c->candidates[c->n++] = (struct candidate){
 		.state = state, .backup = m->conf->backup,
-		.weight = health_weight(h, m->conf->weight, now_ms),
+		.weight = health_weight(&m->server->health, m->conf->weight, now_ms),
 		.live = atomic_load_explicit(&m->server->live, memory_order_relaxed),
 		.name = m->server->hash, .turn = &m->turn,
 	};
@@ -292,7 +299,7 @@ static int pick(struct servers *ss, const union client_addr *client, struct serv
 	servers_refresh(ss);
 	for (size_t i = 0; i < ss->n; i++)
 		if (!is_among(tried, n, ss->members[i].server))
-			consider(&c, &ss->members[i], now_ms);
+			consider(&c, ss, &ss->members[i], now_ms);
 	*ret_nameless = c.nameless;
 	best = balance_pick(ss->conf->balance, c.candidates, c.n, hash_of(client));
 	if (best == c.n)
@@ -331,7 +338,7 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 static void say(const struct servers *ss, const struct server *s, enum server_state was,
 		uint64_t now_ms)
 {
-	enum server_state is = health_state(&s->health, now_ms);
+	enum server_state is = servers_state(ss, s, now_ms);
 
 	if (is == was)
 		return;
@@ -358,7 +365,7 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 	struct member *m;
 
 	pthread_mutex_lock(ss->lock);
-	was = health_state(&s->health, now_ms);
+	was = servers_state(ss, s, now_ms);
 	m = member_of(ss, s);
 	if (m)
 		upstream_failed(m->upstream);
@@ -381,7 +388,7 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms)
 		return;
 	pthread_mutex_lock(ss->lock);
 	atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
-	was = health_state(&s->health, now_ms);
+	was = servers_state(ss, s, now_ms);
 	health_connected(&s->health, now_ms);
 	say(ss, s, was, now_ms);
 	pthread_mutex_unlock(ss->lock);
@@ -392,7 +399,7 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 	enum server_state was;
 
 	pthread_mutex_lock(ss->lock);
-	was = health_state(&s->health, now_ms);
+	was = servers_state(ss, s, now_ms);
 	if (error)
 		note_error(s, error, now_ms);
 	health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
@@ -422,14 +429,15 @@ struct server *servers_find(struct servers *ss, const struct addr *addr)
 
 struct server *servers_order(struct servers *ss, const char *name, enum server_order order)
 {
-	struct server *s;
+	struct server *s = NULL;
+	struct member *m;
 
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
-	s = find_name(ss, name);
-	if (s) {
+	m = find_name(ss, name);
+	if (m) {
+		s = server_get(m->server);
 		s->health.order = order;
-		server_get(s);
 	}
 	pthread_mutex_unlock(ss->lock);
 	return s;

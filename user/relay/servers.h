@@ -93,6 +93,8 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
 
+/* How S fares; without checks what they have once said does not count.  With the lock. */
+enum server_state servers_state(const struct servers *ss, const struct server *s, uint64_t now_ms);
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
 /* The addresses of M, with a reference; with the lock. */
