@@ -250,6 +250,8 @@ install: $(O)/culvert man completions
 	sed '$(unlink); s|/usr/local/share/doc/culvert|$(DOCDIR)|g; s|/usr/local|$(PREFIX)|g' \
 		docs/operations.md >$(DESTDIR)$(DOCDIR)/operations.md
 	install -m 644 $(EXAMPLES) $(DESTDIR)$(DOCDIR)/examples
+	sed 's|/usr/local|$(PREFIX)|g' docs/examples/keepalived.conf \
+		>$(DESTDIR)$(DOCDIR)/examples/keepalived.conf
 	install -m 644 $(O)/completions/culvert.bash $(DESTDIR)$(BASHDIR)/culvert
 	install -m 644 $(O)/completions/culvert.zsh $(DESTDIR)$(ZSHDIR)/_culvert
 	install -m 644 $(O)/completions/culvert.fish $(DESTDIR)$(FISHDIR)/culvert.fish

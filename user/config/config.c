@@ -257,6 +257,9 @@ static int store_globals(struct config *c)
 	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
 	if (!find_line(c, "max-sessions-per-client"))
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
+	if (!r && c->metrics.named)
+		return config_complain(c->file, line_of(c, &c->defaults, "metrics"),
+				       "metrics: needs an address, not a host name");
 	return r;
 }
 

@@ -229,8 +229,10 @@ enum { IS_UP, LIVE, CHOSEN, FAILURES };
 
 static bool is_up(const struct servers *ss, const struct member *m)
 {
+	enum server_state state = servers_state(ss, m->server, clock_ms());
 	struct addr_list *list = member_list(m);
-	bool up = list->n && servers_state(ss, m->server, clock_ms()) <= SERVER_RETURNING &&
+	bool ordered = state == SERVER_DRAIN || state == SERVER_DOWN;
+	bool up = list->n && (ordered || state <= SERVER_RETURNING) &&
 		  !atomic_load(&m->server->refuses);
 
 	addr_list_put(list);
@@ -457,14 +459,9 @@ static int listen_inet(const struct endpoint *at, int *ret_fd)
 int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret,
 		 char *err, size_t errlen)
 {
-	struct metrics *m;
+	struct metrics *m = allocated(calloc(1, sizeof(*m)));
 	int r;
 
-	if (at->named) {
-		snprintf(err, errlen, "metrics %s: needs an address, not a host name", at->text);
-		return -EINVAL;
-	}
-	m = allocated(calloc(1, sizeof(*m)));
 	m->listener.handle = on_client;
 	if (endpoint_is_unix(at)) {
 		memcpy(&m->un, &at->addrs[0].ss, at->addrs[0].len);

@@ -276,7 +276,8 @@ static struct json_object *server_json(const struct servers *ss, const struct me
 
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
-	json_add_text(o, "state", server_state_name(servers_state(ss, s, now_ms)));
+	json_add_text(o, "state", json_object_array_length(addresses) ?
+		      server_state_name(servers_state(ss, s, now_ms)) : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));

@@ -221,8 +221,9 @@ static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 	if (!r && (gs->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0)
 		r = -errno;
 	if (r) {
-		log_info("graft: no session survives the daemon: %s: %s", limits->pins,
-			 r == -EMEDIUMTYPE ? "not on a BPF file system" : strerror(-r));
+		log_warning("graft: no session survives the daemon, and if it is killed their ends "
+			    "are not told: %s: %s", limits->pins,
+			    r == -EMEDIUMTYPE ? "not on a BPF file system" : strerror(-r));
 		free(gs->pins);
 		gs->pins = NULL;
 	}

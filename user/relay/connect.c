@@ -423,16 +423,21 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	c->next_ms = 0;
 	if (*index_of(s, i) == atomic_load_explicit(&s->addrs->first, memory_order_relaxed))
 		atomic_store_explicit(&s->addrs->first, 0, memory_order_relaxed);
+	addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+	if (c->begun < s->addrs->n || c->running) {
+		log_limited(LOG_INFO, "session %llu, forward %s: cannot connect to %s: %s",
+			    (unsigned long long)s->id, forward_name(forward_of(s)), text,
+			    strerror(error));
+		return;
+	}
+	s->upstream = *index_of(s, i); /* for the session log */
+	if (next_server(s, error)) /* which logs it if that is news */
+		return;
 	log_cause(connect_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s",
-		  (unsigned long long)s->id, forward_name(forward_of(s)),
-		  addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text)),
-		  strerror(error), advice(ADVICE_CONNECT, error));
-	if (c->begun < s->addrs->n || c->running)
-		return;
-	s->upstream = *index_of(s, i); /* for the session log */
-	if (!next_server(s, error))
-		session_reset(s, connect_cause(error));
+		  (unsigned long long)s->id, forward_name(forward_of(s)), text, strerror(error),
+		  advice(ADVICE_CONNECT, error));
+	session_reset(s, connect_cause(error));
 }
 
 static bool may_begin(const struct session *s)

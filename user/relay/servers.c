@@ -343,14 +343,14 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 	if (is == was)
 		return;
 	if (is == SERVER_ASIDE && was != SERVER_TRIAL)
-		log_warning("upstream %s: server %s is set aside for %.0f s: %s",
-			    ss->conf->upstream.text, s->name,
+		log_warning("forward %s: server %s is set aside for %.0f s: %s",
+			    forward_name(ss->conf), s->name,
 			    (double)(s->health.aside_ms - now_ms) / 1000, s->error);
 	else if (is == SERVER_FAILED)
-		log_warning("upstream %s: server %s has failed its checks: %s",
-			    ss->conf->upstream.text, s->name, s->error);
+		log_warning("forward %s: server %s has failed its checks: %s",
+			    forward_name(ss->conf), s->name, s->error);
 	else if (is == SERVER_RETURNING)
-		log_info("upstream %s: server %s is back", ss->conf->upstream.text, s->name);
+		log_info("forward %s: server %s is back", forward_name(ss->conf), s->name);
 }
 
 static void note_error(struct server *s, int error, uint64_t now_ms)
@@ -402,6 +402,8 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 	was = servers_state(ss, s, now_ms);
 	if (error)
 		note_error(s, error, now_ms);
+	else
+		atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
 	health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
 	say(ss, s, was, now_ms);
 	pthread_mutex_unlock(ss->lock);
