@@ -120,10 +120,10 @@ $(O)/man/%: docs/man/%.in $(O)/culvert-man
 	$(Q)mkdir -p $(@D)
 	$(Q)$(O)/culvert-man $< >$@
 
-$(O)/completions/culvert.%: $(O)/culvert-man
+$(O)/completions/culvert.%: scripts/completions/culvert.% $(O)/culvert-man
 	$(call say,SHELL,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(O)/culvert-man --$* >$@
+	$(Q)$(O)/culvert-man $< >$@
 
 $(O)/libculvert.a: $(LIB_OBJ)
 	$(call say,AR,$@)

@@ -2,7 +2,7 @@
 /*
  * Completions of the command line, for bash, zsh and fish: the commands, their options, and the
  * values of those that have a few.  The tables of the program are printed as rows that are the same
- * for all shells: each is a call of _culvert_row, a function in the language of the shell, with
+ * for all shells: each is a call of _culvert_row, a function of scripts/completions/culvert.SHELL, with
  *
  *   COMMAND OPTION METAVAR VALUES HELP
  *
@@ -22,79 +22,6 @@
 #include "config/option.h"
 #include "datapath/flow.h"
 #include "relay/balance.h"
-
-/* --- the shells --- */
-
-static const struct shell {
-	const char *name, *begin, *end;
-} shells[] = {
-	{ "bash",
-	  "_culvert_row() {\n"
-	  "\tif [[ $COMP_CWORD -eq 1 ]]; then\n"
-	  "\t\t[[ $2 ]] || words+=\" $1\"\n"
-	  "\telif [[ $1 == \"${COMP_WORDS[1]}\" ]]; then\n"
-	  "\t\twords+=\" $2\"\n"
-	  "\t\t[[ $2 || $cur == -* ]] || { metavar=$3 values=$4; }\n"
-	  "\t\t[[ $2 != \"$prev\" || ! $3 ]] || { metavar=$3 values=${4:- }; }\n"
-	  "\tfi\n"
-	  "}\n"
-	  "_culvert() {\n"
-	  "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
-	  "\tlocal words= metavar= values=\n"
-	  "\t_culvert_rows\n"
-	  "\tcase $prev:$metavar in\n"
-	  "\t-c:* | *:FILE | *:PATH | *:DIR)\n"
-	  "\t\tcompopt -o filenames\n"
-	  "\t\tmapfile -t COMPREPLY < <(compgen -f -- \"$cur\") ;;\n"
-	  "\t*) mapfile -t COMPREPLY < <(compgen -W \"${values:-$words}\" -- \"$cur\") ;;\n"
-	  "\tesac\n"
-	  "}\n"
-	  "_culvert_rows() {\n",
-	  "}\n"
-	  "complete -F _culvert culvert\n" },
-	{ "zsh",
-	  "#compdef culvert\n"
-	  "local -a commands options\n"
-	  "_culvert_row() {\n"
-	  "\tlocal value=\n"
-	  "\tcase $3:$4 in\n"
-	  "\t(FILE:|PATH:|DIR:) value=\":$3:_files\" ;;\n"
-	  "\t(?*:) value=\":$3: \" ;;\n"
-	  "\t(?*:?*) value=\":$3:($4)\" ;;\n"
-	  "\tesac\n"
-	  "\t[[ -n $2 ]] || commands+=(\"$1:$5\")\n"
-	  "\t[[ $1 == $words[2] ]] || return 0\n"
-	  "\t[[ -z $2 ]] || options+=(\"$2${3:+=}[$5]$value\")\n"
-	  "\t[[ -n $2 || -z $3 ]] || options+=(\"*$value\")\n"
-	  "}\n",
-	  "(( CURRENT > 2 )) || { _describe command commands; return }\n"
-	  "shift words\n"
-	  "(( CURRENT-- ))\n"
-	  "_arguments $options\n" },
-	{ "fish",
-	  "function __culvert_command\n"
-	  "\tset -l words (commandline -opc)\n"
-	  "\ttest \"$words[2]\" = \"$argv[1]\"\n"
-	  "end\n"
-	  "function _culvert_row -a command option metavar values help\n"
-	  "\tset -l row -c culvert -n \"__culvert_command $command\"\n"
-	  "\tif test -n \"$option\"\n"
-	  "\t\tset -a row -l (string sub -s 3 -- $option) -d $help\n"
-	  "\telse\n"
-	  "\t\tcomplete -c culvert -n __culvert_command -a $command -d $help\n"
-	  "\tend\n"
-	  "\tif contains -- $metavar FILE PATH DIR\n"
-	  "\t\tset -a row -rF\n"
-	  "\telse if test -n \"$metavar\"\n"
-	  "\t\tset -a row -x -a $values\n"
-	  "\tend\n"
-	  "\tcomplete $row\n"
-	  "end\n"
-	  "complete -c culvert -f\n",
-	  "" },
-};
-
-/* --- the rows --- */
 
 static void begin_row(const char *command, const char *option, const char *metavar)
 {
@@ -199,20 +126,11 @@ static void put_help(void)
 	     "_culvert_row --version '' '' '' 'show version and commit'");
 }
 
-bool completion_put(const char *name)
+void completion_rows(void)
 {
-	const struct shell *shell = shells, *end = shells + sizeof(shells) / sizeof(shells[0]);
-
-	while (shell < end && strcmp(shell->name, name) != 0)
-		shell++;
-	if (shell == end)
-		return false;
-	fputs(shell->begin, stdout);
 	for (const struct own_command *c = own_commands; c->name; c++)
 		put_own(c);
 	for (size_t i = 0; i < COMMANDS; i++)
 		put_command(&commands[i]);
 	put_help();
-	fputs(shell->end, stdout);
-	return true;
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * culvert-man --bash|--zsh|--fish: completions of the command line, see completion.c.
- *
- * culvert-man FILE.in: a manual page on stdout, made of FILE.in and of the table of options, so
- * that what a page says of values, defaults and ranges is what the program does.  FILE.in is roff,
- * but for lines that begin with "@":
+ * culvert-man FILE: a manual page, or a completion, on stdout, made of FILE and of the program's
+ * tables, so that what it says of options and values is what the program does.  FILE is roff, or in
+ * the language of a shell, but for lines that begin with "@":
  *
  *   @options            an entry for each option of the command line
  *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
  *   @forward-key NAME   the same of a key that [forward NAME] alone may have
  *   @reloaded           a line with the keys of the daemon that a reload can change
+ *   @rows               the rows of a completion, see completion.c
  *
  * "@VERSION@" anywhere is the version.  A key of the table that such a page does not mention is a
  * mistake.
@@ -213,6 +212,8 @@ static void take_line(struct page *p, const char *line)
 		put_key(p, line + strlen(key), false);
 	else if (!strncmp(line, forward_key, strlen(forward_key)))
 		put_key(p, line + strlen(forward_key), true);
+	else if (!strcmp(line, "@rows"))
+		completion_rows();
 	else
 		fail(p, "\"%s\": unknown directive", line);
 }
@@ -223,10 +224,8 @@ int main(int argc, char **argv)
 	char line[LINE_LEN];
 	FILE *f;
 
-	if (p.path && !strncmp(p.path, "--", 2) && completion_put(p.path + 2))
-		return fflush(stdout) || ferror(stdout);
 	if (!p.path) {
-		fputs("usage: culvert-man --bash|--zsh|--fish|FILE.in\n", stderr);
+		fputs("usage: culvert-man FILE\n", stderr);
 		return 2;
 	}
 	f = fopen(p.path, "re");
