@@ -50,6 +50,22 @@ static void check_number(const struct option_def *o, const void *field)
 		must(n >= o->min && n <= o->max, "%s: %llu", o->name, (unsigned long long)n);
 }
 
+static void check_servers(const struct upstreams *u)
+{
+	size_t backups = 0;
+
+	for (size_t i = 0; i < u->n; i++) {
+		const struct server_conf *s = &u->servers[i];
+
+		must(s->at.named != (s->at.n_addrs > 0), "%s: a name looked up, or no address",
+		     s->at.text);
+		must(s->weight >= 1 && s->weight <= SERVER_WEIGHT_MAX, "%s: weight", s->at.text);
+		must(endpoint_is_unix(&s->at) == upstreams_are_unix(u), "%s: kinds mix", u->text);
+		backups += s->backup;
+	}
+	must(u->n && u->n <= SERVERS_MAX && backups < u->n, "%s: no server", u->text);
+}
+
 void model_must_be_sane(const struct config *c)
 {
 	for (const struct option_def *o = option_table; o->name; o++) {
@@ -59,11 +75,11 @@ void model_must_be_sane(const struct config *c)
 			check_number(o, (const char *)&c->forwards[i] + o->offset);
 	}
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct endpoint *e = &c->forwards[i].listen, *up = &c->forwards[i].upstream;
+		const struct endpoint *e = &c->forwards[i].listen;
 
 		must(c->forwards[i].soft_limit <= c->forwards[i].hard_limit, "limits");
-		must(e->named != (e->n_addrs > 0) && up->named != (up->n_addrs > 0),
-		     "%s: a name looked up, or no address", e->text);
+		must(e->named != (e->n_addrs > 0), "%s: a name looked up, or no address", e->text);
+		check_servers(&c->forwards[i].upstream);
 		for (size_t k = 0; k < i; k++)
 			must(e->named || strcmp(e->text, c->forwards[k].listen.text) ||
 			     strstr(e->text, ":0"), "%s twice", e->text);
