@@ -641,7 +641,7 @@ void session_connect_timer(struct session *s)
 		return;
 	}
 	for (unsigned int i = 0; late && s->state == SESSION_CONNECTING && i < AT_ONCE; i++)
-		if (is_running(s, i)) {
+		if (s->addrs && is_running(s, i)) {
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);
 		}
