@@ -8,13 +8,15 @@
  *     in its hands.  It notes both sockets' sequence numbers, from which all offsets follow, and
  *     enters both tuples in `flows`.
  *   - graft_in sees what arrives on an interface.  While a session is OFFERED it looks at both
- *     sockets: if neither has anything unread, unsent or unacknowledged, this very packet may be
- *     the first one that is translated.  Each of the numbers looked at only grows, and is at its
- *     bound when they are all equal, so no socket lock is needed.
+ *     sockets: if neither has anything unread, unsent or unacknowledged, and packets of both have
+ *     been seen entering and leaving here, this very packet may be the first one that is translated.
+ *     Each of the numbers looked at only grows, and is at its bound when they are all equal, so no
+ *     socket lock is needed.
  *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
  *     windows and options, and sends the packet to the other end.
- *   - graft_out sees what leaves.  The frozen sockets' packets do not: they are dropped, or given
- *     back as the ACK that the socket waits for.
+ *   - graft_out sees what leaves, and learns the way from it.  The frozen sockets' packets do not leave:
+ *     they are dropped, or given back as the ACK that the socket waits for.
+ *   - What cannot be translated sends its session back to its sockets: see go_back().
  *   - What was sent by us carries a mark in skb->cb, so that graft_out lets it go.
  *
  * Memory order.  g->state is changed by compare-and-swap alone, which is a full barrier: whoever
@@ -24,6 +26,7 @@
 #include "graft_begin.h"
 #include "graft_packet.h"
 #include "graft_translate.h"
+#include "graft_icmp.h"
 
 /* --- a session at work --- */
 
@@ -89,7 +92,7 @@ static __always_inline bool track_fin(struct found *f, const struct packet *p)
 
 	if (p->flags & FIN && !mine->fin) {
 		mine->fin_end = end_of(p);
-		mine->fin = 1;
+		__sync_val_compare_and_swap(&mine->fin, 0, 1); /* a barrier */
 	}
 	if (other->fin == 1 && p->flags & ACK && diff(p->ack + mine->ack_add, other->fin_end) >= 0)
 		other->fin = 2;
@@ -123,13 +126,23 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	}
 }
 
+/* The largest packet that P is, or becomes where it is cut (GSO), once it has the other end's IP header. */
+static __always_inline __u32 size_of(const struct __sk_buff *skb, const struct packet *p,
+				     const struct graft_side *other)
+{
+	__u32 payload = skb->gso_size && skb->gso_size < p->len ? skb->gso_size : p->len;
+
+	return (other->ipv6 ? 40 : 20) + p->header + payload;
+}
+
 /* Translate P and send it to the other end. */
 static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				   __u32 state)
 {
 	struct change c = through(f);
 
-	if (p->ttl < 2)
+	/* as a network without a route */
+	if (diff(READ_ONCE(f->other->ways), graft_ways_least) < 0)
 		return DROP;
 	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
 	if (!(p->flags & SYN)) {
@@ -137,12 +150,14 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
 		}
+		if (size_of(skb, p, f->other) > f->other->mtu)
+			return too_big(skb, f, p);
 		track(f, p, state);
 	}
 	if (change_header(skb, p, &c, f->mine, f->other))
 		return DROP;
-	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, &f->other->tuple, c.diff) :
-					set_family(skb, p, &f->other->tuple, c.diff))
+	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, f->other, c.diff) :
+					set_family(skb, p, f->other, c.diff))
 		return DROP;
 	return send_to(skb, f->other, p->l3);
 }
@@ -213,7 +228,7 @@ locked:
 	}
 	g->why_not = why;
 	/* before it is unlocked: the next one that looks must know of it */
-	if (!(p->flags & SYN) && p->ttl > 1 && is_inside(p, mine, other))
+	if (!(p->flags & SYN) && !p->odd && is_inside(p, mine, other))
 		note(mine, p);
 	__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
 	return GRAFT_RETURNING;
@@ -250,191 +265,71 @@ static __always_inline int to_wire(struct __sk_buff *skb, const struct graft_sid
 	return shift(skb, p, &c);
 }
 
-/* --- path MTU --- */
+/* Why P cannot be translated; 0: it can.  That it is too big is told to who sends it with DF. */
+static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const struct found *f,
+					  const struct packet *p)
+{
+	bool plain = p->l4 - p->l3 == (p->ipv6 ? 40 : 20);
 
-#define ICMP_V4 1
-#define ICMP_V4_UNREACHABLE 3
-#define ICMP_V4_TOO_BIG 4
-#define ICMP_V6 58
-#define ICMP_V6_TOO_BIG 2
-
-/* The beginning of a packet that was too big, as ICMP quotes it.  The message ends here. */
-struct quote_v4 {
-	__u8 type, code;
-	__u16 sum;
-	__u32 mtu;
-	struct iphdr ip;
-	__u16 source, dest;
-	__u32 seq;
-};
-
-struct quote_v6 {
-	__u8 type, code;
-	__u16 sum;
-	__u32 mtu;
-	struct ipv6hdr ip;
-	__u16 source, dest;
-	__u32 seq;
-};
+	if (p->odd)
+		return p->odd;
+	if (!plain && !f->other->ipv6)
+		return GRAFT_HEADERS;
+	return size_of(skb, p, f->other) > f->other->mtu && !(p->df && plain) ? GRAFT_TOO_BIG : 0;
+}
 
 /*
- * TUPLE is that of the packet that was too big, turned round.  Find the graft that has sent it to
- * F->mine on behalf of F->other.  Its number must be of what is on the way: who guesses it can as well
- * forge the message for plain TCP.
+ * P cannot be translated, because of p->odd.  Its session goes back to its sockets, which take anything: with P,
+ * if all that came before has arrived, or with a later packet.  Until then P is lost, as on the way, and
+ * will be sent again.  Where there are no sockets, or there is no such moment, the session ends.
  */
-static __always_inline bool find_sender(const struct graft_tuple *tuple, bool ipv6, __u32 seq,
-					struct found *f)
+static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
-	__u32 state;
+	struct graft_entry *g = f->g;
+	__u64 now = bpf_ktime_get_ns();
 
-	if (!find(tuple, ipv6, f))
-		return false;
-	state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
-	return (state == GRAFT_ACTIVE || state == GRAFT_RETURNING) &&
-	       diff(seq, (__u32)f->mine->acked) >= 0 &&
-	       diff(seq, (__u32)f->other->end + f->other->seq_add) < 0;
-}
-
-/* "Fragmentation needed" concerns the end that has sent the segment: it gets it from us. */
-__noinline int too_big_v4(struct __sk_buff *skb, __u32 l3)
-{
-	struct graft_tuple tuple = { 0 };
-	__u32 zero = 0;
-	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
-	struct quote_v4 *q;
-	struct iphdr *ip;
-	struct found f;
-
-	if (!s)
-		return PASS;
-	q = (void *)s->was;
-	ip = (void *)s->is;
-	if (bpf_skb_load_bytes(skb, l3, ip, sizeof(*ip)) || *(__u8 *)ip != 0x45 ||
-	    ip->frag_off & bpf_htons(0x3fff) ||
-	    bpf_skb_load_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q)) ||
-	    q->type != ICMP_V4_UNREACHABLE || q->code != ICMP_V4_TOO_BIG ||
-	    *(__u8 *)&q->ip != 0x45 || q->ip.protocol != IPPROTO_TCP)
-		return PASS;
-	tuple.remote.w[2] = tuple.local.w[2] = bpf_htonl(0xffff);
-	tuple.remote.w[3] = q->ip.daddr;
-	tuple.local.w[3] = q->ip.saddr;
-	tuple.remote_port = q->dest;
-	tuple.local_port = q->source;
-	if (!find_sender(&tuple, false, bpf_ntohl(q->seq), &f) || f.other->ipv6)
-		return PASS;
-	if (ip->ttl < 2)
+	if (p->flags & SYN || !is_inside(p, f->mine, f->other)) {
+		__sync_fetch_and_add(&graft_outside, 1);
 		return DROP;
-	q->ip.saddr = f.other->tuple.remote.w[3];
-	q->ip.daddr = f.other->tuple.local.w[3];
-	q->ip.check = 0;
-	q->ip.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&q->ip, sizeof(q->ip), 0));
-	q->source = f.other->tuple.remote_port;
-	q->dest = f.other->tuple.local_port;
-	q->seq = bpf_htonl(bpf_ntohl(q->seq) - f.other->seq_add);
-	q->sum = 0;
-	q->sum = folded(bpf_csum_diff(NULL, 0, (__be32 *)q, sizeof(*q), 0));
-	ip->saddr = f.other->tuple.local.w[3];
-	ip->daddr = f.other->tuple.remote.w[3];
-	ip->tot_len = bpf_htons(sizeof(*ip) + sizeof(*q));
-	ip->ttl--;
-	ip->check = 0;
-	ip->check = folded(bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
-	if (bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
-	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
-	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
-		return DROP;
-	return send_to(skb, f.other, l3);
-}
-
-/* The same as "packet too big". */
-__noinline int too_big_v6(struct __sk_buff *skb, __u32 l3)
-{
-	struct graft_tuple tuple = { 0 };
-	__u32 zero = 0;
-	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
-	struct quote_v6 *q;
-	struct ipv6hdr *ip;
-	struct found f;
-	__u32 tail[2] = { bpf_htonl(sizeof(*q)), bpf_htonl(ICMP_V6) };
-	__s64 sum;
-
-	if (!s)
-		return PASS;
-	q = (void *)s->was;
-	ip = (void *)s->is;
-	if (bpf_skb_load_bytes(skb, l3, ip, sizeof(*ip)) || *(__u8 *)ip >> 4 != 6 ||
-	    bpf_skb_load_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q)) ||
-	    q->type != ICMP_V6_TOO_BIG || q->ip.nexthdr != IPPROTO_TCP)
-		return PASS;
-	__builtin_memcpy(&tuple.remote, &q->ip.daddr, sizeof(tuple.remote));
-	__builtin_memcpy(&tuple.local, &q->ip.saddr, sizeof(tuple.local));
-	tuple.remote_port = q->dest;
-	tuple.local_port = q->source;
-	if (!find_sender(&tuple, true, bpf_ntohl(q->seq), &f) || !f.other->ipv6)
-		return PASS;
-	if (ip->hop_limit < 2)
-		return DROP;
-	__builtin_memcpy(&q->ip.saddr, &f.other->tuple.remote, sizeof(q->ip.saddr));
-	__builtin_memcpy(&q->ip.daddr, &f.other->tuple.local, sizeof(q->ip.daddr));
-	q->source = f.other->tuple.remote_port;
-	q->dest = f.other->tuple.local_port;
-	q->seq = bpf_htonl(bpf_ntohl(q->seq) - f.other->seq_add);
-	__builtin_memcpy(&ip->saddr, &f.other->tuple.local, sizeof(ip->saddr));
-	__builtin_memcpy(&ip->daddr, &f.other->tuple.remote, sizeof(ip->daddr));
-	ip->payload_len = bpf_htons(sizeof(*q));
-	ip->hop_limit--;
-	q->sum = 0;
-	sum = bpf_csum_diff(NULL, 0, (__be32 *)&ip->saddr, 32, 0);
-	sum = bpf_csum_diff(NULL, 0, tail, sizeof(tail), (__u32)sum);
-	q->sum = folded(bpf_csum_diff(NULL, 0, (__be32 *)q, sizeof(*q), (__u32)sum));
-	if (bpf_skb_change_tail(skb, l3 + sizeof(*ip) + sizeof(*q), 0) ||
-	    bpf_skb_store_bytes(skb, l3, ip, sizeof(*ip), 0) ||
-	    bpf_skb_store_bytes(skb, l3 + sizeof(*ip), q, sizeof(*q), 0))
-		return DROP;
-	return send_to(skb, f.other, l3);
-}
-
-/* A packet that is not TCP. */
-static __always_inline int not_tcp(struct __sk_buff *skb, __u32 l3)
-{
-	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
-	__u8 protocol;
-
-	if (skb->vlan_present || (!ipv6 && skb->protocol != bpf_htons(ETH_P_IP)) ||
-	    bpf_skb_load_bytes(skb, l3 + (ipv6 ? 6 : 9), &protocol, sizeof(protocol)))
-		return PASS;
-	if (!ipv6 && protocol == ICMP_V4)
-		return too_big_v4(skb, l3);
-	return ipv6 && protocol == ICMP_V6 ? too_big_v6(skb, l3) : PASS;
+	}
+	if (!g->why_back) {
+		g->stuck_ns = now;
+		g->why_back = p->odd;
+	}
+	__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING);
+	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
+		return to_socket(skb, f->mine, p);
+	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_LOOK_GONE ||
+	    g->why_not == GRAFT_LOOK_CLOSED)
+		end(f, GRAFT_RETURNING);
+	return DROP;
 }
 
 /* --- what arrives --- */
 
-#define TELL_NS 10000000 /* between two events of one session */
-
-/* KILLED, and the remote end is still there: a reset with the number that it expects has to follow. */
-static __always_inline int heard_of_killed(struct found *f, const struct packet *p)
+/* A SYN with the tuple of a session that is over is of a new connection. */
+static __always_inline bool is_free(const struct graft_entry *g, __u32 state)
 {
-	__u64 now = bpf_ktime_get_ns();
-
-	if (p->flags & RST || !is_inside(p, f->mine, f->other))
-		return DROP;
-	note(f->mine, p);
-	if (now - f->mine->told_ns > TELL_NS) {
-		f->mine->told_ns = now;
-		tell(f->g, f->slot, GRAFT_EVENT_HEARD);
-	}
-	return DROP;
+	return state == GRAFT_DONE || state == GRAFT_CLOSED || (state == GRAFT_RETURNED && g->over);
 }
 
-static __always_inline int arrived(struct __sk_buff *skb, struct found *f, const struct packet *p)
+static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
 	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
 
-	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED)
+	if (p->flags & SYN && is_free(f->g, state)) {
+		forget(f->g, f->slot);
+		return PASS;
+	}
+	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED) {
 		state = try_offer(skb, p, f->slot, f->side);
-	else if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2)
-		state = try_return(skb, p, f->slot, f->side);
+	} else if (state != GRAFT_FREE && state != GRAFT_RETURNED) {
+		p->odd = hindrance_for(skb, f, p);
+		if (p->odd)
+			return go_back(skb, f, p);
+		if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2)
+			state = try_return(skb, p, f->slot, f->side);
+	}
 	switch (state) {
 	case 0:
 		return READ_ONCE(f->g->state) ? DROP : PASS;
@@ -442,28 +337,22 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, const
 		return f->g->shifted ? to_socket(skb, f->mine, p) : PASS;
 	case GRAFT_RETURNED:
 		return to_socket(skb, f->mine, p);
-	case GRAFT_KILLED:
-		return heard_of_killed(f, p);
-	case GRAFT_CLOSED:
-		if (p->flags & SYN) { /* a new connection */
-			forget(f->g, f->slot);
-			return PASS;
-		}
-		break;
-	case GRAFT_DONE:
-		if (p->flags & SYN)
-			return PASS;
 	}
 	return pass_on(skb, f, p, state);
 }
 
-/* From the daemon by way of the loopback device: to the end that it is for. */
+/* From the daemon by way of the loopback device: to the end that it is for.  It may be another daemon's. */
 static __always_inline int send_reset(struct __sk_buff *skb, struct packet *p)
 {
-	struct found f;
+	__u32 slot = skb->cb[2] >> 1;
+	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
+	struct graft_side *s;
 
+	if (!g)
+		return PASS;
+	s = skb->cb[2] & 1 ? &g->side[1] : &g->side[0];
 	reverse(p);
-	return find(&p->tuple, p->ipv6, &f) ? send_to(skb, f.mine, p->l3) : PASS;
+	return same_tuple(&s->tuple, &p->tuple) ? send_to(skb, s, p->l3) : PASS;
 }
 
 static __always_inline int in(struct __sk_buff *skb, __u32 l2)
@@ -481,7 +370,7 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return PASS;
 	if (!parse(skb, l2, &p))
 		return not_tcp(skb, l2);
-	if (skb->mark == MARK_RESET)
+	if (is_kind(skb, RESET))
 		return send_reset(skb, &p);
 	return find(&p.tuple, p.ipv6, &f) ? arrived(skb, &f, &p) : PASS;
 }
@@ -591,8 +480,9 @@ static __always_inline int probe(struct __sk_buff *skb, struct found *f, const s
 
 /*
  * A packet of a frozen socket.  It may send again what the first translated packet has
- * acknowledged, probe the peer, or send FIN because the daemon died: it gets an ACK for all of that.
- * A new socket that was given the same tuple is refused.
+ * acknowledged, or probe the peer: it gets an ACK for that.  It sends FIN because the daemon died: it
+ * gets a reset, so that the next daemon can make it anew.  A new socket that was given the same tuple is
+ * refused.
  */
 static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 				     const struct packet *p)
@@ -609,7 +499,7 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 		return probe(skb, f, p);
 	if (diff(end_of(p), ack) > 0)
 		ack = end_of(p);
-	return give_back(skb, p, f->mine->frozen_read, ack, ACK);
+	return give_back(skb, p, f->mine->frozen_read, ack, p->flags & FIN ? RST | ACK : ACK);
 }
 
 static __always_inline bool is_held(const struct graft_entry *g)
@@ -664,27 +554,40 @@ static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 	return GRAFT_STATES;
 }
 
+/* A packet of a socket that is at work: it shows the way, and the first interface that it comes by. */
+static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f, const struct packet *p)
+{
+	__u32 end = end_of(p);
+
+	if (diff(end, f->mine->left) > 0 || f->mine->ways != graft_ways)
+		learn_way(skb, p, f->slot, f->side);
+	grow_32(&f->mine->left, end);
+}
+
 static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
-	switch (state_for_leaving(f->g)) {
+	__u32 state = state_for_leaving(f->g);
+
+	if (p->flags & SYN && is_free(f->g, state)) { /* of a new socket */
+		forget(f->g, f->slot);
+		return PASS;
+	}
+	switch (state) {
 	case GRAFT_STATES:
 		return DROP;
 	case GRAFT_FREE:
 		return PASS;
 	case GRAFT_OFFERED:
 	case GRAFT_LOCKED:
+		note_leaving(skb, f, p);
 		if (is_held(f->g))
 			hold(skb, f->mine, p);
 		return f->g->shifted ? to_wire(skb, f->mine, p) : PASS;
-	case GRAFT_CLOSED:
-		if (p->flags & SYN) { /* of a new socket */
-			forget(f->g, f->slot);
-			return PASS;
-		}
-		return of_frozen(skb, f, p);
 	case GRAFT_RETURNED:
 		return to_wire(skb, f->mine, p);
 	default:
+		if (f->mine->ways != graft_ways)
+			learn_way(skb, p, f->slot, f->side);
 		return of_frozen(skb, f, p);
 	}
 }
@@ -701,19 +604,6 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 }
 
 /* --- RST to an end, by the daemon --- */
-
-#define RESET_TTL 64
-
-static __always_inline void reset_ipv4(struct iphdr *ip, const struct graft_tuple *t)
-{
-	__builtin_memset(ip, 0, sizeof(*ip));
-	*(__u8 *)ip = 0x45;
-	ip->tot_len = bpf_htons(40);
-	ip->ttl = RESET_TTL;
-	ip->protocol = IPPROTO_TCP;
-	ip->saddr = t->local.w[3];
-	ip->daddr = t->remote.w[3];
-}
 
 /* The packet of the test run becomes a reset with SEQ, and goes to graft_in on the loopback device. */
 __noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32 seq)
@@ -743,25 +633,18 @@ __noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32
 
 		/* ::ffff:0:0/96 is no part of the sum */
 		pseudo.from.w[2] = pseudo.to.w[2] = 0;
-		reset_ipv4(&ip, &s->tuple);
-		ip.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+		fill_ipv4(&ip, s->tuple.local.w[3], s->tuple.remote.w[3], IPPROTO_TCP, 40);
 		bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 	} else {
-		struct ipv6hdr ip = { 0 };
+		struct ipv6hdr ip;
 
-		*(__u8 *)&ip = 0x60;
-		ip.payload_len = bpf_htons(20);
-		ip.nexthdr = IPPROTO_TCP;
-		ip.hop_limit = RESET_TTL;
-		__builtin_memcpy(&ip.saddr, &s->tuple.local, sizeof(ip.saddr));
-		__builtin_memcpy(&ip.daddr, &s->tuple.remote, sizeof(ip.daddr));
+		fill_ipv6(&ip, &s->tuple.local, &s->tuple.remote, IPPROTO_TCP, 20);
 		bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
 	}
 	t.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&t, sizeof(t),
 				       bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo),
 						     0)));
 	bpf_skb_store_bytes(skb, l4, &t, sizeof(t), 0);
-	skb->mark = MARK_RESET;
 	return bpf_clone_redirect(skb, LOOPBACK, BPF_F_INGRESS) ? GRAFT_BAD_REQUEST : GRAFT_OK;
 }
 
@@ -769,14 +652,22 @@ __noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32
  * An end takes no other reset than one with the number that it expects next.  That is between the last
  * that it has acknowledged, and the last that was sent to it: what it has got, it acknowledges late.
  */
-static __always_inline int reset(struct __sk_buff *skb, const struct graft_entry *g, __u32 side)
+static __always_inline int reset(struct __sk_buff *skb, struct graft_entry *g,
+				 const struct graft_request *q)
 {
-	const struct graft_side *mine = side ? &g->side[1] : &g->side[0];
-	const struct graft_side *other = side ? &g->side[0] : &g->side[1];
+	const struct graft_side *mine = q->side ? &g->side[1] : &g->side[0];
+	const struct graft_side *other = q->side ? &g->side[0] : &g->side[1];
 	__u32 acked = (__u32)mine->acked, sent = (__u32)other->end + other->seq_add;
-	int r = reset_at(skb, mine, acked);
+	int r;
 
-	return r || sent == acked ? r : reset_at(skb, mine, sent);
+	set_kind(skb, RESET);
+	skb->cb[2] = q->slot << 1 | (q->side & 1);
+	r = reset_at(skb, mine, acked);
+	if (!r && sent != acked)
+		r = reset_at(skb, mine, sent);
+	if (q->side)
+		forget(g, q->slot);
+	return r;
 }
 
 /* --- entry points: devices with an Ethernet header, and those without --- */
@@ -792,7 +683,15 @@ int graft_offer(struct __sk_buff *skb)
 	g = bpf_map_lookup_elem(&grafts, &q.slot);
 	if (!g)
 		return GRAFT_BAD_REQUEST;
-	return q.op == GRAFT_RESET ? reset(skb, g, q.side) : offer(skb, &q, g);
+	switch (q.op) {
+	case GRAFT_RESET:
+		return reset(skb, g, &q);
+	case GRAFT_WAYS:
+		return judge_way(skb, &g->side[0]) ?: judge_way(skb, &g->side[1]);
+	case GRAFT_ROUTES:
+		return count_routes();
+	}
+	return offer(skb, &q, g);
 }
 
 SEC("tc")

@@ -84,12 +84,16 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	return unordered ? GRAFT_LOOK_ORDER : GRAFT_LOOK_OK;
 }
 
+#define METRIC_MTU 4  /* bytes to RTAX_MTU */
+#define POLICY_OUT 1  /* XFRM_POLICY_OUT */
+
 /* --- offer --- */
 
 /* What must fit of one connection to the other. */
 struct traits {
 	__u32 mss, advmss, max_window, ifindex, mark, copied, rcv_nxt, write_seq;
 	__u8 timestamps, sack, ecn, mptcp, snd_shift, rcv_shift;
+	__u8 refusal; /* enum graft_refusal, of one connection alone */
 };
 
 /* The largest segment, with options, that gets to the peer, which is willing to take it. */
@@ -100,6 +104,23 @@ static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
 
 	return mtu < clamp ? mtu : clamp;
+}
+
+static __always_inline bool is_used(__u32 ifindex)
+{
+	__u32 *used = bpf_map_lookup_elem(&interfaces, &ifindex);
+
+	return used && *used & GRAFT_IF_USED;
+}
+
+/* GRAFT_OK, if packets that are not DST's own may go its way. */
+static __always_inline int hindrance_of(struct dst_entry *dst)
+{
+	if (bpf_core_field_exists(dst->xfrm) && dst->xfrm)
+		return GRAFT_XFRM;
+	if (dst->lwtstate)
+		return GRAFT_ENCAP;
+	return is_used(dst->dev->ifindex) ? GRAFT_OK : GRAFT_INTERFACE;
 }
 
 __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, struct traits *r)
@@ -136,9 +157,15 @@ __noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, stru
 		r->mptcp = tp->is_mptcp;
 	r->mark = tp->inet_conn.icsk_inet.sk.sk_mark;
 	dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
-	r->ifindex = dst && dst->dev ? dst->dev->ifindex : 0;
+	r->ifindex = dst ? dst->dev->ifindex : 0;
+	if (state != ESTABLISHED)
+		r->refusal = GRAFT_CLOSING;
+	else if (tp->inet_conn.icsk_inet.sk.__sk_common.skc_net.net->ipv4.sysctl_tcp_mtu_probing)
+		r->refusal = GRAFT_PROBING;
+	else
+		r->refusal = dst ? hindrance_of(dst) : GRAFT_INTERFACE;
 	bpf_sk_release(sk);
-	return state == ESTABLISHED ? GRAFT_OK : GRAFT_CLOSING;
+	return r->refusal;
 }
 
 #define ECN_OK 0x01        /* TCP_ECN_OK */
@@ -162,9 +189,6 @@ static __always_inline int fit(const struct traits *a, const struct traits *b)
 	 */
 	if (a->advmss > b->max_window || b->advmss > a->max_window)
 		return GRAFT_WINDOW;
-	if (!bpf_map_lookup_elem(&interfaces, &a->ifindex) ||
-	    !bpf_map_lookup_elem(&interfaces, &b->ifindex))
-		return GRAFT_INTERFACE;
 	return GRAFT_OK;
 }
 
@@ -176,7 +200,9 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->mark = own->mark;
 	s->base_read = own->copied;
 	s->base_write = own->write_seq;
-	s->passed = own->rcv_nxt;
+	s->passed = own->rcv_nxt - 1;
+	s->left = own->write_seq - 1;
+	s->ways = graft_ways - 1;
 	s->has_edge = 0;
 	s->seq_add = other->write_seq + o->back_write - own->copied - s->back_read;
 	s->ack_add = other->copied + o->back_read - own->write_seq - s->back_write;
@@ -184,6 +210,7 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->window_right = other->rcv_shift;
 	s->read_shift = own->rcv_shift;
 	s->timestamps = own->timestamps;
+	s->sack = own->sack;
 	s->no_sack = own->sack && !other->sack;
 }
 
@@ -214,7 +241,8 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
 	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
 	g->shifted = 0;
-	g->active_ns = g->ended_ns = 0;
+	g->over = g->why_back = 0;
+	g->active_ns = g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
 	g->forward = q->forward;
 	g->id = q->id;
@@ -262,6 +290,121 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	return r;
 }
 
+/* --- the way of a socket --- */
+
+static __always_inline bool was_decrypted(struct __sk_buff *skb)
+{
+	struct bpf_xfrm_state x;
+
+	return bpf_core_field_exists(((struct dst_entry *)0)->xfrm) &&
+	       !bpf_skb_get_xfrm_state(skb, 0, &x, sizeof(x), 0);
+}
+
+#define ROUTE_HAS_ROUTER 2 /* RTF_GATEWAY */
+
+static __always_inline __u8 router_of(struct dst_entry *dst, bool ipv6, __u32 hop[4])
+{
+	__u8 family;
+
+	if (ipv6) {
+		struct rt6_info *r6 = (void *)dst;
+
+		if (!(BPF_CORE_READ(r6, rt6i_flags) & ROUTE_HAS_ROUTER))
+			return GRAFT_VIA_REMOTE;
+		BPF_CORE_READ_INTO((struct in6_addr *)hop, r6, rt6i_gateway);
+		return GRAFT_VIA_IPV6;
+	}
+	family = BPF_CORE_READ((struct rtable *)dst, rt_gw_family);
+	BPF_CORE_READ_INTO((struct in6_addr *)hop, (struct rtable *)dst, rt_gw6); /* a union */
+	return family == AF_INET ? GRAFT_VIA_IPV4 : family ? GRAFT_VIA_IPV6 : GRAFT_VIA_REMOTE;
+}
+
+/* The largest packet: as the route says, or the device; less, if the socket has heard of less. */
+static __always_inline __u32 mtu_of(const struct tcp_sock *tp, struct dst_entry *dst)
+{
+	__u32 mtu = 0, known = tp->inet_conn.icsk_pmtu_cookie;
+
+	bpf_probe_read_kernel(&mtu, sizeof(mtu), (void *)((dst->_metrics & ~3UL) + METRIC_MTU));
+	mtu = mtu ?: dst->dev->mtu;
+	return mtu < known ? mtu : known;
+}
+
+/*
+ * A packet of our socket leaves: by this interface, with this mark, whatever the rules are that made it
+ * so.  Packets that are translated go the same way.  The router is that of the socket's route, unless a rule
+ * of netfilter has found another one because of the mark.
+ */
+__noinline int learn_way(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
+{
+	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	__u32 ways = graft_ways;
+	struct dst_entry *dst;
+	struct graft_side *s;
+	__u8 via = GRAFT_VIA_LOOKUP;
+
+	if (!g || !p || !tp)
+		return 0;
+	s = side ? &g->side[1] : &g->side[0];
+	dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
+	if (!dst || (bpf_core_field_exists(dst->xfrm) && dst->xfrm) || dst->lwtstate)
+		return 0;
+	if (skb->ifindex != LOOPBACK && skb->ifindex == (__u32)dst->dev->ifindex &&
+	    skb->mark == tp->inet_conn.icsk_inet.sk.sk_mark)
+		via = router_of(dst, s->ipv6, s->hop);
+	s->ifindex = skb->ifindex;
+	s->mark = skb->mark;
+	s->via = via;
+	s->ttl = p->ttl;
+	s->mtu = mtu_of(tp, dst);
+	WRITE_ONCE(s->ways, ways);
+	return 0;
+}
+
+/*
+ * Can the way of S's socket be followed?  Only what the socket has been told counts: that it has no route,
+ * or has not been asked yet, is no reason.  Without a socket nobody knows of policies.
+ */
+__noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
+{
+	struct bpf_sock *sk;
+	struct tcp_sock *tp;
+	struct dst_entry *dst;
+	int r = GRAFT_OK;
+
+	if (!s || s->ways == graft_ways)
+		return GRAFT_OK;
+	sk = look_up(skb, s);
+	if (!sk)
+		return diff(s->ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
+	tp = bpf_skc_to_tcp_sock(sk);
+	dst = tp ? tp->inet_conn.icsk_inet.sk.sk_dst_cache : NULL;
+	/* a device that is gone leaves a dead route, or one to none */
+	if (dst && dst->obsolete <= 0 && dst->dev->ifindex) {
+		r = hindrance_of(dst);
+		if (dst->dev->ifindex == LOOPBACK && s->ifindex != LOOPBACK)
+			r = GRAFT_XFRM; /* what is to be encrypted is dropped there, until there is a key */
+	}
+	bpf_sk_release(sk);
+	return r;
+}
+
+/* What the kernel itself looks at to see whether a cached route is still right. */
+static __always_inline int count_routes(void)
+{
+	struct task_struct *t = (void *)bpf_get_current_task();
+	struct net *net = BPF_CORE_READ(t, nsproxy, net_ns);
+
+	graft_routes = BPF_CORE_READ(net, ipv4.rt_genid.counter);
+	if (bpf_core_field_exists(net->ipv6.fib6_sernum))
+		graft_routes += BPF_CORE_READ(net, ipv6.fib6_sernum.counter);
+	if (bpf_core_field_exists(net->xfrm.idx_generator))
+		graft_policies = BPF_CORE_READ(net, xfrm.idx_generator) +
+				 BPF_CORE_READ(net, xfrm.policy_count[POLICY_OUT]);
+	return GRAFT_OK;
+}
+
 /* --- a packet that may be the first --- */
 
 /* The two words of P's timestamp option, if that is where it always is. */
@@ -305,13 +448,21 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	ack = p->ack - mine->back_write;
 	if (!p->len && seq + 1 == mine->passed)
 		seq++; /* a window probe: all that a sender sends whose window is closed */
-	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->ttl < 2)
+	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->odd)
 		return GRAFT_LOOK_KIND;
+	if (mine->ways != graft_ways || other->ways != graft_ways)
+		return GRAFT_LOOK_WAY;
+	if (!is_used(skb->ifindex))
+		return GRAFT_LOOK_INTERFACE;
+	if (was_decrypted(skb))
+		return GRAFT_LOOK_XFRM;
 	r = see(skb, mine, &a);
 	if (r)
 		return r;
-	if (a.rcv_nxt != seq || mine->passed != seq)
+	if (a.rcv_nxt != seq || diff(mine->passed, seq) > 0)
 		return GRAFT_LOOK_ORDER;
+	if (mine->left != a.snd_nxt)
+		return GRAFT_LOOK_UNSEEN;
 	if (a.copied != seq)
 		return GRAFT_LOOK_UNREAD;
 	if (a.snd_nxt != ack || a.write_seq != ack)
@@ -321,6 +472,8 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	r = see(skb, other, &b);
 	if (r)
 		return r;
+	if (diff(other->passed, b.rcv_nxt) < 0 || other->left != b.snd_nxt)
+		return GRAFT_LOOK_UNSEEN;
 	if (b.copied != b.rcv_nxt || other->passed != b.rcv_nxt)
 		return GRAFT_LOOK_OTHER_UNREAD;
 	if (b.snd_una != b.write_seq || b.snd_nxt != b.write_seq)

@@ -22,8 +22,11 @@
 #define DROP TC_ACT_SHOT
 
 #define ESTABLISHED 1
+#define AF_INET 2
+#define AF_INET6 10
 #define PACKET_TO_US 0 /* PACKET_HOST */
 #define LOOPBACK 1 /* ifindex in each network namespace */
+#define OWN_TTL 64 /* of what was made here */
 
 #define FIN 0x01
 #define SYN 0x02
@@ -38,18 +41,20 @@
 #define OPTION_SACK 5
 
 /*
- * skb->cb of what we have sent, and of what we give back to a socket; skb->mark of our resets.  The
- * next program of the hook may be that of another daemon, whose packet it is: so nothing is erased.
+ * skb->cb of what we have sent, of what we give back to a socket, and of our resets, which also have the
+ * place of their side.  The next program of the hook may be that of another daemon, whose packet it is:
+ * so nothing is erased.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
 #define TO_SOCKET 0x74656422
-#define MARK_RESET 0x67726132
+#define RESET 0x74656423
 
 /* Linux 6.16; older kernels refuse it with EINVAL. */
 #define CSUM_IPV6 (1ULL << 7)
 
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
 /* map sizes are placeholders: the daemon sets them before it loads */
 struct {
@@ -67,7 +72,7 @@ struct {
 	__type(value, struct graft_place);
 } flows SEC(".maps");
 
-/* Interfaces that both programs are attached to. */
+/* Interfaces that both programs are attached to: GRAFT_IF_*. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -92,7 +97,7 @@ struct {
  * the options is here and not on the stack, whose values the verifier would follow through each step.
  */
 struct scratch {
-	__u8 was[64] __attribute__((aligned(8))), is[64 + 36] __attribute__((aligned(8)));
+	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
 	__u32 at, header;
 	__u32 edges; /* bytes of SACK blocks that follow */
 	__u32 erase; /* bytes that become NOPs */
@@ -108,6 +113,13 @@ struct {
 __u64 graft_woken_ns[GRAFT_WORKERS]; /* CLOCK_MONOTONIC */
 __u64 graft_events_lost; /* the ring was full: the states say it all */
 __u64 graft_outside;     /* packets dropped because they are not in the window */
+/*
+ * By the daemon: counts the times at which all ways may have changed; and the value that it had when the
+ * policies of IPsec did last.  A way that is older than that is not used.
+ */
+__u32 graft_ways, graft_ways_least;
+/* By GRAFT_ROUTES: they move with the routes of the network namespace, and with its policies. */
+__u32 graft_routes, graft_policies;
 
 static __s32 diff(__u32 a, __u32 b)
 {
@@ -144,7 +156,7 @@ static void tell(const struct graft_entry *g, __u32 slot, __u32 kind)
 
 /* For the verifier, which forgets what it knew of the two offsets once they are in memory. */
 #define L3_BITS 15
-#define L4_BITS 63
+#define L4_BITS 127
 
 struct packet {
 	struct graft_tuple tuple; /* of a packet that arrives; see reverse() */
@@ -156,6 +168,8 @@ struct packet {
 	__u8 flags;
 	__u8 ipv6;
 	__u8 ttl;
+	__u8 odd;    /* enum graft_refusal: why it cannot be translated; or 0 */
+	__u8 df;     /* no router may cut it */
 };
 
 static __u32 end_of(const struct packet *p)
@@ -163,14 +177,52 @@ static __u32 end_of(const struct packet *p)
 	return p->seq + p->len + (p->flags & FIN);
 }
 
-static __always_inline bool parse_addresses(struct packet *p, void *at, void *end, __u32 *ret_total)
+#define HOP_BY_HOP 0
+#define FRAGMENT 44
+#define DESTINATION 60
+#define JUMBO bpf_htons(0xc204) /* kind and length of the option */
+
+/*
+ * Look at the extension headers behind IP: up to two, of those that may come before TCP here.  Of
+ * fragments the first one has the TCP header.  A jumbo header alone is what BIG TCP has.
+ */
+static __always_inline bool skip_extensions(struct packet *p, __u8 next, void *data, void *end)
 {
+	for (int i = 0; i < 2 && next != IPPROTO_TCP; i++) {
+		__u8 *h = data + (p->l4 & L4_BITS);
+
+		if ((void *)(h + 8) > end || h[1] > 3)
+			return false;
+		if (next == FRAGMENT && !(*(__u16 *)(h + 2) & bpf_htons(0xfff8)))
+			p->odd = GRAFT_FRAGMENTS;
+		else if (next != HOP_BY_HOP && next != DESTINATION)
+			return false;
+		else if (h[1] || *(__u16 *)(h + 2) != JUMBO)
+			p->odd = p->odd ?: GRAFT_HEADERS;
+		p->l4 += 8 + (next == FRAGMENT ? 0 : h[1] * 8);
+		next = h[0];
+	}
+	return next == IPPROTO_TCP;
+}
+
+static __always_inline bool parse_addresses(struct packet *p, void *data, void *end, __u32 *ret_total)
+{
+	void *at = data + p->l3;
+
 	if (!p->ipv6) {
 		struct iphdr *ip = at;
+		__u8 first;
 
-		if ((void *)(ip + 1) > end || *(__u8 *)ip != 0x45 || ip->protocol != IPPROTO_TCP ||
-		    ip->frag_off & bpf_htons(0x3fff))
+		if ((void *)(ip + 1) > end)
 			return false;
+		first = *(__u8 *)ip;
+		if (first >> 4 != 4 || (first & 15) < 5 || ip->protocol != IPPROTO_TCP ||
+		    ip->frag_off & bpf_htons(0x1fff))
+			return false;
+		p->odd = ip->frag_off & bpf_htons(0x2000) ? GRAFT_FRAGMENTS :
+			 first != 0x45			  ? GRAFT_HEADERS : 0;
+		p->df = !!(ip->frag_off & bpf_htons(0x4000));
+		p->l4 = p->l3 + (first & 15) * 4;
 		p->tuple.remote.w[2] = p->tuple.local.w[2] = bpf_htonl(0xffff);
 		p->tuple.remote.w[3] = ip->saddr;
 		p->tuple.local.w[3] = ip->daddr;
@@ -179,7 +231,11 @@ static __always_inline bool parse_addresses(struct packet *p, void *at, void *en
 	} else {
 		struct ipv6hdr *ip = at;
 
-		if ((void *)(ip + 1) > end || *(__u8 *)ip >> 4 != 6 || ip->nexthdr != IPPROTO_TCP)
+		if ((void *)(ip + 1) > end || *(__u8 *)ip >> 4 != 6)
+			return false;
+		p->l4 = p->l3 + sizeof(*ip);
+		p->df = 1;
+		if (ip->nexthdr != IPPROTO_TCP && !skip_extensions(p, ip->nexthdr, data, end))
 			return false;
 		__builtin_memcpy(&p->tuple.remote, &ip->saddr, sizeof(p->tuple.remote));
 		__builtin_memcpy(&p->tuple.local, &ip->daddr, sizeof(p->tuple.local));
@@ -187,6 +243,12 @@ static __always_inline bool parse_addresses(struct packet *p, void *at, void *en
 		*ret_total = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	}
 	return true;
+}
+
+/* With that VID a tag is a priority, and the packet for the device that it came by. */
+static __always_inline bool is_for_a_vlan(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && skb->vlan_tci & 0xfff;
 }
 
 /*
@@ -198,27 +260,31 @@ static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct tcphdr *t;
-	__u32 total;
+	__u32 total, least;
 
-	if (skb->vlan_present)
+	if (is_for_a_vlan(skb))
 		return false;
 	__builtin_memset(p, 0, sizeof(*p));
 	p->l3 = l2;
 	p->ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
 	if (!p->ipv6 && skb->protocol != bpf_htons(ETH_P_IP))
 		return false;
-	p->l4 = l2 + (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
-	if (data + p->l4 + sizeof(*t) > end) {
-		if (skb->len < p->l4 + sizeof(*t) || bpf_skb_pull_data(skb, p->l4 + sizeof(*t)))
+	least = l2 + (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + sizeof(*t);
+	if (data + least > end) {
+		if (skb->len < least || bpf_skb_pull_data(skb, least))
 			return false;
 		data = (void *)(long)skb->data;
 		end = (void *)(long)skb->data_end;
-		if (data + p->l4 + sizeof(*t) > end)
-			return false;
 	}
-	if (!parse_addresses(p, data + l2, end, &total))
+	if (!parse_addresses(p, data, end, &total))
 		return false;
-	t = data + p->l4;
+	if (p->l4 + sizeof(*t) != least) { /* more headers: seldom */
+		if (bpf_skb_pull_data(skb, p->l4 + sizeof(*t)))
+			return false;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+	}
+	t = data + (p->l4 & L4_BITS);
 	if ((void *)(t + 1) > end)
 		return false;
 	p->tuple.remote_port = t->source;

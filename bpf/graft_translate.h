@@ -75,9 +75,9 @@ static __always_inline __u16 new_window(const struct change *c, __u32 window)
 	return is > 65535 ? 65535 : is;
 }
 
-/* Give P the addresses of TO, one hop less if it is sent on, and sums that hold after TCP_DIFF. */
+/* Give P the addresses and the TTL of TO's socket, and sums that hold after TCP_DIFF. */
 __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
-				    const struct graft_tuple *to, __s64 tcp_diff)
+				    const struct graft_side *to, __s64 tcp_diff)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 sum, l3;
@@ -95,11 +95,11 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 		if ((void *)(ip + 1) > end)
 			return -1;
 		*(__u8 *)was = ip->ttl;
-		*(__u8 *)is = ip->ttl = ip->ttl - 1;
+		*(__u8 *)is = ip->ttl = to->ttl;
 		was[1] = ip->saddr;
 		was[2] = ip->daddr;
-		is[1] = ip->saddr = to->local.w[3];
-		is[2] = ip->daddr = to->remote.w[3];
+		is[1] = ip->saddr = to->tuple.local.w[3];
+		is[2] = ip->daddr = to->tuple.remote.w[3];
 		addr_diff = bpf_csum_diff(was + 1, 8, is + 1, 8, 0);
 		ip_diff = bpf_csum_diff(was, 12, is, 12, 0);
 		bpf_l3_csum_replace(skb, l3 + 10, 0, ip_diff, 0);
@@ -107,13 +107,13 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
 	} else {
 		struct ipv6hdr *ip = data + l3;
-		struct graft_addr was[2], is[2] = { to->local, to->remote };
+		struct graft_addr was[2], is[2] = { to->tuple.local, to->tuple.remote };
 
 		if ((void *)(ip + 1) > end)
 			return -1;
 		__builtin_memcpy(was, &ip->saddr, sizeof(was));
 		__builtin_memcpy(&ip->saddr, is, sizeof(is));
-		ip->hop_limit--;
+		ip->hop_limit = to->ttl;
 		addr_diff = bpf_csum_diff((__be32 *)was, 32, (__be32 *)is, 32, 0);
 		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
 		if (!bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR | CSUM_IPV6))
@@ -127,7 +127,7 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
  * length and protocol add up to the same in both.
  */
 __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
-				 const struct graft_tuple *to, __s64 tcp_diff)
+				 const struct graft_side *to, __s64 tcp_diff)
 {
 	struct iphdr v4 = { 0 };
 	struct ipv6hdr v6 = { 0 };
@@ -147,9 +147,9 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 		*(__be32 *)&v6 = bpf_htonl(6U << 28 | (__u32)v4.tos << 20);
 		v6.payload_len = bpf_htons(len > 65535 ? 0 : len);
 		v6.nexthdr = IPPROTO_TCP;
-		v6.hop_limit = v4.ttl - 1;
-		__builtin_memcpy(&v6.saddr, &to->local, sizeof(v6.saddr));
-		__builtin_memcpy(&v6.daddr, &to->remote, sizeof(v6.daddr));
+		v6.hop_limit = to->ttl;
+		__builtin_memcpy(&v6.saddr, &to->tuple.local, sizeof(v6.saddr));
+		__builtin_memcpy(&v6.daddr, &to->tuple.remote, sizeof(v6.daddr));
 		addr_diff = bpf_csum_diff(&v4.saddr, 8, (__be32 *)&v6.saddr, 32, 0);
 		if (bpf_skb_store_bytes(skb, l3, &v6, sizeof(v6), 0))
 			return -1;
@@ -165,10 +165,10 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 	len += sizeof(v4);
 	v4.tot_len = bpf_htons(len > 65535 ? 0 : len);
 	v4.frag_off = bpf_htons(0x4000); /* as the TCP of IPv6 expects */
-	v4.ttl = v6.hop_limit - 1;
+	v4.ttl = to->ttl;
 	v4.protocol = IPPROTO_TCP;
-	v4.saddr = to->local.w[3];
-	v4.daddr = to->remote.w[3];
+	v4.saddr = to->tuple.local.w[3];
+	v4.daddr = to->tuple.remote.w[3];
 	v4.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&v4, sizeof(v4), 0));
 	addr_diff = bpf_csum_diff((__be32 *)&v6.saddr, 32, &v4.saddr, 8, 0);
 	if (bpf_skb_store_bytes(skb, l3, &v4, sizeof(v4), 0))
@@ -338,14 +338,30 @@ static __always_inline int change_header(struct __sk_buff *skb, const struct pac
 	return change_usual(skb, p, c, mine, other) ? change_any(skb, p, c) : 0;
 }
 
-/* bpf_redirect_neigh() takes an Ethernet header off, and drops what has none. */
+/*
+ * Send the packet the way of S.  bpf_redirect_neigh() takes an Ethernet header off, and drops what has
+ * none; a tag that is left would be that of the frame that came.
+ */
 static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s, __u32 l3)
 {
+	struct bpf_redir_neigh to = { .nh_family = AF_INET6 };
+	const __u32 *hop = s->via == GRAFT_VIA_REMOTE ? s->tuple.remote.w : s->hop;
+
+	if (skb->vlan_present)
+		bpf_skb_vlan_pop(skb);
 	if (!l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return DROP;
 	skb->mark = s->mark;
 	set_kind(skb, SENT);
-	return bpf_redirect_neigh(s->ifindex, NULL, 0, 0);
+	if (s->via == GRAFT_VIA_LOOKUP)
+		return bpf_redirect_neigh(s->ifindex, NULL, 0, 0);
+	if (s->via == GRAFT_VIA_IPV4 || (s->via == GRAFT_VIA_REMOTE && !s->ipv6)) {
+		to.nh_family = AF_INET;
+		to.ipv4_nh = s->via == GRAFT_VIA_IPV4 ? s->hop[0] : s->tuple.remote.w[3];
+	} else {
+		__builtin_memcpy(to.ipv6_nh, hop, sizeof(to.ipv6_nh));
+	}
+	return bpf_redirect_neigh(s->ifindex, &to, sizeof(to), 0);
 }
 
 #endif

@@ -11,6 +11,7 @@
  *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and, for
  *            tuples that are used anew, by the packet programs.
  *   rings    worker -> ring buffer of struct graft_event.
+ *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
  *   .bss     counters.
  *
  * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
@@ -28,24 +29,28 @@
  *              -> ACTIVE     it may, and it is translated, as are all that follow
  *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the count
  *                            in the upper bits changes, so that the one that looks cannot activate
- *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST
- *              -> KILLED     the daemon resets both ends
- *              -> RETURNING  the daemon wants to carry the session again
+ *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST; or the daemon
+ *                            resets both ends
+ *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
+ *                            cannot be translated (`why_back`)
  *   RETURNING  -> LOCKED_2   a packet, to look whether the session may go back with it
- *              -> DONE       as above
+ *              -> DONE       as above; or it cannot go back, and `why_back` is set
  *              -> ACTIVE     the daemon does not want it any more
  *   LOCKED_2   -> RETURNING  it may not, and is translated
  *              -> RETURNED   it may.  From now on packets are shifted between the wire and the
  *                            sockets, for the rest of the session
  *   RETURNED   -> OFFERED    offer, again: nothing of the session is in the daemon's hand
- *   DONE, KILLED -> CLOSED   the daemon closes the sockets
+ *   DONE       -> CLOSED     the daemon closes the sockets
  *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
- *                            until then
+ *                            until then, or until a SYN comes with such a tuple
+ *
+ * A session that the daemon resets is not in `flows` any more: its tuples are free at once, and the
+ * stack answers what comes late.
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
- * compare-and-swap where two CPUs must not undo each other.  The daemon writes none of them but
- * `ifindex`, when routes change while the session is ACTIVE.
+ * compare-and-swap where two CPUs must not undo each other.  "Way": written by packets of its socket
+ * that leave.  The daemon writes none of them.
  */
 #ifndef CULVERT_GRAFT_CONTRACT_H
 #define CULVERT_GRAFT_CONTRACT_H
@@ -53,7 +58,7 @@
 #include <linux/types.h>
 
 /* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
-#define GRAFT_LAYOUT 1
+#define GRAFT_LAYOUT 2
 
 enum graft_state {
 	GRAFT_FREE,
@@ -61,7 +66,6 @@ enum graft_state {
 	GRAFT_LOCKED,
 	GRAFT_ACTIVE,
 	GRAFT_DONE,
-	GRAFT_KILLED,
 	GRAFT_RETURNING,
 	GRAFT_LOCKED_2,
 	GRAFT_RETURNED,
@@ -72,7 +76,7 @@ enum graft_state {
 #define GRAFT_STATE_MASK 0xff /* of graft.state; above it the count of LOCKED */
 #define GRAFT_PASSED_ONE 0x100
 
-/* Why a session is not grafted: answer of the offer program. */
+/* Why a session is not grafted, or not any more: answer of the offer program, or `why_back`. */
 enum graft_refusal {
 	GRAFT_OK,
 	GRAFT_NO_SOCKET,   /* gone, or of another network namespace */
@@ -81,11 +85,17 @@ enum graft_refusal {
 	GRAFT_MSS,         /* one end may send larger segments than the other takes */
 	GRAFT_ECN,         /* one connection has ECN, the other has not, or another kind */
 	GRAFT_MPTCP,
-	GRAFT_INTERFACE,   /* no packet program there */
+	GRAFT_INTERFACE,   /* no packet program there, or others decide about packets, too */
 	GRAFT_IN_HAND,     /* bytes are on the way through the daemon */
 	GRAFT_BAD_REQUEST, /* the slot is in use */
 	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */
 	GRAFT_WINDOW,      /* one end may send larger segments than the other has room for */
+	GRAFT_XFRM,        /* a policy of IPsec concerns it */
+	GRAFT_ENCAP,       /* a route puts its packets into others */
+	GRAFT_PROBING,     /* net.ipv4.tcp_mtu_probing: the relay finds black holes, the ends might not */
+	GRAFT_FRAGMENTS,   /* an end sends some */
+	GRAFT_HEADERS,     /* an end sends options of IPv4, or extension headers of IPv6 */
+	GRAFT_TOO_BIG,     /* an end sends more than the way takes, and must not be told (no DF) */
 	GRAFT_REFUSALS,
 };
 
@@ -107,8 +117,8 @@ struct graft_place {
 
 struct graft_side {
 	struct graft_tuple tuple;
-	__u32 ifindex;       /* of the interface towards the remote end */
-	__u32 mark;          /* of the socket, which routes may depend on */
+	__u32 ifindex;       /* way: interface towards the remote end, */
+	__u32 mark;          /* and skb->mark there, which routes may depend on */
 	__u32 base_read;     /* offer: copied_seq of the socket, */
 	__u32 base_write;    /* and its write_seq */
 
@@ -123,16 +133,24 @@ struct graft_side {
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 no_sack;        /* 1: the other end knows no SACK */
 	__u8 ipv6;           /* 1: on the wire */
+	__u8 ttl;            /* way: of what our socket sends */
+	__u8 via;            /* way: enum graft_via */
 
 	/* The frozen socket's write_seq and rcv_nxt. */
 	__u32 frozen_write, frozen_read;
 
-	/* OFFERED: tracked: the end of what was let pass to the socket. */
-	__u32 passed;
+	/*
+	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.  One less than
+	 * the socket's numbers at the offer, until a packet is seen.
+	 */
+	__u32 passed, left;
 	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
 
 	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */
 	__u32 back_read, back_write, back_ts;
+
+	__u32 mtu;           /* way: of its packets, the IP header included */
+	__u32 ways;          /* way: graft_ways when it was seen; written last */
 
 	/* Tracked.  64 bits: the low half is the sequence number, so the difference of two counts bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
@@ -146,9 +164,21 @@ struct graft_side {
 	__u64 heard_ns;      /* CLOCK_MONOTONIC of the last packet, */
 	__u64 data_ns;       /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns;     /* of the last keepalive probe of the frozen socket */
-	__u64 told_ns;       /* KILLED: of the last GRAFT_EVENT_HEARD */
 	__u32 reset;         /* DONE: the remote end has sent RST */
+	__u32 hop[4];        /* way: GRAFT_VIA_IPV4, _IPV6: the router */
+	__u32 sack;          /* not tracked: 1: the socket has SACK */
 } __attribute__((aligned(64)));
+
+/* Who has the link-layer address to send to. */
+enum graft_via {
+	GRAFT_VIA_LOOKUP, /* whoever the route with the side's mark and interface names */
+	GRAFT_VIA_REMOTE, /* the remote end */
+	GRAFT_VIA_IPV4,
+	GRAFT_VIA_IPV6,
+};
+
+/* A session that must go back to its sockets and finds no moment for that ends after this time. */
+#define GRAFT_STUCK_NS 5000000000ULL
 
 /* So long are the senders of a stream that is never quiet held, before it is given up. */
 #define GRAFT_HOLD_MS 200
@@ -165,6 +195,9 @@ struct graft_entry {
 	__u64 offered_ns, active_ns, ended_ns; /* CLOCK_MONOTONIC */
 	__u64 before[2];     /* bytes that each socket has received */
 	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
+	__u32 over;          /* by the daemon: 1: RETURNED, and the sockets are closed */
+	__u32 why_back;      /* enum graft_refusal: what came that cannot be translated, */
+	__u64 stuck_ns;      /* and when */
 	__u64 counted[2];    /* by the daemon: bytes of each side that its counters have */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
@@ -188,14 +221,24 @@ enum graft_look {
 	GRAFT_LOOK_TIMESTAMP, /* none, where there should be one */
 	GRAFT_LOOK_RACE,      /* another packet came at the same time */
 	GRAFT_LOOK_WINDOW,    /* the other end has no room for it */
+	GRAFT_LOOK_UNSEEN,    /* not seen entering and leaving, on both sides, with the sockets' numbers */
+	GRAFT_LOOK_WAY,       /* the way of a socket may have changed, or is not known */
+	GRAFT_LOOK_XFRM,      /* it was decrypted */
+	GRAFT_LOOK_INTERFACE, /* it came by one where others decide about packets, too */
 	GRAFT_LOOKS,
 };
+
+/* Values of `interfaces`. */
+#define GRAFT_IF_USED 1  /* sessions may be grafted there */
+#define GRAFT_IF_QDISC 2 /* clsact was made for us */
 
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {
 	GRAFT_OFFER,  /* put the session into `slot`, which is FREE */
 	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
-	GRAFT_RESET,  /* KILLED: send RST to the remote end of `side` */
+	GRAFT_RESET,  /* DONE: send RST to the remote end of `side`; after side 1 forget the tuples */
+	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
+	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
 };
 
 struct graft_request {
@@ -219,7 +262,6 @@ struct graft_request {
 enum graft_event_kind {
 	GRAFT_EVENT_ENDED = 1, /* DONE */
 	GRAFT_EVENT_RETURNED,
-	GRAFT_EVENT_HEARD,     /* KILLED: an end is still there */
 };
 
 struct graft_event {

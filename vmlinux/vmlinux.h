@@ -14,23 +14,83 @@
 #ifndef CULVERT_VMLINUX_H
 #define CULVERT_VMLINUX_H
 
+#include <linux/in6.h>
 #include <linux/types.h>
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+/* include/net/netns/ */
+struct netns_ipv4 {
+	struct {
+		int counter;
+	} rt_genid; /* moves when a cached route may be wrong */
+	__u8 sysctl_tcp_mtu_probing;
+};
+
+struct netns_ipv6 {
+	struct {
+		int counter;
+	} fib6_sernum;
+};
+
+struct netns_xfrm {
+	unsigned int policy_count[6]; /* by direction */
+	__u32 idx_generator;
+};
+
+struct net {
+	struct netns_ipv4 ipv4;
+	struct netns_ipv6 ipv6; /* CONFIG_IPV6 */
+	struct netns_xfrm xfrm; /* CONFIG_XFRM */
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
+struct task_struct {
+	struct nsproxy *nsproxy;
+};
+
 /* include/linux/netdevice.h */
 struct net_device {
 	int ifindex;
+	unsigned int mtu;
 };
 
 /* include/net/dst.h */
+struct xfrm_state;
+struct lwtunnel_state;
 struct dst_entry {
 	struct net_device *dev;
+	unsigned long _metrics;
+	struct xfrm_state *xfrm; /* CONFIG_XFRM */
+	struct lwtunnel_state *lwtstate;
+	short obsolete; /* DST_OBSOLETE_DEAD is 2 */
+};
+
+/* include/net/route.h, include/net/ip6_fib.h */
+struct rtable {
+	struct dst_entry dst;
+	__u8 rt_gw_family;
+	__u32 rt_gw4;
+	struct in6_addr rt_gw6;
+};
+
+struct rt6_info {
+	struct dst_entry dst;
+	struct in6_addr rt6i_gateway;
+	__u32 rt6i_flags;
 };
 
 /* include/net/sock.h */
+struct possible_net {
+	struct net *net;
+};
+
 struct sock_common {
 	volatile unsigned char skc_state;
+	struct possible_net skc_net;
 };
 
 struct sock {

@@ -56,7 +56,9 @@ struct parts {
 	uint32_t header;  /* bytes of the TCP header, */
 	uint32_t payload; /* and of what follows */
 	uint32_t seq, ack, window;
-	uint8_t flags, hops;
+	uint8_t flags, ttl;
+	uint8_t odd;     /* enum graft_refusal: why it is not translated; 0: it is */
+	bool plain, df;  /* no more than a plain IP header; no router may cut it */
 	struct graft_tuple from; /* remote: the source */
 };
 
@@ -77,7 +79,34 @@ static void address(struct graft_addr *a, const uint8_t *at, bool ipv6)
 	}
 }
 
-/* False: not one that TCP of this host would take, or more than a plain IP header before it. */
+/* Extension headers from byte 40 on, of type NEXT.  Returns where TCP begins; 0: not there. */
+static size_t skip_extensions(struct parts *p, size_t room, uint8_t next)
+{
+	size_t at = 40;
+
+	for (int i = 0; i < 2 && next != TCP; i++) {
+		const uint8_t *h = p->ip + at;
+
+		if (at + 8 > room || h[1] > 3)
+			return 0;
+		if (next == 44) {
+			if (get16(h + 2) & 0xfff8)
+				return 0;
+			p->odd = GRAFT_FRAGMENTS;
+			at += 8;
+		} else if (next == 0 || next == 60) {
+			if ((h[1] || get16(h + 2) != 0xc204) && !p->odd)
+				p->odd = GRAFT_HEADERS;
+			at += 8 + 8 * (size_t)h[1];
+		} else {
+			return 0;
+		}
+		next = h[0];
+	}
+	return next == TCP ? at : 0;
+}
+
+/* False: not one that TCP of this host would take, or no first fragment. */
 static bool take_apart(struct model_frame *f, struct parts *p)
 {
 	size_t room = f->len - MODEL_ETHERNET, l3, total;
@@ -86,22 +115,29 @@ static bool take_apart(struct model_frame *f, struct parts *p)
 	memset(p, 0, sizeof(*p));
 	p->ip = f->bytes + MODEL_ETHERNET;
 	if (type == ETHERTYPE_IPV4) {
-		l3 = 20;
-		if (room < l3 + 20 || p->ip[0] != 0x45 || get16(p->ip + 6) & 0x3fff ||
-		    p->ip[9] != TCP)
+		if (room < 40 || p->ip[0] >> 4 != 4 || (p->ip[0] & 15) < 5 ||
+		    get16(p->ip + 6) & 0x1fff || p->ip[9] != TCP)
 			return false;
+		l3 = (p->ip[0] & 15) * 4;
+		p->odd = p->ip[6] & 0x20 ? GRAFT_FRAGMENTS : l3 > 20 ? GRAFT_HEADERS : 0;
+		p->df = p->ip[6] & 0x40;
 		total = get16(p->ip + 2);
-		p->hops = p->ip[8];
+		p->ttl = p->ip[8];
 	} else if (type == ETHERTYPE_IPV6) {
-		p->ipv6 = true;
-		l3 = 40;
-		if (room < l3 + 20 || p->ip[0] >> 4 != 6 || p->ip[6] != TCP)
+		p->ipv6 = p->df = true;
+		if (room < 60 || p->ip[0] >> 4 != 6)
 			return false;
-		total = get16(p->ip + 4) + l3;
-		p->hops = p->ip[7];
+		l3 = skip_extensions(p, room, p->ip[6]);
+		if (!l3)
+			return false;
+		total = get16(p->ip + 4) + 40;
+		p->ttl = p->ip[7];
 	} else {
 		return false;
 	}
+	if (room < l3 + 20)
+		return false;
+	p->plain = l3 == (p->ipv6 ? 40 : 20);
 	p->tcp = p->ip + l3;
 	p->header = (p->tcp[12] >> 4) * 4U;
 	if (total > room || p->header < 20 || total < l3 + p->header)
@@ -129,7 +165,7 @@ static uint32_t tcp_sum(const struct parts *p)
 
 static uint32_t ip_sum(const struct parts *p)
 {
-	return p->ipv6 ? 0 : sum_of(p->ip, 20);
+	return p->ipv6 ? 0 : sum_of(p->ip, (p->ip[0] & 15) * 4);
 }
 
 /* Change the checksum at AT, of what has the sum IS, so that it becomes WAS. */
@@ -359,7 +395,7 @@ static void set_addresses(const struct parts *p, const struct graft_tuple *to)
 /* The other IP header, made anew; what stays is the traffic class.  Ethernet's is made later. */
 static void change_family(struct model_frame *f, struct parts *p)
 {
-	uint32_t segment = p->header + p->payload, class, hops = p->hops - 1U;
+	uint32_t segment = p->header + p->payload, class;
 	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->tcp - f->bytes);
 
 	class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
@@ -372,14 +408,68 @@ static void change_family(struct model_frame *f, struct parts *p)
 		put16(p->ip, 6 << 12 | class << 4);
 		put16(p->ip + 4, segment);
 		p->ip[6] = TCP;
-		p->ip[7] = (uint8_t)hops;
 	} else {
 		put16(p->ip, 0x4500 | class);
 		put16(p->ip + 2, 20 + segment);
 		put16(p->ip + 6, 0x4000); /* no fragments, as in IPv6 */
-		p->ip[8] = (uint8_t)hops;
 		p->ip[9] = TCP;
 	}
+}
+
+/* In the other end's IP header. */
+static uint32_t size_of(const struct place *at, const struct parts *p)
+{
+	return (at->other->ipv6 ? 40 : 20) + p->header + p->payload;
+}
+
+/* "Source address", "destination address" of a packet from FROM's local end to its remote end, or back. */
+static void put_addresses(uint8_t *ip, const struct graft_side *s, bool back)
+{
+	size_t at = s->ipv6 ? 8 : 12, size = s->ipv6 ? 16 : 4;
+	const uint8_t *local = (const uint8_t *)&s->tuple.local + 16 - size;
+	const uint8_t *remote = (const uint8_t *)&s->tuple.remote + 16 - size;
+
+	memcpy(ip + at, back ? remote : local, size);
+	memcpy(ip + at + size, back ? local : remote, size);
+}
+
+/* An IP header of LEN bytes of payload. */
+static void put_header(uint8_t *ip, const struct graft_side *s, bool back, uint8_t protocol, uint32_t len)
+{
+	memset(ip, 0, s->ipv6 ? 40 : 20);
+	ip[0] = s->ipv6 ? 0x60 : 0x45;
+	put16(ip + (s->ipv6 ? 4 : 2), len + (s->ipv6 ? 0 : 20));
+	ip[s->ipv6 ? 6 : 9] = protocol;
+	ip[s->ipv6 ? 7 : 8] = 64;
+	put_addresses(ip, s, back);
+	if (!s->ipv6) {
+		ip[6] = 0x40;
+		mend(ip + 10, sum_of(ip, 20), 0);
+	}
+}
+
+/* F becomes a message to the remote end of S: its segment SEQ is larger than MTU. */
+static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint32_t seq, uint32_t mtu)
+{
+	size_t l3 = s->ipv6 ? 40 : 20, len = 8 + l3 + 20;
+	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp = ip + l3, *quote = icmp + 8, *tcp = quote + l3;
+
+	memset(ip, 0, l3 + len);
+	put_header(ip, s, false, s->ipv6 ? 58 : 1, (uint32_t)len);
+	put_header(quote, s, true, TCP, mtu + 1 - (uint32_t)l3);
+	put16(icmp, s->ipv6 ? 2 << 8 : 3 << 8 | 4);
+	put32(icmp + 4, mtu);
+	memcpy(tcp, &s->tuple.remote_port, 2);
+	memcpy(tcp + 2, &s->tuple.local_port, 2);
+	put32(tcp + 4, seq);
+	mend(tcp + 18, sum_of(tcp, 20), 0); /* so that a device may make a checksum of it */
+	mend(icmp + 2, (sum_of(icmp, len) +
+			(s->ipv6 ? sum_of(ip + 8, 32) + (uint32_t)len + 58 : 0)) % 65535, 0);
+	f->len = MODEL_ETHERNET + l3 + len;
+	f->sums[0] = s->ipv6 ? 0 : (size_t)(ip + 10 - f->bytes);
+	f->sums[1] = (size_t)(icmp + 2 - f->bytes);
+	f->mark = s->mark;
+	f->kind = MODEL_OURS;
 }
 
 static enum model_verdict translate(struct model *m, struct model_frame *f, const struct place *at,
@@ -392,7 +482,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 	};
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), window;
 
-	if (p->hops < 2)
+	if (ahead(at->other->ways, m->ways_least) < 0)
 		return MODEL_DROP;
 	/* one end answers a SYN itself (RFC 5961, 4.2), and that is what the other wants to know */
 	if (!(p->flags & SYN)) {
@@ -400,6 +490,12 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		if (!m->inside) {
 			m->outside++;
 			return MODEL_DROP;
+		}
+		if (size_of(at, p) > at->other->mtu) {
+			tell_too_big(f, at->mine, p->seq,
+				     at->other->mtu + (at->mine->ipv6 ? 20 : 0) -
+					     (at->other->ipv6 ? 20 : 0));
+			return MODEL_SENT;
 		}
 		track(m, at, p, state);
 	}
@@ -411,9 +507,8 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 	if (at->other->ipv6 != p->ipv6) {
 		change_family(f, p);
 		ip_was = 0;
-	} else {
-		p->ip[p->ipv6 ? 7 : 8]--;
 	}
+	p->ip[p->ipv6 ? 7 : 8] = at->other->ttl;
 	set_addresses(p, &at->other->tuple);
 	sum_again(f, p, ip_was, tcp_was);
 	f->mark = at->other->mark;
@@ -456,8 +551,10 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 		at->g->state += GRAFT_PASSED_ONE;
 	} else {
 		at->g->looks++;
-		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->hops < 2 ?
-				 GRAFT_LOOK_KIND : GRAFT_LOOK_GONE;
+		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->odd ?
+					 GRAFT_LOOK_KIND :
+				 at->mine->ways || at->other->ways ? GRAFT_LOOK_WAY :
+								     GRAFT_LOOK_GONE;
 	}
 	let_pass(at->mine, p);
 	return at->g->shifted ? shift(f, at->mine, p, false) : MODEL_PASS;
@@ -476,92 +573,115 @@ static uint32_t why_not_back(const struct place *at, const struct parts *p)
 	return GRAFT_LOOK_CLOSED;
 }
 
-static enum model_verdict killed(struct model *m, const struct place *at, const struct parts *p)
+/* Why P is not translated; 0: it is. */
+static uint8_t hindrance(const struct place *at, const struct parts *p)
 {
-	if (p->flags & RST || !is_inside(at, p))
+	if (p->odd)
+		return p->odd;
+	if (!p->plain && !at->other->ipv6)
+		return GRAFT_HEADERS;
+	return size_of(at, p) > at->other->mtu && !(p->df && p->plain) ? GRAFT_TOO_BIG : 0;
+}
+
+/* There are no sockets that the session could go back to. */
+static enum model_verdict go_back(struct model *m, const struct place *at, const struct parts *p,
+				  uint8_t why)
+{
+	struct graft_entry *g = at->g;
+	bool old = g->why_back;
+
+	if (p->flags & SYN || !is_inside(at, p)) {
+		m->outside++;
 		return MODEL_DROP;
-	note(at, p);
-	at->mine->told_ns = 1;
-	m->events[GRAFT_EVENT_HEARD]++;
+	}
+	if (!old) {
+		g->why_back = why;
+		g->stuck_ns = 1;
+	}
+	if (g->state == GRAFT_ACTIVE)
+		g->state = GRAFT_RETURNING;
+	if (g->state != GRAFT_RETURNING)
+		return MODEL_DROP;
+	g->why_not = why_not_back(at, p);
+	if (old || g->why_not == GRAFT_LOOK_CLOSED) {
+		g->state = GRAFT_DONE;
+		g->ended_ns = at->mine->heard_ns;
+		m->events[GRAFT_EVENT_ENDED]++;
+	}
 	return MODEL_DROP;
 }
 
 static enum model_verdict send_reset(struct model *m, struct model_frame *f, const struct parts *p)
 {
-	struct place at;
+	const struct graft_side *s = &m->slots[f->place >> 1].side[f->place & 1];
 
-	if (!find_leaving(m, p, &at))
+	if (memcmp(&p->from.remote, &s->tuple.local, 16) || memcmp(&p->from.local, &s->tuple.remote, 16) ||
+	    p->from.remote_port != s->tuple.local_port || p->from.local_port != s->tuple.remote_port)
 		return MODEL_PASS;
-	f->mark = at.mine->mark;
+	f->mark = s->mark;
 	f->kind = MODEL_OURS;
 	return MODEL_SENT;
 }
 
-/* --- path MTU --- */
+/* --- ICMP errors --- */
 
 /*
- * A router says that a segment, of which it quotes the beginning, is too big.  We have sent that
- * on, so the end that it came from is told, with the numbers that it knows.
+ * They quote the beginning of a packet.  If we have sent it on, and it is too big, the end that it came from
+ * is told, with the numbers that it knows.  If it is of a socket that is back at work, that is told.
  */
-static enum model_verdict too_big(struct model *m, struct model_frame *f)
+static enum model_verdict complain(struct model *m, struct model_frame *f)
 {
 	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp, *quote, *tcp;
-	bool ipv6 = get16(f->bytes + 12) == ETHERTYPE_IPV6;
-	size_t l3 = ipv6 ? 40 : 20, len = 8 + l3 + 8, at = ipv6 ? 8 : 12, size = ipv6 ? 16 : 4;
+	bool ipv6 = get16(f->bytes + 12) == ETHERTYPE_IPV6, too_big;
+	size_t l3 = ipv6 ? 40 : 20, at = ipv6 ? 8 : 12, size = ipv6 ? 16 : 4;
+	uint32_t seq, mtu, was;
 	struct graft_tuple t;
 	struct place p;
-	int64_t first, beyond;
 
 	if ((!ipv6 && get16(f->bytes + 12) != ETHERTYPE_IPV4) ||
-	    f->len < MODEL_ETHERNET + l3 + len)
+	    f->len < MODEL_ETHERNET + l3 + 8 + l3 + 8)
 		return MODEL_PASS;
 	icmp = ip + l3;
 	quote = icmp + 8;
 	tcp = quote + l3;
-	if (ipv6 ? ip[0] >> 4 != 6 || ip[6] != 58 || icmp[0] != 2 || quote[6] != TCP :
-		   ip[0] != 0x45 || get16(ip + 6) & 0x3fff || ip[9] != 1 || icmp[0] != 3 ||
-		   icmp[1] != 4 || quote[0] != 0x45 || quote[9] != TCP)
+	if (ipv6 ? ip[0] >> 4 != 6 || ip[6] != 58 || icmp[0] >= 128 || quote[6] != TCP :
+		   ip[0] != 0x45 || get16(ip + 6) & 0x3fff || ip[9] != 1 ||
+		   (icmp[0] != 3 && icmp[0] != 11 && icmp[0] != 12) || quote[0] != 0x45 ||
+		   quote[9] != TCP)
 		return MODEL_PASS;
 	memset(&t, 0, sizeof(t));
 	address(&t.local, quote + at, ipv6);
 	address(&t.remote, quote + at + size, ipv6);
 	memcpy(&t.local_port, tcp, 2);
 	memcpy(&t.remote_port, tcp + 2, 2);
-	if (!find(m, &t, ipv6, &p) || p.other->ipv6 != ipv6 ||
-	    (p.g->state != GRAFT_ACTIVE && p.g->state != GRAFT_RETURNING))
+	if (!find(m, &t, ipv6, &p))
 		return MODEL_PASS;
-	/* of what is on its way */
-	first = ahead(get32(tcp + 4), (uint32_t)p.mine->acked);
-	beyond = ahead(get32(tcp + 4), (uint32_t)p.other->end + p.other->seq_add);
-	if (first < 0 || beyond >= 0)
-		return MODEL_PASS;
-	if (ip[ipv6 ? 7 : 8] < 2)
-		return MODEL_DROP;
-
-	memcpy(quote + at, (const uint8_t *)&p.other->tuple.remote + 16 - size, size);
-	memcpy(quote + at + size, (const uint8_t *)&p.other->tuple.local + 16 - size, size);
-	memcpy(tcp, &p.other->tuple.remote_port, 2);
-	memcpy(tcp + 2, &p.other->tuple.local_port, 2);
-	add32(tcp + 4, -p.other->seq_add);
-	memcpy(ip + at, (const uint8_t *)&p.other->tuple.local + 16 - size, size);
-	memcpy(ip + at + size, (const uint8_t *)&p.other->tuple.remote + 16 - size, size);
-	ip[ipv6 ? 7 : 8]--;
-	f->len = MODEL_ETHERNET + l3 + len;
-	if (ipv6) {
-		put16(ip + 4, (uint32_t)len);
-		mend(icmp + 2, (sum_of(icmp, len) + sum_of(ip + 8, 32) + (uint32_t)len + 58) %
-		     65535, 0);
-	} else {
-		put16(ip + 2, (uint32_t)(20 + len));
-		mend(ip + 10, sum_of(ip, 20), 0);
-		mend(quote + 10, sum_of(quote, 20), 0);
-		mend(icmp + 2, sum_of(icmp, len), 0);
-		f->sums[0] = (size_t)(ip + 10 - f->bytes);
+	seq = get32(tcp + 4);
+	mtu = ipv6 ? get32(icmp + 4) : get16(icmp + 6);
+	too_big = ipv6 ? icmp[0] == 2 : icmp[0] == 3 && icmp[1] == 4;
+	if (p.g->state == GRAFT_ACTIVE || p.g->state == GRAFT_RETURNING) {
+		/* of what is on its way */
+		if (!too_big || ahead(seq, (uint32_t)p.mine->acked) < 0 ||
+		    ahead(seq, (uint32_t)p.other->end + p.other->seq_add) >= 0)
+			return MODEL_PASS;
+		tell_too_big(f, p.other, seq - p.other->seq_add,
+			     mtu + (p.other->ipv6 ? 20 : 0) - (ipv6 ? 20 : 0));
+		return MODEL_SENT;
 	}
+	if (p.g->state != GRAFT_RETURNED && !p.g->shifted)
+		return MODEL_PASS;
+	was = sum_of(tcp + 4, 4);
+	add32(tcp + 4, -p.mine->back_write);
+	mend(icmp + 2, sum_of(tcp + 4, 4), was);
 	f->sums[1] = (size_t)(icmp + 2 - f->bytes);
-	f->mark = p.other->mark;
-	f->kind = MODEL_OURS;
-	return MODEL_SENT;
+	return MODEL_PASS;
+}
+
+/* The session is over, and a SYN with its tuple is of a new connection. */
+static bool is_free(const struct place *at)
+{
+	return at->g->state == GRAFT_DONE || at->g->state == GRAFT_CLOSED ||
+	       (at->g->state == GRAFT_RETURNED && at->g->over);
 }
 
 enum model_verdict model_in(struct model *m, struct model_frame *f)
@@ -580,12 +700,19 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	if (memcmp(f->bytes, loopback, 6))
 		return MODEL_PASS;
 	if (!take_apart(f, &p))
-		return too_big(m, f);
-	if (f->mark == MODEL_MARK_RESET)
+		return complain(m, f);
+	if (f->kind == MODEL_RESET)
 		return send_reset(m, f, &p);
 	if (!find(m, &p.from, p.ipv6, &at))
 		return MODEL_PASS;
+	if (p.flags & SYN && is_free(&at)) {
+		forget(m, &at);
+		return MODEL_PASS;
+	}
 	state = at.g->state & GRAFT_STATE_MASK;
+	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
+	    state != GRAFT_RETURNED && hindrance(&at, &p))
+		return go_back(m, &at, &p, hindrance(&at, &p));
 	switch (state) {
 	case GRAFT_FREE:
 		return MODEL_PASS;
@@ -596,20 +723,10 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return MODEL_DROP;
 	case GRAFT_RETURNED:
 		return shift(f, at.mine, &p, false);
-	case GRAFT_KILLED:
-		return killed(m, &at, &p);
 	case GRAFT_RETURNING:
 		at.g->why_not = why_not_back(&at, &p);
-		break;
-	case GRAFT_CLOSED:
-		if (p.flags & SYN) {
-			forget(m, &at);
-			return MODEL_PASS;
-		}
-		break;
-	case GRAFT_DONE:
-		if (p.flags & SYN)
-			return MODEL_PASS;
+		if (!(p.flags & SYN) && is_inside(&at, &p))
+			note(&at, &p); /* the next one that looks must know of it, whatever becomes of it */
 	}
 	return translate(m, f, &at, &p, state);
 }
@@ -695,7 +812,7 @@ static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 	}
 	if (ahead(end_of(p), ack) > 0)
 		ack = end_of(p);
-	return give_back(f, p, at->mine->frozen_read, ack, ACK);
+	return give_back(f, p, at->mine->frozen_read, ack, p->flags & FIN ? RST | ACK : ACK);
 }
 
 /* The right edge of the window stays. */
@@ -725,6 +842,10 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 	m->inside = false;
 	if (f->kind == MODEL_OURS || !take_apart(f, &p) || !find_leaving(m, &p, &at))
 		return MODEL_PASS;
+	if (p.flags & SYN && is_free(&at)) {
+		forget(m, &at);
+		return MODEL_PASS;
+	}
 	switch (at.g->state & GRAFT_STATE_MASK) {
 	case GRAFT_FREE:
 		return MODEL_PASS;
@@ -732,16 +853,13 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		at.g->state += GRAFT_PASSED_ONE;
 		/* fall through */
 	case GRAFT_OFFERED:
+		if (ahead(end_of(&p), at.mine->left) > 0)
+			at.mine->left = end_of(&p);
 		if (at.g->hold && (uint32_t)m->now_ms - at.g->held_ms < GRAFT_HOLD_MS)
 			hold(f, at.mine, &p);
 		return at.g->shifted ? shift(f, at.mine, &p, true) : MODEL_PASS;
 	case GRAFT_RETURNED:
 		return shift(f, at.mine, &p, true);
-	case GRAFT_CLOSED:
-		if (p.flags & SYN) {
-			forget(m, &at);
-			return MODEL_PASS;
-		}
 	}
 	return frozen(f, &at, &p);
 }

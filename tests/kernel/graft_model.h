@@ -21,11 +21,8 @@
 #define MODEL_BYTES 2048
 #define MODEL_ETHERNET 14
 
-/* skb->mark of a reset by the daemon, which comes by way of the loopback device. */
-#define MODEL_MARK_RESET 0x67726132
-
 /* What the packet programs have noted in skb->cb. */
-enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET };
+enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET, MODEL_RESET };
 
 enum model_verdict { MODEL_PASS = -1, MODEL_DROP = 2, MODEL_SENT = 7 };
 
@@ -34,6 +31,7 @@ struct model_frame {
 	size_t len;
 	uint32_t mark;
 	enum model_kind kind;
+	uint32_t place;             /* MODEL_RESET: slot * 2 + side */
 	/* Offsets of checksums, of IP and TCP, where 0 is as good as 0xffff; 0: nowhere. */
 	size_t sums[2];
 	bool any_tcp_sum; /* nobody looks at that one */
@@ -53,6 +51,7 @@ struct model {
 	uint64_t outside;       /* packets that were not in the window */
 	bool inside;            /* the last one was */
 	uint64_t now_ms;        /* CLOCK_MONOTONIC, about */
+	uint32_t ways_least;    /* graft_ways_least; graft_ways is 0 */
 };
 
 /* Network byte order, at any address. */

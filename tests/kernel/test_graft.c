@@ -137,6 +137,11 @@ static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 	s->has_edge = one_in(2);
 	s->edge = draw_number();
 	s->passed = draw_number();
+	s->left = draw_number();
+	s->ttl = (uint8_t)draw();
+	s->via = (uint8_t)below(4);
+	s->mtu = one_in(4) ? 100 + below(1500) : 65535;
+	s->ways = one_in(16) ? UINT32_MAX : 0;
 }
 
 static uint32_t draw_state(void)
@@ -155,6 +160,8 @@ static void draw_slot(struct model *m, uint32_t slot)
 	g->hold = one_in(2);
 	g->held_ms = (uint32_t)(m->now_ms - (one_in(3) ? 10 * GRAFT_HOLD_MS : 0));
 	g->shifted = one_in(2);
+	g->over = one_in(2);
+	g->stuck_ns = g->why_back = one_in(4); /* long ago */
 	g->id = slot + 1;
 	for (uint32_t side = 0; side < 2; side++) {
 		struct model_flow *f = &m->flows[slot * 2 + side];
@@ -309,7 +316,7 @@ static uint32_t draw_ack(const struct graft_side *mine, const struct graft_side 
 static void draw_frame(const struct model *m, const struct model_flow *flow, bool out,
 		       struct model_frame *f)
 {
-	static const uint8_t hops[] = { 0, 1, 2, 64, 64, 64, 255 };
+	static const uint8_t ttls[] = { 0, 1, 2, 64, 64, 64, 255 };
 	const struct graft_entry *g = &m->slots[flow->place.slot];
 	const struct graft_side *mine = &g->side[flow->place.side];
 	const struct graft_side *other = &g->side[!flow->place.side];
@@ -327,13 +334,13 @@ static void draw_frame(const struct model *m, const struct model_flow *flow, boo
 		put16(ip + 2, (uint32_t)draw());
 		put16(ip + 4, header + payload);
 		ip[6] = 6;
-		ip[7] = hops[below(7)];
+		ip[7] = ttls[below(7)];
 	} else {
 		put16(ip, 0x4500 | below(256));
 		put16(ip + 2, 20 + header + payload);
 		put16(ip + 4, (uint32_t)draw());
 		ip[6] = 0x40;
-		ip[8] = hops[below(7)];
+		ip[8] = ttls[below(7)];
 		ip[9] = 6;
 	}
 	memcpy(at, (const uint8_t *)(out ? &to->local : &to->remote) + 16 - len, len);
@@ -385,6 +392,31 @@ static void complain(const struct graft_side *mine, const struct graft_side *oth
 	f->len = MODEL_ETHERNET + l3 + 8 + quoted - (one_in(8) ? below(80) : 0);
 	if (one_in(4))
 		ip[below((uint32_t)l3 * 2 + 8)] = (uint8_t)draw();
+}
+
+/* Put options of IPv4, or an extension header of IPv6, into F. */
+static void add_header(struct model_frame *f)
+{
+	static const uint8_t kinds[] = { 0, 60, 44, 43 };
+	uint8_t *ip = f->bytes + MODEL_ETHERNET, *at;
+	bool ipv6 = ip[0] >> 4 == 6;
+	size_t len = ipv6 ? 8 * (1 + below(2)) : 4 * (1 + below(10));
+
+	at = ip + (ipv6 ? 40 : 20);
+	memmove(at + len, at, f->len - (size_t)(at - f->bytes));
+	f->len += len;
+	draw_bytes(at, len);
+	if (!ipv6) {
+		ip[0] += (uint8_t)(len / 4);
+		put16(ip + 2, ((uint32_t)ip[2] << 8 | ip[3]) + (uint32_t)len);
+		return;
+	}
+	put16(ip + 4, ((uint32_t)ip[4] << 8 | ip[5]) + (uint32_t)len);
+	at[0] = ip[6];
+	ip[6] = kinds[below(4)];
+	at[1] = (uint8_t)(len / 8 - 1 + (one_in(8) ? below(6) : 0));
+	if (one_in(2)) /* a jumbo header; or a first fragment */
+		put16(at + 2, ip[6] == 44 ? below(2) : 0xc204);
 }
 
 static const struct model_flow *draw_flow(const struct model *m)
@@ -478,6 +510,7 @@ static int run(int prog, struct model_frame *f)
 	int r;
 
 	if (f->kind) {
+		before.cb[2] = f->place;
 		before.cb[3] = CB_OURS;
 		before.cb[4] = CB_KIND + f->kind;
 	}
@@ -516,10 +549,10 @@ static bool same_frame(const struct model_frame *is, const struct model_frame *w
 static void round_times(struct graft_entry *g)
 {
 	g->ended_ns = !!g->ended_ns;
+	g->stuck_ns = !!g->stuck_ns;
 	for (int side = 0; side < 2; side++) {
 		g->side[side].heard_ns = !!g->side[side].heard_ns;
 		g->side[side].data_ns = !!g->side[side].data_ns;
-		g->side[side].told_ns = !!g->side[side].told_ns;
 		g->side[side].probed_ns = !!g->side[side].probed_ns;
 	}
 }
@@ -644,8 +677,11 @@ static void packets_become_what_the_model_says(void **state)
 			if (icmp)
 				complain(&m.slots[flow->place.slot].side[flow->place.side],
 					 &m.slots[flow->place.slot].side[!flow->place.side], &f);
-			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
-			f.mark = reset ? MODEL_MARK_RESET : one_in(16) ? 7 : 0;
+			f.kind = reset ? MODEL_RESET : one_in(16) ? below(3) : MODEL_OTHER;
+			f.place = flow->place.slot * 2 + flow->place.side;
+			f.mark = one_in(16) ? 7 : 0;
+			if (!icmp && one_in(12))
+				add_header(&f);
 			if (one_in(4) && !icmp)
 				spoil(&f);
 			told += compare(&m, &f, out, &tallies[out]) == MODEL_SENT && icmp;
@@ -672,10 +708,10 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 		other->acked = (1ULL << 32) | (uint32_t)((uint32_t)s->end + s->seq_add);
 		s->fin = s->fin_end = 0;
 		s->window = 65536;
+		s->mtu = 65535;
+		s->ways = 0;
 	}
-	do
-		draw_frame(m, &m->flows[0], false, f);
-	while (f->bytes[MODEL_ETHERNET + (g->side[0].ipv6 ? 7 : 8)] < 2);
+	draw_frame(m, &m->flows[0], false, f);
 	return g;
 }
 
@@ -770,7 +806,7 @@ static void a_sweep_of_resets_ends_no_session(void **state)
 static int load(void **state)
 {
 	int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "graft_ring", 0, 0, 4096, NULL);
-	uint32_t worker = 0;
+	const uint32_t worker = 0, lo = LO, used = GRAFT_IF_USED;
 
 	(void)state;
 	t.skel = graft__open();
@@ -780,6 +816,8 @@ static int load(void **state)
 	bpf_map__set_max_entries(t.skel->maps.flows, MODEL_FLOWS);
 	if (graft__load(t.skel) ||
 	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.graft_rings), &worker, &fd, 0))
+		return -1;
+	if (bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0))
 		return -1;
 	t.slots = mmap(NULL, sizeof(struct graft_entry) * MODEL_SLOTS, PROT_READ | PROT_WRITE,
 		       MAP_SHARED, bpf_map__fd(t.skel->maps.grafts), 0);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/addr.h"
@@ -17,16 +18,27 @@
 #include "relay/session.h"
 #include "relay/session_graft.h"
 
-/* A folder for each control socket, which one daemon has at a time: a name of a BPF file has no dot. */
-static char *folder_of(const char *pins, const char *control)
+/*
+ * The folder of pins of a daemon with this control socket, in this network namespace, where both are its alone; a
+ * name of a BPF file has no dot.  OLD: its name in layout 1.
+ */
+static char *folder_of(const char *pins, const char *control, char **ret_old)
 {
-	char *folder = NULL;
+	char *absolute = NULL, *folder = NULL, *cwd = *control == '/' ? strdup("") : getcwd(NULL, 0);
+	struct stat netns = { 0 };
 
-	if (!strcmp(pins, "none") || asprintf(&folder, "%s/%s", pins, control) < 0)
-		return NULL;
-	for (char *at = folder + strlen(pins) + 1; *at; at++)
-		if (!isalnum((unsigned char)*at))
-			*at = '_';
+	*ret_old = NULL;
+	if (strcmp(pins, "none") && cwd && !stat("/proc/self/ns/net", &netns) &&
+	    asprintf(&absolute, "%s%s%s", cwd, *cwd ? "/" : "", control) >= 0) {
+		for (char *at = absolute; *at; at++)
+			if (!isalnum((unsigned char)*at))
+				*at = '_';
+		if (asprintf(ret_old, "%s_1", absolute) < 0 ||
+		    asprintf(&folder, "%s/%s_%ju", pins, absolute, (uintmax_t)netns.st_ino) < 0)
+			folder = NULL;
+	}
+	free(cwd);
+	free(absolute);
 	return folder;
 }
 
@@ -36,17 +48,21 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 {
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
 	/* a slot is used again as late as possible, so there are more than sessions */
-	struct graft_limits limits = { c->max_sessions + c->max_sessions / 8 + 64, c->workers,
-				       folder_of(c->graft_pins, c->control), a->uid, false };
+	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
+				       .workers = c->workers, .uid = a->uid };
 	struct clsact *clsact;
 	char err[512];
 	int r = 0;
 
+	limits.pins = folder_of(c->graft_pins, c->control, (char **)&limits.old_pins);
 	for (size_t i = 0; i < c->n_forwards; i++)
 		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
 	if (wanted)
 		r = probe_graft(c, a, &limits, ret, ret_finding);
 	free((char *)limits.pins);
+	free((char *)limits.old_pins);
+	if (*ret)
+		grafts_revive(*ret);
 	clsact = *ret ? grafts_clsact(*ret) : NULL;
 	if (!r && clsact && c->privileged_process &&
 	    keeper_start(clsact, c->seccomp, err, sizeof(err)))
@@ -82,6 +98,21 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 	return true;
 }
 
+static void end_left(struct grafts *gs, uint32_t slot)
+{
+	int fds[2];
+
+	graft_kill(gs, slot);
+	graft_put(gs, slot);
+	graft_take_sockets(gs, slot, fds);
+	for (int side = 0; side < 2; side++) {
+		if (fds[side] < 0)
+			continue;
+		session_arm_reset(fds[side]);
+		close(fds[side]);
+	}
+}
+
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first)
 {
 	struct grafts *gs = shared->grafts;
@@ -94,8 +125,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 			adopted++;
 			continue;
 		}
-		graft_kill(gs, slot);
-		graft_put(gs, slot);
+		end_left(gs, slot);
 		reset++;
 	}
 	if (adopted)
@@ -123,8 +153,7 @@ void graft_help(void)
 
 static int remove_left(const char *pins, const char *control)
 {
-	struct graft_limits limits = { .slots = 1, .workers = 1,
-				       .pins = folder_of(pins, control), .uid = geteuid() };
+	struct graft_limits limits = { .slots = 1, .workers = 1, .uid = geteuid() };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	unsigned int n = 0;
 	struct grafts *gs;
@@ -136,8 +165,10 @@ static int remove_left(const char *pins, const char *control)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s: %s", control,
 				   r == -EADDRINUSE ? "a daemon runs" : strerror(-r));
+	limits.pins = folder_of(pins, control, (char **)&limits.old_pins);
 	r = grafts_open(&limits, &gs, err, sizeof(err));
 	free((char *)limits.pins);
+	free((char *)limits.old_pins);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++, n++)

@@ -6,17 +6,19 @@
 #include "datapath/graft.h"
 
 /*
- * Grafted packets go out by the interface that was right when the graft began.  When routes, addresses
- * or links change, new interfaces get the packet programs, and the interface of each session is looked
- * up again.  Where there is none, the session is reset, which tells its ends more than silence would.
+ * When routes, rules, policies of IPsec, addresses or links change, new interfaces get the packet programs, and
+ * the workers ask the sockets of grafted sessions for their ways.  Netlink tells of most of it; a number of the
+ * kernel, that is looked at, moves with all of it.
  */
 struct routes {
 	struct loop *loop;
 	struct grafts *grafts;
-	struct source news; /* of the kernel: something has changed */
-	struct timer due;   /* a moment later, when it has settled */
-	int ask;            /* a socket for look-ups */
-	void (*tell)(void *arg); /* sessions may have been reset */
+	struct source netlink;
+	struct timer look;
+	bool news;         /* of netlink, since the last look */
+	bool moved;        /* something has changed since the sockets were asked last, at asked_ms */
+	uint64_t asked_ms;
+	void (*tell)(void *arg); /* the workers have to look at grafted sessions */
 	void *arg;
 };
 

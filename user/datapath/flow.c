@@ -233,6 +233,7 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_NO_SOCKET] = "no-socket",
 	[CAUSE_DRAIN_OVER] = "drain-over",
 	[CAUSE_NO_ROUTE] = "no-route",
+	[CAUSE_UNTRANSLATABLE] = "untranslatable",
 	[CAUSE_INTERNAL] = "internal",
 };
 

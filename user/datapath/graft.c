@@ -8,8 +8,8 @@
  *
  * Pins.  Maps and links are pinned in a folder of a BPF file system, so the programs go on when the
  * daemon ends.  The next one loads its own programs, gives them the old maps, and puts them into the
- * links in place of the old ones.  The folder's name has the number of the layout: what another
- * version has left is not touched.
+ * links in place of the old ones.  A daemon locks its folder.  The folder's name has the number of the
+ * layout: what an older version has left is removed, and the stack resets its sessions.
  *
  * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Who has a program may
  * attach it, without a capability: so interfaces that come later are no matter of privilege.  Before
@@ -19,6 +19,7 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -35,7 +36,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -47,6 +50,7 @@
 #include "bpf/graft.skel.h"
 #include "config/option.h"
 #include "datapath/graft_clsact.h"
+#include "datapath/tcp.h"
 
 SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)),
@@ -56,6 +60,7 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_LINK_UPDATE)),
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_PIN)),
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_GET)),
+	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_LOOKUP_ELEM)),
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
 	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_DELETE_ELEM)),
 	SYSCALL_IF(PART_GRAFT, unlink),
@@ -81,12 +86,14 @@ _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_wo
 struct attachment {
 	struct attachment *next;
 	unsigned int ifindex;
+	bool bridged;     /* see has_bridge_netfilter() */
 	int links[HOOKS]; /* of TCX; -1: none */
 };
 
 struct slot {
 	uint32_t next;     /* in the queue of free slots */
 	uint32_t put_ms;   /* when it was given back (low half) */
+	uint32_t asked;    /* graft_ways when its sockets were asked last; 0: they have answered */
 };
 
 struct grafts {
@@ -96,10 +103,14 @@ struct grafts {
 	int offer;         /* the program */
 	bool on_loopback;
 	char *pins;        /* folder; NULL: nothing is pinned */
+	uid_t uid;         /* to be the owner of what is pinned; -1: we are */
 	int top;           /* the folder that it is in, for the time when there is no root any more */
+	int locked;        /* the folder itself */
 	struct attachment *attachments;
 	struct clsact clsact;
 	bool is_clsact;    /* else it is TCX */
+	int (*revived)[2]; /* sockets, by slot; NULL: there were no sessions */
+	uint32_t routes, policies; /* as seen last */
 	int *rings;        /* fds, by worker */
 	unsigned int n_rings;
 
@@ -123,9 +134,12 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_OK] = "ok", [GRAFT_NO_SOCKET] = "socket not found",
 		[GRAFT_CLOSING] = "closing", [GRAFT_TIMESTAMPS] = "timestamps differ",
 		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
-		[GRAFT_INTERFACE] = "interface not supported",
+		[GRAFT_INTERFACE] = "interface not supported", [GRAFT_IN_HAND] = "never quiet",
 		[GRAFT_BAD_REQUEST] = "slot in use", [GRAFT_NO_SLOT] = "no slot",
-		[GRAFT_WINDOW] = "small window",
+		[GRAFT_WINDOW] = "small window", [GRAFT_XFRM] = "ipsec",
+		[GRAFT_ENCAP] = "route with encapsulation", [GRAFT_PROBING] = "tcp_mtu_probing",
+		[GRAFT_FRAGMENTS] = "fragments", [GRAFT_HEADERS] = "ip options",
+		[GRAFT_TOO_BIG] = "too big, without df",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
@@ -134,13 +148,15 @@ const char *graft_refusal_name(enum graft_refusal r)
 const char *graft_look_name(enum graft_look l)
 {
 	static const char *const names[GRAFT_LOOKS] = {
-		[GRAFT_LOOK_OK] = "not tried yet", [GRAFT_LOOK_KIND] = "closing",
+		[GRAFT_LOOK_OK] = "no packet seen yet", [GRAFT_LOOK_KIND] = "closing",
 		[GRAFT_LOOK_GONE] = "socket not found", [GRAFT_LOOK_CLOSED] = "closing",
 		[GRAFT_LOOK_ORDER] = "out of order", [GRAFT_LOOK_UNREAD] = "never quiet",
 		[GRAFT_LOOK_OWED] = "never quiet", [GRAFT_LOOK_ACK_DUE] = "never quiet",
 		[GRAFT_LOOK_OTHER_UNREAD] = "never quiet", [GRAFT_LOOK_OTHER_OWED] = "never quiet",
 		[GRAFT_LOOK_IN_HAND] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
 		[GRAFT_LOOK_RACE] = "never quiet", [GRAFT_LOOK_WINDOW] = "slow receiver",
+		[GRAFT_LOOK_UNSEEN] = "packets of an end not seen", [GRAFT_LOOK_WAY] = "route not seen yet",
+		[GRAFT_LOOK_XFRM] = "ipsec", [GRAFT_LOOK_INTERFACE] = "interface not supported",
 	};
 
 	return (unsigned int)l < GRAFT_LOOKS ? names[l] : "?";
@@ -153,6 +169,20 @@ uint32_t graft_tag(const char *name)
 	for (; *name; name++)
 		hash = (hash ^ (uint8_t)*name) * 16777619;
 	return hash;
+}
+
+/* A session that was left, and that needs its slot: its ends still talk, or have just ended. */
+static bool is_left(const struct graft_entry *e)
+{
+	switch (__atomic_load_n(&e->state, __ATOMIC_ACQUIRE) & GRAFT_STATE_MASK) {
+	case GRAFT_ACTIVE:
+	case GRAFT_RETURNING:
+	case GRAFT_LOCKED_2:
+	case GRAFT_DONE:
+		return true;
+	default:
+		return false;
+	}
 }
 
 /* --- pins --- */
@@ -179,13 +209,21 @@ static const char *from_top(const struct grafts *gs, const char *path)
 	return path + (strrchr(gs->pins, '/') + 1 - gs->pins);
 }
 
-/* The maps that outlive the daemon, until NULL. */
+#define PINNED_MAPS 4
+
+/* The maps that outlive the daemon, that of sessions first, until NULL. */
 static struct bpf_map *pinned_map(const struct grafts *gs, int i)
 {
-	struct bpf_map *const maps[] = { gs->skel->maps.grafts, gs->skel->maps.flows,
+	struct bpf_map *const maps[PINNED_MAPS] = { gs->skel->maps.grafts, gs->skel->maps.flows,
 					 gs->skel->maps.interfaces, gs->skel->maps.graft_rings };
 
-	return i < (int)(sizeof(maps) / sizeof(maps[0])) ? maps[i] : NULL;
+	return i < PINNED_MAPS ? maps[i] : NULL;
+}
+
+/* Pins belong to the account, which may be what starts the next daemon. */
+static int give_away(const struct grafts *gs, const char *path)
+{
+	return gs->uid == (uid_t)-1 ? 0 : chown(path, gs->uid, (gid_t)-1);
 }
 
 /* Make the folder AT for UID, who alone may use what is in it. */
@@ -202,6 +240,32 @@ static int make_folder(const char *at, uid_t uid)
 	return 0;
 }
 
+/* Mount the BPF file system where bpftool and tc expect it, if it is missing there, as they do. */
+static void mount_bpf(const char *top)
+{
+	static const char usual[] = "/sys/fs/bpf";
+	struct statfs fs;
+
+	if (!strncmp(top, usual, strlen(usual)) && !statfs(usual, &fs) && fs.f_type != BPF_FS_MAGIC &&
+	    mount("bpf", usual, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700"))
+		log_warning("graft: %s cannot be mounted: %s", usual, strerror(errno));
+}
+
+/* Remove the folder NAME, which an older version has left in gs->top: its programs go with it. */
+static void remove_older(const struct grafts *gs, const char *name)
+{
+	int fd = openat(gs->top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	for (const struct dirent *e; dir && (e = readdir(dir));)
+		if (e->d_name[0] != '.')
+			unlinkat(fd, e->d_name, 0);
+	if (dir && !unlinkat(gs->top, name, AT_REMOVEDIR))
+		log_warning("graft: %s of an older version is removed: its sessions end", name);
+	if (dir)
+		closedir(dir);
+}
+
 /* Make the folder of pins, and the one that it is in; if that cannot be, there are no pins. */
 static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 {
@@ -211,6 +275,7 @@ static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 
 	if (slash && slash != top) {
 		*slash = '\0';
+		mount_bpf(top);
 		r = make_folder(top, limits->uid);
 		if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
 			r = -EMEDIUMTYPE; /* not on a BPF file system */
@@ -218,14 +283,19 @@ static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 	if (!r && asprintf(&gs->pins, "%s_%d", limits->pins, GRAFT_LAYOUT) < 0)
 		r = -ENOMEM;
 	r = r ?: make_folder(gs->pins, limits->uid);
-	if (!r && (gs->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0)
+	if (!r && ((gs->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0 ||
+		   (gs->locked = open(gs->pins, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
+		   flock(gs->locked, LOCK_EX | LOCK_NB)))
 		r = -errno;
 	if (r) {
 		log_warning("graft: no session survives the daemon, and if it is killed their ends "
 			    "are not told: %s: %s", limits->pins,
-			    r == -EMEDIUMTYPE ? "not on a BPF file system" : strerror(-r));
+			    r == -EMEDIUMTYPE ? "not on a BPF file system" :
+			    r == -EWOULDBLOCK ? "another daemon uses it" : strerror(-r));
 		free(gs->pins);
 		gs->pins = NULL;
+	} else if (limits->old_pins) {
+		remove_older(gs, limits->old_pins);
 	}
 	free(top);
 }
@@ -246,24 +316,62 @@ static void remove_folder(struct grafts *gs)
 		log_warning("graft: %s is not removed: %s", gs->pins, strerror(errno));
 }
 
-/* Use the maps that were left, if all are there; they keep their size. */
-static bool reuse_maps(struct grafts *gs)
+/* A map that was left is FD: is it what MAP would be, if perhaps of another size? */
+static bool is_like(const struct bpf_map *map, int fd)
 {
+	struct bpf_map_info info = { 0 };
+	uint32_t len = sizeof(info);
+
+	return !bpf_obj_get_info_by_fd(fd, &info, &len) && info.type == bpf_map__type(map) &&
+	       info.key_size == bpf_map__key_size(map) && info.value_size == bpf_map__value_size(map);
+}
+
+/* How many sessions of FD, a map that was left, need their slots. */
+static unsigned int sessions_in(int fd, uint32_t *ret_slots)
+{
+	struct bpf_map_info info = { 0 };
+	uint32_t len = sizeof(info), n = 0;
+	const struct graft_entry *all = MAP_FAILED;
+	size_t size;
+
+	if (!bpf_obj_get_info_by_fd(fd, &info, &len))
+		all = mmap(NULL, size = sizeof(*all) * info.max_entries, PROT_READ, MAP_SHARED, fd, 0);
+	*ret_slots = info.max_entries;
+	for (uint32_t i = 0; all != MAP_FAILED && i < info.max_entries; i++)
+		n += is_left(&all[i]);
+	if (all != MAP_FAILED)
+		munmap((void *)all, size);
+	return n;
+}
+
+/*
+ * Use the maps that were left, if all are there and sessions are in them; they keep their size.  0: there are
+ * none to use.  -errno: they cannot be had, and are not ours to remove.
+ */
+static int reuse_maps(struct grafts *gs, const struct graft_limits *limits)
+{
+	int fds[PINNED_MAPS] = { -1, -1, -1, -1 }, r = 1;
 	char path[PATH_MAX];
 	struct bpf_map *map;
+	uint32_t slots;
 
-	for (int i = 0; (map = pinned_map(gs, i)); i++) {
-		int fd = bpf_obj_get(pin_path(gs, bpf_map__name(map), path));
-		int r = fd < 0 ? fd : bpf_map__reuse_fd(map, fd);
-
-		if (fd >= 0)
-			close(fd);
-		if (r && i)
-			log_warning("graft: %s cannot be used: %s", path, strerror(-r));
-		if (r)
-			return false;
+	for (int i = 0; r > 0 && (map = pinned_map(gs, i)); i++) {
+		fds[i] = bpf_obj_get(pin_path(gs, bpf_map__name(map), path));
+		if (fds[i] < 0)
+			r = errno == ENOENT ? 0 : -errno;
+		else if (!is_like(map, fds[i]))
+			r = 0;
 	}
-	return true;
+	r = r > 0 && !sessions_in(fds[0], &slots) ? 0 : r;
+	for (int i = 0; r > 0 && (map = pinned_map(gs, i)); i++)
+		r = bpf_map__reuse_fd(map, fds[i]) ?: 1;
+	if (r > 0 && slots < limits->slots)
+		log_warning("graft: %u slots, as the daemon before had, until culvert starts without "
+			    "sessions that are left: max-sessions wants %u", slots, limits->slots);
+	for (int i = 0; i < PINNED_MAPS; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+	return r;
 }
 
 static int pin_maps(struct grafts *gs)
@@ -275,6 +383,8 @@ static int pin_maps(struct grafts *gs)
 	for (int i = 0; !r && (map = pinned_map(gs, i)); i++) {
 		unlink(pin_path(gs, bpf_map__name(map), path));
 		r = bpf_obj_pin(bpf_map__fd(map), path);
+		if (!r && give_away(gs, path))
+			r = -errno;
 	}
 	return r;
 }
@@ -306,7 +416,8 @@ static int attach_tcx(const struct grafts *gs, struct attachment *a, const int p
 		if (fd < 0) {
 			fd = bpf_link_create(progs[hook], (int)a->ifindex, type, NULL);
 			if (fd >= 0 && gs->pins)
-				r = bpf_obj_pin(fd, link_path(gs, a->ifindex, hook, path));
+				r = bpf_obj_pin(fd, link_path(gs, a->ifindex, hook, path)) ?:
+				    (give_away(gs, path) ? -errno : 0);
 		}
 		if (fd < 0)
 			return fd;
@@ -338,38 +449,78 @@ static bool has_bare_ip(unsigned short type)
 	return type == ARPHRD_NONE || type == ARPHRD_PPP;
 }
 
+/*
+ * The bridge IFINDEX gives its frames to iptables before we see them, so conntrack sees half of a grafted session.
+ * Once the daemon is confined it cannot be known any more.
+ */
+static bool has_bridge_netfilter(unsigned int ifindex)
+{
+	char path[64], name[IF_NAMESIZE] = "", on = '0';
+	int bridge, fd;
+
+	if (!if_indextoname(ifindex, name))
+		return false;
+	snprintf(path, sizeof(path), "/sys/class/net/%s/bridge", name);
+	bridge = open(path, O_RDONLY | O_CLOEXEC);
+	if (bridge < 0)
+		return false;
+	close(bridge);
+	fd = open("/proc/sys/net/bridge/bridge-nf-call-iptables", O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && read(fd, &on, 1) < 0)
+		on = '0';
+	if (fd >= 0)
+		close(fd);
+	return on == '1';
+}
+
+/* Say whether sessions may be grafted at A: not where others decide about packets as well. */
+static void set_use(struct grafts *gs, const struct attachment *a)
+{
+	bool filtered = clsact_has_others(a->ifindex);
+	uint32_t was = 0, is;
+	bool known = !bpf_map_lookup_elem(gs->clsact.interfaces, &a->ifindex, &was);
+	char name[IF_NAMESIZE] = "";
+
+	is = (was & ~(uint32_t)GRAFT_IF_USED) | (filtered || a->bridged ? 0 : GRAFT_IF_USED);
+	if (known && is == was)
+		return;
+	bpf_map_update_elem(gs->clsact.interfaces, &a->ifindex, &is, BPF_ANY);
+	if (!(is & GRAFT_IF_USED))
+		log_warning("graft: no session is grafted on %s: %s", if_indextoname(a->ifindex, name) ?: "",
+			    a->bridged ? "net.bridge.bridge-nf-call-iptables is on" :
+					 "others have filters there (tc filter show ingress)");
+}
+
 static int attach(struct grafts *gs, unsigned int ifindex, unsigned short type)
 {
 	bool ethernet = has_ethernet(type);
-	uint32_t one = 1;
 	struct attachment *a;
 	int r;
 
 	if (!ethernet && !has_bare_ip(type))
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
-	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
+	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 },
+				  .bridged = has_bridge_netfilter(ifindex) };
 	r = gs->is_clsact ? clsact_attach(&gs->clsact, ifindex, ethernet) :
 			    attach_tcx(gs, a, gs->clsact.programs[ethernet]);
-	/* clsact_attach() may have an entry there */
-	if (!r && bpf_map_update_elem(gs->clsact.interfaces, &ifindex, &one, BPF_NOEXIST) &&
-	    errno != EEXIST)
-		r = -errno;
 	if (r) {
 		detach(a);
 		return r;
 	}
+	set_use(gs, a);
 	a->next = gs->attachments;
 	gs->attachments = a;
 	return 0;
 }
 
-static bool is_attached(const struct grafts *gs, unsigned int ifindex)
+static const struct attachment *attachment_of(const struct grafts *gs, unsigned int ifindex)
 {
-	for (const struct attachment *a = gs->attachments; a; a = a->next)
-		if (a->ifindex == ifindex)
-			return true;
-	return false;
+	const struct attachment *a = gs->attachments;
+
+	while (a && a->ifindex != ifindex)
+		a = a->next;
+	return a;
 }
 
 /* A session may have an address of I.  Link-local ones are not unique, so they do not count. */
@@ -431,26 +582,31 @@ int grafts_follow_interfaces(struct grafts *gs)
 {
 	struct if_nameindex *all = if_nameindex();
 	struct ifaddrs *list = NULL;
-	int r = !all || getifaddrs(&list) ? -errno : 0;
+	int attached = 0, r = !all || getifaddrs(&list) ? -errno : 0;
 
 	if (!r)
 		forget_gone(gs, all);
 	for (const struct if_nameindex *i = all; list && i->if_index; i++) {
+		const struct attachment *a = attachment_of(gs, i->if_index);
 		unsigned short type = type_of(list, i->if_name);
 		int e;
 
-		if (is_attached(gs, i->if_index) || !has_address(list, i->if_name) ||
-		    (gs->on_loopback && type != ARPHRD_LOOPBACK))
+		if (a) {
+			set_use(gs, a);
+			continue;
+		}
+		if (!has_address(list, i->if_name) || (gs->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
 		e = attach(gs, i->if_index, type);
 		if (e)
 			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
+		attached += !e;
 		r = e ?: r;
 	}
 	freeifaddrs(list);
 	if (all)
 		if_freenameindex(all);
-	return gs->attachments ? 0 : r;
+	return gs->attachments ? attached : r;
 }
 
 /* --- all of it --- */
@@ -458,20 +614,6 @@ int grafts_follow_interfaces(struct grafts *gs)
 static uint32_t raw_state(const struct grafts *gs, uint32_t slot)
 {
 	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
-}
-
-/* A session that was left, and that needs its slot: its ends still talk, or have just ended. */
-static bool is_left(const struct grafts *gs, uint32_t slot)
-{
-	switch (raw_state(gs, slot) & GRAFT_STATE_MASK) {
-	case GRAFT_ACTIVE:
-	case GRAFT_RETURNING:
-	case GRAFT_LOCKED_2:
-	case GRAFT_DONE:
-		return true;
-	default:
-		return false;
-	}
 }
 
 /*
@@ -490,13 +632,33 @@ static void fill_queue(struct grafts *gs)
 			graft_withdraw(gs, i);
 		if (state == GRAFT_RETURNING)
 			graft_return(gs, i, false);
-		if (is_left(gs, i))
+		if (is_left(&gs->all[i]))
 			continue;
 		gs->slots[i].put_ms = (uint32_t)clock_ms();
 		*end = gs->last = i;
 		end = &gs->slots[i].next;
 		gs->n_free++;
 	}
+}
+
+static uint32_t ways_of(const struct grafts *gs, uint32_t slot, int side)
+{
+	return __atomic_load_n(&gs->all[slot].side[side].ways, __ATOMIC_ACQUIRE);
+}
+
+/* Another daemon has counted the ways of sessions that were left. */
+static void begin_ways(struct grafts *gs)
+{
+	uint32_t ways = 1, none = 0;
+
+	for (uint32_t slot = 0; graft_next(gs, &slot); slot++)
+		for (int side = 0; side < 2; side++)
+			if ((int32_t)(ways_of(gs, slot, side) - ways) > 0)
+				ways = ways_of(gs, slot, side);
+	gs->skel->bss->graft_ways = ways;
+	gs->skel->bss->graft_ways_least = ways - INT_MAX / 2;
+	if (bpf_map_lookup_elem(gs->clsact.interfaces, &none, &gs->policies))
+		gs->policies = 0;
 }
 
 static int set_sizes(struct grafts *gs, const struct graft_limits *limits)
@@ -554,9 +716,11 @@ static void choose_attachment(struct grafts *gs)
 /* The maps are those that were left, or new ones. */
 static int load(struct grafts *gs, const struct graft_limits *limits)
 {
-	bool left = gs->pins && reuse_maps(gs);
-	int r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
+	int left = gs->pins ? reuse_maps(gs, limits) : 0, r;
 
+	if (left < 0)
+		return left;
+	r = (left ? 0 : set_sizes(gs, limits)) ?: graft__load(gs->skel);
 	return r || left || !gs->pins ? r : pin_maps(gs);
 }
 
@@ -567,6 +731,8 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	int r;
 
 	gs->on_loopback = limits->on_loopback;
+	gs->uid = limits->uid == geteuid() ? (uid_t)-1 : limits->uid;
+	gs->top = gs->locked = -1;
 	gs->clsact.handle = clsact_handle(limits->pins);
 	gs->clsact.keeper = -1;
 	pthread_mutex_init(&gs->lock, NULL);
@@ -581,12 +747,15 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 		what = "cannot map the sessions, or create the ring buffers";
 		r = map_grafts(gs) ?: open_rings(gs, limits->workers);
 	}
-	if (!r)
-		fill_queue(gs);
 	if (!r) {
+		fill_queue(gs);
+		begin_ways(gs);
+
 		choose_attachment(gs);
 		what = "cannot attach the packet programs to any interface";
 		r = grafts_follow_interfaces(gs);
+		r = r > 0 ? 0 : r;
+		gs->uid = (uid_t)-1; /* from now on we may be that account */
 	}
 	if (r) {
 		snprintf(err, errlen, "%s: %s", what, strerror(-r));
@@ -612,7 +781,7 @@ unsigned int grafts_live(const struct grafts *gs)
 	unsigned int n = 0;
 
 	for (uint32_t i = 0; gs->all && i < gs->n_slots; i++)
-		n += is_left(gs, i) && graft_state(gs, i) != GRAFT_DONE;
+		n += is_left(&gs->all[i]) && graft_state(gs, i) != GRAFT_DONE;
 	return n;
 }
 
@@ -625,8 +794,10 @@ void grafts_close(struct grafts *gs, bool keep)
 	keep = keep && gs->pins && grafts_live(gs);
 	if (gs->pins && !keep)
 		remove_folder(gs);
-	if (gs->pins)
+	if (gs->top >= 0)
 		close(gs->top);
+	if (gs->locked >= 0)
+		close(gs->locked);
 	while (gs->attachments) {
 		struct attachment *a = gs->attachments;
 
@@ -639,6 +810,7 @@ void grafts_close(struct grafts *gs, bool keep)
 	if (gs->clsact.keeper >= 0)
 		close(gs->clsact.keeper);
 	free(gs->pins);
+	free(gs->revived);
 	for (unsigned int i = 0; i < gs->n_rings; i++)
 		close(gs->rings[i]);
 	free(gs->rings);
@@ -699,13 +871,6 @@ bool graft_return(struct grafts *gs, uint32_t slot, bool back)
 {
 	return back ? change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_RETURNING) :
 		      change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_ACTIVE);
-}
-
-void graft_kill(struct grafts *gs, uint32_t slot)
-{
-	if (change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_KILLED) ||
-	    change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_KILLED))
-		graft_reset(gs, slot);
 }
 
 /* --- requests --- */
@@ -802,10 +967,15 @@ enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uin
 	return GRAFT_OK;
 }
 
-void graft_reset(struct grafts *gs, uint32_t slot)
+void graft_kill(struct grafts *gs, uint32_t slot)
 {
 	struct graft_request q = { .op = GRAFT_RESET, .slot = slot };
 
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_DONE) &&
+	    !change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_DONE) &&
+	    (graft_state(gs, slot) != GRAFT_DONE || gs->all[slot].side[0].reset ||
+	     gs->all[slot].side[1].reset))
+		return;
 	for (q.side = 0; q.side < 2; q.side++)
 		if (run(gs, &q, gs->all[slot].side[q.side].ipv6))
 			log_limited(LOG_WARNING, "graft: an end was not told that its session was "
@@ -815,12 +985,14 @@ void graft_reset(struct grafts *gs, uint32_t slot)
 void graft_put(struct grafts *gs, uint32_t slot)
 {
 	change(gs, slot, GRAFT_DONE, GRAFT_DONE, GRAFT_CLOSED);
+	gs->all[slot].over = 1;
+	gs->slots[slot].asked = 0;
 	put(gs, slot);
 }
 
 bool graft_next(const struct grafts *gs, uint32_t *at)
 {
-	while (*at < gs->n_slots && !is_left(gs, *at))
+	while (*at < gs->n_slots && !is_left(&gs->all[*at]))
 		++*at;
 	return *at < gs->n_slots;
 }
@@ -830,12 +1002,104 @@ void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker)
 	__atomic_store_n(&gs->all[slot].worker, worker, __ATOMIC_RELEASE);
 }
 
-void graft_reroute(struct grafts *gs, uint32_t slot, unsigned int side, unsigned int ifindex)
+/* --- ways --- */
+
+enum graft_change grafts_look(struct grafts *gs)
 {
-	if (is_attached(gs, ifindex))
-		__atomic_store_n(&gs->all[slot].side[side].ifindex, ifindex, __ATOMIC_RELEASE);
-	else
-		graft_kill(gs, slot);
+	const struct graft_request q = { .op = GRAFT_ROUTES };
+	uint32_t routes = gs->routes, policies = gs->policies, none = 0;
+
+	if (run(gs, &q, false))
+		return GRAFT_CHANGE_NONE;
+	gs->routes = *(volatile __u32 *)&gs->skel->bss->graft_routes;
+	gs->policies = *(volatile __u32 *)&gs->skel->bss->graft_policies;
+	if (policies == gs->policies)
+		return routes == gs->routes ? GRAFT_CHANGE_NONE : GRAFT_CHANGE_ROUTES;
+	bpf_map_update_elem(gs->clsact.interfaces, &none, &gs->policies, BPF_ANY);
+	return GRAFT_CHANGE_POLICIES;
+}
+
+void grafts_doubt_ways(struct grafts *gs, enum graft_change change)
+{
+	uint32_t ways = __atomic_add_fetch(&gs->skel->bss->graft_ways, 1, __ATOMIC_SEQ_CST);
+
+	if (!ways) /* 0 is no number of slot.asked */
+		ways = __atomic_add_fetch(&gs->skel->bss->graft_ways, 1, __ATOMIC_SEQ_CST);
+	if (change == GRAFT_CHANGE_POLICIES)
+		__atomic_store_n(&gs->skel->bss->graft_ways_least, ways, __ATOMIC_SEQ_CST);
+}
+
+enum graft_way graft_way(struct grafts *gs, uint32_t slot)
+{
+	const struct graft_request q = { .op = GRAFT_WAYS, .slot = slot };
+	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
+	uint32_t asked = gs->slots[slot].asked;
+
+	if (ways_of(gs, slot, 0) == ways && ways_of(gs, slot, 1) == ways) {
+		gs->slots[slot].asked = 0;
+		return asked ? GRAFT_WAY_ANSWERED : GRAFT_WAY_KNOWN;
+	}
+	if (asked && run(gs, &q, false))
+		return GRAFT_WAY_LOST;
+	gs->slots[slot].asked = ways;
+	return asked == ways ? GRAFT_WAY_KNOWN : GRAFT_WAY_ASK;
+}
+
+/* --- sockets of sessions that were left --- */
+
+static int revive(const struct grafts *gs, uint32_t slot, unsigned int side)
+{
+	const struct graft_side *s = &gs->all[slot].side[side];
+	struct sockaddr_storage local, remote;
+	struct tcp_numbers n = {
+		.local = (struct sockaddr *)&local, .remote = (struct sockaddr *)&remote,
+		.mark = s->mark, .write_seq = s->frozen_write, .read_seq = s->frozen_read,
+		.peer_window = s->window, .send_shift = s->window_left, .read_shift = s->read_shift,
+		.timestamps = s->timestamps, .sack = s->sack,
+	};
+
+	graft_address(gs, slot, side, true, &local, &n.len);
+	graft_address(gs, slot, side, false, &remote, &n.len);
+	return tcp_revive(&n);
+}
+
+void grafts_revive(struct grafts *gs)
+{
+	unsigned int without = 0;
+	int why = 0;
+
+	for (uint32_t slot = 0; graft_next(gs, &slot); slot++) {
+		int fds[2] = { -1, -1 };
+
+		if (graft_state(gs, slot) == GRAFT_DONE)
+			continue;
+		for (unsigned int side = 0; side < 2 && (!side || fds[0] >= 0); side++) {
+			fds[side] = revive(gs, slot, side);
+			why = fds[side] < 0 ? fds[side] : why;
+		}
+		if (fds[0] < 0 || fds[1] < 0) {
+			if (fds[0] >= 0)
+				close(fds[0]);
+			without++;
+			continue;
+		}
+		if (!gs->revived)
+			gs->revived = allocated(calloc(gs->n_slots, sizeof(*gs->revived)));
+		for (int side = 0; side < 2; side++)
+			gs->revived[slot][side] = fds[side];
+	}
+	if (without)
+		log_warning("graft: %u sessions that were left have no sockets: nothing probes their "
+			    "ends, and a change of routes may end them: %s", without, strerror(-why));
+}
+
+void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
+{
+	for (int side = 0; side < 2; side++) { /* 0 is none: it is stdin */
+		ret[side] = gs->revived && gs->revived[slot][side] ? gs->revived[slot][side] : -1;
+		if (gs->revived)
+			gs->revived[slot][side] = 0;
+	}
 }
 
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,

@@ -21,7 +21,8 @@ struct graft_limits {
 	unsigned int slots;   /* sessions that may be grafted at a time, and those that still end */
 	unsigned int workers; /* one ring buffer each */
 	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon; NULL:
-			       * none.  It and the folder around it become UID's */
+			       * none.  It and the folder around it become UID's, and this daemon's alone */
+	const char *old_pins; /* the name that it had in layout 1; may be NULL */
 	uid_t uid;
 	bool on_loopback; /* attach to the loopback device alone */
 };
@@ -33,7 +34,8 @@ struct graft_limits {
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
 /*
  * The same for interfaces that have come since, which needs a filter keeper, or no privilege with TCX;
- * those that are gone are forgotten.  By the thread that calls graft_reroute().  -errno: there is none, for that reason.
+ * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted from
+ * then on.  By one thread.  Returns to how many programs were attached now; -errno: they are nowhere.
  */
 int grafts_follow_interfaces(struct grafts *gs);
 /*
@@ -57,10 +59,33 @@ unsigned int grafts_live(const struct grafts *gs);
 bool graft_next(const struct grafts *gs, uint32_t *at);
 void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
 /*
- * Packets to the remote end of SIDE have to go out by IFINDEX, 0: by none.  If no packet program is
- * there the session is KILLED: not even its sockets could go on, whose numbers nobody would shift.
+ * Make the sockets of these sessions anew, as far as there are descriptors.  Needs CAP_NET_ADMIN.  By
+ * graft_take_sockets() they become the caller's, by side; -1: there is none.
  */
-void graft_reroute(struct grafts *gs, uint32_t slot, unsigned int side, unsigned int ifindex);
+void grafts_revive(struct grafts *gs);
+void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2]);
+
+/*
+ * Translated packets go the way of the session's sockets, as it was seen last.  When it may have changed,
+ * each socket is asked: it sends a probe, and the packet programs see where that leaves.
+ */
+enum graft_change { GRAFT_CHANGE_NONE, GRAFT_CHANGE_ROUTES, GRAFT_CHANGE_POLICIES };
+/* What has changed in this network namespace since the last call.  By one thread. */
+enum graft_change grafts_look(struct grafts *gs);
+/* All ways may have changed.  Until the sockets are asked the old ones are used; not after POLICIES. */
+void grafts_doubt_ways(struct grafts *gs, enum graft_change change);
+
+enum graft_way {
+	GRAFT_WAY_KNOWN,
+	GRAFT_WAY_ASK,      /* the caller has to ask both sockets, now */
+	GRAFT_WAY_ANSWERED, /* both have answered: as they were before they were asked */
+	GRAFT_WAY_LOST,     /* a socket has a way that cannot be followed: reset the session */
+};
+/*
+ * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After ASK the sockets have
+ * a second to answer before the next call.
+ */
+enum graft_way graft_way(struct grafts *gs, uint32_t slot);
 
 /* The addresses of a session, as its sockets had them. */
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
@@ -101,11 +126,10 @@ void graft_hold(struct grafts *gs, uint32_t slot);
 /* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
 bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 /*
- * ACTIVE or RETURNING: reset both ends.  From then on the caller has to close the sockets, and to
- * call graft_reset() once more for each GRAFT_EVENT_HEARD.
+ * ACTIVE, RETURNING or DONE: reset both ends, and free the tuples at once.  The caller has to close the sockets,
+ * and the stack answers what comes late.
  */
 void graft_kill(struct grafts *gs, uint32_t slot);
-void graft_reset(struct grafts *gs, uint32_t slot);
 
 /* Bytes that the end of side DIR has sent while grafted; the other may not have got all. */
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);

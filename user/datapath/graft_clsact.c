@@ -36,8 +36,6 @@ SYSCALLS_NEEDED(
 #define PRIORITY 7
 #define NAMED (1U << 31) /* of a handle that is no pid */
 
-#define QDISC_IS_OURS 2 /* in the map, where any value says that our programs are attached */
-
 struct request {
 	uint32_t ifindex;  /* 0: remove all */
 	uint32_t ethernet; /* 0 or 1 */
@@ -54,8 +52,8 @@ uint32_t clsact_handle(const char *pins)
 
 static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
 
-/* True also if it cannot be known. */
-static bool has_filters(unsigned int ifindex, enum hook hook)
+/* Filters at HOOK that are not of a daemon such as ours, or, OURS, any; true also if it cannot be known. */
+static bool has_filters(unsigned int ifindex, enum hook hook, bool ours)
 {
 	const struct {
 		struct nlmsghdr head;
@@ -67,15 +65,32 @@ static bool has_filters(unsigned int ifindex, enum hook hook)
 			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, hook == HOOK_IN ? TC_H_MIN_INGRESS :
 									      TC_H_MIN_EGRESS) },
 	};
-	struct nlmsghdr answer[512];
+	struct nlmsghdr answer[2048];
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-	bool none = fd >= 0 && sendto(fd, &q, sizeof(q), 0, NULL, 0) == sizeof(q) &&
-		    recvfrom(fd, answer, sizeof(answer), 0, NULL, NULL) >= (ssize_t)NLMSG_HDRLEN &&
-		    answer->nlmsg_type == NLMSG_DONE;
+	bool found = fd < 0 || sendto(fd, &q, sizeof(q), 0, NULL, 0) != sizeof(q), done = found;
 
+	while (!done) {
+		ssize_t n = recvfrom(fd, answer, sizeof(answer), 0, NULL, NULL);
+		int len = (int)n;
+
+		done = n <= 0;
+		found = found || done;
+		for (struct nlmsghdr *h = answer; !done && NLMSG_OK(h, len); h = NLMSG_NEXT(h, len)) {
+			const struct tcmsg *tc = NLMSG_DATA(h);
+
+			done = h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR;
+			found = found || (h->nlmsg_type == RTM_NEWTFILTER &&
+					  (ours || TC_H_MAJ(tc->tcm_info) >> 16 != PRIORITY));
+		}
+	}
 	if (fd >= 0)
 		close(fd);
-	return !none;
+	return found;
+}
+
+bool clsact_has_others(unsigned int ifindex)
+{
+	return has_filters(ifindex, HOOK_IN, false);
 }
 
 /* Remove our filters from IFINDEX, if there are any, and the qdisc, if it was MADE for them. */
@@ -92,7 +107,7 @@ static int release(const struct clsact *c, unsigned int ifindex, bool made)
 		if (bpf_tc_detach(&at, &opts) == -EPERM) /* else there is none */
 			r = -EPERM;
 	}
-	if (made && !has_filters(ifindex, HOOK_IN) && !has_filters(ifindex, HOOK_OUT))
+	if (made && !has_filters(ifindex, HOOK_IN, true) && !has_filters(ifindex, HOOK_OUT, true))
 		bpf_tc_hook_destroy(&both);
 	return r;
 }
@@ -102,7 +117,7 @@ static int attach(const struct clsact *c, unsigned int ifindex, const int progra
 	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
 		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
 	int r = bpf_tc_hook_create(&both);
-	const uint32_t ours = QDISC_IS_OURS;
+	const uint32_t ours = GRAFT_IF_QDISC;
 	bool made = !r;
 
 	r = r == -EEXIST ? 0 : r;
@@ -129,7 +144,7 @@ static int remove_all(const struct clsact *c)
 		uint32_t value = 0;
 
 		bpf_map_lookup_elem(c->interfaces, &i->if_index, &value);
-		r = release(c, i->if_index, value == QDISC_IS_OURS) ?: r;
+		r = release(c, i->if_index, value & GRAFT_IF_QDISC) ?: r;
 	}
 	if (all)
 		if_freenameindex(all);

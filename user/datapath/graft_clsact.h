@@ -31,6 +31,11 @@ int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet);
 /* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
 bool clsact_is_lost(const struct clsact *c, unsigned int ifindex);
 /*
+ * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not meet.  Needs no
+ * privilege.
+ */
+bool clsact_has_others(unsigned int ifindex);
+/*
  * Remove our filters from all interfaces, those too that have no address any more: a daemon before may
  * have had them.  A qdisc that was made for them goes as well, unless others have filters there.
  */

@@ -43,7 +43,8 @@ enum cause {
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
 	CAUSE_NO_SOCKET, /* none with a mark or for transparent forwarding in stock */
 	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */
-	CAUSE_NO_ROUTE,   /* grafted, and its packets have no way out any more */
+	CAUSE_NO_ROUTE,   /* grafted, and its packets have to go a way that cannot be followed */
+	CAUSE_UNTRANSLATABLE, /* the same, and what came could be given to no socket either */
 	CAUSE_INTERNAL,
 	CAUSES,
 };

@@ -191,19 +191,82 @@ void tcp_set_nodelay(int fd)
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
-int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
+int tcp_set_keepalive(int fd, unsigned int keepalive)
 {
 	int interval = ((int)keepalive + KEEPALIVE_PROBES - 1) / KEEPALIVE_PROBES;
 
-	if (nodelay)
-		tcp_set_nodelay(fd);
-	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
 	if (!keepalive)
-		return 0;
+		return set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
 	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, (int)keepalive) ?:
 	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval) ?:
 	       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES) ?:
 	       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
+void tcp_probe_now(int fd)
+{
+	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 127); /* while there is no route none is answered */
+	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+}
+
+int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
+{
+	if (nodelay)
+		tcp_set_nodelay(fd);
+	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
+	return keepalive ? tcp_set_keepalive(fd, keepalive) : 0;
+}
+
+/* TCPOPT_*, as TCP_REPAIR_OPTIONS names them. */
+#define OPTION_WINDOW 3
+#define OPTION_SACK 4
+#define OPTION_TIMESTAMP 8
+
+static int set_number(int fd, int queue, uint32_t seq)
+{
+	return set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue) ?:
+	       set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
+}
+
+static int revive(int fd, const struct tcp_numbers *n)
+{
+	const struct tcp_repair_opt options[] = {
+		{ OPTION_WINDOW, n->send_shift | (uint32_t)n->read_shift << 16 },
+		{ OPTION_SACK, 0 },
+		{ OPTION_TIMESTAMP, 0 },
+	};
+	const struct tcp_repair_window window = {
+		.snd_wl1 = n->read_seq, .snd_wnd = n->peer_window, .max_window = n->peer_window,
+		.rcv_wnd = UINT16_MAX, .rcv_wup = n->read_seq,
+	};
+	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON) ?:
+		set_number(fd, TCP_SEND_QUEUE, n->write_seq) ?:
+		set_number(fd, TCP_RECV_QUEUE, n->read_seq) ?:
+		socket_set_mark(fd, n->mark) ?: socket_set_transparent(fd, n->local->sa_family);
+
+	if (!r && (bind(fd, n->local, n->len) || connect(fd, n->remote, n->len)))
+		r = -errno;
+	for (unsigned int i = 0; !r && i < sizeof(options) / sizeof(options[0]); i++)
+		if ((n->sack || options[i].opt_code != OPTION_SACK) &&
+		    (n->timestamps || options[i].opt_code != OPTION_TIMESTAMP) &&
+		    setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, &options[i], sizeof(options[i])))
+			r = -errno;
+	if (!r && setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window)))
+		r = -errno;
+	/* else no listener could have its port */
+	return r ?: set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP) ?:
+		    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+}
+
+int tcp_revive(const struct tcp_numbers *n)
+{
+	int fd = socket(n->local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+	int r = fd < 0 ? -errno : revive(fd, n);
+
+	if (r && fd >= 0)
+		close(fd);
+	return r ?: fd;
 }
 
 int socket_set_mark(int fd, unsigned int mark)

@@ -39,6 +39,30 @@ int tcp_take_error(int fd);
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive);
 
+/* The same for KEEPALIVE alone, in the middle of a connection. */
+int tcp_set_keepalive(int fd, unsigned int keepalive);
+/*
+ * Let TCP probe the peer as soon as it has been silent for a second, now if it has: a packet that looks for
+ * its way as any of this socket does.  That goes on until tcp_set_keepalive().
+ */
+void tcp_probe_now(int fd);
+
+/*
+ * A connection of which no socket is left: the numbers that come next, and options.  Addresses are of the
+ * family FAMILY.
+ */
+struct tcp_numbers {
+	const struct sockaddr *local, *remote;
+	socklen_t len;
+	uint32_t mark;
+	uint32_t write_seq, read_seq;
+	uint32_t peer_window; /* bytes */
+	uint8_t send_shift, read_shift;
+	bool timestamps, sack;
+};
+/* Make its socket anew, without a packet (TCP_REPAIR, which needs CAP_NET_ADMIN).  A descriptor, or -errno. */
+int tcp_revive(const struct tcp_numbers *n);
+
 /* Before connect(2): let the peer of FD send no larger segments than can be sent on OTHER. */
 void tcp_copy_mss(int fd, int other);
 

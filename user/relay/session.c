@@ -133,8 +133,8 @@ static int watch_side(struct session *s, unsigned int side)
 	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix(s, side);
 	uint32_t events;
 
-	if (source->fd < 0 || (s->graft != NO_GRAFT && s->sides[CLIENT].fd < 0))
-		return 0; /* adopted: one of its sockets only keeps a port */
+	if (source->fd < 0)
+		return 0;
 	if (s->state == SESSION_PARTING)
 		return loop_watch(&s->worker->loop, source, 0, false);
 	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
@@ -153,7 +153,7 @@ static uint64_t next_due(struct session *s)
 		return session_connect_due(s);
 	if (s->state == SESSION_PARTING)
 		return s->flows[s->parted].due_ms;
-	due = smaller(session_idle_due(s), session_graft_port_due(s));
+	due = session_idle_due(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
 
@@ -252,7 +252,6 @@ static void on_timer(struct timer *timer)
 			session_flow_run(s, dir, false);
 		}
 	}
-	session_graft_port_timer(s);
 	session_idle_timer(s);
 	session_update(s);
 }
@@ -457,6 +456,7 @@ static int level_of_reset(enum cause cause)
 	case CAUSE_NO_MEMORY:
 	case CAUSE_KERNEL_LOST:
 	case CAUSE_NO_ROUTE:
+	case CAUSE_UNTRANSLATABLE:
 	case CAUSE_INTERNAL:
 		return LOG_WARNING;
 	default:

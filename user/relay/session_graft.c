@@ -9,13 +9,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
+#include "datapath/tcp.h"
 #include "relay/connect.h"
 #include "relay/limits.h"
 #include "relay/session_flow.h"
 
-SYSCALLS_NEEDED(
-	SYSCALL(getsockname),
-	SYSCALL_IF(PART_GRAFT, bind));
+SYSCALLS_NEEDED(SYSCALL(getsockname));
 
 static struct grafts *grafts_of(const struct session *s)
 {
@@ -44,7 +43,6 @@ bool session_is_grafted(const struct session *s)
 	switch (graft_state(grafts_of(s), s->graft)) {
 	case GRAFT_ACTIVE:
 	case GRAFT_DONE:
-	case GRAFT_KILLED:
 	case GRAFT_RETURNING:
 		return true;
 	default:
@@ -206,8 +204,43 @@ static void finish(struct session *s)
 		session_reset(s, CAUSE_CLIENT_RESET);
 	else if (e->side[UPSTREAM].reset)
 		session_reset(s, CAUSE_UPSTREAM_RESET);
-	else
+	else if (e->side[CLIENT].fin == 2 && e->side[UPSTREAM].fin == 2)
 		session_finish(s);
+	else
+		session_reset(s, CAUSE_UNTRANSLATABLE);
+}
+
+/* It follows another engine, or something came that the packet programs cannot translate. */
+static void go_on_at_sockets(struct session *s)
+{
+	uint32_t why = graft_of(grafts_of(s), s->graft)->why_back;
+
+	if (why)
+		s->graft_refusal = (uint8_t)why;
+	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
+		session_flow_run(s, dir, false);
+}
+
+/* Ask the sockets of S for their ways, if these may have changed. */
+static void follow_ways(struct session *s)
+{
+	unsigned int keepalive = forward_of(s)->keepalive_s;
+
+	switch (graft_way(grafts_of(s), s->graft)) {
+	case GRAFT_WAY_KNOWN:
+		break;
+	case GRAFT_WAY_ASK:
+		tcp_probe_now(s->sides[CLIENT].fd);
+		tcp_probe_now(s->sides[UPSTREAM].fd);
+		break;
+	case GRAFT_WAY_ANSWERED:
+		tcp_set_keepalive(s->sides[CLIENT].fd, keepalive);
+		tcp_set_keepalive(s->sides[UPSTREAM].fd, keepalive);
+		break;
+	case GRAFT_WAY_LOST:
+		session_reset(s, CAUSE_NO_ROUTE);
+		break;
+	}
 }
 
 static void look_at(struct session *s)
@@ -216,12 +249,12 @@ static void look_at(struct session *s)
 	case GRAFT_DONE:
 		finish(s);
 		break;
-	case GRAFT_KILLED: /* not by us */
-		session_reset(s, CAUSE_NO_ROUTE);
+	case GRAFT_ACTIVE:
+	case GRAFT_RETURNING:
+		follow_ways(s);
 		break;
-	case GRAFT_RETURNED: /* it follows another engine */
-		for (unsigned int dir = 0; dir < 2; dir++)
-			session_flow_run(s, dir, false);
+	case GRAFT_RETURNED:
+		go_on_at_sockets(s);
 		break;
 	default:
 		break;
@@ -232,19 +265,13 @@ static void look_at(struct session *s)
 void session_graft_event(void *worker, const struct graft_event *ev)
 {
 	struct worker *w = worker;
-	struct grafts *gs = w->shared->grafts;
 	struct session *s = w->grafted[ev->slot];
 
 	if (s && s->id == ev->id)
 		look_at(s);
-	else if (ev->kind == GRAFT_EVENT_HEARD && graft_of(gs, ev->slot)->id == ev->id &&
-		 graft_state(gs, ev->slot) == GRAFT_KILLED)
-		graft_reset(gs, ev->slot);
 }
 
 /* --- sessions that outlive a daemon --- */
-
-#define PORT_MS 1000 /* between two tries to get the port of an adopted session */
 
 uint32_t session_graft_tag(const struct forward *f)
 {
@@ -291,6 +318,7 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	struct sockaddr_storage client;
 	struct session *s;
 	socklen_t len;
+	int fds[2];
 
 	graft_address(gs, slot, CLIENT, false, &client, &len);
 	s = session_new(w, f, (struct sockaddr *)&client);
@@ -305,7 +333,10 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	if (s->addrs)
 		s->server = servers_find(&f->servers, &s->addrs->addrs[0]);
 	s->graft = slot;
+	graft_take_sockets(gs, slot, fds);
 	for (unsigned int dir = 0; dir < 2; dir++) {
+		s->sides[dir].fd = fds[dir];
+		tcp_set_session_options(fds[dir], f->conf->nodelay, f->conf->keepalive_s);
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
 		s->flows[dir].reason = REASON_ADOPTED;
 		s->flows[dir].engine = engine_of(s);
@@ -316,34 +347,6 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	session_set_state(s, SESSION_OPEN);
 	look_at(s); /* it may have ended without a daemon */
 	return 0;
-}
-
-uint64_t session_graft_port_due(const struct session *s)
-{
-	if (s->graft == NO_GRAFT || s->sides[UPSTREAM].fd >= 0)
-		return UINT64_MAX;
-	return s->worker->loop.now_ms + PORT_MS;
-}
-
-/*
- * The kernel must not give the local port of S's upstream side to another connection.  The socket of
- * the daemon before this one has it until it is through FIN_WAIT2; then a socket that is only bound.
- */
-void session_graft_port_timer(struct session *s)
-{
-	struct sockaddr_storage local;
-	socklen_t len;
-	int fd;
-
-	if (s->graft == NO_GRAFT || s->sides[UPSTREAM].fd >= 0)
-		return;
-	graft_address(grafts_of(s), s->graft, UPSTREAM, true, &local, &len);
-	fd = socket(local.ss_family, UPSTREAM_SOCKET_TYPE, 0);
-	if (fd >= 0 && bind(fd, (struct sockaddr *)&local, len)) {
-		close(fd);
-		return;
-	}
-	s->sides[UPSTREAM].fd = fd;
 }
 
 void session_graft_sweep(struct worker *w)

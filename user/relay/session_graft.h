@@ -60,11 +60,7 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot);
 /* What a session remembers of its forward for the next daemon. */
 uint32_t session_graft_tag(const struct forward *f);
 
-/* When to try again to keep the local port of an adopted session from others; UINT64_MAX: never. */
-uint64_t session_graft_port_due(const struct session *s);
-void session_graft_port_timer(struct session *s);
-
-/* Events were lost: look at all sessions that are grafted. */
+/* Events were lost, or ways may have changed: look at all sessions that are grafted. */
 void session_graft_sweep(struct worker *w);
 /* After a batch of events: the same, if shared->graft_news says so. */
 void session_graft_news(struct worker *w);
