@@ -168,13 +168,17 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 				const struct packet *p)
 {
+	__u32 zero = 0;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct graft_side *mine, *other;
-	struct seen a, b;
+	struct seen *a, *b;
 
-	if (!g || !p)
+	if (!g || !p || !at)
 		return GRAFT_LOOK_GONE;
 	mine = side ? &g->side[1] : &g->side[0];
 	other = side ? &g->side[0] : &g->side[1];
+	a = &at->seen[0];
+	b = &at->seen[1];
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
 		return GRAFT_LOOK_KIND;
 	if (p->seq != (__u32)mine->end)
@@ -183,17 +187,17 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 		return GRAFT_LOOK_OTHER_OWED;
 	if (p->ack + mine->ack_add != (__u32)other->end)
 		return GRAFT_LOOK_OWED;
-	if (see(skb, mine, &a) || see(skb, other, &b))
+	if (!see(skb, mine, a) || !see(skb, other, b) || !a->established || !b->established)
 		return GRAFT_LOOK_CLOSED;
-	if (a.write_seq != mine->frozen_write || a.rcv_nxt != mine->frozen_read ||
-	    b.write_seq != other->frozen_write || b.rcv_nxt != other->frozen_read)
+	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
+	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
 		return GRAFT_LOOK_IN_HAND;
 	mine->back_read = p->seq - mine->frozen_read;
 	mine->back_write = p->ack - mine->frozen_write;
-	mine->back_ts = mine->tsval_sent - a.clock + 1;
+	mine->back_ts = mine->tsval_sent - a->clock + 1;
 	other->back_read = (__u32)other->end - other->frozen_read;
 	other->back_write = (__u32)other->acked - other->frozen_write;
-	other->back_ts = other->tsval_sent - b.clock + 1;
+	other->back_ts = other->tsval_sent - b->clock + 1;
 	g->shifted = 1;
 	return GRAFT_LOOK_OK;
 }
@@ -322,6 +326,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		return PASS;
 	}
 	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED) {
+		p->odd = p->odd ?: hindrance_in(skb);
 		state = try_offer(skb, p, f->slot, f->side);
 	} else if (state != GRAFT_FREE && state != GRAFT_RETURNED) {
 		p->odd = hindrance_for(skb, f, p);
@@ -608,43 +613,24 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 /* The packet of the test run becomes a reset with SEQ, and goes to graft_in on the loopback device. */
 __noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32 seq)
 {
-	struct {
-		struct graft_addr from, to;
-		__u32 len, protocol;
-	} pseudo = { .len = bpf_htonl(20), .protocol = bpf_htonl(IPPROTO_TCP) };
-	struct tcphdr t = { 0 };
-	__u32 l4;
+	struct tcphdr t = { .seq = bpf_htonl(seq) };
+	__u32 zero = 0, ip;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 
-	if (!s)
+	if (!s || !at)
 		return GRAFT_BAD_REQUEST;
-	l4 = ETH_HLEN + (s->ipv6 ? 40 : 20);
-	if (bpf_skb_change_tail(skb, l4 + 20, 0))
-		return GRAFT_BAD_REQUEST;
+	ip = ip_len(s->ipv6);
 	t.source = s->tuple.local_port;
 	t.dest = s->tuple.remote_port;
-	t.seq = bpf_htonl(seq);
 	t.ack_seq = bpf_htonl((__u32)s->end);
-	((__u8 *)&t)[12] = 5 << 4;
+	((__u8 *)&t)[12] = sizeof(t) << 2;
 	((__u8 *)&t)[13] = RST | ACK;
-	pseudo.from = s->tuple.local;
-	pseudo.to = s->tuple.remote;
-	if (!s->ipv6) {
-		struct iphdr ip;
-
-		/* ::ffff:0:0/96 is no part of the sum */
-		pseudo.from.w[2] = pseudo.to.w[2] = 0;
-		fill_ipv4(&ip, s->tuple.local.w[3], s->tuple.remote.w[3], IPPROTO_TCP, 40);
-		bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
-	} else {
-		struct ipv6hdr ip;
-
-		fill_ipv6(&ip, &s->tuple.local, &s->tuple.remote, IPPROTO_TCP, 20);
-		bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), 0);
-	}
-	t.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&t, sizeof(t),
-				       bpf_csum_diff(NULL, 0, (__be32 *)&pseudo, sizeof(pseudo),
-						     0)));
-	bpf_skb_store_bytes(skb, l4, &t, sizeof(t), 0);
+	t.check = sum_of(s, &t, sizeof(t), sizeof(t), IPPROTO_TCP, true);
+	fill_ip(at->is, s, false, IPPROTO_TCP, sizeof(t));
+	if (bpf_skb_change_tail(skb, ETH_HLEN + ip + sizeof(t), 0) ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, at->is, ip, 0) ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN + ip, &t, sizeof(t), 0))
+		return GRAFT_BAD_REQUEST;
 	return bpf_clone_redirect(skb, LOOPBACK, BPF_F_INGRESS) ? GRAFT_BAD_REQUEST : GRAFT_OK;
 }
 

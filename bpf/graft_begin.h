@@ -28,15 +28,6 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const str
 	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
 }
 
-/*
- * What is needed of one socket, and no more: graft_in, try_offer, look and see share 512 bytes of
- * stack, of which Linux 6.1 gives each a multiple of 32.
- */
-struct seen {
-	__u64 received; /* bytes of payload since the connection began */
-	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock, ts_recent;
-};
-
 /* TSval that the socket would send now: never less than one that it has sent. */
 static __always_inline __u32 clock_of(const struct tcp_sock *tp)
 {
@@ -46,64 +37,6 @@ static __always_inline __u32 clock_of(const struct tcp_sock *tp)
 	if (bpf_core_field_exists(tp->tcp_usec_ts) && BPF_CORE_READ_BITFIELD(tp, tcp_usec_ts))
 		unit = 1000;
 	return (__u32)((now > last ? now : last) / unit) + tp->tsoffset;
-}
-
-__noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
-{
-	struct bpf_sock *sk;
-	struct tcp_sock *tp;
-	bool unordered;
-	__u8 state;
-
-	if (!s || !r)
-		return GRAFT_LOOK_GONE;
-	sk = look_up(skb, s);
-	if (!sk)
-		return GRAFT_LOOK_GONE;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp) {
-		bpf_sk_release(sk);
-		return GRAFT_LOOK_GONE;
-	}
-	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
-	r->rcv_nxt = tp->rcv_nxt;
-	r->copied = tp->copied_seq;
-	r->rcv_wup = tp->rcv_wup;
-	r->snd_una = tp->snd_una;
-	r->snd_nxt = tp->snd_nxt;
-	r->write_seq = tp->write_seq;
-	r->snd_wnd = tp->snd_wnd;
-	r->max_window = tp->max_window;
-	r->received = tp->bytes_received;
-	unordered = tp->out_of_order_queue.rb_node != NULL;
-	r->ts_recent = tp->rx_opt.ts_recent;
-	r->clock = clock_of(tp);
-	bpf_sk_release(sk);
-	if (state != ESTABLISHED)
-		return GRAFT_LOOK_CLOSED;
-	return unordered ? GRAFT_LOOK_ORDER : GRAFT_LOOK_OK;
-}
-
-#define METRIC_MTU 4  /* bytes to RTAX_MTU */
-#define POLICY_OUT 1  /* XFRM_POLICY_OUT */
-
-/* --- offer --- */
-
-/* What must fit of one connection to the other. */
-struct traits {
-	__u32 mss, advmss, max_window, ifindex, mark, copied, rcv_nxt, write_seq;
-	__u8 timestamps, sack, ecn, mptcp, snd_shift, rcv_shift;
-	__u8 refusal; /* enum graft_refusal, of one connection alone */
-};
-
-/* The largest segment, with options, that gets to the peer, which is willing to take it. */
-static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
-{
-	/* not mss_cache, which is never more than half of the peer's window: 32 KiB at first */
-	__u32 clamp = tp->rx_opt.mss_clamp;
-	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
-
-	return mtu < clamp ? mtu : clamp;
 }
 
 static __always_inline bool is_used(__u32 ifindex)
@@ -123,63 +56,87 @@ static __always_inline int hindrance_of(struct dst_entry *dst)
 	return is_used(dst->dev->ifindex) ? GRAFT_OK : GRAFT_INTERFACE;
 }
 
-__noinline int traits_of(struct __sk_buff *skb, const struct graft_side *s, struct traits *r)
+/* The largest segment, with options, that gets to the peer, which is willing to take it. */
+static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
+{
+	/* not mss_cache, which is never more than half of the peer's window: 32 KiB at first */
+	__u32 clamp = tp->rx_opt.mss_clamp;
+	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
+
+	return mtu < clamp ? mtu : clamp;
+}
+
+/* What speaks against grafting the connection of TP, whatever the other one is. */
+static __always_inline int hindrance_at(struct tcp_sock *tp, bool established)
+{
+	struct dst_entry *dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
+
+	if (!established)
+		return GRAFT_CLOSING;
+	if (tp->inet_conn.icsk_inet.sk.__sk_common.skc_net.net->ipv4.sysctl_tcp_mtu_probing)
+		return GRAFT_PROBING;
+	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)
+		return GRAFT_MPTCP;
+	return dst ? hindrance_of(dst) : GRAFT_INTERFACE;
+}
+
+/* False: there is no socket. */
+__noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
-	struct dst_entry *dst;
-	__u8 state;
 
 	if (!s || !r)
-		return GRAFT_NO_SOCKET;
+		return false;
 	sk = look_up(skb, s);
 	if (!sk)
-		return GRAFT_NO_SOCKET;
+		return false;
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp) {
 		bpf_sk_release(sk);
-		return GRAFT_NO_SOCKET;
+		return false;
 	}
-	state = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state;
+	r->established = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state == ESTABLISHED;
+	r->rcv_nxt = tp->rcv_nxt;
+	r->copied = tp->copied_seq;
+	r->rcv_wup = tp->rcv_wup;
+	r->snd_una = tp->snd_una;
+	r->snd_nxt = tp->snd_nxt;
+	r->write_seq = tp->write_seq;
+	r->snd_wnd = tp->snd_wnd;
+	r->max_window = tp->max_window;
+	r->received = tp->bytes_received;
+	r->unordered = tp->out_of_order_queue.rb_node != NULL;
+	r->ts_recent = tp->rx_opt.ts_recent;
+	r->clock = clock_of(tp);
 	r->mss = mss_of(tp, s->ipv6);
 	r->advmss = tp->advmss;
-	r->max_window = tp->max_window;
-	r->copied = tp->copied_seq;
-	r->rcv_nxt = tp->rcv_nxt;
-	r->write_seq = tp->write_seq;
 	r->timestamps = BPF_CORE_READ_BITFIELD(tp, rx_opt.tstamp_ok);
 	r->sack = BPF_CORE_READ_BITFIELD(tp, rx_opt.sack_ok) != 0;
 	r->snd_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.snd_wscale);
 	r->rcv_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
 	r->ecn = tp->ecn_flags;
-	r->mptcp = 0;
-	if (bpf_core_field_exists(tp->is_mptcp))
-		r->mptcp = tp->is_mptcp;
-	r->mark = tp->inet_conn.icsk_inet.sk.sk_mark;
-	dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
-	r->ifindex = dst ? dst->dev->ifindex : 0;
-	if (state != ESTABLISHED)
-		r->refusal = GRAFT_CLOSING;
-	else if (tp->inet_conn.icsk_inet.sk.__sk_common.skc_net.net->ipv4.sysctl_tcp_mtu_probing)
-		r->refusal = GRAFT_PROBING;
-	else
-		r->refusal = dst ? hindrance_of(dst) : GRAFT_INTERFACE;
+	r->hindrance = hindrance_at(tp, r->established);
 	bpf_sk_release(sk);
-	return r->refusal;
+	return true;
 }
+
+#define METRIC_MTU 4  /* bytes to RTAX_MTU */
+#define POLICY_OUT 1  /* XFRM_POLICY_OUT */
+
+/* --- offer --- */
 
 #define ECN_OK 0x01        /* TCP_ECN_OK */
 #define ECN_ACCURATE 0x10  /* TCP_ECN_MODE_ACCECN, since Linux 6.18: it counts, end to end */
 
-static __always_inline int fit(const struct traits *a, const struct traits *b)
+/* What must fit of one connection to the other. */
+static __always_inline int fit(const struct seen *a, const struct seen *b)
 {
 	if (a->timestamps != b->timestamps)
 		return GRAFT_TIMESTAMPS;
 	if ((a->ecn & ECN_OK) != (b->ecn & ECN_OK) ||
 	    (a->ecn & ECN_OK && (a->ecn | b->ecn) & ECN_ACCURATE))
 		return GRAFT_ECN;
-	if (a->mptcp || b->mptcp)
-		return GRAFT_MPTCP;
 	if (a->advmss > b->mss || b->advmss > a->mss)
 		return GRAFT_MSS;
 	/*
@@ -194,10 +151,8 @@ static __always_inline int fit(const struct traits *a, const struct traits *b)
 
 /* Numbers to add are those of the wire, all others those of the socket. */
 static __always_inline void set_up(struct graft_side *s, const struct graft_side *o,
-				   const struct traits *own, const struct traits *other)
+				   const struct seen *own, const struct seen *other)
 {
-	s->ifindex = own->ifindex;
-	s->mark = own->mark;
 	s->base_read = own->copied;
 	s->base_write = own->write_seq;
 	s->passed = own->rcv_nxt - 1;
@@ -265,20 +220,25 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 				 struct graft_entry *g)
 {
 	__u32 from = q->op == GRAFT_OFFER ? GRAFT_FREE : GRAFT_RETURNED;
-	struct traits a = { 0 }, b = { 0 };
+	__u32 zero = 0;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	struct seen *a, *b;
 	int r;
 
-	if (READ_ONCE(g->state) != from)
+	if (READ_ONCE(g->state) != from || !at)
 		return GRAFT_BAD_REQUEST;
 	if (from == GRAFT_FREE)
 		clear(g, q);
-	r = traits_of(skb, &g->side[0], &a);
-	r = r ?: traits_of(skb, &g->side[1], &b);
-	r = r ?: fit(&a, &b);
+	a = &at->seen[0];
+	b = &at->seen[1];
+	if (!see(skb, &g->side[0], a) || !see(skb, &g->side[1], b))
+		return GRAFT_NO_SOCKET;
+	r = a->hindrance ?: b->hindrance;
+	r = r ?: fit(a, b);
 	if (r)
 		return r;
-	set_up(&g->side[0], &g->side[1], &a, &b);
-	set_up(&g->side[1], &g->side[0], &b, &a);
+	set_up(&g->side[0], &g->side[1], a, b);
+	set_up(&g->side[1], &g->side[0], b, a);
 	g->looks = 0;
 	g->why_not = 0;
 	g->hold = 0;
@@ -292,15 +252,32 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 
 /* --- the way of a socket --- */
 
-static __always_inline bool was_decrypted(struct __sk_buff *skb)
-{
-	struct bpf_xfrm_state x;
+#define ROUTE_HAS_ROUTER 2 /* RTF_GATEWAY */
 
-	return bpf_core_field_exists(((struct dst_entry *)0)->xfrm) &&
-	       !bpf_skb_get_xfrm_state(skb, 0, &x, sizeof(x), 0);
+/* A packet program's context is the packet itself. */
+static __always_inline struct dst_entry *route_of(struct __sk_buff *skb)
+{
+	return (void *)(BPF_CORE_READ((struct sk_buff *)skb, _skb_refdst) & ~1UL);
 }
 
-#define ROUTE_HAS_ROUTER 2 /* RTF_GATEWAY */
+/*
+ * Why a packet that enters proves nothing; 0: it does.  Others may decide about packets behind us.  It may have been
+ * decrypted.  And conntrack sees before us only what comes by a bridge that calls iptables: of a grafted
+ * session it would see half, and call that invalid.
+ */
+static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
+{
+	struct sk_buff *b = (void *)skb;
+	struct bpf_xfrm_state x;
+
+	if (!is_used(skb->ifindex))
+		return GRAFT_INTERFACE;
+	if (bpf_core_field_exists(((struct dst_entry *)0)->xfrm) &&
+	    !bpf_skb_get_xfrm_state(skb, 0, &x, sizeof(x), 0))
+		return GRAFT_XFRM;
+	return skb->ifindex != LOOPBACK && bpf_core_field_exists(b->_nfct) && BPF_CORE_READ(b, _nfct) ?
+		       GRAFT_INTERFACE : 0;
+}
 
 static __always_inline __u8 router_of(struct dst_entry *dst, bool ipv6, __u32 hop[4])
 {
@@ -319,45 +296,38 @@ static __always_inline __u8 router_of(struct dst_entry *dst, bool ipv6, __u32 ho
 	return family == AF_INET ? GRAFT_VIA_IPV4 : family ? GRAFT_VIA_IPV6 : GRAFT_VIA_REMOTE;
 }
 
-/* The largest packet: as the route says, or the device; less, if the socket has heard of less. */
-static __always_inline __u32 mtu_of(const struct tcp_sock *tp, struct dst_entry *dst)
+/* The largest packet: as the route says, or the device. */
+static __always_inline __u32 mtu_of(struct dst_entry *dst, bool ipv6)
 {
-	__u32 mtu = 0, known = tp->inet_conn.icsk_pmtu_cookie;
+	__u32 mtu = 0;
 
-	bpf_probe_read_kernel(&mtu, sizeof(mtu), (void *)((dst->_metrics & ~3UL) + METRIC_MTU));
-	mtu = mtu ?: dst->dev->mtu;
-	return mtu < known ? mtu : known;
+	bpf_probe_read_kernel(&mtu, sizeof(mtu),
+			      (void *)((BPF_CORE_READ(dst, _metrics) & ~3UL) + METRIC_MTU));
+	if (!mtu && ipv6)
+		mtu = BPF_CORE_READ(dst, dev, ip6_ptr, cnf.mtu6);
+	return mtu ?: BPF_CORE_READ(dst, dev, mtu);
 }
 
 /*
- * A packet of our socket leaves: by this interface, with this mark, whatever the rules are that made it
- * so.  Packets that are translated go the same way.  The router is that of the socket's route, unless a rule
- * of netfilter has found another one because of the mark.
+ * A packet of our socket leaves: by this interface, with this mark, by this router, whatever the rules are that made
+ * it so.  Packets that are translated go the same way.
  */
 __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
 	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
-	struct bpf_sock *sk = skb->sk;
-	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	struct dst_entry *dst = route_of(skb);
 	__u32 ways = graft_ways;
-	struct dst_entry *dst;
 	struct graft_side *s;
-	__u8 via = GRAFT_VIA_LOOKUP;
 
-	if (!g || !p || !tp)
+	if (!g || !p || !dst || BPF_CORE_READ(dst, lwtstate) ||
+	    (bpf_core_field_exists(dst->xfrm) && BPF_CORE_READ(dst, xfrm)))
 		return 0;
 	s = side ? &g->side[1] : &g->side[0];
-	dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
-	if (!dst || (bpf_core_field_exists(dst->xfrm) && dst->xfrm) || dst->lwtstate)
-		return 0;
-	if (skb->ifindex != LOOPBACK && skb->ifindex == (__u32)dst->dev->ifindex &&
-	    skb->mark == tp->inet_conn.icsk_inet.sk.sk_mark)
-		via = router_of(dst, s->ipv6, s->hop);
+	s->via = skb->ifindex == LOOPBACK ? GRAFT_VIA_LOOKUP : router_of(dst, s->ipv6, s->hop);
 	s->ifindex = skb->ifindex;
 	s->mark = skb->mark;
-	s->via = via;
 	s->ttl = p->ttl;
-	s->mtu = mtu_of(tp, dst);
+	s->mtu = mtu_of(dst, s->ipv6);
 	WRITE_ONCE(s->ways, ways);
 	return 0;
 }
@@ -373,7 +343,9 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 	struct dst_entry *dst;
 	int r = GRAFT_OK;
 
-	if (!s || s->ways == graft_ways)
+	if (!s)
+		return GRAFT_OK;
+	if (s->ways == graft_ways)
 		return GRAFT_OK;
 	sk = look_up(skb, s);
 	if (!sk)
@@ -435,80 +407,82 @@ static __always_inline void begin(struct graft_side *s, __u32 end, __u32 acked)
 __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 			   const struct packet *p)
 {
+	__u32 ts[2], seq, ack, zero = 0; /* as the socket numbers them */
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct graft_side *mine, *other;
-	struct seen a, b;
-	__u32 ts[2], seq, ack; /* as the socket numbers them */
-	int r;
+	struct seen *a, *b;
 
-	if (!g || !p)
+	if (!g || !p || !at)
 		return GRAFT_LOOK_GONE;
+	a = &at->seen[0];
+	b = &at->seen[1];
 	mine = side ? &g->side[1] : &g->side[0];
 	other = side ? &g->side[0] : &g->side[1];
 	seq = p->seq - mine->back_read;
 	ack = p->ack - mine->back_write;
 	if (!p->len && seq + 1 == mine->passed)
 		seq++; /* a window probe: all that a sender sends whose window is closed */
-	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->odd)
+	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK))
 		return GRAFT_LOOK_KIND;
+	if (p->odd)
+		return GRAFT_LOOK_ODD;
 	if (mine->ways != graft_ways || other->ways != graft_ways)
 		return GRAFT_LOOK_WAY;
-	if (!is_used(skb->ifindex))
-		return GRAFT_LOOK_INTERFACE;
-	if (was_decrypted(skb))
-		return GRAFT_LOOK_XFRM;
-	r = see(skb, mine, &a);
-	if (r)
-		return r;
-	if (a.rcv_nxt != seq || diff(mine->passed, seq) > 0)
+	if (!see(skb, mine, a))
+		return GRAFT_LOOK_GONE;
+	if (!a->established)
+		return GRAFT_LOOK_CLOSED;
+	if (a->unordered || a->rcv_nxt != seq || diff(mine->passed, seq) > 0)
 		return GRAFT_LOOK_ORDER;
-	if (mine->left != a.snd_nxt)
+	if (mine->left != a->snd_nxt)
 		return GRAFT_LOOK_UNSEEN;
-	if (a.copied != seq)
+	if (a->copied != seq)
 		return GRAFT_LOOK_UNREAD;
-	if (a.snd_nxt != ack || a.write_seq != ack)
+	if (a->snd_nxt != ack || a->write_seq != ack)
 		return GRAFT_LOOK_OWED;
-	if (!p->len && a.rcv_wup != a.rcv_nxt)
+	if (!p->len && a->rcv_wup != a->rcv_nxt)
 		return GRAFT_LOOK_ACK_DUE;
-	r = see(skb, other, &b);
-	if (r)
-		return r;
-	if (diff(other->passed, b.rcv_nxt) < 0 || other->left != b.snd_nxt)
+	if (!see(skb, other, b))
+		return GRAFT_LOOK_GONE;
+	if (!b->established)
+		return GRAFT_LOOK_CLOSED;
+	if (diff(other->passed, b->rcv_nxt) < 0 || other->left != b->snd_nxt)
 		return GRAFT_LOOK_UNSEEN;
-	if (b.copied != b.rcv_nxt || other->passed != b.rcv_nxt)
+	if (b->unordered || b->copied != b->rcv_nxt || other->passed != b->rcv_nxt)
 		return GRAFT_LOOK_OTHER_UNREAD;
-	if (b.snd_una != b.write_seq || b.snd_nxt != b.write_seq)
+	if (b->snd_una != b->write_seq || b->snd_nxt != b->write_seq)
 		return GRAFT_LOOK_OTHER_OWED;
-	if (b.write_seq - other->base_write != a.copied - mine->base_read ||
-	    a.write_seq - mine->base_write != b.copied - other->base_read)
+	if (b->write_seq - other->base_write != a->copied - mine->base_read ||
+	    a->write_seq - mine->base_write != b->copied - other->base_read)
 		return GRAFT_LOOK_IN_HAND;
-	if (p->len > b.snd_wnd)
+	if (p->len > b->snd_wnd)
 		return GRAFT_LOOK_WINDOW;
 	if (mine->timestamps) {
 		if (!timestamp_of(skb, p, ts))
 			return GRAFT_LOOK_TIMESTAMP;
-		a.clock += mine->back_ts;
-		b.clock += other->back_ts;
-		mine->tsval_add = b.clock - ts[0];
-		other->tsval_add = a.clock - b.ts_recent;
+		a->clock += mine->back_ts;
+		b->clock += other->back_ts;
+		mine->tsval_add = b->clock - ts[0];
+		other->tsval_add = a->clock - b->ts_recent;
 		mine->tsecr_add = -other->tsval_add;
 		other->tsecr_add = -mine->tsval_add;
-		mine->tsecr_least = b.ts_recent;
-		other->tsecr_least = a.ts_recent;
+		mine->tsecr_least = b->ts_recent;
+		other->tsecr_least = a->ts_recent;
 		mine->tsecr_clamped = other->tsecr_clamped = 1;
-		mine->tsval_sent = a.clock;
-		other->tsval_sent = b.clock;
+		mine->tsval_sent = a->clock;
+		other->tsval_sent = b->clock;
 	}
-	mine->frozen_write = a.write_seq;
-	mine->frozen_read = a.rcv_nxt;
-	other->frozen_write = b.write_seq;
-	other->frozen_read = b.rcv_nxt;
+	mine->frozen_write = a->write_seq;
+	mine->frozen_read = a->rcv_nxt;
+	other->frozen_write = b->write_seq;
+	other->frozen_read = b->rcv_nxt;
 	mine->data_ns = other->data_ns = bpf_ktime_get_coarse_ns();
-	g->before[side & 1] = a.received;
-	g->before[!(side & 1)] = b.received;
-	mine->window = a.max_window;
-	other->window = b.max_window;
+	g->before[side & 1] = a->received;
+	g->before[!(side & 1)] = b->received;
+	mine->window = a->max_window;
+	other->window = b->max_window;
 	begin(mine, seq + mine->back_read, p->ack);
-	begin(other, b.rcv_nxt + other->back_read, b.snd_una + other->back_write);
+	begin(other, b->rcv_nxt + other->back_read, b->snd_una + other->back_write);
 	return GRAFT_LOOK_OK;
 }
 
@@ -534,6 +508,12 @@ static __always_inline void grow_32(__u32 *at, __u32 to)
 	}
 }
 
+static __always_inline void note_entering(struct graft_side *mine, const struct packet *p)
+{
+	if (!p->odd)
+		grow_32(&mine->passed, end_of(p) - mine->back_read);
+}
+
 /*
  * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket, or is dropped: *RET_STATE
  * is 0.  If another packet is looking just now, the count that P leaves keeps that one from activating
@@ -550,7 +530,7 @@ static __always_inline bool lock_offer(struct graft_entry *g, struct graft_side 
 			if (__sync_val_compare_and_swap(&g->state, state, GRAFT_LOCKED) == state)
 				return true;
 		} else if (*ret_state == GRAFT_LOCKED) {
-			grow_32(&mine->passed, end_of(p) - mine->back_read);
+			note_entering(mine, p);
 			if (__sync_val_compare_and_swap(&g->state, state,
 							state + GRAFT_PASSED_ONE) == state)
 				return false;
@@ -587,8 +567,8 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 			return GRAFT_ACTIVE;
 		why = GRAFT_LOOK_RACE;
 	}
-	g->why_not = why;
-	grow_32(&mine->passed, end_of(p) - mine->back_read); /* it goes to its socket */
+	g->why_not = why == GRAFT_LOOK_ODD ? GRAFT_LOOKS + p->odd : why;
+	note_entering(mine, p); /* it goes to its socket */
 	for (int i = 0; i < 32; i++) {
 		state = READ_ONCE(g->state);
 		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED ||

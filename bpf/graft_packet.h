@@ -92,8 +92,17 @@ struct {
 	__array(values, struct graft_ring);
 } graft_rings SEC(".maps");
 
+/* What a socket says. */
+struct seen {
+	__u64 received; /* bytes of payload since the connection began */
+	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock, ts_recent;
+	__u32 mss, advmss;
+	__u8 established, unordered, timestamps, sack, ecn, snd_shift, rcv_shift;
+	__u8 hindrance; /* enum graft_refusal */
+};
+
 /*
- * A TCP header; the rest is for what the verifier cannot see that no option reaches.  The walk over
+ * A TCP header, and both sockets; the rest is for what the verifier cannot see that no option reaches.  The walk over
  * the options is here and not on the stack, whose values the verifier would follow through each step.
  */
 struct scratch {
@@ -101,6 +110,7 @@ struct scratch {
 	__u32 at, header;
 	__u32 edges; /* bytes of SACK blocks that follow */
 	__u32 erase; /* bytes that become NOPs */
+	struct seen seen[2];
 };
 
 struct {

@@ -171,7 +171,7 @@ struct graft_side {
 
 /* Who has the link-layer address to send to. */
 enum graft_via {
-	GRAFT_VIA_LOOKUP, /* whoever the route with the side's mark and interface names */
+	GRAFT_VIA_LOOKUP, /* on this machine: there is none, but a route is needed */
 	GRAFT_VIA_REMOTE, /* the remote end */
 	GRAFT_VIA_IPV4,
 	GRAFT_VIA_IPV6,
@@ -186,7 +186,7 @@ enum graft_via {
 struct graft_entry {
 	__u32 state;
 	__u32 looks;         /* packets that looked whether they may be the first */
-	__u32 why_not;       /* the last look: enum graft_look */
+	__u32 why_not;       /* the last look: enum graft_look; from GRAFT_LOOKS on enum graft_refusal */
 	__u32 hold;          /* by the daemon while OFFERED: 1: let the senders run dry, see hold() */
 	__u32 held_ms;       /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
 	__u32 worker;        /* by the daemon: whose ring */
@@ -223,8 +223,7 @@ enum graft_look {
 	GRAFT_LOOK_WINDOW,    /* the other end has no room for it */
 	GRAFT_LOOK_UNSEEN,    /* not seen entering and leaving, on both sides, with the sockets' numbers */
 	GRAFT_LOOK_WAY,       /* the way of a socket may have changed, or is not known */
-	GRAFT_LOOK_XFRM,      /* it was decrypted */
-	GRAFT_LOOK_INTERFACE, /* it came by one where others decide about packets, too */
+	GRAFT_LOOK_ODD,       /* it proves nothing, or is not translated: why_not is GRAFT_LOOKS + why */
 	GRAFT_LOOKS,
 };
 

@@ -52,10 +52,20 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 };
 
+/* include/linux/ipv6.h, include/net/if_inet6.h */
+struct ipv6_devconf {
+	int mtu6;
+};
+
+struct inet6_dev {
+	struct ipv6_devconf cnf;
+};
+
 /* include/linux/netdevice.h */
 struct net_device {
 	int ifindex;
 	unsigned int mtu;
+	struct inet6_dev *ip6_ptr;
 };
 
 /* include/net/dst.h */
@@ -153,6 +163,8 @@ struct tcp_skb_cb {
 
 /* include/linux/skbuff.h */
 struct sk_buff {
+	unsigned long _skb_refdst; /* a pointer to the route, and a bit */
+	unsigned long _nfct;       /* CONFIG_NF_CONNTRACK: what conntrack has found */
 	char cb[48];
 	unsigned int truesize; /* memory that the skb occupies */
 };

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 
+import kernels_cards as cards
 import kernels_guest as guest
 import kernels_packages as packages
 import kernels_results as results
@@ -17,6 +18,8 @@ BIN = "/culvert/bin"
 TORTURE = (f"{BIN}/test_torture --culvert {BIN}/culvert --soft-limit 100K --hard-limit 200K "
            "--concurrency 8 --stall-timeout 120")
 
+LOG = "log", 30, "/bin/sh /culvert/kernels_log.sh"
+
 # What depends on how the packet programs are attached.
 GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_kill")
 
@@ -24,6 +27,7 @@ GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_
 def parse_options(arguments):
     parser = argparse.ArgumentParser(prog="kernels", add_help=False, allow_abbrev=False)
     parser.add_argument("--kernel", action="append", dest="kernels")
+    parser.add_argument("--cards", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--limit", type=float, default=800)
     parser.add_argument("--build", default=os.path.join(TOP, "build"))
@@ -40,7 +44,7 @@ def kernel_tests(build):
 
 
 def plan(tests):
-    """What is run on each kernel: (name, seconds at most, command)."""
+    """What is run on a kernel without cards: (name, seconds at most, command)."""
     yield "probe", 60, f"{BIN}/culvert probe --json"
     for test in map(os.path.basename, tests):
         yield f"kernel/{test.removeprefix('test_')}", 150, f"{BIN}/{test}"
@@ -57,26 +61,27 @@ def plan(tests):
     for case in GRAFTED:
         yield (f"flow/grafted-{case}", 240,
                f"/culvert/tests/flow/grafted.py --culvert {BIN}/culvert --only {case}")
-    yield "log", 30, "/bin/sh /culvert/kernels_log.sh"
 
 
 def try_kernel(series, options):
     """(the kernel's release, its behaviours)"""
-    package = packages.fetch(series, options.cache)
+    package = packages.fetch(series, options.cache, options.cards)
     print(f"kernel {series}: {os.path.basename(package)}", flush=True)
-    tests = kernel_tests(options.build)
+    tests = [] if options.cards else kernel_tests(options.build)
     programs = [os.path.join(options.build, name) for name in (
         "culvert", "culvert-bench", "tests/flow/test_torture", "tests/flow/test_cases")] + tests
-    steps = [step for step in plan(tests) if options.only in step[0]]
+    steps = [step for step in (*(cards.plan(BIN) if options.cards else plan(tests)), LOG)
+             if options.only in step[0]]
     text = "".join(f"{name} {limit} {command}\n" for name, limit, command in steps)
-    outcome = guest.boot(package, os.path.join(options.out, series), text, programs, options.limit)
+    outcome = guest.boot(package, os.path.join(options.out, series), text, programs, options.limit,
+                         cards.equipment(BIN) if options.cards else guest.Equipment())
     return outcome.release, results.rows_of(outcome, [name for name, _, _ in steps])
 
 
 def run_matrix(options):
     columns, skipped = [], []
     os.makedirs(options.out, exist_ok=True)
-    for series in options.kernels or ("6.1", "6.12"):
+    for series in options.kernels or (("6.12",) if options.cards else ("6.1", "6.12")):
         try:
             columns.append(try_kernel(series, options))
         except packages.Unavailable as error:

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LIB = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(LIB))
@@ -44,6 +44,17 @@ class Problem(Exception):
     """The guest cannot be put together; the text says why."""
 
 
+@dataclass(frozen=True)
+class Equipment:
+    """What a guest has besides."""
+    tools: dict = field(default_factory=dict)  # as TOOLS
+    scripts: tuple = ()
+    python: tuple = ()  # modules of what the scripts start
+    modules: tuple = ()  # of the kernel; optional
+    files: dict = field(default_factory=dict)  # data by name
+    options: tuple = ()  # of qemu
+
+
 @dataclass
 class Outcome:
     """What a guest has left behind."""
@@ -73,9 +84,9 @@ def add_file(root, path, name):
         add(root, name, file.read(), 0o755)
 
 
-def add_modules_of_python(root):
+def add_modules_of_python(root, modules):
     """With what is compiled of them, which is valid for a source of that time."""
-    files = output_of("/usr/bin/python3", "-c", f"import sys, {', '.join(MODULES)}\n"
+    files = output_of("/usr/bin/python3", "-c", f"import sys, {', '.join(modules)}\n"
                       "for module in list(sys.modules.values()):\n"
                       "    for name in '__file__', '__cached__':\n"
                       "        print(getattr(module, name, None) or '')", text=True)
@@ -103,10 +114,10 @@ def kernel_of(package):
     return release, os.path.join(package, "boot", f"vmlinuz-{release}")
 
 
-def add_modules(root, package, release):
+def add_modules(root, package, release, optional):
     """Modules with those that they need, and the order in which init loads them."""
     order = []
-    for name in REQUIRED_MODULES + OPTIONAL_MODULES:
+    for name in REQUIRED_MODULES + optional:
         try:
             lines = output_of("modprobe", "--dirname", os.path.abspath(package), "--set-version",
                               release, "--show-depends", name, text=True).splitlines()
@@ -123,27 +134,29 @@ def add_modules(root, package, release):
     add(root, "culvert/modules/order", "".join(f"{name}\n" for name in order).encode())
 
 
-def build_initramfs(path, package, release, plan, programs):
+def build_initramfs(path, package, release, plan, programs, more):
     """PLAN: the text that init reads; PROGRAMS: paths, for the first folder in the guest's PATH."""
     with tempfile.TemporaryDirectory(prefix="culvert-initramfs.") as root:
         os.chmod(root, 0o755)  # the guest's /, for the daemon's account as well
         for name, text in FILES.items():
             add(root, name, text.encode())
-        for tool, name in TOOLS.items():
+        for tool, name in (TOOLS | more.tools).items():
             program = shutil.which(tool)
             if not program:
                 raise Problem(f"{tool} is missing: sudo scripts/deps kernels")
             add_program(root, os.path.realpath(program), name)
         for program in programs:
             add_program(root, program, f"culvert/bin/{os.path.basename(program)}")
-        add_modules_of_python(root)
-        for script in SCRIPTS:
+        add_modules_of_python(root, MODULES + more.python)
+        for script in SCRIPTS + more.scripts:
             add_file(root, os.path.join(TOP, script), f"culvert/{script}")
         add_file(root, os.path.join(LIB, "kernels_init.sh"), "init")
         for script in ("kernels_veth.sh", "kernels_log.sh"):
             add_file(root, os.path.join(LIB, script), f"culvert/{script}")
         add(root, "culvert/plan", plan.encode())
-        add_modules(root, package, release)
+        for name, data in more.files.items():
+            add(root, name, data, 0o755)
+        add_modules(root, package, release, OPTIONAL_MODULES + more.modules)
         output_of("sh", "-c", 'find . | busybox cpio -o -H newc -R 0:0 >"$0"',
                   os.path.abspath(path), cwd=root)
 
@@ -153,7 +166,7 @@ def read_text(path):
         return file.read().replace("\r", "")
 
 
-def boot(package, folder, plan, programs, limit):
+def boot(package, folder, plan, programs, limit, more=Equipment()):
     """Boots the kernel of an unpacked package and runs PLAN, for LIMIT seconds at most."""
     release, image = kernel_of(package)
     os.makedirs(folder, exist_ok=True)
@@ -161,13 +174,14 @@ def boot(package, folder, plan, programs, limit):
         "initramfs.cpio", "console.log", "results.log", "qemu.log"))
     for path in (console, results):
         open(path, "wb").close()
-    build_initramfs(initramfs, package, release, plan, programs)
+    build_initramfs(initramfs, package, release, plan, programs, more)
     # qemu ends with us, even if we are killed.
     command = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64",
                "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",
                "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
                "-serial", f"file:{console}", "-serial", f"file:{results}",
-               "-kernel", image, "-initrd", initramfs, "-append", APPEND]
+               "-kernel", image, "-initrd", initramfs, "-append", APPEND,
+               *more.options]
     in_time = True
     try:
         with open(log, "wb") as output:

@@ -44,25 +44,26 @@ def newest(images):
     return max(images, key=lambda image: key(image[1]))
 
 
-def pattern_of(series):
-    """Cloud kernels of SERIES; not the meta packages, -dbg, -unsigned."""
-    return rf"linux-image-{re.escape(series)}[.~-][^ _]*-cloud-amd64"
+def pattern_of(series, cards):
+    """Cloud kernels of SERIES, or those with drivers of CARDS; not the meta packages, -dbg, -unsigned."""
+    kind = "[0-9.]+(-[0-9]+)?([+~][a-z0-9.]+)*" if cards else "[^ _]*-cloud"
+    return rf"linux-image-{re.escape(series)}[.~-]{kind}-amd64"
 
 
-def offered(series):
-    """(package, version) of all images of SERIES that the configured sources offer."""
-    found = run("apt-cache", "search", "--names-only", f"^{pattern_of(series)}$")
+def offered(pattern):
+    """(package, version) of all images that the configured sources offer."""
+    found = run("apt-cache", "search", "--names-only", f"^{pattern}$")
     names = [line.split()[0] for line in found.splitlines() if line.strip()]
     lines = run("apt-cache", "madison", *names).splitlines() if names else []
     return [tuple(field.strip() for field in line.split("|")[:2]) for line in lines
             if line.endswith("Packages")]
 
 
-def cached(cache, series):
+def cached(cache, pattern):
     """(package, version) of images in the cache."""
     names = os.listdir(cache) if os.path.isdir(cache) else []
     return [tuple(name.split("_", 1)) for name in names
-            if re.fullmatch(pattern_of(series) + "_.+", name)]
+            if re.fullmatch(pattern + "_.+", name)]
 
 
 def download(package, version, cache, folder):
@@ -78,16 +79,17 @@ def download(package, version, cache, folder):
         os.rename(tree, folder)
 
 
-def fetch(series, cache):
+def fetch(series, cache, cards=False):
     """The folder of the newest image of SERIES; without a network, of the newest in the cache."""
+    pattern = pattern_of(series, cards)
     try:
-        images = offered(series)
+        images = offered(pattern)
         if not images and os.geteuid() == 0:  # what apt knows may be nothing yet
             run("apt-get", "update")
-            images = offered(series)
+            images = offered(pattern)
     except Unavailable:
         images = []
-    images = images or cached(cache, series)
+    images = images or cached(cache, pattern)
     if not images:
         raise Unavailable(f"no image for kernel {series} in the configured package sources")
     package, version = newest(images)

@@ -1,13 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# Traffic through culvert between three network namespaces, joined by veth, every byte verified.
+# Traffic through culvert between three network namespaces, joined by veth, every byte verified. With
+# CULVERT_CARDS (see kernels_ip.sh) network cards are in their place.
 #
-# Usage: kernels_veth.sh DIRECTORY ENGINE [loss | vlan | wireguard]
-#   DIRECTORY  of culvert and culvert-bench
+# Usage: kernels_veth.sh DIRECTORY ENGINE [loss | vlan | wireguard | transport | tunnel | torture]
+#   DIRECTORY  of culvert, culvert-bench and test_torture
 #   loss       the gateway's devices lose, repeat and reorder packets
 #   vlan       addresses are those of VLAN devices over veth
 #   wireguard  addresses are those of tunnels through veth
+#   transport, tunnel  IPsec between gateway and upstream; TCP must not leave in clear text
+#   torture    the torture peer is both ends, in one namespace
 # Ends with 77 if there is no veth, or not what else is asked for.
 set -u
 umask 077
@@ -97,20 +100,61 @@ address() {
 	ip -n "$name$1" addr add "$3" dev "$device"
 }
 
+# MODE: IPsec between gateway and upstream. The client's packets would fit without it.
+protect() {
+	ip -n "${name}c" link set vg mtu 1300
+	ip -n "${name}g" link set vc mtu 1300
+	for end in g u; do
+		for way in '1 2' '2 1'; do
+			from=10.99.2.${way% *}
+			to=10.99.2.${way#* }
+			[ "$end$way" = 'g1 2' ] || [ "$end$way" = 'u2 1' ] && dir=out || dir=in
+			ip -n "$name$end" xfrm state add src "$from" dst "$to" proto esp \
+				spi "0x10${way% *}" reqid 1 mode "$1" aead 'rfc4106(gcm(aes))' \
+				0x0102030405060708090a0b0c0d0e0f1011121314 128 || skip ESP
+			ip -n "$name$end" xfrm policy add src "$from" dst "$to" proto 6 dir "$dir" \
+				tmpl src "$from" dst "$to" proto esp reqid 1 mode "$1" || skip ESP
+		done
+	done
+}
+
+# Both ends in one namespace.
+unite() {
+	ip -n "${name}u" link set vg netns "${name}c" name vh
+	address c vh 10.99.2.2/24
+}
+
 make_lab() {
 	for end in c g u; do
 		ip netns add "$name$end" || fail "no network namespace"
 		ip -n "$name$end" link set lo up
 	done
 	if ! join c g 10.99.1 || ! join g u 10.99.2; then
+		[ -z "${CULVERT_CARDS:-}" ] || fail 'no cards'
 		skip veth
 	fi
+	case $net in
+	transport | tunnel) protect "$net" ;;
+	torture) unite ;;
+	esac
+	for device in vc vu; do # a card takes its time
+		await_up g "$device"
+	done
 	[ "$net" = loss ] || return 0
 	for device in vc vu; do
 		if ! in_ns g tc qdisc add dev "$device" root netem delay 1ms loss 1% duplicate 1% \
 			reorder 20% 50% 2>/dev/null; then
 			skip netem
 		fi
+	done
+}
+
+await_up() {
+	tries=0
+	while ip -n "$name$1" link show "$2" | grep -q NO-CARRIER; do
+		tries=$((tries + 1))
+		[ "$tries" -lt 100 ] || fail "$2 has no carrier"
+		sleep 0.1
 	done
 }
 
@@ -124,14 +168,37 @@ await() {
 	done
 }
 
+# What passes the gateway's device towards the upstream.
+watch() {
+	(enter g /usr/bin/python3 -I -S /culvert/cards/wire.py watch vu >"$work/watch.log" 2>&1) &
+	watch=$!
+	pids="$watch $pids"
+	await "$work/watch.log" watching 'the packet socket'
+}
+
+end_watch() {
+	kill -TERM "$watch"
+	wait "$watch"
+	seen=$(tail -n 1 "$work/watch.log")
+	case $net in
+	transport | tunnel | wireguard)
+		[ -n "${seen##*out tcp*}" ] || fail "clear text: $seen"
+		[ -z "${seen##*out [eu]*}" ] || fail "neither ESP nor UDP: $seen"
+		;;
+	esac
+	printf '%s\n' "$seen"
+}
+
 start_all() {
-	(enter u "$bin/culvert-bench" sink --listen 10.99.2.2:9001 >"$work/sink.log" 2>&1) &
-	pids=$!
+	if [ "$net" != torture ]; then # which is the upstream itself
+		(enter u "$bin/culvert-bench" sink --listen 10.99.2.2:9001 >"$work/sink.log" 2>&1) &
+		pids=$!
+	fi
 	(enter g "$bin/culvert" run --engine "$engine" --control "$work/control" --grace 1 \
 		--connect-timeout 20 --max-sessions 100 10.99.1.2:9000 10.99.2.2:9001 \
 		>"$work/culvert.log" 2>&1) &
 	daemon=$!
-	pids="$pids $daemon"
+	pids="${pids:-} $daemon"
 	await "$work/culvert.log" 'culvert: ready' culvert
 }
 
@@ -143,18 +210,36 @@ measure() {
 	[ "$code" -eq 0 ] || fail "culvert-bench $1 ended with $code"
 }
 
+torture() {
+	in_ns c "$bin/test_torture" --connect 10.99.1.2:9000 --listen 10.99.2.2:9001 --minutes 0.1 \
+		--concurrency 8 --stall-timeout 120 >"$work/result" 2>&1
+	code=$?
+	cat "$work/result"
+	[ "$code" -eq 0 ] || fail "test_torture ended with $code"
+}
+
+load() {
+	measure rr --connections 4 --size 700
+	if [ "$net" = wireguard ]; then # it encrypts slowly: full queues would take a minute
+		measure rr --connections 2 --size 20K
+	else
+		measure bulk-both --connections 2 --size 64K
+	fi
+	measure crr --connections 2 --size 100
+}
+
 make_lab
 start_all
-measure rr --connections 4 --size 700
-if [ "$net" = wireguard ]; then # it encrypts slowly: full queues would take a minute
-	measure rr --connections 2 --size 20K
+[ -z "${CULVERT_CARDS:-}" ] || watch
+if [ "$net" = torture ]; then
+	torture
 else
-	measure bulk-both --connections 2 --size 64K
+	load
 fi
-measure crr --connections 2 --size 100
 "$bin/culvert" status --json --control "$work/control" >"$work/status" || fail "no status"
 cat "$work/status"
 [ "$engine" != graft ] || grep -q '"to_graft":[1-9]' "$work/status" || fail "no session is grafted"
 pids=${pids% *}
 kill -TERM "$daemon"
 wait "$daemon" || fail "culvert ended with $?"
+[ -z "${CULVERT_CARDS:-}" ] || end_watch

@@ -92,7 +92,7 @@ MUTATIONS = [
     ("stores-credit-before-write", "wakeup", "M_CREDIT_FIRST", SWAPPED),
     ("stores-no-look-after-credit", "wakeup", "M_NO_RECHECK", LOST),
     ("stores-notify-once", "wakeup", "M_NOTIFY_ONCE", LOST),
-    ("graft-no-order", "graft", "M_ORDER", MISSING),
+    ("graft-no-order", "graft", ANSWERED + " M_ORDER", MISSING),
     ("graft-no-passed", "graft", "M_PASSED", FROZEN),
     ("graft-no-unread", "graft", "M_UNREAD", MISSING),
     ("graft-no-owed", "graft", "LOSSES=1 MAY_FREEZE M_OWED", MISSING),
@@ -104,11 +104,11 @@ MUTATIONS = [
     ("graft-offer-in-hand", "graft", "M_OFFER_IN_HAND", MISSING),
     ("graft-no-compare-and-swap", "graft", "M_NO_CAS", FROZEN),
     ("graft-no-count", "graft", "M_NO_COUNT", FROZEN),
-    ("graft-count-before-passed", "graft", ANSWERED + " M_COUNT_FIRST", FROZEN),
+    ("graft-count-before-passed", "graft", ANSWERED + " M_COUNT_FIRST", NEEDLESS),
     ("graft-passed-unset", "graft", "M_PASSED_UNSET", FROZEN),
-    ("graft-leaves-uncounted", "graft", "M_LEAVES_UNCOUNTED", MISSING),
+    ("graft-leaves-uncounted", "graft", ANSWERED + " M_LEAVES_UNCOUNTED", MISSING),
     ("graft-withdraw-blindly", "graft", "WITHDRAWALS=1 M_WITHDRAW_BLINDLY",
-     "assertion violated (state!=3)"),
+     "assertion violated  !(carries)"),
 ]
 
 REDUNDANT = [

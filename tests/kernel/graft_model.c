@@ -551,12 +551,13 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 		at->g->state += GRAFT_PASSED_ONE;
 	} else {
 		at->g->looks++;
-		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || p->odd ?
-					 GRAFT_LOOK_KIND :
+		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) ? GRAFT_LOOK_KIND :
+				 p->odd				   ? GRAFT_LOOKS + p->odd :
 				 at->mine->ways || at->other->ways ? GRAFT_LOOK_WAY :
 								     GRAFT_LOOK_GONE;
 	}
-	let_pass(at->mine, p);
+	if (!p->odd)
+		let_pass(at->mine, p);
 	return at->g->shifted ? shift(f, at->mine, p, false) : MODEL_PASS;
 }
 

@@ -20,7 +20,8 @@
  * The program did what M_COUNT_FIRST, M_PASSED_UNSET and M_LEAVES_UNCOUNTED do until this model was
  * made (commit 9f267c1).
  *
- * Not modelled: the out-of-order queue, timestamps, FIN, RST.
+ * Not modelled: the out-of-order queue, timestamps, FIN, RST; what else must have been seen (`left`, the
+ * ways), which only keeps more packets from being the first.
  */
 #ifndef N_0
 #define N_0 1        /* bytes that the client sends */
@@ -247,7 +248,7 @@ inline offer()
 	passed[0] = 0; passed[1] = 0;
 	has_passed[0] = false; has_passed[1] = false;
 #else
-	passed[0] = rcv_nxt[0]; passed[1] = rcv_nxt[1];
+	passed[0] = rcv_nxt[0] - 1; passed[1] = rcv_nxt[1] - 1; /* none was seen entering */
 #endif
 	early[0] = true; early[1] = true; early[CPUS - 1] = true;
 	carries = false;
@@ -311,8 +312,10 @@ inline let_pass()
 
 #ifdef M_PASSED_UNSET
 #define PASSED_IS(s, q) (!has_passed[s] || passed[s] == q)
+#define PASSED_NO_MORE(s, q) PASSED_IS(s, q)
 #else
 #define PASSED_IS(s, q) (passed[s] == q)
+#define PASSED_NO_MORE(s, q) (passed[s] <= q) /* the packet itself is one that enters */
 #endif
 
 #define UNLESS(condition) \
@@ -346,7 +349,7 @@ inline look()
 #endif
 	}
 #ifndef M_PASSED
-	UNLESS(PASSED_IS(s, seq));
+	UNLESS(PASSED_NO_MORE(s, seq));
 #endif
 	other_rcv = rcv_nxt[1 - s];
 	atomic {

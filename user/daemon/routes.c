@@ -23,11 +23,11 @@ static void on_look(struct timer *t)
 	enum graft_change change = grafts_look(r->grafts);
 	uint64_t ago = r->loop->now_ms - r->asked_ms;
 	/* where a socket's probe was not seen for want of a program, it is asked again at once */
-	bool attached = r->news && grafts_follow_interfaces(r->grafts) > 0;
+	bool changed = r->news && grafts_follow_interfaces(r->grafts) > 0;
 
 	r->moved = r->moved || r->news || change != GRAFT_CHANGE_NONE;
 	r->news = false;
-	if (change == GRAFT_CHANGE_POLICIES || attached || (r->moved && ago >= ASK_MS)) {
+	if (change == GRAFT_CHANGE_POLICIES || changed || (r->moved && ago >= ASK_MS)) {
 		grafts_doubt_ways(r->grafts, change);
 		r->moved = false;
 		r->asked_ms = r->loop->now_ms;

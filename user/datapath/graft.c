@@ -86,14 +86,14 @@ _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_wo
 struct attachment {
 	struct attachment *next;
 	unsigned int ifindex;
-	bool bridged;     /* see has_bridge_netfilter() */
 	int links[HOOKS]; /* of TCX; -1: none */
 };
 
 struct slot {
 	uint32_t next;     /* in the queue of free slots */
 	uint32_t put_ms;   /* when it was given back (low half) */
-	uint32_t asked;    /* graft_ways when its sockets were asked last; 0: they have answered */
+	uint32_t asked;    /* graft_ways when its sockets were asked last */
+	bool probing;      /* they were, and are to be as they were before */
 };
 
 struct grafts {
@@ -156,10 +156,10 @@ const char *graft_look_name(enum graft_look l)
 		[GRAFT_LOOK_IN_HAND] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
 		[GRAFT_LOOK_RACE] = "never quiet", [GRAFT_LOOK_WINDOW] = "slow receiver",
 		[GRAFT_LOOK_UNSEEN] = "packets of an end not seen", [GRAFT_LOOK_WAY] = "route not seen yet",
-		[GRAFT_LOOK_XFRM] = "ipsec", [GRAFT_LOOK_INTERFACE] = "interface not supported",
 	};
 
-	return (unsigned int)l < GRAFT_LOOKS ? names[l] : "?";
+	return (unsigned int)l < GRAFT_LOOKS && names[l] ? names[l] :
+	       graft_refusal_name((enum graft_refusal)(l - GRAFT_LOOKS));
 }
 
 uint32_t graft_tag(const char *name)
@@ -450,48 +450,26 @@ static bool has_bare_ip(unsigned short type)
 }
 
 /*
- * The bridge IFINDEX gives its frames to iptables before we see them, so conntrack sees half of a grafted session.
- * Once the daemon is confined it cannot be known any more.
+ * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.  True: it is
+ * different now.
  */
-static bool has_bridge_netfilter(unsigned int ifindex)
-{
-	char path[64], name[IF_NAMESIZE] = "", on = '0';
-	int bridge, fd;
-
-	if (!if_indextoname(ifindex, name))
-		return false;
-	snprintf(path, sizeof(path), "/sys/class/net/%s/bridge", name);
-	bridge = open(path, O_RDONLY | O_CLOEXEC);
-	if (bridge < 0)
-		return false;
-	close(bridge);
-	fd = open("/proc/sys/net/bridge/bridge-nf-call-iptables", O_RDONLY | O_CLOEXEC);
-	if (fd >= 0 && read(fd, &on, 1) < 0)
-		on = '0';
-	if (fd >= 0)
-		close(fd);
-	return on == '1';
-}
-
-/* Say whether sessions may be grafted at A: not where others decide about packets as well. */
-static void set_use(struct grafts *gs, const struct attachment *a)
+static bool set_use(struct grafts *gs, const struct attachment *a, const char *name)
 {
 	bool filtered = clsact_has_others(a->ifindex);
 	uint32_t was = 0, is;
 	bool known = !bpf_map_lookup_elem(gs->clsact.interfaces, &a->ifindex, &was);
-	char name[IF_NAMESIZE] = "";
 
-	is = (was & ~(uint32_t)GRAFT_IF_USED) | (filtered || a->bridged ? 0 : GRAFT_IF_USED);
+	is = (was & ~(uint32_t)GRAFT_IF_USED) | (filtered ? 0 : GRAFT_IF_USED);
 	if (known && is == was)
-		return;
+		return false;
 	bpf_map_update_elem(gs->clsact.interfaces, &a->ifindex, &is, BPF_ANY);
-	if (!(is & GRAFT_IF_USED))
-		log_warning("graft: no session is grafted on %s: %s", if_indextoname(a->ifindex, name) ?: "",
-			    a->bridged ? "net.bridge.bridge-nf-call-iptables is on" :
-					 "others have filters there (tc filter show ingress)");
+	if (filtered)
+		log_warning("graft: no session is grafted on %s: others have filters there (tc filter show "
+			    "dev %s ingress)", name, name);
+	return true;
 }
 
-static int attach(struct grafts *gs, unsigned int ifindex, unsigned short type)
+static int attach(struct grafts *gs, unsigned int ifindex, const char *name, unsigned short type)
 {
 	bool ethernet = has_ethernet(type);
 	struct attachment *a;
@@ -500,15 +478,14 @@ static int attach(struct grafts *gs, unsigned int ifindex, unsigned short type)
 	if (!ethernet && !has_bare_ip(type))
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
-	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 },
-				  .bridged = has_bridge_netfilter(ifindex) };
+	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
 	r = gs->is_clsact ? clsact_attach(&gs->clsact, ifindex, ethernet) :
 			    attach_tcx(gs, a, gs->clsact.programs[ethernet]);
 	if (r) {
 		detach(a);
 		return r;
 	}
-	set_use(gs, a);
+	set_use(gs, a, name);
 	a->next = gs->attachments;
 	gs->attachments = a;
 	return 0;
@@ -582,7 +559,7 @@ int grafts_follow_interfaces(struct grafts *gs)
 {
 	struct if_nameindex *all = if_nameindex();
 	struct ifaddrs *list = NULL;
-	int attached = 0, r = !all || getifaddrs(&list) ? -errno : 0;
+	int changed = 0, r = !all || getifaddrs(&list) ? -errno : 0;
 
 	if (!r)
 		forget_gone(gs, all);
@@ -592,21 +569,21 @@ int grafts_follow_interfaces(struct grafts *gs)
 		int e;
 
 		if (a) {
-			set_use(gs, a);
+			changed += set_use(gs, a, i->if_name);
 			continue;
 		}
 		if (!has_address(list, i->if_name) || (gs->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
-		e = attach(gs, i->if_index, type);
+		e = attach(gs, i->if_index, i->if_name, type);
 		if (e)
 			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
-		attached += !e;
+		changed += !e;
 		r = e ?: r;
 	}
 	freeifaddrs(list);
 	if (all)
 		if_freenameindex(all);
-	return gs->attachments ? attached : r;
+	return gs->attachments ? changed : r;
 }
 
 /* --- all of it --- */
@@ -986,7 +963,7 @@ void graft_put(struct grafts *gs, uint32_t slot)
 {
 	change(gs, slot, GRAFT_DONE, GRAFT_DONE, GRAFT_CLOSED);
 	gs->all[slot].over = 1;
-	gs->slots[slot].asked = 0;
+	gs->slots[slot].probing = false;
 	put(gs, slot);
 }
 
@@ -1023,10 +1000,20 @@ void grafts_doubt_ways(struct grafts *gs, enum graft_change change)
 {
 	uint32_t ways = __atomic_add_fetch(&gs->skel->bss->graft_ways, 1, __ATOMIC_SEQ_CST);
 
-	if (!ways) /* 0 is no number of slot.asked */
-		ways = __atomic_add_fetch(&gs->skel->bss->graft_ways, 1, __ATOMIC_SEQ_CST);
 	if (change == GRAFT_CHANGE_POLICIES)
 		__atomic_store_n(&gs->skel->bss->graft_ways_least, ways, __ATOMIC_SEQ_CST);
+}
+
+/* Nothing is to be grafted on an interface of SLOT any more. */
+static bool is_left_alone(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t used = GRAFT_IF_USED, found = used;
+
+	for (int side = 0; side < 2 && found & used; side++)
+		if (bpf_map_lookup_elem(gs->clsact.interfaces, (void *)&gs->all[slot].side[side].ifindex,
+					&found))
+			found = used; /* it is gone, and may come again */
+	return !(found & used);
 }
 
 enum graft_way graft_way(struct grafts *gs, uint32_t slot)
@@ -1035,14 +1022,30 @@ enum graft_way graft_way(struct grafts *gs, uint32_t slot)
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 	uint32_t asked = gs->slots[slot].asked;
 
-	if (ways_of(gs, slot, 0) == ways && ways_of(gs, slot, 1) == ways) {
-		gs->slots[slot].asked = 0;
-		return asked ? GRAFT_WAY_ANSWERED : GRAFT_WAY_KNOWN;
+	bool known = ways_of(gs, slot, 0) == ways && ways_of(gs, slot, 1) == ways;
+	bool probing = gs->slots[slot].probing;
+
+	if (known && !probing)
+		return GRAFT_WAY_KNOWN;
+	if (asked != ways) {
+		gs->slots[slot].asked = ways;
+		gs->slots[slot].probing = true;
+		if (is_left_alone(gs, slot))
+			return GRAFT_WAY_LEAVE;
+		return probing && run(gs, &q, false) ? GRAFT_WAY_LOST : GRAFT_WAY_ASK;
 	}
-	if (asked && run(gs, &q, false))
+	gs->slots[slot].probing = false;
+	if (!known && run(gs, &q, false))
 		return GRAFT_WAY_LOST;
-	gs->slots[slot].asked = ways;
-	return asked == ways ? GRAFT_WAY_KNOWN : GRAFT_WAY_ASK;
+	return probing ? GRAFT_WAY_ASKED : GRAFT_WAY_KNOWN;
+}
+
+unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t ways = gs->skel->bss->graft_ways, a = ways - ways_of(gs, slot, 0);
+	uint32_t b = ways - ways_of(gs, slot, 1);
+
+	return a > b ? a : b;
 }
 
 /* --- sockets of sessions that were left --- */

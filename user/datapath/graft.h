@@ -35,7 +35,8 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 /*
  * The same for interfaces that have come since, which needs a filter keeper, or no privilege with TCX;
  * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted from
- * then on.  By one thread.  Returns to how many programs were attached now; -errno: they are nowhere.
+ * then on.  By one thread.  Returns at how many that has
+ * changed; -errno: the programs are nowhere.
  */
 int grafts_follow_interfaces(struct grafts *gs);
 /*
@@ -78,7 +79,8 @@ void grafts_doubt_ways(struct grafts *gs, enum graft_change change);
 enum graft_way {
 	GRAFT_WAY_KNOWN,
 	GRAFT_WAY_ASK,      /* the caller has to ask both sockets, now */
-	GRAFT_WAY_ANSWERED, /* both have answered: as they were before they were asked */
+	GRAFT_WAY_ASKED,    /* they may be as they were before */
+	GRAFT_WAY_LEAVE,    /* nothing is to be grafted on their interface any more */
 	GRAFT_WAY_LOST,     /* a socket has a way that cannot be followed: reset the session */
 };
 /*
@@ -86,6 +88,8 @@ enum graft_way {
  * a second to answer before the next call.
  */
 enum graft_way graft_way(struct grafts *gs, uint32_t slot);
+/* So often were they asked without an answer. */
+unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
 
 /* The addresses of a session, as its sockets had them. */
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,

@@ -172,6 +172,7 @@ void tcp_free_buffer(int fd)
 
 /* Unanswered, before the peer is given up. */
 #define KEEPALIVE_PROBES 4
+#define PROBES_MAX 127 /* MAX_TCP_KEEPCNT */
 
 void tcp_copy_mss(int fd, int other)
 {
@@ -191,7 +192,7 @@ void tcp_set_nodelay(int fd)
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
-int tcp_set_keepalive(int fd, unsigned int keepalive)
+int tcp_set_keepalive(int fd, unsigned int keepalive, unsigned int more)
 {
 	int interval = ((int)keepalive + KEEPALIVE_PROBES - 1) / KEEPALIVE_PROBES;
 
@@ -199,13 +200,14 @@ int tcp_set_keepalive(int fd, unsigned int keepalive)
 		return set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
 	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, (int)keepalive) ?:
 	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval) ?:
-	       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES) ?:
+	       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT,
+		       more < PROBES_MAX - KEEPALIVE_PROBES ? KEEPALIVE_PROBES + (int)more : PROBES_MAX) ?:
 	       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
 void tcp_probe_now(int fd)
 {
-	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 127); /* while there is no route none is answered */
+	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX); /* while there is no route none is answered */
 	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
 }
@@ -215,7 +217,7 @@ int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
 	if (nodelay)
 		tcp_set_nodelay(fd);
 	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
-	return keepalive ? tcp_set_keepalive(fd, keepalive) : 0;
+	return keepalive ? tcp_set_keepalive(fd, keepalive, 0) : 0;
 }
 
 /* TCPOPT_*, as TCP_REPAIR_OPTIONS names them. */

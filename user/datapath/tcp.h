@@ -39,8 +39,8 @@ int tcp_take_error(int fd);
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive);
 
-/* The same for KEEPALIVE alone, in the middle of a connection. */
-int tcp_set_keepalive(int fd, unsigned int keepalive);
+/* The same for KEEPALIVE alone, in the middle of a connection; MORE probes may go without an answer. */
+int tcp_set_keepalive(int fd, unsigned int keepalive, unsigned int more);
 /*
  * Let TCP probe the peer as soon as it has been silent for a second, now if it has: a packet that looks for
  * its way as any of this socket does.  That goes on until tcp_set_keepalive().

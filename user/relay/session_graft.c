@@ -224,22 +224,21 @@ static void go_on_at_sockets(struct session *s)
 /* Ask the sockets of S for their ways, if these may have changed. */
 static void follow_ways(struct session *s)
 {
-	unsigned int keepalive = forward_of(s)->keepalive_s;
+	struct grafts *gs = grafts_of(s);
+	enum graft_way way = graft_way(gs, s->graft);
 
-	switch (graft_way(grafts_of(s), s->graft)) {
-	case GRAFT_WAY_KNOWN:
-		break;
-	case GRAFT_WAY_ASK:
-		tcp_probe_now(s->sides[CLIENT].fd);
-		tcp_probe_now(s->sides[UPSTREAM].fd);
-		break;
-	case GRAFT_WAY_ANSWERED:
-		tcp_set_keepalive(s->sides[CLIENT].fd, keepalive);
-		tcp_set_keepalive(s->sides[UPSTREAM].fd, keepalive);
-		break;
-	case GRAFT_WAY_LOST:
+	for (unsigned int side = 0; side < 2; side++) {
+		if (way == GRAFT_WAY_ASK)
+			tcp_probe_now(s->sides[side].fd);
+		else if (way == GRAFT_WAY_ASKED)
+			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_s,
+					  graft_asked(gs, s->graft));
+	}
+	if (way == GRAFT_WAY_LOST) {
 		session_reset(s, CAUSE_NO_ROUTE);
-		break;
+	} else if (way == GRAFT_WAY_LEAVE) {
+		s->graft_refusal = GRAFT_INTERFACE;
+		graft_return(gs, s->graft, true);
 	}
 }
 

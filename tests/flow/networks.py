@@ -1,0 +1,985 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""A matrix of networks: what `--engine copy` carries in a network, `auto` must carry.
+
+    client [- front] - relay - [back -] server      rows: networks_rows.py, one entry of data each
+
+Surroundings x engine x who speaks first x family. One row with one engine is a run: a lab and a
+daemon of its own, and in it all cells (speaker, family) side by side. A cell is right if all bytes
+arrive in time, both ways, with a clean end, or if it ends as the row says. Exits with 77 and the
+reason where this cannot run.
+"""
+
+import argparse
+import collections
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../scripts/lib")]
+# pylint: disable=wrong-import-position
+from labkit import (SLOW, TOP, Interrupted, LabError, expect, handle_signals, has_ipv6, tail,
+                    wait_until)
+from networks_rows import ROWS
+
+EXIT_SKIP = 77
+ENGINES = ("copy", "auto")
+FAMILIES = ("4", "6", "64", "46")  # of the client's connection, and of the upstream's if it differs
+SPEAKERS = ("client", "greets", "late", "waits")
+GREETING = b"220 hello\r\n"
+RUN_SECONDS = 120  # after which a run is ended
+PAUSE = 1.0  # of who speaks late
+HOME = "/run/lab"
+CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Skip(Exception):
+    """This kernel or machine cannot show the row: args[0]."""
+
+
+class Ended(Exception):
+    """A conversation did not end as it should: args are the kind of end, and details."""
+
+
+def call(name, *arguments):
+    if getattr(LIBC, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+def enter(namespace):
+    """Moves this thread, and what it starts from now on, into NAMESPACE."""
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        call("setns", file.fileno(), CLONE_NEWNET)
+
+
+@contextlib.contextmanager
+def inside(namespace):
+    with open("/proc/thread-self/ns/net", "rb") as before:
+        enter(namespace)
+        try:
+            yield
+        finally:
+            call("setns", before.fileno(), CLONE_NEWNET)
+
+
+def start_thread(function, *arguments):
+    threading.Thread(target=function, args=arguments, daemon=True).start()
+
+
+def pick(words, *of):
+    """The first word of WORDS, or that of the last "KEY:WORD" whose KEY is one of OF."""
+    choice, *others = words.split()
+    for other in others:
+        key, word = other.split(":")
+        choice = word if key in of else choice
+    return choice
+
+
+def to_ipv6(text):
+    """What TEXT says of 10.0.N.M, of fd00:N::M."""
+    length = {None: "", "/24": "/64", "/32": "/128"}
+    return re.sub(r"\b10\.0\.(\d+)\.(\d+)(/\d+)?",
+                  lambda m: f"fd00:{m[1]}::{m[2]}{length[m[3]]}", text)
+
+
+def address_of(address, family):
+    return address if ":" in address or family == "4" else to_ipv6(address).replace(
+        "127.0.0.1", "::1")
+
+
+# --- the ends of a conversation ---
+
+def exchange(sock, data, seconds):
+    """Sends DATA and takes as much, which must be the same."""
+    deadline, out, got = time.monotonic() + seconds * SLOW, memoryview(data), bytearray()
+    sock.setblocking(False)
+    while len(got) < len(data):
+        left = deadline - time.monotonic()
+        readable, writable, _ = select.select([sock], [sock] if out else [], [], max(left, 0))
+        if left <= 0:
+            raise Ended("timeout", f"{len(got)} of {len(data)} bytes came back")
+        if readable:
+            block = sock.recv(1 << 20)
+            if not block:
+                raise Ended("eof", f"after {len(got)} of {len(data)} bytes")
+            got += block
+        if writable:
+            out = out[sock.send(out[:1 << 20]):]
+    if got != data:
+        raise Ended("wrong", f"{len(data)} bytes came back, but others")
+
+
+def take_all(sock, seconds):
+    """What comes until the end."""
+    sock.settimeout(seconds * SLOW)
+    got = b""
+    while block := sock.recv(1000):
+        got += block
+    return got
+
+
+@contextlib.contextmanager
+def named_ends():
+    try:
+        yield
+    except TimeoutError as error:
+        raise Ended("timeout", str(error)) from None
+    except ConnectionRefusedError as error:
+        raise Ended("refused", str(error)) from None
+    except (ConnectionResetError, BrokenPipeError) as error:
+        raise Ended("reset", str(error)) from None
+    except OSError as error:
+        kinds = {errno.EHOSTUNREACH: "timeout", errno.ENETUNREACH: "timeout"}
+        raise Ended(kinds.get(error.errno, "error"), str(error)) from None
+
+
+def answer(sock, speaker):
+    """Sends back what comes, and at the end how much it was and from whom; or ends as asked to."""
+    size = 0
+    try:
+        peer = sock.getpeername()[0].removeprefix("::ffff:")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if speaker == "late":
+            time.sleep(PAUSE)
+        if speaker in ("greets", "late"):
+            sock.sendall(GREETING)
+        while data := sock.recv(1 << 20):
+            if data.endswith(b"please fin"):
+                break
+            if data.endswith(b"please rst"):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                sock.close()
+                return
+            size += len(data)
+            sock.sendall(data)
+        sock.sendall(f"bye {size} {peer}".encode())
+        sock.shutdown(socket.SHUT_WR)
+        while sock.recv(1 << 16):
+            pass
+    except OSError:
+        pass
+    sock.close()
+
+
+def serve(namespace, speaker, port):
+    with inside(namespace):
+        listener = socket.create_server(("::", port), family=socket.AF_INET6, backlog=512,
+                                        dualstack_ipv6=True)
+
+    def accept():
+        while True:
+            start_thread(answer, listener.accept()[0], speaker)
+
+    start_thread(accept)
+
+
+class Talk(threading.Thread):
+    """The client of one cell."""
+
+    def __init__(self, run, family, speaker):
+        super().__init__(daemon=True)
+        self.run_, self.row = run, run.row
+        self.family, self.speaker = family, speaker
+        self.port = 9000 + 10 * FAMILIES.index(family) + SPEAKERS.index(speaker)
+        self.upstream_port = 7001 + SPEAKERS.index(speaker)
+        self.forward = f":{self.port}"
+        self.expected = pick(run.row.graft, family, speaker, run.engine)
+        self.sock = None
+        self.rounds = 0
+        self.arrived = threading.Event()  # where the row's action is to be
+        self.end, self.details, self.seconds = "", "", 0.0
+        self.grafted = False  # at that time
+        self.why_not = set()
+
+    def run(self):
+        start = time.monotonic()
+        enter(self.row.client_in)
+        try:
+            try:
+                getattr(self, self.row.kind)()
+                self.end = "whole"
+            except Ended as error:
+                self.end, self.details = error.args
+            except LabError as error:
+                self.end, self.details = "error", str(error).splitlines()[0]
+            self.arrived.set()
+            if self.row.again:
+                self.run_.done.wait()
+                self.start_again()
+        except Exception:  # pylint: disable=broad-exception-caught
+            self.end, self.details = "error", traceback.format_exc()
+        self.arrived.set()
+        self.seconds = time.monotonic() - start
+
+    def start_again(self):
+        """A new session, after all that has happened."""
+        try:
+            self.finish(self.open())
+        except Ended as error:
+            if self.end == pick(self.row.ends, self.run_.engine, self.family, self.speaker):
+                self.end, self.details = f"again {error.args[0]}", error.args[1]
+
+    def open(self, port=0):
+        """A connection, over which the first words have been said."""
+        row = self.row
+        address = address_of(row.dial or self.run_.relay, self.family[0])
+        port = port or (self.port + 20000 if row.last == "fin" else 0)
+        with named_ends():
+            info = socket.getaddrinfo(address, self.port + row.dial_port,
+                                      type=socket.SOCK_STREAM)[0]
+            sock = socket.socket(info[0], socket.SOCK_STREAM)
+            sock.settimeout(row.wait * SLOW)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not row.late_sockopts:
+                self.set_sockopts(sock)
+            if port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(("", port))
+            sock.connect(info[4])
+            if self.speaker in ("greets", "late"):
+                got = b""
+                while len(got) < len(GREETING):
+                    block = sock.recv(len(GREETING) - len(got))
+                    if not block:
+                        raise Ended("eof", "no greeting")
+                    got += block
+                if got != GREETING:
+                    raise Ended("wrong", f"greeting: {got}")
+            elif self.speaker == "waits" and row.at != "idle":
+                time.sleep(PAUSE)
+        return sock
+
+    def set_sockopts(self, sock):
+        for family, level, name, value in self.row.sockopts:
+            if family == self.family[0]:
+                sock.setsockopt(level, name, value)
+
+    def exchange(self, sock, size):
+        with named_ends():
+            exchange(sock, os.urandom(size), self.row.wait)
+        self.rounds += 1
+
+    def converse(self):
+        """Rounds until the run says so; the row's action; what the row wants to be said."""
+        sock = self.sock = self.open()
+        run, row, size = self.run_, self.row, 0
+        while row.at != "idle" and (self.rounds < 3 or not run.warm.is_set()):
+            self.exchange(sock, 200)
+            size += 200
+            time.sleep(0.05)
+        self.arrived.set()
+        run.go.wait()
+        if row.late_sockopts:
+            self.set_sockopts(sock)
+        while not run.done.is_set():
+            self.exchange(sock, row.sizes[0])
+            size += row.sizes[0]
+            time.sleep(row.pace)
+        start = time.monotonic()
+        for part in row.sizes:
+            self.exchange(sock, part)
+        seconds = time.monotonic() - start
+        if seconds < row.at_least:
+            raise Ended("too fast", f"{sum(row.sizes)} bytes in {seconds:.2f} s")
+        self.finish(sock, size + sum(row.sizes))
+
+    def finish(self, sock, size=None):
+        """Ends it in order, SIZE bytes after its begin."""
+        if size is None:
+            size = 30000
+            self.exchange(sock, size)
+        with named_ends():
+            sock.settimeout(self.row.wait * SLOW)
+            if self.row.last == "fin":
+                sock.sendall(b"please fin")
+            else:
+                sock.shutdown(socket.SHUT_WR)
+            got = take_all(sock, self.row.wait).decode().split()
+        sock.close()
+        if got[:2] != ["bye", str(size)]:
+            raise Ended("wrong", f"{size} bytes were sent, the server said {got}")
+        seen = self.row.seen and address_of(self.row.seen, self.family[-1])
+        if seen and got[2] != seen:
+            raise Ended("wrong", f"the server saw {got[2]} instead of {seen}")
+
+    def use_ports_again(self):
+        """Sessions from one port, one after the other; then many, for the relay's own ports."""
+        for number in range(4):
+            sock = self.open(self.port + 20000)
+            self.exchange(sock, 100)
+            deadline = time.monotonic() + 3 * SLOW
+            while self.run_.engine == "auto" and time.monotonic() < deadline:
+                self.exchange(sock, 100)
+                if self.forward in self.run_.look_grafted():
+                    self.grafted = True
+                    break
+                time.sleep(0.02)
+            self.end_as_told([sock], f"session {number + 1} from one port")
+        for batch in range(self.row.batches):
+            socks = []
+            for _ in range(8):
+                socks.append(self.open())
+                self.exchange(socks[-1], 100)
+            for _ in range(3):
+                for sock in socks:
+                    self.exchange(sock, 100)
+            self.end_as_told(socks, f"batch {batch + 1}")
+
+    def end_as_told(self, socks, what):
+        how, daemon = self.row.end, self.run_.daemon
+        ends = collections.Counter()
+        if how == "copy":
+            daemon.ask("engine", self.forward, "copy")
+            deadline = time.monotonic() + 10 * SLOW
+            while self.forward in self.run_.look_grafted() and time.monotonic() < deadline:
+                for sock in socks:  # a silent session returns with its next packet
+                    self.exchange(sock, 100)
+        if how == "kill":
+            daemon.ask("kill", "--forward", self.forward)
+        for sock in socks:
+            try:
+                with named_ends():
+                    sock.settimeout(5 * SLOW)
+                    if how == "client-rst":
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
+                                        struct.pack("ii", 1, 0))
+                    elif how == "client-fin":
+                        sock.shutdown(socket.SHUT_WR)
+                    elif how in ("copy", "server-fin"):
+                        sock.sendall(b"please fin")
+                    elif how == "server-rst":
+                        sock.sendall(b"please rst")
+                    if how != "client-rst":
+                        take_all(sock, 8)
+                    ends["fin"] += 1
+            except Ended as error:
+                ends[error.args[0]] += 1
+            sock.close()
+        want = "reset" if how in ("kill", "server-rst", "idle") else "fin"
+        if ends != {want: len(socks)}:
+            raise Ended("reset", f"{what} ended by {dict(ends)} instead of {want}")
+        wait_until(lambda: not [s for s in self.run_.look() if s["forward"] == self.forward],
+                   f"{what} to be over in the daemon", 10)
+        if how == "copy":
+            daemon.ask("engine", self.forward, "default")
+        if how == "client-fin":
+            time.sleep(1.1)  # for tcp_tw_reuse
+
+
+# --- the relay ---
+
+class Daemon:
+    """culvert in NAMESPACE; its control socket may be a name in the folder where it is started."""
+
+    def __init__(self, run, namespace, number, forwards):
+        self.run, self.namespace, self.forwards = run, namespace, forwards
+        self.home = f"{HOME}/{number}"
+        os.mkdir(self.home)
+        os.chmod(self.home, 0o777)  # it may be started as the account
+        self.control = run.row.control or f"{self.home}/control"
+        self.log, self.sessions = f"{self.home}/log", f"{self.home}/sessions"
+        self.process = None
+
+    def start(self, *options, before=(), seconds=None):
+        row = self.run.row
+        with inside(self.namespace), open(self.log, "ab") as log, \
+                open(self.sessions, "ab") as sessions:
+            begin = log.tell()
+            self.process = subprocess.Popen(
+                [*before, f"{HOME}/culvert", "run", "--engine", self.run.engine, "--control",
+                 self.control, "--workers", "1", "--max-sessions", "1000", "--user", "nobody",
+                 "--session-log", "-", "--log-level", "debug", *row.options, *options,
+                 *self.forwards],
+                stdin=subprocess.DEVNULL, stdout=sessions, stderr=log, cwd=self.home)
+        wait_until(lambda: self._is_ready(begin), "culvert to be ready",
+                   seconds or row.ready)
+
+    def _is_ready(self, begin):
+        if self.process.poll() is not None:
+            raise LabError(f"culvert ended with {self.process.returncode}:\n{tail(self.log)}")
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            file.seek(begin)
+            return "culvert: ready" in file.read()
+
+    def end(self, number):
+        self.process.send_signal(number)
+        self.process.wait(20 * SLOW)
+
+    def ask(self, command, *arguments):
+        for _ in range(5):
+            result = subprocess.run(
+                [f"{HOME}/culvert", command, *arguments, "--json", "--control", self.control],
+                capture_output=True, timeout=20 * SLOW, check=False, text=True, cwd=self.home)
+            if result.returncode == 0:
+                return json.loads(result.stdout)
+            if "in time" not in result.stderr:  # half a second is short on a busy machine
+                break
+        raise LabError(f"culvert {command}: {result.stderr.strip()}")
+
+    def ended(self):
+        """The lines of the session log."""
+        with open(self.sessions, encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+
+class Run:
+    """A row with an engine, alone in its namespaces."""
+
+    LINE = re.compile(r"(\??)(client|front|relay|back|server)( nft| nft46)?: ?(.*)")
+
+    def __init__(self, row, engine):
+        self.row, self.engine = row, engine
+        self.relay = "10.0.3.2" if "front" in row.routers.split() else "10.0.1.2"
+        self.warm, self.go, self.done = threading.Event(), threading.Event(), threading.Event()
+        self.daemon = None
+        self.wrong = []  # what a step saw
+        self.failure = ""
+        self.talks = [Talk(self, family, speaker) for family in row.families.split()
+                      for speaker in row.speakers.split()]
+
+    def work(self):
+        """What became of each cell: (family, speaker, verdict, seconds, text)."""
+        try:
+            self.build()
+            self.converse()
+        except Skip as reason:
+            return self.all_cells("skip", str(reason))
+        except (LabError, OSError, subprocess.SubprocessError) as error:
+            self.failure = str(error)
+            return self.all_cells("not ok", self.failure.splitlines()[-1])
+        return [(talk.family, talk.speaker, *self.judge(talk)) for talk in self.talks]
+
+    @staticmethod
+    def all_cells(verdict, text):
+        """One for all."""
+        return [("all", "all", verdict, 0, text)]
+
+    # --- the lab ---
+
+    def build(self):
+        routers = self.row.routers.split()
+        for namespace in ("client", "relay", "server",
+                          *(name for name in ("front", "back") if name in routers)):
+            subprocess.run(["ip", "netns", "add", namespace], check=True)
+            self.shell(namespace, f"""
+                cd /proc/sys/net
+                for c in all default; do
+                    echo 0 >ipv6/conf/$c/accept_dad; echo 0 >ipv4/conf/$c/rp_filter
+                    echo {int(namespace in ("front", "back"))} >ipv6/conf/$c/forwarding
+                done
+                echo {int(namespace in ("front", "back"))} >ipv4/ip_forward
+                ip link set lo up""")
+        links = ["client c0 front f0 1", "front f1 relay toc 3"] if "front" in routers else \
+            ["client c0 relay toc 1"]
+        links += ["relay tos back b0 4", "back b1 server s0 2"] if "back" in routers else \
+            ["relay tos server s0 2"]
+        links += ["front f2 relay toc2 6"] if "front2" in routers else []
+        links += ["relay alt back b2 5"] if "back2" in routers else []
+        for link in links:
+            self.step_cable(*link.split())
+        text = "client: ip46 route add default via 10.0.1.2\n" \
+            "server: ip46 route add default via 10.0.2.1\n"
+        if "front" in routers:
+            text += "relay: ip46 route add 10.0.1.0/24 via 10.0.3.1\n"
+        if "back2" in routers:  # one address, whatever way is taken
+            text += """relay: ip46 addr add 10.0.9.1/32 dev lo
+                ip46 route add 10.0.2.0/24 via 10.0.4.2 src 10.0.9.1
+                back: ip46 route add 10.0.9.1/32 via 10.0.4.1\n"""
+        elif "back" in routers:
+            text += "relay: ip46 route add 10.0.2.0/24 via 10.0.4.2\n"
+        self.do(text)
+        self.do(self.row.setup)
+        if self.row.plain:
+            for namespace in os.listdir("/run/netns"):
+                self.refuse_big_packets(namespace)
+        for speaker in self.row.speakers.split():
+            serve(self.row.server_in, speaker, 7001 + SPEAKERS.index(speaker))
+        self.daemon = Daemon(self, "relay", 1, self.forwards())
+        self.daemon.start()
+
+    def forwards(self):
+        found = []
+        for talk in self.talks:
+            address = address_of(self.row.upstream, talk.family[-1])
+            found += talk.forward, f"[{address}]:{talk.upstream_port}" if ":" in address else \
+                f"{address}:{talk.upstream_port}"
+        return found
+
+    def do(self, text):
+        """Each line is "NAMESPACE: shell commands" or "NAMESPACE nft: rules", with the lines below
+        that have no such begin; or a step_... of this class.
+
+        "ip46 ..." and "nft46" do it again for IPv6. "?" in front: skip the row if this fails.
+        """
+        parts = []
+        for line in map(str.strip, text.splitlines()):
+            found = self.LINE.match(line)
+            if found:
+                parts.append([found[1], found[2], found[3], [found[4]]])
+            elif line and hasattr(self, "step_" + line.split()[0]):
+                parts.append([line.split()])
+            elif line:
+                parts[-1][3].append(line)
+        for part in parts:
+            if len(part) == 1:
+                getattr(self, "step_" + part[0][0])(*part[0][1:])
+                continue
+            trial, namespace, kind, lines = part
+            try:
+                if kind:
+                    self.nft(namespace, "\n".join(lines), kind.endswith("46"))
+                else:
+                    self.shell(namespace, "\n".join(map(self.twice, lines)))
+            except LabError as error:
+                if trial:
+                    raise Skip(str(error).replace("\n", " ")) from None
+                raise
+
+    @staticmethod
+    def twice(line):
+        if not line.startswith("ip46 "):
+            return line
+        nodad = " nodad" if " addr " in line and " add " in line else ""
+        return f"ip {line[5:]}\nip -6 {to_ipv6(line[5:])}{nodad}"
+
+    def shell(self, namespace, script, **options):
+        with inside(namespace):
+            result = subprocess.run(["sh", "-ec", script], stdout=subprocess.PIPE, text=True,
+                                    stderr=subprocess.STDOUT, check=False, **options)
+        if result.returncode != 0:
+            raise LabError(f"{namespace}: {script.strip()}: {result.stdout.strip()}")
+
+    def nft(self, namespace, rules, twice):
+        if not shutil.which("nft"):
+            raise Skip("missing: nft (scripts/deps test)")
+        if twice:
+            rules += "\n" + re.sub(r"\bip\b", "ip6", to_ipv6(rules))
+        with open(f"{HOME}/rules", "w", encoding="ascii") as file:
+            file.write(rules)
+        self.shell(namespace, f"nft -f {HOME}/rules")
+
+    @staticmethod
+    def refuse_big_packets(namespace):
+        """Turns offloads off: else a veth carries packets of any size."""
+        with inside(namespace), socket.socket() as sock:
+            for _, name in socket.if_nameindex():
+                for command in 0x17, 0x1f, 0x24, 0x2c:  # ETHTOOL_STXCSUM, STSO, SGSO, SGRO
+                    value = ctypes.create_string_buffer(struct.pack("II", command, 0))
+                    with contextlib.suppress(OSError):
+                        fcntl.ioctl(sock, 0x8946, struct.pack("16sP16x", name.encode(),
+                                                              ctypes.addressof(value)))
+
+    # --- the conversations ---
+
+    def look(self):
+        return self.daemon.ask("sessions")["sessions"]
+
+    def look_grafted(self):
+        """The forwards whose sessions are all grafted."""
+        grafted = {}
+        for session in self.look():
+            carriers = {flow["carrier"] for flow in session["flows"]}
+            grafted[session["forward"]] = grafted.get(session["forward"], True) and \
+                carriers == {"graft"}
+        return {name for name, yes in grafted.items() if yes}
+
+    def converse(self):
+        for talk in self.talks:
+            talk.start()
+        self.do(self.row.meanwhile)
+        if self.row.kind == "converse":
+            self.wait_warm()
+            self.warm.set()
+            for talk in self.talks:
+                expect(talk.arrived.wait(30 * SLOW), "waited in vain for the row's action")
+        if self.row.at == "idle":
+            wait_until(lambda: {s["state"] for s in self.look()} == {"open"}, "sessions to open")
+            time.sleep(0.5)  # for offers that nobody takes
+        self.do(self.row.middle)
+        self.go.set()
+        self.done.set()
+        for talk in self.talks:
+            talk.join(RUN_SECONDS * SLOW)
+            expect(not talk.is_alive(), "a conversation does not end")
+        begun = {talk.forward for talk in self.talks if talk.why_not}
+        with contextlib.suppress(LabError):
+            wait_until(lambda: not self.look() and
+                       begun <= {line["forward"] for line in self.daemon.ended()},
+                       "sessions to end", 2)
+
+    def wait_warm(self):
+        """Until each session is in the state that the row expects, or will not come to it."""
+        begin = time.monotonic()
+        while True:
+            seconds, grafted, wait = time.monotonic() - begin, set(), False
+            for session in self.look():
+                for talk in self.talks:
+                    if talk.forward == session["forward"]:
+                        talk.why_not.add(session["not_grafted"])
+                        talk.grafted = {f["carrier"] for f in session["flows"]} == {"graft"}
+            for talk in self.talks:
+                at_least = PAUSE * 1.1 if talk.speaker in ("late", "waits") else 0
+                if talk.arrived.is_set():
+                    continue
+                if self.row.at == "idle":
+                    wait = True
+                elif talk.rounds < 3:
+                    wait = True
+                elif self.engine == "auto" and not talk.grafted:
+                    patience = {"grafted": 6, "returned": 6, "refused": 0.7}
+                    wait = wait or seconds < at_least + patience.get(talk.expected, 1.5) * SLOW
+            if not wait or seconds > 30 * SLOW:
+                return
+            time.sleep(0.05)
+
+    def judge(self, talk):
+        """Verdict, seconds and text."""
+        ends = pick(self.row.ends, talk.family, talk.speaker, self.engine).split("|")
+        wrong = list(self.wrong)
+        if talk.end not in ends and "any" not in ends:
+            ends = collections.Counter(line["end"] for line in self.daemon.ended()
+                                       if line["forward"] == talk.forward)
+            wrong.append(f"{talk.end}: {talk.details}, {talk.rounds} rounds; log: {dict(ends)}")
+        finished = [line for line in self.daemon.ended() if line["forward"] == talk.forward]
+        first = min(finished, key=lambda line: line["id"], default=None)
+        carriers = {flow["carrier"] for flow in first["flows"]} if first else set()
+        if self.engine != "auto" and (talk.grafted or "graft" in carriers):
+            wrong.append("grafted")
+        elif self.engine == "auto":
+            reasons = ", ".join(filter(None, talk.why_not)) or "no reason"
+            if talk.expected in ("grafted", "returned") and not talk.grafted and \
+                    self.row.at != "idle":
+                wrong.append(f"not grafted: {reasons}")
+            if talk.expected == "returned" and "graft" in carriers:
+                wrong.append("did not return to its sockets")
+            if talk.expected == "refused":
+                if talk.grafted or any(flow["carrier"] == "graft" for line in finished
+                                       for flow in line["flows"]):
+                    wrong.append("grafted, but must not be")
+                elif self.row.why and self.row.why not in reasons:
+                    wrong.append(f"not_grafted is {reasons} instead of {self.row.why}")
+            if "?" in talk.why_not:
+                wrong.append('not_grafted is "?"')
+        how = "grafted" if talk.grafted else "/".join(sorted(carriers))
+        if wrong:
+            return "not ok", talk.seconds, "; ".join(wrong)
+        return "ok", talk.seconds, how + (f", {talk.end}" if talk.end != "whole" else "")
+
+    # --- steps of rows ---
+
+    def step_cable(self, left, left_name, right, right_name, net=None):
+        """A veth pair; with the addresses .1 and .2 of 10.0.NET.0/24 and fd00:NET::/64."""
+        ends = (left, left_name, 1), (right, right_name, 2)
+        subprocess.run(["ip", "link", "add", left_name, "netns", left, "type", "veth", "peer",
+                        "name", right_name, "netns", right], check=True)
+        for namespace, name, number in ends:
+            if net:
+                self.shell(namespace, self.twice(
+                    f"ip46 addr add 10.0.{net}.{number}/24 dev {name}"))
+            self.shell(namespace, f"ip link set {name} up")
+
+    def step_go(self):
+        self.go.set()
+
+    @staticmethod
+    def step_pause(seconds):
+        time.sleep(float(seconds))
+
+    def step_engine(self, engine):
+        for talk in self.talks:
+            self.daemon.ask("engine", talk.forward, engine)
+        wait_until(lambda: bool(self.look_grafted()) == (engine != "copy" and
+                                                         self.engine == "auto"),
+                   f"all sessions to follow engine {engine}")
+
+    def step_sigkill(self):
+        self.daemon.end(signal.SIGKILL)
+
+    def step_sigterm(self):
+        self.daemon.end(signal.SIGTERM)
+
+    def step_start(self, *options):
+        self.daemon.start(*options)
+
+    def step_start_as_account(self):
+        """As the unit does."""
+        caps = "+bpf,+perfmon,+net_admin"
+        self.daemon.start(before=(
+            "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
+            f"--inh-caps={caps}", f"--ambient-caps={caps}"))
+
+    def step_news(self, milliseconds):
+        """Netlink tells something that often, from now on."""
+        with inside("relay"):
+            process = subprocess.Popen(["ip", "-force", "-batch", "-"], stdin=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, text=True)
+
+        def tell():
+            while True:
+                for word in "add", "del":
+                    process.stdin.write(f"addr {word} 10.77.0.1/32 dev lo\n")
+                    process.stdin.flush()
+                    time.sleep(float(milliseconds) / 1000)
+
+        start_thread(tell)
+
+    @staticmethod
+    def count_payload(device, seconds):
+        """How many packets with TCP payload leave the relay by DEVICE."""
+        with inside("relay"):
+            tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+            tap.bind((device, 3))  # ETH_P_ALL
+        deadline, seen = time.monotonic() + float(seconds), 0
+        with tap:
+            while (left := deadline - time.monotonic()) > 0:
+                if not select.select([tap], [], [], left)[0]:
+                    break
+                packet, address = tap.recvfrom(70000)
+                if address[2] != socket.PACKET_OUTGOING:
+                    continue
+                if address[1] == 0x0800 and packet[9] == 6:
+                    at, size = packet[0] % 16 * 4, int.from_bytes(packet[2:4], "big")
+                elif address[1] == 0x86dd and packet[6] == 6:
+                    at, size = 40, 40 + int.from_bytes(packet[4:6], "big")
+                else:
+                    continue
+                seen += size > at + (packet[at + 12] >> 4) * 4
+        return seen
+
+    def step_quiet(self, device, seconds):
+        seen = self.count_payload(device, seconds)
+        if seen:
+            self.wrong.append(f"{seen} packets with payload left by {device}")
+
+    def step_busy(self, device, seconds):
+        if not self.count_payload(device, seconds):
+            self.wrong.append(f"nothing left by {device}")
+
+    def step_gone(self, seconds):
+        """The daemon finds out by itself that all sessions are dead."""
+        try:
+            wait_until(lambda: not self.look(), "dead sessions to go", float(seconds))
+        except LabError as error:
+            self.wrong.append(str(error))
+
+    def step_second_daemon(self):
+        """Another one in `back`, with the same names, and a session through it."""
+        second = Daemon(self, "back", 2, self.forwards())
+        second.start(seconds=10)
+        with inside("server"), named_ends(), \
+                socket.create_connection(("10.0.2.1", self.talks[0].port), 5 * SLOW) as sock:
+
+            def is_as_expected():
+                exchange(sock, os.urandom(1000), 5)
+                session = second.ask("sessions")["sessions"][0]
+                return self.engine != "auto" or session["flows"][0]["carrier"] == "graft"
+
+            wait_until(is_as_expected, "a grafted session of the second daemon")
+
+    @staticmethod
+    def _carry(receive, send):
+        def work():
+            while True:
+                with contextlib.suppress(OSError):  # one is down
+                    send(receive())
+
+        start_thread(work)
+
+    def step_tag(self, plain, tagged):
+        """`front` is a cable: what goes from PLAIN to TAGGED gets a priority tag (VID 0)."""
+        ends = []
+        with inside("front"):
+            for name in plain, tagged:
+                sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+                sock.bind((name, 3))
+                sock.setsockopt(263, 1, struct.pack("iHH8s", socket.if_nametoindex(name), 1, 0,
+                                                    b""))  # PACKET_ADD_MEMBERSHIP: promiscuous
+                ends.append(sock)
+        a, b = ends
+
+        def receive(sock):
+            while True:
+                frame, address = sock.recvfrom(70000)
+                if address[2] != socket.PACKET_OUTGOING:
+                    return frame
+
+        self._carry(lambda: receive(a), lambda f: b.send(f[:12] + b"\x81\0\0\0" + f[12:]))
+        self._carry(lambda: receive(b), a.send)
+
+    def step_tun(self):
+        """tun-relay and tun-client (in client), whose packets have no Ethernet header."""
+        files = []
+        for namespace in "relay", "client":
+            with inside(namespace):
+                files.append(os.open("/dev/net/tun", os.O_RDWR))
+                fcntl.ioctl(files[-1], 0x400454ca, struct.pack(  # TUNSETIFF: bare packets
+                    "16sH22x", f"tun-{namespace}".encode(), 0x1001))
+        a, b = files
+        self._carry(lambda: os.read(a, 70000), lambda packet: os.write(b, packet))
+        self._carry(lambda: os.read(b, 70000), lambda packet: os.write(a, packet))
+
+
+# --- runs side by side ---
+
+def live_alone(row, engine, program, pipe):
+    """The first process of a PID namespace: what it has started and made ends with it."""
+    call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
+    result = {"cells": [], "log": ""}
+    try:
+        call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+        call("mount", b"proc", b"/proc", b"proc", 0, None)
+        call("mount", b"tmpfs", b"/run", b"tmpfs", 0, None)
+        for folder in HOME, "/run/netns":
+            os.mkdir(folder)
+        shutil.copy(program, f"{HOME}/culvert")
+        while LIBC.umount2(b"/sys/fs/bpf", 2) == 0:
+            pass
+        if row.bpf:
+            call("mount", b"bpf", b"/sys/fs/bpf", b"bpf", 0, None)
+        run = Run(row, engine)
+        result["cells"] = run.work()
+        result["log"] = run.failure + "\n"
+        if run.daemon:
+            result["log"] += tail(run.daemon.log, 40)
+    except Exception:  # pylint: disable=broad-exception-caught
+        result["log"] = traceback.format_exc()
+    with os.fdopen(pipe, "w") as file:
+        json.dump(result, file)
+
+
+def start_run(row, engine, program):
+    """Returns the pid of the run, and the pipe by which it tells its result."""
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(send)
+        return pid, receive
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    code = 1
+    try:
+        os.setsid()
+        call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
+        call("unshare", CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET)
+        child = os.fork()
+        if child:
+            os.close(send)
+            os.waitpid(child, 0)
+        else:
+            live_alone(row, engine, program, send)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+class Matrix:
+    """All runs, some of them at a time."""
+
+    def __init__(self, program):
+        self.program = program
+        self.running = {}  # by pipe: row, engine, pid, begin, what was read
+        self.counts = collections.Counter()
+
+    def work(self, runs, jobs):
+        runs = collections.deque(runs)
+        try:
+            while runs or self.running:
+                while runs and len(self.running) < jobs:
+                    row, engine = runs.popleft()
+                    pid, pipe = start_run(row, engine, self.program)
+                    self.running[pipe] = [row, engine, pid, time.monotonic(), b""]
+                for pipe in select.select(list(self.running), [], [], 1)[0]:
+                    block = os.read(pipe, 1 << 16)
+                    self.running[pipe][4] += block
+                    if not block:
+                        self.end(pipe)
+                for pipe, (_, _, pid, begin, _) in self.running.items():
+                    if time.monotonic() > begin + RUN_SECONDS * SLOW:
+                        os.kill(pid, signal.SIGKILL)
+        finally:
+            for _, _, pid, _, _ in self.running.values():
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def end(self, pipe):
+        row, engine, pid, begin, text = self.running.pop(pipe)
+        os.close(pipe)
+        os.waitpid(pid, 0)
+        result = json.loads(text or "{}")
+        cells = result.get("cells") or [("-", "-", "not ok", time.monotonic() - begin,
+                                         "the run did not end in time" if not text else "")]
+        for family, speaker, verdict, seconds, what in cells:
+            self.counts[verdict] += 1 if speaker != "all" else \
+                len(row.families.split()) * len(row.speakers.split())
+            print(f"{verdict:6} {row.name}/{speaker}/{family}/{engine} ({seconds:.1f} s) {what}")
+        if any(cell[2] == "not ok" for cell in cells):
+            for line in result.get("log", "").splitlines():
+                if line and not line.endswith(": finished"):
+                    print(f"#   {line}")
+        sys.stdout.flush()
+
+
+def why_not():
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if not has_ipv6():
+        return "this kernel has no IPv6"
+    return None if shutil.which("ip") else "missing: ip (scripts/deps demo)"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
+    parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--engine", help="one engine instead of copy and auto")
+    parser.add_argument("--quick", action="store_true", help="the rows that matter most")
+    parser.add_argument("--list", action="store_true", help="show the rows")
+    parser.add_argument("--jobs", type=int, default=6, help="runs at a time")
+    options = parser.parse_args()
+    rows = [row for row in ROWS
+            if options.only in row.name and (row.quick or not options.quick)]
+    if options.list:
+        for row in rows:
+            print(f"{row.name}: {row.graft}; {row.speakers}; {row.families}")
+        return 0
+    if not rows:
+        print(f"no row has a name like {options.only}")
+        return 2
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    reason = why_not()
+    if reason:
+        print(f"SKIP: {reason}")
+        return EXIT_SKIP
+    handle_signals()
+    matrix = Matrix(os.path.abspath(options.culvert))
+    try:
+        matrix.work([(row, engine) for row in rows
+                     for engine in ([options.engine] if options.engine else ENGINES)],
+                    options.jobs)
+    except Interrupted as number:
+        return 128 + number.args[0]
+    counts = matrix.counts
+    print(f"{counts['ok']} passed, {counts['not ok']} failed, {counts['skip']} skipped")
+    return 1 if counts["not ok"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
