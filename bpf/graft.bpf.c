@@ -142,7 +142,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 	struct change c = through(f);
 
 	/* as a network without a route */
-	if (diff(READ_ONCE(f->other->ways), graft_ways_least) < 0)
+	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0)
 		return DROP;
 	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
 	if (!(p->flags & SYN)) {
@@ -150,7 +150,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
 		}
-		if (size_of(skb, p, f->other) > f->other->mtu)
+		if (size_of(skb, p, f->other) > f->other->way.mtu)
 			return too_big(skb, f, p);
 		track(f, p, state);
 	}
@@ -279,7 +279,7 @@ static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const str
 		return p->odd;
 	if (!plain && !f->other->ipv6)
 		return GRAFT_HEADERS;
-	return size_of(skb, p, f->other) > f->other->mtu && !(p->df && plain) ? GRAFT_TOO_BIG : 0;
+	return size_of(skb, p, f->other) > f->other->way.mtu && !(p->df && plain) ? GRAFT_TOO_BIG : 0;
 }
 
 /*
@@ -311,20 +311,25 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 
 /* --- what arrives --- */
 
-/* A SYN with the tuple of a session that is over is of a new connection. */
-static __always_inline bool is_free(const struct graft_entry *g, __u32 state)
+/* Find the session of P; but if it is over, a SYN is of a new connection. */
+static __always_inline bool find_session(const struct packet *p, struct found *f)
 {
-	return state == GRAFT_DONE || state == GRAFT_CLOSED || (state == GRAFT_RETURNED && g->over);
+	__u32 state;
+
+	if (!find(&p->tuple, p->ipv6, f))
+		return false;
+	state = READ_ONCE(f->g->state);
+	if (!(p->flags & SYN) || (state != GRAFT_DONE && state != GRAFT_CLOSED &&
+				  (state != GRAFT_RETURNED || !f->g->over)))
+		return true;
+	forget(f->g, f->slot);
+	return false;
 }
 
 static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
 	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
 
-	if (p->flags & SYN && is_free(f->g, state)) {
-		forget(f->g, f->slot);
-		return PASS;
-	}
 	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED) {
 		p->odd = p->odd ?: hindrance_in(skb);
 		state = try_offer(skb, p, f->slot, f->side);
@@ -377,7 +382,11 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return not_tcp(skb, l2);
 	if (is_kind(skb, RESET))
 		return send_reset(skb, &p);
-	return find(&p.tuple, p.ipv6, &f) ? arrived(skb, &f, &p) : PASS;
+	if (find_session(&p, &f))
+		return arrived(skb, &f, &p);
+	if (p.flags & SYN)
+		note_handshake(skb, &p, false);
+	return PASS;
 }
 
 /* --- what leaves --- */
@@ -564,20 +573,14 @@ static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f,
 {
 	__u32 end = end_of(p);
 
-	if (diff(end, f->mine->left) > 0 || f->mine->ways != graft_ways)
-		learn_way(skb, p, f->slot, f->side);
+	if (diff(end, f->mine->left) > 0 || f->mine->way.ways != graft_ways)
+		learn_way(skb, p, &f->mine->way);
 	grow_32(&f->mine->left, end);
 }
 
 static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
-	__u32 state = state_for_leaving(f->g);
-
-	if (p->flags & SYN && is_free(f->g, state)) { /* of a new socket */
-		forget(f->g, f->slot);
-		return PASS;
-	}
-	switch (state) {
+	switch (state_for_leaving(f->g)) {
 	case GRAFT_STATES:
 		return DROP;
 	case GRAFT_FREE:
@@ -591,8 +594,8 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 	case GRAFT_RETURNED:
 		return to_wire(skb, f->mine, p);
 	default:
-		if (f->mine->ways != graft_ways)
-			learn_way(skb, p, f->slot, f->side);
+		if (f->mine->way.ways != graft_ways)
+			learn_way(skb, p, &f->mine->way);
 		return of_frozen(skb, f, p);
 	}
 }
@@ -605,7 +608,11 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	if (is_kind(skb, SENT) || !parse(skb, l2, &p))
 		return PASS;
 	reverse(&p);
-	return find(&p.tuple, p.ipv6, &f) ? leaves(skb, &f, &p) : PASS;
+	if (find_session(&p, &f))
+		return leaves(skb, &f, &p);
+	if (p.flags & SYN)
+		note_handshake(skb, &p, true);
+	return PASS;
 }
 
 /* --- RST to an end, by the daemon --- */

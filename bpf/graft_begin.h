@@ -153,11 +153,21 @@ static __always_inline int fit(const struct seen *a, const struct seen *b)
 static __always_inline void set_up(struct graft_side *s, const struct graft_side *o,
 				   const struct seen *own, const struct seen *other)
 {
+	struct graft_handshake *h = bpf_map_lookup_elem(&handshakes, &s->tuple);
+
 	s->base_read = own->copied;
 	s->base_write = own->write_seq;
 	s->passed = own->rcv_nxt - 1;
 	s->left = own->write_seq - 1;
-	s->ways = graft_ways - 1;
+	s->way.ways = graft_ways - 1;
+	/* the handshake counts, if it had the socket's numbers */
+	if (h && h->in == own->rcv_nxt - (__u32)own->received)
+		s->passed++;
+	if (h && h->out == own->write_seq && h->way.ways == graft_ways) {
+		s->left++;
+		s->way = h->way;
+	}
+	bpf_map_delete_elem(&handshakes, &s->tuple);
 	s->has_edge = 0;
 	s->seq_add = other->write_seq + o->back_write - own->copied - s->back_read;
 	s->ack_add = other->copied + o->back_read - own->write_seq - s->back_write;
@@ -312,24 +322,40 @@ static __always_inline __u32 mtu_of(struct dst_entry *dst, bool ipv6)
  * A packet of our socket leaves: by this interface, with this mark, by this router, whatever the rules are that made
  * it so.  Packets that are translated go the same way.
  */
-__noinline int learn_way(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
+__noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct graft_way *w)
 {
-	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
 	struct dst_entry *dst = route_of(skb);
 	__u32 ways = graft_ways;
-	struct graft_side *s;
 
-	if (!g || !p || !dst || BPF_CORE_READ(dst, lwtstate) ||
+	if (!p || !w || !dst || BPF_CORE_READ(dst, lwtstate) ||
 	    (bpf_core_field_exists(dst->xfrm) && BPF_CORE_READ(dst, xfrm)))
 		return 0;
-	s = side ? &g->side[1] : &g->side[0];
-	s->via = skb->ifindex == LOOPBACK ? GRAFT_VIA_LOOKUP : router_of(dst, s->ipv6, s->hop);
-	s->ifindex = skb->ifindex;
-	s->mark = skb->mark;
-	s->ttl = p->ttl;
-	s->mtu = mtu_of(dst, s->ipv6);
-	WRITE_ONCE(s->ways, ways);
+	w->via = skb->ifindex == LOOPBACK ? GRAFT_VIA_LOOKUP : router_of(dst, p->ipv6, w->hop);
+	w->ifindex = skb->ifindex;
+	w->mark = skb->mark;
+	w->ttl = p->ttl;
+	w->mtu = mtu_of(dst, p->ipv6);
+	WRITE_ONCE(w->ways, ways);
 	return 0;
+}
+
+/* P, a SYN or what answers one, enters or LEAVES. */
+static __always_inline void note_handshake(struct __sk_buff *skb, const struct packet *p, bool leaves)
+{
+	struct graft_handshake *h = bpf_map_lookup_elem(&handshakes, &p->tuple), none = { 0 };
+
+	if (!h && !(p->flags & ACK)) {
+		bpf_map_update_elem(&handshakes, &p->tuple, &none, BPF_ANY);
+		h = bpf_map_lookup_elem(&handshakes, &p->tuple);
+	}
+	if (!h)
+		return;
+	if (leaves) {
+		h->out = p->seq + 1;
+		learn_way(skb, p, &h->way);
+	} else if (!hindrance_in(skb)) {
+		h->in = p->seq + 1;
+	}
 }
 
 /*
@@ -345,17 +371,17 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 
 	if (!s)
 		return GRAFT_OK;
-	if (s->ways == graft_ways)
+	if (s->way.ways == graft_ways)
 		return GRAFT_OK;
 	sk = look_up(skb, s);
 	if (!sk)
-		return diff(s->ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
+		return diff(s->way.ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
 	tp = bpf_skc_to_tcp_sock(sk);
 	dst = tp ? tp->inet_conn.icsk_inet.sk.sk_dst_cache : NULL;
 	/* a device that is gone leaves a dead route, or one to none */
 	if (dst && dst->obsolete <= 0 && dst->dev->ifindex) {
 		r = hindrance_of(dst);
-		if (dst->dev->ifindex == LOOPBACK && s->ifindex != LOOPBACK)
+		if (dst->dev->ifindex == LOOPBACK && s->way.ifindex != LOOPBACK)
 			r = GRAFT_XFRM; /* what is to be encrypted is dropped there, until there is a key */
 	}
 	bpf_sk_release(sk);
@@ -426,7 +452,7 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 		return GRAFT_LOOK_KIND;
 	if (p->odd)
 		return GRAFT_LOOK_ODD;
-	if (mine->ways != graft_ways || other->ways != graft_ways)
+	if (mine->way.ways != graft_ways || other->way.ways != graft_ways)
 		return GRAFT_LOOK_WAY;
 	if (!see(skb, mine, a))
 		return GRAFT_LOOK_GONE;

@@ -123,7 +123,7 @@ static __always_inline int too_big(struct __sk_buff *skb, struct found *f, const
 
 	if (bpf_skb_change_tail(skb, p->l4 + sizeof(struct tcphdr), 0) ||
 	    bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, 0) ||
-	    store_message(skb, f->mine, p->l3, p->seq, mtu_for(f->mine, f->other, f->other->mtu)))
+	    store_message(skb, f->mine, p->l3, p->seq, mtu_for(f->mine, f->other, f->other->way.mtu)))
 		return DROP;
 	return send_to(skb, f->mine, p->l3);
 }

@@ -72,6 +72,13 @@ struct {
 	__type(value, struct graft_place);
 } flows SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct graft_tuple);
+	__type(value, struct graft_handshake);
+} handshakes SEC(".maps");
+
 /* Interfaces that both programs are attached to: GRAFT_IF_*. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -95,7 +95,7 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 		if ((void *)(ip + 1) > end)
 			return -1;
 		*(__u8 *)was = ip->ttl;
-		*(__u8 *)is = ip->ttl = to->ttl;
+		*(__u8 *)is = ip->ttl = to->way.ttl;
 		was[1] = ip->saddr;
 		was[2] = ip->daddr;
 		is[1] = ip->saddr = to->tuple.local.w[3];
@@ -113,7 +113,7 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 			return -1;
 		__builtin_memcpy(was, &ip->saddr, sizeof(was));
 		__builtin_memcpy(&ip->saddr, is, sizeof(is));
-		ip->hop_limit = to->ttl;
+		ip->hop_limit = to->way.ttl;
 		addr_diff = bpf_csum_diff((__be32 *)was, 32, (__be32 *)is, 32, 0);
 		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
 		if (!bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR | CSUM_IPV6))
@@ -147,7 +147,7 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 		*(__be32 *)&v6 = bpf_htonl(6U << 28 | (__u32)v4.tos << 20);
 		v6.payload_len = bpf_htons(len > 65535 ? 0 : len);
 		v6.nexthdr = IPPROTO_TCP;
-		v6.hop_limit = to->ttl;
+		v6.hop_limit = to->way.ttl;
 		__builtin_memcpy(&v6.saddr, &to->tuple.local, sizeof(v6.saddr));
 		__builtin_memcpy(&v6.daddr, &to->tuple.remote, sizeof(v6.daddr));
 		addr_diff = bpf_csum_diff(&v4.saddr, 8, (__be32 *)&v6.saddr, 32, 0);
@@ -165,7 +165,7 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 	len += sizeof(v4);
 	v4.tot_len = bpf_htons(len > 65535 ? 0 : len);
 	v4.frag_off = bpf_htons(0x4000); /* as the TCP of IPv6 expects */
-	v4.ttl = to->ttl;
+	v4.ttl = to->way.ttl;
 	v4.protocol = IPPROTO_TCP;
 	v4.saddr = to->tuple.local.w[3];
 	v4.daddr = to->tuple.remote.w[3];
@@ -345,23 +345,23 @@ static __always_inline int change_header(struct __sk_buff *skb, const struct pac
 static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s, __u32 l3)
 {
 	struct bpf_redir_neigh to = { .nh_family = AF_INET6 };
-	const __u32 *hop = s->via == GRAFT_VIA_REMOTE ? s->tuple.remote.w : s->hop;
+	const __u32 *hop = s->way.via == GRAFT_VIA_REMOTE ? s->tuple.remote.w : s->way.hop;
 
 	if (skb->vlan_present)
 		bpf_skb_vlan_pop(skb);
 	if (!l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return DROP;
-	skb->mark = s->mark;
+	skb->mark = s->way.mark;
 	set_kind(skb, SENT);
-	if (s->via == GRAFT_VIA_LOOKUP)
-		return bpf_redirect_neigh(s->ifindex, NULL, 0, 0);
-	if (s->via == GRAFT_VIA_IPV4 || (s->via == GRAFT_VIA_REMOTE && !s->ipv6)) {
+	if (s->way.via == GRAFT_VIA_LOOKUP)
+		return bpf_redirect_neigh(s->way.ifindex, NULL, 0, 0);
+	if (s->way.via == GRAFT_VIA_IPV4 || (s->way.via == GRAFT_VIA_REMOTE && !s->ipv6)) {
 		to.nh_family = AF_INET;
-		to.ipv4_nh = s->via == GRAFT_VIA_IPV4 ? s->hop[0] : s->tuple.remote.w[3];
+		to.ipv4_nh = s->way.via == GRAFT_VIA_IPV4 ? s->way.hop[0] : s->tuple.remote.w[3];
 	} else {
 		__builtin_memcpy(to.ipv6_nh, hop, sizeof(to.ipv6_nh));
 	}
-	return bpf_redirect_neigh(s->ifindex, &to, sizeof(to), 0);
+	return bpf_redirect_neigh(s->way.ifindex, &to, sizeof(to), 0);
 }
 
 #endif

@@ -11,6 +11,7 @@
  *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and, for
  *            tuples that are used anew, by the packet programs.
  *   rings    worker -> ring buffer of struct graft_event.
+ *   handshakes  the same tuples -> struct graft_handshake, until the offer.
  *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
  *   .bss     counters.
  *
@@ -115,12 +116,20 @@ struct graft_place {
 	__u32 side;
 };
 
+/* The way of packets from our socket to its remote end, as one was seen leaving. */
+struct graft_way {
+	__u32 ifindex;
+	__u32 mark;          /* skb->mark, which routes may depend on */
+	__u32 mtu;           /* the IP header included */
+	__u32 hop[4];        /* GRAFT_VIA_IPV4, _IPV6: the router */
+	__u8 ttl;
+	__u8 via;            /* enum graft_via */
+	__u32 ways;          /* graft_ways when it was seen; written last */
+};
+
 struct graft_side {
 	struct graft_tuple tuple;
-	__u32 ifindex;       /* way: interface towards the remote end, */
-	__u32 mark;          /* and skb->mark there, which routes may depend on */
-	__u32 base_read;     /* offer: copied_seq of the socket, */
-	__u32 base_write;    /* and its write_seq */
+	struct graft_way way;
 
 	/* Translation of packets that arrive from this side's remote end.  "+": added, modulo 2^32. */
 	__u32 seq_add, ack_add;
@@ -133,24 +142,12 @@ struct graft_side {
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 no_sack;        /* 1: the other end knows no SACK */
 	__u8 ipv6;           /* 1: on the wire */
-	__u8 ttl;            /* way: of what our socket sends */
-	__u8 via;            /* way: enum graft_via */
 
 	/* The frozen socket's write_seq and rcv_nxt. */
 	__u32 frozen_write, frozen_read;
 
-	/*
-	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.  One less than
-	 * the socket's numbers at the offer, until a packet is seen.
-	 */
-	__u32 passed, left;
-	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
-
 	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */
 	__u32 back_read, back_write, back_ts;
-
-	__u32 mtu;           /* way: of its packets, the IP header included */
-	__u32 ways;          /* way: graft_ways when it was seen; written last */
 
 	/* Tracked.  64 bits: the low half is the sequence number, so the difference of two counts bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
@@ -165,9 +162,23 @@ struct graft_side {
 	__u64 data_ns;       /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns;     /* of the last keepalive probe of the frozen socket */
 	__u32 reset;         /* DONE: the remote end has sent RST */
-	__u32 hop[4];        /* way: GRAFT_VIA_IPV4, _IPV6: the router */
-	__u32 sack;          /* not tracked: 1: the socket has SACK */
+
+	/* Not tracked. */
+	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
+	__u32 sack;          /* 1: the socket has SACK */
+	/*
+	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.  One less than
+	 * the socket's numbers at the offer, until a packet is seen.
+	 */
+	__u32 passed, left;
+	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
 } __attribute__((aligned(64)));
+
+/* What was seen of the handshake of a connection that may become a session's. */
+struct graft_handshake {
+	struct graft_way way;
+	__u32 in, out; /* the numbers that follow the SYN that has entered, and that has left */
+};
 
 /* Who has the link-layer address to send to. */
 enum graft_via {

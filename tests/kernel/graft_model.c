@@ -468,7 +468,7 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 	f->len = MODEL_ETHERNET + l3 + len;
 	f->sums[0] = s->ipv6 ? 0 : (size_t)(ip + 10 - f->bytes);
 	f->sums[1] = (size_t)(icmp + 2 - f->bytes);
-	f->mark = s->mark;
+	f->mark = s->way.mark;
 	f->kind = MODEL_OURS;
 }
 
@@ -482,7 +482,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 	};
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), window;
 
-	if (ahead(at->other->ways, m->ways_least) < 0)
+	if (ahead(at->other->way.ways, m->ways_least) < 0)
 		return MODEL_DROP;
 	/* one end answers a SYN itself (RFC 5961, 4.2), and that is what the other wants to know */
 	if (!(p->flags & SYN)) {
@@ -491,9 +491,9 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 			m->outside++;
 			return MODEL_DROP;
 		}
-		if (size_of(at, p) > at->other->mtu) {
+		if (size_of(at, p) > at->other->way.mtu) {
 			tell_too_big(f, at->mine, p->seq,
-				     at->other->mtu + (at->mine->ipv6 ? 20 : 0) -
+				     at->other->way.mtu + (at->mine->ipv6 ? 20 : 0) -
 					     (at->other->ipv6 ? 20 : 0));
 			return MODEL_SENT;
 		}
@@ -508,10 +508,10 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		change_family(f, p);
 		ip_was = 0;
 	}
-	p->ip[p->ipv6 ? 7 : 8] = at->other->ttl;
+	p->ip[p->ipv6 ? 7 : 8] = at->other->way.ttl;
 	set_addresses(p, &at->other->tuple);
 	sum_again(f, p, ip_was, tcp_was);
-	f->mark = at->other->mark;
+	f->mark = at->other->way.mark;
 	f->kind = MODEL_OURS;
 	return MODEL_SENT;
 }
@@ -553,7 +553,7 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 		at->g->looks++;
 		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) ? GRAFT_LOOK_KIND :
 				 p->odd				   ? GRAFT_LOOKS + p->odd :
-				 at->mine->ways || at->other->ways ? GRAFT_LOOK_WAY :
+				 at->mine->way.ways || at->other->way.ways ? GRAFT_LOOK_WAY :
 								     GRAFT_LOOK_GONE;
 	}
 	if (!p->odd)
@@ -581,7 +581,7 @@ static uint8_t hindrance(const struct place *at, const struct parts *p)
 		return p->odd;
 	if (!p->plain && !at->other->ipv6)
 		return GRAFT_HEADERS;
-	return size_of(at, p) > at->other->mtu && !(p->df && p->plain) ? GRAFT_TOO_BIG : 0;
+	return size_of(at, p) > at->other->way.mtu && !(p->df && p->plain) ? GRAFT_TOO_BIG : 0;
 }
 
 /* There are no sockets that the session could go back to. */
@@ -619,7 +619,7 @@ static enum model_verdict send_reset(struct model *m, struct model_frame *f, con
 	if (memcmp(&p->from.remote, &s->tuple.local, 16) || memcmp(&p->from.local, &s->tuple.remote, 16) ||
 	    p->from.remote_port != s->tuple.local_port || p->from.local_port != s->tuple.remote_port)
 		return MODEL_PASS;
-	f->mark = s->mark;
+	f->mark = s->way.mark;
 	f->kind = MODEL_OURS;
 	return MODEL_SENT;
 }

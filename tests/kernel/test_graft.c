@@ -112,8 +112,8 @@ static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 	s->tuple.remote_port = (uint16_t)draw();
 	s->tuple.local_port = (uint16_t)draw();
 	s->ipv6 = ipv6;
-	s->ifindex = LO;
-	s->mark = one_in(2) ? 0 : 1 + below(1000);
+	s->way.ifindex = LO;
+	s->way.mark = one_in(2) ? 0 : 1 + below(1000);
 	s->tsval_add = draw_number();
 	s->tsecr_add = draw_number();
 	s->tsecr_least = draw_number();
@@ -138,10 +138,10 @@ static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 	s->edge = draw_number();
 	s->passed = draw_number();
 	s->left = draw_number();
-	s->ttl = (uint8_t)draw();
-	s->via = (uint8_t)below(4);
-	s->mtu = one_in(4) ? 100 + below(1500) : 65535;
-	s->ways = one_in(16) ? UINT32_MAX : 0;
+	s->way.ttl = (uint8_t)draw();
+	s->way.via = (uint8_t)below(4);
+	s->way.mtu = one_in(4) ? 100 + below(1500) : 65535;
+	s->way.ways = one_in(16) ? UINT32_MAX : 0;
 }
 
 static uint32_t draw_state(void)
@@ -708,8 +708,8 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 		other->acked = (1ULL << 32) | (uint32_t)((uint32_t)s->end + s->seq_add);
 		s->fin = s->fin_end = 0;
 		s->window = 65536;
-		s->mtu = 65535;
-		s->ways = 0;
+		s->way.mtu = 65535;
+		s->way.ways = 0;
 	}
 	draw_frame(m, &m->flows[0], false, f);
 	return g;

@@ -620,7 +620,7 @@ static void fill_queue(struct grafts *gs)
 
 static uint32_t ways_of(const struct grafts *gs, uint32_t slot, int side)
 {
-	return __atomic_load_n(&gs->all[slot].side[side].ways, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&gs->all[slot].side[side].way.ways, __ATOMIC_ACQUIRE);
 }
 
 /* Another daemon has counted the ways of sessions that were left. */
@@ -1010,13 +1010,13 @@ static bool is_left_alone(const struct grafts *gs, uint32_t slot)
 	uint32_t used = GRAFT_IF_USED, found = used;
 
 	for (int side = 0; side < 2 && found & used; side++)
-		if (bpf_map_lookup_elem(gs->clsact.interfaces, (void *)&gs->all[slot].side[side].ifindex,
+		if (bpf_map_lookup_elem(gs->clsact.interfaces, (void *)&gs->all[slot].side[side].way.ifindex,
 					&found))
 			found = used; /* it is gone, and may come again */
 	return !(found & used);
 }
 
-enum graft_way graft_way(struct grafts *gs, uint32_t slot)
+enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 {
 	const struct graft_request q = { .op = GRAFT_WAYS, .slot = slot };
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
@@ -1026,18 +1026,18 @@ enum graft_way graft_way(struct grafts *gs, uint32_t slot)
 	bool probing = gs->slots[slot].probing;
 
 	if (known && !probing)
-		return GRAFT_WAY_KNOWN;
+		return GRAFT_DOUBT_NONE;
 	if (asked != ways) {
 		gs->slots[slot].asked = ways;
 		gs->slots[slot].probing = true;
 		if (is_left_alone(gs, slot))
-			return GRAFT_WAY_LEAVE;
-		return probing && run(gs, &q, false) ? GRAFT_WAY_LOST : GRAFT_WAY_ASK;
+			return GRAFT_DOUBT_LEAVE;
+		return probing && run(gs, &q, false) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 	}
 	gs->slots[slot].probing = false;
 	if (!known && run(gs, &q, false))
-		return GRAFT_WAY_LOST;
-	return probing ? GRAFT_WAY_ASKED : GRAFT_WAY_KNOWN;
+		return GRAFT_DOUBT_LOST;
+	return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
 }
 
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
@@ -1056,7 +1056,7 @@ static int revive(const struct grafts *gs, uint32_t slot, unsigned int side)
 	struct sockaddr_storage local, remote;
 	struct tcp_numbers n = {
 		.local = (struct sockaddr *)&local, .remote = (struct sockaddr *)&remote,
-		.mark = s->mark, .write_seq = s->frozen_write, .read_seq = s->frozen_read,
+		.mark = s->way.mark, .write_seq = s->frozen_write, .read_seq = s->frozen_read,
 		.peer_window = s->window, .send_shift = s->window_left, .read_shift = s->read_shift,
 		.timestamps = s->timestamps, .sack = s->sack,
 	};

@@ -76,18 +76,18 @@ enum graft_change grafts_look(struct grafts *gs);
 /* All ways may have changed.  Until the sockets are asked the old ones are used; not after POLICIES. */
 void grafts_doubt_ways(struct grafts *gs, enum graft_change change);
 
-enum graft_way {
-	GRAFT_WAY_KNOWN,
-	GRAFT_WAY_ASK,      /* the caller has to ask both sockets, now */
-	GRAFT_WAY_ASKED,    /* they may be as they were before */
-	GRAFT_WAY_LEAVE,    /* nothing is to be grafted on their interface any more */
-	GRAFT_WAY_LOST,     /* a socket has a way that cannot be followed: reset the session */
+enum graft_doubt {
+	GRAFT_DOUBT_NONE,
+	GRAFT_DOUBT_ASK,      /* the caller has to ask both sockets, now */
+	GRAFT_DOUBT_ASKED,    /* they may be as they were before */
+	GRAFT_DOUBT_LEAVE,    /* nothing is to be grafted on their interface any more */
+	GRAFT_DOUBT_LOST,     /* a socket has a way that cannot be followed: reset the session */
 };
 /*
  * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After ASK the sockets have
  * a second to answer before the next call.
  */
-enum graft_way graft_way(struct grafts *gs, uint32_t slot);
+enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot);
 /* So often were they asked without an answer. */
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
 

@@ -225,18 +225,18 @@ static void go_on_at_sockets(struct session *s)
 static void follow_ways(struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
-	enum graft_way way = graft_way(gs, s->graft);
+	enum graft_doubt doubt = graft_doubt(gs, s->graft);
 
 	for (unsigned int side = 0; side < 2; side++) {
-		if (way == GRAFT_WAY_ASK)
+		if (doubt == GRAFT_DOUBT_ASK)
 			tcp_probe_now(s->sides[side].fd);
-		else if (way == GRAFT_WAY_ASKED)
+		else if (doubt == GRAFT_DOUBT_ASKED)
 			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_s,
 					  graft_asked(gs, s->graft));
 	}
-	if (way == GRAFT_WAY_LOST) {
+	if (doubt == GRAFT_DOUBT_LOST) {
 		session_reset(s, CAUSE_NO_ROUTE);
-	} else if (way == GRAFT_WAY_LEAVE) {
+	} else if (doubt == GRAFT_DOUBT_LEAVE) {
 		s->graft_refusal = GRAFT_INTERFACE;
 		graft_return(gs, s->graft, true);
 	}
