@@ -229,9 +229,9 @@ static void where_passing_has_no_bound_the_gate_is_closed(void **state)
 	forget(s);
 }
 
-static void keep(void *arg, const struct culvert_event *ev)
+static void keep(void *arg, const void *event)
 {
-	*(struct culvert_event *)arg = *ev;
+	*(struct culvert_event *)arg = *(const struct culvert_event *)event;
 }
 
 /* A stay that cannot begin because the target is gone: told as one of this stay, not of the last. */
@@ -241,17 +241,18 @@ static void a_target_that_is_gone_is_told(void **state)
 	volatile struct culvert_ctl *ctl = enter(s);
 	uint64_t dropped = kernel_stat(kt_culvert, CLIENT)->dropped;
 	struct culvert_event last = { 0 };
-	struct kernel_ring *ring;
+	struct bpf_ring *ring;
 
 	(void)state;
-	assert_int_equal(kernel_ring_open(kt_culvert, 0, keep, &last, &ring), 0);
+	assert_int_equal(bpf_ring_open(kernel_rings(kt_culvert), 0, sizeof(last), keep, &last,
+				       &ring), 0);
 	kernel_forget(kt_culvert, UPSTREAM, false);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_true(KT_WAIT(kernel_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
-	assert_true(KT_WAIT(kernel_ring_consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
+	assert_true(KT_WAIT(bpf_ring_consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
 	assert_int_equal(last.slot, CLIENT);
 	assert_int_equal(last.epoch, (uint16_t)ctl->epoch);
-	kernel_ring_close(ring);
+	bpf_ring_close(ring);
 	forget(s);
 }
 
@@ -324,9 +325,9 @@ static void what_follows_a_loss_is_dropped(void **state)
 #define MEMORY (256 * KIB) /* limit of all flows; this one has none of its own */
 #define LOOK (64 * KIB + 64 * KIB) /* between two looks, and one skb */
 
-static void note(void *arg, const struct culvert_event *ev)
+static void note(void *arg, const void *event)
 {
-	*(unsigned int *)arg |= 1U << ev->kind;
+	*(unsigned int *)arg |= 1U << ((const struct culvert_event *)event)->kind;
 }
 
 /* CLIENT's flow enters, and brings what it can while nobody reads.  How much, in all. */
@@ -353,7 +354,7 @@ static void all_flows_together_have_a_limit(void **state)
 {
 	const struct kernel_limits limits = { .pairs = 1, .workers = 1, .memory = MEMORY };
 	struct kernel *without = kt_culvert;
-	struct kernel_ring *ring;
+	struct bpf_ring *ring;
 	unsigned int kinds = 0;
 	struct kt_session *s;
 	uint64_t through;
@@ -362,11 +363,12 @@ static void all_flows_together_have_a_limit(void **state)
 
 	(void)state;
 	assert_int_equal(kernel_open(&limits, &kt_culvert, err, sizeof(err)), 0);
-	assert_int_equal(kernel_ring_open(kt_culvert, 0, note, &kinds, &ring), 0);
+	assert_int_equal(bpf_ring_open(kernel_rings(kt_culvert), 0, sizeof(struct culvert_event),
+				       note, &kinds, &ring), 0);
 	s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
 	sent = fill_memory(s);
 	through = redirected();
-	assert_true(kernel_ring_consume(ring) >= 2);
+	assert_true(bpf_ring_consume(ring) >= 2);
 	assert_int_equal(kinds, 1U << CULVERT_EVENT_MEMORY | 1U << CULVERT_EVENT_PASSED);
 
 	/* what it was charged at the last look, it is charged until it has left */
@@ -395,7 +397,7 @@ static void all_flows_together_have_a_limit(void **state)
 	fill_memory(s);
 	forget(s);
 	assert_int_equal(kernel_memory(kt_culvert), 0);
-	kernel_ring_close(ring);
+	bpf_ring_close(ring);
 	kernel_close(kt_culvert);
 	kt_culvert = without;
 }

@@ -20,25 +20,21 @@
 
 /*
  * The folder of pins of a daemon with this control socket, in this network namespace, where both are its alone; a
- * name of a BPF file has no dot.  OLD: its name in layout 1.
+ * name of a BPF file has no dot.
  */
-static char *folder_of(const char *pins, const char *control, char **ret_old)
+static char *folder_of(const char *pins, const char *control)
 {
-	char *absolute = NULL, *folder = NULL, *cwd = *control == '/' ? strdup("") : getcwd(NULL, 0);
+	char *folder = NULL, *cwd = *control == '/' ? strdup("") : getcwd(NULL, 0);
 	struct stat netns = { 0 };
 
-	*ret_old = NULL;
 	if (strcmp(pins, "none") && cwd && !stat("/proc/self/ns/net", &netns) &&
-	    asprintf(&absolute, "%s%s%s", cwd, *cwd ? "/" : "", control) >= 0) {
-		for (char *at = absolute; *at; at++)
-			if (!isalnum((unsigned char)*at))
-				*at = '_';
-		if (asprintf(ret_old, "%s_1", absolute) < 0 ||
-		    asprintf(&folder, "%s/%s_%ju", pins, absolute, (uintmax_t)netns.st_ino) < 0)
-			folder = NULL;
-	}
+	    asprintf(&folder, "%s/%s%s%s_%ju", pins, cwd, *cwd ? "/" : "", control,
+		     (uintmax_t)netns.st_ino) < 0)
+		folder = NULL;
+	for (char *at = folder ? folder + strlen(pins) + 1 : NULL; at && *at; at++)
+		if (!isalnum((unsigned char)*at))
+			*at = '_';
 	free(cwd);
-	free(absolute);
 	return folder;
 }
 
@@ -54,13 +50,12 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	char err[512];
 	int r = 0;
 
-	limits.pins = folder_of(c->graft_pins, c->control, (char **)&limits.old_pins);
+	limits.pins = folder_of(c->graft_pins, c->control);
 	for (size_t i = 0; i < c->n_forwards; i++)
 		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
 	if (wanted)
 		r = probe_graft(c, a, &limits, ret, ret_finding);
 	free((char *)limits.pins);
-	free((char *)limits.old_pins);
 	if (*ret)
 		grafts_revive(*ret);
 	clsact = *ret ? grafts_clsact(*ret) : NULL;
@@ -165,10 +160,9 @@ static int remove_left(const char *pins, const char *control)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s: %s", control,
 				   r == -EADDRINUSE ? "a daemon runs" : strerror(-r));
-	limits.pins = folder_of(pins, control, (char **)&limits.old_pins);
+	limits.pins = folder_of(pins, control);
 	r = grafts_open(&limits, &gs, err, sizeof(err));
 	free((char *)limits.pins);
-	free((char *)limits.old_pins);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++, n++)

@@ -111,19 +111,12 @@ struct grafts {
 	bool is_clsact;    /* else it is TCX */
 	int (*revived)[2]; /* sockets, by slot; NULL: there were no sessions */
 	uint32_t routes, policies; /* as seen last */
-	int *rings;        /* fds, by worker */
-	unsigned int n_rings;
+	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
 	struct slot *slots;
 	uint32_t first, last; /* of free slots, oldest first */
 	unsigned int n_slots, n_free;
-};
-
-struct graft_ring {
-	struct ring_buffer *rb;
-	graft_event_fn *handle;
-	void *arg;
 };
 
 /* --- names --- */
@@ -251,12 +244,21 @@ static void mount_bpf(const char *top)
 		log_warning("graft: %s cannot be mounted: %s", usual, strerror(errno));
 }
 
-/* Remove the folder NAME, which an older version has left in gs->top: its programs go with it. */
-static void remove_older(const struct grafts *gs, const char *name)
+/*
+ * Remove the folder that layout 1 has left in gs->top: its programs go with it.  Its name had neither the inode of the
+ * namespace nor another layout.
+ */
+static void remove_older(const struct grafts *gs)
 {
-	int fd = openat(gs->top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	char name[NAME_MAX];
+	DIR *dir = NULL;
+	int fd;
 
+	snprintf(name, sizeof(name), "%s", strrchr(gs->pins, '/') + 1);
+	*strrchr(name, '_') = '\0';
+	strcpy(strrchr(name, '_'), "_1");
+	fd = openat(gs->top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	dir = fd < 0 ? NULL : fdopendir(fd);
 	for (const struct dirent *e; dir && (e = readdir(dir));)
 		if (e->d_name[0] != '.')
 			unlinkat(fd, e->d_name, 0);
@@ -294,8 +296,8 @@ static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 			    r == -EWOULDBLOCK ? "another daemon uses it" : strerror(-r));
 		free(gs->pins);
 		gs->pins = NULL;
-	} else if (limits->old_pins) {
-		remove_older(gs, limits->old_pins);
+	} else {
+		remove_older(gs);
 	}
 	free(top);
 }
@@ -326,34 +328,15 @@ static bool is_like(const struct bpf_map *map, int fd)
 	       info.key_size == bpf_map__key_size(map) && info.value_size == bpf_map__value_size(map);
 }
 
-/* How many sessions of FD, a map that was left, need their slots. */
-static unsigned int sessions_in(int fd, uint32_t *ret_slots)
-{
-	struct bpf_map_info info = { 0 };
-	uint32_t len = sizeof(info), n = 0;
-	const struct graft_entry *all = MAP_FAILED;
-	size_t size;
-
-	if (!bpf_obj_get_info_by_fd(fd, &info, &len))
-		all = mmap(NULL, size = sizeof(*all) * info.max_entries, PROT_READ, MAP_SHARED, fd, 0);
-	*ret_slots = info.max_entries;
-	for (uint32_t i = 0; all != MAP_FAILED && i < info.max_entries; i++)
-		n += is_left(&all[i]);
-	if (all != MAP_FAILED)
-		munmap((void *)all, size);
-	return n;
-}
-
 /*
- * Use the maps that were left, if all are there and sessions are in them; they keep their size.  0: there are
- * none to use.  -errno: they cannot be had, and are not ours to remove.
+ * Use the maps that were left, if all are there; they keep their size.  Returns 1; 0: there are none to use;
+ * -errno: they cannot be had, and are not ours to remove.
  */
-static int reuse_maps(struct grafts *gs, const struct graft_limits *limits)
+static int reuse_maps(struct grafts *gs)
 {
 	int fds[PINNED_MAPS] = { -1, -1, -1, -1 }, r = 1;
 	char path[PATH_MAX];
 	struct bpf_map *map;
-	uint32_t slots;
 
 	for (int i = 0; r > 0 && (map = pinned_map(gs, i)); i++) {
 		fds[i] = bpf_obj_get(pin_path(gs, bpf_map__name(map), path));
@@ -362,12 +345,8 @@ static int reuse_maps(struct grafts *gs, const struct graft_limits *limits)
 		else if (!is_like(map, fds[i]))
 			r = 0;
 	}
-	r = r > 0 && !sessions_in(fds[0], &slots) ? 0 : r;
 	for (int i = 0; r > 0 && (map = pinned_map(gs, i)); i++)
 		r = bpf_map__reuse_fd(map, fds[i]) ?: 1;
-	if (r > 0 && slots < limits->slots)
-		log_warning("graft: %u slots, as the daemon before had, until culvert starts without "
-			    "sessions that are left: max-sessions wants %u", slots, limits->slots);
 	for (int i = 0; i < PINNED_MAPS; i++)
 		if (fds[i] >= 0)
 			close(fds[i]);
@@ -645,21 +624,6 @@ static int set_sizes(struct grafts *gs, const struct graft_limits *limits)
 	       bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
 }
 
-static int open_rings(struct grafts *gs, unsigned int workers)
-{
-	gs->rings = allocated(calloc(workers, sizeof(*gs->rings)));
-	for (unsigned int i = 0; i < workers; i++) {
-		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "graft_ring", 0, 0, RING_SIZE, NULL);
-
-		if (fd < 0)
-			return -errno;
-		gs->rings[gs->n_rings++] = fd;
-		if (bpf_map_update_elem(bpf_map__fd(gs->skel->maps.graft_rings), &i, &fd, BPF_ANY))
-			return -errno;
-	}
-	return 0;
-}
-
 static int map_grafts(struct grafts *gs)
 {
 	unsigned int n = bpf_map__max_entries(gs->skel->maps.grafts);
@@ -693,7 +657,7 @@ static void choose_attachment(struct grafts *gs)
 /* The maps are those that were left, or new ones. */
 static int load(struct grafts *gs, const struct graft_limits *limits)
 {
-	int left = gs->pins ? reuse_maps(gs, limits) : 0, r;
+	int left = gs->pins && !limits->anew ? reuse_maps(gs) : 0, r;
 
 	if (left < 0)
 		return left;
@@ -722,7 +686,24 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	if (!r) {
 		gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
 		what = "cannot map the sessions, or create the ring buffers";
-		r = map_grafts(gs) ?: open_rings(gs, limits->workers);
+		r = map_grafts(gs) ?:
+		    bpf_rings_open(&gs->rings, limits->workers, RING_SIZE,
+				   bpf_map__fd(gs->skel->maps.graft_rings));
+	}
+	if (!r && gs->n_slots < limits->slots && !limits->anew) {
+		uint32_t none = 0;
+
+		if (!graft_next(gs, &none)) { /* nothing is left that needs a table of that size */
+			struct graft_limits anew = *limits;
+
+			anew.anew = true;
+			free(gs->pins);
+			gs->pins = NULL; /* they stay */
+			grafts_close(gs, true);
+			return grafts_open(&anew, ret, err, errlen);
+		}
+		log_warning("graft: %u slots, as the daemon before had, until culvert starts without "
+			    "sessions that are left; max-sessions wants %u", gs->n_slots, limits->slots);
 	}
 	if (!r) {
 		fill_queue(gs);
@@ -788,9 +769,7 @@ void grafts_close(struct grafts *gs, bool keep)
 		close(gs->clsact.keeper);
 	free(gs->pins);
 	free(gs->revived);
-	for (unsigned int i = 0; i < gs->n_rings; i++)
-		close(gs->rings[i]);
-	free(gs->rings);
+	bpf_rings_close(&gs->rings);
 	if (gs->all)
 		munmap(gs->all, gs->all_size);
 	graft__destroy(gs->skel);
@@ -1144,16 +1123,6 @@ uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 	return n;
 }
 
-unsigned int grafts_used(struct grafts *gs)
-{
-	unsigned int n;
-
-	pthread_mutex_lock(&gs->lock);
-	n = gs->n_slots - gs->n_free;
-	pthread_mutex_unlock(&gs->lock);
-	return n;
-}
-
 unsigned int grafts_total(const struct grafts *gs)
 {
 	return gs->n_slots;
@@ -1161,47 +1130,9 @@ unsigned int grafts_total(const struct grafts *gs)
 
 /* --- events --- */
 
-static int on_record(void *ctx, void *data, size_t size)
+const struct bpf_rings *graft_rings(const struct grafts *gs)
 {
-	struct graft_ring *r = ctx;
-
-	if (size >= sizeof(struct graft_event))
-		r->handle(r->arg, data);
-	return 0;
-}
-
-int graft_ring_open(struct grafts *gs, unsigned int worker, graft_event_fn *handle, void *arg,
-		    struct graft_ring **ret)
-{
-	struct graft_ring *r = allocated(calloc(1, sizeof(*r)));
-	int e;
-
-	*r = (struct graft_ring){ .handle = handle, .arg = arg };
-	r->rb = ring_buffer__new(gs->rings[worker], on_record, r, NULL);
-	e = r->rb ? 0 : -errno;
-	if (e)
-		graft_ring_close(r);
-	else
-		*ret = r;
-	return e;
-}
-
-void graft_ring_close(struct graft_ring *r)
-{
-	if (!r)
-		return;
-	ring_buffer__free(r->rb);
-	free(r);
-}
-
-int graft_ring_fd(const struct graft_ring *r)
-{
-	return ring_buffer__epoll_fd(r->rb);
-}
-
-int graft_ring_consume(struct graft_ring *r)
-{
-	return ring_buffer__consume(r->rb);
+	return &gs->rings;
 }
 
 uint64_t graft_events_lost(const struct grafts *gs)

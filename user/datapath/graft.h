@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "culvert_graft.h"
+#include "datapath/bpf_ring.h"
 
 /*
  * The carrier graft: the packet programs (bpf/graft.bpf.c) join both connections of a session, and
@@ -22,9 +23,9 @@ struct graft_limits {
 	unsigned int workers; /* one ring buffer each */
 	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon; NULL:
 			       * none.  It and the folder around it become UID's, and this daemon's alone */
-	const char *old_pins; /* the name that it had in layout 1; may be NULL */
 	uid_t uid;
 	bool on_loopback; /* attach to the loopback device alone */
+	bool anew;        /* use nothing that was left */
 };
 
 /*
@@ -146,17 +147,10 @@ uint64_t *graft_counted(struct grafts *gs, uint32_t slot, unsigned int dir);
  */
 void graft_put(struct grafts *gs, uint32_t slot);
 
-unsigned int grafts_used(struct grafts *gs);
 unsigned int grafts_total(const struct grafts *gs);
 
-/* Events for one worker, as those of struct kernel_ring. */
-struct graft_ring;
-typedef void graft_event_fn(void *arg, const struct graft_event *ev);
-int graft_ring_open(struct grafts *gs, unsigned int worker, graft_event_fn *handle, void *arg,
-		    struct graft_ring **ret);
-void graft_ring_close(struct graft_ring *r);
-int graft_ring_fd(const struct graft_ring *r);
-int graft_ring_consume(struct graft_ring *r);
+/* Of struct graft_event. */
+const struct bpf_rings *graft_rings(const struct grafts *gs);
 
 /* Events that did not fit into a ring since the start. */
 uint64_t graft_events_lost(const struct grafts *gs);

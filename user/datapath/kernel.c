@@ -41,21 +41,13 @@ struct kernel {
 	struct culvert_ctl *ctls;
 	size_t stats_size, ctls_size;
 	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
-	int *rings; /* fds, by worker */
-	unsigned int n_rings;
+	struct bpf_rings rings;
 	_Atomic bool is_short; /* of memory; see kernel_memory_short() */
 
 	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
 	uint32_t *free;
 	_Atomic unsigned int n_free; /* read by status without the lock */
 	unsigned int n_pairs;
-};
-
-struct kernel_ring {
-	struct kernel *kernel;
-	struct ring_buffer *rb;
-	kernel_event_fn *handle;
-	void *arg;
 };
 
 static uint32_t ring_size(unsigned int n_slots)
@@ -66,24 +58,6 @@ static uint32_t ring_size(unsigned int n_slots)
 	while (size < want && size < RING_MAX)
 		size *= 2;
 	return size;
-}
-
-static int open_rings(struct kernel *k, unsigned int workers, unsigned int n_slots)
-{
-	int outer = bpf_map__fd(k->skel->maps.rings);
-
-	k->rings = allocated(calloc(workers, sizeof(*k->rings)));
-	for (unsigned int i = 0; i < workers; i++) {
-		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "culvert_ring", 0, 0,
-					ring_size(n_slots), NULL);
-
-		if (fd < 0)
-			return -errno;
-		k->rings[k->n_rings++] = fd;
-		if (bpf_map_update_elem(outer, &i, &fd, BPF_ANY))
-			return -errno;
-	}
-	return 0;
 }
 
 static int set_sizes(struct kernel *k, const struct kernel_limits *limits)
@@ -172,7 +146,8 @@ int kernel_open(const struct kernel_limits *limits, struct kernel **ret, char *e
 	what = "cannot map the counters, or create the ring buffers";
 	r = map_array(k->skel->maps.stats, (void **)&k->stats, &k->stats_size) ?:
 	    map_array(k->skel->maps.ctls, (void **)&k->ctls, &k->ctls_size) ?:
-	    open_rings(k, limits->workers, limits->pairs * 2);
+	    bpf_rings_open(&k->rings, limits->workers, ring_size(limits->pairs * 2),
+			   bpf_map__fd(k->skel->maps.rings));
 	if (r)
 		goto fail;
 	*ret = k;
@@ -187,9 +162,7 @@ void kernel_close(struct kernel *k)
 {
 	if (!k)
 		return;
-	for (unsigned int i = 0; i < k->n_rings; i++)
-		close(k->rings[i]);
-	free(k->rings);
+	bpf_rings_close(&k->rings);
 	if (k->stats)
 		munmap(k->stats, k->stats_size);
 	if (k->ctls)
@@ -352,51 +325,14 @@ bool kernel_memory_short(struct kernel *k)
 	return is;
 }
 
-static int on_record(void *ctx, void *data, size_t size)
+void kernel_memory_told(struct kernel *k)
 {
-	struct kernel_ring *r = ctx;
-	const struct culvert_event *ev = data;
-
-	if (size < sizeof(*ev))
-		return 0;
-	if (ev->kind == CULVERT_EVENT_MEMORY) /* it may be just below again when we look */
-		atomic_store_explicit(&r->kernel->is_short, true, memory_order_relaxed);
-	r->handle(r->arg, ev);
-	return 0;
+	atomic_store_explicit(&k->is_short, true, memory_order_relaxed);
 }
 
-int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *handle, void *arg,
-		     struct kernel_ring **ret)
+const struct bpf_rings *kernel_rings(const struct kernel *k)
 {
-	struct kernel_ring *r = allocated(calloc(1, sizeof(*r)));
-	int e;
-
-	*r = (struct kernel_ring){ .kernel = k, .handle = handle, .arg = arg };
-	r->rb = ring_buffer__new(k->rings[worker], on_record, r, NULL);
-	e = r->rb ? 0 : -errno;
-	if (e)
-		kernel_ring_close(r);
-	else
-		*ret = r;
-	return e;
-}
-
-void kernel_ring_close(struct kernel_ring *r)
-{
-	if (!r)
-		return;
-	ring_buffer__free(r->rb);
-	free(r);
-}
-
-int kernel_ring_fd(const struct kernel_ring *r)
-{
-	return ring_buffer__epoll_fd(r->rb);
-}
-
-int kernel_ring_consume(struct kernel_ring *r)
-{
-	return ring_buffer__consume(r->rb);
+	return &k->rings;
 }
 
 uint64_t kernel_events_lost(const struct kernel *k)

@@ -9,6 +9,7 @@
 
 #include "base/built_with.h"
 #include "culvert.h"
+#include "datapath/bpf_ring.h"
 
 /*
  * The kernel side as the daemon sees it: the maps of include/culvert.h, and the slot pairs that
@@ -106,17 +107,8 @@ static inline void kernel_release(void)
 	atomic_thread_fence(memory_order_release);
 }
 
-/*
- * Events for one worker.  The fd is readable when there are some; kernel_ring_consume() calls
- * HANDLE for each and returns their number.
- */
-struct kernel_ring;
-typedef void kernel_event_fn(void *arg, const struct culvert_event *ev);
-int kernel_ring_open(struct kernel *k, unsigned int worker, kernel_event_fn *handle, void *arg,
-		     struct kernel_ring **ret);
-void kernel_ring_close(struct kernel_ring *r);
-int kernel_ring_fd(const struct kernel_ring *r);
-int kernel_ring_consume(struct kernel_ring *r);
+/* Of struct culvert_event. */
+const struct bpf_rings *kernel_rings(const struct kernel *k);
 
 /*
  * The stay of SLOT's flow in the kernel is over, and its memory is free again: "Memory of all
@@ -132,6 +124,8 @@ uint64_t kernel_memory_limit(const struct kernel *k);
  * should enter the kernel, and those that are charged should leave it.
  */
 bool kernel_memory_short(struct kernel *k);
+/* CULVERT_EVENT_MEMORY has come: so it is, though there may be just enough again when we look. */
+void kernel_memory_told(struct kernel *k);
 /* True if SLOT's flow is charged in its present stay. */
 bool kernel_is_charged(const struct kernel *k, uint32_t slot);
 

@@ -783,11 +783,14 @@ static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 		session_flow_run(s, dir, false);
 }
 
-void session_kernel_event(void *worker, const struct culvert_event *ev)
+void session_kernel_event(void *worker, const void *event)
 {
+	const struct culvert_event *ev = event;
 	struct worker *w = worker;
 	struct session *s = w->owners[ev->slot / 2];
 
+	if (ev->kind == CULVERT_EVENT_MEMORY)
+		kernel_memory_told(w->shared->kernel);
 	if (!s || s->state != SESSION_OPEN)
 		return;
 	if ((uint16_t)kernel_ctl(w->shared->kernel, ev->slot)->epoch != ev->epoch)

@@ -41,7 +41,7 @@ void session_count_kernel(struct session *s);
 /* --- what a worker asks of all its sessions --- */
 
 /* The verdict program has sent EV to WORKER. */
-void session_kernel_event(void *worker, const struct culvert_event *ev);
+void session_kernel_event(void *worker, const void *event);
 
 /* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */
 void session_sweep(struct worker *w);

@@ -261,8 +261,9 @@ static void look_at(struct session *s)
 	session_update(s);
 }
 
-void session_graft_event(void *worker, const struct graft_event *ev)
+void session_graft_event(void *worker, const void *event)
 {
+	const struct graft_event *ev = event;
 	struct worker *w = worker;
 	struct session *s = w->grafted[ev->slot];
 

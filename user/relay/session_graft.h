@@ -40,8 +40,8 @@ const char *session_graft_hindrance(const struct session *s);
 /* When it was last at work, in ms of CLOCK_MONOTONIC, and whether an end has sent FIN. */
 uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
 
-/* The packet programs have sent EV to WORKER. */
-void session_graft_event(void *worker, const struct graft_event *ev);
+/* The packet programs have sent EVENT, a struct graft_event, to WORKER. */
+void session_graft_event(void *worker, const void *event);
 
 /* --- sessions that outlive a daemon --- */
 

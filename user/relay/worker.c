@@ -35,7 +35,7 @@ static void on_ring(struct source *source, uint32_t events)
 	struct worker *w = container_of(source, struct worker, ring_source);
 
 	(void)events;
-	kernel_ring_consume(w->ring);
+	bpf_ring_consume(w->ring);
 }
 
 /*
@@ -87,10 +87,11 @@ static int open_ring(struct worker *w)
 	w->owners = calloc(kernel_pairs_total(k), sizeof(struct session *));
 	if (!w->owners)
 		return -ENOMEM;
-	r = kernel_ring_open(k, w->index, session_kernel_event, w, &w->ring);
+	r = bpf_ring_open(kernel_rings(k), w->index, sizeof(struct culvert_event), session_kernel_event, w,
+			  &w->ring);
 	if (r)
 		return r;
-	w->ring_source = (struct source){ .handle = on_ring, .fd = kernel_ring_fd(w->ring) };
+	w->ring_source = (struct source){ .handle = on_ring, .fd = bpf_ring_fd(w->ring) };
 	w->sweep.fire = on_sweep;
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
@@ -102,7 +103,7 @@ void worker_catch_up(struct worker *w)
 	if (!w->graft_ring)
 		return;
 	lost = graft_events_lost(w->shared->grafts);
-	graft_ring_consume(w->graft_ring);
+	bpf_ring_consume(w->graft_ring);
 	if (lost != w->graft_events_lost) {
 		w->graft_events_lost = lost;
 		session_graft_sweep(w);
@@ -132,12 +133,13 @@ static int open_grafts(struct worker *w)
 	w->grafted = calloc(grafts_total(gs), sizeof(struct session *));
 	if (!w->grafted)
 		return -ENOMEM;
-	r = graft_ring_open(gs, w->index, session_graft_event, w, &w->graft_ring);
+	r = bpf_ring_open(graft_rings(gs), w->index, sizeof(struct graft_event), session_graft_event, w,
+			  &w->graft_ring);
 	if (r)
 		return r;
 	w->graft_look.fire = on_graft_look;
 	w->graft_source = (struct source){ .handle = on_graft_ring,
-					   .fd = graft_ring_fd(w->graft_ring) };
+					   .fd = bpf_ring_fd(w->graft_ring) };
 	return loop_watch(&w->loop, &w->graft_source, EPOLLIN, true);
 }
 
@@ -161,10 +163,10 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 
 static void worker_close(struct worker *w)
 {
-	kernel_ring_close(w->ring);
+	bpf_ring_close(w->ring);
 	pool_close(&w->pool);
 	free(w->owners);
-	graft_ring_close(w->graft_ring);
+	bpf_ring_close(w->graft_ring);
 	free(w->grafted);
 	loop_close(&w->loop);
 }

@@ -53,10 +53,10 @@ struct worker {
 	struct timer resume;        /* when the next pause of a listener is over */
 
 
-	struct kernel_ring *ring;
+	struct bpf_ring *ring;
 	struct source ring_source;
 	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
-	struct graft_ring *graft_ring;
+	struct bpf_ring *graft_ring;
 	struct source graft_source;
 	struct timer graft_look;
 	uint64_t graft_events_lost;
