@@ -238,35 +238,29 @@ locked:
 	return GRAFT_RETURNING;
 }
 
-/* Give P, on its way between the wire and a socket, the numbers of where it goes. */
-static __always_inline int shift(struct __sk_buff *skb, const struct packet *p, struct change *c)
+/* Change P's TCP header, and no more. */
+static __always_inline int change_alone(struct __sk_buff *skb, const struct packet *p, struct change *c)
 {
-	if (p->flags & SYN) /* of another connection */
-		return PASS;
 	if (change_header(skb, p, c, NULL, NULL))
 		return DROP;
 	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c->diff, 0);
 	return PASS;
 }
 
-static __always_inline int to_socket(struct __sk_buff *skb, const struct graft_side *s,
-				     const struct packet *p)
+/* Give P, on its way between the wire and S's socket, the numbers of where it goes. */
+static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
+				 const struct packet *p, bool out)
 {
-	struct change c = { .source = s->tuple.remote_port, .dest = s->tuple.local_port,
-			    .seq_add = -s->back_read, .ack_add = -s->back_write,
-			    .tsecr_add = -s->back_ts };
-
-	return shift(skb, p, &c);
-}
-
-static __always_inline int to_wire(struct __sk_buff *skb, const struct graft_side *s,
-				   const struct packet *p)
-{
+	struct change in = { .source = s->tuple.remote_port, .dest = s->tuple.local_port,
+			     .seq_add = -s->back_read, .ack_add = -s->back_write,
+			     .tsecr_add = -s->back_ts };
 	struct change c = { .source = s->tuple.local_port, .dest = s->tuple.remote_port,
 			    .seq_add = s->back_write, .ack_add = s->back_read,
 			    .tsval_add = s->back_ts };
 
-	return shift(skb, p, &c);
+	if (p->flags & SYN) /* of another connection */
+		return PASS;
+	return change_alone(skb, p, out ? &c : &in);
 }
 
 /* Why P cannot be translated; 0: it can.  That it is too big is told to who sends it with DF. */
@@ -302,7 +296,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	}
 	__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING);
 	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
-		return to_socket(skb, f->mine, p);
+		return shift(skb, f->mine, p, false);
 	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_LOOK_GONE ||
 	    g->why_not == GRAFT_LOOK_CLOSED)
 		end(f, GRAFT_RETURNING);
@@ -344,9 +338,9 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	case 0:
 		return READ_ONCE(f->g->state) ? DROP : PASS;
 	case GRAFT_OFFERED:
-		return f->g->shifted ? to_socket(skb, f->mine, p) : PASS;
+		return f->g->shifted ? shift(skb, f->mine, p, false) : PASS;
 	case GRAFT_RETURNED:
-		return to_socket(skb, f->mine, p);
+		return shift(skb, f->mine, p, false);
 	}
 	return pass_on(skb, f, p, state);
 }
@@ -486,10 +480,7 @@ static __always_inline int probe(struct __sk_buff *skb, struct found *f, const s
 	c.ack_add = (__u32)mine->end - p->ack;
 	if (timestamp_of(skb, p, ts) && diff(mine->tsval_sent, ts[0]) > 0)
 		c.tsval_add = mine->tsval_sent - ts[0];
-	if (change_header(skb, p, &c, NULL, NULL))
-		return DROP;
-	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c.diff, 0);
-	return PASS;
+	return change_alone(skb, p, &c);
 }
 
 /*
@@ -590,9 +581,9 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 		note_leaving(skb, f, p);
 		if (is_held(f->g))
 			hold(skb, f->mine, p);
-		return f->g->shifted ? to_wire(skb, f->mine, p) : PASS;
+		return f->g->shifted ? shift(skb, f->mine, p, true) : PASS;
 	case GRAFT_RETURNED:
-		return to_wire(skb, f->mine, p);
+		return shift(skb, f->mine, p, true);
 	default:
 		if (f->mine->way.ways != graft_ways)
 			learn_way(skb, p, &f->mine->way);
@@ -633,7 +624,7 @@ __noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32
 	((__u8 *)&t)[12] = sizeof(t) << 2;
 	((__u8 *)&t)[13] = RST | ACK;
 	t.check = sum_of(s, &t, sizeof(t), sizeof(t), IPPROTO_TCP, true);
-	fill_ip(at->is, s, false, IPPROTO_TCP, sizeof(t));
+	fill_ip(at->is, s, false, IPPROTO_TCP, sizeof(t), 0, OWN_TTL);
 	if (bpf_skb_change_tail(skb, ETH_HLEN + ip + sizeof(t), 0) ||
 	    bpf_skb_store_bytes(skb, ETH_HLEN, at->is, ip, 0) ||
 	    bpf_skb_store_bytes(skb, ETH_HLEN + ip, &t, sizeof(t), 0))

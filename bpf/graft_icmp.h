@@ -22,33 +22,6 @@ struct icmp {
 	__u32 mtu;
 };
 
-/* An IP header of the family of S, from its local end to its remote end, or BACK; LEN: of what follows. */
-static __always_inline void fill_ip(void *at, const struct graft_side *s, bool back, __u8 protocol,
-				    __u32 len)
-{
-	const struct graft_addr *from = back ? &s->tuple.remote : &s->tuple.local;
-	const struct graft_addr *to = back ? &s->tuple.local : &s->tuple.remote;
-
-	if (!s->ipv6) {
-		struct iphdr ip = { .tot_len = bpf_htons(sizeof(ip) + len), .ttl = OWN_TTL,
-				    .frag_off = bpf_htons(0x4000), .protocol = protocol,
-				    .saddr = from->w[3], .daddr = to->w[3] };
-
-		*(__u8 *)&ip = 0x45;
-		ip.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
-		__builtin_memcpy(at, &ip, sizeof(ip));
-	} else {
-		struct ipv6hdr *ip = at;
-
-		*(__u32 *)ip = bpf_htonl(6U << 28);
-		ip->payload_len = bpf_htons(len);
-		ip->nexthdr = protocol;
-		ip->hop_limit = OWN_TTL;
-		__builtin_memcpy(&ip->saddr, from, sizeof(ip->saddr));
-		__builtin_memcpy(&ip->daddr, to, sizeof(ip->daddr));
-	}
-}
-
 /* The checksum of LEN bytes at AT, which follow such a header. */
 static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 len, __u32 all, __u8 protocol,
 				    bool pseudo)
@@ -68,11 +41,6 @@ static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 
 
 /* IP, ICMP, and a quote of IP and TCP: so long is what tells that something was too big. */
 #define MESSAGE(ip) (2 * (ip) + sizeof(struct icmp) + sizeof(struct tcphdr))
-
-static __always_inline __u32 ip_len(bool ipv6)
-{
-	return ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-}
 
 /*
  * Make the packet, which has the room, tell the remote end of S that its segment SEQ exceeds MTU.  A device that is
@@ -94,8 +62,8 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_side *s, 
 	protocol = s->ipv6 ? ICMP_V6 : ICMP_V4;
 	icmp = (void *)at->is + ip;
 	t = (void *)(icmp + 1) + ip;
-	fill_ip(at->is, s, false, protocol, MESSAGE(ip) - ip);
-	fill_ip(icmp + 1, s, true, IPPROTO_TCP, mtu + 1 - ip);
+	fill_ip(at->is, s, false, protocol, MESSAGE(ip) - ip, 0, OWN_TTL);
+	fill_ip(icmp + 1, s, true, IPPROTO_TCP, mtu + 1 - ip, 0, OWN_TTL);
 	*icmp = (struct icmp){ .mtu = bpf_htonl(mtu), .type = ICMP_V6_TOO_BIG };
 	if (!s->ipv6) {
 		icmp->type = ICMP_V4_UNREACHABLE;

@@ -122,6 +122,42 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 	}
 }
 
+static __always_inline __u32 ip_len(bool ipv6)
+{
+	return ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+}
+
+/*
+ * An IP header of the family of S, from its local end to its remote end, or BACK; LEN: of what follows, 0 in the
+ * header if that is more than it has room for.
+ */
+static __always_inline void fill_ip(void *at, const struct graft_side *s, bool back, __u8 protocol,
+				    __u32 len, __u8 traffic, __u8 ttl)
+{
+	const struct graft_addr *from = back ? &s->tuple.remote : &s->tuple.local;
+	const struct graft_addr *to = back ? &s->tuple.local : &s->tuple.remote;
+
+	if (!s->ipv6) {
+		struct iphdr ip = { .tos = traffic, .ttl = ttl,
+				    .tot_len = len + 20 > 65535 ? 0 : bpf_htons(len + 20),
+				    .frag_off = bpf_htons(0x4000), .protocol = protocol,
+				    .saddr = from->w[3], .daddr = to->w[3] };
+
+		*(__u8 *)&ip = 0x45;
+		ip.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
+		__builtin_memcpy(at, &ip, sizeof(ip));
+	} else {
+		struct ipv6hdr *ip = at;
+
+		*(__u32 *)ip = bpf_htonl(6U << 28 | (__u32)traffic << 20);
+		ip->payload_len = len > 65535 ? 0 : bpf_htons(len);
+		ip->nexthdr = protocol;
+		ip->hop_limit = ttl;
+		__builtin_memcpy(&ip->saddr, from, sizeof(ip->saddr));
+		__builtin_memcpy(&ip->daddr, to, sizeof(ip->daddr));
+	}
+}
+
 /*
  * The same where the other end has the other family: P gets a new IP header.  The pseudo header's
  * length and protocol add up to the same in both.
@@ -129,51 +165,26 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 				 const struct graft_side *to, __s64 tcp_diff)
 {
-	struct iphdr v4 = { 0 };
-	struct ipv6hdr v6 = { 0 };
-	__u32 l3, len;
+	__u32 zero = 0, l3, was, is, word;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	__s64 addr_diff;
-	__u8 traffic;
 
-	if (!p || !to)
+	if (!p || !to || !at)
 		return -1;
 	l3 = p->l3 & L3_BITS;
-	len = p->header + p->len;
+	was = p->ipv6 ? 32 : 8; /* bytes of both addresses, the last of a header */
+	is = to->ipv6 ? 32 : 8;
 	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
-	if (!p->ipv6) {
-		if (bpf_skb_load_bytes(skb, l3, &v4, sizeof(v4)) ||
-		    bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))
-			return -1;
-		*(__be32 *)&v6 = bpf_htonl(6U << 28 | (__u32)v4.tos << 20);
-		v6.payload_len = bpf_htons(len > 65535 ? 0 : len);
-		v6.nexthdr = IPPROTO_TCP;
-		v6.hop_limit = to->way.ttl;
-		__builtin_memcpy(&v6.saddr, &to->tuple.local, sizeof(v6.saddr));
-		__builtin_memcpy(&v6.daddr, &to->tuple.remote, sizeof(v6.daddr));
-		addr_diff = bpf_csum_diff(&v4.saddr, 8, (__be32 *)&v6.saddr, 32, 0);
-		if (bpf_skb_store_bytes(skb, l3, &v6, sizeof(v6), 0))
-			return -1;
-		return bpf_l4_csum_replace(skb, l3 + sizeof(v6) + 16, 0, addr_diff,
-					   BPF_F_PSEUDO_HDR);
-	}
-	if (bpf_skb_load_bytes(skb, l3, &v6, sizeof(v6)) ||
-	    bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+	if (bpf_skb_load_bytes(skb, l3, &word, sizeof(word)) ||
+	    bpf_skb_load_bytes(skb, l3 + ip_len(p->ipv6) - was, at->was, was) ||
+	    bpf_skb_change_proto(skb, to->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0))
 		return -1;
-	traffic = (bpf_ntohl(*(__be32 *)&v6) >> 20) & 0xff;
-	*(__u8 *)&v4 = 0x45;
-	v4.tos = traffic;
-	len += sizeof(v4);
-	v4.tot_len = bpf_htons(len > 65535 ? 0 : len);
-	v4.frag_off = bpf_htons(0x4000); /* as the TCP of IPv6 expects */
-	v4.ttl = to->way.ttl;
-	v4.protocol = IPPROTO_TCP;
-	v4.saddr = to->tuple.local.w[3];
-	v4.daddr = to->tuple.remote.w[3];
-	v4.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&v4, sizeof(v4), 0));
-	addr_diff = bpf_csum_diff((__be32 *)&v6.saddr, 32, &v4.saddr, 8, 0);
-	if (bpf_skb_store_bytes(skb, l3, &v4, sizeof(v4), 0))
+	fill_ip(at->is, to, false, IPPROTO_TCP, p->header + p->len,
+		bpf_ntohl(word) >> (p->ipv6 ? 20 : 16), to->way.ttl);
+	addr_diff = bpf_csum_diff((__be32 *)at->was, was, (__be32 *)(at->is + ip_len(to->ipv6) - is), is, 0);
+	if (bpf_skb_store_bytes(skb, l3, at->is, ip_len(to->ipv6), 0))
 		return -1;
-	return bpf_l4_csum_replace(skb, l3 + sizeof(v4) + 16, 0, addr_diff, BPF_F_PSEUDO_HDR);
+	return bpf_l4_csum_replace(skb, l3 + ip_len(to->ipv6) + 16, 0, addr_diff, BPF_F_PSEUDO_HDR);
 }
 
 /* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */

@@ -438,7 +438,8 @@ static void put_header(uint8_t *ip, const struct graft_side *s, bool back, uint8
 {
 	memset(ip, 0, s->ipv6 ? 40 : 20);
 	ip[0] = s->ipv6 ? 0x60 : 0x45;
-	put16(ip + (s->ipv6 ? 4 : 2), len + (s->ipv6 ? 0 : 20));
+	len += s->ipv6 ? 0 : 20;
+	put16(ip + (s->ipv6 ? 4 : 2), len > 65535 ? 0 : len);
 	ip[s->ipv6 ? 6 : 9] = protocol;
 	ip[s->ipv6 ? 7 : 8] = 64;
 	put_addresses(ip, s, back);
