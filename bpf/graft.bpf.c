@@ -385,71 +385,45 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 
 /* --- what leaves --- */
 
-/* Bytes of a TCP header that is given back. */
-static __always_inline __u32 kept(const struct packet *p)
-{
-	return p->header == 32 ? 32 : 20;
-}
-
 /*
- * Turn P, which a frozen socket has sent, into an answer to it: with FLAGS, SEQ and ACK.  The stack
- * has left the checksum to the device, so it is not looked at.
+ * Turn P, which the frozen socket of S has sent, into an answer to it, with ACK and FLAGS.  The stack has left the
+ * checksum to the device, so it is not looked at.
  */
-__noinline int give_back(struct __sk_buff *skb, const struct packet *p, __u32 seq, __u32 ack,
-				__u32 flags)
+__noinline int give_back(struct __sk_buff *skb, const struct packet *p, const struct graft_side *s,
+			 __u32 ack, __u32 flags)
 {
-	__u32 len, l3;
-	void *data, *end;
+	__u32 zero = 0, len, l3, *words;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct tcphdr *t;
 
-	if (!p)
+	if (!p || !s || !at)
 		return DROP;
 	l3 = p->l3 & L3_BITS;
-	len = kept(p);
-	if (bpf_skb_change_tail(skb, p->l4 + len, 0) || bpf_skb_pull_data(skb, p->l4 + len))
+	len = p->header == 32 ? 32 : 20;
+	if (p->odd || p->l4 != l3 + ip_len(s->ipv6) || bpf_skb_load_bytes(skb, p->l4, at->was, len))
 		return DROP;
-	data = (void *)(long)skb->data;
-	end = (void *)(long)skb->data_end;
-	t = data + (p->l4 & L4_BITS);
-	if ((void *)(t + 1) > end)
-		return DROP;
-	if (p->header == 32 && (void *)t + 32 <= end) {
-		__u32 *words = (void *)t, tsval = words[6];
+	words = (void *)at->was;
+	if (words[5] == TIMESTAMP_WORD) { /* of no use with 20 bytes */
+		__u32 tsval = words[6];
 
-		if (words[5] == TIMESTAMP_WORD) {
-			words[6] = words[7];
-			words[7] = tsval;
-		} else { /* SACK */
-			words[5] = words[6] = words[7] = bpf_htonl(0x01010101); /* NOP */
-		}
+		words[6] = words[7];
+		words[7] = tsval;
+	} else { /* SACK */
+		words[5] = words[6] = words[7] = bpf_htonl(0x01010101); /* NOP */
 	}
+	t = (void *)at->was;
 	t->source = p->tuple.remote_port;
 	t->dest = p->tuple.local_port;
-	t->seq = bpf_htonl(seq);
+	t->seq = bpf_htonl(s->frozen_read);
 	t->ack_seq = bpf_htonl(ack);
-	((__u8 *)t)[12] = len << 2;
-	((__u8 *)t)[13] = flags;
+	at->was[12] = len << 2;
+	at->was[13] = flags;
 	t->urg_ptr = 0;
-	if (!p->ipv6) {
-		struct iphdr *ip = data + l3;
-		__u16 was, is = bpf_htons(20 + len);
-
-		if ((void *)(ip + 1) > end)
-			return DROP;
-		ip->saddr = p->tuple.remote.w[3];
-		ip->daddr = p->tuple.local.w[3];
-		was = ip->tot_len;
-		ip->tot_len = is;
-		bpf_l3_csum_replace(skb, l3 + 10, was, is, 2);
-	} else {
-		struct ipv6hdr *ip = data + l3;
-
-		if ((void *)(ip + 1) > end)
-			return DROP;
-		__builtin_memcpy(&ip->saddr, &p->tuple.remote, sizeof(ip->saddr));
-		__builtin_memcpy(&ip->daddr, &p->tuple.local, sizeof(ip->daddr));
-		ip->payload_len = bpf_htons(len);
-	}
+	fill_ip(at->is, s, true, IPPROTO_TCP, len, 0, OWN_TTL);
+	if (bpf_skb_change_tail(skb, p->l4 + len, 0) ||
+	    bpf_skb_store_bytes(skb, l3, at->is, ip_len(s->ipv6), 0) ||
+	    bpf_skb_store_bytes(skb, p->l4, at->was, len, 0))
+		return DROP;
 	set_kind(skb, TO_SOCKET);
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
@@ -495,7 +469,7 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 	__u32 ack = f->mine->frozen_write;
 
 	if (p->flags & SYN)
-		return give_back(skb, p, 0, p->seq + 1, RST | ACK);
+		return give_back(skb, p, f->mine, p->seq + 1, RST | ACK);
 	if (p->flags & RST)
 		return DROP;
 	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
@@ -504,7 +478,7 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 		return probe(skb, f, p);
 	if (diff(end_of(p), ack) > 0)
 		ack = end_of(p);
-	return give_back(skb, p, f->mine->frozen_read, ack, p->flags & FIN ? RST | ACK : ACK);
+	return give_back(skb, p, f->mine, ack, p->flags & FIN ? RST | ACK : ACK);
 }
 
 static __always_inline bool is_held(const struct graft_entry *g)
@@ -564,6 +538,8 @@ static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f,
 {
 	__u32 end = end_of(p);
 
+	if (p->odd)
+		return;
 	if (diff(end, f->mine->left) > 0 || f->mine->way.ways != graft_ways)
 		learn_way(skb, p, &f->mine->way);
 	grow_32(&f->mine->left, end);

@@ -744,11 +744,16 @@ static bool begins_with_clocks(const struct parts *p)
 }
 
 /* F, of a frozen socket, becomes an answer to itself. */
-static enum model_verdict give_back(struct model_frame *f, const struct parts *p, uint32_t seq,
+static enum model_verdict give_back(struct model_frame *f, const struct place *at, const struct parts *p,
 				    uint32_t ack, uint8_t flags)
 {
-	uint32_t len = p->header == 32 ? 32 : 20, ip_was = ip_sum(p);
-	set_addresses(p, &p->from);
+	uint32_t len = p->header == 32 ? 32 : 20;
+
+	if (p->odd || !p->plain)
+		return MODEL_DROP;
+	put_header(p->ip, at->mine, true, TCP, len);
+	memcpy(p->tcp, &at->mine->tuple.remote_port, 2);
+	memcpy(p->tcp + 2, &at->mine->tuple.local_port, 2);
 	if (len == 32 && begins_with_clocks(p)) {
 		uint32_t tsval = get32(p->tcp + 24);
 
@@ -757,20 +762,14 @@ static enum model_verdict give_back(struct model_frame *f, const struct parts *p
 	} else if (len == 32) {
 		memset(p->tcp + 20, 1, 12);
 	}
-	put32(p->tcp + 4, seq);
+	put32(p->tcp + 4, at->mine->frozen_read);
 	put32(p->tcp + 8, ack);
 	p->tcp[12] = (uint8_t)(len << 2);
 	p->tcp[13] = flags;
 	put16(p->tcp + 18, 0);
-	if (p->ipv6) {
-		put16(p->ip + 4, len);
-	} else {
-		put16(p->ip + 2, 20 + len);
-		mend(p->ip + 10, ip_sum(p), ip_was);
-		f->sums[0] = (size_t)(p->ip + 10 - f->bytes);
-	}
 	f->len = (size_t)(p->tcp - f->bytes) + len;
 	/* our own stack has not made a sum, and does not look at it */
+	f->sums[0] = p->ipv6 ? 0 : (size_t)(p->ip + 10 - f->bytes);
 	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
 	f->any_tcp_sum = true;
 	f->kind = MODEL_TO_SOCKET;
@@ -800,7 +799,7 @@ static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 	uint32_t ack = at->mine->frozen_write;
 
 	if (p->flags & SYN) /* of a new socket */
-		return give_back(f, p, 0, p->seq + 1, RST | ACK);
+		return give_back(f, at, p, p->seq + 1, RST | ACK);
 	if (p->flags & RST)
 		return MODEL_DROP;
 	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
@@ -814,7 +813,7 @@ static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 	}
 	if (ahead(end_of(p), ack) > 0)
 		ack = end_of(p);
-	return give_back(f, p, at->mine->frozen_read, ack, p->flags & FIN ? RST | ACK : ACK);
+	return give_back(f, at, p, ack, p->flags & FIN ? RST | ACK : ACK);
 }
 
 /* The right edge of the window stays. */
@@ -855,7 +854,7 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		at.g->state += GRAFT_PASSED_ONE;
 		/* fall through */
 	case GRAFT_OFFERED:
-		if (ahead(end_of(&p), at.mine->left) > 0)
+		if (!p.odd && ahead(end_of(&p), at.mine->left) > 0)
 			at.mine->left = end_of(&p);
 		if (at.g->hold && (uint32_t)m->now_ms - at.g->held_ms < GRAFT_HOLD_MS)
 			hold(f, at.mine, &p);
