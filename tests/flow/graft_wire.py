@@ -36,6 +36,7 @@ INTERFACES = ("to-client", "to-server")  # by side
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 OUTGOING = 4
 OWN_TTL = 64
+TOS = 0x48  # of the ends' packets, which stays; those of the relay itself have none
 PATIENCE = 30
 ABORT = struct.pack("ii", 1, 0)
 
@@ -293,7 +294,7 @@ class Session:
             self.fail(f"window, {self.left[side]} to {self.right[side]}", was, now)
         if (now.src, now.dst, now.sport, now.dport) != self.tuples[side]:
             self.fail("addresses or ports", was, now)
-        if now.ttl != was.ttl - 1 or now.urgent != was.urgent or now.reserved != was.reserved:
+        if now.ttl != OWN_TTL or now.urgent != was.urgent or now.reserved != was.reserved:
             self.fail("TTL, or what stays", was, now)
         if was.ip_ok and was.tcp_ok and not (now.ip_ok and now.tcp_ok):
             self.fail("checksum", was, now)
@@ -311,7 +312,7 @@ class Session:
                 p.expected = grafted and not ended
                 self.tally["in, grafted"] += p.expected
                 continue
-            if p.ttl == OWN_TTL:
+            if not p.traffic & TOS:
                 if p.clocks():
                     self.own_clock[p.side] = p.clocks()[0]
                 if grafted:
@@ -333,6 +334,13 @@ class Session:
 
 
 # ---- traffic
+
+
+def mark_packets(sock, family):
+    if family == 6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, TOS)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS)
 
 
 def exactly(sock, size):
@@ -358,6 +366,7 @@ def serve(sock):
 def listen(lab, family):
     with within(lab, "server"):
         sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+    mark_packets(sock, family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((SERVERS[family], UPSTREAM_PORT))
     sock.listen(64)
@@ -374,6 +383,7 @@ def converse(lab, families, chance, exchanges):
     family = families[0]
     with within(lab, "client"):
         sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+    mark_packets(sock, family)
     sock.settimeout(PATIENCE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.connect((RELAYS[family], FORWARDS[families]))
