@@ -9,7 +9,7 @@
  * Pins.  Maps and links are pinned in a folder of a BPF file system, so the programs go on when the
  * daemon ends.  The next one loads its own programs, gives them the old maps, and puts them into the
  * links in place of the old ones.  A daemon locks its folder.  The folder's name has the number of the
- * layout: what an older version has left is removed, and the stack resets its sessions.
+ * layout: what another version has left is left alone, see docs/operations.md.
  *
  * Attachment.  A link of TCX (Linux 6.6) goes away with the last reference.  Who has a program may
  * attach it, without a capability: so interfaces that come later are no matter of privilege.  Before
@@ -19,7 +19,6 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -244,30 +243,6 @@ static void mount_bpf(const char *top)
 		log_warning("graft: %s cannot be mounted: %s", usual, strerror(errno));
 }
 
-/*
- * Remove the folder that layout 1 has left in gs->top: its programs go with it.  Its name had neither the inode of the
- * namespace nor another layout.
- */
-static void remove_older(const struct grafts *gs)
-{
-	char name[NAME_MAX];
-	DIR *dir = NULL;
-	int fd;
-
-	snprintf(name, sizeof(name), "%s", strrchr(gs->pins, '/') + 1);
-	*strrchr(name, '_') = '\0';
-	strcpy(strrchr(name, '_'), "_1");
-	fd = openat(gs->top, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	dir = fd < 0 ? NULL : fdopendir(fd);
-	for (const struct dirent *e; dir && (e = readdir(dir));)
-		if (e->d_name[0] != '.')
-			unlinkat(fd, e->d_name, 0);
-	if (dir && !unlinkat(gs->top, name, AT_REMOVEDIR))
-		log_warning("graft: %s of an older version is removed: its sessions end", name);
-	if (dir)
-		closedir(dir);
-}
-
 /* Make the folder of pins, and the one that it is in; if that cannot be, there are no pins. */
 static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 {
@@ -296,8 +271,6 @@ static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 			    r == -EWOULDBLOCK ? "another daemon uses it" : strerror(-r));
 		free(gs->pins);
 		gs->pins = NULL;
-	} else {
-		remove_older(gs);
 	}
 	free(top);
 }
