@@ -181,7 +181,8 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	b = &at->seen[1];
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
 		return GRAFT_LOOK_KIND;
-	if (p->seq != (__u32)mine->end)
+	/* what is odd now may have been sent on before, and lost: nobody else will bring it */
+	if (p->odd ? diff(p->seq, (__u32)mine->end) > 0 : p->seq != (__u32)mine->end)
 		return GRAFT_LOOK_ORDER;
 	if (acked_of(mine, other) != p->seq)
 		return GRAFT_LOOK_OTHER_OWED;
@@ -192,6 +193,7 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
 		return GRAFT_LOOK_IN_HAND;
+	mine->end -= (__u32)mine->end - p->seq;
 	mine->back_read = p->seq - mine->frozen_read;
 	mine->back_write = p->ack - mine->frozen_write;
 	mine->back_ts = mine->tsval_sent - a->clock + 1;
@@ -290,11 +292,11 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 		__sync_fetch_and_add(&graft_outside, 1);
 		return DROP;
 	}
-	if (!g->why_back) {
+	if (__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING) == GRAFT_ACTIVE ||
+	    !g->why_back) {
 		g->stuck_ns = now;
 		g->why_back = p->odd;
 	}
-	__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING);
 	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
 		return shift(skb, f->mine, p, false);
 	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_LOOK_GONE ||
@@ -331,6 +333,10 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		p->odd = hindrance_for(skb, f, p);
 		if (p->odd)
 			return go_back(skb, f, p);
+		/* behind what was lost because it was odd, nothing goes on: or that would find no moment */
+		if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
+		    diff(p->seq, (__u32)f->mine->end) > 0)
+			return DROP;
 		if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2)
 			state = try_return(skb, p, f->slot, f->side);
 	}

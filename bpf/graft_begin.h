@@ -123,6 +123,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 
 #define METRIC_MTU 4  /* bytes to RTAX_MTU */
 #define POLICY_OUT 1  /* XFRM_POLICY_OUT */
+#define POLICY_BLOCK 1 /* XFRM_USERPOLICY_BLOCK */
 
 /* --- offer --- */
 
@@ -176,6 +177,7 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->read_shift = own->rcv_shift;
 	s->timestamps = own->timestamps;
 	s->sack = own->sack;
+	s->mss = own->mss;
 	s->no_sack = own->sack && !other->sack;
 }
 
@@ -206,7 +208,7 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
 	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
 	g->shifted = 0;
-	g->over = g->why_back = 0;
+	g->over = 0;
 	g->active_ns = g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
 	g->forward = q->forward;
@@ -250,6 +252,7 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	set_up(&g->side[0], &g->side[1], a, b);
 	set_up(&g->side[1], &g->side[0], b, a);
 	g->looks = 0;
+	g->why_back = 0;
 	g->why_not = 0;
 	g->hold = 0;
 	g->offered_ns = bpf_ktime_get_ns();
@@ -378,12 +381,12 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 		return diff(s->way.ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
 	tp = bpf_skc_to_tcp_sock(sk);
 	dst = tp ? tp->inet_conn.icsk_inet.sk.sk_dst_cache : NULL;
+	/* what is to be encrypted is dropped on its way to lo until there is a key */
+	if (dst && dst->dev->ifindex == LOOPBACK && s->way.ifindex != LOOPBACK)
+		r = GRAFT_XFRM;
 	/* a device that is gone leaves a dead route, or one to none */
-	if (dst && dst->obsolete <= 0 && dst->dev->ifindex) {
+	else if (dst && dst->obsolete <= 0 && dst->dev->ifindex)
 		r = hindrance_of(dst);
-		if (dst->dev->ifindex == LOOPBACK && s->way.ifindex != LOOPBACK)
-			r = GRAFT_XFRM; /* what is to be encrypted is dropped there, until there is a key */
-	}
 	bpf_sk_release(sk);
 	return r;
 }
@@ -393,13 +396,19 @@ static __always_inline int count_routes(void)
 {
 	struct task_struct *t = (void *)bpf_get_current_task();
 	struct net *net = BPF_CORE_READ(t, nsproxy, net_ns);
+	__u32 n;
 
 	graft_routes = BPF_CORE_READ(net, ipv4.rt_genid.counter);
 	if (bpf_core_field_exists(net->ipv6.fib6_sernum))
 		graft_routes += BPF_CORE_READ(net, ipv6.fib6_sernum.counter);
-	if (bpf_core_field_exists(net->xfrm.idx_generator))
-		graft_policies = BPF_CORE_READ(net, xfrm.idx_generator) +
-				 BPF_CORE_READ(net, xfrm.policy_count[POLICY_OUT]);
+	if (!bpf_core_field_exists(net->xfrm))
+		return GRAFT_OK;
+	n = BPF_CORE_READ(net, xfrm.policy_count[POLICY_OUT]);
+	if (bpf_core_field_exists(net->xfrm.policy_default) &&
+	    BPF_CORE_READ(net, xfrm.policy_default[POLICY_OUT]) == POLICY_BLOCK)
+		n += 1 << 30;
+	/* a policy that is only changed moves the numbers of routes alone */
+	graft_policies = n ? n + graft_routes : 0;
 	return GRAFT_OK;
 }
 

@@ -166,6 +166,7 @@ struct graft_side {
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
 	__u32 sack;          /* 1: the socket has SACK */
+	__u32 mss;           /* that it may send, with options */
 	/*
 	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.  One less than
 	 * the socket's numbers at the offer, until a packet is seen.

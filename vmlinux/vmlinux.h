@@ -35,7 +35,7 @@ struct netns_ipv6 {
 
 struct netns_xfrm {
 	unsigned int policy_count[6]; /* by direction */
-	__u32 idx_generator;
+	__u8 policy_default[3];
 };
 
 struct net {

@@ -562,11 +562,11 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 	return at->g->shifted ? shift(f, at->mine, p, false) : MODEL_PASS;
 }
 
-static uint32_t why_not_back(const struct place *at, const struct parts *p)
+static uint32_t why_not_back(const struct place *at, const struct parts *p, bool odd)
 {
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || at->mine->fin || at->other->fin)
 		return GRAFT_LOOK_KIND;
-	if (p->seq != (uint32_t)at->mine->end)
+	if (odd ? ahead(p->seq, (uint32_t)at->mine->end) > 0 : p->seq != (uint32_t)at->mine->end)
 		return GRAFT_LOOK_ORDER;
 	if ((uint32_t)at->other->acked + at->other->ack_add != p->seq)
 		return GRAFT_LOOK_OTHER_OWED;
@@ -590,7 +590,7 @@ static enum model_verdict go_back(struct model *m, const struct place *at, const
 				  uint8_t why)
 {
 	struct graft_entry *g = at->g;
-	bool old = g->why_back;
+	bool old = g->why_back && g->state != GRAFT_ACTIVE;
 
 	if (p->flags & SYN || !is_inside(at, p)) {
 		m->outside++;
@@ -604,7 +604,7 @@ static enum model_verdict go_back(struct model *m, const struct place *at, const
 		g->state = GRAFT_RETURNING;
 	if (g->state != GRAFT_RETURNING)
 		return MODEL_DROP;
-	g->why_not = why_not_back(at, p);
+	g->why_not = why_not_back(at, p, true);
 	if (old || g->why_not == GRAFT_LOOK_CLOSED) {
 		g->state = GRAFT_DONE;
 		g->ended_ns = at->mine->heard_ns;
@@ -715,6 +715,10 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
 	    state != GRAFT_RETURNED && hindrance(&at, &p))
 		return go_back(m, &at, &p, hindrance(&at, &p));
+	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
+	    state != GRAFT_RETURNED && state != GRAFT_ACTIVE && at.g->why_back &&
+	    !(p.flags & (SYN | RST)) && ahead(p.seq, (uint32_t)at.mine->end) > 0)
+		return MODEL_DROP; /* behind a hole */
 	switch (state) {
 	case GRAFT_FREE:
 		return MODEL_PASS;
@@ -726,7 +730,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	case GRAFT_RETURNED:
 		return shift(f, at.mine, &p, false);
 	case GRAFT_RETURNING:
-		at.g->why_not = why_not_back(&at, &p);
+		at.g->why_not = why_not_back(&at, &p, false);
 		if (!(p.flags & SYN) && is_inside(&at, &p))
 			note(&at, &p); /* the next one that looks must know of it, whatever becomes of it */
 	}

@@ -57,7 +57,7 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 		r = probe_graft(c, a, &limits, ret, ret_finding);
 	free((char *)limits.pins);
 	if (*ret)
-		grafts_revive(*ret);
+		grafts_revive(*ret, a->uid);
 	clsact = *ret ? grafts_clsact(*ret) : NULL;
 	if (!r && clsact && c->privileged_process &&
 	    keeper_start(clsact, c->seccomp, err, sizeof(err)))
@@ -93,21 +93,6 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 	return true;
 }
 
-static void end_left(struct grafts *gs, uint32_t slot)
-{
-	int fds[2];
-
-	graft_kill(gs, slot);
-	graft_put(gs, slot);
-	graft_take_sockets(gs, slot, fds);
-	for (int side = 0; side < 2; side++) {
-		if (fds[side] < 0)
-			continue;
-		session_arm_reset(fds[side]);
-		close(fds[side]);
-	}
-}
-
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first)
 {
 	struct grafts *gs = shared->grafts;
@@ -120,9 +105,12 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 			adopted++;
 			continue;
 		}
-		end_left(gs, slot);
+		graft_kill(gs, slot);
+		graft_put(gs, slot);
 		reset++;
 	}
+	if (gs)
+		grafts_close_sockets(gs);
 	if (adopted)
 		log_info("%u grafted sessions of the daemon before are adopted", adopted);
 	if (reset)

@@ -93,6 +93,7 @@ struct slot {
 	uint32_t put_ms;   /* when it was given back (low half) */
 	uint32_t asked;    /* graft_ways when its sockets were asked last */
 	bool probing;      /* they were, and are to be as they were before */
+	uint8_t judged;    /* so often since, without an answer */
 };
 
 struct grafts {
@@ -647,7 +648,6 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	gs->on_loopback = limits->on_loopback;
 	gs->uid = limits->uid == geteuid() ? (uid_t)-1 : limits->uid;
 	gs->top = gs->locked = -1;
-	gs->clsact.handle = clsact_handle(limits->pins);
 	gs->clsact.keeper = -1;
 	pthread_mutex_init(&gs->lock, NULL);
 	if (log_get_level() < LOG_DEBUG)
@@ -655,6 +655,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	gs->skel = graft__open();
 	if (limits->pins)
 		open_pins(gs, limits);
+	gs->clsact.handle = clsact_handle(gs->pins);
 	r = gs->skel ? load(gs, limits) : -errno;
 	if (!r) {
 		gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
@@ -722,7 +723,8 @@ void grafts_close(struct grafts *gs, bool keep)
 
 	if (!gs)
 		return;
-	keep = keep && gs->pins && grafts_live(gs);
+	/* what could not be opened is not ours to remove */
+	keep = !gs->all || (keep && gs->pins && grafts_live(gs));
 	if (gs->pins && !keep)
 		remove_folder(gs);
 	if (gs->top >= 0)
@@ -749,6 +751,25 @@ void grafts_close(struct grafts *gs, bool keep)
 	pthread_mutex_destroy(&gs->lock);
 	free(gs->slots);
 	free(gs);
+}
+
+void grafts_close_sockets(struct grafts *gs)
+{
+	const struct linger none = { .l_onoff = 1 };
+
+	for (uint32_t slot = 0; gs->revived && slot < gs->n_slots; slot++) {
+		int fds[2];
+
+		graft_take_sockets(gs, slot, fds);
+		for (int side = 0; side < 2; side++) {
+			if (fds[side] < 0)
+				continue;
+			setsockopt(fds[side], SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+			close(fds[side]);
+		}
+		if (fds[0] >= 0 && graft_state(gs, slot) == GRAFT_RETURNED)
+			graft_put(gs, slot);
+	}
 }
 
 /* --- states --- */
@@ -968,6 +989,16 @@ static bool is_left_alone(const struct grafts *gs, uint32_t slot)
 	return !(found & used);
 }
 
+/* Policies have changed, and a socket of SLOT has not answered since. */
+static bool is_halted(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t least = gs->skel->bss->graft_ways_least;
+
+	return (int32_t)(ways_of(gs, slot, 0) - least) < 0 || (int32_t)(ways_of(gs, slot, 1) - least) < 0;
+}
+
+#define JUDGED_MOST 4 /* then its way is taken for lost: two seconds, and that of the question */
+
 enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 {
 	const struct graft_request q = { .op = GRAFT_WAYS, .slot = slot };
@@ -982,14 +1013,24 @@ enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 	if (asked != ways) {
 		gs->slots[slot].asked = ways;
 		gs->slots[slot].probing = true;
+		gs->slots[slot].judged = 0;
 		if (is_left_alone(gs, slot))
 			return GRAFT_DOUBT_LEAVE;
 		return probing && run(gs, &q, false) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 	}
 	gs->slots[slot].probing = false;
-	if (!known && run(gs, &q, false))
+	if (!known && !is_left_alone(gs, slot) &&
+	    (run(gs, &q, false) || (is_halted(gs, slot) && ++gs->slots[slot].judged > JUDGED_MOST)))
 		return GRAFT_DOUBT_LOST;
 	return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
+}
+
+bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
+{
+	bool was = gs->slots[slot].probing;
+
+	gs->slots[slot].probing = false;
+	return was;
 }
 
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
@@ -1002,13 +1043,13 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 
 /* --- sockets of sessions that were left --- */
 
-static int revive(const struct grafts *gs, uint32_t slot, unsigned int side)
+static int revive(const struct grafts *gs, uint32_t slot, unsigned int side, uid_t uid)
 {
 	const struct graft_side *s = &gs->all[slot].side[side];
 	struct sockaddr_storage local, remote;
 	struct tcp_numbers n = {
 		.local = (struct sockaddr *)&local, .remote = (struct sockaddr *)&remote,
-		.mark = s->way.mark, .write_seq = s->frozen_write, .read_seq = s->frozen_read,
+		.uid = uid, .mark = s->way.mark, .mss = s->mss, .write_seq = s->frozen_write, .read_seq = s->frozen_read,
 		.peer_window = s->window, .send_shift = s->window_left, .read_shift = s->read_shift,
 		.timestamps = s->timestamps, .sack = s->sack,
 	};
@@ -1018,7 +1059,7 @@ static int revive(const struct grafts *gs, uint32_t slot, unsigned int side)
 	return tcp_revive(&n);
 }
 
-void grafts_revive(struct grafts *gs)
+void grafts_revive(struct grafts *gs, uid_t uid)
 {
 	unsigned int without = 0;
 	int why = 0;
@@ -1029,7 +1070,7 @@ void grafts_revive(struct grafts *gs)
 		if (graft_state(gs, slot) == GRAFT_DONE)
 			continue;
 		for (unsigned int side = 0; side < 2 && (!side || fds[0] >= 0); side++) {
-			fds[side] = revive(gs, slot, side);
+			fds[side] = revive(gs, slot, side, uid);
 			why = fds[side] < 0 ? fds[side] : why;
 		}
 		if (fds[0] < 0 || fds[1] < 0) {

@@ -61,11 +61,13 @@ unsigned int grafts_live(const struct grafts *gs);
 bool graft_next(const struct grafts *gs, uint32_t *at);
 void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
 /*
- * Make the sockets of these sessions anew, as far as there are descriptors.  Needs CAP_NET_ADMIN.  By
+ * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.  By
  * graft_take_sockets() they become the caller's, by side; -1: there is none.
  */
-void grafts_revive(struct grafts *gs);
+void grafts_revive(struct grafts *gs, uid_t uid);
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2]);
+/* Reset those that nobody has taken: their sessions were not adopted, or went back to them meanwhile. */
+void grafts_close_sockets(struct grafts *gs);
 
 /*
  * Translated packets go the way of the session's sockets, as it was seen last.  When it may have changed,
@@ -89,6 +91,8 @@ enum graft_doubt {
  * a second to answer before the next call.
  */
 enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot);
+/* The session is back at its sockets.  True: these were asked, and are to be as they were before. */
+bool graft_forget_doubt(struct grafts *gs, uint32_t slot);
 /* So often were they asked without an answer. */
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
 

@@ -221,6 +221,7 @@ int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
 }
 
 /* TCPOPT_*, as TCP_REPAIR_OPTIONS names them. */
+#define OPTION_MSS 2
 #define OPTION_WINDOW 3
 #define OPTION_SACK 4
 #define OPTION_TIMESTAMP 8
@@ -235,6 +236,7 @@ static int revive(int fd, const struct tcp_numbers *n)
 {
 	const struct tcp_repair_opt options[] = {
 		{ OPTION_WINDOW, n->send_shift | (uint32_t)n->read_shift << 16 },
+		{ OPTION_MSS, n->mss },
 		{ OPTION_SACK, 0 },
 		{ OPTION_TIMESTAMP, 0 },
 	};
@@ -247,7 +249,7 @@ static int revive(int fd, const struct tcp_numbers *n)
 		set_number(fd, TCP_RECV_QUEUE, n->read_seq) ?:
 		socket_set_mark(fd, n->mark) ?: socket_set_transparent(fd, n->local->sa_family);
 
-	if (!r && (bind(fd, n->local, n->len) || connect(fd, n->remote, n->len)))
+	if (!r && (fchown(fd, n->uid, (gid_t)-1) || bind(fd, n->local, n->len) || connect(fd, n->remote, n->len)))
 		r = -errno;
 	for (unsigned int i = 0; !r && i < sizeof(options) / sizeof(options[0]); i++)
 		if ((n->sack || options[i].opt_code != OPTION_SACK) &&

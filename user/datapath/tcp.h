@@ -54,7 +54,9 @@ void tcp_probe_now(int fd);
 struct tcp_numbers {
 	const struct sockaddr *local, *remote;
 	socklen_t len;
+	uid_t uid; /* of the socket, for ip rule ... uidrange */
 	uint32_t mark;
+	uint32_t mss;
 	uint32_t write_seq, read_seq;
 	uint32_t peer_window; /* bytes */
 	uint8_t send_shift, read_shift;

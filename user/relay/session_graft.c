@@ -217,6 +217,9 @@ static void go_on_at_sockets(struct session *s)
 
 	if (why)
 		s->graft_refusal = (uint8_t)why;
+	if (graft_forget_doubt(grafts_of(s), s->graft))
+		for (unsigned int side = 0; side < 2; side++)
+			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_s, 0);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
 		session_flow_run(s, dir, false);
 }
