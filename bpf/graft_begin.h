@@ -381,11 +381,8 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 		return diff(s->way.ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
 	tp = bpf_skc_to_tcp_sock(sk);
 	dst = tp ? tp->inet_conn.icsk_inet.sk.sk_dst_cache : NULL;
-	/* what is to be encrypted is dropped on its way to lo until there is a key */
-	if (dst && dst->dev->ifindex == LOOPBACK && s->way.ifindex != LOOPBACK)
-		r = GRAFT_XFRM;
-	/* a device that is gone leaves a dead route, or one to none */
-	else if (dst && dst->obsolete <= 0 && dst->dev->ifindex)
+	/* dead: its device is gone, or what is to be encrypted has no key yet */
+	if (dst && dst->obsolete <= 0 && dst->dev->ifindex)
 		r = hindrance_of(dst);
 	bpf_sk_release(sk);
 	return r;

@@ -15,7 +15,7 @@ SYSCALLS_NEEDED(SYSCALL_IF(PART_GRAFT, recvfrom));
 #define LOOK_MS 500
 #define SETTLE_MS 100 /* after news: they come together */
 #define ASK_MS 1000   /* between two times that sockets are asked, or judged by what they know */
-#define JUDGE_MS 5000 /* so long after they were asked */
+#define JUDGE_MS 12000 /* so long after they were asked */
 
 static void on_look(struct timer *t)
 {

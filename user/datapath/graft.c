@@ -997,7 +997,7 @@ static bool is_halted(const struct grafts *gs, uint32_t slot)
 	return (int32_t)(ways_of(gs, slot, 0) - least) < 0 || (int32_t)(ways_of(gs, slot, 1) - least) < 0;
 }
 
-#define JUDGED_MOST 4 /* then its way is taken for lost: two seconds, and that of the question */
+#define JUDGED_MOST 18 /* then its way is taken for lost: that many calls */
 
 enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 {
@@ -1019,10 +1019,14 @@ enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 		return probing && run(gs, &q, false) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 	}
 	gs->slots[slot].probing = false;
-	if (!known && !is_left_alone(gs, slot) &&
-	    (run(gs, &q, false) || (is_halted(gs, slot) && ++gs->slots[slot].judged > JUDGED_MOST)))
+	if (known || is_left_alone(gs, slot))
+		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
+	if (run(gs, &q, false))
 		return GRAFT_DOUBT_LOST;
-	return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
+	if (!is_halted(gs, slot))
+		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
+	gs->slots[slot].probing = true;
+	return ++gs->slots[slot].judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 }
 
 bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
