@@ -16,6 +16,7 @@
 
 #include "daemon/command.h"
 #include "datapath/flow.h"
+#include "datapath/graft.h"
 #include "forward_rig.h"
 
 #define TEST_SECONDS 200
@@ -150,6 +151,15 @@ static void need_name(const char *name)
 	need(cell);
 }
 
+/* One of several in a cell. */
+static void need_quoted(const char *name)
+{
+	char text[80];
+
+	snprintf(text, sizeof(text), "`%s`", name);
+	need(text);
+}
+
 static void names(void)
 {
 	char quoted[64];
@@ -175,6 +185,11 @@ static void names(void)
 		need_name(command_keys[k].name);
 	for (int i = 0; i < REASONS; i++)
 		need_name(reason_name((enum reason)i));
+	for (int i = GRAFT_OK + 1; i < GRAFT_REFUSALS; i++)
+		need_quoted(graft_refusal_name((enum graft_refusal)i));
+	for (int i = 0; i < GRAFT_LOOKS; i++)
+		if (i != GRAFT_LOOK_ODD) /* it has the names of refusals */
+			need_quoted(graft_look_name((enum graft_look)i));
 }
 
 static void control(void **state)
