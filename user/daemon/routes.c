@@ -14,8 +14,8 @@ SYSCALLS_NEEDED(SYSCALL_IF(PART_GRAFT, recvfrom));
 
 #define LOOK_MS 500
 #define SETTLE_MS 100 /* after news: they come together */
-#define ASK_MS 1000   /* between two times that sockets are asked, or judged by what they know */
-#define JUDGE_MS 12000 /* so long after they were asked */
+#define ASK_MS 1000   /* between two times that sockets are asked */
+#define JUDGE_MS (ASK_MS + LOOK_MS) /* later, they are judged by what they know, while there is doubt */
 
 static void on_look(struct timer *t)
 {
@@ -32,7 +32,7 @@ static void on_look(struct timer *t)
 		r->moved = false;
 		r->asked_ms = r->loop->now_ms;
 		r->tell(r->arg);
-	} else if (ago >= ASK_MS && ago < JUDGE_MS) {
+	} else if (ago >= JUDGE_MS && grafts_are_doubtful(r->grafts)) {
 		r->tell(r->arg);
 	}
 	timer_set(r->loop, t, r->loop->now_ms + LOOK_MS);

@@ -111,6 +111,7 @@ struct grafts {
 	bool is_clsact;    /* else it is TCX */
 	int (*revived)[2]; /* sockets, by slot; NULL: there were no sessions */
 	uint32_t routes, policies; /* as seen last */
+	_Atomic bool doubtful; /* a session was, since the main thread has looked */
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
@@ -997,9 +998,9 @@ static bool is_halted(const struct grafts *gs, uint32_t slot)
 	return (int32_t)(ways_of(gs, slot, 0) - least) < 0 || (int32_t)(ways_of(gs, slot, 1) - least) < 0;
 }
 
-#define JUDGED_MOST 18 /* then its way is taken for lost: that many calls */
+#define JUDGED_MOST 16 /* then its way is taken for lost: that many calls */
 
-enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
+static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 {
 	const struct graft_request q = { .op = GRAFT_WAYS, .slot = slot };
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
@@ -1027,6 +1028,20 @@ enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
 	gs->slots[slot].probing = true;
 	return ++gs->slots[slot].judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
+}
+
+enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
+{
+	enum graft_doubt d = doubt_of(gs, slot);
+
+	if (d != GRAFT_DOUBT_NONE)
+		atomic_store_explicit(&gs->doubtful, true, memory_order_relaxed);
+	return d;
+}
+
+bool grafts_are_doubtful(struct grafts *gs)
+{
+	return atomic_exchange_explicit(&gs->doubtful, false, memory_order_relaxed);
 }
 
 bool graft_forget_doubt(struct grafts *gs, uint32_t slot)

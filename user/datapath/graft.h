@@ -88,9 +88,11 @@ enum graft_doubt {
 };
 /*
  * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After ASK the sockets have
- * a second to answer before the next call.
+ * more than a second to answer before the next call: so long TCP may wait until it probes.
  */
 enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot);
+/* graft_doubt() had something to be done since the last call: it wants to be called again. */
+bool grafts_are_doubtful(struct grafts *gs);
 /* The session is back at its sockets.  True: these were asked, and are to be as they were before. */
 bool graft_forget_doubt(struct grafts *gs, uint32_t slot);
 /* So often were they asked without an answer. */
