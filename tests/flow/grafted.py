@@ -227,10 +227,12 @@ class Trial:
         talk = self.talk(3, 30)
         self.wait_grafted(3)
         self.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
-        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "dead ends to be found",
-                   15)
-        self.lab.stop(talk)
-        self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
+        try:
+            wait_until(lambda: not self.daemon.ask("sessions")["sessions"],
+                       "dead ends to be found", 15)
+        finally:  # or no other case reaches the relay
+            self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
+            self.lab.stop(talk)
 
     def test_families(self):
         forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),
