@@ -92,7 +92,7 @@ MUTATIONS = [
     ("stores-credit-before-write", "wakeup", "M_CREDIT_FIRST", SWAPPED),
     ("stores-no-look-after-credit", "wakeup", "M_NO_RECHECK", LOST),
     ("stores-notify-once", "wakeup", "M_NOTIFY_ONCE", LOST),
-    ("graft-no-order", "graft", ANSWERED + " M_ORDER", MISSING),
+    ("graft-no-order", "graft", "TWICE=1 M_ORDER", MISSING),
     ("graft-no-passed", "graft", "M_PASSED", FROZEN),
     ("graft-no-unread", "graft", "M_UNREAD", MISSING),
     ("graft-no-owed", "graft", "LOSSES=1 MAY_FREEZE M_OWED", MISSING),
