@@ -640,7 +640,8 @@ static int load(struct grafts *gs, const struct graft_limits *limits)
 	return r || left || !gs->pins ? r : pin_maps(gs);
 }
 
-int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
+/* 1: the table that was left is too small, and nothing is in it: open anew. */
+static int open_once(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
 {
 	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
 	const char *what = "cannot load the packet programs";
@@ -669,13 +670,10 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 		uint32_t none = 0;
 
 		if (!graft_next(gs, &none)) { /* nothing is left that needs a table of that size */
-			struct graft_limits anew = *limits;
-
-			anew.anew = true;
 			free(gs->pins);
 			gs->pins = NULL; /* they stay */
 			grafts_close(gs, true);
-			return grafts_open(&anew, ret, err, errlen);
+			return 1;
 		}
 		log_warning("graft: %u slots, as the daemon before had, until culvert starts without "
 			    "sessions that are left; max-sessions wants %u", gs->n_slots, limits->slots);
@@ -697,6 +695,15 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	}
 	*ret = gs;
 	return 0;
+}
+
+int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
+{
+	struct graft_limits anew = *limits;
+	int r = open_once(limits, ret, err, errlen);
+
+	anew.anew = true;
+	return r > 0 ? open_once(&anew, ret, err, errlen) : r;
 }
 
 struct clsact *grafts_clsact(struct grafts *gs)
