@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -22,6 +23,7 @@ RELAY = "10.0.1.2"
 SERVER = "10.0.2.2"
 # Those that end a run: the lab goes first.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+EXIT_SKIP = 77
 SLOW = int(os.environ.get("CULVERT_TEST_SLOW", "1"))  # an emulated machine: how much longer to wait
 ENGINES = ("copy", "splice", "sockmap", "auto")
 
@@ -165,6 +167,26 @@ def choose_folder():
 
 def has_ipv6():
     return os.path.isdir("/proc/sys/net/ipv6")
+
+
+def begin_or_skip(programs, packages="test", ipv6=False):
+    """For tests: ends with 77, and says why, if they cannot run here; else signals are Interrupted.
+
+    PROGRAMS are those that `scripts/deps PACKAGES` installs.
+    """
+    os.environ["PATH"] += ":/usr/sbin:/sbin"
+    missing = [name for name in programs if not shutil.which(name)]
+    reason = None
+    if os.geteuid() != 0:
+        reason = "network namespaces need root"
+    elif ipv6 and not has_ipv6():
+        reason = "this kernel has no IPv6"
+    elif missing:
+        reason = f"missing: {', '.join(missing)} (scripts/deps {packages})"
+    if reason:
+        print(f"SKIP: {reason}")
+        sys.exit(EXIT_SKIP)
+    handle_signals()
 
 
 class Guard:

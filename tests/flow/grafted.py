@@ -22,10 +22,9 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, SLOW, TOP, Daemon, Interrupted, Lab, LabError, expect,
-                    handle_signals, has_ipv6, tail, wait_until)
+from labkit import (RELAY, SERVER, SLOW, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip,
+                    expect, tail, wait_until)
 
-EXIT_SKIP = 77
 PORT = 7100
 LISTEN = 9100
 CROWD = 200
@@ -432,14 +431,6 @@ class Trial:
         self.expect_nothing_left()
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if not has_ipv6():
-        return "this kernel has no IPv6"
-    return None if shutil.which("ip") else "missing: ip (scripts/deps demo)"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
@@ -447,12 +438,7 @@ def main():
     parser.add_argument("--storm", type=int, help="instead of the cases, that many sessions")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    reason = why_not()
-    if reason:
-        print(f"SKIP: {reason}")
-        return EXIT_SKIP
-    handle_signals()
+    begin_or_skip(["ip"], "demo", ipv6=True)
     failures = 0
     names = [n for n in dir(Trial) if n.startswith("test_") and options.only in n]
     arguments = ()

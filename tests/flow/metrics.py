@@ -14,7 +14,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import stat
 import statistics
 import subprocess
@@ -24,10 +23,9 @@ import urllib.parse
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(TOP, "scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, Daemon, Interrupted, Lab, LabError, expect, handle_signals, tail,
+from labkit import (RELAY, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect, tail,
                     wait_until)
 
-EXIT_SKIP = 77
 METRICS = 9464
 PROMETHEUS = 9090
 ECHO = 7100
@@ -353,15 +351,7 @@ def main():
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
     parser.add_argument("--sessions", type=int, default=0, metavar="N")
     options = parser.parse_args()
-    if os.geteuid() != 0:
-        print("SKIP: needs root, for network namespaces")
-        return EXIT_SKIP
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    missing = [name for name in ("ip", "curl", "promtool", "prometheus") if not shutil.which(name)]
-    if missing:
-        print(f"SKIP: not installed: {' '.join(missing)} (scripts/deps)")
-        return EXIT_SKIP
-    handle_signals()
+    begin_or_skip(["ip", "curl", "promtool", "prometheus"])
     try:
         run(os.path.abspath(options.culvert), options.sessions)
     except LabError as error:

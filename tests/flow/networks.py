@@ -33,11 +33,9 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../scripts/lib")]
 # pylint: disable=wrong-import-position
-from labkit import (SLOW, TOP, Interrupted, LabError, expect, handle_signals, has_ipv6, tail,
-                    wait_until)
+from labkit import (SLOW, TOP, Interrupted, LabError, begin_or_skip, expect, tail, wait_until)
 from networks_rows import ROWS
 
-EXIT_SKIP = 77
 ENGINES = ("copy", "auto")
 FAMILIES = ("4", "6", "64", "46")  # of the client's connection, and of the upstream's if it differs
 SPEAKERS = ("client", "greets", "late", "waits")
@@ -937,14 +935,6 @@ class Matrix:
         sys.stdout.flush()
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if not has_ipv6():
-        return "this kernel has no IPv6"
-    return None if shutil.which("ip") else "missing: ip (scripts/deps demo)"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
@@ -963,12 +953,7 @@ def main():
     if not rows:
         print(f"no row has a name like {options.only}")
         return 2
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    reason = why_not()
-    if reason:
-        print(f"SKIP: {reason}")
-        return EXIT_SKIP
-    handle_signals()
+    begin_or_skip(["ip"], "demo", ipv6=True)
     matrix = Matrix(os.path.abspath(options.culvert))
     try:
         matrix.work([(row, engine) for row in rows

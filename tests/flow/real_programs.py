@@ -22,10 +22,9 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
 from labkit import (ENGINES, HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, TOP, Daemon,
-                    Interrupted, Lab, LabError, expect, flow_of, handle_signals, has_ipv6,
-                    sha256_of_file, sha256_of_stream, tail, wait_until)
+                    Interrupted, Lab, LabError, begin_or_skip, expect, flow_of, sha256_of_file,
+                    sha256_of_stream, tail, wait_until)
 
-EXIT_SKIP = 77
 PROGRAMS = ("ip", "curl", "iperf3", "nginx", "haproxy", "socat", "sha256sum")
 
 HAPROXY_PORT = 8080
@@ -422,15 +421,6 @@ def run_engine(site, program, engine, only):
     return failures
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if not has_ipv6():
-        return "this kernel has no IPv6"
-    missing = [program for program in PROGRAMS if not shutil.which(program)]
-    return f"missing: {', '.join(missing)} (scripts/deps demo)" if missing else None
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
@@ -438,12 +428,7 @@ def main():
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--size", type=int, default=64, help="MiB of the big file")
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    reason = why_not()
-    if reason:
-        print(f"SKIP: {reason}")
-        return EXIT_SKIP
-    handle_signals()
+    begin_or_skip(PROGRAMS, "demo", ipv6=True)
     failures = 0
     try:
         with Lab() as lab:

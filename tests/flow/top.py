@@ -10,16 +10,14 @@ Exits with 77 and the reason where this cannot run.
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, expect,
-                    handle_signals, wait_until)
+from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect,
+                    wait_until)
 
-EXIT_SKIP = 77
 ECHO = 7100
 WEB, DATABASE = 9100, 9101
 SESSIONS = 10  # half of them on each forward: that many rows fit
@@ -185,11 +183,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    if os.geteuid() != 0 or not shutil.which("tmux"):
-        print("SKIP: needs root, for network namespaces, and tmux (scripts/deps test)")
-        return EXIT_SKIP
-    handle_signals()
+    begin_or_skip(["ip", "tmux"])
     try:
         run(os.path.abspath(options.culvert))
     except LabError as error:

@@ -14,7 +14,6 @@ import argparse
 import collections
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,10 +21,9 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (SERVER, TOP, Daemon, Interrupted, Lab, LabError, expect, handle_signals, tail,
+from labkit import (SERVER, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect, tail,
                     wait_until)
 
-EXIT_SKIP = 77
 NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
 ADDRESS, PORT = "192.0.2.80", 9100  # the address is the one of the example
 SERVERS = [7101, 7102, 7103]
@@ -257,23 +255,11 @@ class Trial:
         self.fail("culvert killed", lambda relay: self.daemons[relay].process.kill(), 10)
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    missing = [name for name in ("ip", "ss", "keepalived") if not shutil.which(name)]
-    return f"missing: {' '.join(missing)} (scripts/deps test)" if missing else None
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    reason = why_not()
-    if reason:
-        print(f"SKIP: {reason}")
-        return EXIT_SKIP
-    handle_signals()
+    begin_or_skip(["ip", "ss", "keepalived"])
     with Lab(two_relays=True) as lab:
         trial = Trial(lab, os.path.abspath(options.culvert))
         try:

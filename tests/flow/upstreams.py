@@ -12,7 +12,6 @@ import argparse
 import collections
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +19,9 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, expect,
-                    handle_signals, tail, wait_until)
+from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect,
+                    tail, wait_until)
 
-EXIT_SKIP = 77
 NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
 LISTEN, RIVAL = 9100, 9200
 PORTS = [7101, 7102, 7103, 7104]
@@ -300,25 +298,13 @@ class Trial:
         self.failover("check = 0.2s")
 
 
-def why_not():
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    missing = [name for name in ("ip", "nft", "haproxy", "pgrep") if not shutil.which(name)]
-    return f"missing: {' '.join(missing)} (scripts/deps test)" if missing else None
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--skip", default="", help="not the case of this name")
     options = parser.parse_args()
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    reason = why_not()
-    if reason:
-        print(f"SKIP: {reason}")
-        return EXIT_SKIP
-    handle_signals()
+    begin_or_skip(["ip", "nft", "haproxy", "pgrep"])
     failures = 0
     with Lab() as lab:
         try:
