@@ -279,9 +279,9 @@ static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const str
 }
 
 /*
- * P cannot be translated, because of p->odd.  Its session goes back to its sockets, which take anything: with P,
- * if all that came before has arrived, or with a later packet.  Until then P is lost, as on the way, and
- * will be sent again.  Where there are no sockets, or there is no such moment, the session ends.
+ * P cannot be translated; p->odd says why.  Send its session back to its sockets, which take anything.  P is
+ * the packet that goes back, if all bytes before it have arrived.  Else P is dropped, and its sender sends
+ * it again.  The session ends if it has no sockets, or finds no such moment within GRAFT_STUCK_NS.
  */
 static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -392,8 +392,8 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 /* --- what leaves --- */
 
 /*
- * Turn P, which the frozen socket of S has sent, into an answer to it, with ACK and FLAGS.  The stack has left the
- * checksum to the device, so it is not looked at.
+ * Turn P, which the frozen socket of S has sent, into an answer to it, with ACK and FLAGS.  The stack has
+ * left the checksum to the device, so nobody looks at it.
  */
 __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const struct graft_side *s,
 			 __u32 ack, __u32 flags)

@@ -121,10 +121,6 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	return true;
 }
 
-#define METRIC_MTU 4  /* bytes to RTAX_MTU */
-#define POLICY_OUT 1  /* XFRM_POLICY_OUT */
-#define POLICY_BLOCK 1 /* XFRM_USERPOLICY_BLOCK */
-
 /* --- offer --- */
 
 #define ECN_OK 0x01        /* TCP_ECN_OK */
@@ -274,9 +270,9 @@ static __always_inline struct dst_entry *route_of(struct __sk_buff *skb)
 }
 
 /*
- * Why a packet that enters proves nothing; 0: it does.  Others may decide about packets behind us.  It may have been
- * decrypted.  And conntrack sees before us only what comes by a bridge that calls iptables: of a grafted
- * session it would see half, and call that invalid.
+ * Why a packet that enters is no proof that packets may be grafted; 0: it is one.  Behind us others may decide
+ * about packets.  The packet may have been decrypted.  conntrack may have seen it: before us it sees
+ * only what comes by a bridge that calls iptables, so half of a grafted session, which it calls invalid.
  */
 static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
 {
@@ -309,6 +305,8 @@ static __always_inline __u8 router_of(struct dst_entry *dst, bool ipv6, __u32 ho
 	return family == AF_INET ? GRAFT_VIA_IPV4 : family ? GRAFT_VIA_IPV6 : GRAFT_VIA_REMOTE;
 }
 
+#define METRIC_MTU 4 /* bytes to RTAX_MTU */
+
 /* The largest packet: as the route says, or the device. */
 static __always_inline __u32 mtu_of(struct dst_entry *dst, bool ipv6)
 {
@@ -322,8 +320,8 @@ static __always_inline __u32 mtu_of(struct dst_entry *dst, bool ipv6)
 }
 
 /*
- * A packet of our socket leaves: by this interface, with this mark, by this router, whatever the rules are that made
- * it so.  Packets that are translated go the same way.
+ * Note by which interface and router P, a packet of our socket, leaves, and with which mark, whatever rules
+ * have chosen them.  Packets that are translated go the same way.
  */
 __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct graft_way *w)
 {
@@ -387,6 +385,9 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 	bpf_sk_release(sk);
 	return r;
 }
+
+#define POLICY_OUT 1   /* XFRM_POLICY_OUT */
+#define POLICY_BLOCK 1 /* XFRM_USERPOLICY_BLOCK */
 
 /* What the kernel itself looks at to see whether a cached route is still right. */
 static __always_inline int count_routes(void)

@@ -43,9 +43,10 @@ static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 
 #define MESSAGE(ip) (2 * (ip) + sizeof(struct icmp) + sizeof(struct tcphdr))
 
 /*
- * Make the packet, which has the room, tell the remote end of S that its segment SEQ exceeds MTU.  A device that is
- * to make the TCP checksum of the packet that this was makes it in the quote, behind our back: so all words
- * of that add up to nothing, and then so they do afterwards.
+ * Turn the packet, which has the room, into a message to the remote end of S: its segment SEQ exceeds MTU.
+ * The device may still have to fill in the TCP checksum of what the packet was (CHECKSUM_PARTIAL).  It then
+ * writes into the quoted TCP header.  The words of that header add up to 0, before and after, so the sum
+ * of the message holds.
  */
 __noinline int store_message(struct __sk_buff *skb, const struct graft_side *s, __u32 l3, __u32 seq,
 			     __u32 mtu)
@@ -84,7 +85,7 @@ static __always_inline __u32 mtu_for(const struct graft_side *to, const struct g
 	return mtu + (to->ipv6 ? 20 : 0) - (from->ipv6 ? 20 : 0);
 }
 
-/* P does not fit on the way to the other end: it becomes a message to its sender, of what its header takes. */
+/* P does not fit on the way to the other end: turn it into a message to its sender. */
 static __always_inline int too_big(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
 	__s32 more = ip_len(p->ipv6) + sizeof(struct icmp);

@@ -109,8 +109,9 @@ struct seen {
 };
 
 /*
- * A TCP header, and both sockets; the rest is for what the verifier cannot see that no option reaches.  The walk over
- * the options is here and not on the stack, whose values the verifier would follow through each step.
+ * Headers as they were and are to be, both sockets, and the walk over the options of TCP: on the stack the
+ * verifier would follow its values through each step.  No option reaches beyond byte 64 of `is`, but the
+ * verifier cannot see that.
  */
 struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));

@@ -128,8 +128,8 @@ static __always_inline __u32 ip_len(bool ipv6)
 }
 
 /*
- * An IP header of the family of S, from its local end to its remote end, or BACK; LEN: of what follows, 0 in the
- * header if that is more than it has room for.
+ * Write an IP header of the family of S at AT, from its local end to its remote end, or BACK.  LEN bytes
+ * follow; the header says 0 if that is more than its field holds.
  */
 static __always_inline void fill_ip(void *at, const struct graft_side *s, bool back, __u8 protocol,
 				    __u32 len, __u8 traffic, __u8 ttl)

@@ -19,8 +19,8 @@
 #include "relay/session_graft.h"
 
 /*
- * The folder of pins of a daemon with this control socket, in this network namespace, where both are its alone; a
- * name of a BPF file has no dot.
+ * The folder of pins of the daemon with this control socket in this network namespace, of which there is
+ * one.  A name of a BPF file has no dot.
  */
 static char *folder_of(const char *pins, const char *control)
 {

@@ -6,9 +6,9 @@
 #include "datapath/graft.h"
 
 /*
- * When routes, rules, policies of IPsec, addresses or links change, new interfaces get the packet programs, and
- * the workers ask the sockets of grafted sessions for their ways.  Netlink tells of most of it; a number of the
- * kernel, that is looked at, moves with all of it.
+ * When routes, rules, policies of IPsec, addresses or links change, new interfaces get the packet programs,
+ * and the workers ask the sockets of grafted sessions for their ways.  Netlink tells of most changes.  Numbers
+ * of the kernel move with all of them, so the daemon looks at these, too.
  */
 struct routes {
 	struct loop *loop;

@@ -614,6 +614,17 @@ static int map_grafts(struct grafts *gs)
 	return 0;
 }
 
+#define NAMED (1U << 31) /* of a handle that is no pid */
+
+/*
+ * The handle of our filters of clsact.  It follows from the last part of the folder of pins: a service may
+ * have its folder elsewhere than `graft --remove`.  Without pins nobody looks for the filters later.
+ */
+static uint32_t handle_of(const struct grafts *gs)
+{
+	return gs->pins ? graft_tag(strrchr(gs->pins, '/')) | NAMED : (uint32_t)getpid();
+}
+
 /* TCX or clsact: which of them does the kernel have?  No interface has that number. */
 static void choose_attachment(struct grafts *gs)
 {
@@ -622,6 +633,7 @@ static void choose_attachment(struct grafts *gs)
 
 	gs->is_clsact = bpf_link_create(in, INT_MAX, TCX_INGRESS, NULL) == -EINVAL;
 	gs->clsact.pinned = gs->pins;
+	gs->clsact.handle = handle_of(gs);
 	gs->clsact.interfaces = bpf_map__fd(skel->maps.interfaces);
 	gs->clsact.programs[0][HOOK_IN] = bpf_program__fd(skel->progs.graft_in_l3);
 	gs->clsact.programs[0][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out_l3);
@@ -657,7 +669,6 @@ static int open_once(const struct graft_limits *limits, struct grafts **ret, cha
 	gs->skel = graft__open();
 	if (limits->pins)
 		open_pins(gs, limits);
-	gs->clsact.handle = clsact_handle(gs->pins);
 	r = gs->skel ? load(gs, limits) : -errno;
 	if (!r) {
 		gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
@@ -681,7 +692,6 @@ static int open_once(const struct graft_limits *limits, struct grafts **ret, cha
 	if (!r) {
 		fill_queue(gs);
 		begin_ways(gs);
-
 		choose_attachment(gs);
 		what = "cannot attach the packet programs to any interface";
 		r = grafts_follow_interfaces(gs);
@@ -986,7 +996,7 @@ void grafts_doubt_ways(struct grafts *gs, enum graft_change change)
 }
 
 /* Nothing is to be grafted on an interface of SLOT any more. */
-static bool is_left_alone(const struct grafts *gs, uint32_t slot)
+static bool must_leave(const struct grafts *gs, uint32_t slot)
 {
 	uint32_t used = GRAFT_IF_USED, found = used;
 
@@ -1012,7 +1022,6 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 	const struct graft_request q = { .op = GRAFT_WAYS, .slot = slot };
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 	uint32_t asked = gs->slots[slot].asked;
-
 	bool known = ways_of(gs, slot, 0) == ways && ways_of(gs, slot, 1) == ways;
 	bool probing = gs->slots[slot].probing;
 
@@ -1022,12 +1031,12 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 		gs->slots[slot].asked = ways;
 		gs->slots[slot].probing = true;
 		gs->slots[slot].judged = 0;
-		if (is_left_alone(gs, slot))
+		if (must_leave(gs, slot))
 			return GRAFT_DOUBT_LEAVE;
 		return probing && run(gs, &q, false) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 	}
 	gs->slots[slot].probing = false;
-	if (known || is_left_alone(gs, slot))
+	if (known || must_leave(gs, slot))
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
 	if (run(gs, &q, false))
 		return GRAFT_DOUBT_LOST;
@@ -1075,7 +1084,8 @@ static int revive(const struct grafts *gs, uint32_t slot, unsigned int side, uid
 	struct sockaddr_storage local, remote;
 	struct tcp_numbers n = {
 		.local = (struct sockaddr *)&local, .remote = (struct sockaddr *)&remote,
-		.uid = uid, .mark = s->way.mark, .mss = s->mss, .write_seq = s->frozen_write, .read_seq = s->frozen_read,
+		.uid = uid, .mark = s->way.mark, .mss = s->mss,
+		.write_seq = s->frozen_write, .read_seq = s->frozen_read,
 		.peer_window = s->window, .send_shift = s->window_left, .read_shift = s->read_shift,
 		.timestamps = s->timestamps, .sack = s->sack,
 	};

@@ -36,8 +36,8 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 /*
  * The same for interfaces that have come since, which needs a filter keeper, or no privilege with TCX;
  * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted from
- * then on.  By one thread.  Returns at how many that has
- * changed; -errno: the programs are nowhere.
+ * then on.  By one thread.  Returns at how many interfaces any of that has changed; -errno: the programs
+ * are at none.
  */
 int grafts_follow_interfaces(struct grafts *gs);
 /*
@@ -87,8 +87,8 @@ enum graft_doubt {
 	GRAFT_DOUBT_LOST,     /* a socket has a way that cannot be followed: reset the session */
 };
 /*
- * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After ASK the sockets have
- * more than a second to answer before the next call: so long TCP may wait until it probes.
+ * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After ASK the next
+ * call comes more than a second later: so long TCP may wait until it probes.
  */
 enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot);
 /* graft_doubt() had something to be done since the last call: it wants to be called again. */
@@ -137,8 +137,8 @@ void graft_hold(struct grafts *gs, uint32_t slot);
 /* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
 bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 /*
- * ACTIVE, RETURNING or DONE: reset both ends, and free the tuples at once.  The caller has to close the sockets,
- * and the stack answers what comes late.
+ * ACTIVE, RETURNING or DONE: reset both ends, and free the tuples at once.  The caller has to close the
+ * sockets, and the stack answers what comes late.
  */
 void graft_kill(struct grafts *gs, uint32_t slot);
 

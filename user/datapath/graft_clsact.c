@@ -24,7 +24,7 @@
 
 #include "base/log.h"
 #include "base/syscalls_needed.h"
-#include "datapath/graft.h"
+#include "culvert_graft.h"
 
 /* to the keeper; libbpf asks the kernel for a filter with the calls that graft.c lists */
 SYSCALLS_NEEDED(
@@ -34,19 +34,11 @@ SYSCALLS_NEEDED(
 
 /* Not what others pick by default. */
 #define PRIORITY 7
-#define NAMED (1U << 31) /* of a handle that is no pid */
 
 struct request {
 	uint32_t ifindex;  /* 0: remove all */
 	uint32_t ethernet; /* 0 or 1 */
 };
-
-uint32_t clsact_handle(const char *pins)
-{
-	const char *last = pins ? strrchr(pins, '/') : NULL;
-
-	return pins ? graft_tag(last ? last : "") | NAMED : (uint32_t)getpid();
-}
 
 /* --- with CAP_NET_ADMIN --- */
 

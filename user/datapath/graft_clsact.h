@@ -20,19 +20,13 @@ struct clsact {
 	int keeper;             /* end of a pair of SOCK_SEQPACKET; -1: this process acts itself */
 };
 
-/*
- * Follows from the last part of PINS: a service may have its folder elsewhere than `graft --remove`.
- * NULL: then nobody looks for the filters later.
- */
-uint32_t clsact_handle(const char *pins);
-
 /* Attach to IFINDEX, and make the qdisc if there is none.  0 or -errno; then nothing is attached. */
 int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet);
 /* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
 bool clsact_is_lost(const struct clsact *c, unsigned int ifindex);
 /*
- * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not meet.  Needs no
- * privilege.
+ * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not meet.
+ * Needs no privilege.
  */
 bool clsact_has_others(unsigned int ifindex);
 /*
