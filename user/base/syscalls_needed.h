@@ -12,7 +12,7 @@
  *
  *   SYSCALLS_NEEDED(
  *           SYSCALL(accept4),
- *           SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
+ *           SETSOCKOPT(SOL_SOCKET, SO_LINGER),
  *           SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_UNIX)));
  *
  * What is needed only before "ready" (open, bind, bpf(BPF_PROG_LOAD), clone, ...) is not listed.
@@ -43,6 +43,11 @@ struct syscall_need {
 #define SYSCALL_ARG_BITS(n, mask, value) \
 	{ (n), SCMP_CMP_MASKED_EQ, (mask) & 0xffffffffU, (value) & 0xffffffffU }
 #define SYSCALL_ARG(n, value) SYSCALL_ARG_BITS(n, 0xffffffffU, value)
+
+#define SETSOCKOPT_IF(p, level, name) \
+	SYSCALL_IF(p, setsockopt, SYSCALL_ARG(1, level), SYSCALL_ARG(2, name))
+#define BPF_IF(p, command) SYSCALL_IF(p, bpf, SYSCALL_ARG(0, command))
+#define SETSOCKOPT(level, name) SETSOCKOPT_IF(0, level, name)
 
 #define SYSCALLS_END INT_MIN
 

@@ -29,11 +29,10 @@ static const struct syscall_need needed[] = {
 	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(recvmsg), SYSCALL(close),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_NETLINK), SYSCALL_ARG(2, NETLINK_ROUTE)),
 	SYSCALL(bind), SYSCALL(getsockname),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_NETLINK), SYSCALL_ARG(2, NETLINK_EXT_ACK)),
+	SETSOCKOPT(SOL_NETLINK, NETLINK_EXT_ACK),
 	/* names of programs, the map */
-	SYSCALL(bpf, SYSCALL_ARG(0, BPF_OBJ_GET_INFO_BY_FD)),
-	SYSCALL(bpf, SYSCALL_ARG(0, BPF_MAP_LOOKUP_ELEM)),
-	SYSCALL(bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
+	BPF_IF(0, BPF_OBJ_GET_INFO_BY_FD), BPF_IF(0, BPF_MAP_LOOKUP_ELEM),
+	BPF_IF(0, BPF_MAP_UPDATE_ELEM),
 	/* stderr */
 	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
 	{ .call = SYSCALLS_END },

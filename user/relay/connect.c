@@ -61,7 +61,7 @@ SYSCALLS_NEEDED(
 		   SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE), SYSCALL_ARG(2, 0)),
 	SYSCALL(connect),
 	SYSCALL(getsockname),
-	SYSCALL(setsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_DEFER_ACCEPT)));
+	SETSOCKOPT(IPPROTO_TCP, TCP_DEFER_ACCEPT));
 
 /* An attempt that runs beside the first. */
 struct rival {

@@ -46,7 +46,7 @@
 #define ONCE (READABLE | EPOLLPRI | EPOLLET)
 
 SYSCALLS_NEEDED(
-	SYSCALL(setsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_LINGER)),
+	SETSOCKOPT(SOL_SOCKET, SO_LINGER),
 	SYSCALL(connect), /* to nowhere: see session_arm_reset() */
 	SYSCALL(close));
 
