@@ -126,15 +126,6 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	}
 }
 
-/* The largest packet that P is, or becomes where it is cut (GSO), once it has the other end's IP header. */
-static __always_inline __u32 size_of(const struct __sk_buff *skb, const struct packet *p,
-				     const struct graft_side *other)
-{
-	__u32 payload = skb->gso_size && skb->gso_size < p->len ? skb->gso_size : p->len;
-
-	return (other->ipv6 ? 40 : 20) + p->header + payload;
-}
-
 /* Translate P and send it to the other end. */
 static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				   __u32 state)
@@ -150,8 +141,6 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
 		}
-		if (size_of(skb, p, f->other) > f->other->way.mtu)
-			return too_big(skb, f, p);
 		track(f, p, state);
 	}
 	if (change_header(skb, p, &c, f->mine, f->other))
@@ -174,7 +163,7 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	struct seen *a, *b;
 
 	if (!g || !p || !at)
-		return GRAFT_LOOK_GONE;
+		return GRAFT_LOOK_CLOSED;
 	mine = side ? &g->side[1] : &g->side[0];
 	other = side ? &g->side[0] : &g->side[1];
 	a = &at->seen[0];
@@ -184,15 +173,13 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	/* what is odd now may have been sent on before, and lost: nobody else will bring it */
 	if (p->odd ? diff(p->seq, (__u32)mine->end) > 0 : p->seq != (__u32)mine->end)
 		return GRAFT_LOOK_ORDER;
-	if (acked_of(mine, other) != p->seq)
-		return GRAFT_LOOK_OTHER_OWED;
-	if (p->ack + mine->ack_add != (__u32)other->end)
-		return GRAFT_LOOK_OWED;
+	if (acked_of(mine, other) != p->seq || p->ack + mine->ack_add != (__u32)other->end)
+		return GRAFT_LOOK_BUSY;
 	if (!see(skb, mine, a) || !see(skb, other, b) || !a->established || !b->established)
 		return GRAFT_LOOK_CLOSED;
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
-		return GRAFT_LOOK_IN_HAND;
+		return GRAFT_LOOK_BUSY;
 	mine->end -= (__u32)mine->end - p->seq;
 	mine->back_read = p->seq - mine->frozen_read;
 	mine->back_write = p->ack - mine->frozen_write;
@@ -265,23 +252,24 @@ static __always_inline int shift(struct __sk_buff *skb, const struct graft_side 
 	return change_alone(skb, p, out ? &c : &in);
 }
 
-/* Why P cannot be translated; 0: it can.  That it is too big is told to who sends it with DF. */
+/* Why P cannot be translated; 0: it can.  GSO packets are cut to the size that they say. */
 static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const struct found *f,
 					  const struct packet *p)
 {
-	bool plain = p->l4 - p->l3 == (p->ipv6 ? 40 : 20);
+	__u32 payload = skb->gso_size && skb->gso_size < p->len ? skb->gso_size : p->len;
 
 	if (p->odd)
 		return p->odd;
-	if (!plain && !f->other->ipv6)
+	if (!is_plain(p) && !f->other->ipv6)
 		return GRAFT_HEADERS;
-	return size_of(skb, p, f->other) > f->other->way.mtu && !(p->df && plain) ? GRAFT_TOO_BIG : 0;
+	return ip_len(f->other->ipv6) + p->header + payload > f->other->way.mtu ? GRAFT_TOO_BIG : 0;
 }
 
 /*
- * P cannot be translated; p->odd says why.  Send its session back to its sockets, which take anything.  P is
- * the packet that goes back, if all bytes before it have arrived.  Else P is dropped, and its sender sends
- * it again.  The session ends if it has no sockets, or finds no such moment within GRAFT_STUCK_NS.
+ * P cannot be translated; p->odd says why.  Its sender is told that it is too big, if it has said so with DF.
+ * Else send its session back to its sockets, which take anything.  P is the packet that goes back, if all
+ * bytes before it have arrived.  Else P is dropped, and its sender sends it again.  The session ends if it
+ * has no sockets, or finds no such moment within GRAFT_STUCK_NS.
  */
 static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -292,6 +280,8 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 		__sync_fetch_and_add(&graft_outside, 1);
 		return DROP;
 	}
+	if (p->odd == GRAFT_TOO_BIG && p->df && is_plain(p))
+		return too_big(skb, f, p);
 	if (__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING) == GRAFT_ACTIVE ||
 	    !g->why_back) {
 		g->stuck_ns = now;
@@ -299,8 +289,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	}
 	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
 		return shift(skb, f->mine, p, false);
-	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_LOOK_GONE ||
-	    g->why_not == GRAFT_LOOK_CLOSED)
+	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_LOOK_CLOSED)
 		end(f, GRAFT_RETURNING);
 	return DROP;
 }
@@ -326,6 +315,8 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 {
 	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
 
+	if (f->g->killed) /* the stack answers */
+		return PASS;
 	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED) {
 		p->odd = p->odd ?: hindrance_in(skb);
 		state = try_offer(skb, p, f->slot, f->side);
@@ -351,20 +342,6 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	return pass_on(skb, f, p, state);
 }
 
-/* From the daemon by way of the loopback device: to the end that it is for.  It may be another daemon's. */
-static __always_inline int send_reset(struct __sk_buff *skb, struct packet *p)
-{
-	__u32 slot = skb->cb[2] >> 1;
-	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
-	struct graft_side *s;
-
-	if (!g)
-		return PASS;
-	s = skb->cb[2] & 1 ? &g->side[1] : &g->side[0];
-	reverse(p);
-	return same_tuple(&s->tuple, &p->tuple) ? send_to(skb, s, p->l3) : PASS;
-}
-
 static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 {
 	struct packet p;
@@ -380,8 +357,6 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return PASS;
 	if (!parse(skb, l2, &p))
 		return not_tcp(skb, l2);
-	if (is_kind(skb, RESET))
-		return send_reset(skb, &p);
 	if (find_session(&p, &f))
 		return arrived(skb, &f, &p);
 	if (p.flags & SYN)
@@ -447,16 +422,17 @@ static __always_inline bool is_heard(struct graft_side *mine)
 }
 
 /*
- * Let P, a keepalive probe, go out with the numbers of the wire.  If the remote end is there it
- * answers, and is heard; if not, the frozen socket gives up as any other.
+ * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is there it
+ * answers a probe, and is heard; if not, the frozen socket gives up as any other.  An end that has not got
+ * all that was sent to it challenges a reset (RFC 5961), and the stack knows what to answer.
  */
-static __always_inline int probe(struct __sk_buff *skb, struct found *f, const struct packet *p)
+static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
 	struct change c = { .source = mine->tuple.local_port, .dest = mine->tuple.remote_port };
 	__u32 ts[2];
 
-	c.seq_add = (__u32)other->end + other->seq_add - 1 - p->seq;
+	c.seq_add = (__u32)other->end + other->seq_add - !(p->flags & RST) - p->seq;
 	c.ack_add = (__u32)mine->end - p->ack;
 	if (timestamp_of(skb, p, ts) && diff(mine->tsval_sent, ts[0]) > 0)
 		c.tsval_add = mine->tsval_sent - ts[0];
@@ -467,7 +443,7 @@ static __always_inline int probe(struct __sk_buff *skb, struct found *f, const s
  * A packet of a frozen socket.  It may send again what the first translated packet has
  * acknowledged, or probe the peer: it gets an ACK for that.  It sends FIN because the daemon died: it
  * gets a reset, so that the next daemon can make it anew.  A new socket that was given the same tuple is
- * refused.
+ * refused.  With the reset of a session that is killed its tuple is free.
  */
 static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 				     const struct packet *p)
@@ -476,20 +452,19 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 
 	if (p->flags & SYN)
 		return give_back(skb, p, f->mine, p->seq + 1, RST | ACK);
-	if (p->flags & RST)
-		return DROP;
+	if (p->flags & RST) {
+		if (!f->g->killed)
+			return DROP;
+		bpf_map_delete_elem(&flows, &f->mine->tuple);
+		return let_out(skb, f, p);
+	}
 	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
 		return DROP;
 	if (!p->len && !(p->flags & FIN) && p->seq == ack - 1 && !is_heard(f->mine))
-		return probe(skb, f, p);
+		return let_out(skb, f, p);
 	if (diff(end_of(p), ack) > 0)
 		ack = end_of(p);
 	return give_back(skb, p, f->mine, ack, p->flags & FIN ? RST | ACK : ACK);
-}
-
-static __always_inline bool is_held(const struct graft_entry *g)
-{
-	return g->hold && (__u32)(bpf_ktime_get_ns() / 1000000) - g->held_ms < GRAFT_HOLD_MS;
 }
 
 /*
@@ -498,12 +473,14 @@ static __always_inline bool is_held(const struct graft_entry *g)
  * nothing may happen that would let the daemon end it, and the daemon may be stopped.  The next
  * window probe is then told of the real window.
  */
-static __always_inline void hold(struct __sk_buff *skb, struct graft_side *mine, struct packet *p)
+static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
+	struct graft_side *mine = f->mine;
 	__u32 shift = mine->read_shift & 15, edge = p->ack + ((__u32)p->window << shift), room;
 	__u16 was = bpf_htons(p->window), is;
 
-	if (!(p->flags & ACK) || p->flags & (SYN | RST | FIN))
+	if (!f->g->hold || (__u32)(bpf_ktime_get_ns() / 1000000) - f->g->held_ms >= GRAFT_HOLD_MS ||
+	    !(p->flags & ACK) || p->flags & (SYN | RST | FIN))
 		return;
 	if (!mine->has_edge) {
 		mine->edge = edge;
@@ -561,8 +538,7 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 	case GRAFT_OFFERED:
 	case GRAFT_LOCKED:
 		note_leaving(skb, f, p);
-		if (is_held(f->g))
-			hold(skb, f->mine, p);
+		hold(skb, f, p);
 		return f->g->shifted ? shift(skb, f->mine, p, true) : PASS;
 	case GRAFT_RETURNED:
 		return shift(skb, f->mine, p, true);
@@ -588,54 +564,6 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	return PASS;
 }
 
-/* --- RST to an end, by the daemon --- */
-
-/* The packet of the test run becomes a reset with SEQ, and goes to graft_in on the loopback device. */
-__noinline int reset_at(struct __sk_buff *skb, const struct graft_side *s, __u32 seq)
-{
-	struct tcphdr t = { .seq = bpf_htonl(seq) };
-	__u32 zero = 0, ip;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
-
-	if (!s || !at)
-		return GRAFT_BAD_REQUEST;
-	ip = ip_len(s->ipv6);
-	t.source = s->tuple.local_port;
-	t.dest = s->tuple.remote_port;
-	t.ack_seq = bpf_htonl((__u32)s->end);
-	((__u8 *)&t)[12] = sizeof(t) << 2;
-	((__u8 *)&t)[13] = RST | ACK;
-	t.check = sum_of(s, &t, sizeof(t), sizeof(t), IPPROTO_TCP, true);
-	fill_ip(at->is, s, false, IPPROTO_TCP, sizeof(t), 0, OWN_TTL);
-	if (bpf_skb_change_tail(skb, ETH_HLEN + ip + sizeof(t), 0) ||
-	    bpf_skb_store_bytes(skb, ETH_HLEN, at->is, ip, 0) ||
-	    bpf_skb_store_bytes(skb, ETH_HLEN + ip, &t, sizeof(t), 0))
-		return GRAFT_BAD_REQUEST;
-	return bpf_clone_redirect(skb, LOOPBACK, BPF_F_INGRESS) ? GRAFT_BAD_REQUEST : GRAFT_OK;
-}
-
-/*
- * An end takes no other reset than one with the number that it expects next.  That is between the last
- * that it has acknowledged, and the last that was sent to it: what it has got, it acknowledges late.
- */
-static __always_inline int reset(struct __sk_buff *skb, struct graft_entry *g,
-				 const struct graft_request *q)
-{
-	const struct graft_side *mine = q->side ? &g->side[1] : &g->side[0];
-	const struct graft_side *other = q->side ? &g->side[0] : &g->side[1];
-	__u32 acked = (__u32)mine->acked, sent = (__u32)other->end + other->seq_add;
-	int r;
-
-	set_kind(skb, RESET);
-	skb->cb[2] = q->slot << 1 | (q->side & 1);
-	r = reset_at(skb, mine, acked);
-	if (!r && sent != acked)
-		r = reset_at(skb, mine, sent);
-	if (q->side)
-		forget(g, q->slot);
-	return r;
-}
-
 /* --- entry points: devices with an Ethernet header, and those without --- */
 
 SEC("tc")
@@ -650,8 +578,6 @@ int graft_offer(struct __sk_buff *skb)
 	if (!g)
 		return GRAFT_BAD_REQUEST;
 	switch (q.op) {
-	case GRAFT_RESET:
-		return reset(skb, g, &q);
 	case GRAFT_WAYS:
 		return judge_way(skb, &g->side[0]) ?: judge_way(skb, &g->side[1]);
 	case GRAFT_ROUTES:

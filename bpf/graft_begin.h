@@ -174,7 +174,6 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->timestamps = own->timestamps;
 	s->sack = own->sack;
 	s->mss = own->mss;
-	s->no_sack = own->sack && !other->sack;
 }
 
 static __always_inline bool is_ipv4(const struct graft_addr *a)
@@ -203,8 +202,7 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 	g->side[1].tuple = q->tuples[1];
 	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
 	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
-	g->shifted = 0;
-	g->over = 0;
+	g->shifted = g->over = g->killed = 0;
 	g->active_ns = g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
 	g->forward = q->forward;
@@ -247,10 +245,7 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 		return r;
 	set_up(&g->side[0], &g->side[1], a, b);
 	set_up(&g->side[1], &g->side[0], b, a);
-	g->looks = 0;
-	g->why_back = 0;
-	g->why_not = 0;
-	g->hold = 0;
+	g->looks = g->why_back = g->why_not = g->hold = 0;
 	g->offered_ns = bpf_ktime_get_ns();
 	if (from == GRAFT_FREE)
 		r = enter(g, q->slot);
@@ -426,13 +421,34 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 	return true;
 }
 
-/* S has sent up to END, and acknowledged up to ACKED; no count of either is ever below 0. */
-static __always_inline void begin(struct graft_side *s, __u32 end, __u32 acked)
+/*
+ * S, whose socket says R, is quiet: the socket has all up to NXT, which the daemon has read, and what it has
+ * sent ends at UNA, which is acknowledged.
+ */
+static __always_inline int quiet(const struct graft_side *s, const struct seen *r, __u32 nxt, __u32 una)
+{
+	if (!r->established)
+		return GRAFT_LOOK_CLOSED;
+	if (r->unordered || r->rcv_nxt != nxt)
+		return GRAFT_LOOK_ORDER;
+	if (s->left != r->snd_nxt)
+		return GRAFT_LOOK_UNSEEN;
+	return r->copied != nxt || r->snd_nxt != una || r->write_seq != una ? GRAFT_LOOK_BUSY : 0;
+}
+
+/* From here on the socket of S, which says R, is frozen.  No count of bytes is ever below 0. */
+static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 {
 	__u64 carried = s->end - s->begun;
 
-	s->acked = (1ULL << 32) + acked;
-	s->end = (1ULL << 32) + end;
+	s->frozen_write = r->write_seq;
+	s->frozen_read = r->rcv_nxt;
+	s->window = r->max_window;
+	s->tsval_sent = r->clock;
+	s->tsecr_clamped = 1;
+	s->data_ns = bpf_ktime_get_coarse_ns();
+	s->acked = (1ULL << 32) + (__u32)(r->snd_nxt + s->back_write);
+	s->end = (1ULL << 32) + (__u32)(r->rcv_nxt + s->back_read);
 	s->begun = s->end - carried;
 }
 
@@ -444,9 +460,10 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct graft_side *mine, *other;
 	struct seen *a, *b;
+	int r;
 
 	if (!g || !p || !at)
-		return GRAFT_LOOK_GONE;
+		return GRAFT_LOOK_CLOSED;
 	a = &at->seen[0];
 	b = &at->seen[1];
 	mine = side ? &g->side[1] : &g->side[0];
@@ -461,33 +478,23 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 		return GRAFT_LOOK_ODD;
 	if (mine->way.ways != graft_ways || other->way.ways != graft_ways)
 		return GRAFT_LOOK_WAY;
-	if (!see(skb, mine, a))
-		return GRAFT_LOOK_GONE;
-	if (!a->established)
-		return GRAFT_LOOK_CLOSED;
-	if (a->unordered || a->rcv_nxt != seq || diff(mine->passed, seq) > 0)
+	r = see(skb, mine, a) ? quiet(mine, a, seq, ack) : GRAFT_LOOK_CLOSED;
+	if (r)
+		return r;
+	if (diff(mine->passed, seq) > 0)
 		return GRAFT_LOOK_ORDER;
-	if (mine->left != a->snd_nxt)
-		return GRAFT_LOOK_UNSEEN;
-	if (a->copied != seq)
-		return GRAFT_LOOK_UNREAD;
-	if (a->snd_nxt != ack || a->write_seq != ack)
-		return GRAFT_LOOK_OWED;
-	if (!p->len && a->rcv_wup != a->rcv_nxt)
-		return GRAFT_LOOK_ACK_DUE;
 	if (!see(skb, other, b))
-		return GRAFT_LOOK_GONE;
-	if (!b->established)
 		return GRAFT_LOOK_CLOSED;
-	if (diff(other->passed, b->rcv_nxt) < 0 || other->left != b->snd_nxt)
+	if (diff(other->passed, b->rcv_nxt) < 0)
 		return GRAFT_LOOK_UNSEEN;
-	if (b->unordered || b->copied != b->rcv_nxt || other->passed != b->rcv_nxt)
-		return GRAFT_LOOK_OTHER_UNREAD;
-	if (b->snd_una != b->write_seq || b->snd_nxt != b->write_seq)
-		return GRAFT_LOOK_OTHER_OWED;
-	if (b->write_seq - other->base_write != a->copied - mine->base_read ||
+	r = quiet(other, b, other->passed, b->snd_una);
+	if (r)
+		return r;
+	/* an ACK without bytes would be lost; or the daemon has some in hand */
+	if ((!p->len && a->rcv_wup != a->rcv_nxt) ||
+	    b->write_seq - other->base_write != a->copied - mine->base_read ||
 	    a->write_seq - mine->base_write != b->copied - other->base_read)
-		return GRAFT_LOOK_IN_HAND;
+		return GRAFT_LOOK_BUSY;
 	if (p->len > b->snd_wnd)
 		return GRAFT_LOOK_WINDOW;
 	if (mine->timestamps) {
@@ -501,21 +508,11 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 		other->tsecr_add = -mine->tsval_add;
 		mine->tsecr_least = b->ts_recent;
 		other->tsecr_least = a->ts_recent;
-		mine->tsecr_clamped = other->tsecr_clamped = 1;
-		mine->tsval_sent = a->clock;
-		other->tsval_sent = b->clock;
 	}
-	mine->frozen_write = a->write_seq;
-	mine->frozen_read = a->rcv_nxt;
-	other->frozen_write = b->write_seq;
-	other->frozen_read = b->rcv_nxt;
-	mine->data_ns = other->data_ns = bpf_ktime_get_coarse_ns();
+	freeze(mine, a);
+	freeze(other, b);
 	g->before[side & 1] = a->received;
 	g->before[!(side & 1)] = b->received;
-	mine->window = a->max_window;
-	other->window = b->max_window;
-	begin(mine, seq + mine->back_read, p->ack);
-	begin(other, b->rcv_nxt + other->back_read, b->snd_una + other->back_write);
 	return GRAFT_LOOK_OK;
 }
 
@@ -583,7 +580,7 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 {
 	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
 	struct graft_side *mine;
-	int why = GRAFT_LOOK_RACE;
+	int why = GRAFT_LOOK_BUSY;
 	__u32 state;
 
 	if (!g || !p)
@@ -598,16 +595,11 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 		if (__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
 		    GRAFT_LOCKED)
 			return GRAFT_ACTIVE;
-		why = GRAFT_LOOK_RACE;
+		why = GRAFT_LOOK_BUSY; /* another packet came at the same time */
 	}
 	g->why_not = why == GRAFT_LOOK_ODD ? GRAFT_LOOKS + p->odd : why;
 	note_entering(mine, p); /* it goes to its socket */
-	for (int i = 0; i < 32; i++) {
-		state = READ_ONCE(g->state);
-		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED ||
-		    __sync_val_compare_and_swap(&g->state, state, GRAFT_OFFERED) == state)
-			break;
-	}
+	__sync_fetch_and_and(&g->state, GRAFT_OFFERED); /* its bit is in LOCKED, too */
 	return GRAFT_OFFERED;
 }
 

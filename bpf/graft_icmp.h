@@ -22,20 +22,15 @@ struct icmp {
 	__u32 mtu;
 };
 
-/* The checksum of LEN bytes at AT, which follow such a header. */
-static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 len, __u32 all, __u8 protocol,
-				    bool pseudo)
+/* The checksum of LEN bytes at AT, of a message of ALL bytes: ICMPv6 has a pseudo header. */
+static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 len, __u32 all)
 {
 	struct {
 		struct graft_addr from, to;
 		__u32 len, protocol;
-	} p = { s->tuple.local, s->tuple.remote, bpf_htonl(all), bpf_htonl(protocol) };
-	__s64 sum = 0;
+	} p = { s->tuple.local, s->tuple.remote, bpf_htonl(all), bpf_htonl(ICMP_V6) };
+	__s64 sum = s->ipv6 ? bpf_csum_diff(NULL, 0, (__be32 *)&p, sizeof(p), 0) : 0;
 
-	if (!s->ipv6) /* ::ffff:0:0/96 is no part of the sum */
-		p.from.w[2] = p.to.w[2] = 0;
-	if (pseudo)
-		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p, sizeof(p), 0);
 	return folded(bpf_csum_diff(NULL, 0, at, len, (__u32)sum));
 }
 
@@ -75,7 +70,7 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_side *s, 
 	t->dest = s->tuple.local_port;
 	t->seq = bpf_htonl(seq);
 	t->urg_ptr = folded(bpf_csum_diff(NULL, 0, (__be32 *)t, sizeof(*t), 0));
-	icmp->sum = sum_of(s, icmp, sizeof(*icmp) + ip, MESSAGE(ip) - ip, protocol, s->ipv6);
+	icmp->sum = sum_of(s, icmp, sizeof(*icmp) + ip, MESSAGE(ip) - ip);
 	return bpf_skb_store_bytes(skb, l3, at->is, MESSAGE(ip), 0);
 }
 

@@ -41,14 +41,12 @@
 #define OPTION_SACK 5
 
 /*
- * skb->cb of what we have sent, of what we give back to a socket, and of our resets, which also have the
- * place of their side.  The next program of the hook may be that of another daemon, whose packet it is:
- * so nothing is erased.
+ * skb->cb of what we have sent, and of what we give back to a socket.  The next program of the hook may be
+ * that of another daemon, whose packet it is: so nothing is erased.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
 #define TO_SOCKET 0x74656422
-#define RESET 0x74656423
 
 /* Linux 6.16; older kernels refuse it with EINVAL. */
 #define CSUM_IPV6 (1ULL << 7)
@@ -117,7 +115,6 @@ struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
 	__u32 at, header;
 	__u32 edges; /* bytes of SACK blocks that follow */
-	__u32 erase; /* bytes that become NOPs */
 	struct seen seen[2];
 };
 
@@ -193,6 +190,12 @@ struct packet {
 static __u32 end_of(const struct packet *p)
 {
 	return p->seq + p->len + (p->flags & FIN);
+}
+
+/* No options of IPv4, no extension headers. */
+static __always_inline bool is_plain(const struct packet *p)
+{
+	return p->l4 - p->l3 == (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 }
 
 #define HOP_BY_HOP 0

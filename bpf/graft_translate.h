@@ -22,7 +22,6 @@ struct change {
 	__u32 seq_add, ack_add, tsval_add, tsecr_add;
 	__u16 source, dest; /* ports */
 	__u8 left, right;   /* shifts of the window */
-	__u8 no_sack;
 	__u8 grafted; /* both sides remember clocks: */
 	__u32 slot, side;
 };
@@ -36,7 +35,6 @@ static __always_inline struct change through(const struct found *f)
 		.seq_add = mine->seq_add, .ack_add = mine->ack_add,
 		.tsval_add = mine->tsval_add, .tsecr_add = mine->tsecr_add,
 		.left = mine->window_left & 15, .right = mine->window_right & 15,
-		.no_sack = mine->no_sack,
 		.grafted = 1, .slot = f->slot, .side = f->side,
 	};
 }
@@ -261,9 +259,7 @@ static long change_option(__u32 index, struct walk *w)
 	if (s->at >= s->header)
 		return 1;
 	kind = s->is[s->at & 63];
-	if (s->erase || kind == 1) {
-		s->is[s->at & 63] = 1;
-		s->erase -= !!s->erase;
+	if (kind == 1) {
 		s->at++;
 		return 0;
 	}
@@ -272,13 +268,7 @@ static long change_option(__u32 index, struct walk *w)
 	len = s->is[(s->at + 1) & 63];
 	if (len < 2 || s->at + len > s->header)
 		return 1;
-	if (kind == OPTION_SACK && w->c->no_sack) {
-		s->is[s->at & 63] = 1;
-		s->at++;
-		s->erase = len - 1;
-		return 0;
-	}
-	if (kind == OPTION_SACK) {
+	if (kind == OPTION_SACK) { /* who has not asked for it ignores it (RFC 1122, 4.2.2.5) */
 		s->edges = len - 2;
 		len = 2;
 	} else if (kind == OPTION_TIMESTAMP && len == 10) {
@@ -330,7 +320,7 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	t->window = bpf_htons(new_window(c, p->window));
 	s->at = 20;
 	s->header = header;
-	s->edges = s->erase = 0;
+	s->edges = 0;
 	bpf_loop(OPTIONS_MAX, change_option, &w, 0);
 	c->diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
 	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))

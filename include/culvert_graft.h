@@ -45,8 +45,8 @@
  *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
  *                            until then, or until a SYN comes with such a tuple
  *
- * A session that the daemon resets is not in `flows` any more: its tuples are free at once, and the
- * stack answers what comes late.
+ * A session that the daemon resets is `killed`: the stack answers what comes late, and each tuple is free
+ * once its socket has sent a reset.
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
@@ -59,13 +59,13 @@
 #include <linux/types.h>
 
 /* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
-#define GRAFT_LAYOUT 2
+#define GRAFT_LAYOUT 3
 
 enum graft_state {
 	GRAFT_FREE,
 	GRAFT_OFFERED,
-	GRAFT_LOCKED,
 	GRAFT_ACTIVE,
+	GRAFT_LOCKED, /* has the bit of OFFERED */
 	GRAFT_DONE,
 	GRAFT_RETURNING,
 	GRAFT_LOCKED_2,
@@ -140,7 +140,6 @@ struct graft_side {
 	__u8 window_right;   /* and that the other end expects */
 	__u8 read_shift;     /* of windows that our socket announces */
 	__u8 timestamps;     /* 1: on both connections */
-	__u8 no_sack;        /* 1: the other end knows no SACK */
 	__u8 ipv6;           /* 1: on the wire */
 
 	/* The frozen socket's write_seq and rcv_nxt. */
@@ -208,6 +207,7 @@ struct graft_entry {
 	__u64 before[2];     /* bytes that each socket has received */
 	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
 	__u32 over;          /* by the daemon: 1: RETURNED, and the sockets are closed */
+	__u32 killed;        /* by the daemon: 1: DONE, or CLOSED, and the resets of the sockets go out */
 	__u32 why_back;      /* enum graft_refusal: what came that cannot be translated, */
 	__u64 stuck_ns;      /* and when */
 	__u64 counted[2];    /* by the daemon: bytes of each side that its counters have */
@@ -221,17 +221,10 @@ _Static_assert(sizeof(struct graft_entry) <= 640, "memory of a session");
 enum graft_look {
 	GRAFT_LOOK_OK,
 	GRAFT_LOOK_KIND,      /* SYN, FIN or RST, no ACK, or a header that is not translated */
-	GRAFT_LOOK_GONE,      /* a socket is */
-	GRAFT_LOOK_CLOSED,    /* not ESTABLISHED, or half closed */
+	GRAFT_LOOK_CLOSED,    /* a socket is gone, not ESTABLISHED, or half closed */
 	GRAFT_LOOK_ORDER,     /* it is not the next one, or a socket waits for earlier ones */
-	GRAFT_LOOK_UNREAD,    /* the daemon has not read what came before */
-	GRAFT_LOOK_OWED,      /* the remote end has not acknowledged all that its socket sent */
-	GRAFT_LOOK_ACK_DUE,   /* its ACK would be lost: it acknowledges bytes just received */
-	GRAFT_LOOK_OTHER_UNREAD, /* the same of the other side */
-	GRAFT_LOOK_OTHER_OWED,
-	GRAFT_LOOK_IN_HAND,   /* the daemon has read bytes that it has not written yet */
+	GRAFT_LOOK_BUSY,      /* something is unread, not acknowledged, or in the daemon's hand */
 	GRAFT_LOOK_TIMESTAMP, /* none, where there should be one */
-	GRAFT_LOOK_RACE,      /* another packet came at the same time */
 	GRAFT_LOOK_WINDOW,    /* the other end has no room for it */
 	GRAFT_LOOK_UNSEEN,    /* not seen entering and leaving, on both sides, with the sockets' numbers */
 	GRAFT_LOOK_WAY,       /* the way of a socket may have changed, or is not known */
@@ -247,7 +240,6 @@ enum graft_look {
 enum graft_op {
 	GRAFT_OFFER,  /* put the session into `slot`, which is FREE */
 	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
-	GRAFT_RESET,  /* DONE: send RST to the remote end of `side`; after side 1 forget the tuples */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
 	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
 };
@@ -255,7 +247,6 @@ enum graft_op {
 struct graft_request {
 	__u32 op;
 	__u32 slot;
-	__u32 side; /* RESET: whose remote end */
 	__u32 worker;
 	__u64 id;
 	__u32 forward;

@@ -330,7 +330,6 @@ static void track(struct model *m, const struct place *at, const struct parts *p
 struct change {
 	uint32_t seq, ack, tsval, tsecr;
 	struct graft_side *mine, *other;
-	bool erase_sack;
 };
 
 static void change_clocks(uint8_t *option, const struct change *c)
@@ -365,8 +364,6 @@ static void change_options(uint8_t *at, const uint8_t *end, const struct change 
 			return;
 		if (at[0] == 8 && len == 10)
 			change_clocks(at + 2, c);
-		else if (at[0] == 5 && c->erase_sack)
-			memset(at, 1, len);
 		else if (at[0] == 5)
 			for (size_t i = 2; i + 4 <= len; i += 4)
 				add32(at + i, c->ack);
@@ -479,7 +476,6 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 	struct change c = {
 		.seq = at->mine->seq_add, .ack = at->mine->ack_add, .tsval = at->mine->tsval_add,
 		.tsecr = at->mine->tsecr_add, .mine = at->mine, .other = at->other,
-		.erase_sack = at->mine->no_sack,
 	};
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), window;
 
@@ -491,12 +487,6 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		if (!m->inside) {
 			m->outside++;
 			return MODEL_DROP;
-		}
-		if (size_of(at, p) > at->other->way.mtu) {
-			tell_too_big(f, at->mine, p->seq,
-				     at->other->way.mtu + (at->mine->ipv6 ? 20 : 0) -
-					     (at->other->ipv6 ? 20 : 0));
-			return MODEL_SENT;
 		}
 		track(m, at, p, state);
 	}
@@ -555,7 +545,7 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) ? GRAFT_LOOK_KIND :
 				 p->odd				   ? GRAFT_LOOKS + p->odd :
 				 at->mine->way.ways || at->other->way.ways ? GRAFT_LOOK_WAY :
-								     GRAFT_LOOK_GONE;
+								     GRAFT_LOOK_CLOSED;
 	}
 	if (!p->odd)
 		let_pass(at->mine, p);
@@ -568,10 +558,9 @@ static uint32_t why_not_back(const struct place *at, const struct parts *p, bool
 		return GRAFT_LOOK_KIND;
 	if (odd ? ahead(p->seq, (uint32_t)at->mine->end) > 0 : p->seq != (uint32_t)at->mine->end)
 		return GRAFT_LOOK_ORDER;
-	if ((uint32_t)at->other->acked + at->other->ack_add != p->seq)
-		return GRAFT_LOOK_OTHER_OWED;
-	if (p->ack + at->mine->ack_add != (uint32_t)at->other->end)
-		return GRAFT_LOOK_OWED;
+	if ((uint32_t)at->other->acked + at->other->ack_add != p->seq ||
+	    p->ack + at->mine->ack_add != (uint32_t)at->other->end)
+		return GRAFT_LOOK_BUSY;
 	return GRAFT_LOOK_CLOSED;
 }
 
@@ -582,12 +571,12 @@ static uint8_t hindrance(const struct place *at, const struct parts *p)
 		return p->odd;
 	if (!p->plain && !at->other->ipv6)
 		return GRAFT_HEADERS;
-	return size_of(at, p) > at->other->way.mtu && !(p->df && p->plain) ? GRAFT_TOO_BIG : 0;
+	return size_of(at, p) > at->other->way.mtu ? GRAFT_TOO_BIG : 0;
 }
 
 /* There are no sockets that the session could go back to. */
-static enum model_verdict go_back(struct model *m, const struct place *at, const struct parts *p,
-				  uint8_t why)
+static enum model_verdict go_back(struct model *m, struct model_frame *f, const struct place *at,
+				  const struct parts *p, uint8_t why)
 {
 	struct graft_entry *g = at->g;
 	bool old = g->why_back && g->state != GRAFT_ACTIVE;
@@ -595,6 +584,11 @@ static enum model_verdict go_back(struct model *m, const struct place *at, const
 	if (p->flags & SYN || !is_inside(at, p)) {
 		m->outside++;
 		return MODEL_DROP;
+	}
+	if (why == GRAFT_TOO_BIG && p->df && p->plain) {
+		tell_too_big(f, at->mine, p->seq, at->other->way.mtu + (at->mine->ipv6 ? 20 : 0) -
+							  (at->other->ipv6 ? 20 : 0));
+		return MODEL_SENT;
 	}
 	if (!old) {
 		g->why_back = why;
@@ -611,18 +605,6 @@ static enum model_verdict go_back(struct model *m, const struct place *at, const
 		m->events[GRAFT_EVENT_ENDED]++;
 	}
 	return MODEL_DROP;
-}
-
-static enum model_verdict send_reset(struct model *m, struct model_frame *f, const struct parts *p)
-{
-	const struct graft_side *s = &m->slots[f->place >> 1].side[f->place & 1];
-
-	if (memcmp(&p->from.remote, &s->tuple.local, 16) || memcmp(&p->from.local, &s->tuple.remote, 16) ||
-	    p->from.remote_port != s->tuple.local_port || p->from.local_port != s->tuple.remote_port)
-		return MODEL_PASS;
-	f->mark = s->way.mark;
-	f->kind = MODEL_OURS;
-	return MODEL_SENT;
 }
 
 /* --- ICMP errors --- */
@@ -703,18 +685,18 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return MODEL_PASS;
 	if (!take_apart(f, &p))
 		return complain(m, f);
-	if (f->kind == MODEL_RESET)
-		return send_reset(m, f, &p);
 	if (!find(m, &p.from, p.ipv6, &at))
 		return MODEL_PASS;
 	if (p.flags & SYN && is_free(&at)) {
 		forget(m, &at);
 		return MODEL_PASS;
 	}
+	if (at.g->killed)
+		return MODEL_PASS;
 	state = at.g->state & GRAFT_STATE_MASK;
 	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
 	    state != GRAFT_RETURNED && hindrance(&at, &p))
-		return go_back(m, &at, &p, hindrance(&at, &p));
+		return go_back(m, f, &at, &p, hindrance(&at, &p));
 	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
 	    state != GRAFT_RETURNED && state != GRAFT_ACTIVE && at.g->why_back &&
 	    !(p.flags & (SYN | RST)) && ahead(p.seq, (uint32_t)at.mine->end) > 0)
@@ -780,13 +762,13 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
 	return MODEL_SENT;
 }
 
-/* A keepalive probe of a frozen socket goes to the remote end, with the numbers of the wire. */
-static enum model_verdict probe(struct model_frame *f, const struct place *at,
+/* A keepalive probe, or a reset, of a frozen socket goes to the remote end, with the numbers of the wire. */
+static enum model_verdict let_out(struct model_frame *f, const struct place *at,
 				const struct parts *p)
 {
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 	struct change c = {
-		.seq = (uint32_t)at->other->end + at->other->seq_add - 1 - p->seq,
+		.seq = (uint32_t)at->other->end + at->other->seq_add - (p->flags & RST ? 0 : 1) - p->seq,
 		.ack = (uint32_t)at->mine->end - p->ack,
 	};
 
@@ -797,15 +779,21 @@ static enum model_verdict probe(struct model_frame *f, const struct place *at,
 	return MODEL_PASS;
 }
 
-static enum model_verdict frozen(struct model_frame *f, const struct place *at,
+static enum model_verdict frozen(struct model *m, struct model_frame *f, const struct place *at,
 				 const struct parts *p)
 {
 	uint32_t ack = at->mine->frozen_write;
 
 	if (p->flags & SYN) /* of a new socket */
 		return give_back(f, at, p, p->seq + 1, RST | ACK);
-	if (p->flags & RST)
-		return MODEL_DROP;
+	if (p->flags & RST) {
+		if (!at->g->killed)
+			return MODEL_DROP;
+		for (struct model_flow *w = m->flows; w < m->flows + MODEL_FLOWS; w++)
+			if (!memcmp(&w->tuple, &at->mine->tuple, sizeof(w->tuple)))
+				w->present = false;
+		return let_out(f, at, p);
+	}
 	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
 		return MODEL_DROP;
 	if (end_of(p) == p->seq && p->seq + 1 == ack) {
@@ -813,7 +801,7 @@ static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 
 		at->mine->probed_ns = 1;
 		if (!heard)
-			return probe(f, at, p);
+			return let_out(f, at, p);
 	}
 	if (ahead(end_of(p), ack) > 0)
 		ack = end_of(p);
@@ -866,5 +854,5 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 	case GRAFT_RETURNED:
 		return shift(f, at.mine, &p, true);
 	}
-	return frozen(f, &at, &p);
+	return frozen(m, f, &at, &p);
 }

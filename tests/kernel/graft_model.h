@@ -22,7 +22,7 @@
 #define MODEL_ETHERNET 14
 
 /* What the packet programs have noted in skb->cb. */
-enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET, MODEL_RESET };
+enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET };
 
 enum model_verdict { MODEL_PASS = -1, MODEL_DROP = 2, MODEL_SENT = 7 };
 
@@ -31,7 +31,6 @@ struct model_frame {
 	size_t len;
 	uint32_t mark;
 	enum model_kind kind;
-	uint32_t place;             /* MODEL_RESET: slot * 2 + side */
 	/* Offsets of checksums, of IP and TCP, where 0 is as good as 0xffff; 0: nowhere. */
 	size_t sums[2];
 	bool any_tcp_sum; /* nobody looks at that one */

@@ -125,7 +125,6 @@ static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 	s->window_right = (uint8_t)below(15);
 	s->read_shift = (uint8_t)below(15);
 	s->timestamps = one_in(2);
-	s->no_sack = one_in(4);
 	s->frozen_write = draw_number();
 	s->frozen_read = draw_number();
 	if (shifted) {
@@ -162,6 +161,7 @@ static void draw_slot(struct model *m, uint32_t slot)
 	g->held_ms = (uint32_t)(m->now_ms - (one_in(3) ? 10 * GRAFT_HOLD_MS : 0));
 	g->shifted = one_in(2);
 	g->over = one_in(2);
+	g->killed = (g->state == GRAFT_DONE || g->state == GRAFT_CLOSED) && one_in(2);
 	g->stuck_ns = g->why_back = one_in(4); /* long ago */
 	g->id = slot + 1;
 	for (uint32_t side = 0; side < 2; side++) {
@@ -511,7 +511,6 @@ static int run(int prog, struct model_frame *f)
 	int r;
 
 	if (f->kind) {
-		before.cb[2] = f->place;
 		before.cb[3] = CB_OURS;
 		before.cb[4] = CB_KIND + f->kind;
 	}
@@ -672,14 +671,13 @@ static void packets_become_what_the_model_says(void **state)
 		put_world(&m);
 		for (int j = 0; j < PER_WORLD; j++) {
 			const struct model_flow *flow = draw_flow(&m);
-			bool out = one_in(4), reset = one_in(16), icmp = !out && one_in(8);
+			bool out = one_in(4), icmp = !out && one_in(8);
 
-			draw_frame(&m, flow, out || reset || icmp, &f);
+			draw_frame(&m, flow, out || icmp, &f);
 			if (icmp)
 				complain(&m.slots[flow->place.slot].side[flow->place.side],
 					 &m.slots[flow->place.slot].side[!flow->place.side], &f);
-			f.kind = reset ? MODEL_RESET : one_in(16) ? below(3) : MODEL_OTHER;
-			f.place = flow->place.slot * 2 + flow->place.side;
+			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
 			f.mark = one_in(16) ? 7 : 0;
 			if (!icmp && one_in(12))
 				add_header(&f);
@@ -703,6 +701,7 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 
 	draw_world(m);
 	g->state = GRAFT_ACTIVE;
+	g->killed = 0;
 	for (int side = 0; side < 2; side++) {
 		struct graft_side *s = &g->side[side], *other = &g->side[!side];
 

@@ -13,6 +13,7 @@
 #include "base/addr.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
+#include "base/sandbox.h"
 #include "daemon/keeper.h"
 #include "relay/limits.h"
 #include "relay/session.h"
@@ -153,8 +154,11 @@ static int remove_left(const char *pins, const char *control)
 	free((char *)limits.pins);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
+	sandbox_raise_nofile(2 * grafts_live(gs) + 64);
+	grafts_revive(gs, geteuid()); /* sockets whose resets tell the ends */
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++, n++)
 		graft_kill(gs, slot);
+	grafts_close_sockets(gs);
 	grafts_close(gs, false);
 	printf("sessions reset  %u\n", n);
 	return EXIT_CODE_OK;

@@ -52,21 +52,17 @@
 #include "datapath/tcp.h"
 
 SYSCALLS_NEEDED(
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_PROG_TEST_RUN)),
+	BPF_IF(PART_GRAFT, BPF_PROG_TEST_RUN),
 	SYSCALL_IF(PART_GRAFT, unlinkat),
 	/* interfaces that come later */
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_LINK_CREATE)),
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_LINK_UPDATE)),
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_PIN)),
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_OBJ_GET)),
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_LOOKUP_ELEM)),
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_UPDATE_ELEM)),
-	SYSCALL_IF(PART_GRAFT, bpf, SYSCALL_ARG(0, BPF_MAP_DELETE_ELEM)),
+	BPF_IF(PART_GRAFT, BPF_LINK_CREATE), BPF_IF(PART_GRAFT, BPF_LINK_UPDATE),
+	BPF_IF(PART_GRAFT, BPF_OBJ_PIN), BPF_IF(PART_GRAFT, BPF_OBJ_GET),
+	BPF_IF(PART_GRAFT, BPF_MAP_LOOKUP_ELEM), BPF_IF(PART_GRAFT, BPF_MAP_UPDATE_ELEM),
+	BPF_IF(PART_GRAFT, BPF_MAP_DELETE_ELEM),
 	SYSCALL_IF(PART_GRAFT, unlink),
 	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
 	SYSCALL_IF(PART_GRAFT, bind),
-	SYSCALL_IF(PART_GRAFT, setsockopt, SYSCALL_ARG(1, SOL_NETLINK),
-		   SYSCALL_ARG(2, NETLINK_EXT_ACK)),
+	SETSOCKOPT_IF(PART_GRAFT, SOL_NETLINK, NETLINK_EXT_ACK),
 	SYSCALL_IF(PART_GRAFT, getsockname),
 	SYSCALL_IF(PART_GRAFT, sendto),
 	SYSCALL_IF(PART_GRAFT, recvmsg),
@@ -143,12 +139,9 @@ const char *graft_look_name(enum graft_look l)
 {
 	static const char *const names[GRAFT_LOOKS] = {
 		[GRAFT_LOOK_OK] = "no packet seen yet", [GRAFT_LOOK_KIND] = "closing",
-		[GRAFT_LOOK_GONE] = "socket not found", [GRAFT_LOOK_CLOSED] = "closing",
-		[GRAFT_LOOK_ORDER] = "out of order", [GRAFT_LOOK_UNREAD] = "never quiet",
-		[GRAFT_LOOK_OWED] = "never quiet", [GRAFT_LOOK_ACK_DUE] = "never quiet",
-		[GRAFT_LOOK_OTHER_UNREAD] = "never quiet", [GRAFT_LOOK_OTHER_OWED] = "never quiet",
-		[GRAFT_LOOK_IN_HAND] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
-		[GRAFT_LOOK_RACE] = "never quiet", [GRAFT_LOOK_WINDOW] = "slow receiver",
+		[GRAFT_LOOK_CLOSED] = "closing", [GRAFT_LOOK_ORDER] = "out of order",
+		[GRAFT_LOOK_BUSY] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
+		[GRAFT_LOOK_WINDOW] = "slow receiver",
 		[GRAFT_LOOK_UNSEEN] = "packets of an end not seen", [GRAFT_LOOK_WAY] = "route not seen yet",
 	};
 
@@ -391,18 +384,6 @@ static void detach(struct attachment *a)
 	free(a);
 }
 
-/* Frames of such interfaces begin with an Ethernet header; */
-static bool has_ethernet(unsigned short type)
-{
-	return type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
-}
-
-/* ... of such with that of IP. */
-static bool has_bare_ip(unsigned short type)
-{
-	return type == ARPHRD_NONE || type == ARPHRD_PPP;
-}
-
 /*
  * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.  True: it is
  * different now.
@@ -425,11 +406,11 @@ static bool set_use(struct grafts *gs, const struct attachment *a, const char *n
 
 static int attach(struct grafts *gs, unsigned int ifindex, const char *name, unsigned short type)
 {
-	bool ethernet = has_ethernet(type);
+	bool ethernet = type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 	struct attachment *a;
 	int r;
 
-	if (!ethernet && !has_bare_ip(type))
+	if (!ethernet && type != ARPHRD_NONE && type != ARPHRD_PPP) /* frames of these begin with IP */
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct attachment){ .ifindex = ifindex, .links = { -1, -1 } };
@@ -849,9 +830,9 @@ struct frame {
 	struct graft_request q;
 } __attribute__((packed));
 
-static int run(struct grafts *gs, const struct graft_request *q, bool ipv6)
+static int run(struct grafts *gs, const struct graft_request *q)
 {
-	struct frame in = { .eth.h_proto = htons(ipv6 ? ETH_P_IPV6 : ETH_P_IP), .q = *q };
+	struct frame in = { .eth.h_proto = htons(ETH_P_IP), .q = *q };
 	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
 		    .repeat = 1);
 
@@ -908,7 +889,7 @@ enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot)
 {
 	struct graft_request q = { .op = GRAFT_OFFER_AGAIN, .slot = slot };
 
-	return (enum graft_refusal)run(gs, &q, false);
+	return (enum graft_refusal)run(gs, &q);
 }
 
 enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot)
@@ -925,7 +906,7 @@ enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uin
 	}
 	if (take(gs, &q.slot))
 		return GRAFT_NO_SLOT;
-	r = run(gs, &q, false);
+	r = run(gs, &q);
 	if (r) {
 		put(gs, q.slot);
 		return (enum graft_refusal)r;
@@ -937,17 +918,12 @@ enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uin
 
 void graft_kill(struct grafts *gs, uint32_t slot)
 {
-	struct graft_request q = { .op = GRAFT_RESET, .slot = slot };
-
 	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_DONE) &&
 	    !change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_DONE) &&
 	    (graft_state(gs, slot) != GRAFT_DONE || gs->all[slot].side[0].reset ||
 	     gs->all[slot].side[1].reset))
 		return;
-	for (q.side = 0; q.side < 2; q.side++)
-		if (run(gs, &q, gs->all[slot].side[q.side].ipv6))
-			log_limited(LOG_WARNING, "graft: an end was not told that its session was "
-				    "reset");
+	gs->all[slot].killed = 1;
 }
 
 void graft_put(struct grafts *gs, uint32_t slot)
@@ -977,7 +953,7 @@ enum graft_change grafts_look(struct grafts *gs)
 	const struct graft_request q = { .op = GRAFT_ROUTES };
 	uint32_t routes = gs->routes, policies = gs->policies, none = 0;
 
-	if (run(gs, &q, false))
+	if (run(gs, &q))
 		return GRAFT_CHANGE_NONE;
 	gs->routes = *(volatile __u32 *)&gs->skel->bss->graft_routes;
 	gs->policies = *(volatile __u32 *)&gs->skel->bss->graft_policies;
@@ -1033,12 +1009,12 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 		gs->slots[slot].judged = 0;
 		if (must_leave(gs, slot))
 			return GRAFT_DOUBT_LEAVE;
-		return probing && run(gs, &q, false) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
+		return probing && run(gs, &q) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 	}
 	gs->slots[slot].probing = false;
 	if (known || must_leave(gs, slot))
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
-	if (run(gs, &q, false))
+	if (run(gs, &q))
 		return GRAFT_DOUBT_LOST;
 	if (!is_halted(gs, slot))
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;

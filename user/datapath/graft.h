@@ -66,7 +66,7 @@ void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
  */
 void grafts_revive(struct grafts *gs, uid_t uid);
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2]);
-/* Reset those that nobody has taken: their sessions were not adopted, or went back to them meanwhile. */
+/* Close with RST those that nobody has taken: their sessions were not adopted, or went back to them. */
 void grafts_close_sockets(struct grafts *gs);
 
 /*
@@ -137,8 +137,8 @@ void graft_hold(struct grafts *gs, uint32_t slot);
 /* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
 bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 /*
- * ACTIVE, RETURNING or DONE: reset both ends, and free the tuples at once.  The caller has to close the
- * sockets, and the stack answers what comes late.
+ * ACTIVE, RETURNING or DONE: the caller closes the sockets with RST (SO_LINGER).  That resets the ends, and
+ * frees the tuples; the stack answers what comes late.
  */
 void graft_kill(struct grafts *gs, uint32_t slot);
 

@@ -173,7 +173,7 @@ static void join_senders(struct trial *t)
 	}
 }
 
-/* Frozen sockets are closed with RST, which does not leave. */
+/* Its sockets are closed with RST. */
 static void close_graft(struct trial *t)
 {
 	const struct linger now = { .l_onoff = 1 };

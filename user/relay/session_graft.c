@@ -305,26 +305,17 @@ void session_graft_leave_behind(struct worker *w)
 	}
 }
 
-/* A list of one address, as that of an upstream. */
-static struct addr_list *upstream_of_slot(const struct grafts *gs, uint32_t slot)
-{
-	struct addr a = { 0 };
-
-	graft_address(gs, slot, UPSTREAM, false, &a.ss, &a.len);
-	return addr_list_new(&a, 1);
-}
-
 int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 {
 	struct grafts *gs = w->shared->grafts;
 	const volatile struct graft_entry *e = graft_of(gs, slot);
-	struct sockaddr_storage client;
+	struct addr client = { 0 }, upstream = { 0 };
 	struct session *s;
-	socklen_t len;
 	int fds[2];
 
-	graft_address(gs, slot, CLIENT, false, &client, &len);
-	s = session_new(w, f, (struct sockaddr *)&client);
+	graft_address(gs, slot, CLIENT, false, &client.ss, &client.len);
+	graft_address(gs, slot, UPSTREAM, false, &upstream.ss, &upstream.len);
+	s = session_new(w, f, (struct sockaddr *)&client.ss);
 	if (!s)
 		return -ENOMEM;
 	s->id = e->id;
@@ -332,7 +323,7 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 		atomic_store(&w->shared->last_id, s->id);
 	s->born_ms = e->offered_ns / 1000000;
 	s->connect_ms = 1; /* how long it took is not known */
-	s->addrs = upstream_of_slot(gs, slot);
+	s->addrs = addr_list_new(&upstream, 1);
 	if (s->addrs)
 		s->server = servers_find(&f->servers, &s->addrs->addrs[0]);
 	s->graft = slot;
