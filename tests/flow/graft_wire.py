@@ -320,7 +320,9 @@ class Session:
                 continue
             was = self.origin(waiting, p)
             if not was:
-                self.fail("sent on, but it did not come like this", p)
+                # what came late to sockets that are closed is answered by the stack, with its TOS
+                if grafted or p.flags != RST:
+                    self.fail("sent on, but it did not come like this", p)
                 continue
             was.used = grafted = True
             self.tally["pairs"] += 1
