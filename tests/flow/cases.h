@@ -91,7 +91,6 @@ int case_term_grace_over(struct cases *c);
 int case_max_sessions(struct cases *c);
 int case_no_descriptors(struct cases *c);
 int case_connect_late(struct cases *c);
-int case_review(struct cases *c);
 int case_reset_unaccepted(struct cases *c);
 int case_all_at_once(struct cases *c);
 

@@ -291,48 +291,6 @@ int case_connect_late(struct cases *c)
 	return stop_own(c, d, r);
 }
 
-/* Hook: with auto the session has come back from the kernel, once more. */
-struct review {
-	struct daemon *d;
-	int64_t returned, expected; /* hand-overs to copy; each return is two */
-};
-
-static int has_returned(struct peer *p, void *arg)
-{
-	struct review *v = arg;
-	struct json_object *status;
-
-	(void)p;
-	if (daemon_query(v->d, "status", 1000, &status))
-		return 0;
-	v->returned = json_int(status, "handovers.to_copy");
-	json_object_put(status);
-	if (v->returned < v->expected)
-		return 0;
-	v->expected += v->expected ? 2 : 0;
-	return 1;
-}
-
-/* A conversation under a daemon that wants every flow back from the kernel after a while. */
-int case_review(struct cases *c)
-{
-	static const char *const options[] = { "--review", "1", NULL };
-	static struct peer client, server;
-	static struct review v; /* the client points to it */
-	struct peer *both[] = { &client, &server };
-	int r;
-
-	v = (struct review){ .expected = c->kernel && !strcmp(c->engine, "auto") ? 2 : 0 };
-	if (cases_start_own(c, options, 0, PLAIN_UPSTREAM, &v.d))
-		return -1;
-	cases_pair(c, OWN_LISTEN, VIA_PLAIN, "nd G5000:64:64 T G5000:64:64 T G500:64:64 F E",
-		   "A nd H10500:64:64 E F", &client, &server);
-	client.hook = has_returned;
-	client.hook_arg = &v;
-	r = peers_run(both, 2, 10000, NULL, NULL, c->why, sizeof(c->why));
-	return stop_own(c, v.d, r);
-}
-
 /*
  * A client that has gone with RST before it was accepted, without a byte.  The kernel tells of that
  * once, to whichever call comes first; from then on the socket looks as if it had ended with FIN.

@@ -170,8 +170,6 @@ static struct row rows[] = {
 	  .run = case_max_sessions },
 	{ "reset-unaccepted", "RST from a client that was not accepted yet",
 	  .run = case_reset_unaccepted, .error = "client-reset" },
-	{ "review", "a conversation that comes back from the kernel again and again",
-	  .run = case_review },
 	{ "no-descriptors", "more clients than file descriptors", .run = case_no_descriptors },
 };
 

@@ -215,28 +215,18 @@ static void test_small_reads(void **state)
 	}
 }
 
-/* A busy worker keeps its flows; and whether it is busy takes a while to tell. */
-static void test_busy_worker(void **state)
+/* A conversation shows its kind only after a while. */
+static void test_settles(void **state)
 {
-	struct setting busy = { .kernel_ok = true, .busy = true, .watch_ms = 10 * SETTLE_MS };
 	struct setting early = { .kernel_ok = true, .watch_ms = SETTLE_MS - 1 };
-	enum engine e = ENGINE_AUTO;
 	struct habit h = { 0 };
 
 	(void)state;
-	ping_pong(e, &h, 0, PROMOTE_TURNS + 1, 64);
-	expect(policy_user(e, &h, 0, &on_copy, busy), CARRIER_COPY, REASON_BUSY_WORKER);
-	expect(policy_user(e, &h, 0, &on_splice, busy), CARRIER_COPY, REASON_BUSY_WORKER);
-	expect(policy_user(e, &h, 0, &on_copy, early), CARRIER_COPY, REASON_START);
-	expect(policy_user(e, &h, 0, &on_splice, early), CARRIER_SPLICE, REASON_BULK);
-	expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
-	busy.kernel_ok = false;
-	expect(policy_user(e, &h, 0, &on_copy, busy), CARRIER_COPY, REASON_START);
-
-	/* --engine sockmap means it */
-	e = ENGINE_SOCKMAP;
-	busy.kernel_ok = true;
-	expect(policy_user(e, &h, 0, &on_splice, busy), CARRIER_SOCKMAP, REASON_ENGINE);
+	ping_pong(ENGINE_AUTO, &h, 0, PROMOTE_TURNS + 1, 64);
+	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, early), CARRIER_COPY, REASON_START);
+	expect(policy_user(ENGINE_AUTO, &h, 0, &on_splice, early), CARRIER_SPLICE, REASON_BULK);
+	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, calm), CARRIER_SOCKMAP,
+	       REASON_CONVERSATION);
 }
 
 /* A limit keeps a flow out of the kernel, and that is the reason, whatever else could be one. */
@@ -285,77 +275,6 @@ static void test_memory_short(void **state)
 	expect(policy_user(e, &h, 0, &on_splice, full), CARRIER_SPLICE, REASON_BULK);
 }
 
-/* --- what a session (habit) and a worker (load) have been doing --- */
-
-/* Percent of a CPU that the thread uses. */
-static unsigned int cpu = 25;
-
-/* N batches with READS small reads each, all at NOW_MS. */
-static void batches(struct load *l, unsigned int n, unsigned int reads,
-		    uint64_t now_ms)
-{
-	while (n--) {
-		for (unsigned int i = 0; i < reads; i++)
-			load_read(l, 64);
-		if (load_batch(l, n ? l->looked_ms : now_ms))
-			load_look(l, now_ms, l->cpu_ns + (now_ms - l->looked_ms) * cpu * 10000);
-	}
-}
-
-static void test_load(void **state)
-{
-	struct load l = { 0 };
-
-	(void)state;
-	assert_false(load_busy(&l, 0));
-	batches(&l, 100, 2, 10000); /* less than 2.5 reads a batch */
-	assert_false(load_busy(&l, 10000));
-	batches(&l, 100, 3, 10050);
-	assert_false(load_busy(&l, 10050)); /* too early for a look */
-	batches(&l, 100, 3, 10100);
-	assert_true(load_busy(&l, 10100));
-	batches(&l, 100, 1, 10200); /* over, but not for long enough */
-	assert_true(load_busy(&l, 10100 + SETTLE_MS - 1));
-	assert_false(load_busy(&l, 10100 + SETTLE_MS));
-	batches(&l, 10, 5, 20000); /* some reads in ten seconds say nothing */
-	assert_false(load_busy(&l, 20000));
-	policy_settle(0);
-	batches(&l, 1000, 5, 20100);
-	assert_false(load_busy(&l, 20100));
-	policy_settle(SETTLE_MS);
-}
-
-/* A worker that sleeps most of the time can wake up for each message. */
-static void test_load_asleep(void **state)
-{
-	struct load l = { 0 };
-
-	(void)state;
-	cpu = 24;
-	batches(&l, 100, 5, 10000);
-	assert_false(load_busy(&l, 10000));
-	cpu = 25;
-	batches(&l, 100, 5, 10100);
-	assert_true(load_busy(&l, 10100));
-}
-
-/* What waits for a big read of a neighbour is not many flows at once. */
-static void test_load_beside_bulk(void **state)
-{
-	struct load l = { 0 };
-
-	(void)state;
-	for (unsigned int i = 0; i < 100; i++) {
-		load_read(&l, 64);
-		load_read(&l, BIG_TURN); /* the reads of this batch do not count, */
-		load_batch(&l, 1);
-		batches(&l, 1, 20, 1); /* nor of this one, in which all that waited is served, */
-		batches(&l, 1, 1, 1);  /* but those of this one do */
-	}
-	batches(&l, 1, 1, 10000);
-	assert_false(load_busy(&l, 10000));
-}
-
 /* --- whatever the traffic --- */
 
 static bool same(struct decision a, struct decision b)
@@ -398,8 +317,7 @@ static void test_random_sessions(void **state)
 				  .reason = (uint8_t)d.reason };
 		struct habit h = { 0 };
 		unsigned int bits = 1 + (unsigned int)seeded_below(&r, 22);
-		struct setting around = { seeded_below(&r, 2), seeded_below(&r, 2),
-					  seeded_below(&r, 2) * SETTLE_MS,
+		struct setting around = { seeded_below(&r, 2), seeded_below(&r, 2) * SETTLE_MS,
 					  seeded_below(&r, 2), seeded_below(&r, 2) };
 
 		for (unsigned int i = 0; i < 500; i++) {
@@ -453,12 +371,9 @@ int main(void)
 		cmocka_unit_test(test_way_back_stays_open),
 		cmocka_unit_test(test_bulk_run),
 		cmocka_unit_test(test_small_reads),
-		cmocka_unit_test(test_busy_worker),
+		cmocka_unit_test(test_settles),
 		cmocka_unit_test(test_limited),
 		cmocka_unit_test(test_memory_short),
-		cmocka_unit_test(test_load),
-		cmocka_unit_test(test_load_asleep),
-		cmocka_unit_test(test_load_beside_bulk),
 		cmocka_unit_test(test_random_sessions),
 		cmocka_unit_test(test_without_splice),
 	};

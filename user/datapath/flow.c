@@ -26,7 +26,6 @@ static const char *const reason_names[REASONS] = {
 	[REASON_ENGINE] = "engine",
 	[REASON_CONVERSATION] = "conversation",
 	[REASON_SMALL_READS] = "small messages",
-	[REASON_BUSY_WORKER] = "busy worker",
 	[REASON_REVIEW] = "review",
 	[REASON_BULK] = "bulk",
 	[REASON_SLOW_TARGET] = "slow target",

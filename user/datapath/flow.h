@@ -55,8 +55,7 @@ enum reason {
 	REASON_ENGINE,       /* --engine asks for it */
 	REASON_CONVERSATION, /* the two ends take turns with small messages */
 	REASON_SMALL_READS,  /* a steady stream of small messages one way */
-	REASON_BUSY_WORKER,  /* one of the two above, but the worker serves many flows a wake-up */
-	REASON_REVIEW,       /* out of the kernel to see whether the worker is busy now */
+	REASON_REVIEW,       /* out of the kernel, as the session's other flow: both are judged anew */
 	REASON_BULK,         /* much data in one direction */
 	REASON_SLOW_TARGET,  /* the target's backlog passed the soft limit */
 	REASON_HARD_LIMIT,   /* ... or the hard limit */
@@ -96,7 +95,6 @@ struct flow {
 	uint32_t handovers;
 	uint32_t pending;       /* bytes in buffers or pipe, below */
 	uint32_t base_dropped;  /* low half of the program's counter when the slots were taken */
-	uint32_t entered_packets; /* the same of its packets, when it entered */
 
 	/* what user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */

@@ -3,10 +3,6 @@
 
 #include "culvert.h"
 
-/* A look at the load takes in so much time, and so many reads, that it means something. */
-#define LOAD_LOOK_MS 100
-#define LOAD_LOOK_READS 64
-
 static unsigned int settle;
 static bool no_splice;
 
@@ -18,43 +14,6 @@ void policy_settle(unsigned int settle_ms)
 void policy_forbid_splice(void)
 {
 	no_splice = true;
-}
-
-void load_read(struct load *l, uint64_t bytes)
-{
-	if (bytes >= BIG_TURN)
-		l->disturbed = 2;
-	else if (bytes)
-		l->batch_reads++;
-}
-
-bool load_batch(struct load *l, uint64_t now_ms)
-{
-	if (l->disturbed) {
-		l->disturbed--;
-	} else if (l->batch_reads) {
-		l->reads += l->batch_reads;
-		l->batches++;
-	}
-	l->batch_reads = 0;
-	return now_ms >= l->looked_ms + LOAD_LOOK_MS;
-}
-
-void load_look(struct load *l, uint64_t now_ms, uint64_t cpu_ns)
-{
-	uint64_t percent = (cpu_ns - l->cpu_ns) / (10000 * (now_ms - l->looked_ms));
-
-	if (l->reads >= LOAD_LOOK_READS && percent >= BUSY_CPU &&
-	    (uint64_t)l->reads * 100 >= (uint64_t)l->batches * BUSY_READS)
-		l->busy_ms = now_ms;
-	l->reads = l->batches = 0;
-	l->looked_ms = now_ms;
-	l->cpu_ns = cpu_ns;
-}
-
-bool load_busy(const struct load *l, uint64_t now_ms)
-{
-	return l->busy_ms && now_ms < l->busy_ms + settle;
 }
 
 void habit_restart(struct habit *h)
@@ -108,13 +67,11 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 	return n ? bytes / n : bytes;
 }
 
-/* What the kernel may carry better, unless the worker is busy, which takes time to tell. */
+/* What the kernel may carry better. */
 static struct decision promotion(const struct flow *f, enum reason reason, struct setting around)
 {
 	if (around.memory_short)
 		return (struct decision){ CARRIER_COPY, REASON_KERNEL_MEMORY };
-	if (around.busy)
-		return (struct decision){ CARRIER_COPY, REASON_BUSY_WORKER };
 	if (around.watch_ms < settle)
 		return (struct decision){ f->user_carrier, f->reason };
 	return (struct decision){ CARRIER_SOCKMAP, reason };

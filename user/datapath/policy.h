@@ -27,40 +27,15 @@
 #define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
 #define WINDOW (4 * 1024 * 1024)  /* bytes after which a session is judged afresh */
 #define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
-#define BUSY_READS 250  /* small reads for 100 batches of a worker that is busy, */
-#define BUSY_CPU 25     /* and percent of a CPU that its thread uses */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
 /*
  * Set what holds for all sessions; to be called before there are threads.  A promotion waits until
- * user space has carried the flow for SETTLE_MS, and the worker was not busy for as long.
+ * user space has carried the flow for SETTLE_MS.
  */
 void policy_settle(unsigned int settle_ms);
 /* Use no splice, which does not work on this kernel: copy does what it would do. */
 void policy_forbid_splice(void);
-
-/*
- * How busy a worker is with conversations: how many small reads a batch of events brings, while its
- * thread hardly sleeps.  One that finds several at each of few wake-ups is not busy: it has the time
- * to wake up for each.  A batch with a big read, and the batch after it, do not count: their reads
- * have waited for the big one, and not for each other.
- */
-struct load {
-	uint32_t reads, batches; /* since the last look */
-	uint32_t batch_reads;    /* small ones in the current batch */
-	uint8_t disturbed;       /* batches, from the current one on, that do not count */
-	uint64_t looked_ms, cpu_ns; /* the last look, and the thread's CPU time then */
-	uint64_t busy_ms; /* when it last was found busy; 0: never */
-};
-
-/* User space has read BYTES of a flow in one turn. */
-void load_read(struct load *l, uint64_t bytes);
-/* A batch of events has ended.  True: it is time for load_look(). */
-bool load_batch(struct load *l, uint64_t now_ms);
-/* The thread has used CPU_NS of CPU time so far. */
-void load_look(struct load *l, uint64_t now_ms, uint64_t cpu_ns);
-/* True if the worker was busy at NOW_MS, or shortly before. */
-bool load_busy(const struct load *l, uint64_t now_ms);
 
 /* What a session has been doing since it was last judged.  One for both directions. */
 struct habit {
@@ -93,7 +68,6 @@ struct decision policy_start(enum engine engine);
 /* What a flow finds around it. */
 struct setting {
 	bool kernel_ok;    /* the kernel could take the flow */
-	bool busy;         /* its worker serves several flows a wake-up */
 	uint64_t watch_ms; /* so long has user space carried it */
 	bool limited;      /* its bandwidth has a limit: the kernel shall not carry it */
 	bool memory_short; /* flows in the kernel have too much memory: no other shall enter it */
@@ -102,11 +76,6 @@ struct setting {
 /*
  * The carrier for flow DIR, which user space carries now as F says.  Returns F's own carrier and
  * reason when there is no cause to change.
- *
- * The kernel path wakes a kernel thread for each packet, and that preempts whoever has sent it: two
- * switches of context a packet.  User space needs a wake-up a packet as well, and two calls more,
- * unless the worker is so busy that each wake-up finds several flows to serve.  Then copy is
- * faster.
  */
 struct decision policy_user(enum engine engine, const struct habit *h, unsigned int dir,
 			    const struct flow *f, struct setting around);

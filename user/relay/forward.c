@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "relay/health_check.h"
 
 void forwards_init(struct forwards *all)
 {
@@ -137,7 +136,6 @@ void forward_free(struct forward *f)
 {
 	if (!f)
 		return;
-	checks_remove(f);
 	socket_stock_close(f->stock);
 	servers_close(&f->servers);
 	bandwidth_put(f->bandwidth);

@@ -15,7 +15,7 @@ struct checks;
 struct checks *checks_open(struct loop *loop);
 void checks_close(struct checks *c);
 
-/* Check F's servers until checks_remove(), or F is freed.  F may want no checks.  By any thread. */
+/* Check F's servers until checks_remove().  F may want no checks.  By any thread. */
 void checks_add(struct checks *c, struct forward *f);
 void checks_remove(struct forward *f);
 

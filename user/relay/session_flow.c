@@ -5,7 +5,7 @@
  * A flow is moved by run_step(), one step for each phase.  In USER the session reads and writes
  * itself (pump_once()), and after each turn asks the policy whether another carrier would be better
  * (judge()).  If that is sockmap, both flows enter the kernel as soon as their sources were found
- * empty (enter()), and the session does nothing until the program's event, or a review, makes a flow
+ * empty (enter()), and the session does nothing until the program's event makes a flow
  * leave.  LEAVING, DRAINING and FINISHING are steps of carrier_sockmap.h that are tried until each
  * is done; the caller waits for what flow_wants() says meanwhile.
  *
@@ -43,16 +43,7 @@
 #define PARTING_MS 5000
 
 /*
- * A review takes some 12 system calls and a fence for each flow.  So in one second a worker has so
- * many sessions judged again, which takes it about a millisecond, and looks at so many slot pairs
- * to find them.
- */
-#define REVIEW_MS 2000 /* in the kernel before that */
-#define REVIEWS_AT_ONCE 64
-#define REVIEW_LOOKS 4096
-
-/*
- * Flows that leave for want of kernel memory in one sweep.  To leave costs as much as a review.
+ * Flows that leave for want of kernel memory in one sweep.  To leave takes some 6 system calls and a fence.
  * The program tells of those that run; the sweep finds the quiet ones.
  */
 #define SWEEP_LEAVES 256
@@ -303,11 +294,6 @@ static bool try_step(struct session *s, unsigned int dir, enum step (*step)(stru
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
-static uint32_t packets(const struct session *s, unsigned int dir)
-{
-	return (uint32_t)kernel_stat(s->worker->shared->kernel, s->pair * 2 + dir)->packets;
-}
-
 /* Nothing is known that speaks against carrying flow DIR in the kernel. */
 static bool may_enter(const struct session *s, unsigned int dir)
 {
@@ -395,7 +381,6 @@ static void enter(struct session *s, unsigned int dir, enum reason reason)
 	s->flows[dir].engine = engine;
 	f->reason = reason;
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
-	f->entered_packets = packets(s, dir);
 	flow_set_phase(f, FLOW_KERNEL);
 	count_handover(s, f, CARRIER_SOCKMAP);
 	step = sockmap_kick(&io);
@@ -429,11 +414,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 {
 	enum engine engine = engine_of(s);
 	struct flow *f = &s->flows[dir];
-	uint64_t now = s->worker->loop.now_ms;
-	struct setting around = {
-		.busy = load_busy(&s->worker->load, now),
-		.limited = s->pace,
-	};
+	struct setting around = { .limited = s->pace };
 	struct decision d;
 
 	if (f->pending && s->flows[dir].engine != engine)
@@ -441,7 +422,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	follow_engine(s, dir, engine);
 	around.kernel_ok = may_enter(s, dir);
 	around.memory_short = around.kernel_ok && kernel_memory_short(s->worker->shared->kernel);
-	around.watch_ms = (uint32_t)now - s->watched_ms;
+	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->watched_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
 	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)
 		session_graft_hurry(s);
@@ -510,7 +491,6 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		session_set_nodelay(s);
 	session_pace_used(s, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	load_read(&s->worker->load, io.read);
 	count_read(s, f, f->user_carrier, io.read);
 	*ret_error = io.error;
 	return r;
@@ -758,14 +738,6 @@ void session_part_timer(struct session *s)
 
 /* --- what a worker asks of all its sessions --- */
 
-static void leave_for_review(struct session *s, unsigned int dir)
-{
-	if (s->flows[dir].phase != FLOW_KERNEL)
-		return;
-	leave(s, dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
-	session_flow_run(s, dir, false);
-}
-
 /* The program has reported KIND (enum culvert_event_kind) for flow DIR, or would have. */
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 {
@@ -776,8 +748,10 @@ static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 	if (s->flows[dir].phase == FLOW_KERNEL) {
 		demote(s, dir, kind);
 		/* with half a session user space would see no turns: it is judged as a whole */
-		if (engine_of(s) == ENGINE_AUTO)
-			leave_for_review(s, !dir);
+		if (engine_of(s) == ENGINE_AUTO && s->flows[!dir].phase == FLOW_KERNEL) {
+			leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
+			session_flow_run(s, !dir, false);
+		}
 	}
 	if (s->state == SESSION_OPEN)
 		session_flow_run(s, dir, false);
@@ -829,40 +803,6 @@ void session_sweep(struct worker *w)
 			if (s->flows[dir].phase == FLOW_KERNEL)
 				sweep_flow(s, dir, &leaves);
 		session_update(s);
-	}
-}
-
-/* True if the kernel has carried so much of S that it should be judged again. */
-static bool is_due_for_review(const struct session *s)
-{
-	if (engine_of(s) != ENGINE_AUTO ||
-	    (uint32_t)s->worker->loop.now_ms - s->watched_ms < REVIEW_MS)
-		return false;
-	for (unsigned int dir = 0; dir < 2; dir++)
-		if (s->flows[dir].phase == FLOW_KERNEL &&
-		    packets(s, dir) - s->flows[dir].entered_packets >=
-			    s->worker->shared->config->review_packets)
-			return true;
-	return false;
-}
-
-void session_review(struct worker *w)
-{
-	unsigned int pairs = kernel_pairs_total(w->shared->kernel);
-	unsigned int looks = pairs < REVIEW_LOOKS ? pairs : REVIEW_LOOKS, n = 0;
-
-	for (; looks && n < REVIEWS_AT_ONCE; looks--) {
-		struct session *s = w->owners[w->review_at];
-
-		w->review_at = (w->review_at + 1) % pairs;
-		if (!s || s->state != SESSION_OPEN || !is_due_for_review(s))
-			continue;
-		habit_restart(&s->habit);
-		s->watched_ms = (uint32_t)w->loop.now_ms;
-		for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
-			leave_for_review(s, dir);
-		session_update(s);
-		n++;
 	}
 }
 

@@ -46,9 +46,6 @@ void session_kernel_event(void *worker, const void *event);
 /* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */
 void session_sweep(struct worker *w);
 
-/* Take some sessions out of the kernel that it has carried for long, so that they are judged again. */
-void session_review(struct worker *w);
-
 /*
  * Forwards may have got other engines: let all flows follow.  Returns how many have not yet, but
  * will.

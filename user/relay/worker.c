@@ -18,7 +18,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
 #include "relay/listener.h"
 #include "relay/session.h"
 #include "relay/connect.h"
@@ -26,9 +25,6 @@
 #include "relay/session_graft.h"
 
 #define PATIENCE_MS 10000
-
-SYSCALLS_NEEDED(
-	SYSCALL(clock_gettime)); /* CLOCK_THREAD_CPUTIME_ID is not in the vDSO */
 
 static void on_ring(struct source *source, uint32_t events)
 {
@@ -43,16 +39,12 @@ static void on_ring(struct source *source, uint32_t events)
  *
  *   events lost     the ring was full; the program counts the events that it could not send
  *   kernel memory   it is short, and a quiet flow may be charged more than it has
- *   review          whether a worker is busy shows only while it carries flows itself, so some that
- *                   the kernel has carried for long are judged again
  */
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
 	uint64_t lost = kernel_events_lost(w->shared->kernel);
 
-	if (w->shared->config->review_packets)
-		session_review(w);
 	if (lost != w->events_lost_seen || kernel_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
 		session_sweep(w);
@@ -65,8 +57,6 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	if (load_batch(&w->load, w->loop.now_ms))
-		load_look(&w->load, w->loop.now_ms, clock_ns_of(CLOCK_THREAD_CPUTIME_ID));
 	session_connect_news(w);
 	session_graft_news(w);
 	session_reap(w); /* last: of those above, some may have died */
@@ -79,21 +69,29 @@ int worker_reserve_timer(struct worker *w)
 	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + WORKER_TIMERS);
 }
 
-static int open_ring(struct worker *w)
+/* Open W's ring of RINGS, for records of SIZE: AT, which is SOURCE of the loop.  HANDLE gets them. */
+static int open_ring(struct worker *w, const struct bpf_rings *rings, size_t size, bpf_ring_fn *handle,
+		     struct bpf_ring **at, struct source *source)
+{
+	int r = bpf_ring_open(rings, w->index, size, handle, w, at);
+
+	if (r)
+		return r;
+	source->fd = bpf_ring_fd(*at);
+	return loop_watch(&w->loop, source, EPOLLIN, true);
+}
+
+static int open_kernel(struct worker *w)
 {
 	struct kernel *k = w->shared->kernel;
-	int r;
 
 	w->owners = calloc(kernel_pairs_total(k), sizeof(struct session *));
 	if (!w->owners)
 		return -ENOMEM;
-	r = bpf_ring_open(kernel_rings(k), w->index, sizeof(struct culvert_event), session_kernel_event, w,
-			  &w->ring);
-	if (r)
-		return r;
-	w->ring_source = (struct source){ .handle = on_ring, .fd = bpf_ring_fd(w->ring) };
+	w->ring_source.handle = on_ring;
 	w->sweep.fire = on_sweep;
-	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
+	return open_ring(w, kernel_rings(k), sizeof(struct culvert_event), session_kernel_event, &w->ring,
+			 &w->ring_source);
 }
 
 void worker_catch_up(struct worker *w)
@@ -128,19 +126,14 @@ static void on_graft_ring(struct source *source, uint32_t events)
 static int open_grafts(struct worker *w)
 {
 	struct grafts *gs = w->shared->grafts;
-	int r;
 
 	w->grafted = calloc(grafts_total(gs), sizeof(struct session *));
 	if (!w->grafted)
 		return -ENOMEM;
-	r = bpf_ring_open(graft_rings(gs), w->index, sizeof(struct graft_event), session_graft_event, w,
-			  &w->graft_ring);
-	if (r)
-		return r;
 	w->graft_look.fire = on_graft_look;
-	w->graft_source = (struct source){ .handle = on_graft_ring,
-					   .fd = bpf_ring_fd(w->graft_ring) };
-	return loop_watch(&w->loop, &w->graft_source, EPOLLIN, true);
+	w->graft_source.handle = on_graft_ring;
+	return open_ring(w, graft_rings(gs), sizeof(struct graft_event), session_graft_event, &w->graft_ring,
+			 &w->graft_source);
 }
 
 static int worker_open(struct worker *w, struct shared *shared, unsigned int index)
@@ -155,7 +148,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 		return r;
 	r = worker_reserve_timer(w);
 	if (!r && shared->kernel)
-		r = open_ring(w);
+		r = open_kernel(w);
 	if (!r && shared->grafts)
 		r = open_grafts(w);
 	return r;

@@ -11,7 +11,6 @@
 #include "config/config.h"
 #include "datapath/graft.h"
 #include "datapath/kernel.h"
-#include "datapath/policy.h"
 #include "datapath/pool.h"
 #include "datapath/stats.h"
 
@@ -37,7 +36,6 @@ struct worker {
 	struct shared *shared;
 	unsigned int index;
 	struct loop loop;
-	struct load load;
 	struct pool pool;
 	struct stats stats;
 
@@ -63,7 +61,6 @@ struct worker {
 	uint64_t graft_news_seen;  /* of shared->graft_news */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
-	uint32_t review_at;        /* the slot pair that the last review has ended at */
 	unsigned int in_kernel;    /* sessions that have slots */
 
 	pthread_t thread;
