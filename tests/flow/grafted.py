@@ -146,7 +146,9 @@ class Trial:
         try:
             wait_until(lambda: self.grafted() == n, f"{n} grafted sessions")
         except LabError as error:
-            raise LabError(f"{error}: {self.daemon.ask('sessions')['sessions']}") from None
+            ends = {k: v for k, v in self.daemon.ask("status")["errors"].items() if v}
+            raise LabError(f"{error}: {self.daemon.ask('sessions')['sessions']}, "
+                           f"ended: {ends}") from None
 
     def said(self, process, seconds=30):
         did = json.loads(process.communicate(timeout=seconds * SLOW)[0] or "{}")
