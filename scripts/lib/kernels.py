@@ -65,6 +65,9 @@ def plan(tests):
 
 def try_kernel(series, options):
     """(the kernel's release, its behaviours)"""
+    reason = cards.why_not() if options.cards else None
+    if reason:
+        raise packages.Unavailable(reason)
     package = packages.fetch(series, options.cache, options.cards)
     print(f"kernel {series}: {os.path.basename(package)}", flush=True)
     tests = [] if options.cards else kernel_tests(options.build)

@@ -53,6 +53,7 @@ class Equipment:
     modules: tuple = ()  # of the kernel; optional
     files: dict = field(default_factory=dict)  # data by name
     options: tuple = ()  # of qemu
+    wrapper: tuple = ()  # what runs qemu
 
 
 @dataclass
@@ -176,7 +177,7 @@ def boot(package, folder, plan, programs, limit, more=Equipment()):
         open(path, "wb").close()
     build_initramfs(initramfs, package, release, plan, programs, more)
     # qemu ends with us, even if we are killed.
-    command = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64",
+    command = ["setpriv", "--pdeathsig", "KILL", *more.wrapper, "qemu-system-x86_64",
                "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",
                "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
                "-serial", f"file:{console}", "-serial", f"file:{results}",

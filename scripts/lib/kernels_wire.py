@@ -75,7 +75,7 @@ def look(received, seen):
         return
     for name, is_so in (("sum partial", status & 8), ("sum valid", status & 128),
                         ("tag beside", status & 16), ("tag inside", at > 14),
-                        ("fragment", data[at + 6] & 0x3f or data[at + 7]), ("large", size > 9000)):
+                        ("fragment", data[at + 6] & 0x3f or data[at + 7]), ("large", size > 1600)):
         seen[f"{way} {name}"] += bool(is_so)
 
 
