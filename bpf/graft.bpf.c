@@ -19,7 +19,7 @@
  *   - What cannot be translated sends its session back to its sockets: see go_back().
  *   - What was sent by us carries a mark in skb->cb, so that graft_out lets it go.
  *
- * Memory order.  g->state is changed by compare-and-swap alone, which is a full barrier: whoever
+ * Memory order.  g->state is changed by atomic operations with a result, which are full barriers: whoever
  * sees ACTIVE sees the offsets.  What is "tracked" may be behind by the packets that other CPUs have
  * in hand.
  */
@@ -113,7 +113,6 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	__u32 window = (__u32)p->window << (mine->window_left & 15);
 	bool last = is_reset(f, p);
 
-	mine->packets++;
 	mine->heard_ns = bpf_ktime_get_coarse_ns();
 	if (window > mine->window)
 		mine->window = window;
@@ -153,6 +152,25 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 
 /* --- back to the sockets --- */
 
+/* From now on packets of S are shifted: its socket has missed what was carried. */
+static __always_inline void set_back(struct graft_side *s, const struct graft_side *other)
+{
+	s->back_read = (__u32)s->end - s->frozen_read;
+	s->back_write = (__u32)other->end + other->seq_add - s->frozen_write;
+}
+
+/*
+ * The sockets will be closed with RST.  What others have in hand may go by: an end that has got less than our
+ * number says, or more, challenges the reset (RFC 5961), and the stack answers.
+ */
+static __always_inline int kill(struct graft_entry *g)
+{
+	set_back(&g->side[0], &g->side[1]);
+	set_back(&g->side[1], &g->side[0]);
+	g->killed = 1;
+	return GRAFT_OK;
+}
+
 /* May the session go back to its sockets with P?  The caller holds LOCKED_2. */
 __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 				const struct packet *p)
@@ -181,11 +199,9 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
 		return GRAFT_LOOK_BUSY;
 	mine->end -= (__u32)mine->end - p->seq;
-	mine->back_read = p->seq - mine->frozen_read;
-	mine->back_write = p->ack - mine->frozen_write;
+	set_back(mine, other);
+	set_back(other, mine);
 	mine->back_ts = mine->tsval_sent - a->clock + 1;
-	other->back_read = (__u32)other->end - other->frozen_read;
-	other->back_write = (__u32)other->acked - other->frozen_write;
 	other->back_ts = other->tsval_sent - b->clock + 1;
 	g->shifted = 1;
 	return GRAFT_LOOK_OK;
@@ -315,12 +331,13 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 {
 	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
 
-	if (f->g->killed) /* the stack answers */
-		return PASS;
+	if (f->g->killed)
+		return shift(skb, f->mine, p, false);
 	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED) {
 		p->odd = p->odd ?: hindrance_in(skb);
 		state = try_offer(skb, p, f->slot, f->side);
-	} else if (state != GRAFT_FREE && state != GRAFT_RETURNED) {
+	}
+	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_RETURNED) {
 		p->odd = hindrance_for(skb, f, p);
 		if (p->odd)
 			return go_back(skb, f, p);
@@ -406,7 +423,8 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 	    bpf_skb_store_bytes(skb, p->l4, at->was, len, 0))
 		return DROP;
 	set_kind(skb, TO_SOCKET);
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	/* it keeps its route there, without which 127.0.0.0/8 is martian */
+	return skb->ifindex == LOOPBACK ? PASS : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
 /*
@@ -423,8 +441,7 @@ static __always_inline bool is_heard(struct graft_side *mine)
 
 /*
  * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is there it
- * answers a probe, and is heard; if not, the frozen socket gives up as any other.  An end that has not got
- * all that was sent to it challenges a reset (RFC 5961), and the stack knows what to answer.
+ * answers a probe, and is heard; if not, the frozen socket gives up as any other.
  */
 static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -443,7 +460,7 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
  * A packet of a frozen socket.  It may send again what the first translated packet has
  * acknowledged, or probe the peer: it gets an ACK for that.  It sends FIN because the daemon died: it
  * gets a reset, so that the next daemon can make it anew.  A new socket that was given the same tuple is
- * refused.  With the reset of a session that is killed its tuple is free.
+ * refused.  It sends RST because it has died (ss -K), or because the session is over: that one is dropped.
  */
 static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 				     const struct packet *p)
@@ -452,12 +469,8 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 
 	if (p->flags & SYN)
 		return give_back(skb, p, f->mine, p->seq + 1, RST | ACK);
-	if (p->flags & RST) {
-		if (!f->g->killed)
-			return DROP;
-		bpf_map_delete_elem(&flows, &f->mine->tuple);
-		return let_out(skb, f, p);
-	}
+	if (p->flags & RST)
+		return f->g->ended_ns ? DROP : let_out(skb, f, p);
 	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
 		return DROP;
 	if (!p->len && !(p->flags & FIN) && p->seq == ack - 1 && !is_heard(f->mine))
@@ -530,6 +543,8 @@ static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f,
 
 static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
+	if (f->g->killed)
+		return shift(skb, f->mine, p, true);
 	switch (state_for_leaving(f->g)) {
 	case GRAFT_STATES:
 		return DROP;
@@ -578,6 +593,8 @@ int graft_offer(struct __sk_buff *skb)
 	if (!g)
 		return GRAFT_BAD_REQUEST;
 	switch (q.op) {
+	case GRAFT_KILL:
+		return kill(g);
 	case GRAFT_WAYS:
 		return judge_way(skb, &g->side[0]) ?: judge_way(skb, &g->side[1]);
 	case GRAFT_ROUTES:

@@ -176,11 +176,6 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->mss = own->mss;
 }
 
-static __always_inline bool is_ipv4(const struct graft_addr *a)
-{
-	return !a->w[0] && !a->w[1] && a->w[2] == bpf_htonl(0xffff);
-}
-
 /* What the slot's last session has left in `flows`. */
 static __always_inline void forget(struct graft_entry *g, __u32 slot)
 {
@@ -196,12 +191,14 @@ static __always_inline void forget(struct graft_entry *g, __u32 slot)
 static __always_inline void clear(struct graft_entry *g, const struct graft_request *q)
 {
 	forget(g, q->slot);
-	__builtin_memset(&g->side[0], 0, sizeof(g->side[0]));
-	__builtin_memset(&g->side[1], 0, sizeof(g->side[1]));
-	g->side[0].tuple = q->tuples[0];
-	g->side[1].tuple = q->tuples[1];
-	g->side[0].ipv6 = !is_ipv4(&q->tuples[0].remote);
-	g->side[1].ipv6 = !is_ipv4(&q->tuples[1].remote);
+	for (int i = 0; i < 2; i++) {
+		struct graft_side *s = &g->side[i];
+		const __u32 *w = q->tuples[i].remote.w;
+
+		__builtin_memset(s, 0, sizeof(*s));
+		s->tuple = q->tuples[i];
+		s->ipv6 = w[0] || w[1] || w[2] != bpf_htonl(0xffff);
+	}
 	g->shifted = g->over = g->killed = 0;
 	g->active_ns = g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
@@ -365,9 +362,7 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 	struct dst_entry *dst;
 	int r = GRAFT_OK;
 
-	if (!s)
-		return GRAFT_OK;
-	if (s->way.ways == graft_ways)
+	if (!s || s->way.ways == graft_ways)
 		return GRAFT_OK;
 	sk = look_up(skb, s);
 	if (!sk)
@@ -599,8 +594,8 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 	}
 	g->why_not = why == GRAFT_LOOK_ODD ? GRAFT_LOOKS + p->odd : why;
 	note_entering(mine, p); /* it goes to its socket */
-	__sync_fetch_and_and(&g->state, GRAFT_OFFERED); /* its bit is in LOCKED, too */
-	return GRAFT_OFFERED;
+	/* its bit is in LOCKED, too; without use of the result it would be no barrier */
+	return __sync_fetch_and_and(&g->state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;
 }
 
 #endif

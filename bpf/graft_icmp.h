@@ -50,15 +50,13 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_side *s, 
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct icmp *icmp;
 	struct tcphdr *t;
-	__u8 protocol;
 
 	if (!at || !s)
 		return -1;
 	ip = ip_len(s->ipv6);
-	protocol = s->ipv6 ? ICMP_V6 : ICMP_V4;
 	icmp = (void *)at->is + ip;
 	t = (void *)(icmp + 1) + ip;
-	fill_ip(at->is, s, false, protocol, MESSAGE(ip) - ip, 0, OWN_TTL);
+	fill_ip(at->is, s, false, s->ipv6 ? ICMP_V6 : ICMP_V4, MESSAGE(ip) - ip, 0, OWN_TTL);
 	fill_ip(icmp + 1, s, true, IPPROTO_TCP, mtu + 1 - ip, 0, OWN_TTL);
 	*icmp = (struct icmp){ .mtu = bpf_htonl(mtu), .type = ICMP_V6_TOO_BIG };
 	if (!s->ipv6) {

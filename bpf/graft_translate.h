@@ -254,10 +254,6 @@ static long change_option(__u32 index, struct walk *w)
 		change_edge(s, w->c->ack_add);
 		return 0;
 	}
-	s->at += s->edges; /* no whole edge */
-	s->edges = 0;
-	if (s->at >= s->header)
-		return 1;
 	kind = s->is[s->at & 63];
 	if (kind == 1) {
 		s->at++;
@@ -266,7 +262,7 @@ static long change_option(__u32 index, struct walk *w)
 	if (kind == 0)
 		return 1;
 	len = s->is[(s->at + 1) & 63];
-	if (len < 2 || s->at + len > s->header)
+	if (len < 2 || s->at + len > s->header || (kind == OPTION_SACK && len % sizeof(__u32) != 2))
 		return 1;
 	if (kind == OPTION_SACK) { /* who has not asked for it ignores it (RFC 1122, 4.2.2.5) */
 		s->edges = len - 2;

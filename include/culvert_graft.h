@@ -45,8 +45,8 @@
  *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
  *                            until then, or until a SYN comes with such a tuple
  *
- * A session that the daemon resets is `killed`: the stack answers what comes late, and each tuple is free
- * once its socket has sent a reset.
+ * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and the stack
+ * answers what comes late.
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
@@ -156,7 +156,6 @@ struct graft_side {
 	__u32 tsval_sent;    /* highest that was sent to the remote end */
 	__u32 fin;           /* 1: the remote end has sent FIN, 2: and it is acknowledged */
 	__u32 fin_end;
-	__u64 packets;
 	__u64 heard_ns;      /* CLOCK_MONOTONIC of the last packet, */
 	__u64 data_ns;       /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns;     /* of the last keepalive probe of the frozen socket */
@@ -207,7 +206,7 @@ struct graft_entry {
 	__u64 before[2];     /* bytes that each socket has received */
 	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
 	__u32 over;          /* by the daemon: 1: RETURNED, and the sockets are closed */
-	__u32 killed;        /* by the daemon: 1: DONE, or CLOSED, and the resets of the sockets go out */
+	__u32 killed;        /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
 	__u32 why_back;      /* enum graft_refusal: what came that cannot be translated, */
 	__u64 stuck_ns;      /* and when */
 	__u64 counted[2];    /* by the daemon: bytes of each side that its counters have */
@@ -240,6 +239,7 @@ enum graft_look {
 enum graft_op {
 	GRAFT_OFFER,  /* put the session into `slot`, which is FREE */
 	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
+	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
 	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
 };

@@ -188,7 +188,7 @@ end_watch() {
 	esac
 	printf '%s\n' "$seen"
 	wanted=$(printf '%s' "${CULVERT_SEEN:-}" | tr - ' ')
-	[ -z "$wanted" ] || [ -z "${seen##*\"$wanted\": [1-9]*}" ] || fail "no packet was $wanted"
+	[ -z "$wanted" ] || [ -z "${seen##*\""$wanted"\": [1-9]*}" ] || fail "no packet was $wanted"
 }
 
 start_all() {

@@ -384,7 +384,7 @@ static int case_ring(struct net_case *c)
 static const struct {
 	const char *name, *what;
 	net_case_fn *run;
-	bool kernel; /* only where the kernel must carry: a busy worker of auto keeps sessions */
+	bool kernel; /* only where the kernel must carry */
 } cases[] = {
 	{ "loss", "one packet of 100 is dropped", case_loss, false },
 	{ "doubling", "one packet of 10 comes twice", case_doubling, false },

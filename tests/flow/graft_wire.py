@@ -231,7 +231,6 @@ class Session:
         scaled = [all(p.option(3) for p in pair) for pair in ((client, ours), (us, server))]
         self.left = [p.option(3)[0] if on else 0 for p, on in zip((client, server), scaled)]
         self.right = [p.option(3)[0] if on else 0 for p, on in zip((us, ours), reversed(scaled))]
-        self.sack = [bool(client.option(4) is not None), bool(server.option(4) is not None)]
         self.tsval = [None, None]
         self.unclamped = [False, False]
         self.sent_clocks = [set(), set()]  # by the remote end of a side
@@ -261,9 +260,6 @@ class Session:
     def options_after(self, was):
         """All but the clocks, which are checked with what came before."""
         for kind, value in was.walk():
-            if kind == 5 and not self.sack[1 - was.side]:
-                yield from [(1, b"")] * (len(value) + 2)
-                continue
             if kind == 5:
                 edges = struct.unpack(f"!{len(value) // 4}I", value)
                 value = b"".join(struct.pack("!I", plus(e, self.ack[was.side])) for e in edges)

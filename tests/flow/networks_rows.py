@@ -564,6 +564,9 @@ ROWS = (
     Row("the upstream is on the relay", upstream="127.0.0.1", server_in="relay", graft="any"),
     Row("client and upstream are on the relay", upstream="127.0.0.1", server_in="relay",
         client_in="relay", dial="127.0.0.1", graft="grafted 64:any"),
+    Row("client and upstream are on the relay, with keepalive", upstream="127.0.0.1",
+        server_in="relay", client_in="relay", dial="127.0.0.1", graft="grafted 64:any",
+        options=("--keepalive", "1"), speakers="client", middle="relay: sleep 8"),
     Row("the client is on the relay", client_in="relay", graft="any"),
 
     # --- IPsec and routes with encapsulation ---

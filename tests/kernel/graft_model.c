@@ -307,7 +307,6 @@ static void track(struct model *m, const struct place *at, const struct parts *p
 	uint32_t window = p->window << mine->window_left;
 	bool last = is_reset(at, p);
 
-	mine->packets++;
 	mine->heard_ns = 1;
 	if (window > mine->window)
 		mine->window = window;
@@ -360,7 +359,7 @@ static void change_options(uint8_t *at, const uint8_t *end, const struct change 
 		if (end - at < 2)
 			return;
 		len = at[1];
-		if (len < 2 || len > (size_t)(end - at))
+		if (len < 2 || len > (size_t)(end - at) || (at[0] == 5 && len % 4 != 2))
 			return;
 		if (at[0] == 8 && len == 10)
 			change_clocks(at + 2, c);
@@ -692,7 +691,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return MODEL_PASS;
 	}
 	if (at.g->killed)
-		return MODEL_PASS;
+		return shift(f, at.mine, &p, false);
 	state = at.g->state & GRAFT_STATE_MASK;
 	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
 	    state != GRAFT_RETURNED && hindrance(&at, &p))
@@ -759,7 +758,7 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
 	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
 	f->any_tcp_sum = true;
 	f->kind = MODEL_TO_SOCKET;
-	return MODEL_SENT;
+	return MODEL_PASS; /* out by the loopback device, and in again */
 }
 
 /* A keepalive probe, or a reset, of a frozen socket goes to the remote end, with the numbers of the wire. */
@@ -779,21 +778,15 @@ static enum model_verdict let_out(struct model_frame *f, const struct place *at,
 	return MODEL_PASS;
 }
 
-static enum model_verdict frozen(struct model *m, struct model_frame *f, const struct place *at,
+static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 				 const struct parts *p)
 {
 	uint32_t ack = at->mine->frozen_write;
 
 	if (p->flags & SYN) /* of a new socket */
 		return give_back(f, at, p, p->seq + 1, RST | ACK);
-	if (p->flags & RST) {
-		if (!at->g->killed)
-			return MODEL_DROP;
-		for (struct model_flow *w = m->flows; w < m->flows + MODEL_FLOWS; w++)
-			if (!memcmp(&w->tuple, &at->mine->tuple, sizeof(w->tuple)))
-				w->present = false;
-		return let_out(f, at, p);
-	}
+	if (p->flags & RST) /* it has died; or the session is over */
+		return at->g->ended_ns ? MODEL_DROP : let_out(f, at, p);
 	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
 		return MODEL_DROP;
 	if (end_of(p) == p->seq && p->seq + 1 == ack) {
@@ -839,6 +832,8 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		forget(m, &at);
 		return MODEL_PASS;
 	}
+	if (at.g->killed)
+		return shift(f, at.mine, &p, true);
 	switch (at.g->state & GRAFT_STATE_MASK) {
 	case GRAFT_FREE:
 		return MODEL_PASS;
@@ -854,5 +849,5 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 	case GRAFT_RETURNED:
 		return shift(f, at.mine, &p, true);
 	}
-	return frozen(m, f, &at, &p);
+	return frozen(f, &at, &p);
 }

@@ -918,12 +918,14 @@ enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uin
 
 void graft_kill(struct grafts *gs, uint32_t slot)
 {
+	const struct graft_request q = { .op = GRAFT_KILL, .slot = slot };
+
 	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_DONE) &&
 	    !change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_DONE) &&
 	    (graft_state(gs, slot) != GRAFT_DONE || gs->all[slot].side[0].reset ||
 	     gs->all[slot].side[1].reset))
 		return;
-	gs->all[slot].killed = 1;
+	run(gs, &q);
 }
 
 void graft_put(struct grafts *gs, uint32_t slot)
@@ -1079,8 +1081,6 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++) {
 		int fds[2] = { -1, -1 };
 
-		if (graft_state(gs, slot) == GRAFT_DONE)
-			continue;
 		for (unsigned int side = 0; side < 2 && (!side || fds[0] >= 0); side++) {
 			fds[side] = revive(gs, slot, side, uid);
 			why = fds[side] < 0 ? fds[side] : why;
@@ -1098,7 +1098,7 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 	}
 	if (without)
 		log_warning("graft: %u sessions that were left have no sockets: nothing probes their "
-			    "ends, and a change of routes may end them: %s", without, strerror(-why));
+			    "ends, or tells them of a reset: %s", without, strerror(-why));
 }
 
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])

@@ -238,7 +238,8 @@ static int revive(int fd, const struct tcp_numbers *n)
 		set_number(fd, TCP_RECV_QUEUE, n->read_seq) ?:
 		socket_set_mark(fd, n->mark) ?: socket_set_transparent(fd, n->local->sa_family);
 
-	if (!r && (fchown(fd, n->uid, (gid_t)-1) || bind(fd, n->local, n->len) ||
+	/* the unit allows no chown(2), and needs none */
+	if (!r && ((n->uid != geteuid() && fchown(fd, n->uid, (gid_t)-1)) || bind(fd, n->local, n->len) ||
 		   connect(fd, n->remote, n->len)))
 		r = -errno;
 	for (unsigned int i = 0; !r && i < sizeof(options) / sizeof(options[0]); i++)
