@@ -63,7 +63,7 @@ static bool has_filters(unsigned int ifindex, enum hook hook, bool ours)
 
 	while (!done) {
 		ssize_t n = recvfrom(fd, answer, sizeof(answer), 0, NULL, NULL);
-		int len = (int)n;
+		unsigned int len = (unsigned int)n;
 
 		done = n <= 0;
 		found = found || done;
