@@ -47,7 +47,7 @@ async def main():
 asyncio.run(main())
 """
 
-# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations; a line of JSON: what became of them.
+# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations; a second line of JSON: what became of them.
 TALK = """
 import asyncio, json, os, sys, time
 address, port, n, seconds, size = sys.argv[1], *map(int, sys.argv[2:])
@@ -70,6 +70,7 @@ async def talk():
     except (OSError, asyncio.IncompleteReadError):
         did["reset"] += 1
 async def main():
+    print("started", flush=True)
     await asyncio.gather(*(talk() for i in range(n)))
     print(json.dumps(did))
 asyncio.run(main())
@@ -127,9 +128,13 @@ class Trial:
         expect(result.returncode == 0, f"graft --remove: {result.stdout}")
 
     def talk(self, connections, seconds, size=500, address=RELAY, port=LISTEN):
-        return self.lab.start("client", sys.executable, "-c", TALK, address, str(port),
-                              str(connections), str(seconds * SLOW), str(size), stdout=subprocess.PIPE,
-                              text=True)
+        process = self.lab.start("client", sys.executable, "-c", TALK, address, str(port),
+                                 str(connections), str(seconds * SLOW), str(size),
+                                 stdout=subprocess.PIPE, text=True)
+        # Python itself may need longer on a busy machine than sessions may until they are grafted
+        while os.read(process.stdout.fileno(), 1) not in (b"\n", b""):  # what follows is for communicate()
+            pass
+        return process
 
     def run(self, namespace, *command):
         self.lab.finish(self.lab.start(namespace, *command), 10 * SLOW)

@@ -190,7 +190,10 @@ class Trial:
         return kept
 
     def fail(self, what, fault, most):
-        """FAULT(relay) happens to the relay with the address, under load; which is returned."""
+        """
+        FAULT(relay) happens to the relay with the address, under load; which is returned.  MOST seconds
+        are for a machine that does more than this: docs/operations.md has what it takes else.
+        """
         old = self.holder()
         new = next(relay for relay in OWN if relay != old)
         kept = self.start_grafted(old)
@@ -233,14 +236,14 @@ class Trial:
         self.keepaliveds[relay].kill()
 
     def run(self):
-        old = self.fail("both links down", lambda relay: self.links(relay, "down"), 1)
+        old = self.fail("both links down", lambda relay: self.links(relay, "down"), 5)
         kept = self.start_clients("keep")
         self.links(old, "up")
         self.wait_backups(old, 2)
         expect(self.talk(kept) == {"answered": CLIENTS}, "a relay that comes back breaks sessions")
         self.lab.stop(kept)
 
-        old = self.fail("culvert and keepalived killed", self.kill_both, 1)
+        old = self.fail("culvert and keepalived killed", self.kill_both, 5)
         expect(not self.has_address(old), f"{old} has kept the address")
         self.lab.stop(self.keepaliveds[old])
         self.start_culvert(old)
