@@ -333,6 +333,11 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 
 	if (f->g->killed)
 		return shift(skb, f->mine, p, false);
+	/* of another relay's session, say, which had the address: the stack answers */
+	if (state == GRAFT_CLOSED && !is_inside(p, f->mine, f->other)) {
+		forget(f->g, f->slot);
+		return PASS;
+	}
 	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED) {
 		p->odd = p->odd ?: hindrance_in(skb);
 		state = try_offer(skb, p, f->slot, f->side);

@@ -43,7 +43,8 @@
  *   RETURNED   -> OFFERED    offer, again: nothing of the session is in the daemon's hand
  *   DONE       -> CLOSED     the daemon closes the sockets
  *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
- *                            until then, or until a SYN comes with such a tuple
+ *                            until then, or until a SYN comes with such a tuple, or after CLOSED a
+ *                            packet that is not in the window
  *
  * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and the stack
  * answers what comes late.
@@ -112,8 +113,7 @@ struct graft_tuple {
 };
 
 struct graft_place {
-	__u32 slot;
-	__u32 side;
+	__u32 slot, side;
 };
 
 /* The way of packets from our socket to its remote end, as one was seen leaving. */

@@ -218,8 +218,11 @@ scrape_configs:
                        f"prometheus to say {value} to {query}", 15)
 
     def query(self, query):
-        answer = json.loads(self.curl(f"http://127.0.0.1:{PROMETHEUS}/api/v1/query?"
-                                      + urllib.parse.urlencode({"query": query})))
+        text = self.curl(f"http://127.0.0.1:{PROMETHEUS}/api/v1/query?"
+                         + urllib.parse.urlencode({"query": query}))
+        if not text.startswith("{"):  # "Service Unavailable": it listens, and is not ready
+            return None
+        answer = json.loads(text)
         result = answer["data"]["result"] if answer["status"] == "success" else []
         return float(result[0]["value"][1]) if len(result) == 1 else None
 

@@ -692,6 +692,10 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	}
 	if (at.g->killed)
 		return shift(f, at.mine, &p, false);
+	if (at.g->state == GRAFT_CLOSED && !is_inside(&at, &p)) { /* of another session */
+		forget(m, &at);
+		return MODEL_PASS;
+	}
 	state = at.g->state & GRAFT_STATE_MASK;
 	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
 	    state != GRAFT_RETURNED && hindrance(&at, &p))
