@@ -33,7 +33,8 @@ import traceback
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "../../scripts/lib")]
 # pylint: disable=wrong-import-position
-from labkit import (SLOW, TOP, Interrupted, LabError, begin_or_skip, expect, tail, wait_until)
+from labkit import (EXIT_SKIP, SLOW, TOP, Interrupted, LabError, begin_or_skip, expect, tail,
+                    wait_until)
 from networks_rows import ROWS
 
 ENGINES = ("copy", "auto")
@@ -959,7 +960,7 @@ def main():
         return 128 + number.args[0]
     counts = matrix.counts
     print(f"{counts['ok']} passed, {counts['not ok']} failed, {counts['skip']} skipped")
-    return 1 if counts["not ok"] else 0
+    return 1 if counts["not ok"] else 0 if counts["ok"] else EXIT_SKIP
 
 
 if __name__ == "__main__":

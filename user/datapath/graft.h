@@ -137,8 +137,8 @@ void graft_hold(struct grafts *gs, uint32_t slot);
 /* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
 bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 /*
- * ACTIVE, RETURNING or DONE: the caller closes the sockets with RST (SO_LINGER).  That resets the ends, and
- * frees the tuples; the stack answers what comes late.
+ * ACTIVE, RETURNING or DONE: the caller closes the sockets with RST (SO_LINGER), which resets the ends.  The
+ * stack answers what comes late.
  */
 void graft_kill(struct grafts *gs, uint32_t slot);
 

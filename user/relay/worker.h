@@ -50,7 +50,6 @@ struct worker {
 	struct listener *listeners; /* list; see listener.h */
 	struct timer resume;        /* when the next pause of a listener is over */
 
-
 	struct bpf_ring *ring;
 	struct source ring_source;
 	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
