@@ -626,8 +626,15 @@ ROWS = (
     Row("a client whose link is gone", middle="client: ip link set c0 down\n gone 20",
         **GONE),
     Row("a client that is silent", middle=f"{SILENT}\n gone 20", **GONE),
+    Row("a server that is silent, and owes an answer", **GONE,
+        middle=f"go\n pause 0.3\n server nft: {chain('output', 'drop')}\n gone 20"),
     Row("a client that is silent after a start", **GONE,
         middle=f"sigkill\n start\n {SILENT}\n gone 20"),
+    Row("a firewall that forgets who is silent for 4 s, and keepalive", f"""
+        front nft: {chain("forward", STRICT, policy="drop")}
+        front: cd /proc/sys/net/netfilter
+        echo 0 >nf_conntrack_tcp_loose; echo 4 >nf_conntrack_tcp_timeout_established
+        """, routers="front", options=("--keepalive", "3"), middle="pause 13"),
     Row("two daemons with the same names", routers="back", control="control",
         middle="second_daemon"),
 )

@@ -82,12 +82,42 @@ static void test_slow_reader(void **state)
 	assert_int_equal(look(&i, NOW, AT(0, 1500, 30000), 50, false), 20000);
 }
 
+/*
+ * Look every second with keepalive = 4, at an end that answers at PROBED_MS what we ask in vain from
+ * then on, if ANSWERS.  Returns when it counts as gone; 0: not in a minute.
+ */
+static uint64_t gone_at(uint64_t probed_ms, bool answers)
+{
+	struct idle i = { .asked_ms = 1 };
+
+	for (uint64_t now = 1000; now < 60000; now += idle_ask_ms(4), i.asked_ms = now) {
+		uint64_t answered = answers && now > probed_ms + 100 ? probed_ms + 100 : 1;
+		struct tcp_activity side = { .ack_received_ago_ms = ago(now, answered),
+					     .owed = now >= probed_ms && answered == 1 };
+
+		if (idle_is_gone(&i, now, 4, &side, 0))
+			return now;
+	}
+	return 0;
+}
+
+/* An end that is owed something: it is dead, or stands still and is asked more and more seldom. */
+static void test_gone(void **state)
+{
+	(void)state;
+	assert_in_range(gone_at(500, false), 6000, 8000);
+	assert_in_range(gone_at(30000, false), 32000, 33000);
+	assert_int_equal(gone_at(29950, true), 0);
+	assert_int_equal(gone_at(500, true), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_hears),
 		cmocka_unit_test(test_unanswered),
 		cmocka_unit_test(test_slow_reader),
+		cmocka_unit_test(test_gone),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,7 +113,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.data_sent_ago_ms = info.tcpi_last_data_sent,
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
-		.owed = info.tcpi_unacked > 0,
+		.owed = info.tcpi_unacked > 0 || info.tcpi_probes > 0,
 	};
 	return r;
 }
@@ -159,8 +159,15 @@ void tcp_free_buffer(int fd)
 	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }
 
-/* Unanswered, before the peer is given up. */
-#define KEEPALIVE_PROBES 4
+/*
+ * Keepalive is N seconds: no end is silent for longer, and who is gone is noticed within 2 N.
+ *   - TCP probes after half of N.  The packet programs answer that for an end that has been heard since
+ *     the socket asked last, so that a frozen socket may ask the end itself as late as twice that after
+ *     it was heard.
+ *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
+ */
+#define PART(keepalive, n) ((int)(keepalive) * 7 / 8 / (n) ?: 1)
+#define KEEPALIVE_PROBES 4 /* unanswered, before the peer is given up */
 #define PROBES_MAX 127 /* MAX_TCP_KEEPCNT */
 
 void tcp_copy_mss(int fd, int other)
@@ -183,12 +190,10 @@ void tcp_set_nodelay(int fd)
 
 int tcp_set_keepalive(int fd, unsigned int keepalive, unsigned int more)
 {
-	int interval = ((int)keepalive + KEEPALIVE_PROBES - 1) / KEEPALIVE_PROBES;
-
 	if (!keepalive)
 		return set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
-	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, (int)keepalive) ?:
-	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, interval) ?:
+	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive, 2)) ?:
+	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive, KEEPALIVE_PROBES)) ?:
 	       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT,
 		       more < PROBES_MAX - KEEPALIVE_PROBES ? KEEPALIVE_PROBES + (int)more : PROBES_MAX) ?:
 	       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);

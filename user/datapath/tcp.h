@@ -83,7 +83,7 @@ struct tcp_activity {
 	uint32_t data_sent_ago_ms;     /* the same; what is sent again counts */
 	uint32_t ack_received_ago_ms;
 	uint64_t acked; /* bytes; our SYN may be one of them */
-	bool owed;      /* some of what was sent is not acknowledged */
+	bool owed;      /* some of what was sent is not acknowledged, or a probe not answered */
 };
 int tcp_activity(int fd, struct tcp_activity *ret);
 

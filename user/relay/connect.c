@@ -168,16 +168,14 @@ static void set_options(struct session *s, int fd, int family)
 	const struct forward_conf *fc = forward_of(s);
 	bool clamp = family != session_peer(s)->sa.sa_family ||
 		     atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
-	int r = tcp_set_session_options(fd, false, fc->keepalive_s);
 
+	tcp_set_session_options(fd, false, 0);
 	/* a graft needs an upstream that sends no larger segments than the client takes */
 	if (s->tcp && s->worker->shared->grafts && clamp)
 		tcp_copy_mss(fd, s->sides[CLIENT].fd);
 
 	s->nodelay_due = fc->nodelay;
-	if (r)
-		log_limited(LOG_WARNING, "session %llu: no keepalive for the upstream: %s",
-			    (unsigned long long)s->id, strerror(-r));
+	s->keepalive_due = fc->keepalive_s;
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "relay/session.h"
+#include "relay/session_flow.h"
 #include "relay/session_graft.h"
 
 SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
@@ -56,10 +57,59 @@ void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[
 	}
 }
 
+/* --- an end that is gone --- */
+
+#define LEAST_ASK_MS 1000  /* longer than an answer takes */
+#define LEAST_GONE_MS 6000 /* as TCP's own probes, which are a second apart */
+
+uint64_t idle_ask_ms(unsigned int keepalive_s)
+{
+	return larger(keepalive_s * 1000ULL / 4, LEAST_ASK_MS);
+}
+
+bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_s,
+		  const struct tcp_activity *side, unsigned int which)
+{
+	uint64_t each = idle_ask_ms(keepalive_s), *since = &i->mute_ms[which];
+
+	if (!side->owed || side->ack_received_ago_ms < now_ms - i->asked_ms)
+		*since = 0;
+	else if (!*since)
+		*since = now_ms;
+	return *since && now_ms - *since >= 2 * each &&
+	       side->ack_received_ago_ms >= larger(keepalive_s * 2000ULL, LEAST_GONE_MS) - each;
+}
+
 /* --- a session --- */
 
 /* Wait so long after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
+
+/* TCP gives an end up by itself in that time: 16 times TCP_RTO_MAX. */
+#define TCP_GIVES_UP_S 1920
+
+static bool has_to_ask(const struct forward_conf *fc)
+{
+	return fc->keepalive_s && 2 * fc->keepalive_s < TCP_GIVES_UP_S;
+}
+
+/* When the upstream's socket gets keepalive; UINT64_MAX: it has.  Short sessions need not pay for that. */
+static uint64_t keepalive_due(const struct session *s)
+{
+	if (!s->keepalive_due)
+		return UINT64_MAX;
+	return s->born_ms + smaller(forward_of(s)->keepalive_s * 1000ULL / 8, 1000);
+}
+
+static void set_keepalive(struct session *s)
+{
+	int r = tcp_set_keepalive(s->sides[UPSTREAM].fd, forward_of(s)->keepalive_s, 0);
+
+	s->keepalive_due = false;
+	if (r)
+		log_limited(LOG_WARNING, "session %llu: no keepalive for the upstream: %s",
+			    (unsigned long long)s->id, strerror(-r));
+}
 
 /* How long S may be silent as it is now (0: for ever), and the cause of its end. */
 static uint64_t limit_ms(const struct session *s, enum cause *ret_cause)
@@ -86,8 +136,8 @@ uint64_t session_idle_due(struct session *s)
 	enum cause cause;
 	bool half;
 
-	if (!fc->idle_timeout_ms && !fc->fin_timeout_ms)
-		return UINT64_MAX;
+	if (!fc->idle_timeout_ms && !fc->fin_timeout_ms && !has_to_ask(fc))
+		return keepalive_due(s);
 	if (!s->idle)
 		s->idle = calloc(1, sizeof(*s->idle));
 	if (!s->idle)
@@ -104,10 +154,13 @@ uint64_t session_idle_due(struct session *s)
 		s->idle->half = half;
 	}
 	limit = limit_ms(s, &cause);
-	due = limit ? s->idle->since_ms + limit : UINT64_MAX;
+	due = smaller(limit ? s->idle->since_ms + limit : UINT64_MAX, keepalive_due(s));
 	/* nobody tells of a FIN that does not come to its socket: it is found in time */
 	if (s->graft != NO_GRAFT && fc->fin_timeout_ms)
 		due = smaller(due, now + fc->fin_timeout_ms);
+	s->idle->asked_ms = s->idle->asked_ms ?: now;
+	if (has_to_ask(fc))
+		due = smaller(due, s->idle->asked_ms + idle_ask_ms(fc->keepalive_s));
 	return due;
 }
 
@@ -133,15 +186,34 @@ static int look_at_unix(const struct session *s, unsigned int side, struct tcp_a
 	return 0;
 }
 
+/* Has S lost an end?  A frozen socket asks that by itself: its side is all 0. */
+static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activity sides[2])
+{
+	unsigned int keepalive_s = forward_of(s)->keepalive_s;
+	int gone = -1;
+
+	if (!has_to_ask(forward_of(s)) || now < s->idle->asked_ms + idle_ask_ms(keepalive_s))
+		return false;
+	for (int side = 0; side < 2; side++)
+		if (idle_is_gone(s->idle, now, keepalive_s, &sides[side], (unsigned int)side))
+			gone = side;
+	s->idle->asked_ms = now;
+	if (gone >= 0)
+		session_part(s, (unsigned int)gone, session_cause((unsigned int)gone, ETIMEDOUT));
+	return gone >= 0;
+}
+
 void session_idle_timer(struct session *s)
 {
 	/* not the time at which the batch began: sockets tell the time that has passed until now */
 	uint64_t now = clock_ms(), limit;
 	bool grafted = session_is_grafted(s); /* session_idle_due() has looked */
-	struct tcp_activity sides[2];
+	struct tcp_activity sides[2] = { 0 };
 	enum cause cause;
 	int r = 0;
 
+	if (s->state == SESSION_OPEN && now >= keepalive_due(s))
+		set_keepalive(s);
 	if (s->state != SESSION_OPEN || now < session_idle_due(s) || !s->idle)
 		return;
 	for (unsigned int side = 0; !grafted && !r && side < 2; side++) {
@@ -152,6 +224,8 @@ void session_idle_timer(struct session *s)
 	if (r) /* TCP itself does not refuse this, but a BPF program of the cgroup may */
 		log_limited(LOG_WARNING, "session %llu: cannot see whether it is idle: %s",
 			    (unsigned long long)s->id, strerror(-r));
+	if (!r && has_lost_one(s, now, sides))
+		return;
 	if (r || is_held_up(&s->flows[CLIENT]) || is_held_up(&s->flows[UPSTREAM]))
 		s->idle->since_ms = now;
 	else if (!grafted)

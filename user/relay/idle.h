@@ -8,7 +8,7 @@
 #include "datapath/tcp.h"
 
 /*
- * idle-timeout and fin-timeout: the end of a session that is silent.
+ * idle-timeout, fin-timeout and keepalive: the end of a session that is silent, or has lost an end.
  *
  * Nothing is done for a byte.  At the time at which the session would end if no byte had come since
  * the last look, the sockets are asked when one did: TCP knows, whatever carries the flow.
@@ -23,10 +23,24 @@ struct idle {
 	uint64_t taken[2]; /* at the last look, by side */
 	bool owed[2];
 	bool half;         /* one end has sent FIN */
+	uint64_t asked_ms; /* when idle_is_gone() was called last; 0: not yet */
+	uint64_t mute_ms[2]; /* by side: seen then to be owed something; 0: it has answered */
 };
 
 /* Look at both sides at NOW_MS; I->since_ms is then the time of the last byte. */
 void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[2]);
+
+/* So often is idle_is_gone() called where keepalive is KEEPALIVE_S. */
+uint64_t idle_ask_ms(unsigned int keepalive_s);
+
+/*
+ * TCP probes an end that it owes nothing (SO_KEEPALIVE).  To one that is owed something it sends that
+ * again, or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true if
+ * SIDE, number WHICH, is such a one, has not answered between three looks, and by the next look will
+ * not have been heard for twice KEEPALIVE_S.
+ */
+bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_s,
+		  const struct tcp_activity *side, unsigned int which);
 
 struct session;
 

@@ -88,6 +88,7 @@ struct session {
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
+	bool keepalive_due : 1;  /* at the upstream's socket, see session_idle_due() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
@@ -97,7 +98,7 @@ struct session {
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client has connected itself */
 	struct pace *pace;       /* owned; NULL: its bandwidth has no limit, see rates.h */
-	struct idle *idle;       /* owned; NULL: it has had no idle-timeout so far */
+	struct idle *idle;       /* owned; NULL: nothing has had to be remembered so far */
 };
 
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */
