@@ -171,8 +171,10 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 	for (size_t i = 0; rank < NO_RANK && i < n; i++) {
 		if (rank_of(&c[i]) != rank)
 			continue;
-		*c[i].turn += c[i].weight;
-		sum += c[i].weight;
+		if (how != BALANCE_SOURCE) { /* nobody takes turns, and a reload may keep accounts */
+			*c[i].turn += c[i].weight;
+			sum += c[i].weight;
+		}
 		if (best == n || is_better(how, &c[i], &c[best], client))
 			best = i;
 	}
