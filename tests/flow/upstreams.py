@@ -158,6 +158,17 @@ class Trial:
     def wait_state(self, port, *states):
         wait_until(lambda: self.server(port)["state"] in states, f"{port} to be {states}")
 
+    def counter(self, name):
+        """The kernel's counter NAME of the servers' network namespace."""
+        for table in ("snmp", "netstat"):
+            path = f"/proc/{self.servers[7101].pid}/net/{table}"
+            with open(path, encoding="ascii") as file:
+                rows = [line.split() for line in file]
+            for names, values in zip(rows[::2], rows[1::2]):
+                if name in names:
+                    return int(values[names.index(name)])
+        raise LabError(f"no counter {name}")
+
     def errors(self):
         return self.daemon.ask("status")["errors"]
 
@@ -227,6 +238,21 @@ class Trial:
         self.command("upstream", "web", a, "ready")
         expect(self.shares(4)[0] == {7101: 4}, "a server that is ready gets no sessions")
         self.finish_clients(kept)
+
+    # --- checks ---
+
+    def test_checks_are_no_connections(self):
+        before = self.counter("PassiveOpens"), self.counter("EmbryonicRsts")
+        self.begin(f"{SERVER}:7101 {SERVER}:7102", "check = 0.1")
+
+        def done():
+            return (self.counter("PassiveOpens") - before[0],
+                    self.counter("EmbryonicRsts") - before[1])
+
+        wait_until(lambda: sum(done()) >= 20, "20 checks")
+        # the ACK leaves after 200 ms, on a machine that is so busy
+        expect(done()[0] <= 4, f"servers accept checks: {done()[0]} of {sum(done())}")
+        expect(self.server(7101)["state"] == "up", "they fail")
 
     # --- faults ---
 

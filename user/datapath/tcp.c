@@ -20,6 +20,7 @@ SYSCALLS_NEEDED(
 	SETSOCKOPT(SOL_SOCKET, SO_OOBINLINE), SETSOCKOPT(IPPROTO_TCP, TCP_NODELAY),
 	SETSOCKOPT(SOL_SOCKET, SO_KEEPALIVE), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPIDLE),
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPINTVL), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPCNT),
+	SETSOCKOPT(IPPROTO_TCP, TCP_DEFER_ACCEPT),
 	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_TCP, TCP_MAXSEG),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
@@ -181,6 +182,11 @@ void tcp_copy_mss(int fd, int other)
 	/* what is sent is smaller by the timestamps that each segment has */
 	options = info.tcpi_options & TCPI_OPT_TIMESTAMPS ? 12 : 0;
 	set_int(fd, IPPROTO_TCP, TCP_MAXSEG, (int)info.tcpi_snd_mss + options);
+}
+
+void tcp_hold_ack(int fd)
+{
+	set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1); /* seconds, which only listeners count */
 }
 
 void tcp_set_nodelay(int fd)

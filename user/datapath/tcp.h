@@ -65,6 +65,12 @@ struct tcp_numbers {
 /* Make its socket anew, without a packet (TCP_REPAIR, which needs CAP_NET_ADMIN).  A descriptor, or -errno. */
 int tcp_revive(const struct tcp_numbers *n);
 
+/*
+ * Before connect(2): hold back the ACK of the handshake, for 200 ms at most (TCP_DELACK_MAX in
+ * tcp_rcv_synsent_state_process()).  It travels with the first data; a reset by then replaces it.
+ */
+void tcp_hold_ack(int fd);
+
 /* Before connect(2): let the peer of FD send no larger segments than can be sent on OTHER. */
 void tcp_copy_mss(int fd, int other);
 

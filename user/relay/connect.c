@@ -19,7 +19,6 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,8 +59,7 @@ SYSCALLS_NEEDED(
 	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX),
 		   SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE), SYSCALL_ARG(2, 0)),
 	SYSCALL(connect),
-	SYSCALL(getsockname),
-	SETSOCKOPT(IPPROTO_TCP, TCP_DEFER_ACCEPT));
+	SYSCALL(getsockname));
 
 /* An attempt that runs beside the first. */
 struct rival {
@@ -180,22 +178,20 @@ static void set_options(struct session *s, int fd, int family)
 
 /*
  * A client that has spoken already will have its bytes sent as soon as the upstream answers, so the
- * ACK of the handshake can travel with them: one segment less.  tcp_rcv_synsent_state_process()
- * holds it back, for 200 ms at most, when it finds TCP_DEFER_ACCEPT on a socket that connects.
+ * ACK of the handshake can travel with them: one segment less.
  * Where the upstream speaks first this must not be done: it would wait for that ACK.  An upstream
  * that is sent a PROXY header gets the ACK with that, whoever speaks first.  Returns 0, or the
  * errno of a client that is gone.
  */
 static int spare_an_ack(const struct session *s, int fd)
 {
-	int seconds = 1;
 	char c;
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, &c, 1, MSG_PEEK);
 
 	if (n < 0 && errno != EAGAIN)
 		return errno;
 	if (n > 0 || forward_of(s)->proxy_protocol & PROXY_SEND)
-		setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds));
+		tcp_hold_ack(fd);
 	return 0;
 }
 

@@ -70,6 +70,8 @@ static void try_next(struct attempt *a, int error)
 			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
 		session_close_socket(&a->source, true);
 		a->source.fd = upstream_socket(a->forward, NULL, to);
+		if (a->source.fd >= 0 && addr_is_inet(to)) /* servers log whoever has connected: be reset before */
+			tcp_hold_ack(a->source.fd);
 		error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);
 		if (error == EINPROGRESS &&
 		    !(error = -loop_watch(a->checks->loop, &a->source, EPOLLOUT, true)))
