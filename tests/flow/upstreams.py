@@ -13,6 +13,7 @@ import collections
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -151,9 +152,13 @@ class Trial:
                                 timeout=20, check=False)
         expect(result.returncode == 0, f"culvert {' '.join(words)}: {result.stdout}")
 
-    def server(self, port):
-        forward = self.daemon.ask("forwards")["forwards"][0]
-        return next(s for s in forward["servers"] if s["server"] == f"{SERVER}:{port}")
+    def list_servers(self):
+        return self.daemon.ask("forwards")["forwards"][0]["servers"]
+
+    def server(self, where):
+        """WHERE: a port of SERVER, or all of its name."""
+        name = f"{SERVER}:{where}" if isinstance(where, int) else where
+        return next(s for s in self.list_servers() if s["server"] == name)
 
     def wait_state(self, port, *states):
         wait_until(lambda: self.server(port)["state"] in states, f"{port} to be {states}")
@@ -253,6 +258,42 @@ class Trial:
         # the ACK leaves after 200 ms, on a machine that is so busy
         expect(done()[0] <= 4, f"servers accept checks: {done()[0]} of {sum(done())}")
         expect(self.server(7101)["state"] == "up", "they fail")
+
+    def test_check_of_a_full_backlog(self):
+        path = self.lab.path("full")
+        with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as client:
+            full.bind(path)
+            os.chmod(path, 0o777)
+            full.listen(0)
+            client.connect(path)
+            self.begin(f"unix:{path} unix:{path}.gone", "check = 0.05", "fall = 1")
+            # the second check of a server that is not there tells of one of each
+            wait_until(lambda: self.server(f"unix:{path}.gone")["state"] == "failed", "a check")
+            ended = self.server(f"unix:{path}.gone")["last_error_age_ms"]
+            wait_until(lambda: self.server(f"unix:{path}.gone")["last_error_age_ms"] < ended,
+                       "another check")
+            full = self.server(f"unix:{path}")
+            expect(full["state"] == "up" and not full["last_error"], f"somebody listens: {full}")
+
+    def test_checks_of_many_servers(self):
+        self.begin(" ".join(f"unix:{self.lab.path(str(n))}" for n in range(64)), "check = 0.001")
+
+        def say_failed():  # an order would wake the loop, which then checks more of them
+            with open(self.daemon.process.log, encoding="utf-8") as file:
+                return file.read().count("has failed its checks")
+
+        wait_until(lambda: say_failed() == 64, "the last ones to be checked")
+
+    def test_checks_off_and_on(self):
+        a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
+        self.begin(f"{a} {b}", "check = 0.05")
+        self.fault(7101, "reject with tcp reset")
+        self.wait_state(7101, "failed")
+        self.heal()
+        self.reload(f"{a} {b}")
+        expect(self.server(7101)["state"] != "failed", "checks count that are turned off")
+        self.reload(f"{a} {b}", "check = 3600", "rise = 100")
+        expect(self.server(7101)["state"] != "failed", "checks count that were turned off")
 
     # --- faults ---
 

@@ -225,9 +225,9 @@ static void add_histogram(const struct scrape *s, const struct forward *f)
 
 enum { IS_UP, LIVE, CHOSEN, FAILURES };
 
-static bool is_up(const struct servers *ss, const struct member *m)
+static bool is_up(const struct member *m)
 {
-	enum server_state state = servers_state(ss, m->server, clock_ms());
+	enum server_state state = health_state(&m->server->health, clock_ms());
 	struct addr_list *list = member_list(m);
 	bool ordered = state == SERVER_DRAIN || state == SERVER_DOWN;
 	bool up = list->n && (ordered || state <= SERVER_RETURNING) &&
@@ -244,7 +244,7 @@ static void add_servers(const struct scrape *s, const struct forward *f)
 	pthread_mutex_lock(ss->lock);
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
 		const uint64_t values[] = {
-			[IS_UP] = is_up(ss, m),
+			[IS_UP] = is_up(m),
 			[LIVE] = atomic_load(&m->server->live),
 			[CHOSEN] = m->server->sessions,
 			[FAILURES] = m->server->failures,

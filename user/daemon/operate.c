@@ -268,8 +268,7 @@ static void append_addresses(struct json_object *list, const struct member *m)
 	addr_list_put(addresses);
 }
 
-static struct json_object *server_json(const struct servers *ss, const struct member *m,
-				       uint64_t now_ms)
+static struct json_object *server_json(const struct member *m, uint64_t now_ms)
 {
 	struct json_object *o = json_object_new_object(), *addresses = json_object_new_array();
 	struct server *s = m->server;
@@ -277,7 +276,7 @@ static struct json_object *server_json(const struct servers *ss, const struct me
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
 	json_add_text(o, "state", json_object_array_length(addresses) ?
-		      server_state_name(servers_state(ss, s, now_ms)) : "no-address");
+		      server_state_name(health_state(&s->health, now_ms)) : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
@@ -299,7 +298,7 @@ static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_
 	servers_refresh(ss);
 	for (size_t i = 0; i < ss->n; i++) {
 		append_addresses(addresses, &ss->members[i]);
-		json_append(list, server_json(ss, &ss->members[i], now_ms));
+		json_append(list, server_json(&ss->members[i], now_ms));
 	}
 	pthread_mutex_unlock(ss->lock);
 	json_add(o, "addresses", addresses);

@@ -105,6 +105,12 @@ void health_checked(struct health *h, bool good, unsigned int rise, unsigned int
 	come_back(h, now_ms);
 }
 
+void health_unchecked(struct health *h)
+{
+	h->checked = h->down = false;
+	h->streak = 0;
+}
+
 unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms)
 {
 	uint64_t since = now_ms > h->back_ms ? now_ms - h->back_ms : 0;

@@ -77,6 +77,8 @@ void health_connected(struct health *h, uint64_t now_ms);
 /* A check has ended: RISE good ones in a row, or FALL others, change the state. */
 void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
 		    uint64_t now_ms);
+/* There are no checks any more: the next one is the first again. */
+void health_unchecked(struct health *h);
 
 /* --- choosing one --- */
 

@@ -40,6 +40,9 @@ struct checks {
 	struct loop *loop;
 	struct timer timer;
 	struct attempt *attempts;
+	/* Checks that were due by then begin before any that were due later: so all have their turn. */
+	uint64_t round_ms;
+	bool round_goes_on; /* some may not have begun */
 	pthread_mutex_t lock; /* of what follows */
 	struct forward *first;
 };
@@ -70,9 +73,12 @@ static void try_next(struct attempt *a, int error)
 			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
 		session_close_socket(&a->source, true);
 		a->source.fd = upstream_socket(a->forward, NULL, to);
-		if (a->source.fd >= 0 && addr_is_inet(to)) /* servers log whoever has connected: be reset before */
+		/* a server logs whoever has connected: so the reset comes before */
+		if (a->source.fd >= 0 && addr_is_inet(to))
 			tcp_hold_ack(a->source.fd);
 		error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);
+		if (error == EAGAIN && !addr_is_inet(to)) /* full, so somebody listens */
+			error = 0;
 		if (error == EINPROGRESS &&
 		    !(error = -loop_watch(a->checks->loop, &a->source, EPOLLOUT, true)))
 			return;
@@ -118,11 +124,15 @@ struct due {
 	struct addr_list *list;
 };
 
-/* Those of F's servers that are due, at most ROOM, with references; *NEXT: when others are. */
-static size_t find_due(struct forward *f, struct due *due, size_t room, uint64_t now,
+/*
+ * Those of F's servers that are due in this round, at most ROOM, with references; *NEXT: when others
+ * are.
+ */
+static size_t find_due(struct checks *c, struct forward *f, struct due *due, size_t room,
 		       uint64_t *next)
 {
 	struct servers *ss = &f->servers;
+	uint64_t now = c->loop->now_ms;
 	size_t n = 0;
 
 	pthread_mutex_lock(ss->lock);
@@ -133,7 +143,7 @@ static size_t find_due(struct forward *f, struct due *due, size_t room, uint64_t
 
 		/* a reload may have made the time shorter */
 		s->check_ms = smaller(s->check_ms, now + f->conf->check_ms);
-		if (s->check_ms > now || n == room) {
+		if (s->check_ms > c->round_ms || n == room) {
 			*next = smaller(*next, larger(s->check_ms, now + PAUSE_MS));
 			continue;
 		}
@@ -169,14 +179,16 @@ void checks_after_batch(struct checks *c)
 	struct due due[AT_ONCE];
 	size_t room = AT_ONCE;
 
+	c->round_ms = c->round_goes_on ? c->round_ms : now;
 	pthread_mutex_lock(&c->lock);
 	for (struct forward *f = c->first; f; f = f->next_checked) {
-		size_t n = find_due(f, due, room, now, &next);
+		size_t n = find_due(c, f, due, room, &next);
 
 		for (size_t i = 0; i < n; i++)
 			begin(c, f, due[i].server, due[i].list);
 		room -= n;
 	}
+	c->round_goes_on = !room;
 	for (struct attempt *a = c->attempts; a; a = a->next) {
 		if (!a->done && a->late_ms <= now)
 			try_next(a, ETIMEDOUT);
@@ -198,6 +210,8 @@ static void on_timer(struct timer *t)
 
 void checks_add(struct checks *c, struct forward *f)
 {
+	if (!f->conf->check_ms)
+		servers_unchecked(&f->servers);
 	if (!f->conf->check_ms || f->checks)
 		return;
 	f->checks = c;

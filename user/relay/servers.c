@@ -163,14 +163,6 @@ struct addr_list *member_list(const struct member *m)
 	return m->list;
 }
 
-enum server_state servers_state(const struct servers *ss, const struct server *s, uint64_t now_ms)
-{
-	struct health h = s->health;
-
-	h.down = h.down && ss->conf->check_ms; /* else nobody would find out that it is back */
-	return health_state(&h, now_ms);
-}
-
 static struct member *member_of(struct servers *ss, const struct server *s)
 {
 	for (size_t i = 0; i < ss->n; i++)
@@ -259,9 +251,9 @@ struct choice {
 	struct upstream *nameless;
 };
 
-static void consider(struct choice *c, const struct servers *ss, struct member *m, uint64_t now_ms)
+static void consider(struct choice *c, struct member *m, uint64_t now_ms)
 {
-	enum server_state state = servers_state(ss, m->server, now_ms);
+	enum server_state state = health_state(&m->server->health, now_ms);
 	struct lookup_record record;
 	struct addr_list *list;
 	bool empty;
@@ -299,7 +291,7 @@ static int pick(struct servers *ss, const union client_addr *client, struct serv
 	servers_refresh(ss);
 	for (size_t i = 0; i < ss->n; i++)
 		if (!is_among(tried, n, ss->members[i].server))
-			consider(&c, ss, &ss->members[i], now_ms);
+			consider(&c, &ss->members[i], now_ms);
 	*ret_nameless = c.nameless;
 	best = balance_pick(ss->conf->balance, c.candidates, c.n, hash_of(client));
 	if (best == c.n)
@@ -338,7 +330,7 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 static void say(const struct servers *ss, const struct server *s, enum server_state was,
 		uint64_t now_ms)
 {
-	enum server_state is = servers_state(ss, s, now_ms);
+	enum server_state is = health_state(&s->health, now_ms);
 
 	if (is == was)
 		return;
@@ -365,7 +357,7 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 	struct member *m;
 
 	pthread_mutex_lock(ss->lock);
-	was = servers_state(ss, s, now_ms);
+	was = health_state(&s->health, now_ms);
 	m = member_of(ss, s);
 	if (m)
 		upstream_failed(m->upstream);
@@ -388,7 +380,7 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms)
 		return;
 	pthread_mutex_lock(ss->lock);
 	atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
-	was = servers_state(ss, s, now_ms);
+	was = health_state(&s->health, now_ms);
 	health_connected(&s->health, now_ms);
 	say(ss, s, was, now_ms);
 	pthread_mutex_unlock(ss->lock);
@@ -399,13 +391,21 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 	enum server_state was;
 
 	pthread_mutex_lock(ss->lock);
-	was = servers_state(ss, s, now_ms);
+	was = health_state(&s->health, now_ms);
 	if (error)
 		note_error(s, error, now_ms);
 	else
 		atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
 	health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
 	say(ss, s, was, now_ms);
+	pthread_mutex_unlock(ss->lock);
+}
+
+void servers_unchecked(struct servers *ss)
+{
+	pthread_mutex_lock(ss->lock);
+	for (size_t i = 0; i < ss->n; i++)
+		health_unchecked(&ss->members[i].server->health);
 	pthread_mutex_unlock(ss->lock);
 }
 

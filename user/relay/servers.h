@@ -92,9 +92,9 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
+/* No checks any more: forget what they have said, since nobody would find out that it has changed. */
+void servers_unchecked(struct servers *ss);
 
-/* How S fares; without checks what they have once said does not count.  With the lock. */
-enum server_state servers_state(const struct servers *ss, const struct server *s, uint64_t now_ms);
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
 /* The addresses of M, with a reference; with the lock. */
