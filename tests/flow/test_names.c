@@ -6,7 +6,7 @@
  *
  *   127.0.0.1:9100, 127.0.0.2:9100                             are served
  *   [::1]:9103, 127.0.0.1:9103                                 the same
- *   [::1]:9100, 127.0.0.3:9100, [::1]:9101, 127.0.0.1:9101     drop every SYN
+ *   [::1]:9100, 127.0.0.3:9100 to 127.0.0.5:9100, [::1]:9101, 127.0.0.1:9101   drop every SYN
  *   all others                                                 refuse
  */
 #include "forward_rig.h"
@@ -23,7 +23,8 @@
 #define FOUR_UPSTREAM "127.0.0.1:9103"
 
 static const char *const black_holes[] = {
-	"[::1]:9100", "127.0.0.3:9100", "[::1]:9101", "127.0.0.1:9101",
+	"[::1]:9100", "127.0.0.3:9100", "127.0.0.4:9100", "127.0.0.5:9100", "[::1]:9101",
+	"127.0.0.1:9101",
 };
 
 /* How long a session may take that would otherwise wait for the connect-timeout of 60 s. */
@@ -214,6 +215,42 @@ static void many_addresses(void **state)
 	rig_stop(d);
 }
 
+/* Clients come to LISTEN, one after the other: is one of them served soon? */
+static bool is_reached_at_last(const char *listen)
+{
+	int64_t deadline = now_ms() + SOON_MS;
+	bool served = false;
+
+	while (!served && now_ms() < deadline) {
+		int client = rig_dial(NULL, listen);
+		struct pollfd p[] = { { .fd = client, .events = POLLIN },
+				      { .fd = upstream_fd, .events = POLLIN } };
+
+		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
+		served = p[1].revents != 0;
+		rig_reset(client);
+	}
+	return served;
+}
+
+/* connect-timeout is over before all were tried: the next session goes on there, look-ups or not. */
+static void silent_addresses(void **state)
+{
+	struct daemon *d;
+
+	prepare();
+	name_server_set("silent.test", "::1 127.0.0.3 127.0.0.4 127.0.0.5 127.0.0.1");
+	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 0.4\n"
+			      "resolve-interval = 0.1\n"
+			      "[forward silent]\nlisten = " ONE "\nupstream = silent.test:9100\n");
+	wait_known(d, 1);
+	assert_true(is_reached_at_last(ONE));
+	wait_at_least(d, 0, "lookup.lookups", lookup_int(d, 0, "lookup.lookups") + 2);
+	net_drain_listener(upstream_fd);
+	is_reached(ONE); /* what was found stays found */
+	rig_stop(d);
+}
+
 /* While attempts overlap, the client goes away: nothing is left of them. */
 static void client_leaves(void **state)
 {
@@ -274,8 +311,6 @@ static void moves(void **state)
 /* Where nothing answers, the name is looked up long before its time. */
 static void moves_after_failure(void **state)
 {
-	int64_t deadline = now_ms() + SOON_MS;
-	bool served = false;
 	struct daemon *d;
 
 	prepare();
@@ -283,16 +318,7 @@ static void moves_after_failure(void **state)
 	d = rig_start(*state, MOVING "resolve-interval = 3600\n");
 	wait_address(d, 0, "127.0.0.9:9100");
 	name_server_set("moves.test", "127.0.0.1");
-	while (!served && now_ms() < deadline) {
-		int client = rig_dial(NULL, ONE);
-		struct pollfd p[] = { { .fd = client, .events = POLLIN },
-				      { .fd = upstream_fd, .events = POLLIN } };
-
-		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
-		served = p[1].revents != 0;
-		rig_reset(client);
-	}
-	assert_true(served);
+	assert_true(is_reached_at_last(ONE));
 	assert_true(lookup_int(d, 0, "lookup.lookups") <= 4); /* the first one, too */
 	rig_stop(d);
 }
@@ -584,6 +610,7 @@ static void not_all_answered(void **state)
 static const struct rig_row rows[] = {
 	{ "families", families },
 	{ "many-addresses", many_addresses },
+	{ "silent-addresses", silent_addresses, .once = true },
 	{ "client-leaves", client_leaves },
 	{ "moves", moves },
 	{ "moves-after-failure", moves_after_failure },

@@ -78,7 +78,8 @@ struct connecting {
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
-	uint16_t first;          /* index of the address to begin with; the others follow in order */
+	uint16_t first;          /* index of the address to begin with; those behind it follow, and
+				  * then those before it */
 	uint16_t begun;          /* attempts that have begun */
 	uint16_t running;        /* of them, those that have not ended */
 	struct rival rivals[RIVALS];
@@ -311,8 +312,11 @@ static void connected(struct session *s)
 
 	histogram_add(&fs->connects, (clock_ns() - s->connecting->began_ns) / 1000);
 	servers_connected(&s->forward->servers, s->server, s->worker->loop.now_ms);
-	if (s->connecting->begun > 1)
+	if (s->connecting->begun > 1) {
 		atomic_store_explicit(&s->addrs->first, s->upstream, memory_order_relaxed);
+		if (atomic_load_explicit(&s->server->skip, memory_order_relaxed))
+			atomic_store_explicit(&s->server->skip, s->upstream, memory_order_relaxed);
+	}
 	if (!session_header_send(s))
 		return;
 	session_connect_end(s);
@@ -369,7 +373,8 @@ static int choose_server(struct session *s)
 	addr_list_put(s->addrs);
 	s->server = server;
 	s->addrs = list;
-	c->first = atomic_load_explicit(&list->first, memory_order_relaxed);
+	c->first = atomic_load_explicit(&list->first, memory_order_relaxed) ?:
+		   atomic_load_explicit(&server->skip, memory_order_relaxed) % list->n;
 	c->begun = 0;
 	c->next_ms = 0;
 	/* those after it need time, too; but one of many needs more than a round trip */
@@ -441,11 +446,9 @@ static bool may_begin(const struct session *s)
 }
 
 /* The index of the address for the next attempt. */
-static uint16_t next_index(const struct connecting *c)
+static uint16_t next_index(const struct session *s)
 {
-	if (!c->begun)
-		return c->first;
-	return c->begun <= c->first ? c->begun - 1 : c->begun;
+	return (uint16_t)((s->connecting->first + s->connecting->begun) % s->addrs->n);
 }
 
 /* Begin what is due. */
@@ -460,7 +463,7 @@ static void connect_more(struct session *s)
 
 		while (is_running(s, i)) /* there is a place, see may_begin() */
 			i++;
-		*index_of(s, i) = next_index(c);
+		*index_of(s, i) = next_index(s);
 		c->begun++;
 		c->running++;
 		c->next_ms = now + HAPPY_DELAY_MS;
@@ -634,6 +637,9 @@ void session_connect_timer(struct session *s)
 			give_up_name(s);
 		return;
 	}
+	if (late) /* the next session goes on where this one ends */
+		atomic_store_explicit(&s->server->skip, c->begun < s->addrs->n ? next_index(s) : 0,
+				      memory_order_relaxed);
 	for (unsigned int i = 0; late && s->state == SESSION_CONNECTING && i < AT_ONCE; i++)
 		if (s->addrs && is_running(s, i)) {
 			c->begun = (uint16_t)s->addrs->n;

@@ -29,6 +29,12 @@ struct server {
 	_Atomic unsigned int refs; /* sessions, forwards, a check */
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
 	_Atomic bool refuses;      /* the last connect has failed */
+	/*
+	 * The index of the address to begin with where the list names none: a session has waited in
+	 * vain for those before it, and had no time for the others.  Lists are replaced by look-ups,
+	 * servers are not.  Only connect.c writes it.
+	 */
+	_Atomic uint16_t skip;
 	char name[SERVER_NAME_LEN];
 	uint64_t hash;             /* balance_hash() of its name */
 
