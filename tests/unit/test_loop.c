@@ -271,6 +271,68 @@ static void test_timer_rearms(void **state)
 	assert_int_equal(n_rearmed, 20 * TIMERS_A_BATCH);
 }
 
+/* --- after a pause of the machine --- */
+
+#define N_ANSWERS 600 /* several batches */
+
+/* A timer that gives up, and the source whose event makes that needless. */
+struct answer {
+	struct source source;
+	struct timer timer;
+};
+
+static struct answer answers[N_ANSWERS];
+
+static void take_answer(struct source *s, uint32_t events)
+{
+	(void)events;
+	timer_cancel(the_loop, &container_of(s, struct answer, source)->timer);
+	loop_watch(the_loop, s, 0, false);
+}
+
+/* SIGSTOP in a handler, say: all the answers come meanwhile, and all timers are due afterwards. */
+static void pause_machine(struct source *s, uint32_t events)
+{
+	uint64_t end = clock_now_ms() + 300, one = 1;
+
+	(void)events;
+	loop_watch(the_loop, s, 0, false);
+	for (int i = 0; i < N_ANSWERS; i++)
+		assert_int_equal(write(answers[i].source.fd, &one, sizeof(one)), sizeof(one));
+	while (clock_now_ms() < end)
+		short_pause();
+}
+
+static void test_answers_come_before_timers(void **state)
+{
+	struct rig *rig = *state;
+	struct source machine = { .fd = eventfd(1, EFD_CLOEXEC), .handle = pause_machine };
+	uint64_t due = rig->loop.now_ms + 200;
+	struct timer last = { .fire = note };
+
+	n_fired = 0;
+	assert_int_equal(loop_reserve_timers(&rig->loop, N_ANSWERS + 1), 0);
+	assert_int_equal(loop_watch(&rig->loop, &machine, EPOLLIN, true), 0);
+	for (int i = 0; i < N_ANSWERS; i++) {
+		struct answer *a = &answers[i];
+
+		*a = (struct answer){ .source = { .fd = eventfd(0, EFD_CLOEXEC),
+						  .handle = take_answer },
+				      .timer = { .fire = note } };
+		assert_int_equal(loop_watch(&rig->loop, &a->source, EPOLLIN, true), 0);
+		timer_set(&rig->loop, &a->timer, due);
+	}
+	timer_set(&rig->loop, &last, due); /* nobody answers */
+	run_batches(rig, N_ANSWERS / 100);
+	for (unsigned int i = 0; i < n_fired; i++)
+		assert_ptr_equal(fired[i], &last);
+	while (!n_fired)
+		run_batches(rig, 1);
+	for (int i = 0; i < N_ANSWERS; i++)
+		close(answers[i].source.fd);
+	close(machine.fd);
+}
+
 /* --- calls from other threads --- */
 
 static void no_event(struct source *s, uint32_t events)
@@ -454,6 +516,7 @@ int main(void)
 		ON_LOOP(test_timer_cancelled_by_another),
 		ON_LOOP(test_timer_fuzz),
 		ON_LOOP(test_timer_rearms),
+		ON_LOOP(test_answers_come_before_timers),
 		ON_LOOP(test_call_times_out),
 		cmocka_unit_test(test_calls_on_the_brink),
 		cmocka_unit_test(test_call_that_takes_longer),

@@ -13,6 +13,7 @@
 #include "base/syscalls_needed.h"
 
 #define BATCH 128 /* events */
+#define PAUSE_MS 100
 
 SYSCALLS_NEEDED(
 	SYSCALL(epoll_wait),
@@ -209,15 +210,34 @@ static int next_timeout(const struct loop *l)
 	return wait > 60000 ? 60000 : (int)wait;
 }
 
+/*
+ * May timers fire after this batch of N events?  Much may have come since the batch before, of
+ * BEFORE_MS, if that is long ago: the machine was suspended, or the daemon stopped, and many batches
+ * are still to come.  Who gave up now would not have looked at an answer that is there.  What was
+ * ready by then has been handled after a batch that is not full.  epoll reports all in turn
+ * (ep_send_events() of Linux), so the same is true after as many batches as the owners of timers
+ * fill, with two sources each.
+ */
+static bool has_caught_up(struct loop *l, int n, uint64_t before_ms)
+{
+	bool paused = l->now_ms - before_ms > PAUSE_MS;
+
+	if (l->behind)
+		l->behind = n < BATCH && !paused ? 0 : l->behind - 1;
+	else if (paused)
+		l->behind = 2 * l->heap_size / BATCH + 1;
+	return !l->behind;
+}
+
 static int run_batches(struct loop *l)
 {
 	struct epoll_event ev[BATCH];
+	uint64_t before_ms = clock_ms();
 
 	while (!l->stop) {
 		int n;
 
 		l->batch++;
-		/* no timer fires before what has come is handled, not even after SIGCONT */
 		n = (int)TEMP_FAILURE_RETRY(epoll_wait(l->epoll, ev, BATCH, next_timeout(l)));
 		if (n < 0)
 			return -errno;
@@ -229,7 +249,9 @@ static int run_batches(struct loop *l)
 			if (s->registered && s->since != l->batch)
 				s->handle(s, ev[i].events);
 		}
-		fire_timers(l);
+		if (has_caught_up(l, n, before_ms))
+			fire_timers(l);
+		before_ms = l->now_ms;
 		if (l->called)
 			run_calls(l);
 		if (l->after_batch)

@@ -52,6 +52,7 @@ struct loop {
 
 	struct timer **heap;
 	uint32_t n_timers, heap_size;
+	uint32_t behind;    /* batches for which timers wait at most; 0: they may fire */
 
 	pthread_mutex_t lock; /* of calls */
 	struct loop_call *calls;
