@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,6 +31,7 @@
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
 #define ROUND_LEAST_MS 20     /* ... but for each at least */
+#define LOCK_LOOK_MS 5        /* between two looks whether a lock is free */
 
 SYSCALLS_NEEDED(
 	SYSCALL(getpid),
@@ -749,14 +751,17 @@ struct json_object *operate(void *arg, const struct command_request *req)
 	struct asked a = { o, req, o->reload->shared, &o->reload->forwards };
 	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&a) :
 										     NULL;
-	struct timespec end = clock_timespec(clock_real_ms() + ROUND_TIMEOUT_MS);
+	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
 	if (answer)
 		return answer;
 	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	if (pthread_mutex_timedlock(&a.forwards->lock, &end))
-		return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a worker "
-					  "that does not answer; ask again");
+	while (pthread_mutex_trylock(&a.forwards->lock)) {
+		if (clock_ms() >= end_ms)
+			return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
+						  "worker that does not answer; ask again");
+		poll(NULL, 0, LOCK_LOOK_MS);
+	}
 	answer = is_named(a.forwards, req->filter.forward) ?
 			 handlers[command_number(req->command)](&a) :
 			 no_such_forward(req->filter.forward);

@@ -148,9 +148,9 @@ int upstream_open(struct upstream *u, const struct endpoint *conf, const struct 
 
 void upstream_close(struct upstream *u)
 {
+	names_remove(u); /* from here on the main thread does not change it any more */
 	if (!u->list)
 		return;
-	names_remove(u);
 	addr_list_put(u->list);
 	u->list = NULL;
 	pthread_mutex_destroy(&u->lock);

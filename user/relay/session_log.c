@@ -38,6 +38,7 @@
 
 #define GATHER_MS 100
 #define SLICE_MS 100 /* between two looks at whether the daemon ends */
+#define LOOK_MS 5    /* ... at whether the writer has ended */
 #define LINE_GUESS 640 /* most lines are shorter */
 #define QUEUE_LEAST ((size_t)4 << 20)
 #define ERROR_LEN 256
@@ -420,7 +421,7 @@ int session_log_start(struct session_log *l)
 
 void session_log_close(struct session_log *l)
 {
-	struct timespec until = clock_timespec(clock_real_ms() + SESSION_LOG_LAST_MS + 500);
+	uint64_t until_ms = clock_ms() + SESSION_LOG_LAST_MS + 500;
 
 	if (!l)
 		return;
@@ -428,10 +429,13 @@ void session_log_close(struct session_log *l)
 	l->end_ms = clock_ms() + SESSION_LOG_LAST_MS;
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_signal(&l->wake);
-	if (l->started && pthread_timedjoin_np(l->thread, NULL, &until)) {
-		log_warning("session log %s: the last lines are lost: it cannot be written (does "
-			    "the disk answer?)", l->path);
-		return;
+	while (l->started && pthread_tryjoin_np(l->thread, NULL)) {
+		if (clock_ms() >= until_ms) {
+			log_warning("session log %s: the last lines are lost: it cannot be written "
+				    "(does the disk answer?)", l->path);
+			return;
+		}
+		poll(NULL, 0, LOOK_MS);
 	}
 	if (l->lost)
 		log_warning("session log %s: %llu lines were lost in all", l->path,
