@@ -5,6 +5,7 @@
  */
 #include "forward_rig.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 
 #include "debugger.h"
@@ -523,7 +524,53 @@ static void all_workers_get_some(void **state)
 	rig_stop(d);
 }
 
+/* Who tries to connect from before the daemon's start, and what it has seen of that. */
+struct early {
+	int client;
+	int64_t connected, served;
+};
+
+static void *connect_early(void *arg)
+{
+	struct pollfd server = { .fd = upstream_fd, .events = POLLIN };
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
+	struct early *e = arg;
+
+	while ((e->client = rig_try_dial(NULL, ONE)) < 0 && now_ms() < deadline)
+		poll(NULL, 0, 1);
+	e->connected = now_ms();
+	poll(&server, 1, RIG_PATIENCE_MS * env_slow());
+	e->served = now_ms();
+	return NULL;
+}
+
+/*
+ * Whoever can connect is served at once, and does not wait for what is still to be done at the
+ * start, such as to load programs.  One start of some is enough: the machine has other work, too.
+ */
+static void listens_when_ready(void **state)
+{
+	bool at_once = false;
+
+	for (int i = 0; i < 5 && !at_once; i++) {
+		int64_t begin = now_ms();
+		struct early e;
+		struct daemon *d;
+		pthread_t thread;
+
+		assert_int_equal(pthread_create(&thread, NULL, connect_early, &e), 0);
+		d = rig_start(*state, ANY);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		assert_true(e.client >= 0);
+		at_once = 4 * (e.served - e.connected) < e.connected - begin;
+		rig_hang_up((struct ends){ e.client, rig_accept() });
+		rig_stop(d);
+	}
+	assert_true(at_once);
+}
+
 static const struct rig_row rows[] = {
+	{ "listens-when-ready", listens_when_ready },
 	{ "all-workers-get-some", all_workers_get_some },
 	{ "connect-timeout", connect_timeout },
 	{ "limits", limits },

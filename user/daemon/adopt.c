@@ -57,8 +57,6 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	if (wanted)
 		r = probe_graft(c, a, &limits, ret, ret_finding);
 	free((char *)limits.pins);
-	if (*ret)
-		grafts_revive(*ret, a->uid);
 	clsact = *ret ? grafts_clsact(*ret) : NULL;
 	if (!r && clsact && c->privileged_process &&
 	    keeper_start(clsact, c->seccomp, err, sizeof(err)))

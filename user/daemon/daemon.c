@@ -2,9 +2,9 @@
 /*
  * Theory of operation: what needs root comes first, in this order: start the privileged process,
  * which keeps some of root's rights; raise the descriptor limit; load and try the BPF program; read
- * resolv.conf; open the listening sockets, the control socket, the session log and the pid file; load
- * the packet programs and, before Linux 6.6, start the filter keeper.  Then root is given up for
- * good.  Only then do the threads start, since capabilities are each thread's own: one for each
+ * resolv.conf; open the control socket; load the packet programs and, before Linux 6.6, start the
+ * filter keeper; open the listening sockets, the session log and the pid file.  Then root is given
+ * up for good.  Only then do the threads start, since capabilities are each thread's own: one for each
  * worker, one for the session log, one that reloads, a few for the control socket, one for metrics.
  * The main thread's event loop takes signals from a signalfd(2), looks up names, checks servers, fills
  * the stocks of sockets, and tells systemd's watchdog.  When all threads run, the seccomp filter is
@@ -295,12 +295,16 @@ static int set_up(struct daemon *d)
 	if (r)
 		return r;
 	limit_descriptors(&d->config);
+	/* loading programs takes long: who can connect by then would have to wait */
 	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
-	    open_forwards(d) ?: open_control(d) ?: open_session_log(d) ?: open_metrics(d) ?:
-	    make_pid_file(&d->config) ?:
-	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe.graft);
+	    open_control(d) ?:
+	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe.graft) ?:
+	    open_forwards(d) ?: open_session_log(d) ?: open_metrics(d) ?:
+	    make_pid_file(&d->config);
 	if (r)
 		return r;
+	if (d->shared.grafts) /* on ports that are bound: these sockets would be in the way */
+		grafts_revive(d->shared.grafts, d->account.uid);
 	r = d->shared.grafts ? routes_open(&d->routes, &d->loop, d->shared.grafts, tell_of_grafts,
 						 d) : 0;
 	if (r)
