@@ -10,14 +10,17 @@ wait of conversations beside them. Exits with 77 and the reason where this canno
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import resource
+import socket
 import stat
 import statistics
 import subprocess
 import sys
+import threading
 import urllib.parse
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -301,6 +304,53 @@ engine = {"auto" if carrier == "graft" else carrier}
         self.daemon.stop()
         expect(not os.path.exists(path), f"{path} is still there")
 
+    def connect(self, path, count):
+        """COUNT clients that say nothing; fewer, if the backlog is full."""
+        clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                   for _ in range(count)]
+        for client in clients:
+            if client.connect_ex(path):
+                client.close()
+        return clients
+
+    def test_crowds(self):
+        path = self.lab.path("m/metrics.sock")
+        self.begin(f"[culvert]\nmetrics = unix:{path}\n"
+                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+        for count in 9, 12, 17, 40:
+            clients = self.connect(path, count) + self.connect(path, count)
+            for client in clients:
+                client.close()
+            self.curl("http://localhost/metrics", "--unix-socket", path)
+        with self.slow_clients(path):
+            self.curl("http://localhost/metrics", "--unix-socket", path)
+            expect(self.daemon.stop() == 0, "the daemon's end")
+
+    @contextlib.contextmanager
+    def slow_clients(self, path):
+        """Eight that send a line of a header now and then, for ever."""
+        begun, over = threading.Event(), threading.Event()
+
+        def drip():
+            clients = self.connect(path, 8)
+            while not over.wait(0.2):
+                for i, client in enumerate(clients):
+                    try:
+                        client.send(b"GET /metrics HTTP/1.1\r\nX: ")
+                    except OSError:
+                        client.close()
+                        clients[i] = self.connect(path, 1)[0]
+                begun.set()
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        begun.wait()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def measure(self, wanted):
         """A scrape with many sessions, and how long others wait meanwhile."""
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -346,6 +396,7 @@ def run(program, sessions):
         lab.start_server("server", ECHO, sys.executable, "-c", ECHO_SERVER, RELAY, str(ECHO))
         trial.test_numbers()
         trial.test_unix_socket()
+        trial.test_crowds()
         print("ok")
 
 

@@ -25,7 +25,6 @@ enum {
 	PART_NOTIFY = 4,  /* systemd is told */
 	PART_PRIVILEGED = 8, /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
-	PART_METRICS = 32, /* metrics are served */
 	PART_NAMES = 64, /* names of hosts and interfaces may have to be looked up */
 };
 

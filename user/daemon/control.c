@@ -5,7 +5,7 @@
  * take the answer, so a client that is slow, silent or deaf keeps its thread for two and a half
  * seconds.  While all threads are taken, the others wait in the backlog of listen(2).  Each thread
  * keeps a descriptor and closes it just before accept4(2).  So a client can ask why the daemon has
- * none left, unless a worker takes that one in between.
+ * none left, unless a worker takes that one in between.  Metrics are served in the same way.
  *
  * The mode of the socket's file says who may connect, and so may look.  The kernel says who is at
  * the other end: whoever may only look is refused when the request turns out to be a change.
@@ -60,16 +60,15 @@ struct server {
 };
 
 struct control {
-	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	struct sockaddr_un un; /* "": no file */
+	struct stat file; /* of the socket, so that a newer daemon's is not removed */
 	int listener; /* is shut down when the threads are to end */
-	bool bound;
-	dev_t dev; /* of the socket's file, */
-	ino_t ino; /* so that a newer daemon's is not removed */
 	struct server servers[THREADS];
 	unsigned int n_servers;
 	pthread_mutex_t accepting; /* one thread waits for the next client */
 	pthread_mutex_t answering; /* with thousands of sessions an answer takes megabytes */
-	control_answer_fn *answer;
+	control_serve_fn *serve;
+	control_answer_fn *answer; /* see control_start() */
 	void *arg;
 	uid_t uid; /* who may change */
 };
@@ -113,62 +112,56 @@ static int bind_as(int fd, const struct sockaddr_un *un, socklen_t len, uid_t ui
 	return lchown(un->sun_path, uid, gid) ? -errno : 0;
 }
 
-int control_bind(const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid, int *ret_fd)
+struct control *control_new(void)
+{
+	struct control *c = allocated(calloc(1, sizeof(*c)));
+
+	c->listener = -1;
+	pthread_mutex_init(&c->accepting, NULL);
+	pthread_mutex_init(&c->answering, NULL);
+	return c;
+}
+
+void control_use(struct control *c, int listener)
+{
+	c->listener = listener;
+}
+
+int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len, uid_t uid,
+		 gid_t gid)
 {
 	mode_t mask;
-	int fd, r;
+	int r;
 
 	r = make_directory(un->sun_path, uid, gid);
 	r = r ?: unix_remove_stale(un, len);
 	if (r)
 		return r;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
+	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (c->listener < 0)
 		return -errno;
 	mask = umask(0117);
-	r = bind_as(fd, un, len, uid, gid);
+	r = bind_as(c->listener, un, len, uid, gid);
 	umask(mask);
-	r = r ?: listen(fd, BACKLOG) ? -errno : 0;
-	if (r)
-		close(fd);
-	else
-		*ret_fd = fd;
-	return r;
-}
-
-static int bind_socket(struct control *c, uid_t uid, gid_t gid)
-{
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	struct stat st;
-	int r;
-
-	memcpy(un.sun_path, c->path, sizeof(un.sun_path));
-	r = control_bind(&un, sizeof(un), uid, gid, &c->listener);
-	if (r)
-		return r;
-	c->bound = true;
-	if (lstat(c->path, &st))
-		return -errno;
-	c->dev = st.st_dev;
-	c->ino = st.st_ino;
-	return 0;
+	if (r || listen(c->listener, BACKLOG))
+		return r ?: -errno;
+	memcpy(&c->un, un, len);
+	return un->sun_path[0] && lstat(un->sun_path, &c->file) ? -errno : 0;
 }
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen)
 {
-	struct control *c = allocated(calloc(1, sizeof(*c)));
+	struct control *c = control_new();
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	size_t len = strlen(path);
 	int r;
 
-	c->listener = -1;
 	c->uid = uid;
-	pthread_mutex_init(&c->accepting, NULL);
-	pthread_mutex_init(&c->answering, NULL);
-	r = !len ? -EINVAL : len >= sizeof(c->path) ? -ENAMETOOLONG : 0;
+	r = !len ? -EINVAL : len >= sizeof(un.sun_path) ? -ENAMETOOLONG : 0;
 	if (!r)
-		memcpy(c->path, path, len + 1);
-	r = r ?: bind_socket(c, uid, gid);
+		memcpy(un.sun_path, path, len + 1);
+	r = r ?: control_bind(c, &un, sizeof(un), uid, gid);
 	if (!r) {
 		*ret = c;
 		return 0;
@@ -251,35 +244,34 @@ static bool wait_for(const struct control *c, int fd, short events, uint64_t end
 	return n && !p[1].revents;
 }
 
-/* A newline ends the request, or the end of what the client writes (shutdown(2)).  -errno. */
-static int read_request(const struct control *c, int fd, char *line)
+int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
+		 size_t size)
 {
-	uint64_t end_ms = clock_ms() + REQUEST_MS;
-	size_t room = CONTROL_REQUEST_MAX - 1;
-	char *newline = NULL;
+	uint64_t end_ms = clock_ms() + (uint64_t)ms;
+	char *found = NULL;
+	size_t len = 0;
 	ssize_t n;
 
 	do {
-		if (!room)
+		if (len == size - 1)
 			return -E2BIG;
 		if (!wait_for(c, fd, POLLIN, end_ms))
 			return -ETIMEDOUT;
-		n = recv(fd, line, room, MSG_DONTWAIT);
+		n = recv(fd, text + len, size - 1 - len, MSG_DONTWAIT);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR))
 			continue;
 		if (n < 0)
 			return -errno;
-		newline = memchr(line, '\n', (size_t)n);
-		line += n;
-		room -= (size_t)n;
-	} while (n && !newline);
-	*(newline ?: line) = '\0';
+		len += (size_t)n;
+		found = memmem(text, len, end, strlen(end));
+	} while (n && !found);
+	*(found ?: text + len) = '\0';
 	return 0;
 }
 
-static void send_answer(const struct control *c, int fd, const char *text, size_t len)
+void control_send(const struct control *c, int fd, int ms, const char *text, size_t len)
 {
-	uint64_t end_ms = clock_ms() + ANSWER_MS;
+	uint64_t end_ms = clock_ms() + (uint64_t)ms;
 
 	do { /* first without waiting: wait_for() is false once the threads are to end */
 		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -303,12 +295,13 @@ static void refuse(int fd, const char *code, const char *message)
 	(void)send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static void serve(struct control *c, int fd)
+static void serve(struct control *c, int fd, void *arg)
 {
 	char line[CONTROL_REQUEST_MAX], *answer;
-	int r = read_request(c, fd, line);
+	int r = control_read(c, fd, "\n", REQUEST_MS, line, sizeof(line));
 	size_t len;
 
+	(void)arg;
 	if (r) {
 		if (r == -E2BIG)
 			refuse(fd, ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
@@ -318,7 +311,7 @@ static void serve(struct control *c, int fd)
 	}
 	answer = make_answer(c, fd, line, &len);
 	if (answer)
-		send_answer(c, fd, answer, len);
+		control_send(c, fd, ANSWER_MS, answer, len);
 	else
 		refuse(fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
 	free(answer);
@@ -338,7 +331,7 @@ static void *run(void *arg)
 		s->fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		pthread_mutex_unlock(&c->accepting);
 		if (s->fd >= 0) {
-			serve(c, s->fd);
+			c->serve(c, s->fd, c->arg);
 			dup3(c->listener, s->fd, O_CLOEXEC); /* closes the client's */
 		} else {
 			poll(NULL, 0, ACCEPT_PAUSE_MS);
@@ -349,11 +342,11 @@ static void *run(void *arg)
 	return NULL;
 }
 
-int control_start(struct control *c, control_answer_fn *answer, void *arg)
+int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
 {
 	int r = 0;
 
-	c->answer = answer;
+	c->serve = serve_one;
 	c->arg = arg;
 	/* serve nobody before each thread has its descriptor: status counts them */
 	pthread_mutex_lock(&c->accepting);
@@ -368,6 +361,12 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg)
 	return r;
 }
 
+int control_start(struct control *c, control_answer_fn *answer, void *arg)
+{
+	c->answer = answer;
+	return control_serve(c, serve, arg);
+}
+
 void control_close(struct control *c)
 {
 	struct stat st;
@@ -379,8 +378,9 @@ void control_close(struct control *c)
 		pthread_join(c->servers[i].thread, NULL);
 		close(c->servers[i].fd);
 	}
-	if (c->bound && !lstat(c->path, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
-		unlink(c->path);
+	if (c->un.sun_path[0] && !lstat(c->un.sun_path, &st) && st.st_dev == c->file.st_dev &&
+	    st.st_ino == c->file.st_ino)
+		unlink(c->un.sun_path);
 	if (c->listener >= 0)
 		close(c->listener);
 	pthread_mutex_destroy(&c->accepting);

@@ -37,13 +37,6 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 					const struct control_peer *peer, const char *line);
 
 /*
- * Listen at UN: mode 0660, owned by UID and GID.  Its directory is made if that is missing.  A
- * socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  *RET_FD
- * does not block.  -errno.
- */
-int control_bind(const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid, int *ret_fd);
-
-/*
  * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Who may
  * open that file may look; only root and UID may change anything.  A socket that a dead daemon left
  * behind is replaced; that of a live one gives -EADDRINUSE.
@@ -52,6 +45,33 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 		 size_t errlen);
 /* Start the threads.  -errno: some may run, until control_close(). */
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
+
+/*
+ * The same for others than control clients: to be opened by control_new(), and control_bind() or
+ * control_use(), and closed by control_close().
+ */
+struct control *control_new(void);
+/*
+ * Listen at UN: mode 0660, owned by UID and GID.  Its directory is made if that is missing.  A
+ * socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno.
+ */
+int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len, uid_t uid,
+		 gid_t gid);
+/* Take over LISTENER, which does not block. */
+void control_use(struct control *c, int listener);
+/* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */
+typedef void control_serve_fn(struct control *c, int fd, void *arg);
+/* Start the threads.  -errno: some may run, until control_close(). */
+int control_serve(struct control *c, control_serve_fn *serve, void *arg);
+/*
+ * Read into TEXT, of SIZE, what the client sends before END, or before it ends its writing
+ * (shutdown(2)), within MS.  TEXT then ends with a NUL.  -errno.
+ */
+int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
+		 size_t size);
+/* Send as much of TEXT as the client takes within MS. */
+void control_send(const struct control *c, int fd, int ms, const char *text, size_t len);
+
 /* Stop the threads, close the socket, remove the file if the directory still allows it. */
 void control_close(struct control *c);
 

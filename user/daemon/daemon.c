@@ -5,7 +5,7 @@
  * resolv.conf; open the control socket; load the packet programs and, before Linux 6.6, start the
  * filter keeper; open the listening sockets, the session log and the pid file.  Then root is given
  * up for good.  Only then do the threads start, since capabilities are each thread's own: one for each
- * worker, one for the session log, one that reloads, a few for the control socket, one for metrics.
+ * worker, one for the session log, one that reloads, a few each for the control socket and metrics.
  * The main thread's event loop takes signals from a signalfd(2), looks up names, checks servers, fills
  * the stocks of sockets, and tells systemd's watchdog.  When all threads run, the seccomp filter is
  * loaded for all of them.
@@ -337,7 +337,6 @@ static unsigned int parts_in_use(const struct daemon *d)
 			     (d->shared.names ? PART_NAMES : 0);
 
 	return parts | (d->reload.privileged ? PART_PRIVILEGED : 0) |
-	       (d->metrics ? PART_METRICS : 0) |
 	       (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
 	       (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 }
@@ -455,7 +454,7 @@ static int begin(struct daemon *d)
 	if (!r && d->control)
 		r = control_start(d->control, operate, &d->operate);
 	if (!r && d->metrics)
-		r = metrics_start(d->metrics, &d->operate, &d->loop);
+		r = metrics_start(d->metrics, &d->operate);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), advice(ADVICE_RESOURCES, -r));

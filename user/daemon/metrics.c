@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the main thread accepts, and one thread of libmicrohttpd answers.  (That
- * would accept as well, but spins when it gets no descriptor.)  Counters are atomic words, of which
- * each worker writes its own; the thread adds them up.  A connection is closed after its answer, so
- * that a client holds no place until its next scrape.
+ * Theory of operation: a few threads serve one client at a time each, as those of the control socket
+ * do (control.c).  Counters are atomic words, of which each worker writes its own; a scrape adds them
+ * up.  A connection is closed after its answer, and the whole time of a client is bounded, so that
+ * slow ones cannot keep a scrape out.  An answer that is no page needs no memory.
  *
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
@@ -20,31 +20,27 @@
 #include "daemon/metrics.h"
 
 #include <errno.h>
-#include <microhttpd.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
-#include "base/syscalls_needed.h"
 #include "daemon/control.h"
 #include "relay/limits.h"
 #include "relay/session_flow.h"
 #include "version.h"
 
 #define BACKLOG 16
-#define CLIENTS 8U
-#define CLIENT_S 10U /* to send a request, and to take the answer */
-#define COUNT_MS 10  /* for all workers together */
+#define REQUEST_MAX 8192 /* bytes of its head */
+#define REQUEST_MS 1000
+#define ANSWER_MS 3000 /* and one more for each kilobyte */
+#define COUNT_MS 10    /* for all workers together */
 #define SLICE_SESSIONS 1024
 #define SLICE_LOOKS 8192
 
@@ -52,24 +48,12 @@
 #define TYPE_OPEN OPEN_METRICS "; version=1.0.0; charset=utf-8"
 #define TYPE_PLAIN "text/plain; version=0.0.4; charset=utf-8"
 
-SYSCALLS_NEEDED(
-	SYSCALL(accept4),
-	/* the thread names itself, if the filter overtakes it */
-	SYSCALL_IF(PART_METRICS, prctl, SYSCALL_ARG(0, PR_SET_NAME)),
-	SYSCALL_IF(PART_METRICS, recvfrom), SYSCALL_IF(PART_METRICS, sendto),
-	SYSCALL_IF(PART_METRICS, sendmsg),
-	SETSOCKOPT_IF(PART_METRICS, IPPROTO_TCP, TCP_NODELAY),
-	SETSOCKOPT_IF(PART_METRICS, IPPROTO_TCP, TCP_CORK),
-	SYSCALL_IF(PART_METRICS, shutdown));
-
 struct metrics {
 	struct operate *operate;
-	struct MHD_Daemon *http; /* NULL: not started */
-	unsigned int worker;     /* where count_live() goes on, */
-	uint32_t at;             /* and at which of its places */
-	struct source listener;
-	struct sockaddr_un un;   /* "": no file */
-	uint64_t started_ms;     /* CLOCK_REALTIME */
+	struct control *server;
+	unsigned int worker; /* where count_live() goes on, with the lock of forwards, */
+	uint32_t at;         /* and at which of its places */
+	uint64_t started_ms; /* CLOCK_REALTIME */
 	struct rlimit descriptors;
 };
 
@@ -371,9 +355,9 @@ static char *make_body(struct metrics *m, bool open_metrics, size_t *ret_len)
 	struct scrape s = { .metrics = m };
 	char *text = NULL;
 
-	count_live(m, &l->threads);
 	s.out = allocated(open_memstream(&text, ret_len));
 	pthread_mutex_lock(&l->forwards.lock);
+	count_live(m, &l->threads);
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
 		add_family(&s, &families[i], open_metrics);
 	pthread_mutex_unlock(&l->forwards.lock);
@@ -384,55 +368,53 @@ static char *make_body(struct metrics *m, bool open_metrics, size_t *ret_len)
 
 /* --- HTTP --- */
 
-static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url,
-			      const char *method, const char *version, const char *upload,
-			      size_t *upload_len, void **state)
+/* Does the client of REQUEST want OpenMetrics? */
+static bool wants_open(const char *request)
 {
-	const char *accept =
-		MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
-	const char *type = accept && strstr(accept, OPEN_METRICS) ? TYPE_OPEN : TYPE_PLAIN;
-	unsigned int status = MHD_HTTP_OK;
-	struct MHD_Response *r;
-	enum MHD_Result queued;
-	char *text = NULL;
+	const char *accept = strcasestr(request, "\r\naccept:");
+
+	return accept && memmem(accept, 2 + strcspn(accept + 2, "\r"), OPEN_METRICS,
+				strlen(OPEN_METRICS));
+}
+
+static void send_page(struct control *c, int fd, const char *status, const char *type,
+		      const char *text, size_t len, bool head)
+{
+	char line[256];
+	int n = snprintf(line, sizeof(line), "HTTP/1.1 %s\r\nContent-Type: %s\r\n"
+			 "Content-Length: %zu\r\nConnection: close\r\n\r\n", status, type, len);
+
+	/* a socket to which nothing was written has room for it */
+	if (send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) == n && !head)
+		control_send(c, fd, ANSWER_MS + (int)(len / 1024), text, len);
+}
+
+static void serve(struct control *c, int fd, void *arg)
+{
+	char request[REQUEST_MAX], method[8] = "", path[16] = "", *text = NULL;
+	int r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
+	bool open_metrics = !r && wants_open(request);
+	const char *status = "200 OK";
 	size_t len = 0;
 
-	(void)version, (void)upload, (void)upload_len, (void)state;
-	if (strcmp(url, "/metrics") != 0)
-		status = MHD_HTTP_NOT_FOUND;
-	else if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 &&
-		 strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-		status = MHD_HTTP_METHOD_NOT_ALLOWED;
+	if (r == -E2BIG)
+		status = "431 Request Header Fields Too Large";
+	else if (r == -ETIMEDOUT)
+		status = "408 Request Timeout";
+	else if (r || sscanf(request, "%7[A-Z] %15[^? ]", method, path) != 2)
+		status = "400 Bad Request";
+	else if (strcmp(path, "/metrics") != 0)
+		status = "404 Not Found";
+	else if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+		status = "405 Method Not Allowed";
 	else
-		text = make_body(arg, !strcmp(type, TYPE_OPEN), &len);
-	r = allocated(MHD_create_response_from_buffer(len, text, MHD_RESPMEM_MUST_FREE));
-	MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-	queued = MHD_queue_response(c, status, r);
-	MHD_destroy_response(r);
-	return queued;
+		text = make_body(arg, open_metrics, &len);
+	send_page(c, fd, status, open_metrics ? TYPE_OPEN : TYPE_PLAIN, text, len,
+		  !strcmp(method, "HEAD"));
+	free(text);
 }
 
 /* --- beginning and end --- */
-
-/*
- * Edge-triggered: when there are no descriptors, clients wait until the next one comes.  There are
- * at most BACKLOG + 1 of them.
- */
-static void on_client(struct source *source, uint32_t events)
-{
-	struct metrics *m = container_of(source, struct metrics, listener);
-	struct sockaddr_storage ss;
-
-	(void)events;
-	for (unsigned int i = 0; i <= BACKLOG; i++) {
-		socklen_t len = sizeof(ss);
-		int fd = accept4(source->fd, (struct sockaddr *)&ss, &len,
-				 SOCK_NONBLOCK | SOCK_CLOEXEC);
-
-		if (fd >= 0)
-			MHD_add_connection(m->http, fd, (struct sockaddr *)&ss, len);
-	}
-}
 
 static int listen_inet(const struct endpoint *at, int *ret_fd)
 {
@@ -458,48 +440,38 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 		 char *err, size_t errlen)
 {
 	struct metrics *m = allocated(calloc(1, sizeof(*m)));
-	int r;
+	const struct addr *a = at->addrs;
+	int fd = -1, r;
 
-	m->listener.handle = on_client;
+	m->server = control_new();
 	if (endpoint_is_unix(at)) {
-		memcpy(&m->un, &at->addrs[0].ss, at->addrs[0].len);
-		r = control_bind(&m->un, at->addrs[0].len, account->uid, account->gid,
-				 &m->listener.fd);
+		r = control_bind(m->server, (const struct sockaddr_un *)&a->ss, a->len, account->uid,
+				 account->gid);
 	} else {
-		r = listen_inet(at, &m->listener.fd);
+		r = listen_inet(at, &fd);
+		control_use(m->server, fd);
 	}
 	if (!r) {
 		*ret = m;
 		return 0;
 	}
 	snprintf(err, errlen, "metrics %s: %s", at->text, strerror(-r));
-	free(m);
+	metrics_close(m);
 	return r;
 }
 
-int metrics_start(struct metrics *m, struct operate *o, struct loop *loop)
+int metrics_start(struct metrics *m, struct operate *o)
 {
 	m->operate = o;
 	m->started_ms = clock_real_ms() - (clock_ms() - o->started_ms);
 	getrlimit(RLIMIT_NOFILE, &m->descriptors);
-	m->http = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET |
-				   MHD_USE_ITC, 0, NULL, NULL, answer, m,
-				   MHD_OPTION_CONNECTION_LIMIT, CLIENTS,
-				   MHD_OPTION_CONNECTION_TIMEOUT, CLIENT_S, MHD_OPTION_END);
-	if (!m->http)
-		return -(errno ?: EIO);
-	return loop_watch(loop, &m->listener, EPOLLIN | EPOLLET, true);
+	return control_serve(m->server, serve, m);
 }
 
 void metrics_close(struct metrics *m)
 {
 	if (!m)
 		return;
-	/* first: once it is closed, the file may be that of the next daemon */
-	if (m->un.sun_path[0])
-		unlink(m->un.sun_path);
-	if (m->http)
-		MHD_stop_daemon(m->http);
-	close(m->listener.fd);
+	control_close(m->server);
 	free(m);
 }

@@ -4,7 +4,6 @@
 
 #include <stddef.h>
 
-#include "base/loop.h"
 #include "base/sandbox.h"
 #include "config/endpoint.h"
 #include "daemon/operate.h"
@@ -18,12 +17,9 @@ struct metrics;
  */
 int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret,
 		 char *err, size_t errlen);
-/*
- * Start the thread that answers, when the workers run; LOOP is the main thread's, which accepts.  O
- * must live as long.  -errno.
- */
-int metrics_start(struct metrics *m, struct operate *o, struct loop *loop);
-/* End it, when the loop does not run any more, and before the workers are closed.  NULL is fine. */
+/* Start the threads that serve, when the workers run.  O must live as long.  -errno. */
+int metrics_start(struct metrics *m, struct operate *o);
+/* End them, before the workers are closed.  NULL is fine. */
 void metrics_close(struct metrics *m);
 
 #endif
