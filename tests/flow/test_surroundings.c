@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 
 #include "cases.h"
+#include "config/config.h"
 #include "deny.h"
 #include "env.h"
 #include "side_by_side.h"
@@ -32,6 +33,8 @@
 /* The start of a command that others follow, in a mount namespace of its own. */
 #define MOUNTS(command) "unshare --mount sh -c '" command " && exec \"$@\"' sh"
 #define BOUNDING "setpriv --inh-caps -all --bounding-set "
+#define USER_SPACE "warning: everything is carried in user space: "
+#define COPY_INSTEAD "warning: copy is used where splice would be better: "
 
 /* What the daemon is started by, as a shell has it. */
 static const struct refused {
@@ -44,6 +47,11 @@ static const struct refused {
 	{ "no accounts", MOUNTS("mount -t tmpfs none /etc"), -EIO,
 	  "error: no such account: culvert, nobody (give another with --user, or start culvert as "
 	  "an account that is not root)" },
+	/* not its control socket */
+	{ "nothing that can be written",
+	  MOUNTS("mount -t tmpfs -o ro none /run && set -- \"$@\" --pid-file /run/pid --control "
+		 CONFIG_CONTROL_DEFAULT), -EIO,
+	  "error: pid-file /run/pid: Read-only file system" },
 };
 
 static const struct served {
@@ -59,15 +67,17 @@ static const struct served {
 	{ "no BTF of the kernel", MOUNTS("umount -l /sys"), "it needs kernel BTF" },
 	{ "root without capabilities for BPF", BOUNDING "-bpf,-perfmon,-net_admin,-sys_admin",
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
-	{ "an ordinary account", "setpriv --reuid 65534 --regid 65534 --clear-groups",
+	{ "root without any capability", BOUNDING "-all",
+	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
+	{ "an ordinary account, as users have it",
+	  "setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'exec \"$@\" --graft yes "
+	  "--graft-pins " CONFIG_GRAFT_PINS_DEFAULT "' sh",
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 	{ "a user namespace without accounts",
 	  "setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user",
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 };
 
-#define USER_SPACE "warning: everything is carried in user space: "
-#define COPY_INSTEAD "warning: copy is used where splice would be better: "
 #define NO_GATE "\"redirect\" fails: insertion: "
 #define NO_SPLICE "\"splice\" fails: "
 #define KILLED "fails: the process that tried it was killed"
@@ -134,6 +144,18 @@ static void refuses(const struct refused *row)
 	assert_non_null(strstr(c.why, row->says));
 }
 
+/* What keeps out sockmap keeps out graft: a cause is told once. */
+static void assert_told_once(const struct served *row)
+{
+	if (!has_kernel || !row->without)
+		return;
+	assert_true(daemon_log_has(c.d, USER_SPACE, 0));
+	if (daemon_log_has(c.d, "warning: graft: ", 0) ||
+	    daemon_log_has(c.d, "warning: no session is grafted: ", 0) ||
+	    daemon_log_has(c.d, COPY_INSTEAD, 0))
+		fail_msg("%s: told again: %s", row->name, daemon_stderr(c.d));
+}
+
 static void assert_status(const struct served *row)
 {
 	struct json_object *status = NULL;
@@ -176,8 +198,10 @@ static void serves(const struct served *row)
 	}
 	if (r)
 		fail_msg("%s: %d: %s", row->name, r, c.why);
-	if (!strcmp(c.engine, "auto"))
+	if (!strcmp(c.engine, "auto")) {
 		assert_status(row);
+		assert_told_once(row);
+	}
 	if (cases_session(&c, VIA_PLAIN, CLIENT, SERVER, 20000) || cases_idle(&c, c.d))
 		fail_msg("%s: %s", row->name, c.why);
 	stop();
@@ -202,6 +226,7 @@ static void does_without(void **state)
 	daemon_kill(c.d);
 	c.d = NULL;
 	c.engine = *state;
+	assert_int_equal(chmod(env_dir(), 0777), 0); /* for root that may not do what others may */
 	for (size_t i = 0; i < N_SERVED; i++)
 		serves(&served[i]);
 }

@@ -38,15 +38,24 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 	return 0;
 }
 
+/* In a container root may have no capability: it cannot become another account, and has no need to. */
+static bool is_root(void)
+{
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct has[2];
+
+	return geteuid() == 0 && (capget(&header, has) || has[0].permitted || has[1].permitted);
+}
+
 int account_find(const char *name, struct account *ret, char *err, size_t errlen)
 {
 	const struct passwd *pw;
 
-	if (!geteuid())
+	if (is_root())
 		return account_find_as_root(name, ret, err, errlen);
 	pw = getpwuid(geteuid());
 	if (name && (!pw || strcmp(name, pw->pw_name))) {
-		snprintf(err, errlen, "--user %s: only root can become another account", name);
+		snprintf(err, errlen, "--user %s: this needs root, with its capabilities", name);
 		return -EPERM;
 	}
 	snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
@@ -55,11 +64,14 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 	return 0;
 }
 
-/* Without CAP_SETPCAP the bounding set stays as it is; an account other than root cannot use it. */
+/*
+ * Without CAP_SETPCAP the bounding set stays as it is.  An account other than root cannot use it, and
+ * root without capabilities gets none by it because of no_new_privs.
+ */
 static int reduce_bounding_set(uint64_t keep)
 {
 	for (cap_value_t c = 0; CAP_IS_SUPPORTED(c); c++)
-		if (!(keep >> c & 1) && cap_get_bound(c) > 0 && cap_drop_bound(c) && geteuid() == 0)
+		if (!(keep >> c & 1) && cap_get_bound(c) > 0 && cap_drop_bound(c) && is_root())
 			return -errno;
 	return 0;
 }
@@ -90,7 +102,7 @@ static int give_up(const struct account *a, uint64_t keep)
 {
 	int r = reduce_bounding_set(keep);
 
-	if (!r && geteuid() == 0 &&
+	if (!r && is_root() &&
 	    (setgroups(0, NULL) || (a && (setresgid(a->gid, a->gid, a->gid) ||
 					  setresuid(a->uid, a->uid, a->uid)))))
 		r = -errno;

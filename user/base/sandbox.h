@@ -16,8 +16,8 @@ struct account {
 
 /*
  * The account that this process shall become.  For root: NAME, or if NAME is NULL the default,
- * which is `culvert` if that account exists, else `nobody`.  For any other: its own account, and
- * NAME must be NULL or that one.  Returns 0; -ENOENT: no such account; -EINVAL: NAME is root;
+ * which is `culvert` if that account exists, else `nobody`.  For any other, and for root without
+ * capabilities: its own account, and NAME must be NULL or that one.  Returns 0; -ENOENT: no such account; -EINVAL: NAME is root;
  * -EPERM: another account, without root.  ERR says what to do.
  */
 int account_find(const char *name, struct account *ret, char *err, size_t errlen);
@@ -31,7 +31,7 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
  * but those in KEEP, a set of UINT64_C(1) << CAP_...  It has no_new_privs.  It is not dumpable: no
  * process of the same account can trace it or read its memory, and there are no core dumps.
  *
- * Without root the uid, gid and groups stay.  To be called before threads exist.  Returns 0 or
+ * Without root, or its capabilities, the uid, gid and groups stay.  To be called before threads exist.  Returns 0 or
  * -errno; ERR says what root lacks.
  */
 int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen);

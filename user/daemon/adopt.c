@@ -41,7 +41,7 @@ static char *folder_of(const char *pins, const char *control)
 
 /* What engine graft needs must be there; auto has other carriers. */
 int adopt_open(const struct config *c, const struct account *a, struct grafts **ret,
-	       struct probe_finding *ret_finding)
+	       struct probe_start *probe)
 {
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
 	/* a slot is used again as late as possible, so there are more than sessions */
@@ -55,7 +55,7 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	for (size_t i = 0; i < c->n_forwards; i++)
 		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
 	if (wanted)
-		r = probe_graft(c, a, &limits, ret, ret_finding);
+		r = probe_graft(c, a, &limits, ret, probe);
 	free((char *)limits.pins);
 	clsact = *ret ? grafts_clsact(*ret) : NULL;
 	if (!r && clsact && c->privileged_process &&

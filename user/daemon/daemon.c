@@ -157,10 +157,13 @@ static int code_of_file(int r)
 	return r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
 }
 
-/* Without root the default path is out of reach: then culvert runs without a control socket. */
+/*
+ * Without root, or on a file system that is read-only, the default path is out of reach: then culvert
+ * runs without a control socket.
+ */
 static int open_control(struct daemon *d)
 {
-	bool fallback = geteuid() && !strcmp(d->config.control, CONFIG_CONTROL_DEFAULT);
+	bool fallback = !strcmp(d->config.control, CONFIG_CONTROL_DEFAULT);
 	char err[512];
 	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control, err,
 			     sizeof(err));
@@ -291,6 +294,8 @@ static int set_up(struct daemon *d)
 	if (account_find(d->config.user, &d->account, err, sizeof(err)))
 		return log_failure(EXIT_CODE_USAGE, "%s%s",
 				   config_option_place(&d->config, "user", at), err);
+	if (!d->account.uid)
+		log_warning("root without capabilities has nothing to give up: culvert stays root");
 	r = start_privileged(d);
 	if (r)
 		return r;
@@ -298,7 +303,7 @@ static int set_up(struct daemon *d)
 	/* loading programs takes long: who can connect by then would have to wait */
 	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
 	    open_control(d) ?:
-	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe.graft) ?:
+	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe) ?:
 	    open_forwards(d) ?: open_session_log(d) ?: open_metrics(d) ?:
 	    make_pid_file(&d->config);
 	if (r)

@@ -228,18 +228,19 @@ static int make_folder(const char *at, uid_t uid)
 }
 
 /* Mount the BPF file system where bpftool and tc expect it, if it is missing there, as they do. */
-static void mount_bpf(const char *top)
+static int mount_bpf(const char *top)
 {
 	static const char usual[] = "/sys/fs/bpf";
 	struct statfs fs;
 
 	if (!strncmp(top, usual, strlen(usual)) && !statfs(usual, &fs) && fs.f_type != BPF_FS_MAGIC &&
 	    mount("bpf", usual, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700"))
-		log_warning("graft: %s cannot be mounted: %s", usual, strerror(errno));
+		return -EMEDIUMTYPE;
+	return 0;
 }
 
-/* Make the folder of pins, and the one that it is in; if that cannot be, there are no pins. */
-static void open_pins(struct grafts *gs, const struct graft_limits *limits)
+/* Make the folder of pins, and the one that it is in; if that cannot be, there are no pins: -errno. */
+static int open_pins(struct grafts *gs, const struct graft_limits *limits)
 {
 	char *top = strdup(limits->pins), *slash = top ? strrchr(top, '/') : NULL;
 	struct statfs fs;
@@ -247,8 +248,7 @@ static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 
 	if (slash && slash != top) {
 		*slash = '\0';
-		mount_bpf(top);
-		r = make_folder(top, limits->uid);
+		r = mount_bpf(top) ?: make_folder(top, limits->uid);
 		if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
 			r = -EMEDIUMTYPE; /* not on a BPF file system */
 	}
@@ -260,14 +260,11 @@ static void open_pins(struct grafts *gs, const struct graft_limits *limits)
 		   flock(gs->locked, LOCK_EX | LOCK_NB)))
 		r = -errno;
 	if (r) {
-		log_warning("graft: no session survives the daemon, and if it is killed their ends "
-			    "are not told: %s: %s", limits->pins,
-			    r == -EMEDIUMTYPE ? "not on a BPF file system" :
-			    r == -EWOULDBLOCK ? "another daemon uses it" : strerror(-r));
 		free(gs->pins);
 		gs->pins = NULL;
 	}
 	free(top);
+	return r;
 }
 
 /* What another daemon has left of interfaces that are gone stays, and so does the folder. */
@@ -638,7 +635,7 @@ static int open_once(const struct graft_limits *limits, struct grafts **ret, cha
 {
 	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
 	const char *what = "cannot load the packet programs";
-	int r;
+	int pins, r;
 
 	gs->on_loopback = limits->on_loopback;
 	gs->uid = limits->uid == geteuid() ? (uid_t)-1 : limits->uid;
@@ -648,8 +645,7 @@ static int open_once(const struct graft_limits *limits, struct grafts **ret, cha
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	gs->skel = graft__open();
-	if (limits->pins)
-		open_pins(gs, limits);
+	pins = limits->pins ? open_pins(gs, limits) : 0;
 	r = gs->skel ? load(gs, limits) : -errno;
 	if (!r) {
 		gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
@@ -684,6 +680,11 @@ static int open_once(const struct graft_limits *limits, struct grafts **ret, cha
 		grafts_close(gs, true);
 		return r;
 	}
+	if (pins) /* where nothing can be grafted that is no news */
+		log_warning("graft: no session survives the daemon, and if it is killed their ends "
+			    "are not told: %s: %s", limits->pins,
+			    pins == -EMEDIUMTYPE ? "not on a BPF file system" :
+			    pins == -EWOULDBLOCK ? "another daemon uses it" : strerror(-pins));
 	*ret = gs;
 	return 0;
 }

@@ -121,20 +121,22 @@ static void try_behaviours(struct kernel *kernel, struct grafts *grafts, const s
 }
 
 /* Load the program, which is the first behaviour. */
-static void load(const struct kernel_limits *limits, struct kernel **ret_kernel,
-		 struct results *results)
+static int load(const struct kernel_limits *limits, struct kernel **ret_kernel,
+		struct results *results)
 {
 	int r = kernel_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
 
 	results->of[LOAD].outcome = r ? FAILS : HOLDS;
+	return r;
 }
 
-static void load_packet_programs(const struct graft_limits *limits, struct grafts **ret_grafts,
-				 struct results *results)
+static int load_packet_programs(const struct graft_limits *limits, struct grafts **ret_grafts,
+				struct results *results)
 {
 	int r = grafts_open(limits, ret_grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL);
 
 	results->of[PACKET_PROGRAMS].outcome = r ? FAILS : HOLDS;
+	return r;
 }
 
 /* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
@@ -166,15 +168,14 @@ static void judge(const struct results *results, enum probe_carrier carrier,
 		  struct probe_finding *ret)
 {
 	size_t bad = first_bad(results, carrier);
-	const struct behaviour *b = &behaviours[bad];
 
 	if (bad == BEHAVIOURS) {
 		*ret = (struct probe_finding){ .verdict = PROBE_OK };
 		return;
 	}
 	ret->verdict = PROBE_BROKEN;
-	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s (expected: %s; otherwise %s)",
-		 b->name, results->of[bad].detail, b->shows, b->why);
+	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
+		 results->of[bad].detail);
 }
 
 static const char *const meanwhile[] = {
@@ -183,14 +184,18 @@ static const char *const meanwhile[] = {
 	[PROBE_GRAFT] = "no session is grafted",
 };
 
-/* An engine that was asked for by name must work; the others have a substitute. */
+/*
+ * An engine that was asked for by name must work; the others have a substitute.  TOLD: a warning has
+ * told of the cause.
+ */
 static int announce(const struct config *c, enum engine engine, enum probe_carrier carrier,
-		    const struct probe_finding *f)
+		    const struct probe_finding *f, bool told)
 {
 	if (f->verdict != PROBE_BROKEN)
 		return 0;
 	if (!config_forward_with(c, engine)) {
-		log_warning("%s: %s", meanwhile[carrier], f->why);
+		if (!told)
+			log_warning("%s: %s; see `culvert probe`", meanwhile[carrier], f->why);
 		return 0;
 	}
 	log_error("engine %s cannot be used: %s", engine_name(engine), f->why);
@@ -211,7 +216,7 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 	snprintf(ret->splice.why, sizeof(ret->splice.why), "%s", unasked);
 	snprintf(ret->graft.why, sizeof(ret->graft.why), "no forward grafts sessions");
 	if (results->carriers & PROBE_SOCKMAP)
-		load(&limits, ret_kernel, results);
+		ret->load_error = load(&limits, ret_kernel, results);
 	if (c->probe && results->carriers) {
 		try_behaviours(*ret_kernel, NULL, account, results);
 		judge(results, PROBE_SPLICE, &ret->splice);
@@ -224,26 +229,26 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 		*ret_kernel = NULL;
 	}
 	munmap(results, sizeof(*results));
-	return announce(c, ENGINE_SOCKMAP, PROBE_SOCKMAP, &ret->sockmap) ?:
-	       announce(c, ENGINE_SPLICE, PROBE_SPLICE, &ret->splice);
+	return announce(c, ENGINE_SOCKMAP, PROBE_SOCKMAP, &ret->sockmap, false) ?:
+	       announce(c, ENGINE_SPLICE, PROBE_SPLICE, &ret->splice, false);
 }
 
 int probe_graft(const struct config *c, const struct account *account,
 		const struct graft_limits *limits, struct grafts **ret_grafts,
-		struct probe_finding *ret)
+		struct probe_start *ret)
 {
 	struct results *results = results_new(PROBE_GRAFT);
+	int r = load_packet_programs(limits, ret_grafts, results);
 
-	load_packet_programs(limits, ret_grafts, results);
 	if (c->probe && *ret_grafts)
 		try_behaviours(NULL, *ret_grafts, account, results);
-	judge(results, PROBE_GRAFT, ret);
-	if (ret->verdict == PROBE_BROKEN) {
+	judge(results, PROBE_GRAFT, &ret->graft);
+	if (ret->graft.verdict == PROBE_BROKEN) {
 		grafts_close(*ret_grafts, true);
 		*ret_grafts = NULL;
 	}
 	munmap(results, sizeof(*results));
-	return announce(c, ENGINE_GRAFT, PROBE_GRAFT, ret);
+	return announce(c, ENGINE_GRAFT, PROBE_GRAFT, &ret->graft, r && r == ret->load_error);
 }
 
 /* --- the command --- */
@@ -255,11 +260,12 @@ static const char *detail_of(const struct results *results, size_t i)
 
 static void print_finding(const struct results *results, enum probe_carrier carrier)
 {
-	struct probe_finding f;
+	size_t bad = first_bad(results, carrier);
+	const struct behaviour *b = &behaviours[bad];
 
-	judge(results, carrier, &f);
-	if (f.verdict == PROBE_BROKEN)
-		printf("\n%s: %s\n", meanwhile[carrier], f.why);
+	if (bad < BEHAVIOURS)
+		printf("\n%s: \"%s\" fails: %s (expected: %s; otherwise %s)\n", meanwhile[carrier],
+		       b->name, results->of[bad].detail, b->shows, b->why);
 	else
 		printf("\nthe %s carrier can be used here\n",
 		       carrier == PROBE_SOCKMAP ? "sockmap" :

@@ -45,6 +45,7 @@ struct probe_finding {
 /* What the daemon may use on this kernel. */
 struct probe_start {
 	struct probe_finding sockmap, splice, graft;
+	int load_error;   /* -errno: sockmap's program cannot be loaded */
 	char summary[32]; /* of the probe: "tried in 40 ms" */
 };
 
@@ -61,11 +62,11 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 
 /*
  * The same for the packet programs, which are loaded: RET_GRAFTS, or NULL if no session is to be
- * grafted.
+ * grafted.  RET has what probe_start() has found: a cause of both is logged once.
  */
 int probe_graft(const struct config *c, const struct account *account,
 		const struct graft_limits *limits, struct grafts **ret_grafts,
-		struct probe_finding *ret);
+		struct probe_start *ret);
 
 /*
  * True if an engine that is asked for later may use a carrier.  What no engine had asked for at the
