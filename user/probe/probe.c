@@ -193,13 +193,12 @@ static int announce(const struct config *c, enum engine engine, enum probe_carri
 {
 	if (f->verdict != PROBE_BROKEN)
 		return 0;
-	if (!config_forward_with(c, engine)) {
-		if (!told)
-			log_warning("%s: %s; see `culvert probe`", meanwhile[carrier], f->why);
-		return 0;
-	}
-	log_error("engine %s cannot be used: %s", engine_name(engine), f->why);
-	return EXIT_CODE_UNSUPPORTED;
+	if (config_forward_with(c, engine))
+		return log_failure(EXIT_CODE_UNSUPPORTED, "engine %s cannot be used: %s",
+				   engine_name(engine), f->why);
+	if (!told)
+		log_warning("%s: %s; see `culvert probe`", meanwhile[carrier], f->why);
+	return 0;
 }
 
 int probe_start(const struct config *c, const struct account *account, struct kernel **ret_kernel,
