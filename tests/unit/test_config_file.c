@@ -26,8 +26,9 @@
 #include "config_rig.h"
 
 #define FORWARD "[forward a]\nlisten = 127.0.0.1:9000\nupstream = 127.0.0.1:9001\n"
-/* What any machine has descriptors for. */
-#define MODEST "[culvert]\nmax-sessions = 10\n"
+/* What any machine has descriptors for, and nothing is to be said of. */
+#define MODEST "[culvert]\nmax-sessions = 10\nkeepalive = 60\n"
+#define SERVERS(list) "[forward a]\nlisten = 127.0.0.1:1\nupstream = " list "\n"
 #define A10 "aaaaaaaaaa"
 #define A50 A10 A10 A10 A10 A10
 #define A100 A50 A50
@@ -158,6 +159,23 @@ static const struct rig_mistake mistakes[] = {
 	  FORWARD "hard-limit = 64K\n" },
 	{ 6, "soft-limit: 3 MiB is above hard-limit (2 MiB)",
 	  "[culvert]\nhard-limit = 16M\n" FORWARD "soft-limit = 3M\nhard-limit = 2M\n" },
+
+	{ 2, "pid-file: the session log has that path",
+	  "[culvert]\npid-file = /run/a\nsession-log = /run/a\n" FORWARD },
+	{ 2, "metrics: the control socket has that path",
+	  "[culvert]\nmetrics = unix:/run/a\ncontrol = /run/a\n" FORWARD },
+	{ 4, "listen: \"127.0.0.1:9000\": takes the same connections as metrics \":9000\"",
+	  "[culvert]\nmetrics = :9000\n" FORWARD },
+	{ 4, "listen: \"unix:/run/a\": takes the same connections as metrics \"unix:/run/a\"",
+	  "[culvert]\nmetrics = unix:/run/a\n" LISTEN("unix:/run/a") },
+	{ 3, "upstream: \"10.0.0.1:1 weight=1 weight=3\": weight=3: given twice",
+	  SERVERS("10.0.0.1:1 weight=1 weight=3") },
+	{ 3, "upstream: \"10.0.0.1:1 10.0.0.2:1 backup backup\": backup: given twice",
+	  SERVERS("10.0.0.1:1 10.0.0.2:1 backup backup") },
+	{ 3, "upstream: \"10.0.0.1:1 [::ffff:10.0.0.1]:01\": [::ffff:10.0.0.1]:01: given twice",
+	  SERVERS("10.0.0.1:1 [::ffff:10.0.0.1]:01") },
+	{ 3, "upstream: \"db:80 [::1]:80 DB:080\": DB:080: given twice",
+	  SERVERS("db:80 [::1]:80 DB:080") },
 };
 
 static void test_mistakes(void **state)
@@ -312,6 +330,8 @@ static void test_upstream(void **state)
 		LISTEN(":9") "transparent = yes\n",
 		LISTEN("[::1]:2") "transparent = yes\nproxy-protocol = receive\n",
 		LISTEN("in.invalid:1") "transparent = yes\n",
+		SERVERS("db:80 db:81 dbx:80 10.0.0.1:80 weight=2 10.0.0.2:80 weight=2 backup"),
+		SERVERS("unix:/run/a unix:/run/A unix:@/run/a"),
 	};
 	struct config c;
 
@@ -636,7 +656,7 @@ static void test_needs(void **state)
 static void test_check(void **state)
 {
 	struct capture capture;
-	char err[1024], out[1024];
+	char err[4096], out[1024], want[sizeof(rig_path) + 100];
 	int r;
 
 	(void)state;
@@ -647,6 +667,16 @@ static void test_check(void **state)
 	assert_int_equal(r, 0);
 	assert_string_equal(err, "");
 	assert_non_null(strstr(out, ": 1 forward, no mistake\n"));
+
+	rig_write(MODEST "[forward b]\nlisten = unix:/run/a\nupstream = unix:/run/b unix:/run/B\n"
+		  "keepalive = 0\n[forward c]\nlisten = 127.0.0.1:2\nupstream = 10.0.0.1:1 10.0.0.1:2\n"
+		  FORWARD "keepalive = 0\n");
+	assert_int_equal(check(err, sizeof(err)), 0);
+	snprintf(want, sizeof(want), "culvert: warning: %s:11: forward a: without keepalive, ",
+		 rig_path);
+	assert_non_null(strstr(err, want));
+	assert_null(strstr(err, "forward b"));
+	assert_null(strstr(err, "forward c"));
 
 	rig_write("x");
 	assert_int_equal(check(err, sizeof(err)), 2);

@@ -145,13 +145,13 @@ static bool overlap(const struct addr *a, const struct addr *b)
 	return addr_equal(a, b) || addr_is_any(a) || addr_is_any(b);
 }
 
-/* The first listener before number N that takes connections of number N, or NULL. */
+/* The first listener before number N, or else that of metrics, which takes its connections; or NULL. */
 static const struct endpoint *find_overlap(const struct config *c, size_t n)
 {
 	const struct endpoint *b = &c->forwards[n].listen;
 
-	for (size_t i = 0; i < n; i++) {
-		const struct endpoint *a = &c->forwards[i].listen;
+	for (size_t i = 0; i <= n; i++) {
+		const struct endpoint *a = i < n ? &c->forwards[i].listen : &c->metrics;
 
 		for (size_t k = 0; k < a->n_addrs * b->n_addrs; k++)
 			if (overlap(&a->addrs[k / b->n_addrs], &b->addrs[k % b->n_addrs]))
@@ -180,8 +180,8 @@ int config_check_addresses(const struct config *c, char *err, size_t errlen)
 
 		if (!e && !feeds_itself(fc))
 			continue;
-		snprintf(why, sizeof(why), "takes the same connections as the earlier \"%s\"",
-			 e ? e->text : "");
+		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
+			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
 		config_say_address(c, fc, e, e ? why : "the upstream is the listener itself", err,
 				   errlen);
 		return -EINVAL;
@@ -258,8 +258,12 @@ static int store_globals(struct config *c)
 	if (!find_line(c, "max-sessions-per-client"))
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
 	if (!r && c->metrics.named)
-		return config_complain(c->file, line_of(c, &c->defaults, "metrics"),
-				       "metrics: needs an address, not a host name");
+		return say_wrong(c, &c->defaults, "metrics", "needs an address, not a host name");
+	if (!r && endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
+		return say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
+	/* it is written anew at each start */
+	if (!r && c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
+		return say_wrong(c, &c->defaults, "pid-file", "the session log has that path");
 	return r;
 }
 

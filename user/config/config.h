@@ -120,6 +120,16 @@ static inline bool forward_needs_privileges(const struct forward_conf *fc)
 	return fc->mark || fc->transparent;
 }
 
+/* True if nothing ends a session whose client or server has vanished. */
+static inline bool forward_is_patient(const struct forward_conf *fc)
+{
+	return !fc->keepalive_s && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
+	       !(endpoint_is_unix(&fc->listen) && upstreams_are_unix(&fc->upstream));
+}
+
+#define IS_PATIENT "without keepalive, idle-timeout or fin-timeout a session whose client or " \
+	"server has vanished stays for ever"
+
 /* A listener on port 0 is named with the port that the kernel has picked, once it has. */
 static inline const char *forward_name(const struct forward_conf *fc)
 {
@@ -209,9 +219,10 @@ void config_lines_add(struct config_lines *l, struct config_line line);
 const struct config_line *config_lines_find(const struct config_lines *l, const char *name);
 
 /*
- * Check that no two forwards of C take the same connections, and that none has its own listener as
- * its upstream.  No system calls: of the addresses of this machine only those of loopback are
- * known.  To be called again when host names have addresses.  -EINVAL; ERR says why and where.
+ * Check that no two forwards of C take the same connections, that none takes those of metrics, and
+ * that none has its own listener as its upstream.  No system calls: of the addresses of this machine
+ * only those of loopback are known.  To be called again when host names have addresses.  -EINVAL; ERR
+ * says why and where.
  */
 int config_check_addresses(const struct config *c, char *err, size_t errlen);
 

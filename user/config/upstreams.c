@@ -5,18 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/array.h"
 #include "base/size.h"
 
 #define BLANKS " \t"
+#define TWICE "given twice"
 
 /* Take WORD, which stands behind a server: true if it says something of that server S. */
 static bool take_word(const char *word, struct server_conf *s, const char **ret_wrong)
 {
-	uint64_t weight;
+	uint64_t weight = 0;
 
 	if (!strcmp(word, "backup")) {
+		*ret_wrong = s->backup ? TWICE : NULL;
 		s->backup = true;
 		return true;
 	}
@@ -24,25 +27,26 @@ static bool take_word(const char *word, struct server_conf *s, const char **ret_
 		return false;
 	if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
 		*ret_wrong = "expected a weight from 1 to 100";
-	else
-		s->weight = (unsigned int)weight;
+	else if (s->has_weight)
+		*ret_wrong = TWICE;
+	s->weight = (unsigned int)weight;
+	s->has_weight = true;
 	return true;
 }
 
-static const struct server_conf *find(const struct upstreams *u, const char *text)
+/* Do A and B lead to one server, as far as that is seen without a look-up? */
+static bool is_same(const struct endpoint *a, const struct endpoint *b)
 {
-	for (size_t i = 0; i < u->n; i++)
-		if (!strcmp(u->servers[i].at.text, text))
-			return &u->servers[i];
-	return NULL;
+	if (!a->named && !b->named)
+		return addr_equal(&a->addrs[0], &b->addrs[0]);
+	return a->named_port == b->named_port &&
+	       !strncasecmp(a->text, b->text, strcspn(a->text, ":") + 1);
 }
 
 static const char *add_server(const char *word, struct upstreams *u, char *why, size_t whylen)
 {
 	struct server_conf s = { .weight = 1 };
 
-	if (find(u, word))
-		return "given twice";
 	if (u->n == SERVERS_MAX)
 		return "more than 64 servers";
 	if (endpoint_parse_offline(word, false, &s.at, why, whylen))
@@ -51,6 +55,9 @@ static const char *add_server(const char *word, struct upstreams *u, char *why, 
 	u->servers[u->n++] = s;
 	if (endpoint_is_unix(&s.at) != upstreams_are_unix(u))
 		return "unix sockets and other addresses do not mix";
+	for (size_t i = 0; i + 1 < u->n; i++)
+		if (is_same(&u->servers[i].at, &s.at))
+			return TWICE;
 	return NULL;
 }
 

@@ -11,6 +11,7 @@
 struct server_conf {
 	struct endpoint at;
 	unsigned int weight; /* its share of the sessions, relative to those of the others */
+	bool has_weight;     /* that was said */
 	bool backup;         /* used only while no other server can be */
 };
 
@@ -26,8 +27,8 @@ struct upstreams {
 
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated by
- * blanks; behind each may stand "weight=N" and "backup".  Unix sockets and other addresses do not
- * mix, since a session is prepared for one kind before its server is chosen.
+ * blanks; behind each may stand "weight=N" and "backup", once.  No server is given twice.  Unix sockets
+ * and other addresses do not mix, since a session is prepared for one kind before its server is chosen.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
  * needs no upstreams_close().

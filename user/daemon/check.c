@@ -2,7 +2,8 @@
 /*
  * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since
  * no daemon would start; one of an upstream is worth a warning.  Both are looked up as a daemon does
- * it at the start.  What this machine cannot hold is worth a warning, too: fewer clients may come.
+ * it at the start.  What this machine cannot hold is worth a warning, too: fewer clients may come; and
+ * so are sessions that nothing would end.
  */
 #include "daemon/check.h"
 
@@ -69,12 +70,15 @@ static void check_machine(const struct config *c)
 }
 
 /* The servers of FC have N addresses. */
-static void check_ports(const struct config *c, const struct forward_conf *fc, size_t n)
+static void check_forward(const struct config *c, const struct forward_conf *fc, size_t n)
 {
 	unsigned int own = fc->max_sessions ?: c->max_sessions;
 	unsigned int sessions = own < c->max_sessions ? own : c->max_sessions;
 	char err[1024], why[256];
 
+	if (forward_is_patient(fc))
+		log_complain(0, "warning: %sforward %s: " IS_PATIENT,
+			     config_place(c->file, fc->line, err), forward_name(fc));
 	/* a transparent forward connects from its clients' addresses */
 	if (!n || fc->transparent || upstreams_are_unix(&fc->upstream) ||
 	    sessions <= n * connect_ports())
@@ -147,7 +151,7 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 			addresses += l->upstreams[n].list->n;
 			upstream_close(&l->upstreams[n]);
 		}
-		check_ports(c, fc, addresses);
+		check_forward(c, fc, addresses);
 	}
 	free(l->upstreams);
 }
@@ -232,7 +236,7 @@ void check_help(void)
 	     "names, and say what is wrong with it, with file and line.\n"
 	     "An upstream's name that is not found is a warning: culvert would start, and look\n"
 	     "for it again and again; a file without a forward is one too, and so is what this\n"
-	     "machine has too few descriptors, too little memory or too few ports for.  The\n"
+	     "machine has too few descriptors, memory or ports for, or what waits for ever.  The\n"
 	     "account that culvert becomes must exist.  Nothing is started.\n"
 	     "A file that does not begin with a section is read as a rinetd.conf.\n"
 	     "\n"
