@@ -486,7 +486,7 @@ static void directory_of_root(void **state)
 	assert_true(fd >= 0);
 	assert_int_equal(fchown(fd, NOBODY, NOBODY), 0);
 	close(fd);
-	daemon_signal(d, SIGUSR1);
+	daemon_signal(d, SIGHUP); /* what logrotate's users send to most daemons */
 	rig_wait_log(d, "log: opened anew");
 	short_session();
 	rig_wait_status(d, "session_log.lines", 2);

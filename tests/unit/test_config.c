@@ -190,7 +190,7 @@ static const struct {
 	{ -EINVAL, "--workers: \"18446744073709551617\"", { "--workers=18446744073709551617" } },
 	{ -EINVAL, "seconds from 0.001 to 86400", { "--connect-timeout", "0" } },
 	{ -EINVAL, "--connect-timeout: \"86400.001\"", { "--connect-timeout", "86400.001" } },
-	{ -EINVAL, "--stop-timeout: \"1m\" is not", { "--grace", "1m" } },
+	{ -EINVAL, "--stop-timeout: \"1w\" is not", { "--grace", "1w" } },
 	{ -EINVAL, "a size from 1 KiB to 16 MiB", { "--copy-buffer", "0" } },
 	{ -EINVAL, "--allow: \"10.0.0.0/33\" is not valid, expected addresses",
 	  { "--allow", "10.0.0.0/33", FORWARD } },

@@ -116,7 +116,9 @@ static const struct rig_mistake mistakes[] = {
 	{ 3, "engine: given twice, first in line 2", "[culvert]\nengine = auto\nengine = auto\n" },
 	{ 5, "hard-limit: given twice, first in line 4",
 	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
-	{ 4, "listen: given twice, first in line 2", FORWARD "listen = 127.0.0.1:3\n" },
+	{ 4, "upstream: given twice, first in line 3", FORWARD "upstream = 127.0.0.1:3\n" },
+	{ 4, "listen: \"in.invalid:1\": a host name to listen at must be alone",
+	  FORWARD "listen = in.invalid:1\n" },
 	{ 1, "a control character", "# \x7f\n" },
 	{ 2, "a control character", "[culvert]\nuser = a\rb\n" },
 	{ 1, "a control character", "[forward a\x01]\n" },
@@ -137,8 +139,8 @@ static const struct rig_mistake mistakes[] = {
 
 	{ 2, "engine: \"fast\" is not valid, expected auto, graft, sockmap",
 	  "[culvert]\nengine = fast\n" },
-	{ 2, "stop-timeout: \"5m\" is not valid, expected seconds from 0 to 86400, such as 5 or 0.5",
-	  "[culvert]\nstop-timeout = 5m\n" },
+	{ 2, "stop-timeout: \"25h\" is not valid, expected seconds from 0 to 86400, such as 5, 0.5 or",
+	  "[culvert]\nstop-timeout = 25h\n" },
 	{ 4, "soft-limit: \"1K\" is not valid, expected a size from 4 KiB to 1 GiB",
 	  FORWARD "soft-limit = 1K\n" },
 	{ 4, "proxy-protocol: \"yes\" is not valid, expected off, receive, send-v1, send-v2, ",
@@ -182,6 +184,25 @@ static void test_mistakes(void **state)
 {
 	(void)state;
 	rig_bad(mistakes, sizeof(mistakes) / sizeof(mistakes[0]));
+}
+
+/* As other programs of this kind have it. */
+static void test_habits(void **state)
+{
+	struct config c;
+
+	(void)state;
+	rig_good(&c, "[culvert]\nidle-timeout = 1h\nfin-timeout = 30m\nmetrics = *:9\n"
+		 "[forward a]\nlisten = *:8080\nlisten = 127.0.0.2:81\nlisten = unix:/a b\n"
+		 "upstream = 10.0.0.1:1,10.0.0.2:1 weight=2, 10.0.0.3:1 backup\n", NULL);
+	assert_int_equal(c.defaults.idle_timeout_ms, 3600000);
+	assert_int_equal(c.defaults.fin_timeout_ms, 1800000);
+	assert_string_equal(c.forwards[0].listen.text, "*:8080 127.0.0.2:81 unix:/a b");
+	assert_int_equal(c.forwards[0].listen.n_addrs, 3 + addr_has_ipv6());
+	assert_int_equal(c.forwards[0].upstream.n, 3);
+	assert_int_equal(c.forwards[0].upstream.servers[1].weight, 2);
+	assert_true(c.forwards[0].upstream.servers[2].backup);
+	config_close(&c);
 }
 
 /* A forward's own, what it has of [culvert] and of the command line, and the defaults. */
@@ -362,6 +383,8 @@ static void test_upstream(void **state)
 #define ITSELF(to) "upstream: \"" to "\": the upstream is the listener itself"
 
 static const struct rig_mistake overlaps[] = {
+	{ 6, SAME(":80 :81", ":81"), "[forward b]\nlisten = :81\nupstream = " UP
+	  "\n[forward a]\nlisten = :80\nlisten = :81\nupstream = " UP "\n" },
 	{ 5, SAME("127.0.0.1:80", "127.0.0.1:080"), TWO("127.0.0.1:080", "127.0.0.1:80") },
 	{ 5, SAME(":80", "0.0.0.0:80"), TWO("0.0.0.0:80", ":80") },
 	{ 5, SAME("127.0.0.1:80", "0.0.0.0:80"), TWO("0.0.0.0:80", "127.0.0.1:80") },
@@ -688,6 +711,7 @@ int main(void)
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_with_command_line),
 		cmocka_unit_test(test_mistakes),
+		cmocka_unit_test(test_habits),
 		cmocka_unit_test(test_own_options),
 		cmocka_unit_test(test_rules),
 		cmocka_unit_test(test_read_twice),

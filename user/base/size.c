@@ -39,12 +39,15 @@ int count_parse(const char *text, uint64_t *ret)
 
 int seconds_parse(const char *text, uint64_t *ret)
 {
-	size_t len = strspn(text, "0123456789."), point = strcspn(text, ".s");
+	static const char units[] = "smhd";
+	static const unsigned int unit_ms[] = { 1000, 60000, 3600000, 24 * 3600000 };
+	size_t len = strspn(text, "0123456789."), point = strcspn(text, ".smhd");
+	const char *unit = text[len] ? strchr(units, text[len]) : units;
 
-	if (!len || len > 16 || (text[len] && strcmp(text + len, "s") != 0) || point + 1 == len ||
+	if (!len || len > 11 || !unit || (text[len] && text[len + 1]) || point + 1 == len ||
 	    len - point > 4 || strchr(text + point + (point < len), '.'))
 		return -EINVAL;
-	*ret = (uint64_t)(strtod(text, NULL) * 1000 + 0.5);
+	*ret = (uint64_t)(strtod(text, NULL) * unit_ms[unit - units] + 0.5);
 	return 0;
 }
 

@@ -20,7 +20,8 @@ int size_parse(const char *text, uint64_t *ret);
 int count_parse(const char *text, uint64_t *ret);
 
 /*
- * "5", "5s", "0.5", ".5", "1.25": seconds with at most three decimals, as milliseconds.  0, -EINVAL.
+ * "5", "5s", "0.5", ".5", "1.25": seconds with at most three decimals, as milliseconds; "30m", "1h"
+ * and "1d" are minutes, hours and days.  0, -EINVAL.
  */
 int seconds_parse(const char *text, uint64_t *ret);
 

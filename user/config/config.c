@@ -5,7 +5,7 @@
  *
  *	defaults of the table -> [culvert] -> command line -> copied to each forward -> [forward]
  *
- * A list (allow, deny) of a later layer replaces that of the layers before it.
+ * A list of rules (allow, deny) of a later layer replaces that of the layers before it.
  */
 #include "config/config.h"
 
@@ -167,7 +167,7 @@ void config_say_address(const struct config *c, const struct forward_conf *fc, b
 	char at[CONFIG_PLACE_LEN];
 
 	snprintf(err, errlen, "%s%s: \"%.320s\": %s", config_place(c->file, l->line, at), l->key,
-		 l->value, why);
+		 listen ? fc->listen.text : l->value, why);
 }
 
 int config_check_addresses(const struct config *c, char *err, size_t errlen)
@@ -237,7 +237,7 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 		const struct config_line *l = &lines->lines[i];
 		int r;
 
-		if (option_is_list(l->option) && !has_rules) {
+		if (option_is_list(l->option) && l->option->kind != KIND_LISTEN && !has_rules) {
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
@@ -438,17 +438,18 @@ void config_help(void)
 	     "  culvert run --config /etc/culvert/culvert.conf\n"
 	     "\n"
 	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
-	     "to listen also :80 (every local address) and port 0 (the kernel picks one).\n"
-	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2 10.0.2.3:80 backup\".\n"
+	     "to listen also :80 or *:80 (every local address) and port 0 (the kernel picks one).\n"
+	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n"
 	     "\n"
 	     "Options:");
 	options_help(false);
 	puts("  --help                       show this help; also -h\n"
 	     "  --                           end of the options\n"
 	     "\n"
-	     "A SIZE is in bytes, or has the suffix K, M or G.  A client is one IPv4 address or\n"
-	     "one IPv6 /64 prefix.  CLIENTS are addresses, prefixes, patterns (10.*), \"unix:\"\n"
-	     "and \"all\"; the first rule of all --allow and --deny that matches decides.\n"
+	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have the suffix s, m,\n"
+	     "h or d.  A client is one IPv4 address or one IPv6 /64 prefix.  CLIENTS are\n"
+	     "addresses, prefixes, patterns (10.*), \"unix:\" and \"all\"; the first rule of all\n"
+	     "--allow and --deny that matches decides.\n"
 	     "\n"
 	     "A FILE has the same options without \"--\" in [culvert].  Each forward has a section\n"
 	     "[forward NAME].  There it may have the options with a \"*\", which then count\n"

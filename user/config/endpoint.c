@@ -32,7 +32,7 @@ static void add_addr(struct endpoint *e, const struct addr *addr)
 {
 	struct addr a = addr_unmapped(addr);
 
-	/* getaddrinfo() repeats an address that /etc/hosts lists twice. */
+	/* getaddrinfo() repeats an address that /etc/hosts lists twice, and users may do so */
 	for (size_t i = 0; i < e->n_addrs; i++)
 		if (addr_equal(&e->addrs[i], &a))
 			return;
@@ -155,6 +155,8 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 	if (strchr(port, ':'))
 		return "an IPv6 address needs brackets, as in [::1]:80";
 	*end = '\0';
+	if (passive && !strcmp(host, "*"))
+		host[0] = '\0';
 	if (!host[0] && !passive)
 		return "no host before the colon";
 	wrong = parse_port(port, passive, &n);
@@ -185,6 +187,27 @@ int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret,
 	endpoint_close(ret);
 	snprintf(err, errlen, "%s", wrong);
 	return -EINVAL;
+}
+
+int endpoint_add_listen(const char *text, struct endpoint *e, char *err, size_t errlen)
+{
+	struct endpoint more;
+	size_t used = strlen(e->text);
+	int r = endpoint_parse_offline(text, true, &more, err, errlen);
+
+	if (!r && !used)
+		*e = more;
+	if (r || !used)
+		return r;
+	for (size_t i = 0; i < more.n_addrs; i++)
+		add_addr(e, &more.addrs[i]);
+	if (e->named || more.named || used + strlen(text) + 1 >= sizeof(e->text))
+		r = -EINVAL;
+	snprintf(err, errlen, "a host name to listen at must be alone, and several addresses have "
+		 "at most 286 bytes");
+	snprintf(e->text + used, sizeof(e->text) - used, " %s", text);
+	endpoint_close(&more);
+	return r;
 }
 
 /* Give E, which is a host name, all addresses of that name. */

@@ -10,7 +10,8 @@
 
 /* What a user wrote, and the addresses it stands for (several for a host name). */
 struct endpoint {
-	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status` */
+	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status`; of several
+				       * addresses to listen at with blanks between */
 	struct addr *addrs;           /* owned; freed by endpoint_close() */
 	size_t n_addrs;               /* at least 1 after endpoint_parse(); no address twice */
 	in_port_t named_port;         /* n_addrs 0: of a host name that was not looked up */
@@ -20,7 +21,7 @@ struct endpoint {
 /*
  * Parse and resolve TEXT: "1.2.3.4:80", "[::1]:80", "[fe80::1%eth0]:80", "host:80", "host:http",
  * "unix:/path" ("unix:@name" is an abstract socket).  PASSIVE: the addresses are for bind(); then
- * an empty host (":80") means every local address (one of each family, so the IPv6 socket needs
+ * an empty host (":80", "*:80") means every local address (one of each family, so the IPv6 socket needs
  * IPV6_V6ONLY), and port 0 is allowed.
  *
  * Host names are looked up with getaddrinfo(3), which may block.
@@ -33,6 +34,12 @@ int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *e
 /* The same without asking anybody for a host: a host name gives no address, only its port. */
 int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
 			   size_t errlen);
+
+/*
+ * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  A host name can only be alone
+ * there, since its addresses come later.  As endpoint_parse_offline().
+ */
+int endpoint_add_listen(const char *text, struct endpoint *e, char *err, size_t errlen);
 
 /*
  * Read services(5) now, for the names of ports: a daemon that is confined can open no file any

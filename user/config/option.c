@@ -295,7 +295,7 @@ const char *option_expectation(const struct option_def *o, char *buf, size_t siz
 			 (unsigned long long)o->max);
 		return buf;
 	case KIND_SECONDS:
-		snprintf(buf, size, "seconds from %g to %g, such as 5 or 0.5",
+		snprintf(buf, size, "seconds from %g to %g, such as 5, 0.5 or 30m",
 			 (double)o->min / 1000, (double)o->max / 1000);
 		return buf;
 	case KIND_SIZE:
@@ -343,8 +343,9 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_SOURCE:
 		return parse_source(value, field);
 	case KIND_LISTEN:
-		endpoint_close(field); /* the file's, if the command line has another */
-		return endpoint_parse_offline(value, true, field, why, WHY_LEN);
+		if (!option_is_list(o))
+			endpoint_close(field); /* the file's, if the command line has another */
+		return endpoint_add_listen(value, field, why, WHY_LEN);
 	case KIND_UPSTREAM:
 		return upstreams_parse(value, field, why, WHY_LEN);
 	}

@@ -74,7 +74,8 @@ static inline bool option_is_forwards(const struct option_def *o)
 /* True if O may be given several times. */
 static inline bool option_is_list(const struct option_def *o)
 {
-	return o->kind == KIND_ALLOW || o->kind == KIND_DENY;
+	return o->kind == KIND_ALLOW || o->kind == KIND_DENY ||
+	       (o->kind == KIND_LISTEN && o->scope == SCOPE_FORWARD);
 }
 
 /*

@@ -10,7 +10,7 @@
 #include "base/array.h"
 #include "base/size.h"
 
-#define BLANKS " \t"
+#define SEPARATORS " \t,"
 #define TWICE "given twice"
 
 /* Take WORD, which stands behind a server: true if it says something of that server S. */
@@ -77,7 +77,7 @@ int upstreams_parse(const char *text, struct upstreams *ret, char *err, size_t e
 	char why[128];
 
 	*ret = (struct upstreams){ .text = text };
-	while (!wrong && (word = strsep(&rest, BLANKS))) {
+	while (!wrong && (word = strsep(&rest, SEPARATORS))) {
 		if (!*word || (ret->n && take_word(word, &ret->servers[ret->n - 1], &wrong)))
 			continue;
 		wrong = wrong ?: add_server(word, ret, why, sizeof(why));

@@ -27,8 +27,10 @@ struct upstreams {
 
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated by
- * blanks; behind each may stand "weight=N" and "backup", once.  No server is given twice.  Unix sockets
- * and other addresses do not mix, since a session is prepared for one kind before its server is chosen.
+ * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated by
+ * blanks or commas; behind each may stand "weight=N" and "backup", once.  No server is given twice.
+ * Unix sockets and other addresses do not mix, since a session is prepared for one kind before its
+ * server is chosen.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
  * needs no upstreams_close().

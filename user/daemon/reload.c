@@ -33,6 +33,7 @@
 #include "config/option.h"
 #include "relay/health_check.h"
 #include "relay/session.h"
+#include "relay/session_log.h"
 
 #define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
@@ -653,6 +654,8 @@ uint64_t reload_ask(struct reload *r)
 {
 	uint64_t number = 0;
 
+	if (r->shared->session_log)
+		session_log_reopen(r->shared->session_log);
 	pthread_mutex_lock(&r->lock);
 	if (!r->stop)
 		number = ++r->asked;

@@ -280,7 +280,7 @@ static void rotate(struct session_log *l)
 		log_info("session log %s: opened anew", l->path);
 	else if (l->fd >= 0)
 		log_error("session log %s: cannot be opened anew, so the old file is written on: "
-			  "%s (then send SIGUSR1 again)", l->path, l->last_error);
+			  "%s (then reload, or send SIGUSR1, again)", l->path, l->last_error);
 }
 
 /* Write TEXT, which is whole lines of at most PIPE_BUF bytes, or nothing.  Wait for the reader. */
