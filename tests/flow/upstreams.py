@@ -16,7 +16,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from random import Random
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
@@ -358,6 +360,79 @@ class Trial:
             expect(self.server(port)["failures"] > 0, f"{port} has not failed")
             expect(collections.Counter(did[0]["servers"])[str(port)] > 50, f"{port} was not used")
 
+    # --- everything at once ---
+
+    def churn(self, seconds):
+        """Reloads, orders, scrapes and checks while servers die under load: for sanitizers to watch."""
+        end = time.monotonic() + seconds
+        random = Random(int(end))
+        names = [f"{SERVER}:{port}" for port in PORTS] + ["localhost:7101"]
+        settings = ("check = 0.05 0 0.3", "rise = 1 3", "fall = 1 3", "engine = copy sockmap auto",
+                    "balance = source least-sessions round-robin", "keepalive = 1 0",
+                    "idle-timeout = 0.2 0", "bandwidth = 100K 0", "each-address = yes no",
+                    "resolve-interval = 1 2", "max-sessions = 8", "fin-timeout = 0.1 0")
+        orders = (["kill", "--all"], ["sessions", "--json"], ["forwards"], ["drain", "web"],
+                  ["drain", "--undo", "web"], ["engine", "web", "splice"], ["engine", "web", "auto"],
+                  ["status", "--json"], ["log-level", "debug"], ["log-level", "info"])
+        problems, done = [], collections.Counter()
+
+        def settle():
+            chosen = random.sample(names, random.randint(2, 4))
+            lines = [line.split(" = ") for line in random.sample(settings, 4)]
+            self.write_config(" ".join(chosen), *(f"{key} = {random.choice(values.split())}"
+                                                  for key, values in lines))
+            self.command("reload")
+
+        def order():
+            words = [*random.choice(orders)]
+            if not random.randrange(3):
+                words = ["upstream", "web", random.choice(names[:4]),
+                         random.choice(("drain", "down", "ready"))]
+            # a server or forward may be gone by then
+            subprocess.run([self.program, *words, "--control", self.daemon.control], timeout=60,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+        def scrape():
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(60)
+                client.connect(metrics)
+                if not random.randrange(4):
+                    return
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                expect(client.recv(15) == b"HTTP/1.1 200 OK", "a scrape has no answer")
+
+        def load():
+            process = self.start_clients(LISTEN, "load")
+            time.sleep(random.uniform(1, 4))
+            done["served"] += sum(self.finish_clients(process)["servers"].values())
+
+        def again(what):
+            try:
+                while time.monotonic() < end and not problems:
+                    what()
+                    done[what.__name__] += 1
+            except Exception as error:  # pylint: disable=broad-exception-caught
+                problems.append(f"{what.__name__}: {error}")
+
+        metrics = self.lab.path("metrics")
+        self.write_config(" ".join(names[:3]), "check = 0.1")
+        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config", self.config,
+                             "--metrics", f"unix:{metrics}", "--session-log",
+                             self.lab.path("sessions"), "--workers", "4")
+        threads = [threading.Thread(target=again, args=(what,))
+                   for what in (settle, order, scrape, load, load, self.disturb)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(f"# {dict(done)}")
+        code = self.daemon.stop()
+        with open(self.daemon.process.log, encoding="utf-8", errors="replace") as file:
+            problems += [line.strip() for line in file if "Sanitizer" in line or "runtime error" in line]
+        self.daemon = None
+        expect(not code and not problems, f"exit code {code}; {problems[:9]}")
+        expect(done["served"] > 100, "nobody was served")
+
     def test_failover(self):
         self.failover()
 
@@ -370,12 +445,16 @@ def main():
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--skip", default="", help="not the case of this name")
+    parser.add_argument("--churn", type=float, metavar="SECONDS", help="that alone")
     options = parser.parse_args()
     begin_or_skip(["ip", "nft", "haproxy", "pgrep"])
     failures = 0
     with Lab() as lab:
         try:
             trial = Trial(lab, os.path.abspath(options.culvert))
+            if options.churn:
+                trial.test_churn = lambda: trial.churn(options.churn)
+                options.only = "churn"
             for name in dir(trial):
                 if (not name.startswith("test_") or options.only not in name
                         or name == f"test_{options.skip}"):
