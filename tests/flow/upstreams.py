@@ -35,12 +35,14 @@ FAULTS = (("reject with tcp reset", (7101, 7102)), ("drop", (7103,)), ("kill", (
           ("drop", (7102, 7103)), ("kill", (7103,)))
 
 # PORT HOW COUNT: connections one after the other, or (load) 16 at a time until stdin ends; prints
-# what became of them. "keep" keeps them open until stdin ends. `lost`: refused before a server spoke.
+# what became of them. "keep" keeps them open until stdin ends; HOW may be how many begin in a second.
+# `lost`: refused before a server spoke; `late`: it has spoken after more than 150 ms.
 CLIENT = """
 import asyncio, json, sys, time
 port, how, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 clients = [f"10.0.1.{n}" for n in range(11, 27)]
-did = {"servers": {}, "of": {}, "lost": 0, "cut": 0, "slowest_ms": 0}
+did = {"servers": {}, "of": {}, "lost": 0, "cut": 0, "late": 0,
+       "slowest_ms": 0}
 kept = []
 async def talk(source):
     start = time.monotonic()
@@ -50,7 +52,9 @@ async def talk(source):
     except (OSError, asyncio.IncompleteReadError):
         did["lost"] += 1
         return
-    did["slowest_ms"] = max(did["slowest_ms"], (time.monotonic() - start) * 1000)
+    took_ms = (time.monotonic() - start) * 1000
+    did["slowest_ms"] = max(did["slowest_ms"], took_ms)
+    did["late"] += took_ms > 150
     did["servers"][name] = did["servers"].get(name, 0) + 1
     did["of"].setdefault(source, {})[name] = 1
     try:
@@ -67,11 +71,16 @@ async def load(source, ended):
     while not ended.is_set():
         await talk(source)
         await asyncio.sleep(0.02)
+async def in_time(n, start):
+    await asyncio.sleep(start + n / int(how) - time.monotonic())
+    await talk(clients[n % len(clients)])
 async def main():
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(0, ended.set)
     if how == "load":
         await asyncio.gather(*(load(source, ended) for source in clients))
+    elif how.isdigit():
+        await asyncio.gather(*(in_time(n, time.monotonic()) for n in range(count)))
     else:
         for n in range(count):
             await talk(clients[n % len(clients)])
@@ -337,6 +346,21 @@ class Trial:
                     self.serve(port)
             self.heal()
             time.sleep(CALM)
+
+    def test_silent_for_a_while(self):
+        self.begin(f"{SERVER}:7101 {SERVER}:7102")
+        clients = self.start_clients(LISTEN, "200", 1200)
+        wait_until(lambda: self.server(7102)["sessions"] > 100, "load")
+        self.fault(7102, "drop")
+        before = self.server(7102)["sessions"]
+        time.sleep(2)  # of load
+        got = self.server(7102)["sessions"] - before
+        self.heal()
+        did = self.finish_clients(clients)
+        print(f"# {got} in 2 s of silence; {did['late']} late, slowest {did['slowest_ms']:.0f} ms")
+        expect(not did["lost"] and not did["cut"], f"clients were not served: {did}")
+        # half of all, if nothing is done: 200
+        expect(got <= 100, f"a silent server gets {got} clients")
 
     def failover(self, *lines):
         names = [f"{SERVER}:{port}" for port in PORTS[:3]]

@@ -155,7 +155,7 @@ static void test_checks(void **state)
 	assert_int_equal(health_state(&h, 2100), SERVER_DRAIN);
 }
 
-/* --- servers that are the addresses of a name --- */
+/* --- servers of a forward --- */
 
 struct named {
 	struct forward_conf fc;
@@ -175,17 +175,73 @@ static void answer(struct upstream *u, unsigned int first, unsigned int n)
 	assert_true(upstream_update(u, addrs, n, NULL, 0));
 }
 
-static struct server *pick(struct servers *ss)
+static struct server *pick_at(struct servers *ss, uint64_t now)
 {
 	union client_addr client = { .sa.sa_family = AF_UNIX };
 	struct addr_list *list;
 	struct server *s;
 
-	if (servers_pick(ss, &client, NULL, 0, 1000, &s, &list) <= 0)
+	if (servers_pick(ss, &client, NULL, 0, now, &s, &list) <= 0)
 		return NULL;
 	addr_list_put(list);
 	server_leave(s);
 	return s;
+}
+
+static struct server *pick(struct servers *ss)
+{
+	return pick_at(ss, 1000);
+}
+
+#define TICK 100 /* ms: a session begins in each */
+
+/*
+ * Sessions of two servers, of which server I answers after ROUND_TRIPS[I] ticks (0: never), from tick
+ * FROM on for N ticks.  How many the second one gets.
+ */
+static unsigned int second_gets(struct servers *ss, const unsigned int *round_trips, unsigned int from,
+				unsigned int n)
+{
+	static const struct server *picked[2000];
+	unsigned int got = 0;
+
+	for (unsigned int tick = from; tick < from + n; tick++) {
+		uint64_t now = 1000 + TICK * tick;
+
+		for (size_t i = 0; i < 2; i++) {
+			unsigned int trip = round_trips[i];
+			struct server *s = ss->members[i].server;
+
+			if (trip && tick >= trip && picked[tick - trip] == s)
+				servers_connected(ss, s, TICK * trip, now);
+		}
+		picked[tick] = pick_at(ss, now);
+		got += picked[tick] == ss->members[1].server;
+	}
+	return got;
+}
+
+/* A server that owes its answers gives way to another; a slow one does not. */
+static void test_silent(void **state)
+{
+	static const unsigned int slow[] = { 1, 3 }, silent[] = { 1, 0 }, both[] = { 0, 0 },
+				  well[] = { 1, 1 };
+	struct named r = { 0 };
+	char err[256];
+
+	(void)state;
+	pthread_mutex_init(&r.lock, NULL);
+	assert_int_equal(upstreams_parse("192.0.2.1:80 192.0.2.2:80", &r.fc.upstream, err, sizeof(err)), 0);
+	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
+	second_gets(&r.servers, slow, 0, 100);
+	assert_in_range(second_gets(&r.servers, slow, 100, 300), 149, 151);
+	second_gets(&r.servers, well, 400, 100);
+	assert_in_range(second_gets(&r.servers, silent, 500, 300), 27, 33);
+	assert_in_range(second_gets(&r.servers, well, 800, 300), 100, 151);
+	second_gets(&r.servers, both, 1100, 100);
+	assert_in_range(second_gets(&r.servers, both, 1200, 300), 149, 151);
+	servers_close(&r.servers);
+	upstreams_close(&r.fc.upstream);
 }
 
 static void test_each_address(void **state)
@@ -229,6 +285,7 @@ int main(void)
 		cmocka_unit_test(test_each_state_has_a_name),
 		cmocka_unit_test(test_aside),
 		cmocka_unit_test(test_checks),
+		cmocka_unit_test(test_silent),
 		cmocka_unit_test(test_each_address),
 	};
 

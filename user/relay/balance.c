@@ -12,10 +12,17 @@
  * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of a
  * server that was set aside is over, one session tries it, with the full share of the server: so a
  * server that is silent keeps one session waiting, not many.
+ *
+ * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.  So
+ * a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt in
+ * ASK_AGAIN_MS.  A slow server is no silent one: it has twice as long as its last connect took, too.
+ * Where all are silent, or there is one alone, nothing changes; and a backup does not step in.
  */
 #include "relay/balance.h"
 
 #include <math.h>
+
+#include "base/order.h"
 
 const char *server_order_name(enum server_order o)
 {
@@ -43,7 +50,7 @@ enum server_state health_state(const struct health *h, uint64_t now_ms)
 {
 	if (h->order != ORDER_READY)
 		return h->order == ORDER_DRAIN ? SERVER_DRAIN : SERVER_DOWN;
-	if (h->down)
+	if (h->checked && h->down)
 		return SERVER_FAILED;
 	if (h->refused)
 		return now_ms < h->aside_ms ? SERVER_ASIDE : SERVER_TRIAL;
@@ -105,12 +112,6 @@ void health_checked(struct health *h, bool good, unsigned int rise, unsigned int
 	come_back(h, now_ms);
 }
 
-void health_unchecked(struct health *h)
-{
-	h->checked = h->down = false;
-	h->streak = 0;
-}
-
 unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms)
 {
 	uint64_t since = now_ms > h->back_ms ? now_ms - h->back_ms : 0;
@@ -119,6 +120,11 @@ unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t
 	if (!h->back_ms || since >= BACK_SLOWLY_MS || h->refused) /* a trial must not wait long */
 		return full;
 	return 1 + (unsigned int)((full - 1) * since / BACK_SLOWLY_MS);
+}
+
+bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms)
+{
+	return owes_ms && now_ms >= owes_ms + smaller(SILENT_MS + 2 * usual_ms, ASK_AGAIN_MS);
 }
 
 /* --- choosing one --- */
@@ -135,13 +141,13 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed)
 	return hash ^ hash >> 31;
 }
 
-enum { RANKS = 4, NO_RANK = RANKS };
+enum { RANKS = 8, NO_RANK = RANKS };
 
 static unsigned int rank_of(const struct candidate *c)
 {
 	if (c->state > SERVER_ASIDE)
 		return NO_RANK;
-	return (c->state == SERVER_ASIDE ? 2 : 0) + c->backup;
+	return (c->state == SERVER_ASIDE ? 4 : 0) + (c->backup ? 2 : 0) + c->silent;
 }
 
 /* An exponential variate with the server's weight as its rate: the least of all wins. */

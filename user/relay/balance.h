@@ -52,7 +52,7 @@ const char *server_state_name(enum server_state s);
 
 struct health {
 	enum server_order order;
-	bool checked;         /* a check has ended */
+	bool checked;         /* a check has ended; else `down` says nothing */
 	bool down;            /* checks say so */
 	unsigned int streak;  /* checks in a row that say the contrary of `down` */
 	unsigned int refused; /* connects in a row that failed; those while it is aside do not count */
@@ -67,6 +67,10 @@ struct health {
 /* A server that comes back gets its whole share after so long. */
 #define BACK_SLOWLY_MS 10000
 
+/* See is_silent(). */
+#define SILENT_MS 100
+#define ASK_AGAIN_MS 1000 /* as TCP does, with a SYN */
+
 enum server_state health_state(const struct health *h, uint64_t now_ms);
 
 /* A server that is in TRIAL has got a session. */
@@ -77,8 +81,12 @@ void health_connected(struct health *h, uint64_t now_ms);
 /* A check has ended: RISE good ones in a row, or FALL others, change the state. */
 void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
 		    uint64_t now_ms);
-/* There are no checks any more: the next one is the first again. */
-void health_unchecked(struct health *h);
+
+/*
+ * Has a server that owes an answer to a connect since OWES_MS (0: it owes none) owed it for too long?
+ * Its last connect took USUAL_MS.
+ */
+bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
 
 /* --- choosing one --- */
 
@@ -88,6 +96,7 @@ void health_unchecked(struct health *h);
 struct candidate {
 	enum server_state state;
 	bool backup;
+	bool silent;          /* and not to be asked again yet */
 	unsigned int weight;  /* as health_weight() says; not 0 */
 	unsigned int live;    /* sessions */
 	uint64_t name;        /* balance_hash() of its name */
@@ -102,7 +111,8 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed);
 /*
  * Choose one of the N candidates at C for the client CLIENT (a balance_hash()).  Servers that are up
  * or returning come first, backups only if there is no such server, and then those that are set
- * aside, in the same order.  Returns N if none may have a session.
+ * aside, in the same order.  Among equals those that are silent come last.  Returns N if none may
+ * have a session.
  */
 size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client);
 

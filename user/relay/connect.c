@@ -309,9 +309,10 @@ static int take_winner(struct session *s, unsigned int i)
 static void connected(struct session *s)
 {
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+	uint64_t took_us = (clock_ns() - s->connecting->began_ns) / 1000;
 
-	histogram_add(&fs->connects, (clock_ns() - s->connecting->began_ns) / 1000);
-	servers_connected(&s->forward->servers, s->server, s->worker->loop.now_ms);
+	histogram_add(&fs->connects, took_us);
+	servers_connected(&s->forward->servers, s->server, took_us / 1000, s->worker->loop.now_ms);
 	if (s->connecting->begun > 1) {
 		atomic_store_explicit(&s->addrs->first, s->upstream, memory_order_relaxed);
 		if (atomic_load_explicit(&s->server->skip, memory_order_relaxed))

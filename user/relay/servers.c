@@ -253,7 +253,8 @@ struct choice {
 
 static void consider(struct choice *c, struct member *m, uint64_t now_ms)
 {
-	enum server_state state = health_state(&m->server->health, now_ms);
+	const struct server *s = m->server;
+	enum server_state state = health_state(&s->health, now_ms);
 	struct lookup_record record;
 	struct addr_list *list;
 	bool empty;
@@ -272,9 +273,11 @@ static void consider(struct choice *c, struct member *m, uint64_t now_ms)
 	c->members[c->n] = m;
 	c->candidates[c->n++] = (struct candidate){
 		.state = state, .backup = m->conf->backup,
-		.weight = health_weight(&m->server->health, m->conf->weight, now_ms),
-		.live = atomic_load_explicit(&m->server->live, memory_order_relaxed),
-		.name = m->server->hash, .turn = &m->turn,
+		.silent = now_ms < s->ask_ms &&
+			  is_silent(atomic_load(&s->owes_ms), atomic_load(&s->usual_ms), now_ms),
+		.weight = health_weight(&s->health, m->conf->weight, now_ms),
+		.live = atomic_load_explicit(&s->live, memory_order_relaxed),
+		.name = s->hash, .turn = &m->turn,
 	};
 }
 
@@ -299,6 +302,9 @@ static int pick(struct servers *ss, const union client_addr *client, struct serv
 	*ret = server_enter(c.members[best]->server);
 	*ret_list = member_list(c.members[best]);
 	(*ret)->sessions++;
+	(*ret)->ask_ms = now_ms + ASK_AGAIN_MS;
+	if (!atomic_load(&(*ret)->owes_ms))
+		atomic_store(&(*ret)->owes_ms, now_ms);
 	if (c.candidates[best].state == SERVER_TRIAL)
 		health_try(&(*ret)->health, now_ms);
 	return (int)c.n;
@@ -362,6 +368,7 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 	if (m)
 		upstream_failed(m->upstream);
 	s->failures++;
+	atomic_store(&s->owes_ms, 0);
 	note_error(s, error, now_ms);
 	atomic_store_explicit(&s->refuses, true, memory_order_relaxed);
 	/* one alone gets every session, whatever has become of those before */
@@ -372,10 +379,12 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 	pthread_mutex_unlock(ss->lock);
 }
 
-void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms)
+void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms)
 {
 	enum server_state was;
 
+	atomic_store_explicit(&s->usual_ms, took_ms, memory_order_relaxed);
+	atomic_store_explicit(&s->owes_ms, 0, memory_order_relaxed);
 	if (!atomic_load_explicit(&s->refuses, memory_order_relaxed))
 		return;
 	pthread_mutex_lock(ss->lock);
@@ -405,7 +414,7 @@ void servers_unchecked(struct servers *ss)
 {
 	pthread_mutex_lock(ss->lock);
 	for (size_t i = 0; i < ss->n; i++)
-		health_unchecked(&ss->members[i].server->health);
+		ss->members[i].server->health.checked = false;
 	pthread_mutex_unlock(ss->lock);
 }
 

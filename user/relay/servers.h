@@ -35,6 +35,8 @@ struct server {
 	 * servers are not.  Only connect.c writes it.
 	 */
 	_Atomic uint16_t skip;
+	_Atomic uint64_t owes_ms;  /* its first connect since its last answer; 0: it owes none */
+	_Atomic uint64_t usual_ms; /* what its last connect took */
 	char name[SERVER_NAME_LEN];
 	uint64_t hash;             /* balance_hash() of its name */
 
@@ -43,6 +45,7 @@ struct server {
 	uint64_t sessions, failures; /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
+	uint64_t ask_ms;              /* when it is asked again, if it is silent */
 	uint64_t check_ms;            /* when the next check is due */
 };
 
@@ -94,8 +97,8 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 		 struct addr_list **ret_list);
 /* S, of which all addresses were tried, could not be connected to, because of errno ERROR. */
 void servers_refused(struct servers *ss, struct server *s, int error, uint64_t now_ms);
-/* S has been connected to. */
-void servers_connected(struct servers *ss, struct server *s, uint64_t now_ms);
+/* S has been connected to, which took TOOK_MS. */
+void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
 /* No checks any more: forget what they have said, since nobody would find out that it has changed. */
