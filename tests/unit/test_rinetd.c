@@ -117,6 +117,39 @@ static void test_everything(void **state)
 	config_close(&c);
 }
 
+/*
+ * Thousands of rules at the top are there once for all forwards without rules of their own, except
+ * that to those at "::" patterns mean something else.  Natively each forward says them.
+ */
+static void test_shared(void **state)
+{
+	const struct forward_conf *fc;
+	char converted[4096];
+	struct config c;
+
+	(void)state;
+	for (int native = 0; native < 2; native++) {
+		rig_good(&c, native ? converted : "deny 10.0.0.*\nallow 10.*\nallow 192.168.*\n"
+			 "0 81 127.0.0.1 91\n"
+			 "0 82 127.0.0.1 91\ndeny 10.0.1.1\n"
+			 "0 83 127.0.0.1 91\n"
+			 ":: 84 127.0.0.1 91\n"
+			 ":: 85 127.0.0.1 91\n", NULL);
+		fc = c.forwards;
+		for (int i = 0; i < 5; i++) {
+			assert_false(allows(&fc[i], "10.0.0.1"));
+			assert_int_equal(allows(&fc[i], "192.168.0.1"), i < 3);
+			assert_int_equal(allows(&fc[i], "10.0.1.1"), i == 0 || i == 2);
+		}
+		assert_int_equal(fc[2].acl.rules == fc[0].acl.rules, !native);
+		assert_int_equal(fc[4].acl.rules == fc[3].acl.rules, !native);
+		assert_ptr_not_equal(fc[3].acl.rules, fc[0].acl.rules);
+		config_close(&c);
+		if (!native)
+			assert_int_equal(convert(converted, sizeof(converted)), 0);
+	}
+}
+
 /* Patterns that rinetd matches with IPv4 clients in IPv6 form. */
 static void test_mapped(void **state)
 {
@@ -257,6 +290,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_everything),
+		cmocka_unit_test(test_shared),
 		cmocka_unit_test(test_mapped),
 		cmocka_unit_test(test_oi),
 		cmocka_unit_test(test_mistakes),

@@ -173,15 +173,15 @@ bool acl_same(const struct acl *a, const struct acl *b)
 	return a->n == b->n && (!a->n || !memcmp(a->rules, b->rules, a->n * sizeof(*a->rules)));
 }
 
-void acl_copy(struct acl *to, const struct acl *from)
+void acl_share(struct acl *to, const struct acl *from)
 {
-	*to = (struct acl){ 0 };
-	for (size_t i = 0; i < from->n; i++)
-		append(to, &from->rules[i]);
+	*to = *from;
+	to->shared = true;
 }
 
 void acl_close(struct acl *a)
 {
-	free(a->rules);
+	if (!a->shared)
+		free(a->rules);
 	*a = (struct acl){ 0 };
 }

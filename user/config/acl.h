@@ -26,7 +26,8 @@ struct acl_rule {
 };
 
 struct acl {
-	struct acl_rule *rules; /* owned */
+	struct acl_rule *rules; /* owned, unless they are shared */
+	bool shared;            /* they are those of another list, see acl_share() */
 	size_t n;
 	bool allows; /* some rule allows */
 };
@@ -53,8 +54,11 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client);
 /* True if A and B have the same rules in the same order. */
 bool acl_same(const struct acl *a, const struct acl *b);
 
-/* Make TO, which is not initialised, a copy of FROM. */
-void acl_copy(struct acl *to, const struct acl *from);
+/*
+ * Make TO, which is not initialised, the same as FROM, whose rules they both use from now on.  FROM
+ * must live as long as TO, and neither gets more rules.
+ */
+void acl_share(struct acl *to, const struct acl *from);
 void acl_close(struct acl *a);
 
 #endif

@@ -12,6 +12,9 @@
  * rinetd compares patterns with the text of an address, as culvert does (acl.h).  But at a listener
  * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: a pattern
  * loses its "::ffff:".
+ *
+ * There may be thousands of rules at the top.  Forwards without rules of their own share them: the
+ * first one says them, and the others are like that one (forward_conf.like).
  */
 #include "config/rinetd.h"
 
@@ -31,6 +34,7 @@
 struct reader {
 	struct config_reader *in;
 	struct config_lines top, own; /* allow and deny; OWN: of the last forward */
+	size_t first[2]; /* by whether it listens on "::": the number of the first forward without OWN */
 };
 
 /* --- allow and deny --- */
@@ -45,7 +49,7 @@ static bool matches_nobody(const struct forward_conf *fc, const char *pattern)
 	       !strpbrk(pattern, ":/");
 }
 
-/* Add ELEMENT to the rules of the last forward. */
+/* Add ELEMENT, which is kept, to the rules of the last forward. */
 static void add_rule(struct reader *p, const struct option_def *o, const char *element)
 {
 	struct forward_conf *fc = config_last_forward(p->in);
@@ -53,8 +57,10 @@ static void add_rule(struct reader *p, const struct option_def *o, const char *e
 	if (fc->said.n > ACL_RULES_MAX)
 		config_mistake_at(p->in, fc->line, "more than %d rules", ACL_RULES_MAX);
 	else
-		config_take(p->in, fc, o, o->name, config_keep(p->in->c, "%s%s", element,
-				matches_nobody(fc, element) ? "&::/0" : ""));
+		config_lines_add(&fc->said, (struct config_line){
+			.option = o, .key = o->name, .line = p->in->line,
+			.value = matches_nobody(fc, element) ?
+				 config_keep(p->in->c, "%s&::/0", element) : element });
 }
 
 static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)
@@ -67,16 +73,13 @@ static void add_all(struct reader *p, const struct config_lines *l, enum option_
 /* Allow whom an allow of both lists matches. */
 static void add_both(struct reader *p)
 {
-	char both[512];
-
 	for (size_t i = 0; i < p->top.n * p->own.n && !p->in->error; i++) {
 		const struct config_line *a = &p->top.lines[i / p->own.n];
 		const struct config_line *b = &p->own.lines[i % p->own.n];
 
 		if (a->option->kind != KIND_ALLOW || b->option->kind != KIND_ALLOW)
 			continue;
-		snprintf(both, sizeof(both), "%s&%s", a->value, b->value);
-		add_rule(p, a->option, both);
+		add_rule(p, a->option, config_keep(p->in->c, "%s&%s", a->value, b->value));
 	}
 }
 
@@ -85,9 +88,17 @@ static void end_forward(struct reader *p)
 {
 	bool top_allows = config_lines_find(&p->top, "allow");
 	bool own_allows = config_lines_find(&p->own, "allow");
+	size_t n = p->in->c->n_forwards, *first;
 
-	if (!p->in->c->n_forwards || p->in->error)
+	if (!n || p->in->error)
 		return;
+	first = &p->first[*config_last_forward(p->in)->name == '*'];
+	if (!p->own.n && *first) {
+		config_last_forward(p->in)->like = *first;
+		return;
+	}
+	if (!p->own.n)
+		*first = n;
 	add_all(p, &p->top, KIND_DENY);
 	add_all(p, &p->own, KIND_DENY);
 	if (top_allows && own_allows)

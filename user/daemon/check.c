@@ -247,10 +247,13 @@ void check_help(void)
 
 /* --- culvert convert --- */
 
-static void write_lines(FILE *to, const struct config_lines *said)
+/* RULES: only those. */
+static void write_lines(FILE *to, const struct config_lines *said, bool rules)
 {
 	for (size_t i = 0; i < said->n; i++)
-		fprintf(to, "%s = %s\n", said->lines[i].option->name, said->lines[i].value);
+		if (!rules || option_is_list(said->lines[i].option))
+			fprintf(to, "%s = %s\n", said->lines[i].option->name,
+				said->lines[i].value);
 }
 
 void convert_write(FILE *to, const char *file, const struct config *c)
@@ -261,11 +264,15 @@ void convert_write(FILE *to, const char *file, const struct config *c)
 		log_escape(file, name, sizeof(name)), c->is_rinetd ? ": a rinetd.conf" : "");
 	if (c->said.n) {
 		fputs("\n[culvert]\n", to);
-		write_lines(to, &c->said);
+		write_lines(to, &c->said, false);
 	}
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		fprintf(to, "\n[forward %s]\n", c->forwards[i].name);
-		write_lines(to, &c->forwards[i].said);
+		const struct forward_conf *fc = &c->forwards[i];
+
+		fprintf(to, "\n[forward %s]\n", fc->name);
+		write_lines(to, &fc->said, false);
+		if (fc->like)
+			write_lines(to, &c->forwards[fc->like - 1].said, true);
 	}
 }
 
