@@ -169,13 +169,10 @@ static void judge(const struct results *results, enum probe_carrier carrier,
 {
 	size_t bad = first_bad(results, carrier);
 
-	if (bad == BEHAVIOURS) {
-		*ret = (struct probe_finding){ .verdict = PROBE_OK };
-		return;
-	}
-	ret->verdict = PROBE_BROKEN;
-	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
-		 results->of[bad].detail);
+	*ret = (struct probe_finding){ .verdict = bad < BEHAVIOURS ? PROBE_BROKEN : PROBE_OK };
+	if (bad < BEHAVIOURS)
+		snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
+			 results->of[bad].detail);
 }
 
 static const char *const meanwhile[] = {
