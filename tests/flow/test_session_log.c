@@ -319,6 +319,28 @@ static void lines_of_sessions(void **state)
 	rig_close_sockets();
 }
 
+/* A probe has no line, but what fails has. */
+static void without_empty_ones(void **state)
+{
+	struct daemon *d = rig_start(*state, GLOBAL "session-log-empty = no\n" FORWARD
+				     "[forward nowhere]\nlisten = " TWO "\nupstream = " CLOSED "\n");
+	struct ends e = connect_pair(NULL, ONE);
+	int refused;
+
+	close_both(e);
+	e = connect_pair(NULL, ONE);
+	rig_reset(e.client);
+	assert_int_equal(rig_end(e.server, RIG_PATIENCE_MS), ECONNRESET);
+	refused = rig_dial(NULL, TWO);
+	assert_int_equal(rig_end(refused, RIG_PATIENCE_MS), ECONNRESET);
+	short_session();
+	wait_lines(d, 2);
+	assert_string_equal(json_text(lines[0], "end"), "connect-refused");
+	assert_string_equal(json_text(lines[1], "end"), "finished");
+	rig_stop(d);
+	rig_close_sockets();
+}
+
 /* --- its file --- */
 
 static void rotate(struct daemon *d, const char *to)
@@ -591,6 +613,7 @@ static void log_is_closed(void **state)
 
 static const struct rig_row rows[] = {
 	{ "lines", lines_of_sessions },
+	{ "empty", without_empty_ones },
 	{ "rotation", rotation },
 	{ "full-disk", full_disk },
 	{ "directory-gone", directory_gone, true },

@@ -147,7 +147,9 @@ static unsigned int lines_of(const char *path, char last[8192])
 
 static struct forward_conf web = { .name = "web" };
 static struct forward forward = { .conf = &web };
-static struct worker worker = { .loop = { .now_ms = 6000 } };
+static struct config config = { .session_log_empty = true };
+static struct shared shared = { .config = &config };
+static struct worker worker = { .loop = { .now_ms = 6000 }, .shared = &shared };
 
 /* The only line of a log that S ends in. */
 static const char *line_of(struct session *s, const uint64_t kernel[2], unsigned int end)

@@ -157,6 +157,7 @@ struct config {
 	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
 	struct endpoint metrics;         /* where they are served; no text: nowhere */
 	const char *session_log;         /* path of the session log, "-": stdout; NULL: none */
+	bool session_log_empty;          /* it has sessions without a byte */
 	struct forward_conf *forwards;   /* owned */
 	size_t n_forwards;               /* at least 1 after config_parse() */
 	const char *file;                /* that all this came from; NULL: the command line alone */

@@ -181,6 +181,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "what is logged: " LEVEL_NAMES },
 	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
 	  .help = "gets a JSON line for each ended session; -: stdout" },
+	{ "session-log-empty", YES_NO, GLOBAL(session_log_empty), .initial = "yes",
+	  .help = "log sessions without a byte, as of probes, too" },
 	{ "metrics", GLOBAL(metrics), .kind = KIND_LISTEN, ADDRESS, .computed = "none",
 	  .help = "serves metrics by HTTP there" },
 	{ "listen", OWN(listen), .kind = KIND_LISTEN, ADDRESS,

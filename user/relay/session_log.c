@@ -190,12 +190,19 @@ static void add(struct session_log *l, const struct line *line)
 		pthread_cond_signal(&l->wake);
 }
 
+/* No byte came, and it was not for want of a server. */
+static bool is_empty(const struct session *s, const uint64_t kernel[2], unsigned int end)
+{
+	return !s->flows[CLIENT].user_out && !s->flows[UPSTREAM].user_out && !kernel[CLIENT] &&
+	       !kernel[UPSTREAM] && (s->connect_ms || end == CAUSE_CLIENT_RESET);
+}
+
 void session_log_ended(struct session_log *l, const struct session *s, const uint64_t kernel[2],
 		       unsigned int end)
 {
 	struct line line;
 
-	if (!l)
+	if (!l || (!s->worker->shared->config->session_log_empty && is_empty(s, kernel, end)))
 		return;
 	line.len = 0;
 	put_ended(&line, s, kernel, end);

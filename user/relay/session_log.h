@@ -40,7 +40,7 @@ void session_log_reopen(struct session_log *l);
 
 /*
  * Log that S ends because of END: a cause, or SESSION_FINISHED.  KERNEL: session_kernel_bytes() of
- * both flows.  L may be NULL.
+ * both flows.  L may be NULL.  One without a byte may not be wanted.
  */
 #define SESSION_FINISHED CAUSES /* both flows came to their end */
 void session_log_ended(struct session_log *l, const struct session *s, const uint64_t kernel[2],
