@@ -71,11 +71,15 @@ static inline bool option_is_forwards(const struct option_def *o)
 	return o->scope == SCOPE_EACH || o->scope == SCOPE_FORWARD;
 }
 
+static inline bool option_is_rule(const struct option_def *o)
+{
+	return o->kind == KIND_ALLOW || o->kind == KIND_DENY;
+}
+
 /* True if O may be given several times. */
 static inline bool option_is_list(const struct option_def *o)
 {
-	return o->kind == KIND_ALLOW || o->kind == KIND_DENY ||
-	       (o->kind == KIND_LISTEN && o->scope == SCOPE_FORWARD);
+	return option_is_rule(o) || (o->kind == KIND_LISTEN && o->scope == SCOPE_FORWARD);
 }
 
 /*

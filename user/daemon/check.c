@@ -251,7 +251,7 @@ void check_help(void)
 static void write_lines(FILE *to, const struct config_lines *said, bool rules)
 {
 	for (size_t i = 0; i < said->n; i++)
-		if (!rules || option_is_list(said->lines[i].option))
+		if (!rules || option_is_rule(said->lines[i].option))
 			fprintf(to, "%s = %s\n", said->lines[i].option->name,
 				said->lines[i].value);
 }
