@@ -7,7 +7,7 @@
 
 /*
  * Checks of servers, for forwards that ask for them (`check`): a TCP connection that is reset as soon
- * as it is there.  Everything happens on the main thread, so no worker waits for a check.
+ * as the server has answered.  Everything happens on the main thread, so no worker waits for a check.
  */
 struct checks;
 
