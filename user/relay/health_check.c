@@ -106,11 +106,16 @@ static void on_answer(struct source *source, uint32_t events)
 	pthread_mutex_unlock(&a->checks->lock);
 }
 
-/* Takes over the references to S, and to LIST, its addresses. */
+/* Takes over the references to S, and to LIST, its addresses.  Without memory nothing is checked. */
 static void begin(struct checks *c, struct forward *f, struct server *s, struct addr_list *list)
 {
-	struct attempt *a = allocated(malloc(sizeof(*a)));
+	struct attempt *a = malloc(sizeof(*a));
 
+	if (!a) {
+		server_put(s);
+		addr_list_put(list);
+		return;
+	}
 	*a = (struct attempt){ .next = c->attempts, .checks = c, .forward = f, .server = s,
 			       .list = list, .source = { .handle = on_answer, .fd = -1 } };
 	c->attempts = a;
