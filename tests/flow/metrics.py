@@ -11,6 +11,7 @@ wait of conversations beside them. Exits with 77 and the reason where this canno
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -94,6 +95,18 @@ def promtool(*arguments, text=None):
            f"promtool {' '.join(arguments)}: {result.stdout}")
 
 
+@contextlib.contextmanager
+def stopped(thread):
+    """As by a debugger: this thread alone."""
+    ptrace, attach, detach, any_thread = ctypes.CDLL(None, use_errno=True).ptrace, 16, 17, 0x40000000
+    expect(ptrace(attach, thread, None, None) == 0, f"ptrace: {os.strerror(ctypes.get_errno())}")
+    os.waitpid(thread, any_thread)
+    try:
+        yield
+    finally:
+        ptrace(detach, thread, None, None)
+
+
 class Trial:
     def __init__(self, lab, program):
         self.lab = lab
@@ -129,13 +142,14 @@ class Trial:
 
     def check_http(self):
         url = f"http://127.0.0.1:{METRICS}"
+        expect("/metrics" in self.curl(url), "/ does not say where they are")
         for path, options, status in (("/metrics", ("--head",), 200), ("/metrics/x", (), 404),
                                       ("/metrics", ("-d", "x"), 405)):
             got = self.curl(url + path, *options, "--output", "/dev/null", "--write-out",
                             "%{http_code}")
             expect(got == str(status), f"{path} {options}: {got}")
         plain, openmetrics = self.scrape("--include"), self.scrape("--include", "-H", f"Accept: {OPEN}")
-        expect("text/plain; version=0.0.4" in plain, plain[:300])
+        expect("text/plain; version=0.0.4" in plain and "Connection: close" in plain, plain[:300])
         expect("application/openmetrics-text; version=1.0.0; charset=utf-8" in openmetrics,
                openmetrics[:300])
         expect(openmetrics.endswith("# EOF\n"), "no EOF")
@@ -292,8 +306,9 @@ engine = {"auto" if carrier == "graft" else carrier}
 
     def test_unix_socket(self):
         path = self.lab.path("m/metrics.sock")
-        self.begin(f"[culvert]\nmetrics = unix:{path}\n"
-                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+        config = (f"[culvert]\nmetrics = unix:{path}\n"
+                  f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+        self.begin(config)
         for _ in range(2):
             got = os.stat(path)
             account = os.stat(f"/proc/{self.daemon.pid}").st_uid
@@ -303,6 +318,50 @@ engine = {"auto" if carrier == "graft" else carrier}
             self.daemon.kill()  # the socket it leaves is replaced
         self.daemon.stop()
         expect(not os.path.exists(path), f"{path} is still there")
+        self.begin(config)
+        os.rename(path, path + ".old")  # and so its inode is not used again
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(path)
+            self.daemon.stop()
+            expect(os.path.exists(path), f"{path} is another's")
+
+    def test_late_worker(self):
+        """One that takes no turns does not keep bytes of the other's sessions from being counted."""
+        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nworkers = 2\n"
+                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
+                   "engine = sockmap\n")
+        talk = self.talk([9000] * 16)
+        first = sorted(map(int, os.listdir(f"/proc/{self.daemon.pid}/task")))[1]
+        with stopped(first):
+            before = total(parse(self.scrape()), "culvert_bytes_total")
+            wait_until(lambda: total(parse(self.scrape()), "culvert_bytes_total")
+                       >= before + ROUNDS * SIZE, "the other worker's bytes")
+        wait_until(lambda: total(parse(self.scrape()), "culvert_bytes_total")
+                   == 16 * 2 * ROUNDS * SIZE, "all bytes")
+        talk.stdin.close()
+        self.lab.finish(talk, 5)
+        self.daemon.stop()
+
+    def test_no_memory(self):
+        """A scrape gets a whole page, or 503."""
+        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n" + "".join(
+            f"[forward f{n}]\nlisten = {RELAY}:{9000 + n}\nupstream = {RELAY}:{ECHO}\n"
+            for n in range(300)))
+        account = os.stat(f"/proc/{self.daemon.pid}")
+        with open(f"/proc/{self.daemon.pid}/status", encoding="ascii") as file:
+            data = 1024 * int(re.search(r"VmData:\s+(\d+)", file.read())[1])
+        for more in (0, *(1 << n for n in range(17, 28))):
+            # as the daemon's account: root may lack CAP_SYS_RESOURCE
+            subprocess.run(["prlimit", f"--pid={self.daemon.pid}", f"--data={data + more}:"],
+                           check=True, user=account.st_uid, group=account.st_gid, extra_groups=[])
+            page = self.scrape("--include")
+            whole = page.startswith("HTTP/1.1 200 ") and page.endswith("# EOF\n")
+            expect(whole or page.startswith("HTTP/1.1 503 "), f"{page[:300]}... {page[-80:]}")
+            expect(more or not whole, "the page needs no memory")
+            if whole:
+                break
+        expect(whole, "no page with 128 MB more")
+        self.daemon.stop()
 
     def connect(self, path, count):
         """COUNT clients that say nothing; fewer, if the backlog is full."""
@@ -397,6 +456,8 @@ def run(program, sessions):
         trial.test_numbers()
         trial.test_unix_socket()
         trial.test_crowds()
+        trial.test_late_worker()
+        trial.test_no_memory()
         print("ok")
 
 

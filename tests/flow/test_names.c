@@ -355,6 +355,58 @@ static void reloads(void **state)
 	rig_stop(d);
 }
 
+/* --- metrics --- */
+
+#define METRICS "127.0.0.1:9464"
+
+/* Is LINE in what metrics say of the only server? */
+static bool metrics_say(const char *line)
+{
+	static const char get[] = "GET /metrics HTTP/1.1\r\n\r\n";
+	int fd = rig_dial(NULL, METRICS);
+	static char text[65536];
+	size_t len = 0;
+	ssize_t n;
+
+	assert_int_equal(write(fd, get, sizeof(get) - 1), sizeof(get) - 1);
+	while ((n = read(fd, text + len, sizeof(text) - 1 - len)) > 0)
+		len += (size_t)n;
+	text[len] = '\0';
+	rig_reset(fd);
+	return strstr(text, line);
+}
+
+#define EACH MOVING "each-address = yes\nresolve-interval = 0.1\n"
+#define MEASURED "[culvert]\nmetrics = " METRICS "\n"
+
+/*
+ * The label is the configured name, whatever its addresses are; counters stay when those change, and
+ * after a reload; a scrape by itself sees that addresses have changed.
+ */
+static void in_metrics(void **state)
+{
+	static const char *const same[] = { "chosen_total", "failures_total" };
+	char line[128];
+	struct daemon *d;
+
+	prepare();
+	name_server_set("moves.test", "127.0.0.9"); /* refuses */
+	d = rig_start(*state, EACH MEASURED);
+	wait_known(d, 1);
+	is_turned_away(NULL, ONE);
+	assert_true(metrics_say("server_up{forward=\"moves\",server=\"moves.test:9100\"} 0\n"));
+	name_server_set("moves.test", "127.0.0.1 127.0.0.2");
+	RIG_WAIT(metrics_say("server_up{forward=\"moves\",server=\"moves.test:9100\"} 1\n"),
+		 "the new addresses are not in the metrics");
+	rig_reload_good(d, EACH "connect-timeout = 7\n" MEASURED);
+	for (size_t i = 0; i < 2; i++) {
+		snprintf(line, sizeof(line),
+			 "server_%s{forward=\"moves\",server=\"moves.test:9100\"} 1\n", same[i]);
+		assert_true(metrics_say(line));
+	}
+	rig_stop(d);
+}
+
 /* --- no answer --- */
 
 /* --- upstreams --- */
@@ -615,6 +667,7 @@ static const struct rig_row rows[] = {
 	{ "moves", moves },
 	{ "moves-after-failure", moves_after_failure },
 	{ "reloads", reloads },
+	{ "in-metrics", in_metrics },
 	{ "answers-late", answers_late },
 	{ "exists-later", exists_later },
 	{ "listens", listens },

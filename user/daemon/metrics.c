@@ -47,6 +47,7 @@
 #define OPEN_METRICS "application/openmetrics-text"
 #define TYPE_OPEN OPEN_METRICS "; version=1.0.0; charset=utf-8"
 #define TYPE_PLAIN "text/plain; version=0.0.4; charset=utf-8"
+#define ABOUT "culvert: metrics are at /metrics\n"
 
 struct metrics {
 	struct operate *operate;
@@ -98,7 +99,7 @@ static void count_live(struct metrics *m, const struct threads *ts)
 		while (!r && !sl.done && (now_ms = clock_ms()) < end_ms)
 			r = loop_call(&sl.worker->loop, count_slice, &sl, (int)(end_ms - now_ms));
 		m->at = r || sl.done ? 0 : sl.at;
-		if (m->at)
+		if (!r && !sl.done) /* no time is left for it: it is the next one that is asked */
 			return;
 		m->worker++;
 	}
@@ -109,6 +110,7 @@ static void count_live(struct metrics *m, const struct threads *ts)
 struct scrape {
 	const struct metrics *metrics;
 	FILE *out;
+	bool *failed; /* something could not be written: a memory stream has no error flag */
 	const struct family *family; /* which is being written */
 };
 
@@ -116,7 +118,7 @@ struct scrape {
 struct family {
 	const char *name, *type, *help;
 	/* adds its samples: of F, for each forward, or of the daemon */
-	void (*add_forward)(const struct scrape *s, const struct forward *f);
+	void (*add_forward)(const struct scrape *s, struct forward *f);
 	void (*add_daemon)(const struct scrape *s);
 	size_t at; /* which number: where a counter is, or an enum */
 };
@@ -129,25 +131,29 @@ static void __attribute__((sentinel)) add(const struct scrape *s, const char *su
 {
 	const char *label, *between = "{";
 	va_list labels;
+	bool failed;
 
-	fprintf(s->out, "%s%s", s->family->name, suffix);
+	if (*s->failed)
+		return;
+	failed = fprintf(s->out, "%s%s", s->family->name, suffix) < 0;
 	va_start(labels, value);
 	while ((label = va_arg(labels, const char *))) {
-		fprintf(s->out, "%s%s=\"", between, label);
+		failed |= fprintf(s->out, "%s%s=\"", between, label) < 0;
 		for (const char *c = va_arg(labels, const char *); *c; c++) {
 			if (*c < ' ' || *c > '~') {
-				fprintf(s->out, "\\\\x%02x", (unsigned char)*c);
+				failed |= fprintf(s->out, "\\\\x%02x", (unsigned char)*c) < 0;
 				continue;
 			}
 			if (*c == '"' || *c == '\\')
-				putc('\\', s->out);
-			putc(*c, s->out);
+				failed |= putc('\\', s->out) == EOF;
+			failed |= putc(*c, s->out) == EOF;
 		}
-		putc('"', s->out);
+		failed |= putc('"', s->out) == EOF;
 		between = ",";
 	}
 	va_end(labels);
-	fprintf(s->out, "%s %.16g\n", *between == ',' ? "}" : "", value);
+	failed |= fprintf(s->out, "%s %.16g\n", *between == ',' ? "}" : "", value) < 0;
+	*s->failed = failed;
 }
 
 /* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
@@ -170,17 +176,17 @@ static double sum_workers(const struct scrape *s, size_t at)
 	return (double)n;
 }
 
-static void add_live(const struct scrape *s, const struct forward *f)
+static void add_live(const struct scrape *s, struct forward *f)
 {
 	add(s, "", atomic_load(&f->totals->live), "forward", forward_name(f->conf), END);
 }
 
-static void add_counter(const struct scrape *s, const struct forward *f)
+static void add_counter(const struct scrape *s, struct forward *f)
 {
 	add(s, "", sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
 }
 
-static void add_bytes(const struct scrape *s, const struct forward *f)
+static void add_bytes(const struct scrape *s, struct forward *f)
 {
 	for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
@@ -192,7 +198,7 @@ static void add_bytes(const struct scrape *s, const struct forward *f)
 	}
 }
 
-static void add_histogram(const struct scrape *s, const struct forward *f)
+static void add_histogram(const struct scrape *s, struct forward *f)
 {
 	const char *name = forward_name(f->conf);
 	size_t at = s->family->at;
@@ -221,22 +227,32 @@ static bool is_up(const struct member *m)
 	return up;
 }
 
-static void add_servers(const struct scrape *s, const struct forward *f)
+/* Of server CONF, as configured; with each-address it is up while one of its addresses is. */
+static void add_server(const struct scrape *s, const struct servers *ss,
+		       const struct server_conf *conf, const struct server *named)
 {
-	const struct servers *ss = &f->servers;
+	uint64_t values[] = { [CHOSEN] = named->sessions, [FAILURES] = named->failures };
+	bool found = false;
+
+	for (const struct member *m = ss->members; m < ss->members + ss->n; m++)
+		if (m->conf == conf) {
+			values[IS_UP] |= is_up(m);
+			values[LIVE] += atomic_load(&m->server->live);
+			found = true;
+		}
+	if (found) /* else all its addresses are those of another name */
+		add(s, "", (double)values[s->family->at], "forward", forward_name(ss->conf),
+		    "server", conf->at.text, END);
+}
+
+static void add_servers(const struct scrape *s, struct forward *f)
+{
+	struct servers *ss = &f->servers;
 
 	pthread_mutex_lock(ss->lock);
-	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
-		const uint64_t values[] = {
-			[IS_UP] = is_up(m),
-			[LIVE] = atomic_load(&m->server->live),
-			[CHOSEN] = m->server->sessions,
-			[FAILURES] = m->server->failures,
-		};
-
-		add(s, "", (double)values[s->family->at], "forward", forward_name(f->conf),
-		    "server", m->server->name, END);
-	}
+	servers_refresh(ss);
+	for (size_t i = 0; i < ss->conf->upstream.n; i++)
+		add_server(s, ss, &ss->conf->upstream.servers[i], ss->places[i].named);
 	pthread_mutex_unlock(ss->lock);
 }
 
@@ -337,8 +353,8 @@ static void add_family(struct scrape *s, const struct family *fam, bool open_met
 	bool strip = open_metrics && !strcmp(fam->type, "counter");
 	int len = (int)(strlen(fam->name) - (strip ? strlen("_total") : 0));
 
-	fprintf(s->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", len, fam->name, fam->help, len,
-		fam->name, fam->type);
+	*s->failed |= fprintf(s->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", len, fam->name,
+			      fam->help, len, fam->name, fam->type) < 0;
 	s->family = fam;
 	if (fam->add_daemon)
 		fam->add_daemon(s);
@@ -348,33 +364,46 @@ static void add_family(struct scrape *s, const struct family *fam, bool open_met
 		fam->add_forward(s, f);
 }
 
-/* The caller frees it. */
+/* The caller frees it.  NULL: there is no memory. */
 static char *make_body(struct metrics *m, bool open_metrics, size_t *ret_len)
 {
 	struct reload *l = m->operate->reload;
-	struct scrape s = { .metrics = m };
+	bool failed = false;
+	struct scrape s = { .metrics = m, .failed = &failed };
 	char *text = NULL;
 
-	s.out = allocated(open_memstream(&text, ret_len));
+	s.out = open_memstream(&text, ret_len);
+	if (!s.out)
+		return NULL;
 	pthread_mutex_lock(&l->forwards.lock);
 	count_live(m, &l->threads);
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
 		add_family(&s, &families[i], open_metrics);
 	pthread_mutex_unlock(&l->forwards.lock);
-	fputs("# EOF\n", s.out);
-	fclose(s.out);
-	return text;
+	failed |= fputs("# EOF\n", s.out) == EOF;
+	if (!fclose(s.out) && !failed)
+		return text;
+	free(text);
+	return NULL;
 }
 
 /* --- HTTP --- */
 
-/* Does the client of REQUEST want OpenMetrics? */
-static bool wants_open(const char *request)
+const char *metrics_parse(const char *request, struct metrics_request *ret)
 {
 	const char *accept = strcasestr(request, "\r\naccept:");
+	char method[8], path[16];
 
-	return accept && memmem(accept, 2 + strcspn(accept + 2, "\r"), OPEN_METRICS,
-				strlen(OPEN_METRICS));
+	*ret = (struct metrics_request){ 0 };
+	if (sscanf(request, "%7[A-Z] %15[^? \r]", method, path) != 2)
+		return "400 Bad Request";
+	ret->head = !strcmp(method, "HEAD");
+	if (!ret->head && strcmp(method, "GET") != 0)
+		return "405 Method Not Allowed";
+	ret->page = !strcmp(path, "/metrics");
+	ret->open_metrics = accept && memmem(accept, 2 + strcspn(accept + 2, "\r"), OPEN_METRICS,
+					     strlen(OPEN_METRICS));
+	return ret->page || !strcmp(path, "/") ? "200 OK" : "404 Not Found";
 }
 
 static void send_page(struct control *c, int fd, const char *status, const char *type,
@@ -391,27 +420,23 @@ static void send_page(struct control *c, int fd, const char *status, const char 
 
 static void serve(struct control *c, int fd, void *arg)
 {
-	char request[REQUEST_MAX], method[8] = "", path[16] = "", *text = NULL;
+	char request[REQUEST_MAX], *page = NULL;
 	int r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
-	bool open_metrics = !r && wants_open(request);
-	const char *status = "200 OK";
+	struct metrics_request asked = { 0 };
+	const char *status = r == -E2BIG ? "431 Request Header Fields Too Large" :
+			     r ? "408 Request Timeout" : metrics_parse(request, &asked);
 	size_t len = 0;
 
-	if (r == -E2BIG)
-		status = "431 Request Header Fields Too Large";
-	else if (r == -ETIMEDOUT)
-		status = "408 Request Timeout";
-	else if (r || sscanf(request, "%7[A-Z] %15[^? ]", method, path) != 2)
-		status = "400 Bad Request";
-	else if (strcmp(path, "/metrics") != 0)
-		status = "404 Not Found";
-	else if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-		status = "405 Method Not Allowed";
+	if (asked.page) {
+		page = make_body(arg, asked.open_metrics, &len);
+		status = page ? status : "503 Service Unavailable";
+	}
+	if (page)
+		send_page(c, fd, status, asked.open_metrics ? TYPE_OPEN : TYPE_PLAIN, page, len,
+			  asked.head);
 	else
-		text = make_body(arg, open_metrics, &len);
-	send_page(c, fd, status, open_metrics ? TYPE_OPEN : TYPE_PLAIN, text, len,
-		  !strcmp(method, "HEAD"));
-	free(text);
+		send_page(c, fd, status, TYPE_PLAIN, ABOUT, strlen(ABOUT), asked.head);
+	free(page);
 }
 
 /* --- beginning and end --- */

@@ -2,6 +2,7 @@
 #ifndef CULVERT_METRICS_H
 #define CULVERT_METRICS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/sandbox.h"
@@ -19,6 +20,15 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 		 char *err, size_t errlen);
 /* Start the threads that serve, when the workers run.  O must live as long.  -errno. */
 int metrics_start(struct metrics *m, struct operate *o);
+/* What a request asks for. */
+struct metrics_request {
+	bool page; /* the metrics; else a line of text */
+	bool open_metrics;
+	bool head; /* only the head of the answer */
+};
+
+/* Parse REQUEST, up to the empty line.  Returns the status of the answer. */
+const char *metrics_parse(const char *request, struct metrics_request *ret);
 /* End them, before the workers are closed.  NULL is fine. */
 void metrics_close(struct metrics *m);
 

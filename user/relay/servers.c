@@ -8,11 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-
-struct place {
-	struct upstream upstream;
-	struct addr_list *seen; /* each-address: that its members were made of; a reference */
-};
+#include "base/loop.h"
 
 /* --- a server --- */
 
@@ -75,7 +71,7 @@ static int add_member(struct servers *ss, const struct servers *before,
 
 	if (ss->n == SERVERS_IN_USE_MAX || find_name(ss, name))
 		return 0;
-	m.server = known ? server_get(known->server) : server_new(name);
+	m.server = !a ? server_get(p->named) : known ? server_get(known->server) : server_new(name);
 	m.list = a ? addr_list_new(a, 1) : NULL;
 	if (!m.server || (a && !m.list)) {
 		server_put(m.server);
@@ -102,9 +98,16 @@ static int add_place(struct servers *ss, const struct servers *before,
 {
 	struct addr_list *list = upstream_get(&p->upstream);
 	bool each = ss->conf->each_address && conf->at.named && list->n;
+	const struct member *known = find_name(before, conf->at.text);
 	char name[ADDR_STRLEN];
-	int r = each ? 0 : add_member(ss, before, conf, p, conf->at.text, NULL);
+	int r = 0;
 
+	if (!p->named)
+		p->named = known ? server_get(known->server) : server_new(conf->at.text);
+	if (!p->named)
+		r = -ENOMEM;
+	else if (!each)
+		r = add_member(ss, before, conf, p, conf->at.text, NULL);
 	for (size_t i = 0; each && !r && i < list->n; i++) {
 		const struct addr *a = &list->addrs[i];
 
@@ -173,12 +176,14 @@ static struct member *member_of(struct servers *ss, const struct server *s)
 
 /* --- beginning and end --- */
 
-/* The place of BEFORE with that text knows the addresses of its name. */
+/* The place of BEFORE with that text knows the addresses of its name, and has its counts. */
 static void know_addresses(struct place *p, struct servers *before, const char *text)
 {
 	for (size_t i = 0; before && i < before->conf->upstream.n; i++)
-		if (!strcmp(before->conf->upstream.servers[i].at.text, text))
+		if (!strcmp(before->conf->upstream.servers[i].at.text, text)) {
 			upstream_know(&p->upstream, &before->places[i].upstream);
+			p->named = server_get(before->places[i].named);
+		}
 }
 
 int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
@@ -210,6 +215,7 @@ void servers_close(struct servers *ss)
 	for (size_t i = 0; ss->places && i < ss->conf->upstream.n; i++) {
 		upstream_close(&ss->places[i].upstream);
 		addr_list_put(ss->places[i].seen);
+		server_put(ss->places[i].named);
 	}
 	drop_members(ss);
 	free(ss->places);
@@ -226,6 +232,12 @@ int servers_add_names(struct servers *ss, struct names *names)
 }
 
 /* --- choosing one --- */
+
+/* The server of the configured name: other than M's if that is one of several addresses. */
+static struct server *named_of(const struct member *m)
+{
+	return container_of(m->upstream, struct place, upstream)->named;
+}
 
 static bool is_among(struct server *const *tried, size_t n, const struct server *s)
 {
@@ -305,6 +317,7 @@ static int pick(struct servers *ss, const union client_addr *client, struct serv
 	(*ret)->ask_ms = now_ms + ASK_AGAIN_MS;
 	if (!atomic_load(&(*ret)->owes_ms))
 		atomic_store(&(*ret)->owes_ms, now_ms);
+	named_of(c.members[best])->sessions += named_of(c.members[best]) != *ret;
 	if (c.candidates[best].state == SERVER_TRIAL)
 		health_try(&(*ret)->health, now_ms);
 	return (int)c.n;
@@ -365,8 +378,10 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 	pthread_mutex_lock(ss->lock);
 	was = health_state(&s->health, now_ms);
 	m = member_of(ss, s);
-	if (m)
+	if (m) {
 		upstream_failed(m->upstream);
+		named_of(m)->failures += named_of(m) != s;
+	}
 	s->failures++;
 	atomic_store(&s->owes_ms, 0);
 	note_error(s, error, now_ms);

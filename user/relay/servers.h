@@ -64,7 +64,12 @@ struct member {
 	int64_t turn;             /* see balance.h */
 };
 
-struct place; /* a server as configured, and the look-ups of its name */
+/* A server as configured, and the look-ups of its name. */
+struct place {
+	struct upstream upstream;
+	struct addr_list *seen; /* each-address: that its members were made of; a reference */
+	struct server *named;   /* of the configured name: counts for all addresses; a reference */
+};
 
 struct servers {
 	const struct forward_conf *conf;
