@@ -197,7 +197,44 @@ static void under_load(void **state)
 	rig_stop(d);
 }
 
+#define MANY 6000
+#define MANY_TEXT (MANY * 80 + 200)
+
+/* MANY forwards that listen at HOST. */
+static const char *many_at(const char *host)
+{
+	static char text[MANY_TEXT];
+	int at = snprintf(text, MANY_TEXT, "[culvert]\nprobe = no\nworkers = 1\n");
+
+	for (int i = 0; i < MANY; i++)
+		at += snprintf(text + at, MANY_TEXT - (size_t)at,
+			       "[forward f%d]\nlisten = %s:%d\n" TO_UPSTREAM, i, host, 10000 + i);
+	return text;
+}
+
+/* What a reload of thousands of forwards costs grows as their number, whatever it changes. */
+static void thousands(void **state)
+{
+	struct daemon *d = rig_start(*state, many_at("127.0.0.1"));
+	int64_t same, moved, begin = daemon_cpu_ms(d);
+
+	daemon_signal(d, SIGHUP);
+	rig_wait_log(d, "0 removed, 6000 as before");
+	same = daemon_cpu_ms(d) - begin;
+	rig_write(many_at("127.0.0.2"));
+	daemon_signal(d, SIGHUP);
+	rig_wait_log(d, "6000 changed, 0 removed");
+	moved = daemon_cpu_ms(d) - begin - same;
+	printf("%d forwards: a reload takes %lld ms, and %lld ms if all move\n", MANY,
+	       (long long)same, (long long)moved);
+	/* a comparison of each with each took 3000 and 10000 ms */
+	assert_true(same < 1200 * env_slow());
+	assert_true(moved < 4000 * env_slow());
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
+	{ "thousands", thousands, true },
 	{ "appear-change-vanish", appear_change_vanish },
 	{ "upstream-moves", upstream_moves },
 	{ "bad-file", bad_file },

@@ -31,6 +31,7 @@
 #include "base/log.h"
 #include "config/file.h"
 #include "config/option.h"
+#include "relay/balance.h"
 #include "relay/health_check.h"
 #include "relay/session.h"
 #include "relay/session_log.h"
@@ -39,8 +40,18 @@
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
 #define LOOK_MS 2000
 
+#define BUCKETS 16384 /* about as many forwards as a file has room for */
+
+/* What listens already, for a plan of thousands of forwards to look up. */
+struct plan_index {
+	struct listening *buckets[BUCKETS]; /* by the hash of what they were asked to listen at */
+	bool ports[2][UINT16_MAX + 1];      /* of IPv4, of IPv6: those of their sockets */
+};
+
 struct plan {
 	struct reload *r;
+	struct plan_index *index;    /* owned */
+	struct forward *after;       /* behind the last one found by its name; see find_name() */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
 	struct forward **forwards;   /* active afterwards, in order; owned */
@@ -155,29 +166,75 @@ static int check_globals(struct plan *p)
 	return 0;
 }
 
+static struct listening **bucket_of(const struct plan *p, const struct addr *a)
+{
+	return &p->index->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
+}
+
+static int make_index(struct plan *p)
+{
+	p->index = calloc(1, sizeof(*p->index));
+	for (struct listening *l = p->r->listening; p->index && l; l = l->next) {
+		struct listening **bucket = bucket_of(p, &l->asked);
+
+		l->in_bucket = *bucket;
+		*bucket = l;
+		if (addr_is_inet(&l->addr))
+			p->index->ports[l->addr.ss.ss_family == AF_INET6][addr_port(&l->addr)] = true;
+	}
+	return p->index ? 0 : no_memory(p);
+}
+
+/* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
+static struct listening *find_address(const struct plan *p, const struct forward *f,
+				      const struct addr *a)
+{
+	struct listening *found = NULL;
+
+	for (struct listening *l = *bucket_of(p, a); l; l = l->in_bucket) {
+		if (!addr_equal(&l->asked, a))
+			continue;
+		if (l->forward == f)
+			return l;
+		found = l;
+	}
+	return found;
+}
+
+/* As forwards_find().  Forwards come in the order of the file, which most often is as before. */
+static struct forward *find_name(struct plan *p, const char *name)
+{
+	struct forward *f = p->after;
+
+	if (!f || f->state != FORWARD_ACTIVE || strcmp(forward_name(f->conf), name) != 0)
+		f = forwards_find(&p->r->forwards, name);
+	p->after = f ? f->next : p->after;
+	return f;
+}
+
 /* The forward that FC continues, or NULL. */
-static struct forward *find_before(const struct reload *r, const struct forward_conf *fc)
+static struct forward *find_before(struct plan *p, const struct forward_conf *fc)
 {
 	struct listening *l;
 	struct forward *f;
 
 	if (fc->name)
-		return forwards_find(&r->forwards, fc->name);
+		return find_name(p, fc->name);
 	/* the name of one from the command line may be a port that the kernel has picked */
-	l = listening_find(r->listening, NULL, &fc->listen.addrs[0]);
+	l = find_address(p, NULL, &fc->listen.addrs[0]);
 	/* one that drains listens nowhere */
-	f = l ? l->forward : forwards_find(&r->forwards, fc->listen.text);
+	f = l ? l->forward : find_name(p, fc->listen.text);
 	return f && !f->conf->name ? f : NULL;
 }
 
-static bool is_unchanged(const struct reload *r, struct forward *before,
+static bool is_unchanged(const struct plan *p, struct forward *before,
 			 const struct forward_conf *fc)
 {
 	if (!options_same_own(before->conf, fc) ||
 	    fc->listen.n_addrs != before->conf->listen.n_addrs)
 		return false;
 	for (size_t i = 0; i < fc->listen.n_addrs; i++) {
-		struct listening *l = listening_find(r->listening, before, &fc->listen.addrs[i]);
+		struct listening *l = find_address(p, before, &fc->listen.addrs[i]);
 
 		if (!l || l->forward != before)
 			return false;
@@ -209,13 +266,9 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 /* --- plan: addresses --- */
 
 /* Do culvert's own sockets listen on A's port? */
-static bool is_in_the_way(const struct reload *r, const struct addr *a)
+static bool is_in_the_way(const struct plan *p, const struct addr *a)
 {
-	for (const struct listening *l = r->listening; l; l = l->next)
-		if (addr_is_inet(a) && l->addr.ss.ss_family == a->ss.ss_family &&
-		    addr_port(&l->addr) == addr_port(a))
-			return true;
-	return false;
+	return addr_is_inet(a) && p->index->ports[a->ss.ss_family == AF_INET6][addr_port(a)];
 }
 
 /* Open A, an address of F. */
@@ -226,7 +279,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 	const struct listening_maker other = { privileged_listen, p->r->privileged };
 	char why[512];
 	int e = listening_open(p->config == p->r->start ? &root : &other, f->conf, f, a,
-			       is_in_the_way(p->r, a), p->r->start->workers, ret, why, sizeof(why));
+			       is_in_the_way(p, a), p->r->start->workers, ret, why, sizeof(why));
 
 	if (e)
 		return refuse(p, e, "forward %s: %s", forward_name(f->conf), why);
@@ -239,7 +292,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc,
 			const struct forward *before, struct addr *a)
 {
-	struct listening *l = listening_find(p->r->listening, before, a);
+	struct listening *l = find_address(p, before, a);
 	int e = 0;
 
 	if (l && l->transparent != fc->transparent && !l->given)
@@ -259,10 +312,10 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 static int plan_forward(struct plan *p, size_t i)
 {
 	struct forward_conf *fc = &p->config->forwards[i];
-	struct forward *before = find_before(p->r, fc);
+	struct forward *before = find_before(p, fc);
 	int e = 0;
 
-	if (before && is_unchanged(p->r, before, fc))
+	if (before && is_unchanged(p, before, fc))
 		p->forwards[i] = before;
 	else
 		e = make_forward(p, i, before);
@@ -279,12 +332,12 @@ static int plan_forward(struct plan *p, size_t i)
 
 static int plan_all(struct plan *p)
 {
-	int e = 0;
+	int e = make_index(p);
 
 	p->n = p->config->n_forwards;
 	p->forwards = calloc(p->n, sizeof(struct forward *));
-	if (!p->forwards)
-		return no_memory(p);
+	if (e || !p->forwards)
+		return e ?: no_memory(p);
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
@@ -421,6 +474,7 @@ static int apply(struct plan *p, int e)
 	else
 		put_in_force(p);
 	free(p->forwards);
+	free(p->index);
 	config_version_drop(p->next);
 	return e;
 }
@@ -481,12 +535,13 @@ static int open_all(struct plan *p, struct forward *f)
 {
 	const struct endpoint *listen = &f->conf->listen;
 	struct listening *l;
-	int e = 0;
+	int e = make_index(p);
 
 	for (size_t i = 0; !e && i < listen->n_addrs; i++)
 		e = open_address(p, f, &listen->addrs[i], &l);
 	if (e)
 		listening_close_all(p->opened);
+	free(p->index);
 	return e;
 }
 

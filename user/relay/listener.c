@@ -486,21 +486,6 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
 }
 
-struct listening *listening_find(struct listening *list, const struct forward *f,
-				 const struct addr *a)
-{
-	struct listening *found = NULL;
-
-	for (; list; list = list->next) {
-		if (!addr_equal(&list->asked, a))
-			continue;
-		if (list->forward == f)
-			return list;
-		found = list;
-	}
-	return found;
-}
-
 void listening_set_options(struct listening *l, const struct forward_conf *fc)
 {
 	for (unsigned int i = 0; addr_is_inet(&l->addr) && i < l->n_workers; i++) {

@@ -44,6 +44,7 @@ struct listening {
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	bool transparent;        /* was opened for a forward that is */
 	struct listening *next;
+	struct listening *in_bucket; /* the next one in a bucket of plan_index, see reload.c */
 	unsigned int n_workers;
 	struct listener at[];
 };
@@ -101,10 +102,6 @@ void listening_close_all(struct listening *list);
 
 /* Replace port 0 in A, an address of E, by the port that L has, and E's text by that of A. */
 void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a);
-
-/* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
-struct listening *listening_find(struct listening *list, const struct forward *f,
-				 const struct addr *a);
 
 /* Give the sockets that L accepts from now on the options of FC. */
 void listening_set_options(struct listening *l, const struct forward_conf *fc);
