@@ -179,9 +179,10 @@ static struct server *pick_at(struct servers *ss, uint64_t now)
 {
 	union client_addr client = { .sa.sa_family = AF_UNIX };
 	struct addr_list *list;
+	uint64_t seen = 0;
 	struct server *s;
 
-	if (servers_pick(ss, &client, NULL, 0, now, &s, &list) <= 0)
+	if (servers_pick(ss, &client, NULL, 0, &seen, now, &s, &list) <= 0)
 		return NULL;
 	addr_list_put(list);
 	server_leave(s);

@@ -13,7 +13,8 @@
  * winner need not move.  Attempts beside it are rivals.
  *
  * Servers whose names have no address yet: the session waits, nameless, until a look-up has ended
- * or connect-timeout is over.
+ * or connect-timeout is over.  The same if none of the servers could be connected to, but the name
+ * of one may have moved: after the look-up all are tried once more.
  */
 #include "relay/connect.h"
 
@@ -75,6 +76,8 @@ struct connecting {
 	uint64_t server_due_ms;  /* give the server up */
 	struct server **tried;   /* owned, with references: servers that were given up */
 	size_t n_tried;
+	bool may_move;           /* a look-up may find other addresses of these */
+	uint64_t seen;           /* look-ups that it waits for, see upstream_await() */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
@@ -364,8 +367,8 @@ static int choose_server(struct session *s)
 	uint64_t now = s->worker->loop.now_ms, left = c->due_ms > now ? c->due_ms - now : 0;
 	struct server *server;
 	struct addr_list *list;
-	int n = servers_pick(&s->forward->servers, &s->client, c->tried, c->n_tried, now, &server,
-			     &list);
+	int n = servers_pick(&s->forward->servers, &s->client, c->tried, c->n_tried, &c->seen, now,
+			     &server, &list);
 
 	if (n <= 0)
 		return n;
@@ -384,6 +387,12 @@ static int choose_server(struct session *s)
 	return n;
 }
 
+static void forget_tried(struct connecting *c)
+{
+	while (c->n_tried > 0)
+		server_put(c->tried[--c->n_tried]);
+}
+
 /* S's server has failed, with ERROR.  False: S will have no other, or this machine is at fault. */
 static bool next_server(struct session *s, int error)
 {
@@ -394,14 +403,21 @@ static bool next_server(struct session *s, int error)
 
 	if (cause == CAUSE_NO_SOCKET || cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
 		return false;
-	servers_refused(&s->forward->servers, s->server, error, s->worker->loop.now_ms);
+	if (servers_refused(&s->forward->servers, s->server, error, &c->seen,
+			    s->worker->loop.now_ms))
+		c->may_move = true;
 	tried = realloc(c->tried, (c->n_tried + 1) * sizeof(struct server *));
 	if (!tried)
 		return false;
 	c->tried = tried;
 	tried[c->n_tried++] = server_get(s->server);
 	r = s->worker->loop.now_ms < c->due_ms ? choose_server(s) : -ETIMEDOUT;
-	if (!r) { /* a name may yet get an address */
+	if (r < 0 && r != -ETIMEDOUT && c->may_move) {
+		forget_tried(c);
+		c->may_move = false;
+		r = 0;
+	}
+	if (!r) { /* a name may yet get an address, or another */
 		server_leave(s->server);
 		addr_list_put(s->addrs);
 		s->server = NULL;
@@ -529,7 +545,7 @@ static void begin(struct session *s)
 			  (unsigned long long)s->id, forward_name(forward_of(s)),
 			  forward_of(s)->upstream.text);
 		session_reset(s, CAUSE_NO_SERVER);
-	} else if (r < 0) {
+	} else if (r < 0 || (!r && s->worker->loop.now_ms >= s->connecting->due_ms)) {
 		give_up_name(s);
 	}
 	if (r <= 0)
@@ -602,8 +618,7 @@ void session_connect_reap(struct worker *w)
 		struct connecting *c = w->connected;
 
 		w->connected = c->next;
-		while (c->n_tried > 0)
-			server_put(c->tried[--c->n_tried]);
+		forget_tried(c);
 		free(c->tried);
 		free(c);
 	}
@@ -635,7 +650,7 @@ void session_connect_timer(struct session *s)
 
 	if (is_nameless(s)) {
 		if (s->worker->loop.now_ms >= c->due_ms)
-			give_up_name(s);
+			begin(s);
 		return;
 	}
 	if (late) /* the next session goes on where this one ends */

@@ -305,9 +305,9 @@ static void say(const struct upstream *u)
 static void finish(struct name *m, struct addr *addrs, size_t n, const char *why)
 {
 	struct upstream *u = m->upstream;
-	bool awaited = !u->list->n, news;
+	/* who has asked meanwhile has an answer */
+	bool awaited = atomic_exchange(&u->wanted, false) || !u->list->n, news;
 
-	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
 	news = upstream_update(u, addrs, n, why, m->names->loop->now_ms);
 	look_later(m, u->record.why[0]);
 	if (m->names->tell && news)
@@ -499,26 +499,31 @@ static void names_remove(struct upstream *u)
 	loop_wake(n->loop);
 }
 
-void upstream_failed(struct upstream *u)
+bool upstream_failed(struct upstream *u, uint64_t *seen, uint64_t now_ms)
 {
-	if (u->names && !atomic_exchange(&u->wanted, true))
+	struct lookup_record record;
+
+	if (!u->names)
+		return false;
+	/* one that ends from here on wakes the workers afterwards */
+	upstream_record(u, &record);
+	if (!atomic_exchange(&u->wanted, true))
 		loop_wake(u->names->loop);
+	if (!*seen)
+		*seen = record.lookups + 1;
+	return record.lookups < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
 }
 
-int upstream_await(struct upstream *u, struct addr_list **ret)
+int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret)
 {
 	struct addr_list *list = upstream_get(u);
-	struct lookup_record record;
 
 	if (list->n) {
 		*ret = list;
 		return 1;
 	}
 	addr_list_put(list);
-	/* one that ends from here on wakes the workers afterwards */
-	upstream_record(u, &record);
-	upstream_failed(u);
-	return record.why[0] || !u->names ? -ENOENT : 0;
+	return upstream_failed(u, seen, NEVER) ? 0 : -ENOENT;
 }
 
 /* --- beginning and end --- */

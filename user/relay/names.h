@@ -81,18 +81,20 @@ void upstream_close(struct upstream *u);
 struct addr_list *upstream_get(struct upstream *u);
 
 /*
- * upstream_get() for a session that begins to connect: 1, and a list that is not empty.  0: the
- * first look-up has not ended; when it has, the workers are woken (names_open()) and call this
- * again.  -ENOENT: look-ups have found no address so far, or nobody looks it up.  By any thread.
+ * upstream_get() for a session that begins to connect: 1, and a list that is not empty.  0: a look-up
+ * has been asked for; when it has ended, the workers are woken (names_open()) and call this again.
+ * -ENOENT: it has found no address, or nobody looks it up.  *SEEN is the session's, and 0 at first:
+ * it waits for one look-up.  By any thread.
  */
-int upstream_await(struct upstream *u, struct addr_list **ret);
+int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret);
 
 /*
  * No address of it could be connected to: ask for a look-up, if it is a name.  One begins
- * UPSTREAM_ASK_MS after the last one at the earliest.  By any thread.
+ * UPSTREAM_ASK_MS after the last one at the earliest.  True: it may find others, and a session may
+ * wait for it, as for upstream_await().  By any thread.
  */
 #define UPSTREAM_ASK_MS 1000
-void upstream_failed(struct upstream *u);
+bool upstream_failed(struct upstream *u, uint64_t *seen, uint64_t now_ms);
 
 void upstream_record(struct upstream *u, struct lookup_record *ret);
 
@@ -114,8 +116,7 @@ typedef void names_tell_fn(void *arg);
 /*
  * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  What follows
  * happens in LOOP, by the thread that runs it.  TELL(ARG) is called by that thread when a look-up
- * of an upstream without an address has ended.  TELL may be NULL, and then nothing is logged,
- * either.  -errno; ERR says why.
+ * has ended that sessions may wait for.  TELL may be NULL, and then nothing is logged, either.  -errno; ERR says why.
  */
 int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
 	       size_t errlen);

@@ -324,8 +324,8 @@ static int pick(struct servers *ss, const union client_addr *client, struct serv
 }
 
 int servers_pick(struct servers *ss, const union client_addr *client,
-		 struct server *const *tried, size_t n, uint64_t now_ms, struct server **ret,
-		 struct addr_list **ret_list)
+		 struct server *const *tried, size_t n, uint64_t *seen, uint64_t now_ms,
+		 struct server **ret, struct addr_list **ret_list)
 {
 	struct upstream *nameless;
 	int r;
@@ -336,7 +336,7 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 		pthread_mutex_unlock(ss->lock);
 		if (r > 0 || !nameless)
 			return r;
-		r = upstream_await(nameless, ret_list);
+		r = upstream_await(nameless, seen, ret_list);
 		if (r <= 0)
 			return r;
 		addr_list_put(*ret_list); /* it has just got one */
@@ -370,18 +370,19 @@ static void note_error(struct server *s, int error, uint64_t now_ms)
 	s->error_ms = now_ms;
 }
 
-void servers_refused(struct servers *ss, struct server *s, int error, uint64_t now_ms)
+bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
+		     uint64_t now_ms)
 {
 	enum server_state was;
 	struct member *m;
+	bool may_move;
 
 	pthread_mutex_lock(ss->lock);
 	was = health_state(&s->health, now_ms);
 	m = member_of(ss, s);
-	if (m) {
-		upstream_failed(m->upstream);
+	may_move = m && upstream_failed(m->upstream, seen, now_ms);
+	if (m)
 		named_of(m)->failures += named_of(m) != s;
-	}
 	s->failures++;
 	atomic_store(&s->owes_ms, 0);
 	note_error(s, error, now_ms);
@@ -392,6 +393,7 @@ void servers_refused(struct servers *ss, struct server *s, int error, uint64_t n
 		say(ss, s, was, now_ms);
 	}
 	pthread_mutex_unlock(ss->lock);
+	return may_move;
 }
 
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms)

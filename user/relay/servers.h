@@ -93,15 +93,19 @@ int servers_add_names(struct servers *ss, struct names *names);
 /*
  * Choose a server for a session of CLIENT, other than the N servers TRIED.  Returns how many there
  * were to choose from; *RET is the server, to be given to server_leave(), and *RET_LIST
- * its addresses, to be given to addr_list_put().  0: the first look-up of a name has not ended; see
- * upstream_await().  -ENOENT: only names without an address are left, and look-ups have failed;
+ * its addresses, to be given to addr_list_put().  0: a look-up of a name has not ended; see
+ * upstream_await(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups have failed;
  * -EHOSTDOWN: no server is left that may have a session.  By any thread.
  */
 int servers_pick(struct servers *ss, const union client_addr *client,
-		 struct server *const *tried, size_t n, uint64_t now_ms, struct server **ret,
-		 struct addr_list **ret_list);
-/* S, of which all addresses were tried, could not be connected to, because of errno ERROR. */
-void servers_refused(struct servers *ss, struct server *s, int error, uint64_t now_ms);
+		 struct server *const *tried, size_t n, uint64_t *seen, uint64_t now_ms,
+		 struct server **ret, struct addr_list **ret_list);
+/*
+ * S, of which all addresses were tried, could not be connected to, because of errno ERROR.  As
+ * upstream_failed().
+ */
+bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
+		     uint64_t now_ms);
 /* S has been connected to, which took TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
