@@ -173,12 +173,15 @@ class Trial:
     # --- cases ---
 
     def test_survives_kill(self):
-        self.begin()
+        """The last ports of two ranges: who adopts a session finds its server by its address."""
+        self.begin(forwards=((f"{RELAY}:{LISTEN - 9}-{LISTEN}", f"{SERVER}:{PORT - 9}-{PORT}"),))
         talk = self.talk(20, 8)
         self.wait_grafted(20)
         for _ in range(3):
             self.daemon.kill()
             self.expect_log("20 grafted sessions of the daemon before are adopted")
+            forward = self.daemon.ask("forwards")["forwards"][0]
+            expect(forward["live"] == forward["servers"][0]["live"] == 20, f"whose: {forward}")
         self.expect_counted(self.said(talk), 20)
 
     def test_survives_stop(self):

@@ -569,6 +569,66 @@ static void listens_when_ready(void **state)
 	assert_true(at_once);
 }
 
+#define PORTS 100
+#define SERVERS 13000 /* the first port of theirs */
+#define RANGE(first)                                                                               \
+	"[forward range]\nlisten = 127.0.0.1:" first "\nupstream = 127.0.0.1:13000-13099\n"         \
+	"[forward one]\nlisten = 127.0.0.1:14000-14001\n" TO_UPSTREAM
+
+/* Client port FIRST + i leads to the server's I, and to no other. */
+static void expect_range(struct daemon *d, const char *engine, const int servers[PORTS], int first)
+{
+	struct json_object *s;
+	char to[32], want[32];
+
+	for (int i = 0; i < PORTS; i++) {
+		struct ends e;
+
+		snprintf(to, sizeof(to), "127.0.0.1:%d", first + i);
+		e.client = rig_dial(NULL, to);
+		e.server = rig_accept_at(servers[i], RIG_PATIENCE_MS);
+		say(e.client, e.server, i);
+		say(e.server, e.client, i + 1);
+		if (i == 42)
+			rig_talk_until(d, "range", rig_carrier(d, engine), e.client, e.server);
+		rig_expect_sessions(d, "one", 0);
+		assert_int_equal(rig_sessions(d, "range", &s), 1);
+		snprintf(want, sizeof(want), "127.0.0.1:%d", SERVERS + i);
+		assert_string_equal(json_text(s, "upstream"), want);
+		json_object_put(s);
+		rig_reset(e.client);
+		rig_reset(e.server);
+		rig_wait_status(d, "sessions.live", 0);
+	}
+}
+
+/* Each port of a range has its own at the server; also when the range moves and sockets stay. */
+static void port_range(void **state)
+{
+	struct daemon *d = rig_start(*state, RANGE("12000-12099"));
+	struct json_object *o;
+	int servers[PORTS];
+	char at[32];
+
+	for (int i = 0; i < PORTS; i++) {
+		snprintf(at, sizeof(at), "127.0.0.1:%d", SERVERS + i);
+		servers[i] = net_listen(at, 10);
+		assert_true(servers[i] >= 0);
+	}
+	expect_range(d, *state, servers, 12000);
+	rig_reload_good(d, RANGE("12050-12149"));
+	expect_range(d, *state, servers, 12050);
+	assert_int_equal(rig_try_dial(NULL, "127.0.0.1:12049"), -ECONNREFUSED);
+	is_served("127.0.0.1:14000");
+	is_served("127.0.0.1:14001");
+	o = query(d, "forwards");
+	assert_int_equal(json_object_array_length(json_at(o, "forwards")), 2);
+	json_object_put(o);
+	for (int i = 0; i < PORTS; i++)
+		close(servers[i]);
+	rig_stop(d);
+}
+
 static const struct rig_row rows[] = {
 	{ "listens-when-ready", listens_when_ready },
 	{ "all-workers-get-some", all_workers_get_some },
@@ -581,6 +641,7 @@ static const struct rig_row rows[] = {
 	{ "socket-options", socket_options },
 	{ "keepalive", keepalive },
 	{ "max-sessions-per-client", max_sessions_per_client },
+	{ "port-range", port_range },
 	{ "meets-itself", meets_itself },
 	{ "one_client_cannot_take_all_sessions", one_client_cannot_take_all_sessions, true },
 	{ "short-sessions", short_sessions, true },

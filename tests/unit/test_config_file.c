@@ -139,7 +139,7 @@ static const struct rig_mistake mistakes[] = {
 
 	{ 2, "engine: \"fast\" is not valid, expected auto, graft, sockmap",
 	  "[culvert]\nengine = fast\n" },
-	{ 2, "stop-timeout: \"25h\" is not valid, expected seconds from 0 to 86400, such as 5, 0.5 or",
+	{ 2, "stop-timeout: \"25h\" is not valid, expected seconds from 0 to 86400, such as 5, 0.5",
 	  "[culvert]\nstop-timeout = 25h\n" },
 	{ 4, "soft-limit: \"1K\" is not valid, expected a size from 4 KiB to 1 GiB",
 	  FORWARD "soft-limit = 1K\n" },
@@ -329,6 +329,13 @@ static const struct rig_mistake upstream_mistakes[] = {
 	{ 4, "source: \"192.0.2.1:80\" is not valid, expected an IPv4 or IPv6 address without a port",
 	  FORWARD "source = 192.0.2.1:80\n" },
 	{ 4, "source: \"fe80::1%no-such-if\" is not valid", FORWARD "source = fe80::1%no-such-if\n" },
+	{ 3, "upstream: a range of ports needs one of the same length at listen",
+	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:11-20\n" },
+	{ 3, "upstream: a range of ports needs one of the same length at listen",
+	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:11-19\nlisten = :21-29\n" },
+	{ 3, "upstream: \"10.0.0.1:1-9 10.0.0.2:1\": 10.0.0.2:1: all servers need as many ports",
+	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:1-9 10.0.0.2:1\n" },
+	{ 2, "metrics: needs an address and one port", "[culvert]\nmetrics = :1-9\n" FORWARD },
 	{ 4, "mark: \"0x100000000\" is not valid, expected a number below 2^32",
 	  FORWARD "mark = 0x100000000\n" },
 	{ 4, "mark: \"7a\" is not valid", FORWARD "mark = 7a\n" },
@@ -353,6 +360,10 @@ static void test_upstream(void **state)
 		LISTEN("in.invalid:1") "transparent = yes\n",
 		SERVERS("db:80 db:81 dbx:80 10.0.0.1:80 weight=2 10.0.0.2:80 weight=2 backup"),
 		SERVERS("unix:/run/a unix:/run/A unix:@/run/a"),
+		LISTEN(":8000-8099"),
+		LISTEN(":8000-8099") "listen = :81\n",
+		"[forward a]\nlisten = 127.0.0.1:1-9\nlisten = [::1]:1-9\n"
+		"upstream = db.invalid:11-19\n",
 	};
 	struct config c;
 
@@ -386,6 +397,7 @@ static const struct rig_mistake overlaps[] = {
 	{ 6, SAME(":80 :81", ":81"), "[forward b]\nlisten = :81\nupstream = " UP
 	  "\n[forward a]\nlisten = :80\nlisten = :81\nupstream = " UP "\n" },
 	{ 5, SAME("127.0.0.1:80", "127.0.0.1:080"), TWO("127.0.0.1:080", "127.0.0.1:80") },
+	{ 5, SAME(":80-89", ":85"), TWO(":85", ":80-89") },
 	{ 5, SAME(":80", "0.0.0.0:80"), TWO("0.0.0.0:80", ":80") },
 	{ 5, SAME("127.0.0.1:80", "0.0.0.0:80"), TWO("0.0.0.0:80", "127.0.0.1:80") },
 	{ 5, SAME("0.0.0.0:80", "10.1.1.1:80"), TWO("10.1.1.1:80", "0.0.0.0:80") },

@@ -85,7 +85,13 @@ static const struct {
 	{ "1.2.3.4:-1", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4: 80", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4:80x", CONNECT, -EINVAL, "bad port" },
-	{ "127.0.0.1:8000-8010", LISTEN, -EINVAL, "bad port" },
+	{ "127.0.0.1:8000-", LISTEN, -EINVAL, "bad port" },
+	{ "127.0.0.1:-8000", LISTEN, -EINVAL, "bad port" },
+	{ "127.0.0.1:8000-8010-8020", LISTEN, -EINVAL, "bad port" },
+	{ "127.0.0.1:8010-8000", LISTEN, -EINVAL, "bad range" },
+	{ "127.0.0.1:0-10", LISTEN, -EINVAL, "bad range" },
+	{ "127.0.0.1:1000-5096", LISTEN, -EINVAL, "bad range" },
+	{ "127.0.0.1:65530-65536", CONNECT, -EINVAL, "above 65535" },
 
 	{ ":80", CONNECT, -EINVAL, "no host" },
 	{ "*:80", CONNECT, -EINVAL, "bad host" },
@@ -132,6 +138,29 @@ static void test_bad(void **state)
 		assert_null(strchr(err, '\n'));
 		assert_null(e.addrs);
 	}
+}
+
+/* To listen at: each port; to connect to: the first, since the session's own is added. */
+static void test_range(void **state)
+{
+	char err[256];
+	struct endpoint e;
+
+	(void)state;
+	assert_int_equal(endpoint_parse("127.0.0.1:8000-8099", true, &e, err, sizeof(err)), 0);
+	assert_int_equal(e.n_addrs, 100);
+	assert_int_equal(e.n_ports, 100);
+	for (unsigned int i = 0; i < 100; i++)
+		assert_int_equal(ntohs(addr_port(&e.addrs[i])), 8000 + i);
+	endpoint_close(&e);
+	assert_int_equal(endpoint_parse("[::1]:1000-5095", false, &e, err, sizeof(err)), 0);
+	assert_int_equal(e.n_addrs, 1);
+	assert_int_equal(e.n_ports, 4096);
+	assert_int_equal(ntohs(addr_port(&e.addrs[0])), 1000);
+	endpoint_close(&e);
+	assert_int_equal(endpoint_parse("localhost:80-81", true, &e, err, sizeof(err)), 0);
+	assert_true(e.n_addrs >= 2 && e.n_addrs % 2 == 0);
+	endpoint_close(&e);
 }
 
 static void test_host_name(void **state)
@@ -203,6 +232,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_good),
 		cmocka_unit_test(test_bad),
+		cmocka_unit_test(test_range),
 		cmocka_unit_test(test_host_name),
 		cmocka_unit_test(test_service_offline),
 		cmocka_unit_test(test_every_local_address),

@@ -162,12 +162,14 @@ static void test_listen_rules(void **state)
 static void test_host_rules(void **state)
 {
 	static const struct {
-		int want[2]; /* of port 993, of port 0 */
+		int want[2]; /* of ports 993 to 995, of port 0 */
 		const char *where;
 	} cases[] = {
 		{ { 0, -EPERM }, "192.0.2.1:993" },
 		{ { 0, -EPERM }, "[2001:db8::1]:993" },
-		{ { -EPERM, -EPERM }, "192.0.2.1:994" },
+		{ { 0, -EPERM }, "192.0.2.1:995" },
+		{ { -EPERM, -EPERM }, "192.0.2.1:996" },
+		{ { -EPERM, -EPERM }, "192.0.2.1:992" },
 		{ { -EPERM, 0 }, "192.0.2.1:0" },
 		{ { -EPERM, 0 }, "192.0.2.1:5000" },
 		{ { -EPERM, -EPERM }, "unix:@a" },
@@ -175,8 +177,8 @@ static void test_host_rules(void **state)
 
 	(void)state;
 	for (int port = 0; port < 2; port++) {
-		parse(port ? "[forward host]\nlisten = host.invalid:0\nupstream = 192.0.2.1:3\n" :
-			     "[forward host]\nlisten = host.invalid:993\nupstream = 192.0.2.1:3\n",
+		parse(port ? "[forward h]\nlisten = host.invalid:0\nupstream = 192.0.2.1:3\n" :
+			     "[forward h]\nlisten = host.invalid:993-995\nupstream = 192.0.2.1:3\n",
 		      &known[0]);
 		for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 			struct privileged_request q = listen_on(cases[i].where);

@@ -211,7 +211,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 3, "expected BIND", "#\n" GOOD "\n[culvert]\nengine = copy\n" },
 	{ 1, "expected BIND", "127.0.0.1 80\n" },
 	{ 2, "expected BIND", "#\n127.0.0.1 80 127.0.0.1" },
-	{ 2, "a file of HAProxy, which culvert does not read: the table", "# x\nglobal\n  daemon\n" },
+	{ 2, "a file of HAProxy, which culvert does not read", "# x\nglobal\n  daemon\n" },
 	{ 1, "a file of HAProxy", "frontend in\n    bind :80\n" },
 	{ 1, "a file of nginx", "user www-data;\nevents {\n}\n" },
 	{ 2, "a file of nginx", "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },

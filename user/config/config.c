@@ -201,6 +201,7 @@ static int say_wrong(const struct config *c, const struct forward_conf *fc, cons
 static int check_forward(const struct config *c, struct forward_conf *fc)
 {
 	char soft[SIZE_STRLEN], hard[SIZE_STRLEN];
+	unsigned int ports = fc->upstream.servers[0].at.n_ports;
 
 	if (fc->soft_limit > fc->hard_limit)
 		return config_complain(c->file, line_of(c, fc, "soft-limit") ?:
@@ -208,6 +209,9 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 				       "hard-limit (%s)",
 				       size_format(fc->soft_limit, soft, sizeof(soft)),
 				       size_format(fc->hard_limit, hard, sizeof(hard)));
+	if (ports > 1 && ports != fc->listen.n_ports)
+		return say_wrong(c, fc, "upstream", "a range of ports needs one of the same length "
+				 "at listen, and no other there");
 	if (upstreams_are_unix(&fc->upstream)) { /* which has nothing of these */
 		fc->source.len = 0;
 		fc->interface = NULL;
@@ -257,8 +261,9 @@ static int store_globals(struct config *c)
 	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
 	if (!find_line(c, "max-sessions-per-client"))
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
-	if (!r && c->metrics.named)
-		return say_wrong(c, &c->defaults, "metrics", "needs an address, not a host name");
+	if (!r && (c->metrics.named || c->metrics.n_ports > 1))
+		return say_wrong(c, &c->defaults, "metrics",
+				 "needs an address and one port, not a host name");
 	if (!r && endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
 		return say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
 	/* it is written anew at each start */
@@ -440,6 +445,7 @@ void config_help(void)
 	     "\n"
 	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
 	     "to listen also :80 or *:80 (every local address) and port 0 (the kernel picks one).\n"
+	     "Ports may be a range: :8000-8099.  An UPSTREAM has one port, or as many.\n"
 	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n"
 	     "\n"
 	     "Options:");

@@ -17,6 +17,7 @@
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define TEXT_ROOM sizeof(((struct endpoint *)0)->text)
+#define PORTS_MAX 4096 /* of a range: each needs a socket for each worker */
 _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 
 #define DIGITS "0123456789"
@@ -40,15 +41,23 @@ static void add_addr(struct endpoint *e, const struct addr *addr)
 	e->addrs[e->n_addrs++] = a;
 }
 
+/* Add A with each port of E; or, to connect to, with the first. */
+static void add_ports(struct endpoint *e, struct addr a, bool passive)
+{
+	for (unsigned int i = 0; i < (passive ? e->n_ports : 1); i++) {
+		addr_set_port(&a, htons((uint16_t)(ntohs(e->named_port) + i)));
+		add_addr(e, &a);
+	}
+}
+
 /* False: HOST is no address. */
-static bool add_host(struct endpoint *e, const char *host, in_port_t port)
+static bool add_host(struct endpoint *e, const char *host, bool passive)
 {
 	struct addr a;
 
 	if (addr_parse_host(host, &a))
 		return false;
-	addr_set_port(&a, port);
-	add_addr(e, &a);
+	add_ports(e, a, passive);
 	return true;
 }
 
@@ -95,21 +104,28 @@ void endpoint_keep_services(void)
 }
 
 /* getaddrinfo() would take " 80", "+80" and "-1" for numbers and cut them to 16 bits. */
-static const char *parse_port(const char *port, bool passive, in_port_t *ret)
+static const char *parse_ports(const char *port, bool passive, struct endpoint *ret)
 {
+	const char *dash = port + strspn(port, DIGITS);
+	bool range = dash != port && *dash == '-' && is_number(dash + 1);
 	unsigned long n = strtoul(port, NULL, 10); /* ULONG_MAX on overflow */
+	unsigned long last = range ? strtoul(dash + 1, NULL, 10) : n;
 
-	if (!is_number(port)) {
+	if (!range && !is_number(port)) {
 		endpoint_keep_services();
-		*ret = (in_port_t)json_object_get_int(json_object_object_get(services, port));
-		return *ret ? NULL :
-			      "bad port, expected a number up to 65535 or the name of a service";
+		ret->named_port = (in_port_t)json_object_get_int(
+			json_object_object_get(services, port));
+		return ret->named_port ? NULL :
+		       "bad port, expected a number up to 65535 or the name of a service";
 	}
-	if (n > UINT16_MAX)
+	if (last > UINT16_MAX)
 		return "port is above 65535";
+	if (range && (!n || last < n || last - n >= PORTS_MAX))
+		return "bad range, expected at most 4096 ports from 1 on, such as 30000-30999";
 	if (!n && !passive)
 		return "port 0 cannot be connected to";
-	*ret = htons((uint16_t)n);
+	ret->named_port = htons((uint16_t)n);
+	ret->n_ports = (unsigned int)(last - n + 1);
 	return NULL;
 }
 
@@ -120,21 +136,20 @@ static const char *parse_port(const char *port, bool passive, in_port_t *ret)
  * it is an IPv4 address or a mistake: getaddrinfo() would read "127.1" as 127.0.0.1, and ask the
  * name server for "1.2.3.256".
  */
-static const char *add_plain(const char *host, in_port_t port, struct endpoint *ret)
+static const char *add_plain(const char *host, bool passive, struct endpoint *ret)
 {
 	const char *dot = strrchr(host, '.'), *label = dot ? dot + 1 : host;
 
 	if (host[strspn(host, HOST_CHARACTERS)])
 		return "bad host, expected a name or an IPv4 address";
-	if (add_host(ret, host[0] ? host : "0.0.0.0", port)) {
+	if (add_host(ret, host[0] ? host : "0.0.0.0", passive)) {
 		if (!host[0] && addr_has_ipv6())
-			add_host(ret, "::", port);
+			add_host(ret, "::", passive);
 		return NULL;
 	}
 	if (is_number(label) || !strncasecmp(label, "0x", 2))
 		return "bad IPv4 address, expected four numbers up to 255";
 	ret->named = true;
-	ret->named_port = port;
 	return NULL;
 }
 
@@ -143,7 +158,6 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 	bool bracketed = text[0] == '[';
 	char host[TEXT_ROOM], *end;
 	const char *port, *wrong;
-	in_port_t n = 0;
 
 	strcpy(host, text);
 	end = strchr(host, bracketed ? ']' : ':');
@@ -159,10 +173,10 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 		host[0] = '\0';
 	if (!host[0] && !passive)
 		return "no host before the colon";
-	wrong = parse_port(port, passive, &n);
+	wrong = parse_ports(port, passive, ret);
 	if (wrong || !bracketed)
-		return wrong ?: add_plain(host, n, ret);
-	return strchr(host, ':') && add_host(ret, host + 1, n) ? NULL :
+		return wrong ?: add_plain(host, passive, ret);
+	return strchr(host, ':') && add_host(ret, host + 1, passive) ? NULL :
 	       "bad IPv6 address between the brackets, or no such network interface";
 }
 
@@ -171,6 +185,7 @@ static const char *parse(const char *text, bool passive, struct endpoint *ret)
 	if (strlen(text) >= sizeof(ret->text))
 		return "longer than 287 bytes";
 	strcpy(ret->text, text);
+	ret->n_ports = 1;
 	return strncmp(text, "unix:", 5) == 0 ? parse_unix(text + 5, ret) :
 						parse_inet(text, passive, ret);
 }
@@ -201,6 +216,8 @@ int endpoint_add_listen(const char *text, struct endpoint *e, char *err, size_t 
 		return r;
 	for (size_t i = 0; i < more.n_addrs; i++)
 		add_addr(e, &more.addrs[i]);
+	if (e->named_port != more.named_port || e->n_ports != more.n_ports)
+		e->n_ports = 0;
 	if (e->named || more.named || used + strlen(text) + 1 >= sizeof(e->text))
 		r = -EINVAL;
 	snprintf(err, errlen, "a host name to listen at must be alone, and several addresses have "
@@ -232,8 +249,7 @@ static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 		if (ai->ai_family != AF_INET && (ai->ai_family != AF_INET6 || !addr_has_ipv6()))
 			continue;
 		memcpy(&a.ss, ai->ai_addr, ai->ai_addrlen);
-		addr_set_port(&a, e->named_port);
-		add_addr(e, &a);
+		add_ports(e, a, passive);
 	}
 	freeaddrinfo(list);
 	if (e->n_addrs)

@@ -14,15 +14,18 @@ struct endpoint {
 				       * addresses to listen at with blanks between */
 	struct addr *addrs;           /* owned; freed by endpoint_close() */
 	size_t n_addrs;               /* at least 1 after endpoint_parse(); no address twice */
-	in_port_t named_port;         /* n_addrs 0: of a host name that was not looked up */
+	in_port_t named_port;         /* as written; the first of a range */
+	unsigned int n_ports;         /* of the range, else 1; 0: not all addresses have the same */
 	bool named;                   /* the host is a name: it may have other addresses later */
 };
 
 /*
  * Parse and resolve TEXT: "1.2.3.4:80", "[::1]:80", "[fe80::1%eth0]:80", "host:80", "host:http",
  * "unix:/path" ("unix:@name" is an abstract socket).  PASSIVE: the addresses are for bind(); then
- * an empty host (":80", "*:80") means every local address (one of each family, so the IPv6 socket needs
- * IPV6_V6ONLY), and port 0 is allowed.
+ * an empty host (":80", "*:80") means every local address (one of each family, so the IPv6 socket
+ * needs IPV6_V6ONLY), and port 0 is allowed.
+ *
+ * A range of ports, "host:8000-8099", gives an address for each if PASSIVE; else for the first.
  *
  * Host names are looked up with getaddrinfo(3), which may block.
  * Returns 0, or -EINVAL (bad syntax, unknown service or interface), -ENOENT (host name not found),
@@ -36,8 +39,8 @@ int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret,
 			   size_t errlen);
 
 /*
- * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  A host name can only be alone
- * there, since its addresses come later.  As endpoint_parse_offline().
+ * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  A host name can only be
+ * alone there, since its addresses come later.  As endpoint_parse_offline().
  */
 int endpoint_add_listen(const char *text, struct endpoint *e, char *err, size_t errlen);
 

@@ -30,6 +30,7 @@
 
 #define BLANKS " \t"
 #define MAPPED "::ffff:"
+#define HAPROXY_BEGINS "global defaults frontend listen"
 
 struct reader {
 	struct config_reader *in;
@@ -199,19 +200,13 @@ static void begin_forward(struct reader *p, char *words[4])
 	config_take(p->in, fc, option_find_key("upstream", true), "upstream", upstream);
 }
 
-/* Whose file has such a line, if it is known; FIRST and REST as of take_rule(). */
-static const char *foreign(const char *first, const char *rest)
-{
-	if (strpbrk(first, ";{") || strpbrk(rest, ";{"))
-		return "nginx";
-	return !strcmp(first, "global") || !strcmp(first, "defaults") ||
-	       !strcmp(first, "frontend") || !strcmp(first, "listen") ? "HAProxy" : NULL;
-}
-
 /* FIRST is the first word of the line, and REST what follows. */
 static void take_rule(struct reader *p, char *first, char *rest)
 {
-	const char *program = foreign(first, rest);
+	/* whose file this is, if it is not rinetd's */
+	const char *program = strpbrk(rest, ";{")	   ? "nginx" :
+			      strstr(HAPROXY_BEGINS, first) ? "HAProxy" :
+							     NULL;
 	char *words[4] = { first }, *options = strchr(rest, '['), *end = NULL;
 
 	if (options) {
@@ -225,9 +220,9 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	for (int i = 1; i < 4; i++) {
 		words[i] = next_word(&rest);
 		if (!*words[i] && program)
-			config_mistake(p->in, "a file of %s, which culvert does not read: the table "
-				       "under \"Instead of another forwarder\" in docs/operations.md "
-				       "says what to write", program);
+			config_mistake(p->in, "a file of %s, which culvert does not read: the "
+				       "table under \"Instead of another forwarder\" in "
+				       "docs/operations.md says what to write", program);
 		else if (!*words[i])
 			config_mistake(p->in, "expected BINDADDRESS BINDPORT CONNECTADDRESS "
 				       "CONNECTPORT; a file of culvert begins with a [SECTION]");

@@ -58,6 +58,8 @@ static const char *add_server(const char *word, struct upstreams *u, char *why, 
 	for (size_t i = 0; i + 1 < u->n; i++)
 		if (is_same(&u->servers[i].at, &s.at))
 			return TWICE;
+	if (s.at.n_ports != u->servers[0].at.n_ports)
+		return "all servers need as many ports";
 	return NULL;
 }
 

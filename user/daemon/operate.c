@@ -109,7 +109,7 @@ static void view_session(struct round *r, const struct session *s)
 	v->age_ms = w->loop.now_ms > s->born_ms ? w->loop.now_ms - s->born_ms : 0;
 	v->no_graft = session_graft_hindrance(s);
 	if (s->addrs)
-		v->upstream = s->addrs->addrs[s->upstream];
+		v->upstream = session_address(s, s->upstream);
 	if (session_via(s))
 		v->via = *session_via(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {

@@ -86,12 +86,13 @@ static bool is_sane(const struct privileged_request *q)
 }
 
 /*
- * Is PORT what a configuration means that says WRITTEN?  Port 0 is one of the kernel's choice,
- * which the further sockets of a group then have: any that needs no privilege.
+ * Is PORT what a configuration means that says WRITTEN, the first of N?  Port 0 is one of the
+ * kernel's choice, which the further sockets of a group then have: any that needs no privilege.
  */
-static bool is_port(in_port_t written, in_port_t port)
+static bool is_port(in_port_t written, unsigned int n, in_port_t port)
 {
-	return written ? port == written : !port || ntohs(port) >= PORT_UNPRIVILEGED;
+	return written ? (unsigned int)(ntohs(port) - ntohs(written)) < n :
+			 !port || ntohs(port) >= PORT_UNPRIVILEGED;
 }
 
 static bool may_listen(const struct endpoint *e, struct addr a)
@@ -99,12 +100,12 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 	in_port_t port = addr_port(&a);
 
 	if (!e->n_addrs) /* a host name, whose addresses the daemon has looked up */
-		return addr_is_inet(&a) && is_port(e->named_port, port);
+		return addr_is_inet(&a) && is_port(e->named_port, e->n_ports, port);
 	for (size_t i = 0; i < e->n_addrs; i++) {
 		in_port_t written = addr_port(&e->addrs[i]);
 
 		addr_set_port(&a, written);
-		if (addr_equal(&e->addrs[i], &a) && is_port(written, port))
+		if (addr_equal(&e->addrs[i], &a) && is_port(written, 1, port))
 			return true;
 	}
 	return false;

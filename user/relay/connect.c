@@ -262,9 +262,9 @@ static uint16_t *index_of(struct session *s, unsigned int i)
 	return i ? &s->connecting->rivals[i - 1].address : &s->upstream;
 }
 
-static const struct addr *address_of(struct session *s, unsigned int i)
+static struct addr address_of(struct session *s, unsigned int i)
 {
-	return &s->addrs->addrs[*index_of(s, i)];
+	return session_address(s, *index_of(s, i));
 }
 
 static bool is_running(struct session *s, unsigned int i)
@@ -333,14 +333,14 @@ static void connected(struct session *s)
 /* Begin attempt I with its address.  0: under way, or done; else errno. */
 static int begin_attempt(struct session *s, unsigned int i)
 {
-	const struct addr *a = address_of(s, i);
+	struct addr a = address_of(s, i);
 	struct source *source = source_of(s, i);
-	int fd = get_socket(s, a, s->connecting->running == 1), error;
+	int fd = get_socket(s, &a, s->connecting->running == 1), error;
 
 	if (fd < 0)
 		return -fd;
-	if (addr_is_inet(a)) {
-		set_options(s, fd, a->ss.ss_family);
+	if (addr_is_inet(&a)) {
+		set_options(s, fd, a.ss.ss_family);
 		error = spare_an_ack(s, fd);
 		if (error) {
 			close(fd);
@@ -349,7 +349,7 @@ static int begin_attempt(struct session *s, unsigned int i)
 		}
 	}
 	source->fd = fd;
-	error = upstream_connect(fd, a);
+	error = upstream_connect(fd, &a);
 	if (!error)
 		error = take_winner(s, i);
 	else if (error == EINPROGRESS)
@@ -430,7 +430,7 @@ static bool next_server(struct session *s, int error)
 /* Attempt I has failed with ERROR. */
 static void fail_attempt(struct session *s, unsigned int i, int error)
 {
-	const struct addr *a = address_of(s, i);
+	struct addr a = address_of(s, i);
 	struct connecting *c = s->connecting;
 	char text[ADDR_STRLEN];
 
@@ -439,7 +439,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	c->next_ms = 0;
 	if (*index_of(s, i) == atomic_load_explicit(&s->addrs->first, memory_order_relaxed))
 		atomic_store_explicit(&s->addrs->first, 0, memory_order_relaxed);
-	addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+	addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text));
 	if (c->begun < s->addrs->n || c->running) {
 		log_limited(LOG_INFO, "session %llu, forward %s: cannot connect to %s: %s",
 			    (unsigned long long)s->id, forward_name(forward_of(s)), text,

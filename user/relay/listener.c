@@ -122,7 +122,7 @@ static bool begin_session(struct listener *ls, int fd, const struct sockaddr *cl
 	if (is_allowed(ls, client, len) &&
 	    (is_proxy || admission_enter_client(admission, f, client, ret_why))) {
 		*ret_why = CAUSE_NO_MEMORY;
-		if (!session_open(ls->worker, f, fd, client))
+		if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
 			return true;
 		if (!is_proxy) {
 			admission_leave(admission, f, client);

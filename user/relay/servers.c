@@ -437,6 +437,15 @@ void servers_unchecked(struct servers *ss)
 
 /* --- by name, by address --- */
 
+/* True if A is FIRST, or has one of the N - 1 ports behind that of FIRST. */
+static bool is_in_range(struct addr a, const struct addr *first, unsigned int n)
+{
+	int behind = ntohs(addr_port(&a)) - ntohs(addr_port(first));
+
+	addr_set_port(&a, addr_port(first));
+	return addr_equal(&a, first) && (unsigned int)behind < n;
+}
+
 struct server *servers_find(struct servers *ss, const struct addr *addr)
 {
 	struct server *found = NULL;
@@ -447,7 +456,7 @@ struct server *servers_find(struct servers *ss, const struct addr *addr)
 		struct addr_list *list = member_list(&ss->members[i]);
 
 		for (size_t j = 0; !found && j < list->n; j++)
-			if (addr_equal(&list->addrs[j], addr))
+			if (is_in_range(*addr, &list->addrs[j], ss->members[i].conf->at.n_ports))
 				found = server_enter(ss->members[i].server);
 		addr_list_put(list);
 	}

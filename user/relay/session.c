@@ -302,7 +302,16 @@ static void forget(struct session *s)
 	s->worker->n_sessions--;
 }
 
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client)
+struct addr session_address(const struct session *s, uint16_t index)
+{
+	struct addr a = s->addrs->addrs[index];
+
+	addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + s->port_offset)));
+	return a;
+}
+
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+		 in_port_t port)
 {
 	struct session *s = session_new(w, f, client);
 	int r = s ? session_connect_expect(s) ?: session_header_expect(s) : -ENOMEM;
@@ -318,6 +327,8 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
 	s->sides[CLIENT].fd = fd;
+	if (f->conf->upstream.servers[0].at.n_ports > 1)
+		s->port_offset = (uint16_t)(ntohs(port) - ntohs(f->conf->listen.named_port));
 	count_add(&forward_stats(f, w->index)->accepted, 1);
 
 	if (s->state == SESSION_HEADER)

@@ -84,7 +84,8 @@ struct session {
 		uint32_t parted_ms;  /* PARTING: since when (low half) */
 	};
 	uint32_t connect_ms;     /* so long it took to connect, and 1; 0: it is not connected */
-	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
+	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to, */
+	uint16_t port_offset;    /* but at the port so far behind; see session_address() */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
@@ -116,6 +117,13 @@ static inline enum engine engine_of(const struct session *s)
 	return forward_engine(s->forward);
 }
 
+/*
+ * Address INDEX of s->addrs, which is not NULL.  The addresses of a server with a range of ports
+ * have the first; a session has the one that is as far behind it as the client's port is in the
+ * range of the listener.
+ */
+struct addr session_address(const struct session *s, uint16_t index);
+
 /* Who is at the other end of the client's socket. */
 static inline const union client_addr *session_peer(const struct session *s)
 {
@@ -134,11 +142,12 @@ uint64_t session_bytes(const struct session *s, unsigned int dir);
 /* --- its life --- */
 
 /*
- * Take over the accepted, non-blocking socket FD of forward F.  The caller has counted the session
- * in, by admission_enter() and, unless F receives PROXY headers, by admission_enter_client().
- * -errno: FD is still the caller's.
+ * Take over the non-blocking socket FD of forward F, accepted at PORT (in network order).  The
+ * caller has counted the session in, by admission_enter() and, unless F receives PROXY headers, by
+ * admission_enter_client().  -errno: FD is still the caller's.
  */
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client);
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+		 in_port_t port);
 
 /* A session in HEADER, without sockets and id; to be counted in by the caller.  NULL: no memory. */
 struct session *session_new(struct worker *w, struct forward *f, const struct sockaddr *client);

@@ -71,10 +71,9 @@ static int addresses(const struct session *s, struct addr local[2])
 void session_graft_offer(struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
-	struct addr local[2];
+	struct addr local[2], to = s->addrs ? session_address(s, s->upstream) : (struct addr){ 0 };
 	struct graft_offer o = {
-		.remote = { &session_peer(s)->sa,
-			    s->addrs ? (struct sockaddr *)&s->addrs->addrs[s->upstream].ss : NULL },
+		.remote = { &session_peer(s)->sa, (struct sockaddr *)&to.ss },
 		.local = { (struct sockaddr *)&local[0].ss, (struct sockaddr *)&local[1].ss },
 		.id = s->id,
 		.worker = s->worker->index,

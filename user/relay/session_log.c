@@ -144,23 +144,23 @@ static void put_ended(struct line *l, const struct session *s, const uint64_t ke
 {
 	uint64_t duration = s->worker->loop.now_ms - s->born_ms;
 	/* the address that it is connected to; before that, the one that was tried last */
-	const struct addr *a = s->addrs ? &s->addrs->addrs[s->upstream] : NULL;
+	struct addr a = s->addrs ? session_address(s, s->upstream) : (struct addr){ 0 };
 	char text[ADDR_STRLEN], quoted[QUOTED_LEN], id[24], connect[24] = "null";
 
 	snprintf(id, sizeof(id), "%llu", (unsigned long long)s->id);
 	put_head(l, duration, id, forward_name(forward_of(s)), &s->client);
 	if (session_via(s))
 		put(l, ",\"via\":\"%s\"", client_addr_text(session_via(s), text, sizeof(text)));
-	if (a)
-		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+	if (a.len)
+		addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text));
 	if (s->connect_ms)
 		snprintf(connect, sizeof(connect), "%llu",
 			 (unsigned long long)s->connect_ms - 1);
 	put(l, ",\"upstream\":%s,\"end\":\"%s\",\"duration_ms\":%llu,\"connect_ms\":%s,"
 	    "\"bytes_to_upstream\":%llu,\"bytes_to_client\":%llu,\"flows\":[",
-	    a ? quote(text, quoted) : "null", end == SESSION_FINISHED ? "finished" : cause_name(end),
-	    (unsigned long long)duration, connect,
-	    (unsigned long long)s->flows[CLIENT].user_out + kernel[CLIENT],
+	    a.len ? quote(text, quoted) : "null",
+	    end == SESSION_FINISHED ? "finished" : cause_name(end), (unsigned long long)duration,
+	    connect, (unsigned long long)s->flows[CLIENT].user_out + kernel[CLIENT],
 	    (unsigned long long)s->flows[UPSTREAM].user_out + kernel[UPSTREAM]);
 	if (s->connect_ms) {
 		put_flow(l, &s->flows[CLIENT], "client-to-upstream", kernel[CLIENT]);
