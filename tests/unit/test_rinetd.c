@@ -119,7 +119,7 @@ static void test_everything(void **state)
 
 /*
  * Thousands of rules at the top are there once for all forwards without rules of their own, except
- * that to those at "::" patterns mean something else.  Natively each forward says them.
+ * for those at "::", to which patterns mean something else.
  */
 static void test_shared(void **state)
 {
@@ -141,8 +141,7 @@ static void test_shared(void **state)
 			assert_int_equal(allows(&fc[i], "192.168.0.1"), i < 3);
 			assert_int_equal(allows(&fc[i], "10.0.1.1"), i == 0 || i == 2);
 		}
-		assert_int_equal(fc[2].acl.rules == fc[0].acl.rules, !native);
-		assert_int_equal(fc[4].acl.rules == fc[3].acl.rules, !native);
+		assert_ptr_equal(fc[2].acl.rules, fc[0].acl.rules);
 		assert_ptr_not_equal(fc[3].acl.rules, fc[0].acl.rules);
 		config_close(&c);
 		if (!native)

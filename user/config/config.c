@@ -280,9 +280,8 @@ static int store_forward(struct config *c, struct forward_conf *fc)
 	*fc = c->defaults;
 	fc->name = own.name;
 	fc->said = own.said;
-	fc->like = own.like;
 	fc->line = own.line;
-	acl_share(&fc->acl, fc->like ? &c->forwards[fc->like - 1].acl : &c->defaults.acl);
+	acl_share(&fc->acl, &c->defaults.acl);
 	return store_lines(c, fc, &fc->said);
 }
 

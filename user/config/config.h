@@ -83,7 +83,6 @@ struct config_lines {
 struct forward_conf {
 	const char *name; /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
-	size_t like;              /* number of an earlier one whose rules it has, too; 0: none */
 	unsigned int line;        /* of the file, where it begins */
 	struct endpoint listen;
 	struct upstreams upstream;

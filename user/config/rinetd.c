@@ -13,8 +13,8 @@
  * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: a pattern
  * loses its "::ffff:".
  *
- * There may be thousands of rules at the top.  Forwards without rules of their own share them: the
- * first one says them, and the others are like that one (forward_conf.like).
+ * There may be thousands of rules at the top.  They become those of [culvert], which forwards without
+ * rules of their own share.
  */
 #include "config/rinetd.h"
 
@@ -30,12 +30,10 @@
 
 #define BLANKS " \t"
 #define MAPPED "::ffff:"
-#define HAPROXY_BEGINS "global defaults frontend listen"
 
 struct reader {
 	struct config_reader *in;
 	struct config_lines top, own; /* allow and deny; OWN: of the last forward */
-	size_t first[2]; /* by whether it listens on "::": the number of the first forward without OWN */
 };
 
 /* --- allow and deny --- */
@@ -89,17 +87,11 @@ static void end_forward(struct reader *p)
 {
 	bool top_allows = config_lines_find(&p->top, "allow");
 	bool own_allows = config_lines_find(&p->own, "allow");
-	size_t n = p->in->c->n_forwards, *first;
 
-	if (!n || p->in->error)
+	if (!p->in->c->n_forwards || p->in->error)
 		return;
-	first = &p->first[*config_last_forward(p->in)->name == '*'];
-	if (!p->own.n && *first) {
-		config_last_forward(p->in)->like = *first;
-		return;
-	}
-	if (!p->own.n)
-		*first = n;
+	if (!p->own.n && *config_last_forward(p->in)->name != '*')
+		return; /* it has the rules at the top: rinetd_read() */
 	add_all(p, &p->top, KIND_DENY);
 	add_all(p, &p->own, KIND_DENY);
 	if (top_allows && own_allows)
@@ -122,9 +114,9 @@ static void take_access(struct reader *p, const struct option_def *o, const char
 			       "bits", pattern);
 	acl_close(&scratch.acl);
 	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
-		.option = o, .value = config_keep(p->in->c, "%s%s",
-						  pattern + (mapped ? strlen(MAPPED) : 0),
-						  mapped ? "&0.0.0.0/0" : "") });
+		.option = o, .key = o->name, .line = p->in->line,
+		.value = config_keep(p->in->c, "%s%s", pattern + (mapped ? strlen(MAPPED) : 0),
+				     mapped ? "&0.0.0.0/0" : "") });
 }
 
 /* --- lines --- */
@@ -204,9 +196,9 @@ static void begin_forward(struct reader *p, char *words[4])
 static void take_rule(struct reader *p, char *first, char *rest)
 {
 	/* whose file this is, if it is not rinetd's */
-	const char *program = strpbrk(rest, ";{")	   ? "nginx" :
-			      strstr(HAPROXY_BEGINS, first) ? "HAProxy" :
-							     NULL;
+	const char *program = strpbrk(rest, ";{") ? "nginx" :
+			      !strcmp(first, "global") || !strcmp(first, "defaults") ||
+			      !strcmp(first, "frontend") || !strcmp(first, "listen") ? "HAProxy" : NULL;
 	char *words[4] = { first }, *options = strchr(rest, '['), *end = NULL;
 
 	if (options) {
@@ -284,6 +276,12 @@ void rinetd_read(struct config_reader *r)
 	while ((line = config_next_line(r)))
 		take_line(&p, line);
 	end_forward(&p);
+	for (size_t i = 0; i < 2 * p.top.n; i++) { /* first all that deny */
+		const struct config_line *l = &p.top.lines[i % p.top.n];
+
+		if ((l->option->kind == KIND_DENY) == (i < p.top.n))
+			config_lines_add(&r->c->said, *l);
+	}
 	free(p.top.lines);
 	free(p.own.lines);
 }

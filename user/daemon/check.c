@@ -247,13 +247,10 @@ void check_help(void)
 
 /* --- culvert convert --- */
 
-/* RULES: only those. */
-static void write_lines(FILE *to, const struct config_lines *said, bool rules)
+static void write_lines(FILE *to, const struct config_lines *said)
 {
 	for (size_t i = 0; i < said->n; i++)
-		if (!rules || option_is_rule(said->lines[i].option))
-			fprintf(to, "%s = %s\n", said->lines[i].option->name,
-				said->lines[i].value);
+		fprintf(to, "%s = %s\n", said->lines[i].option->name, said->lines[i].value);
 }
 
 void convert_write(FILE *to, const char *file, const struct config *c)
@@ -264,15 +261,11 @@ void convert_write(FILE *to, const char *file, const struct config *c)
 		log_escape(file, name, sizeof(name)), c->is_rinetd ? ": a rinetd.conf" : "");
 	if (c->said.n) {
 		fputs("\n[culvert]\n", to);
-		write_lines(to, &c->said, false);
+		write_lines(to, &c->said);
 	}
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-
-		fprintf(to, "\n[forward %s]\n", fc->name);
-		write_lines(to, &fc->said, false);
-		if (fc->like)
-			write_lines(to, &c->forwards[fc->like - 1].said, true);
+		fprintf(to, "\n[forward %s]\n", c->forwards[i].name);
+		write_lines(to, &c->forwards[i].said);
 	}
 }
 
