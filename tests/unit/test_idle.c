@@ -90,12 +90,12 @@ static uint64_t gone_at(uint64_t probed_ms, bool answers)
 {
 	struct idle i = { .asked_ms = 1 };
 
-	for (uint64_t now = 1000; now < 60000; now += idle_ask_ms(4), i.asked_ms = now) {
+	for (uint64_t now = 1000; now < 60000; now += idle_ask_ms(4000), i.asked_ms = now) {
 		uint64_t answered = answers && now > probed_ms + 100 ? probed_ms + 100 : 1;
 		struct tcp_activity side = { .ack_received_ago_ms = ago(now, answered),
 					     .owed = now >= probed_ms && answered == 1 };
 
-		if (idle_is_gone(&i, now, 4, &side, 0))
+		if (idle_is_gone(&i, now, 4000, &side, 0))
 			return now;
 	}
 	return 0;

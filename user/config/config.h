@@ -100,7 +100,7 @@ struct forward_conf {
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
 	struct acl acl;                  /* owned */
 	bool nodelay;
-	unsigned int keepalive_s;        /* silent before it is probed; 0: never */
+	unsigned int keepalive_ms;       /* silent before it is probed; 0: never */
 	uint64_t copy_buffer;            /* bytes */
 	unsigned int proxy_protocol;     /* enum proxy_use */
 	unsigned int proxy_timeout_ms;   /* for a client's PROXY header */
@@ -123,7 +123,7 @@ static inline bool forward_needs_privileges(const struct forward_conf *fc)
 /* True if nothing ends a session whose client or server has vanished. */
 static inline bool forward_is_patient(const struct forward_conf *fc)
 {
-	return !fc->keepalive_s && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
+	return !fc->keepalive_ms && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
 	       !(endpoint_is_unix(&fc->listen) && upstreams_are_unix(&fc->upstream));
 }
 

@@ -19,7 +19,7 @@
 
 #define DAY_MS (24 * 3600 * 1000)
 #define WEEK_MS (7 * DAY_MS)
-#define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
+#define KEEPALIVE_MAX_MS 32767000 /* MAX_TCP_KEEPIDLE */
 #define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
 #define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
 #define WHY_LEN 256
@@ -124,8 +124,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "bytes queued in the kernel, of all flows" },
 	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
 	  .help = "send small messages at once (TCP_NODELAY)" },
-	{ "keepalive", COUNT(0, KEEPALIVE_MAX), EACH(keepalive_s), .initial = "7200",
-	  .help = "seconds that an end may be silent unasked; 0: any" },
+	{ "keepalive", SECONDS(0, KEEPALIVE_MAX_MS), EACH(keepalive_ms), .initial = "2h",
+	  .help = "so long an end may be silent unasked; 0: for ever" },
 	{ "copy-buffer", SIZE(1 << 10, 16 << 20), EACH(copy_buffer), .initial = "64K",
 	  .help = "bytes per read when copying" },
 	{ "accept-rate", COUNT(0, 1000000), EACH(accept_rate), .initial = "0",

@@ -167,7 +167,7 @@ void tcp_free_buffer(int fd)
  *     it was heard.
  *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
  */
-#define PART(keepalive, n) ((int)(keepalive) * 7 / 8 / (n) ?: 1)
+#define PART(keepalive_ms, n) ((int)((keepalive_ms) * 7 / 8000 / (n)) ?: 1)
 #define KEEPALIVE_PROBES 4 /* unanswered, before the peer is given up */
 #define PROBES_MAX 127 /* MAX_TCP_KEEPCNT */
 
@@ -194,12 +194,12 @@ void tcp_set_nodelay(int fd)
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
-int tcp_set_keepalive(int fd, unsigned int keepalive, unsigned int more)
+int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more)
 {
-	if (!keepalive)
+	if (!keepalive_ms)
 		return set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
-	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive, 2)) ?:
-	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive, KEEPALIVE_PROBES)) ?:
+	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive_ms, 2)) ?:
+	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive_ms, KEEPALIVE_PROBES)) ?:
 	       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT,
 		       more < PROBES_MAX - KEEPALIVE_PROBES ? KEEPALIVE_PROBES + (int)more : PROBES_MAX) ?:
 	       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -212,12 +212,12 @@ void tcp_probe_now(int fd)
 	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
 }
 
-int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive)
+int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms)
 {
 	if (nodelay)
 		tcp_set_nodelay(fd);
 	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
-	return keepalive ? tcp_set_keepalive(fd, keepalive, 0) : 0;
+	return keepalive_ms ? tcp_set_keepalive(fd, keepalive_ms, 0) : 0;
 }
 
 /* TCPOPT_*, as TCP_REPAIR_OPTIONS names them. */

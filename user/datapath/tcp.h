@@ -32,15 +32,15 @@ int tcp_take_error(int fd);
 
 /*
  * Before connect(2) or listen(2), whose accepted sockets inherit it: what a session's sockets have.
- * NODELAY: a relay that waits for more adds delay of its own.  KEEPALIVE: seconds of silence after
- * which the peer is probed, four times, and given up after as many more without an answer (four, if
- * that is more: TCP counts whole seconds); 0: never.
- * An urgent byte stays in the stream (SO_OOBINLINE), on every carrier.  Fails for KEEPALIVE only.
+ * NODELAY: a relay that waits for more adds delay of its own.  KEEPALIVE_MS: so long the
+ * peer may be silent; it is given up after twice that, but six seconds at least, since TCP counts whole
+ * ones; 0: never.
+ * An urgent byte stays in the stream (SO_OOBINLINE), on every carrier.  Fails for KEEPALIVE_MS only.
  */
-int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive);
+int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms);
 
-/* The same for KEEPALIVE alone, in the middle of a connection; MORE probes may go without an answer. */
-int tcp_set_keepalive(int fd, unsigned int keepalive, unsigned int more);
+/* The same for KEEPALIVE_MS alone, in the middle of a connection; MORE probes may go without an answer. */
+int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more);
 /*
  * Let TCP probe the peer as soon as it has been silent for a second, now if it has: a packet that looks for
  * its way as any of this socket does.  That goes on until tcp_set_keepalive().

@@ -177,7 +177,7 @@ static void set_options(struct session *s, int fd, int family)
 		tcp_copy_mss(fd, s->sides[CLIENT].fd);
 
 	s->nodelay_due = fc->nodelay;
-	s->keepalive_due = fc->keepalive_s;
+	s->keepalive_due = fc->keepalive_ms;
 }
 
 /*

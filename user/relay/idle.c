@@ -59,25 +59,28 @@ void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[
 
 /* --- an end that is gone --- */
 
+#define TCP_GIVES_UP_MS 1920000 /* by itself: 16 times TCP_RTO_MAX */
 #define LEAST_ASK_MS 1000  /* longer than an answer takes */
 #define LEAST_GONE_MS 6000 /* as TCP's own probes, which are a second apart */
 
-uint64_t idle_ask_ms(unsigned int keepalive_s)
+uint64_t idle_ask_ms(unsigned int keepalive_ms)
 {
-	return larger(keepalive_s * 1000ULL / 4, LEAST_ASK_MS);
+	if (!keepalive_ms || 2 * keepalive_ms >= TCP_GIVES_UP_MS)
+		return 0;
+	return larger(keepalive_ms / 4, LEAST_ASK_MS);
 }
 
-bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_s,
+bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 		  const struct tcp_activity *side, unsigned int which)
 {
-	uint64_t each = idle_ask_ms(keepalive_s), *since = &i->mute_ms[which];
+	uint64_t each = idle_ask_ms(keepalive_ms), *since = &i->mute_ms[which];
 
 	if (!side->owed || side->ack_received_ago_ms < now_ms - i->asked_ms)
 		*since = 0;
 	else if (!*since)
 		*since = now_ms;
 	return *since && now_ms - *since >= 2 * each &&
-	       side->ack_received_ago_ms >= larger(keepalive_s * 2000ULL, LEAST_GONE_MS) - each;
+	       side->ack_received_ago_ms >= larger(keepalive_ms * 2ULL, LEAST_GONE_MS) - each;
 }
 
 /* --- a session --- */
@@ -85,25 +88,17 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_s,
 /* Wait so long after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
 
-/* TCP gives an end up by itself in that time: 16 times TCP_RTO_MAX. */
-#define TCP_GIVES_UP_S 1920
-
-static bool has_to_ask(const struct forward_conf *fc)
-{
-	return fc->keepalive_s && 2 * fc->keepalive_s < TCP_GIVES_UP_S;
-}
-
 /* When the upstream's socket gets keepalive; UINT64_MAX: it has.  Short sessions need not pay for that. */
 static uint64_t keepalive_due(const struct session *s)
 {
 	if (!s->keepalive_due)
 		return UINT64_MAX;
-	return s->born_ms + smaller(forward_of(s)->keepalive_s * 1000ULL / 8, 1000);
+	return s->born_ms + smaller(forward_of(s)->keepalive_ms / 8, 1000);
 }
 
 static void set_keepalive(struct session *s)
 {
-	int r = tcp_set_keepalive(s->sides[UPSTREAM].fd, forward_of(s)->keepalive_s, 0);
+	int r = tcp_set_keepalive(s->sides[UPSTREAM].fd, forward_of(s)->keepalive_ms, 0);
 
 	s->keepalive_due = false;
 	if (r)
@@ -132,11 +127,11 @@ static bool has_ended(const struct flow *f)
 uint64_t session_idle_due(struct session *s)
 {
 	const struct forward_conf *fc = forward_of(s);
-	uint64_t now = s->worker->loop.now_ms, limit, due;
+	uint64_t now = s->worker->loop.now_ms, ask_ms = idle_ask_ms(fc->keepalive_ms), limit, due;
 	enum cause cause;
 	bool half;
 
-	if (!fc->idle_timeout_ms && !fc->fin_timeout_ms && !has_to_ask(fc))
+	if (!fc->idle_timeout_ms && !fc->fin_timeout_ms && !ask_ms)
 		return keepalive_due(s);
 	if (!s->idle)
 		s->idle = calloc(1, sizeof(*s->idle));
@@ -159,9 +154,7 @@ uint64_t session_idle_due(struct session *s)
 	if (s->graft != NO_GRAFT && fc->fin_timeout_ms)
 		due = smaller(due, now + fc->fin_timeout_ms);
 	s->idle->asked_ms = s->idle->asked_ms ?: now;
-	if (has_to_ask(fc))
-		due = smaller(due, s->idle->asked_ms + idle_ask_ms(fc->keepalive_s));
-	return due;
+	return ask_ms ? smaller(due, s->idle->asked_ms + ask_ms) : due;
 }
 
 /* True if culvert itself holds F up, for want of bandwidth or memory. */
@@ -189,18 +182,18 @@ static int look_at_unix(const struct session *s, unsigned int side, struct tcp_a
 /* Has S lost an end?  A frozen socket asks that by itself: its side is all 0. */
 static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activity sides[2])
 {
-	unsigned int keepalive_s = forward_of(s)->keepalive_s;
-	int gone = -1;
+	unsigned int keepalive_ms = forward_of(s)->keepalive_ms;
+	uint64_t ask_ms = idle_ask_ms(keepalive_ms);
 
-	if (!has_to_ask(forward_of(s)) || now < s->idle->asked_ms + idle_ask_ms(keepalive_s))
+	if (!ask_ms || now < s->idle->asked_ms + ask_ms)
 		return false;
-	for (int side = 0; side < 2; side++)
-		if (idle_is_gone(s->idle, now, keepalive_s, &sides[side], (unsigned int)side))
-			gone = side;
+	for (unsigned int side = 0; side < 2; side++)
+		if (idle_is_gone(s->idle, now, keepalive_ms, &sides[side], side)) {
+			session_part(s, side, session_cause(side, ETIMEDOUT));
+			return true;
+		}
 	s->idle->asked_ms = now;
-	if (gone >= 0)
-		session_part(s, (unsigned int)gone, session_cause((unsigned int)gone, ETIMEDOUT));
-	return gone >= 0;
+	return false;
 }
 
 void session_idle_timer(struct session *s)

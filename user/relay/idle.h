@@ -30,16 +30,16 @@ struct idle {
 /* Look at both sides at NOW_MS; I->since_ms is then the time of the last byte. */
 void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[2]);
 
-/* So often is idle_is_gone() called where keepalive is KEEPALIVE_S. */
-uint64_t idle_ask_ms(unsigned int keepalive_s);
+/* So often is idle_is_gone() called where keepalive is KEEPALIVE_MS; 0: TCP is as quick by itself. */
+uint64_t idle_ask_ms(unsigned int keepalive_ms);
 
 /*
  * TCP probes an end that it owes nothing (SO_KEEPALIVE).  To one that is owed something it sends that
  * again, or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true if
  * SIDE, number WHICH, is such a one, has not answered between three looks, and by the next look will
- * not have been heard for twice KEEPALIVE_S.
+ * not have been heard for twice KEEPALIVE_MS.
  */
-bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_s,
+bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 		  const struct tcp_activity *side, unsigned int which);
 
 struct session;

@@ -254,9 +254,9 @@ static int set_session_options(int fd, const struct forward_conf *fc)
 
 	if (!fc->nodelay && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero)))
 		return -errno;
-	if (!fc->keepalive_s && setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &zero, sizeof(zero)))
+	if (!fc->keepalive_ms && setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &zero, sizeof(zero)))
 		return -errno;
-	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_s);
+	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
 
 static int set_options(int fd, const struct forward_conf *fc, int family, bool reuseport)

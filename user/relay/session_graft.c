@@ -218,7 +218,7 @@ static void go_on_at_sockets(struct session *s)
 		s->graft_refusal = (uint8_t)why;
 	if (graft_forget_doubt(grafts_of(s), s->graft))
 		for (unsigned int side = 0; side < 2; side++)
-			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_s, 0);
+			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_ms, 0);
 	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
 		session_flow_run(s, dir, false);
 }
@@ -233,7 +233,7 @@ static void follow_ways(struct session *s)
 		if (doubt == GRAFT_DOUBT_ASK)
 			tcp_probe_now(s->sides[side].fd);
 		else if (doubt == GRAFT_DOUBT_ASKED)
-			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_s,
+			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_ms,
 					  graft_asked(gs, s->graft));
 	}
 	if (doubt == GRAFT_DOUBT_LOST) {
@@ -329,7 +329,7 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	graft_take_sockets(gs, slot, fds);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->sides[dir].fd = fds[dir];
-		tcp_set_session_options(fds[dir], f->conf->nodelay, f->conf->keepalive_s);
+		tcp_set_session_options(fds[dir], f->conf->nodelay, f->conf->keepalive_ms);
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
 		s->flows[dir].reason = REASON_ADOPTED;
 		s->flows[dir].engine = engine_of(s);
