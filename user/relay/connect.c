@@ -316,11 +316,8 @@ static void connected(struct session *s)
 
 	histogram_add(&fs->connects, took_us);
 	servers_connected(&s->forward->servers, s->server, took_us / 1000, s->worker->loop.now_ms);
-	if (s->connecting->begun > 1) {
-		atomic_store_explicit(&s->addrs->first, s->upstream, memory_order_relaxed);
-		if (atomic_load_explicit(&s->server->skip, memory_order_relaxed))
-			atomic_store_explicit(&s->server->skip, s->upstream, memory_order_relaxed);
-	}
+	if (s->connecting->begun > 1)
+		atomic_store_explicit(&s->server->first, s->upstream, memory_order_relaxed);
 	if (!session_header_send(s))
 		return;
 	session_connect_end(s);
@@ -377,8 +374,7 @@ static int choose_server(struct session *s)
 	addr_list_put(s->addrs);
 	s->server = server;
 	s->addrs = list;
-	c->first = atomic_load_explicit(&list->first, memory_order_relaxed) ?:
-		   atomic_load_explicit(&server->skip, memory_order_relaxed) % list->n;
+	c->first = atomic_load_explicit(&server->first, memory_order_relaxed) % list->n;
 	c->begun = 0;
 	c->next_ms = 0;
 	/* those after it need time, too; but one of many needs more than a round trip */
@@ -437,8 +433,8 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	close_attempt(s, i);
 	c->running--;
 	c->next_ms = 0;
-	if (*index_of(s, i) == atomic_load_explicit(&s->addrs->first, memory_order_relaxed))
-		atomic_store_explicit(&s->addrs->first, 0, memory_order_relaxed);
+	if (*index_of(s, i) == atomic_load_explicit(&s->server->first, memory_order_relaxed))
+		atomic_store_explicit(&s->server->first, 0, memory_order_relaxed);
 	addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text));
 	if (c->begun < s->addrs->n || c->running) {
 		log_limited(LOG_INFO, "session %llu, forward %s: cannot connect to %s: %s",
@@ -654,7 +650,7 @@ void session_connect_timer(struct session *s)
 		return;
 	}
 	if (late) /* the next session goes on where this one ends */
-		atomic_store_explicit(&s->server->skip, c->begun < s->addrs->n ? next_index(s) : 0,
+		atomic_store_explicit(&s->server->first, c->begun < s->addrs->n ? next_index(s) : 0,
 				      memory_order_relaxed);
 	for (unsigned int i = 0; late && s->state == SESSION_CONNECTING && i < AT_ONCE; i++)
 		if (s->addrs && is_running(s, i)) {

@@ -98,7 +98,6 @@ struct addr_list *addr_list_new(const struct addr *addrs, size_t n)
 	if (!list)
 		return NULL;
 	atomic_init(&list->refs, 1);
-	atomic_init(&list->first, 0);
 	list->n = n;
 	sort(addrs, list->addrs, n);
 	return list;

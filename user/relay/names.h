@@ -28,9 +28,6 @@ struct names;
  */
 struct addr_list {
 	_Atomic unsigned int refs;
-	_Atomic uint16_t first; /* index of the address to begin with: one that connected after those
-				 * before it had failed, or were silent, so that not every session
-				 * waits for a dead family anew; any worker sets it */
 	size_t n;            /* 0: of a name that was never found */
 	struct addr addrs[]; /* no address twice; in the order in which to try them */
 };

@@ -30,11 +30,12 @@ struct server {
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
 	_Atomic bool refuses;      /* the last connect has failed */
 	/*
-	 * The index of the address to begin with where the list names none: a session has waited in
-	 * vain for those before it, and had no time for the others.  Lists are replaced by look-ups,
-	 * servers are not.  Only connect.c writes it.
+	 * The index of the address to begin with: one that connected after those before it had failed,
+	 * or were silent, so that not every session waits for a dead family anew; or the first that a
+	 * session had no time for.  Look-ups make new lists, mostly of the same addresses.  Only
+	 * connect.c writes it.
 	 */
-	_Atomic uint16_t skip;
+	_Atomic uint16_t first;
 	_Atomic uint64_t owes_ms;  /* its first connect since its last answer; 0: it owes none */
 	_Atomic uint64_t usual_ms; /* what its last connect took */
 	char name[SERVER_NAME_LEN];
