@@ -445,6 +445,7 @@ static void answers_late(void **state)
 	rig_wait_status(d, "errors.client-reset", 2); /* is_reached() has reset one, too */
 	rig_reload_good(d, LATE "[forward new]\nlisten = " FOUR "\nupstream = new.test:9100\n");
 	assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 0);
+	rig_not_logged(d, "are no name servers");
 	assert_int_equal(rig_sessions(d, "late", &s), 1);
 	assert_string_equal(json_text(s, "state"), "connecting");
 	assert_string_equal(json_text(s, "upstream"), "late.test:9100");
@@ -631,6 +632,38 @@ static void in_hosts(void **state)
 	rig_stop(d);
 }
 
+static void put_file(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "we"); /* of this mount namespace, see name_server_start() */
+
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* A reload reads what other programs read anew by themselves. */
+static void files_change(void **state)
+{
+	struct daemon *d;
+
+	prepare();
+	name_server_set("moves.test", "127.0.0.1");
+	put_file("/etc/resolv.conf", "nameserver 127.0.0.9\n"); /* nobody answers there */
+	d = rig_start(*state, MOVING);
+	wait_at_least(d, 0, "lookup.failures", 1);
+	put_file("/etc/resolv.conf", "# as it was\nnameserver 127.0.0.1\noptions timeout:30\n");
+	put_file("/etc/hosts", "127.0.0.1 localhost\n127.0.0.1 other added.test # one more\n");
+	rig_reload_good(d, MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
+	is_reached(ONE);
+	is_reached(TWO);
+	put_file("/etc/hosts", "127.0.0.1 localhost\n127.0.0.2 added.test\n");
+	rig_reload_good(d, MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
+	wait_address(d, 1, OTHER_UPSTREAM);
+	rig_reload_good(d, MOVING); /* rig_stop() counts descriptors */
+	rig_stop(d);
+	put_file("/etc/hosts", "127.0.0.1 localhost\n");
+}
+
 /* It is asked again long before resolv.conf says so; what one family has is used, if it must be. */
 static void not_all_answered(void **state)
 {
@@ -678,6 +711,7 @@ static const struct rig_row rows[] = {
 	{ "others-hang", others_hang },
 	{ "checked", checked },
 	{ "in-hosts", in_hosts },
+	{ "files-change", files_change },
 	{ "not-all-answered", not_all_answered },
 };
 

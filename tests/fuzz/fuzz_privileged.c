@@ -75,7 +75,7 @@ static bool may_have(const struct privileged_request *q)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
-		return q->count == 1 && q->transparent < 2;
+		return q->count == PRIVILEGED_FILES && q->transparent < 2;
 	case PRIVILEGED_LISTEN:
 		return may_listen(q);
 	case PRIVILEGED_SOCKETS:

@@ -206,9 +206,9 @@ static void test_other_rules(void **state)
 		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_UNIX, .mark = 7 } },
 		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_PACKET, .mark = 7 } },
 		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 0, .family = AF_INET, .mark = 7 } },
-		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = 1 } },
-		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = 1, .took = 1 } },
-		{ -EBADMSG, { .op = PRIVILEGED_READ_CONFIG, .count = 1, .took = 2 } },
+		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES } },
+		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES, .took = 1 } },
+		{ -EBADMSG, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES, .took = 2 } },
 		{ -EBADMSG, { .op = PRIVILEGED_READ_CONFIG, .count = 2 } },
 		{ -EBADMSG, { .op = 0, .count = 1 } },
 		{ -EBADMSG, { .op = 1000, .count = 1 } },
@@ -222,7 +222,7 @@ static void test_other_rules(void **state)
 			fail_msg("case %zu: not %d", i, cases[i].want);
 	known[0].file = NULL; /* none was given at the start */
 	assert_int_equal(judge(&(struct privileged_request){ .op = PRIVILEGED_READ_CONFIG,
-							     .count = 1 }), -EPERM);
+							     .count = PRIVILEGED_FILES }), -EPERM);
 	q = listen_on("unix:/run/a");
 	q.joins = 1;
 	assert_int_equal(judge(&q), -EBADMSG);
@@ -302,16 +302,17 @@ static void stop(struct privileged *p)
 
 static void read_good(struct privileged *p, bool took, const char *want, size_t len)
 {
-	int fd = privileged_open_config(p, took, err, sizeof(err));
 	struct config_source got;
+	int fds[PRIVILEGED_FILES];
 
-	if (fd < 0)
+	if (privileged_open_config(p, took, fds, err, sizeof(err)))
 		fail_msg("%s", err);
-	assert_int_equal(config_file_load(fd, path, &got), 0);
+	assert_int_equal(config_file_load(fds[PRIVILEGED_CONFIG], path, &got), 0);
 	assert_int_equal(got.len, len);
 	assert_memory_equal(got.text, want, len);
 	free((char *)got.text);
-	close(fd);
+	for (int i = 0; i < PRIVILEGED_FILES; i++)
+		close(fds[i]);
 }
 
 static void write_and_read(struct privileged *p, bool took, const char *text)
@@ -322,7 +323,9 @@ static void write_and_read(struct privileged *p, bool took, const char *text)
 
 static void read_bad(struct privileged *p, int error, const char *says)
 {
-	assert_int_equal(privileged_open_config(p, false, err, sizeof(err)), error);
+	int fds[PRIVILEGED_FILES];
+
+	assert_int_equal(privileged_open_config(p, false, fds, err, sizeof(err)), error);
 	if (!strstr(err, says))
 		fail_msg("%s", err);
 }

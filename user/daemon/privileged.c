@@ -74,7 +74,7 @@ static bool is_sane(const struct privileged_request *q)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
-		return q->count == 1;
+		return q->count == PRIVILEGED_FILES;
 	case PRIVILEGED_LISTEN:
 		return is_sane_addr(&q->addr) &&
 		       (addr_is_inet(&q->addr) || (q->count == 1 && !q->joins));
@@ -250,6 +250,7 @@ struct serving {
 /* Returns an errno, after a complaint. */
 static int read_config(struct serving *s, bool took)
 {
+	int fds[PRIVILEGED_FILES];
 	struct config_source from = { 0 };
 	struct config c = { 0 };
 	int fd, r;
@@ -274,7 +275,12 @@ static int read_config(struct serving *s, bool took)
 	}
 	s->configs[1] = c;
 	lseek(fd, 0, SEEK_SET);
-	hand_over(&fd, 1);
+	fds[PRIVILEGED_CONFIG] = fd;
+	for (int i = 0; i < NAMES_FILES; i++) {
+		fd = open(names_files[i], O_RDONLY | O_CLOEXEC);
+		fds[PRIVILEGED_NAMES + i] = fd < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : fd;
+	}
+	hand_over(fds, PRIVILEGED_FILES);
 	return 0;
 }
 
@@ -504,13 +510,13 @@ void privileged_stop(struct privileged *p)
 	free(p);
 }
 
-int privileged_open_config(struct privileged *p, bool took, char *err, size_t errlen)
+int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,
+			   size_t errlen)
 {
 	struct privileged_answer a;
-	int fd = -1;
 
 	return ask(p, &(struct privileged_request){ .op = PRIVILEGED_READ_CONFIG, .took = took,
-						    .count = 1 }, &a, &fd, err, errlen) ?: fd;
+						    .count = PRIVILEGED_FILES }, &a, fds, err, errlen);
 }
 
 int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bool joins,

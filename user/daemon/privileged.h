@@ -12,11 +12,12 @@
 #include "base/addr.h"
 #include "config/config.h"
 #include "config/option.h"
+#include "relay/names.h"
 
 /*
  * The privileged process does for the daemon what the daemon cannot do itself any more once it has
- * given up root and is confined: it reads the configuration file again, and makes listening sockets
- * and those with a mark or for transparent forwarding.
+ * given up root and is confined: it reads the configuration file again, opens those that names are
+ * looked up with, and makes listening sockets and those with a mark or for transparent forwarding.
  *
  * The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time.  A request is one
  * struct, and so is its answer; a packet of one byte with descriptors (SCM_RIGHTS) may come before
@@ -55,11 +56,16 @@ int privileged_start(const struct config *c, int argc, char **argv, struct privi
 /* The process ends by itself, now or when this process ends.  NULL is fine. */
 void privileged_stop(struct privileged *p);
 
+/* What a reload reads: the configuration file, and what is known of names (names.h). */
+enum { PRIVILEGED_CONFIG, PRIVILEGED_NAMES, PRIVILEGED_FILES = PRIVILEGED_NAMES + NAMES_FILES };
+
 /*
- * Open the configuration file again: a descriptor or -errno.  The privileged process has found no
- * mistake in it.  TOOK: the daemon works with the last one that was opened.
+ * Open these files again: 0 or -errno.  The privileged process has found no mistake in the
+ * configuration.  Of the others one that cannot be read is empty.  TOOK: the daemon works with the
+ * last configuration that was opened.
  */
-int privileged_open_config(struct privileged *p, bool took, char *err, size_t errlen);
+int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,
+			   size_t errlen);
 
 /*
  * N listening sockets for A, which a forward like FC listens on, from P (a struct privileged); port
@@ -77,7 +83,7 @@ int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsig
 /* --- between the two --- */
 
 enum privileged_op {
-	PRIVILEGED_READ_CONFIG = 1, /* one descriptor of the file, at its beginning */
+	PRIVILEGED_READ_CONFIG = 1, /* PRIVILEGED_FILES descriptors, at the beginnings */
 	PRIVILEGED_LISTEN,
 	PRIVILEGED_SOCKETS,
 };

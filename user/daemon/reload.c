@@ -120,28 +120,28 @@ static int read_config(struct plan *p)
 	struct reload *r = p->r;
 	char *err = p->result.error;
 	size_t errlen = sizeof(p->result.error);
-	int fd, e;
+	int fds[PRIVILEGED_FILES], e;
 
 	if (!r->start->file)
 		return refuse(p, -ENOENT, "there is no configuration file to read: culvert was "
 			      "started without one (--config)");
-	fd = privileged_open_config(r->privileged, r->took, err, errlen);
-	r->took = false;
-	if (fd < 0)
-		return fd;
 	p->next = have_memory() ? calloc(1, sizeof(*p->next)) : NULL;
-	if (!p->next) {
-		close(fd);
+	if (!p->next)
 		return no_memory(p);
-	}
 	p->next->refs = 1;
 	p->config = &p->next->config;
+	e = privileged_open_config(r->privileged, r->took, fds, err, errlen);
+	r->took = false;
+	if (e)
+		return e;
+	names_read_again(r->shared->names, &fds[PRIVILEGED_NAMES]);
 	log_keep_complaint(err, errlen);
-	e = config_file_load(fd, r->start->file, &from);
+	e = config_file_load(fds[PRIVILEGED_CONFIG], r->start->file, &from);
 	e = e ?: config_parse(r->argc, r->argv, &from, p->config);
 	log_keep_complaint(NULL, 0);
 	free((char *)from.text);
-	close(fd);
+	for (int i = 0; i < PRIVILEGED_FILES; i++)
+		close(fds[i]);
 	return e ?: find_addresses(p);
 }
 

@@ -14,7 +14,8 @@
  *
  * Files: the process is confined once it serves, and can open no file any more.  c-ares reads
  * /etc/resolv.conf when its channel is made, before that; it would read /etc/hosts for each
- * look-up, so culvert keeps what that says.
+ * look-up, so culvert keeps what that says.  At a reload the privileged process opens both.  The
+ * channel stays then: a new one would need files, too (/dev/urandom).
  */
 #include "relay/names.h"
 
@@ -43,6 +44,7 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_GETFL)),
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_SETFL)),
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_SETFD)),
+	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* files of a reload */
 	SETSOCKOPT_IF(PART_NAMES, IPPROTO_TCP, TCP_NODELAY),
 	SYSCALL(connect),
 	SYSCALL(getsockname),
@@ -51,7 +53,8 @@ SYSCALLS_NEEDED(
 	SYSCALL(writev),
 	SYSCALL(close));
 
-#define HOSTS "/etc/hosts"
+const char *const names_files[NAMES_FILES] = { "/etc/hosts", "/etc/resolv.conf" };
+
 #define ADDRS_MAX 64 /* of a name */
 
 /*
@@ -68,6 +71,7 @@ SYSCALLS_NEEDED(
 /* How often c-ares looks for answers that are late, while there are questions. */
 #define TICK_MS 100
 #define SOCKETS 16 /* taken from epoll at a time */
+#define READ_PATIENCE_MS 5000
 
 /* --- lists of addresses --- */
 
@@ -252,8 +256,10 @@ struct names {
 	struct timer timer;
 	uint64_t begin_ms;     /* no look-up begins before; see AT_ONCE */
 	struct source sockets; /* an epoll of c-ares' sockets */
-	struct host *hosts;    /* what /etc/hosts said at the start */
+	struct host *hosts;    /* what /etc/hosts said when it was read */
 	size_t n_hosts;
+	char servers[512]; /* what resolv.conf says, as ares_set_servers_csv() wants it */
+	const int *again;          /* files to be read again, NAMES_FILES */
 	names_tell_fn *tell;
 	void *tell_arg;
 
@@ -334,7 +340,7 @@ static size_t copy_answer(const struct ares_addrinfo *answer, in_port_t port, st
 	return n;
 }
 
-/* Called by c-ares for each look-up once, also by ares_destroy(). */
+/* Called by c-ares for each look-up once, also by ares_cancel() and ares_destroy(). */
 static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo *answer)
 {
 	struct addr addrs[ADDRS_MAX];
@@ -344,7 +350,7 @@ static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo 
 
 	(void)timeouts;
 	m->open = false;
-	if (m->upstream && m->names->channel) {
+	if (m->upstream && m->names->channel && status != ARES_ECANCELLED) {
 		if (answer)
 			n = copy_answer(answer, m->upstream->conf->named_port, addrs);
 		snprintf(why, sizeof(why), "host name lookup failed: %s", ares_strerror(status));
@@ -527,17 +533,31 @@ int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret)
 
 /* --- beginning and end --- */
 
-/* A line is "127.0.0.1 localhost loopback # comment".  What is no such line is left out. */
-static void read_hosts(struct names *n)
+static void forget_hosts(struct names *n)
 {
-	FILE *f = fopen(HOSTS, "re");
+	while (n->n_hosts)
+		free(n->hosts[--n->n_hosts].name);
+	free(n->hosts);
+	n->hosts = NULL;
+}
+
+/*
+ * Either file, and FD is closed.  A line is "127.0.0.1 localhost loopback # comment", or "nameserver
+ * 127.0.0.1".  What is no such line is left out.
+ */
+static void read_file(struct names *n, int fd)
+{
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
 	char *line = NULL, *rest, *word;
-	size_t size = 0;
+	size_t size = 0, len = 0;
 	struct addr a;
 
 	while (f && getline(&line, &size, f) > 0) {
 		line[strcspn(line, "#\n")] = '\0';
 		word = strtok_r(line, " \t\r", &rest);
+		if (word && !strcmp(word, "nameserver") && len < sizeof(n->servers))
+			len += (size_t)snprintf(n->servers + len, sizeof(n->servers) - len, "%s%s",
+						len ? "," : "", strtok_r(NULL, " \t\r", &rest) ?: "");
 		if (!word || addr_parse_host(word, &a))
 			continue;
 		while ((word = strtok_r(NULL, " \t\r", &rest))) {
@@ -548,6 +568,33 @@ static void read_hosts(struct names *n)
 	free(line);
 	if (f)
 		fclose(f);
+}
+
+/* What is asked of name servers is asked again, perhaps of others. */
+static void read_again(void *arg)
+{
+	struct names *n = arg;
+
+	pthread_mutex_lock(&n->lock);
+	forget_hosts(n);
+	n->servers[0] = '\0';
+	for (int i = 0; i < NAMES_FILES; i++)
+		read_file(n, fcntl(n->again[i], F_DUPFD_CLOEXEC, 0));
+	ares_cancel(n->channel);
+	if (n->servers[0] && ares_set_servers_csv(n->channel, n->servers))
+		log_warning("%s: \"%s\" are no name servers, and others stay in use", names_files[1],
+			    n->servers);
+	for (struct name *m = n->list; m; m = m->next)
+		m->due_ms = 0;
+	pthread_mutex_unlock(&n->lock);
+}
+
+void names_read_again(struct names *n, const int fds[NAMES_FILES])
+{
+	if (n)
+		n->again = fds;
+	if (n && loop_call(n->loop, read_again, n, READ_PATIENCE_MS))
+		log_warning("%s and %s are not read again", names_files[0], names_files[1]);
 }
 
 static int open_channel(struct names *n)
@@ -583,7 +630,7 @@ int names_open(struct loop *loop, names_tell_fn *tell_fn, void *arg, struct name
 		names_close(n);
 		return -EIO;
 	}
-	read_hosts(n);
+	read_file(n, open(names_files[0], O_RDONLY | O_CLOEXEC));
 	*ret = n;
 	return 0;
 }
@@ -609,9 +656,7 @@ void names_close(struct names *n)
 			m->upstream->names = NULL;
 		free(m);
 	}
-	while (n->n_hosts)
-		free(n->hosts[--n->n_hosts].name);
-	free(n->hosts);
+	forget_hosts(n);
 	pthread_mutex_destroy(&n->lock);
 	free(n);
 }

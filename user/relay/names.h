@@ -117,6 +117,13 @@ typedef void names_tell_fn(void *arg);
  */
 int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
 	       size_t errlen);
+/*
+ * Read the files again, from FDS, and look all names up anew.  Of resolv.conf only the name servers
+ * are taken.  By any thread but that of the loop, which is waited for.  NULL is fine.
+ */
+enum { NAMES_FILES = 2 };
+extern const char *const names_files[NAMES_FILES]; /* /etc/hosts, /etc/resolv.conf */
+void names_read_again(struct names *n, const int fds[NAMES_FILES]);
 /* When no worker runs any more; upstreams may be closed later.  NULL is fine. */
 void names_close(struct names *n);
 
