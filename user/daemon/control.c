@@ -112,19 +112,14 @@ static int bind_as(int fd, const struct sockaddr_un *un, socklen_t len, uid_t ui
 	return lchown(un->sun_path, uid, gid) ? -errno : 0;
 }
 
-struct control *control_new(void)
+struct control *control_new(int listener)
 {
 	struct control *c = allocated(calloc(1, sizeof(*c)));
 
-	c->listener = -1;
+	c->listener = listener;
 	pthread_mutex_init(&c->accepting, NULL);
 	pthread_mutex_init(&c->answering, NULL);
 	return c;
-}
-
-void control_use(struct control *c, int listener)
-{
-	c->listener = listener;
 }
 
 int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len, uid_t uid,
@@ -152,7 +147,7 @@ int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len,
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
 		 size_t errlen)
 {
-	struct control *c = control_new();
+	struct control *c = control_new(-1);
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	size_t len = strlen(path);
 	int r;

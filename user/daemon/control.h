@@ -47,18 +47,16 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
 
 /*
- * The same for others than control clients: to be opened by control_new(), and control_bind() or
- * control_use(), and closed by control_close().
+ * The same for others than control clients, to be closed by control_close().  LISTENER does not block,
+ * and is taken over; -1: control_bind() follows.
  */
-struct control *control_new(void);
+struct control *control_new(int listener);
 /*
  * Listen at UN: mode 0660, owned by UID and GID.  Its directory is made if that is missing.  A
  * socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno.
  */
 int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len, uid_t uid,
 		 gid_t gid);
-/* Take over LISTENER, which does not block. */
-void control_use(struct control *c, int listener);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */
 typedef void control_serve_fn(struct control *c, int fd, void *arg);
 /* Start the threads.  -errno: some may run, until control_close(). */

@@ -7,15 +7,12 @@
  *
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
- * those that live, a scrape asks each worker to do the same, SLICE_SESSIONS at a time, between two
- * batches of events: 0.1 ms, less than a full batch takes.  Only the worker knows which session has
- * a place.  A worker that is busy may not get through in COUNT_MS.  Then the rest is counted by the
- * next scrape: such a counter is late, but never wrong, and never goes down.
+ * those that live, a scrape asks each worker to do the same between two batches of events.  If one
+ * does not answer in time, its sessions are counted by the next scrape: such a counter is late, but
+ * never wrong, and never goes down.
  *
- * One table, families, makes the text of both formats.  They differ in the name that a counter has
- * in its TYPE line, and the client says in Accept whether it wants OpenMetrics.  Series are bounded
- * by the configuration: no label is a client's address, nor anything else that comes over the
- * network.
+ * One table, families, makes the text.  Series are bounded by the configuration: no label is a
+ * client's address, nor anything else that comes over the network.
  */
 #include "daemon/metrics.h"
 
@@ -40,68 +37,40 @@
 #define REQUEST_MAX 8192 /* bytes of its head */
 #define REQUEST_MS 1000
 #define ANSWER_MS 3000 /* and one more for each kilobyte */
-#define COUNT_MS 10    /* for all workers together */
-#define SLICE_SESSIONS 1024
-#define SLICE_LOOKS 8192
+#define COUNT_MS 100   /* for all workers together, */
+#define COUNT_LEAST_MS 5 /* ... but for each at least */
 
-#define OPEN_METRICS "application/openmetrics-text"
-#define TYPE_OPEN OPEN_METRICS "; version=1.0.0; charset=utf-8"
-#define TYPE_PLAIN "text/plain; version=0.0.4; charset=utf-8"
+#define CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 #define ABOUT "culvert: metrics are at /metrics\n"
 
 struct metrics {
 	struct operate *operate;
 	struct control *server;
-	unsigned int worker; /* where count_live() goes on, with the lock of forwards, */
-	uint32_t at;         /* and at which of its places */
 	uint64_t started_ms; /* CLOCK_REALTIME */
 	struct rlimit descriptors;
 };
 
 /* --- bytes of live sessions --- */
 
-struct slice {
-	struct worker *worker;
-	uint32_t at; /* the next place: of sockmap, then of graft */
-	bool done;
-};
-
 /* On the worker's thread. */
-static void count_slice(void *arg)
+static void count_sessions(void *arg)
 {
-	struct slice *sl = arg;
-	struct worker *w = sl->worker;
-	uint32_t pairs = w->owners ? kernel_pairs_total(w->shared->kernel) : 0;
-	uint32_t end = pairs + (w->grafted ? grafts_total(w->shared->grafts) : 0);
+	struct worker *w = arg;
 
-	for (unsigned int n = 0, looks = 0;
-	     sl->at < end && n < SLICE_SESSIONS && looks < SLICE_LOOKS; looks++) {
-		uint32_t at = sl->at++;
-		struct session *s = at < pairs ? w->owners[at] : w->grafted[at - pairs];
-
-		if (!s)
-			continue;
+	for (struct session *s = w->sessions; s; s = s->next)
 		session_count_kernel(s);
-		n++;
-	}
-	sl->done = sl->at == end;
 }
 
-/* From where the last call has stopped. */
-static void count_live(struct metrics *m, const struct threads *ts)
+/* A worker that does not answer in time is left out. */
+static void count_live(const struct threads *ts)
 {
-	uint64_t end_ms = clock_ms() + COUNT_MS, now_ms;
+	uint64_t end_ms = clock_ms() + COUNT_MS;
 
 	for (unsigned int i = 0; i < ts->n; i++) {
-		struct slice sl = { &ts->workers[m->worker % ts->n], m->at, false };
-		int r = 0;
+		uint64_t now_ms = clock_ms();
 
-		while (!r && !sl.done && (now_ms = clock_ms()) < end_ms)
-			r = loop_call(&sl.worker->loop, count_slice, &sl, (int)(end_ms - now_ms));
-		m->at = r || sl.done ? 0 : sl.at;
-		if (!r && !sl.done) /* no time is left for it: it is the next one that is asked */
-			return;
-		m->worker++;
+		loop_call(&ts->workers[i].loop, count_sessions, &ts->workers[i],
+			  end_ms > now_ms + COUNT_LEAST_MS ? (int)(end_ms - now_ms) : COUNT_LEAST_MS);
 	}
 }
 
@@ -348,13 +317,10 @@ static const struct family families[] = {
 	  DAEMON(add_value), .at = MAX_FDS },
 };
 
-static void add_family(struct scrape *s, const struct family *fam, bool open_metrics)
+static void add_family(struct scrape *s, const struct family *fam)
 {
-	bool strip = open_metrics && !strcmp(fam->type, "counter");
-	int len = (int)(strlen(fam->name) - (strip ? strlen("_total") : 0));
-
-	*s->failed |= fprintf(s->out, "# HELP %.*s %s\n# TYPE %.*s %s\n", len, fam->name,
-			      fam->help, len, fam->name, fam->type) < 0;
+	*s->failed |= fprintf(s->out, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help,
+			      fam->name, fam->type) < 0;
 	s->family = fam;
 	if (fam->add_daemon)
 		fam->add_daemon(s);
@@ -365,7 +331,7 @@ static void add_family(struct scrape *s, const struct family *fam, bool open_met
 }
 
 /* The caller frees it.  NULL: there is no memory. */
-static char *make_body(struct metrics *m, bool open_metrics, size_t *ret_len)
+static char *make_page(struct metrics *m, size_t *ret_len)
 {
 	struct reload *l = m->operate->reload;
 	bool failed = false;
@@ -375,12 +341,11 @@ static char *make_body(struct metrics *m, bool open_metrics, size_t *ret_len)
 	s.out = open_memstream(&text, ret_len);
 	if (!s.out)
 		return NULL;
+	count_live(&l->threads);
 	pthread_mutex_lock(&l->forwards.lock);
-	count_live(m, &l->threads);
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-		add_family(&s, &families[i], open_metrics);
+		add_family(&s, &families[i]);
 	pthread_mutex_unlock(&l->forwards.lock);
-	failed |= fputs("# EOF\n", s.out) == EOF;
 	if (!fclose(s.out) && !failed)
 		return text;
 	free(text);
@@ -389,53 +354,39 @@ static char *make_body(struct metrics *m, bool open_metrics, size_t *ret_len)
 
 /* --- HTTP --- */
 
-const char *metrics_parse(const char *request, struct metrics_request *ret)
+const char *metrics_parse(const char *request, bool *ret_page, bool *ret_head)
 {
-	const char *accept = strcasestr(request, "\r\naccept:");
 	char method[8], path[16];
 
-	*ret = (struct metrics_request){ 0 };
+	*ret_page = *ret_head = false;
 	if (sscanf(request, "%7[A-Z] %15[^? \r]", method, path) != 2)
 		return "400 Bad Request";
-	ret->head = !strcmp(method, "HEAD");
-	if (!ret->head && strcmp(method, "GET") != 0)
+	*ret_head = !strcmp(method, "HEAD");
+	if (!*ret_head && strcmp(method, "GET") != 0)
 		return "405 Method Not Allowed";
-	ret->page = !strcmp(path, "/metrics");
-	ret->open_metrics = accept && memmem(accept, 2 + strcspn(accept + 2, "\r"), OPEN_METRICS,
-					     strlen(OPEN_METRICS));
-	return ret->page || !strcmp(path, "/") ? "200 OK" : "404 Not Found";
-}
-
-static void send_page(struct control *c, int fd, const char *status, const char *type,
-		      const char *text, size_t len, bool head)
-{
-	char line[256];
-	int n = snprintf(line, sizeof(line), "HTTP/1.1 %s\r\nContent-Type: %s\r\n"
-			 "Content-Length: %zu\r\nConnection: close\r\n\r\n", status, type, len);
-
-	/* a socket to which nothing was written has room for it */
-	if (send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) == n && !head)
-		control_send(c, fd, ANSWER_MS + (int)(len / 1024), text, len);
+	*ret_page = !strcmp(path, "/metrics");
+	return *ret_page || !strcmp(path, "/") ? "200 OK" : "404 Not Found";
 }
 
 static void serve(struct control *c, int fd, void *arg)
 {
 	char request[REQUEST_MAX], *page = NULL;
-	int r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
-	struct metrics_request asked = { 0 };
+	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
+	bool wants_page = false, head = false;
 	const char *status = r == -E2BIG ? "431 Request Header Fields Too Large" :
-			     r ? "408 Request Timeout" : metrics_parse(request, &asked);
-	size_t len = 0;
+			     r ? "408 Request Timeout" : metrics_parse(request, &wants_page, &head);
+	size_t len = strlen(ABOUT);
 
-	if (asked.page) {
-		page = make_body(arg, asked.open_metrics, &len);
+	if (wants_page) {
+		page = make_page(arg, &len);
 		status = page ? status : "503 Service Unavailable";
+		len = page ? len : strlen(ABOUT);
 	}
-	if (page)
-		send_page(c, fd, status, asked.open_metrics ? TYPE_OPEN : TYPE_PLAIN, page, len,
-			  asked.head);
-	else
-		send_page(c, fd, status, TYPE_PLAIN, ABOUT, strlen(ABOUT), asked.head);
+	n = snprintf(request, sizeof(request), "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
+		     "Content-Length: %zu\r\nConnection: close\r\n\r\n", status, len);
+	/* a socket to which nothing was written has room for it */
+	if (send(fd, request, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) == n && !head)
+		control_send(c, fd, ANSWER_MS + (int)(len / 1024), page ?: ABOUT, len);
 	free(page);
 }
 
@@ -468,14 +419,11 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 	const struct addr *a = at->addrs;
 	int fd = -1, r;
 
-	m->server = control_new();
-	if (endpoint_is_unix(at)) {
+	r = endpoint_is_unix(at) ? 0 : listen_inet(at, &fd);
+	m->server = control_new(fd);
+	if (endpoint_is_unix(at))
 		r = control_bind(m->server, (const struct sockaddr_un *)&a->ss, a->len, account->uid,
 				 account->gid);
-	} else {
-		r = listen_inet(at, &fd);
-		control_use(m->server, fd);
-	}
 	if (!r) {
 		*ret = m;
 		return 0;
