@@ -14,6 +14,7 @@
 
 #define BATCH 128 /* events */
 #define PAUSE_MS 100
+#define CATCH_UP_MS 1000 /* at most; longer than the events of all sessions take */
 
 SYSCALLS_NEEDED(
 	SYSCALL(epoll_wait),
@@ -211,22 +212,16 @@ static int next_timeout(const struct loop *l)
 }
 
 /*
- * May timers fire after this batch of N events?  Much may have come since the batch before, of
- * BEFORE_MS, if that is long ago: the machine was suspended, or the daemon stopped, and many batches
- * are still to come.  Who gave up now would not have looked at an answer that is there.  What was
- * ready by then has been handled after a batch that is not full.  epoll reports all in turn
- * (ep_send_events() of Linux), so the same is true after as many batches as the owners of timers
- * fill, with two sources each.
+ * May timers fire after this batch of N events?  If the batch before, of BEFORE_MS, is long ago, the
+ * machine was suspended, or the daemon stopped, and many batches may still be to come: who gave up
+ * now would not have looked at an answer that is there.  After a batch that is not full all of them
+ * are handled.
  */
 static bool has_caught_up(struct loop *l, int n, uint64_t before_ms)
 {
-	bool paused = l->now_ms - before_ms > PAUSE_MS;
-
-	if (l->behind)
-		l->behind = n < BATCH && !paused ? 0 : l->behind - 1;
-	else if (paused)
-		l->behind = 2 * l->heap_size / BATCH + 1;
-	return !l->behind;
+	if (l->now_ms - before_ms > PAUSE_MS)
+		l->catches_up_ms = l->now_ms + CATCH_UP_MS;
+	return n < BATCH || l->now_ms >= l->catches_up_ms;
 }
 
 static int run_batches(struct loop *l)

@@ -51,7 +51,6 @@ struct plan_index {
 struct plan {
 	struct reload *r;
 	struct plan_index *index;    /* owned */
-	struct forward *after;       /* behind the last one found by its name; see find_name() */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
 	struct forward **forwards;   /* active afterwards, in order; owned */
@@ -201,17 +200,6 @@ static struct listening *find_address(const struct plan *p, const struct forward
 	return found;
 }
 
-/* As forwards_find().  Forwards come in the order of the file, which most often is as before. */
-static struct forward *find_name(struct plan *p, const char *name)
-{
-	struct forward *f = p->after;
-
-	if (!f || f->state != FORWARD_ACTIVE || strcmp(forward_name(f->conf), name) != 0)
-		f = forwards_find(&p->r->forwards, name);
-	p->after = f ? f->next : p->after;
-	return f;
-}
-
 /* The forward that FC continues, or NULL. */
 static struct forward *find_before(struct plan *p, const struct forward_conf *fc)
 {
@@ -219,11 +207,11 @@ static struct forward *find_before(struct plan *p, const struct forward_conf *fc
 	struct forward *f;
 
 	if (fc->name)
-		return find_name(p, fc->name);
+		return forwards_find(&p->r->forwards, fc->name);
 	/* the name of one from the command line may be a port that the kernel has picked */
 	l = find_address(p, NULL, &fc->listen.addrs[0]);
 	/* one that drains listens nowhere */
-	f = l ? l->forward : find_name(p, fc->listen.text);
+	f = l ? l->forward : forwards_find(&p->r->forwards, fc->listen.text);
 	return f && !f->conf->name ? f : NULL;
 }
 

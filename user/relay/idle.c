@@ -96,16 +96,6 @@ static uint64_t keepalive_due(const struct session *s)
 	return s->born_ms + smaller(forward_of(s)->keepalive_ms / 8, 1000);
 }
 
-static void set_keepalive(struct session *s)
-{
-	int r = tcp_set_keepalive(s->sides[UPSTREAM].fd, forward_of(s)->keepalive_ms, 0);
-
-	s->keepalive_due = false;
-	if (r)
-		log_limited(LOG_WARNING, "session %llu: no keepalive for the upstream: %s",
-			    (unsigned long long)s->id, strerror(-r));
-}
-
 /* How long S may be silent as it is now (0: for ever), and the cause of its end. */
 static uint64_t limit_ms(const struct session *s, enum cause *ret_cause)
 {
@@ -205,8 +195,10 @@ void session_idle_timer(struct session *s)
 	enum cause cause;
 	int r = 0;
 
-	if (s->state == SESSION_OPEN && now >= keepalive_due(s))
-		set_keepalive(s);
+	if (s->state == SESSION_OPEN && now >= keepalive_due(s)) {
+		tcp_set_keepalive(s->sides[UPSTREAM].fd, forward_of(s)->keepalive_ms, 0);
+		s->keepalive_due = false;
+	}
 	if (s->state != SESSION_OPEN || now < session_idle_due(s) || !s->idle)
 		return;
 	for (unsigned int side = 0; !grafted && !r && side < 2; side++) {
