@@ -249,8 +249,7 @@ static int parse_choice(const char *const *choices, const char *text, unsigned i
 static int parse_number(const struct option_def *o, const char *text, uint64_t *ret)
 {
 	int r = o->kind == KIND_COUNT	? count_parse(text, ret) :
-		o->kind == KIND_SECONDS ? seconds_parse(text, ret) :
-					  size_parse(text, ret);
+		o->kind == KIND_SECONDS ? seconds_parse(text, ret) : size_parse(text, ret);
 	char *end;
 
 	if (o->kind == KIND_COUNT && !strncmp(text, "0x", 2)) {

@@ -44,8 +44,7 @@ struct reader {
  */
 static bool matches_nobody(const struct forward_conf *fc, const char *pattern)
 {
-	return *fc->name == '*' && isdigit((unsigned char)*pattern) &&
-	       !strpbrk(pattern, ":/");
+	return *fc->name == '*' && isdigit((unsigned char)*pattern) && !strpbrk(pattern, ":/");
 }
 
 /* Add ELEMENT, which is kept, to the rules of the last forward. */
@@ -254,8 +253,7 @@ static void take_line(struct reader *p, char *line)
 		line[strcspn(line, "#")] = '\0'; /* the name of a file may have it */
 	word = next_word(&line);
 	if (!strcasecmp(word, "allow") || !strcasecmp(word, "deny")) { /* oi has capitals */
-		take_access(p, option_find(strlen(word) == 4 ? "deny" : "allow"),
-			    next_word(&line));
+		take_access(p, option_find(strlen(word) == 4 ? "deny" : "allow"), next_word(&line));
 		end_line(p, line);
 	} else if (!strcmp(word, "logfile")) {
 		take_file(p, "logfile", "session-log", line);

@@ -304,8 +304,7 @@ static int set_up(struct daemon *d)
 	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
 	    open_control(d) ?:
 	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe) ?:
-	    open_forwards(d) ?: open_session_log(d) ?: open_metrics(d) ?:
-	    make_pid_file(&d->config);
+	    open_forwards(d) ?: open_session_log(d) ?: open_metrics(d) ?: make_pid_file(&d->config);
 	if (r)
 		return r;
 	if (d->shared.grafts) /* on ports that are bound: these sockets would be in the way */
@@ -356,8 +355,7 @@ static int confine(const struct daemon *d)
 		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
 		return 0;
 	}
-	if (syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d), err,
-				 sizeof(err)))
+	if (syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d), err, sizeof(err)))
 		return log_failure(EXIT_CODE_UNSUPPORTED, "%s", err);
 	return 0;
 }
@@ -426,8 +424,7 @@ static void announce_ready(const struct daemon *d)
 			 fc->upstream.text, engine_name(fc->engine));
 	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->defaults.engine),
-		 c->workers, d->account.name,
-		 d->shared.kernel ? "" : ", without the kernel path");
+		 c->workers, d->account.name, d->shared.kernel ? "" : ", without the kernel path");
 	r = sd_notifyf(0, "READY=1\nSTATUS=%zu forward%s%s", c->n_forwards,
 		       c->n_forwards == 1 ? "" : "s",
 		       d->shared.kernel ? "" : ", without the kernel path");

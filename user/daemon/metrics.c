@@ -198,9 +198,9 @@ static bool is_up(const struct member *m)
 
 /* Of server CONF, as configured; with each-address it is up while one of its addresses is. */
 static void add_server(const struct scrape *s, const struct servers *ss,
-		       const struct server_conf *conf, const struct server *named)
+		       const struct server_conf *conf, const struct place *p)
 {
-	uint64_t values[] = { [CHOSEN] = named->sessions, [FAILURES] = named->failures };
+	uint64_t values[] = { [CHOSEN] = p->sessions, [FAILURES] = p->failures };
 	bool found = false;
 
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++)
@@ -221,7 +221,7 @@ static void add_servers(const struct scrape *s, struct forward *f)
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
 	for (size_t i = 0; i < ss->conf->upstream.n; i++)
-		add_server(s, ss, &ss->conf->upstream.servers[i], ss->places[i].named);
+		add_server(s, ss, &ss->conf->upstream.servers[i], &ss->places[i]);
 	pthread_mutex_unlock(ss->lock);
 }
 

@@ -222,8 +222,7 @@ static int sockmap_add(int map, uint32_t slot, int fd)
  */
 static int forget_cookie(struct kernel *k, uint32_t slot)
 {
-	if (k->cookies[slot] && bpf_map_delete_elem(k->slots, &k->cookies[slot]) &&
-	    errno != ENOENT)
+	if (k->cookies[slot] && bpf_map_delete_elem(k->slots, &k->cookies[slot]) && errno != ENOENT)
 		return -errno;
 	k->cookies[slot] = 0;
 	return 0;

@@ -85,8 +85,7 @@ static struct decision policy_auto(const struct habit *h, unsigned int dir, cons
 	uint64_t turns_needed = (uint64_t)PROMOTE_TURNS << h->demotions;
 	uint64_t reads_needed = (uint64_t)PROMOTE_READS << h->demotions;
 
-	if (h->last_dir == dir && h->run >= BULK_RUN &&
-	    average(h->run, h->run_reads) > SMALL_READ)
+	if (h->last_dir == dir && h->run >= BULK_RUN && average(h->run, h->run_reads) > SMALL_READ)
 		return (struct decision){ big(), REASON_BULK };
 	if (total >= WINDOW && turn >= BIG_TURN)
 		return (struct decision){ big(), REASON_BULK };

@@ -454,8 +454,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 
 static bool may_begin(const struct session *s)
 {
-	return s->addrs && s->connecting->begun < s->addrs->n &&
-	       s->connecting->running < AT_ONCE;
+	return s->addrs && s->connecting->begun < s->addrs->n && s->connecting->running < AT_ONCE;
 }
 
 /* The index of the address for the next attempt. */

@@ -71,7 +71,7 @@ static int add_member(struct servers *ss, const struct servers *before,
 
 	if (ss->n == SERVERS_IN_USE_MAX || find_name(ss, name))
 		return 0;
-	m.server = !a ? server_get(p->named) : known ? server_get(known->server) : server_new(name);
+	m.server = known ? server_get(known->server) : server_new(name);
 	m.list = a ? addr_list_new(a, 1) : NULL;
 	if (!m.server || (a && !m.list)) {
 		server_put(m.server);
@@ -98,16 +98,9 @@ static int add_place(struct servers *ss, const struct servers *before,
 {
 	struct addr_list *list = upstream_get(&p->upstream);
 	bool each = ss->conf->each_address && conf->at.named && list->n;
-	const struct member *known = find_name(before, conf->at.text);
 	char name[ADDR_STRLEN];
-	int r = 0;
+	int r = each ? 0 : add_member(ss, before, conf, p, conf->at.text, NULL);
 
-	if (!p->named)
-		p->named = known ? server_get(known->server) : server_new(conf->at.text);
-	if (!p->named)
-		r = -ENOMEM;
-	else if (!each)
-		r = add_member(ss, before, conf, p, conf->at.text, NULL);
 	for (size_t i = 0; each && !r && i < list->n; i++) {
 		const struct addr *a = &list->addrs[i];
 
@@ -182,7 +175,8 @@ static void know_addresses(struct place *p, struct servers *before, const char *
 	for (size_t i = 0; before && i < before->conf->upstream.n; i++)
 		if (!strcmp(before->conf->upstream.servers[i].at.text, text)) {
 			upstream_know(&p->upstream, &before->places[i].upstream);
-			p->named = server_get(before->places[i].named);
+			p->sessions = before->places[i].sessions;
+			p->failures = before->places[i].failures;
 		}
 }
 
@@ -190,22 +184,22 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 		 pthread_mutex_t *lock, uint64_t now_ms)
 {
 	const struct upstreams *up = &fc->upstream;
-	int r;
+	int r = 0;
 
 	*ss = (struct servers){ .conf = fc, .lock = lock };
 	ss->places = calloc(up->n, sizeof(*ss->places));
 	if (!ss->places)
 		return -ENOMEM;
-	for (size_t i = 0; i < up->n; i++) {
+	pthread_mutex_lock(lock);
+	for (size_t i = 0; !r && i < up->n; i++) {
 		struct place *p = &ss->places[i];
 
-		if (upstream_open(&p->upstream, &up->servers[i].at, &fc->listen,
-				  fc->resolve_interval_ms, now_ms))
-			return -ENOMEM;
-		know_addresses(p, before, up->servers[i].at.text);
+		r = upstream_open(&p->upstream, &up->servers[i].at, &fc->listen,
+				  fc->resolve_interval_ms, now_ms);
+		if (!r)
+			know_addresses(p, before, up->servers[i].at.text);
 	}
-	pthread_mutex_lock(lock);
-	r = make_members(ss, before);
+	r = r ?: make_members(ss, before);
 	pthread_mutex_unlock(lock);
 	return r;
 }
@@ -215,7 +209,6 @@ void servers_close(struct servers *ss)
 	for (size_t i = 0; ss->places && i < ss->conf->upstream.n; i++) {
 		upstream_close(&ss->places[i].upstream);
 		addr_list_put(ss->places[i].seen);
-		server_put(ss->places[i].named);
 	}
 	drop_members(ss);
 	free(ss->places);
@@ -233,10 +226,9 @@ int servers_add_names(struct servers *ss, struct names *names)
 
 /* --- choosing one --- */
 
-/* The server of the configured name: other than M's if that is one of several addresses. */
-static struct server *named_of(const struct member *m)
+static struct place *place_of(const struct member *m)
 {
-	return container_of(m->upstream, struct place, upstream)->named;
+	return container_of(m->upstream, struct place, upstream);
 }
 
 static bool is_among(struct server *const *tried, size_t n, const struct server *s)
@@ -317,7 +309,7 @@ static int pick(struct servers *ss, const union client_addr *client, struct serv
 	(*ret)->ask_ms = now_ms + ASK_AGAIN_MS;
 	if (!atomic_load(&(*ret)->owes_ms))
 		atomic_store(&(*ret)->owes_ms, now_ms);
-	named_of(c.members[best])->sessions += named_of(c.members[best]) != *ret;
+	place_of(c.members[best])->sessions++;
 	if (c.candidates[best].state == SERVER_TRIAL)
 		health_try(&(*ret)->health, now_ms);
 	return (int)c.n;
@@ -382,7 +374,7 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 	m = member_of(ss, s);
 	may_move = m && upstream_failed(m->upstream, seen, now_ms);
 	if (m)
-		named_of(m)->failures += named_of(m) != s;
+		place_of(m)->failures++;
 	s->failures++;
 	atomic_store(&s->owes_ms, 0);
 	note_error(s, error, now_ms);

@@ -69,7 +69,7 @@ struct member {
 struct place {
 	struct upstream upstream;
 	struct addr_list *seen; /* each-address: that its members were made of; a reference */
-	struct server *named;   /* of the configured name: counts for all addresses; a reference */
+	uint64_t sessions, failures; /* of all its members, also of those that are gone */
 };
 
 struct servers {

@@ -154,8 +154,7 @@ static void put_ended(struct line *l, const struct session *s, const uint64_t ke
 	if (a.len)
 		addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text));
 	if (s->connect_ms)
-		snprintf(connect, sizeof(connect), "%llu",
-			 (unsigned long long)s->connect_ms - 1);
+		snprintf(connect, sizeof(connect), "%llu", (unsigned long long)s->connect_ms - 1);
 	put(l, ",\"upstream\":%s,\"end\":\"%s\",\"duration_ms\":%llu,\"connect_ms\":%s,"
 	    "\"bytes_to_upstream\":%llu,\"bytes_to_client\":%llu,\"flows\":[",
 	    a.len ? quote(text, quoted) : "null",
