@@ -231,9 +231,7 @@ enum graft_look {
 	GRAFT_LOOKS,
 };
 
-/* Values of `interfaces`. */
-#define GRAFT_IF_USED 1  /* sessions may be grafted there */
-#define GRAFT_IF_QDISC 2 /* clsact was made for us */
+#define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {

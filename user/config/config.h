@@ -120,16 +120,6 @@ static inline bool forward_needs_privileges(const struct forward_conf *fc)
 	return fc->mark || fc->transparent;
 }
 
-/* True if nothing ends a session whose client or server has vanished. */
-static inline bool forward_is_patient(const struct forward_conf *fc)
-{
-	return !fc->keepalive_ms && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
-	       !(endpoint_is_unix(&fc->listen) && upstreams_are_unix(&fc->upstream));
-}
-
-#define IS_PATIENT "without keepalive, idle-timeout or fin-timeout a session whose client or " \
-	"server has vanished stays for ever"
-
 /* A listener on port 0 is named with the port that the kernel has picked, once it has. */
 static inline const char *forward_name(const struct forward_conf *fc)
 {

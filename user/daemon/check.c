@@ -76,8 +76,10 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 	unsigned int sessions = own < c->max_sessions ? own : c->max_sessions;
 	char err[1024], why[256];
 
-	if (forward_is_patient(fc))
-		log_complain(0, "warning: %sforward %s: " IS_PATIENT,
+	if (!fc->keepalive_ms && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
+	    !(endpoint_is_unix(&fc->listen) && upstreams_are_unix(&fc->upstream)))
+		log_complain(0, "warning: %sforward %s: without keepalive, idle-timeout or fin-timeout a "
+			     "session whose client or server has vanished stays for ever",
 			     config_place(c->file, fc->line, err), forward_name(fc));
 	/* a transparent forward connects from its clients' addresses */
 	if (!n || fc->transparent || upstreams_are_unix(&fc->upstream) ||

@@ -163,14 +163,13 @@ static int code_of_file(int r)
  */
 static int open_control(struct daemon *d)
 {
-	bool fallback = !strcmp(d->config.control, CONFIG_CONTROL_DEFAULT);
 	char err[512];
 	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control, err,
 			     sizeof(err));
 
 	if (!r)
 		return 0;
-	if (fallback && r != -EADDRINUSE) {
+	if (!strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) && r != -EADDRINUSE) {
 		log_warning("no `culvert sessions` and `status`: %s", err);
 		return 0;
 	}

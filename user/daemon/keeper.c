@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: as the privileged process (privileged.c), but of one purpose, and with one
- * capability.  It has stderr, one end of a pair of sockets, the four packet programs and the map of
- * interfaces, and runs clsact_keep().
+ * capability.  It has stderr, one end of a pair of sockets and the four packet programs, and runs
+ * clsact_keep().
  */
 #include "daemon/keeper.h"
 
@@ -30,9 +30,7 @@ static const struct syscall_need needed[] = {
 	SYSCALL(socket, SYSCALL_ARG(0, AF_NETLINK), SYSCALL_ARG(2, NETLINK_ROUTE)),
 	SYSCALL(bind), SYSCALL(getsockname),
 	SETSOCKOPT(SOL_NETLINK, NETLINK_EXT_ACK),
-	/* names of programs, the map */
-	BPF_IF(0, BPF_OBJ_GET_INFO_BY_FD), BPF_IF(0, BPF_MAP_LOOKUP_ELEM),
-	BPF_IF(0, BPF_MAP_UPDATE_ELEM),
+	BPF_IF(0, BPF_OBJ_GET_INFO_BY_FD), /* names of programs */
 	/* stderr */
 	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
 	{ .call = SYSCALLS_END },
@@ -41,13 +39,12 @@ static const struct syscall_need needed[] = {
 /* Programs and the map get other numbers in C. */
 static int confine(struct clsact *c, int fd, enum filter_mode seccomp, char *err, size_t errlen)
 {
-	int kept[] = { fd, c->interfaces, c->programs[0][HOOK_IN], c->programs[0][HOOK_OUT],
-		       c->programs[1][HOOK_IN], c->programs[1][HOOK_OUT] };
+	int kept[] = { fd, c->programs[0][HOOK_IN], c->programs[0][HOOK_OUT], c->programs[1][HOOK_IN],
+		       c->programs[1][HOOK_OUT] };
 	int r = sandbox_child("culvert-filters", kept, sizeof(kept) / sizeof(kept[0]), DESCRIPTORS,
 			      err, errlen);
 	int at = SANDBOX_CHILD_FD + 1;
 
-	c->interfaces = at++;
 	for (int ethernet = 0; ethernet < 2; ethernet++)
 		for (int hook = 0; hook < HOOKS; hook++)
 			c->programs[ethernet][hook] = at++;

@@ -42,15 +42,9 @@
 
 #define BUCKETS 16384 /* about as many forwards as a file has room for */
 
-/* What listens already, for a plan of thousands of forwards to look up. */
-struct plan_index {
-	struct listening *buckets[BUCKETS]; /* by the hash of what they were asked to listen at */
-	bool ports[2][UINT16_MAX + 1];      /* of IPv4, of IPv6: those of their sockets */
-};
-
 struct plan {
 	struct reload *r;
-	struct plan_index *index;    /* owned */
+	struct listening **buckets;  /* what listens, by the hash of what it was asked for; owned */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
 	struct forward **forwards;   /* active afterwards, in order; owned */
@@ -167,21 +161,19 @@ static int check_globals(struct plan *p)
 
 static struct listening **bucket_of(const struct plan *p, const struct addr *a)
 {
-	return &p->index->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
+	return &p->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
 }
 
-static int make_index(struct plan *p)
+static int fill_buckets(struct plan *p)
 {
-	p->index = calloc(1, sizeof(*p->index));
-	for (struct listening *l = p->r->listening; p->index && l; l = l->next) {
+	p->buckets = calloc(BUCKETS, sizeof(struct listening *));
+	for (struct listening *l = p->r->listening; p->buckets && l; l = l->next) {
 		struct listening **bucket = bucket_of(p, &l->asked);
 
 		l->in_bucket = *bucket;
 		*bucket = l;
-		if (addr_is_inet(&l->addr))
-			p->index->ports[l->addr.ss.ss_family == AF_INET6][addr_port(&l->addr)] = true;
 	}
-	return p->index ? 0 : no_memory(p);
+	return p->buckets ? 0 : no_memory(p);
 }
 
 /* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
@@ -254,9 +246,13 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 /* --- plan: addresses --- */
 
 /* Do culvert's own sockets listen on A's port? */
-static bool is_in_the_way(const struct plan *p, const struct addr *a)
+static bool is_in_the_way(const struct reload *r, const struct addr *a)
 {
-	return addr_is_inet(a) && p->index->ports[a->ss.ss_family == AF_INET6][addr_port(a)];
+	for (const struct listening *l = r->listening; l; l = l->next)
+		if (addr_is_inet(a) && l->addr.ss.ss_family == a->ss.ss_family &&
+		    addr_port(&l->addr) == addr_port(a))
+			return true;
+	return false;
 }
 
 /* Open A, an address of F. */
@@ -267,7 +263,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 	const struct listening_maker other = { privileged_listen, p->r->privileged };
 	char why[512];
 	int e = listening_open(p->config == p->r->start ? &root : &other, f->conf, f, a,
-			       is_in_the_way(p, a), p->r->start->workers, ret, why, sizeof(why));
+			       is_in_the_way(p->r, a), p->r->start->workers, ret, why, sizeof(why));
 
 	if (e)
 		return refuse(p, e, "forward %s: %s", forward_name(f->conf), why);
@@ -320,7 +316,7 @@ static int plan_forward(struct plan *p, size_t i)
 
 static int plan_all(struct plan *p)
 {
-	int e = make_index(p);
+	int e = fill_buckets(p);
 
 	p->n = p->config->n_forwards;
 	p->forwards = calloc(p->n, sizeof(struct forward *));
@@ -462,7 +458,7 @@ static int apply(struct plan *p, int e)
 	else
 		put_in_force(p);
 	free(p->forwards);
-	free(p->index);
+	free(p->buckets);
 	config_version_drop(p->next);
 	return e;
 }
@@ -523,13 +519,12 @@ static int open_all(struct plan *p, struct forward *f)
 {
 	const struct endpoint *listen = &f->conf->listen;
 	struct listening *l;
-	int e = make_index(p);
+	int e = 0;
 
 	for (size_t i = 0; !e && i < listen->n_addrs; i++)
 		e = open_address(p, f, &listen->addrs[i], &l);
 	if (e)
 		listening_close_all(p->opened);
-	free(p->index);
 	return e;
 }
 

@@ -103,6 +103,7 @@ struct grafts {
 	int top;           /* the folder that it is in, for the time when there is no root any more */
 	int locked;        /* the folder itself */
 	struct attachment *attachments;
+	int interfaces; /* descriptor of the map */
 	struct clsact clsact;
 	bool is_clsact;    /* else it is TCX */
 	int (*revived)[2]; /* sockets, by slot; NULL: there were no sessions */
@@ -388,13 +389,12 @@ static void detach(struct attachment *a)
 static bool set_use(struct grafts *gs, const struct attachment *a, const char *name)
 {
 	bool filtered = clsact_has_others(a->ifindex);
-	uint32_t was = 0, is;
-	bool known = !bpf_map_lookup_elem(gs->clsact.interfaces, &a->ifindex, &was);
+	uint32_t was = 0, is = filtered ? 0 : GRAFT_IF_USED;
+	bool known = !bpf_map_lookup_elem(gs->interfaces, &a->ifindex, &was);
 
-	is = (was & ~(uint32_t)GRAFT_IF_USED) | (filtered ? 0 : GRAFT_IF_USED);
 	if (known && is == was)
 		return false;
-	bpf_map_update_elem(gs->clsact.interfaces, &a->ifindex, &is, BPF_ANY);
+	bpf_map_update_elem(gs->interfaces, &a->ifindex, &is, BPF_ANY);
 	if (filtered)
 		log_warning("graft: no session is grafted on %s: others have filters there (tc filter show "
 			    "dev %s ingress)", name, name);
@@ -479,7 +479,7 @@ static void forget_gone(struct grafts *gs, const struct if_nameindex *list)
 			at = &a->next;
 			continue;
 		}
-		bpf_map_delete_elem(gs->clsact.interfaces, &a->ifindex);
+		bpf_map_delete_elem(gs->interfaces, &a->ifindex);
 		for (int hook = 0; gs->pins && hook < HOOKS; hook++)
 			unlinkat(gs->top, from_top(gs, link_path(gs, a->ifindex, hook, path)), 0);
 		*at = a->next;
@@ -566,7 +566,7 @@ static void begin_ways(struct grafts *gs)
 				ways = ways_of(gs, slot, side);
 	gs->skel->bss->graft_ways = ways;
 	gs->skel->bss->graft_ways_least = ways - INT_MAX / 2;
-	if (bpf_map_lookup_elem(gs->clsact.interfaces, &none, &gs->policies))
+	if (bpf_map_lookup_elem(gs->interfaces, &none, &gs->policies))
 		gs->policies = 0;
 }
 
@@ -612,7 +612,7 @@ static void choose_attachment(struct grafts *gs)
 	gs->is_clsact = bpf_link_create(in, INT_MAX, TCX_INGRESS, NULL) == -EINVAL;
 	gs->clsact.pinned = gs->pins;
 	gs->clsact.handle = handle_of(gs);
-	gs->clsact.interfaces = bpf_map__fd(skel->maps.interfaces);
+	gs->interfaces = bpf_map__fd(skel->maps.interfaces);
 	gs->clsact.programs[0][HOOK_IN] = bpf_program__fd(skel->progs.graft_in_l3);
 	gs->clsact.programs[0][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out_l3);
 	gs->clsact.programs[1][HOOK_IN] = in;
@@ -962,7 +962,7 @@ enum graft_change grafts_look(struct grafts *gs)
 	gs->policies = *(volatile __u32 *)&gs->skel->bss->graft_policies;
 	if (policies == gs->policies)
 		return routes == gs->routes ? GRAFT_CHANGE_NONE : GRAFT_CHANGE_ROUTES;
-	bpf_map_update_elem(gs->clsact.interfaces, &none, &gs->policies, BPF_ANY);
+	bpf_map_update_elem(gs->interfaces, &none, &gs->policies, BPF_ANY);
 	return GRAFT_CHANGE_POLICIES;
 }
 
@@ -980,7 +980,7 @@ static bool must_leave(const struct grafts *gs, uint32_t slot)
 	uint32_t used = GRAFT_IF_USED, found = used;
 
 	for (int side = 0; side < 2 && found & used; side++)
-		if (bpf_map_lookup_elem(gs->clsact.interfaces, (void *)&gs->all[slot].side[side].way.ifindex,
+		if (bpf_map_lookup_elem(gs->interfaces, (void *)&gs->all[slot].side[side].way.ifindex,
 					&found))
 			found = used; /* it is gone, and may come again */
 	return !(found & used);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation.  Filters outlive the process that attaches them.  Their handle tells those of one
- * daemon from all others; the map `interfaces`, which is pinned, tells whose qdisc was made for them.
- * So the next daemon puts its programs in place of the old ones, and `culvert graft --remove` leaves
- * nothing.
+ * daemon from all others.  So the next daemon puts its programs in place of the old ones, and `culvert
+ * graft --remove` leaves none.  The qdisc stays: somebody else may be about to use it.
  *
  * The keeper believes the daemon nothing but a number of an interface and the kind of its frames.  Whatever
- * these are, they can only lead to our own programs at some interface, to none of our filters
- * anywhere, or to an empty clsact that is gone.
+ * these are, they can only lead to our own programs at some interface, or to none of our filters
+ * anywhere.
  */
 #include "datapath/graft_clsact.h"
 
@@ -44,8 +43,7 @@ struct request {
 
 static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
 
-/* Filters at HOOK that are not of a daemon such as ours, or, OURS, any; true also if it cannot be known. */
-static bool has_filters(unsigned int ifindex, enum hook hook, bool ours)
+bool clsact_has_others(unsigned int ifindex)
 {
 	const struct {
 		struct nlmsghdr head;
@@ -54,8 +52,7 @@ static bool has_filters(unsigned int ifindex, enum hook hook, bool ours)
 		.head = { .nlmsg_len = sizeof(q), .nlmsg_type = RTM_GETTFILTER,
 			  .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
 		.tc = { .tcm_ifindex = (int)ifindex,
-			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, hook == HOOK_IN ? TC_H_MIN_INGRESS :
-									      TC_H_MIN_EGRESS) },
+			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) },
 	};
 	struct nlmsghdr answer[2048];
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
@@ -72,7 +69,7 @@ static bool has_filters(unsigned int ifindex, enum hook hook, bool ours)
 
 			done = h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR;
 			found = found || (h->nlmsg_type == RTM_NEWTFILTER &&
-					  (ours || TC_H_MAJ(tc->tcm_info) >> 16 != PRIORITY));
+					  TC_H_MAJ(tc->tcm_info) >> 16 != PRIORITY);
 		}
 	}
 	if (fd >= 0)
@@ -80,16 +77,9 @@ static bool has_filters(unsigned int ifindex, enum hook hook, bool ours)
 	return found;
 }
 
-bool clsact_has_others(unsigned int ifindex)
+/* Remove our filters from IFINDEX, if there are any. */
+static int release(const struct clsact *c, unsigned int ifindex)
 {
-	return has_filters(ifindex, HOOK_IN, false);
-}
-
-/* Remove our filters from IFINDEX, if there are any, and the qdisc, if it was MADE for them. */
-static int release(const struct clsact *c, unsigned int ifindex, bool made)
-{
-	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
-		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
 	int r = 0;
 
 	for (int hook = 0; hook < HOOKS; hook++) {
@@ -99,8 +89,6 @@ static int release(const struct clsact *c, unsigned int ifindex, bool made)
 		if (bpf_tc_detach(&at, &opts) == -EPERM) /* else there is none */
 			r = -EPERM;
 	}
-	if (made && !has_filters(ifindex, HOOK_IN, true) && !has_filters(ifindex, HOOK_OUT, true))
-		bpf_tc_hook_destroy(&both);
 	return r;
 }
 
@@ -109,8 +97,6 @@ static int attach(const struct clsact *c, unsigned int ifindex, const int progra
 	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
 		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
 	int r = bpf_tc_hook_create(&both);
-	const uint32_t ours = GRAFT_IF_QDISC;
-	bool made = !r;
 
 	r = r == -EEXIST ? 0 : r;
 	for (int hook = 0; !r && hook < HOOKS; hook++) {
@@ -120,10 +106,8 @@ static int attach(const struct clsact *c, unsigned int ifindex, const int progra
 
 		r = bpf_tc_attach(&at, &opts);
 	}
-	if (!r && made && bpf_map_update_elem(c->interfaces, &ifindex, &ours, BPF_ANY))
-		r = -errno;
 	if (r)
-		release(c, ifindex, made);
+		release(c, ifindex);
 	return r;
 }
 
@@ -132,12 +116,8 @@ static int remove_all(const struct clsact *c)
 	struct if_nameindex *all = if_nameindex();
 	int r = all ? 0 : -errno;
 
-	for (const struct if_nameindex *i = all; i && i->if_index; i++) {
-		uint32_t value = 0;
-
-		bpf_map_lookup_elem(c->interfaces, &i->if_index, &value);
-		r = release(c, i->if_index, value & GRAFT_IF_QDISC) ?: r;
-	}
+	for (const struct if_nameindex *i = all; i && i->if_index; i++)
+		r = release(c, i->if_index) ?: r;
 	if (all)
 		if_freenameindex(all);
 	return r;

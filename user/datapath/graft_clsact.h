@@ -16,7 +16,6 @@ struct clsact {
 	uint32_t handle;        /* of our filters */
 	bool pinned;            /* another daemon may use the filters after this one has ended */
 	int programs[2][HOOKS]; /* descriptors; [1]: for frames that begin with an Ethernet header */
-	int interfaces;         /* descriptor of the map */
 	int keeper;             /* end of a pair of SOCK_SEQPACKET; -1: this process acts itself */
 };
 
@@ -31,7 +30,7 @@ bool clsact_is_lost(const struct clsact *c, unsigned int ifindex);
 bool clsact_has_others(unsigned int ifindex);
 /*
  * Remove our filters from all interfaces, those too that have no address any more: a daemon before may
- * have had them.  A qdisc that was made for them goes as well, unless others have filters there.
+ * have had them.  The qdisc stays.
  */
 int clsact_remove_all(struct clsact *c);
 

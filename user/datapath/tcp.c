@@ -189,6 +189,11 @@ void tcp_hold_ack(int fd)
 	set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1); /* seconds, which only listeners count */
 }
 
+void tcp_set_inline(int fd)
+{
+	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
+}
+
 void tcp_set_nodelay(int fd)
 {
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -214,10 +219,9 @@ void tcp_probe_now(int fd)
 
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms)
 {
-	if (nodelay)
-		tcp_set_nodelay(fd);
-	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
-	return keepalive_ms ? tcp_set_keepalive(fd, keepalive_ms, 0) : 0;
+	tcp_set_inline(fd);
+	set_int(fd, IPPROTO_TCP, TCP_NODELAY, nodelay);
+	return tcp_set_keepalive(fd, keepalive_ms, 0);
 }
 
 /* TCPOPT_*, as TCP_REPAIR_OPTIONS names them. */

@@ -31,11 +31,10 @@ ssize_t tcp_recv(int fd, void *buf, size_t len, int flags);
 int tcp_take_error(int fd);
 
 /*
- * Before connect(2) or listen(2), whose accepted sockets inherit it: what a session's sockets have.
- * NODELAY: a relay that waits for more adds delay of its own.  KEEPALIVE_MS: so long the
- * peer may be silent; it is given up after twice that, but six seconds at least, since TCP counts whole
- * ones; 0: never.
- * An urgent byte stays in the stream (SO_OOBINLINE), on every carrier.  Fails for KEEPALIVE_MS only.
+ * What a session's sockets have; accepted ones inherit it from the listener.  NODELAY: a relay that
+ * waits for more adds delay of its own.  KEEPALIVE_MS: so long the peer may be silent; it is given up
+ * after twice that, but six seconds at least, since TCP counts whole ones; 0: never.  Fails for
+ * KEEPALIVE_MS only.
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms);
 
@@ -73,6 +72,9 @@ void tcp_hold_ack(int fd);
 
 /* Before connect(2): let the peer of FD send no larger segments than can be sent on OTHER. */
 void tcp_copy_mss(int fd, int other);
+
+/* An urgent byte stays in the stream (SO_OOBINLINE), on every carrier. */
+void tcp_set_inline(int fd);
 
 /* Also in the middle of a connection: what TCP holds back by then is sent. */
 void tcp_set_nodelay(int fd);

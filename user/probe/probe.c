@@ -120,22 +120,10 @@ static void try_behaviours(struct kernel *kernel, struct grafts *grafts, const s
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
-/* Load the program, which is the first behaviour. */
-static int load(const struct kernel_limits *limits, struct kernel **ret_kernel,
-		struct results *results)
+/* R is what loading the programs of behaviour WHICH has returned. */
+static int note_load(struct results *results, size_t which, int r)
 {
-	int r = kernel_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
-
-	results->of[LOAD].outcome = r ? FAILS : HOLDS;
-	return r;
-}
-
-static int load_packet_programs(const struct graft_limits *limits, struct grafts **ret_grafts,
-				struct results *results)
-{
-	int r = grafts_open(limits, ret_grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL);
-
-	results->of[PACKET_PROGRAMS].outcome = r ? FAILS : HOLDS;
+	results->of[which].outcome = r ? FAILS : HOLDS;
 	return r;
 }
 
@@ -212,7 +200,8 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 	snprintf(ret->splice.why, sizeof(ret->splice.why), "%s", unasked);
 	snprintf(ret->graft.why, sizeof(ret->graft.why), "no forward grafts sessions");
 	if (results->carriers & PROBE_SOCKMAP)
-		ret->load_error = load(&limits, ret_kernel, results);
+		ret->load_error = note_load(results, LOAD, kernel_open(
+			&limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL));
 	if (c->probe && results->carriers) {
 		try_behaviours(*ret_kernel, NULL, account, results);
 		judge(results, PROBE_SPLICE, &ret->splice);
@@ -234,7 +223,8 @@ int probe_graft(const struct config *c, const struct account *account,
 		struct probe_start *ret)
 {
 	struct results *results = results_new(PROBE_GRAFT);
-	int r = load_packet_programs(limits, ret_grafts, results);
+	int r = note_load(results, PACKET_PROGRAMS, grafts_open(
+		limits, ret_grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL));
 
 	if (c->probe && *ret_grafts)
 		try_behaviours(NULL, *ret_grafts, account, results);
@@ -339,8 +329,10 @@ int probe_run(int argc, char **argv)
 	if (account_find(NULL, &account, results->why, sizeof(results->why)))
 		return log_complain(EXIT_CODE_USAGE, "%s", results->why);
 	uname(&uts);
-	load(&limits, &kernel, results);
-	load_packet_programs(&graft_limits, &grafts, results);
+	note_load(results, LOAD, kernel_open(&limits, &kernel, results->of[LOAD].detail,
+					     PROBE_DETAIL));
+	note_load(results, PACKET_PROGRAMS, grafts_open(
+		&graft_limits, &grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL));
 	try_behaviours(kernel, grafts, &account, results);
 	grafts_close(grafts, false);
 	kernel_close(kernel);

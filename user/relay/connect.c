@@ -171,7 +171,7 @@ static void set_options(struct session *s, int fd, int family)
 	bool clamp = family != session_peer(s)->sa.sa_family ||
 		     atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
 
-	tcp_set_session_options(fd, false, 0);
+	tcp_set_inline(fd);
 	/* a graft needs an upstream that sends no larger segments than the client takes */
 	if (s->tcp && s->worker->shared->grafts && clamp)
 		tcp_copy_mss(fd, s->sides[CLIENT].fd);

@@ -151,8 +151,6 @@ void forward_warn(const struct forward_conf *fc)
 	    addr_is_inet(&fc->listen.addrs[0]))
 		log_warning("forward %s believes what PROXY headers say, whoever sends them: name "
 			    "the proxies with allow", forward_name(fc));
-	if (forward_is_patient(fc))
-		log_limited(LOG_WARNING, "forward %s: " IS_PATIENT, forward_name(fc));
 }
 
 const char *forward_state_name(const struct forward *f)

@@ -209,7 +209,7 @@ void session_idle_timer(struct session *s)
 	if (r) /* TCP itself does not refuse this, but a BPF program of the cgroup may */
 		log_limited(LOG_WARNING, "session %llu: cannot see whether it is idle: %s",
 			    (unsigned long long)s->id, strerror(-r));
-	if (!r && has_lost_one(s, now, sides))
+	if (has_lost_one(s, now, sides)) /* a side that cannot be seen is not owed anything */
 		return;
 	if (r || is_held_up(&s->flows[CLIENT]) || is_held_up(&s->flows[UPSTREAM]))
 		s->idle->since_ms = now;

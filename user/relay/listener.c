@@ -247,18 +247,6 @@ void listener_end(struct listener *ls)
 
 /* --- sockets --- */
 
-/* Set the options that accepted sockets inherit, or clear what the socket has from before. */
-static int set_session_options(int fd, const struct forward_conf *fc)
-{
-	int zero = 0;
-
-	if (!fc->nodelay && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &zero, sizeof(zero)))
-		return -errno;
-	if (!fc->keepalive_ms && setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &zero, sizeof(zero)))
-		return -errno;
-	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
-}
-
 static int set_options(int fd, const struct forward_conf *fc, int family, bool reuseport)
 {
 	int one = 1, r = fc->transparent ? socket_set_transparent(fd, family) : 0;
@@ -271,7 +259,7 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
-	return set_session_options(fd, fc);
+	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
 
 static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
@@ -489,7 +477,8 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 void listening_set_options(struct listening *l, const struct forward_conf *fc)
 {
 	for (unsigned int i = 0; addr_is_inet(&l->addr) && i < l->n_workers; i++) {
-		int fd = l->at[i].source.fd, r = fd < 0 ? 0 : set_session_options(fd, fc);
+		int fd = l->at[i].source.fd;
+		int r = fd < 0 ? 0 : tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 
 		if (r)
 			log_warning("forward %s: what is accepted keeps its old options: %s",
