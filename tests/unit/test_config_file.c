@@ -362,8 +362,8 @@ static void test_upstream(void **state)
 		SERVERS("unix:/run/a unix:/run/A unix:@/run/a"),
 		LISTEN(":8000-8099"),
 		LISTEN(":8000-8099") "listen = :81\n",
-		"[forward a]\nlisten = 127.0.0.1:1-9\nlisten = [::1]:1-9\n"
-		"upstream = db.invalid:11-19\n",
+		("[forward a]\nlisten = 127.0.0.1:1-9\nlisten = [::1]:1-9\n"
+		 "upstream = db.invalid:11-19\n"),
 	};
 	struct config c;
 

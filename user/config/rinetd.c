@@ -274,12 +274,10 @@ void rinetd_read(struct config_reader *r)
 	while ((line = config_next_line(r)))
 		take_line(&p, line);
 	end_forward(&p);
-	for (size_t i = 0; i < 2 * p.top.n; i++) { /* first all that deny */
-		const struct config_line *l = &p.top.lines[i % p.top.n];
-
-		if ((l->option->kind == KIND_DENY) == (i < p.top.n))
-			config_lines_add(&r->c->said, *l);
-	}
+	for (int deny = 1; deny >= 0; deny--) /* first all that deny */
+		for (size_t i = 0; i < p.top.n; i++)
+			if ((p.top.lines[i].option->kind == KIND_DENY) == deny)
+				config_lines_add(&r->c->said, p.top.lines[i]);
 	free(p.top.lines);
 	free(p.own.lines);
 }

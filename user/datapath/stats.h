@@ -79,7 +79,7 @@ struct histogram {
 
 struct histogram_bound {
 	double seconds;
-	const char *text; /* as OpenMetrics wants it: 1.0, and not 1 */
+	const char *text; /* 1.0, and not 1 */
 };
 
 /* In ascending order; the last is infinite.  In flow.c. */
