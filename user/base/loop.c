@@ -219,9 +219,11 @@ static int next_timeout(const struct loop *l)
  */
 static bool has_caught_up(struct loop *l, int n, uint64_t before_ms)
 {
-	if (l->now_ms - before_ms > PAUSE_MS)
+	if (!l->catches_up_ms && l->now_ms - before_ms > PAUSE_MS)
 		l->catches_up_ms = l->now_ms + CATCH_UP_MS;
-	return n < BATCH || l->now_ms >= l->catches_up_ms;
+	else if (n < BATCH || l->now_ms >= l->catches_up_ms)
+		l->catches_up_ms = 0;
+	return !l->catches_up_ms;
 }
 
 static int run_batches(struct loop *l)

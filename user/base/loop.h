@@ -52,7 +52,7 @@ struct loop {
 
 	struct timer **heap;
 	uint32_t n_timers, heap_size;
-	uint64_t catches_up_ms; /* until then timers wait for a batch that is not full */
+	uint64_t catches_up_ms; /* until then timers wait for a batch that is not full; 0: they fire */
 
 	pthread_mutex_t lock; /* of calls */
 	struct loop_call *calls;

@@ -158,8 +158,8 @@ static int code_of_file(int r)
 }
 
 /*
- * Without root, or on a file system that is read-only, the default path is out of reach: then culvert
- * runs without a control socket.
+ * The default path may be out of reach, as without root, or on a file system that is read-only: then
+ * culvert runs without a control socket.
  */
 static int open_control(struct daemon *d)
 {
@@ -223,7 +223,7 @@ static void wake_workers(struct daemon *d)
 		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
-/* A look-up of an upstream without an address has ended: sessions may wait for it. */
+/* A look-up has ended that sessions may wait for. */
 static void tell_of_names(void *arg)
 {
 	struct daemon *d = arg;

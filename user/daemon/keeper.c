@@ -36,7 +36,7 @@ static const struct syscall_need needed[] = {
 	{ .call = SYSCALLS_END },
 };
 
-/* Programs and the map get other numbers in C. */
+/* Programs get other numbers in C. */
 static int confine(struct clsact *c, int fd, enum filter_mode seccomp, char *err, size_t errlen)
 {
 	int kept[] = { fd, c->programs[0][HOOK_IN], c->programs[0][HOOK_OUT], c->programs[1][HOOK_IN],

@@ -334,8 +334,8 @@ static char *make_page(struct metrics *m, size_t *ret_len)
 	s.out = open_memstream(&text, ret_len);
 	if (!s.out)
 		return NULL;
-	count_live(&l->threads);
 	pthread_mutex_lock(&l->forwards.lock);
+	count_live(&l->threads); /* for one scrape at a time */
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
 		add_family(&s, &families[i]);
 	pthread_mutex_unlock(&l->forwards.lock);

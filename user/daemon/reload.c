@@ -127,14 +127,14 @@ static int read_config(struct plan *p)
 	r->took = false;
 	if (e)
 		return e;
+	/* where there is a privileged process there are names: a reload may bring one */
 	names_read_again(r->shared->names, &fds[PRIVILEGED_NAMES]);
 	log_keep_complaint(err, errlen);
 	e = config_file_load(fds[PRIVILEGED_CONFIG], r->start->file, &from);
 	e = e ?: config_parse(r->argc, r->argv, &from, p->config);
 	log_keep_complaint(NULL, 0);
 	free((char *)from.text);
-	for (int i = 0; i < PRIVILEGED_FILES; i++)
-		close(fds[i]);
+	close(fds[PRIVILEGED_CONFIG]);
 	return e ?: find_addresses(p);
 }
 

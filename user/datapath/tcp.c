@@ -114,7 +114,11 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.data_sent_ago_ms = info.tcpi_last_data_sent,
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
-		.owed = info.tcpi_unacked > 0 || info.tcpi_probes > 0,
+		.owed = info.tcpi_unacked > 0,
+		/* since it was heard; a FIN alone (not TCP_ESTABLISHED, TCP_CLOSE_WAIT) has no time */
+		.asked = info.tcpi_probes ||
+			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
+			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
 	};
 	return r;
 }

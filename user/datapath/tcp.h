@@ -91,7 +91,8 @@ struct tcp_activity {
 	uint32_t data_sent_ago_ms;     /* the same; what is sent again counts */
 	uint32_t ack_received_ago_ms;
 	uint64_t acked; /* bytes; our SYN may be one of them */
-	bool owed;      /* some of what was sent is not acknowledged, or a probe not answered */
+	bool owed;      /* some of what was sent is not acknowledged */
+	bool asked;     /* the peer owes an answer to what was sent since it was heard */
 };
 int tcp_activity(int fd, struct tcp_activity *ret);
 

@@ -16,7 +16,8 @@
  * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.  So
  * a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt in
  * ASK_AGAIN_MS.  A slow server is no silent one: it has twice as long as its last connect took, too.
- * Where all are silent, or there is one alone, nothing changes; and a backup does not step in.
+ * Where all are silent, or there is one alone, nothing changes; and a backup does not step in.  Nor
+ * does a client leave its server under BALANCE_SOURCE, which promises to keep it.
  */
 #include "relay/balance.h"
 
@@ -143,11 +144,12 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed)
 
 enum { RANKS = 8, NO_RANK = RANKS };
 
-static unsigned int rank_of(const struct candidate *c)
+static unsigned int rank_of(enum balance how, const struct candidate *c)
 {
 	if (c->state > SERVER_ASIDE)
 		return NO_RANK;
-	return (c->state == SERVER_ASIDE ? 4 : 0) + (c->backup ? 2 : 0) + c->silent;
+	return (c->state == SERVER_ASIDE ? 4 : 0) + (c->backup ? 2 : 0) +
+	       (c->silent && how != BALANCE_SOURCE);
 }
 
 /* An exponential variate with the server's weight as its rate: the least of all wins. */
@@ -178,10 +180,10 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 	size_t best = n;
 
 	for (size_t i = 0; i < n; i++)
-		if (rank_of(&c[i]) < rank)
-			rank = rank_of(&c[i]);
+		if (rank_of(how, &c[i]) < rank)
+			rank = rank_of(how, &c[i]);
 	for (size_t i = 0; rank < NO_RANK && i < n; i++) {
-		if (rank_of(&c[i]) != rank)
+		if (rank_of(how, &c[i]) != rank)
 			continue;
 		if (how != BALANCE_SOURCE) { /* nobody takes turns, and a reload may keep accounts */
 			*c[i].turn += c[i].weight;

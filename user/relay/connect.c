@@ -77,7 +77,7 @@ struct connecting {
 	struct server **tried;   /* owned, with references: servers that were given up */
 	size_t n_tried;
 	bool may_move;           /* a look-up may find other addresses of these */
-	uint64_t seen;           /* look-ups that it waits for, see upstream_await() */
+	uint64_t seen;           /* the look-up that it waits for, see upstream_await() */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
@@ -383,12 +383,6 @@ static int choose_server(struct session *s)
 	return n;
 }
 
-static void forget_tried(struct connecting *c)
-{
-	while (c->n_tried > 0)
-		server_put(c->tried[--c->n_tried]);
-}
-
 /* S's server has failed, with ERROR.  False: S will have no other, or this machine is at fault. */
 static bool next_server(struct session *s, int error)
 {
@@ -409,7 +403,8 @@ static bool next_server(struct session *s, int error)
 	tried[c->n_tried++] = server_get(s->server);
 	r = s->worker->loop.now_ms < c->due_ms ? choose_server(s) : -ETIMEDOUT;
 	if (r < 0 && r != -ETIMEDOUT && c->may_move) {
-		forget_tried(c);
+		while (c->n_tried > 0)
+			server_put(c->tried[--c->n_tried]);
 		c->may_move = false;
 		r = 0;
 	}
@@ -613,7 +608,8 @@ void session_connect_reap(struct worker *w)
 		struct connecting *c = w->connected;
 
 		w->connected = c->next;
-		forget_tried(c);
+		while (c->n_tried > 0)
+			server_put(c->tried[--c->n_tried]);
 		free(c->tried);
 		free(c);
 	}

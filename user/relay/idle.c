@@ -75,11 +75,11 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 {
 	uint64_t each = idle_ask_ms(keepalive_ms), *since = &i->mute_ms[which];
 
-	if (!side->owed || side->ack_received_ago_ms < now_ms - i->asked_ms)
+	if (!side->asked || side->ack_received_ago_ms < now_ms - i->asked_ms)
 		*since = 0;
 	else if (!*since)
 		*since = now_ms;
-	return *since && now_ms - *since >= 2 * each &&
+	return *since && now_ms - *since >= 3 * each &&
 	       side->ack_received_ago_ms >= larger(keepalive_ms * 2ULL, LEAST_GONE_MS) - each;
 }
 
@@ -91,9 +91,9 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 /* When the upstream's socket gets keepalive; UINT64_MAX: it has.  Short sessions need not pay for that. */
 static uint64_t keepalive_due(const struct session *s)
 {
-	if (!s->keepalive_due)
-		return UINT64_MAX;
-	return s->born_ms + smaller(forward_of(s)->keepalive_ms / 8, 1000);
+	uint64_t after_ms = smaller(forward_of(s)->keepalive_ms / 8, 1000);
+
+	return s->keepalive_due ? s->born_ms + after_ms : UINT64_MAX;
 }
 
 /* How long S may be silent as it is now (0: for ever), and the cause of its end. */

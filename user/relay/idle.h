@@ -24,7 +24,7 @@ struct idle {
 	bool owed[2];
 	bool half;         /* one end has sent FIN */
 	uint64_t asked_ms; /* when idle_is_gone() was called last; 0: not yet */
-	uint64_t mute_ms[2]; /* by side: seen then to be owed something; 0: it has answered */
+	uint64_t mute_ms[2]; /* by side: seen then to owe an answer; 0: it owes none */
 };
 
 /* Look at both sides at NOW_MS; I->since_ms is then the time of the last byte. */
@@ -36,7 +36,7 @@ uint64_t idle_ask_ms(unsigned int keepalive_ms);
 /*
  * TCP probes an end that it owes nothing (SO_KEEPALIVE).  To one that is owed something it sends that
  * again, or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true if
- * SIDE, number WHICH, is such a one, has not answered between three looks, and by the next look will
+ * SIDE, number WHICH, is such a one, has not answered between four looks, and by the next look will
  * not have been heard for twice KEEPALIVE_MS.
  */
 bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,

@@ -44,7 +44,6 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_GETFL)),
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_SETFL)),
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_SETFD)),
-	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* files of a reload */
 	SETSOCKOPT_IF(PART_NAMES, IPPROTO_TCP, TCP_NODELAY),
 	SYSCALL(connect),
 	SYSCALL(getsockname),
@@ -132,6 +131,8 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 
 /* --- upstreams --- */
 
+static _Atomic uint64_t lookups_ended; /* of all names */
+
 static void names_remove(struct upstream *u);
 
 int upstream_open(struct upstream *u, const struct endpoint *conf, const struct endpoint *listen,
@@ -217,6 +218,7 @@ bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const cha
 		why = n_good ? "out of memory" : "its only address is the listener of this forward";
 	pthread_mutex_lock(&u->lock);
 	u->record.lookups++;
+	u->record.ended = atomic_fetch_add(&lookups_ended, 1) + 1;
 	if (list) {
 		old = u->list;
 		news = !same_set(list, old);
@@ -259,7 +261,7 @@ struct names {
 	struct host *hosts;    /* what /etc/hosts said when it was read */
 	size_t n_hosts;
 	char servers[512]; /* what resolv.conf says, as ares_set_servers_csv() wants it */
-	const int *again;          /* files to be read again, NAMES_FILES */
+	const int *again;          /* NAMES_FILES that are to be read again */
 	names_tell_fn *tell;
 	void *tell_arg;
 
@@ -510,13 +512,13 @@ bool upstream_failed(struct upstream *u, uint64_t *seen, uint64_t now_ms)
 
 	if (!u->names)
 		return false;
+	if (!*seen)
+		*seen = atomic_load(&lookups_ended) + 1;
 	/* one that ends from here on wakes the workers afterwards */
 	upstream_record(u, &record);
 	if (!atomic_exchange(&u->wanted, true))
 		loop_wake(u->names->loop);
-	if (!*seen)
-		*seen = record.lookups + 1;
-	return record.lookups < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
+	return record.ended < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
 }
 
 int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret)
@@ -579,7 +581,7 @@ static void read_again(void *arg)
 	forget_hosts(n);
 	n->servers[0] = '\0';
 	for (int i = 0; i < NAMES_FILES; i++)
-		read_file(n, fcntl(n->again[i], F_DUPFD_CLOEXEC, 0));
+		read_file(n, n->again[i]);
 	ares_cancel(n->channel);
 	if (n->servers[0] && ares_set_servers_csv(n->channel, n->servers))
 		log_warning("%s: \"%s\" are no name servers, and others stay in use", names_files[1],
@@ -591,10 +593,12 @@ static void read_again(void *arg)
 
 void names_read_again(struct names *n, const int fds[NAMES_FILES])
 {
-	if (n)
-		n->again = fds;
-	if (n && loop_call(n->loop, read_again, n, READ_PATIENCE_MS))
-		log_warning("%s and %s are not read again", names_files[0], names_files[1]);
+	n->again = fds;
+	if (!loop_call(n->loop, read_again, n, READ_PATIENCE_MS))
+		return;
+	log_warning("%s and %s are not read again", names_files[0], names_files[1]);
+	for (int i = 0; i < NAMES_FILES; i++)
+		close(fds[i]);
 }
 
 static int open_channel(struct names *n)

@@ -46,6 +46,7 @@ struct lookup_record {
 			       * when the upstream was opened, while there is none */
 	uint64_t lookups;     /* that have ended, since the start */
 	uint64_t failures;    /* of them, those without an address */
+	uint64_t ended;       /* the number of the last one among those of all names */
 	char why[LOOKUP_WHY_LEN]; /* why the last one has failed; "": it has not */
 };
 
@@ -118,8 +119,8 @@ typedef void names_tell_fn(void *arg);
 int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
 	       size_t errlen);
 /*
- * Read the files again, from FDS, and look all names up anew.  Of resolv.conf only the name servers
- * are taken.  By any thread but that of the loop, which is waited for.  NULL is fine.
+ * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf only the
+ * name servers are taken.  By any thread but that of the loop, which is waited for.
  */
 enum { NAMES_FILES = 2 };
 extern const char *const names_files[NAMES_FILES]; /* /etc/hosts, /etc/resolv.conf */
