@@ -15,7 +15,7 @@
 #include "base/built_with.h"
 #include "daemon/privileged.h"
 #include "daemon/syscall_filter.h"
-#include "relay/socket_stock.h"
+#include "relay/marked_sockets.h"
 #include "takeover.h"
 
 #define TEST_SECONDS 120
@@ -106,7 +106,7 @@ static void a_stop_is_no_end(void **state)
 	assert_int_equal(kill(pid, SIGSTOP), 0);
 	is_served(LISTEN);
 	assert_int_equal(kill(pid, SIGCONT), 0);
-	for (int i = 0; i < 2 * SOCKET_STOCK; i++)
+	for (int i = 0; i < 2 * MARKED_SOCKETS; i++)
 		is_served(LISTEN);
 	daemon_signal(d, SIGHUP);
 	rig_wait_log(d, "reload: 0 forwards added, 0 changed");

@@ -24,8 +24,8 @@
 
 #include "capture.h"
 #include "relay/forward.h"
-#include "relay/session.h"
 #include "relay/session_log.h"
+#include "relay/session_view.h"
 #include "temp_dir.h"
 
 #define PATIENCE_MS 20000
@@ -147,18 +147,14 @@ static unsigned int lines_of(const char *path, char last[8192])
 
 static struct forward_conf web = { .name = "web" };
 static struct forward forward = { .conf = &web };
-static struct config config = { .session_log_empty = true };
-static struct shared shared = { .config = &config };
-static struct worker worker = { .loop = { .now_ms = 6000 }, .shared = &shared };
-
-/* The only line of a log that S ends in. */
-static const char *line_of(struct session *s, const uint64_t kernel[2], unsigned int end)
+/* The only line of a log that V ends in. */
+static const char *line_of(const struct session_view *v, unsigned int end)
 {
 	static char text[8192];
 
 	unlink("log");
 	start("log", 1);
-	session_log_ended(running, s, kernel, end);
+	session_log_ended(running, v, true, end);
 	finish();
 	assert_int_equal(lines_of("log", text), 1);
 	return text;
@@ -166,33 +162,20 @@ static const char *line_of(struct session *s, const uint64_t kernel[2], unsigned
 
 static void test_ended(void **state)
 {
-	static const uint64_t kernel[2] = { 700, 0 };
-	struct pipe pipe = { .size = 1 };
-	struct told told = { .kind = PROXY_ADDRESSES };
-	struct addr addrs[2] = { { .len = sizeof(struct sockaddr_in) },
-				 { .len = sizeof(struct sockaddr_un) } };
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a\"b" };
-	struct session s = { .worker = &worker, .forward = &forward, .state = SESSION_OPEN,
-			     .id = 5, .born_ms = 1000, .connect_ms = 11, .upstream = 1 };
+	struct session_view v = { .forward = &forward, .id = 5, .age_ms = 5000, .connect_ms = 11,
+				  .upstream = { .len = sizeof(un) } };
 
 	(void)state;
-	memcpy(&addrs[1].ss, &un, sizeof(un));
-	s.addrs = calloc(1, sizeof(*s.addrs) + sizeof(addrs));
-	assert_non_null(s.addrs);
-	s.addrs->refs = 1;
-	s.addrs->n = 2;
-	memcpy(s.addrs->addrs, addrs, sizeof(addrs));
-	s.client.in.sin_family = AF_INET;
-	s.client.in.sin_port = htons(4444);
-	/* splice has read 1000 bytes, 40 of which wait in the pipe; 250 were copied */
-	s.flows[0] = (struct flow){ .phase = FLOW_USER, .user_carrier = CARRIER_SPLICE,
-				    .reason = REASON_BULK, .spliced = 1000, .pending = 40,
-				    .pipe = &pipe, .user_in = 1250, .user_out = 1210,
-				    .handovers = 3 };
-	s.flows[1] = (struct flow){ .phase = FLOW_DONE, .pending = 7, .user_in = 107,
-				    .user_out = 100, .ended_in_kernel = true };
+	memcpy(&v.upstream.ss, &un, sizeof(un));
+	v.client.in.sin_family = AF_INET;
+	v.client.in.sin_port = htons(4444);
+	v.flows[0] = (struct flow_view){ .carrier = CARRIER_SPLICE, .reason = REASON_BULK,
+					 .copied = 250, .spliced = 960, .kernel = 700,
+					 .handovers = 3 };
+	v.flows[1] = (struct flow_view){ .carrier = CARRIER_SOCKMAP, .copied = 100 };
 	assert_string_equal(
-		strstr(line_of(&s, kernel, CAUSE_CLIENT_RESET), "\"id\""),
+		strstr(line_of(&v, CAUSE_CLIENT_RESET), "\"id\""),
 		"\"id\":5,\"forward\":\"web\",\"client\":\"0.0.0.0:4444\","
 		"\"upstream\":\"unix:/run/a\\\"b\",\"end\":\"client-reset\",\"duration_ms\":5000,"
 		"\"connect_ms\":10,\"bytes_to_upstream\":1910,\"bytes_to_client\":100,\"flows\":["
@@ -201,14 +184,12 @@ static void test_ended(void **state)
 		"{\"direction\":\"upstream-to-client\",\"carrier\":\"sockmap\",\"reason\":\"start\""
 		",\"handovers\":0,\"copy_bytes\":100,\"splice_bytes\":0,\"kernel_bytes\":0}]}\n");
 	/* a proxy has told of the client, and no address was tried */
-	addr_list_put(s.addrs);
-	s.addrs = NULL;
-	s.told = &told;
-	told.peer.in.sin_family = AF_INET;
-	s.connect_ms = 0;
-	memset(s.flows, 0, sizeof(s.flows));
+	v.upstream.len = 0;
+	v.via.in.sin_family = AF_INET;
+	v.connect_ms = 0;
+	memset(v.flows, 0, sizeof(v.flows));
 	assert_string_equal(
-		strstr(line_of(&s, (uint64_t[2]){ 0 }, SESSION_FINISHED), ",\"client\""),
+		strstr(line_of(&v, SESSION_FINISHED), ",\"client\""),
 		",\"client\":\"0.0.0.0:4444\",\"via\":\"0.0.0.0:0\",\"upstream\":null,"
 		"\"end\":\"finished\",\"duration_ms\":5000,\"connect_ms\":null,"
 		"\"bytes_to_upstream\":0,\"bytes_to_client\":0,\"flows\":[]}\n");
@@ -247,20 +228,21 @@ static void test_names(void **state)
 		{ "q\"uo\\te", "q\\\"uo\\\\te" },
 		{ "\x01\n", "??" },
 	};
-	struct session s = { .worker = &worker, .forward = &forward };
+	struct session_view v = { .forward = &forward };
 	char longest[1000], want[64];
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		web.name = names[i].name;
 		snprintf(want, sizeof(want), "\"forward\":\"%s\"", names[i].want);
-		assert_non_null(strstr(line_of(&s, (uint64_t[2]){ 0 }, 0), want));
+		assert_non_null(strstr(line_of(&v, 0), want));
 	}
 	memset(longest, 1, sizeof(longest) - 1);
 	longest[sizeof(longest) - 1] = '\0';
 	web.name = longest; /* it is cut, and there is room for all else */
-	s.connect_ms = UINT32_MAX;
-	line_of(&s, (uint64_t[2]){ UINT64_MAX, UINT64_MAX }, 0);
+	v.connect_ms = UINT32_MAX;
+	v.flows[0].kernel = v.flows[1].kernel = UINT64_MAX;
+	line_of(&v, 0);
 	web.name = "web";
 }
 

@@ -15,9 +15,9 @@
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "daemon/keeper.h"
-#include "relay/limits.h"
-#include "relay/session.h"
+#include "relay/admission.h"
 #include "relay/session_graft.h"
+#include "relay/session_life.h"
 
 /*
  * The folder of pins of the daemon with this control socket in this network namespace, of which there is
@@ -85,7 +85,7 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 		admission_cancel(shared->admission, f);
 		return false;
 	}
-	if (session_graft_adopt(w, f, slot)) {
+	if (session_adopt(w, f, (struct sockaddr *)&client, slot)) {
 		admission_leave(shared->admission, f, (struct sockaddr *)&client);
 		return false;
 	}

@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 #include "probe/probe.h"
-#include "relay/worker.h"
+#include "relay/threads.h"
 
 struct forward;
 

@@ -21,7 +21,7 @@
 #include "base/size.h"
 #include "config/option.h"
 #include "daemon/needs.h"
-#include "relay/connect.h"
+#include "relay/upstream_socket.h"
 #include "relay/names.h"
 
 /* --- the account --- */
@@ -83,11 +83,11 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 			     config_place(c->file, fc->line, err), forward_name(fc));
 	/* a transparent forward connects from its clients' addresses */
 	if (!n || fc->transparent || upstreams_are_unix(&fc->upstream) ||
-	    sessions <= n * connect_ports())
+	    sessions <= n * upstream_ports())
 		return;
 	snprintf(why, sizeof(why), "max-sessions allows %u, and %zu address%s of one port "
 		 "take%s %zu (net.ipv4.ip_local_port_range): lower it, widen the range, or add a "
-		 "server", sessions, n, n == 1 ? "" : "es", n == 1 ? "s" : "", n * connect_ports());
+		 "server", sessions, n, n == 1 ? "" : "es", n == 1 ? "s" : "", n * upstream_ports());
 	config_say_address(c, fc, false, why, err, sizeof(err));
 	log_complain(0, "warning: %s", err);
 }
@@ -221,7 +221,7 @@ int check_run(int argc, char **argv)
 	int r = parse(argc, argv, &c) ?: check_account(&c) ?: check_listeners(&c);
 
 	if (!r) {
-		connect_learn_ports();
+		upstream_learn_ports();
 		check_machine(&c);
 		check_upstreams(&c);
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,

@@ -47,16 +47,17 @@
 #include "daemon/reload.h"
 #include "daemon/routes.h"
 #include "daemon/syscall_filter.h"
+#include "datapath/policy.h"
 #include "datapath/pool.h"
 #include "probe/probe.h"
-#include "relay/connect.h"
+#include "relay/upstream_socket.h"
 #include "relay/health_check.h"
-#include "relay/limits.h"
+#include "relay/admission.h"
 #include "relay/listener.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
-#include "relay/socket_stock.h"
-#include "relay/worker.h"
+#include "relay/marked_sockets.h"
+#include "relay/threads.h"
 
 SYSCALLS_NEEDED(
 	SYSCALL(read), /* signalfd(2) */
@@ -147,7 +148,7 @@ static int start_privileged(struct daemon *d)
 		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
 				   err);
 	log_info("the privileged process is %d", (int)l->privileged->pid);
-	stock_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
+	socket_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
 	return 0;
 }
 
@@ -314,7 +315,7 @@ static int set_up(struct daemon *d)
 		return log_failure(EXIT_CODE_FAILURE, "changes of routes cannot be watched: %s",
 				   strerror(-r));
 	d->shared.admission = admission_open(&d->config);
-	connect_learn_ports();
+	upstream_learn_ports();
 	r = sandbox_enter(&d->account, 0, err, sizeof(err));
 	return r ? log_failure(EXIT_CODE_UNSUPPORTED, "%s", err) : 0;
 }
@@ -557,7 +558,7 @@ static void after_batch(void *arg)
 		names_after_batch(d->shared.names);
 	if (d->shared.checks)
 		checks_after_batch(d->shared.checks);
-	stock_keeper_after_batch(&d->reload.keeper);
+	socket_keeper_after_batch(&d->reload.keeper);
 }
 
 /* The main thread's, and that of the thread that reloads. */

@@ -29,8 +29,8 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "daemon/control.h"
-#include "relay/limits.h"
-#include "relay/session_flow.h"
+#include "relay/admission.h"
+#include "relay/session_view.h"
 #include "version.h"
 
 #define BACKLOG 16

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "daemon/needs.h"
 
-#include "relay/socket_stock.h"
+#include "relay/marked_sockets.h"
 
 /* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
 #define SOCKETS_EACH 2UL
@@ -24,7 +24,7 @@ struct needs needs_of(const struct config *c)
 
 	for (size_t i = 0; i < c->n_forwards; i++)
 		forwards += c->forwards[i].listen.n_addrs * c->workers +
-			    2UL * SOCKET_STOCK * forward_needs_privileges(&c->forwards[i]);
+			    2UL * MARKED_SOCKETS * forward_needs_privileges(&c->forwards[i]);
 	return (struct needs){
 		.sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS,
 		.descriptors = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS,

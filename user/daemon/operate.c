@@ -21,12 +21,12 @@
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "config/config.h"
-#include "relay/limits.h"
+#include "relay/admission.h"
 #include "relay/names.h"
-#include "relay/session.h"
-#include "relay/session_flow.h"
 #include "relay/session_graft.h"
+#include "relay/session_life.h"
 #include "relay/session_log.h"
+#include "relay/session_view.h"
 #include "version.h"
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
@@ -54,17 +54,6 @@ static struct json_object *no_such_forward(const char *name)
 }
 
 /* --- rounds --- */
-
-struct session_view {
-	struct session session; /* a copy: of its pointers only `forward` may be followed */
-	union client_addr via;  /* AF_UNSPEC: the client has connected itself */
-	struct addr upstream;   /* len 0: it has not begun to connect */
-	unsigned int worker;
-	uint64_t age_ms;
-	uint64_t kernel_bytes[2];
-	uint64_t backlog_max[2];
-	const char *no_graft; /* see session_graft_hindrance() */
-};
 
 /* What each worker does in its turn, and what all of them have found. */
 struct round {
@@ -100,28 +89,6 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 	}
 }
 
-static void view_session(struct round *r, const struct session *s)
-{
-	struct worker *w = r->worker;
-	struct session_view *v = &r->views[r->n_views++];
-
-	*v = (struct session_view){ .session = *s, .worker = w->index };
-	v->age_ms = w->loop.now_ms > s->born_ms ? w->loop.now_ms - s->born_ms : 0;
-	v->no_graft = session_graft_hindrance(s);
-	if (s->addrs)
-		v->upstream = session_address(s, s->upstream);
-	if (session_via(s))
-		v->via = *session_via(s);
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		v->kernel_bytes[dir] = session_kernel_bytes(s, dir);
-		v->session.flows[dir].grafted = session_is_grafted(s);
-		v->session.flows[dir].handovers += v->session.flows[dir].grafted;
-		if (s->pair != NO_PAIR)
-			v->backlog_max[dir] = kernel_stat(w->shared->kernel,
-							  s->pair * 2 + dir)->backlog_max;
-	}
-}
-
 static void look_at_session(struct round *r, struct session *s)
 {
 	struct forward_stats *fs = forward_stats(s->forward, r->worker->index);
@@ -132,7 +99,7 @@ static void look_at_session(struct round *r, struct session *s)
 		r->flows[session_carrier(s, dir)]++;
 	}
 	if (r->n_views < r->room && session_filter_matches(&r->asked->req->filter, s))
-		view_session(r, s);
+		session_view(s, &r->views[r->n_views++]);
 }
 
 /* On the worker's thread.  Bytes of ended sessions are in the counters. */
@@ -141,7 +108,7 @@ static void look(void *arg)
 	struct round *r = arg;
 	struct worker *w = r->worker;
 
-	worker_catch_up(w);
+	session_graft_catch_up(w);
 	for (struct forward *f = r->asked->forwards->first; f; f = f->next) {
 		struct forward_stats *fs = forward_stats(f, w->index);
 
@@ -157,32 +124,20 @@ static void look(void *arg)
 
 /* --- sessions --- */
 
-static struct json_object *flow_json(const struct session_view *v, unsigned int dir)
+static struct json_object *flow_json(const struct flow_view *f, const char *direction)
 {
-	const struct flow *f = &v->session.flows[dir];
 	struct json_object *o = json_object_new_object();
 
-	json_add_text(o, "direction", dir == CLIENT ? "client-to-upstream" : "upstream-to-client");
-	json_add_text(o, "carrier", carrier_name(flow_carrier(f)));
-	json_add_text(o, "phase", flow_phase_name(f->grafted ? FLOW_KERNEL : f->phase));
-	json_add_text(o, "reason", reason_name(flow_reason(f)));
-	json_add_int(o, "bytes", f->user_out + v->kernel_bytes[dir]);
-	json_add_int(o, "kernel_bytes", v->kernel_bytes[dir]);
+	json_add_text(o, "direction", direction);
+	json_add_text(o, "carrier", carrier_name(f->carrier));
+	json_add_text(o, "phase", flow_phase_name(f->phase));
+	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_int(o, "bytes", f->copied + f->spliced + f->kernel);
+	json_add_int(o, "kernel_bytes", f->kernel);
 	json_add_int(o, "handovers", f->handovers);
-	json_add_int(o, "backlog_max", v->backlog_max[dir]);
-	json_add_bool(o, "eof", f->eof || f->phase == FLOW_DONE);
+	json_add_int(o, "backlog_max", f->backlog_max);
+	json_add_bool(o, "eof", f->eof);
 	return o;
-}
-
-/* Where it leads to, or tries to; before a server has been chosen, all of them. */
-static void add_upstream(struct json_object *o, const struct session_view *v)
-{
-	const struct addr *up = &v->upstream;
-	char text[ADDR_STRLEN];
-
-	json_add_text(o, "upstream", !up->len ? forward_of(&v->session)->upstream.text :
-				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
-						 sizeof(text)));
 }
 
 static struct json_object *session_json(const struct session_view *v)
@@ -194,23 +149,26 @@ static struct json_object *session_json(const struct session_view *v)
 		[SESSION_PARTING] = "parting",
 		[SESSION_DEAD] = "dead",
 	};
-	const struct session *s = &v->session;
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = v->forward->conf;
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
+	const struct addr *up = &v->upstream;
 	char text[ADDR_STRLEN];
 
-	json_add_int(o, "id", s->id);
+	json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(fc));
-	json_add_text(o, "client", client_addr_text(&s->client, text, sizeof(text)));
+	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
-	add_upstream(o, v);
+	/* where it leads to, or tries to; before a server has been chosen, all of them */
+	json_add_text(o, "upstream", !up->len ? fc->upstream.text :
+				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
+						 sizeof(text)));
 	json_add_int(o, "worker", v->worker);
-	json_add_text(o, "state", states[s->state]);
+	json_add_text(o, "state", states[v->state]);
 	json_add_int(o, "age_ms", v->age_ms);
-	json_add_text(o, "not_grafted", v->no_graft);
-	json_append(flows, flow_json(v, 0));
-	json_append(flows, flow_json(v, 1));
+	json_add_text(o, "not_grafted", v->not_grafted);
+	json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
+	json_append(flows, flow_json(&v->flows[UPSTREAM], "upstream-to-client"));
 	json_add(o, "flows", flows);
 	return o;
 }

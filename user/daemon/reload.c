@@ -33,7 +33,7 @@
 #include "config/option.h"
 #include "relay/balance.h"
 #include "relay/health_check.h"
-#include "relay/session.h"
+#include "relay/session_life.h"
 #include "relay/session_log.h"
 
 #define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
@@ -238,7 +238,7 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	if (!p->r->privileged)
 		return refuse(p, -EPERM, "forward %s: there is no privileged process, and its "
 			      "sockets need it", forward_name(fc));
-	e = socket_stock_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
+	e = marked_sockets_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
 	return e ? refuse(p, e, "forward %s has a mark or is transparent, which needs "
 			  "CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
 }
@@ -683,7 +683,7 @@ void reload_close(struct reload *r)
 {
 	loop_close(&r->loop);
 	forwards_close(&r->forwards);
-	stock_keeper_after_batch(&r->keeper);
+	socket_keeper_after_batch(&r->keeper);
 	listening_close_all(r->listening);
 	pthread_mutex_destroy(&r->lock);
 }

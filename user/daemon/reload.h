@@ -13,8 +13,8 @@
 #include "relay/forward.h"
 #include "relay/listener.h"
 #include "relay/names.h"
-#include "relay/socket_stock.h"
-#include "relay/worker.h"
+#include "relay/marked_sockets.h"
+#include "relay/threads.h"
 
 /*
  * What culvert forwards, and how that changes: `culvert reload` and SIGHUP put the configuration
@@ -37,7 +37,7 @@ struct reload {
 	struct config *start;          /* an option that only a new start can change is as it says */
 	struct shared *shared;
 	struct privileged *privileged; /* NULL: there is none */
-	struct stock_keeper keeper;    /* asks it, see socket_stock.h */
+	struct socket_keeper keeper;    /* asks it, see marked_sockets.h */
 	struct threads threads;
 
 	/*

@@ -57,22 +57,8 @@ const char *reason_name(enum reason r)
 	return r < REASONS ? reason_names[r] : "?";
 }
 
-enum reason flow_graft_reason(const struct flow *f)
-{
-	if (f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
-		return (enum reason)f->reason;
-	return REASON_ELIGIBLE; /* what it remembers is of the time before */
-}
-
-enum reason flow_reason(const struct flow *f)
-{
-	return f->grafted ? flow_graft_reason(f) : (enum reason)f->reason;
-}
-
 enum carrier flow_carrier(const struct flow *f)
 {
-	if (f->grafted)
-		return CARRIER_GRAFT;
 	switch ((enum flow_phase)f->phase) {
 	case FLOW_KERNEL:
 	case FLOW_FINISHING:

@@ -85,7 +85,6 @@ struct flow {
 	bool starved : 1;       /* no buffer or pipe was to be had: try again later */
 	bool blocked : 1;       /* LEAVING, DRAINING, FINISHING: the target is full */
 	bool no_enter : 1;      /* the kernel cannot carry this flow any more; see reason */
-	bool grafted : 1;       /* packets are translated, and the sockets see none */
 	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
 	bool quiet : 1;         /* epoll has yet to tell of whatever there is to read: it was read empty
 				 * since the last event of the source, or the source was registered */
@@ -114,10 +113,6 @@ struct flow {
 const char *carrier_name(enum carrier c);
 const char *flow_phase_name(enum flow_phase p);
 const char *reason_name(enum reason r);
-
-/* Why F has the carrier that flow_carrier() tells; the same, if it is grafted. */
-enum reason flow_reason(const struct flow *f);
-enum reason flow_graft_reason(const struct flow *f);
 
 /* The carrier that carries F now, or has carried it to its end. */
 enum carrier flow_carrier(const struct flow *f);

@@ -16,7 +16,9 @@
 #include "base/syscalls_needed.h"
 
 SYSCALLS_NEEDED(
-	SYSCALL(recvfrom),
+	SYSCALL(recvfrom), SYSCALL(close),
+	SYSCALL(connect), /* to nowhere: see tcp_arm_reset() */
+	SETSOCKOPT(SOL_SOCKET, SO_LINGER),
 	SETSOCKOPT(SOL_SOCKET, SO_OOBINLINE), SETSOCKOPT(IPPROTO_TCP, TCP_NODELAY),
 	SETSOCKOPT(SOL_SOCKET, SO_KEEPALIVE), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPIDLE),
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPINTVL), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPCNT),
@@ -68,6 +70,54 @@ int tcp_take_error(int fd)
 	int error = 0;
 
 	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) ? errno : error;
+}
+
+enum cause tcp_cause_of_shortage(int error, enum cause other)
+{
+	if (error == EMFILE || error == ENFILE)
+		return CAUSE_NO_DESCRIPTOR;
+	return error == ENOMEM || error == ENOBUFS ? CAUSE_NO_MEMORY : other;
+}
+
+enum cause tcp_cause(unsigned int side, int error)
+{
+	switch (error) {
+	case ECONNRESET:
+	case EPIPE:
+	case ENOTCONN:
+	case 0:
+		return side ? CAUSE_UPSTREAM_RESET : CAUSE_CLIENT_RESET;
+	default:
+		return tcp_cause_of_shortage(error, side ? CAUSE_UPSTREAM_LOST : CAUSE_CLIENT_LOST);
+	}
+}
+
+void tcp_arm_reset(int fd)
+{
+	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
+	struct sockaddr none = { .sa_family = AF_UNSPEC };
+
+	/*
+	 * a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well
+	 */
+	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
+		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
+}
+
+void tcp_close(struct source *source, bool rst)
+{
+	if (source->fd < 0)
+		return;
+	if (rst)
+		tcp_arm_reset(source->fd);
+	/*
+	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
+	 * Nothing is forked while there are sessions.  A descriptor of the privileged process is
+	 * used only after its answer, before which that process closes its copy.
+	 */
+	source->registered = false;
+	close(source->fd);
+	source->fd = -1;
 }
 
 int tcp_unread(int fd, uint64_t *ret)

@@ -8,6 +8,9 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include "base/loop.h"
+#include "datapath/stats.h"
+
 /* Linux 5.14; older C libraries do not name them. */
 #ifndef SO_BUF_LOCK
 #define SO_BUF_LOCK 72
@@ -29,6 +32,20 @@ ssize_t tcp_recv(int fd, void *buf, size_t len, int flags);
 
 /* The errno that the socket has for its owner, who is told once; 0: none. */
 int tcp_take_error(int fd);
+
+/* The cause to count for errno ERROR of a socket; SIDE 0: that of the client, 1: of the upstream. */
+enum cause tcp_cause(unsigned int side, int error);
+
+/* The cause of errno ERROR if it tells that this machine is short of something; else OTHER. */
+enum cause tcp_cause_of_shortage(int error, enum cause other);
+
+/*
+ * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
+ */
+void tcp_arm_reset(int fd);
+
+/* Close SOURCE if it is open, with RST or in peace. */
+void tcp_close(struct source *source, bool rst);
 
 /*
  * What a session's sockets have; accepted ones inherit it from the listener.  NODELAY: a relay that

@@ -136,7 +136,7 @@ void forward_free(struct forward *f)
 {
 	if (!f)
 		return;
-	socket_stock_close(f->stock);
+	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
 	bandwidth_put(f->bandwidth);
 	totals_drop(f->totals);

@@ -8,9 +8,9 @@
 
 #include "config/config.h"
 #include "datapath/stats.h"
-#include "relay/limits.h"
-#include "relay/rates.h"
-#include "relay/socket_stock.h"
+#include "relay/bandwidth.h"
+#include "relay/clients.h"
+#include "relay/marked_sockets.h"
 #include "relay/servers.h"
 
 /*
@@ -56,7 +56,7 @@ struct forward {
 	struct checks *checks;         /* who checks the servers, and the next one: see */
 	struct forward *next_checked;  /* health_check.h */
 	struct forward_totals *totals;
-	struct socket_stock *stock;    /* of sockets that need privileges; NULL: it needs none */
+	struct marked_sockets *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */
 	struct bandwidth *bandwidth;   /* shared with the forward before, if it is the same */
 	struct clients *clients;       /* of totals; NULL: this forward does not limit clients */

@@ -18,8 +18,7 @@
 #include "base/array.h"
 #include "base/order.h"
 #include "datapath/tcp.h"
-#include "relay/connect.h"
-#include "relay/session.h"
+#include "relay/upstream_socket.h"
 
 #define AT_ONCE 32  /* checks that begin in a batch */
 #define PAUSE_MS 10 /* until the next batch of them */
@@ -52,9 +51,9 @@ struct checks {
 /* The result is ERROR.  With the lock; the attempt is freed at the end of the batch. */
 static void finish(struct attempt *a, int error)
 {
-	enum cause cause = connect_cause(error);
+	enum cause cause = upstream_cause(error);
 
-	session_close_socket(&a->source, true);
+	tcp_close(&a->source, true);
 	a->done = true;
 	if (a->forward && cause != CAUSE_NO_SOCKET && cause != CAUSE_NO_DESCRIPTOR &&
 	    cause != CAUSE_NO_MEMORY)
@@ -71,7 +70,7 @@ static void try_next(struct attempt *a, int error)
 
 		a->late_ms = a->checks->loop->now_ms +
 			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
-		session_close_socket(&a->source, true);
+		tcp_close(&a->source, true);
 		a->source.fd = upstream_socket(a->forward, NULL, to);
 		/* a server logs whoever has connected: so the reset comes before */
 		if (a->source.fd >= 0 && addr_is_inet(to))

@@ -21,8 +21,8 @@
 #include "base/advice.h"
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
-#include "relay/limits.h"
-#include "relay/session.h"
+#include "relay/admission.h"
+#include "relay/session_life.h"
 
 #define BACKLOG 4096
 
@@ -174,14 +174,14 @@ static bool accept_one(struct listener *ls, bool waiting)
 		if (error == ECONNABORTED || error == EINTR || error == EPROTO ||
 		    error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH)
 			return true;
-		pause_until(ls, cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
+		pause_until(ls, tcp_cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
 			    w->loop.now_ms + PAUSE_MS);
 		return false;
 	}
 	ls->paused = false;
 	if (begin_session(ls, fd, client, len, &why))
 		return true;
-	session_arm_reset(fd);
+	tcp_arm_reset(fd);
 	close(fd);
 	count_add(&w->stats.errors[why], 1);
 	if (why == CAUSE_NO_MEMORY) /* others have been logged, with more */

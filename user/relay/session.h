@@ -12,7 +12,6 @@
 #include "datapath/policy.h"
 #include "datapath/stats.h"
 #include "relay/forward.h"
-#include "relay/idle.h"
 #include "relay/proxy_protocol.h"
 #include "relay/names.h"
 #include "relay/worker.h"
@@ -45,6 +44,17 @@ enum session_state {
 	SESSION_STATES,
 };
 
+/*
+ * How a session shall end: a mark, which a step of its life leaves, in ascending order of weight.
+ * session_life.c carries it out when the step has returned; until then nothing of S is given back.
+ */
+enum session_ending {
+	ENDING_NOT,
+	ENDING_PARTS,    /* the side `parted` is gone, because of end_cause */
+	ENDING_FINISHES, /* both flows are done */
+	ENDING_RESETS,   /* because of end_cause */
+};
+
 /* Sides.  Flow N is read from side N and written to side !N. */
 enum { CLIENT = 0, UPSTREAM = 1 };
 
@@ -73,7 +83,7 @@ struct session {
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
-	struct connecting *connecting; /* owned; until the session is OPEN, see connect.h */
+	struct connecting *connecting; /* owned; until the session is OPEN, see session_connect.c */
 	struct server *server;   /* see server_leave(); NULL: none yet, or that of a daemon before */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
@@ -92,14 +102,15 @@ struct session {
 	bool keepalive_due : 1;  /* at the upstream's socket, see session_idle_due() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
+	uint8_t ending : 2;      /* enum session_ending */
 	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
-	uint8_t end_cause;       /* PARTING: enum cause of its reset */
+	uint8_t end_cause;       /* enum cause: of its mark, or while PARTING that of its reset */
 	union client_addr client;
 	struct told *told;       /* owned; NULL: the client has connected itself */
-	struct pace *pace;       /* owned; NULL: its bandwidth has no limit, see rates.h */
-	struct idle *idle;       /* owned; NULL: nothing has had to be remembered so far */
+	struct pace *pace;       /* owned; NULL: its bandwidth has no limit, see bandwidth.h */
+	struct idle *idle;       /* owned; NULL: session_idle.c had nothing to remember so far */
 };
 
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */
@@ -136,27 +147,11 @@ static inline const union client_addr *session_via(const struct session *s)
 	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;
 }
 
-/* What flow DIR has delivered, by whatever has carried it, in bytes.  On S's thread. */
-uint64_t session_bytes(const struct session *s, unsigned int dir);
-
-/* --- its life --- */
-
-/*
- * Take over the non-blocking socket FD of forward F, accepted at PORT (in network order).  The
- * caller has counted the session in, by admission_enter() and, unless F receives PROXY headers, by
- * admission_enter_client().  -errno: FD is still the caller's.
- */
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
-		 in_port_t port);
-
-/* A session in HEADER, without sockets and id; to be counted in by the caller.  NULL: no memory. */
-struct session *session_new(struct worker *w, struct forward *f, const struct sockaddr *client);
-
-/*
- * What S waits for from now on, by epoll and by its timer: computed from its state and its flows,
- * never remembered.  To be called after each handler; S may be DEAD, and may be afterwards.
- */
-void session_update(struct session *s);
+/* True if S is OPEN and shall go on. */
+static inline bool session_runs(const struct session *s)
+{
+	return s->state == SESSION_OPEN && !s->ending;
+}
 
 /*
  * Set TCP_NODELAY of the upstream's socket, if it is to have that and has not.  Before or just
@@ -165,41 +160,29 @@ void session_update(struct session *s);
  */
 void session_set_nodelay(struct session *s);
 
-/* --- its end --- */
+/* --- marks for its end --- */
 
-/* End it: RST to both ends (unless a side never was connected).  Safe in any state. */
+/* End it: RST to both ends (unless a side never was connected).  The first cause counts. */
 void session_reset(struct session *s, enum cause cause);
 
 /* Both flows are done: close in peace. */
 void session_finish(struct session *s);
 
-/* S, which is grafted, goes on without this daemon. */
-void session_leave(struct session *s);
-
-/* The cause to count for errno ERROR on SIDE. */
-enum cause session_cause(unsigned int side, int error);
-
-/* The cause of errno ERROR if it tells that this machine is short of something; else OTHER. */
-enum cause cause_of_shortage(int error, enum cause other);
-
 /*
- * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
+ * SIDE is gone, because of CAUSE.  If S is OPEN, what that side had said before is taken to the other
+ * end, which gets RST then; else S is reset.
  */
-void session_arm_reset(int fd);
+void session_part(struct session *s, unsigned int side, enum cause cause);
 
-/* Close SOURCE if it is open, with RST or in peace. */
-void session_close_socket(struct source *source, bool rst);
+/* --- counting --- */
 
-/* Free what died during the batch of events. */
-void session_reap(struct worker *w);
+/* Count BYTES of flow DIR that carrier C has read. */
+void session_count_carried(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
 
-typedef bool session_choice_fn(const void *arg, const struct session *s);
+/* The same of a flow that user space has read. */
+void session_count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
 
-/*
- * On W's thread: reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of
- * CAUSE.  Returns how many.
- */
-unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-			      enum cause cause);
+/* Count that flow DIR has got carrier C, or is about to, for the reason that it has. */
+void session_count_handover(struct session *s, unsigned int dir, enum carrier c);
 
 #endif

@@ -10,9 +10,6 @@
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "datapath/tcp.h"
-#include "relay/connect.h"
-#include "relay/limits.h"
-#include "relay/session_flow.h"
 
 SYSCALLS_NEEDED(SYSCALL(getsockname));
 
@@ -209,7 +206,7 @@ static void finish(struct session *s)
 }
 
 /* It follows another engine, or something came that the packet programs cannot translate. */
-static void go_on_at_sockets(struct session *s)
+static void come_back(struct session *s)
 {
 	uint32_t why = graft_of(grafts_of(s), s->graft)->why_back;
 
@@ -218,8 +215,6 @@ static void go_on_at_sockets(struct session *s)
 	if (graft_forget_doubt(grafts_of(s), s->graft))
 		for (unsigned int side = 0; side < 2; side++)
 			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_ms, 0);
-	for (unsigned int dir = 0; dir < 2 && s->state == SESSION_OPEN; dir++)
-		session_flow_run(s, dir, false);
 }
 
 /* Ask the sockets of S for their ways, if these may have changed. */
@@ -243,33 +238,22 @@ static void follow_ways(struct session *s)
 	}
 }
 
-static void look_at(struct session *s)
+bool session_graft_look(struct session *s)
 {
 	switch (graft_state(grafts_of(s), s->graft)) {
 	case GRAFT_DONE:
 		finish(s);
-		break;
+		return false;
 	case GRAFT_ACTIVE:
 	case GRAFT_RETURNING:
 		follow_ways(s);
-		break;
+		return false;
 	case GRAFT_RETURNED:
-		go_on_at_sockets(s);
-		break;
+		come_back(s);
+		return true;
 	default:
-		break;
+		return false;
 	}
-	session_update(s);
-}
-
-void session_graft_event(void *worker, const void *event)
-{
-	const struct graft_event *ev = event;
-	struct worker *w = worker;
-	struct session *s = w->grafted[ev->slot];
-
-	if (s && s->id == ev->id)
-		look_at(s);
 }
 
 /* --- sessions that outlive a daemon --- */
@@ -279,9 +263,9 @@ uint32_t session_graft_tag(const struct forward *f)
 	return graft_tag(forward_name(f->conf));
 }
 
-static bool is_left_behind(struct session *s)
+bool session_graft_outlives(struct session *s)
 {
-	if (s->state != SESSION_OPEN)
+	if (!session_runs(s))
 		return false;
 	session_graft_offer(s);
 	if (s->graft == NO_GRAFT)
@@ -290,32 +274,22 @@ static bool is_left_behind(struct session *s)
 	return graft_state(grafts_of(s), s->graft) == GRAFT_ACTIVE;
 }
 
-void session_graft_leave_behind(struct worker *w)
+void session_graft_leave_behind(struct session *s)
 {
-	struct session *next;
-
-	if (!w->shared->grafts || !grafts_survive(w->shared->grafts))
-		return;
-	for (struct session *s = w->sessions; s; s = next) {
-		next = s->next;
-		if (is_left_behind(s))
-			session_leave(s);
-	}
+	s->worker->grafted[s->graft] = NULL;
+	s->graft = NO_GRAFT;
 }
 
-int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
+void session_graft_adopt(struct session *s, uint32_t slot)
 {
-	struct grafts *gs = w->shared->grafts;
+	const struct forward_conf *fc = forward_of(s);
+	struct worker *w = s->worker;
+	struct grafts *gs = grafts_of(s);
 	const volatile struct graft_entry *e = graft_of(gs, slot);
-	struct addr client = { 0 }, upstream = { 0 };
-	struct session *s;
+	struct addr upstream = { 0 };
 	int fds[2];
 
-	graft_address(gs, slot, CLIENT, false, &client.ss, &client.len);
 	graft_address(gs, slot, UPSTREAM, false, &upstream.ss, &upstream.len);
-	s = session_new(w, f, (struct sockaddr *)&client.ss);
-	if (!s)
-		return -ENOMEM;
 	s->id = e->id;
 	if (atomic_load(&w->shared->last_id) < s->id)
 		atomic_store(&w->shared->last_id, s->id);
@@ -323,41 +297,16 @@ int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	s->connect_ms = 1; /* how long it took is not known */
 	s->addrs = addr_list_new(&upstream, 1);
 	if (s->addrs)
-		s->server = servers_find(&f->servers, &s->addrs->addrs[0]);
+		s->server = servers_find(&s->forward->servers, &s->addrs->addrs[0]);
 	s->graft = slot;
 	graft_take_sockets(gs, slot, fds);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->sides[dir].fd = fds[dir];
-		tcp_set_session_options(fds[dir], f->conf->nodelay, f->conf->keepalive_ms);
+		tcp_set_session_options(fds[dir], fc->nodelay, fc->keepalive_ms);
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
 		s->flows[dir].reason = REASON_ADOPTED;
 		s->flows[dir].engine = engine_of(s);
 	}
 	w->grafted[slot] = s;
 	graft_set_worker(gs, slot, w->index);
-	session_set_state(s, SESSION_CONNECTING);
-	session_set_state(s, SESSION_OPEN);
-	look_at(s); /* it may have ended without a daemon */
-	return 0;
-}
-
-void session_graft_sweep(struct worker *w)
-{
-	struct session *next;
-
-	for (struct session *s = w->sessions; s; s = next) {
-		next = s->next;
-		if (s->graft != NO_GRAFT)
-			look_at(s);
-	}
-}
-
-void session_graft_news(struct worker *w)
-{
-	uint64_t news = atomic_load_explicit(&w->shared->graft_news, memory_order_acquire);
-
-	if (news == w->graft_news_seen)
-		return;
-	w->graft_news_seen = news;
-	session_graft_sweep(w);
 }

@@ -40,29 +40,24 @@ const char *session_graft_hindrance(const struct session *s);
 /* When it was last at work, in ms of CLOCK_MONOTONIC, and whether an end has sent FIN. */
 uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
 
-/* The packet programs have sent EVENT, a struct graft_event, to WORKER. */
-void session_graft_event(void *worker, const void *event);
+/*
+ * Something has happened to S, which has a slot, or its ways may have changed: marks its end, or
+ * follows.  True: S has come back to its sockets, and its flows are to run.
+ */
+bool session_graft_look(struct session *s);
 
 /* --- sessions that outlive a daemon --- */
 
-/*
- * The worker stops: offer what can be grafted, hold its senders, and leave what is grafted to the
- * next daemon.  To be called again while sessions are left.
- */
-void session_graft_leave_behind(struct worker *w);
+/* The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted. */
+bool session_graft_outlives(struct session *s);
 
-/*
- * Make the session of SLOT, which a daemon before this one has left, one of F and of W, before W
- * runs.  -errno: it cannot be.
- */
-int session_graft_adopt(struct worker *w, struct forward *f, uint32_t slot);
+/* S, which is grafted, is the next daemon's. */
+void session_graft_leave_behind(struct session *s);
+
+/* Make S, which is new, the session of SLOT, which a daemon before this one has left. */
+void session_graft_adopt(struct session *s, uint32_t slot);
 
 /* What a session remembers of its forward for the next daemon. */
 uint32_t session_graft_tag(const struct forward *f);
-
-/* Events were lost, or ways may have changed: look at all sessions that are grafted. */
-void session_graft_sweep(struct worker *w);
-/* After a batch of events: the same, if shared->graft_news says so. */
-void session_graft_news(struct worker *w);
 
 #endif

@@ -34,7 +34,7 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/syscalls_needed.h"
-#include "relay/session.h"
+#include "relay/session_view.h"
 
 #define GATHER_MS 100
 #define SLICE_MS 100 /* between two looks at whether the daemon ends */
@@ -124,47 +124,44 @@ static void put_head(struct line *l, uint64_t duration_ms, const char *id, const
 	    client_addr_text(client, text, sizeof(text)));
 }
 
-static void put_flow(struct line *l, const struct flow *f, const char *direction, uint64_t kernel)
+static void put_flow(struct line *l, const struct flow_view *f, const char *direction)
 {
-	/*
-	 * Bytes that wait in the pipe of splice are lost with it.  All other bytes that user space
-	 * has written were copied, be it after the program had passed them on.
-	 */
-	uint64_t spliced = f->spliced - (f->pipe ? f->pending : 0);
-
 	put(l, "{\"direction\":\"%s\",\"carrier\":\"%s\",\"reason\":\"%s\",\"handovers\":%llu,"
 	    "\"copy_bytes\":%llu,\"splice_bytes\":%llu,\"kernel_bytes\":%llu}", direction,
-	    carrier_name(flow_carrier(f)), reason_name(flow_reason(f)), (unsigned long long)f->handovers,
-	    (unsigned long long)(f->user_out - spliced), (unsigned long long)spliced,
-	    (unsigned long long)kernel);
+	    carrier_name(f->carrier), reason_name(f->reason), (unsigned long long)f->handovers,
+	    (unsigned long long)f->copied, (unsigned long long)f->spliced,
+	    (unsigned long long)f->kernel);
 }
 
-static void put_ended(struct line *l, const struct session *s, const uint64_t kernel[2],
-		      unsigned int end)
+static uint64_t delivered(const struct flow_view *f)
 {
-	uint64_t duration = s->worker->loop.now_ms - s->born_ms;
+	return f->copied + f->spliced + f->kernel;
+}
+
+static void put_ended(struct line *l, const struct session_view *v, unsigned int end)
+{
 	/* the address that it is connected to; before that, the one that was tried last */
-	struct addr a = s->addrs ? session_address(s, s->upstream) : (struct addr){ 0 };
+	const struct addr *a = &v->upstream;
 	char text[ADDR_STRLEN], quoted[QUOTED_LEN], id[24], connect[24] = "null";
 
-	snprintf(id, sizeof(id), "%llu", (unsigned long long)s->id);
-	put_head(l, duration, id, forward_name(forward_of(s)), &s->client);
-	if (session_via(s))
-		put(l, ",\"via\":\"%s\"", client_addr_text(session_via(s), text, sizeof(text)));
-	if (a.len)
-		addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text));
-	if (s->connect_ms)
-		snprintf(connect, sizeof(connect), "%llu", (unsigned long long)s->connect_ms - 1);
+	snprintf(id, sizeof(id), "%llu", (unsigned long long)v->id);
+	put_head(l, v->age_ms, id, forward_name(v->forward->conf), &v->client);
+	if (v->via.sa.sa_family != AF_UNSPEC)
+		put(l, ",\"via\":\"%s\"", client_addr_text(&v->via, text, sizeof(text)));
+	if (a->len)
+		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+	if (v->connect_ms)
+		snprintf(connect, sizeof(connect), "%llu", (unsigned long long)v->connect_ms - 1);
 	put(l, ",\"upstream\":%s,\"end\":\"%s\",\"duration_ms\":%llu,\"connect_ms\":%s,"
 	    "\"bytes_to_upstream\":%llu,\"bytes_to_client\":%llu,\"flows\":[",
-	    a.len ? quote(text, quoted) : "null",
-	    end == SESSION_FINISHED ? "finished" : cause_name(end), (unsigned long long)duration,
-	    connect, (unsigned long long)s->flows[CLIENT].user_out + kernel[CLIENT],
-	    (unsigned long long)s->flows[UPSTREAM].user_out + kernel[UPSTREAM]);
-	if (s->connect_ms) {
-		put_flow(l, &s->flows[CLIENT], "client-to-upstream", kernel[CLIENT]);
+	    a->len ? quote(text, quoted) : "null",
+	    end == SESSION_FINISHED ? "finished" : cause_name(end), (unsigned long long)v->age_ms,
+	    connect, (unsigned long long)delivered(&v->flows[CLIENT]),
+	    (unsigned long long)delivered(&v->flows[UPSTREAM]));
+	if (v->connect_ms) {
+		put_flow(l, &v->flows[CLIENT], "client-to-upstream");
 		put(l, ",");
-		put_flow(l, &s->flows[UPSTREAM], "upstream-to-client", kernel[UPSTREAM]);
+		put_flow(l, &v->flows[UPSTREAM], "upstream-to-client");
 	}
 	put(l, "]}\n");
 }
@@ -190,21 +187,20 @@ static void add(struct session_log *l, const struct line *line)
 }
 
 /* No byte came, and it was not for want of a server. */
-static bool is_empty(const struct session *s, const uint64_t kernel[2], unsigned int end)
+static bool is_empty(const struct session_view *v, unsigned int end)
 {
-	return !s->flows[CLIENT].user_out && !s->flows[UPSTREAM].user_out && !kernel[CLIENT] &&
-	       !kernel[UPSTREAM] && (s->connect_ms || end == CAUSE_CLIENT_RESET);
+	return !delivered(&v->flows[CLIENT]) && !delivered(&v->flows[UPSTREAM]) &&
+	       (v->connect_ms || end == CAUSE_CLIENT_RESET);
 }
 
-void session_log_ended(struct session_log *l, const struct session *s, const uint64_t kernel[2],
+void session_log_ended(struct session_log *l, const struct session_view *v, bool empty,
 		       unsigned int end)
 {
-	struct line line;
+	struct line line = { 0 };
 
-	if (!l || (!s->worker->shared->config->session_log_empty && is_empty(s, kernel, end)))
+	if (!empty && is_empty(v, end))
 		return;
-	line.len = 0;
-	put_ended(&line, s, kernel, end);
+	put_ended(&line, v, end);
 	add(l, &line);
 }
 

@@ -3,6 +3,7 @@
 #define CULVERT_SESSION_LOG_H
 
 #include <json-c/json.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -16,7 +17,7 @@
  * thread writes the lines.  A slow or full disk costs lines, which are counted, and nothing else.
  */
 struct session_log;
-struct session;
+struct session_view;
 
 /*
  * Open the log at PATH ("-": stdout), which ACCOUNT writes, before root is given up.  The queue has
@@ -39,11 +40,11 @@ void session_log_close(struct session_log *l);
 void session_log_reopen(struct session_log *l);
 
 /*
- * Log that S ends because of END: a cause, or SESSION_FINISHED.  KERNEL: session_kernel_bytes() of
- * both flows.  L may be NULL.  One without a byte may not be wanted.
+ * Log that the session V ends because of END: a cause, or SESSION_FINISHED.  EMPTY: also if it has had
+ * no byte.
  */
 #define SESSION_FINISHED CAUSES /* both flows came to their end */
-void session_log_ended(struct session_log *l, const struct session *s, const uint64_t kernel[2],
+void session_log_ended(struct session_log *l, const struct session_view *v, bool empty,
 		       unsigned int end);
 /* Log that a client of FORWARD was turned away because of WHY.  L may be NULL. */
 void session_log_refused(struct session_log *l, const char *forward, const struct sockaddr *client,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SOCKET_STOCK_H
-#define CULVERT_SOCKET_STOCK_H
+#ifndef CULVERT_MARKED_SOCKETS_H
+#define CULVERT_MARKED_SOCKETS_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,46 +16,46 @@
  * forward has some in stock, for each family that its upstream has shown to need.  The main thread
  * fills up what is taken.
  */
-struct socket_stock;
+struct marked_sockets;
 
-#define SOCKET_STOCK 32 /* of a forward, for each family */
+#define MARKED_SOCKETS 32 /* of a forward, for each family */
 
 /* Asks the privileged process: N sockets of FAMILY for FC.  -errno; ERR says why. */
 typedef int socket_maker_fn(void *arg, const struct forward_conf *fc, int family, unsigned int n,
 			    int *fds, char *err, size_t errlen);
 
 /* One of zeroes has no stocks. */
-struct stock_keeper {
+struct socket_keeper {
 	socket_maker_fn *make;
 	void *arg;
 	struct loop *loop;    /* of the main thread */
 	_Atomic bool asked;   /* something is wanted, or to be freed */
 	pthread_mutex_t lock; /* of what follows, and of all stocks */
-	struct socket_stock *first;
+	struct marked_sockets *first;
 };
 
 /* LOOP is the main thread's, which asks MAKE(ARG). */
-void stock_keeper_open(struct stock_keeper *k, socket_maker_fn *make, void *arg,
+void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
 		       struct loop *loop);
 /*
  * Make what is wanted, free what is closed: to be called after each batch of LOOP, and when all
  * stocks are closed and LOOP runs no more.
  */
-void stock_keeper_after_batch(struct stock_keeper *k);
+void socket_keeper_after_batch(struct socket_keeper *k);
 
 /*
  * A stock for FC, filled.  -errno of the privileged process; ERR says what is wrong.
  */
-int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
-		      struct socket_stock **ret, char *err, size_t errlen);
+int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
+		      struct marked_sockets **ret, char *err, size_t errlen);
 /* No worker takes from it any more.  NULL is fine. */
-void socket_stock_close(struct socket_stock *s);
+void marked_sockets_close(struct marked_sockets *s);
 
 /*
  * Take a socket of FAMILY; it is non-blocking.  -ENOSR: there is none at the moment, but soon, or
  * once the privileged process answers.  -EPIPE: that has ended.  -EAFNOSUPPORT.  Each call makes the
  * main thread try again.  Waits for nobody.
  */
-int socket_stock_take(struct socket_stock *s, int family);
+int marked_sockets_take(struct marked_sockets *s, int family);
 
 #endif

@@ -13,7 +13,7 @@
  * moves little asks for less than a turn: its unused tokens are missing to the others until it
  * returns them.
  */
-#include "relay/rates.h"
+#include "relay/bandwidth.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -21,8 +21,7 @@
 
 #include "base/clock.h"
 #include "base/order.h"
-#include "relay/limits.h"
-#include "relay/session.h"
+#include "config/config.h"
 
 /* --- token bucket --- */
 
@@ -179,37 +178,40 @@ static uint32_t ask(uint32_t turn, uint32_t used)
 	return (uint32_t)smaller(larger(2 * (uint64_t)used, least), turn);
 }
 
-void session_pace_start(struct session *s)
+int pace_new(struct bandwidth *of_client, struct bandwidth *of_forward, struct pace **ret)
 {
-	/* a client of a unix socket has no address, and so no limit */
-	uint64_t of_client = s->client.sa.sa_family == AF_UNIX ? 0 :
-			     forward_of(s)->bandwidth_per_client;
 	struct pace *p;
 
-	if (!s->forward->bandwidth && !of_client)
-		return;
-	p = s->pace = calloc(1, sizeof(*p));
-	if (!p || clients_bandwidth(s->forward->clients, &s->client.sa, of_client,
-				    &p->limits[OF_CLIENT])) {
-		session_reset(s, CAUSE_NO_MEMORY);
-		return;
+	*ret = NULL;
+	if (!of_client && !of_forward)
+		return 0;
+	p = calloc(1, sizeof(*p));
+	if (!p) {
+		bandwidth_put(of_client);
+		return -ENOMEM;
 	}
-	p->limits[OF_FORWARD] = s->forward->bandwidth;
+	p->limits[OF_CLIENT] = of_client;
+	p->limits[OF_FORWARD] = of_forward;
 	p->turn = TURN_MAX;
 	for (unsigned int i = 0; i < LIMITS; i++)
 		if (p->limits[i])
 			p->turn = (uint32_t)smaller(p->turn, p->limits[i]->turn);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		p->turns[dir].size = ask(p->turn, 0);
+	*ret = p;
+	return 0;
 }
 
-/* Reserve limit after limit, as each has come.  True: all have. */
-static bool advance(struct pace *p, unsigned int dir)
+/* Reserves limit after limit, as each has come. */
+bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms)
 {
-	struct turn *t = &p->turns[dir];
 	/* the loop's clock may be as late as its thread */
 	uint64_t now = clock_ms();
+	struct turn *t;
 
+	if (!p)
+		return true;
+	t = &p->turns[dir];
 	if (!t->held)
 		t->left = t->size;
 	while (t->due_ms <= now && t->held < LIMITS) {
@@ -218,31 +220,21 @@ static bool advance(struct pace *p, unsigned int dir)
 		if (b)
 			t->due_ms = bucket_reserve(&b->ways[dir], t->size, now);
 	}
-	return t->due_ms <= now;
-}
-
-bool session_pace_begin(struct session *s, unsigned int dir)
-{
-	struct flow *f = &s->flows[dir];
-
-	/* pending bytes were read in an earlier turn, and are written before more is read */
-	if (!s->pace || f->pending)
+	if (t->due_ms <= now)
 		return true;
-	f->paced = !advance(s->pace, dir);
-	if (f->paced)
-		f->due_ms = s->pace->turns[dir].due_ms;
-	return !f->paced;
+	*ret_due_ms = t->due_ms;
+	return false;
 }
 
-uint64_t session_pace_left(const struct session *s, unsigned int dir)
+uint64_t pace_left(const struct pace *p, unsigned int dir)
 {
-	return s->pace ? s->pace->turns[dir].left : UINT64_MAX;
+	return p ? p->turns[dir].left : UINT64_MAX;
 }
 
-void session_pace_used(struct session *s, unsigned int dir, uint64_t bytes)
+void pace_used(struct pace *p, unsigned int dir, uint64_t bytes)
 {
-	if (s->pace)
-		s->pace->turns[dir].left -= (uint32_t)bytes;
+	if (p)
+		p->turns[dir].left -= (uint32_t)bytes;
 }
 
 /* Return what flow DIR has not read, and the places of a flow that waits. */
@@ -255,21 +247,22 @@ static void give_back(struct pace *p, unsigned int dir)
 			bucket_give_back(&p->limits[i]->ways[dir], t->left);
 }
 
-void session_pace_end(struct session *s, unsigned int dir)
+void pace_end(struct pace *p, unsigned int dir)
 {
-	struct turn *t = s->pace ? &s->pace->turns[dir] : NULL;
+	struct turn *t = p ? &p->turns[dir] : NULL;
 
 	if (!t || !t->held) /* only pending bytes were written */
 		return;
-	give_back(s->pace, dir);
-	*t = (struct turn){ .size = ask(s->pace->turn, t->size - t->left) };
+	give_back(p, dir);
+	*t = (struct turn){ .size = ask(p->turn, t->size - t->left) };
 }
 
-void session_pace_stop(struct session *s)
+void pace_free(struct pace *p)
 {
-	if (!s->pace)
+	if (!p)
 		return;
 	for (unsigned int dir = 0; dir < 2; dir++)
-		give_back(s->pace, dir);
-	bandwidth_put(s->pace->limits[OF_CLIENT]);
+		give_back(p, dir);
+	bandwidth_put(p->limits[OF_CLIENT]);
+	free(p);
 }

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "config/config.h"
-#include "relay/rates.h"
+#include "relay/bandwidth.h"
 #include "seeded.h"
 
 #define START 1000000

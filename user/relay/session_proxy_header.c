@@ -17,7 +17,7 @@
  * takes a few dozen bytes of a new connection whole, unless memory is short: then the session is
  * reset.
  */
-#include "relay/session_header.h"
+#include "relay/session_proxy_header.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -26,8 +26,7 @@
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "datapath/tcp.h"
-#include "relay/limits.h"
-#include "relay/connect.h"
+#include "relay/admission.h"
 
 SYSCALLS_NEEDED(
 	SYSCALL(recvfrom),
@@ -39,7 +38,7 @@ _Static_assert(PROXY_PROTOCOL_WRITE_MAX <= UINT8_MAX, "session.header_out");
 
 /* --- receiving --- */
 
-int session_header_expect(struct session *s)
+int session_proxy_header_expect(struct session *s)
 {
 	const struct forward_conf *fc = forward_of(s);
 
@@ -65,15 +64,15 @@ static void refuse(struct session *s, enum cause cause, const char *reason)
 	session_reset(s, cause);
 }
 
-/* Read the header, which was seen whole, and no byte more. */
-static void take(struct session *s, const struct proxy_header *h, uint8_t *buf)
+/* Read the header, which was seen whole, and no byte more.  False: S is reset. */
+static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 {
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, h->size, 0);
 	enum cause why;
 
 	if (n != (ssize_t)h->size) {
-		session_reset(s, session_cause(CLIENT, n < 0 ? errno : EIO));
-		return;
+		session_reset(s, tcp_cause(CLIENT, n < 0 ? errno : EIO));
+		return false;
 	}
 	s->header_in = (uint16_t)h->size;
 	s->told->kind = (uint8_t)h->kind;
@@ -83,13 +82,12 @@ static void take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 	}
 	if (!admission_enter_client(s->worker->shared->admission, s->forward, &s->client.sa, &why)) {
 		session_reset(s, why);
-		return;
+		return false;
 	}
-	session_set_state(s, SESSION_CONNECTING);
-	session_connect(s);
+	return true;
 }
 
-void session_header_look(struct session *s, bool ended)
+bool session_proxy_header_look(struct session *s, bool ended)
 {
 	uint8_t buf[PROXY_PROTOCOL_MAX];
 	struct proxy_header h;
@@ -99,20 +97,21 @@ void session_header_look(struct session *s, bool ended)
 
 	if (n < 0) {
 		if (errno != EAGAIN)
-			session_reset(s, session_cause(CLIENT, errno));
-		return;
+			session_reset(s, tcp_cause(CLIENT, errno));
+		return false;
 	}
 	r = proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 	if (!r)
-		take(s, &h, buf);
-	else if (r != -EAGAIN)
+		return take(s, &h, buf);
+	if (r != -EAGAIN)
 		refuse(s, CAUSE_HEADER_BAD, reason);
 	else if (ended || !n)
 		refuse(s, CAUSE_HEADER_BAD,
 		       n ? "the stream ended within it" : "the stream ended before it");
+	return false;
 }
 
-void session_header_timer(struct session *s)
+void session_proxy_header_timer(struct session *s)
 {
 	if (s->worker->loop.now_ms >= s->told->due_ms)
 		refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
@@ -145,7 +144,7 @@ static int describe(const struct session *s, struct proxy_header *ret)
 	return 0;
 }
 
-bool session_header_send(struct session *s)
+bool session_proxy_header_send(struct session *s)
 {
 	uint8_t buf[PROXY_PROTOCOL_WRITE_MAX];
 	struct proxy_header h;
@@ -157,7 +156,7 @@ bool session_header_send(struct session *s)
 		return true;
 	r = describe(s, &h);
 	if (r) {
-		session_reset(s, session_cause(CLIENT, r));
+		session_reset(s, tcp_cause(CLIENT, r));
 		return false;
 	}
 	size = proxy_protocol_write(&h, buf);
@@ -169,6 +168,6 @@ bool session_header_send(struct session *s)
 		return true;
 	}
 	/* no room on a socket that nothing was written to: memory is short */
-	session_reset(s, session_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
+	session_reset(s, tcp_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
 	return false;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_IDLE_H
-#define CULVERT_IDLE_H
+#ifndef CULVERT_SESSION_IDLE_H
+#define CULVERT_SESSION_IDLE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,7 +46,7 @@ struct session;
 
 /* S is OPEN.  Returns when to look next; UINT64_MAX: never. */
 uint64_t session_idle_due(struct session *s);
-/* The session's timer has fired: look, if it is time.  May end the session. */
+/* The session's timer has fired: look, if it is time. */
 void session_idle_timer(struct session *s);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "relay/idle.h"
+#include "relay/session_idle.h"
 
 #define NOW 100000
 #define TICK 10 /* a socket's clock is that coarse */

@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "relay/forward.h"
-#include "relay/limits.h"
-#include "relay/rates.h"
+#include "relay/admission.h"
+#include "relay/bandwidth.h"
 #include "seeded.h"
 
 /* --- clients --- */

@@ -6,7 +6,7 @@
  * So the main thread alone frees a stock that is closed.  A shelf that could not be filled is tried
  * again when the next session wants something of it.
  */
-#include "relay/socket_stock.h"
+#include "relay/marked_sockets.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,15 +23,15 @@ SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_PRIVILEGED, close));
 
 struct shelf {
-	int fds[SOCKET_STOCK];
+	int fds[MARKED_SOCKETS];
 	unsigned int n;
 	bool wanted; /* something was taken, or asked for in vain, since the last try to fill it */
 	int error;   /* of that try, -errno; 0: it was a success */
 };
 
-struct socket_stock {
-	struct stock_keeper *keeper;
-	struct socket_stock *next;
+struct marked_sockets {
+	struct socket_keeper *keeper;
+	struct marked_sockets *next;
 	struct forward_conf conf; /* a copy: its pointers are not to be followed */
 	bool closed;
 	struct shelf shelves[FAMILIES];
@@ -39,18 +39,18 @@ struct socket_stock {
 
 static const int families[FAMILIES] = { AF_INET, AF_INET6 };
 
-static struct shelf *shelf_of(struct socket_stock *s, int family)
+static struct shelf *shelf_of(struct marked_sockets *s, int family)
 {
 	return &s->shelves[family == AF_INET6];
 }
 
 /* Make what is lacking, if it is wanted.  The lock is held, but not while the maker works. */
-static int fill(struct socket_stock *s, unsigned int which, char *err, size_t errlen)
+static int fill(struct marked_sockets *s, unsigned int which, char *err, size_t errlen)
 {
-	struct stock_keeper *k = s->keeper;
+	struct socket_keeper *k = s->keeper;
 	struct shelf *h = &s->shelves[which];
-	unsigned int n = h->wanted ? SOCKET_STOCK - h->n : 0; /* nobody else adds */
-	int fds[SOCKET_STOCK], r;
+	unsigned int n = h->wanted ? MARKED_SOCKETS - h->n : 0; /* nobody else adds */
+	int fds[MARKED_SOCKETS], r;
 
 	h->wanted = false;
 	if (!n)
@@ -66,7 +66,7 @@ static int fill(struct socket_stock *s, unsigned int which, char *err, size_t er
 	return r;
 }
 
-static void discard(struct socket_stock *s)
+static void discard(struct marked_sockets *s)
 {
 	for (unsigned int i = 0; i < FAMILIES; i++)
 		while (s->shelves[i].n)
@@ -74,9 +74,9 @@ static void discard(struct socket_stock *s)
 	free(s);
 }
 
-void stock_keeper_after_batch(struct stock_keeper *k)
+void socket_keeper_after_batch(struct socket_keeper *k)
 {
-	struct socket_stock **at = &k->first, *s;
+	struct marked_sockets **at = &k->first, *s;
 	char err[256];
 
 	if (!atomic_exchange(&k->asked, false))
@@ -98,26 +98,26 @@ void stock_keeper_after_batch(struct stock_keeper *k)
 	pthread_mutex_unlock(&k->lock);
 }
 
-void stock_keeper_open(struct stock_keeper *k, socket_maker_fn *make, void *arg, struct loop *loop)
+void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg, struct loop *loop)
 {
-	*k = (struct stock_keeper){ .make = make, .arg = arg, .loop = loop };
+	*k = (struct socket_keeper){ .make = make, .arg = arg, .loop = loop };
 	pthread_mutex_init(&k->lock, NULL);
 }
 
 /* --- stocks --- */
 
 /* URGENT: somebody waits, whose earlier call may not have woken the main thread. */
-static void want(struct stock_keeper *k, bool urgent)
+static void want(struct socket_keeper *k, bool urgent)
 {
 	if (!atomic_exchange(&k->asked, true) || urgent)
 		loop_wake(k->loop);
 }
 
-int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
-		      struct socket_stock **ret, char *err, size_t errlen)
+int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
+		      struct marked_sockets **ret, char *err, size_t errlen)
 {
 	const struct upstreams *up = &fc->upstream;
-	struct socket_stock *s = calloc(1, sizeof(*s));
+	struct marked_sockets *s = calloc(1, sizeof(*s));
 	int r = 0;
 
 	snprintf(err, errlen, "out of memory");
@@ -145,9 +145,9 @@ int socket_stock_open(struct stock_keeper *k, const struct forward_conf *fc,
 	return r;
 }
 
-void socket_stock_close(struct socket_stock *s)
+void marked_sockets_close(struct marked_sockets *s)
 {
-	struct stock_keeper *k = s ? s->keeper : NULL;
+	struct socket_keeper *k = s ? s->keeper : NULL;
 
 	if (!s)
 		return;
@@ -157,9 +157,9 @@ void socket_stock_close(struct socket_stock *s)
 	want(k, false);
 }
 
-int socket_stock_take(struct socket_stock *s, int family)
+int marked_sockets_take(struct marked_sockets *s, int family)
 {
-	struct stock_keeper *k = s->keeper;
+	struct socket_keeper *k = s->keeper;
 	struct shelf *h = shelf_of(s, family);
 	int fd = -ENOSR;
 

@@ -9,7 +9,7 @@
  *
  * To stop, a worker ends its listeners, and its loop ends with its last session.
  */
-#include "relay/worker.h"
+#include "relay/threads.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,10 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "relay/listener.h"
-#include "relay/session.h"
-#include "relay/connect.h"
-#include "relay/session_flow.h"
-#include "relay/session_graft.h"
+#include "relay/session_life.h"
 
 #define PATIENCE_MS 10000
 
@@ -47,7 +44,7 @@ static void on_sweep(struct timer *timer)
 
 	if (lost != w->events_lost_seen || kernel_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
-		session_sweep(w);
+		session_kernel_sweep(w);
 	}
 	if (w->in_kernel)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
@@ -57,16 +54,11 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	session_connect_news(w);
+	session_names_news(w);
 	session_graft_news(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
-}
-
-int worker_reserve_timer(struct worker *w)
-{
-	return loop_reserve_timers(&w->loop, w->n_sessions + 1 + WORKER_TIMERS);
 }
 
 /* Open W's ring of RINGS, for records of SIZE: AT, which is SOURCE of the loop.  HANDLE gets them. */
@@ -94,23 +86,9 @@ static int open_kernel(struct worker *w)
 			 &w->ring_source);
 }
 
-void worker_catch_up(struct worker *w)
-{
-	uint64_t lost;
-
-	if (!w->graft_ring)
-		return;
-	lost = graft_events_lost(w->shared->grafts);
-	bpf_ring_consume(w->graft_ring);
-	if (lost != w->graft_events_lost) {
-		w->graft_events_lost = lost;
-		session_graft_sweep(w);
-	}
-}
-
 static void on_graft_look(struct timer *timer)
 {
-	worker_catch_up(container_of(timer, struct worker, graft_look));
+	session_graft_catch_up(container_of(timer, struct worker, graft_look));
 }
 
 /* Nobody is woken for the events of the next GRAFT_QUIET_MS; now_ms is up to 1 ms behind. */
@@ -120,7 +98,7 @@ static void on_graft_ring(struct source *source, uint32_t events)
 
 	(void)events;
 	timer_set(&w->loop, &w->graft_look, w->loop.now_ms + GRAFT_QUIET_MS + 2);
-	worker_catch_up(w);
+	session_graft_catch_up(w);
 }
 
 static int open_grafts(struct worker *w)
@@ -146,7 +124,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	r = loop_open(&w->loop, after_batch, w);
 	if (r)
 		return r;
-	r = worker_reserve_timer(w);
+	r = loop_reserve_timers(&w->loop, WORKER_TIMERS);
 	if (!r && shared->kernel)
 		r = open_kernel(w);
 	if (!r && shared->grafts)
@@ -246,7 +224,7 @@ static void on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave);
 
-	session_graft_leave_behind(w);
+	session_leave_behind(w);
 	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Time-outs of silent sessions: when a session was last at work, and what ends it.  See idle.h. */
-#include "relay/idle.h"
+#include "relay/session_idle.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
@@ -13,7 +13,6 @@
 #include "base/order.h"
 #include "base/syscalls_needed.h"
 #include "relay/session.h"
-#include "relay/session_flow.h"
 #include "relay/session_graft.h"
 
 SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
@@ -179,7 +178,7 @@ static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activ
 		return false;
 	for (unsigned int side = 0; side < 2; side++)
 		if (idle_is_gone(s->idle, now, keepalive_ms, &sides[side], side)) {
-			session_part(s, side, session_cause(side, ETIMEDOUT));
+			session_part(s, side, tcp_cause(side, ETIMEDOUT));
 			return true;
 		}
 	s->idle->asked_ms = now;
@@ -195,11 +194,11 @@ void session_idle_timer(struct session *s)
 	enum cause cause;
 	int r = 0;
 
-	if (s->state == SESSION_OPEN && now >= keepalive_due(s)) {
+	if (now >= keepalive_due(s)) {
 		tcp_set_keepalive(s->sides[UPSTREAM].fd, forward_of(s)->keepalive_ms, 0);
 		s->keepalive_due = false;
 	}
-	if (s->state != SESSION_OPEN || now < session_idle_due(s) || !s->idle)
+	if (!session_runs(s) || now < session_idle_due(s) || !s->idle)
 		return;
 	for (unsigned int side = 0; !grafted && !r && side < 2; side++) {
 		r = tcp_activity(s->sides[side].fd, &sides[side]);

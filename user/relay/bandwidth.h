@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_RATES_H
-#define CULVERT_RATES_H
+#ifndef CULVERT_BANDWIDTH_H
+#define CULVERT_BANDWIDTH_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -51,19 +51,21 @@ void bandwidth_put(struct bandwidth *b);
 /* True if B is what bandwidth_new() makes of RATE. */
 bool bandwidth_is(const struct bandwidth *b, uint64_t rate);
 
-struct session;
-struct pace; /* in a session whose bandwidth is limited */
+/*
+ * The turns in which a session reads, if its bandwidth is limited.  NULL: it is not; then each
+ * function below lets everything pass.
+ */
+struct pace;
 
-/* The session is open, and its client is known.  May end the session. */
-void session_pace_start(struct session *s);
-/* A turn of flow DIR begins.  False: the flow is now `paced`, and waits until due_ms. */
-bool session_pace_begin(struct session *s, unsigned int dir);
+/* Takes over the reference OF_CLIENT; OF_FORWARD outlives *RET.  Each may be NULL.  -ENOMEM. */
+int pace_new(struct bandwidth *of_client, struct bandwidth *of_forward, struct pace **ret);
+/* A turn of flow DIR begins.  False: it has to wait until *RET_DUE_MS, and then begin. */
+bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms);
 /* How many bytes flow DIR may read in this turn; UINT64_MAX: any number. */
-uint64_t session_pace_left(const struct session *s, unsigned int dir);
-void session_pace_used(struct session *s, unsigned int dir, uint64_t bytes);
+uint64_t pace_left(const struct pace *p, unsigned int dir);
+void pace_used(struct pace *p, unsigned int dir, uint64_t bytes);
 /* The turn ends: return what the flow has not read. */
-void session_pace_end(struct session *s, unsigned int dir);
-/* The session has ended.  Its `pace` is still to be freed. */
-void session_pace_stop(struct session *s);
+void pace_end(struct pace *p, unsigned int dir);
+void pace_free(struct pace *p);
 
 #endif

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: servers.c chooses a server.  When none of its addresses can be connected to, or
- * its part of connect-timeout is over, the next server is chosen, until none is left that has not been
- * tried.  No byte of the client has been read by then.
+ * Theory of operation: servers.c chooses a server.  When none of its addresses can be connected to,
+ * or its part of connect-timeout is over, the next server is chosen, until none is left that has not
+ * been tried.  No byte of the client has been read by then.
  *
- * The addresses of a server are tried as RFC 8305 ("Happy Eyeballs") says.
- * names.c has put them in order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS
+ * The addresses of a server are tried as RFC 8305 ("Happy Eyeballs") says.  names.c has put them in
+ * order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS
  * after the last one began, whichever comes first.  Those before go on beside it; the first that is
  * connected wins, and the others are reset.
  *
@@ -16,11 +16,9 @@
  * or connect-timeout is over.  The same if none of the servers could be connected to, but the name
  * of one may have moved: after the look-up all are tried once more.
  */
-#include "relay/connect.h"
+#include "relay/session_connect.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -31,11 +29,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/order.h"
-#include "base/syscalls_needed.h"
 #include "datapath/tcp.h"
-#include "relay/session_flow.h"
-#include "relay/session_header.h"
-#include "relay/socket_stock.h"
+#include "relay/upstream_socket.h"
 
 /* RFC 8305, section 8, "Connection Attempt Delay": recommended. */
 #define HAPPY_DELAY_MS 250
@@ -50,23 +45,13 @@
  * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
  */
 #define CONNECT_QUIET_MS 20
-#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
-
-SYSCALLS_NEEDED(
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX),
-		   SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE), SYSCALL_ARG(2, 0)),
-	SYSCALL(connect),
-	SYSCALL(getsockname));
 
 /* An attempt that runs beside the first. */
 struct rival {
 	struct source source; /* fd -1: none */
 	struct session *session;
 	uint16_t address;
+	uint16_t number; /* of the attempt */
 };
 
 /* Apart from the session, since most of a session's life comes when it is OPEN. */
@@ -88,65 +73,7 @@ struct connecting {
 	struct rival rivals[RIVALS];
 };
 
-/* --- errors --- */
-
-enum cause connect_cause(int error)
-{
-	switch (error) {
-	case ECONNREFUSED:
-	case ENOENT:
-		return CAUSE_CONNECT_REFUSED;
-	case ETIMEDOUT:
-		return CAUSE_CONNECT_TIMEOUT;
-	case ENOSR:
-		return CAUSE_NO_SOCKET;
-	case ENETUNREACH:
-	case EHOSTUNREACH:
-		return CAUSE_CONNECT_UNREACHABLE;
-	default:
-		return cause_of_shortage(error, CAUSE_CONNECT_FAILED);
-	}
-}
-
-/* --- a socket --- */
-
-static int bind_socket(const struct forward_conf *fc, const struct sockaddr *source, int fd)
-{
-	socklen_t len = source && source->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) :
-								  sizeof(struct sockaddr_in);
-	int r = fc->interface ? socket_bind_interface(fd, fc->interface) : 0;
-
-	if (!r && source)
-		r = socket_bind_source(fd, source, len);
-	return r;
-}
-
-int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
-{
-	const struct forward_conf *fc = f->conf;
-	const struct sockaddr *source = fc->source.len ? (const struct sockaddr *)&fc->source.ss :
-							 NULL;
-	int fd, r;
-
-	if (fc->transparent)
-		source = client;
-	if (source && source->sa_family != to->ss.ss_family)
-		return -EAFNOSUPPORT;
-	if (f->stock) {
-		fd = socket_stock_take(f->stock, to->ss.ss_family);
-	} else {
-		fd = socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
-		if (fd < 0)
-			return -errno;
-	}
-	if (fd < 0 || (!source && !fc->interface))
-		return fd;
-	r = bind_socket(fc, source, fd);
-	if (!r)
-		return fd;
-	close(fd);
-	return r;
-}
+/* --- the socket of an attempt --- */
 
 /*
  * The same for an attempt that is ALONE or not.  Without a descriptor an attempt that is alone takes
@@ -199,56 +126,6 @@ static int spare_an_ack(const struct session *s, int fd)
 	return 0;
 }
 
-/* --- a socket that meets itself --- */
-
-/* Ports that the kernel may connect from; what a kernel has that does not tell. */
-static unsigned int first_port = 1024, last_port = 65535;
-
-void connect_learn_ports(void)
-{
-	unsigned int first, last;
-	FILE *f = fopen(PORT_RANGE, "re");
-
-	if (!f)
-		return;
-	if (fscanf(f, "%u %u", &first, &last) == 2) {
-		first_port = first;
-		last_port = last;
-	}
-	fclose(f);
-}
-
-unsigned int connect_ports(void)
-{
-	return last_port - first_port + 1;
-}
-
-/*
- * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
- * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
- * simultaneous open).
- */
-static bool has_met_itself(int fd, const struct addr *to)
-{
-	struct addr own = { .len = sizeof(own.ss) }, unmapped = addr_unmapped(to);
-	unsigned int port = addr_is_inet(to) ? ntohs(addr_port(to)) : 0;
-
-	if (port < first_port || port > last_port ||
-	    getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
-		return false;
-	own = addr_unmapped(&own);
-	return addr_equal(&own, &unmapped);
-}
-
-int upstream_connect(int fd, const struct addr *to)
-{
-	int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
-
-	if ((!error || error == EINPROGRESS) && has_met_itself(fd, to))
-		return ECONNREFUSED;
-	return error;
-}
-
 /* --- attempts: number 0 in sides[UPSTREAM], others beside it in a race --- */
 
 static struct source *source_of(struct session *s, unsigned int i)
@@ -272,13 +149,12 @@ static bool is_running(struct session *s, unsigned int i)
 	return source_of(s, i)->fd >= 0;
 }
 
-static void on_rival(struct source *source, uint32_t events)
+struct session *session_of_rival(struct source *source, unsigned int *ret_attempt)
 {
 	struct rival *a = container_of(source, struct rival, source);
-	struct session *s = a->session;
 
-	session_connect_answered(s, 1 + (unsigned int)(a - s->connecting->rivals), events);
-	session_update(s);
+	*ret_attempt = a->number;
+	return a->session;
 }
 
 /*
@@ -287,7 +163,7 @@ static void on_rival(struct source *source, uint32_t events)
  */
 static void close_attempt(struct session *s, unsigned int i)
 {
-	session_close_socket(source_of(s, i), true);
+	tcp_close(source_of(s, i), true);
 }
 
 /* Attempt I has won: its socket becomes the session's.  0, or errno: it stays what it was. */
@@ -308,8 +184,8 @@ static int take_winner(struct session *s, unsigned int i)
 	return 0;
 }
 
-/* Most clients have spoken by now: to look at once saves a round through epoll. */
-static void connected(struct session *s)
+/* S is connected: what its server and the counters get to know of that. */
+static void note_success(struct session *s)
 {
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
 	uint64_t took_us = (clock_ns() - s->connecting->began_ns) / 1000;
@@ -318,16 +194,9 @@ static void connected(struct session *s)
 	servers_connected(&s->forward->servers, s->server, took_us / 1000, s->worker->loop.now_ms);
 	if (s->connecting->begun > 1)
 		atomic_store_explicit(&s->server->first, s->upstream, memory_order_relaxed);
-	if (!session_header_send(s))
-		return;
-	session_connect_end(s);
-	session_set_state(s, SESSION_OPEN);
-	session_flows_start(s);
-	if (s->state == SESSION_OPEN)
-		session_flow_run(s, CLIENT, false);
 }
 
-/* Begin attempt I with its address.  0: under way, or done; else errno. */
+/* Begin attempt I with its address.  0: it is connected; EINPROGRESS; or another errno. */
 static int begin_attempt(struct session *s, unsigned int i)
 {
 	struct addr a = address_of(s, i);
@@ -341,19 +210,16 @@ static int begin_attempt(struct session *s, unsigned int i)
 		error = spare_an_ack(s, fd);
 		if (error) {
 			close(fd);
-			session_reset(s, session_cause(CLIENT, error));
-			return 0;
+			session_reset(s, tcp_cause(CLIENT, error));
+			return EINPROGRESS;
 		}
 	}
 	source->fd = fd;
 	error = upstream_connect(fd, &a);
 	if (!error)
-		error = take_winner(s, i);
-	else if (error == EINPROGRESS)
-		/* number 0 is watched by session_update() */
-		return i ? -loop_watch(&s->worker->loop, source, EPOLLOUT, true) : 0;
-	if (!error)
-		connected(s);
+		return take_winner(s, i);
+	if (error == EINPROGRESS && i) /* number 0 is watched with the session's sides */
+		return -loop_watch(&s->worker->loop, source, EPOLLOUT, true) ?: EINPROGRESS;
 	return error;
 }
 
@@ -387,11 +253,11 @@ static int choose_server(struct session *s)
 static bool next_server(struct session *s, int error)
 {
 	struct connecting *c = s->connecting;
-	enum cause cause = connect_cause(error);
+	enum cause cause = upstream_cause(error);
 	struct server **tried;
 	int r;
 
-	if (cause == CAUSE_NO_SOCKET || cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
+	if (cause == CAUSE_NO_SOCKET || tcp_cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
 		return false;
 	if (servers_refused(&s->forward->servers, s->server, error, &c->seen,
 			    s->worker->loop.now_ms))
@@ -440,11 +306,11 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	s->upstream = *index_of(s, i); /* for the session log */
 	if (next_server(s, error)) /* which logs it if that is news */
 		return;
-	log_cause(connect_cause(error), LOG_WARNING,
+	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s",
 		  (unsigned long long)s->id, forward_name(forward_of(s)), text, strerror(error),
 		  advice(ADVICE_CONNECT, error));
-	session_reset(s, connect_cause(error));
+	session_reset(s, upstream_cause(error));
 }
 
 static bool may_begin(const struct session *s)
@@ -458,12 +324,12 @@ static uint16_t next_index(const struct session *s)
 	return (uint16_t)((s->connecting->first + s->connecting->begun) % s->addrs->n);
 }
 
-/* Begin what is due. */
-static void connect_more(struct session *s)
+/* Begin what is due.  True: S is connected. */
+static bool connect_more(struct session *s)
 {
 	uint64_t now = s->worker->loop.now_ms;
 
-	while (s->state == SESSION_CONNECTING && may_begin(s) && now >= s->connecting->next_ms) {
+	while (!s->ending && may_begin(s) && now >= s->connecting->next_ms) {
 		struct connecting *c = s->connecting;
 		unsigned int i = 0;
 		int error;
@@ -475,38 +341,41 @@ static void connect_more(struct session *s)
 		c->running++;
 		c->next_ms = now + HAPPY_DELAY_MS;
 		error = begin_attempt(s, i);
+		if (!error) {
+			note_success(s);
+			return true;
+		}
 		/* no socket in stock, no descriptor, or a full backlog of a unix socket */
 		if ((error == ENOSR || error == EAGAIN) && now < c->server_due_ms) {
 			close_attempt(s, i);
 			c->begun--;
 			c->running--;
 			c->next_ms = now + RETRY_MS;
-		} else if (error) {
+		} else if (error != EINPROGRESS) {
 			fail_attempt(s, i, error);
 		}
 	}
+	return false;
 }
 
-void session_connect_answered(struct session *s, unsigned int i, uint32_t events)
+bool session_connect_answered(struct session *s, unsigned int i, uint32_t events)
 {
 	int error = 0;
 
-	if (s->state != SESSION_CONNECTING)
-		return;
 	if (events & (EPOLLERR | EPOLLHUP))
 		error = tcp_take_error(source_of(s, i)->fd);
 	error = error ?: take_winner(s, i);
 	if (!error) {
-		connected(s);
-		return;
+		note_success(s);
+		return true;
 	}
 	fail_attempt(s, i, error);
-	connect_more(s);
+	return connect_more(s);
 }
 
 /* --- a name without an address --- */
 
-static bool is_nameless(const struct session *s)
+bool session_is_nameless(const struct session *s)
 {
 	return s->state == SESSION_CONNECTING && !s->addrs;
 }
@@ -524,8 +393,8 @@ static void give_up_name(struct session *s)
 	session_reset(s, CAUSE_NO_ADDRESS);
 }
 
-/* S, which is nameless, connects if there is a server, or is reset if there will be none. */
-static void begin(struct session *s)
+/* Connects if there is a server; S is reset if there will be none. */
+bool session_connect_named(struct session *s)
 {
 	int r = choose_server(s);
 
@@ -539,51 +408,31 @@ static void begin(struct session *s)
 		give_up_name(s);
 	}
 	if (r <= 0)
-		return;
+		return false;
 	s->worker->n_nameless--;
-	connect_more(s);
-}
-
-/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
-void session_connect_news(struct worker *w)
-{
-	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
-	unsigned int left = w->n_nameless;
-	struct session *s = w->sessions, *next;
-
-	if (news == w->news_seen)
-		return;
-	w->news_seen = news;
-	for (; left && s; s = next) {
-		next = s->next;
-		if (!is_nameless(s))
-			continue;
-		left--;
-		begin(s);
-		session_update(s);
-	}
+	return connect_more(s);
 }
 
 /* --- beginning and end --- */
 
-int session_connect_expect(struct session *s)
+int session_connect_expect(struct session *s, void (*on_rival)(struct source *, uint32_t events))
 {
 	s->connecting = calloc(1, sizeof(*s->connecting));
 	if (!s->connecting)
 		return -ENOMEM;
-	for (unsigned int i = 0; i < RIVALS; i++)
+	for (uint16_t i = 0; i < RIVALS; i++)
 		s->connecting->rivals[i] = (struct rival){
-			.source = { .handle = on_rival, .fd = -1 }, .session = s
+			.source = { .handle = on_rival, .fd = -1 }, .session = s, .number = i + 1
 		};
 	return 0;
 }
 
-void session_connect(struct session *s)
+bool session_connect_begin(struct session *s)
 {
 	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
 	s->connecting->began_ns = clock_ns();
 	s->worker->n_nameless++;
-	begin(s);
+	return session_connect_named(s);
 }
 
 /* Events of this batch may still point to its sources: it is freed when the batch is over. */
@@ -593,7 +442,7 @@ void session_connect_end(struct session *s)
 
 	if (!c)
 		return;
-	if (is_nameless(s))
+	if (session_is_nameless(s))
 		s->worker->n_nameless--;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
 		close_attempt(s, i);
@@ -625,35 +474,32 @@ bool session_connect_is_quiet(const struct session *s)
 uint64_t session_connect_due(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	uint64_t due = is_nameless(s) ? c->due_ms : c->server_due_ms;
+	uint64_t due = session_is_nameless(s) ? c->due_ms : c->server_due_ms;
 
-	if (!is_nameless(s) && may_begin(s))
+	if (!session_is_nameless(s) && may_begin(s))
 		due = smaller(due, c->next_ms);
 	if (session_connect_is_quiet(s))
 		due = smaller(due, s->born_ms + CONNECT_QUIET_MS);
 	return due;
 }
 
-void session_connect_timer(struct session *s)
+bool session_connect_timer(struct session *s)
 {
 	struct connecting *c = s->connecting;
 	bool late = s->worker->loop.now_ms >= c->server_due_ms;
 
-	if (is_nameless(s)) {
-		if (s->worker->loop.now_ms >= c->due_ms)
-			begin(s);
-		return;
-	}
+	if (session_is_nameless(s))
+		return s->worker->loop.now_ms >= c->due_ms && session_connect_named(s);
 	if (late) /* the next session goes on where this one ends */
 		atomic_store_explicit(&s->server->first, c->begun < s->addrs->n ? next_index(s) : 0,
 				      memory_order_relaxed);
-	for (unsigned int i = 0; late && s->state == SESSION_CONNECTING && i < AT_ONCE; i++)
+	for (unsigned int i = 0; late && !s->ending && i < AT_ONCE; i++)
 		if (s->addrs && is_running(s, i)) {
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);
 		}
 	/* what could not begin so far has a last try */
-	if (late && s->state == SESSION_CONNECTING)
+	if (late)
 		c->next_ms = 0;
-	connect_more(s);
+	return connect_more(s);
 }

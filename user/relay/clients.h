@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_CLIENTS_H
+#define CULVERT_CLIENTS_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/*
+ * The clients that have sessions: of all forwards, or under the name of one.  Any thread may call any
+ * of this.  Where the functions below take NULL, nothing is counted and there is no limit.
+ *
+ * A client is an IPv4 address or an IPv6 /64, which is what one customer or one machine can choose
+ * addresses from.  Clients of unix sockets have no address and are not limited.
+ */
+
+struct bandwidth;
+
+struct clients {
+	pthread_mutex_t lock; /* of the rest */
+	void *tree;           /* of tsearch(3) */
+	_Atomic unsigned int n; /* status reads it without the lock */
+};
+
+void clients_init(struct clients *c);
+void clients_close(struct clients *c);
+
+/*
+ * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  -EUSERS: it has not;
+ * -ENOMEM.
+ */
+int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most);
+/* Count a session out again. */
+void clients_leave(struct clients *c, const struct sockaddr *client);
+
+/*
+ * Get a reference to what CLIENT, which has sessions, may use in a second: RATE in each direction.
+ * Sessions that began with another RATE keep what they have.  RATE 0: *RET is NULL.  -ENOMEM.
+ */
+int clients_bandwidth(struct clients *c, const struct sockaddr *client, uint64_t rate,
+		      struct bandwidth **ret);
+
+#endif

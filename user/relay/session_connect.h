@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_CONNECT_H
+#define CULVERT_SESSION_CONNECT_H
+
+#include "relay/session.h"
+
+/*
+ * From the accepted client to the connected upstream: the state CONNECTING.  The functions that
+ * return bool return true once the upstream's socket, connected, is in sides[UPSTREAM].
+ */
+
+struct connecting; /* what a session needs until it is OPEN */
+
+/* S will connect: it gets s->connecting.  ON_RIVAL: handles events of attempts.  -ENOMEM. */
+int session_connect_expect(struct session *s, void (*on_rival)(struct source *, uint32_t events));
+
+/* Begin with the first address, as soon as there is one. */
+bool session_connect_begin(struct session *s);
+/* epoll has reported EVENTS on the socket of attempt I; 0 is that of sides[UPSTREAM]. */
+bool session_connect_answered(struct session *s, unsigned int i, uint32_t events);
+/* Time has passed: give up, begin with the next address, or try again. */
+bool session_connect_timer(struct session *s);
+/* S is nameless, and a look-up that it may have waited for has ended. */
+bool session_connect_named(struct session *s);
+
+/* S waits for its upstream's first address. */
+bool session_is_nameless(const struct session *s);
+
+/* The session of an attempt's SOURCE, and the attempt's number. */
+struct session *session_of_rival(struct source *source, unsigned int *ret_attempt);
+
+/* When to call session_connect_timer(), or to compute anew what to wait for. */
+uint64_t session_connect_due(struct session *s);
+/* True at first: the client need not be watched yet. */
+bool session_connect_is_quiet(const struct session *s);
+
+/* The session is open, or ends: give up all attempts but that of sides[UPSTREAM]. */
+void session_connect_end(struct session *s);
+/* Free what was given up during the batch. */
+void session_connect_reap(struct worker *w);
+
+#endif

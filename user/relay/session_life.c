@@ -1,0 +1,638 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * A session lives on the thread of the worker that has accepted it.  Whatever comes to it, an event
+ * of one of its sockets or its timer, goes to live(), which tells the whole story: each step of a
+ * session's life is a function of a module below that returns whether it is done.  A step that finds
+ * the session's end leaves a mark (session.h).  When the step has returned, settle() carries that out
+ * or computes anew what to wait for.  A session that ends gives everything back at once and is DEAD;
+ * it is freed after the batch of events, since others of the batch may point at it.
+ *
+ * What epoll is asked for.  In a short session an epoll_ctl(2) counts as much as a message.  So a
+ * TCP socket is registered once, edge-triggered, for all that such a session waits for: the
+ * upstream's for the end of connect(2), for bytes and for FIN; the client's for bytes and for FIN.
+ * What is not wanted any more is told once at most, and needs no EPOLL_CTL_MOD.
+ *
+ * Of bytes that are left unread, level-triggered epoll tells again, and edge-triggered epoll does
+ * not.  So the first registration stays only while none are: the flow is quiet (flow.h), or has
+ * read the end.  Otherwise, and when anything but bytes and FIN is wanted, the socket is registered
+ * for what is wanted, level-triggered, from then on.
+ *
+ * A short read means "empty", but not where an urgent byte (EPOLLPRI) or FIN (EPOLLRDHUP) has come:
+ * both end a read.  On a unix socket descriptors end one, too, and nothing tells of them: so unix
+ * sockets are always level-triggered.
+ */
+#include "relay/session_life.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "datapath/carrier.h"
+#include "datapath/tcp.h"
+#include "relay/admission.h"
+#include "relay/session_connect.h"
+#include "relay/session_flow.h"
+#include "relay/session_graft.h"
+#include "relay/session_idle.h"
+#include "relay/session_log.h"
+#include "relay/session_proxy_header.h"
+#include "relay/session_sockmap.h"
+#include "relay/session_view.h"
+
+#define READABLE (EPOLLIN | EPOLLRDHUP)
+#define ONCE (READABLE | EPOLLPRI | EPOLLET)
+
+/* --- what it waits for --- */
+
+static uint32_t side_events(const struct session *s, unsigned int side)
+{
+	unsigned int in = flow_wants(&s->flows[side]), out = flow_wants(&s->flows[!side]);
+	uint32_t events = 0;
+
+	if (s->state == SESSION_HEADER) /* once for each arrival: what comes is left there */
+		return side == CLIENT ? EPOLLIN | EPOLLRDHUP | EPOLLET : 0;
+	if (s->state == SESSION_CONNECTING)
+		return side == UPSTREAM ? EPOLLOUT : 0;
+	if (in & FLOW_WANT_READ)
+		events |= READABLE;
+	if (in & FLOW_WANT_FIN)
+		events |= EPOLLRDHUP;
+	if (out & FLOW_WANT_WRITE)
+		events |= EPOLLOUT;
+	return events;
+}
+
+static bool is_unix(const struct session *s, unsigned int side)
+{
+	if (side == CLIENT)
+		return session_peer(s)->sa.sa_family == AF_UNIX;
+	return upstreams_are_unix(&forward_of(s)->upstream);
+}
+
+/* EVENTS are wanted of SIDE.  What to register it for: that, or what it has, or will, once. */
+static uint32_t registration(struct session *s, unsigned int side, uint32_t events)
+{
+	const struct source *source = &s->sides[side];
+	struct flow *f = &s->flows[side];
+	bool connecting = s->state == SESSION_CONNECTING && events == EPOLLOUT;
+	bool reading = s->state == SESSION_OPEN && events == READABLE;
+
+	if (!s->tcp || s->pair != NO_PAIR)
+		return events;
+	if (!source->registered) {
+		if (!connecting && !reading)
+			return events;
+		f->quiet = true;
+		return events | ONCE;
+	}
+	if ((source->events & ONCE) == ONCE &&
+	    (connecting || (reading && f->quiet) || (!events && f->phase == FLOW_DONE)))
+		return source->events;
+	return events;
+}
+
+/*
+ * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
+ * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
+ * earlier bytes: then it is not watched until something is wanted again.  A unix socket raises
+ * EPOLLHUP as soon as its peer has closed, whatever is still to be read.
+ */
+static int watch_side(struct session *s, unsigned int side)
+{
+	struct source *source = &s->sides[side];
+	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix(s, side);
+	uint32_t events;
+
+	if (source->fd < 0)
+		return 0;
+	if (s->state == SESSION_PARTING)
+		return loop_watch(&s->worker->loop, source, 0, false);
+	if (s->state == SESSION_CONNECTING && side == CLIENT && session_connect_is_quiet(s))
+		return 0;
+	events = registration(s, side, side_events(s, side));
+	return loop_watch(&s->worker->loop, source, events, events || !may_hang_up);
+}
+
+static uint64_t next_due(struct session *s)
+{
+	uint64_t due;
+
+	if (s->state == SESSION_HEADER)
+		return s->told->due_ms;
+	if (s->state == SESSION_CONNECTING)
+		return session_connect_due(s);
+	if (s->state == SESSION_PARTING)
+		return s->flows[s->parted].due_ms;
+	due = session_idle_due(s);
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		struct flow *f = &s->flows[dir];
+
+		if (!(flow_wants(f) & FLOW_WANT_TIMER))
+			continue;
+		if (!f->due_ms)
+			flow_look_later(f, s->worker->loop.now_ms);
+		if (f->due_ms < due)
+			due = f->due_ms;
+	}
+	return due;
+}
+
+/* --- its end --- */
+
+static void forget(struct session *s)
+{
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	s->worker->n_sessions--;
+}
+
+/* S has given everything back but its place in the lists, and in the limits if it is ADMITTED. */
+static void die(struct session *s, bool admitted)
+{
+	struct worker *w = s->worker;
+
+	session_set_state(s, SESSION_DEAD);
+	forget(s);
+	s->next = w->dead;
+	w->dead = s;
+	if (s->server)
+		server_leave(s->server);
+	if (admitted)
+		admission_leave(w->shared->admission, s->forward, &s->client.sa);
+	else
+		admission_cancel(w->shared->admission, s->forward);
+}
+
+/* Debug: a part of normal life, or logged already, with more, by who has found it. */
+static int level_of_reset(enum cause cause)
+{
+	switch (cause) {
+	case CAUSE_CLIENT_LOST:
+	case CAUSE_UPSTREAM_LOST:
+	case CAUSE_GRACE_OVER:
+		return LOG_INFO;
+	case CAUSE_NO_DESCRIPTOR:
+	case CAUSE_NO_MEMORY:
+	case CAUSE_KERNEL_LOST:
+	case CAUSE_NO_ROUTE:
+	case CAUSE_UNTRANSLATABLE:
+	case CAUSE_INTERNAL:
+		return LOG_WARNING;
+	default:
+		return LOG_DEBUG;
+	}
+}
+
+static void log_end(const struct session *s, bool rst)
+{
+	enum cause cause = (enum cause)s->end_cause;
+	int level = rst ? level_of_reset(cause) : LOG_DEBUG;
+
+	if (level == LOG_DEBUG)
+		log_debug("session %llu: %s%s", (unsigned long long)s->id, rst ? "reset: " : "finished",
+			  rst ? cause_name(cause) : "");
+	else
+		log_cause(cause, level, "session %llu, forward %s: reset",
+			  (unsigned long long)s->id, forward_name(s->forward->conf));
+}
+
+/* Add what S has done to the counters and to the log. */
+static void account(struct session *s, unsigned int end)
+{
+	struct worker *w = s->worker;
+	struct forward_stats *fs = forward_stats(s->forward, w->index);
+	struct session_view view;
+
+	session_count_kernel(s);
+	if (w->shared->session_log) {
+		session_view(s, &view);
+		session_log_ended(w->shared->session_log, &view, w->shared->config->session_log_empty,
+				  end);
+	}
+	for (unsigned int dir = 0; dir < 2; dir++)
+		count_add(&fs->bytes[dir], session_bytes(s, dir));
+	if (end != SESSION_FINISHED)
+		count_add(&w->stats.errors[end], 1);
+	count_add(&fs->finished, 1);
+	histogram_add(&fs->durations, (w->loop.now_ms - s->born_ms) * 1000);
+}
+
+/* As S is marked. */
+static void end(struct session *s)
+{
+	bool rst = s->ending == ENDING_RESETS;
+	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
+
+	log_end(s, rst);
+	account(s, rst ? s->end_cause : SESSION_FINISHED);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		carrier_release(&s->flows[dir], &s->worker->pool);
+	session_connect_end(s);
+	rst = session_graft_end(s, rst) || rst;
+	tcp_close(&s->sides[CLIENT], rst);
+	tcp_close(&s->sides[UPSTREAM], rst);
+	session_sockmap_give_slots(s);
+	pace_free(s->pace);
+	timer_cancel(&s->worker->loop, &s->timer);
+	die(s, admitted);
+}
+
+/* A step has returned: carry out what is marked, or compute anew what S waits for. */
+static void settle(struct session *s)
+{
+	uint64_t due;
+
+	if (s->state == SESSION_DEAD)
+		return;
+	if (s->ending == ENDING_PARTS)
+		session_part_begin(s);
+	if (!s->ending && (watch_side(s, CLIENT) || watch_side(s, UPSTREAM)))
+		session_reset(s, CAUSE_NO_MEMORY);
+	if (s->ending) {
+		end(s);
+		return;
+	}
+	due = next_due(s);
+	if (due == UINT64_MAX)
+		timer_cancel(&s->worker->loop, &s->timer);
+	else
+		timer_set(&s->worker->loop, &s->timer, due);
+}
+
+/* --- its life --- */
+
+/* What comes to a session. */
+struct news {
+	enum { BEGIN, EVENT, TIMER, LOOKED_UP } kind;
+	unsigned int from; /* EVENT: CLIENT, UPSTREAM, or behind that a rival attempt to connect */
+	uint32_t events;
+};
+
+static bool receive_header(struct session *s, struct news n)
+{
+	if (n.kind != TIMER)
+		return session_proxy_header_look(s, n.events & (EPOLLRDHUP | EPOLLHUP));
+	session_proxy_header_timer(s);
+	return false;
+}
+
+static bool connect_upstream(struct session *s, struct news n)
+{
+	if (n.kind == BEGIN)
+		return session_connect_begin(s);
+	if (n.kind == TIMER)
+		return session_connect_timer(s);
+	if (n.kind == LOOKED_UP)
+		return session_connect_named(s);
+	return n.from != CLIENT && session_connect_answered(s, n.from - UPSTREAM, n.events);
+}
+
+/* Most clients have spoken by now: to look at once saves a round through epoll. */
+static void open_flows(struct session *s)
+{
+	session_connect_end(s);
+	session_set_state(s, SESSION_OPEN);
+	session_flows_start(s);
+	session_flow_run(s, CLIENT, false);
+}
+
+/* EVENTS of SIDE, in a session that is OPEN. */
+static void run_flows(struct session *s, unsigned int side, uint32_t events)
+{
+	/* a write finds out whether the peer is gone; that there is room may be told unasked */
+	if (events & EPOLLHUP ||
+	    (events & EPOLLOUT && flow_wants(&s->flows[!side]) & FLOW_WANT_WRITE))
+		session_flow_run(s, !side, false);
+	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
+		session_flow_run(s, side, events & (EPOLLRDHUP | EPOLLHUP));
+	if (events & EPOLLPRI) /* a read has ended before the urgent byte, whatever is behind it */
+		s->flows[side].quiet = false;
+}
+
+static void run_timers(struct session *s)
+{
+	for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++) {
+		struct flow *f = &s->flows[dir];
+
+		if (flow_wants(f) & FLOW_WANT_TIMER && f->due_ms &&
+		    f->due_ms <= s->worker->loop.now_ms) {
+			f->due_ms = 0;
+			session_flow_run(s, dir, false);
+		}
+	}
+	session_idle_timer(s);
+}
+
+/*
+ * The life of a session, from accept(2) to its last byte.  N is what has come; each step gets it, and
+ * is done if it returns true.
+ */
+static void live(struct session *s, struct news n)
+{
+	bool lost = n.kind == EVENT && n.events & EPOLLERR;
+
+	if (s->state == SESSION_DEAD)
+		return;
+	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
+	if (lost && (n.from == CLIENT || s->state != SESSION_CONNECTING))
+		session_part(s, n.from, tcp_cause(n.from, tcp_take_error(s->sides[n.from].fd)));
+	if (s->state == SESSION_HEADER && !s->ending && receive_header(s, n)) {
+		session_set_state(s, SESSION_CONNECTING);
+		n = (struct news){ .kind = BEGIN };
+	}
+	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, n) &&
+	    session_proxy_header_send(s))
+		open_flows(s);
+	if (session_runs(s) && n.kind == EVENT && n.from <= UPSTREAM)
+		run_flows(s, n.from, n.events);
+	if (session_runs(s) && n.kind == TIMER)
+		run_timers(s);
+	if (s->state == SESSION_PARTING && n.kind == TIMER)
+		session_part_timer(s);
+	settle(s);
+}
+
+static void on_side(struct session *s, unsigned int side, uint32_t events)
+{
+	if (events & ~(uint32_t)EPOLLOUT)
+		s->flows[side].quiet = false;
+	live(s, (struct news){ EVENT, side, events });
+}
+
+static void on_client(struct source *source, uint32_t events)
+{
+	on_side(container_of(source, struct session, sides[CLIENT]), CLIENT, events);
+}
+
+static void on_upstream(struct source *source, uint32_t events)
+{
+	on_side(container_of(source, struct session, sides[UPSTREAM]), UPSTREAM, events);
+}
+
+static void on_rival(struct source *source, uint32_t events)
+{
+	unsigned int attempt;
+	struct session *s = session_of_rival(source, &attempt);
+
+	live(s, (struct news){ EVENT, UPSTREAM + attempt, events });
+}
+
+static void on_timer(struct timer *timer)
+{
+	live(container_of(timer, struct session, timer), (struct news){ .kind = TIMER });
+}
+
+/* --- its beginning --- */
+
+/* With what malloc(3) adds, a session that is idle takes less than half a kilobyte. */
+_Static_assert(sizeof(struct session) <= 472, "put what few sessions need apart");
+
+/* A session in HEADER, without sockets and id.  NULL: no memory. */
+static struct session *new_session(struct worker *w, struct forward *f, const struct sockaddr *client)
+{
+	struct session *s = calloc(1, sizeof(*s));
+
+	if (!s || loop_reserve_timers(&w->loop, w->n_sessions + 1 + WORKER_TIMERS)) {
+		free(s);
+		return NULL;
+	}
+	s->worker = w;
+	s->forward = f;
+	client_addr_set(&s->client, client);
+	s->pair = NO_PAIR;
+	s->graft = NO_GRAFT;
+	s->timer.fire = on_timer;
+	s->tcp = client->sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
+	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = -1 };
+	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
+	s->prev = &w->sessions;
+	s->next = w->sessions;
+	if (s->next)
+		s->next->prev = &s->next;
+	w->sessions = s;
+	w->n_sessions++;
+	return s;
+}
+
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+		 in_port_t port)
+{
+	struct session *s = new_session(w, f, client);
+	int r = s ? session_connect_expect(s, on_rival) ?: session_proxy_header_expect(s) : -ENOMEM;
+
+	if (r) {
+		if (s) {
+			forget(s);
+			free(s->connecting);
+		}
+		free(s);
+		return r;
+	}
+	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
+	s->born_ms = w->loop.now_ms;
+	s->sides[CLIENT].fd = fd;
+	if (f->conf->upstream.servers[0].at.n_ports > 1)
+		s->port_offset = (uint16_t)(ntohs(port) - ntohs(f->conf->listen.named_port));
+	count_add(&forward_stats(f, w->index)->accepted, 1);
+	live(s, (struct news){ .kind = BEGIN });
+	return 0;
+}
+
+void session_reap(struct worker *w)
+{
+	while (w->dead) {
+		struct session *s = w->dead;
+
+		w->dead = s->next;
+		free(s->told);
+		free(s->idle);
+		addr_list_put(s->addrs);
+		free(s);
+	}
+	session_connect_reap(w);
+}
+
+/* --- what a worker asks of its sessions --- */
+
+unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
+			      enum cause cause)
+{
+	struct session *s = w->sessions, *next;
+	unsigned int n = 0;
+
+	for (; s; s = next) {
+		next = s->next;
+		if (choose && !choose(arg, s))
+			continue;
+		session_reset(s, cause);
+		settle(s);
+		n++;
+	}
+	return n;
+}
+
+unsigned int session_follow_engines(struct worker *w)
+{
+	struct session *s = w->sessions, *next;
+	unsigned int n = 0;
+
+	for (; s; s = next) {
+		next = s->next;
+		for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
+			n += !session_flow_follow(s, dir);
+		settle(s);
+	}
+	return n;
+}
+
+/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
+void session_names_news(struct worker *w)
+{
+	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
+	unsigned int left = w->n_nameless;
+	struct session *s = w->sessions, *next;
+
+	if (news == w->news_seen)
+		return;
+	w->news_seen = news;
+	for (; left && s; s = next) {
+		next = s->next;
+		if (!session_is_nameless(s))
+			continue;
+		left--;
+		live(s, (struct news){ .kind = LOOKED_UP });
+	}
+}
+
+/* --- of those in the kernel --- */
+
+/* Flows that leave for want of kernel memory in one sweep: it takes each 6 system calls and a fence. */
+#define SWEEP_LEAVES 256
+
+static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
+{
+	session_sockmap_event(s, dir, kind);
+	if (s->flows[!dir].phase == FLOW_LEAVING)
+		session_flow_run(s, !dir, false);
+	session_flow_run(s, dir, false);
+	settle(s);
+}
+
+void session_kernel_event(void *worker, const void *event)
+{
+	const struct culvert_event *ev = event;
+	struct worker *w = worker;
+	struct session *s = w->owners[ev->slot / 2];
+
+	if (ev->kind == CULVERT_EVENT_MEMORY)
+		kernel_memory_told(w->shared->kernel);
+	if (s && s->state == SESSION_OPEN &&
+	    (uint16_t)kernel_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
+		kernel_event(s, ev->slot % 2, ev->kind);
+}
+
+void session_kernel_sweep(struct worker *w)
+{
+	unsigned int leaves = SWEEP_LEAVES;
+	struct session *s = w->sessions, *next;
+
+	for (; s; s = next) {
+		next = s->next;
+		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR; dir++) {
+			unsigned int kind = session_sockmap_missed(s, dir);
+
+			if (kind && (kind != CULVERT_EVENT_MEMORY || leaves-- > 0))
+				kernel_event(s, dir, kind);
+		}
+	}
+}
+
+/* --- of those that are grafted --- */
+
+static void look_at_graft(struct session *s)
+{
+	bool back = session_graft_look(s);
+
+	for (unsigned int dir = 0; dir < 2 && back; dir++)
+		session_flow_run(s, dir, false);
+	settle(s);
+}
+
+void session_graft_event(void *worker, const void *event)
+{
+	const struct graft_event *ev = event;
+	struct worker *w = worker;
+	struct session *s = w->grafted[ev->slot];
+
+	if (s && s->id == ev->id)
+		look_at_graft(s);
+}
+
+static void look_at_grafts(struct worker *w)
+{
+	struct session *next;
+
+	for (struct session *s = w->sessions; s; s = next) {
+		next = s->next;
+		if (s->graft != NO_GRAFT)
+			look_at_graft(s);
+	}
+}
+
+void session_graft_catch_up(struct worker *w)
+{
+	uint64_t lost;
+
+	if (!w->graft_ring)
+		return;
+	lost = graft_events_lost(w->shared->grafts);
+	bpf_ring_consume(w->graft_ring);
+	if (lost != w->graft_events_lost) {
+		w->graft_events_lost = lost;
+		look_at_grafts(w);
+	}
+}
+
+void session_graft_news(struct worker *w)
+{
+	uint64_t news = atomic_load_explicit(&w->shared->graft_news, memory_order_acquire);
+
+	if (news == w->graft_news_seen)
+		return;
+	w->graft_news_seen = news;
+	look_at_grafts(w);
+}
+
+void session_leave_behind(struct worker *w)
+{
+	struct session *next;
+
+	for (struct session *s = w->sessions; s; s = next) {
+		next = s->next;
+		if (!session_graft_outlives(s))
+			continue;
+		session_graft_leave_behind(s);
+		tcp_close(&s->sides[CLIENT], false);
+		tcp_close(&s->sides[UPSTREAM], false);
+		timer_cancel(&w->loop, &s->timer);
+		die(s, true);
+	}
+}
+
+int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)
+{
+	struct session *s = new_session(w, f, client);
+
+	if (!s)
+		return -ENOMEM;
+	session_graft_adopt(s, slot);
+	session_set_state(s, SESSION_CONNECTING);
+	session_set_state(s, SESSION_OPEN);
+	look_at_graft(s); /* it may have ended without a daemon */
+	return 0;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_LIFE_H
+#define CULVERT_SESSION_LIFE_H
+
+#include "relay/session.h"
+
+/* The life of sessions from accept(2) to close(2), and what their worker asks of all of them. */
+
+/*
+ * Take over the non-blocking socket FD of forward F, accepted at PORT (in network order).  The
+ * caller has counted the session in, by admission_enter() and, unless F receives PROXY headers, by
+ * admission_enter_client().  -errno: FD is still the caller's.
+ */
+int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+		 in_port_t port);
+
+/*
+ * Make the grafted session of SLOT, which a daemon before this one has left, one of F, CLIENT and W,
+ * before W runs.  The caller has counted it in.  -ENOMEM.
+ */
+int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot);
+
+/* Free what died during the batch of events. */
+void session_reap(struct worker *w);
+
+/* --- what a worker asks of its sessions, on its thread --- */
+
+typedef bool session_choice_fn(const void *arg, const struct session *s);
+
+/*
+ * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.  Returns
+ * how many.
+ */
+unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
+			      enum cause cause);
+
+/*
+ * Forwards may have got other engines: let all flows follow.  Returns how many have not yet, but
+ * will.
+ */
+unsigned int session_follow_engines(struct worker *w);
+
+/*
+ * After a batch of events: if look-ups have ended (shared->name_news), those that wait for one begin
+ * to connect, or end.
+ */
+void session_names_news(struct worker *w);
+
+/* The verdict program has sent EVENT, a struct culvert_event, to WORKER. */
+void session_kernel_event(void *worker, const void *event);
+/* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */
+void session_kernel_sweep(struct worker *w);
+
+/* The packet programs have sent EVENT, a struct graft_event, to WORKER. */
+void session_graft_event(void *worker, const void *event);
+/* End the sessions of which the packet programs have told, woken or not. */
+void session_graft_catch_up(struct worker *w);
+/* After a batch of events: look at all that are grafted, if shared->graft_news has changed. */
+void session_graft_news(struct worker *w);
+
+/*
+ * The worker stops: leave what is grafted, or can be at once, to the next daemon.  To be called again
+ * while sessions are left.
+ */
+void session_leave_behind(struct worker *w);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_PROXY_HEADER_H
+#define CULVERT_SESSION_PROXY_HEADER_H
+
+#include "relay/session.h"
+
+/*
+ * The PROXY headers of a session: the one that its client begins with, in the state HEADER, and the
+ * one that its upstream is sent, at the end of CONNECTING.
+ */
+
+/* A new session: it begins in HEADER if its forward receives headers.  -ENOMEM. */
+int session_proxy_header_expect(struct session *s);
+
+/* Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read. */
+bool session_proxy_header_look(struct session *s, bool ended);
+
+/* Time has passed: refuse S if it is late (told->due_ms). */
+void session_proxy_header_timer(struct session *s);
+
+/* Send the upstream's header, if it gets one.  False: that was not possible, and S is reset. */
+bool session_proxy_header_send(struct session *s);
+
+#endif

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: a session in the kernel.  It takes two slots of the sockmap's maps when a flow
+ * of it first enters, and keeps them to its end.  carrier_sockmap.h has the steps in which a flow
+ * enters and leaves; each is tried until it is done.
+ */
+#include "relay/session_sockmap.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "datapath/tcp.h"
+
+/* --- slots: places in the kernel's maps, one for each side --- */
+
+/*
+ * S takes its slots when a flow first enters the kernel, and keeps them to its end.  -errno of the
+ * map update, -ENOSPC if all are taken.
+ */
+static int take_slots(struct session *s)
+{
+	struct worker *w = s->worker;
+	struct kernel *k = w->shared->kernel;
+	uint32_t pair;
+	int r;
+
+	if (s->pair != NO_PAIR)
+		return 0;
+	r = kernel_pair_get(k, &pair);
+	if (r)
+		return r;
+	for (unsigned int side = 0; side < 2; side++) {
+		r = kernel_admit(k, pair * 2 + side, s->sides[side].fd);
+		if (!r)
+			continue;
+		if (side)
+			kernel_forget(k, pair * 2, false);
+		kernel_pair_put(k, pair);
+		return r;
+	}
+	s->pair = pair;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		const volatile struct culvert_stat *st = kernel_stat(k, pair * 2 + dir);
+
+		s->flows[dir].base_bytes = st->bytes;
+		kernel_ctl(k, s->pair * 2 + dir)->counted = 0;
+		s->flows[dir].base_dropped = (uint32_t)st->dropped;
+	}
+	w->owners[pair] = s;
+	if (!w->in_kernel++)
+		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
+	return 0;
+}
+
+void session_sockmap_give_slots(struct session *s)
+{
+	struct worker *w = s->worker;
+	struct kernel *k = w->shared->kernel;
+
+	if (s->pair == NO_PAIR)
+		return;
+	w->owners[s->pair] = NULL;
+	if (!--w->in_kernel)
+		timer_cancel(&w->loop, &w->sweep);
+	for (unsigned int side = 0; side < 2; side++)
+		kernel_forget(k, s->pair * 2 + side, true);
+	kernel_pair_put(k, s->pair);
+	s->pair = NO_PAIR;
+}
+
+/* --- a stay in the kernel --- */
+
+static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
+{
+	struct worker *w = s->worker;
+
+	return (struct sockmap_io){
+		.flow = &s->flows[dir],
+		.kernel = w->shared->kernel,
+		.pool = &w->pool,
+		.src = s->sides[dir].fd,
+		.dst = s->sides[!dir].fd,
+		.slot = s->pair * 2 + dir,
+		.dst_connected = dir == CLIENT,
+		.buffer_size = forward_of(s)->copy_buffer,
+		.header_in = dir == CLIENT ? s->header_in : 0,
+		.header_out = dir == CLIENT ? s->header_out : 0,
+		.returns = engine_of(s) == ENGINE_SOCKMAP,
+		.bulk_bytes = engine_of(s) == ENGINE_AUTO ? KERNEL_BULK : 0,
+		.bulk_ratio = KERNEL_BULK_RATIO,
+		.bulk_skb = KERNEL_BULK_SKB,
+		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
+		.now_ms = w->loop.now_ms,
+	};
+}
+
+static void log_unproved(const struct session *s, unsigned int dir, const struct flow_books *b)
+{
+	const struct flow *f = &s->flows[dir];
+
+	log_cause(CAUSE_HANDOVER_UNPROVED, LOG_WARNING,
+		  "session %llu: reset: bytes of %s could not be accounted for (%s: received "
+		  "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
+		  "if this comes again, report it, and use --engine splice meanwhile",
+		  (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
+		  flow_phase_name(f->phase), (unsigned long long)b->received,
+		  (unsigned long long)b->redirected, (unsigned long long)f->user_in,
+		  (unsigned long long)b->unread, (unsigned long long)f->user_out,
+		  (unsigned long long)b->accepted);
+}
+
+/* Step R of flow DIR has been tried.  False: the session ends. */
+static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
+{
+	int error = io->error;
+
+	switch (r) {
+	case STEP_SRC_ERROR:
+		session_part(s, dir, tcp_cause(dir, error));
+		return false;
+	case STEP_DST_ERROR:
+		session_part(s, !dir, tcp_cause(!dir, error));
+		return false;
+	case STEP_UNPROVED:
+		log_unproved(s, dir, &io->books);
+		session_reset(s, CAUSE_HANDOVER_UNPROVED);
+		return false;
+	default:
+		return true;
+	}
+}
+
+bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(struct sockmap_io *io))
+{
+	struct sockmap_io io = sockmap_io(s, dir);
+	enum step r = step(&io);
+
+	session_count_read(s, dir, CARRIER_COPY, io.read);
+	return step_ok(s, dir, r, &io) && r == STEP_DONE;
+}
+
+bool session_sockmap_may_enter(const struct session *s, unsigned int dir)
+{
+	const struct flow *f = &s->flows[dir];
+
+	return s->worker->shared->kernel && s->tcp && !s->pace && s->graft == NO_GRAFT &&
+	       !f->no_enter && !f->eof;
+}
+
+/* The kernel has refused flow DIR: remember why.  User space goes on. */
+static void refused(struct session *s, unsigned int dir, int error)
+{
+	struct flow *f = &s->flows[dir];
+
+	f->no_enter = true;
+	switch (error) {
+	case -EOPNOTSUPP: /* sock_map_sk_state_allowed(): not ESTABLISHED any more */
+		f->reason = REASON_CLOSING;
+		break;
+	case -ENOSPC:
+		f->reason = REASON_NO_SLOT;
+		break;
+	default:
+		f->reason = REASON_REFUSED;
+		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: "
+			    "sockmap: %s", (unsigned long long)s->id, strerror(-error));
+	}
+	count_add(&s->worker->stats.handovers[HANDOVER_FAILED][f->reason], 1);
+}
+
+void session_sockmap_leave(struct session *s, unsigned int dir, struct decision d)
+{
+	struct flow *f = &s->flows[dir];
+
+	f->user_carrier = d.carrier;
+	f->reason = d.reason;
+	session_count_handover(s, dir, d.carrier);
+	flow_set_phase(f, FLOW_LEAVING);
+}
+
+/* Make flow DIR leave because of an event of KIND from the program. */
+static void demote(struct session *s, unsigned int dir, unsigned int kind)
+{
+	habit_demoted(&s->habit);
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	session_sockmap_leave(s, dir, policy_kernel(kind));
+}
+
+void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reason)
+{
+	enum engine engine = engine_of(s);
+	struct flow *f = &s->flows[dir];
+	struct sockmap_io io;
+	enum step step;
+	int r;
+
+	if (engine != ENGINE_AUTO && engine != ENGINE_SOCKMAP)
+		return; /* since just now */
+	if (f->phase != FLOW_USER || f->pending || f->starved || !session_sockmap_may_enter(s, dir))
+		return;
+	r = take_slots(s);
+	if (r) {
+		refused(s, dir, r);
+		return;
+	}
+	io = sockmap_io(s, dir);
+	r = sockmap_enter(&io, forward_of(s), s->worker->index);
+	if (r == -EAGAIN)
+		return; /* bytes are waiting: they are read first, and then it is tried again */
+	if (r == -EPROTO) {
+		session_part(s, dir, tcp_cause(dir, io.error));
+		return;
+	}
+	if (r) {
+		refused(s, dir, r);
+		return;
+	}
+	if (dir == CLIENT)
+		session_set_nodelay(s);
+	s->flows[dir].engine = engine;
+	f->reason = reason;
+	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	flow_set_phase(f, FLOW_KERNEL);
+	session_count_handover(s, dir, CARRIER_SOCKMAP);
+	step = sockmap_kick(&io);
+	if (step_ok(s, dir, step, &io) && step == STEP_WAIT)
+		demote(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
+}
+
+bool session_sockmap_is_fin(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io;
+
+	if (s->pair == NO_PAIR)
+		return true;
+	io = sockmap_io(s, dir);
+	return sockmap_ended(&io);
+}
+
+enum step session_sockmap_rest(struct session *s, unsigned int dir)
+{
+	struct sockmap_io io = sockmap_io(s, dir);
+	enum step r = sockmap_rest(&io);
+
+	session_count_read(s, dir, CARRIER_COPY, io.read);
+	return r;
+}
+
+/* --- events of the program --- */
+
+void session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind)
+{
+	if (kind == CULVERT_EVENT_LOST) {
+		session_reset(s, CAUSE_KERNEL_LOST);
+		return;
+	}
+	if (s->flows[dir].phase != FLOW_KERNEL)
+		return;
+	demote(s, dir, kind);
+	/* with half a session user space would see no turns: it is judged as a whole */
+	if (engine_of(s) == ENGINE_AUTO && s->flows[!dir].phase == FLOW_KERNEL)
+		session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
+}
+
+unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
+{
+	struct kernel *k = s->worker->shared->kernel;
+	uint32_t slot = s->pair * 2 + dir;
+	const volatile struct culvert_stat *st;
+
+	if (s->flows[dir].phase != FLOW_KERNEL)
+		return 0;
+	st = kernel_stat(k, slot);
+	if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
+		return CULVERT_EVENT_LOST;
+	if (st->passed != s->flows[dir].credit)
+		return CULVERT_EVENT_PASSED;
+	if (sockmap_closed(k, slot))
+		return CULVERT_EVENT_SOFT;
+	return kernel_is_charged(k, slot) && kernel_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_SOCKMAP_H
+#define CULVERT_SESSION_SOCKMAP_H
+
+#include "datapath/carrier_sockmap.h"
+#include "relay/session.h"
+
+/* Nothing is known that speaks against carrying flow DIR in the kernel. */
+bool session_sockmap_may_enter(const struct session *s, unsigned int dir);
+
+/*
+ * Flow DIR enters the kernel for REASON if it can.  If not, it stays where it is, and either keeps
+ * why, or tries again after the next turn of reads.
+ */
+void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reason);
+
+/* Flow DIR, which is in the kernel, begins to leave it, to be carried as D says. */
+void session_sockmap_leave(struct session *s, unsigned int dir, struct decision d);
+
+/* Try STEP of flow DIR.  True: it is done; false: it goes on, or the session ends. */
+bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(struct sockmap_io *io));
+
+/* Was it a FIN, where flow DIR has read EOF?  In doubt only if the kernel has had the sockets. */
+bool session_sockmap_is_fin(struct session *s, unsigned int dir);
+
+/* The source of flow DIR is gone: read and write what the kernel had of it.  DONE: nothing is left. */
+enum step session_sockmap_rest(struct session *s, unsigned int dir);
+
+/* The program has reported KIND (enum culvert_event_kind) for flow DIR, or would have. */
+void session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind);
+
+/* The event of flow DIR that the ring may have lost; 0: none.  S has slots. */
+unsigned int session_sockmap_missed(const struct session *s, unsigned int dir);
+
+/* Give back the slots of S, if it has some.  Its sockets are closed. */
+void session_sockmap_give_slots(struct session *s);
+
+#endif

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/session_view.h"
+
+#include "datapath/carrier_sockmap.h"
+#include "relay/session_graft.h"
+
+/* Why a grafted flow is: what F remembers is of the time before, but for these. */
+static enum reason graft_reason(const struct flow *f)
+{
+	if (f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
+		return (enum reason)f->reason;
+	return REASON_ELIGIBLE;
+}
+
+/* What carries S in the kernel, if anything has: a session never has both. */
+static enum carrier kernel_carrier(const struct session *s)
+{
+	return s->graft != NO_GRAFT ? CARRIER_GRAFT : CARRIER_SOCKMAP;
+}
+
+/* What that has carried of flow DIR, in bytes. */
+static uint64_t kernel_bytes(const struct session *s, unsigned int dir)
+{
+	if (s->graft != NO_GRAFT)
+		return graft_bytes(s->worker->shared->grafts, s->graft, dir);
+	if (s->pair == NO_PAIR)
+		return 0;
+	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
+}
+
+uint64_t session_bytes(const struct session *s, unsigned int dir)
+{
+	return s->flows[dir].user_out + kernel_bytes(s, dir);
+}
+
+/* How much of that the counters have; NULL: S has no place in the kernel. */
+static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
+{
+	struct shared *shared = s->worker->shared;
+
+	if (s->graft != NO_GRAFT)
+		return graft_counted(shared->grafts, s->graft, dir);
+	return s->pair == NO_PAIR ? NULL : (volatile uint64_t *)
+		&kernel_ctl(shared->kernel, s->pair * 2 + dir)->counted;
+}
+
+void session_count_kernel(struct session *s)
+{
+	bool grafted = !s->graft_counted && session_is_grafted(s);
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		volatile uint64_t *counted = counted_of(s, dir);
+		uint64_t bytes = kernel_bytes(s, dir);
+
+		if (counted && bytes > *counted) { /* what packets write is read without a lock */
+			session_count_carried(s, dir, kernel_carrier(s), bytes - *counted);
+			*counted = bytes;
+		}
+		if (grafted)
+			count_add(&s->worker->stats.handovers[CARRIER_GRAFT]
+						  [graft_reason(&s->flows[dir])], 1);
+	}
+	s->graft_counted = s->graft_counted || grafted;
+}
+
+static struct flow_view view_flow(const struct session *s, unsigned int dir, bool grafted)
+{
+	const struct flow *f = &s->flows[dir];
+	/*
+	 * Bytes that wait in the pipe of splice are not delivered yet.  All other bytes that user space
+	 * has written were copied, be it after the program had passed them on.
+	 */
+	uint64_t spliced = f->spliced - (f->pipe ? f->pending : 0);
+
+	return (struct flow_view){
+		.carrier = session_carrier(s, dir),
+		.reason = grafted ? graft_reason(f) : (enum reason)f->reason,
+		.phase = grafted ? FLOW_KERNEL : (enum flow_phase)f->phase,
+		.eof = f->eof || f->phase == FLOW_DONE,
+		.handovers = f->handovers + grafted,
+		.copied = f->user_out - spliced,
+		.spliced = spliced,
+		.kernel = kernel_bytes(s, dir),
+		.backlog_max = s->pair == NO_PAIR ? 0 :
+			       kernel_stat(s->worker->shared->kernel, s->pair * 2 + dir)->backlog_max,
+	};
+}
+
+void session_view(const struct session *s, struct session_view *ret)
+{
+	uint64_t now = s->worker->loop.now_ms;
+	bool grafted = session_is_grafted(s);
+
+	*ret = (struct session_view){
+		.id = s->id,
+		.forward = s->forward,
+		.worker = s->worker->index,
+		.state = (enum session_state)s->state,
+		.age_ms = now > s->born_ms ? now - s->born_ms : 0,
+		.connect_ms = s->connect_ms,
+		.client = s->client,
+		.not_grafted = session_graft_hindrance(s),
+		.flows = { view_flow(s, CLIENT, grafted), view_flow(s, UPSTREAM, grafted) },
+	};
+	if (session_via(s))
+		ret->via = *session_via(s);
+	if (s->addrs)
+		ret->upstream = session_address(s, s->upstream);
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_SESSION_VIEW_H
+#define CULVERT_SESSION_VIEW_H
+
+#include "relay/session.h"
+
+/* What a session has carried, and what it looks like to others: the control socket, the session log. */
+
+/* What flow DIR has delivered, by whatever has carried it, in bytes.  On S's thread. */
+uint64_t session_bytes(const struct session *s, unsigned int dir);
+
+/*
+ * Add what S's kernel carrier has done since the last call to the counters.  Nobody tells of these
+ * bytes, nor of a graft: so this is called when S ends, and whenever somebody wants to know.
+ */
+void session_count_kernel(struct session *s);
+
+struct flow_view {
+	enum carrier carrier;
+	enum reason reason;
+	enum flow_phase phase;
+	bool eof;
+	uint32_t handovers;
+	uint64_t copied, spliced, kernel; /* bytes delivered, by who has carried them */
+	uint64_t backlog_max;
+};
+
+struct session_view {
+	uint64_t id, age_ms;
+	const struct forward *forward; /* lives as long as S */
+	unsigned int worker;
+	enum session_state state;
+	uint32_t connect_ms;           /* as of struct session */
+	union client_addr client;
+	union client_addr via;         /* AF_UNSPEC: the client has connected itself */
+	struct addr upstream;          /* len 0: no address was tried */
+	const char *not_grafted;       /* see session_graft_hindrance() */
+	struct flow_view flows[2];
+};
+
+/* On S's thread. */
+void session_view(const struct session *s, struct session_view *ret);
+
+#endif

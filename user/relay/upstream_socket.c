@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/upstream_socket.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/syscalls_needed.h"
+#include "datapath/tcp.h"
+#include "relay/marked_sockets.h"
+
+#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
+
+SYSCALLS_NEEDED(
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
+		SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
+		SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX),
+		   SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE), SYSCALL_ARG(2, 0)),
+	SYSCALL(connect),
+	SYSCALL(getsockname));
+
+enum cause upstream_cause(int error)
+{
+	switch (error) {
+	case ECONNREFUSED:
+	case ENOENT:
+		return CAUSE_CONNECT_REFUSED;
+	case ETIMEDOUT:
+		return CAUSE_CONNECT_TIMEOUT;
+	case ENOSR:
+		return CAUSE_NO_SOCKET;
+	case ENETUNREACH:
+	case EHOSTUNREACH:
+		return CAUSE_CONNECT_UNREACHABLE;
+	default:
+		return tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
+	}
+}
+
+static int bind_socket(const struct forward_conf *fc, const struct sockaddr *source, int fd)
+{
+	socklen_t len = source && source->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) :
+								  sizeof(struct sockaddr_in);
+	int r = fc->interface ? socket_bind_interface(fd, fc->interface) : 0;
+
+	if (!r && source)
+		r = socket_bind_source(fd, source, len);
+	return r;
+}
+
+int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
+{
+	const struct forward_conf *fc = f->conf;
+	const struct sockaddr *source = fc->source.len ? (const struct sockaddr *)&fc->source.ss :
+							 NULL;
+	int fd, r;
+
+	if (fc->transparent)
+		source = client;
+	if (source && source->sa_family != to->ss.ss_family)
+		return -EAFNOSUPPORT;
+	if (f->stock) {
+		fd = marked_sockets_take(f->stock, to->ss.ss_family);
+	} else {
+		fd = socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
+		if (fd < 0)
+			return -errno;
+	}
+	if (fd < 0 || (!source && !fc->interface))
+		return fd;
+	r = bind_socket(fc, source, fd);
+	if (!r)
+		return fd;
+	close(fd);
+	return r;
+}
+
+/* --- a socket that meets itself --- */
+
+/* Ports that the kernel may connect from; what a kernel has that does not tell. */
+static unsigned int first_port = 1024, last_port = 65535;
+
+void upstream_learn_ports(void)
+{
+	unsigned int first, last;
+	FILE *f = fopen(PORT_RANGE, "re");
+
+	if (!f)
+		return;
+	if (fscanf(f, "%u %u", &first, &last) == 2) {
+		first_port = first;
+		last_port = last;
+	}
+	fclose(f);
+}
+
+unsigned int upstream_ports(void)
+{
+	return last_port - first_port + 1;
+}
+
+/*
+ * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
+ * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
+ * simultaneous open).
+ */
+static bool has_met_itself(int fd, const struct addr *to)
+{
+	struct addr own = { .len = sizeof(own.ss) }, unmapped = addr_unmapped(to);
+	unsigned int port = addr_is_inet(to) ? ntohs(addr_port(to)) : 0;
+
+	if (port < first_port || port > last_port ||
+	    getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
+		return false;
+	own = addr_unmapped(&own);
+	return addr_equal(&own, &unmapped);
+}
+
+int upstream_connect(int fd, const struct addr *to)
+{
+	int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
+
+	if ((!error || error == EINPROGRESS) && has_met_itself(fd, to))
+		return ECONNREFUSED;
+	return error;
+}

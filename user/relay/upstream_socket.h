@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_UPSTREAM_SOCKET_H
+#define CULVERT_UPSTREAM_SOCKET_H
+
+#include <sys/socket.h>
+
+#include "base/addr.h"
+#include "datapath/stats.h"
+#include "relay/forward.h"
+
+/* Sockets that connect to servers, for sessions and for checks.  By any thread. */
+
+#define UPSTREAM_SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+
+/*
+ * Find out from which ports the kernel connects.  Once, before there are threads, since a daemon
+ * that is confined cannot.
+ */
+void upstream_learn_ports(void);
+
+/* How many those are: as many connections may lead from one address to an address and port. */
+unsigned int upstream_ports(void);
+
+/*
+ * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:
+ * where it comes from if F is transparent; NULL: from this machine.  -errno.
+ */
+int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to);
+/* As connect(2), but a socket that would meet itself is refused: 0 or errno. */
+int upstream_connect(int fd, const struct addr *to);
+
+/* The cause to count for errno ERROR of a connect. */
+enum cause upstream_cause(int error);
+
+#endif
