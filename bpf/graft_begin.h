@@ -511,28 +511,6 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	return GRAFT_LOOK_OK;
 }
 
-/* Let *AT grow to END, whose low half is compared; other CPUs may do the same. */
-static __always_inline void grow(__u64 *at, __u32 to)
-{
-	for (int i = 0; i < 4; i++) {
-		__u64 was = READ_ONCE(*at);
-		__s32 more = diff(to, (__u32)was);
-
-		if (more <= 0 || __sync_val_compare_and_swap(at, was, was + more) == was)
-			return;
-	}
-}
-
-static __always_inline void grow_32(__u32 *at, __u32 to)
-{
-	for (int i = 0; i < 4; i++) {
-		__u32 was = READ_ONCE(*at);
-
-		if (diff(to, was) <= 0 || __sync_val_compare_and_swap(at, was, to) == was)
-			return;
-	}
-}
-
 static __always_inline void note_entering(struct graft_side *mine, const struct packet *p)
 {
 	if (!p->odd)

@@ -141,6 +141,28 @@ static __s32 diff(__u32 a, __u32 b)
 	return (__s32)(a - b);
 }
 
+/* Let *AT grow to TO, which is compared with its low half; other CPUs may do the same. */
+static __always_inline void grow(__u64 *at, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u64 was = READ_ONCE(*at);
+		__s32 more = diff(to, (__u32)was);
+
+		if (more <= 0 || __sync_val_compare_and_swap(at, was, was + more) == was)
+			return;
+	}
+}
+
+static __always_inline void grow_32(__u32 *at, __u32 to)
+{
+	for (int i = 0; i < 4; i++) {
+		__u32 was = READ_ONCE(*at);
+
+		if (diff(to, was) <= 0 || __sync_val_compare_and_swap(at, was, to) == was)
+			return;
+	}
+}
+
 static __always_inline bool is_kind(const struct __sk_buff *skb, __u32 kind)
 {
 	return skb->cb[3] == OURS && skb->cb[4] == kind;
