@@ -13,7 +13,7 @@
  * load and store; the control thread reads them at any time and adds them up.
  */
 
-/* How a session ended, or why something could not be done.  Names are in flow.c. */
+/* How a session ended, or why something could not be done. */
 enum cause {
 	CAUSE_CLIENT_RESET,
 	CAUSE_UPSTREAM_RESET,
@@ -82,7 +82,7 @@ struct histogram_bound {
 	const char *text; /* 1.0, and not 1 */
 };
 
-/* In ascending order; the last is infinite.  In flow.c. */
+/* In ascending order; the last is infinite. */
 extern const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS];
 
 /* Workers count side by side: no two sets in one cache line. */
