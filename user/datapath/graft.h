@@ -25,7 +25,6 @@ struct graft_limits {
 			       * none.  It and the folder around it become UID's, and this daemon's alone */
 	uid_t uid;
 	bool on_loopback; /* attach to the loopback device alone */
-	bool anew;        /* use nothing that was left */
 };
 
 /*

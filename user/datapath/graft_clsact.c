@@ -25,7 +25,7 @@
 #include "base/syscalls_needed.h"
 #include "culvert_graft.h"
 
-/* to the keeper; libbpf asks the kernel for a filter with the calls that graft.c lists */
+/* to the keeper; libbpf asks the kernel for a filter with the calls that graft_attach.c lists */
 SYSCALLS_NEEDED(
 	SYSCALL_IF(PART_GRAFT, sendto),
 	SYSCALL_IF(PART_GRAFT, recvfrom),

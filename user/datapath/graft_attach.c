@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation.  A link of TCX goes away with the last reference.  Who has a program may attach it,
+ * without a capability: so interfaces that come later are no matter of privilege.  Before there is a filter
+ * of clsact at each hook: graft_clsact.c.
+ */
+#include "datapath/graft_attach.h"
+
+#include <bpf/bpf.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <linux/netlink.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <netinet/in.h>
+#include <netpacket/packet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "culvert_graft.h"
+
+/* of interfaces that come later */
+SYSCALLS_NEEDED(
+	BPF_IF(PART_GRAFT, BPF_LINK_CREATE), BPF_IF(PART_GRAFT, BPF_LINK_UPDATE),
+	BPF_IF(PART_GRAFT, BPF_MAP_LOOKUP_ELEM), BPF_IF(PART_GRAFT, BPF_MAP_UPDATE_ELEM),
+	BPF_IF(PART_GRAFT, BPF_MAP_DELETE_ELEM),
+	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
+	SYSCALL_IF(PART_GRAFT, bind),
+	SETSOCKOPT_IF(PART_GRAFT, SOL_NETLINK, NETLINK_EXT_ACK),
+	SYSCALL_IF(PART_GRAFT, getsockname),
+	SYSCALL_IF(PART_GRAFT, sendto),
+	SYSCALL_IF(PART_GRAFT, recvmsg),
+	SYSCALL_IF(PART_GRAFT, close));
+
+/* enum bpf_attach_type; older headers do not name them. */
+#define TCX_INGRESS 46
+#define TCX_EGRESS 47
+
+struct graft_attachment {
+	struct graft_attachment *next;
+	unsigned int ifindex;
+	int links[HOOKS]; /* of TCX; -1: none */
+};
+
+#define LINK_NAME 32
+
+static const char *link_name(unsigned int ifindex, enum hook hook, char name[LINK_NAME])
+{
+	snprintf(name, LINK_NAME, "link_%u_%s", ifindex, hook == HOOK_IN ? "in" : "out");
+	return name;
+}
+
+/* Put PROGRAM into the link NAME that was left, if there is one.  Returns its descriptor, or -1. */
+static int renew_link(const struct graft_attachments *as, const char *name, int program)
+{
+	int fd = graft_pins_get(as->pins, name);
+
+	if (fd >= 0 && bpf_link_update(fd, program, NULL)) {
+		close(fd); /* its interface is gone, and another one has the number now */
+		fd = -1;
+	}
+	return fd < 0 ? -1 : fd;
+}
+
+static int attach_tcx(const struct graft_attachments *as, struct graft_attachment *a,
+		      const int programs[HOOKS])
+{
+	char name[LINK_NAME];
+	int r = 0;
+
+	for (int hook = 0; !r && hook < HOOKS; hook++) {
+		enum bpf_attach_type type = (enum bpf_attach_type)(TCX_INGRESS + hook);
+		int fd = renew_link(as, link_name(a->ifindex, hook, name), programs[hook]);
+
+		if (fd < 0) {
+			fd = bpf_link_create(programs[hook], (int)a->ifindex, type, NULL);
+			r = fd < 0 ? fd : graft_pins_put(as->pins, name, fd);
+		}
+		a->links[hook] = fd;
+	}
+	return r;
+}
+
+/* Close A; with KEEP, its programs stay where they are pinned. */
+static void detach(const struct graft_attachments *as, struct graft_attachment *a, bool keep)
+{
+	char name[LINK_NAME];
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		if (!keep)
+			graft_pins_remove(as->pins, link_name(a->ifindex, hook, name));
+		if (a->links[hook] >= 0)
+			close(a->links[hook]);
+	}
+	free(a);
+}
+
+/*
+ * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.  True: it is
+ * different now.
+ */
+static bool set_use(struct graft_attachments *as, const struct graft_attachment *a, const char *name)
+{
+	bool filtered = clsact_has_others(a->ifindex);
+	uint32_t was = 0, is = filtered ? 0 : GRAFT_IF_USED;
+	bool known = !bpf_map_lookup_elem(as->interfaces, &a->ifindex, &was);
+
+	if (known && is == was)
+		return false;
+	bpf_map_update_elem(as->interfaces, &a->ifindex, &is, BPF_ANY);
+	if (filtered)
+		log_warning("graft: no session is grafted on %s: others have filters there (tc filter show "
+			    "dev %s ingress)", name, name);
+	return true;
+}
+
+static int attach(struct graft_attachments *as, unsigned int ifindex, const char *name, unsigned short type)
+{
+	bool ethernet = type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
+	struct graft_attachment *a;
+	int r;
+
+	if (!ethernet && type != ARPHRD_NONE && type != ARPHRD_PPP) /* frames of these begin with IP */
+		return -ENOTSUP;
+	a = allocated(malloc(sizeof(*a)));
+	*a = (struct graft_attachment){ .ifindex = ifindex, .links = { -1, -1 } };
+	r = as->is_clsact ? clsact_attach(&as->clsact, ifindex, ethernet) :
+			    attach_tcx(as, a, as->clsact.programs[ethernet]);
+	if (r) {
+		detach(as, a, false);
+		return r;
+	}
+	set_use(as, a, name);
+	a->next = as->first;
+	as->first = a;
+	return 0;
+}
+
+static const struct graft_attachment *attachment_of(const struct graft_attachments *as, unsigned int ifindex)
+{
+	const struct graft_attachment *a = as->first;
+
+	while (a && a->ifindex != ifindex)
+		a = a->next;
+	return a;
+}
+
+/* A session may have an address of I.  Link-local ones are not unique, so they do not count. */
+static bool is_useful(const struct ifaddrs *i)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)i->ifa_addr;
+
+	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
+		return false;
+	return i->ifa_addr->sa_family == AF_INET ||
+	       (i->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr));
+}
+
+static bool has_address(const struct ifaddrs *list, const char *name)
+{
+	while (list && (strcmp(list->ifa_name, name) || !is_useful(list)))
+		list = list->ifa_next;
+	return list;
+}
+
+/* ARPHRD_*.  Interfaces without an address of their own, such as tun, are listed without a type. */
+static unsigned short type_of(const struct ifaddrs *list, const char *name)
+{
+	for (; list; list = list->ifa_next)
+		if (list->ifa_addr && list->ifa_addr->sa_family == AF_PACKET &&
+		    !strcmp(list->ifa_name, name))
+			return ((const struct sockaddr_ll *)list->ifa_addr)->sll_hatype;
+	return ARPHRD_NONE;
+}
+
+static bool is_listed(const struct if_nameindex *list, unsigned int ifindex)
+{
+	while (list->if_index && list->if_index != ifindex)
+		list++;
+	return list->if_index;
+}
+
+/* Forget interfaces that are not in LIST any more, and those where others have removed filters. */
+static void forget_gone(struct graft_attachments *as, const struct if_nameindex *list)
+{
+	struct graft_attachment **at = &as->first, *a;
+
+	while ((a = *at)) {
+		if (is_listed(list, a->ifindex) &&
+		    !(as->is_clsact && clsact_is_lost(&as->clsact, a->ifindex))) {
+			at = &a->next;
+			continue;
+		}
+		bpf_map_delete_elem(as->interfaces, &a->ifindex);
+		*at = a->next;
+		detach(as, a, false);
+	}
+}
+
+int graft_attach_follow(struct graft_attachments *as)
+{
+	struct if_nameindex *all = if_nameindex();
+	struct ifaddrs *list = NULL;
+	int changed = 0, r = !all || getifaddrs(&list) ? -errno : 0;
+
+	if (!r)
+		forget_gone(as, all);
+	for (const struct if_nameindex *i = all; list && i->if_index; i++) {
+		const struct graft_attachment *a = attachment_of(as, i->if_index);
+		unsigned short type = type_of(list, i->if_name);
+		int e;
+
+		if (a) {
+			changed += set_use(as, a, i->if_name);
+			continue;
+		}
+		if (!has_address(list, i->if_name) || (as->on_loopback && type != ARPHRD_LOOPBACK))
+			continue;
+		e = attach(as, i->if_index, i->if_name, type);
+		if (e)
+			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
+		changed += !e;
+		r = e ?: r;
+	}
+	freeifaddrs(list);
+	if (all)
+		if_freenameindex(all);
+	return as->first ? changed : r;
+}
+
+/* No interface has that number. */
+void graft_attach_choose(struct graft_attachments *as)
+{
+	int program = as->clsact.programs[1][HOOK_IN];
+
+	as->is_clsact = bpf_link_create(program, INT_MAX, TCX_INGRESS, NULL) == -EINVAL;
+}
+
+void graft_attach_close(struct graft_attachments *as, bool keep)
+{
+	int r;
+
+	while (as->first) {
+		struct graft_attachment *a = as->first;
+
+		as->first = a->next;
+		detach(as, a, keep);
+	}
+	r = as->is_clsact && !keep ? clsact_remove_all(&as->clsact) : 0;
+	if (r)
+		log_warning("graft: the packet programs stay at the interfaces: %s", strerror(-r));
+	if (as->clsact.keeper >= 0)
+		close(as->clsact.keeper);
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation.  Maps and links are pinned in a folder of a BPF file system, so the programs go on
+ * when the daemon ends.  The next one loads its own programs, gives them the old maps, and puts them into
+ * the links in place of the old ones.  A daemon locks its folder.  The folder's name has the number of the
+ * layout: what another version has left is left alone, see docs/operations.md.
+ */
+#include "datapath/graft_pins.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/syscalls_needed.h"
+#include "culvert_graft.h"
+
+SYSCALLS_NEEDED(
+	BPF_IF(PART_GRAFT, BPF_OBJ_PIN), BPF_IF(PART_GRAFT, BPF_OBJ_GET),
+	SYSCALL_IF(PART_GRAFT, unlinkat),
+	SYSCALL_IF(PART_GRAFT, close));
+
+/* The maps that outlive the daemon. */
+static const char *const pinned[] = { "grafts", "flows", "interfaces", "graft_rings", NULL };
+
+static const char *path_of(const struct graft_pins *p, const char *name, char path[PATH_MAX])
+{
+	snprintf(path, PATH_MAX, "%s/%s", p->folder, name);
+	return path;
+}
+
+/* Make the folder AT for UID, who alone may use what is in it. */
+static int make_folder(const char *at, uid_t uid)
+{
+	struct stat st;
+
+	if ((mkdir(at, 0700) && errno != EEXIST) || lstat(at, &st))
+		return -errno;
+	if (!S_ISDIR(st.st_mode)) /* a link may lead anywhere */
+		return -ENOTDIR;
+	if ((st.st_uid != uid && chown(at, uid, (gid_t)-1)) || (st.st_mode & 077 && chmod(at, 0700)))
+		return -errno;
+	return 0;
+}
+
+/* Mount the BPF file system where bpftool and tc expect it, if it is missing there, as they do. */
+static int mount_bpf(const char *top)
+{
+	static const char usual[] = "/sys/fs/bpf";
+	struct statfs fs;
+
+	if (!strncmp(top, usual, strlen(usual)) && !statfs(usual, &fs) && fs.f_type != BPF_FS_MAGIC &&
+	    mount("bpf", usual, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700"))
+		return -EMEDIUMTYPE;
+	return 0;
+}
+
+int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid)
+{
+	char *top = folder ? strdup(folder) : NULL, *slash = top ? strrchr(top, '/') : NULL;
+	struct statfs fs;
+	int r = folder ? -EINVAL : 0;
+
+	*p = (struct graft_pins){ .uid = uid == geteuid() ? (uid_t)-1 : uid, .top = -1, .fd = -1 };
+	if (slash && slash != top) {
+		*slash = '\0';
+		r = mount_bpf(top) ?: make_folder(top, uid);
+		if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
+			r = -EMEDIUMTYPE;
+		if (!r && asprintf(&p->folder, "%s_%d", folder, GRAFT_LAYOUT) < 0) {
+			p->folder = NULL;
+			r = -ENOMEM;
+		}
+		r = r ?: make_folder(p->folder, uid);
+		if (!r && ((p->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0 ||
+			   (p->fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
+			   flock(p->fd, LOCK_EX | LOCK_NB)))
+			r = -errno;
+	}
+	free(top);
+	if (r)
+		graft_pins_close(p, false);
+	return r;
+}
+
+void graft_pins_close(struct graft_pins *p, bool remove)
+{
+	for (const char *const *name = pinned; remove && *name; name++)
+		graft_pins_remove(p, *name);
+	/* what another daemon has left of interfaces that are gone stays, and so does the folder */
+	if (remove && p->folder && unlinkat(p->top, strrchr(p->folder, '/') + 1, AT_REMOVEDIR))
+		log_warning("graft: %s is not removed: %s", p->folder, strerror(errno));
+	if (p->top >= 0)
+		close(p->top);
+	if (p->fd >= 0)
+		close(p->fd);
+	free(p->folder);
+	*p = (struct graft_pins){ .top = -1, .fd = -1 };
+}
+
+int graft_pins_get(const struct graft_pins *p, const char *name)
+{
+	char path[PATH_MAX];
+	int fd;
+
+	if (!p->folder)
+		return -ENOENT;
+	fd = bpf_obj_get(path_of(p, name, path));
+	return fd < 0 ? -errno : fd;
+}
+
+int graft_pins_put(const struct graft_pins *p, const char *name, int fd)
+{
+	char path[PATH_MAX];
+	int r;
+
+	if (!p->folder)
+		return 0;
+	graft_pins_remove(p, name);
+	r = bpf_obj_pin(fd, path_of(p, name, path));
+	/* pins belong to the account, which may be what starts the next daemon */
+	if (!r && p->uid != (uid_t)-1 && chown(path, p->uid, (gid_t)-1))
+		r = -errno;
+	return r;
+}
+
+void graft_pins_remove(const struct graft_pins *p, const char *name)
+{
+	if (p->folder)
+		unlinkat(p->fd, name, 0);
+}
+
+int graft_pins_reuse_maps(const struct graft_pins *p, const struct bpf_object *o)
+{
+	int r = 0;
+
+	for (const char *const *name = pinned; !r && *name; name++) {
+		int fd = graft_pins_get(p, *name);
+
+		r = fd < 0 ? fd : bpf_map__reuse_fd(bpf_object__find_map_by_name(o, *name), fd);
+		if (fd >= 0)
+			close(fd);
+	}
+	return r;
+}
+
+int graft_pins_put_maps(const struct graft_pins *p, const struct bpf_object *o)
+{
+	int r = 0;
+
+	for (const char *const *name = pinned; !r && *name; name++)
+		r = graft_pins_put(p, *name, bpf_map__fd(bpf_object__find_map_by_name(o, *name)));
+	return r;
+}

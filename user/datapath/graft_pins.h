@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_GRAFT_PINS_H
+#define CULVERT_GRAFT_PINS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct bpf_object;
+
+/*
+ * A folder on a BPF file system, where maps and links of the packet programs outlive the daemon.  Without
+ * one nothing is found there, and whatever is to be pinned or removed is no error.
+ */
+struct graft_pins {
+	char *folder; /* NULL: there is none */
+	uid_t uid;    /* to be the owner of what is pinned; -1: we are */
+	int top;      /* the folder that it is in, for the time when there is no root any more; or -1 */
+	int fd;       /* the folder, which is locked; or -1 */
+};
+
+/*
+ * Make the folder FOLDER_LAYOUT, and the one that it is in, for UID, who alone may use what is in them; and
+ * mount the BPF file system where it is missing.  NULL: none is wanted.  -EWOULDBLOCK: another daemon uses
+ * it; -EMEDIUMTYPE: no BPF file system is there; -errno.  Then there is none.
+ */
+int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid);
+/* REMOVE: the maps too, and the folder, if nothing else is in it. */
+void graft_pins_close(struct graft_pins *p, bool remove);
+
+/* A descriptor, or -errno. */
+int graft_pins_get(const struct graft_pins *p, const char *name);
+/* Pin FD, instead of what was left under that name.  -errno. */
+int graft_pins_put(const struct graft_pins *p, const char *name, int fd);
+void graft_pins_remove(const struct graft_pins *p, const char *name);
+
+/*
+ * Before O is loaded: use the maps that were left; they keep their size.  -ENOENT: not all are there, and O is
+ * of no use any more; -errno: they cannot be had, and are not ours to remove.
+ */
+int graft_pins_reuse_maps(const struct graft_pins *p, const struct bpf_object *o);
+/* Once it is loaded: pin its maps.  -errno. */
+int graft_pins_put_maps(const struct graft_pins *p, const struct bpf_object *o);
+
+#endif
