@@ -181,30 +181,30 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	struct seen *a, *b;
 
 	if (!g || !p || !at)
-		return GRAFT_LOOK_CLOSED;
+		return GRAFT_NO_SOCKET;
 	mine = side ? &g->side[1] : &g->side[0];
 	other = side ? &g->side[0] : &g->side[1];
 	a = &at->seen[0];
 	b = &at->seen[1];
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
-		return GRAFT_LOOK_KIND;
+		return GRAFT_CLOSING;
 	/* what is odd now may have been sent on before, and lost: nobody else will bring it */
 	if (p->odd ? diff(p->seq, (__u32)mine->end) > 0 : p->seq != (__u32)mine->end)
-		return GRAFT_LOOK_ORDER;
+		return GRAFT_ORDER;
 	if (acked_of(mine, other) != p->seq || p->ack + mine->ack_add != (__u32)other->end)
-		return GRAFT_LOOK_BUSY;
+		return GRAFT_IN_HAND;
 	if (!see(skb, mine, a) || !see(skb, other, b) || !a->established || !b->established)
-		return GRAFT_LOOK_CLOSED;
+		return GRAFT_NO_SOCKET;
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
-		return GRAFT_LOOK_BUSY;
+		return GRAFT_IN_HAND;
 	mine->end -= (__u32)mine->end - p->seq;
 	set_back(mine, other);
 	set_back(other, mine);
 	mine->back_ts = mine->tsval_sent - a->clock + 1;
 	other->back_ts = other->tsval_sent - b->clock + 1;
 	g->shifted = 1;
-	return GRAFT_LOOK_OK;
+	return GRAFT_OK;
 }
 
 /* RETURNING or LOCKED_2.  Returns the state in which P finds its session; 0: drop it. */
@@ -305,7 +305,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	}
 	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
 		return shift(skb, f->mine, p, false);
-	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_LOOK_CLOSED)
+	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_NO_SOCKET)
 		end(f, GRAFT_RETURNING);
 	return DROP;
 }

@@ -423,12 +423,12 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 static __always_inline int quiet(const struct graft_side *s, const struct seen *r, __u32 nxt, __u32 una)
 {
 	if (!r->established)
-		return GRAFT_LOOK_CLOSED;
+		return GRAFT_CLOSING;
 	if (r->unordered || r->rcv_nxt != nxt)
-		return GRAFT_LOOK_ORDER;
+		return GRAFT_ORDER;
 	if (s->left != r->snd_nxt)
-		return GRAFT_LOOK_UNSEEN;
-	return r->copied != nxt || r->snd_nxt != una || r->write_seq != una ? GRAFT_LOOK_BUSY : 0;
+		return GRAFT_UNSEEN;
+	return r->copied != nxt || r->snd_nxt != una || r->write_seq != una ? GRAFT_IN_HAND : GRAFT_OK;
 }
 
 /* From here on the socket of S, which says R, is frozen.  No count of bytes is ever below 0. */
@@ -458,7 +458,7 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	int r;
 
 	if (!g || !p || !at)
-		return GRAFT_LOOK_CLOSED;
+		return GRAFT_CLOSING;
 	a = &at->seen[0];
 	b = &at->seen[1];
 	mine = side ? &g->side[1] : &g->side[0];
@@ -468,20 +468,20 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	if (!p->len && seq + 1 == mine->passed)
 		seq++; /* a window probe: all that a sender sends whose window is closed */
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK))
-		return GRAFT_LOOK_KIND;
+		return GRAFT_CLOSING;
 	if (p->odd)
-		return GRAFT_LOOK_ODD;
+		return p->odd;
 	if (mine->way.ways != graft_ways || other->way.ways != graft_ways)
-		return GRAFT_LOOK_WAY;
-	r = see(skb, mine, a) ? quiet(mine, a, seq, ack) : GRAFT_LOOK_CLOSED;
+		return GRAFT_WAY;
+	r = see(skb, mine, a) ? quiet(mine, a, seq, ack) : GRAFT_CLOSING;
 	if (r)
 		return r;
 	if (diff(mine->passed, seq) > 0)
-		return GRAFT_LOOK_ORDER;
+		return GRAFT_ORDER;
 	if (!see(skb, other, b))
-		return GRAFT_LOOK_CLOSED;
+		return GRAFT_CLOSING;
 	if (diff(other->passed, b->rcv_nxt) < 0)
-		return GRAFT_LOOK_UNSEEN;
+		return GRAFT_UNSEEN;
 	r = quiet(other, b, other->passed, b->snd_una);
 	if (r)
 		return r;
@@ -489,12 +489,12 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	if ((!p->len && a->rcv_wup != a->rcv_nxt) ||
 	    b->write_seq - other->base_write != a->copied - mine->base_read ||
 	    a->write_seq - mine->base_write != b->copied - other->base_read)
-		return GRAFT_LOOK_BUSY;
+		return GRAFT_IN_HAND;
 	if (p->len > b->snd_wnd)
-		return GRAFT_LOOK_WINDOW;
+		return GRAFT_NO_ROOM;
 	if (mine->timestamps) {
 		if (!timestamp_of(skb, p, ts))
-			return GRAFT_LOOK_TIMESTAMP;
+			return GRAFT_NO_TIMESTAMP;
 		a->clock += mine->back_ts;
 		b->clock += other->back_ts;
 		mine->tsval_add = b->clock - ts[0];
@@ -508,7 +508,7 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	freeze(other, b);
 	g->before[side & 1] = a->received;
 	g->before[!(side & 1)] = b->received;
-	return GRAFT_LOOK_OK;
+	return GRAFT_OK;
 }
 
 static __always_inline void note_entering(struct graft_side *mine, const struct packet *p)
@@ -553,7 +553,7 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 {
 	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
 	struct graft_side *mine;
-	int why = GRAFT_LOOK_BUSY;
+	int why = GRAFT_IN_HAND;
 	__u32 state;
 
 	if (!g || !p)
@@ -568,9 +568,9 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 		if (__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
 		    GRAFT_LOCKED)
 			return GRAFT_ACTIVE;
-		why = GRAFT_LOOK_BUSY; /* another packet came at the same time */
+		why = GRAFT_IN_HAND; /* another packet came at the same time */
 	}
-	g->why_not = why == GRAFT_LOOK_ODD ? GRAFT_LOOKS + p->odd : why;
+	g->why_not = why;
 	note_entering(mine, p); /* it goes to its socket */
 	/* its bit is in LOCKED, too; without use of the result it would be no barrier */
 	return __sync_fetch_and_and(&g->state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;

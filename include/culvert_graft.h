@@ -78,18 +78,21 @@ enum graft_state {
 #define GRAFT_STATE_MASK 0xff /* of graft.state; above it the count of LOCKED */
 #define GRAFT_PASSED_ONE 0x100
 
-/* Why a session is not grafted, or not any more: answer of the offer program, or `why_back`. */
+/*
+ * Why a session is not grafted, or not any more: answer of the offer program, `why_back`, and `why_not`: what
+ * keeps a packet from being the first one that is translated.
+ */
 enum graft_refusal {
-	GRAFT_OK,
+	GRAFT_OK,          /* in `why_not`: no packet has been looked at */
 	GRAFT_NO_SOCKET,   /* gone, or of another network namespace */
-	GRAFT_CLOSING,     /* not ESTABLISHED, or half closed */
+	GRAFT_CLOSING,     /* not ESTABLISHED, or half closed; or the packet is a SYN, FIN or RST, or no ACK */
 	GRAFT_TIMESTAMPS,  /* one connection has TCP timestamps, the other has not */
 	GRAFT_MSS,         /* one end may send larger segments than the other takes */
 	GRAFT_ECN,         /* one connection has ECN, the other has not, or another kind */
-	GRAFT_MPTCP,
+	GRAFT_MPTCP,       /* one connection is a flow of MPTCP */
 	GRAFT_INTERFACE,   /* no packet program there, or others decide about packets, too */
-	GRAFT_IN_HAND,     /* bytes are on the way through the daemon */
-	GRAFT_BAD_REQUEST, /* the slot is in use */
+	GRAFT_IN_HAND,     /* something is unread, not acknowledged, or in the daemon's hand */
+	GRAFT_BAD_REQUEST, /* the slot is in another state than the operation wants, or there is none */
 	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */
 	GRAFT_WINDOW,      /* one end may send larger segments than the other has room for */
 	GRAFT_XFRM,        /* a policy of IPsec concerns it */
@@ -98,6 +101,11 @@ enum graft_refusal {
 	GRAFT_FRAGMENTS,   /* an end sends some */
 	GRAFT_HEADERS,     /* an end sends options of IPv4, or extension headers of IPv6 */
 	GRAFT_TOO_BIG,     /* an end sends more than the way takes, and must not be told (no DF) */
+	GRAFT_ORDER,       /* the packet is not the next one, or a socket waits for earlier ones */
+	GRAFT_NO_TIMESTAMP, /* it has none, where there should be one */
+	GRAFT_NO_ROOM,     /* the other end has no room for it */
+	GRAFT_UNSEEN,      /* not seen entering and leaving, on both sides, with the sockets' numbers */
+	GRAFT_WAY,         /* the way of a socket may have changed, or is not known */
 	GRAFT_REFUSALS,
 };
 
@@ -196,7 +204,7 @@ enum graft_via {
 struct graft_entry {
 	__u32 state;
 	__u32 looks;         /* packets that looked whether they may be the first */
-	__u32 why_not;       /* the last look: enum graft_look; from GRAFT_LOOKS on enum graft_refusal */
+	__u32 why_not;       /* enum graft_refusal: the last look */
 	__u32 hold;          /* by the daemon while OFFERED: 1: let the senders run dry, see hold() */
 	__u32 held_ms;       /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
 	__u32 worker;        /* by the daemon: whose ring */
@@ -215,21 +223,6 @@ struct graft_entry {
 
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
 _Static_assert(sizeof(struct graft_entry) <= 640, "memory of a session");
-
-/* What keeps a packet from being the first one that is translated. */
-enum graft_look {
-	GRAFT_LOOK_OK,
-	GRAFT_LOOK_KIND,      /* SYN, FIN or RST, no ACK, or a header that is not translated */
-	GRAFT_LOOK_CLOSED,    /* a socket is gone, not ESTABLISHED, or half closed */
-	GRAFT_LOOK_ORDER,     /* it is not the next one, or a socket waits for earlier ones */
-	GRAFT_LOOK_BUSY,      /* something is unread, not acknowledged, or in the daemon's hand */
-	GRAFT_LOOK_TIMESTAMP, /* none, where there should be one */
-	GRAFT_LOOK_WINDOW,    /* the other end has no room for it */
-	GRAFT_LOOK_UNSEEN,    /* not seen entering and leaving, on both sides, with the sockets' numbers */
-	GRAFT_LOOK_WAY,       /* the way of a socket may have changed, or is not known */
-	GRAFT_LOOK_ODD,       /* it proves nothing, or is not translated: why_not is GRAFT_LOOKS + why */
-	GRAFT_LOOKS,
-};
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 

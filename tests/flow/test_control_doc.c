@@ -193,11 +193,8 @@ static void names(void)
 		need_name(command_keys[k].name);
 	for (int i = 0; i < REASONS; i++)
 		need_name(reason_name((enum reason)i));
-	for (int i = GRAFT_OK + 1; i < GRAFT_REFUSALS; i++)
+	for (int i = 0; i < GRAFT_REFUSALS; i++)
 		need_quoted(graft_refusal_name((enum graft_refusal)i));
-	for (int i = 0; i < GRAFT_LOOKS; i++)
-		if (i != GRAFT_LOOK_ODD) /* it has the names of refusals */
-			need_quoted(graft_look_name((enum graft_look)i));
 }
 
 static void control(void **state)

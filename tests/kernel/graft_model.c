@@ -541,10 +541,10 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 		at->g->state += GRAFT_PASSED_ONE;
 	} else {
 		at->g->looks++;
-		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) ? GRAFT_LOOK_KIND :
-				 p->odd				   ? GRAFT_LOOKS + p->odd :
-				 at->mine->way.ways || at->other->way.ways ? GRAFT_LOOK_WAY :
-								     GRAFT_LOOK_CLOSED;
+		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) ? GRAFT_CLOSING :
+				 p->odd ? p->odd :
+				 at->mine->way.ways || at->other->way.ways ? GRAFT_WAY :
+								     GRAFT_CLOSING;
 	}
 	if (!p->odd)
 		let_pass(at->mine, p);
@@ -554,13 +554,13 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 static uint32_t why_not_back(const struct place *at, const struct parts *p, bool odd)
 {
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || at->mine->fin || at->other->fin)
-		return GRAFT_LOOK_KIND;
+		return GRAFT_CLOSING;
 	if (odd ? ahead(p->seq, (uint32_t)at->mine->end) > 0 : p->seq != (uint32_t)at->mine->end)
-		return GRAFT_LOOK_ORDER;
+		return GRAFT_ORDER;
 	if ((uint32_t)at->other->acked + at->other->ack_add != p->seq ||
 	    p->ack + at->mine->ack_add != (uint32_t)at->other->end)
-		return GRAFT_LOOK_BUSY;
-	return GRAFT_LOOK_CLOSED;
+		return GRAFT_IN_HAND;
+	return GRAFT_NO_SOCKET;
 }
 
 /* Why P is not translated; 0: it is. */
@@ -598,7 +598,7 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 	if (g->state != GRAFT_RETURNING)
 		return MODEL_DROP;
 	g->why_not = why_not_back(at, p, true);
-	if (old || g->why_not == GRAFT_LOOK_CLOSED) {
+	if (old || g->why_not == GRAFT_NO_SOCKET) {
 		g->state = GRAFT_DONE;
 		g->ended_ns = at->mine->heard_ns;
 		m->events[GRAFT_EVENT_ENDED]++;

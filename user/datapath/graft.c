@@ -77,7 +77,7 @@ struct grafts {
 const char *graft_refusal_name(enum graft_refusal r)
 {
 	static const char *const names[GRAFT_REFUSALS] = {
-		[GRAFT_OK] = "ok", [GRAFT_NO_SOCKET] = "socket not found",
+		[GRAFT_OK] = "no packet seen yet", [GRAFT_NO_SOCKET] = "socket not found",
 		[GRAFT_CLOSING] = "closing", [GRAFT_TIMESTAMPS] = "timestamps differ",
 		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
 		[GRAFT_INTERFACE] = "interface not supported", [GRAFT_IN_HAND] = "never quiet",
@@ -85,24 +85,12 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_WINDOW] = "small window", [GRAFT_XFRM] = "ipsec",
 		[GRAFT_ENCAP] = "route with encapsulation", [GRAFT_PROBING] = "tcp_mtu_probing",
 		[GRAFT_FRAGMENTS] = "fragments", [GRAFT_HEADERS] = "ip options",
-		[GRAFT_TOO_BIG] = "too big, without df",
+		[GRAFT_TOO_BIG] = "too big, without df", [GRAFT_ORDER] = "out of order",
+		[GRAFT_NO_TIMESTAMP] = "no timestamp", [GRAFT_NO_ROOM] = "slow receiver",
+		[GRAFT_UNSEEN] = "packets of an end not seen", [GRAFT_WAY] = "route not seen yet",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
-}
-
-const char *graft_look_name(enum graft_look l)
-{
-	static const char *const names[GRAFT_LOOKS] = {
-		[GRAFT_LOOK_OK] = "no packet seen yet", [GRAFT_LOOK_KIND] = "closing",
-		[GRAFT_LOOK_CLOSED] = "closing", [GRAFT_LOOK_ORDER] = "out of order",
-		[GRAFT_LOOK_BUSY] = "never quiet", [GRAFT_LOOK_TIMESTAMP] = "no timestamp",
-		[GRAFT_LOOK_WINDOW] = "slow receiver",
-		[GRAFT_LOOK_UNSEEN] = "packets of an end not seen", [GRAFT_LOOK_WAY] = "route not seen yet",
-	};
-
-	return (unsigned int)l < GRAFT_LOOKS && names[l] ? names[l] :
-	       graft_refusal_name((enum graft_refusal)(l - GRAFT_LOOKS));
 }
 
 uint32_t graft_tag(const char *name)

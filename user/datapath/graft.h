@@ -121,7 +121,6 @@ uint32_t graft_tag(const char *name);
 
 /* In the words of operators. */
 const char *graft_refusal_name(enum graft_refusal r);
-const char *graft_look_name(enum graft_look l);
 
 /* The state as it is now; LOCKED counts as OFFERED, LOCKED_2 as RETURNING. */
 enum graft_state graft_state(const struct grafts *gs, uint32_t slot);

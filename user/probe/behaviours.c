@@ -426,7 +426,7 @@ static void check_graft(struct trial *t)
 		poll(NULL, 0, 1);
 	if (!t->has_graft || graft_state(t->grafts, t->graft) != GRAFT_DONE)
 		give_up(t, "the session was not grafted to its end: %s", !t->has_graft ? "no offer" :
-			graft_look_name((enum graft_look)graft_of(t->grafts, t->graft)->why_not));
+			graft_refusal_name((enum graft_refusal)graft_of(t->grafts, t->graft)->why_not));
 }
 
 /* --- all of it --- */

@@ -171,7 +171,7 @@ const char *session_graft_hindrance(const struct session *s)
 	enum graft_refusal why = (enum graft_refusal)s->graft_refusal;
 
 	if (s->graft != NO_GRAFT && graft_state(grafts_of(s), s->graft) == GRAFT_OFFERED)
-		return graft_look_name((enum graft_look)graft_of(grafts_of(s), s->graft)->why_not);
+		return graft_refusal_name((enum graft_refusal)graft_of(grafts_of(s), s->graft)->why_not);
 	if (is_wanted(s) && s->pace)
 		return reason_name(REASON_BANDWIDTH);
 	if (!is_wanted(s) || why == GRAFT_OK)
