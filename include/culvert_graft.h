@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The contract between the packet programs (bpf/graft.bpf.c) and the daemon (user/datapath/graft.c).
+ * The contract between the packet programs (bpf/graft.bpf.c) and the daemon
+ * (user/datapath/graft.c).
  *
  * A graft joins the two TCP connections of a session at packet level: what arrives from one remote
  * end is translated and sent on to the other.  Both sockets of the daemon stay as they are, frozen:
@@ -10,7 +11,7 @@
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
  *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and, for
  *            tuples that are used anew, by the packet programs.
- *   rings    worker -> ring buffer of struct graft_event.
+ *   graft_rings  worker -> ring buffer of struct graft_event.
  *   handshakes  the same tuples -> struct graft_handshake, until the offer.
  *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
  *   .bss     counters.
@@ -85,7 +86,7 @@ enum graft_state {
 enum graft_refusal {
 	GRAFT_OK,          /* in `why_not`: no packet has been looked at */
 	GRAFT_NO_SOCKET,   /* gone, or of another network namespace */
-	GRAFT_CLOSING,     /* not ESTABLISHED, or half closed; or the packet is a SYN, FIN or RST, or no ACK */
+	GRAFT_CLOSING,     /* not ESTABLISHED, or half closed; or a packet with SYN, FIN or RST */
 	GRAFT_TIMESTAMPS,  /* one connection has TCP timestamps, the other has not */
 	GRAFT_MSS,         /* one end may send larger segments than the other takes */
 	GRAFT_ECN,         /* one connection has ECN, the other has not, or another kind */
@@ -222,7 +223,7 @@ struct graft_entry {
 } __attribute__((aligned(64)));
 
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
-_Static_assert(sizeof(struct graft_entry) <= 640, "memory of a session");
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 3, "another size: another layout");
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 

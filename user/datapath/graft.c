@@ -673,22 +673,20 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 	int why = 0;
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++) {
-		int fds[2] = { -1, -1 };
+		int client = revive(gs, slot, 0, uid);
+		int upstream = client < 0 ? client : revive(gs, slot, 1, uid);
 
-		for (unsigned int side = 0; side < 2 && (!side || fds[0] >= 0); side++) {
-			fds[side] = revive(gs, slot, side, uid);
-			why = fds[side] < 0 ? fds[side] : why;
-		}
-		if (fds[0] < 0 || fds[1] < 0) {
-			if (fds[0] >= 0)
-				close(fds[0]);
+		if (upstream < 0) {
+			if (client >= 0)
+				close(client);
+			why = upstream;
 			without++;
 			continue;
 		}
 		if (!gs->revived)
 			gs->revived = allocated(calloc(gs->n_slots, sizeof(*gs->revived)));
-		for (int side = 0; side < 2; side++)
-			gs->revived[slot][side] = fds[side];
+		gs->revived[slot][0] = client;
+		gs->revived[slot][1] = upstream;
 	}
 	if (without)
 		log_warning("graft: %u sessions that were left have no sockets: nothing probes their "

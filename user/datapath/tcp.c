@@ -227,11 +227,10 @@ void tcp_free_buffer(int fd)
 
 void tcp_copy_mss(int fd, int other)
 {
-	struct tcp_info info = { 0 };
-	socklen_t len = sizeof(info);
+	struct tcp_info info;
 	int options;
 
-	if (getsockopt(other, IPPROTO_TCP, TCP_INFO, &info, &len))
+	if (get_info(other, &info))
 		return;
 	/* what is sent is smaller by the timestamps that each segment has */
 	options = info.tcpi_options & TCPI_OPT_TIMESTAMPS ? 12 : 0;
