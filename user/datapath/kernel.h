@@ -13,8 +13,8 @@
 
 /*
  * The kernel side as the daemon sees it: the maps of include/culvert.h, and the slot pairs that
- * sessions borrow.  The only file that knows libbpf.  All functions but kernel_open() and
- * kernel_close() may be called by any worker at any time, and need no privilege.
+ * sessions borrow.  All functions but kernel_open() and kernel_close() may be called by any worker at
+ * any time, and need no privilege.
  */
 struct kernel;
 
