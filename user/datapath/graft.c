@@ -6,8 +6,8 @@
  * in `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer program
  * removes them when the slot gets its next session.
  *
- * Sessions that were left.  Maps outlive the daemon (graft_pins.c).  A session that is translated when the next
- * one starts keeps its slot, and is adopted.
+ * Sessions that were left.  Maps outlive the daemon (graft_pins.c).  A session that is translated when
+ * the next one starts keeps its slot, and is adopted.
  */
 #include "datapath/graft.h"
 
@@ -102,26 +102,7 @@ uint32_t graft_tag(const char *name)
 	return hash;
 }
 
-/* A session that was left, and that needs its slot: its ends still talk, or have just ended. */
-static bool is_left(const struct graft_entry *e)
-{
-	switch (__atomic_load_n(&e->state, __ATOMIC_ACQUIRE) & GRAFT_STATE_MASK) {
-	case GRAFT_ACTIVE:
-	case GRAFT_RETURNING:
-	case GRAFT_LOCKED_2:
-	case GRAFT_DONE:
-		return true;
-	default:
-		return false;
-	}
-}
-
-/* --- all of it --- */
-
-static uint32_t raw_state(const struct grafts *gs, uint32_t slot)
-{
-	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
-}
+/* --- opening, closing --- */
 
 /*
  * All slots but those of sessions that were left.  What a daemon had only offered has lost its
@@ -133,13 +114,10 @@ static void fill_queue(struct grafts *gs)
 
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
-		uint32_t state = raw_state(gs, i) & GRAFT_STATE_MASK;
-
-		if (state == GRAFT_OFFERED || state == GRAFT_LOCKED)
+		if (graft_state(gs, i) == GRAFT_OFFERED)
 			graft_withdraw(gs, i);
-		if (state == GRAFT_RETURNING)
-			graft_return(gs, i, false);
-		if (is_left(&gs->all[i]))
+		graft_return(gs, i, false);
+		if (graft_carries(gs, i))
 			continue;
 		gs->slots[i].put_ms = (uint32_t)clock_ms();
 		*end = gs->last = i;
@@ -199,8 +177,8 @@ static void unmap_grafts(struct grafts *gs)
 }
 
 /*
- * Use the maps that a daemon before has left, which keep their size, and map its sessions.  Returns 1; 0: there
- * are none, or they are too small, and nothing is in them; or -errno.
+ * Use the maps that a daemon before has left, which keep their size, and map its sessions.  Returns 1;
+ * 0: there are none, or they are too small, and nothing is in them; -errno.
  */
 static int take_left(struct grafts *gs, unsigned int slots)
 {
@@ -234,7 +212,7 @@ static int load(struct grafts *gs, unsigned int slots)
 
 #define NAMED (1U << 31) /* of a handle that is no pid */
 
-/* Where the packet programs are attached, and how. */
+/* Say where the packet programs are to be attached, and do so. */
 static int attach(struct grafts *gs, bool on_loopback)
 {
 	const struct graft *skel = gs->skel;
@@ -324,8 +302,8 @@ unsigned int grafts_live(const struct grafts *gs)
 {
 	unsigned int n = 0;
 
-	for (uint32_t i = 0; gs->all && i < gs->n_slots; i++)
-		n += is_left(&gs->all[i]) && graft_state(gs, i) != GRAFT_DONE;
+	for (uint32_t slot = 0; graft_next(gs, &slot); slot++)
+		n += graft_state(gs, slot) != GRAFT_DONE;
 	return n;
 }
 
@@ -367,6 +345,11 @@ void grafts_close_sockets(struct grafts *gs)
 
 /* --- states --- */
 
+static uint32_t raw_state(const struct grafts *gs, uint32_t slot)
+{
+	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
+}
+
 enum graft_state graft_state(const struct grafts *gs, uint32_t slot)
 {
 	uint32_t state = raw_state(gs, slot) & GRAFT_STATE_MASK;
@@ -374,6 +357,13 @@ enum graft_state graft_state(const struct grafts *gs, uint32_t slot)
 	if (state == GRAFT_LOCKED)
 		return GRAFT_OFFERED;
 	return state == GRAFT_LOCKED_2 ? GRAFT_RETURNING : (enum graft_state)state;
+}
+
+bool graft_carries(const struct grafts *gs, uint32_t slot)
+{
+	enum graft_state state = graft_state(gs, slot);
+
+	return state == GRAFT_ACTIVE || state == GRAFT_RETURNING || state == GRAFT_DONE;
 }
 
 const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
@@ -532,7 +522,7 @@ void graft_put(struct grafts *gs, uint32_t slot)
 
 bool graft_next(const struct grafts *gs, uint32_t *at)
 {
-	while (*at < gs->n_slots && !is_left(&gs->all[*at]))
+	while (*at < gs->n_slots && !graft_carries(gs, *at))
 		++*at;
 	return *at < gs->n_slots;
 }

@@ -53,9 +53,9 @@ bool grafts_survive(const struct grafts *gs);
 unsigned int grafts_live(const struct grafts *gs);
 
 /*
- * Set *AT to the next slot, from *AT on, whose packets are translated, or whose session has just ended.
- * At the start these are the sessions that a daemon before this one has left: each has to be given to a
- * worker, or back (graft_put()).  False: there is none.
+ * Set *AT to the next slot, from *AT on, of which graft_carries() is true.  At the start these are the
+ * sessions that a daemon before this one has left: each has to be given to a worker, or back
+ * (graft_put()).  False: there is none.
  */
 bool graft_next(const struct grafts *gs, uint32_t *at);
 void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
@@ -124,6 +124,8 @@ const char *graft_refusal_name(enum graft_refusal r);
 
 /* The state as it is now; LOCKED counts as OFFERED, LOCKED_2 as RETURNING. */
 enum graft_state graft_state(const struct grafts *gs, uint32_t slot);
+/* Packets of the session are translated, or were until its end: its sockets see none. */
+bool graft_carries(const struct grafts *gs, uint32_t slot);
 const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
 
 /*

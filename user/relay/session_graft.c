@@ -35,16 +35,7 @@ static bool is_empty(const struct session *s, unsigned int dir)
 
 bool session_is_grafted(const struct session *s)
 {
-	if (s->graft == NO_GRAFT)
-		return false;
-	switch (graft_state(grafts_of(s), s->graft)) {
-	case GRAFT_ACTIVE:
-	case GRAFT_DONE:
-	case GRAFT_RETURNING:
-		return true;
-	default:
-		return false;
-	}
+	return s->graft != NO_GRAFT && graft_carries(grafts_of(s), s->graft);
 }
 
 enum carrier session_carrier(const struct session *s, unsigned int dir)
