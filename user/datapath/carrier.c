@@ -28,17 +28,23 @@ static enum pump dst_error(struct pump_io *io, int error)
 	return PUMP_DST_ERROR;
 }
 
+/* Give back the first buffer. */
+static void drop_head(struct flow *f, struct pool *pool)
+{
+	struct buffer *b = f->head;
+
+	f->head = b->next;
+	if (!f->head)
+		f->tail = NULL;
+	pool_buffer_put(pool, b);
+}
+
 void carrier_release(struct flow *f, struct pool *pool)
 {
-	while (f->head) {
-		struct buffer *b = f->head;
-
-		f->head = b->next;
-		pool_buffer_put(pool, b);
-	}
+	while (f->head)
+		drop_head(f, pool);
 	if (f->pipe)
 		pool_pipe_put(pool, f->pipe, f->pending == 0);
-	f->tail = NULL;
 	f->pipe = NULL;
 	f->pending = 0;
 }
@@ -48,34 +54,8 @@ void carrier_release(struct flow *f, struct pool *pool)
 /* Room in the last buffer that is worth another read. */
 #define TAIL_ROOM 4096
 
-static void append(struct flow *f, struct buffer *b)
-{
-	if (f->tail)
-		f->tail->next = b;
-	else
-		f->head = b;
-	f->tail = b;
-}
-
-/* Give back the first buffer; it is empty.  One is kept in SPARE, for the next read. */
-static void drop_head(struct pump_io *io, struct buffer **spare)
-{
-	struct flow *f = io->flow;
-	struct buffer *b = f->head;
-
-	f->head = b->next;
-	if (!f->head)
-		f->tail = NULL;
-	b->next = NULL;
-	b->at = b->len = 0;
-	if (*spare)
-		pool_buffer_put(io->pool, b);
-	else
-		*spare = b;
-}
-
 /* Write what is pending.  PUMP_MORE: all of it is written. */
-static enum pump copy_flush(struct pump_io *io, struct buffer **spare)
+static enum pump copy_flush(struct pump_io *io)
 {
 	struct flow *f = io->flow;
 
@@ -93,31 +73,40 @@ static enum pump copy_flush(struct pump_io *io, struct buffer **spare)
 		f->pending -= (uint32_t)n;
 		f->user_out += (uint64_t)n;
 		if (b->at == b->len)
-			drop_head(io, spare);
+			drop_head(f, io->pool);
 	}
 	return PUMP_MORE;
 }
 
-/* Read up to WANT bytes to the end of B.  PUMP_MORE: it got some, *RET_N. */
+/*
+ * Read up to WANT bytes to the end of B, the last buffer or a new one, which goes back to the pool if
+ * there are none.  PUMP_MORE: it got *RET_N.
+ */
 static enum pump copy_fill(struct pump_io *io, struct buffer *b, size_t want, uint32_t *ret_n)
 {
-	ssize_t n;
+	struct flow *f = io->flow;
+	ssize_t n = tcp_recv(io->src, b->data + b->len, want, 0);
+	int error = errno;
 
-	do
-		n = recv(io->src, b->data + b->len, want, MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
+	if (n <= 0 && b != f->tail)
+		pool_buffer_put(io->pool, b);
 	if (n == 0)
 		return PUMP_EOF;
 	if (n < 0) {
-		if (errno == EAGAIN)
+		if (error == EAGAIN)
 			return PUMP_EMPTY;
-		io->error = errno;
+		io->error = error;
 		return PUMP_SRC_ERROR;
 	}
+	if (!f->head)
+		f->head = b;
+	else if (b != f->tail)
+		f->tail->next = b;
+	f->tail = b;
 	io->read += (uint64_t)n;
 	io->reads++;
-	io->flow->user_in += (uint64_t)n;
-	io->flow->pending += (uint32_t)n;
+	f->user_in += (uint64_t)n;
+	f->pending += (uint32_t)n;
 	b->len += (uint32_t)n;
 	*ret_n = (uint32_t)n;
 	return PUMP_MORE;
@@ -125,31 +114,24 @@ static enum pump copy_fill(struct pump_io *io, struct buffer *b, size_t want, ui
 
 enum pump copy_pump(struct pump_io *io)
 {
-	struct flow *f = io->flow;
-	struct buffer *spare = NULL;
-	enum pump result = copy_flush(io, &spare);
+	enum pump result = copy_flush(io);
 
 	for (int round = 0; result == PUMP_MORE && io->read < io->limit && round < PUMP_ROUNDS;
 	     round++) {
+		struct buffer *b = pool_buffer_get(io->pool, io->buffer_size);
 		uint32_t n = 0;
 		size_t want;
 
-		if (!spare)
-			spare = pool_buffer_get(io->pool, io->buffer_size);
-		if (!spare)
+		if (!b)
 			return PUMP_STARVED;
-		want = smaller(spare->size, io->limit - io->read);
-		result = copy_fill(io, spare, want, &n);
+		want = smaller(b->size, io->limit - io->read);
+		result = copy_fill(io, b, want, &n);
 		if (result != PUMP_MORE)
 			break;
-		append(f, spare);
-		spare = NULL;
-		result = copy_flush(io, &spare);
+		result = copy_flush(io);
 		if (result == PUMP_MORE && n < want && !io->until_eof)
 			result = PUMP_EMPTY;
 	}
-	if (spare)
-		pool_buffer_put(io->pool, spare);
 	return result;
 }
 
@@ -161,7 +143,7 @@ enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
 	while (result == PUMP_MORE && io->read < io->limit && f->pending < most) {
 		size_t room = f->tail ? f->tail->size - f->tail->len : 0;
 		struct buffer *b = f->tail;
-		uint32_t n = 0;
+		uint32_t n;
 
 		if (!b || (room < TAIL_ROOM && room < io->limit - io->read)) {
 			b = pool_buffer_get(io->pool, io->buffer_size);
@@ -170,10 +152,6 @@ enum pump copy_read_ahead(struct pump_io *io, uint32_t most)
 			room = b->size;
 		}
 		result = copy_fill(io, b, smaller(room, io->limit - io->read), &n);
-		if (b != f->tail && n)
-			append(f, b);
-		else if (b != f->tail)
-			pool_buffer_put(io->pool, b);
 	}
 	return result;
 }
