@@ -98,7 +98,7 @@ static enum pump copy_fill(struct pump_io *io, struct buffer *b, size_t want, ui
 		io->error = error;
 		return PUMP_SRC_ERROR;
 	}
-	if (!f->head)
+	if (!f->tail)
 		f->head = b;
 	else if (b != f->tail)
 		f->tail->next = b;
