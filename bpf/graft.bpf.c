@@ -172,18 +172,15 @@ static __always_inline int kill(struct graft_entry *g)
 }
 
 /* May the session go back to its sockets with P?  The caller holds LOCKED_2. */
-__noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
-				const struct packet *p)
+static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
 	__u32 zero = 0;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
-	struct graft_side *mine, *other;
+	struct graft_side *mine = f->mine, *other = f->other;
 	struct seen *a, *b;
 
-	if (!g || !p || !at)
+	if (!at)
 		return GRAFT_NO_SOCKET;
-	mine = side ? &g->side[1] : &g->side[0];
-	other = side ? &g->side[0] : &g->side[1];
 	a = &at->seen[0];
 	b = &at->seen[1];
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
@@ -203,43 +200,40 @@ __noinline int look_back(struct __sk_buff *skb, struct graft_entry *g, __u32 sid
 	set_back(other, mine);
 	mine->back_ts = mine->tsval_sent - a->clock + 1;
 	other->back_ts = other->tsval_sent - b->clock + 1;
-	g->shifted = 1;
+	f->g->shifted = 1;
 	return GRAFT_OK;
 }
 
 /* RETURNING or LOCKED_2.  Returns the state in which P finds its session; 0: drop it. */
 __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
-	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
-	struct graft_side *mine, *other;
+	struct found f;
 	__u32 state;
 	int why;
 
-	if (!g || !p)
+	if (!p || !find_slot(slot, side, &f))
 		return 0;
-	mine = side ? &g->side[1] : &g->side[0];
-	other = side ? &g->side[0] : &g->side[1];
 	for (int i = 0; i < 32; i++) {
-		state = READ_ONCE(g->state);
+		state = READ_ONCE(f.g->state);
 		if (state == GRAFT_RETURNING &&
-		    __sync_val_compare_and_swap(&g->state, state, GRAFT_LOCKED_2) == state)
+		    __sync_val_compare_and_swap(&f.g->state, state, GRAFT_LOCKED_2) == state)
 			goto locked;
 		if (state != GRAFT_RETURNING && state != GRAFT_LOCKED_2)
 			return state;
 	}
 	return 0; /* it will be sent again */
 locked:
-	why = look_back(skb, g, side, p);
+	why = look_back(skb, &f, p);
 	if (!why) {
-		__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
-		tell(g, slot, GRAFT_EVENT_RETURNED);
+		__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
+		tell(f.g, slot, GRAFT_EVENT_RETURNED);
 		return GRAFT_RETURNED;
 	}
-	g->why_not = why;
+	f.g->why_not = why;
 	/* before it is unlocked: the next one that looks must know of it */
-	if (!(p->flags & SYN) && !p->odd && is_inside(p, mine, other))
-		note(mine, p);
-	__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
+	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.mine, f.other))
+		note(f.mine, p);
+	__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
 	return GRAFT_RETURNING;
 }
 

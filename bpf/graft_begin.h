@@ -448,23 +448,19 @@ static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 }
 
 /* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */
-__noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
-			   const struct packet *p)
+static __always_inline int look(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
-	__u32 ts[2], seq, ack, zero = 0; /* as the socket numbers them */
+	struct graft_side *mine = f->mine, *other = f->other;
+	/* as the socket numbers them */
+	__u32 ts[2], seq = p->seq - mine->back_read, ack = p->ack - mine->back_write, zero = 0;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
-	struct graft_side *mine, *other;
 	struct seen *a, *b;
 	int r;
 
-	if (!g || !p || !at)
+	if (!at)
 		return GRAFT_CLOSING;
 	a = &at->seen[0];
 	b = &at->seen[1];
-	mine = side ? &g->side[1] : &g->side[0];
-	other = side ? &g->side[0] : &g->side[1];
-	seq = p->seq - mine->back_read;
-	ack = p->ack - mine->back_write;
 	if (!p->len && seq + 1 == mine->passed)
 		seq++; /* a window probe: all that a sender sends whose window is closed */
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK))
@@ -506,8 +502,8 @@ __noinline int look(struct __sk_buff *skb, struct graft_entry *g, __u32 side,
 	}
 	freeze(mine, a);
 	freeze(other, b);
-	g->before[side & 1] = a->received;
-	g->before[!(side & 1)] = b->received;
+	f->g->before[f->side & 1] = a->received;
+	f->g->before[!(f->side & 1)] = b->received;
 	return GRAFT_OK;
 }
 
@@ -551,18 +547,18 @@ static __always_inline bool lock_offer(struct graft_entry *g, struct graft_side 
 /* Returns the state in which P finds its session.  OFFERED: P goes to its socket. */
 __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
-	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
-	struct graft_side *mine;
 	int why = GRAFT_IN_HAND;
+	struct graft_entry *g;
+	struct found f;
 	__u32 state;
 
-	if (!g || !p)
+	if (!p || !find_slot(slot, side, &f))
 		return 0;
-	mine = side ? &g->side[1] : &g->side[0];
-	if (!lock_offer(g, mine, p, &state))
+	g = f.g;
+	if (!lock_offer(g, f.mine, p, &state))
 		return state == GRAFT_LOCKED ? GRAFT_OFFERED : state;
 	if (g->looks++ < LOOKS || !(g->looks & 15) || g->hold)
-		why = look(skb, g, side, p);
+		why = look(skb, &f, p);
 	if (!why) {
 		g->active_ns = bpf_ktime_get_ns();
 		if (__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
@@ -571,7 +567,7 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 		why = GRAFT_IN_HAND; /* another packet came at the same time */
 	}
 	g->why_not = why;
-	note_entering(mine, p); /* it goes to its socket */
+	note_entering(f.mine, p); /* it goes to its socket */
 	/* its bit is in LOCKED, too; without use of the result it would be no barrier */
 	return __sync_fetch_and_and(&g->state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;
 }

@@ -373,6 +373,19 @@ struct found {
 	__u32 side;
 };
 
+/* The session of SLOT, as a packet of SIDE finds it.  False: there is none. */
+static __always_inline bool find_slot(__u32 slot, __u32 side, struct found *f)
+{
+	f->slot = slot;
+	f->side = side & 1;
+	f->g = bpf_map_lookup_elem(&grafts, &f->slot);
+	if (!f->g)
+		return false;
+	f->mine = f->side ? &f->g->side[1] : &f->g->side[0];
+	f->other = f->side ? &f->g->side[0] : &f->g->side[1];
+	return true;
+}
+
 /*
  * False: P belongs to no graft.  An entry may be old, and its slot another session's.  An IPv6 header
  * with IPv4-mapped addresses is not of an IPv4 session.
@@ -381,16 +394,8 @@ static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct 
 {
 	struct graft_place *place = bpf_map_lookup_elem(&flows, t);
 
-	if (!place)
-		return false;
-	f->slot = place->slot;
-	f->side = place->side & 1;
-	f->g = bpf_map_lookup_elem(&grafts, &f->slot);
-	if (!f->g)
-		return false;
-	f->mine = f->side ? &f->g->side[1] : &f->g->side[0];
-	f->other = f->side ? &f->g->side[0] : &f->g->side[1];
-	return f->mine->ipv6 == ipv6 && same_tuple(&f->mine->tuple, t);
+	return place && find_slot(place->slot, place->side, f) && f->mine->ipv6 == ipv6 &&
+	       same_tuple(&f->mine->tuple, t);
 }
 
 #endif

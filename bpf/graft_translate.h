@@ -218,7 +218,7 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 struct walk {
 	struct scratch *s;
 	const struct change *c;
-	struct graft_side *mine, *other; /* for change_clocks() */
+	struct found f; /* for change_clocks() */
 };
 
 static __always_inline void change_timestamp(struct walk *w, __u32 at)
@@ -226,7 +226,7 @@ static __always_inline void change_timestamp(struct walk *w, __u32 at)
 	__u32 words[2];
 
 	__builtin_memcpy(words, &w->s->is[at & 63], sizeof(words));
-	change_clocks(w->c, w->mine, w->other, words);
+	change_clocks(w->c, w->f.mine, w->f.other, words);
 	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
 }
 
@@ -280,20 +280,10 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	__u32 zero = 0, header;
 	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
 	struct walk w = { .s = s, .c = c };
-	struct graft_entry *g;
 	struct tcphdr *t;
 
-	if (!s || !p || !c)
+	if (!s || !p || !c || (c->grafted && !find_slot(c->slot, c->side, &w.f)))
 		return -1;
-	if (c->grafted) {
-		__u32 slot = c->slot;
-
-		g = bpf_map_lookup_elem(&grafts, &slot);
-		if (!g)
-			return -1;
-		w.mine = c->side ? &g->side[1] : &g->side[0];
-		w.other = c->side ? &g->side[0] : &g->side[1];
-	}
 	header = p->header;
 	/* LLVM would make one comparison of both, of which the verifier of 6.1 learns nothing */
 	if (header < 20)
