@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "daemon/check.h"
 #include "fuzz.h"
@@ -13,10 +15,13 @@ int model_parse(const uint8_t *data, size_t size, struct config *c)
 {
 	char run[] = "run", option[] = "-c", path[] = MODEL_PATH;
 	char *argv[] = { run, option, path, NULL };
-	const struct config_source from = { (const char *)data, size };
+	int fd = memfd_create("file", MFD_CLOEXEC), r;
 
+	must(fd >= 0 && pwrite(fd, data, size, 0) == (ssize_t)size, "%s", strerror(errno));
 	said_clear();
-	return config_parse_any(3, argv, &from, c);
+	r = config_read_any(3, argv, fd, c);
+	close(fd);
+	return r;
 }
 
 void model_must_be_mistake(int r, const uint8_t *data, size_t size)

@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "config/file.h"
+#include "config/option.h"
+#include "config/read.h"
 
 /* What holds for every configuration, whatever it came from. */
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/un.h>
 
+#include "config_model.h"
 #include "daemon/privileged.h"
 #include "fuzz.h"
 
@@ -24,10 +25,7 @@ static const struct sockaddr_un file = { .sun_family = AF_UNIX, .sun_path = "/ru
 
 static void know(struct config *c, const char *text)
 {
-	char *argv[] = { (char *)"run", (char *)"--config", (char *)"a.conf" };
-	struct config_source from = { text, strlen(text) };
-
-	must(!config_parse(3, argv, &from, c), "%s", said());
+	must(!model_parse((const uint8_t *)text, strlen(text), c), "%s", said());
 }
 
 static void make_known(void)

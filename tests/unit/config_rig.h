@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "capture.h"
-#include "config/config.h"
+#include "config/read.h"
 #include "temp_dir.h"
 
 static char rig_dir[TEMP_DIR_LEN];
@@ -48,7 +48,7 @@ static inline int rig_read(struct config *c, const char *const *words, char *err
 	while (words && *words)
 		argv[argc++] = (char *)*words++;
 	capture_begin(&capture, STDERR_FILENO);
-	r = config_parse(argc, argv, NULL, c);
+	r = config_read(argc, argv, -1, c);
 	capture_end(&capture, err, errlen);
 	return r;
 }

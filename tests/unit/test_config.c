@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "capture.h"
-#include "config/config.h"
+#include "config/read.h"
 
 #define WORDS_MAX 16
 #define FORWARD "127.0.0.1:9000", "127.0.0.1:9001"
@@ -32,7 +32,7 @@ static int parse(const char *const *words, struct config *c, char *err, size_t e
 		argc++;
 	}
 	capture_begin(&capture, STDERR_FILENO);
-	r = config_parse(argc, argv, NULL, c);
+	r = config_read(argc, argv, -1, c);
 	capture_end(&capture, err, errlen);
 	return r;
 }

@@ -2,7 +2,7 @@
 #include "cli/own_commands.h"
 
 #include "cli/top.h"
-#include "config/config.h"
+#include "config/read.h"
 #include "daemon/adopt.h"
 #include "daemon/check.h"
 #include "daemon/daemon.h"

@@ -8,11 +8,12 @@
 
 #include "config/acl.h"
 #include "config/endpoint.h"
-#include "config/option.h"
 #include "config/upstreams.h"
 
+struct option_def;
+
 /*
- * What culvert was asked to do, as plain values.
+ * What culvert was asked to do, as plain values.  read.h fills them in.
  *
  *	command line ──┐                    ┌── struct config (the process)
  *	               ├─ lines, as written ┤      defaults ─┐ copied, then
@@ -26,6 +27,7 @@
 /* Where grafted sessions outlive the daemon. */
 #define CONFIG_GRAFT_PINS_DEFAULT "/sys/fs/bpf/culvert"
 #define BANDWIDTH_MAX (UINT64_C(1) << 37) /* bytes a second */
+#define WORKERS_MAX 250 /* their sockets at one address fit into one message (SCM_RIGHTS: 253) */
 
 enum engine {
 	ENGINE_AUTO,
@@ -36,6 +38,7 @@ enum engine {
 	ENGINES,
 };
 
+extern const char *const engine_names[ENGINES + 1]; /* the last one is NULL, as of the next two */
 const char *engine_name(enum engine e);
 
 /* What becomes of a system call that is not on the list of syscall_filter.h. */
@@ -52,7 +55,7 @@ enum balance {
 	BALANCE_SOURCE,         /* always the same for a client's address */
 };
 
-const char *balance_name(enum balance b);
+extern const char *const balance_names[];
 
 /* What a forward does with PROXY headers: a set. */
 enum proxy_use {
@@ -63,8 +66,7 @@ enum proxy_use {
 
 #define PROXY_SEND (PROXY_SEND_V1 | PROXY_SEND_V2)
 
-/* A set of enum proxy_use as the configuration has it; constant. */
-const char *proxy_use_text(unsigned int use);
+extern const char *const proxy_use_names[]; /* by each set of enum proxy_use that makes sense */
 
 /* A setting as it was written.  Its texts live as long as the configuration. */
 struct config_line {
@@ -129,7 +131,7 @@ static inline const char *forward_name(const struct forward_conf *fc)
 /* Everything that `culvert run` can be told.  Immutable once the workers run. */
 struct config {
 	struct forward_conf defaults;    /* of forwards; without name and addresses */
-	unsigned int workers;            /* threads; never 0 after config_parse() */
+	unsigned int workers;            /* threads; never 0 after config_read() */
 	const char *control;             /* path of the control socket */
 	const char *pid_file;            /* NULL: none */
 	const char *graft_pins;          /* folder of a BPF file system; "none" */
@@ -148,7 +150,7 @@ struct config {
 	const char *session_log;         /* path of the session log, "-": stdout; NULL: none */
 	bool session_log_empty;          /* it has sessions without a byte */
 	struct forward_conf *forwards;   /* owned */
-	size_t n_forwards;               /* at least 1 after config_parse() */
+	size_t n_forwards;               /* at least 1 after config_read() */
 	const char *file;                /* that all this came from; NULL: the command line alone */
 	struct config_lines said;        /* by the file, for all forwards */
 	struct config_lines words;       /* of the command line; they count over the file */
@@ -156,29 +158,6 @@ struct config {
 	char **kept;                     /* owned: texts that pointers above point to */
 	size_t n_kept;
 };
-
-/* The content of the configuration file, from wherever it came. */
-struct config_source {
-	const char *text;
-	size_t len;
-};
-
-/*
- * Fill RET from the arguments of `culvert run` (ARGV[0] is "run") and from FROM, the content of the
- * file that --config names; FROM NULL: from that file.  Where both say something, the arguments
- * count.  Strings point into ARGV, or are kept.  Host names are not looked up: they have no address
- * yet, see names.h.
- *
- * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
- * and returns -EINVAL, or what open(2) says of the file.  RET may always be given to
- * config_close().
- */
-int config_parse(int argc, char **argv, const struct config_source *from, struct config *ret);
-/* The same, but it may have no forward. */
-int config_parse_any(int argc, char **argv, const struct config_source *from, struct config *ret);
-
-/* The exit code for what config_parse() returns: only what may pass is worth another try. */
-int config_exit_code(int r);
 
 void config_close(struct config *c);
 
@@ -199,29 +178,10 @@ int config_complain(const char *file, unsigned int line, const char *fmt, ...)
  */
 #define CONFIG_PLACE_LEN 300
 const char *config_place(const char *file, unsigned int line, char *buf);
-/* The same of the line that sets the option NAME for all forwards of C. */
-const char *config_option_place(const struct config *c, const char *name, char *buf);
 
 /* Add a forward, zeroed. */
 struct forward_conf *config_add_forward(struct config *c);
 
 void config_lines_add(struct config_lines *l, struct config_line line);
-/* The last line that says the option NAME, or NULL. */
-const struct config_line *config_lines_find(const struct config_lines *l, const char *name);
-
-/*
- * Check that no two forwards of C take the same connections, that none takes those of metrics, and
- * that none has its own listener as its upstream.  No system calls: of the addresses of this machine
- * only those of loopback are known.  To be called again when host names have addresses.  -EINVAL; ERR
- * says why and where.
- */
-int config_check_addresses(const struct config *c, char *err, size_t errlen);
-
-/* Say in ERR, with file and line, what is wrong (WHY) with an address of FC. */
-void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
-			const char *why, char *err, size_t errlen);
-
-/* Print the help of `culvert run`. */
-void config_help(void);
 
 #endif

@@ -21,7 +21,6 @@
 
 #include "base/array.h"
 #include "base/log.h"
-#include "config/rinetd.h"
 
 #define BLANKS " \t"
 #define BOM "\xef\xbb\xbf" /* which editors put before UTF-8 */
@@ -67,7 +66,7 @@ void config_take(struct config_reader *r, struct forward_conf *fc, const struct 
 {
 	struct config_lines *said = fc ? &fc->said : &r->c->said;
 	const struct config_line *before = option_is_list(o) ? NULL :
-							       config_lines_find(said, o->name);
+							       option_line(said, o->name);
 
 	if (before)
 		config_mistake(r, "%s: given twice, first in line %u", key, before->line);
@@ -151,7 +150,7 @@ static void take_key(struct config_reader *r, const char *section, char *line)
 			       option_find_key(line, !forward) ? ", but of the other" : "");
 }
 
-static void read_sections(struct config_reader *r)
+void config_read_sections(struct config_reader *r)
 {
 	const char *section = NULL;
 	char *line;
@@ -165,9 +164,9 @@ static void read_sections(struct config_reader *r)
 	}
 	for (size_t i = 0; i < r->c->n_forwards; i++) {
 		const struct forward_conf *fc = &r->c->forwards[i];
-		bool listens = config_lines_find(&fc->said, "listen");
+		bool listens = option_line(&fc->said, "listen");
 
-		if (!listens || !config_lines_find(&fc->said, "upstream"))
+		if (!listens || !option_line(&fc->said, "upstream"))
 			config_mistake_at(r, fc->line, "[forward %s]: %s is missing", fc->name,
 					  listens ? "upstream" : "listen");
 	}
@@ -213,40 +212,35 @@ int config_file_open(const char *path)
 	return r ?: fd;
 }
 
-int config_file_load(int fd, const char *path, struct config_source *ret)
+int config_reader_open(struct config_reader *r, int fd, struct config *c)
 {
-	char *text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* to see one too many, and a NUL */
 	ssize_t n;
+	size_t len = 0;
 
-	*ret = (struct config_source){ .text = text };
-	while ((n = read(fd, text + ret->len, CONFIG_FILE_MAX + 1 - ret->len)) > 0)
-		ret->len += (size_t)n;
-	text[ret->len] = '\0';
-	return n < 0 ? log_complain(-errno, "%s: cannot be read", path) : 0;
-}
-
-/* Read TEXT of LEN bytes, which ends with a NUL, from its beginning. */
-static void begin(struct config_reader *r, char *text, size_t len)
-{
-	r->rest = strncmp(text, BOM, strlen(BOM)) ? text : text + strlen(BOM);
-	r->end = text + len;
+	*r = (struct config_reader){ .c = c };
+	r->text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* to see one too many, and a NUL */
+	while ((n = read(fd, r->text + len, CONFIG_FILE_MAX + 1 - len)) > 0)
+		len += (size_t)n;
+	if (n < 0)
+		return log_complain(-errno, "%s: cannot be read", c->file);
+	if (len > CONFIG_FILE_MAX)
+		return log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
+				    CONFIG_FILE_MAX);
+	r->text[len] = '\0';
+	r->rest = r->text + (strncmp(r->text, BOM, strlen(BOM)) ? 0 : strlen(BOM));
+	r->end = r->text + len;
+	return 0;
 }
 
 int config_file_control(const char *path, char **ret)
 {
 	struct config c = { .file = path };
-	struct config_reader r = { .c = &c };
-	struct config_source source;
-	int fd = config_file_open(path), e;
+	struct config_reader r = { 0 };
+	int fd = config_file_open(path), e = fd < 0 ? fd : config_reader_open(&r, fd, &c);
 	bool global = false;
 	char *line;
 
 	*ret = NULL;
-	if (fd < 0)
-		return fd;
-	e = config_file_load(fd, path, &source);
-	close(fd);
-	begin(&r, (char *)source.text, source.len);
 	while (!e && !*ret && (line = config_next_line(&r))) {
 		const char *value;
 
@@ -256,26 +250,8 @@ int config_file_control(const char *path, char **ret)
 		else if (global && (value = split(&line)) && !strcmp(line, "control"))
 			*ret = allocated(strdup(value));
 	}
-	free((char *)source.text);
+	if (fd >= 0)
+		close(fd);
+	free(r.text);
 	return e ?: r.error;
-}
-
-int config_file_take(const struct config_source *from, struct config *c)
-{
-	char *copy = allocated(calloc(1, from->len + 1));
-	struct config_reader r = { .c = c };
-
-	if (from->len)
-		memcpy(copy, from->text, from->len);
-	if (from->len > CONFIG_FILE_MAX)
-		r.error = log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
-				       CONFIG_FILE_MAX);
-	begin(&r, copy, from->len);
-	c->is_rinetd = rinetd_is(r.rest);
-	if (c->is_rinetd)
-		rinetd_read(&r);
-	else
-		read_sections(&r);
-	free(copy);
-	return r.error;
 }

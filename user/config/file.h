@@ -3,6 +3,7 @@
 #define CULVERT_CONFIG_FILE_H
 
 #include "config/config.h"
+#include "config/option.h"
 
 #define CONFIG_FILE_MAX (1 << 20) /* bytes that a file may have */
 
@@ -13,12 +14,6 @@
 int config_file_open(const char *path);
 
 /*
- * Read FD, the file PATH, to RET, whose text the caller frees.  -errno, and a line on stderr says
- * why.
- */
-int config_file_load(int fd, const char *path, struct config_source *ret);
-
-/*
  * What the file PATH says of `control` in [culvert], the path of the control socket: RET, which the
  * caller frees; NULL: nothing.  Keys that are unknown or wrong are passed over.  -errno, after a
  * complaint, if the file cannot be read.
@@ -26,22 +21,22 @@ int config_file_load(int fd, const char *path, struct config_source *ret);
 int config_file_control(const char *path, char **ret);
 
 /*
- * Add to C what FROM says, the content of the file that C names.  A file that does not begin with a
- * section is a rinetd.conf.  On a mistake prints one line to stderr, with file and line, and returns
- * -EINVAL.
- */
-int config_file_take(const struct config_source *from, struct config *c);
-
-/*
  * A reader takes a file line by line, whatever its form.  The first mistake is printed with file
  * and line, and ends the reading.
  */
 struct config_reader {
 	struct config *c;
+	char *text;        /* all of the file; owned: whoever opens a reader frees it */
 	char *rest, *end;  /* what has not been read yet; END may be written to */
 	unsigned int line; /* the last one read */
 	int error;         /* 0: no mistake yet */
 };
+
+/* Begin to read FD, the file that C names.  -errno, and a line on stderr says why. */
+int config_reader_open(struct config_reader *r, int fd, struct config *c);
+
+/* Read all of R, a file with sections. */
+void config_read_sections(struct config_reader *r);
 
 /* Complain about LINE; or about the last line read. */
 #define config_mistake_at(r, line, ...)                                                            \

@@ -34,20 +34,6 @@
 #define CLIENTS "addresses, prefixes without host bits, patterns, unix: or all, such as " \
 	"10.0.0.0/8, 2001:db8::1, 192.168.*"
 
-static const char *const engines[] = {
-	[ENGINE_AUTO] = "auto", [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
-	[ENGINE_COPY] = "copy", [ENGINE_GRAFT] = "graft", [ENGINES] = NULL,
-};
-/* Each set of enum proxy_use that makes sense. */
-static const char *const proxy_uses[] = {
-	[0] = "off", [PROXY_RECEIVE] = "receive",
-	[PROXY_SEND_V1] = "send-v1", [PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
-	[PROXY_SEND_V2] = "send-v2", [PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
-};
-static const char *const balances[] = {
-	[BALANCE_ROUND_ROBIN] = "round-robin", [BALANCE_LEAST_SESSIONS] = "least-sessions",
-	[BALANCE_SOURCE] = "source", NULL,
-};
 static const char *const filters[] = {
 	[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off", NULL,
 };
@@ -76,7 +62,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "config", FILE_NAME, GLOBAL(file), .scope = SCOPE_WORDS, .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
 	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
-	  .choices = engines, .expected = ENGINE_NAMES, .initial = "auto",
+	  .choices = engine_names, .expected = ENGINE_NAMES, .initial = "auto",
 	  .help = "the carrier: " ENGINE_NAMES },
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
@@ -100,7 +86,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "resolve-interval", SECONDS(100, DAY_MS), EACH(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
 	{ "balance", EACH(balance), .metavar = "HOW", .kind = KIND_CHOICE,
-	  .choices = balances, .expected = BALANCE_NAMES, .initial = "round-robin",
+	  .choices = balance_names, .expected = BALANCE_NAMES, .initial = "round-robin",
 	  .help = "servers: " BALANCE_NAMES },
 	{ "each-address", YES_NO, EACH(each_address), .initial = "no",
 	  .help = "each address of a host name is a server of its own" },
@@ -146,7 +132,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
 	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
-	  .choices = proxy_uses, .expected = PROXY_USE_NAMES, .initial = "off",
+	  .choices = proxy_use_names, .expected = PROXY_USE_NAMES, .initial = "off",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
 	{ "proxy-timeout", SECONDS(1, DAY_MS), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
@@ -196,21 +182,6 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "sessions of one client at the forward" },
 };
 
-const char *engine_name(enum engine e)
-{
-	return (size_t)e < ENGINES ? engines[e] : "?";
-}
-
-const char *balance_name(enum balance b)
-{
-	return balances[b];
-}
-
-const char *proxy_use_text(unsigned int use)
-{
-	return proxy_uses[use];
-}
-
 /* --- the table --- */
 
 /* The option NAME of one of SCOPES, a set of 1 << enum option_scope; or NULL. */
@@ -231,6 +202,14 @@ const struct option_def *option_find(const char *name)
 const struct option_def *option_find_key(const char *name, bool forward)
 {
 	return find(name, 1U << SCOPE_EACH | 1U << (forward ? SCOPE_FORWARD : SCOPE_GLOBAL));
+}
+
+const struct config_line *option_line(const struct config_lines *l, const char *name)
+{
+	for (size_t i = l->n; i-- > 0;)
+		if (!strcmp(l->lines[i].option->name, name))
+			return &l->lines[i];
+	return NULL;
 }
 
 /* --- values --- */

@@ -8,6 +8,8 @@
 
 struct forward_conf;
 struct config;
+struct config_line;
+struct config_lines;
 
 /*
  * The settings of culvert as one table.  The command line, the configuration file, the defaults,
@@ -40,7 +42,6 @@ enum option_kind {
 };
 
 #define OPTIONS_MAX 64
-#define WORKERS_MAX 250 /* their sockets at one address fit into one message (SCM_RIGHTS: 253) */
 
 struct option_def {
 	const char *name;  /* on the command line behind "--" */
@@ -64,6 +65,9 @@ extern const struct option_def option_table[OPTIONS_MAX + 1]; /* the last one ha
 const struct option_def *option_find(const char *name);
 /* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
 const struct option_def *option_find_key(const char *name, bool forward);
+
+/* The last of L that sets the option NAME, or NULL. */
+const struct config_line *option_line(const struct config_lines *l, const char *name);
 
 /* True if O is a setting of a forward, and so a field of struct forward_conf. */
 static inline bool option_is_forwards(const struct option_def *o)

@@ -84,8 +84,8 @@ static void add_both(struct reader *p)
 /* Make the rules of the last forward, if there is one. */
 static void end_forward(struct reader *p)
 {
-	bool top_allows = config_lines_find(&p->top, "allow");
-	bool own_allows = config_lines_find(&p->own, "allow");
+	bool top_allows = option_line(&p->top, "allow");
+	bool own_allows = option_line(&p->own, "allow");
 
 	if (!p->in->c->n_forwards || p->in->error)
 		return;

@@ -20,6 +20,7 @@
 #include "base/sandbox.h"
 #include "base/size.h"
 #include "config/option.h"
+#include "config/read.h"
 #include "daemon/needs.h"
 #include "relay/upstream_socket.h"
 #include "relay/names.h"
@@ -198,7 +199,7 @@ static int parse(int argc, char **argv, struct config *c)
 	memset(c, 0, sizeof(*c));
 	if (argc != 2 || argv[1][0] == '-')
 		return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
-	r = config_parse_any(3, words, NULL, c);
+	r = config_read_any(3, words, -1, c);
 	if (!r && !c->n_forwards)
 		log_complain(0, "%s: warning: no forward here: give LISTEN UPSTREAM on the command "
 			     "line", argv[1]);

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "config/file.h"
+#include "config/config.h"
 
 /*
  * The commands that read a configuration file and start nothing: `culvert check FILE` says what is

@@ -38,7 +38,7 @@
 #include "base/loop.h"
 #include "base/sandbox.h"
 #include "base/syscalls_needed.h"
-#include "config/file.h"
+#include "config/read.h"
 #include "daemon/adopt.h"
 #include "daemon/control.h"
 #include "daemon/metrics.h"
@@ -663,7 +663,7 @@ int daemon_run(int argc, char **argv)
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
 	addr_has_ipv6();          /* the same for sockets */
-	r = config_parse(argc, argv, NULL, c);
+	r = config_read(argc, argv, -1, c);
 	if (r) {
 		config_close(c);
 		return config_exit_code(r);

@@ -291,12 +291,12 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "name", forward_name(fc));
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
-	json_add_text(o, "balance", balance_name(fc->balance));
+	json_add_text(o, "balance", balance_names[fc->balance]);
 	add_servers(o, &f->servers, now_ms);
 	json_add_text(o, "engine", engine_name(forward_engine(f)));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
-	json_add_text(o, "proxy_protocol", proxy_use_text(fc->proxy_protocol));
+	json_add_text(o, "proxy_protocol", proxy_use_names[fc->proxy_protocol]);
 	json_add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
 	json_add_int(o, "max_sessions_per_client",
 		     fc->max_sessions_per_client ?: c->max_sessions_per_client);

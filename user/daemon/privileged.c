@@ -36,6 +36,7 @@
 #include "base/sandbox.h"
 #include "base/syscalls_needed.h"
 #include "config/file.h"
+#include "config/read.h"
 #include "daemon/syscall_filter.h"
 #include "datapath/tcp.h"
 #include "relay/listener.h"
@@ -251,7 +252,6 @@ struct serving {
 static int read_config(struct serving *s, bool took)
 {
 	int fds[PRIVILEGED_FILES];
-	struct config_source from = { 0 };
 	struct config c = { 0 };
 	int fd, r;
 
@@ -265,9 +265,7 @@ static int read_config(struct serving *s, bool took)
 	fd = r = config_file_open(s->configs[0].file);
 	if (r < 0)
 		return -r;
-	r = config_file_load(fd, s->configs[0].file, &from);
-	r = r ?: config_parse(s->argc, s->argv, &from, &c);
-	free((char *)from.text);
+	r = config_read(s->argc, s->argv, fd, &c);
 	if (r) {
 		config_close(&c);
 		close(fd);

@@ -11,7 +11,6 @@
 
 #include "base/addr.h"
 #include "config/config.h"
-#include "config/option.h"
 #include "relay/names.h"
 
 /*

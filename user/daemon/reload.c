@@ -29,8 +29,8 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "config/file.h"
 #include "config/option.h"
+#include "config/read.h"
 #include "relay/balance.h"
 #include "relay/health_check.h"
 #include "relay/session_life.h"
@@ -109,7 +109,6 @@ static bool have_memory(void)
 
 static int read_config(struct plan *p)
 {
-	struct config_source from = { 0 };
 	struct reload *r = p->r;
 	char *err = p->result.error;
 	size_t errlen = sizeof(p->result.error);
@@ -130,10 +129,8 @@ static int read_config(struct plan *p)
 	/* where there is a privileged process there are names: a reload may bring one */
 	names_read_again(r->shared->names, &fds[PRIVILEGED_NAMES]);
 	log_keep_complaint(err, errlen);
-	e = config_file_load(fds[PRIVILEGED_CONFIG], r->start->file, &from);
-	e = e ?: config_parse(r->argc, r->argv, &from, p->config);
+	e = config_read(r->argc, r->argv, fds[PRIVILEGED_CONFIG], p->config);
 	log_keep_complaint(NULL, 0);
-	free((char *)from.text);
 	close(fds[PRIVILEGED_CONFIG]);
 	return e ?: find_addresses(p);
 }

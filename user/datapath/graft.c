@@ -30,7 +30,7 @@
 #include "base/log.h"
 #include "base/syscalls_needed.h"
 #include "bpf/graft.skel.h"
-#include "config/option.h"
+#include "config/config.h"
 #include "datapath/graft_attach.h"
 #include "datapath/graft_pins.h"
 #include "datapath/tcp.h"

@@ -34,6 +34,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_needed.h"
+#include "config/read.h"
 
 /* c-ares: the sockets to name servers, and those that tell which addresses have a route. */
 SYSCALLS_NEEDED(

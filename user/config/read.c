@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: the lines of the command line and of the file are first kept as they are,
+ * those for all forwards and those of each forward.  Then the values are stored in layers:
+ *
+ *	defaults of the table -> [culvert] -> command line -> copied to each forward -> [forward]
+ *
+ * A list of rules (allow, deny) of a later layer replaces that of the layers before it.
+ */
+#include "config/read.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/exit_codes.h"
+#include "base/log.h"
+#include "base/size.h"
+#include "config/file.h"
+#include "config/rinetd.h"
+
+/* --- where a setting was made --- */
+
+/* The line that sets the option NAME for all forwards, or NULL. */
+static const struct config_line *find_line(const struct config *c, const char *name)
+{
+	return option_line(&c->words, name) ?: option_line(&c->said, name);
+}
+
+/* Where FC, or else all forwards, set the option NAME: a line of the file, or 0. */
+static unsigned int line_of(const struct config *c, const struct forward_conf *fc, const char *name)
+{
+	const struct config_line *l = option_line(&fc->said, name) ?: find_line(c, name);
+
+	return l ? l->line : 0;
+}
+
+const char *config_option_place(const struct config *c, const char *name, char *buf)
+{
+	return config_place(c->file, line_of(c, &c->defaults, name), buf);
+}
+
+/* --- the command line --- */
+
+/* Take the option at ARGV[*POS] and its value.  Leave *POS on the last word used. */
+static int take_option(int argc, char **argv, int *pos, struct config *c)
+{
+	const char *word = strcmp(argv[*pos], "-c") != 0 ? argv[*pos] : "--config";
+	const char *value = strchr(word, '=');
+	char name[256], buf[OPTION_WRONG_LEN];
+	const struct option_def *o;
+
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
+	o = option_find(strncmp(name, "--", 2) == 0 ? name + 2 : "");
+	if (!o)
+		return log_complain(-EINVAL, "%s: unknown option (`culvert help run` lists them)",
+				    name);
+	/* Another option here is a forgotten value; "=--x" says that it is meant. */
+	if (!value && (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0))
+		return log_complain(-EINVAL, "--%s: needs a value: %s", o->name,
+				    option_expectation(o, buf, sizeof(buf)));
+	config_lines_add(&c->words, (struct config_line){
+		.option = o, .key = config_keep(c, "--%s", o->name),
+		.value = value ? value + 1 : argv[++*pos] });
+	return 0;
+}
+
+/* Add the forwards of the command line: the N addresses WORDS are pairs. */
+static int add_forwards(char **words, size_t n, struct config *c)
+{
+	const struct option_def *listen = option_find_key("listen", true);
+	const struct option_def *upstream = option_find_key("upstream", true);
+
+	if (n % 2 != 0)
+		return log_complain(-EINVAL, "\"%.256s\": no UPSTREAM for this LISTEN address",
+				    words[n - 1]);
+	for (size_t i = 0; i < n; i += 2) {
+		struct forward_conf *fc = config_add_forward(c);
+
+		config_lines_add(&fc->said, (struct config_line){ listen, "LISTEN", words[i], 0 });
+		config_lines_add(&fc->said, (struct config_line){ upstream, "UPSTREAM",
+								  words[i + 1], 0 });
+	}
+	return 0;
+}
+
+/* Options may stand before, between and after the addresses, which go to WORDS. */
+static int read_words(int argc, char **argv, struct config *c, char **words, size_t *ret_n)
+{
+	bool options_end = false;
+
+	*ret_n = 0;
+	for (int i = 1; i < argc; i++) {
+		int r;
+
+		if (options_end || argv[i][0] != '-') {
+			words[(*ret_n)++] = argv[i];
+			continue;
+		}
+		if (strcmp(argv[i], "--") == 0) {
+			options_end = true;
+			continue;
+		}
+		r = take_option(argc, argv, &i, c);
+		if (r != 0)
+			return r;
+	}
+	return 0;
+}
+
+/* --- addresses --- */
+
+static bool feeds_itself(const struct forward_conf *fc)
+{
+	for (size_t i = 0; i < fc->upstream.n; i++) {
+		const struct endpoint *to = &fc->upstream.servers[i].at;
+
+		for (size_t j = 0; j < to->n_addrs * fc->listen.n_addrs; j++)
+			if (addr_leads_to(&to->addrs[j / fc->listen.n_addrs],
+					  &fc->listen.addrs[j % fc->listen.n_addrs]))
+				return true;
+	}
+	return false;
+}
+
+/* True if both listeners take the same connections. */
+static bool overlap(const struct addr *a, const struct addr *b)
+{
+	if (a->ss.ss_family != b->ss.ss_family || addr_port(a) != addr_port(b))
+		return false;
+	if (addr_takes_any_port(a))
+		return false; /* the kernel picks two different ports */
+	return addr_equal(a, b) || addr_is_any(a) || addr_is_any(b);
+}
+
+/* The first listener before number N, or else that of metrics, which takes its connections; or NULL. */
+static const struct endpoint *find_overlap(const struct config *c, size_t n)
+{
+	const struct endpoint *b = &c->forwards[n].listen;
+
+	for (size_t i = 0; i <= n; i++) {
+		const struct endpoint *a = i < n ? &c->forwards[i].listen : &c->metrics;
+
+		for (size_t k = 0; k < a->n_addrs * b->n_addrs; k++)
+			if (overlap(&a->addrs[k / b->n_addrs], &b->addrs[k % b->n_addrs]))
+				return a;
+	}
+	return NULL;
+}
+
+void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
+			const char *why, char *err, size_t errlen)
+{
+	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
+	char at[CONFIG_PLACE_LEN];
+
+	snprintf(err, errlen, "%s%s: \"%.320s\": %s", config_place(c->file, l->line, at), l->key,
+		 listen ? fc->listen.text : l->value, why);
+}
+
+int config_check_addresses(const struct config *c, char *err, size_t errlen)
+{
+	char why[sizeof(((struct endpoint *)0)->text) + 64];
+
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct forward_conf *fc = &c->forwards[i];
+		const struct endpoint *e = find_overlap(c, i);
+
+		if (!e && !feeds_itself(fc))
+			continue;
+		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
+			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
+		config_say_address(c, fc, e, e ? why : "the upstream is the listener itself", err,
+				   errlen);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* --- what must hold between values that are right one by one --- */
+
+/* Complain about the setting NAME of FC, which it may have inherited. */
+static int say_wrong(const struct config *c, const struct forward_conf *fc, const char *name,
+		     const char *why)
+{
+	return config_complain(c->file, line_of(c, fc, name), "%s: %s", name, why);
+}
+
+static int check_forward(const struct config *c, struct forward_conf *fc)
+{
+	char soft[SIZE_STRLEN], hard[SIZE_STRLEN];
+	unsigned int ports = fc->upstream.servers[0].at.n_ports;
+
+	if (fc->soft_limit > fc->hard_limit)
+		return config_complain(c->file, line_of(c, fc, "soft-limit") ?:
+				       line_of(c, fc, "hard-limit"), "soft-limit: %s is above "
+				       "hard-limit (%s)",
+				       size_format(fc->soft_limit, soft, sizeof(soft)),
+				       size_format(fc->hard_limit, hard, sizeof(hard)));
+	if (ports > 1 && ports != fc->listen.n_ports)
+		return say_wrong(c, fc, "upstream", "a range of ports needs one of the same length "
+				 "at listen, and no other there");
+	if (upstreams_are_unix(&fc->upstream)) { /* which has nothing of these */
+		fc->source.len = 0;
+		fc->interface = NULL;
+		fc->mark = 0;
+		fc->transparent = false;
+	}
+	if (fc->transparent && fc->source.len)
+		return say_wrong(c, fc, "transparent", "not together with source: it is the "
+				 "client's address that is used");
+	if (fc->transparent && endpoint_is_unix(&fc->listen))
+		return say_wrong(c, fc, "transparent", "clients of a unix socket have no address");
+	if (forward_needs_privileges(fc) && !c->privileged_process)
+		return say_wrong(c, fc, fc->mark ? "mark" : "transparent", "needs the privileged "
+				 "process, and privileged-process says no");
+	return 0;
+}
+
+/* --- values --- */
+
+/* Store LINES in FC, or in C.  Their rules take the place of those that FC has. */
+static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
+{
+	char wrong[OPTION_WRONG_LEN];
+	bool has_rules = false;
+
+	for (size_t i = 0; i < lines->n; i++) {
+		const struct config_line *l = &lines->lines[i];
+		int r;
+
+		if (option_is_rule(l->option) && !has_rules) {
+			acl_close(&fc->acl);
+			has_rules = true;
+		}
+		r = option_store(c, fc, l->option, l->value, wrong);
+		if (r)
+			return config_complain(c->file, l->line, "%s: %s", l->key, wrong);
+	}
+	return 0;
+}
+
+static int store_globals(struct config *c)
+{
+	int r;
+
+	options_default(c);
+	r = store_lines(c, &c->defaults, &c->said) ?: store_lines(c, &c->defaults, &c->words);
+	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
+	if (!find_line(c, "max-sessions-per-client"))
+		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
+	if (!r && (c->metrics.named || c->metrics.n_ports > 1))
+		return say_wrong(c, &c->defaults, "metrics",
+				 "needs an address and one port, not a host name");
+	if (!r && endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
+		return say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
+	/* it is written anew at each start */
+	if (!r && c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
+		return say_wrong(c, &c->defaults, "pid-file", "the session log has that path");
+	return r;
+}
+
+/* Give FC what it inherits, and then what it says. */
+static int store_forward(struct config *c, struct forward_conf *fc)
+{
+	const struct forward_conf own = *fc;
+
+	*fc = c->defaults;
+	fc->name = own.name;
+	fc->said = own.said;
+	fc->line = own.line;
+	acl_share(&fc->acl, &c->defaults.acl);
+	return store_lines(c, fc, &fc->said);
+}
+
+static int store_forwards(struct config *c)
+{
+	char err[1024];
+	int r = 0;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		r = r ?: store_forward(c, &c->forwards[i]) ?: check_forward(c, &c->forwards[i]);
+	return r || !config_check_addresses(c, err, sizeof(err)) ? r :
+	       log_complain(-EINVAL, "%s", err);
+}
+
+/* --- all of it --- */
+
+/* FD: the file that C names; -1: open it. */
+static int read_file(struct config *c, int fd)
+{
+	struct config_reader r = { 0 };
+	int at = fd < 0 ? config_file_open(c->file) : fd;
+	int e = at < 0 ? at : config_reader_open(&r, at, c);
+
+	if (!e) {
+		c->is_rinetd = rinetd_is(r.rest);
+		if (c->is_rinetd)
+			rinetd_read(&r);
+		else
+			config_read_sections(&r);
+	}
+	if (at >= 0 && at != fd)
+		close(at);
+	free(r.text);
+	return e ?: r.error;
+}
+
+static int read_all(int argc, char **argv, int fd, struct config *c, char **words)
+{
+	const struct config_line *config;
+	size_t n;
+	int r = read_words(argc, argv, c, words, &n);
+
+	if (r)
+		return r;
+	config = option_line(&c->words, "config");
+	if (config) {
+		c->file = config->value;
+		r = read_file(c, fd);
+	}
+	return r ?: add_forwards(words, n, c) ?: store_globals(c) ?: store_forwards(c);
+}
+
+int config_read_any(int argc, char **argv, int fd, struct config *ret)
+{
+	char **words = allocated(calloc((size_t)argc + 1, sizeof(*words)));
+	int r;
+
+	*ret = (struct config){ 0 };
+	r = read_all(argc, argv, fd, ret, words);
+	free(words);
+	return r;
+}
+
+int config_read(int argc, char **argv, int fd, struct config *ret)
+{
+	int r = config_read_any(argc, argv, fd, ret);
+
+	return r || ret->n_forwards ? r :
+	       log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
+			    "command line or in a file (see `culvert help run`)");
+}
+
+int config_exit_code(int r)
+{
+	if (r >= 0)
+		return EXIT_CODE_OK;
+	/* no name server yet, or no memory: whoever starts culvert may try again */
+	return r == -EAGAIN || r == -ENOMEM ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;
+}
+
+/* --- the help --- */
+
+void config_help(void)
+{
+	puts("Usage: culvert run [options] LISTEN UPSTREAM [LISTEN UPSTREAM]...\n"
+	     "       culvert run --config FILE [options] [LISTEN UPSTREAM]...\n"
+	     "\n"
+	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n"
+	     "For example:\n"
+	     "\n"
+	     "  culvert run 0.0.0.0:9000 10.0.2.2:9001\n"
+	     "  culvert run --config /etc/culvert/culvert.conf\n"
+	     "\n"
+	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
+	     "to listen also :80 or *:80 (every local address) and port 0 (the kernel picks one).\n"
+	     "Ports may be a range: :8000-8099.  An UPSTREAM has one port, or as many.\n"
+	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n"
+	     "\n"
+	     "Options:");
+	options_help(false);
+	puts("  --help                       show this help; also -h\n"
+	     "  --                           end of the options\n"
+	     "\n"
+	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have the suffix s, m,\n"
+	     "h or d.  A client is one IPv4 address or one IPv6 /64 prefix.  CLIENTS are\n"
+	     "addresses, prefixes, patterns (10.*), \"unix:\" and \"all\"; the first rule of all\n"
+	     "--allow and --deny that matches decides.\n"
+	     "\n"
+	     "A FILE has the same options without \"--\" in [culvert].  Each forward has a section\n"
+	     "[forward NAME].  There it may have the options with a \"*\", which then count\n"
+	     "instead of those of [culvert], and");
+	options_help(true);
+	puts("\n"
+	     "A FILE that does not begin with a section is read as a rinetd.conf.\n"
+	     "\n"
+	     "Manual: culvert(8), culvert.conf(5)");
+}

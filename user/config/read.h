@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef CULVERT_READ_H
+#define CULVERT_READ_H
+
+#include "config/config.h"
+
+/* The command line of `culvert run`, with the file that it names, becomes a struct config. */
+
+/*
+ * Fill RET from the arguments of `culvert run` (ARGV[0] is "run"), and from FD, the file that --config
+ * names; -1: that file is opened.  Where both say something, the arguments count.  Strings point into
+ * ARGV, or are kept.  Host names are not looked up: they have no address yet, see names.h.
+ *
+ * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
+ * and returns -EINVAL, or what open(2) says of the file.  RET may always be given to
+ * config_close().
+ */
+int config_read(int argc, char **argv, int fd, struct config *ret);
+/* The same, but it may have no forward. */
+int config_read_any(int argc, char **argv, int fd, struct config *ret);
+
+/* The exit code for what config_read() returns: only what may pass is worth another try. */
+int config_exit_code(int r);
+
+/* As config_place(), of the line that sets the option NAME for all forwards of C. */
+const char *config_option_place(const struct config *c, const char *name, char *buf);
+
+/*
+ * Check that no two forwards of C take the same connections, that none takes those of metrics, and
+ * that none has its own listener as its upstream.  No system calls: of the addresses of this machine
+ * only those of loopback are known.  To be called again when host names have addresses.  -EINVAL; ERR
+ * says why and where.
+ */
+int config_check_addresses(const struct config *c, char *err, size_t errlen);
+
+/* Say in ERR, with file and line, what is wrong (WHY) with an address of FC. */
+void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
+			const char *why, char *err, size_t errlen);
+
+/* Print the help of `culvert run`. */
+void config_help(void);
+
+#endif
