@@ -145,7 +145,7 @@ static void fields(struct daemon *d)
 		drain_server,
 		"{\"command\":\"drain\",\"forward\":\"other\"}",
 		"{\"command\":\"kill\",\"all\":true}",
-		"reload", "nothing",
+		"reload", "{\"command\":\"reload\",\"number\":1}", "nothing",
 	};
 	static const char header[] = "PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n";
 	int client = rig_dial(NULL, ONE), server = rig_accept(), told = rig_dial(NULL, THREE);

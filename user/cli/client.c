@@ -9,8 +9,8 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <poll.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +63,7 @@ void client_help(const struct command *c)
 
 		if (c->positional >> c->keys[i] & 1)
 			printf(needed ? " %s%s" : " [%s%s]", key->metavar,
-			       key->type == TYPE_IDS ? "..." : "");
+			       c->keys[i] == KEY_ID ? "..." : "");
 	}
 	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
 	for (size_t i = 0; i < c->n_keys; i++)
@@ -74,34 +74,22 @@ void client_help(const struct command *c)
 
 /* --- the request --- */
 
-/* The value of TEXT; whether it is a right one says the parser of requests. */
-static struct json_object *value_of(enum command_type type, const char *text)
-{
-	switch (type) {
-	case TYPE_FLAG:
-		return json_object_new_boolean(true);
-	case TYPE_IDS:
-	case TYPE_SECONDS:
-		return command_json(text);
-	default:
-		return json_object_new_string(text);
-	}
-}
-
+/* Add TEXT, or NULL for a flag; whether it is a right value says the parser of requests. */
 static int add_key(struct json_object *request, enum command_key key, const char *text)
 {
 	const struct command_key_def *def = &command_keys[key];
-	struct json_object *value = value_of(def->type, text);
-	struct json_object *old = json_object_object_get(request, def->name);
+	struct json_object *value = !def->take ? json_object_new_boolean(true) :
+				    def->is_number ? command_json(text) :
+						     json_object_new_string(text);
+	struct json_object *ids = json_object_object_get(request, def->name);
 
-	if (def->type == TYPE_IDS && old)
-		return json_object_array_add(old, value);
-	if (def->type == TYPE_IDS) {
-		old = json_object_new_array();
-		json_object_array_add(old, value);
-		value = old;
+	if (key != KEY_ID)
+		return json_object_object_add(request, def->name, value);
+	if (!ids) {
+		ids = json_object_new_array();
+		json_object_object_add(request, def->name, ids);
 	}
-	return json_object_object_add(request, def->name, value);
+	return json_object_array_add(ids, value);
 }
 
 static int complain_unknown(const struct command *c, const char *word)
@@ -117,14 +105,14 @@ static int add_word(const struct command *c, struct json_object *request, const 
 		const struct command_key_def *def = &command_keys[c->keys[i]];
 
 		if (c->positional >> c->keys[i] & 1 &&
-		    (def->type == TYPE_IDS || !json_object_object_get_ex(request, def->name, NULL)))
+		    (c->keys[i] == KEY_ID || !json_object_object_get_ex(request, def->name, NULL)))
 			return add_key(request, c->keys[i], word);
 	}
 	return complain_unknown(c, word);
 }
 
 #define VALUE_KEY 256 /* of struct option, where it is a key of the table */
-#define VALUE_OWN 512
+#define OWN_VALUES "jsch" /* where it is one of client_options, in their order */
 
 static struct option option_of(const char *name, const struct command_key_def *def, int value)
 {
@@ -141,7 +129,7 @@ static void make_options(const struct command *c, struct option *options)
 			*options++ = option_of(def->option, def, VALUE_KEY + (int)c->keys[i]);
 	}
 	for (int i = 0; i < OWNS; i++)
-		*options++ = option_of(client_options[i].name, &client_options[i], VALUE_OWN + i);
+		*options++ = option_of(client_options[i].name, &client_options[i], OWN_VALUES[i]);
 	*options = (struct option){ 0 };
 }
 
@@ -150,18 +138,16 @@ static int take_option(const struct command *c, int option, const char *word,
 		       struct client_words *w)
 {
 	switch (option) {
-	case VALUE_OWN + OWN_JSON:
+	case 'j':
 		w->json = true;
 		return 0;
-	case VALUE_OWN + OWN_CONTROL:
+	case 's':
 		w->control = optarg;
 		return 0;
 	case 'c':
-	case VALUE_OWN + OWN_CONFIG:
 		w->config = optarg;
 		return 0;
 	case 'h':
-	case VALUE_OWN + OWN_HELP:
 		w->help = true;
 		return 0;
 	case '?':
@@ -311,33 +297,37 @@ int client_ask(const char *control, const char *line, struct json_object **ret)
 }
 
 /*
- * A reload is answered at once, with its number, because the daemon serves others meanwhile: wait
- * until its status says that it is done.  ANSWER becomes what the status says of it.
+ * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask until
+ * it is done.  ANSWER becomes what is said of it.  A daemon of before the key says it in its status.
  */
 static int await_reload(const char *control, struct json_object **answer)
 {
 	int64_t number = json_object_get_int64(json_object_object_get(*answer, "number"));
 	uint64_t end = clock_ms() + RELOAD_DEADLINE_S * 1000;
-	int64_t finished = 0;
+	bool finished = false;
+	char line[80];
 
-	while (finished < number) {
-		struct json_object *status, *reload;
-		int r = client_ask(control, "{\"command\":\"status\",\"brief\":true}", &status);
+	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
+	while (!finished) {
+		struct json_object *o, *reload;
+		int r = client_ask(control, line, &o);
 
-		reload = json_object_object_get(status, "reload");
-		finished = json_object_get_int64(json_object_object_get(reload, "finished"));
-		if (finished >= number) {
+		reload = json_object_object_get(o, "reload");
+		finished = json_object_get_int64(json_object_object_get(reload, "finished")) >= number;
+		if (finished) {
 			json_object_put(*answer);
 			*answer = json_object_get(reload);
+		} else if (!reload) {
+			strcpy(line, "{\"command\":\"status\",\"brief\":true}");
 		}
-		json_object_put(status);
+		json_object_put(o);
 		if (r)
 			return r;
 		if (clock_ms() > end)
 			return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; "
 					    "`culvert status` will say what has become of it",
 					    RELOAD_DEADLINE_S);
-		poll(NULL, 0, RELOAD_POLL_MS);
+		poll(NULL, 0, finished ? 0 : RELOAD_POLL_MS);
 	}
 	return EXIT_CODE_OK;
 }
@@ -347,13 +337,15 @@ static int converse(const struct command *c, const struct client_words *words)
 	struct json_object *answer, *error;
 	int r = client_ask(words->control, words->line, &answer), failed = 0;
 
-	if (!r && command_number(c) == COMMAND_RELOAD)
+	if (!r && command_number(c) == COMMAND_RELOAD &&
+	    !json_object_object_get(words->request, "number"))
 		r = await_reload(words->control, &answer);
 	error = json_object_object_get(answer, "error");
 	if (r) {
 		failed = r;
 	} else if (json_object_is_type(error, json_type_object)) {
-		failed = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer, "/error/message"));
+		failed = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
+				      error_of(answer, "/error/message"));
 	} else {
 		/* a reload says what is wrong with the file; programs find it in the JSON, too */
 		if (json_object_get_string_len(error))

@@ -9,9 +9,8 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "config/config.h"
+#include "datapath/flow.h"
 #include "relay/balance.h"
-#include "relay/session.h"
-#include "relay/session_graft.h"
 
 /* The object, an array in it, and the array's numbers: json-c counts all three. */
 #define DEPTH_MAX 3
@@ -19,30 +18,152 @@
 #define SHOWN 64 /* bytes of what is wrong */
 #define MESSAGE_MAX 320
 
+/* --- values: false if they are none for their key --- */
+
+/* VALUE as a text; NULL: it is no text, empty, or has a NUL in it. */
+static const char *text_of(struct json_object *value)
+{
+	const char *text;
+
+	if (!json_object_is_type(value, json_type_string))
+		return NULL;
+	text = json_object_get_string(value);
+	return *text && strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
+}
+
+static bool take_forward(struct command_request *req, struct json_object *value)
+{
+	req->filter.forward = text_of(value);
+	return req->filter.forward;
+}
+
+static bool take_clients(struct command_request *req, struct json_object *value)
+{
+	const char *text = text_of(value);
+
+	return text && !acl_add(&req->filter.clients, true, text);
+}
+
+static bool take_carrier(struct command_request *req, struct json_object *value)
+{
+	const char *text = text_of(value);
+
+	for (int c = 0; text && c < CARRIERS; c++)
+		if (!strcmp(text, carrier_name((enum carrier)c)))
+			req->filter.carrier = c;
+	return req->filter.carrier != FILTER_ANY;
+}
+
+static bool take_whole(struct json_object *value, uint64_t *ret)
+{
+	*ret = json_object_get_uint64(value); /* 0, for less; UINT64_MAX, for more */
+	return json_object_is_type(value, json_type_int) && *ret - 1 < INT64_MAX;
+}
+
+static bool take_ids(struct command_request *req, struct json_object *value)
+{
+	struct session_filter *f = &req->filter;
+	bool array = json_object_is_type(value, json_type_array), good = true;
+
+	f->n_ids = array ? json_object_array_length(value) : 1;
+	f->ids = calloc(f->n_ids ?: 1, sizeof(*f->ids));
+	for (size_t i = 0; f->ids && good && i < f->n_ids; i++)
+		good = take_whole(array ? json_object_array_get_idx(value, i) : value, &f->ids[i]);
+	return f->ids && f->n_ids && good;
+}
+
+static bool take_engine(struct command_request *req, struct json_object *value)
+{
+	const char *text = text_of(value);
+
+	for (int e = 0; text && e < ENGINES; e++)
+		if (!strcmp(text, engine_names[e]))
+			req->engine = e;
+	return req->engine != ENGINE_DEFAULT || (text && !strcmp(text, "default"));
+}
+
+static bool take_server(struct command_request *req, struct json_object *value)
+{
+	req->server = text_of(value);
+	return req->server;
+}
+
+static bool take_order(struct command_request *req, struct json_object *value)
+{
+	const char *text = text_of(value);
+
+	req->order = ORDERS;
+	for (unsigned int i = 0; text && i < ORDERS; i++)
+		if (!strcmp(text, server_order_name((enum server_order)i)))
+			req->order = i;
+	return req->order < ORDERS;
+}
+
+static bool take_seconds(struct command_request *req, struct json_object *value)
+{
+	double seconds = json_object_get_double(value);
+
+	if (!json_object_is_type(value, json_type_int) &&
+	    !json_object_is_type(value, json_type_double))
+		return false;
+	if (!(seconds >= 0 && seconds <= SECONDS_MAX))
+		return false;
+	req->deadline_ms = (unsigned int)(seconds * 1000);
+	return true;
+}
+
+static bool take_level(struct command_request *req, struct json_object *value)
+{
+	const char *text = text_of(value);
+
+	req->level = text ? log_level_parse(text) : -1;
+	return req->level >= 0;
+}
+
+static bool take_number(struct command_request *req, struct json_object *value)
+{
+	return take_whole(value, &req->number);
+}
+
+/* --- the tables --- */
+
 #define BIT(key) (1U << (key))
 #define KEYS_OF(...) \
 	.keys = { __VA_ARGS__ }, \
 	.n_keys = sizeof((enum command_key[]){ __VA_ARGS__ }) / sizeof(enum command_key)
+#define FLAG .expected = "true or false"
+#define WHOLE "a whole number from 1 to 2^63 - 1"
 
 const struct command_key_def command_keys[KEYS] = {
-	[KEY_FORWARD] = { "forward", TYPE_TEXT, "NAME", "of this forward", NULL },
-	[KEY_CLIENT] = { "client", TYPE_CLIENTS, "ADDR",
-			 "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:", NULL },
-	[KEY_CARRIER] = { "carrier", TYPE_CARRIER, "NAME",
-			  "with a flow on copy, splice, sockmap or graft", NULL },
-	[KEY_ID] = { "id", TYPE_IDS, "ID", "of this number, as `culvert sessions` shows", NULL },
-	[KEY_ALL] = { "all", TYPE_FLAG, NULL, "all sessions", NULL },
-	[KEY_ENGINE] = { "engine", TYPE_ENGINE, "ENGINE",
-			 "auto, graft, sockmap, splice, copy; default: as configured", NULL },
-	[KEY_SERVER] = { "server", TYPE_SERVER, "SERVER", "as `culvert forwards` names it", NULL },
-	[KEY_ORDER] = { "order", TYPE_ORDER, "ORDER",
-			"drain: no new sessions; down: no sessions; ready", NULL },
-	[KEY_DEADLINE] = { "deadline", TYPE_SECONDS, "SECONDS",
-			   "reset the sessions that are left after so long", "drain-timeout" },
-	[KEY_UNDO] = { "undo", TYPE_FLAG, NULL, "take new sessions again", NULL },
-	[KEY_BRIEF] = { "brief", TYPE_FLAG, NULL, "without the list of forwards", NULL },
-	[KEY_LEVEL] = { "level", TYPE_LEVEL, "LEVEL", "error, warning, notice, info or debug",
-			NULL },
+	[KEY_FORWARD] = { "forward", "NAME", "of this forward", .take = take_forward,
+			  .expected = "a text that is not empty" },
+	[KEY_CLIENT] = { "client", "ADDR", "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:",
+			 .take = take_clients,
+			 .expected = ("addresses or prefixes without host bits, as \"10.0.0.0/8, "
+				      "::1\"; or \"unix:\"") },
+	[KEY_CARRIER] = { "carrier", "NAME", "with a flow on copy, splice, sockmap or graft",
+			  .take = take_carrier, .expected = "copy, splice, sockmap or graft" },
+	[KEY_ID] = { "id", "ID", "of this number, as `culvert sessions` shows", .take = take_ids,
+		     .is_number = true, .expected = WHOLE ", or several in an array" },
+	[KEY_ALL] = { "all", NULL, "all sessions", FLAG },
+	[KEY_ENGINE] = { "engine", "ENGINE",
+			 "auto, graft, sockmap, splice, copy; default: as configured",
+			 .take = take_engine,
+			 .expected = "auto, graft, sockmap, splice, copy or default" },
+	[KEY_SERVER] = { "server", "SERVER", "as `culvert forwards` names it",
+			 .take = take_server, .expected = "a text that is not empty" },
+	[KEY_ORDER] = { "order", "ORDER", "drain: no new sessions; down: no sessions; ready",
+			.take = take_order, .expected = "drain, down or ready" },
+	[KEY_DEADLINE] = { "deadline", "SECONDS",
+			   "reset the sessions that are left after so long", "drain-timeout",
+			   .take = take_seconds, .is_number = true,
+			   .expected = "seconds, from 0 to 86400" },
+	[KEY_UNDO] = { "undo", NULL, "take new sessions again", FLAG },
+	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
+	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug",
+			.take = take_level, .expected = "error, warning, notice, info or debug" },
+	[KEY_NUMBER] = { "number", "N", "read nothing: show how this reload has gone",
+			 .take = take_number, .is_number = true, .expected = WHOLE },
 };
 
 const struct command commands[COMMANDS] = {
@@ -78,7 +199,8 @@ const struct command commands[COMMANDS] = {
 		KEYS_OF(KEY_FORWARD, KEY_DEADLINE, KEY_UNDO) },
 	[COMMAND_RELOAD] = {
 		.name = "reload", .summary = "read the configuration file again, as SIGHUP does",
-		.changes = COMMAND_ALWAYS },
+		.changes = COMMAND_ALWAYS, .looks = BIT(KEY_NUMBER),
+		KEYS_OF(KEY_NUMBER) },
 	[COMMAND_LOG_LEVEL] = {
 		.name = "log-level", .summary = "show or set how much the daemon logs",
 		.changes = BIT(KEY_LEVEL),
@@ -111,142 +233,6 @@ struct json_object *command_error_json(const char *code, const char *fmt, ...)
 	return o;
 }
 
-/* --- filters --- */
-
-static bool has_id(const struct session_filter *f, uint64_t id)
-{
-	for (size_t i = 0; i < f->n_ids; i++)
-		if (f->ids[i] == id)
-			return true;
-	return !f->n_ids;
-}
-
-bool session_filter_matches(const struct session_filter *f, const struct session *s)
-{
-	if (!has_id(f, s->id))
-		return false;
-	if (f->carrier != FILTER_ANY && (int)session_carrier(s, CLIENT) != f->carrier &&
-	    (int)session_carrier(s, UPSTREAM) != f->carrier)
-		return false;
-	if (f->forward && strcmp(forward_name(forward_of(s)), f->forward) != 0)
-		return false;
-	return !f->clients.n || acl_allows(&f->clients, &s->client.sa);
-}
-
-/* --- values: false if they are none of their type --- */
-
-static const char *const expectations[] = {
-	[TYPE_TEXT] = "a text that is not empty",
-	[TYPE_CLIENTS] = ("addresses or prefixes without host bits, as \"10.0.0.0/8, ::1\"; or "
-			  "\"unix:\""),
-	[TYPE_CARRIER] = "copy, splice, sockmap or graft",
-	[TYPE_ENGINE] = "auto, graft, sockmap, splice, copy or default",
-	[TYPE_SERVER] = "a text that is not empty",
-	[TYPE_ORDER] = "drain, down or ready",
-	[TYPE_LEVEL] = "error, warning, notice, info or debug",
-	[TYPE_IDS] = "a whole number from 1 to 2^63 - 1, or several in an array",
-	[TYPE_SECONDS] = "seconds, from 0 to 86400",
-	[TYPE_FLAG] = "true or false",
-};
-
-/* VALUE as a text; NULL: it is no text, empty, or has a NUL in it. */
-static const char *text_of(struct json_object *value)
-{
-	const char *text;
-
-	if (!json_object_is_type(value, json_type_string))
-		return NULL;
-	text = json_object_get_string(value);
-	return *text && strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
-}
-
-static bool take_ids(struct session_filter *f, struct json_object *value)
-{
-	bool array = json_object_is_type(value, json_type_array);
-	size_t n = array ? json_object_array_length(value) : 1;
-
-	f->ids = calloc(n ?: 1, sizeof(*f->ids));
-	for (size_t i = 0; f->ids && i < n; i++) {
-		struct json_object *id = array ? json_object_array_get_idx(value, i) : value;
-
-		f->ids[i] = json_object_get_uint64(id); /* 0, for less; UINT64_MAX, for more */
-		if (!json_object_is_type(id, json_type_int) || f->ids[i] - 1 >= INT64_MAX)
-			return false;
-	}
-	f->n_ids = n;
-	return f->ids && n;
-}
-
-static bool take_carrier(struct session_filter *f, const char *name)
-{
-	for (int c = 0; c < CARRIERS; c++)
-		if (!strcmp(name, carrier_name((enum carrier)c)))
-			f->carrier = c;
-	return f->carrier != FILTER_ANY;
-}
-
-static bool take_engine(struct command_request *req, const char *name)
-{
-	for (int e = 0; e < ENGINES; e++)
-		if (!strcmp(name, engine_name((enum engine)e)))
-			req->engine = e;
-	return req->engine != ENGINE_DEFAULT || !strcmp(name, "default");
-}
-
-static bool take_order(struct command_request *req, const char *name)
-{
-	req->order = ORDERS;
-	for (unsigned int i = 0; i < ORDERS; i++)
-		if (!strcmp(name, server_order_name((enum server_order)i)))
-			req->order = i;
-	return req->order < ORDERS;
-}
-
-static bool take_seconds(struct command_request *req, struct json_object *value)
-{
-	double seconds = json_object_get_double(value);
-
-	if (!json_object_is_type(value, json_type_int) &&
-	    !json_object_is_type(value, json_type_double))
-		return false;
-	if (!(seconds >= 0 && seconds <= SECONDS_MAX))
-		return false;
-	req->deadline_ms = (unsigned int)(seconds * 1000);
-	return true;
-}
-
-static bool take_value(struct command_request *req, enum command_type type,
-		       struct json_object *value)
-{
-	const char *text = text_of(value);
-
-	switch (type) {
-	case TYPE_IDS:
-		return take_ids(&req->filter, value);
-	case TYPE_SECONDS:
-		return take_seconds(req, value);
-	case TYPE_FLAG:
-		return json_object_is_type(value, json_type_boolean);
-	case TYPE_TEXT:
-		req->filter.forward = text;
-		return text;
-	case TYPE_SERVER:
-		req->server = text;
-		return text;
-	case TYPE_ORDER:
-		return text && take_order(req, text);
-	case TYPE_CLIENTS:
-		return text && !acl_add(&req->filter.clients, true, text);
-	case TYPE_CARRIER:
-		return text && take_carrier(&req->filter, text);
-	case TYPE_ENGINE:
-		return text && take_engine(req, text);
-	default:
-		req->level = text ? log_level_parse(text) : -1;
-		return req->level >= 0;
-	}
-}
-
 /* --- requests: what is wrong with them, or NULL --- */
 
 static struct json_object *take_key(struct command_request *req, const char *name,
@@ -262,10 +248,10 @@ static struct json_object *take_key(struct command_request *req, const char *nam
 		return command_error_json(ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"", c->name,
 					  SHOWN, name);
 	def = &command_keys[c->keys[i]];
-	if (!take_value(req, def->type, value))
+	if (def->take ? !def->take(req, value) : !json_object_is_type(value, json_type_boolean))
 		return command_error_json(ERROR_BAD_VALUE, "%s: %s: expected %s", c->name, name,
-					  expectations[def->type]);
-	if (def->type != TYPE_FLAG || json_object_get_boolean(value))
+					  def->expected);
+	if (def->take || json_object_get_boolean(value))
 		req->given |= BIT(c->keys[i]);
 	return NULL;
 }

@@ -9,8 +9,6 @@
 
 #include "config/acl.h"
 
-struct session;
-
 /*
  * The commands of the control socket, as one table: the daemon checks requests by it, and the
  * client makes its options and its help of it.  docs/control.md describes the same to people;
@@ -43,28 +41,22 @@ enum command_key {
 	KEY_DEADLINE,
 	KEY_UNDO,
 	KEY_BRIEF,
+	KEY_NUMBER,
 	KEYS,
 };
 
-enum command_type {
-	TYPE_TEXT,    /* a string that is not empty */
-	TYPE_CLIENTS, /* a string that acl_add() takes */
-	TYPE_CARRIER, /* the name of one */
-	TYPE_ENGINE,  /* the name of one, or "default" */
-	TYPE_SERVER,  /* the name of one */
-	TYPE_ORDER,   /* the name of one */
-	TYPE_LEVEL,   /* the name of one */
-	TYPE_IDS,     /* a whole number from 1 to INT64_MAX, or an array of such */
-	TYPE_SECONDS, /* a number from 0 to a day's */
-	TYPE_FLAG,    /* true, or false, which says nothing */
-};
+struct command_request;
 
+/* All about a key: what it is called, what it means, and how its value is taken. */
 struct command_key_def {
 	const char *name;
-	enum command_type type;
-	const char *metavar; /* of the client's option "--NAME"; NULL: a flag */
+	const char *metavar;  /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
-	const char *option;  /* the client's option, if that is not NAME; NAME is taken as well */
+	const char *option;   /* the client's option, if that is not NAME; NAME is taken as well */
+	const char *expected; /* what a value is, for messages */
+	bool is_number;       /* or several of them; else a text */
+	/* false: VALUE is none for this key; NULL: a flag, of which false says nothing */
+	bool (*take)(struct command_request *req, struct json_object *value);
 };
 
 static inline const char *command_key_option(const struct command_key_def *key)
@@ -80,6 +72,7 @@ struct command {
 	const char *summary;
 	unsigned int changes;    /* bits 1 << key: a request with one of these makes a change, which
 				  * needs more rights than a look; COMMAND_ALWAYS: every one does */
+	unsigned int looks;      /* bits: a request with one of these makes none, whatever CHANGES says */
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */
@@ -113,9 +106,6 @@ struct session_filter {
 
 #define FILTER_ANY (-1)
 
-/* On the thread of S's worker. */
-bool session_filter_matches(const struct session_filter *f, const struct session *s);
-
 #define ENGINE_DEFAULT (-1)
 
 /* A request that is right. */
@@ -128,6 +118,7 @@ struct command_request {
 	unsigned int order;           /* enum server_order */
 	int level;                    /* of <syslog.h> */
 	unsigned int deadline_ms;
+	uint64_t number;              /* of a reload */
 	struct json_object *json;     /* owned; texts point into it */
 };
 
@@ -138,7 +129,9 @@ static inline bool command_has(const struct command_request *req, enum command_k
 
 static inline bool command_changes(const struct command_request *req)
 {
-	return req->command->changes == COMMAND_ALWAYS || req->given & req->command->changes;
+	const struct command *c = req->command;
+
+	return (c->changes == COMMAND_ALWAYS || req->given & c->changes) && !(req->given & c->looks);
 }
 
 /* The codes of errors, which are stable. */

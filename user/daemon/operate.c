@@ -89,6 +89,30 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 	}
 }
 
+static bool has_id(const struct session_filter *f, uint64_t id)
+{
+	for (size_t i = 0; i < f->n_ids; i++)
+		if (f->ids[i] == id)
+			return true;
+	return !f->n_ids;
+}
+
+/* Is S one of those that the request is about?  On the thread of its worker. */
+static bool is_meant(const void *arg, const struct session *s)
+{
+	const struct round *r = arg;
+	const struct session_filter *f = &r->asked->req->filter;
+
+	if (!has_id(f, s->id))
+		return false;
+	if (f->carrier != FILTER_ANY && (int)session_carrier(s, CLIENT) != f->carrier &&
+	    (int)session_carrier(s, UPSTREAM) != f->carrier)
+		return false;
+	if (f->forward && strcmp(forward_name(forward_of(s)), f->forward) != 0)
+		return false;
+	return !f->clients.n || acl_allows(&f->clients, &s->client.sa);
+}
+
 static void look_at_session(struct round *r, struct session *s)
 {
 	struct forward_stats *fs = forward_stats(s->forward, r->worker->index);
@@ -98,7 +122,7 @@ static void look_at_session(struct round *r, struct session *s)
 		fs->seen[dir] += session_bytes(s, dir);
 		r->flows[session_carrier(s, dir)]++;
 	}
-	if (r->n_views < r->room && session_filter_matches(&r->asked->req->filter, s))
+	if (r->n_views < r->room && is_meant(r, s))
 		session_view(s, &r->views[r->n_views++]);
 }
 
@@ -486,13 +510,6 @@ static struct json_object *do_status(const struct asked *a)
 
 /* --- kill --- */
 
-static bool is_meant(const void *arg, const struct session *s)
-{
-	const struct round *r = arg;
-
-	return session_filter_matches(&r->asked->req->filter, s);
-}
-
 static void kill_some(void *arg)
 {
 	struct round *r = arg;
@@ -656,16 +673,22 @@ static struct json_object *do_drain(const struct asked *a)
 
 /* --- reload, log level --- */
 
-/* A reload waits for the privileged process and the workers: the answer is a number to wait for. */
+/*
+ * A reload waits for the privileged process and the workers: the answer is a number, of which to ask
+ * how it has gone.
+ */
 static struct json_object *do_reload(const struct asked *a)
 {
-	uint64_t n = reload_ask(a->o->reload);
+	bool looks = command_has(a->req, KEY_NUMBER);
+	uint64_t n = looks ? a->req->number : reload_ask(a->o->reload);
 	struct json_object *o;
 
 	if (!n)
 		return command_error_json(ERROR_FAILED, RELOAD_STOPPING);
 	o = json_object_new_object();
 	json_add_int(o, "number", n);
+	if (looks)
+		json_add(o, "reload", reload_json(a->o->reload));
 	return o;
 }
 

@@ -64,24 +64,26 @@ static void put_option(const char *command, const struct option_def *o)
 	end_row(o->help);
 }
 
-static void put_key_values(enum command_type type)
+static void put_key_values(const struct command_key_def *key)
 {
-	for (unsigned int c = 0; type == TYPE_CARRIER && c < CARRIERS; c++)
+	bool engine = key == &command_keys[KEY_ENGINE];
+
+	for (unsigned int c = 0; key == &command_keys[KEY_CARRIER] && c < CARRIERS; c++)
 		put_value(carrier_name(c));
-	for (unsigned int e = 0; type == TYPE_ENGINE && e < ENGINES; e++)
+	for (unsigned int e = 0; engine && e < ENGINES; e++)
 		put_value(engine_name(e));
-	for (unsigned int o = 0; type == TYPE_ORDER && o < ORDERS; o++)
+	for (unsigned int o = 0; key == &command_keys[KEY_ORDER] && o < ORDERS; o++)
 		put_value(server_order_name(o));
-	if (type == TYPE_ENGINE)
+	if (engine)
 		put_value("default");
-	else if (type == TYPE_LEVEL)
+	else if (key == &command_keys[KEY_LEVEL])
 		put_levels();
 }
 
 static void put_key(const char *command, const struct command_key_def *key)
 {
 	begin_row(command, command_key_option(key), key->metavar);
-	put_key_values(key->type);
+	put_key_values(key);
 	end_row(key->help);
 }
 
@@ -106,7 +108,7 @@ static void put_command(const struct command *c)
 			word = &command_keys[c->keys[i]];
 	begin_row(c->name, "", word ? word->metavar : NULL);
 	if (word)
-		put_key_values(word->type);
+		put_key_values(word);
 	end_row(c->summary);
 	for (size_t i = 0; i < c->n_keys; i++)
 		put_key(c->name, &command_keys[c->keys[i]]);
