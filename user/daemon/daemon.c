@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: what needs root comes first, in this order: start the privileged process,
- * which keeps some of root's rights; raise the descriptor limit; load and try the BPF program; read
- * resolv.conf; open the control socket; load the packet programs and, before Linux 6.6, start the
- * filter keeper; open the listening sockets, the session log and the pid file.  Then root is given
- * up for good.  Only then do the threads start, since capabilities are each thread's own: one for each
- * worker, one for the session log, one that reloads, a few each for the control socket and metrics.
+ * Theory of operation: what needs root comes first, in the order of the table `steps`; the last step
+ * gives root up for good.  Only then do the threads start, since capabilities are each thread's own: one
+ * for each worker, one for the session log, one that reloads, a few each for the control socket and
+ * metrics.  When all threads run, the seccomp filter is loaded for all of them.
+ *
  * The main thread's event loop takes signals from a signalfd(2), looks up names, checks servers, fills
- * the stocks of sockets, and tells systemd's watchdog.  When all threads run, the seccomp filter is
- * loaded for all of them.
+ * the stocks of sockets, and tells systemd's watchdog.
  */
 #include "daemon/daemon.h"
 
@@ -81,6 +79,7 @@ struct daemon {
 	struct control *control;
 	struct metrics *metrics; /* NULL: none */
 	struct operate operate;
+	char err[1024];          /* what is wrong with a step of the start */
 
 	/* the main thread */
 	uint64_t *turns_seen;   /* by worker: its loop.turns when it was last asked for a turn; owned */
@@ -93,8 +92,6 @@ struct daemon {
 	uint64_t ended_ms;      /* when the end began; 0: it has not */
 };
 
-/* --- what needs root: descriptors --- */
-
 /*
  * Open /dev/null as 0, 1 and 2 where they are missing: they would become a socket or a map, and the
  * log would write into it.
@@ -106,116 +103,6 @@ static int reserve_streams(void)
 			return log_complain(-EBADF, "/dev/null cannot be opened: %s",
 					    strerror(errno));
 	return 0;
-}
-
-/*
- * Raise the limit as far as C needs.  Pipes, without which a flow is copied, leave descriptors for
- * sockets, without which there is no session: where there are hardly enough for all sockets, pipes
- * get a quarter.
- */
-static void limit_descriptors(const struct config *c)
-{
-	struct needs needs = needs_of(c);
-	unsigned long limit = sandbox_raise_nofile(needs.descriptors), pipes;
-
-	pipes = limit / 4;
-	if (limit > needs.sockets && limit - needs.sockets > pipes)
-		pipes = limit - needs.sockets;
-	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
-	pool_limit_pipes((unsigned int)pipes);
-	if (limit < needs.descriptors)
-		log_warning(FEW_DESCRIPTORS, limit, c->max_sessions, needs.sockets,
-			    needs.descriptors);
-}
-
-/* --- what the kernel has, what needs privileges --- */
-
-/* Start the process if the configuration needs it, or may need it after a reload. */
-static int start_privileged(struct daemon *d)
-{
-	const struct config *c = &d->config;
-	struct reload *l = &d->reload;
-	bool needed = c->file;
-	char err[512];
-	int r;
-
-	for (size_t i = 0; i < c->n_forwards; i++)
-		needed = needed || forward_needs_privileges(&c->forwards[i]);
-	if (!needed || !c->privileged_process)
-		return 0;
-	r = privileged_start(c, l->argc, l->argv, &l->privileged, err, sizeof(err));
-	if (r)
-		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
-				   err);
-	log_info("the privileged process is %d", (int)l->privileged->pid);
-	socket_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
-	return 0;
-}
-
-/* A directory that is missing is missing at the next start, too. */
-static int code_of_file(int r)
-{
-	return r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
-}
-
-/*
- * The default path may be out of reach, as without root, or on a file system that is read-only: then
- * culvert runs without a control socket.
- */
-static int open_control(struct daemon *d)
-{
-	char err[512];
-	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control, err,
-			     sizeof(err));
-
-	if (!r)
-		return 0;
-	if (!strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) && r != -EADDRINUSE) {
-		log_warning("no `culvert sessions` and `status`: %s", err);
-		return 0;
-	}
-	return log_failure(code_of_file(r), "%s", err);
-}
-
-static int open_forwards(struct daemon *d)
-{
-	const struct config *c = &d->config;
-	char err[1024];
-	int r;
-
-	if (!probe_allows_later(&d->probe.splice, c->probe))
-		policy_forbid_splice();
-	policy_settle(c->settle_ms);
-	if (given_take(err, sizeof(err)))
-		return log_failure(EXIT_CODE_USAGE, "%s", err);
-	r = reload_first(&d->reload, err, sizeof(err));
-	if (r)
-		return log_failure(r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE, "%s",
-				   err);
-	return given_check(err, sizeof(err)) ? log_failure(EXIT_CODE_USAGE, "%s", err) : 0;
-}
-
-static int open_session_log(struct daemon *d)
-{
-	const struct config *c = &d->config;
-	char err[512] = "cannot be duplicated", at[CONFIG_PLACE_LEN];
-
-	if (!c->session_log || !session_log_open(c->session_log, &d->account, c->max_sessions,
-						 &d->shared.session_log, err, sizeof(err)))
-		return 0;
-	return log_failure(EXIT_CODE_USAGE, "%ssession log %s: %s",
-			   config_option_place(c, "session-log", at), c->session_log, err);
-}
-
-static int open_metrics(struct daemon *d)
-{
-	const struct config *c = &d->config;
-	char err[512], at[CONFIG_PLACE_LEN];
-
-	if (!*c->metrics.text ||
-	    !metrics_open(&c->metrics, &d->account, &d->metrics, err, sizeof(err)))
-		return 0;
-	return log_failure(EXIT_CODE_FAILURE, "%s%s", config_option_place(c, "metrics", at), err);
 }
 
 static void wake_workers(struct daemon *d)
@@ -242,19 +129,133 @@ static void tell_of_grafts(void *arg)
 	wake_workers(d);
 }
 
+/* --- the steps of the start that need root: each returns an exit code, and D's err says why --- */
+
+static int find_account(struct daemon *d)
+{
+	if (account_find(d->config.user, &d->account, d->err, sizeof(d->err)))
+		return EXIT_CODE_USAGE;
+	if (!d->account.uid)
+		log_warning("root without capabilities has nothing to give up: culvert stays root");
+	return 0;
+}
+
+/* Start the process if the configuration needs it, or may need it after a reload. */
+static int start_privileged(struct daemon *d)
+{
+	const struct config *c = &d->config;
+	struct reload *l = &d->reload;
+	bool needed = c->file;
+	int r;
+
+	for (size_t i = 0; i < c->n_forwards; i++)
+		needed = needed || forward_needs_privileges(&c->forwards[i]);
+	if (!needed || !c->privileged_process)
+		return 0;
+	r = privileged_start(c, l->argc, l->argv, &l->privileged, d->err, sizeof(d->err));
+	if (r)
+		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
+	log_info("the privileged process is %d", (int)l->privileged->pid);
+	socket_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
+	return 0;
+}
+
+/*
+ * Raise the limit as far as the configuration needs.  Pipes, without which a flow is copied, leave
+ * descriptors for sockets, without which there is no session: where there are hardly enough for all
+ * sockets, pipes get a quarter.
+ */
+static int limit_descriptors(struct daemon *d)
+{
+	struct needs needs = needs_of(&d->config);
+	unsigned long limit = sandbox_raise_nofile(needs.descriptors), pipes;
+
+	pipes = limit / 4;
+	if (limit > needs.sockets && limit - needs.sockets > pipes)
+		pipes = limit - needs.sockets;
+	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
+	pool_limit_pipes((unsigned int)pipes);
+	if (limit < needs.descriptors)
+		log_warning(FEW_DESCRIPTORS, limit, d->config.max_sessions, needs.sockets,
+			    needs.descriptors);
+	return 0;
+}
+
+static int try_kernel(struct daemon *d)
+{
+	return probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe);
+}
+
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int open_names(struct daemon *d)
 {
-	char err[512];
-
 	d->shared.checks = checks_open(&d->loop);
-	if ((!names_needed(&d->config) && !d->reload.privileged) ||
-	    !names_open(&d->loop, tell_of_names, d, &d->shared.names, err, sizeof(err)))
+	if (!names_needed(&d->config) && !d->reload.privileged)
 		return 0;
-	return log_failure(EXIT_CODE_FAILURE, "%s", err);
+	return names_open(&d->loop, tell_of_names, d, &d->shared.names, d->err, sizeof(d->err)) ?
+		       EXIT_CODE_FAILURE : 0;
 }
 
-/* --- the pid file --- */
+/* A directory that is missing is missing at the next start, too. */
+static int code_of_file(int r)
+{
+	return !r ? 0 : r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
+}
+
+/*
+ * The default path may be out of reach, as without root, or on a file system that is read-only: then
+ * culvert runs without a control socket.
+ */
+static int open_control(struct daemon *d)
+{
+	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control,
+			     d->err, sizeof(d->err));
+
+	if (!r || r == -EADDRINUSE || strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) != 0)
+		return code_of_file(r);
+	log_warning("no `culvert sessions` and `status`: %s", d->err);
+	return 0;
+}
+
+static int open_grafts(struct daemon *d)
+{
+	return adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe);
+}
+
+static int open_forwards(struct daemon *d)
+{
+	int r;
+
+	if (!probe_allows_later(&d->probe.splice, d->config.probe))
+		policy_forbid_splice();
+	policy_settle(d->config.settle_ms);
+	if (given_take(d->err, sizeof(d->err)))
+		return EXIT_CODE_USAGE;
+	r = reload_first(&d->reload, d->err, sizeof(d->err));
+	if (r)
+		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
+	return given_check(d->err, sizeof(d->err)) ? EXIT_CODE_USAGE : 0;
+}
+
+static int open_session_log(struct daemon *d)
+{
+	const struct config *c = &d->config;
+	char why[512] = "cannot be duplicated";
+
+	if (!c->session_log || !session_log_open(c->session_log, &d->account, c->max_sessions,
+						 &d->shared.session_log, why, sizeof(why)))
+		return 0;
+	snprintf(d->err, sizeof(d->err), "session log %s: %s", c->session_log, why);
+	return EXIT_CODE_USAGE;
+}
+
+static int open_metrics(struct daemon *d)
+{
+	const struct endpoint *at = &d->config.metrics;
+
+	return !*at->text || !metrics_open(at, &d->account, &d->metrics, d->err, sizeof(d->err)) ?
+		       0 : EXIT_CODE_FAILURE;
+}
 
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
 static int write_pid_file(const char *path)
@@ -274,50 +275,74 @@ static int write_pid_file(const char *path)
 }
 
 /* It stays when culvert ends: to remove it would be root's. */
-static int make_pid_file(const struct config *c)
+static int make_pid_file(struct daemon *d)
 {
-	char at[CONFIG_PLACE_LEN];
-	int r = c->pid_file ? write_pid_file(c->pid_file) : 0;
+	const char *path = d->config.pid_file;
+	int r = path ? write_pid_file(path) : 0;
 
-	return r ? log_failure(code_of_file(r), "%spid-file %s: %s",
-			       config_option_place(c, "pid-file", at), c->pid_file,
-			       strerror(-r)) : 0;
+	if (r)
+		snprintf(d->err, sizeof(d->err), "pid-file %s: %s", path, strerror(-r));
+	return code_of_file(r);
 }
 
-/* --- all of it, and to give up root --- */
+/* Behind the forwards: these sockets would be in the way of their ports. */
+static int revive_grafts(struct daemon *d)
+{
+	struct grafts *gs = d->shared.grafts;
+	int r;
+
+	if (!gs)
+		return 0;
+	grafts_revive(gs, d->account.uid);
+	r = routes_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
+	if (r)
+		snprintf(d->err, sizeof(d->err), "changes of routes cannot be watched: %s",
+			 strerror(-r));
+	return r ? EXIT_CODE_FAILURE : 0;
+}
+
+static int give_up_root(struct daemon *d)
+{
+	d->shared.admission = admission_open(&d->config);
+	upstream_learn_ports();
+	return sandbox_enter(&d->account, 0, d->err, sizeof(d->err)) ? EXIT_CODE_UNSUPPORTED : 0;
+}
+
+/* Programs are loaded first, which takes long: who could connect before that would have to wait. */
+static const struct step {
+	const char *name;
+	const char *option; /* whose line is to blame, or NULL */
+	int (*run)(struct daemon *d);
+} steps[] = {
+	{ "find the account", "user", find_account },
+	{ "start the privileged process", NULL, start_privileged },
+	{ "raise the limit of descriptors", NULL, limit_descriptors },
+	{ "try the kernel", NULL, try_kernel },
+	{ "read resolv.conf", NULL, open_names },
+	{ "open the control socket", NULL, open_control },
+	{ "load the packet programs", NULL, open_grafts },
+	{ "open the forwards", NULL, open_forwards },
+	{ "open the session log", "session-log", open_session_log },
+	{ "open metrics", "metrics", open_metrics },
+	{ "write the pid file", "pid-file", make_pid_file },
+	{ "revive grafted sessions", NULL, revive_grafts },
+	{ "give up root", NULL, give_up_root },
+};
 
 static int set_up(struct daemon *d)
 {
-	char err[512], at[CONFIG_PLACE_LEN];
-	int r;
+	char at[CONFIG_PLACE_LEN] = "";
+	int r = 0;
 
-	if (account_find(d->config.user, &d->account, err, sizeof(err)))
-		return log_failure(EXIT_CODE_USAGE, "%s%s",
-				   config_option_place(&d->config, "user", at), err);
-	if (!d->account.uid)
-		log_warning("root without capabilities has nothing to give up: culvert stays root");
-	r = start_privileged(d);
-	if (r)
-		return r;
-	limit_descriptors(&d->config);
-	/* loading programs takes long: who can connect by then would have to wait */
-	r = probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe) ?: open_names(d) ?:
-	    open_control(d) ?:
-	    adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe) ?:
-	    open_forwards(d) ?: open_session_log(d) ?: open_metrics(d) ?: make_pid_file(&d->config);
-	if (r)
-		return r;
-	if (d->shared.grafts) /* on ports that are bound: these sockets would be in the way */
-		grafts_revive(d->shared.grafts, d->account.uid);
-	r = d->shared.grafts ? routes_open(&d->routes, &d->loop, d->shared.grafts, tell_of_grafts,
-						 d) : 0;
-	if (r)
-		return log_failure(EXIT_CODE_FAILURE, "changes of routes cannot be watched: %s",
-				   strerror(-r));
-	d->shared.admission = admission_open(&d->config);
-	upstream_learn_ports();
-	r = sandbox_enter(&d->account, 0, err, sizeof(err));
-	return r ? log_failure(EXIT_CODE_UNSUPPORTED, "%s", err) : 0;
+	for (size_t i = 0; !r && i < sizeof(steps) / sizeof(steps[0]); i++) {
+		log_debug("start: %s", steps[i].name);
+		d->err[0] = '\0';
+		r = steps[i].run(d);
+		if (r && d->err[0])
+			log_error("%s%s", steps[i].option ?
+				  config_option_place(&d->config, steps[i].option, at) : "", d->err);
+	}
+	return r;
 }
 
 static void tear_down(struct daemon *d)
