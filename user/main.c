@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 			continue;
 		if (!help)
 			return c->run(argc - 1, argv + 1);
-		c->help();
+		own_command_help(c);
 		return EXIT_CODE_OK;
 	}
 	if (command_find(argv[1]))

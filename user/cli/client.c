@@ -46,7 +46,7 @@ const struct command_key_def client_options[OWNS] = {
 
 /* --- help --- */
 
-static void print_option(const struct command_key_def *def)
+void client_print_option(const struct command_key_def *def)
 {
 	char left[32];
 
@@ -67,9 +67,9 @@ void client_help(const struct command *c)
 	}
 	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
 	for (size_t i = 0; i < c->n_keys; i++)
-		print_option(&command_keys[c->keys[i]]);
+		client_print_option(&command_keys[c->keys[i]]);
 	for (size_t i = 0; i < OWNS; i++)
-		print_option(&client_options[i]);
+		client_print_option(&client_options[i]);
 }
 
 /* --- the request --- */

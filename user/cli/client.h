@@ -18,6 +18,8 @@ enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
 extern const struct command_key_def client_options[OWNS];
 
 void client_help(const struct command *c);
+/* A line of a help about one option. */
+void client_print_option(const struct command_key_def *def);
 
 /* --- for client_run() and its tests, and for top.c --- */
 

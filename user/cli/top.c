@@ -542,14 +542,6 @@ static void on_key(struct top *v, int key)
 
 /* --- the command --- */
 
-void top_help(void)
-{
-	puts("Usage: culvert top [options]\n\n"
-	     "To watch the forwards and sessions of a running daemon, and to change them.  The\n"
-	     "last line of the screen lists the keys.  See culvert(8).\n\n"
-	     "Options: those of `culvert sessions` but --json: --control PATH, ...");
-}
-
 static int run(struct top *v)
 {
 	int r = take_sample(v);

@@ -4,6 +4,5 @@
 
 /* `culvert top`: a live view of a daemon, on a terminal.  Returns the exit code. */
 int top_run(int argc, char **argv);
-void top_help(void);
 
 #endif

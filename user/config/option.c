@@ -17,9 +17,9 @@
 #include "base/size.h"
 #include "config/config.h"
 
-#define DAY_MS (24 * 3600 * 1000)
-#define WEEK_MS (7 * DAY_MS)
-#define KEEPALIVE_MAX_MS 32767000 /* MAX_TCP_KEEPIDLE */
+#define DAY 86400
+#define WEEK 604800
+#define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
 #define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
 #define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
 #define WHY_LEN 256
@@ -47,11 +47,17 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 #define EACH(field) .scope = SCOPE_EACH, .offset = offsetof(struct forward_conf, field)
 #define OWN(field) .scope = SCOPE_FORWARD, .offset = offsetof(struct forward_conf, field)
 
+#define TEXT_(number) #number
+#define TEXT(number) TEXT_(number)
 #define RANGE(least, most) .min = (least), .max = (most)
-#define COUNT(least, most) .kind = KIND_COUNT, .metavar = "N", RANGE(least, most)
-#define SECONDS(least, most) .kind = KIND_SECONDS, .metavar = "SECONDS", RANGE(least, most)
-#define SIZE(least, most) .kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most)
-#define YES_NO .kind = KIND_BOOL, .metavar = "yes|no"
+#define COUNT(least, most) .kind = KIND_COUNT, .metavar = "N", RANGE(least, most), \
+	.expected = "a whole number from " TEXT(least) " to " TEXT(most)
+#define SECONDS(least, most) .kind = KIND_SECONDS, .metavar = "SECONDS", \
+	RANGE((uint64_t)(1000 * (least)), (uint64_t)(1000 * (most))), \
+	.expected = "seconds from " TEXT(least) " to " TEXT(most) ", such as 5, 0.5 or 30m"
+#define SIZE(least, most, range) .kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most), \
+	.expected = "a size from " range ", such as 64K or 1M"
+#define YES_NO .kind = KIND_BOOL, .metavar = "yes|no", .expected = "yes or no"
 #define FILE_NAME .kind = KIND_TEXT, .metavar = "FILE", .max = UINT64_MAX, \
 	.expected = "the name of a file"
 
@@ -77,53 +83,53 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "unix socket that the commands ask" },
 	{ "pid-file", FILE_NAME, GLOBAL(pid_file), .computed = "none",
 	  .help = "file for the daemon's process id" },
-	{ "connect-timeout", SECONDS(1, DAY_MS), EACH(connect_timeout_ms), .initial = "5",
+	{ "connect-timeout", SECONDS(0.001, DAY), EACH(connect_timeout_ms), .initial = "5",
 	  .help = "how long a client waits for its upstream to answer" },
-	{ "idle-timeout", SECONDS(0, WEEK_MS), EACH(idle_timeout_ms), .initial = "0",
+	{ "idle-timeout", SECONDS(0, WEEK), EACH(idle_timeout_ms), .initial = "0",
 	  .help = "reset a session after so long without a byte; 0: never" },
-	{ "fin-timeout", SECONDS(0, WEEK_MS), EACH(fin_timeout_ms), .initial = "0",
+	{ "fin-timeout", SECONDS(0, WEEK), EACH(fin_timeout_ms), .initial = "0",
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
-	{ "resolve-interval", SECONDS(100, DAY_MS), EACH(resolve_interval_ms), .initial = "30",
+	{ "resolve-interval", SECONDS(0.1, DAY), EACH(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
 	{ "balance", EACH(balance), .metavar = "HOW", .kind = KIND_CHOICE,
 	  .choices = balance_names, .expected = BALANCE_NAMES, .initial = "round-robin",
 	  .help = "servers: " BALANCE_NAMES },
 	{ "each-address", YES_NO, EACH(each_address), .initial = "no",
 	  .help = "each address of a host name is a server of its own" },
-	{ "check", SECONDS(0, DAY_MS), EACH(check_ms), .initial = "0",
+	{ "check", SECONDS(0, DAY), EACH(check_ms), .initial = "0",
 	  .help = "how often to try to connect to each server; 0: never" },
 	{ "rise", COUNT(1, 100), EACH(rise), .initial = "2",
 	  .help = "good checks in a row that bring a server back" },
 	{ "fall", COUNT(1, 100), EACH(fall), .initial = "3",
 	  .help = "failed checks in a row that take a server out" },
-	{ "stop-timeout", SECONDS(0, DAY_MS), GLOBAL(grace_ms), .alias = "grace", .initial = "5",
+	{ "stop-timeout", SECONDS(0, DAY), GLOBAL(grace_ms), .alias = "grace", .initial = "5",
 	  .reloads = true, .help = "how long sessions may go on after SIGTERM" },
-	{ "drain-timeout", SECONDS(0, DAY_MS), EACH(drain_timeout_ms), .initial = "0",
+	{ "drain-timeout", SECONDS(0, DAY), EACH(drain_timeout_ms), .initial = "0",
 	  .help = "time for sessions of a removed forward; 0: no limit" },
 	{ "max-sessions", COUNT(1, 1000000), GLOBAL(max_sessions), .initial = "16384",
 	  .help = "sessions at a time, of all forwards" },
 	{ "max-sessions-per-client", COUNT(0, 1000000), GLOBAL(max_sessions_per_client),
 	  .computed = "half of max-sessions; 0: no limit",
 	  .help = "sessions of one client" },
-	{ "kernel-memory", SIZE(KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX), GLOBAL(kernel_memory),
+	{ "kernel-memory", SIZE(KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX, "1 MiB to 1 PiB"), GLOBAL(kernel_memory),
 	  .computed = "1/16 of RAM",
 	  .help = "bytes queued in the kernel, of all flows" },
 	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
 	  .help = "send small messages at once (TCP_NODELAY)" },
-	{ "keepalive", SECONDS(0, KEEPALIVE_MAX_MS), EACH(keepalive_ms), .initial = "2h",
+	{ "keepalive", SECONDS(0, KEEPALIVE_MAX), EACH(keepalive_ms), .initial = "2h",
 	  .help = "so long an end may be silent unasked; 0: for ever" },
-	{ "copy-buffer", SIZE(1 << 10, 16 << 20), EACH(copy_buffer), .initial = "64K",
+	{ "copy-buffer", SIZE(1 << 10, 16 << 20, "1 KiB to 16 MiB"), EACH(copy_buffer), .initial = "64K",
 	  .help = "bytes per read when copying" },
 	{ "accept-rate", COUNT(0, 1000000), EACH(accept_rate), .initial = "0",
 	  .help = "connections a second that a forward accepts; 0: any" },
-	{ "bandwidth", SIZE(0, BANDWIDTH_MAX), EACH(bandwidth), .initial = "0",
+	{ "bandwidth", SIZE(0, BANDWIDTH_MAX, "0 B to 128 GiB"), EACH(bandwidth), .initial = "0",
 	  .help = "bytes a second of a forward, each way; 0: no limit" },
-	{ "bandwidth-per-client", SIZE(0, BANDWIDTH_MAX), EACH(bandwidth_per_client),
+	{ "bandwidth-per-client", SIZE(0, BANDWIDTH_MAX, "0 B to 128 GiB"), EACH(bandwidth_per_client),
 	  .initial = "0",
 	  .help = "the same of one client at a forward" },
-	{ "soft-limit", SIZE(4 << 10, 1 << 30), EACH(soft_limit), .initial = "1M",
+	{ "soft-limit", SIZE(4 << 10, 1 << 30, "4 KiB to 1 GiB"), EACH(soft_limit), .initial = "1M",
 	  .help = "bytes queued in the kernel at which a flow leaves it" },
-	{ "hard-limit", SIZE(4 << 10, 1 << 30), EACH(hard_limit), .initial = "4M",
+	{ "hard-limit", SIZE(4 << 10, 1 << 30, "4 KiB to 1 GiB"), EACH(hard_limit), .initial = "4M",
 	  .help = "bytes queued at which the kernel stops queueing" },
 	{ "allow", EACH(acl), .metavar = "CLIENTS", .kind = KIND_ALLOW, .expected = CLIENTS,
 	  .computed = "all",
@@ -134,7 +140,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
 	  .choices = proxy_use_names, .expected = PROXY_USE_NAMES, .initial = "off",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
-	{ "proxy-timeout", SECONDS(1, DAY_MS), EACH(proxy_timeout_ms), .initial = "5",
+	{ "proxy-timeout", SECONDS(0.001, DAY), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
 	{ "source", EACH(source), .metavar = "ADDRESS", .kind = KIND_SOURCE, .initial = "any",
 	  .expected = "an IPv4 or IPv6 address without a port, or any",
@@ -143,12 +149,12 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .max = IFNAMSIZ - 1, .initial = "any",
 	  .expected = "the name of a network interface, or any",
 	  .help = "network interface of connections to the upstream" },
-	{ "mark", EACH(mark), COUNT(0, UINT32_MAX), .initial = "0",
+	{ "mark", EACH(mark), .kind = KIND_COUNT, .metavar = "N", .max = UINT32_MAX, .initial = "0",
 	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
 	  .help = "firewall mark of connections to the upstream; 0: none" },
 	{ "transparent", YES_NO, EACH(transparent), .initial = "no",
 	  .help = "connect to the upstream from the client's address" },
-	{ "settle", SECONDS(0, DAY_MS), GLOBAL(settle_ms), .initial = "0.3",
+	{ "settle", SECONDS(0, DAY), GLOBAL(settle_ms), .initial = "0.3",
 	  .help = "auto: how long a flow is in user space at first" },
 	{ "review", COUNT(0, 1000000000), GLOBAL(review), .initial = "0", .reloads = true,
 	  .help = "without effect; it will go" },
@@ -261,33 +267,6 @@ static int parse_source(const char *text, struct addr *ret)
 	return r;
 }
 
-const char *option_expectation(const struct option_def *o, char *buf, size_t size)
-{
-	char min[SIZE_STRLEN], max[SIZE_STRLEN];
-
-	if (o->expected)
-		return o->expected;
-	switch (o->kind) {
-	case KIND_BOOL:
-		return "yes or no";
-	case KIND_COUNT:
-		snprintf(buf, size, "a whole number from %llu to %llu", (unsigned long long)o->min,
-			 (unsigned long long)o->max);
-		return buf;
-	case KIND_SECONDS:
-		snprintf(buf, size, "seconds from %g to %g, such as 5, 0.5 or 30m",
-			 (double)o->min / 1000, (double)o->max / 1000);
-		return buf;
-	case KIND_SIZE:
-		snprintf(buf, size, "a size from %s to %s, such as 64K or 1M",
-			 size_format(o->min, min, sizeof(min)),
-			 size_format(o->max, max, sizeof(max)));
-		return buf;
-	default:
-		return "no value";
-	}
-}
-
 /* WHY gets what is wrong with an address. */
 static int store(void *field, const struct option_def *o, const char *value, char why[WHY_LEN])
 {
@@ -344,7 +323,7 @@ int option_store(struct config *c, struct forward_conf *fc, const struct option_
 		snprintf(wrong, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
 	else if (r)
 		snprintf(wrong, OPTION_WRONG_LEN, "\"%.256s\" is not valid, expected %s", value,
-			 option_expectation(o, why, sizeof(why)));
+			 o->expected);
 	return r;
 }
 

@@ -50,7 +50,7 @@ struct option_def {
 	const char *help;
 	const char *initial;  /* default, as the user would write it; NULL: computed */
 	const char *computed; /* what the help says about a computed default */
-	const char *expected; /* what a value looks like; NULL: `kind` and the range tell */
+	const char *expected; /* what a value looks like */
 	const char *const *choices; /* KIND_CHOICE; the last one is NULL */
 	enum option_kind kind;
 	enum option_scope scope;
@@ -105,9 +105,6 @@ void options_default(struct config *c);
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b);
 /* The first option that differs in A and B and that only a new start can change; NULL: none. */
 const struct option_def *options_fixed(const struct config *a, const struct config *b);
-
-/* What a value of O looks like, for messages.  BUF may be used for it. */
-const char *option_expectation(const struct option_def *o, char *buf, size_t size);
 
 /* Print the options of the command line, or (FORWARD) of forwards alone, as lines of the help. */
 void options_help(bool forward);

@@ -50,7 +50,7 @@ static int take_option(int argc, char **argv, int *pos, struct config *c)
 {
 	const char *word = strcmp(argv[*pos], "-c") != 0 ? argv[*pos] : "--config";
 	const char *value = strchr(word, '=');
-	char name[256], buf[OPTION_WRONG_LEN];
+	char name[256];
 	const struct option_def *o;
 
 	snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
@@ -61,7 +61,7 @@ static int take_option(int argc, char **argv, int *pos, struct config *c)
 	/* Another option here is a forgotten value; "=--x" says that it is meant. */
 	if (!value && (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0))
 		return log_complain(-EINVAL, "--%s: needs a value: %s", o->name,
-				    option_expectation(o, buf, sizeof(buf)));
+				    o->expected);
 	config_lines_add(&c->words, (struct config_line){
 		.option = o, .key = config_keep(c, "--%s", o->name),
 		.value = value ? value + 1 : argv[++*pos] });

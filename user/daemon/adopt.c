@@ -119,20 +119,6 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 
 /* --- culvert graft --- */
 
-void graft_help(void)
-{
-	puts("Usage: culvert graft --remove [--control PATH] [--graft-pins DIR]\n"
-	     "\n"
-	     "After a daemon has died, or has left grafted sessions: reset these sessions, take the\n"
-	     "packet programs off all interfaces, and remove what is pinned.  Needs root.  A daemon\n"
-	     "that runs is left alone.\n"
-	     "\n"
-	     "  --control PATH     of the daemon (default " CONFIG_CONTROL_DEFAULT ")\n"
-	     "  --graft-pins DIR   of the daemon (default " CONFIG_GRAFT_PINS_DEFAULT ")\n"
-	     "\n"
-	     "Exit code: 0 nothing is left; 1 it cannot be removed, or a daemon runs; 2 usage.");
-}
-
 static int remove_left(const char *pins, const char *control)
 {
 	struct graft_limits limits = { .slots = 1, .workers = 1, .uid = geteuid() };

@@ -27,6 +27,5 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 
 /* `culvert graft`: what is left of a daemon that does not run.  Returns the exit code. */
 int graft_run(int argc, char **argv);
-void graft_help(void);
 
 #endif

@@ -231,23 +231,6 @@ int check_run(int argc, char **argv)
 	return finish(&c, r);
 }
 
-void check_help(void)
-{
-	puts("Usage: culvert check FILE\n"
-	     "\n"
-	     "Read a configuration file as `culvert run --config FILE` would, look up its host\n"
-	     "names, and say what is wrong with it, with file and line.\n"
-	     "An upstream's name that is not found is a warning: culvert would start, and look\n"
-	     "for it again and again; a file without a forward is one too, and so is what this\n"
-	     "machine has too few descriptors, memory or ports for, or what waits for ever.  The\n"
-	     "account that culvert becomes must exist.  Nothing is started.\n"
-	     "A file that does not begin with a section is read as a rinetd.conf.\n"
-	     "\n"
-	     "Exit code: 0 no mistake; 2 a mistake, a name to listen at that does not exist, or\n"
-	     "the file cannot be read; 1 no name server answers for such a name, no memory, or\n"
-	     "the result cannot be written.");
-}
-
 /* --- culvert convert --- */
 
 static void write_lines(FILE *to, const struct config_lines *said)
@@ -280,15 +263,4 @@ int convert_run(int argc, char **argv)
 	if (!r)
 		convert_write(stdout, argv[1], &c);
 	return finish(&c, r);
-}
-
-void convert_help(void)
-{
-	puts("Usage: culvert convert FILE\n"
-	     "\n"
-	     "Read a configuration file, which may be a rinetd.conf, as\n"
-	     "`culvert run --config FILE` would, and print what it says as a file with sections.\n"
-	     "Its comments are lost.\n"
-	     "\n"
-	     "Exit code: as of `culvert check`.");
 }

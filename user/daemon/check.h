@@ -12,9 +12,7 @@
  * code.
  */
 int check_run(int argc, char **argv);
-void check_help(void);
 int convert_run(int argc, char **argv);
-void convert_help(void);
 
 /* Write what the file FILE says, and C has of it, to TO as a file with sections. */
 void convert_write(FILE *to, const char *file, const struct config *c);

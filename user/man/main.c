@@ -126,8 +126,6 @@ static bool is_key(const struct option_def *o, bool forward)
 
 static void put_head(struct page *p, const struct option_def *o)
 {
-	char buf[256];
-
 	if (p->given[o - option_table])
 		fail(p, "%s: has a text already", o->name);
 	p->has_keys = p->given[o - option_table] = true;
@@ -136,7 +134,7 @@ static void put_head(struct page *p, const struct option_def *o)
 	fputs(" =\\fR \\fI", stdout);
 	put_text(o->metavar ? o->metavar : "", false);
 	fputs("\\fR\nValue: ", stdout);
-	put_text(option_expectation(o, buf, sizeof(buf)), false);
+	put_text(o->expected, false);
 	puts(".");
 	if (default_of(o)) {
 		fputs("Default: ", stdout);
