@@ -118,26 +118,6 @@ static void __attribute__((sentinel)) add(const struct scrape *s, const char *su
 	*s->failed = failed;
 }
 
-/* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
-static double sum_forward(const struct forward *f, size_t at)
-{
-	uint64_t n = 0;
-
-	for (unsigned int w = 0; w < f->totals->n_workers; w++)
-		n += count_get((counter *)((char *)&f->totals->stats[w] + at));
-	return (double)n;
-}
-
-static double sum_workers(const struct scrape *s, size_t at)
-{
-	const struct threads *ts = &s->metrics->operate->reload->threads;
-	uint64_t n = 0;
-
-	for (unsigned int w = 0; w < ts->n; w++)
-		n += count_get((counter *)((char *)&ts->workers[w].stats + at));
-	return (double)n;
-}
-
 static void add_live(const struct scrape *s, struct forward *f)
 {
 	add(s, "", atomic_load(&f->totals->live), "forward", forward_name(f->conf), END);
@@ -145,7 +125,7 @@ static void add_live(const struct scrape *s, struct forward *f)
 
 static void add_counter(const struct scrape *s, struct forward *f)
 {
-	add(s, "", sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
+	add(s, "", operate_sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
 }
 
 static void add_bytes(const struct scrape *s, struct forward *f)
@@ -153,7 +133,7 @@ static void add_bytes(const struct scrape *s, struct forward *f)
 	for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
 
-		add(s, "", sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
+		add(s, "", operate_sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
 		    "forward", forward_name(f->conf),
 		    "direction", dir ? "upstream-to-client" : "client-to-upstream",
 		    "carrier", carrier_name(c), END);
@@ -167,10 +147,10 @@ static void add_histogram(const struct scrape *s, struct forward *f)
 	double n = 0;
 
 	for (unsigned int i = 0; i < HISTOGRAM_BUCKETS; i++) {
-		n += sum_forward(f, at + offsetof(struct histogram, n[i]));
+		n += operate_sum_forward(f, at + offsetof(struct histogram, n[i]));
 		add(s, "_bucket", n, "forward", name, "le", histogram_bounds[i].text, END);
 	}
-	add(s, "_sum", sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6,
+	add(s, "_sum", operate_sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6,
 	    "forward", name, END);
 	add(s, "_count", n, "forward", name, END);
 }
@@ -221,7 +201,7 @@ static void add_servers(const struct scrape *s, struct forward *f)
 static void add_errors(const struct scrape *s)
 {
 	for (unsigned int c = 0; c < CAUSES; c++)
-		add(s, "", sum_workers(s, offsetof(struct stats, errors[c])),
+		add(s, "", operate_sum(s->metrics->operate, offsetof(struct stats, errors[c])),
 		    "cause", cause_name(c), END);
 }
 
@@ -229,7 +209,7 @@ static void add_handovers(const struct scrape *s)
 {
 	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		double n = sum_workers(s, offsetof(struct stats, handovers[to][why]));
+		double n = operate_sum(s->metrics->operate, offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
 			add(s, "", n, "carrier", to < CARRIERS ? carrier_name(to) : "failed",

@@ -40,14 +40,6 @@ SYSCALLS_NEEDED(
 	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
 	SYSCALL(getdents64));
 
-/* A request.  The lock of forwards is held, so no forward that a session points to is freed. */
-struct asked {
-	const struct operate *o;
-	const struct command_request *req;
-	struct shared *shared;
-	struct forwards *forwards;
-};
-
 static struct json_object *no_such_forward(const char *name)
 {
 	return command_error_json(ERROR_NO_SUCH_FORWARD, "no forward is named \"%.64s\"", name);
@@ -55,14 +47,21 @@ static struct json_object *no_such_forward(const char *name)
 
 /* --- rounds --- */
 
-/* What each worker does in its turn, and what all of them have found. */
+/*
+ * A request, and what all workers have found for it, each in its turn.  The lock of forwards is held,
+ * so no forward that a session points to is freed.
+ */
 struct round {
-	const struct asked *asked;
-	struct worker *worker;     /* whose turn it is */
-	unsigned int silent;       /* workers that have not answered */
-	unsigned int n;            /* sessions that were reset, or flows that move */
-	struct session_view *views; /* owned; of sessions that the filter matches */
-	size_t n_views, room;      /* no room: only the sums are wanted */
+	const struct operate *o;
+	const struct command_request *req;
+	struct shared *shared;
+	struct forwards *forwards;
+	const struct server *server; /* that loses its sessions */
+	struct worker *worker;       /* whose turn it is */
+	unsigned int silent;         /* workers that have not answered */
+	unsigned int n;              /* sessions that were reset, or flows that move */
+	struct session_view *views;  /* owned; of sessions that the filter matches */
+	size_t n_views, room;        /* no room: only the sums are wanted */
 	uint64_t flows[CARRIERS];
 	uint64_t pipes, pipes_idle, buffers;
 };
@@ -73,7 +72,7 @@ struct round {
  */
 static void ask_workers(struct round *r, void (*fn)(void *arg))
 {
-	const struct reload *reload = r->asked->o->reload;
+	const struct reload *reload = r->o->reload;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
 	for (unsigned int i = 0; i < reload->threads.n; i++) {
@@ -101,7 +100,7 @@ static bool has_id(const struct session_filter *f, uint64_t id)
 static bool is_meant(const void *arg, const struct session *s)
 {
 	const struct round *r = arg;
-	const struct session_filter *f = &r->asked->req->filter;
+	const struct session_filter *f = &r->req->filter;
 
 	if (!has_id(f, s->id))
 		return false;
@@ -133,7 +132,7 @@ static void look(void *arg)
 	struct worker *w = r->worker;
 
 	session_graft_catch_up(w);
-	for (struct forward *f = r->asked->forwards->first; f; f = f->next) {
+	for (struct forward *f = r->forwards->first; f; f = f->next) {
 		struct forward_stats *fs = forward_stats(f, w->index);
 
 		for (unsigned int dir = 0; dir < 2; dir++)
@@ -197,26 +196,47 @@ static struct json_object *session_json(const struct session_view *v)
 	return o;
 }
 
-static struct json_object *do_sessions(const struct asked *a)
+static struct json_object *do_sessions(struct round *r)
 {
-	/* some come meanwhile */
-	struct round r = { .asked = a,
-			   .room = 2 * (size_t)admission_sessions(a->shared->admission) + 1024 };
 	struct json_object *o, *list;
 
-	r.views = calloc(r.room, sizeof(*r.views));
-	if (!r.views)
+	r->room = 2 * (size_t)admission_sessions(r->shared->admission) + 1024; /* some come meanwhile */
+	r->views = calloc(r->room, sizeof(*r->views));
+	if (!r->views)
 		return NULL;
 	o = json_object_new_object();
 	list = json_object_new_array();
-	ask_workers(&r, look);
-	for (size_t i = 0; i < r.n_views; i++)
-		json_append(list, session_json(&r.views[i]));
-	free(r.views);
+	ask_workers(r, look);
+	for (size_t i = 0; i < r->n_views; i++)
+		json_append(list, session_json(&r->views[i]));
+	free(r->views);
 	json_add(o, "sessions", list);
-	json_add_int(o, "workers_silent", r.silent);
+	json_add_int(o, "workers_silent", r->silent);
 	return o;
 }
+
+/* --- sums --- */
+
+uint64_t operate_sum(const struct operate *o, size_t at)
+{
+	const struct threads *ts = &o->reload->threads;
+	uint64_t n = 0;
+
+	for (unsigned int w = 0; w < ts->n; w++)
+		n += count_get((counter *)((char *)&ts->workers[w].stats + at));
+	return n;
+}
+
+uint64_t operate_sum_forward(const struct forward *f, size_t at)
+{
+	uint64_t n = 0;
+
+	for (unsigned int w = 0; w < f->totals->n_workers; w++)
+		n += count_get((counter *)((char *)&f->totals->stats[w] + at));
+	return n;
+}
+
+#define SUM(forward, field) operate_sum_forward(forward, offsetof(struct forward_stats, field))
 
 /* --- forwards --- */
 
@@ -297,20 +317,9 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 					uint64_t now_ms)
 {
 	const struct forward_conf *fc = f->conf;
-	uint64_t accepted = 0, finished = 0, denied = 0, bytes[2] = { 0 };
 	struct json_object *o = json_object_new_object();
-
-	for (unsigned int w = 0; w < f->totals->n_workers; w++) {
-		struct forward_stats *fs = &f->totals->stats[w];
-
-		/* finished first: a session that comes and goes meanwhile must not make it exceed
-		 * accepted */
-		finished += count_get(&fs->finished);
-		accepted += count_get(&fs->accepted);
-		denied += count_get(&fs->denied);
-		for (unsigned int dir = 0; dir < 2; dir++)
-			bytes[dir] += fs->seen[dir];
-	}
+	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
+	uint64_t finished = SUM(f, finished);
 
 	json_add_text(o, "name", forward_name(fc));
 	json_add_text(o, "listen", fc->listen.text);
@@ -329,11 +338,11 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* where a reload has changed it the totals are those of the name */
 	json_add_int(o, "live", atomic_load(&f->totals->live));
-	json_add_int(o, "accepted", accepted);
+	json_add_int(o, "accepted", SUM(f, accepted));
 	json_add_int(o, "finished", finished);
-	json_add_int(o, "denied", denied);
-	json_add_int(o, "bytes_to_upstream", bytes[0]);
-	json_add_int(o, "bytes_to_client", bytes[1]);
+	json_add_int(o, "denied", SUM(f, denied));
+	json_add_int(o, "bytes_to_upstream", SUM(f, seen[CLIENT]));
+	json_add_int(o, "bytes_to_client", SUM(f, seen[UPSTREAM]));
 	return o;
 }
 
@@ -341,70 +350,67 @@ static struct json_object *forward_json(struct forward *f, const struct config *
  * One that a reload has replaced is part of that which has its name: only what the configuration
  * lacks is added.
  */
-static struct json_object *forwards_json(const struct asked *a)
+static struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
-	const char *name = a->req->filter.forward;
+	const char *name = r->req->filter.forward;
 	uint64_t now_ms = clock_ms();
 
-	for (struct forward *f = a->forwards->first; f; f = f->next)
+	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    (!name || !strcmp(name, forward_name(f->conf))))
-			json_append(list, forward_json(f, a->shared->config, now_ms));
+			json_append(list, forward_json(f, r->shared->config, now_ms));
 	return list;
 }
 
-static struct json_object *do_forwards(const struct asked *a)
+static struct json_object *do_forwards(struct round *r)
 {
 	struct json_object *o = json_object_new_object();
-	struct round r = { .asked = a };
 
-	ask_workers(&r, look);
-	json_add(o, "forwards", forwards_json(a));
-	json_add_int(o, "workers_silent", r.silent);
+	ask_workers(r, look);
+	json_add(o, "forwards", forwards_json(r));
+	json_add_int(o, "workers_silent", r->silent);
 	return o;
 }
 
 /* --- status --- */
 
-static struct json_object *carriers_json(const struct operate *op, const struct round *r)
+static struct json_object *carriers_json(const struct round *r)
 {
 	struct json_object *list = json_object_new_array();
-	const struct threads *ts = &op->reload->threads;
 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
-		uint64_t bytes = 0;
 
-		for (unsigned int w = 0; w < ts->n; w++)
-			bytes += count_get(&ts->workers[w].stats.carrier_bytes[c]);
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
-		json_add_int(o, "bytes", bytes);
+		json_add_int(o, "bytes", operate_sum(r->o, offsetof(struct stats, carrier_bytes[c])));
 		json_append(list, o);
 	}
 	return list;
 }
 
-static struct json_object *counters_json(const struct operate *op, bool errors)
+static struct json_object *handovers_json(const struct operate *op)
 {
 	struct json_object *o = json_object_new_object();
-	const struct threads *ts = &op->reload->threads;
 
-	for (unsigned int i = 0; i < (errors ? (unsigned int)CAUSES : (unsigned int)HANDOVERS);
-	     i++) {
+	for (unsigned int i = 0; i < HANDOVERS; i++) {
 		uint64_t n = 0;
 
-		for (unsigned int w = 0; w < ts->n; w++) {
-			struct stats *s = &ts->workers[w].stats;
-
-			n += errors ? count_get(&s->errors[i]) : 0;
-			for (unsigned int why = 0; !errors && why < REASONS; why++)
-				n += count_get(&s->handovers[i][why]);
-		}
-		json_add_int(o, errors ? cause_name(i) : handover_name(i), n);
+		for (unsigned int why = 0; why < REASONS; why++)
+			n += operate_sum(op, offsetof(struct stats, handovers[i][why]));
+		json_add_int(o, handover_name(i), n);
 	}
+	return o;
+}
+
+static struct json_object *errors_json(const struct operate *op)
+{
+	struct json_object *o = json_object_new_object();
+
+	for (unsigned int c = 0; c < CAUSES; c++)
+		json_add_int(o, cause_name(c), operate_sum(op, offsetof(struct stats, errors[c])));
 	return o;
 }
 
@@ -420,18 +426,18 @@ static void add_feature(struct json_object *list, const char *name, bool availab
 	json_append(list, o);
 }
 
-static struct json_object *kernel_json(const struct asked *a)
+static struct json_object *kernel_json(struct round *r)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	const struct probe_start *p = a->o->probe;
-	struct kernel *k = a->shared->kernel;
+	const struct probe_start *p = r->o->probe;
+	struct kernel *k = r->shared->kernel;
 
 	json_add_bool(o, "available", k != NULL);
-	json_add_text(o, "reason", a->o->kernel_reason);
-	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !a->shared->config->probe,
+	json_add_text(o, "reason", r->o->kernel_reason);
+	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
 		    p->splice.why);
-	add_feature(list, "graft", a->shared->grafts != NULL, p->graft.why);
-	add_feature(list, "tried at the start", a->shared->config->probe &&
+	add_feature(list, "graft", r->shared->grafts != NULL, p->graft.why);
+	add_feature(list, "tried at the start", r->shared->config->probe &&
 		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
 		    p->summary);
 	json_add(o, "features", list);
@@ -459,13 +465,13 @@ unsigned int operate_descriptors(const struct operate *o)
 	return n > 3 ? n - 3 : 0;
 }
 
-static struct json_object *resources_json(const struct asked *a, const struct round *r)
+static struct json_object *resources_json(const struct round *r)
 {
 	struct json_object *o = json_object_new_object();
-	struct kernel *k = a->shared->kernel;
+	struct kernel *k = r->shared->kernel;
 
-	json_add_int(o, "sessions", admission_sessions(a->shared->admission));
-	json_add_int(o, "clients", admission_clients(a->shared->admission));
+	json_add_int(o, "sessions", admission_sessions(r->shared->admission));
+	json_add_int(o, "clients", admission_clients(r->shared->admission));
 	json_add_int(o, "slots_used", k ? kernel_pairs_used(k) * 2 : 0);
 	json_add_int(o, "slots_total", k ? kernel_pairs_total(k) * 2 : 0);
 	json_add_int(o, "kernel_memory", k ? kernel_memory(k) : 0);
@@ -473,38 +479,37 @@ static struct json_object *resources_json(const struct asked *a, const struct ro
 	json_add_int(o, "pipes", r->pipes);
 	json_add_int(o, "pipes_idle", r->pipes_idle);
 	json_add_int(o, "buffers", r->buffers);
-	json_add_int(o, "fds", operate_descriptors(a->o));
+	json_add_int(o, "fds", operate_descriptors(r->o));
 	return o;
 }
 
-static struct json_object *do_status(const struct asked *a)
+static struct json_object *do_status(struct round *r)
 {
-	const struct config *c = a->shared->config;
+	const struct config *c = r->shared->config;
 	struct json_object *o = json_object_new_object();
-	struct round r = { .asked = a };
 
-	ask_workers(&r, look);
+	ask_workers(r, look);
 	json_add_text(o, "version", CULVERT_VERSION);
 	json_add_int(o, "pid", (uint64_t)getpid());
-	json_add_int(o, "uptime_ms", clock_ms() - a->o->started_ms);
+	json_add_int(o, "uptime_ms", clock_ms() - r->o->started_ms);
 	json_add_text(o, "engine", engine_name(c->defaults.engine));
-	json_add_int(o, "workers", a->o->reload->threads.n);
-	json_add_int(o, "workers_silent", r.silent);
+	json_add_int(o, "workers", r->o->reload->threads.n);
+	json_add_int(o, "workers_silent", r->silent);
 	json_add_int(o, "max_sessions", c->max_sessions);
 	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
-	json_add_text(o, "resolver", a->shared->names ? "running" : "not needed");
-	if (!command_has(a->req, KEY_BRIEF))
-		json_add(o, "forwards", forwards_json(a));
-	json_add(o, "reload", reload_json(a->o->reload));
-	json_add(o, "carriers", carriers_json(a->o, &r));
-	json_add(o, "handovers", counters_json(a->o, false));
-	json_add(o, "errors", counters_json(a->o, true));
-	json_add(o, "kernel", kernel_json(a));
-	if (a->shared->session_log)
-		json_add(o, "session_log", session_log_json(a->shared->session_log));
+	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");
+	if (!command_has(r->req, KEY_BRIEF))
+		json_add(o, "forwards", forwards_json(r));
+	json_add(o, "reload", reload_json(r->o->reload));
+	json_add(o, "carriers", carriers_json(r));
+	json_add(o, "handovers", handovers_json(r->o));
+	json_add(o, "errors", errors_json(r->o));
+	json_add(o, "kernel", kernel_json(r));
+	if (r->shared->session_log)
+		json_add(o, "session_log", session_log_json(r->shared->session_log));
 	else
 		json_add_null(o, "session_log");
-	json_add(o, "resources", resources_json(a, &r));
+	json_add(o, "resources", resources_json(r));
 	return o;
 }
 
@@ -517,17 +522,16 @@ static void kill_some(void *arg)
 	r->n += session_end_some(r->worker, is_meant, r, CAUSE_KILLED);
 }
 
-static struct json_object *do_kill(const struct asked *a)
+static struct json_object *do_kill(struct round *r)
 {
-	struct round r = { .asked = a };
 	struct json_object *o;
 
-	ask_workers(&r, kill_some);
-	if (r.silent)
+	ask_workers(r, kill_some);
+	if (r->silent)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
-					  "reset so far: %u", r.n);
+					  "reset so far: %u", r->n);
 	o = json_object_new_object();
-	json_add_int(o, "killed", r.n);
+	json_add_int(o, "killed", r->n);
 	return o;
 }
 
@@ -541,15 +545,15 @@ static void follow_engines(void *arg)
 }
 
 /* Say why ENGINE is not available here; NULL: it is. */
-static const char *engine_hindrance(const struct asked *a, enum engine engine)
+static const char *engine_hindrance(const struct round *r, enum engine engine)
 {
-	const struct probe_finding *splice = &a->o->probe->splice;
+	const struct probe_finding *splice = &r->o->probe->splice;
 
-	if (engine == ENGINE_SOCKMAP && !a->shared->kernel)
-		return a->o->kernel_reason;
-	if (engine == ENGINE_GRAFT && !a->shared->grafts)
+	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
+		return r->o->kernel_reason;
+	if (engine == ENGINE_GRAFT && !r->shared->grafts)
 		return "no engine of the start could graft: restart culvert";
-	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, a->shared->config->probe))
+	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, r->shared->config->probe))
 		return splice->why;
 	return NULL;
 }
@@ -560,27 +564,26 @@ static enum engine engine_meant(const struct command_request *req, const struct 
 }
 
 /* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
-static struct json_object *do_engine(const struct asked *a)
+static struct json_object *do_engine(struct round *r)
 {
-	const struct forward *named = forwards_find(a->forwards, a->req->filter.forward);
-	const char *name = a->req->filter.forward, *hindrance;
-	struct round r = { .asked = a };
+	const struct forward *named = forwards_find(r->forwards, r->req->filter.forward);
+	const char *name = r->req->filter.forward, *hindrance;
 	struct json_object *o;
 
 	if (!named)
 		return no_such_forward(name);
-	if (command_has(a->req, KEY_ENGINE)) {
-		hindrance = engine_hindrance(a, engine_meant(a->req, named));
+	if (command_has(r->req, KEY_ENGINE)) {
+		hindrance = engine_hindrance(r, engine_meant(r->req, named));
 		if (hindrance)
 			return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
-						  engine_name(engine_meant(a->req, named)),
+						  engine_name(engine_meant(r->req, named)),
 						  hindrance);
-		for (struct forward *f = a->forwards->first; f; f = f->next)
+		for (struct forward *f = r->forwards->first; f; f = f->next)
 			if (!strcmp(forward_name(f->conf), name))
-				forward_set_engine(f, engine_meant(a->req, f));
+				forward_set_engine(f, engine_meant(r->req, f));
 	}
-	ask_workers(&r, follow_engines);
-	if (r.silent)
+	ask_workers(r, follow_engines);
+	if (r->silent)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions "
 					  "may be carried as before; ask again");
 	o = json_object_new_object();
@@ -588,16 +591,11 @@ static struct json_object *do_engine(const struct asked *a)
 	json_add_text(o, "engine", engine_name(forward_engine(named)));
 	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
 	json_add_int(o, "live", atomic_load(&named->totals->live));
-	json_add_int(o, "flows_moving", r.n);
+	json_add_int(o, "flows_moving", r->n);
 	return o;
 }
 
 /* --- upstream --- */
-
-struct leaving {
-	struct round round;
-	const struct server *server;
-};
 
 static bool is_of_server(const void *arg, const struct session *s)
 {
@@ -606,36 +604,35 @@ static bool is_of_server(const void *arg, const struct session *s)
 
 static void leave_server(void *arg)
 {
-	struct leaving *l = container_of(arg, struct leaving, round);
+	struct round *r = arg;
 
-	l->round.n += session_end_some(l->round.worker, is_of_server, l->server, CAUSE_KILLED);
+	r->n += session_end_some(r->worker, is_of_server, r->server, CAUSE_KILLED);
 }
 
 /* Give a server an order.  One that is down loses its sessions at once. */
-static struct json_object *do_upstream(const struct asked *a)
+static struct json_object *do_upstream(struct round *r)
 {
-	struct forward *f = forwards_find(a->forwards, a->req->filter.forward);
-	struct leaving l = { .round = { .asked = a } };
+	struct forward *f = forwards_find(r->forwards, r->req->filter.forward);
 	struct json_object *o;
 	struct server *s;
 
 	if (!f)
-		return no_such_forward(a->req->filter.forward);
-	s = servers_order(&f->servers, a->req->server, (enum server_order)a->req->order);
+		return no_such_forward(r->req->filter.forward);
+	s = servers_order(&f->servers, r->req->server, (enum server_order)r->req->order);
 	if (!s)
 		return command_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
-					  "`culvert forwards` lists them", a->req->filter.forward,
-					  a->req->server);
-	l.server = s;
-	if (a->req->order == ORDER_DOWN)
-		ask_workers(&l.round, leave_server);
+					  "`culvert forwards` lists them", r->req->filter.forward,
+					  r->req->server);
+	r->server = s;
+	if (r->req->order == ORDER_DOWN)
+		ask_workers(r, leave_server);
 	o = json_object_new_object();
-	json_add_text(o, "forward", a->req->filter.forward);
+	json_add_text(o, "forward", r->req->filter.forward);
 	json_add_text(o, "server", s->name);
-	json_add_text(o, "order", server_order_name((enum server_order)a->req->order));
+	json_add_text(o, "order", server_order_name((enum server_order)r->req->order));
 	json_add_int(o, "live", atomic_load(&s->live));
-	json_add_int(o, "killed", l.round.n);
-	json_add_int(o, "workers_silent", l.round.silent);
+	json_add_int(o, "killed", r->n);
+	json_add_int(o, "workers_silent", r->silent);
 	server_put(s);
 	return o;
 }
@@ -643,12 +640,12 @@ static struct json_object *do_upstream(const struct asked *a)
 /* --- drain --- */
 
 /* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
-static struct json_object *drain(const struct asked *a)
+static struct json_object *drain(const struct round *r)
 {
-	uint64_t due = command_has(a->req, KEY_DEADLINE) ? clock_ms() + a->req->deadline_ms
+	uint64_t due = command_has(r->req, KEY_DEADLINE) ? clock_ms() + r->req->deadline_ms
 							 : UINT64_MAX;
 	char why[640];
-	int e = reload_drain(a->o->reload, a->req->filter.forward, command_has(a->req, KEY_UNDO),
+	int e = reload_drain(r->o->reload, r->req->filter.forward, command_has(r->req, KEY_UNDO),
 			     due, why, sizeof(why));
 
 	return !e ? NULL : command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
@@ -656,16 +653,16 @@ static struct json_object *drain(const struct asked *a)
 					      "%s", why);
 }
 
-static struct json_object *do_drain(const struct asked *a)
+static struct json_object *do_drain(struct round *r)
 {
-	const char *name = a->req->filter.forward;
-	const struct forward *f = forwards_find(a->forwards, name);
+	const char *name = r->req->filter.forward;
+	const struct forward *f = forwards_find(r->forwards, name);
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "forward", name);
 	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
 	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
-	json_add_text(o, "warning", command_has(a->req, KEY_UNDO) || a->o->reload->privileged ? "" :
+	json_add_text(o, "warning", command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
 		      "this cannot be undone, and a reload cannot end it: there is no privileged "
 		      "process; only a new start of culvert makes it listen again");
 	return o;
@@ -677,10 +674,10 @@ static struct json_object *do_drain(const struct asked *a)
  * A reload waits for the privileged process and the workers: the answer is a number, of which to ask
  * how it has gone.
  */
-static struct json_object *do_reload(const struct asked *a)
+static struct json_object *do_reload(struct round *r)
 {
-	bool looks = command_has(a->req, KEY_NUMBER);
-	uint64_t n = looks ? a->req->number : reload_ask(a->o->reload);
+	bool looks = command_has(r->req, KEY_NUMBER);
+	uint64_t n = looks ? r->req->number : reload_ask(r->o->reload);
 	struct json_object *o;
 
 	if (!n)
@@ -688,23 +685,23 @@ static struct json_object *do_reload(const struct asked *a)
 	o = json_object_new_object();
 	json_add_int(o, "number", n);
 	if (looks)
-		json_add(o, "reload", reload_json(a->o->reload));
+		json_add(o, "reload", reload_json(r->o->reload));
 	return o;
 }
 
-static struct json_object *do_log_level(const struct asked *a)
+static struct json_object *do_log_level(struct round *r)
 {
 	struct json_object *o = json_object_new_object();
 
-	if (command_has(a->req, KEY_LEVEL))
-		log_set_level(a->req->level);
+	if (command_has(r->req, KEY_LEVEL))
+		log_set_level(r->req->level);
 	json_add_text(o, "level", log_level_name(log_get_level()));
 	return o;
 }
 
 /* --- all commands --- */
 
-static struct json_object *(*const handlers[COMMANDS])(const struct asked *a) = {
+static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_SESSIONS] = do_sessions,
 	[COMMAND_STATUS] = do_status,
 	[COMMAND_FORWARDS] = do_forwards,
@@ -729,23 +726,24 @@ static bool is_named(const struct forwards *all, const char *name)
 struct json_object *operate(void *arg, const struct command_request *req)
 {
 	const struct operate *o = arg;
-	struct asked a = { o, req, o->reload->shared, &o->reload->forwards };
-	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&a) :
+	struct round r = { .o = o, .req = req, .shared = o->reload->shared,
+			   .forwards = &o->reload->forwards };
+	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&r) :
 										     NULL;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
 	if (answer)
 		return answer;
 	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&a.forwards->lock)) {
+	while (pthread_mutex_trylock(&r.forwards->lock)) {
 		if (clock_ms() >= end_ms)
 			return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
 						  "worker that does not answer; ask again");
 		poll(NULL, 0, LOCK_LOOK_MS);
 	}
-	answer = is_named(a.forwards, req->filter.forward) ?
-			 handlers[command_number(req->command)](&a) :
+	answer = is_named(r.forwards, req->filter.forward) ?
+			 handlers[command_number(req->command)](&r) :
 			 no_such_forward(req->filter.forward);
-	pthread_mutex_unlock(&a.forwards->lock);
+	pthread_mutex_unlock(&r.forwards->lock);
 	return answer;
 }

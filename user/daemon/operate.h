@@ -26,6 +26,11 @@ struct operate {
  */
 struct json_object *operate(void *arg, const struct command_request *req);
 
+/* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
+uint64_t operate_sum(const struct operate *o, size_t at);
+/* The same of the struct forward_stats of F. */
+uint64_t operate_sum_forward(const struct forward *f, size_t at);
+
 /* Descriptors that are open.  Under the lock of forwards. */
 unsigned int operate_descriptors(const struct operate *o);
 
