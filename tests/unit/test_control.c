@@ -67,8 +67,12 @@ static struct json_object *answer(void *arg, const struct command_request *req)
 
 static int open_as(struct rig *rig, uid_t uid, gid_t gid, struct control **ret)
 {
-	rig->err[0] = '\0';
-	return control_open(rig->path, uid, gid, ret, rig->err, sizeof(rig->err));
+	int r;
+
+	log_keep_complaint(rig->err, sizeof(rig->err));
+	r = control_open(rig->path, uid, gid, ret);
+	log_keep_complaint(NULL, 0);
+	return r;
 }
 
 static int open_control(struct rig *rig)

@@ -12,8 +12,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include "base/advice.h"
+#include "base/log.h"
 #include "base/order.h"
 
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
@@ -124,6 +128,24 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 			 "%s: give another with --user, or start culvert as an account that is "
 			 "not root)", strerror(-r), a ? a->name : "of --user");
 	return r;
+}
+
+int sandbox_fork(const char *what, unsigned int patience_s, pid_t *ret_pid)
+{
+	const struct timeval patience = { .tv_sec = patience_s };
+	int fds[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (*ret_pid = fork()) < 0)
+		return log_complain(-errno, "cannot start %s: %s%s", what, strerror(errno),
+				    advice(ADVICE_RESOURCES, -errno));
+	if (!*ret_pid) {
+		log_keep_complaint(NULL, 0);
+		return fds[1]; /* sandbox_child() closes the other one */
+	}
+	close(fds[1]);
+	setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fds[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	return fds[0];
 }
 
 int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char *err, size_t errlen)

@@ -48,7 +48,6 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers, .uid = a->uid };
 	struct clsact *clsact;
-	char err[512];
 	int r = 0;
 
 	limits.pins = folder_of(c->graft_pins, c->control);
@@ -58,10 +57,8 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 		r = probe_graft(c, a, &limits, ret, probe);
 	free((char *)limits.pins);
 	clsact = *ret ? grafts_clsact(*ret) : NULL;
-	if (!r && clsact && c->privileged_process &&
-	    keeper_start(clsact, c->seccomp, err, sizeof(err)))
-		r = log_failure(EXIT_CODE_FAILURE, "%s", err);
-	return r;
+	return r ?: clsact && c->privileged_process && keeper_start(clsact, c->seccomp) ?
+		    EXIT_CODE_FAILURE : 0;
 }
 
 static struct forward *forward_of_tag(struct forward *f, uint32_t tag)

@@ -144,8 +144,7 @@ int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len,
 	return un->sun_path[0] && lstat(un->sun_path, &c->file) ? -errno : 0;
 }
 
-int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
-		 size_t errlen)
+int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 {
 	struct control *c = control_new(-1);
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
@@ -161,13 +160,11 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, c
 		*ret = c;
 		return 0;
 	}
-	snprintf(err, errlen, "control socket %s: %s%s", path, strerror(-r),
-		 r == -EADDRINUSE ? " (another culvert is running; give it its own --control)"
-		 : r == -EACCES || r == -ENOENT || r == -EROFS
-			 ? " (give another path with --control)"
-			 : "");
 	control_close(c);
-	return r;
+	return log_complain(r, "control socket %s: %s%s", path, strerror(-r), r == -EADDRINUSE ?
+			    " (another culvert is running; give it its own --control)" :
+			    r == -EACCES || r == -ENOENT || r == -EROFS ?
+			    " (give another path with --control)" : "");
 }
 
 /* --- requests and answers --- */

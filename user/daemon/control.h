@@ -39,10 +39,9 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 /*
  * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Who may
  * open that file may look; only root and UID may change anything.  A socket that a dead daemon left
- * behind is replaced; that of a live one gives -EADDRINUSE.
+ * behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a complaint.
  */
-int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret, char *err,
-		 size_t errlen);
+int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 /* Start the threads.  -errno: some may run, until control_close(). */
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
 

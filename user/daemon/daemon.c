@@ -129,7 +129,7 @@ static void tell_of_grafts(void *arg)
 	wake_workers(d);
 }
 
-/* --- the steps of the start that need root: each returns an exit code, and D's err says why --- */
+/* --- the steps of the start that need root: each returns an exit code, after a complaint, which D's err gets --- */
 
 static int find_account(struct daemon *d)
 {
@@ -152,7 +152,7 @@ static int start_privileged(struct daemon *d)
 		needed = needed || forward_needs_privileges(&c->forwards[i]);
 	if (!needed || !c->privileged_process)
 		return 0;
-	r = privileged_start(c, l->argc, l->argv, &l->privileged, d->err, sizeof(d->err));
+	r = privileged_start(c, l->argc, l->argv, &l->privileged);
 	if (r)
 		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
 	log_info("the privileged process is %d", (int)l->privileged->pid);
@@ -208,8 +208,7 @@ static int code_of_file(int r)
  */
 static int open_control(struct daemon *d)
 {
-	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control,
-			     d->err, sizeof(d->err));
+	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control);
 
 	if (!r || r == -EADDRINUSE || strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) != 0)
 		return code_of_file(r);
@@ -231,7 +230,7 @@ static int open_forwards(struct daemon *d)
 	policy_settle(d->config.settle_ms);
 	if (given_take(d->err, sizeof(d->err)))
 		return EXIT_CODE_USAGE;
-	r = reload_first(&d->reload, d->err, sizeof(d->err));
+	r = reload_first(&d->reload);
 	if (r)
 		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
 	return given_check(d->err, sizeof(d->err)) ? EXIT_CODE_USAGE : 0;
@@ -245,16 +244,14 @@ static int open_session_log(struct daemon *d)
 	if (!c->session_log || !session_log_open(c->session_log, &d->account, c->max_sessions,
 						 &d->shared.session_log, why, sizeof(why)))
 		return 0;
-	snprintf(d->err, sizeof(d->err), "session log %s: %s", c->session_log, why);
-	return EXIT_CODE_USAGE;
+	return log_complain(EXIT_CODE_USAGE, "session log %s: %s", c->session_log, why);
 }
 
 static int open_metrics(struct daemon *d)
 {
 	const struct endpoint *at = &d->config.metrics;
 
-	return !*at->text || !metrics_open(at, &d->account, &d->metrics, d->err, sizeof(d->err)) ?
-		       0 : EXIT_CODE_FAILURE;
+	return *at->text && metrics_open(at, &d->account, &d->metrics) ? EXIT_CODE_FAILURE : 0;
 }
 
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
@@ -280,9 +277,7 @@ static int make_pid_file(struct daemon *d)
 	const char *path = d->config.pid_file;
 	int r = path ? write_pid_file(path) : 0;
 
-	if (r)
-		snprintf(d->err, sizeof(d->err), "pid-file %s: %s", path, strerror(-r));
-	return code_of_file(r);
+	return r ? log_complain(code_of_file(r), "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
 /* Behind the forwards: these sockets would be in the way of their ports. */
@@ -295,10 +290,8 @@ static int revive_grafts(struct daemon *d)
 		return 0;
 	grafts_revive(gs, d->account.uid);
 	r = routes_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
-	if (r)
-		snprintf(d->err, sizeof(d->err), "changes of routes cannot be watched: %s",
-			 strerror(-r));
-	return r ? EXIT_CODE_FAILURE : 0;
+	return r ? log_complain(EXIT_CODE_FAILURE, "changes of routes cannot be watched: %s",
+				strerror(-r)) : 0;
 }
 
 static int give_up_root(struct daemon *d)
@@ -336,8 +329,9 @@ static int set_up(struct daemon *d)
 
 	for (size_t i = 0; !r && i < sizeof(steps) / sizeof(steps[0]); i++) {
 		log_debug("start: %s", steps[i].name);
-		d->err[0] = '\0';
+		log_keep_complaint(d->err, sizeof(d->err));
 		r = steps[i].run(d);
+		log_keep_complaint(NULL, 0);
 		if (r && d->err[0])
 			log_error("%s%s", steps[i].option ?
 				  config_option_place(&d->config, steps[i].option, at) : "", d->err);

@@ -12,10 +12,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
-#include "base/advice.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "base/syscalls_needed.h"
@@ -67,31 +65,21 @@ static _Noreturn void run(struct clsact c, int fd, enum filter_mode seccomp)
 	_exit(0);
 }
 
-int keeper_start(struct clsact *c, enum filter_mode seccomp, char *err, size_t errlen)
+int keeper_start(struct clsact *c, enum filter_mode seccomp)
 {
-	const struct timeval patience = { .tv_sec = PATIENCE_S };
-	int fds[2];
 	char ready;
 	pid_t pid;
+	int fd = sandbox_fork("the filter keeper", PATIENCE_S, &pid);
 
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (pid = fork()) < 0) {
-		int r = -errno;
-
-		snprintf(err, errlen, "cannot start the filter keeper: %s%s", strerror(-r),
-			 advice(ADVICE_RESOURCES, -r));
-		return r;
-	}
+	if (fd < 0)
+		return fd;
 	if (!pid)
-		run(*c, fds[1], seccomp);
-	close(fds[1]);
-	setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fds[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	if (recv(fds[0], &ready, sizeof(ready), 0) != sizeof(ready)) {
-		close(fds[0]);
-		snprintf(err, errlen, "the filter keeper does not start");
-		return -EPIPE;
+		run(*c, fd, seccomp);
+	if (recv(fd, &ready, sizeof(ready), 0) != sizeof(ready)) {
+		close(fd);
+		return log_complain(-EPIPE, "the filter keeper does not start");
 	}
 	log_info("the filter keeper is %d", (int)pid);
-	c->keeper = fds[0];
+	c->keeper = fd;
 	return 0;
 }

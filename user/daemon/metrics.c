@@ -385,8 +385,7 @@ static int listen_inet(const struct endpoint *at, int *ret_fd)
 	return r;
 }
 
-int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret,
-		 char *err, size_t errlen)
+int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret)
 {
 	struct metrics *m = allocated(calloc(1, sizeof(*m)));
 	const struct addr *a = at->addrs;
@@ -401,9 +400,8 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 		*ret = m;
 		return 0;
 	}
-	snprintf(err, errlen, "metrics %s: %s", at->text, strerror(-r));
 	metrics_close(m);
-	return r;
+	return log_complain(r, "metrics %s: %s", at->text, strerror(-r));
 }
 
 int metrics_start(struct metrics *m, struct operate *o)

@@ -14,10 +14,9 @@ struct metrics;
 
 /*
  * Listen at AT, which has an address: while this is still root, since a port may need that.  A unix
- * socket is the account's, of mode 0660.  -errno; ERR says what is wrong.
+ * socket is the account's, of mode 0660.  -errno, after a complaint.
  */
-int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret,
-		 char *err, size_t errlen);
+int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret);
 /* Start the threads that serve, when the workers run.  O must live as long.  -errno. */
 int metrics_start(struct metrics *m, struct operate *o);
 /*

@@ -645,9 +645,11 @@ static struct json_object *drain(const struct round *r)
 	uint64_t due = command_has(r->req, KEY_DEADLINE) ? clock_ms() + r->req->deadline_ms
 							 : UINT64_MAX;
 	char why[640];
-	int e = reload_drain(r->o->reload, r->req->filter.forward, command_has(r->req, KEY_UNDO),
-			     due, why, sizeof(why));
+	int e;
 
+	log_keep_complaint(why, sizeof(why));
+	e = reload_drain(r->o->reload, r->req->filter.forward, command_has(r->req, KEY_UNDO), due);
+	log_keep_complaint(NULL, 0);
 	return !e ? NULL : command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
 					      e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED,
 					      "%s", why);

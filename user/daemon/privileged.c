@@ -26,11 +26,9 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/advice.h"
 #include "base/array.h"
 #include "base/log.h"
 #include "base/sandbox.h"
@@ -464,34 +462,24 @@ static int ask(struct privileged *p, const struct privileged_request *q,
 	return r;
 }
 
-int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret,
-		     char *err, size_t errlen)
+int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret)
 {
-	const struct timeval patience = { .tv_sec = PRIVILEGED_PATIENCE_S };
 	struct privileged *p = allocated(calloc(1, sizeof(*p)));
 	struct privileged_answer a = { 0 };
-	int fds[2], r;
 	size_t n;
+	int r;
 
 	pthread_mutex_init(&p->lock, NULL);
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0) {
-		r = -errno;
-		snprintf(err, errlen, "cannot start the privileged process: %s%s", strerror(-r),
-			 advice(ADVICE_RESOURCES, -r));
-		return r;
-	}
+	p->fd = sandbox_fork("the privileged process", PRIVILEGED_PATIENCE_S, &p->pid);
+	if (p->fd < 0)
+		return p->fd;
 	if (!p->pid)
-		privileged_run(fds[1], c, argc, argv);
-	close(fds[1]);
-	p->fd = fds[0];
-	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(p->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+		privileged_run(p->fd, c, argc, argv);
 	r = receive(p, &a, NULL, 0, &n);
 	if (r)
-		snprintf(err, errlen, "the privileged process does not start: %s", strerror(-r));
+		log_complain(0, "the privileged process does not start: %s", strerror(-r));
 	else if (a.error)
-		snprintf(err, errlen, "the privileged process %s", a.text);
-	r = r ?: -a.error;
+		r = log_complain(-a.error, "the privileged process %s", a.text);
 	if (r)
 		privileged_stop(p);
 	else

@@ -48,10 +48,9 @@ struct privileged {
 
 /*
  * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are what the
- * daemon was started with, and must stay.
+ * daemon was started with, and must stay.  -errno, after a complaint.
  */
-int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret,
-		     char *err, size_t errlen);
+int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret);
 /* The process ends by itself, now or when this process ends.  NULL is fine. */
 void privileged_stop(struct privileged *p);
 

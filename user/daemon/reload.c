@@ -19,7 +19,6 @@
 #include "daemon/reload.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,21 +52,9 @@ struct plan {
 	struct reload_result result;
 };
 
-static int refuse(struct plan *p, int error, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
-static int refuse(struct plan *p, int error, const char *fmt, ...)
+static int no_memory(void)
 {
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(p->result.error, sizeof(p->result.error), fmt, ap);
-	va_end(ap);
-	return error;
-}
-
-static int no_memory(struct plan *p)
-{
-	return refuse(p, -ENOMEM, "out of memory: is there a limit, such as MemoryMax= of the "
+	return log_complain(-ENOMEM, "out of memory: is there a limit, such as MemoryMax= of the "
 		      "unit?");
 }
 
@@ -93,7 +80,7 @@ static int find_addresses(struct plan *p)
 		struct endpoint *listen = &c->forwards[i].listen;
 
 		if (!listen->n_addrs && know_again(p->r, listen))
-			return no_memory(p);
+			return no_memory();
 	}
 	return names_find_listeners(c, true, p->result.error, sizeof(p->result.error));
 }
@@ -110,27 +97,24 @@ static bool have_memory(void)
 static int read_config(struct plan *p)
 {
 	struct reload *r = p->r;
-	char *err = p->result.error;
-	size_t errlen = sizeof(p->result.error);
 	int fds[PRIVILEGED_FILES], e;
 
 	if (!r->start->file)
-		return refuse(p, -ENOENT, "there is no configuration file to read: culvert was "
+		return log_complain(-ENOENT, "there is no configuration file to read: culvert was "
 			      "started without one (--config)");
 	p->next = have_memory() ? calloc(1, sizeof(*p->next)) : NULL;
 	if (!p->next)
-		return no_memory(p);
+		return no_memory();
 	p->next->refs = 1;
 	p->config = &p->next->config;
-	e = privileged_open_config(r->privileged, r->took, fds, err, errlen);
+	e = privileged_open_config(r->privileged, r->took, fds, p->result.error,
+				   sizeof(p->result.error));
 	r->took = false;
 	if (e)
 		return e;
 	/* where there is a privileged process there are names: a reload may bring one */
 	names_read_again(r->shared->names, &fds[PRIVILEGED_NAMES]);
-	log_keep_complaint(err, errlen);
 	e = config_read(r->argc, r->argv, fds[PRIVILEGED_CONFIG], p->config);
-	log_keep_complaint(NULL, 0);
 	close(fds[PRIVILEGED_CONFIG]);
 	return e ?: find_addresses(p);
 }
@@ -145,12 +129,12 @@ static int check_globals(struct plan *p)
 	char at[CONFIG_PLACE_LEN];
 
 	if (o)
-		return refuse(p, -EINVAL, "%s%s: cannot change while culvert runs: restart it",
+		return log_complain(-EINVAL, "%s%s: cannot change while culvert runs: restart it",
 			      config_option_place(c, o->name, at), o->name);
 	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
 		if ((f->engine == ENGINE_SOCKMAP && !p->r->shared->kernel) ||
 		    (f->engine == ENGINE_GRAFT && !p->r->shared->grafts))
-			return refuse(p, -EOPNOTSUPP, "forward %s: engine %s: the kernel path was "
+			return log_complain(-EOPNOTSUPP, "forward %s: engine %s: the kernel path was "
 				      "not set up at the start: restart culvert", forward_name(f),
 				      engine_name(f->engine));
 	return 0;
@@ -170,7 +154,7 @@ static int fill_buckets(struct plan *p)
 		l->in_bucket = *bucket;
 		*bucket = l;
 	}
-	return p->buckets ? 0 : no_memory(p);
+	return p->buckets ? 0 : no_memory();
 }
 
 /* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
@@ -228,15 +212,15 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	int e;
 
 	if (forward_new(fc, p->config, p->next, before, &f))
-		return no_memory(p);
+		return no_memory();
 	p->forwards[i] = f;
 	if (!forward_needs_privileges(fc))
 		return 0;
 	if (!p->r->privileged)
-		return refuse(p, -EPERM, "forward %s: there is no privileged process, and its "
+		return log_complain(-EPERM, "forward %s: there is no privileged process, and its "
 			      "sockets need it", forward_name(fc));
 	e = marked_sockets_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
-	return e ? refuse(p, e, "forward %s has a mark or is transparent, which needs "
+	return e ? log_complain(e, "forward %s has a mark or is transparent, which needs "
 			  "CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
 }
 
@@ -263,7 +247,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 			       is_in_the_way(p->r, a), p->r->start->workers, ret, why, sizeof(why));
 
 	if (e)
-		return refuse(p, e, "forward %s: %s", forward_name(f->conf), why);
+		return log_complain(e, "forward %s: %s", forward_name(f->conf), why);
 	(*ret)->next = p->opened;
 	p->opened = *ret;
 	return 0;
@@ -277,7 +261,7 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 	int e = 0;
 
 	if (l && l->transparent != fc->transparent && !l->given)
-		return refuse(p, -EINVAL, "forward %s: transparent: cannot change while its "
+		return log_complain(-EINVAL, "forward %s: transparent: cannot change while its "
 			      "sockets listen: `culvert drain` it first, or restart culvert",
 			      forward_name(fc));
 	if (l && !l->becomes)
@@ -307,7 +291,7 @@ static int plan_forward(struct plan *p, size_t i)
 	/* last: from then on the main thread reads the addresses to listen at */
 	if (!e && p->forwards[i] != before &&
 	    servers_add_names(&p->forwards[i]->servers, p->r->shared->names))
-		e = no_memory(p);
+		e = no_memory();
 	return e;
 }
 
@@ -318,7 +302,7 @@ static int plan_all(struct plan *p)
 	p->n = p->config->n_forwards;
 	p->forwards = calloc(p->n, sizeof(struct forward *));
 	if (e || !p->forwards)
-		return e ?: no_memory(p);
+		return e ?: no_memory();
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
@@ -460,13 +444,9 @@ static int apply(struct plan *p, int e)
 	return e;
 }
 
-int reload_first(struct reload *r, char *err, size_t errlen)
+int reload_first(struct reload *r)
 {
-	struct plan p = { .r = r, .config = r->start };
-	int e = apply(&p, 0);
-
-	snprintf(err, errlen, "%s", p.result.error);
-	return e;
+	return apply(&(struct plan){ .r = r, .config = r->start }, 0);
 }
 
 /* --- reload --- */
@@ -484,7 +464,9 @@ static void reload_now(struct reload *r, uint64_t number)
 	int e;
 
 	tell_systemd("RELOADING=1", "Reads the configuration again");
+	log_keep_complaint(p.result.error, sizeof(p.result.error));
 	e = apply(&p, read_config(&p) ?: check_globals(&p));
+	log_keep_complaint(NULL, 0);
 	if (e) {
 		snprintf(said, sizeof(said), "reload: nothing has changed: %s", p.result.error);
 	} else {
@@ -525,42 +507,50 @@ static int open_all(struct plan *p, struct forward *f)
 	return e;
 }
 
-static void drain(void *arg)
+static int drain_now(struct drain *d)
 {
-	struct drain *d = arg;
 	struct plan *p = &d->plan;
 	struct forwards *all = &p->r->forwards;
 	struct forward *f = forwards_find(all, d->name);
+	int e = 0;
 
 	if (!f)
-		d->error = refuse(p, -ENOENT, "no forward is named \"%.64s\"", d->name);
-	if (!f || (d->undo && !f->draining))
-		return;
+		return log_complain(-ENOENT, "no forward is named \"%.64s\"", d->name);
+	if (d->undo && !f->draining)
+		return 0;
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = l->forward == f && !d->undo ? NULL : l->forward;
 	if (d->undo)
-		d->error = open_all(p, f);
-	if (d->error)
-		return;
+		e = open_all(p, f);
+	if (e)
+		return e;
 	pthread_mutex_lock(&all->lock);
 	change_addresses(p);
 	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
 	f->totals->due_ms = d->undo ? UINT64_MAX : d->due_ms;
+	return 0;
 }
 
-int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
-		 size_t errlen)
+static void drain(void *arg)
+{
+	struct drain *d = arg;
+
+	log_keep_complaint(d->plan.result.error, sizeof(d->plan.result.error));
+	d->error = drain_now(d);
+	log_keep_complaint(NULL, 0);
+}
+
+int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms)
 {
 	struct drain d = { .plan.r = r, .name = name, .undo = undo, .due_ms = due_ms };
 	int e = loop_call(&r->loop, drain, &d, DRAIN_PATIENCE_MS);
 
 	if (e == -ESRCH)
-		d.error = refuse(&d.plan, -ESHUTDOWN, RELOAD_STOPPING);
-	else if (e)
-		d.error = refuse(&d.plan, -EBUSY, "a reload is under way; ask again");
-	snprintf(err, errlen, "%s", d.plan.result.error);
-	return d.error;
+		return log_complain(-ESHUTDOWN, RELOAD_STOPPING);
+	if (e)
+		return log_complain(-EBUSY, "a reload is under way; ask again");
+	return d.error ? log_complain(d.error, "%s", d.plan.result.error) : 0;
 }
 
 /* --- what is due --- */

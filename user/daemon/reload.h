@@ -62,9 +62,9 @@ struct reload {
 int reload_open(struct reload *r);
 /*
  * Make the forwards of the configuration of the start, and open their addresses, which this process
- * can still do itself.  -errno; ERR says what is wrong.
+ * can still do itself.  -errno, after a complaint.
  */
-int reload_first(struct reload *r, char *err, size_t errlen);
+int reload_first(struct reload *r);
 /* Start the thread.  -errno. */
 int reload_start(struct reload *r);
 /*
@@ -84,11 +84,10 @@ uint64_t reload_ask(struct reload *r);
 /*
  * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS of
  * CLOCK_MONOTONIC (UINT64_MAX: never); or (UNDO) take sessions again.  -ENOENT: there is none;
- * -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping; or another -errno; ERR says what
- * is wrong.
+ * -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping; or another -errno; all after a
+ * complaint.
  */
-int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms, char *err,
-		 size_t errlen);
+int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms);
 
 /* How the last reload went. */
 struct json_object *reload_json(struct reload *r);
