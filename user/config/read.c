@@ -151,17 +151,18 @@ static const struct endpoint *find_overlap(const struct config *c, size_t n)
 	return NULL;
 }
 
-void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
-			const char *why, char *err, size_t errlen)
+int config_complain_address(const struct config *c, const struct forward_conf *fc, bool listen,
+			    const char *warning, const char *why)
 {
 	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
 	char at[CONFIG_PLACE_LEN];
 
-	snprintf(err, errlen, "%s%s: \"%.320s\": %s", config_place(c->file, l->line, at), l->key,
-		 listen ? fc->listen.text : l->value, why);
+	return log_complain(-EINVAL, "%s%s%s: \"%.320s\": %s", warning,
+			    config_place(c->file, l->line, at), l->key,
+			    listen ? fc->listen.text : l->value, why);
 }
 
-int config_check_addresses(const struct config *c, char *err, size_t errlen)
+int config_check_addresses(const struct config *c)
 {
 	char why[sizeof(((struct endpoint *)0)->text) + 64];
 
@@ -173,9 +174,8 @@ int config_check_addresses(const struct config *c, char *err, size_t errlen)
 			continue;
 		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
 			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
-		config_say_address(c, fc, e, e ? why : "the upstream is the listener itself", err,
-				   errlen);
-		return -EINVAL;
+		return config_complain_address(c, fc, e, "", e ? why :
+					       "the upstream is the listener itself");
 	}
 	return 0;
 }
@@ -278,13 +278,11 @@ static int store_forward(struct config *c, struct forward_conf *fc)
 
 static int store_forwards(struct config *c)
 {
-	char err[1024];
 	int r = 0;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
 		r = r ?: store_forward(c, &c->forwards[i]) ?: check_forward(c, &c->forwards[i]);
-	return r || !config_check_addresses(c, err, sizeof(err)) ? r :
-	       log_complain(-EINVAL, "%s", err);
+	return r ?: config_check_addresses(c);
 }
 
 /* --- all of it --- */

@@ -28,14 +28,14 @@ const char *config_option_place(const struct config *c, const char *name, char *
 /*
  * Check that no two forwards of C take the same connections, that none takes those of metrics, and
  * that none has its own listener as its upstream.  No system calls: of the addresses of this machine
- * only those of loopback are known.  To be called again when host names have addresses.  -EINVAL; ERR
- * says why and where.
+ * only those of loopback are known.  To be called again when host names have addresses.  -EINVAL,
+ * after a complaint.
  */
-int config_check_addresses(const struct config *c, char *err, size_t errlen);
+int config_check_addresses(const struct config *c);
 
-/* Say in ERR, with file and line, what is wrong (WHY) with an address of FC. */
-void config_say_address(const struct config *c, const struct forward_conf *fc, bool listen,
-			const char *why, char *err, size_t errlen);
+/* Print, behind WARNING, the file and line of an address of FC, and what is wrong with it.  -EINVAL. */
+int config_complain_address(const struct config *c, const struct forward_conf *fc, bool listen,
+			    const char *warning, const char *why);
 
 /* Print the help of `culvert run`. */
 void config_help(void);

@@ -75,13 +75,13 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 {
 	unsigned int own = fc->max_sessions ?: c->max_sessions;
 	unsigned int sessions = own < c->max_sessions ? own : c->max_sessions;
-	char err[1024], why[256];
+	char at[CONFIG_PLACE_LEN], why[256];
 
 	if (!fc->keepalive_ms && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
 	    !(endpoint_is_unix(&fc->listen) && upstreams_are_unix(&fc->upstream)))
 		log_complain(0, "warning: %sforward %s: without keepalive, idle-timeout or fin-timeout a "
 			     "session whose client or server has vanished stays for ever",
-			     config_place(c->file, fc->line, err), forward_name(fc));
+			     config_place(c->file, fc->line, at), forward_name(fc));
 	/* a transparent forward connects from its clients' addresses */
 	if (!n || fc->transparent || upstreams_are_unix(&fc->upstream) ||
 	    sessions <= n * upstream_ports())
@@ -89,8 +89,7 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 	snprintf(why, sizeof(why), "max-sessions allows %u, and %zu address%s of one port "
 		 "take%s %zu (net.ipv4.ip_local_port_range): lower it, widen the range, or add a "
 		 "server", sessions, n, n == 1 ? "" : "es", n == 1 ? "s" : "", n * upstream_ports());
-	config_say_address(c, fc, false, why, err, sizeof(err));
-	log_complain(0, "warning: %s", err);
+	config_complain_address(c, fc, false, "warning: ", why);
 }
 
 /* --- names --- */
@@ -98,13 +97,12 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 static void warn_of_upstream(const struct config *c, const struct forward_conf *fc,
 			     const struct upstream *u)
 {
-	char err[1024], why[LOOKUP_WHY_LEN + sizeof(u->conf->text) + 64];
+	char why[LOOKUP_WHY_LEN + sizeof(u->conf->text) + 64];
 
 	snprintf(why, sizeof(why), "%s%s%s (culvert starts all the same, and looks again)",
 		 fc->upstream.n > 1 ? u->conf->text : "", fc->upstream.n > 1 ? ": " : "",
 		 u->record.why);
-	config_say_address(c, fc, false, why, err, sizeof(err));
-	log_complain(0, "warning: %s", err);
+	config_complain_address(c, fc, false, "warning: ", why);
 }
 
 /* All names are looked up at the same time. */
@@ -181,14 +179,6 @@ static void check_upstreams(struct config *c)
 	loop_close(&l.loop);
 }
 
-static int check_listeners(struct config *c)
-{
-	char err[1024];
-	int r = names_find_listeners(c, false, err, sizeof(err));
-
-	return r ? log_complain(r, "%s", err) : 0;
-}
-
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
 static int parse(int argc, char **argv, struct config *c)
 {
@@ -219,7 +209,7 @@ static int finish(struct config *c, int r)
 int check_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, &c) ?: check_account(&c) ?: check_listeners(&c);
+	int r = parse(argc, argv, &c) ?: check_account(&c) ?: names_find_listeners(&c, false);
 
 	if (!r) {
 		upstream_learn_ports();

@@ -675,7 +675,6 @@ int daemon_run(int argc, char **argv)
 			    .reload = { .argc = argc, .argv = argv, .start = &d.config,
 					.shared = &d.shared } };
 	struct config *c = &d.config;
-	char err[512];
 	int r;
 
 	if (reserve_streams())
@@ -692,9 +691,11 @@ int daemon_run(int argc, char **argv)
 	signal(SIGTERM, end_at_once);
 	signal(SIGINT, end_at_once);
 	signal(SIGQUIT, end_at_once);
-	r = names_find_listeners(c, false, err, sizeof(err));
+	log_keep_complaint(d.err, sizeof(d.err));
+	r = names_find_listeners(c, false);
+	log_keep_complaint(NULL, 0);
 	if (r) {
-		r = log_failure(config_exit_code(r), "%s", err);
+		r = log_failure(config_exit_code(r), "%s", d.err);
 	} else {
 		take_signals();
 		r = run(&d);

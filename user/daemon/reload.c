@@ -82,7 +82,7 @@ static int find_addresses(struct plan *p)
 		if (!listen->n_addrs && know_again(p->r, listen))
 			return no_memory();
 	}
-	return names_find_listeners(c, true, p->result.error, sizeof(p->result.error));
+	return names_find_listeners(c, true);
 }
 
 /* To parse a file ends the program where there is no memory (array.h): look first. */

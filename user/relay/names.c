@@ -668,8 +668,7 @@ void names_close(struct names *n)
 
 /* --- names to listen at --- */
 
-static int look_up_listener(const struct config *c, struct forward_conf *fc, bool confined,
-			    char *err, size_t errlen)
+static int look_up_listener(const struct config *c, struct forward_conf *fc, bool confined)
 {
 	char why[LOOKUP_WHY_LEN] = "a name to listen at is looked up at the start only: restart "
 				   "culvert, or write the address";
@@ -677,7 +676,7 @@ static int look_up_listener(const struct config *c, struct forward_conf *fc, boo
 	int r = confined ? -EINVAL : endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
 
 	if (r) {
-		config_say_address(c, fc, true, why, err, errlen);
+		config_complain_address(c, fc, true, "", why);
 		return r;
 	}
 	fc->listen.addrs = found.addrs;
@@ -685,12 +684,12 @@ static int look_up_listener(const struct config *c, struct forward_conf *fc, boo
 	return 0;
 }
 
-int names_find_listeners(struct config *c, bool confined, char *err, size_t errlen)
+int names_find_listeners(struct config *c, bool confined)
 {
 	int r = 0;
 
 	for (size_t i = 0; !r && i < c->n_forwards; i++)
 		if (!c->forwards[i].listen.n_addrs)
-			r = look_up_listener(c, &c->forwards[i], confined, err, errlen);
-	return r ?: config_check_addresses(c, err, errlen);
+			r = look_up_listener(c, &c->forwards[i], confined);
+	return r ?: config_check_addresses(c);
 }

@@ -141,9 +141,8 @@ void names_after_batch(struct names *n);
 /*
  * Find the addresses of C's names to listen at, which must be known before they can be bound, by
  * getaddrinfo(3).  CONFINED: that is impossible, so a name without an address is -EINVAL.  So are
- * two forwards with the same address.  Else as endpoint_parse().  ERR says why, and names the
- * forward.
+ * two forwards with the same address.  Else as endpoint_parse(), after a complaint.
  */
-int names_find_listeners(struct config *c, bool confined, char *err, size_t errlen);
+int names_find_listeners(struct config *c, bool confined);
 
 #endif
