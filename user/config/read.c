@@ -356,35 +356,21 @@ int config_exit_code(int r)
 void config_help(void)
 {
 	puts("Usage: culvert run [options] LISTEN UPSTREAM [LISTEN UPSTREAM]...\n"
-	     "       culvert run --config FILE [options] [LISTEN UPSTREAM]...\n"
-	     "\n"
-	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n"
-	     "For example:\n"
-	     "\n"
+	     "       culvert run --config FILE [options] [LISTEN UPSTREAM]...\n\n"
+	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n\n"
 	     "  culvert run 0.0.0.0:9000 10.0.2.2:9001\n"
-	     "  culvert run --config /etc/culvert/culvert.conf\n"
-	     "\n"
+	     "  culvert run --config /etc/culvert/culvert.conf\n\n"
 	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
-	     "to listen also :80 or *:80 (every local address) and port 0 (the kernel picks one).\n"
-	     "Ports may be a range: :8000-8099.  An UPSTREAM has one port, or as many.\n"
-	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n"
-	     "\n"
+	     "to listen also :80 (every local address), :8000-8099, and port 0 (the kernel picks).\n"
+	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n\n"
+	     "A FILE has the options without \"--\" in a section [culvert].  Those with a \"*\" may\n"
+	     "also stand in a section [forward NAME], and count for that forward instead.\n\n"
 	     "Options:");
 	options_help(false);
 	puts("  --help                       show this help; also -h\n"
-	     "  --                           end of the options\n"
-	     "\n"
-	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have the suffix s, m,\n"
-	     "h or d.  A client is one IPv4 address or one IPv6 /64 prefix.  CLIENTS are\n"
-	     "addresses, prefixes, patterns (10.*), \"unix:\" and \"all\"; the first rule of all\n"
-	     "--allow and --deny that matches decides.\n"
-	     "\n"
-	     "A FILE has the same options without \"--\" in [culvert].  Each forward has a section\n"
-	     "[forward NAME].  There it may have the options with a \"*\", which then count\n"
-	     "instead of those of [culvert], and");
+	     "  --                           end of the options\n\n"
+	     "In [forward NAME] alone:");
 	options_help(true);
-	puts("\n"
-	     "A FILE that does not begin with a section is read as a rinetd.conf.\n"
-	     "\n"
+	puts("\nA SIZE may end in K, M or G, SECONDS in s, m, h or d.\n"
 	     "Manual: culvert(8), culvert.conf(5)");
 }

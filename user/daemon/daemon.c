@@ -339,18 +339,6 @@ static int set_up(struct daemon *d)
 	return r;
 }
 
-static void tear_down(struct daemon *d)
-{
-	admission_close(d->shared.admission);
-	routes_close(&d->routes);
-	kernel_close(d->shared.kernel);
-	if (d->shared.grafts && grafts_live(d->shared.grafts))
-		log_info("%u grafted sessions go on without the daemon; the next one adopts "
-			   "them", grafts_live(d->shared.grafts));
-	grafts_close(d->shared.grafts, true);
-	privileged_stop(d->reload.privileged);
-}
-
 /* --- running --- */
 
 static unsigned int parts_in_use(const struct daemon *d)
@@ -595,13 +583,6 @@ static int open_loops(struct daemon *d)
 	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
 
-static void close_loop(struct daemon *d)
-{
-	if (d->signals.fd >= 0)
-		close(d->signals.fd);
-	loop_close(&d->loop);
-}
-
 /* Until a signal ends culvert; then until all workers have ended. */
 static void run_loop(struct daemon *d)
 {
@@ -642,6 +623,17 @@ static void end(struct daemon *d)
 	names_close(d->shared.names);
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);
+	admission_close(d->shared.admission);
+	routes_close(&d->routes);
+	kernel_close(d->shared.kernel);
+	if (d->shared.grafts && grafts_live(d->shared.grafts))
+		log_info("%u grafted sessions go on without the daemon; the next one adopts "
+			   "them", grafts_live(d->shared.grafts));
+	grafts_close(d->shared.grafts, true);
+	privileged_stop(d->reload.privileged);
+	if (d->signals.fd >= 0)
+		close(d->signals.fd);
+	loop_close(&d->loop);
 }
 
 static int run(struct daemon *d)
@@ -658,8 +650,6 @@ static int run(struct daemon *d)
 			   atomic_load(&d->shared.grace_ms) / 1000.0);
 	}
 	end(d);
-	tear_down(d);
-	close_loop(d);
 	return r;
 }
 

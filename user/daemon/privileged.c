@@ -428,12 +428,13 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 }
 
 /*
- * The answer to Q, and as many descriptors as it asks for.  Where there is no room for all of them
- * the kernel passes some: then none are kept.
+ * Ask Q, whose address becomes that of the answer, and take as many descriptors as it asks for.  Where
+ * there is no room for all of them the kernel passes some: then none are kept.
  */
-static int ask(struct privileged *p, const struct privileged_request *q,
-	       struct privileged_answer *a, int *fds, char *err, size_t errlen)
+static int ask(struct privileged *p, struct privileged_request *q, int *fds, char *err,
+	       size_t errlen)
 {
+	struct privileged_answer a;
 	size_t n = 0;
 	int r = -EPIPE;
 
@@ -444,20 +445,22 @@ static int ask(struct privileged *p, const struct privileged_request *q,
 		return -EPERM;
 	pthread_mutex_lock(&p->lock);
 	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
-		r = receive(p, a, fds, q->count, &n);
+		r = receive(p, &a, fds, q->count, &n);
 	if (r)
 		r = give_up(p, r == -EAGAIN ? "the privileged process does not answer" :
 					      "the privileged process has ended");
 	pthread_mutex_unlock(&p->lock);
 	if (r) {
 		snprintf(err, errlen, "the privileged process has ended: start culvert again");
-	} else if (a->error) {
-		snprintf(err, errlen, "%s", a->text);
-		r = -a->error;
+	} else if (a.error) {
+		snprintf(err, errlen, "%s", a.text);
+		r = -a.error;
 	} else if (n != q->count) {
 		snprintf(err, errlen, "%s", strerror(EMFILE));
 		close_all(fds, n);
 		r = -EMFILE;
+	} else {
+		q->addr = a.addr;
 	}
 	return r;
 }
@@ -499,35 +502,28 @@ void privileged_stop(struct privileged *p)
 int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,
 			   size_t errlen)
 {
-	struct privileged_answer a;
+	struct privileged_request q = { .op = PRIVILEGED_READ_CONFIG, .took = took,
+					.count = PRIVILEGED_FILES };
 
-	return ask(p, &(struct privileged_request){ .op = PRIVILEGED_READ_CONFIG, .took = took,
-						    .count = PRIVILEGED_FILES }, &a, fds, err, errlen);
+	return ask(p, &q, fds, err, errlen);
 }
 
 int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bool joins,
 		      unsigned int n, int *fds, char *err, size_t errlen)
 {
-	const struct privileged_request q = {
-		.op = PRIVILEGED_LISTEN, .count = n, .joins = joins,
-		.transparent = fc->transparent, .addr = *a,
-	};
-	struct privileged_answer answer;
-	int r = ask(p, &q, &answer, fds, err, errlen);
+	struct privileged_request q = { .op = PRIVILEGED_LISTEN, .count = n, .joins = joins,
+					.transparent = fc->transparent, .addr = *a };
+	int r = ask(p, &q, fds, err, errlen);
 
-	if (!r)
-		*a = answer.addr;
+	*a = q.addr;
 	return r;
 }
 
 int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n,
 		       int *fds, char *err, size_t errlen)
 {
-	const struct privileged_request q = {
-		.op = PRIVILEGED_SOCKETS, .count = n, .transparent = fc->transparent,
-		.mark = fc->mark, .family = (uint32_t)family,
-	};
-	struct privileged_answer a;
+	struct privileged_request q = { .op = PRIVILEGED_SOCKETS, .count = n, .mark = fc->mark,
+					.transparent = fc->transparent, .family = (uint32_t)family };
 
-	return ask(p, &q, &a, fds, err, errlen);
+	return ask(p, &q, fds, err, errlen);
 }
