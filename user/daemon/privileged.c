@@ -438,11 +438,12 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 	size_t n = 0;
 	int r = -EPIPE;
 
-	snprintf(err, errlen, "this needs the privileged process, which culvert does not have: it "
-		 "was started without a configuration file (--config), or with "
-		 "--privileged-process no");
-	if (!p)
+	if (!p) {
+		snprintf(err, errlen, "this needs the privileged process, which culvert does not "
+			 "have: it was started without a configuration file (--config), or with "
+			 "--privileged-process no");
 		return -EPERM;
+	}
 	pthread_mutex_lock(&p->lock);
 	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
 		r = receive(p, &a, fds, q->count, &n);
