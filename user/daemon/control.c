@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,59 +113,70 @@ static int bind_as(int fd, const struct sockaddr_un *un, socklen_t len, uid_t ui
 	return lchown(un->sun_path, uid, gid) ? -errno : 0;
 }
 
-struct control *control_new(int listener)
+/* Bind FD to UN: mode 0660, whatever the umask is. */
+static int bind_file(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
 {
-	struct control *c = allocated(calloc(1, sizeof(*c)));
+	int r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, len);
+	mode_t mask = umask(0117);
 
-	c->listener = listener;
-	pthread_mutex_init(&c->accepting, NULL);
-	pthread_mutex_init(&c->answering, NULL);
-	return c;
+	r = r ?: bind_as(fd, un, len, uid, gid);
+	umask(mask);
+	return r;
 }
 
-int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len, uid_t uid,
-		 gid_t gid)
+static int bind_inet(int fd, const struct addr *a, bool both)
 {
-	mode_t mask;
+	int one = 1, alone = !both;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (a->ss.ss_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
+	return bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
+}
+
+int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
+{
+	struct control *c = allocated(calloc(1, sizeof(*c)));
+	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
+	bool file = !addr_is_inet(a);
 	int r;
 
-	r = make_directory(un->sun_path, uid, gid);
-	r = r ?: unix_remove_stale(un, len);
+	c->uid = uid;
+	pthread_mutex_init(&c->accepting, NULL);
+	pthread_mutex_init(&c->answering, NULL);
+	c->listener = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	r = c->listener < 0 ? -errno : file ? bind_file(c->listener, un, a->len, uid, gid) :
+					      bind_inet(c->listener, a, both);
+	if (!r && listen(c->listener, BACKLOG))
+		r = -errno;
+	if (!r && file && un->sun_path[0]) {
+		c->un = *un;
+		r = lstat(un->sun_path, &c->file) ? -errno : 0;
+	}
 	if (r)
-		return r;
-	c->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (c->listener < 0)
-		return -errno;
-	mask = umask(0117);
-	r = bind_as(c->listener, un, len, uid, gid);
-	umask(mask);
-	if (r || listen(c->listener, BACKLOG))
-		return r ?: -errno;
-	memcpy(&c->un, un, len);
-	return un->sun_path[0] && lstat(un->sun_path, &c->file) ? -errno : 0;
+		control_close(c);
+	else
+		*ret = c;
+	return r;
 }
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 {
-	struct control *c = control_new(-1);
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	struct addr a = { .len = sizeof(un) };
 	size_t len = strlen(path);
-	int r;
+	int r = !len ? -EINVAL : len >= sizeof(un.sun_path) ? -ENAMETOOLONG : 0;
 
-	c->uid = uid;
-	r = !len ? -EINVAL : len >= sizeof(un.sun_path) ? -ENAMETOOLONG : 0;
-	if (!r)
-		memcpy(un.sun_path, path, len + 1);
-	r = r ?: control_bind(c, &un, sizeof(un), uid, gid);
 	if (!r) {
-		*ret = c;
-		return 0;
+		memcpy(un.sun_path, path, len + 1);
+		memcpy(&a.ss, &un, sizeof(un));
+		r = control_listen(&a, false, uid, gid, ret);
 	}
-	control_close(c);
-	return log_complain(r, "control socket %s: %s%s", path, strerror(-r), r == -EADDRINUSE ?
-			    " (another culvert is running; give it its own --control)" :
-			    r == -EACCES || r == -ENOENT || r == -EROFS ?
-			    " (give another path with --control)" : "");
+	return !r ? 0 : log_complain(r, "control socket %s: %s%s", path, strerror(-r),
+				     r == -EADDRINUSE ?
+				     " (another culvert is running; give it its own --control)" :
+				     r == -EACCES || r == -ENOENT || r == -EROFS ?
+				     " (give another path with --control)" : "");
 }
 
 /* --- requests and answers --- */

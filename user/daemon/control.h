@@ -5,10 +5,9 @@
 #include <json-c/json.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/un.h>
 
+#include "base/addr.h"
 #include "daemon/command.h"
 
 /*
@@ -46,16 +45,11 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
 
 /*
- * The same for others than control clients, to be closed by control_close().  LISTENER does not block,
- * and is taken over; -1: control_bind() follows.
- */
-struct control *control_new(int listener);
-/*
- * Listen at UN: mode 0660, owned by UID and GID.  Its directory is made if that is missing.  A
+ * The same for others than control clients: listen at A; BOTH, which is [::], for both families.  A unix
+ * socket has mode 0660, and belongs to UID and GID.  Its directory is made if that is missing.  A
  * socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno.
  */
-int control_bind(struct control *c, const struct sockaddr_un *un, socklen_t len, uid_t uid,
-		 gid_t gid);
+int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */
 typedef void control_serve_fn(struct control *c, int fd, void *arg);
 /* Start the threads.  -errno: some may run, until control_close(). */

@@ -17,7 +17,6 @@
 #include "daemon/metrics.h"
 
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +32,6 @@
 #include "relay/session_view.h"
 #include "version.h"
 
-#define BACKLOG 16
 #define REQUEST_MAX 8192 /* bytes of its head */
 #define REQUEST_MS 1000
 #define ANSWER_MS 3000 /* and one more for each kilobyte */
@@ -365,42 +363,18 @@ static void serve(struct control *c, int fd, void *arg)
 
 /* --- beginning and end --- */
 
-static int listen_inet(const struct endpoint *at, int *ret_fd)
-{
-	/* of both [::] and 0.0.0.0 the former, for both families */
-	const struct addr *a = &at->addrs[at->n_addrs - 1];
-	int one = 1, alone = at->n_addrs == 1, fd, r;
-
-	fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (a->ss.ss_family == AF_INET6)
-		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
-	r = bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG) ? -errno : 0;
-	if (r)
-		close(fd);
-	else
-		*ret_fd = fd;
-	return r;
-}
-
 int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret)
 {
 	struct metrics *m = allocated(calloc(1, sizeof(*m)));
-	const struct addr *a = at->addrs;
-	int fd = -1, r;
+	/* of both [::] and 0.0.0.0 the former, for both families */
+	int r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, account->uid,
+			       account->gid, &m->server);
 
-	r = endpoint_is_unix(at) ? 0 : listen_inet(at, &fd);
-	m->server = control_new(fd);
-	if (endpoint_is_unix(at))
-		r = control_bind(m->server, (const struct sockaddr_un *)&a->ss, a->len, account->uid,
-				 account->gid);
 	if (!r) {
 		*ret = m;
 		return 0;
 	}
-	metrics_close(m);
+	free(m);
 	return log_complain(r, "metrics %s: %s", at->text, strerror(-r));
 }
 
