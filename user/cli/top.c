@@ -45,7 +45,7 @@
 
 /* --- tables --- */
 
-enum kind { TEXT, COUNT, TIME, BYTES, RATE };
+enum kind { TEXT, NUMBER, RATE };
 
 struct column {
 	const char *title;
@@ -88,23 +88,23 @@ static struct table {
 		{ "LISTEN", TEXT, 21, 120, { "/listen" } },
 		{ "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
 		{ "STATE", TEXT, 9, 100, { "/state" } },
-		{ "LIVE", COUNT, 6, 0, { "/live" } },
+		{ "LIVE", NUMBER, 6, 0, { "/live" } },
 		{ "RATE/s", RATE, 8, 0, { "/bytes_to_upstream", "/bytes_to_client" } },
 		{ "UP/s", RATE, 8, 140, { "/bytes_to_upstream" } },
 		{ "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
-		{ "BYTES", BYTES, 8, 0, { "/bytes_to_upstream", "/bytes_to_client" } },
-		{ "DENIED", COUNT, 6, 110, { "/denied" } },
+		{ "BYTES", NUMBER, 8, 0, { "/bytes_to_upstream", "/bytes_to_client" } },
+		{ "DENIED", NUMBER, 6, 110, { "/denied" } },
 		{ "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
 	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4, .columns = {
-		{ "ID", COUNT, 6, 0, { "/id" } },
+		{ "ID", NUMBER, 6, 0, { "/id" } },
 		{ "CLIENT", TEXT, 21, 0, { "/client" } },
 		{ "FORWARD", TEXT, 16, 120, { "/forward" } },
 		{ "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
 		{ "RATE/s", RATE, 8, 0, { "/flows/0/bytes", "/flows/1/bytes" } },
 		{ "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
 		{ "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
-		{ "AGE", TIME, 6, 100, { "/age_ms" } },
-		{ "BACKLOG", BYTES, 8, 0, { "/flows/0/backlog_max", "/flows/1/backlog_max" } },
+		{ "AGE", NUMBER, 6, 100, { "/age_ms" } },
+		{ "BACKLOG", NUMBER, 8, 0, { "/flows/0/backlog_max", "/flows/1/backlog_max" } },
 		{ "CARRIER", TEXT, 14, 0, { "/flows/0/carrier", "/flows/1/carrier" } },
 		{ "REASON", TEXT, 40, 0, { "/flows/0/reason", "/flows/1/reason" } },
 		{ "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
@@ -253,16 +253,11 @@ static const char *cell_text(const struct table *t, int i, const struct row *r, 
 {
 	const char *one = r->text[i][0], *other = r->text[i][1];
 	bool both = *other && strcmp(one, other) != 0;
-	enum kind kind = t->columns[i].kind;
 
-	if (kind == TEXT)
+	if (t->columns[i].kind == TEXT)
 		snprintf(buf, TEXT_MAX, "%s%s%s", one, both ? "/" : "", both ? other : "");
-	else if (kind == COUNT)
-		snprintf(buf, TEXT_MAX, "%" PRIu64, r->number[i]);
-	else if (kind == TIME)
-		view_age(r->number[i], buf, TEXT_MAX);
 	else
-		size_format(r->number[i], buf, TEXT_MAX);
+		view_number(t->columns[i].paths[0], r->number[i], buf, TEXT_MAX);
 	return buf;
 }
 

@@ -58,21 +58,25 @@ void view_age(uint64_t ms, char *buf, size_t len)
 		snprintf(buf, len, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s / 3600 % 24);
 }
 
+void view_number(const char *key, uint64_t n, char *buf, size_t len)
+{
+	if (strstr(key, "_ms"))
+		view_age(n, buf, len);
+	else if (strstr(key, "bytes") || strstr(key, "backlog") || strstr(key, "_memory"))
+		size_format(n, buf, len);
+	else
+		snprintf(buf, len, "%" PRIu64, n);
+}
+
 /* VALUE, which is called KEY, as printable text in BUF of TEXT_MAX bytes. */
 static void value_text(const char *key, struct json_object *value, char *buf)
 {
-	uint64_t n = json_object_get_uint64(value);
-
 	if (!value)
 		strcpy(buf, "-");
 	else if (!json_object_is_type(value, json_type_int))
 		log_escape(json_object_get_string(value), buf, TEXT_MAX);
-	else if (strstr(key, "_ms"))
-		view_age(n, buf, TEXT_MAX);
-	else if (strstr(key, "bytes") || strstr(key, "backlog") || strstr(key, "_memory"))
-		size_format(n, buf, TEXT_MAX);
 	else
-		snprintf(buf, TEXT_MAX, "%" PRIu64, n);
+		view_number(key, json_object_get_uint64(value), buf, TEXT_MAX);
 }
 
 /* --- tables --- */

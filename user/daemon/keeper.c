@@ -47,9 +47,7 @@ static int confine(struct clsact *c, int fd, enum filter_mode seccomp, char *err
 		for (int hook = 0; hook < HOOKS; hook++)
 			c->programs[ethernet][hook] = at++;
 	r = r ?: sandbox_enter(NULL, 1U << CAP_NET_ADMIN, err, errlen);
-	if (!r && !syscall_filter_hindrance())
-		r = syscall_filter_enter(seccomp, needed, 0, err, errlen);
-	return r;
+	return r ?: syscall_filter_enter(seccomp, needed, 0, err, errlen);
 }
 
 static _Noreturn void run(struct clsact c, int fd, enum filter_mode seccomp)

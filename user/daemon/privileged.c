@@ -196,9 +196,7 @@ static int confine(int fd, const struct config *c, char *err, size_t errlen)
 	/* cppcheck-suppress getservbynameCalled ; there is one thread */
 	(void)getservbyname("http", "tcp");
 	r = sandbox_enter(NULL, 1U << CAP_NET_ADMIN | ports, err, errlen);
-	if (!r && !syscall_filter_hindrance())
-		r = syscall_filter_enter(c->seccomp, needed, 0, err, errlen);
-	return r;
+	return r ?: syscall_filter_enter(c->seccomp, needed, 0, err, errlen);
 }
 
 /* --- the privileged process --- */

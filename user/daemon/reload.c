@@ -61,26 +61,20 @@ static int no_memory(void)
 /* --- read --- */
 
 /* A name to listen at that is known already has the addresses that it had. */
-static int know_again(const struct reload *r, struct endpoint *e)
-{
-	for (struct forward *f = r->forwards.first; f; f = f->next) {
-		const struct endpoint *known = &f->conf->listen;
-
-		if (!strcmp(known->text, e->text))
-			return endpoint_copy_addrs(e, known->addrs, known->n_addrs);
-	}
-	return 0;
-}
-
 static int find_addresses(struct plan *p)
 {
 	struct config *c = p->config;
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		struct endpoint *listen = &c->forwards[i].listen;
+		struct endpoint *e = &c->forwards[i].listen;
 
-		if (!listen->n_addrs && know_again(p->r, listen))
-			return no_memory();
+		for (struct forward *f = p->r->forwards.first; f && !e->n_addrs; f = f->next) {
+			const struct endpoint *known = &f->conf->listen;
+
+			if (!strcmp(known->text, e->text) &&
+			    endpoint_copy_addrs(e, known->addrs, known->n_addrs))
+				return no_memory();
+		}
 	}
 	return names_find_listeners(c, true);
 }

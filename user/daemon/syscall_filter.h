@@ -12,7 +12,8 @@
 /*
  * Confine all threads of this process, for good.  no_new_privs must be set.  LIST NULL: the daemon,
  * and PARTS are those in use.  Another process needs LIST, which ends with SYSCALLS_END, and what
- * the C library does on its own account.  -errno; ERR says what failed.
+ * the C library does on its own account; with a sanitizer built in it is not confined.  -errno; ERR
+ * says what failed.
  */
 int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
 			 char *err, size_t errlen);
