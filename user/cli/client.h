@@ -7,7 +7,7 @@
 #include "daemon/command.h"
 
 /*
- * The client side of the control socket.  ARGV[0] is the name of a command of command.h; the other
+ * The client side of the control socket, for the commands that are one request.  ARGV[0] is the name of a command of command.h; the other
  * words are its own.  Prints text for people, or the daemon's JSON with --json.  Returns the exit
  * code.
  */

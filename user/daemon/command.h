@@ -10,8 +10,8 @@
 #include "config/acl.h"
 
 /*
- * The commands of the control socket, as one table: the daemon checks requests by it, and the
- * client makes its options and its help of it.  docs/control.md describes the same to people;
+ * Requests to the control socket: the tables of commands and of their keys, and the parser.  The daemon
+ * checks requests by it, and the client makes its options and its help of it.  docs/control.md describes the same to people;
  * tests/flow/test_control_doc.c compares both.  No system calls here.
  */
 enum command_id {

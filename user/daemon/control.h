@@ -11,8 +11,8 @@
 #include "daemon/command.h"
 
 /*
- * The control socket: threads that answer one request per connection, of a few clients at a time.
- * A request is one line (command.h); the answer is one line of JSON (docs/control.md).
+ * The control socket, and the threads that serve it: one request per connection, a few clients at a
+ * time.  A request is one line (command.h); the answer, one line of JSON, is made by operate.h.
  */
 struct control;
 

@@ -6,7 +6,7 @@
 #include "datapath/graft_clsact.h"
 
 /*
- * Start the filter keeper, a child that attaches and removes the packet programs where that needs
+ * Start the filter keeper (of packet filters), a child that attaches and removes the packet programs where that needs
  * CAP_NET_ADMIN (Linux before 6.6).  Before there are threads and before root is given up.  C asks it
  * from now on, and it ends when C is closed or this process ends.  -errno, after a
  * complaint.

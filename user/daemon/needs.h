@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 
-/* What a configuration needs of the machine when all its sessions run.  No system calls here. */
+/* Descriptors and memory that a configuration needs when all its sessions run.  No system calls. */
 
 struct needs {
 	unsigned long sockets;     /* descriptors without which there are not so many sessions */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the commands of the control socket, one function each; the table is at the
+ * Theory of operation: the actions, one function for each command of a request; the table is at the
  * end.  What looks at sessions or changes them runs on their workers' threads, one after the other,
  * between two batches of events, so there are no locks on the payload path.  A look takes a snapshot
  * of plain structs, of which the JSON is made afterwards, on a control thread.  A worker that does
@@ -240,14 +240,11 @@ uint64_t operate_sum_forward(const struct forward *f, size_t at)
 
 /* --- forwards --- */
 
-/* How look-ups of U go; NULL: no server is a name. */
 static struct json_object *lookup_json(struct upstream *u, uint64_t now_ms)
 {
-	struct json_object *o = u ? json_object_new_object() : NULL;
+	struct json_object *o = json_object_new_object();
 	struct lookup_record record;
 
-	if (!u)
-		return NULL;
 	upstream_record(u, &record);
 	json_add_int(o, "interval_ms", u->interval_ms);
 	json_add_int(o, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
@@ -296,7 +293,7 @@ static struct json_object *server_json(const struct member *m, uint64_t now_ms)
 static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_ms)
 {
 	struct json_object *list = json_object_new_array(), *addresses = json_object_new_array();
-	struct json_object *lookup = lookup_json(servers_first_name(ss), now_ms);
+	struct upstream *name = servers_first_name(ss);
 
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
@@ -306,8 +303,8 @@ static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_
 	}
 	pthread_mutex_unlock(ss->lock);
 	json_add(o, "addresses", addresses);
-	if (lookup)
-		json_add(o, "lookup", lookup);
+	if (name)
+		json_add(o, "lookup", lookup_json(name, now_ms));
 	else
 		json_add_null(o, "lookup");
 	json_add(o, "servers", list);

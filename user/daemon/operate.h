@@ -10,7 +10,7 @@
 #include "daemon/reload.h"
 #include "probe/probe.h"
 
-/* What operators look at and change. */
+/* Actions: what becomes of a request (command.h) that came over the control socket (control.h). */
 struct operate {
 	struct reload *reload;     /* has the forwards and the workers */
 	const char *kernel_reason; /* why the kernel side is not in use; "" if it is */

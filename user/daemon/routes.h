@@ -6,7 +6,7 @@
 #include "datapath/graft.h"
 
 /*
- * When routes, rules, policies of IPsec, addresses or links change, new interfaces get the packet programs,
+ * A watcher of routes, not a set of them: when routes, rules, policies of IPsec, addresses or links change, new interfaces get the packet programs,
  * and the workers ask the sockets of grafted sessions for their ways.  Netlink tells of most changes.  Numbers
  * of the kernel move with all of them, so the daemon looks at these, too.
  */
