@@ -281,8 +281,8 @@ static int ask_once(const char *control, const char *line, struct json_object **
 }
 
 /*
- * The daemon gives up a client that has not got the CPU to send its request in time, and has done nothing:
- * ask again.
+ * The daemon gives up a client that has not got the CPU to send its request in time, and has done
+ * nothing: ask again.
  */
 int client_ask(const char *control, const char *line, struct json_object **ret)
 {
@@ -297,8 +297,9 @@ int client_ask(const char *control, const char *line, struct json_object **ret)
 }
 
 /*
- * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask until
- * it is done.  ANSWER becomes what is said of it.  A daemon of before the key says it in its status.
+ * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask
+ * until it is done.  ANSWER becomes what is said of it.  A daemon of before the key says it in its
+ * status.
  */
 static int await_reload(const char *control, struct json_object **answer)
 {
@@ -309,11 +310,12 @@ static int await_reload(const char *control, struct json_object **answer)
 
 	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
 	while (!finished) {
-		struct json_object *o, *reload;
+		struct json_object *o, *reload, *n;
 		int r = client_ask(control, line, &o);
 
 		reload = json_object_object_get(o, "reload");
-		finished = json_object_get_int64(json_object_object_get(reload, "finished")) >= number;
+		n = json_object_object_get(reload, "finished");
+		finished = json_object_get_int64(n) >= number;
 		if (finished) {
 			json_object_put(*answer);
 			*answer = json_object_get(reload);

@@ -7,9 +7,9 @@
 #include "daemon/command.h"
 
 /*
- * The client side of the control socket, for the commands that are one request.  ARGV[0] is the name of a command of command.h; the other
- * words are its own.  Prints text for people, or the daemon's JSON with --json.  Returns the exit
- * code.
+ * The client side of the control socket, for the commands that are one request.  ARGV[0] is the
+ * name of a command of command.h; the other words are its own.  Prints text for people, or the
+ * daemon's JSON with --json.  Returns the exit code.
  */
 int client_run(int argc, char **argv);
 
@@ -42,10 +42,10 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 void client_words_close(struct client_words *w);
 
 /*
- * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL, which
- * client_words_parse() has found.  RET: the answer, an object, also where that is an error; the
- * caller releases it.  Else the exit code, after a message by log_complain().  A daemon that says
- * nothing is waited for some seconds.
+ * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL,
+ * which client_words_parse() has found.  RET: the answer, an object, also where that is an error;
+ * the caller releases it.  Else the exit code, after a message by log_complain().  A daemon that
+ * says nothing is waited for some seconds.
  */
 int client_ask(const char *control, const char *line, struct json_object **ret);
 

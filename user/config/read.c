@@ -136,7 +136,10 @@ static bool overlap(const struct addr *a, const struct addr *b)
 	return addr_equal(a, b) || addr_is_any(a) || addr_is_any(b);
 }
 
-/* The first listener before number N, or else that of metrics, which takes its connections; or NULL. */
+/*
+ * The first listener before number N, or else that of metrics, which takes its connections; or
+ * NULL.
+ */
 static const struct endpoint *find_overlap(const struct config *c, size_t n)
 {
 	const struct endpoint *b = &c->forwards[n].listen;
@@ -357,14 +360,16 @@ void config_help(void)
 {
 	puts("Usage: culvert run [options] LISTEN UPSTREAM [LISTEN UPSTREAM]...\n"
 	     "       culvert run --config FILE [options] [LISTEN UPSTREAM]...\n\n"
-	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n\n"
+	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n"
+	     "\n"
 	     "  culvert run 0.0.0.0:9000 10.0.2.2:9001\n"
 	     "  culvert run --config /etc/culvert/culvert.conf\n\n"
 	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
-	     "to listen also :80 (every local address), :8000-8099, and port 0 (the kernel picks).\n"
-	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n\n"
-	     "A FILE has the options without \"--\" in a section [culvert].  Those with a \"*\" may\n"
-	     "also stand in a section [forward NAME], and count for that forward instead.\n\n"
+	     "to listen also :80 (all local addresses), :8000-8099, and port 0 (the kernel picks).\n"
+	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n"
+	     "\n"
+	     "A FILE has the options without \"--\" in a section [culvert].  Those with a \"*\"\n"
+	     "may also stand in a section [forward NAME], and count for that forward instead.\n\n"
 	     "Options:");
 	options_help(false);
 	puts("  --help                       show this help; also -h\n"

@@ -13,8 +13,8 @@
  * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: a pattern
  * loses its "::ffff:".
  *
- * There may be thousands of rules at the top.  They become those of [culvert], which forwards without
- * rules of their own share.
+ * There may be thousands of rules at the top.  They become those of [culvert], which forwards
+ * without rules of their own share.
  */
 #include "config/rinetd.h"
 

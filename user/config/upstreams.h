@@ -26,10 +26,10 @@ struct upstreams {
 };
 
 /*
- * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated by
- * blanks or commas; behind each may stand "weight=N" and "backup", once.  No server is given twice.
- * Unix sockets and others do not mix, since a session is prepared for one kind before its server is
- * chosen; nor do ranges of ports of different lengths.
+ * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated
+ * by blanks or commas; behind each may stand "weight=N" and "backup", once.  No server is given
+ * twice.  Unix sockets and others do not mix, since a session is prepared for one kind before its
+ * server is chosen; nor do ranges of ports of different lengths.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
  * needs no upstreams_close().

@@ -20,8 +20,8 @@
 #include "relay/session_life.h"
 
 /*
- * The folder of pins of the daemon with this control socket in this network namespace, of which there is
- * one.  A name of a BPF file has no dot.
+ * The folder of pins of the daemon with this control socket in this network namespace, of which
+ * there is one.  A name of a BPF file has no dot.
  */
 static char *folder_of(const char *pins, const char *control)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since
- * no daemon would start; one of an upstream is worth a warning.  Both are looked up as a daemon does
- * it at the start.  What this machine cannot hold is worth a warning, too: fewer clients may come; and
- * so are sessions that nothing would end.
+ * no daemon would start; one of an upstream is worth a warning.  Both are looked up as a daemon
+ * does it at the start.  What this machine cannot hold is worth a warning, too: fewer clients may
+ * come; and so are sessions that nothing would end.
  */
 #include "daemon/check.h"
 

@@ -10,9 +10,10 @@
 #include "config/acl.h"
 
 /*
- * Requests to the control socket: the tables of commands and of their keys, and the parser.  The daemon
- * checks requests by it, and the client makes its options and its help of it.  docs/control.md describes the same to people;
- * tests/flow/test_control_doc.c compares both.  No system calls here.
+ * Requests to the control socket: the tables of commands and of their keys, and the parser.  The
+ * daemon checks requests by it, and the client makes its options and its help of it.
+ * docs/control.md describes the same to people; tests/flow/test_control_doc.c compares both.  No
+ * system calls here.
  */
 enum command_id {
 	COMMAND_SESSIONS,
@@ -72,7 +73,7 @@ struct command {
 	const char *summary;
 	unsigned int changes;    /* bits 1 << key: a request with one of these makes a change, which
 				  * needs more rights than a look; COMMAND_ALWAYS: every one does */
-	unsigned int looks;      /* bits: a request with one of these makes none, whatever CHANGES says */
+	unsigned int looks;      /* bits: a request with one of these makes none, all the same */
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */
@@ -131,7 +132,8 @@ static inline bool command_changes(const struct command_request *req)
 {
 	const struct command *c = req->command;
 
-	return (c->changes == COMMAND_ALWAYS || req->given & c->changes) && !(req->given & c->looks);
+	return !(req->given & c->looks) &&
+	       (c->changes == COMMAND_ALWAYS || req->given & c->changes);
 }
 
 /* The codes of errors, which are stable. */

@@ -45,9 +45,10 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 int control_start(struct control *c, control_answer_fn *answer, void *arg);
 
 /*
- * The same for others than control clients: listen at A; BOTH, which is [::], for both families.  A unix
- * socket has mode 0660, and belongs to UID and GID.  Its directory is made if that is missing.  A
- * socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno.
+ * The same for others than control clients: listen at A; BOTH, which is [::], for both families.  A
+ * unix socket has mode 0660, and belongs to UID and GID.  Its directory is made if that is
+ * missing.  A socket that a dead daemon left behind is replaced; that of a live one gives
+ * -EADDRINUSE.  -errno.
  */
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */

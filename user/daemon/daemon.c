@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: what needs root comes first, in the order of the table `steps`; the last step
- * gives root up for good.  Only then do the threads start, since capabilities are each thread's own: one
- * for each worker, one for the session log, one that reloads, a few each for the control socket and
- * metrics.  When all threads run, the seccomp filter is loaded for all of them.
+ * Theory of operation: what needs root comes first, in the order of the table `steps`; the last
+ * step gives root up for good.  Only then do the threads start, since capabilities are each
+ * thread's own: one for each worker, one for the session log, one that reloads, a few each for the
+ * control socket and metrics.  When all threads run, the seccomp filter is loaded for all of them.
  *
- * The main thread's event loop takes signals from a signalfd(2), looks up names, checks servers, fills
- * the stocks of sockets, and tells systemd's watchdog.
+ * The main thread's event loop takes signals from a signalfd(2), looks up names, checks servers,
+ * fills the stocks of sockets, and tells systemd's watchdog.
  */
 #include "daemon/daemon.h"
 
@@ -79,7 +79,7 @@ struct daemon {
 	struct control *control;
 	struct metrics *metrics; /* NULL: none */
 	struct operate operate;
-	char err[1024];          /* what is wrong with a step of the start */
+	char err[1024];          /* the complaint of a step of the start */
 
 	/* the main thread */
 	uint64_t *turns_seen;   /* by worker: its loop.turns when it was last asked for a turn; owned */
@@ -129,7 +129,7 @@ static void tell_of_grafts(void *arg)
 	wake_workers(d);
 }
 
-/* --- the steps of the start that need root: each returns an exit code, after a complaint, which D's err gets --- */
+/* --- the steps of the start that need root: each returns an exit code, after a complaint --- */
 
 static int find_account(struct daemon *d)
 {
@@ -203,8 +203,8 @@ static int code_of_file(int r)
 }
 
 /*
- * The default path may be out of reach, as without root, or on a file system that is read-only: then
- * culvert runs without a control socket.
+ * The default path may be out of reach, as without root, or on a file system that is read-only:
+ * then culvert runs without a control socket.
  */
 static int open_control(struct daemon *d)
 {
@@ -332,9 +332,10 @@ static int set_up(struct daemon *d)
 		log_keep_complaint(d->err, sizeof(d->err));
 		r = steps[i].run(d);
 		log_keep_complaint(NULL, 0);
+		if (r && steps[i].option)
+			config_option_place(&d->config, steps[i].option, at);
 		if (r && d->err[0])
-			log_error("%s%s", steps[i].option ?
-				  config_option_place(&d->config, steps[i].option, at) : "", d->err);
+			log_error("%s%s", at, d->err);
 	}
 	return r;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a few threads serve one client at a time each, as those of the control socket
- * do (control.c).  Counters are atomic words, of which each worker writes its own; a scrape adds them
- * up.  A connection is closed after its answer, and the whole time of a client is bounded, so that
- * slow ones cannot keep a scrape out.  An answer that is no page needs no memory.
+ * Theory of operation: a few threads serve one client at a time each, as those of the control
+ * socket do (control.c).  Counters are atomic words, of which each worker writes its own; a scrape
+ * adds them up.  A connection is closed after its answer, and the whole time of a client is
+ * bounded, so that slow ones cannot keep a scrape out.  An answer that is no page needs no memory.
  *
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
@@ -207,7 +207,8 @@ static void add_handovers(const struct scrape *s)
 {
 	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		double n = operate_sum(s->metrics->operate, offsetof(struct stats, handovers[to][why]));
+		double n = operate_sum(s->metrics->operate,
+				       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
 			add(s, "", n, "carrier", to < CARRIERS ? carrier_name(to) : "failed",

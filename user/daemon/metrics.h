@@ -20,8 +20,8 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 /* Start the threads that serve, when the workers run.  O must live as long.  -errno. */
 int metrics_start(struct metrics *m, struct operate *o);
 /*
- * Parse REQUEST, up to the empty line: *RET_PAGE, it is for the metrics, and not for a line of text;
- * *RET_HEAD, only the head of the answer is wanted.  Returns the status of the answer.
+ * Parse REQUEST, up to the empty line: *RET_PAGE, it is for the metrics, and not for a line of
+ * text; *RET_HEAD, only the head of the answer is wanted.  Returns the status of the answer.
  */
 const char *metrics_parse(const char *request, bool *ret_page, bool *ret_head);
 /* End them, before the workers are closed.  NULL is fine. */

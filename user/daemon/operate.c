@@ -2,9 +2,9 @@
 /*
  * Theory of operation: the actions, one function for each command of a request; the table is at the
  * end.  What looks at sessions or changes them runs on their workers' threads, one after the other,
- * between two batches of events, so there are no locks on the payload path.  A look takes a snapshot
- * of plain structs, of which the JSON is made afterwards, on a control thread.  A worker that does
- * not answer in time is counted, and what it has is missing.
+ * between two batches of events, so there are no locks on the payload path.  A look takes a
+ * snapshot of plain structs, of which the JSON is made afterwards, on a control thread.  A worker
+ * that does not answer in time is counted, and what it has is missing.
  */
 #include "daemon/operate.h"
 
@@ -48,8 +48,8 @@ static struct json_object *no_such_forward(const char *name)
 /* --- rounds --- */
 
 /*
- * A request, and what all workers have found for it, each in its turn.  The lock of forwards is held,
- * so no forward that a session points to is freed.
+ * A request, and what all workers have found for it, each in its turn.  The lock of forwards is
+ * held, so no forward that a session points to is freed.
  */
 struct round {
 	const struct operate *o;
@@ -200,7 +200,8 @@ static struct json_object *do_sessions(struct round *r)
 {
 	struct json_object *o, *list;
 
-	r->room = 2 * (size_t)admission_sessions(r->shared->admission) + 1024; /* some come meanwhile */
+	/* some come meanwhile */
+	r->room = 2 * (size_t)admission_sessions(r->shared->admission) + 1024;
 	r->views = calloc(r->room, sizeof(*r->views));
 	if (!r->views)
 		return NULL;
@@ -382,7 +383,8 @@ static struct json_object *carriers_json(const struct round *r)
 
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
-		json_add_int(o, "bytes", operate_sum(r->o, offsetof(struct stats, carrier_bytes[c])));
+		json_add_int(o, "bytes",
+			     operate_sum(r->o, offsetof(struct stats, carrier_bytes[c])));
 		json_append(list, o);
 	}
 	return list;
@@ -670,8 +672,8 @@ static struct json_object *do_drain(struct round *r)
 /* --- reload, log level --- */
 
 /*
- * A reload waits for the privileged process and the workers: the answer is a number, of which to ask
- * how it has gone.
+ * A reload waits for the privileged process and the workers: the answer is a number, of which to
+ * ask how it has gone.
  */
 static struct json_object *do_reload(struct round *r)
 {

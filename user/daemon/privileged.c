@@ -10,8 +10,8 @@
  * systemd send theirs to the daemon as well, which has its reasons to live on for a while.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
- * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what the
- * daemon would never send is somebody else in its place, and gets nothing any more.
+ * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what
+ * the daemon would never send is somebody else in its place, and gets nothing any more.
  */
 #include "daemon/privileged.h"
 
@@ -180,10 +180,10 @@ static const struct syscall_need needed[] = {
 };
 
 /*
- * Take from this process all that it does not need: descriptors but FD, which becomes PRIVILEGED_FD,
- * and stderr; signals; capabilities; system calls.  A configuration file that is read again may
- * bring marks, transparent forwards, and low ports.  Without a file the process serves a mark or a
- * transparent forward of the command line, which needs CAP_NET_ADMIN alone.
+ * Take from this process all that it does not need: descriptors but FD, which becomes
+ * PRIVILEGED_FD, and stderr; signals; capabilities; system calls.  A configuration file that is
+ * read again may bring marks, transparent forwards, and low ports.  Without a file the process
+ * serves a mark or a transparent forward of the command line, which needs CAP_NET_ADMIN alone.
  */
 static int confine(int fd, const struct config *c, char *err, size_t errlen)
 {
@@ -426,8 +426,8 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 }
 
 /*
- * Ask Q, whose address becomes that of the answer, and take as many descriptors as it asks for.  Where
- * there is no room for all of them the kernel passes some: then none are kept.
+ * Ask Q, whose address becomes that of the answer, and take as many descriptors as it asks for.
+ * Where there is no room for all of them the kernel passes some: then none are kept.
  */
 static int ask(struct privileged *p, struct privileged_request *q, int *fds, char *err,
 	       size_t errlen)
@@ -522,7 +522,8 @@ int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsig
 		       int *fds, char *err, size_t errlen)
 {
 	struct privileged_request q = { .op = PRIVILEGED_SOCKETS, .count = n, .mark = fc->mark,
-					.transparent = fc->transparent, .family = (uint32_t)family };
+					.transparent = fc->transparent,
+					.family = (uint32_t)family };
 
 	return ask(p, &q, fds, err, errlen);
 }

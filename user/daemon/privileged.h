@@ -31,9 +31,9 @@
 /* --- for the daemon --- */
 
 /*
- * privileged_open_config(), privileged_listen() and privileged_sockets() take NULL for P: that there
- * is no such process is an error like others.  On failure these functions return -errno, and ERR
- * says in one line what is wrong.  -EPIPE: the process has ended, or was silent for
+ * privileged_open_config(), privileged_listen() and privileged_sockets() take NULL for P: that
+ * there is no such process is an error like others.  On failure these functions return -errno, and
+ * ERR says in one line what is wrong.  -EPIPE: the process has ended, or was silent for
  * PRIVILEGED_PATIENCE_S, and there will be none until culvert is started again; the daemon goes on
  * without.  They wait for the answer, so no worker may ask.
  */

@@ -55,7 +55,7 @@ struct plan {
 static int no_memory(void)
 {
 	return log_complain(-ENOMEM, "out of memory: is there a limit, such as MemoryMax= of the "
-		      "unit?");
+			    "unit?");
 }
 
 /* --- read --- */
@@ -95,7 +95,7 @@ static int read_config(struct plan *p)
 
 	if (!r->start->file)
 		return log_complain(-ENOENT, "there is no configuration file to read: culvert was "
-			      "started without one (--config)");
+				    "started without one (--config)");
 	p->next = have_memory() ? calloc(1, sizeof(*p->next)) : NULL;
 	if (!p->next)
 		return no_memory();
@@ -124,13 +124,13 @@ static int check_globals(struct plan *p)
 
 	if (o)
 		return log_complain(-EINVAL, "%s%s: cannot change while culvert runs: restart it",
-			      config_option_place(c, o->name, at), o->name);
+				    config_option_place(c, o->name, at), o->name);
 	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
 		if ((f->engine == ENGINE_SOCKMAP && !p->r->shared->kernel) ||
 		    (f->engine == ENGINE_GRAFT && !p->r->shared->grafts))
-			return log_complain(-EOPNOTSUPP, "forward %s: engine %s: the kernel path was "
-				      "not set up at the start: restart culvert", forward_name(f),
-				      engine_name(f->engine));
+			return log_complain(-EOPNOTSUPP, "forward %s: engine %s: the kernel path "
+					    "was not set up at the start: restart culvert",
+					    forward_name(f), engine_name(f->engine));
 	return 0;
 }
 
@@ -212,10 +212,10 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 		return 0;
 	if (!p->r->privileged)
 		return log_complain(-EPERM, "forward %s: there is no privileged process, and its "
-			      "sockets need it", forward_name(fc));
+				    "sockets need it", forward_name(fc));
 	e = marked_sockets_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
 	return e ? log_complain(e, "forward %s has a mark or is transparent, which needs "
-			  "CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
+				"CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
 }
 
 /* --- plan: addresses --- */
@@ -256,8 +256,8 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 
 	if (l && l->transparent != fc->transparent && !l->given)
 		return log_complain(-EINVAL, "forward %s: transparent: cannot change while its "
-			      "sockets listen: `culvert drain` it first, or restart culvert",
-			      forward_name(fc));
+				    "sockets listen: `culvert drain` it first, or restart culvert",
+				    forward_name(fc));
 	if (l && !l->becomes)
 		l->becomes = f;
 	else

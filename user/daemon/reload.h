@@ -18,8 +18,8 @@
 
 /*
  * What culvert forwards, and how that changes: `culvert reload` and SIGHUP put the configuration
- * file in force as it is now, or say why not; `culvert drain` closes one forward's sockets; sessions
- * of forwards that are removed or drain end when their time is over.
+ * file in force as it is now, or say why not; `culvert drain` closes one forward's sockets;
+ * sessions of forwards that are removed or drain end when their time is over.
  */
 
 /* Why nothing changes after reload_stop(). */

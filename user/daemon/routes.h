@@ -6,9 +6,10 @@
 #include "datapath/graft.h"
 
 /*
- * A watcher of routes, not a set of them: when routes, rules, policies of IPsec, addresses or links change, new interfaces get the packet programs,
- * and the workers ask the sockets of grafted sessions for their ways.  Netlink tells of most changes.  Numbers
- * of the kernel move with all of them, so the daemon looks at these, too.
+ * Watch netlink: when routes, rules, policies of IPsec, addresses or links change, new interfaces
+ * get the packet programs, and the workers ask the sockets of grafted sessions for their ways.
+ * Netlink tells of most changes.  Numbers of the kernel move with all of them, so the daemon looks
+ * at these, too.
  */
 struct routes {
 	struct loop *loop;

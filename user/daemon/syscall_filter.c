@@ -103,7 +103,9 @@ static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, uns
 	return r;
 }
 
-/* Of the daemon; glibc's malloc looks at a file of /proc, and is told in silence that it may not. */
+/*
+ * Of the daemon; glibc's malloc looks at a file of /proc, and is told in silence that it may not.
+ */
 static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
 {
 	const struct scmp_arg_cmp reads = SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDONLY);
