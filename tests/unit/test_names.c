@@ -24,10 +24,10 @@ struct rig {
 
 static void parse(const char *text, bool passive, struct endpoint *ret)
 {
-	char err[256];
+	const char *wrong = endpoint_parse_offline(text, passive, ret);
 
-	if (endpoint_parse_offline(text, passive, ret, err, sizeof(err)))
-		fail_msg("%s: %s", text, err);
+	if (wrong)
+		fail_msg("%s: %s", text, wrong);
 }
 
 /* An upstream that has no address yet, and is looked up in a loop that nobody runs. */

@@ -180,51 +180,41 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 	       "bad IPv6 address between the brackets, or no such network interface";
 }
 
-static const char *parse(const char *text, bool passive, struct endpoint *ret)
+const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret)
 {
-	if (strlen(text) >= sizeof(ret->text))
-		return "longer than 287 bytes";
-	strcpy(ret->text, text);
-	ret->n_ports = 1;
-	return strncmp(text, "unix:", 5) == 0 ? parse_unix(text + 5, ret) :
-						parse_inet(text, passive, ret);
-}
-
-int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
-			   size_t errlen)
-{
+	bool file = !strncmp(text, "unix:", 5), is_long = strlen(text) >= sizeof(ret->text);
 	const char *wrong;
 
-	memset(ret, 0, sizeof(*ret));
-	wrong = parse(text, passive, ret);
-	if (!wrong)
-		return 0;
-	endpoint_close(ret);
-	snprintf(err, errlen, "%s", wrong);
-	return -EINVAL;
+	*ret = (struct endpoint){ .n_ports = 1 };
+	wrong = is_long ? "longer than 287 bytes" :
+		file ? parse_unix(text + 5, ret) : parse_inet(text, passive, ret);
+	if (wrong)
+		endpoint_close(ret);
+	else
+		strcpy(ret->text, text);
+	return wrong;
 }
 
-int endpoint_add_listen(const char *text, struct endpoint *e, char *err, size_t errlen)
+const char *endpoint_add_listen(const char *text, struct endpoint *e)
 {
 	struct endpoint more;
 	size_t used = strlen(e->text);
-	int r = endpoint_parse_offline(text, true, &more, err, errlen);
+	const char *wrong = endpoint_parse_offline(text, true, &more);
 
-	if (!r && !used)
+	if (!wrong && !used)
 		*e = more;
-	if (r || !used)
-		return r;
+	if (wrong || !used)
+		return wrong;
 	for (size_t i = 0; i < more.n_addrs; i++)
 		add_addr(e, &more.addrs[i]);
 	if (e->named_port != more.named_port || e->n_ports != more.n_ports)
 		e->n_ports = 0;
 	if (e->named || more.named || used + strlen(text) + 1 >= sizeof(e->text))
-		r = -EINVAL;
-	snprintf(err, errlen, "a host name to listen at must be alone, and several addresses have "
-		 "at most 286 bytes");
+		wrong = "a host name to listen at must be alone, and several addresses have at "
+			"most 286 bytes";
 	snprintf(e->text + used, sizeof(e->text) - used, " %s", text);
 	endpoint_close(&more);
-	return r;
+	return wrong;
 }
 
 /* Give E, which is a host name, all addresses of that name. */
@@ -260,11 +250,11 @@ static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
-	int r = endpoint_parse_offline(text, passive, ret, err, errlen);
+	const char *wrong = endpoint_parse_offline(text, passive, ret);
+	int r = wrong ? -EINVAL : ret->named ? look_up(ret, passive, err, errlen) : 0;
 
-	if (r || !ret->named)
-		return r;
-	r = look_up(ret, passive, err, errlen);
+	if (wrong)
+		snprintf(err, errlen, "%s", wrong);
 	if (r)
 		endpoint_close(ret);
 	return r;

@@ -34,15 +34,17 @@ struct endpoint {
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
-/* The same without asking anybody for a host: a host name gives no address, only its port. */
-int endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret, char *err,
-			   size_t errlen);
+/*
+ * The same without asking anybody for a host: a host name gives no address, only its port.  NULL, or
+ * what is wrong.
+ */
+const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret);
 
 /*
  * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  A host name can only be
- * alone there, since its addresses come later.  As endpoint_parse_offline().
+ * alone there, since its addresses come later.  NULL, or what is wrong.
  */
-int endpoint_add_listen(const char *text, struct endpoint *e, char *err, size_t errlen);
+const char *endpoint_add_listen(const char *text, struct endpoint *e);
 
 /*
  * Read services(5) now, for the names of ports: a daemon that is confined can open no file any

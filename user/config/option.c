@@ -304,7 +304,8 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_LISTEN:
 		if (!option_is_list(o))
 			endpoint_close(field); /* the file's, if the command line has another */
-		return endpoint_add_listen(value, field, why, WHY_LEN);
+		snprintf(why, WHY_LEN, "%s", endpoint_add_listen(value, field) ?: "");
+		return *why ? -EINVAL : 0;
 	case KIND_UPSTREAM:
 		return upstreams_parse(value, field, why, WHY_LEN);
 	}

@@ -43,14 +43,16 @@ static bool is_same(const struct endpoint *a, const struct endpoint *b)
 	       !strncasecmp(a->text, b->text, strcspn(a->text, ":") + 1);
 }
 
-static const char *add_server(const char *word, struct upstreams *u, char *why, size_t whylen)
+static const char *add_server(const char *word, struct upstreams *u)
 {
 	struct server_conf s = { .weight = 1 };
+	const char *wrong;
 
 	if (u->n == SERVERS_MAX)
 		return "more than 64 servers";
-	if (endpoint_parse_offline(word, false, &s.at, why, whylen))
-		return why;
+	wrong = endpoint_parse_offline(word, false, &s.at);
+	if (wrong)
+		return wrong;
 	u->servers = array_grow(u->servers, u->n, sizeof(*u->servers));
 	u->servers[u->n++] = s;
 	if (endpoint_is_unix(&s.at) != upstreams_are_unix(u))
@@ -76,13 +78,12 @@ int upstreams_parse(const char *text, struct upstreams *ret, char *err, size_t e
 {
 	char *copy = allocated(strdup(text)), *rest = copy, *word = NULL;
 	const char *wrong = NULL;
-	char why[128];
 
 	*ret = (struct upstreams){ .text = text };
 	while (!wrong && (word = strsep(&rest, SEPARATORS))) {
 		if (!*word || (ret->n && take_word(word, &ret->servers[ret->n - 1], &wrong)))
 			continue;
-		wrong = wrong ?: add_server(word, ret, why, sizeof(why));
+		wrong = wrong ?: add_server(word, ret);
 	}
 	if (wrong && strcmp(word, text) != 0)
 		snprintf(err, errlen, "%.64s: %s", word, wrong);
