@@ -448,7 +448,6 @@ static int begin(struct daemon *d)
 
 	d->operate = (struct operate){
 		.reload = &d->reload,
-		.kernel_reason = d->shared.kernel ? "" : d->probe.sockmap.why,
 		.probe = &d->probe,
 		.started_ms = clock_ms(),
 		.descriptors = opendir("/proc/self/fd"),

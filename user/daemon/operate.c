@@ -432,7 +432,7 @@ static struct json_object *kernel_json(struct round *r)
 	struct kernel *k = r->shared->kernel;
 
 	json_add_bool(o, "available", k != NULL);
-	json_add_text(o, "reason", r->o->kernel_reason);
+	json_add_text(o, "reason", k ? "" : p->sockmap.why);
 	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
 		    p->splice.why);
 	add_feature(list, "graft", r->shared->grafts != NULL, p->graft.why);
@@ -549,7 +549,7 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 	const struct probe_finding *splice = &r->o->probe->splice;
 
 	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
-		return r->o->kernel_reason;
+		return r->o->probe->sockmap.why;
 	if (engine == ENGINE_GRAFT && !r->shared->grafts)
 		return "no engine of the start could graft: restart culvert";
 	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, r->shared->config->probe))

@@ -13,7 +13,6 @@
 /* Actions: what becomes of a request (command.h) that came over the control socket (control.h). */
 struct operate {
 	struct reload *reload;     /* has the forwards and the workers */
-	const char *kernel_reason; /* why the kernel side is not in use; "" if it is */
 	const struct probe_start *probe;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */
 	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be
