@@ -116,6 +116,11 @@ static void __attribute__((sentinel)) add(const struct scrape *s, const char *su
 	*s->failed = failed;
 }
 
+static double sum_forward(const struct forward *f, size_t at)
+{
+	return (double)operate_sum_forward(f, at);
+}
+
 static void add_live(const struct scrape *s, struct forward *f)
 {
 	add(s, "", atomic_load(&f->totals->live), "forward", forward_name(f->conf), END);
@@ -123,7 +128,7 @@ static void add_live(const struct scrape *s, struct forward *f)
 
 static void add_counter(const struct scrape *s, struct forward *f)
 {
-	add(s, "", operate_sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
+	add(s, "", sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
 }
 
 static void add_bytes(const struct scrape *s, struct forward *f)
@@ -131,7 +136,7 @@ static void add_bytes(const struct scrape *s, struct forward *f)
 	for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
 
-		add(s, "", operate_sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
+		add(s, "", sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
 		    "forward", forward_name(f->conf),
 		    "direction", dir ? "upstream-to-client" : "client-to-upstream",
 		    "carrier", carrier_name(c), END);
@@ -145,10 +150,10 @@ static void add_histogram(const struct scrape *s, struct forward *f)
 	double n = 0;
 
 	for (unsigned int i = 0; i < HISTOGRAM_BUCKETS; i++) {
-		n += operate_sum_forward(f, at + offsetof(struct histogram, n[i]));
+		n += sum_forward(f, at + offsetof(struct histogram, n[i]));
 		add(s, "_bucket", n, "forward", name, "le", histogram_bounds[i].text, END);
 	}
-	add(s, "_sum", operate_sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6,
+	add(s, "_sum", sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6,
 	    "forward", name, END);
 	add(s, "_count", n, "forward", name, END);
 }
@@ -199,7 +204,7 @@ static void add_servers(const struct scrape *s, struct forward *f)
 static void add_errors(const struct scrape *s)
 {
 	for (unsigned int c = 0; c < CAUSES; c++)
-		add(s, "", operate_sum(s->metrics->operate, offsetof(struct stats, errors[c])),
+		add(s, "", (double)operate_sum(s->metrics->operate, offsetof(struct stats, errors[c])),
 		    "cause", cause_name(c), END);
 }
 
@@ -207,8 +212,8 @@ static void add_handovers(const struct scrape *s)
 {
 	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		double n = operate_sum(s->metrics->operate,
-				       offsetof(struct stats, handovers[to][why]));
+		double n = (double)operate_sum(s->metrics->operate,
+					       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
 			add(s, "", n, "carrier", to < CARRIERS ? carrier_name(to) : "failed",

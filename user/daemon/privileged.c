@@ -432,7 +432,7 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 static int ask(struct privileged *p, struct privileged_request *q, int *fds, char *err,
 	       size_t errlen)
 {
-	struct privileged_answer a;
+	struct privileged_answer a = { 0 };
 	size_t n = 0;
 	int r = -EPIPE;
 
