@@ -104,7 +104,7 @@ static __always_inline void end(struct found *f, __u32 state)
 	if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_DONE) != state)
 		return;
 	f->g->ended_ns = f->mine->heard_ns;
-	tell(f->g, f->slot, GRAFT_EVENT_ENDED);
+	tell(f->g, f->slot);
 }
 
 static __always_inline void track(struct found *f, const struct packet *p, __u32 state)
@@ -226,7 +226,7 @@ locked:
 	why = look_back(skb, &f, p);
 	if (!why) {
 		__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
-		tell(f.g, slot, GRAFT_EVENT_RETURNED);
+		tell(f.g, slot);
 		return GRAFT_RETURNED;
 	}
 	f.g->why_not = why;

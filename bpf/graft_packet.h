@@ -174,9 +174,9 @@ static __always_inline void set_kind(struct __sk_buff *skb, __u32 kind)
 	skb->cb[4] = kind;
 }
 
-static void tell(const struct graft_entry *g, __u32 slot, __u32 kind)
+static void tell(const struct graft_entry *g, __u32 slot)
 {
-	struct graft_event ev = { .slot = slot, .kind = kind, .id = g->id };
+	struct graft_event ev = { .slot = slot, .id = g->id };
 	__u32 worker = g->worker;
 	__u64 *woken = &graft_woken_ns[worker & (GRAFT_WORKERS - 1)], now = bpf_ktime_get_ns();
 	bool quiet = now - READ_ONCE(*woken) < GRAFT_QUIET_MS * 1000000ULL;

@@ -253,14 +253,10 @@ struct graft_request {
 #define GRAFT_QUIET_MS 1
 #define GRAFT_WORKERS 256
 
-enum graft_event_kind {
-	GRAFT_EVENT_ENDED = 1, /* DONE */
-	GRAFT_EVENT_RETURNED,
-};
-
+/* A packet has changed the state to DONE or RETURNED. */
 struct graft_event {
 	__u32 slot;
-	__u32 kind;
+	__u32 unused;
 	__u64 id; /* of the session that it is about */
 };
 

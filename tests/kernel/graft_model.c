@@ -7,11 +7,6 @@
 #define ETHERTYPE_IPV6 0x86dd
 #define TCP 6
 
-#define FIN 0x01
-#define SYN 0x02
-#define RST 0x04
-#define ACK 0x10
-
 /* The least that is believed to be a window: those that are told may be old, or have shrunk. */
 #define WINDOW_LEAST 65536
 
@@ -319,7 +314,7 @@ static void track(struct model *m, const struct place *at, const struct parts *p
 		mine->reset = !!(p->flags & RST);
 		at->g->state = GRAFT_DONE;
 		at->g->ended_ns = 1;
-		m->events[GRAFT_EVENT_ENDED]++;
+		m->events++;
 	}
 }
 
@@ -601,7 +596,7 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 	if (old || g->why_not == GRAFT_NO_SOCKET) {
 		g->state = GRAFT_DONE;
 		g->ended_ns = at->mine->heard_ns;
-		m->events[GRAFT_EVENT_ENDED]++;
+		m->events++;
 	}
 	return MODEL_DROP;
 }

@@ -21,6 +21,11 @@
 #define MODEL_BYTES 2048
 #define MODEL_ETHERNET 14
 
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+
 /* What the packet programs have noted in skb->cb. */
 enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET };
 
@@ -46,7 +51,7 @@ struct model_flow {
 struct model {
 	struct graft_entry slots[MODEL_SLOTS];
 	struct model_flow flows[MODEL_FLOWS];
-	unsigned int events[4]; /* by kind */
+	unsigned int events;
 	uint64_t outside;       /* packets that were not in the window */
 	bool inside;            /* the last one was */
 	uint64_t now_ms;        /* CLOCK_MONOTONIC, about */
