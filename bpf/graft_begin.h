@@ -200,7 +200,7 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 		s->ipv6 = w[0] || w[1] || w[2] != bpf_htonl(0xffff);
 	}
 	g->shifted = g->over = g->killed = 0;
-	g->active_ns = g->ended_ns = g->stuck_ns = 0;
+	g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
 	g->forward = q->forward;
 	g->id = q->id;
@@ -560,7 +560,6 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 	if (g->looks++ < LOOKS || !(g->looks & 15) || g->hold)
 		why = look(skb, &f, p);
 	if (!why) {
-		g->active_ns = bpf_ktime_get_ns();
 		if (__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
 		    GRAFT_LOCKED)
 			return GRAFT_ACTIVE;

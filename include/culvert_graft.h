@@ -211,7 +211,7 @@ struct graft_entry {
 	__u32 worker;        /* by the daemon: whose ring */
 	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
 	__u64 id;            /* by the daemon: of the session */
-	__u64 offered_ns, active_ns, ended_ns; /* CLOCK_MONOTONIC */
+	__u64 offered_ns, unused, ended_ns; /* CLOCK_MONOTONIC */
 	__u64 before[2];     /* bytes that each socket has received */
 	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
 	__u32 over;          /* by the daemon: 1: RETURNED, and the sockets are closed */
