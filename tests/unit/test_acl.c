@@ -1,10 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -12,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "unit.h"
 #include "config/acl.h"
 
 /* "" is a client of a unix socket. */
@@ -104,11 +99,10 @@ static const struct {
 	  { "10.0.0.4" } },
 };
 
-static void test_decisions(void **state)
+TEST(test_decisions)
 {
 	struct acl a;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(decisions) / sizeof(decisions[0]); i++) {
 		assert_int_equal(make(&a, decisions[i].rules), 0);
 		for (const char *const *c = decisions[i].allowed; *c; c++)
@@ -121,7 +115,7 @@ static void test_decisions(void **state)
 	}
 }
 
-static void test_bad(void **state)
+TEST(test_bad)
 {
 	static const char *const bad[] = {
 		"", " ", ",", "x", "10", "10.0.0", "10.0.0.0.0", "10.0.0.256", "010.0.0.1",
@@ -138,7 +132,6 @@ static void test_bad(void **state)
 	};
 	struct acl a = { 0 };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		if (acl_add(&a, true, bad[i]) != -EINVAL)
 			fail_msg("\"%s\"", bad[i]);
@@ -146,12 +139,11 @@ static void test_bad(void **state)
 	}
 }
 
-static void test_many(void **state)
+TEST(test_many)
 {
 	struct acl a = { 0 }, copy;
 	char text[32];
 
-	(void)state;
 	for (unsigned int i = 0; i < ACL_RULES_MAX; i++) {
 		snprintf(text, sizeof(text), "10.%u.%u.0/24", i / 256, i % 256);
 		assert_int_equal(acl_add(&a, true, text), 0);
@@ -171,13 +163,4 @@ static void test_many(void **state)
 	assert_true(allows(&copy, "10.16.0.1"));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_decisions),
-		cmocka_unit_test(test_bad),
-		cmocka_unit_test(test_many),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

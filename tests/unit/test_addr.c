@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/un.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "base/addr.h"
 
 #define A10 "aaaaaaaaaa"
@@ -27,14 +22,13 @@ static void expect_format(const void *sa, size_t len, const char *expected)
 	}
 }
 
-static void test_format_odd(void **state)
+TEST(test_format_odd)
 {
 	size_t offset = offsetof(struct sockaddr_un, sun_path);
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	struct sockaddr_storage ss = { .ss_family = AF_UNSPEC };
 	struct sockaddr_in in = { .sin_family = AF_INET };
 
-	(void)state;
 	expect_format(&un, 0, "?");
 	expect_format(&un, 1, "?");
 	expect_format(&un, offset, "unix:(unnamed)");
@@ -64,13 +58,12 @@ static struct addr inet(sa_family_t family, in_port_t port)
 	return a;
 }
 
-static void test_port(void **state)
+TEST(test_port)
 {
 	static const sa_family_t families[] = { AF_INET, AF_INET6 };
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a" };
 	struct addr a, same;
 
-	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		struct addr none = inet(families[i], 0), one = inet(families[i], htons(443));
 
@@ -91,12 +84,4 @@ static void test_port(void **state)
 	assert_false(addr_takes_any_port(&a));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_format_odd),
-		cmocka_unit_test(test_port),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

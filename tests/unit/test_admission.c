@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* How many sessions and clients are let in: who is one client, and how the limits hold together. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 
+#include "unit.h"
 #include "relay/forward.h"
 #include "relay/admission.h"
 #include "relay/bandwidth.h"
@@ -49,7 +43,7 @@ static void leave(struct clients *c, const char *text)
 	clients_leave(c, (struct sockaddr *)&ss);
 }
 
-static void test_keys(void **state)
+TEST(test_keys)
 {
 	static const struct {
 		const char *a, *b;
@@ -64,7 +58,6 @@ static void test_keys(void **state)
 		{ "::", "0.0.0.0", false },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct clients c;
 
@@ -82,14 +75,13 @@ static void test_keys(void **state)
 }
 
 /* Many clients, against a plain array of counts. */
-static void test_many(void **state)
+TEST(test_many)
 {
 	enum { CLIENTS = 300, MOST = 3 };
 	unsigned int counts[CLIENTS] = { 0 }, busy = 0;
 	struct seeded r = { 4 };
 	struct clients c;
 
-	(void)state;
 	clients_init(&c);
 	for (int i = 0; i < 100000; i++) {
 		size_t who = seeded_below(&r, CLIENTS);
@@ -121,12 +113,11 @@ static struct bandwidth *bandwidth_of(struct clients *c, const char *text, uint6
 }
 
 /* All sessions of a client share one. */
-static void test_bandwidth(void **state)
+TEST(test_bandwidth)
 {
 	struct bandwidth *first, *second, *other;
 	struct clients c;
 
-	(void)state;
 	clients_init(&c);
 	assert_int_equal(enter(&c, "192.0.2.1", 0), 0);
 	first = bandwidth_of(&c, "192.0.2.1", 5000);
@@ -212,9 +203,8 @@ static bool admit_client(unsigned int forward, unsigned int who)
 	return false;
 }
 
-static void test_sessions(void **state)
+TEST_WITH(test_sessions, open_it, close_it)
 {
-	(void)state;
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(admit(1), CAUSES);
 	assert_int_equal(admit(1), CAUSE_FORWARD_LIMIT);
@@ -232,9 +222,8 @@ static void test_sessions(void **state)
 		admission_cancel(admission, made[i < 3 ? 1 : 0]);
 }
 
-static void test_clients(void **state)
+TEST_WITH(test_clients, open_it, close_it)
 {
-	(void)state;
 	assert_true(admit_client(2, 1));
 	assert_false(admit_client(2, 1));
 	assert_true(admit_client(2, 2));
@@ -274,11 +263,10 @@ static void *come_and_go(void *arg)
 }
 
 /* Several workers never let in more than there may be. */
-static void test_threads(void **state)
+TEST_WITH(test_threads, open_it, close_it)
 {
 	pthread_t threads[6];
 
-	(void)state;
 	for (size_t i = 0; i < 6; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, come_and_go, NULL), 0);
 	for (size_t i = 0; i < 6; i++)
@@ -286,16 +274,4 @@ static void test_threads(void **state)
 	assert_in_range(atomic_load(&worst), 1, 3);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_keys),
-		cmocka_unit_test(test_many),
-		cmocka_unit_test(test_bandwidth),
-		cmocka_unit_test_setup_teardown(test_sessions, open_it, close_it),
-		cmocka_unit_test_setup_teardown(test_clients, open_it, close_it),
-		cmocka_unit_test_setup_teardown(test_threads, open_it, close_it),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Which server gets a session, and when a server is used: without a socket. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <cmocka.h>
 
+#include "unit.h"
 #include "relay/servers.h"
 
 #define SERVERS 5
@@ -26,23 +22,21 @@ static void set_up(struct rig *r, size_t n)
 					      .name = balance_hash(&i, sizeof(i), 1) };
 }
 
-static void test_turns(void **state)
+TEST(test_turns)
 {
 	static const size_t expected[] = { 0, 1, 2, 0, 0, 1, 2, 0 };
 	struct rig r;
 
-	(void)state;
 	set_up(&r, 3);
 	r.c[0].weight = 2 * FULL_SHARE;
 	for (size_t i = 0; i < 8; i++)
 		assert_int_equal(balance_pick(BALANCE_ROUND_ROBIN, r.c, 3, 0), expected[i]);
 }
 
-static void test_ranks(void **state)
+TEST(test_ranks)
 {
 	struct rig r;
 
-	(void)state;
 	set_up(&r, 4);
 	r.c[1].backup = r.c[3].backup = true;
 	r.c[0].state = SERVER_DRAIN;
@@ -63,12 +57,11 @@ static size_t of_client(struct rig *r, size_t n, uint32_t client)
 }
 
 /* A server that comes takes its share from all others, and moves nobody else. */
-static void test_source(void **state)
+TEST(test_source)
 {
 	unsigned int had[SERVERS] = { 0 }, turns[SERVERS] = { 0 }, moved = 0;
 	struct rig r;
 
-	(void)state;
 	set_up(&r, SERVERS);
 	r.c[1].weight = 2 * FULL_SHARE;
 	for (uint32_t i = 0; i < CLIENTS; i++) {
@@ -93,19 +86,17 @@ static void test_source(void **state)
 		assert_int_equal(turns[i], i == 1 ? 2 : 1);
 }
 
-static void test_each_state_has_a_name(void **state)
+TEST(test_each_state_has_a_name)
 {
-	(void)state;
 	for (enum server_state s = 0; s < SERVER_STATES; s++)
 		assert_non_null(server_state_name(s));
 }
 
-static void test_aside(void **state)
+TEST(test_aside)
 {
 	struct health h = { 0 };
 	uint64_t now = 50000;
 
-	(void)state;
 	for (unsigned int n = 1; n <= 8; n++) {
 		uint64_t wait = n < 7 ? (uint64_t)ASIDE_MS << (n - 1) : ASIDE_MAX_MS;
 
@@ -128,11 +119,10 @@ static void test_aside(void **state)
 	assert_int_equal(health_weight(&h, 1, now), FULL_SHARE);
 }
 
-static void test_checks(void **state)
+TEST(test_checks)
 {
 	struct health h = { 0 };
 
-	(void)state;
 	health_checked(&h, false, 2, 3, 1000); /* the first one decides */
 	assert_int_equal(health_state(&h, 1000), SERVER_FAILED);
 	health_checked(&h, true, 2, 3, 1100);
@@ -223,14 +213,13 @@ static unsigned int second_gets(struct servers *ss, const unsigned int *round_tr
 }
 
 /* A server that owes its answers gives way to another; a slow one does not. */
-static void test_silent(void **state)
+TEST(test_silent)
 {
 	static const unsigned int slow[] = { 1, 3 }, silent[] = { 1, 0 }, both[] = { 0, 0 },
 				  well[] = { 1, 1 };
 	struct named r = { 0 };
 	char err[256];
 
-	(void)state;
 	pthread_mutex_init(&r.lock, NULL);
 	assert_int_equal(upstreams_parse("192.0.2.1:80 192.0.2.2:80", &r.fc.upstream, err, sizeof(err)), 0);
 	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
@@ -245,14 +234,13 @@ static void test_silent(void **state)
 	upstreams_close(&r.fc.upstream);
 }
 
-static void test_each_address(void **state)
+TEST(test_each_address)
 {
 	struct named r = { .fc.each_address = true };
 	struct servers next = { 0 };
 	struct server *second;
 	char err[256];
 
-	(void)state;
 	pthread_mutex_init(&r.lock, NULL);
 	assert_int_equal(upstreams_parse("db:80", &r.fc.upstream, err, sizeof(err)), 0);
 	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
@@ -277,18 +265,4 @@ static void test_each_address(void **state)
 	upstreams_close(&r.fc.upstream);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_turns),
-		cmocka_unit_test(test_ranks),
-		cmocka_unit_test(test_source),
-		cmocka_unit_test(test_each_state_has_a_name),
-		cmocka_unit_test(test_aside),
-		cmocka_unit_test(test_checks),
-		cmocka_unit_test(test_silent),
-		cmocka_unit_test(test_each_address),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

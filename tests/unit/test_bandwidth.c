@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The token bucket: never too much, never too little for one who always wants more, and in turn. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "config/config.h"
 #include "relay/bandwidth.h"
 #include "seeded.h"
 
 #define START 1000000
 
-static void test_take(void **state)
+TEST(test_take)
 {
 	uint64_t due = 0;
 	struct bucket b;
 
-	(void)state;
 	bucket_init(&b, 20, 2, START);
 	assert_true(bucket_take(&b, 2, START, &due));
 	assert_false(bucket_take(&b, 1, START, &due));
@@ -40,11 +34,10 @@ static void test_take(void **state)
 }
 
 /* Each reservation ends later than the one before; one that is given back shortens the wait. */
-static void test_reserve(void **state)
+TEST(test_reserve)
 {
 	struct bucket b;
 
-	(void)state;
 	bucket_init(&b, 1000, 40, START);
 	assert_int_equal(bucket_reserve(&b, 40, START), START);
 	for (uint64_t i = 1; i <= 10; i++)
@@ -58,12 +51,11 @@ static void test_reserve(void **state)
  * Whoever always wants more, in turns of any size and at any times, gets all that comes and no
  * more.  He is late by less than the burst lasts.
  */
-static void test_rate(void **state)
+TEST(test_rate)
 {
 	static const uint64_t rates[] = { 25, 999, 8192, 1 << 20, 123456789, BANDWIDTH_MAX };
 	struct seeded r = { 3 };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
 		uint64_t rate = rates[i], burst = rate / 25, now = START, got = 0;
 		struct bucket b;
@@ -87,13 +79,4 @@ static void test_rate(void **state)
 		}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_take),
-		cmocka_unit_test(test_reserve),
-		cmocka_unit_test(test_rate),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

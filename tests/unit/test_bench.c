@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* culvert-bench: latencies, and its command line. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "bench/options.h"
 #include "bench/report.h"
 #include "bench/team.h"
@@ -27,11 +22,10 @@ static struct histogram *fresh(void)
 	return h;
 }
 
-static void test_zero_and_beyond(void **state)
+TEST(test_zero_and_beyond)
 {
 	struct histogram *h = fresh();
 
-	(void)state;
 	histogram_record(h, 0);
 	histogram_record(h, HISTOGRAM_LIMIT_NS + 1);
 	histogram_record(h, UINT64_C(1) << 60);
@@ -51,7 +45,7 @@ static int compare(const void *a, const void *b)
 }
 
 /* Against the sorted values themselves: never below, and at most 1/256 above. */
-static void test_against_sorted(void **state)
+TEST(test_against_sorted)
 {
 	static uint64_t values[20000];
 	static const unsigned int percentiles[] = { 1, 100, 2500, 5000, 9000, 9900, 9990, 10000 };
@@ -59,7 +53,6 @@ static void test_against_sorted(void **state)
 	struct seeded random = { 7 };
 	struct histogram *h = fresh(), *parts[3] = { fresh(), fresh(), fresh() };
 
-	(void)state;
 	for (size_t i = 0; i < n; i++) {
 		values[i] = seeded_size(&random, 40);
 		histogram_record(parts[i % 3], values[i]);
@@ -124,9 +117,8 @@ static const struct {
 	{ "rr --connect 127.0.0.1:1 --source ::1", "different families" },
 };
 
-static void test_bad(void **state)
+TEST(test_bad)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		int r = parse(bad[i].line, &o, said, sizeof(said));
 
@@ -151,9 +143,8 @@ static const char *nth(const char *range, uint64_t n)
 	return addr_format((struct sockaddr *)&a.ss, a.len, text, sizeof(text));
 }
 
-static void test_source_range(void **state)
+TEST(test_source_range)
 {
-	(void)state;
 	assert_string_equal(nth("10.0.0.7", 0), "10.0.0.7:0");
 	assert_string_equal(nth("10.0.0.7", 5), "10.0.0.7:0");
 	assert_string_equal(nth("10.0.0.7-10.0.0.9", 2), "10.0.0.9:0");
@@ -165,9 +156,8 @@ static void test_source_range(void **state)
 	assert_string_equal(nth("[fd00::1]-[fd00::3]", 2), "[fd00::3]:0");
 }
 
-static void test_processes_needed(void **state)
+TEST(test_processes_needed)
 {
-	(void)state;
 	assert_int_equal(processes_needed(1, 1024, 1), 1);
 	assert_int_equal(processes_needed(20000, 20000, 1), 2); /* some descriptors are not free */
 	assert_int_equal(processes_needed(19000, 20000, 1), 1);
@@ -178,15 +168,4 @@ static void test_processes_needed(void **state)
 	assert_int_equal(processes_needed(1, 10, 1), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_zero_and_beyond),
-		cmocka_unit_test(test_against_sorted),
-		cmocka_unit_test(test_bad),
-		cmocka_unit_test(test_source_range),
-		cmocka_unit_test(test_processes_needed),
-	};
-
-	return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What a relay can do to a stream, and that each of it is found. */
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "bench/wire.h"
 #include "seeded.h"
 
@@ -71,11 +66,10 @@ static void receive(struct receiver *r, const uint8_t *data, size_t n, size_t pi
 static const size_t pieces[] = { 1, 7, 50, 1448, 4096, 65536, PATTERN_PIECE };
 #define N_PIECES (sizeof(pieces) / sizeof(pieces[0]))
 
-static void test_intact(void **state)
+TEST(test_intact)
 {
 	struct receiver r;
 
-	(void)state;
 	for (size_t i = 0; i < N_PIECES; i++) {
 		for (int full = 0; full < 2; full++) {
 			receive(&r, stream, stream_n, pieces[i], full);
@@ -144,11 +138,10 @@ static const size_t places[] = { 0, 1, 255, 256, 4095, 4096, 8192, 1000001, LENG
 #define N_PLACES (sizeof(places) / sizeof(places[0]))
 
 /* Whatever is shifted is found, by a sample as well: also by whole blocks and whole periods. */
-static void test_shifts(void **state)
+TEST(test_shifts)
 {
 	static const size_t lengths[] = { 1, 8, 256, 1448, 4096, 65536, PATTERN_PERIOD };
 
-	(void)state;
 	for (size_t i = 0; i < N_PLACES; i++) {
 		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
 			assert_found(LOSE, places[i], lengths[k], false);
@@ -159,11 +152,10 @@ static void test_shifts(void **state)
 	}
 }
 
-static void test_moves_and_flips(void **state)
+TEST(test_moves_and_flips)
 {
 	static const size_t lengths[] = { 264, 1448, 4096, 65536 };
 
-	(void)state;
 	for (size_t i = 0; i < N_PLACES; i++) {
 		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
 			assert_found(SWAP, places[i], lengths[k], false);
@@ -176,13 +168,12 @@ static void test_moves_and_flips(void **state)
 }
 
 /* At the very end there is nothing after it that would be wrong. */
-static void test_end(void **state)
+TEST(test_end)
 {
 	struct receiver r;
 	uint8_t *copy;
 	size_t n;
 
-	(void)state;
 	assert_found(LOSE, LENGTH - 1, 1, false);
 	assert_found(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, false);
 	assert_found(INVERT, LENGTH, 1, false);
@@ -199,13 +190,12 @@ static void test_end(void **state)
 	free(copy);
 }
 
-static void test_other_stream(void **state)
+TEST(test_other_stream)
 {
 	static uint8_t data[PROTOCOL_BLOCK];
 	struct receiver r;
 	struct pattern p;
 
-	(void)state;
 	pattern_open(&p, SEED + 1, PATTERN_UP);
 	memcpy(data, pattern_bytes(&p), sizeof(data));
 	receive(&r, data, sizeof(data), 1448, false);
@@ -217,14 +207,13 @@ static void test_other_stream(void **state)
 }
 
 /* Over a socket that takes little at a time, with a note before the payload and one after. */
-static void test_sender(void **state)
+TEST(test_sender)
 {
 	static uint8_t got[300000];
 	size_t n = 0, payload = 0;
 	struct sender s;
 	int fds[2], small = 4096;
 
-	(void)state;
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
 	setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
 	sender_open(&s, SEED, PATTERN_UP);
@@ -266,12 +255,11 @@ static const struct header good = {
 };
 
 /* A relay that changes any byte is found. */
-static void test_damaged_header(void **state)
+TEST(test_damaged_header)
 {
 	uint8_t frame[PROTOCOL_HEADER];
 	struct header h;
 
-	(void)state;
 	for (size_t bit = 0; bit < 8 * sizeof(frame); bit++) {
 		header_encode(&good, frame);
 		frame[bit / 8] ^= (uint8_t)(1 << bit % 8);
@@ -279,17 +267,4 @@ static void test_damaged_header(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_intact),
-		cmocka_unit_test(test_shifts),
-		cmocka_unit_test(test_moves_and_flips),
-		cmocka_unit_test(test_end),
-		cmocka_unit_test(test_other_stream),
-		cmocka_unit_test(test_sender),
-		cmocka_unit_test(test_damaged_header),
-	};
-
-	return cmocka_run_group_tests_name("bench: streams", tests, setup, teardown);
-}
+UNIT_MAIN(setup, teardown)

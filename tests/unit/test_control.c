@@ -2,12 +2,6 @@
 /*
  * The control socket: its file, who may ask, and clients that are clumsy, hostile, silent or deaf.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "base/log.h"
 #include "daemon/control.h"
 #include "seeded.h"
@@ -197,9 +192,11 @@ static void expect_alive(const struct rig *rig)
 	expect(rig, STATUS "\n", strlen(STATUS "\n"), GOOD);
 }
 
+#define ON_RIG(f) TEST_WITH(f, rig_setup, rig_teardown)
+
 /* --- requests --- */
 
-static void test_requests(void **state)
+ON_RIG(test_requests)
 {
 	static const struct {
 		const char *request, *answer;
@@ -235,7 +232,7 @@ static void test_requests(void **state)
 }
 
 /* A large answer arrives whole, whoever has left before. */
-static void test_leaves(void **state)
+ON_RIG(test_leaves)
 {
 	static char buf[LARGE_BYTES + 2];
 	size_t len;
@@ -258,7 +255,7 @@ static void test_leaves(void **state)
 /* --- deadlines --- */
 
 /* The next one waits until the time of those before it is up, who are told so. */
-static void test_silent(void **state)
+ON_RIG(test_silent)
 {
 	uint64_t begin = clock_now_ms();
 	int fds[PLACES];
@@ -284,7 +281,7 @@ static void deafen(const struct rig *rig, int *fds, int n)
 	}
 }
 
-static void test_deaf(void **state)
+ON_RIG(test_deaf)
 {
 	uint64_t begin = clock_now_ms();
 	int fds[PLACES];
@@ -297,7 +294,7 @@ static void test_deaf(void **state)
 }
 
 /* The daemon ends at once, whatever its clients do. */
-static void test_close_is_quick(void **state)
+ON_RIG(test_close_is_quick)
 {
 	struct rig *rig = *state;
 	uint64_t begin;
@@ -313,7 +310,7 @@ static void test_close_is_quick(void **state)
 }
 
 /* With no descriptor left, each client has the spare one of a thread. */
-static void test_no_descriptor(void **state)
+ON_RIG(test_no_descriptor)
 {
 	struct rlimit before, none;
 	int fds[3];
@@ -374,7 +371,9 @@ static void expect_as(const struct rig *rig, const struct peer *p, const char *r
 		fail_msg("%s, %s: %x", p->what, request, status);
 }
 
-static void test_peers(void **state)
+#define ON_DIR(f) TEST_WITH(f, dir_setup, rig_teardown)
+
+ON_DIR(test_peers)
 {
 	static const struct peer peers[] = {
 		{ "root", 0, OTHER, OTHER, 1, 1 },
@@ -438,7 +437,7 @@ static void leave_stale(const char *path, int type)
 	close(fd);
 }
 
-static void test_file(void **state)
+ON_DIR(test_file)
 {
 	struct rig *rig = *state;
 	mode_t old = umask(0777), mask;
@@ -461,7 +460,7 @@ static void test_file(void **state)
 }
 
 /* The file of a newer daemon is not removed, nor missed. */
-static void test_file_replaced(void **state)
+ON_DIR(test_file_replaced)
 {
 	struct rig *rig = *state;
 	struct control *first;
@@ -475,7 +474,7 @@ static void test_file_replaced(void **state)
 	expect_alive(rig);
 }
 
-static void test_no_socket(void **state)
+ON_DIR(test_no_socket)
 {
 	struct rig *rig = *state;
 	char target[128];
@@ -493,7 +492,7 @@ static void test_no_socket(void **state)
 	unlink(rig->path);
 }
 
-static void test_path(void **state)
+ON_DIR(test_path)
 {
 	struct rig *rig = *state;
 	struct stat st;
@@ -514,16 +513,4 @@ static void test_path(void **state)
 	expect_refused(rig, -EINVAL);
 }
 
-#define ON_RIG(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
-#define ON_DIR(f) cmocka_unit_test_setup_teardown(f, dir_setup, rig_teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_RIG(test_requests), ON_RIG(test_leaves), ON_RIG(test_silent), ON_RIG(test_deaf), ON_RIG(test_close_is_quick),
-		ON_RIG(test_no_descriptor), ON_DIR(test_peers), ON_DIR(test_file),
-		ON_DIR(test_file_replaced), ON_DIR(test_no_socket), ON_DIR(test_path),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
 #include <netinet/in.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "config/endpoint.h"
 
 #define A10 "aaaaaaaaaa"
@@ -42,12 +37,11 @@ static const struct {
 	{ "unix:@123456" A100, LISTEN, "unix:@123456" A100 },
 };
 
-static void test_good(void **state)
+TEST(test_good)
 {
 	char err[256], buf[ADDR_STRLEN];
 	struct endpoint e;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		int r = endpoint_parse(good[i].text, good[i].use == LISTEN, &e, err, sizeof(err));
 
@@ -122,12 +116,11 @@ static const struct {
 	{ A50 A10 "12345.invalid:80", CONNECT, -ENOENT, "lookup failed" },
 };
 
-static void test_bad(void **state)
+TEST(test_bad)
 {
 	char err[256];
 	struct endpoint e;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		int r = endpoint_parse(bad[i].text, bad[i].use == LISTEN, &e, err, sizeof(err));
 
@@ -141,12 +134,11 @@ static void test_bad(void **state)
 }
 
 /* To listen at: each port; to connect to: the first, since the session's own is added. */
-static void test_range(void **state)
+TEST(test_range)
 {
 	char err[256];
 	struct endpoint e;
 
-	(void)state;
 	assert_int_equal(endpoint_parse("127.0.0.1:8000-8099", true, &e, err, sizeof(err)), 0);
 	assert_int_equal(e.n_addrs, 100);
 	assert_int_equal(e.n_ports, 100);
@@ -163,12 +155,11 @@ static void test_range(void **state)
 	endpoint_close(&e);
 }
 
-static void test_host_name(void **state)
+TEST(test_host_name)
 {
 	char err[256];
 	struct endpoint e;
 
-	(void)state;
 	assert_int_equal(endpoint_parse("localhost:80", false, &e, err, sizeof(err)), 0);
 	assert_true(e.n_addrs >= 1);
 	for (size_t i = 0; i < e.n_addrs; i++) {
@@ -180,7 +171,7 @@ static void test_host_name(void **state)
 }
 
 /* Without the resolver: the services of TCP, also by their second names. */
-static void test_service_offline(void **state)
+TEST(test_service_offline)
 {
 	static const struct {
 		const char *text, *formatted; /* NULL: there is none */
@@ -192,7 +183,6 @@ static void test_service_offline(void **state)
 	char buf[ADDR_STRLEN];
 	struct endpoint e;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		const char *wrong = endpoint_parse_offline(rows[i].text, false, &e);
 
@@ -210,13 +200,12 @@ static void test_service_offline(void **state)
 	endpoint_close(&e);
 }
 
-static void test_every_local_address(void **state)
+TEST(test_every_local_address)
 {
 	char err[256], buf[ADDR_STRLEN];
 	struct endpoint e;
 	bool seen = false;
 
-	(void)state;
 	assert_int_equal(endpoint_parse("*:8080", true, &e, err, sizeof(err)), 0);
 	for (size_t i = 0; i < e.n_addrs; i++) {
 		addr_format((struct sockaddr *)&e.addrs[i].ss, e.addrs[i].len, buf, sizeof(buf));
@@ -226,16 +215,4 @@ static void test_every_local_address(void **state)
 	endpoint_close(&e);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_good),
-		cmocka_unit_test(test_bad),
-		cmocka_unit_test(test_range),
-		cmocka_unit_test(test_host_name),
-		cmocka_unit_test(test_service_offline),
-		cmocka_unit_test(test_every_local_address),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

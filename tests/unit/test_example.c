@@ -3,17 +3,12 @@
  * docs/examples/culvert.conf names every key of the table, in [culvert] with its true default, and
  * is valid as it is and with every setting made.  Run from the top of the sources.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "config/option.h"
 #include "config_rig.h"
 
@@ -72,14 +67,13 @@ static FILE *open_example(void)
 	return f;
 }
 
-static void test_every_key(void **state)
+TEST(test_every_key)
 {
 	struct seen seen = { 0 };
 	char line[LINE_LEN], *key, *value;
 	bool forward = false;
 	FILE *f = open_example();
 
-	(void)state;
 	while (next_line(f, line)) {
 		if (*line == '[')
 			forward = strncmp(line, "[forward ", 9) == 0;
@@ -119,25 +113,14 @@ static void check_copy(bool all)
 	free(text);
 }
 
-static void test_as_it_is(void **state)
+TEST(test_as_it_is)
 {
-	(void)state;
 	check_copy(false);
 }
 
-static void test_every_setting_made(void **state)
+TEST(test_every_setting_made)
 {
-	(void)state;
 	check_copy(true);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_every_key),
-		cmocka_unit_test(test_as_it_is),
-		cmocka_unit_test(test_every_setting_made),
-	};
-
-	return cmocka_run_group_tests(tests, rig_open, rig_close);
-}
+UNIT_MAIN(rig_open, rig_close)

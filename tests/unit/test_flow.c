@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "aborts.h"
 #include "datapath/flow.h"
 #include "seeded.h"
@@ -26,7 +21,7 @@ static void take(void *arg)
 }
 
 /* Each of these would lose bytes, or bring them out of order. */
-static void test_forbidden_steps(void **state)
+TEST(test_forbidden_steps)
 {
 	static const struct step steps[] = {
 		{ FLOW_KERNEL, FLOW_USER },    { FLOW_KERNEL, FLOW_DRAINING },
@@ -37,7 +32,6 @@ static void test_forbidden_steps(void **state)
 		{ FLOW_USER, FLOW_USER },      { FLOW_USER, FLOW_PHASES },
 	};
 
-	(void)state;
 #ifdef NDEBUG
 	print_message("skipped: built with NDEBUG, nothing asserts\n");
 	skip();
@@ -54,11 +48,10 @@ static void test_forbidden_steps(void **state)
 /* --- what a flow waits for --- */
 
 /* Until it is done a flow waits for something, and never for what would make it spin. */
-static void test_wants_something(void **state)
+TEST(test_wants_something)
 {
 	struct flow f = { 0 };
 
-	(void)state;
 	for (unsigned int i = 0; i < FLOW_DONE * 8; i++) {
 		unsigned int wants;
 
@@ -84,13 +77,12 @@ static void test_wants_something(void **state)
 	}
 }
 
-static void test_look_later(void **state)
+TEST(test_look_later)
 {
 	static const unsigned int waits[] = { 1, 2, 4, 8, 16, 32, 64, 128 };
 	struct flow f = { 0 };
 	uint64_t now = 1000;
 
-	(void)state;
 	for (unsigned int i = 0; i < 200; i++) {
 		unsigned int wait = i < 8 ? waits[i] : 128;
 
@@ -111,13 +103,12 @@ static void test_look_later(void **state)
 }
 
 /* A target that has been full for long is waited for, and not looked at for ever. */
-static void test_await_target(void **state)
+TEST(test_await_target)
 {
 	struct flow f = { .phase = FLOW_DRAINING };
 	uint64_t now = 1000;
 	unsigned int looks = 0;
 
-	(void)state;
 	for (int stall = 0; stall < 2; stall++) {
 		for (looks = 0; flow_wants(&f) == FLOW_WANT_TIMER && looks < 100; looks++) {
 			if (f.due_ms)
@@ -160,11 +151,10 @@ static void check_differences(const struct flow *f, const struct flow_books *rig
 }
 
 /* Follow bytes from place to place: the books tell what happened, whatever the order. */
-static void test_books_of_a_life(void **state)
+TEST(test_books_of_a_life)
 {
 	struct seeded r = { 2 };
 
-	(void)state;
 	for (int life = 0; life < 200; life++) {
 		struct flow f = { 0 };
 		struct flow_books b = { 0 };
@@ -207,15 +197,4 @@ static void test_books_of_a_life(void **state)
 	}
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_forbidden_steps),
-		cmocka_unit_test(test_wants_something),
-		cmocka_unit_test(test_look_later),
-		cmocka_unit_test(test_await_target),
-		cmocka_unit_test(test_books_of_a_life),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

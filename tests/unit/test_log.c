@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <errno.h>
-#include <setjmp.h>
 #include <spawn.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "base/log.h"
 #include "capture.h"
 
@@ -34,12 +30,11 @@ static unsigned int count_lines(const char *text)
 	return n;
 }
 
-static void test_line(void **state)
+TEST(test_line)
 {
 	struct capture capture;
 	char out[4096];
 
-	(void)state;
 	capture_begin(&capture, STDERR_FILENO);
 	errno = EBUSY;
 	log_warning("port %d of %s: %m", 80, "a\nb\x1b");
@@ -48,13 +43,12 @@ static void test_line(void **state)
 						 "a?b?: Device or resource busy\n");
 }
 
-static void test_levels(void **state)
+TEST(test_levels)
 {
 	static const char *const names[] = { "error", "warning", "notice", "info", "debug" };
 	struct capture capture;
 	char out[4096];
 
-	(void)state;
 	assert_int_equal(log_get_level(), LOG_INFO);
 	for (int level = LOG_ERR; level <= LOG_DEBUG; level++) {
 		assert_int_equal(log_level_parse(names[level - LOG_ERR]), level);
@@ -107,12 +101,11 @@ static size_t drain_pipe(int fd, char *buf, size_t size)
 }
 
 /* Nobody reads: nobody waits, and what was lost is counted in the next line. */
-static void test_stalled_reader(void **state)
+TEST(test_stalled_reader)
 {
 	static char buf[1 << 20];
 	int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3), fds[2], after;
 
-	(void)state;
 	assert_true(saved >= 0);
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 	fill_pipe(fds[1]);
@@ -139,11 +132,10 @@ static void test_stalled_reader(void **state)
 	assert_int_equal(count_lines(buf), 2);
 }
 
-static void test_escape(void **state)
+TEST(test_escape)
 {
 	char buf[64];
 
-	(void)state;
 	assert_string_equal(log_escape("ab\ncd\xff" "e~", buf, sizeof(buf)), "ab?cd?e~");
 	assert_string_equal(log_escape("", buf, 4), "");
 	assert_string_equal(log_escape("abc", buf, 4), "abc");
@@ -151,13 +143,12 @@ static void test_escape(void **state)
 	assert_string_equal(log_escape("\nbcdefg", buf, 6), "?b...");
 }
 
-static void test_complain(void **state)
+TEST(test_complain)
 {
 	struct capture capture;
 	char out[4096];
 	int r;
 
-	(void)state;
 	capture_begin(&capture, STDERR_FILENO);
 	log_set_level(LOG_ERR);
 	r = log_complain(-EINVAL, "--x: \"%s\"", "a\nb");
@@ -167,13 +158,12 @@ static void test_complain(void **state)
 	assert_string_equal(out, "culvert: --x: \"a?b\"\n");
 }
 
-static void test_limited(void **state)
+TEST(test_limited)
 {
 	static struct log_rate rate;
 	struct capture capture;
 	char out[8192];
 
-	(void)state;
 	capture_begin(&capture, STDERR_FILENO);
 	for (unsigned int i = 0; i < LOG_BURST + 3; i++)
 		log_write_limited(&rate, LOG_INFO, "n %u", i);
@@ -229,12 +219,11 @@ static void log_in_child(const char *journal, char *out, size_t size)
 	assert_int_equal(status, 0);
 }
 
-static void test_journal(void **state)
+TEST(test_journal)
 {
 	static const char *const others[] = { "1:2", "x" };
 	char out[4096];
 
-	(void)state;
 	log_in_child(NULL, out, sizeof(out));
 	assert_string_equal(out, "<4>child speaking\n<3>culvert: child complaining\n");
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
@@ -247,20 +236,10 @@ static void test_journal(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_line),
-		cmocka_unit_test(test_levels),
-		cmocka_unit_test(test_stalled_reader),
-		cmocka_unit_test(test_escape),
-		cmocka_unit_test(test_complain),
-		cmocka_unit_test(test_limited),
-		cmocka_unit_test(test_journal),
-	};
-
 	if (argc == 2 && strcmp(argv[1], "child") == 0) {
 		log_warning("child speaking");
 		log_complain(0, "child complaining");
 		return 0;
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return unit_run(NULL, NULL);
 }

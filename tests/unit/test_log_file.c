@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What may be opened as a log, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <errno.h>
 #include <limits.h>
@@ -14,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "base/log_file.h"
 #include "temp_dir.h"
 
@@ -65,12 +60,11 @@ static void is_refused(const char *path, int error, const char *why)
 		fail_msg("%s: %d, \"%s\"", path, fd, err);
 }
 
-static void test_open(void **state)
+TEST_WITH(test_open, NULL, clean)
 {
 	struct stat st;
 	mode_t mask = umask(0);
 
-	(void)state;
 	for (int i = 0; i < 2; i++) { /* it is appended to */
 		int fd = open_log(i ? "./log" : "log");
 
@@ -84,11 +78,10 @@ static void test_open(void **state)
 	close(open_log("/dev/null"));
 }
 
-static void test_refused(void **state)
+TEST_WITH(test_refused, NULL, clean)
 {
 	char path[PATH_MAX + 10];
 
-	(void)state;
 	close(open_log("log"));
 	assert_int_equal(symlink("log", "link"), 0);
 	is_refused("link", -ELOOP, "a symbolic link is not followed");
@@ -105,9 +98,8 @@ static void test_refused(void **state)
 	is_refused("fifo", -ENXIO, "it has no reader yet");
 }
 
-static void test_unsafe(void **state)
+TEST_WITH(test_unsafe, NULL, clean)
 {
-	(void)state;
 	close(open_log("log"));
 	assert_int_equal(chmod("log", 0666), 0);
 	is_refused("log", -EPERM, "it has uid");
@@ -145,12 +137,11 @@ static void is_opened_as(const char *path, const struct account *a, uid_t owner)
 }
 
 /* Root makes what the account cannot, and gives it away; root's own file stays root's. */
-static void test_open_as(void **state)
+TEST_WITH(test_open_as, NULL, clean)
 {
 	const struct account other = { .name = "other", .uid = 12345, .gid = 12346 };
 	char err[512] = "", path[64];
 
-	(void)state;
 	if (geteuid()) {
 		printf("skip: not root\n");
 		skip();
@@ -167,14 +158,4 @@ static void test_open_as(void **state)
 	assert_non_null(strstr(err, "not everybody may write it"));
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_open, clean),
-		cmocka_unit_test_teardown(test_refused, clean),
-		cmocka_unit_test_teardown(test_unsafe, clean),
-		cmocka_unit_test_teardown(test_open_as, clean),
-	};
-
-	return cmocka_run_group_tests(tests, enter, leave);
-}
+UNIT_MAIN(enter, leave)

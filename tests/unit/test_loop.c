@@ -5,19 +5,14 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "base/loop.h"
 #include "seeded.h"
 
@@ -79,8 +74,10 @@ static void unwatch_other(struct source *s, uint32_t events)
 	loop_watch(the_loop, other, 0, false);
 }
 
+#define ON_LOOP(f) TEST_WITH(f, rig_setup, rig_teardown)
+
 /* An event that is already in the batch does not reach a source that is not watched any more. */
-static void test_unwatched_within_batch(void **state)
+ON_LOOP(test_unwatched_within_batch)
 {
 	struct rig *rig = *state;
 
@@ -110,7 +107,7 @@ static void replace_other(struct source *s, uint32_t events)
 }
 
 /* Nor one that has another descriptor by now; what happens to that comes with the next batch. */
-static void test_replaced_within_batch(void **state)
+ON_LOOP(test_replaced_within_batch)
 {
 	struct rig *rig = *state;
 	uint64_t one = 1, taken;
@@ -153,7 +150,7 @@ static void cancel_victim(struct timer *t)
 }
 
 /* A handler ends a session whose own timer is due in the same batch. */
-static void test_timer_cancelled_by_another(void **state)
+ON_LOOP(test_timer_cancelled_by_another)
 {
 	struct rig *rig = *state;
 	struct timer killer = { .fire = cancel_victim }, other = { .fire = note };
@@ -214,7 +211,7 @@ static void run_model(struct rig *rig)
 	}
 }
 
-static void test_timer_fuzz(void **state)
+ON_LOOP(test_timer_fuzz)
 {
 	struct seeded r = { 5 };
 	struct rig *rig = *state;
@@ -260,7 +257,7 @@ static void rearm(struct timer *t)
 }
 
 /* One that sets itself to now does not keep the loop from its events. */
-static void test_timer_rearms(void **state)
+ON_LOOP(test_timer_rearms)
 {
 	struct rig *rig = *state;
 	struct timer t = { .fire = rearm };
@@ -303,7 +300,7 @@ static void pause_machine(struct source *s, uint32_t events)
 		short_pause();
 }
 
-static void test_answers_come_before_timers(void **state)
+ON_LOOP(test_answers_come_before_timers)
 {
 	struct rig *rig = *state;
 	struct source machine = { .fd = eventfd(1, EFD_CLOEXEC), .handle = pause_machine };
@@ -403,7 +400,7 @@ static void count(void *arg)
 }
 
 /* Nobody runs the loop: the call is taken back and never comes. */
-static void test_call_times_out(void **state)
+ON_LOOP(test_call_times_out)
 {
 	struct rig *rig = *state;
 	struct timer t = { .fire = rearm };
@@ -455,12 +452,11 @@ static void run_callers(struct loop *l, struct caller *c, unsigned int n)
 }
 
 /* Time-outs that race with the loop: run or not, but never both. */
-static void test_calls_on_the_brink(void **state)
+TEST(test_calls_on_the_brink)
 {
 	struct caller c[4] = { 0 };
 	static struct runner r;
 
-	(void)state;
 	runner_start(&r, false);
 	for (int i = 0; i < 4; i++) {
 		c[i].timeout_ms = i % 2;
@@ -486,13 +482,12 @@ static void take_long(void *arg)
 }
 
 /* The time-out is for the beginning: what runs uses the caller's stack and is waited for. */
-static void test_call_that_takes_longer(void **state)
+TEST(test_call_that_takes_longer)
 {
 	struct long_call c = { 0 };
 	static struct runner r;
 	int result;
 
-	(void)state;
 	runner_start(&r, false);
 	c.until = clock_now_ms() + 150;
 	result = loop_call(&r.loop, take_long, &c, 100);
@@ -506,21 +501,4 @@ static void test_call_that_takes_longer(void **state)
 	runner_end(&r);
 }
 
-#define ON_LOOP(f) cmocka_unit_test_setup_teardown(f, rig_setup, rig_teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_LOOP(test_unwatched_within_batch),
-		ON_LOOP(test_replaced_within_batch),
-		ON_LOOP(test_timer_cancelled_by_another),
-		ON_LOOP(test_timer_fuzz),
-		ON_LOOP(test_timer_rearms),
-		ON_LOOP(test_answers_come_before_timers),
-		ON_LOOP(test_call_times_out),
-		cmocka_unit_test(test_calls_on_the_brink),
-		cmocka_unit_test(test_call_that_takes_longer),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

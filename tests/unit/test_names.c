@@ -2,15 +2,10 @@
 /* What becomes of the addresses that look-ups find; flow/test_names has a real name server. */
 #include <netinet/in.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "relay/names.h"
 
 #define INTERVAL_MS 1000
@@ -99,8 +94,10 @@ static struct lookup_record record_of(struct upstream *u)
 	return record;
 }
 
+#define ON_RIG(f) TEST_WITH(f, setup, teardown)
+
 /* Families take turns; each address is there once; the same set in another order is no news. */
-static void test_found(void **state)
+ON_RIG(test_found)
 {
 	static const struct {
 		const char *found, *list;
@@ -138,7 +135,7 @@ static void test_found(void **state)
 }
 
 /* A listener with every local address would be fed by those that are known to be local. */
-static void test_own_by_loopback(void **state)
+ON_RIG(test_own_by_loopback)
 {
 	static const struct {
 		const char *listen, *found;
@@ -188,7 +185,7 @@ static int await(struct upstream *u, uint64_t *seen)
  * Sessions wait for the end of the look-up that they ask for, if it may find what is not known; one
  * that has ended is enough.
  */
-static void test_await(void **state)
+ON_RIG(test_await)
 {
 	struct rig *rig = *state;
 	struct upstream *u = &rig->u, alone;
@@ -219,15 +216,4 @@ static void test_await(void **state)
 	upstream_close(&alone);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		TEST(test_found),
-		TEST(test_own_by_loopback),
-		TEST(test_await),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

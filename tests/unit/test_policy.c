@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "culvert.h"
 #include "datapath/policy.h"
 #include "seeded.h"
@@ -30,11 +25,10 @@ static void expect(struct decision d, enum carrier carrier, enum reason reason)
 
 /* --- the parts --- */
 
-static void test_start(void **state)
+TEST(test_start)
 {
 	enum engine e = ENGINE_AUTO;
 
-	(void)state;
 	expect(policy_start(e), CARRIER_COPY, REASON_START);
 	e = ENGINE_COPY;
 	expect(policy_start(e), CARRIER_COPY, REASON_ENGINE);
@@ -47,13 +41,12 @@ static void test_start(void **state)
 /* --- fixed engines --- */
 
 /* What the kernel has sent back stays with splice, the longer the more often that happens. */
-static void test_engine_sockmap_returns(void **state)
+TEST(test_engine_sockmap_returns)
 {
 	enum engine e = ENGINE_SOCKMAP;
 	struct habit h = { 0 };
 	uint32_t wait = RETURN_MS;
 
-	(void)state;
 	for (unsigned int i = 1; i <= MAX_DEMOTIONS + 1U; i++) {
 		struct setting around = { .kernel_ok = true, .watch_ms = wait - 1 };
 
@@ -84,12 +77,11 @@ static struct decision ping_pong(enum engine e, struct habit *h, unsigned int di
 }
 
 /* The read that begins the last turn needed promotes, and none before it. */
-static void test_ping_pong(void **state)
+TEST(test_ping_pong)
 {
 	static const uint64_t sizes[] = { 1, 64, 1000, 16 * KIB, 48 * KIB - 1 };
 	enum engine e = ENGINE_AUTO;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct habit h = { 0 };
 
@@ -105,13 +97,12 @@ static void test_ping_pong(void **state)
 }
 
 /* Each demotion doubles the proof that is asked for, up to a limit. */
-static void test_demotions(void **state)
+TEST(test_demotions)
 {
 	enum engine e = ENGINE_AUTO;
 	struct habit h = { 0 };
 	unsigned int needed = PROMOTE_TURNS;
 
-	(void)state;
 	for (unsigned int demotions = 0; demotions < MAX_DEMOTIONS + 3U; demotions++) {
 		unsigned int first = h.last_dir; /* the first read is no change of direction */
 
@@ -154,12 +145,11 @@ static bool is_ever_promoted(enum engine e, struct habit *h, unsigned int n, uin
 }
 
 /* However often it was sent back: a conversation of small messages can return to the kernel. */
-static void test_way_back_stays_open(void **state)
+TEST(test_way_back_stays_open)
 {
 	static const uint64_t sizes[] = { 1, 64, 1 * KIB, 16 * KIB };
 	enum engine e = ENGINE_AUTO;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct habit h = { .demotions = MAX_DEMOTIONS };
 
@@ -167,11 +157,10 @@ static void test_way_back_stays_open(void **state)
 	}
 }
 
-static void test_bulk_run(void **state)
+TEST(test_bulk_run)
 {
 	enum engine e = ENGINE_AUTO;
 
-	(void)state;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct habit h = { 0 };
 
@@ -187,11 +176,10 @@ static void test_bulk_run(void **state)
 	}
 }
 
-static void test_small_reads(void **state)
+TEST(test_small_reads)
 {
 	enum engine e = ENGINE_AUTO;
 
-	(void)state;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct habit h = { 0 };
 
@@ -216,12 +204,11 @@ static void test_small_reads(void **state)
 }
 
 /* A conversation shows its kind only after a while. */
-static void test_settles(void **state)
+TEST(test_settles)
 {
 	struct setting early = { .kernel_ok = true, .watch_ms = SETTLE_MS - 1 };
 	struct habit h = { 0 };
 
-	(void)state;
 	ping_pong(ENGINE_AUTO, &h, 0, PROMOTE_TURNS + 1, 64);
 	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, early), CARRIER_COPY, REASON_START);
 	expect(policy_user(ENGINE_AUTO, &h, 0, &on_splice, early), CARRIER_SPLICE, REASON_BULK);
@@ -230,13 +217,12 @@ static void test_settles(void **state)
 }
 
 /* A limit keeps a flow out of the kernel, and that is the reason, whatever else could be one. */
-static void test_limited(void **state)
+TEST(test_limited)
 {
 	struct setting limited = calm;
 	enum engine e = ENGINE_AUTO;
 	struct habit h = { 0 };
 
-	(void)state;
 	limited.limited = true;
 	expect(policy_user(e, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_BANDWIDTH);
 	for (unsigned int i = 0; i <= PROMOTE_TURNS; i++)
@@ -253,13 +239,12 @@ static void test_limited(void **state)
 }
 
 /* While kernel memory is short nothing enters, and that is shown of what else would. */
-static void test_memory_short(void **state)
+TEST(test_memory_short)
 {
 	struct setting full = calm;
 	enum engine e = ENGINE_AUTO;
 	struct habit h = { 0 };
 
-	(void)state;
 	full.memory_short = true;
 	expect(policy_user(e, &h, 0, &on_copy, full), CARRIER_COPY, REASON_START);
 	ping_pong(e, &h, 0, PROMOTE_TURNS + 1, 64);
@@ -304,12 +289,11 @@ static void check_decision(enum engine e, const struct habit *h, unsigned int di
 }
 
 /* Sessions as judge() of session_flow.c sees them, with traffic of every sort. */
-static void test_random_sessions(void **state)
+TEST(test_random_sessions)
 {
 	unsigned int seen[CARRIERS] = { 0 }; /* with auto */
 	struct seeded r = { 4 };
 
-	(void)state;
 	for (unsigned int life = 0; life < 400; life++) {
 		enum engine e = (enum engine)(life % 4);
 		struct decision d = policy_start(e);
@@ -347,11 +331,10 @@ static void test_random_sessions(void **state)
  * On a kernel whose splice(2) cannot be trusted, copy does what splice would, for the same reason.
  * The last test, since it holds for what follows.
  */
-static void test_without_splice(void **state)
+TEST(test_without_splice)
 {
 	struct habit h = { 0 };
 
-	(void)state;
 	policy_forbid_splice();
 	expect(policy_start(ENGINE_SOCKMAP), CARRIER_COPY, REASON_ENGINE);
 	expect(policy_kernel(CULVERT_EVENT_BULK), CARRIER_COPY, REASON_BULK);
@@ -363,21 +346,6 @@ static void test_without_splice(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_start),
-		cmocka_unit_test(test_engine_sockmap_returns),
-		cmocka_unit_test(test_ping_pong),
-		cmocka_unit_test(test_demotions),
-		cmocka_unit_test(test_way_back_stays_open),
-		cmocka_unit_test(test_bulk_run),
-		cmocka_unit_test(test_small_reads),
-		cmocka_unit_test(test_settles),
-		cmocka_unit_test(test_limited),
-		cmocka_unit_test(test_memory_short),
-		cmocka_unit_test(test_random_sessions),
-		cmocka_unit_test(test_without_splice),
-	};
-
 	policy_settle(SETTLE_MS);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return unit_run(NULL, NULL);
 }

@@ -2,10 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -13,8 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "datapath/pool.h"
 #include "seeded.h"
 
@@ -64,9 +60,11 @@ static void expect_pipes(const struct pool *p, unsigned int lent, unsigned int i
 	assert_int_equal(count_descriptors(), descriptors_before + 2 * (lent + idle));
 }
 
+#define ON_POOL(f) TEST_WITH(f, setup, teardown)
+
 /* --- buffers --- */
 
-static void test_buffer_reuse(void **state)
+ON_POOL(test_buffer_reuse)
 {
 	struct pool *p = *state;
 	struct buffer *a, *b;
@@ -91,7 +89,7 @@ static void test_buffer_reuse(void **state)
 }
 
 /* An idle one of another size is replaced; what nobody asks for any more goes. */
-static void test_buffer_sizes(void **state)
+ON_POOL(test_buffer_sizes)
 {
 	struct pool *p = *state;
 	struct buffer *big = pool_buffer_get(p, 100000), *b[MANY];
@@ -112,7 +110,7 @@ static void test_buffer_sizes(void **state)
 
 /* --- pipes --- */
 
-static void test_pipe_reuse(void **state)
+ON_POOL(test_pipe_reuse)
 {
 	struct pool *p = *state;
 	struct pipe *a = pool_pipe_get(p), *b = pool_pipe_get(p);
@@ -139,7 +137,7 @@ static void test_pipe_reuse(void **state)
 }
 
 /* Bytes of one session must never reach another. */
-static void test_pipe_with_bytes(void **state)
+ON_POOL(test_pipe_with_bytes)
 {
 	struct pool *p = *state;
 	struct pipe *a = pool_pipe_get(p), *b;
@@ -158,7 +156,7 @@ static void test_pipe_with_bytes(void **state)
 }
 
 /* No descriptor, or only one: the answer is NULL, and nothing is left open. */
-static void test_pipe_no_descriptors(void **state)
+ON_POOL(test_pipe_no_descriptors)
 {
 	struct pool *p = *state;
 	struct pipe *pipe = NULL, *kept;
@@ -188,7 +186,7 @@ static void test_pipe_no_descriptors(void **state)
 }
 
 /* Pipes of all pools together: the limit counts idle ones too, and a closed one makes room. */
-static void test_pipe_budget(void **state)
+ON_POOL(test_pipe_budget)
 {
 	struct pool *p = *state, other;
 	struct pipe *a, *b, *c;
@@ -302,7 +300,7 @@ static const char *lend_all(struct pool *p)
 }
 
 /* More than 600 pipes, none of them small, and nothing in vain after the last. */
-static void test_pipe_pages(void **state)
+ON_POOL(test_pipe_pages)
 {
 	const char *fault;
 	int status;
@@ -327,19 +325,4 @@ static void test_pipe_pages(void **state)
 	assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-#define ON_POOL(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		ON_POOL(test_buffer_reuse),
-		ON_POOL(test_buffer_sizes),
-		ON_POOL(test_pipe_reuse),
-		ON_POOL(test_pipe_with_bytes),
-		ON_POOL(test_pipe_no_descriptors),
-		ON_POOL(test_pipe_budget),
-		ON_POOL(test_pipe_pages),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -4,20 +4,13 @@
  * where somebody else asks, who has taken over the daemon.  `seccomp = kill`: a system call that
  * its filter does not know ends it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "config/file.h"
 #include "config/read.h"
 #include "daemon/privileged.h"
@@ -121,7 +115,7 @@ static void forget(void)
 	memset(known, 0, sizeof(known));
 }
 
-static void test_listen_rules(void **state)
+TEST(test_listen_rules)
 {
 	static const struct {
 		int want;
@@ -151,7 +145,6 @@ static void test_listen_rules(void **state)
 		{ -EPERM, "unix:@ab" },
 	};
 
-	(void)state;
 	know();
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct privileged_request q = listen_on(cases[i].where);
@@ -163,7 +156,7 @@ static void test_listen_rules(void **state)
 }
 
 /* A host name stands for any address. */
-static void test_host_rules(void **state)
+TEST(test_host_rules)
 {
 	static const struct {
 		int want[2]; /* of ports 993 to 995, of port 0 */
@@ -179,7 +172,6 @@ static void test_host_rules(void **state)
 		{ { -EPERM, -EPERM }, "unix:@a" },
 	};
 
-	(void)state;
 	for (int port = 0; port < 2; port++) {
 		parse(port ? "[forward h]\nlisten = host.invalid:0\nupstream = 192.0.2.1:3\n" :
 			     "[forward h]\nlisten = host.invalid:993-995\nupstream = 192.0.2.1:3\n",
@@ -194,7 +186,7 @@ static void test_host_rules(void **state)
 	}
 }
 
-static void test_other_rules(void **state)
+TEST(test_other_rules)
 {
 	static const struct {
 		int want;
@@ -219,7 +211,6 @@ static void test_other_rules(void **state)
 	};
 	struct privileged_request q;
 
-	(void)state;
 	know();
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		if (judge(&cases[i].q) != cases[i].want)
@@ -331,13 +322,12 @@ static void read_bad(struct privileged *p, int error, const char *says)
 		fail_msg("%s", err);
 }
 
-static void test_config(void **state)
+TEST(test_config)
 {
 	struct privileged *p = start(NUMBERS);
 	char *text = malloc(CONFIG_FILE_MAX + 1);
 	char other[80];
 
-	(void)state;
 	write_and_read(p, false, NUMBERS);
 	write_and_read(p, true, SERVICE); /* which it looks up itself */
 	write_file("[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\nnonsense = 1\n");
@@ -375,14 +365,13 @@ static int ask_for_listener(struct privileged *p, const struct forward_conf *fc,
 }
 
 /* Both the configuration in use and the one that was read last count, and no other. */
-static void test_kept(void **state)
+TEST(test_kept)
 {
 	static const char two[] = HEAD "[forward a]\nlisten = 127.0.0.2:0\nupstream = db.invalid:1\n";
 	struct privileged *p = start(NUMBERS);
 	const struct forward_conf *old = &config.forwards[0], *new;
 	struct config next;
 
-	(void)state;
 	parse(two, &next);
 	new = &next.forwards[0];
 	for (int i = 0; i < 3; i++) { /* that the daemon does not take over */
@@ -415,12 +404,11 @@ static void check_listener(int fd, const struct addr *want)
 	close(client);
 }
 
-static void test_listen(void **state)
+TEST(test_listen)
 {
 	struct privileged *p = start(NUMBERS);
 	int fds[MANY], fd;
 
-	(void)state;
 	for (size_t i = 0; i < 2; i++) {
 		const struct forward_conf *fc = &config.forwards[i];
 		struct addr a = fc->listen.addrs[0], b;
@@ -442,7 +430,7 @@ static void test_listen(void **state)
 	stop(p);
 }
 
-static void test_unix_listener(void **state)
+TEST(test_unix_listener)
 {
 	char text[256], file[128];
 	struct privileged *p;
@@ -450,7 +438,6 @@ static void test_unix_listener(void **state)
 	struct addr a;
 	int fd;
 
-	(void)state;
 	snprintf(file, sizeof(file), "%s/s", folder);
 	snprintf(text, sizeof(text), HEAD "[forward u]\nlisten = unix:%s\nupstream = 127.0.0.1:9\n",
 		 file);
@@ -479,13 +466,12 @@ static int option_of(int fd, int level, int name)
 	return value;
 }
 
-static void test_sockets(void **state)
+TEST(test_sockets)
 {
 	struct privileged *p = start(HEAD "mark = 7\ntransparent = yes\n[forward a]\n"
 				     "listen = 127.0.0.1:0\nupstream = db.invalid:5432\n");
 	int fds[MANY];
 
-	(void)state;
 	for (int i = 0; i < 2; i++) {
 		int family = i ? AF_INET6 : AF_INET;
 		int r = privileged_sockets(p, config.forwards, family, MANY, fds, err, sizeof(err));
@@ -513,14 +499,13 @@ static void test_sockets(void **state)
  * Nobody else has what it hands over.  Such a file would stay in epoll when its descriptor here is
  * closed, and what came for it then would be told of whatever is at that place in memory by then.
  */
-static void test_closed(void **state)
+TEST(test_closed)
 {
 	struct epoll_event ev = { .events = EPOLLIN };
 	int fd, epoll = epoll_create1(EPOLL_CLOEXEC);
 	struct privileged *p = start_closing(SLOWLY);
 	struct addr a = config.forwards[0].listen.addrs[0];
 
-	(void)state;
 	if (privileged_listen(p, config.forwards, &a, false, 1, &fd, err, sizeof(err)))
 		fail_msg("%s", err);
 	assert_int_equal(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &ev), 0);
@@ -535,13 +520,12 @@ static void test_closed(void **state)
 }
 
 /* It may end before it has closed them: then none are used, and none are kept. */
-static void test_ends_before_closed(void **state)
+TEST(test_ends_before_closed)
 {
 	struct privileged *p = start_closing(IS_THE_END);
 	struct addr a = config.forwards[0].listen.addrs[0];
 	int fds[MANY], before = dup(STDERR_FILENO), after;
 
-	(void)state;
 	close(before);
 	/* of one that joins, nothing is closed before the answer */
 	assert_int_equal(privileged_listen(p, config.forwards, &a, true, MANY, fds, err,
@@ -553,11 +537,10 @@ static void test_ends_before_closed(void **state)
 }
 
 /* The daemon goes on, and is told why there is nothing to be had. */
-static void test_killed(void **state)
+TEST(test_killed)
 {
 	struct privileged *p = start(NUMBERS);
 
-	(void)state;
 	assert_int_equal(kill(p->pid, SIGKILL), 0);
 	for (int i = 0; i < 3; i++) {
 		read_bad(p, -EPIPE, "has ended");
@@ -577,13 +560,12 @@ static struct privileged_request good_request(void)
 					    .addr = config.forwards[0].listen.addrs[0] };
 }
 
-static void test_malformed(void **state)
+TEST(test_malformed)
 {
 	static const size_t sizes[] = { 1, 4, sizeof(struct privileged_request) - 1,
 					sizeof(struct privileged_request) + 1, 60000 };
 	static char noise[60000];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(noise); i++)
 		noise[i] = (char)(i * 7919 >> 3);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
@@ -611,7 +593,7 @@ static size_t descriptors_of(pid_t pid)
 }
 
 /* It takes no descriptors, and keeps none of those that it hands over. */
-static void test_descriptors(void **state)
+TEST(test_descriptors)
 {
 	struct privileged *p = start(NUMBERS);
 	struct privileged_request q = good_request();
@@ -623,7 +605,6 @@ static void test_descriptors(void **state)
 	struct privileged_answer a;
 	size_t before = descriptors_of(p->pid);
 
-	(void)state;
 	if (!geteuid() && !syscall_filter_hindrance())
 		assert_int_equal(before, 4);
 	c->cmsg_level = SOL_SOCKET;
@@ -640,14 +621,13 @@ static void test_descriptors(void **state)
 	stop(p);
 }
 
-static void test_confined(void **state)
+TEST(test_confined)
 {
 	struct privileged *p = start(NUMBERS);
 	const char *caps = geteuid() ? "0000000000000000" : "0000000000001400";
 	char name[64], text[4096] = "", want[5][64];
 	FILE *f;
 
-	(void)state;
 	snprintf(name, sizeof(name), "/proc/%d/status", (int)p->pid);
 	f = fopen(name, "re");
 	assert_non_null(f);
@@ -665,38 +645,16 @@ static void test_confined(void **state)
 }
 
 /* What a terminal or systemd sends to all is for the daemon to heed. */
-static void test_signals(void **state)
+TEST(test_signals)
 {
 	static const int signals[] = { SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2,
 				       SIGALRM, SIGPIPE, SIGTSTP };
 	struct privileged *p = start(NUMBERS);
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
 		assert_int_equal(kill(p->pid, signals[i]), 0);
 	assert_int_equal(ask_for_listener(p, config.forwards, false), 0);
 	stop(p);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_listen_rules),
-		cmocka_unit_test(test_host_rules),
-		cmocka_unit_test(test_other_rules),
-		cmocka_unit_test(test_config),
-		cmocka_unit_test(test_kept),
-		cmocka_unit_test(test_listen),
-		cmocka_unit_test(test_unix_listener),
-		cmocka_unit_test(test_sockets),
-		cmocka_unit_test(test_closed),
-		cmocka_unit_test(test_ends_before_closed),
-		cmocka_unit_test(test_killed),
-		cmocka_unit_test(test_malformed),
-		cmocka_unit_test(test_descriptors),
-		cmocka_unit_test(test_confined),
-		cmocka_unit_test(test_signals),
-	};
-
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+UNIT_MAIN(make_folder, remove_folder)

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "config/endpoint.h"
 #include "proxy_rig.h"
 
@@ -37,9 +33,8 @@ static const struct {
 	{ "PROXY TCP6 ::fffe:102:304 ::1.2.3.4 1 2", "[::fffe:102:304]:1", "[::1.2.3.4]:2" },
 };
 
-static void test_v1_good(void **state)
+TEST(test_v1_good)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(v1_good) / sizeof(v1_good[0]); i++) {
 		struct bytes b = bytes_of(v1_good[i].line, strlen(v1_good[i].line));
 
@@ -49,7 +44,7 @@ static void test_v1_good(void **state)
 }
 
 /* What is between UNKNOWN and CRLF is ignored, whatever it is; it may be omitted. */
-static void test_v1_unknown(void **state)
+TEST(test_v1_unknown)
 {
 	static const struct {
 		const char *line;
@@ -66,7 +61,6 @@ static void test_v1_unknown(void **state)
 #undef LINE
 	};
 
-	(void)state;
 	assert_int_equal(good[3].n, 107);
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		struct bytes b = bytes_of(good[i].line, good[i].n);
@@ -119,9 +113,8 @@ static const struct {
 #undef LINE
 };
 
-static void test_v1_bad(void **state)
+TEST(test_v1_bad)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(v1_bad) / sizeof(v1_bad[0]); i++) {
 		struct bytes b = bytes_of(v1_bad[i].line, v1_bad[i].n);
 
@@ -131,9 +124,8 @@ static void test_v1_bad(void **state)
 }
 
 /* What is no header at all is told at once. */
-static void test_early(void **state)
+TEST(test_early)
 {
-	(void)state;
 	expect_bad("G", 1, "no PROXY header");
 	expect_bad("PROXY\n", 6, "no PROXY header");
 	expect_bad("\r\n\r\nG", 5, "no PROXY header");
@@ -200,12 +192,11 @@ static struct bytes captured_header(const struct capture *c)
 	return bytes_of(c->bytes, c->n - c->payload);
 }
 
-static void test_real_programs(void **state)
+TEST(test_real_programs)
 {
 	struct proxy_header h;
 	const char *reason;
 
-	(void)state;
 	for (size_t i = 0; i < CAPTURES; i++) {
 		const struct capture *c = &captures[i];
 		struct bytes b = captured_header(c);
@@ -221,11 +212,10 @@ static void test_real_programs(void **state)
 
 /* --- version 2 --- */
 
-static void test_v2_inet(void **state)
+TEST(test_v2_inet)
 {
 	struct bytes b = v2_inet(0x21, 0x11);
 
-	(void)state;
 	expect_addresses(&b, 2, "1.2.3.4:5", "6.7.8.9:10");
 	b = v2_begin(0x21, 0x11);
 	put(&b, "\xff\xff\xff\xff\0\0\0\0\xff\xff\0\0", 12);
@@ -233,11 +223,10 @@ static void test_v2_inet(void **state)
 	expect_addresses(&b, 2, "255.255.255.255:65535", "0.0.0.0:0");
 }
 
-static void test_v2_inet6(void **state)
+TEST(test_v2_inet6)
 {
 	struct bytes b = v2_begin(0x21, 0x21);
 
-	(void)state;
 	put(&b, "\x20\1\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\1", 16);
 	put(&b, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1\x12\x34\0\x50", 20);
 	v2_end(&b);
@@ -247,9 +236,8 @@ static void test_v2_inet6(void **state)
 }
 
 /* Each value of the byte for family and protocol: known, UNSPEC, or refused; never with LOCAL. */
-static void test_v2_families(void **state)
+TEST(test_v2_families)
 {
-	(void)state;
 	for (unsigned int i = 0; i < 256; i++) {
 		unsigned int family = i >> 4, protocol = i & 15;
 		struct bytes b = v2_begin(0x21, (uint8_t)i);
@@ -269,9 +257,8 @@ static void test_v2_families(void **state)
 }
 
 /* Of all bytes for version and command two are good. */
-static void test_v2_commands(void **state)
+TEST(test_v2_commands)
 {
-	(void)state;
 	for (unsigned int i = 0; i < 256; i++) {
 		struct bytes b = v2_inet((uint8_t)i, 0x11);
 
@@ -282,12 +269,11 @@ static void test_v2_commands(void **state)
 	}
 }
 
-static void test_v2_longest(void **state)
+TEST(test_v2_longest)
 {
 	struct bytes b = v2_inet(0x21, 0x11);
 	static const uint8_t zeros[PROXY_PROTOCOL_MAX];
 
-	(void)state;
 	v2_tlv(&b, 4, zeros, PROXY_PROTOCOL_MAX - b.n - 3);
 	v2_end(&b);
 	assert_int_equal(b.n, PROXY_PROTOCOL_MAX);
@@ -343,9 +329,8 @@ static const struct {
 	{ "[::1]:6", "0.0.0.0:0", "TCP6 ::1 ::ffff:0.0.0.0 6 0", "[::1]:6", "0.0.0.0:0" },
 };
 
-static void test_write_v1(void **state)
+TEST(test_write_v1)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(written) / sizeof(written[0]); i++) {
 		struct bytes b = write_pair(1, written[i].source, written[i].destination);
 		struct bytes line = bytes_of("PROXY ", 6);
@@ -365,11 +350,10 @@ static void expect_bytes(struct bytes b, const char *bytes, size_t n)
 	assert_memory_equal(b.at + N(SIGNATURE), bytes, n);
 }
 
-static void test_write_v2(void **state)
+TEST(test_write_v2)
 {
 	struct bytes b = write_pair(2, "1.2.3.4:5", "6.7.8.9:65535");
 
-	(void)state;
 	expect_bytes(b, "\x21\x11\0\x0c\1\2\3\4\6\7\x8\x9\0\5\xff\xff", 16);
 	expect_addresses(&b, 2, "1.2.3.4:5", "6.7.8.9:65535");
 
@@ -383,35 +367,15 @@ static void test_write_v2(void **state)
 	expect_addresses(&b, 2, "1.2.3.4:1", "[::2]:258");
 }
 
-static void test_write_local(void **state)
+TEST(test_write_local)
 {
 	struct proxy_header h = { .version = 2, .kind = PROXY_LOCAL };
 	struct bytes b = { .n = proxy_protocol_write(&h, b.at) };
 
-	(void)state;
 	expect_bytes(b, "\x20\0\0\0", 4);
 	h.version = 1;
 	b.n = proxy_protocol_write(&h, b.at);
 	expect_header(&b, 1, PROXY_UNKNOWN);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_v1_good),
-		cmocka_unit_test(test_v1_unknown),
-		cmocka_unit_test(test_v1_bad),
-		cmocka_unit_test(test_early),
-		cmocka_unit_test(test_real_programs),
-		cmocka_unit_test(test_v2_inet),
-		cmocka_unit_test(test_v2_inet6),
-		cmocka_unit_test(test_v2_families),
-		cmocka_unit_test(test_v2_commands),
-		cmocka_unit_test(test_v2_longest),
-		cmocka_unit_test(test_write_v1),
-		cmocka_unit_test(test_write_v2),
-		cmocka_unit_test(test_write_local),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

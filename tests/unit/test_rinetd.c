@@ -1,21 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The file of rinetd, and that of oi: what they become, natively too, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "daemon/check.h"
 #include "config/rinetd.h"
 #include "config_rig.h"
@@ -100,12 +94,11 @@ static int convert(char *out, size_t size)
 }
 
 /* The file, and what `culvert convert` makes of it. */
-static void test_everything(void **state)
+TEST(test_everything)
 {
 	char converted[4096];
 	struct config c;
 
-	(void)state;
 	rig_good(&c, sample, NULL);
 	check_forwards(&c);
 	config_close(&c);
@@ -121,13 +114,12 @@ static void test_everything(void **state)
  * Thousands of rules at the top are there once for all forwards without rules of their own, except
  * for those at "::", to which patterns mean something else.
  */
-static void test_shared(void **state)
+TEST(test_shared)
 {
 	const struct forward_conf *fc;
 	char converted[4096];
 	struct config c;
 
-	(void)state;
 	for (int native = 0; native < 2; native++) {
 		rig_good(&c, native ? converted : "deny 10.0.0.*\nallow 10.*\nallow 192.168.*\n"
 			 "0 81 127.0.0.1 91\n"
@@ -150,7 +142,7 @@ static void test_shared(void **state)
 }
 
 /* Patterns that rinetd matches with IPv4 clients in IPv6 form. */
-static void test_mapped(void **state)
+TEST(test_mapped)
 {
 	static const struct {
 		const char *rules, *allowed, *denied;
@@ -162,7 +154,6 @@ static void test_mapped(void **state)
 		{ "deny ::ffff:10.*", "11.0.0.8 ::7", "10.0.0.7" },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		char text[256];
 		struct config c;
@@ -182,11 +173,10 @@ static void test_mapped(void **state)
 }
 
 /* oi's files are four words and, which oi reads only, rules. */
-static void test_oi(void **state)
+TEST(test_oi)
 {
 	struct config c;
 
-	(void)state;
 	rig_good(&c, "\xef\xbb\xbf# oi\r\nALLOW 192.168.1.0/24\r\ndeny 192.168.1.50\r\n\r\n"
 		 "127.0.0.1 9000 127.0.0.1 9001\r\n::1 9000 ::1 9001\r\n", NULL);
 	assert_int_equal(c.n_forwards, 2);
@@ -250,11 +240,10 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "a control character", GOOD " # \x1b[2J\n" },
 };
 
-static void test_mistakes(void **state)
+TEST(test_mistakes)
 {
 	static const char nul_first[] = "\0" "127.0.0.1 80 127.0.0.1 81\n";
 
-	(void)state;
 	rig_bad(mistakes, sizeof(mistakes) / sizeof(mistakes[0]));
 	rig_bad_bytes(nul_first, sizeof(nul_first) - 1, 1, "a control character");
 }
@@ -277,24 +266,11 @@ static const struct {
 	{ "engine\n", true },
 };
 
-static void test_forms(void **state)
+TEST(test_forms)
 {
-	(void)state;
 	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++)
 		if (rinetd_is(forms[i].text) != forms[i].is_rinetd)
 			fail_msg("%s", forms[i].text);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_everything),
-		cmocka_unit_test(test_shared),
-		cmocka_unit_test(test_mapped),
-		cmocka_unit_test(test_oi),
-		cmocka_unit_test(test_mistakes),
-		cmocka_unit_test(test_forms),
-	};
-
-	return cmocka_run_group_tests(tests, rig_open, rig_close);
-}
+UNIT_MAIN(rig_open, rig_close)

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* When a session was last at work. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "relay/session_idle.h"
 
 #define NOW 100000
@@ -35,11 +30,10 @@ static uint64_t look(struct idle *i, uint64_t now_ms, const uint64_t at_ms[3], u
 
 #define AT(heard, sent, answered) (const uint64_t[]){ heard, sent, answered }
 
-static void test_hears(void **state)
+TEST(test_hears)
 {
 	struct idle i = { .since_ms = 1000 };
 
-	(void)state;
 	assert_int_equal(look(&i, NOW, AT(900, 0, 0), 0, false), 1000);
 	assert_int_equal(look(&i, NOW, AT(1700, 0, 0), 0, false), 1700);
 	assert_int_equal(look(&i, NOW, AT(0, 1800, 0), 0, false), 1800);
@@ -52,11 +46,10 @@ static void test_hears(void **state)
 }
 
 /* What is sent again and again, to an end that is gone. */
-static void test_unanswered(void **state)
+TEST(test_unanswered)
 {
 	struct idle i = { .since_ms = 1000 };
 
-	(void)state;
 	/* there was no look before: it may have taken these five since */
 	assert_int_equal(look(&i, NOW, AT(0, 2000, 1900), 5, true), 1900);
 	for (uint64_t sent = 3000; sent < 13000; sent += 1000)
@@ -64,12 +57,11 @@ static void test_unanswered(void **state)
 }
 
 /* What waits in the buffers of an end that reads slowly. */
-static void test_slow_reader(void **state)
+TEST(test_slow_reader)
 {
 	struct idle i = { .since_ms = 1000 };
 	uint64_t answered = 1500, acked = 5, since = look(&i, NOW, AT(0, 1500, 1500), 5, true);
 
-	(void)state;
 	for (unsigned int n = 0; n < 10; n++) {
 		answered += 700;
 		acked += n % 2;
@@ -103,23 +95,12 @@ static uint64_t gone_at(uint64_t probed_ms, bool answers)
 }
 
 /* An end that is owed something: it is dead, or stands still and is asked more and more seldom. */
-static void test_gone(void **state)
+TEST(test_gone)
 {
-	(void)state;
 	assert_in_range(gone_at(500, false), 6000, 8000);
 	assert_in_range(gone_at(30000, false), 33000, 34000);
 	assert_int_equal(gone_at(29950, true), 0);
 	assert_int_equal(gone_at(500, true), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_hears),
-		cmocka_unit_test(test_unanswered),
-		cmocka_unit_test(test_slow_reader),
-		cmocka_unit_test(test_gone),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

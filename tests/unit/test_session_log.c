@@ -3,12 +3,6 @@
  * What a line of the session log says, and that each line is written once or counted as lost.  What
  * becomes of files and disks is in tests/flow/test_session_log.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -22,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "capture.h"
 #include "relay/forward.h"
 #include "relay/session_log.h"
@@ -160,13 +155,12 @@ static const char *line_of(const struct session_view *v, unsigned int end)
 	return text;
 }
 
-static void test_ended(void **state)
+TEST_WITH(test_ended, NULL, clean)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a\"b" };
 	struct session_view v = { .forward = &forward, .id = 5, .age_ms = 5000, .connect_ms = 11,
 				  .upstream = { .len = sizeof(un) } };
 
-	(void)state;
 	memcpy(&v.upstream.ss, &un, sizeof(un));
 	v.client.in.sin_family = AF_INET;
 	v.client.in.sin_port = htons(4444);
@@ -195,7 +189,7 @@ static void test_ended(void **state)
 		"\"bytes_to_upstream\":0,\"bytes_to_client\":0,\"flows\":[]}\n");
 }
 
-static void test_refused(void **state)
+TEST_WITH(test_refused, NULL, clean)
 {
 	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(1),
 				    .sin6_addr = IN6ADDR_LOOPBACK_INIT };
@@ -203,7 +197,6 @@ static void test_refused(void **state)
 	time_t now = time(NULL);
 	struct tm tm;
 
-	(void)state;
 	start("log", 1);
 	session_log_refused(running, "web", (struct sockaddr *)&six, CAUSE_CLIENT_LIMIT);
 	finish();
@@ -218,7 +211,7 @@ static void test_refused(void **state)
 }
 
 /* A name is what the configuration says: whatever that is, the line is JSON. */
-static void test_names(void **state)
+TEST_WITH(test_names, NULL, clean)
 {
 	static const struct {
 		const char *name, *want;
@@ -231,7 +224,6 @@ static void test_names(void **state)
 	struct session_view v = { .forward = &forward };
 	char longest[1000], want[64];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		web.name = names[i].name;
 		snprintf(want, sizeof(want), "\"forward\":\"%s\"", names[i].want);
@@ -249,13 +241,12 @@ static void test_names(void **state)
 /* --- once, or lost --- */
 
 /* A full queue loses lines, and has room again once it is written. */
-static void test_full(void **state)
+TEST_WITH(test_full, NULL, clean)
 {
 	struct session_log *l = begin("log", 0);
 	char text[8192];
 	int64_t lost;
 
-	(void)state;
 	for (unsigned int i = 0; i < 40000; i++)
 		refuse(l, i);
 	lost = figure(l, "lost");
@@ -293,13 +284,12 @@ int clock_gettime(clockid_t id, struct timespec *ts)
  * All sessions that there may be can end at once; the last lines are written at the end, whatever
  * becomes of the machine's clock.
  */
-static void test_threads(void **state)
+TEST_WITH(test_threads, NULL, clean)
 {
 	struct session_log *l = start("log", THREADS * EACH);
 	pthread_t threads[THREADS];
 	char text[8192];
 
-	(void)state;
 	for (int i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, refuse_many, l), 0);
 	for (int i = 0; i < THREADS; i++)
@@ -312,13 +302,12 @@ static void test_threads(void **state)
 }
 
 /* A FIFO may have a reader later, lose it, get another, and have one that does not read. */
-static void test_fifo(void **state)
+TEST_WITH(test_fifo, NULL, clean)
 {
 	struct session_log *l;
 	int64_t begun;
 	int fd;
 
-	(void)state;
 	assert_int_equal(mkfifo("fifo", 0600), 0);
 	l = start("fifo", 0);
 	refuse(l, 1);
@@ -343,12 +332,11 @@ static void test_fifo(void **state)
 	close(fd);
 }
 
-static void test_stdout(void **state)
+TEST_WITH(test_stdout, NULL, clean)
 {
 	struct capture capture;
 	char out[4096];
 
-	(void)state;
 	capture_begin(&capture, STDOUT_FILENO);
 	start("-", 1000);
 	refuse(running, 1);
@@ -362,16 +350,6 @@ static void test_stdout(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_ended, clean),
-		cmocka_unit_test_teardown(test_refused, clean),
-		cmocka_unit_test_teardown(test_names, clean),
-		cmocka_unit_test_teardown(test_full, clean),
-		cmocka_unit_test_teardown(test_threads, clean),
-		cmocka_unit_test_teardown(test_fifo, clean),
-		cmocka_unit_test_teardown(test_stdout, clean),
-	};
-
 	signal(SIGPIPE, SIG_IGN);
-	return cmocka_run_group_tests(tests, enter, leave);
+	return unit_run(enter, leave);
 }

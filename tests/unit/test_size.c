@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
-
+#include "unit.h"
 #include "base/size.h"
 
-static void test_size_parse(void **state)
+TEST(test_size_parse)
 {
 	static const struct {
 		const char *text;
@@ -32,7 +27,6 @@ static void test_size_parse(void **state)
 		{ "18446744073709551616", -ERANGE }, { "17179869184G", -ERANGE },
 	};
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		uint64_t bytes = 42;
 
@@ -48,7 +42,7 @@ static void test_size_parse(void **state)
 	}
 }
 
-static void test_seconds_parse(void **state)
+TEST(test_seconds_parse)
 {
 	static const struct {
 		const char *text;
@@ -66,7 +60,6 @@ static void test_seconds_parse(void **state)
 	};
 	uint64_t ms;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		assert_int_equal(seconds_parse(good[i].text, &ms), 0);
 		assert_int_equal(ms, good[i].ms);
@@ -76,7 +69,7 @@ static void test_seconds_parse(void **state)
 			fail_msg("accepted \"%s\"", bad[i]);
 }
 
-static void test_size_format(void **state)
+TEST(test_size_format)
 {
 	static const struct {
 		uint64_t bytes;
@@ -89,19 +82,9 @@ static void test_size_format(void **state)
 	};
 	char buf[SIZE_STRLEN], small[4];
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
 		assert_string_equal(size_format(cases[i].bytes, buf, sizeof(buf)), cases[i].text);
 	assert_string_equal(size_format(1023, small, sizeof(small)), "102");
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_size_parse),
-		cmocka_unit_test(test_seconds_parse),
-		cmocka_unit_test(test_size_format),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)

@@ -3,14 +3,6 @@
  * The daemon's seccomp filter, applied to a child that then tries what somebody would who has taken
  * over the daemon.  The calls are made raw, so that nothing depends on the C library.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
@@ -20,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "unit.h"
 #include "base/built_with.h"
 #include "daemon/daemon.h"
 #include "daemon/syscall_filter.h"
@@ -233,9 +227,8 @@ static const struct {
 	{ PART_SESSION_LOG, { "ftruncate", ALLOWED, SYS_ftruncate, { NOTHING } } },
 };
 
-static void test_attempts(void **state)
+TEST(test_attempts)
 {
-	(void)state;
 	assert_non_null(whole_daemon);
 	if (MODES < 2)
 		printf("skip: mode kill: built with -fsanitize=thread\n");
@@ -248,14 +241,13 @@ static void test_attempts(void **state)
 }
 
 /* Who looks at a call by its number only is fooled by another ABI's numbers. */
-static void test_other_abi(void **state)
+TEST(test_other_abi)
 {
 #ifdef __x86_64__
 	static const struct attempt x32 = { "x32 getpid", DEADLY, SYS_getpid | X32_BIT, { 0 } };
 	pid_t pid = fork();
 	int got;
 
-	(void)state;
 	if (pid == 0) {
 		long r = 20; /* getpid(2) of i386 */
 
@@ -292,13 +284,12 @@ static void *wait_and_try(void *arg)
 }
 
 /* Threads that ran before are confined too. */
-static void test_all_threads(void **state)
+TEST(test_all_threads)
 {
 	static int stage = CREATED;
 	pthread_t thread;
 	pid_t pid;
 
-	(void)state;
 	pid = fork();
 	if (pid == 0) {
 		if (pthread_create(&thread, NULL, wait_and_try, &stage))
@@ -344,13 +335,12 @@ static void *use_malloc(void *arg)
 }
 
 /* malloc in a thread grows, shrinks and looks at /proc; then the thread ends. */
-static void test_memory(void **state)
+TEST(test_memory)
 {
 	static int go;
 	pthread_t thread;
 	pid_t pid;
 
-	(void)state;
 	skip_if_instrumented();
 	pid = fork();
 	if (pid == 0) {
@@ -366,11 +356,10 @@ static void test_memory(void **state)
 }
 
 /* A daemon that finds itself broken ends as it would without a filter. */
-static void test_abort(void **state)
+TEST(test_abort)
 {
 	pid_t pid;
 
-	(void)state;
 	skip_if_instrumented();
 	pid = fork();
 	if (pid == 0) {
@@ -380,23 +369,21 @@ static void test_abort(void **state)
 	assert_int_equal(outcome(pid), 1000 + SIGABRT);
 }
 
-static void test_off(void **state)
+TEST(test_off)
 {
 	static const struct attempt a = { "memfd_create", ALLOWED, SYS_memfd_create,
 					  { ADDRESS("x") } };
 
-	(void)state;
 	assert_int_equal(try(&a, FILTER_OFF, 0), 0);
 }
 
 /* Without no_new_privs and without root the kernel takes no filter, and that is an error. */
-static void test_no_filter_is_an_error(void **state)
+TEST(test_no_filter_is_an_error)
 {
 	char err[256] = "";
 	pid_t pid;
 	int r;
 
-	(void)state;
 	pid = fork();
 	if (pid == 0) {
 		if (geteuid() == 0 && setresuid(65534, 65534, 65534))
@@ -407,17 +394,4 @@ static void test_no_filter_is_an_error(void **state)
 	assert_int_equal(outcome(pid), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_attempts),
-		cmocka_unit_test(test_other_abi),
-		cmocka_unit_test(test_all_threads),
-		cmocka_unit_test(test_memory),
-		cmocka_unit_test(test_abort),
-		cmocka_unit_test(test_off),
-		cmocka_unit_test(test_no_filter_is_an_error),
-	};
-
-	return cmocka_run_group_tests(tests, NULL, NULL);
-}
+UNIT_MAIN(NULL, NULL)
