@@ -4,19 +4,13 @@
  * TCP behaviour is the specification.  After each row the daemon must hold nothing of it and
  * still serve a plain session.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit/unit.h"
 #include "cases.h"
 #include "env.h"
 #include "side_by_side.h"

@@ -3,19 +3,12 @@
  * `culvert probe` on this kernel, where all must hold; without privileges; and on kernels that lack
  * something, which a seccomp filter makes of this one.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <json-c/json.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../unit/unit.h"
 #include "daemon.h"
 #include "deny.h"
 #include "env.h"
@@ -144,11 +138,10 @@ static void assert_json(enum lack lack, int code, unsigned int hold, unsigned in
 	json_object_put(json);
 }
 
-static void every_behaviour_holds_here(void **state)
+TEST(every_behaviour_holds_here)
 {
 	struct output *o = probe(NOTHING, NULL);
 
-	(void)state;
 	assert_int_equal(o->code, 0);
 	for (size_t i = 0; i < N_NAMES; i++)
 		assert_says(o, names[i]);
@@ -156,11 +149,10 @@ static void every_behaviour_holds_here(void **state)
 	assert_json(NOTHING, 0, N_NAMES, 0, true);
 }
 
-static void without_privileges_the_rest_is_tried(void **state)
+TEST(without_privileges_the_rest_is_tried)
 {
 	struct output *o = probe(PRIVILEGES, NULL);
 
-	(void)state;
 	assert_int_equal(o->code, 3);
 	assert_says(o, "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)");
 	assert_says(o, " one before it fails\n");
@@ -168,11 +160,10 @@ static void without_privileges_the_rest_is_tried(void **state)
 	assert_json(PRIVILEGES, 3, 1, 2, false); /* splice; load, packet-programs */
 }
 
-static void what_is_missing_is_explained(void **state)
+TEST(what_is_missing_is_explained)
 {
 	struct output *o = probe(GATE, NULL);
 
-	(void)state;
 	assert_int_equal(o->code, 3);
 	assert_says(o, "insertion: Protocol not available\n");
 	assert_says(o, "expected: redirected bytes arrive unchanged");
@@ -181,22 +172,20 @@ static void what_is_missing_is_explained(void **state)
 	assert_null(strstr(o->out, COPY_INSTEAD));
 }
 
-static void a_crash_is_a_failure(void **state)
+TEST(a_crash_is_a_failure)
 {
 	struct output *o = probe(SPLICE_KILLS, NULL);
 
-	(void)state;
 	assert_int_equal(o->code, 3);
 	assert_says(o, "the process that tried it was killed: Bad system call\n");
 	assert_says(o, UNUSABLE);
 	assert_says(o, COPY_INSTEAD);
 }
 
-static void mistakes_are_usage_errors(void **state)
+TEST(mistakes_are_usage_errors)
 {
 	struct output *o = probe(NOTHING, "--jsno");
 
-	(void)state;
 	assert_int_equal(o->code, 2);
 	assert_string_equal(o->out, "");
 	assert_non_null(strstr(o->err, "--jsno"));
@@ -205,13 +194,6 @@ static void mistakes_are_usage_errors(void **state)
 int main(void)
 {
 	char path[PATH_MAX];
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_behaviour_holds_here),
-		cmocka_unit_test(without_privileges_the_rest_is_tried),
-		cmocka_unit_test(what_is_missing_is_explained),
-		cmocka_unit_test(a_crash_is_a_failure),
-		cmocka_unit_test(mistakes_are_usage_errors),
-	};
 
 	env_enter("test_probe", TEST_SECONDS);
 	beside_test(BUILT_CULVERT, path, sizeof(path));
@@ -220,5 +202,5 @@ int main(void)
 		perror(path);
 		return 1;
 	}
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return unit_run(NULL, NULL);
 }

@@ -4,13 +4,6 @@
  * what, and ends; or it does without, `status` says what it does without, and traffic is right to
  * the byte.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -20,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "../unit/unit.h"
 #include "cases.h"
 #include "config/config.h"
 #include "deny.h"

@@ -15,24 +15,18 @@
 #ifndef KT_H
 #define KT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../unit/unit.h"
 #include "datapath/tcp.h"
 #include "probe/rig.h"
 #include "traps.h"
@@ -75,14 +69,20 @@ struct kt_session {
 	uint32_t slot_a, slot_b;
 };
 
-extern struct traps *kt_bpf; /* loaded by kt_main */
+extern struct traps *kt_bpf; /* loaded by kt_load */
 
+/* A test, which kt_teardown follows: that closes what the test has left open. */
+#define KT_TEST(name) TEST_WITH(name, NULL, kt_teardown)
 /*
- * Runs a group of tests: checks for root (77 if not), makes the namespace, loads the programs,
- * sets a watchdog.  Each test is run with kt_teardown, which closes what the test left open.
+ * The main() of a program: checks for root (77 if not), makes the namespace, sets a watchdog, and
+ * runs all tests between LOAD and UNLOAD.
  */
-#define kt_main(tests) (kt_enter(), cmocka_run_group_tests(tests, kt_load, kt_unload))
-#define kt_test(f) cmocka_unit_test_teardown(f, kt_teardown)
+#define KT_MAIN(load, unload)                                                                      \
+	int main(void)                                                                             \
+	{                                                                                          \
+		kt_enter();                                                                        \
+		return unit_run(load, unload);                                                     \
+	}
 void kt_enter(void);
 int kt_load(void **state);
 int kt_unload(void **state);

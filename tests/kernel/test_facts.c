@@ -15,11 +15,10 @@ static ssize_t unread(int fd)
  * F2, __sk_msg_recvmsg: for passed data MSG_TRUNC means nothing: the data is copied, whatever the
  * buffer is.  A pointer to one byte with a length of INT_MAX would be overrun; NULL is EFAULT.
  */
-static void f2_peek_with_passed_data_is_efault(void **state)
+KT_TEST(f2_peek_with_passed_data_is_efault)
 {
 	struct kt_session *s = kt_open(0);
 
-	(void)state;
 	kt_start(s, KT_PASS);
 	assert_int_equal(kt_send(s->client, 0, 1000), 0);
 	assert_true(KT_WAIT(kt_stat(s->slot_a)->passed == 1000));
@@ -30,11 +29,10 @@ static void f2_peek_with_passed_data_is_efault(void **state)
 }
 
 /* F3, tcp_rcv_nxt_update: the FIN is one of tcpi_bytes_received; the state says whether it came. */
-static void f3_fin_counts_as_received(void **state)
+KT_TEST(f3_fin_counts_as_received)
 {
 	struct kt_session *s = kt_open(0);
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(kt_send(s->client, 0, 1000), 0);
 	assert_int_equal(kt_expect(s->server, 0, 1000), 0);
@@ -47,9 +45,8 @@ static void f3_fin_counts_as_received(void **state)
 }
 
 /* F4, tcp_urg: an urgent byte is redirected like any other, with SO_OOBINLINE and without. */
-static void f4_urgent_data_stays_in_the_stream(void **state)
+KT_TEST(f4_urgent_data_stays_in_the_stream)
 {
-	(void)state;
 	for (int is_inline = 0; is_inline < 2; is_inline++) {
 		struct kt_session *s = kt_open(0);
 
@@ -73,13 +70,12 @@ static void f4_urgent_data_stays_in_the_stream(void **state)
  * tcp_write_xmit() neither advances snd_nxt nor calls the next attempt a retransmission.  So the
  * same bytes are counted twice, and FIN would overtake data.  tcp_accepted() is exact.
  */
-static void f5_accepted_is_exact_when_the_qdisc_drops(void **state)
+KT_TEST(f5_accepted_is_exact_when_the_qdisc_drops)
 {
 	struct kt_session *s = kt_open(0);
 	uint64_t sent = 0, got = 0;
 	int64_t over = 0;
 
-	(void)state;
 	if (system("ip link set lo mtu 1500 && "
 		"tc qdisc add dev lo root tbf rate 100mbit burst 80k limit 90k 2>/dev/null")) {
 		print_message("skipped: tc or the tbf qdisc is missing\n");
@@ -106,14 +102,4 @@ static void f5_accepted_is_exact_when_the_qdisc_drops(void **state)
 	assert_int_equal(kt_accepted_b(s), TOTAL);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		kt_test(f2_peek_with_passed_data_is_efault),
-		kt_test(f3_fin_counts_as_received),
-		kt_test(f4_urgent_data_stays_in_the_stream),
-		kt_test(f5_accepted_is_exact_when_the_qdisc_drops),
-	};
-
-	return kt_main(tests);
-}
+KT_MAIN(kt_load, kt_unload)

@@ -655,14 +655,13 @@ static void print_tally(const char *what, const struct tally *y)
 /* --- tests --- */
 
 /* All states, all kinds of packets, both directions. */
-static void packets_become_what_the_model_says(void **state)
+TEST(packets_become_what_the_model_says)
 {
 	static struct model m;
 	static struct model_frame f;
 	struct tally tallies[2] = { 0 };
 	unsigned int told = 0;
 
-	(void)state;
 	chance = t.seed;
 	for (unsigned int i = 0; i < t.worlds; i++) {
 		draw_world(&m);
@@ -726,13 +725,12 @@ static void number(const struct graft_entry *g, struct model_frame *f, uint32_t 
 }
 
 /* Each bit of the tuple counts. */
-static void another_tuple_is_left_alone(void **state)
+TEST(another_tuple_is_left_alone)
 {
 	static struct model m;
 	static struct model_frame f;
 	struct tally tally = { 0 };
 
-	(void)state;
 	chance = t.seed;
 	for (int i = 0; i < 20; i++) {
 		const struct graft_entry *g = draw_quiet(&m, &f);
@@ -752,14 +750,13 @@ static void another_tuple_is_left_alone(void **state)
 }
 
 /* Who knows the tuple alone guesses two numbers of 32 bits, each to within some 2^17. */
-static void a_blind_attacker_gets_nothing_through(void **state)
+TEST(a_blind_attacker_gets_nothing_through)
 {
 	static const uint8_t flags[] = { ACK, ACK | FIN, ACK | RST, 0 };
 	static struct model m;
 	static struct model_frame f;
 	struct tally tally = { 0 };
 
-	(void)state;
 	chance = t.seed;
 	for (unsigned int i = 0; i < t.worlds / 20; i++) {
 		const struct graft_entry *g = draw_quiet(&m, &f);
@@ -776,7 +773,7 @@ static void a_blind_attacker_gets_nothing_through(void **state)
 }
 
 /* A reset needs no ACK: a few of these get to the other end, which takes the exact number only. */
-static void a_sweep_of_resets_ends_no_session(void **state)
+TEST(a_sweep_of_resets_ends_no_session)
 {
 	static struct model m;
 	static struct model_frame f;
@@ -784,7 +781,6 @@ static void a_sweep_of_resets_ends_no_session(void **state)
 	const struct graft_entry *g;
 	uint32_t end;
 
-	(void)state;
 	chance = t.seed;
 	g = draw_quiet(&m, &f);
 	end = (uint32_t)g->side[0].end;
@@ -837,17 +833,10 @@ static int unload(void **state)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(packets_become_what_the_model_says),
-		cmocka_unit_test(another_tuple_is_left_alone),
-		cmocka_unit_test(a_blind_attacker_gets_nothing_through),
-		cmocka_unit_test(a_sweep_of_resets_ends_no_session),
-	};
-
 	if (argc > 1)
 		t.seed = strtoull(argv[1], NULL, 0);
 	if (argc > 2)
 		t.worlds = (unsigned int)strtoul(argv[2], NULL, 0);
 	kt_enter();
-	return cmocka_run_group_tests(tests, load, unload);
+	return unit_run(load, unload);
 }

@@ -72,13 +72,12 @@ static uint64_t passed(void)
  * Bytes that the daemon has read ahead and not yet written come first, whatever it asks for: a
  * segment that slips past the fence while a flow is taken out of rx must not overtake them.
  */
-static void no_pass_lets_nothing_overtake_passed_bytes(void **state)
+KT_TEST(no_pass_lets_nothing_overtake_passed_bytes)
 {
 	struct kt_session *s = admit(kt_open(0));
 	volatile struct culvert_ctl *ctl = enter(s);
 	uint64_t bytes = redirected(), before = passed();
 
-	(void)state;
 	ctl->credit = before - 1; /* as if a byte were still to be written */
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_true(KT_WAIT(passed() == before + SENT));
@@ -98,12 +97,11 @@ static void no_pass_lets_nothing_overtake_passed_bytes(void **state)
 }
 
 /* T17: what has come before is cut off. */
-static void an_overlap_is_cut_off(void **state)
+KT_TEST(an_overlap_is_cut_off)
 {
 	struct kt_session *s = admit(kt_open(0));
 	uint64_t bytes = redirected(), overlap = kernel_stat(kt_culvert, CLIENT)->overlap;
 
-	(void)state;
 	enter(s);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
@@ -117,12 +115,11 @@ static void an_overlap_is_cut_off(void **state)
 }
 
 /* T3, which the daemon avoids: the cut holds for many pages and odd lengths as well. */
-static void a_large_part_is_cut_off(void **state)
+KT_TEST(a_large_part_is_cut_off)
 {
 	static const size_t parts[] = { 1, 4094, 4095, 4096, 8190, 20001, 48 * KIB - 1 };
 	const size_t size = 48 * KIB;
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
 		struct kt_session *s = kt_open(0);
 		uint64_t bytes = redirected();
@@ -201,7 +198,7 @@ static void carry_rest(struct kt_session *s, uint64_t at, uint64_t got, uint64_t
  * closed, what TCP held is redirected, and nothing more comes.  Once the flow is out of rx, what
  * the gate kept out is sent again.
  */
-static void where_passing_has_no_bound_the_gate_is_closed(void **state)
+KT_TEST(where_passing_has_no_bound_the_gate_is_closed)
 {
 	struct kt_session *s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
 	volatile struct culvert_ctl *ctl = enter(s);
@@ -210,7 +207,6 @@ static void where_passing_has_no_bound_the_gate_is_closed(void **state)
 	const size_t backlog = 512 * KIB;
 	size_t sent;
 
-	(void)state;
 	enter_slot(UPSTREAM, s->b);
 	ctl->hard_limit = 256 * KIB;
 	sent = fill_both(s, backlog);
@@ -235,7 +231,7 @@ static void keep(void *arg, const void *event)
 }
 
 /* A stay that cannot begin because the target is gone: told as one of this stay, not of the last. */
-static void a_target_that_is_gone_is_told(void **state)
+KT_TEST(a_target_that_is_gone_is_told)
 {
 	struct kt_session *s = admit(kt_open(0));
 	volatile struct culvert_ctl *ctl = enter(s);
@@ -243,7 +239,6 @@ static void a_target_that_is_gone_is_told(void **state)
 	struct culvert_event last = { 0 };
 	struct bpf_ring *ring;
 
-	(void)state;
 	assert_int_equal(bpf_ring_open(kernel_rings(kt_culvert), 0, sizeof(last), keep, &last,
 				       &ring), 0);
 	kernel_forget(kt_culvert, UPSTREAM, false);
@@ -293,13 +288,12 @@ static void lose_by_gap(struct kt_session *s)
  * Once bytes are lost, none that follow may reach the target, which would take them for the next
  * of the stream; neither with the gate, which keeps them out of TCP, nor past it.
  */
-static void what_follows_a_loss_is_dropped(void **state)
+KT_TEST(what_follows_a_loss_is_dropped)
 {
 	static void (*const ways[])(struct kt_session *) = { lose_by_redirect, lose_at_entry,
 							      lose_by_gap };
 	const volatile struct culvert_stat *st = kernel_stat(kt_culvert, CLIENT);
 
-	(void)state;
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		struct kt_session *s = admit(kt_open(0));
 		uint64_t dropped = st->dropped, lost;
@@ -350,7 +344,7 @@ static size_t fill_memory(struct kt_session *s)
  * Over the limit of all flows together the program passes, whatever its own limits say; and each
  * stay is released once, by whichever way it ends.
  */
-static void all_flows_together_have_a_limit(void **state)
+KT_TEST(all_flows_together_have_a_limit)
 {
 	const struct kernel_limits limits = { .pairs = 1, .workers = 1, .memory = MEMORY };
 	struct kernel *without = kt_culvert;
@@ -361,7 +355,6 @@ static void all_flows_together_have_a_limit(void **state)
 	char err[512];
 	size_t sent;
 
-	(void)state;
 	assert_int_equal(kernel_open(&limits, &kt_culvert, err, sizeof(err)), 0);
 	assert_int_equal(bpf_ring_open(kernel_rings(kt_culvert), 0, sizeof(struct culvert_event),
 				       note, &kinds, &ring), 0);
@@ -426,12 +419,11 @@ static void send_with_urgent(const struct kt_session *s)
 }
 
 /* tcp_recvmsg_locked: a look ends before the urgent byte, unless it begins there. */
-static void a_look_ends_before_an_urgent_byte(void **state)
+KT_TEST(a_look_ends_before_an_urgent_byte)
 {
 	struct kt_session *s = open_inline();
 	uint64_t unread = 0;
 
-	(void)state;
 	send_with_urgent(s);
 	assert_int_equal(tcp_unread(s->a, &unread), 0);
 	assert_int_equal(unread, BEFORE);
@@ -450,7 +442,7 @@ static void expect_pending(const struct flow *f, uint64_t offset)
 	assert_int_equal(offset, f->pending);
 }
 
-static void an_urgent_byte_does_not_hinder_a_removal(void **state)
+KT_TEST(an_urgent_byte_does_not_hinder_a_removal)
 {
 	struct kt_session *s = open_inline();
 	struct forward_conf limits = { .soft_limit = MIB, .hard_limit = MIB };
@@ -461,7 +453,6 @@ static void an_urgent_byte_does_not_hinder_a_removal(void **state)
 		.dst_connected = true, .read_ahead = MIB,
 	};
 
-	(void)state;
 	pool_init(&pool, 4096);
 	admit(s);
 	assert_int_equal(sockmap_enter(&io, &limits, 0), 0);
@@ -482,20 +473,4 @@ static void an_urgent_byte_does_not_hinder_a_removal(void **state)
 	pool_close(&pool);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		kt_test(no_pass_lets_nothing_overtake_passed_bytes),
-		kt_test(an_overlap_is_cut_off),
-		kt_test(a_large_part_is_cut_off),
-		kt_test(where_passing_has_no_bound_the_gate_is_closed),
-		kt_test(a_target_that_is_gone_is_told),
-		kt_test(what_follows_a_loss_is_dropped),
-		kt_test(all_flows_together_have_a_limit),
-		kt_test(a_look_ends_before_an_urgent_byte),
-		kt_test(an_urgent_byte_does_not_hinder_a_removal),
-	};
-
-	kt_enter();
-	return cmocka_run_group_tests(tests, kt_load_culvert, kt_unload_culvert);
-}
+KT_MAIN(kt_load_culvert, kt_unload_culvert)

@@ -26,32 +26,19 @@ static void storm(const char *name, bool small)
 	assert_true(holds);
 }
 
-static void no_byte_is_lost(void **state)
+TEST(no_byte_is_lost)
 {
-	(void)state;
 	storm("leave", false);
 }
 
-static void no_byte_is_lost_with_small_buffers(void **state)
+TEST(no_byte_is_lost_with_small_buffers)
 {
-	(void)state;
 	storm("leave", true);
 }
 
-static void no_byte_is_lost_over_the_hard_limit(void **state)
+TEST(no_byte_is_lost_over_the_hard_limit)
 {
-	(void)state;
 	storm("hard-limit", false);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(no_byte_is_lost),
-		cmocka_unit_test(no_byte_is_lost_with_small_buffers),
-		cmocka_unit_test(no_byte_is_lost_over_the_hard_limit),
-	};
-
-	kt_enter();
-	return cmocka_run_group_tests(tests, kt_load_culvert, kt_unload_culvert);
-}
+KT_MAIN(kt_load_culvert, kt_unload_culvert)

@@ -21,11 +21,10 @@
  * T2, sk_psock_start_verdict / tcp_bpf_recvmsg_parser: what is queued at the insertion waits for
  * the next segment; peeking at the socket makes the verdict run at once.
  */
-static void t2_early_data_waits_for_a_kick(void **state)
+KT_TEST(t2_early_data_waits_for_a_kick)
 {
 	struct kt_session *s = kt_open(0);
 
-	(void)state;
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
 	assert_true(KT_WAIT(kt_inq(s->a) == 100));
 	kt_start(s, KT_REDIRECT);
@@ -45,13 +44,12 @@ static void t2_early_data_waits_for_a_kick(void **state)
  * T2, tcp_bpf_recvmsg_parser: a plain recv kicks as well, but then sets copied_seq back to where it
  * was before the verdict ran.  Only a peek is a kick.
  */
-static void t2_plain_recv_is_no_kick(void **state)
+KT_TEST(t2_plain_recv_is_no_kick)
 {
 	struct kt_session *s = kt_open(0);
 	char byte;
 	int inq;
 
-	(void)state;
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
 	assert_true(KT_WAIT(kt_inq(s->a) == 100));
 	kt_start(s, KT_REDIRECT);
@@ -64,12 +62,11 @@ static void t2_plain_recv_is_no_kick(void **state)
 }
 
 /* T3, tcp_read_skb: a partly read skb is given to the verdict from its first byte. */
-static void t3_partly_read_skb_is_sent_whole(void **state)
+KT_TEST(t3_partly_read_skb_is_sent_whole)
 {
 	struct kt_session *s = kt_open(0);
 	uint64_t redirected;
 
-	(void)state;
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
 	assert_int_equal(kt_expect(s->a, 0, 30), 0);
 	kt_start(s, KT_REDIRECT);
@@ -84,9 +81,8 @@ static void t3_partly_read_skb_is_sent_whole(void **state)
 }
 
 /* T4: after the peer's FIN, and after our own, a socket is refused, without harm. */
-static void t4_insert_after_fin(void **state)
+KT_TEST(t4_insert_after_fin)
 {
-	(void)state;
 	for (int own = 0; own < 2; own++) {
 		struct kt_session *s = kt_open(0);
 
@@ -101,11 +97,10 @@ static void t4_insert_after_fin(void **state)
 }
 
 /* T4: a socket that is a target already stays one after its peer's FIN; rx is refused. */
-static void t4_target_survives_peers_fin(void **state)
+KT_TEST(t4_target_survives_peers_fin)
 {
 	struct kt_session *s = kt_open(0);
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(shutdown(s->server, SHUT_WR), 0);
 	assert_int_equal(kt_expect_eof(s->b), 0);
@@ -115,14 +110,13 @@ static void t4_target_survives_peers_fin(void **state)
 }
 
 /* T15, sock_map_sk_is_suitable: an MPTCP socket is refused, whatever became of the connection. */
-static void t15_mptcp_is_refused(void **state)
+KT_TEST(t15_mptcp_is_refused)
 {
 	struct sockaddr_in addr = { .sin_family = AF_INET,
 				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof(addr);
 	int lfd, conn, acc;
 
-	(void)state;
 	lfd = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
 	conn = socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP);
 	if (lfd < 0 || conn < 0) {
@@ -146,11 +140,10 @@ static void t15_mptcp_is_refused(void **state)
 }
 
 /* T15, sk_psock_init: a socket with a ULP (kTLS) is refused. */
-static void t15_ulp_is_refused(void **state)
+KT_TEST(t15_ulp_is_refused)
 {
 	struct kt_session *s = kt_open(0);
 
-	(void)state;
 	if (setsockopt(s->a, IPPROTO_TCP, TCP_ULP, "tls", 3) < 0) {
 		print_message("T15: skipped: no kTLS in this kernel: %s\n", strerror(errno));
 		skip();
@@ -162,12 +155,11 @@ static void t15_ulp_is_refused(void **state)
 }
 
 /* T15, sock_map_link: a socket under one verdict does not get a second one. */
-static void t15_second_owner_is_refused(void **state)
+KT_TEST(t15_second_owner_is_refused)
 {
 	struct kt_session *s = kt_open(0);
 	struct traps *mine = kt_bpf;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(kt_add(mine->maps.rx, s->slot_b, s->a), -EBUSY);
 	assert_int_equal(kt_add(mine->maps.rx, s->slot_a, s->a), -EBUSY);
@@ -182,14 +174,13 @@ static void t15_second_owner_is_refused(void **state)
  * T1, tcp_eat_skb / sk_psock_skb_redirect: a receiver that never reads does not stop the sender;
  * everything is acknowledged, sits in the backlog, and is charged to nobody.
  */
-static void t1_redirect_has_no_bound(void **state)
+KT_TEST(t1_redirect_has_no_bound)
 {
 	struct kt_session *s = kt_open(KT_SMALL_B);
 	const size_t total = 16 * MIB;
 	int wide = 4 * MIB;
 	bool unbounded;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	unbounded = kt_send(s->client, 0, total) == 0;
 	print_message("T1: %s: sent %llu bytes, target accepted %lld, charged %llu\n",
@@ -239,13 +230,12 @@ static struct kt_session *open_stalled_a(size_t bytes)
  * what was left of it in each of seven guests (6.1.192 and 6.12.117, a busy host) within 1 to 13
  * repetitions; without it, not once in 360.
  */
-static void t18_passed_behind_a_backlog_has_no_bound(void **state)
+KT_TEST(t18_passed_behind_a_backlog_has_no_bound)
 {
 	struct kt_session *s = open_stalled_a(1 * MIB);
 	const size_t total = 16 * MIB;
 	bool unbounded;
 
-	(void)state;
 	kt_conf(s->slot_a)->mode = KT_PASS;
 	unbounded = kt_send(s->client, 0, total) == 0;
 	print_message("T18: %s: passed %llu bytes, charged %llu, readable: %s\n",
@@ -276,13 +266,12 @@ static size_t receive_all(int fd, size_t most)
  * T9, sk_psock_drop: leaving the last map destroys the backlog of the opposite direction; leaving
  * rx alone does not.
  */
-static void t9_leaving_the_last_map_loses_the_backlog(void **state)
+KT_TEST(t9_leaving_the_last_map_loses_the_backlog)
 {
 	const size_t total = 1 * MIB;
 	struct kt_session *kept = open_stalled_a(total), *lost = open_stalled_a(total);
 	size_t got;
 
-	(void)state;
 	assert_int_equal(kt_del(kt_bpf->maps.rx, kept->slot_a), 0);
 	assert_int_equal(kt_expect(kept->client, 0, total), 0);
 
@@ -297,13 +286,12 @@ static void t9_leaving_the_last_map_loses_the_backlog(void **state)
  * T14, sk_psock_backlog / sk_psock_skb_redirect: a target that was reset gets sk_err; the backlog
  * is gone, and what the client sends afterwards is acknowledged and dropped; A's sk_drops counts.
  */
-static void t14_reset_target_loses_silently(void **state)
+KT_TEST(t14_reset_target_loses_silently)
 {
 	struct kt_session *s = kt_open(KT_SMALL_B);
 	struct linger now = { .l_onoff = 1 };
 	uint32_t before;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(kt_send(s->client, 0, 1 * MIB), 0);
 	assert_true(KT_WAIT(kt_stat(s->slot_a)->bytes == 1 * MIB));
@@ -329,12 +317,11 @@ static void t14_reset_target_loses_silently(void **state)
 /* --- ends of streams --- */
 
 /* T5, sk_psock_backlog: a redirected FIN is "0 bytes sent", which is EPIPE for the target. */
-static void t5_redirected_fin_breaks_the_target(void **state)
+KT_TEST(t5_redirected_fin_breaks_the_target)
 {
 	struct kt_session *s = kt_open(0);
 	bool broken;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	kt_conf(s->slot_a)->flags = KT_F_EMPTY_TOO;
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
@@ -351,12 +338,11 @@ static void t5_redirected_fin_breaks_the_target(void **state)
  * T5: a FIN that is passed behind a backlog breaks the other direction: what is redirected to the
  * half-closed socket from then on is dropped, although TCP has acknowledged it.
  */
-static void t5_passed_fin_truncates_the_answer(void **state)
+KT_TEST(t5_passed_fin_truncates_the_answer)
 {
 	struct kt_session *s = kt_open(KT_SMALL_A);
 	const size_t half = 512 * KIB;
 
-	(void)state;
 	kt_start(s, KT_PASS);
 	kt_conf(s->slot_a)->flags = KT_F_EMPTY_TOO;
 	stall_a(s, half);
@@ -379,14 +365,13 @@ static void t5_passed_fin_truncates_the_answer(void **state)
 }
 
 /* T6: no FIN goes to the target; RDHUP comes early; shutting down then loses the backlog. */
-static void t6_early_shutdown_loses_the_backlog(void **state)
+KT_TEST(t6_early_shutdown_loses_the_backlog)
 {
 	struct kt_session *s = kt_open(KT_SMALL_B);
 	const size_t total = 1 * MIB;
 	uint64_t got = 0;
 	ssize_t n = 0;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(kt_send(s->client, 0, total), 0);
 	assert_int_equal(shutdown(s->client, SHUT_WR), 0);
@@ -431,13 +416,12 @@ static void *wait_for_fin(void *arg)
 }
 
 /* T7: redirected data does not wake a thread that waits for EPOLLRDHUP; FIN does. */
-static void t7_messages_wake_nobody(void **state)
+KT_TEST(t7_messages_wake_nobody)
 {
 	struct kt_session *s = kt_open(0);
 	struct waiter w = { .fd = s->a };
 	pthread_t thread;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(pthread_create(&thread, NULL, wait_for_fin, &w), 0);
 	for (uint64_t i = 0; i < MESSAGES; i++) {
@@ -456,14 +440,13 @@ static void t7_messages_wake_nobody(void **state)
  * T8, tcp_bpf_recvmsg_parser: passed bytes that queue behind redirected ones are not seen by recv,
  * which says "end of file" once the FIN is there.  Only passed == read says so truly.
  */
-static void t8_eof_before_the_last_bytes(void **state)
+KT_TEST(t8_eof_before_the_last_bytes)
 {
 	struct kt_session *s = kt_open(KT_SMALL_A);
 	const size_t stalled = 512 * KIB;
 	char byte;
 	ssize_t n;
 
-	(void)state;
 	kt_start(s, KT_PASS);
 	stall_a(s, stalled);
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
@@ -484,12 +467,11 @@ static void t8_eof_before_the_last_bytes(void **state)
 /* --- segments that come twice --- */
 
 /* The trap: redirect repeats the overlap. */
-static void t17_redirect_repeats_the_overlap(void **state)
+KT_TEST(t17_redirect_repeats_the_overlap)
 {
 	struct kt_session *s = kt_open(0);
 	uint64_t extra;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
@@ -506,13 +488,12 @@ static void t17_redirect_repeats_the_overlap(void **state)
 /* --- leaving --- */
 
 /* T10, tcp_splice_read: passed data is not in the receive queue, so splice finds nothing. */
-static void t10_splice_does_not_see_passed_data(void **state)
+KT_TEST(t10_splice_does_not_see_passed_data)
 {
 	struct kt_session *s = kt_open(0);
 	int pipefd[2];
 	ssize_t n;
 
-	(void)state;
 	assert_int_equal(pipe2(pipefd, O_NONBLOCK | O_CLOEXEC), 0);
 	kt_start(s, KT_PASS);
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
@@ -537,13 +518,12 @@ static void t10_splice_does_not_see_passed_data(void **state)
  * then on the socket is readable for ever.  No further data is sent here: the kernel would stall
  * and warn in its log ("TCP recvmsg seq # bug").
  */
-static void t11_passed_data_read_after_leaving(void **state)
+KT_TEST(t11_passed_data_read_after_leaving)
 {
 	struct kt_session *s = kt_open(0);
 	short revents;
 	int inq;
 
-	(void)state;
 	kt_start(s, KT_PASS);
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
 	assert_true(KT_WAIT(kt_stat(s->slot_a)->passed == 100));
@@ -558,12 +538,11 @@ static void t11_passed_data_read_after_leaving(void **state)
 }
 
 /* T16, tcp_data_ready with SOCK_DONE: a FIN gets past the fence, as documented. */
-static void t16_fence_is_open_for_fin(void **state)
+KT_TEST(t16_fence_is_open_for_fin)
 {
 	struct kt_session *s = kt_open(0);
 	uint64_t redirected;
 
-	(void)state;
 	kt_start(s, KT_REDIRECT);
 	kt_fence(s->a);
 	assert_int_equal(kt_send(s->client, 0, 100), 0);
@@ -583,31 +562,4 @@ static void t16_fence_is_open_for_fin(void **state)
 	assert_int_equal(kt_expect(redirected ? s->server : s->a, 0, 100), 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		kt_test(t2_early_data_waits_for_a_kick),
-		kt_test(t2_plain_recv_is_no_kick),
-		kt_test(t3_partly_read_skb_is_sent_whole),
-		kt_test(t4_insert_after_fin),
-		kt_test(t4_target_survives_peers_fin),
-		kt_test(t15_mptcp_is_refused),
-		kt_test(t15_ulp_is_refused),
-		kt_test(t15_second_owner_is_refused),
-		kt_test(t1_redirect_has_no_bound),
-		kt_test(t18_passed_behind_a_backlog_has_no_bound),
-		kt_test(t9_leaving_the_last_map_loses_the_backlog),
-		kt_test(t14_reset_target_loses_silently),
-		kt_test(t5_redirected_fin_breaks_the_target),
-		kt_test(t5_passed_fin_truncates_the_answer),
-		kt_test(t6_early_shutdown_loses_the_backlog),
-		kt_test(t7_messages_wake_nobody),
-		kt_test(t8_eof_before_the_last_bytes),
-		kt_test(t17_redirect_repeats_the_overlap),
-		kt_test(t10_splice_does_not_see_passed_data),
-		kt_test(t11_passed_data_read_after_leaving),
-		kt_test(t16_fence_is_open_for_fin),
-	};
-
-	return kt_main(tests);
-}
+KT_MAIN(kt_load, kt_unload)

@@ -110,12 +110,11 @@ static struct figures read_figures(const struct bpf_program *prog, const char *l
 	};
 }
 
-static void programs_stay_within_their_bounds(void **state)
+TEST(programs_stay_within_their_bounds)
 {
 	size_t n = 0;
 	struct bpf_program *prog;
 
-	(void)state;
 	bpf_object__for_each_program(prog, skel->obj) {
 		const struct bound *b = &bounds[n];
 		struct figures f;
@@ -138,13 +137,12 @@ static void programs_stay_within_their_bounds(void **state)
  * that returns nothing is none (include/culvert.h).  The compiler chooses between them by whether
  * the value is used.
  */
-static void the_count_of_passed_bytes_is_a_full_barrier(void **state)
+TEST(the_count_of_passed_bytes_is_a_full_barrier)
 {
 	const struct bpf_program *prog = skel->progs.culvert_verdict;
 	const struct bpf_insn *insn = bpf_program__insns(prog);
 	unsigned int full = 0;
 
-	(void)state;
 	for (size_t i = 0; i < bpf_program__insn_cnt(prog); i++)
 		if (insn[i].code == (BPF_STX | BPF_ATOMIC | BPF_DW) &&
 		    insn[i].imm == FULL_BARRIER &&
@@ -154,13 +152,4 @@ static void the_count_of_passed_bytes_is_a_full_barrier(void **state)
 	assert_true(full > 0);
 }
 
-int main(void)
-{
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(programs_stay_within_their_bounds),
-		cmocka_unit_test(the_count_of_passed_bytes_is_a_full_barrier),
-	};
-
-	kt_enter();
-	return cmocka_run_group_tests(tests, load, unload);
-}
+KT_MAIN(load, unload)
