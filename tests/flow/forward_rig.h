@@ -6,13 +6,6 @@
  * A daemon with a configuration file, and the sockets of rig_sockets.h around it.  What goes wrong
  * ends the test (cmocka's fail_msg()).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <json-c/json.h>
 #include <poll.h>
@@ -28,7 +21,6 @@
 #include "rig_sockets.h"
 #include "side_by_side.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* few rows say `once` */
 /* not every program needs all of it */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -449,21 +441,31 @@ static void is_closed(const char *to)
 
 /* --- every row with every engine --- */
 
-struct rig_row {
+/* *STATE: the name of the engine. */
+static struct rig_row {
 	const char *name;
-	void (*run)(void **state); /* *STATE: the name of the engine */
-	bool once; /* with `auto` only: the engine makes no difference */
-};
+	void (*run)(void **state);
+	bool once;
+} rig_rows[32];
+static size_t rig_n_rows;
+
+#define ROW_ADD(f, only_once)                                                                      \
+	static void f(void **state);                                                               \
+	__attribute__((constructor)) static void rig_add_##f(void)                                 \
+	{                                                                                          \
+		rig_rows[rig_n_rows++] = (struct rig_row){ #f, f, only_once };                     \
+	}                                                                                          \
+	static void f(__attribute__((unused)) void **state)
+
+/* A test that runs on each engine, or with `auto` only: the engine makes no difference to it. */
+#define ROW(f) ROW_ADD(f, false)
+#define ROW_ONCE(f) ROW_ADD(f, true)
 
 static char rig_engines[][8] = { "auto", "graft", "sockmap", "splice", "copy" };
 #define RIG_ENGINES (sizeof(rig_engines) / sizeof(rig_engines[0]))
 
-static const struct rig_rows {
-	const char *prog;
-	unsigned int seconds;
-	const struct rig_row *rows;
-	size_t n;
-} *rig_rows;
+static const char *rig_prog;
+static unsigned int rig_seconds;
 
 /*
  * Called in the process of each engine, when it has a network of its own; may skip all, and make
@@ -473,47 +475,41 @@ static void (*rig_prepare)(void);
 
 static int rig_run_engine(size_t i)
 {
-	const struct rig_rows *all = rig_rows;
-	struct CMUnitTest *tests = calloc(all->n, sizeof(*tests));
-	char (*names)[48] = calloc(all->n, sizeof(*names));
+	static struct CMUnitTest tests[sizeof(rig_rows) / sizeof(rig_rows[0])];
+	static char names[sizeof(rig_rows) / sizeof(rig_rows[0])][48];
 	size_t n = 0;
-	int r = 0;
 
-	for (size_t k = 0; tests && names && k < all->n; k++) {
-		if (all->rows[k].once && i)
+	for (size_t k = 0; k < rig_n_rows; k++) {
+		if (rig_rows[k].once && i)
 			continue;
-		snprintf(names[n], sizeof(names[n]), "%s_%s", rig_engines[i], all->rows[k].name);
+		snprintf(names[n], sizeof(names[n]), "%s_%s", rig_engines[i], rig_rows[k].name);
 		tests[n] = (struct CMUnitTest){
-			.name = names[n], .test_func = all->rows[k].run,
+			.name = names[n], .test_func = rig_rows[k].run,
 			.teardown_func = rig_clean, .initial_state = rig_engines[i],
 		};
 		n++;
 	}
-	if (n) {
-		env_enter(all->prog, all->seconds);
-		/* the directory of a configuration file must be root's */
-		if (chown(env_dir(), 0, 0))
-			perror(env_dir());
-		if (rig_prepare)
-			rig_prepare();
-		if (upstream_fd < 0)
-			rig_listen();
-		r = _cmocka_run_group_tests(rig_engines[i], tests, n, NULL, NULL);
-	}
-	free(names);
-	free(tests);
-	return r;
+	if (!n)
+		return 0;
+	env_enter(rig_prog, rig_seconds);
+	/* the directory of a configuration file must be root's */
+	if (chown(env_dir(), 0, 0))
+		perror(env_dir());
+	if (rig_prepare)
+		rig_prepare();
+	if (upstream_fd < 0)
+		rig_listen();
+	return _cmocka_run_group_tests(rig_engines[i], tests, n, NULL, NULL);
 }
 
 /*
  * The main() of program PROG, which is ended after SECONDS; returns its exit code.  The engines run
  * side by side, for such tests wait more than they work.
  */
-static int rig_run(const char *prog, unsigned int seconds, const struct rig_row *rows, size_t n)
+static int rig_run(const char *prog, unsigned int seconds)
 {
-	const struct rig_rows all = { prog, seconds, rows, n };
-
-	rig_rows = &all;
+	rig_prog = prog;
+	rig_seconds = seconds;
 	return side_by_side(RIG_ENGINES, rig_run_engine);
 }
 

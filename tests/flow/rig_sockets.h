@@ -7,13 +7,6 @@
  * What goes wrong ends the test (cmocka's fail_msg()).  Those that nobody closes are closed by
  * rig_close_sockets().
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
@@ -26,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../unit/unit.h"
 #include "peer.h"
 
 /* not every program needs all of it */

@@ -3,13 +3,6 @@
  * What an operator can do to a running daemon, on every engine: move live sessions from one engine
  * to another, find sessions, reset them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,7 +232,7 @@ static void engine_saturated(struct daemon *d, const char *from, const char *to)
 	rig_wait_status(d, "resources.sessions", 0);
 }
 
-static void engine(void **state)
+ROW(engine)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
 					     LIVE_AND_OTHER);
@@ -266,7 +259,7 @@ static void engine(void **state)
 }
 
 /* What cannot be had is refused, with the reason, and changes nothing. */
-static void engine_refused(void **state)
+ROW(engine_refused)
 {
 	struct daemon *d = rig_start(*state, "[forward live]\nlisten = " ONE "\n" TO_UPSTREAM);
 	int client = rig_dial(NULL, ONE), server = rig_accept();
@@ -447,7 +440,7 @@ static void log_level(struct daemon *d)
 	rig_wait_log(d, "{\"level\":\"debug\"} (by uid 0");
 }
 
-static void sessions(void **state)
+ROW(sessions)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
 					     "" LIVE_AND_OTHER);
@@ -491,7 +484,7 @@ static void expect_totals(struct daemon *d, int64_t sent, int64_t answered)
  * Every byte is in the totals as soon as it has arrived, and once: while its session is open, waits
  * for its reset, and has ended.
  */
-static void totals(void **state)
+ROW(totals)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
 					     "" LIVE_AND_OTHER);
@@ -528,14 +521,7 @@ static void totals(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "engine", engine },
-	{ "engine-refused", engine_refused },
-	{ "sessions", sessions },
-	{ "totals", totals },
-};
-
 int main(void)
 {
-	return rig_run("test_control", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_control", TEST_SECONDS);
 }

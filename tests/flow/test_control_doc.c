@@ -3,13 +3,6 @@
  * docs/control.md is complete: a running daemon's answers have the fields that it describes, all of
  * them and no others, and it names each command, key, error and reason of the code.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -197,7 +190,7 @@ static void names(void)
 		need_quoted(graft_refusal_name((enum graft_refusal)i));
 }
 
-static void control(void **state)
+ROW(control)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nsession-log = /dev/null\n"
 					     FORWARDS);
@@ -208,9 +201,7 @@ static void control(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = { { "control", control } };
-
 int main(void)
 {
-	return rig_run("test_control_doc", TEST_SECONDS, rows, 1);
+	return rig_run("test_control_doc", TEST_SECONDS);
 }

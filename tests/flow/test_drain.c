@@ -19,7 +19,7 @@ static void expect_state(struct daemon *d, const char *state)
 }
 
 /* Nobody new is served, and nobody else notices. */
-static void drain(void **state)
+ROW(drain)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
 					     LIVE("") OTHER);
@@ -69,7 +69,7 @@ static struct daemon *start_changed(const char *engine, struct ends e[2])
 }
 
 /* A deadline is that of all sessions of the name, be they older than a reload. */
-static void deadline_of_older(void **state)
+ROW(deadline_of_older)
 {
 	struct ends e[2];
 	struct daemon *d = start_changed(*state, e);
@@ -122,12 +122,12 @@ static void reload_same(struct daemon *d)
 	rig_reload_good(d, LIVE("connect-timeout = 8\n") OTHER);
 }
 
-static void undo_takes_back(void **state)
+ROW(undo_takes_back)
 {
 	take_back(*state, undo);
 }
 
-static void reload_takes_back(void **state)
+ROW(reload_takes_back)
 {
 	take_back(*state, reload_same);
 }
@@ -136,7 +136,7 @@ static void reload_takes_back(void **state)
  * A forward that is removed ends its sessions, also those older than a change, when its time is
  * over; a deadline that an operator has set before counts on, until it is the later one.
  */
-static void removed(void **state)
+ROW(removed)
 {
 	static const struct {
 		const char *drain_timeout, *deadline;
@@ -195,7 +195,7 @@ static void wait_removed_live(struct daemon *d, int64_t n)
 }
 
 /* It has changed before it is removed: it is shown as long as any of its sessions lives. */
-static void removed_is_shown(void **state)
+ROW(removed_is_shown)
 {
 	struct ends e[2];
 	struct daemon *d = start_changed(*state, e);
@@ -213,7 +213,7 @@ static void removed_is_shown(void **state)
 }
 
 /* Nobody could make sockets: whoever drains is told. */
-static void for_good(void **state)
+ROW(for_good)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nprivileged-process = no\n" LIVE("") OTHER);
 	struct ends e = rig_open(ONE);
@@ -233,7 +233,7 @@ static void for_good(void **state)
 #define OPERATOR_MS 8000 /* longer than PRIVILEGED_PATIENCE_S */
 
 /* The control socket is not held up for long by a privileged process that hangs. */
-static void hung(void **state)
+ROW(hung)
 {
 	struct daemon *d = rig_start(*state, LIVE("") OTHER);
 	struct ends e = rig_open(ONE);
@@ -252,18 +252,7 @@ static void hung(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "drain", drain },
-	{ "deadline_of_older", deadline_of_older },
-	{ "undo_takes_back", undo_takes_back },
-	{ "reload_takes_back", reload_takes_back },
-	{ "removed", removed },
-	{ "removed_is_shown", removed_is_shown },
-	{ "for_good", for_good },
-	{ "hung", hung },
-};
-
 int main(void)
 {
-	return rig_run("test_drain", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_drain", TEST_SECONDS);
 }

@@ -15,7 +15,7 @@
 #define TO_NOWHERE "upstream = " BLACK_HOLE "\n"
 #define ANY "[forward any]\nlisten = " ONE "\n" TO_UPSTREAM
 
-static void connect_timeout(void **state)
+ROW(connect_timeout)
 {
 	struct daemon *d;
 	struct json_object *s;
@@ -74,7 +74,7 @@ static size_t give(int fd, size_t each, size_t most, int ms)
 #define POUR 12000000U
 
 /* The limits bound what the kernel queues: the other engines queue nothing there. */
-static void limits(void **state)
+ROW(limits)
 {
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nsoft-limit = 512M\nhard-limit = 512M\n"
@@ -104,7 +104,7 @@ static void limits(void **state)
 }
 
 /* One too many waits in the backlog, as with the limit of all forwards, until it is its turn. */
-static void max_sessions(void **state)
+ROW(max_sessions)
 {
 	struct daemon *d = rig_start(*state,
 				     ANY
@@ -157,7 +157,7 @@ static void is_refused(const char *from, const char *to)
 	rig_accept_none();
 }
 
-static void max_sessions_per_client(void **state)
+ROW(max_sessions_per_client)
 {
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nmax-sessions-per-client = 4\n"
@@ -186,7 +186,7 @@ static void max_sessions_per_client(void **state)
 }
 
 /* Nothing said: half of all. */
-static void one_client_cannot_take_all_sessions(void **state)
+ROW_ONCE(one_client_cannot_take_all_sessions)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nmax-sessions = 10\n" ANY);
 
@@ -208,7 +208,7 @@ static void is_refused_on_unix(const char *to)
 	rig_accept_none();
 }
 
-static void rules(void **state)
+ROW(rules)
 {
 	char text[1500], mine[100], others[100];
 	struct daemon *d;
@@ -246,7 +246,7 @@ static void rules(void **state)
 }
 
 /* Beside each other in the same workers; `any` has the default, which the test runs with. */
-static void engine(void **state)
+ROW(engine)
 {
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nworkers = 2\n"
@@ -301,7 +301,7 @@ static long naps(pid_t pid)
 }
 
 /* While a target takes nothing, the daemon sleeps, also if the kernel has a backlog for it. */
-static void stalled_target(void **state)
+ROW(stalled_target)
 {
 	struct daemon *d = rig_start(*state, ANY);
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
@@ -365,7 +365,7 @@ static void check_options(struct daemon *d, int local, int peer, int nodelay, in
 }
 
 /* Options of accepted sockets are inherited from a listener, which stays when they change. */
-static void socket_options(void **state)
+ROW(socket_options)
 {
 	static const struct {
 		const char *options;
@@ -399,7 +399,7 @@ static void socket_options(void **state)
 }
 
 /* An end that is gone without a word is noticed, whatever carries the session; else it never is. */
-static void keepalive(void **state)
+ROW(keepalive)
 {
 	struct daemon *d = rig_start(*state, ANY "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
 					     "keepalive = 1\n");
@@ -436,7 +436,7 @@ static void set_port_range(const char *range)
  * Nobody listens at a port that the kernel may also connect from: nobody is given back their own
  * bytes.
  */
-static void meets_itself(void **state)
+ROW(meets_itself)
 {
 	struct daemon *d;
 
@@ -483,7 +483,7 @@ static int compare(const void *a, const void *b)
 #define SHORT_SESSION_CALLS 17 /* see design.md, "Short sessions" */
 
 /* One may take more: an accept(2) that finds none, an upstream that is not quick enough. */
-static void short_sessions(void **state)
+ROW_ONCE(short_sessions)
 {
 	struct debugger g;
 	int calls[SHORT_SESSIONS], r;
@@ -504,7 +504,7 @@ static void short_sessions(void **state)
 }
 
 /* SO_REUSEPORT spreads them by a hash: all at one of 4 workers is less likely than 1 in 10^18. */
-static void all_workers_get_some(void **state)
+ROW(all_workers_get_some)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 4\n" ANY);
 	struct json_object *o, *list;
@@ -548,7 +548,7 @@ static void *connect_early(void *arg)
  * Whoever can connect is served at once, and does not wait for what is still to be done at the
  * start, such as to load programs.  One start of some is enough: the machine has other work, too.
  */
-static void listens_when_ready(void **state)
+ROW(listens_when_ready)
 {
 	bool at_once = false;
 
@@ -603,7 +603,7 @@ static void expect_range(struct daemon *d, const char *engine, const int servers
 }
 
 /* Each port of a range has its own at the server; also when the range moves and sockets stay. */
-static void port_range(void **state)
+ROW(port_range)
 {
 	struct daemon *d = rig_start(*state, RANGE("12000-12099"));
 	struct json_object *o;
@@ -629,26 +629,8 @@ static void port_range(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "listens-when-ready", listens_when_ready },
-	{ "all-workers-get-some", all_workers_get_some },
-	{ "connect-timeout", connect_timeout },
-	{ "limits", limits },
-	{ "max-sessions", max_sessions },
-	{ "rules", rules },
-	{ "engine", engine },
-	{ "stalled-target", stalled_target },
-	{ "socket-options", socket_options },
-	{ "keepalive", keepalive },
-	{ "max-sessions-per-client", max_sessions_per_client },
-	{ "port-range", port_range },
-	{ "meets-itself", meets_itself },
-	{ "one_client_cannot_take_all_sessions", one_client_cannot_take_all_sessions, true },
-	{ "short-sessions", short_sessions, true },
-};
-
 int main(void)
 {
 	env_need_ipv6("test_forwards");
-	return rig_run("test_forwards", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_forwards", TEST_SECONDS);
 }

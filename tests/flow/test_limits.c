@@ -29,7 +29,7 @@ static void open_named(struct tap *taps, const char *header, size_t group)
 }
 
 /* Three connections of one address: two of them share what the client A may have, B has as much. */
-static void named_clients(void **state)
+ROW(named_clients)
 {
 	struct daemon *d = rig_start(*state, ONE_OF("proxy-protocol = receive\n"
 						    "bandwidth-per-client = 256K\n"));
@@ -49,7 +49,7 @@ static void named_clients(void **state)
 }
 
 /* Clients of unix sockets have no address, and no limit of their own. */
-static void unix_clients(void **state)
+ROW(unix_clients)
 {
 	char text[512], to[128];
 	struct daemon *d;
@@ -112,12 +112,12 @@ static void change(const char *engine, const char *before, const char *after)
 	rig_stop(d);
 }
 
-static void change_bandwidth(void **state)
+ROW(change_bandwidth)
 {
 	change(*state, ONE_OF("bandwidth = 256K\n"), ONE_OF("bandwidth = 4M\n"));
 }
 
-static void change_of_client(void **state)
+ROW(change_of_client)
 {
 	change(*state, ONE_OF("bandwidth-per-client = 256K\n"),
 	       ONE_OF("bandwidth-per-client = 4M\nbandwidth = 8M\n"));
@@ -135,7 +135,7 @@ static bool flows_are(struct daemon *d, bool limited)
 }
 
 /* A limit that appears keeps new sessions out of the kernel; one that vanishes lets them in. */
-static void appear_and_vanish(void **state)
+ROW(appear_and_vanish)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	bool asked = !strcmp(*state, "auto") || !strcmp(*state, "sockmap");
@@ -171,7 +171,7 @@ static void appear_and_vanish(void **state)
 #define WAITING 30
 
 /* A new max-sessions-per-client counts older sessions, too.  accept-rate: at once. */
-static void change_sessions(void **state)
+ROW(change_sessions)
 {
 	struct daemon *d = rig_start(*state, ONE_OF("max-sessions-per-client = 1\n"));
 	int64_t begin;
@@ -226,7 +226,7 @@ static unsigned int short_of_memory(struct daemon *d)
  * A flow is charged for what it had at the program's last look; when it is quiet then, for nothing.
  * Near kernel-memory such flows leave the kernel, until half of it is free, and then come back.
  */
-static void kernel_memory(void **state)
+ROW(kernel_memory)
 {
 	struct daemon *d = rig_start(*state, CULVERT "kernel-memory = 1M\n[forward one]\n"
 					     "listen = " ONE "\n" TO_UPSTREAM);
@@ -266,17 +266,7 @@ static void kernel_memory(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "named-clients", named_clients },
-	{ "unix-clients", unix_clients },
-	{ "change-bandwidth", change_bandwidth },
-	{ "change-of-client", change_of_client },
-	{ "appear-and-vanish", appear_and_vanish },
-	{ "change-sessions", change_sessions },
-	{ "kernel-memory", kernel_memory },
-};
-
 int main(void)
 {
-	return rig_run("test_limits", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_limits", TEST_SECONDS);
 }

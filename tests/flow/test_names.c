@@ -158,7 +158,7 @@ static void wait_address(struct daemon *d, size_t i, const char *address)
 /* --- several addresses --- */
 
 /* RFC 8305: a dead family costs a quarter of a second, and that once. */
-static void families(void **state)
+ROW(families)
 {
 	struct daemon *d;
 	int64_t start, took;
@@ -194,7 +194,7 @@ static void families(void **state)
 #define MANY 20
 
 /* The only one that is served is among some that are silent, and many that refuse. */
-static void many_addresses(void **state)
+ROW(many_addresses)
 {
 	char addresses[512] = "::1 127.0.0.3";
 	size_t at = strlen(addresses);
@@ -234,7 +234,7 @@ static bool is_reached_at_last(const char *listen)
 }
 
 /* connect-timeout is over before all were tried: the next session goes on there, look-ups or not. */
-static void silent_addresses(void **state)
+ROW_ONCE(silent_addresses)
 {
 	struct daemon *d;
 
@@ -252,7 +252,7 @@ static void silent_addresses(void **state)
 }
 
 /* While attempts overlap, the client goes away: nothing is left of them. */
-static void client_leaves(void **state)
+ROW(client_leaves)
 {
 	struct daemon *d;
 	int clients[8];
@@ -276,7 +276,7 @@ static void client_leaves(void **state)
 /* --- names that move --- */
 
 /* Sessions stay where they are; new ones go where the name is. */
-static void moves(void **state)
+ROW(moves)
 {
 	struct daemon *d;
 	struct ends old, new;
@@ -309,7 +309,7 @@ static void moves(void **state)
 }
 
 /* Where nothing answers, the name is looked up long before its time, and the client waits for it. */
-static void moves_after_failure(void **state)
+ROW(moves_after_failure)
 {
 	struct daemon *d;
 
@@ -329,7 +329,7 @@ static void moves_after_failure(void **state)
 /*
  * A forward that changes keeps what is known of its name, and one that is new is kept up to date.
  */
-static void reloads(void **state)
+ROW(reloads)
 {
 	struct daemon *d;
 	int client, server;
@@ -386,7 +386,7 @@ static bool metrics_say(const char *line)
  * The label is the configured name, whatever its addresses are; counters stay when those change, and
  * after a reload; a scrape by itself sees that addresses have changed.
  */
-static void in_metrics(void **state)
+ROW(in_metrics)
 {
 	static const char *const same[] = { "chosen_total", "failures_total" };
 	char line[128];
@@ -424,7 +424,7 @@ static void in_metrics(void **state)
  * A name server that does not answer holds up neither the start, nor a reload, nor a forward that
  * does not need it; sessions of the others wait for it.
  */
-static void answers_late(void **state)
+ROW(answers_late)
 {
 	struct json_object *s;
 	struct daemon *d;
@@ -463,7 +463,7 @@ static void answers_late(void **state)
 }
 
 /* It does not exist at first; then it has one family, and then the other. */
-static void exists_later(void **state)
+ROW(exists_later)
 {
 	int listeners[2] = { six_fd, four_fd }, client, server;
 	static const char *const addresses[2][2] = {
@@ -503,7 +503,7 @@ static void exists_later(void **state)
 #define HERE "[culvert]\nprobe = no\n[forward here]\nlisten = here.test:9001\n" TO_UPSTREAM
 
 /* One to listen at is needed at the start, and looked up then alone. */
-static void listens(void **state)
+ROW(listens)
 {
 	struct daemon *d;
 
@@ -523,7 +523,7 @@ static void listens(void **state)
 }
 
 /* Whoever wants culvert to end does not wait for the name server; it is no failure. */
-static void start_hangs(void **state)
+ROW(start_hangs)
 {
 	static const int signals[] = { SIGTERM, SIGINT };
 	char program[PATH_MAX];
@@ -567,7 +567,7 @@ static int add_hanging(char *text, size_t size, int n)
 	return at;
 }
 
-static void others_hang(void **state)
+ROW(others_hang)
 {
 	static char text[HANGING * 100 + 1000];
 	int at = snprintf(text, sizeof(text), "[culvert]\nprobe = no\nconnect-timeout = 60\n"
@@ -597,7 +597,7 @@ static void others_hang(void **state)
 }
 
 /* A server whose name has a silent address, too, passes its checks by the other one. */
-static void checked(void **state)
+ROW(checked)
 {
 	struct daemon *d;
 
@@ -620,7 +620,7 @@ static void checked(void **state)
 }
 
 /* What /etc/hosts says needs no name server. */
-static void in_hosts(void **state)
+ROW(in_hosts)
 {
 	struct daemon *d;
 
@@ -642,7 +642,7 @@ static void put_file(const char *path, const char *text)
 }
 
 /* A reload reads what other programs read anew by themselves. */
-static void files_change(void **state)
+ROW(files_change)
 {
 	struct daemon *d;
 
@@ -665,7 +665,7 @@ static void files_change(void **state)
 }
 
 /* It is asked again long before resolv.conf says so; what one family has is used, if it must be. */
-static void not_all_answered(void **state)
+ROW(not_all_answered)
 {
 	static const struct {
 		unsigned int a, aaaa;
@@ -695,28 +695,8 @@ static void not_all_answered(void **state)
 	}
 }
 
-static const struct rig_row rows[] = {
-	{ "families", families },
-	{ "many-addresses", many_addresses },
-	{ "silent-addresses", silent_addresses, .once = true },
-	{ "client-leaves", client_leaves },
-	{ "moves", moves },
-	{ "moves-after-failure", moves_after_failure },
-	{ "reloads", reloads },
-	{ "in-metrics", in_metrics },
-	{ "answers-late", answers_late },
-	{ "exists-later", exists_later },
-	{ "listens", listens },
-	{ "start-hangs", start_hangs },
-	{ "others-hang", others_hang },
-	{ "checked", checked },
-	{ "in-hosts", in_hosts },
-	{ "files-change", files_change },
-	{ "not-all-answered", not_all_answered },
-};
-
 int main(void)
 {
 	env_need_ipv6("test_names");
-	return rig_run("test_names", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_names", TEST_SECONDS);
 }

@@ -14,7 +14,7 @@
 #define FORWARD(name, listen) "[forward " name "]\nlisten = " listen "\n" TO_UPSTREAM
 
 /* What says IPv6 is refused, what says anything has what there is. */
-static void kernel_without(void **state)
+ROW(kernel_without)
 {
 	struct daemon *d;
 
@@ -36,7 +36,7 @@ static void kernel_without(void **state)
 }
 
 /* There both families can be bound, and one is of no use. */
-static void switched_off(void **state)
+ROW(switched_off)
 {
 	int fd = open("/proc/sys/net/ipv6/conf/all/disable_ipv6", O_WRONLY | O_CLOEXEC);
 	struct daemon *d;
@@ -56,12 +56,7 @@ static void switched_off(void **state)
 }
 
 /* In this order: the filter stays. */
-static const struct rig_row rows[] = {
-	{ "switched_off", switched_off },
-	{ "kernel_without", kernel_without },
-};
-
 int main(void)
 {
-	return rig_run("test_no_ipv6", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_no_ipv6", TEST_SECONDS);
 }

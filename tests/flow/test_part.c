@@ -22,7 +22,7 @@ static int fill_and_go(bool from_server)
 }
 
 /* The other end takes nothing: after a while it is reset as well. */
-static void nobody_listens(void **state)
+ROW(nobody_listens)
 {
 	struct daemon *d = rig_start(*state, CONF);
 
@@ -36,7 +36,7 @@ static void nobody_listens(void **state)
 }
 
 /* The other end goes as well, or the daemon is told to end the session. */
-static void both_go(void **state)
+ROW(both_go)
 {
 	struct daemon *d = rig_start(*state, CONF);
 
@@ -52,12 +52,7 @@ static void both_go(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "nobody-listens", nobody_listens },
-	{ "both-go", both_go },
-};
-
 int main(void)
 {
-	return rig_run("test_part", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_part", TEST_SECONDS);
 }

@@ -45,7 +45,7 @@ static void wait_gone(pid_t pid)
 		 "it is still there");
 }
 
-static void it_has_little(void **state)
+ROW_ONCE(it_has_little)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" TEXT);
 	pid_t pid = daemon_privileged(d);
@@ -65,7 +65,7 @@ static void it_has_little(void **state)
 	wait_gone(pid);
 }
 
-static void it_can_be_done_without(void **state)
+ROW_ONCE(it_can_be_done_without)
 {
 	static const char *const plain[] = { LISTEN, RIG_UPSTREAM, NULL };
 	struct daemon *d = rig_start(*state, "[culvert]\nprivileged-process = no\n" TEXT);
@@ -79,7 +79,7 @@ static void it_can_be_done_without(void **state)
 	rig_stop(d);
 }
 
-static void the_daemon_outlives_it(void **state)
+ROW_ONCE(the_daemon_outlives_it)
 {
 	struct daemon *d = rig_start(*state, TEXT);
 	pid_t pid = daemon_privileged(d);
@@ -98,7 +98,7 @@ static void the_daemon_outlives_it(void **state)
  * A stop of the privileged process, as by a terminal, is no end of it.  One session has made the
  * daemon ask for another socket meanwhile.
  */
-static void a_stop_is_no_end(void **state)
+ROW_ONCE(a_stop_is_no_end)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nmark = 7\n" TEXT);
 	pid_t pid = daemon_privileged(d);
@@ -116,7 +116,7 @@ static void a_stop_is_no_end(void **state)
 	wait_gone(pid);
 }
 
-static void it_does_not_outlive_the_daemon(void **state)
+ROW_ONCE(it_does_not_outlive_the_daemon)
 {
 	struct daemon *d = rig_start(*state, TEXT);
 	pid_t pid = daemon_privileged(d);
@@ -150,7 +150,7 @@ static const struct {
 	{ "openat, to read", -EFAULT, SYS_openat, { AT_FDCWD, 0, O_RDONLY } },
 };
 
-static void it_is_confined(void **state)
+ROW_ONCE(it_is_confined)
 {
 	static const char *const options[] = { "--seccomp", "errno", NULL };
 	struct daemon *d;
@@ -174,7 +174,7 @@ static void it_is_confined(void **state)
 }
 
 /* Without the capability a mark cannot be had: that is said at the start, not to each client. */
-static void it_needs_the_privilege(void **state)
+ROW_ONCE(it_needs_the_privilege)
 {
 	char *words[] = { (char *)"culvert", (char *)"run", (char *)"--engine", (char *)"copy",
 			  (char *)"--mark", (char *)"7", (char *)"--control", (char *)"/tmp/culvert-7",
@@ -183,7 +183,6 @@ static void it_needs_the_privilege(void **state)
 	int fd, status;
 	pid_t pid;
 
-	(void)state;
 	beside_test(BUILT_CULVERT, culvert, sizeof(culvert));
 	fd = open(culvert, O_RDONLY | O_CLOEXEC); /* whose path the account may not see */
 	assert_true(fd >= 0);
@@ -202,17 +201,7 @@ static void it_needs_the_privilege(void **state)
 	assert_int_equal(WEXITSTATUS(status), 3);
 }
 
-static const struct rig_row rows[] = {
-	{ "it_has_little", it_has_little, true },
-	{ "it_can_be_done_without", it_can_be_done_without, true },
-	{ "it_is_confined", it_is_confined, true },
-	{ "it_needs_the_privilege", it_needs_the_privilege, true },
-	{ "the_daemon_outlives_it", the_daemon_outlives_it, true },
-	{ "a_stop_is_no_end", a_stop_is_no_end, true },
-	{ "it_does_not_outlive_the_daemon", it_does_not_outlive_the_daemon, true },
-};
-
 int main(void)
 {
-	return rig_run("test_privileged", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_privileged", TEST_SECONDS);
 }

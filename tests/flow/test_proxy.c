@@ -156,7 +156,7 @@ static void deliver(struct daemon *d, int fd, const struct bytes *header, enum d
 	}
 }
 
-static void receive(void **state)
+ROW(receive)
 {
 	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
@@ -187,7 +187,7 @@ static void receive(void **state)
 }
 
 /* Nothing behind the header but FIN; then the upstream's answer and its FIN. */
-static void only_fin(void **state)
+ROW(only_fin)
 {
 	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
@@ -230,7 +230,7 @@ static void is_bad(struct daemon *d, const struct bytes *b, bool fin, const char
 	rig_wait_log(d, reason);
 }
 
-static void bad(void **state)
+ROW(bad)
 {
 	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
@@ -256,7 +256,7 @@ static void bad(void **state)
  * Silent, with a part of the header, on a unix socket too, which epoll reports as readable all the
  * time; nobody spins.  And one that is reset.
  */
-static void late(void **state)
+ROW(late)
 {
 	char conf[500], listen[100];
 	struct bytes half = text("PROXY TCP4 203.0.");
@@ -294,7 +294,7 @@ static void late(void **state)
 }
 
 /* The real peer is who may connect; the told client is who may have so many sessions. */
-static void limits(void **state)
+ROW(limits)
 {
 	struct daemon *d = rig_start(*state, CULVERT
 				     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM
@@ -339,7 +339,7 @@ static void limits(void **state)
 /* --- the end --- */
 
 /* SIGTERM: who is in time with the header is served; who is not has as long as all others. */
-static void stop(void **state)
+ROW(stop)
 {
 	struct daemon *d = rig_start(*state, CULVERT "grace = 0.3\nproxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
@@ -412,7 +412,7 @@ static void send_one(struct daemon *d, const char *forward, const char *to, unsi
 	rig_wait_status(d, "resources.sessions", 0);
 }
 
-static void sending(void **state)
+ROW(sending)
 {
 	char conf[900], path[2][100];
 	struct daemon *d;
@@ -457,7 +457,7 @@ static struct bytes v2_on(size_t number)
 }
 
 /* What was told is told on; what was not is LOCAL or UNKNOWN. */
-static void passing_on(void **state)
+ROW(passing_on)
 {
 	struct daemon *d = rig_start(*state, CULVERT
 				     "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
@@ -519,7 +519,7 @@ static void flood(struct daemon *d, int from, int to, size_t dir, const uint8_t 
  * A big payload in one piece with the header, a conversation, floods both ways, half-closes: the
  * books of every hand-over and of both FINs must add up, which headers are no part of.
  */
-static void handovers(void **state)
+ROW(handovers)
 {
 	struct daemon *d = rig_start(*state, CULVERT "soft-limit = 64K\nhard-limit = 128K\n"
 				     "[forward both]\nlisten = " ONE "\n" TO_UPSTREAM
@@ -568,16 +568,8 @@ static void handovers(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "receive", receive }, { "only-fin", only_fin }, { "bad", bad },
-	{ "late", late },       { "limits", limits },     { "stop", stop },
-	{ "sending", sending },
-	{ "passing-on", passing_on },
-	{ "handovers", handovers },
-};
-
 int main(void)
 {
 	env_need_ipv6("test_proxy");
-	return rig_run("test_proxy", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_proxy", TEST_SECONDS);
 }

@@ -17,7 +17,7 @@
 #define CLIENTS 24
 
 /* The workers share the rate; other forwards have none. */
-static void accept_rate(void **state)
+ROW(accept_rate)
 {
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nworkers = 2\n"
@@ -71,7 +71,7 @@ static void check_reasons(struct daemon *d, const char *engine, const char *forw
 
 enum { BOTH_UP, BOTH_DOWN, SHARED, SHARED_BACK, CLIENT_A, A_BACK, CLIENT_B, B_BACK, GROUPS };
 
-static void bandwidth(void **state)
+ROW(bandwidth)
 {
 	struct daemon *d = rig_start(*state, SETTLE "workers = 2\n"
 				     "[forward both]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
@@ -110,7 +110,7 @@ static void bandwidth(void **state)
 }
 
 /* Others are carried as ever; and what is limited ends as it should, with its last byte. */
-static void content(void **state)
+ROW(content)
 {
 	struct daemon *d = rig_start(*state, SETTLE
 				     "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
@@ -158,7 +158,7 @@ static void content(void **state)
  * Who waits for his turn for longer than a session may be idle is not idle; and who does so when he
  * is reset, or the daemon ends, leaves nothing behind.
  */
-static void turns(void **state)
+ROW(turns)
 {
 	struct daemon *d = rig_start(*state, SETTLE
 				     "[forward few]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
@@ -179,14 +179,7 @@ static void turns(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "accept-rate", accept_rate },
-	{ "bandwidth", bandwidth },
-	{ "content", content },
-	{ "turns", turns },
-};
-
 int main(void)
 {
-	return rig_run("test_rates", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_rates", TEST_SECONDS);
 }

@@ -14,7 +14,7 @@
 #define WIDE_ONE "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM
 
 /* Sessions of forwards that stay, change and vanish go on; each forward is as the file says. */
-static void appear_change_vanish(void **state)
+ROW(appear_change_vanish)
 {
 	struct daemon *d = rig_start(*state, ONE_OF("") TWO_OF(""));
 	struct ends one = rig_open_carried(d, *state, "one", ONE);
@@ -41,7 +41,7 @@ static void appear_change_vanish(void **state)
 }
 
 /* New sessions go to the new upstream, those that run stay with the old one. */
-static void upstream_moves(void **state)
+ROW(upstream_moves)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	int other = keep(net_listen(OTHER_UPSTREAM, 10));
@@ -58,7 +58,7 @@ static void upstream_moves(void **state)
 #define WORKERS "[culvert]\nworkers = 2\n" /* not by the number of CPUs */
 
 /* A bad file changes nothing, and says where it is wrong. */
-static void bad_file(void **state)
+ROW(bad_file)
 {
 	static const struct {
 		const char *text, *says;
@@ -98,7 +98,7 @@ static void bad_file(void **state)
 }
 
 /* Names that the configuration had not at the start: of the upstream and of a listener. */
-static void new_names(void **state)
+ROW(new_names)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 
@@ -116,7 +116,7 @@ static void new_names(void **state)
 }
 
 /* From all addresses to one of them, and back: the old socket is in the way of the new one. */
-static void address_narrows(void **state)
+ROW(address_narrows)
 {
 	struct daemon *d = rig_start(*state, WIDE_ONE);
 
@@ -179,7 +179,7 @@ static void reload_often(struct daemon *d)
 }
 
 /* Sessions start and run all the time, and none of them notices; nor does who looks at them. */
-static void under_load(void **state)
+ROW(under_load)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	struct looks looks = { .daemon = d };
@@ -213,7 +213,7 @@ static const char *many_at(const char *host)
 }
 
 /* What a reload of thousands of forwards costs grows as their number, whatever it changes. */
-static void thousands(void **state)
+ROW_ONCE(thousands)
 {
 	struct daemon *d = rig_start(*state, many_at("127.0.0.1"));
 	int64_t same, moved, begin = daemon_cpu_ms(d);
@@ -233,17 +233,7 @@ static void thousands(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "thousands", thousands, true },
-	{ "appear-change-vanish", appear_change_vanish },
-	{ "upstream-moves", upstream_moves },
-	{ "bad-file", bad_file },
-	{ "address-narrows", address_narrows },
-	{ "new-names", new_names },
-	{ "under-load", under_load },
-};
-
 int main(void)
 {
-	return rig_run("test_reload", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_reload", TEST_SECONDS);
 }

@@ -14,7 +14,7 @@
 #define TWO_OF(more) "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM more
 
 /* While a reload waits for the privileged process, whoever asks the daemon is answered. */
-static void asked_meanwhile(void **state)
+ROW(asked_meanwhile)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	pid_t pid = daemon_privileged(d);
@@ -43,7 +43,7 @@ static void asked_meanwhile(void **state)
 /* --- drain --- */
 
 /* A unix socket has no group of sockets to join, and its file may still be there. */
-static void drain_unix(void **state)
+ROW(drain_unix)
 {
 	char text[512], to[160];
 	struct daemon *d;
@@ -65,12 +65,7 @@ static void drain_unix(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "asked-meanwhile", asked_meanwhile },
-	{ "drain-unix", drain_unix },
-};
-
 int main(void)
 {
-	return rig_run("test_reload_sockets", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_reload_sockets", TEST_SECONDS);
 }

@@ -60,7 +60,7 @@ static void check_thread(pid_t pid, pid_t tid)
 			fail_msg("thread %d lacks: %s\n%s", (int)tid, confinement[i], text);
 }
 
-static void every_thread_is_confined(void **state)
+ROW_ONCE(every_thread_is_confined)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\nworkers = 3\n" FORWARD);
 	pid_t pid = rig_pid(d);
@@ -115,7 +115,7 @@ static int look_in(struct daemon *d, pid_t pid)
 }
 
 /* Another process of the daemon's own account: `nobody` is often shared. */
-static void the_same_account_cannot_look_in(void **state)
+ROW_ONCE(the_same_account_cannot_look_in)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" FORWARD);
 
@@ -159,7 +159,7 @@ static const struct {
 	{ "shutdown", -EBADF, SYS_shutdown, { -1, SHUT_WR } },
 };
 
-static void a_daemon_taken_over_is_refused(void **state)
+ROW_ONCE(a_daemon_taken_over_is_refused)
 {
 	struct daemon *d = start_refusing(*state);
 	pid_t pid = rig_pid(d);
@@ -174,7 +174,7 @@ static void a_daemon_taken_over_is_refused(void **state)
 	rig_stop(d);
 }
 
-static void a_daemon_taken_over_dies(void **state)
+ROW_ONCE(a_daemon_taken_over_dies)
 {
 	static const long deadly[] = { SYS_execve, SYS_setuid, SYS_unshare }, none[6];
 	char why[1024];
@@ -212,7 +212,7 @@ static int ask_as_other(struct daemon *d, pid_t pid)
 }
 
 /* The file keeps them out; where it is open to all, they may change nothing. */
-static void others_get_no_answer(void **state)
+ROW_ONCE(others_get_no_answer)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" FORWARD);
 	struct stat st;
@@ -227,15 +227,7 @@ static void others_get_no_answer(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "every_thread_is_confined", every_thread_is_confined, true },
-	{ "the_same_account_cannot_look_in", the_same_account_cannot_look_in, true },
-	{ "a_daemon_taken_over_is_refused", a_daemon_taken_over_is_refused, true },
-	{ "a_daemon_taken_over_dies", a_daemon_taken_over_dies, true },
-	{ "others_get_no_answer", others_get_no_answer, true },
-};
-
 int main(void)
 {
-	return rig_run("test_security", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_security", TEST_SECONDS);
 }

@@ -56,7 +56,7 @@ static void serve(int client)
 }
 
 /* It is the given socket that accepts; and who comes while no daemon runs is served by the next. */
-static void given(void **state)
+ROW(given)
 {
 	int fd = open_listener(ONE), waiting;
 	struct daemon *d;
@@ -76,7 +76,7 @@ static void given(void **state)
 }
 
 /* One socket for every address of each family. */
-static void given_families(void **state)
+ROW(given_families)
 {
 	int fds[] = { open_listener("0.0.0.0:9001"), listen_on_any(1) };
 	struct daemon *d;
@@ -91,7 +91,7 @@ static void given_families(void **state)
 }
 
 /* A forward that goes and comes back has its socket again, and the client that came between. */
-static void given_reload(void **state)
+ROW(given_reload)
 {
 	int fd = open_listener(ONE), waiting;
 	struct daemon *d;
@@ -110,7 +110,7 @@ static void given_reload(void **state)
 }
 
 /* Its file is systemd's: it stays. */
-static void given_unix(void **state)
+ROW(given_unix)
 {
 	char addr[128], text[300];
 	struct daemon *d;
@@ -130,7 +130,7 @@ static void given_unix(void **state)
 	close(fd);
 }
 
-static void useless_descriptors(void **state)
+ROW_ONCE(useless_descriptors)
 {
 	static const int types[] = { SOCK_STREAM, SOCK_DGRAM }; /* the first does not listen */
 	int fds[] = { open_listener(TWO), STDIN_FILENO }, pair[2], any;
@@ -241,7 +241,7 @@ static bool silent_without(struct daemon *d, pid_t tid)
 	return silent;
 }
 
-static void watchdog(void **state)
+ROW_ONCE(watchdog)
 {
 	pid_t pid, tids[THREADS_MAX];
 	size_t n, silent = 0;
@@ -271,7 +271,7 @@ static void watchdog(void **state)
 }
 
 /* Without WATCHDOG_USEC there is nothing to tell. */
-static void no_watchdog(void **state)
+ROW_ONCE(no_watchdog)
 {
 	struct daemon *d;
 
@@ -293,19 +293,9 @@ static void tidy(void)
 	notify_fd = -1;
 }
 
-static const struct rig_row rows[] = {
-	{ "given", given },
-	{ "given-families", given_families },
-	{ "given-reload", given_reload },
-	{ "given-unix", given_unix },
-	{ "useless_descriptors", useless_descriptors, true },
-	{ "watchdog", watchdog, true },
-	{ "no-watchdog", no_watchdog, true },
-};
-
 int main(void)
 {
 	env_need_ipv6("test_service");
 	rig_tidy = tidy;
-	return rig_run("test_service", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_service", TEST_SECONDS);
 }

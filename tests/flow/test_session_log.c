@@ -291,7 +291,7 @@ static void without_upstream(struct daemon *d)
 	assert_null(json_at(line, "upstream"));
 }
 
-static void lines_of_sessions(void **state)
+ROW(lines_of_sessions)
 {
 	struct daemon *d = rig_start(*state, GLOBAL "grace = 0\n" FORWARD
 				     "[forward nowhere]\nlisten = " TWO "\nupstream = " CLOSED
@@ -320,7 +320,7 @@ static void lines_of_sessions(void **state)
 }
 
 /* A probe has no line, but what fails has. */
-static void without_empty_ones(void **state)
+ROW(without_empty_ones)
 {
 	struct daemon *d = rig_start(*state, GLOBAL "session-log-empty = no\n" FORWARD
 				     "[forward nowhere]\nlisten = " TWO "\nupstream = " CLOSED "\n");
@@ -368,7 +368,7 @@ static void count_ids(int64_t n)
 	free(seen);
 }
 
-static void rotation(void **state)
+ROW(rotation)
 {
 	struct daemon *d;
 	struct json_object *status;
@@ -430,7 +430,7 @@ static void wait_counted(struct daemon *d, int64_t n)
 }
 
 /* Sessions go on; lines are lost and counted; and none is there in part. */
-static void full_disk(void **state)
+ROW(full_disk)
 {
 	struct daemon *d;
 	int64_t lost, n = 0;
@@ -460,7 +460,7 @@ static void full_disk(void **state)
 
 /* --- a log that is not taken; what carries the sessions does not matter --- */
 
-static void directory_gone(void **state)
+ROW_ONCE(directory_gone)
 {
 	const char *conf = "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD;
 	struct daemon *d;
@@ -491,7 +491,7 @@ static void directory_gone(void **state)
 }
 
 /* Where the account may make no file, logrotate has to: `create`. */
-static void directory_of_root(void **state)
+ROW_ONCE(directory_of_root)
 {
 	struct daemon *d;
 	int fd;
@@ -519,7 +519,7 @@ static void directory_of_root(void **state)
 }
 
 /* Whoever reads the log through a FIFO and stops doing so holds up nobody. */
-static void deaf_reader(void **state)
+ROW_ONCE(deaf_reader)
 {
 	struct daemon *d;
 	int fd;
@@ -544,7 +544,7 @@ static void wait_hopeless(struct daemon *d)
 }
 
 /* A disk that answers no more: the thread that writes never comes back from it. */
-static void hung_disk(void **state)
+ROW_ONCE(hung_disk)
 {
 	struct daemon *d = rig_start(*state, GLOBAL FORWARD);
 	pid_t writer;
@@ -592,11 +592,10 @@ static void fill(int fd)
 }
 
 /* Full from the start, as with a reader that is stopped; and then without a reader: EPIPE. */
-static void log_is_full(void **state)
+ROW_ONCE(log_is_full)
 {
 	int fds[2];
 
-	(void)state;
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
 	fill(fds[1]);
 	logging_to(fds[1]);
@@ -605,28 +604,14 @@ static void log_is_full(void **state)
 	close(fds[1]);
 }
 
-static void log_is_closed(void **state)
+ROW_ONCE(log_is_closed)
 {
-	(void)state;
 	logging_to(DAEMON_NO_STDERR);
 }
-
-static const struct rig_row rows[] = {
-	{ "lines", lines_of_sessions },
-	{ "empty", without_empty_ones },
-	{ "rotation", rotation },
-	{ "full-disk", full_disk },
-	{ "directory-gone", directory_gone, true },
-	{ "directory-of-root", directory_of_root, true },
-	{ "deaf-reader", deaf_reader, true },
-	{ "hung-disk", hung_disk, true },
-	{ "full", log_is_full, true },
-	{ "closed", log_is_closed, true },
-};
 
 int main(void)
 {
 	rig_prepare = mount_place;
 	rig_tidy = remove_all;
-	return rig_run("test_session_log", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_session_log", TEST_SECONDS);
 }

@@ -71,7 +71,7 @@ static int listen_at(enum machine m, const char *where)
 
 static void make_network(void)
 {
-	netlab_up(rig_rows->prog);
+	netlab_up(rig_prog);
 	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++)
 		must_run(GATEWAY, routes[i]);
 	must_run(SERVER_MACHINE, "ip addr add 192.0.2.1/32 dev lo && "
@@ -151,7 +151,7 @@ static void tidy(void)
 
 /* --- tests --- */
 
-static void leaving(void **state)
+ROW(leaving)
 {
 	struct daemon *d = rig_start(
 		*state,
@@ -182,7 +182,7 @@ static void leaving(void **state)
 }
 
 /* The upstream sees the client's address; where it is intercepted, the client the upstream's. */
-static void transparent(void **state)
+ROW(transparent)
 {
 	struct daemon *d = rig_start(
 		*state,
@@ -219,7 +219,7 @@ static void transparent(void **state)
 #define HEADER "PROXY TCP6 2001:db8::1 2001:db8::2 1 2\r\n"
 
 /* What the kernel refuses is said with its reason, and the client is reset. */
-static void refusals(void **state)
+ROW_ONCE(refusals)
 {
 	struct daemon *d = rig_start(
 		*state,
@@ -251,7 +251,7 @@ static void refusals(void **state)
 #define EACH 4 /* ports in all */
 
 /* A source address has a set of ports for each upstream, not one for all. */
-static void ports(void **state)
+ROW_ONCE(ports)
 {
 	struct daemon *d = rig_start(
 		*state,
@@ -276,7 +276,7 @@ static void ports(void **state)
  * Many at once get their sockets, if not at once.  Without the process that makes them those in
  * stock are still used; then sessions are refused with the reason, and those that run go on.
  */
-static void stock(void **state)
+ROW_ONCE(stock)
 {
 	struct daemon *d = rig_start(
 		*state, "[forward marked]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\n"
@@ -321,7 +321,7 @@ static void stock(void **state)
 }
 
 /* While that process hangs, who has waited in vain is told of: the upstream was never asked. */
-static void hung(void **state)
+ROW_ONCE(hung)
 {
 	struct daemon *d = rig_start(
 		*state, "[forward marked]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\n"
@@ -355,7 +355,7 @@ static void hung(void **state)
 #define LOW "[forward low]\nlisten = " GATE4 ":443\nupstream = " SERVER4 "\n"
 
 /* What it takes privileges for a reload brings, too: a mark, a low port, the client's address. */
-static void reloaded(void **state)
+ROW_ONCE(reloaded)
 {
 	struct daemon *d = rig_start(*state, LISTENS);
 	struct ends e;
@@ -449,7 +449,7 @@ static void drain_and_reload(struct daemon *d, const char *file)
 }
 
 /* The sessions of a forward that is drained live on; while its sockets listen a reload refuses. */
-static void changes(void **state)
+ROW(changes)
 {
 	struct daemon *d = rig_start(*state, OPAQUE);
 	struct ends before = open_session("10.77.2.2"), meanwhile;
@@ -470,22 +470,10 @@ static void changes(void **state)
 	rig_stop(d);
 }
 
-static const struct rig_row rows[] = {
-	{ "leaving", leaving },
-	{ "transparent", transparent },
-	/* before anything is carried */
-	{ "refusals", refusals, true },
-	{ "ports", ports, true },
-	{ "stock", stock, true },
-	{ "hung", hung, true },
-	{ "reloaded", reloaded, true },
-	{ "changes", changes },
-};
-
 int main(void)
 {
 	env_need_ipv6("test_source");
 	rig_prepare = make_network;
 	rig_tidy = tidy;
-	return rig_run("test_source", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_source", TEST_SECONDS);
 }

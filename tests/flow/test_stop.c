@@ -26,7 +26,7 @@ static struct daemon *start_talking(const char *engine)
 }
 
 /* The grace has hardly begun, and the user has no time. */
-static void second_signal(void **state)
+ROW(second_signal)
 {
 	struct daemon *d = start_talking(*state);
 
@@ -42,7 +42,7 @@ static void second_signal(void **state)
 }
 
 /* Two signals at once are one; the log is opened anew, and the last session is the end. */
-static void one_signal(void **state)
+ROW(one_signal)
 {
 	struct daemon *d = start_talking(*state);
 
@@ -95,7 +95,7 @@ static void is_refused(struct daemon *d, const char *line)
 }
 
 /* Nothing listens any more that could change; what is about sessions is done as before. */
-static void commands(void **state)
+ROW(commands)
 {
 	struct daemon *d = rig_start(*state, LONG_GRACE LIVE_AND_OTHER);
 	struct ends e = connect_pair(NULL, ONE);
@@ -121,7 +121,7 @@ static void commands(void **state)
 }
 
 /* The signal comes while an operator drains forwards, and opens them again. */
-static void amid_drains(void **state)
+ROW(amid_drains)
 {
 	static const char *const lines[] = {
 		DRAIN("live"), UNDO("live"), DRAIN("other"), UNDO("other"),
@@ -159,7 +159,7 @@ static void expect_content(const char *path, const char *want)
 }
 
 /* It has the daemon's pid; what is no file of its own is kept. */
-static void pid_file(void **state)
+ROW_ONCE(pid_file)
 {
 	char path[PATH_MAX], other[PATH_MAX], text[2 * PATH_MAX], pid[32];
 	struct daemon *d;
@@ -180,15 +180,7 @@ static void pid_file(void **state)
 	unlink(other);
 }
 
-static const struct rig_row rows[] = {
-	{ "second_signal", second_signal },
-	{ "one_signal", one_signal },
-	{ "commands", commands },
-	{ "amid_drains", amid_drains },
-	{ "pid_file", pid_file, true },
-};
-
 int main(void)
 {
-	return rig_run("test_stop", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_stop", TEST_SECONDS);
 }

@@ -87,7 +87,7 @@ static void is_timed_out(struct ends e, int64_t since)
 }
 
 /* TCP's own probes are no bytes. */
-static void silent(void **state)
+ROW(silent)
 {
 	struct daemon *d = start(state,
 				 "[forward never]\nlisten = " AT(1) "\n" TO_UPSTREAM
@@ -161,7 +161,7 @@ static void until_in_time(void **state, bool (*once)(void **state))
 	fail_msg("this machine is too slow for %d ms", TIMEOUT_MS);
 }
 
-static void busy(void **state)
+ROW(busy)
 {
 	until_in_time(state, busy_once);
 }
@@ -214,7 +214,7 @@ static bool slow_reader_once(void **state)
 	return true;
 }
 
-static void slow_reader(void **state)
+ROW(slow_reader)
 {
 	until_in_time(state, slow_reader_once);
 }
@@ -272,7 +272,7 @@ static bool fin_once(void **state)
 	return true;
 }
 
-static void fin(void **state)
+ROW(fin)
 {
 	until_in_time(state, fin_once);
 }
@@ -302,20 +302,12 @@ static bool unix_sockets_once(void **state)
 	return true;
 }
 
-static void unix_sockets(void **state)
+ROW(unix_sockets)
 {
 	until_in_time(state, unix_sockets_once);
 }
 
-static const struct rig_row rows[] = {
-	{ "silent", silent },
-	{ "busy", busy },
-	{ "slow-reader", slow_reader },
-	{ "fin", fin },
-	{ "unix-sockets", unix_sockets },
-};
-
 int main(void)
 {
-	return rig_run("test_timing", TEST_SECONDS, rows, sizeof(rows) / sizeof(rows[0]));
+	return rig_run("test_timing", TEST_SECONDS);
 }
