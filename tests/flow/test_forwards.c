@@ -104,7 +104,7 @@ ROW(limits)
 }
 
 /* One too many waits in the backlog, as with the limit of all forwards, until it is its turn. */
-ROW(max_sessions)
+ROW_ONCE(max_sessions)
 {
 	struct daemon *d = rig_start(*state,
 				     ANY

@@ -518,24 +518,6 @@ ROW_ONCE(directory_of_root)
 	rig_stop(d);
 }
 
-/* Whoever reads the log through a FIFO and stops doing so holds up nobody. */
-ROW_ONCE(deaf_reader)
-{
-	struct daemon *d;
-	int fd;
-
-	assert_int_equal(mkfifo(LOG, 0600), 0);
-	assert_int_equal(chown(LOG, NOBODY, NOBODY), 0);
-	fd = open(LOG, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	assert_true(fd >= 0);
-	assert_true(fcntl(fd, F_SETPIPE_SZ, 4096) >= 0);
-	d = rig_start(*state, GLOBAL FORWARD);
-	for (int i = 0; i < 30; i++)
-		short_session();
-	rig_stop(d);
-	close(fd);
-}
-
 static void wait_hopeless(struct daemon *d)
 {
 	rig_close_sockets();

@@ -206,45 +206,6 @@ TEST(test_other_stream)
 	assert_true(r.wrong);
 }
 
-/* Over a socket that takes little at a time, with a note before the payload and one after. */
-TEST(test_sender)
-{
-	static uint8_t got[300000];
-	size_t n = 0, payload = 0;
-	struct sender s;
-	int fds[2], small = 4096;
-
-	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-	setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
-	sender_open(&s, SEED, PATTERN_UP);
-	assert_true(sender_idle(&s));
-	sender_note(&s, "note", 4);
-	s.left = SENDER_ENDLESS;
-	while (n < 200000) {
-		ssize_t r = sender_push(&s, fds[0], 5000);
-
-		assert_true(r >= 0 || r == -EAGAIN);
-		assert_true(r <= 5000);
-		payload += r > 0 ? (size_t)r : 0;
-		r = read(fds[1], got + n, 1 + n % 3000);
-		n += r > 0 ? (size_t)r : 0;
-		if (n > 100000 && s.left == SENDER_ENDLESS)
-			sender_stop(&s, PROTOCOL_BLOCK);
-		if (sender_idle(&s) && r <= 0)
-			break;
-	}
-	assert_true(sender_idle(&s));
-	assert_int_equal(payload, s.at.position);
-	assert_int_equal(payload % PROTOCOL_BLOCK, 0);
-	assert_int_equal(n, payload + 4);
-	assert_memory_equal(got, "note", 4);
-	assert_memory_equal(got + 4, stream, payload);
-	close(fds[1]);
-	s.left = 1;
-	assert_int_equal(sender_push(&s, fds[0], 5000), -EPIPE); /* and no SIGPIPE */
-	close(fds[0]);
-}
-
 static const struct header good = {
 	.wire = WIRE_BOTH,
 	.full = true,

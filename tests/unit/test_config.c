@@ -137,22 +137,6 @@ TEST(test_syntax)
 	config_close(&c);
 }
 
-/* Half of all, unless said otherwise; 0 is a word as well. */
-TEST(test_sessions_per_client)
-{
-	struct config c;
-
-	GOOD(&c, "--max-sessions", "9", FORWARD);
-	assert_int_equal(c.max_sessions_per_client, 5);
-	config_close(&c);
-	GOOD(&c, "--max-sessions-per-client=0", FORWARD);
-	assert_int_equal(c.max_sessions_per_client, 0);
-	config_close(&c);
-	GOOD(&c, "--max-sessions-per-client", "7", "--max-sessions", "1", FORWARD);
-	assert_int_equal(c.max_sessions_per_client, 7);
-	config_close(&c);
-}
-
 static const struct {
 	int error;
 	const char *complaint;

@@ -171,49 +171,4 @@ ON_RIG(test_own_by_loopback)
 	}
 }
 
-static int await(struct upstream *u, uint64_t *seen)
-{
-	struct addr_list *list = NULL;
-	int r = upstream_await(u, seen, &list);
-
-	assert_int_equal(r == 1, list != NULL);
-	addr_list_put(list);
-	return r;
-}
-
-/*
- * Sessions wait for the end of the look-up that they ask for, if it may find what is not known; one
- * that has ended is enough.
- */
-ON_RIG(test_await)
-{
-	struct rig *rig = *state;
-	struct upstream *u = &rig->u, alone;
-	uint64_t seen = 0;
-
-	assert_int_equal(await(u, &seen), 0);
-	assert_true(u->wanted);
-	assert_int_equal(await(u, &seen), 0); /* that of another name has ended */
-	assert_true(upstream_update(u, NULL, 0, "no such host", 600));
-	assert_int_equal(await(u, &seen), -ENOENT);
-	seen = 0;
-	assert_int_equal(await(u, &seen), 0);
-	find(u, "10.0.0.4:80", 600);
-	assert_int_equal(await(u, &seen), 1);
-	upstream_update(u, NULL, 0, "no such host", 700);
-	assert_int_equal(await(u, &seen), 1);
-	/* its addresses are new, or old */
-	seen = 0;
-	assert_false(upstream_failed(u, &seen, 600 + UPSTREAM_ASK_MS - 1));
-	assert_true(upstream_failed(u, &seen, 600 + UPSTREAM_ASK_MS));
-	upstream_update(u, NULL, 0, "no such host", 5000);
-	assert_false(upstream_failed(u, &seen, 5000));
-	/* nobody looks this one up */
-	assert_int_equal(upstream_open(&alone, &rig->conf, &rig->listen, INTERVAL_MS, 0), 0);
-	seen = 0;
-	assert_int_equal(await(&alone, &seen), -ENOENT);
-	assert_false(upstream_failed(&alone, &seen, UINT64_MAX));
-	upstream_close(&alone);
-}
-
 UNIT_MAIN(NULL, NULL)

@@ -47,12 +47,6 @@ static int teardown(void **state)
 	return count_descriptors() == descriptors_before ? 0 : -1;
 }
 
-static void expect_buffers(const struct pool *p, unsigned int lent, unsigned int idle)
-{
-	assert_int_equal(p->buffers_lent, lent);
-	assert_int_equal(p->buffers_idle, idle);
-}
-
 static void expect_pipes(const struct pool *p, unsigned int lent, unsigned int idle)
 {
 	assert_int_equal(p->pipes_lent, lent);
@@ -63,30 +57,6 @@ static void expect_pipes(const struct pool *p, unsigned int lent, unsigned int i
 #define ON_POOL(f) TEST_WITH(f, setup, teardown)
 
 /* --- buffers --- */
-
-ON_POOL(test_buffer_reuse)
-{
-	struct pool *p = *state;
-	struct buffer *a, *b;
-
-	expect_buffers(p, 0, 0);
-	a = pool_buffer_get(p, 0);
-	b = pool_buffer_get(p, 0);
-	assert_non_null(a);
-	assert_non_null(b);
-	assert_ptr_not_equal(a, b);
-	expect_buffers(p, 2, 0);
-	memset(a->data, 1, p->buffer_size); /* all of it is there */
-	memset(b->data, 2, p->buffer_size);
-	assert_int_equal(a->data[p->buffer_size - 1], 1);
-	pool_buffer_put(p, a);
-	expect_buffers(p, 1, 1);
-	assert_ptr_equal(pool_buffer_get(p, 0), a);
-	expect_buffers(p, 2, 0);
-	pool_buffer_put(p, a);
-	pool_buffer_put(p, b);
-	expect_buffers(p, 0, 2);
-}
 
 /* An idle one of another size is replaced; what nobody asks for any more goes. */
 ON_POOL(test_buffer_sizes)
@@ -109,32 +79,6 @@ ON_POOL(test_buffer_sizes)
 }
 
 /* --- pipes --- */
-
-ON_POOL(test_pipe_reuse)
-{
-	struct pool *p = *state;
-	struct pipe *a = pool_pipe_get(p), *b = pool_pipe_get(p);
-	char byte;
-
-	assert_non_null(a);
-	assert_non_null(b);
-	expect_pipes(p, 2, 0);
-	assert_true(a->size >= 4096);
-	assert_true(fcntl(a->read_fd, F_GETFL) & O_NONBLOCK);
-	assert_true(fcntl(a->write_fd, F_GETFL) & O_NONBLOCK);
-	assert_true(fcntl(a->read_fd, F_GETFD) & FD_CLOEXEC);
-	assert_true(fcntl(a->write_fd, F_GETFD) & FD_CLOEXEC);
-	assert_int_equal(write(a->write_fd, "x", 1), 1);
-	assert_int_equal(read(a->read_fd, &byte, 1), 1);
-	assert_int_equal(byte, 'x');
-	pool_pipe_put(p, a, true);
-	expect_pipes(p, 1, 1);
-	assert_ptr_equal(pool_pipe_get(p), a);
-	expect_pipes(p, 2, 0);
-	pool_pipe_put(p, a, true);
-	pool_pipe_put(p, b, true);
-	expect_pipes(p, 0, 2);
-}
 
 /* Bytes of one session must never reach another. */
 ON_POOL(test_pipe_with_bytes)

@@ -457,44 +457,6 @@ TEST(test_unix_listener)
 	stop(p);
 }
 
-static int option_of(int fd, int level, int name)
-{
-	socklen_t len = sizeof(int);
-	int value = -1;
-
-	assert_int_equal(getsockopt(fd, level, name, &value, &len), 0);
-	return value;
-}
-
-TEST(test_sockets)
-{
-	struct privileged *p = start(HEAD "mark = 7\ntransparent = yes\n[forward a]\n"
-				     "listen = 127.0.0.1:0\nupstream = db.invalid:5432\n");
-	int fds[MANY];
-
-	for (int i = 0; i < 2; i++) {
-		int family = i ? AF_INET6 : AF_INET;
-		int r = privileged_sockets(p, config.forwards, family, MANY, fds, err, sizeof(err));
-
-		if (r == -EAFNOSUPPORT) /* a kernel without IPv6 */
-			continue;
-		if (geteuid()) { /* and the capability is missing */
-			assert_int_equal(r, -EPERM);
-			continue;
-		}
-		assert_int_equal(r, 0);
-		for (int k = 0; k < MANY; k++) {
-			assert_int_equal(option_of(fds[k], SOL_SOCKET, SO_MARK), 7);
-			assert_int_equal(option_of(fds[k], SOL_SOCKET, SO_DOMAIN), family);
-			assert_int_equal(i ? option_of(fds[k], IPPROTO_IPV6, IPV6_TRANSPARENT) :
-					     option_of(fds[k], IPPROTO_IP, IP_TRANSPARENT), 1);
-			assert_true(fcntl(fds[k], F_GETFL) & O_NONBLOCK);
-			close(fds[k]);
-		}
-	}
-	stop(p);
-}
-
 /*
  * Nobody else has what it hands over.  Such a file would stay in epoll when its descriptor here is
  * closed, and what came for it then would be told of whatever is at that place in memory by then.
@@ -534,22 +496,6 @@ TEST(test_ends_before_closed)
 	close(after);
 	assert_int_equal(after, before);
 	assert_int_equal(end_of(p), 1);
-}
-
-/* The daemon goes on, and is told why there is nothing to be had. */
-TEST(test_killed)
-{
-	struct privileged *p = start(NUMBERS);
-
-	assert_int_equal(kill(p->pid, SIGKILL), 0);
-	for (int i = 0; i < 3; i++) {
-		read_bad(p, -EPIPE, "has ended");
-		assert_int_equal(ask_for_listener(p, config.forwards, false), -EPIPE);
-	}
-	privileged_stop(p);
-	read_bad(NULL, -EPERM, "--privileged-process");
-	privileged_stop(NULL);
-	config_close(&config);
 }
 
 /* --- who has taken over the daemon --- */

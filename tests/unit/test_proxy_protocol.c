@@ -5,7 +5,7 @@
 #include "config/endpoint.h"
 #include "proxy_rig.h"
 
-/* Reading and writing PROXY headers: the rules of the specification, and what real programs send. */
+/* Reading and writing PROXY headers: the rules of the specification; flow/real_programs has real ones. */
 
 #define D10 "1234567890"
 #define D90 D10 D10 D10 D10 D10 D10 D10 D10 D10
@@ -133,81 +133,6 @@ TEST(test_early)
 	expect_bad(SIGNATURE "\x21\x11\x00\x0b", 16, "too short");
 	expect_bad(SIGNATURE "\x21\x21\x00\x23", 16, "too short");
 	expect_bad(SIGNATURE "\x21\x11\x0f\xf1", 16, "too long");
-}
-
-/*
- * Sent by haproxy 2.6.12 over loopback, and captured by a plain receiver, with "payload" from the
- * client behind; the options of its server line are beside each.
- */
-static const struct capture {
-	const char *bytes;
-	size_t n;
-	size_t payload;
-	unsigned int version;
-	enum proxy_kind kind;
-	const char *source;
-	const char *destination;
-} captures[] = {
-#define BYTES(text) text "payload", N(text "payload"), N("payload")
-	/* send-proxy */
-	{ BYTES("PROXY TCP4 127.0.0.1 127.0.0.1 38998 7001\r\n"), 1, PROXY_ADDRESSES,
-	  "127.0.0.1:38998", "127.0.0.1:7001" },
-	{ BYTES("PROXY TCP6 ::1 ::1 55790 7002\r\n"), 1, PROXY_ADDRESSES, "[::1]:55790",
-	  "[::1]:7002" },
-	/* the same, an IPv4 client of "bind :::7003 v4v6" */
-	{ BYTES("PROXY TCP6 ::ffff:127.0.0.1 ::ffff:127.0.0.1 60874 7003\r\n"), 1, PROXY_ADDRESSES,
-	  "127.0.0.1:60874", "127.0.0.1:7003" },
-	/* the same, a client of a unix socket */
-	{ BYTES("PROXY UNKNOWN\r\n"), 1, PROXY_UNKNOWN, NULL, NULL },
-	/* send-proxy check check-send-proxy */
-	{ "PROXY TCP4 127.0.0.1 127.0.0.1 37506 8013\r\n", 43, 0, 1, PROXY_ADDRESSES,
-	  "127.0.0.1:37506", "127.0.0.1:8013" },
-	/* send-proxy-v2 */
-	{ BYTES(SIGNATURE "!\021\000\014\177\000\000\001\177\000\000\001\350\026\033]"), 2,
-	  PROXY_ADDRESSES, "127.0.0.1:59414", "127.0.0.1:7005" },
-	{ BYTES(SIGNATURE "!!\000$\000\000\000\000\000\000\000\000\000\000\000\000\000\000\000\001"
-		"\000\000\000\000\000\000\000\000\000\000\000\000\000\000\000\001\347f\033^"), 2,
-	  PROXY_ADDRESSES, "[::1]:59238", "[::1]:7006" },
-	/* send-proxy-v2 proxy-v2-options crc32c, an IPv4 client of "bind :::7010 v4v6" */
-	{ BYTES(SIGNATURE "!!\000+\000\000\000\000\000\000\000\000\000\000\377\377\177\000\000\001"
-		"\000\000\000\000\000\000\000\000\000\000\377\377\177\000\000\001\232N\033b\003"
-		"\000\004:\360\213\035"), 2,
-	  PROXY_ADDRESSES, "127.0.0.1:39502", "127.0.0.1:7010" },
-	/* the same, a client of a unix socket */
-	{ BYTES(SIGNATURE " \000\000\007\003\000\004\251\270~\217"), 2, PROXY_LOCAL, NULL, NULL },
-	/*
-	 * send-proxy-v2-ssl-cn
-	 * proxy-v2-options crc32c,ssl,cert-cn,ssl-cipher,cert-key,cert-sig,authority
-	 */
-	{ BYTES(SIGNATURE "!\021\000g\177\000\000\001\177\000\000\001\235\030\033c\003\000\004#\356"
-		"\3145\001\000\002h2\002\000\ndb.example \000?\001\000\000\000\000!\000\007TLSv1.3"
-		"%\000\007RSA2048$\000\nRSA-SHA256#\000\026TLS_AES_256_GCM_SHA384"), 2,
-	  PROXY_ADDRESSES, "127.0.0.1:40216", "127.0.0.1:7011" },
-#undef BYTES
-};
-#define CAPTURES (sizeof(captures) / sizeof(captures[0]))
-
-static struct bytes captured_header(const struct capture *c)
-{
-	return bytes_of(c->bytes, c->n - c->payload);
-}
-
-TEST(test_real_programs)
-{
-	struct proxy_header h;
-	const char *reason;
-
-	for (size_t i = 0; i < CAPTURES; i++) {
-		const struct capture *c = &captures[i];
-		struct bytes b = captured_header(c);
-
-		if (c->source)
-			expect_addresses(&b, c->version, c->source, c->destination);
-		else
-			expect_header(&b, c->version, c->kind);
-		assert_int_equal(parse(c->bytes, c->n, &h, &reason), 0);
-		assert_int_equal(h.size, c->n - c->payload);
-	}
 }
 
 /* --- version 2 --- */

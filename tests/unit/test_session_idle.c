@@ -30,21 +30,6 @@ static uint64_t look(struct idle *i, uint64_t now_ms, const uint64_t at_ms[3], u
 
 #define AT(heard, sent, answered) (const uint64_t[]){ heard, sent, answered }
 
-TEST(test_hears)
-{
-	struct idle i = { .since_ms = 1000 };
-
-	assert_int_equal(look(&i, NOW, AT(900, 0, 0), 0, false), 1000);
-	assert_int_equal(look(&i, NOW, AT(1700, 0, 0), 0, false), 1700);
-	assert_int_equal(look(&i, NOW, AT(0, 1800, 0), 0, false), 1800);
-	assert_int_equal(look(&i, NOW, AT(1750, 1, 0), 0, false), 1800);
-	i.read_ms = 2500;
-	assert_int_equal(look(&i, NOW, AT(0, 0, 0), 0, false), 2500);
-	/* an ACK alone, as of a keepalive probe */
-	assert_int_equal(look(&i, NOW, AT(0, 0, 9000), 0, false), 2500);
-	assert_int_equal(look(&i, NOW, AT(NOW, 0, 0), 0, false), NOW);
-}
-
 /* What is sent again and again, to an end that is gone. */
 TEST(test_unanswered)
 {
@@ -54,25 +39,6 @@ TEST(test_unanswered)
 	assert_int_equal(look(&i, NOW, AT(0, 2000, 1900), 5, true), 1900);
 	for (uint64_t sent = 3000; sent < 13000; sent += 1000)
 		assert_int_equal(look(&i, NOW, AT(0, sent, 1900), 5, true), 1900);
-}
-
-/* What waits in the buffers of an end that reads slowly. */
-TEST(test_slow_reader)
-{
-	struct idle i = { .since_ms = 1000 };
-	uint64_t answered = 1500, acked = 5, since = look(&i, NOW, AT(0, 1500, 1500), 5, true);
-
-	for (unsigned int n = 0; n < 10; n++) {
-		answered += 700;
-		acked += n % 2;
-		if (n % 2)
-			since = answered;
-		assert_int_equal(look(&i, NOW, AT(0, 1500, answered), acked, true), since);
-	}
-	/* the rest was taken some time after the last look */
-	assert_int_equal(look(&i, NOW, AT(0, 1500, 20000), 50, false), 20000);
-	/* an ACK alone */
-	assert_int_equal(look(&i, NOW, AT(0, 1500, 30000), 50, false), 20000);
 }
 
 /*

@@ -318,43 +318,6 @@ static void skip_if_instrumented(void)
 	skip();
 }
 
-static void *use_malloc(void *arg)
-{
-	static void *blocks[4000];
-	int *go = arg;
-
-	while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
-		sched_yield();
-	for (size_t round = 0; round < 3; round++) {
-		for (size_t i = 0; i < 4000; i++)
-			blocks[i] = malloc(i % 7 ? 16 * i + 1 : 200000);
-		for (size_t i = 0; i < 4000; i++)
-			free(blocks[4000 - 1 - i]);
-	}
-	return NULL;
-}
-
-/* malloc in a thread grows, shrinks and looks at /proc; then the thread ends. */
-TEST(test_memory)
-{
-	static int go;
-	pthread_t thread;
-	pid_t pid;
-
-	skip_if_instrumented();
-	pid = fork();
-	if (pid == 0) {
-		if (pthread_create(&thread, NULL, use_malloc, &go))
-			_exit(124);
-		enter(FILTER_KILL, 0);
-		__atomic_store_n(&go, 1, __ATOMIC_RELEASE);
-		pthread_join(thread, NULL);
-		use_malloc(&go);
-		_exit(0);
-	}
-	assert_int_equal(outcome(pid), 0);
-}
-
 /* A daemon that finds itself broken ends as it would without a filter. */
 TEST(test_abort)
 {
