@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -332,19 +331,10 @@ ON_LOOP(test_answers_come_before_timers)
 
 /* --- calls from other threads --- */
 
-static void no_event(struct source *s, uint32_t events)
-{
-	(void)s;
-	(void)events;
-}
-
-/* The loop on a thread of its own, with an event in every batch and a timer that is always due. */
+/* The loop on a thread of its own. */
 struct runner {
 	struct loop loop;
 	pthread_t thread;
-	struct source busy;
-	struct timer rearm;
-	_Atomic unsigned int batches;
 };
 
 static void *run_loop(void *arg)
@@ -353,28 +343,10 @@ static void *run_loop(void *arg)
 	return (void *)(intptr_t)loop_run(&((struct runner *)arg)->loop);
 }
 
-static void count_runner(void *arg)
-{
-	atomic_fetch_add(&((struct runner *)arg)->batches, 1);
-}
-
-static void rearm_now(struct timer *t)
-{
-	struct runner *r = (struct runner *)((char *)t - offsetof(struct runner, rearm));
-
-	timer_set(&r->loop, t, r->loop.now_ms);
-}
-
-static void runner_start(struct runner *r, bool busy)
+static void runner_start(struct runner *r)
 {
 	memset(r, 0, sizeof(*r));
-	assert_int_equal(loop_open(&r->loop, count_runner, r), 0);
-	r->busy = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = no_event };
-	r->rearm.fire = rearm_now;
-	if (busy) {
-		assert_int_equal(loop_watch(&r->loop, &r->busy, EPOLLIN, true), 0);
-		timer_set(&r->loop, &r->rearm, r->loop.now_ms);
-	}
+	assert_int_equal(loop_open(&r->loop, NULL, NULL), 0);
 	assert_int_equal(pthread_create(&r->thread, NULL, run_loop, r), 0);
 }
 
@@ -390,7 +362,6 @@ static void runner_end(struct runner *r)
 	assert_int_equal(loop_call(&r->loop, set_stop, &r->loop, 5000), 0);
 	assert_int_equal(pthread_join(r->thread, &result), 0);
 	assert_null(result);
-	close(r->busy.fd);
 	loop_close(&r->loop);
 }
 
@@ -457,7 +428,7 @@ TEST(test_calls_on_the_brink)
 	struct caller c[4] = { 0 };
 	static struct runner r;
 
-	runner_start(&r, false);
+	runner_start(&r);
 	for (int i = 0; i < 4; i++) {
 		c[i].timeout_ms = i % 2;
 		c[i].calls = 300;
@@ -488,7 +459,7 @@ TEST(test_call_that_takes_longer)
 	static struct runner r;
 	int result;
 
-	runner_start(&r, false);
+	runner_start(&r);
 	c.until = clock_now_ms() + 150;
 	result = loop_call(&r.loop, take_long, &c, 100);
 	if (c.begun) {

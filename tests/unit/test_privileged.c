@@ -25,9 +25,9 @@
 #include "unit.h"
 #include "config/file.h"
 #include "config/read.h"
+#include "config_rig.h"
 #include "daemon/privileged.h"
 #include "daemon/syscall_filter.h"
-#include "temp_dir.h"
 
 #define HEAD "[culvert]\nseccomp = kill\n"
 #define NUMBERS HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\n" \
@@ -36,30 +36,9 @@
 #define SERVICE HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:http\n"
 #define MANY WORKERS_MAX /* descriptors: as many as can be asked for */
 
-static char folder[TEMP_DIR_LEN];
-static char path[64], err[2048];
-static char *words[] = { (char *)"run", (char *)"--config", path, NULL };
+static char err[2048];
+static char *words[] = { (char *)"run", (char *)"--config", rig_path, NULL };
 static struct config config; /* of the start */
-
-static int make_folder(void **state)
-{
-	(void)state;
-	if (temp_dir_make(folder))
-		return -1;
-	snprintf(path, sizeof(path), "%s/c", folder);
-	return 0;
-}
-
-static int remove_folder(void **state)
-{
-	(void)state;
-	return temp_dir_remove(folder);
-}
-
-static void write_file(const char *text)
-{
-	temp_file_write(path, text, strlen(text));
-}
 
 static void parse(const char *text, struct config *c)
 {
@@ -309,7 +288,7 @@ static void read_good(struct privileged *p, bool took, const char *want, size_t 
 
 static void write_and_read(struct privileged *p, bool took, const char *text)
 {
-	write_file(text);
+	rig_write(text);
 	read_good(p, took, text, strlen(text));
 }
 
@@ -330,25 +309,25 @@ TEST(test_config)
 
 	write_and_read(p, false, NUMBERS);
 	write_and_read(p, true, SERVICE); /* which it looks up itself */
-	write_file("[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\nnonsense = 1\n");
+	rig_write("[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\nnonsense = 1\n");
 	read_bad(p, -EINVAL, "c:4: nonsense: unknown key");
-	assert_int_equal(chmod(path, 0622), 0);
+	assert_int_equal(chmod(rig_path, 0622), 0);
 	read_bad(p, -EPERM, "can be written by others");
-	snprintf(other, sizeof(other), "%s.away", path);
-	assert_int_equal(rename(path, other), 0);
+	snprintf(other, sizeof(other), "%s.away", rig_path);
+	assert_int_equal(rename(rig_path, other), 0);
 	read_bad(p, -ENOENT, "");
-	assert_int_equal(mkfifo(path, 0600), 0); /* nobody waits for its writer */
+	assert_int_equal(mkfifo(rig_path, 0600), 0); /* nobody waits for its writer */
 	read_bad(p, -EINVAL, "not a regular file");
-	unlink(path);
-	assert_int_equal(rename(other, path), 0);
+	unlink(rig_path);
+	assert_int_equal(rename(other, rig_path), 0);
 	write_and_read(p, false, NAMED);
 	/* of any size that a file may have, and one byte more */
 	assert_non_null(text);
 	memset(text, '\n', CONFIG_FILE_MAX + 1);
 	memcpy(text, NAMED, strlen(NAMED));
-	temp_file_write(path, text, CONFIG_FILE_MAX);
+	temp_file_write(rig_path, text, CONFIG_FILE_MAX);
 	read_good(p, false, text, CONFIG_FILE_MAX);
-	temp_file_write(path, text, CONFIG_FILE_MAX + 1);
+	temp_file_write(rig_path, text, CONFIG_FILE_MAX + 1);
 	read_bad(p, -EINVAL, "more than 1048576 bytes");
 	free(text);
 	stop(p);
@@ -379,7 +358,7 @@ TEST(test_kept)
 		assert_int_equal(ask_for_listener(p, old, false), 0);
 		assert_int_equal(ask_for_listener(p, new, false), 0);
 	}
-	write_file("");
+	rig_write("");
 	read_bad(p, -EINVAL, "nothing to forward");
 	assert_int_equal(ask_for_listener(p, new, false), -EPERM);
 	write_and_read(p, false, two);
@@ -438,7 +417,7 @@ TEST(test_unix_listener)
 	struct addr a;
 	int fd;
 
-	snprintf(file, sizeof(file), "%s/s", folder);
+	snprintf(file, sizeof(file), "%s/s", rig_dir);
 	snprintf(text, sizeof(text), HEAD "[forward u]\nlisten = unix:%s\nupstream = 127.0.0.1:9\n",
 		 file);
 	p = start(text);
@@ -603,4 +582,4 @@ TEST(test_signals)
 	stop(p);
 }
 
-UNIT_MAIN(make_folder, remove_folder)
+UNIT_MAIN(rig_open, rig_close)
