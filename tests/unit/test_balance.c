@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Which server gets a session, and when a server is used: without a socket. */
-#include <stdio.h>
-#include <string.h>
 
 #include "unit.h"
 #include "relay/servers.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* culvert-bench: latencies, and its command line. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

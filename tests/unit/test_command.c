@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Requests as they are understood, and what is refused. */
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
-#include <syslog.h>
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
 
 #include "unit.h"
-#include "config/config.h"
 #include "daemon/command.h"
-#include "datapath/flow.h"
 
 static void parse(const char *line, struct command_request *ret)
 {
@@ -30,38 +23,6 @@ static void expect_refused(const char *line, const char *due)
 	if (!code || strcmp(json_object_get_string(code), due) != 0)
 		fail_msg("%s: %s", line, json_object_to_json_string(wrong));
 	json_object_put(wrong);
-}
-
-static bool matches_client(const struct session_filter *f, const char *addr)
-{
-	struct sockaddr_in in = { .sin_family = AF_INET };
-
-	assert_int_equal(inet_pton(AF_INET, addr, &in.sin_addr), 1);
-	return acl_allows(&f->clients, (struct sockaddr *)&in);
-}
-
-TEST(test_filters)
-{
-	struct command_request req;
-
-	parse("{\"command\":\"sessions\",\"forward\":\"db\",\"client\":\"10.0.0.0/8, 192.0.2.1\","
-	      "\"carrier\":\"sockmap\",\"id\":[3,1,2]}", &req);
-	assert_string_equal(req.filter.forward, "db");
-	assert_int_equal(req.filter.carrier, CARRIER_SOCKMAP);
-	assert_int_equal(req.filter.n_ids, 3);
-	assert_int_equal(req.filter.ids[0], 3);
-	assert_true(matches_client(&req.filter, "10.255.0.1"));
-	assert_true(matches_client(&req.filter, "192.0.2.1"));
-	assert_false(matches_client(&req.filter, "192.0.2.2"));
-	assert_true(command_has(&req, KEY_ID) && !command_has(&req, KEY_ALL));
-	assert_false(command_changes(&req));
-	command_close(&req);
-
-	parse("{\"command\":\"sessions\"}", &req);
-	assert_null(req.filter.forward);
-	assert_int_equal(req.filter.carrier, FILTER_ANY);
-	assert_int_equal(req.filter.n_ids + req.filter.clients.n, 0);
-	command_close(&req);
 }
 
 TEST(test_changes)
@@ -95,25 +56,6 @@ TEST(test_changes)
 			fail_msg("%s", cases[i].line);
 		command_close(&req);
 	}
-}
-
-TEST(test_values)
-{
-	struct command_request req;
-
-	parse("{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"default\"}", &req);
-	assert_int_equal(req.engine, ENGINE_DEFAULT);
-	command_close(&req);
-	parse("{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"splice\"}", &req);
-	assert_int_equal(req.engine, ENGINE_SPLICE);
-	command_close(&req);
-	parse("{\"command\":\"log-level\",\"level\":\"notice\"}", &req);
-	assert_int_equal(req.level, LOG_NOTICE);
-	command_close(&req);
-	parse("{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":0.25}", &req);
-	assert_true(command_has(&req, KEY_DEADLINE));
-	assert_int_equal(req.deadline_ms, 250);
-	command_close(&req);
 }
 
 static const struct {

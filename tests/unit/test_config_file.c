@@ -29,8 +29,6 @@
 #define A200 A100 A100
 #define LISTEN(address) "[forward a]\nlisten = " address "\nupstream = 127.0.0.1:1\n"
 
-#define MANY 10000
-
 TEST(test_everything)
 {
 	struct config c;
@@ -432,30 +430,6 @@ TEST(test_bytes)
 	rig_bad_bytes(nul, sizeof(nul) - 1, 5, "a control character");
 	memset(big, '\n', sizeof(big));
 	rig_bad_bytes(big, sizeof(big), 0, rig_path);
-}
-
-TEST(test_many_forwards)
-{
-	char *text = malloc(MANY * 100);
-	struct config c;
-
-	assert_non_null(text);
-	for (int rinetd = 0; rinetd < 2; rinetd++) {
-		size_t at = 0;
-
-		for (int i = 1; i <= MANY; i++) {
-			int n = rinetd ? sprintf(text + at, "127.0.0.1 %d 10.0.0.1 %d\n", i, i) :
-					 sprintf(text + at, "[forward f%d]\nlisten = 127.0.0.1:%d\n"
-						 "upstream = 10.0.0.1:%d\n", i, i, i);
-
-			at += (size_t)n;
-		}
-		rig_good(&c, text, NULL);
-		assert_int_equal(c.n_forwards, MANY);
-		assert_string_equal(c.forwards[MANY - 1].listen.text, "127.0.0.1:10000");
-		config_close(&c);
-	}
-	free(text);
 }
 
 /* --- which files are read: what they are, whose, and who else could have written them --- */

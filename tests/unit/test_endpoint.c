@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
-#include <netinet/in.h>
 #include <string.h>
 
 #include "unit.h"
@@ -197,21 +196,6 @@ TEST(test_service_offline)
 	}
 	assert_null(endpoint_parse_offline("db.example.org:www", false, &e));
 	assert_int_equal(ntohs(e.named_port), 80);
-	endpoint_close(&e);
-}
-
-TEST(test_every_local_address)
-{
-	char err[256], buf[ADDR_STRLEN];
-	struct endpoint e;
-	bool seen = false;
-
-	assert_int_equal(endpoint_parse("*:8080", true, &e, err, sizeof(err)), 0);
-	for (size_t i = 0; i < e.n_addrs; i++) {
-		addr_format((struct sockaddr *)&e.addrs[i].ss, e.addrs[i].len, buf, sizeof(buf));
-		seen = seen || strcmp(buf, "0.0.0.0:8080") == 0;
-	}
-	assert_true(seen);
 	endpoint_close(&e);
 }
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include <stdbool.h>
 
 #include "unit.h"
 #include "aborts.h"

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What becomes of the addresses that look-ups find; flow/test_names has a real name server. */
-#include <netinet/in.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -189,27 +189,6 @@ TEST_WITH(test_ended, NULL, clean)
 		"\"bytes_to_upstream\":0,\"bytes_to_client\":0,\"flows\":[]}\n");
 }
 
-TEST_WITH(test_refused, NULL, clean)
-{
-	struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(1),
-				    .sin6_addr = IN6ADDR_LOOPBACK_INIT };
-	char text[8192], year[8];
-	time_t now = time(NULL);
-	struct tm tm;
-
-	start("log", 1);
-	session_log_refused(running, "web", (struct sockaddr *)&six, CAUSE_CLIENT_LIMIT);
-	finish();
-	assert_int_equal(lines_of("log", text), 1);
-	assert_string_equal(strstr(text, "\"id\""),
-			    "\"id\":null,\"forward\":\"web\",\"client\":\"[::1]:1\","
-			    "\"upstream\":null,\"end\":\"client-limit\",\"duration_ms\":0,"
-			    "\"connect_ms\":null,\"bytes_to_upstream\":0,\"bytes_to_client\":0,"
-			    "\"flows\":[]}\n");
-	strftime(year, sizeof(year), "%Y-", gmtime_r(&now, &tm));
-	assert_memory_equal(text + strlen("{\"time\":\""), year, 5);
-}
-
 /* A name is what the configuration says: whatever that is, the line is JSON. */
 TEST_WITH(test_names, NULL, clean)
 {
