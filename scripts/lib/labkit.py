@@ -7,6 +7,7 @@ If this process is killed, a Guard does it; if the guard is killed too, the next
 because the lab's record says whose it is.
 """
 
+import argparse
 import hashlib
 import itertools
 import json
@@ -187,6 +188,53 @@ def begin_or_skip(programs, packages="test", ipv6=False):
         print(f"SKIP: {reason}")
         sys.exit(EXIT_SKIP)
     handle_signals()
+
+
+def test_options(page, *more):
+    """Of a test whose text is PAGE: --culvert, and MORE, each a flag and what argparse wants of it."""
+    parser = argparse.ArgumentParser(description=page.split("\n", maxsplit=1)[0])
+    parser.add_argument("--culvert", type=os.path.abspath, default=os.path.join(TOP, "build/culvert"))
+    for flag, wanted in more:
+        parser.add_argument(flag, **wanted)
+    return parser.parse_args()
+
+
+ONLY = ("--only", {"default": "", "help": "cases whose name holds this"})
+
+
+def cases_of(trial, only=""):
+    """{its name: method} of each test_* of TRIAL whose name holds ONLY."""
+    return {name.removeprefix("test_"): getattr(trial, name) for name in dir(trial)
+            if name.startswith("test_") and only in name}
+
+
+def run_cases(trial, cases, title="{}"):
+    """Those of CASES, {name: function}, that fail; trial.end() follows each, if there is one."""
+    end = getattr(trial, "end", lambda: None)
+    failed = []
+    for name, case in cases.items():
+        start, verdict = time.monotonic(), "ok    "
+        try:
+            case()
+            end()
+        except (LabError, subprocess.SubprocessError) as error:
+            failed.append(name)
+            verdict = "not ok"
+            print(f"# {error}\n{tail(trial.daemon.process.log) if trial.daemon else ''}")
+            end()
+        print(f"{verdict} {title.format(name)} ({time.monotonic() - start:.1f} s)", flush=True)
+    return failed
+
+
+def run_test(body):
+    """The exit code of a test: BODY says what has failed; nothing is good."""
+    try:
+        return 1 if body() else 0
+    except (LabError, subprocess.SubprocessError) as error:
+        print(f"not ok: {error}")
+        return 1
+    except Interrupted as number:
+        return 128 + number.args[0]
 
 
 class Guard:

@@ -9,7 +9,6 @@ change; a router has a smaller MTU; an end vanishes; local ports are short. Exit
 reason where this cannot run.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -22,8 +21,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, SLOW, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip,
-                    expect, tail, wait_until)
+from labkit import (ONLY, RELAY, SERVER, SLOW, TOP, Daemon, Lab, LabError, begin_or_skip,
+                    cases_of, expect, run_cases, run_test, tail, test_options, wait_until)
 
 PORT = 7100
 LISTEN = 9100
@@ -459,41 +458,27 @@ class Trial:
         self.expect_nothing_left()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
-    parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--storm", type=int, help="instead of the cases, that many sessions")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    begin_or_skip(["ip"], "demo", ipv6=True)
-    failures = 0
-    names = [n for n in dir(Trial) if n.startswith("test_") and options.only in n]
-    arguments = ()
-    if options.storm:
-        print(f"seed {options.seed}")
-        names, arguments = ["storm"], (options.storm, options.seed)
+def run(options):
     with Lab() as lab:
-        trial = Trial(lab, os.path.abspath(options.culvert))
+        trial = Trial(lab, options.culvert)
+        cases = cases_of(trial, options.only)
+        if options.storm:
+            print(f"seed {options.seed}")
+            cases = {"storm": lambda: trial.storm(options.storm, options.seed)}
+        elif not shutil.which("nft") and cases.pop("firewall", None):
+            print("skip   firewall: missing: nft (scripts/deps test)")
         try:
-            for name in names:
-                if name == "test_firewall" and not shutil.which("nft"):
-                    print("skip   firewall: missing: nft (scripts/deps test)")
-                    continue
-                start, verdict = time.monotonic(), "ok    "
-                try:
-                    getattr(trial, name)(*arguments)
-                except (LabError, subprocess.SubprocessError) as error:
-                    failures += 1
-                    verdict = "not ok"
-                    print(f"# {error}\n{tail(trial.daemon.process.log) if trial.daemon else ''}")
-                trial.end()
-                print(f"{verdict} {name.removeprefix('test_')} ({time.monotonic() - start:.1f} s)", flush=True)
-        except Interrupted as number:
-            return 128 + number.args[0]
+            return run_cases(trial, cases)
         finally:
             subprocess.run(["umount", "-l", trial.pins], check=False)
-    return 1 if failures else 0
+
+
+def main():
+    options = test_options(
+        __doc__, ONLY, ("--storm", {"type": int, "help": "instead of the cases, that many sessions"}),
+        ("--seed", {"type": int, "default": int(time.time())}))
+    begin_or_skip(["ip"], "demo", ipv6=True)
+    return run_test(lambda: run(options))
 
 
 sys.exit(main())

@@ -9,7 +9,6 @@ With --sessions N instead: the time that a scrape takes while N grafted sessions
 wait of conversations beside them. Exits with 77 and the reason where this cannot run.
 """
 
-import argparse
 import contextlib
 import ctypes
 import json
@@ -27,8 +26,8 @@ import urllib.parse
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(TOP, "scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect, tail,
-                    wait_until)
+from labkit import (RELAY, Daemon, Lab, LabError, begin_or_skip, cases_of, expect, run_cases,
+                    run_test, tail, test_options, wait_until)
 
 METRICS = 9464
 PROMETHEUS = 9090
@@ -118,6 +117,11 @@ class Trial:
             file.write(config)
         self.daemon = Daemon(self.lab, self.program, "auto", (), "--config", path, "--seccomp", "kill",
                              *options)
+
+    def end(self):
+        if self.daemon:
+            self.daemon.stop()
+        self.daemon = None
 
     def curl(self, url, *options):
         process = self.lab.start("relay", "curl", "--silent", "--show-error", "--max-time", "10",
@@ -457,32 +461,15 @@ def run(program, sessions):
     with Lab(loopback=True) as lab:
         trial = Trial(lab, program)
         if sessions:
-            trial.measure(sessions)
-            return
+            return trial.measure(sessions)
         lab.start_server("server", ECHO, sys.executable, "-c", ECHO_SERVER, RELAY, str(ECHO))
-        trial.test_numbers()
-        trial.test_unix_socket()
-        trial.test_crowds()
-        trial.test_late_worker()
-        trial.test_no_memory()
-        print("ok")
+        return run_cases(trial, cases_of(trial))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
-    parser.add_argument("--sessions", type=int, default=0, metavar="N")
-    options = parser.parse_args()
+    options = test_options(__doc__, ("--sessions", {"type": int, "default": 0, "metavar": "N"}))
     begin_or_skip(["ip", "curl", "promtool", "prometheus"])
-    try:
-        run(os.path.abspath(options.culvert), options.sessions)
-    except LabError as error:
-        print(f"FAIL: {error}")
-        return 1
-    except Interrupted as interrupt:
-        return 128 + interrupt.args[0]
-    return 0
+    return run_test(lambda: run(options.culvert, options.sessions))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main())

@@ -624,7 +624,7 @@ class Run:
         """Until each session is in the state that the row expects, or will not come to it."""
         begin = time.monotonic()
         while True:
-            seconds, grafted, wait = time.monotonic() - begin, set(), False
+            seconds, wait = time.monotonic() - begin, False
             for session in self.look():
                 for talk in self.talks:
                     if talk.forward == session["forward"]:

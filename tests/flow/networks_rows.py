@@ -286,7 +286,7 @@ ROWS = (
     Row("policy routes by source", ONLY_ALT + "relay: ip46 rule add from 10.0.5.1 lookup 5",
         routers="back back2", options=("--source", "10.0.5.1"), families="4 64", seen="10.0.5.1"),
     Row("policy routes by destination port", ONLY_ALT +
-        f"relay: ip46 rule add ipproto tcp dport 7001-7004 lookup 5", routers="back back2",
+        "relay: ip46 rule add ipproto tcp dport 7001-7004 lookup 5", routers="back back2",
         quick=True),
     Row("policy routes by source port", ONLY_TOC2 +
         "relay: ip46 rule add ipproto tcp sport 9000-9099 lookup 6", routers="front front2"),

@@ -12,7 +12,6 @@ usage: package.py [--build DIR] [--shell]        (as root)
   --shell      a shell in there, after the checks or at the failure
 """
 
-import argparse
 import glob
 import os
 import pathlib
@@ -22,7 +21,6 @@ import sys
 
 import systemd_guest
 
-SKIP = 77
 SHELLS = "bash-completion,zsh,fish"
 INCLUDED = f"systemd-sysv,python3,iproute2,procps,logrotate,{SHELLS}"
 NEXT = "9999"  # version of an upgrade
@@ -107,25 +105,16 @@ def install(package):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default="build")
-    parser.add_argument("--shell", action="store_true")
-    options = parser.parse_args()
+    options = systemd_guest.options_of(__doc__)
     build = systemd_guest.ROOT / options.build
-    checks = pathlib.Path("/tree/tests/flow/package_checks.py")
-    try:
-        systemd_guest.check_tools()
+
+    def prepare():
         package = make_package(build)
         image = make_image(build / "package")
         fetch_dependencies(image, package)
-        with systemd_guest.Guest(install(package), image) as guest:
-            code = guest.run("/usr/bin/python3", "-B", "-u", checks).returncode
-            if options.shell:
-                guest.run("/bin/sh", stdin=None)
-    except systemd_guest.Unavailable as error:
-        print(f"skip package: {error}")
-        return SKIP
-    return code
+        return install(package), image
+
+    return systemd_guest.run_checks("package", "package_checks.py", prepare, options.shell)
 
 
 if __name__ == "__main__":

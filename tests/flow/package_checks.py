@@ -11,10 +11,10 @@ import pwd
 import socket
 import subprocess
 import sys
-import time
 
-from service_rig import (FILE, PATIENCE, SESSION_LOG, UNIT, UPSTREAM, Failure, Session, configure,
-                         expect, forward, main_pid, prop, run, systemctl, wait_logged, wait_until)
+from service_rig import (FILE, PATIENCE, SESSION_LOG, UNIT, Failure, Session, configure, expect,
+                         forward, main_pid, prop, run, run_checks, systemctl, wait_logged,
+                         wait_until)
 
 PACKAGE, NEXT = "/opt/culvert.deb", "/opt/next.deb"
 GRAFTED, COPIED = 81, 82
@@ -149,24 +149,6 @@ def check_purge():
     expect(left, [], "files that are left, or gone")
 
 
-def main():
-    checks = [value for name, value in globals().items() if name.startswith("check_")]
-    with socket.create_server(UPSTREAM, backlog=1000) as upstream:
-        upstream.settimeout(PATIENCE)
-        Session.upstream = upstream
-        for check in checks:
-            begin = time.monotonic()
-            try:
-                note = check()
-            except (Failure, OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
-                print(run("journalctl", "--no-pager", "--lines", "30", code=None))
-                print(f"FAIL {check.__name__}: {type(error).__name__}: {error}")
-                return 1
-            print(f"ok   {check.__name__}, {time.monotonic() - begin:.1f} s"
-                  f"{': ' + note if note else ''}")
-    return 0
-
-
 if __name__ == "__main__":
     before_install = all_files()
-    sys.exit(main())
+    sys.exit(run_checks([value for name, value in globals().items() if name.startswith("check_")]))

@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +20,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (ENGINES, TOP, Daemon, Interrupted, Lab, LabError, handle_signals, tail,
+from labkit import (ENGINES, Daemon, Lab, LabError, begin_or_skip, run_test, tail, test_options,
                     wait_until)
 
 EXIT_SKIP = 77
@@ -325,32 +324,14 @@ def run(program):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--try", action="store_true", dest="try_all", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    hidden = {"action": "store_true", "help": argparse.SUPPRESS}
+    options = test_options(__doc__, ("--serve", hidden), ("--try", {**hidden, "dest": "try_all"}))
     if options.serve:
         return serve()
     if options.try_all:
         return try_all()
-    if os.geteuid() != 0:
-        print("SKIP: needs root, for network namespaces")
-        return EXIT_SKIP
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    missing = [name for name in ("ip", "rinetd") if not shutil.which(name)]
-    if missing:
-        print(f"SKIP: not installed: {' '.join(missing)} (scripts/deps)")
-        return EXIT_SKIP
-    handle_signals()
-    try:
-        return 0 if run(options.culvert) else 1
-    except LabError as error:
-        print(f"FAIL {error}")
-        return 1
-    except Interrupted as signal_number:
-        return 128 + signal_number.args[0]
+    begin_or_skip(["ip", "rinetd"])
+    return run_test(lambda: not run(options.culvert))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main())

@@ -19,9 +19,10 @@ import sys
 import threading
 import time
 
-from service_rig import (PATIENCE, SESSION_LOG, UNIT, UPSTREAM, Failure, Session, ask, configure,
-                         drop_in, expect, forward, journal, main_pid, prop, run, serve, status_of,
-                         systemctl, wait_goes_on, wait_logged, wait_state, wait_status, wait_until)
+from service_rig import (PATIENCE, SESSION_LOG, UNIT, UPSTREAM, Failure, Session, ask,
+                         configure, drop_in, expect, forward, journal, main_pid, prop, run,
+                         run_checks, serve, status_of, systemctl, wait_goes_on, wait_logged,
+                         wait_state, wait_status, wait_until)
 
 EXAMPLES = pathlib.Path("/usr/local/share/doc/culvert/examples")
 ENGINES = {"auto": 81, "sockmap": 82, "splice": 83, "copy": 84}
@@ -401,24 +402,10 @@ def check_default_file():
 
 
 def main():
-    checks = [value for name, value in globals().items() if name.startswith("check_")]
     print(run("systemctl", "--version").splitlines()[0])
     systemctl("log-target", "journal")
-    with socket.create_server(UPSTREAM, backlog=1000) as upstream:
-        upstream.settimeout(PATIENCE)
-        Session.upstream = upstream
-        for check in checks:
-            begin = time.monotonic()
-            try:
-                note = check()
-            except (Failure, OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
-                print(run("journalctl", "--no-pager", "--lines", "40", "-o", "short-monotonic",
-                          code=None))
-                print(f"FAIL {check.__name__}: {type(error).__name__}: {error}")
-                return 1
-            print(f"ok   {check.__name__}, {time.monotonic() - begin:.1f} s"
-                  f"{': ' + note if note else ''}")
-    return 0
+    return run_checks([value for name, value in globals().items() if name.startswith("check_")],
+                      "-o", "short-monotonic")
 
 
 if __name__ == "__main__":

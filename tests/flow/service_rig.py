@@ -188,3 +188,24 @@ def serve(port, rounds=1):
     session = Session(port)
     session.talk(rounds)
     session.close()
+
+
+# ---- all of them
+
+
+def run_checks(checks, *journal_options):
+    """Functions named check_*, one after another; the exit code."""
+    with socket.create_server(UPSTREAM, backlog=1000) as upstream:
+        upstream.settimeout(PATIENCE)
+        Session.upstream = upstream
+        for check in checks:
+            begin = time.monotonic()
+            try:
+                note = check()
+            except (Failure, OSError, subprocess.SubprocessError, ValueError, LookupError) as error:
+                print(run("journalctl", "--no-pager", "--lines", "40", *journal_options, code=None))
+                print(f"FAIL {check.__name__}: {type(error).__name__}: {error}")
+                return 1
+            print(f"ok   {check.__name__}, {time.monotonic() - begin:.1f} s"
+                  f"{': ' + note if note else ''}")
+    return 0

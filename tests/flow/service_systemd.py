@@ -12,16 +12,13 @@ usage: service_systemd.py [--build DIR] [--shell]        (as root)
   --shell      a shell in there, after the checks or at the failure
 """
 
-import argparse
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 
 import systemd_guest
 
-SKIP = 77
 LIMIT_SECONDS = 300
 SETTINGS = ("MAKEFLAGS", "MFLAGS", "DESTDIR", "PREFIX", "UNITDIR", "MANDIR", "DOCDIR", "O")
 
@@ -35,34 +32,19 @@ def install(build):
     return install_into
 
 
-def parse_options():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default="build")
-    parser.add_argument("--shell", action="store_true")
-    return parser.parse_args()
-
-
 def interrupt(number, _frame):
     raise SystemExit(f"FAIL: signal {number}" if number != signal.SIGALRM else
                      f"FAIL: not done within {LIMIT_SECONDS} s")
 
 
 def main():
-    options = parse_options()
+    options = systemd_guest.options_of(__doc__)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, interrupt)
     if not options.shell:
         signal.alarm(LIMIT_SECONDS)
-    checks = pathlib.Path("/tree/tests/flow/service_checks.py")
-    try:
-        with systemd_guest.Guest(install(options.build)) as guest:
-            code = guest.run("/usr/bin/python3", "-B", "-u", checks).returncode
-            if options.shell:
-                guest.run("/bin/sh", stdin=None)
-    except systemd_guest.Unavailable as error:
-        print(f"skip service_systemd: {error}")
-        return SKIP
-    return code
+    return systemd_guest.run_checks("service_systemd", "service_checks.py",
+                                    lambda: [install(options.build)], options.shell)
 
 
 if __name__ == "__main__":

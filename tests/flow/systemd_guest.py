@@ -7,6 +7,7 @@ of an image, and what is installed for it. It shares the kernel with this machin
 not in a namespace. With this process it ends, and leaves nothing.
 """
 
+import argparse
 import ctypes
 import os
 import pathlib
@@ -24,6 +25,7 @@ PR_SET_PDEATHSIG = 1
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOOLS = ("unshare", "nsenter", "pivot_root", "mount", "systemctl", "journalctl", "systemd-analyze")
 START_SECONDS = 60
+SKIP = 77
 
 
 class Unavailable(Exception):
@@ -182,3 +184,24 @@ class Guest:
                    "the end of its processes", START_SECONDS)
         for folder, _, _ in os.walk(self.cgroup, topdown=False):
             os.rmdir(folder)
+
+
+def options_of(page):
+    parser = argparse.ArgumentParser(description=page.split("\n", maxsplit=1)[0])
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--shell", action="store_true")
+    return parser.parse_args()
+
+
+def run_checks(name, checks, prepare, shell):
+    """The exit code of CHECKS, a program of tests/flow, in a Guest of what PREPARE() returns."""
+    try:
+        check_tools()
+        with Guest(*prepare()) as guest:
+            code = guest.run("/usr/bin/python3", "-B", "-u", f"/tree/tests/flow/{checks}").returncode
+            if shell:
+                guest.run("/bin/sh", stdin=None)
+    except Unavailable as error:
+        print(f"skip {name}: {error}")
+        return SKIP
+    return code

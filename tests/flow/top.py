@@ -7,7 +7,6 @@
 Exits with 77 and the reason where this cannot run.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -15,8 +14,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect,
-                    wait_until)
+from labkit import (RELAY, SERVER, Daemon, Lab, LabError, begin_or_skip, expect, run_test,
+                    test_options, wait_until)
 
 ECHO = 7100
 WEB, DATABASE = 9100, 9101
@@ -180,18 +179,9 @@ def run(program):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
-    options = parser.parse_args()
+    options = test_options(__doc__)
     begin_or_skip(["ip", "tmux"])
-    try:
-        run(os.path.abspath(options.culvert))
-    except LabError as error:
-        print(f"not ok: {error}")
-        return 1
-    except Interrupted as number:
-        return 128 + number.args[0]
-    return 0
+    return run_test(lambda: run(options.culvert))
 
 
 sys.exit(main())

@@ -10,7 +10,6 @@ what docs/operations.md says. docs/examples/keepalived.conf is used. Exits with 
 where this cannot run.
 """
 
-import argparse
 import collections
 import json
 import os
@@ -21,8 +20,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (SERVER, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect, tail,
-                    wait_until)
+from labkit import (SERVER, TOP, Daemon, Lab, LabError, begin_or_skip, expect, run_test,
+                    tail, test_options, wait_until)
 
 NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
 ADDRESS, PORT = "192.0.2.80", 9100  # the address is the one of the example
@@ -258,26 +257,24 @@ class Trial:
         self.fail("culvert killed", lambda relay: self.daemons[relay].process.kill(), 10)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
-    options = parser.parse_args()
-    begin_or_skip(["ip", "ss", "keepalived"])
+def run(program):
     with Lab(two_relays=True) as lab:
-        trial = Trial(lab, os.path.abspath(options.culvert))
+        trial = Trial(lab, program)
         try:
             trial.begin()
             trial.run()
-        except (LabError, subprocess.SubprocessError) as error:
-            print(f"not ok: {error}")
+        except LabError:
             for process in trial.keepaliveds.values():
                 print(tail(process.log))
-            return 1
-        except Interrupted as number:
-            return 128 + number.args[0]
+            raise
         finally:
             subprocess.run(["umount", "-l", trial.pins], check=False)
-    return 0
+
+
+def main():
+    options = test_options(__doc__)
+    begin_or_skip(["ip", "ss", "keepalived"])
+    return run_test(lambda: run(options.culvert))
 
 
 sys.exit(main())

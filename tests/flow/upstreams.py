@@ -8,7 +8,6 @@ Servers refuse, fall silent, are killed and started again under load; each clien
 long as one server lives. Exits with 77 and the reason where this cannot run.
 """
 
-import argparse
 import collections
 import json
 import os
@@ -22,8 +21,8 @@ from random import Random
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, TOP, Daemon, Interrupted, Lab, LabError, begin_or_skip, expect,
-                    tail, wait_until)
+from labkit import (ONLY, RELAY, SERVER, Daemon, Lab, LabError, begin_or_skip, cases_of, expect,
+                    run_cases, run_test, test_options, wait_until)
 
 NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
 LISTEN, RIVAL = 9100, 9200
@@ -461,39 +460,22 @@ class Trial:
         self.failover("check = 0.2s")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
-    parser.add_argument("--only", default="", help="cases whose name holds this")
-    parser.add_argument("--skip", default="", help="not the case of this name")
-    parser.add_argument("--churn", type=float, metavar="SECONDS", help="that alone")
-    options = parser.parse_args()
-    begin_or_skip(["ip", "nft", "haproxy", "pgrep"])
-    failures = 0
+def run(options):
     with Lab() as lab:
-        try:
-            trial = Trial(lab, os.path.abspath(options.culvert))
-            if options.churn:
-                trial.test_churn = lambda: trial.churn(options.churn)
-                options.only = "churn"
-            for name in dir(trial):
-                if (not name.startswith("test_") or options.only not in name
-                        or name == f"test_{options.skip}"):
-                    continue
-                start, verdict = time.monotonic(), "ok    "
-                try:
-                    getattr(trial, name)()
-                    trial.end()
-                except (LabError, subprocess.SubprocessError) as error:
-                    failures += 1
-                    verdict = "not ok"
-                    print(f"# {error}\n{tail(trial.daemon.process.log) if trial.daemon else ''}")
-                    trial.end()
-                print(f"{verdict} {name.removeprefix('test_')} ({time.monotonic() - start:.1f} s)",
-                      flush=True)
-        except Interrupted as number:
-            return 128 + number.args[0]
-    return 1 if failures else 0
+        trial = Trial(lab, options.culvert)
+        cases = cases_of(trial, options.only)
+        cases.pop(options.skip, None)
+        if options.churn:
+            cases = {"churn": lambda: trial.churn(options.churn)}
+        return run_cases(trial, cases)
+
+
+def main():
+    options = test_options(__doc__, ONLY,
+                           ("--skip", {"default": "", "help": "not the case of this name"}),
+                           ("--churn", {"type": float, "metavar": "SECONDS", "help": "that alone"}))
+    begin_or_skip(["ip", "nft", "haproxy", "pgrep"])
+    return run_test(lambda: run(options))
 
 
 sys.exit(main())
