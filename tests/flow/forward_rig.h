@@ -39,7 +39,8 @@
 static struct daemon *running;
 static const int *rig_given; /* listening sockets that the daemon is started with */
 static size_t rig_n_given;
-static void (*rig_tidy)(void); /* called after each test, failed or not */
+static void (*rig_begin)(void); /* called before each test, and */
+static void (*rig_tidy)(void);  /* after it, failed or not */
 
 /* Wait until CONDITION holds; what fail_msg() says if that takes longer than RIG_PATIENCE_MS. */
 #define RIG_WAIT(condition, ...)                                                                   \
@@ -52,17 +53,23 @@ static void (*rig_tidy)(void); /* called after each test, failed or not */
 		}                                                                                  \
 	} while (0)
 
+/* The file PATH says TEXT. */
+static void rig_put(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "we");
+
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
 /* Make TEXT the configuration file; its path. */
 static const char *rig_write(const char *text)
 {
 	static char path[128];
-	FILE *f;
 
 	snprintf(path, sizeof(path), "%s/forwards.conf", env_dir());
-	f = fopen(path, "we");
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
+	rig_put(path, text);
 	return path;
 }
 
@@ -118,6 +125,14 @@ static void rig_refuses(const char *engine, const char *text, const char *what)
 	assert_int_equal(rig_try_start(engine, NULL, text, why, sizeof(why)), -EIO);
 	if (!strstr(why, what))
 		fail_msg("\"%s\" is not in: %s", what, why);
+}
+
+static int rig_set_up(void **state)
+{
+	(void)state;
+	if (rig_begin)
+		rig_begin();
+	return 0;
 }
 
 /* The teardown of each test: after a failure the daemon still runs. */
@@ -244,6 +259,14 @@ static void expect_error(struct daemon *d, const char *line, const char *code)
 
 	if (strcmp(json_text(o, "error.code"), code) != 0)
 		fail_msg("%s: %s", line, json_object_to_json_string(o));
+}
+
+/* What `forwards` says of NAME, until the next ask(). */
+static struct json_object *rig_forward(struct daemon *d, const char *name)
+{
+	struct json_object *o = ask(d, "{\"command\":\"forwards\",\"forward\":\"%s\"}", name);
+
+	return json_object_array_get_idx(json_at(o, "forwards"), 0);
 }
 
 /*
@@ -485,7 +508,8 @@ static int rig_run_engine(size_t i)
 		snprintf(names[n], sizeof(names[n]), "%s_%s", rig_engines[i], rig_rows[k].name);
 		tests[n] = (struct CMUnitTest){
 			.name = names[n], .test_func = rig_rows[k].run,
-			.teardown_func = rig_clean, .initial_state = rig_engines[i],
+			.setup_func = rig_set_up, .teardown_func = rig_clean,
+			.initial_state = rig_engines[i],
 		};
 		n++;
 	}

@@ -205,6 +205,26 @@ static void rig_talk(int client, int server, int rounds)
 	}
 }
 
+/*
+ * As much as FD takes, up to MOST bytes, in writes of up to EACH; the rest is given up when there
+ * was no room for MS.
+ */
+static size_t rig_give(int fd, size_t each, size_t most, int ms)
+{
+	static const char zero[65536];
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	size_t given = 0;
+
+	while (given < most && poll(&p, 1, ms) == 1) {
+		size_t want = most - given < each ? most - given : each;
+		ssize_t n = send(fd, zero, want, MSG_NOSIGNAL | MSG_DONTWAIT);
+
+		assert_true(n > 0 || errno == EAGAIN);
+		given += n > 0 ? (size_t)n : 0;
+	}
+	return given;
+}
+
 /* LEN bytes at DATA that go to FD while the test does something else. */
 struct pouring {
 	int fd;

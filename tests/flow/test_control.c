@@ -1,34 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * What an operator can do to a running daemon, on every engine: move live sessions from one engine
- * to another, find sessions, reset them.
+ * to another (test_torture --moves has more), find sessions, reset them.
  */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "debugger.h"
 #include "env.h"
 #include "forward_rig.h"
-#include "pairs.h"
 
 #define TEST_SECONDS 200
 #define CLIENT_A "127.0.0.11:0"
 #define CLIENT_B "127.0.0.12:0"
-#define SWITCHES 50
-
-static bool has_logged(struct daemon *d, const char *text)
-{
-	char *log = daemon_stderr(d);
-	bool has = strstr(log, text);
-
-	free(log);
-	return has;
-}
 
 /* --- engines --- */
 
@@ -41,83 +28,6 @@ static void set_engine(struct daemon *d, const char *engine)
 		fail_msg("engine %s: %s", engine, json_object_to_json_string(o));
 }
 
-/* How many flows of sessions of `live` CARRIER has; *RET_ALL: all of them. */
-static unsigned int flows_on(struct daemon *d, const char *carrier, unsigned int *ret_all)
-{
-	struct json_object *list = json_at(ask(d, "{\"command\":\"sessions\","
-						  "\"forward\":\"live\"}"), "sessions");
-	unsigned int n = 0;
-
-	*ret_all = 0;
-	for (size_t i = 0; i < json_object_array_length(list); i++) {
-		for (size_t dir = 0; dir < 2; dir++) {
-			struct json_object *s = json_object_array_get_idx(list, i);
-
-			n += !strcmp(json_text(flow_of(s, dir), "carrier"), carrier);
-			++*ret_all;
-		}
-	}
-	return n;
-}
-
-/*
- * Payload runs until the flows are where ENGINE wants them: all of them; of sockmap, those that
- * have no backlog just now, which at least the idle and the small ones have not.
- */
-static void run_until_carried(struct daemon *d, const char *engine)
-{
-	int64_t deadline = deadline_after(RIG_PATIENCE_MS);
-	unsigned int all = 0, due, on = 0;
-
-	if (!strcmp(engine, "auto")) {
-		for (int i = 0; i < 20; i++)
-			pairs_run();
-		return;
-	}
-	do {
-		if (now_ms() > deadline)
-			fail_msg("engine %s: %u of %u flows are there", engine, on, all);
-		for (int i = 0; i < 5; i++)
-			pairs_run();
-		on = flows_on(d, engine, &all);
-		due = strcmp(engine, "sockmap") ? all : all / 2;
-		assert_int_equal(all, 2 * n_pairs);
-	} while (on < due);
-}
-
-static void pairs_broken(const char *why)
-{
-	fail_msg("%s", why);
-}
-
-/* Every byte is verified, meanwhile and at the end. */
-static void engine_moves(struct daemon *d, const char *engine)
-{
-	static const char *const names[] = { "copy", "auto", "sockmap", "splice" };
-	bool graft = !strcmp(engine, "graft");
-	/* what was grafted does not enter the kernel's other path any more */
-	bool kernel = rig_has_kernel(d) && !graft;
-
-	pairs_failed = pairs_broken;
-	/* and is back with its next packet, so not while it is idle */
-	for (int habit = graft ? IDLE + 1 : IDLE; habit < HABITS; habit++)
-		pair_open((enum habit)habit, ONE, upstream_fd);
-	for (int i = 0; i < SWITCHES; i++) {
-		if (!kernel && !strcmp(names[i % 4], "sockmap"))
-			continue;
-		set_engine(d, names[i % 4]);
-		run_until_carried(d, names[i % 4]);
-	}
-	set_engine(d, "copy");
-	run_until_carried(d, "copy");
-	if (kernel)
-		assert_true(rig_status(d, "handovers.to_sockmap") >= SWITCHES / 4);
-	pairs_end();
-	assert_int_equal(rig_status(d, "errors.handover-unproved"), 0);
-	assert_int_equal(rig_status(d, "errors.kernel-lost"), 0);
-	pairs_forget();
-}
-
 #define TOLD "what strace and a debugger see, or not"
 
 static int64_t bytes_of_daemon(struct daemon *d)
@@ -128,7 +38,7 @@ static int64_t bytes_of_daemon(struct daemon *d)
 /* Does a debugger that is attached to the daemon see what CLIENT tells SERVER? */
 static bool is_seen(struct daemon *d, struct debugger *g, int client, int server)
 {
-	int64_t deadline = deadline_after(RIG_PATIENCE_MS), before;
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow(), before;
 	char in[sizeof(TOLD)] = "";
 	bool seen;
 
@@ -187,34 +97,24 @@ static void engine_is_the_forwards(struct daemon *d, const char *configured)
 	client = rig_dial(NULL, ONE);
 	rig_talk(client, rig_accept(), 300);
 	assert_string_equal(rig_flow_text(d, "live", 0, "carrier"), "copy");
-	o = ask(d, "{\"command\":\"forwards\",\"forward\":\"live\"}");
-	o = json_object_array_get_idx(json_at(o, "forwards"), 0);
+	o = rig_forward(d, "live");
 	assert_string_equal(json_text(o, "engine"), "copy");
 	assert_string_equal(json_text(o, "engine_configured"), configured);
 	o = ask(d, "{\"command\":\"engine\",\"forward\":\"other\"}");
 	assert_string_equal(json_text(o, "engine"), "auto");
 }
 
-/* As much as goes without waiting. */
-static void pour(int fd)
-{
-	static const char zero[65536];
-
-	while (send(fd, zero, sizeof(zero), MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
-		;
-}
-
 /* A flow whose target is full whenever it is looked at follows as well. */
 static void engine_saturated(struct daemon *d, const char *from, const char *to)
 {
 	int client = rig_dial(NULL, ONE), server = rig_accept();
-	int64_t deadline = deadline_after(RIG_PATIENCE_MS);
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
 	static char buf[16384];
 
 	set_engine(d, from);
 	rig_talk(client, server, 10);
 	for (int i = 0; i < 20; i++) {
-		pour(client);
+		rig_give(client, 65536, SIZE_MAX, 0);
 		poll(NULL, 0, 1);
 	}
 	assert_string_equal(rig_flow_text(d, "live", 0, "carrier"), from);
@@ -224,7 +124,7 @@ static void engine_saturated(struct daemon *d, const char *from, const char *to)
 			fail_msg("a full flow stays with %s", from);
 		for (int i = 0; i < 20; i++) {
 			rig_receive(server, buf, sizeof(buf));
-			pour(client);
+			rig_give(client, 65536, SIZE_MAX, 0);
 		}
 	} while (strcmp(rig_flow_text(d, "live", 0, "carrier"), to) != 0);
 	rig_reset(client);
@@ -240,9 +140,6 @@ ROW(engine)
 	struct json_object *o;
 	int client, server;
 
-	pairs_forget(); /* those of a test that has failed */
-	engine_moves(d, *state);
-	rig_wait_status(d, "resources.sessions", 0);
 	engine_saturated(d, "copy", "splice");
 	engine_saturated(d, "splice", "copy");
 	o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"default\"}");
@@ -430,7 +327,7 @@ static void words(struct daemon *d, const char *configured)
 static void log_level(struct daemon *d)
 {
 	assert_string_equal(json_text(ask(d, "log-level"), "level"), "info");
-	assert_false(has_logged(d, "reset: killed")); /* which is for debugging */
+	rig_not_logged(d, "reset: killed"); /* which is for debugging */
 	assert_string_equal(json_text(ask(d, "{\"command\":\"log-level\",\"level\":\"debug\"}"),
 				      "level"), "debug");
 	rig_dial(NULL, ONE);
@@ -456,9 +353,7 @@ ROW(sessions)
 
 static int64_t total(struct daemon *d, const char *member)
 {
-	struct json_object *o = ask(d, "{\"command\":\"forwards\",\"forward\":\"live\"}");
-
-	return json_int(json_object_array_get_idx(json_at(o, "forwards"), 0), member);
+	return json_int(rig_forward(d, "live"), member);
 }
 
 /* By the forward, and by all carriers together: what clients have sent, and servers. */

@@ -12,10 +12,7 @@
 
 static void expect_state(struct daemon *d, const char *state)
 {
-	struct json_object *o = ask(d, "{\"command\":\"forwards\",\"forward\":\"live\"}");
-
-	o = json_object_array_get_idx(json_at(o, "forwards"), 0);
-	assert_string_equal(json_text(o, "state"), state);
+	assert_string_equal(json_text(rig_forward(d, "live"), "state"), state);
 }
 
 /* Nobody new is served, and nobody else notices. */

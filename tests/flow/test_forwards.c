@@ -50,26 +50,6 @@ static size_t take_piece(int fd)
 	return n > 0 ? (size_t)n : 0;
 }
 
-/*
- * As much as FD takes, up to MOST bytes, in writes of up to EACH; the rest is given up when there
- * was no room for MS.
- */
-static size_t give(int fd, size_t each, size_t most, int ms)
-{
-	static const char zero[PIECE];
-	struct pollfd p = { .fd = fd, .events = POLLOUT };
-	size_t given = 0;
-
-	while (given < most && poll(&p, 1, ms) == 1) {
-		size_t want = most - given < each ? most - given : each;
-		ssize_t n = send(fd, zero, want, MSG_NOSIGNAL | MSG_DONTWAIT);
-
-		assert_true(n > 0 || errno == EAGAIN);
-		given += n > 0 ? (size_t)n : 0;
-	}
-	return given;
-}
-
 #define SMALL 1000U /* auto takes large writes for bulk */
 #define POUR 12000000U
 
@@ -84,9 +64,9 @@ ROW(limits)
 	const char *carrier = rig_carrier(d, *state);
 	struct ends wide = rig_open_carried(d, *state, "wide", ONE);
 	struct ends tight = rig_open_carried(d, *state, "tight", TWO);
-	size_t poured = give(wide.client, SMALL, POUR, 300);
+	size_t poured = rig_give(wide.client, SMALL, POUR, 300);
 
-	give(tight.client, SMALL, POUR, 300);
+	rig_give(tight.client, SMALL, POUR, 300);
 	if (!strcmp(carrier, "sockmap")) {
 		assert_int_equal(poured, POUR);
 		assert_string_equal(rig_flow_text(d, "wide", 0, "carrier"), "sockmap");
@@ -311,7 +291,7 @@ ROW(stalled_target)
 	long before, after;
 
 	do { /* in the end it wakes up once a second, for its sweep */
-		given += give(e.client, PIECE, 1 << 30, 0);
+		given += rig_give(e.client, PIECE, 1 << 30, 0);
 		before = naps(pid);
 		poll(NULL, 0, 1000); /* what is measured is how often it wakes up by itself */
 		after = naps(pid);
@@ -421,15 +401,6 @@ ROW(keepalive)
 /* Where the kernel takes the ports of those that connect from. */
 #define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range"
 
-static void set_port_range(const char *range)
-{
-	FILE *f = fopen(PORT_RANGE, "we");
-
-	assert_non_null(f);
-	assert_true(fputs(range, f) >= 0);
-	assert_int_equal(fclose(f), 0);
-}
-
 #define ATTEMPTS 400
 
 /*
@@ -440,7 +411,7 @@ ROW(meets_itself)
 {
 	struct daemon *d;
 
-	set_port_range("40000 40063");
+	rig_put(PORT_RANGE, "40000 40063");
 	d = rig_start(*state, "[culvert]\nprobe = no\n"
 			      "[forward down]\nlisten = " ONE "\nupstream = 127.0.0.1:40002\n");
 	for (int i = 0; i < ATTEMPTS; i++) {
@@ -452,7 +423,7 @@ ROW(meets_itself)
 		rig_reset(fd);
 	}
 	assert_int_equal(rig_status(d, "errors.connect-refused"), ATTEMPTS);
-	set_port_range("20000 65000"); /* as of env_enter() */
+	rig_put(PORT_RANGE, "20000 65000"); /* as of env_enter() */
 	rig_stop(d);
 }
 

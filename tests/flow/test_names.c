@@ -163,7 +163,6 @@ ROW(families)
 	struct daemon *d;
 	int64_t start, took;
 
-	prepare();
 	name_server_set("both.test", "::1 127.0.0.1");
 	name_server_set("four.test", "127.0.0.1");
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
@@ -204,7 +203,6 @@ ROW(many_addresses)
 		at += (size_t)snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.%d",
 				       i + 10);
 	snprintf(addresses + at, sizeof(addresses) - at, " 127.0.0.1");
-	prepare();
 	name_server_set("many.test", addresses);
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\nworkers = 1\n"
 			      "[forward many]\nlisten = " ONE "\nupstream = many.test:9100\n"
@@ -238,7 +236,6 @@ ROW_ONCE(silent_addresses)
 {
 	struct daemon *d;
 
-	prepare();
 	name_server_set("silent.test", "::1 127.0.0.3 127.0.0.4 127.0.0.5 127.0.0.1");
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 0.4\n"
 			      "resolve-interval = 0.1\n"
@@ -257,7 +254,6 @@ ROW(client_leaves)
 	struct daemon *d;
 	int clients[8];
 
-	prepare();
 	name_server_set("both.test", "::1 127.0.0.1");
 	d = rig_start(*state, "[culvert]\nprobe = no\nconnect-timeout = 60\n"
 			      "[forward silent]\nlisten = " ONE "\nupstream = both.test:9101\n");
@@ -281,7 +277,6 @@ ROW(moves)
 	struct daemon *d;
 	struct ends old, new;
 
-	prepare();
 	name_server_set("moves.test", "127.0.0.1");
 	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
 	old = rig_open_carried(d, *state, "moves", ONE);
@@ -313,7 +308,6 @@ ROW(moves_after_failure)
 {
 	struct daemon *d;
 
-	prepare();
 	name_server_set("moves.test", "127.0.0.9"); /* refuses */
 	d = rig_start(*state, MOVING "resolve-interval = 3600\n");
 	wait_address(d, 0, "127.0.0.9:9100");
@@ -334,7 +328,6 @@ ROW(reloads)
 	struct daemon *d;
 	int client, server;
 
-	prepare();
 	name_server_set("moves.test", "127.0.0.1");
 	d = rig_start(*state, MOVING "resolve-interval = 0.1\n");
 	name_server_set("moves.test", "127.0.0.2");
@@ -392,7 +385,6 @@ ROW(in_metrics)
 	char line[128];
 	struct daemon *d;
 
-	prepare();
 	name_server_set("moves.test", "127.0.0.9"); /* refuses */
 	d = rig_start(*state, EACH MEASURED);
 	wait_known(d, 1);
@@ -430,7 +422,6 @@ ROW(answers_late)
 	struct daemon *d;
 	int waiting, gone, server;
 
-	prepare();
 	name_server_set("late.test", "127.0.0.1");
 	name_server_set("new.test", "127.0.0.1");
 	name_server_mode(NAMES_HOLD);
@@ -471,7 +462,6 @@ ROW(exists_later)
 	};
 	struct daemon *d;
 
-	prepare();
 	name_server_set("later.test", NULL);
 	d = rig_start(*state, "[culvert]\nprobe = no\nresolve-interval = 0.1\n"
 			      "[forward later]\nlisten = " ONE "\nupstream = later.test:9103\n");
@@ -507,7 +497,6 @@ ROW(listens)
 {
 	struct daemon *d;
 
-	prepare();
 	name_server_set("here.test", NULL);
 	rig_refuses(*state, HERE, "listen: \"here.test:9001\": host name lookup "
 				  "failed: ");
@@ -528,7 +517,6 @@ ROW(start_hangs)
 	static const int signals[] = { SIGTERM, SIGINT };
 	char program[PATH_MAX];
 
-	prepare();
 	beside_test(BUILT_CULVERT, program, sizeof(program));
 	for (size_t i = 0; i < 2; i++) {
 		unsigned int asked = name_server_asked();
@@ -576,7 +564,6 @@ ROW(others_hang)
 	struct daemon *d;
 
 	at += add_hanging(text + at, sizeof(text) - (size_t)at, HANGING);
-	prepare();
 	name_server_set("good.test", "127.0.0.1");
 	d = rig_start(*state, text);
 	is_served_by(d, *state, "good", ONE, "127.0.0.1:9100");
@@ -601,7 +588,6 @@ ROW(checked)
 {
 	struct daemon *d;
 
-	prepare();
 	name_server_set("both.test", "::1 127.0.0.1");
 	d = rig_start(*state, "[culvert]\nprobe = no\n"
 			      "[forward both]\nlisten = " ONE "\nupstream = both.test:9100\n"
@@ -624,7 +610,6 @@ ROW(in_hosts)
 {
 	struct daemon *d;
 
-	prepare();
 	name_server_mode(NAMES_SILENT);
 	d = rig_start(*state, "[culvert]\nprobe = no\n"
 			      "[forward hosts]\nlisten = " ONE "\nupstream = LocalHost:9100\n");
@@ -632,36 +617,26 @@ ROW(in_hosts)
 	rig_stop(d);
 }
 
-static void put_file(const char *path, const char *text)
-{
-	FILE *f = fopen(path, "we"); /* of this mount namespace, see name_server_start() */
-
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
-}
-
 /* A reload reads what other programs read anew by themselves. */
 ROW(files_change)
 {
 	struct daemon *d;
 
-	prepare();
 	name_server_set("moves.test", "127.0.0.1");
-	put_file("/etc/resolv.conf", "nameserver 127.0.0.9\n"); /* nobody answers there */
+	rig_put("/etc/resolv.conf", "nameserver 127.0.0.9\n"); /* nobody answers there */
 	d = rig_start(*state, MOVING);
 	wait_at_least(d, 0, "lookup.failures", 1);
-	put_file("/etc/resolv.conf", "# as it was\nnameserver 127.0.0.1\noptions timeout:30\n");
-	put_file("/etc/hosts", "127.0.0.1 localhost\n127.0.0.1 other added.test # one more\n");
+	rig_put("/etc/resolv.conf", "# as it was\nnameserver 127.0.0.1\noptions timeout:30\n");
+	rig_put("/etc/hosts", "127.0.0.1 localhost\n127.0.0.1 other added.test # one more\n");
 	rig_reload_good(d, MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
 	is_reached(ONE);
 	is_reached(TWO);
-	put_file("/etc/hosts", "127.0.0.1 localhost\n127.0.0.2 added.test\n");
+	rig_put("/etc/hosts", "127.0.0.1 localhost\n127.0.0.2 added.test\n");
 	rig_reload_good(d, MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
 	wait_address(d, 1, OTHER_UPSTREAM);
 	rig_reload_good(d, MOVING); /* rig_stop() counts descriptors */
 	rig_stop(d);
-	put_file("/etc/hosts", "127.0.0.1 localhost\n");
+	rig_put("/etc/hosts", "127.0.0.1 localhost\n");
 }
 
 /* It is asked again long before resolv.conf says so; what one family has is used, if it must be. */
@@ -675,7 +650,6 @@ ROW(not_all_answered)
 		{ 0, UINT32_MAX, FOUR_UPSTREAM },
 	};
 
-	prepare();
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		int client, listener = rows[i].address && rows[i].aaaa ? four_fd : six_fd;
 		struct daemon *d;
@@ -698,5 +672,6 @@ ROW(not_all_answered)
 int main(void)
 {
 	env_need_ipv6("test_names");
+	rig_begin = prepare;
 	return rig_run("test_names", TEST_SECONDS);
 }

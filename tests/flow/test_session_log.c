@@ -72,20 +72,6 @@ static struct json_object *line_of(const char *client)
 	return NULL;
 }
 
-static struct json_object *forward_of_status(struct json_object *status, const char *name)
-{
-	struct json_object *list = json_at(status, "forwards");
-
-	for (size_t i = 0; i < json_object_array_length(list); i++) {
-		struct json_object *o = json_object_array_get_idx(list, i);
-
-		if (!strcmp(json_text(o, "name"), name))
-			return o;
-	}
-	fail_msg("no forward %s", name);
-	return NULL;
-}
-
 /* A request and its answer, and both ends close in peace. */
 static void short_session(void)
 {
@@ -141,8 +127,7 @@ static int64_t flow_sum(struct json_object *line, size_t dir)
 /* The books of the lines are those of the status. */
 static void check_sums(struct daemon *d, const char *forward, int64_t finished, int64_t refused)
 {
-	struct json_object *status = query(d, "status");
-	struct json_object *o = forward_of_status(status, forward);
+	struct json_object *o = rig_forward(d, forward);
 	int64_t up = 0, down = 0, sessions = 0, without = 0;
 
 	for (size_t i = 0; i < n_lines; i++) {
@@ -158,7 +143,6 @@ static void check_sums(struct daemon *d, const char *forward, int64_t finished, 
 	assert_int_equal(json_int(o, "finished"), finished);
 	assert_int_equal(sessions, finished);
 	assert_int_equal(without, refused);
-	json_object_put(status);
 }
 
 /* "127.0.0.1:PORT" of FD's own end. */
@@ -371,7 +355,6 @@ static void count_ids(int64_t n)
 ROW(rotation)
 {
 	struct daemon *d;
-	struct json_object *status;
 	char path[64], why[1024];
 	int64_t accepted;
 
@@ -384,9 +367,7 @@ ROW(rotation)
 	load_end();
 	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("%s", why);
-	status = query(d, "status");
-	accepted = json_int(forward_of_status(status, "talk"), "accepted");
-	json_object_put(status);
+	accepted = json_int(rig_forward(d, "talk"), "accepted");
 	assert_true(accepted > 0);
 	rig_wait_status(d, "session_log.lines", accepted);
 	assert_int_equal(rig_status(d, "session_log.lost"), 0);

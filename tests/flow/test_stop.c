@@ -59,12 +59,8 @@ ROW(one_signal)
 	}
 	assert_int_equal(rig_status(d, "resources.sessions"), PAIRS);
 	assert_int_equal(rig_status(d, "errors.grace-over"), 0);
-	for (size_t i = 0; i < PAIRS; i++) {
-		assert_int_equal(shutdown(talking[i].client, SHUT_WR), 0);
-		assert_int_equal(shutdown(talking[i].server, SHUT_WR), 0);
-		assert_int_equal(rig_end(talking[i].client, RIG_PATIENCE_MS), 0);
-		assert_int_equal(rig_end(talking[i].server, RIG_PATIENCE_MS), 0);
-	}
+	for (size_t i = 0; i < PAIRS; i++)
+		close_both(talking[i]);
 	rig_join(d);
 }
 

@@ -166,21 +166,6 @@ ROW(busy)
 	until_in_time(state, busy_once);
 }
 
-/* As much as goes, until there is no room for a tick. */
-static void fill(int fd)
-{
-	static const char zero[16384];
-	struct pollfd p = { .fd = fd, .events = POLLOUT };
-
-	while (poll(&p, 1, TICK_MS) == 1) {
-		if (send(fd, zero, sizeof(zero), MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
-			continue;
-		if (errno == EAGAIN)
-			continue;
-		fail_msg("the client that fills has ended: %s", strerror(errno));
-	}
-}
-
 /* The source has been silent for long, but its bytes are still on their way. */
 static bool slow_reader_once(void **state)
 {
@@ -192,7 +177,7 @@ static bool slow_reader_once(void **state)
 	int64_t begin, last;
 
 	setsockopt(server, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
-	fill(client);
+	rig_give(client, 16384, SIZE_MAX, TICK_MS);
 	begin = last = now_ms();
 	while (now_ms() < begin + 5 * TIMEOUT_MS / 2) {
 		ssize_t n = recv(server, buf, sizeof(buf), MSG_WAITALL);
@@ -227,12 +212,6 @@ ROW(slow_reader)
 	"idle-timeout = @\nfin-timeout = 60\n" \
 	"[forward idle]\nlisten = " AT(5) "\n" TO_UPSTREAM "idle-timeout = @\n"
 
-static void half_close(int from, int to)
-{
-	assert_int_equal(shutdown(from, SHUT_WR), 0);
-	assert_int_equal(rig_end(to, RIG_PATIENCE_MS), 0);
-}
-
 static bool fin_once(void **state)
 {
 	struct daemon *d = start(state, FIN_FORWARDS);
@@ -245,13 +224,13 @@ static bool fin_once(void **state)
 	int end;
 
 	patient = rig_open_carried(d, *state, "patient", AT(4));
-	half_close(patient.client, patient.server);
+	ends_with_fin(patient.client, patient.server);
 	idle = rig_open_carried(d, *state, "idle", AT(5));
-	half_close(idle.server, idle.client);
-	half_close(reply.client, reply.server);
-	half_close(reply2.server, reply2.client);
+	ends_with_fin(idle.server, idle.client);
+	ends_with_fin(reply.client, reply.server);
+	ends_with_fin(reply2.server, reply2.client);
 	since = now_ms();
-	half_close(quiet.client, quiet.server);
+	ends_with_fin(quiet.client, quiet.server);
 	/* what is half closed, and at work, goes on, and ends in peace */
 	if (!keep_up(lines, 2, 5 * TIMEOUT_MS / 2))
 		return false;
