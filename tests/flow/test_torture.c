@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The torture peer: thousands of sessions of every kind through the daemon, every byte verified by
- * content and position, while (with --storm) the daemon is stopped and continued at random.
+ * content and position, while the daemon is stopped and continued at random (--storm), or an
+ * operator moves the sessions from engine to engine (--moves).
  */
 #include <errno.h>
 #include <getopt.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "daemon.h"
 #include "env.h"
@@ -22,14 +24,15 @@
 #define LISTEN "127.0.0.1:9000"
 #define UPSTREAM "127.0.0.1:9100"
 
-#define STORM_MS 250 /* the daemon is stopped at least so often */
+#define STORM_MS 250 /* the daemon is stopped at least so often, */
+#define MOVE_MS 50   /* and moves its sessions */
 
 static struct options {
 	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory;
 	const char *connect, *listen;
 	struct torture_conf torture;
 	double minutes;
-	bool storm;
+	bool storm, moves;
 } opt = {
 	.engine = "auto", .listen = UPSTREAM,
 	.torture = { .sessions = 1000, .concurrency = 48, .threads = 2, .stall_ms = 60000 },
@@ -38,7 +41,7 @@ static struct options {
 static struct daemon *the_daemon;
 static atomic_bool over;
 static atomic_uint carriers_seen; /* bit: index in carrier_names */
-static atomic_ullong stops;
+static atomic_ullong stops, moves;
 
 static const char *const carrier_names[] = { "copy", "splice", "sockmap", "graft" };
 #define N_CARRIERS 4
@@ -55,6 +58,7 @@ static const char help[] =
 	"  --soft-limit, --hard-limit, --kernel-memory\n"
 	"                       for the daemon\n"
 	"  --storm              stop and continue the daemon at random\n"
+	"  --moves              change the engine of all sessions at random\n"
 	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
 	"  --connect ADDR:PORT  of a daemon that somebody else has started, in this namespace\n"
 	"  --listen ADDR:PORT   its upstream, which is this program\n"
@@ -72,6 +76,7 @@ static const struct option long_options[] = {
 	{ "hard-limit", required_argument, NULL, 'H' },
 	{ "kernel-memory", required_argument, NULL, 'k' },
 	{ "storm", no_argument, NULL, 's' },
+	{ "moves", no_argument, NULL, 'M' },
 	{ "stall-timeout", required_argument, NULL, 't' },
 	{ "connect", required_argument, NULL, 'x' },
 	{ "listen", required_argument, NULL, 'l' },
@@ -91,6 +96,7 @@ static void set_option(int c)
 	case 'k': opt.kernel_memory = optarg; break;
 	case 'm': opt.minutes = atof(optarg); break;
 	case 's': opt.storm = true; break;
+	case 'M': opt.moves = true; break;
 	case 'x': opt.connect = optarg; break;
 	case 'l': opt.listen = optarg; break;
 	case 'C': t->concurrency = (unsigned int)atoi(optarg); break;
@@ -134,6 +140,23 @@ static const char *some_timeout(uint64_t salt, char *buf, size_t len)
 	return buf;
 }
 
+/* With a forward that nobody connects to, the daemon has all that `auto` may use. */
+static const char *config_of_moves(void)
+{
+	static char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/moves.conf", env_dir());
+	f = fopen(path, "we");
+	if (!f || chown(env_dir(), 0, 0) ||
+	    fputs("[forward other]\nlisten = 127.0.0.1:9001\nupstream = " UPSTREAM "\n"
+		  "engine = auto\n", f) < 0 || fclose(f)) {
+		perror(path);
+		exit(1);
+	}
+	return path;
+}
+
 /* MORE: options of its own. */
 static void start_daemon(char **more)
 {
@@ -145,6 +168,7 @@ static void start_daemon(char **more)
 		{ "--kernel-memory", opt.kernel_memory },
 		{ "--idle-timeout", some_timeout(0x1d1e, idle, sizeof(idle)) },
 		{ "--fin-timeout", some_timeout(0xf1f1, half, sizeof(half)) },
+		{ "--config", opt.moves ? config_of_moves() : NULL },
 	};
 	char why[1000];
 	int n = 0, r;
@@ -201,6 +225,28 @@ static void *storm_main(void *arg)
 		stops++;
 	}
 	daemon_signal(the_daemon, SIGCONT);
+	return NULL;
+}
+
+/* The engine of all sessions, old and new, is another one every now and then. */
+static void *moves_main(void *arg)
+{
+	static const char *const engines[] = { "copy", "auto", "sockmap", "splice", "default" };
+	uint64_t rng = opt.torture.seed ^ 0x3073;
+
+	(void)arg;
+	while (!over) {
+		struct json_object *o = NULL;
+		char line[100];
+
+		nap((unsigned int)rng_range(&rng, 1, MOVE_MS));
+		snprintf(line, sizeof(line),
+			 "{\"command\":\"engine\",\"forward\":\"" LISTEN "\",\"engine\":\"%s\"}",
+			 engines[rng_range(&rng, 0, 4)]);
+		if (!daemon_ask(the_daemon, line, 5000, &o))
+			moves += *json_text(o, "engine") != '\0';
+		json_object_put(o);
+	}
 	return NULL;
 }
 
@@ -295,7 +341,7 @@ static void print_summary(double seconds, struct json_object *status, bool passe
 		{ "wrong", s->wrong },
 		{ "truncated", s->truncated }, { "extra", s->extra }, { "stalls", s->stalls },
 		{ "failed", s->failed }, { "reset_by_daemon", s->reset_by_daemon },
-		{ "strangers", s->strangers }, { "stops", stops },
+		{ "strangers", s->strangers }, { "stops", stops }, { "moves", moves },
 	};
 
 	carriers_text(carriers, sizeof(carriers));
@@ -336,6 +382,8 @@ static bool verdict(struct json_object *status, uint64_t errors)
 		ok = complain("the daemon reset too many sessions");
 	if (json_int(status, "errors.idle-timeout") || json_int(status, "errors.fin-timeout"))
 		ok = complain("the daemon took sessions for silent that were not");
+	if (opt.moves && (moves < 10 || json_int(status, "handovers.to_copy") < 10))
+		ok = complain("hardly any session was moved");
 	if (s->reset_by_daemon > errors)
 		ok = complain("the daemon reset sessions that its error counters do not show");
 	if (s->anonymous > s->aborted_by_plan + s->reset_by_daemon)
@@ -381,7 +429,7 @@ static int run_peers(struct torture_conf *t)
 int main(int argc, char **argv)
 {
 	struct torture_conf *t = &opt.torture;
-	pthread_t storm, progress;
+	pthread_t storm, mover, progress;
 	int64_t start;
 
 	parse_options(argc, argv);
@@ -403,7 +451,8 @@ int main(int argc, char **argv)
 		t->deadline = start + (int64_t)(opt.minutes * 60000);
 	t->on_failure = on_failure;
 	if (pthread_create(&progress, NULL, progress_main, NULL) ||
-	    (opt.storm && pthread_create(&storm, NULL, storm_main, NULL))) {
+	    (opt.storm && pthread_create(&storm, NULL, storm_main, NULL)) ||
+	    (opt.moves && pthread_create(&mover, NULL, moves_main, NULL))) {
 		perror("pthread_create");
 		return 1;
 	}
@@ -411,6 +460,8 @@ int main(int argc, char **argv)
 	over = true;
 	if (opt.storm)
 		pthread_join(storm, NULL);
+	if (opt.moves)
+		pthread_join(mover, NULL);
 	pthread_join(progress, NULL);
 	return summary(start);
 }
