@@ -76,6 +76,52 @@ TEST(test_wants_something)
 	}
 }
 
+TEST(test_look_later)
+{
+	static const unsigned int waits[] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+	struct flow f = { 0 };
+	uint64_t now = 1000;
+
+	for (unsigned int i = 0; i < 200; i++) {
+		unsigned int wait = i < 8 ? waits[i] : 128;
+
+		flow_look_later(&f, now);
+		assert_int_equal(f.wait_ms, wait);
+		assert_int_equal(f.due_ms, now + wait);
+		now += wait;
+	}
+	flow_look_reset(&f);
+	assert_int_equal(f.due_ms, 0);
+	assert_int_equal(f.wait_ms, 0);
+	flow_look_later(&f, now);
+	assert_int_equal(f.due_ms, now + 1);
+
+	/* beyond 32 bits of milliseconds (50 days) */
+	flow_look_later(&f, UINT64_C(1) << 40);
+	assert_int_equal(f.due_ms, (UINT64_C(1) << 40) + 2);
+}
+
+/* A target that has been full for long is waited for, and not looked at for ever. */
+TEST(test_await_target)
+{
+	struct flow f = { .phase = FLOW_DRAINING };
+	uint64_t now = 1000;
+	unsigned int looks = 0;
+
+	for (int stall = 0; stall < 2; stall++) {
+		for (looks = 0; flow_wants(&f) == FLOW_WANT_TIMER && looks < 100; looks++) {
+			if (f.due_ms)
+				now = f.due_ms;
+			flow_await_target(&f, now);
+		}
+		assert_in_range(looks, 8, 10);
+		assert_int_equal(flow_wants(&f), FLOW_WANT_WRITE);
+		flow_await_target(&f, now); /* it has room, and the backlog goes there first */
+		assert_int_equal(flow_wants(&f), FLOW_WANT_TIMER);
+		assert_int_equal(f.due_ms, now + 1);
+	}
+}
+
 /* --- the books of a flow: what has drained, and what is lost --- */
 
 /* Differences that arithmetic in too few bits, or with a sign, would miss. */
