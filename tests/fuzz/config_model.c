@@ -17,7 +17,8 @@ int model_parse(const uint8_t *data, size_t size, struct config *c)
 	char *argv[] = { run, option, path, NULL };
 	int fd = memfd_create("file", MFD_CLOEXEC), r;
 
-	must(fd >= 0, "%s", strerror(errno));
+	if (fd < 0)
+		abort();
 	must(pwrite(fd, data, size, 0) == (ssize_t)size, "%s", strerror(errno));
 	said_clear();
 	r = config_read_any(3, argv, fd, c);
