@@ -155,17 +155,6 @@ static void write_or_lose(int level, unsigned int suppressed, const char *fmt, v
 	errno = err;
 }
 
-void log_write(int level, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (level > log_get_level())
-		return;
-	va_start(ap, fmt);
-	write_or_lose(level, 0, fmt, ap);
-	va_end(ap);
-}
-
 /* RET_SUPPRESSED: messages that were suppressed before this one passes. */
 static bool passes(struct log_rate *rate, unsigned int *ret_suppressed)
 {
@@ -188,10 +177,10 @@ static bool passes(struct log_rate *rate, unsigned int *ret_suppressed)
 
 void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 {
-	unsigned int suppressed;
+	unsigned int suppressed = 0;
 	va_list ap;
 
-	if (level > log_get_level() || !passes(rate, &suppressed))
+	if (level > log_get_level() || (rate && !passes(rate, &suppressed)))
 		return;
 	va_start(ap, fmt);
 	write_or_lose(level, suppressed, fmt, ap);

@@ -31,7 +31,7 @@ int log_get_level(void);
 int log_level_parse(const char *name);
 const char *log_level_name(int level);
 
-void log_write(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define log_write(level, ...) log_write_limited(NULL, level, __VA_ARGS__)
 
 #define log_error(...) log_write(LOG_ERR, __VA_ARGS__)
 /* ... and the value is CODE. */
@@ -59,7 +59,7 @@ struct log_rate {
 		log_write_limited(&log_rate_here_, level, __VA_ARGS__);                            \
 	} while (0)
 
-/* RATE must live as long as the program, and begin with zeros. */
+/* RATE must live as long as the program, and begin with zeros.  NULL: without a limit. */
 void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 

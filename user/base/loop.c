@@ -160,33 +160,26 @@ int loop_reserve_timers(struct loop *l, uint32_t n)
 
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 {
-	uint32_t i;
-
 	if (t->at && t->due_ms == due_ms)
 		return;
 	timer_cancel(l, t);
 	assert(l->n_timers < l->heap_size); /* see loop_reserve_timers() */
 	t->due_ms = due_ms;
-	i = l->n_timers++;
-	sift_up(l, i, t);
+	sift_up(l, l->n_timers++, t);
 }
 
 void timer_cancel(struct loop *l, struct timer *t)
 {
 	struct timer *last;
-	uint32_t i;
 
 	if (!t->at)
 		return;
-	i = t->at - 1;
-	t->at = 0;
 	last = l->heap[--l->n_timers];
-	if (last == t)
-		return;
-	if (i && l->heap[(i - 1) / 2]->due_ms > last->due_ms)
-		sift_up(l, i, last);
-	else
-		sift_down(l, i, last);
+	if (last != t) {
+		sift_down(l, t->at - 1, last);
+		sift_up(l, last->at - 1, last);
+	}
+	t->at = 0;
 }
 
 static void fire_timers(struct loop *l)
