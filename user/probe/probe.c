@@ -69,7 +69,7 @@ static _Noreturn void try_each(struct kernel *k, struct grafts *gs, const struct
 	alarm(TOTAL_S);
 	if (sandbox_enter(a, 0, results->why, sizeof(results->why)))
 		_exit(1);
-	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
+	for (size_t i = 0; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
 
 		if (!b->plan || !(b->carrier & results->carriers & ~failed))
@@ -93,13 +93,9 @@ static void try_behaviours(struct kernel *kernel, struct grafts *grafts, const s
 	int status = 0;
 	pid_t pid;
 
-	for (size_t i = LOAD + 1; i < BEHAVIOURS; i++) {
-		if (!behaviours[i].plan)
-			continue;
-		if (behaviours[i].carrier & results->carriers)
+	for (size_t i = 0; i < BEHAVIOURS; i++)
+		if (behaviours[i].plan && behaviours[i].carrier & results->carriers)
 			results->of[i].outcome = SKIPPED;
-		strcpy(results->of[i].detail, "one before it fails");
-	}
 	results->at = LOAD + 1;
 	pid = fork();
 	if (!pid)
@@ -112,11 +108,10 @@ static void try_behaviours(struct kernel *kernel, struct grafts *grafts, const s
 	if (WIFSIGNALED(status))
 		snprintf(results->why, sizeof(results->why), "the process that tried it was "
 			 "killed: %s", strsignal(WTERMSIG(status)));
-	if (results->why[0])
+	if (results->why[0]) {
 		results->of[results->at].outcome = FAILS;
-	for (size_t i = results->at; results->why[0] && i < BEHAVIOURS; i++)
-		if (behaviours[i].plan)
-			strcpy(results->of[i].detail, results->why);
+		strcpy(results->of[results->at].detail, results->why);
+	}
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
@@ -138,6 +133,15 @@ static size_t first_bad(const struct results *results, unsigned int carriers)
 	return i;
 }
 
+static const char *detail_of(const struct results *results, size_t i)
+{
+	if (results->of[i].outcome == HOLDS)
+		return behaviours[i].shows;
+	if (results->of[i].outcome == FAILS)
+		return results->of[i].detail;
+	return results->why[0] && i > results->at ? results->why : "one before it fails";
+}
+
 static bool holds(const struct results *results, unsigned int carriers)
 {
 	return first_bad(results, carriers) == BEHAVIOURS;
@@ -152,37 +156,34 @@ static unsigned int carriers_of(const struct config *c)
 	return config_forward_with(c, ENGINE_SPLICE) ? PROBE_SPLICE : 0;
 }
 
-static void judge(const struct results *results, enum probe_carrier carrier,
-		  struct probe_finding *ret)
+static const struct {
+	enum engine engine;
+	const char *meanwhile;
+} carriers[] = {
+	[PROBE_SOCKMAP] = { ENGINE_SOCKMAP, "everything is carried in user space" },
+	[PROBE_SPLICE] = { ENGINE_SPLICE, "copy is used where splice would be better" },
+	[PROBE_GRAFT] = { ENGINE_GRAFT, "no session is grafted" },
+};
+
+/*
+ * Judge CARRIER by RESULTS.  If it cannot be used: an engine that was asked for by name must work, the
+ * others have a substitute.  TOLD: a warning has told of the cause.
+ */
+static int judge(const struct config *c, const struct results *results, enum probe_carrier carrier,
+		 bool told, struct probe_finding *ret)
 {
 	size_t bad = first_bad(results, carrier);
 
 	*ret = (struct probe_finding){ .verdict = bad < BEHAVIOURS ? PROBE_BROKEN : PROBE_OK };
-	if (bad < BEHAVIOURS)
-		snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
-			 results->of[bad].detail);
-}
-
-static const char *const meanwhile[] = {
-	[PROBE_SOCKMAP] = "everything is carried in user space",
-	[PROBE_SPLICE] = "copy is used where splice would be better",
-	[PROBE_GRAFT] = "no session is grafted",
-};
-
-/*
- * An engine that was asked for by name must work; the others have a substitute.  TOLD: a warning has
- * told of the cause.
- */
-static int announce(const struct config *c, enum engine engine, enum probe_carrier carrier,
-		    const struct probe_finding *f, bool told)
-{
-	if (f->verdict != PROBE_BROKEN)
+	if (bad == BEHAVIOURS)
 		return 0;
-	if (config_forward_with(c, engine))
+	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
+		 detail_of(results, bad));
+	if (config_forward_with(c, carriers[carrier].engine))
 		return log_failure(EXIT_CODE_UNSUPPORTED, "engine %s cannot be used: %s",
-				   engine_name(engine), f->why);
+				   engine_name(carriers[carrier].engine), ret->why);
 	if (!told)
-		log_warning("%s: %s; see `culvert probe`", meanwhile[carrier], f->why);
+		log_warning("%s: %s; see `culvert probe`", carriers[carrier].meanwhile, ret->why);
 	return 0;
 }
 
@@ -191,31 +192,34 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 {
 	struct kernel_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
 	struct results *results = results_new(carriers_of(c));
-	const char *unasked = c->probe ? "no forward's engine uses it" : "not tried: --probe no";
+	int r = 0;
 
 	*ret_kernel = NULL;
-	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
-	ret->sockmap.verdict = ret->splice.verdict = ret->graft.verdict = PROBE_UNASKED;
-	snprintf(ret->sockmap.why, sizeof(ret->sockmap.why), "%s", unasked);
-	snprintf(ret->splice.why, sizeof(ret->splice.why), "%s", unasked);
-	snprintf(ret->graft.why, sizeof(ret->graft.why), "no forward grafts sessions");
+	*ret = (struct probe_start){
+		.sockmap = { PROBE_UNASKED, "no forward's engine uses it" },
+		.splice = { PROBE_UNASKED, "no forward's engine uses it" },
+		.graft = { PROBE_UNASKED, "no forward grafts sessions" },
+		.summary = "no behaviour was tried",
+	};
+	if (!c->probe)
+		strcpy(ret->splice.why, strcpy(ret->sockmap.why, "not tried: --probe no"));
 	if (results->carriers & PROBE_SOCKMAP)
 		ret->load_error = note_load(results, LOAD, kernel_open(
 			&limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL));
 	if (c->probe && results->carriers) {
 		try_behaviours(*ret_kernel, NULL, account, results);
-		judge(results, PROBE_SPLICE, &ret->splice);
 		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
 	}
 	if (results->carriers & PROBE_SOCKMAP)
-		judge(results, PROBE_SOCKMAP, &ret->sockmap);
+		r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap);
+	if (!r && c->probe && results->carriers)
+		r = judge(c, results, PROBE_SPLICE, false, &ret->splice);
 	if (ret->sockmap.verdict == PROBE_BROKEN) {
 		kernel_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
 	munmap(results, sizeof(*results));
-	return announce(c, ENGINE_SOCKMAP, PROBE_SOCKMAP, &ret->sockmap, false) ?:
-	       announce(c, ENGINE_SPLICE, PROBE_SPLICE, &ret->splice, false);
+	return r;
 }
 
 int probe_graft(const struct config *c, const struct account *account,
@@ -228,21 +232,16 @@ int probe_graft(const struct config *c, const struct account *account,
 
 	if (c->probe && *ret_grafts)
 		try_behaviours(NULL, *ret_grafts, account, results);
-	judge(results, PROBE_GRAFT, &ret->graft);
+	r = judge(c, results, PROBE_GRAFT, r && r == ret->load_error, &ret->graft);
 	if (ret->graft.verdict == PROBE_BROKEN) {
 		grafts_close(*ret_grafts, true);
 		*ret_grafts = NULL;
 	}
 	munmap(results, sizeof(*results));
-	return announce(c, ENGINE_GRAFT, PROBE_GRAFT, &ret->graft, r && r == ret->load_error);
+	return r;
 }
 
 /* --- the command --- */
-
-static const char *detail_of(const struct results *results, size_t i)
-{
-	return results->of[i].outcome == HOLDS ? behaviours[i].shows : results->of[i].detail;
-}
 
 static void print_finding(const struct results *results, enum probe_carrier carrier)
 {
@@ -250,12 +249,10 @@ static void print_finding(const struct results *results, enum probe_carrier carr
 	const struct behaviour *b = &behaviours[bad];
 
 	if (bad < BEHAVIOURS)
-		printf("\n%s: \"%s\" fails: %s (expected: %s; otherwise %s)\n", meanwhile[carrier],
-		       b->name, results->of[bad].detail, b->shows, b->why);
+		printf("\n%s: \"%s\" fails: %s (expected: %s; otherwise %s)\n",
+		       carriers[carrier].meanwhile, b->name, detail_of(results, bad), b->shows, b->why);
 	else
-		printf("\nthe %s carrier can be used here\n",
-		       carrier == PROBE_SOCKMAP ? "sockmap" :
-		       carrier == PROBE_SPLICE  ? "splice" : "graft");
+		printf("\nthe %s carrier can be used here\n", engine_name(carriers[carrier].engine));
 }
 
 static void print_table(const char *kernel, const struct results *results)

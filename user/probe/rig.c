@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/order.h"
 #include "datapath/tcp.h"
 
 /* --- streams of known bytes --- */
@@ -35,41 +36,21 @@ const unsigned char *rig_pattern(uint64_t off)
 
 ssize_t rig_send(int fd, uint64_t off, size_t len)
 {
-	size_t done = 0;
+	ssize_t n = send(fd, rig_pattern(off), smaller(len, RIG_PATTERN), MSG_DONTWAIT | MSG_NOSIGNAL);
 
-	while (done < len) {
-		size_t want = len - done < RIG_PATTERN ? len - done : RIG_PATTERN;
-		ssize_t n = send(fd, rig_pattern(off + done), want, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-		if (n < 0 && errno == EAGAIN)
-			break;
-		if (n < 0)
-			return -errno;
-		done += (size_t)n;
-	}
-	return (ssize_t)done;
+	return n >= 0 ? n : errno == EAGAIN ? 0 : -errno;
 }
 
 ssize_t rig_receive(int fd, uint64_t off, size_t most)
 {
-	unsigned char buf[16 * 1024];
-	size_t done = 0;
+	unsigned char buf[RIG_PATTERN];
+	ssize_t n = recv(fd, buf, smaller(most, sizeof(buf)), MSG_DONTWAIT);
 
-	while (done < most) {
-		size_t want = most - done < sizeof(buf) ? most - done : sizeof(buf);
-		ssize_t n = recv(fd, buf, want, MSG_DONTWAIT);
-
-		if (n < 0 && errno == EAGAIN)
-			break;
-		if (n < 0)
-			return -errno;
-		if (!n)
-			return done ? (ssize_t)done : -ENODATA;
-		if (memcmp(buf, rig_pattern(off + done), (size_t)n))
-			return -EILSEQ;
-		done += (size_t)n;
-	}
-	return (ssize_t)done;
+	if (n < 0)
+		return errno == EAGAIN ? 0 : -errno;
+	if (!n && most)
+		return -ENODATA;
+	return memcmp(buf, rig_pattern(off), (size_t)n) ? -EILSEQ : n;
 }
 
 /* --- sockets --- */

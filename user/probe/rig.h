@@ -15,11 +15,11 @@
 /* At least RIG_PATTERN bytes of the stream of known bytes, from offset OFF on. */
 #define RIG_PATTERN 65521 /* a prime: no loss or repetition of a round number goes unseen */
 const unsigned char *rig_pattern(uint64_t off);
-/* Send up to LEN bytes of the stream from OFF on, as far as the socket takes them now. */
+/* Send up to LEN bytes of the stream from OFF on, in one go: what the socket takes now, or less. */
 ssize_t rig_send(int fd, uint64_t off, size_t len);
 /*
- * Receive up to MOST bytes that are there, which must be those of the stream from OFF on.  Returns
- * their number; -EILSEQ: a byte is wrong; -ENODATA: nothing but the end of the stream.
+ * Receive up to MOST bytes that are there, in one go, which must be those of the stream from OFF on.
+ * Returns their number; -EILSEQ: a byte is wrong; -ENODATA: nothing but the end of the stream.
  */
 ssize_t rig_receive(int fd, uint64_t off, size_t most);
 
