@@ -32,12 +32,14 @@
 #define LATE_NS 2000000
 #define CALLER __builtin_return_address(0)
 
-/* Also the names in the page. */
+/* Also the names in the page.  clang-format wants it otherwise each time that it runs. */
+/* clang-format off */
 #define FUNCTIONS(X)                                                                              \
 	X(accept4) X(socket) X(connect) X(getsockopt) X(getsockname) X(setsockopt) X(recv) X(peek)\
 	X(send) X(splice) X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close)          \
 	X(shutdown) X(read) X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir)            \
 	X(pthread_cond_timedwait) X(bpf_map_update_elem) X(bpf_map_delete_elem) X(recvmsg)
+/* clang-format on */
 
 #define AS_ENUM(name) FN_##name,
 #define AS_NAME(name) #name,
