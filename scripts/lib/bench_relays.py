@@ -25,6 +25,8 @@ KILL_SECONDS = 0.1
 # Descriptors that a relay needs for other things than sessions and pipes.
 RESERVE = 512
 MAXIMUM_PIPES = 512
+# Ports of the one address that sessions are masqueraded with.
+MASQUERADED = 64000
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ class Contender:
         """Starts it in the lab and waits until it accepts connections."""
         raise NotImplementedError
 
+    def stop(self, place):
+        """Removes what it leaves in the lab once its processes have ended."""
+
 
 class Direct(Contender):
     family = "direct"
@@ -123,6 +128,57 @@ class Culvert(Contender):
                       *pins,
                       # all connections come from one address
                       "--max-sessions-per-client", "16384")
+
+
+# What the kernel does by itself. The output chain is for a lab of one namespace.
+NFT_RULES = """\
+table ip {table} {{
+    chain prerouting {{
+        type nat hook prerouting priority dstnat
+        ip daddr {relay} tcp dport {listen} dnat to {server}:{upstream}
+    }}
+    chain output {{
+        type nat hook output priority -100
+        ip daddr {relay} tcp dport {listen} dnat to {server}:{upstream}
+    }}
+    chain postrouting {{
+        type nat hook postrouting priority srcnat
+        ct status dnat masquerade
+    }}
+}}
+"""
+# What tcp_tw_reuse in scripts/lab is for sockets: a port can be used again after a second.
+NFT_TIMEOUT = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait"
+
+
+def nft_rules(forward):
+    return NFT_RULES.format(table=nft_table(forward), relay=RELAY, listen=forward.listen,
+                            server=forward.host, upstream=forward.upstream)
+
+
+def nft_table(forward):
+    return f"bench{forward.listen}"
+
+
+class NftDnat(Contender):
+    """DNAT and masquerade: without its rules there is no connection tracking in the lab."""
+
+    family = "kernel"   # no relay, so nobody's best peer
+    program = "nft"
+    alone = True
+
+    def describe(self, _config):
+        return "nftables: dnat, masquerade"
+
+    def sessions_per_process(self, _descriptors):
+        return MASQUERADED
+
+    def start(self, place, _config):
+        rules = place.write(".nft", nft_rules(place.forward))
+        place.lab.run("relay", "sh", "-c", f"nft -f {rules} && echo 1 >{NFT_TIMEOUT}")
+
+    def stop(self, place):
+        place.lab.run("relay", self.program, "delete", "table", "ip", nft_table(place.forward))
 
 
 HAPROXY_CONF = """\
@@ -297,6 +353,7 @@ class Redir(Forking):
 
 CONTENDERS = {contender.name: contender for contender in (
     Direct("direct"),
+    NftDnat("nft-dnat"),
     Culvert("auto", "auto"),
     Culvert("graft", "graft"),
     Culvert("sockmap", "sockmap"),
@@ -331,6 +388,7 @@ class Relay:
         self._lab = lab
         self._processes = []
         self._daemons = []
+        self._places = []
 
     def start(self, culvert, sessions):
         """CULVERT: the program. SESSIONS: how many each instance must be able to hold."""
@@ -339,6 +397,7 @@ class Relay:
                 for forward in self.forwards:
                     place = Place(self._lab, culvert, forward, sessions)
                     started = self.contender.start(place, self.config)
+                    self._places.append(place)
                     if isinstance(started, Daemon):
                         self._daemons.append(started)
         except BaseException:
@@ -390,7 +449,10 @@ class Relay:
     def stop(self):
         for process in reversed(self._processes):
             self._lab.stop(process)
+        for place in self._places:
+            self.contender.stop(place)
         self._processes.clear()
         self._daemons.clear()
+        self._places.clear()
         if self.cpu:
             self.cpu.close()

@@ -16,8 +16,8 @@ IDLE_TOOL = "idle sessions"
 
 ENGINES = ("auto", "graft", "sockmap", "splice", "copy")
 PEERS = ("haproxy", "haproxy-splice", "nginx", "socat", "rinetd", "redir")
-ALL = ("direct", *ENGINES, *PEERS)
-RELAYS = ALL[1:]
+RELAYS = (*ENGINES, *PEERS)
+ALL = ("direct", "nft-dnat", *RELAYS)
 QUICK = ("direct", *ENGINES, "haproxy", "haproxy-splice", "nginx")
 # The control is the subject once more: its ratio to itself shows what a difference means.
 CONTENDERS = {**bench_relays.CONTENDERS,

@@ -351,6 +351,10 @@ class Lab:
         if code != 0:
             raise LabError(f"{process.title} ended with {code}:\n{tail(process.log)}")
 
+    def run(self, namespace, *command):
+        """Runs COMMAND, which soon ends, in NAMESPACE."""
+        self._call("exec", namespace, *command)
+
     def stop(self, process, seconds=10):
         """Ends PROCESS with TERM, then KILL; returns its exit code, None if KILL was needed.
 

@@ -21,6 +21,7 @@ import bench_choice  # noqa: E402
 import bench_clients  # noqa: E402
 import bench_command  # noqa: E402
 from bench_plan import Plan, Progress  # noqa: E402
+from bench_relays import Forward, Relay  # noqa: E402
 from bench_results import OutputError, Results  # noqa: E402
 from bench_rows import CONTENDERS, ROWS, select_contenders, select_rows  # noqa: E402
 from bench_running import RowRelays  # noqa: E402
@@ -246,6 +247,27 @@ class Running(unittest.TestCase):
         self.broken = set()
         self.relays.restart("AB")
         self.assertEqual(self.relays.get("A").title, "A")
+
+
+class KernelNat(unittest.TestCase):
+    """The contender that has no process."""
+
+    def test_rules_are_there_while_it_runs(self):
+        with tempfile.TemporaryDirectory(prefix="culvert-bench.") as folder:
+            lab = mock.Mock(path=lambda name: os.path.join(folder, name),
+                            watched=lambda *_: contextlib.nullcontext())
+            relay = Relay(lab, CONTENDERS["nft-dnat"], {}, [Forward(9016, 6016)], None)
+            relay.start("", 1)
+            with open(os.path.join(folder, "relay-9016.nft"), encoding="ascii") as file:
+                self.assertIn("tcp dport 9016 dnat to 10.0.2.2:6016", file.read())
+        relay.stop()
+        relay.stop()
+        self.assertEqual([call.args[1] for call in lab.run.call_args_list], ["sh", "nft"])
+        self.assertEqual(lab.run.call_args.args[1:], ("nft", "delete", "table", "ip", "bench9016"))
+
+    def test_nobodys_peer(self):
+        self.assertEqual(CONTENDERS["nft-dnat"].family, "kernel")
+        self.assertTrue(CONTENDERS["nft-dnat"].alone)
 
 
 class Output(unittest.TestCase):
