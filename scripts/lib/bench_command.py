@@ -8,6 +8,7 @@ import subprocess
 import sys
 from datetime import datetime
 
+import plot
 from bench_plan import minutes_text
 from bench_results import OutputError, Results, describe_culvert
 from bench_rows import CONTENDERS, ROWS
@@ -16,7 +17,7 @@ from labkit import TOP
 # Room for results.json, its successor beside it, and the report.
 ROOM_BYTES = 64 << 20
 
-ROUNDS, QUICK_ROUNDS = 4, 3
+ROUNDS, QUICK_ROUNDS, HEADLINE_ROUNDS = 4, 3, 7
 SECONDS, QUICK_SECONDS = 1.0, 0.4
 DECISIVE = 12  # of 12 the interval ends at the 3rd, of 11 at the 2nd: a quarter narrower
 
@@ -25,6 +26,7 @@ def parse_options():
     parser = argparse.ArgumentParser(prog="scripts/bench", allow_abbrev=False,
                                      usage="sudo scripts/bench [OPTION...], see --help")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--headline", action="store_true")
     parser.add_argument("--rows", default="")
     parser.add_argument("--contenders", default="")
     parser.add_argument("--rounds", type=positive_int)
@@ -39,6 +41,11 @@ def parse_options():
     parser.add_argument("--culvert", default=os.path.join(TOP, "build", "culvert"))
     parser.add_argument("--bench-tool", default=os.path.join(TOP, "build", "culvert-bench"))
     options = parser.parse_args()
+    if options.headline:
+        options.rows = options.rows or ",".join(plot.ROWS)
+        options.contenders = options.contenders or ",".join(plot.CONTENDERS)
+        options.rounds = options.rounds or HEADLINE_ROUNDS
+        options.decisive = options.decisive or 0
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     if options.decisive is None:

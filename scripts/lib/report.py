@@ -11,18 +11,14 @@ import html
 import json
 import math
 import os
-import re
-import shutil
-import subprocess
 import sys
 
 import figures
+import plot
 import rivals
 
 FORMAT = 1
 CONTROL = rivals.CONTROL
-COLORS = ("#d4480b", "#123f73", "#2f7fc4", "#79b6e8", "#1f6f4a", "#55b083", "#7b4fb0", "#c06aa8",
-          "#8a6a2f", "#c9a53c", "#80868f")
 CSS = """body { max-width: 80rem; margin: auto; padding: 1rem 2rem 4rem; color: #1d2125;
 font: 16px/1.5 system-ui, sans-serif } p, li { max-width: 50rem } svg { max-width: 100% }
 div { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem;
@@ -40,7 +36,8 @@ DEFINITIONS = (
     "interval is on one side of 1.",
     "The best engine and the best peer of a row are those that the median of auto's ratios is "
     "lowest to. Where a row has decisive rounds, the ordinary rounds chose who takes part in them, "
-    "and only the decisive ones count in the summary and the plot.",
+    "and only the decisive ones count in the summary. In the plot all rounds count that the direct "
+    "path took part in.",
     "Peers run in the best of the configurations that were tried for the row; culvert runs with "
     "its defaults. CPU is that of the whole machine per unit of work: client, relay and server.",
     "A cell that failed or delivered a wrong byte does not count, and is named.",
@@ -48,7 +45,7 @@ DEFINITIONS = (
 
 
 class ReportError(Exception):
-    """The results cannot be read, or gnuplot does not draw; the text says why."""
+    """The results cannot be read, or have nothing to draw; the text says why."""
 
 
 def load(path):
@@ -133,62 +130,6 @@ def compared_rows(results):
     return [row for row in results["rows"] if figures.find_contender(row, rivals.SUBJECT)]
 
 
-# ---- the plot -----------------------------------------------------------------------------------
-
-
-def quote(text):
-    return "'" + str(text).replace("'", "''") + "'"
-
-
-def draw(script):
-    """What gnuplot draws, an SVG."""
-    program = shutil.which("gnuplot")
-    if not program:
-        raise ReportError("gnuplot is missing: scripts/deps bench")
-    result = subprocess.run([program, "-"], input=script, text=True, capture_output=True,
-                            check=False)
-    if result.returncode or "<svg" not in result.stdout:
-        raise ReportError(f"gnuplot: {result.stderr.strip()}")
-    return result.stdout[result.stdout.index("<svg"):]
-
-
-def headline(results):
-    """auto relative to each of its rivals, a band for each row, as SVG; None without such rows."""
-    names, points, labels, y = [], {}, [], 0
-    for row in compared_rows(results):
-        if row["kind"] == "memory":
-            continue
-        found = [(one["name"], compare(row, one)[0]) for one in row["contenders"]
-                 if one["name"] != rivals.SUBJECT and
-                 (not row.get("decisive") or one["name"] in row["decisive"])]
-        found = [(name, ratio.summary) for name, ratio in found if ratio]
-        if not found:
-            continue
-        labels.append((row["title"], y + (len(found) - 1) / 2))
-        for name, summary in found:
-            if name not in points:
-                names.append(name)
-            points.setdefault(name, []).append(
-                f"{summary.median!r} {-y!r} {summary.low!r} {summary.high!r}")
-            y += 1
-        y += 1
-    if not names:
-        return None
-    blocks = [f"$p{index} << EOD\n" + "\n".join(points[name]) + "\nEOD"
-              for index, name in enumerate(names)]
-    plots = [f"$p{index} using 1:2:3:4 with xerrorbars lw 1.5 pt {5 + index % 9} ps 0.7 "
-             f"lc rgb '{COLORS[index % len(COLORS)]}' title {quote(name)}"
-             for index, name in enumerate(names)]
-    tics = ", ".join(f"{quote(title)} {-at!r}" for title, at in labels)
-    return draw("\n".join([
-        f"set terminal svg size 1000,{120 + 13 * y} noenhanced background '#ffffff' "
-        "font 'sans-serif,12'",
-        "set title 'auto relative to its rivals (more than 1: auto is better)'",
-        f"set yrange [{-y}:1]", f"set ytics ({tics})", "set grid xtics", "set xrange [0:*]",
-        f"set arrow 1 from 1,{-y} to 1,1 nohead lw 1.5", "set key below", "set bars 0", *blocks,
-        "plot " + ", ".join(plots)]) + "\n")
-
-
 # ---- tables -------------------------------------------------------------------------------------
 
 
@@ -265,7 +206,7 @@ def warnings(results):
         yield "Wrong payload was delivered: see the rows. Such cells do not count."
 
 
-def page(results, plot):
+def page(results, drawing):
     culvert, machine = results["culvert"], results["machine"]
     yield (f"<!doctype html><html lang=en><meta charset=utf-8><title>culvert: benchmark</title>"
            f"<meta name=viewport content='width=device-width'><style>{CSS}</style>")
@@ -275,8 +216,8 @@ def page(results, plot):
            f"{results['cell_seconds']:g} s, {results['seconds'] / 60:.0f} minutes</p>")
     yield from (f"<p class=warning>{text(one)}</p>" for one in warnings(results))
     yield "<h2>Summary</h2>" + summary_table(results)
-    if plot:
-        yield plot
+    if drawing:
+        yield drawing
     yield "<ul class=note>" + "".join(f"<li>{text(one)}</li>" for one in DEFINITIONS) + "</ul>"
     yield "<h2>Row by row</h2><p class=note>All rounds in which every contender took part.</p>"
     for row in results["rows"]:
@@ -308,25 +249,37 @@ def write_text(path, content):
 def make_report(results, folder):
     """Writes the report of RESULTS to FOLDER; returns the paths."""
     os.makedirs(folder, exist_ok=True)
-    plot = headline(results)
-    texts = {"report.html": "\n".join(page(results, plot)) + "\n"}
-    if plot:
-        texts["headline.svg"] = re.sub(r"<title>.*?</title>", "", plot, count=1, flags=re.S)
+    drawing = plot.draw(results)
+    texts = {"report.html": "\n".join(page(results, drawing)) + "\n"}
+    if drawing:
+        texts["headline.svg"] = drawing
     for name, content in texts.items():
         write_text(os.path.join(folder, name), content)
     return [os.path.join(folder, name) for name in texts]
 
 
+def make_plot(results, path):
+    """Writes only the plot of RESULTS; returns the paths."""
+    drawing = plot.draw(results)
+    if not drawing:
+        raise ReportError("the results have no row of the plot")
+    write_text(path, drawing)
+    return [path]
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="scripts/report", description="Makes report.html, one self-contained file, and "
-        "headline.svg of the results of scripts/bench. Needs gnuplot.")
+        "headline.svg of the results of scripts/bench.")
     parser.add_argument("results", metavar="RESULTS.json", help="may be compressed with gzip")
     parser.add_argument("--out", metavar="DIR", help="where to write (default: beside the results)")
+    parser.add_argument("--plot", metavar="FILE.svg", help="write only the plot, to this file")
     options = parser.parse_args(arguments)
     folder = options.out or os.path.dirname(options.results) or "."
     try:
-        written = make_report(load(options.results), folder)
+        results = load(options.results)
+        written = make_plot(results, options.plot) if options.plot else \
+            make_report(results, folder)
     except (ReportError, KeyError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 1

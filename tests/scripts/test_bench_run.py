@@ -73,6 +73,15 @@ class Planned(unittest.TestCase):
         self.assertLess(full.seconds(), 76 * 60)  # an hour and a quarter
         self.assertLess(quick.seconds(), 4.5 * 60)  # about four minutes
 
+    def test_the_headline(self):
+        with mock.patch.object(sys, "argv", ["bench", "--headline"]):
+            found = bench_command.parse_options()
+        with mock.patch("os.sched_getaffinity", return_value={0, 1}):
+            one = Plan(found, select_rows(found.rows.split(","), False),
+                       {name: CONTENDERS[name] for name in found.contenders.split(",")})
+        self.assertLess(one.seconds(), 12 * 60)
+        self.assertEqual([one.decisive_rounds_of(rows) for rows in one.groups], [0] * 6)
+
     def test_progress_without_what_is_not_done(self):
         progress = Progress(100.0)
         progress.drop(40.0)
