@@ -2,7 +2,7 @@
 #ifndef CULVERT_EXIT_CODES_H
 #define CULVERT_EXIT_CODES_H
 
-/* Documented in README.md; scripts rely on them. */
+/* Documented in culvert(8); scripts rely on them. */
 enum exit_code {
 	EXIT_CODE_OK = 0,
 	EXIT_CODE_FAILURE = 1,     /* something failed at run time: another try may work */
