@@ -8,7 +8,6 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -20,7 +19,6 @@
 #define TICK_REST_MS 200    /* while they only look for timeouts */
 #define STOP_NS (2 * NS_PER_S) /* to end in order after a signal */
 #define IDLE_DRAIN_NS (60 * NS_PER_S)
-#define owner(ptr, type, field) ((type *)((char *)(ptr) - offsetof(type, field)))
 #define START_DELAY_NS (10 * NS_PER_MS)    /* so that all processes hear of the start before it */
 
 struct generator_job {
@@ -38,15 +36,6 @@ static uint32_t generator_share(uint32_t connections, unsigned int index, unsign
 	return connections / processes + (index < connections % processes);
 }
 
-static uint64_t cpu_ns(void)
-{
-	struct rusage u;
-
-	getrusage(RUSAGE_SELF, &u);
-	return ((uint64_t)u.ru_utime.tv_sec + (uint64_t)u.ru_stime.tv_sec) * NS_PER_S +
-	       ((uint64_t)u.ru_utime.tv_usec + (uint64_t)u.ru_stime.tv_usec) * 1000;
-}
-
 /* --- phases --- */
 
 static void say_ready(struct generator *g)
@@ -60,29 +49,18 @@ static void say_ready(struct generator *g)
 /* The measured time is over, at its end or because of a signal. */
 static void begin_end(struct generator *g, uint64_t now, uint64_t drain_ns)
 {
-	struct rusage u;
-
 	g->phase = PHASE_END;
 	g->next = g->in_flight = 0;
 	g->give_up_ns = now + drain_ns;
-	timer_cancel(&g->loop, &g->begin);
 	timer_cancel(&g->loop, &g->end);
 	if (now < g->end_ns)
 		g->end_ns = now;
-	getrusage(RUSAGE_SELF, &u);
-	g->tally->max_rss_kib = (uint64_t)u.ru_maxrss;
 	if (g->end_ns > g->begin_ns) {
 		g->tally->began_ns = g->begin_ns;
 		g->tally->measured_ns = g->end_ns - g->begin_ns;
-		g->tally->cpu_ns = cpu_ns() - g->cpu_begin_ns;
 	}
 	if (g->o->workload != WORKLOAD_IDLE)
 		g->limit = UINT32_MAX; /* all at once */
-}
-
-static void measuring_begins(struct timer *t)
-{
-	owner(t, struct generator, begin)->cpu_begin_ns = cpu_ns();
 }
 
 static uint64_t drain_of(const struct generator *g)
@@ -96,7 +74,7 @@ static uint64_t drain_of(const struct generator *g)
 
 static void measuring_ends(struct timer *t)
 {
-	struct generator *g = owner(t, struct generator, end);
+	struct generator *g = container_of(t, struct generator, end);
 
 	begin_end(g, clock_ns(), drain_of(g));
 }
@@ -111,7 +89,6 @@ static void generator_start(struct generator *g, uint64_t start_ns)
 {
 	g->phase = PHASE_RUN;
 	g->begin_ns = start_ns + g->o->warmup_ms * NS_PER_MS;
-	timer_set(&g->loop, &g->begin, clock_ms_after(g->begin_ns));
 	if (g->o->seconds_ms) {
 		g->end_ns = g->begin_ns + g->o->seconds_ms * NS_PER_MS;
 		timer_set(&g->loop, &g->end, clock_ms_after(g->end_ns));
@@ -133,7 +110,7 @@ static void generator_stop(struct generator *g)
 
 static void hear_parent(struct source *s, uint32_t events)
 {
-	struct generator *g = owner(s, struct generator, control);
+	struct generator *g = container_of(s, struct generator, control);
 	struct order o;
 	int r = order_receive(s->fd, &o);
 
@@ -226,7 +203,7 @@ static void tick_conns(struct generator *g, uint64_t now)
 
 static void tick(struct timer *t)
 {
-	struct generator *g = owner(t, struct generator, tick);
+	struct generator *g = container_of(t, struct generator, tick);
 	uint64_t now = clock_ns();
 
 	tick_conns(g, now);
@@ -237,7 +214,7 @@ static void tick(struct timer *t)
 
 static void handle_conn(struct source *s, uint32_t events)
 {
-	struct conn *c = owner(s, struct conn, source);
+	struct conn *c = container_of(s, struct conn, source);
 
 	if (c->state == CONN_CONNECTING && !conn_connected(c, events))
 		return;
@@ -258,7 +235,7 @@ static int generator_open(struct generator *g, unsigned int index, int control,
 		.begin_ns = NEVER, .end_ns = NEVER,
 		.control = { .handle = hear_parent, .fd = control },
 		.tick = { .fire = tick },
-		.begin = { .fire = measuring_begins }, .end = { .fire = measuring_ends },
+		.end = { .fire = measuring_ends },
 	};
 	g->n_conns = generator_share(g->o->connections, index, g->processes);
 	g->conns = calloc(g->n_conns ?: 1, sizeof(*g->conns));
@@ -435,7 +412,7 @@ static int run(struct course *c, struct tally *sum)
 	team_close(&c->team);
 	c->team.died = r; /* and not those that were killed on purpose just now */
 	total(c, sum);
-	report_client(c->o, sum, c->processes);
+	report_client(c->o, sum);
 	return verdict(c, sum);
 }
 

@@ -51,7 +51,7 @@ static void conn_drop_socket(struct conn *c)
 	c->source.registered = false;
 }
 
-/* In flight, as generator.c counts: opening, or idle and used for the last time. */
+/* In flight, as client.c counts: opening, or idle and used for the last time. */
 static bool counts_as_in_flight(const struct conn *c)
 {
 	return c->g->phase == PHASE_OPEN || c->g->phase == PHASE_END;
@@ -325,7 +325,7 @@ static void completed(struct conn *c, uint64_t now)
 	}
 }
 
-/* The sink answers a wrong request with the complement of the byte that is due (protocol.h). */
+/* The sink answers a wrong request with the complement of the byte that is due (wire.h). */
 static bool is_complaint(const struct conn *c, uint8_t byte)
 {
 	struct pattern due;
@@ -448,7 +448,7 @@ const struct engine exchange_engine = {
  * Sockets are level-triggered, and an event means one send(2) and one recv(2) of up to 256 KiB:
  * so many connections get their turn, and nothing is registered anew while payload flows.
  *
- * The end takes one tail in each direction (protocol.h).  If the sink's does not come in time, we
+ * The end takes one tail in each direction (wire.h).  If the sink's does not come in time, we
  * half-close: a sink that waits for something lost then says what it has, or is silent for good.
  */
 

@@ -80,7 +80,7 @@ extern const struct engine transfer_engine; /* bulk-*, slow */
 struct generator {
 	struct loop loop;
 	struct source control;
-	struct timer tick, begin, end;
+	struct timer tick, end;
 	const struct options *o;
 	const struct engine *engine;
 	struct tally *tally;
@@ -98,7 +98,6 @@ struct generator {
 	enum phase phase;
 	uint64_t begin_ns, end_ns; /* the measured time; NEVER while unknown */
 	uint64_t give_up_ns;       /* the end of PHASE_END */
-	uint64_t cpu_begin_ns;
 	uint8_t *buffer; /* PROTOCOL_TAIL bytes of room, then PATTERN_PIECE of data */
 };
 

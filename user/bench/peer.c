@@ -3,7 +3,7 @@
  * A connection at the sink.  What comes is fed to the state machine piece by piece: header, GO and
  * payload may arrive in any cut.
  *
- * Exchanges are edge-triggered (see exchange.c), transfers level-triggered (see transfer.c).
+ * Exchanges are edge-triggered, transfers level-triggered: see the two engines in conn.c.
  */
 #include "peer.h"
 
@@ -335,7 +335,7 @@ static bool pull(struct peer *p, uint32_t events)
 
 static void handle(struct source *source, uint32_t events)
 {
-	struct peer *p = (struct peer *)((char *)source - offsetof(struct peer, source));
+	struct peer *p = container_of(source, struct peer, source);
 
 	if ((events & EPOLLOUT) && !sender_idle(&p->out))
 		push(p);

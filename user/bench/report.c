@@ -104,7 +104,6 @@ void tally_add(struct tally *to, const struct tally *from)
 	to->bytes_up += from->bytes_up;
 	to->bytes_down += from->bytes_down;
 	to->wrong += from->wrong;
-	to->cpu_ns += from->cpu_ns;
 	add_array(to->errors, from->errors, N_CAUSES);
 	add_array(to->connect_errno, from->connect_errno, ERRNO_MAX);
 	if (from->least < to->least)
@@ -112,7 +111,6 @@ void tally_add(struct tally *to, const struct tally *from)
 	at_least(&to->most, from->most);
 	at_least(&to->began_ns, from->began_ns);
 	at_least(&to->measured_ns, from->measured_ns);
-	at_least(&to->max_rss_kib, from->max_rss_kib);
 	histogram_add(&to->latency, &from->latency);
 }
 
@@ -237,16 +235,6 @@ static struct json_object *fairness(const struct tally *t, double seconds)
 	return o;
 }
 
-static struct json_object *resources(const struct tally *t, unsigned int processes)
-{
-	struct json_object *o = json_object_new_object();
-
-	add_count(o, "processes", processes);
-	add_number(o, "cpu_seconds", (double)t->cpu_ns / 1e9, 6);
-	add_count(o, "max_rss_kib", t->max_rss_kib);
-	return o;
-}
-
 /* Figures that are per second of measured time.  idle has none: it only holds. */
 static void add_rates(struct json_object *o, const struct options *opt, const struct tally *t,
 		      double seconds)
@@ -262,7 +250,7 @@ static void add_rates(struct json_object *o, const struct options *opt, const st
 		json_object_object_add(o, "fairness", fairness(t, seconds));
 }
 
-void report_client(const struct options *opt, const struct tally *t, unsigned int processes)
+void report_client(const struct options *opt, const struct tally *t)
 {
 	struct json_object *o = json_object_new_object();
 	double seconds = (double)t->measured_ns / 1e9;
@@ -288,7 +276,6 @@ void report_client(const struct options *opt, const struct tally *t, unsigned in
 	json_object_object_add(o, "errors", errors(t));
 	json_object_object_add(o, "connect_errors", connect_errors(t));
 	add_count(o, "wrong", t->wrong);
-	json_object_object_add(o, "resources", resources(t, processes));
 	json_object_object_add(o, "histogram", buckets(&t->latency));
 	print(o);
 }

@@ -74,8 +74,6 @@ struct tally {
 	uint64_t least, most; /* payload bytes of one connection in the measured time; transfers */
 	uint64_t began_ns;    /* CLOCK_MONOTONIC: when the measured time began */
 	uint64_t measured_ns; /* how long the measured time was */
-	uint64_t cpu_ns;      /* of this process in it */
-	uint64_t max_rss_kib;
 	struct histogram latency;
 };
 
@@ -95,8 +93,8 @@ void tally_share(struct tally *t, uint64_t bytes);
 /* idle: all connections have been opened, or have failed to. */
 void report_ready(const struct tally *t);
 
-/* The end of a generator.  PROCESSES: how many it had. */
-void report_client(const struct options *o, const struct tally *t, unsigned int processes);
+/* The end of a generator. */
+void report_client(const struct options *o, const struct tally *t);
 
 struct sink_tally {
 	uint64_t connections;

@@ -81,7 +81,7 @@ static void handle_listener(struct source *source, uint32_t events)
 
 static void tick(struct timer *t)
 {
-	struct sink *s = (struct sink *)((char *)t - offsetof(struct sink, tick));
+	struct sink *s = container_of(t, struct sink, tick);
 
 	if (s->full)
 		listen_again(s, true);
@@ -92,7 +92,7 @@ static void tick(struct timer *t)
 
 static void hear_parent(struct source *source, uint32_t events)
 {
-	struct sink *s = (struct sink *)((char *)source - offsetof(struct sink, control));
+	struct sink *s = container_of(source, struct sink, control);
 	struct order o;
 
 	(void)events;

@@ -69,10 +69,10 @@ uint64_t pattern_mix(uint64_t x);
  * sink itself has no options.
  *
  * WIRE_EXCHANGE   The first request follows the header in the same segment.  Each request and each
- *                 response is `size` bytes of its direction's stream (pattern.h), without any
- *                 framing; the streams go on from one message to the next.  A sink that receives a
- *                 wrong byte answers with one that is wrong on purpose, and then reads on without
- *                 answering: so the client counts it, and every wrong message counts once.
+ *                 response is `size` bytes of its direction's stream, without any framing; the
+ *                 streams go on from one message to the next.  A sink that receives a wrong byte
+ *                 answers with one that is wrong on purpose, and then reads on without answering:
+ *                 so the client counts it, and every wrong message counts once.
  *
  * WIRE_UP, _DOWN, _BOTH
  *                 The sink answers the header with PROTOCOL_HELLO: then the whole path is known
