@@ -21,8 +21,7 @@ from bench_rows import (CONTENDERS, IDLE_SESSIONS, IDLE_TOOL, SelectionError, or
                         select_contenders, select_rows)
 from bench_running import RowRelays
 from labkit import Interrupted, LabError
-from rivals import deciders
-from rivals import BY_ITSELF
+from rivals import BY_ITSELF, deciders
 
 LISTEN_PORT = 9000
 SINK_PORT = 6000

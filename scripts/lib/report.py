@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""Makes a report of a benchmark's results: report.html, self-contained, and headline.svg.
+"""Makes a report of a benchmark's results: report.html, self-contained, or the plot alone.
 
 Every figure is computed from the results by figures.py, whose definitions the report repeats.
 """
@@ -206,7 +206,7 @@ def warnings(results):
         yield "Wrong payload was delivered: see the rows. Such cells do not count."
 
 
-def page(results, drawing):
+def page(results):
     culvert, machine = results["culvert"], results["machine"]
     yield (f"<!doctype html><html lang=en><meta charset=utf-8><title>culvert: benchmark</title>"
            f"<meta name=viewport content='width=device-width'><style>{CSS}</style>")
@@ -216,8 +216,7 @@ def page(results, drawing):
            f"{results['cell_seconds']:g} s, {results['seconds'] / 60:.0f} minutes</p>")
     yield from (f"<p class=warning>{text(one)}</p>" for one in warnings(results))
     yield "<h2>Summary</h2>" + summary_table(results)
-    if drawing:
-        yield drawing
+    yield plot.draw(results) or ""
     yield "<ul class=note>" + "".join(f"<li>{text(one)}</li>" for one in DEFINITIONS) + "</ul>"
     yield "<h2>Row by row</h2><p class=note>All rounds in which every contender took part.</p>"
     for row in results["rows"]:
@@ -247,30 +246,26 @@ def write_text(path, content):
 
 
 def make_report(results, folder):
-    """Writes the report of RESULTS to FOLDER; returns the paths."""
+    """Writes the report of RESULTS to FOLDER; returns its path."""
     os.makedirs(folder, exist_ok=True)
-    drawing = plot.draw(results)
-    texts = {"report.html": "\n".join(page(results, drawing)) + "\n"}
-    if drawing:
-        texts["headline.svg"] = drawing
-    for name, content in texts.items():
-        write_text(os.path.join(folder, name), content)
-    return [os.path.join(folder, name) for name in texts]
+    path = os.path.join(folder, "report.html")
+    write_text(path, "\n".join(page(results)) + "\n")
+    return path
 
 
 def make_plot(results, path):
-    """Writes only the plot of RESULTS; returns the paths."""
+    """Writes the plot of RESULTS to PATH, which it returns."""
     drawing = plot.draw(results)
     if not drawing:
         raise ReportError("the results have no row of the plot")
     write_text(path, drawing)
-    return [path]
+    return path
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(
-        prog="scripts/report", description="Makes report.html, one self-contained file, and "
-        "headline.svg of the results of scripts/bench.")
+        prog="scripts/report", description="Makes report.html, one self-contained file, of the "
+        "results of scripts/bench; or the plot of README.md.")
     parser.add_argument("results", metavar="RESULTS.json", help="may be compressed with gzip")
     parser.add_argument("--out", metavar="DIR", help="where to write (default: beside the results)")
     parser.add_argument("--plot", metavar="FILE.svg", help="write only the plot, to this file")
@@ -286,7 +281,7 @@ def main(arguments=None):
     except OSError as error:
         print(f"report: {error.filename or folder}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"report   {', '.join(written)}")
+    print(f"report   {written}")
     return 0
 
 
