@@ -83,7 +83,7 @@ flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/
 c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/*/*.c))
 TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -Iuser -isystem $(O) $(LIBS_CFLAGS)
 
-.PHONY: FORCE all man completions deb tests unit-tests check unit unit-threads analyze objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
+.PHONY: FORCE all man completions deb tests unit-tests check unit unit-threads analyze headers objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
 
 all: $(O)/culvert $(O)/culvert-bench
@@ -207,6 +207,11 @@ check: unit
 
 analyze:
 	$(Q)O=$(O) scripts/check
+
+# Each header by itself.
+headers:
+	$(Q)$(CC) $(filter-out $(WARN),$(ALLFLAGS)) -Werror -fsyntax-only -x c $(wildcard user/*/*.h include/*.h)
+	$(Q)$(CLANG) $(BPFFLAGS) -Wno-unused-function -Werror -fsyntax-only -x c $(wildcard bpf/*.h include/*.h)
 
 # An object is made anew when the file or what it includes has changed, and so is what depends on it.
 objects: $(c_src:%.c=$(O)/%.o)
