@@ -239,7 +239,7 @@ static struct privileged *start(const char *text)
 {
 	struct privileged *p = NULL;
 
-	write_file(text);
+	rig_write(text);
 	assert_int_equal(config_read(3, words, -1, &config), 0);
 	assert_int_equal(privileged_start(&config, 3, words, &p), 0);
 	return p;
