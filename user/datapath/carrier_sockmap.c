@@ -43,6 +43,7 @@
 #include <errno.h>
 #include <limits.h>
 
+#include "base/order.h"
 #include "datapath/tcp.h"
 
 /*
@@ -160,6 +161,7 @@ static int add_gated(struct sockmap_io *io)
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
 {
 	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	uint64_t share;
 	char c;
 	int r;
 
@@ -169,11 +171,13 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		io->error = errno;
 		return -EPROTO;
 	}
+	share = kernel_reserve(io->kernel, io->slot, limits->hard_limit);
+	if (!share)
+		return -EAGAIN;
 	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
 	io->flow->credit = passed_bytes(io);
 	ctl->credit = io->flow->credit;
-	ctl->soft_limit = limits->soft_limit;
-	ctl->hard_limit = limits->hard_limit;
+	ctl->soft_limit = smaller(limits->soft_limit, share);
 	ctl->bulk_bytes = io->bulk_bytes;
 	ctl->bulk_ratio = io->bulk_ratio;
 	ctl->bulk_skb = io->bulk_skb;
@@ -187,8 +191,10 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		return -EPROTO;
 	}
 	r = add_gated(io);
-	if (r)
+	if (r) {
 		tcp_free_buffer(io->src);
+		kernel_stay_over(io->kernel, io->slot);
+	}
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
 }

@@ -21,7 +21,6 @@ struct kernel;
 struct kernel_limits {
 	unsigned int pairs;   /* sessions that can be in the kernel at once */
 	unsigned int workers; /* one ring buffer each */
-	uint64_t memory;      /* of all flows' backlogs, in bytes; 0: no limit */
 };
 
 /*
@@ -110,24 +109,20 @@ static inline void kernel_release(void)
 /* Of struct culvert_event. */
 const struct bpf_rings *kernel_rings(const struct kernel *k);
 
+/* Let all flows together have so many bytes: see include/culvert.h.  Before, there is no limit. */
+void kernel_limit_memory(struct kernel *k, uint64_t bytes);
 /*
- * The stay of SLOT's flow in the kernel is over, and its memory is free again: "Memory of all
- * flows" of include/culvert.h says when that is.  Once more does no harm.
+ * Reserve memory for SLOT's flow, which is about to enter: at most MOST bytes.  Returns what it has
+ * got, which is its hard limit then, or 0: there is not enough left.
  */
+uint64_t kernel_reserve(struct kernel *k, uint32_t slot, uint64_t most);
+/* The stay of SLOT's flow in the kernel is over: its memory is free again.  Twice does no harm. */
 void kernel_stay_over(struct kernel *k, uint32_t slot);
-
-/* Memory that all flows are charged, and its limit; both in bytes. */
+/* There is not enough left for both flows of a session. */
+bool kernel_memory_short(const struct kernel *k);
+/* Memory that all flows have reserved, and its limit; both in bytes. */
 uint64_t kernel_memory(const struct kernel *k);
 uint64_t kernel_memory_limit(const struct kernel *k);
-/*
- * True from when three quarters of the limit are in use until no more than half of it is: no flow
- * should enter the kernel, and those that are charged should leave it.
- */
-bool kernel_memory_short(struct kernel *k);
-/* CULVERT_EVENT_MEMORY has come: so it is, though there may be just enough again when we look. */
-void kernel_memory_told(struct kernel *k);
-/* True if SLOT's flow is charged in its present stay. */
-bool kernel_is_charged(const struct kernel *k, uint32_t slot);
 
 /* Events that did not fit into a ring since the start. */
 uint64_t kernel_events_lost(const struct kernel *k);

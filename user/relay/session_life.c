@@ -511,9 +511,6 @@ void session_names_news(struct worker *w)
 
 /* --- of those in the kernel --- */
 
-/* Flows that leave for want of kernel memory in one sweep: it takes each 6 system calls and a fence. */
-#define SWEEP_LEAVES 256
-
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 {
 	session_sockmap_event(s, dir, kind);
@@ -529,8 +526,6 @@ void session_kernel_event(void *worker, const void *event)
 	struct worker *w = worker;
 	struct session *s = w->owners[ev->slot / 2];
 
-	if (ev->kind == CULVERT_EVENT_MEMORY)
-		kernel_memory_told(w->shared->kernel);
 	if (s && s->state == SESSION_OPEN &&
 	    (uint16_t)kernel_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);
@@ -538,7 +533,6 @@ void session_kernel_event(void *worker, const void *event)
 
 void session_kernel_sweep(struct worker *w)
 {
-	unsigned int leaves = SWEEP_LEAVES;
 	struct session *s = w->sessions, *next;
 
 	for (; s; s = next) {
@@ -546,7 +540,7 @@ void session_kernel_sweep(struct worker *w)
 		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR; dir++) {
 			unsigned int kind = session_sockmap_missed(s, dir);
 
-			if (kind && (kind != CULVERT_EVENT_MEMORY || leaves-- > 0))
+			if (kind)
 				kernel_event(s, dir, kind);
 		}
 	}

@@ -199,6 +199,10 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reas
 		return; /* since just now */
 	if (f->phase != FLOW_USER || f->pending || f->starved || !session_sockmap_may_enter(s, dir))
 		return;
+	if (s->flows[!dir].phase == FLOW_USER && kernel_memory_short(s->worker->shared->kernel)) {
+		f->reason = REASON_KERNEL_MEMORY;
+		return;
+	}
 	r = take_slots(s);
 	if (r) {
 		refused(s, dir, r);
@@ -276,7 +280,5 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;
-	if (sockmap_closed(k, slot))
-		return CULVERT_EVENT_SOFT;
-	return kernel_is_charged(k, slot) && kernel_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
+	return sockmap_closed(k, slot) ? CULVERT_EVENT_SOFT : 0;
 }

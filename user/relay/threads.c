@@ -32,17 +32,15 @@ static void on_ring(struct source *source, uint32_t events)
 }
 
 /*
- * Once a second, while sessions are in the kernel, look for:
- *
- *   events lost     the ring was full; the program counts the events that it could not send
- *   kernel memory   it is short, and a quiet flow may be charged more than it has
+ * Once a second, while sessions are in the kernel, look for events that did not fit into the ring:
+ * the program counts them.
  */
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
 	uint64_t lost = kernel_events_lost(w->shared->kernel);
 
-	if (lost != w->events_lost_seen || kernel_memory_short(w->shared->kernel)) {
+	if (lost != w->events_lost_seen) {
 		w->events_lost_seen = lost;
 		session_kernel_sweep(w);
 	}
