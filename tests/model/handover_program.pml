@@ -81,7 +81,6 @@ inline begin_stay()
 		unchecked = 0;
 		told_soft = false;
 		told_passed = false;
-		told_memory = false;
 		shut = false;
 #ifndef M_NO_TRIM
 		first = first + part;
@@ -92,20 +91,11 @@ inline begin_stay()
 	fi
 }
 
-/* check_backlog(), every CHECK skbs; with is_pressed(), for any */
+/* check_backlog(), every CHECK skbs */
 inline check_backlog()
 {
 	if
 	:: unchecked < CHECK
-#if PRESSURE
-	:: expected > accepted ->
-		over = true;
-		unchecked = 0;
-		if
-		:: !told_memory -> tell(told_memory)
-		:: told_memory
-		fi
-#endif
 	:: unchecked >= CHECK ->
 		over = (expected > accepted + HARD);
 		unchecked = 0;
@@ -120,7 +110,7 @@ active proctype Verdict()
 {
 	byte first, size, before;
 	byte expected, st_epoch, unchecked;
-	bool over, told_soft, told_passed, told_memory, shut;
+	bool over, told_soft, told_passed, shut;
 
 end:	do
 	:: atomic { running && taken < recvd ->
