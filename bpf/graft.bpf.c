@@ -207,6 +207,7 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 /* RETURNING or LOCKED_2.  Returns the state in which P finds its session; 0: drop it. */
 __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
+	bool locked = false;
 	struct found f;
 	__u32 state;
 	int why;
@@ -215,14 +216,15 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 		return 0;
 	for (int i = 0; i < 32; i++) {
 		state = READ_ONCE(f.g->state);
-		if (state == GRAFT_RETURNING &&
-		    __sync_val_compare_and_swap(&f.g->state, state, GRAFT_LOCKED_2) == state)
-			goto locked;
 		if (state != GRAFT_RETURNING && state != GRAFT_LOCKED_2)
 			return state;
+		locked = state == GRAFT_RETURNING &&
+			 __sync_val_compare_and_swap(&f.g->state, state, GRAFT_LOCKED_2) == state;
+		if (locked)
+			break;
 	}
-	return 0; /* it will be sent again */
-locked:
+	if (!locked)
+		return 0; /* it will be sent again */
 	why = look_back(skb, &f, p);
 	if (!why) {
 		__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
