@@ -223,10 +223,11 @@ int graft_attach_follow(struct graft_attachments *as)
 		if (!has_address(list, i->if_name) || (as->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
 		e = attach(as, i->if_index, i->if_name, type);
-		if (e)
+		if (e) {
 			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
+			r = e;
+		}
 		changed += !e;
-		r = e ?: r;
 	}
 	freeifaddrs(list);
 	if (all)
