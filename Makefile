@@ -105,7 +105,7 @@ $(O)/version.h $(O)/commit.h: FORCE
 	$(Q)mkdir -p $(@D)
 	$(Q)echo '#define $(define)' | cmp -s - $@ || echo '#define $(define)' >$@
 $(O)/user/main.o: $(O)/version.h $(O)/commit.h
-$(O)/user/daemon/operate.o $(O)/user/bench/options.o $(O)/user/man/main.o: $(O)/version.h
+$(O)/user/daemon/control_actions.o $(O)/user/bench/options.o $(O)/user/man/main.o: $(O)/version.h
 
 # The tables of options in the manual pages, and in completions, are those of the program.
 man: $(O)/man/culvert.8 $(O)/man/culvert.conf.5
@@ -148,10 +148,10 @@ $(O)/%.bpf.o: %.bpf.c
 $(SKELS) $(KSKELS) $(FSKELS): $(O)/%.skel.h: $(O)/%.bpf.o
 	$(call say,SKEL,$@)
 	$(Q){ echo '// NOLINTBEGIN: generated'; \
-		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F)))) && \
+		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F))))_bpf && \
 		echo '// NOLINTEND'; } > $@
 
-$(O)/user/datapath/kernel.o $(O)/user/datapath/graft.o: $(SKELS)
+$(O)/user/datapath/sockmap.o $(O)/user/datapath/graft.o: $(SKELS)
 $(faults_src:%.c=$(O)/%.o) $(faults_lib): $(FSKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The packet programs: they join the two TCP connections of a session.  include/culvert_graft.h has the
+ * The packet programs: they join the two TCP connections of a session.  include/graft_contract.h has the
  * states and who writes what; docs/design.md ("Graft") the whole story.
  *
  * Theory of operation

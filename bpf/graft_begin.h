@@ -3,8 +3,7 @@
  * How a session of graft.bpf.c begins: what its sockets say, the offer, and the packet that may be
  * the first.
  */
-#ifndef GRAFT_BEGIN_H
-#define GRAFT_BEGIN_H
+#pragma once
 
 #include "graft_packet.h"
 
@@ -570,5 +569,3 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 	/* its bit is in LOCKED, too; without use of the result it would be no barrier */
 	return __sync_fetch_and_and(&g->state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * ICMP around graft.bpf.c: errors about packets that it has sent, and "too big" of its own; and the headers
  * of what is made here.
  */
-#ifndef GRAFT_ICMP_H
-#define GRAFT_ICMP_H
+#pragma once
 
 #include "graft_packet.h"
 #include "graft_translate.h"
@@ -188,5 +187,3 @@ __noinline int not_tcp(struct __sk_buff *skb, __u32 l3)
 	bpf_skb_store_bytes(skb, c.at + sizeof(struct icmp) + ip_len(c.ipv6) + 4, &is, sizeof(is), 0);
 	return PASS;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The maps of graft.bpf.c; a packet, and the session that it belongs to. */
-#ifndef GRAFT_PACKET_H
-#define GRAFT_PACKET_H
+#pragma once
 
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -15,7 +14,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "culvert_graft.h"
+#include "graft_contract.h"
 #include "vmlinux.h"
 
 #define PASS TC_ACT_UNSPEC /* to the next program, or to the stack: TCX_NEXT is the same */
@@ -397,5 +396,3 @@ static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct 
 	return place && find_slot(place->slot, place->side, f) && f->mine->ipv6 == ipv6 &&
 	       same_tuple(&f->mine->tuple, t);
 }
-
-#endif

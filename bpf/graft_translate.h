@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* How graft.bpf.c changes a packet: numbers, options, addresses, checksums. */
-#ifndef GRAFT_TRANSLATE_H
-#define GRAFT_TRANSLATE_H
+#pragma once
 
 #include "graft_packet.h"
 
@@ -350,5 +349,3 @@ static __always_inline int send_to(struct __sk_buff *skb, const struct graft_sid
 	}
 	return bpf_redirect_neigh(s->way.ifindex, &to, sizeof(to), 0);
 }
-
-#endif

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/exit_codes.h"
-#include "cli/client.h"
-#include "cli/own_commands.h"
+#include "cli/control_client.h"
+#include "cli/local_commands.h"
 #include "commit.h"
 #include "version.h"
 

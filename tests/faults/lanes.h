@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_FAULTS_LANES_H
-#define CULVERT_TEST_FAULTS_LANES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -43,5 +42,3 @@ int lanes_listener(int i);
 
 /* Close what waits at the upstream listeners: connections that no session wanted any more. */
 void lanes_drain(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_FAULTS_PAGE_H
-#define CULVERT_TEST_FAULTS_PAGE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -83,5 +82,3 @@ static inline uint64_t faults_address(uint64_t key)
 {
 	return key & 0xffffffffffffULL;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_FAULTS_RIG_H
-#define CULVERT_TEST_FAULTS_RIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ int rig_errors(struct rig *rig, int64_t *ret);
  * see.
  */
 bool rig_clean(struct rig *rig, char *why, size_t len);
-
-#endif

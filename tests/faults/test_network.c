@@ -82,7 +82,7 @@ static struct bpf_tc_hook hook_of_lo(void)
 	return hook;
 }
 
-static int attach(struct network *net)
+static int attach(struct network_bpf *net)
 {
 	struct bpf_tc_hook hook = hook_of_lo();
 	struct bpf_tc_opts opts = { .sz = sizeof(opts) };
@@ -102,7 +102,7 @@ static void detach(void)
 
 static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t reorder)
 {
-	struct network *net = network__open_and_load();
+	struct network_bpf *net = network_bpf__open_and_load();
 	int r;
 
 	if (!net) {
@@ -111,7 +111,7 @@ static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t
 	}
 	r = attach(net);
 	if (r) {
-		network__destroy(net);
+		network_bpf__destroy(net);
 		net_fail(c, "no BPF program at lo: %s", strerror(-r));
 		return -ENOTSUP;
 	}
@@ -121,7 +121,7 @@ static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t
 	r = run_batches(c, false);
 	c->times = net->bss->dropped + net->bss->doubled + net->bss->reordered;
 	detach();
-	network__destroy(net);
+	network_bpf__destroy(net);
 	if (!r && !c->times)
 		return net_fail(c, "not one packet was touched");
 	return r;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_CASES_H
-#define CULVERT_TEST_CASES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,5 +92,3 @@ int case_no_descriptors(struct cases *c);
 int case_connect_late(struct cases *c);
 int case_reset_unaccepted(struct cases *c);
 int case_all_at_once(struct cases *c);
-
-#endif

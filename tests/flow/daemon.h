@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_DAEMON_H
-#define CULVERT_TEST_DAEMON_H
+#pragma once
 
 #include <json-c/json.h>
 #include <stdbool.h>
@@ -31,7 +30,7 @@ struct daemon_conf {
 
 /* After the last session: everything 0, pipes == pipes_idle. */
 struct daemon_resources {
-	int64_t sessions, slots_used, kernel_memory, pipes, pipes_idle, buffers, fds;
+	int64_t sessions, slots_used, sockmap_memory, pipes, pipes_idle, buffers, fds;
 };
 
 /*
@@ -104,5 +103,3 @@ void beside_test(const char *name, char *buf, size_t len);
 int64_t json_int(struct json_object *o, const char *path);
 const char *json_text(struct json_object *o, const char *path);
 struct json_object *json_at(struct json_object *o, const char *path);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_DEBUGGER_H
-#define CULVERT_TEST_DEBUGGER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,5 +27,3 @@ unsigned int debugger_calls(struct debugger *d);
 
 /* Detach; the threads run on. */
 void debugger_stop(struct debugger *d);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_DENY_H
-#define CULVERT_TEST_DENY_H
+#pragma once
 
 #include <stdint.h>
 
@@ -10,5 +9,3 @@
  * calls whose argument ARG is VALUE.  Needs root; it cannot be undone.
  */
 void deny_syscall(int nr, int error, int arg, uint64_t value);
-
-#endif

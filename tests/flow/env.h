@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_ENV_H
-#define CULVERT_TEST_ENV_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ int64_t now_ms(void);
 
 /* "8M", "64K", "17" (powers of 1024); exits with a message on anything else. */
 uint64_t parse_bytes(const char *text);
-
-#endif

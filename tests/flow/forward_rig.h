@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_FORWARD_RIG_H
-#define CULVERT_TEST_FORWARD_RIG_H
+#pragma once
 
 /*
  * A daemon with a configuration file, and the sockets of rig_sockets.h around it.  What goes wrong
@@ -538,5 +537,3 @@ static int rig_run(const char *prog, unsigned int seconds)
 }
 
 #pragma GCC diagnostic pop
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_HOLD_H
-#define CULVERT_TEST_HOLD_H
+#pragma once
 
 #include <stddef.h>
 #include <sys/types.h>
@@ -20,5 +19,3 @@ int hold_begin(pid_t pid);
 int hold_before(pid_t pid, long nr, int timeout_ms);
 /* Let it go on, for good. */
 void hold_end(pid_t pid);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_LOAD_H
-#define CULVERT_TEST_LOAD_H
+#pragma once
 
 /*
  * Sessions that come and go in threads of their own while a test changes something: none of them
@@ -145,5 +144,3 @@ static unsigned long load_end(void)
 	assert_true(load.sessions > load.n);
 	return load.sessions;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_MEMORY_RUN_H
-#define CULVERT_TEST_MEMORY_RUN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -44,5 +43,3 @@ struct memory_result {
 
 /* 0, -1 (RET->why says why) or -ENOTSUP (the kernel cannot; RET->why). */
 int memory_run(const struct memory_conf *conf, struct memory_result *ret);
-
-#endif

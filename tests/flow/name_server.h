@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_NAME_SERVER_H
-#define CULVERT_TEST_NAME_SERVER_H
+#pragma once
 
 /*
  * A name server on a thread of its own, which says what the test wants, and files below /etc that
@@ -39,5 +38,3 @@ void name_server_mute(const char *name, unsigned int a, unsigned int aaaa);
 
 /* Questions so far. */
 unsigned int name_server_asked(void);
-
-#endif

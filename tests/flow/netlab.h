@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_NETLAB_H
-#define CULVERT_TEST_NETLAB_H
+#pragma once
 
 /*
  * Two machines beside this one, as network namespaces without a name: they end with this process.
@@ -21,5 +20,3 @@ void netlab_enter(enum machine m);
 
 /* Run COMMAND (sh) there.  Returns its exit code. */
 int netlab_run(enum machine m, const char *command);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_PATTERN_H
-#define CULVERT_TEST_PATTERN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ uint64_t rng_range(uint64_t *state, uint64_t low, uint64_t high);
 
 /* True in PERCENT of 100 cases. */
 bool rng_chance(uint64_t *state, unsigned int percent);
-
-#endif

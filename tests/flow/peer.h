@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_PEER_H
-#define CULVERT_TEST_PEER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -165,5 +164,3 @@ int net_port(int fd, bool far);
 
 /* Accept and close everything that waits at a listener. */
 void net_drain_listener(int fd);
-
-#endif

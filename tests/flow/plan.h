@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_PLAN_H
-#define CULVERT_TEST_PLAN_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ void plan_header(uint64_t seed, uint64_t id, uint64_t run, char *buf);
  * Returns 0; -EINVAL if this cannot be such a line; -ESRCH if it is one of another seed than SEED.
  */
 int plan_parse_header(const char *buf, uint64_t seed, uint64_t *ret_id, uint64_t *ret_run);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_RIG_SOCKETS_H
-#define CULVERT_TEST_RIG_SOCKETS_H
+#pragma once
 
 /*
  * Plain blocking sockets on both sides of a daemon: clients, and the upstream that they reach.
@@ -291,5 +290,3 @@ static int rig_end(int fd, int timeout_ms)
 }
 
 #pragma GCC diagnostic pop
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_SIDE_BY_SIDE_H
-#define CULVERT_TEST_SIDE_BY_SIDE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -16,5 +15,3 @@
  * Returns the last code that is a failure; else EXIT_SKIP if a part was skipped, or 0.
  */
 int side_by_side(size_t n, int (*part)(size_t i));
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_TAKEOVER_H
-#define CULVERT_TEST_TAKEOVER_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -15,5 +14,3 @@ const char *takeover_hindrance(void);
  * not be made to.  A call that kills PID counts as made.
  */
 int takeover_call(pid_t pid, long nr, const long args[6], long *ret);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_TAPS_H
-#define CULVERT_TEST_TAPS_H
+#pragma once
 
 /*
  * Streams whose bandwidth has a limit.  That no more passes than may is asserted at any time: that
@@ -151,5 +150,3 @@ static inline void taps_open(struct tap *taps, const char *from, int port, bool 
 		.fd = rig_accept(), .writes = down, .group = group, .other = &taps[0],
 	};
 }
-
-#endif

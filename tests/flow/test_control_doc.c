@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/command.h"
+#include "daemon/control_requests.h"
 #include "datapath/flow.h"
 #include "datapath/graft.h"
 #include "forward_rig.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TEST_TORTURE_H
-#define CULVERT_TEST_TORTURE_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -40,5 +39,3 @@ void torture_run(const struct torture_conf *conf);
 
 /* Wrong + truncated + extra + stalls + failed. */
 uint64_t torture_failures(void);
-
-#endif

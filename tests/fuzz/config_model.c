@@ -57,7 +57,7 @@ static void check_number(const struct option_def *o, const void *field)
 		must(n >= o->min && n <= o->max, "%s: %llu", o->name, (unsigned long long)n);
 }
 
-static void check_servers(const struct upstreams *u)
+static void check_servers(const struct upstream *u)
 {
 	size_t backups = 0;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_CONFIG_MODEL_H
-#define CULVERT_TESTS_CONFIG_MODEL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ void model_must_be_mistake(int r, const uint8_t *data, size_t size);
 void model_must_be_sane(const struct config *c);
 /* Check that what `culvert convert` writes of C says the same. */
 void model_must_convert(const struct config *c);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_FUZZ_H
-#define CULVERT_TESTS_FUZZ_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,5 +51,3 @@ void said_clear(void);
 /* What is written to stdout meanwhile, as a string that is valid until the next stdout_begin(). */
 void stdout_begin(void);
 const char *stdout_end(size_t *ret_len);
-
-#endif

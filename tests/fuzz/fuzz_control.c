@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The control socket's requests (user/daemon/command.c, control.c).  Any line gets an answer, which
+ * The control socket's requests (user/daemon/control_requests.c, control.c).  Any line gets an answer, which
  * is one line of JSON with an object: what is wrong, in words that harm no terminal; or what the
  * daemon makes of a request that is right in every part, and that who asks may have.
  *
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/control.h"
+#include "daemon/control_socket.h"
 #include "fuzz.h"
 
 #define LINE_MAX_BYTES 4094

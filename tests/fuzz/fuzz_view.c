@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The client's commands (user/cli/client.c, view.c) with a daemon that
+ * The client's commands (user/cli/control_client.c, view.c) with a daemon that
  * answers anything: whoever owns the socket must not reach the terminal behind the tables.
  *
  * The first byte says which command; the rest is the answer.
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/exit_codes.h"
-#include "cli/client.h"
+#include "cli/control_client.h"
 #include "fuzz.h"
 
 static struct input answer;

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * A model of bpf/graft.bpf.c in user space: what must become of one packet, and of what is
- * remembered of its session.  It is written from the contract (include/culvert_graft.h) and the
+ * remembered of its session.  It is written from the contract (include/graft_contract.h) and the
  * RFCs, byte by byte, and makes its checksums anew from the whole packet.
  *
  * It knows no sockets: what depends on them (the first translated packet, the way back) fails as it
  * does where the sockets are gone.
  */
-#ifndef GRAFT_MODEL_H
-#define GRAFT_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "culvert_graft.h"
+#include "graft_contract.h"
 
 #define MODEL_SLOTS 3
 #define MODEL_FLOWS (MODEL_SLOTS * 2 + 2)
@@ -77,4 +76,3 @@ enum model_verdict model_out(struct model *m, struct model_frame *f);
 
 /* Make the checksums right, if F is an IP packet with TCP. */
 void model_sum(struct model_frame *f);
-#endif

@@ -12,14 +12,14 @@
 #include <bpf/libbpf.h>
 
 #include "base/clock.h"
-#include "datapath/kernel.h"
+#include "datapath/sockmap.h"
 #include "kt.h"
 
 #define SESSIONS_MAX 64
 #define WATCHDOG_S 120
 #define INJECT_MAX 2048
 
-struct traps *kt_bpf;
+struct traps_bpf *kt_bpf;
 
 static struct kt_session sessions[SESSIONS_MAX];
 static unsigned int sessions_open;
@@ -70,7 +70,7 @@ static void *map_array(struct bpf_map *map, size_t value_size)
 int kt_load(void **state)
 {
 	(void)state;
-	kt_bpf = traps__open_and_load();
+	kt_bpf = traps_bpf__open_and_load();
 	if (!kt_bpf)
 		return -1;
 	conf_mapping = map_array(kt_bpf->maps.conf, sizeof(struct kt_conf));
@@ -84,21 +84,21 @@ int kt_load(void **state)
 int kt_unload(void **state)
 {
 	(void)state;
-	traps__destroy(kt_bpf);
+	traps_bpf__destroy(kt_bpf);
 	kt_bpf = NULL;
 	return 0;
 }
 
-struct kernel *kt_culvert;
+struct sockmap *kt_culvert;
 
 int kt_load_culvert(void **state)
 {
-	struct kernel_limits limits = { .pairs = 1, .workers = 1 };
+	struct sockmap_limits limits = { .pairs = 1, .workers = 1 };
 	char err[512];
 
 	if (kt_load(state))
 		return -1;
-	if (!kernel_open(&limits, &kt_culvert, err, sizeof(err)))
+	if (!sockmap_open(&limits, &kt_culvert, err, sizeof(err)))
 		return 0;
 	print_error("%s\n", err);
 	return -1;
@@ -106,7 +106,7 @@ int kt_load_culvert(void **state)
 
 int kt_unload_culvert(void **state)
 {
-	kernel_close(kt_culvert);
+	sockmap_close(kt_culvert);
 	return kt_unload(state);
 }
 

@@ -12,8 +12,7 @@
  * All sockets are non-blocking.  The helpers return 0 or a count on success and -errno on failure;
  * those that wait give up with -ETIMEDOUT after KT_DEADLINE_MS.
  */
-#ifndef KT_H
-#define KT_H
+#pragma once
 
 #include <errno.h>
 #include <linux/tcp.h>
@@ -69,7 +68,7 @@ struct kt_session {
 	uint32_t slot_a, slot_b;
 };
 
-extern struct traps *kt_bpf; /* loaded by kt_load */
+extern struct traps_bpf *kt_bpf; /* loaded by kt_load */
 
 /* A test, which kt_teardown follows: that closes what the test has left open. */
 #define KT_TEST(name) TEST_WITH(name, NULL, kt_teardown)
@@ -87,7 +86,7 @@ void kt_enter(void);
 int kt_load(void **state);
 int kt_unload(void **state);
 /* The same with culvert's own program beside it, for one session. */
-extern struct kernel *kt_culvert;
+extern struct sockmap *kt_culvert;
 int kt_load_culvert(void **state);
 int kt_unload_culvert(void **state);
 int kt_teardown(void **state);
@@ -150,5 +149,3 @@ int64_t kt_accepted_b(const struct kt_session *s);
  * first `again` of which were sent before, the others never.
  */
 int kt_inject(int fd, uint64_t off, size_t len, size_t again);
-
-#endif

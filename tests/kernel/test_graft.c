@@ -23,7 +23,7 @@
 #define CB_KIND 0x74656420
 
 static struct {
-	struct graft *skel;
+	struct graft_bpf *skel;
 	struct graft_entry *slots; /* mapped */
 	struct ring_buffer *ring;
 	unsigned int events;
@@ -806,12 +806,12 @@ static int load(void **state)
 	/* times that are set are 1, which is to be long ago */
 	while (clock_ms() <= GRAFT_STUCK_NS / 1000000 + 1)
 		poll(NULL, 0, 50);
-	t.skel = graft__open();
+	t.skel = graft_bpf__open();
 	if (!t.skel || fd < 0)
 		return -1;
 	bpf_map__set_max_entries(t.skel->maps.grafts, MODEL_SLOTS);
 	bpf_map__set_max_entries(t.skel->maps.flows, MODEL_FLOWS);
-	if (graft__load(t.skel) ||
+	if (graft_bpf__load(t.skel) ||
 	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.graft_rings), &worker, &fd, 0))
 		return -1;
 	if (bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0))
@@ -827,7 +827,7 @@ static int unload(void **state)
 {
 	(void)state;
 	ring_buffer__free(t.ring);
-	graft__destroy(t.skel);
+	graft_bpf__destroy(t.skel);
 	return 0;
 }
 

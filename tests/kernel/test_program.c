@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * What culvert's own program does where no peer can make it do so at will: the daemon's half of the
- * contract (include/culvert.h) is played by hand here.
+ * contract (include/sockmap_contract.h) is played by hand here.
  */
 #include "datapath/carrier_sockmap.h"
-#include "datapath/kernel.h"
+#include "datapath/sockmap.h"
 #include "kt.h"
 
 #define CLIENT 0 /* slots */
@@ -20,10 +20,10 @@ static struct kt_session *admit(struct kt_session *s)
 {
 	uint32_t pair;
 
-	assert_int_equal(kernel_pair_get(kt_culvert, &pair), 0);
+	assert_int_equal(sockmap_pair_get(kt_culvert, &pair), 0);
 	assert_int_equal(pair, 0); /* there is only one */
-	assert_int_equal(kernel_admit(kt_culvert, CLIENT, s->a), 0);
-	assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b), 0);
+	assert_int_equal(sockmap_admit(kt_culvert, CLIENT, s->a), 0);
+	assert_int_equal(sockmap_admit(kt_culvert, UPSTREAM, s->b), 0);
 	return s;
 }
 
@@ -32,24 +32,24 @@ static void forget(struct kt_session *s)
 {
 	kt_close(&s->a);
 	kt_close(&s->b);
-	kernel_forget(kt_culvert, CLIENT, true);
-	kernel_forget(kt_culvert, UPSTREAM, true);
-	kernel_pair_put(kt_culvert, 0);
+	sockmap_forget(kt_culvert, CLIENT, true);
+	sockmap_forget(kt_culvert, UPSTREAM, true);
+	sockmap_pair_put(kt_culvert, 0);
 }
 
 /* The flow from SLOT's socket FD, with all that was passed before written; it may have MOST bytes. */
 static volatile struct culvert_ctl *enter_slot(uint32_t slot, int fd, uint64_t most)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(kt_culvert, slot);
+	volatile struct culvert_ctl *ctl = sockmap_ctl(kt_culvert, slot);
 
-	ctl->soft_limit = kernel_reserve(kt_culvert, slot, most);
+	ctl->soft_limit = sockmap_reserve(kt_culvert, slot, most);
 	ctl->bulk_bytes = 0;
 	ctl->no_pass = 0;
 	ctl->fence = 0;
-	ctl->credit = kernel_stat(kt_culvert, slot)->passed;
+	ctl->credit = sockmap_stat(kt_culvert, slot)->passed;
 	ctl->epoch++;
-	assert_int_equal(kernel_gate(kt_culvert, fd, true), 0);
-	assert_int_equal(kernel_rx_add(kt_culvert, slot, fd), 0);
+	assert_int_equal(sockmap_gate(kt_culvert, fd, true), 0);
+	assert_int_equal(sockmap_rx_add(kt_culvert, slot, fd), 0);
 	kt_kick(fd);
 	return ctl;
 }
@@ -61,12 +61,12 @@ static volatile struct culvert_ctl *enter(const struct kt_session *s)
 
 static uint64_t redirected(void)
 {
-	return kernel_stat(kt_culvert, CLIENT)->bytes;
+	return sockmap_stat(kt_culvert, CLIENT)->bytes;
 }
 
 static uint64_t passed(void)
 {
-	return kernel_stat(kt_culvert, CLIENT)->passed;
+	return sockmap_stat(kt_culvert, CLIENT)->passed;
 }
 
 /*
@@ -101,7 +101,7 @@ KT_TEST(no_pass_lets_nothing_overtake_passed_bytes)
 KT_TEST(an_overlap_is_cut_off)
 {
 	struct kt_session *s = admit(kt_open(0));
-	uint64_t bytes = redirected(), overlap = kernel_stat(kt_culvert, CLIENT)->overlap;
+	uint64_t bytes = redirected(), overlap = sockmap_stat(kt_culvert, CLIENT)->overlap;
 
 	enter(s);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
@@ -110,8 +110,8 @@ KT_TEST(an_overlap_is_cut_off)
 	assert_int_equal(kt_expect(s->server, SENT, FRESH), 0);
 	assert_true(kt_quiet(s->server));
 	assert_int_equal(redirected(), bytes + SENT + FRESH);
-	assert_int_equal(kernel_stat(kt_culvert, CLIENT)->overlap, overlap + AGAIN);
-	assert_int_equal(kernel_stat(kt_culvert, CLIENT)->dropped, 0);
+	assert_int_equal(sockmap_stat(kt_culvert, CLIENT)->overlap, overlap + AGAIN);
+	assert_int_equal(sockmap_stat(kt_culvert, CLIENT)->dropped, 0);
 	forget(s);
 }
 
@@ -132,7 +132,7 @@ KT_TEST(a_large_part_is_cut_off)
 		enter(s);
 		assert_int_equal(kt_expect(s->server, parts[i], size - parts[i]), 0);
 		assert_int_equal(redirected(), bytes + size - parts[i]);
-		assert_int_equal(kernel_stat(kt_culvert, CLIENT)->dropped, 0);
+		assert_int_equal(sockmap_stat(kt_culvert, CLIENT)->dropped, 0);
 		forget(s);
 	}
 }
@@ -157,15 +157,15 @@ static size_t send_all_it_takes(int fd, size_t most)
 static size_t fill_both(struct kt_session *s, size_t backlog)
 {
 	assert_int_equal(kt_send(s->server, 0, backlog), 0);
-	assert_true(KT_WAIT(kernel_stat(kt_culvert, UPSTREAM)->bytes >= backlog));
+	assert_true(KT_WAIT(sockmap_stat(kt_culvert, UPSTREAM)->bytes >= backlog));
 	return send_all_it_takes(s->client, 64 * MIB);
 }
 
 /* Out of rx with CLIENT's flow: nothing was passed, so it can go at once. */
 static void leave(struct kt_session *s)
 {
-	assert_int_equal(kernel_rx_del(kt_culvert, CLIENT), 0);
-	assert_int_equal(kernel_gate(kt_culvert, s->a, false), 0);
+	assert_int_equal(sockmap_rx_del(kt_culvert, CLIENT), 0);
+	assert_int_equal(sockmap_gate(kt_culvert, s->a, false), 0);
 }
 
 /* User space carries what comes after the first GOT bytes of TOTAL; whoever reads, reads all. */
@@ -203,7 +203,7 @@ KT_TEST(where_passing_has_no_bound_the_gate_is_closed)
 {
 	struct kt_session *s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
 	volatile struct culvert_ctl *ctl = enter_slot(CLIENT, s->a, 256 * KIB);
-	const volatile struct culvert_stat *st = kernel_stat(kt_culvert, CLIENT);
+	const volatile struct culvert_stat *st = sockmap_stat(kt_culvert, CLIENT);
 	uint64_t before = redirected(), passed_before = passed(), through;
 	const size_t backlog = 512 * KIB;
 	size_t sent;
@@ -235,15 +235,15 @@ KT_TEST(a_target_that_is_gone_is_told)
 {
 	struct kt_session *s = admit(kt_open(0));
 	volatile struct culvert_ctl *ctl = enter(s);
-	uint64_t dropped = kernel_stat(kt_culvert, CLIENT)->dropped;
+	uint64_t dropped = sockmap_stat(kt_culvert, CLIENT)->dropped;
 	struct culvert_event last = { 0 };
 	struct bpf_ring *ring;
 
-	assert_int_equal(bpf_ring_open(kernel_rings(kt_culvert), 0, sizeof(last), keep, &last,
+	assert_int_equal(bpf_ring_open(sockmap_rings(kt_culvert), 0, sizeof(last), keep, &last,
 				       &ring), 0);
-	kernel_forget(kt_culvert, UPSTREAM, false);
+	sockmap_forget(kt_culvert, UPSTREAM, false);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
-	assert_true(KT_WAIT(kernel_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
+	assert_true(KT_WAIT(sockmap_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
 	assert_true(KT_WAIT(bpf_ring_consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
 	assert_int_equal(last.slot, CLIENT);
 	assert_int_equal(last.epoch, (uint16_t)ctl->epoch);
@@ -257,7 +257,7 @@ static void lose_by_redirect(struct kt_session *s)
 	enter(s);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
-	kernel_forget(kt_culvert, UPSTREAM, false); /* out of tx */
+	sockmap_forget(kt_culvert, UPSTREAM, false); /* out of tx */
 	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
 }
 
@@ -267,7 +267,7 @@ static void lose_at_entry(struct kt_session *s)
 	enter(s);
 	assert_int_equal(kt_send(s->b, 0, SENT), 0); /* as user space has carried these */
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
-	kernel_forget(kt_culvert, UPSTREAM, false);
+	sockmap_forget(kt_culvert, UPSTREAM, false);
 	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
 }
 
@@ -277,10 +277,10 @@ static void lose_by_gap(struct kt_session *s)
 	enter(s);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
-	assert_int_equal(kernel_rx_del(kt_culvert, CLIENT), 0);
+	assert_int_equal(sockmap_rx_del(kt_culvert, CLIENT), 0);
 	assert_int_equal(kt_send(s->client, SENT, AGAIN), 0);
 	assert_int_equal(kt_expect(s->a, SENT, AGAIN), 0);
-	assert_int_equal(kernel_rx_add(kt_culvert, CLIENT, s->a), 0);
+	assert_int_equal(sockmap_rx_add(kt_culvert, CLIENT, s->a), 0);
 	assert_int_equal(kt_send(s->client, SENT + AGAIN, LOST - AGAIN), 0);
 }
 
@@ -292,7 +292,7 @@ KT_TEST(what_follows_a_loss_is_dropped)
 {
 	static void (*const ways[])(struct kt_session *) = { lose_by_redirect, lose_at_entry,
 							      lose_by_gap };
-	const volatile struct culvert_stat *st = kernel_stat(kt_culvert, CLIENT);
+	const volatile struct culvert_stat *st = sockmap_stat(kt_culvert, CLIENT);
 
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		struct kt_session *s = admit(kt_open(0));
@@ -302,12 +302,12 @@ KT_TEST(what_follows_a_loss_is_dropped)
 		assert_true(KT_WAIT(st->dropped != dropped));
 		lost = st->dropped;
 		if (ways[i] != lose_by_gap) /* the target is back */
-			assert_int_equal(kernel_admit(kt_culvert, UPSTREAM, s->b), 0);
+			assert_int_equal(sockmap_admit(kt_culvert, UPSTREAM, s->b), 0);
 
 		assert_int_equal(kt_send(s->client, SENT + LOST, FRESH), 0);
 		assert_true(KT_HOLDS(kt_quiet(s->server), 100));
 		assert_int_equal(kt_outq(s->client), FRESH); /* not acknowledged */
-		assert_int_equal(kernel_gate(kt_culvert, s->a, false), 0);
+		assert_int_equal(sockmap_gate(kt_culvert, s->a, false), 0);
 		assert_true(KT_WAIT(st->dropped == lost + FRESH));
 		assert_int_equal(kt_send(s->client, SENT + LOST + FRESH, FRESH), 0);
 		assert_true(KT_WAIT(st->dropped == lost + 2 * FRESH));
@@ -327,23 +327,23 @@ KT_TEST(memory_is_reserved)
 	struct kt_session *s = admit(kt_open(0));
 
 	kernel_limit_memory(kt_culvert, 100 * MIB);
-	assert_int_equal(kernel_reserve(kt_culvert, CLIENT, MIB / 8), MIB / 8);
-	assert_in_range(kernel_reserve(kt_culvert, UPSTREAM, MIB), MIB / 8, MIB / 4);
-	assert_int_equal(kernel_ctl(kt_culvert, UPSTREAM)->hard_limit,
-			 kernel_memory(kt_culvert) - MIB / 8);
-	kernel_stay_over(kt_culvert, UPSTREAM);
-	assert_int_equal(kernel_memory(kt_culvert), MIB / 8);
+	assert_int_equal(sockmap_reserve(kt_culvert, CLIENT, MIB / 8), MIB / 8);
+	assert_in_range(sockmap_reserve(kt_culvert, UPSTREAM, MIB), MIB / 8, MIB / 4);
+	assert_int_equal(sockmap_ctl(kt_culvert, UPSTREAM)->hard_limit,
+			 sockmap_memory(kt_culvert) - MIB / 8);
+	sockmap_stay_over(kt_culvert, UPSTREAM);
+	assert_int_equal(sockmap_memory(kt_culvert), MIB / 8);
 
 	kernel_limit_memory(kt_culvert, MIB / 8 + 2 * SHARE_MIN);
-	assert_false(kernel_memory_short(kt_culvert));
-	assert_int_equal(kernel_reserve(kt_culvert, UPSTREAM, MIB), SHARE_MIN);
-	assert_true(kernel_memory_short(kt_culvert));
-	kernel_stay_over(kt_culvert, UPSTREAM);
+	assert_false(sockmap_memory_short(kt_culvert));
+	assert_int_equal(sockmap_reserve(kt_culvert, UPSTREAM, MIB), SHARE_MIN);
+	assert_true(sockmap_memory_short(kt_culvert));
+	sockmap_stay_over(kt_culvert, UPSTREAM);
 	kernel_limit_memory(kt_culvert, MIB / 8 + SHARE_MIN - 1);
-	assert_int_equal(kernel_reserve(kt_culvert, UPSTREAM, MIB), 0);
-	assert_int_equal(kernel_ctl(kt_culvert, UPSTREAM)->hard_limit, 0);
+	assert_int_equal(sockmap_reserve(kt_culvert, UPSTREAM, MIB), 0);
+	assert_int_equal(sockmap_ctl(kt_culvert, UPSTREAM)->hard_limit, 0);
 	forget(s);
-	assert_int_equal(kernel_memory(kt_culvert), 0);
+	assert_int_equal(sockmap_memory(kt_culvert), 0);
 	kernel_limit_memory(kt_culvert, INT64_MAX);
 }
 
@@ -362,10 +362,10 @@ KT_TEST(a_flow_keeps_to_its_share)
 	assert_int_equal(kt_expect(s->server, 0, through), 0);
 	carry_rest(s, through, through, sent);
 	leave(s);
-	assert_int_equal(kernel_memory(kt_culvert), 256 * KIB);
+	assert_int_equal(sockmap_memory(kt_culvert), 256 * KIB);
 	for (int i = 0; i < 2; i++) { /* once more does no harm */
-		kernel_stay_over(kt_culvert, CLIENT);
-		assert_int_equal(kernel_memory(kt_culvert), 0);
+		sockmap_stay_over(kt_culvert, CLIENT);
+		assert_int_equal(sockmap_memory(kt_culvert), 0);
 	}
 	forget(s);
 }

@@ -158,7 +158,7 @@ KT_TEST(t15_ulp_is_refused)
 KT_TEST(t15_second_owner_is_refused)
 {
 	struct kt_session *s = kt_open(0);
-	struct traps *mine = kt_bpf;
+	struct traps_bpf *mine = kt_bpf;
 
 	kt_start(s, KT_REDIRECT);
 	assert_int_equal(kt_add(mine->maps.rx, s->slot_b, s->a), -EBUSY);

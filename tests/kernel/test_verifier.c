@@ -14,8 +14,8 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
-#include "bpf/culvert.skel.h"
-#include "culvert.h"
+#include "bpf/sockmap.skel.h"
+#include "sockmap_contract.h"
 #include "kt.h"
 
 #define LOG_STATS 4 /* BPF_LOG_STATS: only the figures */
@@ -43,7 +43,7 @@ struct figures {
 
 #define N_PROGRAMS (sizeof(bounds) / sizeof(bounds[0]))
 
-static struct culvert *skel;
+static struct sockmap_bpf *skel;
 static char logs[N_PROGRAMS][LOG_SIZE];
 
 static int load(void **state)
@@ -52,7 +52,7 @@ static int load(void **state)
 	struct bpf_program *prog;
 
 	(void)state;
-	skel = culvert__open();
+	skel = sockmap_bpf__open();
 	if (!skel)
 		return -1;
 	bpf_object__for_each_program(prog, skel->obj) {
@@ -62,13 +62,13 @@ static int load(void **state)
 		bpf_program__set_log_level(prog, LOG_STATS);
 		n++;
 	}
-	return culvert__load(skel);
+	return sockmap_bpf__load(skel);
 }
 
 static int unload(void **state)
 {
 	(void)state;
-	culvert__destroy(skel);
+	sockmap_bpf__destroy(skel);
 	return 0;
 }
 
@@ -133,7 +133,7 @@ TEST(programs_stay_within_their_bounds)
 
 /*
  * pass() counts with an atomic add that returns the old value, which is a full barrier; the one
- * that returns nothing is none (include/culvert.h).  The compiler chooses between them by whether
+ * that returns nothing is none (include/sockmap_contract.h).  The compiler chooses between them by whether
  * the value is used.
  */
 TEST(the_count_of_passed_bytes_is_a_full_barrier)

@@ -6,8 +6,7 @@
  * neighbouring slot (slot ^ 1).  kt_conf is written by user space only and kt_stat by the program
  * only, both through mappings, as in the real datapath.
  */
-#ifndef KT_TRAPS_H
-#define KT_TRAPS_H
+#pragma once
 
 #include <linux/types.h>
 
@@ -34,5 +33,3 @@ struct kt_stat {
 	__u64 packets;	/* redirected */
 	__u64 passed;	/* bytes */
 };
-
-#endif

@@ -42,7 +42,7 @@
 #define LEAK 0       /* 1: tcp_data_ready() may ignore the low-water mark (memory pressure) */
 #endif
 #ifndef STAY
-#define STAY 0       /* 1: the daemon may settle and let the flow stay in rx (include/culvert.h) */
+#define STAY 0       /* 1: the daemon may settle and let the flow stay in rx (include/sockmap_contract.h) */
 #endif
 #ifndef RING
 #define RING 2       /* events that the ring holds */
@@ -74,7 +74,7 @@ chan readable = [N + 1] of { byte };           /* psock->ingress_msg: passed byt
 chan backlog = [N + 2] of { byte };            /* psock->ingress_skb: redirected bytes */
 byte accepted, acked;
 
-/* --- stats and ctls: include/culvert.h --- */
+/* --- stats and ctls: include/sockmap_contract.h --- */
 byte bytes, passed;
 byte ctl_credit, ctl_epoch;
 bool no_pass;

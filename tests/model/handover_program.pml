@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* --- the verdict program: bpf/culvert.bpf.c --- */
+/* --- the verdict program: bpf/sockmap.bpf.c --- */
 
 /* The ring is shared with other flows, so it may be full at any time. */
 inline tell(told)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * stat.passed and ctl.credit where stores are delayed: the Dekker pair of include/culvert.h.
+ * stat.passed and ctl.credit where stores are delayed: the Dekker pair of include/sockmap_contract.h.
  *
  * A store goes into a store buffer and reaches memory later, at any time.  A full barrier waits
  * until the own buffer is empty.  What send(2) did to the target is a store too: the release
@@ -62,7 +62,7 @@ end:	do
 	od
 }
 
-/* bpf/culvert.bpf.c: carry(), pass() */
+/* bpf/sockmap.bpf.c: carry(), pass() */
 active proctype Program()
 {
 	byte next = 1, own_passed;

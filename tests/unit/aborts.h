@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_ABORTS_H
-#define CULVERT_TESTS_ABORTS_H
+#pragma once
 
 /* What must end the process. */
 #include <setjmp.h>
@@ -34,5 +33,3 @@ static bool aborts(void (*fn)(void *arg), void *arg)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_CAPTURE_H
-#define CULVERT_TESTS_CAPTURE_H
+#pragma once
 
 /*
  * What a function under test writes to a standard stream, as a string.  Assert nothing between
@@ -44,5 +43,3 @@ static inline char *capture_end(struct capture *c, char *buf, size_t size)
 	close(c->saved);
 	return buf;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_CONFIG_RIG_H
-#define CULVERT_TESTS_CONFIG_RIG_H
+#pragma once
 
 /* A configuration file, and what comes of it: a configuration, or one line on stderr. */
 
@@ -96,5 +95,3 @@ static inline void rig_bad(const struct rig_mistake *rows, size_t n)
 	for (size_t i = 0; i < n; i++)
 		rig_bad_bytes(rows[i].text, strlen(rows[i].text), rows[i].line, rows[i].complaint);
 }
-
-#endif

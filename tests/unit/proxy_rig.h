@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_PROXY_RIG_H
-#define CULVERT_TESTS_PROXY_RIG_H
+#pragma once
 
 /*
  * PROXY headers for tests: composing them byte by byte, and what must hold for every good and for
@@ -165,5 +164,3 @@ static inline void expect_bad(const void *bytes, size_t n, const char *reason)
 		bad = r == -EPROTO;
 	}
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_SEEDED_H
-#define CULVERT_TESTS_SEEDED_H
+#pragma once
 
 /*
  * Random numbers that are the same in every run, and a few looks at this process.
@@ -64,5 +63,3 @@ static inline unsigned int count_descriptors(void)
 	closedir(d);
 	return n - 3; /* ".", ".." and the directory itself */
 }
-
-#endif

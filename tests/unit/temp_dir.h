@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_TEMP_DIR_H
-#define CULVERT_TESTS_TEMP_DIR_H
+#pragma once
 
 /*
  * A private directory for the files of a test, and files in it.  It is below /tmp: what is in it
@@ -45,5 +44,3 @@ static inline void temp_file_write(const char *path, const void *data, size_t le
 	assert_int_equal(fclose(f), 0);
 	assert_int_equal(chmod(path, 0600), 0);
 }
-
-#endif

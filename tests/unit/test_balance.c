@@ -134,8 +134,8 @@ struct named {
 	pthread_mutex_t lock;
 };
 
-/* upstream_update() by the main thread, as if "db" had the addresses 192.0.2.FIRST and the next. */
-static void answer(struct upstream *u, unsigned int first, unsigned int n)
+/* lookup_update() by the main thread, as if "db" had the addresses 192.0.2.FIRST and the next. */
+static void answer(struct lookup *u, unsigned int first, unsigned int n)
 {
 	struct addr addrs[8];
 
@@ -143,7 +143,7 @@ static void answer(struct upstream *u, unsigned int first, unsigned int n)
 		addrs[i] = (struct addr){ .in = { .sin_family = AF_INET, .sin_port = htons(80),
 						  .sin_addr.s_addr = htonl(0xc0000200 + first + i) },
 					  .len = sizeof(struct sockaddr_in) };
-	assert_true(upstream_update(u, addrs, n, NULL, 0));
+	assert_true(lookup_update(u, addrs, n, NULL, 0));
 }
 
 static struct server *pick_at(struct servers *ss, uint64_t now)

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "unit.h"
-#include "datapath/carrier.h"
+#include "datapath/carrier_copy.h"
 #include "seeded.h"
 
 #define ALL UINT64_MAX

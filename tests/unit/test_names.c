@@ -12,7 +12,7 @@ struct rig {
 	struct loop loop;
 	struct names *names;
 	struct endpoint conf, listen;
-	struct upstream u;
+	struct lookup u;
 };
 
 static void parse(const char *text, bool passive, struct endpoint *ret)
@@ -35,7 +35,7 @@ static int setup(void **state)
 	*state = &rig;
 	return loop_open(&rig.loop, NULL, NULL) ||
 	       names_open(&rig.loop, NULL, NULL, &rig.names, err, sizeof(err)) ||
-	       upstream_open(&rig.u, &rig.conf, &rig.listen, INTERVAL_MS, 500) ||
+	       lookup_open(&rig.u, &rig.conf, &rig.listen, INTERVAL_MS, 500) ||
 	       names_add(rig.names, &rig.u);
 }
 
@@ -43,8 +43,8 @@ static int teardown(void **state)
 {
 	struct rig *rig = *state;
 
-	upstream_close(&rig->u);
-	upstream_close(&rig->u);
+	lookup_close(&rig->u);
+	lookup_close(&rig->u);
 	names_close(rig->names);
 	loop_close(&rig->loop);
 	endpoint_close(&rig->conf);
@@ -53,7 +53,7 @@ static int teardown(void **state)
 }
 
 /* A look-up finds the addresses that TEXT has, "10.0.0.1:80 [::1]:80". */
-static bool find(struct upstream *u, const char *text, uint64_t now_ms)
+static bool find(struct lookup *u, const char *text, uint64_t now_ms)
 {
 	char copy[512], *rest, *word;
 	struct addr found[32];
@@ -67,12 +67,12 @@ static bool find(struct upstream *u, const char *text, uint64_t now_ms)
 		found[n++] = e.addrs[0];
 		endpoint_close(&e);
 	}
-	return upstream_update(u, found, n, "none", now_ms);
+	return lookup_update(u, found, n, "none", now_ms);
 }
 
-static void expect(struct upstream *u, const char *text)
+static void expect(struct lookup *u, const char *text)
 {
-	struct addr_list *list = upstream_get(u);
+	struct addr_list *list = lookup_get(u);
 	char one[ADDR_STRLEN], buf[512] = "";
 
 	for (size_t i = 0; i < list->n; i++) {
@@ -84,11 +84,11 @@ static void expect(struct upstream *u, const char *text)
 	addr_list_put(list);
 }
 
-static struct lookup_record record_of(struct upstream *u)
+static struct lookup_record record_of(struct lookup *u)
 {
 	struct lookup_record record;
 
-	upstream_record(u, &record);
+	lookup_record(u, &record);
 	return record;
 }
 
@@ -118,7 +118,7 @@ ON_RIG(test_found)
 
 	expect(&rig->u, "");
 	assert_true(find(&rig->u, rows[0].found, 600));
-	first = upstream_get(&rig->u);
+	first = lookup_get(&rig->u);
 	for (size_t i = 1; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		if (find(&rig->u, rows[i].found, 600 + i) != rows[i].news)
 			fail_msg("%s: news or not", rows[i].found);
@@ -150,21 +150,21 @@ ON_RIG(test_own_by_loopback)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct endpoint listen;
-		struct upstream u, heir;
+		struct lookup u, heir;
 
 		parse(rows[i].listen, true, &listen);
-		assert_int_equal(upstream_open(&u, &rig->conf, &listen, INTERVAL_MS, 500), 0);
+		assert_int_equal(lookup_open(&u, &rig->conf, &listen, INTERVAL_MS, 500), 0);
 		find(&u, rows[i].found, 600);
 		if (!record_of(&u).why[0] != rows[i].good)
 			fail_msg("%s at %s", rows[i].found, rows[i].listen);
 		/* a reload that has changed the address to listen at */
-		assert_int_equal(upstream_open(&heir, &rig->conf, &listen, INTERVAL_MS, 500), 0);
+		assert_int_equal(lookup_open(&heir, &rig->conf, &listen, INTERVAL_MS, 500), 0);
 		find(&rig->u, rows[i].found, 600);
-		upstream_know(&heir, &rig->u);
+		lookup_know(&heir, &rig->u);
 		if (heir.list->n != rows[i].good || heir.record.lookups != rows[i].good * (i + 1))
 			fail_msg("%s, known, at %s", rows[i].found, rows[i].listen);
-		upstream_close(&heir);
-		upstream_close(&u);
+		lookup_close(&heir);
+		lookup_close(&u);
 		endpoint_close(&listen);
 	}
 }

@@ -2,7 +2,7 @@
 #include <stdbool.h>
 
 #include "unit.h"
-#include "culvert.h"
+#include "sockmap_contract.h"
 #include "datapath/policy.h"
 #include "seeded.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TESTS_UNIT_H
-#define CULVERT_TESTS_UNIT_H
+#pragma once
 
 /*
  * A program of tests.  Each test is a function that begins with TEST(name), and UNIT_MAIN() runs
@@ -41,5 +40,3 @@ static inline int unit_run(CMFixtureFunction setup, CMFixtureFunction teardown)
 	{                                                                                          \
 		return unit_run(setup, teardown);                                                  \
 	}
-
-#endif

@@ -13,10 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 
 /* if_nametoindex(3), when a configuration is read again */
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_UNIX),
 		   SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC)),
 	SYSCALL_IF(PART_NAMES, ioctl, SYSCALL_ARG(1, SIOCGIFINDEX)));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_ADDR_H
-#define CULVERT_ADDR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,5 +85,3 @@ void client_addr_set(union client_addr *a, const struct sockaddr *sa);
 const char *client_addr_text(const union client_addr *a, char *buf, size_t size);
 /* False if the kernel makes no IPv6 sockets (ipv6.disable=1). */
 bool addr_has_ipv6(void);
-
-#endif

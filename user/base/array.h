@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_ARRAY_H
-#define CULVERT_ARRAY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -30,5 +29,3 @@ static inline void *array_grow(void *p, size_t n, size_t size)
 {
 	return n & (n - 1) ? p : allocated(realloc(p, (n ? 2 * n : 1) * size));
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BUILT_WITH_H
-#define CULVERT_BUILT_WITH_H
+#pragma once
 
 /* Which sanitizers this was compiled with: gcc defines macros, clang has features. */
 
@@ -25,6 +24,4 @@
 #define BUILT_WITH_SANITIZER "memory"
 #else
 #define BUILT_WITH_SANITIZER NULL
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_CLOCK_H
-#define CULVERT_CLOCK_H
+#pragma once
 
 #include <pthread.h>
 #include <stdint.h>
@@ -58,5 +57,3 @@ static inline void clock_cond_init(pthread_cond_t *c)
 	pthread_cond_init(c, &attr);
 	pthread_condattr_destroy(&attr);
 }
-
-#endif

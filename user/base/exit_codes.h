@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_EXIT_CODES_H
-#define CULVERT_EXIT_CODES_H
+#pragma once
 
 /* Documented in culvert(8); scripts rely on them. */
 enum exit_code {
@@ -11,5 +10,3 @@ enum exit_code {
 	EXIT_CODE_UNSUPPORTED = 3, /* a needed kernel feature or privilege is missing */
 	EXIT_CODE_NO_DAEMON = 4,   /* sessions, status: no daemon answers on the control socket */
 };
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_JSON_ADD_H
-#define CULVERT_JSON_ADD_H
+#pragma once
 
 #include <json-c/json.h>
 #include <stdbool.h>
@@ -24,5 +23,3 @@ void json_append(struct json_object *array, struct json_object *value);
  * NULL: there is no memory, or OBJECT is NULL, or something is missing, which is forgotten then.
  */
 const char *json_line(struct json_object *object, int flags, size_t *ret_len);
-
-#endif

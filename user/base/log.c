@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 
 #define MESSAGE_MAX 1024
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(write),
 	SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_LOG_H
-#define CULVERT_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -85,5 +84,3 @@ const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN]);
  * becomes "?".  A text that does not fit ends in "...".  Return BUF.
  */
 const char *log_escape(const char *text, char *buf, size_t size);
-
-#endif

@@ -17,15 +17,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/advice.h"
-#include "base/syscalls_needed.h"
+#include "base/error_hint.h"
+#include "base/syscalls_allowed.h"
 
 #define FILE_MODE 0640
 #define DIRECTORY_FLAGS (O_PATH | O_DIRECTORY | O_CLOEXEC)
 #define FILE_FLAGS (O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 /* A directory is found, and a file appended to. */
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_SESSION_LOG, openat, SYSCALL_ARG_BITS(2, O_PATH, O_PATH)),
 	SYSCALL_IF(PART_SESSION_LOG, openat,
 		   SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE | O_APPEND | O_NOFOLLOW | O_TRUNC |
@@ -37,7 +37,7 @@ SYSCALLS_NEEDED(
 /* Explain -ERROR in ERR.  Return it. */
 static int fail(int error, char *err, size_t errlen)
 {
-	snprintf(err, errlen, "%s%s", strerror(error), advice(ADVICE_LOG_FILE, error));
+	snprintf(err, errlen, "%s%s", strerror(error), error_hint(HINT_LOG_FILE, error));
 	return -error;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_LOG_FILE_H
-#define CULVERT_LOG_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,5 +31,3 @@ int log_file_open(const char *path, const struct account *account, char *err, si
  * it as root, and give it to ACCOUNT if it is new.
  */
 int log_file_open_as(const char *path, const struct account *account, char *err, size_t errlen);
-
-#endif

@@ -10,13 +10,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 
 #define BATCH 128 /* events */
 #define PAUSE_MS 100
 #define CATCH_UP_MS 1000 /* at most; longer than the events of all sessions take */
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
 	SYSCALL(epoll_pwait), /* where there is no epoll_wait(2) */
 	SYSCALL(epoll_ctl),

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_LOOP_H
-#define CULVERT_LOOP_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -97,5 +96,3 @@ void loop_wake(struct loop *l);
  * ended: FN has not run, and will not.
  */
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms);
-
-#endif

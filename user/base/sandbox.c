@@ -16,9 +16,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "base/advice.h"
+#include "base/error_hint.h"
 #include "base/log.h"
-#include "base/order.h"
+#include "base/minmax.h"
 
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
 {
@@ -137,7 +137,7 @@ int sandbox_fork(const char *what, unsigned int patience_s, pid_t *ret_pid)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (*ret_pid = fork()) < 0)
 		return log_complain(-errno, "cannot start %s: %s%s", what, strerror(errno),
-				    advice(ADVICE_RESOURCES, -errno));
+				    error_hint(HINT_RESOURCES, -errno));
 	if (!*ret_pid) {
 		log_keep_complaint(NULL, 0);
 		return fds[1]; /* sandbox_child() closes the other one */

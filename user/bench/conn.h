@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BENCH_CONN_H
-#define CULVERT_BENCH_CONN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -122,5 +121,3 @@ static inline bool generator_measures(const struct generator *g, uint64_t now)
 {
 	return now >= g->begin_ns && now < g->end_ns;
 }
-
-#endif

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/size.h"
+#include "base/parse_size.h"
 #include "version.h"
 #include "wire.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BENCH_OPTIONS_H
-#define CULVERT_BENCH_OPTIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -84,5 +83,3 @@ void options_close(struct options *o);
 
 /* One line on stderr that begins with "culvert-bench: ". */
 void bench_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-
-#endif

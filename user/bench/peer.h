@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BENCH_PEER_H
-#define CULVERT_BENCH_PEER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ void peer_close_all(struct sink *s);
 
 /* Close those whose header has not come in time. */
 void peer_expire(struct sink *s, uint64_t now);
-
-#endif

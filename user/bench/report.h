@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BENCH_REPORT_H
-#define CULVERT_BENCH_REPORT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -107,5 +106,3 @@ struct sink_tally {
 
 void sink_tally_add(struct sink_tally *to, const struct sink_tally *from);
 void report_sink(const struct sink_tally *t);
-
-#endif

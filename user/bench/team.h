@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BENCH_TEAM_H
-#define CULVERT_BENCH_TEAM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -70,5 +69,3 @@ uint64_t raise_descriptor_limit(void);
  * PROCESSES_MAX, never more than there are connections.  0: they are too many for all of these.
  */
 unsigned int processes_needed(uint32_t connections, uint64_t limit, unsigned int wanted);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BENCH_WIRE_H
-#define CULVERT_BENCH_WIRE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -208,5 +207,3 @@ void receiver_stream(struct receiver *r, uint8_t *data, size_t n, uint64_t now);
 
 /* True if the stream has ended with a tail, and everything that was sent has come. */
 bool receiver_complete(const struct receiver *r);
-
-#endif

@@ -30,8 +30,8 @@
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/size.h"
-#include "cli/client.h"
+#include "base/parse_size.h"
+#include "cli/control_client.h"
 #include "cli/view.h"
 
 #include <ncurses.h> /* behind command.h: its KEY_UNDO is a macro */
@@ -331,8 +331,8 @@ static void draw_head(const struct top *v)
 
 	view_age(*v->lost ? clock_ms() - v->sample_ms : number_at(status, "/uptime_ms"), age,
 		 sizeof(age));
-	size_format(number_at(status, "/resources/kernel_memory"), used, sizeof(used));
-	size_format(number_at(status, "/resources/kernel_memory_limit"), max, sizeof(max));
+	size_format(number_at(status, "/resources/sockmap_memory"), used, sizeof(used));
+	size_format(number_at(status, "/resources/sockmap_memory_limit"), max, sizeof(max));
 	if (*v->lost)
 		draw_line(0, A_BOLD, "culvert: no answer for %s, trying again", age);
 	else

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/size.h"
+#include "base/parse_size.h"
 
 #define TEXT_MAX 256
 #define COLUMNS_MAX 11

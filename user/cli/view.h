@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_VIEW_H
-#define CULVERT_VIEW_H
+#pragma once
 
 #include <json-c/json.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ void view_number(const char *key, uint64_t n, char *buf, size_t len);
 
 /* "250ms", "5.3s", "2m10s", "3h05m", "2d03h". */
 void view_age(uint64_t ms, char *buf, size_t len);
-
-#endif

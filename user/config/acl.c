@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/array.h"
-#include "base/size.h"
+#include "base/parse_size.h"
 
 #define SEPARATORS ", \t"
 #define MAPPED_LEN 12

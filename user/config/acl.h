@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_ACL_H
-#define CULVERT_ACL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,5 +59,3 @@ bool acl_same(const struct acl *a, const struct acl *b);
  */
 void acl_share(struct acl *to, const struct acl *from);
 void acl_close(struct acl *a);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_CONFIG_H
-#define CULVERT_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,7 +7,7 @@
 
 #include "config/acl.h"
 #include "config/endpoint.h"
-#include "config/upstreams.h"
+#include "config/upstream.h"
 
 struct option_def;
 
@@ -87,7 +86,7 @@ struct forward_conf {
 	struct config_lines said; /* of this forward alone */
 	unsigned int line;        /* of the file, where it begins */
 	struct endpoint listen;
-	struct upstreams upstream;
+	struct upstream upstream;
 	enum engine engine;
 	bool graft;            /* engine auto may graft */
 	unsigned int connect_timeout_ms; /* for the look-up and all addresses together */
@@ -138,7 +137,7 @@ struct config {
 	unsigned int grace_ms;           /* SIGTERM to forced close */
 	unsigned int max_sessions;       /* of all forwards together */
 	unsigned int max_sessions_per_client; /* the same; 0: no limit */
-	uint64_t kernel_memory;          /* bytes of kernel backlog of all flows */
+	uint64_t sockmap_memory;          /* bytes of kernel backlog of all flows */
 	unsigned int settle_ms;          /* in user space before auto may promote */
 	unsigned int review;             /* of no use */
 	enum filter_mode seccomp;        /* for calls that no module needs */
@@ -183,5 +182,3 @@ const char *config_place(const char *file, unsigned int line, char *buf);
 struct forward_conf *config_add_forward(struct config *c);
 
 void config_lines_add(struct config_lines *l, struct config_line line);
-
-#endif

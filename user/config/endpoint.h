@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_ENDPOINT_H
-#define CULVERT_ENDPOINT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -60,5 +59,3 @@ void endpoint_close(struct endpoint *e);
 
 /* A unix socket, which is the only address then; a host name never is one. */
 bool endpoint_is_unix(const struct endpoint *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_CONFIG_FILE_H
-#define CULVERT_CONFIG_FILE_H
+#pragma once
 
 #include "config/config.h"
 #include "config/option.h"
@@ -59,5 +58,3 @@ static inline struct forward_conf *config_last_forward(const struct config_reade
 /* Take the line that KEY is VALUE, which sets O, as said by FC, or (NULL) for all forwards. */
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,
 		 const char *key, const char *value);
-
-#endif

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/size.h"
+#include "base/parse_size.h"
 #include "config/config.h"
 
 #define DAY 86400
@@ -112,7 +112,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .computed = "half of max-sessions; 0: no limit",
 	  .help = "sessions of one client" },
 	{ "kernel-memory", SIZE(KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX, "1 MiB to 1 PiB"),
-	  GLOBAL(kernel_memory), .computed = "1/16 of RAM",
+	  GLOBAL(sockmap_memory), .computed = "1/16 of RAM",
 	  .help = "bytes queued in the kernel, of all flows" },
 	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
 	  .help = "send small messages at once (TCP_NODELAY)" },
@@ -367,7 +367,7 @@ void options_default(struct config *c)
 		memory = share_of_memory();
 	}
 	c->workers = cpus;
-	c->kernel_memory = memory;
+	c->sockmap_memory = memory;
 	for (const struct option_def *o = option_table; o->name; o++)
 		if (o->initial)
 			option_store(c, &c->defaults, o, o->initial, wrong);
@@ -382,8 +382,8 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 		return o->scope == SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
 							    ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
-		return !strcmp(((const struct upstreams *)a)->text,
-			       ((const struct upstreams *)b)->text);
+		return !strcmp(((const struct upstream *)a)->text,
+			       ((const struct upstream *)b)->text);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_same(a, b);

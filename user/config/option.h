@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_OPTION_H
-#define CULVERT_OPTION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,7 +37,7 @@ enum option_kind {
 	KIND_DENY,      /* the same */
 	KIND_SOURCE,    /* struct addr without a port; length 0: any */
 	KIND_LISTEN,    /* struct endpoint */
-	KIND_UPSTREAM,  /* struct upstreams */
+	KIND_UPSTREAM,  /* struct upstream */
 };
 
 #define OPTIONS_MAX 64
@@ -108,5 +107,3 @@ const struct option_def *options_fixed(const struct config *a, const struct conf
 
 /* Print the options of the command line, or (FORWARD) of forwards alone, as lines of the help. */
 void options_help(bool forward);
-
-#endif

@@ -18,7 +18,7 @@
 #include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/size.h"
+#include "base/parse_size.h"
 #include "config/file.h"
 #include "config/rinetd.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_RINETD_H
-#define CULVERT_RINETD_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ bool rinetd_is(const char *text);
 
 /* Read all of R. */
 void rinetd_read(struct config_reader *r);
-
-#endif

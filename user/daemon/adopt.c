@@ -14,7 +14,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "daemon/keeper.h"
+#include "daemon/filter_keeper.h"
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_ADOPT_H
-#define CULVERT_ADOPT_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -27,5 +26,3 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 
 /* `culvert graft`: what is left of a daemon that does not run.  Returns the exit code. */
 int graft_run(int argc, char **argv);
-
-#endif

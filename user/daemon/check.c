@@ -18,10 +18,10 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "base/size.h"
+#include "base/parse_size.h"
 #include "config/option.h"
 #include "config/read.h"
-#include "daemon/needs.h"
+#include "daemon/resources_needed.h"
 #include "relay/upstream_socket.h"
 #include "relay/names.h"
 
@@ -64,10 +64,10 @@ static void check_machine(const struct config *c)
 		log_complain(0, "warning: %smax-sessions: %u sessions take %s at least, and this "
 			     "machine has %s: lower it", at, c->max_sessions,
 			     size_format(needs.memory, want, sizeof(want)), has);
-	if (ram && c->kernel_memory >= ram)
+	if (ram && c->sockmap_memory >= ram)
 		log_complain(0, "warning: %skernel-memory: %s is no bound, since this machine has "
 			     "%s: lower it", place_of(c, "kernel-memory", at),
-			     size_format(c->kernel_memory, want, sizeof(want)), has);
+			     size_format(c->sockmap_memory, want, sizeof(want)), has);
 }
 
 /* The servers of FC have N addresses. */
@@ -95,7 +95,7 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 /* --- names --- */
 
 static void warn_of_upstream(const struct config *c, const struct forward_conf *fc,
-			     const struct upstream *u)
+			     const struct lookup *u)
 {
 	char why[LOOKUP_WHY_LEN + sizeof(u->conf->text) + 64];
 
@@ -109,7 +109,7 @@ static void warn_of_upstream(const struct config *c, const struct forward_conf *
 struct lookups {
 	struct loop loop;
 	struct names *names;
-	struct upstream *upstreams; /* one for each server of each forward */
+	struct lookup *upstreams; /* one for each server of each forward */
 	size_t n;
 };
 
@@ -133,9 +133,9 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 	l->upstreams = allocated(calloc(l->n, sizeof(*l->upstreams)));
 	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++)
 		for (size_t j = 0; j < fc->upstream.n; j++) {
-			struct upstream *u = &l->upstreams[n++];
+			struct lookup *u = &l->upstreams[n++];
 
-			if (upstream_open(u, &fc->upstream.servers[j].at, &fc->listen, UINT32_MAX,
+			if (lookup_open(u, &fc->upstream.servers[j].at, &fc->listen, UINT32_MAX,
 					  clock_ms()) ||
 			    names_add(l->names, u))
 				allocated(NULL);
@@ -150,7 +150,7 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 			if (!l->upstreams[n].list->n)
 				warn_of_upstream(c, fc, &l->upstreams[n]);
 			addresses += l->upstreams[n].list->n;
-			upstream_close(&l->upstreams[n]);
+			lookup_close(&l->upstreams[n]);
 		}
 		check_forward(c, fc, addresses);
 	}

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_CHECK_H
-#define CULVERT_CHECK_H
+#pragma once
 
 #include <stdio.h>
 
@@ -16,5 +15,3 @@ int convert_run(int argc, char **argv);
 
 /* Write what the file FILE says, and C has of it, to TO as a file with sections. */
 void convert_write(FILE *to, const char *file, const struct config *c);
-
-#endif

@@ -27,7 +27,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "base/advice.h"
+#include "base/error_hint.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
@@ -35,18 +35,18 @@
 #include "base/log_file.h"
 #include "base/loop.h"
 #include "base/sandbox.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "config/read.h"
 #include "daemon/adopt.h"
-#include "daemon/control.h"
+#include "daemon/control_socket.h"
 #include "daemon/metrics.h"
-#include "daemon/needs.h"
-#include "daemon/operate.h"
+#include "daemon/resources_needed.h"
+#include "daemon/control_actions.h"
 #include "daemon/reload.h"
-#include "daemon/routes.h"
+#include "daemon/netlink_watch.h"
 #include "daemon/syscall_filter.h"
 #include "datapath/policy.h"
-#include "datapath/pool.h"
+#include "datapath/buffer_pool.h"
 #include "probe/probe.h"
 #include "relay/upstream_socket.h"
 #include "relay/health_check.h"
@@ -57,7 +57,7 @@
 #include "relay/marked_sockets.h"
 #include "relay/threads.h"
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(read), /* signalfd(2) */
 	SYSCALL(write), SYSCALL(close),
 	/* sd_notify(3) */
@@ -466,7 +466,7 @@ static int begin(struct daemon *d)
 		r = metrics_start(d->metrics, &d->operate);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
-				   strerror(-r), advice(ADVICE_RESOURCES, -r));
+				   strerror(-r), error_hint(HINT_RESOURCES, -r));
 	watch_threads(d);
 	r = confine(d);
 	if (!r)
@@ -625,7 +625,7 @@ static void end(struct daemon *d)
 	reload_close(&d->reload);
 	admission_close(d->shared.admission);
 	routes_close(&d->routes);
-	kernel_close(d->shared.kernel);
+	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts "
 			   "them", grafts_live(d->shared.grafts));

@@ -27,7 +27,7 @@
 
 #include "base/array.h"
 #include "base/clock.h"
-#include "daemon/control.h"
+#include "daemon/control_socket.h"
 #include "relay/admission.h"
 #include "relay/session_view.h"
 #include "version.h"
@@ -232,11 +232,11 @@ static void add_value(const struct scrape *s)
 {
 	const struct metrics *m = s->metrics;
 	const struct shared *shared = m->operate->reload->shared;
-	const struct kernel *k = shared->kernel;
+	const struct sockmap *k = shared->kernel;
 	const double values[] = {
 		[MAX_SESSIONS] = shared->config->max_sessions,
-		[KERNEL_MEMORY] = k ? (double)kernel_memory(k) : 0,
-		[MAX_KERNEL_MEMORY] = k ? (double)kernel_memory_limit(k) : 0,
+		[KERNEL_MEMORY] = k ? (double)sockmap_memory(k) : 0,
+		[MAX_KERNEL_MEMORY] = k ? (double)sockmap_memory_limit(k) : 0,
 		[START_TIME] = (double)m->started_ms / 1000,
 		[OPEN_FDS] = operate_descriptors(m->operate),
 		[MAX_FDS] = (double)m->descriptors.rlim_cur,

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_METRICS_H
-#define CULVERT_METRICS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "base/sandbox.h"
 #include "config/endpoint.h"
-#include "daemon/operate.h"
+#include "daemon/control_actions.h"
 
 /* Metrics for Prometheus: GET /metrics.  docs/operations.md has the list of them. */
 struct metrics;
@@ -26,5 +25,3 @@ int metrics_start(struct metrics *m, struct operate *o);
 const char *metrics_parse(const char *request, bool *ret_page, bool *ret_head);
 /* End them, before the workers are closed.  NULL is fine. */
 void metrics_close(struct metrics *m);
-
-#endif

@@ -32,7 +32,7 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "config/file.h"
 #include "config/read.h"
 #include "daemon/syscall_filter.h"
@@ -364,7 +364,7 @@ void privileged_run(int fd, const struct config *c, int argc, char **argv)
 
 /* --- the daemon's side --- */
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_PRIVILEGED, sendto),
 	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
 	SYSCALL_IF(PART_PRIVILEGED, recvfrom),

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_PRIVILEGED_H
-#define CULVERT_PRIVILEGED_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -118,5 +117,3 @@ _Noreturn void privileged_run(int fd, const struct config *c, int argc, char **a
 int privileged_judge(const struct privileged_request *q, size_t len,
 		     const struct config configs[2], const struct forward_conf **ret_fc,
 		     const char **ret_why);
-
-#endif

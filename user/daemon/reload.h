@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_RELOAD_H
-#define CULVERT_RELOAD_H
+#pragma once
 
 #include <json-c/json.h>
 #include <pthread.h>
@@ -91,5 +90,3 @@ int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms)
 
 /* How the last reload went. */
 struct json_object *reload_json(struct reload *r);
-
-#endif

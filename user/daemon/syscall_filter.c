@@ -29,7 +29,7 @@
 #include "base/built_with.h"
 
 /* What the C library does on its own account. */
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	/* malloc: no executable memory, nothing mapped from files */
 	SYSCALL(brk),
 	SYSCALL(mmap, SYSCALL_ARG_BITS(2, PROT_EXEC, 0),

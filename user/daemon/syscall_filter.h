@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SYSCALL_FILTER_H
-#define CULVERT_SYSCALL_FILTER_H
+#pragma once
 
 #include <stddef.h>
 
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "config/config.h"
 
 /* The daemon's seccomp filter. */
@@ -20,5 +19,3 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 
 /* What this program was built with that no filter fits, as in -fsanitize=NAME; or NULL. */
 const char *syscall_filter_hindrance(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BPF_RING_H
-#define CULVERT_BPF_RING_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ void bpf_ring_close(struct bpf_ring *r); /* NULL is fine */
 int bpf_ring_fd(const struct bpf_ring *r);
 /* Returns how many there were. */
 int bpf_ring_consume(struct bpf_ring *r);
-
-#endif

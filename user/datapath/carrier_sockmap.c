@@ -24,7 +24,7 @@
  * verdict runs when it returns, and tcp_data_ready() stays quiet until that many bytes wait (which
  * alone leaks: under memory pressure, with a nearly closed window, with FIN).  Passing stays on
  * until the very end, so that a daemon stopped in the middle leaves the hard limit in force.  Where
- * passing would not bound memory the program closes the gate itself (include/culvert.h); it stays
+ * passing would not bound memory the program closes the gate itself (include/sockmap_contract.h); it stays
  * closed until the flow has left.
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
@@ -43,7 +43,7 @@
 #include <errno.h>
 #include <limits.h>
 
-#include "base/order.h"
+#include "base/minmax.h"
 #include "datapath/tcp.h"
 
 /*
@@ -61,17 +61,17 @@
 
 static uint64_t passed_bytes(const struct sockmap_io *io)
 {
-	return kernel_stat(io->kernel, io->slot)->passed;
+	return sockmap_stat(io->kernel, io->slot)->passed;
 }
 
-uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f)
+uint64_t sockmap_redirected(const struct sockmap *k, uint32_t slot, const struct flow *f)
 {
-	return kernel_stat(k, slot)->bytes - f->base_bytes;
+	return sockmap_stat(k, slot)->bytes - f->base_bytes;
 }
 
-bool sockmap_closed(struct kernel *k, uint32_t slot)
+bool sockmap_closed(struct sockmap *k, uint32_t slot)
 {
-	return kernel_stat(k, slot)->closed == kernel_ctl(k, slot)->epoch;
+	return sockmap_stat(k, slot)->closed == sockmap_ctl(k, slot)->epoch;
 }
 
 /*
@@ -81,7 +81,7 @@ bool sockmap_closed(struct kernel *k, uint32_t slot)
  */
 static bool all_read(const struct sockmap_io *io)
 {
-	kernel_barrier();
+	sockmap_barrier();
 	return passed_bytes(io) == io->flow->credit + io->flow->pending;
 }
 
@@ -148,19 +148,19 @@ static enum step wait_for_target(struct sockmap_io *io)
 
 static int add_gated(struct sockmap_io *io)
 {
-	int r = kernel_gate(io->kernel, io->src, true);
+	int r = sockmap_gate(io->kernel, io->src, true);
 
 	if (r)
 		return r;
-	r = kernel_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
+	r = sockmap_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
 	if (r)
-		kernel_gate(io->kernel, io->src, false);
+		sockmap_gate(io->kernel, io->src, false);
 	return r;
 }
 
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
 	uint64_t share;
 	char c;
 	int r;
@@ -171,7 +171,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		io->error = errno;
 		return -EPROTO;
 	}
-	share = kernel_reserve(io->kernel, io->slot, limits->hard_limit);
+	share = sockmap_reserve(io->kernel, io->slot, limits->hard_limit);
 	if (!share)
 		return -EAGAIN;
 	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
@@ -193,7 +193,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	r = add_gated(io);
 	if (r) {
 		tcp_free_buffer(io->src);
-		kernel_stay_over(io->kernel, io->slot);
+		sockmap_stay_over(io->kernel, io->slot);
 	}
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
@@ -216,7 +216,7 @@ enum step sockmap_kick(struct sockmap_io *io)
  */
 static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
 	struct flow *f = io->flow;
 	uint64_t before = f->user_out;
 	struct pump_io pump = {
@@ -239,7 +239,7 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	 * has taken and released the target's lock, which the program's redirect goes through as
 	 * well; the release keeps the compiler, and the CPU, from storing credit earlier.
 	 */
-	kernel_release();
+	sockmap_release();
 	ctl->credit = f->credit;
 	if (f->user_out != before)
 		flow_look_reset(f);
@@ -273,7 +273,7 @@ static enum step settle_round(struct sockmap_io *io)
 	uint64_t passed = passed_bytes(io);
 
 	/* with the atomic add in pass(): `bytes` is at least as new as `passed` */
-	kernel_acquire();
+	sockmap_acquire();
 	if (sockmap_redirected(io->kernel, io->slot, io->flow) != io->flow->drained_at) {
 		enum step r = look_drained(io);
 
@@ -302,13 +302,13 @@ enum step sockmap_settle(struct sockmap_io *io)
 
 static int remove_from_rx(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
 	int r;
 
 	if (!all_read(io))
 		return -EAGAIN;
 	ctl->no_pass = 1;
-	r = all_read(io) ? kernel_rx_del(io->kernel, io->slot) : -EAGAIN;
+	r = all_read(io) ? sockmap_rx_del(io->kernel, io->slot) : -EAGAIN;
 	if (r)
 		ctl->no_pass = 0;
 	return r;
@@ -317,15 +317,15 @@ static int remove_from_rx(struct sockmap_io *io)
 /* -EIO: the fence is up, in part at least, and would stop the flow for ever: end the session. */
 static int remove_fenced(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
 	int r;
 
 	ctl->fence = 1;
-	kernel_barrier(); /* before the lock is taken, so that no segment after it sees the old value */
+	sockmap_barrier(); /* before the lock is taken, so that no segment after it sees the old value */
 	/* takes the socket lock: what had passed the filter is queued */
 	tcp_set_lowat(io->src, INT_MAX);
 	r = remove_from_rx(io);
-	if (!r && kernel_gate(io->kernel, io->src, false))
+	if (!r && sockmap_gate(io->kernel, io->src, false))
 		r = -EIO;
 	ctl->fence = 0;
 	if (tcp_set_lowat(io->src, 1))
@@ -432,7 +432,7 @@ static enum step read_passed(struct sockmap_io *io, uint32_t most)
  */
 static enum step read_fenced(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = kernel_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
 	enum step r = STEP_DONE;
 
 	ctl->fence = 1;
@@ -482,7 +482,7 @@ enum step sockmap_drain(struct sockmap_io *io)
 	enum step r = look_drained(io);
 
 	if (r == STEP_DONE) /* for the reverse flow's program: there is no backlog any more */
-		kernel_stay_over(io->kernel, io->slot);
+		sockmap_stay_over(io->kernel, io->slot);
 	return r == STEP_WAIT ? wait_for_target(io) : r;
 }
 
@@ -513,7 +513,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 	}
 	r = look_drained(io);
 	if (r == STEP_DONE) /* still in rx, but nothing can come any more */
-		kernel_stay_over(io->kernel, io->slot);
+		sockmap_stay_over(io->kernel, io->slot);
 	return r == STEP_WAIT ? wait_for_target(io) : r;
 }
 

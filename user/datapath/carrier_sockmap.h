@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_CARRIER_SOCKMAP_H
-#define CULVERT_CARRIER_SOCKMAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "config/config.h"
-#include "datapath/carrier.h"
+#include "datapath/carrier_copy.h"
 #include "datapath/flow.h"
-#include "datapath/kernel.h"
+#include "datapath/sockmap.h"
 
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
@@ -17,7 +16,7 @@
  */
 struct sockmap_io {
 	struct flow *flow;
-	struct kernel *kernel;
+	struct sockmap *kernel;
 	struct pool *pool;
 	int src, dst;
 	uint32_t slot;       /* the source's; the target's is slot ^ 1 */
@@ -91,9 +90,7 @@ enum step sockmap_rest(struct sockmap_io *io);
 bool sockmap_ended(const struct sockmap_io *io);
 
 /* True if the program has closed the gate of SLOT, which is in rx: it must leave. */
-bool sockmap_closed(struct kernel *k, uint32_t slot);
+bool sockmap_closed(struct sockmap *k, uint32_t slot);
 
 /* What the program has redirected since the session got SLOT. */
-uint64_t sockmap_redirected(const struct kernel *k, uint32_t slot, const struct flow *f);
-
-#endif
+uint64_t sockmap_redirected(const struct sockmap *k, uint32_t slot, const struct flow *f);

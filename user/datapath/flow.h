@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_FLOW_H
-#define CULVERT_FLOW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -165,5 +164,3 @@ enum audit {
 enum audit flow_audit_left(const struct flow *f, const struct flow_books *b);
 /* At FIN: everything received was redirected or read by user space.  Less is LATE, more is LOST. */
 enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b);
-
-#endif

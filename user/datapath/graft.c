@@ -28,14 +28,14 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "bpf/graft.skel.h"
 #include "config/config.h"
 #include "datapath/graft_attach.h"
 #include "datapath/graft_pins.h"
 #include "datapath/tcp.h"
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_PROG_TEST_RUN),
 	BPF_IF(PART_GRAFT, BPF_MAP_LOOKUP_ELEM), BPF_IF(PART_GRAFT, BPF_MAP_UPDATE_ELEM),
 	SYSCALL_IF(PART_GRAFT, close));
@@ -55,7 +55,7 @@ struct slot {
 };
 
 struct grafts {
-	struct graft *skel;
+	struct graft_bpf *skel;
 	struct graft_entry *all; /* by slot, mapped */
 	size_t all_size;
 	int offer;         /* the program */
@@ -195,8 +195,8 @@ static int take_left(struct grafts *gs, unsigned int slots)
 	if (r && r != -ENOENT)
 		return r;
 	unmap_grafts(gs);
-	graft__destroy(gs->skel);
-	gs->skel = graft__open();
+	graft_bpf__destroy(gs->skel);
+	gs->skel = graft_bpf__open();
 	return gs->skel ? 0 : -errno;
 }
 
@@ -206,7 +206,7 @@ static int load(struct grafts *gs, unsigned int slots)
 
 	if (left < 0)
 		return left;
-	r = (left ? 0 : set_sizes(gs, slots)) ?: graft__load(gs->skel);
+	r = (left ? 0 : set_sizes(gs, slots)) ?: graft_bpf__load(gs->skel);
 	return r || left ? r : map_grafts(gs) ?: graft_pins_put_maps(&gs->pins, gs->skel->obj);
 }
 
@@ -215,7 +215,7 @@ static int load(struct grafts *gs, unsigned int slots)
 /* Say where the packet programs are to be attached, and do so. */
 static int attach(struct grafts *gs, bool on_loopback)
 {
-	const struct graft *skel = gs->skel;
+	const struct graft_bpf *skel = gs->skel;
 	int r;
 
 	gs->attached = (struct graft_attachments){
@@ -267,7 +267,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid);
-	gs->skel = graft__open();
+	gs->skel = graft_bpf__open();
 	r = open_all(gs, limits, &what);
 	if (r) {
 		snprintf(err, errlen, "%s: %s", what, strerror(-r));
@@ -318,7 +318,7 @@ void grafts_close(struct grafts *gs, bool keep)
 	free(gs->revived);
 	bpf_rings_close(&gs->rings);
 	unmap_grafts(gs);
-	graft__destroy(gs->skel);
+	graft_bpf__destroy(gs->skel);
 	pthread_mutex_destroy(&gs->lock);
 	free(gs->slots);
 	free(gs);

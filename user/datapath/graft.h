@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_GRAFT_H
-#define CULVERT_GRAFT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "culvert_graft.h"
+#include "graft_contract.h"
 #include "datapath/bpf_ring.h"
 
 /*
  * The carrier graft: the packet programs (bpf/graft.bpf.c) join both connections of a session, and
- * the daemon sees none of its packets any more.  include/culvert_graft.h has the states.  Mechanism only:
+ * the daemon sees none of its packets any more.  include/graft_contract.h has the states.  Mechanism only:
  * session_graft.c decides.
  */
 struct grafts;
@@ -160,5 +159,3 @@ const struct bpf_rings *graft_rings(const struct grafts *gs);
 
 /* Events that did not fit into a ring since the start. */
 uint64_t graft_events_lost(const struct grafts *gs);
-
-#endif

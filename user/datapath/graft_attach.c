@@ -22,11 +22,11 @@
 
 #include "base/array.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
-#include "culvert_graft.h"
+#include "base/syscalls_allowed.h"
+#include "graft_contract.h"
 
 /* of interfaces that come later */
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_LINK_CREATE), BPF_IF(PART_GRAFT, BPF_LINK_UPDATE),
 	BPF_IF(PART_GRAFT, BPF_MAP_LOOKUP_ELEM), BPF_IF(PART_GRAFT, BPF_MAP_UPDATE_ELEM),
 	BPF_IF(PART_GRAFT, BPF_MAP_DELETE_ELEM),

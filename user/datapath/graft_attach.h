@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_GRAFT_ATTACH_H
-#define CULVERT_GRAFT_ATTACH_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -28,5 +27,3 @@ void graft_attach_choose(struct graft_attachments *as);
 int graft_attach_follow(struct graft_attachments *as);
 /* Detach; with KEEP, what is pinned stays, and so do filters. */
 void graft_attach_close(struct graft_attachments *as, bool keep);
-
-#endif

@@ -22,11 +22,11 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/syscalls_needed.h"
-#include "culvert_graft.h"
+#include "base/syscalls_allowed.h"
+#include "graft_contract.h"
 
 /* to the keeper; libbpf asks the kernel for a filter with the calls that graft_attach.c lists */
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, sendto),
 	SYSCALL_IF(PART_GRAFT, recvfrom),
 	SYSCALL_IF(PART_GRAFT, close));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_GRAFT_CLSACT_H
-#define CULVERT_GRAFT_CLSACT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -8,7 +7,7 @@
 /*
  * The packet programs as filters of the qdisc clsact, where there is no TCX (Linux before 6.6).  Only
  * CAP_NET_ADMIN attaches and removes filters, so a daemon without it asks its filter keeper
- * (daemon/keeper.h), which has held the programs since before the daemon gave up root.
+ * (daemon/filter_keeper.h), which has held the programs since before the daemon gave up root.
  */
 enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 
@@ -39,5 +38,3 @@ int clsact_remove_all(struct clsact *c);
  * find the filters later, remove them then.
  */
 void clsact_keep(const struct clsact *c, int fd);
-
-#endif

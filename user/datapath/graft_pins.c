@@ -23,10 +23,10 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/syscalls_needed.h"
-#include "culvert_graft.h"
+#include "base/syscalls_allowed.h"
+#include "graft_contract.h"
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_OBJ_PIN), BPF_IF(PART_GRAFT, BPF_OBJ_GET),
 	SYSCALL_IF(PART_GRAFT, unlinkat),
 	SYSCALL_IF(PART_GRAFT, close));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_GRAFT_PINS_H
-#define CULVERT_GRAFT_PINS_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -40,5 +39,3 @@ void graft_pins_remove(const struct graft_pins *p, const char *name);
 int graft_pins_reuse_maps(const struct graft_pins *p, const struct bpf_object *o);
 /* Once it is loaded: pin its maps.  -errno. */
 int graft_pins_put_maps(const struct graft_pins *p, const struct bpf_object *o);
-
-#endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/policy.h"
 
-#include "culvert.h"
+#include "sockmap_contract.h"
 
 static unsigned int settle;
 static bool no_splice;

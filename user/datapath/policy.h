@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_POLICY_H
-#define CULVERT_POLICY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,5 +80,3 @@ struct decision policy_user(enum engine engine, const struct habit *h, unsigned 
 
 /* The program's event of KIND (enum culvert_event_kind) for a flow in the kernel. */
 struct decision policy_kernel(unsigned int kind);
-
-#endif

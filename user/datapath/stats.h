@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_STATS_H
-#define CULVERT_STATS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -123,5 +122,3 @@ static inline void histogram_add(struct histogram *h, uint64_t us)
 	count_add(&h->n[i], 1);
 	count_add(&h->sum_us, us);
 }
-
-#endif

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/built_with.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(recvfrom), SYSCALL(close),
 	SYSCALL(connect), /* to nowhere: see tcp_arm_reset() */
 	SETSOCKOPT(SOL_SOCKET, SO_LINGER),

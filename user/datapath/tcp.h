@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_TCP_H
-#define CULVERT_TCP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -148,5 +147,3 @@ int socket_bind_interface(int fd, const char *name);
  * differ from other connections to the same place (IP_BIND_ADDRESS_NO_PORT).
  */
 int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len);
-
-#endif

@@ -16,8 +16,8 @@
 #include <syslog.h>
 
 #include "base/log.h"
-#include "cli/client.h"
-#include "cli/own_commands.h"
+#include "cli/control_client.h"
+#include "cli/local_commands.h"
 #include "config/config.h"
 #include "config/option.h"
 #include "datapath/flow.h"

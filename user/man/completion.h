@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_COMPLETION_H
-#define CULVERT_COMPLETION_H
+#pragma once
 
 /* Print the rows of scripts/completions. */
 void completion_rows(void);
-
-#endif

@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/order.h"
+#include "base/minmax.h"
 #include "datapath/carrier_sockmap.h"
 #include "probe/rig.h"
 
@@ -62,7 +62,7 @@ struct plan {
 struct trial {
 	const struct plan *plan;
 	enum probe_carrier by;
-	struct kernel *kernel;
+	struct sockmap *kernel;
 	struct grafts *grafts;
 	bool small;
 	struct pool pool;
@@ -120,13 +120,13 @@ static void same(struct trial *t, const char *what, uint64_t got, uint64_t want)
 
 static const volatile struct culvert_stat *stat_of(const struct trial *t, unsigned int dir)
 {
-	return kernel_stat(t->kernel, t->pair * 2 + dir);
+	return sockmap_stat(t->kernel, t->pair * 2 + dir);
 }
 
 /* Make it known to the program: both sockets become redirect targets. */
 static void admit(struct trial *t)
 {
-	step(t, kernel_pair_get(t->kernel, &t->pair), "a pair of slots");
+	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		const volatile struct culvert_stat *st = stat_of(t, dir);
 
@@ -143,7 +143,7 @@ static void admit(struct trial *t)
 		t->flows[dir].base_bytes = st->bytes;
 		t->flows[dir].base_dropped = (uint32_t)st->dropped;
 		t->passed[dir] = st->passed;
-		step(t, kernel_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
+		step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
 		     "a connection into the map of redirect targets");
 	}
 }
@@ -190,10 +190,10 @@ static void close_session(struct trial *t)
 		close(t->outer[dir]);
 		close(t->inner[dir]);
 		if (t->pair != NO_SLOT)
-			kernel_forget(t->kernel, t->pair * 2 + dir, true);
+			sockmap_forget(t->kernel, t->pair * 2 + dir, true);
 	}
 	if (t->pair != NO_SLOT)
-		kernel_pair_put(t->kernel, t->pair);
+		sockmap_pair_put(t->kernel, t->pair);
 }
 
 /* --- its streams --- */
@@ -496,7 +496,7 @@ static bool run(struct trial *t)
 	return true;
 }
 
-bool behaviour_holds(const struct behaviour *b, struct kernel *k, struct grafts *gs, bool small,
+bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct grafts *gs, bool small,
 		     char *ret_detail)
 {
 	struct trial t = {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BEHAVIOURS_H
-#define CULVERT_BEHAVIOURS_H
+#pragma once
 
 #include <stdbool.h>
 
 #include "datapath/graft.h"
-#include "datapath/kernel.h"
+#include "datapath/sockmap.h"
 
 /*
  * What the carriers rely on, as behaviours of the kernel that can be tried.  Each is tried with the
@@ -30,7 +29,7 @@ struct behaviour {
 	enum probe_carrier carrier;
 	const char *shows;     /* what must hold, and since which Linux if that is known */
 	const char *why;       /* what goes wrong if it does not */
-	const struct plan *plan; /* NULL: kernel_open() or grafts_open(), the caller's, tries it */
+	const struct plan *plan; /* NULL: sockmap_open() or grafts_open(), the caller's, tries it */
 };
 
 /* In the order in which they are to be tried. */
@@ -41,7 +40,5 @@ extern const struct behaviour behaviours[BEHAVIOURS];
  * programs, which PROBE_SOCKMAP and PROBE_GRAFT need.  SMALL: small buffers for all sockets, which is
  * harder.
  */
-bool behaviour_holds(const struct behaviour *b, struct kernel *k, struct grafts *gs, bool small,
+bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct grafts *gs, bool small,
 		     char *ret_detail);
-
-#endif

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/advice.h"
+#include "base/error_hint.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
@@ -60,7 +60,7 @@ static struct results *results_new(unsigned int carriers)
 
 /* --- trying --- */
 
-static _Noreturn void try_each(struct kernel *k, struct grafts *gs, const struct account *a,
+static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struct account *a,
 			       struct results *results)
 {
 	unsigned int failed = (k ? 0 : PROBE_SOCKMAP) | (gs ? 0 : PROBE_GRAFT); /* carriers */
@@ -86,7 +86,7 @@ static _Noreturn void try_each(struct kernel *k, struct grafts *gs, const struct
 }
 
 /* Try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL. */
-static void try_behaviours(struct kernel *kernel, struct grafts *grafts, const struct account *a,
+static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const struct account *a,
 			   struct results *results)
 {
 	uint64_t start = clock_ms();
@@ -102,7 +102,7 @@ static void try_behaviours(struct kernel *kernel, struct grafts *grafts, const s
 		try_each(kernel, grafts, a, results);
 	if (pid < 0)
 		snprintf(results->why, sizeof(results->why), "cannot start a process for it: %s%s",
-			 strerror(errno), advice(ADVICE_RESOURCES, errno));
+			 strerror(errno), error_hint(HINT_RESOURCES, errno));
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (WIFSIGNALED(status))
@@ -187,10 +187,10 @@ static int judge(const struct config *c, const struct results *results, enum pro
 	return 0;
 }
 
-int probe_start(const struct config *c, const struct account *account, struct kernel **ret_kernel,
+int probe_start(const struct config *c, const struct account *account, struct sockmap **ret_kernel,
 		struct probe_start *ret)
 {
-	struct kernel_limits limits = { c->max_sessions, c->workers };
+	struct sockmap_limits limits = { c->max_sessions, c->workers };
 	struct results *results = results_new(carriers_of(c));
 	int r = 0;
 
@@ -204,7 +204,7 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 	if (!c->probe)
 		strcpy(ret->splice.why, strcpy(ret->sockmap.why, "not tried: --probe no"));
 	if (results->carriers & PROBE_SOCKMAP)
-		ret->load_error = note_load(results, LOAD, kernel_open(
+		ret->load_error = note_load(results, LOAD, sockmap_open(
 			&limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL));
 	if (c->probe && results->carriers) {
 		try_behaviours(*ret_kernel, NULL, account, results);
@@ -215,11 +215,11 @@ int probe_start(const struct config *c, const struct account *account, struct ke
 	if (!r && c->probe && results->carriers)
 		r = judge(c, results, PROBE_SPLICE, false, &ret->splice);
 	if (ret->sockmap.verdict == PROBE_BROKEN) {
-		kernel_close(*ret_kernel);
+		sockmap_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
 	if (*ret_kernel)
-		kernel_limit_memory(*ret_kernel, c->kernel_memory);
+		kernel_limit_memory(*ret_kernel, c->sockmap_memory);
 	munmap(results, sizeof(*results));
 	return r;
 }
@@ -313,11 +313,11 @@ void probe_help(void)
 
 int probe_run(int argc, char **argv)
 {
-	const struct kernel_limits limits = { .pairs = 1, .workers = 1 };
+	const struct sockmap_limits limits = { .pairs = 1, .workers = 1 };
 	const struct graft_limits graft_limits = { .slots = 4, .workers = 1, .on_loopback = true };
 	struct results *results = results_new(PROBE_ALL);
 	struct utsname uts = { .release = "?" };
-	struct kernel *kernel = NULL;
+	struct sockmap *kernel = NULL;
 	struct grafts *grafts = NULL;
 	struct account account;
 	bool json = argc > 1 && !strcmp(argv[1], "--json");
@@ -328,13 +328,13 @@ int probe_run(int argc, char **argv)
 	if (account_find(NULL, &account, results->why, sizeof(results->why)))
 		return log_complain(EXIT_CODE_USAGE, "%s", results->why);
 	uname(&uts);
-	note_load(results, LOAD, kernel_open(&limits, &kernel, results->of[LOAD].detail,
+	note_load(results, LOAD, sockmap_open(&limits, &kernel, results->of[LOAD].detail,
 					     PROBE_DETAIL));
 	note_load(results, PACKET_PROGRAMS, grafts_open(
 		&graft_limits, &grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL));
 	try_behaviours(kernel, grafts, &account, results);
 	grafts_close(grafts, false);
-	kernel_close(kernel);
+	sockmap_close(kernel);
 	if (json)
 		print_json(uts.release, results);
 	else

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_PROBE_H
-#define CULVERT_PROBE_H
+#pragma once
 
 #include <stdbool.h>
 
 #include "base/sandbox.h"
 #include "config/config.h"
 #include "datapath/graft.h"
-#include "datapath/kernel.h"
+#include "datapath/sockmap.h"
 
 /*
  * Find out which carriers can be trusted on this kernel, by trying the behaviours that they rely on
@@ -54,10 +53,10 @@ struct probe_start {
  * be trusted on this kernel; log what cannot.  RET_KERNEL: the loaded program, for the caller to
  * close; NULL if sockmap is not to be used.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that
  * was asked for by name and cannot work.  Takes some 50 ms, and a minute at most on a kernel that
- * hangs.  The child becomes ACCOUNT.  Needs the privileges of kernel_open(); to be called before
+ * hangs.  The child becomes ACCOUNT.  Needs the privileges of sockmap_open(); to be called before
  * they are given up, and before there are threads.
  */
-int probe_start(const struct config *c, const struct account *account, struct kernel **ret_kernel,
+int probe_start(const struct config *c, const struct account *account, struct sockmap **ret_kernel,
 		struct probe_start *ret);
 
 /*
@@ -76,5 +75,3 @@ static inline bool probe_allows_later(const struct probe_finding *f, bool probe)
 {
 	return f->verdict == PROBE_OK || (f->verdict == PROBE_UNASKED && !probe);
 }
-
-#endif

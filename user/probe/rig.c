@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/order.h"
+#include "base/minmax.h"
 #include "datapath/tcp.h"
 
 /* --- streams of known bytes --- */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_RIG_H
-#define CULVERT_RIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,5 +30,3 @@ void rig_set_buffers(int snd, int rcv, int size);
  * The caller owns both.
  */
 int rig_connect(bool small, int *ret_connected, int *ret_accepted);
-
-#endif

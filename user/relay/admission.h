@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_ADMISSION_H
-#define CULVERT_ADMISSION_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -37,5 +36,3 @@ void admission_leave(struct admission *a, struct forward *f, const struct sockad
 /* Of all forwards: sessions, and clients that have some. */
 unsigned int admission_sessions(struct admission *a);
 unsigned int admission_clients(struct admission *a);
-
-#endif

@@ -23,7 +23,7 @@
 
 #include <math.h>
 
-#include "base/order.h"
+#include "base/minmax.h"
 
 const char *server_order_name(enum server_order o)
 {

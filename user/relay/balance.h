@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BALANCE_H
-#define CULVERT_BALANCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -115,5 +114,3 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed);
  * have a session.
  */
 size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client);
-
-#endif

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/order.h"
+#include "base/minmax.h"
 #include "config/config.h"
 
 /* --- token bucket --- */

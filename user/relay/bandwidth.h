@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_BANDWIDTH_H
-#define CULVERT_BANDWIDTH_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -67,5 +66,3 @@ void pace_used(struct pace *p, unsigned int dir, uint64_t bytes);
 /* The turn ends: return what the flow has not read. */
 void pace_end(struct pace *p, unsigned int dir);
 void pace_free(struct pace *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_CLIENTS_H
-#define CULVERT_CLIENTS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ void clients_leave(struct clients *c, const struct sockaddr *client);
  */
 int clients_bandwidth(struct clients *c, const struct sockaddr *client, uint64_t rate,
 		      struct bandwidth **ret);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_FORWARD_H
-#define CULVERT_FORWARD_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -117,5 +116,3 @@ static inline struct forward_stats *forward_stats(const struct forward *f, unsig
 
 /* "active", "draining", "replaced", "removed". */
 const char *forward_state_name(const struct forward *f);
-
-#endif

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "base/order.h"
+#include "base/minmax.h"
 #include "datapath/tcp.h"
 #include "relay/upstream_socket.h"
 

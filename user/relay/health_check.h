@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_HEALTH_CHECK_H
-#define CULVERT_HEALTH_CHECK_H
+#pragma once
 
 #include "base/loop.h"
 #include "relay/forward.h"
@@ -21,5 +20,3 @@ void checks_remove(struct forward *f);
 
 /* To be called after each batch of the loop: begin the checks that are due, and end late ones. */
 void checks_after_batch(struct checks *c);
-
-#endif

@@ -17,8 +17,8 @@
 
 #include "base/array.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
-#include "base/advice.h"
+#include "base/syscalls_allowed.h"
+#include "base/error_hint.h"
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"
@@ -38,7 +38,7 @@
 #define ACCEPTS_PER_EVENT 64
 #define ACCEPT_STREAK 8
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(accept4),
 	SYSCALL(close),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* systemd's, for an added forward */
@@ -310,7 +310,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		return 0;
 	while (i > 0)
 		close(fds[--i]);
-	snprintf(err, errlen, "%s%s", strerror(-r), advice(ADVICE_LISTEN, -r));
+	snprintf(err, errlen, "%s%s", strerror(-r), error_hint(HINT_LISTEN, -r));
 	return r;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_LISTENER_H
-#define CULVERT_LISTENER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -121,5 +120,3 @@ void listener_start(struct listening *l, struct worker *w);
  * hand.
  */
 void listener_end(struct listener *ls);
-
-#endif

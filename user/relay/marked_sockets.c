@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 
 #define FAMILIES 2
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_PRIVILEGED, close));
 
 struct shelf {
@@ -116,7 +116,7 @@ static void want(struct socket_keeper *k, bool urgent)
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 		      struct marked_sockets **ret, char *err, size_t errlen)
 {
-	const struct upstreams *up = &fc->upstream;
+	const struct upstream *up = &fc->upstream;
 	struct marked_sockets *s = calloc(1, sizeof(*s));
 	int r = 0;
 

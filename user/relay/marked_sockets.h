@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_MARKED_SOCKETS_H
-#define CULVERT_MARKED_SOCKETS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -57,5 +56,3 @@ void marked_sockets_close(struct marked_sockets *s);
  * main thread try again.  Waits for nobody.
  */
 int marked_sockets_take(struct marked_sockets *s, int family);
-
-#endif

@@ -33,11 +33,11 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "config/read.h"
 
 /* c-ares: the sockets to name servers, and those that tell which addresses have a route. */
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, SOCK_DGRAM)),
 	SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, SOCK_DGRAM)),
 	SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, SOCK_STREAM)),
@@ -134,9 +134,9 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 
 static _Atomic uint64_t lookups_ended; /* of all names */
 
-static void names_remove(struct upstream *u);
+static void names_remove(struct lookup *u);
 
-int upstream_open(struct upstream *u, const struct endpoint *conf, const struct endpoint *listen,
+int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endpoint *listen,
 		  unsigned int interval_ms, uint64_t now_ms)
 {
 	memset(u, 0, sizeof(*u));
@@ -151,7 +151,7 @@ int upstream_open(struct upstream *u, const struct endpoint *conf, const struct 
 	return 0;
 }
 
-void upstream_close(struct upstream *u)
+void lookup_close(struct lookup *u)
 {
 	names_remove(u); /* from here on the main thread does not change it any more */
 	if (!u->list)
@@ -161,7 +161,7 @@ void upstream_close(struct upstream *u)
 	pthread_mutex_destroy(&u->lock);
 }
 
-struct addr_list *upstream_get(struct upstream *u)
+struct addr_list *lookup_get(struct lookup *u)
 {
 	struct addr_list *list;
 
@@ -172,14 +172,14 @@ struct addr_list *upstream_get(struct upstream *u)
 	return list;
 }
 
-void upstream_record(struct upstream *u, struct lookup_record *ret)
+void lookup_record(struct lookup *u, struct lookup_record *ret)
 {
 	pthread_mutex_lock(&u->lock);
 	*ret = u->record;
 	pthread_mutex_unlock(&u->lock);
 }
 
-static bool is_acceptable(const struct upstream *u, const struct addr *a)
+static bool is_acceptable(const struct lookup *u, const struct addr *a)
 {
 	if (!addr_is_inet(a) || !addr_port(a))
 		return false;
@@ -189,21 +189,21 @@ static bool is_acceptable(const struct upstream *u, const struct addr *a)
 	return true;
 }
 
-void upstream_know(struct upstream *u, struct upstream *before)
+void lookup_know(struct lookup *u, struct lookup *before)
 {
-	struct addr_list *list = upstream_get(before), *other = u->list;
+	struct addr_list *list = lookup_get(before), *other = u->list;
 	bool good = true;
 
 	for (size_t i = 0; u->conf->named && i < list->n; i++)
 		good = good && is_acceptable(u, &list->addrs[i]);
 	if (good) {
 		u->list = list;
-		upstream_record(before, &u->record);
+		lookup_record(before, &u->record);
 	}
 	addr_list_put(good ? other : list);
 }
 
-bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const char *why,
+bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why,
 		     uint64_t now_ms)
 {
 	struct addr_list *list = NULL, *old = NULL;
@@ -241,7 +241,7 @@ bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const cha
 struct name {
 	struct name *next;
 	struct names *names;
-	struct upstream *upstream; /* NULL: freed as soon as no look-up is under way */
+	struct lookup *upstream; /* NULL: freed as soon as no look-up is under way */
 	uint64_t asked_ms; /* when the last look-up began */
 	uint64_t due_ms;   /* when to begin the next */
 	bool open;         /* one is under way */
@@ -291,7 +291,7 @@ static void look_later(struct name *m, bool failed)
 	m->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
 }
 
-static void say(const struct upstream *u)
+static void say(const struct lookup *u)
 {
 	const struct addr *first = &u->list->addrs[0];
 	char text[ADDR_STRLEN], more[32] = "";
@@ -312,11 +312,11 @@ static void say(const struct upstream *u)
 /* Only this thread changes the upstream's list and record: no lock is needed to look at them. */
 static void finish(struct name *m, struct addr *addrs, size_t n, const char *why)
 {
-	struct upstream *u = m->upstream;
+	struct lookup *u = m->upstream;
 	/* who has asked meanwhile has an answer */
 	bool awaited = atomic_exchange(&u->wanted, false) || !u->list->n, news;
 
-	news = upstream_update(u, addrs, n, why, m->names->loop->now_ms);
+	news = lookup_update(u, addrs, n, why, m->names->loop->now_ms);
 	look_later(m, u->record.why[0]);
 	if (m->names->tell && news)
 		say(u);
@@ -469,7 +469,7 @@ void names_after_batch(struct names *n)
 
 /* --- what other threads want --- */
 
-int names_add(struct names *n, struct upstream *u)
+int names_add(struct names *n, struct lookup *u)
 {
 	size_t len = strcspn(u->conf->text, ":");
 	struct name *m;
@@ -493,7 +493,7 @@ int names_add(struct names *n, struct upstream *u)
 	return 0;
 }
 
-static void names_remove(struct upstream *u)
+static void names_remove(struct lookup *u)
 {
 	struct names *n = u->names;
 
@@ -507,7 +507,7 @@ static void names_remove(struct upstream *u)
 	loop_wake(n->loop);
 }
 
-bool upstream_failed(struct upstream *u, uint64_t *seen, uint64_t now_ms)
+bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms)
 {
 	struct lookup_record record;
 
@@ -516,22 +516,22 @@ bool upstream_failed(struct upstream *u, uint64_t *seen, uint64_t now_ms)
 	if (!*seen)
 		*seen = atomic_load(&lookups_ended) + 1;
 	/* one that ends from here on wakes the workers afterwards */
-	upstream_record(u, &record);
+	lookup_record(u, &record);
 	if (!atomic_exchange(&u->wanted, true))
 		loop_wake(u->names->loop);
 	return record.ended < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
 }
 
-int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret)
+int lookup_await(struct lookup *u, uint64_t *seen, struct addr_list **ret)
 {
-	struct addr_list *list = upstream_get(u);
+	struct addr_list *list = lookup_get(u);
 
 	if (list->n) {
 		*ret = list;
 		return 1;
 	}
 	addr_list_put(list);
-	return upstream_failed(u, seen, NEVER) ? 0 : -ENOENT;
+	return lookup_failed(u, seen, NEVER) ? 0 : -ENOENT;
 }
 
 /* --- beginning and end --- */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_NAMES_H
-#define CULVERT_NAMES_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -50,7 +49,7 @@ struct lookup_record {
 	char why[LOOKUP_WHY_LEN]; /* why the last one has failed; "": it has not */
 };
 
-struct upstream {
+struct lookup {
 	const struct endpoint *conf;   /* of the forward; a name may have no address there */
 	const struct endpoint *listen; /* of the same forward: what an upstream must not be */
 	unsigned int interval_ms;      /* between two look-ups */
@@ -64,44 +63,44 @@ struct upstream {
 };
 
 /* CONF is numbers, or a name whose addresses may be known.  -ENOMEM. */
-int upstream_open(struct upstream *u, const struct endpoint *conf, const struct endpoint *listen,
+int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endpoint *listen,
 		  unsigned int interval_ms, uint64_t now_ms);
 /*
  * Give U the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody
  * uses U yet.  If U is a name and one of the addresses is its forward's own listener, U stays as it
  * is.
  */
-void upstream_know(struct upstream *u, struct upstream *before);
+void lookup_know(struct lookup *u, struct lookup *before);
 /* Also ends its look-ups.  An upstream of zeroes is fine. */
-void upstream_close(struct upstream *u);
+void lookup_close(struct lookup *u);
 
 /* Take a reference to the current list, which may be empty. */
-struct addr_list *upstream_get(struct upstream *u);
+struct addr_list *lookup_get(struct lookup *u);
 
 /*
- * upstream_get() for a session that begins to connect: 1, and a list that is not empty.  0: a look-up
+ * lookup_get() for a session that begins to connect: 1, and a list that is not empty.  0: a look-up
  * has been asked for; when it has ended, the workers are woken (names_open()) and call this again.
  * -ENOENT: it has found no address, or nobody looks it up.  *SEEN is the session's, and 0 at first:
  * it waits for one look-up.  By any thread.
  */
-int upstream_await(struct upstream *u, uint64_t *seen, struct addr_list **ret);
+int lookup_await(struct lookup *u, uint64_t *seen, struct addr_list **ret);
 
 /*
  * No address of it could be connected to: ask for a look-up, if it is a name.  One begins
  * UPSTREAM_ASK_MS after the last one at the earliest.  True: it may find others, and a session may
- * wait for it, as for upstream_await().  By any thread.
+ * wait for it, as for lookup_await().  By any thread.
  */
 #define UPSTREAM_ASK_MS 1000
-bool upstream_failed(struct upstream *u, uint64_t *seen, uint64_t now_ms);
+bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms);
 
-void upstream_record(struct upstream *u, struct lookup_record *ret);
+void lookup_record(struct lookup *u, struct lookup_record *ret);
 
 /*
  * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of WHY.
  * Left out are the forward's own listener, what has no port, and repetitions.  If none is left the
  * list stays as it is.  True if the set of addresses has changed, or the reason of a failure is new.
  */
-bool upstream_update(struct upstream *u, struct addr *addrs, size_t n, const char *why,
+bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why,
 		     uint64_t now_ms);
 
 /* --- looking names up --- */
@@ -133,7 +132,7 @@ void names_close(struct names *n);
  * and when the addresses to listen at are final: the main thread reads them from now on.  N may be
  * NULL.  By any thread.  -ENOMEM.
  */
-int names_add(struct names *n, struct upstream *u);
+int names_add(struct names *n, struct lookup *u);
 
 /* To be called after each batch of the loop: begin the look-ups that are due, or wanted. */
 void names_after_batch(struct names *n);
@@ -144,5 +143,3 @@ void names_after_batch(struct names *n);
  * two forwards with the same address.  Else as endpoint_parse(), after a complaint.
  */
 int names_find_listeners(struct config *c, bool confined);
-
-#endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/order.h"
+#include "base/minmax.h"
 
 /* --- the bytes on the wire --- */
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_PROXY_PROTOCOL_H
-#define CULVERT_PROXY_PROTOCOL_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -67,5 +66,3 @@ int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
  */
 size_t proxy_protocol_write(const struct proxy_header *header,
 			    uint8_t buf[PROXY_PROTOCOL_WRITE_MAX]);
-
-#endif

@@ -96,7 +96,7 @@ static void drop_members(struct servers *ss)
 static int add_place(struct servers *ss, const struct servers *before,
 		     const struct server_conf *conf, struct place *p)
 {
-	struct addr_list *list = upstream_get(&p->upstream);
+	struct addr_list *list = lookup_get(&p->upstream);
 	bool each = ss->conf->each_address && conf->at.named && list->n;
 	char name[ADDR_STRLEN];
 	int r = each ? 0 : add_member(ss, before, conf, p, conf->at.text, NULL);
@@ -116,7 +116,7 @@ static int add_place(struct servers *ss, const struct servers *before,
 static int make_members(struct servers *ss, const struct servers *before)
 {
 	struct servers fresh = { .conf = ss->conf }, old = *ss;
-	const struct upstreams *up = &ss->conf->upstream;
+	const struct upstream *up = &ss->conf->upstream;
 	int r = 0;
 
 	fresh.members = calloc(SERVERS_IN_USE_MAX, sizeof(*fresh.members));
@@ -142,7 +142,7 @@ void servers_refresh(struct servers *ss)
 
 		if (!ss->conf->upstream.servers[i].at.named)
 			continue;
-		list = upstream_get(&p->upstream);
+		list = lookup_get(&p->upstream);
 		stale = stale || list != p->seen;
 		addr_list_put(list);
 	}
@@ -154,7 +154,7 @@ void servers_refresh(struct servers *ss)
 struct addr_list *member_list(const struct member *m)
 {
 	if (!m->list)
-		return upstream_get(m->upstream);
+		return lookup_get(m->upstream);
 	atomic_fetch_add_explicit(&m->list->refs, 1, memory_order_relaxed);
 	return m->list;
 }
@@ -174,7 +174,7 @@ static void know_addresses(struct place *p, struct servers *before, const char *
 {
 	for (size_t i = 0; before && i < before->conf->upstream.n; i++)
 		if (!strcmp(before->conf->upstream.servers[i].at.text, text)) {
-			upstream_know(&p->upstream, &before->places[i].upstream);
+			lookup_know(&p->upstream, &before->places[i].upstream);
 			p->sessions = before->places[i].sessions;
 			p->failures = before->places[i].failures;
 		}
@@ -183,7 +183,7 @@ static void know_addresses(struct place *p, struct servers *before, const char *
 int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
 		 pthread_mutex_t *lock, uint64_t now_ms)
 {
-	const struct upstreams *up = &fc->upstream;
+	const struct upstream *up = &fc->upstream;
 	int r = 0;
 
 	*ss = (struct servers){ .conf = fc, .lock = lock };
@@ -194,7 +194,7 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 	for (size_t i = 0; !r && i < up->n; i++) {
 		struct place *p = &ss->places[i];
 
-		r = upstream_open(&p->upstream, &up->servers[i].at, &fc->listen,
+		r = lookup_open(&p->upstream, &up->servers[i].at, &fc->listen,
 				  fc->resolve_interval_ms, now_ms);
 		if (!r)
 			know_addresses(p, before, up->servers[i].at.text);
@@ -207,7 +207,7 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 void servers_close(struct servers *ss)
 {
 	for (size_t i = 0; ss->places && i < ss->conf->upstream.n; i++) {
-		upstream_close(&ss->places[i].upstream);
+		lookup_close(&ss->places[i].upstream);
 		addr_list_put(ss->places[i].seen);
 	}
 	drop_members(ss);
@@ -252,7 +252,7 @@ struct choice {
 	size_t n;
 	struct member *members[SERVERS_IN_USE_MAX];
 	struct candidate candidates[SERVERS_IN_USE_MAX];
-	struct upstream *nameless;
+	struct lookup *nameless;
 };
 
 static void consider(struct choice *c, struct member *m, uint64_t now_ms)
@@ -269,7 +269,7 @@ static void consider(struct choice *c, struct member *m, uint64_t now_ms)
 	empty = !list->n;
 	addr_list_put(list);
 	if (empty) {
-		upstream_record(m->upstream, &record);
+		lookup_record(m->upstream, &record);
 		if (!c->nameless || !record.why[0]) /* one that is being looked up comes first */
 			c->nameless = m->upstream;
 		return;
@@ -288,7 +288,7 @@ static void consider(struct choice *c, struct member *m, uint64_t now_ms)
 /* As servers_pick(), with the lock; RET_NAMELESS: a name that may yet get an address, or NULL. */
 static int pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
 		size_t n, uint64_t now_ms, struct server **ret, struct addr_list **ret_list,
-		struct upstream **ret_nameless)
+		struct lookup **ret_nameless)
 {
 	struct choice c;
 	size_t best;
@@ -319,7 +319,7 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 		 struct server *const *tried, size_t n, uint64_t *seen, uint64_t now_ms,
 		 struct server **ret, struct addr_list **ret_list)
 {
-	struct upstream *nameless;
+	struct lookup *nameless;
 	int r;
 
 	for (;;) {
@@ -328,7 +328,7 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 		pthread_mutex_unlock(ss->lock);
 		if (r > 0 || !nameless)
 			return r;
-		r = upstream_await(nameless, seen, ret_list);
+		r = lookup_await(nameless, seen, ret_list);
 		if (r <= 0)
 			return r;
 		addr_list_put(*ret_list); /* it has just got one */
@@ -372,7 +372,7 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 	pthread_mutex_lock(ss->lock);
 	was = health_state(&s->health, now_ms);
 	m = member_of(ss, s);
-	may_move = m && upstream_failed(m->upstream, seen, now_ms);
+	may_move = m && lookup_failed(m->upstream, seen, now_ms);
 	if (m)
 		place_of(m)->failures++;
 	s->failures++;
@@ -472,7 +472,7 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 	return s;
 }
 
-struct upstream *servers_first_name(struct servers *ss)
+struct lookup *servers_first_name(struct servers *ss)
 {
 	for (size_t i = 0; i < ss->conf->upstream.n; i++)
 		if (ss->conf->upstream.servers[i].at.named)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SERVERS_H
-#define CULVERT_SERVERS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -60,14 +59,14 @@ void server_leave(struct server *s);
 struct member {
 	struct server *server;    /* a reference */
 	const struct server_conf *conf;
-	struct upstream *upstream;
+	struct lookup *upstream;
 	struct addr_list *list;   /* of its one address; NULL: the upstream's */
 	int64_t turn;             /* see balance.h */
 };
 
 /* A server as configured, and the look-ups of its name. */
 struct place {
-	struct upstream upstream;
+	struct lookup upstream;
 	struct addr_list *seen; /* each-address: that its members were made of; a reference */
 	uint64_t sessions, failures; /* of all its members, also of those that are gone */
 };
@@ -95,7 +94,7 @@ int servers_add_names(struct servers *ss, struct names *names);
  * Choose a server for a session of CLIENT, other than the N servers TRIED.  Returns how many there
  * were to choose from; *RET is the server, to be given to server_leave(), and *RET_LIST
  * its addresses, to be given to addr_list_put().  0: a look-up of a name has not ended; see
- * upstream_await(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups have failed;
+ * lookup_await(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups have failed;
  * -EHOSTDOWN: no server is left that may have a session.  By any thread.
  */
 int servers_pick(struct servers *ss, const union client_addr *client,
@@ -103,7 +102,7 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 		 struct server **ret, struct addr_list **ret_list);
 /*
  * S, of which all addresses were tried, could not be connected to, because of errno ERROR.  As
- * upstream_failed().
+ * lookup_failed().
  */
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
 		     uint64_t now_ms);
@@ -126,6 +125,4 @@ struct server *servers_find(struct servers *ss, const struct addr *addr);
 struct server *servers_order(struct servers *ss, const char *name, enum server_order order);
 
 /* The first name among the servers as configured, or NULL. */
-struct upstream *servers_first_name(struct servers *ss);
-
-#endif
+struct lookup *servers_first_name(struct servers *ss);

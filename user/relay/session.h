@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_H
-#define CULVERT_SESSION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -184,5 +183,3 @@ void session_count_read(struct session *s, unsigned int dir, enum carrier c, uin
 
 /* Count that flow DIR has got carrier C, or is about to, for the reason that it has. */
 void session_count_handover(struct session *s, unsigned int dir, enum carrier c);
-
-#endif

@@ -25,10 +25,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/advice.h"
+#include "base/error_hint.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/order.h"
+#include "base/minmax.h"
 #include "datapath/tcp.h"
 #include "relay/upstream_socket.h"
 
@@ -62,7 +62,7 @@ struct connecting {
 	struct server **tried;   /* owned, with references: servers that were given up */
 	size_t n_tried;
 	bool may_move;           /* a look-up may find other addresses of these */
-	uint64_t seen;           /* the look-up that it waits for, see upstream_await() */
+	uint64_t seen;           /* the look-up that it waits for, see lookup_await() */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
@@ -309,7 +309,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s",
 		  (unsigned long long)s->id, forward_name(forward_of(s)), text, strerror(error),
-		  advice(ADVICE_CONNECT, error));
+		  error_hint(HINT_CONNECT, error));
 	session_reset(s, upstream_cause(error));
 }
 
@@ -384,7 +384,7 @@ static void give_up_name(struct session *s)
 {
 	struct lookup_record record;
 
-	upstream_record(servers_first_name(&s->forward->servers), &record);
+	lookup_record(servers_first_name(&s->forward->servers), &record);
 	log_cause(CAUSE_NO_ADDRESS, LOG_WARNING,
 		  "session %llu, forward %s: upstream %s has no address: %s",
 		  (unsigned long long)s->id, forward_name(forward_of(s)),

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_CONNECT_H
-#define CULVERT_SESSION_CONNECT_H
+#pragma once
 
 #include "relay/session.h"
 
@@ -38,5 +37,3 @@ bool session_connect_is_quiet(const struct session *s);
 void session_connect_end(struct session *s);
 /* Free what was given up during the batch. */
 void session_connect_reap(struct worker *w);
-
-#endif

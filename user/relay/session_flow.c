@@ -30,8 +30,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
-#include "datapath/carrier.h"
+#include "base/syscalls_allowed.h"
+#include "datapath/carrier_copy.h"
 #include "datapath/carrier_sockmap.h"
 #include "datapath/tcp.h"
 #include "relay/session_graft.h"
@@ -44,7 +44,7 @@
 /* PARTING lasts no longer: nobody waits for a slow end to take what a dead one has said. */
 #define PARTING_MS 5000
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(shutdown),
 	SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
 

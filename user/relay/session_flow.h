@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_FLOW_H
-#define CULVERT_SESSION_FLOW_H
+#pragma once
 
 #include "relay/session.h"
 
@@ -22,5 +21,3 @@ bool session_flow_follow(struct session *s, unsigned int dir);
 void session_part_begin(struct session *s);
 /* PARTING: go on if it is time, which s->flows[s->parted].due_ms says. */
 void session_part_timer(struct session *s);
-
-#endif

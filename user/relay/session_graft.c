@@ -8,10 +8,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 
-SYSCALLS_NEEDED(SYSCALL(getsockname));
+SYSCALLS_ALLOWED(SYSCALL(getsockname));
 
 static struct grafts *grafts_of(const struct session *s)
 {

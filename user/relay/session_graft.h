@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_GRAFT_H
-#define CULVERT_SESSION_GRAFT_H
+#pragma once
 
 #include "relay/session.h"
 
@@ -59,5 +58,3 @@ void session_graft_adopt(struct session *s, uint32_t slot);
 
 /* What a session remembers of its forward for the next daemon. */
 uint32_t session_graft_tag(const struct forward *f);
-
-#endif

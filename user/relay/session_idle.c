@@ -10,12 +10,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/order.h"
-#include "base/syscalls_needed.h"
+#include "base/minmax.h"
+#include "base/syscalls_allowed.h"
 #include "relay/session.h"
 #include "relay/session_graft.h"
 
-SYSCALLS_NEEDED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
+SYSCALLS_ALLOWED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 
 /* --- since when it is silent --- */
 

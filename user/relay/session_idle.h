@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_IDLE_H
-#define CULVERT_SESSION_IDLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ struct session;
 uint64_t session_idle_due(struct session *s);
 /* The session's timer has fired: look, if it is time. */
 void session_idle_timer(struct session *s);
-
-#endif

@@ -31,7 +31,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "datapath/carrier.h"
+#include "datapath/carrier_copy.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 #include "relay/session_connect.h"
@@ -527,7 +527,7 @@ void session_kernel_event(void *worker, const void *event)
 	struct session *s = w->owners[ev->slot / 2];
 
 	if (s && s->state == SESSION_OPEN &&
-	    (uint16_t)kernel_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
+	    (uint16_t)sockmap_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);
 }
 

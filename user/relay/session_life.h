@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_LIFE_H
-#define CULVERT_SESSION_LIFE_H
+#pragma once
 
 #include "relay/session.h"
 
@@ -63,5 +62,3 @@ void session_graft_news(struct worker *w);
  * while sessions are left.
  */
 void session_leave_behind(struct worker *w);
-
-#endif

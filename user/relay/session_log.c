@@ -33,7 +33,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/log_file.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "relay/session_view.h"
 
 #define GATHER_MS 100
@@ -43,7 +43,7 @@
 #define QUEUE_LEAST ((size_t)4 << 20)
 #define ERROR_LEN 256
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(write),
 	SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */

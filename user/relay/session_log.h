@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_LOG_H
-#define CULVERT_SESSION_LOG_H
+#pragma once
 
 #include <json-c/json.h>
 #include <stdbool.h>
@@ -52,5 +51,3 @@ void session_log_refused(struct session_log *l, const char *forward, const struc
 
 /* For `culvert status`. */
 struct json_object *session_log_json(struct session_log *l);
-
-#endif

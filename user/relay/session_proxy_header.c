@@ -24,11 +24,11 @@
 #include <sys/socket.h>
 
 #include "base/log.h"
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(recvfrom),
 	SYSCALL(sendto),
 	SYSCALL(getsockname));

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_PROXY_HEADER_H
-#define CULVERT_SESSION_PROXY_HEADER_H
+#pragma once
 
 #include "relay/session.h"
 
@@ -20,5 +19,3 @@ void session_proxy_header_timer(struct session *s);
 
 /* Send the upstream's header, if it gets one.  False: that was not possible, and S is reset. */
 bool session_proxy_header_send(struct session *s);
-
-#endif

@@ -21,30 +21,30 @@
 static int take_slots(struct session *s)
 {
 	struct worker *w = s->worker;
-	struct kernel *k = w->shared->kernel;
+	struct sockmap *k = w->shared->kernel;
 	uint32_t pair;
 	int r;
 
 	if (s->pair != NO_PAIR)
 		return 0;
-	r = kernel_pair_get(k, &pair);
+	r = sockmap_pair_get(k, &pair);
 	if (r)
 		return r;
 	for (unsigned int side = 0; side < 2; side++) {
-		r = kernel_admit(k, pair * 2 + side, s->sides[side].fd);
+		r = sockmap_admit(k, pair * 2 + side, s->sides[side].fd);
 		if (!r)
 			continue;
 		if (side)
-			kernel_forget(k, pair * 2, false);
-		kernel_pair_put(k, pair);
+			sockmap_forget(k, pair * 2, false);
+		sockmap_pair_put(k, pair);
 		return r;
 	}
 	s->pair = pair;
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		const volatile struct culvert_stat *st = kernel_stat(k, pair * 2 + dir);
+		const volatile struct culvert_stat *st = sockmap_stat(k, pair * 2 + dir);
 
 		s->flows[dir].base_bytes = st->bytes;
-		kernel_ctl(k, s->pair * 2 + dir)->counted = 0;
+		sockmap_ctl(k, s->pair * 2 + dir)->counted = 0;
 		s->flows[dir].base_dropped = (uint32_t)st->dropped;
 	}
 	w->owners[pair] = s;
@@ -56,7 +56,7 @@ static int take_slots(struct session *s)
 void session_sockmap_give_slots(struct session *s)
 {
 	struct worker *w = s->worker;
-	struct kernel *k = w->shared->kernel;
+	struct sockmap *k = w->shared->kernel;
 
 	if (s->pair == NO_PAIR)
 		return;
@@ -64,8 +64,8 @@ void session_sockmap_give_slots(struct session *s)
 	if (!--w->in_kernel)
 		timer_cancel(&w->loop, &w->sweep);
 	for (unsigned int side = 0; side < 2; side++)
-		kernel_forget(k, s->pair * 2 + side, true);
-	kernel_pair_put(k, s->pair);
+		sockmap_forget(k, s->pair * 2 + side, true);
+	sockmap_pair_put(k, s->pair);
 	s->pair = NO_PAIR;
 }
 
@@ -199,7 +199,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reas
 		return; /* since just now */
 	if (f->phase != FLOW_USER || f->pending || f->starved || !session_sockmap_may_enter(s, dir))
 		return;
-	if (s->flows[!dir].phase == FLOW_USER && kernel_memory_short(s->worker->shared->kernel)) {
+	if (s->flows[!dir].phase == FLOW_USER && sockmap_memory_short(s->worker->shared->kernel)) {
 		f->reason = REASON_KERNEL_MEMORY;
 		return;
 	}
@@ -269,13 +269,13 @@ void session_sockmap_event(struct session *s, unsigned int dir, unsigned int kin
 
 unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 {
-	struct kernel *k = s->worker->shared->kernel;
+	struct sockmap *k = s->worker->shared->kernel;
 	uint32_t slot = s->pair * 2 + dir;
 	const volatile struct culvert_stat *st;
 
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return 0;
-	st = kernel_stat(k, slot);
+	st = sockmap_stat(k, slot);
 	if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)

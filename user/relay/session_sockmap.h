@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_SOCKMAP_H
-#define CULVERT_SESSION_SOCKMAP_H
+#pragma once
 
 #include "datapath/carrier_sockmap.h"
 #include "relay/session.h"
@@ -34,5 +33,3 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir);
 
 /* Give back the slots of S, if it has some.  Its sockets are closed. */
 void session_sockmap_give_slots(struct session *s);
-
-#endif

@@ -41,7 +41,7 @@ static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
 	if (s->graft != NO_GRAFT)
 		return graft_counted(shared->grafts, s->graft, dir);
 	return s->pair == NO_PAIR ? NULL : (volatile uint64_t *)
-		&kernel_ctl(shared->kernel, s->pair * 2 + dir)->counted;
+		&sockmap_ctl(shared->kernel, s->pair * 2 + dir)->counted;
 }
 
 void session_count_kernel(struct session *s)
@@ -82,7 +82,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.spliced = spliced,
 		.kernel = kernel_bytes(s, dir),
 		.backlog_max = s->pair == NO_PAIR ? 0 :
-			       kernel_stat(s->worker->shared->kernel, s->pair * 2 + dir)->backlog_max,
+			       sockmap_stat(s->worker->shared->kernel, s->pair * 2 + dir)->backlog_max,
 	};
 }
 

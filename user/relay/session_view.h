@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_SESSION_VIEW_H
-#define CULVERT_SESSION_VIEW_H
+#pragma once
 
 #include "relay/session.h"
 
@@ -40,5 +39,3 @@ struct session_view {
 
 /* On S's thread. */
 void session_view(const struct session *s, struct session_view *ret);
-
-#endif

@@ -38,7 +38,7 @@ static void on_ring(struct source *source, uint32_t events)
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
-	uint64_t lost = kernel_events_lost(w->shared->kernel);
+	uint64_t lost = sockmap_events_lost(w->shared->kernel);
 
 	if (lost != w->events_lost_seen) {
 		w->events_lost_seen = lost;
@@ -73,14 +73,14 @@ static int open_ring(struct worker *w, const struct bpf_rings *rings, size_t siz
 
 static int open_kernel(struct worker *w)
 {
-	struct kernel *k = w->shared->kernel;
+	struct sockmap *k = w->shared->kernel;
 
-	w->owners = calloc(kernel_pairs_total(k), sizeof(struct session *));
+	w->owners = calloc(sockmap_pairs_total(k), sizeof(struct session *));
 	if (!w->owners)
 		return -ENOMEM;
 	w->ring_source.handle = on_ring;
 	w->sweep.fire = on_sweep;
-	return open_ring(w, kernel_rings(k), sizeof(struct culvert_event), session_kernel_event, &w->ring,
+	return open_ring(w, sockmap_rings(k), sizeof(struct culvert_event), session_kernel_event, &w->ring,
 			 &w->ring_source);
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_THREADS_H
-#define CULVERT_THREADS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -34,5 +33,3 @@ void threads_stop(struct threads *ts);
 bool threads_ended(struct threads *ts);
 /* All have ended. */
 void threads_close(struct threads *ts);
-
-#endif

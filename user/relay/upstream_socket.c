@@ -7,13 +7,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/syscalls_needed.h"
+#include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "relay/marked_sockets.h"
 
 #define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
 
-SYSCALLS_NEEDED(
+SYSCALLS_ALLOWED(
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
 		SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),

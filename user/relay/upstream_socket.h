@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_UPSTREAM_SOCKET_H
-#define CULVERT_UPSTREAM_SOCKET_H
+#pragma once
 
 #include <sys/socket.h>
 
@@ -31,5 +30,3 @@ int upstream_connect(int fd, const struct addr *to);
 
 /* The cause to count for errno ERROR of a connect. */
 enum cause upstream_cause(int error);
-
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef CULVERT_WORKER_H
-#define CULVERT_WORKER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,8 +9,8 @@
 #include "base/loop.h"
 #include "config/config.h"
 #include "datapath/graft.h"
-#include "datapath/kernel.h"
-#include "datapath/pool.h"
+#include "datapath/sockmap.h"
+#include "datapath/buffer_pool.h"
 #include "datapath/stats.h"
 
 struct listening;
@@ -19,7 +18,7 @@ struct listening;
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
 	const struct config *config;
-	struct kernel *kernel;        /* NULL: everything is carried in user space */
+	struct sockmap *kernel;        /* NULL: everything is carried in user space */
 	struct grafts *grafts;        /* NULL: no session is grafted */
 	struct admission *admission;  /* counts the sessions of all workers */
 	struct session_log *session_log; /* NULL: none */
@@ -77,5 +76,3 @@ struct worker {
 
 /* Timers of a worker beside those of sessions: sweep, grace, resume, leave, graft_look. */
 #define WORKER_TIMERS 5
-
-#endif

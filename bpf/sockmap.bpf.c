@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The verdict program: one run per skb that arrives on a socket in rx.  And the gate, a socket
+ * filter that keeps data out of TCP while that program must not run.
+ *
+ * Theory of operation
+ *   - A flow is redirected to the other socket of its session, through tx.
+ *   - The target's backlog (psock->ingress_skb, which the kernel neither bounds nor charges to
+ *     anybody) is bounded here: it is what was redirected and is not yet part of the target's
+ *     write_seq.  It is looked at every CULVERT_CHECK_BYTES or CULVERT_CHECK_PACKETS.
+ *   - Over the soft limit the daemon is told, and takes the flow out of the kernel.  The hard limit
+ *     is for a daemon that does not react: then skbs are passed to user space, where TCP's own
+ *     window bounds them, or, where it would not, the gate is closed.  See
+ *     reverse_has_backlog().
+ *   - An skb may begin with bytes that were seen before: see trim().
+ *   - The run is serialised per source socket: the kernel calls it with the socket lock held.
+ *
+ * The order of the stream across redirect and pass is argued in include/sockmap_contract.h.
+ *
+ * Memory order.  What a run writes to stat, the next run on the same socket sees, on whatever CPU:
+ * the socket lock is between them.  The other sides look without it:
+ *   - the daemon at stat.  `passed` is its synchronisation: see pass().  Everything else is read
+ *     after `passed`, or is a statistic.  Each field is one aligned word, so it is old or new,
+ *     never half.
+ *   - the daemon at ctl, which it writes: `credit` and `no_pass` may change at any time and are
+ *     read with READ_ONCE(), so that the compiler loads them where it says so.  All else of a
+ *     flow's own ctl changes only while its socket is out of rx, or has ended; the map update that
+ *     brings it back takes the socket lock.  The reverse flow's epoch may change at any time.
+ *   - the reverse flow's run at stat.packets of this one, a statistic, and at expected_seq and
+ *     epoch, see reverse_has_backlog(): READ_ONCE().
+ *   - the gate, which holds no lock, at closed, fence and epoch: READ_ONCE().  A segment that it
+ *     lets in because it saw an old value is one of those that TCP held already.
+ *   - TCP at write_seq and copied_seq: READ_ONCE().  write_seq of the target may be late, so that a
+ *     backlog looks larger than it is, by what TCP has just taken.
+ */
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#include "sockmap_contract.h"
+#include "vmlinux.h"
+
+/* map sizes are placeholders: the daemon sets them before it loads */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u64);
+} rx SEC(".maps"), tx SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2);
+	__type(key, __u64);
+	__type(value, __u32);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct culvert_stat);
+} stats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct culvert_ctl);
+} ctls SEC(".maps");
+
+struct ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct ring);
+} rings SEC(".maps");
+
+/* Events that found the ring full; the daemon then looks at every flow itself. */
+__u64 events_lost;
+
+#define TCP_FLAG_FIN_BIT 0x01
+#define TCP_FLAG_RST_BIT 0x04
+
+/* bpf_skb_adjust_room() cuts less than 4 KiB at a time; skbs have up to 512 KiB (BIG TCP). */
+#define TRIM_STEP 4095
+#define TRIM_STEPS 256
+
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+
+/* Tell the daemon.  An event that does not fit is counted, and tried again where it may repeat. */
+static void tell(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u16 kind)
+{
+	struct culvert_event ev = { .slot = slot, .kind = kind, .epoch = (__u16)ctl->epoch };
+	__u32 worker = ctl->worker;
+	void *ring = bpf_map_lookup_elem(&rings, &worker);
+
+	if (ring && !bpf_ringbuf_output(ring, &ev, sizeof(ev), 0))
+		st->told |= 1U << kind;
+	else
+		__sync_fetch_and_add(&events_lost, 1);
+}
+
+static void tell_once(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot,
+		      __u16 kind)
+{
+	if (!(st->told & (1U << kind)))
+		tell(ctl, st, slot, kind);
+}
+
+/* The target's write_seq: all that TCP has accepted for sending.  False: the target is gone. */
+static bool target_write_seq(__u32 target, __u32 *seq)
+{
+	struct tcp_sock *tp;
+	struct bpf_sock *sk;
+	bool found = false;
+
+	sk = bpf_map_lookup_elem(&tx, &target);
+	if (!sk)
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp) {
+		*seq = READ_ONCE(tp->write_seq);
+		found = true;
+	}
+	bpf_sk_release(sk);
+	return found;
+}
+
+/*
+ * A new stay in rx.  The daemon enters a flow only when nothing is queued for the target outside
+ * its TCP, so write_seq is exactly where the redirected bytes will begin.
+ */
+static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reverse, __u32 seq,
+			__u32 epoch)
+{
+	st->epoch = epoch;
+	st->expected_seq = seq;
+	st->mark_seq = seq;
+	st->mark_overhead = st->overhead;
+	st->sent_overhead = st->overhead;
+	st->turn_bytes = st->bytes;
+	st->turn_packets = (__u32)st->packets;
+	st->turn_answers = (__u32)READ_ONCE(reverse->packets);
+	st->unchecked_bytes = 0;
+	st->unchecked_packets = 0;
+	st->told = 0;
+}
+
+/*
+ * Estimate the memory of the target's backlog.  Its payload is known exactly.  What its skbs occupy
+ * beyond that (small segments: a thousand times the payload) is bounded from above: of two points
+ * of the stream, the older is known to have left the backlog, and the younger replaces it once
+ * write_seq has reached it.
+ */
+static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
+{
+	__s32 payload = (__s32)(st->expected_seq - write_seq);
+
+	if (payload <= 0) {
+		st->sent_overhead = st->overhead;
+		st->mark_overhead = st->overhead;
+		st->mark_seq = st->expected_seq;
+		return 0;
+	}
+	if ((__s32)(write_seq - st->mark_seq) >= 0) {
+		st->sent_overhead = st->mark_overhead;
+		st->mark_overhead = st->overhead;
+		st->mark_seq = st->expected_seq;
+	}
+	return (__u64)payload + (st->overhead - st->sent_overhead);
+}
+
+/* Bulk: much in one direction, in big skbs, with hardly an answer.  All else begins a new turn. */
+static void watch_turn(const struct culvert_ctl *ctl, struct culvert_stat *st,
+		       const struct culvert_stat *reverse, __u32 slot)
+{
+	__u64 bytes = st->bytes - st->turn_bytes;
+	__u32 answers = (__u32)READ_ONCE(reverse->packets) - st->turn_answers;
+	__u32 packets = (__u32)st->packets - st->turn_packets;
+
+	if (!ctl->bulk_bytes || bytes < ctl->bulk_bytes)
+		return;
+	if (bytes >= (__u64)answers * ctl->bulk_ratio &&
+	    bytes >= (__u64)packets * ctl->bulk_skb) {
+		tell_once(ctl, st, slot, CULVERT_EVENT_BULK);
+		return;
+	}
+	st->turn_bytes = st->bytes;
+	st->turn_packets += packets;
+	st->turn_answers += answers;
+}
+
+/* True if the flow is over its hard limit. */
+static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot)
+{
+	__u64 bytes;
+	__u32 seq;
+
+	if (!target_write_seq(slot ^ 1, &seq))
+		return false; /* the redirect will fail and say so */
+	bytes = backlog_memory(st, seq);
+	if (bytes > st->backlog_max)
+		st->backlog_max = bytes;
+	if (bytes > ctl->soft_limit)
+		tell_once(ctl, st, slot, CULVERT_EVENT_SOFT);
+	return bytes > ctl->hard_limit;
+}
+
+/*
+ * Over the hard limit.  What is passed goes to the source's receive queue, where it is charged, and
+ * TCP's window closes; but only if that socket's own ingress_skb is empty.  If it holds a backlog
+ * of the reverse flow, a passed skb is queued behind that (sk_psock_verdict_apply()): charged to
+ * nobody, with the window open, and out of reach for user space until the peer has read the
+ * backlog, which it may never do.  So where the reverse flow has a backlog the gate is closed, and
+ * what TCP holds already, at most a receive buffer, is redirected.
+ *
+ * The backlog is asked for without the reverse flow's lock, and may be late by the skb that is just
+ * redirected there: that one is seen at our next.  Bytes that were passed there and are not yet
+ * written count as well: then a gate is closed where passing would have done.
+ */
+static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat *reverse,
+				__u32 rslot)
+{
+	const struct culvert_ctl *ctl = bpf_map_lookup_elem(&ctls, &rslot);
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tp;
+
+	if (!sk || !ctl)
+		return true;
+	/* nothing redirected since it has entered, or all of it has drained since it has left */
+	if (READ_ONCE(reverse->epoch) != READ_ONCE(ctl->epoch))
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	return !tp || (__s32)(READ_ONCE(reverse->expected_seq) - READ_ONCE(tp->write_seq)) > 0;
+}
+
+/*
+ * Hand the skb to user space; the daemon is told if it owes us nothing and so may be asleep.
+ *
+ * The program's half of Dekker's pattern: count, full barrier, look at credit.  An atomic add whose
+ * result is used compiles to BPF_ADD | BPF_FETCH, which is atomic64_fetch_add(): fully ordered in
+ * the kernel's memory model, before and after (x86: lock xadd; arm64: ldaddal, or ldxr and stlxr
+ * with dmb ish). Without the result it would be BPF_ADD alone, and no barrier at all (arm64:
+ * stadd); tests/kernel/test_verifier.c looks which it is.  Being a release as well, it orders the
+ * counts of what was redirected before: a daemon that sees this `passed` sees those `bytes`.
+ */
+static int pass(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u32 len)
+{
+	__u64 before = __sync_fetch_and_add(&st->passed, (__u64)len);
+
+	st->expected_seq += len;
+	if (READ_ONCE(ctl->credit) == before)
+		tell(ctl, st, slot, CULVERT_EVENT_PASSED);
+	return SK_PASS;
+}
+
+/*
+ * The stream cannot go on in the kernel, nor anywhere: the daemon must reset the session.  Until it
+ * does, which a stopped daemon never may, the target must get nothing that came later: `lost` drops
+ * what TCP holds already, and the gate keeps the rest out of TCP.
+ */
+static int lose(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u32 len)
+{
+	st->dropped += len;
+	if (st->lost != ctl->epoch) {
+		st->lost = ctl->epoch;
+		st->closed = ctl->epoch;
+		st->told &= ~(1U << CULVERT_EVENT_LOST); /* an earlier epoch's, if enter() failed */
+	}
+	tell_once(ctl, st, slot, CULVERT_EVENT_LOST);
+	return SK_DROP;
+}
+
+static int redirect(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct culvert_stat *st,
+		    __u32 slot, __u32 len)
+{
+	const struct sk_buff *k = (const struct sk_buff *)skb;
+	__u32 truesize = 0;
+
+	if (bpf_sk_redirect_map(skb, &tx, slot ^ 1, 0) != SK_PASS)
+		return lose(ctl, st, slot, len);
+	bpf_core_read(&truesize, sizeof(truesize), &k->truesize);
+	st->bytes += len;
+	st->packets++;
+	st->expected_seq += len;
+	st->overhead += CULVERT_SKB_EXTRA + (truesize > len ? truesize - len : 0);
+	return SK_PASS;
+}
+
+struct cutting {
+	struct __sk_buff *skb;
+	__u32 left; /* bytes still to be cut */
+};
+
+static long cut_step(__u32 i, struct cutting *c)
+{
+	__u32 step = c->left < TRIM_STEP ? c->left : TRIM_STEP;
+
+	(void)i;
+	if (bpf_skb_adjust_room(c->skb, -(__s32)step, 0, 0))
+		return 1;
+	c->left -= step;
+	return !c->left;
+}
+
+/*
+ * Cut OLD bytes off the front.  By bpf_loop(), whose body the verifier walks a few times: a plain
+ * loop it walks for every step and every way into it, which was 80 % of the instructions that it
+ * allows, and 0.8 s of each start.
+ */
+static bool cut(struct __sk_buff *skb, __u32 old)
+{
+	struct cutting c = { .skb = skb, .left = old };
+
+	bpf_loop(TRIM_STEPS, cut_step, &c, 0);
+	return !c.left;
+}
+
+/*
+ * After a retransmission an skb may begin with bytes that an earlier one had: tcp_data_queue()
+ * keeps such a "partial packet" whole, and recvmsg() skips the old bytes by sequence number.  A
+ * verdict is given all of it, and must cut it to what comes next.  copied_seq says what comes next
+ * only when the flow enters: later it lags behind passed bytes until user space has read them.
+ * False: the stream has a gap, or the cut failed.
+ */
+static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
+{
+	const struct sk_buff *k = (const struct sk_buff *)skb;
+	__u32 seq = 0, end, old;
+
+	if (bpf_core_read(&seq, sizeof(seq), k->cb + bpf_core_field_offset(struct tcp_skb_cb, seq)))
+		return false;
+	old = st->next_seq - seq;
+	end = seq + skb->len;
+	if (old > skb->len || (old && !cut(skb, old)))
+		return false;
+	st->next_seq = end;
+	if (old) /* else its cache line stays clean */
+		st->overlap += old;
+	return true;
+}
+
+/* The first skb of a stay in rx.  False: a socket is gone. */
+static bool enter(struct __sk_buff *skb, struct culvert_stat *st,
+		  const struct culvert_stat *reverse, __u32 slot, __u32 epoch)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct tcp_sock *tp;
+	__u32 seq = 0;
+
+	if (!sk)
+		return false;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return false;
+	st->next_seq = READ_ONCE(tp->copied_seq);
+	if (!target_write_seq(slot ^ 1, &seq))
+		return false;
+	begin_epoch(st, reverse, seq, epoch);
+	return true;
+}
+
+/* Redirect, or pass? */
+static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct culvert_stat *st,
+		 const struct culvert_stat *reverse, __u32 slot, __u32 len)
+{
+	/*
+	 * Also with no_pass: bytes that the daemon has read ahead and not yet written come first.
+	 * What is passed now makes the removal fail, or its audit: never is it a wrong byte.
+	 */
+	if (st->passed != READ_ONCE(ctl->credit)) {
+		if (reverse_has_backlog(skb, reverse, slot ^ 1))
+			st->closed = ctl->epoch;
+		return pass(ctl, st, slot, len);
+	}
+	if (READ_ONCE(ctl->no_pass))
+		return redirect(skb, ctl, st, slot, len);
+	st->unchecked_bytes += len;
+	st->unchecked_packets++;
+	if (st->unchecked_bytes >= CULVERT_CHECK_BYTES ||
+	    st->unchecked_packets >= CULVERT_CHECK_PACKETS) {
+		st->unchecked_bytes = 0;
+		st->unchecked_packets = 0;
+		watch_turn(ctl, st, reverse, slot);
+		if (check_backlog(ctl, st, slot)) {
+			if (!reverse_has_backlog(skb, reverse, slot ^ 1))
+				return pass(ctl, st, slot, len);
+			st->closed = ctl->epoch;
+		}
+	}
+	return redirect(skb, ctl, st, slot, len);
+}
+
+SEC("sk_skb/stream_verdict")
+int culvert_verdict(struct __sk_buff *skb)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	struct culvert_stat *st, *reverse;
+	struct culvert_ctl *ctl;
+	__u32 slot, rslot, *found;
+
+	/*
+	 * A FIN without data.  TCP has taken note of it already; queued anywhere it would break the
+	 * target's pipe, because the kernel's worker takes "0 bytes sent" for an error.
+	 */
+	if (!skb->len)
+		return SK_DROP;
+
+	found = bpf_map_lookup_elem(&slots, &cookie);
+	if (!found)
+		return SK_PASS; /* being closed: nobody will read it */
+	slot = *found;
+	rslot = slot ^ 1;
+	st = bpf_map_lookup_elem(&stats, &slot);
+	reverse = bpf_map_lookup_elem(&stats, &rslot);
+	ctl = bpf_map_lookup_elem(&ctls, &slot);
+	if (!st || !ctl || !reverse)
+		return SK_PASS;
+
+	if (st->lost == ctl->epoch)
+		return lose(ctl, st, slot, skb->len);
+	if (st->epoch != ctl->epoch && !enter(skb, st, reverse, slot, ctl->epoch))
+		return lose(ctl, st, slot, skb->len);
+	if (!trim(skb, st))
+		return lose(ctl, st, slot, skb->len);
+	if (!skb->len)
+		return SK_DROP; /* all of it had come before */
+	return carry(skb, ctl, st, reverse, slot, skb->len);
+}
+
+/*
+ * The gate.  TCP runs socket filters before it looks at a segment, with the data pointer at the TCP
+ * header (tcp_filter() in net/ipv4/tcp_ipv4.c): what is dropped here was never received, and the
+ * peer sends it again.  Pure ACKs and RST always pass, so the other direction is not disturbed.
+ */
+SEC("socket")
+int culvert_gate(struct __sk_buff *skb)
+{
+	const struct culvert_stat *st;
+	const struct culvert_ctl *ctl;
+	__u32 slot, *found;
+	__u64 cookie;
+	__u8 bytes[2]; /* 12: data offset in words, 13: flags */
+
+	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)))
+		return skb->len;
+	if (bytes[1] & TCP_FLAG_RST_BIT)
+		return skb->len;
+	if (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT))
+		return skb->len;
+	cookie = bpf_get_socket_cookie(skb);
+	found = bpf_map_lookup_elem(&slots, &cookie);
+	if (!found)
+		return skb->len;
+	slot = *found;
+	st = bpf_map_lookup_elem(&stats, &slot);
+	ctl = bpf_map_lookup_elem(&ctls, &slot);
+	if (!st || !ctl)
+		return skb->len;
+	if (READ_ONCE(ctl->fence) || READ_ONCE(st->closed) == READ_ONCE(ctl->epoch))
+		return 0;
+	return skb->len;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

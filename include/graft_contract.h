@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The contract between the packet programs (bpf/graft.bpf.c) and the daemon
+ * (user/datapath/graft.c).
+ *
+ * A graft joins the two TCP connections of a session at packet level: what arrives from one remote
+ * end is translated and sent on to the other.  Both sockets of the daemon stay as they are, frozen:
+ * none of their packets leave the machine, and none of the remote ends' reach them.
+ *
+ * Maps
+ *   grafts   struct graft_entry by session slot, mapped into the daemon.
+ *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and, for
+ *            tuples that are used anew, by the packet programs.
+ *   graft_rings  worker -> ring buffer of struct graft_event.
+ *   handshakes  the same tuples -> struct graft_handshake, until the offer.
+ *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
+ *   .bss     counters.
+ *
+ * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
+ * side is the remote end of the other side.  Sequence numbers of a side are those on its wire; so an
+ * ACK from the client acknowledges numbers of side 0, whoever has sent the bytes.
+ *
+ * Transitions of the state, and by whom:
+ *
+ *   FREE       -> OFFERED    offer: nothing of the session is in the daemon's hand
+ *   OFFERED    -> LOCKED     a packet of either side, to look whether it may be the first one that
+ *                            is translated.  One packet looks at a time
+ *              -> FREE       the daemon carries the session itself
+ *              -> RETURNED   the same, if it was grafted before
+ *   LOCKED     -> OFFERED    it may not: it goes to its socket
+ *              -> ACTIVE     it may, and it is translated, as are all that follow
+ *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the count
+ *                            in the upper bits changes, so that the one that looks cannot activate
+ *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST; or the daemon
+ *                            resets both ends
+ *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
+ *                            cannot be translated (`why_back`)
+ *   RETURNING  -> LOCKED_2   a packet, to look whether the session may go back with it
+ *              -> DONE       as above; or it cannot go back, and `why_back` is set
+ *              -> ACTIVE     the daemon does not want it any more
+ *   LOCKED_2   -> RETURNING  it may not, and is translated
+ *              -> RETURNED   it may.  From now on packets are shifted between the wire and the
+ *                            sockets, for the rest of the session
+ *   RETURNED   -> OFFERED    offer, again: nothing of the session is in the daemon's hand
+ *   DONE       -> CLOSED     the daemon closes the sockets
+ *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
+ *                            until then, or until a SYN comes with such a tuple, or after CLOSED a
+ *                            packet that is not in the window
+ *
+ * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and the stack
+ * answers what comes late.
+ *
+ * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
+ * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
+ * compare-and-swap where two CPUs must not undo each other.  "Way": written by packets of its socket
+ * that leave.  The daemon writes none of them.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+/* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
+#define GRAFT_LAYOUT 3
+
+enum graft_state {
+	GRAFT_FREE,
+	GRAFT_OFFERED,
+	GRAFT_ACTIVE,
+	GRAFT_LOCKED, /* has the bit of OFFERED */
+	GRAFT_DONE,
+	GRAFT_RETURNING,
+	GRAFT_LOCKED_2,
+	GRAFT_RETURNED,
+	GRAFT_CLOSED,
+	GRAFT_STATES,
+};
+
+#define GRAFT_STATE_MASK 0xff /* of graft.state; above it the count of LOCKED */
+#define GRAFT_PASSED_ONE 0x100
+
+/*
+ * Why a session is not grafted, or not any more: answer of the offer program, `why_back`, and `why_not`: what
+ * keeps a packet from being the first one that is translated.
+ */
+enum graft_refusal {
+	GRAFT_OK,          /* in `why_not`: no packet has been looked at */
+	GRAFT_NO_SOCKET,   /* gone, or of another network namespace */
+	GRAFT_CLOSING,     /* not ESTABLISHED, or half closed; or a packet with SYN, FIN or RST */
+	GRAFT_TIMESTAMPS,  /* one connection has TCP timestamps, the other has not */
+	GRAFT_MSS,         /* one end may send larger segments than the other takes */
+	GRAFT_ECN,         /* one connection has ECN, the other has not, or another kind */
+	GRAFT_MPTCP,       /* one connection is a flow of MPTCP */
+	GRAFT_INTERFACE,   /* no packet program there, or others decide about packets, too */
+	GRAFT_IN_HAND,     /* something is unread, not acknowledged, or in the daemon's hand */
+	GRAFT_BAD_REQUEST, /* the slot is in another state than the operation wants, or there is none */
+	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */
+	GRAFT_WINDOW,      /* one end may send larger segments than the other has room for */
+	GRAFT_XFRM,        /* a policy of IPsec concerns it */
+	GRAFT_ENCAP,       /* a route puts its packets into others */
+	GRAFT_PROBING,     /* net.ipv4.tcp_mtu_probing: the relay finds black holes, the ends might not */
+	GRAFT_FRAGMENTS,   /* an end sends some */
+	GRAFT_HEADERS,     /* an end sends options of IPv4, or extension headers of IPv6 */
+	GRAFT_TOO_BIG,     /* an end sends more than the way takes, and must not be told (no DF) */
+	GRAFT_ORDER,       /* the packet is not the next one, or a socket waits for earlier ones */
+	GRAFT_NO_TIMESTAMP, /* it has none, where there should be one */
+	GRAFT_NO_ROOM,     /* the other end has no room for it */
+	GRAFT_UNSEEN,      /* not seen entering and leaving, on both sides, with the sockets' numbers */
+	GRAFT_WAY,         /* the way of a socket may have changed, or is not known */
+	GRAFT_REFUSALS,
+};
+
+/* In network byte order; IPv4 as ::ffff:a.b.c.d. */
+struct graft_addr {
+	__u32 w[4];
+};
+
+/* As in a packet that arrives from the remote end.  Ports in network byte order. */
+struct graft_tuple {
+	struct graft_addr remote, local;
+	__u16 remote_port, local_port;
+};
+
+struct graft_place {
+	__u32 slot, side;
+};
+
+/* The way of packets from our socket to its remote end, as one was seen leaving. */
+struct graft_way {
+	__u32 ifindex;
+	__u32 mark;          /* skb->mark, which routes may depend on */
+	__u32 mtu;           /* the IP header included */
+	__u32 hop[4];        /* GRAFT_VIA_IPV4, _IPV6: the router */
+	__u8 ttl;
+	__u8 via;            /* enum graft_via */
+	__u32 ways;          /* graft_ways when it was seen; written last */
+};
+
+struct graft_side {
+	struct graft_tuple tuple;
+	struct graft_way way;
+
+	/* Translation of packets that arrive from this side's remote end.  "+": added, modulo 2^32. */
+	__u32 seq_add, ack_add;
+	__u32 tsval_add, tsecr_add;
+	__u32 tsecr_least;   /* the other end has not seen this clock yet: TSecr is at least that, */
+	__u32 tsecr_clamped; /* while this is 1 */
+	__u8 window_left;    /* shift that the remote end announced, */
+	__u8 window_right;   /* and that the other end expects */
+	__u8 read_shift;     /* of windows that our socket announces */
+	__u8 timestamps;     /* 1: on both connections */
+	__u8 ipv6;           /* 1: on the wire */
+
+	/* The frozen socket's write_seq and rcv_nxt. */
+	__u32 frozen_write, frozen_read;
+
+	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */
+	__u32 back_read, back_write, back_ts;
+
+	/* Tracked.  64 bits: the low half is the sequence number, so the difference of two counts bytes. */
+	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
+	__u64 end;           /* end of what the remote end has sent, a FIN included */
+	__u64 begun;         /* not tracked: `end` minus this is what was carried, by all grafts */
+	__u32 window;        /* largest that the remote end has offered, in bytes */
+	__u32 tsval_sent;    /* highest that was sent to the remote end */
+	__u32 fin;           /* 1: the remote end has sent FIN, 2: and it is acknowledged */
+	__u32 fin_end;
+	__u64 heard_ns;      /* CLOCK_MONOTONIC of the last packet, */
+	__u64 data_ns;       /* and of the last with new payload, or a new ACK of some */
+	__u64 probed_ns;     /* of the last keepalive probe of the frozen socket */
+	__u32 reset;         /* DONE: the remote end has sent RST */
+
+	/* Not tracked. */
+	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
+	__u32 sack;          /* 1: the socket has SACK */
+	__u32 mss;           /* that it may send, with options */
+	/*
+	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.  One less than
+	 * the socket's numbers at the offer, until a packet is seen.
+	 */
+	__u32 passed, left;
+	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
+} __attribute__((aligned(64)));
+
+/* What was seen of the handshake of a connection that may become a session's. */
+struct graft_handshake {
+	struct graft_way way;
+	__u32 in, out; /* the numbers that follow the SYN that has entered, and that has left */
+};
+
+/* Who has the link-layer address to send to. */
+enum graft_via {
+	GRAFT_VIA_LOOKUP, /* on this machine: there is none, but a route is needed */
+	GRAFT_VIA_REMOTE, /* the remote end */
+	GRAFT_VIA_IPV4,
+	GRAFT_VIA_IPV6,
+};
+
+/* A session that must go back to its sockets and finds no moment for that ends after this time. */
+#define GRAFT_STUCK_NS 5000000000ULL
+
+/* So long are the senders of a stream that is never quiet held, before it is given up. */
+#define GRAFT_HOLD_MS 200
+
+struct graft_entry {
+	__u32 state;
+	__u32 looks;         /* packets that looked whether they may be the first */
+	__u32 why_not;       /* enum graft_refusal: the last look */
+	__u32 hold;          /* by the daemon while OFFERED: 1: let the senders run dry, see hold() */
+	__u32 held_ms;       /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
+	__u32 worker;        /* by the daemon: whose ring */
+	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
+	__u64 id;            /* by the daemon: of the session */
+	__u64 offered_ns, unused, ended_ns; /* CLOCK_MONOTONIC */
+	__u64 before[2];     /* bytes that each socket has received */
+	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
+	__u32 over;          /* by the daemon: 1: RETURNED, and the sockets are closed */
+	__u32 killed;        /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
+	__u32 why_back;      /* enum graft_refusal: what came that cannot be translated, */
+	__u64 stuck_ns;      /* and when */
+	__u64 counted[2];    /* by the daemon: bytes of each side that its counters have */
+	struct graft_side side[2];
+} __attribute__((aligned(64)));
+
+/* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 3, "another size: another layout");
+
+#define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
+
+/* Input of the offer program, behind an Ethernet header. */
+enum graft_op {
+	GRAFT_OFFER,  /* put the session into `slot`, which is FREE */
+	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
+	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
+	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
+	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
+};
+
+struct graft_request {
+	__u32 op;
+	__u32 slot;
+	__u32 worker;
+	__u64 id;
+	__u32 forward;
+	struct graft_tuple tuples[2];
+};
+
+/*
+ * A wake-up is an interrupt that the CPU sends to itself, which costs more than all else about an
+ * event.  So a worker is woken for the first event, and looks by itself for those that follow within
+ * GRAFT_QUIET_MS.
+ */
+#define GRAFT_QUIET_MS 1
+#define GRAFT_WORKERS 256
+
+/* A packet has changed the state to DONE or RETURNED. */
+struct graft_event {
+	__u32 slot;
+	__u32 unused;
+	__u64 id; /* of the session that it is about */
+};

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The contract between the verdict program (bpf/sockmap.bpf.c) and the daemon
+ * (user/datapath/sockmap.c).
+ *
+ * A session has two sockets and two slots: 2n for the client's, 2n + 1 for the upstream's.  What is
+ * said here of a slot is said of the flow that is *read* from that slot's socket; its target is the
+ * other slot of the pair.
+ *
+ * Maps
+ *   rx       sockmap with the verdict program.  A flow is in the kernel exactly while its source
+ *            socket is in rx.
+ *   tx       sockmap without a program: the redirect targets.  Both sockets of a session stay in it
+ *            from the first promotion to close(2), so their psocks, and what is queued on them,
+ *            survive every removal from rx.
+ *   slots    socket cookie -> slot.
+ *   stats    struct culvert_stat by slot, mapped into the daemon.  Written by the program only, and
+ *            only while it holds the source's socket lock: one writer at a time.  Never reset, but
+ *            backlog_max, which the daemon clears while no socket has the slot.  Of the others the
+ *            daemon remembers the values at which a session began.
+ *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
+ *   rings    worker -> ring buffer of struct culvert_event.
+ *   .bss     the program's globals, mapped into the daemon: counters.
+ *
+ * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  It keeps segments with
+ * payload or FIN out of TCP, which the peer sends again, while either side has closed it:
+ *   - the program, for the rest of this stay in rx (stat.closed == ctl.epoch), where passing would
+ *     not bound memory: see reverse_has_backlog() there; and where bytes were lost (stat.lost ==
+ *     ctl.epoch): none that follow may reach the target, so those that TCP holds are dropped;
+ *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
+ *
+ * Memory of all flows.  Before a flow enters, the daemon reserves memory for it: ctl.hard_limit is
+ * its share, and the shares of all flows are within the daemon's limit.  The program knows its own
+ * flow's share only, and keeps to it without the daemon.  The share is free again when the flow is
+ * out of rx and its backlog has drained; when it has finished, so that nothing can arrive; or when
+ * the sockets are closed.  Each flow may have beyond its share: what comes between two looks, one
+ * skb, and what TCP holds when its gate is closed.
+ *
+ * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
+ * every byte that was ever handed to user space has been written to the target.  Once over the hard
+ * limit it passes (if the gate is not what bounds memory), and goes on passing until the daemon has
+ * caught up.  The two counters are a Dekker pair: the program stores `passed`, then loads `credit`
+ * again; the daemon stores `credit`, then loads `passed`; both with full barriers.  So either the
+ * daemon sees the new passed byte or the program sees the new credit and sends
+ * CULVERT_EVENT_PASSED: no wake-up is lost.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+/* The backlog of a flow is looked at after so many redirected bytes or packets, not for each. */
+#define CULVERT_CHECK_BYTES (64 * 1024)
+#define CULVERT_CHECK_PACKETS 64
+
+/*
+ * What the slab allocator really uses for an skb beyond its truesize:
+ * tests/kernel/test_facts.c has seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and
+ * 278 to 291 on 6.18.
+ */
+#define CULVERT_SKB_EXTRA 320
+
+/*
+ * Written by the program.  Bytes are payload unless said otherwise.  Two cache lines, the first of
+ * which has all that a redirected skb changes, and what the gate looks at.
+ *
+ * What is of 32 bits or less is used as a difference, modulo its size.  A turn has no more packets
+ * than bytes, and after ctl.bulk_bytes and one interval between two looks it has ended, or the
+ * daemon has been told that it is bulk.  Answers have no bound: 2^32 of them in one turn count as
+ * none, and the flow may be called bulk, which is a hint.
+ */
+struct culvert_stat {
+	__u64 bytes;        /* redirected to the target */
+	__u64 packets;      /* redirected skbs */
+	__u64 passed;       /* bytes handed to user space (SK_PASS) */
+	__u64 overhead;     /* memory of all redirected skbs beyond their payload */
+	__u32 expected_seq; /* target's write_seq once all that was redirected or passed is
+			     * written */
+	__u32 next_seq;     /* source's sequence number of the next byte of the stream */
+	__u32 epoch;        /* ctl.epoch for which these fields were started */
+	__u32 closed;       /* ctl.epoch in which the gate was closed last */
+	__u32 lost;         /* ctl.epoch in which bytes were dropped last */
+	__u32 unchecked_bytes; /* since the backlog was looked at last, as the next */
+	__u16 unchecked_packets;
+	__u16 told;         /* events sent in this epoch: 1 << kind */
+	__u32 mark_seq;     /* a point of the stream: its sequence number on the target, and */
+	__u64 mark_overhead; /* ... what `overhead` was there */
+	__u64 sent_overhead; /* ... of the skbs known to have left the backlog */
+	__u64 backlog_max;  /* largest memory estimate of the target's backlog */
+	__u64 dropped;      /* bytes that could not be carried: the session must be reset */
+	__u64 overlap;      /* bytes that came twice, and were cut off */
+	__u64 turn_bytes;   /* stat.bytes when the current turn began */
+	__u32 turn_packets; /* stat.packets at that time */
+	__u32 turn_answers; /* the reverse flow's packets at that time */
+} __attribute__((aligned(64)));
+
+_Static_assert(sizeof(struct culvert_stat) == 128, "two cache lines for each flow");
+
+/* Written by the daemon. */
+struct culvert_ctl {
+	__u64 credit;     /* passed bytes that the daemon has written to the target */
+	__u64 soft_limit; /* memory estimate at which the daemon is told once */
+	__u64 hard_limit; /* memory estimate from which the program passes, or closes the gate:
+			   * what the flow has reserved, or 0 */
+	__u64 bulk_bytes; /* a turn this long may be bulk; 0: never */
+	__u32 bulk_ratio; /* ... if it has so many bytes for each packet that comes back */
+	__u32 bulk_skb;   /* ... and for each packet of its own */
+	__u32 worker;     /* whose ring */
+	__u32 epoch;      /* changes with each owner of the slot, with each entry into rx, and
+			   * when all has drained after it */
+	__u32 no_pass;    /* the flow is being taken out of rx: do not begin to pass */
+	__u32 fence;      /* ... and the gate is closed */
+	__u64 counted;    /* redirected bytes that the daemon's counters have */
+} __attribute__((aligned(64)));
+
+_Static_assert(sizeof(struct culvert_ctl) == 64, "one cache line for each flow");
+
+enum culvert_event_kind {
+	CULVERT_EVENT_SOFT = 1,   /* the backlog is over the soft limit (once an epoch) */
+	CULVERT_EVENT_PASSED = 2, /* bytes were passed and nothing had been outstanding */
+	CULVERT_EVENT_BULK = 3,   /* the flow looks like bulk (once an epoch) */
+	CULVERT_EVENT_LOST = 4,   /* bytes were dropped: the target was gone (once an epoch) */
+};
+
+struct culvert_event {
+	__u32 slot;
+	__u16 kind;
+	__u16 epoch; /* low half of ctl.epoch: tells late events of an earlier stay from current
+		      * ones */
+};

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "unit.h"
+#include "datapath/buffer_pool.h"
+#include "seeded.h"
+
+#define MANY 100 /* more than a pool keeps of anything */
+
+static unsigned int descriptors_before;
+static unsigned int pipes_tried;
+
+/* As that of the C library, but counted. */
+int pipe2(int fds[2], int flags)
+{
+	pipes_tried++;
+	return (int)syscall(SYS_pipe2, fds, flags);
+}
+
+static int setup(void **state)
+{
+	static struct pool p;
+
+	descriptors_before = count_descriptors();
+	pool_init(&p, 1000);
+	*state = &p;
+	return 0;
+}
+
+/* Whatever a test did: all is given back, and nothing stays open. */
+static int teardown(void **state)
+{
+	struct pool *p = *state;
+
+	if (p->buffers_lent || p->pipes_lent)
+		return -1;
+	pool_close(p);
+	return count_descriptors() == descriptors_before ? 0 : -1;
+}
+
+static void expect_pipes(const struct pool *p, unsigned int lent, unsigned int idle)
+{
+	assert_int_equal(p->pipes_lent, lent);
+	assert_int_equal(p->pipes_idle, idle);
+	assert_int_equal(count_descriptors(), descriptors_before + 2 * (lent + idle));
+}
+
+#define ON_POOL(f) TEST_WITH(f, setup, teardown)
+
+/* --- buffers --- */
+
+/* An idle one of another size is replaced; what nobody asks for any more goes. */
+ON_POOL(test_buffer_sizes)
+{
+	struct pool *p = *state;
+	struct buffer *big = pool_buffer_get(p, 100000), *b[MANY];
+
+	memset(big->data, 2, 100000);
+	assert_int_equal(big->size, 100000);
+	pool_buffer_put(p, big);
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < MANY; i++) {
+			b[i] = pool_buffer_get(p, 50);
+			assert_int_equal(b[i]->size, 50);
+		}
+		for (int i = 0; i < MANY; i++)
+			pool_buffer_put(p, b[i]);
+	}
+	assert_in_range(p->buffers_idle, 1, MANY / 2);
+}
+
+/* --- pipes --- */
+
+/* Bytes of one session must never reach another. */
+ON_POOL(test_pipe_with_bytes)
+{
+	struct pool *p = *state;
+	struct pipe *a = pool_pipe_get(p), *b;
+	char byte;
+
+	assert_non_null(a);
+	assert_int_equal(write(a->write_fd, "secret", 6), 6);
+	pool_pipe_put(p, a, false);
+	expect_pipes(p, 0, 0);
+	b = pool_pipe_get(p);
+	assert_non_null(b);
+	assert_int_equal(read(b->read_fd, &byte, 1), -1);
+	assert_int_equal(errno, EAGAIN);
+	pool_pipe_put(p, b, true);
+	expect_pipes(p, 0, 1);
+}
+
+/* No descriptor, or only one: the answer is NULL, and nothing is left open. */
+ON_POOL(test_pipe_no_descriptors)
+{
+	struct pool *p = *state;
+	struct pipe *pipe = NULL, *kept;
+	unsigned int failures = 0;
+	struct rlimit old, tight;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+	tight = old;
+	pool_limit_pipes(1); /* a pipe that cannot be made does not count */
+	for (tight.rlim_cur = 1; !pipe; tight.rlim_cur++) {
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+		pipe = pool_pipe_get(p);
+		failures += !pipe;
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+		expect_pipes(p, pipe != NULL, 0);
+	}
+	assert_true(failures >= 2);
+	/* an idle pipe needs none */
+	pool_pipe_put(p, pipe, true);
+	tight.rlim_cur = 0;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+	kept = pool_pipe_get(p);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+	pool_limit_pipes(UINT_MAX);
+	assert_ptr_equal(kept, pipe);
+	pool_pipe_put(p, kept, true);
+}
+
+/* Pipes of all pools together: the limit counts idle ones too, and a closed one makes room. */
+ON_POOL(test_pipe_budget)
+{
+	struct pool *p = *state, other;
+	struct pipe *a, *b, *c;
+
+	pool_init(&other, 1000);
+	pool_limit_pipes(2);
+	a = pool_pipe_get(p);
+	b = pool_pipe_get(&other);
+	c = pool_pipe_get(p);
+	assert_null(c);
+	assert_int_equal(p->pipes_lent, 1);
+	assert_int_equal(count_descriptors(), descriptors_before + 4);
+	pool_pipe_put(&other, b, true);
+	assert_null(pool_pipe_get(p));
+	assert_ptr_equal(pool_pipe_get(&other), b);
+	pool_pipe_put(&other, b, false);
+	c = pool_pipe_get(p);
+	assert_non_null(c);
+	assert_null(pool_pipe_get(&other));
+	pool_pipe_put(p, a, true);
+	pool_pipe_put(p, c, true);
+	pool_trim(p);
+	expect_pipes(p, 0, 0);
+
+	pool_limit_pipes(0);
+	assert_null(pool_pipe_get(p));
+	pool_limit_pipes(UINT_MAX);
+	a = pool_pipe_get(p);
+	assert_non_null(a);
+	pool_pipe_put(p, a, true);
+	pool_close(&other);
+}
+
+/* --- /proc/sys/fs/pipe-user-pages-soft --- */
+
+#define FREE_UID 64231 /* with no pipes of anybody else, nor those of other tests */
+#define LENT_MAX 1000
+#define LENT_DESCRIPTORS (2 * LENT_MAX + 100)
+#define RETRY_MS 100
+
+/* The limit that the figures of pool.c are about. */
+static bool usual_limit(void)
+{
+	FILE *f = fopen("/proc/sys/fs/pipe-user-pages-soft", "re");
+	unsigned long pages = 0;
+
+	if (f && fscanf(f, "%lu", &pages) != 1)
+		pages = 0;
+	if (f)
+		fclose(f);
+	return pages == 16384 && sysconf(_SC_PAGESIZE) == 4096;
+}
+
+/* As a user who has the limit, with descriptors for all. */
+static bool become_limited(void)
+{
+	struct rlimit many;
+
+	if (getrlimit(RLIMIT_NOFILE, &many) || many.rlim_max < LENT_DESCRIPTORS)
+		return false;
+	if (many.rlim_cur < LENT_DESCRIPTORS)
+		many.rlim_cur = LENT_DESCRIPTORS;
+	return !setrlimit(RLIMIT_NOFILE, &many) &&
+	       (geteuid() || !setresuid(FREE_UID, FREE_UID, FREE_UID));
+}
+
+/* In a process of its own: the first thing that is not as it should be, or NULL. */
+static const char *lend_all(struct pool *p)
+{
+	static struct pipe *pipes[LENT_MAX];
+	unsigned int n = 0, tried;
+	uint64_t begin, bytes = 0;
+
+	while (n < LENT_MAX && (pipes[n] = pool_pipe_get(p)))
+		bytes += pipes[n++]->size;
+	if (n == LENT_MAX)
+		return "no end";
+	if (n < 300 || bytes > 64 << 20) /* others of this user may have some */
+		return "fewer than fit";
+	for (unsigned int i = 0; i < n; i++)
+		if (pipes[i]->size < 64 << 10)
+			return "a small one";
+	if (pipes[0]->size != 512 << 10)
+		return "the first one is not large";
+
+	/* no system calls for what is known */
+	begin = clock_now_ms();
+	tried = pipes_tried;
+	for (int i = 0; i < 10000; i++)
+		if (pool_pipe_get(p))
+			return "one too many";
+	if (pipes_tried - tried > 1 + (clock_now_ms() - begin) / RETRY_MS)
+		return "tried again each time";
+
+	/* few stay, and there is room again: for large ones, whichever are kept */
+	while (n)
+		pool_pipe_put(p, pipes[--n], true);
+	if (p->pipes_idle > MANY / 2)
+		return "too many are idle";
+	begin = clock_now_ms();
+	while (n < MANY && clock_now_ms() < begin + 10000) {
+		pipes[n] = pool_pipe_get(p);
+		if (!pipes[n])
+			short_pause();
+		else if (n < 10 && pipes[n]->size != 512 << 10)
+			return "still a smaller one";
+		else
+			n++;
+	}
+	return n < MANY ? "no recovery" : NULL;
+}
+
+/* More than 600 pipes, none of them small, and nothing in vain after the last. */
+ON_POOL(test_pipe_pages)
+{
+	const char *fault;
+	int status;
+	pid_t pid;
+
+	if (!usual_limit())
+		skip();
+	pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		if (!become_limited())
+			_exit(2);
+		fault = lend_all(*state);
+		if (fault)
+			fprintf(stderr, "pipes: %s\n", fault);
+		_exit(fault ? 1 : 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	if (WEXITSTATUS(status) == 2)
+		skip();
+	assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+UNIT_MAIN(NULL, NULL)

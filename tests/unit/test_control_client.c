@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The client of the control socket: its words, what it asks, and what a daemon may answer. */
+
+#include <errno.h>
+#include <json-c/json.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "unit.h"
+#include "base/exit_codes.h"
+#include "capture.h"
+#include "cli/control_client.h"
+#include "cli/view.h"
+#include "config/config.h"
+#include "temp_dir.h"
+
+#define OUT_MAX 16384
+#define PATIENCE_MS 10000
+
+static char out[OUT_MAX], err[OUT_MAX]; /* of the last run */
+
+static int run_words(const char *const *words)
+{
+	struct capture stdout_capture, stderr_capture;
+	char *argv[12];
+	int argc = 0, code;
+
+	for (; words[argc]; argc++)
+		argv[argc] = (char *)words[argc];
+	argv[argc] = NULL;
+	capture_begin(&stdout_capture, STDOUT_FILENO);
+	capture_begin(&stderr_capture, STDERR_FILENO);
+	code = client_run(argc, argv);
+	capture_end(&stderr_capture, err, OUT_MAX);
+	capture_end(&stdout_capture, out, OUT_MAX);
+	return code;
+}
+
+#define RUN(...) run_words((const char *const[]){ __VA_ARGS__, NULL })
+
+/* Nothing on stdout, and one line on stderr that has TEXT in it. */
+static void expect_complaint(const char *text)
+{
+	assert_string_equal(out, "");
+	if (!strstr(err, text) || strncmp(err, "culvert: ", 9) != 0)
+		fail_msg("\"%s\" lacks \"%s\"", err, text);
+	assert_ptr_equal(strchr(err, '\n'), err + strlen(err) - 1);
+}
+
+/* --- words --- */
+
+TEST(test_requests)
+{
+	static const struct {
+		const char *words[8];
+		const char *request;
+	} cases[] = {
+		{ { "sessions" }, "{\"command\":\"sessions\"}" },
+		{ { "sessions", "--forward", "a \"b\"", "--client=10.0.0.0/8" },
+		  "{\"command\":\"sessions\",\"forward\":\"a \\\"b\\\"\","
+		  "\"client\":\"10.0.0.0/8\"}" },
+		{ { "sessions", "--id", "17", "--carrier", "copy" },
+		  "{\"command\":\"sessions\",\"id\":[17],\"carrier\":\"copy\"}" },
+		{ { "kill", "17", "--id=18", "9223372036854775807" },
+		  "{\"command\":\"kill\",\"id\":[18,17,9223372036854775807]}" },
+		{ { "kill", "--all" }, "{\"command\":\"kill\",\"all\":true}" },
+		{ { "engine", "db", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"db\",\"engine\":\"copy\"}" },
+		{ { "engine", "--forward=-x", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"-x\",\"engine\":\"copy\"}" },
+		{ { "engine", "--", "--x", "copy" },
+		  "{\"command\":\"engine\",\"forward\":\"--x\",\"engine\":\"copy\"}" },
+		{ { "drain", "db", "--undo" },
+		  "{\"command\":\"drain\",\"undo\":true,\"forward\":\"db\"}" },
+		{ { "drain", "db", "--deadline", "30" },
+		  "{\"command\":\"drain\",\"deadline\":30,\"forward\":\"db\"}" },
+		{ { "drain", "db", "--deadline=0.5" },
+		  "{\"command\":\"drain\",\"deadline\":0.5,\"forward\":\"db\"}" },
+		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const struct command *c = command_find(cases[i].words[0]);
+		struct client_words words;
+		char *argv[9] = { NULL };
+		int argc = 0;
+
+		for (; cases[i].words[argc]; argc++)
+			argv[argc] = (char *)cases[i].words[argc];
+		assert_int_equal(client_words_parse(c, argc, argv, &words), 0);
+		assert_string_equal(words.line, cases[i].request);
+		client_words_close(&words);
+	}
+}
+
+#define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+TEST(test_wrong_words)
+{
+	static const struct {
+		const char *words[5];
+		const char *complaint;
+	} cases[] = {
+		{ { "sessions", "--bogus=1" }, "\"--bogus=1\": unknown argument, or one" },
+		{ { "sessions", "a\x1b\n" }, "\"a??\": unknown argument" },
+		{ { "sessions", "--json=1" }, "\"--json=1\": unknown argument" },
+		{ { "sessions", "--control" }, "needs a value" },
+		{ { "sessions", "--control", "/1234567" A50 A50 }, "expected at most 107 bytes" },
+		{ { "kill" }, "kill: needs an id, a filter or all" },
+		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
+		{ { "kill", "17x" }, "kill: id: expected a whole number" },
+		{ { "kill", "17,18" }, "kill: id: expected a whole number" },
+		{ { "sessions", "17" }, "\"17\": unknown argument" },
+		{ { "sessions", "--client", "10.0.0.1/8" }, "client: expected addresses" },
+		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
+		{ { "drain", "a", "--deadline", "soon" }, "drain: deadline: expected seconds" },
+	};
+	struct client_words words;
+	char *argv[1001] = { (char *)"kill" };
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(run_words(cases[i].words), EXIT_CODE_USAGE);
+		expect_complaint(cases[i].complaint);
+	}
+	for (int i = 1; i <= 1000; i++) /* more than fit into a request */
+		argv[i] = (char *)"1234567";
+	assert_int_equal(client_words_parse(command_find("kill"), 1001, argv, &words), -EINVAL);
+	client_words_close(&words);
+}
+
+TEST(test_help)
+{
+	char usage[64];
+
+	for (size_t i = 0; i < COMMANDS; i++) {
+		snprintf(usage, sizeof(usage), "Usage: culvert %s ", commands[i].name);
+		assert_int_equal(RUN(commands[i].name, i % 2 ? "--help" : "-h"), EXIT_CODE_OK);
+		assert_non_null(strstr(out, usage));
+		assert_non_null(strstr(out, "--control PATH"));
+		for (size_t k = 0; k < commands[i].n_keys; k++) {
+			const struct command_key_def *key = &command_keys[commands[i].keys[k]];
+
+			assert_non_null(strstr(out, command_key_option(key)));
+		}
+	}
+	RUN("engine", "--help");
+	assert_non_null(strstr(out, "Usage: culvert engine NAME [ENGINE] [options]"));
+}
+
+/* The socket is where the configuration file says, whatever else may be wrong with it. */
+TEST(test_config)
+{
+	static const struct {
+		const char *text, *control;
+	} cases[] = {
+		{ "[culvert]\ncontrol = /run/other/c.sock\n", "/run/other/c.sock" },
+		{ "[culvert]\r\nengine=copy\r\ncontrol=/a ; and why\r\n", "/a" },
+		{ "[forward x]\ncontrol = /a\n", CONFIG_CONTROL_DEFAULT },
+		{ "0.0.0.0 80 10.0.0.1 80 [src=10.0.0.2]\nallow *\n", CONFIG_CONTROL_DEFAULT },
+		{ "[culvert]\nno such key\nengine = fast\ncontrol = /a\n[", "/a" },
+	};
+	char dir[TEMP_DIR_LEN], path[TEMP_DIR_LEN + 8];
+	char *argv[] = { (char *)"status", (char *)"--config", path, NULL };
+	struct client_words words;
+
+	assert_int_equal(temp_dir_make(dir), 0);
+	snprintf(path, sizeof(path), "%s/c", dir);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		temp_file_write(path, cases[i].text, strlen(cases[i].text));
+		argv[1] = (char *)(i % 2 ? "-c" : "--config");
+		assert_int_equal(client_words_parse(command_find("status"), 3, argv, &words), 0);
+		assert_string_equal(words.control, cases[i].control);
+		client_words_close(&words);
+	}
+	assert_int_equal(temp_dir_remove(dir), 0);
+	assert_int_equal(RUN("status", "--config=/proc/nonexistent/x"), EXIT_CODE_USAGE);
+	expect_complaint("culvert: /proc/nonexistent/x: No such file or directory");
+	assert_int_equal(RUN("status", "--config=/proc/n/x", "--control=/proc/n/x"),
+			 EXIT_CODE_NO_DAEMON); /* which counts */
+}
+
+/* --- a daemon --- */
+
+/* Takes the request of one client and sends its answer. */
+struct daemon {
+	char dir[64], path[96];
+	const char *answer;
+	char request[128];
+	int listener;
+	pthread_t thread;
+};
+
+static void *serve(void *arg)
+{
+	struct daemon *d = arg;
+	int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
+
+	if (fd < 0)
+		return NULL;
+	(void)!recv(fd, d->request, sizeof(d->request) - 1, 0);
+	(void)!send(fd, d->answer, strlen(d->answer), MSG_NOSIGNAL);
+	close(fd);
+	return NULL;
+}
+
+static void daemon_start(struct daemon *d, const char *answer)
+{
+	struct timeval patience = { .tv_sec = PATIENCE_MS / 1000 };
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+
+	*d = (struct daemon){ .answer = answer };
+	assert_int_equal(temp_dir_make(d->dir), 0);
+	snprintf(d->path, sizeof(d->path), "%s/control.sock", d->dir);
+	memcpy(un.sun_path, d->path, sizeof(d->path));
+	d->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	setsockopt(d->listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	assert_int_equal(bind(d->listener, (struct sockaddr *)&un, sizeof(un)), 0);
+	assert_int_equal(listen(d->listener, 1), 0);
+	assert_int_equal(pthread_create(&d->thread, NULL, serve, d), 0);
+}
+
+/* The exit code of the command NAME with a daemon that sends ANSWER; JSON: with --json. */
+static int ask(const char *name, bool json, const char *answer)
+{
+	char request[64];
+	struct daemon d;
+	int code;
+
+	daemon_start(&d, answer);
+	code = RUN(name, "--control", d.path, json ? "--json" : NULL);
+	pthread_join(d.thread, NULL);
+	close(d.listener);
+	assert_int_equal(temp_dir_remove(d.dir), 0);
+	snprintf(request, sizeof(request), "{\"command\":\"%s\"}\n", name);
+	assert_string_equal(d.request, request);
+	return code;
+}
+
+static const char sessions_answer[] =
+	"{\"sessions\":["
+	"{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\","
+	"\"upstream\":\"10.0.2.2:9001\",\"worker\":0,\"state\":\"open\",\"age_ms\":5300,"
+	"\"flows\":["
+	"{\"direction\":\"client-to-upstream\",\"carrier\":\"sockmap\",\"phase\":\"kernel\","
+	"\"reason\":\"conversation\",\"bytes\":1234,\"kernel_bytes\":1000,\"handovers\":1,"
+	"\"backlog_max\":0,\"eof\":false},"
+	"{\"direction\":\"upstream-to-client\",\"carrier\":\"splice\",\"phase\":\"user\","
+	"\"reason\":\"slow target\",\"bytes\":5368709120,\"kernel_bytes\":1000,\"handovers\":12,"
+	"\"backlog_max\":1572864,\"eof\":true}]},"
+	"{\"id\":1018,\"client\":\"unix:(unnamed)\",\"upstream\":\"[::1]:80\","
+	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
+
+static const char sessions_text[] =
+	"  ID  FORWARD  CLIENT              UPSTREAM         AGE    BYTES  HANDOVERS  BACKLOG MAX  "
+	"STATE   REASON\n"
+	"  17  db       10.0.1.2:41234      10.0.2.2:9001   5.3s                                   "
+	"open\n"
+	"               client-to-upstream  sockmap               1.2 KiB          1          0 B  "
+	"kernel  conversation\n"
+	"               upstream-to-client  splice                  5 GiB         12      1.5 MiB  "
+	"user    slow target\n"
+	"1018  -        unix:(unnamed)      [::1]:80       2m10s                                   "
+	"dead\n";
+
+TEST(test_answers)
+{
+	assert_int_equal(ask("sessions", false, sessions_answer), EXIT_CODE_OK);
+	assert_string_equal(out, sessions_text);
+	assert_string_equal(err, "");
+	assert_int_equal(ask("sessions", false, "{\"sessions\":[]}"), 0);
+	assert_string_equal(out, "no sessions\n");
+	assert_int_equal(ask("sessions", true, sessions_answer), 0);
+	assert_string_equal(out, sessions_answer);
+	assert_int_equal(ask("status", true, "{ \"a\":\"/\\u001b\x1b\xc3\xa9\", "
+			     "\"b\":18446744073709551615}\n"), 0);
+	assert_string_equal(out, "{\"a\":\"/\\u001b\\u001b\xc3\xa9\","
+				 "\"b\":18446744073709551615}\n");
+}
+
+/* The daemon answers, but not well. */
+TEST(test_bad_answers)
+{
+	static const struct {
+		const char *answer, *complaint;
+		int code;
+	} cases[] = {
+		{ "", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "hello\n", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "[]\n", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "{\"sessions\":[", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "{\"error\":{\"code\":\"x\",\"message\":\"b\\u001b\"}}\n", "says: b?\n",
+		  EXIT_CODE_FAILURE },
+		{ "{\"error\":{\"message\":{}}}\n", "says: ?\n", EXIT_CODE_FAILURE },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		assert_int_equal(ask("sessions", false, cases[i].answer), cases[i].code);
+		expect_complaint(cases[i].complaint);
+	}
+}
+
+TEST(test_no_daemon)
+{
+	bool root = geteuid() == 0;
+	struct daemon d;
+	int code;
+
+	assert_int_equal(RUN("status", "--control=/proc/nonexistent/x"), EXIT_CODE_NO_DAEMON);
+	expect_complaint("/proc/nonexistent/x: cannot reach the daemon: No such file or directory "
+			 "(is `culvert run` running");
+	daemon_start(&d, "{}");
+	chmod(d.path, 0);
+	if (root) /* who may connect to any socket */
+		assert_int_equal(seteuid(65534), 0);
+	code = RUN("status", "--control", d.path);
+	if (root)
+		assert_int_equal(seteuid(0), 0);
+	assert_int_equal(code, EXIT_CODE_FAILURE); /* there is a daemon */
+	expect_complaint("try again as root");
+	chmod(d.path, 0600);
+	RUN("status", "--control", d.path);
+	pthread_join(d.thread, NULL);
+	close(d.listener); /* the socket is there, but nobody listens any more */
+	assert_int_equal(RUN("status", "--control", d.path), EXIT_CODE_NO_DAEMON);
+	expect_complaint(strerror(ECONNREFUSED));
+	assert_int_equal(temp_dir_remove(d.dir), 0);
+}
+
+/* --- views --- */
+
+static void expect_view(const char *answer, const char *text)
+{
+	struct json_object *object = json_tokener_parse(answer);
+	FILE *file = fmemopen(out, OUT_MAX, "w");
+
+	assert_non_null(file);
+	view_print(object, file);
+	fclose(file);
+	json_object_put(object);
+	assert_string_equal(out, text);
+}
+
+TEST(test_view)
+{
+	expect_view("{\"version\":\"0.1\",\"uptime_ms\":93784000,\"workers_silent\":0,"
+		    "\"forwards\":[{\"upstream\":\"db:54\",\"addresses\":[\"[::1]:54\"],"
+		    "\"lookup\":{\"lookups\":9,\"error\":\"no\\u001b\"}},"
+		    "{\"name\":\"web\",\"servers\":[{\"server\":\"a:1\",\"live\":7}]}],"
+		    "\"errors\":{\"connect-refused\":0,\"x\\u001b\":1},"
+		    "\"kernel\":{\"available\":false,\"reason\":\"\","
+		    "\"features\":[{\"name\":\"a\",\"available\":true,\"reason\":\"b\"}]},"
+		    "\"session_log\":null,\"resources\":{\"sockmap_memory\":3145728}}",
+		    "version                  0.1\n"
+		    "uptime_ms                1d02h\n"
+		    "\n"
+		    "NAME  LISTEN  UPSTREAM  ENGINE  STATE  LIVE  MAX SESSIONS  ACCEPTED  DENIED"
+		    "  BYTES TO UPSTREAM  BYTES TO CLIENT\n"
+		    "-     -       db:54     -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "web   -       -         -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "\n"
+		    "UPSTREAM  AGE  LOOKUPS  FAILURES  ADDRESSES       ERROR\n"
+		    "db:54     -          9  -         [ \"[::1]:54\" ]  no?\n"
+		    "\n"
+		    "NAME  SERVER  STATE  WEIGHT  BACKUP  LIVE  SESSIONS  FAILURES  LAST ERROR\n"
+		    "web\n"
+		    "      a:1     -      -       -          7  -         -         -\n"
+		    "\nerrors\n  x?                       1\n"
+		    "\nkernel\n  available                false\n"
+		    "  NAME  AVAILABLE  REASON\n  a     true       b\n"
+		    "\nresources\n  sockmap_memory            3 MiB\n");
+	expect_view("{\"killed\":0}", "killed                   0\n");
+}
+
+/* Whatever the daemon sends: nothing drives the terminal, and lines are bounded. */
+TEST(test_view_untrusted)
+{
+	static char long_name[20000];
+
+	expect_view("{\"features\":[null,7,[],{\"name\":\"\\u001b[2J\\n\","
+		    "\"available\":\"\\u009b\","
+		    "\"reason\":{}}],\"more\":[1]}",
+		    "NAME   AVAILABLE  REASON\n-      -          -\n"
+		    "-      -          -\n?[2J?  ??         { }\n");
+	expect_view("{\"sessions\":[{\"id\":5,\"flows\":[null]},{\"flows\":7}]}",
+		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HANDOVERS  BACKLOG MAX  STATE"
+		    "  REASON\n"
+		    " 5  -        -       -         -                                   -\n"
+		    " -  -        -       -         -                                   -\n");
+	snprintf(long_name, sizeof(long_name), "{\"x\":\"%015000d\"}", 0);
+	assert_int_equal(ask("status", false, long_name), 0);
+	assert_non_null(strstr(out, "000..."));
+	assert_true(strlen(out) < 400);
+}
+
+UNIT_MAIN(NULL, NULL)

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Theory of operation: the options of a command are the keys of the command table, "--forward NAME"
+ * for the key "forward", and a few of the client's own.  The request is made of them and parsed
+ * with the daemon's own parser, so what the daemon would refuse as wrong is refused without it.
+ * The daemon's answer is printed as it is (--json) or by view.h.
+ */
+#include "cli/control_client.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/exit_codes.h"
+#include "base/log.h"
+#include "cli/view.h"
+#include "config/config.h"
+#include "config/file.h"
+#include "daemon/control_socket.h"
+
+#define PATIENCE_S 5         /* with a daemon that says nothing */
+#define RELOAD_DEADLINE_S 60 /* a name server may have to answer */
+#define RELOAD_POLL_MS 50
+
+const struct command_key_def client_options[OWNS] = {
+	[OWN_JSON] = { .name = "json",
+		       .help = "print the daemon's answer as JSON, see culvert(8)" },
+	[OWN_CONTROL] = { .name = "control", .metavar = "PATH",
+			  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT
+				  ")" },
+	[OWN_CONFIG] = { .name = "config", .metavar = "FILE",
+			 .help = "ask the daemon of this configuration file: where its `control` "
+				 "says" },
+	[OWN_HELP] = { .name = "help", .help = "show this help; also -h" },
+};
+
+/* --- help --- */
+
+void client_print_option(const struct command_key_def *def)
+{
+	char left[32];
+
+	snprintf(left, sizeof(left), "--%s %s", command_key_option(def), def->metavar ?: "");
+	printf("  %-24s%s\n", left, def->help);
+}
+
+void client_help(const struct command *c)
+{
+	printf("Usage: culvert %s", c->name);
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *key = &command_keys[c->keys[i]];
+		bool needed = c->required >> c->keys[i] & 1;
+
+		if (c->positional >> c->keys[i] & 1)
+			printf(needed ? " %s%s" : " [%s%s]", key->metavar,
+			       c->keys[i] == KEY_ID ? "..." : "");
+	}
+	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
+	for (size_t i = 0; i < c->n_keys; i++)
+		client_print_option(&command_keys[c->keys[i]]);
+	for (size_t i = 0; i < OWNS; i++)
+		client_print_option(&client_options[i]);
+}
+
+/* --- the request --- */
+
+/* Add TEXT, or NULL for a flag; whether it is a right value says the parser of requests. */
+static int add_key(struct json_object *request, enum command_key key, const char *text)
+{
+	const struct command_key_def *def = &command_keys[key];
+	struct json_object *value = !def->take ? json_object_new_boolean(true) :
+				    def->is_number ? command_json(text) :
+						     json_object_new_string(text);
+	struct json_object *ids = json_object_object_get(request, def->name);
+
+	if (key != KEY_ID)
+		return json_object_object_add(request, def->name, value);
+	if (!ids) {
+		ids = json_object_new_array();
+		json_object_object_add(request, def->name, ids);
+	}
+	return json_object_array_add(ids, value);
+}
+
+static int complain_unknown(const struct command *c, const char *word)
+{
+	return log_complain(-EINVAL, "\"%.256s\": unknown argument, or one that needs a value "
+			    "(`culvert help %s` lists them)", word, c->name);
+}
+
+/* Take a word that is no option as the value of the next key that may be a word. */
+static int add_word(const struct command *c, struct json_object *request, const char *word)
+{
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *def = &command_keys[c->keys[i]];
+
+		if (c->positional >> c->keys[i] & 1 &&
+		    (c->keys[i] == KEY_ID || !json_object_object_get_ex(request, def->name, NULL)))
+			return add_key(request, c->keys[i], word);
+	}
+	return complain_unknown(c, word);
+}
+
+#define VALUE_KEY 256 /* of struct option, where it is a key of the table */
+#define OWN_VALUES "jsch" /* where it is one of client_options, in their order */
+
+static struct option option_of(const char *name, const struct command_key_def *def, int value)
+{
+	return (struct option){ name, def->metavar ? required_argument : no_argument, NULL, value };
+}
+
+static void make_options(const struct command *c, struct option *options)
+{
+	for (size_t i = 0; i < c->n_keys; i++) {
+		const struct command_key_def *def = &command_keys[c->keys[i]];
+
+		*options++ = option_of(def->name, def, VALUE_KEY + (int)c->keys[i]);
+		if (def->option)
+			*options++ = option_of(def->option, def, VALUE_KEY + (int)c->keys[i]);
+	}
+	for (int i = 0; i < OWNS; i++)
+		*options++ = option_of(client_options[i].name, &client_options[i], OWN_VALUES[i]);
+	*options = (struct option){ 0 };
+}
+
+/* OPTION is what getopt(3) says of WORD. */
+static int take_option(const struct command *c, int option, const char *word,
+		       struct client_words *w)
+{
+	switch (option) {
+	case 'j':
+		w->json = true;
+		return 0;
+	case 's':
+		w->control = optarg;
+		return 0;
+	case 'c':
+		w->config = optarg;
+		return 0;
+	case 'h':
+		w->help = true;
+		return 0;
+	case '?':
+		return complain_unknown(c, word);
+	default:
+		return add_key(w->request, (enum command_key)(option - VALUE_KEY), optarg);
+	}
+}
+
+static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
+{
+	struct option options[2 * COMMAND_KEYS_MAX + OWNS + 1];
+	int option, r = 0;
+
+	make_options(c, options);
+	optind = 0; /* begin anew */
+	opterr = 0;
+	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1)
+		r = take_option(c, option, argv[optind - 1], w);
+	while (!r && optind < argc)
+		r = add_word(c, w->request, argv[optind++]);
+	return r;
+}
+
+/*
+ * The socket to ask at.  --control counts more than --config.  Lines of the configuration file that
+ * are wrong are passed over: the daemon is running, and its reload says what is wrong.
+ */
+static int find_control(struct client_words *w)
+{
+	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
+	int r = !w->control && w->config ? config_file_control(w->config, &w->named) : 0;
+
+	if (r)
+		return r;
+	w->control = w->control ?: w->named ?: CONFIG_CONTROL_DEFAULT;
+	if (strlen(w->control) < room)
+		return 0;
+	return log_complain(-EINVAL, "%s: \"%.256s\" is too long, expected at most %zu bytes",
+			    w->named ? w->config : "--control", w->control, room - 1);
+}
+
+/* What is wrong with a request according to the daemon, or to its parser. */
+static const char *error_of(struct json_object *answer, const char *pointer)
+{
+	struct json_object *text = NULL;
+
+	json_pointer_get(answer, pointer, &text);
+	return json_object_is_type(text, json_type_string) ? json_object_get_string(text) : "?";
+}
+
+/* Refuse what the daemon would refuse. */
+static int check_request(const struct command *c, const char *line)
+{
+	struct command_request req;
+	struct json_object *wrong;
+	int r = 0;
+
+	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
+		return log_complain(-EINVAL, "%s: too much for one request", c->name);
+	wrong = command_parse(line, &req);
+	if (wrong)
+		r = log_complain(-EINVAL, "%s", error_of(wrong, "/error/message"));
+	else
+		command_close(&req);
+	json_object_put(wrong);
+	return r;
+}
+
+int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret)
+{
+	int r;
+
+	*ret = (struct client_words){ .request = json_object_new_object() };
+	json_object_object_add(ret->request, "command", json_object_new_string(c->name));
+	r = take_words(c, argc, argv, ret);
+	if (r || ret->help)
+		return r;
+	ret->line = allocated((void *)json_object_to_json_string_ext(
+		ret->request, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+	return find_control(ret) ?: check_request(c, ret->line);
+}
+
+void client_words_close(struct client_words *w)
+{
+	json_object_put(w->request);
+	free(w->named);
+	*w = (struct client_words){ .control = NULL };
+}
+
+/* --- conversation --- */
+
+static int complain_unreachable(const char *path, int err)
+{
+	if (err == EACCES || err == EPERM) /* there may well be one, but not for this account */
+		return log_complain(EXIT_CODE_FAILURE, "%s: cannot reach the daemon: %s (try again "
+				    "as root or as the user the daemon runs as)", path,
+				    strerror(err));
+	return log_complain(EXIT_CODE_NO_DAEMON, "%s: cannot reach the daemon: %s (is `culvert "
+			    "run` running, perhaps with another --control?  See its log)", path,
+			    err == EAGAIN ? strerror(ETIMEDOUT) :
+			    err ? strerror(err) : "its answer is not whole");
+}
+
+static int ask_once(const char *control, const char *line, struct json_object **ret)
+{
+	struct timeval patience = { .tv_sec = PATIENCE_S };
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	char text[CONTROL_REQUEST_MAX + 1];
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), r = EXIT_CODE_OK;
+	size_t len = (size_t)snprintf(text, sizeof(text), "%s\n", line);
+
+	*ret = NULL;
+	/* bounds each read(2) and send(2), and connect(2) too, where the backlog is full */
+	if (fd >= 0) {
+		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	}
+	memcpy(un.sun_path, control, strlen(control) + 1);
+	/* a daemon that refuses says why, although it has closed before send(2): EPIPE */
+	if (fd >= 0 && !connect(fd, (struct sockaddr *)&un, sizeof(un)) &&
+	    (send(fd, text, len, MSG_NOSIGNAL) >= 0 || errno == EPIPE)) {
+		errno = 0;
+		*ret = json_object_from_fd(fd);
+	}
+	if (!json_object_is_type(*ret, json_type_object))
+		r = complain_unreachable(control, errno);
+	if (fd >= 0)
+		close(fd);
+	return r;
+}
+
+/*
+ * The daemon gives up a client that has not got the CPU to send its request in time, and has done
+ * nothing: ask again.
+ */
+int client_ask(const char *control, const char *line, struct json_object **ret)
+{
+	uint64_t end = clock_ms() + PATIENCE_S * 1000;
+	int r = ask_once(control, line, ret);
+
+	while (!r && !strcmp(error_of(*ret, "/error/code"), ERROR_TIMEOUT) && clock_ms() < end) {
+		json_object_put(*ret);
+		r = ask_once(control, line, ret);
+	}
+	return r;
+}
+
+/*
+ * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask
+ * until it is done.  ANSWER becomes what is said of it.  A daemon of before the key says it in its
+ * status.
+ */
+static int await_reload(const char *control, struct json_object **answer)
+{
+	int64_t number = json_object_get_int64(json_object_object_get(*answer, "number"));
+	uint64_t end = clock_ms() + RELOAD_DEADLINE_S * 1000;
+	bool finished = false;
+	char line[80];
+
+	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
+	while (!finished) {
+		struct json_object *o, *reload, *n;
+		int r = client_ask(control, line, &o);
+
+		reload = json_object_object_get(o, "reload");
+		n = json_object_object_get(reload, "finished");
+		finished = json_object_get_int64(n) >= number;
+		if (finished) {
+			json_object_put(*answer);
+			*answer = json_object_get(reload);
+		} else if (!reload) {
+			strcpy(line, "{\"command\":\"status\",\"brief\":true}");
+		}
+		json_object_put(o);
+		if (r)
+			return r;
+		if (clock_ms() > end)
+			return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; "
+					    "`culvert status` will say what has become of it",
+					    RELOAD_DEADLINE_S);
+		poll(NULL, 0, finished ? 0 : RELOAD_POLL_MS);
+	}
+	return EXIT_CODE_OK;
+}
+
+static int converse(const struct command *c, const struct client_words *words)
+{
+	struct json_object *answer, *error;
+	int r = client_ask(words->control, words->line, &answer), failed = 0;
+
+	if (!r && command_number(c) == COMMAND_RELOAD &&
+	    !json_object_object_get(words->request, "number"))
+		r = await_reload(words->control, &answer);
+	error = json_object_object_get(answer, "error");
+	if (r) {
+		failed = r;
+	} else if (json_object_is_type(error, json_type_object)) {
+		failed = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
+				      error_of(answer, "/error/message"));
+	} else {
+		/* a reload says what is wrong with the file; programs find it in the JSON, too */
+		if (json_object_get_string_len(error))
+			failed = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
+					      json_object_get_string(error));
+		if (words->json)
+			puts(json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN |
+					     JSON_C_TO_STRING_NOSLASHESCAPE));
+		else if (!failed)
+			view_print(answer, stdout);
+		if (fflush(stdout) != 0 || ferror(stdout))
+			failed = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s",
+					      strerror(errno));
+	}
+	json_object_put(answer);
+	return failed;
+}
+
+int client_run(int argc, char **argv)
+{
+	const struct command *c = command_find(argv[0]);
+	struct client_words words;
+	int r = client_words_parse(c, argc, argv, &words);
+
+	if (r)
+		r = EXIT_CODE_USAGE;
+	else if (words.help)
+		client_help(c);
+	else
+		r = converse(c, &words);
+	client_words_close(&words);
+	return r;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+
+#include "daemon/control_requests.h"
+
+/*
+ * The client side of the control socket, for the commands that are one request.  ARGV[0] is the
+ * name of a command of command.h; the other words are its own.  Prints text for people, or the
+ * daemon's JSON with --json.  Returns the exit code.
+ */
+int client_run(int argc, char **argv);
+
+/* Options of each such command that are no keys of its request. */
+enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
+extern const struct command_key_def client_options[OWNS];
+
+void client_help(const struct command *c);
+/* A line of a help about one option. */
+void client_print_option(const struct command_key_def *def);
+
+/* --- for client_run() and its tests, and for top.c --- */
+
+/* What the words of a command line say. */
+struct client_words {
+	const char *control; /* path of the socket */
+	const char *config;  /* file that names it; NULL: none is given */
+	char *named;         /* what that file says; owned */
+	bool json, help;
+	struct json_object *request; /* owned */
+	const char *line;            /* the same as text, without a newline; NULL with HELP */
+};
+
+/*
+ * Parse the words behind ARGV[0], which is C's name.  What is wrong is printed as one line on
+ * stderr, and gives -EINVAL, or what open(2) says of --config.  RET may always be given to
+ * client_words_close().
+ */
+int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret);
+void client_words_close(struct client_words *w);
+
+/*
+ * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL,
+ * which client_words_parse() has found.  RET: the answer, an object, also where that is an error;
+ * the caller releases it.  Else the exit code, after a message by log_complain().  A daemon that
+ * says nothing is waited for some seconds.
+ */
+int client_ask(const char *control, const char *line, struct json_object **ret);

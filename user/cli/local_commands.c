@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "cli/local_commands.h"
+
+#include <stdio.h>
+
+#include "cli/control_client.h"
+#include "cli/top.h"
+#include "config/read.h"
+#include "daemon/adopt.h"
+#include "daemon/check.h"
+#include "daemon/daemon.h"
+#include "probe/probe.h"
+
+static const struct command_key_def no_options[] = { { .name = NULL } };
+static const struct command_key_def graft_options[] = {
+	{ .name = "remove", .help = "reset the sessions, and remove all that is left" },
+	{ .name = "control", .metavar = "PATH",
+	  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")" },
+	{ .name = "graft-pins", .metavar = "DIR",
+	  .help = "graft-pins of the daemon (default " CONFIG_GRAFT_PINS_DEFAULT ")" },
+	{ .name = NULL },
+};
+static const struct command_key_def top_options[] = {
+	{ .name = "control", .metavar = "PATH", .help = "control socket of the daemon" },
+	{ .name = "forward", .metavar = "NAME", .help = "sessions of this forward" },
+	{ .name = "client", .metavar = "ADDR", .help = "sessions of these clients" },
+	{ .name = NULL },
+};
+static const struct command_key_def probe_options[] = {
+	{ .name = "json", .help = "print the results as JSON" },
+	{ .name = NULL },
+};
+
+const struct own_command own_commands[] = {
+	{ "run", "forward connections", daemon_run, NULL, "ADDRESS", .help = config_help },
+	{ "check", "find mistakes in a configuration file", check_run, no_options, "FILE", .about =
+	  "Read FILE as `culvert run --config FILE` would, look up its host names, and say what\n"
+	  "is wrong, with file and line.  What only may be wrong is a warning: culvert would\n"
+	  "start.  Nothing is started.\n"
+	  "Exit code: 0 no mistake; 2 a mistake; 1 what another try may mend." },
+	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
+	  convert_run, no_options, "FILE", .about =
+	  "Read FILE as `culvert run --config FILE` would, and print what it says as a file with\n"
+	  "sections.  Its comments are lost.  Exit code: as of `culvert check`." },
+	{ "top", "watch the sessions of a running daemon, and change them", top_run, top_options,
+	  .about =
+	  "The last line of the screen lists the keys.  All options of `culvert sessions` but\n"
+	  "--json are taken." },
+	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_options,
+	  .about =
+	  "After a daemon has died, or has left grafted sessions: reset these sessions, take the\n"
+	  "packet programs off all interfaces, and remove what is pinned.  Needs root, and\n"
+	  "--remove.  A daemon that runs is left alone.\n"
+	  "Exit code: 0 nothing is left; 1 it cannot be removed, or a daemon runs; 2 usage." },
+	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_options,
+	  .help = probe_help },
+	{ .name = NULL },
+};
+
+void own_command_help(const struct own_command *c)
+{
+	if (c->help) {
+		c->help();
+		return;
+	}
+	printf("Usage: culvert %s %s%s\n\nTo %s.  See culvert(8).\n\n%s\n", c->name, c->word ?: "",
+	       c->options->name ? "[options]" : "", c->summary, c->about);
+	if (c->options->name)
+		puts("\nOptions:");
+	for (const struct command_key_def *o = c->options; o->name; o++)
+		client_print_option(o);
+}

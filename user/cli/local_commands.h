@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stddef.h>
+
+#include "daemon/control_requests.h"
+
+/* A command that is not one request to a daemon; the others are in daemon/control_requests.h. */
+struct own_command {
+	const char *name;
+	const char *summary;
+	int (*run)(int argc, char **argv);
+	/* its options, the last one without a name; NULL: those of option_table */
+	const struct command_key_def *options;
+	const char *word;  /* what a word that is no option means; NULL: there is none */
+	const char *about; /* for the help, or a function that prints it: */
+	void (*help)(void);
+};
+
+extern const struct own_command own_commands[]; /* the last one has no name */
+
+void own_command_help(const struct own_command *c);

@@ -1,0 +1,750 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: the actions, one function for each command of a request; the table is at the
+ * end.  What looks at sessions or changes them runs on their workers' threads, one after the other,
+ * between two batches of events, so there are no locks on the payload path.  A look takes a
+ * snapshot of plain structs, of which the JSON is made afterwards, on a control thread.  A worker
+ * that does not answer in time is counted, and what it has is missing.
+ */
+#include "daemon/control_actions.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/json_add.h"
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
+#include "config/config.h"
+#include "relay/admission.h"
+#include "relay/names.h"
+#include "relay/session_graft.h"
+#include "relay/session_life.h"
+#include "relay/session_log.h"
+#include "relay/session_view.h"
+#include "version.h"
+
+#define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
+#define ROUND_LEAST_MS 20     /* ... but for each at least */
+#define LOCK_LOOK_MS 5        /* between two looks whether a lock is free */
+
+SYSCALLS_ALLOWED(
+	SYSCALL(getpid),
+	SYSCALL(fstat),
+	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
+	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
+	SYSCALL(getdents64));
+
+static struct json_object *no_such_forward(const char *name)
+{
+	return command_error_json(ERROR_NO_SUCH_FORWARD, "no forward is named \"%.64s\"", name);
+}
+
+/* --- rounds --- */
+
+/*
+ * A request, and what all workers have found for it, each in its turn.  The lock of forwards is
+ * held, so no forward that a session points to is freed.
+ */
+struct round {
+	const struct operate *o;
+	const struct command_request *req;
+	struct shared *shared;
+	struct forwards *forwards;
+	const struct server *server; /* that loses its sessions */
+	struct worker *worker;       /* whose turn it is */
+	unsigned int silent;         /* workers that have not answered */
+	unsigned int n;              /* sessions that were reset, or flows that move */
+	struct session_view *views;  /* owned; of sessions that the filter matches */
+	size_t n_views, room;        /* no room: only the sums are wanted */
+	uint64_t flows[CARRIERS];
+	uint64_t pipes, pipes_idle, buffers;
+};
+
+/*
+ * Run FN on the thread of each worker.  The thread of a worker that has ended touches nothing any
+ * more, so FN runs on this thread.
+ */
+static void ask_workers(struct round *r, void (*fn)(void *arg))
+{
+	const struct reload *reload = r->o->reload;
+	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
+
+	for (unsigned int i = 0; i < reload->threads.n; i++) {
+		uint64_t now = clock_ms();
+		int e, left = end_ms > now + ROUND_LEAST_MS ? (int)(end_ms - now) : ROUND_LEAST_MS;
+
+		r->worker = &reload->threads.workers[i];
+		e = loop_call(&r->worker->loop, fn, r, left);
+		if (e == -ESRCH)
+			fn(r);
+		else if (e)
+			r->silent++;
+	}
+}
+
+static bool has_id(const struct session_filter *f, uint64_t id)
+{
+	for (size_t i = 0; i < f->n_ids; i++)
+		if (f->ids[i] == id)
+			return true;
+	return !f->n_ids;
+}
+
+/* Is S one of those that the request is about?  On the thread of its worker. */
+static bool is_meant(const void *arg, const struct session *s)
+{
+	const struct round *r = arg;
+	const struct session_filter *f = &r->req->filter;
+
+	if (!has_id(f, s->id))
+		return false;
+	if (f->carrier != FILTER_ANY && (int)session_carrier(s, CLIENT) != f->carrier &&
+	    (int)session_carrier(s, UPSTREAM) != f->carrier)
+		return false;
+	if (f->forward && strcmp(forward_name(forward_of(s)), f->forward) != 0)
+		return false;
+	return !f->clients.n || acl_allows(&f->clients, &s->client.sa);
+}
+
+static void look_at_session(struct round *r, struct session *s)
+{
+	struct forward_stats *fs = forward_stats(s->forward, r->worker->index);
+
+	session_count_kernel(s);
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		fs->seen[dir] += session_bytes(s, dir);
+		r->flows[session_carrier(s, dir)]++;
+	}
+	if (r->n_views < r->room && is_meant(r, s))
+		session_view(s, &r->views[r->n_views++]);
+}
+
+/* On the worker's thread.  Bytes of ended sessions are in the counters. */
+static void look(void *arg)
+{
+	struct round *r = arg;
+	struct worker *w = r->worker;
+
+	session_graft_catch_up(w);
+	for (struct forward *f = r->forwards->first; f; f = f->next) {
+		struct forward_stats *fs = forward_stats(f, w->index);
+
+		for (unsigned int dir = 0; dir < 2; dir++)
+			fs->seen[dir] = count_get(&fs->bytes[dir]);
+	}
+	for (struct session *s = w->sessions; s; s = s->next)
+		look_at_session(r, s);
+	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
+	r->pipes_idle += w->pool.pipes_idle;
+	r->buffers += w->pool.buffers_lent;
+}
+
+/* --- sessions --- */
+
+static struct json_object *flow_json(const struct flow_view *f, const char *direction)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "direction", direction);
+	json_add_text(o, "carrier", carrier_name(f->carrier));
+	json_add_text(o, "phase", flow_phase_name(f->phase));
+	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_int(o, "bytes", f->copied + f->spliced + f->kernel);
+	json_add_int(o, "kernel_bytes", f->kernel);
+	json_add_int(o, "handovers", f->handovers);
+	json_add_int(o, "backlog_max", f->backlog_max);
+	json_add_bool(o, "eof", f->eof);
+	return o;
+}
+
+static struct json_object *session_json(const struct session_view *v)
+{
+	static const char *const states[SESSION_STATES] = {
+		[SESSION_HEADER] = "header",
+		[SESSION_CONNECTING] = "connecting",
+		[SESSION_OPEN] = "open",
+		[SESSION_PARTING] = "parting",
+		[SESSION_DEAD] = "dead",
+	};
+	const struct forward_conf *fc = v->forward->conf;
+	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
+	const struct addr *up = &v->upstream;
+	char text[ADDR_STRLEN];
+
+	json_add_int(o, "id", v->id);
+	json_add_text(o, "forward", forward_name(fc));
+	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
+	if (v->via.sa.sa_family != AF_UNSPEC)
+		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
+	/* where it leads to, or tries to; before a server has been chosen, all of them */
+	json_add_text(o, "upstream", !up->len ? fc->upstream.text :
+				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
+						 sizeof(text)));
+	json_add_int(o, "worker", v->worker);
+	json_add_text(o, "state", states[v->state]);
+	json_add_int(o, "age_ms", v->age_ms);
+	json_add_text(o, "not_grafted", v->not_grafted);
+	json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
+	json_append(flows, flow_json(&v->flows[UPSTREAM], "upstream-to-client"));
+	json_add(o, "flows", flows);
+	return o;
+}
+
+static struct json_object *do_sessions(struct round *r)
+{
+	struct json_object *o, *list;
+
+	/* some come meanwhile */
+	r->room = 2 * (size_t)admission_sessions(r->shared->admission) + 1024;
+	r->views = calloc(r->room, sizeof(*r->views));
+	if (!r->views)
+		return NULL;
+	o = json_object_new_object();
+	list = json_object_new_array();
+	ask_workers(r, look);
+	for (size_t i = 0; i < r->n_views; i++)
+		json_append(list, session_json(&r->views[i]));
+	free(r->views);
+	json_add(o, "sessions", list);
+	json_add_int(o, "workers_silent", r->silent);
+	return o;
+}
+
+/* --- sums --- */
+
+uint64_t operate_sum(const struct operate *o, size_t at)
+{
+	const struct threads *ts = &o->reload->threads;
+	uint64_t n = 0;
+
+	for (unsigned int w = 0; w < ts->n; w++)
+		n += count_get((counter *)((char *)&ts->workers[w].stats + at));
+	return n;
+}
+
+uint64_t operate_sum_forward(const struct forward *f, size_t at)
+{
+	uint64_t n = 0;
+
+	for (unsigned int w = 0; w < f->totals->n_workers; w++)
+		n += count_get((counter *)((char *)&f->totals->stats[w] + at));
+	return n;
+}
+
+#define SUM(forward, field) operate_sum_forward(forward, offsetof(struct forward_stats, field))
+
+/* --- forwards --- */
+
+static struct json_object *lookup_json(struct lookup *u, uint64_t now_ms)
+{
+	struct json_object *o = json_object_new_object();
+	struct lookup_record record;
+
+	lookup_record(u, &record);
+	json_add_int(o, "interval_ms", u->interval_ms);
+	json_add_int(o, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
+	json_add_int(o, "lookups", record.lookups);
+	json_add_int(o, "failures", record.failures);
+	json_add_text(o, "error", record.why);
+	return o;
+}
+
+/* Add the addresses of M to LIST, in the order in which new sessions try them. */
+static void append_addresses(struct json_object *list, const struct member *m)
+{
+	struct addr_list *addresses = member_list(m);
+	char text[ADDR_STRLEN];
+
+	for (size_t i = 0; i < addresses->n; i++) {
+		const struct addr *a = &addresses->addrs[i];
+
+		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+		json_append(list, json_object_new_string(text));
+	}
+	addr_list_put(addresses);
+}
+
+static struct json_object *server_json(const struct member *m, uint64_t now_ms)
+{
+	struct json_object *o = json_object_new_object(), *addresses = json_object_new_array();
+	struct server *s = m->server;
+
+	append_addresses(addresses, m);
+	json_add_text(o, "server", s->name);
+	json_add_text(o, "state", json_object_array_length(addresses) ?
+		      server_state_name(health_state(&s->health, now_ms)) : "no-address");
+	json_add_int(o, "weight", m->conf->weight);
+	json_add_bool(o, "backup", m->conf->backup);
+	json_add_int(o, "live", atomic_load(&s->live));
+	json_add_int(o, "sessions", s->sessions);
+	json_add_int(o, "failures", s->failures);
+	json_add_text(o, "last_error", s->error);
+	json_add_int(o, "last_error_age_ms",
+		     s->error_ms && now_ms > s->error_ms ? now_ms - s->error_ms : 0);
+	json_add(o, "addresses", addresses);
+	return o;
+}
+
+static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_ms)
+{
+	struct json_object *list = json_object_new_array(), *addresses = json_object_new_array();
+	struct lookup *name = servers_first_name(ss);
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	for (size_t i = 0; i < ss->n; i++) {
+		append_addresses(addresses, &ss->members[i]);
+		json_append(list, server_json(&ss->members[i], now_ms));
+	}
+	pthread_mutex_unlock(ss->lock);
+	json_add(o, "addresses", addresses);
+	if (name)
+		json_add(o, "lookup", lookup_json(name, now_ms));
+	else
+		json_add_null(o, "lookup");
+	json_add(o, "servers", list);
+}
+
+static struct json_object *forward_json(struct forward *f, const struct config *c,
+					uint64_t now_ms)
+{
+	const struct forward_conf *fc = f->conf;
+	struct json_object *o = json_object_new_object();
+	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
+	uint64_t finished = SUM(f, finished);
+
+	json_add_text(o, "name", forward_name(fc));
+	json_add_text(o, "listen", fc->listen.text);
+	json_add_text(o, "upstream", fc->upstream.text);
+	json_add_text(o, "balance", balance_names[fc->balance]);
+	add_servers(o, &f->servers, now_ms);
+	json_add_text(o, "engine", engine_name(forward_engine(f)));
+	json_add_text(o, "engine_configured", engine_name(fc->engine));
+	json_add_text(o, "state", forward_state_name(f));
+	json_add_text(o, "proxy_protocol", proxy_use_names[fc->proxy_protocol]);
+	json_add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
+	json_add_int(o, "max_sessions_per_client",
+		     fc->max_sessions_per_client ?: c->max_sessions_per_client);
+	json_add_int(o, "accept_rate", fc->accept_rate);
+	json_add_int(o, "bandwidth", fc->bandwidth);
+	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
+	/* where a reload has changed it the totals are those of the name */
+	json_add_int(o, "live", atomic_load(&f->totals->live));
+	json_add_int(o, "accepted", SUM(f, accepted));
+	json_add_int(o, "finished", finished);
+	json_add_int(o, "denied", SUM(f, denied));
+	json_add_int(o, "bytes_to_upstream", SUM(f, seen[CLIENT]));
+	json_add_int(o, "bytes_to_client", SUM(f, seen[UPSTREAM]));
+	return o;
+}
+
+/*
+ * One that a reload has replaced is part of that which has its name: only what the configuration
+ * lacks is added.
+ */
+static struct json_object *forwards_json(struct round *r)
+{
+	struct json_object *list = json_object_new_array();
+	const char *name = r->req->filter.forward;
+	uint64_t now_ms = clock_ms();
+
+	for (struct forward *f = r->forwards->first; f; f = f->next)
+		if ((f->state == FORWARD_ACTIVE ||
+		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
+		    (!name || !strcmp(name, forward_name(f->conf))))
+			json_append(list, forward_json(f, r->shared->config, now_ms));
+	return list;
+}
+
+static struct json_object *do_forwards(struct round *r)
+{
+	struct json_object *o = json_object_new_object();
+
+	ask_workers(r, look);
+	json_add(o, "forwards", forwards_json(r));
+	json_add_int(o, "workers_silent", r->silent);
+	return o;
+}
+
+/* --- status --- */
+
+static struct json_object *carriers_json(const struct round *r)
+{
+	struct json_object *list = json_object_new_array();
+
+	for (unsigned int c = 0; c < CARRIERS; c++) {
+		struct json_object *o = json_object_new_object();
+
+		json_add_text(o, "carrier", carrier_name(c));
+		json_add_int(o, "flows", r->flows[c]);
+		json_add_int(o, "bytes",
+			     operate_sum(r->o, offsetof(struct stats, carrier_bytes[c])));
+		json_append(list, o);
+	}
+	return list;
+}
+
+static struct json_object *handovers_json(const struct operate *op)
+{
+	struct json_object *o = json_object_new_object();
+
+	for (unsigned int i = 0; i < HANDOVERS; i++) {
+		uint64_t n = 0;
+
+		for (unsigned int why = 0; why < REASONS; why++)
+			n += operate_sum(op, offsetof(struct stats, handovers[i][why]));
+		json_add_int(o, handover_name(i), n);
+	}
+	return o;
+}
+
+static struct json_object *errors_json(const struct operate *op)
+{
+	struct json_object *o = json_object_new_object();
+
+	for (unsigned int c = 0; c < CAUSES; c++)
+		json_add_int(o, cause_name(c), operate_sum(op, offsetof(struct stats, errors[c])));
+	return o;
+}
+
+/* A feature that may be missing, and why. */
+static void add_feature(struct json_object *list, const char *name, bool available,
+			const char *reason)
+{
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "name", name);
+	json_add_bool(o, "available", available);
+	json_add_text(o, "reason", reason);
+	json_append(list, o);
+}
+
+static struct json_object *kernel_json(struct round *r)
+{
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	const struct probe_start *p = r->o->probe;
+	struct sockmap *k = r->shared->kernel;
+
+	json_add_bool(o, "available", k != NULL);
+	json_add_text(o, "reason", k ? "" : p->sockmap.why);
+	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
+		    p->splice.why);
+	add_feature(list, "graft", r->shared->grafts != NULL, p->graft.why);
+	add_feature(list, "tried at the start", r->shared->config->probe &&
+		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
+		    p->summary);
+	json_add(o, "features", list);
+	json_add_int(o, "events_lost", k ? sockmap_events_lost(k) : 0);
+	return o;
+}
+
+/*
+ * Since Linux 6.2 the size of the directory is the number of descriptors.  Before, count the
+ * entries but for "." and "..".  The directory's own descriptor is left out.  0: there is no /proc.
+ */
+unsigned int operate_descriptors(const struct operate *o)
+{
+	DIR *d = o->descriptors;
+	struct stat st;
+	unsigned int n = 0;
+
+	if (!d)
+		return 0;
+	if (!fstat(dirfd(d), &st) && st.st_size > 0)
+		return (unsigned int)st.st_size - 1;
+	rewinddir(d);
+	while (readdir(d))
+		n++;
+	return n > 3 ? n - 3 : 0;
+}
+
+static struct json_object *resources_json(const struct round *r)
+{
+	struct json_object *o = json_object_new_object();
+	struct sockmap *k = r->shared->kernel;
+
+	json_add_int(o, "sessions", admission_sessions(r->shared->admission));
+	json_add_int(o, "clients", admission_clients(r->shared->admission));
+	json_add_int(o, "slots_used", k ? sockmap_pairs_used(k) * 2 : 0);
+	json_add_int(o, "slots_total", k ? sockmap_pairs_total(k) * 2 : 0);
+	json_add_int(o, "sockmap_memory", k ? sockmap_memory(k) : 0);
+	json_add_int(o, "sockmap_memory_limit", k ? sockmap_memory_limit(k) : 0);
+	json_add_int(o, "pipes", r->pipes);
+	json_add_int(o, "pipes_idle", r->pipes_idle);
+	json_add_int(o, "buffers", r->buffers);
+	json_add_int(o, "fds", operate_descriptors(r->o));
+	return o;
+}
+
+static struct json_object *do_status(struct round *r)
+{
+	const struct config *c = r->shared->config;
+	struct json_object *o = json_object_new_object();
+
+	ask_workers(r, look);
+	json_add_text(o, "version", CULVERT_VERSION);
+	json_add_int(o, "pid", (uint64_t)getpid());
+	json_add_int(o, "uptime_ms", clock_ms() - r->o->started_ms);
+	json_add_text(o, "engine", engine_name(c->defaults.engine));
+	json_add_int(o, "workers", r->o->reload->threads.n);
+	json_add_int(o, "workers_silent", r->silent);
+	json_add_int(o, "max_sessions", c->max_sessions);
+	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
+	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");
+	if (!command_has(r->req, KEY_BRIEF))
+		json_add(o, "forwards", forwards_json(r));
+	json_add(o, "reload", reload_json(r->o->reload));
+	json_add(o, "carriers", carriers_json(r));
+	json_add(o, "handovers", handovers_json(r->o));
+	json_add(o, "errors", errors_json(r->o));
+	json_add(o, "kernel", kernel_json(r));
+	if (r->shared->session_log)
+		json_add(o, "session_log", session_log_json(r->shared->session_log));
+	else
+		json_add_null(o, "session_log");
+	json_add(o, "resources", resources_json(r));
+	return o;
+}
+
+/* --- kill --- */
+
+static void kill_some(void *arg)
+{
+	struct round *r = arg;
+
+	r->n += session_end_some(r->worker, is_meant, r, CAUSE_KILLED);
+}
+
+static struct json_object *do_kill(struct round *r)
+{
+	struct json_object *o;
+
+	ask_workers(r, kill_some);
+	if (r->silent)
+		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
+					  "reset so far: %u", r->n);
+	o = json_object_new_object();
+	json_add_int(o, "killed", r->n);
+	return o;
+}
+
+/* --- engine --- */
+
+static void follow_engines(void *arg)
+{
+	struct round *r = arg;
+
+	r->n += session_follow_engines(r->worker);
+}
+
+/* Say why ENGINE is not available here; NULL: it is. */
+static const char *engine_hindrance(const struct round *r, enum engine engine)
+{
+	const struct probe_finding *splice = &r->o->probe->splice;
+
+	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
+		return r->o->probe->sockmap.why;
+	if (engine == ENGINE_GRAFT && !r->shared->grafts)
+		return "no engine of the start could graft: restart culvert";
+	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, r->shared->config->probe))
+		return splice->why;
+	return NULL;
+}
+
+static enum engine engine_meant(const struct command_request *req, const struct forward *f)
+{
+	return req->engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)req->engine;
+}
+
+/* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
+static struct json_object *do_engine(struct round *r)
+{
+	const struct forward *named = forwards_find(r->forwards, r->req->filter.forward);
+	const char *name = r->req->filter.forward, *hindrance;
+	struct json_object *o;
+
+	if (!named)
+		return no_such_forward(name);
+	if (command_has(r->req, KEY_ENGINE)) {
+		hindrance = engine_hindrance(r, engine_meant(r->req, named));
+		if (hindrance)
+			return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
+						  engine_name(engine_meant(r->req, named)),
+						  hindrance);
+		for (struct forward *f = r->forwards->first; f; f = f->next)
+			if (!strcmp(forward_name(f->conf), name))
+				forward_set_engine(f, engine_meant(r->req, f));
+	}
+	ask_workers(r, follow_engines);
+	if (r->silent)
+		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions "
+					  "may be carried as before; ask again");
+	o = json_object_new_object();
+	json_add_text(o, "forward", name);
+	json_add_text(o, "engine", engine_name(forward_engine(named)));
+	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
+	json_add_int(o, "live", atomic_load(&named->totals->live));
+	json_add_int(o, "flows_moving", r->n);
+	return o;
+}
+
+/* --- upstream --- */
+
+static bool is_of_server(const void *arg, const struct session *s)
+{
+	return s->server == arg;
+}
+
+static void leave_server(void *arg)
+{
+	struct round *r = arg;
+
+	r->n += session_end_some(r->worker, is_of_server, r->server, CAUSE_KILLED);
+}
+
+/* Give a server an order.  One that is down loses its sessions at once. */
+static struct json_object *do_upstream(struct round *r)
+{
+	struct forward *f = forwards_find(r->forwards, r->req->filter.forward);
+	struct json_object *o;
+	struct server *s;
+
+	if (!f)
+		return no_such_forward(r->req->filter.forward);
+	s = servers_order(&f->servers, r->req->server, (enum server_order)r->req->order);
+	if (!s)
+		return command_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
+					  "`culvert forwards` lists them", r->req->filter.forward,
+					  r->req->server);
+	r->server = s;
+	if (r->req->order == ORDER_DOWN)
+		ask_workers(r, leave_server);
+	o = json_object_new_object();
+	json_add_text(o, "forward", r->req->filter.forward);
+	json_add_text(o, "server", s->name);
+	json_add_text(o, "order", server_order_name((enum server_order)r->req->order));
+	json_add_int(o, "live", atomic_load(&s->live));
+	json_add_int(o, "killed", r->n);
+	json_add_int(o, "workers_silent", r->silent);
+	server_put(s);
+	return o;
+}
+
+/* --- drain --- */
+
+/* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
+static struct json_object *drain(const struct round *r)
+{
+	uint64_t due = command_has(r->req, KEY_DEADLINE) ? clock_ms() + r->req->deadline_ms
+							 : UINT64_MAX;
+	char why[640];
+	int e;
+
+	log_keep_complaint(why, sizeof(why));
+	e = reload_drain(r->o->reload, r->req->filter.forward, command_has(r->req, KEY_UNDO), due);
+	log_keep_complaint(NULL, 0);
+	return !e ? NULL : command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
+					      e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED,
+					      "%s", why);
+}
+
+static struct json_object *do_drain(struct round *r)
+{
+	const char *name = r->req->filter.forward;
+	const struct forward *f = forwards_find(r->forwards, name);
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "forward", name);
+	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
+	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
+	json_add_text(o, "warning", command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
+		      "this cannot be undone, and a reload cannot end it: there is no privileged "
+		      "process; only a new start of culvert makes it listen again");
+	return o;
+}
+
+/* --- reload, log level --- */
+
+/*
+ * A reload waits for the privileged process and the workers: the answer is a number, of which to
+ * ask how it has gone.
+ */
+static struct json_object *do_reload(struct round *r)
+{
+	bool looks = command_has(r->req, KEY_NUMBER);
+	uint64_t n = looks ? r->req->number : reload_ask(r->o->reload);
+	struct json_object *o;
+
+	if (!n)
+		return command_error_json(ERROR_FAILED, RELOAD_STOPPING);
+	o = json_object_new_object();
+	json_add_int(o, "number", n);
+	if (looks)
+		json_add(o, "reload", reload_json(r->o->reload));
+	return o;
+}
+
+static struct json_object *do_log_level(struct round *r)
+{
+	struct json_object *o = json_object_new_object();
+
+	if (command_has(r->req, KEY_LEVEL))
+		log_set_level(r->req->level);
+	json_add_text(o, "level", log_level_name(log_get_level()));
+	return o;
+}
+
+/* --- all commands --- */
+
+static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
+	[COMMAND_SESSIONS] = do_sessions,
+	[COMMAND_STATUS] = do_status,
+	[COMMAND_FORWARDS] = do_forwards,
+	[COMMAND_KILL] = do_kill,
+	[COMMAND_ENGINE] = do_engine,
+	[COMMAND_UPSTREAM] = do_upstream,
+	[COMMAND_DRAIN] = do_drain,
+	[COMMAND_RELOAD] = do_reload,
+	[COMMAND_LOG_LEVEL] = do_log_level,
+};
+
+/* Check a filter by name, so that a mistyped name is an error and not "no sessions". */
+static bool is_named(const struct forwards *all, const char *name)
+{
+	bool found = !name;
+
+	for (struct forward *f = all->first; f && !found; f = f->next)
+		found = !strcmp(forward_name(f->conf), name);
+	return found;
+}
+
+struct json_object *operate(void *arg, const struct command_request *req)
+{
+	const struct operate *o = arg;
+	struct round r = { .o = o, .req = req, .shared = o->reload->shared,
+			   .forwards = &o->reload->forwards };
+	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&r) :
+										     NULL;
+	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
+
+	if (answer)
+		return answer;
+	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
+	while (pthread_mutex_trylock(&r.forwards->lock)) {
+		if (clock_ms() >= end_ms)
+			return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
+						  "worker that does not answer; ask again");
+		poll(NULL, 0, LOCK_LOOK_MS);
+	}
+	answer = is_named(r.forwards, req->filter.forward) ?
+			 handlers[command_number(req->command)](&r) :
+			 no_such_forward(req->filter.forward);
+	pthread_mutex_unlock(&r.forwards->lock);
+	return answer;
+}

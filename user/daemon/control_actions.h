@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <dirent.h>
+#include <json-c/json.h>
+#include <stdint.h>
+
+#include "daemon/control_requests.h"
+#include "daemon/reload.h"
+#include "probe/probe.h"
+
+/* Actions: what becomes of a request (command.h) that came over the control socket (control.h). */
+struct operate {
+	struct reload *reload;     /* has the forwards and the workers */
+	const struct probe_start *probe;
+	uint64_t started_ms;       /* CLOCK_MONOTONIC */
+	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be
+				    * opened; NULL: there is no /proc */
+};
+
+/*
+ * The answer to REQ as JSON (docs/control.md).  NULL: there is no memory.  ARG is a struct operate.
+ * On a control thread, one at a time.
+ */
+struct json_object *operate(void *arg, const struct command_request *req);
+
+/* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
+uint64_t operate_sum(const struct operate *o, size_t at);
+/* The same of the struct forward_stats of F. */
+uint64_t operate_sum_forward(const struct forward *f, size_t at);
+
+/* Descriptors that are open.  Under the lock of forwards. */
+unsigned int operate_descriptors(const struct operate *o);

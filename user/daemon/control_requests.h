@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/acl.h"
+
+/*
+ * Requests to the control socket: the tables of commands and of their keys, and the parser.  The
+ * daemon checks requests by it, and the client makes its options and its help of it.
+ * docs/control.md describes the same to people; tests/flow/test_control_doc.c compares both.  No
+ * system calls here.
+ */
+enum command_id {
+	COMMAND_SESSIONS,
+	COMMAND_STATUS,
+	COMMAND_FORWARDS,
+	COMMAND_KILL,
+	COMMAND_ENGINE,
+	COMMAND_UPSTREAM,
+	COMMAND_DRAIN,
+	COMMAND_RELOAD,
+	COMMAND_LOG_LEVEL,
+	COMMANDS,
+};
+
+/* What a request may say beside the command. */
+enum command_key {
+	KEY_FORWARD,
+	KEY_CLIENT,
+	KEY_CARRIER,
+	KEY_ID,
+	KEY_ALL,
+	KEY_ENGINE,
+	KEY_SERVER,
+	KEY_ORDER,
+	KEY_LEVEL,
+	KEY_DEADLINE,
+	KEY_UNDO,
+	KEY_BRIEF,
+	KEY_NUMBER,
+	KEYS,
+};
+
+struct command_request;
+
+/* All about a key: what it is called, what it means, and how its value is taken. */
+struct command_key_def {
+	const char *name;
+	const char *metavar;  /* of the client's option "--NAME"; NULL: a flag */
+	const char *help;
+	const char *option;   /* the client's option, if that is not NAME; NAME is taken as well */
+	const char *expected; /* what a value is, for messages */
+	bool is_number;       /* or several of them; else a text */
+	/* false: VALUE is none for this key; NULL: a flag, of which false says nothing */
+	bool (*take)(struct command_request *req, struct json_object *value);
+};
+
+static inline const char *command_key_option(const struct command_key_def *key)
+{
+	return key->option ? key->option : key->name;
+}
+
+#define COMMAND_KEYS_MAX 5
+#define COMMAND_ALWAYS (~0U)
+
+struct command {
+	const char *name;
+	const char *summary;
+	unsigned int changes;    /* bits 1 << key: a request with one of these makes a change, which
+				  * needs more rights than a look; COMMAND_ALWAYS: every one does */
+	unsigned int looks;      /* bits: a request with one of these makes none, all the same */
+	unsigned int required;   /* bits */
+	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
+	bool needs_some;         /* at least one key */
+	enum command_key keys[COMMAND_KEYS_MAX];
+	size_t n_keys;
+};
+
+/* By enum command_id, and by enum command_key. */
+extern const struct command commands[COMMANDS];
+extern const struct command_key_def command_keys[KEYS];
+
+/* The command NAME, or NULL. */
+const struct command *command_find(const char *name);
+
+static inline enum command_id command_number(const struct command *c)
+{
+	return (enum command_id)(c - commands);
+}
+
+/*
+ * Which sessions an operator means.  All that is given must hold; a filter in which nothing is
+ * given matches every session.
+ */
+struct session_filter {
+	const char *forward; /* name; NULL: any.  Not owned */
+	struct acl clients;  /* those it allows; no rules: any */
+	int carrier;         /* enum carrier, of either flow; FILTER_ANY */
+	uint64_t *ids;       /* owned */
+	size_t n_ids;        /* 0: any */
+};
+
+#define FILTER_ANY (-1)
+
+#define ENGINE_DEFAULT (-1)
+
+/* A request that is right. */
+struct command_request {
+	const struct command *command;
+	unsigned int given;           /* bits 1 << key */
+	struct session_filter filter; /* KEY_FORWARD is there, too, where it is no filter */
+	int engine;                   /* enum engine, or ENGINE_DEFAULT */
+	const char *server;
+	unsigned int order;           /* enum server_order */
+	int level;                    /* of <syslog.h> */
+	unsigned int deadline_ms;
+	uint64_t number;              /* of a reload */
+	struct json_object *json;     /* owned; texts point into it */
+};
+
+static inline bool command_has(const struct command_request *req, enum command_key key)
+{
+	return req->given & (1U << key);
+}
+
+static inline bool command_changes(const struct command_request *req)
+{
+	const struct command *c = req->command;
+
+	return !(req->given & c->looks) &&
+	       (c->changes == COMMAND_ALWAYS || req->given & c->changes);
+}
+
+/* The codes of errors, which are stable. */
+#define ERROR_MALFORMED "malformed"
+#define ERROR_TOO_LONG "too-long"
+#define ERROR_PERMISSION "permission-denied"
+#define ERROR_UNKNOWN_COMMAND "unknown-command"
+#define ERROR_UNKNOWN_KEY "unknown-key"
+#define ERROR_MISSING_KEY "missing-key"
+#define ERROR_BAD_VALUE "bad-value"
+#define ERROR_NO_SUCH_FORWARD "no-such-forward"
+#define ERROR_UNSUPPORTED "unsupported"
+#define ERROR_NO_ANSWER "no-answer"
+#define ERROR_NO_MEMORY "no-memory"
+#define ERROR_TIMEOUT "timeout"
+#define ERROR_FAILED "failed"
+
+/* {"error":{"code":...,"message":...}}; the message is made printable. */
+struct json_object *command_error_json(const char *code, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* Parse TEXT strictly as one JSON value.  NULL: it is none, or null, or there is no memory. */
+struct json_object *command_json(const char *text);
+
+/*
+ * Parse LINE: a JSON object, or one word for {"command":WORD}.  Each key must be known and its
+ * value of the right type.  NULL: give RET to command_close().  Else an error: what is wrong.
+ */
+struct json_object *command_parse(const char *line, struct command_request *ret);
+void command_close(struct command_request *req);

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: a few threads serve one client at a time each.  A client sends one line, is
+ * sent one line, and its connection is closed.  It has REQUEST_MS for the request and ANSWER_MS to
+ * take the answer, so a client that is slow, silent or deaf keeps its thread for two and a half
+ * seconds.  While all threads are taken, the others wait in the backlog of listen(2).  Each thread
+ * keeps a descriptor and closes it just before accept4(2).  So a client can ask why the daemon has
+ * none left, unless a worker takes that one in between.  Metrics are served in the same way.
+ *
+ * The mode of the socket's file says who may connect, and so may look.  The kernel says who is at
+ * the other end: whoever may only look is refused when the request turns out to be a change.
+ */
+#include "daemon/control_socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/addr.h"
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/json_add.h"
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
+
+#define BACKLOG 16
+#define THREADS 4
+#define REQUEST_MS 500
+#define ANSWER_MS 2000
+#define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
+
+SYSCALLS_ALLOWED(
+	SYSCALL(accept4),
+	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
+	SYSCALL(recvfrom),
+	SYSCALL(sendto),
+	SYSCALL(poll),
+	SYSCALL(ppoll), /* where there is no poll(2) */
+	SYSCALL(shutdown),
+	SYSCALL(close),
+	SYSCALL(dup3),
+	/* lstat(2) and unlink(2) at the end */
+	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_SYMLINK_NOFOLLOW)),
+	SYSCALL(lstat),
+	SYSCALL(unlink),
+	SYSCALL(unlinkat));
+
+struct server {
+	struct control *control;
+	pthread_t thread;
+	int fd; /* its client, or else a copy of the listener, to be closed for the next client */
+};
+
+struct control {
+	struct sockaddr_un un; /* "": no file */
+	struct stat file; /* of the socket, so that a newer daemon's is not removed */
+	int listener; /* is shut down when the threads are to end */
+	struct server servers[THREADS];
+	unsigned int n_servers;
+	pthread_mutex_t accepting; /* one thread waits for the next client */
+	pthread_mutex_t answering; /* with thousands of sessions an answer takes megabytes */
+	control_serve_fn *serve;
+	control_answer_fn *answer; /* see control_start() */
+	void *arg;
+	uid_t uid; /* who may change */
+};
+
+/* --- set-up --- */
+
+static int make_directory(const char *path, uid_t uid, gid_t gid)
+{
+	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	char *slash;
+
+	snprintf(dir, sizeof(dir), "%s", path);
+	slash = strrchr(dir, '/');
+	if (!slash || slash == dir)
+		return 0;
+	*slash = '\0';
+	if (mkdir(dir, 0755))
+		return errno == EEXIST ? 0 : -errno;
+	/* the unprivileged daemon may then remove the socket when it exits */
+	return geteuid() == 0 && lchown(dir, uid, gid) ? -errno : 0;
+}
+
+/*
+ * As root: bind as the account, so that the file is the account's from the start.  If root bound it
+ * and then changed its owner, the account could put another file in its place in between.  Where
+ * the account may not create files it cannot do so, and root binds.
+ */
+static int bind_as(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
+{
+	int r;
+
+	setfsgid(gid);
+	setfsuid(uid);
+	r = bind(fd, (const struct sockaddr *)un, len) ? -errno : 0;
+	setfsuid(geteuid());
+	setfsgid(getegid());
+	if (r != -EACCES || geteuid())
+		return r;
+	if (bind(fd, (const struct sockaddr *)un, len))
+		return -errno;
+	return lchown(un->sun_path, uid, gid) ? -errno : 0;
+}
+
+/* Bind FD to UN: mode 0660, whatever the umask is. */
+static int bind_file(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
+{
+	int r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, len);
+	mode_t mask = umask(0117);
+
+	r = r ?: bind_as(fd, un, len, uid, gid);
+	umask(mask);
+	return r;
+}
+
+static int bind_inet(int fd, const struct addr *a, bool both)
+{
+	int one = 1, alone = !both;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (a->ss.ss_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
+	return bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
+}
+
+int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
+{
+	struct control *c = allocated(calloc(1, sizeof(*c)));
+	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
+	bool file = !addr_is_inet(a);
+	int r;
+
+	c->uid = uid;
+	pthread_mutex_init(&c->accepting, NULL);
+	pthread_mutex_init(&c->answering, NULL);
+	c->listener = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	r = c->listener < 0 ? -errno : file ? bind_file(c->listener, un, a->len, uid, gid) :
+					      bind_inet(c->listener, a, both);
+	if (!r && listen(c->listener, BACKLOG))
+		r = -errno;
+	if (!r && file && un->sun_path[0]) {
+		c->un = *un;
+		r = lstat(un->sun_path, &c->file) ? -errno : 0;
+	}
+	if (r)
+		control_close(c);
+	else
+		*ret = c;
+	return r;
+}
+
+int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	struct addr a = { .len = sizeof(un) };
+	size_t len = strlen(path);
+	int r = !len ? -EINVAL : len >= sizeof(un.sun_path) ? -ENAMETOOLONG : 0;
+
+	if (!r) {
+		memcpy(un.sun_path, path, len + 1);
+		memcpy(&a.ss, &un, sizeof(un));
+		r = control_listen(&a, false, uid, gid, ret);
+	}
+	return !r ? 0 : log_complain(r, "control socket %s: %s%s", path, strerror(-r),
+				     r == -EADDRINUSE ?
+				     " (another culvert is running; give it its own --control)" :
+				     r == -EACCES || r == -ENOENT || r == -EROFS ?
+				     " (give another path with --control)" : "");
+}
+
+/* --- requests and answers --- */
+
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
+					const struct control_peer *peer, const char *line)
+{
+	struct command_request req;
+	struct json_object *answer = command_parse(line, &req);
+
+	if (answer)
+		return answer;
+	if (command_changes(&req) && !peer->may_change)
+		answer = command_error_json(ERROR_PERMISSION,
+					    "%s: permission denied: only root and the daemon's own "
+					    "account may change anything", req.command->name);
+	else
+		answer = fn(arg, &req);
+	if (command_changes(&req))
+		log_write(LOG_NOTICE, "control: %s: %s (by uid %u, pid %d)",
+			  json_object_to_json_string_ext(req.json, JSON_C_TO_STRING_PLAIN),
+			  json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN),
+			  peer->uid, (int)peer->pid);
+	command_close(&req);
+	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
+	return answer;
+}
+
+/*
+ * Make the answer to LINE, of the client at FD, with a newline.  The caller frees it.  NULL: there
+ * is no memory.  Only its text is kept, since the tree of objects is many times as large.
+ */
+static char *make_answer(struct control *c, int fd, const char *line, size_t *ret_len)
+{
+	struct ucred peer = { .uid = (uid_t)-1 };
+	socklen_t peer_len = sizeof(peer);
+	struct control_peer who;
+	struct json_object *answer;
+	const char *text;
+	char *copy;
+
+	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len);
+	who = (struct control_peer){ peer.uid == 0 || peer.uid == c->uid, peer.uid, peer.pid };
+	pthread_mutex_lock(&c->answering);
+	answer = control_answer_line(c->answer, c->arg, &who, line);
+	text = json_line(answer, 0, ret_len);
+	copy = text ? malloc(*ret_len + 1) : NULL;
+	if (copy) {
+		memcpy(copy, text, *ret_len);
+		copy[(*ret_len)++] = '\n';
+	}
+	json_object_put(answer);
+	pthread_mutex_unlock(&c->answering);
+	return copy;
+}
+
+/* --- clients --- */
+
+/* Wait for EVENTS of FD.  False: they have not come by END_MS, or the threads are to end. */
+static bool wait_for(const struct control *c, int fd, short events, uint64_t end_ms)
+{
+	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
+	uint64_t now_ms = clock_ms();
+	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0, n;
+
+	do {
+		n = poll(p, 2, left);
+	} while (n < 0); /* EINTR */
+	return n && !p[1].revents;
+}
+
+int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
+		 size_t size)
+{
+	uint64_t end_ms = clock_ms() + (uint64_t)ms;
+	char *found = NULL;
+	size_t len = 0;
+	ssize_t n;
+
+	do {
+		if (len == size - 1)
+			return -E2BIG;
+		if (!wait_for(c, fd, POLLIN, end_ms))
+			return -ETIMEDOUT;
+		n = recv(fd, text + len, size - 1 - len, MSG_DONTWAIT);
+		if (n < 0 && (errno == EAGAIN || errno == EINTR))
+			continue;
+		if (n < 0)
+			return -errno;
+		len += (size_t)n;
+		found = memmem(text, len, end, strlen(end));
+	} while (n && !found);
+	*(found ?: text + len) = '\0';
+	return 0;
+}
+
+void control_send(const struct control *c, int fd, int ms, const char *text, size_t len)
+{
+	uint64_t end_ms = clock_ms() + (uint64_t)ms;
+
+	do { /* first without waiting: wait_for() is false once the threads are to end */
+		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			return;
+		if (n > 0) {
+			text += n;
+			len -= (size_t)n;
+		}
+	} while (len && wait_for(c, fd, POLLOUT, end_ms));
+}
+
+/* Send an error that needs no memory.  A socket to which nothing was written has room for it. */
+static void refuse(int fd, const char *code, const char *message)
+{
+	char line[256];
+	int n = snprintf(line, sizeof(line), "{\"error\":{\"code\":\"%s\",\"message\":\"%s\"}}\n",
+			 code, message);
+
+	(void)send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void serve(struct control *c, int fd, void *arg)
+{
+	char line[CONTROL_REQUEST_MAX], *answer;
+	int r = control_read(c, fd, "\n", REQUEST_MS, line, sizeof(line));
+	size_t len;
+
+	(void)arg;
+	if (r) {
+		if (r == -E2BIG)
+			refuse(fd, ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
+		else if (r == -ETIMEDOUT)
+			refuse(fd, ERROR_TIMEOUT, "the request was not complete in time");
+		return;
+	}
+	answer = make_answer(c, fd, line, &len);
+	if (answer)
+		control_send(c, fd, ANSWER_MS, answer, len);
+	else
+		refuse(fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+	free(answer);
+}
+
+/* --- the threads --- */
+
+static void *run(void *arg)
+{
+	struct server *s = arg;
+	struct control *c = s->control;
+
+	pthread_mutex_lock(&c->accepting);
+	while (wait_for(c, c->listener, POLLIN, NEVER)) {
+		if (s->fd >= 0)
+			close(s->fd);
+		s->fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		pthread_mutex_unlock(&c->accepting);
+		if (s->fd >= 0) {
+			c->serve(c, s->fd, c->arg);
+			dup3(c->listener, s->fd, O_CLOEXEC); /* closes the client's */
+		} else {
+			poll(NULL, 0, ACCEPT_PAUSE_MS);
+		}
+		pthread_mutex_lock(&c->accepting);
+	}
+	pthread_mutex_unlock(&c->accepting);
+	return NULL;
+}
+
+int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
+{
+	int r = 0;
+
+	c->serve = serve_one;
+	c->arg = arg;
+	/* serve nobody before each thread has its descriptor: status counts them */
+	pthread_mutex_lock(&c->accepting);
+	while (!r && c->n_servers < THREADS) {
+		struct server *s = &c->servers[c->n_servers];
+
+		*s = (struct server){ c, .fd = fcntl(c->listener, F_DUPFD_CLOEXEC, 0) };
+		r = -pthread_create(&s->thread, NULL, run, s);
+		c->n_servers += !r;
+	}
+	pthread_mutex_unlock(&c->accepting);
+	return r;
+}
+
+int control_start(struct control *c, control_answer_fn *answer, void *arg)
+{
+	c->answer = answer;
+	return control_serve(c, serve, arg);
+}
+
+void control_close(struct control *c)
+{
+	struct stat st;
+
+	if (!c)
+		return;
+	shutdown(c->listener, SHUT_RDWR);
+	for (unsigned int i = 0; i < c->n_servers; i++) {
+		pthread_join(c->servers[i].thread, NULL);
+		close(c->servers[i].fd);
+	}
+	if (c->un.sun_path[0] && !lstat(c->un.sun_path, &st) && st.st_dev == c->file.st_dev &&
+	    st.st_ino == c->file.st_ino)
+		unlink(c->un.sun_path);
+	if (c->listener >= 0)
+		close(c->listener);
+	pthread_mutex_destroy(&c->accepting);
+	pthread_mutex_destroy(&c->answering);
+	free(c);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "base/addr.h"
+#include "daemon/control_requests.h"
+
+/*
+ * The control socket, and the threads that serve it: one request per connection, a few clients at a
+ * time.  A request is one line (command.h); the answer, one line of JSON, is made by operate.h.
+ */
+struct control;
+
+#define CONTROL_REQUEST_MAX 4096 /* bytes of a request, its newline and one more */
+
+/* Who asks. */
+struct control_peer {
+	bool may_change;
+	uid_t uid;
+	pid_t pid;
+};
+
+/* Make the answer to REQ, one at a time.  The caller releases it.  NULL: there is no memory. */
+typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req);
+
+/*
+ * Answer the request LINE, without its newline: what FN makes of it, or an object that says what is
+ * wrong.  The caller releases it.  NULL: there is no memory.
+ */
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
+					const struct control_peer *peer, const char *line);
+
+/*
+ * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Who may
+ * open that file may look; only root and UID may change anything.  A socket that a dead daemon left
+ * behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a complaint.
+ */
+int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
+/* Start the threads.  -errno: some may run, until control_close(). */
+int control_start(struct control *c, control_answer_fn *answer, void *arg);
+
+/*
+ * The same for others than control clients: listen at A; BOTH, which is [::], for both families.  A
+ * unix socket has mode 0660, and belongs to UID and GID.  Its directory is made if that is
+ * missing.  A socket that a dead daemon left behind is replaced; that of a live one gives
+ * -EADDRINUSE.  -errno.
+ */
+int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
+/* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */
+typedef void control_serve_fn(struct control *c, int fd, void *arg);
+/* Start the threads.  -errno: some may run, until control_close(). */
+int control_serve(struct control *c, control_serve_fn *serve, void *arg);
+/*
+ * Read into TEXT, of SIZE, what the client sends before END, or before it ends its writing
+ * (shutdown(2)), within MS.  TEXT then ends with a NUL.  -errno.
+ */
+int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
+		 size_t size);
+/* Send as much of TEXT as the client takes within MS. */
+void control_send(const struct control *c, int fd, int ms, const char *text, size_t len);
+
+/* Stop the threads, close the socket, remove the file if the directory still allows it. */
+void control_close(struct control *c);

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "daemon/netlink_watch.h"
+
+#include <errno.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/syscalls_allowed.h"
+
+SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
+
+#define LOOK_MS 500
+#define SETTLE_MS 100 /* after news: they come together */
+#define ASK_MS 1000   /* between two times that sockets are asked */
+#define JUDGE_MS (ASK_MS + LOOK_MS) /* later, they are judged by what they know, while there is doubt */
+
+static void on_look(struct timer *t)
+{
+	struct routes *r = container_of(t, struct routes, look);
+	enum graft_change change = grafts_look(r->grafts);
+	uint64_t ago = r->loop->now_ms - r->asked_ms;
+	/* where a socket's probe was not seen for want of a program, it is asked again at once */
+	bool changed = r->news && grafts_follow_interfaces(r->grafts) > 0;
+
+	r->moved = r->moved || r->news || change != GRAFT_CHANGE_NONE;
+	r->news = false;
+	if (change == GRAFT_CHANGE_POLICIES || changed || (r->moved && ago >= ASK_MS)) {
+		grafts_doubt_ways(r->grafts, change);
+		r->moved = false;
+		r->asked_ms = r->loop->now_ms;
+		r->tell(r->arg);
+	} else if (ago >= JUDGE_MS && grafts_are_doubtful(r->grafts)) {
+		r->tell(r->arg);
+	}
+	timer_set(r->loop, t, r->loop->now_ms + LOOK_MS);
+}
+
+static void on_news(struct source *source, uint32_t events)
+{
+	struct routes *r = container_of(source, struct routes, netlink);
+	char buf[8192];
+
+	(void)events;
+	while (recvfrom(source->fd, buf, sizeof(buf), MSG_DONTWAIT, NULL, NULL) > 0 ||
+	       errno == ENOBUFS) /* some were lost: it is all the same */
+		errno = 0;
+	/* once, or news that do not end would put it off for ever */
+	if (!r->news)
+		timer_set(r->loop, &r->look, r->loop->now_ms + SETTLE_MS);
+	r->news = true;
+}
+
+int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
+		void *arg)
+{
+	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
+				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
+						RTMGRP_IPV6_IFADDR | RTMGRP_IPV4_ROUTE |
+						RTMGRP_IPV6_ROUTE | RTMGRP_IPV4_RULE | RTMGRP_TC };
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+
+	/* much may have changed while there was no daemon */
+	*r = (struct routes){ .loop = loop, .grafts = gs, .look.fire = on_look, .tell = tell, .arg = arg,
+			      .news = true, .netlink = { .handle = on_news, .fd = fd } };
+	if (fd < 0 || bind(fd, (struct sockaddr *)&all, sizeof(all)))
+		return -errno;
+	timer_set(loop, &r->look, loop->now_ms);
+	return loop_watch(loop, &r->netlink, EPOLLIN, true);
+}
+
+void routes_close(struct routes *r)
+{
+	if (r->loop && r->netlink.fd >= 0)
+		close(r->netlink.fd);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "base/loop.h"
+#include "datapath/graft.h"
+
+/*
+ * Watch netlink: when routes, rules, policies of IPsec, addresses or links change, new interfaces
+ * get the packet programs, and the workers ask the sockets of grafted sessions for their ways.
+ * Netlink tells of most changes.  Numbers of the kernel move with all of them, so the daemon looks
+ * at these, too.
+ */
+struct routes {
+	struct loop *loop;
+	struct grafts *grafts;
+	struct source netlink;
+	struct timer look;
+	bool news;         /* of netlink, since the last look */
+	bool moved;        /* something has changed since the sockets were asked last, at asked_ms */
+	uint64_t asked_ms;
+	void (*tell)(void *arg); /* the workers have to look at grafted sessions */
+	void *arg;
+};
+
+/* By the thread that runs LOOP; after that only that thread uses R.  -errno. */
+int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
+		void *arg);
+void routes_close(struct routes *r);

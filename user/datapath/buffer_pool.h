@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * What a worker lends to flows while they hold bytes: buffers (copy) and pipes (splice).  A flow
+ * without pending bytes owns neither, so an idle session costs no memory for them.  One pool a
+ * worker, no locks.
+ */
+struct buffer {
+	struct buffer *next;
+	size_t size;      /* of data */
+	uint32_t at, len; /* the pending bytes are data[at] to data[len - 1] */
+	uint8_t data[];
+};
+
+struct pipe {
+	struct pipe *next;
+	int read_fd, write_fd;
+	uint32_t asked, size; /* bytes: asked for, and as the kernel granted them */
+};
+
+struct pool {
+	size_t buffer_size; /* bytes of data, for whoever asks for no other size */
+	struct buffer *buffers; /* idle: of any size, the last used first */
+	struct pipe *pipes;
+	unsigned int buffers_idle, buffers_lent;
+	unsigned int pipes_idle, pipes_lent;
+};
+
+/*
+ * At most N pipes in all pools of the process together, so that the sockets of sessions find
+ * descriptors.  Until it is called there is no limit.  To be called before there are threads.
+ */
+void pool_limit_pipes(unsigned int n);
+
+void pool_init(struct pool *p, size_t buffer_size);
+/* Frees what is idle; nothing may be lent any more. */
+void pool_close(struct pool *p);
+
+/* SIZE bytes of data; 0: as many as P->buffer_size says.  NULL: out of memory. */
+struct buffer *pool_buffer_get(struct pool *p, size_t size);
+void pool_buffer_put(struct pool *p, struct buffer *b);
+
+/*
+ * NULL: out of memory or descriptors, or a limit is reached: that of pool_limit_pipes(), or the
+ * kernel's for what one user may have in pipes.
+ */
+struct pipe *pool_pipe_get(struct pool *p);
+/* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */
+void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty);
+/* Close idle pipes, to make room when descriptors run out. */
+void pool_trim(struct pool *p);

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "datapath/flow.h"
+#include "datapath/buffer_pool.h"
+
+/*
+ * The two carriers of user space.  Both move bytes from io->src to io->dst, keep what the target
+ * does not take as the flow's pending bytes, and count in flow.user_in and user_out.
+ */
+struct pump_io {
+	struct flow *flow;
+	struct pool *pool;
+	int src, dst;
+	size_t buffer_size; /* copy: bytes a read; 0: what the pool says */
+	uint64_t limit;  /* read at most so many bytes */
+	bool until_eof;  /* a FIN has been seen: do not take a short read for "empty" */
+	uint64_t read;   /* out: bytes read by this call */
+	uint32_t reads;  /* out: reads that returned bytes */
+	int error;       /* out: errno of PUMP_SRC_ERROR and PUMP_DST_ERROR */
+};
+
+enum pump {
+	PUMP_EMPTY,       /* nothing pending, and the source had no more (a hint: more may have
+			   * come) */
+	PUMP_MORE,        /* nothing pending; stopped for fairness, or at the limit */
+	PUMP_BLOCKED,     /* bytes are pending: the target is full */
+	PUMP_EOF,         /* nothing pending, and the source has ended */
+	PUMP_STARVED,     /* no buffer, pipe or kernel memory to be had: try again later */
+	PUMP_UNSUPPORTED, /* this carrier cannot read what is next on this source: copy it */
+	PUMP_SRC_ERROR,
+	PUMP_DST_ERROR,
+};
+
+enum pump copy_pump(struct pump_io *io);
+/* Read without writing, until io->limit bytes are read or MOST are pending. */
+enum pump copy_read_ahead(struct pump_io *io, uint32_t most);
+enum pump splice_pump(struct pump_io *io);
+
+/* Give back what a flow has borrowed; pending bytes are discarded. */
+void carrier_release(struct flow *f, struct pool *pool);
+
+/*
+ * Fairness: so many reads, or bytes, of one flow before others get their turn.  A target that takes
+ * all would make a splice turn of 16 x 512 KiB otherwise; copy reads no more in 16 x 64 KiB.
+ */
+#define PUMP_ROUNDS 16
+#define PUMP_BYTES (1024 * 1024)

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "datapath/sockmap.h"
+
+#include <assert.h>
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/log.h"
+#include "base/minmax.h"
+#include "base/syscalls_allowed.h"
+#include "bpf/sockmap.skel.h"
+
+/*
+ * A ring holds two events for every slot, within these bounds; beyond, events_lost is the backstop.
+ */
+#define RING_MIN (64U * 1024)
+#define RING_MAX (4U * 1024 * 1024)
+#define RING_RECORD 16U /* header and struct culvert_event */
+
+/*
+ * A flow gets one of SHARES parts of the memory that is left, and of one part more for each slot
+ * that is taken, so that what is left never runs out; but no less than SHARE_MIN, until it does.
+ * SHARE_MIN is enough for messages of one segment each.  Where they are of several, a look in the
+ * middle of one sees up to 64 packets' overhead: 55 to 82 KiB were seen.
+ *
+ *	kernel-memory   a flow of the 1st session   of the 500th   of the 1,000th   sessions at once
+ *	64 MiB                            127 KiB         16 KiB           16 KiB              1,192
+ *	256 MiB                           509 KiB         58 KiB           21 KiB              2,641
+ *	1 GiB                           2,036 KiB        235 KiB           85 KiB              5,539
+ */
+#define SHARES 512
+#define SHARE_MIN (16 * 1024)
+
+SYSCALLS_ALLOWED(
+	BPF_IF(PART_SOCKMAP, BPF_MAP_UPDATE_ELEM), BPF_IF(PART_SOCKMAP, BPF_MAP_DELETE_ELEM),
+	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_COOKIE)),
+	SETSOCKOPT_IF(PART_SOCKMAP, SOL_SOCKET, SO_ATTACH_BPF),
+	SETSOCKOPT_IF(PART_SOCKMAP, SOL_SOCKET, SO_DETACH_BPF),
+	SYSCALL(close));
+
+struct sockmap {
+	struct sockmap_bpf *skel;
+	int rx, tx, slots;
+	struct culvert_stat *stats;
+	struct culvert_ctl *ctls;
+	size_t stats_size, ctls_size;
+	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
+	struct bpf_rings rings;
+	uint64_t memory; /* the most of `reserved` */
+
+	pthread_mutex_t lock; /* of what follows; never taken on the payload path */
+	uint32_t *free;
+	_Atomic unsigned int n_free; /* read without the lock, as the next */
+	_Atomic uint64_t reserved;   /* sum of all ctl.hard_limit */
+	unsigned int n_pairs;
+};
+
+static uint32_t ring_size(unsigned int n_slots)
+{
+	uint64_t want = (uint64_t)n_slots * 2 * RING_RECORD;
+	uint32_t size = RING_MIN;
+
+	while (size < want && size < RING_MAX)
+		size *= 2;
+	return size;
+}
+
+static int set_sizes(struct sockmap *k, const struct sockmap_limits *limits)
+{
+	uint32_t n = limits->pairs * 2;
+	int r;
+
+	r = bpf_map__set_max_entries(k->skel->maps.rx, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.tx, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.slots, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.stats, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.ctls, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.rings, limits->workers);
+	return r;
+}
+
+/* Words of 64 bits are shared without a lock: they must not be read in halves. */
+_Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
+
+static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
+{
+	size_t size = (size_t)bpf_map__value_size(map) * bpf_map__max_entries(map);
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
+
+	if (p == MAP_FAILED)
+		return -errno;
+	*ret = p;
+	*ret_size = size;
+	return 0;
+}
+
+static void fill_free_list(struct sockmap *k, unsigned int pairs)
+{
+	k->free = allocated(malloc(pairs * sizeof(*k->free)));
+	k->cookies = allocated(calloc(2 * (size_t)pairs, sizeof(*k->cookies)));
+	for (unsigned int i = 0; i < pairs; i++)
+		k->free[i] = pairs - 1 - i;
+	k->n_free = k->n_pairs = pairs;
+}
+
+static void explain(char *err, size_t errlen, const char *what, int r)
+{
+	const char *hint = "";
+
+	if (r == -EPERM || r == -EACCES)
+		hint = "; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)";
+	else if (r == -ENOENT || r == -ESRCH)
+		hint = "; it needs kernel BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux)";
+	else if (r == -EINVAL || r == -EOPNOTSUPP)
+		hint = "; it needs CAP_PERFMON, and Linux 6.1 with CONFIG_BPF_SYSCALL, "
+		       "CONFIG_BPF_JIT and CONFIG_BPF_STREAM_PARSER";
+	snprintf(err, errlen, "%s: %s%s", what, strerror(-r), hint);
+}
+
+int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err, size_t errlen)
+{
+	struct sockmap *k = allocated(calloc(1, sizeof(*k)));
+	const char *what = "cannot open the BPF object";
+	int r;
+
+	k->memory = INT64_MAX;
+	if (log_get_level() < LOG_DEBUG)
+		libbpf_set_print(NULL); /* else it writes to stderr */
+	pthread_mutex_init(&k->lock, NULL);
+	fill_free_list(k, limits->pairs);
+	k->skel = sockmap_bpf__open();
+	if (!k->skel) {
+		r = -errno;
+		goto fail;
+	}
+	what = "cannot load the sk_skb verdict program and its maps";
+	r = set_sizes(k, limits) ?: sockmap_bpf__load(k->skel);
+	if (r)
+		goto fail;
+	k->rx = bpf_map__fd(k->skel->maps.rx);
+	k->tx = bpf_map__fd(k->skel->maps.tx);
+	k->slots = bpf_map__fd(k->skel->maps.slots);
+
+	what = "cannot attach the verdict program to the sockmap";
+	/* libbpf returns -errno since 1.0 */
+	r = bpf_prog_attach(bpf_program__fd(k->skel->progs.culvert_verdict), k->rx,
+			    BPF_SK_SKB_STREAM_VERDICT, 0);
+	if (r)
+		goto fail;
+	what = "cannot map the counters, or create the ring buffers";
+	r = map_array(k->skel->maps.stats, (void **)&k->stats, &k->stats_size) ?:
+	    map_array(k->skel->maps.ctls, (void **)&k->ctls, &k->ctls_size) ?:
+	    bpf_rings_open(&k->rings, limits->workers, ring_size(limits->pairs * 2),
+			   bpf_map__fd(k->skel->maps.rings));
+	if (r)
+		goto fail;
+	*ret = k;
+	return 0;
+fail:
+	explain(err, errlen, what, r);
+	sockmap_close(k);
+	return r;
+}
+
+void sockmap_close(struct sockmap *k)
+{
+	if (!k)
+		return;
+	bpf_rings_close(&k->rings);
+	if (k->stats)
+		munmap(k->stats, k->stats_size);
+	if (k->ctls)
+		munmap(k->ctls, k->ctls_size);
+	sockmap_bpf__destroy(k->skel);
+	pthread_mutex_destroy(&k->lock);
+	free(k->free);
+	free(k->cookies);
+	free(k);
+}
+
+int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair)
+{
+	int r = -ENOSPC;
+
+	pthread_mutex_lock(&k->lock);
+	if (k->n_free) {
+		*ret_pair = k->free[--k->n_free];
+		r = 0;
+	}
+	pthread_mutex_unlock(&k->lock);
+	for (uint32_t i = 0; !r && i < 2; i++) {
+		/* events and counters of the slots' last owner are told apart by the epoch */
+		k->ctls[*ret_pair * 2 + i].epoch++;
+		/* of a probe that was killed: its process had reserved it, not this one */
+		k->ctls[*ret_pair * 2 + i].hard_limit = 0;
+		/* no socket is there, so no program writes it */
+		k->stats[*ret_pair * 2 + i].backlog_max = 0;
+	}
+	return r;
+}
+
+void sockmap_pair_put(struct sockmap *k, uint32_t pair)
+{
+	for (unsigned int i = 0; i < 2; i++)
+		sockmap_stay_over(k, pair * 2 + i);
+	pthread_mutex_lock(&k->lock);
+	k->free[k->n_free++] = pair;
+	pthread_mutex_unlock(&k->lock);
+}
+
+unsigned int sockmap_pairs_used(struct sockmap *k)
+{
+	return k->n_pairs - atomic_load(&k->n_free);
+}
+
+unsigned int sockmap_pairs_total(const struct sockmap *k)
+{
+	return k->n_pairs;
+}
+
+static int sockmap_add(int map, uint32_t slot, int fd)
+{
+	uint64_t value = (uint64_t)fd;
+
+	return bpf_map_update_elem(map, &slot, &value, BPF_NOEXIST) ? -errno : 0;
+}
+
+/*
+ * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that
+ * cookie again, but too many would fill the map: the slot's next owner tries again.
+ */
+static int forget_cookie(struct sockmap *k, uint32_t slot)
+{
+	if (k->cookies[slot] && bpf_map_delete_elem(k->slots, &k->cookies[slot]) && errno != ENOENT)
+		return -errno;
+	k->cookies[slot] = 0;
+	return 0;
+}
+
+int sockmap_admit(struct sockmap *k, uint32_t slot, int fd)
+{
+	int r = forget_cookie(k, slot);
+	socklen_t len = sizeof(uint64_t);
+	uint64_t cookie;
+
+	if (r)
+		return r;
+	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) ||
+	    bpf_map_update_elem(k->slots, &cookie, &slot, BPF_NOEXIST))
+		return -errno;
+	k->cookies[slot] = cookie;
+	r = sockmap_add(k->tx, slot, fd);
+	if (r)
+		forget_cookie(k, slot);
+	return r;
+}
+
+void sockmap_forget(struct sockmap *k, uint32_t slot, bool closed)
+{
+	if (!closed)
+		bpf_map_delete_elem(k->tx, &slot);
+	forget_cookie(k, slot);
+}
+
+int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd)
+{
+	return sockmap_add(k->rx, slot, fd);
+}
+
+int sockmap_rx_del(struct sockmap *k, uint32_t slot)
+{
+	return bpf_map_delete_elem(k->rx, &slot) ? -errno : 0;
+}
+
+int sockmap_gate(struct sockmap *k, int fd, bool on)
+{
+	int prog = bpf_program__fd(k->skel->progs.culvert_gate);
+
+	return setsockopt(fd, SOL_SOCKET, on ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog))
+		       ? -errno
+		       : 0;
+}
+
+const volatile struct culvert_stat *sockmap_stat(const struct sockmap *k, uint32_t slot)
+{
+	return &k->stats[slot];
+}
+
+volatile struct culvert_ctl *sockmap_ctl(const struct sockmap *k, uint32_t slot)
+{
+	return &k->ctls[slot];
+}
+
+void kernel_limit_memory(struct sockmap *k, uint64_t bytes)
+{
+	k->memory = bytes;
+}
+
+uint64_t sockmap_reserve(struct sockmap *k, uint32_t slot, uint64_t most)
+{
+	uint64_t left, share;
+
+	assert(!sockmap_ctl(k, slot)->hard_limit); /* a stay begins */
+	pthread_mutex_lock(&k->lock);
+	left = k->memory - k->reserved;
+	share = smaller(most, larger(left / (SHARES + 2 * sockmap_pairs_used(k)), SHARE_MIN));
+	if (share > left)
+		share = 0;
+	k->reserved += share;
+	pthread_mutex_unlock(&k->lock);
+	sockmap_ctl(k, slot)->hard_limit = share;
+	return share;
+}
+
+void sockmap_stay_over(struct sockmap *k, uint32_t slot)
+{
+	volatile struct culvert_ctl *ctl = sockmap_ctl(k, slot);
+
+	k->reserved -= ctl->hard_limit;
+	ctl->hard_limit = 0;
+	ctl->epoch++;
+}
+
+bool sockmap_memory_short(const struct sockmap *k)
+{
+	return k->memory - k->reserved < UINT64_C(2) * SHARE_MIN;
+}
+
+uint64_t sockmap_memory(const struct sockmap *k)
+{
+	return k->reserved;
+}
+
+uint64_t sockmap_memory_limit(const struct sockmap *k)
+{
+	return k->memory;
+}
+
+const struct bpf_rings *sockmap_rings(const struct sockmap *k)
+{
+	return &k->rings;
+}
+
+uint64_t sockmap_events_lost(const struct sockmap *k)
+{
+	return *(volatile __u64 *)&k->skel->bss->events_lost;
+}

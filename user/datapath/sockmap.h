@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/built_with.h"
+#include "sockmap_contract.h"
+#include "datapath/bpf_ring.h"
+
+/*
+ * The kernel side as the daemon sees it: the maps of include/sockmap_contract.h, and the slot pairs that
+ * sessions borrow.  All functions but sockmap_open() and sockmap_close() may be called by any worker at
+ * any time, and need no privilege.
+ */
+struct sockmap;
+
+struct sockmap_limits {
+	unsigned int pairs;   /* sessions that can be in the kernel at once */
+	unsigned int workers; /* one ring buffer each */
+};
+
+/*
+ * Load and attach the program.  Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.  On failure returns
+ * -errno and ERR says what is missing and how to get it.
+ */
+int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err, size_t errlen);
+void sockmap_close(struct sockmap *k);
+
+/*
+ * Borrow a pair of slots (2 * pair and 2 * pair + 1), with new epochs.  -ENOSPC when all are in
+ * use.
+ */
+int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair);
+/* Give it back, with sockmap_stay_over().  Both sockets must be closed or out of both maps. */
+void sockmap_pair_put(struct sockmap *k, uint32_t pair);
+unsigned int sockmap_pairs_used(struct sockmap *k);
+unsigned int sockmap_pairs_total(const struct sockmap *k);
+
+/*
+ * Make FD known as SLOT: its cookie in slots, the socket in tx.  -errno of the map update
+ * (EOPNOTSUPP: not ESTABLISHED; see sock_map_update_elem_sys() in net/core/sock_map.c).
+ */
+int sockmap_admit(struct sockmap *k, uint32_t slot, int fd);
+/* Undo sockmap_admit(): forget the cookie, and leave tx too if the socket is not closed yet. */
+void sockmap_forget(struct sockmap *k, uint32_t slot, bool closed);
+
+/* Put the socket into, or take it out of, rx. */
+int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd);
+int sockmap_rx_del(struct sockmap *k, uint32_t slot);
+
+/*
+ * Attach the program's gate to the socket FD, or take it off.  It belongs there from before the
+ * socket is put into rx until it is out again.  -ENOMEM: net.core.optmem_max, or memory.
+ */
+int sockmap_gate(struct sockmap *k, int fd, bool on);
+
+/*
+ * The counters of SLOT, mapped: reading them is no system call.
+ *
+ * Memory order.  The other side of these words is the program, which follows the kernel's memory
+ * model (LKMM); ours is C11.  They meet where both become the same instructions:
+ *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
+ *     the worker that owns the session.  sockmap_pair_get() clears stat.backlog_max, while no socket
+ *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
+ *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
+ *     nor left out nor repeated.  It orders nothing.
+ *   - sockmap_barrier() is smp_mb(): a seq_cst fence becomes mfence, or a locked instruction, on
+ *     x86, and dmb ish on arm64, which is what the kernel has.  It pairs with the atomic add in
+ *     pass() of the program.  This is Dekker's pattern, so acquire and release would not do: on
+ *     x86, too, a store may become visible after a later load.
+ *   - sockmap_release() is smp_wmb() and more, sockmap_acquire() smp_rmb() and more (nothing on x86,
+ *     dmb ish and dmb ishld on arm64).
+ *   - A system call on a map or a socket takes locks that the program's callers take as well (the
+ *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
+ *     verdict that depends on it.
+ *   - A pair of slots goes from one worker to another through the mutex of sockmap_pair_put() and
+ *     sockmap_pair_get().
+ */
+const volatile struct culvert_stat *sockmap_stat(const struct sockmap *k, uint32_t slot);
+volatile struct culvert_ctl *sockmap_ctl(const struct sockmap *k, uint32_t slot);
+
+#if BUILT_WITH_TSAN && !defined(__clang__)
+/*
+ * ThreadSanitizer does not model fences, and gcc says so.  Here it misses nothing: the other party
+ * of these is the kernel, which it cannot see anyway; between threads of the daemon there is the
+ * mutex.
+ */
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
+static inline void sockmap_barrier(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+static inline void sockmap_acquire(void)
+{
+	atomic_thread_fence(memory_order_acquire);
+}
+
+static inline void sockmap_release(void)
+{
+	atomic_thread_fence(memory_order_release);
+}
+
+/* Of struct culvert_event. */
+const struct bpf_rings *sockmap_rings(const struct sockmap *k);
+
+/* Let all flows together have so many bytes: see include/sockmap_contract.h.  Before, there is no limit. */
+void kernel_limit_memory(struct sockmap *k, uint64_t bytes);
+/*
+ * Reserve memory for SLOT's flow, which is about to enter: at most MOST bytes.  Returns what it has
+ * got, which is its hard limit then, or 0: there is not enough left.
+ */
+uint64_t sockmap_reserve(struct sockmap *k, uint32_t slot, uint64_t most);
+/* The stay of SLOT's flow in the kernel is over: its memory is free again.  Twice does no harm. */
+void sockmap_stay_over(struct sockmap *k, uint32_t slot);
+/* There is not enough left for both flows of a session. */
+bool sockmap_memory_short(const struct sockmap *k);
+/* Memory that all flows have reserved, and its limit; both in bytes. */
+uint64_t sockmap_memory(const struct sockmap *k);
+uint64_t sockmap_memory_limit(const struct sockmap *k);
+
+/* Events that did not fit into a ring since the start. */
+uint64_t sockmap_events_lost(const struct sockmap *k);
