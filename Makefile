@@ -210,8 +210,10 @@ analyze:
 
 # Each header by itself.
 headers:
-	$(Q)$(CC) $(filter-out $(WARN),$(ALLFLAGS)) -Werror -fsyntax-only -x c $(wildcard user/*/*.h include/*.h)
-	$(Q)$(CLANG) $(BPFFLAGS) -Wno-unused-function -Werror -fsyntax-only -x c $(wildcard bpf/*.h include/*.h)
+	$(Q)for h in $(wildcard user/*/*.h include/*.h); do \
+		$(CC) $(filter-out $(WARN),$(ALLFLAGS)) -Werror -fsyntax-only -include $$h -x c /dev/null || exit; done
+	$(Q)for h in $(wildcard bpf/*.h include/*.h); do \
+		$(CLANG) $(BPFFLAGS) -Wno-unused-function -Werror -fsyntax-only -include $$h -x c /dev/null || exit; done
 
 # An object is made anew when the file or what it includes has changed, and so is what depends on it.
 objects: $(c_src:%.c=$(O)/%.o)

@@ -293,7 +293,7 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 
 	for (;;) {
 		err = daemon_resources(d, timeout_ms, &r);
-		if (!err && !r.sessions && !r.slots_used && !r.sockmap_memory && !r.buffers &&
+		if (!err && !r.sessions && !r.slots_used && !r.kernel_memory && !r.buffers &&
 		    r.pipes == r.pipes_idle && r.fds - 2 * r.pipes <= d->baseline.fds)
 			return 0;
 		if (now_ms() >= deadline)
@@ -305,10 +305,10 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 		snprintf(why, len, "status: %s", strerror(-err));
 	else
 		snprintf(why, len,
-			 "leak: sessions %lld, slots_used %lld, sockmap_memory %lld, buffers %lld, "
+			 "leak: sessions %lld, slots_used %lld, kernel_memory %lld, buffers %lld, "
 			 "pipes %lld (idle %lld), fds without pipes %lld (after start %lld)",
 			 (long long)r.sessions, (long long)r.slots_used,
-			 (long long)r.sockmap_memory, (long long)r.buffers, (long long)r.pipes,
+			 (long long)r.kernel_memory, (long long)r.buffers, (long long)r.pipes,
 			 (long long)r.pipes_idle,
 			 (long long)(r.fds - 2 * r.pipes), (long long)d->baseline.fds);
 	return -ETIMEDOUT;

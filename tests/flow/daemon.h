@@ -30,7 +30,7 @@ struct daemon_conf {
 
 /* After the last session: everything 0, pipes == pipes_idle. */
 struct daemon_resources {
-	int64_t sessions, slots_used, sockmap_memory, pipes, pipes_idle, buffers, fds;
+	int64_t sessions, slots_used, kernel_memory, pipes, pipes_idle, buffers, fds;
 };
 
 /*

@@ -98,7 +98,7 @@ int daemon_resources(struct daemon *d, int timeout_ms, struct daemon_resources *
 	*ret = (struct daemon_resources){
 		.sessions = json_int(res, "sessions"),
 		.slots_used = json_int(res, "slots_used"),
-		.sockmap_memory = json_int(res, "sockmap_memory"),
+		.kernel_memory = json_int(res, "kernel_memory"),
 		.pipes = json_int(res, "pipes"),
 		.pipes_idle = json_int(res, "pipes_idle"),
 		.buffers = json_int(res, "buffers"),

@@ -225,7 +225,7 @@ static unsigned int short_of_memory(struct daemon *d)
  * Each flow has memory reserved, used or not.  Who comes when all of it is gone stays in user space,
  * until others have left.
  */
-ROW(sockmap_memory)
+ROW(kernel_memory)
 {
 	struct daemon *d = rig_start(*state, CULVERT "kernel-memory = 1M\n[forward one]\n"
 					     "listen = " ONE "\n" TO_UPSTREAM);
@@ -238,8 +238,8 @@ ROW(sockmap_memory)
 		rig_stop(d);
 		return;
 	}
-	assert_int_equal(rig_status(d, "resources.sockmap_memory_limit"), 1 << 20);
-	rig_wait_status(d, "resources.sockmap_memory", 1 << 20);
+	assert_int_equal(rig_status(d, "resources.kernel_memory_limit"), 1 << 20);
+	rig_wait_status(d, "resources.kernel_memory", 1 << 20);
 	assert_int_equal(short_of_memory(d), 0);
 	late = rig_open(ONE);
 	assert_int_equal(short_of_memory(d), 2);

@@ -88,7 +88,7 @@ static const struct lack {
 	{ SYS_setsockopt, ENOPROTOOPT, 2, SO_ATTACH_BPF, NO_GATE, "", "sockmap" },
 	{ SYS_splice, EINVAL, -1, 0, "", NO_SPLICE, "splice" },
 	/* the probe dies of it, the daemon does not: what cannot be tried is not trusted */
-	{ SYS_sched_yield, 0, -1, 0, "\"leave\" " KILLED, "", "sockmap" },
+	{ SYS_sched_yield, 0, -1, 0, "\"redirect\" " KILLED, "", "sockmap" },
 };
 
 #define N_LACKS (sizeof(lacks) / sizeof(lacks[0]))

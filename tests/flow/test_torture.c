@@ -28,7 +28,7 @@
 #define MOVE_MS 50   /* and moves its sessions */
 
 static struct options {
-	const char *culvert, *engine, *soft_limit, *hard_limit, *sockmap_memory;
+	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory;
 	const char *connect, *listen;
 	struct torture_conf torture;
 	double minutes;
@@ -93,7 +93,7 @@ static void set_option(int c)
 	case 'e': opt.engine = optarg; break;
 	case 'S': opt.soft_limit = optarg; break;
 	case 'H': opt.hard_limit = optarg; break;
-	case 'k': opt.sockmap_memory = optarg; break;
+	case 'k': opt.kernel_memory = optarg; break;
 	case 'm': opt.minutes = atof(optarg); break;
 	case 's': opt.storm = true; break;
 	case 'M': opt.moves = true; break;
@@ -165,7 +165,7 @@ static void start_daemon(char **more)
 	struct daemon_conf conf = { .culvert = opt.culvert, .engine = opt.engine, .args = args };
 	const char *const pairs[][2] = {
 		{ "--soft-limit", opt.soft_limit }, { "--hard-limit", opt.hard_limit },
-		{ "--kernel-memory", opt.sockmap_memory },
+		{ "--kernel-memory", opt.kernel_memory },
 		{ "--idle-timeout", some_timeout(0x1d1e, idle, sizeof(idle)) },
 		{ "--fin-timeout", some_timeout(0xf1f1, half, sizeof(half)) },
 		{ "--config", opt.moves ? config_of_moves() : NULL },

@@ -326,7 +326,7 @@ KT_TEST(memory_is_reserved)
 {
 	struct kt_session *s = admit(kt_open(0));
 
-	kernel_limit_memory(kt_culvert, 100 * MIB);
+	sockmap_limit_memory(kt_culvert, 100 * MIB);
 	assert_int_equal(sockmap_reserve(kt_culvert, CLIENT, MIB / 8), MIB / 8);
 	assert_in_range(sockmap_reserve(kt_culvert, UPSTREAM, MIB), MIB / 8, MIB / 4);
 	assert_int_equal(sockmap_ctl(kt_culvert, UPSTREAM)->hard_limit,
@@ -334,17 +334,17 @@ KT_TEST(memory_is_reserved)
 	sockmap_stay_over(kt_culvert, UPSTREAM);
 	assert_int_equal(sockmap_memory(kt_culvert), MIB / 8);
 
-	kernel_limit_memory(kt_culvert, MIB / 8 + 2 * SHARE_MIN);
+	sockmap_limit_memory(kt_culvert, MIB / 8 + 2 * SHARE_MIN);
 	assert_false(sockmap_memory_short(kt_culvert));
 	assert_int_equal(sockmap_reserve(kt_culvert, UPSTREAM, MIB), SHARE_MIN);
 	assert_true(sockmap_memory_short(kt_culvert));
 	sockmap_stay_over(kt_culvert, UPSTREAM);
-	kernel_limit_memory(kt_culvert, MIB / 8 + SHARE_MIN - 1);
+	sockmap_limit_memory(kt_culvert, MIB / 8 + SHARE_MIN - 1);
 	assert_int_equal(sockmap_reserve(kt_culvert, UPSTREAM, MIB), 0);
 	assert_int_equal(sockmap_ctl(kt_culvert, UPSTREAM)->hard_limit, 0);
 	forget(s);
 	assert_int_equal(sockmap_memory(kt_culvert), 0);
-	kernel_limit_memory(kt_culvert, INT64_MAX);
+	sockmap_limit_memory(kt_culvert, INT64_MAX);
 }
 
 /* Over its share a flow is passed, with nobody's help; the share is its own until it has left. */

@@ -52,7 +52,7 @@ TEST(test_defaults)
 	GOOD(&c, FORWARD);
 	assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
 	assert_int_equal(c.workers, CPU_COUNT(&cpus));
-	assert_int_equal(c.sockmap_memory, (uint64_t)sysconf(_SC_PHYS_PAGES) *
+	assert_int_equal(c.kernel_memory, (uint64_t)sysconf(_SC_PHYS_PAGES) *
 						  (uint64_t)sysconf(_SC_PAGESIZE) / 16);
 	assert_null(c.user);
 	assert_null(c.session_log);
@@ -107,7 +107,7 @@ TEST(test_every_option)
 
 	GOOD(&c, "--max-sessions", "1000000", "--copy-buffer=1k", "--soft-limit", "4096",
 	     "--hard-limit=1G", "--kernel-memory", "8M", "--log-level", "debug", FORWARD);
-	assert_int_equal(c.sockmap_memory, 8 << 20);
+	assert_int_equal(c.kernel_memory, 8 << 20);
 	assert_int_equal(c.max_sessions, 1000000);
 	assert_int_equal(c.defaults.copy_buffer, 1024);
 	assert_int_equal(c.defaults.soft_limit, 4096);

@@ -354,7 +354,7 @@ TEST(test_view)
 		    "\"errors\":{\"connect-refused\":0,\"x\\u001b\":1},"
 		    "\"kernel\":{\"available\":false,\"reason\":\"\","
 		    "\"features\":[{\"name\":\"a\",\"available\":true,\"reason\":\"b\"}]},"
-		    "\"session_log\":null,\"resources\":{\"sockmap_memory\":3145728}}",
+		    "\"session_log\":null,\"resources\":{\"kernel_memory\":3145728}}",
 		    "version                  0.1\n"
 		    "uptime_ms                1d02h\n"
 		    "\n"
@@ -374,7 +374,7 @@ TEST(test_view)
 		    "\nerrors\n  x?                       1\n"
 		    "\nkernel\n  available                false\n"
 		    "  NAME  AVAILABLE  REASON\n  a     true       b\n"
-		    "\nresources\n  sockmap_memory            3 MiB\n");
+		    "\nresources\n  kernel_memory            3 MiB\n");
 	expect_view("{\"killed\":0}", "killed                   0\n");
 }
 

@@ -331,8 +331,8 @@ static void draw_head(const struct top *v)
 
 	view_age(*v->lost ? clock_ms() - v->sample_ms : number_at(status, "/uptime_ms"), age,
 		 sizeof(age));
-	size_format(number_at(status, "/resources/sockmap_memory"), used, sizeof(used));
-	size_format(number_at(status, "/resources/sockmap_memory_limit"), max, sizeof(max));
+	size_format(number_at(status, "/resources/kernel_memory"), used, sizeof(used));
+	size_format(number_at(status, "/resources/kernel_memory_limit"), max, sizeof(max));
 	if (*v->lost)
 		draw_line(0, A_BOLD, "culvert: no answer for %s, trying again", age);
 	else

@@ -137,7 +137,7 @@ struct config {
 	unsigned int grace_ms;           /* SIGTERM to forced close */
 	unsigned int max_sessions;       /* of all forwards together */
 	unsigned int max_sessions_per_client; /* the same; 0: no limit */
-	uint64_t sockmap_memory;          /* bytes of kernel backlog of all flows */
+	uint64_t kernel_memory;          /* bytes of kernel backlog of all flows */
 	unsigned int settle_ms;          /* in user space before auto may promote */
 	unsigned int review;             /* of no use */
 	enum filter_mode seccomp;        /* for calls that no module needs */

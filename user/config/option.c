@@ -112,7 +112,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .computed = "half of max-sessions; 0: no limit",
 	  .help = "sessions of one client" },
 	{ "kernel-memory", SIZE(KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX, "1 MiB to 1 PiB"),
-	  GLOBAL(sockmap_memory), .computed = "1/16 of RAM",
+	  GLOBAL(kernel_memory), .computed = "1/16 of RAM",
 	  .help = "bytes queued in the kernel, of all flows" },
 	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
 	  .help = "send small messages at once (TCP_NODELAY)" },
@@ -367,7 +367,7 @@ void options_default(struct config *c)
 		memory = share_of_memory();
 	}
 	c->workers = cpus;
-	c->sockmap_memory = memory;
+	c->kernel_memory = memory;
 	for (const struct option_def *o = option_table; o->name; o++)
 		if (o->initial)
 			option_store(c, &c->defaults, o, o->initial, wrong);

@@ -64,10 +64,10 @@ static void check_machine(const struct config *c)
 		log_complain(0, "warning: %smax-sessions: %u sessions take %s at least, and this "
 			     "machine has %s: lower it", at, c->max_sessions,
 			     size_format(needs.memory, want, sizeof(want)), has);
-	if (ram && c->sockmap_memory >= ram)
+	if (ram && c->kernel_memory >= ram)
 		log_complain(0, "warning: %skernel-memory: %s is no bound, since this machine has "
 			     "%s: lower it", place_of(c, "kernel-memory", at),
-			     size_format(c->sockmap_memory, want, sizeof(want)), has);
+			     size_format(c->kernel_memory, want, sizeof(want)), has);
 }
 
 /* The servers of FC have N addresses. */

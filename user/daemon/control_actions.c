@@ -473,8 +473,8 @@ static struct json_object *resources_json(const struct round *r)
 	json_add_int(o, "clients", admission_clients(r->shared->admission));
 	json_add_int(o, "slots_used", k ? sockmap_pairs_used(k) * 2 : 0);
 	json_add_int(o, "slots_total", k ? sockmap_pairs_total(k) * 2 : 0);
-	json_add_int(o, "sockmap_memory", k ? sockmap_memory(k) : 0);
-	json_add_int(o, "sockmap_memory_limit", k ? sockmap_memory_limit(k) : 0);
+	json_add_int(o, "kernel_memory", k ? sockmap_memory(k) : 0);
+	json_add_int(o, "kernel_memory_limit", k ? sockmap_memory_limit(k) : 0);
 	json_add_int(o, "pipes", r->pipes);
 	json_add_int(o, "pipes_idle", r->pipes_idle);
 	json_add_int(o, "buffers", r->buffers);

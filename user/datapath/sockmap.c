@@ -300,7 +300,7 @@ volatile struct culvert_ctl *sockmap_ctl(const struct sockmap *k, uint32_t slot)
 	return &k->ctls[slot];
 }
 
-void kernel_limit_memory(struct sockmap *k, uint64_t bytes)
+void sockmap_limit_memory(struct sockmap *k, uint64_t bytes)
 {
 	k->memory = bytes;
 }

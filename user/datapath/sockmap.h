@@ -109,7 +109,7 @@ static inline void sockmap_release(void)
 const struct bpf_rings *sockmap_rings(const struct sockmap *k);
 
 /* Let all flows together have so many bytes: see include/sockmap_contract.h.  Before, there is no limit. */
-void kernel_limit_memory(struct sockmap *k, uint64_t bytes);
+void sockmap_limit_memory(struct sockmap *k, uint64_t bytes);
 /*
  * Reserve memory for SLOT's flow, which is about to enter: at most MOST bytes.  Returns what it has
  * got, which is its hard limit then, or 0: there is not enough left.

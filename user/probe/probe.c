@@ -219,7 +219,7 @@ int probe_start(const struct config *c, const struct account *account, struct so
 		*ret_kernel = NULL;
 	}
 	if (*ret_kernel)
-		kernel_limit_memory(*ret_kernel, c->sockmap_memory);
+		sockmap_limit_memory(*ret_kernel, c->kernel_memory);
 	munmap(results, sizeof(*results));
 	return r;
 }

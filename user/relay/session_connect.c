@@ -321,7 +321,9 @@ static bool may_begin(const struct session *s)
 /* The index of the address for the next attempt. */
 static uint16_t next_index(const struct session *s)
 {
-	return (uint16_t)((s->connecting->first + s->connecting->begun) % s->addrs->n);
+	size_t index = (size_t)s->connecting->first + s->connecting->begun;
+
+	return (uint16_t)(index < s->addrs->n ? index : index - s->addrs->n);
 }
 
 /* Begin what is due.  True: S is connected. */
