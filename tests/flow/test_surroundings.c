@@ -88,7 +88,7 @@ static const struct lack {
 	{ SYS_setsockopt, ENOPROTOOPT, 2, SO_ATTACH_BPF, NO_GATE, "", "sockmap" },
 	{ SYS_splice, EINVAL, -1, 0, "", NO_SPLICE, "splice" },
 	/* the probe dies of it, the daemon does not: what cannot be tried is not trusted */
-	{ SYS_sched_yield, 0, -1, 0, "\"redirect\" " KILLED, "", "sockmap" },
+	{ SYS_getsockopt, 0, 2, SO_COOKIE, "\"redirect\" " KILLED, "", "sockmap" },
 };
 
 #define N_LACKS (sizeof(lacks) / sizeof(lacks[0]))
@@ -307,8 +307,7 @@ static void lacks_something(void **state)
 	if (cases_start(&c))
 		fail_msg("%s", c.why);
 	assert_runs(row->no_sockmap, row->no_splice, true);
-	/* the trial of graft, the first one, yields as well */
-	for (size_t i = row->nr == SYS_sched_yield; row->refused && i < 4; i++) {
+	for (size_t i = 0; row->refused && i < 4; i++) {
 		c.engine = names[i];
 		if (strcmp(names[i], row->refused) != 0) {
 			assert_int_equal(cases_start(&c), 0);
