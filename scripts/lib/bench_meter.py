@@ -239,7 +239,7 @@ def kernel_memory_of(fields, cached_pages):
     return fields["MemTotal"] - free - cache - fields["AnonPages"]
 
 
-def sockmap_memory():
+def kernel_memory():
     return kernel_memory_of(parse_meminfo(read_text("/proc/meminfo")),
                             parse_cached_pages(read_text("/proc/zoneinfo")))
 
@@ -283,7 +283,7 @@ def settled_kernel_memory(tolerance=256 << 10, seconds=6.0):
     while True:
         shrink_slabs()
         refresh_counters()
-        now = sockmap_memory()
+        now = kernel_memory()
         if last is not None and abs(now - last) <= tolerance:
             return now, True
         if time.monotonic() > deadline:
@@ -349,7 +349,7 @@ class MachineProbe:
         sample = {"relay": self._relay_cpu.seconds()} if self._relay_cpu else {}
         text, now = read_text("/proc/stat"), time.monotonic()
         sample["cpu"], sample["steal"] = parse_machine_cpu(text, now)
-        sample["kernel"] = sockmap_memory()
+        sample["kernel"] = kernel_memory()
         return sample
 
 

@@ -34,7 +34,7 @@
 #include "cli/control_client.h"
 #include "cli/view.h"
 
-#include <ncurses.h> /* behind command.h: its KEY_UNDO is a macro */
+#include <ncurses.h> /* behind control_requests.h: its KEY_UNDO is a macro */
 
 #define TEXT_MAX 256
 #define LINE_LEN 2048    /* of the screen, or of a request with a forward's name */

@@ -9,7 +9,7 @@
 #include "daemon/reload.h"
 #include "probe/probe.h"
 
-/* Actions: what becomes of a request (command.h) that came over the control socket (control.h). */
+/* Actions: what becomes of a request (control_requests.h) that came over the control socket (control_socket.h). */
 struct operate {
 	struct reload *reload;     /* has the forwards and the workers */
 	const struct probe_start *probe;

@@ -11,7 +11,7 @@
 
 /*
  * The control socket, and the threads that serve it: one request per connection, a few clients at a
- * time.  A request is one line (command.h); the answer, one line of JSON, is made by operate.h.
+ * time.  A request is one line (control_requests.h); the answer, one line of JSON, is made by control_actions.h.
  */
 struct control;
 

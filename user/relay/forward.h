@@ -50,7 +50,7 @@ struct config_version {
 struct forward {
 	const struct forward_conf *conf;
 	_Atomic unsigned int engine;   /* enum engine, as it is now */
-	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see connect.c */
+	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see session_graft.c */
 	struct servers servers;
 	struct checks *checks;         /* who checks the servers, and the next one: see */
 	struct forward *next_checked;  /* health_check.h */

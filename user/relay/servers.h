@@ -32,7 +32,7 @@ struct server {
 	 * The index of the address to begin with: one that connected after those before it had failed,
 	 * or were silent, so that not every session waits for a dead family anew; or the first that a
 	 * session had no time for.  Look-ups make new lists, mostly of the same addresses.  Only
-	 * connect.c writes it.
+	 * session_connect.c writes it.
 	 */
 	_Atomic uint16_t first;
 	_Atomic uint64_t owes_ms;  /* its first connect since its last answer; 0: it owes none */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Time-outs of silent sessions: when a session was last at work, and what ends it.  See idle.h. */
+/* Time-outs of silent sessions: when a session was last at work, and what ends it.  See session_idle.h. */
 #include "relay/session_idle.h"
 
 #include <errno.h>
