@@ -12,6 +12,7 @@
  *     is for a daemon that does not react: then skbs are passed to user space, where TCP's own
  *     window bounds them, or, where it would not, the gate is closed.  See
  *     reverse_has_backlog().
+ *   - All flows' backlogs together are bounded as well: see charge() and is_pressed().
  *   - An skb may begin with bytes that were seen before: see trim().
  *   - The run is serialised per source socket: the kernel calls it with the socket lock held.
  *
@@ -24,10 +25,12 @@
  *     never half.
  *   - the daemon at ctl, which it writes: `credit` and `no_pass` may change at any time and are
  *     read with READ_ONCE(), so that the compiler loads them where it says so.  All else of a
- *     flow's own ctl changes only while its socket is out of rx, or has ended; the map update that
- *     brings it back takes the socket lock.  The reverse flow's epoch may change at any time.
+ *     flow's own ctl changes only while its socket is out of rx; the map update that brings it back
+ *     takes the socket lock.  The reverse flow's epoch may change at any time.
  *   - the reverse flow's run at stat.packets of this one, a statistic, and at expected_seq and
  *     epoch, see reverse_has_backlog(): READ_ONCE().
+ *   - all flows' runs at `memory` and `pressure`: atomic adds, and READ_ONCE().  A sum of old and
+ *     new is off by what is charged in between, which the next look sees.
  *   - the gate, which holds no lock, at closed, fence and epoch: READ_ONCE().  A segment that it
  *     lets in because it saw an old value is one of those that TCP held already.
  *   - TCP at write_seq and copied_seq: READ_ONCE().  write_seq of the target may be late, so that a
@@ -86,6 +89,25 @@ struct {
 
 /* Events that found the ring full; the daemon then looks at every flow itself. */
 __u64 events_lost;
+
+/* The limit of what follows; set before the program is loaded, so that it is a constant here. */
+const volatile __s64 memory_limit = ~0ULL >> 1;
+
+/* Memory of all flows' backlogs is the difference; see include/sockmap_contract.h. */
+struct {
+	__u64 charged;
+	__u64 released; /* by the daemon */
+} memory __attribute__((aligned(64)));
+
+/*
+ * More than memory_limit is in use: each skb is a reason to look.  Read for each skb and written
+ * only when it changes, so it has a cache line to itself, which then is shared by all CPUs; the two
+ * above change with many a look.  Whoever looks sets or clears it, so the next to look mends what
+ * two at a time may get wrong, and the first skb after a quiet time finds that it need not be set.
+ */
+struct {
+	__u32 on;
+} pressure __attribute__((aligned(64)));
 
 #define TCP_FLAG_FIN_BIT 0x01
 #define TCP_FLAG_RST_BIT 0x04
@@ -153,6 +175,7 @@ static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reve
 	st->unchecked_bytes = 0;
 	st->unchecked_packets = 0;
 	st->told = 0;
+	st->backlog = 0; /* the daemon has released what it was */
 }
 
 /*
@@ -199,6 +222,38 @@ static void watch_turn(const struct culvert_ctl *ctl, struct culvert_stat *st,
 	st->turn_answers += answers;
 }
 
+/* Charge the flow for a backlog of so many BYTES.  Returns what all flows are charged. */
+static __s64 charge(struct culvert_stat *st, __u64 bytes)
+{
+	__u64 more;
+
+	if (bytes <= CULVERT_UNCHARGED)
+		bytes = 0;
+	more = bytes - st->backlog; /* or less, modulo 2^64 */
+	if (more) {
+		st->backlog = bytes;
+		__sync_fetch_and_add(&memory.charged, more);
+	}
+	return (__s64)(READ_ONCE(memory.charged) - READ_ONCE(memory.released));
+}
+
+/*
+ * All flows together have USED bytes.  True if that is too much and this flow is one of those that
+ * have it: it is then treated as over its hard limit, whatever that is.
+ */
+static bool is_pressed(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot,
+		       __s64 used)
+{
+	__u32 over = used > memory_limit;
+
+	if (READ_ONCE(pressure.on) != over)
+		pressure.on = over;
+	if (!st->backlog || used <= memory_limit - (memory_limit >> 2))
+		return false;
+	tell_once(ctl, st, slot, CULVERT_EVENT_MEMORY);
+	return over;
+}
+
 /* True if the flow is over its hard limit. */
 static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot)
 {
@@ -212,7 +267,7 @@ static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st
 		st->backlog_max = bytes;
 	if (bytes > ctl->soft_limit)
 		tell_once(ctl, st, slot, CULVERT_EVENT_SOFT);
-	return bytes > ctl->hard_limit;
+	return is_pressed(ctl, st, slot, charge(st, bytes)) || bytes > ctl->hard_limit;
 }
 
 /*
@@ -387,7 +442,7 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 	st->unchecked_bytes += len;
 	st->unchecked_packets++;
 	if (st->unchecked_bytes >= CULVERT_CHECK_BYTES ||
-	    st->unchecked_packets >= CULVERT_CHECK_PACKETS) {
+	    st->unchecked_packets >= CULVERT_CHECK_PACKETS || READ_ONCE(pressure.on)) {
 		st->unchecked_bytes = 0;
 		st->unchecked_packets = 0;
 		watch_turn(ctl, st, reverse, slot);

@@ -20,7 +20,7 @@
  *            daemon remembers the values at which a session began.
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
- *   .bss     the program's globals, mapped into the daemon: counters.
+ *   .bss     the program's globals, mapped into the daemon: `memory`, see below, and counters.
  *
  * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  It keeps segments with
  * payload or FIN out of TCP, which the peer sends again, while either side has closed it:
@@ -29,12 +29,22 @@
  *     ctl.epoch): none that follow may reach the target, so those that TCP holds are dropped;
  *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
  *
- * Memory of all flows.  Before a flow enters, the daemon reserves memory for it: ctl.hard_limit is
- * its share, and the shares of all flows are within the daemon's limit.  The program knows its own
- * flow's share only, and keeps to it without the daemon.  The share is free again when the flow is
- * out of rx and its backlog has drained; when it has finished, so that nothing can arrive; or when
- * the sockets are closed.  Each flow may have beyond its share: what comes between two looks, one
- * skb, and what TCP holds when its gate is closed.
+ * Memory of all flows.  A flow is charged for the backlog that the program saw at its last look, if
+ * that is over CULVERT_UNCHARGED: stat.backlog, and in sum memory.charged.  At the end of a stay in
+ * the kernel the daemon adds stat.backlog to memory.released.  Each of the two sums is written by
+ * one side, with atomic adds, and their difference is the memory in use.
+ *   - Once for each stay: the daemon releases only while stat.epoch == ctl.epoch, that is, what the
+ *     program has charged in this very stay, if it ran at all.  It then moves ctl.epoch on, so that
+ *     nothing is left to release.  The program begins each epoch with a stat.backlog of 0.
+ *   - After the last charge: the daemon releases when no run can follow, and when it has taken the
+ *     source's socket lock since.  That is when the flow is out of rx and its backlog has drained;
+ *     when it has finished, so that nothing can arrive; or when the sockets are closed.
+ *   - A quiet flow is charged for what it had at its last look, until it goes on or leaves.  Near
+ *     memory_limit the daemon lets such flows leave.
+ * From three quarters of memory_limit on the daemon is told of each flow that is charged.  Over it
+ * the program looks at each skb, and a flow that is charged passes, or closes the gate, as over its
+ * hard limit: so it needs no daemon.  Each flow may have beyond memory_limit: CULVERT_UNCHARGED,
+ * what comes between two looks, one skb, and what TCP holds when its gate is closed.
  *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
@@ -51,6 +61,9 @@
 /* The backlog of a flow is looked at after so many redirected bytes or packets, not for each. */
 #define CULVERT_CHECK_BYTES (64 * 1024)
 #define CULVERT_CHECK_PACKETS 64
+
+/* A flow is not charged for a backlog of so many bytes; see "Memory of all flows" above. */
+#define CULVERT_UNCHARGED (16 * 1024)
 
 /*
  * What the slab allocator really uses for an skb beyond its truesize:
@@ -91,6 +104,7 @@ struct culvert_stat {
 	__u64 turn_bytes;   /* stat.bytes when the current turn began */
 	__u32 turn_packets; /* stat.packets at that time */
 	__u32 turn_answers; /* the reverse flow's packets at that time */
+	__u64 backlog;      /* what the flow is charged; of `epoch` */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct culvert_stat) == 128, "two cache lines for each flow");
@@ -99,8 +113,7 @@ _Static_assert(sizeof(struct culvert_stat) == 128, "two cache lines for each flo
 struct culvert_ctl {
 	__u64 credit;     /* passed bytes that the daemon has written to the target */
 	__u64 soft_limit; /* memory estimate at which the daemon is told once */
-	__u64 hard_limit; /* memory estimate from which the program passes, or closes the gate:
-			   * what the flow has reserved, or 0 */
+	__u64 hard_limit; /* memory estimate from which the program passes, or closes the gate */
 	__u64 bulk_bytes; /* a turn this long may be bulk; 0: never */
 	__u32 bulk_ratio; /* ... if it has so many bytes for each packet that comes back */
 	__u32 bulk_skb;   /* ... and for each packet of its own */
@@ -119,6 +132,8 @@ enum culvert_event_kind {
 	CULVERT_EVENT_PASSED = 2, /* bytes were passed and nothing had been outstanding */
 	CULVERT_EVENT_BULK = 3,   /* the flow looks like bulk (once an epoch) */
 	CULVERT_EVENT_LOST = 4,   /* bytes were dropped: the target was gone (once an epoch) */
+	CULVERT_EVENT_MEMORY = 5, /* all flows are near memory_limit, and this one is charged (once
+				   * an epoch) */
 };
 
 struct culvert_event {

@@ -32,6 +32,7 @@ LIMITS = "N=4 STAY=1 REVERSE=0 ENTRIES=1"
 REVERSE = "N=3 HARD=0 ENTRIES=1"
 LEAK = "N=3 LEAK=1 REVERSE=0"
 SKBS = "N=4 SKB=2 LEAK=1 REVERSE=0"
+MEMORY = "N=3 HARD=2 PRESSURE=1 STAY=1 REVERSE=0 ENTRIES=1"
 INTERVAL = "N=4 CHECK=2 STAY=1 REVERSE=0 ENTRIES=1"
 BUILT = "N=3 HARD=0 REVERSE=0 ENTRIES=1"
 
@@ -44,6 +45,7 @@ PROTOCOL = [
     ("leak", "handover", LEAK, NOTHING),
     ("skbs", "handover", SKBS, NOTHING),
     ("interval", "handover", INTERVAL, NOTHING),
+    ("memory", "handover", MEMORY, NOTHING),
     ("cycles", "handover", "N=2 HARD=0 STAY=1 REVERSE=0", ACYCLIC),
     ("stores", "wakeup", "", NOTHING),
     ("graft-answers", "graft", ANSWERED, NOTHING),

@@ -58,7 +58,6 @@ ROW(limits)
 {
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nsoft-limit = 512M\nhard-limit = 512M\n"
-				     "kernel-memory = 64G\n" /* of which each may have its part */
 				     "[forward wide]\nlisten = " ONE "\n" TO_UPSTREAM
 				     "[forward tight]\nlisten = " TWO "\n" TO_UPSTREAM
 				     "soft-limit = 64K\nhard-limit = 128K\n");

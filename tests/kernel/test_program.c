@@ -13,7 +13,6 @@
 #define AGAIN 40 /* of SENT */
 #define FRESH 10
 #define LOST (AGAIN + FRESH)
-#define ENOUGH (UINT64_C(1) << 30)
 
 /* Make the program know the session; neither flow is in rx yet. */
 static struct kt_session *admit(struct kt_session *s)
@@ -37,12 +36,12 @@ static void forget(struct kt_session *s)
 	sockmap_pair_put(kt_culvert, 0);
 }
 
-/* The flow from SLOT's socket FD, with all that was passed before written; it may have MOST bytes. */
-static volatile struct culvert_ctl *enter_slot(uint32_t slot, int fd, uint64_t most)
+/* The flow from SLOT's socket FD, with all that was passed before written. */
+static volatile struct culvert_ctl *enter_slot(uint32_t slot, int fd)
 {
 	volatile struct culvert_ctl *ctl = sockmap_ctl(kt_culvert, slot);
 
-	ctl->soft_limit = sockmap_reserve(kt_culvert, slot, most);
+	ctl->soft_limit = ctl->hard_limit = UINT64_MAX;
 	ctl->bulk_bytes = 0;
 	ctl->no_pass = 0;
 	ctl->fence = 0;
@@ -56,7 +55,7 @@ static volatile struct culvert_ctl *enter_slot(uint32_t slot, int fd, uint64_t m
 
 static volatile struct culvert_ctl *enter(const struct kt_session *s)
 {
-	return enter_slot(CLIENT, s->a, ENOUGH);
+	return enter_slot(CLIENT, s->a);
 }
 
 static uint64_t redirected(void)
@@ -202,13 +201,14 @@ static void carry_rest(struct kt_session *s, uint64_t at, uint64_t got, uint64_t
 KT_TEST(where_passing_has_no_bound_the_gate_is_closed)
 {
 	struct kt_session *s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
-	volatile struct culvert_ctl *ctl = enter_slot(CLIENT, s->a, 256 * KIB);
+	volatile struct culvert_ctl *ctl = enter(s);
 	const volatile struct culvert_stat *st = sockmap_stat(kt_culvert, CLIENT);
 	uint64_t before = redirected(), passed_before = passed(), through;
 	const size_t backlog = 512 * KIB;
 	size_t sent;
 
-	enter_slot(UPSTREAM, s->b, ENOUGH);
+	enter_slot(UPSTREAM, s->b);
+	ctl->hard_limit = 256 * KIB;
 	sent = fill_both(s, backlog);
 	assert_in_range(sent, 256 * KIB, 16 * MIB);
 	assert_int_equal(st->closed, ctl->epoch);
@@ -316,58 +316,83 @@ KT_TEST(what_follows_a_loss_is_dropped)
 	}
 }
 
-/* --- memory of all flows --- */
-
-#define SHARE_MIN (16 * KIB) /* of kernel.c */
+#define MEMORY (256 * KIB) /* limit of all flows; this one has none of its own */
 #define LOOK (64 * KIB + 64 * KIB) /* between two looks, and one skb */
 
-/* What is left is shared out to all who come; what comes back is there again. */
-KT_TEST(memory_is_reserved)
+static void note(void *arg, const void *event)
 {
-	struct kt_session *s = admit(kt_open(0));
-
-	sockmap_limit_memory(kt_culvert, 100 * MIB);
-	assert_int_equal(sockmap_reserve(kt_culvert, CLIENT, MIB / 8), MIB / 8);
-	assert_in_range(sockmap_reserve(kt_culvert, UPSTREAM, MIB), MIB / 8, MIB / 4);
-	assert_int_equal(sockmap_ctl(kt_culvert, UPSTREAM)->hard_limit,
-			 sockmap_memory(kt_culvert) - MIB / 8);
-	sockmap_stay_over(kt_culvert, UPSTREAM);
-	assert_int_equal(sockmap_memory(kt_culvert), MIB / 8);
-
-	sockmap_limit_memory(kt_culvert, MIB / 8 + 2 * SHARE_MIN);
-	assert_false(sockmap_memory_short(kt_culvert));
-	assert_int_equal(sockmap_reserve(kt_culvert, UPSTREAM, MIB), SHARE_MIN);
-	assert_true(sockmap_memory_short(kt_culvert));
-	sockmap_stay_over(kt_culvert, UPSTREAM);
-	sockmap_limit_memory(kt_culvert, MIB / 8 + SHARE_MIN - 1);
-	assert_int_equal(sockmap_reserve(kt_culvert, UPSTREAM, MIB), 0);
-	assert_int_equal(sockmap_ctl(kt_culvert, UPSTREAM)->hard_limit, 0);
-	forget(s);
-	assert_int_equal(sockmap_memory(kt_culvert), 0);
-	sockmap_limit_memory(kt_culvert, INT64_MAX);
+	*(unsigned int *)arg |= 1U << ((const struct culvert_event *)event)->kind;
 }
 
-/* Over its share a flow is passed, with nobody's help; the share is its own until it has left. */
-KT_TEST(a_flow_keeps_to_its_share)
+/* CLIENT's flow enters, and brings what it can while nobody reads.  How much, in all. */
+static size_t fill_memory(struct kt_session *s)
 {
-	struct kt_session *s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
-	uint64_t before = redirected(), passed_before = passed(), through;
+	uint64_t before = redirected(), passed_before = passed();
 	size_t sent;
 
-	enter_slot(CLIENT, s->a, 256 * KIB);
+	enter(s);
 	sent = send_all_it_takes(s->client, 64 * MIB);
-	through = redirected() - before;
-	assert_in_range(through, 128 * KIB, 2 * 256 * KIB + LOOK);
+	assert_in_range(sockmap_memory(kt_culvert), MEMORY + 1, MEMORY + LOOK);
+	assert_in_range(redirected() - before, MEMORY / 2, 2 * MEMORY + LOOK);
 	assert_true(passed() > passed_before);
+	assert_true(sockmap_memory_short(kt_culvert));
+	assert_true(sockmap_is_charged(kt_culvert, CLIENT));
+	return sent;
+}
+
+/*
+ * Over the limit of all flows together the program passes, whatever its own limits say; and each
+ * stay is released once, by whichever way it ends.
+ */
+KT_TEST(all_flows_together_have_a_limit)
+{
+	const struct sockmap_limits limits = { .pairs = 1, .workers = 1, .memory = MEMORY };
+	struct sockmap *without = kt_culvert;
+	struct bpf_ring *ring;
+	unsigned int kinds = 0;
+	struct kt_session *s;
+	uint64_t through;
+	char err[512];
+	size_t sent;
+
+	assert_int_equal(sockmap_open(&limits, &kt_culvert, err, sizeof(err)), 0);
+	assert_int_equal(bpf_ring_open(sockmap_rings(kt_culvert), 0, sizeof(struct culvert_event),
+				       note, &kinds, &ring), 0);
+	s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
+	sent = fill_memory(s);
+	through = redirected();
+	assert_true(bpf_ring_consume(ring) >= 2);
+	assert_int_equal(kinds, 1U << CULVERT_EVENT_MEMORY | 1U << CULVERT_EVENT_PASSED);
+
+	/* what it was charged at the last look, it is charged until it has left */
 	assert_int_equal(kt_expect(s->server, 0, through), 0);
 	carry_rest(s, through, through, sent);
 	leave(s);
-	assert_int_equal(sockmap_memory(kt_culvert), 256 * KIB);
+	assert_in_range(sockmap_memory(kt_culvert), MEMORY + 1, MEMORY + LOOK);
 	for (int i = 0; i < 2; i++) { /* once more does no harm */
 		sockmap_stay_over(kt_culvert, CLIENT);
 		assert_int_equal(sockmap_memory(kt_culvert), 0);
+		assert_false(sockmap_is_charged(kt_culvert, CLIENT));
+		assert_false(sockmap_memory_short(kt_culvert));
 	}
+
+	/* a stay that has only begun is not charged; its first skb finds that there is memory */
+	enter(s);
+	assert_int_equal(kt_send(s->client, sent, FRESH), 0);
+	assert_int_equal(kt_expect(s->server, sent, FRESH), 0);
+	assert_int_equal(redirected(), through + FRESH);
+	assert_int_equal(sockmap_memory(kt_culvert), 0);
 	forget(s);
+	assert_int_equal(sockmap_memory(kt_culvert), 0);
+
+	/* closed in the middle */
+	s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
+	fill_memory(s);
+	forget(s);
+	assert_int_equal(sockmap_memory(kt_culvert), 0);
+	bpf_ring_close(ring);
+	sockmap_close(kt_culvert);
+	kt_culvert = without;
 }
 
 /* --- an urgent byte that waits in the receive queue when a flow is taken out of rx --- */

@@ -55,6 +55,7 @@ static int load(void **state)
 	skel = sockmap_bpf__open();
 	if (!skel)
 		return -1;
+	skel->rodata->memory_limit = MIB; /* without a limit the verifier leaves code out */
 	bpf_object__for_each_program(prog, skel->obj) {
 		if (n == N_PROGRAMS)
 			break;

@@ -44,6 +44,9 @@
 #ifndef STAY
 #define STAY 0       /* 1: the daemon may settle and let the flow stay in rx (include/sockmap_contract.h) */
 #endif
+#ifndef PRESSURE
+#define PRESSURE 0   /* 1: all flows together may have too much memory, at any time */
+#endif
 #ifndef RING
 #define RING 2       /* events that the ring holds */
 #endif

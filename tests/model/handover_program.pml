@@ -81,6 +81,7 @@ inline begin_stay()
 		unchecked = 0;
 		told_soft = false;
 		told_passed = false;
+		told_memory = false;
 		shut = false;
 #ifndef M_NO_TRIM
 		first = first + part;
@@ -91,11 +92,20 @@ inline begin_stay()
 	fi
 }
 
-/* check_backlog(), every CHECK skbs */
+/* check_backlog(), every CHECK skbs; with is_pressed(), for any */
 inline check_backlog()
 {
 	if
 	:: unchecked < CHECK
+#if PRESSURE
+	:: expected > accepted ->
+		over = true;
+		unchecked = 0;
+		if
+		:: !told_memory -> tell(told_memory)
+		:: told_memory
+		fi
+#endif
 	:: unchecked >= CHECK ->
 		over = (expected > accepted + HARD);
 		unchecked = 0;
@@ -110,7 +120,7 @@ active proctype Verdict()
 {
 	byte first, size, before;
 	byte expected, st_epoch, unchecked;
-	bool over, told_soft, told_passed, shut;
+	bool over, told_soft, told_passed, told_memory, shut;
 
 end:	do
 	:: atomic { running && taken < recvd ->

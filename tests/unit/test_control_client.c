@@ -301,6 +301,9 @@ TEST(test_bad_answers)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		assert_int_equal(ask("sessions", false, cases[i].answer), cases[i].code);
 		expect_complaint(cases[i].complaint);
+		/* a reload that is refused is not waited for */
+		assert_int_equal(ask("reload", false, cases[i].answer), cases[i].code);
+		expect_complaint(cases[i].complaint);
 	}
 }
 

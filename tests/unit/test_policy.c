@@ -238,6 +238,28 @@ TEST(test_limited)
 	expect(policy_user(e, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_START);
 }
 
+/* While kernel memory is short nothing enters, and that is shown of what else would. */
+TEST(test_memory_short)
+{
+	struct setting full = calm;
+	enum engine e = ENGINE_AUTO;
+	struct habit h = { 0 };
+
+	full.memory_short = true;
+	expect(policy_user(e, &h, 0, &on_copy, full), CARRIER_COPY, REASON_START);
+	ping_pong(e, &h, 0, PROMOTE_TURNS + 1, 64);
+	expect(policy_user(e, &h, 0, &on_copy, full), CARRIER_COPY, REASON_KERNEL_MEMORY);
+	expect(policy_user(e, &h, 0, &on_splice, full), CARRIER_COPY, REASON_KERNEL_MEMORY);
+	expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+	full.kernel_ok = false;
+	expect(policy_user(e, &h, 0, &on_copy, full), CARRIER_COPY, REASON_START);
+	full.kernel_ok = true;
+	e = ENGINE_SOCKMAP;
+	expect(policy_user(e, &h, 0, &on_splice, full), CARRIER_SPLICE, REASON_KERNEL_MEMORY);
+	e = ENGINE_SPLICE;
+	expect(policy_user(e, &h, 0, &on_splice, full), CARRIER_SPLICE, REASON_BULK);
+}
+
 /* --- whatever the traffic --- */
 
 static bool same(struct decision a, struct decision b)
@@ -280,7 +302,7 @@ TEST(test_random_sessions)
 		struct habit h = { 0 };
 		unsigned int bits = 1 + (unsigned int)seeded_below(&r, 22);
 		struct setting around = { seeded_below(&r, 2), seeded_below(&r, 2) * SETTLE_MS,
-					  seeded_below(&r, 2) };
+					  seeded_below(&r, 2), seeded_below(&r, 2) };
 
 		for (unsigned int i = 0; i < 500; i++) {
 			unsigned int dir = (unsigned int)seeded_below(&r, 2);
@@ -288,7 +310,8 @@ TEST(test_random_sessions)
 			habit_read(&h, dir, seeded_size(&r, bits), 1 + seeded_below(&r, 16));
 			check_decision(e, &h, dir, &f);
 			d = policy_user(e, &h, dir, &f, around);
-			assert_false(around.limited && d.carrier == CARRIER_SOCKMAP);
+			assert_false((around.limited || around.memory_short) &&
+				     d.carrier == CARRIER_SOCKMAP);
 			seen[d.carrier] += e == ENGINE_AUTO;
 			if (d.carrier == CARRIER_SOCKMAP)
 				habit_demoted(&h); /* in and out again */

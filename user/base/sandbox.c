@@ -137,7 +137,7 @@ int sandbox_fork(const char *what, unsigned int patience_s, pid_t *ret_pid)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (*ret_pid = fork()) < 0)
 		return log_complain(-errno, "cannot start %s: %s%s", what, strerror(errno),
-				    error_hint(HINT_RESOURCES, -errno));
+				    error_hint(HINT_RESOURCES, errno));
 	if (!*ret_pid) {
 		log_keep_complaint(NULL, 0);
 		return fds[1]; /* sandbox_child() closes the other one */

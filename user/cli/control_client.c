@@ -308,6 +308,8 @@ static int await_reload(const char *control, struct json_object **answer)
 	bool finished = false;
 	char line[80];
 
+	if (number < 1)
+		return EXIT_CODE_OK; /* it was refused, and the answer says why */
 	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
 	while (!finished) {
 		struct json_object *o, *reload, *n;
@@ -315,7 +317,7 @@ static int await_reload(const char *control, struct json_object **answer)
 
 		reload = json_object_object_get(o, "reload");
 		n = json_object_object_get(reload, "finished");
-		finished = json_object_get_int64(n) >= number;
+		finished = n && json_object_get_int64(n) >= number;
 		if (finished) {
 			json_object_put(*answer);
 			*answer = json_object_get(reload);

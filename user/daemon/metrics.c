@@ -282,7 +282,7 @@ static const struct family families[] = {
 	{ "culvert_handovers_total", "counter",
 	  "Flows that got a carrier, or stayed where they were: failed.", DAEMON(add_handovers) },
 	{ "culvert_kernel_memory_bytes", "gauge",
-	  "Bytes reserved for what is queued in the kernel by sockmap.",
+	  "Bytes queued in the kernel that sockmap is charged for.",
 	  DAEMON(add_value), .at = KERNEL_MEMORY },
 	{ "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
 	  DAEMON(add_value), .at = MAX_KERNEL_MEMORY },

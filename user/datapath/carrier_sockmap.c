@@ -43,7 +43,6 @@
 #include <errno.h>
 #include <limits.h>
 
-#include "base/minmax.h"
 #include "datapath/tcp.h"
 
 /*
@@ -161,7 +160,6 @@ static int add_gated(struct sockmap_io *io)
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
 {
 	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
-	uint64_t share;
 	char c;
 	int r;
 
@@ -171,13 +169,11 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		io->error = errno;
 		return -EPROTO;
 	}
-	share = sockmap_reserve(io->kernel, io->slot, limits->hard_limit);
-	if (!share)
-		return -EAGAIN;
 	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
 	io->flow->credit = passed_bytes(io);
 	ctl->credit = io->flow->credit;
-	ctl->soft_limit = smaller(limits->soft_limit, share);
+	ctl->soft_limit = limits->soft_limit;
+	ctl->hard_limit = limits->hard_limit;
 	ctl->bulk_bytes = io->bulk_bytes;
 	ctl->bulk_ratio = io->bulk_ratio;
 	ctl->bulk_skb = io->bulk_skb;
@@ -191,10 +187,8 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		return -EPROTO;
 	}
 	r = add_gated(io);
-	if (r) {
+	if (r)
 		tcp_free_buffer(io->src);
-		sockmap_stay_over(io->kernel, io->slot);
-	}
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
 }

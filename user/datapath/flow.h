@@ -58,7 +58,7 @@ enum reason {
 	REASON_BULK,         /* much data in one direction */
 	REASON_SLOW_TARGET,  /* the target's backlog passed the soft limit */
 	REASON_HARD_LIMIT,   /* ... or the hard limit */
-	REASON_KERNEL_MEMORY, /* other flows have reserved all kernel memory */
+	REASON_KERNEL_MEMORY, /* all flows together are near the limit of kernel memory */
 	REASON_NO_KERNEL,    /* the kernel side could not be loaded */
 	REASON_NOT_TCP,      /* a unix socket */
 	REASON_NO_SLOT,      /* every slot pair is in use */

@@ -312,7 +312,7 @@ void grafts_close(struct grafts *gs, bool keep)
 	if (!gs)
 		return;
 	/* what could not be opened is not ours to remove */
-	keep = !gs->slots || (keep && gs->pins.folder && grafts_live(gs));
+	keep = !gs->all || (keep && gs->pins.folder && grafts_live(gs));
 	graft_attach_close(&gs->attached, keep);
 	graft_pins_close(&gs->pins, !keep);
 	free(gs->revived);

@@ -70,6 +70,8 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 /* What the kernel may carry better. */
 static struct decision promotion(const struct flow *f, enum reason reason, struct setting around)
 {
+	if (around.memory_short)
+		return (struct decision){ CARRIER_COPY, REASON_KERNEL_MEMORY };
 	if (around.watch_ms < settle)
 		return (struct decision){ f->user_carrier, f->reason };
 	return (struct decision){ CARRIER_SOCKMAP, reason };
@@ -103,6 +105,8 @@ struct decision policy_user(enum engine engine, const struct habit *h, unsigned 
 	around.kernel_ok = around.kernel_ok && !around.limited;
 	if (engine == ENGINE_AUTO)
 		d = policy_auto(h, dir, f, around);
+	else if (engine == ENGINE_SOCKMAP && around.kernel_ok && around.memory_short)
+		d.reason = REASON_KERNEL_MEMORY;
 	else if (engine == ENGINE_SOCKMAP && around.kernel_ok &&
 		 (!h->demotions || around.watch_ms >= (uint64_t)RETURN_MS << (h->demotions - 1)))
 		d = (struct decision){ CARRIER_SOCKMAP, REASON_ENGINE };
@@ -118,6 +122,8 @@ struct decision policy_kernel(unsigned int kind)
 		return (struct decision){ big(), REASON_BULK };
 	case CULVERT_EVENT_PASSED:
 		return (struct decision){ big(), REASON_HARD_LIMIT };
+	case CULVERT_EVENT_MEMORY:
+		return (struct decision){ big(), REASON_KERNEL_MEMORY };
 	default:
 		return (struct decision){ big(), REASON_SLOW_TARGET };
 	}

@@ -69,6 +69,7 @@ struct setting {
 	bool kernel_ok;    /* the kernel could take the flow */
 	uint64_t watch_ms; /* so long has user space carried it */
 	bool limited;      /* its bandwidth has a limit: the kernel shall not carry it */
+	bool memory_short; /* flows in the kernel have too much memory: no other shall enter it */
 };
 
 /*

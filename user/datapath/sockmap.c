@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/sockmap.h"
 
-#include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -15,7 +14,6 @@
 
 #include "base/array.h"
 #include "base/log.h"
-#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "bpf/sockmap.skel.h"
 
@@ -25,20 +23,6 @@
 #define RING_MIN (64U * 1024)
 #define RING_MAX (4U * 1024 * 1024)
 #define RING_RECORD 16U /* header and struct culvert_event */
-
-/*
- * A flow gets one of SHARES parts of the memory that is left, and of one part more for each slot
- * that is taken, so that what is left never runs out; but no less than SHARE_MIN, until it does.
- * SHARE_MIN is enough for messages of one segment each.  Where they are of several, a look in the
- * middle of one sees up to 64 packets' overhead: 55 to 82 KiB were seen.
- *
- *	kernel-memory   a flow of the 1st session   of the 500th   of the 1,000th   sessions at once
- *	64 MiB                            127 KiB         16 KiB           16 KiB              1,192
- *	256 MiB                           509 KiB         58 KiB           21 KiB              2,641
- *	1 GiB                           2,036 KiB        235 KiB           85 KiB              5,539
- */
-#define SHARES 512
-#define SHARE_MIN (16 * 1024)
 
 SYSCALLS_ALLOWED(
 	BPF_IF(PART_SOCKMAP, BPF_MAP_UPDATE_ELEM), BPF_IF(PART_SOCKMAP, BPF_MAP_DELETE_ELEM),
@@ -55,12 +39,11 @@ struct sockmap {
 	size_t stats_size, ctls_size;
 	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
 	struct bpf_rings rings;
-	uint64_t memory; /* the most of `reserved` */
+	_Atomic bool is_short; /* of memory; see sockmap_memory_short() */
 
-	pthread_mutex_t lock; /* of what follows; never taken on the payload path */
+	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
 	uint32_t *free;
-	_Atomic unsigned int n_free; /* read without the lock, as the next */
-	_Atomic uint64_t reserved;   /* sum of all ctl.hard_limit */
+	_Atomic unsigned int n_free; /* read by status without the lock */
 	unsigned int n_pairs;
 };
 
@@ -132,7 +115,6 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 	const char *what = "cannot open the BPF object";
 	int r;
 
-	k->memory = INT64_MAX;
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pthread_mutex_init(&k->lock, NULL);
@@ -142,6 +124,8 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 		r = -errno;
 		goto fail;
 	}
+	if (limits->memory && limits->memory < INT64_MAX)
+		k->skel->rodata->memory_limit = (int64_t)limits->memory;
 	what = "cannot load the sk_skb verdict program and its maps";
 	r = set_sizes(k, limits) ?: sockmap_bpf__load(k->skel);
 	if (r)
@@ -200,8 +184,6 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair)
 	for (uint32_t i = 0; !r && i < 2; i++) {
 		/* events and counters of the slots' last owner are told apart by the epoch */
 		k->ctls[*ret_pair * 2 + i].epoch++;
-		/* of a probe that was killed: its process had reserved it, not this one */
-		k->ctls[*ret_pair * 2 + i].hard_limit = 0;
 		/* no socket is there, so no program writes it */
 		k->stats[*ret_pair * 2 + i].backlog_max = 0;
 	}
@@ -300,49 +282,48 @@ volatile struct culvert_ctl *sockmap_ctl(const struct sockmap *k, uint32_t slot)
 	return &k->ctls[slot];
 }
 
-void sockmap_limit_memory(struct sockmap *k, uint64_t bytes)
+bool sockmap_is_charged(const struct sockmap *k, uint32_t slot)
 {
-	k->memory = bytes;
-}
+	const volatile struct culvert_stat *st = sockmap_stat(k, slot);
 
-uint64_t sockmap_reserve(struct sockmap *k, uint32_t slot, uint64_t most)
-{
-	uint64_t left, share;
-
-	assert(!sockmap_ctl(k, slot)->hard_limit); /* a stay begins */
-	pthread_mutex_lock(&k->lock);
-	left = k->memory - k->reserved;
-	share = smaller(most, larger(left / (SHARES + 2 * sockmap_pairs_used(k)), SHARE_MIN));
-	if (share > left)
-		share = 0;
-	k->reserved += share;
-	pthread_mutex_unlock(&k->lock);
-	sockmap_ctl(k, slot)->hard_limit = share;
-	return share;
+	return st->backlog && st->epoch == k->ctls[slot].epoch;
 }
 
 void sockmap_stay_over(struct sockmap *k, uint32_t slot)
 {
-	volatile struct culvert_ctl *ctl = sockmap_ctl(k, slot);
-
-	k->reserved -= ctl->hard_limit;
-	ctl->hard_limit = 0;
-	ctl->epoch++;
-}
-
-bool sockmap_memory_short(const struct sockmap *k)
-{
-	return k->memory - k->reserved < UINT64_C(2) * SHARE_MIN;
+	if (sockmap_is_charged(k, slot))
+		__atomic_fetch_add(&k->skel->bss->memory.released, sockmap_stat(k, slot)->backlog,
+				   __ATOMIC_RELEASE);
+	sockmap_ctl(k, slot)->epoch++;
 }
 
 uint64_t sockmap_memory(const struct sockmap *k)
 {
-	return k->reserved;
+	/* what is released was charged before: in this order the difference is never below 0 */
+	uint64_t released = __atomic_load_n(&k->skel->bss->memory.released, __ATOMIC_ACQUIRE);
+
+	return __atomic_load_n(&k->skel->bss->memory.charged, __ATOMIC_RELAXED) - released;
 }
 
 uint64_t sockmap_memory_limit(const struct sockmap *k)
 {
-	return k->memory;
+	return (uint64_t)k->skel->rodata->memory_limit;
+}
+
+bool sockmap_memory_short(struct sockmap *k)
+{
+	bool was = atomic_load_explicit(&k->is_short, memory_order_relaxed), is;
+	uint64_t limit = sockmap_memory_limit(k);
+
+	is = sockmap_memory(k) > (was ? limit / 2 : limit / 4 * 3);
+	if (is != was)
+		atomic_store_explicit(&k->is_short, is, memory_order_relaxed);
+	return is;
+}
+
+void sockmap_memory_told(struct sockmap *k)
+{
+	atomic_store_explicit(&k->is_short, true, memory_order_relaxed);
 }
 
 const struct bpf_rings *sockmap_rings(const struct sockmap *k)

@@ -20,6 +20,7 @@ struct sockmap;
 struct sockmap_limits {
 	unsigned int pairs;   /* sessions that can be in the kernel at once */
 	unsigned int workers; /* one ring buffer each */
+	uint64_t memory;      /* of all flows' backlogs, in bytes; 0: no limit */
 };
 
 /*
@@ -108,20 +109,24 @@ static inline void sockmap_release(void)
 /* Of struct culvert_event. */
 const struct bpf_rings *sockmap_rings(const struct sockmap *k);
 
-/* Let all flows together have so many bytes: see include/sockmap_contract.h.  Before, there is no limit. */
-void sockmap_limit_memory(struct sockmap *k, uint64_t bytes);
 /*
- * Reserve memory for SLOT's flow, which is about to enter: at most MOST bytes.  Returns what it has
- * got, which is its hard limit then, or 0: there is not enough left.
+ * The stay of SLOT's flow in the kernel is over, and its memory is free again: "Memory of all
+ * flows" of include/sockmap_contract.h says when that is.  Once more does no harm.
  */
-uint64_t sockmap_reserve(struct sockmap *k, uint32_t slot, uint64_t most);
-/* The stay of SLOT's flow in the kernel is over: its memory is free again.  Twice does no harm. */
 void sockmap_stay_over(struct sockmap *k, uint32_t slot);
-/* There is not enough left for both flows of a session. */
-bool sockmap_memory_short(const struct sockmap *k);
-/* Memory that all flows have reserved, and its limit; both in bytes. */
+
+/* Memory that all flows are charged, and its limit; both in bytes. */
 uint64_t sockmap_memory(const struct sockmap *k);
 uint64_t sockmap_memory_limit(const struct sockmap *k);
+/*
+ * True from when three quarters of the limit are in use until no more than half of it is: no flow
+ * should enter the kernel, and those that are charged should leave it.
+ */
+bool sockmap_memory_short(struct sockmap *k);
+/* CULVERT_EVENT_MEMORY has come: so it is, though there may be just enough again when we look. */
+void sockmap_memory_told(struct sockmap *k);
+/* True if SLOT's flow is charged in its present stay. */
+bool sockmap_is_charged(const struct sockmap *k, uint32_t slot);
 
 /* Events that did not fit into a ring since the start. */
 uint64_t sockmap_events_lost(const struct sockmap *k);

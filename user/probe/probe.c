@@ -190,7 +190,7 @@ static int judge(const struct config *c, const struct results *results, enum pro
 int probe_start(const struct config *c, const struct account *account, struct sockmap **ret_kernel,
 		struct probe_start *ret)
 {
-	struct sockmap_limits limits = { c->max_sessions, c->workers };
+	struct sockmap_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
 	struct results *results = results_new(carriers_of(c));
 	int r = 0;
 
@@ -218,8 +218,6 @@ int probe_start(const struct config *c, const struct account *account, struct so
 		sockmap_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
-	if (*ret_kernel)
-		sockmap_limit_memory(*ret_kernel, c->kernel_memory);
 	munmap(results, sizeof(*results));
 	return r;
 }

@@ -113,6 +113,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 		return; /* it follows once nothing is pending: a pipe is not for copy */
 	follow_engine(s, dir, engine);
 	around.kernel_ok = session_sockmap_may_enter(s, dir);
+	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->watched_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
 	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)

@@ -334,7 +334,7 @@ static void run_timers(struct session *s)
  */
 static void live(struct session *s, struct news n)
 {
-	bool lost = n.kind == EVENT && n.events & EPOLLERR;
+	bool lost = n.kind == EVENT && n.from <= UPSTREAM && n.events & EPOLLERR;
 
 	if (s->state == SESSION_DEAD)
 		return;
@@ -511,10 +511,12 @@ void session_names_news(struct worker *w)
 
 /* --- of those in the kernel --- */
 
+/* Flows that leave for want of kernel memory in one sweep: it takes each 6 system calls and a fence. */
+#define SWEEP_LEAVES 256
+
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 {
-	session_sockmap_event(s, dir, kind);
-	if (s->flows[!dir].phase == FLOW_LEAVING)
+	if (session_sockmap_event(s, dir, kind))
 		session_flow_run(s, !dir, false);
 	session_flow_run(s, dir, false);
 	settle(s);
@@ -526,6 +528,8 @@ void session_kernel_event(void *worker, const void *event)
 	struct worker *w = worker;
 	struct session *s = w->owners[ev->slot / 2];
 
+	if (ev->kind == CULVERT_EVENT_MEMORY)
+		sockmap_memory_told(w->shared->kernel);
 	if (s && s->state == SESSION_OPEN &&
 	    (uint16_t)sockmap_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);
@@ -533,6 +537,7 @@ void session_kernel_event(void *worker, const void *event)
 
 void session_kernel_sweep(struct worker *w)
 {
+	unsigned int leaves = SWEEP_LEAVES;
 	struct session *s = w->sessions, *next;
 
 	for (; s; s = next) {
@@ -540,7 +545,7 @@ void session_kernel_sweep(struct worker *w)
 		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR; dir++) {
 			unsigned int kind = session_sockmap_missed(s, dir);
 
-			if (kind)
+			if (kind && (kind != CULVERT_EVENT_MEMORY || leaves-- > 0))
 				kernel_event(s, dir, kind);
 		}
 	}

@@ -47,7 +47,7 @@ void session_names_news(struct worker *w);
 
 /* The verdict program has sent EVENT, a struct culvert_event, to WORKER. */
 void session_kernel_event(void *worker, const void *event);
-/* Events were lost: look at every flow that is in the kernel. */
+/* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */
 void session_kernel_sweep(struct worker *w);
 
 /* The packet programs have sent EVENT, a struct graft_event, to WORKER. */

@@ -199,10 +199,6 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reas
 		return; /* since just now */
 	if (f->phase != FLOW_USER || f->pending || f->starved || !session_sockmap_may_enter(s, dir))
 		return;
-	if (s->flows[!dir].phase == FLOW_USER && sockmap_memory_short(s->worker->shared->kernel)) {
-		f->reason = REASON_KERNEL_MEMORY;
-		return;
-	}
 	r = take_slots(s);
 	if (r) {
 		refused(s, dir, r);
@@ -253,18 +249,20 @@ enum step session_sockmap_rest(struct session *s, unsigned int dir)
 
 /* --- events of the program --- */
 
-void session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind)
+bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind)
 {
 	if (kind == CULVERT_EVENT_LOST) {
 		session_reset(s, CAUSE_KERNEL_LOST);
-		return;
+		return false;
 	}
 	if (s->flows[dir].phase != FLOW_KERNEL)
-		return;
+		return false;
 	demote(s, dir, kind);
 	/* with half a session user space would see no turns: it is judged as a whole */
-	if (engine_of(s) == ENGINE_AUTO && s->flows[!dir].phase == FLOW_KERNEL)
-		session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
+	if (engine_of(s) != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
+		return false;
+	session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
+	return true;
 }
 
 unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
@@ -280,5 +278,7 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;
-	return sockmap_closed(k, slot) ? CULVERT_EVENT_SOFT : 0;
+	if (sockmap_closed(k, slot))
+		return CULVERT_EVENT_SOFT;
+	return sockmap_is_charged(k, slot) && sockmap_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
 }

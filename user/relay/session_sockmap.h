@@ -25,8 +25,11 @@ bool session_sockmap_is_fin(struct session *s, unsigned int dir);
 /* The source of flow DIR is gone: read and write what the kernel had of it.  DONE: nothing is left. */
 enum step session_sockmap_rest(struct session *s, unsigned int dir);
 
-/* The program has reported KIND (enum culvert_event_kind) for flow DIR, or would have. */
-void session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind);
+/*
+ * The program has reported KIND (enum culvert_event_kind) for flow DIR, or would have.  True: the
+ * other flow leaves with it.
+ */
+bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind);
 
 /* The event of flow DIR that the ring may have lost; 0: none.  S has slots. */
 unsigned int session_sockmap_missed(const struct session *s, unsigned int dir);

@@ -32,15 +32,17 @@ static void on_ring(struct source *source, uint32_t events)
 }
 
 /*
- * Once a second, while sessions are in the kernel, look for events that did not fit into the ring:
- * the program counts them.
+ * Once a second, while sessions are in the kernel, look for:
+ *
+ *   events lost     the ring was full; the program counts the events that it could not send
+ *   kernel memory   it is short, and a quiet flow may be charged more than it has
  */
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
 	uint64_t lost = sockmap_events_lost(w->shared->kernel);
 
-	if (lost != w->events_lost_seen) {
+	if (lost != w->events_lost_seen || sockmap_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
 		session_kernel_sweep(w);
 	}
