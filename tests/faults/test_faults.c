@@ -210,7 +210,7 @@ static bool may_end_privileged(const struct injection *in)
 static bool is_harmless(const struct injection *in)
 {
 	/* a PROXY header goes out as a whole, or not at all */
-	if (is_privileged(in->at) || strstr(in->at->name, "(session_header_send)"))
+	if (is_privileged(in->at) || strstr(in->at->name, "(session_proxy_header_send)"))
 		return in->error == CATALOGUE_LATE;
 	return is_for_nothing(in->at->failing->function, in->error);
 }
