@@ -191,7 +191,7 @@ static bool is_privileged(const struct known *k)
  */
 static bool is_last_resort(const struct known *k)
 {
-	return k->after && (strstr(k->name, "(session_arm_reset)") ||
+	return k->after && (strstr(k->name, "(tcp_arm_reset)") ||
 			    strstr(k->name, "(forget_cookie)"));
 }
 
