@@ -316,7 +316,7 @@ static const char *after_last_slash(char *text)
 	return slash ? slash + 1 : text;
 }
 
-/* "recv carrier.c:98 (copy_fill)", by addr2line. */
+/* "recv carrier_copy.c:98 (copy_fill)", by addr2line. */
 static void describe(const struct sweep *s, uint64_t key, char *buf, size_t len)
 {
 	char command[700], function[120] = "?", line[300] = "?";

@@ -171,7 +171,7 @@ ON_POOL(test_pipe_budget)
 #define LENT_DESCRIPTORS (2 * LENT_MAX + 100)
 #define RETRY_MS 100
 
-/* The limit that the figures of pool.c are about. */
+/* The limit that the figures of buffer_pool.c are about. */
 static bool usual_limit(void)
 {
 	FILE *f = fopen("/proc/sys/fs/pipe-user-pages-soft", "re");

@@ -15,8 +15,10 @@
 __attribute__((returns_nonnull))
 static inline void *allocated(void *p)
 {
-	if (!p)
-		_exit((log_keep_complaint(NULL, 0), log_complain(EXIT_CODE_FAILURE, "out of memory")));
+	if (!p) {
+		log_keep_complaint(NULL, 0); /* print it, whoever keeps complaints now */
+		_exit(log_complain(EXIT_CODE_FAILURE, "out of memory"));
+	}
 	return p;
 }
 

@@ -201,8 +201,10 @@ int probe_start(const struct config *c, const struct account *account, struct so
 		.graft = { PROBE_UNASKED, "no forward grafts sessions" },
 		.summary = "no behaviour was tried",
 	};
-	if (!c->probe)
-		strcpy(ret->splice.why, strcpy(ret->sockmap.why, "not tried: --probe no"));
+	if (!c->probe) {
+		strcpy(ret->sockmap.why, "not tried: --probe no");
+		strcpy(ret->splice.why, ret->sockmap.why);
+	}
 	if (results->carriers & PROBE_SOCKMAP)
 		ret->load_error = note_load(results, LOAD, sockmap_open(
 			&limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL));

@@ -63,6 +63,7 @@ void session_count_kernel(struct session *s)
 	s->graft_counted = s->graft_counted || grafted;
 }
 
+/* GRAFTED: as of one look at the state, so that carrier, reason and phase agree. */
 static struct flow_view view_flow(const struct session *s, unsigned int dir, bool grafted)
 {
 	const struct flow *f = &s->flows[dir];
@@ -73,7 +74,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 	uint64_t spliced = f->spliced - (f->pipe ? f->pending : 0);
 
 	return (struct flow_view){
-		.carrier = session_carrier(s, dir),
+		.carrier = grafted ? CARRIER_GRAFT : flow_carrier(f),
 		.reason = grafted ? graft_reason(f) : (enum reason)f->reason,
 		.phase = grafted ? FLOW_KERNEL : (enum flow_phase)f->phase,
 		.eof = f->eof || f->phase == FLOW_DONE,
