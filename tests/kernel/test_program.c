@@ -449,7 +449,8 @@ KT_TEST(an_urgent_byte_does_not_hinder_a_removal)
 	struct flow flow = { .phase = FLOW_USER, .base_bytes = redirected() };
 	struct pool pool;
 	struct sockmap_io io = {
-		.flow = &flow, .kernel = kt_culvert, .pool = &pool, .src = s->a, .dst = s->b,
+		.pump = { .flow = &flow, .pool = &pool, .src = s->a, .dst = s->b },
+		.kernel = kt_culvert,
 		.dst_connected = true, .read_ahead = MIB,
 	};
 
