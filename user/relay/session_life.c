@@ -528,8 +528,6 @@ void session_kernel_event(void *worker, const void *event)
 	struct worker *w = worker;
 	struct session *s = w->owners[ev->slot / 2];
 
-	if (ev->kind == CULVERT_EVENT_MEMORY)
-		sockmap_memory_told(w->shared->kernel);
 	if (s && s->state == SESSION_OPEN &&
 	    (uint16_t)sockmap_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);
