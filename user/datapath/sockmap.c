@@ -63,20 +63,6 @@ static void fill_free_list(struct sockmap *k, unsigned int pairs)
 	k->n_free = k->n_pairs = pairs;
 }
 
-static void explain(char *err, size_t errlen, const char *what, int r)
-{
-	const char *hint = "";
-
-	if (r == -EPERM || r == -EACCES)
-		hint = "; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)";
-	else if (r == -ENOENT || r == -ESRCH)
-		hint = "; it needs kernel BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux)";
-	else if (r == -EINVAL || r == -EOPNOTSUPP)
-		hint = "; it needs CAP_PERFMON, and Linux 6.1 with CONFIG_BPF_SYSCALL, "
-		       "CONFIG_BPF_JIT and CONFIG_BPF_STREAM_PARSER";
-	snprintf(err, errlen, "%s: %s%s", what, strerror(-r), hint);
-}
-
 int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err, size_t errlen)
 {
 	struct sockmap *k = allocated(calloc(1, sizeof(*k)));
@@ -118,7 +104,8 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 	*ret = k;
 	return 0;
 fail:
-	explain(err, errlen, what, r);
+	snprintf(err, errlen, "%s: %s; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root), "
+		 "and Linux 6.1 with kernel BTF", what, strerror(-r));
 	sockmap_close(k);
 	return r;
 }
