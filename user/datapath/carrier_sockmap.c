@@ -144,19 +144,6 @@ static enum step wait_for_target(struct sockmap_io *io)
 	return STEP_WAIT;
 }
 
-static int add_gated(struct sockmap_io *io)
-{
-	int r = sockmap_gate(io->kernel, io->pump.src, true);
-
-	if (r)
-		return r;
-	/* a full barrier: the program sees ctl */
-	r = sockmap_rx_add(io->kernel, io->slot, io->pump.src);
-	if (r)
-		sockmap_gate(io->kernel, io->pump.src, false);
-	return r;
-}
-
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
 {
 	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
@@ -186,9 +173,13 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		io->pump.error = -r;
 		return -EPROTO;
 	}
-	r = add_gated(io);
-	if (r)
+	/* a full barrier comes with it: the program sees ctl */
+	r = sockmap_gate(io->kernel, io->pump.src, true) ?:
+	    sockmap_rx_add(io->kernel, io->slot, io->pump.src);
+	if (r) {
+		sockmap_gate(io->kernel, io->pump.src, false);
 		tcp_free_buffer(io->pump.src);
+	}
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
 }
@@ -357,7 +348,7 @@ static enum step audit_left(struct sockmap_io *io)
 		if (r || again != books->unread)
 			continue;
 		books->redirected = redirected(io);
-		if (flow_audit_left(io->pump.flow, books) == AUDIT_OK)
+		if (flow_accounted(io->pump.flow, books))
 			return STEP_DONE;
 		if (++disagree < AUDIT_LOOKS)
 			continue;
@@ -472,14 +463,9 @@ enum step sockmap_finish(struct sockmap_io *io)
 		return STEP_SRC_ERROR;
 	}
 	books->redirected = redirected(io);
-	switch (flow_audit_fin(io->pump.flow, books)) {
-	case AUDIT_OK:
-		break;
-	case AUDIT_LATE:
+	books->unread = 0;
+	if (!flow_accounted(io->pump.flow, books)) /* yet */
 		return ++io->pump.flow->stuck > FIN_LOOKS ? STEP_UNPROVED : wait_longer(io);
-	default:
-		return STEP_UNPROVED;
-	}
 	r = look_drained(io);
 	if (r == STEP_DONE) /* still in rx, but nothing can come any more */
 		sockmap_stay_over(io->kernel, io->slot);

@@ -149,16 +149,7 @@ bool flow_drained(const struct flow *f, const struct flow_books *b)
 	return b->accepted == b->redirected + f->user_out;
 }
 
-enum audit flow_audit_left(const struct flow *f, const struct flow_books *b)
+bool flow_accounted(const struct flow *f, const struct flow_books *b)
 {
-	return b->received == b->redirected + f->user_in + b->unread ? AUDIT_OK : AUDIT_LOST;
-}
-
-enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b)
-{
-	uint64_t seen = b->redirected + f->user_in;
-
-	if (seen == b->received)
-		return AUDIT_OK;
-	return seen < b->received ? AUDIT_LATE : AUDIT_LOST;
+	return b->received == b->redirected + f->user_in + b->unread;
 }

@@ -152,13 +152,5 @@ struct flow_books {
 /* True if nothing redirected or written is still outside the target's TCP. */
 bool flow_drained(const struct flow *f, const struct flow_books *b);
 
-enum audit {
-	AUDIT_OK,   /* every received byte is accounted for */
-	AUDIT_LATE, /* some are not seen yet: look again */
-	AUDIT_LOST, /* there are fewer bytes than were received, or more: never go on */
-};
-
-/* After leaving rx: received == redirected + read by user space + unread, exactly. */
-enum audit flow_audit_left(const struct flow *f, const struct flow_books *b);
-/* At FIN: everything received was redirected or read by user space.  Less is LATE, more is LOST. */
-enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b);
+/* True if every byte that was received was redirected, or read by user space, or is unread. */
+bool flow_accounted(const struct flow *f, const struct flow_books *b);
