@@ -50,15 +50,14 @@ struct slot {
 	uint32_t asked;    /* graft_ways when its sockets were asked last */
 	bool probing;      /* they were, and are to be as they were before */
 	uint8_t judged;    /* so often since, without an answer */
+	int sockets[2];    /* made anew, and not taken; -1: none */
 };
 
 struct grafts {
 	struct graft_bpf *skel;
 	struct graft_entry *all; /* by slot, mapped */
-	int offer;         /* the program */
 	struct graft_pins pins;
 	struct graft_attachments attached;
-	int (*revived)[2]; /* sockets, by slot; NULL: there were no sessions */
 	uint32_t routes, policies; /* as seen last */
 	_Atomic bool doubtful; /* a session was, since the main thread has looked */
 	struct bpf_rings rings;
@@ -111,6 +110,7 @@ static void fill_queue(struct grafts *gs)
 
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
+		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		if (graft_state(gs, i) == GRAFT_OFFERED)
 			graft_withdraw(gs, i);
 		graft_return(gs, i, false);
@@ -211,7 +211,6 @@ static int open_all(struct grafts *gs, const struct graft_limits *limits, const 
 	*what = "cannot load the packet programs";
 	if (r)
 		return r;
-	gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
 	*what = "cannot create the ring buffers";
 	r = bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings);
 	if (r)
@@ -281,7 +280,6 @@ void grafts_close(struct grafts *gs, bool keep)
 	keep = !gs->all || (keep && gs->pins.folder && grafts_live(gs));
 	graft_attach_close(&gs->attached, keep);
 	graft_pins_close(&gs->pins, !keep);
-	free(gs->revived);
 	bpf_rings_close(&gs->rings);
 	if (gs->skel)
 		bpf_values_unmap(gs->all, gs->skel->maps.grafts);
@@ -295,7 +293,7 @@ void grafts_close_sockets(struct grafts *gs)
 {
 	const struct linger none = { .l_onoff = 1 };
 
-	for (uint32_t slot = 0; gs->revived && slot < gs->n_slots; slot++) {
+	for (uint32_t slot = 0; slot < gs->n_slots; slot++) {
 		int fds[2];
 
 		graft_take_sockets(gs, slot, fds);
@@ -387,7 +385,8 @@ static int run(struct grafts *gs, const struct graft_request *q)
 	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
 		    .repeat = 1);
 
-	return bpf_prog_test_run_opts(gs->offer, &opts) ? GRAFT_BAD_REQUEST : (int)opts.retval;
+	return bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts) ?
+		       GRAFT_BAD_REQUEST : (int)opts.retval;
 }
 
 static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
@@ -630,20 +629,17 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 	int why = 0;
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++) {
-		int client = revive(gs, slot, 0, uid);
-		int upstream = client < 0 ? client : revive(gs, slot, 1, uid);
+		int *fds = gs->slots[slot].sockets;
 
-		if (upstream < 0) {
-			if (client >= 0)
-				close(client);
-			why = upstream;
-			without++;
+		fds[0] = revive(gs, slot, 0, uid);
+		fds[1] = fds[0] < 0 ? fds[0] : revive(gs, slot, 1, uid);
+		if (fds[1] >= 0)
 			continue;
-		}
-		if (!gs->revived)
-			gs->revived = allocated(calloc(gs->n_slots, sizeof(*gs->revived)));
-		gs->revived[slot][0] = client;
-		gs->revived[slot][1] = upstream;
+		why = fds[1];
+		without++;
+		if (fds[0] >= 0)
+			close(fds[0]);
+		fds[0] = fds[1] = -1;
 	}
 	if (without)
 		log_warning("graft: %u sessions that were left have no sockets: nothing probes their "
@@ -652,10 +648,9 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 {
-	for (int side = 0; side < 2; side++) { /* 0 is none: it is stdin */
-		ret[side] = gs->revived && gs->revived[slot][side] ? gs->revived[slot][side] : -1;
-		if (gs->revived)
-			gs->revived[slot][side] = 0;
+	for (int side = 0; side < 2; side++) {
+		ret[side] = gs->slots[slot].sockets[side];
+		gs->slots[slot].sockets[side] = -1;
 	}
 }
 
