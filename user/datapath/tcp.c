@@ -12,7 +12,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/built_with.h"
 #include "base/syscalls_allowed.h"
 
 SYSCALLS_ALLOWED(
@@ -52,15 +51,9 @@ ssize_t tcp_recv(int fd, void *buf, size_t len, int flags)
 {
 	ssize_t n;
 
-	flags |= MSG_DONTWAIT;
-	do {
-		/* ThreadSanitizer's recv() takes the length that MSG_TRUNC returns for bytes
-		 * written, at NULL. */
-		if (BUILT_WITH_TSAN)
-			n = syscall(SYS_recvfrom, fd, buf, len, flags, NULL, NULL);
-		else /* cppcheck-suppress nullPointer ; see tcp_unread() */
-			n = recv(fd, buf, len, flags);
-	} while (n < 0 && errno == EINTR);
+	do
+		n = recv(fd, buf, len, flags | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
 	return n;
 }
 
@@ -124,16 +117,20 @@ int tcp_unread(int fd, uint64_t *ret)
 {
 	/*
 	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in
-	 * spite of everything, which would be copied, this is EFAULT.
+	 * spite of everything, which would be copied, this is EFAULT.  ThreadSanitizer's recv()
+	 * would take what it returns for bytes written, at NULL.
 	 */
-	/* cppcheck-suppress nullPointer */
-	ssize_t n = tcp_recv(fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC);
+	long n = syscall(SYS_recvfrom, fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL,
+			 NULL);
 
 	if (n < 0 && errno != EAGAIN)
 		return -errno;
 	*ret = n > 0 ? (uint64_t)n : 0;
 	return 0;
 }
+
+/* TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2: no FIN was received. */
+#define NO_FIN (1U << 1 | 1U << 4 | 1U << 5)
 
 int tcp_received(int fd, uint64_t *ret)
 {
@@ -142,15 +139,8 @@ int tcp_received(int fd, uint64_t *ret)
 
 	if (r)
 		return r;
-	*ret = info.tcpi_bytes_received;
-	switch (info.tcpi_state) {
-	case 1: /* TCP_ESTABLISHED */
-	case 4: /* TCP_FIN_WAIT1 */
-	case 5: /* TCP_FIN_WAIT2 */
-		break;
-	default: /* a FIN was received, and tcp_rcv_nxt_update() counts it as a byte */
-		(*ret)--;
-	}
+	/* tcp_rcv_nxt_update() counts FIN as a byte */
+	*ret = info.tcpi_bytes_received - (1U << info.tcpi_state & NO_FIN ? 0 : 1);
 	return 0;
 }
 
