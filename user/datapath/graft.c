@@ -209,10 +209,7 @@ static int open_all(struct grafts *gs, const struct graft_limits *limits, const 
 	int r = gs->skel ? load(gs, limits->slots) : -errno;
 
 	*what = "cannot load the packet programs";
-	if (r)
-		return r;
-	*what = "cannot create the ring buffers";
-	r = bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings);
+	r = r ?: bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings);
 	if (r)
 		return r;
 	fill_queue(gs);
