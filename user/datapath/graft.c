@@ -400,6 +400,12 @@ static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr
 	}
 }
 
+void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote, const struct sockaddr *local)
+{
+	set_addr(&t->remote, &t->remote_port, remote);
+	set_addr(&t->local, &t->local_port, local);
+}
+
 /* The slot that was given back first, if it can be used again. */
 static int take(struct grafts *gs, uint32_t *ret)
 {
@@ -439,28 +445,19 @@ enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot)
 	return (enum graft_refusal)run(gs, &q);
 }
 
-enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot)
+enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 {
-	struct graft_request q = { .op = GRAFT_OFFER, .worker = o->worker, .id = o->id,
-				   .forward = o->forward };
 	int r;
 
-	for (int side = 0; side < 2; side++) {
-		struct graft_tuple *t = &q.tuples[side];
-
-		set_addr(&t->remote, &t->remote_port, o->remote[side]);
-		set_addr(&t->local, &t->local_port, o->local[side]);
-	}
-	if (take(gs, &q.slot))
+	q->op = GRAFT_OFFER;
+	if (take(gs, &q->slot))
 		return GRAFT_NO_SLOT;
-	r = run(gs, &q);
-	if (r) {
-		put(gs, q.slot);
-		return (enum graft_refusal)r;
-	}
-	gs->all[q.slot].counted[0] = gs->all[q.slot].counted[1] = 0;
-	*ret_slot = q.slot;
-	return GRAFT_OK;
+	r = run(gs, q);
+	if (r)
+		put(gs, q->slot);
+	else
+		gs->all[q->slot].counted[0] = gs->all[q->slot].counted[1] = 0;
+	return (enum graft_refusal)r;
 }
 
 void graft_kill(struct grafts *gs, uint32_t slot)

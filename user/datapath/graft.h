@@ -100,19 +100,13 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
 		   struct sockaddr_storage *ret, socklen_t *ret_len);
 
-/* A session that is to be grafted. */
-struct graft_offer {
-	const struct sockaddr *remote[2], *local[2]; /* of both sockets, by side */
-	uint64_t id;
-	uint32_t worker;
-	uint32_t forward;
-};
-
+void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote, const struct sockaddr *local);
 /*
- * Offer a session, of which the caller has no byte in hand, and give it RET_SLOT.  GRAFT_NO_SLOT if
- * there is none.  The session goes on at its sockets until a packet makes it ACTIVE.
+ * Offer a session, of which the caller has no byte in hand, and give it Q's slot; the caller says all
+ * else of Q but the operation.  GRAFT_NO_SLOT if there is none.  The session goes on at its sockets
+ * until a packet makes it ACTIVE.
  */
-enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot);
+enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q);
 /* The same with the session of SLOT, which is RETURNED. */
 enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot);
 /* Short for NAME, where the kernel has room for a number: another daemon finds it again. */

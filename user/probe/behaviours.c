@@ -356,23 +356,23 @@ static void run_flow(struct trial *t, unsigned int dir)
 
 static void offer(struct trial *t)
 {
-	struct sockaddr_storage addrs[2][2];
-	struct graft_offer o = { 0 };
+	struct sockaddr_storage addrs[2];
+	struct graft_request q = { 0 };
 	enum graft_refusal r;
 
 	for (unsigned int side = 0; side < 2; side++) {
-		socklen_t len[2] = { sizeof(addrs[0][0]), sizeof(addrs[0][0]) };
-		struct sockaddr *remote = (struct sockaddr *)&addrs[side][0];
-		struct sockaddr *local = (struct sockaddr *)&addrs[side][1];
+		socklen_t len[2] = { sizeof(addrs[0]), sizeof(addrs[1]) };
+		struct sockaddr *remote = (struct sockaddr *)&addrs[0];
+		struct sockaddr *local = (struct sockaddr *)&addrs[1];
 
 		step(t, getpeername(t->inner[side], remote, &len[0]) ||
 			getsockname(t->inner[side], local, &len[1]) ? -errno : 0, "addresses");
-		o.remote[side] = remote;
-		o.local[side] = local;
+		graft_tuple_set(&q.tuples[side], remote, local);
 	}
-	r = graft_try(t->grafts, &o, &t->graft);
+	r = graft_try(t->grafts, &q);
 	if (r)
 		give_up(t, "a session that is offered: %s", graft_refusal_name(r));
+	t->graft = q.slot;
 	graft_hold(t->grafts, t->graft);
 }
 
