@@ -39,11 +39,6 @@ void pool_limit_pipes(unsigned int n)
 	pipes_max = n;
 }
 
-void pool_init(struct pool *p, size_t buffer_size)
-{
-	*p = (struct pool){ .buffer_size = buffer_size };
-}
-
 /* Take the last used one off the list; NULL: there is none. */
 static struct buffer *take_idle(struct pool *p)
 {
@@ -67,7 +62,6 @@ struct buffer *pool_buffer_get(struct pool *p, size_t size)
 {
 	struct buffer *b = take_idle(p);
 
-	size = size ?: p->buffer_size;
 	while (b && b->size != size) { /* of another forward, or from before a reload */
 		free(b);
 		b = take_idle(p);

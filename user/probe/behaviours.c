@@ -132,7 +132,8 @@ static void admit(struct trial *t)
 
 		t->io[dir] = (struct sockmap_io){
 			.pump = { .flow = &t->flows[dir], .pool = &t->pool,
-				  .src = t->inner[dir], .dst = t->inner[!dir] },
+				  .src = t->inner[dir], .dst = t->inner[!dir],
+				  .buffer_size = BUFFER_SIZE },
 			.kernel = t->kernel,
 			.slot = t->pair * 2 + dir,
 			.dst_connected = dir == UP,
@@ -297,7 +298,8 @@ static void run_user(struct trial *t, unsigned int dir)
 {
 	struct flow *f = &t->flows[dir];
 	struct pump_io io = { .flow = f, .pool = &t->pool, .src = t->inner[dir],
-			      .dst = t->inner[!dir], .limit = UINT64_MAX };
+			      .dst = t->inner[!dir], .buffer_size = BUFFER_SIZE,
+			      .limit = UINT64_MAX };
 	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
 	enum pump r = carrier_pump(&io, by);
 
@@ -517,7 +519,6 @@ bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct grafts
 	};
 	bool holds;
 
-	pool_init(&t.pool, BUFFER_SIZE);
 	holds = run(&t);
 	close_session(&t);
 	pool_close(&t.pool);

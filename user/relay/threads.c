@@ -118,7 +118,6 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 
 	w->shared = shared;
 	w->index = index;
-	pool_init(&w->pool, shared->config->defaults.copy_buffer);
 	r = loop_open(&w->loop, after_batch, w);
 	if (r)
 		return r;
