@@ -444,7 +444,7 @@ static struct json_object *kernel_json(struct round *r)
 		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
 		    p->summary);
 	json_add(o, "features", list);
-	json_add_int(o, "events_lost", k ? sockmap_events_lost(k) : 0);
+	json_add_int(o, "events_lost", k ? *sockmap_rings(k)->lost : 0);
 	return o;
 }
 

@@ -209,7 +209,8 @@ static int open_all(struct grafts *gs, const struct graft_limits *limits, const 
 	int r = gs->skel ? load(gs, limits->slots) : -errno;
 
 	*what = "cannot load the packet programs";
-	r = r ?: bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings);
+	r = r ?: bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
+				 &gs->skel->bss->graft_events_lost);
 	if (r)
 		return r;
 	fill_queue(gs);
@@ -288,8 +289,6 @@ void grafts_close(struct grafts *gs, bool keep)
 
 void grafts_close_sockets(struct grafts *gs)
 {
-	const struct linger none = { .l_onoff = 1 };
-
 	for (uint32_t slot = 0; slot < gs->n_slots; slot++) {
 		int fds[2];
 
@@ -297,7 +296,7 @@ void grafts_close_sockets(struct grafts *gs)
 		for (int side = 0; side < 2; side++) {
 			if (fds[side] < 0)
 				continue;
-			setsockopt(fds[side], SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+			tcp_arm_reset(fds[side]);
 			close(fds[side]);
 		}
 		if (fds[0] >= 0 && graft_state(gs, slot) == GRAFT_RETURNED)
@@ -328,7 +327,7 @@ bool graft_carries(const struct grafts *gs, uint32_t slot)
 	return state == GRAFT_ACTIVE || state == GRAFT_RETURNING || state == GRAFT_DONE;
 }
 
-const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
+volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
 {
 	return &gs->all[slot];
 }
@@ -485,11 +484,6 @@ bool graft_next(const struct grafts *gs, uint32_t *at)
 	while (*at < gs->n_slots && !graft_carries(gs, *at))
 		++*at;
 	return *at < gs->n_slots;
-}
-
-void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker)
-{
-	__atomic_store_n(&gs->all[slot].worker, worker, __ATOMIC_RELEASE);
 }
 
 /* --- ways --- */
@@ -668,11 +662,6 @@ void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bo
 	}
 }
 
-uint64_t *graft_counted(struct grafts *gs, uint32_t slot, unsigned int dir)
-{
-	return (uint64_t *)&gs->all[slot].counted[dir];
-}
-
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 {
 	const volatile struct graft_side *from = &gs->all[slot].side[dir];
@@ -697,9 +686,4 @@ unsigned int grafts_total(const struct grafts *gs)
 const struct bpf_rings *graft_rings(const struct grafts *gs)
 {
 	return &gs->rings;
-}
-
-uint64_t graft_events_lost(const struct grafts *gs)
-{
-	return *(volatile __u64 *)&gs->skel->bss->graft_events_lost;
 }

@@ -72,7 +72,8 @@ static int load(struct sockmap *k, const struct sockmap_limits *limits)
 	k->stats = bpf_values_map(k->skel->maps.stats);
 	k->ctls = bpf_values_map(k->skel->maps.ctls);
 	return k->stats && k->ctls ?
-	       bpf_rings_open(&k->rings, limits->workers, k->skel->maps.rings) : -errno;
+	       bpf_rings_open(&k->rings, limits->workers, k->skel->maps.rings,
+			      &k->skel->bss->events_lost) : -errno;
 }
 
 int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err, size_t errlen)
@@ -260,9 +261,4 @@ bool sockmap_memory_short(const struct sockmap *k)
 const struct bpf_rings *sockmap_rings(const struct sockmap *k)
 {
 	return &k->rings;
-}
-
-uint64_t sockmap_events_lost(const struct sockmap *k)
-{
-	return *(volatile __u64 *)&k->skel->bss->events_lost;
 }

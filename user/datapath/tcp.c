@@ -74,15 +74,9 @@ enum cause tcp_cause_of_shortage(int error, enum cause other)
 
 enum cause tcp_cause(unsigned int side, int error)
 {
-	switch (error) {
-	case ECONNRESET:
-	case EPIPE:
-	case ENOTCONN:
-	case 0:
+	if (!error || error == ECONNRESET || error == EPIPE || error == ENOTCONN)
 		return side ? CAUSE_UPSTREAM_RESET : CAUSE_CLIENT_RESET;
-	default:
-		return tcp_cause_of_shortage(error, side ? CAUSE_UPSTREAM_LOST : CAUSE_CLIENT_LOST);
-	}
+	return tcp_cause_of_shortage(error, side ? CAUSE_UPSTREAM_LOST : CAUSE_CLIENT_LOST);
 }
 
 void tcp_arm_reset(int fd)

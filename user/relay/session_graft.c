@@ -276,7 +276,7 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	const struct forward_conf *fc = forward_of(s);
 	struct worker *w = s->worker;
 	struct grafts *gs = grafts_of(s);
-	const volatile struct graft_entry *e = graft_of(gs, slot);
+	volatile struct graft_entry *e = graft_of(gs, slot);
 	struct addr upstream = { 0 };
 	int fds[2];
 
@@ -299,5 +299,5 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 		s->flows[dir].engine = engine_of(s);
 	}
 	w->grafted[slot] = s;
-	graft_set_worker(gs, slot, w->index);
+	e->worker = w->index;
 }

@@ -592,7 +592,7 @@ void session_graft_catch_up(struct worker *w)
 
 	if (!w->graft_ring)
 		return;
-	lost = graft_events_lost(w->shared->grafts);
+	lost = *graft_rings(w->shared->grafts)->lost;
 	ring_buffer__consume(w->graft_ring);
 	if (lost != w->graft_events_lost) {
 		w->graft_events_lost = lost;

@@ -41,7 +41,7 @@ static void on_ring(struct source *source, uint32_t events)
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
-	uint64_t lost = sockmap_events_lost(w->shared->kernel);
+	uint64_t lost = *sockmap_rings(w->shared->kernel)->lost;
 
 	if (lost != w->events_lost_seen || sockmap_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
