@@ -596,19 +596,13 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 
 static int revive(const struct grafts *gs, uint32_t slot, unsigned int side, uid_t uid)
 {
-	const struct graft_side *s = &gs->all[slot].side[side];
 	struct sockaddr_storage local, remote;
-	struct tcp_numbers n = {
-		.local = (struct sockaddr *)&local, .remote = (struct sockaddr *)&remote,
-		.uid = uid, .mark = s->way.mark, .mss = s->mss,
-		.write_seq = s->frozen_write, .read_seq = s->frozen_read,
-		.peer_window = s->window, .send_shift = s->window_left, .read_shift = s->read_shift,
-		.timestamps = s->timestamps, .sack = s->sack,
-	};
+	socklen_t len;
 
-	graft_address(gs, slot, side, true, &local, &n.len);
-	graft_address(gs, slot, side, false, &remote, &n.len);
-	return tcp_revive(&n);
+	graft_address(gs, slot, side, true, &local, &len);
+	graft_address(gs, slot, side, false, &remote, &len);
+	return tcp_revive(&gs->all[slot].side[side], (struct sockaddr *)&local,
+			  (struct sockaddr *)&remote, len, uid);
 }
 
 void grafts_revive(struct grafts *gs, uid_t uid)

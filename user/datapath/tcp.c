@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/syscalls_allowed.h"
+#include "graft_contract.h"
 
 SYSCALLS_ALLOWED(
 	SYSCALL(recvfrom), SYSCALL(close),
@@ -273,43 +274,44 @@ static int set_number(int fd, int queue, uint32_t seq)
 	       set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
-static int revive(int fd, const struct tcp_numbers *n)
+static int revive(int fd, const struct graft_side *s, const struct sockaddr *local,
+		  const struct sockaddr *remote, socklen_t len, uid_t uid)
 {
-	const struct tcp_repair_opt options[] = {
-		{ OPTION_WINDOW, n->send_shift | (uint32_t)n->read_shift << 16 },
-		{ OPTION_MSS, n->mss },
-		{ OPTION_SACK, 0 },
-		{ OPTION_TIMESTAMP, 0 },
-	};
 	const struct tcp_repair_window window = {
-		.snd_wl1 = n->read_seq, .snd_wnd = n->peer_window, .max_window = n->peer_window,
-		.rcv_wnd = UINT16_MAX, .rcv_wup = n->read_seq,
+		.snd_wl1 = s->frozen_read, .snd_wnd = s->window, .max_window = s->window,
+		.rcv_wnd = UINT16_MAX, .rcv_wup = s->frozen_read,
 	};
+	struct tcp_repair_opt options[4] = {
+		{ OPTION_WINDOW, s->window_left | (uint32_t)s->read_shift << 16 },
+		{ OPTION_MSS, s->mss },
+	};
+	socklen_t n = 2;
 	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON) ?:
-		set_number(fd, TCP_SEND_QUEUE, n->write_seq) ?:
-		set_number(fd, TCP_RECV_QUEUE, n->read_seq) ?:
-		socket_set_mark(fd, n->mark) ?: socket_set_transparent(fd, n->local->sa_family);
+		set_number(fd, TCP_SEND_QUEUE, s->frozen_write) ?:
+		set_number(fd, TCP_RECV_QUEUE, s->frozen_read) ?:
+		socket_set_mark(fd, s->way.mark) ?: socket_set_transparent(fd, local->sa_family);
 
+	if (s->sack)
+		options[n++].opt_code = OPTION_SACK;
+	if (s->timestamps)
+		options[n++].opt_code = OPTION_TIMESTAMP;
 	/* the unit allows no chown(2), and needs none */
-	if (!r && ((n->uid != geteuid() && fchown(fd, n->uid, (gid_t)-1)) || bind(fd, n->local, n->len) ||
-		   connect(fd, n->remote, n->len)))
-		r = -errno;
-	for (unsigned int i = 0; !r && i < sizeof(options) / sizeof(options[0]); i++)
-		if ((n->sack || options[i].opt_code != OPTION_SACK) &&
-		    (n->timestamps || options[i].opt_code != OPTION_TIMESTAMP) &&
-		    setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, &options[i], sizeof(options[i])))
-			r = -errno;
-	if (!r && setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window)))
+	if (!r && ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) || bind(fd, local, len) ||
+		   connect(fd, remote, len) ||
+		   setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options,
+			      n * sizeof(options[0])) ||
+		   setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;
 	/* else no listener could have its port */
 	return r ?: set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP) ?:
 		    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 }
 
-int tcp_revive(const struct tcp_numbers *n)
+int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
+	       const struct sockaddr *remote, socklen_t len, uid_t uid)
 {
-	int fd = socket(n->local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
-	int r = fd < 0 ? -errno : revive(fd, n);
+	int fd = socket(local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+	int r = fd < 0 ? -errno : revive(fd, side, local, remote, len, uid);
 
 	if (r && fd >= 0)
 		close(fd);
