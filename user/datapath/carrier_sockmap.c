@@ -221,19 +221,14 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	ctl->credit = f->credit;
 	if (f->user_out != before)
 		flow_look_reset(f);
-	switch (r) {
-	case PUMP_MORE:
-		return STEP_DONE;
-	case PUMP_SRC_ERROR:
+	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
-	case PUMP_DST_ERROR:
+	if (r == PUMP_DST_ERROR)
 		return STEP_DST_ERROR;
-	case PUMP_BLOCKED:
+	if (r == PUMP_BLOCKED)
 		return STEP_WAIT;
-	default:
-		/* else they may wait behind the other flow's backlog, see T8 */
-		return io->pump.read != read ? STEP_DONE : wait_longer(io);
-	}
+	/* without any they may wait behind the other flow's backlog, see T8 */
+	return r == PUMP_MORE || io->pump.read != read ? STEP_DONE : wait_longer(io);
 }
 
 /*

@@ -55,17 +55,10 @@ const char *reason_name(enum reason r)
 
 enum carrier flow_carrier(const struct flow *f)
 {
-	switch ((enum flow_phase)f->phase) {
-	case FLOW_KERNEL:
-	case FLOW_FINISHING:
+	if (f->phase == FLOW_KERNEL || f->phase == FLOW_FINISHING || f->ended_in_kernel)
 		return CARRIER_SOCKMAP;
-	case FLOW_LEAVING: /* passed bytes are read and written by user space */
-		return CARRIER_COPY;
-	case FLOW_DONE:
-		return f->ended_in_kernel ? CARRIER_SOCKMAP : f->user_carrier;
-	default:
-		return f->user_carrier;
-	}
+	/* while it leaves, passed bytes are read and written by user space */
+	return f->phase == FLOW_LEAVING ? CARRIER_COPY : f->user_carrier;
 }
 
 #define TO(phase) (1U << (phase))
