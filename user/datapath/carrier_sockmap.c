@@ -43,6 +43,7 @@
 #include <errno.h>
 #include <limits.h>
 
+#include "datapath/policy.h"
 #include "datapath/tcp.h"
 
 /*
@@ -129,18 +130,15 @@ static enum step look_drained(struct sockmap_io *io)
 	books->redirected = redirected(io);
 	if (flow_drained(f, books))
 		return STEP_DONE;
-	return books->accepted > books->redirected + f->user_out ? STEP_UNPROVED : STEP_WAIT;
+	if (books->accepted > books->redirected + f->user_out)
+		return STEP_UNPROVED;
+	flow_await_target(f, io->now_ms);
+	return STEP_WAIT;
 }
 
 static enum step wait_longer(struct sockmap_io *io)
 {
 	flow_look_later(io->pump.flow, io->now_ms);
-	return STEP_WAIT;
-}
-
-static enum step wait_for_target(struct sockmap_io *io)
-{
-	flow_await_target(io->pump.flow, io->now_ms);
 	return STEP_WAIT;
 }
 
@@ -162,8 +160,8 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	ctl->soft_limit = limits->soft_limit;
 	ctl->hard_limit = limits->hard_limit;
 	ctl->bulk_bytes = io->bulk_bytes;
-	ctl->bulk_ratio = io->bulk_ratio;
-	ctl->bulk_skb = io->bulk_skb;
+	ctl->bulk_ratio = KERNEL_BULK_RATIO;
+	ctl->bulk_skb = KERNEL_BULK_SKB;
 	ctl->worker = worker;
 	ctl->no_pass = 0;
 	ctl->fence = 0;
@@ -248,7 +246,7 @@ static enum step settle_round(struct sockmap_io *io)
 		enum step r = look_drained(io);
 
 		if (r != STEP_DONE)
-			return r == STEP_WAIT ? wait_for_target(io) : r;
+			return r;
 		io->pump.flow->drained_at = io->books.redirected;
 	}
 	return passed == io->pump.flow->credit ? STEP_DONE : settle_some(io, passed);
@@ -266,8 +264,7 @@ enum step sockmap_settle(struct sockmap_io *io)
 			return r;
 	}
 	/* the source is faster than we are: go on after the others have had their turn */
-	flow_look_soon(io->pump.flow, io->now_ms);
-	return STEP_WAIT;
+	return wait_longer(io);
 }
 
 static int remove_from_rx(struct sockmap_io *io)
@@ -428,8 +425,7 @@ enum step sockmap_leave(struct sockmap_io *io)
 		if (r != STEP_AGAIN)
 			return r;
 	}
-	flow_look_soon(io->pump.flow, io->now_ms);
-	return STEP_WAIT;
+	return wait_longer(io);
 }
 
 enum step sockmap_drain(struct sockmap_io *io)
@@ -438,7 +434,7 @@ enum step sockmap_drain(struct sockmap_io *io)
 
 	if (r == STEP_DONE) /* for the reverse flow's program: there is no backlog any more */
 		sockmap_stay_over(io->kernel, io->slot);
-	return r == STEP_WAIT ? wait_for_target(io) : r;
+	return r;
 }
 
 enum step sockmap_finish(struct sockmap_io *io)
@@ -461,10 +457,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 	books->unread = 0;
 	if (!flow_accounted(io->pump.flow, books)) /* yet */
 		return ++io->pump.flow->stuck > FIN_LOOKS ? STEP_UNPROVED : wait_longer(io);
-	r = look_drained(io);
-	if (r == STEP_DONE) /* still in rx, but nothing can come any more */
-		sockmap_stay_over(io->kernel, io->slot);
-	return r == STEP_WAIT ? wait_for_target(io) : r;
+	return sockmap_drain(io); /* still in rx, but nothing can come any more */
 }
 
 enum step sockmap_rest(struct sockmap_io *io)

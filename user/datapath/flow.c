@@ -123,13 +123,6 @@ void flow_await_target(struct flow *f, uint64_t now_ms)
 	f->due_ms = 0;
 }
 
-void flow_look_soon(struct flow *f, uint64_t now_ms)
-{
-	f->blocked = false;
-	f->wait_ms = 0;
-	f->due_ms = now_ms;
-}
-
 void flow_look_reset(struct flow *f)
 {
 	f->wait_ms = 0;

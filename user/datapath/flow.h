@@ -132,8 +132,6 @@ unsigned int flow_wants(const struct flow *f);
 void flow_look_later(struct flow *f, uint64_t now_ms);
 /* Look later; once that has taken as long as it may, wait until the target has room. */
 void flow_await_target(struct flow *f, uint64_t now_ms);
-/* Look again as soon as other flows have had their turn. */
-void flow_look_soon(struct flow *f, uint64_t now_ms);
 void flow_look_reset(struct flow *f);
 
 /*
